@@ -1,0 +1,76 @@
+# Weir. `make demo` and `make test` need only git, make and root on Debian 12: `setup` brings the rest.
+
+WEIR_CACHE ?= $(HOME)/.cache/weir
+export PATH := $(WEIR_CACHE)/go/bin:$(PATH):/usr/local/go/bin
+export WEIR_CACHE
+export CGO_ENABLED := 0
+export GOFLAGS := -buildvcs=false
+export GOTOOLCHAIN := local
+
+VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
+BINARIES := weir weir-agent weir-cni weir-controller weir-bench
+
+.PHONY: all setup build lab-build generate generated unit lab-unit lab-e2e test e2e demo bench bench-micro clean
+
+all: build
+
+# What the machine lacks: compilers, containerd, Go. Does nothing when all is there.
+setup:
+	@hack/setup.sh
+
+build: setup
+	@mkdir -p bin
+	@for b in $(BINARIES); do echo "build  bin/$$b"; go build -trimpath -ldflags "$(LDFLAGS)" -o bin/$$b ./cmd/$$b || exit 1; done
+	@echo "build  bin/weir-lab"; cd lab && go build -trimpath -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
+
+# Kubernetes' binaries and the images of the lab, once; progress is shown.
+lab-build: build
+	@bin/weir-lab build --e2e
+
+# Everything that is made from something else: eBPF objects, CRDs, deep copies, reasons, deploy/weir.yaml.
+generate: setup
+	@go generate ./...
+
+# Generated files are what their sources make of them.
+generated: generate
+	@git diff --exit-code --stat -- . || { echo "generated files differ from what their sources give: run make generate and commit"; exit 1; }
+
+# Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root.
+unit: lab-build
+	go vet ./...
+	@mkdir -p $(WEIR_CACHE)/apiserver
+	@bin/weir-lab build | while read -r d; do for b in kube-apiserver etcd; do if [ -x "$$d/$$b" ]; then ln -sf "$$d/$$b" $(WEIR_CACHE)/apiserver/; fi; done; done
+	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go test -timeout 20m ./...
+
+# The lab's own tests; they bring real labs up and down.
+lab-unit: lab-build
+	cd lab && go vet ./... && WEIR_LAB_TEST=1 go test -timeout 20m ./...
+
+test: setup build generated unit lab-unit lab-e2e e2e
+	@echo "make test: all parts passed: generated files, unit + scenario + namespace tests, lab tests, Weir as a whole in the lab, upstream conformance in the lab"
+
+# Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json.
+lab-e2e: lab-build
+	go vet -tags lab ./test/lab
+	go test -v -tags lab -count 1 -timeout 25m ./test/lab
+
+# The upstream conformance specs of sig-network in the lab; writes out/e2e.json.
+e2e: lab-build
+	@mkdir -p out
+	go run ./test/e2e
+
+demo: lab-build
+	@mkdir -p out
+	go run ./hack/demo
+
+bench: lab-build
+	@mkdir -p out
+	go run ./test/bench/lab
+
+bench-micro: setup
+	@mkdir -p out
+	go test ./test/bench/micro -run '^$$' -bench . -benchtime 1x
+
+clean:
+	rm -rf bin out
