@@ -1,0 +1,173 @@
+// Package v1 holds the kinds of API group weir.dev that Weir keeps for itself: which node owns which
+// block of addresses, and what each node says about itself. They carry no logic.
+//
+// +kubebuilder:object:generate=true
+// +groupName=weir.dev
+package v1
+
+//go:generate go tool controller-gen object paths=.
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of this package's kinds.
+var GroupVersion = schema.GroupVersion{Group: "weir.dev", Version: "v1"}
+
+// The resources of the group.
+var (
+	IPAMBlocks   = GroupVersion.WithResource("ipamblocks")
+	NodeStatuses = GroupVersion.WithResource("nodestatuses")
+)
+
+// IPAMBlock gives a range of a pool to one node. Its name is BlockName of its CIDR, so that creating it
+// claims the range atomically: of two nodes that try, one is refused with AlreadyExists.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,singular=ipamblock,categories=weir
+// +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type IPAMBlock struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec IPAMBlockSpec `json:"spec"`
+}
+
+// IPAMBlockSpec says what the block is and whose.
+//
+// +kubebuilder:validation:XValidation:rule="self.cidr == oldSelf.cidr && self.node == oldSelf.node",message="a block keeps its cidr and its node; delete it and create another"
+type IPAMBlockSpec struct {
+	// CIDR of the block, in canonical form.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=49
+	CIDR string `json:"cidr"`
+	// Node that gives addresses of the block to its pods.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node"`
+	// Pool is the name of the IPPool that the block was cut from.
+	// +kubebuilder:validation:MaxLength=253
+	Pool string `json:"pool,omitempty"`
+}
+
+// IPAMBlockList is a list of IPAMBlock.
+//
+// +kubebuilder:object:root=true
+type IPAMBlockList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []IPAMBlock `json:"items"`
+}
+
+// NodeStatus is what the agent of the node of the same name says about it. Other nodes read
+// LinkAddress and Subnets, `weir status` the rest.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=nodestatuses,singular=nodestatus,categories=weir
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Dataplane",type=string,JSONPath=`.status.dataplane`
+// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.status.nodeAddress`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
+// +kubebuilder:printcolumn:name="Heartbeat",type=date,JSONPath=`.status.lastHeartbeat`
+type NodeStatus struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Status NodeStatusStatus `json:"status,omitempty"`
+}
+
+// NodeStatusStatus is the state of a node at LastHeartbeat.
+type NodeStatusStatus struct {
+	// Version of the agent.
+	Version string `json:"version,omitempty"`
+	// Dataplane that carries the packets: "eBPF".
+	Dataplane string `json:"dataplane,omitempty"`
+	// NodeAddress is the address by which other nodes know this one.
+	NodeAddress string `json:"nodeAddress,omitempty"`
+	// LinkAddress is the MAC address of the uplink that holds NodeAddress, as "02:00:5e:00:53:01".
+	LinkAddress string `json:"linkAddress,omitempty"`
+	// Subnets are the on-link subnets of the uplinks.
+	// +listType=set
+	Subnets []string `json:"subnets,omitempty"`
+	// LastHeartbeat is when the agent wrote this.
+	LastHeartbeat *metav1.Time `json:"lastHeartbeat,omitempty"`
+	// Conditions; Ready says whether pods on this node are connected and enforced.
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+	// Endpoints is how many pod interfaces are connected.
+	Endpoints int32 `json:"endpoints,omitempty"`
+	// Services is how many Services are carried.
+	Services int32 `json:"services,omitempty"`
+	// Policies is how many policies apply to pods of this node.
+	Policies int32 `json:"policies,omitempty"`
+	// Drops are the most frequent drops by reason and rule since the programs were loaded.
+	// +listType=atomic
+	Drops []Drop `json:"drops,omitempty"`
+	// Problems name objects whose content is not in force as written, the field, and what to do.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	Problems []Problem `json:"problems,omitempty"`
+	// UnsupportedFields are set to something else than their default, and have no effect yet.
+	// +listType=atomic
+	UnsupportedFields []string `json:"unsupportedFields,omitempty"`
+}
+
+// Condition is one aspect of a node's health.
+type Condition struct {
+	Type   string                 `json:"type"`
+	Status metav1.ConditionStatus `json:"status"`
+	// Reason is one CamelCase word.
+	Reason string `json:"reason,omitempty"`
+	// Message is for people: what is wrong, where, and what to do.
+	Message            string      `json:"message,omitempty"`
+	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
+}
+
+// The types of Condition.
+const (
+	// ConditionReady: pods on this node are connected and enforced.
+	ConditionReady = "Ready"
+	// ConditionAPIServer: the API server answers.
+	ConditionAPIServer = "APIServer"
+	// ConditionDataplane: the kernel holds what it should.
+	ConditionDataplane = "Dataplane"
+	// ConditionConfiguration: every value of the FelixConfigurations is in force.
+	ConditionConfiguration = "Configuration"
+)
+
+// Drop counts packets that were dropped for one reason by one rule.
+type Drop struct {
+	Reason  string `json:"reason"`
+	Rule    string `json:"rule,omitempty"`
+	Packets int64  `json:"packets"`
+}
+
+// Problem says that something in an object is not in force as it is written.
+type Problem struct {
+	// Object is its kind and name: "IPPool default", "NetworkPolicy shop/allow-web".
+	Object string `json:"object"`
+	// Field is the path inside of the object: "spec.cidr". For the environment, the variable's name.
+	Field string `json:"field,omitempty"`
+	// Value as it was written.
+	Value string `json:"value,omitempty"`
+	// Message says what is wrong with it, and what is in force instead.
+	Message string `json:"message"`
+	// Action says what to do about it.
+	Action string `json:"action,omitempty"`
+}
+
+// NodeStatusList is a list of NodeStatus.
+//
+// +kubebuilder:object:root=true
+type NodeStatusList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeStatus `json:"items"`
+}

@@ -1,0 +1,145 @@
+package deploy
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// deploy/weir.yaml is what `weir install --dry-run` prints.
+func TestCommittedIsRendered(t *testing.T) {
+	want, err := Render(Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile("weir.yaml")
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("deploy/weir.yaml is not the rendered one (%v): run go run ./cmd/weir install --dry-run > deploy/weir.yaml", err)
+	}
+}
+
+func find(t *testing.T, o Options, kind, name string) *unstructured.Unstructured {
+	t.Helper()
+	objects, err := Objects(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range objects {
+		if u.GetKind() == kind && u.GetName() == name {
+			return u
+		}
+	}
+	t.Fatalf("there is no %s %s", kind, name)
+	return nil
+}
+
+func TestOptionsTakeEffect(t *testing.T) {
+	o := Options{Image: "example.com/weir:v1", PodCIDR: "10.1.0.0/16", VXLANMode: "Always", APIServerHost: "fd00::1", APIServerPort: "6443"}
+	data, _, _ := unstructured.NestedStringMap(find(t, o, "ConfigMap", "weir-config").Object, "data")
+	for k, want := range map[string]string{"pod_cidr": "10.1.0.0/16", "vxlan_mode": "Always", "kubernetes_service_host": "fd00::1", "kubernetes_service_port": "6443"} {
+		if data[k] != want {
+			t.Errorf("%s = %q, want %q", k, data[k], want)
+		}
+	}
+	text, err := Render(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "image: example.com/weir:v1"); n != 3 {
+		t.Errorf("the image is named %d times, want 3", n)
+	}
+	data, _, _ = unstructured.NestedStringMap(find(t, Defaults(), "ConfigMap", "weir-config").Object, "data")
+	if _, ok := data["kubernetes_service_host"]; ok {
+		t.Error("an address of the API server is made up")
+	}
+}
+
+func TestOptionsThatCannotBe(t *testing.T) {
+	for what, change := range map[string]func(*Options){
+		"image":               func(o *Options) { o.Image = "x\n  evil: true" },
+		"pod CIDR, host bits": func(o *Options) { o.PodCIDR = "10.1.0.1/16" },
+		"pod CIDR, small":     func(o *Options) { o.PodCIDR = "10.1.0.0/27" },
+		"pod CIDR, none":      func(o *Options) { o.PodCIDR = "" },
+		"mode":                func(o *Options) { o.VXLANMode = "never" },
+		"port":                func(o *Options) { o.APIServerHost, o.APIServerPort = "a", "70000" },
+		"host without port":   func(o *Options) { o.APIServerHost = "a" },
+	} {
+		o := Defaults()
+		change(&o)
+		if _, err := Render(o); err == nil {
+			t.Errorf("%s: %+v was rendered", what, o)
+		}
+	}
+}
+
+// The agent writes only below these paths of a node, and listens on loopback only.
+func TestAgentIsConfined(t *testing.T) {
+	ds := find(t, Defaults(), "DaemonSet", "weir-node")
+	spec := ds.Object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+	var paths []string
+	for _, v := range spec["volumes"].([]any) {
+		p, _, _ := unstructured.NestedString(v.(map[string]any), "hostPath", "path")
+		paths = append(paths, p)
+	}
+	slices.Sort(paths)
+	want := []string{"/etc/cni/net.d", "/opt/cni/bin", "/run/weir", "/sys/fs/bpf", "/sys/fs/cgroup", "/var/lib/weir"}
+	if !slices.Equal(paths, want) {
+		t.Errorf("host paths %v, want %v", paths, want)
+	}
+	for _, key := range []string{"containers", "initContainers"} {
+		for _, c := range spec[key].([]any) {
+			m := c.(map[string]any)
+			if ro, _, _ := unstructured.NestedBool(m, "securityContext", "readOnlyRootFilesystem"); !ro {
+				t.Errorf("%s may write to its root file system", m["name"])
+			}
+			for _, probe := range []string{"livenessProbe", "readinessProbe"} {
+				if h, ok, _ := unstructured.NestedString(m, probe, "httpGet", "host"); ok && h != "127.0.0.1" {
+					t.Errorf("%s asks %s", probe, h)
+				}
+			}
+		}
+	}
+	if spec["hostPID"] == true || spec["hostIPC"] == true {
+		t.Error("the agent sees the host's processes")
+	}
+}
+
+// No rule grants a wildcard, a secret, or the right to give oneself more rights.
+func TestRightsAreNarrow(t *testing.T) {
+	objects, err := Objects(Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range objects {
+		if k := u.GetKind(); k != "ClusterRole" && k != "Role" {
+			continue
+		}
+		rules, _, _ := unstructured.NestedSlice(u.Object, "rules")
+		for _, r := range rules {
+			m := r.(map[string]any)
+			for _, key := range []string{"apiGroups", "resources", "verbs"} {
+				for _, v := range m[key].([]any) {
+					if slices.Contains([]any{"*", "secrets", "serviceaccounts/token", "escalate", "bind", "impersonate", "pods/exec"}, v) {
+						t.Errorf("%s %s grants %v", u.GetKind(), u.GetName(), v)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	got, err := Parse([]byte("# a comment\n---\n---\nkind: A\napiVersion: v1\nmetadata: {name: a}\n---\nkind: List\napiVersion: v1\nitems:\n- {kind: B, apiVersion: v1}\n- {kind: C, apiVersion: v1}\n"))
+	if err != nil || len(got) != 3 || got[2].GetKind() != "C" {
+		t.Errorf("%v %v", got, err)
+	}
+	for _, bad := range []string{"kind: A", "a: [", "kind: List\napiVersion: v1\nitems: [1]", "- a"} {
+		if _, err := Parse([]byte(bad)); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}

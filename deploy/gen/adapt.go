@@ -1,0 +1,175 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// namespaced are the kinds of projectcalico.org that live in a namespace; controller-gen knows no other
+// scope than its default from these types.
+var namespaced = []string{"NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", "StagedKubernetesNetworkPolicy"}
+
+// inForce are the kinds of projectcalico.org that Weir acts on. The API server answers every request for
+// another one with a warning, which kubectl shows.
+var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration"}
+
+var shortNames = map[string][]string{
+	"GlobalNetworkPolicy": {"gnp"}, "NetworkPolicy": {"cnp"}, "GlobalNetworkSet": {"gns"}, "NetworkSet": {"netset"},
+	"FelixConfiguration": {"felixconfig", "felixconfigs"}, "BGPConfiguration": {"bgpconfig", "bgpconfigs"},
+	"IPAMConfiguration": {"ipamconfig", "ipamconfigs"}, "HostEndpoint": {"hep", "heps"},
+}
+
+// column is a printer column: name, JSON path, type.
+type column struct{ name, path, typ string }
+
+var columns = map[string][]column{
+	"IPPool": {
+		{"CIDR", ".spec.cidr", "string"}, {"VXLAN", ".spec.vxlanMode", "string"}, {"NAT", ".spec.natOutgoing", "boolean"},
+		{"Disabled", ".spec.disabled", "boolean"}, {"Selector", ".spec.nodeSelector", "string"},
+	},
+	"FelixConfiguration": {
+		{"ExternalServices", ".spec.bpfExternalServiceMode", "string"}, {"ConnectTime", ".spec.bpfConnectTimeLoadBalancing", "string"},
+		{"Age", ".metadata.creationTimestamp", "date"},
+	},
+	"IPReservation": {{"CIDRs", ".spec.reservedCIDRs", "string"}},
+}
+
+// adapt puts one generated CustomResourceDefinition right and returns its file name and content.
+func adapt(raw []byte) (string, []byte, error) {
+	var crd map[string]any
+	if err := yaml.Unmarshal(raw, &crd); err != nil {
+		return "", nil, err
+	}
+	group, _, _ := unstructured.NestedString(crd, "spec", "group")
+	kind, _, _ := unstructured.NestedString(crd, "spec", "names", "kind")
+	plural, _, _ := unstructured.NestedString(crd, "spec", "names", "plural")
+	if group == "projectcalico.org" {
+		if kind == "ClusterInformation" {
+			plural = "clusterinformations"
+		}
+		if err := adaptCalico(crd, kind, plural); err != nil {
+			return "", nil, err
+		}
+	}
+	out, err := yaml.Marshal(crd)
+	if err != nil {
+		return "", nil, err
+	}
+	return group + "_" + plural + ".yaml", append([]byte("# Made by deploy/gen; do not edit.\n"), out...), nil
+}
+
+func adaptCalico(crd map[string]any, kind, plural string) error {
+	scope := "Cluster"
+	if slices.Contains(namespaced, kind) {
+		scope = "Namespaced"
+	}
+	crd["metadata"].(map[string]any)["name"] = plural + ".projectcalico.org"
+	spec := crd["spec"].(map[string]any)
+	spec["scope"] = scope
+	names := spec["names"].(map[string]any)
+	names["plural"] = plural
+	names["categories"] = []any{"calico"}
+	if s := shortNames[kind]; s != nil {
+		names["shortNames"] = toAny(s)
+	}
+	version := spec["versions"].([]any)[0].(map[string]any)
+	if !slices.Contains(inForce, kind) {
+		version["deprecated"] = true
+		version["deprecationWarning"] = "projectcalico.org/v3 " + kind + " is stored but not enforced by Weir yet"
+	}
+	if c := columns[kind]; c != nil {
+		list := make([]any, len(c))
+		for i, col := range c {
+			list[i] = map[string]any{"name": col.name, "jsonPath": col.path, "type": col.typ}
+		}
+		version["additionalPrinterColumns"] = list
+	}
+	schema := version["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)
+	adaptSchema(schema)
+	return adaptKind(kind, schema["properties"].(map[string]any)["spec"].(map[string]any))
+}
+
+// adaptSchema replaces the inner form of types that are written as a number or a string.
+func adaptSchema(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, sub := range v {
+			if m, ok := sub.(map[string]any); ok && (isNumOrString(m) || isASNumber(key, m)) {
+				v[key] = map[string]any{"x-kubernetes-int-or-string": true}
+				continue
+			}
+			adaptSchema(sub)
+		}
+	case []any:
+		for _, e := range v {
+			adaptSchema(e)
+		}
+	}
+}
+
+// isNumOrString recognises numorstring.Port and numorstring.Uint8OrString by their fields.
+func isNumOrString(m map[string]any) bool {
+	p, ok := m["properties"].(map[string]any)
+	if !ok {
+		return false
+	}
+	has := func(names ...string) bool {
+		for _, n := range names {
+			if p[n] == nil {
+				return false
+			}
+		}
+		return len(p) == len(names)
+	}
+	return has("minPort", "maxPort", "portName") || has("type", "numVal", "strVal")
+}
+
+// isASNumber recognises numorstring.ASNumber, which is also written as "64512.1".
+func isASNumber(key string, m map[string]any) bool {
+	return strings.HasSuffix(strings.ToLower(key), "asnumber") && m["type"] == "integer"
+}
+
+func adaptKind(kind string, spec map[string]any) error {
+	props, _ := spec["properties"].(map[string]any)
+	enum := func(field string, values ...string) error {
+		f, ok := props[field].(map[string]any)
+		if !ok {
+			return fmt.Errorf("%s has no field %s", kind, field)
+		}
+		f["enum"] = toAny(values)
+		return nil
+	}
+	switch kind {
+	case "FelixConfiguration":
+		// A field that this version of the types does not have must reach the agent, which reports it.
+		spec["x-kubernetes-preserve-unknown-fields"] = true
+		if err := enum("bpfAttachType", "Netkit", "TCX", "TC"); err != nil {
+			return err
+		}
+		return enum("programClusterRoutes", "Enabled", "EnabledIPIPOnly", "EnabledNoEncapOnly", "Disabled")
+	case "IPAMConfiguration":
+		props["autoAllocateBlocks"] = map[string]any{"type": "boolean"}
+		delete(spec, "required")
+	case "IPPool":
+		spec["x-kubernetes-validations"] = []any{
+			map[string]any{"rule": "self.cidr == oldSelf.cidr", "message": "a pool keeps its cidr; make another pool"},
+		}
+		if err := enum("vxlanMode", "", "Never", "Always", "CrossSubnet"); err != nil {
+			return err
+		}
+		return enum("ipipMode", "", "Never", "Always", "CrossSubnet")
+	}
+	return nil
+}
+
+func toAny(list []string) []any {
+	out := make([]any, len(list))
+	for i, s := range list {
+		out[i] = s
+	}
+	return out
+}
