@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* abi.h: what crosses the boundary between the programs and user space: map keys, map values, and
+ * the numbers in them. The Go types are generated from these (bpf2go). Addresses and ports are in
+ * network byte order unless a comment says otherwise. Raise WEIR_ABI when a layout changes: maps are
+ * pinned below a folder of that number. */
+#ifndef WEIR_ABI_H
+#define WEIR_ABI_H
+
+#include <linux/types.h>
+
+#define WEIR_ABI 1
+
+/* The address type of the family that the programs are compiled for. */
+typedef __be32 ip_addr;
+
+/* Bits of skb->mark that Weir uses; the rest belong to others. */
+#define MARK_MASK 0x0ff00000u
+#define MARK_DONE 0x0ba00000u /* judged and routed by a Weir program on this node */
+
+/* --- addresses: map weir_addrs, hash ip_addr -> struct addr_value -------------------------------- */
+
+enum addr_kind {
+	ADDR_NONE = 0,
+	ADDR_HOST = 1,     /* an address of this node */
+	ADDR_ENDPOINT = 2, /* a pod on this node */
+	ADDR_NODE = 3,     /* an address of another node */
+	ADDR_POD = 4,      /* a pod elsewhere whose address lies outside its node's blocks */
+};
+
+enum addr_flag {
+	ADDR_NAT_OUTGOING = 1, /* endpoint: traffic that leaves the pools gets the node's address */
+	ADDR_SAME_LINK = 2,    /* node, pod: reached by MAC address, without a router between */
+	ADDR_TUNNEL = 4,       /* pod: its pool asks for VXLAN towards that node */
+	ADDR_PRIMARY = 8,      /* host: the node's own address (the one other nodes know) */
+};
+
+struct addr_value {
+	__u8 kind;  /* enum addr_kind */
+	__u8 flags; /* enum addr_flag */
+	__u8 mac[6];  /* endpoint: of the pod's interface; node: of its uplink, zero when unknown */
+	__u32 ifindex; /* endpoint: the host side of its interface */
+	ip_addr node;  /* node: its primary address; pod: that of its node */
+	__u64 ingress_set; /* endpoint: policy sets; 0 = not isolated in that direction */
+	__u64 egress_set;
+	__u32 ingress_rule; /* endpoint: the rule that decides when no entry of the set matches */
+	__u32 egress_rule;
+};
+
+/* --- prefixes: map weir_routes, LPM struct prefix_key -> struct route_value ---------------------- */
+
+struct prefix_key {
+	__u32 len; /* bits */
+	ip_addr addr;
+};
+
+enum route_flag {
+	ROUTE_POOL = 1,      /* inside an IP pool: never source-translated on the way there */
+	ROUTE_REMOTE = 2,    /* lives on the node `node` */
+	ROUTE_LOCAL = 4,     /* a block of this node: an address without an endpoint is dropped */
+	ROUTE_TUNNEL = 8,    /* encapsulated towards that node */
+	ROUTE_SAME_LINK = 16 /* that node is reached by MAC address */
+};
+
+struct route_value {
+	ip_addr node;
+	__u32 flags; /* enum route_flag */
+};
+
+/* --- services ----------------------------------------------------------------------------------- */
+
+enum svc_scope { SCOPE_ALL = 0, SCOPE_LOCAL = 1 };
+
+/* A frontend (map weir_services), or the name of a service's backend list. addr 0 = every address
+ * of every node (node ports). The id of a service port is its canonical frontend: cluster IP, port. */
+struct svc_key {
+	ip_addr addr;
+	__be16 port;
+	__u8 proto; /* IPPROTO_TCP, _UDP, _SCTP */
+	__u8 scope; /* in frontends 0; in backend lists enum svc_scope */
+};
+
+enum svc_flag {
+	SVC_LOCAL_FRONTEND = 1, /* frontend exists on this node only (host ports) */
+};
+
+struct svc_value {
+	struct svc_key id;
+	__u32 count;    /* backends in the list of SCOPE_ALL: slots 0 .. count-1 */
+	__u32 local;    /* the same for SCOPE_LOCAL: backends on this node */
+	__u32 flags;    /* enum svc_flag */
+	__u32 affinity; /* seconds that a client stays with its backend; 0 = no affinity */
+	__u32 rule;     /* number of this service in the table of rules */
+	__u32 pad;
+};
+
+/* map weir_backends: hash struct backend_key -> struct backend */
+struct backend_key {
+	struct svc_key svc; /* the id, with its scope */
+	__u32 slot;
+};
+
+struct backend {
+	ip_addr addr;
+	__be16 port;
+	__u16 flags;
+};
+
+/* map weir_live: hash struct live_key -> __u8; the usable backends of a service port that is UDP or SCTP or
+ * has affinity. A UDP or SCTP flow to one that is not there chooses again. */
+struct live_key {
+	struct svc_key svc; /* scope 0 */
+	struct backend backend; /* flags 0 */
+};
+
+/* map weir_affinity: LRU hash struct affinity_key -> struct affinity_value */
+struct affinity_key {
+	struct svc_key svc;
+	__u64 client; /* ip_addr in the low half; a netns cookie with the top bit set where the address is not known */
+};
+
+struct affinity_value {
+	struct backend backend;
+	__u32 seen; /* struct settings: clock units */
+	__u32 pad;
+};
+
+/* --- policy -------------------------------------------------------------------------------------
+ * map weir_peers: hash ip_addr -> __u64 class; map weir_peer_cidrs: LPM prefix_key -> __u64 class.
+ * Look-up 1: the exact address, then the longest prefix, else class 0.
+ * map weir_policy: hash struct policy_key -> struct policy_value.
+ * Look-up 2: the head (head = 1, proto, port, len 0) of (set, class); where there is none, the head of
+ * (set, 0); where there is none, the endpoint's default rule, which denies. A head whose `protos` has
+ * the packet's protocol sends on to the entries of its (set, class) by port prefix, longest first, of
+ * the lengths in `lens`; where none matches, the head's own verdict counts. */
+struct policy_key {
+	__u64 set;
+	__u64 peer;
+	__u16 port; /* host byte order, low bits zero beyond len */
+	__u8 proto;
+	__u8 len; /* 0 .. 16 bits of the port that count */
+	__u8 head;
+	__u8 pad[3];
+};
+
+enum policy_proto { POLICY_TCP = 1, POLICY_UDP = 2, POLICY_SCTP = 4, POLICY_ICMP = 8 };
+
+struct policy_value {
+	__u32 rule;
+	__u32 lens;  /* head: bit n set = entries with len n exist */
+	__u8 allow;
+	__u8 protos; /* head: enum policy_proto */
+	__u16 pad;
+};
+
+/* --- flows: maps weir_flows (established) and weir_flows_new (half open), LRU hash --------------- */
+
+/* A packet as it is seen where a Weir program meets it. ICMP echo: request sport = identifier, dport = 0;
+ * reply sport = 0, dport = identifier. Other protocols without ports: 0. */
+struct flow_key {
+	ip_addr saddr;
+	ip_addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 pad[3];
+};
+
+enum flow_action {
+	ACT_PASS = 0,   /* leave it to the kernel's stack */
+	ACT_LOCAL = 1,  /* to the pod behind `ifindex` */
+	ACT_NEIGH = 2,  /* out of `ifindex`, to the neighbour `nexthop` */
+	ACT_TUNNEL = 3, /* encapsulated to the node `nexthop` */
+};
+
+enum flow_flag {
+	FLOW_REPLY = 1,    /* this entry is the way back of the flow */
+	FLOW_REWRITE = 2,  /* addresses or ports change to saddr .. dport below */
+	FLOW_VIA_NODE = 4, /* goes by the node `nexthop` whatever the destination says */
+	FLOW_HAND_ON = 8,  /* the packet is handed on untranslated to the node of the backend */
+	FLOW_DSR = 16,     /* answers go straight to the client (information) */
+	FLOW_FROM_HOST = 32, /* begun by this node itself */
+	FLOW_SNAT = 64,    /* the source became the node's */
+	FLOW_CLAMP = 128,  /* SYNs of this direction announce no larger segments than fit the tunnel */
+};
+
+enum flow_state {
+	STATE_REPLIED = 1, /* both directions were seen */
+	STATE_FIN = 2,     /* FIN in this direction */
+	STATE_CLOSING = 4, /* FIN in both directions, or RST */
+};
+
+struct flow_value {
+	__u32 epoch; /* of the last judgement */
+	__u32 seen;  /* clock units; see struct settings */
+	ip_addr saddr; /* the packet after translation */
+	ip_addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 action; /* enum flow_action */
+	__u8 state;  /* enum flow_state */
+	__u8 flags;  /* enum flow_flag */
+	__u8 pad;
+	__u32 iif;     /* packets of this direction enter here; 0 = anywhere but from a pod */
+	__u32 ifindex; /* see enum flow_action */
+	ip_addr nexthop;
+	__u32 rule; /* that allowed it */
+	__u8 mac[6]; /* ACT_LOCAL: of the pod */
+	__u16 pad2;
+	struct svc_key svc; /* id of the service, zero when none */
+	struct backend backend; /* the one chosen */
+};
+
+/* --- settings: map weir_settings, array of one ------------------------------------------------- */
+
+enum settings_flag {
+	SET_DSR = 1,           /* bpfExternalServiceMode: DSR */
+	SET_CTLB_TCP = 2,      /* bpfConnectTimeLoadBalancing: TCP or Enabled */
+	SET_CTLB_UDP = 4,      /* bpfConnectTimeLoadBalancing: Enabled */
+	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
+};
+
+/* map weir_ports: array of PORT_WORDS struct port_bits; bits[port & 7] of entry port >> 3 (host byte order) says what the
+ * port is used for anywhere, so that traffic which is not ours is told by one cheap look. */
+#define PORT_WORDS 8192
+
+enum port_bit {
+	PORT_TCP_FRONTEND = 1, /* some frontend has it */
+	PORT_UDP_FRONTEND = 2,
+	PORT_TCP_HOST = 4, /* some backend on this node's own addresses has it */
+	PORT_UDP_HOST = 8,
+};
+
+struct port_bits {
+	__u8 bits[8];
+};
+
+enum timeout { /* index into settings.timeouts, clock units */
+	TIMEOUT_TCP_SYN = 0,
+	TIMEOUT_TCP_EST = 1,
+	TIMEOUT_TCP_CLOSING = 2,
+	TIMEOUT_UDP = 3,
+	TIMEOUT_ICMP = 4,
+	TIMEOUT_OTHER = 5,
+	TIMEOUTS = 8,
+};
+
+struct settings {
+	__u32 epoch;
+	__u32 flags; /* enum settings_flag */
+	ip_addr node; /* this node's primary address; source of translated traffic */
+	__u32 tunnel_ifindex; /* VXLAN device, 0 = none */
+	__u32 vni;
+	__u16 snat_min; /* host byte order, inclusive */
+	__u16 snat_max;
+	__u64 host_netns; /* netns cookie of the node */
+	__u32 timeouts[TIMEOUTS]; /* in clock units of 256 jiffies */
+	__u32 per_second; /* clock units in a thousand seconds */
+	__u32 tunnel_mtu; /* bytes of an IP packet that fit inside the tunnel; 0 = not known */
+	__u32 host_ifindex; /* of weir0 */
+	__be16 tunnel_port; /* UDP */
+	__u16 pad;
+};
+
+/* map weir_links: hash struct link_key -> ip_addr; the node whose uplink has that MAC address */
+struct link_key {
+	__u8 mac[6];
+	__u8 pad[2];
+};
+
+/* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */
+
+/* map weir_sockets: LRU hash struct sock_key -> struct sock_value; what a socket asked for, by what it got */
+struct sock_key {
+	__u64 cookie;
+	ip_addr addr;
+	__be16 port;
+	__u16 proto;
+};
+
+struct sock_value {
+	ip_addr addr;
+	__be16 port;
+	__u16 pad;
+	struct svc_key svc;
+};
+
+/* --- drops: map weir_drops, per-CPU hash struct drop_key -> struct drop_value ------------------- */
+
+struct drop_key {
+	__u32 reason; /* enum drop_reason, reasons.h */
+	__u32 rule;   /* number in the table of rules, 0 = none */
+};
+
+struct drop_value {
+	__u64 packets;
+	__u64 bytes;
+};
+
+_Static_assert(sizeof(struct addr_value) == 40, "addr_value");
+_Static_assert(sizeof(struct svc_key) == 8, "svc_key");
+_Static_assert(sizeof(struct backend_key) == 12, "backend_key");
+_Static_assert(sizeof(struct live_key) == 16, "live_key");
+_Static_assert(sizeof(struct policy_key) == 24, "policy_key");
+_Static_assert(sizeof(struct policy_value) == 12, "policy_value");
+_Static_assert(sizeof(struct flow_key) == 16, "flow_key");
+_Static_assert(sizeof(struct flow_value) == 64, "flow_value");
+_Static_assert(sizeof(struct settings) == 80, "settings");
+
+#endif

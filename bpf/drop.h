@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* drop.h: no packet is dropped uncounted. */
+#ifndef WEIR_DROP_H
+#define WEIR_DROP_H
+
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "reasons.h"
+
+/* Counts the packet under its reason and rule. Returns what the program must return. */
+__noinline int drop_packet(struct __sk_buff *skb, __u32 reason, __u32 rule)
+{
+	struct drop_key key = { .reason = reason, .rule = rule };
+	struct drop_value *v = bpf_map_lookup_elem(&weir_drops, &key);
+
+	if (v) {
+		v->packets++;
+		v->bytes += skb->len;
+	} else {
+		struct drop_value first = { .packets = 1, .bytes = skb->len };
+
+		bpf_map_update_elem(&weir_drops, &key, &first, BPF_ANY);
+	}
+	if (trace_enabled) {
+		skb->cb[0] = 0x100 + reason;
+		skb->cb[1] = 0;
+		skb->cb[2] = 0;
+		skb->cb[3] = rule;
+	}
+	return TC_ACT_SHOT;
+}
+
+#endif

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* flow.h: finding, judging again, beginning and ending flows. docs/datapath.md says what and why. */
+#ifndef WEIR_FLOW_H
+#define WEIR_FLOW_H
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "scratch.h"
+#include "clock.h"
+#include "parse.h"
+#include "policy.h"
+#include "lb.h"
+#include "route.h"
+#include "reasons.h"
+
+#define SNAT_TRIES 32
+
+static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, __u8 state)
+{
+	switch (proto) {
+	case IPPROTO_TCP:
+		return s->timeouts[state & STATE_CLOSING ? TIMEOUT_TCP_CLOSING :
+				   state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN];
+	case IPPROTO_UDP:
+		return s->timeouts[TIMEOUT_UDP];
+	case IPPROTO_ICMP:
+		return s->timeouts[TIMEOUT_ICMP];
+	}
+	return s->timeouts[TIMEOUT_OTHER];
+}
+
+static __always_inline int flow_expired(const struct flow_value *f, const struct settings *s, __u8 proto, __u32 now)
+{
+	return now - f->seen > flow_timeout(s, proto, f->state);
+}
+
+/* The key of the entry of the other direction. */
+static __always_inline void flow_partner(struct flow_key *k, const struct flow_value *f, __u8 proto)
+{
+	k->saddr = f->daddr;
+	k->daddr = f->saddr;
+	k->sport = f->dport;
+	k->dport = f->sport;
+	k->proto = proto;
+	k->pad[0] = k->pad[1] = k->pad[2] = 0;
+}
+
+static __always_inline int flow_enters(const struct flow_value *f, const struct pkt *p, __u32 ifindex)
+{
+	return f->iif == (p->hook == HOOK_FROM_WORKLOAD ? ifindex : 0);
+}
+
+/* Is the reply key free, or already ours? */
+static __always_inline int flow_reply_free(struct scratch *w, const struct pkt *p, const struct settings *s, __u32 now)
+{
+	struct flow_value *f = bpf_map_lookup_elem(&weir_flows, &w->rkey);
+
+	w->stale = f != NULL;
+	if (!f)
+		f = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
+	if (!f || flow_expired(f, s, p->key.proto, now) || (f->state & STATE_CLOSING))
+		return 1;
+	return f->saddr == p->key.daddr && f->daddr == p->key.saddr && f->sport == p->key.dport &&
+	       f->dport == p->key.sport;
+}
+
+/* Sets w->fwd's source port so that the reply key is unique, and w->rkey. */
+__noinline int flow_pick_port(int must_change)
+{
+	struct scratch *w = scratch_get();
+	struct settings *s = settings_get();
+	__u32 now = clock_now(), range, at;
+	struct pkt *p;
+
+	if (!w || !s)
+		return DROP_NO_PORT;
+	p = &w->pkt;
+	flow_partner(&w->rkey, &w->fwd, p->key.proto);
+	if (!must_change && flow_reply_free(w, p, s, now))
+		return DROP_NONE;
+	if (p->l4 != L4_TCP && p->l4 != L4_UDP && p->l4 != L4_ECHO_REQUEST)
+		return must_change && flow_reply_free(w, p, s, now) ? DROP_NONE : DROP_NO_PORT;
+	range = (__u32)s->snat_max - s->snat_min + 1;
+	if (s->snat_max < s->snat_min)
+		return DROP_NO_PORT;
+	at = bpf_get_prandom_u32() % range;
+	for (int i = 0; i < SNAT_TRIES; i++) {
+		w->fwd.sport = bpf_htons(s->snat_min + at);
+		w->rkey.dport = w->fwd.sport;
+		if (flow_reply_free(w, p, s, now))
+			return DROP_NONE;
+		at = at + 1 == range ? 0 : at + 1;
+	}
+	return DROP_NO_PORT;
+}
+
+/* Forgets what an ended flow of this key left in the table of established ones. */
+static __always_inline void flow_forget(struct pkt *p, struct scratch *w)
+{
+	struct flow_value *f = bpf_map_lookup_elem(&weir_flows, &p->key);
+
+	if (f) {
+		flow_partner(&w->okey, f, p->key.proto);
+		bpf_map_delete_elem(&weir_flows, &w->okey);
+		bpf_map_delete_elem(&weir_flows, &p->key);
+	}
+}
+
+/* Which service, which backend. Returns 0, or the reason to drop; scratch.fwd gets the destination, and `svc` and
+ * `backend` when there is a service; scratch.via and scratch.hand_on are set where they apply. */
+__noinline int flow_balance(struct __sk_buff *skb)
+{
+	struct scratch *w = scratch_get();
+	struct settings *s = settings_get();
+	struct addr_value *b;
+	struct svc_value *v;
+	__u8 scope = SCOPE_ALL, kind;
+	int node_port, tunnel;
+	struct backend be;
+	struct pkt *p;
+
+	if (!w || !s)
+		return DROP_NO_BACKEND;
+	p = &w->pkt;
+	if ((p->l4 != L4_TCP && p->l4 != L4_UDP) || lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
+		return DROP_NONE;
+	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
+	kind = b ? b->kind : ADDR_NONE;
+	v = lb_find(p->key.daddr, p->key.dport, p->key.proto, kind, &node_port);
+	if (!v)
+		return DROP_NONE;
+	w->fwd.svc = v->id;
+	w->fwd.rule = v->rule;
+	if (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) {
+		if (kind == ADDR_NODE && node_port) {
+			scope = SCOPE_LOCAL;
+			w->via = b->node;
+		} else if (!node_port && p->tunnel_src) {
+			scope = SCOPE_LOCAL;
+			w->via = p->tunnel_src;
+		} else if (!node_port) {
+			struct link_key link = {};
+			ip_addr *node;
+
+			bpf_skb_load_bytes(skb, 6, link.mac, 6);
+			node = bpf_map_lookup_elem(&weir_links, &link);
+			if (node) {
+				scope = SCOPE_LOCAL;
+				w->via = *node;
+			}
+		}
+	}
+	if (lb_choose(v, scope, p->key.saddr, &be))
+		return scope == SCOPE_LOCAL ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
+	w->fwd.backend = be;
+	if (scope == SCOPE_ALL && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL)) {
+		w->hand_on = route_home(be.addr, &tunnel);
+		if (w->hand_on) {
+			w->fwd.flags |= FLOW_HAND_ON;
+			w->fwd.action = tunnel ? ACT_TUNNEL : ACT_NEIGH;
+			return DROP_NONE;
+		}
+	}
+	w->fwd.daddr = be.addr;
+	w->fwd.dport = be.port;
+	return DROP_NONE;
+}
+
+/* The way back of a new flow. */
+static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, struct settings *s, struct scratch *w)
+{
+	ip_addr via = w->via;
+	struct addr_value *a;
+	int ret;
+
+	if (p->hook == HOOK_TO_WORKLOAD || p->hook == HOOK_TO_UPLINK) {
+		w->rev.action = ACT_PASS;
+		return DROP_NONE;
+	}
+	if (via && (s->flags & SET_DSR)) {
+		w->rev.flags |= FLOW_DSR;
+		w->fwd.flags |= FLOW_DSR;
+		return route_fib(skb, p->key.daddr, p->key.saddr, &w->rev);
+	}
+	if (via) {
+		a = bpf_map_lookup_elem(&weir_addrs, &via);
+		w->rev.flags |= FLOW_VIA_NODE;
+		ret = route_node(skb, via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
+		return ret;
+	}
+	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
+	if (p->tunnel_src && a && a->kind == ADDR_NODE) {
+		w->rev.flags |= FLOW_VIA_NODE;
+		return route_node(skb, p->tunnel_src, 1, &w->rev);
+	}
+	return route_to(skb, p->key.daddr, p->key.saddr, &w->rev);
+}
+
+/* Begins a flow: fills scratch.fwd and .rev and writes both. Returns 0 to go on with scratch.fwd, a drop reason
+ * (scratch.fwd.rule names the rule), or -1 to let the packet pass without a flow. */
+__noinline int flow_begin(struct __sk_buff *skb)
+{
+	struct scratch *w = scratch_get();
+	struct settings *s = settings_get();
+	struct addr_value *a, *b;
+	__u32 now = clock_now();
+	int ret, snat = 0, from_outside, svc;
+	struct pkt *p;
+
+	if (!w || !s)
+		return DROP_NO_ROUTE;
+	p = &w->pkt;
+	w->via = w->hand_on = 0;
+	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
+	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
+	__builtin_memset(&w->rev, 0, sizeof(w->rev));
+	w->fwd.saddr = p->key.saddr;
+	w->fwd.daddr = p->key.daddr;
+	w->fwd.sport = p->key.sport;
+	w->fwd.dport = p->key.dport;
+	w->fwd.epoch = w->rev.epoch = s->epoch;
+	w->fwd.seen = w->rev.seen = now;
+
+	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
+	if (p->hook == HOOK_FROM_WORKLOAD) {
+		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)
+			return DROP_SPOOFED;
+		w->fwd.iif = skb->ifindex;
+	} else if (from_outside && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT)) {
+		return DROP_SPOOFED;
+	}
+
+	if (p->hook != HOOK_TO_WORKLOAD) {
+		ret = flow_balance(skb);
+		if (ret)
+			return ret;
+	}
+	svc = w->fwd.svc.proto;
+	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
+	/* A Service must not lead a pod to a node's VXLAN device: translated, its packet would come from a node. */
+	if (svc && p->hook == HOOK_FROM_WORKLOAD && p->l4 == L4_UDP && w->fwd.dport == s->tunnel_port && b &&
+	    (b->kind == ADDR_HOST || b->kind == ADDR_NODE))
+		return DROP_TUNNEL_FROM_POD;
+	if (!svc) {
+		if (from_outside && !(b && b->kind == ADDR_ENDPOINT))
+			return -1;
+		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
+			return -1;
+	}
+	if (p->l4 == L4_TCP && (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN &&
+	    (svc || (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
+	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
+		return DROP_NO_FLOW;
+
+	if (w->hand_on) {
+		ret = route_node(skb, w->hand_on, w->fwd.action == ACT_TUNNEL, &w->fwd);
+		if (ret)
+			return ret;
+		w->rev.flags |= FLOW_HAND_ON;
+		if (w->fwd.action == ACT_TUNNEL)
+			w->fwd.flags |= FLOW_CLAMP;
+	} else {
+		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) || (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
+			ret = policy_judge(p->key.saddr, w->fwd.daddr, p->key.proto, w->fwd.dport);
+			if (w->rule)
+				w->fwd.rule = w->rule;
+			if (ret)
+				return ret;
+		}
+		if (p->hook == HOOK_TO_WORKLOAD) {
+			w->fwd.action = ACT_PASS;
+		} else {
+			ret = route_known(skb, p->key.saddr, w->fwd.daddr, b, &w->fwd);
+			if (ret) {
+				w->fwd.rule = 0;
+				return ret;
+			}
+		}
+		if (w->fwd.action == ACT_NEIGH) {
+			if (p->hook == HOOK_FROM_WORKLOAD)
+				snat = a && (a->flags & ADDR_NAT_OUTGOING) && !(b && b->kind == ADDR_POD) &&
+				       !route_find(w->fwd.daddr);
+			else if (from_outside && svc)
+				snat = 1; /* a backend on no node must answer to us */
+		} else if (svc && p->hook == HOOK_FROM_WORKLOAD && w->fwd.daddr == p->key.saddr) {
+			snat = 1; /* a pod refuses packets from its own address */
+		}
+		if (snat) {
+			w->fwd.saddr = s->node;
+			w->fwd.flags |= FLOW_SNAT;
+		}
+	}
+	ret = flow_pick_port(snat);
+	if (ret)
+		return ret;
+	if (w->fwd.saddr != p->key.saddr || w->fwd.daddr != p->key.daddr || w->fwd.sport != p->key.sport ||
+	    w->fwd.dport != p->key.dport) {
+		w->fwd.flags |= FLOW_REWRITE;
+		w->rev.flags |= FLOW_REWRITE;
+	}
+
+	w->rev.flags |= FLOW_REPLY;
+	if (w->via && p->tunnel_src)
+		w->rev.flags |= FLOW_CLAMP;
+	w->rev.saddr = p->key.daddr;
+	w->rev.daddr = p->key.saddr;
+	w->rev.sport = p->key.dport;
+	w->rev.dport = p->key.sport;
+	w->rev.rule = w->fwd.rule;
+	w->rev.svc = w->fwd.svc;
+	w->rev.backend = w->fwd.backend;
+	if (b && b->kind == ADDR_ENDPOINT && !w->hand_on)
+		w->rev.iif = b->ifindex;
+	if (a && a->kind == ADDR_HOST) {
+		w->fwd.flags |= FLOW_FROM_HOST;
+		w->rev.flags |= FLOW_FROM_HOST;
+	}
+	ret = flow_way_back(skb, p, s, w);
+	if (ret)
+		return ret;
+	if (!p->missed)
+		flow_forget(p, w);
+	if (p->hook == HOOK_TO_UPLINK) {
+		/* The node's own connections cannot be forged from outside; and their answers are found by the
+		 * one look-up that traffic of the host is spared no less. */
+		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
+		bpf_map_update_elem(&weir_flows, &p->key, &w->fwd, BPF_ANY);
+		return DROP_NONE;
+	}
+	if (w->stale)
+		bpf_map_delete_elem(&weir_flows, &w->rkey);
+	bpf_map_update_elem(&weir_flows_new, &w->rkey, &w->rev, BPF_ANY);
+	bpf_map_update_elem(&weir_flows_new, &p->key, &w->fwd, BPF_ANY);
+	return DROP_NONE;
+}
+
+/* A flow judged in an older epoch. 0 = goes on, -1 = begins anew, else the reason to drop (w->fwd.rule). */
+static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
+{
+	struct scratch *w = scratch_get();
+	struct settings *s = settings_get();
+	struct flow_value way = {};
+	__u32 rule = 0;
+	int ret;
+
+	if (!w || !s || !p || !f)
+		return DROP_NO_FLOW;
+	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_is_live(&f->svc, &f->backend))
+		return -1;
+	w->fwd.rule = 0;
+	if (!(f->flags & FLOW_HAND_ON)) {
+		if (f->flags & FLOW_REPLY)
+			ret = policy_judge(f->daddr, p->key.saddr, p->key.proto, p->key.sport);
+		else
+			ret = policy_judge(p->key.saddr, f->daddr, p->key.proto, f->dport);
+		rule = w->rule;
+		w->fwd.rule = rule;
+		if (ret)
+			return ret;
+	}
+	if (!(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON | FLOW_DSR)) && f->action != ACT_PASS &&
+	    p->hook != HOOK_TO_WORKLOAD) {
+		ret = route_to(skb, f->saddr, f->daddr, &way);
+		if (ret) {
+			w->fwd.rule = 0;
+			return ret;
+		}
+		f->action = way.action;
+		f->ifindex = way.ifindex;
+		f->nexthop = way.nexthop;
+		__builtin_memcpy(f->mac, way.mac, 6);
+	}
+	if (rule)
+		f->rule = rule;
+	f->epoch = s->epoch;
+	return DROP_NONE;
+}
+
+/* Moves both entries of a half-open flow to the established ones. f is the entry of this direction. */
+static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
+{
+	struct scratch *w = scratch_get();
+	struct flow_value *other;
+
+	if (!w || !p || !f)
+		return 0;
+	w->fwd = *f;
+	w->fwd.state |= STATE_REPLIED;
+	flow_partner(&w->rkey, f, p->key.proto);
+	other = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
+	if (other) {
+		w->rev = *other;
+		w->rev.state |= STATE_REPLIED;
+		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
+	}
+	bpf_map_update_elem(&weir_flows, &p->key, &w->fwd, BPF_ANY);
+	bpf_map_delete_elem(&weir_flows_new, &w->rkey);
+	bpf_map_delete_elem(&weir_flows_new, &p->key);
+	return 0;
+}
+
+/* The answer came to a flow that stands among the established ones from its start. */
+static __always_inline void flow_replied(struct pkt *p, struct flow_value *f, struct scratch *w)
+{
+	struct flow_value *other;
+
+	f->state |= STATE_REPLIED;
+	flow_partner(&w->okey, f, p->key.proto);
+	other = bpf_map_lookup_elem(&weir_flows, &w->okey);
+	if (other)
+		other->state |= STATE_REPLIED;
+}
+
+/* FIN and RST. */
+static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, struct scratch *w)
+{
+	struct flow_value *other;
+
+	if (!(p->tcp & (TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING))
+		return;
+	flow_partner(&w->okey, f, p->key.proto);
+	other = bpf_map_lookup_elem(&weir_flows, &w->okey);
+	f->state |= STATE_FIN;
+	if ((p->tcp & TCP_RST) || (other && (other->state & STATE_FIN))) {
+		f->state |= STATE_CLOSING;
+		if (other)
+			other->state |= STATE_CLOSING;
+	}
+}
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* forward.h: a packet goes the way that its flow says. */
+#ifndef WEIR_FORWARD_H
+#define WEIR_FORWARD_H
+
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "parse.h"
+#include "nat.h"
+#include "drop.h"
+#include "route.h"
+
+static __always_inline void forward_trace(struct __sk_buff *skb, __u32 action, __u32 ifindex, __u32 nexthop, __u32 rule)
+{
+	if (trace_enabled) {
+		skb->cb[0] = 1 + action;
+		skb->cb[1] = ifindex;
+		skb->cb[2] = nexthop;
+		skb->cb[3] = rule;
+	}
+}
+
+static __always_inline int forward_pass(struct __sk_buff *skb)
+{
+	forward_trace(skb, ACT_PASS, 0, 0, 0);
+	return TC_ACT_OK;
+}
+
+static __always_inline void forward_mark(struct __sk_buff *skb)
+{
+	skb->mark = (skb->mark & ~MARK_MASK) | MARK_DONE;
+}
+
+/* TTL and the Ethernet addresses of a pod's interface, in one look at the header. */
+static __always_inline int forward_headers(struct __sk_buff *skb, int ttl, const __u8 *mac)
+{
+	struct ethhdr *eth = (void *)(long)skb->data;
+	struct iphdr *ip = (void *)(eth + 1);
+
+	if ((void *)(ip + 1) > (void *)(long)skb->data_end) {
+		if (parse_pull(skb, ETH_SIZE + sizeof(*ip)))
+			return DROP_REWRITE;
+		eth = (void *)(long)skb->data;
+		ip = (void *)(eth + 1);
+		if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+			return DROP_REWRITE;
+	}
+	if (ttl) {
+		__u32 check = ip->check;
+
+		if (ip->ttl <= 1)
+			return DROP_TTL;
+		/* RFC 1141: the TTL is the high byte of its word */
+		check += bpf_htons(0x0100);
+		ip->check = (__u16)(check + (check >= 0xffff));
+		ip->ttl--;
+	}
+	if (mac) {
+		__builtin_memcpy(eth->h_dest, mac, 6);
+		__builtin_memset(eth->h_source, 0xee, 6);
+	}
+	return DROP_NONE;
+}
+
+/* Into the stack by weir0, whose MAC address is that of all host sides. */
+static __always_inline int forward_to_host(struct __sk_buff *skb, struct settings *s)
+{
+	struct ethhdr *eth = (void *)(long)skb->data;
+
+	if ((void *)(eth + 1) <= (void *)(long)skb->data_end)
+		__builtin_memset(eth->h_dest, 0xee, 6);
+	return bpf_redirect(s->host_ifindex, BPF_F_INGRESS);
+}
+
+static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings *s, ip_addr node)
+{
+	struct bpf_tunnel_key key = {
+		.tunnel_id = s->vni,
+		.remote_ipv4 = bpf_ntohl(node),
+		.tunnel_ttl = 64,
+	};
+
+	if (!s->tunnel_ifindex)
+		return drop_packet(skb, DROP_NO_ROUTE, 0);
+	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX))
+		return drop_packet(skb, DROP_REWRITE, 0);
+	forward_mark(skb);
+	return bpf_redirect(s->tunnel_ifindex, 0);
+}
+
+/* Sends the packet on as the flow entry f says. */
+static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
+{
+	int host = p->hook == HOOK_TO_UPLINK || p->hook == HOOK_TO_WORKLOAD;
+	int ret;
+
+	if (p->l4 == L4_ERROR) {
+		ret = nat_rewrite_error(skb, p, f);
+		if (ret)
+			return drop_packet(skb, ret, 0);
+	} else if (f->flags & FLOW_REWRITE) {
+		ret = nat_rewrite(skb, p, f);
+		if (ret)
+			return drop_packet(skb, ret, 0);
+	}
+	if (p->hook == HOOK_TO_WORKLOAD) {
+		forward_trace(skb, ACT_PASS, 0, 0, f->rule);
+		return TC_ACT_OK;
+	}
+	forward_trace(skb, f->action, f->action == ACT_PASS ? 0 : f->ifindex,
+		      f->action == ACT_NEIGH || f->action == ACT_TUNNEL ? f->nexthop : 0, f->rule);
+	switch (f->action) {
+	case ACT_LOCAL:
+		ret = forward_headers(skb, !host, f->mac);
+		if (ret)
+			return drop_packet(skb, ret, 0);
+		if (host) {
+			forward_mark(skb);
+			return bpf_redirect(f->ifindex, 0);
+		}
+		return bpf_redirect_peer(f->ifindex, 0);
+	case ACT_NEIGH: {
+		struct bpf_redir_neigh nh = { .nh_family = AF_INET, .ipv4_nh = f->nexthop };
+
+		ret = forward_headers(skb, !host, NULL);
+		if (ret)
+			return drop_packet(skb, ret, 0);
+		forward_mark(skb);
+		return bpf_redirect_neigh(f->ifindex, &nh, sizeof(nh), 0);
+	}
+	case ACT_TUNNEL:
+		ret = forward_headers(skb, !host, NULL);
+		if (ret)
+			return drop_packet(skb, ret, 0);
+		return forward_tunnel(skb, s, f->nexthop);
+	}
+	/* An answer that a host process gets from the Service's address: it comes in by weir0, where reverse-path
+	 * checks expect it. A pod's interface has no address of its own: even loose checks fail there. */
+	if ((f->flags & (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST)) == (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST) &&
+	    !host && s->host_ifindex)
+		return forward_to_host(skb, s);
+	return TC_ACT_OK;
+}
+
+#endif

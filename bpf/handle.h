@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* handle.h: one packet at one hook. The fast path is one look-up; all else is flow_slow. */
+#ifndef WEIR_HANDLE_H
+#define WEIR_HANDLE_H
+
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "scratch.h"
+#include "clock.h"
+#include "parse.h"
+#include "drop.h"
+#include "flow.h"
+#include "forward.h"
+#include "mss.h"
+
+/* Packets that no flow can be made of. */
+static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int parsed)
+{
+	struct addr_value *b;
+
+	if (p->hook == HOOK_FROM_WORKLOAD) {
+		switch (parsed) {
+		case PARSED_ARP:
+			return forward_pass(skb);
+		case PARSED_NOT_IPV4:
+			return drop_packet(skb, DROP_FAMILY, 0);
+		case PARSED_FRAGMENT:
+			return drop_packet(skb, DROP_FRAGMENT, 0);
+		case PARSED_CAST:
+			return drop_packet(skb, DROP_NO_ROUTE, 0);
+		}
+		return drop_packet(skb, DROP_MALFORMED, 0);
+	}
+	if (parsed == PARSED_FRAGMENT) {
+		b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
+		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT))
+			return drop_packet(skb, DROP_FRAGMENT, 0);
+	}
+	return forward_pass(skb);
+}
+
+/* Everything but the fast path, for the packet in scratch.pkt. */
+__noinline int handle_slow(struct __sk_buff *skb)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	struct flow_value *f;
+	__u32 now = clock_now();
+	int half_open = 0, ret;
+	struct pkt *p;
+
+	if (!s || !w)
+		return drop_packet(skb, DROP_NO_ROUTE, 0);
+	p = &w->pkt;
+	if (p->hook == HOOK_FROM_WORKLOAD && p->l4 == L4_UDP && p->key.dport == s->tunnel_port) {
+		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
+
+		if (b && (b->kind == ADDR_HOST || b->kind == ADDR_NODE))
+			return drop_packet(skb, DROP_TUNNEL_FROM_POD, 0);
+	}
+	f = p->missed ? NULL : bpf_map_lookup_elem(&weir_flows, &p->key);
+	if (!f) {
+		f = bpf_map_lookup_elem(&weir_flows_new, &p->key);
+		half_open = 1;
+	}
+	if (f && (flow_expired(f, s, p->key.proto, now) || !flow_enters(f, p, skb->ifindex) ||
+		  ((f->state & STATE_CLOSING) && (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN)))
+		f = NULL;
+	if (f && p->l4 == L4_ERROR && p->hook == HOOK_FROM_WORKLOAD) {
+		struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &p->saddr);
+
+		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)
+			return drop_packet(skb, DROP_SPOOFED, 0);
+	}
+	if (f && f->epoch != s->epoch) {
+		ret = flow_revalidate(skb, p, f);
+		if (ret > 0)
+			return drop_packet(skb, ret, w->fwd.rule);
+		if (ret < 0)
+			f = NULL;
+	}
+	if (!f) {
+		if (p->l4 == L4_ERROR) {
+			if (p->hook != HOOK_FROM_WORKLOAD)
+				return forward_pass(skb);
+			p->key.saddr = p->saddr;
+			p->key.daddr = p->daddr;
+			p->key.proto = IPPROTO_ICMP;
+			p->key.sport = p->key.dport = 0;
+			p->l4 = L4_NONE;
+		}
+		ret = flow_begin(skb);
+		if (ret < 0)
+			return forward_pass(skb);
+		if (ret)
+			return drop_packet(skb, ret, w->fwd.rule);
+		if ((w->fwd.flags & FLOW_CLAMP) && (p->tcp & TCP_SYN))
+			mss_clamp(skb, p);
+		return forward_flow(skb, p, &w->fwd, s);
+	}
+	if (p->l4 == L4_ERROR)
+		return forward_flow(skb, p, f, s);
+	if (f->seen != now)
+		f->seen = now;
+	if ((f->flags & FLOW_CLAMP) && (p->tcp & TCP_SYN))
+		mss_clamp(skb, p);
+	if (half_open && ((f->flags & FLOW_REPLY) ||
+			  ((f->flags & FLOW_HAND_ON) && !(p->tcp & TCP_SYN) && p->l4 == L4_TCP))) {
+		flow_promote(p, f);
+		f = bpf_map_lookup_elem(&weir_flows, &p->key);
+		if (!f)
+			return forward_flow(skb, p, &w->fwd, s);
+	}
+	if (!half_open && (f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED))
+		flow_replied(p, f, w);
+	flow_closing(p, f, w);
+	return forward_flow(skb, p, f, s);
+}
+
+/* Traffic of the host's own that no Service and no flow can concern: neither port is one of ours. */
+static __always_inline int handle_is_foreign(struct __sk_buff *skb, struct pkt *p, const struct settings *s)
+{
+	struct addr_value *a, *b;
+	__u16 port;
+
+	if (p->l4 != L4_TCP && p->l4 != L4_UDP)
+		return 0;
+	if (p->hook != HOOK_FROM_UPLINK && p->hook != HOOK_TO_UPLINK)
+		return 0;
+	if (!lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
+		return 0;
+	if (p->hook == HOOK_TO_UPLINK)
+		return skb->ifindex != s->host_ifindex &&
+		       lb_no_port(s, p->key.sport, p->key.proto, PORT_TCP_HOST);
+	port = bpf_ntohs(p->key.dport);
+	if (port >= s->snat_min && port <= s->snat_max)
+		return 0;
+	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
+	if (!b || b->kind != ADDR_HOST)
+		return 0;
+	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
+	return !a || (a->kind != ADDR_HOST && a->kind != ADDR_ENDPOINT);
+}
+
+static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p)
+{
+	struct scratch *w = scratch_get();
+
+	if (!w)
+		return TC_ACT_SHOT;
+	w->pkt = *p;
+	return handle_slow(skb);
+}
+
+static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, ip_addr tunnel_src)
+{
+	struct pkt p = { .hook = hook, .tunnel_src = tunnel_src };
+	struct settings *s;
+	struct flow_value *f;
+	__u32 now, limit;
+	int parsed;
+
+	parsed = parse_packet(skb, &p);
+	if (parsed != PARSED_OK)
+		return handle_odd(skb, &p, parsed);
+	s = settings_get();
+	if (!s)
+		return TC_ACT_SHOT;
+	f = bpf_map_lookup_elem(&weir_flows, &p.key);
+	if (!f) {
+		if (handle_is_foreign(skb, &p, s))
+			return forward_pass(skb);
+		p.missed = 1;
+		return handle_hard(skb, &p);
+	}
+	if (f->epoch != s->epoch || !flow_enters(f, &p, skb->ifindex) ||
+	    (p.tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING) || p.l4 == L4_ERROR ||
+	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
+		return handle_hard(skb, &p);
+	now = clock_now();
+	if (now != f->seen) {
+		limit = p.l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN] :
+			p.l4 == L4_UDP ? s->timeouts[TIMEOUT_UDP] : s->timeouts[TIMEOUT_ICMP];
+		if (now - f->seen > limit)
+			return handle_hard(skb, &p);
+		f->seen = now;
+	}
+	return forward_flow(skb, &p, f, s);
+}
+
+#endif

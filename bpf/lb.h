@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* lb.h: from a frontend to a backend. */
+#ifndef WEIR_LB_H
+#define WEIR_LB_H
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "clock.h"
+
+/* Is the port (network byte order) ruled out as one that `tcp_bit`, or the bit after it for UDP, stands for? */
+static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u8 proto, __u8 tcp_bit)
+{
+	__u32 at = (__u16)(port << 8 | port >> 8);
+	__u32 word = at >> 3;
+	struct port_bits *p;
+
+	if (!(s->flags & SET_PORTS))
+		return 0;
+	p = bpf_map_lookup_elem(&weir_ports, &word);
+	if (!p)
+		return 0;
+	return !(p->bits[at & 7] & (proto == IPPROTO_UDP ? tcp_bit << 1 : tcp_bit));
+}
+
+/* The service that answers at (addr, port, proto); `kind` is the kind of addr, and decides on node ports. */
+static __always_inline struct svc_value *lb_find(ip_addr addr, __be16 port, __u8 proto, __u8 kind, int *node_port)
+{
+	struct svc_key key = { .addr = addr, .port = port, .proto = proto };
+	struct svc_value *v = bpf_map_lookup_elem(&weir_services, &key);
+
+	*node_port = 0;
+	if (v || (kind != ADDR_HOST && kind != ADDR_NODE))
+		return v;
+	key.addr = 0;
+	v = bpf_map_lookup_elem(&weir_services, &key);
+	if (v && (v->flags & SVC_LOCAL_FRONTEND) && kind == ADDR_NODE)
+		return NULL;
+	*node_port = 1;
+	return v;
+}
+
+static __always_inline int lb_is_live(const struct svc_key *id, const struct backend *b)
+{
+	struct live_key key = { .svc = *id, .backend = *b };
+
+	key.svc.scope = 0;
+	key.backend.flags = 0;
+	return bpf_map_lookup_elem(&weir_live, &key) != NULL;
+}
+
+static __always_inline int lb_is_here(ip_addr addr)
+{
+	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &addr);
+
+	return a && (a->kind == ADDR_ENDPOINT || a->kind == ADDR_HOST);
+}
+
+/* Chooses a backend of v among all, or among this node's. 0 = chosen, -1 = there is none. */
+static __noinline int lb_choose(struct svc_value *v, __u8 scope, __u64 client, struct backend *out)
+{
+	struct backend_key key = {};
+	struct affinity_key akey = {};
+	struct affinity_value *av;
+	struct settings *s = settings_get();
+	struct backend *b;
+	__u32 count, now = clock_now();
+
+	if (!v || !out || !s)
+		return -1;
+	count = scope == SCOPE_LOCAL ? v->local : v->count;
+	if (!count)
+		return -1;
+	if (v->affinity) {
+		akey.svc = v->id;
+		akey.client = client;
+		av = bpf_map_lookup_elem(&weir_affinity, &akey);
+		if (av && (__u64)(now - av->seen) * 1000 <= (__u64)v->affinity * s->per_second &&
+		    lb_is_live(&v->id, &av->backend) && (scope == SCOPE_ALL || lb_is_here(av->backend.addr))) {
+			*out = av->backend;
+			if (av->seen != now)
+				av->seen = now;
+			return 0;
+		}
+	}
+	key.svc = v->id;
+	key.svc.scope = scope;
+	key.slot = bpf_get_prandom_u32() % count;
+	b = bpf_map_lookup_elem(&weir_backends, &key);
+	if (!b) { /* the list is just getting shorter */
+		key.slot = 0;
+		b = bpf_map_lookup_elem(&weir_backends, &key);
+	}
+	if (!b)
+		return -1;
+	*out = *b;
+	out->flags = 0;
+	if (v->affinity) {
+		struct affinity_value first = { .backend = *out, .seen = now };
+
+		bpf_map_update_elem(&weir_affinity, &akey, &first, BPF_ANY);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* maps.h: the maps, and the load-time constants. Sizes are defaults; user space sets them at load. */
+#ifndef WEIR_MAPS_H
+#define WEIR_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "abi.h"
+
+/* 1 = write each decision to skb->cb, for tests: cb[0] 1 + action, or 0x100 + reason of a drop; cb[1] ifindex;
+ * cb[2] next hop; cb[3] rule. */
+const volatile __u8 trace_enabled = 0;
+/* 1 = bpf_set_retval exists (5.18), so that connect() can say ECONNREFUSED. */
+const volatile __u8 can_set_retval = 1;
+
+#define MAP(map_name, map_type, key_type, value_type, entries, flags)                    \
+	struct {                                                                         \
+		__uint(type, map_type);                                                  \
+		__type(key, key_type);                                                   \
+		__type(value, value_type);                                               \
+		__uint(max_entries, entries);                                            \
+		__uint(map_flags, flags);                                                \
+	} map_name SEC(".maps")
+
+MAP(weir_settings, BPF_MAP_TYPE_ARRAY, __u32, struct settings, 1, 0);
+MAP(weir_addrs, BPF_MAP_TYPE_HASH, ip_addr, struct addr_value, 262144, BPF_F_NO_PREALLOC);
+MAP(weir_routes, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, struct route_value, 65536, BPF_F_NO_PREALLOC);
+MAP(weir_services, BPF_MAP_TYPE_HASH, struct svc_key, struct svc_value, 65536, BPF_F_NO_PREALLOC);
+MAP(weir_backends, BPF_MAP_TYPE_HASH, struct backend_key, struct backend, 262144, BPF_F_NO_PREALLOC);
+MAP(weir_live, BPF_MAP_TYPE_HASH, struct live_key, __u8, 262144, BPF_F_NO_PREALLOC);
+MAP(weir_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity_value, 65536, 0);
+MAP(weir_peers, BPF_MAP_TYPE_HASH, ip_addr, __u64, 262144, BPF_F_NO_PREALLOC);
+MAP(weir_peer_cidrs, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, __u64, 65536, BPF_F_NO_PREALLOC);
+MAP(weir_policy, BPF_MAP_TYPE_HASH, struct policy_key, struct policy_value, 524288, BPF_F_NO_PREALLOC);
+MAP(weir_flows, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow_value, 512000, 0);
+MAP(weir_flows_new, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow_value, 128000, 0);
+MAP(weir_clients, BPF_MAP_TYPE_HASH, __u64, ip_addr, 4096, BPF_F_NO_PREALLOC);
+MAP(weir_sockets, BPF_MAP_TYPE_LRU_HASH, struct sock_key, struct sock_value, 65536, 0);
+MAP(weir_links, BPF_MAP_TYPE_HASH, struct link_key, ip_addr, 65536, BPF_F_NO_PREALLOC);
+MAP(weir_ports, BPF_MAP_TYPE_ARRAY, __u32, struct port_bits, PORT_WORDS, 0);
+MAP(weir_drops, BPF_MAP_TYPE_PERCPU_HASH, struct drop_key, struct drop_value, 4096, BPF_F_NO_PREALLOC);
+
+static __always_inline struct settings *settings_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&weir_settings, &zero);
+}
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* reasons.h: why a packet was dropped. One table: C reads it as it is, the Go names are generated from
+ * it (hack/gen-reasons). X(NAME, number, "text"); numbers are never reused. */
+#ifndef WEIR_REASONS_H
+#define WEIR_REASONS_H
+
+#define WEIR_REASONS(X)                                                                  \
+	X(NONE, 0, "not dropped")                                                        \
+	X(POLICY_INGRESS, 1, "denied by ingress policy")                                 \
+	X(POLICY_EGRESS, 2, "denied by egress policy")                                   \
+	X(SPOOFED, 3, "source address does not belong to the sender")                    \
+	X(NO_BACKEND, 4, "service has no usable backend")                                \
+	X(NO_ENDPOINT, 5, "no pod has this address of a local block")                    \
+	X(NO_ROUTE, 6, "no route to the destination")                                    \
+	X(NO_PORT, 7, "no free port for source translation")                             \
+	X(NO_FLOW, 8, "packet belongs to no known connection")                           \
+	X(MALFORMED, 9, "malformed or truncated packet")                                 \
+	X(FRAGMENT, 10, "IP fragment")                                                   \
+	X(FAMILY, 11, "address family that is not carried")                              \
+	X(TTL, 12, "hop limit reached")                                                  \
+	X(TUNNEL_SOURCE, 13, "tunnel packet that does not come from a node")             \
+	X(TUNNEL_FROM_POD, 14, "tunnel packet sent by a pod")                            \
+	X(REWRITE, 15, "packet could not be rewritten")                                  \
+	X(NO_LOCAL_BACKEND, 16, "handed on to this node, which has no backend")
+
+enum drop_reason {
+#define X(name, number, text) DROP_##name = number,
+	WEIR_REASONS(X)
+#undef X
+};
+
+#endif

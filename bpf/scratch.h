@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* scratch.h: what the slow path works on. It is too big for the stack, and global functions, which the verifier
+ * looks at once each rather than once a caller, take no pointers to it. Programs on one CPU do not
+ * interrupt each other: tcx runs with bottom halves off. Socket programs do not use it. */
+#ifndef WEIR_SCRATCH_H
+#define WEIR_SCRATCH_H
+
+#include "maps.h"
+#include "parse.h"
+
+struct scratch {
+	struct pkt pkt;
+	struct flow_value fwd; /* the flow that begins, or what is known of the one found */
+	struct flow_value rev;
+	struct flow_key rkey; /* of rev */
+	struct flow_key okey;
+	ip_addr via;     /* flow_balance: the node by which answers go back */
+	ip_addr hand_on; /* flow_balance: the node that the packet is handed on to */
+	__u32 rule;      /* policy_judge: that decided */
+	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */
+};
+MAP(weir_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch, 1, 0);
+
+static __always_inline struct scratch *scratch_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&weir_scratch, &zero);
+}
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* sock.c: Services are translated where a connection starts. The 6 forms carry IPv4-mapped addresses. */
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+#include "maps.h"
+#include "lb.h"
+
+#define ECONNREFUSED 111
+#define SOCK_ALLOW 1
+#define SOCK_REFUSE 0
+
+static __always_inline __u64 sock_client(__u64 netns, const struct settings *s)
+{
+	ip_addr *addr;
+
+	if (netns == s->host_netns)
+		return s->node;
+	addr = bpf_map_lookup_elem(&weir_clients, &netns);
+	return addr ? *addr : netns | 1ull << 63;
+}
+
+/* Translates *addr, *port where they name a Service. Returns what the hook must return. */
+static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr, __be16 *port)
+{
+	struct settings *s = settings_get();
+	struct sock_key key = {};
+	struct sock_value val = {};
+	struct addr_value *a;
+	struct svc_value *v;
+	struct backend be = {};
+	__u64 netns;
+	int tcp, node_port, on_host;
+
+	if (!s || (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP))
+		return SOCK_ALLOW;
+	tcp = ctx->protocol == IPPROTO_TCP;
+	if (tcp && !(s->flags & SET_CTLB_TCP))
+		return SOCK_ALLOW;
+	netns = bpf_get_netns_cookie(ctx);
+	on_host = netns == s->host_netns;
+	a = bpf_map_lookup_elem(&weir_addrs, addr);
+	if (!tcp && !(s->flags & SET_CTLB_UDP) &&
+	    !(on_host && (s->flags & SET_CTLB_TCP) && ((a && a->kind == ADDR_HOST) || (*addr & 0xff) == 127)))
+		return SOCK_ALLOW;
+	if ((*addr & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000) && !on_host)
+		return SOCK_ALLOW;
+	v = lb_find(*addr, *port, ctx->protocol, a ? a->kind : ADDR_NONE, &node_port);
+	if (!v)
+		return SOCK_ALLOW;
+	if (lb_choose(v, SCOPE_ALL, sock_client(netns, s), &be)) {
+		if (can_set_retval)
+			bpf_set_retval(-ECONNREFUSED);
+		return SOCK_REFUSE;
+	}
+	if (be.addr == *addr && be.port == *port)
+		return SOCK_ALLOW;
+	key.cookie = bpf_get_socket_cookie(ctx);
+	key.addr = be.addr;
+	key.port = be.port;
+	key.proto = ctx->protocol;
+	val.addr = *addr;
+	val.port = *port;
+	val.svc = v->id;
+	bpf_map_update_elem(&weir_sockets, &key, &val, BPF_ANY);
+	*addr = be.addr;
+	*port = be.port;
+	return SOCK_ALLOW;
+}
+
+/* What the socket asked for, where it got a backend instead. */
+static __always_inline int sock_restore(struct bpf_sock_addr *ctx, ip_addr *addr, __be16 *port)
+{
+	struct sock_key key = { .addr = *addr, .port = *port, .proto = ctx->protocol };
+	struct sock_value *val;
+
+	key.cookie = bpf_get_socket_cookie(ctx);
+	val = bpf_map_lookup_elem(&weir_sockets, &key);
+	if (!val)
+		return 0;
+	*addr = val->addr;
+	*port = val->port;
+	return 1;
+}
+
+static __always_inline int sock_forth4(struct bpf_sock_addr *ctx)
+{
+	ip_addr addr = ctx->user_ip4;
+	__be16 port = (__be16)ctx->user_port;
+	int ret = sock_balance(ctx, &addr, &port);
+
+	if (ret == SOCK_ALLOW && (addr != ctx->user_ip4 || port != (__be16)ctx->user_port)) {
+		ctx->user_ip4 = addr;
+		ctx->user_port = port;
+	}
+	return ret;
+}
+
+static __always_inline int sock_back4(struct bpf_sock_addr *ctx)
+{
+	ip_addr addr = ctx->user_ip4;
+	__be16 port = (__be16)ctx->user_port;
+
+	if (sock_restore(ctx, &addr, &port)) {
+		ctx->user_ip4 = addr;
+		ctx->user_port = port;
+	}
+	return SOCK_ALLOW;
+}
+
+static __always_inline int sock_is_mapped(struct bpf_sock_addr *ctx)
+{
+	return !ctx->user_ip6[0] && !ctx->user_ip6[1] && ctx->user_ip6[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline int sock_forth6(struct bpf_sock_addr *ctx)
+{
+	ip_addr addr;
+	__be16 port = (__be16)ctx->user_port;
+	int ret;
+
+	if (!sock_is_mapped(ctx))
+		return SOCK_ALLOW;
+	addr = ctx->user_ip6[3];
+	ret = sock_balance(ctx, &addr, &port);
+	if (ret == SOCK_ALLOW && (addr != ctx->user_ip6[3] || port != (__be16)ctx->user_port)) {
+		ctx->user_ip6[3] = addr;
+		ctx->user_port = port;
+	}
+	return ret;
+}
+
+static __always_inline int sock_back6(struct bpf_sock_addr *ctx)
+{
+	ip_addr addr;
+	__be16 port = (__be16)ctx->user_port;
+
+	if (!sock_is_mapped(ctx))
+		return SOCK_ALLOW;
+	addr = ctx->user_ip6[3];
+	if (sock_restore(ctx, &addr, &port)) {
+		ctx->user_ip6[3] = addr;
+		ctx->user_port = port;
+	}
+	return SOCK_ALLOW;
+}
+
+#define SOCK_PROGRAM(hook, call)                                                         \
+	SEC("cgroup/" #hook)                                                             \
+	int weir_##hook(struct bpf_sock_addr *ctx)                                       \
+	{                                                                                \
+		return call;                                                             \
+	}
+
+SOCK_PROGRAM(connect4, sock_forth4(ctx))
+SOCK_PROGRAM(connect6, sock_forth6(ctx))
+SOCK_PROGRAM(sendmsg4, sock_forth4(ctx))
+SOCK_PROGRAM(sendmsg6, sock_forth6(ctx))
+SOCK_PROGRAM(recvmsg4, sock_back4(ctx))
+SOCK_PROGRAM(recvmsg6, sock_back6(ctx))
+SOCK_PROGRAM(getpeername4, sock_back4(ctx))
+SOCK_PROGRAM(getpeername6, sock_back6(ctx))

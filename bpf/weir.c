@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* weir.c: all programs in one object. */
+#include "workload.c"
+#include "host.c"
+#include "overlay.c"
+#include "sock.c"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

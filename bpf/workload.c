@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* workload.c: both sides of a pod's interface, seen from the host. */
+#include "handle.h"
+
+SEC("tc")
+int weir_from_workload(struct __sk_buff *skb)
+{
+	return handle_packet(skb, HOOK_FROM_WORKLOAD, 0);
+}
+
+SEC("tc")
+int weir_to_workload(struct __sk_buff *skb)
+{
+	if ((skb->mark & MARK_MASK) == MARK_DONE)
+		return forward_pass(skb);
+	return handle_packet(skb, HOOK_TO_WORKLOAD, 0);
+}
