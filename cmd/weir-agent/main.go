@@ -1,0 +1,130 @@
+// Command weir-agent is the node daemon of Weir: it carries pods, Services and network policy on its node.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/weir-net/weir/internal/agent"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/version"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "weir-agent:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	o := agent.Options{Environ: os.Environ()}
+	var level string
+	cmd := &cobra.Command{
+		Use:   "weir-agent",
+		Short: "The node daemon of Weir",
+		Long: `weir-agent carries the pods, Services and network policy of its node. It is configured by FelixConfiguration
+resources and, field by field, by environment variables FELIX_<field>. When it ends, for whatever reason, traffic and
+policy go on as they were; weir-agent started again takes over.`,
+		Args:          cobra.NoArgs,
+		Version:       version.Version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := newLogger(level)
+			if err != nil {
+				return err
+			}
+			o.Log = log
+			if o.Node == "" {
+				return fmt.Errorf("the node's name is not known: set --node-name or NODE_NAME")
+			}
+			return run(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Node, "node-name", nodeName(), "name of this machine's Node object (NODE_NAME)")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file; default: the pod's service account, then $KUBECONFIG")
+	f.StringVar(&o.StateDir, "state-dir", agent.DefaultStateDir, "what survives a reboot")
+	f.StringVar(&o.RunDir, "run-dir", agent.DefaultRunDir, "what does not, and the socket of the CNI plugin")
+	f.StringVar(&o.BPFFS, "bpffs", agent.DefaultBPFFS, "folder on a BPF file system for maps and links")
+	f.StringVar(&o.BPFFSMount, "bpffs-mount", agent.DefaultBPFFSMount, "where a BPF file system is mounted when that folder is not on one; empty = never")
+	f.StringVar(&o.Cgroup, "cgroup", "", "folder of the unified control group hierarchy whose sockets are this node's; default: FELIX_CGROUPV2PATH, then the mount of the hierarchy")
+	f.StringVar(&o.CNIConfDir, "cni-conf-dir", agent.DefaultCNIConfDir, "where the container runtime looks for network configurations")
+	f.StringVar(&level, "log-level", envOr("WEIR_LOG_LEVEL", "info"), "debug, info, warn or error (WEIR_LOG_LEVEL)")
+	cmd.AddCommand(probeCommand())
+	return cmd
+}
+
+func run(ctx context.Context, o agent.Options) error {
+	a, err := agent.New(o)
+	if err != nil {
+		o.Log.Error("cannot start", "error", err)
+		return err
+	}
+	if err := a.Run(ctx); err != nil {
+		o.Log.Error("ending; the data plane goes on as it is", "error", err)
+		return err
+	}
+	o.Log.Info("ending; the data plane goes on as it is")
+	return nil
+}
+
+// probeCommand tells what the kernel can do, without starting anything.
+func probeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "probe",
+		Short: "Say what this kernel has of what Weir needs",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			findings, err := kernel.Probe()
+			for _, f := range findings {
+				state := "yes"
+				switch {
+				case f.Missing():
+					state = "no"
+				case f.Err != nil:
+					state = "cannot tell: " + f.Err.Error()
+				}
+				need := "needed"
+				if !f.Needed {
+					need = "can do without"
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%-50s since Linux %-5s %-14s %s\n", f.Name, f.Since, need, state)
+			}
+			return err
+		},
+	}
+}
+
+func newLogger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
+	klog.SetSlogLogger(log.With("part", "client-go"))
+	return log, nil
+}
+
+// nodeName follows the kubelet: the host name in lower case, unless something else is said.
+func nodeName() string {
+	return envOr("NODE_NAME", strings.ToLower(agent.Hostname()))
+}
+
+func envOr(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}

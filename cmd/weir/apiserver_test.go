@@ -1,0 +1,569 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/weir-net/weir/api/client"
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/apitest"
+	"github.com/weir-net/weir/internal/controller"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+const agentUser = "system:serviceaccount:kube-system:weir-node"
+
+// follower keeps what a watch hands on.
+type follower struct {
+	mu       sync.Mutex
+	cluster  *model.Cluster
+	batches  int
+	problems []weirv1.Problem
+	configs  map[string]*watch.FelixConfig
+}
+
+func (f *follower) sink(_ context.Context, b *watch.Batch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.batches++
+	b.Apply(f.cluster)
+	if b.ProblemsChanged {
+		f.problems = b.Problems
+	}
+	for n, c := range b.Configs {
+		f.configs[n] = c
+	}
+}
+
+func (f *follower) eventually(t *testing.T, within time.Duration, what string, check func() error) {
+	t.Helper()
+	apitest.Eventually(t, within, what, func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return check()
+	})
+}
+
+// weir runs the command line against the server.
+func weir(t *testing.T, kubeconfig, stdin string, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetArgs(append([]string{"--kubeconfig", kubeconfig}, args...))
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetIn(strings.NewReader(stdin))
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func writeKubeconfig(t *testing.T, s *apitest.Server) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: s.Config.Host, InsecureSkipTLSVerify: true}
+	cfg.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: s.Config.BearerToken}
+	cfg.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	cfg.CurrentContext = "x"
+	if err := clientcmd.WriteToFile(*cfg, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// One API server for the whole story: a watch that starts before anything is installed, the installation,
+// rights, the objects, an API server that goes away, and the controller.
+func TestAgainstAnAPIServer(t *testing.T) {
+	if !apitest.Isolated(t) {
+		return
+	}
+	s := apitest.Start(t)
+	kubeconfig := writeKubeconfig(t, s)
+	ctx := t.Context()
+
+	f := &follower{cluster: model.NewCluster(), configs: map[string]*watch.FelixConfig{}}
+	w, err := watch.New(watch.Config{Kube: s.Clients.Kube, Dynamic: s.Clients.Dynamic, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go w.Run(ctx, f.sink)
+	f.eventually(t, 20*time.Second, "first batch without the CRDs", func() error {
+		if f.batches == 0 || len(f.cluster.Namespaces) < 4 {
+			return fmt.Errorf("%d batches, %d namespaces, %+v", f.batches, len(f.cluster.Namespaces), w.Status())
+		}
+		return nil
+	})
+	if st := w.Status(); !st.Connected || len(st.Missing) != 6 {
+		t.Errorf("status without CRDs: %+v", st)
+	}
+
+	out, err := weir(t, kubeconfig, "", "status")
+	if !errors.Is(err, errUnhealthy) || !strings.Contains(out, "weir install") {
+		t.Errorf("status of a cluster without Weir: %v\n%s", err, out)
+	}
+	apitest.Eventually(t, 30*time.Second, "the Service kubernetes", func() error {
+		list, err := s.Clients.Kube.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) == 0 {
+			err = errors.New("no EndpointSlice")
+		}
+		return err
+	})
+	for range 2 { // the second time changes nothing, and works
+		out, err = weir(t, kubeconfig, "", "install", "--wait=false")
+		if err != nil {
+			t.Fatalf("install: %v\n%s", err, out)
+		}
+		if !strings.Contains(out, apitest.Advertised) {
+			t.Errorf("install does not find the API server's address:\n%s", out)
+		}
+	}
+	f.eventually(t, 5*time.Second, "the first pool", func() error {
+		if p := f.cluster.Pools["default"]; p == nil || p.CIDR.String() != "10.244.0.0/16" || p.VXLAN != model.EncapCrossSubnet || !p.NATOutgoing {
+			return fmt.Errorf("%+v; %+v", p, w.Status())
+		}
+		return nil
+	})
+
+	t.Run("objects", func(t *testing.T) { testObjects(t, s, f, kubeconfig) })
+	t.Run("rights", func(t *testing.T) { testRights(t, s) })
+	t.Run("status", func(t *testing.T) { testStatus(t, s, kubeconfig) })
+	t.Run("away", func(t *testing.T) { testAway(t, s, f, w) })
+	t.Run("ipam", func(t *testing.T) { testIPAM(t, s, kubeconfig) })
+	t.Run("controller", func(t *testing.T) { testController(t, s) })
+	t.Run("uninstall", func(t *testing.T) {
+		if out, err := weir(t, kubeconfig, "", "uninstall"); err != nil || !strings.Contains(out, "are kept") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		if out, err := weir(t, kubeconfig, "", "uninstall", "--purge"); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		// An API server serves a kind for some moments after its definition was deleted.
+		f.eventually(t, 15*time.Second, "the kinds to be gone", func() error {
+			out, err := weir(t, kubeconfig, "", "get", "ippools")
+			if err == nil || !strings.Contains(err.Error(), "weir install") {
+				return fmt.Errorf("%v\n%s", err, out)
+			}
+			return nil
+		})
+	})
+}
+
+func testObjects(t *testing.T, s *apitest.Server, f *follower, kubeconfig string) {
+	run := func(stdin string, args ...string) string {
+		t.Helper()
+		out, err := weir(t, kubeconfig, stdin, args...)
+		if err != nil {
+			t.Fatalf("weir %v: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	run("", "patch", "felixconfiguration", "default", "--patch", `{"spec":{"bpfExternalServiceMode":"DSR","vxlanPort":70000,"notAField":1}}`)
+	f.eventually(t, 2*time.Second, "the patched FelixConfiguration", func() error {
+		c := f.configs["default"]
+		if c == nil || c.Spec["bpfExternalServiceMode"] != "DSR" || fmt.Sprint(c.Spec["vxlanPort"]) != "70000" || c.Spec["notAField"] == nil {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
+	if out, err := weir(t, kubeconfig, "", "patch", "felixconfig", "default", "--patch", `{"spec":{"bpfExternalServiceMode":"direct"}}`); err == nil ||
+		!strings.Contains(err.Error(), "bpfExternalServiceMode") {
+		t.Errorf("a mode that is none was taken: %v %s", err, out)
+	}
+	if out := run("", "get", "ippools"); !strings.Contains(out, "10.244.0.0/16") || !strings.Contains(out, "CIDR") {
+		t.Errorf("get ippools:\n%s", out)
+	}
+	if out := run("", "get", "ippool", "default", "-o", "yaml"); !strings.Contains(out, "cidr: 10.244.0.0/16") {
+		t.Errorf("get ippool -o yaml:\n%s", out)
+	}
+	const second = `
+apiVersion: projectcalico.org/v3
+kind: IPPool
+metadata: {name: second}
+spec: {cidr: 10.245.0.0/16, vxlanMode: Always, blockSize: 28, ipipMode: Always}
+`
+	run(second, "create", "-f", "-")
+	if _, err := weir(t, kubeconfig, second, "create", "-f", "-"); err == nil || !strings.Contains(err.Error(), "IPPool second") {
+		t.Errorf("created twice: %v", err)
+	}
+	f.eventually(t, 2*time.Second, "the second pool, and what is wrong with it", func() error {
+		p := f.cluster.Pools["second"]
+		if p == nil || p.VXLAN != model.EncapAlways || p.BlockBits != 28 {
+			return fmt.Errorf("%+v", p)
+		}
+		for _, pr := range f.problems {
+			if pr.Object == "IPPool second" && pr.Field == "spec.ipipMode" && pr.Action != "" {
+				return nil
+			}
+		}
+		return fmt.Errorf("problems: %v", f.problems)
+	})
+	run(strings.ReplaceAll(second, "Always, block", "Never, block"), "replace", "-f", "-")
+	run("", "label", "ippool", "second", "a=b")
+	f.eventually(t, 2*time.Second, "the replaced pool", func() error {
+		if p := f.cluster.Pools["second"]; p == nil || p.VXLAN != model.EncapNever {
+			return fmt.Errorf("%+v", p)
+		}
+		return nil
+	})
+	if _, err := weir(t, kubeconfig, "", "patch", "ippool", "second", "--patch", `{"spec":{"cidr":"10.246.0.0/16"}}`); err == nil || !strings.Contains(err.Error(), "keeps its cidr") {
+		t.Errorf("the cidr of a pool was changed: %v", err)
+	}
+	run("", "delete", "ippool", "second")
+	f.eventually(t, 2*time.Second, "the deleted pool", func() error {
+		if f.cluster.Pools["second"] != nil || len(f.problems) > 0 {
+			return fmt.Errorf("%v %v", f.cluster.Pools, f.problems)
+		}
+		return nil
+	})
+	// Manifests of kinds that are not enforced yet apply, and say so. Ports and protocols as people
+	// write them.
+	out := run(`
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata: {name: web}
+spec:
+  tier: default
+  order: 10.5
+  selector: app == "web"
+  types: [Ingress]
+  ingress:
+  - action: Allow
+    protocol: TCP
+    source: {nets: [10.0.0.0/8]}
+    destination: {ports: [80, "8000:8010", named]}
+  - {action: Deny, protocol: 47}
+---
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: db}
+spec: {selector: all()}
+`, "apply", "-f", "-")
+	if strings.Count(out, "not supported yet") != 2 {
+		t.Errorf("apply of what is not enforced:\n%s", out)
+	}
+	if out := run("", "get", "networkpolicies", "-A"); !strings.Contains(out, "db") || !strings.Contains(out, "default") {
+		t.Errorf("get networkpolicies -A:\n%s", out)
+	}
+	// What other data planes' installers and manuals apply, in one go.
+	run(`
+apiVersion: projectcalico.org/v3
+kind: BGPConfiguration
+metadata: {name: default}
+spec: {asNumber: 64512, nodeToNodeMeshEnabled: true, serviceClusterIPs: [{cidr: 10.96.0.0/16}]}
+---
+apiVersion: projectcalico.org/v3
+kind: BGPPeer
+metadata: {name: rack}
+spec: {peerIP: 192.0.2.1, asNumber: "64512.1"}
+---
+apiVersion: projectcalico.org/v3
+kind: Tier
+metadata: {name: platform}
+spec: {order: 100}
+---
+apiVersion: projectcalico.org/v3
+kind: IPReservation
+metadata: {name: low}
+spec: {reservedCIDRs: [10.244.0.0/28, 10.244.9.9]}
+---
+apiVersion: projectcalico.org/v3
+kind: IPAMConfiguration
+metadata: {name: default}
+spec: {strictAffinity: true, maxBlocksPerHost: 4, autoAllocateBlocks: true}
+---
+apiVersion: projectcalico.org/v3
+kind: FelixConfiguration
+metadata: {name: node.worker}
+spec: {bpfPSNATPorts: "20000:20100", natPortRange: "30000:31000", bpfAttachType: Netkit, programClusterRoutes: EnabledNoEncapOnly, bpfConntrackTimeouts: {tcpSynSent: 30s, tcpFinsSeen: Auto}}
+`, "apply", "-f", "-")
+}
+
+// testRights checks that the agent's rights are enough to watch, and end at its own node's objects.
+func testRights(t *testing.T, s *apitest.Server) {
+	agent := s.As(agentUser, "n1")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	f := &follower{cluster: model.NewCluster(), configs: map[string]*watch.FelixConfig{}}
+	w, err := watch.New(watch.Config{Kube: agent.Kube, Dynamic: agent.Dynamic, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go w.Run(ctx, f.sink)
+	f.eventually(t, 10*time.Second, "the agent's own watch", func() error {
+		if f.cluster.Pools["default"] == nil {
+			return fmt.Errorf("%+v", w.Status())
+		}
+		return nil
+	})
+	if st := w.Status(); !st.Connected || len(st.Missing) > 0 || !st.Synced {
+		t.Errorf("%+v", st)
+	}
+	block := func(cidr, node string) *weirv1.IPAMBlock {
+		p := netip.MustParsePrefix(cidr)
+		return &weirv1.IPAMBlock{ObjectMeta: metav1.ObjectMeta{Name: weirv1.BlockName(p)}, Spec: weirv1.IPAMBlockSpec{CIDR: cidr, Node: node, Pool: "default"}}
+	}
+	blocks := client.Blocks(agent.Dynamic)
+	// The policy takes a moment to be in force.
+	apitest.Eventually(t, 10*time.Second, "refusing a block for another node", func() error {
+		_, err := blocks.Create(ctx, block("10.244.1.0/26", "n2"))
+		if err == nil {
+			_ = client.Blocks(s.Clients.Dynamic).Delete(ctx, weirv1.BlockName(netip.MustParsePrefix("10.244.1.0/26")), "")
+			return errors.New("it was created")
+		}
+		if !strings.Contains(err.Error(), "agent of node n1") {
+			return err
+		}
+		return nil
+	})
+	if _, err := blocks.Create(ctx, block("10.244.0.0/26", "n1")); err != nil {
+		t.Errorf("claim a block: %v", err)
+	}
+	if _, err := client.Blocks(s.As(agentUser, "n2").Dynamic).Create(ctx, block("10.244.0.0/26", "n2")); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("a claimed block was claimed again: %v", err)
+	}
+	if err := client.Blocks(s.As(agentUser, "n2").Dynamic).Delete(ctx, "10-244-0-0-26", ""); err == nil {
+		t.Error("another node's block was deleted")
+	}
+	f.eventually(t, 2*time.Second, "the block in the model", func() error {
+		if b := f.cluster.Blocks[netip.MustParsePrefix("10.244.0.0/26")]; b == nil || b.Node != "n1" {
+			return fmt.Errorf("%v", f.cluster.Blocks)
+		}
+		return nil
+	})
+	if err := blocks.Delete(ctx, "10-244-0-0-26", ""); err != nil {
+		t.Errorf("give a block back: %v", err)
+	}
+	statuses := client.NodeStatuses(agent.Dynamic)
+	if err := statuses.Apply(ctx, &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}, "weir-agent"); err == nil {
+		t.Error("the status of another node was written")
+	}
+	if err := agent.Kube.CoreV1().Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("an agent may delete nodes: %v", err)
+	}
+	if _, err := agent.Kube.CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("an agent may read secrets: %v", err)
+	}
+}
+
+func testStatus(t *testing.T, s *apitest.Server, kubeconfig string) {
+	ctx := t.Context()
+	for _, n := range []string{"n1", "n2"} {
+		_, err := s.Clients.Kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	agentRuns(t, s, "n1")
+	now := metav1.Now()
+	status := &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: weirv1.NodeStatusStatus{
+		Version: "v1", Dataplane: "eBPF", NodeAddress: "192.0.2.11", LinkAddress: "02:00:5e:00:53:01", Subnets: []string{"192.0.2.0/24"},
+		LastHeartbeat: &now, Endpoints: 3,
+		Conditions:        []weirv1.Condition{{Type: weirv1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: now}},
+		Problems:          []weirv1.Problem{{Object: "FelixConfiguration default", Field: "spec.vxlanPort", Value: "70000", Message: "is out of range", Action: "correct it"}},
+		UnsupportedFields: []string{"FelixConfiguration default spec.notAField = 1: not known"},
+		Drops:             []weirv1.Drop{{Reason: "POLICY_INGRESS", Rule: "NetworkPolicy default/web", Packets: 7}},
+	}}
+	if err := client.NodeStatuses(s.As(agentUser, "n1").Dynamic).Apply(ctx, status, "weir-agent"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := weir(t, kubeconfig, "", "status")
+	if !errors.Is(err, errUnhealthy) {
+		t.Errorf("err %v", err)
+	}
+	for _, want := range []string{"n1", "192.0.2.11", "no agent", "spec.vxlanPort", "notAField", "7 × POLICY_INGRESS", "GlobalNetworkPolicy web", "NetworkPolicy default/db", "1 of 2"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("status does not mention %q:\n%s", want, out)
+		}
+	}
+	t.Log("\n" + out)
+	if out, err := weir(t, kubeconfig, "", "get", "nodestatuses"); err != nil || !strings.Contains(out, "True") {
+		t.Errorf("get nodestatuses: %v\n%s", err, out)
+	}
+}
+
+// agentRuns makes a pod of the agent that is ready, as a kubelet would.
+func agentRuns(t *testing.T, s *apitest.Server, node string) {
+	t.Helper()
+	pods := s.Clients.Kube.CoreV1().Pods(deploy.Namespace)
+	pod, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "weir-node-x", Labels: map[string]string{"k8s-app": "weir-node"}},
+		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, ServiceAccountName: "weir-node", AutomountServiceAccountToken: new(bool),
+			Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	if _, err := pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testAway stops the API server: what is known stays, and changes catch up within seconds.
+func testAway(t *testing.T, s *apitest.Server, f *follower, w *watch.Watcher) {
+	s.Stop()
+	apitest.Eventually(t, 5*time.Second, "noticing that the API server is away", func() error {
+		if st := w.Status(); st.Connected || st.Err == "" || !st.Synced {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	f.mu.Lock()
+	if f.cluster.Pools["default"] == nil {
+		t.Error("the pool was forgotten")
+	}
+	f.mu.Unlock()
+	s.StartAPIServer()
+	if _, err := s.Clients.Kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually(t, 6*time.Second, "catching up", func() error {
+		if f.cluster.Namespaces["later"] == nil {
+			return fmt.Errorf("%+v", w.Status())
+		}
+		return nil
+	})
+	apitest.Eventually(t, 6*time.Second, "being connected again", func() error {
+		if st := w.Status(); !st.Connected {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+}
+
+func testIPAM(t *testing.T, s *apitest.Server, kubeconfig string) {
+	ctx := t.Context()
+	p := netip.MustParsePrefix("10.244.7.0/26")
+	_, err := client.Blocks(s.Clients.Dynamic).Create(ctx, &weirv1.IPAMBlock{ObjectMeta: metav1.ObjectMeta{Name: weirv1.BlockName(p)},
+		Spec: weirv1.IPAMBlockSpec{CIDR: p.String(), Node: "left", Pool: "default"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := weir(t, kubeconfig, "", "ipam", "show", "--blocks"); err != nil || !strings.Contains(out, "10.244.7.0/26") || !strings.Contains(out, "65536") {
+		t.Errorf("show: %v\n%s", err, out)
+	}
+	out, err := weir(t, kubeconfig, "", "ipam", "check")
+	if !errors.Is(err, errUnhealthy) || !strings.Contains(out, "weir ipam release 10.244.7.0/26") {
+		t.Errorf("check: %v\n%s", err, out)
+	}
+	for _, bad := range []string{"10.244.99.0/26", "nonsense", "10.244.7.1"} {
+		if out, err := weir(t, kubeconfig, "", "ipam", "release", bad, "--state-dir", t.TempDir()); err == nil {
+			t.Errorf("released %s: %s", bad, out)
+		}
+	}
+	if out, err := weir(t, kubeconfig, "", "ipam", "release", "10.244.7.0/26"); err != nil {
+		t.Errorf("release: %v\n%s", err, out)
+	}
+	if out, err := weir(t, kubeconfig, "", "ipam", "check"); err != nil || !strings.Contains(out, "Nothing leaked") {
+		t.Errorf("check after release: %v\n%s", err, out)
+	}
+}
+
+func testController(t *testing.T, s *apitest.Server) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	admin := s.Clients
+	blocks := client.Blocks(admin.Dynamic)
+	for cidr, node := range map[string]string{"10.244.2.0/26": "gone", "10.244.2.64/26": "gone", "10.244.3.0/26": "n1"} {
+		p := netip.MustParsePrefix(cidr)
+		if _, err := blocks.Create(ctx, &weirv1.IPAMBlock{ObjectMeta: metav1.ObjectMeta{Name: weirv1.BlockName(p)}, Spec: weirv1.IPAMBlockSpec{CIDR: cidr, Node: node}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := client.NodeStatuses(admin.Dynamic).Apply(ctx, &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, "x"); err != nil {
+		t.Fatal(err)
+	}
+	pod, err := admin.Kube.CoreV1().Pods("later").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: corev1.PodSpec{NodeName: "gone", Containers: []corev1.Container{{Name: "c", Image: "i"}}, AutomountServiceAccountToken: new(bool), ServiceAccountName: "default"}}, metav1.CreateOptions{})
+	if apierrors.IsForbidden(err) { // no controller makes service accounts here
+		if _, err := admin.Kube.CoreV1().ServiceAccounts("later").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		pod, err = admin.Kube.CoreV1().Pods("later").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"},
+			Spec: corev1.PodSpec{NodeName: "gone", Containers: []corev1.Container{{Name: "c", Image: "i"}}, AutomountServiceAccountToken: new(bool)}}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, _ := json.Marshal(map[string]any{"status": map[string]any{"phase": "Running", "podIP": "10.244.2.70", "podIPs": []map[string]any{{"ip": "10.244.2.70"}}}})
+	if _, err := admin.Kube.CoreV1().Pods("later").Patch(ctx, pod.Name, "application/merge-patch+json", status, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []struct{ name, cidr string }{{"over", "10.244.128.0/17"}} {
+		if _, err := admin.Dynamic.Resource(poolResource).Create(ctx, apitest.Object("projectcalico.org/v3", "IPPool", p.name, map[string]any{"cidr": p.cidr}), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := s.As("system:serviceaccount:kube-system:weir-controller", "")
+	c := controller.New(controller.Config{Kube: own.Kube, Dynamic: own.Dynamic, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Identity: "test", Namespace: deploy.Namespace, PodCIDR: "10.244.0.0/16", VXLANMode: "Never", Grace: time.Second, Interval: 200 * time.Millisecond})
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	apitest.Eventually(t, 20*time.Second, "giving back the free block of the node that is gone", func() error {
+		list, err := blocks.List(ctx)
+		if err != nil {
+			return err
+		}
+		var names []string
+		for _, b := range list {
+			names = append(names, b.Name)
+		}
+		if got := strings.Join(names, " "); got != "10-244-2-64-26 10-244-3-0-26" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	apitest.Eventually(t, 5*time.Second, "the event about the overlap", func() error {
+		events, err := admin.Kube.CoreV1().Events("default").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.Reason == "PoolOverlaps" && e.InvolvedObject.Name == "over" && strings.Contains(e.Message, "10.244.0.0/16") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d events", len(events.Items))
+	})
+	zero := int64(0)
+	if err := admin.Kube.CoreV1().Pods("later").Delete(ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {
+		t.Fatal(err)
+	}
+	apitest.Eventually(t, 10*time.Second, "giving back the other block once its pod is gone", func() error {
+		_, err := blocks.Get(ctx, "10-244-2-64-26")
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("err %v", err)
+	})
+	apitest.Eventually(t, 5*time.Second, "removing the status of the node that is gone", func() error {
+		if _, err := client.NodeStatuses(admin.Dynamic).Get(ctx, "gone"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("err %v", err)
+		}
+		if _, err := client.NodeStatuses(admin.Dynamic).Get(ctx, "n1"); err != nil {
+			t.Fatal(err)
+		}
+		return nil
+	})
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run returned %v", err)
+	}
+}

@@ -1,0 +1,347 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/deploy"
+)
+
+const fieldManager = "weir"
+
+var (
+	crdResource   = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	poolResource  = schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "ippools"}
+	felixResource = schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "felixconfigurations"}
+)
+
+type installFlags struct {
+	deploy.Options
+	apiServer string
+	dryRun    bool
+	output    string
+	wait      bool
+	timeout   time.Duration
+}
+
+func newInstall(o *options) *cobra.Command {
+	f := &installFlags{Options: deploy.Defaults()}
+	cmd := &cobra.Command{Use: "install", Short: "Install Weir in the cluster, or bring an installation up to date", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout(), o) }}
+	flags := cmd.Flags()
+	flags.StringVar(&f.Image, "image", f.Image, "image with Weir's programs")
+	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool")
+	flags.StringVar(&f.VXLANMode, "vxlan-mode", f.VXLANMode, "encapsulation of the first IPPool: Never, Always, CrossSubnet")
+	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests, change nothing")
+	flags.StringVarP(&f.output, "output", "o", "yaml", "format of --dry-run")
+	flags.BoolVar(&f.wait, "wait", true, "wait until the agents are ready")
+	flags.DurationVar(&f.timeout, "timeout", 5*time.Minute, "how long to wait")
+	return cmd
+}
+
+func (f *installFlags) run(ctx context.Context, out io.Writer, o *options) error {
+	if f.apiServer != "" {
+		var err error
+		if f.APIServerHost, f.APIServerPort, err = splitServer(f.apiServer); err != nil {
+			return err
+		}
+	}
+	if f.dryRun {
+		if f.output != "yaml" {
+			return fmt.Errorf("--output %q is not supported: only yaml is", f.output)
+		}
+		text, err := deploy.Render(f.Options)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(text)
+		return err
+	}
+	if err := f.Validate(); err != nil {
+		return err
+	}
+	c, err := o.connect()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	return f.install(ctx, out, c)
+}
+
+// splitServer reads host, host:port, or a URL as it stands in a kubeconfig.
+func splitServer(text string) (host, port string, err error) {
+	bare := strings.TrimSuffix(strings.TrimPrefix(text, "https://"), "/")
+	if host, port, err = net.SplitHostPort(bare); err == nil && host != "" {
+		return host, port, nil
+	}
+	host = strings.Trim(bare, "[]")
+	if _, err := netip.ParseAddr(host); host == "" || err != nil && strings.ContainsAny(host, ":/ ") {
+		return "", "", fmt.Errorf("--api-server %q is not host:port, such as 192.0.2.10:6443", text)
+	}
+	return host, "6443", nil
+}
+
+func (f *installFlags) install(ctx context.Context, out io.Writer, c *client.Clients) error {
+	server, err := c.Kube.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("ask the API server for its version: %w", err)
+	}
+	fmt.Fprintf(out, "Kubernetes %s\n", server.GitVersion)
+	if f.APIServerHost == "" {
+		if err := f.findAPIServer(ctx, out, c); err != nil {
+			return err
+		}
+	}
+	objects, err := deploy.Objects(f.Options)
+	if err != nil {
+		return err
+	}
+	var crds, rest []*unstructured.Unstructured
+	for _, u := range objects {
+		if u.GetKind() == "CustomResourceDefinition" {
+			crds = append(crds, u)
+		} else {
+			rest = append(rest, u)
+		}
+	}
+	fmt.Fprintf(out, "applying %d CustomResourceDefinitions\n", len(crds))
+	if err := applyAll(ctx, c.Dynamic, crds); err != nil {
+		return err
+	}
+	if err := waitEstablished(ctx, c.Dynamic, crds); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "applying rights, configuration, DaemonSet weir-node and Deployment weir-controller")
+	if err := applyAll(ctx, c.Dynamic, rest); err != nil {
+		return err
+	}
+	if err := f.createDefaults(ctx, out, c.Dynamic); err != nil {
+		return err
+	}
+	if !f.wait {
+		fmt.Fprintln(out, "Weir is being started; see `weir status`.")
+		return nil
+	}
+	return waitRollout(ctx, out, c)
+}
+
+// findAPIServer takes the address that the Service "kubernetes" stands for.
+func (f *installFlags) findAPIServer(ctx context.Context, out io.Writer, c *client.Clients) error {
+	slices, err := c.Kube.DiscoveryV1().EndpointSlices("default").List(ctx,
+		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
+	if err != nil {
+		return fmt.Errorf("look up the API server's own address: %w; name it with --api-server host:port", err)
+	}
+	var found []string
+	for _, s := range slices.Items {
+		for _, p := range s.Ports {
+			if p.Port == nil || p.Name != nil && *p.Name != "https" && *p.Name != "" {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				for _, a := range e.Addresses {
+					if ip, err := netip.ParseAddr(a); err == nil && !ip.IsLoopback() {
+						found = append(found, net.JoinHostPort(a, fmt.Sprint(*p.Port)))
+					}
+				}
+			}
+		}
+	}
+	if len(found) == 0 {
+		return errors.New("the Service kubernetes in namespace default has no endpoint; name the API server's address with --api-server host:port")
+	}
+	host, port, err := net.SplitHostPort(found[0])
+	if err != nil {
+		return err
+	}
+	f.APIServerHost, f.APIServerPort = host, port
+	fmt.Fprintf(out, "nodes reach the API server at %s\n", found[0])
+	if len(found) > 1 {
+		fmt.Fprintf(out, "  there are %d API servers: better name their load balancer with --api-server\n", len(found))
+	}
+	return nil
+}
+
+func resourceOf(d dynamic.Interface, u *unstructured.Unstructured) dynamic.ResourceInterface {
+	gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())
+	if ns := u.GetNamespace(); ns != "" {
+		return d.Resource(gvr).Namespace(ns)
+	}
+	return d.Resource(gvr)
+}
+
+func describe(u *unstructured.Unstructured) string {
+	if u.GetNamespace() != "" {
+		return u.GetKind() + " " + u.GetNamespace() + "/" + u.GetName()
+	}
+	return u.GetKind() + " " + u.GetName()
+}
+
+func applyAll(ctx context.Context, d dynamic.Interface, objects []*unstructured.Unstructured) error {
+	for _, u := range objects {
+		_, err := resourceOf(d, u).Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		if err != nil {
+			return fmt.Errorf("apply %s: %w", describe(u), err)
+		}
+	}
+	return nil
+}
+
+func waitEstablished(ctx context.Context, d dynamic.Interface, crds []*unstructured.Unstructured) error {
+	for _, crd := range crds {
+		for {
+			got, err := d.Resource(crdResource).Get(ctx, crd.GetName(), metav1.GetOptions{})
+			if err == nil && hasCondition(got, "Established") {
+				break
+			}
+			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+				return fmt.Errorf("look at %s: %w", describe(crd), err)
+			}
+			if err := sleep(ctx, 100*time.Millisecond); err != nil {
+				return fmt.Errorf("%s was not established in time; see `kubectl describe crd %s`", describe(crd), crd.GetName())
+			}
+		}
+	}
+	return nil
+}
+
+func hasCondition(u *unstructured.Unstructured, want string) bool {
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	for _, c := range list {
+		if m, ok := c.(map[string]any); ok && m["type"] == want && m["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}
+
+// createDefaults makes the first IPPool where there is none, and the FelixConfiguration "default".
+func (f *installFlags) createDefaults(ctx context.Context, out io.Writer, d dynamic.Interface) error {
+	pool, felix := deploy.DefaultObjects(f.PodCIDR, f.VXLANMode)
+	pools, err := d.Resource(poolResource).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list IPPools: %w", err)
+	}
+	if len(pools.Items) == 0 {
+		_, err := d.Resource(poolResource).Create(ctx, pool, metav1.CreateOptions{FieldManager: fieldManager})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create IPPool default: %w", err)
+		}
+		fmt.Fprintf(out, "made IPPool default with %s\n", f.PodCIDR)
+	} else {
+		fmt.Fprintf(out, "left the %d IPPools as they are\n", len(pools.Items))
+	}
+	_, err = d.Resource(felixResource).Create(ctx, felix, metav1.CreateOptions{FieldManager: fieldManager})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create FelixConfiguration default: %w", err)
+	}
+	return nil
+}
+
+// waitRollout reports until every node's agent is ready and the controller runs.
+func waitRollout(ctx context.Context, out io.Writer, c *client.Clients) error {
+	start, last := time.Now(), ""
+	for {
+		ds, err := c.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{})
+		var dep *appsv1.Deployment
+		if err == nil {
+			dep, err = c.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, "weir-controller", metav1.GetOptions{})
+		}
+		if err == nil {
+			s := ds.Status
+			line := fmt.Sprintf("weir-node: %d of %d nodes ready, %d up to date; weir-controller: %d of 1",
+				s.NumberReady, s.DesiredNumberScheduled, s.UpdatedNumberScheduled, dep.Status.ReadyReplicas)
+			if line != last {
+				fmt.Fprintf(out, "%4.0f s  %s\n", time.Since(start).Seconds(), line)
+				last = line
+			}
+			if s.ObservedGeneration >= ds.Generation && s.DesiredNumberScheduled > 0 && s.NumberReady == s.DesiredNumberScheduled &&
+				s.UpdatedNumberScheduled == s.DesiredNumberScheduled && dep.Status.ReadyReplicas > 0 && dep.Status.ObservedGeneration >= dep.Generation {
+				fmt.Fprintln(out, "Weir is installed, and ready on every node.")
+				return nil
+			}
+		} else if ctx.Err() == nil && !apierrors.IsNotFound(err) {
+			// The network of the node that this runs on may be changing at this very moment.
+			fmt.Fprintf(out, "%4.0f s  %v; trying again\n", time.Since(start).Seconds(), err)
+		}
+		if err := sleep(ctx, 500*time.Millisecond); err != nil {
+			return fmt.Errorf("weir is installed but not ready (%s): %w; see `weir status` and `kubectl -n %s logs ds/weir-node`",
+				last, err, deploy.Namespace)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func newUninstall(o *options) *cobra.Command {
+	var purge bool
+	cmd := &cobra.Command{Use: "uninstall", Short: "Remove Weir's programs from the cluster; --purge removes its objects too", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.connect()
+			if err != nil {
+				return err
+			}
+			return uninstall(cmd.Context(), cmd.OutOrStdout(), c.Dynamic, purge)
+		}}
+	cmd.Flags().BoolVar(&purge, "purge", false, "remove the CustomResourceDefinitions too, and with them every pool, policy and setting")
+	return cmd
+}
+
+func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bool) error {
+	objects, err := deploy.Objects(deploy.Defaults())
+	if err != nil {
+		return err
+	}
+	propagation := metav1.DeletePropagationForeground
+	removed := 0
+	for i := len(objects) - 1; i >= 0; i-- {
+		u := objects[i]
+		if u.GetKind() == "CustomResourceDefinition" && !purge {
+			continue
+		}
+		err := resourceOf(d, u).Delete(ctx, u.GetName(), metav1.DeleteOptions{PropagationPolicy: &propagation})
+		switch {
+		case err == nil:
+			removed++
+			fmt.Fprintln(out, "removed", describe(u))
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("remove %s: %w", describe(u), err)
+		}
+	}
+	if removed == 0 {
+		fmt.Fprintln(out, "There was nothing to remove.")
+		return nil
+	}
+	fmt.Fprintf(out, "Removed %d objects.\n", removed)
+	if !purge {
+		fmt.Fprintln(out, "Pools, policies and settings are kept; `weir uninstall --purge` removes them.")
+	}
+	fmt.Fprintln(out, "Programs and maps stay in the kernel of each node until it is restarted; see docs/installation.md.")
+	return nil
+}

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"sort"
+	"text/tabwriter"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+type ipamFlags struct {
+	*options
+	stateDir, node string
+	blocks, force  bool
+	output         string
+}
+
+func newIPAM(o *options) *cobra.Command {
+	f := &ipamFlags{options: o}
+	cmd := &cobra.Command{Use: "ipam", Short: "Addresses: what is used, what is wrong, giving back what leaked"}
+	cmd.PersistentFlags().StringVar(&f.stateDir, "state-dir", ipam.DefaultDir, "allocations of this node, where there are any")
+	cmd.PersistentFlags().StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "name of this node ($NODE_NAME)")
+
+	show := &cobra.Command{Use: "show", Short: "Use of the pools, and of the blocks", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.show(cmd.Context(), cmd.OutOrStdout()) }}
+	show.Flags().BoolVar(&f.blocks, "blocks", false, "each block, too")
+	// calicoctl's name for it.
+	show.Flags().BoolVar(&f.blocks, "show-blocks", false, "each block, too")
+	show.Flags().StringVarP(&f.output, "output", "o", "", "json (default: a table)")
+
+	check := &cobra.Command{Use: "check", Short: "Find pools that are not used, leaks and double use; ends with code 1 when there is something", Args: cobra.NoArgs,
+		Long: `Compares pools, blocks, nodes and pods of the cluster. On a node (kubectl -n kube-system exec POD -- /weir ipam check)
+it compares the node's own allocations as well.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.check(cmd.Context(), cmd.OutOrStdout()) }}
+
+	release := &cobra.Command{Use: "release (CIDR | ADDRESS)", Short: "Give back a block of a node that is gone, or an address of this node", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.release(cmd.Context(), cmd.OutOrStdout(), args[0])
+		}}
+	release.Flags().BoolVar(&f.force, "force", false, "release an address without asking the API server whether a pod has it")
+	cmd.AddCommand(show, check, release)
+	return cmd
+}
+
+// inventory reads what there is: the cluster's objects, and the allocations of this node where they are.
+func (f *ipamFlags) inventory(ctx context.Context, c *client.Clients) (ipam.Inventory, error) {
+	inv := ipam.Inventory{Nodes: map[string]bool{}}
+	pools, err := listTyped[v3.IPPool](ctx, c, "ippools")
+	if err != nil {
+		return inv, err
+	}
+	sort.Slice(pools, func(i, j int) bool {
+		a, b := pools[i].CreationTimestamp, pools[j].CreationTimestamp
+		if !a.Equal(&b) {
+			return a.Before(&b)
+		}
+		return pools[i].Name < pools[j].Name
+	})
+	for i := range pools {
+		p, problems := watch.ConvertPool(&pools[i])
+		inv.Broken = append(inv.Broken, problems...)
+		if p != nil {
+			inv.Pools = append(inv.Pools, *p)
+		}
+	}
+	reservations, err := listTyped[v3.IPReservation](ctx, c, "ipreservations")
+	if err != nil {
+		return inv, err
+	}
+	for i := range reservations {
+		r, problems := watch.ConvertReservation(&reservations[i])
+		inv.Broken = append(inv.Broken, problems...)
+		inv.Reservations = append(inv.Reservations, r.CIDRs...)
+	}
+	if inv.Blocks, err = ipam.NewAPIBlocks(c.Dynamic, "").List(ctx); err != nil {
+		return inv, err
+	}
+	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return inv, fmt.Errorf("list nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		inv.Nodes[nodes.Items[i].Name] = true
+	}
+	pods, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return inv, fmt.Errorf("list pods: %w", err)
+	}
+	for i := range pods.Items {
+		p, _ := watch.ConvertPod(&pods.Items[i])
+		inv.Pods = append(inv.Pods, p)
+	}
+	return inv, f.addRecords(&inv)
+}
+
+// addRecords adds the allocations of this node, if this is a node.
+func (f *ipamFlags) addRecords(inv *ipam.Inventory) error {
+	if f.node == "" {
+		return nil
+	}
+	if _, err := os.Stat(f.stateDir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	records, broken, err := ipam.ReadDir(f.stateDir)
+	if err != nil {
+		return fmt.Errorf("read the allocations of node %s: %w", f.node, err)
+	}
+	inv.Node, inv.Records = f.node, records
+	inv.Broken = append(inv.Broken, broken...)
+	return nil
+}
+
+func listTyped[T any](ctx context.Context, c *client.Clients, resource string) ([]T, error) {
+	list, err := c.Dynamic.Resource(v3.SchemeGroupVersion.WithResource(resource)).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, explain("list", resource, "", err)
+	}
+	out := make([]T, len(list.Items))
+	for i := range list.Items {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &out[i]); err != nil {
+			return nil, fmt.Errorf("read %s: %w", describe(&unstructured.Unstructured{Object: list.Items[i].Object}), err)
+		}
+	}
+	return out, nil
+}
+
+func (f *ipamFlags) show(ctx context.Context, out io.Writer) error {
+	c, err := f.connect()
+	if err != nil {
+		return err
+	}
+	inv, err := f.inventory(ctx, c)
+	if err != nil {
+		return err
+	}
+	usage := ipam.Show(inv)
+	switch f.output {
+	case "":
+	case "json":
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(usage)
+	default:
+		return fmt.Errorf("--output %q is not supported: only json is", f.output)
+	}
+	if len(usage.Pools) == 0 {
+		fmt.Fprintln(out, "There are no IPPools; `weir install` makes the first one.")
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "POOL\tCIDR\tADDRESSES\tBLOCKS\tIN USE\tFREE")
+	for _, p := range usage.Pools {
+		fmt.Fprintf(w, "%s\t%s\t%.0f\t%d\t%s\t%s\n", p.Pool, p.CIDR, p.Size, p.Blocks, share(float64(p.InUse), p.Size), share(p.Size-float64(p.InUse), p.Size))
+	}
+	if f.blocks {
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		fmt.Fprintln(w, "\nBLOCK\tNODE\tADDRESSES\tPOOL\tIN USE\tFREE")
+		for _, b := range usage.Blocks {
+			fmt.Fprintf(w, "%s\t%s\t%.0f\t%s\t%s\t%s\n", b.CIDR, b.Node, b.Size, dash(b.Pool), share(float64(b.InUse), b.Size), share(b.Size-float64(b.InUse), b.Size))
+		}
+	}
+	return w.Flush()
+}
+
+func share(n, of float64) string { return fmt.Sprintf("%.0f (%.0f%%)", n, 100*n/of) }
+
+func (f *ipamFlags) check(ctx context.Context, out io.Writer) error {
+	c, err := f.connect()
+	if err != nil {
+		return err
+	}
+	inv, err := f.inventory(ctx, c)
+	if err != nil {
+		return err
+	}
+	scope := "the cluster"
+	if inv.Node != "" {
+		scope += fmt.Sprintf(" and the %d allocations of node %s", len(inv.Records), inv.Node)
+	}
+	fmt.Fprintf(out, "Looked at %s: %d pools, %d blocks, %d nodes, %d pods.\n", scope, len(inv.Pools), len(inv.Blocks), len(inv.Nodes), len(inv.Pods))
+	problems := ipam.Check(inv)
+	if len(problems) == 0 {
+		fmt.Fprintln(out, "Nothing leaked, and nothing is used twice.")
+		return nil
+	}
+	for _, p := range problems {
+		fmt.Fprintln(out, oneLine(p.String()))
+	}
+	fmt.Fprintf(out, "There are %d findings.\n", len(problems))
+	return errUnhealthy
+}
+
+func (f *ipamFlags) release(ctx context.Context, out io.Writer, what string) error {
+	if cidr, err := netip.ParsePrefix(what); err == nil {
+		return f.releaseBlock(ctx, out, cidr)
+	}
+	addr, err := netip.ParseAddr(what)
+	if err != nil || addr.Zone() != "" {
+		return fmt.Errorf("%q is neither a block such as 10.244.0.0/26 nor an address", what)
+	}
+	return f.releaseAddress(ctx, out, addr.Unmap())
+}
+
+func (f *ipamFlags) releaseBlock(ctx context.Context, out io.Writer, cidr netip.Prefix) error {
+	c, err := f.connect()
+	if err != nil {
+		return err
+	}
+	inv, err := f.inventory(ctx, c)
+	if err != nil {
+		return err
+	}
+	if err := ipam.ReleaseBlock(ctx, inv, cidr, func(node string) ipam.Blocks { return ipam.NewAPIBlocks(c.Dynamic, node) }); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "block %s was given back\n", cidr)
+	return nil
+}
+
+// releaseAddress removes an allocation of this node, unless a pod has the address.
+func (f *ipamFlags) releaseAddress(ctx context.Context, out io.Writer, addr netip.Addr) error {
+	if !f.force {
+		c, err := f.connect()
+		if err != nil {
+			return err
+		}
+		pods, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("ask whether a pod has %s: %w; --force releases it without asking", addr, err)
+		}
+		for i := range pods.Items {
+			p, _ := watch.ConvertPod(&pods.Items[i])
+			if p.Finished || p.HostNetwork {
+				continue
+			}
+			for _, a := range p.Addrs {
+				if a == addr {
+					return fmt.Errorf("address %s belongs to pod %s: delete the pod, and it is released", addr, p.Name)
+				}
+			}
+		}
+	}
+	r, err := ipam.ReleaseFile(f.stateDir, addr)
+	if err != nil {
+		return fmt.Errorf("%w; run this on the node that has the address: kubectl -n kube-system exec POD -- /weir ipam release %s", err, addr)
+	}
+	fmt.Fprintf(out, "address %s was released", addr)
+	if r.ContainerID != "" {
+		fmt.Fprintf(out, "; it belonged to container %s of pod %s", r.ContainerID, r.PodName())
+	}
+	fmt.Fprintln(out)
+	return nil
+}

@@ -1,0 +1,69 @@
+// Command weir installs Weir in a cluster, says how it is, and handles the objects that configure it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/version"
+)
+
+// errUnhealthy ends the program with code 1 when everything was said already.
+var errUnhealthy = errors.New("unhealthy")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := newRoot().ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, errUnhealthy):
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "weir: stopped:", err)
+	default:
+		fmt.Fprintln(os.Stderr, "weir:", err)
+	}
+	stop()
+	os.Exit(1)
+}
+
+// options are the flags of every command that talks to a cluster.
+type options struct {
+	kubeconfig string
+}
+
+func (o *options) connect() (*client.Clients, error) {
+	cfg, err := client.LoadConfig(o.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	return client.New(cfg, "weir/"+version.Version)
+}
+
+func newRoot() *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use: "weir", Short: "Kubernetes networking on eBPF: install it, look at it, configure it",
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
+	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newIPAM(o), newVersion(), newLab(), newNode())
+	root.AddCommand(newResourceCommands(o)...)
+	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "weir", version.Version)
+			return err
+		}}
+}

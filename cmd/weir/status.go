@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weir-net/weir/api/client"
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/deploy"
+)
+
+// staleAfter is the age of a heartbeat from which on an agent counts as silent.
+const staleAfter = 2 * time.Minute
+
+func newStatus(o *options) *cobra.Command {
+	return &cobra.Command{Use: "status", Short: "What is healthy and what is not, by node; ends with code 1 when something is not", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.connect()
+			if err != nil {
+				return err
+			}
+			r, err := readReport(cmd.Context(), c, time.Now())
+			if err != nil {
+				return err
+			}
+			if err := r.print(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if !r.healthy() {
+				return errUnhealthy
+			}
+			return nil
+		}}
+}
+
+// report is what `weir status` says.
+type report struct {
+	nodes       []nodeReport
+	components  []string // one line each
+	faults      []string // what is not healthy and belongs to no node
+	problems    []string // objects that are not in force as written
+	unsupported []string
+	drops       []string
+}
+
+type nodeReport struct {
+	name, state, why              string // state: ready, not ready, silent, no agent
+	dataplane, address, version   string
+	heartbeat                     time.Duration // age; negative = never
+	endpoints, services, policies int32
+	ready                         bool
+}
+
+func (r *report) healthy() bool {
+	for _, n := range r.nodes {
+		if !n.ready {
+			return false
+		}
+	}
+	return len(r.faults) == 0 && len(r.problems) == 0
+}
+
+func readReport(ctx context.Context, c *client.Clients, now time.Time) (*report, error) {
+	r := &report{}
+	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	if err := r.readComponents(ctx, c); err != nil {
+		return nil, err
+	}
+	statuses, err := client.NodeStatuses(c.Dynamic).List(ctx)
+	if apierrors.IsNotFound(err) {
+		r.faults = append(r.faults, "the CustomResourceDefinitions are not installed; run `weir install`")
+	} else if err != nil {
+		return nil, err
+	}
+	byName := map[string]*weirv1.NodeStatus{}
+	for i := range statuses {
+		byName[statuses[i].Name] = &statuses[i]
+	}
+	agents, err := runningAgents(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		report := r.readNode(n, byName[n.Name], now)
+		if report.ready && !agents[n.Name] {
+			report.state, report.ready = "no agent", false
+			report.why = "its agent does not run, or is not ready; traffic and policy go on as they were; see `kubectl -n kube-system get pods -l k8s-app=weir-node -o wide`"
+		}
+		r.nodes = append(r.nodes, report)
+	}
+	if err := r.readUnsupportedKinds(ctx, c); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// runningAgents are the nodes whose agent's pod is ready: what an agent said last does not tell that it has
+// gone since.
+func runningAgents(ctx context.Context, c *client.Clients) (map[string]bool, error) {
+	pods, err := c.Kube.CoreV1().Pods(deploy.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=weir-node"})
+	if err != nil {
+		return nil, fmt.Errorf("list the agents: %w", err)
+	}
+	ready := map[string]bool{}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		for _, cond := range p.Status.Conditions {
+			if cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil {
+				ready[p.Spec.NodeName] = true
+			}
+		}
+	}
+	return ready, nil
+}
+
+// readComponents looks at the DaemonSet and the Deployment.
+func (r *report) readComponents(ctx context.Context, c *client.Clients) error {
+	ds, err := c.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		r.faults = append(r.faults, "DaemonSet kube-system/weir-node does not exist; run `weir install`")
+	case err != nil:
+		return fmt.Errorf("get DaemonSet weir-node: %w", err)
+	default:
+		s := ds.Status
+		r.components = append(r.components, fmt.Sprintf("weir-node %d/%d ready, %d up to date", s.NumberReady, s.DesiredNumberScheduled, s.UpdatedNumberScheduled))
+		if s.NumberReady < s.DesiredNumberScheduled {
+			r.faults = append(r.faults, fmt.Sprintf("DaemonSet weir-node: %d of %d pods are not ready; see `kubectl -n kube-system get pods -l k8s-app=weir-node -o wide`",
+				s.DesiredNumberScheduled-s.NumberReady, s.DesiredNumberScheduled))
+		}
+	}
+	dep, err := c.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, "weir-controller", metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		r.faults = append(r.faults, "Deployment kube-system/weir-controller does not exist; run `weir install`")
+	case err != nil:
+		return fmt.Errorf("get Deployment weir-controller: %w", err)
+	default:
+		r.components = append(r.components, fmt.Sprintf("weir-controller %d/%d ready", dep.Status.ReadyReplicas, dep.Status.Replicas))
+		if dep.Status.ReadyReplicas == 0 {
+			r.faults = append(r.faults, "Deployment weir-controller is not ready: blocks of removed nodes are not released; see `kubectl -n kube-system logs deploy/weir-controller`")
+		}
+	}
+	return nil
+}
+
+func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) nodeReport {
+	out := nodeReport{name: n.Name, heartbeat: -1, state: "no agent", why: "no agent has reported; see `kubectl -n kube-system get pods -l k8s-app=weir-node -o wide`"}
+	if s == nil {
+		return out
+	}
+	st := &s.Status
+	out.dataplane, out.address, out.version = st.Dataplane, st.NodeAddress, st.Version
+	out.endpoints, out.services, out.policies = st.Endpoints, st.Services, st.Policies
+	if st.LastHeartbeat != nil {
+		out.heartbeat = max(0, now.Sub(st.LastHeartbeat.Time))
+	}
+	out.state, out.ready, out.why = "ready", true, ""
+	seen := false
+	for _, c := range st.Conditions {
+		seen = seen || c.Type == weirv1.ConditionReady
+		if c.Status == metav1.ConditionTrue {
+			continue
+		}
+		out.why = joinNonEmpty(out.why, c.Type+": "+c.Message)
+		if c.Type == weirv1.ConditionReady {
+			out.state, out.ready = "not ready", false
+		} else if out.ready {
+			out.state, out.ready = "degraded", false
+		}
+	}
+	if !seen {
+		out.state, out.ready, out.why = "not ready", false, joinNonEmpty(out.why, "the agent has not said that it is ready")
+	}
+	if out.heartbeat < 0 || out.heartbeat > staleAfter {
+		out.state, out.ready = "silent", false
+		out.why = joinNonEmpty("no heartbeat for "+age(out.heartbeat)+"; traffic goes on as it was; see `kubectl -n kube-system logs` of its weir-node", out.why)
+	}
+	for _, p := range st.Problems {
+		r.problems = addOnce(r.problems, p.String())
+	}
+	for _, u := range st.UnsupportedFields {
+		r.unsupported = addOnce(r.unsupported, u)
+	}
+	for _, d := range st.Drops {
+		line := fmt.Sprintf("%s: %d × %s", n.Name, d.Packets, d.Reason)
+		if d.Rule != "" {
+			line += " by " + d.Rule
+		}
+		r.drops = append(r.drops, line)
+	}
+	return out
+}
+
+// readUnsupportedKinds lists the objects that are stored and have no effect.
+func (r *report) readUnsupportedKinds(ctx context.Context, c *client.Clients) error {
+	kinds, err := loadKinds()
+	if err != nil {
+		return err
+	}
+	for _, k := range kinds {
+		if k.inForce {
+			continue
+		}
+		list, err := c.Dynamic.Resource(k.gvr).List(ctx, metav1.ListOptions{Limit: 4})
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", k.gvr.Resource, err)
+		}
+		if len(list.Items) == 0 {
+			continue
+		}
+		var names []string
+		for i := range list.Items {
+			if i == 3 {
+				names = append(names, "…")
+				break
+			}
+			names = append(names, strings.TrimPrefix(list.Items[i].GetNamespace()+"/"+list.Items[i].GetName(), "/"))
+		}
+		r.unsupported = append(r.unsupported, fmt.Sprintf("%s %s: stored, but this kind is not supported yet; it has no effect", k.kind, strings.Join(names, ", ")))
+	}
+	return nil
+}
+
+func (r *report) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tSTATE\tDATAPLANE\tADDRESS\tPODS\tSERVICES\tPOLICIES\tHEARTBEAT\tVERSION")
+	for _, n := range r.nodes {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", n.name, n.state, dash(n.dataplane), dash(n.address),
+			n.endpoints, n.services, n.policies, age(n.heartbeat), dash(n.version))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(r.components) > 0 {
+		fmt.Fprintf(out, "\n%s\n", strings.Join(r.components, "; "))
+	}
+	var bad []string
+	for _, n := range r.nodes {
+		if !n.ready {
+			bad = append(bad, fmt.Sprintf("node %s is %s: %s", n.name, n.state, n.why))
+		}
+	}
+	section(out, "Not healthy", append(bad, r.faults...))
+	section(out, "Not in force as written", r.problems)
+	section(out, "Not supported yet", r.unsupported)
+	section(out, "Most frequent drops", r.drops)
+	if r.healthy() {
+		fmt.Fprintf(out, "\nWeir is healthy on %d of %d nodes.\n", len(r.nodes), len(r.nodes))
+		return nil
+	}
+	ready := 0
+	for _, n := range r.nodes {
+		if n.ready {
+			ready++
+		}
+	}
+	fmt.Fprintf(out, "\nWeir needs attention: %d of %d nodes are ready.\n", ready, len(r.nodes))
+	return nil
+}
+
+func section(out io.Writer, title string, lines []string) {
+	if len(lines) == 0 {
+		return
+	}
+	const most = 15
+	fmt.Fprintf(out, "\n%s:\n", title)
+	for i, l := range lines {
+		if i == most {
+			fmt.Fprintf(out, "  and %d more; see `weir get nodestatuses -o yaml`\n", len(lines)-most)
+			return
+		}
+		fmt.Fprintln(out, "  "+oneLine(l))
+	}
+}
+
+// oneLine keeps what came from objects from breaking the screen.
+func oneLine(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f {
+			return ' '
+		}
+		return c
+	}, s)
+}
+
+func age(d time.Duration) string {
+	if d < 0 {
+		return "never"
+	}
+	return d.Round(time.Second).String()
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func joinNonEmpty(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+func addOnce(list []string, s string) []string {
+	if slices.Contains(list, s) {
+		return list
+	}
+	return append(list, s)
+}

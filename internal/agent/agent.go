@@ -1,0 +1,227 @@
+// Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to the
+// data plane, answers the CNI plugin, and tells how the node is.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/cni"
+	"github.com/weir-net/weir/internal/cni/wire"
+	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+// Options say where an agent works. All paths are absolute; nothing is written anywhere else.
+type Options struct {
+	Node       string // name of the Node object
+	Kubeconfig string // empty = the pod's service account
+	Environ    []string
+	Log        *slog.Logger
+
+	StateDir   string // survives a reboot
+	RunDir     string // does not
+	BPFFS      string // folder for pins on a BPF file system
+	BPFFSMount string // where one is mounted when there is none; empty = it must be there
+	Cgroup     string // folder of the unified hierarchy; empty = configuration, else found
+	CNIConfDir string
+}
+
+// Default paths.
+const (
+	DefaultStateDir   = "/var/lib/weir"
+	DefaultRunDir     = "/run/weir"
+	DefaultBPFFS      = "/sys/fs/bpf/weir"
+	DefaultBPFFSMount = "/sys/fs/bpf"
+	DefaultCNIConfDir = "/etc/cni/net.d"
+)
+
+// Agent is the node daemon.
+type Agent struct {
+	opts    Options
+	log     *slog.Logger
+	clients *client.Clients
+	servers *apiServers
+	watcher *watch.Watcher
+	driver  *ebpf.Driver
+	loop    *dataplane.Loop
+	cluster *cluster
+	ipam    *ipam.Allocator
+	cni     *cni.Server
+	conf    conflist
+	good    *lastGoodFile
+	began   time.Time
+	kick    chan struct{} // publish the status soon
+}
+
+// New checks the kernel, loads the programs and connects everything. It attaches and writes nothing:
+// what an earlier agent left goes on until Run has read the cluster.
+func New(o Options) (*Agent, error) {
+	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	findings, err := kernel.Probe()
+	if err != nil {
+		return nil, err
+	}
+	a.good = openLastGood(o.StateDir, o.Log)
+	resolver := config.New(o.Node, o.Environ, a.good.load())
+	effective := resolver.Resolve()
+	if err := a.openDriver(findings, effective.Effective); err != nil {
+		return nil, err
+	}
+	if err := a.connect(); err != nil {
+		return nil, errors.Join(err, a.driver.Close())
+	}
+	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
+	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
+	a.cluster.changed = a.noteChange
+	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, "ipam"), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
+		ipam.Options{Owner: a.cluster.owner}, o.Log.With("part", "ipam"))
+	if err != nil {
+		return nil, errors.Join(err, a.driver.Close())
+	}
+	a.cluster.pools = a.ipam.Configure
+	a.cni, err = cni.New(cni.Options{
+		IPAM: a.ipam, Pods: pods{a.watcher, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Log: o.Log.With("part", "cni"),
+		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.watcher, log: o.Log},
+	})
+	if err != nil {
+		return nil, errors.Join(err, a.driver.Close())
+	}
+	return a, nil
+}
+
+// openDriver finds what the driver needs of the machine and opens it.
+func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error {
+	cgroup := a.opts.Cgroup
+	if cgroup == "" {
+		cgroup = e.CgroupV2Path
+	}
+	if cgroup == "" {
+		var err error
+		if cgroup, err = kernel.CgroupV2(); err != nil {
+			return err
+		}
+	}
+	lacks := map[string]bool{}
+	for _, f := range findings {
+		if f.Err != nil {
+			a.log.Warn("the kernel lacks something that Weir can do without", "feature", f.Name, "since", f.Since, "without it", f.Fallback)
+			lacks[f.Name] = true
+		}
+	}
+	var err error
+	a.driver, err = ebpf.New(ebpf.Options{
+		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
+		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
+		Sizes: map[string]uint32{"weir_flows": uint32(e.Settings.MaxFlows), "weir_flows_new": uint32(max(e.Settings.MaxFlows/4, 1024))},
+	})
+	if err != nil {
+		return fmt.Errorf("opening the eBPF data plane: %w", err)
+	}
+	return nil
+}
+
+func (a *Agent) connect() error {
+	cfg, err := client.LoadConfig(a.opts.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	a.servers = newAPIServers(filepath.Join(a.opts.StateDir, "apiservers.json"), a.log)
+	cfg.Dial = a.servers.dial
+	if a.clients, err = client.New(cfg, "weir-agent"); err != nil {
+		return err
+	}
+	a.watcher, err = watch.New(watch.Config{Kube: a.clients.Kube, Dynamic: a.clients.Dynamic, Log: a.log.With("part", "watch")})
+	return err
+}
+
+// Run works until ctx ends. The data plane goes on without it.
+func (a *Agent) Run(ctx context.Context) error {
+	endpoints, err := a.cni.Restore(ctx)
+	if err != nil {
+		a.log.Error("some endpoints could not be restored as they were", "error", err)
+	}
+	a.cluster.restore(endpoints)
+	a.log.Info("starting", "node", a.opts.Node, "kernel", kernel.Release(), "endpoints", len(endpoints))
+	socket := filepath.Join(a.opts.RunDir, filepath.Base(wire.DefaultSocket))
+	listener, err := cni.Listen(socket)
+	if err != nil {
+		return err
+	}
+	local, err := watchLocal(a.log)
+	if err != nil {
+		listener.Close()
+		return err
+	}
+	a.cluster.local = local
+	g, ctx := errgroup.WithContext(ctx)
+	run := func(what string, f func(context.Context) error) {
+		g.Go(func() error {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			return nil
+		})
+	}
+	run("watching the node's interfaces", func(ctx context.Context) error { return local.run(ctx, a.cluster.noteLocal) })
+	run("watching the cluster", func(ctx context.Context) error { return a.watcher.Run(ctx, a.cluster.take) })
+	run("computing the node's state", a.cluster.run)
+	run("applying the node's state", a.loop.Run)
+	run("keeping the data plane", a.driver.Run)
+	run("keeping blocks of addresses", a.ipam.Run)
+	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
+	run("writing the network configuration", func(ctx context.Context) error {
+		return a.conf.keep(ctx, socket, a.ready, a.log)
+	})
+	run("looking for lost addresses", a.cni.Run)
+	run("serving health and metrics", a.serve)
+	run("publishing the node's status", a.publish)
+	err = g.Wait()
+	a.cni.Close()
+	return errors.Join(err, a.driver.Close())
+}
+
+// noteChange is called after the cluster goroutine handed a state on.
+func (a *Agent) noteChange() {
+	a.servers.learn(a.cluster.apiServers())
+	a.good.note(a.cluster.lastGood())
+	select {
+	case a.kick <- struct{}{}:
+	default:
+	}
+}
+
+// cniReady says what is missing before a pod can be started.
+func (a *Agent) cniReady() error {
+	if !a.watcher.Status().Synced {
+		return errors.New("the cluster was not read yet")
+	}
+	if a.loop.Applied() == 0 {
+		return errors.New("the data plane is not in place yet")
+	}
+	if !a.watcher.Status().Connected && a.ipam.Free() == 0 {
+		return &cni.LimitedError{Reason: "this node's blocks are full and the API server does not answer: " + a.watcher.Status().Err}
+	}
+	return nil
+}
+
+// Hostname returns the node's name where nobody says it: that of the machine.
+func Hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}

@@ -1,0 +1,247 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+// kernelFake is a driver that keeps the states it gets, and fails at the keys that it is told.
+type kernelFake struct {
+	mu     sync.Mutex
+	states []*nodestate.State
+	fails  map[string]error // by key, while there
+	lacks  error            // what Enforced says
+}
+
+func (k *kernelFake) Apply(_ context.Context, s *nodestate.State, _ nodestate.Keys) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.states = append(k.states, s)
+	var errs []error
+	for key, err := range k.fails {
+		errs = append(errs, &dataplane.KeyError{Table: "weir_addrs", Key: key, Err: err})
+	}
+	return errors.Join(errs...)
+}
+
+func (k *kernelFake) Close() error                          { return nil }
+func (k *kernelFake) Enforced(ep model.LocalEndpoint) error { return k.lacks }
+
+func (k *kernelFake) last() *nodestate.State {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.states) == 0 {
+		return nil
+	}
+	return k.states[len(k.states)-1]
+}
+
+// apiFake knows pods that the watch has not brought.
+type apiFake map[model.Name]*model.Pod
+
+func (a apiFake) PodForAdd(_ context.Context, name model.Name, _ string) (*watch.AddPod, error) {
+	if p := a[name]; p != nil {
+		return &watch.AddPod{Pod: p}, nil
+	}
+	return nil, errors.New("no such pod")
+}
+
+type bench struct {
+	kernel  *kernelFake
+	cluster *cluster
+	cni     *enforcer
+	api     apiFake
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{kernel: &kernelFake{fails: map[string]error{}}, api: apiFake{}}
+	log := slog.New(slog.DiscardHandler)
+	loop := dataplane.NewLoop(b.kernel, log)
+	b.cluster = newCluster("n1", loop, config.New("n1", nil, nil), log)
+	b.cni = &enforcer{cluster: b.cluster, loop: loop, driver: b.kernel, pods: b.api, log: log}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { loop.Run(ctx) })
+	wg.Go(func() { b.cluster.run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return b
+}
+
+var (
+	web     = model.Name{Namespace: "shop", Name: "web"}
+	webAddr = netip.MustParseAddr("10.244.1.5")
+	webEP   = model.LocalEndpoint{Pod: web, ContainerID: "c1", Interface: "cali1", IfIndex: 7, Addrs: []netip.Addr{webAddr}, NetnsCookie: 9}
+)
+
+// whole is a first batch: one node, one namespace, one policy that isolates pods with app=web.
+func whole() *watch.Batch {
+	return &watch.Batch{
+		Full:       true,
+		Namespaces: map[string]*model.Namespace{"shop": {Name: "shop"}},
+		Nodes:      map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8")}}},
+		Policies: map[model.Name]*model.Policy{{Namespace: "shop", Name: "deny"}: {
+			Kind: "NetworkPolicy", Name: model.Name{Namespace: "shop", Name: "deny"}, Tier: "default", AppliesIngress: true,
+			Subject: model.Selector{Namespace: "shop", Pods: &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.In, Values: []string{"web"}}}}},
+		}},
+	}
+}
+
+func webPod() *model.Pod {
+	return &model.Pod{Name: web, Node: "n1", Labels: map[string]string{"app": "web"}}
+}
+
+func TestNothingIsAppliedBeforeTheClusterIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.cluster.noteLocal()
+		b.cluster.take(t.Context(), &watch.Batch{Nodes: whole().Nodes})
+		time.Sleep(10 * time.Second)
+		if b.kernel.last() != nil {
+			t.Fatal("a state was applied from a part of the cluster")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		b.api[web] = webPod()
+		if err := b.cni.Attach(ctx, webEP); err == nil {
+			t.Error("an ADD succeeded before the cluster was known")
+		}
+		b.cluster.take(t.Context(), whole())
+		synctest.Wait()
+		if b.kernel.last() == nil {
+			t.Error("no state after the cluster is known")
+		}
+	})
+}
+
+func TestRestoredEndpointsAreInTheFirstState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		if err := b.cluster.do(t.Context(), func() { b.cluster.restore([]model.LocalEndpoint{webEP}) }); err != nil {
+			t.Fatal(err)
+		}
+		b.cluster.take(t.Context(), whole())
+		synctest.Wait()
+		first := b.kernel.states[0]
+		if a := first.Addrs[webAddr]; a.Kind != nodestate.AddrEndpoint || a.IfIndex != 7 {
+			t.Errorf("first state has %+v", a)
+		}
+	})
+}
+
+// The watch has not seen the pod yet: it is isolated by its labels all the same when the ADD returns.
+func TestAttachKnowsTheLabels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.cluster.take(t.Context(), whole())
+		b.api[web] = webPod()
+		if err := b.cni.Attach(t.Context(), webEP); err != nil {
+			t.Fatal(err)
+		}
+		a := b.kernel.last().Addrs[webAddr]
+		if a.Kind != nodestate.AddrEndpoint || a.Ingress.Set == 0 {
+			t.Errorf("address %+v is not isolated", a)
+		}
+		if b.kernel.last().Clients[9] != webAddr {
+			t.Error("the pod's sockets are not known")
+		}
+		if err := b.cni.Detach(t.Context(), webEP); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := b.kernel.last().Addrs[webAddr]; ok {
+			t.Error("the address stays after the endpoint is gone")
+		}
+		if err := b.cni.Check(t.Context(), webEP); err == nil {
+			t.Error("CHECK finds an endpoint that is gone")
+		}
+	})
+}
+
+func TestAttachFailsForItsOwnKeysOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.cluster.take(t.Context(), whole())
+		b.api[web] = webPod()
+		b.kernel.fails["10.9.9.9"] = errors.New("full")
+		if err := b.cni.Attach(t.Context(), webEP); err != nil {
+			t.Errorf("another key's failure: %v", err)
+		}
+		b.kernel.mu.Lock()
+		b.kernel.fails[webAddr.String()] = errors.New("map is full at 5 entries")
+		b.kernel.mu.Unlock()
+		again := webEP
+		again.IfIndex = 8
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		err := b.cni.Attach(ctx, again)
+		if err == nil || !strings.Contains(err.Error(), "map is full at 5 entries") || !strings.Contains(err.Error(), "shop/web") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestAttachFailsWhenNotEnforced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.cluster.take(t.Context(), whole())
+		b.api[web] = webPod()
+		b.kernel.lacks = errors.New("no program is attached")
+		if err := b.cni.Attach(t.Context(), webEP); err == nil {
+			t.Error("an ADD succeeded without programs")
+		}
+	})
+}
+
+// A DEL that comes late does not take the address from the pod's newer sandbox.
+func TestLateDetachLeavesTheNewerEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.cluster.take(t.Context(), whole())
+		b.api[web] = webPod()
+		newer := webEP
+		newer.ContainerID, newer.IfIndex = "c2", 8
+		for _, ep := range []model.LocalEndpoint{webEP, newer} {
+			if err := b.cni.Attach(t.Context(), ep); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.cni.Detach(t.Context(), webEP); err != nil {
+			t.Fatal(err)
+		}
+		if a := b.kernel.last().Addrs[webAddr]; a.IfIndex != 8 {
+			t.Errorf("address %+v", a)
+		}
+	})
+}
+
+func TestAddressOwners(t *testing.T) {
+	c := newCluster("n1", nil, config.New("n1", nil, nil), slog.New(slog.DiscardHandler))
+	p := webPod()
+	p.Addrs = []netip.Addr{webAddr}
+	merge := func(pods map[model.Name]*model.Pod) {
+		b := &watch.Batch{Pods: pods}
+		c.merge(b)
+	}
+	merge(map[model.Name]*model.Pod{web: p})
+	if name, node, ok := c.owner(webAddr); !ok || name != web || node != "n1" {
+		t.Errorf("owner %v on %s, %t", name, node, ok)
+	}
+	done := *p
+	done.Finished = true
+	merge(map[model.Name]*model.Pod{web: &done})
+	if _, _, ok := c.owner(webAddr); ok {
+		t.Error("a finished pod owns its address")
+	}
+}

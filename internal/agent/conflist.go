@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// conflist is the network configuration by which the container runtime finds Weir. A node counts as ready
+// for pods once it is there.
+type conflist struct {
+	dir string
+}
+
+const (
+	conflistName = "10-weir.conflist"
+	// pluginName is the program in the runtime's folder of plugins.
+	pluginName = "weir-cni"
+)
+
+// render returns the file's contents. Version 1.0.0 is what containerd 1.6 knows; newer runtimes take it
+// too, and ask the plugin for what it supports.
+func (conflist) render(socket string) []byte {
+	conf := map[string]any{
+		"cniVersion": "1.0.0",
+		"name":       "weir",
+		"plugins": []any{map[string]any{
+			"type":   pluginName,
+			"socket": socket,
+			"ipam":   map[string]any{"type": pluginName, "assign_ipv4": true, "assign_ipv6": false},
+		}},
+	}
+	out, err := json.MarshalIndent(conf, "", "  ")
+	if err != nil {
+		panic(err) // of constants and a string
+	}
+	return append(out, '\n')
+}
+
+func (c conflist) path() string { return filepath.Join(c.dir, conflistName) }
+
+// ensure writes the file when it is not there as it should be.
+func (c conflist) ensure(socket string) (bool, error) {
+	want := c.render(socket)
+	if have, err := os.ReadFile(c.path()); err == nil && bytes.Equal(have, want) {
+		return false, nil
+	}
+	if err := writeFile(c.path(), want, 0o644); err != nil {
+		return false, fmt.Errorf("telling the container runtime about Weir: %w", err)
+	}
+	return true, nil
+}
+
+// keep writes the file once ready says so, and again when somebody removes it, until ctx ends. It stays
+// when the agent ends: pods that are asked for meanwhile are told to wait by the plugin.
+func (c conflist) keep(ctx context.Context, socket string, ready func() error, log *slog.Logger) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	written, complained := false, time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if ready() != nil {
+			continue
+		}
+		wrote, err := c.ensure(socket)
+		switch {
+		case err != nil:
+			if time.Since(complained) > 30*time.Second {
+				complained = time.Now()
+				log.Error("the node stays not ready", "error", err)
+			}
+			continue
+		case wrote:
+			log.Info("wrote the network configuration for the container runtime", "file", c.path(), "again", written)
+		}
+		if !written {
+			written = true
+			tick.Reset(5 * time.Second)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+func logTo(b *bytes.Buffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+
+func TestFullDiskIsSaidOnceAndLosesNothing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	var log bytes.Buffer
+	r := &remembered[[]string]{path: filepath.Join(dir, "state.json"), log: logTo(&log)}
+	if err := r.save([]string{"a"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 64<<10), 0o600); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	for range 3 {
+		err := r.save([]string{strings.Repeat("b", 8<<10)})
+		if err == nil || !strings.Contains(err.Error(), "the disk is full") {
+			t.Errorf("error %v", err)
+		}
+	}
+	if n := strings.Count(log.String(), "cannot be written"); n != 1 {
+		t.Errorf("said %d times: %s", n, log.String())
+	}
+	if got := r.load(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("after failed writes: %v", got)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".state*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestCorruptStateFileIsNamedAndReplaced(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "apiservers.json")
+	if err := os.WriteFile(file, []byte(`["172.31.1.8:64`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	s := newAPIServers(file, logTo(&log))
+	if len(s.learned) != 0 || !strings.Contains(log.String(), file) {
+		t.Errorf("learned %v, log %s", s.learned, log.String())
+	}
+	s.learn([]string{"172.31.1.8:6443"})
+	if again := newAPIServers(file, logTo(&log)); !slices.Equal(again.learned, []string{"172.31.1.8:6443"}) {
+		t.Errorf("learned %v", again.learned)
+	}
+}
+
+// The configured address does not answer: a learned one is used.
+func TestAPIServerIsFoundAtALearnedAddress(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := closed.Addr().String()
+	closed.Close()
+	var log bytes.Buffer
+	s := newAPIServers(filepath.Join(t.TempDir(), "apiservers.json"), logTo(&log))
+	if _, err := s.dial(context.Background(), "tcp", dead); err == nil {
+		t.Fatal("connected to nobody")
+	}
+	s.learn([]string{ln.Addr().String()})
+	conn, err := s.dial(context.Background(), "tcp", dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if conn.RemoteAddr().String() != ln.Addr().String() || !strings.Contains(log.String(), "learned before") {
+		t.Errorf("connected to %v, log %s", conn.RemoteAddr(), log.String())
+	}
+}
+
+func TestAPIServersOfEndpointSlices(t *testing.T) {
+	addrs := []model.ServiceEndpoint{{Addrs: ips("172.31.1.9")}, {Addrs: ips("172.31.1.8")}}
+	got := apiServersOf(map[model.Name]*model.EndpointSlice{
+		{Namespace: "default", Name: "kubernetes"}: {Service: model.Name{Namespace: "default", Name: "kubernetes"},
+			Ports: []model.EndpointPort{{Name: "https", Protocol: model.ProtocolTCP, Port: 6443}}, Endpoints: addrs},
+		{Namespace: "evil", Name: "kubernetes"}: {Service: model.Name{Namespace: "evil", Name: "kubernetes"},
+			Ports: []model.EndpointPort{{Protocol: model.ProtocolTCP, Port: 1}}, Endpoints: addrs},
+	})
+	if want := []string{"172.31.1.8:6443", "172.31.1.9:6443"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestConflistIsReadByRuntimes(t *testing.T) {
+	c := conflist{dir: t.TempDir()}
+	wrote, err := c.ensure("/run/weir/cni.sock")
+	if err != nil || !wrote {
+		t.Fatalf("wrote %t, %v", wrote, err)
+	}
+	if wrote, err = c.ensure("/run/weir/cni.sock"); err != nil || wrote {
+		t.Errorf("wrote again: %t, %v", wrote, err)
+	}
+	list, err := libcni.ConfListFromFile(c.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list.CNIVersion != "1.0.0" || len(list.Plugins) != 1 || list.Plugins[0].Network.Type != "weir-cni" {
+		t.Errorf("%+v", list)
+	}
+	files, err := libcni.ConfFiles(c.dir, []string{".conf", ".conflist", ".json"})
+	if err != nil || len(files) != 1 {
+		t.Errorf("files for the runtime: %v, %v", files, err)
+	}
+}
+
+func ips(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		out = append(out, netip.MustParseAddr(t))
+	}
+	return out
+}

@@ -1,0 +1,214 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weir-net/weir/internal/kernel"
+)
+
+// local follows the machine's own addresses and links.
+type local struct {
+	log *slog.Logger
+
+	mu     sync.Mutex
+	links  []linkFact
+	isRead bool
+}
+
+// linkFact is one interface with its addresses.
+type linkFact struct {
+	name     string
+	index    int
+	mtu      int
+	mac      net.HardwareAddr
+	loopback bool
+	up       bool
+	addrs    []netip.Prefix
+}
+
+func (l linkFact) equal(o linkFact) bool {
+	return l.name == o.name && l.index == o.index && l.mtu == o.mtu && bytes.Equal(l.mac, o.mac) &&
+		l.loopback == o.loopback && l.up == o.up && slices.Equal(l.addrs, o.addrs)
+}
+
+const (
+	// localSettle is how long to wait after a change for others that belong to it.
+	localSettle = 50 * time.Millisecond
+	// localRefresh bounds how long a change is missed whose notice was lost.
+	localRefresh = 30 * time.Second
+)
+
+// watchLocal reads the machine once.
+func watchLocal(log *slog.Logger) (*local, error) {
+	l := &local{log: log}
+	_, err := l.read()
+	return l, err
+}
+
+// run reads the machine again whenever addresses or links change, and calls changed when something is
+// different.
+func (l *local) run(ctx context.Context, changed func()) error {
+	links, addrs, done := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64), make(chan struct{})
+	defer func() { close(done) }()
+	subscribe := func() error {
+		links, addrs = make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
+		if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: func(error) {}}); err != nil {
+			return fmt.Errorf("subscribing to changes of links: %w", err)
+		}
+		if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: func(error) {}}); err != nil {
+			return fmt.Errorf("subscribing to changes of addresses: %w", err)
+		}
+		return nil
+	}
+	if err := subscribe(); err != nil {
+		return err
+	}
+	soon := time.NewTimer(0)
+	defer soon.Stop()
+	pending := true
+	refresh := time.NewTicker(localRefresh)
+	defer refresh.Stop()
+	later := func() {
+		if !pending {
+			pending = true
+			soon.Reset(localSettle)
+		}
+	}
+	for {
+		lost := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-links:
+			lost = !ok
+			later()
+		case _, ok := <-addrs:
+			lost = !ok
+			later()
+		case <-refresh.C:
+			later()
+		case <-soon.C:
+			pending = false
+			different, err := l.read()
+			if err != nil {
+				l.log.Error("reading the node's interfaces; going on with what is known", "error", err)
+			}
+			if different {
+				changed()
+			}
+		}
+		if lost {
+			close(done)
+			done = make(chan struct{})
+			if err := subscribe(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// read reports whether something is different.
+func (l *local) read() (bool, error) {
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return false, fmt.Errorf("listing interfaces: %w", err)
+	}
+	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return false, fmt.Errorf("listing addresses: %w", err)
+	}
+	byLink := map[int][]netip.Prefix{}
+	for _, a := range addrs {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		bits, _ := a.Mask.Size()
+		byLink[a.LinkIndex] = append(byLink[a.LinkIndex], netip.PrefixFrom(ip.Unmap(), bits))
+	}
+	var facts []linkFact
+	for _, k := range links {
+		at := k.Attrs()
+		f := linkFact{
+			name: at.Name, index: at.Index, mtu: at.MTU, mac: at.HardwareAddr,
+			loopback: at.Flags&net.FlagLoopback != 0, up: at.Flags&net.FlagUp != 0, addrs: byLink[at.Index],
+		}
+		if at.Alias == "weir" || strings.HasPrefix(at.Alias, "weir:") {
+			continue // our own devices, and pods'
+		}
+		slices.SortFunc(f.addrs, netip.Prefix.Compare)
+		facts = append(facts, f)
+	}
+	slices.SortFunc(facts, func(a, b linkFact) int { return a.index - b.index })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isRead && slices.EqualFunc(l.links, facts, linkFact.equal) {
+		return false, nil
+	}
+	l.links, l.isRead = facts, true
+	return true, nil
+}
+
+// machine is what a cluster's Local takes from the machine, and what others are told about it.
+type machine struct {
+	addrs   []netip.Addr
+	subnets []netip.Prefix
+	mtu     int
+	mac     net.HardwareAddr // of the uplink that holds the node's address
+	found   bool             // an interface holds the node's address
+}
+
+// excluded are interfaces whose addresses are not the node's: those of kube-proxy's IPVS mode are the
+// Services' (interfaceExclude).
+var excluded = map[string]bool{"kube-ipvs0": true}
+
+// machine computes from what was read. Uplinks are those that isUplink says; node is the address by
+// which others know the node, which may be unknown.
+func (l *local) machine(node netip.Addr, isUplink func(string) bool, podPrefix string) machine {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var m machine
+	first := true
+	for _, f := range l.links {
+		if excluded[f.name] || podPrefix != "" && strings.HasPrefix(f.name, podPrefix) && !isUplink(f.name) {
+			continue
+		}
+		holds := false
+		for _, p := range f.addrs {
+			a := p.Addr()
+			if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
+				continue
+			}
+			m.addrs = append(m.addrs, a)
+			holds = holds || a == node
+			if isUplink(f.name) && !f.loopback && p.Bits() < a.BitLen() {
+				m.subnets = append(m.subnets, p.Masked())
+			}
+		}
+		switch {
+		case holds:
+			m.mtu, m.mac, m.found, first = f.mtu, f.mac, true, false
+		case first && isUplink(f.name) && f.up:
+			m.mtu, first = f.mtu, false // until the node's address is known or there
+		}
+	}
+	slices.SortFunc(m.addrs, netip.Addr.Compare)
+	m.addrs = slices.Compact(m.addrs)
+	slices.SortFunc(m.subnets, netip.Prefix.Compare)
+	m.subnets = slices.Compact(m.subnets)
+	if len(m.mac) != 6 {
+		m.mac = nil
+	}
+	return m
+}

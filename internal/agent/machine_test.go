@@ -1,0 +1,44 @@
+package agent
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
+
+func TestMachine(t *testing.T) {
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	l := &local{links: []linkFact{
+		{name: "lo", index: 1, mtu: 65536, loopback: true, up: true, addrs: prefixes("127.0.0.1/8", "192.0.2.1/32")},
+		{name: "eth0", index: 2, mtu: 9000, mac: mac, up: true, addrs: prefixes("172.31.1.8/24", "fe80::1/64")},
+		{name: "eth1", index: 3, mtu: 1500, up: true, addrs: prefixes("10.9.0.2/16")},
+		{name: "kube-ipvs0", index: 4, mtu: 1500, addrs: prefixes("10.96.0.1/32")},
+		{name: "docker0", index: 5, mtu: 1500, up: true, addrs: prefixes("172.17.0.1/16")},
+	}}
+	isUplink := func(n string) bool { return strings.HasPrefix(n, "eth") }
+	m := l.machine(netip.MustParseAddr("172.31.1.8"), isUplink, "cali")
+	if !m.found || m.mtu != 9000 || m.mac.String() != mac.String() {
+		t.Errorf("%+v", m)
+	}
+	wantAddrs := []netip.Addr{netip.MustParseAddr("10.9.0.2"), netip.MustParseAddr("172.17.0.1"), netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("192.0.2.1")}
+	if !slices.Equal(m.addrs, wantAddrs) {
+		t.Errorf("addresses %v, want %v", m.addrs, wantAddrs)
+	}
+	if want := prefixes("10.9.0.0/16", "172.31.1.0/24"); !slices.Equal(m.subnets, want) {
+		t.Errorf("subnets %v, want %v", m.subnets, want)
+	}
+	other := l.machine(netip.MustParseAddr("172.31.1.9"), isUplink, "cali")
+	if other.found || other.mtu != 9000 || other.mac != nil {
+		t.Errorf("with an address that is nowhere: %+v", other)
+	}
+}

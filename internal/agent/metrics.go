@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
+	"github.com/weir-net/weir/internal/version"
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("weir_"+name, help, labels, nil)
+}
+
+// The metrics. Those that count start at zero with the agent, but for drops, which start with the programs.
+var (
+	descBuild       = describe("build_info", "Always 1; the version of the agent.", "version")
+	descPackets     = describe("dropped_packets_total", "Packets dropped, by reason and by the rule that decided.", "reason", "rule")
+	descBytes       = describe("dropped_bytes_total", "Bytes of packets dropped, by reason and by the rule that decided.", "reason", "rule")
+	descEndpoints   = describe("endpoints", "Pod interfaces of this node that are known.")
+	descAttached    = describe("endpoints_attached", "Pod interfaces of this node whose programs are attached.")
+	descEntries     = describe("dataplane_entries", "Entries of the data plane's tables.", "table")
+	descEpoch       = describe("dataplane_epoch", "Epoch of flows: moves on when existing flows are to be judged again.")
+	descWrites      = describe("dataplane_writes_total", "Entries of tables written or deleted.")
+	descApplies     = describe("dataplane_applies_total", "States applied.")
+	descFailures    = describe("dataplane_apply_failures_total", "Applies that left something undone.")
+	descPending     = describe("dataplane_pending_keys", "Keys that could not be put in place and are tried again.")
+	descLast        = describe("dataplane_last_apply_seconds", "Duration of the last apply.")
+	descRepairs     = describe("dataplane_repairs_total", "Programs, devices and routes that somebody else removed and that were put back.", "what")
+	descConnected   = describe("api_server_connected", "1 while the API server answers.")
+	descProblems    = describe("problems", "Things that are not in force as they are written: see the NodeStatus.")
+	descUnsupported = describe("unsupported_fields", "Configured fields that have no effect yet.")
+)
+
+// collector reads everything when it is asked.
+type collector struct{ agent *Agent }
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descEndpoints, descAttached, descEntries, descEpoch,
+		descWrites, descApplies, descFailures, descPending, descLast, descRepairs, descConnected, descProblems, descUnsupported} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	a := c.agent
+	snap := a.cluster.snapshot()
+	gauge(descBuild, 1, version.Version)
+	gauge(descEndpoints, float64(snap.endpoints))
+	gauge(descProblems, float64(len(a.problems(snap))))
+	gauge(descUnsupported, float64(len(snap.config.Unsupported)))
+	connected := 0.0
+	if a.watcher.Status().Connected {
+		connected = 1
+	}
+	gauge(descConnected, connected)
+	st := a.driver.Status()
+	gauge(descAttached, float64(st.Endpoints))
+	gauge(descEpoch, float64(st.Epoch))
+	count(descWrites, st.Writes)
+	for table, n := range st.Entries {
+		gauge(descEntries, float64(n), table)
+	}
+	for _, what := range []string{"program", "device", "route"} {
+		count(descRepairs, st.Repairs[what], what)
+	}
+	ls := a.loop.Stats()
+	count(descApplies, ls.Applies)
+	count(descFailures, ls.Failures)
+	gauge(descPending, float64(ls.Pending))
+	gauge(descLast, ls.Last.Seconds())
+	c.collectDrops(snap.state, count)
+}
+
+// collectDrops adds up what has the same words: rules that are gone have none of their own.
+func (c *collector) collectDrops(s *nodestate.State, count func(*prometheus.Desc, uint64, ...string)) {
+	drops, err := c.agent.driver.Drops()
+	if err != nil || s == nil {
+		return
+	}
+	type key struct{ reason, rule string }
+	sums := map[key][2]uint64{}
+	for _, d := range drops {
+		k := key{reason.Reason(d.Reason).String(), "gone"}
+		if _, ok := s.Rules[d.Rule]; d.Rule == 0 || ok {
+			k.rule = ruleWords(s, d.Rule)
+		}
+		sums[k] = [2]uint64{sums[k][0] + d.Packets, sums[k][1] + d.Bytes}
+	}
+	for k, v := range sums {
+		count(descPackets, v[0], k.reason, k.rule)
+		count(descBytes, v[1], k.reason, k.rule)
+	}
+}

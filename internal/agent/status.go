@@ -1,0 +1,236 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weir-net/weir/api/client"
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
+	"github.com/weir-net/weir/internal/version"
+)
+
+const (
+	heartbeat = 30 * time.Second
+	// statusPause is the least time between two writes.
+	statusPause = 2 * time.Second
+	maxProblems = 100
+	maxDrops    = 20
+)
+
+// publish keeps the node's NodeStatus: at the start, when something that others look at changes, and
+// every heartbeat. Numbers alone wait for the heartbeat, so a pod's start writes nothing.
+func (a *Agent) publish(ctx context.Context) error {
+	api := client.NodeStatuses(a.clients.Dynamic)
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	check := time.NewTicker(statusPause)
+	defer check.Stop()
+	var written *weirv1.NodeStatusStatus
+	complained := time.Time{}
+	for {
+		due := written == nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.kick:
+			if written != nil {
+				// The check that comes within statusPause looks at it.
+				continue
+			}
+		case <-check.C:
+		case <-beat.C:
+			due = true
+		}
+		if a.cluster.snapshot().state == nil {
+			continue
+		}
+		now := a.status(written)
+		if !due && sameForOthers(written, now) {
+			continue
+		}
+		err := api.Apply(ctx, &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: a.opts.Node}, Status: *now}, "weir-agent")
+		switch {
+		case err == nil:
+			written = now
+		case ctx.Err() == nil && time.Since(complained) > heartbeat:
+			complained = time.Now()
+			if apierrors.IsNotFound(err) {
+				err = fmt.Errorf("%w: the CRD is not installed; run weir install", err)
+			}
+			a.log.Warn("the node's status could not be published; trying again", "error", err)
+		}
+	}
+}
+
+// sameForOthers compares what others look at: all but numbers and times.
+func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
+	strip := func(s weirv1.NodeStatusStatus) weirv1.NodeStatusStatus {
+		s.LastHeartbeat, s.Drops, s.Endpoints, s.Services, s.Policies = nil, nil, 0, 0, 0
+		s.Conditions = slices.Clone(s.Conditions)
+		for i := range s.Conditions {
+			s.Conditions[i].LastTransitionTime = metav1.Time{}
+		}
+		return s
+	}
+	return a != nil && reflect.DeepEqual(strip(*a), strip(*b))
+}
+
+// status tells how the node is now.
+func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus {
+	snap := a.cluster.snapshot()
+	now := metav1.NewTime(time.Now().Truncate(time.Second))
+	st := &weirv1.NodeStatusStatus{
+		Version: version.Version, Dataplane: "eBPF", LinkAddress: linkAddress(snap.machine.mac),
+		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
+		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
+	}
+	if snap.nodeAddr.IsValid() {
+		st.NodeAddress = snap.nodeAddr.String()
+	}
+	for _, p := range snap.machine.subnets {
+		st.Subnets = append(st.Subnets, p.String())
+	}
+	if drops, err := a.driver.Drops(); err == nil {
+		st.Drops = topDrops(drops, snap.state)
+	}
+	for _, c := range a.conditions(snap) {
+		c.LastTransitionTime = now
+		if before != nil {
+			i := slices.IndexFunc(before.Conditions, func(b weirv1.Condition) bool { return b.Type == c.Type && b.Status == c.Status })
+			if i >= 0 {
+				c.LastTransitionTime = before.Conditions[i].LastTransitionTime
+			}
+		}
+		st.Conditions = append(st.Conditions, c)
+	}
+	return st
+}
+
+func linkAddress(mac net.HardwareAddr) string {
+	if len(mac) != 6 || mac[0]&1 != 0 || slices.Equal(mac, make([]byte, 6)) {
+		return ""
+	}
+	return mac.String()
+}
+
+func condition(kind string, err error, why string) weirv1.Condition {
+	if err == nil {
+		return weirv1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "AsItShouldBe"}
+	}
+	return weirv1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: why, Message: clip(err.Error(), 1000)}
+}
+
+func clip(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n]) + "…"
+	}
+	return s
+}
+
+func (a *Agent) conditions(snap snapshot) []weirv1.Condition {
+	w := a.watcher.Status()
+	var api, conf error
+	if !w.Connected {
+		api = fmt.Errorf("%s; traffic and policy go on as known since %s", w.Err, w.Since.UTC().Format(time.RFC3339))
+	}
+	if n := len(snap.config.Problems); n > 0 {
+		conf = errors.New(snap.config.Problems[0].String())
+	}
+	return []weirv1.Condition{
+		condition(weirv1.ConditionReady, a.ready(), "NotReady"),
+		condition(weirv1.ConditionAPIServer, api, "Unreachable"),
+		condition(weirv1.ConditionDataplane, a.dataplane(), "NotInPlace"),
+		condition(weirv1.ConditionConfiguration, conf, "InvalidValue"),
+	}
+}
+
+// dataplane says what of the node's state is not in the kernel.
+func (a *Agent) dataplane() error {
+	if stuck := a.loop.Stuck(); stuck > stuckAfter {
+		return fmt.Errorf("the data plane has been busy with one change for %s", stuck.Round(time.Second))
+	}
+	if err := a.loop.Err(); err != nil {
+		return err
+	}
+	if st := a.driver.Status(); len(st.Problems) > 0 {
+		return errors.New(strings.Join(st.Problems, "; "))
+	}
+	return nil
+}
+
+// recentRepair is for how long a repair is told.
+const recentRepair = 10 * time.Minute
+
+// problems are those of objects, of the configuration, of addresses, and of this machine.
+func (a *Agent) problems(snap snapshot) []weirv1.Problem {
+	out := slices.Concat(snap.config.Problems, snap.problems)
+	for _, p := range a.ipam.Problems() {
+		out = append(out, weirv1.Problem{Object: p.Object, Field: p.Field, Value: p.Value, Message: p.Message, Action: p.Action})
+	}
+	if snap.nodeAddr.IsValid() && !snap.machine.found {
+		out = append(out, weirv1.Problem{Object: "Node " + a.opts.Node, Field: "status.addresses", Value: snap.nodeAddr.String(),
+			Message: "no interface of this machine has the address; other nodes cannot reach its pods",
+			Action:  "give it to an interface, or set kubelet's --node-ip"})
+	}
+	st := a.driver.Status()
+	if len(st.Uplinks) == 0 {
+		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,
+			Message: "no interface of this node matches; nothing from outside reaches pods and Services", Action: "name the uplinks"})
+	}
+	if time.Since(st.Repaired) < recentRepair {
+		var n uint64
+		for _, r := range st.Repairs {
+			n += r
+		}
+		out = append(out, weirv1.Problem{Object: "Node " + a.opts.Node,
+			Message: fmt.Sprintf("programs, devices or routes of Weir were removed by somebody else and put back, %d times since the agent started, last at %s",
+				n, st.Repaired.UTC().Format(time.RFC3339)),
+			Action: "look in the agent's log for what, and stop what removes them"})
+	}
+	if len(out) > maxProblems {
+		out = append(out[:maxProblems-1], weirv1.Problem{Object: "Node " + a.opts.Node, Message: fmt.Sprintf("%d more problems are not shown", len(out)-maxProblems+1)})
+	}
+	return out
+}
+
+// topDrops are the most frequent drops, with the rules' words.
+func topDrops(drops []ebpf.Drop, s *nodestate.State) []weirv1.Drop {
+	slices.SortStableFunc(drops, func(x, y ebpf.Drop) int {
+		switch {
+		case x.Packets > y.Packets:
+			return -1
+		case x.Packets < y.Packets:
+			return 1
+		}
+		return 0
+	})
+	var out []weirv1.Drop
+	for _, d := range drops[:min(len(drops), maxDrops)] {
+		out = append(out, weirv1.Drop{Reason: reason.Reason(d.Reason).String(), Rule: ruleWords(s, d.Rule), Packets: int64(d.Packets)})
+	}
+	return out
+}
+
+// ruleWords says in words what a rule number stands for.
+func ruleWords(s *nodestate.State, id nodestate.RuleID) string {
+	if id == 0 || s == nil {
+		return ""
+	}
+	r, ok := s.Rules[id]
+	if !ok {
+		return fmt.Sprintf("rule %d (no longer there)", id)
+	}
+	return strings.TrimSpace(strings.Join([]string{r.Kind, r.Name, r.Detail}, " "))
+}

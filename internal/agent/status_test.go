@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// A pod's start changes numbers only: nothing is written to the API for it.
+func TestNumbersWaitForTheHeartbeat(t *testing.T) {
+	now, later := metav1.Now(), metav1.NewTime(time.Now().Add(time.Minute))
+	a := &weirv1.NodeStatusStatus{NodeAddress: "172.31.1.8", LastHeartbeat: &now, Endpoints: 1, Services: 2,
+		Conditions: []weirv1.Condition{{Type: weirv1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: now}}}
+	b := a.DeepCopy()
+	b.Endpoints, b.Services, b.LastHeartbeat, b.Drops = 50, 3, &later, []weirv1.Drop{{Reason: "SPOOFED"}}
+	b.Conditions[0].LastTransitionTime = later
+	if !sameForOthers(a, b) {
+		t.Error("numbers are written at once")
+	}
+	b.Conditions[0].Status = metav1.ConditionFalse
+	if sameForOthers(a, b) {
+		t.Error("a condition waits for the heartbeat")
+	}
+	c := a.DeepCopy()
+	c.NodeAddress = "172.31.1.9"
+	if sameForOthers(a, c) || sameForOthers(nil, a) {
+		t.Error("an address waits for the heartbeat")
+	}
+}
+
+func TestDropsAreNamedByRule(t *testing.T) {
+	s := nodestate.New()
+	s.Rules[7] = nodestate.Rule{Kind: "NetworkPolicy", Name: "shop/web", Detail: "ingress"}
+	got := topDrops([]ebpf.Drop{{Reason: 3, Packets: 1}, {Reason: 1, Rule: 7, Packets: 9}, {Reason: 2, Rule: 8, Packets: 4}}, s)
+	if len(got) != 3 || got[0].Rule != "NetworkPolicy shop/web ingress" || got[0].Reason != "POLICY_INGRESS" || got[0].Packets != 9 {
+		t.Errorf("%+v", got)
+	}
+	if !strings.Contains(got[1].Rule, "no longer there") || got[2].Rule != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestLinkAddress(t *testing.T) {
+	for text, want := range map[string]string{"02:00:5e:00:53:01": "02:00:5e:00:53:01", "00:00:00:00:00:00": "", "03:00:00:00:00:01": ""} {
+		mac, err := net.ParseMAC(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := linkAddress(mac); got != want {
+			t.Errorf("%s: %q", text, got)
+		}
+	}
+}

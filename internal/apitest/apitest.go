@@ -1,0 +1,196 @@
+// Package apitest runs a real kube-apiserver with etcd for tests, in network and process namespaces of
+// their own: nothing of it is reachable from outside, and everything of it ends with the test.
+//
+// The two programs are looked for in the folder that WEIR_APISERVER_BIN_DIR names; tests are skipped when
+// that is not set.
+package apitest
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/weir-net/weir/api/client"
+)
+
+const (
+	binDirEnv = "WEIR_APISERVER_BIN_DIR"
+	insideEnv = "WEIR_APITEST_INSIDE"
+	// Advertised is the address and port that the Service "kubernetes" stands for. Nothing is there.
+	Advertised = "192.0.2.8:6443"
+)
+
+// Isolated runs the calling test anew in namespaces of its own, and returns false in the outer one, which
+// must return then. It skips the test when the programs are not there.
+func Isolated(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(binDirEnv) == "" {
+		t.Skipf("%s is not set: it names a folder with kube-apiserver and etcd", binDirEnv)
+	}
+	if os.Getenv(insideEnv) == t.Name() {
+		lo, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(lo)
+		}
+		if err != nil {
+			t.Fatalf("bring the loopback device up: %v", err)
+		}
+		return true
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m")
+	cmd.Env = append(os.Environ(), insideEnv+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	} else {
+		t.Logf("\n%s", out)
+	}
+	return false
+}
+
+// Server is a running API server.
+type Server struct {
+	t         *testing.T
+	dir, bin  string
+	apiserver *exec.Cmd
+	// Config has all rights.
+	Config *rest.Config
+	// Clients use Config.
+	Clients *client.Clients
+}
+
+// Start starts etcd and the API server and waits until it is ready.
+func Start(t *testing.T) *Server {
+	t.Helper()
+	s := &Server{t: t, dir: t.TempDir(), bin: os.Getenv(binDirEnv)}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.file("sa.key", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	s.file("tokens.csv", []byte("admin-token,admin,1,system:masters\n"))
+	etcd := s.run("etcd", "--data-dir="+filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+		"--initial-cluster=default=http://127.0.0.1:2380", "--log-level=error")
+	t.Cleanup(func() { end(etcd) })
+	s.Config = &rest.Config{Host: "https://127.0.0.1:6443", BearerToken: "admin-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	if s.Clients, err = client.New(s.Config, "weir-test"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Stop() })
+	s.StartAPIServer()
+	return s
+}
+
+// StartAPIServer starts the API server, also again after Stop, and waits until it is ready.
+func (s *Server) StartAPIServer() {
+	s.t.Helper()
+	s.apiserver = s.run("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--bind-address=127.0.0.1", "--secure-port=6443",
+		"--advertise-address=192.0.2.8", "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC",
+		"--token-auth-file="+filepath.Join(s.dir, "tokens.csv"), "--cert-dir="+filepath.Join(s.dir, "certs"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+filepath.Join(s.dir, "sa.key"),
+		"--service-account-signing-key-file="+filepath.Join(s.dir, "sa.key"), "--shutdown-delay-duration=0", "--allow-privileged=true")
+	deadline := time.Now().Add(90 * time.Second)
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		raw, err := s.Clients.Kube.(*kubernetes.Clientset).RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			log, _ := os.ReadFile(filepath.Join(s.dir, "kube-apiserver.log"))
+			s.t.Fatalf("the API server is not ready: %v %s\n%s", err, raw, log[max(0, len(log)-4000):])
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// Stop kills the API server; etcd goes on.
+func (s *Server) Stop() {
+	if s.apiserver != nil {
+		end(s.apiserver)
+		s.apiserver = nil
+	}
+}
+
+// As returns clients of another user, with extra as from a token that names a node; node may be empty.
+func (s *Server) As(user, node string) *client.Clients {
+	s.t.Helper()
+	cfg := rest.CopyConfig(s.Config)
+	cfg.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	if node != "" {
+		cfg.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
+	}
+	c, err := client.New(cfg, "weir-test")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+func (s *Server) file(name string, content []byte) {
+	if err := os.WriteFile(filepath.Join(s.dir, name), content, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *Server) run(program string, args ...string) *exec.Cmd {
+	s.t.Helper()
+	log, err := os.Create(filepath.Join(s.dir, program+".log"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(filepath.Join(s.bin, program), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		s.t.Fatalf("start %s: %v", program, err)
+	}
+	return cmd
+}
+
+func end(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// Object makes an unstructured object; spec may be nil.
+func Object(apiVersion, kind, name string, spec map[string]any) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name}}}
+	if spec != nil {
+		u.Object["spec"] = spec
+	}
+	return u
+}
+
+// Eventually waits until check returns nil, and fails the test with its last error otherwise.
+func Eventually(t *testing.T, within time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s: %v", what, within, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

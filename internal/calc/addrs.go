@@ -1,0 +1,117 @@
+package calc
+
+import (
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// addrs returns what the node knows of single addresses. One address has one meaning: the node's own
+// comes before its endpoints, those before other nodes, those before pods elsewhere; among equals the
+// smaller name counts.
+func addrs(c *model.Cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
+	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes))
+	pools := poolIndex(c)
+	addPods(c, pools, out)
+	addNodes(c, out)
+	for a, ep := range c.Local.Endpoints {
+		if !carried(a) {
+			continue
+		}
+		pool, _ := pools.lookup(a)
+		out[a] = nodestate.Addr{
+			Kind: nodestate.AddrEndpoint, MAC: ep.MAC, Interface: ep.Interface, IfIndex: ep.IfIndex,
+			NATOutgoing: pool != nil && pool.NATOutgoing, Owner: ep.Pod,
+			Ingress: p.ingress[a], Egress: p.egress[a],
+		}
+	}
+	var primary netip.Addr
+	if own := c.Nodes[c.Local.Node]; own != nil {
+		primary = own.NodeAddr()
+	}
+	for _, a := range c.Local.HostAddrs {
+		if carried(a) {
+			out[a] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: a == primary}
+		}
+	}
+	return out
+}
+
+func addNodes(c *model.Cluster, out map[netip.Addr]nodestate.Addr) {
+	for _, n := range c.Nodes {
+		primary := n.NodeAddr()
+		if n.Name == c.Local.Node || !primary.IsValid() {
+			continue
+		}
+		v := nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
+			SameLink: sameLink(c, n), Owner: model.Name{Name: n.Name}}
+		for _, a := range n.Addrs {
+			if carried(a) {
+				put(out, a, v)
+			}
+		}
+	}
+}
+
+// addPods adds the pods of other nodes whose addresses no block of their node accounts for.
+func addPods(c *model.Cluster, pools *prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
+	blocks := blockIndex(c)
+	for _, p := range c.Pods {
+		if p.HostNetwork || p.Finished || p.Node == c.Local.Node || len(p.Addrs) == 0 {
+			continue
+		}
+		n := c.Nodes[p.Node]
+		if n == nil || !n.NodeAddr().IsValid() {
+			continue
+		}
+		for _, a := range p.Addrs {
+			if !carried(a) || !outsideBlocks(blocks, p, a) {
+				continue
+			}
+			pool, _ := pools.lookup(a)
+			link := sameLink(c, n)
+			put(out, a, nodestate.Addr{Kind: nodestate.AddrPod, Node: n.NodeAddr(), SameLink: link,
+				Tunnel: tunnelled(pool, link), Owner: p.Name})
+		}
+	}
+}
+
+// blockIndex finds the node whose block holds an address.
+func blockIndex(c *model.Cluster) *prefixes[string] {
+	blocks := newPrefixes[string]()
+	for _, b := range c.Blocks {
+		if b.CIDR.IsValid() {
+			blocks.set(b.CIDR, b.Node)
+		}
+	}
+	return blocks
+}
+
+// outsideBlocks reports whether no block of the pod's node accounts for its address.
+func outsideBlocks(blocks *prefixes[string], p *model.Pod, a netip.Addr) bool {
+	holder, ok := blocks.lookup(a)
+	return !ok || holder != p.Node
+}
+
+// put stores v unless an address of the same kind with a smaller owner is there.
+func put(out map[netip.Addr]nodestate.Addr, a netip.Addr, v nodestate.Addr) {
+	if have, ok := out[a]; ok && have.Kind == v.Kind && compareNames(have.Owner, v.Owner) <= 0 {
+		return
+	}
+	out[a] = v
+}
+
+// clients returns the addresses behind the network namespaces of this node's pods.
+func clients(c *model.Cluster) map[uint64]netip.Addr {
+	out := make(map[uint64]netip.Addr, len(c.Local.Endpoints))
+	for a, ep := range c.Local.Endpoints {
+		if !carried(a) || ep.NetnsCookie == 0 {
+			continue
+		}
+		if have, ok := out[ep.NetnsCookie]; !ok || a.Less(have) {
+			out[ep.NetnsCookie] = a
+		}
+	}
+	return out
+}

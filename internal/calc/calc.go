@@ -1,0 +1,141 @@
+// Package calc turns a cluster into the desired state of one node. It is pure: it reads no clock, no
+// kernel and no API server, and equal clusters give equal states, whatever was computed before.
+//
+// Calc does it at once. A Calculator does the same for a cluster that changes: it computes again only
+// the tables whose inputs changed, and of the services only those that did.
+package calc
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Dirty says what of a cluster changed; see model.Dirty.
+type Dirty = model.Dirty
+
+// Calc returns the desired state of the node c.Local.Node.
+func Calc(c *model.Cluster) *nodestate.State {
+	s, _ := New().Update(c, model.AllDirty())
+	return s
+}
+
+// Calculator computes the states of one node one after the other. It is for one goroutine.
+type Calculator struct {
+	state    *nodestate.State // handed out last, never changed
+	services *services
+	policy   *policyTables
+	rules    table[nodestate.RuleID, nodestate.Rule]
+	node     string // Local.Node of the last state
+}
+
+// New returns a calculator that has computed nothing yet: its first Update computes everything.
+func New() *Calculator {
+	k := &Calculator{policy: &policyTables{},
+		rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
+	k.services = newServices(&k.rules)
+	return k
+}
+
+// The kinds that each part of a state is made from.
+const (
+	inputsSettings = model.KindSettings | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
+	inputsRoutes   = model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
+	inputsPolicy   = model.KindPolicies | model.KindPods | model.KindNamespaces | model.KindLocal
+	inputsAddrs    = model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
+	inputsClients  = model.KindLocal
+)
+
+// Update returns the state of the node c.Local.Node and the tables that differ from the state that
+// was returned before. Whatever changed in c since then must be marked in dirty; what is marked and
+// did not change costs time only. When nothing differs the earlier state is returned again.
+// Tables that do not differ are shared between the states.
+func (k *Calculator) Update(c *model.Cluster, dirty Dirty) (*nodestate.State, nodestate.Keys) {
+	first := k.state == nil
+	if first {
+		k.state, dirty = nodestate.New(), model.AllDirty()
+	}
+	if k.node != c.Local.Node {
+		dirty = model.AllDirty() // which backends are local, which pods are ours: everything turns on it
+	}
+	k.node = c.Local.Node
+
+	next, keys := *k.state, nodestate.Keys{}
+	if dirty.Has(inputsSettings) {
+		if v := settings(c); !reflect.DeepEqual(v, next.Settings) {
+			next.Settings, keys.Tables = v, keys.Tables|nodestate.TableSettings
+		}
+	}
+	if dirty.Has(inputsRoutes) {
+		replace(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
+	}
+	k.rules.own = false
+	isolated := k.updatePolicy(c, &dirty, &next, &keys)
+	if dirty.Has(inputsAddrs|inputsPolicy) || isolated || len(dirty.Pods) > 0 && addrsConcern(c, next.Addrs, dirty.Pods) {
+		replace(&next.Addrs, addrs(c, k.policy), &keys, nodestate.TableAddrs)
+	}
+	if dirty.Has(inputsClients) {
+		replace(&next.Clients, clients(c), &keys, nodestate.TableClients)
+	}
+	k.services.update(c, &dirty)
+	if k.services.frontends.own || k.services.backends.own {
+		next.Frontends, next.Backends = k.services.frontends.m, k.services.backends.m
+		keys.Tables |= nodestate.TableServices
+	}
+	if k.rules.own {
+		replace(&next.Rules, k.rules.m, &keys, nodestate.TableRules)
+	}
+	if first {
+		keys = nodestate.All()
+	}
+	if keys.Tables != 0 {
+		k.state = &next
+	}
+	return k.state, keys
+}
+
+// updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether the
+// isolation of endpoints may have changed.
+func (k *Calculator) updatePolicy(c *model.Cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
+	if !dirty.Has(inputsPolicy) {
+		if len(dirty.Pods) == 0 {
+			return false
+		}
+		if k.policy.follow(c, dirty.Pods) {
+			replace(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
+			return false
+		}
+	}
+	before := k.policy.rules
+	k.policy = policy(c)
+	replace(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
+	replace(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
+	replace(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
+	for id := range before {
+		if _, still := k.policy.rules[id]; !still {
+			k.rules.remove(id)
+		}
+	}
+	for id, r := range k.policy.rules {
+		k.rules.set(id, r)
+	}
+	return true
+}
+
+// replace puts a table into a state when it differs from the one there.
+func replace[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys, t nodestate.Table) {
+	if maps.Equal(*have, want) {
+		return
+	}
+	*have = want
+	keys.Tables |= t
+}
+
+// carried reports whether addresses of this family go into tables: the one place that says so.
+func carried(a netip.Addr) bool { return a.Is4() }
+
+// carriedPrefix is carried for prefixes.
+func carriedPrefix(p netip.Prefix) bool { return p.IsValid() && carried(p.Addr()) }

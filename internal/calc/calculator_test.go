@@ -1,0 +1,283 @@
+package calc
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// change does one random thing to the world and marks it.
+func (w *world) change(d *model.Dirty) {
+	i := w.IntN(24)
+	remove := w.IntN(3) == 0
+	switch pick(w, model.KindNamespaces, model.KindPods, model.KindNodes, model.KindServices, model.KindSlices, model.KindSlices,
+		model.KindPolicies, model.KindPools, model.KindBlocks, model.KindSettings, model.KindLocal) {
+	case model.KindNamespaces:
+		w.addNamespace(i)
+		drop(w.c.Namespaces, remove)
+		d.Add(model.KindNamespaces)
+	case model.KindPods:
+		before, was := maps.Clone(w.c.Pods), maps.Clone(w.c.Local.Endpoints)
+		w.addPod(i)
+		drop(w.c.Pods, remove)
+		mark(w, before, w.c.Pods, model.KindPods, d.AddPod, d)
+		if !maps.Equal(was, w.c.Local.Endpoints) {
+			d.Add(model.KindLocal)
+		}
+	case model.KindNodes:
+		w.addNode(i % 3)
+		drop(w.c.Nodes, remove)
+		d.Add(model.KindNodes)
+	case model.KindServices:
+		before := maps.Clone(w.c.Services)
+		w.addService(i % 8)
+		drop(w.c.Services, remove)
+		mark(w, before, w.c.Services, model.KindServices, d.AddService, d)
+	case model.KindSlices:
+		before := maps.Clone(w.c.Slices)
+		w.addSlice(i % 12)
+		drop(w.c.Slices, remove)
+		mark(w, before, w.c.Slices, model.KindSlices, d.AddSlice, d)
+	case model.KindPolicies:
+		w.addPolicy(i % 10)
+		drop(w.c.Policies, remove)
+		d.Add(model.KindPolicies)
+	case model.KindPools:
+		w.addPool(i % 2)
+		drop(w.c.Pools, remove)
+		d.Add(model.KindPools)
+	case model.KindBlocks:
+		w.addBlock(i % 8)
+		drop(w.c.Blocks, remove)
+		d.Add(model.KindBlocks)
+	case model.KindSettings:
+		w.c.Settings.DSR = !w.c.Settings.DSR
+		w.c.Settings.VXLANMTU = pick(w, 0, 1400)
+		d.Add(model.KindSettings)
+	case model.KindLocal:
+		drop(w.c.Local.Endpoints, remove)
+		if w.IntN(4) == 0 {
+			w.c.Local.Node = pick(w, "n0", "n1")
+		}
+		w.c.Local.LinkMTU = pick(w, 1500, 9000)
+		w.c.ServiceCIDRs = []netip.Prefix{pick(w, prefix("10.96.0.0/16"), prefix("10.96.0.0/12"))}
+		d.Add(model.KindLocal | model.KindServiceCIDRs)
+	}
+}
+
+// drop removes something, the same for equal maps.
+func drop[K comparable, V any](m map[K]V, really bool) {
+	if !really || len(m) == 0 {
+		return
+	}
+	keys := slices.SortedFunc(maps.Keys(m), func(a, b K) int { return slices.Compare([]byte(fmt.Sprint(a)), []byte(fmt.Sprint(b))) })
+	delete(m, keys[len(keys)/2])
+}
+
+// mark marks by name what differs, or now and then the whole kind.
+func mark[V comparable](w *world, before, after map[model.Name]V, kind model.Kind, one func(model.Name), d *model.Dirty) {
+	if w.IntN(6) == 0 {
+		d.Add(kind)
+		return
+	}
+	for n, v := range after {
+		if before[n] != v {
+			one(n)
+		}
+	}
+	for n := range before {
+		if _, ok := after[n]; !ok {
+			one(n)
+		}
+	}
+}
+
+// frozen is a copy of a state that notices when the state is changed after it was handed out.
+type frozen struct {
+	state *nodestate.State
+	text  string
+}
+
+// calculator returns a new one; in every other world with rule numbers of services that collide.
+func calculator(seed int) *Calculator {
+	k := New()
+	if seed%2 == 1 {
+		k.services.ids.digest = func(text string) nodestate.RuleID {
+			return digestServiceRule[nodestate.RuleID](text) % 97
+		}
+		if seed%4 == 1 { // hashed again they are apart
+			k.services.ids.digest = func(text string) nodestate.RuleID {
+				if text[len(text)-2] == 0 {
+					return digestServiceRule[nodestate.RuleID](text)
+				}
+				return digestServiceRule[nodestate.RuleID](text) % 11
+			}
+		}
+	}
+	return k
+}
+
+func TestUpdatesEqualOneFullCalculation(t *testing.T) {
+	t.Parallel()
+	worlds := 40
+	if testing.Short() {
+		worlds = 8
+	}
+	for seed := range worlds {
+		w := newWorld(uint64(1000 + seed))
+		if seed%4 > 0 { // else start from nothing
+			w.fill()
+		}
+		k := calculator(seed)
+		last, keys := k.Update(w.c, model.Dirty{})
+		if keys != nodestate.All() {
+			t.Fatalf("the first update must say that all changed, says %x", keys.Tables)
+		}
+		kept := []frozen{{last, last.String()}}
+		verdicts := maps.Clone(last.Policy) // of all states so far
+		for step := range 40 {
+			var d model.Dirty
+			for range 1 + w.IntN(3) {
+				w.change(&d)
+			}
+			got, keys := k.Update(w.c, d)
+			want, _ := calculator(seed).Update(w.c, model.AllDirty())
+			if !nodestate.Equal(got, want) {
+				t.Fatalf("seed %d step %d, dirty %+v: - updated, + calculated anew\n%s", seed, step, d, nodestate.Diff(got, want))
+			}
+			if text := got.String(); text != want.String() {
+				t.Fatalf("seed %d step %d: equal states, different texts", seed, step)
+			}
+			checkKeys(t, last, got, keys)
+			for key, v := range got.Policy {
+				if was, ok := verdicts[key]; ok && was != v {
+					t.Fatalf("seed %d step %d: the entry %+v was %+v and is %+v", seed, step, key, was, v)
+				}
+				verdicts[key] = v
+			}
+			last = got
+			kept = append(kept, frozen{got, got.String()})
+		}
+		for i, f := range kept {
+			if f.state.String() != f.text {
+				t.Fatalf("seed %d: the state of step %d changed after it was handed out", seed, i)
+			}
+		}
+	}
+}
+
+// checkKeys holds that exactly the tables that differ are named.
+func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
+	t.Helper()
+	part := func(s *nodestate.State, table nodestate.Table) string {
+		p := nodestate.New()
+		switch table {
+		case nodestate.TableSettings:
+			p.Settings = s.Settings
+		case nodestate.TableAddrs:
+			p.Addrs = s.Addrs
+		case nodestate.TableRoutes:
+			p.Routes = s.Routes
+		case nodestate.TableServices:
+			p.Frontends, p.Backends = s.Frontends, s.Backends
+		case nodestate.TablePolicy:
+			p.Peers, p.PeerCIDRs, p.Policy = s.Peers, s.PeerCIDRs, s.Policy
+		case nodestate.TableClients:
+			p.Clients = s.Clients
+		case nodestate.TableRules:
+			p.Rules = s.Rules
+		}
+		return p.String()
+	}
+	for table := nodestate.TableSettings; table < nodestate.AllTables; table <<= 1 {
+		if differs := part(a, table) != part(b, table); differs != keys.Has(table) {
+			t.Fatalf("table %x: differs=%t, hinted=%t", table, differs, keys.Has(table))
+		}
+	}
+}
+
+func TestNothingChangedGivesTheSameState(t *testing.T) {
+	t.Parallel()
+	c := newWorld(7).fill()
+	k := New()
+	first, _ := k.Update(c, model.AllDirty())
+	again, keys := k.Update(c, model.AllDirty())
+	if again != first || keys.Tables != 0 {
+		t.Fatalf("got another state (%t) with keys %x", again != first, keys.Tables)
+	}
+}
+
+// TestOrderDoesNotMatter builds one cluster in several orders, with detours, and wants one state.
+func TestOrderDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	for seed := range 20 {
+		full := newWorld(uint64(2000 + seed)).fill()
+		want := Calc(full)
+		for order := range 3 {
+			got := buildInOrder(full, rand.New(rand.NewPCG(uint64(seed), uint64(order))))
+			if !nodestate.Equal(got, want) {
+				t.Fatalf("seed %d order %d:\n%s", seed, order, nodestate.Diff(got, want))
+			}
+		}
+	}
+}
+
+// buildInOrder adds the objects of a cluster one by one in a random order, some of them twice with a
+// removal between.
+func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
+	c := model.NewCluster()
+	c.Settings = full.Settings
+	c.Local = full.Local
+	c.Local.Endpoints = map[netip.Addr]*model.LocalEndpoint{}
+	var steps []func() model.Dirty
+	var undo []func() model.Dirty
+	steps, undo = collect(steps, undo, full.Namespaces, c.Namespaces, model.KindNamespaces)
+	steps, undo = collect(steps, undo, full.Pods, c.Pods, model.KindPods)
+	steps, undo = collect(steps, undo, full.Nodes, c.Nodes, model.KindNodes)
+	steps, undo = collect(steps, undo, full.Services, c.Services, model.KindServices)
+	steps, undo = collect(steps, undo, full.Slices, c.Slices, model.KindSlices)
+	steps, undo = collect(steps, undo, full.Policies, c.Policies, model.KindPolicies)
+	steps, undo = collect(steps, undo, full.Pools, c.Pools, model.KindPools)
+	steps, undo = collect(steps, undo, full.Blocks, c.Blocks, model.KindBlocks)
+	steps, undo = collect(steps, undo, full.Local.Endpoints, c.Local.Endpoints, model.KindLocal)
+	k := New()
+	var s *nodestate.State
+	for _, i := range r.Perm(len(steps)) {
+		d := steps[i]()
+		s, _ = k.Update(c, d)
+		if r.IntN(5) == 0 {
+			k.Update(c, undo[i]())
+			s, _ = k.Update(c, steps[i]())
+		}
+	}
+	return s
+}
+
+func collect[K comparable, V any](steps, undo []func() model.Dirty, from, to map[K]V, kind model.Kind) (s, u []func() model.Dirty) {
+	dirty := func(key K) model.Dirty {
+		var d model.Dirty
+		name, named := any(key).(model.Name)
+		switch {
+		case named && kind == model.KindServices:
+			d.AddService(name)
+		case named && kind == model.KindSlices:
+			d.AddSlice(name)
+		case named && kind == model.KindPods:
+			d.AddPod(name)
+		default:
+			d.Add(kind)
+		}
+		return d
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(from), func(a, b K) int { return slices.Compare([]byte(fmt.Sprint(a)), []byte(fmt.Sprint(b))) }) {
+		steps = append(steps, func() model.Dirty { to[key] = from[key]; return dirty(key) })
+		undo = append(undo, func() model.Dirty { delete(to, key); return dirty(key) })
+	}
+	return steps, undo
+}

@@ -1,0 +1,291 @@
+package calc
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// atom is one question about a peer whose answer some rule in use depends on: is it picked by this
+// selector, is it in this CIDR, does it call this port by this name.
+type atom struct {
+	text   string
+	index  int32 // by text, once sealed
+	pods   *model.Selector
+	cidr   netip.Prefix
+	except []netip.Prefix
+	named  *portName // with number
+	number numbered
+}
+
+// atoms interns the atoms of the node.
+type atoms struct{ byText map[string]*atom }
+
+func newAtoms() *atoms { return &atoms{byText: map[string]*atom{}} }
+
+// peer returns the atom of a rule's peer, nil for one that no carried address can be.
+func (x *atoms) peer(p *model.Peer) *atom {
+	if p.Pods != nil {
+		return x.intern(&atom{text: selectorText(p.Pods), pods: p.Pods})
+	}
+	if !carriedPrefix(p.CIDR) {
+		return nil
+	}
+	a := &atom{cidr: p.CIDR.Masked()}
+	for _, e := range p.Except {
+		if carriedPrefix(e) {
+			a.except = append(a.except, e.Masked())
+		}
+	}
+	slices.SortFunc(a.except, netip.Prefix.Compare)
+	a.except = slices.Compact(a.except)
+	var text strings.Builder
+	text.WriteString("cidr " + a.cidr.String())
+	for _, e := range a.except {
+		text.WriteString(" except " + e.String())
+	}
+	a.text = text.String()
+	return x.intern(a)
+}
+
+// port returns the atom of pods that call a port by a name.
+func (x *atoms) port(n portName, number numbered) *atom {
+	return x.intern(&atom{text: namedText(n, number), named: &n, number: number})
+}
+
+func namedText(n portName, number numbered) string {
+	return n.text() + " = " + portText(number.port, number.proto)
+}
+
+func (x *atoms) intern(a *atom) *atom {
+	if have, ok := x.byText[a.text]; ok {
+		return have
+	}
+	x.byText[a.text] = a
+	return a
+}
+
+// sorted returns the atoms by text, which numbers them.
+func (x *atoms) sorted() []*atom {
+	out := make([]*atom, 0, len(x.byText))
+	for _, a := range x.byText {
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b *atom) int { return strings.Compare(a.text, b.text) })
+	for i, a := range out {
+		a.index = int32(i)
+	}
+	return out
+}
+
+// class is a set of atoms that are true of some addresses and no others.
+type class struct {
+	atoms []*atom // sorted by index
+	text  string
+	id    nodestate.Class
+	users int // addresses and regions that are in it
+}
+
+func (c *class) has(a *atom) bool {
+	_, found := slices.BinarySearchFunc(c.atoms, a.index, func(x *atom, want int32) int { return int(x.index - want) })
+	return found
+}
+
+// classes is the partition of addresses that the atoms make.
+type classes struct {
+	atoms  []*atom
+	byKey  map[string]*class // "" is not in it: class 0
+	withOf [][]*class        // by atom index: the classes in which it is true
+	peers  map[netip.Addr]*class
+	cidrs  map[netip.Prefix]*class // nil: class 0
+
+	intern  *atoms
+	named   map[portName]bool
+	regions *regions
+	members *members
+}
+
+// classify finds the classes of pods' addresses and of the regions between CIDRs.
+func classify(c *model.Cluster, x *atoms, named map[portName]bool) *classes {
+	pods := newPodIndex(c)
+	if len(named) > 0 {
+		for _, p := range pods.all {
+			for n := range named {
+				for _, number := range ownPorts(p.pod, n) {
+					x.port(n, number)
+				}
+			}
+		}
+	}
+	k := &classes{atoms: x.sorted(), byKey: map[string]*class{}, peers: map[netip.Addr]*class{},
+		cidrs: map[netip.Prefix]*class{}, intern: x, named: named, members: newMembers(c, pods.all)}
+	k.withOf = make([][]*class, len(k.atoms))
+	k.regions = newRegions(k.atoms)
+
+	members := map[netip.Addr][]int32{}
+	for _, a := range k.atoms {
+		k.each(pods, a, func(addr netip.Addr) {
+			of := members[addr]
+			if n := len(of); n == 0 || of[n-1] != a.index {
+				members[addr] = append(of, a.index)
+			}
+		})
+	}
+	for addr, of := range members {
+		k.peers[addr] = k.of(k.fold(addr, of))
+		k.peers[addr].users++
+	}
+	for p := range k.regions.boundaries.values {
+		c := k.of(k.regions.at(p))
+		if k.cidrs[p] = c; c != nil {
+			c.users++
+		}
+	}
+	return k
+}
+
+// fold adds the CIDR atoms that are true of an address to its others, and sorts them.
+func (k *classes) fold(addr netip.Addr, of []int32) []int32 {
+	of = append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	slices.Sort(of)
+	return of
+}
+
+// each calls f for the addresses of the pods of which an atom is true.
+func (k *classes) each(pods *podIndex, a *atom, f func(netip.Addr)) {
+	all := func(p *peerPod) {
+		for _, addr := range p.addrs {
+			f(addr)
+		}
+	}
+	switch {
+	case a.pods != nil:
+		pods.matching(a.pods, all)
+	case a.named != nil:
+		for _, p := range pods.all {
+			if slices.Contains(ownPorts(p.pod, *a.named), a.number) {
+				all(p)
+			}
+		}
+	}
+}
+
+// of interns the class of a sorted set of atoms; nil is class 0.
+func (k *classes) of(indexes []int32) *class {
+	if len(indexes) == 0 {
+		return nil
+	}
+	key := classKey(indexes)
+	if c, ok := k.byKey[key]; ok {
+		return c
+	}
+	c := &class{}
+	var text strings.Builder
+	for _, i := range indexes {
+		c.atoms = append(c.atoms, k.atoms[i])
+		text.WriteString(k.atoms[i].text)
+		text.WriteByte('\n')
+		k.withOf[i] = append(k.withOf[i], c)
+	}
+	c.text = text.String()
+	k.byKey[key] = c
+	return c
+}
+
+func classKey(indexes []int32) string {
+	key := make([]byte, 0, 4*len(indexes))
+	for _, i := range indexes {
+		key = binary.BigEndian.AppendUint32(key, uint32(i))
+	}
+	return string(key)
+}
+
+// number gives the classes their numbers and writes the tables of look-up 1. A prefix is left out
+// where the next longer region around it has the same class.
+func (k *classes) number(out *policyTables) {
+	texts := make([]string, 0, len(k.byKey))
+	for _, c := range k.byKey {
+		texts = append(texts, c.text)
+	}
+	numbers := assign(digest64[nodestate.Class], texts)
+	for _, c := range k.byKey {
+		c.id = numbers[c.text]
+	}
+	for a, c := range k.peers {
+		out.peers[a] = c.id
+	}
+	index := newPrefixes[*class]()
+	for p, c := range k.cidrs {
+		index.set(p, c)
+	}
+	for p, c := range k.cidrs {
+		if c == enclosing(index, p) {
+			continue
+		}
+		var id nodestate.Class
+		if c != nil {
+			id = c.id
+		}
+		out.peerCIDRs[p] = id
+	}
+}
+
+// enclosing returns the class of the smallest region around p, p itself not counted.
+func enclosing(index *prefixes[*class], p netip.Prefix) (around *class) {
+	index.containing(p, func(q netip.Prefix, v *class) bool {
+		if q == p {
+			return true
+		}
+		around = v
+		return false
+	})
+	return around
+}
+
+// regions tells which CIDR atoms are true between the boundaries of CIDRs and excepts.
+type regions struct {
+	boundaries *prefixes[struct{}]
+	cidrs      *prefixes[[]*atom]
+	excepts    *prefixes[[]*atom]
+}
+
+func newRegions(all []*atom) *regions {
+	r := &regions{boundaries: newPrefixes[struct{}](), cidrs: newPrefixes[[]*atom](), excepts: newPrefixes[[]*atom]()}
+	for _, a := range all {
+		if !a.cidr.IsValid() {
+			continue
+		}
+		r.boundaries.set(a.cidr, struct{}{})
+		r.cidrs.set(a.cidr, append(r.cidrs.values[a.cidr], a))
+		for _, e := range a.except {
+			r.boundaries.set(e, struct{}{})
+			r.excepts.set(e, append(r.excepts.values[e], a))
+		}
+	}
+	return r
+}
+
+// at returns the sorted indexes of the atoms that are true of the region of a prefix: of its addresses
+// that no longer prefix contains.
+func (r *regions) at(p netip.Prefix) []int32 {
+	var excluded []*atom
+	r.excepts.containing(p, func(_ netip.Prefix, of []*atom) bool {
+		excluded = append(excluded, of...)
+		return true
+	})
+	var out []int32
+	r.cidrs.containing(p, func(_ netip.Prefix, of []*atom) bool {
+		for _, a := range of {
+			if !slices.Contains(excluded, a) {
+				out = append(out, a.index)
+			}
+		}
+		return true
+	})
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,247 @@
+package calc
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// world makes random clusters that are small and crowded, so that everything meets everything.
+type world struct {
+	*rand.Rand
+	c *model.Cluster
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), c: model.NewCluster()}
+	w.c.Local = model.Local{Node: "n0", LinkMTU: 1500, Endpoints: map[netip.Addr]*model.LocalEndpoint{},
+		HostAddrs: []netip.Addr{addr("172.31.1.10")}, Subnets: []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24")}}
+	return w
+}
+
+func addr(s string) netip.Addr        { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix    { return netip.MustParsePrefix(s) }
+func pick[T any](w *world, of ...T) T { return of[w.IntN(len(of))] }
+
+var (
+	worldNamespaces = []string{"a", "b", "c"}
+	worldProtocols  = []model.Protocol{model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP}
+)
+
+func (w *world) labels() map[string]string {
+	out := map[string]string{}
+	for _, k := range []string{"app", "tier"} {
+		if w.IntN(3) > 0 {
+			out[k] = pick(w, "x", "y", "z")
+		}
+	}
+	return out
+}
+
+func (w *world) labelSelector() *model.LabelSelector {
+	if w.IntN(4) == 0 {
+		return nil
+	}
+	s := &model.LabelSelector{}
+	for range w.IntN(3) {
+		r := model.Requirement{Key: pick(w, "app", "tier"), Op: pick(w, model.In, model.In, model.NotIn, model.Exists, model.DoesNotExist)}
+		if r.Op == model.In || r.Op == model.NotIn {
+			r.Values = pick(w, []string{"x"}, []string{"y"}, []string{"x", "z"})
+		}
+		s.Requirements = append(s.Requirements, r)
+	}
+	return s
+}
+
+func (w *world) selector() model.Selector {
+	s := model.Selector{Pods: w.labelSelector()}
+	if w.IntN(2) == 0 {
+		s.Namespace = pick(w, worldNamespaces...)
+	} else {
+		s.Namespaces = w.labelSelector()
+	}
+	return s
+}
+
+func (w *world) cidr() netip.Prefix {
+	return pick(w, prefix("0.0.0.0/0"), prefix("10.0.0.0/8"), prefix("10.1.0.0/24"), prefix("10.1.0.0/26"), prefix("10.1.0.16/28"),
+		prefix("10.1.0.17/32"), prefix("192.168.0.0/16"), prefix("192.168.7.0/24"), prefix("192.168.7.9/32"), prefix("2001:db8::/32"))
+}
+
+func (w *world) peer() model.Peer {
+	if w.IntN(2) == 0 {
+		s := w.selector()
+		return model.Peer{Pods: &s}
+	}
+	p := model.Peer{CIDR: w.cidr()}
+	for range w.IntN(3) {
+		p.Except = append(p.Except, w.cidr())
+	}
+	return p
+}
+
+func (w *world) portRange() model.PortRange {
+	r := model.PortRange{Protocol: pick(w, worldProtocols...)}
+	switch w.IntN(6) {
+	case 0:
+		r.First, r.Last = 0, 65535
+	case 1:
+		r.Protocol, r.First, r.Last = pick(w, model.ProtocolAny, model.ProtocolICMP), 0, 65535
+	case 2:
+		r.Named = pick(w, "http", "dns")
+		if w.IntN(4) == 0 {
+			r.Protocol = model.ProtocolAny
+		}
+	case 3:
+		r.First = uint16(w.IntN(100))
+		r.Last = r.First + uint16(w.IntN(30))
+	case 4:
+		r.First = pick(w, uint16(0), 1, 80, 65534, 65535, 32767)
+		r.Last = max(r.First, pick(w, uint16(0), 80, 81, 1024, 65535))
+		if w.IntN(4) == 0 {
+			r.Protocol = model.ProtocolAny
+		}
+	default:
+		r.First = pick(w, uint16(53), 80, 8080)
+		r.Last = r.First
+	}
+	return r
+}
+
+func (w *world) rules() []model.Rule {
+	var out []model.Rule
+	for range w.IntN(4) {
+		r := model.Rule{Action: pick(w, model.Allow, model.Allow, model.Deny, model.Pass)}
+		for range w.IntN(3) {
+			r.Peers = append(r.Peers, w.peer())
+		}
+		for range w.IntN(3) {
+			r.Ports = append(r.Ports, w.portRange())
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func (w *world) addPolicy(i int) {
+	p := &model.Policy{Kind: "NetworkPolicy", Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("p", i)},
+		Tier: pick(w, "default", "default", "admin"), Order: float64(w.IntN(3)), Subject: w.selector(),
+		Ingress: w.rules(), Egress: w.rules(), AppliesIngress: w.IntN(3) > 0, AppliesEgress: w.IntN(3) > 0}
+	if w.IntN(10) == 0 {
+		p.Invalid = "spec.ingress: broken"
+	}
+	if w.IntN(2) == 0 { // as the upstream kind has it: of its own namespace, rules only allow
+		p.Subject.Namespace, p.Subject.Namespaces, p.Tier, p.Order = p.Name.Namespace, nil, "default", 0
+		for _, rules := range [][]model.Rule{p.Ingress, p.Egress} {
+			for i := range rules {
+				rules[i].Action = model.Allow
+			}
+		}
+	}
+	w.c.Policies[p.Name] = p
+}
+
+func (w *world) addPod(i int) {
+	name := model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("pod", i)}
+	p := &model.Pod{Name: name, Labels: w.labels(), Node: pick(w, "n0", "n1", "n2", "n9"),
+		HostNetwork: w.IntN(12) == 0, Finished: w.IntN(12) == 0}
+	for range w.IntN(3) {
+		pp := model.PodPort{Name: pick(w, "", "http", "dns"), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 80, 8080)}
+		if w.IntN(3) == 0 {
+			pp.HostPort = pick(w, uint16(80), 8080, 30001)
+			pp.HostIP = pick(w, netip.Addr{}, netip.IPv4Unspecified(), addr("172.31.1.10"), addr("::1"))
+		}
+		p.Ports = append(p.Ports, pp)
+	}
+	ip := addr(fmt.Sprintf("10.1.%d.%d", w.IntN(3), 1+i%60))
+	if w.IntN(5) > 0 {
+		p.Addrs = append(p.Addrs, ip, addr(fmt.Sprintf("fd00::%d", i)))
+	}
+	if p.Node == "n0" && !p.HostNetwork && w.IntN(6) > 0 {
+		w.c.Local.Endpoints[ip] = &model.LocalEndpoint{Pod: name, Interface: fmt.Sprint("cali", i), IfIndex: 100 + i,
+			MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Addrs: []netip.Addr{ip}, NetnsCookie: uint64(1000 + i)}
+	}
+	if w.IntN(20) > 0 { // else the endpoint is here before the pod is known
+		w.c.Pods[name] = p
+	}
+}
+
+func (w *world) addService(i int) {
+	s := &model.Service{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("s", i)},
+		ClusterIPs:      []netip.Addr{addr(fmt.Sprintf("10.96.0.%d", 1+w.IntN(12))), addr("fd01::1")},
+		PublishNotReady: w.IntN(5) == 0, Affinity: pick(w, uint32(0), 0, 600)}
+	for range w.IntN(3) {
+		s.ExternalIPs = append(s.ExternalIPs, addr(fmt.Sprintf("10.96.0.%d", 1+w.IntN(20))))
+	}
+	if w.IntN(3) == 0 {
+		s.LBIPs = append(s.LBIPs, addr(fmt.Sprintf("192.168.7.%d", w.IntN(3))))
+	}
+	for j := range 1 + w.IntN(2) {
+		p := model.ServicePort{Name: fmt.Sprint("port", j), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 80, 8080)}
+		if w.IntN(2) == 0 {
+			p.NodePort = pick(w, uint16(30001), 30002)
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	w.c.Services[s.Name] = s
+}
+
+func (w *world) addSlice(i int) {
+	sl := &model.EndpointSlice{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("sl", i)}}
+	sl.Service = model.Name{Namespace: sl.Name.Namespace, Name: fmt.Sprint("s", w.IntN(8))}
+	for j := range 2 {
+		sl.Ports = append(sl.Ports, model.EndpointPort{Name: fmt.Sprint("port", j), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 8080)})
+	}
+	for range w.IntN(5) {
+		sl.Endpoints = append(sl.Endpoints, model.ServiceEndpoint{Addrs: []netip.Addr{addr(fmt.Sprintf("10.1.0.%d", 1+w.IntN(20)))},
+			Node: pick(w, "n0", "n1", ""), Ready: w.IntN(2) == 0, Serving: w.IntN(2) == 0, Terminating: w.IntN(2) == 0})
+	}
+	w.c.Slices[sl.Name] = sl
+}
+
+func (w *world) addNode(i int) {
+	n := &model.Node{Name: fmt.Sprint("n", i), Addrs: []netip.Addr{addr(fmt.Sprintf("172.31.%d.%d", 1+w.IntN(2), 10+i))},
+		LinkAddress: [6]byte{2, 1, 0, 0, 0, byte(i)}}
+	if w.IntN(3) == 0 {
+		n.Addrs = append(n.Addrs, addr(fmt.Sprintf("203.0.113.%d", w.IntN(2))))
+	}
+	w.c.Nodes[n.Name] = n
+}
+
+func (w *world) addPool(i int) {
+	cidr := []netip.Prefix{prefix("10.1.0.0/23"), prefix("10.1.2.0/24")}[i%2]
+	w.c.Pools[fmt.Sprint("pool", i)] = &model.Pool{Name: fmt.Sprint("pool", i), CIDR: cidr, BlockBits: 26, Workload: true,
+		VXLAN: pick(w, model.EncapNever, model.EncapAlways, model.EncapCrossSubnet), NATOutgoing: w.IntN(2) == 0, Disabled: w.IntN(4) == 0}
+}
+
+func (w *world) addBlock(i int) {
+	b := &model.Block{CIDR: netip.PrefixFrom(addr(fmt.Sprintf("10.1.%d.%d", i/4, i%4*64)), 26), Node: pick(w, "n0", "n1", "n2", "n9")}
+	w.c.Blocks[b.CIDR] = b
+}
+
+func (w *world) addNamespace(i int) {
+	n := worldNamespaces[i%len(worldNamespaces)]
+	w.c.Namespaces[n] = &model.Namespace{Name: n, Labels: w.labels()}
+}
+
+// fill populates the whole world.
+func (w *world) fill() *model.Cluster {
+	for i := range 2 + w.IntN(2) { // the third may be unknown
+		w.addNamespace(i)
+	}
+	times := func(n int, f func(int)) {
+		for i := range n {
+			f(i)
+		}
+	}
+	times(3, w.addNode)
+	times(2, w.addPool)
+	times(8, w.addBlock)
+	times(24, w.addPod)
+	times(8, w.addService)
+	times(12, w.addSlice)
+	times(1+w.IntN(10), w.addPolicy)
+	return w.c
+}

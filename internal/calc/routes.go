@@ -1,0 +1,124 @@
+package calc
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// vxlanOverhead is what VXLAN over IPv4 adds to an IP packet, in bytes: outer IPv4 20, UDP 8,
+// VXLAN 8 (RFC 7348), inner Ethernet 14.
+const vxlanOverhead = 50
+
+// settings returns the node's scalars.
+func settings(c *model.Cluster) nodestate.Settings {
+	m := &c.Settings
+	s := nodestate.Settings{
+		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
+		Tunnel:     nodestate.Tunnel{Port: m.VXLANPort, VNI: m.VXLANVNI, MTU: tunnelMTU(c)},
+		DataIfaces: m.DataIfaces, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
+		MaxFlows: m.MaxFlows, Timeouts: m.Timeouts,
+	}
+	if own := c.Nodes[c.Local.Node]; own != nil {
+		s.Node = own.NodeAddr()
+	}
+	for _, p := range c.Pools {
+		if !carriedPrefix(p.CIDR) {
+			continue
+		}
+		mtu := poolMTU(c, p)
+		s.PoolRoutes[p.CIDR.Masked()] = mtu
+		if !p.Disabled {
+			s.PodMTU = min(s.PodMTU, mtu)
+		}
+	}
+	for _, p := range c.ServiceCIDRs {
+		if carriedPrefix(p) {
+			s.PoolRoutes[p.Masked()] = s.PodMTU // behind a cluster IP may be a pod of any pool
+		}
+	}
+	return s
+}
+
+// tunnelMTU returns the bytes of an inner IP packet, 0 when neither the settings nor the uplink say.
+func tunnelMTU(c *model.Cluster) int {
+	if c.Settings.VXLANMTU > 0 {
+		return c.Settings.VXLANMTU
+	}
+	return max(c.Local.LinkMTU-vxlanOverhead, 0)
+}
+
+// poolMTU returns the MTU of the way to a pool's addresses. A pool that is tunnelled to some nodes
+// only has the tunnel's MTU throughout: a pod has one MTU for all its peers.
+func poolMTU(c *model.Cluster, p *model.Pool) int {
+	if encapsulates(p) {
+		return tunnelMTU(c)
+	}
+	return c.Local.LinkMTU
+}
+
+func encapsulates(p *model.Pool) bool {
+	return p.VXLAN == model.EncapAlways || p.VXLAN == model.EncapCrossSubnet
+}
+
+// tunnelled reports whether traffic to an address of the pool on that node is encapsulated. pool may
+// be nil: an address of no pool is not.
+func tunnelled(pool *model.Pool, sameLink bool) bool {
+	if pool == nil {
+		return false
+	}
+	return pool.VXLAN == model.EncapAlways || pool.VXLAN == model.EncapCrossSubnet && !sameLink
+}
+
+// routes returns a route for every pool and every block. A block whose node is not known, or has no
+// address, is part of its pool and no more: nothing is sent there.
+func routes(c *model.Cluster) map[netip.Prefix]nodestate.Route {
+	out := make(map[netip.Prefix]nodestate.Route, len(c.Pools)+len(c.Blocks))
+	for _, p := range c.Pools {
+		if carriedPrefix(p.CIDR) {
+			out[p.CIDR.Masked()] = nodestate.Route{Pool: true}
+		}
+	}
+	pools := poolIndex(c)
+	for _, b := range c.Blocks {
+		if !carriedPrefix(b.CIDR) {
+			continue
+		}
+		r := nodestate.Route{Pool: true}
+		if b.Node == c.Local.Node && b.Node != "" {
+			r.Local = true
+		} else if n := c.Nodes[b.Node]; n != nil && n.NodeAddr().IsValid() {
+			pool, _ := pools.lookup(b.CIDR.Addr())
+			r.Node = n.NodeAddr()
+			r.SameLink = sameLink(c, n)
+			r.Tunnel = tunnelled(pool, r.SameLink)
+		}
+		out[b.CIDR.Masked()] = r
+	}
+	return out
+}
+
+// poolIndex finds the pool of an address. Of two pools with one CIDR the smaller name counts.
+func poolIndex(c *model.Cluster) *prefixes[*model.Pool] {
+	sorted := make([]*model.Pool, 0, len(c.Pools))
+	for _, p := range c.Pools {
+		if p.CIDR.IsValid() {
+			sorted = append(sorted, p)
+		}
+	}
+	slices.SortFunc(sorted, func(a, b *model.Pool) int { return cmp.Compare(b.Name, a.Name) })
+	index := newPrefixes[*model.Pool]()
+	for _, p := range sorted {
+		index.set(p.CIDR, p)
+	}
+	return index
+}
+
+// sameLink reports whether a node is reached without a router between.
+func sameLink(c *model.Cluster, n *model.Node) bool {
+	a := n.NodeAddr()
+	return slices.ContainsFunc(c.Local.Subnets, func(p netip.Prefix) bool { return p.Contains(a) })
+}

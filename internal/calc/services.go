@@ -1,0 +1,320 @@
+package calc
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// source names what a service port comes from: a Service, or a pod of this node with host ports.
+type source struct {
+	hostPorts bool
+	name      model.Name
+}
+
+// port is one service port in one address family: what it answers on and what is behind it.
+type port struct {
+	src       source
+	text      string               // names its rule, unique
+	id        nodestate.Frontend   // its canonical frontend, and the key of its backends
+	frontends []nodestate.Frontend // all, with id; sorted, without repetition
+	value     nodestate.Service    // without the rule's number
+	rule      nodestate.Rule
+	backends  []nodestate.Backend
+}
+
+// services keeps the ports of all services and the tables made from them.
+type services struct {
+	ports     map[source][]*port
+	claims    map[nodestate.Frontend][]*port // who wants a frontend
+	slices    map[model.Name][]model.Name    // the EndpointSlices of a Service, sorted
+	owners    map[model.Name]model.Name      // the Service of an EndpointSlice
+	nameless  map[model.Name]struct{}        // EndpointSlices with endpoints that name no node
+	ids       *ids[nodestate.RuleID]
+	frontends table[nodestate.Frontend, nodestate.Service]
+	backends  table[nodestate.Frontend, []nodestate.Backend]
+	rules     *table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
+}
+
+func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
+	return &services{
+		ports: map[source][]*port{}, claims: map[nodestate.Frontend][]*port{},
+		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
+		nameless:  map[model.Name]struct{}{},
+		ids:       newIDs(digestServiceRule[nodestate.RuleID]),
+		frontends: newTable[nodestate.Frontend](func(a, b nodestate.Service) bool { return a == b }),
+		backends:  newTable[nodestate.Frontend](slices.Equal[[]nodestate.Backend]),
+		rules:     rules,
+	}
+}
+
+// table is a map that is copied before its first change after it was handed out.
+type table[K comparable, V any] struct {
+	m     map[K]V
+	own   bool
+	equal func(a, b V) bool
+}
+
+func newTable[K comparable, V any](equal func(a, b V) bool) table[K, V] {
+	return table[K, V]{m: map[K]V{}, equal: equal}
+}
+
+func (t *table[K, V]) write() {
+	if !t.own {
+		t.m, t.own = maps.Clone(t.m), true
+	}
+}
+
+func (t *table[K, V]) set(k K, v V) {
+	if have, ok := t.m[k]; ok && t.equal(have, v) {
+		return
+	}
+	t.write()
+	t.m[k] = v
+}
+
+func (t *table[K, V]) remove(k K) {
+	if _, ok := t.m[k]; ok {
+		t.write()
+		delete(t.m, k)
+	}
+}
+
+// update brings the tables up to date; a table was copied where it changed.
+func (s *services) update(c *model.Cluster, dirty *Dirty) {
+	s.frontends.own, s.backends.own = false, false
+	sources := s.dirtySources(c, dirty)
+	affected := map[nodestate.Frontend]struct{}{}
+	var gone, come []*port
+	for src := range sources {
+		have, want := s.ports[src], build(c, s, src)
+		for _, p := range have {
+			s.withdraw(p, affected)
+		}
+		for _, p := range want {
+			s.claim(p, affected)
+		}
+		if !slices.EqualFunc(have, want, func(a, b *port) bool { return a.text == b.text }) {
+			gone, come = append(gone, have...), append(come, want...)
+		}
+		if len(want) == 0 {
+			delete(s.ports, src)
+		} else {
+			s.ports[src] = want
+		}
+	}
+	s.renumber(gone, come, affected)
+	s.resolve(affected)
+}
+
+// dirtySources says which services to compute again, and keeps the index of slices.
+func (s *services) dirtySources(c *model.Cluster, dirty *Dirty) map[source]struct{} {
+	out := map[source]struct{}{}
+	switch {
+	case dirty.Has(model.KindSlices):
+		clear(s.slices)
+		clear(s.owners)
+		clear(s.nameless)
+		for name := range c.Slices {
+			s.indexSlice(c, name)
+		}
+	default:
+		for name := range dirty.Slices {
+			out[source{name: s.owners[name]}] = struct{}{}
+			s.indexSlice(c, name)
+			out[source{name: s.owners[name]}] = struct{}{}
+		}
+	}
+	if dirty.Has(model.KindSlices | model.KindServices) {
+		for name := range c.Services {
+			out[source{name: name}] = struct{}{}
+		}
+		for src := range s.ports {
+			if !src.hostPorts {
+				out[src] = struct{}{}
+			}
+		}
+	}
+	for name := range dirty.Services {
+		out[source{name: name}] = struct{}{}
+	}
+	if dirty.Has(model.KindLocal) {
+		for name := range s.nameless {
+			out[source{name: s.owners[name]}] = struct{}{}
+		}
+	}
+	for name := range dirty.Pods {
+		out[source{hostPorts: true, name: name}] = struct{}{}
+	}
+	if dirty.Has(model.KindPods | model.KindLocal) {
+		for _, ep := range c.Local.Endpoints {
+			out[source{hostPorts: true, name: ep.Pod}] = struct{}{}
+		}
+		for src := range s.ports {
+			if src.hostPorts {
+				out[src] = struct{}{}
+			}
+		}
+	}
+	return out
+}
+
+// indexSlice brings the index up to date with one slice, which may be gone.
+func (s *services) indexSlice(c *model.Cluster, name model.Name) {
+	if owner, ok := s.owners[name]; ok {
+		of := s.slices[owner]
+		if i, found := slices.BinarySearchFunc(of, name, compareNames); found {
+			of = slices.Delete(of, i, i+1)
+		}
+		if len(of) == 0 {
+			delete(s.slices, owner)
+		} else {
+			s.slices[owner] = of
+		}
+		delete(s.owners, name)
+	}
+	delete(s.nameless, name)
+	sl := c.Slices[name]
+	if sl == nil || sl.Service == (model.Name{}) {
+		return
+	}
+	of := s.slices[sl.Service]
+	if i, found := slices.BinarySearchFunc(of, name, compareNames); !found {
+		s.slices[sl.Service] = slices.Insert(of, i, name)
+	}
+	s.owners[name] = sl.Service
+	if nameless(sl) {
+		s.nameless[name] = struct{}{}
+	}
+}
+
+// renumber keeps the rules of service ports.
+func (s *services) renumber(gone, come []*port, affected map[nodestate.Frontend]struct{}) {
+	var remove, add []string
+	for _, p := range gone {
+		remove = append(remove, p.text)
+		s.rules.remove(s.ids.byText[p.text])
+	}
+	for _, p := range come {
+		add = append(add, p.text)
+	}
+	others := map[string]bool{}
+	for _, text := range s.ids.update(remove, add) {
+		others[text] = true
+	}
+	if len(others) > 0 { // rare: digests collide
+		s.renumberOthers(others, affected)
+	}
+	for _, p := range come {
+		s.rules.set(s.ids.byText[p.text], p.rule)
+	}
+}
+
+// renumberOthers writes the rules anew whose numbers changed because of other rules. Which numbers they
+// had is not known any more, so all of services' are looked at.
+func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.Frontend]struct{}) {
+	stale := map[nodestate.RuleID]bool{}
+	for id := range s.rules.m {
+		stale[id] = id&policyRuleBit == 0
+	}
+	for _, of := range s.ports {
+		for _, p := range of {
+			id := s.ids.byText[p.text]
+			stale[id] = false
+			s.rules.set(id, p.rule)
+			if moved[p.text] {
+				for _, f := range p.frontends {
+					affected[f] = struct{}{}
+				}
+			}
+		}
+	}
+	for id, is := range stale {
+		if is {
+			s.rules.remove(id)
+		}
+	}
+}
+
+// build returns the ports of a source as the cluster has them now, none when it is gone.
+func build(c *model.Cluster, s *services, src source) []*port {
+	if src.hostPorts {
+		return hostPorts(c, src)
+	}
+	svc := c.Services[src.name]
+	if svc == nil {
+		return nil
+	}
+	var out []*port
+	seen := map[string]bool{}
+	for fam := range 2 {
+		ips := carriedOf(svc.ClusterIPs, fam)
+		if len(ips) == 0 {
+			continue
+		}
+		ips = append(append(ips, carriedOf(svc.ExternalIPs, fam)...), carriedOf(svc.LBIPs, fam)...)
+		for i := range svc.Ports {
+			p := servicePort(src, svc, &svc.Ports[i], ips)
+			if seen[p.text] {
+				continue
+			}
+			seen[p.text] = true
+			p.backends = choose(c, s.slices[src.name], svc, &svc.Ports[i], fam)
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// servicePort describes one port; ips are all its addresses of one family, a cluster IP first.
+func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips []netip.Addr) *port {
+	detail := "port " + sp.Name
+	if sp.Name == "" {
+		detail = "port " + portText(sp.Port, sp.Protocol)
+	}
+	p := &port{src: src, id: nodestate.Frontend{Addr: ips[0], Port: sp.Port, Proto: sp.Protocol},
+		rule: nodestate.Rule{Kind: "Service", Name: svc.Name.String(), Detail: detail}}
+	if !ips[0].Is4() {
+		p.rule.Detail += " IPv6"
+	}
+	p.text = ruleText(p.rule)
+	p.value = nodestate.Service{ID: p.id, Affinity: svc.Affinity}
+	for _, ip := range ips {
+		p.frontends = append(p.frontends, nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol})
+	}
+	if sp.NodePort != 0 {
+		p.frontends = append(p.frontends, nodestate.Frontend{Addr: unspecified(ips[0]), Port: sp.NodePort, Proto: sp.Protocol})
+	}
+	slices.SortFunc(p.frontends, compareFrontends)
+	p.frontends = slices.Compact(p.frontends)
+	return p
+}
+
+// carriedOf returns the addresses of one family that go into tables.
+func carriedOf(all []netip.Addr, fam int) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range all {
+		if a.IsValid() && carried(a) && family(a) == fam {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func unspecified(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+func portText(n uint16, p model.Protocol) string {
+	return strconv.Itoa(int(n)) + "/" + p.String()
+}
+
+// ruleText is the text that a rule's number is made from.
+func ruleText(r nodestate.Rule) string { return r.Kind + "\x00" + r.Name + "\x00" + r.Detail }

@@ -1,0 +1,203 @@
+// Package config makes the effective settings of a node out of the FelixConfiguration resources and the
+// daemon's environment: the environment wins over FelixConfiguration node.<name>, which wins over
+// FelixConfiguration default, which wins over the documented default. A value that is not valid is
+// reported, and the last good one stays in force. A field that has no effect yet is reported when it is
+// set to something else than its default.
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// Effective is what is in force on this node.
+type Effective struct {
+	Settings model.Settings
+	Health   Endpoint
+	Metrics  Metrics
+	// CgroupV2Path is the folder of the unified control group hierarchy whose sockets are this node's;
+	// empty = the root of the hierarchy.
+	CgroupV2Path string
+}
+
+// Endpoint is where something listens.
+type Endpoint struct {
+	Enabled bool
+	Host    string // empty = every address
+	Port    uint16
+}
+
+// Metrics says what is offered to Prometheus, and where.
+type Metrics struct {
+	Endpoint
+	Go, Process bool
+}
+
+// Default returns the documented defaults.
+func Default() Effective {
+	return Effective{
+		Settings: model.DefaultSettings(),
+		Health:   Endpoint{Host: "localhost", Port: 9099},
+		Metrics:  Metrics{Endpoint: Endpoint{Port: 9091}, Go: true, Process: true},
+	}
+}
+
+// Result is Effective with what is to be said about it.
+type Result struct {
+	Effective
+	// Problems are values that are not valid.
+	Problems []weirv1.Problem
+	// Unsupported are fields that are set but have no effect yet, one line each.
+	Unsupported []string
+}
+
+// Resolver holds what was configured. It is not safe for concurrent use.
+type Resolver struct {
+	node string
+	env  []setting
+	// envProblems are found once: the environment does not change.
+	unknownEnv []string
+	specs      map[string]map[string]any
+	lastGood   map[string]string
+	// read says that what was configured is known. Before that, nothing configured means nothing: a value
+	// that was good before a restart is kept for the case that its field's is bad now.
+	read bool
+}
+
+// setting is one value as it was written.
+type setting struct {
+	field  *field
+	name   string // as written
+	text   string
+	object string // where: "FelixConfiguration default", "environment of weir-node"
+	path   string // field path or variable
+}
+
+// New returns a Resolver for the node. environ has the form of os.Environ. lastGood is what LastGood
+// returned before a restart, or nil.
+func New(node string, environ []string, lastGood map[string]string) *Resolver {
+	r := &Resolver{node: node, specs: map[string]map[string]any{}, lastGood: map[string]string{}}
+	maps.Copy(r.lastGood, lastGood)
+	for _, kv := range environ {
+		name, text, _ := strings.Cut(kv, "=")
+		if len(name) < len(envPrefix) || !strings.EqualFold(name[:len(envPrefix)], envPrefix) || text == "" {
+			continue
+		}
+		f := byEnv[strings.ToLower(name[len(envPrefix):])]
+		if f == nil {
+			r.unknownEnv = append(r.unknownEnv, fmt.Sprintf("environment of weir-node %s = %q: not known to Weir yet, or misspelt; it has no effect", name, text))
+			continue
+		}
+		r.env = append(r.env, setting{field: f, name: name, text: text, object: "environment of weir-node", path: name})
+	}
+	slices.Sort(r.unknownEnv)
+	return r
+}
+
+const envPrefix = "FELIX_"
+
+// Set records the spec of the FelixConfiguration of a name as decoded JSON; nil when it is gone. Those
+// of other nodes are ignored. It reports whether the name concerns this node.
+func (r *Resolver) Set(name string, spec map[string]any) bool {
+	if name != "default" && name != "node."+r.node {
+		return false
+	}
+	r.read = true
+	if spec == nil {
+		delete(r.specs, name)
+	} else {
+		r.specs[name] = spec
+	}
+	return true
+}
+
+// LastGood returns the values that are in force, by field, for New after a restart.
+func (r *Resolver) LastGood() map[string]string { return maps.Clone(r.lastGood) }
+
+// Resolve returns what is in force.
+func (r *Resolver) Resolve() Result {
+	out := Result{Effective: Default()}
+	out.Unsupported = slices.Clone(r.unknownEnv)
+	chosen := r.chosen(&out)
+	for i := range fields {
+		f := &fields[i]
+		s, ok := chosen[f.name]
+		if !ok {
+			if r.read {
+				delete(r.lastGood, f.name)
+			}
+			continue
+		}
+		if f.apply == nil {
+			if !f.isDefault(s.text) {
+				out.Unsupported = append(out.Unsupported, fmt.Sprintf("%s %s = %s: not supported yet; it has no effect", s.object, s.path, s.text))
+			}
+			continue
+		}
+		r.apply(&out, f, s)
+	}
+	if out.Settings.SNATPortLast < out.Settings.SNATPortFirst {
+		d := model.DefaultSettings()
+		out.Settings.SNATPortFirst, out.Settings.SNATPortLast = d.SNATPortFirst, d.SNATPortLast
+	}
+	return out
+}
+
+// chosen picks for each field the setting that wins.
+func (r *Resolver) chosen(out *Result) map[string]setting {
+	chosen := map[string]setting{}
+	for _, name := range []string{"default", "node." + r.node} {
+		spec := r.specs[name]
+		object := "FelixConfiguration " + name
+		for _, key := range slices.Sorted(maps.Keys(spec)) {
+			text := textOf(spec[key])
+			if text == "" {
+				continue
+			}
+			f := byName[key]
+			if f == nil {
+				out.Unsupported = append(out.Unsupported,
+					fmt.Sprintf("%s spec.%s = %s: not known to Weir yet, or misspelt; it has no effect", object, key, text))
+				continue
+			}
+			chosen[f.name] = setting{field: f, name: key, text: text, object: object, path: "spec." + key}
+		}
+	}
+	for _, s := range r.env {
+		chosen[s.field.name] = s
+	}
+	return chosen
+}
+
+// apply puts a setting in force, or the last good value of its field when it is not valid.
+func (r *Resolver) apply(out *Result, f *field, s setting) {
+	trial := out.Effective
+	notes, err := f.apply(&trial, s.text)
+	if err == nil {
+		out.Effective = trial
+		r.lastGood[f.name] = s.text
+		for _, n := range notes {
+			out.Unsupported = append(out.Unsupported, fmt.Sprintf("%s %s%s", s.object, s.path, n))
+		}
+		return
+	}
+	stays := "the default " + strconv.Quote(f.def)
+	if good, ok := r.lastGood[f.name]; ok {
+		trial = out.Effective
+		if _, err := f.apply(&trial, good); err == nil {
+			out.Effective = trial
+			stays = "the last good value " + strconv.Quote(good)
+		}
+	}
+	out.Problems = append(out.Problems, weirv1.Problem{
+		Object: s.object, Field: s.path, Value: s.text,
+		Message: err.Error() + "; " + stays + " stays in force",
+		Action:  "set it to " + f.allowed() + ", or remove it",
+	})
+}

@@ -1,0 +1,176 @@
+package config
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+func spec(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
+	got := New("n1", nil, nil).Resolve()
+	if got.Effective != Default() {
+		t.Errorf("nothing configured gives %+v, want %+v", got.Effective, Default())
+	}
+	if len(got.Problems)+len(got.Unsupported) > 0 {
+		t.Errorf("nothing configured is complained about: %v %v", got.Problems, got.Unsupported)
+	}
+}
+
+// Writing a field's default must be accepted without a word, and change nothing.
+func TestEveryDefaultIsAccepted(t *testing.T) {
+	for _, f := range fields {
+		if f.def == "" || f.name == "bpfEnabled" {
+			continue
+		}
+		r := New("n1", []string{"FELIX_" + strings.ToUpper(f.env) + "=" + f.def}, nil)
+		got := r.Resolve()
+		if got.Effective != Default() || len(got.Problems) > 0 || len(got.Unsupported) > 0 {
+			t.Errorf("%s=%s: %+v", f.env, f.def, got)
+		}
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	r := New("n1", nil, nil)
+	step := func(what string, wantDSR bool, wantPort uint16) {
+		t.Helper()
+		got := r.Resolve()
+		if got.Settings.DSR != wantDSR || got.Settings.VXLANPort != wantPort || len(got.Problems) > 0 {
+			t.Errorf("%s: DSR %v port %d, want %v %d; problems %v", what, got.Settings.DSR, got.Settings.VXLANPort, wantDSR, wantPort, got.Problems)
+		}
+	}
+	r.Set("default", spec(t, `{"bpfExternalServiceMode":"DSR","vxlanPort":4790}`))
+	step("default", true, 4790)
+	r.Set("node.n1", spec(t, `{"bpfExternalServiceMode":"Tunnel"}`))
+	step("node over default", false, 4790)
+	if r.Set("node.n2", spec(t, `{"bpfExternalServiceMode":"DSR"}`)) {
+		t.Error("the configuration of another node was taken")
+	}
+	step("another node's", false, 4790)
+	r.Set("node.n1", nil)
+	step("node's gone", true, 4790)
+	r.Set("default", nil)
+	step("all gone", false, 4789)
+
+	env := New("n1", []string{"felix_bpfexternalservicemode=dsr", "PATH=/bin"}, nil)
+	env.Set("node.n1", spec(t, `{"bpfExternalServiceMode":"Tunnel"}`))
+	if got := env.Resolve(); !got.Settings.DSR {
+		t.Error("the environment does not win over the node's resource")
+	}
+}
+
+func TestValues(t *testing.T) {
+	d := model.DefaultSettings()
+	for _, c := range []struct {
+		spec  string
+		check func(Effective) bool
+	}{
+		{`{"bpfConnectTimeLoadBalancing":"Disabled"}`, func(e Effective) bool { return e.Settings.ConnectTime == model.ConnectTimeDisabled }},
+		{`{"bpfConnectTimeLoadBalancingEnabled":true}`, func(e Effective) bool { return e.Settings.ConnectTime == model.ConnectTimeEnabled }},
+		{`{"bpfConnectTimeLoadBalancingEnabled":true,"bpfConnectTimeLoadBalancing":"TCP"}`, func(e Effective) bool { return e.Settings.ConnectTime == model.ConnectTimeTCP }},
+		{`{"bpfExternalServiceMode":"dsr"}`, func(e Effective) bool { return e.Settings.DSR }},
+		{`{"vxlanVNI":16777215,"vxlanMTU":1400}`, func(e Effective) bool { return e.Settings.VXLANVNI == 16777215 && e.Settings.VXLANMTU == 1400 }},
+		{`{"bpfPSNATPorts":"30000:30100"}`, func(e Effective) bool {
+			return e.Settings.SNATPortFirst == 30000 && e.Settings.SNATPortLast == 30100
+		}},
+		{`{"natOutgoingExclusions":"IPPoolsAndHostIPs"}`, func(e Effective) bool { return e.Settings.NATExcludeHostIPs }},
+		{`{"bpfConntrackTimeouts":{"tcpSynSent":"5s","tcpFinsSeen":"Auto","udpTimeout":"Auto"}}`, func(e Effective) bool {
+			return e.Settings.Timeouts.TCPSynSent == 5*time.Second && e.Settings.Timeouts.UDP == d.Timeouts.UDP
+		}},
+		{`{"healthEnabled":true,"healthPort":9199}`, func(e Effective) bool { return e.Health.Enabled && e.Health.Port == 9199 }},
+		{`{"prometheusMetricsEnabled":true,"prometheusGoMetricsEnabled":false}`, func(e Effective) bool { return e.Metrics.Enabled && !e.Metrics.Go }},
+		{`{"bpfDataIfacePattern":"^up","interfacePrefix":"pod","bpfMapSizeConntrack":1024}`, func(e Effective) bool {
+			return e.Settings.DataIfaces == "^up" && e.Settings.InterfacePrefix == "pod" && e.Settings.MaxFlows == 1024
+		}},
+	} {
+		r := New("n1", nil, nil)
+		r.Set("default", spec(t, c.spec))
+		if got := r.Resolve(); !c.check(got.Effective) || len(got.Problems) > 0 || len(got.Unsupported) > 0 {
+			t.Errorf("%s: %+v", c.spec, got)
+		}
+	}
+}
+
+func TestInvalidKeepsTheLastGoodValue(t *testing.T) {
+	for _, c := range []struct{ field, good, bad, wantIn string }{
+		{"vxlanPort", `4790`, `70000`, "1..65535"},
+		{"vxlanPort", `4790`, `0`, "1..65535"},
+		{"vxlanVNI", `5`, `16777216`, "1..16777215"},
+		{"vxlanMTU", `1400`, `-1`, "576..65485 or 0"},
+		{"bpfPSNATPorts", `"20000:20100"`, `"80:20000"`, "1024..65535"},
+		{"bpfPSNATPorts", `"20000:20100"`, `"30000:20000"`, "first:last"},
+		{"bpfExternalServiceMode", `"DSR"`, `"direct"`, "Tunnel, DSR"},
+		{"bpfDataIfacePattern", `"^up"`, `"("`, "regular expression"},
+		{"interfacePrefix", `"pod"`, `"a/b"`, "one to four"},
+		{"bpfMapSizeConntrack", `2048`, `"many"`, "1024.."},
+		{"bpfConntrackTimeouts", `{"udpTimeout":"90s"}`, `{"udpTimeout":"0s"}`, "1s"},
+		{"bpfConntrackTimeouts", `{"udpTimeout":"90s"}`, `{"nonsense":"9s"}`, "nonsense"},
+		{"healthPort", `9199`, `99999`, "1..65535"},
+	} {
+		r := New("n1", nil, nil)
+		r.Set("default", spec(t, `{"`+c.field+`":`+c.good+`}`))
+		want := r.Resolve()
+		if len(want.Problems) > 0 {
+			t.Fatalf("%s = %s: %v", c.field, c.good, want.Problems)
+		}
+		r.Set("default", spec(t, `{"`+c.field+`":`+c.bad+`}`))
+		for _, when := range []struct {
+			what string
+			r    *Resolver
+		}{{"now", r}, {"after a restart", restarted(t, r, `{"`+c.field+`":`+c.bad+`}`)}} {
+			got := when.r.Resolve()
+			if got.Effective != want.Effective {
+				t.Errorf("%s = %s %s: the last good value is not in force", c.field, c.bad, when.what)
+			}
+			if len(got.Problems) != 1 || got.Problems[0].Object != "FelixConfiguration default" || got.Problems[0].Field != "spec."+c.field ||
+				!strings.Contains(got.Problems[0].String(), c.wantIn) || got.Problems[0].Action == "" {
+				t.Errorf("%s = %s %s: problems %v", c.field, c.bad, when.what, got.Problems)
+			}
+		}
+		r.Set("default", nil)
+		if got := r.Resolve(); got.Effective != Default() || len(got.Problems) > 0 {
+			t.Errorf("%s removed: %+v", c.field, got)
+		}
+	}
+}
+
+func restarted(t *testing.T, r *Resolver, text string) *Resolver {
+	next := New("n1", nil, r.LastGood())
+	next.Resolve() // before the cluster was read, as an agent that starts does
+	next.Set("default", spec(t, text))
+	return next
+}
+
+func TestInvalidWithoutAnEarlierValueGivesTheDefault(t *testing.T) {
+	got := New("n1", []string{"FELIX_VXLANPORT=x"}, nil)
+	res := got.Resolve()
+	if res.Settings.VXLANPort != 4789 || len(res.Problems) != 1 || res.Problems[0].Field != "FELIX_VXLANPORT" {
+		t.Errorf("%+v", res)
+	}
+}
+
+func TestUnsupportedIsSaid(t *testing.T) {
+	r := New("n1", []string{"FELIX_WIREGUARDENABLED=true", "FELIX_NOSUCHTHING=1"}, nil)
+	r.Set("default", spec(t, `{"bpfLogLevel":"Debug","vxlanEnabled":true,"routeRefreshInterval":"90s","typo":3,"bpfEnabled":false,"bpfConntrackTimeouts":{"tcpFinsSeen":"9s"}}`))
+	got := strings.Join(r.Resolve().Unsupported, "\n")
+	for _, want := range []string{"FELIX_WIREGUARDENABLED", "FELIX_NOSUCHTHING", "spec.bpfLogLevel = Debug", "spec.vxlanEnabled", "spec.typo", "spec.bpfEnabled", "tcpFinsSeen"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s is not mentioned in:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "routeRefreshInterval") {
+		t.Errorf("a default is complained about:\n%s", got)
+	}
+}

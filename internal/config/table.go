@@ -1,0 +1,201 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+const (
+	hostPattern = `^[A-Za-z0-9.:_-]{0,253}$`
+	hostWords   = "a host name or an IP address"
+)
+
+// fields is the table of everything that may be configured: the name in the FelixConfiguration, the name
+// in the environment, the default, and how a value is read.
+var fields = []field{
+	// Health port and timeouts.
+	boolean("healthEnabled", "HealthEnabled", false, func(e *Effective, v bool) { e.Health.Enabled = v }),
+	text("healthHost", "HealthHost", "localhost", hostPattern, hostWords, func(e *Effective, v string) { e.Health.Host = v }),
+	integer("healthPort", "HealthPort", 9099, 1, 65535, func(e *Effective, v int) { e.Health.Port = uint16(v) }),
+	unsupported("healthTimeoutOverrides", "HealthTimeoutOverrides", ""),
+
+	// Prometheus metrics.
+	boolean("prometheusGoMetricsEnabled", "PrometheusGoMetricsEnabled", true, func(e *Effective, v bool) { e.Metrics.Go = v }),
+	unsupported("prometheusMetricsCAFile", "PrometheusMetricsCAFile", ""),
+	unsupported("prometheusMetricsCertFile", "PrometheusMetricsCertFile", ""),
+	unsupported("prometheusMetricsClientAuth", "PrometheusMetricsClientAuth", "NoClientCert"),
+	boolean("prometheusMetricsEnabled", "PrometheusMetricsEnabled", false, func(e *Effective, v bool) { e.Metrics.Enabled = v }),
+	text("prometheusMetricsHost", "PrometheusMetricsHost", "", hostPattern, hostWords, func(e *Effective, v string) { e.Metrics.Host = v }),
+	unsupported("prometheusMetricsKeyFile", "PrometheusMetricsKeyFile", ""),
+	integer("prometheusMetricsPort", "PrometheusMetricsPort", 9091, 1, 65535, func(e *Effective, v int) { e.Metrics.Port = uint16(v) }),
+	boolean("prometheusProcessMetricsEnabled", "PrometheusProcessMetricsEnabled", true, func(e *Effective, v bool) { e.Metrics.Process = v }),
+	unsupported("prometheusWireGuardMetricsEnabled", "PrometheusWireGuardMetricsEnabled", "true", "false"),
+
+	// Common.
+	unsupported("allowIPIPPacketsFromWorkloads", "AllowIPIPPacketsFromWorkloads", "false"),
+	unsupported("allowVXLANPacketsFromWorkloads", "AllowVXLANPacketsFromWorkloads", "false"),
+	text("cgroupV2Path", "CgroupV2Path", "", `^(/[^\x00\n]*)?$`, "an absolute path", func(e *Effective, v string) { e.CgroupV2Path = v }),
+	unsupported("dataplaneWatchdogTimeout", "DataplaneWatchdogTimeout", "90s"),
+	unsupported("defaultEndpointToHostAction", "DefaultEndpointToHostAction", "DROP"),
+	unsupported("deviceRouteProtocol", "DeviceRouteProtocol", "3"),
+	unsupported("deviceRouteSourceAddress", "DeviceRouteSourceAddress", ""),
+	unsupported("deviceRouteSourceAddressIPv6", "DeviceRouteSourceAddressIPv6", ""),
+	unsupported("endpointStatusPathPrefix", "EndpointStatusPathPrefix", "/var/run/calico"),
+	unsupported("externalNodesList", "ExternalNodesCIDRList", ""),
+	unsupported("failsafeInboundHostPorts", "FailsafeInboundHostPorts", ""),
+	unsupported("failsafeOutboundHostPorts", "FailsafeOutboundHostPorts", ""),
+	unsupported("floatingIPs", "FloatingIPs", "Disabled"),
+	unsupported("ipForwarding", "IPForwarding", "Enabled"),
+	unsupported("ipv4ElevatedRoutePriority", "IPv4ElevatedRoutePriority", "512"),
+	unsupported("ipv4NormalRoutePriority", "IPv4NormalRoutePriority", "1024"),
+	unsupported("ipv6ElevatedRoutePriority", "IPv6ElevatedRoutePriority", "512"),
+	unsupported("ipv6NormalRoutePriority", "IPv6NormalRoutePriority", "1024"),
+	unsupported("interfaceExclude", "InterfaceExclude", `["^kube-ipvs0$"]`, "^kube-ipvs0$", "kube-ipvs0"),
+	text("interfacePrefix", "InterfacePrefix", "cali", `^[a-zA-Z][a-zA-Z0-9]{0,3}$`, "a prefix of one to four letters and digits",
+		func(e *Effective, v string) { e.Settings.InterfacePrefix = v }),
+	unsupported("interfaceRefreshInterval", "InterfaceRefreshInterval", "90s"),
+	unsupported("ipv6Support", "Ipv6Support", "true", "false"),
+	unsupported("localSubnetL2Reachability", "LocalSubnetL2Reachability", "Disabled"),
+	unsupported("localSubnetL2ReachabilityRefreshInterval", "LocalSubnetL2ReachabilityRefreshInterval", "120s"),
+	unsupported("mtuIfacePattern", "MTUIfacePattern", "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)"),
+	unsupported("natOutgoingAddress", "NATOutgoingAddress", ""),
+	choice("natOutgoingExclusions", "NATOutgoingExclusions", "IPPoolsOnly", []string{"IPPoolsOnly", "IPPoolsAndHostIPs"},
+		func(e *Effective, v string) { e.Settings.NATExcludeHostIPs = v == "IPPoolsAndHostIPs" }),
+	unsupported("natPortRange", "NATPortRange", "0", "0:0"),
+	unsupported("nftablesFlowTableDataIfacePattern", "NFTablesFlowTableDataIfacePattern", ""),
+	unsupported("nftablesFlowTableOffload", "NFTablesFlowTableOffload", "Disabled"),
+	unsupported("nftablesMode", "NFTablesMode", "Auto"),
+	unsupported("netlinkTimeout", "NetlinkTimeoutSecs", "10s"),
+	unsupported("policySyncPathPrefix", "PolicySyncPathPrefix", ""),
+	unsupported("programClusterRoutes", "ProgramClusterRoutes", "EnabledIPIPOnly"),
+	unsupported("removeExternalRoutes", "RemoveExternalRoutes", "true"),
+	unsupported("requireMTUFile", "RequireMTUFile", "false"),
+	unsupported("routeRefreshInterval", "RouteRefreshInterval", "90s"),
+	unsupported("routeSource", "RouteSource", "CalicoIPAM"),
+	unsupported("routeSyncDisabled", "RouteSyncDisabled", "false"),
+	unsupported("routeTableRange", "RouteTableRange", `{"Min":0,"Max":0}`, `{"min":0,"max":0}`, `{"max":0,"min":0}`),
+	unsupported("routeTableRanges", "RouteTableRanges", ""),
+	unsupported("serviceLoopPrevention", "ServiceLoopPrevention", "Drop"),
+	unsupported("workloadSourceSpoofing", "WorkloadSourceSpoofing", "Disabled"),
+
+	// nftables.
+	unsupported("nftablesFilterAllowAction", "NftablesFilterAllowAction", "ACCEPT"),
+	unsupported("nftablesFilterDenyAction", "NftablesFilterDenyAction", "DROP"),
+	unsupported("nftablesMangleAllowAction", "NftablesMangleAllowAction", "ACCEPT"),
+	unsupported("nftablesMarkMask", "NftablesMarkMask", "4294901760", "0xffff0000"),
+	unsupported("nftablesRefreshInterval", "NftablesRefreshInterval", "180s"),
+
+	// eBPF.
+	unsupported("bpfAttachType", "BPFAttachType", "Netkit", "TCX"),
+	unsupported("bpfCTLBLogFilter", "BPFCTLBLogFilter", ""),
+	connectTimeEnabled(), // before the newer field, so that this wins when both are set
+	choice("bpfConnectTimeLoadBalancing", "BPFConnectTimeLoadBalancing", "TCP", []string{"TCP", "Enabled", "Disabled"},
+		func(e *Effective, v string) { e.Settings.ConnectTime = model.ConnectTimeLB(v) }),
+	unsupported("bpfConntrackMode", "BPFConntrackCleanupMode", "Auto"),
+	unsupported("bpfConntrackLogLevel", "BPFConntrackLogLevel", "off"),
+	{name: "bpfConntrackTimeouts", env: "BPFConntrackTimeouts", def: "TCPSynSent=20s,TCPEstablished=1h,TCPResetSeen=40s,UDPTimeout=60s,ICMPTimeout=5s,GenericTimeout=10m",
+		allow: "durations 1s..168h or Auto", apply: applyTimeouts},
+	unsupported("bpfDSROptoutCIDRs", "BPFDSROptoutCIDRs", ""),
+	pattern("bpfDataIfacePattern", "BPFDataIfacePattern", `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
+		func(e *Effective, v string) { e.Settings.DataIfaces = v }),
+	unsupported("bpfDisableGROForIfaces", "BPFDisableGROForIfaces", ""),
+	unsupported("bpfDisableUnprivileged", "BPFDisableUnprivileged", "true"),
+	bpfEnabled(),
+	unsupported("bpfEnforceRPF", "BPFEnforceRPF", "Loose"),
+	unsupported("bpfExcludeCIDRsFromNAT", "BPFExcludeCIDRsFromNAT", ""),
+	unsupported("bpfExportBufferSizeMB", "BPFExportBufferSizeMB", "1"),
+	unsupported("bpfExtToServiceConnmark", "BPFExtToServiceConnmark", "0"),
+	choice("bpfExternalServiceMode", "BPFExternalServiceMode", "tunnel", []string{"Tunnel", "DSR"},
+		func(e *Effective, v string) { e.Settings.DSR = v == "DSR" }),
+	unsupported("bpfForceTrackPacketsFromIfaces", "BPFForceTrackPacketsFromIfaces", `["docker+"]`, "docker+"),
+	unsupported("bpfHostConntrackBypass", "BPFHostConntrackBypass", "false"),
+	unsupported("bpfHostNetworkedNATWithoutCTLB", "BPFHostNetworkedNATWithoutCTLB", "Enabled"),
+	unsupported("bpfIPFragTimeout", "BPFIPFragTimeout", "0"),
+	unsupported("bpfIPFragmentReassemblyEnabled", "BPFIPFragmentReassemblyEnabled", "true"),
+	unsupported("bpfJITHardening", "BPFJITHardening", "Auto"),
+	unsupported("bpfKubeProxyHealthzPort", "BPFKubeProxyHealthzPort", "10256"),
+	unsupported("bpfKubeProxyIptablesCleanupEnabled", "BPFKubeProxyIptablesCleanupEnabled", "true"),
+	unsupported("bpfKubeProxyMinSyncPeriod", "BPFKubeProxyMinSyncPeriod", "1s"),
+	unsupported("bpfL3IfacePattern", "BPFL3IfacePattern", ""),
+	unsupported("bpfLogFilters", "BPFLogFilters", ""),
+	unsupported("bpfLogLevel", "BPFLogLevel", "off"),
+	unsupported("bpfMaglevMaxEndpointsPerService", "BPFMaglevMaxEndpointsPerService", "100"),
+	unsupported("bpfMaglevMaxServices", "BPFMaglevMaxServices", "100"),
+	integer("bpfMapSizeConntrack", "BPFMapSizeConntrack", 512000, 1024, 16<<20, func(e *Effective, v int) { e.Settings.MaxFlows = v }),
+	unsupported("bpfMapSizeConntrackCleanupQueue", "BPFMapSizeConntrackCleanupQueue", "100000"),
+	unsupported("bpfMapSizeConntrackScaling", "BPFMapSizeConntrackScaling", "DoubleIfFull"),
+	unsupported("bpfMapSizeIPSets", "BPFMapSizeIPSets", "1048576"),
+	unsupported("bpfMapSizeIfState", "BPFMapSizeIfState", "1000"),
+	unsupported("bpfMapSizeNATAffinity", "BPFMapSizeNATAffinity", "65536"),
+	unsupported("bpfMapSizeNATBackend", "BPFMapSizeNATBackend", "262144"),
+	unsupported("bpfMapSizeNATFrontend", "BPFMapSizeNATFrontend", "65536"),
+	unsupported("bpfMapSizePerCpuConntrack", "BPFMapSizePerCPUConntrack", "0"),
+	unsupported("bpfMapSizeRoute", "BPFMapSizeRoute", "262144"),
+	unsupported("bpfOverlayHostSourceIP", "BPFOverlayHostSourceIP", "TunnelAddress"),
+	portRange("bpfPSNATPorts", "BPFPSNATPorts", "20000:29999",
+		func(e *Effective, first, last uint16) {
+			e.Settings.SNATPortFirst, e.Settings.SNATPortLast = first, last
+		}),
+	unsupported("bpfPolicyDebugEnabled", "BPFPolicyDebugEnabled", "true", "false"),
+	unsupported("bpfRedirectToPeer", "BPFRedirectToPeer", "Enabled"),
+
+	// VXLAN overlay.
+	unsupported("vxlanEnabled", "VXLANEnabled", ""),
+	integer("vxlanMTU", "VXLANMTU", 0, 576, 65485, func(e *Effective, v int) { e.Settings.VXLANMTU = v }, 0),
+	unsupported("vxlanMTUV6", "VXLANMTUV6", "0"),
+	integer("vxlanPort", "VXLANPort", 4789, 1, 65535, func(e *Effective, v int) { e.Settings.VXLANPort = uint16(v) }),
+	integer("vxlanVNI", "VXLANVNI", 4096, 1, 1<<24-1, func(e *Effective, v int) { e.Settings.VXLANVNI = uint32(v) }),
+
+	// Wireguard.
+	unsupported("wireguardEnabled", "WireguardEnabled", "false"),
+	unsupported("wireguardEnabledV6", "WireguardEnabledV6", "false"),
+	unsupported("wireguardHostEncryptionEnabled", "WireguardHostEncryptionEnabled", "false"),
+	unsupported("wireguardInterfaceName", "WireguardInterfaceName", "wireguard.cali"),
+	unsupported("wireguardInterfaceNameV6", "WireguardInterfaceNameV6", "wg-v6.cali"),
+	unsupported("wireguardListeningPort", "WireguardListeningPort", "51820"),
+	unsupported("wireguardListeningPortV6", "WireguardListeningPortV6", "51821"),
+	unsupported("wireguardMTU", "WireguardMTU", "0"),
+	unsupported("wireguardMTUV6", "WireguardMTUV6", "0"),
+	unsupported("wireguardKeepAlive", "WireguardPersistentKeepAlive", "0"),
+	unsupported("wireguardRoutingRulePriority", "WireguardRoutingRulePriority", "99"),
+	unsupported("wireguardThreadingEnabled", "WireguardThreadingEnabled", "false"),
+
+	// AWS integration.
+	unsupported("awsSrcDstCheck", "AWSSrcDstCheck", "DoNothing"),
+}
+
+// connectTimeEnabled is the older form of bpfConnectTimeLoadBalancing; true means Enabled, and false
+// leaves the decision to the newer field, whose default is TCP.
+func connectTimeEnabled() field {
+	return boolean("bpfConnectTimeLoadBalancingEnabled", "BPFConnectTimeLoadBalancingEnabled", false, func(e *Effective, v bool) {
+		if v {
+			e.Settings.ConnectTime = model.ConnectTimeEnabled
+		}
+	})
+}
+
+// bpfEnabled asks for the eBPF data plane, which is in force anyway.
+func bpfEnabled() field {
+	return field{name: "bpfEnabled", env: "BPFEnabled", def: "false", allow: "true",
+		apply: func(e *Effective, text string) ([]string, error) {
+			switch strings.ToLower(text) {
+			case "true", "1", "yes", "y", "t":
+				return nil, nil
+			}
+			return []string{" = " + text + ": the standard Linux data plane is not supported yet; eBPF is in force"}, nil
+		}}
+}
+
+var byName, byEnv = index()
+
+func index() (names, envs map[string]*field) {
+	names, envs = map[string]*field{}, map[string]*field{}
+	for i := range fields {
+		f := &fields[i]
+		names[f.name] = f
+		envs[strings.ToLower(f.name)] = f
+		envs[strings.ToLower(f.env)] = f
+	}
+	return names, envs
+}

@@ -1,0 +1,178 @@
+// Package controller does for the whole cluster what no node can do for itself: it gives back the blocks
+// of nodes that are gone, removes their NodeStatus, points at pools that overlap, and makes the first pool
+// of a new installation. One instance leads at a time.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/weir-net/weir/api/client"
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+)
+
+// Config is what a Controller needs.
+type Config struct {
+	Kube    kubernetes.Interface
+	Dynamic dynamic.Interface
+	Log     *slog.Logger
+	// Identity tells instances apart; Namespace holds the Lease.
+	Identity, Namespace string
+	// PodCIDR and VXLANMode are the first pool's; an empty PodCIDR makes none.
+	PodCIDR, VXLANMode string
+	// Grace is how long a node must be gone until what it had is given back.
+	Grace time.Duration
+	// Interval is the time between two looks at the cluster.
+	Interval time.Duration
+}
+
+// DefaultGrace and DefaultInterval are what the deployment uses. A node object that is made anew, as some
+// clouds do on a restart, finds its blocks as they were.
+const (
+	DefaultGrace    = 5 * time.Minute
+	DefaultInterval = 30 * time.Second
+)
+
+// Controller is the cluster-wide part of Weir.
+type Controller struct {
+	cfg      Config
+	log      *slog.Logger
+	blocks   client.Resource[weirv1.IPAMBlock]
+	statuses client.Resource[weirv1.NodeStatus]
+	// gone is since when each node that something belongs to is known to be missing.
+	gone map[string]time.Time
+	// told are the overlaps that were reported.
+	told map[string]bool
+	now  func() time.Time
+	// alive is when the last look ended, Unix seconds; 0 = not leading.
+	alive   atomic.Int64
+	metrics metrics
+}
+
+// metrics count what was done.
+type metrics struct {
+	leader           prometheus.GaugeFunc
+	looks, failures  prometheus.Counter
+	blocks, statuses prometheus.Counter
+}
+
+// Register offers the controller's metrics.
+func (c *Controller) Register(r prometheus.Registerer) {
+	r.MustRegister(c.metrics.leader, c.metrics.looks, c.metrics.failures, c.metrics.blocks, c.metrics.statuses)
+}
+
+func newMetrics(c *Controller) metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "weir_controller", Name: name, Help: help})
+	}
+	return metrics{
+		leader: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "weir_controller", Name: "leader", Help: "1 while this instance leads."},
+			func() float64 {
+				if c.alive.Load() == 0 {
+					return 0
+				}
+				return 1
+			}),
+		looks:    counter("reconciles_total", "Looks at the cluster."),
+		failures: counter("reconcile_errors_total", "Looks at the cluster of which a part failed."),
+		blocks:   counter("blocks_released_total", "Blocks of nodes that are gone that were given back."),
+		statuses: counter("node_statuses_deleted_total", "NodeStatuses of nodes that are gone that were removed."),
+	}
+}
+
+// New returns a Controller; nothing is sent before Run.
+func New(cfg Config) *Controller {
+	c := &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), statuses: client.NodeStatuses(cfg.Dynamic),
+		gone: map[string]time.Time{}, told: map[string]bool{}, now: time.Now}
+	c.metrics = newMetrics(c)
+	return c
+}
+
+// Run waits until it leads, and then looks at the cluster until ctx ends or the lead is lost, which is
+// an error: the process is to be started again.
+func (c *Controller) Run(ctx context.Context) error {
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Name: "weir-controller", Namespace: c.cfg.Namespace},
+		Client:     c.cfg.Kube.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: c.cfg.Identity},
+	}
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		ReleaseOnCancel: true, Name: "weir-controller",
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: c.lead,
+			OnStoppedLeading: func() { c.log.Info("leads no longer") },
+			OnNewLeader:      func(id string) { c.log.Info("the leader is known", "leader", id) },
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("prepare the election of a leader: %w", err)
+	}
+	elector.Run(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.New("lost the lease weir-controller: the API server was away, or another instance has it")
+}
+
+// Healthy reports whether the controller follows, or leads and gets its work done.
+func (c *Controller) Healthy() error {
+	last := c.alive.Load()
+	if last == 0 {
+		return nil
+	}
+	if age := c.now().Sub(time.Unix(last, 0)); age > 5*c.cfg.Interval+time.Minute {
+		return fmt.Errorf("the last look at the cluster ended %s ago", age.Round(time.Second))
+	}
+	return nil
+}
+
+func (c *Controller) lead(ctx context.Context) {
+	c.log.Info("leads")
+	defer c.alive.Store(0)
+	tick := time.NewTicker(c.cfg.Interval)
+	defer tick.Stop()
+	for retry := time.Second; ; {
+		c.alive.Store(c.now().Unix())
+		next := tick.C
+		if err := c.Reconcile(ctx); err != nil && ctx.Err() == nil {
+			c.log.Warn("part of the work failed; trying again", "err", err)
+			// On a new cluster the definitions may be a moment late.
+			next = time.After(retry)
+			retry = min(2*retry, c.cfg.Interval)
+		} else {
+			retry = time.Second
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-next:
+		}
+	}
+}
+
+// Reconcile looks at the cluster once and does what is due. Its parts do not hold each other up; the
+// errors are joined.
+func (c *Controller) Reconcile(ctx context.Context) error {
+	c.metrics.looks.Inc()
+	err := errors.Join(
+		c.ensureDefaults(ctx),
+		c.reportOverlaps(ctx),
+		c.collectNodes(ctx),
+	)
+	if err != nil {
+		c.metrics.failures.Inc()
+	}
+	return err
+}

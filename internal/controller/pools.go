@@ -1,0 +1,123 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/weir-net/weir/deploy"
+)
+
+var (
+	poolResource  = v3.SchemeGroupVersion.WithResource("ippools")
+	felixResource = v3.SchemeGroupVersion.WithResource("felixconfigurations")
+)
+
+// ensureDefaults makes the first pool and the FelixConfiguration "default", once: the latter, made last,
+// says that this was done, so that a pool that somebody removed does not come back.
+func (c *Controller) ensureDefaults(ctx context.Context) error {
+	if c.cfg.PodCIDR == "" {
+		return nil
+	}
+	_, err := c.cfg.Dynamic.Resource(felixResource).Get(ctx, "default", metav1.GetOptions{})
+	if err == nil {
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("get FelixConfiguration default: %w", err)
+	}
+	pool, felix := deploy.DefaultObjects(c.cfg.PodCIDR, c.cfg.VXLANMode)
+	pools, err := c.cfg.Dynamic.Resource(poolResource).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list IPPools: %w", err)
+	}
+	if len(pools.Items) == 0 {
+		if _, err := c.cfg.Dynamic.Resource(poolResource).Create(ctx, pool, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create IPPool default with %s (pod_cidr of ConfigMap weir-config): %w", c.cfg.PodCIDR, err)
+		}
+		c.log.Info("made the first IPPool", "name", "default", "cidr", c.cfg.PodCIDR)
+	}
+	if _, err := c.cfg.Dynamic.Resource(felixResource).Create(ctx, felix, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create FelixConfiguration default: %w", err)
+	}
+	return nil
+}
+
+type namedPool struct {
+	object *unstructured.Unstructured
+	cidr   netip.Prefix
+}
+
+// reportOverlaps writes an event for each pool that overlaps an older one: agents do not use it.
+func (c *Controller) reportOverlaps(ctx context.Context) error {
+	list, err := c.cfg.Dynamic.Resource(poolResource).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list IPPools: %w", err)
+	}
+	var pools []namedPool
+	for i := range list.Items {
+		u := &list.Items[i]
+		text, _, _ := unstructured.NestedString(u.Object, "spec", "cidr")
+		if p, err := netip.ParsePrefix(text); err == nil {
+			pools = append(pools, namedPool{u, p.Masked()})
+		}
+	}
+	slices.SortFunc(pools, func(a, b namedPool) int {
+		ta, tb := a.object.GetCreationTimestamp(), b.object.GetCreationTimestamp()
+		if d := ta.Time.Compare(tb.Time); d != 0 {
+			return d
+		}
+		return strings.Compare(a.object.GetName(), b.object.GetName())
+	})
+	found := map[string]bool{}
+	for i, p := range pools {
+		for _, older := range pools[:i] {
+			if !p.cidr.Overlaps(older.cidr) {
+				continue
+			}
+			message := fmt.Sprintf("spec.cidr %s overlaps %s of the older IPPool %s; this pool is not used: delete it, or make another one with a cidr of its own",
+				p.cidr, older.cidr, older.object.GetName())
+			key := string(p.object.GetUID()) + "/" + string(older.object.GetUID())
+			found[key] = true
+			if c.told[key] {
+				break
+			}
+			c.log.Warn("IPPool "+p.object.GetName()+": "+message, "pool", p.object.GetName())
+			if err := c.event(ctx, p.object, "PoolOverlaps", message); err != nil {
+				return err
+			}
+			c.told[key] = true
+			break
+		}
+	}
+	for key := range c.told {
+		if !found[key] {
+			delete(c.told, key)
+		}
+	}
+	return nil
+}
+
+// event writes a warning about a cluster-wide object; such events live in namespace "default".
+func (c *Controller) event(ctx context.Context, about *unstructured.Unstructured, reason, message string) error {
+	now := metav1.NewTime(c.now())
+	_, err := c.cfg.Kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: strings.ToLower(about.GetKind()) + "-", Namespace: metav1.NamespaceDefault},
+		InvolvedObject: corev1.ObjectReference{APIVersion: about.GetAPIVersion(), Kind: about.GetKind(), Name: about.GetName(),
+			UID: about.GetUID(), ResourceVersion: about.GetResourceVersion()},
+		Reason: reason, Message: message, Type: corev1.EventTypeWarning, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: "weir-controller"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("write event %s about %s %s: %w", reason, about.GetKind(), about.GetName(), err)
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+// Package dataplane is the seam between the desired state of a node and what carries it: the Driver
+// interface, the loop that applies states, and the conformance suite that every driver passes.
+package dataplane
+
+import (
+	"context"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Driver makes a kernel equal to a state.
+type Driver interface {
+	// Apply makes the kernel equal to s. It may be called with everything or with a hint of what
+	// changed: the result is the same. The first call reads what is in the kernel and writes only
+	// differences. Errors are joined, each wrapped in a KeyError that names what could not be written;
+	// the caller retries. After an error everything not named is in place.
+	Apply(ctx context.Context, s *nodestate.State, changed nodestate.Keys) error
+	// Close lets go of the kernel's objects and leaves them working.
+	Close() error
+}
+
+// KeyError is a failure at one key of one table.
+type KeyError struct {
+	Table string
+	Key   string
+	Err   error
+}
+
+func (e *KeyError) Error() string { return e.Table + " " + e.Key + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *KeyError) Unwrap() error { return e.Err }

@@ -1,0 +1,96 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// abiNumber is WEIR_ABI of bpf/abi.h. A test compares it, and the numbers below, with that file.
+const abiNumber = 1
+
+// Bits and indexes of bpf/abi.h. Enums that no variable has as its type are not in the object's BTF,
+// so they cannot be generated with the types.
+const (
+	addrNATOutgoing = 1
+	addrSameLink    = 2
+	addrTunnel      = 4
+	addrPrimary     = 8
+
+	routePool     = 1
+	routeRemote   = 2
+	routeLocal    = 4
+	routeTunnel   = 8
+	routeSameLink = 16
+
+	scopeAll   = 0
+	scopeLocal = 1
+
+	svcLocalFrontend = 1
+
+	setDSR     = 1
+	setCTLBTCP = 2
+	setCTLBUDP = 4
+	setPorts   = 8
+
+	timeoutTCPSyn     = 0
+	timeoutTCPEst     = 1
+	timeoutTCPClosing = 2
+	timeoutUDP        = 3
+	timeoutICMP       = 4
+	timeoutOther      = 5
+)
+
+// ipAddr returns an IPv4 address as the maps hold it: four bytes in network order. Any other address
+// is 0, which no table has as a key but for node ports.
+func ipAddr(a netip.Addr) uint32 {
+	a = a.Unmap()
+	if !a.Is4() {
+		return 0
+	}
+	b := a.As4()
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+func addrOf(v uint32) netip.Addr {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], v)
+	return netip.AddrFrom4(b)
+}
+
+// be16 turns a port into network byte order and back.
+func be16(port uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], port)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+func prefixKey(p netip.Prefix) weirPrefixKey {
+	return weirPrefixKey{Len: uint32(p.Bits()), Addr: ipAddr(p.Masked().Addr())}
+}
+
+func svcKey(f nodestate.Frontend) weirSvcKey {
+	return weirSvcKey{Addr: ipAddr(f.Addr), Port: be16(f.Port), Proto: uint8(f.Proto)}
+}
+
+func showAddr(v uint32) string          { return addrOf(v).String() }
+func showPrefix(k weirPrefixKey) string { return fmt.Sprintf("%s/%d", addrOf(k.Addr), k.Len) }
+func showSvc(k weirSvcKey) string {
+	return fmt.Sprintf("%s:%d/%d", addrOf(k.Addr), be16(k.Port), k.Proto)
+}
+func showBackend(k weirBackendKey) string {
+	return fmt.Sprintf("%s scope %d slot %d", showSvc(k.Svc), k.Svc.Scope, k.Slot)
+}
+func showLive(k weirLiveKey) string {
+	return fmt.Sprintf("%s backend %s:%d", showSvc(k.Svc), addrOf(k.Backend.Addr), be16(k.Backend.Port))
+}
+func showPolicy(k weirPolicyKey) string {
+	if k.Head != 0 {
+		return fmt.Sprintf("set %016x peer %016x", k.Set, k.Peer)
+	}
+	return fmt.Sprintf("set %016x peer %016x protocol %d port %d/%d", k.Set, k.Peer, k.Proto, k.Port, k.Len)
+}
+func showCookie(k uint64) string    { return fmt.Sprintf("netns %d", k) }
+func showLink(k weirLinkKey) string { return fmt.Sprintf("%x", k.Mac) }

@@ -1,0 +1,44 @@
+package ebpf
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// The numbers that Go repeats are those of the C header.
+func TestNumbersAreThoseOfTheHeader(t *testing.T) {
+	src, err := os.ReadFile("../../../bpf/abi.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)^(?:\s*|#define |enum \w+ \{ )([A-Z][A-Z0-9_]+) =? ?(\d+)\b`).FindAllStringSubmatch(string(src), -1) {
+		n, err := strconv.Atoi(m[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		header[m[1]] = n
+	}
+	for name, got := range map[string]int{
+		"WEIR_ABI":          abiNumber,
+		"ADDR_NAT_OUTGOING": addrNATOutgoing, "ADDR_SAME_LINK": addrSameLink, "ADDR_TUNNEL": addrTunnel, "ADDR_PRIMARY": addrPrimary,
+		"ADDR_HOST": int(nodestate.AddrHost), "ADDR_ENDPOINT": int(nodestate.AddrEndpoint), "ADDR_NODE": int(nodestate.AddrNode), "ADDR_POD": int(nodestate.AddrPod),
+		"ROUTE_POOL": routePool, "ROUTE_REMOTE": routeRemote, "ROUTE_LOCAL": routeLocal, "ROUTE_TUNNEL": routeTunnel, "ROUTE_SAME_LINK": routeSameLink,
+		"SVC_LOCAL_FRONTEND": svcLocalFrontend, "SET_DSR": setDSR, "SET_CTLB_TCP": setCTLBTCP, "SET_CTLB_UDP": setCTLBUDP,
+		"TIMEOUT_TCP_SYN": timeoutTCPSyn, "TIMEOUT_TCP_EST": timeoutTCPEst, "TIMEOUT_TCP_CLOSING": timeoutTCPClosing,
+		"TIMEOUT_UDP": timeoutUDP, "TIMEOUT_ICMP": timeoutICMP, "TIMEOUT_OTHER": timeoutOther,
+		"POLICY_TCP": int(nodestate.ProtoBitTCP),
+	} {
+		if want, ok := header[name]; !ok || want != got {
+			t.Errorf("%s is %d here and %d (found %t) in abi.h", name, got, want, ok)
+		}
+	}
+	if !strings.Contains(string(src), "enum svc_scope { SCOPE_ALL = "+strconv.Itoa(scopeAll)+", SCOPE_LOCAL = "+strconv.Itoa(scopeLocal)+" }") {
+		t.Error("enum svc_scope differs")
+	}
+}

@@ -1,0 +1,296 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/kernel"
+)
+
+// Devices of our own. All carry the alias; a device of one of these names without it belongs to somebody
+// else and is left alone.
+const (
+	hostDevice   = "weir0"  // host processes reach pool addresses through it
+	hostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
+	tunnelDevice = "vxlan.calico"
+	deviceAlias  = "weir"
+
+	// routeProtocol marks our routes (rtnetlink(7) RTA protocol, of the range for user space daemons).
+	routeProtocol = 87
+)
+
+// hostMAC is that of weir0, and of the host side of every pod's interface: what programs send up into the
+// stack by weir0 carries it.
+var hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+
+// quietAddr is given to our devices where the machine checks reverse paths on all interfaces: the loose
+// check needs an interface that has an address. Nothing is sent from it or to it.
+var quietAddr = &net.IPNet{IP: net.IPv4(169, 254, 1, 2), Mask: net.CIDRMask(32, 32)}
+
+// hostSideMAC is the MAC address of the host side of every pod's interface, and of weir0: the programs
+// address what they hand to the host's stack to it.
+var hostSideMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+
+// vxlanOverhead is what an IPv4 packet grows by: inner Ethernet, VXLAN, UDP and outer IPv4 headers.
+const vxlanOverhead = 14 + 8 + 8 + 20
+
+// device is one of our devices as it is in the kernel.
+type device struct {
+	index int
+	up    bool
+	mtu   int
+	port  int // VXLAN
+}
+
+// findDevice returns one of our devices, nil when there is none.
+func findDevice(name string) (*device, error) {
+	l, err := netlink.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for device %s: %w", name, err)
+	}
+	attrs := l.Attrs()
+	if attrs.Alias != deviceAlias {
+		return nil, fmt.Errorf("device %s exists and is not Weir's (it lacks the alias %q): remove it with ip link del %s", name, deviceAlias, name)
+	}
+	d := &device{index: attrs.Index, up: attrs.Flags&net.FlagUp != 0, mtu: attrs.MTU}
+	if v, ok := l.(*netlink.Vxlan); ok {
+		d.port = v.Port
+	}
+	return d, nil
+}
+
+// ensureHostDevice makes weir0 and its other end, down, and returns weir0 and whether it was made.
+func ensureHostDevice(mtu int) (*device, bool, error) {
+	d, err := findDevice(hostDevice)
+	if err != nil {
+		return nil, false, err
+	}
+	if d != nil {
+		if peer, err := findDevice(hostPeer); err != nil || peer != nil {
+			return d, false, err
+		}
+		if err := removeDevice(hostDevice); err != nil {
+			return nil, false, err
+		}
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = hostDevice, mtu, hostSideMAC
+	err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: hostPeer, PeerMTU: uint32(mtu)})
+	if err != nil {
+		return nil, false, explainDevice(hostDevice, "veth", "CONFIG_VETH, since Linux 2.6.24", err)
+	}
+	for _, name := range []string{hostPeer, hostDevice} {
+		if err := dress(name); err != nil {
+			return nil, false, errors.Join(err, removeDevice(hostDevice))
+		}
+	}
+	// Nothing that came out of weir0 may be routed again, and what the programs put into it was checked by them.
+	if _, err := kernel.SetSysctl(0, "net", "ipv4", "conf", hostPeer, "forwarding"); err != nil {
+		return nil, false, errors.Join(err, removeDevice(hostDevice))
+	}
+	if _, err := kernel.SetSysctl(0, "net", "ipv4", "conf", hostDevice, "rp_filter"); err != nil {
+		return nil, false, errors.Join(err, removeDevice(hostDevice))
+	}
+	d, err = findDevice(hostDevice)
+	return d, true, err
+}
+
+// ensureTunnel makes the VXLAN device, down, and returns it and whether it was made. It is in external
+// mode (since Linux 4.3): programs give each packet its remote end and VNI, the device knows no peers.
+func ensureTunnel(port uint16, mtu int) (*device, bool, error) {
+	d, err := findDevice(tunnelDevice)
+	if err != nil {
+		return nil, false, err
+	}
+	if d != nil {
+		if d.port == int(port) {
+			if d.mtu != mtu {
+				return d, false, setMTU(tunnelDevice, mtu)
+			}
+			return d, false, nil
+		}
+		if err := removeDevice(tunnelDevice); err != nil {
+			return nil, false, err
+		}
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = tunnelDevice, mtu
+	err = netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Learning: false, Port: int(port)})
+	if err != nil {
+		return nil, false, explainDevice(tunnelDevice, "vxlan", "CONFIG_VXLAN, since Linux 4.3", err)
+	}
+	if err := dress(tunnelDevice); err != nil {
+		return nil, false, errors.Join(err, removeDevice(tunnelDevice))
+	}
+	d, err = findDevice(tunnelDevice)
+	return d, true, err
+}
+
+func explainDevice(name, kind, config string, err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("making device %s: the kernel has no %s devices (%s): %w", name, kind, config, err)
+	}
+	return fmt.Errorf("making device %s: %w", name, err)
+}
+
+// dress marks a new device as ours and keeps it quiet: no ARP, no IPv6.
+func dress(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("looking for the new device %s: %w", name, err)
+	}
+	if err := netlink.LinkSetAlias(l, deviceAlias); err != nil {
+		return fmt.Errorf("marking device %s as ours: %w", name, err)
+	}
+	if err := netlink.LinkSetARPOff(l); err != nil {
+		return fmt.Errorf("switching ARP off on %s: %w", name, err)
+	}
+	_, err = kernel.DisableIPv6(name)
+	return err
+}
+
+// trust lets packets in by one of our devices whatever route leads to their source: answers of Services
+// and of pods on other nodes arrive there, and the programs have judged them. Answers of a Service of the
+// node's own address have a local source.
+func trust(name string) error {
+	all, err := kernel.Sysctl("net", "ipv4", "conf", "all", "rp_filter")
+	if err != nil {
+		return err
+	}
+	if _, err := kernel.SetSysctl(1, "net", "ipv4", "conf", name, "accept_local"); err != nil {
+		return err
+	}
+	if all == 0 {
+		_, err := kernel.SetSysctl(0, "net", "ipv4", "conf", name, "rp_filter")
+		return err
+	}
+	if _, err := kernel.SetSysctl(2, "net", "ipv4", "conf", name, "rp_filter"); err != nil {
+		return err
+	}
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("giving %s an address: %w", name, err)
+	}
+	err = netlink.AddrAdd(l, &netlink.Addr{IPNet: quietAddr, Scope: int(netlink.SCOPE_LINK)})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("giving %s an address: %w", name, err)
+	}
+	return nil
+}
+
+// setUp brings a device up when it is not, and reports whether it had to.
+func setUp(name string) (bool, error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return false, fmt.Errorf("bringing %s up: %w", name, err)
+	}
+	if l.Attrs().Flags&net.FlagUp != 0 {
+		return false, nil
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return false, fmt.Errorf("bringing %s up: %w", name, err)
+	}
+	return true, nil
+}
+
+func setMTU(name string, mtu int) error {
+	l, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkSetMTU(l, mtu)
+	}
+	if err != nil {
+		return fmt.Errorf("setting the MTU of %s to %d: %w", name, mtu, err)
+	}
+	return nil
+}
+
+// removeDevice deletes one of our devices when it is there.
+func removeDevice(name string) error {
+	d, err := findDevice(name)
+	if err != nil || d == nil {
+		return err
+	}
+	if err := netlink.LinkDel(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: d.index}}); err != nil {
+		return fmt.Errorf("removing device %s: %w", name, err)
+	}
+	return nil
+}
+
+// ensureRoutes makes the routes of a device equal to want (prefix to MTU), all with source src, and
+// returns how many it changed. Routes of others are not touched, on other devices neither: a prefix that
+// somebody else routes is an error.
+func ensureRoutes(index int, want map[netip.Prefix]int, src netip.Addr) (int, []error) {
+	have, err := kernel.Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4,
+			&netlink.Route{LinkIndex: index, Protocol: routeProtocol}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
+	})
+	if err != nil {
+		return 0, []error{fmt.Errorf("listing the routes of %s: %w", hostDevice, err)}
+	}
+	changes, errs := 0, []error(nil)
+	present := map[netip.Prefix]netlink.Route{}
+	for _, r := range have {
+		p := routePrefix(r.Dst)
+		if _, ok := want[p]; ok {
+			present[p] = r
+			continue
+		}
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, routeError(p, "removing", err))
+			continue
+		}
+		changes++
+	}
+	for p, mtu := range want {
+		if !p.Addr().Is4() {
+			continue
+		}
+		r, ok := present[p]
+		if ok && r.MTU == mtu && r.Src.Equal(src.AsSlice()) {
+			continue
+		}
+		put := netlink.RouteAdd
+		if ok {
+			put = netlink.RouteReplace
+		}
+		if err := put(hostRoute(index, p, mtu, src)); err != nil {
+			errs = append(errs, routeError(p, "adding", err))
+			continue
+		}
+		changes++
+	}
+	return changes, errs
+}
+
+func hostRoute(index int, p netip.Prefix, mtu int, src netip.Addr) *netlink.Route {
+	return &netlink.Route{
+		LinkIndex: index, Scope: netlink.SCOPE_LINK, Protocol: routeProtocol, MTU: mtu,
+		Dst: &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+		Src: src.AsSlice(),
+	}
+}
+
+func routeError(p netip.Prefix, doing string, err error) error {
+	if errors.Is(err, unix.EEXIST) {
+		err = fmt.Errorf("somebody else routes this prefix (ip route show %s); remove that route, or the pool: %w", p, err)
+	}
+	return &dataplane.KeyError{Table: "routes of " + hostDevice, Key: p.String(), Err: fmt.Errorf("%s: %w", doing, err)}
+}
+
+func routePrefix(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	a, _ := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), bits)
+}

@@ -1,0 +1,443 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Options say where a driver works.
+type Options struct {
+	Logger *slog.Logger
+	// BPFFS is the folder below which maps and links are pinned, "/sys/fs/bpf/weir" on a node. Empty pins
+	// nothing: all is gone when the driver is closed.
+	BPFFS string
+	// BPFFSMount is where a BPF file system is mounted if BPFFS is not on one; empty = it must be.
+	BPFFSMount string
+	// Cgroup is the folder of the unified hierarchy whose sockets are balanced; empty = none are.
+	Cgroup string
+	// Sizes are the maps' entries by name ("weir_flows"); 0 or absent = as compiled.
+	Sizes map[string]uint32
+	// Trace makes programs leave their decisions in skb->cb, for tests.
+	Trace bool
+	// SetRetval says that the kernel has bpf_set_retval for socket-address programs (kernel.Probe).
+	SetRetval bool
+	// NoTCX says that the kernel has no tcx links: interfaces get clsact filters.
+	NoTCX bool
+}
+
+// Driver is the eBPF data plane. It works in the network namespace of the process.
+type Driver struct {
+	opts Options
+	log  *slog.Logger
+
+	mu       sync.Mutex
+	loaded   *loaded
+	tables   *tables
+	programs *attachments
+	machine  machine
+	state    *nodestate.State // nil before the first Apply
+	devices  devices
+	uplinks  map[int]string // by interface index, as found last
+	pattern  *regexp.Regexp // that found them
+	absent   map[site]string
+	started  bool // the first Apply is over: what earlier runs left is dealt with
+	bump     bool // something beside the tables changed that flows depend on
+	count    counters
+	problems []string
+	attached time.Time  // when an interface got its programs last
+	wished   deviceWish // what our devices were made for last
+}
+
+// devices is what is known of our own devices.
+type devices struct {
+	host, tunnel *device
+	fresh        map[string]bool // made since programs were attached last; still down
+}
+
+var _ dataplane.Driver = (*Driver)(nil)
+
+// New loads the programs and takes over what an earlier run left pinned. Nothing is attached, and no map
+// is written, before the first Apply: until then the programs of the earlier run go on.
+func New(o Options) (*Driver, error) {
+	if o.Cgroup != "" {
+		if err := kernel.CheckCgroupV2(o.Cgroup); err != nil {
+			return nil, err
+		}
+	}
+	maps, links := "", ""
+	if o.BPFFS != "" {
+		if err := prepareDirs(o.BPFFSMount, o.BPFFS); err != nil {
+			return nil, err
+		}
+		maps, links = mapsDir(o.BPFFS), linksDir(o.BPFFS)
+	}
+	hz, err := kernel.HZ()
+	if err != nil {
+		return nil, err
+	}
+	cookie, err := kernel.NetnsCookie()
+	if err != nil {
+		return nil, err
+	}
+	l, err := load(maps, o.Sizes, constants{trace: o.Trace, setRetval: o.SetRetval}, o.Logger)
+	if err != nil {
+		return nil, err
+	}
+	var by attacher = bpfLinks{cgroup: o.Cgroup}
+	if o.NoTCX {
+		by = withoutTCX{bpfLinks{cgroup: o.Cgroup}}
+	}
+	programs, err := newAttachments(by, links, l.Programs, o.Logger)
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return &Driver{
+		opts: o, log: o.Logger, loaded: l, tables: newTables(l.Maps), programs: programs,
+		machine: machine{clock: clock{hz}, hostNetns: cookie},
+		absent:  map[site]string{}, devices: devices{fresh: map[string]bool{}},
+	}, nil
+}
+
+// Apply implements dataplane.Driver.
+func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.Keys) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == nil {
+		if err := d.tables.load(); err != nil {
+			return err
+		}
+		changed = nodestate.All()
+	}
+	pattern, err := regexp.Compile(s.Settings.DataIfaces)
+	if err != nil {
+		return &dataplane.KeyError{Table: "interfaces", Key: "bpfDataIfacePattern", Err: err}
+	}
+	if d.pattern == nil || d.pattern.String() != pattern.String() || d.uplinks == nil {
+		d.pattern = pattern
+		if err := d.findUplinks(s); err != nil {
+			return err
+		}
+	}
+	d.tables.desire(s, changed, d.ifindex)
+	d.state = s
+	return d.reconcile(!d.wished.equal(wish(s)) || len(d.problems) > 0)
+}
+
+// deviceWish is what of a state our devices and their routes are made from.
+type deviceWish struct {
+	made   bool
+	tunnel nodestate.Tunnel
+	needed bool // the tunnel
+	node   netip.Addr
+	routes map[netip.Prefix]int
+}
+
+func wish(s *nodestate.State) deviceWish {
+	return deviceWish{made: true, tunnel: s.Settings.Tunnel, needed: needsTunnel(s), node: s.Settings.Node, routes: s.Settings.PoolRoutes}
+}
+
+func (w deviceWish) equal(o deviceWish) bool {
+	return w.made == o.made && w.tunnel == o.tunnel && w.needed == o.needed && w.node == o.node && maps.Equal(w.routes, o.routes)
+}
+
+// ifindex returns the interface of an endpoint.
+func (d *Driver) ifindex(a nodestate.Addr) int {
+	if a.IfIndex != 0 || a.Interface == "" {
+		return a.IfIndex
+	}
+	l, err := netlink.LinkByName(a.Interface)
+	if err != nil {
+		d.log.Warn("an endpoint's interface is not there", "interface", a.Interface, "endpoint", a.Owner.String(), "error", err)
+		return 0
+	}
+	return l.Attrs().Index
+}
+
+// reconcile makes the kernel equal to what is desired: devices (down), tables, programs, devices (up),
+// routes, deletes, and last the epoch. Devices are looked at only when asked to: a pod's start does not
+// touch them, and check looks at them all the time.
+func (d *Driver) reconcile(devices bool) error {
+	before := d.tables.judged
+	var errs []error
+	if devices {
+		errs = d.prepareDevices()
+	}
+	d.tables.writeSettings(renderSettings(d.state, d.machine))
+	d.tables.write()
+	errs = append(errs, d.attachAll(devices)...)
+	if devices {
+		errs = append(errs, d.openDevices()...)
+		d.wished = wish(d.state)
+	}
+	d.tables.remove()
+	errs = append(errs, d.tables.errors()...)
+	if d.tables.judged != before || d.bump {
+		if err := d.tables.nextEpoch(); err != nil {
+			errs = append(errs, err)
+		} else {
+			d.bump = false
+		}
+	}
+	if !d.started && len(errs) == 0 {
+		d.started = true
+		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.adopted, "entries written", d.tables.judged+d.tables.quiet,
+			"epoch", d.tables.current.Epoch, "programs attached", len(d.programs.at))
+		if d.opts.BPFFS != "" {
+			if err := removeOldLayouts(d.opts.BPFFS); err != nil {
+				d.log.Warn("old maps are left behind", "error", err)
+			}
+		}
+	}
+	d.note(errs)
+	return errors.Join(errs...)
+}
+
+// note keeps what is wrong for Status.
+func (d *Driver) note(errs []error) {
+	d.problems = d.problems[:0]
+	for _, err := range errs {
+		if len(d.problems) == 20 {
+			d.problems = append(d.problems, fmt.Sprintf("and %d more", len(errs)-20))
+			break
+		}
+		d.problems = append(d.problems, err.Error())
+	}
+}
+
+// prepareDevices makes our devices, down, so that their indexes are known and nothing passes them before
+// their programs are attached.
+func (d *Driver) prepareDevices() []error {
+	var errs []error
+	fail := func(name string, err error) {
+		if err != nil {
+			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: name, Err: err})
+		}
+	}
+	uplinkMTU := d.state.Settings.Tunnel.MTU + vxlanOverhead
+	if d.state.Settings.Tunnel.MTU <= 0 {
+		uplinkMTU = defaultMTU
+	}
+	host, made, err := ensureHostDevice(uplinkMTU)
+	fail(hostDevice, err)
+	d.devices.host = host
+	if made {
+		d.devices.fresh[hostDevice], d.devices.fresh[hostPeer] = true, true
+		d.log.Info("made the host device", "device", hostDevice, "index", host.index)
+	}
+	if needsTunnel(d.state) {
+		tunnel, made, err := ensureTunnel(d.state.Settings.Tunnel.Port, uplinkMTU)
+		fail(tunnelDevice, err)
+		d.devices.tunnel = tunnel
+		if made {
+			d.devices.fresh[tunnelDevice] = true
+			d.log.Info("made the tunnel device", "device", tunnelDevice, "index", tunnel.index, "port", d.state.Settings.Tunnel.Port, "mtu", uplinkMTU)
+		}
+	} else if d.devices.tunnel != nil || !d.started {
+		fail(tunnelDevice, removeTunnelIfOurs())
+		d.devices.tunnel = nil
+	}
+	d.machine.host, d.machine.tunnel = indexOf(d.devices.host), indexOf(d.devices.tunnel)
+	return errs
+}
+
+// defaultMTU is used while the uplink's is not known, bytes.
+const defaultMTU = 1500
+
+// removeTunnelIfOurs leaves a foreign device of the tunnel's name alone: no tunnel is wanted, so it is
+// nobody's concern.
+func removeTunnelIfOurs() error {
+	l, err := netlink.LinkByName(tunnelDevice)
+	if err != nil || l.Attrs().Alias != deviceAlias {
+		return nil
+	}
+	return removeDevice(tunnelDevice)
+}
+
+func indexOf(d *device) int {
+	if d == nil {
+		return 0
+	}
+	return d.index
+}
+
+// openDevices brings our devices up, when their programs are attached, and sets routes.
+func (d *Driver) openDevices() []error {
+	var errs []error
+	fail := func(name string, err error) {
+		if err != nil {
+			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: name, Err: err})
+		}
+	}
+	open := func(name string) {
+		up, err := setUp(name)
+		fail(name, err)
+		if up && !d.devices.fresh[name] {
+			d.count.repaired("device", d.log, "brought a device up again", "device", name)
+		}
+		fail(name, trust(name))
+		delete(d.devices.fresh, name)
+	}
+	if d.devices.host != nil && d.programs.has(site{d.devices.host.index, toUplink}) {
+		open(hostPeer)
+		open(hostDevice)
+		n, routeErrs := ensureRoutes(d.devices.host.index, d.state.Settings.PoolRoutes, d.state.Settings.Node)
+		errs = append(errs, routeErrs...)
+		d.count.routes += uint64(n)
+	}
+	if d.devices.tunnel != nil && d.programs.has(site{d.devices.tunnel.index, fromTunnel}) {
+		open(tunnelDevice)
+	}
+	if _, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward"); err != nil {
+		fail("ip_forward", err)
+	}
+	return errs
+}
+
+// sites returns where programs belong, with the interfaces' names.
+func (d *Driver) sites() map[site]string {
+	out := map[site]string{}
+	both := func(index int, name string, in, eg hook) {
+		out[site{index, in}], out[site{index, eg}] = name, name
+	}
+	for _, a := range d.state.Addrs {
+		if a.Kind != nodestate.AddrEndpoint {
+			continue
+		}
+		if index := d.ifindex(a); index != 0 {
+			both(index, a.Interface, fromWorkload, toWorkload)
+		}
+	}
+	for index, name := range d.uplinks {
+		if _, pod := out[site{index, fromWorkload}]; !pod {
+			both(index, name, fromUplink, toUplink)
+		}
+	}
+	if d.devices.host != nil {
+		out[site{d.devices.host.index, toUplink}] = hostDevice
+	}
+	if d.devices.tunnel != nil {
+		out[site{d.devices.tunnel.index, fromTunnel}] = tunnelDevice
+	}
+	if d.opts.Cgroup != "" {
+		for _, h := range cgroupHooks {
+			out[site{0, h}] = "cgroup"
+		}
+	}
+	return out
+}
+
+// attachAll attaches what is wanted and detaches what is not, with strays also what nobody knows of. An
+// interface that is gone is no error: its pod is being removed, or its state comes with the next one.
+func (d *Driver) attachAll(strays bool) []error {
+	var errs []error
+	wanted := map[site]bool{}
+	clear(d.absent)
+	for s, name := range d.sites() {
+		wanted[s] = true
+		if d.programs.has(s) {
+			continue
+		}
+		err := d.programs.ensure(s, d.started && (s.hook == fromWorkload || s.hook == toWorkload))
+		switch {
+		case errors.Is(err, errAbsent):
+			d.absent[s] = name
+		case err != nil:
+			errs = append(errs, &dataplane.KeyError{Table: "programs", Key: name + " " + s.hook.name, Err: err})
+		case s.ifindex != 0 && (s.hook == fromWorkload || s.hook == fromUplink):
+			d.relax(s.ifindex, name)
+			d.attached = time.Now()
+		}
+	}
+	if err := d.programs.retain(wanted, strays); err != nil {
+		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "detach", Err: err})
+	}
+	return errs
+}
+
+// relax lets packets of pods, and answers to the node's own packets to pods, through the kernel's
+// reverse-path check: the route to a pod's address leads to weir0, whichever interface its packets come
+// from, so the strict check would drop them all. The programs check sources themselves.
+func (d *Driver) relax(ifindex int, name string) {
+	if name == "" {
+		l, err := netlink.LinkByIndex(ifindex)
+		if err != nil {
+			return
+		}
+		name = l.Attrs().Name
+	}
+	changed, err := kernel.LooseReversePath(name)
+	if err != nil {
+		d.log.Warn("could not relax the reverse-path check; packets of pods may be dropped when it is strict", "interface", name, "error", err)
+	}
+	if changed {
+		d.log.Info("reverse-path check was strict and is loose now: routes to pods lead to "+hostDevice, "interface", name)
+	}
+}
+
+// findUplinks looks for the interfaces that lead out of the node.
+func (d *Driver) findUplinks(s *nodestate.State) error {
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return &dataplane.KeyError{Table: "interfaces", Key: "list", Err: err}
+	}
+	byIndex := map[int]netlink.Link{}
+	for _, l := range links {
+		byIndex[l.Attrs().Index] = l
+	}
+	pods := map[string]bool{}
+	for _, a := range s.Addrs {
+		if a.Kind == nodestate.AddrEndpoint {
+			pods[a.Interface] = true
+		}
+	}
+	found := map[int]string{}
+	for _, l := range links {
+		attrs := l.Attrs()
+		if attrs.Flags&net.FlagLoopback != 0 || pods[attrs.Name] || !d.isUplink(attrs.Name) {
+			continue
+		}
+		// A member of a bond that is an uplink itself: the packets are seen there.
+		if master, ok := byIndex[attrs.MasterIndex]; ok && d.isUplink(master.Attrs().Name) {
+			continue
+		}
+		found[attrs.Index] = attrs.Name
+	}
+	for index, name := range found {
+		if d.uplinks[index] != name {
+			d.log.Info("uplink found", "interface", name, "index", index)
+		}
+	}
+	if len(found) == 0 && (d.uplinks == nil || len(d.uplinks) > 0) {
+		d.log.Warn("no interface matches bpfDataIfacePattern: nothing from outside reaches pods and Services", "pattern", d.pattern.String())
+	}
+	d.uplinks = found
+	return nil
+}
+
+func (d *Driver) isUplink(name string) bool {
+	return name != hostDevice && name != hostPeer && name != tunnelDevice && d.pattern.MatchString(name)
+}
+
+// Close lets go of programs, maps and links. What is pinned goes on working.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.programs.close()
+	d.loaded.Close()
+	return err
+}

@@ -1,0 +1,134 @@
+package ebpf
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// readState reads maps back as a state: what Apply would have to be given to write them. Names of
+// interfaces, owners, the words of rules, and settings other than those that programs see are not in
+// the maps and stay empty. A backend list with a hole is an error.
+func readState(m map[string]*ebpf.Map) (*nodestate.State, error) {
+	t := newTables(m)
+	if err := t.load(); err != nil {
+		return nil, err
+	}
+	s := nodestate.New()
+	readSettings(s, t.current)
+	for k, v := range t.addrs.tracker.All() {
+		s.Addrs[addrOf(k)] = readAddr(v)
+	}
+	for k, v := range t.routes.tracker.All() {
+		r := nodestate.Route{
+			Pool: v.Flags&routePool != 0, Local: v.Flags&routeLocal != 0,
+			Tunnel: v.Flags&routeTunnel != 0, SameLink: v.Flags&routeSameLink != 0,
+		}
+		if v.Flags&routeRemote != 0 {
+			r.Node = addrOf(v.Node)
+		}
+		s.Routes[netip.PrefixFrom(addrOf(k.Addr), int(k.Len))] = r
+	}
+	for k, v := range t.peers.tracker.All() {
+		s.Peers[addrOf(k)] = nodestate.Class(v)
+	}
+	for k, v := range t.peerCIDRs.tracker.All() {
+		s.PeerCIDRs[netip.PrefixFrom(addrOf(k.Addr), int(k.Len))] = nodestate.Class(v)
+	}
+	for k, v := range t.policy.tracker.All() {
+		s.Policy[nodestate.PolicyKey{
+			Set: nodestate.SetID(k.Set), Peer: nodestate.Class(k.Peer), Head: k.Head != 0,
+			Proto: model.Protocol(k.Proto), Port: k.Port, Len: k.Len,
+		}] = nodestate.PolicyValue{Allow: v.Allow != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens}
+	}
+	for k, v := range t.clients.tracker.All() {
+		s.Clients[k] = addrOf(v)
+	}
+	return s, readServices(s, t.services)
+}
+
+func readSettings(s *nodestate.State, v weirSettings) {
+	s.Settings.DSR = v.Flags&setDSR != 0
+	s.Settings.ConnectTime = model.ConnectTimeDisabled
+	switch {
+	case v.Flags&setCTLBUDP != 0:
+		s.Settings.ConnectTime = model.ConnectTimeEnabled
+	case v.Flags&setCTLBTCP != 0:
+		s.Settings.ConnectTime = model.ConnectTimeTCP
+	}
+	s.Settings.Node = addrOf(v.Node)
+	s.Settings.SNATFirst, s.Settings.SNATLast = v.SnatMin, v.SnatMax
+	s.Settings.Tunnel = nodestate.Tunnel{Port: be16(v.TunnelPort), VNI: v.Vni, MTU: int(v.TunnelMtu)}
+}
+
+func readAddr(v weirAddrValue) nodestate.Addr {
+	a := nodestate.Addr{
+		Kind:        nodestate.AddrKind(v.Kind),
+		Primary:     v.Flags&addrPrimary != 0,
+		NATOutgoing: v.Flags&addrNATOutgoing != 0,
+		SameLink:    v.Flags&addrSameLink != 0,
+		Tunnel:      v.Flags&addrTunnel != 0,
+		MAC:         v.Mac, IfIndex: int(v.Ifindex),
+		Ingress: nodestate.Isolation{Set: nodestate.SetID(v.IngressSet), Rule: nodestate.RuleID(v.IngressRule)},
+		Egress:  nodestate.Isolation{Set: nodestate.SetID(v.EgressSet), Rule: nodestate.RuleID(v.EgressRule)},
+	}
+	if v.Node != 0 {
+		a.Node = addrOf(v.Node)
+	}
+	return a
+}
+
+func readFrontend(k weirSvcKey) nodestate.Frontend {
+	return nodestate.Frontend{Addr: addrOf(k.Addr), Port: be16(k.Port), Proto: model.Protocol(k.Proto)}
+}
+
+func readServices(s *nodestate.State, sv *services) error {
+	for k, v := range sv.frontends.tracker.All() {
+		id := readFrontend(v.Id)
+		s.Frontends[readFrontend(k)] = nodestate.Service{
+			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&svcLocalFrontend != 0, Rule: nodestate.RuleID(v.Rule),
+		}
+		if _, done := s.Backends[id]; done {
+			continue
+		}
+		all, err := readList(sv, v.Id, scopeAll, v.Count)
+		if err != nil {
+			return err
+		}
+		local, err := readList(sv, v.Id, scopeLocal, v.Local)
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			all[i].Local = slices.ContainsFunc(local, func(b nodestate.Backend) bool {
+				return b.Addr == all[i].Addr && b.Port == all[i].Port
+			})
+		}
+		slices.SortFunc(all, func(a, b nodestate.Backend) int {
+			if c := a.Addr.Compare(b.Addr); c != 0 {
+				return c
+			}
+			return int(a.Port) - int(b.Port)
+		})
+		s.Backends[id] = all
+	}
+	return nil
+}
+
+func readList(sv *services, id weirSvcKey, scope uint8, count uint32) ([]nodestate.Backend, error) {
+	id.Scope = scope
+	var list []nodestate.Backend
+	for slot := range count {
+		b, ok := sv.backends.tracker.Actual(weirBackendKey{Svc: id, Slot: slot})
+		if !ok {
+			return nil, fmt.Errorf("service %s scope %d counts %d backends, and slot %d is empty", showSvc(id), scope, count, slot)
+		}
+		list = append(list, nodestate.Backend{Addr: addrOf(b.Addr), Port: be16(b.Port)})
+	}
+	return list, nil
+}

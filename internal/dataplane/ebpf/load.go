@@ -1,0 +1,221 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/weir-net/weir/internal/kernel"
+)
+
+// sizeSettings names the FelixConfiguration field that sets the size of a map.
+var sizeSettings = map[string]string{
+	"weir_addrs":     "bpfMapSizeRoute",
+	"weir_services":  "bpfMapSizeNATFrontend",
+	"weir_backends":  "bpfMapSizeNATBackend",
+	"weir_live":      "bpfMapSizeNATBackend",
+	"weir_affinity":  "bpfMapSizeNATAffinity",
+	"weir_peers":     "bpfMapSizeIPSets",
+	"weir_flows":     "bpfMapSizeConntrack",
+	"weir_flows_new": "bpfMapSizeConntrack",
+}
+
+// stateful are the maps whose contents only traffic makes: they keep the size that they have rather than
+// lose what they know.
+var stateful = map[string]bool{
+	"weir_flows": true, "weir_flows_new": true, "weir_affinity": true, "weir_sockets": true, "weir_drops": true,
+}
+
+// unpinned maps hold nothing from one packet to the next.
+var unpinned = map[string]bool{"weir_scratch": true, ".rodata": true, ".bss": true, ".data": true}
+
+// loaded are the programs and maps in the kernel, not attached yet.
+type loaded struct {
+	*ebpf.Collection
+	found     int             // maps that were there before
+	recreated map[string]bool // maps that were there with another layout or size, and are empty now
+}
+
+// constants are the load-time constants of the programs.
+type constants struct {
+	trace     bool
+	setRetval bool
+}
+
+// load puts the programs and maps into the kernel. With a folder on bpffs, maps pinned there are taken
+// over, and the others are pinned there.
+func load(dir string, sizes map[string]uint32, c constants, log *slog.Logger) (*loaded, error) {
+	spec, err := loadWeir()
+	if err != nil {
+		return nil, fmt.Errorf("reading the compiled programs: %w", err)
+	}
+	if err := specialize(spec, sizes, c); err != nil {
+		return nil, err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		log.Debug("could not lift the limit on locked memory; needed before Linux 5.11 only", "error", err)
+	}
+	l := &loaded{recreated: map[string]bool{}}
+	maps := map[string]*ebpf.Map{}
+	defer func() {
+		for _, m := range maps {
+			m.Close() // the collection holds clones
+		}
+	}()
+	if dir != "" {
+		for name, ms := range spec.Maps {
+			if unpinned[name] {
+				continue
+			}
+			m, err := l.openMap(filepath.Join(dir, name), ms, log)
+			if err != nil {
+				return nil, err
+			}
+			maps[name] = m
+		}
+	}
+	l.Collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: maps})
+	if err != nil {
+		return nil, fmt.Errorf("loading the programs: %w", err)
+	}
+	return l, nil
+}
+
+// specialize sets sizes and constants.
+func specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c constants) error {
+	for name, n := range sizes {
+		ms, ok := spec.Maps[name]
+		if !ok {
+			return fmt.Errorf("size given for map %s, which does not exist", name)
+		}
+		if n > 0 {
+			ms.MaxEntries = n
+		}
+	}
+	for name, on := range map[string]bool{"trace_enabled": c.trace, "can_set_retval": c.setRetval} {
+		v, ok := spec.Variables[name]
+		if !ok {
+			return fmt.Errorf("the programs have no constant %s", name)
+		}
+		var value uint8
+		if on {
+			value = 1
+		}
+		if err := v.Set(value); err != nil {
+			return fmt.Errorf("setting the programs' constant %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// openMap takes over the map that is pinned at path, or makes one and pins it there. It may adapt the
+// size in spec to that of a map that is kept.
+func (l *loaded) openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	switch {
+	case err == nil:
+		if l.keep(m, spec, log) {
+			l.found++
+			return m, nil
+		}
+		m.Close()
+		l.recreated[spec.Name] = true
+	case errors.Is(err, fs.ErrNotExist):
+	default:
+		return nil, fmt.Errorf("opening the pinned map %s: %w", path, err)
+	}
+	m, err = ebpf.NewMap(spec)
+	if err != nil {
+		return nil, fmt.Errorf("making map %s of %d entries: %w", spec.Name, spec.MaxEntries, err)
+	}
+	if err := pinOver(m, path); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("pinning map %s: %w", spec.Name, err)
+	}
+	return m, nil
+}
+
+func (l *loaded) keep(m *ebpf.Map, spec *ebpf.MapSpec, log *slog.Logger) bool {
+	err := spec.Compatible(m)
+	if err == nil {
+		return true
+	}
+	wanted := spec.MaxEntries
+	spec.MaxEntries = m.MaxEntries()
+	if spec.Compatible(m) != nil {
+		spec.MaxEntries = wanted
+		log.Warn("a pinned map has another layout and is made anew", "map", spec.Name, "error", err)
+		return false
+	}
+	if stateful[spec.Name] {
+		log.Warn("a map keeps its size until the node is restarted, so that no connection is lost",
+			"map", spec.Name, "entries", m.MaxEntries(), "configured", wanted, "setting", sizeSettings[spec.Name])
+		return true
+	}
+	spec.MaxEntries = wanted
+	log.Info("a map changes its size", "map", spec.Name, "from", m.MaxEntries(), "to", wanted)
+	return false
+}
+
+// pinOver pins an object in the place of what is pinned there.
+func pinOver(o interface {
+	Pin(string) error
+	Unpin() error
+}, path string) error {
+	// The object believes that it is pinned where it was pinned first; here that is never true any more.
+	if err := o.Unpin(); err != nil {
+		return err
+	}
+	next := path + "_new" // bpffs takes no dots
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := o.Pin(next); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// mapsDir is where maps of this layout are pinned, below the driver's folder on bpffs.
+func mapsDir(root string) string {
+	return filepath.Join(root, strconv.Itoa(abiNumber), "maps")
+}
+
+// linksDir holds the pinned links. It does not carry the number of the layout: a link outlives it, and
+// its program is replaced in place.
+func linksDir(root string) string { return filepath.Join(root, "links") }
+
+// prepareDirs makes the folders on bpffs.
+func prepareDirs(mount, root string) error {
+	for _, dir := range []string{mapsDir(root), linksDir(root)} {
+		if err := kernel.EnsureBPFFS(mount, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeOldLayouts forgets the maps of other layouts, once no program of ours uses them.
+func removeOldLayouts(root string) error {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return fmt.Errorf("looking for maps of older versions: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err != nil || n == abiNumber {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(root, e.Name())); err != nil {
+			errs = append(errs, fmt.Errorf("removing maps of an older version: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,107 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/delta"
+)
+
+// table is one map with the difference between what it holds and what it should hold.
+type table[K, V comparable] struct {
+	name    string
+	m       *ebpf.Map
+	tracker *delta.Tracker[K, V]
+	show    func(K) string
+	writes  *uint64 // counts what is written and deleted
+}
+
+func newTable[K, V comparable](name string, m *ebpf.Map, show func(K) string, writes *uint64) *table[K, V] {
+	return &table[K, V]{name: name, m: m, tracker: delta.New[K, V](), show: show, writes: writes}
+}
+
+// load reads what the map holds.
+func (t *table[K, V]) load() error {
+	var err error
+	t.tracker.Load(func(yield func(K, V) bool) {
+		var k K
+		var v V
+		it := t.m.Iterate()
+		for it.Next(&k, &v) {
+			if !yield(k, v) {
+				return
+			}
+		}
+		err = it.Err()
+	})
+	if err != nil {
+		return fmt.Errorf("reading map %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// desire sets the whole wanted contents.
+func (t *table[K, V]) desire(entries iter.Seq2[K, V]) { t.tracker.Desire(entries) }
+
+func (t *table[K, V]) pending() bool { return t.tracker.Pending() > 0 }
+
+// write makes the pending writes. ready may hold one back by an error; nil means all are ready.
+func (t *table[K, V]) write(ready func(K, V) error) {
+	for k, v := range t.tracker.Writes() {
+		if ready != nil {
+			if err := ready(k, v); err != nil {
+				t.tracker.Failed(k, err)
+				continue
+			}
+		}
+		if err := t.m.Update(&k, &v, ebpf.UpdateAny); err != nil {
+			t.tracker.Failed(k, t.explain(err))
+			continue
+		}
+		*t.writes++
+		t.tracker.Done(k)
+	}
+}
+
+// remove makes the pending deletes. ready is as in write.
+func (t *table[K, V]) remove(ready func(K) error) {
+	for k := range t.tracker.Deletes() {
+		if ready != nil {
+			if err := ready(k); err != nil {
+				t.tracker.Failed(k, err)
+				continue
+			}
+		}
+		if err := t.m.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.tracker.Failed(k, err)
+			continue
+		}
+		*t.writes++
+		t.tracker.Done(k)
+	}
+}
+
+// errors returns a KeyError for each key whose change failed.
+func (t *table[K, V]) errors() []error {
+	var errs []error
+	for k, err := range t.tracker.Failures() {
+		errs = append(errs, &dataplane.KeyError{Table: t.name, Key: t.show(k), Err: err})
+	}
+	return errs
+}
+
+// explain adds what to do to errors that users can do something about.
+func (t *table[K, V]) explain(err error) error {
+	if !errors.Is(err, unix.E2BIG) && !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	if setting := sizeSettings[t.name]; setting != "" {
+		return fmt.Errorf("map is full at %d entries; raise FelixConfiguration %s and restart the agent: %w", t.m.MaxEntries(), setting, err)
+	}
+	return fmt.Errorf("map is full at %d entries: %w", t.m.MaxEntries(), err)
+}

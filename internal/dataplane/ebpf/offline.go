@@ -1,0 +1,111 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Offline are the programs and maps in the kernel, attached to nothing and pinned nowhere: for runs of
+// BPF_PROG_TEST_RUN. Load them with LoadForTest, write a state with Apply, and run
+//
+//	o.Programs["weir_from_workload"].Run(&ebpf.RunOptions{Data: frame, DataOut: out, Context: skb, ContextOut: skb})
+//
+// with a context that is a struct __sk_buff whose ifindex and ingress_ifindex name an interface of the
+// calling thread's network namespace. With Trace each program leaves its decision in cb (see
+// trace_enabled in bpf/maps.h).
+type Offline struct {
+	*ebpf.Collection
+	tables  *tables
+	machine machine
+	state   *nodestate.State
+}
+
+// TestOptions are for LoadForTest.
+type TestOptions struct {
+	Trace bool
+	Sizes map[string]uint32 // entries, by the name of the map; 0 or absent = as compiled
+	// HostDevice and Tunnel are the interface indexes of weir0 and of the VXLAN device as the programs
+	// are told them.
+	HostDevice, Tunnel int
+	HostNetns          uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
+}
+
+// LoadForTest loads the programs without attaching or pinning anything. Flow tables are small.
+func LoadForTest(o TestOptions) (*Offline, error) {
+	sizes := map[string]uint32{"weir_flows": 16384, "weir_flows_new": 4096, "weir_affinity": 4096, "weir_sockets": 4096}
+	for name, n := range o.Sizes {
+		sizes[name] = n
+	}
+	l, err := load("", sizes, constants{trace: o.Trace, setRetval: true}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	hz, err := kernel.HZ()
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	if o.HostNetns == 0 {
+		if o.HostNetns, err = kernel.NetnsCookie(); err != nil {
+			l.Close()
+			return nil, err
+		}
+	}
+	return &Offline{
+		Collection: l.Collection, tables: newTables(l.Maps),
+		machine: machine{clock: clock{hz}, hostNetns: o.HostNetns, host: o.HostDevice, tunnel: o.Tunnel},
+	}, nil
+}
+
+// Apply makes the maps equal to a state, with the driver's own code. Flows stay; the epoch moves on when
+// something changed.
+func (o *Offline) Apply(s *nodestate.State) error {
+	if o.state == nil {
+		if err := o.tables.load(); err != nil {
+			return err
+		}
+	}
+	before := o.tables.judged
+	o.tables.desire(s, nodestate.All(), func(a nodestate.Addr) int { return a.IfIndex })
+	o.tables.writeSettings(renderSettings(s, o.machine))
+	o.tables.write()
+	o.tables.remove()
+	o.state = s
+	errs := o.tables.errors()
+	if o.tables.judged != before {
+		errs = append(errs, o.tables.nextEpoch())
+	}
+	return errors.Join(errs...)
+}
+
+// Load reads the maps back as a state: see readState.
+func (o *Offline) Load() (*nodestate.State, error) { return readState(o.Maps) }
+
+// ResetFlows forgets every flow, affinity and socket, and the counts of drops.
+func (o *Offline) ResetFlows() error {
+	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops"} {
+		if err := clearMap(o.Maps[name]); err != nil {
+			return fmt.Errorf("emptying map %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// clearMap deletes every entry, whatever the types.
+func clearMap(m *ebpf.Map) error {
+	for {
+		key, err := m.NextKeyBytes(nil)
+		if err != nil || key == nil {
+			return err
+		}
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+	}
+}

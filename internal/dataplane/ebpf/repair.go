@@ -1,0 +1,255 @@
+package ebpf
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// checkEvery bounds how long a detached program or a removed device goes unnoticed.
+	checkEvery = 400 * time.Millisecond
+	// settle is how long to wait after a change of the network for others that belong to it.
+	settle = 20 * time.Millisecond
+	// refreshEvery bounds how long a change is missed whose notice was lost.
+	refreshEvery = 10 * time.Second
+	// noticeBuffer is the size of the netlink sockets' buffers, bytes.
+	noticeBuffer = 1 << 20
+)
+
+// counters are what the driver did beside writing tables.
+type counters struct {
+	repairs map[string]uint64 // by what was repaired
+	routes  uint64            // of weir0, changed
+	last    time.Time         // of the last repair
+}
+
+// repaired counts and reports something that somebody else broke.
+func (c *counters) repaired(what string, log *slog.Logger, msg string, args ...any) {
+	if c.repairs == nil {
+		c.repairs = map[string]uint64{}
+	}
+	c.repairs[what]++
+	c.last = time.Now()
+	log.Warn(msg, args...)
+}
+
+// notices are the kernel's messages about its network configuration.
+type notices struct {
+	links  chan netlink.LinkUpdate
+	routes chan netlink.RouteUpdate
+	done   chan struct{}
+}
+
+func subscribe() (*notices, error) {
+	n := &notices{links: make(chan netlink.LinkUpdate, 256), routes: make(chan netlink.RouteUpdate, 256), done: make(chan struct{})}
+	quiet := func(error) {} // the channel is closed then
+	err := netlink.LinkSubscribeWithOptions(n.links, n.done, netlink.LinkSubscribeOptions{
+		ErrorCallback: quiet, ReceiveBufferSize: noticeBuffer, ReceiveBufferForceSize: true})
+	if err == nil {
+		err = netlink.RouteSubscribeWithOptions(n.routes, n.done, netlink.RouteSubscribeOptions{
+			ErrorCallback: quiet, ReceiveBufferSize: noticeBuffer, ReceiveBufferForceSize: true})
+	}
+	if err != nil {
+		close(n.done)
+		return nil, fmt.Errorf("subscribing to changes of links and routes: %w", err)
+	}
+	return n, nil
+}
+
+// Run keeps the kernel as the last state wants it until ctx ends: programs that somebody detached,
+// devices and routes of ours that somebody removed are put back within a second, and new uplinks get
+// their programs. Changed routes and links of others make flows look for their way again.
+func (d *Driver) Run(ctx context.Context) error {
+	n, err := subscribe()
+	if err != nil {
+		return err
+	}
+	defer func() { close(n.done) }()
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	soon := time.NewTimer(0)
+	defer soon.Stop()
+	refreshed := time.Time{}
+	links := true // look for uplinks at the next check
+	for {
+		lost := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case u, ok := <-n.links:
+			if lost = !ok; ok && d.noteLink(u) {
+				links = true
+				soon.Reset(settle)
+			}
+			if !lost {
+				continue
+			}
+		case u, ok := <-n.routes:
+			if lost = !ok; ok && d.noteRoute(u) {
+				soon.Reset(settle)
+			}
+			if !lost {
+				continue
+			}
+		case <-soon.C:
+		case <-tick.C:
+		}
+		if lost {
+			d.log.Warn("changes of links or routes were lost; looking at everything")
+			close(n.done)
+			if n, err = subscribe(); err != nil {
+				n = &notices{done: make(chan struct{})}
+				return err
+			}
+			d.Invalidate()
+			links = true
+		}
+		if time.Since(refreshed) > refreshEvery {
+			links = true
+		}
+		if links {
+			refreshed = time.Now()
+		}
+		d.check(links)
+		links = false
+	}
+}
+
+// noteLink reports whether a link's change concerns the driver at once. Flows remember the interface that
+// they leave by, so a change of an uplink makes them look again.
+func (d *Driver) noteLink(u netlink.LinkUpdate) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == nil {
+		return false
+	}
+	attrs := u.Link.Attrs()
+	_, known := d.uplinks[attrs.Index]
+	ours := attrs.Name == hostDevice || attrs.Name == hostPeer || attrs.Name == tunnelDevice
+	uplink := known || d.isUplink(attrs.Name)
+	if uplink && !ours {
+		d.bump = true
+	}
+	return ours || uplink
+}
+
+// noteRoute reports whether a route's change concerns the driver at once: one of its own is gone, or
+// flows may have to move.
+func (d *Driver) noteRoute(u netlink.RouteUpdate) bool {
+	if u.Table == unix.RT_TABLE_LOCAL || u.Family == netlink.FAMILY_V6 {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == nil {
+		return false
+	}
+	if u.Protocol == routeProtocol {
+		return u.Type == unix.RTM_DELROUTE
+	}
+	if d.programs.has(site{u.LinkIndex, fromWorkload}) {
+		return false // the host's route to a pod of this node: flows to pods follow the tables
+	}
+	d.bump = true
+	return true
+}
+
+// Invalidate makes every flow judge itself and look for its way again.
+func (d *Driver) Invalidate() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bump = true
+}
+
+// check compares the kernel with what should be there beside the tables, and repairs.
+func (d *Driver) check(links bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == nil {
+		return
+	}
+	if links {
+		if err := d.findUplinks(d.state); err != nil {
+			d.log.Error("looking for uplinks", "error", err)
+		}
+	}
+	d.checkDevices()
+	d.checkPrograms()
+	routes := d.count.routes
+	before := len(d.problems)
+	if err := d.reconcile(true); err != nil && before == 0 {
+		d.log.Error("keeping the data plane as it should be", "error", err)
+	}
+	if n := d.count.routes - routes; n > 0 {
+		d.count.repaired("route", d.log, "put routes of pools back", "device", hostDevice, "routes", n)
+	}
+	d.settle()
+}
+
+// quiet is how long no interface must have been attached before those that began quickly get their links:
+// each link holds up everything else that changes interfaces, for a grace period of RCU.
+const quiet = 5 * time.Second
+
+// settle gives one program that is attached by a filter its link, when nothing else is going on. One at a
+// check: a pod that starts just then waits for that one only.
+func (d *Driver) settle() {
+	if time.Since(d.attached) < quiet {
+		return
+	}
+	if err := d.programs.settle(); err != nil {
+		d.attached = time.Now() // not at once again
+		d.log.Warn("a program stays attached by a filter", "error", err)
+	}
+}
+
+// checkDevices notices when one of our devices was removed. reconcile makes it again.
+func (d *Driver) checkDevices() {
+	for _, known := range []struct {
+		name string
+		dev  **device
+	}{{hostDevice, &d.devices.host}, {tunnelDevice, &d.devices.tunnel}} {
+		if *known.dev == nil {
+			continue
+		}
+		now, err := findDevice(known.name)
+		if err == nil && now != nil && now.index == (*known.dev).index {
+			continue
+		}
+		d.count.repaired("device", d.log, "a device of ours was removed; making it again", "device", known.name)
+		*known.dev = nil
+	}
+}
+
+// checkPrograms attaches again what somebody detached.
+func (d *Driver) checkPrograms() {
+	broken := d.programs.broken()
+	if len(broken) == 0 {
+		return
+	}
+	wanted := d.sites()
+	for s, reason := range broken {
+		name, ok := wanted[s]
+		if !ok || s.ifindex != 0 && !exists(s.ifindex) {
+			// The interface is gone, and its program with it.
+			if err := d.programs.drop(s); err != nil {
+				d.log.Debug("letting go of a link whose interface is gone", "site", s.String(), "error", err)
+			}
+			continue
+		}
+		if err := d.programs.renew(s); err != nil {
+			d.log.Error("a program was detached and cannot be attached again", "interface", name, "hook", s.hook.name, "reason", reason, "error", err)
+			continue
+		}
+		d.count.repaired("program", d.log, "a program was detached; attached it again", "interface", name, "hook", s.hook.name, "reason", reason)
+	}
+}
+
+func exists(ifindex int) bool {
+	_, err := netlink.LinkByIndex(ifindex)
+	return err == nil
+}

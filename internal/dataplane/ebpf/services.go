@@ -1,0 +1,231 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// services carries frontends, backend lists and live backends. A list names its backends by slot; the
+// number of slots stands in the frontends. So that a look-up never meets a slot without a backend, a new
+// slot is written before the count that includes it, and a slot is deleted after the count that does not.
+type services struct {
+	frontends *table[weirSvcKey, weirSvcValue]
+	backends  *table[weirBackendKey, weirBackend]
+	live      *table[weirLiveKey, uint8]
+
+	lists   map[weirSvcKey][]weirBackend // by id with scope; the index is the slot
+	planned map[nodestate.Frontend][]nodestate.Backend
+	fresh   bool // lists were read from the map and not compared with a state yet
+}
+
+func newServices(maps map[string]*ebpf.Map, writes *uint64) *services {
+	return &services{
+		frontends: newTable[weirSvcKey, weirSvcValue]("weir_services", maps["weir_services"], showSvc, writes),
+		backends:  newTable[weirBackendKey, weirBackend]("weir_backends", maps["weir_backends"], showBackend, writes),
+		live:      newTable[weirLiveKey, uint8]("weir_live", maps["weir_live"], showLive, writes),
+	}
+}
+
+// load reads the maps and recovers the slots, so that a restart moves no backend.
+func (s *services) load() error {
+	if err := errors.Join(s.frontends.load(), s.backends.load(), s.live.load()); err != nil {
+		return err
+	}
+	s.lists = map[weirSvcKey][]weirBackend{}
+	s.planned = map[nodestate.Frontend][]nodestate.Backend{}
+	limit := uint32(s.backends.tracker.Len())
+	s.fresh = true
+	for k, b := range s.backends.tracker.All() {
+		if k.Slot >= limit {
+			// Not from us: a list has no more slots than the map has entries.
+			s.backends.tracker.Unset(k)
+			continue
+		}
+		list := s.lists[k.Svc]
+		for uint32(len(list)) <= k.Slot {
+			list = append(list, weirBackend{})
+		}
+		list[k.Slot] = b
+		s.lists[k.Svc] = list
+	}
+	return nil
+}
+
+func (s *services) desire(st *nodestate.State) {
+	s.desireBackends(st)
+	s.frontends.desire(s.renderFrontends(st))
+	s.live.desire(renderLive(st))
+}
+
+// desireBackends plans the lists whose backends changed.
+func (s *services) desireBackends(st *nodestate.State) {
+	for id, backends := range st.Backends {
+		// States are never changed in place: the same slice is the same list.
+		if before, ok := s.planned[id]; ok && sameSlice(before, backends) {
+			continue
+		}
+		s.plan(id, backends)
+		s.planned[id] = backends
+	}
+	for id := range s.planned {
+		if _, ok := st.Backends[id]; !ok {
+			s.plan(id, nil)
+			delete(s.planned, id)
+		}
+	}
+	if s.fresh {
+		s.forgetStrangers(st)
+		s.fresh = false
+	}
+}
+
+// forgetStrangers empties the lists that were found in the map and that no service port has.
+func (s *services) forgetStrangers(st *nodestate.State) {
+	wanted := make(map[weirSvcKey]bool, len(st.Backends))
+	for id := range st.Backends {
+		wanted[svcKey(id)] = true
+	}
+	for k := range s.lists {
+		id := k
+		id.Scope = scopeAll
+		if !wanted[id] {
+			s.setList(k, nil)
+		}
+	}
+}
+
+func sameSlice(a, b []nodestate.Backend) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+func (s *services) plan(id nodestate.Frontend, backends []nodestate.Backend) {
+	var all, local []weirBackend
+	for _, b := range backends {
+		if !isIPv4(b.Addr) {
+			continue
+		}
+		w := weirBackend{Addr: ipAddr(b.Addr), Port: be16(b.Port)}
+		all = append(all, w)
+		if b.Local {
+			local = append(local, w)
+		}
+	}
+	key := svcKey(id)
+	s.setList(key, place(s.lists[key], all))
+	key.Scope = scopeLocal
+	s.setList(key, place(s.lists[key], local))
+}
+
+func (s *services) setList(key weirSvcKey, list []weirBackend) {
+	for i, b := range list {
+		s.backends.tracker.Set(weirBackendKey{Svc: key, Slot: uint32(i)}, b)
+	}
+	for i := len(list); i < len(s.lists[key]); i++ {
+		s.backends.tracker.Unset(weirBackendKey{Svc: key, Slot: uint32(i)})
+	}
+	if len(list) == 0 {
+		delete(s.lists, key)
+		return
+	}
+	s.lists[key] = list
+}
+
+func (s *services) renderFrontends(st *nodestate.State) iter.Seq2[weirSvcKey, weirSvcValue] {
+	return func(yield func(weirSvcKey, weirSvcValue) bool) {
+		for f, svc := range st.Frontends {
+			if !isIPv4(f.Addr) {
+				continue
+			}
+			id := svcKey(svc.ID)
+			local := id
+			local.Scope = scopeLocal
+			v := weirSvcValue{
+				Id: id, Count: uint32(len(s.lists[id])), Local: uint32(len(s.lists[local])),
+				Flags: flags[uint32](bit{svc.LocalOnly, svcLocalFrontend}), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
+			}
+			if !yield(svcKey(f), v) {
+				return
+			}
+		}
+	}
+}
+
+// renderLive returns the usable backends of service ports that look them up again for a flow or a
+// client: UDP and SCTP, and those with affinity.
+func renderLive(st *nodestate.State) iter.Seq2[weirLiveKey, uint8] {
+	affine := map[nodestate.Frontend]bool{}
+	for _, svc := range st.Frontends {
+		if svc.Affinity > 0 {
+			affine[svc.ID] = true
+		}
+	}
+	return func(yield func(weirLiveKey, uint8) bool) {
+		for id, backends := range st.Backends {
+			if id.Proto == model.ProtocolTCP && !affine[id] {
+				continue
+			}
+			for _, b := range backends {
+				if !isIPv4(b.Addr) {
+					continue
+				}
+				key := weirLiveKey{Svc: svcKey(id), Backend: weirBackend{Addr: ipAddr(b.Addr), Port: be16(b.Port)}}
+				if !yield(key, 1) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *services) pending() bool {
+	return s.frontends.pending() || s.backends.pending() || s.live.pending()
+}
+
+// write makes the pending writes. A frontend whose list could not be written keeps its old count.
+func (s *services) write() {
+	s.live.write(nil)
+	s.backends.write(nil)
+	incomplete := map[weirSvcKey]error{}
+	for k, err := range s.backends.tracker.Failures() {
+		id := k.Svc
+		id.Scope = scopeAll
+		incomplete[id] = err
+	}
+	s.frontends.write(func(_ weirSvcKey, v weirSvcValue) error {
+		if err, ok := incomplete[v.Id]; ok {
+			return fmt.Errorf("waits for its backends: %w", err)
+		}
+		return nil
+	})
+}
+
+// remove makes the pending deletes. A slot stays while a frontend still counts it.
+func (s *services) remove() {
+	s.frontends.remove(nil)
+	counted := map[weirSvcKey]error{}
+	for f, err := range s.frontends.tracker.Failures() {
+		if v, ok := s.frontends.tracker.Actual(f); ok {
+			counted[v.Id] = err
+		}
+	}
+	s.backends.remove(func(k weirBackendKey) error {
+		id := k.Svc
+		id.Scope = scopeAll
+		if err, ok := counted[id]; ok {
+			return fmt.Errorf("a frontend still counts it: %w", err)
+		}
+		return nil
+	})
+	s.live.remove(nil)
+}
+
+func (s *services) errors() []error {
+	return slices.Concat(s.frontends.errors(), s.backends.errors(), s.live.errors())
+}

@@ -1,0 +1,130 @@
+package ebpf
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Status is what a driver knows about itself.
+type Status struct {
+	ABI       int               // of maps
+	Uplinks   []string          // interfaces with the uplink programs, sorted
+	Endpoints int               // pod interfaces with programs
+	Absent    []string          // interfaces that the state names and the machine lacks
+	Tunnel    bool              // the VXLAN device exists
+	Sockets   bool              // socket programs are attached
+	Epoch     uint32            // of flows
+	HZ        int               // jiffies per second
+	Writes    uint64            // entries written or deleted since the start
+	Repairs   map[string]uint64 // by what: program, device, route
+	Repaired  time.Time         // of the last repair; zero = none
+	Problems  []string          // what could not be put in place at the last try
+	Entries   map[string]int    // of the tables, by map
+}
+
+// Status returns a snapshot.
+func (d *Driver) Status() Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st := Status{
+		ABI: abiNumber, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
+		Epoch: d.tables.current.Epoch, HZ: d.machine.clock.hz, Writes: d.tables.judged + d.tables.quiet + d.tables.epochs,
+		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
+		Entries: d.tables.entries(),
+	}
+	for s := range d.programs.at {
+		switch s.hook {
+		case fromWorkload:
+			st.Endpoints++
+		case cgroupHooks[0]:
+			st.Sockets = true
+		}
+	}
+	for _, name := range d.absent {
+		st.Absent = append(st.Absent, name)
+	}
+	slices.Sort(st.Absent)
+	st.Absent = slices.Compact(st.Absent)
+	return st
+}
+
+func (t *tables) entries() map[string]int {
+	return map[string]int{
+		"addrs": t.addrs.tracker.Len(), "routes": t.routes.tracker.Len(), "services": t.services.frontends.tracker.Len(),
+		"backends": t.services.backends.tracker.Len(), "peers": t.peers.tracker.Len(), "peer_cidrs": t.peerCIDRs.tracker.Len(),
+		"policy": t.policy.tracker.Len(), "clients": t.clients.tracker.Len(),
+	}
+}
+
+// Drop counts packets that were dropped for one reason by one rule.
+type Drop struct {
+	Reason  uint32 // enum drop_reason
+	Rule    nodestate.RuleID
+	Packets uint64
+	Bytes   uint64
+}
+
+// Drops reads the counts of dropped packets, sorted by reason and rule.
+func (d *Driver) Drops() ([]Drop, error) { return readDrops(d.loaded.Maps["weir_drops"]) }
+
+// Drops reads the counts of dropped packets, sorted by reason and rule.
+func (o *Offline) Drops() ([]Drop, error) { return readDrops(o.Maps["weir_drops"]) }
+
+func readDrops(m *ebpf.Map) ([]Drop, error) {
+	var out []Drop
+	var key weirDropKey
+	var cpus []weirDropValue
+	it := m.Iterate()
+	for it.Next(&key, &cpus) {
+		drop := Drop{Reason: key.Reason, Rule: nodestate.RuleID(key.Rule)}
+		for _, c := range cpus {
+			drop.Packets += c.Packets
+			drop.Bytes += c.Bytes
+		}
+		out = append(out, drop)
+	}
+	slices.SortFunc(out, func(a, b Drop) int { return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Rule, b.Rule)) })
+	return out, it.Err()
+}
+
+// Enforced says what is missing for an endpoint to be enforced: its programs are attached and in effect,
+// and its addresses are in the maps.
+func (d *Driver) Enforced(ep model.LocalEndpoint) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, h := range []hook{fromWorkload, toWorkload} {
+		s := site{ep.IfIndex, h}
+		at, ok := d.programs.at[s]
+		if !ok {
+			return fmt.Errorf("no program %s is attached to interface %s (%d)", h.name, ep.Interface, ep.IfIndex)
+		}
+		if err := at.check(s, d.programs.ids[h.name]); err != nil {
+			return fmt.Errorf("program %s of interface %s: %w", h.name, ep.Interface, err)
+		}
+	}
+	for _, a := range ep.Addrs {
+		if !isIPv4(a) {
+			continue
+		}
+		v, ok := d.tables.addrs.tracker.Actual(ipAddr(a))
+		if !ok || int(v.Ifindex) != ep.IfIndex {
+			return fmt.Errorf("address %s is not in the map of addresses with interface %s", a, ep.Interface)
+		}
+	}
+	return nil
+}
+
+// Load reads the maps back as a state: see readState.
+func (d *Driver) Load() (*nodestate.State, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return readState(d.loaded.Maps)
+}

@@ -1,0 +1,75 @@
+package ebpf
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/kernel"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+const (
+	// budget is the most instructions that the verifier may walk for one program. Its limit is a million.
+	budget = 100_000
+	// slack is how much more than the table says other kernels and small changes may take.
+	slack = 1.25
+)
+
+// The verifier's work for each program stays far below its limit, and does not grow unseen: the table says
+// how much it was, on the kernel that it names.
+func TestVerifierBudget(t *testing.T) {
+	needRoot(t)
+	o, err := LoadForTest(TestOptions{})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	defer o.Close()
+	got := map[string]uint32{}
+	for name, p := range o.Programs {
+		info, err := p.Info()
+		must(t, err)
+		n, ok := info.VerifiedInstructions()
+		if !ok {
+			t.Skip("this kernel does not tell (Linux 5.16 does)")
+		}
+		got[name] = n
+		if n > budget {
+			t.Errorf("%s: the verifier walks %d instructions, more than %d", name, n, budget)
+		}
+	}
+	file := filepath.Join("testdata", "verifier.txt")
+	if *update {
+		var b strings.Builder
+		fmt.Fprintf(&b, "# Instructions that the verifier walks, by program; Linux %s. go test -run TestVerifierBudget -update\n", kernel.Release())
+		for _, name := range slices.Sorted(maps.Keys(got)) {
+			fmt.Fprintf(&b, "%-22s %6d\n", name, got[name])
+		}
+		must(t, os.MkdirAll("testdata", 0o755))
+		must(t, os.WriteFile(file, []byte(b.String()), 0o644))
+	}
+	data, err := os.ReadFile(file)
+	must(t, err)
+	want := map[string]uint32{}
+	for line := range strings.Lines(string(data)) {
+		var name string
+		var n uint32
+		if _, err := fmt.Sscan(line, &name, &n); err == nil {
+			want[name] = n
+		}
+	}
+	for name, n := range got {
+		if was, ok := want[name]; !ok || float64(n) > slack*float64(was) {
+			t.Errorf("%s: the verifier walks %d instructions, the table says %d: look why, then -update", name, n, was)
+		}
+	}
+	if len(want) != len(got) {
+		t.Errorf("%d programs, the table has %d", len(got), len(want))
+	}
+}

@@ -1,0 +1,231 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// Loop applies states to a driver, one at a time and always the latest: what is submitted while an Apply
+// is under way is squashed. What could not be put in place is tried again, with growing pauses.
+type Loop struct {
+	driver Driver
+	log    *slog.Logger
+	wake   chan struct{} // capacity 1
+
+	mu      sync.Mutex
+	state   *nodestate.State
+	changed nodestate.Keys // since the Apply before
+	gen     uint64         // of state
+	done    uint64         // the generation that was applied last
+	err     error          // of that Apply
+	moved   chan struct{}  // closed when done or err changes
+	began   time.Time      // of the Apply under way; zero = none
+	stats   LoopStats
+}
+
+// LoopStats are what a Loop did.
+type LoopStats struct {
+	Applies  uint64
+	Failures uint64        // Applies that left something undone
+	Last     time.Duration // of the last Apply
+	Pending  int           // keys that could not be put in place
+}
+
+// NewLoop returns a loop that has nothing to apply yet.
+func NewLoop(d Driver, log *slog.Logger) *Loop {
+	return &Loop{driver: d, log: log, wake: make(chan struct{}, 1), moved: make(chan struct{})}
+}
+
+// Submit hands a state over and returns its generation. changed says what differs from the state that
+// was submitted before.
+func (l *Loop) Submit(s *nodestate.State, changed nodestate.Keys) uint64 {
+	l.mu.Lock()
+	l.gen++
+	l.state = s
+	l.changed.Tables |= changed.Tables
+	gen := l.gen
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return gen
+}
+
+// Run applies what is submitted until ctx ends.
+func (l *Loop) Run(ctx context.Context) error {
+	retry := time.NewTimer(time.Hour)
+	retry.Stop()
+	defer retry.Stop()
+	wait := firstRetry
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.wake:
+			wait = firstRetry
+		case <-retry.C:
+		}
+		if err := l.apply(ctx); err != nil {
+			retry.Reset(wait)
+			wait = min(2*wait, lastRetry)
+		} else {
+			retry.Stop()
+			wait = firstRetry
+		}
+	}
+}
+
+func (l *Loop) apply(ctx context.Context) error {
+	l.mu.Lock()
+	s, changed, gen := l.state, l.changed, l.gen
+	l.changed = nodestate.Keys{}
+	before := l.err
+	l.began = time.Now()
+	began := l.began
+	l.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	err := l.driver.Apply(ctx, s, changed)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil && len(Failures(err)) == 0 {
+		// Not about single keys: the driver may not even have looked at the tables.
+		l.changed.Tables |= changed.Tables
+	}
+	l.report(before, err)
+	l.done, l.err, l.began = gen, err, time.Time{}
+	l.stats.Applies++
+	l.stats.Last = time.Since(began)
+	l.stats.Pending = len(Failures(err))
+	if err != nil {
+		l.stats.Failures++
+	}
+	close(l.moved)
+	l.moved = make(chan struct{})
+	return err
+}
+
+// report logs what is wrong when it changes, not at every try.
+func (l *Loop) report(before, now error) {
+	switch {
+	case now == nil && before != nil:
+		l.log.Info("the data plane is as it should be again")
+	case now != nil && (before == nil || before.Error() != now.Error()):
+		failures := Failures(now)
+		if len(failures) == 0 {
+			l.log.Error("applying the node's state; trying again", "error", now)
+			return
+		}
+		for i, f := range failures {
+			if i == 10 {
+				l.log.Error("applying the node's state; trying again", "more keys", len(failures)-i)
+				break
+			}
+			l.log.Error("applying the node's state; trying again", "table", f.Table, "key", f.Key, "error", f.Err)
+		}
+	}
+}
+
+// Wait returns nil when a state of at least the given generation was applied and no key that concerns
+// the caller failed. It returns what failed when ctx ends before that.
+func (l *Loop) Wait(ctx context.Context, gen uint64, concerns func(*KeyError) bool) error {
+	for {
+		l.mu.Lock()
+		done, err, moved := l.done, l.err, l.moved
+		l.mu.Unlock()
+		var mine error
+		if done >= gen {
+			if mine = concerned(err, concerns); mine == nil {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if mine != nil {
+				return fmt.Errorf("could not be put in place: %w", mine)
+			}
+			return fmt.Errorf("waiting for the data plane: %w", ctx.Err())
+		case <-moved:
+		}
+	}
+}
+
+func concerned(err error, concerns func(*KeyError) bool) error {
+	if err == nil {
+		return nil
+	}
+	failures := Failures(err)
+	if len(failures) == 0 {
+		return err
+	}
+	var mine []error
+	for _, f := range failures {
+		if concerns == nil || concerns(f) {
+			mine = append(mine, f)
+		}
+	}
+	return errors.Join(mine...)
+}
+
+// Err returns what the last Apply left undone; nil when there was none yet.
+func (l *Loop) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// Applied returns the generation that was applied last; 0 = none yet.
+func (l *Loop) Applied() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.done
+}
+
+// Stuck returns for how long the Apply under way has been going on; 0 when there is none.
+func (l *Loop) Stuck() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.began.IsZero() {
+		return 0
+	}
+	return time.Since(l.began)
+}
+
+// Stats returns what the loop did.
+func (l *Loop) Stats() LoopStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stats
+}
+
+// Failures returns the KeyErrors that are joined in err.
+func Failures(err error) []*KeyError {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case *KeyError:
+		return []*KeyError{e}
+	case interface{ Unwrap() []error }:
+		var out []*KeyError
+		for _, each := range e.Unwrap() {
+			out = append(out, Failures(each)...)
+		}
+		return out
+	case interface{ Unwrap() error }:
+		return Failures(e.Unwrap())
+	}
+	return nil
+}

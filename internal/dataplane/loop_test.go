@@ -1,0 +1,121 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// scripted is a driver that takes some time and fails as told.
+type scripted struct {
+	mu      sync.Mutex
+	takes   time.Duration
+	fails   []error // of the Applies to come; nil afterwards
+	applied []*nodestate.State
+	keys    []nodestate.Table
+	at      []time.Time
+}
+
+func (d *scripted) Apply(_ context.Context, s *nodestate.State, k nodestate.Keys) error {
+	time.Sleep(d.takes)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.applied, d.keys, d.at = append(d.applied, s), append(d.keys, k.Tables), append(d.at, time.Now())
+	if len(d.fails) == 0 {
+		return nil
+	}
+	err := d.fails[0]
+	d.fails = d.fails[1:]
+	return err
+}
+
+func (d *scripted) Close() error { return nil }
+
+func start(t *testing.T, d Driver) *Loop {
+	l := NewLoop(d, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); l.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return l
+}
+
+func TestLoopSquashes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &scripted{takes: time.Second}
+		l := start(t, d)
+		l.Submit(nodestate.New(), nodestate.Keys{Tables: nodestate.TableAddrs})
+		time.Sleep(10 * time.Millisecond)
+		l.Submit(nodestate.New(), nodestate.Keys{Tables: nodestate.TableRoutes})
+		last := nodestate.New()
+		gen := l.Submit(last, nodestate.Keys{Tables: nodestate.TablePolicy})
+		if err := l.Wait(t.Context(), gen, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(d.applied) != 2 || d.applied[1] != last || d.keys[1] != nodestate.TableRoutes|nodestate.TablePolicy {
+			t.Errorf("%d applies, keys %v", len(d.applied), d.keys)
+		}
+	})
+}
+
+func TestLoopRetriesWithGrowingPausesAndNothingNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		full := errors.Join(&KeyError{"weir_addrs", "10.0.0.1", errors.New("full")})
+		d := &scripted{fails: []error{full, full, full}}
+		l := start(t, d)
+		gen := l.Submit(nodestate.New(), nodestate.All())
+		if err := l.Wait(t.Context(), gen, func(e *KeyError) bool { return e.Key == "10.0.0.2" }); err != nil {
+			t.Errorf("a failure of another key: %v", err)
+		}
+		if err := l.Wait(t.Context(), gen, func(e *KeyError) bool { return e.Key == "10.0.0.1" }); err != nil {
+			t.Fatal(err)
+		}
+		if len(d.applied) != 4 || d.keys[1] != 0 {
+			t.Errorf("%d applies, hints %v; want 4, and only the first with a hint", len(d.applied), d.keys)
+		}
+		if first, second := d.at[1].Sub(d.at[0]), d.at[2].Sub(d.at[1]); second <= first {
+			t.Errorf("pauses %v, %v do not grow", first, second)
+		}
+		if l.Err() != nil {
+			t.Errorf("error after success: %v", l.Err())
+		}
+	})
+}
+
+func TestLoopKeepsTheHintWhenTheDriverFailsAsAWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &scripted{fails: []error{errors.New("cannot read the maps")}}
+		l := start(t, d)
+		gen := l.Submit(nodestate.New(), nodestate.Keys{Tables: nodestate.TableServices})
+		if err := l.Wait(t.Context(), gen, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(d.keys) != 2 || d.keys[1] != nodestate.TableServices {
+			t.Errorf("hints %v", d.keys)
+		}
+	})
+}
+
+func TestWaitSaysWhatFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := make([]error, 100)
+		for i := range fails {
+			fails[i] = errors.Join(&KeyError{"programs", "cali1 from_workload", errors.New("device busy")})
+		}
+		l := start(t, &scripted{fails: fails})
+		gen := l.Submit(nodestate.New(), nodestate.All())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := l.Wait(ctx, gen, nil)
+		if err == nil || !strings.Contains(err.Error(), "cali1 from_workload: device busy") {
+			t.Errorf("error %v", err)
+		}
+	})
+}

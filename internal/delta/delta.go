@@ -1,0 +1,179 @@
+// Package delta tracks the difference between what a table should hold and what it holds. It stores the
+// actual contents and the pending changes; the desired contents are their sum. It is not safe for
+// concurrent use.
+package delta
+
+import "iter"
+
+// Tracker is the difference for one table.
+type Tracker[K, V comparable] struct {
+	actual  map[K]V
+	writes  map[K]V
+	deletes map[K]struct{}
+	failed  map[K]error
+}
+
+// New returns a tracker of a table that is empty and should be.
+func New[K, V comparable]() *Tracker[K, V] {
+	return &Tracker[K, V]{
+		actual: map[K]V{}, writes: map[K]V{}, deletes: map[K]struct{}{}, failed: map[K]error{},
+	}
+}
+
+// Load sets the actual contents, as read from the table. What was desired before is forgotten: until
+// something is desired, nothing is pending.
+func (t *Tracker[K, V]) Load(entries iter.Seq2[K, V]) {
+	*t = *New[K, V]()
+	for k, v := range entries {
+		t.actual[k] = v
+	}
+}
+
+// Desire sets the whole desired contents: what is not named is to be deleted. The sequence names every
+// key once; it may be walked twice.
+func (t *Tracker[K, V]) Desire(entries iter.Seq2[K, V]) {
+	clear(t.writes)
+	clear(t.deletes)
+	kept := 0
+	for k, v := range entries {
+		if have, ok := t.actual[k]; ok {
+			kept++
+			if have == v {
+				delete(t.failed, k)
+				continue
+			}
+		}
+		t.writes[k] = v
+	}
+	if kept < len(t.actual) {
+		for k := range t.actual {
+			t.deletes[k] = struct{}{}
+		}
+		for k := range entries {
+			delete(t.deletes, k)
+		}
+	}
+	for k := range t.failed {
+		if !t.pending(k) {
+			delete(t.failed, k)
+		}
+	}
+}
+
+// Set desires one entry and leaves the others as they are.
+func (t *Tracker[K, V]) Set(k K, v V) {
+	delete(t.deletes, k)
+	if have, ok := t.actual[k]; ok && have == v {
+		delete(t.writes, k)
+		delete(t.failed, k)
+		return
+	}
+	t.writes[k] = v
+}
+
+// Unset desires that a key is absent and leaves the others as they are.
+func (t *Tracker[K, V]) Unset(k K) {
+	delete(t.writes, k)
+	if _, ok := t.actual[k]; ok {
+		t.deletes[k] = struct{}{}
+		return
+	}
+	delete(t.deletes, k)
+	delete(t.failed, k)
+}
+
+// Desired returns the desired value of a key.
+func (t *Tracker[K, V]) Desired(k K) (V, bool) {
+	if v, ok := t.writes[k]; ok {
+		return v, true
+	}
+	if _, ok := t.deletes[k]; ok {
+		var zero V
+		return zero, false
+	}
+	v, ok := t.actual[k]
+	return v, ok
+}
+
+// Actual returns what the table holds at a key, as far as is known.
+func (t *Tracker[K, V]) Actual(k K) (V, bool) {
+	v, ok := t.actual[k]
+	return v, ok
+}
+
+// All walks the actual contents.
+func (t *Tracker[K, V]) All() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		for k, v := range t.actual {
+			if !yield(k, v) {
+				return
+			}
+		}
+	}
+}
+
+// Len returns the number of actual entries.
+func (t *Tracker[K, V]) Len() int { return len(t.actual) }
+
+// Pending returns the number of changes to make.
+func (t *Tracker[K, V]) Pending() int { return len(t.writes) + len(t.deletes) }
+
+// Writes walks the entries to write. Done and Failed may be called meanwhile.
+func (t *Tracker[K, V]) Writes() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		for k, v := range t.writes {
+			if !yield(k, v) {
+				return
+			}
+		}
+	}
+}
+
+// Deletes walks the keys to delete. Done and Failed may be called meanwhile.
+func (t *Tracker[K, V]) Deletes() iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for k := range t.deletes {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// Done notes that the pending change of a key was made.
+func (t *Tracker[K, V]) Done(k K) {
+	if v, ok := t.writes[k]; ok {
+		t.actual[k] = v
+		delete(t.writes, k)
+	} else if _, ok := t.deletes[k]; ok {
+		delete(t.actual, k)
+		delete(t.deletes, k)
+	}
+	delete(t.failed, k)
+}
+
+// Failed notes that the pending change of a key could not be made. It stays pending.
+func (t *Tracker[K, V]) Failed(k K, err error) {
+	if t.pending(k) {
+		t.failed[k] = err
+	}
+}
+
+// Failures walks the keys whose last change failed.
+func (t *Tracker[K, V]) Failures() iter.Seq2[K, error] {
+	return func(yield func(K, error) bool) {
+		for k, err := range t.failed {
+			if !yield(k, err) {
+				return
+			}
+		}
+	}
+}
+
+func (t *Tracker[K, V]) pending(k K) bool {
+	if _, ok := t.writes[k]; ok {
+		return true
+	}
+	_, ok := t.deletes[k]
+	return ok
+}

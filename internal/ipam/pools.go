@@ -1,0 +1,113 @@
+package ipam
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/selector"
+)
+
+// pool is a pool that passed validation.
+type pool struct {
+	model.Pool
+	forNode bool // its nodeSelector matches this node
+}
+
+// automatic reports whether addresses of the pool are given without being asked for.
+func (p *pool) automatic() bool { return p.forNode && p.usable() && !p.Manual }
+
+func (p *pool) usable() bool { return !p.Disabled && p.Workload }
+
+const (
+	maxBlockAddrs = 16      // bits
+	maxSearch     = 1 << 20 // blocks looked at for a free one: more than there are nodes times their blocks
+)
+
+// validatePools returns the pools that may be used, and what is wrong with the others.
+func validatePools(cfg Config) ([]*pool, []Problem) {
+	var pools []*pool
+	var problems []Problem
+	for _, mp := range cfg.Pools {
+		bad := func(field, value, action, format string, args ...any) {
+			problems = append(problems, Problem{Object: "IPPool " + mp.Name, Field: field, Value: value,
+				Message: fmt.Sprintf(format, args...), Action: action})
+		}
+		if !mp.CIDR.IsValid() || mp.CIDR != mp.CIDR.Masked() || mp.CIDR.Addr().Is4In6() {
+			bad("spec.cidr", mp.CIDR.String(), "correct it", "is not a network address with its prefix length; the pool is not used")
+			continue
+		}
+		if bits := mp.CIDR.Addr().BitLen(); mp.BlockBits < mp.CIDR.Bits() || mp.BlockBits > bits || bits-mp.BlockBits > maxBlockAddrs {
+			bad("spec.blockSize", strconv.Itoa(mp.BlockBits), fmt.Sprintf("choose %d..%d", max(mp.CIDR.Bits(), bits-maxBlockAddrs), bits),
+				"does not fit the pool %s; the pool is not used", mp.CIDR)
+			continue
+		}
+		if i := slices.IndexFunc(pools, func(p *pool) bool { return p.CIDR.Overlaps(mp.CIDR) }); i >= 0 {
+			bad("spec.cidr", mp.CIDR.String(), "delete it or change its cidr",
+				"overlaps %s of IPPool %s; the later one, IPPool %s, is not used", pools[i].CIDR, pools[i].Name, mp.Name)
+			continue
+		}
+		sel, err := selector.Parse(mp.NodeSelector)
+		if err != nil {
+			bad("spec.nodeSelector", mp.NodeSelector, "correct it", "%v; the pool gives addresses to no node", err)
+		}
+		pools = append(pools, &pool{Pool: mp, forNode: err == nil && sel.Matches(cfg.NodeLabels)})
+	}
+	return pools, problems
+}
+
+// offset returns base + n.
+func offset(base netip.Addr, n uint64) netip.Addr {
+	if base.Is4() {
+		b := base.As4()
+		binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+uint32(n))
+		return netip.AddrFrom4(b)
+	}
+	b := base.As16()
+	hi, lo := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+	if lo+n < lo {
+		hi++
+	}
+	binary.BigEndian.PutUint64(b[:8], hi)
+	binary.BigEndian.PutUint64(b[8:], lo+n)
+	return netip.AddrFrom16(b)
+}
+
+// blockCount returns the number of blocks of a pool, at most 2^47: nobody has more nodes.
+func (p *pool) blockCount() uint64 { return 1 << min(p.BlockBits-p.CIDR.Bits(), 47) }
+
+// block returns the i-th block.
+func (p *pool) block(i uint64) netip.Prefix {
+	return netip.PrefixFrom(offset(p.CIDR.Addr(), i<<(p.CIDR.Addr().BitLen()-p.BlockBits)), p.BlockBits)
+}
+
+// freeBlock returns a block that overlaps none in use and is not reserved as a whole. Nodes begin to look at different places, so
+// that two that claim at once seldom want the same one.
+func (p *pool) freeBlock(node string, used map[netip.Prefix]bool, reserved []netip.Prefix) (netip.Prefix, bool) {
+	var odd []netip.Prefix // of another size, from before the pool's blockSize was changed
+	for b := range used {
+		if b.Bits() != p.BlockBits && b.Overlaps(p.CIDR) {
+			odd = append(odd, b)
+		}
+	}
+	h := fnv.New64a()
+	h.Write([]byte(node))
+	n := p.blockCount()
+	first := h.Sum64() % n
+	for i := range min(n, maxSearch) {
+		b := p.block((first + i) % n)
+		if used[b] || slices.ContainsFunc(odd, b.Overlaps) {
+			continue
+		}
+		if !slices.ContainsFunc(reserved, func(r netip.Prefix) bool { return r.Bits() <= b.Bits() && r.Overlaps(b) }) {
+			return b, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+func addrsOf(block netip.Prefix) uint64 { return 1 << (block.Addr().BitLen() - block.Bits()) }

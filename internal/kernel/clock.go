@@ -1,0 +1,110 @@
+package kernel
+
+import (
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// HZ returns the kernel's jiffies per second (CONFIG_HZ). It reads the kernel's own configuration where
+// that is shown, and measures for about 200 ms otherwise. Needs the right to load programs for the latter.
+func HZ() (int, error) {
+	if hz, err := configuredHZ("/proc/config.gz"); err == nil {
+		return hz, nil
+	}
+	hz, err := measuredHZ(200 * time.Millisecond)
+	if err != nil {
+		return 0, fmt.Errorf("finding the kernel's jiffies per second: %w", err)
+	}
+	return hz, nil
+}
+
+// configuredHZ finds CONFIG_HZ in a compressed kernel configuration.
+func configuredHZ(path string) (int, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return 0, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return parseHZ(z)
+}
+
+func parseHZ(r io.Reader) (int, error) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		if v, ok := strings.CutPrefix(lines.Text(), "CONFIG_HZ="); ok {
+			hz, err := strconv.Atoi(v)
+			if err != nil || hz <= 0 {
+				return 0, fmt.Errorf("CONFIG_HZ is %q", v)
+			}
+			return hz, nil
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return 0, err
+	}
+	return 0, errors.New("no CONFIG_HZ")
+}
+
+// rates are the values that kernels are built with (kernel/Kconfig.hz), on the architectures that have
+// a BPF compiler.
+var rates = []int{100, 250, 300, 1000}
+
+// measuredHZ lets a program read jiffies twice, and compares with the time that passed.
+func measuredHZ(span time.Duration) (int, error) {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "weir_jiffies", Type: ebpf.SocketFilter, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.FnJiffies64.Call(),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("loading a program that reads jiffies: %w", err)
+	}
+	defer prog.Close()
+	read := func() (uint32, time.Time, error) {
+		ret, err := prog.Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+		return ret, time.Now(), err
+	}
+	first, begin, err := read()
+	if err != nil {
+		return 0, fmt.Errorf("reading jiffies: %w", err)
+	}
+	time.Sleep(span)
+	last, end, err := read()
+	if err != nil {
+		return 0, fmt.Errorf("reading jiffies: %w", err)
+	}
+	return nearestRate(float64(last-first) / end.Sub(begin).Seconds())
+}
+
+func nearestRate(measured float64) (int, error) {
+	best, distance := 0, 0.0
+	for _, r := range rates {
+		d := measured/float64(r) - 1
+		if d < 0 {
+			d = -d
+		}
+		if best == 0 || d < distance {
+			best, distance = r, d
+		}
+	}
+	if distance > 0.15 {
+		return 0, fmt.Errorf("measured %.0f jiffies a second, which no kernel is built with", measured)
+	}
+	return best, nil
+}

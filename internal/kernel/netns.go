@@ -1,0 +1,30 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// soNetnsCookie is SO_NETNS_COOKIE of asm-generic/socket.h, since kernel 5.14.
+const soNetnsCookie = 71
+
+// NetnsCookie returns the number that the kernel gave the calling thread's network namespace, which is
+// what bpf_get_netns_cookie returns to programs.
+func NetnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("opening a socket for the cookie of the network namespace: %w", err)
+	}
+	defer unix.Close(fd)
+	var buf [8]byte
+	size := uint32(len(buf))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, soNetnsCookie,
+		uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return 0, fmt.Errorf("cookie of the network namespace (SO_NETNS_COOKIE, since Linux 5.14): %w", errno)
+	}
+	return binary.NativeEndian.Uint64(buf[:]), nil
+}

@@ -1,0 +1,210 @@
+// Package model holds the cluster as plain values: what calc reads. It knows no API machinery and no
+// kernel; watch fills it from API objects, the agent fills Node.Local from the machine.
+package model
+
+import (
+	"net/netip"
+)
+
+// Name is a namespaced name. Namespace is empty for cluster-wide objects.
+type Name struct{ Namespace, Name string }
+
+func (n Name) String() string {
+	if n.Namespace == "" {
+		return n.Name
+	}
+	return n.Namespace + "/" + n.Name
+}
+
+// Cluster is everything that calc may look at. Maps are keyed by what names the object in the API.
+// A Cluster is owned by one goroutine; values reachable from it are never changed in place, only
+// replaced, so that an earlier reader may go on with what it holds.
+type Cluster struct {
+	Namespaces map[string]*Namespace
+	Pods       map[Name]*Pod
+	Nodes      map[string]*Node
+	Services   map[Name]*Service
+	Slices     map[Name]*EndpointSlice
+	Policies   map[Name]*Policy
+	Pools      map[string]*Pool
+	Blocks     map[netip.Prefix]*Block
+	// ServiceCIDRs are the ranges of cluster IPs (networking.k8s.io/v1 ServiceCIDR), where the API has them.
+	// Their changes are marked by KindSettings.
+	ServiceCIDRs []netip.Prefix
+	Settings     Settings
+	Local        Local
+}
+
+// NewCluster returns an empty cluster with default settings.
+func NewCluster() *Cluster {
+	return &Cluster{
+		Namespaces: map[string]*Namespace{}, Pods: map[Name]*Pod{}, Nodes: map[string]*Node{},
+		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[Name]*Policy{},
+		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, Settings: DefaultSettings(),
+	}
+}
+
+// Namespace is a v1 Namespace.
+type Namespace struct {
+	Name   string
+	Labels map[string]string
+}
+
+// Pod is a v1 Pod as far as networking cares.
+type Pod struct {
+	Name           Name
+	Labels         map[string]string
+	Node           string // spec.nodeName
+	ServiceAccount string
+	HostNetwork    bool
+	Finished       bool         // phase Succeeded or Failed: its addresses may be someone else's by now
+	Addrs          []netip.Addr // status.podIPs
+	Ports          []PodPort
+}
+
+// PodPort is a container port; Name and HostPort may be empty.
+type PodPort struct {
+	Name     string
+	Protocol Protocol
+	Port     uint16
+	HostPort uint16     // 0 = none
+	HostIP   netip.Addr // invalid = every address of the node
+}
+
+// Node is a v1 Node together with what its agent published about it.
+type Node struct {
+	Name        string
+	Labels      map[string]string
+	Addrs       []netip.Addr   // InternalIP first, then ExternalIP
+	LinkAddress [6]byte        // MAC address of the uplink, zero when not published
+	Subnets     []netip.Prefix // of its uplinks, as published; empty when not
+}
+
+// Protocol is an IP protocol number (IANA).
+type Protocol uint8
+
+// The protocols that Services and policy name.
+const (
+	ProtocolAny  Protocol = 0
+	ProtocolICMP Protocol = 1
+	ProtocolTCP  Protocol = 6
+	ProtocolUDP  Protocol = 17
+	ProtocolSCTP Protocol = 132
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case ProtocolAny:
+		return "any"
+	case ProtocolICMP:
+		return "icmp"
+	case ProtocolTCP:
+		return "tcp"
+	case ProtocolUDP:
+		return "udp"
+	case ProtocolSCTP:
+		return "sctp"
+	}
+	return "proto" + itoa(uint8(p))
+}
+
+func itoa(v uint8) string {
+	if v < 10 {
+		return string(rune('0' + v))
+	}
+	return itoa(v/10) + string(rune('0'+v%10))
+}
+
+// Service is a v1 Service that has a cluster IP; headless and ExternalName Services are not carried.
+type Service struct {
+	Name        Name
+	Annotations map[string]string
+	ClusterIPs  []netip.Addr
+	ExternalIPs []netip.Addr
+	LBIPs       []netip.Addr // status.loadBalancer.ingress, as given
+	Ports       []ServicePort
+	Affinity    uint32 // seconds of sessionAffinity ClientIP, 0 = None
+	// PublishNotReady is spec.publishNotReadyAddresses.
+	PublishNotReady bool
+	// ExternalLocal and InternalLocal are the traffic policies "Local".
+	ExternalLocal, InternalLocal bool
+}
+
+// ServicePort is one port of a Service.
+type ServicePort struct {
+	Name     string // key into the EndpointSlices' ports
+	Protocol Protocol
+	Port     uint16
+	NodePort uint16 // 0 = none
+}
+
+// EndpointSlice is a discovery.k8s.io/v1 EndpointSlice.
+type EndpointSlice struct {
+	Name      Name
+	Service   Name // label kubernetes.io/service-name
+	Ports     []EndpointPort
+	Endpoints []ServiceEndpoint
+}
+
+// EndpointPort is a port of all endpoints of a slice.
+type EndpointPort struct {
+	Name     string
+	Protocol Protocol
+	Port     uint16
+}
+
+// ServiceEndpoint is one endpoint of a slice with its conditions (KEP-1672).
+type ServiceEndpoint struct {
+	Addrs                       []netip.Addr
+	Node                        string
+	Ready, Serving, Terminating bool
+}
+
+// Block is a range of a pool that belongs to one node.
+type Block struct {
+	CIDR netip.Prefix
+	Node string
+}
+
+// EncapMode says when pod traffic between nodes is encapsulated.
+type EncapMode string
+
+// The values of IPPool.spec.vxlanMode.
+const (
+	EncapNever       EncapMode = "Never"
+	EncapAlways      EncapMode = "Always"
+	EncapCrossSubnet EncapMode = "CrossSubnet"
+)
+
+// Pool is an IPPool.
+type Pool struct {
+	Name         string
+	CIDR         netip.Prefix
+	VXLAN        EncapMode
+	NATOutgoing  bool
+	Disabled     bool
+	BlockBits    int    // prefix length of a block
+	NodeSelector string // selector language; "all()" or empty = every node
+	Manual       bool   // assignmentMode Manual: only by annotation
+	Workload     bool   // allowedUses has Workload
+}
+
+// Local is what the agent knows of its own machine.
+type Local struct {
+	Node      string
+	Endpoints map[netip.Addr]*LocalEndpoint
+	HostAddrs []netip.Addr   // every unicast address of the node, loopback and tunnel aside
+	Subnets   []netip.Prefix // on-link subnets of the uplinks
+	LinkMTU   int            // of the uplink that holds the node's address, bytes
+}
+
+// LocalEndpoint is a pod's interface on this node, as the CNI plugin made it.
+type LocalEndpoint struct {
+	Pod         Name
+	ContainerID string
+	Interface   string // host side
+	IfIndex     int
+	MAC         [6]byte // of the pod's side
+	Addrs       []netip.Addr
+	NetnsCookie uint64
+}

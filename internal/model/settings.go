@@ -1,0 +1,60 @@
+package model
+
+import (
+	"net/netip"
+	"time"
+)
+
+// ConnectTimeLB says which sockets are balanced when they connect.
+type ConnectTimeLB string
+
+// The values of bpfConnectTimeLoadBalancing.
+const (
+	ConnectTimeTCP      ConnectTimeLB = "TCP"
+	ConnectTimeEnabled  ConnectTimeLB = "Enabled"
+	ConnectTimeDisabled ConnectTimeLB = "Disabled"
+)
+
+// Settings are the effective values of this node: environment over FelixConfiguration node.<name> over
+// FelixConfiguration default, validated. Only what calc and the drivers use is here.
+type Settings struct {
+	ConnectTime       ConnectTimeLB
+	DSR               bool // bpfExternalServiceMode DSR
+	VXLANPort         uint16
+	VXLANVNI          uint32
+	VXLANMTU          int // 0 = derive
+	SNATPortFirst     uint16
+	SNATPortLast      uint16
+	DataIfaces        string // regular expression of uplinks: bpfDataIfacePattern
+	InterfacePrefix   string // of pod interfaces on the host side
+	NATExcludeHostIPs bool   // natOutgoingExclusions IPPoolsAndHostIPs
+	MaxFlows          int    // bpfMapSizeConntrack
+	Timeouts          Timeouts
+}
+
+// Timeouts of idle flows (bpfConntrackTimeouts).
+type Timeouts struct {
+	TCPSynSent, TCPEstablished, TCPClosing, UDP, ICMP, Generic time.Duration
+}
+
+// DefaultSettings returns the documented defaults.
+func DefaultSettings() Settings {
+	return Settings{
+		ConnectTime: ConnectTimeTCP, VXLANPort: 4789, VXLANVNI: 4096,
+		SNATPortFirst: 20000, SNATPortLast: 29999,
+		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
+		InterfacePrefix: "cali", MaxFlows: 512000,
+		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 40 * time.Second,
+			UDP: 60 * time.Second, ICMP: 5 * time.Second, Generic: 10 * time.Minute},
+	}
+}
+
+// NodeAddr returns the address by which other nodes know n: its first IPv4 address.
+func (n *Node) NodeAddr() netip.Addr {
+	for _, a := range n.Addrs {
+		if a.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,269 @@
+package nodestate
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// Dump writes the state as text: one line an entry, sorted, rule numbers with their names. Equal
+// states have equal texts. The text is for people and for tests; nothing reads it back.
+func Dump(w io.Writer, s *State) error {
+	d := &dumper{w: bufio.NewWriter(w), rules: s.Rules}
+	d.settings(&s.Settings)
+	for _, a := range sortedKeys(s.Addrs, netip.Addr.Compare) {
+		d.addr(a, s.Addrs[a])
+	}
+	for _, p := range sortedKeys(s.Routes, netip.Prefix.Compare) {
+		d.route(p, s.Routes[p])
+	}
+	for _, f := range sortedKeys(s.Frontends, Frontend.Compare) {
+		d.frontend(f, s.Frontends[f])
+	}
+	for _, f := range sortedKeys(s.Backends, Frontend.Compare) {
+		for _, b := range s.Backends[f] {
+			d.line("backend", f.String(), "->", netip.AddrPortFrom(b.Addr, b.Port).String(), flag(b.Local, "local"))
+		}
+	}
+	for _, a := range sortedKeys(s.Peers, netip.Addr.Compare) {
+		d.line("peer", a.String(), "class="+hex(s.Peers[a]))
+	}
+	for _, p := range sortedKeys(s.PeerCIDRs, netip.Prefix.Compare) {
+		d.line("peer", p.String(), "class="+hex(s.PeerCIDRs[p]))
+	}
+	for _, k := range sortedKeys(s.Policy, PolicyKey.Compare) {
+		d.policy(k, s.Policy[k])
+	}
+	for _, c := range sortedKeys(s.Clients, cmp.Compare[uint64]) {
+		d.line("client", fmt.Sprintf("netns=%d", c), s.Clients[c].String())
+	}
+	for _, id := range sortedKeys(s.Rules, cmp.Compare[RuleID]) {
+		d.line("rule", fmt.Sprintf("%08x", uint32(id)), s.Rules[id].String())
+	}
+	return d.w.Flush()
+}
+
+// String returns the dump of the state.
+func (s *State) String() string {
+	var b strings.Builder
+	_ = Dump(&b, s) // a strings.Builder does not fail
+	return b.String()
+}
+
+// Equal reports whether two states are the same.
+func Equal(a, b *State) bool {
+	return reflect.DeepEqual(a.Settings, b.Settings) &&
+		maps.Equal(a.Addrs, b.Addrs) && maps.Equal(a.Routes, b.Routes) && maps.Equal(a.Frontends, b.Frontends) &&
+		maps.EqualFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) && maps.Equal(a.Peers, b.Peers) &&
+		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && maps.Equal(a.Policy, b.Policy) && maps.Equal(a.Rules, b.Rules) &&
+		maps.Equal(a.Clients, b.Clients)
+}
+
+// Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.
+// Empty when the states are equal.
+func Diff(a, b *State) string {
+	left, right := strings.Split(a.String(), "\n"), strings.Split(b.String(), "\n")
+	count := map[string]int{}
+	for _, l := range right {
+		count[l]++
+	}
+	var out strings.Builder
+	for _, l := range left {
+		if count[l] > 0 {
+			count[l]--
+			continue
+		}
+		out.WriteString("-" + l + "\n")
+	}
+	for _, l := range right {
+		if count[l] > 0 {
+			count[l]--
+			out.WriteString("+" + l + "\n")
+		}
+	}
+	return out.String()
+}
+
+type dumper struct {
+	w     *bufio.Writer
+	rules map[RuleID]Rule
+}
+
+// line writes the words that are not empty.
+func (d *dumper) line(words ...string) {
+	sep := ""
+	for _, w := range words {
+		if w != "" {
+			d.w.WriteString(sep + w)
+			sep = " "
+		}
+	}
+	d.w.WriteByte('\n')
+}
+
+func (d *dumper) settings(s *Settings) {
+	d.line("settings", settingsLine(s))
+	for _, p := range sortedKeys(s.PoolRoutes, netip.Prefix.Compare) {
+		d.line("pool", p.String(), fmt.Sprintf("mtu=%d", s.PoolRoutes[p]))
+	}
+}
+
+func settingsLine(s *Settings) string {
+	t, node := s.Timeouts, "none"
+	if s.Node.IsValid() {
+		node = s.Node.String()
+	}
+	return fmt.Sprintf("node=%s dsr=%t connect-time=%s snat=%d-%d tunnel=%d/%d mtu=%d data-ifaces=%q pod-mtu=%d max-flows=%d"+
+		" timeouts=%v,%v,%v,%v,%v,%v", node, s.DSR, s.ConnectTime, s.SNATFirst, s.SNATLast, s.Tunnel.Port, s.Tunnel.VNI,
+		s.Tunnel.MTU, s.DataIfaces, s.PodMTU, s.MaxFlows,
+		t.TCPSynSent, t.TCPEstablished, t.TCPClosing, t.UDP, t.ICMP, t.Generic)
+}
+
+func (d *dumper) addr(a netip.Addr, v Addr) {
+	words := []string{"addr", a.String(), v.Kind.String(), flag(v.Primary, "primary"), flag(v.NATOutgoing, "nat-outgoing"),
+		flag(v.SameLink, "same-link"), flag(v.Tunnel, "tunnel")}
+	if v.MAC != [6]byte{} {
+		words = append(words, fmt.Sprintf("mac=%x", v.MAC))
+	}
+	if v.Interface != "" || v.IfIndex != 0 {
+		words = append(words, fmt.Sprintf("interface=%s/%d", v.Interface, v.IfIndex))
+	}
+	if v.Node.IsValid() {
+		words = append(words, "node="+v.Node.String())
+	}
+	if v.Owner != (model.Name{}) {
+		words = append(words, "owner="+v.Owner.String())
+	}
+	d.line(append(words, d.isolation("ingress", v.Ingress), d.isolation("egress", v.Egress))...)
+}
+
+func (d *dumper) isolation(name string, i Isolation) string {
+	if i.Set == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s=%s else %s", name, hex(i.Set), d.rule(i.Rule))
+}
+
+func (d *dumper) route(p netip.Prefix, r Route) {
+	node := ""
+	if r.Node.IsValid() {
+		node = "node=" + r.Node.String()
+	}
+	d.line("route", p.String(), flag(r.Pool, "pool"), flag(r.Local, "local"), flag(r.Tunnel, "tunnel"),
+		flag(r.SameLink, "same-link"), node)
+}
+
+func (d *dumper) frontend(f Frontend, s Service) {
+	affinity := ""
+	if s.Affinity != 0 {
+		affinity = fmt.Sprintf("affinity=%ds", s.Affinity)
+	}
+	d.line("frontend", f.String(), "id="+s.ID.String(), affinity, flag(s.LocalOnly, "local-only"), d.rule(s.Rule))
+}
+
+func (d *dumper) policy(k PolicyKey, v PolicyValue) {
+	what := k.Proto.String() + fmt.Sprintf(" port=%d/%d", k.Port, k.Len)
+	if k.Head {
+		what = "head" + protosText(v.Protos) + lensText(v.Lens)
+	}
+	verdict := "deny"
+	if v.Allow {
+		verdict = "allow"
+	}
+	d.line("policy", "set="+hex(k.Set), "class="+hex(k.Peer), what, verdict, d.rule(v.Rule))
+}
+
+// rule names a rule number.
+func (d *dumper) rule(id RuleID) string {
+	if r, ok := d.rules[id]; ok {
+		return "by [" + r.String() + "]"
+	}
+	return fmt.Sprintf("by unknown rule %08x", uint32(id))
+}
+
+// String names the rule: kind, object, place in the object.
+func (r Rule) String() string { return strings.TrimRight(r.Kind+" "+r.Name+" "+r.Detail, " ") }
+
+// String returns address:port/protocol.
+func (f Frontend) String() string {
+	return netip.AddrPortFrom(f.Addr, f.Port).String() + "/" + f.Proto.String()
+}
+
+// Compare orders frontends by address, port, protocol.
+func (f Frontend) Compare(o Frontend) int {
+	return cmp.Or(f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port), cmp.Compare(f.Proto, o.Proto))
+}
+
+// Compare orders policy keys by set, class, heads first, then protocol, port, length.
+func (k PolicyKey) Compare(o PolicyKey) int {
+	head := func(k PolicyKey) int {
+		if k.Head {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(k.Set, o.Set), cmp.Compare(k.Peer, o.Peer), head(k)-head(o), cmp.Compare(k.Proto, o.Proto),
+		cmp.Compare(k.Port, o.Port), cmp.Compare(k.Len, o.Len))
+}
+
+// String names the kind.
+func (k AddrKind) String() string {
+	switch k {
+	case AddrHost:
+		return "host"
+	case AddrEndpoint:
+		return "endpoint"
+	case AddrNode:
+		return "node"
+	case AddrPod:
+		return "pod"
+	}
+	return fmt.Sprintf("kind%d", uint8(k))
+}
+
+func protosText(bits uint8) string {
+	var names []string
+	for _, p := range []model.Protocol{model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolICMP} {
+		if bits&ProtoBit(p) != 0 {
+			names = append(names, p.String())
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " protos=" + strings.Join(names, ",")
+}
+
+func lensText(bits uint32) string {
+	var names []string
+	for n := range 32 {
+		if bits>>n&1 != 0 {
+			names = append(names, fmt.Sprint(n))
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " lens=" + strings.Join(names, ",")
+}
+
+func hex[T ~uint64](v T) string { return fmt.Sprintf("%016x", uint64(v)) }
+
+func flag(on bool, name string) string {
+	if on {
+		return name
+	}
+	return ""
+}
+
+func sortedKeys[K comparable, V any](m map[K]V, compare func(a, b K) int) []K {
+	return slices.SortedFunc(maps.Keys(m), compare)
+}

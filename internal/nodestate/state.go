@@ -1,0 +1,160 @@
+// Package nodestate is the desired state of one node as plain tables. calc writes it, a data plane
+// makes the kernel equal to it, sim answers packets from it. Equal clusters give equal states,
+// whatever happened before: identifiers are made from content, never counted up.
+package nodestate
+
+import (
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// State is the whole desired state of a node. A State that was handed on is never changed.
+type State struct {
+	Settings  Settings
+	Addrs     map[netip.Addr]Addr
+	Routes    map[netip.Prefix]Route
+	Frontends map[Frontend]Service
+	// Backends are the usable backends of a service port, by its id, sorted by address and port. The
+	// order carries no meaning: a driver keeps its own slots.
+	Backends  map[Frontend][]Backend
+	Peers     map[netip.Addr]Class
+	PeerCIDRs map[netip.Prefix]Class
+	// Policy is look-up 2. What stands under a set and a class follows from the content that their numbers
+	// are made from, so a key has one value for as long as it is there. A driver should add to Policy
+	// first, then write Peers, PeerCIDRs and Addrs, remove from Policy last, and then move the epoch on:
+	// open flows are judged by complete tables only, and a new flow between these steps may meet a new
+	// class with an old set, for which there are no entries, and gets the verdict of class 0.
+	Policy map[PolicyKey]PolicyValue
+	// Rules names every number that appears elsewhere in the state.
+	Rules map[RuleID]Rule
+	// Clients are the addresses of the pods behind network namespaces, by netns cookie.
+	Clients map[uint64]netip.Addr
+}
+
+// Settings are the node's scalars.
+type Settings struct {
+	Node                netip.Addr // its primary address
+	DSR                 bool
+	ConnectTime         model.ConnectTimeLB
+	SNATFirst, SNATLast uint16 // ports, inclusive
+	Tunnel              Tunnel
+	DataIfaces          string // regular expression of uplinks
+	// PoolRoutes are prefixes that host processes reach by Weir's host device, with the MTU of the way:
+	// the pools, and the ranges of cluster IPs where they are known.
+	PoolRoutes map[netip.Prefix]int
+	PodMTU     int // of new pod interfaces, bytes
+	MaxFlows   int
+	Timeouts   model.Timeouts
+}
+
+// Tunnel is the VXLAN overlay.
+type Tunnel struct {
+	Port uint16
+	VNI  uint32
+	MTU  int // bytes of an inner IP packet
+}
+
+// AddrKind says whose an address is.
+type AddrKind uint8
+
+// The kinds, equal to enum addr_kind of the programs.
+const (
+	AddrHost     AddrKind = 1
+	AddrEndpoint AddrKind = 2
+	AddrNode     AddrKind = 3
+	AddrPod      AddrKind = 4
+)
+
+// Addr is what the node knows of one address.
+type Addr struct {
+	Kind            AddrKind
+	Primary         bool // host: the node's own address
+	NATOutgoing     bool // endpoint
+	SameLink        bool // node, pod
+	Tunnel          bool // pod
+	MAC             [6]byte
+	Interface       string // endpoint: host side name; a driver that needs the index uses IfIndex
+	IfIndex         int
+	Node            netip.Addr // node: its primary address; pod: that of its node
+	Ingress, Egress Isolation  // endpoint
+	Owner           model.Name // endpoint, pod; node: Name only
+}
+
+// Isolation is a policy set and the rule that decides where none of its entries matches. The zero
+// value is no isolation.
+type Isolation struct {
+	Set  SetID
+	Rule RuleID
+}
+
+// Route is what the node knows of a prefix.
+type Route struct {
+	Pool, Local, Tunnel, SameLink bool
+	Node                          netip.Addr // valid: the prefix lives on this other node
+}
+
+// Frontend is an address, port and protocol that a service answers on; Addr is the zero (unspecified,
+// 0.0.0.0) address for node ports. The frontend of the cluster IP is also the id of the service port.
+type Frontend struct {
+	Addr  netip.Addr
+	Port  uint16
+	Proto model.Protocol
+}
+
+// Service is what is behind a frontend.
+type Service struct {
+	ID        Frontend
+	Affinity  uint32 // seconds
+	LocalOnly bool   // frontend exists on this node only (host ports)
+	Rule      RuleID
+}
+
+// Backend is one usable endpoint of a service port.
+type Backend struct {
+	Addr  netip.Addr
+	Port  uint16
+	Local bool // on this node
+}
+
+// Class, SetID: content-made identifiers (the first 8 bytes of a SHA-256 of the canonical text).
+// Class 0 is "matched by nothing in use here"; SetID 0 is "not isolated".
+type (
+	Class  uint64
+	SetID  uint64
+	RuleID uint32
+)
+
+// PolicyKey is a key of look-up 2; see struct policy_key in bpf/abi.h for how entries are found.
+type PolicyKey struct {
+	Set   SetID
+	Peer  Class
+	Head  bool
+	Proto model.Protocol // 0 in heads
+	Port  uint16         // low bits zero beyond Len
+	Len   uint8
+}
+
+// PolicyValue is a verdict.
+type PolicyValue struct {
+	Allow  bool
+	Rule   RuleID
+	Protos uint8  // heads: 1 TCP, 2 UDP, 4 SCTP, 8 ICMP have entries of their own
+	Lens   uint32 // heads: bit n set = entries with Len n exist
+}
+
+// Rule says in words what a rule number stands for.
+type Rule struct {
+	Kind   string // "NetworkPolicy", "Service", "default-deny"
+	Name   string // "namespace/name"; for default-deny the policies that isolate, comma-separated
+	Detail string // "ingress[0]", "port http"
+}
+
+// New returns an empty state.
+func New() *State {
+	return &State{
+		Addrs: map[netip.Addr]Addr{}, Routes: map[netip.Prefix]Route{}, Frontends: map[Frontend]Service{},
+		Backends: map[Frontend][]Backend{}, Peers: map[netip.Addr]Class{}, PeerCIDRs: map[netip.Prefix]Class{},
+		Policy: map[PolicyKey]PolicyValue{}, Rules: map[RuleID]Rule{}, Clients: map[uint64]netip.Addr{},
+	}
+}

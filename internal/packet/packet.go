@@ -1,0 +1,136 @@
+// Package packet is a small text form for packets and its translation to and from bytes: Ethernet with
+// IPv4 and TCP, UDP, ICMP echo, ICMP errors with the packet that they quote, or anything else as bytes.
+//
+//	tcp 10.244.1.2:1234 > 10.96.0.1:80 S ttl=64
+//	udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 data="query"
+//	icmp 10.244.1.2 > 8.8.8.8 echo id=7 seq=1 ttl=64
+//	icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [udp 10.244.1.2:999 > 10.0.0.1:53 ttl=62]
+//	ip 10.0.0.1 > 10.0.0.2 proto=17 frag=1480+ data=0x00ff
+//	frame type=0x0806 data=0x0001
+//
+// Nothing read from bytes is believed: what does not parse becomes a frame of bytes.
+package packet
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Kind says which fields of a Packet count.
+type Kind uint8
+
+// The kinds.
+const (
+	Frame Kind = iota // not IPv4, or IPv4 that does not parse: Type and Payload
+	TCP               // whole TCP segment
+	UDP               // whole UDP datagram
+	Echo              // ICMP echo request (type 8) or reply (type 0), RFC 792
+	Error             // ICMP destination unreachable, time exceeded, parameter problem (3, 11, 12), RFC 792
+	Other             // any other IPv4, and every fragment: Payload is all that follows the IP header
+)
+
+// EtherTypes that the text form knows by heart.
+const (
+	TypeIPv4 = 0x0800
+	TypeARP  = 0x0806
+	TypeIPv6 = 0x86dd
+)
+
+// IP protocol numbers (IANA).
+const (
+	ProtoICMP = 1
+	ProtoTCP  = 6
+	ProtoUDP  = 17
+)
+
+// Bits of Packet.Flags (RFC 9293).
+const (
+	FIN = 1 << iota
+	SYN
+	RST
+	PSH
+	ACK
+	URG
+	ECE
+	CWR
+)
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+func (m MAC) String() string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// IPv4 is an IPv4 header (RFC 791). Lengths and checksum follow from the rest.
+type IPv4 struct {
+	Src, Dst netip.Addr
+	TTL, TOS uint8
+	ID       uint16
+	DF, MF   bool
+	Offset   uint16 // of a fragment, bytes, a multiple of 8
+	Proto    uint8
+	Options  []byte // a multiple of 4, at most 40 bytes
+	// SumError is what the checksum is off by, in ones' complement: 0 for a right one. It outlives
+	// incremental updates of the checksum (RFC 1624) as it does in a data plane.
+	SumError uint16
+}
+
+// Packet is an Ethernet frame. The zero values of the addresses are zero bytes.
+type Packet struct {
+	DstMAC, SrcMAC MAC
+	Type           uint16 // EtherType
+	Kind           Kind
+	IP             IPv4
+
+	SrcPort, DstPort uint16 // TCP, UDP
+	Flags            uint8  // TCP
+	Reserved         uint8  // TCP: the four bits beside the data offset
+	Seq, Ack         uint32 // TCP
+	Window, Urgent   uint16 // TCP
+	Options          []byte // TCP; a multiple of 4, at most 40 bytes
+
+	ICMPType, ICMPCode uint8  // Echo, Error
+	ID, EchoSeq        uint16 // Echo
+	Rest               uint32 // Error: second word of the header (next-hop MTU, pointer)
+	Quote              *Quote // Error
+
+	UDPLength uint16 // UDP: the length field where it lies, 0 where it is right
+	NoSum     bool   // UDP: sent without a checksum
+	SumError  uint16 // as IP.SumError, for the checksum of TCP, UDP or ICMP
+	Payload   []byte
+}
+
+// Quote is the packet inside an ICMP error: an IPv4 header and at least 8 bytes of what followed it.
+type Quote struct {
+	IP       IPv4
+	TotalLen uint16 // of the packet that is quoted, bytes
+	L4       []byte // as much as is quoted
+}
+
+// Fragment reports whether p is a fragment, first ones included.
+func (p *Packet) Fragment() bool {
+	return p.Kind != Frame && (p.IP.MF || p.IP.Offset != 0)
+}
+
+// Clone returns a copy that shares nothing with p.
+func (p *Packet) Clone() *Packet {
+	c := *p
+	c.IP.Options = clone(p.IP.Options)
+	c.Options = clone(p.Options)
+	c.Payload = clone(p.Payload)
+	if p.Quote != nil {
+		q := *p.Quote
+		q.IP.Options = clone(q.IP.Options)
+		q.L4 = clone(q.L4)
+		c.Quote = &q
+	}
+	return &c
+}
+
+func clone(b []byte) []byte {
+	if b == nil {
+		return nil
+	}
+	return append([]byte{}, b...)
+}

@@ -1,0 +1,201 @@
+package packet
+
+import (
+	"bytes"
+	"encoding/hex"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestTextRoundTrip(t *testing.T) {
+	for _, s := range []string{
+		"tcp 10.244.1.2:1234 > 10.96.0.1:80 S ttl=64",
+		"tcp 10.244.1.2:1234 > 10.96.0.1:80 FP. seq=7 ack=9 win=512 ttl=1 tos=4 ipid=77 df data=\"GET / [x]\"",
+		"tcp 10.244.1.2:1234 > 10.96.0.1:80 none ttl=64 opts=0x020405b4",
+		"udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 data=0x00ff",
+		"udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 nosum",
+		"udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 badipsum=0x0001 badsum=0x1234",
+		"icmp 10.244.1.2 > 8.8.8.8 echo seq=1 id=7 ttl=64",
+		"icmp 8.8.8.8 > 10.244.1.2 reply seq=1 id=7 ttl=64 smac=02:00:00:00:00:01 dmac=02:00:00:00:00:02",
+		"icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [udp 10.244.1.2:999 > 10.0.0.1:53 ttl=62]",
+		"icmp 10.0.0.1 > 10.244.1.2 error type=3 code=4 rest=1400 ttl=64 [tcp 10.244.1.2:999 > 10.0.0.1:53 none seq=5 ttl=62]",
+		"icmp 10.0.0.1 > 10.244.1.2 error type=11 ttl=64 [icmp 10.244.1.2 > 10.0.0.1 echo seq=2 id=1 ttl=1]",
+		"ip 10.0.0.1 > 10.0.0.2 proto=132 ttl=64 data=0x0001000200000000",
+		"ip 10.0.0.1 > 10.0.0.2 proto=17 ttl=64 frag=1480+ data=0x00ff",
+		"ip 10.0.0.1 > 10.0.0.2 proto=17 ttl=64 ipopts=0x94040000",
+		"frame type=0x0806 data=0x0001",
+		"frame type=0x0800 data=0x4500",
+	} {
+		p, err := Parse(s)
+		if err != nil {
+			t.Errorf("%v", err)
+			continue
+		}
+		if got := p.String(); got != s {
+			t.Errorf("Parse then String\n got %s\nwant %s", got, s)
+		}
+		b, err := p.Marshal()
+		if err != nil {
+			t.Errorf("%s: %v", s, err)
+			continue
+		}
+		q, err := Unmarshal(b)
+		if err != nil {
+			t.Errorf("%s: %v", s, err)
+			continue
+		}
+		if got := q.String(); got != s {
+			t.Errorf("through bytes\n got %s\nwant %s", got, s)
+		}
+	}
+}
+
+// The checksums here were added up by hand, so that a
+// mistake made in both directions shows.
+func TestBytes(t *testing.T) {
+	for text, want := range map[string]string{
+		"udp 10.0.0.1:1 > 10.0.0.2:2 ttl=64":        "000000000000000000000000" + "0800" + "4500001c00000000401166cf0a0000010a000002" + "000100020008ebd8",
+		"icmp 10.0.0.1 > 10.0.0.2 echo id=1 seq=2":  "000000000000000000000000" + "0800" + "4500001c00000000400166df0a0000010a000002" + "0800f7fc00010002",
+		"tcp 10.0.0.1:1 > 10.0.0.2:2 S seq=3 win=4": "000000000000000000000000" + "0800" + "4500002800000000400666ce0a0000010a000002" + "000100020000000300000000500200049bd60000",
+	} {
+		b, err := MustParse(text).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hex.EncodeToString(b); got != want {
+			t.Errorf("%s\n got %s\nwant %s", text, got, want)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for s, why := range map[string]string{
+		"":                                          "empty",
+		"sctp 1.1.1.1:1 > 2.2.2.2:2":                "not one of",
+		"tcp 1.1.1.1:1 2.2.2.2:2":                   "missing",
+		"tcp 1.1.1.1 > 2.2.2.2:2":                   "not an ip:port",
+		"tcp [::1]:1 > 2.2.2.2:2":                   "not IPv4",
+		"tcp 1.1.1.1:1 > 2.2.2.2:2 X":               "neither",
+		"tcp 1.1.1.1:1 > 2.2.2.2:2 ttl=300":         "out of range",
+		"udp 1.1.1.1:1 > 2.2.2.2:2 seq=3":           "unknown word",
+		"udp 1.1.1.1:1 > 2.2.2.2:2 frag=8":          "written as ip",
+		"ip 1.1.1.1 > 2.2.2.2 frag=7":               "multiple of 8",
+		"udp 1.1.1.1:1 > 2.2.2.2:2 data=\"x":        "not closed",
+		"udp 1.1.1.1:1 > 2.2.2.2:2 tot=4":           "quoted",
+		"icmp 1.1.1.1 > 2.2.2.2 error":              "quotes",
+		"icmp 1.1.1.1 > 2.2.2.2 error [udp":         "brackets",
+		"tcp 1.1.1.1:1 > 2.2.2.2:2 S opts=0x01":     "TCP options",
+		"icmp 1.1.1.1 > 2.2.2.2 error [frame]":      "not quoted",
+		"ip 1.1.1.1 > 2.2.2.2 proto=1 smac=02:00:0": "MAC",
+	} {
+		if _, err := Parse(s); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("Parse(%q) = %v, want an error with %q", s, err, why)
+		}
+	}
+}
+
+func TestRewrite(t *testing.T) {
+	for _, c := range []struct{ from, to string }{
+		{"udp 10.0.0.1:10 > 10.0.0.2:20 ttl=9 data=\"abcd\"", "udp 10.9.0.1:11 > 10.8.0.2:21 ttl=9 data=\"abcd\""},
+		{"tcp 10.0.0.1:10 > 10.0.0.2:20 S ttl=9", "tcp 10.9.0.1:11 > 10.8.0.2:21 S ttl=9"},
+		{"icmp 10.0.0.1 > 10.0.0.2 echo id=10 ttl=9", "icmp 10.9.0.1 > 10.8.0.2 echo id=11 ttl=9"},
+		{"icmp 10.0.0.1 > 10.0.0.2 reply id=20 ttl=9", "icmp 10.9.0.1 > 10.8.0.2 reply id=21 ttl=9"},
+		{"udp 10.0.0.1:10 > 10.0.0.2:20 ttl=9 nosum", "udp 10.9.0.1:11 > 10.8.0.2:21 ttl=9 nosum"},
+		{"ip 10.0.0.1 > 10.0.0.2 proto=132 data=0x0102030405060708", "ip 10.9.0.1 > 10.8.0.2 proto=132 data=0x0102030405060708"},
+	} {
+		src, dst := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.8.0.2")
+		p, want := MustParse(c.from), MustParse(c.to)
+		p.Rewrite(src, dst, 11, 21)
+		if p.String() != want.String() {
+			t.Errorf("%s\n got %s\nwant %s", c.from, p, want)
+		}
+		if want.Kind != Echo {
+			continue
+		}
+		// an echo inside an error: its checksum is mended too
+		quote := func(s string) *Quote { return MustParse("icmp 1.1.1.1 > 2.2.2.2 error [" + s + "]").Quote }
+		got := quote(c.from)
+		got.Rewrite(src, dst, 11, 21)
+		if got.String() != quote(c.to).String() {
+			t.Errorf("quoted %s\n got %s\nwant %s", c.from, got, quote(c.to))
+		}
+	}
+}
+
+func TestWrongChecksumsStay(t *testing.T) {
+	b, err := MustParse("tcp 10.0.0.1:1 > 10.0.0.2:2 S data=\"x\"").Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[24] ^= 0x40 // IP checksum
+	b[50] ^= 0x08 // TCP checksum
+	p, err := Unmarshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.IP.SumError == 0 || p.SumError == 0 {
+		t.Fatalf("wrong checksums not noticed: %s", p)
+	}
+	again, err := p.Marshal()
+	if err != nil || !bytes.Equal(again, b) {
+		t.Fatalf("marshalled again: %x, %v, want %x", again, err, b)
+	}
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	for _, s := range []string{
+		"tcp 10.0.0.1:1 > 10.0.0.2:2 S data=\"x\"", "udp 10.0.0.1:1 > 10.0.0.2:2 ulen=3", "icmp 10.0.0.1 > 10.0.0.2 echo id=4",
+		"icmp 10.0.0.1 > 10.244.1.2 error code=3 [udp 10.244.1.2:999 > 10.0.0.1:53]", "ip 10.0.0.1 > 10.0.0.2 proto=17 frag=8+ data=\"z\"",
+		"frame type=0x0800 data=0x45", "icmp 10.0.0.1 > 10.244.1.2 error code=3 [icmp 10.244.1.2 > 10.0.0.1 reply id=8]",
+	} {
+		b, err := MustParse(s).Marshal()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := Unmarshal(b)
+		if err != nil {
+			return
+		}
+		again, err := p.Marshal()
+		if err != nil {
+			t.Fatalf("%x: what Unmarshal gave does not marshal: %v", b, err)
+		}
+		if len(again) > len(b) {
+			t.Fatalf("%x: grew to %x", b, again)
+		}
+		q, err := Unmarshal(again)
+		if err != nil || q.String() != p.String() {
+			t.Fatalf("%x: %s turned into %s (%v)", b, p, q, err)
+		}
+		r, err := Parse(p.String())
+		if err != nil {
+			t.Fatalf("%x: own text: %v", b, err)
+		}
+		third, err := r.Marshal()
+		if err != nil || !bytes.Equal(third, again) {
+			t.Fatalf("%x: text %s gives %x, want %x (%v)", b, p, third, again, err)
+		}
+		if p.Quote != nil {
+			p.Quote.Rewrite(p.IP.Src, p.IP.Dst, 1, 2)
+		}
+	})
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("tcp 10.244.1.2:1234 > 10.96.0.1:80 S ttl=64")
+	f.Add("icmp 10.0.0.1 > 10.244.1.2 error code=3 [udp 10.244.1.2:999 > 10.0.0.1:53 l4=0x0011223344556677 tot=99]")
+	f.Add("ip 1.1.1.1 > 2.2.2.2 proto=3 data=\"a b\" ipopts=0x01010101")
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := Parse(s)
+		if err != nil {
+			return
+		}
+		if q, err := Parse(p.String()); err != nil || q.String() != p.String() {
+			t.Fatalf("%q: %s, again %v (%v)", s, p, q, err)
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package packet
+
+import "net/netip"
+
+// Ports returns the ports as a flow key has them: those of TCP and UDP; of an echo the identifier in the
+// place of the source port (request) or the destination port (reply); zeros for everything else,
+// fragments included.
+func (p *Packet) Ports() (src, dst uint16) {
+	switch {
+	case p.Kind == TCP || p.Kind == UDP:
+		return p.SrcPort, p.DstPort
+	case p.Kind == Echo && p.ICMPType == 8:
+		return p.ID, 0
+	case p.Kind == Echo:
+		return 0, p.ID
+	}
+	if p.Kind != Other || p.Fragment() || len(p.Payload) < quoted || p.IP.Proto == ProtoICMP {
+		return 0, 0
+	}
+	return ports(p.IP.Proto, p.Payload)
+}
+
+// TCPFlags returns the flags of an unfragmented TCP segment, also of one whose header contradicts itself.
+func (p *Packet) TCPFlags() uint8 {
+	if p.Kind == Other && p.IP.Proto == ProtoTCP && !p.Fragment() && len(p.Payload) >= tcpLen {
+		return p.Payload[13]
+	}
+	return p.Flags
+}
+
+// Rewrite gives the packet other addresses and ports (as in Ports). Checksums stay as right or wrong as
+// they were.
+func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
+	was := p.IP
+	p.IP.Src, p.IP.Dst = src, dst
+	switch p.Kind {
+	case TCP, UDP:
+		p.SrcPort, p.DstPort = sport, dport
+	case Echo:
+		p.ID = sport
+		if p.ICMPType == 0 {
+			p.ID = dport
+		}
+	case Other:
+		at := map[uint8]int{ProtoTCP: 16, ProtoUDP: 6}[p.IP.Proto]
+		if at == 0 || p.Fragment() || len(p.Payload) < at+2 {
+			return
+		}
+		l4 := clone(p.Payload)
+		before := sum(l4[0:4], pseudo(&was))
+		be.PutUint16(l4[0:], sport)
+		be.PutUint16(l4[2:], dport)
+		if c := be.Uint16(l4[at:]); p.IP.Proto != ProtoUDP || c != 0 {
+			be.PutUint16(l4[at:], mend(c, before, sum(l4[0:4], pseudo(&p.IP))))
+		}
+		p.Payload = l4
+	}
+}
+
+// Ports returns the quoted packet's ports, in the form of Packet.Ports.
+func (q *Quote) Ports() (src, dst uint16) { return ports(q.IP.Proto, q.L4) }
+
+func ports(proto uint8, l4 []byte) (src, dst uint16) {
+	switch proto {
+	case ProtoTCP, ProtoUDP:
+		return be.Uint16(l4[0:]), be.Uint16(l4[2:])
+	case ProtoICMP:
+		switch l4[0] {
+		case 8:
+			return be.Uint16(l4[4:]), 0
+		case 0:
+			return 0, be.Uint16(l4[4:])
+		}
+	}
+	return 0, 0
+}
+
+// Rewrite gives the quoted packet other addresses and ports (an echo's identifier as in Ports). Of the
+// checksums inside, the IP header's and an echo's are mended; those of TCP and UDP are not, which
+// nobody verifies in a quote: what they cover is not all there.
+func (q *Quote) Rewrite(src, dst netip.Addr, sport, dport uint16) {
+	q.IP.Src, q.IP.Dst = src, dst
+	l4 := clone(q.L4)
+	switch q.IP.Proto {
+	case ProtoTCP, ProtoUDP:
+		be.PutUint16(l4[0:], sport)
+		be.PutUint16(l4[2:], dport)
+	case ProtoICMP:
+		id := sport
+		switch l4[0] {
+		case 8:
+		case 0:
+			id = dport
+		default:
+			return
+		}
+		before := be.Uint16(l4[4:])
+		be.PutUint16(l4[4:], id)
+		be.PutUint16(l4[2:], mend(be.Uint16(l4[2:]), before, id))
+	}
+	q.L4 = l4
+}
+
+// mend updates a checksum for data whose sum was before and is after (RFC 1624, equation 3).
+func mend(c, before, after uint16) uint16 {
+	return ^add(add(^c, ^before), after)
+}
+
+func pseudo(h *IPv4) uint16 {
+	src, dst := h.Src.As4(), h.Dst.As4()
+	return sum(src[:], sum(dst[:], 0))
+}

@@ -1,0 +1,205 @@
+package sim
+
+import (
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// snatTries is how many ports are looked at for a free one.
+const snatTries = 32
+
+// begin is step 2 and 3 for a packet without a usable flow. It returns the entry of the packet's
+// direction, or nil when the packet passes without a flow.
+func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
+	now := n.opts.Now()
+	fwd := &flow{epoch: n.epoch, seen: now, src: k.src, dst: k.dst, sport: k.sport, dport: k.dport}
+	rev := &flow{epoch: n.epoch, seen: now, reply: true, src: k.dst, dst: k.src, sport: k.dport, dport: k.sport}
+	outside := in.Hook == FromUplink || in.Hook == FromTunnel
+	a := n.state.Addrs[k.src]
+	if in.Hook == FromWorkload {
+		if !n.owns(in.IfIndex, k.src) {
+			return nil, &dropped{reason: reason.Spoofed}
+		}
+		fwd.iif = in.IfIndex
+	} else if outside && (a.Kind == nodestate.AddrHost || a.Kind == nodestate.AddrEndpoint) {
+		return nil, &dropped{reason: reason.Spoofed}
+	}
+
+	lb, d := n.balance(in, k)
+	if d != nil {
+		return nil, d
+	}
+	if lb.found {
+		fwd.svc, fwd.backend, fwd.rule = lb.id, lb.backend, lb.rule
+		if !lb.home.IsValid() {
+			fwd.dst, fwd.dport = lb.backend.Addr, lb.backend.Port
+		}
+	}
+	if in.Hook == FromWorkload && n.toTunnelPort(k.proto, fwd.dst, fwd.dport) {
+		return nil, &dropped{reason: reason.TunnelFromPod, rule: fwd.rule}
+	}
+	b := n.state.Addrs[fwd.dst]
+	if !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex) {
+		return nil, nil
+	}
+	if k.proto == model.ProtocolTCP && !opening && (lb.found || isolated(a) || isolated(b)) {
+		return nil, &dropped{reason: reason.NoFlow, rule: fwd.rule}
+	}
+
+	if lb.home.IsValid() {
+		fwd.handOn, rev.handOn = true, true
+		fwd.clamp = lb.tunnel
+		w, ok := n.toNode(lb.home, lb.tunnel)
+		if !ok {
+			return nil, &dropped{reason: reason.NoRoute, rule: fwd.rule}
+		}
+		fwd.way = w
+	} else if d := n.judgeAndRoute(in, k, fwd); d != nil {
+		return nil, d
+	}
+	snat := !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found)
+	if snat {
+		fwd.src = n.state.Settings.Node
+	}
+	if !n.pickPort(in, k, fwd, snat) {
+		return nil, &dropped{reason: reason.NoPort, rule: fwd.rule}
+	}
+	fwd.rewrite = fwd.src != k.src || fwd.dst != k.dst || fwd.sport != k.sport || fwd.dport != k.dport
+	rev.rewrite = fwd.rewrite
+	rev.clamp = lb.via.IsValid() && in.Hook == FromTunnel
+	rev.rule, rev.svc, rev.backend = fwd.rule, fwd.svc, fwd.backend
+	if b.Kind == nodestate.AddrEndpoint && !fwd.handOn {
+		rev.iif = b.IfIndex
+	}
+	if !n.wayBack(in, k, lb.via, fwd, rev) {
+		return nil, &dropped{reason: n.whyNoWayBack(k, lb.via), rule: fwd.rule}
+	}
+	n.enter(in.Hook, k, fwd, rev)
+	return fwd, nil
+}
+
+func isolated(a nodestate.Addr) bool {
+	return a.Kind == nodestate.AddrEndpoint && (a.Ingress.Set != 0 || a.Egress.Set != 0)
+}
+
+// judgeAndRoute is step 3 for a flow that is not handed on.
+func (n *Node) judgeAndRoute(in In, k flowKey, fwd *flow) *dropped {
+	rule, d := n.judge(k.src, fwd.dst, k.proto, fwd.dport)
+	if d != nil {
+		return d
+	}
+	if rule != 0 {
+		fwd.rule = rule
+	}
+	if in.Hook == ToWorkload {
+		return nil // Pass
+	}
+	w, ok, why := n.route(fwd.dst)
+	if !ok {
+		return &dropped{reason: why}
+	}
+	fwd.way = w
+	return nil
+}
+
+// mustTranslateSource: does the packet leave with the node's address?
+func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service bool) bool {
+	if service && in.Hook == FromWorkload && fwd.dst == in.Packet.IP.Src {
+		return true // a pod refuses packets from its own address
+	}
+	if fwd.way.action != Neigh {
+		return false
+	}
+	switch in.Hook {
+	case FromWorkload:
+		_, inRoute := n.routeOf(fwd.dst)
+		return a.NATOutgoing && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
+	case FromUplink, FromTunnel:
+		return service // the backend lives on no node, and must answer to us
+	}
+	return false
+}
+
+// pickPort makes the reply key unique by the source port. must: a port of the range is taken in any case.
+func (n *Node) pickPort(in In, k flowKey, fwd *flow, must bool) bool {
+	if !must && n.replyFree(k, fwd) {
+		return true
+	}
+	p := in.Packet
+	hasPort := k.proto == model.ProtocolTCP || k.proto == model.ProtocolUDP || p.Kind == packet.Echo && p.ICMPType == 8
+	if !hasPort {
+		return must && n.replyFree(k, fwd)
+	}
+	first, last := n.state.Settings.SNATFirst, n.state.Settings.SNATLast
+	if last < first {
+		return false
+	}
+	size := int(last) - int(first) + 1
+	at := n.opts.Port(first, size)
+	for range snatTries {
+		fwd.sport = first + uint16(at)
+		if n.replyFree(k, fwd) {
+			return true
+		}
+		at = (at + 1) % size
+	}
+	return false
+}
+
+// replyFree: does no other live flow own the reply's key?
+func (n *Node) replyFree(k flowKey, fwd *flow) bool {
+	f, _ := n.find(fwd.partner(k.proto))
+	if f == nil || n.expired(f, k.proto) || f.closing {
+		return true
+	}
+	return f.partner(k.proto) == k
+}
+
+// wayBack finds the way of the replies, from the address that was asked to the one that asked.
+func (n *Node) wayBack(in In, k flowKey, via netip.Addr, fwd, rev *flow) bool {
+	ok := true
+	switch {
+	case in.Hook == ToWorkload || in.Hook == ToUplink:
+		rev.way = way{action: Pass}
+	case via.IsValid() && n.state.Settings.DSR:
+		fwd.dsr, rev.dsr = true, true
+		rev.way, ok = n.fib(k.src)
+	case via.IsValid():
+		rev.viaNode = true
+		rev.way, ok = n.toNode(via, !n.state.Addrs[via].SameLink)
+	case in.Hook == FromTunnel && n.kind(k.src) == nodestate.AddrNode:
+		rev.viaNode = true
+		rev.way = way{action: Tunnel, next: in.Source}
+	default:
+		rev.way, ok, _ = n.route(k.src)
+	}
+	return ok
+}
+
+func (n *Node) whyNoWayBack(k flowKey, via netip.Addr) reason.Reason {
+	if via.IsValid() {
+		return reason.NoRoute
+	}
+	_, _, why := n.route(k.src)
+	return why
+}
+
+// enter writes both entries, and forgets what an ended flow of the same packets left. What the node
+// itself begins need not prove that it is answered.
+func (n *Node) enter(h Hook, k flowKey, fwd, rev *flow) {
+	if old := n.flows[k]; old != nil {
+		delete(n.flows, old.partner(k.proto))
+		delete(n.flows, k)
+	}
+	r := fwd.partner(k.proto)
+	if h == ToUplink {
+		n.flows[r], n.flows[k] = rev, fwd
+		return
+	}
+	delete(n.flows, r)
+	n.half[r], n.half[k] = rev, fwd
+}

@@ -1,0 +1,193 @@
+package sim
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// flowKey is a packet as it is seen where the data plane meets it.
+type flowKey struct {
+	src, dst     netip.Addr
+	sport, dport uint16
+	proto        model.Protocol
+}
+
+// keyOf returns the key of p; for an ICMP error, of the quoted packet turned round.
+func keyOf(p *packet.Packet) flowKey {
+	if p.Kind == packet.Error {
+		s, d := p.Quote.Ports()
+		return flowKey{src: p.Quote.IP.Dst, dst: p.Quote.IP.Src, sport: d, dport: s, proto: model.Protocol(p.Quote.IP.Proto)}
+	}
+	s, d := p.Ports()
+	return flowKey{src: p.IP.Src, dst: p.IP.Dst, sport: s, dport: d, proto: model.Protocol(p.IP.Proto)}
+}
+
+// way is where a flow's packets go.
+type way struct {
+	action  Action
+	ifindex int
+	next    netip.Addr
+	mac     packet.MAC
+}
+
+// flow is an entry of one direction.
+type flow struct {
+	epoch        uint32
+	seen         time.Duration
+	src, dst     netip.Addr // after translation
+	sport, dport uint16
+	way          way
+	iif          int
+	rule         nodestate.RuleID
+	svc          nodestate.Frontend // id, zero when none
+	backend      nodestate.Backend
+
+	reply, rewrite, viaNode, handOn, dsr bool
+	clamp                                bool // SYNs announce no larger segments than fit the tunnel
+	replied, fin, closing                bool
+}
+
+// partner is the key of the entry of the other direction.
+func (f *flow) partner(proto model.Protocol) flowKey {
+	return flowKey{src: f.dst, dst: f.src, sport: f.dport, dport: f.sport, proto: proto}
+}
+
+// find looks for an entry, established ones first.
+func (n *Node) find(k flowKey) (f *flow, half bool) {
+	if f := n.flows[k]; f != nil {
+		return f, false
+	}
+	return n.half[k], true
+}
+
+func (n *Node) expired(f *flow, proto model.Protocol) bool {
+	t := n.state.Settings.Timeouts
+	limit := t.Generic
+	switch proto {
+	case model.ProtocolTCP:
+		switch {
+		case f.closing:
+			limit = t.TCPClosing
+		case f.replied:
+			limit = t.TCPEstablished
+		default:
+			limit = t.TCPSynSent
+		}
+	case model.ProtocolUDP:
+		limit = t.UDP
+	case model.ProtocolICMP:
+		limit = t.ICMP
+	}
+	return n.opts.Now()-f.seen > limit
+}
+
+// usable is the list of step 1.
+func (n *Node) usable(f *flow, in In, k flowKey, opening bool) bool {
+	iif := 0
+	if in.Hook == FromWorkload {
+		iif = in.IfIndex
+	}
+	return !n.expired(f, k.proto) && f.iif == iif && !(opening && f.closing)
+}
+
+// revalidate judges a flow of an older epoch. again: it begins anew.
+func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
+	if f.svc.Proto != 0 && f.svc.Proto != model.ProtocolTCP && !n.live(f.svc, f.backend) {
+		return true, nil
+	}
+	rule := nodestate.RuleID(0)
+	if !f.handOn {
+		var d *dropped
+		if f.reply {
+			rule, d = n.judge(f.dst, k.src, k.proto, k.sport)
+		} else {
+			rule, d = n.judge(k.src, f.dst, k.proto, f.dport)
+		}
+		if d != nil {
+			return false, d
+		}
+	}
+	if !f.viaNode && !f.handOn && !f.dsr && f.way.action != Pass && in.Hook != ToWorkload {
+		w, ok, why := n.route(f.dst)
+		if !ok {
+			return false, &dropped{reason: why}
+		}
+		f.way = w
+	}
+	if rule != 0 {
+		f.rule = rule
+	}
+	f.epoch = n.epoch
+	return false, nil
+}
+
+// touch notes what a packet tells about its flow: that it lives, that it is answered, that it ends.
+func (n *Node) touch(f *flow, k flowKey, p *packet.Packet, half bool) {
+	f.seen = n.opts.Now()
+	flags := uint8(0)
+	if k.proto == model.ProtocolTCP {
+		flags = p.TCPFlags()
+	}
+	if half && (f.reply || f.handOn && k.proto == model.ProtocolTCP && flags&packet.SYN == 0) {
+		n.establish(f, k)
+	}
+	if f.reply && !f.replied {
+		f.replied = true
+		if other := n.flows[f.partner(k.proto)]; other != nil {
+			other.replied = true
+		}
+	}
+	if flags&(packet.FIN|packet.RST) == 0 || f.closing {
+		return
+	}
+	other := n.flows[f.partner(k.proto)]
+	f.fin = true
+	if flags&packet.RST != 0 || other != nil && other.fin {
+		f.closing = true
+		if other != nil {
+			other.closing = true
+		}
+	}
+}
+
+// establish moves both entries to the established ones.
+func (n *Node) establish(f *flow, k flowKey) {
+	o := f.partner(k.proto)
+	if other := n.half[o]; other != nil {
+		other.replied = true
+		n.flows[o] = other
+		delete(n.half, o)
+	}
+	f.replied = true
+	n.flows[k] = f
+	delete(n.half, k)
+}
+
+// judge is step 3's judgement. The rule is the one that allowed last, 0 when nothing judged.
+func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, port uint16) (nodestate.RuleID, *dropped) {
+	if src == dst {
+		return 0, nil
+	}
+	a, b := n.state.Addrs[src], n.state.Addrs[dst]
+	rule := nodestate.RuleID(0)
+	if a.Kind == nodestate.AddrEndpoint && a.Egress.Set != 0 {
+		ok, r := n.state.Verdict(a.Egress, dst, proto, port)
+		if !ok {
+			return r, &dropped{reason: reason.PolicyEgress, rule: r}
+		}
+		rule = r
+	}
+	if b.Kind == nodestate.AddrEndpoint && b.Ingress.Set != 0 && a.Kind != nodestate.AddrHost {
+		ok, r := n.state.Verdict(b.Ingress, src, proto, port)
+		if !ok {
+			return r, &dropped{reason: reason.PolicyIngress, rule: r}
+		}
+		rule = r
+	}
+	return rule, nil
+}

@@ -1,0 +1,88 @@
+package sim
+
+import (
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// routeOf is the longest prefix of the routes that holds dst.
+func (n *Node) routeOf(dst netip.Addr) (nodestate.Route, bool) {
+	for bits := dst.BitLen(); bits >= 0; bits-- {
+		p, err := dst.Prefix(bits)
+		if err != nil {
+			break
+		}
+		if r, ok := n.state.Routes[p]; ok {
+			return r, true
+		}
+	}
+	return nodestate.Route{}, false
+}
+
+// route is the way to dst, or why there is none.
+func (n *Node) route(dst netip.Addr) (way, bool, reason.Reason) {
+	if a, ok := n.state.Addrs[dst]; ok {
+		switch a.Kind {
+		case nodestate.AddrHost:
+			return way{action: Pass}, true, 0
+		case nodestate.AddrEndpoint:
+			return way{action: Local, ifindex: a.IfIndex, mac: packet.MAC(a.MAC)}, true, 0
+		case nodestate.AddrPod:
+			w, ok := n.toNode(a.Node, a.Tunnel)
+			return w, ok, reason.NoRoute
+		}
+		w, ok := n.fib(dst)
+		return w, ok, reason.NoRoute
+	}
+	if r, ok := n.routeOf(dst); ok {
+		switch {
+		case r.Node.IsValid():
+			w, ok := n.toNode(r.Node, r.Tunnel)
+			return w, ok, reason.NoRoute
+		case r.Local:
+			return way{}, false, reason.NoEndpoint
+		}
+		return way{}, false, reason.NoRoute
+	}
+	w, ok := n.fib(dst)
+	return w, ok, reason.NoRoute
+}
+
+// toNode is the way to a node, or to what lives there.
+func (n *Node) toNode(node netip.Addr, tunnel bool) (way, bool) {
+	if tunnel {
+		return way{action: Tunnel, next: node}, true
+	}
+	return n.fib(node)
+}
+
+// fib asks the kernel's routing.
+func (n *Node) fib(dst netip.Addr) (way, bool) {
+	hop, ok := n.opts.FIB(dst)
+	if !ok || hop.IfIndex == n.opts.HostIfIndex { // a route by the host device is for host processes
+		return way{}, false
+	}
+	next := dst
+	if hop.Gateway.IsValid() {
+		next = hop.Gateway
+	}
+	return way{action: Neigh, ifindex: hop.IfIndex, next: next}, true
+}
+
+// home is the other node where a backend lives, invalid when it lives here or on no node, and whether
+// packets are handed on to it by the tunnel.
+func (n *Node) home(dst netip.Addr) (node netip.Addr, tunnel bool) {
+	if a, ok := n.state.Addrs[dst]; ok {
+		if a.Kind != nodestate.AddrNode && a.Kind != nodestate.AddrPod {
+			return netip.Addr{}, false
+		}
+		return a.Node, !a.SameLink
+	}
+	if r, ok := n.routeOf(dst); ok && r.Node.IsValid() {
+		return r.Node, !r.SameLink
+	}
+	return netip.Addr{}, false
+}

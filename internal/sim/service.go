@@ -1,0 +1,157 @@
+package sim
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+type affinityKey struct {
+	svc    nodestate.Frontend
+	client netip.Addr
+	cookie uint64 // where the client's address is not known
+}
+
+type affinityEntry struct {
+	backend nodestate.Backend
+	seen    time.Duration
+}
+
+// balanced is what step 2 finds about a service.
+type balanced struct {
+	found   bool
+	id      nodestate.Frontend
+	rule    nodestate.RuleID
+	backend nodestate.Backend
+	via     netip.Addr // the node by which answers go back
+	home    netip.Addr // the node that the packet is handed on to
+	tunnel  bool       // by the tunnel
+}
+
+var everyAddr = netip.AddrFrom4([4]byte{})
+
+// frontend looks for the service that answers at an address. nodePort: by the port alone.
+func (n *Node) frontend(dst netip.Addr, port uint16, proto model.Protocol) (s nodestate.Service, nodePort, ok bool) {
+	if s, ok = n.state.Frontends[nodestate.Frontend{Addr: dst, Port: port, Proto: proto}]; ok {
+		return s, false, true
+	}
+	kind := n.kind(dst)
+	if kind != nodestate.AddrHost && kind != nodestate.AddrNode {
+		return s, false, false
+	}
+	s, ok = n.state.Frontends[nodestate.Frontend{Addr: everyAddr, Port: port, Proto: proto}]
+	if ok && s.LocalOnly && kind == nodestate.AddrNode {
+		return nodestate.Service{}, false, false
+	}
+	return s, true, ok
+}
+
+// foreign tells the host's own traffic by its ports: what it rules out need not be looked for.
+func (n *Node) foreign(in In, k flowKey) bool {
+	if k.proto != model.ProtocolTCP && k.proto != model.ProtocolUDP || in.Packet.Kind == packet.Error {
+		return false
+	}
+	for f := range n.state.Frontends {
+		if f.Port == k.dport && f.Proto == k.proto {
+			return false
+		}
+	}
+	switch in.Hook {
+	case ToUplink:
+		return in.IfIndex != n.opts.HostIfIndex && !n.hostBackend(k.proto, k.sport)
+	case FromUplink:
+		src := n.kind(k.src)
+		return n.kind(k.dst) == nodestate.AddrHost && src != nodestate.AddrHost && src != nodestate.AddrEndpoint &&
+			(k.dport < n.state.Settings.SNATFirst || k.dport > n.state.Settings.SNATLast)
+	}
+	return false
+}
+
+// hostBackend: does a backend on the node's own addresses have this port?
+func (n *Node) hostBackend(proto model.Protocol, port uint16) bool {
+	for id, list := range n.state.Backends {
+		for _, b := range list {
+			if id.Proto == proto && b.Port == port && n.kind(b.Addr) == nodestate.AddrHost {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// balance finds the service of a packet, if any, and chooses its backend.
+func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
+	if in.Hook == ToWorkload || k.proto != model.ProtocolTCP && k.proto != model.ProtocolUDP || in.Packet.Kind == packet.Error {
+		return balanced{}, nil
+	}
+	s, nodePort, ok := n.frontend(k.dst, k.dport, k.proto)
+	if !ok {
+		return balanced{}, nil
+	}
+	r := balanced{found: true, id: s.ID, rule: s.Rule}
+	outside := in.Hook == FromUplink || in.Hook == FromTunnel
+	if outside {
+		dst := n.state.Addrs[k.dst]
+		switch {
+		case nodePort && dst.Kind == nodestate.AddrNode:
+			r.via = dst.Node
+		case nodePort:
+		case in.Hook == FromTunnel:
+			r.via = in.Source
+		default:
+			r.via = n.links[in.Packet.SrcMAC]
+		}
+	}
+	localOnly := r.via.IsValid()
+	r.backend, ok = n.choose(s, localOnly, affinityKey{svc: s.ID, client: k.src})
+	if !ok && localOnly {
+		return r, &dropped{reason: reason.NoLocalBackend, rule: s.Rule}
+	}
+	if !ok {
+		return r, &dropped{reason: reason.NoBackend, rule: s.Rule}
+	}
+	if outside && !localOnly {
+		r.home, r.tunnel = n.home(r.backend.Addr)
+	}
+	return r, nil
+}
+
+// choose picks a backend, the one that the client has already where the service wants that.
+func (n *Node) choose(s nodestate.Service, localOnly bool, key affinityKey) (nodestate.Backend, bool) {
+	list := n.state.Backends[s.ID]
+	if localOnly {
+		list = slices.DeleteFunc(slices.Clone(list), func(b nodestate.Backend) bool { return !b.Local })
+	}
+	if len(list) == 0 {
+		return nodestate.Backend{}, false
+	}
+	now := n.opts.Now()
+	if s.Affinity > 0 {
+		e, ok := n.affinity[key]
+		if ok && now-e.seen <= time.Duration(s.Affinity)*time.Second && n.live(s.ID, e.backend) && (!localOnly || n.here(e.backend.Addr)) {
+			e.seen = now
+			n.affinity[key] = e
+			return e.backend, true
+		}
+	}
+	b := list[n.opts.Pick(Choice{Service: s, Client: key.client, From: list})]
+	if s.Affinity > 0 {
+		n.affinity[key] = affinityEntry{backend: b, seen: now}
+	}
+	return b, true
+}
+
+func (n *Node) here(a netip.Addr) bool {
+	k := n.kind(a)
+	return k == nodestate.AddrEndpoint || k == nodestate.AddrHost
+}
+
+// live: is a backend still one of its service's?
+func (n *Node) live(id nodestate.Frontend, b nodestate.Backend) bool {
+	return slices.ContainsFunc(n.state.Backends[id], func(o nodestate.Backend) bool { return o.Addr == b.Addr && o.Port == b.Port })
+}

@@ -1,0 +1,389 @@
+// Package sim is the oracle: given the state of one node and a packet at one of its hooks, it says what
+// becomes of the packet, in plain Go over the plain tables. It implements docs/datapath.md, as the
+// eBPF programs do, and shares no code with them: where the two differ, one of them is wrong.
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// Hook is where a packet meets the data plane; docs/datapath.md lists them.
+type Hook int
+
+// The hooks. ToUplink is also that of the host device weir0.
+const (
+	FromWorkload Hook = iota
+	ToWorkload
+	FromUplink
+	ToUplink
+	FromTunnel
+)
+
+func (h Hook) String() string {
+	return [...]string{"from_workload", "to_workload", "from_uplink", "to_uplink", "from_tunnel"}[h]
+}
+
+// Action is what is done with a packet.
+type Action int
+
+// The actions. All but Drop equal enum flow_action of the programs.
+const (
+	Pass   Action = iota // left to the kernel's stack
+	Local                // to the pod behind IfIndex
+	Neigh                // out of IfIndex, to the neighbour NextHop
+	Tunnel               // encapsulated, to the node NextHop
+	Drop
+)
+
+func (a Action) String() string { return [...]string{"pass", "local", "neigh", "tunnel", "drop"}[a] }
+
+// In is a packet at a hook.
+type In struct {
+	Hook    Hook
+	IfIndex int // of the hook's interface
+	Packet  *packet.Packet
+	Marked  bool       // carries MARK_DONE: this node's programs sent it on already
+	Source  netip.Addr // FromTunnel: outer source
+	VNI     uint32     // FromTunnel
+}
+
+// Result is what became of a packet.
+type Result struct {
+	Action  Action
+	Packet  *packet.Packet // as it goes on; as it came when dropped
+	IfIndex int            // Local, Neigh
+	NextHop netip.Addr     // Neigh, Tunnel
+	MAC     packet.MAC     // Local: of the pod
+	Reason  reason.Reason  // Drop
+	Rule    nodestate.RuleID
+}
+
+// String writes everything but the packet.
+func (r Result) String() string {
+	s := r.Action.String()
+	switch r.Action {
+	case Local:
+		s += fmt.Sprintf(" if%d", r.IfIndex)
+	case Neigh:
+		s += fmt.Sprintf(" if%d %s", r.IfIndex, r.NextHop)
+	case Tunnel:
+		s += " " + r.NextHop.String()
+	case Drop:
+		s += " " + r.Reason.String()
+	}
+	if r.Rule != 0 {
+		s += fmt.Sprintf(" rule=%d", r.Rule)
+	}
+	return s
+}
+
+// Hop is an answer of the kernel's routing.
+type Hop struct {
+	IfIndex int
+	Gateway netip.Addr // invalid = on-link
+}
+
+// Choice is a choice of a backend that is made at random.
+type Choice struct {
+	Service nodestate.Service
+	Client  netip.Addr // invalid for a socket of an unknown pod
+	From    []nodestate.Backend
+}
+
+// Options are what a node needs beside its state. Nothing here is read from the machine.
+type Options struct {
+	// Now is the node's clock; only differences count.
+	Now func() time.Duration
+	// Pick returns the index in Choice.From of the backend to take.
+	Pick func(Choice) int
+	// Port returns where in a range of n ports the search for a free one begins, counted from first.
+	Port func(first uint16, n int) int
+	// FIB is the kernel's routing, false when it has no route.
+	FIB func(dst netip.Addr) (Hop, bool)
+	// HostIfIndex is the interface by which host processes reach pool addresses (weir0).
+	HostIfIndex int
+	// NoTunnel says that the node has no VXLAN device.
+	NoTunnel bool
+}
+
+// Node is one node. It is not safe for concurrent use.
+type Node struct {
+	state *nodestate.State
+	opts  Options
+	epoch uint32
+	links map[packet.MAC]netip.Addr // nodes by the MAC address of their uplink
+
+	flows, half map[flowKey]*flow
+	affinity    map[affinityKey]affinityEntry
+	sockets     map[socketKey]netip.AddrPort
+}
+
+// New returns a node without flows. Options.Now, Pick and Port default to a clock that stands still and
+// to the first choice.
+func New(s *nodestate.State, o Options) *Node {
+	if o.Now == nil {
+		o.Now = func() time.Duration { return 0 }
+	}
+	if o.Pick == nil {
+		o.Pick = func(Choice) int { return 0 }
+	}
+	if o.Port == nil {
+		o.Port = func(uint16, int) int { return 0 }
+	}
+	if o.FIB == nil {
+		o.FIB = func(netip.Addr) (Hop, bool) { return Hop{}, false }
+	}
+	n := &Node{
+		opts: o, flows: map[flowKey]*flow{}, half: map[flowKey]*flow{},
+		affinity: map[affinityKey]affinityEntry{}, sockets: map[socketKey]netip.AddrPort{},
+	}
+	n.SetState(s)
+	return n
+}
+
+// SetState replaces the state and moves the epoch on.
+func (n *Node) SetState(s *nodestate.State) {
+	n.state = s
+	n.epoch++
+	n.links = map[packet.MAC]netip.Addr{}
+	for _, a := range s.Addrs {
+		if a.Kind == nodestate.AddrNode && a.MAC != [6]byte{} {
+			n.links[a.MAC] = a.Node
+		}
+	}
+}
+
+// Clone returns a node that goes on from here on its own.
+func (n *Node) Clone() *Node {
+	c := *n
+	c.flows, c.half = cloneFlows(n.flows), cloneFlows(n.half)
+	c.affinity, c.sockets = maps.Clone(n.affinity), maps.Clone(n.sockets)
+	return &c
+}
+
+func cloneFlows(m map[flowKey]*flow) map[flowKey]*flow {
+	out := make(map[flowKey]*flow, len(m))
+	for k, f := range m {
+		v := *f
+		out[k] = &v
+	}
+	return out
+}
+
+// dropped is how the steps say that a packet ends.
+type dropped struct {
+	reason reason.Reason
+	rule   nodestate.RuleID
+}
+
+// shape is step 0: what kind of packet this is.
+type shape int
+
+const (
+	shapeOK shape = iota
+	shapeARP
+	shapeForeign
+	shapeMalformed
+	shapeFragment
+	shapeCast
+)
+
+func shapeOf(p *packet.Packet) shape {
+	if p.Kind == packet.Frame {
+		switch p.Type {
+		case packet.TypeARP:
+			return shapeARP
+		case packet.TypeIPv4:
+			return shapeMalformed
+		}
+		return shapeForeign
+	}
+	if p.IP.Dst.IsMulticast() || p.IP.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return shapeCast
+	}
+	if p.Fragment() {
+		return shapeFragment
+	}
+	if p.Kind == packet.Other {
+		n := len(p.Payload)
+		switch p.IP.Proto {
+		case packet.ProtoTCP:
+			if n < 20 {
+				return shapeMalformed
+			}
+		case packet.ProtoUDP:
+			if n < 8 {
+				return shapeMalformed
+			}
+		case packet.ProtoICMP:
+			// an error that parsed would be one
+			if n < 8 || p.Payload[0] == 3 || p.Payload[0] == 11 || p.Payload[0] == 12 {
+				return shapeMalformed
+			}
+		}
+	}
+	return shapeOK
+}
+
+// Receive says what becomes of a packet, and remembers what a node remembers. in.Packet stays as it is.
+func (n *Node) Receive(in In) Result {
+	if in.Marked && (in.Hook == ToWorkload || in.Hook == ToUplink) {
+		return Result{Action: Pass, Packet: in.Packet}
+	}
+	if in.Hook == FromTunnel {
+		a, ok := n.state.Addrs[in.Source]
+		if !ok || a.Kind != nodestate.AddrNode || in.VNI != n.state.Settings.Tunnel.VNI {
+			return drop(in, dropped{reason: reason.TunnelSource})
+		}
+	}
+	if s := shapeOf(in.Packet); s != shapeOK {
+		return n.odd(in, s)
+	}
+	r, d := n.carry(in)
+	if d != nil {
+		return drop(in, *d)
+	}
+	return r
+}
+
+func drop(in In, d dropped) Result {
+	return Result{Action: Drop, Packet: in.Packet, Reason: d.reason, Rule: d.rule}
+}
+
+// odd deals with what no flow can be made of.
+func (n *Node) odd(in In, s shape) Result {
+	if in.Hook == FromWorkload {
+		switch s {
+		case shapeARP:
+			return Result{Action: Pass, Packet: in.Packet}
+		case shapeForeign:
+			return drop(in, dropped{reason: reason.Family})
+		case shapeFragment:
+			return drop(in, dropped{reason: reason.Fragment})
+		case shapeCast:
+			return drop(in, dropped{reason: reason.NoRoute})
+		}
+		return drop(in, dropped{reason: reason.Malformed})
+	}
+	if s == shapeFragment && (in.Hook == ToWorkload || n.kind(in.Packet.IP.Dst) == nodestate.AddrEndpoint) {
+		return drop(in, dropped{reason: reason.Fragment})
+	}
+	return Result{Action: Pass, Packet: in.Packet}
+}
+
+// kind returns whose an address is, 0 when it is nobody's that the node knows.
+func (n *Node) kind(a netip.Addr) nodestate.AddrKind { return n.state.Addrs[a].Kind }
+
+// toTunnelPort: would this reach a node's VXLAN device?
+func (n *Node) toTunnelPort(proto model.Protocol, dst netip.Addr, port uint16) bool {
+	k := n.kind(dst)
+	return proto == model.ProtocolUDP && port == n.state.Settings.Tunnel.Port && (k == nodestate.AddrHost || k == nodestate.AddrNode)
+}
+
+// carry is steps 1 to 4 for a packet that a flow can be made of.
+func (n *Node) carry(in In) (Result, *dropped) {
+	p := in.Packet
+	isError := p.Kind == packet.Error
+	key := keyOf(p)
+	if in.Hook == FromWorkload && n.toTunnelPort(key.proto, key.dst, key.dport) && !isError {
+		return Result{}, &dropped{reason: reason.TunnelFromPod}
+	}
+	f, half := n.find(key)
+	if (f == nil || half) && n.foreign(in, key) {
+		return Result{Action: Pass, Packet: p}, nil
+	}
+	opening := !isError && key.proto == model.ProtocolTCP && p.TCPFlags()&(packet.SYN|packet.ACK) == packet.SYN
+	if f != nil && !n.usable(f, in, key, opening) {
+		f = nil
+	}
+	if f != nil && isError && in.Hook == FromWorkload && !n.owns(in.IfIndex, p.IP.Src) {
+		return Result{}, &dropped{reason: reason.Spoofed}
+	}
+	if f != nil && f.epoch != n.epoch {
+		again, d := n.revalidate(f, in, key)
+		if d != nil {
+			return Result{}, d
+		}
+		if again {
+			f = nil
+		}
+	}
+	if f == nil {
+		if isError && in.Hook != FromWorkload {
+			return Result{Action: Pass, Packet: p}, nil
+		}
+		if isError {
+			key = flowKey{src: p.IP.Src, dst: p.IP.Dst, proto: model.ProtocolICMP}
+		}
+		f, d := n.begin(in, key, opening)
+		if d != nil {
+			return Result{}, d
+		}
+		if f == nil {
+			return Result{Action: Pass, Packet: p}, nil
+		}
+		return n.send(in, key, f, false)
+	}
+	if !isError {
+		n.touch(f, key, p, half)
+	}
+	return n.send(in, key, f, isError)
+}
+
+// owns reports whether addr is that of the pod behind an interface.
+func (n *Node) owns(ifindex int, addr netip.Addr) bool {
+	a, ok := n.state.Addrs[addr]
+	return ok && a.Kind == nodestate.AddrEndpoint && a.IfIndex == ifindex
+}
+
+// send is step 4.
+func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped) {
+	p := in.Packet.Clone()
+	if f.clamp && !isError && p.Kind == packet.TCP && p.Flags&packet.SYN != 0 {
+		clampMSS(p, n.state.Settings.Tunnel.MTU)
+	}
+	switch {
+	case isError:
+		p.Quote.Rewrite(f.dst, f.src, f.dport, f.sport)
+		if p.IP.Src == key.src {
+			p.IP.Src = f.src
+		}
+		p.IP.Dst = f.dst
+	case f.rewrite:
+		p.Rewrite(f.src, f.dst, f.sport, f.dport)
+	}
+	if in.Hook == ToWorkload {
+		return Result{Action: Pass, Packet: p, Rule: f.rule}, nil
+	}
+	r := Result{Action: f.way.action, Packet: p, Rule: f.rule}
+	if r.Action == Pass {
+		return r, nil
+	}
+	if in.Hook != ToUplink {
+		if p.IP.TTL <= 1 {
+			return Result{}, &dropped{reason: reason.TTL}
+		}
+		p.IP.TTL--
+	}
+	switch r.Action {
+	case Local:
+		r.IfIndex, r.MAC = f.way.ifindex, f.way.mac
+		p.DstMAC, p.SrcMAC = f.way.mac, packet.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	case Neigh:
+		r.IfIndex, r.NextHop = f.way.ifindex, f.way.next
+	case Tunnel:
+		if n.opts.NoTunnel {
+			return Result{}, &dropped{reason: reason.NoRoute}
+		}
+		r.NextHop = f.way.next
+	}
+	return r, nil
+}

@@ -1,0 +1,343 @@
+package watch
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// finding collects the problems of one object.
+type finding struct {
+	object string
+	list   []weirv1.Problem
+}
+
+func newFinding(kind string, o metav1.Object) *finding {
+	return &finding{object: kind + " " + nameOf(o).String()}
+}
+
+func (f *finding) add(field, value, message, action string) {
+	f.list = append(f.list, weirv1.Problem{Object: f.object, Field: field, Value: value, Message: message, Action: action})
+}
+
+func nameOf(o metav1.Object) model.Name {
+	return model.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// ConvertNamespace converts a Namespace.
+func ConvertNamespace(n *corev1.Namespace) (*model.Namespace, []weirv1.Problem) {
+	return &model.Namespace{Name: n.Name, Labels: n.Labels}, nil
+}
+
+// ConvertPod converts a Pod. Addresses that are none are left out and reported.
+func ConvertPod(p *corev1.Pod) (*model.Pod, []weirv1.Problem) {
+	f := newFinding("Pod", p)
+	out := &model.Pod{
+		Name: nameOf(p), Labels: p.Labels, Node: p.Spec.NodeName, ServiceAccount: p.Spec.ServiceAccountName,
+		HostNetwork: p.Spec.HostNetwork,
+		Finished:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+	}
+	ips := p.Status.PodIPs
+	if len(ips) == 0 && p.Status.PodIP != "" {
+		ips = []corev1.PodIP{{IP: p.Status.PodIP}}
+	}
+	for i, ip := range ips {
+		if a, ok := f.unicast(fmt.Sprintf("status.podIPs[%d].ip", i), ip.IP); ok {
+			out.Addrs = append(out.Addrs, a)
+		}
+	}
+	for _, group := range []struct {
+		field string
+		list  []corev1.Container
+	}{{"spec.containers", p.Spec.Containers}, {"spec.initContainers", sidecars(p.Spec.InitContainers)}} {
+		for i, c := range group.list {
+			out.Ports = f.podPorts(out.Ports, fmt.Sprintf("%s[%d]", group.field, i), c.Ports, p.Spec.HostNetwork)
+		}
+	}
+	return out, f.list
+}
+
+// sidecars returns the init containers that run as long as the pod does (KEP-753).
+func sidecars(list []corev1.Container) []corev1.Container {
+	var out []corev1.Container
+	for _, c := range list {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (f *finding) podPorts(out []model.PodPort, field string, ports []corev1.ContainerPort, hostNetwork bool) []model.PodPort {
+	for i, cp := range ports {
+		field := fmt.Sprintf("%s.ports[%d]", field, i)
+		proto, ok := f.protocol(field+".protocol", cp.Protocol)
+		port, ok2 := f.port(field+".containerPort", cp.ContainerPort)
+		if !ok || !ok2 {
+			continue
+		}
+		mp := model.PodPort{Name: cp.Name, Protocol: proto, Port: port}
+		// The API server sets hostPort to containerPort in host-network pods: nothing is to be forwarded.
+		if cp.HostPort != 0 && !hostNetwork {
+			if mp.HostPort, ok = f.port(field+".hostPort", cp.HostPort); !ok {
+				continue
+			}
+			if cp.HostIP != "" && cp.HostIP != "0.0.0.0" && cp.HostIP != "::" {
+				a, err := parseAddr(cp.HostIP)
+				if err != nil {
+					f.add(field+".hostIP", cp.HostIP, "is not an IP address; the host port is not served", "correct it")
+					mp.HostPort = 0
+				}
+				mp.HostIP = a
+			}
+		}
+		out = append(out, mp)
+	}
+	return out
+}
+
+// ConvertNode converts a Node. What its agent published about it is added by AddNodeStatus.
+func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
+	f := newFinding("Node", n)
+	out := &model.Node{Name: n.Name, Labels: n.Labels}
+	for _, t := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for i, na := range n.Status.Addresses {
+			if na.Type != t {
+				continue
+			}
+			if a, ok := f.unicast(fmt.Sprintf("status.addresses[%d].address", i), na.Address); ok && !slices.Contains(out.Addrs, a) {
+				out.Addrs = append(out.Addrs, a)
+			}
+		}
+	}
+	return out, f.list
+}
+
+// ConvertService converts a Service. It returns nil for those that are not carried: headless,
+// ExternalName, and those handed to another proxy by label.
+func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
+	if s.Spec.Type == corev1.ServiceTypeExternalName || s.Spec.ClusterIP == corev1.ClusterIPNone || s.Spec.ClusterIP == "" {
+		return nil, nil
+	}
+	if s.Labels["service.kubernetes.io/service-proxy-name"] != "" {
+		return nil, nil
+	}
+	f := newFinding("Service", s)
+	out := &model.Service{
+		Name: nameOf(s), Annotations: s.Annotations, PublishNotReady: s.Spec.PublishNotReadyAddresses,
+		ExternalLocal: s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		InternalLocal: s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+	}
+	ips := s.Spec.ClusterIPs
+	if len(ips) == 0 {
+		ips = []string{s.Spec.ClusterIP}
+	}
+	for i, ip := range ips {
+		if a, ok := f.unicast(fmt.Sprintf("spec.clusterIPs[%d]", i), ip); ok {
+			out.ClusterIPs = append(out.ClusterIPs, a)
+		}
+	}
+	for i, ip := range s.Spec.ExternalIPs {
+		if a, ok := f.unicast(fmt.Sprintf("spec.externalIPs[%d]", i), ip); ok {
+			out.ExternalIPs = append(out.ExternalIPs, a)
+		}
+	}
+	out.LBIPs = f.loadBalancerIPs(s)
+	for i, sp := range s.Spec.Ports {
+		field := fmt.Sprintf("spec.ports[%d]", i)
+		proto, ok := f.protocol(field+".protocol", sp.Protocol)
+		port, ok2 := f.port(field+".port", sp.Port)
+		if !ok || !ok2 {
+			continue
+		}
+		p := model.ServicePort{Name: sp.Name, Protocol: proto, Port: port}
+		if sp.NodePort != 0 {
+			p.NodePort, _ = f.port(field+".nodePort", sp.NodePort)
+		}
+		out.Ports = append(out.Ports, p)
+	}
+	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		out.Affinity = f.affinity(s.Spec.SessionAffinityConfig)
+	}
+	return out, f.list
+}
+
+func (f *finding) affinity(c *corev1.SessionAffinityConfig) uint32 {
+	if c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil {
+		return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
+	}
+	v := *c.ClientIP.TimeoutSeconds
+	if v < 1 || v > 86400 {
+		f.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", fmt.Sprint(v),
+			"is not within 1..86400; 10800 is in force", "correct it")
+		return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
+	}
+	return uint32(v)
+}
+
+// loadBalancerIPs returns the load balancer's addresses that this cluster answers on itself: not those
+// of mode Proxy (KEP-1860), and none where source ranges are asked for, which are not enforced yet: to
+// serve everybody would open what was meant to be closed.
+func (f *finding) loadBalancerIPs(s *corev1.Service) []netip.Addr {
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return nil
+	}
+	if len(s.Spec.LoadBalancerSourceRanges) > 0 && len(s.Status.LoadBalancer.Ingress) > 0 {
+		f.add("spec.loadBalancerSourceRanges", fmt.Sprint(s.Spec.LoadBalancerSourceRanges),
+			"is not supported yet; the load balancer's addresses are not served, so that nobody else is let in",
+			"remove the field and restrict clients with a NetworkPolicy (ingress.from.ipBlock)")
+		return nil
+	}
+	var out []netip.Addr
+	for i, in := range s.Status.LoadBalancer.Ingress {
+		if in.IP == "" || in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy {
+			continue
+		}
+		if a, ok := f.unicast(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP); ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// ConvertEndpointSlice converts an EndpointSlice. It returns nil for those of no Service, of another
+// proxy, of headless Services and with names instead of addresses.
+func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, []weirv1.Problem) {
+	service := s.Labels[discoveryv1.LabelServiceName]
+	_, headless := s.Labels[corev1.IsHeadlessService]
+	if service == "" || headless || s.AddressType == discoveryv1.AddressTypeFQDN ||
+		s.Labels["service.kubernetes.io/service-proxy-name"] != "" {
+		return nil, nil
+	}
+	f := newFinding("EndpointSlice", s)
+	out := &model.EndpointSlice{Name: nameOf(s), Service: model.Name{Namespace: s.Namespace, Name: service}}
+	for i, sp := range s.Ports {
+		if sp.Port == nil {
+			continue // every port: a meaning that Services do not give
+		}
+		var protocol corev1.Protocol
+		if sp.Protocol != nil {
+			protocol = *sp.Protocol
+		}
+		field := fmt.Sprintf("ports[%d]", i)
+		proto, ok := f.protocol(field+".protocol", protocol)
+		port, ok2 := f.port(field+".port", *sp.Port)
+		if !ok || !ok2 {
+			continue
+		}
+		p := model.EndpointPort{Protocol: proto, Port: port}
+		if sp.Name != nil {
+			p.Name = *sp.Name
+		}
+		out.Ports = append(out.Ports, p)
+	}
+	for i, ep := range s.Endpoints {
+		// Every address of an endpoint stands for the same thing; only the first is used (API reference).
+		if len(ep.Addresses) == 0 {
+			continue
+		}
+		a, ok := f.unicast(fmt.Sprintf("endpoints[%d].addresses[0]", i), ep.Addresses[0])
+		if !ok {
+			continue
+		}
+		e := model.ServiceEndpoint{Addrs: []netip.Addr{a}, Ready: isTrue(ep.Conditions.Ready, true)}
+		e.Serving = isTrue(ep.Conditions.Serving, e.Ready)
+		e.Terminating = isTrue(ep.Conditions.Terminating, false)
+		if ep.NodeName != nil {
+			e.Node = *ep.NodeName
+		}
+		out.Endpoints = append(out.Endpoints, e)
+	}
+	return out, f.list
+}
+
+func isTrue(b *bool, unset bool) bool {
+	if b == nil {
+		return unset
+	}
+	return *b
+}
+
+// unicast parses an address that packets may be sent to on somebody's behalf. Loopback, link-local and
+// multicast addresses would turn a Service or a pod's status into a way to the node's own sockets.
+func (f *finding) unicast(field, text string) (netip.Addr, bool) {
+	a, err := parseAddr(text)
+	if err != nil {
+		f.add(field, text, "is not an IP address; it is left out", "correct it")
+		return a, false
+	}
+	if a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a == broadcast {
+		f.add(field, text, "is a loopback, link-local, multicast or unspecified address; it is left out", "use a routable address")
+		return a, false
+	}
+	return a, true
+}
+
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// parseAddr parses an address without a zone; IPv4-mapped ones become IPv4.
+func parseAddr(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q has a zone", text)
+	}
+	return a.Unmap(), nil
+}
+
+// parsePrefix parses a CIDR; an address alone is one with all its bits. Bits beyond the length are
+// refused when exact is set and cleared otherwise.
+func parsePrefix(text string, exact bool) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		a, err2 := parseAddr(text)
+		if err2 != nil || exact {
+			return netip.Prefix{}, fmt.Errorf("is not a CIDR such as 10.0.0.0/16")
+		}
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	if p.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("is an IPv4-mapped IPv6 CIDR; write it as IPv4")
+	}
+	if exact && p != p.Masked() {
+		return netip.Prefix{}, fmt.Errorf("has bits set beyond its length; the network is %s", p.Masked())
+	}
+	return p.Masked(), nil
+}
+
+func (f *finding) protocol(field string, p corev1.Protocol) (model.Protocol, bool) {
+	proto, ok := protocolOf(p)
+	if !ok {
+		f.add(field, string(p), "is none of TCP, UDP, SCTP; the port is left out", "correct it")
+	}
+	return proto, ok
+}
+
+func protocolOf(p corev1.Protocol) (model.Protocol, bool) {
+	switch p {
+	case corev1.ProtocolTCP, "":
+		return model.ProtocolTCP, true
+	case corev1.ProtocolUDP:
+		return model.ProtocolUDP, true
+	case corev1.ProtocolSCTP:
+		return model.ProtocolSCTP, true
+	}
+	return 0, false
+}
+
+func (f *finding) port(field string, v int32) (uint16, bool) {
+	if v < 1 || v > 65535 {
+		f.add(field, fmt.Sprint(v), "is not within 1..65535; the port is left out", "correct it")
+		return 0, false
+	}
+	return uint16(v), true
+}

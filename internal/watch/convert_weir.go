@@ -1,0 +1,220 @@
+package watch
+
+import (
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// decode turns an object of the dynamic client into its type.
+func decode[T any](u *unstructured.Unstructured) (*T, error) {
+	var v T
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &v); err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	return &v, nil
+}
+
+// ConvertPool converts an IPPool. It returns nil when the pool's CIDR cannot be read. A blockSize that
+// does not fit the pool, an overlap and a bad nodeSelector are found by internal/ipam.
+func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
+	f := newFinding("IPPool", p)
+	cidr, err := parsePrefix(p.Spec.CIDR, true)
+	if err != nil {
+		f.add("spec.cidr", p.Spec.CIDR, err.Error()+"; the pool is not used", "correct it")
+		return nil, f.list
+	}
+	out := &model.Pool{
+		Name: p.Name, CIDR: cidr, VXLAN: f.encap(&p.Spec), NATOutgoing: p.Spec.NATOutgoing, Disabled: p.Spec.Disabled,
+		BlockBits: p.Spec.BlockSize, NodeSelector: p.Spec.NodeSelector,
+		Workload: len(p.Spec.AllowedUses) == 0 || slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseWorkload),
+	}
+	if out.BlockBits == 0 {
+		out.BlockBits = 26
+		if cidr.Addr().Is6() {
+			out.BlockBits = 122
+		}
+		out.BlockBits = max(out.BlockBits, cidr.Bits())
+	}
+	if p.Spec.AssignmentMode != nil {
+		switch *p.Spec.AssignmentMode {
+		case v3.Automatic, "":
+		case v3.Manual:
+			out.Manual = true
+		default:
+			f.add("spec.assignmentMode", string(*p.Spec.AssignmentMode),
+				"is neither Automatic nor Manual; the pool gives addresses by annotation only", "correct it")
+			out.Manual = true
+		}
+	}
+	for i, use := range p.Spec.AllowedUses {
+		switch use {
+		case v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel, v3.IPPoolAllowedUseLoadBalancer:
+		default:
+			f.add(fmt.Sprintf("spec.allowedUses[%d]", i), string(use), "is none of Workload, Tunnel, LoadBalancer; it is ignored", "correct it")
+		}
+	}
+	if s := p.Spec.NamespaceSelector; s != "" && s != "all()" {
+		f.add("spec.namespaceSelector", s,
+			"is not supported yet; the pool gives addresses by annotation only, so that no other namespace gets them",
+			"remove it, or name the pool in the annotation cni.projectcalico.org/ipv4pools of the pods")
+		out.Manual = true
+	}
+	return out, f.list
+}
+
+func (f *finding) encap(s *v3.IPPoolSpec) model.EncapMode {
+	if s.IPIPMode != "" && s.IPIPMode != v3.IPIPModeNever {
+		f.add("spec.ipipMode", string(s.IPIPMode), "is not supported yet; no IPIP tunnel is used",
+			"set ipipMode: Never, and vxlanMode: Always or CrossSubnet where nodes are in several subnets")
+	}
+	switch s.VXLANMode {
+	case v3.VXLANModeAlways:
+		return model.EncapAlways
+	case v3.VXLANModeCrossSubnet:
+		return model.EncapCrossSubnet
+	case v3.VXLANModeNever, "":
+		return model.EncapNever
+	}
+	f.add("spec.vxlanMode", string(s.VXLANMode), "is none of Never, Always, CrossSubnet; Never is in force", "correct it")
+	return model.EncapNever
+}
+
+// ConvertReservation converts an IPReservation. What cannot be read is left out and reported.
+func ConvertReservation(r *v3.IPReservation) (*Reservation, []weirv1.Problem) {
+	f := newFinding("IPReservation", r)
+	out := &Reservation{Name: r.Name}
+	for i, text := range r.Spec.ReservedCIDRs {
+		cidr, err := parsePrefix(text, false)
+		if err != nil {
+			f.add(fmt.Sprintf("spec.reservedCIDRs[%d]", i), text, err.Error()+"; nothing is reserved by it", "correct it")
+			continue
+		}
+		out.CIDRs = append(out.CIDRs, cidr)
+	}
+	return out, f.list
+}
+
+// ConvertServiceCIDR converts a ServiceCIDR.
+func ConvertServiceCIDR(r *networkingv1.ServiceCIDR) (*ServiceCIDR, []weirv1.Problem) {
+	f := newFinding("ServiceCIDR", r)
+	out := &ServiceCIDR{Name: r.Name}
+	for i, text := range r.Spec.CIDRs {
+		cidr, err := parsePrefix(text, false)
+		if err != nil {
+			f.add(fmt.Sprintf("spec.cidrs[%d]", i), text, err.Error()+"; it is ignored", "correct it")
+			continue
+		}
+		out.CIDRs = append(out.CIDRs, cidr)
+	}
+	return out, f.list
+}
+
+// ConvertIPAMConfiguration converts an IPAMConfiguration; only "default" counts. Weir never lends
+// addresses of one node's block to another, so strictAffinity is always in force.
+func ConvertIPAMConfiguration(c *v3.IPAMConfiguration) (*IPAMConfig, []weirv1.Problem) {
+	f := newFinding("IPAMConfiguration", c)
+	out := &IPAMConfig{StrictAffinity: true, MaxBlocks: int(c.Spec.MaxBlocksPerHost)}
+	if c.Spec.MaxBlocksPerHost < 0 {
+		f.add("spec.maxBlocksPerHost", strconv.Itoa(int(c.Spec.MaxBlocksPerHost)), "is negative; there is no limit", "correct it")
+		out.MaxBlocks = 0
+	}
+	return out, f.list
+}
+
+// ConvertBlock converts an IPAMBlock. It returns nil when the block cannot be read, or is not named after
+// its CIDR: its name is what makes it unique.
+func ConvertBlock(b *weirv1.IPAMBlock) (*model.Block, []weirv1.Problem) {
+	f := newFinding("IPAMBlock", b)
+	cidr, err := parsePrefix(b.Spec.CIDR, true)
+	if err != nil {
+		f.add("spec.cidr", b.Spec.CIDR, err.Error()+"; the block is not used", "delete it with `weir ipam release`")
+		return nil, f.list
+	}
+	if want := weirv1.BlockName(cidr); b.Name != want {
+		f.add("metadata.name", b.Name, "must be "+want+" for this cidr; the block is not used", "delete it")
+		return nil, f.list
+	}
+	if b.Spec.Node == "" {
+		f.add("spec.node", "", "is empty; the block is not used", "delete it")
+		return nil, f.list
+	}
+	return &model.Block{CIDR: cidr, Node: b.Spec.Node}, nil
+}
+
+// Published is what the agent of a node says about its link.
+type Published struct {
+	LinkAddress [6]byte
+	Subnets     []netip.Prefix
+}
+
+// ConvertNodeStatus converts the part of a NodeStatus that other nodes use.
+func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
+	f := newFinding("NodeStatus", s)
+	out := &Published{}
+	if text := s.Status.LinkAddress; text != "" {
+		mac, err := net.ParseMAC(text)
+		if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
+			f.add("status.linkAddress", text, "is not a unicast MAC address; the node is reached through the kernel's neighbour table",
+				"restart weir-node on this node")
+		} else {
+			out.LinkAddress = [6]byte(mac)
+		}
+	}
+	for i, text := range s.Status.Subnets {
+		p, err := parsePrefix(text, false)
+		if err != nil || p.Bits() == 0 {
+			f.add(fmt.Sprintf("status.subnets[%d]", i), text, "is not a subnet; it is left out", "restart weir-node on this node")
+			continue
+		}
+		out.Subnets = append(out.Subnets, p)
+	}
+	slices.SortFunc(out.Subnets, netip.Prefix.Compare)
+	return out, f.list
+}
+
+// AddNodeStatus returns the node with what was published about it; published may be nil.
+func AddNodeStatus(n *model.Node, published *Published) *model.Node {
+	if n == nil || published == nil {
+		return n
+	}
+	out := *n
+	out.LinkAddress, out.Subnets = published.LinkAddress, published.Subnets
+	return &out
+}
+
+// ConvertFelixConfiguration takes a FelixConfiguration's spec as it was written; internal/config reads it.
+func ConvertFelixConfiguration(u *unstructured.Unstructured) (*FelixConfig, []weirv1.Problem) {
+	spec, ok, err := unstructured.NestedMap(u.Object, "spec")
+	if err != nil || !ok {
+		spec = map[string]any{}
+	}
+	return &FelixConfig{Name: u.GetName(), Spec: spec}, nil
+}
+
+// ConvertFelixConfigurationV3 is ConvertFelixConfiguration for the published type, for tests and tools.
+func ConvertFelixConfigurationV3(c *v3.FelixConfiguration) (*FelixConfig, error) {
+	raw, err := json.Marshal(c.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("encode FelixConfiguration %s: %w", c.Name, err)
+	}
+	out := &FelixConfig{Name: c.Name, Spec: map[string]any{}}
+	if err := json.Unmarshal(raw, &out.Spec); err != nil {
+		return nil, fmt.Errorf("decode FelixConfiguration %s: %w", c.Name, err)
+	}
+	maps.DeleteFunc(out.Spec, func(_ string, v any) bool { return v == nil || v == "" })
+	return out, nil
+}

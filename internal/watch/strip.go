@@ -1,0 +1,68 @@
+package watch
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Prefixes of the annotations that are kept.
+var keptAnnotations = []string{"cni.projectcalico.org/", "lb.projectcalico.org/", "service.kubernetes.io/", "projectcalico.org/", configHash}
+
+// strip leaves of an object what the conversions look at: the caches hold every pod of the cluster.
+func strip(obj any) (any, error) {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		unstructured.RemoveNestedField(u.Object, "metadata", "managedFields")
+		return u, nil
+	}
+	if o, ok := obj.(metav1.Object); ok {
+		stripMeta(o)
+	}
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		return stripPod(o), nil
+	case *corev1.Node:
+		o.Spec = corev1.NodeSpec{}
+		o.Status = corev1.NodeStatus{Addresses: o.Status.Addresses}
+	case *corev1.Namespace:
+		o.Spec, o.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
+	}
+	return obj, nil
+}
+
+func stripMeta(o metav1.Object) {
+	o.SetManagedFields(nil)
+	o.SetOwnerReferences(nil)
+	o.SetFinalizers(nil)
+	var kept map[string]string
+	for k, v := range o.GetAnnotations() {
+		for _, prefix := range keptAnnotations {
+			if strings.HasPrefix(k, prefix) {
+				if kept == nil {
+					kept = map[string]string{}
+				}
+				kept[k] = v
+			}
+		}
+	}
+	o.SetAnnotations(kept)
+}
+
+func stripPod(p *corev1.Pod) *corev1.Pod {
+	out := &corev1.Pod{ObjectMeta: p.ObjectMeta}
+	out.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, ServiceAccountName: p.Spec.ServiceAccountName, HostNetwork: p.Spec.HostNetwork}
+	for _, c := range p.Spec.Containers {
+		if len(c.Ports) > 0 {
+			out.Spec.Containers = append(out.Spec.Containers, corev1.Container{Ports: c.Ports})
+		}
+	}
+	for _, c := range p.Spec.InitContainers {
+		if len(c.Ports) > 0 {
+			out.Spec.InitContainers = append(out.Spec.InitContainers, corev1.Container{Ports: c.Ports, RestartPolicy: c.RestartPolicy})
+		}
+	}
+	out.Status = corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs}
+	return out
+}

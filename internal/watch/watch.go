@@ -1,0 +1,362 @@
+// Package watch reads the cluster's objects from the API server, converts them into the model's values
+// and hands them on in batches. It is the only user of informers.
+//
+// Nothing is handed on before everything was read once. While the API server is away the watch goes on
+// with what it knows, tries again at least every two seconds, and catches up. What is wrong in an object
+// is reported as a problem that names the object and the field; the rest of the object counts.
+package watch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// Config is what a Watcher needs.
+type Config struct {
+	Kube    kubernetes.Interface
+	Dynamic dynamic.Interface
+	Log     *slog.Logger
+}
+
+// Sink receives a batch. While it is busy changes are squashed into the next one. It is called by one
+// goroutine.
+type Sink func(ctx context.Context, b *Batch)
+
+// Watcher follows the cluster.
+type Watcher struct {
+	kube    kubernetes.Interface
+	log     *slog.Logger
+	health  *health
+	sources []*source
+	pods    cache.SharedIndexInformer
+	spaces  cache.SharedIndexInformer
+
+	wake chan struct{} // capacity 1: pending is not empty
+
+	mu       sync.Mutex
+	pending  *Batch
+	synced   bool
+	problems problems
+	nodes    map[string]*model.Node
+	statuses map[string]*Published
+	poolAge  map[string]metav1.Time
+	ranges   map[string]*ServiceCIDR
+}
+
+// source is one watched resource.
+type source struct {
+	resource string
+	optional bool // a CRD, that may not be installed yet
+	informer cache.SharedIndexInformer
+	handled  func() bool // the initial objects went through the handler
+}
+
+// New returns a Watcher; nothing is sent before Run.
+func New(cfg Config) (*Watcher, error) {
+	w := &Watcher{
+		kube: cfg.Kube, log: cfg.Log, health: newHealth(cfg.Log), wake: make(chan struct{}, 1), pending: &Batch{},
+		problems: problems{byObject: map[string][]weirv1.Problem{}},
+		nodes:    map[string]*model.Node{}, statuses: map[string]*Published{}, poolAge: map[string]metav1.Time{},
+		ranges: map[string]*ServiceCIDR{},
+	}
+	if err := w.addCore(cfg.Kube); err != nil {
+		return nil, err
+	}
+	if err := w.addCRDs(cfg.Dynamic); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Run watches until ctx ends. It returns ctx's error.
+func (w *Watcher) Run(ctx context.Context, sink Sink) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, s := range w.sources {
+		wg.Go(func() { s.informer.RunWithContext(ctx) })
+	}
+	if err := w.waitSynced(ctx); err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		if b := w.take(first); !b.Empty() {
+			sink(ctx, b)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-w.wake:
+		}
+	}
+}
+
+// Status says how the watch gets on with the API server.
+func (w *Watcher) Status() Status {
+	s := w.health.status()
+	w.mu.Lock()
+	s.Synced = w.synced
+	w.mu.Unlock()
+	return s
+}
+
+func (w *Watcher) waitSynced(ctx context.Context) error {
+	start, told := time.Now(), time.Now()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var waiting []string
+		for _, s := range w.sources {
+			if !s.handled() && !(s.optional && w.health.isAbsent(s.resource)) {
+				waiting = append(waiting, s.resource)
+			}
+		}
+		if len(waiting) == 0 {
+			break
+		}
+		if time.Since(told) > 5*time.Second {
+			told = time.Now()
+			w.log.Info("still reading the cluster", "waiting for", strings.Join(waiting, " "), "for", time.Since(start).Round(time.Second))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	w.mu.Lock()
+	w.synced = true
+	w.mu.Unlock()
+	w.log.Info("read the cluster", "took", time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+// note records changes for the next batch and wakes the deliverer.
+func (w *Watcher) note(change func(b *Batch)) {
+	w.mu.Lock()
+	change(w.pending)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *Watcher) take(first bool) *Batch {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := w.pending
+	w.pending = &Batch{}
+	b.Full = first
+	if w.problems.changed || first {
+		w.problems.changed = false
+		b.Problems, b.ProblemsChanged = w.problems.all(), true
+	}
+	if len(b.Pools) > 0 {
+		b.PoolOrder = w.poolOrder()
+	}
+	return b
+}
+
+// poolOrder lists the pools, the oldest first. w.mu is held.
+func (w *Watcher) poolOrder() []string {
+	names := make([]string, 0, len(w.poolAge))
+	for n := range w.poolAge {
+		names = append(names, n)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		ta, tb := w.poolAge[a], w.poolAge[b]
+		if c := ta.Time.Compare(tb.Time); c != 0 {
+			return c
+		}
+		return strings.Compare(a, b)
+	})
+	return names
+}
+
+// kind connects one resource to the batch: how an object is converted, and where the value goes. record
+// is called with w.mu held, with nil for an object that is gone or is not carried; before is the value
+// that was recorded last, for those whose place depends on their content.
+type kind[O metav1.Object, V any] struct {
+	resource string
+	object   string // kind, for messages
+	convert  func(O) (*V, []weirv1.Problem)
+	record   func(b *Batch, name model.Name, obj O, now, before *V)
+}
+
+// handle registers a kind's handler on an informer.
+func handle[O metav1.Object, V any](w *Watcher, s *source, k kind[O, V]) error {
+	last := map[model.Name]*V{} // touched by the informer's one handler goroutine only
+	change := func(o O, name model.Name, gone bool) {
+		var v *V
+		var found []weirv1.Problem
+		if !gone {
+			v, found = k.convert(o)
+		}
+		before := last[name]
+		same := before == nil && v == nil || before != nil && v != nil && reflect.DeepEqual(before, v)
+		object := k.object + " " + name.String()
+		w.mu.Lock()
+		w.problems.set(object, found)
+		news := w.problems.changed
+		w.mu.Unlock()
+		if same && !news {
+			return
+		}
+		if v == nil {
+			delete(last, name)
+		} else {
+			last[name] = v
+		}
+		w.note(func(b *Batch) {
+			if !same {
+				k.record(b, name, o, v, before)
+			}
+		})
+	}
+	registration, err := s.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { o := obj.(O); change(o, nameOf(o), false) },
+		UpdateFunc: func(_, obj any) { o := obj.(O); change(o, nameOf(o), false) },
+		DeleteFunc: func(obj any) {
+			if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = t.Obj
+			}
+			o := obj.(O)
+			change(o, nameOf(o), true)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", k.resource, err)
+	}
+	s.handled = registration.HasSynced
+	return nil
+}
+
+// typed adapts a conversion of a published type to the dynamic client's objects.
+func typed[T, V any](object string, convert func(*T) (*V, []weirv1.Problem)) func(*unstructured.Unstructured) (*V, []weirv1.Problem) {
+	return func(u *unstructured.Unstructured) (*V, []weirv1.Problem) {
+		o, err := decode[T](u)
+		if err != nil {
+			f := newFinding(object, u)
+			f.add("", "", err.Error()+"; the object is not used", "correct it")
+			return nil, f.list
+		}
+		return convert(o)
+	}
+}
+
+func (w *Watcher) addCRDs(d dynamic.Interface) error {
+	calico := v3.SchemeGroupVersion.WithResource
+	return firstError(
+		addDynamic(w, d, calico("ippools"), kind[*unstructured.Unstructured, model.Pool]{
+			object: "IPPool", convert: typed("IPPool", ConvertPool),
+			record: func(b *Batch, n model.Name, o *unstructured.Unstructured, now, _ *model.Pool) {
+				if now == nil {
+					delete(w.poolAge, n.Name)
+				} else {
+					w.poolAge[n.Name] = o.GetCreationTimestamp()
+				}
+				put(&b.Pools, n.Name, now)
+			}}),
+		addDynamic(w, d, calico("ipreservations"), kind[*unstructured.Unstructured, Reservation]{
+			object: "IPReservation", convert: typed("IPReservation", ConvertReservation),
+			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *Reservation) {
+				put(&b.Reservations, n.Name, now)
+			}}),
+		addDynamic(w, d, calico("ipamconfigurations"), kind[*unstructured.Unstructured, IPAMConfig]{
+			object: "IPAMConfiguration", convert: typed("IPAMConfiguration", ConvertIPAMConfiguration),
+			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *IPAMConfig) {
+				if n.Name != "default" {
+					return
+				}
+				if b.IPAM = now; now == nil {
+					b.IPAM = &IPAMConfig{StrictAffinity: true}
+				}
+			}}),
+		addDynamic(w, d, calico("felixconfigurations"), kind[*unstructured.Unstructured, FelixConfig]{
+			object: "FelixConfiguration", convert: ConvertFelixConfiguration,
+			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *FelixConfig) {
+				put(&b.Configs, n.Name, now)
+			}}),
+		addDynamic(w, d, weirv1.IPAMBlocks, kind[*unstructured.Unstructured, model.Block]{
+			object: "IPAMBlock", convert: typed("IPAMBlock", ConvertBlock),
+			record: func(b *Batch, _ model.Name, _ *unstructured.Unstructured, now, before *model.Block) {
+				if before != nil {
+					put(&b.Blocks, before.CIDR, (*model.Block)(nil))
+				}
+				if now != nil {
+					put(&b.Blocks, now.CIDR, now)
+				}
+			}}),
+		addDynamic(w, d, weirv1.NodeStatuses, kind[*unstructured.Unstructured, Published]{
+			object: "NodeStatus", convert: typed("NodeStatus", ConvertNodeStatus),
+			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *Published) {
+				w.statuses[n.Name] = now
+				if now == nil {
+					delete(w.statuses, n.Name)
+				}
+				w.recordNode(b, n.Name)
+			}}),
+		// Of the API since Kubernetes 1.33; optional like a CRD.
+		addDynamic(w, d, networkingv1.SchemeGroupVersion.WithResource("servicecidrs"), kind[*unstructured.Unstructured, ServiceCIDR]{
+			object: "ServiceCIDR", convert: typed("ServiceCIDR", ConvertServiceCIDR),
+			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *ServiceCIDR) {
+				if w.ranges[n.Name] = now; now == nil {
+					delete(w.ranges, n.Name)
+				}
+				b.ServiceCIDRs, b.ServiceCIDRsChanged = w.serviceCIDRs(), true
+			}}),
+	)
+}
+
+// serviceCIDRs lists the ranges of cluster IPs. w.mu is held.
+func (w *Watcher) serviceCIDRs() []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range w.ranges {
+		out = append(out, r.CIDRs...)
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
+// recordNode notes a node together with what was published about it. w.mu is held.
+func (w *Watcher) recordNode(b *Batch, name string) {
+	if n := w.nodes[name]; n != nil {
+		put(&b.Nodes, name, AddNodeStatus(n, w.statuses[name]))
+	}
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addDynamic[V any](w *Watcher, d dynamic.Interface, gvr schema.GroupVersionResource, k kind[*unstructured.Unstructured, V]) error {
+	k.resource = gvr.GroupResource().String()
+	api := d.Resource(gvr)
+	p := &patient{resource: k.resource, health: w.health, list: asObject(api.List), watch: api.Watch}
+	s := w.addSource(p, &unstructured.Unstructured{}, true)
+	return handle(w, s, k)
+}
