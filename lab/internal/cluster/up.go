@@ -1,0 +1,426 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weir-net/weir/lab/internal/build"
+	"github.com/weir-net/weir/lab/internal/images"
+	"github.com/weir-net/weir/lab/internal/network"
+	"github.com/weir-net/weir/lab/internal/nodeinit"
+	"github.com/weir-net/weir/lab/internal/nodespec"
+	"github.com/weir-net/weir/lab/internal/plan"
+	"github.com/weir-net/weir/lab/internal/progress"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Options of a lab that is started.
+type Options struct {
+	Name         string
+	Workers      int
+	Proxy        plan.Proxy
+	Cache        string // folder of everything that is built once
+	Weir         string // folder with Weir's programs
+	Install      bool   // install Weir, with ProxyWeir
+	InstallArgs  []string
+	Kubeconfig   string // where else to write the administrator's kubeconfig
+	ReadOnlyRoot bool
+	KeepFailed   bool          // leave a lab that did not come up for inspection
+	Timeout      time.Duration // for nodes and DNS to become ready
+	// LaunchStage is the argument that makes this program run Launch.
+	LaunchStage string
+}
+
+//go:embed coredns.yaml
+var corednsYAML string
+
+// Prepare builds what a lab needs and is missing in the cache.
+func Prepare(ctx context.Context, cache string, p *progress.Reporter, onRequest bool) (set *build.Set, seed string, err error) {
+	b := &build.Builder{Cache: cache, Progress: p}
+	if set, err = b.Build(ctx, onRequest); err != nil {
+		return nil, "", err
+	}
+	src, err := b.KubernetesSource(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	i := &images.Builder{Cache: cache, Progress: p, Programs: set, KubernetesSource: src}
+	archives, err := i.Build(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	seed, err = i.Seed(ctx, archives)
+	return set, seed, err
+}
+
+// Up starts a lab. If that fails or ctx ends, what was started is removed again.
+func Up(ctx context.Context, o Options, p *progress.Reporter) error {
+	l, err := plan.New(o.Name, o.Workers)
+	if err != nil {
+		return err
+	}
+	if err := check(o); err != nil {
+		return err
+	}
+	set, seed, err := Prepare(ctx, o.Cache, p, false)
+	if err != nil {
+		return err
+	}
+	if o.Proxy == plan.ProxyWeir {
+		i := &images.Builder{Cache: o.Cache, Progress: p, Programs: set}
+		if seed, err = i.SeedWithWeir(ctx, seed, o.Weir); err != nil {
+			return err
+		}
+	}
+	me, err := self()
+	if err != nil {
+		return err
+	}
+	s := &State{
+		Name: o.Name, Workers: o.Workers, Proxy: o.Proxy, Created: time.Now().UTC(), Starter: me,
+		Data: filepath.Join(o.Cache, "labs", o.Name), Programs: set.Dir, Folders: set.Folders(),
+	}
+	// Its tools, weir-bench for one, are of use with any proxy.
+	if _, err := os.Stat(o.Weir); err == nil || o.Proxy == plan.ProxyWeir {
+		s.Weir = o.Weir
+	}
+	if err := claim(s); err != nil {
+		return err
+	}
+	up := &starter{o: o, l: l, s: s, p: p, set: set, seed: seed}
+	if err := up.run(ctx); err != nil {
+		return up.giveUp(ctx, err)
+	}
+	return nil
+}
+
+// check finds what would make a start fail half-way.
+func check(o Options) error {
+	if os.Getuid() != 0 {
+		return errors.New("a lab makes network namespaces and mounts: run this as root")
+	}
+	if o.Proxy == plan.ProxyWeir {
+		need := []string{"weir-agent", "weir-cni"}
+		if o.Install {
+			need = append(need, "weir")
+		}
+		for _, program := range need {
+			if _, err := os.Stat(filepath.Join(o.Weir, program)); err != nil {
+				return fmt.Errorf("Weir's program %s is missing: build it, or say where it is with --weir-bin: %w", program, err)
+			}
+		}
+	}
+	for _, tool := range []string{"containerd", "ctr", "runc", "nsenter", "mount", "iptables", "nft", "conntrack"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("%s is missing on this machine, run hack/setup.sh: %w", tool, err)
+		}
+	}
+	if _, err := os.Stat(dir(o.Name)); err == nil {
+		return fmt.Errorf("lab %s exists already: remove it first with: weir-lab down --name %s", o.Name, o.Name)
+	}
+	spaces, err := network.Find(func(scoped string) bool { return plan.Owns(o.Name, scoped) })
+	if err != nil {
+		return err
+	}
+	if len(spaces) > 0 {
+		return fmt.Errorf("network namespaces %s exist and belong to no lab: remove them, or choose another --name", strings.Join(spaces, ", "))
+	}
+	return nil
+}
+
+type starter struct {
+	o    Options
+	l    *plan.Lab
+	s    *State
+	p    *progress.Reporter
+	set  *build.Set
+	seed string
+}
+
+func (u *starter) run(ctx context.Context) error {
+	began := time.Now()
+	if err := u.machines(ctx); err != nil {
+		return err
+	}
+	client, err := connect(u.s.Name)
+	if err != nil {
+		return err
+	}
+	if err := u.api(ctx, client); err != nil {
+		return err
+	}
+	if u.o.Proxy == plan.ProxyWeir {
+		if !u.o.Install {
+			return u.finish("nodes stay NotReady until Weir is installed (--no-install)")
+		}
+		if err := u.p.Step("install Weir", func() error { return u.install(ctx) }); err != nil {
+			return err
+		}
+	}
+	if err := u.p.Step("all nodes Ready", func() error { return awaitReady(ctx, client, u.l, u.o.Timeout) }); err != nil {
+		return err
+	}
+	ready := time.Since(began)
+	if u.o.Proxy == plan.ProxyNone {
+		// CoreDNS reaches the API server through a Service address, which nobody
+		// serves here.
+		return u.finish(fmt.Sprintf("all nodes Ready after %.1f s; no cluster DNS without a Service proxy", ready.Seconds()))
+	}
+	if err := u.p.Step("CoreDNS available", func() error { return u.dns(ctx, client) }); err != nil {
+		return err
+	}
+	return u.finish(fmt.Sprintf("all nodes Ready after %.1f s, cluster DNS after %.1f s", ready.Seconds(), time.Since(began).Seconds()))
+}
+
+func (u *starter) finish(how string) error {
+	if u.o.Kubeconfig != "" {
+		raw, err := os.ReadFile(KubeconfigPath(u.s.Name))
+		if err != nil {
+			return fmt.Errorf("read the kubeconfig: %w", err)
+		}
+		if err := os.WriteFile(u.o.Kubeconfig, raw, 0o600); err != nil {
+			return fmt.Errorf("write the kubeconfig to %s: %w", u.o.Kubeconfig, err)
+		}
+	}
+	u.s.Started = true
+	if err := u.s.save(); err != nil {
+		return err
+	}
+	u.p.Printf("lab %s is up: %s", u.s.Name, how)
+	return nil
+}
+
+// machines makes the network and starts all nodes.
+func (u *starter) machines(ctx context.Context) error {
+	creds, err := nodespec.NewCredentials(u.l)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(KubeconfigPath(u.s.Name), creds.Admin, 0o600); err != nil {
+		return fmt.Errorf("write the kubeconfig: %w", err)
+	}
+	g, _ := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return u.p.Step("network", func() error { return network.Up(u.l, u.o.Proxy.RoutesPods()) })
+	})
+	for _, m := range u.l.Nodes() {
+		g.Go(func() error { return u.files(m) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	in, err := u.inputs()
+	if err != nil {
+		return err
+	}
+	return u.p.Step(fmt.Sprintf("start %d nodes", len(u.l.Nodes())), func() error {
+		for _, m := range u.l.Nodes() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			spec, err := nodespec.Render(in, creds, m)
+			if err != nil {
+				return err
+			}
+			if err := u.launch(ctx, m, spec); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (u *starter) inputs() (nodespec.Inputs, error) {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return nodespec.Inputs{}, fmt.Errorf("read the limit of open files: %w", err)
+	}
+	// A kubelet takes at most this; more comes as "unlimited".
+	return nodespec.Inputs{
+		Lab: u.l, Proxy: u.o.Proxy, Data: u.s.Data, Programs: u.set.Dir, Program: u.set.Rel, Folders: u.set.Folders(),
+		Weir: u.s.Weir, MaxFiles: min(lim.Max, 1_000_000), ReadOnlyRoot: u.o.ReadOnlyRoot,
+	}, nil
+}
+
+// files makes a node's folder, with the lab's images in it.
+func (u *starter) files(m plan.Machine) error {
+	v := filepath.Join(u.s.Data, m.Name, "var")
+	for _, d := range []string{"lib", "log"} {
+		if err := os.MkdirAll(filepath.Join(v, d), 0o755); err != nil {
+			return fmt.Errorf("make the files of node %s: %w", m.Name, err)
+		}
+	}
+	return images.Clone(u.seed, filepath.Join(v, "lib", "containerd"))
+}
+
+// launch starts a node's first process and remembers it.
+func (u *starter) launch(ctx context.Context, m plan.Machine, spec *nodespec.Spec) error {
+	if err := writeJSON(specPath(u.s.Name, m.Name), spec); err != nil {
+		return fmt.Errorf("write the specification of node %s: %w", m.Name, err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, exe, u.o.LaunchStage, specPath(u.s.Name, m.Name), u.initLog(m))
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Env = append(os.Environ(), "PATH="+nodespec.SearchPath(u.set.Folders()))
+	err = network.Within(network.Path(plan.Scoped(u.s.Name, m.Name)), cmd.Run)
+	if err != nil {
+		return fmt.Errorf("start node %s: %w: %s", m.Name, err, strings.TrimSpace(errs.String()))
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(out.String()))
+	if err != nil {
+		return fmt.Errorf("start node %s: unexpected answer %q", m.Name, out.String())
+	}
+	start, err := nodeinit.StartTime(pid)
+	if err != nil {
+		return fmt.Errorf("node %s ended at once, see %s: %w", m.Name, u.initLog(m), err)
+	}
+	if err := os.WriteFile(pidPath(u.s.Name, m.Name), fmt.Appendf(nil, "%d %d\n", pid, start), 0o600); err != nil {
+		return fmt.Errorf("remember node %s: %w", m.Name, err)
+	}
+	return nil
+}
+
+func (u *starter) initLog(m plan.Machine) string {
+	return filepath.Join(u.s.Data, m.Name, "var", "log", "init.log")
+}
+
+func (u *starter) api(ctx context.Context, client *kubernetes.Clientset) error {
+	err := u.p.Step("API server ready", func() error {
+		return until(ctx, "API server ready", time.Minute, func(ctx context.Context) error {
+			if err := u.nodesAlive(); err != nil {
+				return err
+			}
+			_, err := client.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return u.p.Step("nodes registered", func() error { return register(ctx, client, u.l, u.o.Proxy.RoutesPods()) })
+}
+
+func (u *starter) nodesAlive() error {
+	for _, m := range u.l.Nodes() {
+		p, err := u.s.initProcess(m.Name)
+		if err != nil {
+			return err
+		}
+		if !p.Alive() {
+			return fmt.Errorf("node %s %w, see %s", m.Name, errGone, u.initLog(m))
+		}
+	}
+	return nil
+}
+
+// install runs Weir's own installer where the API server can be reached.
+func (u *starter) install(ctx context.Context) error {
+	args := append([]string{
+		"install", "--kubeconfig", KubeconfigPath(u.s.Name), "--image", images.WeirImage,
+		"--pod-cidr", plan.PodCIDR.String(), "--api-server", plan.APIServerAddress(),
+	}, u.o.InstallArgs...)
+	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), args...)
+}
+
+func (u *starter) dns(ctx context.Context, client *kubernetes.Clientset) error {
+	manifest := strings.NewReplacer("IMAGE", images.CoreDNSImage, "CLUSTERIP", plan.DNS.String()).Replace(corednsYAML)
+	err := u.inControlPlane(ctx, []byte(manifest), u.set.Path("kubectl"), "--kubeconfig", KubeconfigPath(u.s.Name), "apply", "-f", "-")
+	if err != nil {
+		return fmt.Errorf("deploy CoreDNS: %w", err)
+	}
+	return awaitDNS(ctx, client, u.o.Timeout)
+}
+
+// inControlPlane runs a program of this machine in the control-plane node's network
+// namespace.
+func (u *starter) inControlPlane(ctx context.Context, stdin []byte, program string, args ...string) error {
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
+	if err := network.Within(network.Path(plan.Scoped(u.s.Name, plan.ControlPlane)), cmd.Run); err != nil {
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(program), err, strings.TrimSpace(out.String()))
+	}
+	return nil
+}
+
+// giveUp removes a lab that did not come up, and keeps its logs.
+func (u *starter) giveUp(ctx context.Context, cause error) error {
+	if c := u.s.complaints(); c != "" && ctx.Err() == nil {
+		cause = fmt.Errorf("%w\n%s", cause, c)
+	}
+	if u.o.KeepFailed && ctx.Err() == nil {
+		u.s.Started = true
+		return errors.Join(cause, u.s.save(), fmt.Errorf("lab %s is left as it is: remove it with: weir-lab down --name %s", u.s.Name, u.s.Name))
+	}
+	if ctx.Err() != nil {
+		u.p.Printf("interrupted: removing lab %s", u.s.Name)
+		return errors.Join(errors.New("interrupted"), remove(u.s))
+	}
+	logs := filepath.Join(u.o.Cache, "logs", u.s.Name)
+	if err := u.keepLogs(logs); err != nil {
+		u.p.Printf("the nodes' logs are not kept: %v", err)
+	} else {
+		cause = fmt.Errorf("%w\nthe nodes' logs are in %s", cause, logs)
+	}
+	u.p.Printf("failed: removing lab %s", u.s.Name)
+	return errors.Join(cause, remove(u.s))
+}
+
+// keepLogs moves the logs of the nodes' daemons and pods.
+func (u *starter) keepLogs(to string) error {
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, m := range u.l.Nodes() {
+		if err := os.Rename(filepath.Join(u.s.Data, m.Name, "var", "log"), filepath.Join(to, m.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Launch is the stage of this program that becomes a node: it is started in the
+// node's network namespace, enters its control group and starts the node's first
+// process, whose ID it returns.
+func Launch(specFile, logFile, initStage string) (int, error) {
+	spec, err := nodeinit.ReadSpec(specFile)
+	if err != nil {
+		return 0, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return 0, fmt.Errorf("find this program: %w", err)
+	}
+	return nodeinit.Launch(spec, specFile, logFile, exe, initStage)
+}
+
+func writeJSON(path string, v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, raw, 0o600)
+}

@@ -1,0 +1,166 @@
+package nodespec
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/lab/internal/plan"
+	"sigs.k8s.io/yaml"
+)
+
+func render(t *testing.T, proxy plan.Proxy) map[string]*Spec {
+	t.Helper()
+	l, err := plan.New("t", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewCredentials(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := Inputs{
+		Lab: l, Proxy: proxy, Data: "/data", Programs: "/cache/bin", MaxFiles: 20000,
+		Program: func(name string) string { return "group/" + name }, Folders: []string{"group"},
+	}
+	if proxy == plan.ProxyWeir {
+		in.Weir = "/weir/bin"
+	}
+	out := map[string]*Spec{}
+	for _, m := range l.Nodes() {
+		if out[m.Name], err = Render(in, c, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func (s *Spec) find(path string) (File, bool) {
+	for _, f := range s.Files {
+		if f.Path == path {
+			return f, true
+		}
+	}
+	return File{}, false
+}
+
+func daemons(s *Spec) string {
+	var out []string
+	for _, d := range s.Daemons {
+		out = append(out, d.Name)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestDaemons(t *testing.T) {
+	const cp = "etcd kube-apiserver kube-controller-manager kube-scheduler containerd kubelet"
+	for proxy, want := range map[plan.Proxy][2]string{
+		plan.ProxyWeir:     {cp, "containerd kubelet"},
+		plan.ProxyNone:     {cp, "containerd kubelet"},
+		plan.ProxyNFTables: {cp + " kube-proxy", "containerd kubelet kube-proxy"},
+		plan.ProxyIPTables: {cp + " kube-proxy", "containerd kubelet kube-proxy"},
+	} {
+		specs := render(t, proxy)
+		for i, node := range []string{"cp", "worker1"} {
+			if got := daemons(specs[node]); got != want[i] {
+				t.Errorf("%s, %s: %s; want %s", proxy, node, got, want[i])
+			}
+		}
+	}
+}
+
+func TestNetworkingIsLeftToWeir(t *testing.T) {
+	for proxy, routed := range map[plan.Proxy]bool{plan.ProxyWeir: false, plan.ProxyNone: true, plan.ProxyNFTables: true} {
+		for node, s := range render(t, proxy) {
+			_, conf := s.find(cniConf + "/10-lab.conflist")
+			_, ptp := s.find(cniBin + "/ptp")
+			if conf != routed || ptp != routed {
+				t.Errorf("%s, %s: configuration %v, plugin %v; want %v", proxy, node, conf, ptp, routed)
+			}
+			if lo, ok := s.find(cniBin + "/loopback"); !ok || lo.Mode != ModeLink {
+				t.Errorf("%s, %s: no loopback plugin", proxy, node)
+			}
+		}
+	}
+}
+
+func TestKubeletConfig(t *testing.T) {
+	for node, s := range render(t, plan.ProxyNFTables) {
+		f, ok := s.find(kubeletYAML)
+		if !ok {
+			t.Fatalf("%s: no kubelet configuration", node)
+		}
+		var c struct {
+			CgroupRoot         string
+			FailCgroupV1       *bool
+			MaxOpenFiles       int
+			OOMScoreAdj        *int
+			ClusterDNS         []string
+			RegisterWithTaints []struct{ Key, Effect string }
+		}
+		if err := yaml.Unmarshal([]byte(f.Content), &c); err != nil {
+			t.Fatal(err)
+		}
+		if c.CgroupRoot != "/" || c.FailCgroupV1 == nil || *c.FailCgroupV1 || c.MaxOpenFiles != 20000 || c.OOMScoreAdj == nil || *c.OOMScoreAdj != 0 {
+			t.Errorf("%s: %+v", node, c)
+		}
+		if len(c.ClusterDNS) != 1 || c.ClusterDNS[0] != "10.96.0.10" {
+			t.Errorf("%s: cluster DNS %v", node, c.ClusterDNS)
+		}
+		tainted := len(c.RegisterWithTaints) == 1 && c.RegisterWithTaints[0].Key == ControlPlaneTaint && c.RegisterWithTaints[0].Effect == "NoSchedule"
+		if tainted != (node == "cp") {
+			t.Errorf("%s: taints %v", node, c.RegisterWithTaints)
+		}
+	}
+}
+
+func TestCNIConfig(t *testing.T) {
+	subnets := map[string]bool{}
+	for node, s := range render(t, plan.ProxyNone) {
+		f, _ := s.find(cniConf + "/10-lab.conflist")
+		var c struct {
+			CNIVersion string
+			Plugins    []struct {
+				Type string
+				MTU  int
+				IPAM struct{ Ranges [][]struct{ Subnet string } }
+			}
+		}
+		if err := json.Unmarshal([]byte(f.Content), &c); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Plugins) != 2 || c.Plugins[0].Type != "ptp" || c.Plugins[0].MTU != plan.MTU || c.Plugins[1].Type != "portmap" {
+			t.Fatalf("%s: %+v", node, c)
+		}
+		subnet := c.Plugins[0].IPAM.Ranges[0][0].Subnet
+		if subnets[subnet] {
+			t.Errorf("%s: subnet %s is used twice", node, subnet)
+		}
+		subnets[subnet] = true
+	}
+}
+
+func TestSecretsStayPrivate(t *testing.T) {
+	for node, s := range render(t, plan.ProxyNFTables) {
+		for _, f := range s.Files {
+			if strings.Contains(f.Content, "PRIVATE KEY") && f.Mode != 0o600 {
+				t.Errorf("%s: %s holds a key and has mode %o", node, f.Path, f.Mode)
+			}
+			if strings.Contains(f.Path, "ca.key") && node != "cp" {
+				t.Errorf("%s has the authority's key", node)
+			}
+		}
+	}
+}
+
+func TestEachNodeHasItsOwnPlaces(t *testing.T) {
+	seen := map[string]string{}
+	for node, s := range render(t, plan.ProxyWeir) {
+		for _, place := range []string{"var " + s.Var, "cgroup " + s.Cgroup} {
+			if other, ok := seen[place]; ok {
+				t.Errorf("%s and %s share %s", node, other, place)
+			}
+			seen[place] = node
+		}
+	}
+}
