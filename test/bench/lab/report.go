@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/weir-net/weir/internal/bench"
+)
+
+// Result is one entry of out/bench.json.
+type Result struct {
+	Row           string  `json:"row"`
+	Configuration string  `json:"configuration"`
+	Rounds        int     `json:"rounds"`
+	Dropped       int     `json:"dropped"`   // rounds that other work disturbed, and that do not count
+	Disturbed     int     `json:"disturbed"` // the same, counted for lack of a better one
+	Median        float64 `json:"median"`    // of the rounds' means
+	Low           float64 `json:"low"`       // quartiles of the rounds
+	High          float64 `json:"high"`
+	P50           float64 `json:"p50,omitempty"` // median of the rounds' own p50 and p99; not of streams
+	P99           float64 `json:"p99,omitempty"`
+	Unit          string  `json:"unit"`
+	RatioToHost   float64 `json:"ratio_to_host"`          // to node → node without a data plane
+	RatioToNone   float64 `json:"ratio_to_none"`          // to the same path without a data plane; 0 = there is none
+	CPUPerGB      float64 `json:"cpu_s_per_gb,omitempty"` // streams: CPU seconds of the machine for 10^9 bytes
+}
+
+// Target is one entry of out/bench-targets.json.
+type Target struct {
+	Name    string  `json:"target"`
+	Reached float64 `json:"reached"` // 0 = was not measured
+	Limit   float64 `json:"limit"`
+	AtLeast bool    `json:"at_least"` // otherwise at most
+	Met     bool    `json:"met"`
+}
+
+func (r *runner) results(outcomes []bench.Outcome) []Result {
+	kinds := map[string]kind{}
+	for _, w := range rows {
+		kinds[w.name] = w.kind
+	}
+	var out []Result
+	for _, o := range outcomes {
+		if len(o.Kept) == 0 {
+			continue
+		}
+		k := kinds[o.Row]
+		of := func(value func(bench.Run) float64) []float64 {
+			var sample []float64
+			for _, run := range o.Kept {
+				sample = append(sample, value(run))
+			}
+			return sample
+		}
+		values := of(k.value)
+		out = append(out, Result{
+			Row: o.Row, Configuration: o.Configuration, Rounds: len(o.Kept), Dropped: o.Dropped, Disturbed: o.Disturbed, Unit: k.unit(),
+			Median: bench.Median(values), Low: bench.Quantile(values, 0.25), High: bench.Quantile(values, 0.75),
+			P50:      bench.Median(of(func(r bench.Run) float64 { return r.Times.P50 })),
+			P99:      bench.Median(of(func(r bench.Run) float64 { return r.Times.P99 })),
+			CPUPerGB: bench.Median(of(func(r bench.Run) float64 { return r.CPUPer })),
+		})
+	}
+	host := map[kind]float64{
+		requests: median(out, rowHostLatency, none), stream: median(out, rowHostStream, none), roundtrips: median(out, rowHostTrip, none)}
+	for i := range out {
+		out[i].RatioToHost = bench.Ratio(out[i].Median, host[kinds[out[i].Row]])
+		out[i].RatioToNone = bench.Ratio(out[i].Median, median(out, out[i].Row, none))
+	}
+	return out
+}
+
+// median of a row in a configuration, 0 where it was not measured.
+func median(results []Result, row, configuration string) float64 {
+	for _, r := range results {
+		if r.Row == row && r.Configuration == configuration {
+			return r.Median
+		}
+	}
+	return 0
+}
+
+// targets compares with what is wanted.
+func targets(results []Result) []Target {
+	m := func(row, configuration string) float64 { return median(results, row, configuration) }
+	out := []Target{
+		{Name: "TCP stream pod → pod, of node → node without a data plane", Reached: bench.Ratio(m(rowPodStream, weirTunnel), m(rowHostStream, none)), Limit: 0.90, AtLeast: true},
+		{Name: "connections pod → pod on another node, of the same without a data plane", Reached: bench.Ratio(m(rowPodRemote, weirTunnel), m(rowPodRemote, none)), Limit: 1.05},
+		{Name: "connections pod → ClusterIP on another node, of pod → pod without a data plane", Reached: bench.Ratio(m(rowServiceRemote, weirTunnel), m(rowPodRemote, none)), Limit: 1.05},
+		{Name: "connections client → NodePort with a remote backend, tunnel, of kube-proxy nftables", Reached: bench.Ratio(m(rowPortRemote, weirTunnel), m(rowPortRemote, kpNFTables)), Limit: 0.92},
+		{Name: "connections client → NodePort with a remote backend, DSR, of kube-proxy nftables", Reached: bench.Ratio(m(rowPortRemote, weirDSR), m(rowPortRemote, kpNFTables)), Limit: 0.88},
+		{Name: "connections client → host process, of the same without a data plane", Reached: bench.Ratio(m(rowClientHost, weirTunnel), m(rowClientHost, none)), Limit: 1.10},
+	}
+	for i, t := range out {
+		out[i].Met = t.Reached > 0 && (t.AtLeast && t.Reached >= t.Limit || !t.AtLeast && t.Reached <= t.Limit)
+	}
+	return out
+}
+
+// report writes the files and the tables.
+func (r *runner) report(outcomes []bench.Outcome) error {
+	results := r.results(outcomes)
+	if len(results) == 0 {
+		return nil
+	}
+	fmt.Printf("\n%v; medians of the rounds\n", bench.ThisMachine())
+	t := bench.Table{Head: []string{"path", "configuration", "rounds", "dropped", "median", "unit", "to host", "to none", "p99", "CPU s/GB"}}
+	for _, x := range results {
+		t.Add(x.Row, x.Configuration, fmt.Sprint(x.Rounds), fmt.Sprint(x.Dropped+x.Disturbed), x.Median, x.Unit, ratio(x.RatioToHost), ratio(x.RatioToNone), orDash(x.P99), orDash(x.CPUPerGB))
+	}
+	if err := t.Write(os.Stdout, false); err != nil {
+		return err
+	}
+	fmt.Println()
+	wanted := targets(results)
+	t = bench.Table{Head: []string{"target", "wanted", "reached", ""}}
+	for _, x := range wanted {
+		sign, verdict := "at most", "met"
+		if x.AtLeast {
+			sign = "at least"
+		}
+		switch {
+		case x.Reached == 0:
+			verdict = "not measured"
+		case !x.Met:
+			verdict = "MISSED"
+		}
+		t.Add(x.Name, fmt.Sprintf("%s %.2f", sign, x.Limit), ratio(x.Reached), verdict)
+	}
+	if err := t.Write(os.Stdout, false); err != nil {
+		return err
+	}
+	if err := bench.WriteJSON(filepath.Join(r.out, "bench.json"), results); err != nil {
+		return err
+	}
+	return bench.WriteJSON(filepath.Join(r.out, "bench-targets.json"), wanted)
+}
+
+func ratio(v float64) string {
+	if v == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+func orDash(v float64) string {
+	if v == 0 {
+		return "–"
+	}
+	return bench.Number(v)
+}

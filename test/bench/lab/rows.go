@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/weir-net/weir/internal/bench"
+	"github.com/weir-net/weir/internal/bench/lab"
+)
+
+// The configurations. The last two share a lab: the mode is switched live between rounds.
+const (
+	none       = "none"
+	kpIPTables = "kube-proxy-iptables"
+	kpNFTables = "kube-proxy-nftables"
+	weirTunnel = "weir-tunnel"
+	weirDSR    = "weir-dsr"
+)
+
+var configurations = []string{none, kpIPTables, kpNFTables, weirTunnel, weirDSR}
+
+// kind is what is measured.
+type kind string
+
+const (
+	requests   kind = "requests"   // connect, request, close
+	roundtrips kind = "roundtrips" // of a 64-byte UDP datagram
+	stream     kind = "stream"     // one TCP stream
+)
+
+func (k kind) unit() string {
+	if k == stream {
+		return "Gbit/s"
+	}
+	return "µs"
+}
+
+// value is what counts of a run.
+func (k kind) value(r bench.Run) float64 {
+	if k == stream {
+		return r.Gbits
+	}
+	return r.Times.Mean
+}
+
+// row is one path. Which service is meant where by "local" and "remote" is the client's view.
+type row struct {
+	name    string
+	kind    kind
+	service bool // not there without a data plane
+	modes   bool // differs between the modes of Weir
+	from    func(*site) lab.Place
+	to      func(*site, kind) netip.AddrPort
+}
+
+// Ports of the servers and of the services in front of them.
+const (
+	httpPort, sinkPort         = 8080, 8081
+	hostHTTPPort, hostSinkPort = 7080, 7081
+	nearNode, farNode          = 30604, 30704 // HTTP and UDP; the sink is one further
+)
+
+func port(k kind, http, sink uint16) uint16 {
+	if k == stream {
+		return sink
+	}
+	return http
+}
+
+func client1(s *site) lab.Place   { return s.lab.Host("client1", lab.Client1) }
+func worker1(s *site) lab.Place   { return s.lab.Host("worker1", lab.Worker1) }
+func podClient(s *site) lab.Place { return s.client }
+
+func hostProcess(_ *site, k kind) netip.AddrPort {
+	return netip.AddrPortFrom(lab.Worker2, port(k, hostHTTPPort, hostSinkPort))
+}
+func podAt(which func(*site) netip.Addr) func(*site, kind) netip.AddrPort {
+	return func(s *site, k kind) netip.AddrPort { return netip.AddrPortFrom(which(s), port(k, httpPort, sinkPort)) }
+}
+func nodePort(node netip.Addr, at uint16) func(*site, kind) netip.AddrPort {
+	return func(_ *site, k kind) netip.AddrPort { return netip.AddrPortFrom(node, port(k, at, at+1)) }
+}
+
+func nearPod(s *site) netip.Addr     { return s.near.Addr }
+func farPod(s *site) netip.Addr      { return s.far.Addr }
+func nearService(s *site) netip.Addr { return s.nearIP }
+func farService(s *site) netip.Addr  { return s.farIP }
+
+// Names of rows that targets are about.
+const (
+	rowHostLatency   = "node → node, connections"
+	rowHostStream    = "node → node, TCP stream"
+	rowHostTrip      = "node → node, UDP round trip"
+	rowClientHost    = "client → host process, connections"
+	rowPodRemote     = "pod → pod, other node, connections"
+	rowServiceRemote = "pod → ClusterIP, other node, connections"
+	rowPortRemote    = "client → NodePort, remote backend, connections"
+	rowPodStream     = "pod → pod, other node, TCP stream"
+)
+
+// rows are measured in this order. The client pod and the pod "near" are on worker1, the pod "far" and
+// the host process on worker2.
+var rows = []row{
+	{name: rowHostLatency, kind: requests, from: worker1, to: hostProcess},
+	{name: rowClientHost, kind: requests, from: client1, to: hostProcess},
+	{name: rowPodRemote, kind: requests, from: podClient, to: podAt(farPod)},
+	{name: rowServiceRemote, kind: requests, service: true, from: podClient, to: podAt(farService)},
+	{name: "pod → pod, same node, connections", kind: requests, from: podClient, to: podAt(nearPod)},
+	{name: "pod → ClusterIP, same node, connections", kind: requests, service: true, from: podClient, to: podAt(nearService)},
+	{name: "client → NodePort, local backend, connections", kind: requests, service: true, modes: true, from: client1, to: nodePort(lab.Worker2, farNode)},
+	{name: rowPortRemote, kind: requests, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
+	{name: rowHostStream, kind: stream, from: worker1, to: hostProcess},
+	{name: rowPodStream, kind: stream, from: podClient, to: podAt(farPod)},
+	{name: "pod → ClusterIP, other node, TCP stream", kind: stream, service: true, from: podClient, to: podAt(farService)},
+	{name: "client → NodePort, remote backend, TCP stream", kind: stream, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
+	{name: rowHostTrip, kind: roundtrips, from: worker1, to: hostProcess},
+	{name: "pod → pod, other node, UDP round trip", kind: roundtrips, from: podClient, to: podAt(farPod)},
+	{name: "pod → ClusterIP, other node, UDP round trip", kind: roundtrips, service: true, from: podClient, to: podAt(farService)},
+	{name: "client → NodePort, remote backend, UDP round trip", kind: roundtrips, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
+}
+
+// has says whether a row exists in a configuration. A row that the modes do not change is measured in one.
+func (r row) has(configuration string) bool {
+	return !(r.service && configuration == none) && !(configuration == weirDSR && !r.modes)
+}
+
+// measure runs a row in all its configurations, in turns.
+func (r *runner) measure(ctx context.Context, w row, limit float64) ([]bench.Outcome, error) {
+	var cases []bench.Case
+	for _, s := range r.sites {
+		if err := s.forget(ctx); err != nil {
+			return nil, err
+		}
+		for _, c := range s.configurations {
+			if w.has(c) {
+				cases = append(cases, bench.Case{Row: w.name, Configuration: c, Run: func(ctx context.Context) (bench.Run, error) { return r.once(ctx, w, s, c) }})
+			}
+		}
+	}
+	rounds := bench.Rounds{Count: r.rounds, Extra: r.extra, Others: limit, Fill: r.rounds, Retry: 2, Quiet: time.Second,
+		Say: func(round int, c bench.Case, run bench.Run, verdict string) {
+			if verdict != "kept" {
+				verdict = fmt.Sprintf("  disturbed: something else kept %.2f CPUs busy", run.Others)
+			} else {
+				verdict = ""
+			}
+			fmt.Printf("  round %2d  %-20s %8s %s%s\n", round, c.Configuration, bench.Number(w.kind.value(run)), w.kind.unit(), verdict)
+		}}
+	return rounds.Interleave(ctx, cases)
+}
+
+// once is one run of a row in one configuration: warm-up, then what counts. Client and server share a
+// CPU, because that is the pure cost of the path; a stream's ends have one each.
+func (r *runner) once(ctx context.Context, w row, s *site, configuration string) (bench.Run, error) {
+	if err := s.enter(ctx, configuration, w.modes); err != nil {
+		return bench.Run{}, err
+	}
+	from, to := w.from(s), w.to(s, w.kind).String()
+	args := []string{string(w.kind), to, "--cpu", "0", "--ports", "10000-29999", "--reuse-time-wait"}
+	switch w.kind {
+	case stream:
+		args = append(args, "--time", r.streamTime.String())
+	case roundtrips:
+		args = append(args, "--count", strconv.Itoa(5*r.connections), "--warm-up", strconv.Itoa(r.connections/2), "--server-cpu")
+	default:
+		args = append(args, "--count", strconv.Itoa(r.connections), "--warm-up", strconv.Itoa(r.connections/10), "--server-cpu")
+	}
+	return from.Measure(ctx, args...)
+}

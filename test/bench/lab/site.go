@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-net/weir/internal/bench/lab"
+)
+
+//go:embed pods.yaml
+var podsYAML string
+
+// runner is one run of the benchmarks.
+type runner struct {
+	options
+	sites []*site
+}
+
+// site is a lab with the pods and servers of the benchmarks.
+type site struct {
+	lab               *lab.Lab
+	configurations    []string
+	client, near, far lab.Place
+	nearIP, farIP     netip.Addr // of the services; invalid without a data plane
+	mode              lab.Mode
+	stop              []func()
+}
+
+// start brings the labs up, one after the other, and fills them.
+func (r *runner) start(ctx context.Context) error {
+	for name := range strings.SplitSeq(r.configurations, ",") {
+		if !slices.Contains(configurations, name) {
+			return fmt.Errorf("configuration %q: want some of %s", name, strings.Join(configurations, ","))
+		}
+		proxy := name
+		if strings.HasPrefix(name, "weir-") {
+			proxy = "weir"
+		}
+		if n := len(r.sites); n > 0 && r.sites[n-1].lab.Proxy == proxy {
+			r.sites[n-1].configurations = append(r.sites[n-1].configurations, name)
+			continue
+		}
+		l, err := lab.New("bench-"+strings.TrimPrefix(proxy, "kube-proxy-"), proxy, r.bin, os.Stdout)
+		if err != nil {
+			return err
+		}
+		l.RealTime = r.realTime
+		s := &site{lab: l, configurations: []string{name}}
+		r.sites = append(r.sites, s)
+	}
+	for _, s := range r.sites {
+		fmt.Printf("bench: lab %s, %s\n", s.lab.Name, s.lab.Proxy)
+		if _, err := os.Stat(filepath.Join("/run/weir-lab", s.lab.Name)); err != nil || !r.keep {
+			if err := s.lab.Up(ctx); err != nil {
+				return err
+			}
+		}
+		if err := s.fill(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) close() error {
+	var errs []error
+	for _, s := range r.sites {
+		for _, stop := range s.stop {
+			stop()
+		}
+		if !r.keep {
+			errs = append(errs, s.lab.Down())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fill makes the pods and services and starts the servers, on the CPU that the clients use; the sinks on another.
+func (s *site) fill(ctx context.Context) error {
+	if _, err := s.lab.Kubectl(ctx, podsYAML, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	for name, p := range map[string]*lab.Place{"client": &s.client, "near": &s.near, "far": &s.far} {
+		var err error
+		if *p, err = s.lab.Pod(ctx, name); err != nil {
+			return err
+		}
+	}
+	for name, ip := range map[string]*netip.Addr{"near": &s.nearIP, "far": &s.farIP} {
+		text, err := s.lab.Kubectl(ctx, "", "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
+		if err != nil {
+			return err
+		}
+		if *ip, err = netip.ParseAddr(text); err != nil {
+			return fmt.Errorf("service %s: %w", name, err)
+		}
+	}
+	host := s.lab.Host("worker2", lab.Worker2)
+	for _, server := range []struct {
+		at         lab.Place
+		http, sink uint16
+	}{{s.near, httpPort, sinkPort}, {s.far, httpPort, sinkPort}, {host, hostHTTPPort, hostSinkPort}} {
+		http := netip.AddrPortFrom(server.at.Addr, server.http).String()
+		stop, err := server.at.Serve(ctx, "--http", http, "--udp", http, "--sink", netip.AddrPortFrom(server.at.Addr, server.sink).String(),
+			"--cpu", "0", "--sink-cpu", "1")
+		if err != nil {
+			return err
+		}
+		s.stop = append(s.stop, stop)
+	}
+	return s.reachable(ctx)
+}
+
+// reachable waits until every path of the lab's configurations works.
+func (s *site) reachable(ctx context.Context) error {
+	for _, w := range rows {
+		if w.kind != requests || !w.has(s.configurations[0]) {
+			continue
+		}
+		from, to := w.from(s), w.to(s, w.kind).String()
+		var err error
+		for start := time.Now(); ; {
+			if _, err = from.Bench(ctx, "get", to, "--patience", "1s"); err == nil {
+				break
+			}
+			if ctx.Err() != nil || time.Since(start) > 20*time.Second {
+				return fmt.Errorf("%s does not work: %w", w.name, err)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// enter switches a lab that Weir carries to the configuration's mode, when the row depends on it.
+func (s *site) enter(ctx context.Context, configuration string, matters bool) error {
+	want := lab.Tunnel
+	if configuration == weirDSR {
+		want = lab.DSR
+	}
+	if s.lab.Proxy != "weir" || !matters || s.mode == want {
+		return nil
+	}
+	if err := s.lab.SetMode(ctx, want); err != nil {
+		return err
+	}
+	if _, err := lab.AwaitMode(ctx, client1(s), nodePort(lab.ControlPlane, farNode)(s, requests), want); err != nil {
+		return err
+	}
+	s.mode = want
+	return nil
+}
+
+// forget empties the kernel's connection tables of the nodes.
+func (s *site) forget(ctx context.Context) error {
+	for _, node := range []string{"cp", "worker1", "worker2"} {
+		if _, err := s.lab.Host(node, netip.Addr{}).Bench(ctx, "flush-conntrack"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+//go:build lab
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var (
+	labFlag  = flag.String("lab", "", "use this lab, and leave it")
+	binFlag  = flag.String("bin", "../../bin", "folder with Weir's programs and weir-lab")
+	keepFlag = flag.Bool("keep", false, "leave the lab when a test failed")
+)
+
+// all is the lab of this package's tests.
+var all *lab
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	dir, err := os.MkdirTemp("", "weir-test-lab-")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	began := time.Now()
+	if err := setUp(ctx, dir); err != nil {
+		fmt.Println("lab tests:", err)
+		tearDown(1)
+		return 1
+	}
+	fmt.Printf("lab tests: lab %s is ready after %.0f s\n", all.name, time.Since(began).Seconds())
+	// A test run cannot be cut short from within: what is left is to clean up and end.
+	ended := make(chan struct{})
+	defer func() { close(ended); stop() }()
+	go func() {
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+		}
+		fmt.Println("lab tests: interrupted")
+		tearDown(0)
+		os.RemoveAll(dir)
+		os.Exit(1)
+	}()
+	code := m.Run()
+	if err := figures.write("../../out/lab.json"); err != nil {
+		fmt.Println("lab tests:", err)
+		code = 1
+	}
+	tearDown(code)
+	fmt.Printf("lab tests: %.0f s in all\n", time.Since(began).Seconds())
+	return code
+}
+
+func setUp(ctx context.Context, dir string) error {
+	bin, err := filepath.Abs(*binFlag)
+	if err != nil {
+		return err
+	}
+	for _, p := range []string{"weir-lab", "weir", "weir-agent", "weir-cni", "weir-controller"} {
+		if _, err := os.Stat(filepath.Join(bin, p)); err != nil {
+			return fmt.Errorf("%s is not built: run make build: %w", p, err)
+		}
+	}
+	traffic := filepath.Join(dir, "traffic")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", traffic, "./traffic")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the traffic program: %w\n%s", err, out)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	name := *labFlag
+	if name == "" {
+		name = fmt.Sprintf("weir-e2e-%d", os.Getpid()%1000000)
+		// All that is needed for its removal is known before it is started.
+		all = &lab{name: name, bin: bin, traffic: traffic, own: true}
+		// Read-only root file systems, as container operating systems have them: what needs a place to write
+		// that is not documented fails here.
+		up := exec.CommandContext(ctx, filepath.Join(bin, "weir-lab"), "--name", name, "up", "--proxy", "weir", "--workers", "2", "--read-only-root")
+		up.Stdout, up.Stderr = os.Stdout, os.Stderr
+		up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		up.Cancel = func() error { return up.Process.Signal(os.Interrupt) }
+		up.WaitDelay = time.Minute
+		if err := up.Run(); err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+	} else {
+		all = &lab{name: name, bin: bin, traffic: traffic}
+	}
+	return all.connect(ctx)
+}
+
+// tearDown leaves nothing of what the tests made.
+func tearDown(code int) {
+	if all == nil {
+		return
+	}
+	all.removeNamespaces()
+	if !all.own || code != 0 && *keepFlag {
+		return
+	}
+	down := exec.Command(filepath.Join(all.bin, "weir-lab"), "--name", all.name, "down")
+	down.Stdout, down.Stderr = os.Stdout, os.Stderr
+	down.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := down.Run(); err != nil {
+		fmt.Println("lab tests: remove the lab:", err)
+	}
+}

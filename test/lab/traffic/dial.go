@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// slow is a connection that lost its first packet: TCP repeats a SYN after 1 s.
+const slow = 900 * time.Millisecond
+
+// DialResult is what became of many short connections or datagrams.
+type DialResult struct {
+	Attempts int      `json:"attempts"`
+	Failed   int      `json:"failed"`
+	Slow     int      `json:"slow"` // that took 900 ms or more: a SYN was lost
+	P50MS    float64  `json:"p50_ms"`
+	P99MS    float64  `json:"p99_ms"`
+	MaxMS    float64  `json:"max_ms"`
+	Errors   []string `json:"errors,omitempty"` // the first ones
+	Names    []string `json:"names,omitempty"`  // of servers that answered
+	Seen     []string `json:"seen,omitempty"`   // addresses that servers saw
+	Peers    []string `json:"peers,omitempty"`  // where the kernel sent the connections
+}
+
+// tally adds up.
+type tally struct {
+	mu                 sync.Mutex
+	res                DialResult
+	times              []float64
+	names, seen, peers map[string]bool
+}
+
+func newTally() *tally {
+	return &tally{names: map[string]bool{}, seen: map[string]bool{}, peers: map[string]bool{}}
+}
+
+func (t *tally) add(answer, peer string, took time.Duration, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.res.Attempts++
+	if err != nil {
+		t.res.Failed++
+		if len(t.res.Errors) < 10 {
+			t.res.Errors = append(t.res.Errors, time.Now().UTC().Format("15:04:05.000 ")+err.Error())
+		}
+		return
+	}
+	if took >= slow {
+		t.res.Slow++
+	}
+	if f := strings.Fields(answer); len(f) == 2 {
+		t.names[f[0]], t.seen[f[1]] = true, true
+	}
+	if peer != "" {
+		t.peers[peer] = true
+	}
+	t.times = append(t.times, float64(took.Microseconds())/1000)
+}
+
+func (t *tally) result() DialResult {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.res
+	if n := len(t.times); n > 0 {
+		sort.Float64s(t.times)
+		r.P50MS, r.P99MS, r.MaxMS = t.times[n/2], t.times[min(n-1, n*99/100)], t.times[n-1]
+	}
+	r.Names, r.Seen, r.Peers = keys(t.names), keys(t.seen), keys(t.peers)
+	return r
+}
+
+func keys(m map[string]bool) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}
+
+// dialCommand makes one connection after another, each in its own time, to a "who" server. With --count
+// 0 it goes on until the standard input ends, and writes "ready" after the first that worked.
+func dialCommand() *cobra.Command {
+	var every, timeout time.Duration
+	var count int
+	var udp bool
+	c := &cobra.Command{Use: "dial ADDRESS", Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error {
+		ctx := context.Background()
+		if count == 0 {
+			ctx = untilStdinEnds()
+		}
+		once := dialTCP
+		if udp {
+			once = dialUDP
+		}
+		t, slots, ready := newTally(), make(chan struct{}, 256), sync.Once{}
+		var all sync.WaitGroup
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for i := 0; (count == 0 || i < count) && ctx.Err() == nil; i++ {
+			slots <- struct{}{}
+			all.Go(func() {
+				defer func() { <-slots }()
+				began := time.Now()
+				answer, peer, err := once(args[0], timeout)
+				t.add(answer, peer, time.Since(began), err)
+				if err == nil && count == 0 {
+					ready.Do(func() { _ = say("ready") })
+				}
+			})
+			if count == 0 || i+1 < count {
+				<-tick.C
+			}
+		}
+		all.Wait()
+		return say(t.result())
+	}}
+	c.Flags().DurationVar(&every, "every", 10*time.Millisecond, "between two connections")
+	c.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "for one")
+	c.Flags().IntVar(&count, "count", 0, "how many; 0 = until the standard input ends")
+	c.Flags().BoolVar(&udp, "udp", false, "datagrams, each from a new socket")
+	return c
+}
+
+func dialTCP(to string, timeout time.Duration) (answer, peer string, err error) {
+	conn, err := net.DialTimeout("tcp4", to, timeout)
+	if err != nil {
+		return "", "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(timeout))
+	if answer, err = bufio.NewReader(conn).ReadString('\n'); err != nil {
+		return "", "", fmt.Errorf("reading the answer: %w", err)
+	}
+	return answer, kernelPeer(conn.LocalAddr().(*net.TCPAddr).Port), nil
+}
+
+// dialUDP sends one datagram and waits for its answer: nothing is sent twice.
+func dialUDP(to string, timeout time.Duration) (answer, peer string, err error) {
+	conn, err := net.Dial("udp4", to)
+	if err != nil {
+		return "", "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(timeout))
+	if _, err := conn.Write([]byte("who")); err != nil {
+		return "", "", err
+	}
+	buf := make([]byte, 1500)
+	n, err := conn.Read(buf)
+	return string(buf[:n]), "", err
+}
+
+// peersWanted switches on what costs a look at all sockets.
+var peersWanted = os.Getenv("TRAFFIC_PEERS") != ""
+
+// kernelPeer is where the kernel sends the connection that has a local port: programs at connect change
+// that, and hide it from getpeername.
+func kernelPeer(port int) string {
+	if !peersWanted {
+		return ""
+	}
+	b, err := os.ReadFile("/proc/self/net/tcp")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) && f[3] == "01" {
+			ip, p, _ := strings.Cut(f[2], ":")
+			raw, err := hex.DecodeString(ip)
+			if err != nil || len(raw) != 4 {
+				return ""
+			}
+			var n int
+			fmt.Sscanf(p, "%X", &n)
+			return fmt.Sprintf("%d.%d.%d.%d:%d", raw[3], raw[2], raw[1], raw[0], n)
+		}
+	}
+	return ""
+}
+
+// datagramsCommand sends numbered datagrams from one socket to an echo server and counts those that do
+// not come back.
+func datagramsCommand() *cobra.Command {
+	var every time.Duration
+	c := &cobra.Command{Use: "datagrams ADDRESS", Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error {
+		conn, err := net.Dial("udp4", args[0])
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		t := newTally()
+		var mu sync.Mutex
+		open := map[string]time.Time{}
+		go func() {
+			buf, first := make([]byte, 100), true
+			for {
+				n, err := conn.Read(buf)
+				if err != nil {
+					if conn.SetReadDeadline(time.Time{}) != nil {
+						return
+					}
+					continue
+				}
+				mu.Lock()
+				began, ok := open[string(buf[:n])]
+				delete(open, string(buf[:n]))
+				mu.Unlock()
+				if ok {
+					t.add("", "", time.Since(began), nil)
+				}
+				if first {
+					first = false
+					_ = say("ready")
+				}
+			}
+		}()
+		ctx := untilStdinEnds()
+		for i := 0; ctx.Err() == nil; i++ {
+			id := fmt.Sprintf("e%d", i)
+			mu.Lock()
+			open[id] = time.Now()
+			mu.Unlock()
+			if _, err := conn.Write([]byte(id)); err != nil {
+				mu.Lock()
+				delete(open, id)
+				mu.Unlock()
+				t.add("", "", 0, err)
+			}
+			time.Sleep(every)
+		}
+		time.Sleep(time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		for id, began := range open {
+			t.add("", "", 0, fmt.Errorf("datagram %s of %s did not come back", id, began.UTC().Format("15:04:05.000")))
+		}
+		return json.NewEncoder(os.Stdout).Encode(t.result())
+	}}
+	c.Flags().DurationVar(&every, "every", 10*time.Millisecond, "between two datagrams")
+	return c
+}

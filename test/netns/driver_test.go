@@ -1,0 +1,161 @@
+package netns
+
+import (
+	"bufio"
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// driverProcess is a process of this test binary that runs the driver in a node's network namespace. It gets
+// whole states on its standard input and answers each with a line.
+type driverProcess struct {
+	t     *testing.T
+	node  *node
+	bpffs string
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	in    *gob.Encoder
+	out   *bufio.Scanner
+	last  applied
+}
+
+type applied struct {
+	Err    string
+	Writes uint64
+}
+
+func startDriver(t *testing.T, n *node) *driverProcess {
+	t.Helper()
+	d := &driverProcess{t: t, node: n, bpffs: filepath.Join("/run", n.netns+"-bpf")}
+	if err := os.Mkdir(d.bpffs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("bpf", d.bpffs, "bpf", 0, "mode=0700"); err != nil {
+		t.Fatalf("mounting a bpffs: %v", err)
+	}
+	t.Cleanup(func() {
+		d.kill()
+		if err := errors.Join(unix.Unmount(d.bpffs, 0), os.Remove(d.bpffs)); err != nil {
+			t.Errorf("removing %s: %v", d.bpffs, err)
+		}
+	})
+	d.start()
+	return d
+}
+
+func (d *driverProcess) start() {
+	d.t.Helper()
+	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
+	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER=1", "WEIR_TEST_BPFFS="+d.bpffs, "WEIR_TEST_CGROUP="+d.node.cgroup)
+	d.cmd.Stderr = os.Stderr
+	stdin, err := d.cmd.StdinPipe()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	stdout, err := d.cmd.StdoutPipe()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if err := d.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.stdin, d.in, d.out = stdin, gob.NewEncoder(stdin), bufio.NewScanner(stdout)
+}
+
+// kill ends the process without any warning.
+func (d *driverProcess) kill() {
+	if d.cmd != nil {
+		d.cmd.Process.Signal(syscall.SIGKILL)
+		d.cmd.Wait()
+		d.cmd = nil
+	}
+}
+
+func (d *driverProcess) apply(s *nodestate.State) {
+	d.t.Helper()
+	if err := d.in.Encode(s); err != nil {
+		d.t.Fatalf("%s: %v", d.node.name, err)
+	}
+	if !d.out.Scan() {
+		d.t.Fatalf("%s: the driver is gone: %v", d.node.name, d.out.Err())
+	}
+	d.last = applied{}
+	if err := json.Unmarshal(d.out.Bytes(), &d.last); err != nil {
+		d.t.Fatal(err)
+	}
+	if d.last.Err != "" {
+		d.t.Fatalf("%s: %s", d.node.name, d.last.Err)
+	}
+}
+
+// writes says how many map entries the process has written since it started.
+func (d *driverProcess) writes() uint64 { return d.last.Writes }
+
+func driverMain() error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	drv, err := ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
+		Sizes: map[string]uint32{"weir_flows": 4096, "weir_flows_new": 4096}, SetRetval: true})
+	if err != nil {
+		return err
+	}
+	defer drv.Close()
+	in, out := gob.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var s nodestate.State
+		if err := in.Decode(&s); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		var a applied
+		if err := drv.Apply(context.Background(), &s, nodestate.All()); err != nil {
+			a.Err = err.Error()
+		}
+		a.Writes = drv.Status().Writes
+		if err := out.Encode(a); err != nil {
+			return err
+		}
+	}
+}
+
+func removeCgroup(path string) error {
+	var err error
+	for range 50 { // its processes are just ending
+		if err = os.Remove(path); err == nil {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return err
+}
+
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getenv("WEIR_TEST_WORKER") != "":
+		workerMain()
+	case os.Getenv("WEIR_TEST_DRIVER") != "":
+		if err := driverMain(); err != nil {
+			fmt.Fprintln(os.Stderr, "driver:", err)
+			os.Exit(1)
+		}
+	default:
+		os.Exit(m.Run())
+	}
+}

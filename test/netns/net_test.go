@@ -1,0 +1,202 @@
+package netns
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// A lan is a switch with nodes and clients on it, all in namespaces of this test. Nothing in it has a route out.
+type lan struct {
+	t       *testing.T
+	prefix  string
+	cluster *model.Cluster // what all nodes see; Local differs
+	nodes   []*node
+	hosts   int
+	routed  bool // nodes are not on one link, as far as they know
+}
+
+type host struct {
+	*worker
+	lan   *lan
+	netns string
+	addr  netip.Addr
+	mac   [6]byte
+}
+
+type node struct {
+	host
+	pods   []*pod
+	driver *driverProcess
+	cgroup string
+}
+
+type pod struct {
+	*worker
+	local *model.LocalEndpoint
+	obj   *model.Pod
+}
+
+func run(t *testing.T, format string, args ...any) string {
+	t.Helper()
+	line := fmt.Sprintf(format, args...)
+	cmd := exec.Command("sh", "-ec", line)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s", line, err, out.String())
+	}
+	return strings.TrimSpace(out.String())
+}
+
+var lans int
+
+func newLAN(t *testing.T) *lan {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Fatal("namespace tests need root")
+	}
+	lans++
+	l := &lan{t: t, prefix: fmt.Sprintf("wn%d-%d", os.Getpid(), lans), cluster: model.NewCluster()}
+	l.newNetns("sw")
+	run(t, "ip -n %s-sw link add br0 type bridge; ip -n %s-sw link set br0 up", l.prefix, l.prefix)
+	l.cluster.Namespaces["default"] = &model.Namespace{Name: "default", Labels: map[string]string{"kubernetes.io/metadata.name": "default"}}
+	l.cluster.Pools["default"] = &model.Pool{Name: "default", CIDR: netip.MustParsePrefix("10.244.0.0/16"),
+		VXLAN: model.EncapNever, NATOutgoing: true, BlockBits: 26, Workload: true}
+	l.cluster.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	return l
+}
+
+func (l *lan) newNetns(name string) string {
+	ns := l.prefix + "-" + name
+	run(l.t, "ip netns add %s", ns)
+	l.t.Cleanup(func() { run(l.t, "ip netns del %s", ns) })
+	run(l.t, "ip -n %s link set lo up; ip netns exec %s sysctl -qw net.ipv4.tcp_congestion_control=reno", ns, ns)
+	return ns
+}
+
+func parseMAC(s string) (m [6]byte) {
+	fmt.Sscanf(s, "%02x:%02x:%02x:%02x:%02x:%02x", &m[0], &m[1], &m[2], &m[3], &m[4], &m[5])
+	return m
+}
+
+func (l *lan) newHost(name, addr, cgroup string) host {
+	l.hosts++
+	ns := l.newNetns(name)
+	run(l.t, "ip link add eth0 netns %s type veth peer name p%d netns %s-sw; ip -n %s-sw link set p%d master br0 up; "+
+		"ip -n %s addr add %s/24 dev eth0; ip -n %s link set eth0 up",
+		ns, l.hosts, l.prefix, l.prefix, l.hosts, ns, addr, ns)
+	mac := parseMAC(run(l.t, "ip netns exec %s cat /sys/class/net/eth0/address", ns))
+	return host{worker: startWorker(l.t, name, ns, cgroup), lan: l, netns: ns, addr: netip.MustParseAddr(addr), mac: mac}
+}
+
+// newClient makes a host outside of the cluster; 172.30.0.1 is nobody.
+func (l *lan) newClient(name, addr string) *host {
+	h := l.newHost(name, addr, "")
+	return &h
+}
+
+// newNode makes a node with a block 10.244.<n>.0/26.
+func (l *lan) newNode(name, addr string) *node {
+	cg := filepath.Join("/sys/fs/cgroup/unified", l.prefix+"-"+name)
+	if _, err := os.Stat("/sys/fs/cgroup/unified"); err != nil {
+		cg = filepath.Join("/sys/fs/cgroup", l.prefix+"-"+name)
+	}
+	if err := os.Mkdir(cg, 0o755); err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() {
+		if err := removeCgroup(cg); err != nil {
+			l.t.Errorf("removing %s: %v", cg, err)
+		}
+	})
+	n := &node{host: l.newHost(name, addr, cg), cgroup: cg}
+	run(l.t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", n.netns)
+	l.nodes = append(l.nodes, n)
+	l.cluster.Nodes[name] = &model.Node{Name: name, Addrs: []netip.Addr{n.addr}, LinkAddress: n.mac,
+		Subnets: []netip.Prefix{netip.PrefixFrom(n.addr, 24).Masked()}}
+	block := netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/26", len(l.nodes)))
+	l.cluster.Blocks[block] = &model.Block{CIDR: block, Node: name}
+	n.driver = startDriver(l.t, n)
+	return n
+}
+
+// newPod makes a pod's namespace and interface as the CNI plugin does, and the Pod object.
+func (n *node) newPod(name string, labels map[string]string) *pod {
+	t := n.lan.t
+	index := 0
+	for i, other := range n.lan.nodes {
+		if other == n {
+			index = i + 1
+		}
+	}
+	addr := netip.MustParseAddr(fmt.Sprintf("10.244.%d.%d", index, 2+len(n.pods)))
+	ns := n.lan.newNetns(name)
+	iface := fmt.Sprintf("cali%07d", len(n.pods))
+	run(t, "ip link add %s netns %s address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns %s; ip -n %s link set %s up; "+
+		"ip -n %s addr add %s/32 dev eth0; ip -n %s link set eth0 up; ip -n %s route add 169.254.1.1 dev eth0 scope link; "+
+		"ip -n %s route add default via 169.254.1.1; ip -n %s neigh add 169.254.1.1 lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent; "+
+		"ip -n %s route add %s/32 dev %s scope link; ip netns exec %s sysctl -qw net.ipv4.conf.%s.rp_filter=2",
+		iface, n.netns, ns, n.netns, iface, ns, addr, ns, ns, ns, ns, n.netns, addr, iface, n.netns, iface)
+	var ifindex int
+	fmt.Sscan(run(t, "ip netns exec %s cat /sys/class/net/%s/ifindex", n.netns, iface), &ifindex)
+	mac := parseMAC(run(t, "ip netns exec %s cat /sys/class/net/eth0/address", ns))
+	p := &pod{worker: startWorker(t, name, ns, n.cgroup)}
+	p.local = &model.LocalEndpoint{Pod: model.Name{Namespace: "default", Name: name}, ContainerID: name, Interface: iface,
+		IfIndex: ifindex, MAC: mac, Addrs: []netip.Addr{addr}}
+	p.obj = &model.Pod{Name: p.local.Pod, Labels: labels, Node: n.name, Addrs: []netip.Addr{addr}}
+	n.pods = append(n.pods, p)
+	n.lan.cluster.Pods[p.obj.Name] = p.obj
+	return p
+}
+
+// service makes a Service with one port 80 -> 8080 for tcp and udp, and its endpoints.
+func (l *lan) service(name, clusterIP string, nodePort uint16, backends ...*pod) *model.Service {
+	full := model.Name{Namespace: "default", Name: name}
+	s := &model.Service{Name: full, ClusterIPs: []netip.Addr{netip.MustParseAddr(clusterIP)}, Ports: []model.ServicePort{
+		{Name: "tcp", Protocol: model.ProtocolTCP, Port: 80, NodePort: nodePort},
+		{Name: "udp", Protocol: model.ProtocolUDP, Port: 80, NodePort: nodePort}}}
+	l.cluster.Services[full] = s
+	l.endpoints(name, backends...)
+	return s
+}
+
+func (l *lan) endpoints(name string, backends ...*pod) {
+	full := model.Name{Namespace: "default", Name: name}
+	slice := &model.EndpointSlice{Name: full, Service: full, Ports: []model.EndpointPort{
+		{Name: "tcp", Protocol: model.ProtocolTCP, Port: 8080}, {Name: "udp", Protocol: model.ProtocolUDP, Port: 8080}}}
+	for _, b := range backends {
+		slice.Endpoints = append(slice.Endpoints, model.ServiceEndpoint{Addrs: b.obj.Addrs, Node: b.obj.Node, Ready: true, Serving: true})
+	}
+	l.cluster.Slices[full] = slice
+}
+
+// apply gives every node its state.
+func (l *lan) apply() {
+	l.t.Helper()
+	for _, n := range l.nodes {
+		n.apply()
+	}
+}
+
+func (n *node) apply() {
+	n.lan.t.Helper()
+	c := *n.lan.cluster
+	c.Local = model.Local{Node: n.name, Endpoints: map[netip.Addr]*model.LocalEndpoint{}, HostAddrs: []netip.Addr{n.addr},
+		Subnets: []netip.Prefix{netip.PrefixFrom(n.addr, 24).Masked()}, LinkMTU: 1500}
+	if n.lan.routed {
+		c.Local.Subnets = nil
+	}
+	for _, p := range n.pods {
+		c.Local.Endpoints[p.local.Addrs[0]] = p.local
+	}
+	n.driver.apply(calc.Calc(&c))
+}

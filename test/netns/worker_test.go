@@ -1,0 +1,268 @@
+package netns
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A worker is a process of this test binary inside one network namespace (and one cgroup): it listens and
+// dials as it is told, a JSON object a line on its standard input, an answer a line on its output.
+
+type request struct {
+	Op      string // listen, get, open, talk, close
+	Net     string // tcp, udp
+	Addr    string
+	From    string // local address, for get and open
+	Name    string // listen: what the server calls itself
+	ID      int    // open, talk, close
+	Timeout int    // ms
+}
+
+type answer struct {
+	Reply string // "<server's name> <the client's address as the server saw it>"
+	Peer  string // what getpeername says
+	MSS   int    // largest segment of a TCP connection
+	Err   string
+}
+
+type worker struct {
+	t    *testing.T
+	name string
+	cmd  *exec.Cmd
+	mu   sync.Mutex
+	in   *json.Encoder
+	out  *bufio.Scanner
+}
+
+// startWorker starts a worker in the namespace, as a member of the cgroup (a path, or "" for none).
+func startWorker(t *testing.T, name, netns, cgroup string) *worker {
+	t.Helper()
+	enter := fmt.Sprintf("exec nsenter --net=/run/netns/%s %s", netns, os.Args[0])
+	if cgroup != "" {
+		enter = fmt.Sprintf("echo $$ > %s/cgroup.procs && %s", cgroup, enter)
+	}
+	cmd := exec.Command("sh", "-c", enter)
+	cmd.Env = append(os.Environ(), "WEIR_TEST_WORKER=1")
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("starting a worker in %s: %v", netns, err)
+	}
+	w := &worker{t: t, name: name, cmd: cmd, in: json.NewEncoder(stdin), out: bufio.NewScanner(stdout)}
+	t.Cleanup(func() { stdin.Close(); cmd.Wait() })
+	return w
+}
+
+func (w *worker) call(r request) answer {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.Timeout == 0 {
+		r.Timeout = 2000
+	}
+	if err := w.in.Encode(r); err != nil {
+		w.t.Fatalf("%s: %v", w.name, err)
+	}
+	if !w.out.Scan() {
+		w.t.Fatalf("%s: the worker is gone: %v", w.name, w.out.Err())
+	}
+	var a answer
+	if err := json.Unmarshal(w.out.Bytes(), &a); err != nil {
+		w.t.Fatalf("%s: %v", w.name, err)
+	}
+	return a
+}
+
+// listen starts a server that answers each message with its name and the client's address.
+func (w *worker) listen(network, addr string) {
+	w.t.Helper()
+	if a := w.call(request{Op: "listen", Net: network, Addr: addr, Name: w.name}); a.Err != "" {
+		w.t.Fatalf("%s: listen %s %s: %s", w.name, network, addr, a.Err)
+	}
+}
+
+// get makes a connection, asks once, and closes.
+func (w *worker) get(network, addr string, timeout ...int) answer {
+	w.t.Helper()
+	r := request{Op: "get", Net: network, Addr: addr}
+	if len(timeout) > 0 {
+		r.Timeout = timeout[0]
+	}
+	return w.call(r)
+}
+
+// reaches fails the test unless server answers at addr; it returns the source address that the server saw.
+func (w *worker) reaches(server, network, addr string) string {
+	w.t.Helper()
+	a := w.get(network, addr)
+	name, from, _ := strings.Cut(a.Reply, " ")
+	if a.Err != "" || (server != "" && name != server) {
+		w.t.Errorf("%s -> %s %s: got %q from %q (%s), want an answer of %q", w.name, network, addr, name, from, a.Err, server)
+	}
+	host, _, _ := net.SplitHostPort(from)
+	return host
+}
+
+// refused fails the test when anybody answers.
+func (w *worker) refused(network, addr string) {
+	w.t.Helper()
+	if a := w.get(network, addr, 400); a.Err == "" {
+		w.t.Errorf("%s -> %s %s: got %q, want no answer", w.name, network, addr, a.Reply)
+	}
+}
+
+func workerMain() {
+	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
+	conns := map[int]net.Conn{}
+	for in.Scan() {
+		var r request
+		var a answer
+		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
+			a.Err = err.Error()
+		} else {
+			a = serve(r, conns)
+		}
+		out.Encode(a)
+	}
+}
+
+func serve(r request, conns map[int]net.Conn) answer {
+	timeout := time.Duration(r.Timeout) * time.Millisecond
+	switch r.Op {
+	case "listen":
+		return fromErr(listen(r))
+	case "get":
+		c, err := dial(r, timeout)
+		if err != nil {
+			return fromErr(err)
+		}
+		defer c.Close()
+		return talk(c, timeout)
+	case "open":
+		c, err := dial(r, timeout)
+		if err != nil {
+			return fromErr(err)
+		}
+		conns[r.ID] = c
+		return talk(c, timeout)
+	case "talk":
+		return talk(conns[r.ID], timeout)
+	case "close":
+		return fromErr(conns[r.ID].Close())
+	}
+	return answer{Err: "unknown op " + r.Op}
+}
+
+func fromErr(err error) answer {
+	if err != nil {
+		return answer{Err: err.Error()}
+	}
+	return answer{}
+}
+
+func dial(r request, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: timeout}
+	if r.From != "" {
+		if r.Net == "tcp" {
+			a, err := net.ResolveTCPAddr("tcp", r.From)
+			if err != nil {
+				return nil, err
+			}
+			d.LocalAddr = a
+		} else {
+			a, err := net.ResolveUDPAddr("udp", r.From)
+			if err != nil {
+				return nil, err
+			}
+			d.LocalAddr = a
+		}
+	}
+	return d.Dial(r.Net, r.Addr)
+}
+
+func talk(c net.Conn, timeout time.Duration) answer {
+	c.SetDeadline(time.Now().Add(timeout))
+	if _, err := c.Write([]byte("who are you?\n")); err != nil {
+		return fromErr(err)
+	}
+	buf := make([]byte, 256)
+	n, err := c.Read(buf)
+	if err != nil {
+		return fromErr(err)
+	}
+	a := answer{Reply: strings.TrimSpace(string(buf[:n])), Peer: c.RemoteAddr().String()}
+	if tc, ok := c.(*net.TCPConn); ok {
+		raw, err := tc.SyscallConn()
+		if err != nil {
+			return fromErr(err)
+		}
+		raw.Control(func(fd uintptr) { a.MSS, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) })
+		if err != nil {
+			return fromErr(err)
+		}
+	}
+	return a
+}
+
+func listen(r request) error {
+	if r.Net == "udp" {
+		pc, err := net.ListenPacket("udp", r.Addr)
+		if err != nil {
+			return err
+		}
+		go func() {
+			buf := make([]byte, 2048)
+			for {
+				_, from, err := pc.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				fmt.Fprintf(writerTo{pc, from}, "%s %s\n", r.Name, from)
+			}
+		}()
+		return nil
+	}
+	l, err := net.Listen("tcp", r.Addr)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for in := bufio.NewScanner(c); in.Scan(); {
+					fmt.Fprintf(c, "%s %s\n", r.Name, c.RemoteAddr())
+				}
+			}()
+		}
+	}()
+	return nil
+}
+
+type writerTo struct {
+	pc net.PacketConn
+	to net.Addr
+}
+
+func (w writerTo) Write(b []byte) (int, error) { return w.pc.WriteTo(b, w.to) }

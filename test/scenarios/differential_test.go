@@ -1,0 +1,319 @@
+package scenarios_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/sim"
+	"github.com/weir-net/weir/test/scenarios/programs"
+	"github.com/weir-net/weir/test/scenarios/scenario"
+)
+
+// TestDifferential lets random packets meet random states, which change under way: programs and oracle must
+// agree on every packet. A failure prints its seed; WEIR_SEED=<seed> runs that round alone, and
+// WEIR_DIFFERENTIAL=<duration> sets how long new rounds are begun (5s).
+func TestDifferential(t *testing.T) {
+	r := newRunner(t)
+	if text := os.Getenv("WEIR_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 0, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := playRandom(r, seed, map[string]int{}); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	limit := 5 * time.Second
+	if text := os.Getenv("WEIR_DIFFERENTIAL"); text != "" {
+		var err error
+		if limit, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := uint64(time.Now().UnixNano())
+	rounds := uint64(0)
+	seen := map[string]int{}
+	for begin := time.Now(); time.Since(begin) < limit; rounds++ {
+		if err := playRandom(r, first+rounds, seen); err != nil {
+			t.Fatalf("WEIR_SEED=%d: %v", first+rounds, err)
+		}
+	}
+	t.Logf("%d rounds from seed %d: %v", rounds, first, seen)
+}
+
+const (
+	packetsPerRound = 400
+	remembered      = 24 // lines that a failure shows, unless its seed was given
+)
+
+// differential is one round.
+type differential struct {
+	*crowd
+	machine *scenario.Machine
+	carrier scenario.Carrier
+	log     []string
+	out     []*packet.Packet // that went on, to be answered
+	jumps   int
+	seen    map[string]int
+}
+
+// playRandom plays one round and counts in seen what became of packets.
+func playRandom(r *programs.Runner, seed uint64, seen map[string]int) (err error) {
+	d := &differential{crowd: newCrowd(seed), seen: seen}
+	d.machine = d.crowd.machine()
+	defer func() {
+		if resetErr := r.Reset(); err == nil {
+			err = resetErr
+		}
+		if err != nil {
+			err = fmt.Errorf("%w\nafter:\n  %s", err, strings.Join(d.log, "\n  "))
+		}
+	}()
+	d.machine.State = calc.Calc(d.c)
+	if d.carrier, err = r.New(d.machine); err != nil {
+		return err
+	}
+	if err := d.carrier.Apply(d.machine.State); err != nil {
+		return err
+	}
+	for i := range packetsPerRound {
+		if err := d.step(); err != nil {
+			return fmt.Errorf("packet %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (d *differential) note(format string, args ...any) {
+	d.log = append(d.log, fmt.Sprintf(format, args...))
+	if len(d.log) > remembered && os.Getenv("WEIR_SEED") == "" {
+		d.log = d.log[1:]
+	}
+}
+
+func (d *differential) step() error {
+	switch {
+	case d.chance(5):
+		d.change()
+		d.machine.State = calc.Calc(d.c)
+		d.note("the cluster changes")
+		if err := d.carrier.Apply(d.machine.State); err != nil {
+			return err
+		}
+	case d.chance(1) && d.jumps < 8:
+		// Sums of these stay away from every time-out: the programs' clock is coarse.
+		d.jumps++
+		d.note("33 s pass")
+		if err := d.carrier.Advance(33); err != nil {
+			return err
+		}
+	}
+	in := d.arrival()
+	frame, err := in.Packet.Marshal()
+	if err != nil {
+		return err
+	}
+	if d.chance(6) {
+		for range 1 + d.IntN(3) { // a byte of the headers, mostly
+			frame[14+d.IntN(min(len(frame)-14, 60))] = uint8(d.IntN(256))
+		}
+	}
+	if in.Packet, err = packet.Unmarshal(frame); err != nil { // what looks like a packet is one
+		return err
+	}
+	d.note("%s if%d from %s: %s", in.Hook, in.IfIndex, in.Source, in.Packet)
+	res, err := d.carrier.Receive(in)
+	if err != nil {
+		return err
+	}
+	d.note("    %s: %s", res, res.Packet)
+	if res.Action == sim.Drop {
+		d.seen[res.Reason.String()]++
+	} else {
+		d.seen[res.Action.String()]++
+		d.out = append(d.out, res.Packet)
+		if len(d.out) > 12 {
+			d.out = d.out[1:]
+		}
+	}
+	return nil
+}
+
+// arrival is a random packet at a hook where it could turn up, or should not.
+func (d *differential) arrival() sim.In {
+	var p *packet.Packet
+	switch {
+	case len(d.out) > 0 && d.chance(45):
+		p = d.answer(one(d.crowd, d.out...))
+	case len(d.out) > 0 && d.chance(10):
+		p = d.report(one(d.crowd, d.out...))
+	}
+	if p == nil && d.chance(60) {
+		p = d.request()
+	}
+	if p == nil {
+		p = d.packet()
+	}
+	in := sim.In{Packet: p, Hook: sim.FromUplink, IfIndex: scenario.Uplink, VNI: d.machine.State.Settings.Tunnel.VNI}
+	ep, local := d.c.Local.Endpoints[p.IP.Src]
+	to, toLocal := d.c.Local.Endpoints[p.IP.Dst]
+	switch {
+	case local && d.chance(95), d.chance(3):
+		in.Hook, in.IfIndex = sim.FromWorkload, firstPod+d.IntN(len(localPods))
+		if local && d.chance(97) {
+			in.IfIndex = ep.IfIndex
+		}
+	case p.IP.Src == ownAddr && toLocal && d.chance(90), toLocal && d.chance(5):
+		in.Hook, in.IfIndex, in.Marked = sim.ToWorkload, to.IfIndex, d.chance(3)
+	case p.IP.Src == ownAddr && !toLocal && d.chance(90): // the kernel's route to a local pod leads to to_workload
+		in.Hook, in.IfIndex, in.Marked = sim.ToUplink, one(d.crowd, scenario.Uplink, scenario.HostDevice), d.chance(3)
+	case d.chance(35):
+		in.Hook, in.IfIndex = sim.FromTunnel, scenario.TunnelDev
+		in.Source = nodeAddrs[1+d.IntN(2)]
+		if d.chance(3) {
+			in.Source, in.VNI = one(d.crowd, outside...), one(d.crowd, in.VNI, 77)
+		}
+	}
+	if in.Hook == sim.FromUplink {
+		p.SrcMAC = packet.MAC(macOf(one(d.crowd, nodeAddrs[1], nodeAddrs[2], outside[0], outside[1])))
+	}
+	return in
+}
+
+func (d *differential) anyAddr() netip.Addr {
+	switch d.IntN(10) {
+	case 0, 1, 2:
+		return one(d.crowd, localPods...)
+	case 3:
+		return one(d.crowd, otherPods...)
+	case 4:
+		return one(d.crowd, nodeAddrs...)
+	case 5:
+		return ownAddr
+	case 6, 7:
+		return one(d.crowd, append(append([]netip.Addr{}, clusterIP...), otherVIPs...)...)
+	case 8:
+		return one(d.crowd, outside...)
+	}
+	if d.chance(30) {
+		return one(d.crowd, nobody...)
+	}
+	return one(d.crowd, outside...)
+}
+
+func (d *differential) port() uint16 {
+	return one[uint16](d.crowd, 80, 80, 53, 53, 8080, 5353, 30000, 30001, 30002, 30003, 1000, 1001, 1002, 4789, 20000, 20001)
+}
+
+func (d *differential) flags() uint8 {
+	return one[uint8](d.crowd, packet.SYN, packet.SYN, packet.SYN, packet.SYN, packet.ACK, packet.ACK|packet.PSH, packet.SYN|packet.ACK,
+		packet.FIN|packet.ACK, packet.RST, packet.RST|packet.ACK, 0, packet.SYN|packet.RST, packet.SYN|packet.FIN)
+}
+
+func (d *differential) packet() *packet.Packet {
+	p := &packet.Packet{Type: packet.TypeIPv4, IP: packet.IPv4{Src: d.anyAddr(), Dst: d.anyAddr(), TTL: 64}}
+	if d.chance(4) {
+		p.IP.TTL = uint8(d.IntN(3))
+	}
+	p.IP.ID, p.IP.DF = uint16(d.IntN(3)), d.chance(30)
+	if d.chance(3) {
+		p.IP.Options = []byte{1, 1, 1, 0}
+	}
+	if d.chance(2) {
+		p.IP.SumError = uint16(1 + d.IntN(100))
+	}
+	p.Payload = []byte("payload"[:d.IntN(8)])
+	switch d.IntN(20) {
+	case 0:
+		p.Kind, p.IP.Proto, p.IP.MF, p.IP.Offset = packet.Other, one[uint8](d.crowd, 6, 17), d.chance(50), 8*uint16(1+d.IntN(2))
+	case 1: // too short for their protocols, or of one that has no ports
+		p.Kind, p.IP.Proto = packet.Other, one[uint8](d.crowd, 1, 6, 17, 132, 47)
+	case 2:
+		p.Kind, p.Type = packet.Frame, one[uint16](d.crowd, packet.TypeARP, packet.TypeIPv6, 0x88cc)
+		p.Payload = make([]byte, 46)
+	case 3:
+		p.Kind, p.Payload = packet.Frame, make([]byte, 24+d.IntN(30)) // IPv4 by its type, and not by its contents
+		p.Payload[0] = one[uint8](d.crowd, 0x45, 0x44, 0x4f, 0x65)
+		p.Payload[3] = uint8(d.IntN(80))
+	case 4, 5:
+		p.Kind, p.IP.Proto, p.ICMPType, p.ID = packet.Echo, packet.ProtoICMP, one[uint8](d.crowd, 8, 8, 8, 0), one[uint16](d.crowd, 7, 8)
+	case 6, 7, 8, 9, 10:
+		p.Kind, p.IP.Proto, p.SrcPort, p.DstPort, p.NoSum = packet.UDP, packet.ProtoUDP, d.port(), d.port(), d.chance(10)
+	default:
+		p.Kind, p.IP.Proto, p.SrcPort, p.DstPort, p.Flags, p.Window = packet.TCP, packet.ProtoTCP, d.port(), d.port(), d.flags(), 512
+		if d.chance(20) {
+			p.Options = one(d.crowd, []byte{2, 4, 5, 0xb4}, []byte{1, 2, 4, 5, 0xb4, 0, 0, 0}, []byte{3, 3, 7, 2, 4, 5, 0xb4, 0}, []byte{8, 1, 2, 4}, []byte{2, 4, 1, 0})
+		}
+	}
+	if d.chance(2) && !p.NoSum && (p.Kind == packet.TCP || p.Kind == packet.UDP || p.Kind == packet.Echo) {
+		p.SumError = uint16(1 + d.IntN(100))
+	}
+	return p
+}
+
+// request is the beginning of something sensible: a pod, the node or a client asks a service, a node port or
+// a pod.
+func (d *differential) request() *packet.Packet {
+	p := &packet.Packet{Type: packet.TypeIPv4, Kind: packet.TCP, Flags: packet.SYN, IP: packet.IPv4{Proto: packet.ProtoTCP, TTL: 64}}
+	port := uint16(80)
+	if d.chance(50) {
+		p.Kind, p.Flags, p.IP.Proto, port = packet.UDP, 0, packet.ProtoUDP, 53
+	}
+	p.IP.Src = one(d.crowd, one(d.crowd, localPods...), one(d.crowd, localPods...), ownAddr, one(d.crowd, otherPods...), one(d.crowd, outside...), one(d.crowd, outside...))
+	p.SrcPort = 1000 + uint16(d.IntN(4))
+	switch d.IntN(4) {
+	case 0:
+		p.IP.Dst, p.DstPort = one(d.crowd, clusterIP...), port
+	case 1:
+		p.IP.Dst, p.DstPort = one(d.crowd, nodeAddrs...), 30000+uint16(d.IntN(4))
+	case 2:
+		p.IP.Dst, p.DstPort = one(d.crowd, otherVIPs...), port
+	default:
+		p.IP.Dst, p.DstPort = one(d.crowd, one(d.crowd, localPods...), one(d.crowd, otherPods...), one(d.crowd, outside...)), d.port()
+	}
+	return p
+}
+
+// answer is what the receiver might send, or what the sender might send next.
+func (d *differential) answer(p *packet.Packet) *packet.Packet {
+	a := p.Clone()
+	a.IP.TTL, a.SrcMAC, a.DstMAC = 64, packet.MAC{}, packet.MAC{}
+	if a.Kind == packet.Error || a.Kind == packet.Frame {
+		return nil
+	}
+	if a.Kind == packet.TCP {
+		a.Flags = one(d.crowd, d.flags(), packet.ACK, packet.SYN|packet.ACK)
+	}
+	if d.chance(25) {
+		return a
+	}
+	a.IP.Src, a.IP.Dst, a.SrcPort, a.DstPort = p.IP.Dst, p.IP.Src, p.DstPort, p.SrcPort
+	if a.Kind == packet.Echo {
+		a.ICMPType = 8 - a.ICMPType
+	}
+	return a
+}
+
+// report is an ICMP error about a packet, by somebody on its way or by its receiver.
+func (d *differential) report(p *packet.Packet) *packet.Packet {
+	q := p.Clone()
+	q.SrcMAC, q.DstMAC = packet.MAC{}, packet.MAC{}
+	if q.Kind == packet.Frame || q.Kind == packet.Error {
+		return nil
+	}
+	from := one(d.crowd, p.IP.Dst, p.IP.Dst, d.anyAddr())
+	e, err := packet.Parse(fmt.Sprintf("icmp %s > %s error type=%d code=%d rest=%d ttl=%d [%s]", from, p.IP.Src,
+		one(d.crowd, 3, 11, 12), d.IntN(5), d.IntN(2000), one(d.crowd, 64, 1), q))
+	if err != nil {
+		return nil // nothing that can be quoted
+	}
+	return e
+}

@@ -1,0 +1,210 @@
+package programs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/sim"
+	"github.com/weir-net/weir/test/scenarios/scenario"
+)
+
+// Runner keeps loaded programs from one scenario to the next. It is for one goroutine.
+type Runner struct {
+	sets   map[string]*set // by the node's name
+	layout *layout
+	hz     int
+	open   []*carrier
+
+	// Skipped counts lines of scenarios that nobody can play here: those about sockets.
+	Skipped int
+}
+
+// NewRunner returns a runner that has loaded nothing yet.
+func NewRunner() (*Runner, error) {
+	hz, err := kernel.HZ()
+	if err != nil {
+		return nil, err
+	}
+	return &Runner{sets: map[string]*set{}, hz: hz}, nil
+}
+
+// Close unloads the programs.
+func (r *Runner) Close() error {
+	err := r.Reset()
+	for _, s := range r.sets {
+		s.close()
+	}
+	return err
+}
+
+// Reset ends a scenario: its network namespaces go.
+func (r *Runner) Reset() error {
+	var errs []error
+	for _, c := range r.open {
+		errs = append(errs, c.ns.close())
+	}
+	r.open = nil
+	return errors.Join(errs...)
+}
+
+// New makes the data plane of a node; programs that an earlier scenario loaded are used again, without
+// their flows, so that a state is also written over another one.
+func (r *Runner) New(m *scenario.Machine) (scenario.Carrier, error) {
+	s := r.sets[m.Name]
+	var err error
+	if s == nil {
+		if s, err = load(scenario.HostDevice, scenario.TunnelDev); err != nil {
+			return nil, err
+		}
+		r.sets[m.Name] = s
+	}
+	if err := s.ResetFlows(); err != nil {
+		return nil, err
+	}
+	if r.layout == nil {
+		if r.layout, err = newLayout(s.Maps); err != nil {
+			return nil, err
+		}
+	}
+	ns, err := newNamespace()
+	if err != nil {
+		return nil, err
+	}
+	c := &carrier{runner: r, set: s, ns: ns, machine: m, begin: time.Now()}
+	r.open = append(r.open, c)
+	return c, nil
+}
+
+// carrier is one node: the programs, and the oracle beside them.
+type carrier struct {
+	runner  *Runner
+	set     *set
+	ns      *namespace
+	machine *scenario.Machine
+	oracle  *sim.Node
+	begin   time.Time
+	jumped  time.Duration // by Advance
+
+	choice choice
+}
+
+// Apply implements scenario.Carrier.
+func (c *carrier) Apply(s *nodestate.State) error {
+	if c.oracle == nil {
+		c.oracle = sim.New(s, sim.Options{
+			// The programs' clock runs, so the oracle's does.
+			Now:  func() time.Duration { return c.jumped + time.Since(c.begin) },
+			Pick: func(o sim.Choice) int { return c.choice.pick(o) },
+			Port: func(first uint16, n int) int { return c.choice.port(first, n) },
+			FIB:  c.machine.Route, HostIfIndex: scenario.HostDevice,
+		})
+	} else {
+		c.oracle.SetState(s)
+	}
+	err := c.ns.in(func() error {
+		m := c.machine
+		if err := c.ns.uplink(scenario.Uplink, m.Addr, m.Subnets, scenario.Gateway(m.Subnets[0])); err != nil {
+			return err
+		}
+		indexes := []int{scenario.HostDevice, scenario.TunnelDev}
+		for _, a := range s.Addrs {
+			if a.Kind == nodestate.AddrEndpoint {
+				indexes = append(indexes, a.IfIndex)
+			}
+		}
+		for _, i := range indexes {
+			if _, err := c.ns.link(i); err != nil {
+				return err
+			}
+		}
+		for p := range s.Settings.PoolRoutes {
+			if err := c.ns.route(p, scenario.HostDevice); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.set.Apply(s)
+}
+
+// Connect implements scenario.Carrier: BPF_PROG_TEST_RUN runs no socket programs.
+func (c *carrier) Connect(sim.Socket, netip.AddrPort) (netip.AddrPort, error) {
+	c.runner.Skipped++
+	return netip.AddrPort{}, scenario.ErrNoSockets
+}
+
+// Advance implements scenario.Carrier: the kernel's clock cannot be moved, so what it is compared with is.
+func (c *carrier) Advance(seconds int) error {
+	c.jumped += time.Duration(seconds) * time.Second
+	return c.set.age(c.runner.layout, uint32(seconds*c.runner.hz/256+1))
+}
+
+// Receive implements scenario.Carrier. Programs and oracle must agree on all but Ethernet addresses that
+// the kernel sets later.
+func (c *carrier) Receive(in sim.In) (sim.Result, error) {
+	var got sim.Result
+	err := c.ns.in(func() (err error) {
+		got, err = c.set.run(in)
+		return err
+	})
+	if errors.Is(err, errNotRunnable) {
+		return c.oracle.Receive(in), nil
+	}
+	if err != nil {
+		return got, err
+	}
+	if got.Action == sim.Drop {
+		return got, c.agreeOnDrop(in, got)
+	}
+	c.choice = choice{set: c.set, layout: c.runner.layout}
+	if in.Packet.Kind != packet.Frame && in.Packet.Kind != packet.Error {
+		c.choice.read(in.Packet)
+	}
+	want := c.oracle.Receive(in)
+	if c.choice.wrong != nil {
+		return got, fmt.Errorf("%w; programs: %s: %s; oracle: %s: %s", c.choice.wrong, got, got.Packet, want, want.Packet)
+	}
+	return got, differ(in, got, want)
+}
+
+// agreeOnDrop finds out whether the oracle drops too. What the programs chose before is written down nowhere
+// but in an affinity: any choice that ends the same way will do.
+func (c *carrier) agreeOnDrop(in sim.In, got sim.Result) error {
+	var first error
+	for i := 0; ; i++ {
+		c.choice = choice{set: c.set, layout: c.runner.layout, guess: i, guessing: true}
+		try := c.oracle.Clone()
+		err := differ(in, got, try.Receive(in))
+		if err == nil {
+			c.oracle = try
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+		if i+1 >= c.choice.options {
+			return first
+		}
+	}
+}
+
+func differ(in sim.In, got, want sim.Result) error {
+	if a, b := canonical(got), canonical(want); a != b {
+		return fmt.Errorf("programs and oracle differ on %s if%d %s\n  programs: %s\n  oracle:   %s", in.Hook, in.IfIndex, in.Packet, a, b)
+	}
+	return nil
+}
+
+func canonical(r sim.Result) string {
+	p := r.Packet.Clone()
+	p.SrcMAC, p.DstMAC = packet.MAC{}, packet.MAC{}
+	return fmt.Sprintf("%s mac=%s: %s", r, r.MAC, p)
+}

@@ -1,0 +1,84 @@
+package programs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/sim"
+)
+
+// choice tells the oracle what the programs chose at random for the packet at hand.
+type choice struct {
+	set    *set
+	layout *layout
+
+	known   bool // a flow tells
+	backend nodestate.Backend
+	sport   uint16
+
+	guessing bool // nothing tells
+	guess    int
+	options  int // how many backends there were to guess from
+
+	wrong error // they chose what they must not
+}
+
+// read finds the flow that the packet began.
+func (c *choice) read(p *packet.Packet) {
+	c.backend, c.sport, c.known = c.set.chosen(c.layout, p)
+}
+
+// pick is sim.Options.Pick.
+func (c *choice) pick(o sim.Choice) int {
+	b, ok := c.backend, c.known
+	if c.guessing && o.Service.Affinity > 0 {
+		b, ok = c.set.affinity(c.layout, o.Service.ID, o.Client)
+	}
+	i := slices.IndexFunc(o.From, func(e nodestate.Backend) bool { return e.Addr == b.Addr && e.Port == b.Port })
+	switch {
+	case ok && i >= 0:
+		return i
+	case c.guessing:
+		c.options = len(o.From)
+		return c.guess % len(o.From)
+	case ok:
+		c.wrong = fmt.Errorf("the programs chose %v:%d, which is not one of %v", b.Addr, b.Port, o.From)
+	default:
+		c.wrong = fmt.Errorf("the programs chose no backend, the oracle does from %v", o.From)
+	}
+	return 0
+}
+
+// port is sim.Options.Port.
+func (c *choice) port(first uint16, n int) int {
+	if c.known && c.sport >= first && int(c.sport-first) < n {
+		return int(c.sport - first)
+	}
+	if !c.guessing {
+		c.wrong = fmt.Errorf("the programs took source port %d, which is not one of %d from %d", c.sport, n, first)
+	}
+	return 0
+}
+
+// affinity is the backend that the programs remember for a client of a service.
+func (s *set) affinity(l *layout, id nodestate.Frontend, client netip.Addr) (nodestate.Backend, bool) {
+	key := make([]byte, 16) // struct affinity_key: svc (addr, port, proto, scope), client
+	addr, from := id.Addr.As4(), client.As4()
+	copy(key[0:], addr[:])
+	binary.BigEndian.PutUint16(key[4:], id.Port)
+	key[6] = uint8(id.Proto)
+	copy(key[8:], from[:]) // the low half of a little-endian number
+	value := make([]byte, l.affinitySize)
+	if err := s.Maps["weir_affinity"].Lookup(key, &value); err != nil {
+		return nodestate.Backend{}, false
+	}
+	return backendAt(value[l.affinityBackend:]), true
+}
+
+func backendAt(b []byte) nodestate.Backend {
+	return nodestate.Backend{Addr: netip.AddrFrom4([4]byte(b[0:4])), Port: binary.BigEndian.Uint16(b[4:])}
+}

@@ -1,0 +1,115 @@
+package programs
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+)
+
+// layout finds fields of the programs' C structures by name, from the types that the maps carry.
+type layout struct {
+	flowSeen, flowBackend, flowSport, flowSize  uint32
+	affinitySeen, affinityBackend, affinitySize uint32
+}
+
+func newLayout(maps map[string]*ebpf.Map) (*layout, error) {
+	flow, err := valueType(maps["weir_flows"])
+	if err != nil {
+		return nil, err
+	}
+	affinity, err := valueType(maps["weir_affinity"])
+	if err != nil {
+		return nil, err
+	}
+	l := &layout{flowSize: flow.Size, affinitySize: affinity.Size}
+	for _, f := range []struct {
+		to   *uint32
+		in   *btf.Struct
+		name string
+	}{
+		{&l.flowSeen, flow, "seen"}, {&l.flowBackend, flow, "backend"}, {&l.flowSport, flow, "sport"},
+		{&l.affinitySeen, affinity, "seen"}, {&l.affinityBackend, affinity, "backend"},
+	} {
+		found := false
+		for _, m := range f.in.Members {
+			if m.Name == f.name {
+				*f.to, found = m.Offset.Bytes(), true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("struct %s has no field %s", f.in.Name, f.name)
+		}
+	}
+	return l, nil
+}
+
+// valueType is the type of a map's values, from the kernel.
+func valueType(m *ebpf.Map) (*btf.Struct, error) {
+	h, err := m.Handle()
+	if err != nil {
+		return nil, fmt.Errorf("types of map %s: %w", m, err)
+	}
+	defer h.Close()
+	spec, err := h.Spec(nil)
+	if err != nil {
+		return nil, err
+	}
+	name := map[string]string{"weir_flows": "flow_value", "weir_affinity": "affinity_value"}
+	info, err := m.Info()
+	if err != nil {
+		return nil, err
+	}
+	var s *btf.Struct
+	return s, spec.TypeByName(name[info.Name], &s)
+}
+
+// chosen is what the programs chose for a flow, found by the packet that began it, in the
+// order in which they look themselves.
+func (s *set) chosen(l *layout, p *packet.Packet) (b nodestate.Backend, sport uint16, ok bool) {
+	key := make([]byte, 16) // struct flow_key: saddr, daddr, sport, dport, proto
+	src, dst := p.IP.Src.As4(), p.IP.Dst.As4()
+	copy(key[0:], src[:])
+	copy(key[4:], dst[:])
+	sp, dp := p.Ports()
+	binary.BigEndian.PutUint16(key[8:], sp)
+	binary.BigEndian.PutUint16(key[10:], dp)
+	key[12] = p.IP.Proto
+	value := make([]byte, l.flowSize)
+	if err := s.Maps["weir_flows"].Lookup(key, &value); err != nil {
+		if err := s.Maps["weir_flows_new"].Lookup(key, &value); err != nil {
+			return b, 0, false
+		}
+	}
+	return backendAt(value[l.flowBackend:]), binary.BigEndian.Uint16(value[l.flowSport:]), true
+}
+
+// age makes every flow and every affinity older, in the programs' clock units.
+func (s *set) age(l *layout, units uint32) error {
+	for _, m := range []struct {
+		name string
+		seen uint32
+	}{{"weir_flows", l.flowSeen}, {"weir_flows_new", l.flowSeen}, {"weir_affinity", l.affinitySeen}} {
+		entries := map[string][]byte{}
+		var key, value []byte
+		it := s.Maps[m.name].Iterate()
+		for it.Next(&key, &value) {
+			entries[string(key)] = append([]byte{}, value...)
+		}
+		if err := it.Err(); err != nil {
+			return fmt.Errorf("read map %s: %w", m.name, err)
+		}
+		for k, v := range entries {
+			seen := binary.NativeEndian.Uint32(v[m.seen:])
+			binary.NativeEndian.PutUint32(v[m.seen:], seen-units)
+			if err := s.Maps[m.name].Put([]byte(k), v); err != nil {
+				return fmt.Errorf("write map %s: %w", m.name, err)
+			}
+		}
+	}
+	return nil
+}

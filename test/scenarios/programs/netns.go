@@ -1,0 +1,120 @@
+package programs
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/weir-net/weir/internal/kernel"
+)
+
+// namespace is a network namespace without a name, gone when it is closed. Interfaces in it are bridges
+// without ports: the programs only need them to exist, with their index, and the kernel's routes by them.
+type namespace struct {
+	handle netns.NsHandle
+	links  map[int]bool
+	routes map[netip.Prefix]bool
+}
+
+// newNamespace makes a namespace that forwards.
+func newNamespace() (*namespace, error) {
+	n := &namespace{links: map[int]bool{}, routes: map[netip.Prefix]bool{}}
+	err := aside(func() error {
+		var err error
+		if n.handle, err = netns.New(); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
+		}
+		_, err = kernel.SetSysctl(1, "net", "ipv4", "ip_forward")
+		return err
+	})
+	return n, err
+}
+
+// aside runs do on a thread of its own that may change its namespace, and comes back.
+func aside(do func() error) error {
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("find the own network namespace: %w", err)
+	}
+	defer home.Close()
+	err = do()
+	if back := netns.Set(home); back != nil {
+		// The thread stays locked, and ends with its goroutine: nobody else runs in a foreign namespace.
+		return errors.Join(err, fmt.Errorf("return to the own network namespace: %w", back))
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// in runs do inside.
+func (n *namespace) in(do func() error) error {
+	return aside(func() error {
+		if err := netns.Set(n.handle); err != nil {
+			return fmt.Errorf("enter a network namespace: %w", err)
+		}
+		return do()
+	})
+}
+
+func (n *namespace) close() error { return n.handle.Close() }
+
+// link makes sure that an interface of that index exists and is up. Call it inside.
+func (n *namespace) link(index int) (netlink.Link, error) {
+	name := fmt.Sprintf("if%d", index)
+	l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
+	if n.links[index] {
+		return l, nil
+	}
+	if err := netlink.LinkAdd(l); err != nil {
+		return nil, fmt.Errorf("make interface %s: %w", name, err)
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return nil, fmt.Errorf("set interface %s up: %w", name, err)
+	}
+	n.links[index] = true
+	return l, nil
+}
+
+// uplink gives an interface an address in each subnet, and the default route by the gateway. Call it inside.
+func (n *namespace) uplink(index int, addr netip.Addr, subnets []netip.Prefix, gateway netip.Addr) error {
+	if n.links[index] {
+		return nil
+	}
+	l, err := n.link(index)
+	if err != nil {
+		return err
+	}
+	for _, s := range subnets {
+		if !s.Contains(addr) {
+			return fmt.Errorf("address %s is not in subnet %s", addr, s)
+		}
+		ip := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(s.Bits(), addr.BitLen())}
+		if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: ip}); err != nil {
+			return fmt.Errorf("add address %s: %w", ip, err)
+		}
+	}
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gateway.AsSlice()}); err != nil {
+		return fmt.Errorf("add the default route by %s: %w", gateway, err)
+	}
+	return nil
+}
+
+// route makes sure that a prefix leads to an interface. Call it inside.
+func (n *namespace) route(p netip.Prefix, index int) error {
+	if n.routes[p] {
+		return nil
+	}
+	dst := &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: dst, Scope: netlink.SCOPE_LINK}); err != nil {
+		return fmt.Errorf("add a route for %s: %w", p, err)
+	}
+	n.routes[p] = true
+	return nil
+}

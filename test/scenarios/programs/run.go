@@ -1,0 +1,202 @@
+// Package programs puts the loaded eBPF programs behind the nodes of a scenario, through
+// BPF_PROG_TEST_RUN: the kernel runs a program on a packet, nothing is attached, and no packet leaves.
+// Each packet is given to the oracle too, with the choices that the programs made at random, and any
+// difference is an error.
+package programs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	driver "github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+	"github.com/weir-net/weir/internal/sim"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Return codes of tc programs (linux/pkt_cls.h).
+const (
+	tcOK       = 0
+	tcShot     = 2
+	tcRedirect = 7
+)
+
+const (
+	markMask = 0x0ff00000
+	markDone = 0x0ba00000
+)
+
+// Offsets in struct __sk_buff, the context of tc programs, a fixed part of the kernel's interface.
+const (
+	skbMark    = 8
+	skbIngress = 36
+	skbIfIndex = 40
+	skbCB      = 48
+	skbSize    = 192
+)
+
+var names = map[sim.Hook]string{
+	sim.FromWorkload: "weir_from_workload", sim.ToWorkload: "weir_to_workload", sim.FromUplink: "weir_from_uplink",
+	sim.ToUplink: "weir_to_uplink", sim.FromTunnel: "weir_from_tunnel",
+}
+
+// set is a loaded collection of programs.
+type set struct {
+	*driver.Offline
+	tunnel *ebpf.Program // as if a packet had come out of a tunnel, then weir_from_tunnel
+	jumps  *ebpf.Map
+}
+
+func load(host, tunnelDev int) (*set, error) {
+	o, err := driver.LoadForTest(driver.TestOptions{Trace: true, HostDevice: host, Tunnel: tunnelDev})
+	if err != nil {
+		return nil, err
+	}
+	s := &set{Offline: o}
+	if err := s.prepareTunnel(); err != nil {
+		s.close()
+		return nil, fmt.Errorf("prepare packets of a tunnel: %w", err)
+	}
+	return s, nil
+}
+
+// prepareTunnel loads a program that gives a packet the metadata of a tunnel, which
+// BPF_PROG_TEST_RUN cannot, and goes on with weir_from_tunnel. cb[0] is the outer source in host byte
+// order, cb[1] the VNI.
+func (s *set) prepareTunnel() error {
+	var err error
+	s.jumps, err = ebpf.NewMap(&ebpf.MapSpec{Name: "jumps", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		return err
+	}
+	if err := s.jumps.Put(uint32(0), uint32(s.Programs[names[sim.FromTunnel]].FD())); err != nil {
+		return err
+	}
+	// struct bpf_tunnel_key: tunnel_id, remote (16 bytes), tos, ttl, ext, label, local (16 bytes)
+	const size, local = 44, 28
+	key := int16(-48)
+	ins := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), asm.Mov.Imm(asm.R1, 0)}
+	for off := key; off < 0; off += 8 {
+		ins = append(ins, asm.StoreMem(asm.RFP, off, asm.R1, asm.DWord))
+	}
+	ins = append(ins,
+		asm.LoadMem(asm.R1, asm.R6, skbCB, asm.Word),
+		asm.StoreMem(asm.RFP, key+local, asm.R1, asm.Word),
+		asm.LoadMem(asm.R1, asm.R6, skbCB+4, asm.Word),
+		asm.StoreMem(asm.RFP, key, asm.R1, asm.Word),
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.R6, skbCB, asm.R1, asm.Word),
+		asm.StoreMem(asm.R6, skbCB+4, asm.R1, asm.Word),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(key)),
+		asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, 0),
+		asm.FnSkbSetTunnelKey.Call(),
+		asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, s.jumps.FD()), asm.Mov.Imm(asm.R3, 0),
+		asm.FnTailCall.Call(),
+		asm.Mov.Imm(asm.R0, -1), asm.Return(),
+	)
+	s.tunnel, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "as_if_tunnel", Type: ebpf.SchedCLS, Instructions: ins, License: "GPL"})
+	return err
+}
+
+func (s *set) close() {
+	if s.tunnel != nil {
+		s.tunnel.Close()
+	}
+	if s.jumps != nil {
+		s.jumps.Close()
+	}
+	s.Offline.Close()
+}
+
+// errNotRunnable: BPF_PROG_TEST_RUN refuses frames that are cut inside the IPv4 header.
+var errNotRunnable = errors.New("BPF_PROG_TEST_RUN does not take this frame")
+
+// run runs the hook's program on a packet. Call it inside of the node's network namespace.
+func (s *set) run(in sim.In) (sim.Result, error) {
+	frame, err := in.Packet.Marshal()
+	if err != nil {
+		return sim.Result{}, err
+	}
+	if in.Packet.Kind == packet.Frame && in.Packet.Type == packet.TypeIPv4 && len(in.Packet.Payload) < 20 {
+		return sim.Result{}, errNotRunnable
+	}
+	ctx := make([]byte, skbSize)
+	ne := binary.NativeEndian
+	ne.PutUint32(ctx[skbIfIndex:], uint32(in.IfIndex))
+	ne.PutUint32(ctx[skbIngress:], uint32(in.IfIndex))
+	if in.Marked {
+		ne.PutUint32(ctx[skbMark:], markDone)
+	}
+	prog := s.Programs[names[in.Hook]]
+	if in.Hook == sim.FromTunnel {
+		prog = s.tunnel
+		src := in.Source.As4()
+		ne.PutUint32(ctx[skbCB:], binary.BigEndian.Uint32(src[:]))
+		ne.PutUint32(ctx[skbCB+4:], in.VNI)
+	}
+	out := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: ctx, ContextOut: make([]byte, skbSize)}
+	ret, err := prog.Run(out)
+	if err != nil {
+		return sim.Result{}, fmt.Errorf("run %s on %s: %w", names[in.Hook], in.Packet, err)
+	}
+	return decision(in, ret, out)
+}
+
+// decision reads what the program left behind, and checks that it returned what it says.
+func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
+	ctx, ok := out.ContextOut.([]byte)
+	if !ok || len(ctx) != skbSize {
+		return sim.Result{}, fmt.Errorf("no context came back")
+	}
+	ne := binary.NativeEndian
+	cb := func(i int) uint32 { return ne.Uint32(ctx[skbCB+4*i:]) }
+	r := sim.Result{Rule: nodestate.RuleID(cb(3))}
+	p, err := packet.Unmarshal(out.DataOut)
+	if err != nil {
+		return r, err
+	}
+	r.Packet = p
+	if cb(0) >= 0x100 {
+		r.Action, r.Reason, r.Packet = sim.Drop, reason.Reason(cb(0)-0x100), in.Packet
+		if ret != tcShot {
+			return r, fmt.Errorf("says drop %s and returns %d", r.Reason, ret)
+		}
+		return r, nil
+	}
+	if cb(0) == 0 {
+		return r, fmt.Errorf("left no decision, returned %d", ret)
+	}
+	r.Action, r.IfIndex = sim.Action(cb(0)-1), int(cb(1))
+	if next := cb(2); next != 0 {
+		var b [4]byte
+		ne.PutUint32(b[:], next)
+		r.NextHop = netip.AddrFrom4(b)
+	}
+	marked := ne.Uint32(ctx[skbMark:])&markMask == markDone
+	switch r.Action {
+	case sim.Pass:
+		// An answer for a host process goes in by the host device.
+		if ret != tcOK && (ret != tcRedirect || in.Hook == sim.ToUplink || in.Hook == sim.ToWorkload) {
+			return r, fmt.Errorf("says pass and returns %d", ret)
+		}
+		return r, nil
+	case sim.Local:
+		r.MAC = p.DstMAC
+		marked = marked || in.Hook != sim.ToUplink // only then the packet meets to_workload
+	}
+	if ret != tcRedirect {
+		return r, fmt.Errorf("says %s and returns %d", r.Action, ret)
+	}
+	if !marked {
+		return r, fmt.Errorf("says %s and leaves no mark", r.Action)
+	}
+	return r, nil
+}

@@ -1,0 +1,233 @@
+package scenarios_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/test/scenarios/scenario"
+)
+
+// crowd makes random clusters that are small and crowded, so that everything meets everything. Node n0 is
+// the one under test; n1 is on its link, n2 behind the router.
+type crowd struct {
+	*rand.Rand
+	c *model.Cluster
+}
+
+func one[T any](r *crowd, of ...T) T { return of[r.IntN(len(of))] }
+
+func (r *crowd) chance(percent int) bool { return r.IntN(100) < percent }
+
+var (
+	ownAddr   = netip.MustParseAddr("172.31.1.10")
+	ownSubnet = netip.MustParsePrefix("172.31.1.0/24")
+	nodeAddrs = []netip.Addr{ownAddr, netip.MustParseAddr("172.31.1.11"), netip.MustParseAddr("172.31.2.12")}
+	outside   = addrs("172.31.1.55", "172.31.9.9", "8.8.8.8")
+	localPods = addrs("10.244.0.2", "10.244.0.3", "10.244.0.4", "10.244.9.5") // the last one outside of the blocks
+	otherPods = addrs("10.244.1.2", "10.244.1.3", "10.244.2.2", "10.244.9.6")
+	clusterIP = addrs("10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.0.4")
+	otherVIPs = addrs("203.0.113.1", "203.0.113.2")
+	nobody    = addrs("10.244.0.60", "10.244.77.7", "10.96.0.99", "224.0.0.1", "255.255.255.255")
+)
+
+func addrs(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		out = append(out, netip.MustParseAddr(t))
+	}
+	return out
+}
+
+func macOf(a netip.Addr) [6]byte {
+	b := a.As4()
+	return [6]byte{2, 0, b[0], b[1], b[2], b[3]}
+}
+
+const firstPod = 1100
+
+func newCrowd(seed uint64) *crowd {
+	r := &crowd{Rand: rand.New(rand.NewPCG(seed, 7)), c: model.NewCluster()}
+	c := r.c
+	// Time-outs far apart from each other and from how long a round takes; see differential.advance.
+	c.Settings.Timeouts = model.Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 45 * time.Second,
+		UDP: 50 * time.Second, ICMP: 20 * time.Second, Generic: time.Hour}
+	if r.chance(30) {
+		c.Settings.SNATPortLast = c.Settings.SNATPortFirst + 3
+	}
+	c.Local = model.Local{Node: "n0", LinkMTU: 1500, HostAddrs: []netip.Addr{ownAddr}, Subnets: []netip.Prefix{ownSubnet},
+		Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
+	for i, a := range nodeAddrs {
+		n := &model.Node{Name: fmt.Sprintf("n%d", i), Addrs: []netip.Addr{a}, LinkAddress: macOf(a)}
+		if p, err := a.Prefix(24); err == nil {
+			n.Subnets = []netip.Prefix{p}
+		}
+		c.Nodes[n.Name] = n
+		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 26)
+		c.Blocks[block] = &model.Block{CIDR: block, Node: n.Name}
+	}
+	c.Namespaces["default"] = &model.Namespace{Name: "default", Labels: map[string]string{"team": "x"}}
+	c.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	r.pool()
+	for i, a := range localPods {
+		name := r.pod(fmt.Sprintf("l%d", i), "n0", a)
+		c.Local.Endpoints[a] = &model.LocalEndpoint{Pod: name, Interface: fmt.Sprintf("cali%d", i), IfIndex: firstPod + i,
+			MAC: macOf(a), Addrs: []netip.Addr{a}, NetnsCookie: uint64(i + 1)}
+	}
+	for i, a := range otherPods {
+		r.pod(fmt.Sprintf("o%d", i), one(r, "n1", "n2"), a)
+	}
+	for range 2 + r.IntN(3) {
+		r.service()
+	}
+	for range r.IntN(4) {
+		r.policy()
+	}
+	r.mode()
+	return r
+}
+
+func (r *crowd) mode() { r.c.Settings.DSR = r.chance(50) }
+
+func (r *crowd) pool() {
+	r.c.Pools["pool"] = &model.Pool{Name: "pool", CIDR: netip.MustParsePrefix("10.244.0.0/16"), BlockBits: 26, Workload: true,
+		VXLAN: one(r, model.EncapNever, model.EncapAlways, model.EncapCrossSubnet), NATOutgoing: r.chance(70)}
+}
+
+func (r *crowd) labels() map[string]string { return map[string]string{"app": one(r, "x", "y", "z")} }
+
+func (r *crowd) pod(name, node string, a netip.Addr) model.Name {
+	n := model.Name{Namespace: "default", Name: name}
+	r.c.Pods[n] = &model.Pod{Name: n, Labels: r.labels(), Node: node, Addrs: []netip.Addr{a},
+		Ports: []model.PodPort{{Name: "web", Protocol: model.ProtocolTCP, Port: 8080}}}
+	return n
+}
+
+// service adds or replaces one of four services.
+func (r *crowd) service() {
+	i := r.IntN(len(clusterIP))
+	n := model.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)}
+	s := &model.Service{Name: n, ClusterIPs: []netip.Addr{clusterIP[i]}, Ports: []model.ServicePort{
+		{Name: "t", Protocol: model.ProtocolTCP, Port: 80}, {Name: "u", Protocol: model.ProtocolUDP, Port: 53}}}
+	if r.chance(60) {
+		s.Ports[0].NodePort, s.Ports[1].NodePort = 30000+uint16(i), 30000+uint16(i)
+	}
+	if r.chance(30) {
+		s.ExternalIPs = []netip.Addr{one(r, otherVIPs...)}
+	}
+	if r.chance(30) {
+		s.LBIPs = []netip.Addr{one(r, otherVIPs...)}
+	}
+	if r.chance(30) {
+		s.Affinity = 50
+	}
+	r.c.Services[n] = s
+	r.endpoints(n)
+}
+
+func (r *crowd) endpoints(svc model.Name) {
+	s := &model.EndpointSlice{Name: model.Name{Namespace: svc.Namespace, Name: svc.Name + "-1"}, Service: svc, Ports: []model.EndpointPort{
+		{Name: "t", Protocol: model.ProtocolTCP, Port: 8080}, {Name: "u", Protocol: model.ProtocolUDP, Port: one[uint16](r, 5353, 5353, 4789)}}}
+	for range r.IntN(4) {
+		e := model.ServiceEndpoint{Ready: true, Serving: true}
+		switch r.IntN(8) {
+		case 0:
+			i := r.IntN(len(nodeAddrs))
+			e.Addrs, e.Node = []netip.Addr{nodeAddrs[i]}, fmt.Sprintf("n%d", i)
+		case 1:
+			e.Addrs = []netip.Addr{one(r, outside...)}
+		default:
+			p := r.anyPod()
+			e.Addrs, e.Node = p.Addrs, p.Node
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	r.c.Slices[s.Name] = s
+}
+
+func (r *crowd) anyPod() *model.Pod {
+	if r.chance(50) {
+		return r.c.Pods[model.Name{Namespace: "default", Name: fmt.Sprintf("l%d", r.IntN(len(localPods)))}]
+	}
+	return r.c.Pods[model.Name{Namespace: "default", Name: fmt.Sprintf("o%d", r.IntN(len(otherPods)))}]
+}
+
+func (r *crowd) selector() *model.LabelSelector {
+	if r.chance(25) {
+		return nil
+	}
+	return &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.In, Values: []string{one(r, "x", "y", "z")}}}}
+}
+
+// policy adds or replaces one of four policies.
+func (r *crowd) policy() {
+	n := model.Name{Namespace: "default", Name: fmt.Sprintf("p%d", r.IntN(4))}
+	p := &model.Policy{Kind: "NetworkPolicy", Name: n, Tier: "default", Subject: model.Selector{Namespace: "default", Pods: r.selector()}}
+	p.AppliesIngress = r.chance(70)
+	p.AppliesEgress = !p.AppliesIngress || r.chance(30)
+	for range r.IntN(3) {
+		p.Ingress = append(p.Ingress, r.rule())
+		p.Egress = append(p.Egress, r.rule())
+	}
+	r.c.Policies[n] = p
+}
+
+func (r *crowd) rule() model.Rule {
+	var rule model.Rule
+	for range r.IntN(3) {
+		if r.chance(50) {
+			rule.Peers = append(rule.Peers, model.Peer{Pods: &model.Selector{Namespace: "default", Pods: r.selector()}})
+			continue
+		}
+		peer := model.Peer{CIDR: one(r, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("172.31.0.0/16"), netip.MustParsePrefix("172.31.1.55/32"),
+			netip.MustParsePrefix("10.244.0.0/30"))}
+		if r.chance(40) {
+			peer.Except = []netip.Prefix{one(r, netip.MustParsePrefix("172.31.9.0/24"), netip.MustParsePrefix("10.244.0.2/31"))}
+		}
+		rule.Peers = append(rule.Peers, peer)
+	}
+	for range r.IntN(3) {
+		first := one[uint16](r, 80, 8080, 5353, 1000)
+		rule.Ports = append(rule.Ports, one(r,
+			model.PortRange{Protocol: model.ProtocolTCP, First: first, Last: first},
+			model.PortRange{Protocol: model.ProtocolUDP, First: first, Last: first + 700},
+			model.PortRange{Protocol: model.ProtocolTCP, Named: "web"},
+			model.PortRange{First: 0, Last: 65535}))
+	}
+	return rule
+}
+
+// change changes something.
+func (r *crowd) change() {
+	switch r.IntN(8) {
+	case 0:
+		r.mode()
+	case 1:
+		r.pool()
+	case 2:
+		r.service()
+	case 3, 4:
+		for n := range r.c.Services {
+			r.endpoints(n)
+			break
+		}
+	case 5:
+		for n := range r.c.Policies {
+			delete(r.c.Policies, n)
+			break
+		}
+	case 6:
+		p := *r.anyPod()
+		p.Labels = r.labels()
+		r.c.Pods[p.Name] = &p
+	default:
+		r.policy()
+	}
+}
+
+// machine is node n0.
+func (r *crowd) machine() *scenario.Machine {
+	return &scenario.Machine{Name: "n0", Addr: ownAddr, MAC: macOf(ownAddr), Subnets: []netip.Prefix{ownSubnet}}
+}

@@ -1,0 +1,435 @@
+package scenario
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/sim"
+)
+
+// Carrier is the data plane of one node: the oracle, or loaded programs.
+type Carrier interface {
+	// Apply replaces the node's state.
+	Apply(s *nodestate.State) error
+	// Receive hands over a packet at a hook.
+	Receive(in sim.In) (sim.Result, error)
+	// Connect is a socket of the node that asks for dst: where it is really sent. The error is
+	// sim.ErrRefused when no backend is there, ErrNoSockets when this carrier has no sockets.
+	Connect(s sim.Socket, dst netip.AddrPort) (netip.AddrPort, error)
+	// Advance moves the clock on.
+	Advance(seconds int) error
+}
+
+// NewCarrier makes the data plane of a node.
+type NewCarrier func(n *Machine) (Carrier, error)
+
+// Machine is a node of a world.
+type Machine struct {
+	Name    string
+	Addr    netip.Addr
+	MAC     packet.MAC
+	Subnets []netip.Prefix // on-link; the first one's first address is the default gateway
+	State   *nodestate.State
+	carrier Carrier
+	world   *World
+}
+
+// World is machines on switches, with a router that joins their subnets and leads to everywhere else.
+type World struct {
+	objects  *Objects
+	machines map[string]*Machine
+	make     NewCarrier
+}
+
+// maxHops ends a packet that goes round in circles.
+const maxHops = 16
+
+// newWorld makes the machines.
+func newWorld(o *Objects, make NewCarrier) (*World, error) {
+	w := &World{objects: o, machines: map[string]*Machine{}, make: make}
+	return w, w.refresh()
+}
+
+// refresh gives every node its state.
+func (w *World) refresh() error {
+	for _, name := range slices.Sorted(maps.Keys(w.objects.cluster.Nodes)) {
+		c, err := w.objects.Cluster(name)
+		if err != nil {
+			return err
+		}
+		own := c.Nodes[name]
+		m := w.machines[name]
+		if m == nil {
+			m = &Machine{Name: name, world: w}
+		}
+		m.Addr, m.MAC, m.Subnets, m.State = own.NodeAddr(), macOf(own.NodeAddr()), c.Local.Subnets, calc.Calc(c)
+		if own.LinkAddress != [6]byte{} {
+			m.MAC = own.LinkAddress
+		}
+		if len(m.Subnets) == 0 {
+			return fmt.Errorf("node %s has no subnet: give it a NodeStatus", name)
+		}
+		if m.carrier == nil {
+			if m.carrier, err = w.make(m); err != nil {
+				return fmt.Errorf("data plane of node %s: %w", name, err)
+			}
+			w.machines[name] = m
+		}
+		if err := m.carrier.Apply(m.State); err != nil {
+			return fmt.Errorf("apply to node %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Gateway is the router's address in a subnet.
+func Gateway(p netip.Prefix) netip.Addr { return p.Masked().Addr().Next() }
+
+// broadcast is the last address of an IPv4 subnet: nobody's, and not a place to forward to.
+func broadcast(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().As4()
+	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])|uint32(1)<<(32-p.Bits())-1)
+	return netip.AddrFrom4(b)
+}
+
+// Route is what the node's kernel answers to a look-up in its main table: the uplink's subnet, a route by
+// the host device for each of the state's ranges, and the default route by the gateway.
+func (m *Machine) Route(dst netip.Addr) (sim.Hop, bool) {
+	for p := range m.State.Settings.PoolRoutes {
+		if p.Contains(dst) {
+			return sim.Hop{IfIndex: HostDevice}, true
+		}
+	}
+	for _, p := range m.Subnets {
+		if p.Contains(dst) {
+			return sim.Hop{IfIndex: Uplink}, dst != broadcast(p)
+		}
+	}
+	return sim.Hop{IfIndex: Uplink, Gateway: Gateway(m.Subnets[0])}, true
+}
+
+// Visit is a packet at one hook and what became of it there.
+type Visit struct {
+	Node   string
+	Hook   sim.Hook
+	Result sim.Result
+}
+
+func (v Visit) String() string {
+	return fmt.Sprintf("%s/%s=%s: %s", v.Node, v.Hook, v.Result, v.Result.Packet)
+}
+
+// Journey is where a packet went.
+type Journey struct {
+	Visits []Visit
+	// End is where it arrived: pod:<namespace/name>, node:<name>, host:<name>, internet; or drop, or
+	// lost <where>.
+	End    string
+	Packet *packet.Packet
+}
+
+func (j *Journey) String() string {
+	var b strings.Builder
+	for _, v := range j.Visits {
+		b.WriteString("\n    " + v.String())
+	}
+	fmt.Fprintf(&b, "\n    end: %s: %s", j.End, j.Packet)
+	return b.String()
+}
+
+// leg is the next thing that happens to a packet; nil ends the journey.
+type leg func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error)
+
+func (w *World) travel(first leg, p *packet.Packet) (*Journey, error) {
+	j := &Journey{Packet: p}
+	var err error
+	for next := first; next != nil; {
+		if len(j.Visits) > maxHops {
+			return j, fmt.Errorf("the packet goes round in circles")
+		}
+		if next, p, err = next(j, p); err != nil {
+			return j, err
+		}
+		if p != nil {
+			j.Packet = p
+		}
+	}
+	return j, nil
+}
+
+func (j *Journey) end(where string) (leg, *packet.Packet, error) {
+	j.End = where
+	return nil, nil, nil
+}
+
+// enter brings a packet to a hook.
+func (m *Machine) enter(in sim.In) leg {
+	return func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error) {
+		in.Packet = p
+		if in.Hook == sim.FromTunnel {
+			in.VNI = m.State.Settings.Tunnel.VNI
+		}
+		r, err := m.carrier.Receive(in)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s at %s: %w", m.Name, in.Hook, err)
+		}
+		j.Visits = append(j.Visits, Visit{Node: m.Name, Hook: in.Hook, Result: r})
+		switch r.Action {
+		case sim.Drop:
+			next, _, err := j.end("drop")
+			return next, r.Packet, err
+		case sim.Local:
+			return m.toPod(r.IfIndex), r.Packet, nil
+		case sim.Neigh:
+			return m.wire(r.NextHop), r.Packet, nil
+		case sim.Tunnel:
+			return m.world.decapsulate(m, r.NextHop), r.Packet, nil
+		}
+		switch in.Hook {
+		case sim.ToWorkload:
+			return m.toPod(in.IfIndex), r.Packet, nil
+		case sim.ToUplink:
+			if in.IfIndex == HostDevice {
+				next, _, err := j.end("lost " + m.Name + " weir0")
+				return next, r.Packet, err
+			}
+			return m.wire(m.nextHop(r.Packet.IP.Dst)), r.Packet, nil
+		}
+		return m.stack(true), r.Packet, nil
+	}
+}
+
+// toPod delivers into the pod behind an interface.
+func (m *Machine) toPod(ifindex int) leg {
+	return func(j *Journey, _ *packet.Packet) (leg, *packet.Packet, error) {
+		for _, a := range m.State.Addrs {
+			if a.Kind == nodestate.AddrEndpoint && a.IfIndex == ifindex {
+				return j.end("pod:" + a.Owner.String())
+			}
+		}
+		return nil, nil, fmt.Errorf("%s: no pod behind interface %d", m.Name, ifindex)
+	}
+}
+
+// stack is the node's kernel: it delivers, or routes. forwarded packets pay with their TTL.
+func (m *Machine) stack(forwarded bool) leg {
+	return func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error) {
+		if p.Kind == packet.Frame {
+			return j.end("node:" + m.Name)
+		}
+		a := m.State.Addrs[p.IP.Dst]
+		if a.Kind == nodestate.AddrHost {
+			return j.end("node:" + m.Name)
+		}
+		if forwarded {
+			if p.IP.TTL <= 1 {
+				return j.end("lost " + m.Name + " TTL")
+			}
+			p = p.Clone()
+			p.IP.TTL--
+		}
+		if a.Kind == nodestate.AddrEndpoint {
+			return m.enter(sim.In{Hook: sim.ToWorkload, IfIndex: a.IfIndex}), p, nil
+		}
+		hop, _ := m.Route(p.IP.Dst)
+		return m.enter(sim.In{Hook: sim.ToUplink, IfIndex: hop.IfIndex}), p, nil
+	}
+}
+
+func (m *Machine) nextHop(dst netip.Addr) netip.Addr {
+	if h, _ := m.Route(dst); h.Gateway.IsValid() {
+		return h.Gateway
+	}
+	return dst
+}
+
+// wire sends out of the uplink, to a neighbour.
+func (m *Machine) wire(next netip.Addr) leg {
+	if !slices.ContainsFunc(m.Subnets, func(p netip.Prefix) bool { return p.Contains(next) }) {
+		return func(j *Journey, _ *packet.Packet) (leg, *packet.Packet, error) {
+			return j.end(fmt.Sprintf("lost %s: next hop %s is not on its link", m.Name, next))
+		}
+	}
+	return m.world.deliver(next, m.MAC)
+}
+
+// deliver brings a frame to whoever owns an address on the switch.
+func (w *World) deliver(next netip.Addr, from packet.MAC) leg {
+	return func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error) {
+		p = p.Clone()
+		p.SrcMAC = from
+		for _, m := range w.machines {
+			if m.Addr == next {
+				p.DstMAC = m.MAC
+				return m.enter(sim.In{Hook: sim.FromUplink, IfIndex: Uplink}), p, nil
+			}
+		}
+		for name, a := range w.objects.hosts {
+			if a.Addr() == next {
+				return j.end("host:" + name)
+			}
+		}
+		for _, s := range w.subnets() {
+			if Gateway(s) == next {
+				return w.router(s), p, nil
+			}
+		}
+		return j.end("lost on the switch: nobody is " + next.String())
+	}
+}
+
+func (w *World) subnets() []netip.Prefix {
+	var all []netip.Prefix
+	for _, m := range w.machines {
+		all = append(all, m.Subnets...)
+	}
+	for _, h := range w.objects.hosts {
+		all = append(all, h.Masked())
+	}
+	return all
+}
+
+// router routes between the subnets and to the internet, where every public address arrives.
+func (w *World) router(from netip.Prefix) leg {
+	return func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error) {
+		if p.IP.TTL <= 1 {
+			return j.end("lost router TTL")
+		}
+		p = p.Clone()
+		p.IP.TTL--
+		for _, s := range w.subnets() {
+			if s.Contains(p.IP.Dst) {
+				return w.deliver(p.IP.Dst, macOf(Gateway(s))), p, nil
+			}
+		}
+		if p.IP.Dst.IsPrivate() {
+			next, _, err := j.end("lost router: no route to " + p.IP.Dst.String())
+			return next, p, err
+		}
+		next, _, err := j.end("internet")
+		return next, p, err
+	}
+}
+
+// decapsulate is the tunnel from one node to another's address.
+func (w *World) decapsulate(from *Machine, to netip.Addr) leg {
+	for _, m := range w.machines {
+		if m.Addr == to {
+			return m.enter(sim.In{Hook: sim.FromTunnel, IfIndex: TunnelDev, Source: from.Addr})
+		}
+	}
+	return func(j *Journey, _ *packet.Packet) (leg, *packet.Packet, error) {
+		return j.end("lost tunnel: no node is " + to.String())
+	}
+}
+
+// pod finds a pod that has an interface.
+func (w *World) pod(name string) (*Machine, *nodestate.Addr, netip.Addr, error) {
+	for _, m := range w.machines {
+		for addr, a := range m.State.Addrs {
+			if a.Kind == nodestate.AddrEndpoint && a.Owner.String() == name {
+				return m, &a, addr, nil
+			}
+		}
+	}
+	return nil, nil, netip.Addr{}, fmt.Errorf("no pod %s has an interface", name)
+}
+
+// origin is where a journey begins:
+//
+//	pod:<namespace>/<name>      from inside the pod
+//	node:<name>                 a process of the node, without connect-time balancing
+//	host:<name>[@<node>]        a host; @: its next hop is that node, whatever the destination
+//	internet                    by the router
+//	tunnel:<node>:<address>     out of the node's tunnel, sent by that outer address
+//	uplink:<node>:<mac>         a frame on the node's uplink with that source MAC address
+func (w *World) origin(from string, p *packet.Packet) (leg, error) {
+	kind, name, _ := strings.Cut(from, ":")
+	switch kind {
+	case "pod":
+		m, a, _, err := w.pod(name)
+		if err != nil {
+			return nil, err
+		}
+		return m.enter(sim.In{Hook: sim.FromWorkload, IfIndex: a.IfIndex}), nil
+	case "node":
+		if m := w.machines[name]; m != nil {
+			return m.stack(false), nil
+		}
+	case "host":
+		name, via, _ := strings.Cut(name, "@")
+		h, ok := w.objects.hosts[name]
+		if !ok {
+			break
+		}
+		if m := w.machines[via]; m != nil {
+			return w.deliver(m.Addr, macOf(h.Addr())), nil
+		}
+		if via == "" && h.Contains(p.IP.Dst) {
+			return w.deliver(p.IP.Dst, macOf(h.Addr())), nil
+		}
+		if via == "" {
+			return w.router(h.Masked()), nil
+		}
+	case "internet":
+		return w.router(netip.Prefix{}), nil
+	case "tunnel":
+		name, outer, _ := strings.Cut(name, ":")
+		src, err := netip.ParseAddr(outer)
+		if m := w.machines[name]; m != nil && err == nil {
+			return m.enter(sim.In{Hook: sim.FromTunnel, IfIndex: TunnelDev, Source: src}), nil
+		}
+	case "uplink":
+		name, _, _ := strings.Cut(name, ":")
+		if m := w.machines[name]; m != nil {
+			return m.enter(sim.In{Hook: sim.FromUplink, IfIndex: Uplink}), nil
+		}
+	}
+	return nil, fmt.Errorf("%q: no such origin", from)
+}
+
+// send lets a packet travel.
+func (w *World) send(from string, p *packet.Packet) (*Journey, error) {
+	if name, mac, ok := strings.Cut(strings.TrimPrefix(from, "uplink:"), ":"); ok && strings.HasPrefix(from, "uplink:") {
+		from = "uplink:" + name
+		if q, err := packet.Parse("frame type=0 smac=" + mac); err == nil {
+			p = p.Clone()
+			p.SrcMAC = q.SrcMAC
+		} else {
+			return nil, err
+		}
+	}
+	first, err := w.origin(from, p)
+	if err != nil {
+		return nil, err
+	}
+	return w.travel(first, p)
+}
+
+// connect lets a socket ask for an address.
+func (w *World) connect(from string, proto model.Protocol, dst netip.AddrPort) (netip.AddrPort, error) {
+	kind, name, _ := strings.Cut(from, ":")
+	s := sim.Socket{Cookie: 1, Proto: proto}
+	switch kind {
+	case "pod":
+		m, a, _, err := w.pod(name)
+		if err != nil {
+			return dst, err
+		}
+		s.Netns = uint64(a.IfIndex)
+		return m.carrier.Connect(s, dst)
+	case "node":
+		if m := w.machines[name]; m != nil {
+			return m.carrier.Connect(s, dst)
+		}
+	}
+	return dst, fmt.Errorf("%q: sockets are of pods and nodes", from)
+}
