@@ -17,39 +17,46 @@ import (
 )
 
 // TestDifferential lets random packets meet random states, which change under way: programs and oracle must
-// agree on every packet. A failure prints its seed; WEIR_SEED=<seed> runs that round alone, and
-// WEIR_DIFFERENTIAL=<duration> sets how long new rounds are begun (5s).
+// agree on every packet. It plays the same rounds each time, apart from what the programs themselves choose at
+// random; WEIR_DIFFERENTIAL=<duration> plays new rounds for so long, WEIR_SEED=<seed> one round, which a
+// failure has named.
 func TestDifferential(t *testing.T) {
 	r := newRunner(t)
+	seen := map[string]int{}
+	play := func(seed uint64) {
+		if err := playRandom(r, seed, seen); err != nil {
+			t.Fatalf("WEIR_SEED=%d: %v", seed, err)
+		}
+	}
 	if text := os.Getenv("WEIR_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 0, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := playRandom(r, seed, map[string]int{}); err != nil {
-			t.Fatal(err)
-		}
+		play(seed)
 		return
 	}
-	limit := 5 * time.Second
+	rounds := uint64(0)
 	if text := os.Getenv("WEIR_DIFFERENTIAL"); text != "" {
-		var err error
-		if limit, err = time.ParseDuration(text); err != nil {
+		limit, err := time.ParseDuration(text)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	first := uint64(time.Now().UnixNano())
-	rounds := uint64(0)
-	seen := map[string]int{}
-	for begin := time.Now(); time.Since(begin) < limit; rounds++ {
-		if err := playRandom(r, first+rounds, seen); err != nil {
-			t.Fatalf("WEIR_SEED=%d: %v", first+rounds, err)
+		first := uint64(time.Now().UnixNano())
+		for begin := time.Now(); time.Since(begin) < limit; rounds++ {
+			play(first + rounds)
 		}
+		t.Logf("%d rounds from seed %d: %v", rounds, first, seen)
+		return
 	}
-	t.Logf("%d rounds from seed %d: %v", rounds, first, seen)
+	for ; rounds < fixedRounds; rounds++ {
+		play(1 + rounds)
+	}
+	t.Logf("%d rounds: %v", rounds, seen)
 }
 
 const (
+	fixedRounds     = 32
 	packetsPerRound = 400
 	remembered      = 24 // lines that a failure shows, unless its seed was given
 )

@@ -2,8 +2,11 @@ package scenarios_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/weir-net/weir/internal/model"
@@ -199,6 +202,11 @@ func (r *crowd) rule() model.Rule {
 	return rule
 }
 
+// sortedNames are the keys of m in an order that a seed repeats.
+func sortedNames[V any](m map[model.Name]V) []model.Name {
+	return slices.SortedFunc(maps.Keys(m), func(a, b model.Name) int { return strings.Compare(a.String(), b.String()) })
+}
+
 // change changes something.
 func (r *crowd) change() {
 	switch r.IntN(8) {
@@ -209,14 +217,12 @@ func (r *crowd) change() {
 	case 2:
 		r.service()
 	case 3, 4:
-		for n := range r.c.Services {
-			r.endpoints(n)
-			break
+		if names := sortedNames(r.c.Services); len(names) > 0 {
+			r.endpoints(one(r, names...))
 		}
 	case 5:
-		for n := range r.c.Policies {
-			delete(r.c.Policies, n)
-			break
+		if names := sortedNames(r.c.Policies); len(names) > 0 {
+			delete(r.c.Policies, one(r, names...))
 		}
 	case 6:
 		p := *r.anyPod()

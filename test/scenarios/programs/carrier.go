@@ -175,12 +175,16 @@ func (c *carrier) Receive(in sim.In) (sim.Result, error) {
 	return got, differ(in, got, want)
 }
 
-// agreeOnDrop finds out whether the oracle drops too. What the programs chose before is written down nowhere
-// but in an affinity: any choice that ends the same way will do.
+// agreeOnDrop finds out whether the oracle drops too. A packet may be dropped after its flow began (TTL): then the
+// flow tells what was chosen. Else it is written down nowhere but in an affinity, and any choice that ends
+// the same way will do.
 func (c *carrier) agreeOnDrop(in sim.In, got sim.Result) error {
 	var first error
-	for i := 0; ; i++ {
-		c.choice = choice{set: c.set, layout: c.runner.layout, guess: i, guessing: true}
+	for i := -1; ; i++ {
+		c.choice = choice{set: c.set, layout: c.runner.layout, guess: max(i, 0), guessing: true}
+		if i < 0 && in.Packet.Kind != packet.Frame && in.Packet.Kind != packet.Error {
+			c.choice.read(in.Packet)
+		}
 		try := c.oracle.Clone()
 		err := differ(in, got, try.Receive(in))
 		if err == nil {
@@ -190,7 +194,7 @@ func (c *carrier) agreeOnDrop(in sim.In, got sim.Result) error {
 		if first == nil {
 			first = err
 		}
-		if i+1 >= c.choice.options {
+		if i+1 >= max(c.choice.options, 1) {
 			return first
 		}
 	}
