@@ -228,7 +228,12 @@ enum port_bit {
 	PORT_UDP_FRONTEND = 2,
 	PORT_TCP_HOST = 4, /* some backend on this node's own addresses has it */
 	PORT_UDP_HOST = 8,
+	PORT_SCTP_FRONTEND = 16,
+	PORT_SCTP_HOST = 64,
 };
+
+/* How far the bits of a protocol lie above those of TCP. */
+enum port_shift { PORT_UDP = 1, PORT_SCTP = 4 };
 
 struct port_bits {
 	__u8 bits[8];

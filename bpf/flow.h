@@ -23,6 +23,9 @@ static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, 
 	case IPPROTO_TCP:
 		return s->timeouts[state & STATE_CLOSING ? TIMEOUT_TCP_CLOSING :
 				   state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN];
+	case IPPROTO_SCTP:
+		return s->timeouts[state & STATE_CLOSING ? TIMEOUT_TCP_CLOSING :
+				   state & STATE_REPLIED ? TIMEOUT_OTHER : TIMEOUT_TCP_SYN];
 	case IPPROTO_UDP:
 		return s->timeouts[TIMEOUT_UDP];
 	case IPPROTO_ICMP:
@@ -80,7 +83,7 @@ __noinline int flow_pick_port(int must_change)
 	flow_partner(&w->rkey, &w->fwd, p->key.proto);
 	if (!must_change && flow_reply_free(w, p, s, now))
 		return DROP_NONE;
-	if (p->l4 != L4_TCP && p->l4 != L4_UDP && p->l4 != L4_ECHO_REQUEST)
+	if (!parse_has_ports(p) && p->l4 != L4_ECHO_REQUEST)
 		return must_change && flow_reply_free(w, p, s, now) ? DROP_NONE : DROP_NO_PORT;
 	range = (__u32)s->snat_max - s->snat_min + 1;
 	if (s->snat_max < s->snat_min)
@@ -124,7 +127,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	if (!w || !s)
 		return DROP_NO_BACKEND;
 	p = &w->pkt;
-	if ((p->l4 != L4_TCP && p->l4 != L4_UDP) || lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
+	if (!parse_has_ports(p) || lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
 		return DROP_NONE;
 	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
 	kind = b ? b->kind : ADDR_NONE;
@@ -249,7 +252,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
 			return -1;
 	}
-	if (p->l4 == L4_TCP && (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN &&
+	if (parse_connects(p) && (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN &&
 	    (svc || (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
 	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
 		return DROP_NO_FLOW;

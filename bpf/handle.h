@@ -107,7 +107,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	if ((f->flags & FLOW_CLAMP) && (p->tcp & TCP_SYN))
 		mss_clamp(skb, p);
 	if (half_open && ((f->flags & FLOW_REPLY) ||
-			  ((f->flags & FLOW_HAND_ON) && !(p->tcp & TCP_SYN) && p->l4 == L4_TCP))) {
+			  ((f->flags & FLOW_HAND_ON) && !(p->tcp & TCP_SYN) && parse_connects(p)))) {
 		flow_promote(p, f);
 		f = bpf_map_lookup_elem(&weir_flows, &p->key);
 		if (!f)
@@ -125,7 +125,7 @@ static __always_inline int handle_is_foreign(struct __sk_buff *skb, struct pkt *
 	struct addr_value *a, *b;
 	__u16 port;
 
-	if (p->l4 != L4_TCP && p->l4 != L4_UDP)
+	if (!parse_has_ports(p))
 		return 0;
 	if (p->hook != HOOK_FROM_UPLINK && p->hook != HOOK_TO_UPLINK)
 		return 0;

@@ -9,7 +9,7 @@
 #include "maps.h"
 #include "clock.h"
 
-/* Is the port (network byte order) ruled out as one that `tcp_bit`, or the bit after it for UDP, stands for? */
+/* Is the port (network byte order) ruled out as one that `tcp_bit`, or its like for UDP or SCTP, stands for? */
 static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u8 proto, __u8 tcp_bit)
 {
 	__u32 at = (__u16)(port << 8 | port >> 8);
@@ -21,7 +21,8 @@ static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u
 	p = bpf_map_lookup_elem(&weir_ports, &word);
 	if (!p)
 		return 0;
-	return !(p->bits[at & 7] & (proto == IPPROTO_UDP ? tcp_bit << 1 : tcp_bit));
+	return !(p->bits[at & 7] & (proto == IPPROTO_UDP ? tcp_bit << PORT_UDP :
+				    proto == IPPROTO_SCTP ? tcp_bit << PORT_SCTP : tcp_bit));
 }
 
 /* The service that answers at (addr, port, proto); `kind` is the kind of addr, and decides on node ports. */

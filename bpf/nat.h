@@ -34,6 +34,21 @@ static __always_inline void nat_ip_csum_add(struct iphdr *ip, __u32 diff)
 	ip->check = (__u16)~nat_fold((__u16)~ip->check + nat_fold(diff));
 }
 
+/* The ports of an SCTP packet whose header is readable, and its checksum, which covers no addresses. */
+static __always_inline int nat_sctp(struct __sk_buff *skb, const struct pkt *p, const struct flow_value *f)
+{
+	__u32 diff = (__u16)(p->key.sport ^ f->sport) | (__u32)(__u16)(p->key.dport ^ f->dport) << 16;
+	struct sctp_head *sctp = (void *)(long)skb->data + (p->l4_off & 0x7f);
+
+	if ((void *)(sctp + 1) > (void *)(long)skb->data_end)
+		return DROP_REWRITE;
+	sctp->source = f->sport;
+	sctp->dest = f->dport;
+	if (diff && sctp->checksum)
+		sctp->checksum ^= sctp_crc_change(diff, p->l4_len);
+	return DROP_NONE;
+}
+
 /* The packet gets f's addresses and ports. Returns 0 or the reason to drop. */
 static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
@@ -66,7 +81,8 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 		if (ports && ports != 0xffff && bpf_l4_csum_replace(skb, l4 + csum_off, 0, ports, flags))
 			return DROP_REWRITE;
 	}
-	if (parse_pull(skb, p->l4 == L4_NONE ? ETH_SIZE + sizeof(*ip) : l4 + 8))
+	if (parse_pull(skb, p->l4 == L4_NONE ? ETH_SIZE + sizeof(*ip) :
+			    l4 + (p->l4 == L4_SCTP ? sizeof(struct sctp_head) : 8)))
 		return DROP_REWRITE;
 	ip = (void *)(long)skb->data + ETH_SIZE;
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
@@ -82,6 +98,8 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 	if (p->l4 == L4_TCP || p->l4 == L4_UDP) {
 		at[0] = f->sport;
 		at[1] = f->dport;
+	} else if (p->l4 == L4_SCTP) {
+		return nat_sctp(skb, p, f);
 	} else if (p->l4 == L4_ECHO_REQUEST) {
 		at[2] = f->sport;
 	} else if (p->l4 == L4_ECHO_REPLY) {

@@ -12,6 +12,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include "abi.h"
+#include "sctp.h"
 
 enum hook {
 	HOOK_FROM_WORKLOAD,
@@ -50,7 +51,7 @@ struct icmp_head {
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-enum l4 { L4_NONE, L4_TCP, L4_UDP, L4_ECHO_REQUEST, L4_ECHO_REPLY, L4_ERROR };
+enum l4 { L4_NONE, L4_TCP, L4_UDP, L4_SCTP, L4_ECHO_REQUEST, L4_ECHO_REPLY, L4_ERROR };
 
 struct pkt {
 	struct flow_key key; /* L4_ERROR: of the quoted packet turned round */
@@ -61,12 +62,23 @@ struct pkt {
 	__u16 quoted_off; /* L4_ERROR: the quoted IP header */
 	__u8 hook; /* enum hook */
 	__u8 l4;   /* enum l4 */
-	__u8 tcp;  /* flags */
+	__u8 tcp;  /* flags; of SCTP, what stands for them */
 	__u8 ttl;
 	__u8 udp_csum; /* the UDP checksum is there */
 	__u8 missed; /* no established flow has this key */
-	__u8 pad[2];
+	__u16 l4_len; /* SCTP: bytes from its header to the end of the packet */
 };
+
+/* Does the packet's protocol open its connections, so that the first packet is known by its flags? */
+static __always_inline int parse_connects(const struct pkt *p)
+{
+	return p->l4 == L4_TCP || p->l4 == L4_SCTP;
+}
+
+static __always_inline int parse_has_ports(const struct pkt *p)
+{
+	return p->l4 == L4_TCP || p->l4 == L4_UDP || p->l4 == L4_SCTP;
+}
 
 #define ETH_SIZE ((__u32)sizeof(struct ethhdr))
 
@@ -186,6 +198,23 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 		p->key.dport = udp->dest;
 		p->udp_csum = udp->check != 0;
 		p->l4 = L4_UDP;
+		break;
+	}
+	case IPPROTO_SCTP: {
+		struct sctp_head *sctp;
+		__u8 chunk;
+
+		p->l4_len = len - ip->ihl * 4;
+		if (p->l4_len < sizeof(*sctp) || parse_pull(skb, l4 + sizeof(*sctp)))
+			return PARSED_MALFORMED;
+		sctp = (void *)(long)skb->data + (l4 & 0x7f);
+		if ((void *)(sctp + 1) > (void *)(long)skb->data_end)
+			return PARSED_MALFORMED;
+		p->key.sport = sctp->source;
+		p->key.dport = sctp->dest;
+		if (p->l4_len > sizeof(*sctp) && !bpf_skb_load_bytes(skb, l4 + sizeof(*sctp), &chunk, 1))
+			p->tcp = sctp_flags(chunk);
+		p->l4 = L4_SCTP;
 		break;
 	}
 	case IPPROTO_ICMP: {

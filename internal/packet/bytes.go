@@ -109,6 +109,12 @@ func (p *Packet) marshalL4() ([]byte, error) {
 		be.PutUint16(b[2:], p.DstPort)
 		be.PutUint16(b[4:], p.udpLength())
 		at = 6
+	case SCTP:
+		b = p.marshalSCTP()
+		if len(b) > 0xffff-ipLen {
+			return nil, fmt.Errorf("packet of %d bytes: more than 65535", len(b)+ipLen)
+		}
+		return b, nil
 	case Echo:
 		b = make([]byte, icmpLen, icmpLen+len(p.Payload))
 		b[0], b[1] = p.ICMPType, p.ICMPCode
@@ -249,6 +255,8 @@ func (p *Packet) unmarshalL4(b []byte) {
 		} else {
 			p.SumError = sumError(^p.sumL4(b))
 		}
+		return
+	case p.IP.Proto == ProtoSCTP && p.unmarshalSCTP(b):
 		return
 	case p.IP.Proto == ProtoICMP && p.unmarshalICMP(b):
 		return

@@ -1,8 +1,9 @@
 // Package packet is a small text form for packets and its translation to and from bytes: Ethernet with
-// IPv4 and TCP, UDP, ICMP echo, ICMP errors with the packet that they quote, or anything else as bytes.
+// IPv4 and TCP, UDP, SCTP, ICMP echo, ICMP errors with the packet that they quote, or anything else as bytes.
 //
 //	tcp 10.244.1.2:1234 > 10.96.0.1:80 S ttl=64
 //	udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 data="query"
+//	sctp 10.244.1.2:1234 > 10.96.0.1:80 INIT tag=0 ttl=64
 //	icmp 10.244.1.2 > 8.8.8.8 echo id=7 seq=1 ttl=64
 //	icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [udp 10.244.1.2:999 > 10.0.0.1:53 ttl=62]
 //	ip 10.0.0.1 > 10.0.0.2 proto=17 frag=1480+ data=0x00ff
@@ -24,6 +25,7 @@ const (
 	Frame Kind = iota // not IPv4, or IPv4 that does not parse: Type and Payload
 	TCP               // whole TCP segment
 	UDP               // whole UDP datagram
+	SCTP              // whole SCTP packet with a chunk at least
 	Echo              // ICMP echo request (type 8) or reply (type 0), RFC 792
 	Error             // ICMP destination unreachable, time exceeded, parameter problem (3, 11, 12), RFC 792
 	Other             // any other IPv4, and every fragment: Payload is all that follows the IP header
@@ -83,12 +85,16 @@ type Packet struct {
 	Kind           Kind
 	IP             IPv4
 
-	SrcPort, DstPort uint16 // TCP, UDP
+	SrcPort, DstPort uint16 // TCP, UDP, SCTP
 	Flags            uint8  // TCP
 	Reserved         uint8  // TCP: the four bits beside the data offset
 	Seq, Ack         uint32 // TCP
 	Window, Urgent   uint16 // TCP
 	Options          []byte // TCP; a multiple of 4, at most 40 bytes
+
+	Tag      uint32 // SCTP: verification tag
+	Chunk    uint8  // SCTP: type of the first chunk; Payload is all that follows the type
+	CRCError uint32 // SCTP: the checksum xor the right one
 
 	ICMPType, ICMPCode uint8  // Echo, Error
 	ID, EchoSeq        uint16 // Echo
@@ -96,7 +102,7 @@ type Packet struct {
 	Quote              *Quote // Error
 
 	UDPLength uint16 // UDP: the length field where it lies, 0 where it is right
-	NoSum     bool   // UDP: sent without a checksum
+	NoSum     bool   // UDP: sent without a checksum; SCTP: the checksum is 0, somebody computes it later
 	SumError  uint16 // as IP.SumError, for the checksum of TCP, UDP or ICMP
 	Payload   []byte
 }

@@ -16,6 +16,10 @@ func TestTextRoundTrip(t *testing.T) {
 		"udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 data=0x00ff",
 		"udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 nosum",
 		"udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 badipsum=0x0001 badsum=0x1234",
+		"sctp 10.244.1.2:999 > 10.96.0.10:53 INIT tag=5 ttl=64",
+		"sctp 10.244.1.2:999 > 10.96.0.10:53 DATA tag=9 ttl=64 badcrc=0x12345 data=0x0300070000",
+		"sctp 10.244.1.2:999 > 10.96.0.10:53 chunk77 ttl=64 nosum data=\"\"",
+		"icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [sctp 10.244.1.2:999 > 10.0.0.1:53 DATA tag=3 ttl=62]",
 		"icmp 10.244.1.2 > 8.8.8.8 echo seq=1 id=7 ttl=64",
 		"icmp 8.8.8.8 > 10.244.1.2 reply seq=1 id=7 ttl=64 smac=02:00:00:00:00:01 dmac=02:00:00:00:00:02",
 		"icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [udp 10.244.1.2:999 > 10.0.0.1:53 ttl=62]",
@@ -72,7 +76,8 @@ func TestBytes(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	for s, why := range map[string]string{
 		"":                                          "empty",
-		"sctp 1.1.1.1:1 > 2.2.2.2:2":                "not one of",
+		"dccp 1.1.1.1:1 > 2.2.2.2:2":                "not one of",
+		"sctp 1.1.1.1:1 > 2.2.2.2:2 HELLO":          "chunk",
 		"tcp 1.1.1.1:1 2.2.2.2:2":                   "missing",
 		"tcp 1.1.1.1 > 2.2.2.2:2":                   "not an ip:port",
 		"tcp [::1]:1 > 2.2.2.2:2":                   "not IPv4",
@@ -102,6 +107,7 @@ func TestRewrite(t *testing.T) {
 		{"icmp 10.0.0.1 > 10.0.0.2 echo id=10 ttl=9", "icmp 10.9.0.1 > 10.8.0.2 echo id=11 ttl=9"},
 		{"icmp 10.0.0.1 > 10.0.0.2 reply id=20 ttl=9", "icmp 10.9.0.1 > 10.8.0.2 reply id=21 ttl=9"},
 		{"udp 10.0.0.1:10 > 10.0.0.2:20 ttl=9 nosum", "udp 10.9.0.1:11 > 10.8.0.2:21 ttl=9 nosum"},
+		{"sctp 10.0.0.1:10 > 10.0.0.2:20 INIT tag=7 ttl=9 data=\"abcd\"", "sctp 10.9.0.1:11 > 10.8.0.2:21 INIT tag=7 ttl=9 data=\"abcd\""},
 		{"ip 10.0.0.1 > 10.0.0.2 proto=132 data=0x0102030405060708", "ip 10.9.0.1 > 10.8.0.2 proto=132 data=0x0102030405060708"},
 	} {
 		src, dst := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.8.0.2")
@@ -145,7 +151,7 @@ func TestWrongChecksumsStay(t *testing.T) {
 
 func FuzzUnmarshal(f *testing.F) {
 	for _, s := range []string{
-		"tcp 10.0.0.1:1 > 10.0.0.2:2 S data=\"x\"", "udp 10.0.0.1:1 > 10.0.0.2:2 ulen=3", "icmp 10.0.0.1 > 10.0.0.2 echo id=4",
+		"tcp 10.0.0.1:1 > 10.0.0.2:2 S data=\"x\"", "udp 10.0.0.1:1 > 10.0.0.2:2 ulen=3", "sctp 10.0.0.1:1 > 10.0.0.2:2 INIT tag=4", "icmp 10.0.0.1 > 10.0.0.2 echo id=4",
 		"icmp 10.0.0.1 > 10.244.1.2 error code=3 [udp 10.244.1.2:999 > 10.0.0.1:53]", "ip 10.0.0.1 > 10.0.0.2 proto=17 frag=8+ data=\"z\"",
 		"frame type=0x0800 data=0x45", "icmp 10.0.0.1 > 10.244.1.2 error code=3 [icmp 10.244.1.2 > 10.0.0.1 reply id=8]",
 	} {

@@ -2,12 +2,12 @@ package packet
 
 import "net/netip"
 
-// Ports returns the ports as a flow key has them: those of TCP and UDP; of an echo the identifier in the
+// Ports returns the ports as a flow key has them: those of TCP, UDP and SCTP; of an echo the identifier in the
 // place of the source port (request) or the destination port (reply); zeros for everything else,
 // fragments included.
 func (p *Packet) Ports() (src, dst uint16) {
 	switch {
-	case p.Kind == TCP || p.Kind == UDP:
+	case p.Kind == TCP || p.Kind == UDP || p.Kind == SCTP:
 		return p.SrcPort, p.DstPort
 	case p.Kind == Echo && p.ICMPType == 8:
 		return p.ID, 0
@@ -34,7 +34,7 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	was := p.IP
 	p.IP.Src, p.IP.Dst = src, dst
 	switch p.Kind {
-	case TCP, UDP:
+	case TCP, UDP, SCTP:
 		p.SrcPort, p.DstPort = sport, dport
 	case Echo:
 		p.ID = sport
@@ -42,6 +42,11 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 			p.ID = dport
 		}
 	case Other:
+		if p.IP.Proto == ProtoSCTP && !p.Fragment() && len(p.Payload) >= sctpLen {
+			p.Payload = clone(p.Payload)
+			rewriteSCTP(p.Payload, sport, dport)
+			return
+		}
 		at := map[uint8]int{ProtoTCP: 16, ProtoUDP: 6}[p.IP.Proto]
 		if at == 0 || p.Fragment() || len(p.Payload) < at+2 {
 			return
@@ -62,7 +67,7 @@ func (q *Quote) Ports() (src, dst uint16) { return ports(q.IP.Proto, q.L4) }
 
 func ports(proto uint8, l4 []byte) (src, dst uint16) {
 	switch proto {
-	case ProtoTCP, ProtoUDP:
+	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		return be.Uint16(l4[0:]), be.Uint16(l4[2:])
 	case ProtoICMP:
 		switch l4[0] {
@@ -82,7 +87,7 @@ func (q *Quote) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	q.IP.Src, q.IP.Dst = src, dst
 	l4 := clone(q.L4)
 	switch q.IP.Proto {
-	case ProtoTCP, ProtoUDP:
+	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		be.PutUint16(l4[0:], sport)
 		be.PutUint16(l4[2:], dport)
 	case ProtoICMP:

@@ -98,12 +98,14 @@ func parse(words []string) (*Packet, quoteExtra, error) {
 		p.Kind, p.IP.Proto, p.Window = TCP, ProtoTCP, defaultWindow
 	case "udp":
 		p.Kind, p.IP.Proto = UDP, ProtoUDP
+	case "sctp":
+		p.Kind, p.IP.Proto, p.Chunk = SCTP, ProtoSCTP, ChunkData
 	case "icmp":
 		p.Kind, p.IP.Proto = Echo, ProtoICMP
 	case "ip":
 		p.Kind = Other
 	default:
-		return nil, quoteExtra{}, fmt.Errorf("%q: not one of tcp, udp, icmp, ip, frame", words[0])
+		return nil, quoteExtra{}, fmt.Errorf("%q: not one of tcp, udp, sctp, icmp, ip, frame", words[0])
 	}
 	if p.Kind != Frame {
 		if len(rest) < 3 || rest[1] != ">" {
@@ -136,6 +138,9 @@ func parse(words []string) (*Packet, quoteExtra, error) {
 			return nil, extra, fmt.Errorf("%q: %w", w, err)
 		}
 	}
+	if p.Kind == SCTP && p.Payload == nil {
+		p.Payload = clone(chunkRest)
+	}
 	return p, extra, nil
 }
 
@@ -146,7 +151,7 @@ func (p *Packet) parseEnds(src, dst string) error {
 		port *uint16
 	}{{src, &p.IP.Src, &p.SrcPort}, {dst, &p.IP.Dst, &p.DstPort}} {
 		var err error
-		if p.Kind == TCP || p.Kind == UDP {
+		if p.Kind == TCP || p.Kind == UDP || p.Kind == SCTP {
 			var ap netip.AddrPort
 			ap, err = netip.ParseAddrPort(e.text)
 			*e.addr, *e.port = ap.Addr(), ap.Port()
@@ -211,9 +216,13 @@ func (p *Packet) parseBare(w string) error {
 	case w == "df" && p.Kind != Frame:
 		p.IP.DF = true
 		return nil
-	case w == "nosum" && p.Kind == UDP:
+	case w == "nosum" && (p.Kind == UDP || p.Kind == SCTP):
 		p.NoSum = true
 		return nil
+	case p.Kind == SCTP:
+		var err error
+		p.Chunk, err = parseChunk(w)
+		return err
 	case w == "none" && p.Kind == TCP:
 		return nil
 	case p.Kind != TCP:
@@ -273,7 +282,7 @@ func (f number) get() uint32 {
 }
 
 // order is the order in which String writes the numbers.
-var order = []string{"type", "code", "rest", "proto", "seq", "ack", "win", "urg", "res", "id", "ttl", "tos", "ipid", "ulen", "badipsum", "badsum"}
+var order = []string{"type", "code", "rest", "proto", "seq", "ack", "win", "urg", "res", "tag", "id", "ttl", "tos", "ipid", "ulen", "badipsum", "badsum", "badcrc"}
 
 // number returns the field of that name, nil where p's kind has none.
 func (p *Packet) number(key string) *number {
@@ -296,6 +305,10 @@ func (p *Packet) number(key string) *number {
 		return &number{p: &p.SumError, hex: true}
 	case key == "proto" && p.Kind == Other:
 		return &number{p: &p.IP.Proto, always: true}
+	case key == "tag" && p.Kind == SCTP:
+		return &number{p: &p.Tag}
+	case key == "badcrc" && p.Kind == SCTP:
+		return &number{p: &p.CRCError, hex: true}
 	case key == "ulen" && p.Kind == UDP:
 		return &number{p: &p.UDPLength}
 	case key == "code" && icmp:
@@ -375,8 +388,8 @@ func (p *Packet) words() []string {
 	switch p.Kind {
 	case Frame:
 		add("frame")
-	case TCP, UDP:
-		add(map[Kind]string{TCP: "tcp", UDP: "udp"}[p.Kind], netip.AddrPortFrom(p.IP.Src, p.SrcPort).String(), ">", netip.AddrPortFrom(p.IP.Dst, p.DstPort).String())
+	case TCP, UDP, SCTP:
+		add(map[Kind]string{TCP: "tcp", UDP: "udp", SCTP: "sctp"}[p.Kind], netip.AddrPortFrom(p.IP.Src, p.SrcPort).String(), ">", netip.AddrPortFrom(p.IP.Dst, p.DstPort).String())
 	case Echo:
 		add("icmp", p.IP.Src.String(), ">", p.IP.Dst.String(), map[uint8]string{8: "echo", 0: "reply"}[p.ICMPType])
 	case Error:
@@ -386,6 +399,9 @@ func (p *Packet) words() []string {
 	}
 	if p.Kind == TCP {
 		add(FlagText(p.Flags))
+	}
+	if p.Kind == SCTP {
+		add(chunkText(p.Chunk))
 	}
 	for _, key := range order {
 		f := p.number(key)
@@ -407,18 +423,26 @@ func (p *Packet) words() []string {
 		text string
 	}{
 		{p.IP.DF && p.Kind != Frame, "df"},
-		{p.NoSum && p.Kind == UDP, "nosum"},
+		{p.NoSum && (p.Kind == UDP || p.Kind == SCTP), "nosum"},
 		{p.SrcMAC != MAC{}, "smac=" + p.SrcMAC.String()},
 		{p.DstMAC != MAC{}, "dmac=" + p.DstMAC.String()},
 		{len(p.IP.Options) > 0 && p.Kind != Frame, "ipopts=0x" + hex.EncodeToString(p.IP.Options)},
 		{len(p.Options) > 0 && p.Kind == TCP, "opts=0x" + hex.EncodeToString(p.Options)},
-		{len(p.Payload) > 0 && p.Kind != Error, "data=" + formatData(p.Payload)},
+		{p.hasData(), "data=" + formatData(p.Payload)},
 	} {
 		if f.on {
 			add(f.text)
 		}
 	}
 	return w
+}
+
+// hasData: must the text mention the payload?
+func (p *Packet) hasData() bool {
+	if p.Kind == SCTP {
+		return !bytes.Equal(p.Payload, chunkRest)
+	}
+	return len(p.Payload) > 0 && p.Kind != Error
 }
 
 // FlagText writes TCP flags as tcpdump does: S, S., F., P., R; none for no flag.
@@ -490,6 +514,8 @@ func (q *Quote) guess() *Packet {
 		p.Kind, p.Window, p.Seq = TCP, defaultWindow, be.Uint32(q.L4[4:])
 	case q.IP.Proto == ProtoUDP:
 		p.Kind = UDP
+	case q.IP.Proto == ProtoSCTP:
+		p.Kind, p.Tag, p.Payload = SCTP, be.Uint32(q.L4[4:]), clone(chunkRest)
 	case q.IP.Proto == ProtoICMP && (q.L4[0] == 0 || q.L4[0] == 8):
 		p.Kind, p.ICMPType, p.ICMPCode = Echo, q.L4[0], q.L4[1]
 		p.ID, p.EchoSeq = be.Uint16(q.L4[4:]), be.Uint16(q.L4[6:])

@@ -3,7 +3,6 @@ package sim
 import (
 	"net/netip"
 
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
@@ -46,7 +45,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex) {
 		return nil, nil
 	}
-	if k.proto == model.ProtocolTCP && !opening && (lb.found || isolated(a) || isolated(b)) {
+	if connects(k.proto) && !opening && (lb.found || isolated(a) || isolated(b)) {
 		return nil, &dropped{reason: reason.NoFlow, rule: fwd.rule}
 	}
 
@@ -130,8 +129,7 @@ func (n *Node) pickPort(in In, k flowKey, fwd *flow, must bool) bool {
 		return true
 	}
 	p := in.Packet
-	hasPort := k.proto == model.ProtocolTCP || k.proto == model.ProtocolUDP || p.Kind == packet.Echo && p.ICMPType == 8
-	if !hasPort {
+	if !hasPorts(k.proto) && !(p.Kind == packet.Echo && p.ICMPType == 8) {
 		return must && n.replyFree(k, fwd)
 	}
 	first, last := n.state.Settings.SNATFirst, n.state.Settings.SNATLast

@@ -78,6 +78,13 @@ func (n *Node) expired(f *flow, proto model.Protocol) bool {
 		default:
 			limit = t.TCPSynSent
 		}
+	case model.ProtocolSCTP:
+		switch {
+		case f.closing:
+			limit = t.TCPClosing
+		case !f.replied:
+			limit = t.TCPSynSent
+		}
 	case model.ProtocolUDP:
 		limit = t.UDP
 	case model.ProtocolICMP:
@@ -129,11 +136,8 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 // touch notes what a packet tells about its flow: that it lives, that it is answered, that it ends.
 func (n *Node) touch(f *flow, k flowKey, p *packet.Packet, half bool) {
 	f.seen = n.opts.Now()
-	flags := uint8(0)
-	if k.proto == model.ProtocolTCP {
-		flags = p.TCPFlags()
-	}
-	if half && (f.reply || f.handOn && k.proto == model.ProtocolTCP && flags&packet.SYN == 0) {
+	flags := lifeFlags(p)
+	if half && (f.reply || f.handOn && connects(k.proto) && flags&packet.SYN == 0) {
 		n.establish(f, k)
 	}
 	if f.reply && !f.replied {
@@ -153,6 +157,36 @@ func (n *Node) touch(f *flow, k flowKey, p *packet.Packet, half bool) {
 			other.closing = true
 		}
 	}
+}
+
+// connects: does the protocol open its connections?
+func connects(proto model.Protocol) bool {
+	return proto == model.ProtocolTCP || proto == model.ProtocolSCTP
+}
+
+// hasPorts: are the protocol's ports those of Services?
+func hasPorts(proto model.Protocol) bool { return proto == model.ProtocolUDP || connects(proto) }
+
+// lifeFlags are the TCP flags of a segment; for SCTP, those that say what its first chunk says.
+func lifeFlags(p *packet.Packet) uint8 {
+	switch {
+	case p.Kind == packet.Error:
+	case p.IP.Proto == packet.ProtoTCP:
+		return p.TCPFlags()
+	case p.Kind == packet.SCTP:
+		switch p.Chunk {
+		case packet.ChunkInit:
+			return packet.SYN
+		case packet.ChunkInitAck:
+			return packet.SYN | packet.ACK
+		case packet.ChunkShutdown, packet.ChunkShutdownAck:
+			return packet.FIN | packet.ACK
+		case packet.ChunkAbort, packet.ChunkShutdownComplete:
+			return packet.RST | packet.ACK
+		}
+		return packet.ACK
+	}
+	return 0
 }
 
 // establish moves both entries to the established ones.

@@ -53,7 +53,7 @@ func (n *Node) frontend(dst netip.Addr, port uint16, proto model.Protocol) (s no
 
 // foreign tells the host's own traffic by its ports: what it rules out need not be looked for.
 func (n *Node) foreign(in In, k flowKey) bool {
-	if k.proto != model.ProtocolTCP && k.proto != model.ProtocolUDP || in.Packet.Kind == packet.Error {
+	if !hasPorts(k.proto) || in.Packet.Kind == packet.Error {
 		return false
 	}
 	for f := range n.state.Frontends {
@@ -86,7 +86,7 @@ func (n *Node) hostBackend(proto model.Protocol, port uint16) bool {
 
 // balance finds the service of a packet, if any, and chooses its backend.
 func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
-	if in.Hook == ToWorkload || k.proto != model.ProtocolTCP && k.proto != model.ProtocolUDP || in.Packet.Kind == packet.Error {
+	if in.Hook == ToWorkload || !hasPorts(k.proto) || in.Packet.Kind == packet.Error {
 		return balanced{}, nil
 	}
 	s, nodePort, ok := n.frontend(k.dst, k.dport, k.proto)

@@ -223,6 +223,10 @@ func shapeOf(p *packet.Packet) shape {
 			if n < 8 {
 				return shapeMalformed
 			}
+		case packet.ProtoSCTP:
+			if n < 12 {
+				return shapeMalformed
+			}
 		case packet.ProtoICMP:
 			// an error that parsed would be one
 			if n < 8 || p.Payload[0] == 3 || p.Payload[0] == 11 || p.Payload[0] == 12 {
@@ -300,7 +304,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	if (f == nil || half) && n.foreign(in, key) {
 		return Result{Action: Pass, Packet: p}, nil
 	}
-	opening := !isError && key.proto == model.ProtocolTCP && p.TCPFlags()&(packet.SYN|packet.ACK) == packet.SYN
+	opening := !isError && connects(key.proto) && lifeFlags(p)&(packet.SYN|packet.ACK) == packet.SYN
 	if f != nil && !n.usable(f, in, key, opening) {
 		f = nil
 	}

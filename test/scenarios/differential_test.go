@@ -217,7 +217,7 @@ func (d *differential) anyAddr() netip.Addr {
 }
 
 func (d *differential) port() uint16 {
-	return one[uint16](d.crowd, 80, 80, 53, 53, 8080, 5353, 30000, 30001, 30002, 30003, 1000, 1001, 1002, 4789, 20000, 20001)
+	return one[uint16](d.crowd, 80, 80, 53, 53, 29, 8080, 5353, 3929, 30000, 30001, 30002, 30003, 1000, 1001, 1002, 4789, 20000, 20001)
 }
 
 func (d *differential) flags() uint8 {
@@ -252,7 +252,9 @@ func (d *differential) packet() *packet.Packet {
 		p.Payload[3] = uint8(d.IntN(80))
 	case 4, 5:
 		p.Kind, p.IP.Proto, p.ICMPType, p.ID = packet.Echo, packet.ProtoICMP, one[uint8](d.crowd, 8, 8, 8, 0), one[uint16](d.crowd, 7, 8)
-	case 6, 7, 8, 9, 10:
+	case 6, 7:
+		d.sctp(p)
+	case 8, 9, 10, 11:
 		p.Kind, p.IP.Proto, p.SrcPort, p.DstPort, p.NoSum = packet.UDP, packet.ProtoUDP, d.port(), d.port(), d.chance(10)
 	default:
 		p.Kind, p.IP.Proto, p.SrcPort, p.DstPort, p.Flags, p.Window = packet.TCP, packet.ProtoTCP, d.port(), d.port(), d.flags(), 512
@@ -266,13 +268,34 @@ func (d *differential) packet() *packet.Packet {
 	return p
 }
 
+func (d *differential) chunk() uint8 {
+	return one[uint8](d.crowd, packet.ChunkInit, packet.ChunkInit, packet.ChunkInit, packet.ChunkInitAck, packet.ChunkData, packet.ChunkData,
+		packet.ChunkAbort, packet.ChunkShutdown, packet.ChunkShutdownAck, packet.ChunkShutdownComplete, packet.ChunkCookieEcho, 77)
+}
+
+func (d *differential) sctp(p *packet.Packet) {
+	p.Kind, p.IP.Proto, p.SrcPort, p.DstPort, p.Chunk, p.NoSum = packet.SCTP, packet.ProtoSCTP, d.port(), d.port(), d.chunk(), d.chance(10)
+	p.Payload = make([]byte, d.IntN(3*d.IntN(400)+3))
+	for i := range p.Payload {
+		p.Payload[i] = uint8(d.IntN(256))
+	}
+	if d.chance(5) && !p.NoSum {
+		p.CRCError = 1 << d.IntN(32)
+	}
+}
+
 // request is the beginning of something sensible: a pod, the node or a client asks a service, a node port or
 // a pod.
 func (d *differential) request() *packet.Packet {
 	p := &packet.Packet{Type: packet.TypeIPv4, Kind: packet.TCP, Flags: packet.SYN, IP: packet.IPv4{Proto: packet.ProtoTCP, TTL: 64}}
 	port := uint16(80)
-	if d.chance(50) {
+	switch d.IntN(5) {
+	case 0, 1:
 		p.Kind, p.Flags, p.IP.Proto, port = packet.UDP, 0, packet.ProtoUDP, 53
+	case 2:
+		p.Flags, port = 0, 29
+		d.sctp(p)
+		p.Chunk = packet.ChunkInit
 	}
 	p.IP.Src = one(d.crowd, one(d.crowd, localPods...), one(d.crowd, localPods...), ownAddr, one(d.crowd, otherPods...), one(d.crowd, outside...), one(d.crowd, outside...))
 	p.SrcPort = 1000 + uint16(d.IntN(4))
@@ -298,6 +321,9 @@ func (d *differential) answer(p *packet.Packet) *packet.Packet {
 	}
 	if a.Kind == packet.TCP {
 		a.Flags = one(d.crowd, d.flags(), packet.ACK, packet.SYN|packet.ACK)
+	}
+	if a.Kind == packet.SCTP {
+		a.Chunk = d.chunk()
 	}
 	if d.chance(25) {
 		return a

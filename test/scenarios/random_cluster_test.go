@@ -113,9 +113,11 @@ func (r *crowd) service() {
 	i := r.IntN(len(clusterIP))
 	n := model.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)}
 	s := &model.Service{Name: n, ClusterIPs: []netip.Addr{clusterIP[i]}, Ports: []model.ServicePort{
-		{Name: "t", Protocol: model.ProtocolTCP, Port: 80}, {Name: "u", Protocol: model.ProtocolUDP, Port: 53}}}
+		{Name: "t", Protocol: model.ProtocolTCP, Port: 80}, {Name: "u", Protocol: model.ProtocolUDP, Port: 53}, {Name: "s", Protocol: model.ProtocolSCTP, Port: 29}}}
 	if r.chance(60) {
-		s.Ports[0].NodePort, s.Ports[1].NodePort = 30000+uint16(i), 30000+uint16(i)
+		for p := range s.Ports {
+			s.Ports[p].NodePort = 30000 + uint16(i)
+		}
 	}
 	if r.chance(30) {
 		s.ExternalIPs = []netip.Addr{one(r, otherVIPs...)}
@@ -132,7 +134,8 @@ func (r *crowd) service() {
 
 func (r *crowd) endpoints(svc model.Name) {
 	s := &model.EndpointSlice{Name: model.Name{Namespace: svc.Namespace, Name: svc.Name + "-1"}, Service: svc, Ports: []model.EndpointPort{
-		{Name: "t", Protocol: model.ProtocolTCP, Port: 8080}, {Name: "u", Protocol: model.ProtocolUDP, Port: one[uint16](r, 5353, 5353, 4789)}}}
+		{Name: "t", Protocol: model.ProtocolTCP, Port: 8080}, {Name: "u", Protocol: model.ProtocolUDP, Port: one[uint16](r, 5353, 5353, 4789)},
+		{Name: "s", Protocol: model.ProtocolSCTP, Port: 3929}}}
 	for range r.IntN(4) {
 		e := model.ServiceEndpoint{Ready: true, Serving: true}
 		switch r.IntN(8) {
@@ -196,6 +199,7 @@ func (r *crowd) rule() model.Rule {
 		rule.Ports = append(rule.Ports, one(r,
 			model.PortRange{Protocol: model.ProtocolTCP, First: first, Last: first},
 			model.PortRange{Protocol: model.ProtocolUDP, First: first, Last: first + 700},
+			model.PortRange{Protocol: model.ProtocolSCTP, First: 3000, Last: 4000},
 			model.PortRange{Protocol: model.ProtocolTCP, Named: "web"},
 			model.PortRange{First: 0, Last: 65535}))
 	}

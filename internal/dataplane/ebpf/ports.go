@@ -26,9 +26,9 @@ type ports struct {
 const (
 	portWords       = 8192
 	portTCPFrontend = 1
-	portUDPFrontend = 2
 	portTCPHost     = 4
-	portUDPHost     = 8
+	portShiftUDP    = 1
+	portShiftSCTP   = 4
 )
 
 func newPorts(m *ebpf.Map, writes *uint64) *ports { return &ports{m: m, writes: writes} }
@@ -63,11 +63,13 @@ func (p *ports) desire(s *nodestate.State) {
 	}
 }
 
-// set sets a TCP bit, or the bit after it for UDP. Other protocols are not told apart by port.
+// set sets a TCP bit, or its like for UDP or SCTP. Other protocols are not told apart by port.
 func (p *ports) set(port uint16, proto model.Protocol, bit uint8) {
 	switch proto {
 	case model.ProtocolUDP:
-		bit <<= 1
+		bit <<= portShiftUDP
+	case model.ProtocolSCTP:
+		bit <<= portShiftSCTP
 	case model.ProtocolTCP:
 	default:
 		return

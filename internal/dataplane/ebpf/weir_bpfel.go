@@ -161,7 +161,7 @@ type weirScratch struct {
 		Ttl       uint8
 		UdpCsum   uint8
 		Missed    uint8
-		Pad       [2]uint8
+		L4Len     uint16
 	}
 	Fwd    weirFlowValue
 	Rev    weirFlowValue

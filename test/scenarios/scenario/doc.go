@@ -11,7 +11,8 @@
 //
 //	send FROM PACKET              a packet starts (FROM: see World.origin; PACKET: see package packet)
 //	again [WORD...]               the last packet that send or again sent, with these words replaced
-//	reply [WORD...]               whoever got the last packet answers it; for TCP with ACK unless flags are given
+//	reply [WORD...]               whoever got the last packet answers it; for TCP with ACK unless flags are given,
+//	                              for SCTP with DATA unless a chunk is named
 //	error FROM ADDR WORD...       FROM reports, with source ADDR, an ICMP error that quotes the last packet as it arrived
 //	arrives AT [PATTERN]          where the last packet ended (AT as FROM; * matches any text), and how it looks:
 //	                              every word of PATTERN must be one of the packet's, * matching any text

@@ -195,7 +195,7 @@ func (p *player) travel(from string, build func() (*packet.Packet, error)) error
 	return err
 }
 
-// with replaces words of a packet's text: key=value by key, everything else as TCP flags.
+// with replaces words of a packet's text: key=value by key, everything else as TCP flags or SCTP chunk.
 func with(p *packet.Packet, replace []string) (*packet.Packet, error) {
 	words, err := packet.Words(p.String())
 	if err != nil {
@@ -203,7 +203,7 @@ func with(p *packet.Packet, replace []string) (*packet.Packet, error) {
 	}
 	for _, r := range replace {
 		key, _, keyed := strings.Cut(r, "=")
-		if !keyed && p.Kind == packet.TCP {
+		if !keyed && (p.Kind == packet.TCP || p.Kind == packet.SCTP && r != "nosum") {
 			words[4] = r
 			continue
 		}
@@ -224,10 +224,13 @@ func with(p *packet.Packet, replace []string) (*packet.Packet, error) {
 func answer(p *packet.Packet, words []string) (*packet.Packet, error) {
 	var text string
 	switch p.Kind {
-	case packet.TCP, packet.UDP:
+	case packet.TCP, packet.UDP, packet.SCTP:
 		proto, flags := "udp", ""
-		if p.Kind == packet.TCP {
+		switch p.Kind {
+		case packet.TCP:
 			proto, flags = "tcp", " ."
+		case packet.SCTP:
+			proto, flags = "sctp", " DATA"
 		}
 		text = fmt.Sprintf("%s %s > %s%s", proto, netip.AddrPortFrom(p.IP.Dst, p.DstPort), netip.AddrPortFrom(p.IP.Src, p.SrcPort), flags)
 	case packet.Echo:
