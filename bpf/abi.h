@@ -7,11 +7,9 @@
 #define WEIR_ABI_H
 
 #include <linux/types.h>
+#include "addr.h"
 
-#define WEIR_ABI 1
-
-/* The address type of the family that the programs are compiled for. */
-typedef __be32 ip_addr;
+#define WEIR_ABI 2
 
 /* Bits of skb->mark that Weir uses; the rest belong to others. */
 #define MARK_MASK 0x0ff00000u
@@ -112,10 +110,16 @@ struct live_key {
 	struct backend backend; /* flags 0 */
 };
 
+/* Who asks for a service: an address, or, where none is known, the netns cookie of a socket (low word first). */
+struct client {
+	ip_addr addr;
+	__u32 netns[2];
+};
+
 /* map weir_affinity: LRU hash struct affinity_key -> struct affinity_value */
 struct affinity_key {
 	struct svc_key svc;
-	__u64 client; /* ip_addr in the low half; a netns cookie with the top bit set where the address is not known */
+	struct client client;
 };
 
 struct affinity_value {
@@ -276,7 +280,7 @@ struct link_key {
 
 /* map weir_sockets: LRU hash struct sock_key -> struct sock_value; what a socket asked for, by what it got */
 struct sock_key {
-	__u64 cookie;
+	__u32 cookie[2]; /* low word first */
 	ip_addr addr;
 	__be16 port;
 	__u16 proto;
@@ -301,14 +305,20 @@ struct drop_value {
 	__u64 bytes;
 };
 
-_Static_assert(sizeof(struct addr_value) == 40, "addr_value");
-_Static_assert(sizeof(struct svc_key) == 8, "svc_key");
-_Static_assert(sizeof(struct backend_key) == 12, "backend_key");
-_Static_assert(sizeof(struct live_key) == 16, "live_key");
+/* What a structure grows by for each address that it holds. */
+#define ADDR_MORE ((ADDR_WORDS - 1) * 4)
+
+_Static_assert(sizeof(ip_addr) == 4 + ADDR_MORE && _Alignof(ip_addr) == 4, "ip_addr");
+_Static_assert(sizeof(struct addr_value) == (40 + ADDR_MORE + 7) / 8 * 8, "addr_value");
+_Static_assert(sizeof(struct svc_key) == 8 + ADDR_MORE, "svc_key");
+_Static_assert(sizeof(struct backend_key) == 12 + ADDR_MORE, "backend_key");
+_Static_assert(sizeof(struct live_key) == 16 + 2 * ADDR_MORE, "live_key");
+_Static_assert(sizeof(struct affinity_key) == 20 + 2 * ADDR_MORE, "affinity_key");
+_Static_assert(sizeof(struct sock_key) == 16 + ADDR_MORE, "sock_key");
 _Static_assert(sizeof(struct policy_key) == 24, "policy_key");
 _Static_assert(sizeof(struct policy_value) == 12, "policy_value");
-_Static_assert(sizeof(struct flow_key) == 16, "flow_key");
-_Static_assert(sizeof(struct flow_value) == 64, "flow_value");
-_Static_assert(sizeof(struct settings) == 80, "settings");
+_Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
+_Static_assert(sizeof(struct flow_value) == 64 + 5 * ADDR_MORE, "flow_value");
+_Static_assert(sizeof(struct settings) == (80 + ADDR_MORE + 7) / 8 * 8, "settings");
 
 #endif

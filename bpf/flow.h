@@ -65,7 +65,7 @@ static __always_inline int flow_reply_free(struct scratch *w, const struct pkt *
 		f = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
 	if (!f || flow_expired(f, s, p->key.proto, now) || (f->state & STATE_CLOSING))
 		return 1;
-	return f->saddr == p->key.daddr && f->daddr == p->key.saddr && f->sport == p->key.dport &&
+	return addr_same(&f->saddr, &p->key.daddr) && addr_same(&f->daddr, &p->key.saddr) && f->sport == p->key.dport &&
 	       f->dport == p->key.sport;
 }
 
@@ -121,6 +121,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	struct svc_value *v;
 	__u8 scope = SCOPE_ALL, kind;
 	int node_port, tunnel;
+	struct client client = {};
 	struct backend be;
 	struct pkt *p;
 
@@ -131,7 +132,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		return DROP_NONE;
 	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
 	kind = b ? b->kind : ADDR_NONE;
-	v = lb_find(p->key.daddr, p->key.dport, p->key.proto, kind, &node_port);
+	v = lb_find(&p->key.daddr, p->key.dport, p->key.proto, kind, &node_port);
 	if (!v)
 		return DROP_NONE;
 	w->fwd.svc = v->id;
@@ -140,7 +141,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		if (kind == ADDR_NODE && node_port) {
 			scope = SCOPE_LOCAL;
 			w->via = b->node;
-		} else if (!node_port && p->tunnel_src) {
+		} else if (!node_port && !addr_is_none(&p->tunnel_src)) {
 			scope = SCOPE_LOCAL;
 			w->via = p->tunnel_src;
 		} else if (!node_port) {
@@ -155,12 +156,13 @@ __noinline int flow_balance(struct __sk_buff *skb)
 			}
 		}
 	}
-	if (lb_choose(v, scope, p->key.saddr, &be))
+	client.addr = p->key.saddr;
+	if (lb_choose(v, scope, &client, &be))
 		return scope == SCOPE_LOCAL ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
 	w->fwd.backend = be;
 	if (scope == SCOPE_ALL && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL)) {
-		w->hand_on = route_home(be.addr, &tunnel);
-		if (w->hand_on) {
+		w->hand_on = route_home(&be.addr, &tunnel);
+		if (!addr_is_none(&w->hand_on)) {
 			w->fwd.flags |= FLOW_HAND_ON;
 			w->fwd.action = tunnel ? ACT_TUNNEL : ACT_NEIGH;
 			return DROP_NONE;
@@ -174,9 +176,8 @@ __noinline int flow_balance(struct __sk_buff *skb)
 /* The way back of a new flow. */
 static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, struct settings *s, struct scratch *w)
 {
-	ip_addr via = w->via;
+	int via = !addr_is_none(&w->via);
 	struct addr_value *a;
-	int ret;
 
 	if (p->hook == HOOK_TO_WORKLOAD || p->hook == HOOK_TO_UPLINK) {
 		w->rev.action = ACT_PASS;
@@ -185,20 +186,19 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 	if (via && (s->flags & SET_DSR)) {
 		w->rev.flags |= FLOW_DSR;
 		w->fwd.flags |= FLOW_DSR;
-		return route_fib(skb, p->key.daddr, p->key.saddr, &w->rev);
+		return route_fib(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 	}
 	if (via) {
-		a = bpf_map_lookup_elem(&weir_addrs, &via);
+		a = bpf_map_lookup_elem(&weir_addrs, &w->via);
 		w->rev.flags |= FLOW_VIA_NODE;
-		ret = route_node(skb, via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
-		return ret;
+		return route_node(skb, &w->via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
 	}
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
-	if (p->tunnel_src && a && a->kind == ADDR_NODE) {
+	if (!addr_is_none(&p->tunnel_src) && a && a->kind == ADDR_NODE) {
 		w->rev.flags |= FLOW_VIA_NODE;
-		return route_node(skb, p->tunnel_src, 1, &w->rev);
+		return route_node(skb, &p->tunnel_src, 1, &w->rev);
 	}
-	return route_to(skb, p->key.daddr, p->key.saddr, &w->rev);
+	return route_to(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 }
 
 /* Begins a flow: fills scratch.fwd and .rev and writes both. Returns 0 to go on with scratch.fwd, a drop reason
@@ -209,13 +209,13 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	struct settings *s = settings_get();
 	struct addr_value *a, *b;
 	__u32 now = clock_now();
-	int ret, snat = 0, from_outside, svc;
+	int ret, snat = 0, from_outside, hand_on, svc;
 	struct pkt *p;
 
 	if (!w || !s)
 		return DROP_NO_ROUTE;
 	p = &w->pkt;
-	w->via = w->hand_on = 0;
+	w->via = w->hand_on = addr_none();
 	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
 	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
 	__builtin_memset(&w->rev, 0, sizeof(w->rev));
@@ -241,6 +241,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			return ret;
 	}
 	svc = w->fwd.svc.proto;
+	hand_on = !addr_is_none(&w->hand_on);
 	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
 	/* A Service must not lead a pod to a node's VXLAN device: translated, its packet would come from a node. */
 	if (svc && p->hook == HOOK_FROM_WORKLOAD && p->l4 == L4_UDP && w->fwd.dport == s->tunnel_port && b &&
@@ -257,8 +258,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
 		return DROP_NO_FLOW;
 
-	if (w->hand_on) {
-		ret = route_node(skb, w->hand_on, w->fwd.action == ACT_TUNNEL, &w->fwd);
+	if (hand_on) {
+		ret = route_node(skb, &w->hand_on, w->fwd.action == ACT_TUNNEL, &w->fwd);
 		if (ret)
 			return ret;
 		w->rev.flags |= FLOW_HAND_ON;
@@ -266,7 +267,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			w->fwd.flags |= FLOW_CLAMP;
 	} else {
 		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) || (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
-			ret = policy_judge(p->key.saddr, w->fwd.daddr, p->key.proto, w->fwd.dport);
+			ret = policy_judge(w, &p->key.saddr, &w->fwd.daddr, p->key.proto, w->fwd.dport);
 			if (w->rule)
 				w->fwd.rule = w->rule;
 			if (ret)
@@ -275,7 +276,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (p->hook == HOOK_TO_WORKLOAD) {
 			w->fwd.action = ACT_PASS;
 		} else {
-			ret = route_known(skb, p->key.saddr, w->fwd.daddr, b, &w->fwd);
+			ret = route_known(skb, &p->key.saddr, &w->fwd.daddr, b, &w->fwd);
 			if (ret) {
 				w->fwd.rule = 0;
 				return ret;
@@ -284,10 +285,10 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (w->fwd.action == ACT_NEIGH) {
 			if (p->hook == HOOK_FROM_WORKLOAD)
 				snat = a && (a->flags & ADDR_NAT_OUTGOING) && !(b && b->kind == ADDR_POD) &&
-				       !route_find(w->fwd.daddr);
+				       !route_find(&w->fwd.daddr);
 			else if (from_outside && svc)
 				snat = 1; /* a backend on no node must answer to us */
-		} else if (svc && p->hook == HOOK_FROM_WORKLOAD && w->fwd.daddr == p->key.saddr) {
+		} else if (svc && p->hook == HOOK_FROM_WORKLOAD && addr_same(&w->fwd.daddr, &p->key.saddr)) {
 			snat = 1; /* a pod refuses packets from its own address */
 		}
 		if (snat) {
@@ -298,14 +299,14 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	ret = flow_pick_port(snat);
 	if (ret)
 		return ret;
-	if (w->fwd.saddr != p->key.saddr || w->fwd.daddr != p->key.daddr || w->fwd.sport != p->key.sport ||
+	if (!addr_same(&w->fwd.saddr, &p->key.saddr) || !addr_same(&w->fwd.daddr, &p->key.daddr) || w->fwd.sport != p->key.sport ||
 	    w->fwd.dport != p->key.dport) {
 		w->fwd.flags |= FLOW_REWRITE;
 		w->rev.flags |= FLOW_REWRITE;
 	}
 
 	w->rev.flags |= FLOW_REPLY;
-	if (w->via && p->tunnel_src)
+	if (!addr_is_none(&w->via) && !addr_is_none(&p->tunnel_src))
 		w->rev.flags |= FLOW_CLAMP;
 	w->rev.saddr = p->key.daddr;
 	w->rev.daddr = p->key.saddr;
@@ -314,7 +315,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->rev.rule = w->fwd.rule;
 	w->rev.svc = w->fwd.svc;
 	w->rev.backend = w->fwd.backend;
-	if (b && b->kind == ADDR_ENDPOINT && !w->hand_on)
+	if (b && b->kind == ADDR_ENDPOINT && !hand_on)
 		w->rev.iif = b->ifindex;
 	if (a && a->kind == ADDR_HOST) {
 		w->fwd.flags |= FLOW_FROM_HOST;
@@ -355,9 +356,9 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	w->fwd.rule = 0;
 	if (!(f->flags & FLOW_HAND_ON)) {
 		if (f->flags & FLOW_REPLY)
-			ret = policy_judge(f->daddr, p->key.saddr, p->key.proto, p->key.sport);
+			ret = policy_judge(w, &f->daddr, &p->key.saddr, p->key.proto, p->key.sport);
 		else
-			ret = policy_judge(p->key.saddr, f->daddr, p->key.proto, f->dport);
+			ret = policy_judge(w, &p->key.saddr, &f->daddr, p->key.proto, f->dport);
 		rule = w->rule;
 		w->fwd.rule = rule;
 		if (ret)
@@ -365,7 +366,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	}
 	if (!(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON | FLOW_DSR)) && f->action != ACT_PASS &&
 	    p->hook != HOOK_TO_WORKLOAD) {
-		ret = route_to(skb, f->saddr, f->daddr, &way);
+		ret = route_to(skb, &f->saddr, &f->daddr, &way);
 		if (ret) {
 			w->fwd.rule = 0;
 			return ret;

@@ -12,19 +12,19 @@
 #include "drop.h"
 #include "route.h"
 
-static __always_inline void forward_trace(struct __sk_buff *skb, __u32 action, __u32 ifindex, __u32 nexthop, __u32 rule)
+static __always_inline void forward_trace(struct __sk_buff *skb, __u32 action, __u32 ifindex, const ip_addr *nexthop, __u32 rule)
 {
 	if (trace_enabled) {
 		skb->cb[0] = 1 + action;
 		skb->cb[1] = ifindex;
-		skb->cb[2] = nexthop;
+		skb->cb[2] = nexthop ? nexthop->w[0] : 0;
 		skb->cb[3] = rule;
 	}
 }
 
 static __always_inline int forward_pass(struct __sk_buff *skb)
 {
-	forward_trace(skb, ACT_PASS, 0, 0, 0);
+	forward_trace(skb, ACT_PASS, 0, NULL, 0);
 	return TC_ACT_OK;
 }
 
@@ -74,17 +74,14 @@ static __always_inline int forward_to_host(struct __sk_buff *skb, struct setting
 	return bpf_redirect(s->host_ifindex, BPF_F_INGRESS);
 }
 
-static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings *s, ip_addr node)
+static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings *s, const ip_addr *node)
 {
-	struct bpf_tunnel_key key = {
-		.tunnel_id = s->vni,
-		.remote_ipv4 = bpf_ntohl(node),
-		.tunnel_ttl = 64,
-	};
+	struct bpf_tunnel_key key = { .tunnel_id = s->vni, .tunnel_ttl = 64 };
 
 	if (!s->tunnel_ifindex)
 		return drop_packet(skb, DROP_NO_ROUTE, 0);
-	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX))
+	nat_outer(&key, node);
+	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX | PARSE_TUNNEL_FLAGS))
 		return drop_packet(skb, DROP_REWRITE, 0);
 	forward_mark(skb);
 	return bpf_redirect(s->tunnel_ifindex, 0);
@@ -106,11 +103,11 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 			return drop_packet(skb, ret, 0);
 	}
 	if (p->hook == HOOK_TO_WORKLOAD) {
-		forward_trace(skb, ACT_PASS, 0, 0, f->rule);
+		forward_trace(skb, ACT_PASS, 0, NULL, f->rule);
 		return TC_ACT_OK;
 	}
 	forward_trace(skb, f->action, f->action == ACT_PASS ? 0 : f->ifindex,
-		      f->action == ACT_NEIGH || f->action == ACT_TUNNEL ? f->nexthop : 0, f->rule);
+		      f->action == ACT_NEIGH || f->action == ACT_TUNNEL ? &f->nexthop : NULL, f->rule);
 	switch (f->action) {
 	case ACT_LOCAL:
 		ret = forward_headers(skb, !host, f->mac);
@@ -122,8 +119,9 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 		}
 		return bpf_redirect_peer(f->ifindex, 0);
 	case ACT_NEIGH: {
-		struct bpf_redir_neigh nh = { .nh_family = AF_INET, .ipv4_nh = f->nexthop };
+		struct bpf_redir_neigh nh = { .nh_family = ADDR_AF };
 
+		addr_store(nh.ipv6_nh, &f->nexthop); /* a union with the IPv4 field */
 		ret = forward_headers(skb, !host, NULL);
 		if (ret)
 			return drop_packet(skb, ret, 0);
@@ -134,7 +132,7 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 		ret = forward_headers(skb, !host, NULL);
 		if (ret)
 			return drop_packet(skb, ret, 0);
-		return forward_tunnel(skb, s, f->nexthop);
+		return forward_tunnel(skb, s, &f->nexthop);
 	}
 	/* An answer that a host process gets from the Service's address: it comes in by weir0, where reverse-path
 	 * checks expect it. A pod's interface has no address of its own: even loose checks fail there. */

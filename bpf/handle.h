@@ -154,9 +154,9 @@ static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p)
 	return handle_slow(skb);
 }
 
-static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, ip_addr tunnel_src)
+static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, const ip_addr *tunnel_src)
 {
-	struct pkt p = { .hook = hook, .tunnel_src = tunnel_src };
+	struct pkt p = { .hook = hook, .tunnel_src = tunnel_src ? *tunnel_src : addr_none() };
 	struct settings *s;
 	struct flow_value *f;
 	__u32 now, limit;

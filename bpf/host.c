@@ -5,7 +5,7 @@
 SEC("tc")
 int weir_from_uplink(struct __sk_buff *skb)
 {
-	return handle_packet(skb, HOOK_FROM_UPLINK, 0);
+	return handle_packet(skb, HOOK_FROM_UPLINK, NULL);
 }
 
 SEC("tc")
@@ -13,5 +13,5 @@ int weir_to_uplink(struct __sk_buff *skb)
 {
 	if ((skb->mark & MARK_MASK) == MARK_DONE)
 		return forward_pass(skb);
-	return handle_packet(skb, HOOK_TO_UPLINK, 0);
+	return handle_packet(skb, HOOK_TO_UPLINK, NULL);
 }

@@ -26,15 +26,15 @@ static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u
 }
 
 /* The service that answers at (addr, port, proto); `kind` is the kind of addr, and decides on node ports. */
-static __always_inline struct svc_value *lb_find(ip_addr addr, __be16 port, __u8 proto, __u8 kind, int *node_port)
+static __always_inline struct svc_value *lb_find(const ip_addr *addr, __be16 port, __u8 proto, __u8 kind, int *node_port)
 {
-	struct svc_key key = { .addr = addr, .port = port, .proto = proto };
+	struct svc_key key = { .addr = *addr, .port = port, .proto = proto };
 	struct svc_value *v = bpf_map_lookup_elem(&weir_services, &key);
 
 	*node_port = 0;
 	if (v || (kind != ADDR_HOST && kind != ADDR_NODE))
 		return v;
-	key.addr = 0;
+	key.addr = addr_none();
 	v = bpf_map_lookup_elem(&weir_services, &key);
 	if (v && (v->flags & SVC_LOCAL_FRONTEND) && kind == ADDR_NODE)
 		return NULL;
@@ -51,15 +51,15 @@ static __always_inline int lb_is_live(const struct svc_key *id, const struct bac
 	return bpf_map_lookup_elem(&weir_live, &key) != NULL;
 }
 
-static __always_inline int lb_is_here(ip_addr addr)
+static __always_inline int lb_is_here(const ip_addr *addr)
 {
-	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &addr);
+	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, addr);
 
 	return a && (a->kind == ADDR_ENDPOINT || a->kind == ADDR_HOST);
 }
 
 /* Chooses a backend of v among all, or among this node's. 0 = chosen, -1 = there is none. */
-static __noinline int lb_choose(struct svc_value *v, __u8 scope, __u64 client, struct backend *out)
+static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct client *client, struct backend *out)
 {
 	struct backend_key key = {};
 	struct affinity_key akey = {};
@@ -68,17 +68,17 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, __u64 client, s
 	struct backend *b;
 	__u32 count, now = clock_now();
 
-	if (!v || !out || !s)
+	if (!v || !client || !out || !s)
 		return -1;
 	count = scope == SCOPE_LOCAL ? v->local : v->count;
 	if (!count)
 		return -1;
 	if (v->affinity) {
 		akey.svc = v->id;
-		akey.client = client;
+		akey.client = *client;
 		av = bpf_map_lookup_elem(&weir_affinity, &akey);
 		if (av && (__u64)(now - av->seen) * 1000 <= (__u64)v->affinity * s->per_second &&
-		    lb_is_live(&v->id, &av->backend) && (scope == SCOPE_ALL || lb_is_here(av->backend.addr))) {
+		    lb_is_live(&v->id, &av->backend) && (scope == SCOPE_ALL || lb_is_here(&av->backend.addr))) {
 			*out = av->backend;
 			if (av->seen != now)
 				av->seen = now;

@@ -49,6 +49,12 @@ static __always_inline int nat_sctp(struct __sk_buff *skb, const struct pkt *p, 
 	return DROP_NONE;
 }
 
+/* The other end of the tunnel. */
+static __always_inline void nat_outer(struct bpf_tunnel_key *key, const ip_addr *node)
+{
+	key->remote_ipv4 = bpf_ntohl(node->w[0]);
+}
+
 /* The packet gets f's addresses and ports. Returns 0 or the reason to drop. */
 static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
@@ -60,7 +66,7 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 	if (!p || !f)
 		return DROP_REWRITE;
 	l4 = p->l4_off & 0x7f;
-	addrs = nat_diff32(p->key.saddr, f->saddr) + nat_diff32(p->key.daddr, f->daddr);
+	addrs = nat_diff32(p->key.saddr.w[0], f->saddr.w[0]) + nat_diff32(p->key.daddr.w[0], f->daddr.w[0]);
 	ports = nat_diff16(p->key.sport, f->sport) + nat_diff16(p->key.dport, f->dport);
 	if (p->l4 == L4_TCP) {
 		csum_off = offsetof(struct tcphdr, check);
@@ -87,9 +93,9 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 	ip = (void *)(long)skb->data + ETH_SIZE;
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
 		return DROP_REWRITE;
-	nat_ip_csum_add(ip, nat_diff32(p->key.saddr, f->saddr) + nat_diff32(p->key.daddr, f->daddr));
-	ip->saddr = f->saddr;
-	ip->daddr = f->daddr;
+	nat_ip_csum_add(ip, nat_diff32(p->key.saddr.w[0], f->saddr.w[0]) + nat_diff32(p->key.daddr.w[0], f->daddr.w[0]));
+	ip->saddr = f->saddr.w[0];
+	ip->daddr = f->daddr.w[0];
 	if (p->l4 == L4_NONE)
 		return DROP_NONE;
 	at = (void *)(long)skb->data + l4;
@@ -114,7 +120,7 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 	__u32 off, l4, quoted_l4, diff;
 	struct iphdr ip, in;
 	__be16 ports[4];
-	ip_addr saddr;
+	__be32 saddr;
 
 	if (!p || !f)
 		return DROP_REWRITE;
@@ -128,9 +134,9 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 
 	/* Inside: the quoted packet went the other way, so its source is what f makes of the destination. The
 	 * inner header's checksum is mended, so its words together add nothing to the ICMP checksum. */
-	nat_ip_csum_add(&in, nat_diff32(in.saddr, f->daddr) + nat_diff32(in.daddr, f->saddr));
-	in.saddr = f->daddr;
-	in.daddr = f->saddr;
+	nat_ip_csum_add(&in, nat_diff32(in.saddr, f->daddr.w[0]) + nat_diff32(in.daddr, f->saddr.w[0]));
+	in.saddr = f->daddr.w[0];
+	in.daddr = f->saddr.w[0];
 	diff = 0;
 	if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP || p->key.proto == IPPROTO_SCTP) {
 		diff = nat_diff16(ports[0], f->dport) + nat_diff16(ports[1], f->sport);
@@ -153,10 +159,10 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 		return DROP_REWRITE;
 
 	/* Outside: whoever reports stays, unless it is the other end itself. */
-	saddr = ip.saddr == p->key.saddr ? f->saddr : ip.saddr;
-	nat_ip_csum_add(&ip, nat_diff32(ip.saddr, saddr) + nat_diff32(ip.daddr, f->daddr));
+	saddr = ip.saddr == p->key.saddr.w[0] ? f->saddr.w[0] : ip.saddr;
+	nat_ip_csum_add(&ip, nat_diff32(ip.saddr, saddr) + nat_diff32(ip.daddr, f->daddr.w[0]));
 	ip.saddr = saddr;
-	ip.daddr = f->daddr;
+	ip.daddr = f->daddr.w[0];
 	return bpf_skb_store_bytes(skb, ETH_SIZE, &ip, sizeof(ip), 0) ? DROP_REWRITE : DROP_NONE;
 }
 

@@ -10,14 +10,14 @@ int weir_from_tunnel(struct __sk_buff *skb)
 	struct addr_value *a;
 	ip_addr src;
 
-	if (!s || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0))
+	if (!s || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), PARSE_TUNNEL_FLAGS))
 		return drop_packet(skb, DROP_TUNNEL_SOURCE, 0);
-	src = bpf_htonl(key.remote_ipv4);
+	parse_outer(&src, &key);
 	a = bpf_map_lookup_elem(&weir_addrs, &src);
 	if (!a || a->kind != ADDR_NODE || key.tunnel_id != s->vni)
 		return drop_packet(skb, DROP_TUNNEL_SOURCE, 0);
 	/* The inner Ethernet addresses mean nothing. */
 	if (skb->pkt_type != 0 /* PACKET_HOST */)
 		bpf_skb_change_type(skb, 0);
-	return handle_packet(skb, HOOK_FROM_TUNNEL, src);
+	return handle_packet(skb, HOOK_FROM_TUNNEL, &src);
 }

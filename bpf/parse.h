@@ -57,7 +57,7 @@ struct pkt {
 	struct flow_key key; /* L4_ERROR: of the quoted packet turned round */
 	ip_addr saddr; /* of the packet itself */
 	ip_addr daddr;
-	ip_addr tunnel_src; /* outer source, 0 = did not come through the tunnel */
+	ip_addr tunnel_src; /* outer source, none = did not come through the tunnel */
 	__u16 l4_off; /* from the start of the frame */
 	__u16 quoted_off; /* L4_ERROR: the quoted IP header */
 	__u8 hook; /* enum hook */
@@ -94,6 +94,15 @@ static __always_inline int parse_pull(struct __sk_buff *skb, __u32 need)
 	return (void *)(long)skb->data + need <= (void *)(long)skb->data_end ? 0 : -1;
 }
 
+/* Whether a tunnel's outer addresses are IPv6: flags of bpf_skb_get_tunnel_key and bpf_skb_set_tunnel_key. */
+#define PARSE_TUNNEL_FLAGS 0
+
+/* The outer source of a packet that came out of the tunnel; the helper gives IPv4 in host byte order. */
+static __always_inline void parse_outer(ip_addr *src, const struct bpf_tunnel_key *key)
+{
+	src->w[0] = bpf_htonl(key->remote_ipv4);
+}
+
 /* The ports of a packet that an ICMP error quotes: only eight bytes after its IP header are certain. */
 static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p)
 {
@@ -111,8 +120,8 @@ static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p)
 	l4 = off + q.ip.ihl * 4;
 	if (bpf_skb_load_bytes(skb, l4, ports, sizeof(ports)))
 		return PARSED_MALFORMED;
-	p->key.saddr = q.ip.daddr;
-	p->key.daddr = q.ip.saddr;
+	p->key.saddr.w[0] = q.ip.daddr;
+	p->key.daddr.w[0] = q.ip.saddr;
 	p->key.proto = q.ip.protocol;
 	p->key.sport = 0;
 	p->key.dport = 0;
@@ -157,8 +166,8 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 		return PARSED_MALFORMED;
 	if (ip->version != 4 || ip->ihl < 5 || len < ip->ihl * 4)
 		return PARSED_MALFORMED;
-	p->saddr = p->key.saddr = ip->saddr;
-	p->daddr = p->key.daddr = ip->daddr;
+	p->saddr.w[0] = p->key.saddr.w[0] = ip->saddr;
+	p->daddr.w[0] = p->key.daddr.w[0] = ip->daddr;
 	p->key.proto = ip->protocol;
 	p->key.sport = 0;
 	p->key.dport = 0;

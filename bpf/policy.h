@@ -12,10 +12,10 @@
 #include "reasons.h"
 
 /* Look-up 1: the peer class of an address. */
-static __always_inline __u64 policy_class(ip_addr addr)
+static __always_inline __u64 policy_class(const ip_addr *addr)
 {
-	struct prefix_key pk = { .len = 32, .addr = addr };
-	__u64 *class = bpf_map_lookup_elem(&weir_peers, &addr);
+	struct prefix_key pk = { .len = ADDR_BITS, .addr = *addr };
+	__u64 *class = bpf_map_lookup_elem(&weir_peers, addr);
 
 	if (!class)
 		class = bpf_map_lookup_elem(&weir_peer_cidrs, &pk);
@@ -33,17 +33,19 @@ static __always_inline __u8 policy_proto_bit(__u8 proto)
 	return 0;
 }
 
-/* Look-up 2. Returns 1 = allowed; scratch.rule, when an entry matched, is the deciding rule. */
-__noinline int policy_verdict(__u64 set, ip_addr peer, __u8 proto, __be16 dport)
+/* Look-up 2 for scratch.judged.peer. Returns 1 = allowed; scratch.rule, when an entry matched, is the deciding rule. */
+__noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 {
 	struct scratch *w = scratch_get();
-	struct policy_key key = { .set = set, .peer = policy_class(peer), .head = 1 };
-	struct policy_value *head = bpf_map_lookup_elem(&weir_policy, &key);
+	struct policy_key key = { .set = set, .head = 1 };
+	struct policy_value *head;
 	__u16 port = bpf_ntohs(dport);
 	__u32 lens;
 
 	if (!w)
 		return 0;
+	key.peer = policy_class(&w->judged.peer);
+	head = bpf_map_lookup_elem(&weir_policy, &key);
 	if (!head && key.peer) {
 		key.peer = 0;
 		head = bpf_map_lookup_elem(&weir_policy, &key);
@@ -72,9 +74,9 @@ __noinline int policy_verdict(__u64 set, ip_addr peer, __u8 proto, __be16 dport)
 	return head->allow;
 }
 
-/* Judges a flow by its original direction: addresses after translation of the destination, before that
- * of the source. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
-__noinline int policy_judge(ip_addr src, ip_addr dst, __u8 proto, __be16 dport)
+/* Judges the flow scratch.judged by its original direction: addresses after translation of the destination, before
+ * that of the source. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
+__noinline int policy_flow(__u8 proto, __be16 dport)
 {
 	struct scratch *w = scratch_get();
 	struct addr_value *a, *b;
@@ -82,21 +84,30 @@ __noinline int policy_judge(ip_addr src, ip_addr dst, __u8 proto, __be16 dport)
 	if (!w)
 		return DROP_POLICY_INGRESS;
 	w->rule = 0;
-	if (src == dst)
+	if (addr_same(&w->judged.src, &w->judged.dst))
 		return DROP_NONE;
-	a = bpf_map_lookup_elem(&weir_addrs, &src);
-	b = bpf_map_lookup_elem(&weir_addrs, &dst);
+	a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
+	b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
 	if (a && a->kind == ADDR_ENDPOINT && a->egress_set) {
 		w->rule = a->egress_rule;
-		if (!policy_verdict(a->egress_set, dst, proto, dport))
+		w->judged.peer = w->judged.dst;
+		if (!policy_verdict(a->egress_set, proto, dport))
 			return DROP_POLICY_EGRESS;
 	}
 	if (b && b->kind == ADDR_ENDPOINT && b->ingress_set && !(a && a->kind == ADDR_HOST)) {
 		w->rule = b->ingress_rule;
-		if (!policy_verdict(b->ingress_set, src, proto, dport))
+		w->judged.peer = w->judged.src;
+		if (!policy_verdict(b->ingress_set, proto, dport))
 			return DROP_POLICY_INGRESS;
 	}
 	return DROP_NONE;
+}
+
+static __always_inline int policy_judge(struct scratch *w, const ip_addr *src, const ip_addr *dst, __u8 proto, __be16 dport)
+{
+	w->judged.src = *src;
+	w->judged.dst = *dst;
+	return policy_flow(proto, dport);
 }
 
 #endif

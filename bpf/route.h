@@ -8,29 +8,27 @@
 #include "maps.h"
 #include "reasons.h"
 
-#define AF_INET 2
-
 /* What the routes say of an address: flags, 0 when no prefix holds it. */
-static __always_inline struct route_value *route_find(ip_addr dst)
+static __always_inline struct route_value *route_find(const ip_addr *dst)
 {
-	struct prefix_key key = { .len = 32, .addr = dst };
+	struct prefix_key key = { .len = ADDR_BITS, .addr = *dst };
 
 	return bpf_map_lookup_elem(&weir_routes, &key);
 }
 
 /* The kernel's own routing (bpf_fib_lookup): gateway, or dst when it is on-link. */
-static __noinline int route_fib(struct __sk_buff *skb, ip_addr src, ip_addr dst, struct flow_value *f)
+static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst, struct flow_value *f)
 {
 	struct settings *s = settings_get();
 	struct bpf_fib_lookup fib = {};
 	long ret;
 
-	if (!f || !s)
+	if (!src || !dst || !f || !s)
 		return DROP_NO_ROUTE;
-	fib.family = AF_INET;
+	fib.family = ADDR_AF;
 	fib.ifindex = skb->ifindex;
-	fib.ipv4_src = src;
-	fib.ipv4_dst = dst;
+	addr_store(fib.ipv6_src, src); /* a union with the IPv4 fields */
+	addr_store(fib.ipv6_dst, dst);
 	ret = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 	/* A missing neighbour entry is found by bpf_redirect_neigh. */
 	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
@@ -39,25 +37,25 @@ static __noinline int route_fib(struct __sk_buff *skb, ip_addr src, ip_addr dst,
 		return DROP_NO_ROUTE;
 	f->action = ACT_NEIGH;
 	f->ifindex = fib.ifindex;
-	f->nexthop = fib.ipv4_dst;
+	addr_load(&f->nexthop, fib.ipv6_dst);
 	return DROP_NONE;
 }
 
 /* To the node `node`, or to what lives there. */
-static __always_inline int route_node(struct __sk_buff *skb, ip_addr node, int tunnel, struct flow_value *f)
+static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node, int tunnel, struct flow_value *f)
 {
 	struct settings *s = settings_get();
 
 	if (!tunnel)
-		return route_fib(skb, s ? s->node : 0, node, f);
+		return s ? route_fib(skb, &s->node, node, f) : DROP_NO_ROUTE;
 	f->action = ACT_TUNNEL;
 	f->ifindex = 0;
-	f->nexthop = node;
+	f->nexthop = *node;
 	return DROP_NONE;
 }
 
 /* The way to dst, of which weir_addrs says a (NULL: nothing). Returns 0 or the reason to drop. */
-static __always_inline int route_known(struct __sk_buff *skb, ip_addr src, ip_addr dst, const struct addr_value *a,
+static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst, const struct addr_value *a,
 				       struct flow_value *f)
 {
 	struct route_value *r;
@@ -73,42 +71,42 @@ static __always_inline int route_known(struct __sk_buff *skb, ip_addr src, ip_ad
 			__builtin_memcpy(f->mac, a->mac, 6);
 			return DROP_NONE;
 		case ADDR_POD:
-			return route_node(skb, a->node, a->flags & ADDR_TUNNEL, f);
+			return route_node(skb, &a->node, a->flags & ADDR_TUNNEL, f);
 		}
 		return route_fib(skb, src, dst, f);
 	}
 	r = route_find(dst);
 	if (r) {
 		if (r->flags & ROUTE_REMOTE)
-			return route_node(skb, r->node, r->flags & ROUTE_TUNNEL, f);
+			return route_node(skb, &r->node, r->flags & ROUTE_TUNNEL, f);
 		return r->flags & ROUTE_LOCAL ? DROP_NO_ENDPOINT : DROP_NO_ROUTE;
 	}
 	return route_fib(skb, src, dst, f);
 }
 
-static __noinline int route_to(struct __sk_buff *skb, ip_addr src, ip_addr dst, struct flow_value *f)
+static __noinline int route_to(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst, struct flow_value *f)
 {
-	if (!f)
+	if (!src || !dst || !f)
 		return DROP_NO_ROUTE;
-	return route_known(skb, src, dst, bpf_map_lookup_elem(&weir_addrs, &dst), f);
+	return route_known(skb, src, dst, bpf_map_lookup_elem(&weir_addrs, dst), f);
 }
 
-/* The node where an address lives; 0 when it lives here or on no node. */
-static __always_inline ip_addr route_home(ip_addr dst, int *tunnel)
+/* The node where an address lives; none when it lives here or on no node. */
+static __always_inline ip_addr route_home(const ip_addr *dst, int *tunnel)
 {
-	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &dst);
+	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, dst);
 	struct route_value *r;
 
 	*tunnel = 0;
 	if (a) {
 		if (a->kind != ADDR_NODE && a->kind != ADDR_POD)
-			return 0;
+			return addr_none();
 		*tunnel = !(a->flags & ADDR_SAME_LINK);
 		return a->node;
 	}
 	r = route_find(dst);
 	if (!r || !(r->flags & ROUTE_REMOTE))
-		return 0;
+		return addr_none();
 	*tunnel = !(r->flags & ROUTE_SAME_LINK);
 	return r->node;
 }

@@ -16,7 +16,12 @@ struct scratch {
 	struct flow_key okey;
 	ip_addr via;     /* flow_balance: the node by which answers go back */
 	ip_addr hand_on; /* flow_balance: the node that the packet is handed on to */
-	__u32 rule;      /* policy_judge: that decided */
+	struct {         /* policy_flow: the flow that it judges */
+		ip_addr src;
+		ip_addr dst;
+		ip_addr peer; /* policy_verdict: the other end */
+	} judged;
+	__u32 rule;      /* policy_flow: that decided */
 	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */
 };
 MAP(weir_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch, 1, 0);

@@ -11,14 +11,34 @@
 #define SOCK_ALLOW 1
 #define SOCK_REFUSE 0
 
-static __always_inline __u64 sock_client(__u64 netns, const struct settings *s)
+static __always_inline void sock_client(struct client *c, __u64 netns, const struct settings *s)
 {
 	ip_addr *addr;
 
-	if (netns == s->host_netns)
-		return s->node;
+	if (netns == s->host_netns) {
+		c->addr = s->node;
+		return;
+	}
 	addr = bpf_map_lookup_elem(&weir_clients, &netns);
-	return addr ? *addr : netns | 1ull << 63;
+	if (addr) {
+		c->addr = *addr;
+		return;
+	}
+	c->netns[0] = (__u32)netns;
+	c->netns[1] = (__u32)(netns >> 32);
+}
+
+static __always_inline void sock_cookie(struct sock_key *key, struct bpf_sock_addr *ctx)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+
+	key->cookie[0] = (__u32)cookie;
+	key->cookie[1] = (__u32)(cookie >> 32);
+}
+
+static __always_inline int sock_is_loopback(const ip_addr *addr)
+{
+	return (addr->w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
 /* Translates *addr, *port where they name a Service. Returns what the hook must return. */
@@ -30,6 +50,7 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	struct addr_value *a;
 	struct svc_value *v;
 	struct backend be = {};
+	struct client client = {};
 	__u64 netns;
 	int tcp, node_port, on_host;
 
@@ -42,21 +63,22 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	on_host = netns == s->host_netns;
 	a = bpf_map_lookup_elem(&weir_addrs, addr);
 	if (!tcp && !(s->flags & SET_CTLB_UDP) &&
-	    !(on_host && (s->flags & SET_CTLB_TCP) && ((a && a->kind == ADDR_HOST) || (*addr & 0xff) == 127)))
+	    !(on_host && (s->flags & SET_CTLB_TCP) && ((a && a->kind == ADDR_HOST) || sock_is_loopback(addr))))
 		return SOCK_ALLOW;
-	if ((*addr & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000) && !on_host)
+	if (sock_is_loopback(addr) && !on_host)
 		return SOCK_ALLOW;
-	v = lb_find(*addr, *port, ctx->protocol, a ? a->kind : ADDR_NONE, &node_port);
+	v = lb_find(addr, *port, ctx->protocol, a ? a->kind : ADDR_NONE, &node_port);
 	if (!v)
 		return SOCK_ALLOW;
-	if (lb_choose(v, SCOPE_ALL, sock_client(netns, s), &be)) {
+	sock_client(&client, netns, s);
+	if (lb_choose(v, SCOPE_ALL, &client, &be)) {
 		if (can_set_retval)
 			bpf_set_retval(-ECONNREFUSED);
 		return SOCK_REFUSE;
 	}
-	if (be.addr == *addr && be.port == *port)
+	if (addr_same(&be.addr, addr) && be.port == *port)
 		return SOCK_ALLOW;
-	key.cookie = bpf_get_socket_cookie(ctx);
+	sock_cookie(&key, ctx);
 	key.addr = be.addr;
 	key.port = be.port;
 	key.proto = ctx->protocol;
@@ -75,7 +97,7 @@ static __always_inline int sock_restore(struct bpf_sock_addr *ctx, ip_addr *addr
 	struct sock_key key = { .addr = *addr, .port = *port, .proto = ctx->protocol };
 	struct sock_value *val;
 
-	key.cookie = bpf_get_socket_cookie(ctx);
+	sock_cookie(&key, ctx);
 	val = bpf_map_lookup_elem(&weir_sockets, &key);
 	if (!val)
 		return 0;
@@ -86,12 +108,12 @@ static __always_inline int sock_restore(struct bpf_sock_addr *ctx, ip_addr *addr
 
 static __always_inline int sock_forth4(struct bpf_sock_addr *ctx)
 {
-	ip_addr addr = ctx->user_ip4;
+	ip_addr addr = { { ctx->user_ip4 } };
 	__be16 port = (__be16)ctx->user_port;
 	int ret = sock_balance(ctx, &addr, &port);
 
-	if (ret == SOCK_ALLOW && (addr != ctx->user_ip4 || port != (__be16)ctx->user_port)) {
-		ctx->user_ip4 = addr;
+	if (ret == SOCK_ALLOW && (addr.w[0] != ctx->user_ip4 || port != (__be16)ctx->user_port)) {
+		ctx->user_ip4 = addr.w[0];
 		ctx->user_port = port;
 	}
 	return ret;
@@ -99,11 +121,11 @@ static __always_inline int sock_forth4(struct bpf_sock_addr *ctx)
 
 static __always_inline int sock_back4(struct bpf_sock_addr *ctx)
 {
-	ip_addr addr = ctx->user_ip4;
+	ip_addr addr = { { ctx->user_ip4 } };
 	__be16 port = (__be16)ctx->user_port;
 
 	if (sock_restore(ctx, &addr, &port)) {
-		ctx->user_ip4 = addr;
+		ctx->user_ip4 = addr.w[0];
 		ctx->user_port = port;
 	}
 	return SOCK_ALLOW;
@@ -122,10 +144,10 @@ static __always_inline int sock_forth6(struct bpf_sock_addr *ctx)
 
 	if (!sock_is_mapped(ctx))
 		return SOCK_ALLOW;
-	addr = ctx->user_ip6[3];
+	addr.w[0] = ctx->user_ip6[3];
 	ret = sock_balance(ctx, &addr, &port);
-	if (ret == SOCK_ALLOW && (addr != ctx->user_ip6[3] || port != (__be16)ctx->user_port)) {
-		ctx->user_ip6[3] = addr;
+	if (ret == SOCK_ALLOW && (addr.w[0] != ctx->user_ip6[3] || port != (__be16)ctx->user_port)) {
+		ctx->user_ip6[3] = addr.w[0];
 		ctx->user_port = port;
 	}
 	return ret;
@@ -138,9 +160,9 @@ static __always_inline int sock_back6(struct bpf_sock_addr *ctx)
 
 	if (!sock_is_mapped(ctx))
 		return SOCK_ALLOW;
-	addr = ctx->user_ip6[3];
+	addr.w[0] = ctx->user_ip6[3];
 	if (sock_restore(ctx, &addr, &port)) {
-		ctx->user_ip6[3] = addr;
+		ctx->user_ip6[3] = addr.w[0];
 		ctx->user_port = port;
 	}
 	return SOCK_ALLOW;

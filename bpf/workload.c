@@ -5,7 +5,7 @@
 SEC("tc")
 int weir_from_workload(struct __sk_buff *skb)
 {
-	return handle_packet(skb, HOOK_FROM_WORKLOAD, 0);
+	return handle_packet(skb, HOOK_FROM_WORKLOAD, NULL);
 }
 
 SEC("tc")
@@ -13,5 +13,5 @@ int weir_to_workload(struct __sk_buff *skb)
 {
 	if ((skb->mark & MARK_MASK) == MARK_DONE)
 		return forward_pass(skb);
-	return handle_packet(skb, HOOK_TO_WORKLOAD, 0);
+	return handle_packet(skb, HOOK_TO_WORKLOAD, NULL);
 }

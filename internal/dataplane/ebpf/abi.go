@@ -9,7 +9,7 @@ import (
 )
 
 // abiNumber is WEIR_ABI of bpf/abi.h. A test compares it, and the numbers below, with that file.
-const abiNumber = 1
+const abiNumber = 2
 
 // Bits and indexes of bpf/abi.h. Enums that no variable has as its type are not in the object's BTF,
 // so they cannot be generated with the types.
@@ -45,18 +45,18 @@ const (
 
 // ipAddr returns an IPv4 address as the maps hold it: four bytes in network order. Any other address
 // is 0, which no table has as a key but for node ports.
-func ipAddr(a netip.Addr) uint32 {
+func ipAddr(a netip.Addr) weirIpAddr {
 	a = a.Unmap()
 	if !a.Is4() {
-		return 0
+		return weirIpAddr{}
 	}
 	b := a.As4()
-	return binary.NativeEndian.Uint32(b[:])
+	return weirIpAddr{W: [1]uint32{binary.NativeEndian.Uint32(b[:])}}
 }
 
-func addrOf(v uint32) netip.Addr {
+func addrOf(v weirIpAddr) netip.Addr {
 	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], v)
+	binary.NativeEndian.PutUint32(b[:], v.W[0])
 	return netip.AddrFrom4(b)
 }
 
@@ -75,7 +75,7 @@ func svcKey(f nodestate.Frontend) weirSvcKey {
 	return weirSvcKey{Addr: ipAddr(f.Addr), Port: be16(f.Port), Proto: uint8(f.Proto)}
 }
 
-func showAddr(v uint32) string          { return addrOf(v).String() }
+func showAddr(v weirIpAddr) string          { return addrOf(v).String() }
 func showPrefix(k weirPrefixKey) string { return fmt.Sprintf("%s/%d", addrOf(k.Addr), k.Len) }
 func showSvc(k weirSvcKey) string {
 	return fmt.Sprintf("%s:%d/%d", addrOf(k.Addr), be16(k.Port), k.Proto)

@@ -77,7 +77,7 @@ func readAddr(v weirAddrValue) nodestate.Addr {
 		Ingress: nodestate.Isolation{Set: nodestate.SetID(v.IngressSet), Rule: nodestate.RuleID(v.IngressRule)},
 		Egress:  nodestate.Isolation{Set: nodestate.SetID(v.EgressSet), Rule: nodestate.RuleID(v.EgressRule)},
 	}
-	if v.Node != 0 {
+	if v.Node != (weirIpAddr{}) {
 		a.Node = addrOf(v.Node)
 	}
 	return a

@@ -15,8 +15,8 @@ import (
 
 func isIPv4(a netip.Addr) bool { return a.Is4() || a.Is4In6() }
 
-func renderAddrs(s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[uint32, weirAddrValue] {
-	return func(yield func(uint32, weirAddrValue) bool) {
+func renderAddrs(s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[weirIpAddr, weirAddrValue] {
+	return func(yield func(weirIpAddr, weirAddrValue) bool) {
 		for addr, a := range s.Addrs {
 			if isIPv4(addr) && !yield(ipAddr(addr), renderAddr(a, ifindex)) {
 				return
@@ -77,8 +77,8 @@ func renderRoutes(s *nodestate.State) iter.Seq2[weirPrefixKey, weirRouteValue] {
 	}
 }
 
-func renderPeers(s *nodestate.State) iter.Seq2[uint32, uint64] {
-	return func(yield func(uint32, uint64) bool) {
+func renderPeers(s *nodestate.State) iter.Seq2[weirIpAddr, uint64] {
+	return func(yield func(weirIpAddr, uint64) bool) {
 		for a, c := range s.Peers {
 			if isIPv4(a) && !yield(ipAddr(a), uint64(c)) {
 				return
@@ -115,8 +115,8 @@ func renderPolicy(s *nodestate.State) iter.Seq2[weirPolicyKey, weirPolicyValue] 
 	}
 }
 
-func renderClients(s *nodestate.State) iter.Seq2[uint64, uint32] {
-	return func(yield func(uint64, uint32) bool) {
+func renderClients(s *nodestate.State) iter.Seq2[uint64, weirIpAddr] {
+	return func(yield func(uint64, weirIpAddr) bool) {
 		for cookie, a := range s.Clients {
 			if isIPv4(a) && !yield(cookie, ipAddr(a)) {
 				return
@@ -127,8 +127,8 @@ func renderClients(s *nodestate.State) iter.Seq2[uint64, uint32] {
 
 // renderLinks returns the MAC addresses of other nodes' uplinks. Where two addresses of one node carry
 // the same, both lead to its primary address.
-func renderLinks(s *nodestate.State) map[weirLinkKey]uint32 {
-	links := map[weirLinkKey]uint32{}
+func renderLinks(s *nodestate.State) map[weirLinkKey]weirIpAddr {
+	links := map[weirLinkKey]weirIpAddr{}
 	for addr, a := range s.Addrs {
 		if a.Kind != nodestate.AddrNode || a.MAC == [6]byte{} || !isIPv4(addr) {
 			continue

@@ -14,13 +14,13 @@ import (
 
 // tables are all maps that a state is written to, without anything that is attached.
 type tables struct {
-	addrs     *table[uint32, weirAddrValue]
+	addrs     *table[weirIpAddr, weirAddrValue]
 	routes    *table[weirPrefixKey, weirRouteValue]
-	peers     *table[uint32, uint64]
+	peers     *table[weirIpAddr, uint64]
 	peerCIDRs *table[weirPrefixKey, uint64]
 	policy    *table[weirPolicyKey, weirPolicyValue]
-	clients   *table[uint64, uint32]
-	links     *table[weirLinkKey, uint32]
+	clients   *table[uint64, weirIpAddr]
+	links     *table[weirLinkKey, weirIpAddr]
 	services  *services
 	ports     *ports
 
@@ -35,13 +35,13 @@ type tables struct {
 
 func newTables(m map[string]*ebpf.Map) *tables {
 	t := &tables{settings: m["weir_settings"]}
-	t.addrs = newTable[uint32, weirAddrValue]("weir_addrs", m["weir_addrs"], showAddr, &t.judged)
+	t.addrs = newTable[weirIpAddr, weirAddrValue]("weir_addrs", m["weir_addrs"], showAddr, &t.judged)
 	t.routes = newTable[weirPrefixKey, weirRouteValue]("weir_routes", m["weir_routes"], showPrefix, &t.judged)
-	t.peers = newTable[uint32, uint64]("weir_peers", m["weir_peers"], showAddr, &t.judged)
+	t.peers = newTable[weirIpAddr, uint64]("weir_peers", m["weir_peers"], showAddr, &t.judged)
 	t.peerCIDRs = newTable[weirPrefixKey, uint64]("weir_peer_cidrs", m["weir_peer_cidrs"], showPrefix, &t.judged)
 	t.policy = newTable[weirPolicyKey, weirPolicyValue]("weir_policy", m["weir_policy"], showPolicy, &t.judged)
-	t.clients = newTable[uint64, uint32]("weir_clients", m["weir_clients"], showCookie, &t.quiet)
-	t.links = newTable[weirLinkKey, uint32]("weir_links", m["weir_links"], showLink, &t.judged)
+	t.clients = newTable[uint64, weirIpAddr]("weir_clients", m["weir_clients"], showCookie, &t.quiet)
+	t.links = newTable[weirLinkKey, weirIpAddr]("weir_links", m["weir_links"], showLink, &t.judged)
 	t.services = newServices(m, &t.judged)
 	t.ports = newPorts(m["weir_ports"], &t.quiet)
 	return t
@@ -93,7 +93,7 @@ func (t *tables) write() {
 	t.policy.write(nil)
 	t.peerCIDRs.write(nil)
 	t.peers.write(nil)
-	t.addrs.write(func(k uint32, v weirAddrValue) error { return t.verdictsReady(v) })
+	t.addrs.write(func(_ weirIpAddr, v weirAddrValue) error { return t.verdictsReady(v) })
 	t.links.write(nil)
 	t.routes.write(nil)
 	t.ports.grow()

@@ -19,7 +19,7 @@ type weirAddrValue struct {
 	Flags       uint8
 	Mac         [6]uint8
 	Ifindex     uint32
-	Node        uint32
+	Node        weirIpAddr
 	IngressSet  uint64
 	EgressSet   uint64
 	IngressRule uint32
@@ -29,7 +29,11 @@ type weirAddrValue struct {
 type weirAffinityKey struct {
 	_      structs.HostLayout
 	Svc    weirSvcKey
-	Client uint64
+	Client struct {
+		_     structs.HostLayout
+		Addr  weirIpAddr
+		Netns [2]uint32
+	}
 }
 
 type weirAffinityValue struct {
@@ -41,7 +45,7 @@ type weirAffinityValue struct {
 
 type weirBackend struct {
 	_     structs.HostLayout
-	Addr  uint32
+	Addr  weirIpAddr
 	Port  uint16
 	Flags uint16
 }
@@ -66,8 +70,8 @@ type weirDropValue struct {
 
 type weirFlowKey struct {
 	_     structs.HostLayout
-	Saddr uint32
-	Daddr uint32
+	Saddr weirIpAddr
+	Daddr weirIpAddr
 	Sport uint16
 	Dport uint16
 	Proto uint8
@@ -78,8 +82,8 @@ type weirFlowValue struct {
 	_       structs.HostLayout
 	Epoch   uint32
 	Seen    uint32
-	Saddr   uint32
-	Daddr   uint32
+	Saddr   weirIpAddr
+	Daddr   weirIpAddr
 	Sport   uint16
 	Dport   uint16
 	Action  uint8
@@ -88,12 +92,17 @@ type weirFlowValue struct {
 	Pad     uint8
 	Iif     uint32
 	Ifindex uint32
-	Nexthop uint32
+	Nexthop weirIpAddr
 	Rule    uint32
 	Mac     [6]uint8
 	Pad2    uint16
 	Svc     weirSvcKey
 	Backend weirBackend
+}
+
+type weirIpAddr struct {
+	_ structs.HostLayout
+	W [1]uint32
 }
 
 type weirLinkKey struct {
@@ -136,12 +145,12 @@ type weirPortBits struct {
 type weirPrefixKey struct {
 	_    structs.HostLayout
 	Len  uint32
-	Addr uint32
+	Addr weirIpAddr
 }
 
 type weirRouteValue struct {
 	_     structs.HostLayout
-	Node  uint32
+	Node  weirIpAddr
 	Flags uint32
 }
 
@@ -150,9 +159,9 @@ type weirScratch struct {
 	Pkt struct {
 		_         structs.HostLayout
 		Key       weirFlowKey
-		Saddr     uint32
-		Daddr     uint32
-		TunnelSrc uint32
+		Saddr     weirIpAddr
+		Daddr     weirIpAddr
+		TunnelSrc weirIpAddr
 		L4Off     uint16
 		QuotedOff uint16
 		Hook      uint8
@@ -167,17 +176,23 @@ type weirScratch struct {
 	Rev    weirFlowValue
 	Rkey   weirFlowKey
 	Okey   weirFlowKey
-	Via    uint32
-	HandOn uint32
-	Rule   uint32
-	Stale  uint32
+	Via    weirIpAddr
+	HandOn weirIpAddr
+	Judged struct {
+		_    structs.HostLayout
+		Src  weirIpAddr
+		Dst  weirIpAddr
+		Peer weirIpAddr
+	}
+	Rule  uint32
+	Stale uint32
 }
 
 type weirSettings struct {
 	_             structs.HostLayout
 	Epoch         uint32
 	Flags         uint32
-	Node          uint32
+	Node          weirIpAddr
 	TunnelIfindex uint32
 	Vni           uint32
 	SnatMin       uint16
@@ -193,15 +208,15 @@ type weirSettings struct {
 
 type weirSockKey struct {
 	_      structs.HostLayout
-	Cookie uint64
-	Addr   uint32
+	Cookie [2]uint32
+	Addr   weirIpAddr
 	Port   uint16
 	Proto  uint16
 }
 
 type weirSockValue struct {
 	_    structs.HostLayout
-	Addr uint32
+	Addr weirIpAddr
 	Port uint16
 	Pad  uint16
 	Svc  weirSvcKey
@@ -209,7 +224,7 @@ type weirSockValue struct {
 
 type weirSvcKey struct {
 	_     structs.HostLayout
-	Addr  uint32
+	Addr  weirIpAddr
 	Port  uint16
 	Proto uint8
 	Scope uint8

@@ -66,12 +66,12 @@ func (c *choice) port(first uint16, n int) int {
 
 // affinity is the backend that the programs remember for a client of a service.
 func (s *set) affinity(l *layout, id nodestate.Frontend, client netip.Addr) (nodestate.Backend, bool) {
-	key := make([]byte, 16) // struct affinity_key: svc (addr, port, proto, scope), client
+	key := make([]byte, 20) // struct affinity_key: svc (addr, port, proto, scope), client (addr, netns)
 	addr, from := id.Addr.As4(), client.As4()
 	copy(key[0:], addr[:])
 	binary.BigEndian.PutUint16(key[4:], id.Port)
 	key[6] = uint8(id.Proto)
-	copy(key[8:], from[:]) // the low half of a little-endian number
+	copy(key[8:], from[:])
 	value := make([]byte, l.affinitySize)
 	if err := s.Maps["weir_affinity"].Lookup(key, &value); err != nil {
 		return nodestate.Backend{}, false

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* addr.h: the address type. Each program is compiled once a family, with -DWEIR_FAMILY=4 or 6; this is all that the
+ * switch decides here. Addresses are compared and emptied by these functions only, in network byte order. */
+#ifndef WEIR_ADDR_H
+#define WEIR_ADDR_H
+
+#include <linux/types.h>
+
+#ifndef WEIR_FAMILY
+#define WEIR_FAMILY 4
+#endif
+
+#if WEIR_FAMILY == 6
+#define ADDR_WORDS 4
+#define ADDR_AF 10 /* AF_INET6 */
+#else
+#define ADDR_WORDS 1
+#define ADDR_AF 2 /* AF_INET */
+#endif
+
+#define ADDR_BITS (32 * ADDR_WORDS)
+
+typedef struct {
+	__be32 w[ADDR_WORDS];
+} ip_addr;
+
+static __inline__ __attribute__((always_inline)) int addr_same(const ip_addr *a, const ip_addr *b)
+{
+	__be32 diff = 0;
+
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS; i++)
+		diff |= a->w[i] ^ b->w[i];
+	return diff == 0;
+}
+
+static __inline__ __attribute__((always_inline)) int addr_is_none(const ip_addr *a)
+{
+	__be32 any = 0;
+
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS; i++)
+		any |= a->w[i];
+	return any == 0;
+}
+
+/* The unspecified address. */
+static __inline__ __attribute__((always_inline)) ip_addr addr_none(void)
+{
+	ip_addr none = {};
+
+	return none;
+}
+
+/* Addresses as the kernel's structures hold them: from 4 or 16 bytes, and to them. */
+static __inline__ __attribute__((always_inline)) void addr_load(ip_addr *a, const void *from)
+{
+	__builtin_memcpy(a, from, sizeof(*a));
+}
+
+static __inline__ __attribute__((always_inline)) void addr_store(void *to, const ip_addr *a)
+{
+	__builtin_memcpy(to, a, sizeof(*a));
+}
+
+#endif
