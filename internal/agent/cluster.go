@@ -443,7 +443,7 @@ func (s snapshot) policies() int {
 		return 0
 	}
 	names := map[string]bool{}
-	for _, r := range s.state.Rules {
+	for _, r := range s.state.Rules.All() {
 		if strings.HasSuffix(r.Kind, "Policy") {
 			names[r.Kind+" "+r.Name] = true
 		}

@@ -90,7 +90,7 @@ func (c *collector) collectDrops(s *nodestate.State, count func(*prometheus.Desc
 	sums := map[key][2]uint64{}
 	for _, d := range drops {
 		k := key{reason.Reason(d.Reason).String(), "gone"}
-		if _, ok := s.Rules[d.Rule]; d.Rule == 0 || ok {
+		if _, ok := s.Rules.Get(d.Rule); d.Rule == 0 || ok {
 			k.rule = ruleWords(s, d.Rule)
 		}
 		sums[k] = [2]uint64{sums[k][0] + d.Packets, sums[k][1] + d.Bytes}

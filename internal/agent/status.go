@@ -228,7 +228,7 @@ func ruleWords(s *nodestate.State, id nodestate.RuleID) string {
 	if id == 0 || s == nil {
 		return ""
 	}
-	r, ok := s.Rules[id]
+	r, ok := s.Rules.Get(id)
 	if !ok {
 		return fmt.Sprintf("rule %d (no longer there)", id)
 	}

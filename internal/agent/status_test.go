@@ -37,7 +37,7 @@ func TestNumbersWaitForTheHeartbeat(t *testing.T) {
 
 func TestDropsAreNamedByRule(t *testing.T) {
 	s := nodestate.New()
-	s.Rules[7] = nodestate.Rule{Kind: "NetworkPolicy", Name: "shop/web", Detail: "ingress"}
+	s.Rules.Set(7, nodestate.Rule{Kind: "NetworkPolicy", Name: "shop/web", Detail: "ingress"})
 	got := topDrops([]ebpf.Drop{{Reason: 3, Packets: 1}, {Reason: 1, Rule: 7, Packets: 9}, {Reason: 2, Rule: 8, Packets: 4}}, s)
 	if len(got) != 3 || got[0].Rule != "NetworkPolicy shop/web ingress" || got[0].Reason != "POLICY_INGRESS" || got[0].Packets != 9 {
 		t.Errorf("%+v", got)

@@ -85,7 +85,7 @@ func BenchmarkCalc(b *testing.B) {
 				s = Calc(c)
 			}
 			b.ReportMetric(float64(len(s.Policy)), "verdicts")
-			b.ReportMetric(float64(len(s.Peers)), "peers")
+			b.ReportMetric(float64(s.Peers.Len()), "peers")
 		})
 	}
 }

@@ -72,7 +72,6 @@ func (k *Calculator) Update(c *model.Cluster, dirty Dirty) (*nodestate.State, no
 	if dirty.Has(inputsRoutes) {
 		replace(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
 	}
-	k.rules.own = false
 	isolated := k.updatePolicy(c, &dirty, &next, &keys)
 	if dirty.Has(inputsAddrs|inputsPolicy) || isolated || len(dirty.Pods) > 0 && addrsConcern(c, next.Addrs, dirty.Pods) {
 		replace(&next.Addrs, addrs(c, k.policy), &keys, nodestate.TableAddrs)
@@ -81,13 +80,9 @@ func (k *Calculator) Update(c *model.Cluster, dirty Dirty) (*nodestate.State, no
 		replace(&next.Clients, clients(c), &keys, nodestate.TableClients)
 	}
 	k.services.update(c, &dirty)
-	if k.services.frontends.own || k.services.backends.own {
-		next.Frontends, next.Backends = k.services.frontends.m, k.services.backends.m
-		keys.Tables |= nodestate.TableServices
-	}
-	if k.rules.own {
-		replace(&next.Rules, k.rules.m, &keys, nodestate.TableRules)
-	}
+	take(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
+	take(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
+	take(&k.rules, &next.Rules, &keys, nodestate.TableRules)
 	if first {
 		keys = nodestate.All()
 	}
@@ -105,18 +100,18 @@ func (k *Calculator) updatePolicy(c *model.Cluster, dirty *Dirty, next *nodestat
 			return false
 		}
 		if k.policy.follow(c, dirty.Pods) {
-			replace(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
+			k.policy.peers = adopt(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
 			return false
 		}
 	}
 	before := k.policy.rules
 	k.policy = policy(c)
 	replace(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
-	replace(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
+	k.policy.peers = adopt(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
 	replace(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
 	for id := range before {
 		if _, still := k.policy.rules[id]; !still {
-			k.rules.remove(id)
+			k.rules.Delete(id)
 		}
 	}
 	for id, r := range k.policy.rules {
@@ -132,6 +127,36 @@ func replace[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys,
 	}
 	*have = want
 	keys.Tables |= t
+}
+
+// take puts a table into a state when something was written to it. What was written may be what was there
+// before all the same: numbers of rules that one source gives back and another takes, for one.
+func take[K comparable, V any](from *table[K, V], have *nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) {
+	if !from.Changed() {
+		return
+	}
+	if now := from.Map(); !nodestate.EqualMapsFunc(*have, now, from.equal) {
+		*have = now
+		keys.Tables |= t
+	}
+}
+
+// adopt changes a table of a state to the contents of want, and returns it: what is equal stays shared with
+// the states before.
+func adopt[K, V comparable](have *nodestate.Map[K, V], want nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) nodestate.Map[K, V] {
+	e := have.Edit()
+	for k, c := range nodestate.Changes(*have, want, func(a, b V) bool { return a == b }) {
+		if c.Is {
+			e.Set(k, c.After)
+		} else {
+			e.Delete(k)
+		}
+	}
+	if e.Changed() {
+		*have = e.Map()
+		keys.Tables |= t
+	}
+	return *have
 }
 
 // carried reports whether addresses of this family go into tables: the one place that says so.

@@ -52,8 +52,8 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 	for f := range affected {
 		p := s.holder(f)
 		if p == nil {
-			s.frontends.remove(f)
-			s.backends.remove(f)
+			s.frontends.Delete(f)
+			s.backends.Delete(f)
 			continue
 		}
 		v := p.value
@@ -62,7 +62,7 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 		if p.id == f && len(p.backends) > 0 {
 			s.backends.set(f, p.backends)
 		} else {
-			s.backends.remove(f)
+			s.backends.Delete(f)
 		}
 	}
 }

@@ -215,9 +215,11 @@ func (k *classes) number(out *policyTables) {
 	for _, c := range k.byKey {
 		c.id = numbers[c.text]
 	}
+	peers := out.peers.Edit()
 	for a, c := range k.peers {
-		out.peers[a] = c.id
+		peers.Set(a, c.id)
 	}
+	out.peers = peers.Map()
 	index := newPrefixes[*class]()
 	for p, c := range k.cidrs {
 		index.set(p, c)

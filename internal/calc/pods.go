@@ -61,7 +61,7 @@ func (p *policyTables) follow(c *model.Cluster, names map[model.Name]struct{}) b
 			return ours
 		})
 	}
-	own := false
+	peers := p.peers.Edit()
 	for name := range names {
 		if k.members.local[name] {
 			return false
@@ -79,25 +79,24 @@ func (p *policyTables) follow(c *model.Cluster, names map[model.Name]struct{}) b
 			if class == was {
 				continue
 			}
-			if !own {
-				p.peers, own = maps.Clone(p.peers), true
-			}
-			if !k.change(p.peers, a, was, class) {
+			if !k.change(&peers, a, was, class) {
 				return false
 			}
 		}
 	}
+	p.peers = peers.Map()
 	return true
 }
 
 // change moves an address from a class to another; nil is none. It reports false when a class is left
 // without users: it has no place in the tables then.
-func (k *classes) change(peers map[netip.Addr]nodestate.Class, a netip.Addr, was, now *class) bool {
+func (k *classes) change(peers *nodestate.Editor[netip.Addr, nodestate.Class], a netip.Addr, was, now *class) bool {
 	if now == nil {
 		delete(k.peers, a)
-		delete(peers, a)
+		peers.Delete(a)
 	} else {
-		k.peers[a], peers[a] = now, now.id
+		k.peers[a] = now
+		peers.Set(a, now.id)
 		now.users++
 	}
 	if was != nil {

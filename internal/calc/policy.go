@@ -14,7 +14,7 @@ import (
 type policyTables struct {
 	ingress, egress map[netip.Addr]nodestate.Isolation // of the isolated endpoints
 	policy          map[nodestate.PolicyKey]nodestate.PolicyValue
-	peers           map[netip.Addr]nodestate.Class
+	peers           nodestate.Map[netip.Addr, nodestate.Class]
 	peerCIDRs       map[netip.Prefix]nodestate.Class
 	rules           map[nodestate.RuleID]nodestate.Rule
 
@@ -27,7 +27,7 @@ type policyTables struct {
 func policy(c *model.Cluster) *policyTables {
 	out := &policyTables{
 		ingress: map[netip.Addr]nodestate.Isolation{}, egress: map[netip.Addr]nodestate.Isolation{},
-		policy: map[nodestate.PolicyKey]nodestate.PolicyValue{}, peers: map[netip.Addr]nodestate.Class{},
+		policy:    map[nodestate.PolicyKey]nodestate.PolicyValue{},
 		peerCIDRs: map[netip.Prefix]nodestate.Class{}, rules: map[nodestate.RuleID]nodestate.Rule{},
 	}
 	sets := newSets(c)

@@ -202,7 +202,7 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 					allow, rule := s.Verdict(iso, peer, proto, port)
 					name := ""
 					if rule != 0 {
-						r, ok := s.Rules[rule]
+						r, ok := s.Rules.Get(rule)
 						if !ok {
 							t.Fatalf("seed %d: rule %x has no name", seed, rule)
 						}
@@ -264,8 +264,8 @@ func TestInvalidPolicyIsolatesAndAllowsNothing(t *testing.T) {
 	delete(c.Policies, name("default", "from-clients"))
 	s := Calc(c)
 	iso := s.Addrs[addr("10.244.1.1")].Ingress
-	if allow, rule := s.Verdict(iso, addr("172.31.1.162"), model.ProtocolTCP, 80); allow || s.Rules[rule].Kind != "default-deny" {
-		t.Errorf("allow=%t by %s", allow, s.Rules[rule])
+	if allow, rule := s.Verdict(iso, addr("172.31.1.162"), model.ProtocolTCP, 80); allow || s.Rules.At(rule).Kind != "default-deny" {
+		t.Errorf("allow=%t by %s", allow, s.Rules.At(rule))
 	}
 }
 

@@ -1,7 +1,6 @@
 package calc
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -52,41 +51,24 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 	}
 }
 
-// table is a map that is copied before its first change after it was handed out.
+// table is a table of a state under work: only what differs is written to it.
 type table[K comparable, V any] struct {
-	m     map[K]V
-	own   bool
+	nodestate.Editor[K, V]
 	equal func(a, b V) bool
 }
 
 func newTable[K comparable, V any](equal func(a, b V) bool) table[K, V] {
-	return table[K, V]{m: map[K]V{}, equal: equal}
-}
-
-func (t *table[K, V]) write() {
-	if !t.own {
-		t.m, t.own = maps.Clone(t.m), true
-	}
+	return table[K, V]{equal: equal}
 }
 
 func (t *table[K, V]) set(k K, v V) {
-	if have, ok := t.m[k]; ok && t.equal(have, v) {
-		return
-	}
-	t.write()
-	t.m[k] = v
-}
-
-func (t *table[K, V]) remove(k K) {
-	if _, ok := t.m[k]; ok {
-		t.write()
-		delete(t.m, k)
+	if have, ok := t.Get(k); !ok || !t.equal(have, v) {
+		t.Set(k, v)
 	}
 }
 
-// update brings the tables up to date; a table was copied where it changed.
+// update brings the tables up to date.
 func (s *services) update(c *model.Cluster, dirty *Dirty) {
-	s.frontends.own, s.backends.own = false, false
 	sources := s.dirtySources(c, dirty)
 	affected := map[nodestate.Frontend]struct{}{}
 	var gone, come []*port
@@ -197,7 +179,7 @@ func (s *services) renumber(gone, come []*port, affected map[nodestate.Frontend]
 	var remove, add []string
 	for _, p := range gone {
 		remove = append(remove, p.text)
-		s.rules.remove(s.ids.byText[p.text])
+		s.rules.Delete(s.ids.byText[p.text])
 	}
 	for _, p := range come {
 		add = append(add, p.text)
@@ -218,7 +200,7 @@ func (s *services) renumber(gone, come []*port, affected map[nodestate.Frontend]
 // had is not known any more, so all of services' are looked at.
 func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.Frontend]struct{}) {
 	stale := map[nodestate.RuleID]bool{}
-	for id := range s.rules.m {
+	for id := range s.rules.All() {
 		stale[id] = id&policyRuleBit == 0
 	}
 	for _, of := range s.ports {
@@ -235,7 +217,7 @@ func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.
 	}
 	for id, is := range stale {
 		if is {
-			s.rules.remove(id)
+			s.rules.Delete(id)
 		}
 	}
 }

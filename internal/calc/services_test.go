@@ -33,7 +33,7 @@ func TestSmallestNameHoldsSharedFrontends(t *testing.T) {
 	k := New()
 	s, _ := k.Update(c, model.AllDirty())
 	for _, f := range []nodestate.Frontend{front("192.0.2.1", 80), front("0.0.0.0", 30080)} {
-		if got := s.Frontends[f].ID; got != front("10.96.0.2", 80) {
+		if got := s.Frontends.At(f).ID; got != front("10.96.0.2", 80) {
 			t.Errorf("%s belongs to %s, want a/zeta", f, got)
 		}
 	}
@@ -42,7 +42,7 @@ func TestSmallestNameHoldsSharedFrontends(t *testing.T) {
 	d.AddService(name("a", "zeta"))
 	s, keys := k.Update(c, d)
 	for _, f := range []nodestate.Frontend{front("192.0.2.1", 80), front("0.0.0.0", 30080)} {
-		if got := s.Frontends[f].ID; got != front("10.96.0.1", 80) {
+		if got := s.Frontends.At(f).ID; got != front("10.96.0.1", 80) {
 			t.Errorf("after the removal %s belongs to %s, want b/web", f, got)
 		}
 	}
@@ -55,7 +55,7 @@ func TestClusterIPIsNotTakenByExternalIP(t *testing.T) {
 	t.Parallel()
 	c := twoServices()
 	c.Services[name("a", "zeta")].ExternalIPs = []netip.Addr{addr("10.96.0.1")} // the cluster IP of b/web
-	if got := Calc(c).Frontends[front("10.96.0.1", 80)].ID; got != front("10.96.0.1", 80) {
+	if got := Calc(c).Frontends.At(front("10.96.0.1", 80)).ID; got != front("10.96.0.1", 80) {
 		t.Errorf("the cluster IP of b/web leads to %s", got)
 	}
 }
@@ -66,10 +66,10 @@ func TestServiceWithTakenClusterIPHasNoFrontends(t *testing.T) {
 	c.Services[name("b", "web")].ClusterIPs = []netip.Addr{addr("10.96.0.2")} // that of a/zeta
 	c.Services[name("b", "web")].ExternalIPs = []netip.Addr{addr("192.0.2.2")}
 	s := Calc(c)
-	if v, ok := s.Frontends[front("192.0.2.2", 80)]; ok {
+	if v, ok := s.Frontends.Get(front("192.0.2.2", 80)); ok {
 		t.Errorf("an external IP of b/web leads to %s", v.ID)
 	}
-	if r := s.Rules[s.Frontends[front("10.96.0.2", 80)].Rule]; r.Name != "a/zeta" {
+	if r := s.Rules.At(s.Frontends.At(front("10.96.0.2", 80)).Rule); r.Name != "a/zeta" {
 		t.Errorf("the cluster IP is held by %s", r)
 	}
 }
@@ -89,11 +89,11 @@ func TestOneSliceChangesOnlyItsService(t *testing.T) {
 		t.Errorf("keys %x, want services only", keys.Tables)
 	}
 	want := []nodestate.Backend{{Addr: addr("10.244.0.9"), Port: 8080}, {Addr: addr("10.244.1.9"), Port: 8080, Local: true}}
-	got := after.Backends[front("10.96.0.1", 80)]
+	got := after.Backends.At(front("10.96.0.1", 80))
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("backends %v, want %v", got, want)
 	}
-	if len(before.Backends[front("10.96.0.1", 80)]) != 1 {
+	if len(before.Backends.At(front("10.96.0.1", 80))) != 1 {
 		t.Error("the earlier state changed")
 	}
 }
@@ -108,14 +108,14 @@ func TestHostPortsOfLocalPodsOnly(t *testing.T) {
 	run(c, "default", "moved", "worker", "10.244.1.3", nil, model.PodPort{Protocol: model.ProtocolTCP, Port: 80, HostPort: 8082})
 	c.Pods[name("default", "moved")].Node = "far" // its namesake's interface is still here
 	s := Calc(c)
-	if len(s.Frontends) != 1 {
+	if s.Frontends.Len() != 1 {
 		t.Fatalf("frontends: %v", s.Frontends)
 	}
 	f := front("0.0.0.0", 8080)
-	if v := s.Frontends[f]; !v.LocalOnly || v.ID != f || s.Rules[v.Rule].Name != "default/a" {
-		t.Errorf("host port: %+v by %s", v, s.Rules[v.Rule])
+	if v := s.Frontends.At(f); !v.LocalOnly || v.ID != f || s.Rules.At(v.Rule).Name != "default/a" {
+		t.Errorf("host port: %+v by %s", v, s.Rules.At(v.Rule))
 	}
-	if b := s.Backends[f]; len(b) != 1 || b[0] != (nodestate.Backend{Addr: addr("10.244.1.1"), Port: 80, Local: true}) {
+	if b := s.Backends.At(f); len(b) != 1 || b[0] != (nodestate.Backend{Addr: addr("10.244.1.1"), Port: 80, Local: true}) {
 		t.Errorf("backends %v", b)
 	}
 }
@@ -131,7 +131,7 @@ func TestEndpointWithoutNodeIsWhereItsAddressIs(t *testing.T) {
 	check := func(d model.Dirty, want ...bool) {
 		t.Helper()
 		s, _ := k.Update(c, d)
-		got := s.Backends[front("10.96.0.2", 80)]
+		got := s.Backends.At(front("10.96.0.2", 80))
 		if len(got) != 3 || got[0].Local != want[0] || got[1].Local != want[1] || got[2].Local != want[2] {
 			t.Errorf("backends %v, want local %v", got, want)
 		}

@@ -25,16 +25,16 @@ func Dump(w io.Writer, s *State) error {
 	for _, p := range sortedKeys(s.Routes, netip.Prefix.Compare) {
 		d.route(p, s.Routes[p])
 	}
-	for _, f := range sortedKeys(s.Frontends, Frontend.Compare) {
-		d.frontend(f, s.Frontends[f])
+	for _, f := range slices.SortedFunc(s.Frontends.Keys(), Frontend.Compare) {
+		d.frontend(f, s.Frontends.At(f))
 	}
-	for _, f := range sortedKeys(s.Backends, Frontend.Compare) {
-		for _, b := range s.Backends[f] {
+	for _, f := range slices.SortedFunc(s.Backends.Keys(), Frontend.Compare) {
+		for _, b := range s.Backends.At(f) {
 			d.line("backend", f.String(), "->", netip.AddrPortFrom(b.Addr, b.Port).String(), flag(b.Local, "local"))
 		}
 	}
-	for _, a := range sortedKeys(s.Peers, netip.Addr.Compare) {
-		d.line("peer", a.String(), "class="+hex(s.Peers[a]))
+	for _, a := range slices.SortedFunc(s.Peers.Keys(), netip.Addr.Compare) {
+		d.line("peer", a.String(), "class="+hex(s.Peers.At(a)))
 	}
 	for _, p := range sortedKeys(s.PeerCIDRs, netip.Prefix.Compare) {
 		d.line("peer", p.String(), "class="+hex(s.PeerCIDRs[p]))
@@ -45,8 +45,8 @@ func Dump(w io.Writer, s *State) error {
 	for _, c := range sortedKeys(s.Clients, cmp.Compare[uint64]) {
 		d.line("client", fmt.Sprintf("netns=%d", c), s.Clients[c].String())
 	}
-	for _, id := range sortedKeys(s.Rules, cmp.Compare[RuleID]) {
-		d.line("rule", fmt.Sprintf("%08x", uint32(id)), s.Rules[id].String())
+	for _, id := range slices.Sorted(s.Rules.Keys()) {
+		d.line("rule", fmt.Sprintf("%08x", uint32(id)), s.Rules.At(id).String())
 	}
 	return d.w.Flush()
 }
@@ -61,9 +61,9 @@ func (s *State) String() string {
 // Equal reports whether two states are the same.
 func Equal(a, b *State) bool {
 	return reflect.DeepEqual(a.Settings, b.Settings) &&
-		maps.Equal(a.Addrs, b.Addrs) && maps.Equal(a.Routes, b.Routes) && maps.Equal(a.Frontends, b.Frontends) &&
-		maps.EqualFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) && maps.Equal(a.Peers, b.Peers) &&
-		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && maps.Equal(a.Policy, b.Policy) && maps.Equal(a.Rules, b.Rules) &&
+		maps.Equal(a.Addrs, b.Addrs) && maps.Equal(a.Routes, b.Routes) && EqualMaps(a.Frontends, b.Frontends) &&
+		EqualMapsFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) && EqualMaps(a.Peers, b.Peers) &&
+		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && maps.Equal(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
 		maps.Equal(a.Clients, b.Clients)
 }
 
@@ -94,7 +94,7 @@ func Diff(a, b *State) string {
 
 type dumper struct {
 	w     *bufio.Writer
-	rules map[RuleID]Rule
+	rules Map[RuleID, Rule]
 }
 
 // line writes the words that are not empty.
@@ -183,7 +183,7 @@ func (d *dumper) policy(k PolicyKey, v PolicyValue) {
 
 // rule names a rule number.
 func (d *dumper) rule(id RuleID) string {
-	if r, ok := d.rules[id]; ok {
+	if r, ok := d.rules.Get(id); ok {
 		return "by [" + r.String() + "]"
 	}
 	return fmt.Sprintf("by unknown rule %08x", uint32(id))

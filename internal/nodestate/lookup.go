@@ -33,7 +33,7 @@ func ProtoBit(p model.Protocol) uint8 {
 // ClassOf is look-up 1: the exact address, then the longest prefix, else class 0.
 func (s *State) ClassOf(addr netip.Addr) Class {
 	addr = addr.Unmap()
-	if c, ok := s.Peers[addr]; ok {
+	if c, ok := s.Peers.Get(addr); ok {
 		return c
 	}
 	if len(s.PeerCIDRs) == 0 {

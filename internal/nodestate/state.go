@@ -9,16 +9,18 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// State is the whole desired state of a node. A State that was handed on is never changed.
+// State is the whole desired state of a node. A State that was handed on is never changed. The tables that
+// follow the size of the cluster are Maps: a copy of a State shares them, and a change of the copy costs what
+// changed.
 type State struct {
 	Settings  Settings
 	Addrs     map[netip.Addr]Addr
 	Routes    map[netip.Prefix]Route
-	Frontends map[Frontend]Service
+	Frontends Map[Frontend, Service]
 	// Backends are the usable backends of a service port, by its id, sorted by address and port. The
 	// order carries no meaning: a driver keeps its own slots.
-	Backends  map[Frontend][]Backend
-	Peers     map[netip.Addr]Class
+	Backends  Map[Frontend, []Backend]
+	Peers     Map[netip.Addr, Class]
 	PeerCIDRs map[netip.Prefix]Class
 	// Policy is look-up 2. What stands under a set and a class follows from the content that their numbers
 	// are made from, so a key has one value for as long as it is there. A driver should add to Policy
@@ -27,7 +29,7 @@ type State struct {
 	// class with an old set, for which there are no entries, and gets the verdict of class 0.
 	Policy map[PolicyKey]PolicyValue
 	// Rules names every number that appears elsewhere in the state.
-	Rules map[RuleID]Rule
+	Rules Map[RuleID, Rule]
 	// Clients are the addresses of the pods behind network namespaces, by netns cookie.
 	Clients map[uint64]netip.Addr
 }
@@ -153,8 +155,7 @@ type Rule struct {
 // New returns an empty state.
 func New() *State {
 	return &State{
-		Addrs: map[netip.Addr]Addr{}, Routes: map[netip.Prefix]Route{}, Frontends: map[Frontend]Service{},
-		Backends: map[Frontend][]Backend{}, Peers: map[netip.Addr]Class{}, PeerCIDRs: map[netip.Prefix]Class{},
-		Policy: map[PolicyKey]PolicyValue{}, Rules: map[RuleID]Rule{}, Clients: map[uint64]netip.Addr{},
+		Addrs: map[netip.Addr]Addr{}, Routes: map[netip.Prefix]Route{}, PeerCIDRs: map[netip.Prefix]Class{},
+		Policy: map[PolicyKey]PolicyValue{}, Clients: map[uint64]netip.Addr{},
 	}
 }

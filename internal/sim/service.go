@@ -37,14 +37,14 @@ var everyAddr = netip.AddrFrom4([4]byte{})
 
 // frontend looks for the service that answers at an address. nodePort: by the port alone.
 func (n *Node) frontend(dst netip.Addr, port uint16, proto model.Protocol) (s nodestate.Service, nodePort, ok bool) {
-	if s, ok = n.state.Frontends[nodestate.Frontend{Addr: dst, Port: port, Proto: proto}]; ok {
+	if s, ok = n.state.Frontends.Get(nodestate.Frontend{Addr: dst, Port: port, Proto: proto}); ok {
 		return s, false, true
 	}
 	kind := n.kind(dst)
 	if kind != nodestate.AddrHost && kind != nodestate.AddrNode {
 		return s, false, false
 	}
-	s, ok = n.state.Frontends[nodestate.Frontend{Addr: everyAddr, Port: port, Proto: proto}]
+	s, ok = n.state.Frontends.Get(nodestate.Frontend{Addr: everyAddr, Port: port, Proto: proto})
 	if ok && s.LocalOnly && kind == nodestate.AddrNode {
 		return nodestate.Service{}, false, false
 	}
@@ -56,7 +56,7 @@ func (n *Node) foreign(in In, k flowKey) bool {
 	if !hasPorts(k.proto) || in.Packet.Kind == packet.Error {
 		return false
 	}
-	for f := range n.state.Frontends {
+	for f := range n.state.Frontends.Keys() {
 		if f.Port == k.dport && f.Proto == k.proto {
 			return false
 		}
@@ -74,7 +74,7 @@ func (n *Node) foreign(in In, k flowKey) bool {
 
 // hostBackend: does a backend on the node's own addresses have this port?
 func (n *Node) hostBackend(proto model.Protocol, port uint16) bool {
-	for id, list := range n.state.Backends {
+	for id, list := range n.state.Backends.All() {
 		for _, b := range list {
 			if id.Proto == proto && b.Port == port && n.kind(b.Addr) == nodestate.AddrHost {
 				return true
@@ -123,7 +123,7 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 
 // choose picks a backend, the one that the client has already where the service wants that.
 func (n *Node) choose(s nodestate.Service, localOnly bool, key affinityKey) (nodestate.Backend, bool) {
-	list := n.state.Backends[s.ID]
+	list := n.state.Backends.At(s.ID)
 	if localOnly {
 		list = slices.DeleteFunc(slices.Clone(list), func(b nodestate.Backend) bool { return !b.Local })
 	}
@@ -153,5 +153,5 @@ func (n *Node) here(a netip.Addr) bool {
 
 // live: is a backend still one of its service's?
 func (n *Node) live(id nodestate.Frontend, b nodestate.Backend) bool {
-	return slices.ContainsFunc(n.state.Backends[id], func(o nodestate.Backend) bool { return o.Addr == b.Addr && o.Port == b.Port })
+	return slices.ContainsFunc(n.state.Backends.At(id), func(o nodestate.Backend) bool { return o.Addr == b.Addr && o.Port == b.Port })
 }

@@ -32,8 +32,8 @@ func handmade() *nodestate.State {
 		Ingress: nodestate.Isolation{Set: 5, Rule: 50}}
 	s.Routes[netip.MustParsePrefix("10.0.0.0/24")] = nodestate.Route{Pool: true, Local: true}
 	id := nodestate.Frontend{Addr: vip, Port: 80, Proto: model.ProtocolTCP}
-	s.Frontends[id] = nodestate.Service{ID: id, Rule: 70, Affinity: 10}
-	s.Backends[id] = []nodestate.Backend{{Addr: podA, Port: 8080, Local: true}, {Addr: podB, Port: 8080, Local: true}}
+	s.Frontends.Set(id, nodestate.Service{ID: id, Rule: 70, Affinity: 10})
+	s.Backends.Set(id, []nodestate.Backend{{Addr: podA, Port: 8080, Local: true}, {Addr: podB, Port: 8080, Local: true}})
 	s.Policy[nodestate.PolicyKey{Set: 5, Head: true}] = nodestate.PolicyValue{Rule: 51, Allow: true}
 	s.Clients[99] = podA
 	return s
@@ -111,7 +111,7 @@ func TestSocketsShareAffinityWithPackets(t *testing.T) {
 		t.Errorf("a packet of the same pod: %s", r.Packet)
 	}
 	empty := handmade()
-	empty.Backends = nil
+	empty.Backends = nodestate.Map[nodestate.Frontend, []nodestate.Backend]{}
 	n.SetState(empty)
 	if _, err := n.Connect(s, asked); !errors.Is(err, ErrRefused) {
 		t.Errorf("without backends: %v", err)

@@ -5,6 +5,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -126,10 +127,12 @@ func testOneEndpoint(t *testing.T, b Bench) {
 	s := nodestate.New()
 	s.Settings = settings()
 	id := nodestate.Frontend{Addr: addr(10, 96, 0, 1), Port: 80, Proto: model.ProtocolTCP}
-	s.Frontends[id] = nodestate.Service{ID: id, Rule: 1}
+	s.Frontends.Set(id, nodestate.Service{ID: id, Rule: 1})
+	var list []nodestate.Backend
 	for i := range 1000 {
-		s.Backends[id] = append(s.Backends[id], nodestate.Backend{Addr: addr(10, 244, byte(i>>8), byte(i)), Port: 8080})
+		list = append(list, nodestate.Backend{Addr: addr(10, 244, byte(i>>8), byte(i)), Port: 8080})
 	}
+	s.Backends.Set(id, list)
 	apply(t, d, s, nodestate.All())
 	for name, change := range map[string]func([]nodestate.Backend) []nodestate.Backend{
 		"removed": func(l []nodestate.Backend) []nodestate.Backend { return slices.Delete(l, 400, 401) },
@@ -138,7 +141,7 @@ func testOneEndpoint(t *testing.T, b Bench) {
 		},
 	} {
 		s = clone(s)
-		s.Backends[id] = change(s.Backends[id])
+		s.Backends.Set(id, change(slices.Clone(s.Backends.At(id))))
 		before := d.Writes()
 		apply(t, d, s, nodestate.Keys{Tables: nodestate.TableServices})
 		// The slot, the count, the slot that is no longer used, the epoch.
@@ -177,7 +180,8 @@ func same(t *testing.T, d Instance, s *nodestate.State) {
 		got, want any
 	}{
 		{"settings", got.Settings, want.Settings}, {"addrs", got.Addrs, want.Addrs}, {"routes", got.Routes, want.Routes},
-		{"frontends", got.Frontends, want.Frontends}, {"backends", got.Backends, want.Backends}, {"peers", got.Peers, want.Peers},
+		{"frontends", plain(got.Frontends), plain(want.Frontends)}, {"backends", plain(got.Backends), plain(want.Backends)},
+		{"peers", plain(got.Peers), plain(want.Peers)},
 		{"peer CIDRs", got.PeerCIDRs, want.PeerCIDRs}, {"policy", got.Policy, want.Policy}, {"clients", got.Clients, want.Clients},
 	} {
 		if !reflect.DeepEqual(part.got, part.want) {
@@ -197,7 +201,7 @@ func brief(v any) string {
 // visible returns the part of s that a kernel can hold.
 func visible(s *nodestate.State) *nodestate.State {
 	v := clone(s)
-	v.Rules = map[nodestate.RuleID]nodestate.Rule{}
+	v.Rules = nodestate.Map[nodestate.RuleID, nodestate.Rule]{}
 	v.Settings = nodestate.Settings{
 		Node: s.Settings.Node, DSR: s.Settings.DSR, ConnectTime: s.Settings.ConnectTime,
 		SNATFirst: s.Settings.SNATFirst, SNATLast: s.Settings.SNATLast, Tunnel: s.Settings.Tunnel,
@@ -230,19 +234,22 @@ func take(s, from *nodestate.State, tab nodestate.Table) {
 	case nodestate.TableRoutes:
 		s.Routes = copyOf(from.Routes)
 	case nodestate.TableServices:
-		s.Frontends = copyOf(from.Frontends)
-		s.Backends = map[nodestate.Frontend][]nodestate.Backend{}
-		for k, l := range from.Backends {
-			s.Backends[k] = slices.Clone(l)
-		}
+		s.Frontends, s.Backends = rebuilt(from.Frontends), rebuilt(from.Backends)
 	case nodestate.TablePolicy:
-		s.Peers, s.PeerCIDRs, s.Policy = copyOf(from.Peers), copyOf(from.PeerCIDRs), copyOf(from.Policy)
+		s.Peers, s.PeerCIDRs, s.Policy = rebuilt(from.Peers), copyOf(from.PeerCIDRs), copyOf(from.Policy)
 	case nodestate.TableClients:
 		s.Clients = copyOf(from.Clients)
 	case nodestate.TableRules:
-		s.Rules = copyOf(from.Rules)
+		s.Rules = rebuilt(from.Rules)
 	}
 }
+
+// rebuilt returns a map with the same entries that shares nothing.
+func rebuilt[K comparable, V any](m nodestate.Map[K, V]) nodestate.Map[K, V] {
+	return nodestate.MapOf(plain(m))
+}
+
+func plain[K comparable, V any](m nodestate.Map[K, V]) map[K]V { return maps.Collect(m.All()) }
 
 func copyOf[K comparable, V any](m map[K]V) map[K]V {
 	c := make(map[K]V, len(m))

@@ -64,22 +64,22 @@ func randomServices(r *rand.Rand, s *nodestate.State) {
 		proto := []model.Protocol{model.ProtocolTCP, model.ProtocolUDP}[r.IntN(2)]
 		id := nodestate.Frontend{Addr: addr(10, 96, 0, byte(i+1)), Port: uint16(80 + r.IntN(3)), Proto: proto}
 		svc := nodestate.Service{ID: id, Affinity: uint32(r.IntN(2) * 10800), Rule: nodestate.RuleID(i + 1)}
-		s.Frontends[id] = svc
+		s.Frontends.Set(id, svc)
 		if r.IntN(2) == 0 {
-			s.Frontends[nodestate.Frontend{Addr: addr(0, 0, 0, 0), Port: uint16(30000 + i), Proto: proto}] = svc
+			s.Frontends.Set(nodestate.Frontend{Addr: addr(0, 0, 0, 0), Port: uint16(30000 + i), Proto: proto}, svc)
 		}
 		var list []nodestate.Backend
 		for _, n := range r.Perm(30)[:r.IntN(12)] {
 			list = append(list, nodestate.Backend{Addr: addr(10, 244, byte(1+n%2), byte(n+2)), Port: 8080, Local: n%2 == 0})
 		}
 		slices.SortFunc(list, func(a, b nodestate.Backend) int { return a.Addr.Compare(b.Addr) })
-		s.Backends[id] = list
+		s.Backends.Set(id, list)
 	}
 }
 
 func randomPolicy(r *rand.Rand, s *nodestate.State) {
 	for i := range r.IntN(40) {
-		s.Peers[addr(10, 244, byte(r.IntN(4)), byte(i))] = nodestate.Class(1 + r.IntN(6))
+		s.Peers.Set(addr(10, 244, byte(r.IntN(4)), byte(i)), nodestate.Class(1+r.IntN(6)))
 	}
 	for i := range r.IntN(6) {
 		s.PeerCIDRs[netip.PrefixFrom(addr(172, byte(i), 0, 0), 16)] = nodestate.Class(10 + i)

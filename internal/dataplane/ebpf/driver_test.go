@@ -441,7 +441,7 @@ func TestSizeChange(t *testing.T) {
 	}
 	got, err := d.Load()
 	must(t, err)
-	if !maps.Equal(got.Frontends, s.Frontends) {
+	if !nodestate.EqualMaps(got.Frontends, s.Frontends) {
 		t.Error("the services are not all there")
 	}
 	if broken := d.programs.broken(); len(broken) != 0 {

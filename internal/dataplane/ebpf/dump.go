@@ -35,7 +35,7 @@ func readState(m map[string]*ebpf.Map) (*nodestate.State, error) {
 		s.Routes[netip.PrefixFrom(addrOf(k.Addr), int(k.Len))] = r
 	}
 	for k, v := range t.peers.tracker.All() {
-		s.Peers[addrOf(k)] = nodestate.Class(v)
+		s.Peers.Set(addrOf(k), nodestate.Class(v))
 	}
 	for k, v := range t.peerCIDRs.tracker.All() {
 		s.PeerCIDRs[netip.PrefixFrom(addrOf(k.Addr), int(k.Len))] = nodestate.Class(v)
@@ -90,10 +90,10 @@ func readFrontend(k weirSvcKey) nodestate.Frontend {
 func readServices(s *nodestate.State, sv *services) error {
 	for k, v := range sv.frontends.tracker.All() {
 		id := readFrontend(v.Id)
-		s.Frontends[readFrontend(k)] = nodestate.Service{
+		s.Frontends.Set(readFrontend(k), nodestate.Service{
 			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&svcLocalFrontend != 0, Rule: nodestate.RuleID(v.Rule),
-		}
-		if _, done := s.Backends[id]; done {
+		})
+		if _, done := s.Backends.Get(id); done {
 			continue
 		}
 		all, err := readList(sv, v.Id, scopeAll, v.Count)
@@ -115,7 +115,7 @@ func readServices(s *nodestate.State, sv *services) error {
 			}
 			return int(a.Port) - int(b.Port)
 		})
-		s.Backends[id] = all
+		s.Backends.Set(id, all)
 	}
 	return nil
 }

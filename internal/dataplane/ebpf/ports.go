@@ -51,10 +51,10 @@ func (p *ports) load() error {
 
 func (p *ports) desire(s *nodestate.State) {
 	p.want = [portWords]weirPortBits{}
-	for f := range s.Frontends {
+	for f := range s.Frontends.Keys() {
 		p.set(f.Port, f.Proto, portTCPFrontend)
 	}
-	for id, backends := range s.Backends {
+	for id, backends := range s.Backends.All() {
 		for _, b := range backends {
 			if b.Local && s.Addrs[b.Addr].Kind == nodestate.AddrHost {
 				p.set(b.Port, id.Proto, portTCPHost)

@@ -79,7 +79,7 @@ func renderRoutes(s *nodestate.State) iter.Seq2[weirPrefixKey, weirRouteValue] {
 
 func renderPeers(s *nodestate.State) iter.Seq2[weirIpAddr, uint64] {
 	return func(yield func(weirIpAddr, uint64) bool) {
-		for a, c := range s.Peers {
+		for a, c := range s.Peers.All() {
 			if isIPv4(a) && !yield(ipAddr(a), uint64(c)) {
 				return
 			}

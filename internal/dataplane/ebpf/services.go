@@ -66,7 +66,7 @@ func (s *services) desire(st *nodestate.State) {
 
 // desireBackends plans the lists whose backends changed.
 func (s *services) desireBackends(st *nodestate.State) {
-	for id, backends := range st.Backends {
+	for id, backends := range st.Backends.All() {
 		// States are never changed in place: the same slice is the same list.
 		if before, ok := s.planned[id]; ok && sameSlice(before, backends) {
 			continue
@@ -75,7 +75,7 @@ func (s *services) desireBackends(st *nodestate.State) {
 		s.planned[id] = backends
 	}
 	for id := range s.planned {
-		if _, ok := st.Backends[id]; !ok {
+		if _, ok := st.Backends.Get(id); !ok {
 			s.plan(id, nil)
 			delete(s.planned, id)
 		}
@@ -88,8 +88,8 @@ func (s *services) desireBackends(st *nodestate.State) {
 
 // forgetStrangers empties the lists that were found in the map and that no service port has.
 func (s *services) forgetStrangers(st *nodestate.State) {
-	wanted := make(map[weirSvcKey]bool, len(st.Backends))
-	for id := range st.Backends {
+	wanted := make(map[weirSvcKey]bool, st.Backends.Len())
+	for id := range st.Backends.Keys() {
 		wanted[svcKey(id)] = true
 	}
 	for k := range s.lists {
@@ -139,7 +139,7 @@ func (s *services) setList(key weirSvcKey, list []weirBackend) {
 
 func (s *services) renderFrontends(st *nodestate.State) iter.Seq2[weirSvcKey, weirSvcValue] {
 	return func(yield func(weirSvcKey, weirSvcValue) bool) {
-		for f, svc := range st.Frontends {
+		for f, svc := range st.Frontends.All() {
 			if !isIPv4(f.Addr) {
 				continue
 			}
@@ -161,13 +161,13 @@ func (s *services) renderFrontends(st *nodestate.State) iter.Seq2[weirSvcKey, we
 // client: UDP and SCTP, and those with affinity.
 func renderLive(st *nodestate.State) iter.Seq2[weirLiveKey, uint8] {
 	affine := map[nodestate.Frontend]bool{}
-	for _, svc := range st.Frontends {
+	for _, svc := range st.Frontends.All() {
 		if svc.Affinity > 0 {
 			affine[svc.ID] = true
 		}
 	}
 	return func(yield func(weirLiveKey, uint8) bool) {
-		for id, backends := range st.Backends {
+		for id, backends := range st.Backends.All() {
 			if id.Proto == model.ProtocolTCP && !affine[id] {
 				continue
 			}

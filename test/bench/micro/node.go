@@ -92,12 +92,12 @@ func newState(l links) *nodestate.State {
 	s.Routes[netip.MustParsePrefix("10.244.0.0/16")] = nodestate.Route{Pool: true}
 	s.Routes[netip.MustParsePrefix("10.244.1.0/26")] = nodestate.Route{Pool: true, Local: true}
 	s.Routes[netip.MustParsePrefix("10.244.2.0/26")] = nodestate.Route{Pool: true, SameLink: true, Node: otherNode}
-	s.Frontends[localSvc] = nodestate.Service{ID: localSvc}
-	s.Frontends[localPort] = nodestate.Service{ID: localSvc}
-	s.Backends[localSvc] = []nodestate.Backend{{Addr: podB, Port: 8080, Local: true}}
-	s.Frontends[remoteSvc] = nodestate.Service{ID: remoteSvc}
-	s.Frontends[remotePort] = nodestate.Service{ID: remoteSvc}
-	s.Backends[remoteSvc] = []nodestate.Backend{{Addr: podRemote, Port: 8080}}
+	s.Frontends.Set(localSvc, nodestate.Service{ID: localSvc})
+	s.Frontends.Set(localPort, nodestate.Service{ID: localSvc})
+	s.Backends.Set(localSvc, []nodestate.Backend{{Addr: podB, Port: 8080, Local: true}})
+	s.Frontends.Set(remoteSvc, nodestate.Service{ID: remoteSvc})
+	s.Frontends.Set(remotePort, nodestate.Service{ID: remoteSvc})
+	s.Backends.Set(remoteSvc, []nodestate.Backend{{Addr: podRemote, Port: 8080}})
 	return s
 }
 
@@ -110,7 +110,7 @@ func withPolicy(s *nodestate.State, peers int) {
 	s.Addrs[podB] = b
 	for i := range peers {
 		class := nodestate.Class(1000 + i)
-		s.Peers[peer(i)] = class
+		s.Peers.Set(peer(i), class)
 		s.Policy[nodestate.PolicyKey{Set: set, Peer: class, Head: true}] = nodestate.PolicyValue{
 			Rule: 2, Protos: nodestate.ProtoBitTCP, Lens: 1 << 16}
 		s.Policy[nodestate.PolicyKey{Set: set, Peer: class, Proto: model.ProtocolTCP, Port: 8080, Len: 16}] = nodestate.PolicyValue{Allow: true, Rule: 2}

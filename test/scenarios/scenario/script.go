@@ -318,7 +318,7 @@ func (w *World) ruleText(node string, id nodestate.RuleID) string {
 	if id == 0 {
 		return "none"
 	}
-	r, ok := w.machines[node].State.Rules[id]
+	r, ok := w.machines[node].State.Rules.Get(id)
 	if !ok {
 		return fmt.Sprintf("%d, which the state does not name", id)
 	}
