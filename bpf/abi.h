@@ -79,6 +79,8 @@ struct svc_key {
 
 enum svc_flag {
 	SVC_LOCAL_FRONTEND = 1, /* frontend exists on this node only (host ports) */
+	SVC_EXTERNAL = 2,       /* for clients outside: node port, load balancer's address, external IP */
+	SVC_LOCAL = 4,          /* traffic policy Local, external or internal as the frontend is */
 };
 
 struct svc_value {
@@ -103,8 +105,14 @@ struct backend {
 	__u16 flags;
 };
 
-/* map weir_live: hash struct live_key -> __u8; the usable backends of a service port that is UDP or SCTP or
- * has affinity. A UDP or SCTP flow to one that is not there chooses again. */
+/* map weir_live: hash struct live_key -> __u8, enum live_list; the backends that are not gone of a service port
+ * that is UDP or SCTP or has affinity. A UDP or SCTP flow to one that is not there chooses again; a client is led
+ * again to one that is in the list to choose from. */
+enum live_list { /* bit n: in the list of scope n */
+	LIVE_ALL = 1,
+	LIVE_LOCAL = 2,
+};
+
 struct live_key {
 	struct svc_key svc; /* scope 0 */
 	struct backend backend; /* flags 0 */

@@ -119,8 +119,8 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	struct settings *s = settings_get();
 	struct addr_value *b;
 	struct svc_value *v;
-	__u8 scope = SCOPE_ALL, kind;
-	int node_port, tunnel;
+	__u8 kind;
+	int node_port, tunnel, scope, ret;
 	struct client client = {};
 	struct backend be;
 	struct pkt *p;
@@ -135,9 +135,8 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	v = lb_find(&p->key.daddr, p->key.dport, p->key.proto, kind, &node_port);
 	if (!v)
 		return DROP_NONE;
-	w->fwd.svc = v->id;
-	w->fwd.rule = v->rule;
 	if (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) {
+		scope = v->flags & SVC_LOCAL ? SCOPE_LOCAL : SCOPE_ALL;
 		if (kind == ADDR_NODE && node_port) {
 			scope = SCOPE_LOCAL;
 			w->via = b->node;
@@ -155,10 +154,17 @@ __noinline int flow_balance(struct __sk_buff *skb)
 				w->via = *node;
 			}
 		}
+	} else {
+		scope = lb_scope_inside(v, kind, node_port);
+		if (scope < 0)
+			return DROP_NONE;
 	}
+	w->fwd.svc = v->id;
+	w->fwd.rule = v->rule;
 	client.addr = p->key.saddr;
-	if (lb_choose(v, scope, &client, &be))
-		return scope == SCOPE_LOCAL ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
+	ret = lb_choose(v, scope, &client, &be);
+	if (ret)
+		return ret;
 	w->fwd.backend = be;
 	if (scope == SCOPE_ALL && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL)) {
 		w->hand_on = route_home(&be.addr, &tunnel);
@@ -351,7 +357,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 
 	if (!w || !s || !p || !f)
 		return DROP_NO_FLOW;
-	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_is_live(&f->svc, &f->backend))
+	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
 		return -1;
 	w->fwd.rule = 0;
 	if (!(f->flags & FLOW_HAND_ON)) {

@@ -8,6 +8,7 @@
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
 #include "clock.h"
+#include "reasons.h"
 
 /* Is the port (network byte order) ruled out as one that `tcp_bit`, or its like for UDP or SCTP, stands for? */
 static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u8 proto, __u8 tcp_bit)
@@ -42,23 +43,28 @@ static __always_inline struct svc_value *lb_find(const ip_addr *addr, __be16 por
 	return v;
 }
 
-static __always_inline int lb_is_live(const struct svc_key *id, const struct backend *b)
+/* The list that traffic of this node's pods and processes chooses from; -1: another node's port, which is that
+ * node's to judge. */
+static __always_inline int lb_scope_inside(const struct svc_value *v, __u8 kind, int node_port)
+{
+	if (!(v->flags & SVC_LOCAL))
+		return SCOPE_ALL;
+	if (node_port && kind == ADDR_NODE)
+		return -1;
+	return v->flags & SVC_EXTERNAL ? SCOPE_ALL : SCOPE_LOCAL;
+}
+
+/* The lists that a backend is in (enum live_list); NULL when it is gone. */
+static __always_inline __u8 *lb_lists(const struct svc_key *id, const struct backend *b)
 {
 	struct live_key key = { .svc = *id, .backend = *b };
 
 	key.svc.scope = 0;
 	key.backend.flags = 0;
-	return bpf_map_lookup_elem(&weir_live, &key) != NULL;
+	return bpf_map_lookup_elem(&weir_live, &key);
 }
 
-static __always_inline int lb_is_here(const ip_addr *addr)
-{
-	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, addr);
-
-	return a && (a->kind == ADDR_ENDPOINT || a->kind == ADDR_HOST);
-}
-
-/* Chooses a backend of v among all, or among this node's. 0 = chosen, -1 = there is none. */
+/* Chooses a backend of v from one of its lists. Returns DROP_NONE or the reason why there is none. */
 static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct client *client, struct backend *out)
 {
 	struct backend_key key = {};
@@ -66,23 +72,24 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct cl
 	struct affinity_value *av;
 	struct settings *s = settings_get();
 	struct backend *b;
+	__u8 *lists;
 	__u32 count, now = clock_now();
 
 	if (!v || !client || !out || !s)
-		return -1;
+		return DROP_NO_BACKEND;
 	count = scope == SCOPE_LOCAL ? v->local : v->count;
 	if (!count)
-		return -1;
+		return v->count ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
 	if (v->affinity) {
 		akey.svc = v->id;
 		akey.client = *client;
 		av = bpf_map_lookup_elem(&weir_affinity, &akey);
 		if (av && (__u64)(now - av->seen) * 1000 <= (__u64)v->affinity * s->per_second &&
-		    lb_is_live(&v->id, &av->backend) && (scope == SCOPE_ALL || lb_is_here(&av->backend.addr))) {
+		    (lists = lb_lists(&v->id, &av->backend)) && (*lists & 1 << scope)) {
 			*out = av->backend;
 			if (av->seen != now)
 				av->seen = now;
-			return 0;
+			return DROP_NONE;
 		}
 	}
 	key.svc = v->id;
@@ -94,7 +101,7 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct cl
 		b = bpf_map_lookup_elem(&weir_backends, &key);
 	}
 	if (!b)
-		return -1;
+		return DROP_NO_BACKEND;
 	*out = *b;
 	out->flags = 0;
 	if (v->affinity) {
@@ -102,7 +109,7 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct cl
 
 		bpf_map_update_elem(&weir_affinity, &akey, &first, BPF_ANY);
 	}
-	return 0;
+	return DROP_NONE;
 }
 
 #endif

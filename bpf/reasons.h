@@ -21,7 +21,7 @@
 	X(TUNNEL_SOURCE, 13, "tunnel packet that does not come from a node")             \
 	X(TUNNEL_FROM_POD, 14, "tunnel packet sent by a pod")                            \
 	X(REWRITE, 15, "packet could not be rewritten")                                  \
-	X(NO_LOCAL_BACKEND, 16, "handed on to this node, which has no backend")
+	X(NO_LOCAL_BACKEND, 16, "only backends of this node may answer, and it has none")
 
 enum drop_reason {
 #define X(name, number, text) DROP_##name = number,

@@ -52,7 +52,7 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	struct backend be = {};
 	struct client client = {};
 	__u64 netns;
-	int tcp, node_port, on_host;
+	int tcp, node_port, on_host, scope;
 
 	if (!s || (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP))
 		return SOCK_ALLOW;
@@ -70,8 +70,11 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	v = lb_find(addr, *port, ctx->protocol, a ? a->kind : ADDR_NONE, &node_port);
 	if (!v)
 		return SOCK_ALLOW;
+	scope = lb_scope_inside(v, a ? a->kind : ADDR_NONE, node_port);
+	if (scope < 0)
+		return SOCK_ALLOW;
 	sock_client(&client, netns, s);
-	if (lb_choose(v, SCOPE_ALL, &client, &be)) {
+	if (lb_choose(v, scope, &client, &be)) {
 		if (can_set_retval)
 			bpf_set_retval(-ECONNREFUSED);
 		return SOCK_REFUSE;

@@ -56,7 +56,7 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 			s.backends.Delete(f)
 			continue
 		}
-		v := p.value
+		v := p.valueAt(f)
 		v.Rule = s.ids.byText[p.text]
 		s.frontends.set(f, v)
 		if p.id == f && len(p.backends) > 0 {
@@ -111,15 +111,4 @@ func compareNames(a, b model.Name) int {
 
 func compareFrontends(a, b nodestate.Frontend) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
-}
-
-// compareBackends orders by address and port, local ones before others.
-func compareBackends(a, b nodestate.Backend) int {
-	local := func(x bool) int {
-		if x {
-			return 0
-		}
-		return 1
-	}
-	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), local(a.Local)-local(b.Local))
 }

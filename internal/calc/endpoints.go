@@ -1,6 +1,7 @@
 package calc
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -8,42 +9,69 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// choose returns the usable backends of a service port in one family by KEP-1669: the ready endpoints
-// (all of them, when the Service publishes those that are not ready), and where there are none, those
-// that still serve while they terminate. Sorted, each once.
-//
-// The traffic policies Local will choose among these by Backend.Local, per frontend.
-func choose(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int) []nodestate.Backend {
-	pick := func(want func(*model.ServiceEndpoint) bool) []nodestate.Backend {
-		var out []nodestate.Backend
-		for _, name := range names {
-			sl := c.Slices[name]
-			if sl == nil {
-				continue
-			}
-			for _, ep := range sl.Ports {
-				if ep.Name == sp.Name && ep.Protocol == sp.Protocol && ep.Port != 0 {
-					out = appendBackends(out, c, sl.Endpoints, ep.Port, fam, want)
-				}
-			}
-		}
-		return compactBackends(out)
-	}
-	usable := pick(func(e *model.ServiceEndpoint) bool { return e.Ready || svc.PublishNotReady })
-	if len(usable) == 0 {
-		usable = pick(func(e *model.ServiceEndpoint) bool { return e.Serving && e.Terminating })
-	}
-	return usable
+// candidate is an endpoint of a service port with what is known of it.
+type candidate struct {
+	addr  netip.Addr
+	port  uint16
+	here  bool // on this node
+	ready bool // or published although it is not; false: serves while it terminates
 }
 
-func appendBackends(out []nodestate.Backend, c *model.Cluster, eps []model.ServiceEndpoint, port uint16, fam int, want func(*model.ServiceEndpoint) bool) []nodestate.Backend {
-	for i := range eps {
-		if !want(&eps[i]) {
+// choose returns the backends of a service port in one family that are not gone, and says which of them new
+// flows choose by KEP-1669: in the whole cluster, and on this node, the ready endpoints (all of them, when
+// the Service publishes those that are not ready); where there are none, those that still serve while they
+// terminate. Sorted, each once.
+func choose(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int) []nodestate.Backend {
+	all := candidates(c, names, svc, sp, fam)
+	var ready, readyHere bool
+	for _, e := range all {
+		ready = ready || e.ready
+		readyHere = readyHere || e.ready && e.here
+	}
+	var out []nodestate.Backend
+	for _, e := range all {
+		out = append(out, nodestate.Backend{Addr: e.addr, Port: e.port, Local: e.here && e.ready == readyHere, Spare: e.ready != ready})
+	}
+	return out
+}
+
+// candidates returns the endpoints of a service port in one family that are not gone, sorted, each once:
+// while slices are rewritten an endpoint may be in two, and what either says for it counts.
+func candidates(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int) []candidate {
+	var all []candidate
+	for _, name := range names {
+		sl := c.Slices[name]
+		if sl == nil {
 			continue
 		}
-		for _, a := range eps[i].Addrs {
+		for _, ep := range sl.Ports {
+			if ep.Name == sp.Name && ep.Protocol == sp.Protocol && ep.Port != 0 {
+				all = appendCandidates(all, c, sl.Endpoints, ep.Port, fam, svc.PublishNotReady)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.port, b.port)) })
+	var out []candidate
+	for _, e := range all {
+		if n := len(out) - 1; n >= 0 && out[n].addr == e.addr && out[n].port == e.port {
+			out[n].here, out[n].ready = out[n].here || e.here, out[n].ready || e.ready
+			continue
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+func appendCandidates(out []candidate, c *model.Cluster, eps []model.ServiceEndpoint, port uint16, fam int, publishAll bool) []candidate {
+	for i := range eps {
+		e := &eps[i]
+		ready, dying := e.Ready || publishAll, e.Serving && e.Terminating
+		if !ready && !dying {
+			continue
+		}
+		for _, a := range e.Addrs {
 			if a.IsValid() && carried(a) && family(a) == fam {
-				out = append(out, nodestate.Backend{Addr: a, Port: port, Local: isLocal(c, &eps[i], a)})
+				out = append(out, candidate{addr: a, port: port, here: isLocal(c, e, a), ready: ready})
 			}
 		}
 	}
@@ -62,12 +90,6 @@ func isLocal(c *model.Cluster, e *model.ServiceEndpoint, a netip.Addr) bool {
 // nameless reports whether a slice has endpoints that name no node.
 func nameless(sl *model.EndpointSlice) bool {
 	return sl != nil && slices.ContainsFunc(sl.Endpoints, func(e model.ServiceEndpoint) bool { return e.Node == "" })
-}
-
-// compactBackends sorts and removes repetitions; one that is local anywhere is local.
-func compactBackends(all []nodestate.Backend) []nodestate.Backend {
-	slices.SortFunc(all, compareBackends)
-	return slices.CompactFunc(all, func(a, b nodestate.Backend) bool { return a.Addr == b.Addr && a.Port == b.Port })
 }
 
 // hostPorts returns the host ports of a pod that runs here.
@@ -122,7 +144,7 @@ func hostPort(src source, pp *model.PodPort, own []netip.Addr) *port {
 	if !at.IsUnspecified() || !at.Is4() {
 		detail += " on " + at.String()
 	}
-	p := &port{src: src, id: id, frontends: []nodestate.Frontend{id},
+	p := &port{src: src, id: id, frontends: []nodestate.Frontend{id}, internal: []nodestate.Frontend{id},
 		value: nodestate.Service{ID: id, LocalOnly: true},
 		rule:  nodestate.Rule{Kind: "HostPort", Name: src.name.String(), Detail: detail}}
 	p.text = ruleText(p.rule)

@@ -21,7 +21,9 @@ type port struct {
 	text      string               // names its rule, unique
 	id        nodestate.Frontend   // its canonical frontend, and the key of its backends
 	frontends []nodestate.Frontend // all, with id; sorted, without repetition
-	value     nodestate.Service    // without the rule's number
+	value     nodestate.Service    // without the rule's number; of the frontends that are not external
+	external  nodestate.Service    // the same of those that are
+	internal  []nodestate.Frontend // the cluster IPs', and host ports
 	rule      nodestate.Rule
 	backends  []nodestate.Backend
 }
@@ -238,9 +240,9 @@ func build(c *model.Cluster, s *services, src source) []*port {
 		if len(ips) == 0 {
 			continue
 		}
-		ips = append(append(ips, carriedOf(svc.ExternalIPs, fam)...), carriedOf(svc.LBIPs, fam)...)
+		more := append(carriedOf(svc.ExternalIPs, fam), carriedOf(svc.LBIPs, fam)...)
 		for i := range svc.Ports {
-			p := servicePort(src, svc, &svc.Ports[i], ips)
+			p := servicePort(src, svc, &svc.Ports[i], ips, more)
 			if seen[p.text] {
 				continue
 			}
@@ -252,8 +254,8 @@ func build(c *model.Cluster, s *services, src source) []*port {
 	return out
 }
 
-// servicePort describes one port; ips are all its addresses of one family, a cluster IP first.
-func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips []netip.Addr) *port {
+// servicePort describes one port by its cluster IPs and its other addresses of one family.
+func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, more []netip.Addr) *port {
 	detail := "port " + sp.Name
 	if sp.Name == "" {
 		detail = "port " + portText(sp.Port, sp.Protocol)
@@ -264,8 +266,13 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips []ne
 		p.rule.Detail += " IPv6"
 	}
 	p.text = ruleText(p.rule)
-	p.value = nodestate.Service{ID: p.id, Affinity: svc.Affinity}
+	p.value = nodestate.Service{ID: p.id, Affinity: svc.Affinity, LocalPolicy: svc.InternalLocal}
+	p.external = nodestate.Service{ID: p.id, Affinity: svc.Affinity, External: true, LocalPolicy: svc.ExternalLocal}
 	for _, ip := range ips {
+		p.internal = append(p.internal, nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol})
+	}
+	p.frontends = slices.Clone(p.internal)
+	for _, ip := range more {
 		p.frontends = append(p.frontends, nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol})
 	}
 	if sp.NodePort != 0 {
@@ -274,6 +281,15 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips []ne
 	slices.SortFunc(p.frontends, compareFrontends)
 	p.frontends = slices.Compact(p.frontends)
 	return p
+}
+
+// valueAt is what stands at one of the port's frontends. An address that is both its cluster IP and an
+// external one is a cluster IP.
+func (p *port) valueAt(f nodestate.Frontend) nodestate.Service {
+	if slices.Contains(p.internal, f) {
+		return p.value
+	}
+	return p.external
 }
 
 // carriedOf returns the addresses of one family that go into tables.

@@ -30,7 +30,7 @@ func Dump(w io.Writer, s *State) error {
 	}
 	for _, f := range slices.SortedFunc(s.Backends.Keys(), Frontend.Compare) {
 		for _, b := range s.Backends.At(f) {
-			d.line("backend", f.String(), "->", netip.AddrPortFrom(b.Addr, b.Port).String(), flag(b.Local, "local"))
+			d.line("backend", f.String(), "->", netip.AddrPortFrom(b.Addr, b.Port).String(), flag(b.Local, "local"), flag(b.Spare, "spare"))
 		}
 	}
 	for _, a := range slices.SortedFunc(s.Peers.Keys(), netip.Addr.Compare) {
@@ -166,7 +166,8 @@ func (d *dumper) frontend(f Frontend, s Service) {
 	if s.Affinity != 0 {
 		affinity = fmt.Sprintf("affinity=%ds", s.Affinity)
 	}
-	d.line("frontend", f.String(), "id="+s.ID.String(), affinity, flag(s.LocalOnly, "local-only"), d.rule(s.Rule))
+	d.line("frontend", f.String(), "id="+s.ID.String(), affinity, flag(s.LocalOnly, "local-only"), flag(s.External, "external"),
+		flag(s.LocalPolicy, "local-policy"), d.rule(s.Rule))
 }
 
 func (d *dumper) policy(k PolicyKey, v PolicyValue) {

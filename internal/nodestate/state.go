@@ -17,8 +17,8 @@ type State struct {
 	Addrs     map[netip.Addr]Addr
 	Routes    map[netip.Prefix]Route
 	Frontends Map[Frontend, Service]
-	// Backends are the usable backends of a service port, by its id, sorted by address and port. The
-	// order carries no meaning: a driver keeps its own slots.
+	// Backends are the backends of a service port that are not gone, by its id, sorted by address and port.
+	// Backend says which of them new flows may choose. The order carries no meaning: a driver keeps its own slots.
 	Backends  Map[Frontend, []Backend]
 	Peers     Map[netip.Addr, Class]
 	PeerCIDRs map[netip.Prefix]Class
@@ -109,14 +109,28 @@ type Service struct {
 	ID        Frontend
 	Affinity  uint32 // seconds
 	LocalOnly bool   // frontend exists on this node only (host ports)
-	Rule      RuleID
+	External  bool   // for clients outside: node port, load balancer's address, external IP
+	// LocalPolicy is the traffic policy Local, external or internal as the frontend is.
+	LocalPolicy bool
+	Rule        RuleID
 }
 
-// Backend is one usable endpoint of a service port.
+// Backend is one endpoint of a service port that is not gone: it is ready, or serves while it terminates.
+// Flows that have it keep it. New ones choose from the cluster list or, where only this node may answer, from
+// the local list; which endpoints are in them is KEP-1669 (calc).
 type Backend struct {
 	Addr  netip.Addr
 	Port  uint16
-	Local bool // on this node
+	Local bool // in the local list; then it is on this node
+	Spare bool // not in the cluster list
+}
+
+// InList reports whether a backend is in the local list or, with local false, in the cluster list.
+func (b Backend) InList(local bool) bool {
+	if local {
+		return b.Local
+	}
+	return !b.Spare
 }
 
 // Class, SetID: content-made identifiers (the first 8 bytes of a SHA-256 of the canonical text).

@@ -20,7 +20,7 @@ const (
 	TunnelSource   Reason = 13 // tunnel packet that does not come from a node
 	TunnelFromPod  Reason = 14 // tunnel packet sent by a pod
 	Rewrite        Reason = 15 // packet could not be rewritten
-	NoLocalBackend Reason = 16 // handed on to this node, which has no backend
+	NoLocalBackend Reason = 16 // only backends of this node may answer, and it has none
 )
 
 var names = map[Reason]string{
@@ -60,5 +60,5 @@ var texts = map[Reason]string{
 	TunnelSource:   "tunnel packet that does not come from a node",
 	TunnelFromPod:  "tunnel packet sent by a pod",
 	Rewrite:        "packet could not be rewritten",
-	NoLocalBackend: "handed on to this node, which has no backend",
+	NoLocalBackend: "only backends of this node may answer, and it has none",
 }

@@ -95,7 +95,12 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 	}
 	r := balanced{found: true, id: s.ID, rule: s.Rule}
 	outside := in.Hook == FromUplink || in.Hook == FromTunnel
-	if outside {
+	localOnly := s.LocalPolicy
+	if !outside {
+		if localOnly, ok = n.insideScope(s, nodePort, k.dst); !ok {
+			return balanced{}, nil
+		}
+	} else {
 		dst := n.state.Addrs[k.dst]
 		switch {
 		case nodePort && dst.Kind == nodestate.AddrNode:
@@ -107,9 +112,9 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 			r.via = n.links[in.Packet.SrcMAC]
 		}
 	}
-	localOnly := r.via.IsValid()
+	localOnly = localOnly || r.via.IsValid()
 	r.backend, ok = n.choose(s, localOnly, affinityKey{svc: s.ID, client: k.src})
-	if !ok && localOnly {
+	if !ok && localOnly && slices.ContainsFunc(n.state.Backends.At(s.ID), func(b nodestate.Backend) bool { return b.InList(false) }) {
 		return r, &dropped{reason: reason.NoLocalBackend, rule: s.Rule}
 	}
 	if !ok {
@@ -121,19 +126,25 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 	return r, nil
 }
 
+// insideScope says for traffic of this node's pods and processes whether only this node's backends count, and
+// with false that the frontend is not for it: another node's port, which is that node's to judge.
+func (n *Node) insideScope(s nodestate.Service, nodePort bool, dst netip.Addr) (localOnly, ok bool) {
+	if s.LocalPolicy && nodePort && n.kind(dst) == nodestate.AddrNode {
+		return false, false
+	}
+	return s.LocalPolicy && !s.External, true
+}
+
 // choose picks a backend, the one that the client has already where the service wants that.
 func (n *Node) choose(s nodestate.Service, localOnly bool, key affinityKey) (nodestate.Backend, bool) {
-	list := n.state.Backends.At(s.ID)
-	if localOnly {
-		list = slices.DeleteFunc(slices.Clone(list), func(b nodestate.Backend) bool { return !b.Local })
-	}
+	list := slices.DeleteFunc(slices.Clone(n.state.Backends.At(s.ID)), func(b nodestate.Backend) bool { return !b.InList(localOnly) })
 	if len(list) == 0 {
 		return nodestate.Backend{}, false
 	}
 	now := n.opts.Now()
 	if s.Affinity > 0 {
 		e, ok := n.affinity[key]
-		if ok && now-e.seen <= time.Duration(s.Affinity)*time.Second && n.live(s.ID, e.backend) && (!localOnly || n.here(e.backend.Addr)) {
+		if ok && now-e.seen <= time.Duration(s.Affinity)*time.Second && slices.ContainsFunc(list, sameBackend(e.backend)) {
 			e.seen = now
 			n.affinity[key] = e
 			return e.backend, true
@@ -146,12 +157,11 @@ func (n *Node) choose(s nodestate.Service, localOnly bool, key affinityKey) (nod
 	return b, true
 }
 
-func (n *Node) here(a netip.Addr) bool {
-	k := n.kind(a)
-	return k == nodestate.AddrEndpoint || k == nodestate.AddrHost
+// live: is a backend of a flow not gone?
+func (n *Node) live(id nodestate.Frontend, b nodestate.Backend) bool {
+	return slices.ContainsFunc(n.state.Backends.At(id), sameBackend(b))
 }
 
-// live: is a backend still one of its service's?
-func (n *Node) live(id nodestate.Frontend, b nodestate.Backend) bool {
-	return slices.ContainsFunc(n.state.Backends.At(id), func(o nodestate.Backend) bool { return o.Addr == b.Addr && o.Port == b.Port })
+func sameBackend(b nodestate.Backend) func(nodestate.Backend) bool {
+	return func(o nodestate.Backend) bool { return o.Addr == b.Addr && o.Port == b.Port }
 }

@@ -40,7 +40,11 @@ func (n *Node) Connect(s Socket, dst netip.AddrPort) (netip.AddrPort, error) {
 	default:
 		return dst, nil
 	}
-	svc, _, ok := n.frontend(dst.Addr(), dst.Port(), s.Proto)
+	svc, nodePort, ok := n.frontend(dst.Addr(), dst.Port(), s.Proto)
+	if !ok {
+		return dst, nil
+	}
+	localOnly, ok := n.insideScope(svc, nodePort, dst.Addr())
 	if !ok {
 		return dst, nil
 	}
@@ -51,7 +55,7 @@ func (n *Node) Connect(s Socket, dst netip.AddrPort) (netip.AddrPort, error) {
 			client.cookie = s.Netns
 		}
 	}
-	b, ok := n.choose(svc, false, client)
+	b, ok := n.choose(svc, localOnly, client)
 	if !ok {
 		return dst, ErrRefused
 	}

@@ -128,6 +128,7 @@ func (r *crowd) service() {
 	if r.chance(30) {
 		s.Affinity = 50
 	}
+	s.ExternalLocal, s.InternalLocal = r.chance(30), r.chance(20)
 	r.c.Services[n] = s
 	r.endpoints(n)
 }
@@ -137,7 +138,10 @@ func (r *crowd) endpoints(svc model.Name) {
 		{Name: "t", Protocol: model.ProtocolTCP, Port: 8080}, {Name: "u", Protocol: model.ProtocolUDP, Port: one[uint16](r, 5353, 5353, 4789)},
 		{Name: "s", Protocol: model.ProtocolSCTP, Port: 3929}}}
 	for range r.IntN(4) {
-		e := model.ServiceEndpoint{Ready: true, Serving: true}
+		e := model.ServiceEndpoint{Ready: r.chance(75), Serving: true}
+		if !e.Ready {
+			e.Terminating, e.Serving = r.chance(80), r.chance(80)
+		}
 		switch r.IntN(8) {
 		case 0:
 			i := r.IntN(len(nodeAddrs))

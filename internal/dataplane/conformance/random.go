@@ -66,11 +66,15 @@ func randomServices(r *rand.Rand, s *nodestate.State) {
 		svc := nodestate.Service{ID: id, Affinity: uint32(r.IntN(2) * 10800), Rule: nodestate.RuleID(i + 1)}
 		s.Frontends.Set(id, svc)
 		if r.IntN(2) == 0 {
+			svc.External, svc.LocalPolicy = true, r.IntN(2) == 0
 			s.Frontends.Set(nodestate.Frontend{Addr: addr(0, 0, 0, 0), Port: uint16(30000 + i), Proto: proto}, svc)
 		}
 		var list []nodestate.Backend
 		for _, n := range r.Perm(30)[:r.IntN(12)] {
-			list = append(list, nodestate.Backend{Addr: addr(10, 244, byte(1+n%2), byte(n+2)), Port: 8080, Local: n%2 == 0})
+			b := nodestate.Backend{Addr: addr(10, 244, byte(1+n%2), byte(n+2)), Port: 8080, Local: n%2 == 0}
+			// A driver need not remember one of TCP without affinity that is in no list.
+			b.Spare = n%5 == 0 && (b.Local || proto == model.ProtocolUDP)
+			list = append(list, b)
 		}
 		slices.SortFunc(list, func(a, b nodestate.Backend) int { return a.Addr.Compare(b.Addr) })
 		s.Backends.Set(id, list)

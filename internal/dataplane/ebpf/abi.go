@@ -28,7 +28,12 @@ const (
 	scopeAll   = 0
 	scopeLocal = 1
 
+	liveAll   = 1
+	liveLocal = 2
+
 	svcLocalFrontend = 1
+	svcExternal      = 2
+	svcLocal         = 4
 
 	setDSR     = 1
 	setCTLBTCP = 2

@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -87,11 +88,20 @@ func readFrontend(k weirSvcKey) nodestate.Frontend {
 	return nodestate.Frontend{Addr: addrOf(k.Addr), Port: be16(k.Port), Proto: model.Protocol(k.Proto)}
 }
 
+// readServices reads frontends and backends. A backend that is in no list is read where weir_live has it.
 func readServices(s *nodestate.State, sv *services) error {
+	spare := map[nodestate.Frontend][]nodestate.Backend{}
+	for k, in := range sv.live.tracker.All() {
+		if in == 0 {
+			id := readFrontend(k.Svc)
+			spare[id] = append(spare[id], nodestate.Backend{Addr: addrOf(k.Backend.Addr), Port: be16(k.Backend.Port), Spare: true})
+		}
+	}
 	for k, v := range sv.frontends.tracker.All() {
 		id := readFrontend(v.Id)
 		s.Frontends.Set(readFrontend(k), nodestate.Service{
-			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&svcLocalFrontend != 0, Rule: nodestate.RuleID(v.Rule),
+			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&svcLocalFrontend != 0, External: v.Flags&svcExternal != 0,
+			LocalPolicy: v.Flags&svcLocal != 0, Rule: nodestate.RuleID(v.Rule),
 		})
 		if _, done := s.Backends.Get(id); done {
 			continue
@@ -104,16 +114,17 @@ func readServices(s *nodestate.State, sv *services) error {
 		if err != nil {
 			return err
 		}
-		for i := range all {
-			all[i].Local = slices.ContainsFunc(local, func(b nodestate.Backend) bool {
-				return b.Addr == all[i].Addr && b.Port == all[i].Port
-			})
-		}
-		slices.SortFunc(all, func(a, b nodestate.Backend) int {
-			if c := a.Addr.Compare(b.Addr); c != 0 {
-				return c
+		for _, b := range local {
+			i := slices.Index(all, b)
+			if i < 0 {
+				i, all = len(all), append(all, b)
+				all[i].Spare = true
 			}
-			return int(a.Port) - int(b.Port)
+			all[i].Local = true
+		}
+		all = append(all, spare[id]...)
+		slices.SortFunc(all, func(a, b nodestate.Backend) int {
+			return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port))
 		})
 		s.Backends.Set(id, all)
 	}

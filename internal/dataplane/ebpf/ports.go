@@ -56,7 +56,7 @@ func (p *ports) desire(s *nodestate.State) {
 	}
 	for id, backends := range s.Backends.All() {
 		for _, b := range backends {
-			if b.Local && s.Addrs[b.Addr].Kind == nodestate.AddrHost {
+			if s.Addrs[b.Addr].Kind == nodestate.AddrHost {
 				p.set(b.Port, id.Proto, portTCPHost)
 			}
 		}

@@ -112,8 +112,10 @@ func (s *services) plan(id nodestate.Frontend, backends []nodestate.Backend) {
 			continue
 		}
 		w := weirBackend{Addr: ipAddr(b.Addr), Port: be16(b.Port)}
-		all = append(all, w)
-		if b.Local {
+		if b.InList(false) {
+			all = append(all, w)
+		}
+		if b.InList(true) {
 			local = append(local, w)
 		}
 	}
@@ -148,7 +150,8 @@ func (s *services) renderFrontends(st *nodestate.State) iter.Seq2[weirSvcKey, we
 			local.Scope = scopeLocal
 			v := weirSvcValue{
 				Id: id, Count: uint32(len(s.lists[id])), Local: uint32(len(s.lists[local])),
-				Flags: flags[uint32](bit{svc.LocalOnly, svcLocalFrontend}), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
+				Flags: flags[uint32](bit{svc.LocalOnly, svcLocalFrontend}, bit{svc.External, svcExternal},
+					bit{svc.LocalPolicy, svcLocal}), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
 			}
 			if !yield(svcKey(f), v) {
 				return
@@ -157,8 +160,8 @@ func (s *services) renderFrontends(st *nodestate.State) iter.Seq2[weirSvcKey, we
 	}
 }
 
-// renderLive returns the usable backends of service ports that look them up again for a flow or a
-// client: UDP and SCTP, and those with affinity.
+// renderLive returns the backends of service ports that look them up again for a flow or a client, with
+// the lists that they are in: UDP and SCTP, and those with affinity.
 func renderLive(st *nodestate.State) iter.Seq2[weirLiveKey, uint8] {
 	affine := map[nodestate.Frontend]bool{}
 	for _, svc := range st.Frontends.All() {
@@ -176,7 +179,8 @@ func renderLive(st *nodestate.State) iter.Seq2[weirLiveKey, uint8] {
 					continue
 				}
 				key := weirLiveKey{Svc: svcKey(id), Backend: weirBackend{Addr: ipAddr(b.Addr), Port: be16(b.Port)}}
-				if !yield(key, 1) {
+				in := flags[uint8](bit{b.InList(false), liveAll}, bit{b.InList(true), liveLocal})
+				if !yield(key, in) {
 					return
 				}
 			}
