@@ -81,6 +81,8 @@ enum svc_flag {
 	SVC_LOCAL_FRONTEND = 1, /* frontend exists on this node only (host ports) */
 	SVC_EXTERNAL = 2,       /* for clients outside: node port, load balancer's address, external IP */
 	SVC_LOCAL = 4,          /* traffic policy Local, external or internal as the frontend is */
+	SVC_MODE_TUNNEL = 256,  /* answers to outside clients go back by the node that was asked, whatever SET_DSR says */
+	SVC_MODE_DSR = 512,     /* they go straight to the client */
 };
 
 struct svc_value {
@@ -283,6 +285,8 @@ struct link_key {
 	__u8 mac[6];
 	__u8 pad[2];
 };
+
+/* map weir_dsr_optout: LPM struct prefix_key -> __u8; clients whose answers never go straight to them */
 
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */
 

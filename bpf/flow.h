@@ -12,6 +12,7 @@
 #include "parse.h"
 #include "policy.h"
 #include "lb.h"
+#include "dsr.h"
 #include "route.h"
 #include "reasons.h"
 
@@ -161,6 +162,8 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	}
 	w->fwd.svc = v->id;
 	w->fwd.rule = v->rule;
+	if (!addr_is_none(&w->via) && dsr_wanted(s, v))
+		w->fwd.flags |= FLOW_DSR;
 	client.addr = p->key.saddr;
 	ret = lb_choose(v, scope, &client, &be);
 	if (ret)
@@ -189,10 +192,12 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 		w->rev.action = ACT_PASS;
 		return DROP_NONE;
 	}
-	if (via && (s->flags & SET_DSR)) {
-		w->rev.flags |= FLOW_DSR;
-		w->fwd.flags |= FLOW_DSR;
-		return route_fib(skb, &p->key.daddr, &p->key.saddr, &w->rev);
+	if (w->fwd.flags & FLOW_DSR) {
+		if (!dsr_refused(&p->key.saddr)) {
+			w->rev.flags |= FLOW_DSR;
+			return route_fib(skb, &p->key.daddr, &p->key.saddr, &w->rev);
+		}
+		w->fwd.flags &= ~FLOW_DSR;
 	}
 	if (via) {
 		a = bpf_map_lookup_elem(&weir_addrs, &w->via);

@@ -22,6 +22,11 @@ func settings(c *model.Cluster) nodestate.Settings {
 		DataIfaces: m.DataIfaces, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
 		MaxFlows: m.MaxFlows, Timeouts: m.Timeouts,
 	}
+	for _, p := range m.DSROptOut {
+		if carriedPrefix(p) {
+			s.DSROptOut = append(s.DSROptOut, p)
+		}
+	}
 	if own := c.Nodes[c.Local.Node]; own != nil {
 		s.Node = own.NodeAddr()
 	}

@@ -267,7 +267,8 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, mor
 	}
 	p.text = ruleText(p.rule)
 	p.value = nodestate.Service{ID: p.id, Affinity: svc.Affinity, LocalPolicy: svc.InternalLocal}
-	p.external = nodestate.Service{ID: p.id, Affinity: svc.Affinity, External: true, LocalPolicy: svc.ExternalLocal}
+	p.external = nodestate.Service{ID: p.id, Affinity: svc.Affinity, External: true, LocalPolicy: svc.ExternalLocal,
+		Mode: svc.ExternalMode}
 	for _, ip := range ips {
 		p.internal = append(p.internal, nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol})
 	}

@@ -2,6 +2,8 @@ package config
 
 import (
 	"encoding/json"
+	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +22,7 @@ func spec(t *testing.T, text string) map[string]any {
 
 func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	got := New("n1", nil, nil).Resolve()
-	if got.Effective != Default() {
+	if !reflect.DeepEqual(got.Effective, Default()) {
 		t.Errorf("nothing configured gives %+v, want %+v", got.Effective, Default())
 	}
 	if len(got.Problems)+len(got.Unsupported) > 0 {
@@ -36,7 +38,7 @@ func TestEveryDefaultIsAccepted(t *testing.T) {
 		}
 		r := New("n1", []string{"FELIX_" + strings.ToUpper(f.env) + "=" + f.def}, nil)
 		got := r.Resolve()
-		if got.Effective != Default() || len(got.Problems) > 0 || len(got.Unsupported) > 0 {
+		if !reflect.DeepEqual(got.Effective, Default()) || len(got.Problems) > 0 || len(got.Unsupported) > 0 {
 			t.Errorf("%s=%s: %+v", f.env, f.def, got)
 		}
 	}
@@ -64,9 +66,9 @@ func TestPrecedence(t *testing.T) {
 	r.Set("default", nil)
 	step("all gone", false, 4789)
 
-	env := New("n1", []string{"felix_bpfexternalservicemode=dsr", "PATH=/bin"}, nil)
+	env := New("n1", []string{"felix_bpfexternalservicemode=dsr", "FELIX_BPFDSROptoutCIDRs=10.0.0.0/8, 172.16.0.1", "PATH=/bin"}, nil)
 	env.Set("node.n1", spec(t, `{"bpfExternalServiceMode":"Tunnel"}`))
-	if got := env.Resolve(); !got.Settings.DSR {
+	if got := env.Resolve(); !got.Settings.DSR || len(got.Settings.DSROptOut) != 2 {
 		t.Error("the environment does not win over the node's resource")
 	}
 }
@@ -88,6 +90,10 @@ func TestValues(t *testing.T) {
 		{`{"natOutgoingExclusions":"IPPoolsAndHostIPs"}`, func(e Effective) bool { return e.Settings.NATExcludeHostIPs }},
 		{`{"bpfConntrackTimeouts":{"tcpSynSent":"5s","tcpFinsSeen":"Auto","udpTimeout":"Auto"}}`, func(e Effective) bool {
 			return e.Settings.Timeouts.TCPSynSent == 5*time.Second && e.Settings.Timeouts.UDP == d.Timeouts.UDP
+		}},
+		{`{"bpfDSROptoutCIDRs":["172.16.9.9/12","10.1.2.3","10.1.2.3/32","fd00::/8"]}`, func(e Effective) bool {
+			return reflect.DeepEqual(e.Settings.DSROptOut, []netip.Prefix{netip.MustParsePrefix("10.1.2.3/32"),
+				netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("fd00::/8")})
 		}},
 		{`{"healthEnabled":true,"healthPort":9199}`, func(e Effective) bool { return e.Health.Enabled && e.Health.Port == 9199 }},
 		{`{"prometheusMetricsEnabled":true,"prometheusGoMetricsEnabled":false}`, func(e Effective) bool { return e.Metrics.Enabled && !e.Metrics.Go }},
@@ -112,6 +118,7 @@ func TestInvalidKeepsTheLastGoodValue(t *testing.T) {
 		{"bpfPSNATPorts", `"20000:20100"`, `"80:20000"`, "1024..65535"},
 		{"bpfPSNATPorts", `"20000:20100"`, `"30000:20000"`, "first:last"},
 		{"bpfExternalServiceMode", `"DSR"`, `"direct"`, "Tunnel, DSR"},
+		{"bpfDSROptoutCIDRs", `["10.0.0.0/8"]`, `["10.0.0.0/8","10/8"]`, `"10/8"`},
 		{"bpfDataIfacePattern", `"^up"`, `"("`, "regular expression"},
 		{"interfacePrefix", `"pod"`, `"a/b"`, "one to four"},
 		{"bpfMapSizeConntrack", `2048`, `"many"`, "1024.."},
@@ -131,7 +138,7 @@ func TestInvalidKeepsTheLastGoodValue(t *testing.T) {
 			r    *Resolver
 		}{{"now", r}, {"after a restart", restarted(t, r, `{"`+c.field+`":`+c.bad+`}`)}} {
 			got := when.r.Resolve()
-			if got.Effective != want.Effective {
+			if !reflect.DeepEqual(got.Effective, want.Effective) {
 				t.Errorf("%s = %s %s: the last good value is not in force", c.field, c.bad, when.what)
 			}
 			if len(got.Problems) != 1 || got.Problems[0].Object != "FelixConfiguration default" || got.Problems[0].Field != "spec."+c.field ||
@@ -140,7 +147,7 @@ func TestInvalidKeepsTheLastGoodValue(t *testing.T) {
 			}
 		}
 		r.Set("default", nil)
-		if got := r.Resolve(); got.Effective != Default() || len(got.Problems) > 0 {
+		if got := r.Resolve(); !reflect.DeepEqual(got.Effective, Default()) || len(got.Problems) > 0 {
 			t.Errorf("%s removed: %+v", c.field, got)
 		}
 	}

@@ -3,7 +3,9 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -164,6 +166,52 @@ func portRange(name, env, def string, set func(e *Effective, first, last uint16)
 			set(e, uint16(first), uint16(last))
 			return nil, nil
 		}}
+}
+
+// maxCIDRs bounds a list of CIDRs: each is an entry of a map.
+const maxCIDRs = 10000
+
+// cidrs is a field of a list of CIDRs or addresses: as JSON in the resource, separated by commas in the environment.
+// The list is sorted, and has each prefix once.
+func cidrs(name, env string, set func(*Effective, []netip.Prefix)) field {
+	return field{name: name, env: env, def: "", same: []string{"[]"}, allow: "a list of CIDRs such as 10.0.0.0/8",
+		apply: func(e *Effective, text string) ([]string, error) {
+			var words []string
+			if strings.HasPrefix(strings.TrimSpace(text), "[") {
+				if err := json.Unmarshal([]byte(text), &words); err != nil {
+					return nil, fmt.Errorf("is not a list of CIDRs")
+				}
+			} else {
+				words = strings.Split(text, ",")
+			}
+			if len(words) > maxCIDRs {
+				return nil, fmt.Errorf("has %d CIDRs, and %d are the most", len(words), maxCIDRs)
+			}
+			var out []netip.Prefix
+			for _, w := range words {
+				p, err := cidr(strings.TrimSpace(w))
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, p)
+			}
+			slices.SortFunc(out, netip.Prefix.Compare)
+			set(e, slices.Compact(out))
+			return nil, nil
+		}}
+}
+
+// cidr reads a CIDR, or an address as one with all its bits.
+func cidr(text string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Addr().Is4In6() {
+		return p, fmt.Errorf("has %q, which is not a CIDR such as 10.0.0.0/8", text)
+	}
+	return p.Masked(), nil
 }
 
 // unsupported is a field that has no effect yet; same lists values beside the default that mean what is

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"strings"
 
 	"github.com/weir-net/weir/internal/model"
@@ -96,7 +97,7 @@ var fields = []field{
 	unsupported("bpfConntrackLogLevel", "BPFConntrackLogLevel", "off"),
 	{name: "bpfConntrackTimeouts", env: "BPFConntrackTimeouts", def: "TCPSynSent=20s,TCPEstablished=1h,TCPResetSeen=40s,UDPTimeout=60s,ICMPTimeout=5s,GenericTimeout=10m",
 		allow: "durations 1s..168h or Auto", apply: applyTimeouts},
-	unsupported("bpfDSROptoutCIDRs", "BPFDSROptoutCIDRs", ""),
+	cidrs("bpfDSROptoutCIDRs", "BPFDSROptoutCIDRs", func(e *Effective, v []netip.Prefix) { e.Settings.DSROptOut = v }),
 	pattern("bpfDataIfacePattern", "BPFDataIfacePattern", `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
 		func(e *Effective, v string) { e.Settings.DataIfaces = v }),
 	unsupported("bpfDisableGROForIfaces", "BPFDisableGROForIfaces", ""),

@@ -126,9 +126,23 @@ type Service struct {
 	Affinity    uint32 // seconds of sessionAffinity ClientIP, 0 = None
 	// PublishNotReady is spec.publishNotReadyAddresses.
 	PublishNotReady bool
+	// ExternalMode overrides bpfExternalServiceMode (annotation AnnotationExternalMode).
+	ExternalMode ExternalMode
 	// ExternalLocal and InternalLocal are the traffic policies "Local".
 	ExternalLocal, InternalLocal bool
 }
+
+// ExternalMode is the way back to clients outside of the cluster whose packets another node handed on.
+type ExternalMode string
+
+// The values of AnnotationExternalMode; the zero value leaves it to bpfExternalServiceMode.
+const (
+	ExternalModeTunnel ExternalMode = "tunnel"
+	ExternalModeDSR    ExternalMode = "dsr"
+)
+
+// AnnotationExternalMode on a Service overrides bpfExternalServiceMode for it.
+const AnnotationExternalMode = "weir.dev/external-service-mode"
 
 // ServicePort is one port of a Service.
 type ServicePort struct {

@@ -19,7 +19,8 @@ const (
 // FelixConfiguration default, validated. Only what calc and the drivers use is here.
 type Settings struct {
 	ConnectTime       ConnectTimeLB
-	DSR               bool // bpfExternalServiceMode DSR
+	DSR               bool           // bpfExternalServiceMode DSR
+	DSROptOut         []netip.Prefix // clients that never get answers straight: bpfDSROptoutCIDRs; sorted, each once
 	VXLANPort         uint16
 	VXLANVNI          uint32
 	VXLANMTU          int // 0 = derive

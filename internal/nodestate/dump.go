@@ -111,6 +111,9 @@ func (d *dumper) line(words ...string) {
 
 func (d *dumper) settings(s *Settings) {
 	d.line("settings", settingsLine(s))
+	for _, p := range s.DSROptOut {
+		d.line("no-dsr", p.String())
+	}
 	for _, p := range sortedKeys(s.PoolRoutes, netip.Prefix.Compare) {
 		d.line("pool", p.String(), fmt.Sprintf("mtu=%d", s.PoolRoutes[p]))
 	}
@@ -167,7 +170,7 @@ func (d *dumper) frontend(f Frontend, s Service) {
 		affinity = fmt.Sprintf("affinity=%ds", s.Affinity)
 	}
 	d.line("frontend", f.String(), "id="+s.ID.String(), affinity, flag(s.LocalOnly, "local-only"), flag(s.External, "external"),
-		flag(s.LocalPolicy, "local-policy"), d.rule(s.Rule))
+		flag(s.LocalPolicy, "local-policy"), flag(s.Mode != "", "mode="+string(s.Mode)), d.rule(s.Rule))
 }
 
 func (d *dumper) policy(k PolicyKey, v PolicyValue) {

@@ -36,8 +36,10 @@ type State struct {
 
 // Settings are the node's scalars.
 type Settings struct {
-	Node                netip.Addr // its primary address
-	DSR                 bool
+	Node netip.Addr // its primary address
+	DSR  bool
+	// DSROptOut are the clients whose answers never go straight to them: sorted, each once.
+	DSROptOut           []netip.Prefix
 	ConnectTime         model.ConnectTimeLB
 	SNATFirst, SNATLast uint16 // ports, inclusive
 	Tunnel              Tunnel
@@ -112,7 +114,9 @@ type Service struct {
 	External  bool   // for clients outside: node port, load balancer's address, external IP
 	// LocalPolicy is the traffic policy Local, external or internal as the frontend is.
 	LocalPolicy bool
-	Rule        RuleID
+	// Mode overrides Settings.DSR for the answers to outside clients; empty = it does not.
+	Mode model.ExternalMode
+	Rule RuleID
 }
 
 // Backend is one endpoint of a service port that is not gone: it is ready, or serves while it terminates.

@@ -74,7 +74,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if b.Kind == nodestate.AddrEndpoint && !fwd.handOn {
 		rev.iif = b.IfIndex
 	}
-	if !n.wayBack(in, k, lb.via, fwd, rev) {
+	if !n.wayBack(in, k, lb, fwd, rev) {
 		return nil, &dropped{reason: n.whyNoWayBack(k, lb.via), rule: fwd.rule}
 	}
 	n.enter(in.Hook, k, fwd, rev)
@@ -158,12 +158,12 @@ func (n *Node) replyFree(k flowKey, fwd *flow) bool {
 }
 
 // wayBack finds the way of the replies, from the address that was asked to the one that asked.
-func (n *Node) wayBack(in In, k flowKey, via netip.Addr, fwd, rev *flow) bool {
-	ok := true
+func (n *Node) wayBack(in In, k flowKey, lb balanced, fwd, rev *flow) bool {
+	ok, via := true, lb.via
 	switch {
 	case in.Hook == ToWorkload || in.Hook == ToUplink:
 		rev.way = way{action: Pass}
-	case via.IsValid() && n.state.Settings.DSR:
+	case lb.dsr && !n.refusesDSR(k.src):
 		fwd.dsr, rev.dsr = true, true
 		rev.way, ok = n.fib(k.src)
 	case via.IsValid():

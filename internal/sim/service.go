@@ -31,6 +31,7 @@ type balanced struct {
 	via     netip.Addr // the node by which answers go back
 	home    netip.Addr // the node that the packet is handed on to
 	tunnel  bool       // by the tunnel
+	dsr     bool       // answers go straight to the client, unless the client forbids it
 }
 
 var everyAddr = netip.AddrFrom4([4]byte{})
@@ -113,6 +114,7 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 		}
 	}
 	localOnly = localOnly || r.via.IsValid()
+	r.dsr = r.via.IsValid() && n.wantsDSR(s)
 	r.backend, ok = n.choose(s, localOnly, affinityKey{svc: s.ID, client: k.src})
 	if !ok && localOnly && slices.ContainsFunc(n.state.Backends.At(s.ID), func(b nodestate.Backend) bool { return b.InList(false) }) {
 		return r, &dropped{reason: reason.NoLocalBackend, rule: s.Rule}

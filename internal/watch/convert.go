@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -150,6 +151,7 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 		}
 	}
 	out.LBIPs = f.loadBalancerIPs(s)
+	out.ExternalMode = f.externalMode(s.Annotations)
 	for i, sp := range s.Spec.Ports {
 		field := fmt.Sprintf("spec.ports[%d]", i)
 		proto, ok := f.protocol(field+".protocol", sp.Protocol)
@@ -167,6 +169,21 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 		out.Affinity = f.affinity(s.Spec.SessionAffinityConfig)
 	}
 	return out, f.list
+}
+
+// externalMode reads the annotation that overrides bpfExternalServiceMode.
+func (f *finding) externalMode(annotations map[string]string) model.ExternalMode {
+	text, ok := annotations[model.AnnotationExternalMode]
+	if !ok {
+		return ""
+	}
+	switch m := model.ExternalMode(strings.ToLower(text)); m {
+	case model.ExternalModeTunnel, model.ExternalModeDSR:
+		return m
+	}
+	f.add("metadata.annotations["+model.AnnotationExternalMode+"]", text,
+		"is neither tunnel nor dsr; bpfExternalServiceMode is in force", "correct it, or remove it")
+	return ""
 }
 
 func (f *finding) affinity(c *corev1.SessionAffinityConfig) uint32 {

@@ -175,6 +175,24 @@ status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}
 	}
 }
 
+func TestExternalModeOfAService(t *testing.T) {
+	for text, want := range map[string]struct {
+		mode  model.ExternalMode
+		found string
+	}{
+		"tunnel": {mode: model.ExternalModeTunnel}, "DSR": {mode: model.ExternalModeDSR},
+		"direct": {found: "metadata.annotations[weir.dev/external-service-mode]"},
+	} {
+		got, found := ConvertService(from[corev1.Service](t, `
+metadata: {name: s, annotations: {weir.dev/external-service-mode: "`+text+`"}}
+spec: {clusterIP: 10.96.0.1}
+`))
+		if got.ExternalMode != want.mode || fields(found) != want.found {
+			t.Errorf("%s: mode %q, %v", text, got.ExternalMode, found)
+		}
+	}
+}
+
 func TestConvertEndpointSlice(t *testing.T) {
 	got, found := ConvertEndpointSlice(from[discoveryv1.EndpointSlice](t, `
 metadata: {name: s-1, namespace: ns, labels: {kubernetes.io/service-name: s}}

@@ -92,7 +92,15 @@ func newCrowd(seed uint64) *crowd {
 	return r
 }
 
-func (r *crowd) mode() { r.c.Settings.DSR = r.chance(50) }
+func (r *crowd) mode() {
+	r.c.Settings.DSR = r.chance(50)
+	r.c.Settings.DSROptOut = nil
+	for _, p := range []string{"172.31.1.0/26", "8.8.8.8/32"} {
+		if r.chance(25) {
+			r.c.Settings.DSROptOut = append(r.c.Settings.DSROptOut, netip.MustParsePrefix(p))
+		}
+	}
+}
 
 func (r *crowd) pool() {
 	r.c.Pools["pool"] = &model.Pool{Name: "pool", CIDR: netip.MustParsePrefix("10.244.0.0/16"), BlockBits: 26, Workload: true,
@@ -129,6 +137,7 @@ func (r *crowd) service() {
 		s.Affinity = 50
 	}
 	s.ExternalLocal, s.InternalLocal = r.chance(30), r.chance(20)
+	s.ExternalMode = one(r, "", "", model.ExternalModeTunnel, model.ExternalModeDSR)
 	r.c.Services[n] = s
 	r.endpoints(n)
 }

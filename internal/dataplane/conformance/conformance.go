@@ -203,7 +203,7 @@ func visible(s *nodestate.State) *nodestate.State {
 	v := clone(s)
 	v.Rules = nodestate.Map[nodestate.RuleID, nodestate.Rule]{}
 	v.Settings = nodestate.Settings{
-		Node: s.Settings.Node, DSR: s.Settings.DSR, ConnectTime: s.Settings.ConnectTime,
+		Node: s.Settings.Node, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, ConnectTime: s.Settings.ConnectTime,
 		SNATFirst: s.Settings.SNATFirst, SNATLast: s.Settings.SNATLast, Tunnel: s.Settings.Tunnel,
 	}
 	for k, a := range v.Addrs {

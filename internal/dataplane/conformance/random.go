@@ -24,6 +24,9 @@ func Random(seed uint64, interfaces []Interface) *nodestate.State {
 	s := nodestate.New()
 	s.Settings = settings()
 	s.Settings.DSR = r.IntN(2) == 0
+	for i := range r.IntN(3) {
+		s.Settings.DSROptOut = append(s.Settings.DSROptOut, netip.PrefixFrom(addr(192, 168, byte(i), 0), 24))
+	}
 	s.Settings.ConnectTime = []model.ConnectTimeLB{model.ConnectTimeTCP, model.ConnectTimeEnabled, model.ConnectTimeDisabled}[r.IntN(3)]
 	randomAddrs(r, s, interfaces)
 	randomServices(r, s)
@@ -64,6 +67,7 @@ func randomServices(r *rand.Rand, s *nodestate.State) {
 		proto := []model.Protocol{model.ProtocolTCP, model.ProtocolUDP}[r.IntN(2)]
 		id := nodestate.Frontend{Addr: addr(10, 96, 0, byte(i+1)), Port: uint16(80 + r.IntN(3)), Proto: proto}
 		svc := nodestate.Service{ID: id, Affinity: uint32(r.IntN(2) * 10800), Rule: nodestate.RuleID(i + 1)}
+		svc.Mode = []model.ExternalMode{"", model.ExternalModeTunnel, model.ExternalModeDSR}[r.IntN(3)]
 		s.Frontends.Set(id, svc)
 		if r.IntN(2) == 0 {
 			svc.External, svc.LocalPolicy = true, r.IntN(2) == 0

@@ -34,6 +34,8 @@ const (
 	svcLocalFrontend = 1
 	svcExternal      = 2
 	svcLocal         = 4
+	svcModeTunnel    = 256
+	svcModeDSR       = 512
 
 	setDSR     = 1
 	setCTLBTCP = 2

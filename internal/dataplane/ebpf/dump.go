@@ -35,6 +35,10 @@ func readState(m map[string]*ebpf.Map) (*nodestate.State, error) {
 		}
 		s.Routes[netip.PrefixFrom(addrOf(k.Addr), int(k.Len))] = r
 	}
+	for k := range t.dsrOptOut.tracker.All() {
+		s.Settings.DSROptOut = append(s.Settings.DSROptOut, netip.PrefixFrom(addrOf(k.Addr), int(k.Len)))
+	}
+	slices.SortFunc(s.Settings.DSROptOut, netip.Prefix.Compare)
 	for k, v := range t.peers.tracker.All() {
 		s.Peers.Set(addrOf(k), nodestate.Class(v))
 	}
@@ -88,6 +92,16 @@ func readFrontend(k weirSvcKey) nodestate.Frontend {
 	return nodestate.Frontend{Addr: addrOf(k.Addr), Port: be16(k.Port), Proto: model.Protocol(k.Proto)}
 }
 
+func readMode(flags uint32) model.ExternalMode {
+	switch {
+	case flags&svcModeTunnel != 0:
+		return model.ExternalModeTunnel
+	case flags&svcModeDSR != 0:
+		return model.ExternalModeDSR
+	}
+	return ""
+}
+
 // readServices reads frontends and backends. A backend that is in no list is read where weir_live has it.
 func readServices(s *nodestate.State, sv *services) error {
 	spare := map[nodestate.Frontend][]nodestate.Backend{}
@@ -101,7 +115,7 @@ func readServices(s *nodestate.State, sv *services) error {
 		id := readFrontend(v.Id)
 		s.Frontends.Set(readFrontend(k), nodestate.Service{
 			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&svcLocalFrontend != 0, External: v.Flags&svcExternal != 0,
-			LocalPolicy: v.Flags&svcLocal != 0, Rule: nodestate.RuleID(v.Rule),
+			LocalPolicy: v.Flags&svcLocal != 0, Mode: readMode(v.Flags), Rule: nodestate.RuleID(v.Rule),
 		})
 		if _, done := s.Backends.Get(id); done {
 			continue

@@ -97,6 +97,16 @@ func renderPeerCIDRs(s *nodestate.State) iter.Seq2[weirPrefixKey, uint64] {
 	}
 }
 
+func renderDSROptOut(s *nodestate.State) iter.Seq2[weirPrefixKey, uint8] {
+	return func(yield func(weirPrefixKey, uint8) bool) {
+		for _, p := range s.Settings.DSROptOut {
+			if isIPv4(p.Addr()) && !yield(prefixKey(p), 1) {
+				return
+			}
+		}
+	}
+}
+
 func renderPolicy(s *nodestate.State) iter.Seq2[weirPolicyKey, weirPolicyValue] {
 	return func(yield func(weirPolicyKey, weirPolicyValue) bool) {
 		for k, v := range s.Policy {

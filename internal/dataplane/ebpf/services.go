@@ -150,14 +150,18 @@ func (s *services) renderFrontends(st *nodestate.State) iter.Seq2[weirSvcKey, we
 			local.Scope = scopeLocal
 			v := weirSvcValue{
 				Id: id, Count: uint32(len(s.lists[id])), Local: uint32(len(s.lists[local])),
-				Flags: flags[uint32](bit{svc.LocalOnly, svcLocalFrontend}, bit{svc.External, svcExternal},
-					bit{svc.LocalPolicy, svcLocal}), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
+				Flags: serviceFlags(svc), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
 			}
 			if !yield(svcKey(f), v) {
 				return
 			}
 		}
 	}
+}
+
+func serviceFlags(svc nodestate.Service) uint32 {
+	return flags[uint32](bit{svc.LocalOnly, svcLocalFrontend}, bit{svc.External, svcExternal}, bit{svc.LocalPolicy, svcLocal},
+		bit{svc.Mode == model.ExternalModeTunnel, svcModeTunnel}, bit{svc.Mode == model.ExternalModeDSR, svcModeDSR})
 }
 
 // renderLive returns the backends of service ports that look them up again for a flow or a client, with

@@ -22,6 +22,7 @@ type tables struct {
 	clients   *table[uint64, weirIpAddr]
 	links     *table[weirLinkKey, weirIpAddr]
 	services  *services
+	dsrOptOut *table[weirPrefixKey, uint8]
 	ports     *ports
 
 	settings    *ebpf.Map
@@ -43,6 +44,7 @@ func newTables(m map[string]*ebpf.Map) *tables {
 	t.clients = newTable[uint64, weirIpAddr]("weir_clients", m["weir_clients"], showCookie, &t.quiet)
 	t.links = newTable[weirLinkKey, weirIpAddr]("weir_links", m["weir_links"], showLink, &t.judged)
 	t.services = newServices(m, &t.judged)
+	t.dsrOptOut = newTable[weirPrefixKey, uint8]("weir_dsr_optout", m["weir_dsr_optout"], showPrefix, &t.quiet)
 	t.ports = newPorts(m["weir_ports"], &t.quiet)
 	return t
 }
@@ -52,11 +54,14 @@ func (t *tables) load() error {
 	var zero uint32
 	err := t.settings.Lookup(&zero, &t.current)
 	return errors.Join(err, t.addrs.load(), t.routes.load(), t.peers.load(), t.peerCIDRs.load(), t.policy.load(),
-		t.clients.load(), t.links.load(), t.services.load(), t.ports.load())
+		t.clients.load(), t.links.load(), t.dsrOptOut.load(), t.services.load(), t.ports.load())
 }
 
 // desire sets what the maps should hold, for the tables that may have changed.
 func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
+	if changed.Has(nodestate.TableSettings) {
+		t.dsrOptOut.desire(renderDSROptOut(s))
+	}
 	if changed.Has(nodestate.TableAddrs) {
 		t.addrs.desire(renderAddrs(s, ifindex))
 		t.links.desire(maps.All(renderLinks(s)))
@@ -95,6 +100,7 @@ func (t *tables) write() {
 	t.peers.write(nil)
 	t.addrs.write(func(_ weirIpAddr, v weirAddrValue) error { return t.verdictsReady(v) })
 	t.links.write(nil)
+	t.dsrOptOut.write(nil)
 	t.routes.write(nil)
 	t.ports.grow()
 	t.services.write()
@@ -130,6 +136,7 @@ func (t *tables) remove() {
 	t.ports.settle()
 	t.routes.remove(nil)
 	t.links.remove(nil)
+	t.dsrOptOut.remove(nil)
 	t.addrs.remove(nil)
 	t.peers.remove(nil)
 	t.peerCIDRs.remove(nil)
@@ -178,5 +185,5 @@ func (t *tables) errors() []error {
 		settings = append(settings, t.ports.err)
 	}
 	return slices.Concat(settings, t.addrs.errors(), t.routes.errors(), t.peers.errors(), t.peerCIDRs.errors(),
-		t.policy.errors(), t.clients.errors(), t.links.errors(), t.services.errors())
+		t.policy.errors(), t.clients.errors(), t.links.errors(), t.dsrOptOut.errors(), t.services.errors())
 }

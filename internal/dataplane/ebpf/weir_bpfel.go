@@ -250,6 +250,7 @@ const (
 	weirMapWeirBackends      = "weir_backends"
 	weirMapWeirClients       = "weir_clients"
 	weirMapWeirDrops         = "weir_drops"
+	weirMapWeirDsrOptout     = "weir_dsr_optout"
 	weirMapWeirFlows         = "weir_flows"
 	weirMapWeirFlowsNew      = "weir_flows_new"
 	weirMapWeirLinks         = "weir_links"
@@ -346,6 +347,7 @@ type weirMapSpecs struct {
 	WeirBackends  *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients   *ebpf.MapSpec `ebpf:"weir_clients"`
 	WeirDrops     *ebpf.MapSpec `ebpf:"weir_drops"`
+	WeirDsrOptout *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
 	WeirFlows     *ebpf.MapSpec `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.MapSpec `ebpf:"weir_flows_new"`
 	WeirLinks     *ebpf.MapSpec `ebpf:"weir_links"`
@@ -394,6 +396,7 @@ type weirMaps struct {
 	WeirBackends  *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients   *ebpf.Map `ebpf:"weir_clients"`
 	WeirDrops     *ebpf.Map `ebpf:"weir_drops"`
+	WeirDsrOptout *ebpf.Map `ebpf:"weir_dsr_optout"`
 	WeirFlows     *ebpf.Map `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.Map `ebpf:"weir_flows_new"`
 	WeirLinks     *ebpf.Map `ebpf:"weir_links"`
@@ -416,6 +419,7 @@ func (m *weirMaps) Close() error {
 		m.WeirBackends,
 		m.WeirClients,
 		m.WeirDrops,
+		m.WeirDsrOptout,
 		m.WeirFlows,
 		m.WeirFlowsNew,
 		m.WeirLinks,
