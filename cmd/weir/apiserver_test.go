@@ -148,6 +148,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	t.Run("status", func(t *testing.T) { testStatus(t, s, kubeconfig) })
 	t.Run("away", func(t *testing.T) { testAway(t, s, f, w) })
 	t.Run("ipam", func(t *testing.T) { testIPAM(t, s, kubeconfig) })
+	t.Run("load balancers", func(t *testing.T) { testBalancers(t, s, f, kubeconfig) })
 	t.Run("controller", func(t *testing.T) { testController(t, s) })
 	t.Run("uninstall", func(t *testing.T) {
 		if out, err := weir(t, kubeconfig, "", "uninstall"); err != nil || !strings.Contains(out, "are kept") {

@@ -14,12 +14,14 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
 )
 
@@ -105,7 +107,27 @@ func (f *ipamFlags) inventory(ctx context.Context, c *client.Clients) (ipam.Inve
 		p, _ := watch.ConvertPod(&pods.Items[i])
 		inv.Pods = append(inv.Pods, p)
 	}
+	services, err := c.Kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return inv, fmt.Errorf("list services: %w", err)
+	}
+	for i := range services.Items {
+		if b, ok := balancer(&services.Items[i]); ok {
+			inv.Balancers = append(inv.Balancers, b)
+		}
+	}
 	return inv, f.addRecords(&inv)
+}
+
+// balancer returns a Service of type LoadBalancer with its addresses.
+func balancer(s *corev1.Service) (ipam.Balancer, bool) {
+	out := ipam.Balancer{Name: model.Name{Namespace: s.Namespace, Name: s.Name}, UID: string(s.UID)}
+	for _, in := range s.Status.LoadBalancer.Ingress {
+		if a, err := netip.ParseAddr(in.IP); err == nil {
+			out.Addrs = append(out.Addrs, a.Unmap())
+		}
+	}
+	return out, s.Spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
 // addRecords adds the allocations of this node, if this is a node.
@@ -194,7 +216,7 @@ func (f *ipamFlags) check(ctx context.Context, out io.Writer) error {
 	if inv.Node != "" {
 		scope += fmt.Sprintf(" and the %d allocations of node %s", len(inv.Records), inv.Node)
 	}
-	fmt.Fprintf(out, "Looked at %s: %d pools, %d blocks, %d nodes, %d pods.\n", scope, len(inv.Pools), len(inv.Blocks), len(inv.Nodes), len(inv.Pods))
+	fmt.Fprintf(out, "Looked at %s: %d pools, %d blocks, %d nodes, %d pods, %d load balancers.\n", scope, len(inv.Pools), len(inv.Blocks), len(inv.Nodes), len(inv.Pods), len(inv.Balancers))
 	problems := ipam.Check(inv)
 	if len(problems) == 0 {
 		fmt.Fprintln(out, "Nothing leaked, and nothing is used twice.")

@@ -15,7 +15,7 @@ var namespaced = []string{"NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", 
 
 // inForce are the kinds of projectcalico.org that Weir acts on. The API server answers every request for
 // another one with a warning, which kubectl shows.
-var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration"}
+var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration"}
 
 var shortNames = map[string][]string{
 	"GlobalNetworkPolicy": {"gnp"}, "NetworkPolicy": {"cnp"}, "GlobalNetworkSet": {"gns"}, "NetworkSet": {"netset"},

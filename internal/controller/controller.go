@@ -1,6 +1,6 @@
 // Package controller does for the whole cluster what no node can do for itself: it gives back the blocks
-// of nodes that are gone, removes their NodeStatus, points at pools that overlap, and makes the first pool
-// of a new installation. One instance leads at a time.
+// of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the first pool
+// of a new installation, and gives addresses to load balancers. One instance leads at a time.
 package controller
 
 import (
@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/loadbalancer"
 )
 
 // Config is what a Controller needs.
@@ -58,6 +60,8 @@ type Controller struct {
 	// alive is when the last look ended, Unix seconds; 0 = not leading.
 	alive   atomic.Int64
 	metrics metrics
+	// balancers gives addresses to Services while this instance leads.
+	balancers *loadbalancer.Controller
 }
 
 // metrics count what was done.
@@ -70,6 +74,7 @@ type metrics struct {
 // Register offers the controller's metrics.
 func (c *Controller) Register(r prometheus.Registerer) {
 	r.MustRegister(c.metrics.leader, c.metrics.looks, c.metrics.failures, c.metrics.blocks, c.metrics.statuses)
+	c.balancers.Register(r)
 }
 
 func newMetrics(c *Controller) metrics {
@@ -96,6 +101,7 @@ func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), statuses: client.NodeStatuses(cfg.Dynamic),
 		gone: map[string]time.Time{}, told: map[string]bool{}, now: time.Now}
 	c.metrics = newMetrics(c)
+	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
 	return c
 }
 
@@ -141,6 +147,9 @@ func (c *Controller) Healthy() error {
 func (c *Controller) lead(ctx context.Context) {
 	c.log.Info("leads")
 	defer c.alive.Store(0)
+	var balancers sync.WaitGroup
+	balancers.Go(func() { c.balancers.Run(ctx) })
+	defer balancers.Wait()
 	tick := time.NewTicker(c.cfg.Interval)
 	defer tick.Stop()
 	for retry := time.Second; ; {

@@ -36,6 +36,9 @@ func (c *Controller) collectNodes(ctx context.Context) error {
 	blocksOf := map[string][]weirv1.IPAMBlock{}
 	owners := map[string]bool{}
 	for _, b := range blocks {
+		if b.Spec.Node == weirv1.LoadBalancers {
+			continue
+		}
 		owners[b.Spec.Node] = true
 		blocksOf[b.Spec.Node] = append(blocksOf[b.Spec.Node], b)
 	}

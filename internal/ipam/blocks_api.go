@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
 )
 
 // APIBlocks keeps blocks as IPAMBlock objects: their name is made from the CIDR, so that creating one
@@ -34,13 +36,30 @@ func (b *APIBlocks) List(ctx context.Context) ([]Block, error) {
 	}
 	out := make([]Block, 0, len(list))
 	for _, o := range list {
-		cidr, err := netip.ParsePrefix(o.Spec.CIDR)
-		if err != nil || cidr != cidr.Masked() {
-			continue
+		if block, ok := ConvertBlock(&o); ok {
+			out = append(out, block)
 		}
-		out = append(out, Block{CIDR: cidr, Node: o.Spec.Node, Pool: o.Spec.Pool})
 	}
 	return out, nil
+}
+
+// ConvertBlock reads an IPAMBlock; false: its CIDR cannot be read. Allocations that cannot be read, or lie
+// outside of it, are left out.
+func ConvertBlock(o *weirv1.IPAMBlock) (Block, bool) {
+	cidr, err := netip.ParsePrefix(o.Spec.CIDR)
+	if err != nil || cidr != cidr.Masked() {
+		return Block{}, false
+	}
+	out := Block{CIDR: cidr, Node: o.Spec.Node, Pool: o.Spec.Pool}
+	for _, a := range o.Spec.Allocations {
+		addr, err := netip.ParseAddr(a.Address)
+		namespace, name, ok := strings.Cut(a.Service, "/")
+		if err != nil || !ok || !cidr.Contains(addr) {
+			continue
+		}
+		out.Services = append(out.Services, ServiceAddress{Address: addr, Service: model.Name{Namespace: namespace, Name: name}, UID: a.UID})
+	}
+	return out, true
 }
 
 // Claim implements Blocks.

@@ -28,6 +28,15 @@ type Block struct {
 	CIDR netip.Prefix `json:"cidr"`
 	Node string       `json:"node"`
 	Pool string       `json:"pool"`
+	// Services are the addresses that Services have, in a block of LoadBalancers.
+	Services []ServiceAddress `json:"services,omitempty"`
+}
+
+// ServiceAddress is an address that a Service of type LoadBalancer has.
+type ServiceAddress struct {
+	Address netip.Addr `json:"address"`
+	Service model.Name `json:"service"`
+	UID     string     `json:"uid"`
 }
 
 // Blocks is where blocks are claimed for this node, for all nodes to see.

@@ -50,7 +50,7 @@ func (n nodeBlocks) Claim(_ context.Context, cidr netip.Prefix, pool string) err
 	if _, ok := n.api.blocks[cidr]; ok {
 		return fmt.Errorf("claim: %w", ErrTaken)
 	}
-	n.api.blocks[cidr] = Block{cidr, n.node, pool}
+	n.api.blocks[cidr] = Block{CIDR: cidr, Node: n.node, Pool: pool}
 	return nil
 }
 
@@ -426,7 +426,7 @@ func TestBlockDeletedByHand(t *testing.T) {
 	if api.blocks[block].Node != "n1" {
 		t.Error("a block with an allocation was not claimed again:", api.blocks)
 	}
-	api.blocks[block] = Block{block, "n2", "p"}
+	api.blocks[block] = Block{CIDR: block, Node: "n2", Pool: "p"}
 	if err := a.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}

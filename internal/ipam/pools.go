@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -111,3 +112,39 @@ func (p *pool) freeBlock(node string, used map[netip.Prefix]bool, reserved []net
 }
 
 func addrsOf(block netip.Prefix) uint64 { return 1 << (block.Addr().BitLen() - block.Bits()) }
+
+// UsablePools returns those of the pools, the oldest first, that pass validation: of two that overlap the
+// later one does not.
+func UsablePools(all []model.Pool) []model.Pool {
+	pools, _ := validatePools(Config{Pools: all})
+	out := make([]model.Pool, 0, len(pools))
+	for _, p := range pools {
+		out = append(out, p.Pool)
+	}
+	return out
+}
+
+// FreeBlocks yields the blocks of a pool that overlap none of used and are not reserved as a whole, the
+// lowest first.
+func FreeBlocks(mp model.Pool, used, reserved []netip.Prefix) iter.Seq[netip.Prefix] {
+	p := &pool{Pool: mp}
+	taken := make(map[netip.Prefix]bool, len(used))
+	var odd []netip.Prefix
+	for _, u := range used {
+		if taken[u] = true; u.Bits() != p.BlockBits && u.Overlaps(p.CIDR) {
+			odd = append(odd, u)
+		}
+	}
+	return func(yield func(netip.Prefix) bool) {
+		for i := range min(p.blockCount(), maxSearch) {
+			b := p.block(i)
+			if taken[b] || slices.ContainsFunc(odd, b.Overlaps) ||
+				slices.ContainsFunc(reserved, func(r netip.Prefix) bool { return r.Bits() <= b.Bits() && r.Overlaps(b) }) {
+				continue
+			}
+			if !yield(b) {
+				return
+			}
+		}
+	}
+}

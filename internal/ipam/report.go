@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -22,10 +23,18 @@ type Inventory struct {
 	Blocks       []Block
 	Pods         []*model.Pod
 	Nodes        map[string]bool // names of the nodes that exist; nil = not known
+	Balancers    []Balancer      // Services of type LoadBalancer
 
 	Node    string   // of Records; empty = there are none to compare with
 	Records []Record // of Node
 	Broken  []Problem
+}
+
+// Balancer is a Service of type LoadBalancer with the addresses in its status.
+type Balancer struct {
+	Name  model.Name
+	UID   string
+	Addrs []netip.Addr
 }
 
 // ReadDir reads the records below a state directory, without changing anything, and says which files
@@ -72,7 +81,7 @@ type PoolUsage struct {
 	CIDR   netip.Prefix `json:"cidr"`
 	Size   float64      `json:"size"` // addresses
 	Blocks int          `json:"blocks"`
-	InUse  int          `json:"inUse"` // addresses of pods
+	InUse  int          `json:"inUse"` // addresses of pods and Services
 }
 
 // BlockUsage is a line of weir ipam show --blocks.
@@ -147,6 +156,11 @@ func (inv *Inventory) addresses() map[netip.Addr][]string {
 	for _, r := range inv.Records {
 		add(r.Address, r.holder())
 	}
+	for _, b := range inv.Blocks {
+		for _, s := range b.Services {
+			add(s.Address, "Service "+s.Service.String())
+		}
+	}
 	return out
 }
 
@@ -170,6 +184,7 @@ func Check(inv Inventory) []Problem {
 		}
 	}
 	out = append(out, inv.checkRecords()...)
+	out = append(out, inv.checkBalancers()...)
 	return sortProblems(out)
 }
 
@@ -190,6 +205,9 @@ func Leaked(inv Inventory) []Block {
 
 // releasable says why a block cannot be given back by somebody else than its node.
 func (inv *Inventory) releasable(b Block) error {
+	if b.Node == weirv1.LoadBalancers {
+		return fmt.Errorf("block %s belongs to Services of type LoadBalancer: weir-controller gives it back when the last of them is gone", b.CIDR)
+	}
 	if inv.Nodes == nil || inv.Nodes[b.Node] {
 		return fmt.Errorf("block %s belongs to node %s, which exists: that node releases the block itself when it is not needed", b.CIDR, b.Node)
 	}
@@ -228,7 +246,7 @@ func (inv *Inventory) checkBlocks() []Problem {
 			out = append(out, Problem{Object: object, Field: "spec.cidr", Value: b.CIDR.String(), Message: "lies in no IPPool; nothing more is given from it",
 				Action: "create the pool again, or wait until its pods are gone: its node releases it then"})
 		}
-		if inv.Nodes != nil && !inv.Nodes[b.Node] {
+		if inv.Nodes != nil && !inv.Nodes[b.Node] && b.Node != weirv1.LoadBalancers {
 			out = append(out, Problem{Object: object, Field: "spec.node", Value: b.Node, Message: "there is no such node: the block leaked",
 				Action: "run: weir ipam release " + b.CIDR.String()})
 		}
@@ -236,6 +254,42 @@ func (inv *Inventory) checkBlocks() []Problem {
 			if o.CIDR.Overlaps(b.CIDR) {
 				out = append(out, Problem{Object: object, Field: "spec.cidr", Value: b.CIDR.String(),
 					Message: fmt.Sprintf("overlaps block %s of node %s", o.CIDR, o.Node), Action: "delete the pods with addresses of one of them, then that block"})
+			}
+		}
+	}
+	return out
+}
+
+// checkBalancers compares the blocks of load balancers with the Services.
+func (inv *Inventory) checkBalancers() []Problem {
+	var out []Problem
+	services := map[string]Balancer{}
+	for _, s := range inv.Balancers {
+		services[s.UID] = s
+	}
+	held := map[netip.Addr]string{}
+	for _, b := range inv.Blocks {
+		for _, a := range b.Services {
+			held[a.Address] = a.UID
+			s, ok := services[a.UID]
+			object := "IPAMBlock " + BlockName(b.CIDR)
+			switch {
+			case !ok:
+				out = append(out, Problem{Object: object, Field: "spec.allocations", Value: a.Address.String(),
+					Message: "is held for Service " + a.Service.String() + ", which is gone or no load balancer: it leaked, or is about to be freed",
+					Action:  "see whether weir-controller runs, and its log: it frees the address"})
+			case !slices.Contains(s.Addrs, a.Address):
+				out = append(out, Problem{Object: object, Field: "spec.allocations", Value: a.Address.String(),
+					Message: "is held for Service " + a.Service.String() + ", whose status does not name it", Action: "see whether weir-controller runs, and its log"})
+			}
+		}
+	}
+	for _, s := range inv.Balancers {
+		for _, a := range s.Addrs {
+			inPool := slices.ContainsFunc(inv.Pools, func(p model.Pool) bool { return p.LoadBalancer && p.CIDR.Contains(a) })
+			if inPool && held[a] != s.UID {
+				out = append(out, Problem{Object: "Service " + s.Name.String(), Field: "status.loadBalancer.ingress", Value: a.String(),
+					Message: "no block holds the address for this Service: another one may get it", Action: "see whether weir-controller runs, and which controller wrote the status"})
 			}
 		}
 	}

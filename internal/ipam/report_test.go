@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ func podAt(name, node string, addrs ...string) *model.Pod {
 func inventory() Inventory {
 	return Inventory{
 		Pools:  []model.Pool{poolOf("p", "10.0.0.0/16", 26)},
-		Blocks: []Block{{cidr("10.0.0.0/26"), "n1", "p"}, {cidr("10.0.0.64/26"), "n2", "p"}},
+		Blocks: []Block{{CIDR: cidr("10.0.0.0/26"), Node: "n1", Pool: "p"}, {CIDR: cidr("10.0.0.64/26"), Node: "n2", Pool: "p"}},
 		Pods:   []*model.Pod{podAt("a", "n1", "10.0.0.1"), podAt("b", "n2", "10.0.0.65")},
 		Nodes:  map[string]bool{"n1": true, "n2": true},
 	}
@@ -67,8 +68,10 @@ func TestShowAndCheck(t *testing.T) {
 		"in another's block": {func(i *Inventory) { i.Pods = append(i.Pods, podAt("z", "n2", "10.0.0.2")) }, []string{"Pod ns/z", "of node n1"}},
 		"node gone":          {func(i *Inventory) { delete(i.Nodes, "n2"); i.Pods = i.Pods[:1] }, []string{"IPAMBlock 10-0-0-64-26", "weir ipam release 10.0.0.64/26"}},
 		"pool gone":          {func(i *Inventory) { i.Pools = nil }, []string{"IPAMBlock 10-0-0-0-26", "no IPPool"}},
-		"blocks overlap":     {func(i *Inventory) { i.Blocks = append(i.Blocks, Block{cidr("10.0.0.0/27"), "n2", "p"}) }, []string{"IPAMBlock 10-0-0-0-27", "overlaps"}},
-		"broken file":        {func(i *Inventory) { i.Broken = []Problem{{Object: "file /x/10.0.0.7", Message: "torn"}} }, []string{"/x/10.0.0.7"}},
+		"blocks overlap": {func(i *Inventory) {
+			i.Blocks = append(i.Blocks, Block{CIDR: cidr("10.0.0.0/27"), Node: "n2", Pool: "p"})
+		}, []string{"IPAMBlock 10-0-0-0-27", "overlaps"}},
+		"broken file": {func(i *Inventory) { i.Broken = []Problem{{Object: "file /x/10.0.0.7", Message: "torn"}} }, []string{"/x/10.0.0.7"}},
 	} {
 		inv := inventory()
 		inv.Node, inv.Records = "n1", []Record{{Address: addr("10.0.0.1"), ContainerID: "c", Namespace: "ns", Pod: "a", Node: "n1"}}
@@ -209,7 +212,7 @@ func TestAPIBlocks(t *testing.T) {
 		}
 	}
 	list, err := b.List(ctx)
-	if err != nil || len(list) != 2 || list[0] != (Block{cidr("10.0.0.0/26"), "n1", "p"}) {
+	if err != nil || len(list) != 2 || !reflect.DeepEqual(list[0], Block{CIDR: cidr("10.0.0.0/26"), Node: "n1", Pool: "p"}) {
 		t.Error(list, err)
 	}
 	if _, err := d.Resource(weirv1.IPAMBlocks).Get(ctx, "10-0-0-0-26", metav1.GetOptions{}); err != nil {

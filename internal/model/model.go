@@ -201,6 +201,9 @@ type Pool struct {
 	NodeSelector string // selector language; "all()" or empty = every node
 	Manual       bool   // assignmentMode Manual: only by annotation
 	Workload     bool   // allowedUses has Workload
+	LoadBalancer bool   // allowedUses has LoadBalancer
+	// NamespaceSelector limits the Services that get addresses of the pool; empty = every namespace.
+	NamespaceSelector string
 }
 
 // Local is what the agent knows of its own machine.

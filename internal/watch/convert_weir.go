@@ -40,7 +40,9 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 	out := &model.Pool{
 		Name: p.Name, CIDR: cidr, VXLAN: f.encap(&p.Spec), NATOutgoing: p.Spec.NATOutgoing, Disabled: p.Spec.Disabled,
 		BlockBits: p.Spec.BlockSize, NodeSelector: p.Spec.NodeSelector,
-		Workload: len(p.Spec.AllowedUses) == 0 || slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseWorkload),
+		Workload:          len(p.Spec.AllowedUses) == 0 || slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseWorkload),
+		LoadBalancer:      slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseLoadBalancer),
+		NamespaceSelector: p.Spec.NamespaceSelector,
 	}
 	if out.BlockBits == 0 {
 		out.BlockBits = 26
@@ -67,7 +69,10 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 			f.add(fmt.Sprintf("spec.allowedUses[%d]", i), string(use), "is none of Workload, Tunnel, LoadBalancer; it is ignored", "correct it")
 		}
 	}
-	if s := p.Spec.NamespaceSelector; s != "" && s != "all()" {
+	if s := p.Spec.NodeSelector; s != "" && s != "all()" && out.LoadBalancer && !out.Workload {
+		f.add("spec.nodeSelector", s, "has no effect on the addresses of load balancers", "remove it")
+	}
+	if s := p.Spec.NamespaceSelector; s != "" && s != "all()" && out.Workload {
 		f.add("spec.namespaceSelector", s,
 			"is not supported yet; the pool gives addresses by annotation only, so that no other namespace gets them",
 			"remove it, or name the pool in the annotation cni.projectcalico.org/ipv4pools of the pods")

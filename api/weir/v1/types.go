@@ -45,13 +45,35 @@ type IPAMBlockSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=49
 	CIDR string `json:"cidr"`
-	// Node that gives addresses of the block to its pods.
+	// Node that gives addresses of the block to its pods, or "virtual:load-balancer" (LoadBalancers).
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`
 	// Pool is the name of the IPPool that the block was cut from.
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
+	// Allocations are the addresses of the block that Services have. Blocks of nodes have none: a node keeps
+	// its own records.
+	// +listType=map
+	// +listMapKey=address
+	// +kubebuilder:validation:MaxItems=65536
+	Allocations []Allocation `json:"allocations,omitempty"`
+}
+
+// LoadBalancers is the Node of the blocks whose addresses Services of type LoadBalancer get. No node can
+// have this name.
+const LoadBalancers = "virtual:load-balancer"
+
+// Allocation says which Service has an address.
+type Allocation struct {
+	// +kubebuilder:validation:MaxLength=45
+	Address string `json:"address"`
+	// Service is its "namespace/name".
+	// +kubebuilder:validation:MaxLength=317
+	Service string `json:"service"`
+	// UID of the Service: one of the same name that is made later is another.
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid"`
 }
 
 // IPAMBlockList is a list of IPAMBlock.
