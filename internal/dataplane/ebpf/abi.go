@@ -50,23 +50,6 @@ const (
 	timeoutOther      = 5
 )
 
-// ipAddr returns an IPv4 address as the maps hold it: four bytes in network order. Any other address
-// is 0, which no table has as a key but for node ports.
-func ipAddr(a netip.Addr) weirIpAddr {
-	a = a.Unmap()
-	if !a.Is4() {
-		return weirIpAddr{}
-	}
-	b := a.As4()
-	return weirIpAddr{W: [1]uint32{binary.NativeEndian.Uint32(b[:])}}
-}
-
-func addrOf(v weirIpAddr) netip.Addr {
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], v.W[0])
-	return netip.AddrFrom4(b)
-}
-
 // be16 turns a port into network byte order and back.
 func be16(port uint16) uint16 {
 	var b [2]byte
@@ -74,24 +57,26 @@ func be16(port uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-func prefixKey(p netip.Prefix) weirPrefixKey {
-	return weirPrefixKey{Len: uint32(p.Bits()), Addr: ipAddr(p.Masked().Addr())}
+func toPrefix[A address](p netip.Prefix) prefixKey[A] {
+	return prefixKey[A]{Len: uint32(p.Bits()), Addr: toAddr[A](p.Masked().Addr())}
 }
 
-func svcKey(f nodestate.Frontend) weirSvcKey {
-	return weirSvcKey{Addr: ipAddr(f.Addr), Port: be16(f.Port), Proto: uint8(f.Proto)}
+func toSvc[A address](f nodestate.Frontend) svcKey[A] {
+	return svcKey[A]{Addr: toAddr[A](f.Addr), Port: be16(f.Port), Proto: uint8(f.Proto)}
 }
 
-func showAddr(v weirIpAddr) string          { return addrOf(v).String() }
-func showPrefix(k weirPrefixKey) string { return fmt.Sprintf("%s/%d", addrOf(k.Addr), k.Len) }
-func showSvc(k weirSvcKey) string {
-	return fmt.Sprintf("%s:%d/%d", addrOf(k.Addr), be16(k.Port), k.Proto)
+func showAddr[A address](v A) string { return fromAddr(v).String() }
+func showPrefix[A address](k prefixKey[A]) string {
+	return fmt.Sprintf("%s/%d", fromAddr(k.Addr), k.Len)
 }
-func showBackend(k weirBackendKey) string {
+func showSvc[A address](k svcKey[A]) string {
+	return fmt.Sprintf("%s:%d/%d", fromAddr(k.Addr), be16(k.Port), k.Proto)
+}
+func showBackend[A address](k backendKey[A]) string {
 	return fmt.Sprintf("%s scope %d slot %d", showSvc(k.Svc), k.Svc.Scope, k.Slot)
 }
-func showLive(k weirLiveKey) string {
-	return fmt.Sprintf("%s backend %s:%d", showSvc(k.Svc), addrOf(k.Backend.Addr), be16(k.Backend.Port))
+func showLive[A address](k liveKey[A]) string {
+	return fmt.Sprintf("%s backend %s:%d", showSvc(k.Svc), fromAddr(k.Backend.Addr), be16(k.Backend.Port))
 }
 func showPolicy(k weirPolicyKey) string {
 	if k.Head != 0 {

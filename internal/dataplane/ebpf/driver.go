@@ -107,7 +107,7 @@ func New(o Options) (*Driver, error) {
 		return nil, err
 	}
 	return &Driver{
-		opts: o, log: o.Logger, loaded: l, tables: newTables(l.Maps), programs: programs,
+		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: programs,
 		machine: machine{clock: clock{hz}, hostNetns: cookie},
 		absent:  map[site]string{}, devices: devices{fresh: map[string]bool{}},
 	}, nil
@@ -172,13 +172,12 @@ func (d *Driver) ifindex(a nodestate.Addr) int {
 // routes, deletes, and last the epoch. Devices are looked at only when asked to: a pod's start does not
 // touch them, and check looks at them all the time.
 func (d *Driver) reconcile(devices bool) error {
-	before := d.tables.judged
+	before := d.tables.counts.judged
 	var errs []error
 	if devices {
 		errs = d.prepareDevices()
 	}
-	d.tables.writeSettings(renderSettings(d.state, d.machine))
-	d.tables.write()
+	d.tables.write(d.state, d.machine)
 	errs = append(errs, d.attachAll(devices)...)
 	if devices {
 		errs = append(errs, d.openDevices()...)
@@ -186,7 +185,7 @@ func (d *Driver) reconcile(devices bool) error {
 	}
 	d.tables.remove()
 	errs = append(errs, d.tables.errors()...)
-	if d.tables.judged != before || d.bump {
+	if d.tables.counts.judged != before || d.bump {
 		if err := d.tables.nextEpoch(); err != nil {
 			errs = append(errs, err)
 		} else {
@@ -195,8 +194,8 @@ func (d *Driver) reconcile(devices bool) error {
 	}
 	if !d.started && len(errs) == 0 {
 		d.started = true
-		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.adopted, "entries written", d.tables.judged+d.tables.quiet,
-			"epoch", d.tables.current.Epoch, "programs attached", len(d.programs.at))
+		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.adopted, "entries written", d.tables.counts.judged+d.tables.counts.quiet,
+			"epoch", d.tables.epoch(), "programs attached", len(d.programs.at))
 		if d.opts.BPFFS != "" {
 			if err := removeOldLayouts(d.opts.BPFFS); err != nil {
 				d.log.Warn("old maps are left behind", "error", err)

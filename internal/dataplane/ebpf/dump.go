@@ -2,11 +2,10 @@ package ebpf
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -15,15 +14,22 @@ import (
 // readState reads maps back as a state: what Apply would have to be given to write them. Names of
 // interfaces, owners, the words of rules, and settings other than those that programs see are not in
 // the maps and stay empty. A backend list with a hole is an error.
-func readState(m map[string]*ebpf.Map) (*nodestate.State, error) {
-	t := newTables(m)
+func readState(families ...*loaded) (*nodestate.State, error) {
+	t := newTables(families...)
 	if err := t.load(); err != nil {
 		return nil, err
 	}
 	s := nodestate.New()
+	readPolicy(s, t)
+	var errs []error
+	t.each(func(f family) { errs = append(errs, f.read(s)) })
+	return s, errors.Join(errs...)
+}
+
+func (t *familyTables[A]) read(s *nodestate.State) error {
 	readSettings(s, t.current)
 	for k, v := range t.addrs.tracker.All() {
-		s.Addrs[addrOf(k)] = readAddr(v)
+		s.Addrs[fromAddr(k)] = readAddr(v)
 	}
 	for k, v := range t.routes.tracker.All() {
 		r := nodestate.Route{
@@ -31,33 +37,36 @@ func readState(m map[string]*ebpf.Map) (*nodestate.State, error) {
 			Tunnel: v.Flags&routeTunnel != 0, SameLink: v.Flags&routeSameLink != 0,
 		}
 		if v.Flags&routeRemote != 0 {
-			r.Node = addrOf(v.Node)
+			r.Node = fromAddr(v.Node)
 		}
-		s.Routes[netip.PrefixFrom(addrOf(k.Addr), int(k.Len))] = r
+		s.Routes[netip.PrefixFrom(fromAddr(k.Addr), int(k.Len))] = r
 	}
 	for k := range t.dsrOptOut.tracker.All() {
-		s.Settings.DSROptOut = append(s.Settings.DSROptOut, netip.PrefixFrom(addrOf(k.Addr), int(k.Len)))
+		s.Settings.DSROptOut = append(s.Settings.DSROptOut, netip.PrefixFrom(fromAddr(k.Addr), int(k.Len)))
 	}
 	slices.SortFunc(s.Settings.DSROptOut, netip.Prefix.Compare)
 	for k, v := range t.peers.tracker.All() {
-		s.Peers.Set(addrOf(k), nodestate.Class(v))
+		s.Peers.Set(fromAddr(k), nodestate.Class(v))
 	}
 	for k, v := range t.peerCIDRs.tracker.All() {
-		s.PeerCIDRs[netip.PrefixFrom(addrOf(k.Addr), int(k.Len))] = nodestate.Class(v)
+		s.PeerCIDRs[netip.PrefixFrom(fromAddr(k.Addr), int(k.Len))] = nodestate.Class(v)
 	}
+	for k, v := range t.clients.tracker.All() {
+		s.Clients[k] = fromAddr(v)
+	}
+	return readServices(s, t.services)
+}
+
+func readPolicy(s *nodestate.State, t *tables) {
 	for k, v := range t.policy.tracker.All() {
 		s.Policy[nodestate.PolicyKey{
 			Set: nodestate.SetID(k.Set), Peer: nodestate.Class(k.Peer), Head: k.Head != 0,
 			Proto: model.Protocol(k.Proto), Port: k.Port, Len: k.Len,
 		}] = nodestate.PolicyValue{Allow: v.Allow != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens}
 	}
-	for k, v := range t.clients.tracker.All() {
-		s.Clients[k] = addrOf(v)
-	}
-	return s, readServices(s, t.services)
 }
 
-func readSettings(s *nodestate.State, v weirSettings) {
+func readSettings[A address](s *nodestate.State, v settings[A]) {
 	s.Settings.DSR = v.Flags&setDSR != 0
 	s.Settings.ConnectTime = model.ConnectTimeDisabled
 	switch {
@@ -66,12 +75,12 @@ func readSettings(s *nodestate.State, v weirSettings) {
 	case v.Flags&setCTLBTCP != 0:
 		s.Settings.ConnectTime = model.ConnectTimeTCP
 	}
-	s.Settings.Node = addrOf(v.Node)
+	s.Settings.Node = fromAddr(v.Node)
 	s.Settings.SNATFirst, s.Settings.SNATLast = v.SnatMin, v.SnatMax
 	s.Settings.Tunnel = nodestate.Tunnel{Port: be16(v.TunnelPort), VNI: v.Vni, MTU: int(v.TunnelMtu)}
 }
 
-func readAddr(v weirAddrValue) nodestate.Addr {
+func readAddr[A address](v addrValue[A]) nodestate.Addr {
 	a := nodestate.Addr{
 		Kind:        nodestate.AddrKind(v.Kind),
 		Primary:     v.Flags&addrPrimary != 0,
@@ -82,14 +91,14 @@ func readAddr(v weirAddrValue) nodestate.Addr {
 		Ingress: nodestate.Isolation{Set: nodestate.SetID(v.IngressSet), Rule: nodestate.RuleID(v.IngressRule)},
 		Egress:  nodestate.Isolation{Set: nodestate.SetID(v.EgressSet), Rule: nodestate.RuleID(v.EgressRule)},
 	}
-	if v.Node != (weirIpAddr{}) {
-		a.Node = addrOf(v.Node)
+	if none := *new(A); v.Node != none {
+		a.Node = fromAddr(v.Node)
 	}
 	return a
 }
 
-func readFrontend(k weirSvcKey) nodestate.Frontend {
-	return nodestate.Frontend{Addr: addrOf(k.Addr), Port: be16(k.Port), Proto: model.Protocol(k.Proto)}
+func readFrontend[A address](k svcKey[A]) nodestate.Frontend {
+	return nodestate.Frontend{Addr: fromAddr(k.Addr), Port: be16(k.Port), Proto: model.Protocol(k.Proto)}
 }
 
 func readMode(flags uint32) model.ExternalMode {
@@ -103,12 +112,12 @@ func readMode(flags uint32) model.ExternalMode {
 }
 
 // readServices reads frontends and backends. A backend that is in no list is read where weir_live has it.
-func readServices(s *nodestate.State, sv *services) error {
+func readServices[A address](s *nodestate.State, sv *services[A]) error {
 	spare := map[nodestate.Frontend][]nodestate.Backend{}
 	for k, in := range sv.live.tracker.All() {
 		if in == 0 {
 			id := readFrontend(k.Svc)
-			spare[id] = append(spare[id], nodestate.Backend{Addr: addrOf(k.Backend.Addr), Port: be16(k.Backend.Port), Spare: true})
+			spare[id] = append(spare[id], nodestate.Backend{Addr: fromAddr(k.Backend.Addr), Port: be16(k.Backend.Port), Spare: true})
 		}
 	}
 	for k, v := range sv.frontends.tracker.All() {
@@ -145,15 +154,15 @@ func readServices(s *nodestate.State, sv *services) error {
 	return nil
 }
 
-func readList(sv *services, id weirSvcKey, scope uint8, count uint32) ([]nodestate.Backend, error) {
+func readList[A address](sv *services[A], id svcKey[A], scope uint8, count uint32) ([]nodestate.Backend, error) {
 	id.Scope = scope
 	var list []nodestate.Backend
 	for slot := range count {
-		b, ok := sv.backends.tracker.Actual(weirBackendKey{Svc: id, Slot: slot})
+		b, ok := sv.backends.tracker.Actual(backendKey[A]{Svc: id, Slot: slot})
 		if !ok {
 			return nil, fmt.Errorf("service %s scope %d counts %d backends, and slot %d is empty", showSvc(id), scope, count, slot)
 		}
-		list = append(list, nodestate.Backend{Addr: addrOf(b.Addr), Port: be16(b.Port)})
+		list = append(list, nodestate.Backend{Addr: fromAddr(b.Addr), Port: be16(b.Port)})
 	}
 	return list, nil
 }

@@ -41,6 +41,7 @@ type loaded struct {
 	*ebpf.Collection
 	found     int             // maps that were there before
 	recreated map[string]bool // maps that were there with another layout or size, and are empty now
+	tables    func(*counts) family
 }
 
 // constants are the load-time constants of the programs.
@@ -63,6 +64,7 @@ func load(dir string, sizes map[string]uint32, c constants, log *slog.Logger) (*
 		log.Debug("could not lift the limit on locked memory; needed before Linux 5.11 only", "error", err)
 	}
 	l := &loaded{recreated: map[string]bool{}}
+	l.tables = func(c *counts) family { return newFamily[ip4](l.Maps, c) }
 	maps := map[string]*ebpf.Map{}
 	defer func() {
 		for _, m := range maps {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -12,7 +13,8 @@ import (
 	"github.com/weir-net/weir/internal/delta"
 )
 
-// table is one map with the difference between what it holds and what it should hold.
+// table is one map with the difference between what it holds and what it should hold. K has no padding; V may
+// have some, and is laid out in memory as the map's values are.
 type table[K, V comparable] struct {
 	name    string
 	m       *ebpf.Map
@@ -32,7 +34,7 @@ func (t *table[K, V]) load() error {
 		var k K
 		var v V
 		it := t.m.Iterate()
-		for it.Next(&k, &v) {
+		for it.Next(&k, unsafe.Pointer(&v)) {
 			if !yield(k, v) {
 				return
 			}
@@ -59,7 +61,7 @@ func (t *table[K, V]) write(ready func(K, V) error) {
 				continue
 			}
 		}
-		if err := t.m.Update(&k, &v, ebpf.UpdateAny); err != nil {
+		if err := t.m.Update(&k, unsafe.Pointer(&v), ebpf.UpdateAny); err != nil {
 			t.tracker.Failed(k, t.explain(err))
 			continue
 		}

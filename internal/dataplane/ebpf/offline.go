@@ -21,6 +21,7 @@ import (
 // trace_enabled in bpf/maps.h).
 type Offline struct {
 	*ebpf.Collection
+	loaded  *loaded
 	tables  *tables
 	machine machine
 	state   *nodestate.State
@@ -58,7 +59,7 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 		}
 	}
 	return &Offline{
-		Collection: l.Collection, tables: newTables(l.Maps),
+		Collection: l.Collection, loaded: l, tables: newTables(l),
 		machine: machine{clock: clock{hz}, hostNetns: o.HostNetns, host: o.HostDevice, tunnel: o.Tunnel},
 	}, nil
 }
@@ -71,21 +72,20 @@ func (o *Offline) Apply(s *nodestate.State) error {
 			return err
 		}
 	}
-	before := o.tables.judged
+	before := o.tables.counts.judged
 	o.tables.desire(s, nodestate.All(), func(a nodestate.Addr) int { return a.IfIndex })
-	o.tables.writeSettings(renderSettings(s, o.machine))
-	o.tables.write()
+	o.tables.write(s, o.machine)
 	o.tables.remove()
 	o.state = s
 	errs := o.tables.errors()
-	if o.tables.judged != before {
+	if o.tables.counts.judged != before {
 		errs = append(errs, o.tables.nextEpoch())
 	}
 	return errors.Join(errs...)
 }
 
 // Load reads the maps back as a state: see readState.
-func (o *Offline) Load() (*nodestate.State, error) { return readState(o.Maps) }
+func (o *Offline) Load() (*nodestate.State, error) { return readState(o.loaded) }
 
 // ResetFlows forgets every flow, affinity and socket, and the counts of drops.
 func (o *Offline) ResetFlows() error {

@@ -3,36 +3,33 @@ package ebpf
 import (
 	"iter"
 	"math"
-	"net/netip"
 	"time"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// The functions of this file turn a state's tables into the contents of maps. They are pure. What is
-// not IPv4 is left out: these programs carry IPv4.
+// The functions of this file turn a state's tables into the contents of maps. They are pure. Each
+// takes what is of its family, and leaves the rest out.
 
-func isIPv4(a netip.Addr) bool { return a.Is4() || a.Is4In6() }
-
-func renderAddrs(s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[weirIpAddr, weirAddrValue] {
-	return func(yield func(weirIpAddr, weirAddrValue) bool) {
+func renderAddrs[A address](s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[A, addrValue[A]] {
+	return func(yield func(A, addrValue[A]) bool) {
 		for addr, a := range s.Addrs {
-			if isIPv4(addr) && !yield(ipAddr(addr), renderAddr(a, ifindex)) {
+			if carries[A](addr) && !yield(toAddr[A](addr), renderAddr[A](a, ifindex)) {
 				return
 			}
 		}
 	}
 }
 
-func renderAddr(a nodestate.Addr, ifindex func(nodestate.Addr) int) weirAddrValue {
-	v := weirAddrValue{
+func renderAddr[A address](a nodestate.Addr, ifindex func(nodestate.Addr) int) addrValue[A] {
+	v := addrValue[A]{
 		Kind: uint8(a.Kind), Mac: a.MAC,
 		IngressSet: uint64(a.Ingress.Set), EgressSet: uint64(a.Egress.Set),
 		IngressRule: uint32(a.Ingress.Rule), EgressRule: uint32(a.Egress.Rule),
 	}
 	if a.Node.IsValid() {
-		v.Node = ipAddr(a.Node)
+		v.Node = toAddr[A](a.Node)
 	}
 	if a.Kind == nodestate.AddrEndpoint {
 		v.Ifindex = uint32(ifindex(a))
@@ -58,49 +55,49 @@ func flags[T uint8 | uint32](bits ...bit) T {
 	return v
 }
 
-func renderRoutes(s *nodestate.State) iter.Seq2[weirPrefixKey, weirRouteValue] {
-	return func(yield func(weirPrefixKey, weirRouteValue) bool) {
+func renderRoutes[A address](s *nodestate.State) iter.Seq2[prefixKey[A], routeValue[A]] {
+	return func(yield func(prefixKey[A], routeValue[A]) bool) {
 		for p, r := range s.Routes {
-			if !isIPv4(p.Addr()) {
+			if !carries[A](p.Addr()) {
 				continue
 			}
-			v := weirRouteValue{Flags: flags[uint32](
+			v := routeValue[A]{Flags: flags[uint32](
 				bit{r.Pool, routePool}, bit{r.Node.IsValid(), routeRemote}, bit{r.Local, routeLocal},
 				bit{r.Tunnel, routeTunnel}, bit{r.SameLink, routeSameLink})}
 			if r.Node.IsValid() {
-				v.Node = ipAddr(r.Node)
+				v.Node = toAddr[A](r.Node)
 			}
-			if !yield(prefixKey(p), v) {
+			if !yield(toPrefix[A](p), v) {
 				return
 			}
 		}
 	}
 }
 
-func renderPeers(s *nodestate.State) iter.Seq2[weirIpAddr, uint64] {
-	return func(yield func(weirIpAddr, uint64) bool) {
+func renderPeers[A address](s *nodestate.State) iter.Seq2[A, uint64] {
+	return func(yield func(A, uint64) bool) {
 		for a, c := range s.Peers.All() {
-			if isIPv4(a) && !yield(ipAddr(a), uint64(c)) {
+			if carries[A](a) && !yield(toAddr[A](a), uint64(c)) {
 				return
 			}
 		}
 	}
 }
 
-func renderPeerCIDRs(s *nodestate.State) iter.Seq2[weirPrefixKey, uint64] {
-	return func(yield func(weirPrefixKey, uint64) bool) {
+func renderPeerCIDRs[A address](s *nodestate.State) iter.Seq2[prefixKey[A], uint64] {
+	return func(yield func(prefixKey[A], uint64) bool) {
 		for p, c := range s.PeerCIDRs {
-			if isIPv4(p.Addr()) && !yield(prefixKey(p), uint64(c)) {
+			if carries[A](p.Addr()) && !yield(toPrefix[A](p), uint64(c)) {
 				return
 			}
 		}
 	}
 }
 
-func renderDSROptOut(s *nodestate.State) iter.Seq2[weirPrefixKey, uint8] {
-	return func(yield func(weirPrefixKey, uint8) bool) {
+func renderDSROptOut[A address](s *nodestate.State) iter.Seq2[prefixKey[A], uint8] {
+	return func(yield func(prefixKey[A], uint8) bool) {
 		for _, p := range s.Settings.DSROptOut {
-			if isIPv4(p.Addr()) && !yield(prefixKey(p), 1) {
+			if carries[A](p.Addr()) && !yield(toPrefix[A](p), 1) {
 				return
 			}
 		}
@@ -125,10 +122,10 @@ func renderPolicy(s *nodestate.State) iter.Seq2[weirPolicyKey, weirPolicyValue] 
 	}
 }
 
-func renderClients(s *nodestate.State) iter.Seq2[uint64, weirIpAddr] {
-	return func(yield func(uint64, weirIpAddr) bool) {
+func renderClients[A address](s *nodestate.State) iter.Seq2[uint64, A] {
+	return func(yield func(uint64, A) bool) {
 		for cookie, a := range s.Clients {
-			if isIPv4(a) && !yield(cookie, ipAddr(a)) {
+			if carries[A](a) && !yield(cookie, toAddr[A](a)) {
 				return
 			}
 		}
@@ -137,10 +134,10 @@ func renderClients(s *nodestate.State) iter.Seq2[uint64, weirIpAddr] {
 
 // renderLinks returns the MAC addresses of other nodes' uplinks. Where two addresses of one node carry
 // the same, both lead to its primary address.
-func renderLinks(s *nodestate.State) map[weirLinkKey]weirIpAddr {
-	links := map[weirLinkKey]weirIpAddr{}
+func renderLinks[A address](s *nodestate.State) map[weirLinkKey]A {
+	links := map[weirLinkKey]A{}
 	for addr, a := range s.Addrs {
-		if a.Kind != nodestate.AddrNode || a.MAC == [6]byte{} || !isIPv4(addr) {
+		if a.Kind != nodestate.AddrNode || a.MAC == [6]byte{} || !carries[A](addr) {
 			continue
 		}
 		node := addr
@@ -148,8 +145,8 @@ func renderLinks(s *nodestate.State) map[weirLinkKey]weirIpAddr {
 			node = a.Node
 		}
 		key := weirLinkKey{Mac: a.MAC}
-		if have, ok := links[key]; !ok || addrOf(have).Compare(node) > 0 {
-			links[key] = ipAddr(node)
+		if have, ok := links[key]; !ok || fromAddr(have).Compare(node) > 0 {
+			links[key] = toAddr[A](node)
 		}
 	}
 	return links
@@ -175,15 +172,15 @@ type machine struct {
 }
 
 // renderSettings leaves the epoch 0.
-func renderSettings(s *nodestate.State, m machine) weirSettings {
+func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 	c := s.Settings
-	v := weirSettings{
+	v := settings[A]{
 		Flags: flags[uint32](
 			bit{c.DSR, setDSR},
 			bit{c.ConnectTime == model.ConnectTimeTCP || c.ConnectTime == model.ConnectTimeEnabled, setCTLBTCP},
 			bit{c.ConnectTime == model.ConnectTimeEnabled, setCTLBUDP},
 			bit{true, setPorts}), // tables keep weir_ports
-		Node: ipAddr(c.Node), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
+		Node: toAddr[A](c.Node), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
 		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,
 		PerSecond: m.clock.perThousandSeconds(), TunnelMtu: uint32(max(c.Tunnel.MTU, 0)),
 		HostIfindex: uint32(m.host), TunnelPort: be16(c.Tunnel.Port),

@@ -15,30 +15,30 @@ import (
 // services carries frontends, backend lists and live backends. A list names its backends by slot; the
 // number of slots stands in the frontends. So that a look-up never meets a slot without a backend, a new
 // slot is written before the count that includes it, and a slot is deleted after the count that does not.
-type services struct {
-	frontends *table[weirSvcKey, weirSvcValue]
-	backends  *table[weirBackendKey, weirBackend]
-	live      *table[weirLiveKey, uint8]
+type services[A address] struct {
+	frontends *table[svcKey[A], svcValue[A]]
+	backends  *table[backendKey[A], backend[A]]
+	live      *table[liveKey[A], uint8]
 
-	lists   map[weirSvcKey][]weirBackend // by id with scope; the index is the slot
+	lists   map[svcKey[A]][]backend[A] // by id with scope; the index is the slot
 	planned map[nodestate.Frontend][]nodestate.Backend
 	fresh   bool // lists were read from the map and not compared with a state yet
 }
 
-func newServices(maps map[string]*ebpf.Map, writes *uint64) *services {
-	return &services{
-		frontends: newTable[weirSvcKey, weirSvcValue]("weir_services", maps["weir_services"], showSvc, writes),
-		backends:  newTable[weirBackendKey, weirBackend]("weir_backends", maps["weir_backends"], showBackend, writes),
-		live:      newTable[weirLiveKey, uint8]("weir_live", maps["weir_live"], showLive, writes),
+func newServices[A address](maps map[string]*ebpf.Map, writes *uint64) *services[A] {
+	return &services[A]{
+		frontends: newTable[svcKey[A], svcValue[A]]("weir_services", maps["weir_services"], showSvc[A], writes),
+		backends:  newTable[backendKey[A], backend[A]]("weir_backends", maps["weir_backends"], showBackend[A], writes),
+		live:      newTable[liveKey[A], uint8]("weir_live", maps["weir_live"], showLive[A], writes),
 	}
 }
 
 // load reads the maps and recovers the slots, so that a restart moves no backend.
-func (s *services) load() error {
+func (s *services[A]) load() error {
 	if err := errors.Join(s.frontends.load(), s.backends.load(), s.live.load()); err != nil {
 		return err
 	}
-	s.lists = map[weirSvcKey][]weirBackend{}
+	s.lists = map[svcKey[A]][]backend[A]{}
 	s.planned = map[nodestate.Frontend][]nodestate.Backend{}
 	limit := uint32(s.backends.tracker.Len())
 	s.fresh = true
@@ -50,7 +50,7 @@ func (s *services) load() error {
 		}
 		list := s.lists[k.Svc]
 		for uint32(len(list)) <= k.Slot {
-			list = append(list, weirBackend{})
+			list = append(list, backend[A]{})
 		}
 		list[k.Slot] = b
 		s.lists[k.Svc] = list
@@ -58,14 +58,14 @@ func (s *services) load() error {
 	return nil
 }
 
-func (s *services) desire(st *nodestate.State) {
+func (s *services[A]) desire(st *nodestate.State) {
 	s.desireBackends(st)
 	s.frontends.desire(s.renderFrontends(st))
-	s.live.desire(renderLive(st))
+	s.live.desire(renderLive[A](st))
 }
 
 // desireBackends plans the lists whose backends changed.
-func (s *services) desireBackends(st *nodestate.State) {
+func (s *services[A]) desireBackends(st *nodestate.State) {
 	for id, backends := range st.Backends.All() {
 		// States are never changed in place: the same slice is the same list.
 		if before, ok := s.planned[id]; ok && sameSlice(before, backends) {
@@ -87,10 +87,10 @@ func (s *services) desireBackends(st *nodestate.State) {
 }
 
 // forgetStrangers empties the lists that were found in the map and that no service port has.
-func (s *services) forgetStrangers(st *nodestate.State) {
-	wanted := make(map[weirSvcKey]bool, st.Backends.Len())
+func (s *services[A]) forgetStrangers(st *nodestate.State) {
+	wanted := make(map[svcKey[A]]bool, st.Backends.Len())
 	for id := range st.Backends.Keys() {
-		wanted[svcKey(id)] = true
+		wanted[toSvc[A](id)] = true
 	}
 	for k := range s.lists {
 		id := k
@@ -105,13 +105,13 @@ func sameSlice(a, b []nodestate.Backend) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-func (s *services) plan(id nodestate.Frontend, backends []nodestate.Backend) {
-	var all, local []weirBackend
+func (s *services[A]) plan(id nodestate.Frontend, backends []nodestate.Backend) {
+	var all, local []backend[A]
 	for _, b := range backends {
-		if !isIPv4(b.Addr) {
+		if !carries[A](b.Addr) {
 			continue
 		}
-		w := weirBackend{Addr: ipAddr(b.Addr), Port: be16(b.Port)}
+		w := backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}
 		if b.InList(false) {
 			all = append(all, w)
 		}
@@ -119,18 +119,18 @@ func (s *services) plan(id nodestate.Frontend, backends []nodestate.Backend) {
 			local = append(local, w)
 		}
 	}
-	key := svcKey(id)
+	key := toSvc[A](id)
 	s.setList(key, place(s.lists[key], all))
 	key.Scope = scopeLocal
 	s.setList(key, place(s.lists[key], local))
 }
 
-func (s *services) setList(key weirSvcKey, list []weirBackend) {
+func (s *services[A]) setList(key svcKey[A], list []backend[A]) {
 	for i, b := range list {
-		s.backends.tracker.Set(weirBackendKey{Svc: key, Slot: uint32(i)}, b)
+		s.backends.tracker.Set(backendKey[A]{Svc: key, Slot: uint32(i)}, b)
 	}
 	for i := len(list); i < len(s.lists[key]); i++ {
-		s.backends.tracker.Unset(weirBackendKey{Svc: key, Slot: uint32(i)})
+		s.backends.tracker.Unset(backendKey[A]{Svc: key, Slot: uint32(i)})
 	}
 	if len(list) == 0 {
 		delete(s.lists, key)
@@ -139,20 +139,20 @@ func (s *services) setList(key weirSvcKey, list []weirBackend) {
 	s.lists[key] = list
 }
 
-func (s *services) renderFrontends(st *nodestate.State) iter.Seq2[weirSvcKey, weirSvcValue] {
-	return func(yield func(weirSvcKey, weirSvcValue) bool) {
+func (s *services[A]) renderFrontends(st *nodestate.State) iter.Seq2[svcKey[A], svcValue[A]] {
+	return func(yield func(svcKey[A], svcValue[A]) bool) {
 		for f, svc := range st.Frontends.All() {
-			if !isIPv4(f.Addr) {
+			if !carries[A](f.Addr) {
 				continue
 			}
-			id := svcKey(svc.ID)
+			id := toSvc[A](svc.ID)
 			local := id
 			local.Scope = scopeLocal
-			v := weirSvcValue{
+			v := svcValue[A]{
 				Id: id, Count: uint32(len(s.lists[id])), Local: uint32(len(s.lists[local])),
 				Flags: serviceFlags(svc), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
 			}
-			if !yield(svcKey(f), v) {
+			if !yield(toSvc[A](f), v) {
 				return
 			}
 		}
@@ -166,23 +166,23 @@ func serviceFlags(svc nodestate.Service) uint32 {
 
 // renderLive returns the backends of service ports that look them up again for a flow or a client, with
 // the lists that they are in: UDP and SCTP, and those with affinity.
-func renderLive(st *nodestate.State) iter.Seq2[weirLiveKey, uint8] {
+func renderLive[A address](st *nodestate.State) iter.Seq2[liveKey[A], uint8] {
 	affine := map[nodestate.Frontend]bool{}
 	for _, svc := range st.Frontends.All() {
 		if svc.Affinity > 0 {
 			affine[svc.ID] = true
 		}
 	}
-	return func(yield func(weirLiveKey, uint8) bool) {
+	return func(yield func(liveKey[A], uint8) bool) {
 		for id, backends := range st.Backends.All() {
 			if id.Proto == model.ProtocolTCP && !affine[id] {
 				continue
 			}
 			for _, b := range backends {
-				if !isIPv4(b.Addr) {
+				if !carries[A](b.Addr) {
 					continue
 				}
-				key := weirLiveKey{Svc: svcKey(id), Backend: weirBackend{Addr: ipAddr(b.Addr), Port: be16(b.Port)}}
+				key := liveKey[A]{Svc: toSvc[A](id), Backend: backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}}
 				in := flags[uint8](bit{b.InList(false), liveAll}, bit{b.InList(true), liveLocal})
 				if !yield(key, in) {
 					return
@@ -192,21 +192,21 @@ func renderLive(st *nodestate.State) iter.Seq2[weirLiveKey, uint8] {
 	}
 }
 
-func (s *services) pending() bool {
+func (s *services[A]) pending() bool {
 	return s.frontends.pending() || s.backends.pending() || s.live.pending()
 }
 
 // write makes the pending writes. A frontend whose list could not be written keeps its old count.
-func (s *services) write() {
+func (s *services[A]) write() {
 	s.live.write(nil)
 	s.backends.write(nil)
-	incomplete := map[weirSvcKey]error{}
+	incomplete := map[svcKey[A]]error{}
 	for k, err := range s.backends.tracker.Failures() {
 		id := k.Svc
 		id.Scope = scopeAll
 		incomplete[id] = err
 	}
-	s.frontends.write(func(_ weirSvcKey, v weirSvcValue) error {
+	s.frontends.write(func(_ svcKey[A], v svcValue[A]) error {
 		if err, ok := incomplete[v.Id]; ok {
 			return fmt.Errorf("waits for its backends: %w", err)
 		}
@@ -215,15 +215,15 @@ func (s *services) write() {
 }
 
 // remove makes the pending deletes. A slot stays while a frontend still counts it.
-func (s *services) remove() {
+func (s *services[A]) remove() {
 	s.frontends.remove(nil)
-	counted := map[weirSvcKey]error{}
+	counted := map[svcKey[A]]error{}
 	for f, err := range s.frontends.tracker.Failures() {
 		if v, ok := s.frontends.tracker.Actual(f); ok {
 			counted[v.Id] = err
 		}
 	}
-	s.backends.remove(func(k weirBackendKey) error {
+	s.backends.remove(func(k backendKey[A]) error {
 		id := k.Svc
 		id.Scope = scopeAll
 		if err, ok := counted[id]; ok {
@@ -234,6 +234,6 @@ func (s *services) remove() {
 	s.live.remove(nil)
 }
 
-func (s *services) errors() []error {
+func (s *services[A]) errors() []error {
 	return slices.Concat(s.frontends.errors(), s.backends.errors(), s.live.errors())
 }

@@ -36,7 +36,7 @@ func (d *Driver) Status() Status {
 	defer d.mu.Unlock()
 	st := Status{
 		ABI: abiNumber, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
-		Epoch: d.tables.current.Epoch, HZ: d.machine.clock.hz, Writes: d.tables.judged + d.tables.quiet + d.tables.epochs,
+		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.counts.judged + d.tables.counts.quiet + d.tables.counts.epochs,
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
 		Entries: d.tables.entries(),
 	}
@@ -54,14 +54,6 @@ func (d *Driver) Status() Status {
 	slices.Sort(st.Absent)
 	st.Absent = slices.Compact(st.Absent)
 	return st
-}
-
-func (t *tables) entries() map[string]int {
-	return map[string]int{
-		"addrs": t.addrs.tracker.Len(), "routes": t.routes.tracker.Len(), "services": t.services.frontends.tracker.Len(),
-		"backends": t.services.backends.tracker.Len(), "peers": t.peers.tracker.Len(), "peer_cidrs": t.peerCIDRs.tracker.Len(),
-		"policy": t.policy.tracker.Len(), "clients": t.clients.tracker.Len(),
-	}
 }
 
 // Drop counts packets that were dropped for one reason by one rule.
@@ -111,11 +103,7 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 		}
 	}
 	for _, a := range ep.Addrs {
-		if !isIPv4(a) {
-			continue
-		}
-		v, ok := d.tables.addrs.tracker.Actual(ipAddr(a))
-		if !ok || int(v.Ifindex) != ep.IfIndex {
+		if !d.tables.endpoint(a, ep.IfIndex) {
 			return fmt.Errorf("address %s is not in the map of addresses with interface %s", a, ep.Interface)
 		}
 	}
@@ -126,5 +114,5 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 func (d *Driver) Load() (*nodestate.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return readState(d.loaded.Maps)
+	return readState(d.loaded)
 }

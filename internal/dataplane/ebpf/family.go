@@ -1,0 +1,163 @@
+package ebpf
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// familyTables are the maps of one family.
+type familyTables[A address] struct {
+	addrs     *table[A, addrValue[A]]
+	routes    *table[prefixKey[A], routeValue[A]]
+	peers     *table[A, uint64]
+	peerCIDRs *table[prefixKey[A], uint64]
+	clients   *table[uint64, A]
+	links     *table[weirLinkKey, A]
+	services  *services[A]
+	dsrOptOut *table[prefixKey[A], uint8]
+
+	settings    *ebpf.Map
+	current     settings[A] // what the map holds
+	settingsErr error
+	counts      *counts
+}
+
+func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
+	t := &familyTables[A]{settings: m["weir_settings"], counts: c}
+	t.addrs = newTable[A, addrValue[A]]("weir_addrs", m["weir_addrs"], showAddr[A], &c.judged)
+	t.routes = newTable[prefixKey[A], routeValue[A]]("weir_routes", m["weir_routes"], showPrefix[A], &c.judged)
+	t.peers = newTable[A, uint64]("weir_peers", m["weir_peers"], showAddr[A], &c.judged)
+	t.peerCIDRs = newTable[prefixKey[A], uint64]("weir_peer_cidrs", m["weir_peer_cidrs"], showPrefix[A], &c.judged)
+	t.clients = newTable[uint64, A]("weir_clients", m["weir_clients"], showCookie, &c.quiet)
+	t.links = newTable[weirLinkKey, A]("weir_links", m["weir_links"], showLink, &c.judged)
+	t.services = newServices[A](m, &c.judged)
+	t.dsrOptOut = newTable[prefixKey[A], uint8]("weir_dsr_optout", m["weir_dsr_optout"], showPrefix[A], &c.quiet)
+	return t
+}
+
+func (t *familyTables[A]) load() error {
+	var zero uint32
+	err := t.settings.Lookup(&zero, unsafe.Pointer(&t.current))
+	return errors.Join(err, t.addrs.load(), t.routes.load(), t.peers.load(), t.peerCIDRs.load(),
+		t.clients.load(), t.links.load(), t.dsrOptOut.load(), t.services.load())
+}
+
+func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
+	if changed.Has(nodestate.TableSettings) {
+		t.dsrOptOut.desire(renderDSROptOut[A](s))
+	}
+	if changed.Has(nodestate.TableAddrs) {
+		t.addrs.desire(renderAddrs[A](s, ifindex))
+		t.links.desire(maps.All(renderLinks[A](s)))
+	}
+	if changed.Has(nodestate.TableRoutes) {
+		t.routes.desire(renderRoutes[A](s))
+	}
+	if changed.Has(nodestate.TablePolicy) {
+		t.peers.desire(renderPeers[A](s))
+		t.peerCIDRs.desire(renderPeerCIDRs[A](s))
+	}
+	if changed.Has(nodestate.TableServices) {
+		t.services.desire(s)
+	}
+	if changed.Has(nodestate.TableClients) {
+		t.clients.desire(renderClients[A](s))
+	}
+}
+
+func (t *familyTables[A]) writeJudged(verdictsReady func(ingress, egress uint64) error) {
+	t.peerCIDRs.write(nil)
+	t.peers.write(nil)
+	t.addrs.write(func(_ A, v addrValue[A]) error { return verdictsReady(v.IngressSet, v.EgressSet) })
+	t.links.write(nil)
+	t.dsrOptOut.write(nil)
+	t.routes.write(nil)
+}
+
+func (t *familyTables[A]) writeServices() {
+	t.services.write()
+	t.clients.write(nil)
+}
+
+func (t *familyTables[A]) servicesPending() bool { return t.services.backends.pending() }
+
+func (t *familyTables[A]) removeServices() {
+	t.clients.remove(nil)
+	t.services.remove()
+}
+
+func (t *familyTables[A]) removeJudged() {
+	t.routes.remove(nil)
+	t.dsrOptOut.remove(nil)
+	t.links.remove(nil)
+	t.addrs.remove(nil)
+	t.peers.remove(nil)
+	t.peerCIDRs.remove(nil)
+}
+
+// writeSettings makes the settings equal to what the state says; the epoch stays.
+func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine) {
+	v := renderSettings[A](s, m)
+	v.Epoch = t.current.Epoch
+	if v == t.current {
+		t.settingsErr = nil
+		return
+	}
+	if t.settingsErr = t.putSettings(v); t.settingsErr == nil {
+		t.counts.judged++
+	}
+}
+
+func (t *familyTables[A]) nextEpoch() error {
+	v := t.current
+	v.Epoch++
+	if err := t.putSettings(v); err != nil {
+		return &dataplane.KeyError{Table: "weir_settings", Key: "epoch", Err: err}
+	}
+	t.counts.epochs++
+	return nil
+}
+
+func (t *familyTables[A]) epoch() uint32 { return t.current.Epoch }
+
+func (t *familyTables[A]) putSettings(v settings[A]) error {
+	var zero uint32
+	if err := t.settings.Update(&zero, unsafe.Pointer(&v), ebpf.UpdateAny); err != nil {
+		return err
+	}
+	t.current = v
+	return nil
+}
+
+func (t *familyTables[A]) errors() []error {
+	var settings []error
+	if t.settingsErr != nil {
+		settings = append(settings, &dataplane.KeyError{Table: "weir_settings", Key: "settings", Err: t.settingsErr})
+	}
+	return slices.Concat(settings, t.addrs.errors(), t.routes.errors(), t.peers.errors(), t.peerCIDRs.errors(),
+		t.clients.errors(), t.links.errors(), t.dsrOptOut.errors(), t.services.errors())
+}
+
+func (t *familyTables[A]) entries() map[string]int {
+	return map[string]int{
+		"addrs": t.addrs.tracker.Len(), "routes": t.routes.tracker.Len(), "services": t.services.frontends.tracker.Len(),
+		"backends": t.services.backends.tracker.Len(), "peers": t.peers.tracker.Len(), "peer_cidrs": t.peerCIDRs.tracker.Len(),
+		"clients": t.clients.tracker.Len(),
+	}
+}
+
+func (t *familyTables[A]) endpoint(a netip.Addr) (int, bool) {
+	if !carries[A](a) {
+		return 0, false
+	}
+	v, _ := t.addrs.tracker.Actual(toAddr[A](a))
+	return int(v.Ifindex), true
+}
