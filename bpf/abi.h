@@ -305,6 +305,18 @@ struct sock_value {
 	struct svc_key svc;
 };
 
+/* --- answers: map weir_answers, per-CPU array enum answer -> __u64 packets ---------------------- */
+
+/* What Weir answered by itself to packets that it dropped. */
+enum answer {
+	ANSWER_NONE = 0,
+	ANSWER_PORT_UNREACHABLE = 1, /* a Service without backends */
+	ANSWER_TIME_EXCEEDED = 2,    /* TTL */
+	ANSWER_LIMITED = 14, /* would have been answered, but for the limit on answers */
+	ANSWER_FAILED = 15,  /* would have been answered, but could not be rewritten */
+	ANSWERS = 16,
+};
+
 /* --- drops: map weir_drops, per-CPU hash struct drop_key -> struct drop_value ------------------- */
 
 struct drop_key {

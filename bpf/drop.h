@@ -9,8 +9,8 @@
 #include "maps.h"
 #include "reasons.h"
 
-/* Counts the packet under its reason and rule. Returns what the program must return. */
-__noinline int drop_packet(struct __sk_buff *skb, __u32 reason, __u32 rule)
+/* Counts the packet under its reason and rule. */
+__noinline int drop_count(struct __sk_buff *skb, __u32 reason, __u32 rule)
 {
 	struct drop_key key = { .reason = reason, .rule = rule };
 	struct drop_value *v = bpf_map_lookup_elem(&weir_drops, &key);
@@ -23,6 +23,12 @@ __noinline int drop_packet(struct __sk_buff *skb, __u32 reason, __u32 rule)
 
 		bpf_map_update_elem(&weir_drops, &key, &first, BPF_ANY);
 	}
+	return 0;
+}
+
+/* What the program must return for a packet that is dropped and was counted. */
+static __always_inline int drop_verdict(struct __sk_buff *skb, __u32 reason, __u32 rule)
+{
 	if (trace_enabled) {
 		skb->cb[0] = 0x100 + reason;
 		skb->cb[1] = 0;
@@ -30,6 +36,13 @@ __noinline int drop_packet(struct __sk_buff *skb, __u32 reason, __u32 rule)
 		skb->cb[3] = rule;
 	}
 	return TC_ACT_SHOT;
+}
+
+/* Both. */
+static __always_inline int drop_packet(struct __sk_buff *skb, __u32 reason, __u32 rule)
+{
+	drop_count(skb, reason, rule);
+	return drop_verdict(skb, reason, rule);
 }
 
 #endif

@@ -33,7 +33,7 @@ static __always_inline void forward_mark(struct __sk_buff *skb)
 	skb->mark = (skb->mark & ~MARK_MASK) | MARK_DONE;
 }
 
-/* TTL and the Ethernet addresses of a pod's interface, in one look at the header. */
+/* TTL (which is more than 1) and the Ethernet addresses of a pod's interface, in one look at the header. */
 static __always_inline int forward_headers(struct __sk_buff *skb, int ttl, const __u8 *mac)
 {
 	struct ethhdr *eth = (void *)(long)skb->data;
@@ -50,8 +50,6 @@ static __always_inline int forward_headers(struct __sk_buff *skb, int ttl, const
 	if (ttl) {
 		__u32 check = ip->check;
 
-		if (ip->ttl <= 1)
-			return DROP_TTL;
 		/* RFC 1141: the TTL is the high byte of its word */
 		check += bpf_htons(0x0100);
 		ip->check = (__u16)(check + (check >= 0xffff));
@@ -85,6 +83,12 @@ static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings
 		return drop_packet(skb, DROP_REWRITE, 0);
 	forward_mark(skb);
 	return bpf_redirect(s->tunnel_ifindex, 0);
+}
+
+/* Does the packet's TTL end here? What came through the host's own stack keeps it. */
+static __always_inline int forward_expires(const struct pkt *p, const struct flow_value *f)
+{
+	return p->ttl <= 1 && f->action != ACT_PASS && p->hook != HOOK_TO_UPLINK && p->hook != HOOK_TO_WORKLOAD;
 }
 
 /* Sends the packet on as the flow entry f says. */

@@ -13,6 +13,7 @@
 #include "drop.h"
 #include "flow.h"
 #include "forward.h"
+#include "reply.h"
 #include "mss.h"
 
 /* Packets that no flow can be made of. */
@@ -39,6 +40,13 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 			return drop_packet(skb, DROP_FRAGMENT, 0);
 	}
 	return forward_pass(skb);
+}
+
+static __always_inline int handle_forward(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
+{
+	if (forward_expires(p, f))
+		return reply_refuse(skb, DROP_TTL, 0);
+	return forward_flow(skb, p, f, s);
 }
 
 /* Everything but the fast path, for the packet in scratch.pkt. */
@@ -77,7 +85,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	if (f && f->epoch != s->epoch) {
 		ret = flow_revalidate(skb, p, f);
 		if (ret > 0)
-			return drop_packet(skb, ret, w->fwd.rule);
+			return reply_refuse(skb, ret, w->fwd.rule);
 		if (ret < 0)
 			f = NULL;
 	}
@@ -95,13 +103,13 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		if (ret < 0)
 			return forward_pass(skb);
 		if (ret)
-			return drop_packet(skb, ret, w->fwd.rule);
+			return reply_refuse(skb, ret, w->fwd.rule);
 		if ((w->fwd.flags & FLOW_CLAMP) && (p->tcp & TCP_SYN))
 			mss_clamp(skb, p);
-		return forward_flow(skb, p, &w->fwd, s);
+		return handle_forward(skb, p, &w->fwd, s);
 	}
 	if (p->l4 == L4_ERROR)
-		return forward_flow(skb, p, f, s);
+		return handle_forward(skb, p, f, s);
 	if (f->seen != now)
 		f->seen = now;
 	if ((f->flags & FLOW_CLAMP) && (p->tcp & TCP_SYN))
@@ -111,12 +119,12 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		flow_promote(p, f);
 		f = bpf_map_lookup_elem(&weir_flows, &p->key);
 		if (!f)
-			return forward_flow(skb, p, &w->fwd, s);
+			return handle_forward(skb, p, &w->fwd, s);
 	}
 	if (!half_open && (f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED))
 		flow_replied(p, f, w);
 	flow_closing(p, f, w);
-	return forward_flow(skb, p, f, s);
+	return handle_forward(skb, p, f, s);
 }
 
 /* Traffic of the host's own that no Service and no flow can concern: neither port is one of ours. */
@@ -176,7 +184,7 @@ static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, const
 		return handle_hard(skb, &p);
 	}
 	if (f->epoch != s->epoch || !flow_enters(f, &p, skb->ifindex) ||
-	    (p.tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING) || p.l4 == L4_ERROR ||
+	    (p.tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING) || p.l4 == L4_ERROR || p.ttl <= 1 ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
 		return handle_hard(skb, &p);
 	now = clock_now();

@@ -7,7 +7,7 @@
 #include <bpf/bpf_helpers.h>
 #include "abi.h"
 
-/* 1 = write each decision to skb->cb, for tests: cb[0] 1 + action, or 0x100 + reason of a drop; cb[1] ifindex;
+/* 1 = write each decision to skb->cb, for tests: cb[0] 1 + action, or 0x100 + reason of a drop, 0x200 + reason of one that is answered; cb[1] ifindex;
  * cb[2] next hop; cb[3] rule. */
 const volatile __u8 trace_enabled = 0;
 /* 1 = bpf_set_retval exists (5.18), so that connect() can say ECONNREFUSED. */

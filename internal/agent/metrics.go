@@ -17,6 +17,7 @@ var (
 	descBuild       = describe("build_info", "Always 1; the version of the agent.", "version")
 	descPackets     = describe("dropped_packets_total", "Packets dropped, by reason and by the rule that decided.", "reason", "rule")
 	descBytes       = describe("dropped_bytes_total", "Bytes of packets dropped, by reason and by the rule that decided.", "reason", "rule")
+	descAnswers     = describe("answered_packets_total", "Dropped packets that the node answered by itself, by what it sent; limited: not answered, because of the limit.", "answer")
 	descEndpoints   = describe("endpoints", "Pod interfaces of this node that are known.")
 	descAttached    = describe("endpoints_attached", "Pod interfaces of this node whose programs are attached.")
 	descEntries     = describe("dataplane_entries", "Entries of the data plane's tables.", "table")
@@ -37,7 +38,7 @@ type collector struct{ agent *Agent }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descEndpoints, descAttached, descEntries, descEpoch,
+	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descAnswers, descEndpoints, descAttached, descEntries, descEpoch,
 		descWrites, descApplies, descFailures, descPending, descLast, descRepairs, descConnected, descProblems, descUnsupported} {
 		ch <- d
 	}
@@ -78,6 +79,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descPending, float64(ls.Pending))
 	gauge(descLast, ls.Last.Seconds())
 	c.collectDrops(snap.state, count)
+	if answers, err := a.driver.Answers(); err == nil {
+		for answer, n := range answers {
+			count(descAnswers, n, answer)
+		}
+	}
 }
 
 // collectDrops adds up what has the same words: rules that are gone have none of their own.

@@ -34,16 +34,19 @@ func (h Hook) String() string {
 // Action is what is done with a packet.
 type Action int
 
-// The actions. All but Drop equal enum flow_action of the programs.
+// The actions. All but Drop and Answer equal enum flow_action of the programs.
 const (
 	Pass   Action = iota // left to the kernel's stack
 	Local                // to the pod behind IfIndex
 	Neigh                // out of IfIndex, to the neighbour NextHop
 	Tunnel               // encapsulated, to the node NextHop
 	Drop
+	Answer // dropped, and Packet, made by the node itself, goes back the way that the packet came
 )
 
-func (a Action) String() string { return [...]string{"pass", "local", "neigh", "tunnel", "drop"}[a] }
+func (a Action) String() string {
+	return [...]string{"pass", "local", "neigh", "tunnel", "drop", "answer"}[a]
+}
 
 // In is a packet at a hook.
 type In struct {
@@ -59,10 +62,10 @@ type In struct {
 type Result struct {
 	Action  Action
 	Packet  *packet.Packet // as it goes on; as it came when dropped
-	IfIndex int            // Local, Neigh
-	NextHop netip.Addr     // Neigh, Tunnel
+	IfIndex int            // Local, Neigh, Answer but for one through the tunnel
+	NextHop netip.Addr     // Neigh, Tunnel, Answer through the tunnel
 	MAC     packet.MAC     // Local: of the pod
-	Reason  reason.Reason  // Drop
+	Reason  reason.Reason  // Drop, Answer
 	Rule    nodestate.RuleID
 }
 
@@ -77,6 +80,13 @@ func (r Result) String() string {
 	case Tunnel:
 		s += " " + r.NextHop.String()
 	case Drop:
+		s += " " + r.Reason.String()
+	case Answer:
+		if r.NextHop.IsValid() {
+			s += " " + r.NextHop.String()
+		} else {
+			s += fmt.Sprintf(" if%d", r.IfIndex)
+		}
 		s += " " + r.Reason.String()
 	}
 	if r.Rule != 0 {
@@ -253,7 +263,7 @@ func (n *Node) Receive(in In) Result {
 	}
 	r, d := n.carry(in)
 	if d != nil {
-		return drop(in, *d)
+		return n.refuse(in, *d)
 	}
 	return r
 }

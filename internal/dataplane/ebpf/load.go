@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -31,10 +32,11 @@ var sizeSettings = map[string]string{
 // lose what they know.
 var stateful = map[string]bool{
 	"weir_flows": true, "weir_flows_new": true, "weir_affinity": true, "weir_sockets": true, "weir_drops": true,
+	"weir_answers": true,
 }
 
 // unpinned maps hold nothing from one packet to the next.
-var unpinned = map[string]bool{"weir_scratch": true, ".rodata": true, ".bss": true, ".data": true}
+var unpinned = map[string]bool{"weir_scratch": true, "weir_reply": true, ".rodata": true, ".bss": true, ".data": true}
 
 // loaded are the programs and maps in the kernel, not attached yet.
 type loaded struct {
@@ -48,6 +50,8 @@ type loaded struct {
 type constants struct {
 	trace     bool
 	setRetval bool
+	// answers are how many packets a CPU may answer by itself in a second, and burst how many at once; 0 = as compiled.
+	answers, burst uint32
 }
 
 // load puts the programs and maps into the kernel. With a folder on bpffs, maps pinned there are taken
@@ -114,7 +118,11 @@ func specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c constants)
 			return fmt.Errorf("setting the programs' constant %s: %w", name, err)
 		}
 	}
-	return nil
+	if c.answers == 0 {
+		return nil
+	}
+	interval := uint64(time.Second) / uint64(c.answers)
+	return errors.Join(spec.Variables["reply_interval_ns"].Set(interval), spec.Variables["reply_burst"].Set(c.burst))
 }
 
 // openMap takes over the map that is pinned at path, or makes one and pins it there. It may adapt the

@@ -34,7 +34,9 @@ type TestOptions struct {
 	// HostDevice and Tunnel are the interface indexes of weir0 and of the VXLAN device as the programs
 	// are told them.
 	HostDevice, Tunnel int
-	HostNetns          uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
+	// Answers are how many packets a CPU may answer by itself in a second, Burst how many at once; 0 = as compiled.
+	Answers, Burst uint32
+	HostNetns      uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
 }
 
 // LoadForTest loads the programs without attaching or pinning anything. Flow tables are small.
@@ -43,7 +45,7 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 	for name, n := range o.Sizes {
 		sizes[name] = n
 	}
-	l, err := load("", sizes, constants{trace: o.Trace, setRetval: true}, slog.New(slog.DiscardHandler))
+	l, err := load("", sizes, constants{trace: o.Trace, setRetval: true, answers: o.Answers, burst: o.Burst}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}

@@ -148,6 +148,18 @@ type weirPrefixKey struct {
 	Addr weirIpAddr
 }
 
+type weirReplyWork struct {
+	_      structs.HostLayout
+	Used   uint64
+	Answer uint32
+	Len    uint32
+	Type   uint8
+	Code   uint8
+	Mtu    uint16
+	Mac    [12]uint8
+	Bytes  [1088]uint8
+}
+
 type weirRouteValue struct {
 	_     structs.HostLayout
 	Node  weirIpAddr
@@ -247,6 +259,7 @@ type weirSvcValue struct {
 const (
 	weirMapWeirAddrs         = "weir_addrs"
 	weirMapWeirAffinity      = "weir_affinity"
+	weirMapWeirAnswers       = "weir_answers"
 	weirMapWeirBackends      = "weir_backends"
 	weirMapWeirClients       = "weir_clients"
 	weirMapWeirDrops         = "weir_drops"
@@ -259,6 +272,7 @@ const (
 	weirMapWeirPeers         = "weir_peers"
 	weirMapWeirPolicy        = "weir_policy"
 	weirMapWeirPorts         = "weir_ports"
+	weirMapWeirReply         = "weir_reply"
 	weirMapWeirRoutes        = "weir_routes"
 	weirMapWeirScratch       = "weir_scratch"
 	weirMapWeirServices      = "weir_services"
@@ -278,6 +292,8 @@ const (
 	weirProgWeirToUplink     = "weir_to_uplink"
 	weirProgWeirToWorkload   = "weir_to_workload"
 	weirVarCanSetRetval      = "can_set_retval"
+	weirVarReplyBurst        = "reply_burst"
+	weirVarReplyIntervalNs   = "reply_interval_ns"
 	weirVarTraceEnabled      = "trace_enabled"
 )
 
@@ -344,6 +360,7 @@ type weirProgramSpecs struct {
 type weirMapSpecs struct {
 	WeirAddrs     *ebpf.MapSpec `ebpf:"weir_addrs"`
 	WeirAffinity  *ebpf.MapSpec `ebpf:"weir_affinity"`
+	WeirAnswers   *ebpf.MapSpec `ebpf:"weir_answers"`
 	WeirBackends  *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients   *ebpf.MapSpec `ebpf:"weir_clients"`
 	WeirDrops     *ebpf.MapSpec `ebpf:"weir_drops"`
@@ -356,6 +373,7 @@ type weirMapSpecs struct {
 	WeirPeers     *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy    *ebpf.MapSpec `ebpf:"weir_policy"`
 	WeirPorts     *ebpf.MapSpec `ebpf:"weir_ports"`
+	WeirReply     *ebpf.MapSpec `ebpf:"weir_reply"`
 	WeirRoutes    *ebpf.MapSpec `ebpf:"weir_routes"`
 	WeirScratch   *ebpf.MapSpec `ebpf:"weir_scratch"`
 	WeirServices  *ebpf.MapSpec `ebpf:"weir_services"`
@@ -367,8 +385,10 @@ type weirMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type weirVariableSpecs struct {
-	CanSetRetval *ebpf.VariableSpec `ebpf:"can_set_retval"`
-	TraceEnabled *ebpf.VariableSpec `ebpf:"trace_enabled"`
+	CanSetRetval    *ebpf.VariableSpec `ebpf:"can_set_retval"`
+	ReplyBurst      *ebpf.VariableSpec `ebpf:"reply_burst"`
+	ReplyIntervalNs *ebpf.VariableSpec `ebpf:"reply_interval_ns"`
+	TraceEnabled    *ebpf.VariableSpec `ebpf:"trace_enabled"`
 }
 
 // weirObjects contains all objects after they have been loaded into the kernel.
@@ -393,6 +413,7 @@ func (o *weirObjects) Close() error {
 type weirMaps struct {
 	WeirAddrs     *ebpf.Map `ebpf:"weir_addrs"`
 	WeirAffinity  *ebpf.Map `ebpf:"weir_affinity"`
+	WeirAnswers   *ebpf.Map `ebpf:"weir_answers"`
 	WeirBackends  *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients   *ebpf.Map `ebpf:"weir_clients"`
 	WeirDrops     *ebpf.Map `ebpf:"weir_drops"`
@@ -405,6 +426,7 @@ type weirMaps struct {
 	WeirPeers     *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy    *ebpf.Map `ebpf:"weir_policy"`
 	WeirPorts     *ebpf.Map `ebpf:"weir_ports"`
+	WeirReply     *ebpf.Map `ebpf:"weir_reply"`
 	WeirRoutes    *ebpf.Map `ebpf:"weir_routes"`
 	WeirScratch   *ebpf.Map `ebpf:"weir_scratch"`
 	WeirServices  *ebpf.Map `ebpf:"weir_services"`
@@ -416,6 +438,7 @@ func (m *weirMaps) Close() error {
 	return _WeirClose(
 		m.WeirAddrs,
 		m.WeirAffinity,
+		m.WeirAnswers,
 		m.WeirBackends,
 		m.WeirClients,
 		m.WeirDrops,
@@ -428,6 +451,7 @@ func (m *weirMaps) Close() error {
 		m.WeirPeers,
 		m.WeirPolicy,
 		m.WeirPorts,
+		m.WeirReply,
 		m.WeirRoutes,
 		m.WeirScratch,
 		m.WeirServices,
@@ -440,8 +464,10 @@ func (m *weirMaps) Close() error {
 //
 // It can be passed to loadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type weirVariables struct {
-	CanSetRetval *ebpf.Variable `ebpf:"can_set_retval"`
-	TraceEnabled *ebpf.Variable `ebpf:"trace_enabled"`
+	CanSetRetval    *ebpf.Variable `ebpf:"can_set_retval"`
+	ReplyBurst      *ebpf.Variable `ebpf:"reply_burst"`
+	ReplyIntervalNs *ebpf.Variable `ebpf:"reply_interval_ns"`
+	TraceEnabled    *ebpf.Variable `ebpf:"trace_enabled"`
 }
 
 // weirPrograms contains all programs after they have been loaded into the kernel.

@@ -161,7 +161,7 @@ func (c *carrier) Receive(in sim.In) (sim.Result, error) {
 	if err != nil {
 		return got, err
 	}
-	if got.Action == sim.Drop {
+	if got.Action == sim.Drop || got.Action == sim.Answer {
 		return got, c.agreeOnDrop(in, got)
 	}
 	c.choice = choice{set: c.set, layout: c.runner.layout}

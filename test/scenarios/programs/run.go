@@ -55,7 +55,8 @@ type set struct {
 }
 
 func load(host, tunnelDev int) (*set, error) {
-	o, err := driver.LoadForTest(driver.TestOptions{Trace: true, HostDevice: host, Tunnel: tunnelDev})
+	o, err := driver.LoadForTest(driver.TestOptions{Trace: true, HostDevice: host, Tunnel: tunnelDev,
+		Answers: 1e9, Burst: 1e6}) // the oracle knows no limit
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +165,9 @@ func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
 		return r, err
 	}
 	r.Packet = p
+	if cb(0) >= 0x200 {
+		return answered(in, ret, cb, r)
+	}
 	if cb(0) >= 0x100 {
 		r.Action, r.Reason, r.Packet = sim.Drop, reason.Reason(cb(0)-0x100), in.Packet
 		if ret != tcShot {
@@ -175,11 +179,7 @@ func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
 		return r, fmt.Errorf("left no decision, returned %d", ret)
 	}
 	r.Action, r.IfIndex = sim.Action(cb(0)-1), int(cb(1))
-	if next := cb(2); next != 0 {
-		var b [4]byte
-		ne.PutUint32(b[:], next)
-		r.NextHop = netip.AddrFrom4(b)
-	}
+	r.NextHop = addrOf(cb(2))
 	marked := ne.Uint32(ctx[skbMark:])&markMask == markDone
 	switch r.Action {
 	case sim.Pass:
@@ -199,4 +199,28 @@ func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
 		return r, fmt.Errorf("says %s and leaves no mark", r.Action)
 	}
 	return r, nil
+}
+
+// answered reads what a program says that dropped the packet and answers it.
+func answered(in sim.In, ret uint32, cb func(int) uint32, r sim.Result) (sim.Result, error) {
+	r.Action, r.Reason = sim.Answer, reason.Reason(cb(0)-0x200)
+	r.IfIndex, r.NextHop = int(cb(1)), addrOf(cb(2))
+	if ret != tcRedirect {
+		return r, fmt.Errorf("says that it answers %s and returns %d", r.Reason, ret)
+	}
+	if in.Hook != sim.FromTunnel && in.Hook != sim.ToUplink && (r.Packet.DstMAC != in.Packet.SrcMAC || r.Packet.SrcMAC != in.Packet.DstMAC) {
+		return r, fmt.Errorf("answers a frame from %s to %s with one from %s to %s",
+			in.Packet.SrcMAC, in.Packet.DstMAC, r.Packet.SrcMAC, r.Packet.DstMAC)
+	}
+	return r, nil
+}
+
+// addrOf is the address in a word of the context, invalid when it is 0.
+func addrOf(word uint32) netip.Addr {
+	if word == 0 {
+		return netip.Addr{}
+	}
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], word)
+	return netip.AddrFrom4(b)
 }

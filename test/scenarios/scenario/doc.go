@@ -18,6 +18,8 @@
 //	                              every word of PATTERN must be one of the packet's, * matching any text
 //	by NODE/HOOK=ACTION...        the way of the last packet, completely
 //	drop NODE HOOK REASON [RULE]  the last packet ended so; RULE is part of "kind name detail" of the rule
+//	answered NODE HOOK REASON [RULE]
+//	                              the last packet was dropped so and answered by the node; arrives and by are about the answer
 //	rule NODE RULE                RULE is part of the rule that allowed the last packet on that node
 //	lost TEXT                     the last packet ended outside of the data planes; TEXT is part of where
 //	connect FROM PROTO ADDR -> ADDR | refused

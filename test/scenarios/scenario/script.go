@@ -97,7 +97,7 @@ func (p *player) line(line string) error {
 			return err
 		}
 		return p.start(words[0], args)
-	case "arrives", "by", "drop", "lost", "rule":
+	case "arrives", "by", "drop", "answered", "lost", "rule":
 		if p.journey == nil {
 			return errors.New("nothing was sent")
 		}
@@ -281,12 +281,18 @@ func (p *player) check(verb string, args []string) error {
 		return nil
 	}
 	if len(args) < 3 {
-		return errors.New("usage: drop NODE HOOK REASON [RULE]")
-	}
-	if j.End != "drop" {
-		return fmt.Errorf("ended at %q", j.End)
+		return fmt.Errorf("usage: %s NODE HOOK REASON [RULE]", verb)
 	}
 	v := j.Visits[len(j.Visits)-1]
+	if verb == "answered" {
+		i := slices.IndexFunc(j.Visits, func(v Visit) bool { return v.Result.Action == sim.Answer })
+		if i < 0 {
+			return errors.New("was not answered by a node")
+		}
+		v = j.Visits[i]
+	} else if j.End != "drop" {
+		return fmt.Errorf("ended at %q", j.End)
+	}
 	if got, want := fmt.Sprint(v.Node, " ", v.Hook, " ", v.Result.Reason), strings.Join(args[:3], " "); got != want {
 		return fmt.Errorf("dropped: %s", got)
 	}

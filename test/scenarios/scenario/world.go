@@ -186,6 +186,8 @@ func (m *Machine) enter(in sim.In) leg {
 		case sim.Drop:
 			next, _, err := j.end("drop")
 			return next, r.Packet, err
+		case sim.Answer:
+			return m.back(in, p), r.Packet, nil
 		case sim.Local:
 			return m.toPod(r.IfIndex), r.Packet, nil
 		case sim.Neigh:
@@ -205,6 +207,19 @@ func (m *Machine) enter(in sim.In) leg {
 		}
 		return m.stack(true), r.Packet, nil
 	}
+}
+
+// back is the way of what a node answers by itself to p: the one that p came.
+func (m *Machine) back(in sim.In, p *packet.Packet) leg {
+	switch in.Hook {
+	case sim.FromWorkload:
+		return m.toPod(in.IfIndex)
+	case sim.FromTunnel:
+		return m.world.decapsulate(m, in.Source)
+	case sim.FromUplink:
+		return m.world.deliverMAC(p.SrcMAC, m.MAC)
+	}
+	return m.stack(true)
 }
 
 // toPod delivers into the pod behind an interface.
@@ -283,6 +298,28 @@ func (w *World) deliver(next netip.Addr, from packet.MAC) leg {
 			}
 		}
 		return j.end("lost on the switch: nobody is " + next.String())
+	}
+}
+
+// deliverMAC brings a frame to whoever has a MAC address.
+func (w *World) deliverMAC(to, from packet.MAC) leg {
+	for _, m := range w.machines {
+		if m.MAC == to {
+			return w.deliver(m.Addr, from)
+		}
+	}
+	for _, h := range w.objects.hosts {
+		if macOf(h.Addr()) == to {
+			return w.deliver(h.Addr(), from)
+		}
+	}
+	for _, s := range w.subnets() {
+		if macOf(Gateway(s)) == to {
+			return w.deliver(Gateway(s), from)
+		}
+	}
+	return func(j *Journey, _ *packet.Packet) (leg, *packet.Packet, error) {
+		return j.end("lost on the switch: nobody has " + to.String())
 	}
 }
 

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* reply.h: what Weir answers by itself to a packet that it does not carry. The answer takes the packet's place and goes
+ * back by the way that the packet came. What the answers are is in docs/datapath.md. */
+#ifndef WEIR_REPLY_H
+#define WEIR_REPLY_H
+
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+#include "maps.h"
+#include "scratch.h"
+#include "parse.h"
+#include "nat.h"
+#include "drop.h"
+
+/* The least time between two answers of a CPU in the long run, and how many may come at once. */
+const volatile __u64 reply_interval_ns = 1000000;
+const volatile __u32 reply_burst = 128;
+
+#define REPLY_HEAD ((__u32)(sizeof(struct iphdr) + sizeof(struct icmp_head)))
+#define REPLY_MOST 576u /* bytes of an ICMP error; RFC 1812 section 4.3.2.3 */
+#define REPLY_QUOTE (REPLY_MOST - REPLY_HEAD)
+/* Taken off the front of the packet on the way, to be beyond where a checksum that the sender left to its device begins:
+ * bpf_skb_adjust_room then forgets about that checksum, which is not one of the answer's. */
+#define REPLY_ROOM 128
+#define REPLY_SUM_STEP 512 /* bytes that bpf_csum_diff takes before Linux 6.13 */
+
+/* Keeps the compiler from merging two bounds of a length into one that the verifier does not understand. */
+#define OPAQUE(v) asm volatile("" : "+r"(v))
+
+/* Per CPU: what is being built, and the time until which the rate is used up. */
+struct reply_work {
+	__u64 used;
+	__u32 answer; /* enum answer */
+	__u32 len;    /* of the IP packet */
+	__u8 type;    /* ICMP */
+	__u8 code;
+	__u16 mtu;    /* host byte order, for answers that bear one */
+	__u8 mac[12]; /* of the packet */
+	__u8 bytes[REPLY_MOST + REPLY_SUM_STEP]; /* the IP packet; up to the next multiple of 4 zeros follow */
+};
+MAP(weir_reply, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct reply_work, 1, 0);
+MAP(weir_answers, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, ANSWERS, 0);
+
+static __always_inline struct reply_work *reply_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&weir_reply, &zero);
+}
+
+static __always_inline void reply_count(__u32 answer)
+{
+	__u64 *n = bpf_map_lookup_elem(&weir_answers, &answer);
+
+	if (n)
+		(*n)++;
+}
+
+/* What the reason for a drop is answered with, and its ICMP type and code. 0 = nothing. */
+static __always_inline __u32 reply_kind(struct reply_work *r, __u32 reason)
+{
+	r->mtu = 0;
+	r->type = ICMP_DEST_UNREACH;
+	switch (reason) {
+	case DROP_NO_BACKEND:
+		r->code = 3; /* port */
+		return ANSWER_PORT_UNREACHABLE;
+	case DROP_TTL:
+		r->type = ICMP_TIME_EXCEEDED;
+		r->code = 0; /* in transit */
+		return ANSWER_TIME_EXCEEDED;
+	}
+	return ANSWER_NONE;
+}
+
+/* Can the address be that of one host beyond this one? */
+static __always_inline int reply_somebody(const ip_addr *a)
+{
+	__u32 v = bpf_ntohl(a->w[0]);
+
+	return v >> 24 != 0 && v >> 24 != 127 && v < 0xe0000000;
+}
+
+/* May this packet be answered? RFC 1122 section 3.2.2: no errors about errors, nor about what was sent to many or by
+ * nobody in particular. The rest of ICMP counts as errors here. */
+static __always_inline int reply_may(struct __sk_buff *skb, struct pkt *p, struct reply_work *r)
+{
+	if (p->l4 == L4_ERROR || (p->l4 == L4_NONE && p->key.proto == IPPROTO_ICMP))
+		return 0;
+	if (!reply_somebody(&p->saddr))
+		return 0;
+	if (bpf_skb_load_bytes(skb, 0, r->mac, sizeof(r->mac)))
+		return 0;
+	return !(r->mac[0] & 1);
+}
+
+/* Is an answer left in this CPU's rate? */
+static __always_inline int reply_take(struct reply_work *r)
+{
+	__u64 now = bpf_ktime_get_ns(), first = now - reply_burst * reply_interval_ns;
+
+	if ((__s64)(r->used - first) < 0)
+		r->used = first;
+	if ((__s64)(now - r->used - reply_interval_ns) < 0)
+		return 0;
+	r->used += reply_interval_ns;
+	return 1;
+}
+
+static __always_inline __u16 reply_sum(const __u8 *from, __u32 bytes)
+{
+	__s64 sum = 0;
+
+#pragma unroll
+	for (__u32 at = 0; at < REPLY_MOST; at += REPLY_SUM_STEP) {
+		__u64 n = at < bytes ? bytes - at : 0;
+
+		n = (n + 3) & ~3ull;
+		OPAQUE(n);
+		if (n > REPLY_SUM_STEP)
+			n = REPLY_SUM_STEP;
+		sum = bpf_csum_diff(NULL, 0, (__be32 *)(from + at), n, sum);
+	}
+	return (__u16)~nat_fold((__u32)sum);
+}
+
+/* The IP header of the answer. */
+static __always_inline void reply_ip(struct reply_work *r, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos)
+{
+	struct iphdr ip = {
+		.version = 4, .ihl = 5, .tos = tos, .tot_len = bpf_htons(r->len), .frag_off = bpf_htons(0x4000),
+		.ttl = 64, .protocol = proto,
+	};
+
+	addr_store(&ip.saddr, src);
+	addr_store(&ip.daddr, dst);
+	__builtin_memcpy(r->bytes, &ip, sizeof(ip));
+	ip.check = reply_sum(r->bytes, sizeof(ip));
+	__builtin_memcpy(r->bytes, &ip, sizeof(ip));
+}
+
+/* An ICMP error about the packet, from src. */
+static __always_inline int reply_error(struct __sk_buff *skb, struct pkt *p, struct reply_work *r, const ip_addr *src)
+{
+	struct icmp_head icmp = { .type = r->type, .code = r->code, .sequence = bpf_htons(r->mtu) };
+	struct iphdr ip;
+	__u64 quote; /* all of a register, so that its bounds stay known */
+
+	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)))
+		return -1;
+	quote = bpf_ntohs(ip.tot_len);
+	if (!ip.tot_len)
+		quote = REPLY_QUOTE;
+	if (quote > REPLY_QUOTE)
+		quote = REPLY_QUOTE;
+	OPAQUE(quote);
+	if (quote < sizeof(ip))
+		return -1;
+	OPAQUE(quote);
+	if (quote > REPLY_QUOTE)
+		return -1;
+	r->len = REPLY_HEAD + quote;
+	__builtin_memset(r->bytes + (r->len & 0x3ff & ~3u), 0, 4); /* the checksum's last word */
+	if (bpf_skb_load_bytes(skb, ETH_SIZE, r->bytes + REPLY_HEAD, quote))
+		return -1;
+	__builtin_memcpy(r->bytes + sizeof(ip), &icmp, sizeof(icmp));
+	icmp.checksum = reply_sum(r->bytes + sizeof(ip), sizeof(icmp) + quote);
+	__builtin_memcpy(r->bytes + sizeof(ip), &icmp, sizeof(icmp));
+	/* RFC 1812 section 4.3.2.5: the packet's type of service, with precedence 6 */
+	reply_ip(r, src, &p->saddr, IPPROTO_ICMP, (ip.tos & 0x1e) | 0xc0);
+	return 0;
+}
+
+/* Puts the bytes in the place of the packet. */
+__noinline int reply_replace(struct __sk_buff *skb)
+{
+	struct reply_work *r = reply_get();
+	__u64 len;
+
+	if (!r)
+		return -1;
+	len = r->len;
+	OPAQUE(len);
+	if (len < sizeof(struct iphdr))
+		return -1;
+	OPAQUE(len);
+	if (len > REPLY_MOST)
+		return -1;
+	if (bpf_skb_change_tail(skb, ETH_SIZE + len + REPLY_ROOM, 0))
+		return -1;
+	if (bpf_skb_adjust_room(skb, -REPLY_ROOM, BPF_ADJ_ROOM_MAC, 0))
+		return -1;
+	if (bpf_skb_store_bytes(skb, ETH_SIZE, r->bytes, len, BPF_F_INVALIDATE_HASH))
+		return -1;
+	return bpf_skb_store_bytes(skb, 0, r->mac + 6, 6, 0) || bpf_skb_store_bytes(skb, 6, r->mac, 6, 0) ? -1 : 0;
+}
+
+static __always_inline void reply_trace(struct __sk_buff *skb, __u32 reason, __u32 ifindex, const ip_addr *node, __u32 rule)
+{
+	if (trace_enabled) {
+		skb->cb[0] = 0x200 + reason;
+		skb->cb[1] = ifindex;
+		skb->cb[2] = node ? node->w[0] : 0;
+		skb->cb[3] = rule;
+	}
+}
+
+/* Sends the answer by the way that the packet in scratch.pkt came. */
+static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, struct settings *s, __u32 reason, __u32 rule)
+{
+	__u32 ifindex = skb->ifindex;
+
+	switch (p->hook) {
+	case HOOK_FROM_WORKLOAD:
+		reply_trace(skb, reason, ifindex, NULL, rule);
+		return bpf_redirect_peer(ifindex, 0);
+	case HOOK_FROM_UPLINK:
+		reply_trace(skb, reason, ifindex, NULL, rule);
+		forward_mark(skb);
+		return bpf_redirect(ifindex, 0);
+	case HOOK_FROM_TUNNEL:
+		reply_trace(skb, reason, 0, &p->tunnel_src, rule);
+		return forward_tunnel(skb, s, &p->tunnel_src);
+	}
+	reply_trace(skb, reason, s->host_ifindex, NULL, rule);
+	return forward_to_host(skb, s);
+}
+
+/* Drops the packet in scratch.pkt, which is skb as it came, and answers it when the reason is one that is answered.
+ * Returns what the program must return. */
+__noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
+{
+	struct settings *s = settings_get();
+	struct reply_work *r = reply_get();
+	struct scratch *w = scratch_get();
+	struct pkt *p;
+	__u32 answer;
+
+	if (!s || !r || !w)
+		return drop_packet(skb, reason, rule);
+	p = &w->pkt;
+	answer = reply_kind(r, reason);
+	if (answer == ANSWER_NONE || p->hook == HOOK_TO_WORKLOAD || !reply_may(skb, p, r) ||
+	    (p->hook == HOOK_TO_UPLINK && !s->host_ifindex) || (p->hook == HOOK_FROM_TUNNEL && !s->tunnel_ifindex))
+		return drop_packet(skb, reason, rule);
+	if (!reply_take(r)) {
+		reply_count(ANSWER_LIMITED);
+		return drop_packet(skb, reason, rule);
+	}
+	drop_count(skb, reason, rule);
+	/* A port is unreachable where it was looked for; everything else is reported by the node that sees it. */
+	if (reply_error(skb, p, r, answer == ANSWER_PORT_UNREACHABLE ? &p->daddr : &s->node) || reply_replace(skb)) {
+		reply_count(ANSWER_FAILED);
+		return drop_verdict(skb, reason, rule);
+	}
+	reply_count(answer);
+	return reply_back(skb, p, s, reason, rule);
+}
+
+#endif

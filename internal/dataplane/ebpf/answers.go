@@ -1,0 +1,38 @@
+package ebpf
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// answerNames are the words for enum answer of bpf/abi.h.
+var answerNames = map[uint32]string{
+	1:  "port unreachable",
+	2:  "time exceeded",
+	14: "limited",
+	15: "failed",
+}
+
+// Answers counts the packets that the programs answered by themselves (ICMP errors), by what they sent;
+// "limited" are those that went without one because of the limit on answers.
+func (d *Driver) Answers() (map[string]uint64, error) {
+	return readAnswers(d.loaded.Maps["weir_answers"])
+}
+
+// Answers is Driver.Answers.
+func (o *Offline) Answers() (map[string]uint64, error) { return readAnswers(o.Maps["weir_answers"]) }
+
+func readAnswers(m *ebpf.Map) (map[string]uint64, error) {
+	out := map[string]uint64{}
+	for i, name := range answerNames {
+		var cpus []uint64
+		if err := m.Lookup(i, &cpus); err != nil {
+			return nil, fmt.Errorf("reading map weir_answers: %w", err)
+		}
+		for _, n := range cpus {
+			out[name] += n
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,109 @@
+package sim
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+const (
+	ethernet  = 14  // bytes of the header
+	errorMost = 576 // bytes of an ICMP error (RFC 1812, section 4.3.2.3)
+)
+
+// icmpError says what a drop is answered with.
+type icmpError struct {
+	kind, code uint8
+	fromAsked  bool // from the address that was asked, not from the node's own
+}
+
+// errorFor returns the ICMP error for a reason, false when there is none.
+func errorFor(r reason.Reason) (icmpError, bool) {
+	switch r {
+	case reason.NoBackend:
+		return icmpError{kind: 3, code: 3, fromAsked: true}, true // port unreachable
+	case reason.TTL:
+		return icmpError{kind: 11}, true // in transit
+	}
+	return icmpError{}, false
+}
+
+// refuse ends a packet: it is answered where the reason is one that is answered, else dropped. The limit on
+// answers is not part of the oracle.
+func (n *Node) refuse(in In, d dropped) Result {
+	e, ok := errorFor(d.reason)
+	if !ok || !n.mayAnswer(in) {
+		return drop(in, d)
+	}
+	src := n.state.Settings.Node
+	if e.fromAsked {
+		src = in.Packet.IP.Dst
+	}
+	p, err := report(in.Packet, e, src)
+	if err != nil {
+		return drop(in, d)
+	}
+	r := Result{Action: Answer, Packet: p, Reason: d.reason, Rule: d.rule}
+	switch in.Hook {
+	case FromTunnel:
+		r.NextHop = in.Source
+	case ToUplink:
+		r.IfIndex = n.opts.HostIfIndex
+	default:
+		r.IfIndex = in.IfIndex
+	}
+	return r
+}
+
+// mayAnswer: no errors about errors, about what was sent to many, or to nobody in particular (RFC 1122,
+// section 3.2.2); and only where there is a way back.
+func (n *Node) mayAnswer(in In) bool {
+	p := in.Packet
+	switch {
+	case in.Hook == ToWorkload, in.Hook == ToUplink && n.opts.HostIfIndex == 0, in.Hook == FromTunnel && n.opts.NoTunnel:
+		return false
+	case p.Kind == packet.Error, p.Kind == packet.Other && p.IP.Proto == packet.ProtoICMP:
+		return false
+	}
+	return p.DstMAC[0]&1 == 0 && somebody(p.IP.Src)
+}
+
+// somebody reports whether an address can be that of one host beyond this one.
+func somebody(a netip.Addr) bool {
+	if a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240) {
+		return false
+	}
+	return !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
+}
+
+// report is the ICMP error about p, with as much of p as fits.
+func report(p *packet.Packet, e icmpError, src netip.Addr) (*packet.Packet, error) {
+	frame, err := p.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	quote := frame[ethernet:]
+	quote = quote[:min(len(quote), errorMost-28)]
+	body := append([]byte{e.kind, e.code, 0, 0, 0, 0, 0, 0}, quote...)
+	binary.BigEndian.PutUint16(body[2:], checksum(body))
+	out := &packet.Packet{DstMAC: p.SrcMAC, SrcMAC: p.DstMAC, Type: p.Type, Kind: packet.Other, Payload: body, IP: packet.IPv4{
+		Src: src, Dst: p.IP.Src, TTL: 64, TOS: p.IP.TOS&0x1e | 0xc0, DF: true, Proto: packet.ProtoICMP}}
+	if frame, err = out.Marshal(); err != nil {
+		return nil, err
+	}
+	return packet.Unmarshal(frame)
+}
+
+// checksum is that of RFC 1071.
+func checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for i, v := range b {
+		sum += uint32(v) << (8 * (1 - i&1))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}

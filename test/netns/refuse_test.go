@@ -1,0 +1,65 @@
+package netns
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// refusedAtOnce fails the test unless the other side refuses, and without a time-out.
+func (w *worker) refusedAtOnce(network, addr string) {
+	w.t.Helper()
+	begin := time.Now()
+	a := w.get(network, addr)
+	if took := time.Since(begin); !strings.Contains(a.Err, "connection refused") || took > time.Second {
+		w.t.Errorf("%s -> %s %s: got %q (%s) after %s, want a refusal at once", w.name, network, addr, a.Reply, a.Err, took)
+	}
+}
+
+// TestNoBackend: whoever asks a Service without endpoints is refused at once.
+func TestNoBackend(t *testing.T) {
+	for _, mode := range []model.ConnectTimeLB{model.ConnectTimeDisabled, model.ConnectTimeTCP} {
+		t.Run(string(mode), func(t *testing.T) {
+			f := newFixture(t)
+			f.cluster.Settings.ConnectTime = mode
+			f.service("none", "10.96.0.3", 30003)
+			// A question whose checksum was left to the device must not make the device write one into the answer.
+			run(t, "ip netns exec %s ethtool -K eth0 tx off", f.n2.netns)
+			f.apply()
+			for _, nw := range networks {
+				f.a.refusedAtOnce(nw, "10.96.0.3:80")
+				f.a.refusedAtOnce(nw, "172.30.0.8:30003")
+				f.a.refusedAtOnce(nw, "172.30.0.9:30003")
+				f.n1.refusedAtOnce(nw, "10.96.0.3:80")
+				f.n1.refusedAtOnce(nw, "172.30.0.9:30003")
+				f.client.refusedAtOnce(nw, "172.30.0.8:30003")
+				f.client.refusedAtOnce(nw, "172.30.0.9:30003")
+			}
+		})
+	}
+}
+
+// TestBackendsGo: a flow that loses its last backend is refused, a UDP one at its next datagram.
+func TestBackendsGo(t *testing.T) {
+	f := newFixture(t)
+	f.service("svc", "10.96.0.2", 30002, f.c)
+	f.apply()
+	for _, w := range []*worker{f.a.worker, f.client.worker} {
+		addr := "10.96.0.2:80"
+		if w == f.client.worker {
+			addr = "172.30.0.8:30002"
+		}
+		if a := w.call(request{Op: "open", Net: "udp", Addr: addr, ID: 1}); a.Err != "" {
+			t.Fatalf("%s: %s", w.name, a.Err)
+		}
+	}
+	f.endpoints("svc")
+	f.apply()
+	for _, w := range []*worker{f.a.worker, f.client.worker} {
+		if a := w.call(request{Op: "talk", ID: 1}); !strings.Contains(a.Err, "connection refused") {
+			t.Errorf("%s: %q (%s), want a refusal", w.name, a.Reply, a.Err)
+		}
+	}
+}
