@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit lab-unit lab-e2e test e2e demo bench bench-micro clean
+.PHONY: all setup build lab-build generate generated unit lab-unit lab-e2e test e2e demo bench bench-services bench-micro clean
 
 all: build
 
@@ -67,6 +67,11 @@ demo: lab-build
 bench: lab-build
 	@mkdir -p out
 	go run ./test/bench/lab
+
+# Latency of Services beside 10 to 100,000 others; writes out/bench-services.json.
+bench-services: lab-build
+	@mkdir -p out
+	go run ./test/bench/lab -configurations kube-proxy-iptables,kube-proxy-nftables,weir-tunnel,weir-dsr -sizes 10,1000,10000,100000
 
 bench-micro: setup
 	@mkdir -p out

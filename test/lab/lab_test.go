@@ -7,23 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netns"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+
+	benchlab "github.com/weir-net/weir/internal/bench/lab"
 )
 
 // Machines of every lab.
@@ -52,15 +47,10 @@ type lab struct {
 
 // connect makes clients of the API server that dial inside of the lab.
 func (l *lab) connect(ctx context.Context) error {
-	raw, err := os.ReadFile(filepath.Join("/run/weir-lab", l.name, "admin.conf"))
-	if err != nil {
-		return fmt.Errorf("read the kubeconfig of lab %s: %w", l.name, err)
-	}
-	if l.rest, err = clientcmd.RESTConfigFromKubeConfig(raw); err != nil {
+	var err error
+	if l.rest, err = benchlab.REST(l.name); err != nil {
 		return err
 	}
-	l.rest.Dial = l.dial
-	l.rest.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	l.rest.QPS, l.rest.Burst = 200, 400
 	if l.kube, err = kubernetes.NewForConfig(l.rest); err != nil {
 		return err
@@ -70,42 +60,6 @@ func (l *lab) connect(ctx context.Context) error {
 	}
 	_, err = l.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	return err
-}
-
-// dial opens a socket in the network namespace of client1. Addresses in a lab's kubeconfig are numbers,
-// so the one socket is opened on the thread that is there.
-func (l *lab) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		runtime.LockOSThread()
-		conn, err := func() (net.Conn, error) {
-			home, err := netns.Get()
-			if err != nil {
-				return nil, err
-			}
-			defer home.Close()
-			there, err := netns.GetFromPath(filepath.Join("/run/netns", l.name+"-client1"))
-			if err != nil {
-				return nil, err
-			}
-			defer there.Close()
-			if err := netns.Set(there); err != nil {
-				return nil, err
-			}
-			conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, network, addr)
-			if netns.Set(home) == nil {
-				runtime.UnlockOSThread() // else the thread ends with this goroutine
-			}
-			return conn, err
-		}()
-		done <- result{conn, err}
-	}()
-	r := <-done
-	return r.conn, r.err
 }
 
 func (l *lab) command(ctx context.Context, verb string, args ...string) *exec.Cmd {

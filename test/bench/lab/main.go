@@ -28,6 +28,8 @@ type options struct {
 	streamTime     time.Duration
 	others         float64
 	quick          bool
+	sizes          string
+	peerLimit      int
 	keep, realTime bool
 }
 
@@ -42,6 +44,8 @@ func main() {
 	flag.IntVar(&o.connections, "connections", 1000, "connections of a round; five times as many UDP round trips")
 	flag.DurationVar(&o.streamTime, "stream-time", time.Second, "length of a TCP stream")
 	flag.Float64Var(&o.others, "others", 0.25, "CPUs that other work may keep busy in a round that counts, beyond what the idle labs do")
+	flag.StringVar(&o.sizes, "sizes", "", "measure the Service rows beside so many other Services, such as 10,1000,10000")
+	flag.IntVar(&o.peerLimit, "peer-limit", 10000, "sizes above this are measured with Weir alone: kube-proxy takes minutes to program them")
 	flag.BoolVar(&o.quick, "quick", false, "five short rounds: a first look, not a result")
 	flag.BoolVar(&o.realTime, "real-time", true, "run clients and servers at real-time priority")
 	flag.BoolVar(&o.keep, "keep", false, "use labs that are up, and leave them up")
@@ -50,11 +54,16 @@ func main() {
 		o.rounds, o.extra, o.connections, o.streamTime = 5, 2, 500, 500*time.Millisecond
 	}
 
+	growth, err := parseSizes(o.sizes)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: -sizes:", err)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	started := time.Now()
-	r := &runner{options: o}
-	err := r.run(ctx)
+	r := &runner{options: o, growth: growth}
+	err = r.run(ctx)
 	err = errors.Join(err, r.close())
 	if err != nil {
 		if errors.Is(err, context.Canceled) {
@@ -64,7 +73,7 @@ func main() {
 		stop()
 		os.Exit(1)
 	}
-	fmt.Printf("bench: done in %.0f s; results in %s\n", time.Since(started).Seconds(), filepath.Join(o.out, "bench.json"))
+	fmt.Printf("bench: done in %.0f s; results in %s\n", time.Since(started).Seconds(), r.file())
 }
 
 // maxIdle is what four idle labs may do, in CPUs: a machine that is busier is disturbed.
@@ -81,9 +90,9 @@ func (r *runner) run(ctx context.Context) error {
 	limit := min(idle, maxIdle) + r.others
 	fmt.Printf("bench: the machine keeps %.2f CPUs busy while nothing is measured; rounds with more than %.2f beside them do not count\n", idle, limit)
 	var outcomes []bench.Outcome
-	for _, row := range rows {
-		if !strings.Contains(row.name, r.rows) {
-			continue
+	for _, row := range r.plan() {
+		if err := r.growTo(ctx, row.others); err != nil {
+			return errors.Join(err, r.report(outcomes))
 		}
 		fmt.Printf("\nbench: %s (%s)\n", row.name, row.kind.unit())
 		got, err := r.measure(ctx, row, limit)
@@ -93,6 +102,45 @@ func (r *runner) run(ctx context.Context) error {
 		}
 	}
 	return r.report(outcomes)
+}
+
+// plan is what is measured, in this order: the rows, or those about Services at each size.
+func (r *runner) plan() []row {
+	var out []row
+	for _, w := range rows {
+		if len(r.growth) == 0 && strings.Contains(w.name, r.rows) {
+			out = append(out, w)
+		}
+	}
+	for _, size := range r.growth {
+		for _, w := range rows {
+			if w.sized && strings.Contains(w.name, r.rows) {
+				out = append(out, w.beside(size))
+			}
+		}
+	}
+	return out
+}
+
+// file is where the results are written.
+func (r *runner) file() string {
+	if len(r.growth) > 0 {
+		return filepath.Join(r.out, "bench-services.json")
+	}
+	return filepath.Join(r.out, "bench.json")
+}
+
+// growTo makes so many other Services in the labs that the size is not too large for.
+func (r *runner) growTo(ctx context.Context, size int) error {
+	for _, s := range r.sites {
+		if s.fillers >= size || s.lab.Proxy == none || s.lab.Proxy != "weir" && size > r.peerLimit {
+			continue
+		}
+		if err := s.grow(ctx, size); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // idleCPUs is what the labs and everything else do when nobody measures: the least of some seconds.

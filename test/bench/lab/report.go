@@ -12,6 +12,7 @@ import (
 type Result struct {
 	Row           string  `json:"row"`
 	Configuration string  `json:"configuration"`
+	Services      int     `json:"services,omitempty"` // other Services in the cluster, two endpoints each
 	Rounds        int     `json:"rounds"`
 	Dropped       int     `json:"dropped"`   // rounds that other work disturbed, and that do not count
 	Disturbed     int     `json:"disturbed"` // the same, counted for lack of a better one
@@ -36,9 +37,9 @@ type Target struct {
 }
 
 func (r *runner) results(outcomes []bench.Outcome) []Result {
-	kinds := map[string]kind{}
-	for _, w := range rows {
-		kinds[w.name] = w.kind
+	kinds, others := map[string]kind{}, map[string]int{}
+	for _, w := range r.plan() {
+		kinds[w.name], others[w.name] = w.kind, w.others
 	}
 	var out []Result
 	for _, o := range outcomes {
@@ -55,7 +56,7 @@ func (r *runner) results(outcomes []bench.Outcome) []Result {
 		}
 		values := of(k.value)
 		out = append(out, Result{
-			Row: o.Row, Configuration: o.Configuration, Rounds: len(o.Kept), Dropped: o.Dropped, Disturbed: o.Disturbed, Unit: k.unit(),
+			Row: o.Row, Configuration: o.Configuration, Services: others[o.Row], Rounds: len(o.Kept), Dropped: o.Dropped, Disturbed: o.Disturbed, Unit: k.unit(),
 			Median: bench.Median(values), Low: bench.Quantile(values, 0.25), High: bench.Quantile(values, 0.75),
 			P50:      bench.Median(of(func(r bench.Run) float64 { return r.Times.P50 })),
 			P99:      bench.Median(of(func(r bench.Run) float64 { return r.Times.P99 })),
@@ -113,6 +114,9 @@ func (r *runner) report(outcomes []bench.Outcome) error {
 		return err
 	}
 	fmt.Println()
+	if len(r.growth) > 0 {
+		return r.reportGrowth(results)
+	}
 	wanted := targets(results)
 	t = bench.Table{Head: []string{"target", "wanted", "reached", ""}}
 	for _, x := range wanted {
@@ -131,7 +135,7 @@ func (r *runner) report(outcomes []bench.Outcome) error {
 	if err := t.Write(os.Stdout, false); err != nil {
 		return err
 	}
-	if err := bench.WriteJSON(filepath.Join(r.out, "bench.json"), results); err != nil {
+	if err := bench.WriteJSON(r.file(), results); err != nil {
 		return err
 	}
 	return bench.WriteJSON(filepath.Join(r.out, "bench-targets.json"), wanted)

@@ -52,6 +52,8 @@ type row struct {
 	kind    kind
 	service bool // not there without a data plane
 	modes   bool // differs between the modes of Weir
+	sized   bool // measured beside growing numbers of other Services
+	others  int  // how many other Services there are; 0 = a lab as it came up
 	from    func(*site) lab.Place
 	to      func(*site, kind) netip.AddrPort
 }
@@ -84,6 +86,8 @@ func nodePort(node netip.Addr, at uint16) func(*site, kind) netip.AddrPort {
 	return func(_ *site, k kind) netip.AddrPort { return netip.AddrPortFrom(node, port(k, at, at+1)) }
 }
 
+func clusterIP(which func(*site) netip.Addr) func(*site, kind) netip.AddrPort { return podAt(which) }
+
 func nearPod(s *site) netip.Addr     { return s.near.Addr }
 func farPod(s *site) netip.Addr      { return s.far.Addr }
 func nearService(s *site) netip.Addr { return s.nearIP }
@@ -97,6 +101,7 @@ const (
 	rowClientHost    = "client → host process, connections"
 	rowPodRemote     = "pod → pod, other node, connections"
 	rowServiceRemote = "pod → ClusterIP, other node, connections"
+	rowHostService   = "host process → ClusterIP, other node, connections"
 	rowPortRemote    = "client → NodePort, remote backend, connections"
 	rowPodStream     = "pod → pod, other node, TCP stream"
 )
@@ -107,19 +112,27 @@ var rows = []row{
 	{name: rowHostLatency, kind: requests, from: worker1, to: hostProcess},
 	{name: rowClientHost, kind: requests, from: client1, to: hostProcess},
 	{name: rowPodRemote, kind: requests, from: podClient, to: podAt(farPod)},
-	{name: rowServiceRemote, kind: requests, service: true, from: podClient, to: podAt(farService)},
+	{name: rowServiceRemote, kind: requests, service: true, sized: true, from: podClient, to: clusterIP(farService)},
+	{name: rowHostService, kind: requests, service: true, sized: true, from: worker1, to: clusterIP(farService)},
 	{name: "pod → pod, same node, connections", kind: requests, from: podClient, to: podAt(nearPod)},
-	{name: "pod → ClusterIP, same node, connections", kind: requests, service: true, from: podClient, to: podAt(nearService)},
-	{name: "client → NodePort, local backend, connections", kind: requests, service: true, modes: true, from: client1, to: nodePort(lab.Worker2, farNode)},
-	{name: rowPortRemote, kind: requests, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
+	{name: "pod → ClusterIP, same node, connections", kind: requests, service: true, from: podClient, to: clusterIP(nearService)},
+	{name: "client → NodePort, local backend, connections", kind: requests, service: true, modes: true, sized: true, from: client1, to: nodePort(lab.Worker2, farNode)},
+	{name: rowPortRemote, kind: requests, service: true, modes: true, sized: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
 	{name: rowHostStream, kind: stream, from: worker1, to: hostProcess},
 	{name: rowPodStream, kind: stream, from: podClient, to: podAt(farPod)},
-	{name: "pod → ClusterIP, other node, TCP stream", kind: stream, service: true, from: podClient, to: podAt(farService)},
+	{name: "pod → ClusterIP, other node, TCP stream", kind: stream, service: true, from: podClient, to: clusterIP(farService)},
 	{name: "client → NodePort, remote backend, TCP stream", kind: stream, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
 	{name: rowHostTrip, kind: roundtrips, from: worker1, to: hostProcess},
 	{name: "pod → pod, other node, UDP round trip", kind: roundtrips, from: podClient, to: podAt(farPod)},
-	{name: "pod → ClusterIP, other node, UDP round trip", kind: roundtrips, service: true, from: podClient, to: podAt(farService)},
+	{name: "pod → ClusterIP, other node, UDP round trip", kind: roundtrips, service: true, from: podClient, to: clusterIP(farService)},
 	{name: "client → NodePort, remote backend, UDP round trip", kind: roundtrips, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
+}
+
+// beside is the row measured beside other Services.
+func (r row) beside(others int) row {
+	r.others = others
+	r.name += fmt.Sprintf(", beside %d Services", others)
+	return r
 }
 
 // has says whether a row exists in a configuration. A row that the modes do not change is measured in one.
@@ -131,6 +144,9 @@ func (r row) has(configuration string) bool {
 func (r *runner) measure(ctx context.Context, w row, limit float64) ([]bench.Outcome, error) {
 	var cases []bench.Case
 	for _, s := range r.sites {
+		if s.fillers != w.others {
+			continue // a lab that this size is too large for
+		}
 		if err := s.forget(ctx); err != nil {
 			return nil, err
 		}

@@ -21,7 +21,8 @@ var podsYAML string
 // runner is one run of the benchmarks.
 type runner struct {
 	options
-	sites []*site
+	growth []int // sizes
+	sites  []*site
 }
 
 // site is a lab with the pods and servers of the benchmarks.
@@ -31,6 +32,7 @@ type site struct {
 	client, near, far lab.Place
 	nearIP, farIP     netip.Addr // of the services; invalid without a data plane
 	mode              lab.Mode
+	fillers           int // Services beside those that are measured
 	stop              []func()
 }
 
