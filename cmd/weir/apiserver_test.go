@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -18,8 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
@@ -76,20 +73,6 @@ func weir(t *testing.T, kubeconfig, stdin string, args ...string) (string, error
 	return out.String(), err
 }
 
-func writeKubeconfig(t *testing.T, s *apitest.Server) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: s.Config.Host, InsecureSkipTLSVerify: true}
-	cfg.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: s.Config.BearerToken}
-	cfg.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	cfg.CurrentContext = "x"
-	if err := clientcmd.WriteToFile(*cfg, file); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
 // One API server for the whole story: a watch that starts before anything is installed, the installation,
 // rights, the objects, an API server that goes away, and the controller.
 func TestAgainstAnAPIServer(t *testing.T) {
@@ -97,7 +80,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 		return
 	}
 	s := apitest.Start(t)
-	kubeconfig := writeKubeconfig(t, s)
+	kubeconfig := s.Kubeconfig()
 	ctx := t.Context()
 
 	f := &follower{cluster: model.NewCluster(), configs: map[string]*watch.FelixConfig{}}

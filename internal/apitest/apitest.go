@@ -19,9 +19,12 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/weir-net/weir/api/client"
 )
@@ -33,9 +36,15 @@ const (
 	Advertised = "192.0.2.8:6443"
 )
 
-// Isolated runs the calling test anew in namespaces of its own, and returns false in the outer one, which
-// must return then. It skips the test when the programs are not there.
+// Isolated runs the calling test anew in namespaces of its own (network, processes, mounts), and returns false in
+// the outer one, which must return then. It skips the test when the programs are not there.
 func Isolated(t *testing.T) bool {
+	t.Helper()
+	return IsolatedFor(t, 5*time.Minute)
+}
+
+// IsolatedFor is Isolated with a limit of its own.
+func IsolatedFor(t *testing.T, limit time.Duration) bool {
 	t.Helper()
 	if os.Getenv(binDirEnv) == "" {
 		t.Skipf("%s is not set: it names a folder with kube-apiserver and etcd", binDirEnv)
@@ -48,11 +57,17 @@ func Isolated(t *testing.T) bool {
 		if err != nil {
 			t.Fatalf("bring the loopback device up: %v", err)
 		}
+		if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			t.Fatalf("make mounts private: %v", err)
+		}
+		if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+			t.Fatalf("mount /proc of the process namespace: %v", err)
+		}
 		return true
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout="+limit.String())
 	cmd.Env = append(os.Environ(), insideEnv+"="+t.Name())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -97,11 +112,39 @@ func Start(t *testing.T) *Server {
 	return s
 }
 
+// Program returns the path of another program of the same release, such as kube-proxy; empty when there is none.
+func (s *Server) Program(name string) string {
+	server, err := filepath.EvalSymlinks(filepath.Join(s.bin, "kube-apiserver"))
+	if err != nil {
+		return ""
+	}
+	path := filepath.Join(filepath.Dir(server), name)
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
+}
+
+// Kubeconfig writes a kubeconfig file with all rights and returns its path.
+func (s *Server) Kubeconfig() string {
+	s.t.Helper()
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: s.Config.Host, InsecureSkipTLSVerify: true}
+	cfg.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: s.Config.BearerToken}
+	cfg.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	cfg.CurrentContext = "x"
+	file := filepath.Join(s.dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(*cfg, file); err != nil {
+		s.t.Fatal(err)
+	}
+	return file
+}
+
 // StartAPIServer starts the API server, also again after Stop, and waits until it is ready.
 func (s *Server) StartAPIServer() {
 	s.t.Helper()
 	s.apiserver = s.run("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--bind-address=127.0.0.1", "--secure-port=6443",
-		"--advertise-address=192.0.2.8", "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC",
+		"--advertise-address=192.0.2.8", "--service-cluster-ip-range=10.96.0.0/12", "--authorization-mode=RBAC",
 		"--token-auth-file="+filepath.Join(s.dir, "tokens.csv"), "--cert-dir="+filepath.Join(s.dir, "certs"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+filepath.Join(s.dir, "sa.key"),
 		"--service-account-signing-key-file="+filepath.Join(s.dir, "sa.key"), "--shutdown-delay-duration=0", "--allow-privileged=true")

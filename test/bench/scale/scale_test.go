@@ -1,0 +1,165 @@
+package scale
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/apitest"
+	"github.com/weir-net/weir/internal/bench"
+)
+
+// What is measured, by the environment: a test binary has no flags of its own here, because the test runs itself again in
+// namespaces.
+const (
+	sizesEnv   = "WEIR_SCALE_SIZES"   // numbers of Services, ascending
+	planesEnv  = "WEIR_SCALE_PLANES"  // weir, kube-proxy-iptables, kube-proxy-nftables
+	changesEnv = "WEIR_SCALE_CHANGES" // endpoints' changes at each size
+	outEnv     = "WEIR_SCALE_OUT"     // file of the results
+	agentEnv   = "WEIR_SCALE_AGENT"   // the agent's binary; built when not set
+)
+
+// Result is what one data plane did with one number of Services.
+type Result struct {
+	Plane    string `json:"plane"`
+	Services int    `json:"services"`
+	// Start is from the start of the process to the first connection to the last Service, and to everything being in the
+	// kernel as far as the data plane tells.
+	StartSeconds float64 `json:"start_s"`
+	StartCPU     float64 `json:"start_cpu_s"`
+	// StartAgain is of a process that finds its own tables in place.
+	StartAgainSeconds float64       `json:"start_again_s"`
+	RSSMiB            float64       `json:"rss_mib"`      // 5 s after the start
+	PeakMiB           float64       `json:"rss_peak_mib"` // highest so far
+	Effect            bench.Summary `json:"effect_ms"`    // call that writes to first connection
+	Write             bench.Summary `json:"write_ms"`     // of it the call itself
+	CPU               float64       `json:"cpu_ms_per_change"`
+	Idle              float64       `json:"idle_cpu_ms_per_s"`
+	Raw               []float64     `json:"raw_effect_ms"`
+}
+
+// Report is the file of results.
+type Report struct {
+	Machine bench.Machine `json:"machine"`
+	Results []Result      `json:"results"`
+}
+
+func sizes(t *testing.T) []int {
+	var out []int
+	for _, word := range strings.Split(envOr(sizesEnv, "10,300"), ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			t.Fatalf("%s: %q is not a number of Services", sizesEnv, word)
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+func envOr(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+func TestScale(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if os.Getenv(agentEnv) == "" {
+		agent := filepath.Join(t.TempDir(), "weir-agent")
+		build := exec.Command("go", "build", "-o", agent, "github.com/weir-net/weir/cmd/weir-agent")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("building the agent: %v\n%s", err, out)
+		}
+		t.Setenv(agentEnv, agent)
+	}
+	want := sizes(t)
+	if !apitest.IsolatedFor(t, 5*time.Minute+time.Duration(want[len(want)-1])*20*time.Millisecond) {
+		return
+	}
+	w := newWorld(t)
+	report := Report{Machine: bench.ThisMachine()}
+	changes, err := strconv.Atoi(envOr(changesEnv, "20"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range want {
+		w.grow(n)
+		for _, name := range strings.Split(envOr(planesEnv, "weir"), ",") {
+			r := w.measure(name, n, changes)
+			report.Results = append(report.Results, r)
+			t.Logf("%s with %d Services: started in %.2f s (%.2f s of CPU, again in %.2f s), %.0f MiB (peak %.0f); a change takes effect in %.1f ms (p99 %.1f), of that the write %.1f ms, and costs %.2f ms of CPU",
+				r.Plane, r.Services, r.StartSeconds, r.StartCPU, r.StartAgainSeconds, r.RSSMiB, r.PeakMiB, r.Effect.P50, r.Effect.P99, r.Write.P50, r.CPU)
+			// Bounds that hold on any machine: ten times what is wanted of a quiet one.
+			if name == "weir" && (r.CPU > 20 || r.Effect.P50 > 500) {
+				t.Errorf("a change of one endpoint among %d Services costs %.1f ms of CPU and takes %.0f ms", n, r.CPU, r.Effect.P50)
+			}
+		}
+	}
+	if out := os.Getenv(outEnv); out != "" {
+		if err := bench.WriteJSON(out, report); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// measure starts a data plane twice, changes endpoints under it, and takes it away again.
+func (w *world) measure(name string, n, changes int) Result {
+	p := w.plane(name)
+	r := Result{Plane: name, Services: n}
+	defer p.cleanup()
+	r.StartSeconds, r.StartCPU = w.start(p)
+	p.stop()
+	r.StartAgainSeconds, _ = w.start(p)
+	defer p.stop()
+	pause(w.ctx, 5*time.Second)
+	r.RSSMiB, r.PeakMiB = p.memory()
+	before := p.cpu()
+	pause(w.ctx, 2*time.Second)
+	r.Idle = (p.cpu() - before).Seconds() * 1000 / 2
+	began, before := time.Now(), p.cpu()
+	var writes []float64
+	for range changes {
+		write, effect := w.flip()
+		writes = append(writes, write.Seconds()*1000)
+		r.Raw = append(r.Raw, effect.Seconds()*1000)
+		pause(w.ctx, 30*time.Millisecond)
+	}
+	pause(w.ctx, time.Second) // what is done after a change is part of what it costs
+	idle := r.Idle * time.Since(began).Seconds()
+	r.CPU = max(0, (p.cpu()-before).Seconds()*1000-idle) / float64(changes)
+	r.Effect, r.Write = bench.Summarize(r.Raw), bench.Summarize(writes)
+	return r
+}
+
+// start starts the data plane and waits until it has done all.
+func (w *world) start(p *plane) (elapsed, cpu float64) {
+	began := time.Now()
+	p.start()
+	limit := began.Add(time.Minute + time.Duration(w.services)*5*time.Millisecond)
+	for !p.programmed() || !w.answers(w.last) {
+		if time.Now().After(limit) {
+			w.t.Fatalf("%s has not programmed %d Services within %s\n%s", p.name, w.services, time.Since(began), p.log())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(began).Seconds(), p.cpu().Seconds()
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+func (r Result) String() string { return fmt.Sprintf("%s/%d", r.Plane, r.Services) }
