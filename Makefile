@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit lab-unit lab-e2e test e2e demo bench bench-services bench-micro clean
+.PHONY: all setup build lab-build generate generated unit lab-unit lab-e2e test e2e demo bench bench-services bench-scale bench-micro clean
 
 all: build
 
@@ -72,6 +72,14 @@ bench: lab-build
 bench-services: lab-build
 	@mkdir -p out
 	go run ./test/bench/lab -configurations kube-proxy-iptables,kube-proxy-nftables,weir-tunnel,weir-dsr -sizes 10,1000,10000,100000
+
+# Endpoint change to effect, CPU, start and memory of the agent at 10 to 100,000 Services: an hour. SIZES and PLANES choose.
+SIZES ?= 10,1000,10000,100000
+PLANES ?= weir,kube-proxy-nftables,kube-proxy-iptables
+bench-scale: lab-build
+	@mkdir -p out
+	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_SCALE_SIZES=$(SIZES) WEIR_SCALE_PLANES=$(PLANES) WEIR_SCALE_CHANGES=300 \
+		WEIR_SCALE_OUT=$(CURDIR)/out/bench-scale.json go test ./test/bench/scale -run TestScale -v -count=1 -timeout 3h
 
 bench-micro: setup
 	@mkdir -p out

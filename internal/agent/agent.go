@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -188,9 +189,23 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("looking for lost addresses", a.cni.Run)
 	run("serving health and metrics", a.serve)
 	run("publishing the node's status", a.publish)
+	run("giving memory back", a.trim)
 	err = g.Wait()
 	a.cni.Close()
 	return errors.Join(err, a.driver.Close())
+}
+
+// trim gives the memory of the start back to the kernel, which is more than what is needed later.
+func (a *Agent) trim(ctx context.Context) error {
+	for a.loop.Applied() == 0 {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+	debug.FreeOSMemory()
+	return nil
 }
 
 // noteChange is called after the cluster goroutine handed a state on.

@@ -40,7 +40,7 @@ func (w *Watcher) PodForAdd(ctx context.Context, name model.Name, uid string) (*
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for waiting := true; waiting; {
-		if p := w.cachedPod(name, uid); p != nil {
+		if p := w.pods.get(name); p.is(uid) {
 			return w.addPod(p), nil
 		}
 		select {
@@ -51,43 +51,53 @@ func (w *Watcher) PodForAdd(ctx context.Context, name model.Name, uid string) (*
 		case <-tick.C:
 		}
 	}
-	p, err := w.kube.CoreV1().Pods(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	o, err := w.kube.CoreV1().Pods(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("look up pod %s, which the watch has not seen: %w", name, err)
 	}
-	if !isPod(p, uid) {
-		return nil, fmt.Errorf("look up pod %s with UID %s: %w (UID %s)", name, uid, ErrPodReplaced, p.UID)
+	stripMeta(o)
+	v, found := ConvertPod(o)
+	p := newPodEntry(o, v, found).(*podEntry)
+	if !p.is(uid) {
+		return nil, fmt.Errorf("look up pod %s with UID %s: %w (UID %s)", name, uid, ErrPodReplaced, o.UID)
 	}
-	stripMeta(p)
 	return w.addPod(p), nil
 }
 
-func (w *Watcher) cachedPod(name model.Name, uid string) *corev1.Pod {
-	obj, ok, err := w.pods.GetIndexer().GetByKey(name.String())
-	if err != nil || !ok {
-		return nil
-	}
-	if p := obj.(*corev1.Pod); isPod(p, uid) {
-		return p
-	}
-	return nil
+// podEntry is what is kept of a pod beside its value in the model.
+type podEntry struct {
+	pod         *model.Pod
+	uid         string
+	annotations map[string]string
+	problems    []weirv1.Problem
 }
 
-// isPod reports whether the kubelet calls the pod by this UID. A static pod's UID is the hash of its
+func newPodEntry(p *corev1.Pod, v *model.Pod, found []weirv1.Problem) any {
+	return &podEntry{pod: v, uid: string(p.UID), annotations: p.Annotations, problems: found}
+}
+
+// is reports whether the kubelet calls the pod by this UID. A static pod's UID is the hash of its
 // file; the object that stands for it in the API has a UID of its own, and the hash in an annotation.
-func isPod(p *corev1.Pod, uid string) bool {
-	return uid == "" || string(p.UID) == uid || p.Annotations[configHash] == uid
+func (p *podEntry) is(uid string) bool {
+	return p != nil && (uid == "" || p.uid == uid || p.annotations[configHash] == uid)
 }
 
 const configHash = "kubernetes.io/config.hash"
 
-func (w *Watcher) addPod(p *corev1.Pod) *AddPod {
-	out := &AddPod{UID: string(p.UID), Annotations: p.Annotations}
-	out.Pod, out.Problems = ConvertPod(p)
-	if obj, ok, err := w.spaces.GetIndexer().GetByKey(p.Namespace); err == nil && ok {
-		ns := obj.(*corev1.Namespace)
-		out.Namespace, _ = ConvertNamespace(ns)
-		out.NamespaceAnnotations = ns.Annotations
+// spaceEntry is what is kept of a namespace.
+type spaceEntry struct {
+	space       *model.Namespace
+	annotations map[string]string
+}
+
+func newSpaceEntry(n *corev1.Namespace, v *model.Namespace, _ []weirv1.Problem) any {
+	return &spaceEntry{space: v, annotations: n.Annotations}
+}
+
+func (w *Watcher) addPod(p *podEntry) *AddPod {
+	out := &AddPod{Pod: p.pod, UID: p.uid, Annotations: p.annotations, Problems: p.problems}
+	if ns := w.spaces.get(model.Name{Name: p.pod.Name.Namespace}); ns != nil {
+		out.Namespace, out.NamespaceAnnotations = ns.space, ns.annotations
 	}
 	return out
 }
@@ -96,20 +106,11 @@ func (w *Watcher) addPod(p *corev1.Pod) *AddPod {
 // finished. When in doubt it does: before everything was read, and for a pod that is not known while
 // the API server does not answer.
 func (w *Watcher) PodLives(name model.Name, uid, node string) bool {
-	obj, ok, err := w.pods.GetIndexer().GetByKey(name.String())
-	if err != nil {
-		return true
-	}
-	s := w.Status()
-	if !s.Synced || !s.Connected {
+	p := w.pods.get(name)
+	if p == nil {
+		s := w.Status()
 		// What is known now may be old: a pod that is gone here may have been made anew.
-		if !ok {
-			return true
-		}
+		return !s.Synced || !s.Connected
 	}
-	if !ok {
-		return false
-	}
-	p := obj.(*corev1.Pod)
-	return isPod(p, uid) && p.Spec.NodeName == node && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
+	return p.is(uid) && p.pod.Node == node && !p.pod.Finished
 }

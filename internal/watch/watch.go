@@ -1,5 +1,5 @@
 // Package watch reads the cluster's objects from the API server, converts them into the model's values
-// and hands them on in batches. It is the only user of informers.
+// and hands them on in batches. It keeps the values only, not the objects: informers would hold the cluster twice.
 //
 // Nothing is handed on before everything was read once. While the API server is away the watch goes on
 // with what it knows, tries again at least every two seconds, and catches up. What is wrong in an object
@@ -8,10 +8,8 @@ package watch
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
@@ -47,8 +44,8 @@ type Watcher struct {
 	log     *slog.Logger
 	health  *health
 	sources []*source
-	pods    cache.SharedIndexInformer
-	spaces  cache.SharedIndexInformer
+	pods    remembered[podEntry]
+	spaces  remembered[spaceEntry]
 
 	wake chan struct{} // capacity 1: pending is not empty
 
@@ -66,8 +63,8 @@ type Watcher struct {
 type source struct {
 	resource string
 	optional bool // a CRD, that may not be installed yet
-	informer cache.SharedIndexInformer
-	handled  func() bool // the initial objects went through the handler
+	run      func(context.Context)
+	handled  func() bool // the initial objects were recorded
 }
 
 // New returns a Watcher; nothing is sent before Run.
@@ -78,9 +75,7 @@ func New(cfg Config) (*Watcher, error) {
 		nodes:    map[string]*model.Node{}, statuses: map[string]*Published{}, poolAge: map[string]metav1.Time{},
 		ranges: map[string]*ServiceCIDR{},
 	}
-	if err := w.addCore(cfg.Kube); err != nil {
-		return nil, err
-	}
+	w.addCore(cfg.Kube)
 	if err := w.addCRDs(cfg.Dynamic); err != nil {
 		return nil, err
 	}
@@ -92,7 +87,7 @@ func (w *Watcher) Run(ctx context.Context, sink Sink) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for _, s := range w.sources {
-		wg.Go(func() { s.informer.RunWithContext(ctx) })
+		wg.Go(func() { s.run(ctx) })
 	}
 	if err := w.waitSynced(ctx); err != nil {
 		return err
@@ -192,62 +187,18 @@ func (w *Watcher) poolOrder() []string {
 	return names
 }
 
-// kind connects one resource to the batch: how an object is converted, and where the value goes. record
-// is called with w.mu held, with nil for an object that is gone or is not carried; before is the value
-// that was recorded last, for those whose place depends on their content.
+// kind connects one resource to the batch: how an object is converted, and where the value goes.
 type kind[O metav1.Object, V any] struct {
 	resource string
 	object   string // kind, for messages
 	convert  func(O) (*V, []weirv1.Problem)
-	record   func(b *Batch, name model.Name, obj O, now, before *V)
-}
-
-// handle registers a kind's handler on an informer.
-func handle[O metav1.Object, V any](w *Watcher, s *source, k kind[O, V]) error {
-	last := map[model.Name]*V{} // touched by the informer's one handler goroutine only
-	change := func(o O, name model.Name, gone bool) {
-		var v *V
-		var found []weirv1.Problem
-		if !gone {
-			v, found = k.convert(o)
-		}
-		before := last[name]
-		same := before == nil && v == nil || before != nil && v != nil && reflect.DeepEqual(before, v)
-		object := k.object + " " + name.String()
-		w.mu.Lock()
-		w.problems.set(object, found)
-		news := w.problems.changed
-		w.mu.Unlock()
-		if same && !news {
-			return
-		}
-		if v == nil {
-			delete(last, name)
-		} else {
-			last[name] = v
-		}
-		w.note(func(b *Batch) {
-			if !same {
-				k.record(b, name, o, v, before)
-			}
-		})
-	}
-	registration, err := s.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { o := obj.(O); change(o, nameOf(o), false) },
-		UpdateFunc: func(_, obj any) { o := obj.(O); change(o, nameOf(o), false) },
-		DeleteFunc: func(obj any) {
-			if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = t.Obj
-			}
-			o := obj.(O)
-			change(o, nameOf(o), true)
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", k.resource, err)
-	}
-	s.handled = registration.HasSynced
-	return nil
+	// extra is what else is needed of an object; may be nil.
+	extra func(o O, v *V, found []weirv1.Problem) any
+	// keep is told the extra of every object that comes or changes, nil when it is gone; may be nil.
+	keep func(name model.Name, extra any)
+	// record is called with w.mu held, with now nil for an object that is gone or is not carried; before is the
+	// value that was recorded last, for those whose place depends on their content.
+	record func(b *Batch, name model.Name, extra any, now, before *V)
 }
 
 // typed adapts a conversion of a published type to the dynamic client's objects.
@@ -268,22 +219,25 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 	return firstError(
 		addDynamic(w, d, calico("ippools"), kind[*unstructured.Unstructured, model.Pool]{
 			object: "IPPool", convert: typed("IPPool", ConvertPool),
-			record: func(b *Batch, n model.Name, o *unstructured.Unstructured, now, _ *model.Pool) {
+			extra: func(o *unstructured.Unstructured, _ *model.Pool, _ []weirv1.Problem) any {
+				return o.GetCreationTimestamp()
+			},
+			record: func(b *Batch, n model.Name, age any, now, _ *model.Pool) {
 				if now == nil {
 					delete(w.poolAge, n.Name)
 				} else {
-					w.poolAge[n.Name] = o.GetCreationTimestamp()
+					w.poolAge[n.Name] = age.(metav1.Time)
 				}
 				put(&b.Pools, n.Name, now)
 			}}),
 		addDynamic(w, d, calico("ipreservations"), kind[*unstructured.Unstructured, Reservation]{
 			object: "IPReservation", convert: typed("IPReservation", ConvertReservation),
-			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *Reservation) {
+			record: func(b *Batch, n model.Name, _ any, now, _ *Reservation) {
 				put(&b.Reservations, n.Name, now)
 			}}),
 		addDynamic(w, d, calico("ipamconfigurations"), kind[*unstructured.Unstructured, IPAMConfig]{
 			object: "IPAMConfiguration", convert: typed("IPAMConfiguration", ConvertIPAMConfiguration),
-			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *IPAMConfig) {
+			record: func(b *Batch, n model.Name, _ any, now, _ *IPAMConfig) {
 				if n.Name != "default" {
 					return
 				}
@@ -293,12 +247,12 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 			}}),
 		addDynamic(w, d, calico("felixconfigurations"), kind[*unstructured.Unstructured, FelixConfig]{
 			object: "FelixConfiguration", convert: ConvertFelixConfiguration,
-			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *FelixConfig) {
+			record: func(b *Batch, n model.Name, _ any, now, _ *FelixConfig) {
 				put(&b.Configs, n.Name, now)
 			}}),
 		addDynamic(w, d, weirv1.IPAMBlocks, kind[*unstructured.Unstructured, model.Block]{
 			object: "IPAMBlock", convert: typed("IPAMBlock", ConvertBlock),
-			record: func(b *Batch, _ model.Name, _ *unstructured.Unstructured, now, before *model.Block) {
+			record: func(b *Batch, _ model.Name, _ any, now, before *model.Block) {
 				if before != nil {
 					put(&b.Blocks, before.CIDR, (*model.Block)(nil))
 				}
@@ -308,7 +262,7 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 			}}),
 		addDynamic(w, d, weirv1.NodeStatuses, kind[*unstructured.Unstructured, Published]{
 			object: "NodeStatus", convert: typed("NodeStatus", ConvertNodeStatus),
-			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *Published) {
+			record: func(b *Batch, n model.Name, _ any, now, _ *Published) {
 				w.statuses[n.Name] = now
 				if now == nil {
 					delete(w.statuses, n.Name)
@@ -318,7 +272,7 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 		// Of the API since Kubernetes 1.33; optional like a CRD.
 		addDynamic(w, d, networkingv1.SchemeGroupVersion.WithResource("servicecidrs"), kind[*unstructured.Unstructured, ServiceCIDR]{
 			object: "ServiceCIDR", convert: typed("ServiceCIDR", ConvertServiceCIDR),
-			record: func(b *Batch, n model.Name, _ *unstructured.Unstructured, now, _ *ServiceCIDR) {
+			record: func(b *Batch, n model.Name, _ any, now, _ *ServiceCIDR) {
 				if w.ranges[n.Name] = now; now == nil {
 					delete(w.ranges, n.Name)
 				}
@@ -357,6 +311,6 @@ func addDynamic[V any](w *Watcher, d dynamic.Interface, gvr schema.GroupVersionR
 	k.resource = gvr.GroupResource().String()
 	api := d.Resource(gvr)
 	p := &patient{resource: k.resource, health: w.health, list: asObject(api.List), watch: api.Watch}
-	s := w.addSource(p, &unstructured.Unstructured{}, true)
-	return handle(w, s, k)
+	addSource(w, p, &unstructured.Unstructured{}, true, k)
+	return nil
 }
