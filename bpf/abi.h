@@ -30,6 +30,8 @@ enum addr_flag {
 	ADDR_SAME_LINK = 2,    /* node, pod: reached by MAC address, without a router between */
 	ADDR_TUNNEL = 4,       /* pod: its pool asks for VXLAN towards that node */
 	ADDR_PRIMARY = 8,      /* host: the node's own address (the one other nodes know) */
+	ADDR_NODE_PORTS = 16,  /* host, node: node ports answer here */
+	ADDR_KEEP_SOURCE = 32, /* node: NAT_OUTGOING does not apply on the way there */
 };
 
 struct addr_value {
@@ -80,6 +82,7 @@ struct svc_key {
 enum svc_flag {
 	SVC_LOCAL_FRONTEND = 1, /* frontend exists on this node only (host ports) */
 	SVC_EXTERNAL = 2,       /* for clients outside: node port, load balancer's address, external IP */
+	SVC_RESTRICTED = 8,     /* for the clients in weir_ranges alone */
 	SVC_LOCAL = 4,          /* traffic policy Local, external or internal as the frontend is */
 	SVC_MODE_TUNNEL = 256,  /* answers to outside clients go back by the node that was asked, whatever SET_DSR says */
 	SVC_MODE_DSR = 512,     /* they go straight to the client */
@@ -93,6 +96,13 @@ struct svc_value {
 	__u32 affinity; /* seconds that a client stays with its backend; 0 = no affinity */
 	__u32 rule;     /* number of this service in the table of rules */
 	__u32 pad;
+};
+
+/* map weir_ranges: LPM struct range_key -> __u8; whom the RESTRICTED frontends of a service port are for */
+struct range_key {
+	__u32 len; /* bits of id, all, and of addr */
+	struct svc_key id;
+	ip_addr addr;
 };
 
 /* map weir_backends: hash struct backend_key -> struct backend */
@@ -230,6 +240,7 @@ enum settings_flag {
 	SET_DSR = 1,           /* bpfExternalServiceMode: DSR */
 	SET_CTLB_TCP = 2,      /* bpfConnectTimeLoadBalancing: TCP or Enabled */
 	SET_CTLB_UDP = 4,      /* bpfConnectTimeLoadBalancing: Enabled */
+	SET_HOST_NAT = 16,     /* bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced at to_uplink too */
 	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
 };
 

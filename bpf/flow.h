@@ -131,9 +131,11 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	p = &w->pkt;
 	if (!parse_has_ports(p) || lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
 		return DROP_NONE;
+	if (p->hook == HOOK_TO_UPLINK && !(s->flags & SET_HOST_NAT))
+		return DROP_NONE;
 	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
 	kind = b ? b->kind : ADDR_NONE;
-	v = lb_find(&p->key.daddr, p->key.dport, p->key.proto, kind, &node_port);
+	v = lb_find(&p->key.daddr, p->key.dport, p->key.proto, b, &node_port);
 	if (!v)
 		return DROP_NONE;
 	if (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) {
@@ -162,6 +164,8 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	}
 	w->fwd.svc = v->id;
 	w->fwd.rule = v->rule;
+	if (!lb_admits(v, &p->key.saddr))
+		return DROP_SOURCE_RANGE;
 	if (!addr_is_none(&w->via) && dsr_wanted(s, v))
 		w->fwd.flags |= FLOW_DSR;
 	client.addr = p->key.saddr;
@@ -295,7 +299,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		}
 		if (w->fwd.action == ACT_NEIGH) {
 			if (p->hook == HOOK_FROM_WORKLOAD)
-				snat = a && (a->flags & ADDR_NAT_OUTGOING) && !(b && b->kind == ADDR_POD) &&
+				snat = a && (a->flags & ADDR_NAT_OUTGOING) &&
+				       !(b && (b->kind == ADDR_POD || (b->flags & ADDR_KEEP_SOURCE))) &&
 				       !route_find(&w->fwd.daddr);
 			else if (from_outside && svc)
 				snat = 1; /* a backend on no node must answer to us */

@@ -26,21 +26,30 @@ static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u
 				    proto == IPPROTO_SCTP ? tcp_bit << PORT_SCTP : tcp_bit));
 }
 
-/* The service that answers at (addr, port, proto); `kind` is the kind of addr, and decides on node ports. */
-static __always_inline struct svc_value *lb_find(const ip_addr *addr, __be16 port, __u8 proto, __u8 kind, int *node_port)
+/* The service that answers at (addr, port, proto); `at` is what weir_addrs says of addr, and decides on node ports. */
+static __always_inline struct svc_value *lb_find(const ip_addr *addr, __be16 port, __u8 proto, const struct addr_value *at,
+						 int *node_port)
 {
 	struct svc_key key = { .addr = *addr, .port = port, .proto = proto };
 	struct svc_value *v = bpf_map_lookup_elem(&weir_services, &key);
 
 	*node_port = 0;
-	if (v || (kind != ADDR_HOST && kind != ADDR_NODE))
+	if (v || !at || (at->kind != ADDR_HOST && at->kind != ADDR_NODE))
 		return v;
 	key.addr = addr_none();
 	v = bpf_map_lookup_elem(&weir_services, &key);
-	if (v && (v->flags & SVC_LOCAL_FRONTEND) && kind == ADDR_NODE)
+	if (v && (v->flags & SVC_LOCAL_FRONTEND ? at->kind == ADDR_NODE : !(at->flags & ADDR_NODE_PORTS)))
 		return NULL;
 	*node_port = 1;
 	return v;
+}
+
+/* Is the frontend for this client? */
+static __always_inline int lb_admits(const struct svc_value *v, const ip_addr *client)
+{
+	struct range_key key = { .len = 8 * (sizeof(key.id) + sizeof(key.addr)), .id = v->id, .addr = *client };
+
+	return !(v->flags & SVC_RESTRICTED) || bpf_map_lookup_elem(&weir_ranges, &key);
 }
 
 /* The list that traffic of this node's pods and processes chooses from; -1: another node's port, which is that

@@ -26,6 +26,7 @@ MAP(weir_settings, BPF_MAP_TYPE_ARRAY, __u32, struct settings, 1, 0);
 MAP(weir_addrs, BPF_MAP_TYPE_HASH, ip_addr, struct addr_value, 262144, BPF_F_NO_PREALLOC);
 MAP(weir_routes, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, struct route_value, 65536, BPF_F_NO_PREALLOC);
 MAP(weir_services, BPF_MAP_TYPE_HASH, struct svc_key, struct svc_value, 65536, BPF_F_NO_PREALLOC);
+MAP(weir_ranges, BPF_MAP_TYPE_LPM_TRIE, struct range_key, __u8, 65536, BPF_F_NO_PREALLOC);
 MAP(weir_backends, BPF_MAP_TYPE_HASH, struct backend_key, struct backend, 262144, BPF_F_NO_PREALLOC);
 MAP(weir_live, BPF_MAP_TYPE_HASH, struct live_key, __u8, 262144, BPF_F_NO_PREALLOC);
 MAP(weir_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity_value, 65536, 0);

@@ -21,7 +21,8 @@
 	X(TUNNEL_SOURCE, 13, "tunnel packet that does not come from a node")             \
 	X(TUNNEL_FROM_POD, 14, "tunnel packet sent by a pod")                            \
 	X(REWRITE, 15, "packet could not be rewritten")                                  \
-	X(NO_LOCAL_BACKEND, 16, "only backends of this node may answer, and it has none")
+	X(NO_LOCAL_BACKEND, 16, "only backends of this node may answer, and it has none") \
+	X(SOURCE_RANGE, 17, "client is outside of the service's loadBalancerSourceRanges")
 
 enum drop_reason {
 #define X(name, number, text) DROP_##name = number,

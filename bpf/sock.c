@@ -67,13 +67,15 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 		return SOCK_ALLOW;
 	if (sock_is_loopback(addr) && !on_host)
 		return SOCK_ALLOW;
-	v = lb_find(addr, *port, ctx->protocol, a ? a->kind : ADDR_NONE, &node_port);
+	v = lb_find(addr, *port, ctx->protocol, a, &node_port);
 	if (!v)
 		return SOCK_ALLOW;
 	scope = lb_scope_inside(v, a ? a->kind : ADDR_NONE, node_port);
 	if (scope < 0)
 		return SOCK_ALLOW;
 	sock_client(&client, netns, s);
+	if ((v->flags & SVC_RESTRICTED) && (addr_is_none(&client.addr) || !lb_admits(v, &client.addr)))
+		return SOCK_ALLOW; /* its packets will tell */
 	if (lb_choose(v, scope, &client, &be)) {
 		if (can_set_retval)
 			bpf_set_retval(-ECONNREFUSED);

@@ -32,7 +32,7 @@ func addrs(c *model.Cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
 	}
 	for _, a := range c.Local.HostAddrs {
 		if carried(a) {
-			out[a] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: a == primary}
+			out[a] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: a == primary, NodePorts: nodePortsAt(c, a, a == primary)}
 		}
 	}
 	return out
@@ -45,13 +45,19 @@ func addNodes(c *model.Cluster, out map[netip.Addr]nodestate.Addr) {
 			continue
 		}
 		v := nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
-			SameLink: sameLink(c, n), Owner: model.Name{Name: n.Name}}
+			SameLink: sameLink(c, n), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name}}
 		for _, a := range n.Addrs {
 			if carried(a) {
+				v.NodePorts = nodePortsAt(c, a, a == primary)
 				put(out, a, v)
 			}
 		}
 	}
+}
+
+// nodePortsAt reports whether node ports answer on an address of a node.
+func nodePortsAt(c *model.Cluster, a netip.Addr, primary bool) bool {
+	return c.Settings.NodePorts.Has(a, primary) && !model.Within(c.Settings.ExcludeFromNAT, a)
 }
 
 // addPods adds the pods of other nodes whose addresses no block of their node accounts for.

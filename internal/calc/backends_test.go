@@ -96,3 +96,144 @@ func TestPolicyFollowsTheFrontend(t *testing.T) {
 		t.Errorf("cluster IP: %+v, want %+v", v, want)
 	}
 }
+
+func TestHints(t *testing.T) {
+	t.Parallel()
+	hinted := func(ip string, ready bool, zone, node string) model.ServiceEndpoint {
+		e := endpoint(ip, "far", "draining")
+		if ready {
+			e = endpoint(ip, "far", "ready")
+		}
+		if zone != "" {
+			e.ForZones = []string{zone}
+		}
+		if node != "" {
+			e.ForNodes = []string{node}
+		}
+		return e
+	}
+	const a, b = "10.244.2.1", "10.244.2.2"
+	for _, test := range []struct {
+		name string
+		zone string
+		eps  []model.ServiceEndpoint
+		want []string
+	}{
+		{"own zone", "z1", []model.ServiceEndpoint{hinted(a, true, "z1", ""), hinted(b, true, "z2", "")}, []string{a}},
+		{"no zone is ours", "z3", []model.ServiceEndpoint{hinted(a, true, "z1", ""), hinted(b, true, "z2", "")}, []string{a, b}},
+		{"node without zone", "", []model.ServiceEndpoint{hinted(a, true, "z1", ""), hinted(b, true, "z2", "")}, []string{a, b}},
+		{"a ready one without hint", "z1", []model.ServiceEndpoint{hinted(a, true, "z1", ""), hinted(b, true, "", "")}, []string{a, b}},
+		{"a draining one without hint does not count", "z1", []model.ServiceEndpoint{hinted(a, true, "z1", ""), hinted(b, false, "", "")}, []string{a}},
+		{"own node before own zone", "z1", []model.ServiceEndpoint{hinted(a, true, "z1", "other"), hinted(b, true, "z1", "worker")}, []string{b}},
+		{"another node's, own zone", "z1", []model.ServiceEndpoint{hinted(a, true, "z1", "other"), hinted(b, true, "z2", "third")}, []string{a}},
+		{"draining ones have no zone", "z1", []model.ServiceEndpoint{hinted(a, false, "z1", ""), hinted(b, false, "z2", "")}, []string{a, b}},
+	} {
+		c := twoServices()
+		k := New()
+		k.Update(c, model.AllDirty())
+		node := *c.Nodes["worker"]
+		node.Labels = map[string]string{zoneLabel: test.zone}
+		c.Nodes["worker"] = &node
+		sl := *c.Slices[name("b", "web-x")]
+		sl.Endpoints = test.eps
+		c.Slices[sl.Name] = &sl
+		d := model.Dirty{Kinds: model.KindNodes}
+		d.AddSlice(sl.Name)
+		s, _ := k.Update(c, d)
+		var got []string
+		for _, e := range s.Backends.At(front("10.96.0.1", 80)) {
+			if e.InList(false) {
+				got = append(got, e.Addr.String())
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// A node's new label alone moves its services.
+func TestZoneChange(t *testing.T) {
+	t.Parallel()
+	c := twoServices()
+	sl := *c.Slices[name("b", "web-x")]
+	e1, e2 := endpoint("10.244.2.1", "far", "ready"), endpoint("10.244.2.2", "far", "ready")
+	e1.ForZones, e2.ForZones = []string{"z1"}, []string{"z2"}
+	sl.Endpoints = []model.ServiceEndpoint{e1, e2}
+	c.Slices[sl.Name] = &sl
+	k := New()
+	k.Update(c, model.AllDirty())
+	node := *c.Nodes["worker"]
+	node.Labels = map[string]string{zoneLabel: "z2"}
+	c.Nodes["worker"] = &node
+	s, keys := k.Update(c, model.Dirty{Kinds: model.KindNodes})
+	got := s.Backends.At(front("10.96.0.1", 80))
+	if len(got) != 2 || !got[0].Spare || got[1].Spare || keys.Tables&nodestate.TableServices == 0 {
+		t.Errorf("backends %+v, keys %x", got, keys.Tables)
+	}
+}
+
+func TestSourceRanges(t *testing.T) {
+	t.Parallel()
+	c := twoServices()
+	svc := c.Services[name("b", "web")]
+	svc.LBIPs = []netip.Addr{addr("203.0.113.9")}
+	svc.ExternalIPs = []netip.Addr{addr("203.0.113.9"), addr("192.0.2.9")}
+	svc.Restricted = true
+	k := New()
+	check := func(restricted bool, want ...string) {
+		t.Helper()
+		var d model.Dirty
+		d.AddService(svc.Name)
+		s, _ := k.Update(c, d)
+		if v := s.Frontends.At(front("203.0.113.9", 80)); v.Restricted != restricted || !v.External {
+			t.Errorf("load balancer's frontend %+v", v)
+		}
+		for _, f := range []nodestate.Frontend{front("10.96.0.1", 80), front("192.0.2.9", 80)} {
+			if v := s.Frontends.At(f); v.Restricted || v.ID != front("10.96.0.1", 80) {
+				t.Errorf("%s: %+v", f, v)
+			}
+		}
+		var got []string
+		for _, p := range s.SourceRanges.At(front("10.96.0.1", 80)) {
+			got = append(got, p.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("ranges %v, want %v", got, want)
+		}
+	}
+	k.Update(c, model.AllDirty())
+	check(true)
+	svc.SourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.0.2.0/24")}
+	check(true, "192.0.2.0/24", "198.51.100.0/24")
+	svc.SourceRanges = []netip.Prefix{netip.MustParsePrefix("172.31.0.0/16")} // has this node
+	check(true, "172.31.0.0/16", "203.0.113.9/32")
+	svc.Restricted, svc.SourceRanges = false, nil
+	check(false)
+}
+
+func TestExcludedFromNAT(t *testing.T) {
+	t.Parallel()
+	c := twoServices()
+	k := New()
+	k.Update(c, model.AllDirty())
+	c.Settings.ExcludeFromNAT = []netip.Prefix{netip.MustParsePrefix("10.96.0.2/32"), netip.MustParsePrefix("172.31.1.8/32")}
+	s, _ := k.Update(c, model.Dirty{Kinds: model.KindSettings})
+	if _, ok := s.Frontends.Get(front("10.96.0.2", 80)); ok {
+		t.Error("an excluded cluster IP is a frontend")
+	}
+	f := front("0.0.0.0", 30080)
+	if v := s.Frontends.At(f); v.ID != front("10.96.0.2", 80) || len(s.Backends.At(v.ID)) != 1 {
+		t.Errorf("its node port: %+v with %v", v, s.Backends.At(v.ID))
+	}
+	if a := s.Addrs[addr("172.31.1.8")]; a.NodePorts {
+		t.Errorf("node ports at an excluded address: %+v", a)
+	}
+	if a := s.Addrs[addr("172.31.1.207")]; !a.NodePorts {
+		t.Errorf("no node ports at %+v", a)
+	}
+	c.Settings.ExcludeFromNAT = nil
+	if s, _ = k.Update(c, model.Dirty{Kinds: model.KindSettings}); s.String() != Calc(c).String() {
+		t.Error("the state did not come back")
+	}
+}

@@ -45,7 +45,7 @@ const (
 	inputsSettings = model.KindSettings | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
 	inputsRoutes   = model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
 	inputsPolicy   = model.KindPolicies | model.KindPods | model.KindNamespaces | model.KindLocal
-	inputsAddrs    = model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
+	inputsAddrs    = model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal
 )
 
@@ -82,6 +82,7 @@ func (k *Calculator) Update(c *model.Cluster, dirty Dirty) (*nodestate.State, no
 	k.services.update(c, &dirty)
 	take(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
 	take(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
+	take(&k.services.ranges, &next.SourceRanges, &keys, nodestate.TableServices)
 	take(&k.rules, &next.Rules, &keys, nodestate.TableRules)
 	if first {
 		keys = nodestate.All()

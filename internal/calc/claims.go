@@ -54,15 +54,25 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 		if p == nil {
 			s.frontends.Delete(f)
 			s.backends.Delete(f)
+			s.ranges.Delete(f)
 			continue
 		}
 		v := p.valueAt(f)
 		v.Rule = s.ids.byText[p.text]
-		s.frontends.set(f, v)
+		if model.Within(s.around.excluded, f.Addr) {
+			s.frontends.Delete(f) // its other frontends may stay, and are named by this one
+		} else {
+			s.frontends.set(f, v)
+		}
 		if p.id == f && len(p.backends) > 0 {
 			s.backends.set(f, p.backends)
 		} else {
 			s.backends.Delete(f)
+		}
+		if p.id == f && len(p.ranges) > 0 {
+			s.ranges.set(f, p.ranges)
+		} else {
+			s.ranges.Delete(f)
 		}
 	}
 }

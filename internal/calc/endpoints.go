@@ -14,15 +14,22 @@ type candidate struct {
 	addr  netip.Addr
 	port  uint16
 	here  bool // on this node
+	zone  bool // meant for this node's zone
+	node  bool // meant for this node
+	hints hints
 	ready bool // or published although it is not; false: serves while it terminates
 }
+
+// hints says which kinds of hints an endpoint has.
+type hints struct{ zones, nodes bool }
 
 // choose returns the backends of a service port in one family that are not gone, and says which of them new
 // flows choose by KEP-1669: in the whole cluster, and on this node, the ready endpoints (all of them, when
 // the Service publishes those that are not ready); where there are none, those that still serve while they
-// terminate. Sorted, each once.
-func choose(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int) []nodestate.Backend {
-	all := candidates(c, names, svc, sp, fam)
+// terminate. Hints (trafficDistribution) cut the ready ones of the whole cluster down. Sorted, each once.
+func choose(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int, zone string) []nodestate.Backend {
+	all := candidates(c, names, svc, sp, fam, zone)
+	meant := meantFor(all)
 	var ready, readyHere bool
 	for _, e := range all {
 		ready = ready || e.ready
@@ -30,14 +37,37 @@ func choose(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.
 	}
 	var out []nodestate.Backend
 	for _, e := range all {
-		out = append(out, nodestate.Backend{Addr: e.addr, Port: e.port, Local: e.here && e.ready == readyHere, Spare: e.ready != ready})
+		out = append(out, nodestate.Backend{Addr: e.addr, Port: e.port, Local: e.here && e.ready == readyHere, Spare: e.ready != ready || e.ready && !meant(&e)})
 	}
 	return out
 }
 
+// meantFor says which ready endpoints this node is to use: those meant for it, where all ready endpoints say for
+// which nodes they are and one says for this; else those meant for its zone, by the same rule; else all.
+func meantFor(all []candidate) func(*candidate) bool {
+	var node, zone, ready bool
+	every := hints{true, true}
+	for i := range all {
+		e := &all[i]
+		if !e.ready {
+			continue
+		}
+		ready = true
+		every.nodes, every.zones = every.nodes && e.hints.nodes, every.zones && e.hints.zones
+		node, zone = node || e.node, zone || e.zone
+	}
+	switch {
+	case ready && every.nodes && node:
+		return func(e *candidate) bool { return e.node }
+	case ready && every.zones && zone:
+		return func(e *candidate) bool { return e.zone }
+	}
+	return func(*candidate) bool { return true }
+}
+
 // candidates returns the endpoints of a service port in one family that are not gone, sorted, each once:
 // while slices are rewritten an endpoint may be in two, and what either says for it counts.
-func candidates(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int) []candidate {
+func candidates(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int, zone string) []candidate {
 	var all []candidate
 	for _, name := range names {
 		sl := c.Slices[name]
@@ -46,7 +76,7 @@ func candidates(c *model.Cluster, names []model.Name, svc *model.Service, sp *mo
 		}
 		for _, ep := range sl.Ports {
 			if ep.Name == sp.Name && ep.Protocol == sp.Protocol && ep.Port != 0 {
-				all = appendCandidates(all, c, sl.Endpoints, ep.Port, fam, svc.PublishNotReady)
+				all = appendCandidates(all, c, sl.Endpoints, candidate{port: ep.Port, ready: svc.PublishNotReady}, fam, zone)
 			}
 		}
 	}
@@ -54,7 +84,9 @@ func candidates(c *model.Cluster, names []model.Name, svc *model.Service, sp *mo
 	var out []candidate
 	for _, e := range all {
 		if n := len(out) - 1; n >= 0 && out[n].addr == e.addr && out[n].port == e.port {
-			out[n].here, out[n].ready = out[n].here || e.here, out[n].ready || e.ready
+			o := &out[n]
+			o.here, o.ready, o.node, o.zone = o.here || e.here, o.ready || e.ready, o.node || e.node, o.zone || e.zone
+			o.hints = hints{o.hints.zones || e.hints.zones, o.hints.nodes || e.hints.nodes}
 			continue
 		}
 		out = append(out, e)
@@ -62,16 +94,22 @@ func candidates(c *model.Cluster, names []model.Name, svc *model.Service, sp *mo
 	return out
 }
 
-func appendCandidates(out []candidate, c *model.Cluster, eps []model.ServiceEndpoint, port uint16, fam int, publishAll bool) []candidate {
+// appendCandidates appends a slice's endpoints; like has the port, and ready when all are published.
+func appendCandidates(out []candidate, c *model.Cluster, eps []model.ServiceEndpoint, like candidate, fam int, zone string) []candidate {
 	for i := range eps {
 		e := &eps[i]
-		ready, dying := e.Ready || publishAll, e.Serving && e.Terminating
-		if !ready && !dying {
+		v := like
+		v.ready = v.ready || e.Ready
+		if !v.ready && !(e.Serving && e.Terminating) {
 			continue
 		}
+		v.hints = hints{zones: len(e.ForZones) > 0, nodes: len(e.ForNodes) > 0}
+		v.zone = zone != "" && slices.Contains(e.ForZones, zone)
+		v.node = slices.Contains(e.ForNodes, c.Local.Node)
 		for _, a := range e.Addrs {
 			if a.IsValid() && carried(a) && family(a) == fam {
-				out = append(out, candidate{addr: a, port: port, here: isLocal(c, e, a), ready: ready})
+				v.addr, v.here = a, isLocal(c, e, a)
+				out = append(out, v)
 			}
 		}
 	}

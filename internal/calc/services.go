@@ -24,6 +24,8 @@ type port struct {
 	value     nodestate.Service    // without the rule's number; of the frontends that are not external
 	external  nodestate.Service    // the same of those that are
 	internal  []nodestate.Frontend // the cluster IPs', and host ports
+	limited   []nodestate.Frontend // those that are for the source ranges alone
+	ranges    []netip.Prefix       // sorted
 	rule      nodestate.Rule
 	backends  []nodestate.Backend
 }
@@ -36,8 +38,10 @@ type services struct {
 	owners    map[model.Name]model.Name      // the Service of an EndpointSlice
 	nameless  map[model.Name]struct{}        // EndpointSlices with endpoints that name no node
 	ids       *ids[nodestate.RuleID]
+	around    surroundings
 	frontends table[nodestate.Frontend, nodestate.Service]
 	backends  table[nodestate.Frontend, []nodestate.Backend]
+	ranges    table[nodestate.Frontend, []netip.Prefix]
 	rules     *table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
 }
 
@@ -49,6 +53,7 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 		ids:       newIDs(digestServiceRule[nodestate.RuleID]),
 		frontends: newTable[nodestate.Frontend](func(a, b nodestate.Service) bool { return a == b }),
 		backends:  newTable[nodestate.Frontend](slices.Equal[[]nodestate.Backend]),
+		ranges:    newTable[nodestate.Frontend](slices.Equal[[]netip.Prefix]),
 		rules:     rules,
 	}
 }
@@ -71,7 +76,12 @@ func (t *table[K, V]) set(k K, v V) {
 
 // update brings the tables up to date.
 func (s *services) update(c *model.Cluster, dirty *Dirty) {
-	sources := s.dirtySources(c, dirty)
+	all := *dirty
+	if around := surroundingsOf(c); !around.equal(s.around) {
+		s.around = around
+		all.Add(model.KindServices | model.KindPods)
+	}
+	sources := s.dirtySources(c, &all)
 	affected := map[nodestate.Frontend]struct{}{}
 	var gone, come []*port
 	for src := range sources {
@@ -240,14 +250,18 @@ func build(c *model.Cluster, s *services, src source) []*port {
 		if len(ips) == 0 {
 			continue
 		}
-		more := append(carriedOf(svc.ExternalIPs, fam), carriedOf(svc.LBIPs, fam)...)
+		lb := carriedOf(svc.LBIPs, fam)
+		more := append(carriedOf(svc.ExternalIPs, fam), lb...)
 		for i := range svc.Ports {
 			p := servicePort(src, svc, &svc.Ports[i], ips, more)
+			if svc.Restricted {
+				p.restrict(s.around.admitted(svc, lb, fam), lb)
+			}
 			if seen[p.text] {
 				continue
 			}
 			seen[p.text] = true
-			p.backends = choose(c, s.slices[src.name], svc, &svc.Ports[i], fam)
+			p.backends = choose(c, s.slices[src.name], svc, &svc.Ports[i], fam, s.around.zone)
 			out = append(out, p)
 		}
 	}
@@ -290,7 +304,9 @@ func (p *port) valueAt(f nodestate.Frontend) nodestate.Service {
 	if slices.Contains(p.internal, f) {
 		return p.value
 	}
-	return p.external
+	v := p.external
+	v.Restricted = slices.Contains(p.limited, f)
+	return v
 }
 
 // carriedOf returns the addresses of one family that go into tables.

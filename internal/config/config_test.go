@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -179,5 +180,29 @@ func TestUnsupportedIsSaid(t *testing.T) {
 	}
 	if strings.Contains(got, "routeRefreshInterval") {
 		t.Errorf("a default is complained about:\n%s", got)
+	}
+}
+
+func TestServiceSettings(t *testing.T) {
+	r := New("n1", []string{"FELIX_NODEPORTADDRESSES=10.1.2.3/8, fd00::/8", "FELIX_bpfHostNetworkedNATWithoutCTLB=disabled"}, nil)
+	r.Set("default", spec(t, `{"bpfExcludeCIDRsFromNAT":["169.254.20.10","10.96.0.10/32"]}`))
+	got := r.Resolve()
+	cidr := netip.MustParsePrefix
+	if want := []netip.Prefix{netip.MustParsePrefix("10.96.0.10/32"), netip.MustParsePrefix("169.254.20.10/32")}; !slices.Equal(got.Settings.ExcludeFromNAT, want) {
+		t.Errorf("excluded %v, want %v", got.Settings.ExcludeFromNAT, want)
+	}
+	if n := got.Settings.NodePorts; n.Primary || !slices.Equal(n.CIDRs, []netip.Prefix{cidr("10.0.0.0/8"), cidr("fd00::/8")}) {
+		t.Errorf("node ports at %+v", n)
+	}
+	if got.Settings.HostNAT || len(got.Problems)+len(got.Unsupported) > 0 {
+		t.Errorf("%+v", got)
+	}
+	if n := New("n1", []string{"FELIX_NodePortAddresses=Primary"}, nil).Resolve().Settings.NodePorts; !n.Primary || len(n.CIDRs) > 0 {
+		t.Errorf("primary: %+v", n)
+	}
+	for _, bad := range []string{"10.0.0.0/33", "primary,10.0.0.0/8", "::ffff:10.0.0.0/104", "[\"x\"]", "[1]", "fe80::1%eth0"} {
+		if got := New("n1", []string{"FELIX_NodePortAddresses=" + bad}, nil).Resolve(); len(got.Problems) != 1 {
+			t.Errorf("%q: problems %v", bad, got.Problems)
+		}
 	}
 }

@@ -104,14 +104,15 @@ var fields = []field{
 	unsupported("bpfDisableUnprivileged", "BPFDisableUnprivileged", "true"),
 	bpfEnabled(),
 	unsupported("bpfEnforceRPF", "BPFEnforceRPF", "Loose"),
-	unsupported("bpfExcludeCIDRsFromNAT", "BPFExcludeCIDRsFromNAT", ""),
+	cidrs("bpfExcludeCIDRsFromNAT", "BPFExcludeCIDRsFromNAT", func(e *Effective, list []netip.Prefix) { e.Settings.ExcludeFromNAT = list }),
 	unsupported("bpfExportBufferSizeMB", "BPFExportBufferSizeMB", "1"),
 	unsupported("bpfExtToServiceConnmark", "BPFExtToServiceConnmark", "0"),
 	choice("bpfExternalServiceMode", "BPFExternalServiceMode", "tunnel", []string{"Tunnel", "DSR"},
 		func(e *Effective, v string) { e.Settings.DSR = v == "DSR" }),
 	unsupported("bpfForceTrackPacketsFromIfaces", "BPFForceTrackPacketsFromIfaces", `["docker+"]`, "docker+"),
 	unsupported("bpfHostConntrackBypass", "BPFHostConntrackBypass", "false"),
-	unsupported("bpfHostNetworkedNATWithoutCTLB", "BPFHostNetworkedNATWithoutCTLB", "Enabled"),
+	choice("bpfHostNetworkedNATWithoutCTLB", "BPFHostNetworkedNATWithoutCTLB", "Enabled", []string{"Enabled", "Disabled"},
+		func(e *Effective, v string) { e.Settings.HostNAT = v == "Enabled" }),
 	unsupported("bpfIPFragTimeout", "BPFIPFragTimeout", "0"),
 	unsupported("bpfIPFragmentReassemblyEnabled", "BPFIPFragmentReassemblyEnabled", "true"),
 	unsupported("bpfJITHardening", "BPFJITHardening", "Auto"),
@@ -162,6 +163,9 @@ var fields = []field{
 	unsupported("wireguardRoutingRulePriority", "WireguardRoutingRulePriority", "99"),
 	unsupported("wireguardThreadingEnabled", "WireguardThreadingEnabled", "false"),
 
+	// kube-proxy's option nodePortAddresses. No FelixConfiguration has it: it is for the environment.
+	nodePortAddresses(),
+
 	// AWS integration.
 	unsupported("awsSrcDstCheck", "AWSSrcDstCheck", "DoNothing"),
 }
@@ -174,6 +178,23 @@ func connectTimeEnabled() field {
 			e.Settings.ConnectTime = model.ConnectTimeEnabled
 		}
 	})
+}
+
+// nodePortAddresses is a list of CIDRs, or the word primary.
+func nodePortAddresses() field {
+	f := cidrs("nodePortAddresses", "NodePortAddresses", func(e *Effective, list []netip.Prefix) {
+		e.Settings.NodePorts = model.NodePortAddresses{CIDRs: list}
+	})
+	list := f.apply
+	f.allow = "primary, or " + f.allow
+	f.apply = func(e *Effective, text string) ([]string, error) {
+		if !strings.EqualFold(strings.Trim(text, ` []"`), "primary") {
+			return list(e, text)
+		}
+		e.Settings.NodePorts = model.NodePortAddresses{Primary: true}
+		return nil, nil
+	}
+	return f
 }
 
 // bpfEnabled asks for the eBPF data plane, which is in force anyway.

@@ -124,6 +124,9 @@ type Service struct {
 	LBIPs       []netip.Addr // status.loadBalancer.ingress, as given
 	Ports       []ServicePort
 	Affinity    uint32 // seconds of sessionAffinity ClientIP, 0 = None
+	// SourceRanges are spec.loadBalancerSourceRanges; Restricted says that there are any, good or bad.
+	SourceRanges []netip.Prefix
+	Restricted   bool
 	// PublishNotReady is spec.publishNotReadyAddresses.
 	PublishNotReady bool
 	// ExternalMode overrides bpfExternalServiceMode (annotation AnnotationExternalMode).
@@ -172,6 +175,8 @@ type ServiceEndpoint struct {
 	Addrs                       []netip.Addr
 	Node                        string
 	Ready, Serving, Terminating bool
+	// ForZones, ForNodes are the hints whom it is meant for (KEP-2433, KEP-4444).
+	ForZones, ForNodes []string
 }
 
 // Block is a range of a pool that belongs to one node.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -29,8 +30,33 @@ type Settings struct {
 	DataIfaces        string // regular expression of uplinks: bpfDataIfacePattern
 	InterfacePrefix   string // of pod interfaces on the host side
 	NATExcludeHostIPs bool   // natOutgoingExclusions IPPoolsAndHostIPs
-	MaxFlows          int    // bpfMapSizeConntrack
-	Timeouts          Timeouts
+	// NodePorts says on which of the nodes' addresses node ports answer.
+	NodePorts NodePortAddresses
+	// ExcludeFromNAT are bpfExcludeCIDRsFromNAT: what is addressed in them is no Service's.
+	ExcludeFromNAT []netip.Prefix
+	// HostNAT is bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced in the packet path too.
+	HostNAT  bool
+	MaxFlows int // bpfMapSizeConntrack
+	Timeouts Timeouts
+}
+
+// NodePortAddresses is kube-proxy's option of that name. The zero value is every address.
+type NodePortAddresses struct {
+	Primary bool // the address alone by which other nodes know a node
+	CIDRs   []netip.Prefix
+}
+
+// Has reports whether node ports answer on an address; primary says that it is its node's own.
+func (n NodePortAddresses) Has(a netip.Addr, primary bool) bool {
+	if n.Primary {
+		return primary
+	}
+	return len(n.CIDRs) == 0 || Within(n.CIDRs, a)
+}
+
+// Within reports whether one of the prefixes holds an address.
+func Within(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Timeouts of idle flows (bpfConntrackTimeouts).
@@ -42,7 +68,7 @@ type Timeouts struct {
 func DefaultSettings() Settings {
 	return Settings{
 		ConnectTime: ConnectTimeTCP, VXLANPort: 4789, VXLANVNI: 4096,
-		SNATPortFirst: 20000, SNATPortLast: 29999,
+		SNATPortFirst: 20000, SNATPortLast: 29999, HostNAT: true,
 		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
 		InterfacePrefix: "cali", MaxFlows: 512000,
 		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 40 * time.Second,

@@ -33,6 +33,11 @@ func Dump(w io.Writer, s *State) error {
 			d.line("backend", f.String(), "->", netip.AddrPortFrom(b.Addr, b.Port).String(), flag(b.Local, "local"), flag(b.Spare, "spare"))
 		}
 	}
+	for _, f := range slices.SortedFunc(s.SourceRanges.Keys(), Frontend.Compare) {
+		for _, p := range s.SourceRanges.At(f) {
+			d.line("source-range", f.String(), "<-", p.String())
+		}
+	}
 	for _, a := range slices.SortedFunc(s.Peers.Keys(), netip.Addr.Compare) {
 		d.line("peer", a.String(), "class="+hex(s.Peers.At(a)))
 	}
@@ -62,7 +67,8 @@ func (s *State) String() string {
 func Equal(a, b *State) bool {
 	return reflect.DeepEqual(a.Settings, b.Settings) &&
 		maps.Equal(a.Addrs, b.Addrs) && maps.Equal(a.Routes, b.Routes) && EqualMaps(a.Frontends, b.Frontends) &&
-		EqualMapsFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) && EqualMaps(a.Peers, b.Peers) &&
+		EqualMapsFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) &&
+		EqualMapsFunc(a.SourceRanges, b.SourceRanges, slices.Equal[[]netip.Prefix]) && EqualMaps(a.Peers, b.Peers) &&
 		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && maps.Equal(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
 		maps.Equal(a.Clients, b.Clients)
 }
@@ -124,15 +130,16 @@ func settingsLine(s *Settings) string {
 	if s.Node.IsValid() {
 		node = s.Node.String()
 	}
-	return fmt.Sprintf("node=%s dsr=%t connect-time=%s snat=%d-%d tunnel=%d/%d mtu=%d data-ifaces=%q pod-mtu=%d max-flows=%d"+
+	return fmt.Sprintf("node=%s dsr=%t connect-time=%s snat=%d-%d tunnel=%d/%d mtu=%d data-ifaces=%q pod-mtu=%d max-flows=%d host-nat=%t"+
 		" timeouts=%v,%v,%v,%v,%v,%v", node, s.DSR, s.ConnectTime, s.SNATFirst, s.SNATLast, s.Tunnel.Port, s.Tunnel.VNI,
-		s.Tunnel.MTU, s.DataIfaces, s.PodMTU, s.MaxFlows,
+		s.Tunnel.MTU, s.DataIfaces, s.PodMTU, s.MaxFlows, s.HostNAT,
 		t.TCPSynSent, t.TCPEstablished, t.TCPClosing, t.UDP, t.ICMP, t.Generic)
 }
 
 func (d *dumper) addr(a netip.Addr, v Addr) {
 	words := []string{"addr", a.String(), v.Kind.String(), flag(v.Primary, "primary"), flag(v.NATOutgoing, "nat-outgoing"),
-		flag(v.SameLink, "same-link"), flag(v.Tunnel, "tunnel")}
+		flag(v.SameLink, "same-link"), flag(v.Tunnel, "tunnel"),
+		flag(v.NodePorts, "node-ports"), flag(v.KeepSource, "keep-source")}
 	if v.MAC != [6]byte{} {
 		words = append(words, fmt.Sprintf("mac=%x", v.MAC))
 	}
@@ -170,7 +177,7 @@ func (d *dumper) frontend(f Frontend, s Service) {
 		affinity = fmt.Sprintf("affinity=%ds", s.Affinity)
 	}
 	d.line("frontend", f.String(), "id="+s.ID.String(), affinity, flag(s.LocalOnly, "local-only"), flag(s.External, "external"),
-		flag(s.LocalPolicy, "local-policy"), flag(s.Mode != "", "mode="+string(s.Mode)), d.rule(s.Rule))
+		flag(s.LocalPolicy, "local-policy"), flag(s.Restricted, "restricted"), flag(s.Mode != "", "mode="+string(s.Mode)), d.rule(s.Rule))
 }
 
 func (d *dumper) policy(k PolicyKey, v PolicyValue) {

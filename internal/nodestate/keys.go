@@ -8,7 +8,7 @@ const (
 	TableSettings Table = 1 << iota
 	TableAddrs
 	TableRoutes
-	TableServices // Frontends and Backends
+	TableServices // Frontends, Backends and SourceRanges
 	TablePolicy   // Peers, PeerCIDRs, Policy
 	TableClients
 	TableRules

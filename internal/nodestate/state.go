@@ -19,9 +19,11 @@ type State struct {
 	Frontends Map[Frontend, Service]
 	// Backends are the backends of a service port that are not gone, by its id, sorted by address and port.
 	// Backend says which of them new flows may choose. The order carries no meaning: a driver keeps its own slots.
-	Backends  Map[Frontend, []Backend]
-	Peers     Map[netip.Addr, Class]
-	PeerCIDRs map[netip.Prefix]Class
+	Backends Map[Frontend, []Backend]
+	// SourceRanges are whom the Restricted frontends of a service port are for, by its id, sorted.
+	SourceRanges Map[Frontend, []netip.Prefix]
+	Peers        Map[netip.Addr, Class]
+	PeerCIDRs    map[netip.Prefix]Class
 	// Policy is look-up 2. What stands under a set and a class follows from the content that their numbers
 	// are made from, so a key has one value for as long as it is there. A driver should add to Policy
 	// first, then write Peers, PeerCIDRs and Addrs, remove from Policy last, and then move the epoch on:
@@ -48,8 +50,10 @@ type Settings struct {
 	// the pools, and the ranges of cluster IPs where they are known.
 	PoolRoutes map[netip.Prefix]int
 	PodMTU     int // of new pod interfaces, bytes
-	MaxFlows   int
-	Timeouts   model.Timeouts
+	// HostNAT says that what host processes send is balanced in the packet path, not in the sockets alone.
+	HostNAT  bool
+	MaxFlows int
+	Timeouts model.Timeouts
 }
 
 // Tunnel is the VXLAN overlay.
@@ -74,6 +78,8 @@ const (
 type Addr struct {
 	Kind            AddrKind
 	Primary         bool // host: the node's own address
+	NodePorts       bool // host, node: node ports answer here
+	KeepSource      bool // node: pods reach it with their own addresses, also those that others reach with the node's
 	NATOutgoing     bool // endpoint
 	SameLink        bool // node, pod
 	Tunnel          bool // pod
@@ -114,6 +120,7 @@ type Service struct {
 	External  bool   // for clients outside: node port, load balancer's address, external IP
 	// LocalPolicy is the traffic policy Local, external or internal as the frontend is.
 	LocalPolicy bool
+	Restricted  bool // for clients of its SourceRanges alone
 	// Mode overrides Settings.DSR for the answers to outside clients; empty = it does not.
 	Mode model.ExternalMode
 	Rule RuleID

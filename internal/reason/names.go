@@ -21,6 +21,7 @@ const (
 	TunnelFromPod  Reason = 14 // tunnel packet sent by a pod
 	Rewrite        Reason = 15 // packet could not be rewritten
 	NoLocalBackend Reason = 16 // only backends of this node may answer, and it has none
+	SourceRange    Reason = 17 // client is outside of the service's loadBalancerSourceRanges
 )
 
 var names = map[Reason]string{
@@ -41,6 +42,7 @@ var names = map[Reason]string{
 	TunnelFromPod:  "TUNNEL_FROM_POD",
 	Rewrite:        "REWRITE",
 	NoLocalBackend: "NO_LOCAL_BACKEND",
+	SourceRange:    "SOURCE_RANGE",
 }
 
 var texts = map[Reason]string{
@@ -61,4 +63,5 @@ var texts = map[Reason]string{
 	TunnelFromPod:  "tunnel packet sent by a pod",
 	Rewrite:        "packet could not be rewritten",
 	NoLocalBackend: "only backends of this node may answer, and it has none",
+	SourceRange:    "client is outside of the service's loadBalancerSourceRanges",
 }

@@ -116,7 +116,8 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 	switch in.Hook {
 	case FromWorkload:
 		_, inRoute := n.routeOf(fwd.dst)
-		return a.NATOutgoing && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
+		b := n.state.Addrs[fwd.dst]
+		return a.NATOutgoing && b.Kind != nodestate.AddrPod && !b.KeepSource && !inRoute
 	case FromUplink, FromTunnel:
 		return service // the backend lives on no node, and must answer to us
 	}

@@ -41,12 +41,12 @@ func (n *Node) frontend(dst netip.Addr, port uint16, proto model.Protocol) (s no
 	if s, ok = n.state.Frontends.Get(nodestate.Frontend{Addr: dst, Port: port, Proto: proto}); ok {
 		return s, false, true
 	}
-	kind := n.kind(dst)
-	if kind != nodestate.AddrHost && kind != nodestate.AddrNode {
+	at := n.state.Addrs[dst]
+	if at.Kind != nodestate.AddrHost && at.Kind != nodestate.AddrNode {
 		return s, false, false
 	}
 	s, ok = n.state.Frontends.Get(nodestate.Frontend{Addr: everyAddr, Port: port, Proto: proto})
-	if ok && s.LocalOnly && kind == nodestate.AddrNode {
+	if ok && (s.LocalOnly && at.Kind == nodestate.AddrNode || !s.LocalOnly && !at.NodePorts) {
 		return nodestate.Service{}, false, false
 	}
 	return s, true, ok
@@ -90,6 +90,9 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 	if in.Hook == ToWorkload || !hasPorts(k.proto) || in.Packet.Kind == packet.Error {
 		return balanced{}, nil
 	}
+	if in.Hook == ToUplink && !n.state.Settings.HostNAT {
+		return balanced{}, nil
+	}
 	s, nodePort, ok := n.frontend(k.dst, k.dport, k.proto)
 	if !ok {
 		return balanced{}, nil
@@ -113,6 +116,9 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 			r.via = n.links[in.Packet.SrcMAC]
 		}
 	}
+	if !n.admits(s, k.src) {
+		return r, &dropped{reason: reason.SourceRange, rule: s.Rule}
+	}
 	localOnly = localOnly || r.via.IsValid()
 	r.dsr = r.via.IsValid() && n.wantsDSR(s)
 	r.backend, ok = n.choose(s, localOnly, affinityKey{svc: s.ID, client: k.src})
@@ -135,6 +141,11 @@ func (n *Node) insideScope(s nodestate.Service, nodePort bool, dst netip.Addr) (
 		return false, false
 	}
 	return s.LocalPolicy && !s.External, true
+}
+
+// admits reports whether a frontend is for a client.
+func (n *Node) admits(s nodestate.Service, client netip.Addr) bool {
+	return !s.Restricted || model.Within(n.state.SourceRanges.At(s.ID), client)
 }
 
 // choose picks a backend, the one that the client has already where the service wants that.

@@ -55,6 +55,9 @@ func (n *Node) Connect(s Socket, dst netip.AddrPort) (netip.AddrPort, error) {
 			client.cookie = s.Netns
 		}
 	}
+	if !n.admits(svc, client.client) {
+		return dst, nil // its packets will tell
+	}
 	b, ok := n.choose(svc, localOnly, client)
 	if !ok {
 		return dst, ErrRefused

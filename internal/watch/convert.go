@@ -152,6 +152,7 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 	}
 	out.LBIPs = f.loadBalancerIPs(s)
 	out.ExternalMode = f.externalMode(s.Annotations)
+	out.SourceRanges, out.Restricted = f.sourceRanges(s)
 	for i, sp := range s.Spec.Ports {
 		field := fmt.Sprintf("spec.ports[%d]", i)
 		proto, ok := f.protocol(field+".protocol", sp.Protocol)
@@ -199,17 +200,35 @@ func (f *finding) affinity(c *corev1.SessionAffinityConfig) uint32 {
 	return uint32(v)
 }
 
+// maxSourceRanges bounds what one Service may put into the table of source ranges.
+const maxSourceRanges = 1024
+
+// sourceRanges returns whom the load balancer's addresses are for, and whether they are for these alone. A range
+// that cannot be read admits nobody.
+func (f *finding) sourceRanges(s *corev1.Service) (ranges []netip.Prefix, restricted bool) {
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || len(s.Spec.LoadBalancerSourceRanges) == 0 {
+		return nil, false
+	}
+	for i, text := range s.Spec.LoadBalancerSourceRanges {
+		field := fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i)
+		if len(ranges) == maxSourceRanges {
+			f.add(field, text, fmt.Sprintf("is beyond the first %d; it and what follows admit nobody", maxSourceRanges), "merge ranges")
+			break
+		}
+		p, err := parsePrefix(strings.TrimSpace(text), false) // spaces are allowed by the API
+		if err != nil {
+			f.add(field, text, err.Error()+"; it admits nobody", "correct it")
+			continue
+		}
+		ranges = append(ranges, p)
+	}
+	return ranges, true
+}
+
 // loadBalancerIPs returns the load balancer's addresses that this cluster answers on itself: not those
-// of mode Proxy (KEP-1860), and none where source ranges are asked for, which are not enforced yet: to
-// serve everybody would open what was meant to be closed.
+// of mode Proxy (KEP-1860).
 func (f *finding) loadBalancerIPs(s *corev1.Service) []netip.Addr {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		return nil
-	}
-	if len(s.Spec.LoadBalancerSourceRanges) > 0 && len(s.Status.LoadBalancer.Ingress) > 0 {
-		f.add("spec.loadBalancerSourceRanges", fmt.Sprint(s.Spec.LoadBalancerSourceRanges),
-			"is not supported yet; the load balancer's addresses are not served, so that nobody else is let in",
-			"remove the field and restrict clients with a NetworkPolicy (ingress.from.ipBlock)")
 		return nil
 	}
 	var out []netip.Addr
@@ -269,6 +288,14 @@ func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, [
 		e.Terminating = isTrue(ep.Conditions.Terminating, false)
 		if ep.NodeName != nil {
 			e.Node = *ep.NodeName
+		}
+		if ep.Hints != nil {
+			for _, z := range ep.Hints.ForZones {
+				e.ForZones = append(e.ForZones, z.Name)
+			}
+			for _, n := range ep.Hints.ForNodes {
+				e.ForNodes = append(e.ForNodes, n.Name)
+			}
 		}
 		out.Endpoints = append(out.Endpoints, e)
 	}

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -167,10 +168,12 @@ status:
 	}
 	got, found = ConvertService(from[corev1.Service](t, `
 metadata: {name: s, namespace: ns}
-spec: {type: LoadBalancer, clusterIP: 10.96.0.1, loadBalancerSourceRanges: [192.0.2.0/24], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 90000}}}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.1, loadBalancerSourceRanges: [" 192.0.2.7/24", 10.0.0.0/40, "2001:db8::/32"], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 90000}}}
 status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}
 `))
-	if len(got.LBIPs) != 0 || got.Affinity != 10800 || fields(found) != "spec.loadBalancerSourceRanges spec.sessionAffinityConfig.clientIP.timeoutSeconds" {
+	ranges := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")}
+	if len(got.LBIPs) != 1 || !got.Restricted || !slices.Equal(got.SourceRanges, ranges) || got.Affinity != 10800 ||
+		fields(found) != "spec.loadBalancerSourceRanges[1] spec.sessionAffinityConfig.clientIP.timeoutSeconds" {
 		t.Errorf("%+v %v", got, found)
 	}
 }
@@ -200,7 +203,7 @@ addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}, {name: all}, {port: 53, protocol: UDP}, {name: bad, port: -1}]
 endpoints:
 - {addresses: [10.244.0.1, 10.244.0.99], nodeName: n1}
-- {addresses: [10.244.0.2], conditions: {ready: false}}
+- {addresses: [10.244.0.2], conditions: {ready: false}, hints: {forZones: [{name: z1}, {name: z2}], forNodes: [{name: n7}]}}
 - {addresses: [10.244.0.3], conditions: {ready: false, serving: true, terminating: true}}
 - {addresses: [127.0.0.1]}
 - {addresses: []}
@@ -209,7 +212,7 @@ endpoints:
 		Ports: []model.EndpointPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 8080}, {Protocol: model.ProtocolUDP, Port: 53}},
 		Endpoints: []model.ServiceEndpoint{
 			{Addrs: addrs("10.244.0.1"), Node: "n1", Ready: true, Serving: true},
-			{Addrs: addrs("10.244.0.2")},
+			{Addrs: addrs("10.244.0.2"), ForZones: []string{"z1", "z2"}, ForNodes: []string{"n7"}},
 			{Addrs: addrs("10.244.0.3"), Serving: true, Terminating: true},
 		}}
 	check(t, got, want, found, "ports[3].port endpoints[3].addresses[0]")

@@ -93,11 +93,17 @@ func newCrowd(seed uint64) *crowd {
 }
 
 func (r *crowd) mode() {
-	r.c.Settings.DSR = r.chance(50)
-	r.c.Settings.DSROptOut = nil
+	s := &r.c.Settings
+	s.DSR, s.HostNAT, s.NATExcludeHostIPs = r.chance(50), r.chance(85), r.chance(30)
+	s.NodePorts = one(r, model.NodePortAddresses{}, model.NodePortAddresses{}, model.NodePortAddresses{Primary: true},
+		model.NodePortAddresses{CIDRs: []netip.Prefix{ownSubnet}}, model.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("172.31.2.0/24")}})
+	s.ExcludeFromNAT, s.DSROptOut = nil, nil
+	if r.chance(15) {
+		s.ExcludeFromNAT = []netip.Prefix{one(r, netip.MustParsePrefix("10.96.0.2/31"), netip.MustParsePrefix("203.0.113.1/32"), netip.MustParsePrefix("172.31.1.11/32"))}
+	}
 	for _, p := range []string{"172.31.1.0/26", "8.8.8.8/32"} {
 		if r.chance(25) {
-			r.c.Settings.DSROptOut = append(r.c.Settings.DSROptOut, netip.MustParsePrefix(p))
+			s.DSROptOut = append(s.DSROptOut, netip.MustParsePrefix(p))
 		}
 	}
 }
@@ -136,6 +142,13 @@ func (r *crowd) service() {
 	if r.chance(30) {
 		s.Affinity = 50
 	}
+	if r.chance(40) {
+		s.Restricted = true
+		for range r.IntN(3) {
+			s.SourceRanges = append(s.SourceRanges, one(r, netip.MustParsePrefix("172.31.9.0/24"), netip.MustParsePrefix("172.31.1.0/24"),
+				netip.MustParsePrefix("10.244.0.0/31"), netip.MustParsePrefix("8.0.0.0/5"), netip.MustParsePrefix("10.244.0.2/32")))
+		}
+	}
 	s.ExternalLocal, s.InternalLocal = r.chance(30), r.chance(20)
 	s.ExternalMode = one(r, "", "", model.ExternalModeTunnel, model.ExternalModeDSR)
 	r.c.Services[n] = s
@@ -160,6 +173,9 @@ func (r *crowd) endpoints(svc model.Name) {
 		default:
 			p := r.anyPod()
 			e.Addrs, e.Node = p.Addrs, p.Node
+		}
+		if r.chance(70) {
+			e.ForNodes = []string{one(r, "n0", "n1")}
 		}
 		s.Endpoints = append(s.Endpoints, e)
 	}

@@ -203,7 +203,7 @@ func visible(s *nodestate.State) *nodestate.State {
 	v := clone(s)
 	v.Rules = nodestate.Map[nodestate.RuleID, nodestate.Rule]{}
 	v.Settings = nodestate.Settings{
-		Node: s.Settings.Node, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, ConnectTime: s.Settings.ConnectTime,
+		Node: s.Settings.Node, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, HostNAT: s.Settings.HostNAT, ConnectTime: s.Settings.ConnectTime,
 		SNATFirst: s.Settings.SNATFirst, SNATLast: s.Settings.SNATLast, Tunnel: s.Settings.Tunnel,
 	}
 	for k, a := range v.Addrs {
@@ -234,7 +234,7 @@ func take(s, from *nodestate.State, tab nodestate.Table) {
 	case nodestate.TableRoutes:
 		s.Routes = copyOf(from.Routes)
 	case nodestate.TableServices:
-		s.Frontends, s.Backends = rebuilt(from.Frontends), rebuilt(from.Backends)
+		s.Frontends, s.Backends, s.SourceRanges = rebuilt(from.Frontends), rebuilt(from.Backends), rebuilt(from.SourceRanges)
 	case nodestate.TablePolicy:
 		s.Peers, s.PeerCIDRs, s.Policy = rebuilt(from.Peers), copyOf(from.PeerCIDRs), copyOf(from.Policy)
 	case nodestate.TableClients:

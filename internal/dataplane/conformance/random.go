@@ -23,7 +23,7 @@ func Random(seed uint64, interfaces []Interface) *nodestate.State {
 	r := rand.New(rand.NewPCG(seed, 99))
 	s := nodestate.New()
 	s.Settings = settings()
-	s.Settings.DSR = r.IntN(2) == 0
+	s.Settings.DSR, s.Settings.HostNAT = r.IntN(2) == 0, r.IntN(2) == 0
 	for i := range r.IntN(3) {
 		s.Settings.DSROptOut = append(s.Settings.DSROptOut, netip.PrefixFrom(addr(192, 168, byte(i), 0), 24))
 	}
@@ -35,7 +35,7 @@ func Random(seed uint64, interfaces []Interface) *nodestate.State {
 }
 
 func randomAddrs(r *rand.Rand, s *nodestate.State, interfaces []Interface) {
-	s.Addrs[s.Settings.Node] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true}
+	s.Addrs[s.Settings.Node] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: r.IntN(2) == 0}
 	for i, ifc := range interfaces {
 		if r.IntN(4) == 0 {
 			continue
@@ -52,7 +52,7 @@ func randomAddrs(r *rand.Rand, s *nodestate.State, interfaces []Interface) {
 	}
 	for i := range r.IntN(20) {
 		node := addr(172, 31, 2, byte(i+1))
-		s.Addrs[node] = nodestate.Addr{Kind: nodestate.AddrNode, SameLink: r.IntN(2) == 0, MAC: [6]byte{2, 1, 0, 0, 0, byte(i + 1)}, Node: node}
+		s.Addrs[node] = nodestate.Addr{Kind: nodestate.AddrNode, NodePorts: r.IntN(2) == 0, KeepSource: r.IntN(2) == 0, SameLink: r.IntN(2) == 0, MAC: [6]byte{2, 1, 0, 0, 0, byte(i + 1)}, Node: node}
 		s.Routes[netip.PrefixFrom(addr(10, 244, 2, byte(i*8)), 29)] = nodestate.Route{Pool: true, Node: node, Tunnel: r.IntN(2) == 0, SameLink: r.IntN(2) == 0}
 		if r.IntN(3) == 0 {
 			s.Addrs[addr(10, 244, 3, byte(i))] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, Tunnel: r.IntN(2) == 0}
@@ -70,8 +70,11 @@ func randomServices(r *rand.Rand, s *nodestate.State) {
 		svc.Mode = []model.ExternalMode{"", model.ExternalModeTunnel, model.ExternalModeDSR}[r.IntN(3)]
 		s.Frontends.Set(id, svc)
 		if r.IntN(2) == 0 {
-			svc.External, svc.LocalPolicy = true, r.IntN(2) == 0
+			svc.External, svc.LocalPolicy, svc.Restricted = true, r.IntN(2) == 0, r.IntN(2) == 0
 			s.Frontends.Set(nodestate.Frontend{Addr: addr(0, 0, 0, 0), Port: uint16(30000 + i), Proto: proto}, svc)
+		}
+		if svc.Restricted {
+			s.SourceRanges.Set(id, []netip.Prefix{netip.PrefixFrom(addr(10, byte(i), 0, 0), 16), netip.PrefixFrom(addr(172, 31, byte(i), 7), 32)})
 		}
 		var list []nodestate.Backend
 		for _, n := range r.Perm(30)[:r.IntN(12)] {

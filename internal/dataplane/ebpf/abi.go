@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"unsafe"
 
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -18,6 +19,8 @@ const (
 	addrSameLink    = 2
 	addrTunnel      = 4
 	addrPrimary     = 8
+	addrNodePorts   = 16
+	addrKeepSource  = 32
 
 	routePool     = 1
 	routeRemote   = 2
@@ -34,6 +37,7 @@ const (
 	svcLocalFrontend = 1
 	svcExternal      = 2
 	svcLocal         = 4
+	svcRestricted    = 8
 	svcModeTunnel    = 256
 	svcModeDSR       = 512
 
@@ -41,6 +45,7 @@ const (
 	setCTLBTCP = 2
 	setCTLBUDP = 4
 	setPorts   = 8
+	setHostNAT = 16
 
 	timeoutTCPSyn     = 0
 	timeoutTCPEst     = 1
@@ -59,6 +64,18 @@ func be16(port uint16) uint16 {
 
 func toPrefix[A address](p netip.Prefix) prefixKey[A] {
 	return prefixKey[A]{Len: uint32(p.Bits()), Addr: toAddr[A](p.Masked().Addr())}
+}
+
+// toRange returns the key of one of a service port's source ranges.
+func toRange[A address](id nodestate.Frontend, p netip.Prefix) rangeKey[A] {
+	return rangeKey[A]{Len: uint32(rangeBits[A]() + p.Bits()), Id: toSvc[A](id), Addr: toAddr[A](p.Masked().Addr())}
+}
+
+// rangeBits are the bits of a range_key's prefix before those of the address.
+func rangeBits[A address]() int { return 8 * int(unsafe.Sizeof(svcKey[A]{})) }
+
+func showRange[A address](k rangeKey[A]) string {
+	return fmt.Sprintf("%s from %s/%d", showSvc(k.Id), fromAddr(k.Addr), int(k.Len)-rangeBits[A]())
 }
 
 func toSvc[A address](f nodestate.Frontend) svcKey[A] {

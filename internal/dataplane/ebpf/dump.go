@@ -54,6 +54,7 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 	for k, v := range t.clients.tracker.All() {
 		s.Clients[k] = fromAddr(v)
 	}
+	t.readRanges(s)
 	return readServices(s, t.services)
 }
 
@@ -66,8 +67,20 @@ func readPolicy(s *nodestate.State, t *tables) {
 	}
 }
 
+func (t *familyTables[A]) readRanges(s *nodestate.State) {
+	lists := map[nodestate.Frontend][]netip.Prefix{}
+	for k := range t.ranges.tracker.All() {
+		id := readFrontend(k.Id)
+		lists[id] = append(lists[id], netip.PrefixFrom(fromAddr(k.Addr), int(k.Len)-rangeBits[A]()))
+	}
+	for id, list := range lists {
+		slices.SortFunc(list, netip.Prefix.Compare)
+		s.SourceRanges.Set(id, list)
+	}
+}
+
 func readSettings[A address](s *nodestate.State, v settings[A]) {
-	s.Settings.DSR = v.Flags&setDSR != 0
+	s.Settings.DSR, s.Settings.HostNAT = v.Flags&setDSR != 0, v.Flags&setHostNAT != 0
 	s.Settings.ConnectTime = model.ConnectTimeDisabled
 	switch {
 	case v.Flags&setCTLBUDP != 0:
@@ -87,6 +100,8 @@ func readAddr[A address](v addrValue[A]) nodestate.Addr {
 		NATOutgoing: v.Flags&addrNATOutgoing != 0,
 		SameLink:    v.Flags&addrSameLink != 0,
 		Tunnel:      v.Flags&addrTunnel != 0,
+		NodePorts:   v.Flags&addrNodePorts != 0,
+		KeepSource:  v.Flags&addrKeepSource != 0,
 		MAC:         v.Mac, IfIndex: int(v.Ifindex),
 		Ingress: nodestate.Isolation{Set: nodestate.SetID(v.IngressSet), Rule: nodestate.RuleID(v.IngressRule)},
 		Egress:  nodestate.Isolation{Set: nodestate.SetID(v.EgressSet), Rule: nodestate.RuleID(v.EgressRule)},
@@ -124,7 +139,7 @@ func readServices[A address](s *nodestate.State, sv *services[A]) error {
 		id := readFrontend(v.Id)
 		s.Frontends.Set(readFrontend(k), nodestate.Service{
 			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&svcLocalFrontend != 0, External: v.Flags&svcExternal != 0,
-			LocalPolicy: v.Flags&svcLocal != 0, Mode: readMode(v.Flags), Rule: nodestate.RuleID(v.Rule),
+			LocalPolicy: v.Flags&svcLocal != 0, Restricted: v.Flags&svcRestricted != 0, Mode: readMode(v.Flags), Rule: nodestate.RuleID(v.Rule),
 		})
 		if _, done := s.Backends.Get(id); done {
 			continue

@@ -22,6 +22,7 @@ type familyTables[A address] struct {
 	clients   *table[uint64, A]
 	links     *table[weirLinkKey, A]
 	services  *services[A]
+	ranges    *table[rangeKey[A], uint8]
 	dsrOptOut *table[prefixKey[A], uint8]
 
 	settings    *ebpf.Map
@@ -38,6 +39,7 @@ func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
 	t.peerCIDRs = newTable[prefixKey[A], uint64]("weir_peer_cidrs", m["weir_peer_cidrs"], showPrefix[A], &c.judged)
 	t.clients = newTable[uint64, A]("weir_clients", m["weir_clients"], showCookie, &c.quiet)
 	t.links = newTable[weirLinkKey, A]("weir_links", m["weir_links"], showLink, &c.judged)
+	t.ranges = newTable[rangeKey[A], uint8]("weir_ranges", m["weir_ranges"], showRange[A], &c.quiet)
 	t.services = newServices[A](m, &c.judged)
 	t.dsrOptOut = newTable[prefixKey[A], uint8]("weir_dsr_optout", m["weir_dsr_optout"], showPrefix[A], &c.quiet)
 	return t
@@ -47,7 +49,7 @@ func (t *familyTables[A]) load() error {
 	var zero uint32
 	err := t.settings.Lookup(&zero, unsafe.Pointer(&t.current))
 	return errors.Join(err, t.addrs.load(), t.routes.load(), t.peers.load(), t.peerCIDRs.load(),
-		t.clients.load(), t.links.load(), t.dsrOptOut.load(), t.services.load())
+		t.clients.load(), t.links.load(), t.dsrOptOut.load(), t.ranges.load(), t.services.load())
 }
 
 func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
@@ -66,6 +68,7 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 		t.peerCIDRs.desire(renderPeerCIDRs[A](s))
 	}
 	if changed.Has(nodestate.TableServices) {
+		t.ranges.desire(renderRanges[A](s))
 		t.services.desire(s)
 	}
 	if changed.Has(nodestate.TableClients) {
@@ -83,6 +86,7 @@ func (t *familyTables[A]) writeJudged(verdictsReady func(ingress, egress uint64)
 }
 
 func (t *familyTables[A]) writeServices() {
+	t.ranges.write(nil) // before the frontends that ask for them: one that is missing admits nobody
 	t.services.write()
 	t.clients.write(nil)
 }
@@ -92,6 +96,7 @@ func (t *familyTables[A]) servicesPending() bool { return t.services.backends.pe
 func (t *familyTables[A]) removeServices() {
 	t.clients.remove(nil)
 	t.services.remove()
+	t.ranges.remove(nil)
 }
 
 func (t *familyTables[A]) removeJudged() {
@@ -143,7 +148,7 @@ func (t *familyTables[A]) errors() []error {
 		settings = append(settings, &dataplane.KeyError{Table: "weir_settings", Key: "settings", Err: t.settingsErr})
 	}
 	return slices.Concat(settings, t.addrs.errors(), t.routes.errors(), t.peers.errors(), t.peerCIDRs.errors(),
-		t.clients.errors(), t.links.errors(), t.dsrOptOut.errors(), t.services.errors())
+		t.clients.errors(), t.links.errors(), t.dsrOptOut.errors(), t.ranges.errors(), t.services.errors())
 }
 
 func (t *familyTables[A]) entries() map[string]int {

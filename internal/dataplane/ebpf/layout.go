@@ -58,6 +58,12 @@ type svcValue[A address] struct {
 	Pad      uint32
 }
 
+type rangeKey[A address] struct {
+	Len  uint32
+	Id   svcKey[A]
+	Addr A
+}
+
 type backendKey[A address] struct {
 	Svc  svcKey[A]
 	Slot uint32

@@ -10,7 +10,7 @@ func TestLayoutsAreThoseOfC(t *testing.T) {
 	for _, pair := range []struct{ here, c any }{
 		{addrValue[ip4]{}, weirAddrValue{}}, {prefixKey[ip4]{}, weirPrefixKey{}}, {routeValue[ip4]{}, weirRouteValue{}},
 		{svcKey[ip4]{}, weirSvcKey{}}, {svcValue[ip4]{}, weirSvcValue{}}, {backendKey[ip4]{}, weirBackendKey{}},
-		{backend[ip4]{}, weirBackend{}}, {liveKey[ip4]{}, weirLiveKey{}}, {settings[ip4]{}, weirSettings{}},
+		{backend[ip4]{}, weirBackend{}}, {rangeKey[ip4]{}, weirRangeKey{}}, {liveKey[ip4]{}, weirLiveKey{}}, {settings[ip4]{}, weirSettings{}},
 	} {
 		compareLayout(t, reflect.TypeOf(pair.here), reflect.TypeOf(pair.c))
 	}

@@ -36,7 +36,7 @@ func renderAddr[A address](a nodestate.Addr, ifindex func(nodestate.Addr) int) a
 	}
 	v.Flags = flags[uint8](
 		bit{a.NATOutgoing, addrNATOutgoing}, bit{a.SameLink, addrSameLink},
-		bit{a.Tunnel, addrTunnel}, bit{a.Primary, addrPrimary})
+		bit{a.Tunnel, addrTunnel}, bit{a.Primary, addrPrimary}, bit{a.NodePorts, addrNodePorts}, bit{a.KeepSource, addrKeepSource})
 	return v
 }
 
@@ -69,6 +69,18 @@ func renderRoutes[A address](s *nodestate.State) iter.Seq2[prefixKey[A], routeVa
 			}
 			if !yield(toPrefix[A](p), v) {
 				return
+			}
+		}
+	}
+}
+
+func renderRanges[A address](s *nodestate.State) iter.Seq2[rangeKey[A], uint8] {
+	return func(yield func(rangeKey[A], uint8) bool) {
+		for id, list := range s.SourceRanges.All() {
+			for _, p := range list {
+				if carries[A](p.Addr()) && !yield(toRange[A](id, p), 1) {
+					return
+				}
 			}
 		}
 	}
@@ -179,6 +191,7 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{c.DSR, setDSR},
 			bit{c.ConnectTime == model.ConnectTimeTCP || c.ConnectTime == model.ConnectTimeEnabled, setCTLBTCP},
 			bit{c.ConnectTime == model.ConnectTimeEnabled, setCTLBUDP},
+			bit{c.HostNAT, setHostNAT},
 			bit{true, setPorts}), // tables keep weir_ports
 		Node: toAddr[A](c.Node), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
 		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,

@@ -161,6 +161,7 @@ func (s *services[A]) renderFrontends(st *nodestate.State) iter.Seq2[svcKey[A], 
 
 func serviceFlags(svc nodestate.Service) uint32 {
 	return flags[uint32](bit{svc.LocalOnly, svcLocalFrontend}, bit{svc.External, svcExternal}, bit{svc.LocalPolicy, svcLocal},
+		bit{svc.Restricted, svcRestricted},
 		bit{svc.Mode == model.ExternalModeTunnel, svcModeTunnel}, bit{svc.Mode == model.ExternalModeDSR, svcModeDSR})
 }
 

@@ -148,6 +148,13 @@ type weirPrefixKey struct {
 	Addr weirIpAddr
 }
 
+type weirRangeKey struct {
+	_    structs.HostLayout
+	Len  uint32
+	Id   weirSvcKey
+	Addr weirIpAddr
+}
+
 type weirReplyWork struct {
 	_      structs.HostLayout
 	Used   uint64
@@ -272,6 +279,7 @@ const (
 	weirMapWeirPeers         = "weir_peers"
 	weirMapWeirPolicy        = "weir_policy"
 	weirMapWeirPorts         = "weir_ports"
+	weirMapWeirRanges        = "weir_ranges"
 	weirMapWeirReply         = "weir_reply"
 	weirMapWeirRoutes        = "weir_routes"
 	weirMapWeirScratch       = "weir_scratch"
@@ -373,6 +381,7 @@ type weirMapSpecs struct {
 	WeirPeers     *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy    *ebpf.MapSpec `ebpf:"weir_policy"`
 	WeirPorts     *ebpf.MapSpec `ebpf:"weir_ports"`
+	WeirRanges    *ebpf.MapSpec `ebpf:"weir_ranges"`
 	WeirReply     *ebpf.MapSpec `ebpf:"weir_reply"`
 	WeirRoutes    *ebpf.MapSpec `ebpf:"weir_routes"`
 	WeirScratch   *ebpf.MapSpec `ebpf:"weir_scratch"`
@@ -426,6 +435,7 @@ type weirMaps struct {
 	WeirPeers     *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy    *ebpf.Map `ebpf:"weir_policy"`
 	WeirPorts     *ebpf.Map `ebpf:"weir_ports"`
+	WeirRanges    *ebpf.Map `ebpf:"weir_ranges"`
 	WeirReply     *ebpf.Map `ebpf:"weir_reply"`
 	WeirRoutes    *ebpf.Map `ebpf:"weir_routes"`
 	WeirScratch   *ebpf.Map `ebpf:"weir_scratch"`
@@ -451,6 +461,7 @@ func (m *weirMaps) Close() error {
 		m.WeirPeers,
 		m.WeirPolicy,
 		m.WeirPorts,
+		m.WeirRanges,
 		m.WeirReply,
 		m.WeirRoutes,
 		m.WeirScratch,

@@ -1,0 +1,60 @@
+package calc
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// zoneLabel names the zone of a node (KEP-17, well-known labels).
+const zoneLabel = "topology.kubernetes.io/zone"
+
+// surroundings are what all services depend on beside themselves and their endpoints.
+type surroundings struct {
+	zone     string         // of this node; empty when it has none
+	node     []netip.Addr   // this node's addresses in the API
+	excluded []netip.Prefix // bpfExcludeCIDRsFromNAT
+}
+
+func surroundingsOf(c *model.Cluster) surroundings {
+	s := surroundings{excluded: c.Settings.ExcludeFromNAT}
+	if own := c.Nodes[c.Local.Node]; own != nil {
+		s.zone, s.node = own.Labels[zoneLabel], own.Addrs
+	}
+	return s
+}
+
+func (s surroundings) equal(o surroundings) bool {
+	return s.zone == o.zone && slices.Equal(s.node, o.node) && slices.Equal(s.excluded, o.excluded)
+}
+
+// admitted returns the source ranges of one family. Where they admit this node, they admit the load balancer's
+// own addresses too: a node that has one on an interface sends from it to itself, as kube-proxy found.
+func (s surroundings) admitted(svc *model.Service, lb []netip.Addr, fam int) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range svc.SourceRanges {
+		if carriedPrefix(p) && family(p.Addr()) == fam {
+			out = append(out, p.Masked())
+		}
+	}
+	if slices.ContainsFunc(s.node, func(a netip.Addr) bool { return model.Within(out, a) }) {
+		for _, a := range lb {
+			out = append(out, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
+// restrict makes the frontends on the load balancer's addresses answer these ranges alone.
+func (p *port) restrict(ranges []netip.Prefix, lb []netip.Addr) {
+	if len(lb) == 0 {
+		return
+	}
+	p.ranges = ranges
+	for _, a := range lb {
+		p.limited = append(p.limited, nodestate.Frontend{Addr: a, Port: p.id.Port, Proto: p.id.Proto})
+	}
+}
