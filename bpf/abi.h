@@ -14,6 +14,7 @@
 /* Bits of skb->mark that Weir uses; the rest belong to others. */
 #define MARK_MASK 0x0ff00000u
 #define MARK_DONE 0x0ba00000u /* judged and routed by a Weir program on this node */
+#define MARK_AGAIN 0x0bb00000u /* a fragment that was kept, on its second way in */
 
 /* --- addresses: map weir_addrs, hash ip_addr -> struct addr_value -------------------------------- */
 
@@ -234,6 +235,57 @@ struct flow_value {
 	struct backend backend; /* the one chosen */
 };
 
+/* --- fragments ----------------------------------------------------------------------------------
+ * map weir_frags: LRU hash struct frag_key -> struct frag_value; what the first fragment of a packet said.
+ * map weir_frag_slots: array of FRAG_RINGS * FRAG_SLOTS struct frag_slot; fragments that came before their first.
+ * map weir_frag_rings: array of FRAG_RINGS struct frag_ring. */
+struct frag_key {
+	ip_addr saddr;
+	ip_addr daddr;
+	__u32 id;  /* identification, as it lies in the header */
+	__u32 iif; /* of packets from a pod: its interface */
+	__u8 proto;
+	__u8 hook; /* enum hook */
+	__u8 pad[2];
+};
+
+enum frag_flag {
+	FRAG_PASS = 1, /* the packet is left to the stack, without a flow */
+};
+
+struct frag_value {
+	__be16 sport; /* as in struct flow_key */
+	__be16 dport;
+	__u16 end; /* of the first fragment, bytes */
+	__u8 flags; /* enum frag_flag */
+	__u8 pad;
+	__u32 seen; /* clock units */
+};
+
+#define FRAG_RINGS 32
+#define FRAG_SLOTS 64
+#define FRAG_PART 2048 /* bytes of a frame in one slot */
+#define FRAG_PARTS 5   /* slots that a frame may take: jumbo frames of 9,000 bytes fit */
+
+enum frag_state { FRAG_FREE = 0, FRAG_BUSY = 1, FRAG_HOLDS = 2 };
+
+struct frag_slot {
+	struct bpf_spin_lock lock; /* of state; who made it FRAG_BUSY owns the rest */
+	__u32 state; /* enum frag_state */
+	__u32 seen;
+	__u32 serial; /* the same in all slots of a frame */
+	struct frag_key key;
+	__u16 len;  /* bytes of the frame */
+	__u16 part; /* of the frame, from 0 on */
+	__u8 data[FRAG_PART];
+};
+
+struct frag_ring {
+	struct bpf_spin_lock lock;
+	__u32 next; /* slot to be written next, counted without end */
+	__u32 seen; /* when something was kept last */
+};
+
 /* --- settings: map weir_settings, array of one ------------------------------------------------- */
 
 enum settings_flag {
@@ -271,6 +323,7 @@ enum timeout { /* index into settings.timeouts, clock units */
 	TIMEOUT_UDP = 3,
 	TIMEOUT_ICMP = 4,
 	TIMEOUT_OTHER = 5,
+	TIMEOUT_FRAG = 6, /* 0 = fragments are not carried */
 	TIMEOUTS = 8,
 };
 

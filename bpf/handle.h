@@ -15,32 +15,7 @@
 #include "forward.h"
 #include "reply.h"
 #include "mss.h"
-
-/* Packets that no flow can be made of. */
-static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int parsed)
-{
-	struct addr_value *b;
-
-	if (p->hook == HOOK_FROM_WORKLOAD) {
-		switch (parsed) {
-		case PARSED_ARP:
-			return forward_pass(skb);
-		case PARSED_NOT_IPV4:
-			return drop_packet(skb, DROP_FAMILY, 0);
-		case PARSED_FRAGMENT:
-			return drop_packet(skb, DROP_FRAGMENT, 0);
-		case PARSED_CAST:
-			return drop_packet(skb, DROP_NO_ROUTE, 0);
-		}
-		return drop_packet(skb, DROP_MALFORMED, 0);
-	}
-	if (parsed == PARSED_FRAGMENT) {
-		b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
-		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT))
-			return drop_packet(skb, DROP_FRAGMENT, 0);
-	}
-	return forward_pass(skb);
-}
+#include "frag.h"
 
 static __always_inline int handle_forward(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
 {
@@ -150,6 +125,97 @@ static __always_inline int handle_is_foreign(struct __sk_buff *skb, struct pkt *
 		return 0;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
 	return !a || (a->kind != ADDR_HOST && a->kind != ADDR_ENDPOINT);
+}
+
+/* A fragment that is not the first, by the flow that the first one had. */
+static __always_inline int handle_later(struct __sk_buff *skb)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	struct frag_value *v;
+	struct flow_value *f;
+	__u32 now = clock_now();
+	struct pkt *p;
+	int ret;
+
+	if (!s || !w)
+		return TC_ACT_SHOT;
+	p = &w->pkt;
+	v = frag_find(w, s);
+	if (!v)
+		return frag_wait(skb);
+	if (v->flags & FRAG_PASS)
+		return forward_pass(skb);
+	if (w->frag.begin < v->end)
+		return frag_refuse(skb, DROP_FRAGMENT_BAD);
+	p->key.sport = v->sport;
+	p->key.dport = v->dport;
+	f = bpf_map_lookup_elem(&weir_flows, &p->key);
+	if (!f)
+		f = bpf_map_lookup_elem(&weir_flows_new, &p->key);
+	if (!f || flow_expired(f, s, p->key.proto, now) || !flow_enters(f, p, skb->ifindex))
+		return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST);
+	if (f->epoch != s->epoch) {
+		ret = flow_revalidate(skb, p, f);
+		if (ret > 0)
+			return drop_packet(skb, ret, w->fwd.rule);
+		if (ret < 0)
+			return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST);
+	}
+	if (f->seen != now)
+		f->seen = now;
+	if (forward_expires(p, f)) /* RFC 1122 section 3.2.2: no errors about these */
+		return drop_packet(skb, DROP_TTL, 0);
+	return forward_flow(skb, p, f, s);
+}
+
+/* A fragment, for the packet in scratch.pkt. -1 = it is a first one, and to be treated as a whole packet. */
+__noinline int handle_fragment(struct __sk_buff *skb)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+
+	if (!s || !w)
+		return TC_ACT_SHOT;
+	if (!s->timeouts[TIMEOUT_FRAG])
+		return frag_refuse(skb, DROP_FRAGMENT);
+	if (w->pkt.malformed || frag_look(skb))
+		return frag_refuse(skb, DROP_FRAGMENT_BAD);
+	return w->frag.begin ? handle_later(skb) : -1;
+}
+
+/* Packets that no flow can be made of, and fragments. */
+static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int parsed)
+{
+	if (p->fragment) {
+		struct scratch *w = scratch_get();
+		struct settings *s = settings_get();
+		int ret;
+
+		if (!w || !s)
+			return TC_ACT_SHOT;
+		p->malformed = parsed != PARSED_FRAGMENT;
+		p->missed = !p->malformed && !bpf_map_lookup_elem(&weir_flows, &p->key);
+		w->pkt = *p;
+		w->answered = 0;
+		ret = handle_fragment(skb);
+		if (ret >= 0)
+			return ret;
+		ret = p->missed && handle_is_foreign(skb, p, s) ? forward_pass(skb) : handle_slow(skb);
+		return frag_first(skb, ret);
+	}
+	if (p->hook == HOOK_FROM_WORKLOAD) {
+		switch (parsed) {
+		case PARSED_ARP:
+			return forward_pass(skb);
+		case PARSED_NOT_IPV4:
+			return drop_packet(skb, DROP_FAMILY, 0);
+		case PARSED_CAST:
+			return drop_packet(skb, DROP_NO_ROUTE, 0);
+		}
+		return drop_packet(skb, DROP_MALFORMED, 0);
+	}
+	return forward_pass(skb);
 }
 
 static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p)

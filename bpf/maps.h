@@ -8,8 +8,9 @@
 #include "abi.h"
 
 /* 1 = write each decision to skb->cb, for tests: cb[0] 1 + action, or 0x100 + reason of a drop, 0x200 + reason of one that is answered; cb[1] ifindex;
- * cb[2] next hop; cb[3] rule. */
+ * cb[2] next hop; cb[3] rule. TRACE_KEPT for a fragment that waits; cb[4] how many of them were sent again. */
 const volatile __u8 trace_enabled = 0;
+#define TRACE_KEPT 0x400
 /* 1 = bpf_set_retval exists (5.18), so that connect() can say ECONNREFUSED. */
 const volatile __u8 can_set_retval = 1;
 
@@ -35,6 +36,9 @@ MAP(weir_peer_cidrs, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, __u64, 65536, BPF
 MAP(weir_policy, BPF_MAP_TYPE_HASH, struct policy_key, struct policy_value, 524288, BPF_F_NO_PREALLOC);
 MAP(weir_flows, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow_value, 512000, 0);
 MAP(weir_flows_new, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow_value, 128000, 0);
+MAP(weir_frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag_value, 16384, 0);
+MAP(weir_frag_slots, BPF_MAP_TYPE_ARRAY, __u32, struct frag_slot, FRAG_RINGS * FRAG_SLOTS, 0);
+MAP(weir_frag_rings, BPF_MAP_TYPE_ARRAY, __u32, struct frag_ring, FRAG_RINGS, 0);
 MAP(weir_clients, BPF_MAP_TYPE_HASH, __u64, ip_addr, 4096, BPF_F_NO_PREALLOC);
 MAP(weir_sockets, BPF_MAP_TYPE_LRU_HASH, struct sock_key, struct sock_value, 65536, 0);
 MAP(weir_links, BPF_MAP_TYPE_HASH, struct link_key, ip_addr, 65536, BPF_F_NO_PREALLOC);

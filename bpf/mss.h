@@ -22,7 +22,7 @@ static __noinline int mss_clamp(struct __sk_buff *skb, struct pkt *p)
 	__u32 off, end, limit;
 	__u8 opt[4];
 
-	if (!s || !p || p->l4 != L4_TCP || s->tunnel_mtu <= MSS_HEADERS || s->tunnel_mtu > 0xffff)
+	if (!s || !p || p->l4 != L4_TCP || p->fragment || s->tunnel_mtu <= MSS_HEADERS || s->tunnel_mtu > 0xffff)
 		return 0;
 	limit = s->tunnel_mtu - MSS_HEADERS;
 	off = p->l4_off & 0x7f;

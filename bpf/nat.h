@@ -42,6 +42,8 @@ static __always_inline int nat_sctp(struct __sk_buff *skb, const struct pkt *p, 
 
 	if ((void *)(sctp + 1) > (void *)(long)skb->data_end)
 		return DROP_REWRITE;
+	if (diff && sctp->checksum && p->fragment)
+		return DROP_FRAGMENT_BAD; /* how far away the end of the packet is, the last fragment says */
 	sctp->source = f->sport;
 	sctp->dest = f->dport;
 	if (diff && sctp->checksum)

@@ -67,6 +67,21 @@ struct pkt {
 	__u8 udp_csum; /* the UDP checksum is there */
 	__u8 missed; /* no established flow has this key */
 	__u16 l4_len; /* SCTP: bytes from its header to the end of the packet */
+	__u8 fragment; /* a fragment: the first one unless frag_info says more */
+	__u8 malformed; /* a fragment that is */
+	__u8 pad[2];
+};
+
+/* Where a fragment lies in its packet. */
+struct frag_info {
+	__u32 id;
+	__u32 begin; /* bytes after the IP header */
+	__u32 end;
+	__u32 frame; /* bytes of the frame, without padding */
+	__u8 more;
+	__u8 again; /* was kept before */
+	__u8 dirty; /* frag_release: the packet was written over */
+	__u8 pad;
 };
 
 /* Does the packet's protocol open its connections, so that the first packet is known by its flags? */
@@ -175,8 +190,11 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 	p->ttl = ip->ttl;
 	if ((ip->daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || ip->daddr == 0xffffffff)
 		return PARSED_CAST;
-	if (ip->frag_off & bpf_htons(0x3fff))
-		return PARSED_FRAGMENT;
+	if (ip->frag_off & bpf_htons(0x3fff)) {
+		p->fragment = 1;
+		if (ip->frag_off & bpf_htons(0x1fff))
+			return PARSED_FRAGMENT;
+	}
 	l4 = ETH_SIZE + ip->ihl * 4;
 	p->l4_off = l4;
 
@@ -242,6 +260,8 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 			p->l4 = L4_ECHO_REPLY;
 		} else if (icmp->type == ICMP_DEST_UNREACH || icmp->type == ICMP_TIME_EXCEEDED ||
 			   icmp->type == ICMP_PARAMETERPROB) {
+			if (p->fragment)
+				return PARSED_MALFORMED;
 			p->l4 = L4_ERROR;
 			p->quoted_off = l4 + sizeof(*icmp);
 			return parse_quoted(skb, p);
@@ -249,7 +269,24 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 		break;
 	}
 	}
-	return PARSED_OK;
+	return p->fragment ? PARSED_FRAGMENT : PARSED_OK;
+}
+
+/* Where the fragment lies that parse_packet found. */
+static __always_inline int parse_fragment(struct __sk_buff *skb, const struct pkt *p, struct frag_info *g)
+{
+	struct iphdr ip;
+	__u32 off;
+
+	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)))
+		return -1;
+	off = bpf_ntohs(ip.frag_off);
+	g->id = ip.id;
+	g->begin = (off & 0x1fff) * 8;
+	g->end = g->begin + bpf_ntohs(ip.tot_len) - ip.ihl * 4;
+	g->frame = ETH_SIZE + bpf_ntohs(ip.tot_len);
+	g->more = (off & 0x2000) != 0;
+	return 0;
 }
 
 #endif

@@ -22,7 +22,9 @@
 	X(TUNNEL_FROM_POD, 14, "tunnel packet sent by a pod")                            \
 	X(REWRITE, 15, "packet could not be rewritten")                                  \
 	X(NO_LOCAL_BACKEND, 16, "only backends of this node may answer, and it has none") \
-	X(SOURCE_RANGE, 17, "client is outside of the service's loadBalancerSourceRanges")
+	X(SOURCE_RANGE, 17, "client is outside of the service's loadBalancerSourceRanges") \
+	X(FRAGMENT_BAD, 20, "IP fragment that is cut too small, or overlaps")            \
+	X(FRAGMENT_NO_FIRST, 21, "IP fragment whose first one did not come")
 
 enum drop_reason {
 #define X(name, number, text) DROP_##name = number,

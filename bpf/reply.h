@@ -257,6 +257,7 @@ __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 		return drop_verdict(skb, reason, rule);
 	}
 	reply_count(answer);
+	w->answered = 1;
 	return reply_back(skb, p, s, reason, rule);
 }
 

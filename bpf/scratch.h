@@ -21,7 +21,10 @@ struct scratch {
 		ip_addr dst;
 		ip_addr peer; /* policy_verdict: the other end */
 	} judged;
+	struct frag_info frag; /* frag_look: the fragment at hand */
+	struct frag_key fkey;
 	__u32 rule;      /* policy_flow: that decided */
+	__u32 answered;  /* reply_refuse: the packet is an answer now */
 	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */
 };
 MAP(weir_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch, 1, 0);

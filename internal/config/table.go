@@ -3,6 +3,7 @@ package config
 import (
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/weir-net/weir/internal/model"
 )
@@ -113,8 +114,16 @@ var fields = []field{
 	unsupported("bpfHostConntrackBypass", "BPFHostConntrackBypass", "false"),
 	choice("bpfHostNetworkedNATWithoutCTLB", "BPFHostNetworkedNATWithoutCTLB", "Enabled", []string{"Enabled", "Disabled"},
 		func(e *Effective, v string) { e.Settings.HostNAT = v == "Enabled" }),
-	unsupported("bpfIPFragTimeout", "BPFIPFragTimeout", "0"),
-	unsupported("bpfIPFragmentReassemblyEnabled", "BPFIPFragmentReassemblyEnabled", "true"),
+	integer("bpfIPFragTimeout", "BPFIPFragTimeout", 0, 1, 600, func(e *Effective, v int) {
+		if v != 0 && e.Settings.Timeouts.Fragment != 0 {
+			e.Settings.Timeouts.Fragment = time.Duration(v) * time.Second
+		}
+	}, 0),
+	boolean("bpfIPFragmentReassemblyEnabled", "BPFIPFragmentReassemblyEnabled", true, func(e *Effective, v bool) {
+		if !v {
+			e.Settings.Timeouts.Fragment = 0
+		}
+	}),
 	unsupported("bpfJITHardening", "BPFJITHardening", "Auto"),
 	unsupported("bpfKubeProxyHealthzPort", "BPFKubeProxyHealthzPort", "10256"),
 	unsupported("bpfKubeProxyIptablesCleanupEnabled", "BPFKubeProxyIptablesCleanupEnabled", "true"),

@@ -62,6 +62,9 @@ func Within(prefixes []netip.Prefix, a netip.Addr) bool {
 // Timeouts of idle flows (bpfConntrackTimeouts).
 type Timeouts struct {
 	TCPSynSent, TCPEstablished, TCPClosing, UDP, ICMP, Generic time.Duration
+	// Fragment is how long an IP packet's fragments wait for each other (bpfIPFragTimeout); 0 = fragments are not
+	// carried (bpfIPFragmentReassemblyEnabled false).
+	Fragment time.Duration
 }
 
 // DefaultSettings returns the documented defaults.
@@ -72,7 +75,7 @@ func DefaultSettings() Settings {
 		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
 		InterfacePrefix: "cali", MaxFlows: 512000,
 		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 40 * time.Second,
-			UDP: 60 * time.Second, ICMP: 5 * time.Second, Generic: 10 * time.Minute},
+			UDP: 60 * time.Second, ICMP: 5 * time.Second, Generic: 10 * time.Minute, Fragment: 30 * time.Second},
 	}
 }
 

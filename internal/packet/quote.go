@@ -4,7 +4,7 @@ import "net/netip"
 
 // Ports returns the ports as a flow key has them: those of TCP, UDP and SCTP; of an echo the identifier in the
 // place of the source port (request) or the destination port (reply); zeros for everything else,
-// fragments included.
+// fragments but the first included.
 func (p *Packet) Ports() (src, dst uint16) {
 	switch {
 	case p.Kind == TCP || p.Kind == UDP || p.Kind == SCTP:
@@ -14,15 +14,15 @@ func (p *Packet) Ports() (src, dst uint16) {
 	case p.Kind == Echo:
 		return 0, p.ID
 	}
-	if p.Kind != Other || p.Fragment() || len(p.Payload) < quoted || p.IP.Proto == ProtoICMP {
+	if p.Kind != Other || p.IP.Offset != 0 || len(p.Payload) < quoted || p.IP.Proto == ProtoICMP && !p.Fragment() {
 		return 0, 0
 	}
 	return ports(p.IP.Proto, p.Payload)
 }
 
-// TCPFlags returns the flags of an unfragmented TCP segment, also of one whose header contradicts itself.
+// TCPFlags returns the flags of a TCP segment or of its first fragment, also of one whose header contradicts itself.
 func (p *Packet) TCPFlags() uint8 {
-	if p.Kind == Other && p.IP.Proto == ProtoTCP && !p.Fragment() && len(p.Payload) >= tcpLen {
+	if p.Kind == Other && p.IP.Proto == ProtoTCP && p.IP.Offset == 0 && len(p.Payload) >= tcpLen {
 		return p.Payload[13]
 	}
 	return p.Flags
@@ -42,13 +42,17 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 			p.ID = dport
 		}
 	case Other:
-		if p.IP.Proto == ProtoSCTP && !p.Fragment() && len(p.Payload) >= sctpLen {
+		if p.IP.Proto == ProtoSCTP && p.IP.Offset == 0 && len(p.Payload) >= sctpLen {
 			p.Payload = clone(p.Payload)
 			rewriteSCTP(p.Payload, sport, dport)
 			return
 		}
+		if p.IP.Proto == ProtoICMP && p.IP.MF && p.IP.Offset == 0 {
+			p.Payload = rewriteEcho(p.Payload, sport, dport)
+			return
+		}
 		at := map[uint8]int{ProtoTCP: 16, ProtoUDP: 6}[p.IP.Proto]
-		if at == 0 || p.Fragment() || len(p.Payload) < at+2 {
+		if at == 0 || p.IP.Offset != 0 || len(p.Payload) < at+2 {
 			return
 		}
 		l4 := clone(p.Payload)
@@ -56,10 +60,29 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 		be.PutUint16(l4[0:], sport)
 		be.PutUint16(l4[2:], dport)
 		if c := be.Uint16(l4[at:]); p.IP.Proto != ProtoUDP || c != 0 {
-			be.PutUint16(l4[at:], mend(c, before, sum(l4[0:4], pseudo(&p.IP))))
+			c = mend(c, before, sum(l4[0:4], pseudo(&p.IP)))
+			if c == 0 && p.IP.Proto == ProtoUDP {
+				c = 0xffff
+			}
+			be.PutUint16(l4[at:], c)
 		}
 		p.Payload = l4
 	}
+}
+
+// rewriteEcho gives the first bytes of an echo another identifier; anything else stays.
+func rewriteEcho(from []byte, sport, dport uint16) []byte {
+	l4, id := clone(from), sport
+	if len(l4) < icmpLen || l4[0] != 0 && l4[0] != 8 {
+		return l4
+	}
+	if l4[0] == 0 {
+		id = dport
+	}
+	before := be.Uint16(l4[4:])
+	be.PutUint16(l4[4:], id)
+	be.PutUint16(l4[2:], mend(be.Uint16(l4[2:]), before, id))
+	return l4
 }
 
 // Ports returns the quoted packet's ports, in the form of Packet.Ports.

@@ -79,6 +79,17 @@ func (p *Packet) unmarshalSCTP(b []byte) bool {
 	return true
 }
 
+// FirstChunk is the type of the first chunk of an SCTP packet or of its first fragment, if it has one.
+func (p *Packet) FirstChunk() (uint8, bool) {
+	if p.Kind == SCTP {
+		return p.Chunk, true
+	}
+	if p.Kind == Other && p.IP.Proto == ProtoSCTP && p.IP.Offset == 0 && len(p.Payload) > sctpLen {
+		return p.Payload[sctpLen], true
+	}
+	return 0, false
+}
+
 // rewriteSCTP gives a packet that has no chunk other ports.
 func rewriteSCTP(b []byte, sport, dport uint16) {
 	before := sctpCRC(b)

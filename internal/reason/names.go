@@ -4,64 +4,70 @@ package reason
 
 // The reasons.
 const (
-	None           Reason = 0  // not dropped
-	PolicyIngress  Reason = 1  // denied by ingress policy
-	PolicyEgress   Reason = 2  // denied by egress policy
-	Spoofed        Reason = 3  // source address does not belong to the sender
-	NoBackend      Reason = 4  // service has no usable backend
-	NoEndpoint     Reason = 5  // no pod has this address of a local block
-	NoRoute        Reason = 6  // no route to the destination
-	NoPort         Reason = 7  // no free port for source translation
-	NoFlow         Reason = 8  // packet belongs to no known connection
-	Malformed      Reason = 9  // malformed or truncated packet
-	Fragment       Reason = 10 // IP fragment
-	Family         Reason = 11 // address family that is not carried
-	TTL            Reason = 12 // hop limit reached
-	TunnelSource   Reason = 13 // tunnel packet that does not come from a node
-	TunnelFromPod  Reason = 14 // tunnel packet sent by a pod
-	Rewrite        Reason = 15 // packet could not be rewritten
-	NoLocalBackend Reason = 16 // only backends of this node may answer, and it has none
-	SourceRange    Reason = 17 // client is outside of the service's loadBalancerSourceRanges
+	None            Reason = 0  // not dropped
+	PolicyIngress   Reason = 1  // denied by ingress policy
+	PolicyEgress    Reason = 2  // denied by egress policy
+	Spoofed         Reason = 3  // source address does not belong to the sender
+	NoBackend       Reason = 4  // service has no usable backend
+	NoEndpoint      Reason = 5  // no pod has this address of a local block
+	NoRoute         Reason = 6  // no route to the destination
+	NoPort          Reason = 7  // no free port for source translation
+	NoFlow          Reason = 8  // packet belongs to no known connection
+	Malformed       Reason = 9  // malformed or truncated packet
+	Fragment        Reason = 10 // IP fragment
+	Family          Reason = 11 // address family that is not carried
+	TTL             Reason = 12 // hop limit reached
+	TunnelSource    Reason = 13 // tunnel packet that does not come from a node
+	TunnelFromPod   Reason = 14 // tunnel packet sent by a pod
+	Rewrite         Reason = 15 // packet could not be rewritten
+	NoLocalBackend  Reason = 16 // only backends of this node may answer, and it has none
+	SourceRange     Reason = 17 // client is outside of the service's loadBalancerSourceRanges
+	FragmentBad     Reason = 20 // IP fragment that is cut too small, or overlaps
+	FragmentNoFirst Reason = 21 // IP fragment whose first one did not come
 )
 
 var names = map[Reason]string{
-	None:           "NONE",
-	PolicyIngress:  "POLICY_INGRESS",
-	PolicyEgress:   "POLICY_EGRESS",
-	Spoofed:        "SPOOFED",
-	NoBackend:      "NO_BACKEND",
-	NoEndpoint:     "NO_ENDPOINT",
-	NoRoute:        "NO_ROUTE",
-	NoPort:         "NO_PORT",
-	NoFlow:         "NO_FLOW",
-	Malformed:      "MALFORMED",
-	Fragment:       "FRAGMENT",
-	Family:         "FAMILY",
-	TTL:            "TTL",
-	TunnelSource:   "TUNNEL_SOURCE",
-	TunnelFromPod:  "TUNNEL_FROM_POD",
-	Rewrite:        "REWRITE",
-	NoLocalBackend: "NO_LOCAL_BACKEND",
-	SourceRange:    "SOURCE_RANGE",
+	None:            "NONE",
+	PolicyIngress:   "POLICY_INGRESS",
+	PolicyEgress:    "POLICY_EGRESS",
+	Spoofed:         "SPOOFED",
+	NoBackend:       "NO_BACKEND",
+	NoEndpoint:      "NO_ENDPOINT",
+	NoRoute:         "NO_ROUTE",
+	NoPort:          "NO_PORT",
+	NoFlow:          "NO_FLOW",
+	Malformed:       "MALFORMED",
+	Fragment:        "FRAGMENT",
+	Family:          "FAMILY",
+	TTL:             "TTL",
+	TunnelSource:    "TUNNEL_SOURCE",
+	TunnelFromPod:   "TUNNEL_FROM_POD",
+	Rewrite:         "REWRITE",
+	NoLocalBackend:  "NO_LOCAL_BACKEND",
+	SourceRange:     "SOURCE_RANGE",
+	FragmentBad:     "FRAGMENT_BAD",
+	FragmentNoFirst: "FRAGMENT_NO_FIRST",
 }
 
 var texts = map[Reason]string{
-	None:           "not dropped",
-	PolicyIngress:  "denied by ingress policy",
-	PolicyEgress:   "denied by egress policy",
-	Spoofed:        "source address does not belong to the sender",
-	NoBackend:      "service has no usable backend",
-	NoEndpoint:     "no pod has this address of a local block",
-	NoRoute:        "no route to the destination",
-	NoPort:         "no free port for source translation",
-	NoFlow:         "packet belongs to no known connection",
-	Malformed:      "malformed or truncated packet",
-	Fragment:       "IP fragment",
-	Family:         "address family that is not carried",
-	TTL:            "hop limit reached",
-	TunnelSource:   "tunnel packet that does not come from a node",
-	TunnelFromPod:  "tunnel packet sent by a pod",
-	Rewrite:        "packet could not be rewritten",
-	NoLocalBackend: "only backends of this node may answer, and it has none",
-	SourceRange:    "client is outside of the service's loadBalancerSourceRanges",
+	None:            "not dropped",
+	PolicyIngress:   "denied by ingress policy",
+	PolicyEgress:    "denied by egress policy",
+	Spoofed:         "source address does not belong to the sender",
+	NoBackend:       "service has no usable backend",
+	NoEndpoint:      "no pod has this address of a local block",
+	NoRoute:         "no route to the destination",
+	NoPort:          "no free port for source translation",
+	NoFlow:          "packet belongs to no known connection",
+	Malformed:       "malformed or truncated packet",
+	Fragment:        "IP fragment",
+	Family:          "address family that is not carried",
+	TTL:             "hop limit reached",
+	TunnelSource:    "tunnel packet that does not come from a node",
+	TunnelFromPod:   "tunnel packet sent by a pod",
+	Rewrite:         "packet could not be rewritten",
+	NoLocalBackend:  "only backends of this node may answer, and it has none",
+	SourceRange:     "client is outside of the service's loadBalancerSourceRanges",
+	FragmentBad:     "IP fragment that is cut too small, or overlaps",
+	FragmentNoFirst: "IP fragment whose first one did not come",
 }

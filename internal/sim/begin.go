@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
 )
 
@@ -129,8 +128,7 @@ func (n *Node) pickPort(in In, k flowKey, fwd *flow, must bool) bool {
 	if !must && n.replyFree(k, fwd) {
 		return true
 	}
-	p := in.Packet
-	if !hasPorts(k.proto) && !(p.Kind == packet.Echo && p.ICMPType == 8) {
+	if !hasPorts(k.proto) && !isEchoRequest(in.Packet) {
 		return must && n.replyFree(k, fwd)
 	}
 	first, last := n.state.Settings.SNATFirst, n.state.Settings.SNATLast

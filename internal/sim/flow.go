@@ -173,15 +173,17 @@ func lifeFlags(p *packet.Packet) uint8 {
 	case p.Kind == packet.Error:
 	case p.IP.Proto == packet.ProtoTCP:
 		return p.TCPFlags()
-	case p.Kind == packet.SCTP:
-		switch p.Chunk {
-		case packet.ChunkInit:
+	case p.IP.Proto == packet.ProtoSCTP:
+		switch chunk, ok := p.FirstChunk(); {
+		case !ok:
+			return 0
+		case chunk == packet.ChunkInit:
 			return packet.SYN
-		case packet.ChunkInitAck:
+		case chunk == packet.ChunkInitAck:
 			return packet.SYN | packet.ACK
-		case packet.ChunkShutdown, packet.ChunkShutdownAck:
+		case chunk == packet.ChunkShutdown, chunk == packet.ChunkShutdownAck:
 			return packet.FIN | packet.ACK
-		case packet.ChunkAbort, packet.ChunkShutdownComplete:
+		case chunk == packet.ChunkAbort, chunk == packet.ChunkShutdownComplete:
 			return packet.RST | packet.ACK
 		}
 		return packet.ACK

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/weir-net/weir/internal/model"
@@ -42,10 +43,11 @@ const (
 	Tunnel               // encapsulated, to the node NextHop
 	Drop
 	Answer // dropped, and Packet, made by the node itself, goes back the way that the packet came
+	Keep   // waits for the first fragment of its packet
 )
 
 func (a Action) String() string {
-	return [...]string{"pass", "local", "neigh", "tunnel", "drop", "answer"}[a]
+	return [...]string{"pass", "local", "neigh", "tunnel", "drop", "answer", "keep"}[a]
 }
 
 // In is a packet at a hook.
@@ -56,6 +58,7 @@ type In struct {
 	Marked  bool       // carries MARK_DONE: this node's programs sent it on already
 	Source  netip.Addr // FromTunnel: outer source
 	VNI     uint32     // FromTunnel
+	Again   bool       // a fragment that was kept, on its second way in
 }
 
 // Result is what became of a packet.
@@ -67,6 +70,7 @@ type Result struct {
 	MAC     packet.MAC     // Local: of the pod
 	Reason  reason.Reason  // Drop, Answer
 	Rule    nodestate.RuleID
+	Again   []In // fragments that waited for this first one: they come in again
 }
 
 // String writes everything but the packet.
@@ -134,6 +138,8 @@ type Node struct {
 	flows, half map[flowKey]*flow
 	affinity    map[affinityKey]affinityEntry
 	sockets     map[socketKey]netip.AddrPort
+	firsts      map[fragmentKey]firstFragment
+	kept        []keptFragment // oldest first
 }
 
 // New returns a node without flows. Options.Now, Pick and Port default to a clock that stands still and
@@ -153,7 +159,7 @@ func New(s *nodestate.State, o Options) *Node {
 	}
 	n := &Node{
 		opts: o, flows: map[flowKey]*flow{}, half: map[flowKey]*flow{},
-		affinity: map[affinityKey]affinityEntry{}, sockets: map[socketKey]netip.AddrPort{},
+		affinity: map[affinityKey]affinityEntry{}, sockets: map[socketKey]netip.AddrPort{}, firsts: map[fragmentKey]firstFragment{},
 	}
 	n.SetState(s)
 	return n
@@ -176,6 +182,7 @@ func (n *Node) Clone() *Node {
 	c := *n
 	c.flows, c.half = cloneFlows(n.flows), cloneFlows(n.half)
 	c.affinity, c.sockets = maps.Clone(n.affinity), maps.Clone(n.sockets)
+	c.firsts, c.kept = maps.Clone(n.firsts), slices.Clone(n.kept)
 	return &c
 }
 
@@ -252,15 +259,24 @@ func (n *Node) Receive(in In) Result {
 	if in.Marked && (in.Hook == ToWorkload || in.Hook == ToUplink) {
 		return Result{Action: Pass, Packet: in.Packet}
 	}
-	if in.Hook == FromTunnel {
+	if in.Hook == FromTunnel && !in.Again {
 		a, ok := n.state.Addrs[in.Source]
 		if !ok || a.Kind != nodestate.AddrNode || in.VNI != n.state.Settings.Tunnel.VNI {
 			return drop(in, dropped{reason: reason.TunnelSource})
 		}
 	}
-	if s := shapeOf(in.Packet); s != shapeOK {
+	switch s := shapeOf(in.Packet); s {
+	case shapeOK:
+		return n.whole(in)
+	case shapeFragment:
+		return n.fragment(in)
+	default:
 		return n.odd(in, s)
 	}
+}
+
+// whole is what becomes of a packet that a flow can be made of.
+func (n *Node) whole(in In) Result {
 	r, d := n.carry(in)
 	if d != nil {
 		return n.refuse(in, *d)
@@ -280,15 +296,10 @@ func (n *Node) odd(in In, s shape) Result {
 			return Result{Action: Pass, Packet: in.Packet}
 		case shapeForeign:
 			return drop(in, dropped{reason: reason.Family})
-		case shapeFragment:
-			return drop(in, dropped{reason: reason.Fragment})
 		case shapeCast:
 			return drop(in, dropped{reason: reason.NoRoute})
 		}
 		return drop(in, dropped{reason: reason.Malformed})
-	}
-	if s == shapeFragment && (in.Hook == ToWorkload || n.kind(in.Packet.IP.Dst) == nodestate.AddrEndpoint) {
-		return drop(in, dropped{reason: reason.Fragment})
 	}
 	return Result{Action: Pass, Packet: in.Packet}
 }
@@ -361,6 +372,10 @@ func (n *Node) owns(ifindex int, addr netip.Addr) bool {
 // send is step 4.
 func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped) {
 	p := in.Packet.Clone()
+	routed := f.way.action != Pass && in.Hook != ToUplink && in.Hook != ToWorkload
+	if routed && p.IP.TTL <= 1 {
+		return Result{}, &dropped{reason: reason.TTL}
+	}
 	if f.clamp && !isError && p.Kind == packet.TCP && p.Flags&packet.SYN != 0 {
 		clampMSS(p, n.state.Settings.Tunnel.MTU)
 	}
@@ -371,6 +386,8 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 			p.IP.Src = f.src
 		}
 		p.IP.Dst = f.dst
+	case f.rewrite && unmendable(in.Packet, f):
+		return Result{}, &dropped{reason: reason.FragmentBad}
 	case f.rewrite:
 		p.Rewrite(f.src, f.dst, f.sport, f.dport)
 	}
@@ -381,10 +398,7 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 	if r.Action == Pass {
 		return r, nil
 	}
-	if in.Hook != ToUplink {
-		if p.IP.TTL <= 1 {
-			return Result{}, &dropped{reason: reason.TTL}
-		}
+	if routed {
 		p.IP.TTL--
 	}
 	switch r.Action {

@@ -68,6 +68,7 @@ type differential struct {
 	carrier scenario.Carrier
 	log     []string
 	out     []*packet.Packet // that went on, to be answered
+	pieces  []*packet.Packet // fragments that were not sent yet
 	jumps   int
 	seen    map[string]int
 }
@@ -137,11 +138,22 @@ func (d *differential) step() error {
 		return err
 	}
 	d.note("%s if%d from %s: %s", in.Hook, in.IfIndex, in.Source, in.Packet)
+	return d.receive(in)
+}
+
+func (d *differential) receive(in sim.In) error {
 	res, err := d.carrier.Receive(in)
 	if err != nil {
 		return err
 	}
 	d.note("    %s: %s", res, res.Packet)
+	for _, again := range res.Again {
+		d.seen["again"]++
+		d.note("%s again: %s", again.Hook, again.Packet)
+		if err := d.receive(again); err != nil {
+			return err
+		}
+	}
 	if res.Action == sim.Drop {
 		d.seen[res.Reason.String()]++
 	} else {
@@ -162,6 +174,9 @@ func (d *differential) arrival() sim.In {
 		p = d.answer(one(d.crowd, d.out...))
 	case len(d.out) > 0 && d.chance(10):
 		p = d.report(one(d.crowd, d.out...))
+	}
+	if p == nil && d.chance(20) {
+		p = d.fragment()
 	}
 	if p == nil && d.chance(60) {
 		p = d.request()
@@ -310,6 +325,54 @@ func (d *differential) request() *packet.Packet {
 		p.IP.Dst, p.DstPort = one(d.crowd, one(d.crowd, localPods...), one(d.crowd, otherPods...), one(d.crowd, outside...)), d.port()
 	}
 	return p
+}
+
+// fragment is a part of a packet, in any order, sometimes twice or never.
+func (d *differential) fragment() *packet.Packet {
+	if len(d.pieces) == 0 {
+		d.cut()
+	}
+	if len(d.pieces) == 0 {
+		return nil
+	}
+	i := d.IntN(len(d.pieces))
+	p := d.pieces[i].Clone()
+	if d.chance(85) {
+		d.pieces = append(d.pieces[:i], d.pieces[i+1:]...)
+	}
+	return p
+}
+
+// cut makes the fragments of a packet.
+func (d *differential) cut() {
+	p := d.request()
+	switch {
+	case len(d.out) > 0 && d.chance(40):
+		p = d.answer(one(d.crowd, d.out...))
+	case d.chance(20):
+		p = d.packet()
+	}
+	if p == nil || p.Kind == packet.Frame || p.Fragment() {
+		return
+	}
+	p.Payload, p.IP.ID, p.IP.Options = make([]byte, 20+d.IntN(60)), uint16(d.IntN(4)), nil
+	frame, err := p.Marshal()
+	if err != nil {
+		return
+	}
+	l4 := frame[34:]
+	for at := 0; at < len(l4); {
+		size := one(d.crowd, 8, 16, 24, 24, 32, 48, len(l4))
+		size = min(size, len(l4)-at)
+		q := &packet.Packet{Type: packet.TypeIPv4, Kind: packet.Other, IP: p.IP, Payload: append([]byte{}, l4[at:at+size]...)}
+		q.IP.Offset, q.IP.MF, q.IP.DF = uint16(at), at+size < len(l4), false
+		if at%8 == 0 && (q.IP.MF || q.IP.Offset != 0) {
+			d.pieces = append(d.pieces, q)
+		}
+		if at += size; d.chance(3) && at >= 8 {
+			at -= 8 // overlaps
+		}
+	}
 }
 
 // answer is what the receiver might send, or what the sender might send next.

@@ -56,7 +56,7 @@ func newCrowd(seed uint64) *crowd {
 	c := r.c
 	// Time-outs far apart from each other and from how long a round takes; see differential.advance.
 	c.Settings.Timeouts = model.Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 45 * time.Second,
-		UDP: 50 * time.Second, ICMP: 20 * time.Second, Generic: time.Hour}
+		UDP: 50 * time.Second, ICMP: 20 * time.Second, Generic: time.Hour, Fragment: 40 * time.Second}
 	if r.chance(30) {
 		c.Settings.SNATPortLast = c.Settings.SNATPortFirst + 3
 	}

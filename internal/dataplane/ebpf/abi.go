@@ -53,6 +53,7 @@ const (
 	timeoutUDP        = 3
 	timeoutICMP       = 4
 	timeoutOther      = 5
+	timeoutFragment   = 6
 )
 
 // be16 turns a port into network byte order and back.

@@ -32,11 +32,11 @@ var sizeSettings = map[string]string{
 // lose what they know.
 var stateful = map[string]bool{
 	"weir_flows": true, "weir_flows_new": true, "weir_affinity": true, "weir_sockets": true, "weir_drops": true,
-	"weir_answers": true,
+	"weir_answers": true, "weir_frags": true, "weir_frag_slots": true, "weir_frag_rings": true,
 }
 
 // unpinned maps hold nothing from one packet to the next.
-var unpinned = map[string]bool{"weir_scratch": true, "weir_reply": true, ".rodata": true, ".bss": true, ".data": true}
+var unpinned = map[string]bool{"weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
 
 // loaded are the programs and maps in the kernel, not attached yet.
 type loaded struct {

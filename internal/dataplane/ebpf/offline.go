@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -91,9 +92,27 @@ func (o *Offline) Load() (*nodestate.State, error) { return readState(o.loaded) 
 
 // ResetFlows forgets every flow, affinity and socket, and the counts of drops.
 func (o *Offline) ResetFlows() error {
-	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops"} {
+	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops", "weir_frags"} {
 		if err := clearMap(o.Maps[name]); err != nil {
 			return fmt.Errorf("emptying map %s: %w", name, err)
+		}
+	}
+	return errors.Join(zeroMap(o.Maps["weir_frag_rings"]), zeroMap(o.Maps["weir_frag_slots"]))
+}
+
+// zeroMap writes zeros over the entries of an array that are something else.
+func zeroMap(m *ebpf.Map) error {
+	zero := make([]byte, m.ValueSize())
+	for i := range m.MaxEntries() {
+		value, err := m.LookupBytes(i)
+		if err != nil {
+			return fmt.Errorf("reading map %s: %w", m, err)
+		}
+		if bytes.Equal(value, zero) {
+			continue
+		}
+		if err := m.Put(i, zero); err != nil {
+			return fmt.Errorf("emptying map %s: %w", m, err)
 		}
 	}
 	return nil

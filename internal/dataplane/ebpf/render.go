@@ -205,6 +205,9 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 	v.Timeouts[timeoutUDP] = m.clock.units(t.UDP)
 	v.Timeouts[timeoutICMP] = m.clock.units(t.ICMP)
 	v.Timeouts[timeoutOther] = m.clock.units(t.Generic)
+	if t.Fragment > 0 {
+		v.Timeouts[timeoutFragment] = m.clock.units(t.Fragment)
+	}
 	return v
 }
 

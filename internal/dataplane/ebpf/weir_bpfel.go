@@ -100,6 +100,57 @@ type weirFlowValue struct {
 	Backend weirBackend
 }
 
+type weirFragKey struct {
+	_     structs.HostLayout
+	Saddr weirIpAddr
+	Daddr weirIpAddr
+	Id    uint32
+	Iif   uint32
+	Proto uint8
+	Hook  uint8
+	Pad   [2]uint8
+}
+
+type weirFragRing struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Next uint32
+	Seen uint32
+}
+
+type weirFragSaved struct {
+	_    structs.HostLayout
+	Data [10240]uint8
+}
+
+type weirFragSlot struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	State  uint32
+	Seen   uint32
+	Serial uint32
+	Key    weirFragKey
+	Len    uint16
+	Part   uint16
+	Data   [2048]uint8
+}
+
+type weirFragValue struct {
+	_     structs.HostLayout
+	Sport uint16
+	Dport uint16
+	End   uint16
+	Flags uint8
+	Pad   uint8
+	Seen  uint32
+}
+
 type weirIpAddr struct {
 	_ structs.HostLayout
 	W [1]uint32
@@ -190,6 +241,9 @@ type weirScratch struct {
 		UdpCsum   uint8
 		Missed    uint8
 		L4Len     uint16
+		Fragment  uint8
+		Malformed uint8
+		Pad       [2]uint8
 	}
 	Fwd    weirFlowValue
 	Rev    weirFlowValue
@@ -203,8 +257,21 @@ type weirScratch struct {
 		Dst  weirIpAddr
 		Peer weirIpAddr
 	}
-	Rule  uint32
-	Stale uint32
+	Frag struct {
+		_     structs.HostLayout
+		Id    uint32
+		Begin uint32
+		End   uint32
+		Frame uint32
+		More  uint8
+		Again uint8
+		Dirty uint8
+		Pad   uint8
+	}
+	Fkey     weirFragKey
+	Rule     uint32
+	Answered uint32
+	Stale    uint32
 }
 
 type weirSettings struct {
@@ -273,6 +340,10 @@ const (
 	weirMapWeirDsrOptout     = "weir_dsr_optout"
 	weirMapWeirFlows         = "weir_flows"
 	weirMapWeirFlowsNew      = "weir_flows_new"
+	weirMapWeirFragRings     = "weir_frag_rings"
+	weirMapWeirFragSaved     = "weir_frag_saved"
+	weirMapWeirFragSlots     = "weir_frag_slots"
+	weirMapWeirFrags         = "weir_frags"
 	weirMapWeirLinks         = "weir_links"
 	weirMapWeirLive          = "weir_live"
 	weirMapWeirPeerCidrs     = "weir_peer_cidrs"
@@ -375,6 +446,10 @@ type weirMapSpecs struct {
 	WeirDsrOptout *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
 	WeirFlows     *ebpf.MapSpec `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.MapSpec `ebpf:"weir_flows_new"`
+	WeirFragRings *ebpf.MapSpec `ebpf:"weir_frag_rings"`
+	WeirFragSaved *ebpf.MapSpec `ebpf:"weir_frag_saved"`
+	WeirFragSlots *ebpf.MapSpec `ebpf:"weir_frag_slots"`
+	WeirFrags     *ebpf.MapSpec `ebpf:"weir_frags"`
 	WeirLinks     *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive      *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirPeerCidrs *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
@@ -429,6 +504,10 @@ type weirMaps struct {
 	WeirDsrOptout *ebpf.Map `ebpf:"weir_dsr_optout"`
 	WeirFlows     *ebpf.Map `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.Map `ebpf:"weir_flows_new"`
+	WeirFragRings *ebpf.Map `ebpf:"weir_frag_rings"`
+	WeirFragSaved *ebpf.Map `ebpf:"weir_frag_saved"`
+	WeirFragSlots *ebpf.Map `ebpf:"weir_frag_slots"`
+	WeirFrags     *ebpf.Map `ebpf:"weir_frags"`
 	WeirLinks     *ebpf.Map `ebpf:"weir_links"`
 	WeirLive      *ebpf.Map `ebpf:"weir_live"`
 	WeirPeerCidrs *ebpf.Map `ebpf:"weir_peer_cidrs"`
@@ -455,6 +534,10 @@ func (m *weirMaps) Close() error {
 		m.WeirDsrOptout,
 		m.WeirFlows,
 		m.WeirFlowsNew,
+		m.WeirFragRings,
+		m.WeirFragSaved,
+		m.WeirFragSlots,
+		m.WeirFrags,
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirPeerCidrs,

@@ -152,7 +152,16 @@ func (c *carrier) Advance(seconds int) error {
 func (c *carrier) Receive(in sim.In) (sim.Result, error) {
 	var got sim.Result
 	err := c.ns.in(func() (err error) {
-		got, err = c.set.run(in)
+		if err = c.ns.frames.drain(); err != nil {
+			return err
+		}
+		if got, err = c.set.run(in); err != nil || len(got.Again) == 0 {
+			return err
+		}
+		frames, err := c.ns.frames.frames(in.IfIndex, len(got.Again))
+		for i, p := range frames {
+			got.Again[i].Packet = p
+		}
 		return err
 	})
 	if errors.Is(err, errNotRunnable) {
@@ -210,5 +219,9 @@ func differ(in sim.In, got, want sim.Result) error {
 func canonical(r sim.Result) string {
 	p := r.Packet.Clone()
 	p.SrcMAC, p.DstMAC = packet.MAC{}, packet.MAC{}
-	return fmt.Sprintf("%s mac=%s: %s", r, r.MAC, p)
+	s := fmt.Sprintf("%s mac=%s: %s", r, r.MAC, p)
+	for _, again := range r.Again {
+		s += fmt.Sprintf("; again %s", again.Packet)
+	}
+	return s
 }

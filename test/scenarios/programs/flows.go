@@ -13,6 +13,7 @@ import (
 
 // layout finds fields of the programs' C structures by name, from the types that the maps carry.
 type layout struct {
+	fragSeen, slotSeen, ringSeen                uint32
 	flowSeen, flowBackend, flowSport, flowSize  uint32
 	affinitySeen, affinityBackend, affinitySize uint32
 }
@@ -26,12 +27,19 @@ func newLayout(maps map[string]*ebpf.Map) (*layout, error) {
 	if err != nil {
 		return nil, err
 	}
+	var frag, slot, ring *btf.Struct
+	for name, to := range map[string]**btf.Struct{"weir_frags": &frag, "weir_frag_slots": &slot, "weir_frag_rings": &ring} {
+		if *to, err = valueType(maps[name]); err != nil {
+			return nil, err
+		}
+	}
 	l := &layout{flowSize: flow.Size, affinitySize: affinity.Size}
 	for _, f := range []struct {
 		to   *uint32
 		in   *btf.Struct
 		name string
 	}{
+		{&l.fragSeen, frag, "seen"}, {&l.slotSeen, slot, "seen"}, {&l.ringSeen, ring, "seen"},
 		{&l.flowSeen, flow, "seen"}, {&l.flowBackend, flow, "backend"}, {&l.flowSport, flow, "sport"},
 		{&l.affinitySeen, affinity, "seen"}, {&l.affinityBackend, affinity, "backend"},
 	} {
@@ -59,7 +67,8 @@ func valueType(m *ebpf.Map) (*btf.Struct, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := map[string]string{"weir_flows": "flow_value", "weir_affinity": "affinity_value"}
+	name := map[string]string{"weir_flows": "flow_value", "weir_affinity": "affinity_value", "weir_frags": "frag_value",
+		"weir_frag_slots": "frag_slot", "weir_frag_rings": "frag_ring"}
 	info, err := m.Info()
 	if err != nil {
 		return nil, err
@@ -88,12 +97,13 @@ func (s *set) chosen(l *layout, p *packet.Packet) (b nodestate.Backend, sport ui
 	return backendAt(value[l.flowBackend:]), binary.BigEndian.Uint16(value[l.flowSport:]), true
 }
 
-// age makes every flow and every affinity older, in the programs' clock units.
+// age makes every flow, affinity and fragment older, in the programs' clock units.
 func (s *set) age(l *layout, units uint32) error {
 	for _, m := range []struct {
 		name string
 		seen uint32
-	}{{"weir_flows", l.flowSeen}, {"weir_flows_new", l.flowSeen}, {"weir_affinity", l.affinitySeen}} {
+	}{{"weir_flows", l.flowSeen}, {"weir_flows_new", l.flowSeen}, {"weir_affinity", l.affinitySeen},
+		{"weir_frags", l.fragSeen}, {"weir_frag_slots", l.slotSeen}, {"weir_frag_rings", l.ringSeen}} {
 		entries := map[string][]byte{}
 		var key, value []byte
 		it := s.Maps[m.name].Iterate()
@@ -105,6 +115,9 @@ func (s *set) age(l *layout, units uint32) error {
 		}
 		for k, v := range entries {
 			seen := binary.NativeEndian.Uint32(v[m.seen:])
+			if seen == 0 {
+				continue // a slot that was never used
+			}
 			binary.NativeEndian.PutUint32(v[m.seen:], seen-units)
 			if err := s.Maps[m.name].Put([]byte(k), v); err != nil {
 				return fmt.Errorf("write map %s: %w", m.name, err)

@@ -19,6 +19,7 @@ type namespace struct {
 	handle netns.NsHandle
 	links  map[int]bool
 	routes map[netip.Prefix]bool
+	frames *capture
 }
 
 // newNamespace makes a namespace that forwards.
@@ -28,6 +29,9 @@ func newNamespace() (*namespace, error) {
 		var err error
 		if n.handle, err = netns.New(); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
+		}
+		if n.frames, err = newCapture(); err != nil {
+			return err
 		}
 		_, err = kernel.SetSysctl(1, "net", "ipv4", "ip_forward")
 		return err
@@ -63,7 +67,7 @@ func (n *namespace) in(do func() error) error {
 	})
 }
 
-func (n *namespace) close() error { return n.handle.Close() }
+func (n *namespace) close() error { return errors.Join(n.frames.close(), n.handle.Close()) }
 
 // link makes sure that an interface of that index exists and is up. Call it inside.
 func (n *namespace) link(index int) (netlink.Link, error) {

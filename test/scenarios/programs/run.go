@@ -29,9 +29,13 @@ const (
 )
 
 const (
-	markMask = 0x0ff00000
-	markDone = 0x0ba00000
+	markMask  = 0x0ff00000
+	markDone  = 0x0ba00000
+	markAgain = 0x0bb00000
 )
+
+// traceKept is what the programs leave in cb[0] for a fragment that waits, TRACE_KEPT of bpf/maps.h.
+const traceKept = 0x400
 
 // Offsets in struct __sk_buff, the context of tc programs, a fixed part of the kernel's interface.
 const (
@@ -133,11 +137,14 @@ func (s *set) run(in sim.In) (sim.Result, error) {
 	ne := binary.NativeEndian
 	ne.PutUint32(ctx[skbIfIndex:], uint32(in.IfIndex))
 	ne.PutUint32(ctx[skbIngress:], uint32(in.IfIndex))
-	if in.Marked {
+	switch {
+	case in.Marked:
 		ne.PutUint32(ctx[skbMark:], markDone)
+	case in.Again:
+		ne.PutUint32(ctx[skbMark:], markAgain)
 	}
 	prog := s.Programs[names[in.Hook]]
-	if in.Hook == sim.FromTunnel {
+	if in.Hook == sim.FromTunnel && !in.Again {
 		prog = s.tunnel
 		src := in.Source.As4()
 		ne.PutUint32(ctx[skbCB:], binary.BigEndian.Uint32(src[:]))
@@ -165,6 +172,16 @@ func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
 		return r, err
 	}
 	r.Packet = p
+	if cb(0) == traceKept {
+		r.Action, r.Packet = sim.Keep, in.Packet
+		if ret != tcShot {
+			return r, fmt.Errorf("says that it keeps the packet and returns %d", ret)
+		}
+		return r, nil
+	}
+	for range cb(4) {
+		r.Again = append(r.Again, sim.In{Hook: in.Hook, IfIndex: in.IfIndex, Again: true})
+	}
 	if cb(0) >= 0x200 {
 		return answered(in, ret, cb, r)
 	}

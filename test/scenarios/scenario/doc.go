@@ -20,6 +20,8 @@
 //	drop NODE HOOK REASON [RULE]  the last packet ended so; RULE is part of "kind name detail" of the rule
 //	answered NODE HOOK REASON [RULE]
 //	                              the last packet was dropped so and answered by the node; arrives and by are about the answer
+//	kept NODE HOOK                the last packet is a fragment that waits there for its first
+//	then                          a fragment that the last packets set free comes in again, the oldest first; it becomes the last packet
 //	rule NODE RULE                RULE is part of the rule that allowed the last packet on that node
 //	lost TEXT                     the last packet ended outside of the data planes; TEXT is part of where
 //	connect FROM PROTO ADDR -> ADDR | refused

@@ -72,7 +72,10 @@ func (s *Scenario) Play(make NewCarrier) error {
 			return fmt.Errorf("run line %d: %s\n  %w", i+1, line, err)
 		}
 	}
-	return p.unchecked()
+	if err := p.unchecked(); err != nil {
+		return err
+	}
+	return p.waiting()
 }
 
 // player is a scenario that is being played.
@@ -92,12 +95,12 @@ func (p *player) line(line string) error {
 	}
 	args := words[1:]
 	switch words[0] {
-	case "send", "again", "reply", "error":
+	case "send", "again", "reply", "error", "then":
 		if err := p.unchecked(); err != nil {
 			return err
 		}
 		return p.start(words[0], args)
-	case "arrives", "by", "drop", "answered", "lost", "rule":
+	case "arrives", "by", "drop", "answered", "kept", "lost", "rule":
 		if p.journey == nil {
 			return errors.New("nothing was sent")
 		}
@@ -151,8 +154,24 @@ func (p *player) unchecked() error {
 	return nil
 }
 
+// waiting refuses to go on while fragments come in again.
+func (p *player) waiting() error {
+	if n := len(p.world.again); n > 0 {
+		return fmt.Errorf("%d fragments come in again, and nothing says what becomes of them: then", n)
+	}
+	return nil
+}
+
 func (p *player) start(verb string, args []string) error {
 	var err error
+	if verb == "then" {
+		p.journey, err = p.world.next()
+		p.checked = false
+		return err
+	}
+	if err := p.waiting(); err != nil {
+		return err
+	}
 	switch verb {
 	case "send":
 		if len(args) < 2 {
@@ -277,6 +296,13 @@ func (p *player) check(verb string, args []string) error {
 		}
 		if got, want := strings.Join(way, " "), strings.Join(args, " "); got != want {
 			return fmt.Errorf("went by %s", got)
+		}
+		return nil
+	}
+	if verb == "kept" {
+		v := j.Visits[len(j.Visits)-1]
+		if got, want := fmt.Sprint(v.Node, " ", v.Hook), strings.Join(args, " "); j.End != "kept" || got != want {
+			return fmt.Errorf("ended at %q, %s", j.End, got)
 		}
 		return nil
 	}

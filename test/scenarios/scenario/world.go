@@ -47,6 +47,13 @@ type World struct {
 	objects  *Objects
 	machines map[string]*Machine
 	make     NewCarrier
+	again    []arrival // fragments that come in again
+}
+
+// arrival is a packet at a hook of a node.
+type arrival struct {
+	m  *Machine
+	in sim.In
 }
 
 // maxHops ends a packet that goes round in circles.
@@ -130,8 +137,8 @@ func (v Visit) String() string {
 // Journey is where a packet went.
 type Journey struct {
 	Visits []Visit
-	// End is where it arrived: pod:<namespace/name>, node:<name>, host:<name>, internet; or drop, or
-	// lost <where>.
+	// End is where it arrived: pod:<namespace/name>, node:<name>, host:<name>, internet; or drop, kept (a
+	// fragment that waits for its first), or lost <where>.
 	End    string
 	Packet *packet.Packet
 }
@@ -182,7 +189,13 @@ func (m *Machine) enter(in sim.In) leg {
 			return nil, nil, fmt.Errorf("%s at %s: %w", m.Name, in.Hook, err)
 		}
 		j.Visits = append(j.Visits, Visit{Node: m.Name, Hook: in.Hook, Result: r})
+		for _, again := range r.Again {
+			m.world.again = append(m.world.again, arrival{m, again})
+		}
 		switch r.Action {
+		case sim.Keep:
+			next, _, err := j.end("kept")
+			return next, r.Packet, err
 		case sim.Drop:
 			next, _, err := j.end("drop")
 			return next, r.Packet, err
@@ -449,6 +462,16 @@ func (w *World) send(from string, p *packet.Packet) (*Journey, error) {
 		return nil, err
 	}
 	return w.travel(first, p)
+}
+
+// next lets the first of the fragments that come in again travel.
+func (w *World) next() (*Journey, error) {
+	if len(w.again) == 0 {
+		return nil, fmt.Errorf("no fragment comes in again")
+	}
+	a := w.again[0]
+	w.again = w.again[1:]
+	return w.travel(a.m.enter(a.in), a.in.Packet)
 }
 
 // connect lets a socket ask for an address.

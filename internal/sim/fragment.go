@@ -1,0 +1,209 @@
+package sim
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// fragmentKey names the fragments of one packet at one hook.
+type fragmentKey struct {
+	src, dst netip.Addr
+	id       uint32
+	proto    uint8
+	hook     Hook
+	iif      int // FromWorkload
+}
+
+// firstFragment is what the first fragment of a packet said.
+type firstFragment struct {
+	sport, dport uint16
+	end          int  // of it, bytes after the IP header
+	pass         bool // left to the stack without a flow
+	at           time.Duration
+}
+
+// keptFragment came before its first.
+type keptFragment struct {
+	key fragmentKey
+	in  In
+	at  time.Duration
+}
+
+func fragmentKeyOf(in In) fragmentKey {
+	h := &in.Packet.IP
+	k := fragmentKey{src: h.Src, dst: h.Dst, id: uint32(h.ID), proto: h.Proto, hook: in.Hook}
+	if in.Hook == FromWorkload {
+		k.iif = in.IfIndex
+	}
+	return k
+}
+
+// headLen is how much of a packet its first fragment must hold and no later one may write over.
+func headLen(proto uint8) int {
+	switch proto {
+	case packet.ProtoTCP:
+		return 20
+	case packet.ProtoSCTP:
+		return 12
+	}
+	return 8
+}
+
+// fragmentIsBad: would nobody send that in good faith?
+func fragmentIsBad(p *packet.Packet) bool {
+	begin, n := int(p.IP.Offset), len(p.Payload)
+	head := headLen(p.IP.Proto)
+	switch {
+	case n == 0, begin+n > 0xffff, p.IP.MF && n%8 != 0:
+		return true
+	case begin > 0:
+		return begin < head
+	}
+	switch p.IP.Proto {
+	case packet.ProtoTCP:
+		return n < head || int(p.Payload[12]>>4)*4 > n
+	case packet.ProtoICMP:
+		return n < head || p.Payload[0] == 3 || p.Payload[0] == 11 || p.Payload[0] == 12
+	case packet.ProtoUDP, packet.ProtoSCTP:
+		return n < head
+	}
+	return false
+}
+
+// fragment is what becomes of a fragment.
+func (n *Node) fragment(in In) Result {
+	limit := n.state.Settings.Timeouts.Fragment
+	if limit == 0 {
+		return n.refuseFragment(in, reason.Fragment)
+	}
+	if fragmentIsBad(in.Packet) {
+		return n.refuseFragment(in, reason.FragmentBad)
+	}
+	k := fragmentKeyOf(in)
+	if in.Packet.IP.Offset > 0 {
+		return n.laterFragment(in, k)
+	}
+	r := n.whole(in)
+	if r.Action == Drop || r.Action == Answer {
+		return r
+	}
+	key := keyOf(in.Packet)
+	f, _ := n.find(key)
+	if f == nil && (in.Hook == ToUplink || r.Action != Pass) {
+		return r
+	}
+	n.firsts[k] = firstFragment{sport: key.sport, dport: key.dport, end: len(in.Packet.Payload), pass: f == nil, at: n.opts.Now()}
+	if in.Hook == ToUplink || in.Hook == ToWorkload {
+		return r
+	}
+	r.Again = n.release(k)
+	return r
+}
+
+// release takes out what waited for a first fragment.
+func (n *Node) release(k fragmentKey) []In {
+	var out []In
+	var rest []keptFragment
+	for _, f := range n.kept {
+		switch {
+		case f.key != k:
+			rest = append(rest, f)
+		case n.opts.Now()-f.at <= n.state.Settings.Timeouts.Fragment:
+			f.in.Again = true
+			out = append(out, f.in)
+		}
+	}
+	n.kept = rest
+	return out
+}
+
+func (n *Node) laterFragment(in In, k fragmentKey) Result {
+	first, ok := n.firsts[k]
+	if !ok || n.opts.Now()-first.at > n.state.Settings.Timeouts.Fragment {
+		return n.keep(in, k)
+	}
+	if first.pass {
+		return Result{Action: Pass, Packet: in.Packet}
+	}
+	if int(in.Packet.IP.Offset) < first.end {
+		return n.refuseFragment(in, reason.FragmentBad)
+	}
+	key := flowKey{src: k.src, dst: k.dst, sport: first.sport, dport: first.dport, proto: model.Protocol(k.proto)}
+	f, _ := n.find(key)
+	if f == nil || !n.usable(f, in, key, false) {
+		return n.refuseFragment(in, reason.FragmentNoFirst)
+	}
+	if f.epoch != n.epoch {
+		again, d := n.revalidate(f, in, key)
+		if d != nil {
+			return drop(in, *d)
+		}
+		if again {
+			return n.refuseFragment(in, reason.FragmentNoFirst)
+		}
+	}
+	f.seen = n.opts.Now()
+	r, d := n.send(in, key, f, false)
+	if d != nil {
+		return drop(in, *d)
+	}
+	return r
+}
+
+// keep lets a fragment wait for its first. How much is kept is not modelled: the programs' bounds are wider
+// than any scenario.
+func (n *Node) keep(in In, k fragmentKey) Result {
+	switch in.Hook {
+	case FromWorkload:
+		if !n.owns(in.IfIndex, k.src) {
+			return drop(in, dropped{reason: reason.Spoofed})
+		}
+	case FromUplink, FromTunnel:
+		if s := n.kind(k.src); s == nodestate.AddrHost || s == nodestate.AddrEndpoint {
+			return drop(in, dropped{reason: reason.Spoofed})
+		}
+	default:
+		return n.refuseFragment(in, reason.FragmentNoFirst)
+	}
+	if in.Again {
+		return n.refuseFragment(in, reason.FragmentNoFirst)
+	}
+	n.kept = append(n.kept, keptFragment{key: k, in: in, at: n.opts.Now()})
+	return Result{Action: Keep, Packet: in.Packet}
+}
+
+// refuseFragment drops a fragment where it could reach a pod.
+func (n *Node) refuseFragment(in In, why reason.Reason) Result {
+	toPod := in.Hook == ToWorkload || in.Hook == ToUplink && in.IfIndex == n.opts.HostIfIndex ||
+		n.kind(in.Packet.IP.Dst) == nodestate.AddrEndpoint
+	if in.Hook == FromWorkload || toPod {
+		return drop(in, dropped{reason: why})
+	}
+	return Result{Action: Pass, Packet: in.Packet}
+}
+
+// unmendable: the checksum of SCTP changes with the ports by as much as the whole packet's length says, which the first
+// fragment does not know.
+func unmendable(p *packet.Packet, f *flow) bool {
+	sport, dport := p.Ports()
+	return p.Fragment() && p.IP.Offset == 0 && p.IP.Proto == packet.ProtoSCTP && (sport != f.sport || dport != f.dport) &&
+		[4]byte(p.Payload[8:12]) != [4]byte{}
+}
+
+// isEchoRequest: ICMP echo requests, or first fragments of them.
+func isEchoRequest(p *packet.Packet) bool {
+	if p.Kind == packet.Echo {
+		return p.ICMPType == 8
+	}
+	return isEchoFragment(p) && p.Payload[0] == 8
+}
+
+// isEchoFragment: the first fragment of an ICMP echo or its reply.
+func isEchoFragment(p *packet.Packet) bool {
+	return p.Fragment() && p.IP.Offset == 0 && p.IP.Proto == packet.ProtoICMP && (p.Payload[0] == 8 || p.Payload[0] == 0)
+}
