@@ -65,12 +65,13 @@ type Agent struct {
 	good    *lastGoodFile
 	began   time.Time
 	kick    chan struct{} // publish the status soon
+	checks  chan struct{} // look at the health checks of Services
 }
 
 // New checks the kernel, loads the programs and connects everything. It attaches and writes nothing:
 // what an earlier agent left goes on until Run has read the cluster.
 func New(o Options) (*Agent, error) {
-	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
 	findings, err := kernel.Probe()
 	if err != nil {
 		return nil, err
@@ -188,6 +189,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	run("looking for lost addresses", a.cni.Run)
 	run("serving health and metrics", a.serve)
+	run("answering load balancers", a.serveBalancers)
 	run("publishing the node's status", a.publish)
 	run("giving memory back", a.trim)
 	err = g.Wait()
@@ -212,9 +214,11 @@ func (a *Agent) trim(ctx context.Context) error {
 func (a *Agent) noteChange() {
 	a.servers.learn(a.cluster.apiServers())
 	a.good.note(a.cluster.lastGood())
-	select {
-	case a.kick <- struct{}{}:
-	default:
+	for _, ch := range []chan struct{}{a.kick, a.checks} {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
 	}
 }
 

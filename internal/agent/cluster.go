@@ -66,6 +66,7 @@ type snapshot struct {
 	problems   []weirv1.Problem // of objects
 	machine    machine
 	nodeAddr   netip.Addr
+	leaving    bool // this node is about to be removed
 	endpoints  int
 	services   int
 	apiServers []string
@@ -199,6 +200,9 @@ func (c *cluster) publish(state *nodestate.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
+	if own := c.model.Nodes[c.node]; own != nil {
+		c.snap.leaving = own.Leaving
+	}
 	c.snap.apiServers = apiServersOf(c.model.Slices)
 }
 

@@ -237,3 +237,37 @@ func TestExcludedFromNAT(t *testing.T) {
 		t.Error("the state did not come back")
 	}
 }
+
+func TestHealthChecks(t *testing.T) {
+	t.Parallel()
+	c := twoServices()
+	n := name("b", "web")
+	c.Services[n].HealthPort = 31000
+	k := New()
+	for _, test := range []struct {
+		name string
+		eps  []model.ServiceEndpoint
+		want int
+	}{
+		{"none here", []model.ServiceEndpoint{endpoint("10.244.2.1", "far", "ready")}, 0},
+		{"two here, one twice", []model.ServiceEndpoint{endpoint("10.244.1.1", "worker", "ready"), endpoint("10.244.1.2", "worker", "ready"),
+			endpoint("10.244.1.1", "worker", "ready"), endpoint("10.244.2.1", "far", "ready")}, 2},
+		{"only a draining one", []model.ServiceEndpoint{endpoint("10.244.1.1", "worker", "draining")}, 0},
+	} {
+		sl := *c.Slices[name("b", "web-x")]
+		sl.Endpoints = test.eps
+		c.Slices[sl.Name] = &sl
+		var d model.Dirty
+		d.AddSlice(sl.Name)
+		s, _ := k.Update(c, d)
+		if h := s.HealthChecks.At(n); h != (nodestate.HealthCheck{Port: 31000, Local: test.want}) || s.HealthChecks.Len() != 1 {
+			t.Errorf("%s: %+v of %d", test.name, h, s.HealthChecks.Len())
+		}
+	}
+	delete(c.Services, n)
+	var d model.Dirty
+	d.AddService(n)
+	if s, _ := k.Update(c, d); s.HealthChecks.Len() != 0 {
+		t.Error("a Service that is gone has a health check")
+	}
+}

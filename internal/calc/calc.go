@@ -82,6 +82,7 @@ func (k *Calculator) Update(c *model.Cluster, dirty Dirty) (*nodestate.State, no
 	k.services.update(c, &dirty)
 	take(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
 	take(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
+	take(&k.services.health, &next.HealthChecks, &keys, nodestate.TableServices)
 	take(&k.services.ranges, &next.SourceRanges, &keys, nodestate.TableServices)
 	take(&k.rules, &next.Rules, &keys, nodestate.TableRules)
 	if first {

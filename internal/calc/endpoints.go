@@ -116,6 +116,41 @@ func appendCandidates(out []candidate, c *model.Cluster, eps []model.ServiceEndp
 	return out
 }
 
+// updateHealth brings what load balancers are told of a Service up to date.
+func (s *services) updateHealth(c *model.Cluster, name model.Name) {
+	svc := c.Services[name]
+	if svc == nil || svc.HealthPort == 0 {
+		s.health.Delete(name)
+		return
+	}
+	s.health.set(name, nodestate.HealthCheck{Port: svc.HealthPort, Local: readyHere(c, s.slices[name], svc)})
+}
+
+// readyHere counts the ready endpoints of a Service on this node, in the family that has more: a pod of two
+// families is one. Those that terminate do not count, so that load balancers turn away from them.
+func readyHere(c *model.Cluster, names []model.Name, svc *model.Service) int {
+	var found [2]map[netip.Addr]bool
+	for _, name := range names {
+		sl := c.Slices[name]
+		if sl == nil {
+			continue
+		}
+		for i := range sl.Endpoints {
+			e := &sl.Endpoints[i]
+			for _, a := range e.Addrs {
+				if !a.IsValid() || !carried(a) || !e.Ready && !svc.PublishNotReady || !isLocal(c, e, a) {
+					continue
+				}
+				if found[family(a)] == nil {
+					found[family(a)] = map[netip.Addr]bool{}
+				}
+				found[family(a)][a] = true
+			}
+		}
+	}
+	return max(len(found[0]), len(found[1]))
+}
+
 // isLocal reports whether an endpoint is on this node. One that names no node, as those of the API
 // server and those written by hand, is where its address is.
 func isLocal(c *model.Cluster, e *model.ServiceEndpoint, a netip.Addr) bool {

@@ -42,6 +42,7 @@ type services struct {
 	frontends table[nodestate.Frontend, nodestate.Service]
 	backends  table[nodestate.Frontend, []nodestate.Backend]
 	ranges    table[nodestate.Frontend, []netip.Prefix]
+	health    table[model.Name, nodestate.HealthCheck]
 	rules     *table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
 }
 
@@ -53,6 +54,7 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 		ids:       newIDs(digestServiceRule[nodestate.RuleID]),
 		frontends: newTable[nodestate.Frontend](func(a, b nodestate.Service) bool { return a == b }),
 		backends:  newTable[nodestate.Frontend](slices.Equal[[]nodestate.Backend]),
+		health:    newTable[model.Name](func(a, b nodestate.HealthCheck) bool { return a == b }),
 		ranges:    newTable[nodestate.Frontend](slices.Equal[[]netip.Prefix]),
 		rules:     rules,
 	}
@@ -86,6 +88,9 @@ func (s *services) update(c *model.Cluster, dirty *Dirty) {
 	var gone, come []*port
 	for src := range sources {
 		have, want := s.ports[src], build(c, s, src)
+		if !src.hostPorts {
+			s.updateHealth(c, src.name)
+		}
 		for _, p := range have {
 			s.withdraw(p, affected)
 		}

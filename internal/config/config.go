@@ -21,6 +21,8 @@ type Effective struct {
 	Settings model.Settings
 	Health   Endpoint
 	Metrics  Metrics
+	// HealthzPort is bpfKubeProxyHealthzPort: where load balancers ask for the node, on every address; 0 = nowhere.
+	HealthzPort uint16
 	// CgroupV2Path is the folder of the unified control group hierarchy whose sockets are this node's;
 	// empty = the root of the hierarchy.
 	CgroupV2Path string
@@ -45,6 +47,8 @@ func Default() Effective {
 		Settings: model.DefaultSettings(),
 		Health:   Endpoint{Host: "localhost", Port: 9099},
 		Metrics:  Metrics{Endpoint: Endpoint{Port: 9091}, Go: true, Process: true},
+
+		HealthzPort: 10256,
 	}
 }
 

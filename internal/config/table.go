@@ -125,7 +125,7 @@ var fields = []field{
 		}
 	}),
 	unsupported("bpfJITHardening", "BPFJITHardening", "Auto"),
-	unsupported("bpfKubeProxyHealthzPort", "BPFKubeProxyHealthzPort", "10256"),
+	integer("bpfKubeProxyHealthzPort", "BPFKubeProxyHealthzPort", 10256, 0, 65535, func(e *Effective, v int) { e.HealthzPort = uint16(v) }),
 	unsupported("bpfKubeProxyIptablesCleanupEnabled", "BPFKubeProxyIptablesCleanupEnabled", "true"),
 	unsupported("bpfKubeProxyMinSyncPeriod", "BPFKubeProxyMinSyncPeriod", "1s"),
 	unsupported("bpfL3IfacePattern", "BPFL3IfacePattern", ""),

@@ -31,6 +31,7 @@ type Loop struct {
 	err     error          // of that Apply
 	moved   chan struct{}  // closed when done or err changes
 	began   time.Time      // of the Apply under way; zero = none
+	waits   time.Time      // since when a state waits for its first Apply that does not fail as a whole; zero = none does
 	stats   LoopStats
 }
 
@@ -53,6 +54,9 @@ func (l *Loop) Submit(s *nodestate.State, changed nodestate.Keys) uint64 {
 	l.mu.Lock()
 	l.gen++
 	l.state = s
+	if l.waits.IsZero() {
+		l.waits = time.Now()
+	}
 	l.changed.Tables |= changed.Tables
 	gen := l.gen
 	l.mu.Unlock()
@@ -104,6 +108,12 @@ func (l *Loop) apply(ctx context.Context) error {
 	if err != nil && len(Failures(err)) == 0 {
 		// Not about single keys: the driver may not even have looked at the tables.
 		l.changed.Tables |= changed.Tables
+	}
+	if err == nil || len(Failures(err)) > 0 {
+		l.waits = time.Time{}
+		if gen != l.gen {
+			l.waits = began // what was submitted meanwhile waits since then at most
+		}
 	}
 	l.report(before, err)
 	l.done, l.err, l.began = gen, err, time.Time{}
@@ -202,6 +212,17 @@ func (l *Loop) Stuck() time.Duration {
 		return 0
 	}
 	return time.Since(l.began)
+}
+
+// Stale returns for how long a state has been waiting to be put in place; 0 when none is. One that was put in place but
+// for single keys does not wait.
+func (l *Loop) Stale() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waits.IsZero() {
+		return 0
+	}
+	return time.Since(l.waits)
 }
 
 // Stats returns what the loop did.

@@ -119,3 +119,24 @@ func TestWaitSaysWhatFailed(t *testing.T) {
 		}
 	})
 }
+
+func TestLoopKnowsHowLateItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		whole := errors.New("cannot read the maps")
+		one := errors.Join(&KeyError{"weir_addrs", "10.0.0.1", errors.New("full")})
+		d := &scripted{fails: []error{whole, whole, whole, whole, whole, whole, whole, whole, whole, whole, whole, whole, one}}
+		l := start(t, d)
+		if late := l.Stale(); late != 0 {
+			t.Errorf("nothing was submitted, and it is %s late", late)
+		}
+		l.Submit(nodestate.New(), nodestate.All())
+		time.Sleep(20 * time.Second)
+		if late := l.Stale(); late != 20*time.Second {
+			t.Errorf("%s late after 20 s of failures", late)
+		}
+		time.Sleep(5 * time.Minute)
+		if late := l.Stale(); late != 0 || len(d.applied) < 13 {
+			t.Errorf("%s late after %d applies, the last of which left one key undone at most", late, len(d.applied))
+		}
+	})
+}

@@ -76,6 +76,7 @@ type Node struct {
 	Name        string
 	Labels      map[string]string
 	Addrs       []netip.Addr   // InternalIP first, then ExternalIP
+	Leaving     bool           // being deleted, or tainted by the cluster autoscaler to be
 	LinkAddress [6]byte        // MAC address of the uplink, zero when not published
 	Subnets     []netip.Prefix // of its uplinks, as published; empty when not
 }
@@ -124,6 +125,8 @@ type Service struct {
 	LBIPs       []netip.Addr // status.loadBalancer.ingress, as given
 	Ports       []ServicePort
 	Affinity    uint32 // seconds of sessionAffinity ClientIP, 0 = None
+	// HealthPort is spec.healthCheckNodePort where it counts: type LoadBalancer, externalTrafficPolicy Local. 0 = none.
+	HealthPort uint16
 	// SourceRanges are spec.loadBalancerSourceRanges; Restricted says that there are any, good or bad.
 	SourceRanges []netip.Prefix
 	Restricted   bool

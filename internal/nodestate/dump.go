@@ -38,6 +38,11 @@ func Dump(w io.Writer, s *State) error {
 			d.line("source-range", f.String(), "<-", p.String())
 		}
 	}
+	byName := func(a, b model.Name) int { return strings.Compare(a.String(), b.String()) }
+	for _, n := range slices.SortedFunc(s.HealthChecks.Keys(), byName) {
+		h := s.HealthChecks.At(n)
+		d.line("health-check", n.String(), fmt.Sprintf("port=%d local=%d", h.Port, h.Local))
+	}
 	for _, a := range slices.SortedFunc(s.Peers.Keys(), netip.Addr.Compare) {
 		d.line("peer", a.String(), "class="+hex(s.Peers.At(a)))
 	}
@@ -68,7 +73,7 @@ func Equal(a, b *State) bool {
 	return reflect.DeepEqual(a.Settings, b.Settings) &&
 		maps.Equal(a.Addrs, b.Addrs) && maps.Equal(a.Routes, b.Routes) && EqualMaps(a.Frontends, b.Frontends) &&
 		EqualMapsFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) &&
-		EqualMapsFunc(a.SourceRanges, b.SourceRanges, slices.Equal[[]netip.Prefix]) && EqualMaps(a.Peers, b.Peers) &&
+		EqualMapsFunc(a.SourceRanges, b.SourceRanges, slices.Equal[[]netip.Prefix]) && EqualMaps(a.HealthChecks, b.HealthChecks) && EqualMaps(a.Peers, b.Peers) &&
 		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && maps.Equal(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
 		maps.Equal(a.Clients, b.Clients)
 }

@@ -8,7 +8,7 @@ const (
 	TableSettings Table = 1 << iota
 	TableAddrs
 	TableRoutes
-	TableServices // Frontends, Backends and SourceRanges
+	TableServices // Frontends, Backends, SourceRanges, HealthChecks
 	TablePolicy   // Peers, PeerCIDRs, Policy
 	TableClients
 	TableRules

@@ -22,6 +22,9 @@ type State struct {
 	Backends Map[Frontend, []Backend]
 	// SourceRanges are whom the Restricted frontends of a service port are for, by its id, sorted.
 	SourceRanges Map[Frontend, []netip.Prefix]
+	// HealthChecks are the Services whose health on this node is asked for (healthCheckNodePort). They are no
+	// driver's concern: the agent answers.
+	HealthChecks Map[model.Name, HealthCheck]
 	Peers        Map[netip.Addr, Class]
 	PeerCIDRs    map[netip.Prefix]Class
 	// Policy is look-up 2. What stands under a set and a class follows from the content that their numbers
@@ -142,6 +145,12 @@ func (b Backend) InList(local bool) bool {
 		return b.Local
 	}
 	return !b.Spare
+}
+
+// HealthCheck is what the agent says of a Service to load balancers.
+type HealthCheck struct {
+	Port  uint16
+	Local int // ready endpoints on this node
 }
 
 // Class, SetID: content-made identifiers (the first 8 bytes of a SHA-256 of the canonical text).

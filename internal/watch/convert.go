@@ -107,7 +107,7 @@ func (f *finding) podPorts(out []model.PodPort, field string, ports []corev1.Con
 // ConvertNode converts a Node. What its agent published about it is added by AddNodeStatus.
 func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
 	f := newFinding("Node", n)
-	out := &model.Node{Name: n.Name, Labels: n.Labels}
+	out := &model.Node{Name: n.Name, Labels: n.Labels, Leaving: n.DeletionTimestamp != nil || len(leaving(n.Spec.Taints)) > 0}
 	for _, t := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for i, na := range n.Status.Addresses {
 			if na.Type != t {
@@ -153,6 +153,9 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 	out.LBIPs = f.loadBalancerIPs(s)
 	out.ExternalMode = f.externalMode(s.Annotations)
 	out.SourceRanges, out.Restricted = f.sourceRanges(s)
+	if s.Spec.HealthCheckNodePort != 0 && s.Spec.Type == corev1.ServiceTypeLoadBalancer && out.ExternalLocal {
+		out.HealthPort, _ = f.port("spec.healthCheckNodePort", s.Spec.HealthCheckNodePort)
+	}
 	for i, sp := range s.Spec.Ports {
 		field := fmt.Sprintf("spec.ports[%d]", i)
 		proto, ok := f.protocol(field+".protocol", sp.Protocol)

@@ -284,3 +284,31 @@ func TestConvertReservation(t *testing.T) {
 	check(t, got, &Reservation{Name: "r", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.8/30"), netip.MustParsePrefix("10.0.1.1/32")}},
 		found, "spec.reservedCIDRs[2]")
 }
+
+func TestNodeThatIsToGo(t *testing.T) {
+	for spec, want := range map[string]bool{
+		`{taints: [{key: node.kubernetes.io/unreachable, effect: NoExecute}]}`:                                                     false,
+		`{taints: [{key: a, effect: NoSchedule}, {key: ToBeDeletedByClusterAutoscaler, value: "1763700000", effect: NoSchedule}]}`: true,
+	} {
+		obj, err := strip(from[corev1.Node](t, "metadata: {name: n}\nspec: "+spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := ConvertNode(obj.(*corev1.Node)); got.Leaving != want {
+			t.Errorf("%s: leaving %t", spec, got.Leaving)
+		}
+	}
+}
+
+func TestHealthCheckNodePort(t *testing.T) {
+	for spec, want := range map[string]uint16{
+		`{type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 31000, clusterIP: 10.96.0.1}`:   31000,
+		`{type: LoadBalancer, externalTrafficPolicy: Cluster, healthCheckNodePort: 31000, clusterIP: 10.96.0.1}`: 0,
+		`{type: NodePort, externalTrafficPolicy: Local, healthCheckNodePort: 31000, clusterIP: 10.96.0.1}`:       0,
+	} {
+		got, _ := ConvertService(from[corev1.Service](t, "metadata: {name: s, namespace: ns}\nspec: "+spec))
+		if got.HealthPort != want {
+			t.Errorf("%s: %d", spec, got.HealthPort)
+		}
+	}
+}

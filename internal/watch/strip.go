@@ -24,12 +24,25 @@ func strip(obj any) (any, error) {
 	case *corev1.Pod:
 		return stripPod(o), nil
 	case *corev1.Node:
-		o.Spec = corev1.NodeSpec{}
+		o.Spec = corev1.NodeSpec{Taints: leaving(o.Spec.Taints)}
 		o.Status = corev1.NodeStatus{Addresses: o.Status.Addresses}
 	case *corev1.Namespace:
 		o.Spec, o.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
 	}
 	return obj, nil
+}
+
+// toBeDeleted is the taint of the cluster autoscaler on a node that it is about to remove.
+const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// leaving keeps the one taint that is looked at.
+func leaving(taints []corev1.Taint) []corev1.Taint {
+	for _, t := range taints {
+		if t.Key == toBeDeleted {
+			return []corev1.Taint{{Key: toBeDeleted}}
+		}
+	}
+	return nil
 }
 
 func stripMeta(o metav1.Object) {

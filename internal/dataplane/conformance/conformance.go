@@ -202,6 +202,7 @@ func brief(v any) string {
 func visible(s *nodestate.State) *nodestate.State {
 	v := clone(s)
 	v.Rules = nodestate.Map[nodestate.RuleID, nodestate.Rule]{}
+	v.HealthChecks = nodestate.Map[model.Name, nodestate.HealthCheck]{}
 	v.Settings = nodestate.Settings{
 		Node: s.Settings.Node, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, HostNAT: s.Settings.HostNAT, ConnectTime: s.Settings.ConnectTime,
 		SNATFirst: s.Settings.SNATFirst, SNATLast: s.Settings.SNATLast, Tunnel: s.Settings.Tunnel,

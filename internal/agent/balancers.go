@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Load balancers ask nodes over HTTP, without encryption, on the nodes' addresses: that is kube-proxy's contract.
+// What they are told is a number of endpoints and the time.
+
+// staleAfter is how late a state may be before the node is no good to load balancers (kube-proxy: twice its sync period).
+const staleAfter = 60 * time.Second
+
+// healthy says why load balancers should turn away, whatever becomes of the Node. While the agent starts the data
+// plane of the one before goes on.
+func (a *Agent) healthy() error {
+	if late := a.loop.Stale(); late > staleAfter {
+		return fmt.Errorf("the node's state has been waiting for %s", late.Round(time.Second))
+	}
+	return a.alive()
+}
+
+// serveBalancers answers load balancers about this node and about single Services, until ctx ends.
+func (a *Agent) serveBalancers(ctx context.Context) error {
+	node := &listener{what: "health of the node, for load balancers", log: a.log}
+	defer node.close()
+	services := newServiceChecks(a.log, func() bool { return a.healthy() == nil })
+	defer services.close()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	handler := healthzHandler(func() (error, bool) { return a.healthy(), !a.cluster.snapshot().leaving }, time.Now)
+	for {
+		snap := a.cluster.snapshot()
+		want := ""
+		if p := snap.config.HealthzPort; p != 0 {
+			want = hostPort("", p)
+		}
+		node.ensure(want, handler)
+		if snap.state != nil {
+			services.follow(snap.state, checkAddrs(snap.state, snap.config.Settings.NodePorts))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.checks:
+		case <-tick.C:
+		}
+	}
+}
+
+// healthzHandler answers as kube-proxy does: /healthz is for load balancers, and fails on a node that is about to go;
+// /livez does not. state says what is wrong, and whether the node stays.
+func healthzHandler(state func() (err error, stays bool), now func() time.Time) http.Handler {
+	var mu sync.Mutex
+	updated := now() // when all was well last
+	answer := func(w http.ResponseWriter, ofNode bool) {
+		err, stays := state()
+		at := now().Round(0)
+		mu.Lock()
+		if err == nil {
+			updated = at
+		}
+		body := map[string]any{"lastUpdated": updated.Round(0).String(), "currentTime": at.String()}
+		mu.Unlock()
+		if ofNode {
+			body["nodeEligible"] = stays
+		}
+		writeJSON(w, err == nil && (stays || !ofNode), body)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, true) })
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, false) })
+	return mux
+}
+
+func writeJSON(w http.ResponseWriter, ok bool, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	status := http.StatusOK
+	if !ok {
+		status = http.StatusServiceUnavailable
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n')) // whoever asked may be gone
+}
+
+// checkAddrs returns where health checks listen: where node ports answer, as kube-proxy does.
+func checkAddrs(s *nodestate.State, at model.NodePortAddresses) []string {
+	if !at.Primary && len(at.CIDRs) == 0 {
+		return []string{""}
+	}
+	var out []string
+	for a, v := range s.Addrs {
+		if v.Kind == nodestate.AddrHost && v.NodePorts {
+			out = append(out, a.String())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
