@@ -212,6 +212,7 @@ enum flow_state {
 	STATE_REPLIED = 1, /* both directions were seen */
 	STATE_FIN = 2,     /* FIN in this direction */
 	STATE_CLOSING = 4, /* FIN in both directions, or RST */
+	STATE_ANSWERED = 8, /* half open, FLOW_DSR: the backend's answer went straight to the client */
 };
 
 struct flow_value {
@@ -230,7 +231,7 @@ struct flow_value {
 	ip_addr nexthop;
 	__u32 rule; /* that allowed it */
 	__u8 mac[6]; /* ACT_LOCAL: of the pod */
-	__u16 pad2;
+	__u16 answered; /* STATE_ANSWERED: when first, in units of 16 jiffies */
 	struct svc_key svc; /* id of the service, zero when none */
 	struct backend backend; /* the one chosen */
 };
@@ -324,7 +325,9 @@ enum timeout { /* index into settings.timeouts, clock units */
 	TIMEOUT_ICMP = 4,
 	TIMEOUT_OTHER = 5,
 	TIMEOUT_FRAG = 6, /* 0 = fragments are not carried */
-	TIMEOUTS = 8,
+	TIMEOUT_DSR_TRIES = 7, /* weir_dsr_tries: since the last answer */
+	TIMEOUT_DSR_RETRY = 8, /* weir_dsr_fallen */
+	TIMEOUTS = 10,
 };
 
 struct settings {
@@ -341,7 +344,7 @@ struct settings {
 	__u32 tunnel_mtu; /* bytes of an IP packet that fit inside the tunnel; 0 = not known */
 	__u32 host_ifindex; /* of weir0 */
 	__be16 tunnel_port; /* UDP */
-	__u16 pad;
+	__u16 dsr_patience; /* units of 16 jiffies after an answer; a SYN that is repeated later says that it was lost */
 };
 
 /* map weir_links: hash struct link_key -> ip_addr; the node whose uplink has that MAC address */
@@ -351,6 +354,24 @@ struct link_key {
 };
 
 /* map weir_dsr_optout: LPM struct prefix_key -> __u8; clients whose answers never go straight to them */
+
+/* map weir_dsr_tries: LRU hash ip_addr -> struct dsr_tries; clients that were answered straight, and have not been heard
+ * since. map weir_dsr_fallen: LRU hash ip_addr -> struct dsr_fallen; clients for which that does not work. */
+struct dsr_tries {
+	__u32 seen;  /* the last answer, clock units */
+	__u16 since; /* the first, units of 16 jiffies */
+	__u16 count; /* handshakes */
+};
+
+struct dsr_fallen {
+	__u32 since; /* clock units */
+};
+
+/* map weir_counts: per-CPU array enum count -> __u64 */
+enum count {
+	COUNT_DSR_FALLEN = 0, /* times that a client was put into weir_dsr_fallen */
+	COUNTS = 4,
+};
 
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */
 
@@ -407,6 +428,6 @@ _Static_assert(sizeof(struct policy_key) == 24, "policy_key");
 _Static_assert(sizeof(struct policy_value) == 12, "policy_value");
 _Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
 _Static_assert(sizeof(struct flow_value) == 64 + 5 * ADDR_MORE, "flow_value");
-_Static_assert(sizeof(struct settings) == (80 + ADDR_MORE + 7) / 8 * 8, "settings");
+_Static_assert(sizeof(struct settings) == (88 + ADDR_MORE + 7) / 8 * 8, "settings");
 
 #endif

@@ -112,6 +112,32 @@ static __always_inline void flow_forget(struct pkt *p, struct scratch *w)
 	}
 }
 
+/* The node that handed the packet on to this one; 0 when it came from outside. b is what is known of the packet's
+ * destination. */
+static __always_inline int flow_handed_by(struct __sk_buff *skb, struct pkt *p, const struct addr_value *b, int node_port,
+					  ip_addr *via)
+{
+	struct link_key link = {};
+	ip_addr *node;
+
+	if (node_port) {
+		if (!b || b->kind != ADDR_NODE)
+			return 0;
+		*via = b->node;
+		return 1;
+	}
+	if (!addr_is_none(&p->tunnel_src)) {
+		*via = p->tunnel_src;
+		return 1;
+	}
+	bpf_skb_load_bytes(skb, 6, link.mac, 6);
+	node = bpf_map_lookup_elem(&weir_links, &link);
+	if (!node)
+		return 0;
+	*via = *node;
+	return 1;
+}
+
 /* Which service, which backend. Returns 0, or the reason to drop; scratch.fwd gets the destination, and `svc` and
  * `backend` when there is a service; scratch.via and scratch.hand_on are set where they apply. */
 __noinline int flow_balance(struct __sk_buff *skb)
@@ -140,23 +166,8 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		return DROP_NONE;
 	if (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) {
 		scope = v->flags & SVC_LOCAL ? SCOPE_LOCAL : SCOPE_ALL;
-		if (kind == ADDR_NODE && node_port) {
+		if (flow_handed_by(skb, p, b, node_port, &w->via))
 			scope = SCOPE_LOCAL;
-			w->via = b->node;
-		} else if (!node_port && !addr_is_none(&p->tunnel_src)) {
-			scope = SCOPE_LOCAL;
-			w->via = p->tunnel_src;
-		} else if (!node_port) {
-			struct link_key link = {};
-			ip_addr *node;
-
-			bpf_skb_load_bytes(skb, 6, link.mac, 6);
-			node = bpf_map_lookup_elem(&weir_links, &link);
-			if (node) {
-				scope = SCOPE_LOCAL;
-				w->via = *node;
-			}
-		}
 	} else {
 		scope = lb_scope_inside(v, kind, node_port);
 		if (scope < 0)
@@ -197,7 +208,7 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 		return DROP_NONE;
 	}
 	if (w->fwd.flags & FLOW_DSR) {
-		if (!dsr_refused(&p->key.saddr)) {
+		if (!dsr_refused(&p->key.saddr) && !dsr_failed(p, s)) {
 			w->rev.flags |= FLOW_DSR;
 			return route_fib(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 		}

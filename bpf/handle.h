@@ -12,6 +12,7 @@
 #include "parse.h"
 #include "drop.h"
 #include "flow.h"
+#include "fallback.h"
 #include "forward.h"
 #include "reply.h"
 #include "mss.h"
@@ -89,7 +90,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		f->seen = now;
 	if ((f->flags & FLOW_CLAMP) && (p->tcp & TCP_SYN))
 		mss_clamp(skb, p);
-	if (half_open && ((f->flags & FLOW_REPLY) ||
+	if (half_open && ((f->flags & FLOW_DSR) && parse_connects(p) ? fallback_follow(skb) :
+			  (f->flags & FLOW_REPLY) ||
 			  ((f->flags & FLOW_HAND_ON) && !(p->tcp & TCP_SYN) && parse_connects(p)))) {
 		flow_promote(p, f);
 		f = bpf_map_lookup_elem(&weir_flows, &p->key);

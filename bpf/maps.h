@@ -43,6 +43,9 @@ MAP(weir_clients, BPF_MAP_TYPE_HASH, __u64, ip_addr, 4096, BPF_F_NO_PREALLOC);
 MAP(weir_sockets, BPF_MAP_TYPE_LRU_HASH, struct sock_key, struct sock_value, 65536, 0);
 MAP(weir_links, BPF_MAP_TYPE_HASH, struct link_key, ip_addr, 65536, BPF_F_NO_PREALLOC);
 MAP(weir_dsr_optout, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, __u8, 16384, BPF_F_NO_PREALLOC);
+MAP(weir_dsr_tries, BPF_MAP_TYPE_LRU_HASH, ip_addr, struct dsr_tries, 4096, 0);
+MAP(weir_dsr_fallen, BPF_MAP_TYPE_LRU_HASH, ip_addr, struct dsr_fallen, 16384, 0);
+MAP(weir_counts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, COUNTS, 0);
 MAP(weir_ports, BPF_MAP_TYPE_ARRAY, __u32, struct port_bits, PORT_WORDS, 0);
 MAP(weir_drops, BPF_MAP_TYPE_PERCPU_HASH, struct drop_key, struct drop_value, 4096, BPF_F_NO_PREALLOC);
 

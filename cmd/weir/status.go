@@ -51,6 +51,7 @@ type report struct {
 	problems    []string // objects that are not in force as written
 	unsupported []string
 	drops       []string
+	fallbacks   []string // clients of direct server return
 }
 
 type nodeReport struct {
@@ -196,6 +197,9 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 	for _, u := range st.UnsupportedFields {
 		r.unsupported = addOnce(r.unsupported, u)
 	}
+	if f := st.DSRFallback; f != nil && f.Clients > 0 {
+		r.fallbacks = append(r.fallbacks, fmt.Sprintf("%s: %d, among them %s", n.Name, f.Clients, strings.Join(f.Addresses, ", ")))
+	}
 	for _, d := range st.Drops {
 		line := fmt.Sprintf("%s: %d × %s", n.Name, d.Packets, d.Reason)
 		if d.Rule != "" {
@@ -261,6 +265,7 @@ func (r *report) print(out io.Writer) error {
 	section(out, "Not healthy", append(bad, r.faults...))
 	section(out, "Not in force as written", r.problems)
 	section(out, "Not supported yet", r.unsupported)
+	section(out, "Clients whose answers go by the node they asked: straight ones (DSR) did not arrive", r.fallbacks)
 	section(out, "Most frequent drops", r.drops)
 	if r.healthy() {
 		fmt.Fprintf(out, "\nWeir is healthy on %d of %d nodes.\n", len(r.nodes), len(r.nodes))

@@ -21,6 +21,8 @@ var (
 	descEndpoints   = describe("endpoints", "Pod interfaces of this node that are known.")
 	descAttached    = describe("endpoints_attached", "Pod interfaces of this node whose programs are attached.")
 	descEntries     = describe("dataplane_entries", "Entries of the data plane's tables.", "table")
+	descFallen      = describe("dsr_fallback_clients", "Outside clients that get their answers by the node that they ask, because straight ones did not arrive.")
+	descFallbacks   = describe("dsr_fallbacks_total", "Times that a client fell back from direct server return to the tunnel.")
 	descEpoch       = describe("dataplane_epoch", "Epoch of flows: moves on when existing flows are to be judged again.")
 	descWrites      = describe("dataplane_writes_total", "Entries of tables written or deleted.")
 	descApplies     = describe("dataplane_applies_total", "States applied.")
@@ -39,6 +41,7 @@ type collector struct{ agent *Agent }
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descAnswers, descEndpoints, descAttached, descEntries, descEpoch,
+		descFallen, descFallbacks,
 		descWrites, descApplies, descFailures, descPending, descLast, descRepairs, descConnected, descProblems, descUnsupported} {
 		ch <- d
 	}
@@ -72,6 +75,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, what := range []string{"program", "device", "route"} {
 		count(descRepairs, st.Repairs[what], what)
+	}
+	if f, err := a.driver.Fallen(); err == nil {
+		gauge(descFallen, float64(len(f.Clients)))
+		count(descFallbacks, f.Total)
 	}
 	ls := a.loop.Stats()
 	count(descApplies, ls.Applies)

@@ -27,6 +27,7 @@ const (
 	statusPause = 2 * time.Second
 	maxProblems = 100
 	maxDrops    = 20
+	maxClients  = 20
 )
 
 // publish keeps the node's NodeStatus: at the start, when something that others look at changes, and
@@ -77,7 +78,7 @@ func (a *Agent) publish(ctx context.Context) error {
 // sameForOthers compares what others look at: all but numbers and times.
 func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 	strip := func(s weirv1.NodeStatusStatus) weirv1.NodeStatusStatus {
-		s.LastHeartbeat, s.Drops, s.Endpoints, s.Services, s.Policies = nil, nil, 0, 0, 0
+		s.LastHeartbeat, s.Drops, s.DSRFallback, s.Endpoints, s.Services, s.Policies = nil, nil, nil, 0, 0, 0
 		s.Conditions = slices.Clone(s.Conditions)
 		for i := range s.Conditions {
 			s.Conditions[i].LastTransitionTime = metav1.Time{}
@@ -101,6 +102,9 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	}
 	for _, p := range snap.machine.subnets {
 		st.Subnets = append(st.Subnets, p.String())
+	}
+	if f, err := a.driver.Fallen(); err == nil {
+		st.DSRFallback = fallback(f)
 	}
 	if drops, err := a.driver.Drops(); err == nil {
 		st.Drops = topDrops(drops, snap.state)
@@ -201,6 +205,18 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	}
 	if len(out) > maxProblems {
 		out = append(out[:maxProblems-1], weirv1.Problem{Object: "Node " + a.opts.Node, Message: fmt.Sprintf("%d more problems are not shown", len(out)-maxProblems+1)})
+	}
+	return out
+}
+
+// fallback names the latest clients for which direct server return does not work; nil when there are none.
+func fallback(f ebpf.Fallen) *weirv1.DSRFallback {
+	if len(f.Clients) == 0 {
+		return nil
+	}
+	out := &weirv1.DSRFallback{Clients: int32(len(f.Clients))}
+	for _, a := range f.Clients[:min(len(f.Clients), maxClients)] {
+		out.Addresses = append(out.Addresses, a.String())
 	}
 	return out
 }

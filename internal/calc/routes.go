@@ -20,7 +20,7 @@ func settings(c *model.Cluster) nodestate.Settings {
 		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
 		Tunnel:     nodestate.Tunnel{Port: m.VXLANPort, VNI: m.VXLANVNI, MTU: tunnelMTU(c)},
 		DataIfaces: m.DataIfaces, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
-		HostNAT: m.HostNAT, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts,
+		HostNAT: m.HostNAT, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
 	}
 	for _, p := range m.DSROptOut {
 		if carriedPrefix(p) {

@@ -20,7 +20,8 @@ const (
 // FelixConfiguration default, validated. Only what calc and the drivers use is here.
 type Settings struct {
 	ConnectTime       ConnectTimeLB
-	DSR               bool           // bpfExternalServiceMode DSR
+	DSR               bool // bpfExternalServiceMode DSR
+	DSRTimes          DSRTimes
 	DSROptOut         []netip.Prefix // clients that never get answers straight: bpfDSROptoutCIDRs; sorted, each once
 	VXLANPort         uint16
 	VXLANVNI          uint32
@@ -59,6 +60,16 @@ func Within(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
+// DSRTimes say when an outside client that is answered straight falls back to the tunnel.
+type DSRTimes struct {
+	// Patience after the backend's answer: a SYN that is repeated later says that the answer was lost.
+	Patience time.Duration
+	// Tries is how long handshakes that were left unanswered count, after the last answer.
+	Tries time.Duration
+	// Retry is how long a client that fell back stays so.
+	Retry time.Duration
+}
+
 // Timeouts of idle flows (bpfConntrackTimeouts).
 type Timeouts struct {
 	TCPSynSent, TCPEstablished, TCPClosing, UDP, ICMP, Generic time.Duration
@@ -72,6 +83,7 @@ func DefaultSettings() Settings {
 	return Settings{
 		ConnectTime: ConnectTimeTCP, VXLANPort: 4789, VXLANVNI: 4096,
 		SNATPortFirst: 20000, SNATPortLast: 29999, HostNAT: true,
+		DSRTimes:        DSRTimes{Patience: 750 * time.Millisecond, Tries: 2 * time.Minute, Retry: time.Hour},
 		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
 		InterfacePrefix: "cali", MaxFlows: 512000,
 		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 40 * time.Second,

@@ -1,8 +1,11 @@
 package nodestate
 
 import (
+	"bytes"
+	"encoding/gob"
 	"hash/maphash"
 	"iter"
+	"maps"
 )
 
 // Map is a table that can be copied and changed in constant time: an assignment is a copy, and Set and
@@ -267,4 +270,21 @@ func (n *mapNode[K, V]) walk(yield func(K, V) bool) bool {
 		}
 	}
 	return true
+}
+
+// GobEncode implements gob.GobEncoder: a table as a plain map.
+func (m Map[K, V]) GobEncode() ([]byte, error) {
+	var b bytes.Buffer
+	err := gob.NewEncoder(&b).Encode(maps.Collect(m.All()))
+	return b.Bytes(), err
+}
+
+// GobDecode implements gob.GobDecoder.
+func (m *Map[K, V]) GobDecode(data []byte) error {
+	var plain map[K]V
+	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&plain); err != nil {
+		return err
+	}
+	*m = MapOf(plain)
+	return nil
 }

@@ -41,8 +41,9 @@ type State struct {
 
 // Settings are the node's scalars.
 type Settings struct {
-	Node netip.Addr // its primary address
-	DSR  bool
+	Node     netip.Addr // its primary address
+	DSR      bool
+	DSRTimes model.DSRTimes
 	// DSROptOut are the clients whose answers never go straight to them: sorted, each once.
 	DSROptOut           []netip.Prefix
 	ConnectTime         model.ConnectTimeLB

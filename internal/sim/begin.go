@@ -162,7 +162,7 @@ func (n *Node) wayBack(in In, k flowKey, lb balanced, fwd, rev *flow) bool {
 	switch {
 	case in.Hook == ToWorkload || in.Hook == ToUplink:
 		rev.way = way{action: Pass}
-	case lb.dsr && !n.refusesDSR(k.src):
+	case lb.dsr && !n.refusesDSR(k.src) && !n.failedDSR(k):
 		fwd.dsr, rev.dsr = true, true
 		rev.way, ok = n.fib(k.src)
 	case via.IsValid():

@@ -50,6 +50,8 @@ type flow struct {
 	reply, rewrite, viaNode, handOn, dsr bool
 	clamp                                bool // SYNs announce no larger segments than fit the tunnel
 	replied, fin, closing                bool
+	answered                             bool // half open, dsr: the backend's answer went straight to the client
+	answeredAt                           time.Duration
 }
 
 // partner is the key of the entry of the other direction.
@@ -134,10 +136,15 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 }
 
 // touch notes what a packet tells about its flow: that it lives, that it is answered, that it ends.
-func (n *Node) touch(f *flow, k flowKey, p *packet.Packet, half bool) {
+func (n *Node) touch(f *flow, k flowKey, in In, half bool) {
+	p := in.Packet
 	f.seen = n.opts.Now()
 	flags := lifeFlags(p)
-	if half && (f.reply || f.handOn && connects(k.proto) && flags&packet.SYN == 0) {
+	over := f.reply || f.handOn && connects(k.proto) && flags&packet.SYN == 0
+	if half && f.dsr && connects(k.proto) {
+		over = n.followDSR(f, k, in, flags)
+	}
+	if half && over {
 		n.establish(f, k)
 	}
 	if f.reply && !f.replied {

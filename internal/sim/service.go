@@ -105,16 +105,7 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 			return balanced{}, nil
 		}
 	} else {
-		dst := n.state.Addrs[k.dst]
-		switch {
-		case nodePort && dst.Kind == nodestate.AddrNode:
-			r.via = dst.Node
-		case nodePort:
-		case in.Hook == FromTunnel:
-			r.via = in.Source
-		default:
-			r.via = n.links[in.Packet.SrcMAC]
-		}
+		r.via = n.handedBy(in, nodePort, k.dst)
 	}
 	if !n.admits(s, k.src) {
 		return r, &dropped{reason: reason.SourceRange, rule: s.Rule}
@@ -132,6 +123,19 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 		r.home, r.tunnel = n.home(r.backend.Addr)
 	}
 	return r, nil
+}
+
+// handedBy is the node that handed a packet for a Service on to this one, invalid when it came from outside.
+func (n *Node) handedBy(in In, nodePort bool, dst netip.Addr) netip.Addr {
+	switch {
+	case nodePort && n.kind(dst) == nodestate.AddrNode:
+		return n.state.Addrs[dst].Node
+	case nodePort:
+		return netip.Addr{}
+	case in.Hook == FromTunnel:
+		return in.Source
+	}
+	return n.links[in.Packet.SrcMAC]
 }
 
 // insideScope says for traffic of this node's pods and processes whether only this node's backends count, and

@@ -137,6 +137,8 @@ type Node struct {
 
 	flows, half map[flowKey]*flow
 	affinity    map[affinityKey]affinityEntry
+	tries       map[netip.Addr]tries         // by client
+	fallen      map[netip.Addr]time.Duration // clients that get no straight answers, since when
 	sockets     map[socketKey]netip.AddrPort
 	firsts      map[fragmentKey]firstFragment
 	kept        []keptFragment // oldest first
@@ -160,6 +162,7 @@ func New(s *nodestate.State, o Options) *Node {
 	n := &Node{
 		opts: o, flows: map[flowKey]*flow{}, half: map[flowKey]*flow{},
 		affinity: map[affinityKey]affinityEntry{}, sockets: map[socketKey]netip.AddrPort{}, firsts: map[fragmentKey]firstFragment{},
+		tries: map[netip.Addr]tries{}, fallen: map[netip.Addr]time.Duration{},
 	}
 	n.SetState(s)
 	return n
@@ -183,6 +186,7 @@ func (n *Node) Clone() *Node {
 	c.flows, c.half = cloneFlows(n.flows), cloneFlows(n.half)
 	c.affinity, c.sockets = maps.Clone(n.affinity), maps.Clone(n.sockets)
 	c.firsts, c.kept = maps.Clone(n.firsts), slices.Clone(n.kept)
+	c.tries, c.fallen = maps.Clone(n.tries), maps.Clone(n.fallen)
 	return &c
 }
 
@@ -358,7 +362,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 		return n.send(in, key, f, false)
 	}
 	if !isError {
-		n.touch(f, key, p, half)
+		n.touch(f, key, in, half)
 	}
 	return n.send(in, key, f, isError)
 }

@@ -38,6 +38,7 @@ type driverProcess struct {
 type applied struct {
 	Err    string
 	Writes uint64
+	Fallen []string // clients for which direct server return does not work
 }
 
 func startDriver(t *testing.T, n *node) *driverProcess {
@@ -129,6 +130,13 @@ func driverMain() error {
 			a.Err = err.Error()
 		}
 		a.Writes = drv.Status().Writes
+		fallen, err := drv.Fallen()
+		if err != nil {
+			return err
+		}
+		for _, c := range fallen.Clients {
+			a.Fallen = append(a.Fallen, c.String())
+		}
 		if err := out.Encode(a); err != nil {
 			return err
 		}

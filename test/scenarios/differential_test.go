@@ -70,6 +70,7 @@ type differential struct {
 	out     []*packet.Packet // that went on, to be answered
 	pieces  []*packet.Packet // fragments that were not sent yet
 	jumps   int
+	short   bool // a short jump was made
 	seen    map[string]int
 }
 
@@ -121,6 +122,14 @@ func (d *differential) step() error {
 		d.jumps++
 		d.note("33 s pass")
 		if err := d.carrier.Advance(33); err != nil {
+			return err
+		}
+	}
+	if !d.short && d.chance(2) {
+		// Longer than a repeated SYN must wait, and shorter than every time-out, also after a long jump.
+		d.short = true
+		d.note("8 s pass")
+		if err := d.carrier.Advance(8); err != nil {
 			return err
 		}
 	}

@@ -55,8 +55,9 @@ func newCrowd(seed uint64) *crowd {
 	r := &crowd{Rand: rand.New(rand.NewPCG(seed, 7)), c: model.NewCluster()}
 	c := r.c
 	// Time-outs far apart from each other and from how long a round takes; see differential.advance.
-	c.Settings.Timeouts = model.Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 45 * time.Second,
-		UDP: 50 * time.Second, ICMP: 20 * time.Second, Generic: time.Hour, Fragment: 40 * time.Second}
+	c.Settings.Timeouts = model.Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 53 * time.Second,
+		UDP: 55 * time.Second, ICMP: 20 * time.Second, Generic: time.Hour, Fragment: 55 * time.Second}
+	c.Settings.DSRTimes = model.DSRTimes{Patience: 7 * time.Second, Tries: 120 * time.Second, Retry: 155 * time.Second}
 	if r.chance(30) {
 		c.Settings.SNATPortLast = c.Settings.SNATPortFirst + 3
 	}
@@ -140,7 +141,7 @@ func (r *crowd) service() {
 		s.LBIPs = []netip.Addr{one(r, otherVIPs...)}
 	}
 	if r.chance(30) {
-		s.Affinity = 50
+		s.Affinity = 55
 	}
 	if r.chance(40) {
 		s.Restricted = true

@@ -131,6 +131,9 @@ type NodeStatusStatus struct {
 	// Drops are the most frequent drops by reason and rule since the programs were loaded.
 	// +listType=atomic
 	Drops []Drop `json:"drops,omitempty"`
+	// DSRFallback are the outside clients that get their answers by the node that they ask, because straight ones
+	// (direct server return) did not arrive.
+	DSRFallback *DSRFallback `json:"dsrFallback,omitempty"`
 	// Problems name objects whose content is not in force as written, the field, and what to do.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
@@ -162,6 +165,16 @@ const (
 	// ConditionConfiguration: every value of the FelixConfigurations is in force.
 	ConditionConfiguration = "Configuration"
 )
+
+// DSRFallback names clients for which direct server return does not work.
+type DSRFallback struct {
+	// Clients is how many there are now.
+	Clients int32 `json:"clients"`
+	// Addresses of some of them, the latest first.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=20
+	Addresses []string `json:"addresses,omitempty"`
+}
 
 // Drop counts packets that were dropped for one reason by one rule.
 type Drop struct {

@@ -54,6 +54,10 @@ const (
 	timeoutICMP       = 4
 	timeoutOther      = 5
 	timeoutFragment   = 6
+	timeoutDSRTries   = 7
+	timeoutDSRRetry   = 8
+
+	countDSRFallen = 0
 )
 
 // be16 turns a port into network byte order and back.

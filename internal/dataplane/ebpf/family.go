@@ -25,6 +25,7 @@ type familyTables[A address] struct {
 	ranges    *table[rangeKey[A], uint8]
 	dsrOptOut *table[prefixKey[A], uint8]
 
+	fallenMap   *ebpf.Map
 	settings    *ebpf.Map
 	current     settings[A] // what the map holds
 	settingsErr error
@@ -32,7 +33,7 @@ type familyTables[A address] struct {
 }
 
 func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
-	t := &familyTables[A]{settings: m["weir_settings"], counts: c}
+	t := &familyTables[A]{settings: m["weir_settings"], fallenMap: m["weir_dsr_fallen"], counts: c}
 	t.addrs = newTable[A, addrValue[A]]("weir_addrs", m["weir_addrs"], showAddr[A], &c.judged)
 	t.routes = newTable[prefixKey[A], routeValue[A]]("weir_routes", m["weir_routes"], showPrefix[A], &c.judged)
 	t.peers = newTable[A, uint64]("weir_peers", m["weir_peers"], showAddr[A], &c.judged)

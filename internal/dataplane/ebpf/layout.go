@@ -89,12 +89,12 @@ type settings[A address] struct {
 	SnatMin       uint16
 	SnatMax       uint16
 	HostNetns     uint64
-	Timeouts      [8]uint32
+	Timeouts      [10]uint32
 	PerSecond     uint32
 	TunnelMtu     uint32
 	HostIfindex   uint32
 	TunnelPort    uint16
-	Pad           uint16
+	DsrPatience   uint16
 }
 
 // toAddr returns an address of the family as the maps hold it. Any other address is none, which no table has as a

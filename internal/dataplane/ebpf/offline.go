@@ -92,7 +92,8 @@ func (o *Offline) Load() (*nodestate.State, error) { return readState(o.loaded) 
 
 // ResetFlows forgets every flow, affinity and socket, and the counts of drops.
 func (o *Offline) ResetFlows() error {
-	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops", "weir_frags"} {
+	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops", "weir_frags",
+		"weir_dsr_tries", "weir_dsr_fallen"} {
 		if err := clearMap(o.Maps[name]); err != nil {
 			return fmt.Errorf("emptying map %s: %w", name, err)
 		}

@@ -5,6 +5,8 @@ import (
 	"math"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -172,6 +174,22 @@ func (c clock) units(d time.Duration) uint32 {
 	return uint32(min(max(u, 1), math.MaxInt32))
 }
 
+// now is about what the programs' clock says: jiffies begin 300 s before they overflow 32 bits (the kernel's INITIAL_JIFFIES)
+// and follow the monotonic clock.
+func (c clock) now() uint32 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0
+	}
+	hz := uint64(c.hz)
+	return uint32((1<<32 - 300*hz + uint64(ts.Nano())*hz/1e9) >> 8)
+}
+
+// fineUnits turns a short duration into units of 16 jiffies.
+func (c clock) fineUnits(d time.Duration) uint16 {
+	return uint16(min(max(math.Round(d.Seconds()*float64(c.hz)/16), 1), math.MaxUint16/2))
+}
+
 // perThousandSeconds is settings.per_second: units in a thousand seconds.
 func (c clock) perThousandSeconds() uint32 { return uint32(1000 * c.hz / 256) }
 
@@ -197,6 +215,7 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,
 		PerSecond: m.clock.perThousandSeconds(), TunnelMtu: uint32(max(c.Tunnel.MTU, 0)),
 		HostIfindex: uint32(m.host), TunnelPort: be16(c.Tunnel.Port),
+		DsrPatience: m.clock.fineUnits(c.DSRTimes.Patience),
 	}
 	t := c.Timeouts
 	v.Timeouts[timeoutTCPSyn] = m.clock.units(t.TCPSynSent)
@@ -208,6 +227,8 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 	if t.Fragment > 0 {
 		v.Timeouts[timeoutFragment] = m.clock.units(t.Fragment)
 	}
+	v.Timeouts[timeoutDSRTries] = m.clock.units(c.DSRTimes.Tries)
+	v.Timeouts[timeoutDSRRetry] = m.clock.units(c.DSRTimes.Retry)
 	return v
 }
 

@@ -68,6 +68,18 @@ type weirDropValue struct {
 	Bytes   uint64
 }
 
+type weirDsrFallen struct {
+	_     structs.HostLayout
+	Since uint32
+}
+
+type weirDsrTries struct {
+	_     structs.HostLayout
+	Seen  uint32
+	Since uint16
+	Count uint16
+}
+
 type weirFlowKey struct {
 	_     structs.HostLayout
 	Saddr weirIpAddr
@@ -79,25 +91,25 @@ type weirFlowKey struct {
 }
 
 type weirFlowValue struct {
-	_       structs.HostLayout
-	Epoch   uint32
-	Seen    uint32
-	Saddr   weirIpAddr
-	Daddr   weirIpAddr
-	Sport   uint16
-	Dport   uint16
-	Action  uint8
-	State   uint8
-	Flags   uint8
-	Pad     uint8
-	Iif     uint32
-	Ifindex uint32
-	Nexthop weirIpAddr
-	Rule    uint32
-	Mac     [6]uint8
-	Pad2    uint16
-	Svc     weirSvcKey
-	Backend weirBackend
+	_        structs.HostLayout
+	Epoch    uint32
+	Seen     uint32
+	Saddr    weirIpAddr
+	Daddr    weirIpAddr
+	Sport    uint16
+	Dport    uint16
+	Action   uint8
+	State    uint8
+	Flags    uint8
+	Pad      uint8
+	Iif      uint32
+	Ifindex  uint32
+	Nexthop  weirIpAddr
+	Rule     uint32
+	Mac      [6]uint8
+	Answered uint16
+	Svc      weirSvcKey
+	Backend  weirBackend
 }
 
 type weirFragKey struct {
@@ -284,12 +296,12 @@ type weirSettings struct {
 	SnatMin       uint16
 	SnatMax       uint16
 	HostNetns     uint64
-	Timeouts      [8]uint32
+	Timeouts      [10]uint32
 	PerSecond     uint32
 	TunnelMtu     uint32
 	HostIfindex   uint32
 	TunnelPort    uint16
-	Pad           uint16
+	DsrPatience   uint16
 }
 
 type weirSockKey struct {
@@ -336,8 +348,11 @@ const (
 	weirMapWeirAnswers       = "weir_answers"
 	weirMapWeirBackends      = "weir_backends"
 	weirMapWeirClients       = "weir_clients"
+	weirMapWeirCounts        = "weir_counts"
 	weirMapWeirDrops         = "weir_drops"
+	weirMapWeirDsrFallen     = "weir_dsr_fallen"
 	weirMapWeirDsrOptout     = "weir_dsr_optout"
+	weirMapWeirDsrTries      = "weir_dsr_tries"
 	weirMapWeirFlows         = "weir_flows"
 	weirMapWeirFlowsNew      = "weir_flows_new"
 	weirMapWeirFragRings     = "weir_frag_rings"
@@ -442,8 +457,11 @@ type weirMapSpecs struct {
 	WeirAnswers   *ebpf.MapSpec `ebpf:"weir_answers"`
 	WeirBackends  *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients   *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirCounts    *ebpf.MapSpec `ebpf:"weir_counts"`
 	WeirDrops     *ebpf.MapSpec `ebpf:"weir_drops"`
+	WeirDsrFallen *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
+	WeirDsrTries  *ebpf.MapSpec `ebpf:"weir_dsr_tries"`
 	WeirFlows     *ebpf.MapSpec `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.MapSpec `ebpf:"weir_flows_new"`
 	WeirFragRings *ebpf.MapSpec `ebpf:"weir_frag_rings"`
@@ -500,8 +518,11 @@ type weirMaps struct {
 	WeirAnswers   *ebpf.Map `ebpf:"weir_answers"`
 	WeirBackends  *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients   *ebpf.Map `ebpf:"weir_clients"`
+	WeirCounts    *ebpf.Map `ebpf:"weir_counts"`
 	WeirDrops     *ebpf.Map `ebpf:"weir_drops"`
+	WeirDsrFallen *ebpf.Map `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout *ebpf.Map `ebpf:"weir_dsr_optout"`
+	WeirDsrTries  *ebpf.Map `ebpf:"weir_dsr_tries"`
 	WeirFlows     *ebpf.Map `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.Map `ebpf:"weir_flows_new"`
 	WeirFragRings *ebpf.Map `ebpf:"weir_frag_rings"`
@@ -530,8 +551,11 @@ func (m *weirMaps) Close() error {
 		m.WeirAnswers,
 		m.WeirBackends,
 		m.WeirClients,
+		m.WeirCounts,
 		m.WeirDrops,
+		m.WeirDsrFallen,
 		m.WeirDsrOptout,
+		m.WeirDsrTries,
 		m.WeirFlows,
 		m.WeirFlowsNew,
 		m.WeirFragRings,

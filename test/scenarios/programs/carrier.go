@@ -144,7 +144,7 @@ func (c *carrier) Connect(sim.Socket, netip.AddrPort) (netip.AddrPort, error) {
 // Advance implements scenario.Carrier: the kernel's clock cannot be moved, so what it is compared with is.
 func (c *carrier) Advance(seconds int) error {
 	c.jumped += time.Duration(seconds) * time.Second
-	return c.set.age(c.runner.layout, uint32(seconds*c.runner.hz/256+1))
+	return c.set.age(c.runner.layout, uint32(seconds*c.runner.hz/256+1), uint16(seconds*c.runner.hz/16+1))
 }
 
 // Receive implements scenario.Carrier. Programs and oracle must agree on all but Ethernet addresses that

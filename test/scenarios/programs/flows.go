@@ -16,6 +16,7 @@ type layout struct {
 	fragSeen, slotSeen, ringSeen                uint32
 	flowSeen, flowBackend, flowSport, flowSize  uint32
 	affinitySeen, affinityBackend, affinitySize uint32
+	flowAnswered, triesSeen, triesSince         uint32
 }
 
 func newLayout(maps map[string]*ebpf.Map) (*layout, error) {
@@ -27,8 +28,9 @@ func newLayout(maps map[string]*ebpf.Map) (*layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	var frag, slot, ring *btf.Struct
-	for name, to := range map[string]**btf.Struct{"weir_frags": &frag, "weir_frag_slots": &slot, "weir_frag_rings": &ring} {
+	var frag, slot, ring, tries *btf.Struct
+	for name, to := range map[string]**btf.Struct{"weir_frags": &frag, "weir_frag_slots": &slot, "weir_frag_rings": &ring,
+		"weir_dsr_tries": &tries} {
 		if *to, err = valueType(maps[name]); err != nil {
 			return nil, err
 		}
@@ -41,6 +43,7 @@ func newLayout(maps map[string]*ebpf.Map) (*layout, error) {
 	}{
 		{&l.fragSeen, frag, "seen"}, {&l.slotSeen, slot, "seen"}, {&l.ringSeen, ring, "seen"},
 		{&l.flowSeen, flow, "seen"}, {&l.flowBackend, flow, "backend"}, {&l.flowSport, flow, "sport"},
+		{&l.flowAnswered, flow, "answered"}, {&l.triesSeen, tries, "seen"}, {&l.triesSince, tries, "since"},
 		{&l.affinitySeen, affinity, "seen"}, {&l.affinityBackend, affinity, "backend"},
 	} {
 		found := false
@@ -68,7 +71,7 @@ func valueType(m *ebpf.Map) (*btf.Struct, error) {
 		return nil, err
 	}
 	name := map[string]string{"weir_flows": "flow_value", "weir_affinity": "affinity_value", "weir_frags": "frag_value",
-		"weir_frag_slots": "frag_slot", "weir_frag_rings": "frag_ring"}
+		"weir_frag_slots": "frag_slot", "weir_frag_rings": "frag_ring", "weir_dsr_tries": "dsr_tries"}
 	info, err := m.Info()
 	if err != nil {
 		return nil, err
@@ -97,13 +100,15 @@ func (s *set) chosen(l *layout, p *packet.Packet) (b nodestate.Backend, sport ui
 	return backendAt(value[l.flowBackend:]), binary.BigEndian.Uint16(value[l.flowSport:]), true
 }
 
-// age makes every flow, affinity and fragment older, in the programs' clock units.
-func (s *set) age(l *layout, units uint32) error {
+// age makes all that the programs remember with a time older: by units of their clock, and of the finer one.
+func (s *set) age(l *layout, units uint32, fine uint16) error {
+	const none = ^uint32(0)
 	for _, m := range []struct {
-		name string
-		seen uint32
-	}{{"weir_flows", l.flowSeen}, {"weir_flows_new", l.flowSeen}, {"weir_affinity", l.affinitySeen},
-		{"weir_frags", l.fragSeen}, {"weir_frag_slots", l.slotSeen}, {"weir_frag_rings", l.ringSeen}} {
+		name       string
+		seen, fine uint32 // where in the value
+	}{{"weir_flows", l.flowSeen, none}, {"weir_flows_new", l.flowSeen, l.flowAnswered}, {"weir_affinity", l.affinitySeen, none},
+		{"weir_frags", l.fragSeen, none}, {"weir_frag_slots", l.slotSeen, none}, {"weir_frag_rings", l.ringSeen, none},
+		{"weir_dsr_tries", l.triesSeen, l.triesSince}, {"weir_dsr_fallen", 0, none}} {
 		entries := map[string][]byte{}
 		var key, value []byte
 		it := s.Maps[m.name].Iterate()
@@ -119,6 +124,10 @@ func (s *set) age(l *layout, units uint32) error {
 				continue // a slot that was never used
 			}
 			binary.NativeEndian.PutUint32(v[m.seen:], seen-units)
+			if m.fine != none {
+				at := binary.NativeEndian.Uint16(v[m.fine:])
+				binary.NativeEndian.PutUint16(v[m.fine:], at-fine)
+			}
 			if err := s.Maps[m.name].Put([]byte(k), v); err != nil {
 				return fmt.Errorf("write map %s: %w", m.name, err)
 			}

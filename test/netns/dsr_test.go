@@ -1,0 +1,81 @@
+package netns
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// behindRouters puts a client into a subnet of its own, 172.29.0.0/24. It reaches the nodes by router r1; n2 reaches it
+// by router r2, which lets nothing through whose beginning it did not see.
+func (f *fixture) behindRouters(t *testing.T) *worker {
+	t.Helper()
+	l := f.lan
+	run(t, "ip -n %s-sw link add br1 type bridge; ip -n %s-sw link set br1 up", l.prefix, l.prefix)
+	for i, name := range []string{"r1", "r2"} {
+		ns := l.newNetns(name)
+		for j, link := range []string{"eth0", "eth1"} {
+			run(t, "ip link add %s netns %s type veth peer name %s%d netns %s-sw; ip -n %s-sw link set %s%d master br%d up; "+
+				"ip -n %s addr add 172.%d.0.%d/24 dev %s; ip -n %s link set %s up",
+				link, ns, name, j, l.prefix, l.prefix, name, j, j, ns, 30-j, i+1, link, ns, link)
+		}
+		run(t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0 "+
+			"net.ipv4.conf.eth1.rp_filter=0", ns)
+	}
+	run(t, `ip netns exec %s-r2 nft 'table inet f { chain forward { type filter hook forward priority 0; iifname "eth0" ct state { new, invalid } counter drop; }; }'`,
+		l.prefix)
+	ns := l.newNetns("behind")
+	run(t, "ip link add eth0 netns %s type veth peer name behind netns %s-sw; ip -n %s-sw link set behind master br1 up; "+
+		"ip -n %s addr add 172.29.0.55/24 dev eth0; ip -n %s link set eth0 up; ip -n %s route add default via 172.29.0.1",
+		ns, l.prefix, l.prefix, ns, ns, ns)
+	run(t, "ip -n %s route add 172.29.0.0/24 via 172.30.0.1; ip -n %s route add 172.29.0.0/24 via 172.30.0.2", f.n1.netns, f.n2.netns)
+	return startWorker(t, "behind", ns, "")
+}
+
+// TestDSRFallsBack: a firewall between drops what the backend's node sends straight to the client. The first connection
+// takes one repeated SYN, further ones nothing; without the fallback none ever comes about.
+func TestDSRFallsBack(t *testing.T) {
+	for name, routed := range map[string]bool{"one link": false, "through the tunnel": true} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.routed = routed
+			f.cluster.Settings.DSR = true
+			f.service("far", "10.96.0.2", 30002, f.c)
+			client := f.behindRouters(t)
+
+			patience := f.cluster.Settings.DSRTimes.Patience
+			f.cluster.Settings.DSRTimes.Patience = time.Hour
+			f.apply()
+			if a := client.get("tcp", "172.30.0.8:30002", 4000); a.Err == "" {
+				t.Fatalf("the firewall lets asymmetric packets through: %q", a.Reply)
+			}
+			if a := client.get("udp", "172.30.0.8:30002", 400); a.Err == "" {
+				t.Fatalf("the firewall lets asymmetric datagrams through: %q", a.Reply)
+			}
+			if got := f.n2.driver.last.Fallen; len(got) != 0 {
+				t.Errorf("%v fell back although nobody could", got)
+			}
+
+			f.cluster.Settings.DSRTimes.Patience = patience
+			f.apply()
+			begin := time.Now()
+			if a := client.get("tcp", "172.30.0.8:30002", 6000); a.Err != "" || a.Reply[:1] != "c" {
+				t.Fatalf("first connection: %q, %s", a.Reply, a.Err)
+			}
+			first := time.Since(begin)
+			begin = time.Now()
+			want(t, "second connection", client.reaches("c", "tcp", "172.30.0.8:30002"), "172.29.0.55")
+			second := time.Since(begin)
+			t.Logf("first connection after %s, second after %s", first, second)
+			if first > 3500*time.Millisecond || second > 800*time.Millisecond {
+				t.Errorf("the first connection took %s, the second %s", first, second)
+			}
+			want(t, "datagrams", client.reaches("c", "udp", "172.30.0.8:30002"), "172.29.0.55")
+			want(t, "a client with a straight way", f.client.reaches("c", "tcp", "172.30.0.8:30002"), "172.30.0.55")
+			f.apply()
+			if got := f.n2.driver.last.Fallen; !slices.Equal(got, []string{"172.29.0.55"}) {
+				t.Errorf("the node says that %v fell back, want 172.29.0.55", got)
+			}
+		})
+	}
+}
