@@ -186,6 +186,10 @@ static __always_inline int frag_keep(struct __sk_buff *skb)
 		if (i < parts && frag_store(skb, ring, at + i, i))
 			return -1;
 	}
+	/* With the lock in frag_release: either that sees this fragment, or we the note that it follows. */
+	bpf_spin_lock(&r->lock);
+	r->seen = now;
+	bpf_spin_unlock(&r->lock);
 	return 0;
 }
 
@@ -266,7 +270,7 @@ __noinline int frag_release(struct __sk_buff *skb)
 	struct settings *s = settings_get();
 	struct frag_saved *saved;
 	struct frag_ring *r;
-	__u32 ring, at, mark = skb->mark, zero = 0;
+	__u32 ring, at, seen, mark = skb->mark, zero = 0;
 	__u64 len = skb->len;
 	int sent = 0, ret;
 
@@ -274,7 +278,13 @@ __noinline int frag_release(struct __sk_buff *skb)
 		return 0;
 	ring = frag_ring(&w->fkey);
 	r = bpf_map_lookup_elem(&weir_frag_rings, &ring);
-	if (!r || !r->next || clock_now() - r->seen > s->timeouts[TIMEOUT_FRAG])
+	if (!r)
+		return 0;
+	bpf_spin_lock(&r->lock);
+	at = r->next;
+	seen = r->seen;
+	bpf_spin_unlock(&r->lock);
+	if (!at || clock_now() - seen > s->timeouts[TIMEOUT_FRAG])
 		return 0;
 	saved = bpf_map_lookup_elem(&weir_frag_saved, &zero);
 	if (!saved || !len)
@@ -285,7 +295,6 @@ __noinline int frag_release(struct __sk_buff *skb)
 	OPAQUE(len);
 	if (!len || bpf_skb_load_bytes(skb, 0, saved->data, len))
 		return 0;
-	at = r->next;
 	for (__u32 i = 0; i < FRAG_SLOTS; i++) {
 		ret = frag_send(skb, ring, at + i);
 		if (ret)

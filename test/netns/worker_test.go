@@ -19,13 +19,16 @@ import (
 // dials as it is told, a JSON object a line on its standard input, an answer a line on its output.
 
 type request struct {
-	Op      string // listen, get, open, talk, close
+	Op      string // listen, get, open, talk, close, echo, exchange
 	Net     string // tcp, udp
 	Addr    string
 	From    string // local address, for get and open
 	Name    string // listen: what the server calls itself
 	ID      int    // open, talk, close
 	Timeout int    // ms
+
+	Size     int  // exchange: bytes of the datagram
+	Reversed bool // echo, exchange: sent as IP fragments, the last one first
 }
 
 type answer struct {
@@ -148,6 +151,10 @@ func serve(r request, conns map[int]net.Conn) answer {
 	switch r.Op {
 	case "listen":
 		return fromErr(listen(r))
+	case "echo":
+		return fromErr(echo(r))
+	case "exchange":
+		return exchange(r, timeout)
 	case "get":
 		c, err := dial(r, timeout)
 		if err != nil {
