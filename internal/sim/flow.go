@@ -147,7 +147,7 @@ func (n *Node) touch(f *flow, k flowKey, in In, half bool) {
 	if half && over {
 		n.establish(f, k)
 	}
-	if f.reply && !f.replied {
+	if !half && f.reply && !f.replied {
 		f.replied = true
 		if other := n.flows[f.partner(k.proto)]; other != nil {
 			other.replied = true
