@@ -11,6 +11,7 @@ type Tracker[K, V comparable] struct {
 	writes  map[K]V
 	deletes map[K]struct{}
 	failed  map[K]error
+	most    int // pending changes since the maps of them were made
 }
 
 // New returns a tracker of a table that is empty and should be.
@@ -150,6 +151,11 @@ func (t *Tracker[K, V]) Done(k K) {
 		delete(t.deletes, k)
 	}
 	delete(t.failed, k)
+	t.most = max(t.most, t.Pending()+1)
+	if t.Pending() == 0 && t.most > 256 {
+		// Maps keep the room that they once needed, and a walk looks at all of it.
+		t.writes, t.deletes, t.most = map[K]V{}, map[K]struct{}{}, 0
+	}
 }
 
 // Failed notes that the pending change of a key could not be made. It stays pending.

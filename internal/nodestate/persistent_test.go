@@ -1,6 +1,8 @@
 package nodestate
 
 import (
+	"bytes"
+	"encoding/gob"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -106,6 +108,20 @@ func TestChangesLooksAtLittle(t *testing.T) {
 	}
 	if found != 1 || looked > mapLeaf {
 		t.Errorf("%d changes found by %d comparisons among %d entries", found, looked, a.Len())
+	}
+}
+
+func TestMapCrossesProcesses(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	s := New()
+	s.Rules.Set(7, Rule{Kind: "Service", Name: "default/a"})
+	if err := gob.NewEncoder(&b).Encode(s); err != nil {
+		t.Fatal(err)
+	}
+	got := New()
+	if err := gob.NewDecoder(&b).Decode(got); err != nil || !Equal(s, got) {
+		t.Errorf("%v\n%s", err, Diff(s, got))
 	}
 }
 

@@ -25,6 +25,9 @@ type familyTables[A address] struct {
 	ranges    *table[rangeKey[A], uint8]
 	dsrOptOut *table[prefixKey[A], uint8]
 
+	peersFresh bool // peers were read from the map and not compared with a state yet
+	seenPeers  nodestate.Map[netip.Addr, nodestate.Class]
+
 	fallenMap   *ebpf.Map
 	settings    *ebpf.Map
 	current     settings[A] // what the map holds
@@ -47,6 +50,7 @@ func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
 }
 
 func (t *familyTables[A]) load() error {
+	t.peersFresh = true
 	var zero uint32
 	err := t.settings.Lookup(&zero, unsafe.Pointer(&t.current))
 	return errors.Join(err, t.addrs.load(), t.routes.load(), t.peers.load(), t.peerCIDRs.load(),
@@ -65,7 +69,7 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 		t.routes.desire(renderRoutes[A](s))
 	}
 	if changed.Has(nodestate.TablePolicy) {
-		t.peers.desire(renderPeers[A](s))
+		t.followPeers(s)
 		t.peerCIDRs.desire(renderPeerCIDRs[A](s))
 	}
 	if changed.Has(nodestate.TableServices) {

@@ -3,6 +3,9 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -18,8 +21,21 @@ type ports struct {
 	m      *ebpf.Map
 	holds  [portWords]weirPortBits // what the map holds
 	want   [portWords]weirPortBits
+	stale  map[int]struct{} // words whose two sides may differ
 	writes *uint64
-	err    error
+	errs   map[int]error // by word: those that could not be written
+
+	// What wants is made from: how often each port is used in each way.
+	uses          map[portUse]int
+	hosts         map[netip.Addr]struct{} // the node's own addresses
+	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
+	seenBackends  nodestate.Map[nodestate.Frontend, []nodestate.Backend]
+}
+
+// portUse is a port with one enum port_bit.
+type portUse struct {
+	port uint16
+	bit  uint8
 }
 
 // The bits, enum port_bit of the programs.
@@ -31,9 +47,14 @@ const (
 	portShiftSCTP   = 4
 )
 
-func newPorts(m *ebpf.Map, writes *uint64) *ports { return &ports{m: m, writes: writes} }
+func newPorts(m *ebpf.Map, writes *uint64) *ports {
+	return &ports{m: m, writes: writes, uses: map[portUse]int{}, stale: map[int]struct{}{}, errs: map[int]error{}}
+}
 
 func (p *ports) load() error {
+	for i := range portWords {
+		p.stale[i] = struct{}{}
+	}
 	keys := make([]uint32, portWords)
 	var cursor ebpf.MapBatchCursor
 	for done := 0; done < portWords; {
@@ -49,22 +70,63 @@ func (p *ports) load() error {
 	return nil
 }
 
-func (p *ports) desire(s *nodestate.State) {
-	p.want = [portWords]weirPortBits{}
-	for f := range s.Frontends.Keys() {
-		p.set(f.Port, f.Proto, portTCPFrontend)
+// desire follows a state: see follow.go. addrs says that the node's addresses may have changed.
+func (p *ports) desire(s *nodestate.State, addrs bool) {
+	for f, c := range nodestate.Changes(p.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
+		switch {
+		case c.Is && !c.Was:
+			p.use(f.Port, f.Proto, portTCPFrontend, 1)
+		case c.Was && !c.Is:
+			p.use(f.Port, f.Proto, portTCPFrontend, -1)
+		}
+	}
+	p.seenFrontends = s.Frontends
+	before := p.hosts
+	if addrs || before == nil {
+		p.hosts = hostAddrs(s)
+	}
+	if !maps.Equal(before, p.hosts) {
+		p.recount(before, s)
+		return
+	}
+	for id, c := range nodestate.Changes(p.seenBackends, s.Backends, slices.Equal[[]nodestate.Backend]) {
+		p.useHosts(before, id, c.Before, -1)
+		p.useHosts(p.hosts, id, c.After, 1)
+	}
+	p.seenBackends = s.Backends
+}
+
+// recount counts all backends, for other addresses of the node.
+func (p *ports) recount(before map[netip.Addr]struct{}, s *nodestate.State) {
+	for id, backends := range p.seenBackends.All() {
+		p.useHosts(before, id, backends, -1)
 	}
 	for id, backends := range s.Backends.All() {
-		for _, b := range backends {
-			if s.Addrs[b.Addr].Kind == nodestate.AddrHost {
-				p.set(b.Port, id.Proto, portTCPHost)
-			}
+		p.useHosts(p.hosts, id, backends, 1)
+	}
+	p.seenBackends = s.Backends
+}
+
+func hostAddrs(s *nodestate.State) map[netip.Addr]struct{} {
+	out := map[netip.Addr]struct{}{}
+	for a, v := range s.Addrs {
+		if v.Kind == nodestate.AddrHost {
+			out[a] = struct{}{}
+		}
+	}
+	return out
+}
+
+func (p *ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, backends []nodestate.Backend, n int) {
+	for _, b := range backends {
+		if _, ok := hosts[b.Addr]; ok {
+			p.use(b.Port, id.Proto, portTCPHost, n)
 		}
 	}
 }
 
-// set sets a TCP bit, or its like for UDP or SCTP. Other protocols are not told apart by port.
-func (p *ports) set(port uint16, proto model.Protocol, bit uint8) {
+// use counts a use of a port: bit is the one for TCP. Protocols other than TCP, UDP and SCTP are not told apart by port.
+func (p *ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
 	switch proto {
 	case model.ProtocolUDP:
 		bit <<= portShiftUDP
@@ -74,7 +136,19 @@ func (p *ports) set(port uint16, proto model.Protocol, bit uint8) {
 	default:
 		return
 	}
-	p.want[port>>3].Bits[port&7] |= bit
+	u := portUse{port, bit}
+	was := p.uses[u]
+	p.uses[u] = was + n
+	switch {
+	case was == 0:
+		p.want[port>>3].Bits[port&7] |= bit
+	case was+n == 0:
+		delete(p.uses, u)
+		p.want[port>>3].Bits[port&7] &^= bit
+	default:
+		return
+	}
+	p.stale[int(port>>3)] = struct{}{}
 }
 
 // grow sets the bits that are new.
@@ -88,21 +162,23 @@ func (p *ports) settle() {
 }
 
 func (p *ports) put(merge func(have, want uint8) uint8) {
-	p.err = nil
-	for i := range p.want {
+	for i := range p.stale {
 		next := p.holds[i]
 		for j := range next.Bits {
 			next.Bits[j] = merge(p.holds[i].Bits[j], p.want[i].Bits[j])
 		}
-		if next == p.holds[i] {
-			continue
+		if next != p.holds[i] {
+			key := uint32(i)
+			if err := p.m.Update(&key, &next, ebpf.UpdateAny); err != nil {
+				p.errs[i] = &dataplane.KeyError{Table: "weir_ports", Key: fmt.Sprintf("%d-%d", i*8, i*8+7), Err: err}
+				continue
+			}
+			p.holds[i] = next
+			*p.writes++
 		}
-		key := uint32(i)
-		if err := p.m.Update(&key, &next, ebpf.UpdateAny); err != nil {
-			p.err = errors.Join(p.err, &dataplane.KeyError{Table: "weir_ports", Key: fmt.Sprintf("%d-%d", i*8, i*8+7), Err: err})
-			continue
+		delete(p.errs, i)
+		if p.holds[i] == p.want[i] {
+			delete(p.stale, i)
 		}
-		p.holds[i] = next
-		*p.writes++
 	}
 }

@@ -15,14 +15,22 @@ import (
 // services carries frontends, backend lists and live backends. A list names its backends by slot; the
 // number of slots stands in the frontends. So that a look-up never meets a slot without a backend, a new
 // slot is written before the count that includes it, and a slot is deleted after the count that does not.
+//
+// The first state is compared with the maps as a whole. Of each later one only what differs from the state
+// before is looked at: see follow.
 type services[A address] struct {
 	frontends *table[svcKey[A], svcValue[A]]
 	backends  *table[backendKey[A], backend[A]]
 	live      *table[liveKey[A], uint8]
 
-	lists   map[svcKey[A]][]backend[A] // by id with scope; the index is the slot
-	planned map[nodestate.Frontend][]nodestate.Backend
-	fresh   bool // lists were read from the map and not compared with a state yet
+	lists map[svcKey[A]][]backend[A] // by id with scope; the index is the slot
+	fresh bool                       // what was read from the maps was not compared with a state yet
+
+	// What the desired contents were made from.
+	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
+	seenBackends  nodestate.Map[nodestate.Frontend, []nodestate.Backend]
+	faces         map[nodestate.Frontend]map[nodestate.Frontend]struct{} // frontends of an id other than itself
+	affine        map[nodestate.Frontend]struct{}                        // ids with affinity
 }
 
 func newServices[A address](maps map[string]*ebpf.Map, writes *uint64) *services[A] {
@@ -39,7 +47,8 @@ func (s *services[A]) load() error {
 		return err
 	}
 	s.lists = map[svcKey[A]][]backend[A]{}
-	s.planned = map[nodestate.Frontend][]nodestate.Backend{}
+	s.faces = map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}
+	s.affine = map[nodestate.Frontend]struct{}{}
 	limit := uint32(s.backends.tracker.Len())
 	s.fresh = true
 	for k, b := range s.backends.tracker.All() {
@@ -59,72 +68,65 @@ func (s *services[A]) load() error {
 }
 
 func (s *services[A]) desire(st *nodestate.State) {
-	s.desireBackends(st)
-	s.frontends.desire(s.renderFrontends(st))
-	s.live.desire(renderLive[A](st))
+	if s.fresh {
+		s.adopt(st)
+		return
+	}
+	s.follow(st)
 }
 
-// desireBackends plans the lists whose backends changed.
-func (s *services[A]) desireBackends(st *nodestate.State) {
+// adopt sets the whole desired contents, with the slots that are in the maps.
+func (s *services[A]) adopt(st *nodestate.State) {
+	s.fresh = false
+	s.seenFrontends, s.seenBackends = st.Frontends, st.Backends
+	for f, svc := range st.Frontends.All() {
+		s.face(f, svc, true)
+		if svc.Affinity > 0 {
+			s.affine[svc.ID] = struct{}{}
+		}
+	}
+	wanted := make(map[svcKey[A]]bool, st.Backends.Len())
 	for id, backends := range st.Backends.All() {
-		// States are never changed in place: the same slice is the same list.
-		if before, ok := s.planned[id]; ok && sameSlice(before, backends) {
+		if !carries[A](id.Addr) {
 			continue
 		}
-		s.plan(id, backends)
-		s.planned[id] = backends
-	}
-	for id := range s.planned {
-		if _, ok := st.Backends.Get(id); !ok {
-			s.plan(id, nil)
-			delete(s.planned, id)
+		key := toSvc[A](id)
+		wanted[key] = true
+		for _, scope := range scopes {
+			key.Scope = scope
+			s.setList(key, place(s.lists[key], inList[A](backends, scope)))
 		}
 	}
-	if s.fresh {
-		s.forgetStrangers(st)
-		s.fresh = false
-	}
-}
-
-// forgetStrangers empties the lists that were found in the map and that no service port has.
-func (s *services[A]) forgetStrangers(st *nodestate.State) {
-	wanted := make(map[svcKey[A]]bool, st.Backends.Len())
-	for id := range st.Backends.Keys() {
-		wanted[toSvc[A](id)] = true
-	}
-	for k := range s.lists {
-		id := k
+	for key := range s.lists { // found in the map, and no service port has it
+		id := key
 		id.Scope = scopeAll
 		if !wanted[id] {
-			s.setList(k, nil)
+			s.setList(key, nil)
 		}
 	}
+	s.frontends.desire(s.renderFrontends(st))
+	s.live.desire(s.renderLive(st))
 }
 
-func sameSlice(a, b []nodestate.Backend) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
-}
+// scopes are the lists of a service port.
+var scopes = []uint8{scopeAll, scopeLocal}
 
-func (s *services[A]) plan(id nodestate.Frontend, backends []nodestate.Backend) {
-	var all, local []backend[A]
+// inList returns the backends of one list as the map has them.
+func inList[A address](backends []nodestate.Backend, scope uint8) []backend[A] {
+	out := make([]backend[A], 0, len(backends))
 	for _, b := range backends {
-		if !carries[A](b.Addr) {
-			continue
-		}
-		w := backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}
-		if b.InList(false) {
-			all = append(all, w)
-		}
-		if b.InList(true) {
-			local = append(local, w)
+		if b.InList(scope == scopeLocal) && carries[A](b.Addr) {
+			out = append(out, toBackend[A](b))
 		}
 	}
-	key := toSvc[A](id)
-	s.setList(key, place(s.lists[key], all))
-	key.Scope = scopeLocal
-	s.setList(key, place(s.lists[key], local))
+	return out
 }
 
+func toBackend[A address](b nodestate.Backend) backend[A] {
+	return backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}
+}
+
+// setList desires a whole list.
 func (s *services[A]) setList(key svcKey[A], list []backend[A]) {
 	for i, b := range list {
 		s.backends.tracker.Set(backendKey[A]{Svc: key, Slot: uint32(i)}, b)
@@ -132,6 +134,10 @@ func (s *services[A]) setList(key svcKey[A], list []backend[A]) {
 	for i := len(list); i < len(s.lists[key]); i++ {
 		s.backends.tracker.Unset(backendKey[A]{Svc: key, Slot: uint32(i)})
 	}
+	s.keepList(key, list)
+}
+
+func (s *services[A]) keepList(key svcKey[A], list []backend[A]) {
 	if len(list) == 0 {
 		delete(s.lists, key)
 		return
@@ -142,20 +148,21 @@ func (s *services[A]) setList(key svcKey[A], list []backend[A]) {
 func (s *services[A]) renderFrontends(st *nodestate.State) iter.Seq2[svcKey[A], svcValue[A]] {
 	return func(yield func(svcKey[A], svcValue[A]) bool) {
 		for f, svc := range st.Frontends.All() {
-			if !carries[A](f.Addr) {
-				continue
-			}
-			id := toSvc[A](svc.ID)
-			local := id
-			local.Scope = scopeLocal
-			v := svcValue[A]{
-				Id: id, Count: uint32(len(s.lists[id])), Local: uint32(len(s.lists[local])),
-				Flags: serviceFlags(svc), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
-			}
-			if !yield(toSvc[A](f), v) {
+			if carries[A](f.Addr) && !yield(toSvc[A](f), s.frontend(svc)) {
 				return
 			}
 		}
+	}
+}
+
+// frontend is what stands at a frontend, with the lengths of the lists as they are planned.
+func (s *services[A]) frontend(svc nodestate.Service) svcValue[A] {
+	id := toSvc[A](svc.ID)
+	local := id
+	local.Scope = scopeLocal
+	return svcValue[A]{
+		Id: id, Count: uint32(len(s.lists[id])), Local: uint32(len(s.lists[local])),
+		Flags: serviceFlags(svc), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
 	}
 }
 
@@ -167,30 +174,29 @@ func serviceFlags(svc nodestate.Service) uint32 {
 
 // renderLive returns the backends of service ports that look them up again for a flow or a client, with
 // the lists that they are in: UDP and SCTP, and those with affinity.
-func renderLive[A address](st *nodestate.State) iter.Seq2[liveKey[A], uint8] {
-	affine := map[nodestate.Frontend]bool{}
-	for _, svc := range st.Frontends.All() {
-		if svc.Affinity > 0 {
-			affine[svc.ID] = true
-		}
-	}
+func (s *services[A]) renderLive(st *nodestate.State) iter.Seq2[liveKey[A], uint8] {
 	return func(yield func(liveKey[A], uint8) bool) {
 		for id, backends := range st.Backends.All() {
-			if id.Proto == model.ProtocolTCP && !affine[id] {
+			if !carries[A](id.Addr) || !s.looksUp(id) {
 				continue
 			}
 			for _, b := range backends {
-				if !carries[A](b.Addr) {
-					continue
-				}
-				key := liveKey[A]{Svc: toSvc[A](id), Backend: backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}}
-				in := flags[uint8](bit{b.InList(false), liveAll}, bit{b.InList(true), liveLocal})
-				if !yield(key, in) {
+				if carries[A](b.Addr) && !yield(liveKey[A]{Svc: toSvc[A](id), Backend: toBackend[A](b)}, liveIn(b)) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// looksUp reports whether flows or clients of a service port look its backends up again.
+func (s *services[A]) looksUp(id nodestate.Frontend) bool {
+	_, affine := s.affine[id]
+	return affine || id.Proto != model.ProtocolTCP
+}
+
+func liveIn(b nodestate.Backend) uint8 {
+	return flags[uint8](bit{b.InList(false), liveAll}, bit{b.InList(true), liveLocal})
 }
 
 func (s *services[A]) pending() bool {

@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -78,7 +79,7 @@ func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func
 		t.policy.desire(renderPolicy(s))
 	}
 	if changed.Has(nodestate.TableServices) || changed.Has(nodestate.TableAddrs) {
-		t.ports.desire(s)
+		t.ports.desire(s, changed.Has(nodestate.TableAddrs))
 	}
 	t.each(func(f family) { f.desire(s, changed, ifindex) })
 }
@@ -140,9 +141,7 @@ func (t *tables) nextEpoch() error {
 // errors returns what could not be written.
 func (t *tables) errors() []error {
 	errs := t.policy.errors()
-	if t.ports.err != nil {
-		errs = append(errs, t.ports.err)
-	}
+	errs = slices.AppendSeq(errs, maps.Values(t.ports.errs))
 	t.each(func(f family) { errs = append(errs, f.errors()...) })
 	return errs
 }
