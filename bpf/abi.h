@@ -373,6 +373,9 @@ enum count {
 	COUNTS = 4,
 };
 
+/* map weir_announced: hash ip_addr -> __u8; addresses that this node answers neighbours for
+ * map weir_uplinks: hash __u32 interface index -> struct link_key; the MAC address that it answers with there */
+
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */
 
 /* map weir_sockets: LRU hash struct sock_key -> struct sock_value; what a socket asked for, by what it got */

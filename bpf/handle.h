@@ -17,6 +17,7 @@
 #include "reply.h"
 #include "mss.h"
 #include "frag.h"
+#include "neigh.h"
 
 static __always_inline int handle_forward(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
 {
@@ -217,6 +218,8 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 		}
 		return drop_packet(skb, DROP_MALFORMED, 0);
 	}
+	if (p->hook == HOOK_FROM_UPLINK && parsed == PARSED_ARP)
+		return neigh_answer(skb);
 	return forward_pass(skb);
 }
 

@@ -46,6 +46,8 @@ MAP(weir_dsr_optout, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, __u8, 16384, BPF_
 MAP(weir_dsr_tries, BPF_MAP_TYPE_LRU_HASH, ip_addr, struct dsr_tries, 4096, 0);
 MAP(weir_dsr_fallen, BPF_MAP_TYPE_LRU_HASH, ip_addr, struct dsr_fallen, 16384, 0);
 MAP(weir_counts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, COUNTS, 0);
+MAP(weir_announced, BPF_MAP_TYPE_HASH, ip_addr, __u8, 65536, BPF_F_NO_PREALLOC);
+MAP(weir_uplinks, BPF_MAP_TYPE_HASH, __u32, struct link_key, 256, BPF_F_NO_PREALLOC);
 MAP(weir_ports, BPF_MAP_TYPE_ARRAY, __u32, struct port_bits, PORT_WORDS, 0);
 MAP(weir_drops, BPF_MAP_TYPE_PERCPU_HASH, struct drop_key, struct drop_value, 4096, BPF_F_NO_PREALLOC);
 

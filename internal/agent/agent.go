@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/config"
@@ -51,21 +52,22 @@ const (
 
 // Agent is the node daemon.
 type Agent struct {
-	opts    Options
-	log     *slog.Logger
-	clients *client.Clients
-	servers *apiServers
-	watcher *watch.Watcher
-	driver  *ebpf.Driver
-	loop    *dataplane.Loop
-	cluster *cluster
-	ipam    *ipam.Allocator
-	cni     *cni.Server
-	conf    conflist
-	good    *lastGoodFile
-	began   time.Time
-	kick    chan struct{} // publish the status soon
-	checks  chan struct{} // look at the health checks of Services
+	opts      Options
+	log       *slog.Logger
+	clients   *client.Clients
+	servers   *apiServers
+	watcher   *watch.Watcher
+	driver    *ebpf.Driver
+	loop      *dataplane.Loop
+	cluster   *cluster
+	announcer *announce.Announcer
+	ipam      *ipam.Allocator
+	cni       *cni.Server
+	conf      conflist
+	good      *lastGoodFile
+	began     time.Time
+	kick      chan struct{} // publish the status soon
+	checks    chan struct{} // look at the health checks of Services
 }
 
 // New checks the kernel, loads the programs and connects everything. It attaches and writes nothing:
@@ -88,6 +90,8 @@ func New(o Options) (*Agent, error) {
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.cluster.changed = a.noteChange
+	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
+	a.cluster.announce = a.announcer.Update
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, "ipam"), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
 		ipam.Options{Owner: a.cluster.owner}, o.Log.With("part", "ipam"))
 	if err != nil {
@@ -182,6 +186,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("computing the node's state", a.cluster.run)
 	run("applying the node's state", a.loop.Run)
 	run("keeping the data plane", a.driver.Run)
+	run("announcing addresses", a.announcer.Run)
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	run("writing the network configuration", func(ctx context.Context) error {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/config"
@@ -32,6 +33,8 @@ type cluster struct {
 	local   *local
 	changed func()            // after a state was handed on
 	pools   func(ipam.Config) // what the allocator follows changed
+	// announce is told what this node answers neighbours for, and which nodes it watches.
+	announce func(announced, watched map[netip.Addr]bool)
 
 	queue chan func()
 
@@ -77,7 +80,8 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 	c := &cluster{
 		node: node, loop: loop, log: log, queue: make(chan func(), 64),
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
-		guests: map[model.Name]*model.Pod{}, owns: map[netip.Addr]*model.Pod{},
+		announce: func(_, _ map[netip.Addr]bool) {},
+		guests:   map[model.Name]*model.Pod{}, owns: map[netip.Addr]*model.Pod{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
 	c.model.Local = model.Local{Node: node, Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
@@ -163,6 +167,9 @@ func (c *cluster) compute() {
 		if keys.Tables != 0 || c.gen == 0 {
 			c.noteNodeAddr(state)
 			c.gen = c.loop.Submit(state, keys)
+			if keys.Has(nodestate.TableAnnounced) {
+				c.announce(state.Announced, state.Watched)
+			}
 			c.log.Debug("computed a state", "took", time.Since(began), "tables", keys.Tables)
 		}
 		c.publish(state)
@@ -336,6 +343,23 @@ func (c *cluster) refreshLocal() {
 		c.log.Error("no interface of this machine has the address that the Node object tells", "node", c.node, "address", addr.String(),
 			"addresses", fmt.Sprint(m.addrs))
 	}
+}
+
+// noteSilent is called when other watched nodes than before do not answer on the link.
+func (c *cluster) noteSilent(silent map[netip.Addr]bool) {
+	c.queue <- func() {
+		c.model.Local.Silent = silent
+		c.dirty.Add(model.KindLocal)
+	}
+}
+
+// uplinks returns the uplinks with their subnets.
+func (c *cluster) uplinks() []announce.Link {
+	pattern, err := regexp.Compile(c.snapshot().config.Settings.DataIfaces)
+	if err != nil || c.local == nil {
+		return nil
+	}
+	return c.local.uplinks(pattern.MatchString)
 }
 
 // noteLocal is called when the machine's interfaces or addresses changed.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -211,4 +212,24 @@ func (l *local) machine(node netip.Addr, isUplink func(string) bool, podPrefix s
 		m.mac = nil
 	}
 	return m
+}
+
+// uplinks returns the uplinks that are up, with the subnets of their addresses.
+func (l *local) uplinks(isUplink func(string) bool) []announce.Link {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []announce.Link
+	for _, f := range l.links {
+		if !f.up || f.loopback || excluded[f.name] || !isUplink(f.name) {
+			continue
+		}
+		link := announce.Link{Index: f.index, Name: f.name, MAC: f.mac}
+		for _, p := range f.addrs {
+			if a := p.Addr(); p.Bits() < a.BitLen() && !a.IsLinkLocalUnicast() {
+				link.Subnets = append(link.Subnets, p.Masked())
+			}
+		}
+		out = append(out, link)
+	}
+	return out
 }

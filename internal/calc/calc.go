@@ -27,6 +27,7 @@ func Calc(c *model.Cluster) *nodestate.State {
 type Calculator struct {
 	state    *nodestate.State // handed out last, never changed
 	services *services
+	announce *announcements
 	policy   *policyTables
 	rules    table[nodestate.RuleID, nodestate.Rule]
 	node     string // Local.Node of the last state
@@ -36,7 +37,7 @@ type Calculator struct {
 func New() *Calculator {
 	k := &Calculator{policy: &policyTables{},
 		rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
-	k.services = newServices(&k.rules)
+	k.services, k.announce = newServices(&k.rules), newAnnouncements()
 	return k
 }
 
@@ -80,6 +81,11 @@ func (k *Calculator) Update(c *model.Cluster, dirty Dirty) (*nodestate.State, no
 		replace(&next.Clients, clients(c), &keys, nodestate.TableClients)
 	}
 	k.services.update(c, &dirty)
+	if k.announce.update(c, &dirty, k.services) {
+		announced, watched := k.announce.tables()
+		replace(&next.Announced, announced, &keys, nodestate.TableAnnounced)
+		replace(&next.Watched, watched, &keys, nodestate.TableAnnounced)
+	}
 	take(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
 	take(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
 	take(&k.services.health, &next.HealthChecks, &keys, nodestate.TableServices)

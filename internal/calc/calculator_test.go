@@ -59,6 +59,7 @@ func (w *world) change(d *model.Dirty) {
 	case model.KindSettings:
 		w.c.Settings.DSR = !w.c.Settings.DSR
 		w.c.Settings.VXLANMTU = pick(w, 0, 1400)
+		w.c.Settings.L2Reachability = w.IntN(3) == 0
 		d.Add(model.KindSettings)
 	case model.KindLocal:
 		drop(w.c.Local.Endpoints, remove)
@@ -66,6 +67,7 @@ func (w *world) change(d *model.Dirty) {
 			w.c.Local.Node = pick(w, "n0", "n1")
 		}
 		w.c.Local.LinkMTU = pick(w, 1500, 9000)
+		w.c.Local.Silent = map[netip.Addr]bool{addr("172.31.1.11"): w.IntN(3) == 0, addr("172.31.1.12"): w.IntN(3) == 0}
 		w.c.ServiceCIDRs = []netip.Prefix{pick(w, prefix("10.96.0.0/16"), prefix("10.96.0.0/12"))}
 		d.Add(model.KindLocal | model.KindServiceCIDRs)
 	}
@@ -192,6 +194,8 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 			p.Clients = s.Clients
 		case nodestate.TableRules:
 			p.Rules = s.Rules
+		case nodestate.TableAnnounced:
+			p.Announced, p.Watched = s.Announced, s.Watched
 		}
 		return p.String()
 	}

@@ -207,6 +207,15 @@ func (w *world) addNode(i int) {
 	if w.IntN(3) == 0 {
 		n.Addrs = append(n.Addrs, addr(fmt.Sprintf("203.0.113.%d", w.IntN(2))))
 	}
+	for _, p := range []netip.Prefix{prefix("172.31.1.0/24"), prefix("192.168.7.0/24")} {
+		if w.IntN(2) == 0 {
+			n.Subnets = append(n.Subnets, p)
+		}
+	}
+	n.NotReady = w.IntN(4) == 0
+	if w.IntN(6) == 0 {
+		n.Labels = map[string]string{noBalancers: ""}
+	}
 	w.c.Nodes[n.Name] = n
 }
 
@@ -214,6 +223,9 @@ func (w *world) addPool(i int) {
 	cidr := []netip.Prefix{prefix("10.1.0.0/23"), prefix("10.1.2.0/24")}[i%2]
 	w.c.Pools[fmt.Sprint("pool", i)] = &model.Pool{Name: fmt.Sprint("pool", i), CIDR: cidr, BlockBits: 26, Workload: true,
 		VXLAN: pick(w, model.EncapNever, model.EncapAlways, model.EncapCrossSubnet), NATOutgoing: w.IntN(2) == 0, Disabled: w.IntN(4) == 0}
+	if w.IntN(3) == 0 { // of load balancers, around the addresses that addService gives
+		w.c.Pools["lb"] = &model.Pool{Name: "lb", CIDR: pick(w, prefix("192.168.7.0/24"), prefix("192.168.7.0/31")), BlockBits: 31, LoadBalancer: true}
+	}
 }
 
 func (w *world) addBlock(i int) {

@@ -31,7 +31,7 @@ func settings(c *model.Cluster) nodestate.Settings {
 		s.Node = own.NodeAddr()
 	}
 	for _, p := range c.Pools {
-		if !carriedPrefix(p.CIDR) {
+		if !carriedPrefix(p.CIDR) || amongNodes(c, p) {
 			continue
 		}
 		mtu := poolMTU(c, p)
@@ -83,13 +83,13 @@ func tunnelled(pool *model.Pool, sameLink bool) bool {
 func routes(c *model.Cluster) map[netip.Prefix]nodestate.Route {
 	out := make(map[netip.Prefix]nodestate.Route, len(c.Pools)+len(c.Blocks))
 	for _, p := range c.Pools {
-		if carriedPrefix(p.CIDR) {
+		if carriedPrefix(p.CIDR) && !amongNodes(c, p) {
 			out[p.CIDR.Masked()] = nodestate.Route{Pool: true}
 		}
 	}
 	pools := poolIndex(c)
 	for _, b := range c.Blocks {
-		if !carriedPrefix(b.CIDR) {
+		if !carriedPrefix(b.CIDR) || b.Node == loadBalancers {
 			continue
 		}
 		r := nodestate.Route{Pool: true}
@@ -104,6 +104,23 @@ func routes(c *model.Cluster) map[netip.Prefix]nodestate.Route {
 		out[b.CIDR.Masked()] = r
 	}
 	return out
+}
+
+// loadBalancers is the node of blocks whose addresses Services have (weirv1.LoadBalancers).
+const loadBalancers = "virtual:load-balancer"
+
+// amongNodes reports whether a pool that is only for load balancers has addresses of nodes in it, as one
+// that is the whole of a subnet: it cannot be routed as one.
+func amongNodes(c *model.Cluster, p *model.Pool) bool {
+	if !p.LoadBalancer || p.Workload {
+		return false
+	}
+	for _, n := range c.Nodes {
+		if slices.ContainsFunc(n.Addrs, p.CIDR.Contains) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.Local.HostAddrs, p.CIDR.Contains)
 }
 
 // poolIndex finds the pool of an address. Of two pools with one CIDR the smaller name counts.

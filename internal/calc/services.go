@@ -36,6 +36,7 @@ type services struct {
 	claims    map[nodestate.Frontend][]*port // who wants a frontend
 	slices    map[model.Name][]model.Name    // the EndpointSlices of a Service, sorted
 	owners    map[model.Name]model.Name      // the Service of an EndpointSlice
+	touched   map[source]struct{}            // those that the last update computed again
 	nameless  map[model.Name]struct{}        // EndpointSlices with endpoints that name no node
 	ids       *ids[nodestate.RuleID]
 	around    surroundings
@@ -84,6 +85,7 @@ func (s *services) update(c *model.Cluster, dirty *Dirty) {
 		all.Add(model.KindServices | model.KindPods)
 	}
 	sources := s.dirtySources(c, &all)
+	s.touched = sources
 	affected := map[nodestate.Frontend]struct{}{}
 	var gone, come []*port
 	for src := range sources {

@@ -79,6 +79,7 @@ type Node struct {
 	Leaving     bool           // being deleted, or tainted by the cluster autoscaler to be
 	LinkAddress [6]byte        // MAC address of the uplink, zero when not published
 	Subnets     []netip.Prefix // of its uplinks, as published; empty when not
+	NotReady    bool           // its condition Ready is False or Unknown
 }
 
 // Protocol is an IP protocol number (IANA).
@@ -218,9 +219,10 @@ type Pool struct {
 type Local struct {
 	Node      string
 	Endpoints map[netip.Addr]*LocalEndpoint
-	HostAddrs []netip.Addr   // every unicast address of the node, loopback and tunnel aside
-	Subnets   []netip.Prefix // on-link subnets of the uplinks
-	LinkMTU   int            // of the uplink that holds the node's address, bytes
+	HostAddrs []netip.Addr        // every unicast address of the node, loopback and tunnel aside
+	Subnets   []netip.Prefix      // on-link subnets of the uplinks
+	LinkMTU   int                 // of the uplink that holds the node's address, bytes
+	Silent    map[netip.Addr]bool // nodes that do not answer on the link, of those that the last state asked to watch
 }
 
 // LocalEndpoint is a pod's interface on this node, as the CNI plugin made it.

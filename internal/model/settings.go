@@ -19,18 +19,20 @@ const (
 // Settings are the effective values of this node: environment over FelixConfiguration node.<name> over
 // FelixConfiguration default, validated. Only what calc and the drivers use is here.
 type Settings struct {
-	ConnectTime       ConnectTimeLB
-	DSR               bool // bpfExternalServiceMode DSR
-	DSRTimes          DSRTimes
-	DSROptOut         []netip.Prefix // clients that never get answers straight: bpfDSROptoutCIDRs; sorted, each once
-	VXLANPort         uint16
-	VXLANVNI          uint32
-	VXLANMTU          int // 0 = derive
-	SNATPortFirst     uint16
-	SNATPortLast      uint16
-	DataIfaces        string // regular expression of uplinks: bpfDataIfacePattern
-	InterfacePrefix   string // of pod interfaces on the host side
-	NATExcludeHostIPs bool   // natOutgoingExclusions IPPoolsAndHostIPs
+	ConnectTime     ConnectTimeLB
+	DSR             bool // bpfExternalServiceMode DSR
+	DSRTimes        DSRTimes
+	DSROptOut       []netip.Prefix // clients that never get answers straight: bpfDSROptoutCIDRs; sorted, each once
+	VXLANPort       uint16
+	VXLANVNI        uint32
+	VXLANMTU        int // 0 = derive
+	SNATPortFirst   uint16
+	SNATPortLast    uint16
+	DataIfaces      string // regular expression of uplinks: bpfDataIfacePattern
+	InterfacePrefix string // of pod interfaces on the host side
+	// L2Reachability is localSubnetL2Reachability PodsAndLoadBalancers.
+	L2Reachability    bool
+	NATExcludeHostIPs bool // natOutgoingExclusions IPPoolsAndHostIPs
 	// NodePorts says on which of the nodes' addresses node ports answer.
 	NodePorts NodePortAddresses
 	// ExcludeFromNAT are bpfExcludeCIDRsFromNAT: what is addressed in them is no Service's.

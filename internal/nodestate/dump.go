@@ -55,6 +55,12 @@ func Dump(w io.Writer, s *State) error {
 	for _, c := range sortedKeys(s.Clients, cmp.Compare[uint64]) {
 		d.line("client", fmt.Sprintf("netns=%d", c), s.Clients[c].String())
 	}
+	for _, a := range sortedKeys(s.Announced, netip.Addr.Compare) {
+		d.line("announce", a.String())
+	}
+	for _, a := range sortedKeys(s.Watched, netip.Addr.Compare) {
+		d.line("watch", a.String())
+	}
 	for _, id := range slices.Sorted(s.Rules.Keys()) {
 		d.line("rule", fmt.Sprintf("%08x", uint32(id)), s.Rules.At(id).String())
 	}
@@ -75,7 +81,7 @@ func Equal(a, b *State) bool {
 		EqualMapsFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) &&
 		EqualMapsFunc(a.SourceRanges, b.SourceRanges, slices.Equal[[]netip.Prefix]) && EqualMaps(a.HealthChecks, b.HealthChecks) && EqualMaps(a.Peers, b.Peers) &&
 		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && maps.Equal(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
-		maps.Equal(a.Clients, b.Clients)
+		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.

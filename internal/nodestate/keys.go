@@ -12,6 +12,7 @@ const (
 	TablePolicy   // Peers, PeerCIDRs, Policy
 	TableClients
 	TableRules
+	TableAnnounced
 
 	AllTables Table = 1<<iota - 1
 )

@@ -37,6 +37,10 @@ type State struct {
 	Rules Map[RuleID, Rule]
 	// Clients are the addresses of the pods behind network namespaces, by netns cookie.
 	Clients map[uint64]netip.Addr
+	// Announced are the addresses that this node answers neighbours for on its uplinks: load balancers' and,
+	// where asked for, pods'. Watched are the nodes whose silence on the link would change that: the agent
+	// looks whether they are there (model.Local.Silent).
+	Announced, Watched map[netip.Addr]bool
 }
 
 // Settings are the node's scalars.
@@ -192,5 +196,6 @@ func New() *State {
 	return &State{
 		Addrs: map[netip.Addr]Addr{}, Routes: map[netip.Prefix]Route{}, PeerCIDRs: map[netip.Prefix]Class{},
 		Policy: map[PolicyKey]PolicyValue{}, Clients: map[uint64]netip.Addr{},
+		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr]bool{},
 	}
 }

@@ -124,6 +124,8 @@ type Options struct {
 	FIB func(dst netip.Addr) (Hop, bool)
 	// HostIfIndex is the interface by which host processes reach pool addresses (weir0).
 	HostIfIndex int
+	// Uplinks are the MAC addresses of the uplinks by interface index.
+	Uplinks map[int]packet.MAC
 	// NoTunnel says that the node has no VXLAN device.
 	NoTunnel bool
 }
@@ -304,6 +306,11 @@ func (n *Node) odd(in In, s shape) Result {
 			return drop(in, dropped{reason: reason.NoRoute})
 		}
 		return drop(in, dropped{reason: reason.Malformed})
+	}
+	if s == shapeARP {
+		if r, ok := n.neighbour(in); ok {
+			return r
+		}
 	}
 	return Result{Action: Pass, Packet: in.Packet}
 }

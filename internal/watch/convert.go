@@ -108,6 +108,9 @@ func (f *finding) podPorts(out []model.PodPort, field string, ports []corev1.Con
 func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
 	f := newFinding("Node", n)
 	out := &model.Node{Name: n.Name, Labels: n.Labels, Leaving: n.DeletionTimestamp != nil || len(leaving(n.Spec.Taints)) > 0}
+	for _, c := range n.Status.Conditions {
+		out.NotReady = out.NotReady || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+	}
 	for _, t := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for i, na := range n.Status.Addresses {
 			if na.Type != t {

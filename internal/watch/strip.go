@@ -25,7 +25,7 @@ func strip(obj any) (any, error) {
 		return stripPod(o), nil
 	case *corev1.Node:
 		o.Spec = corev1.NodeSpec{Taints: leaving(o.Spec.Taints)}
-		o.Status = corev1.NodeStatus{Addresses: o.Status.Addresses}
+		o.Status = corev1.NodeStatus{Addresses: o.Status.Addresses, Conditions: readiness(o.Status.Conditions)}
 	case *corev1.Namespace:
 		o.Spec, o.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
 	}
@@ -78,4 +78,14 @@ func stripPod(p *corev1.Pod) *corev1.Pod {
 	}
 	out.Status = corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs}
 	return out
+}
+
+// readiness keeps the status of the condition Ready: its times change all the time.
+func readiness(all []corev1.NodeCondition) []corev1.NodeCondition {
+	for _, c := range all {
+		if c.Type == corev1.NodeReady {
+			return []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -230,7 +231,7 @@ func (d *differential) anyAddr() netip.Addr {
 	case 5:
 		return ownAddr
 	case 6, 7:
-		return one(d.crowd, append(append([]netip.Addr{}, clusterIP...), otherVIPs...)...)
+		return one(d.crowd, slices.Concat(clusterIP, otherVIPs, linkVIPs)...)
 	case 8:
 		return one(d.crowd, outside...)
 	}
@@ -270,6 +271,9 @@ func (d *differential) packet() *packet.Packet {
 	case 2:
 		p.Kind, p.Type = packet.Frame, one[uint16](d.crowd, packet.TypeARP, packet.TypeIPv6, 0x88cc)
 		p.Payload = make([]byte, 46)
+		if p.Type == packet.TypeARP {
+			d.arp(p)
+		}
 	case 3:
 		p.Kind, p.Payload = packet.Frame, make([]byte, 24+d.IntN(30)) // IPv4 by its type, and not by its contents
 		p.Payload[0] = one[uint8](d.crowd, 0x45, 0x44, 0x4f, 0x65)

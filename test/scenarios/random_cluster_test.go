@@ -33,6 +33,7 @@ var (
 	otherPods = addrs("10.244.1.2", "10.244.1.3", "10.244.2.2", "10.244.9.6")
 	clusterIP = addrs("10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.0.4")
 	otherVIPs = addrs("203.0.113.1", "203.0.113.2")
+	linkVIPs  = addrs("172.31.1.241", "172.31.1.242")
 	nobody    = addrs("10.244.0.60", "10.244.77.7", "10.96.0.99", "224.0.0.1", "255.255.255.255")
 )
 
@@ -112,6 +113,10 @@ func (r *crowd) mode() {
 func (r *crowd) pool() {
 	r.c.Pools["pool"] = &model.Pool{Name: "pool", CIDR: netip.MustParsePrefix("10.244.0.0/16"), BlockBits: 26, Workload: true,
 		VXLAN: one(r, model.EncapNever, model.EncapAlways, model.EncapCrossSubnet), NATOutgoing: r.chance(70)}
+	delete(r.c.Pools, "lb")
+	if r.chance(60) { // of load balancers, on the link
+		r.c.Pools["lb"] = &model.Pool{Name: "lb", CIDR: netip.MustParsePrefix("172.31.1.240/28"), BlockBits: 28, LoadBalancer: true}
+	}
 }
 
 func (r *crowd) labels() map[string]string { return map[string]string{"app": one(r, "x", "y", "z")} }
@@ -138,7 +143,7 @@ func (r *crowd) service() {
 		s.ExternalIPs = []netip.Addr{one(r, otherVIPs...)}
 	}
 	if r.chance(30) {
-		s.LBIPs = []netip.Addr{one(r, otherVIPs...)}
+		s.LBIPs = []netip.Addr{one(r, slices.Concat(otherVIPs, linkVIPs)...)}
 	}
 	if r.chance(30) {
 		s.Affinity = 55

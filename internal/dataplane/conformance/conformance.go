@@ -203,6 +203,7 @@ func visible(s *nodestate.State) *nodestate.State {
 	v := clone(s)
 	v.Rules = nodestate.Map[nodestate.RuleID, nodestate.Rule]{}
 	v.HealthChecks = nodestate.Map[model.Name, nodestate.HealthCheck]{}
+	clear(v.Watched)
 	v.Settings = nodestate.Settings{
 		Node: s.Settings.Node, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, HostNAT: s.Settings.HostNAT, ConnectTime: s.Settings.ConnectTime,
 		SNATFirst: s.Settings.SNATFirst, SNATLast: s.Settings.SNATLast, Tunnel: s.Settings.Tunnel,
@@ -218,7 +219,7 @@ func clone(s *nodestate.State) *nodestate.State {
 	c := nodestate.New()
 	for _, tab := range []nodestate.Table{
 		nodestate.TableSettings, nodestate.TableAddrs, nodestate.TableRoutes, nodestate.TableServices,
-		nodestate.TablePolicy, nodestate.TableClients, nodestate.TableRules,
+		nodestate.TablePolicy, nodestate.TableClients, nodestate.TableRules, nodestate.TableAnnounced,
 	} {
 		take(c, s, tab)
 	}
@@ -238,6 +239,8 @@ func take(s, from *nodestate.State, tab nodestate.Table) {
 		s.Frontends, s.Backends, s.SourceRanges = rebuilt(from.Frontends), rebuilt(from.Backends), rebuilt(from.SourceRanges)
 	case nodestate.TablePolicy:
 		s.Peers, s.PeerCIDRs, s.Policy = rebuilt(from.Peers), copyOf(from.PeerCIDRs), copyOf(from.Policy)
+	case nodestate.TableAnnounced:
+		s.Announced, s.Watched = copyOf(from.Announced), copyOf(from.Watched)
 	case nodestate.TableClients:
 		s.Clients = copyOf(from.Clients)
 	case nodestate.TableRules:

@@ -29,6 +29,9 @@ func Random(seed uint64, interfaces []Interface) *nodestate.State {
 	}
 	s.Settings.ConnectTime = []model.ConnectTimeLB{model.ConnectTimeTCP, model.ConnectTimeEnabled, model.ConnectTimeDisabled}[r.IntN(3)]
 	randomAddrs(r, s, interfaces)
+	for i := range r.IntN(4) {
+		s.Announced[addr(192, 0, 2, byte(i*r.IntN(3)))] = true
+	}
 	randomServices(r, s)
 	randomPolicy(r, s)
 	return s

@@ -404,7 +404,7 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 			pods[a.Interface] = true
 		}
 	}
-	found := map[int]string{}
+	found, addrs := map[int]string{}, map[uint32]weirLinkKey{}
 	for _, l := range links {
 		attrs := l.Attrs()
 		if attrs.Flags&net.FlagLoopback != 0 || pods[attrs.Name] || !d.isUplink(attrs.Name) {
@@ -415,6 +415,9 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 			continue
 		}
 		found[attrs.Index] = attrs.Name
+		if len(attrs.HardwareAddr) == 6 {
+			addrs[uint32(attrs.Index)] = weirLinkKey{Mac: [6]uint8(attrs.HardwareAddr)}
+		}
 	}
 	for index, name := range found {
 		if d.uplinks[index] != name {
@@ -424,7 +427,7 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 	if len(found) == 0 && (d.uplinks == nil || len(d.uplinks) > 0) {
 		d.log.Warn("no interface matches bpfDataIfacePattern: nothing from outside reaches pods and Services", "pattern", d.pattern.String())
 	}
-	d.uplinks = found
+	d.uplinks, d.machine.uplinks = found, addrs
 	return nil
 }
 

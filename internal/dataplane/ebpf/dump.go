@@ -55,6 +55,9 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 		s.Clients[k] = fromAddr(v)
 	}
 	t.readRanges(s)
+	for k := range t.announced.tracker.All() {
+		s.Announced[fromAddr(k)] = true
+	}
 	return readServices(s, t.services)
 }
 

@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -24,6 +25,8 @@ type familyTables[A address] struct {
 	services  *services[A]
 	ranges    *table[rangeKey[A], uint8]
 	dsrOptOut *table[prefixKey[A], uint8]
+	announced *table[A, uint8]
+	uplinks   *table[uint32, weirLinkKey]
 
 	peersFresh bool // peers were read from the map and not compared with a state yet
 	seenPeers  nodestate.Map[netip.Addr, nodestate.Class]
@@ -46,6 +49,8 @@ func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
 	t.ranges = newTable[rangeKey[A], uint8]("weir_ranges", m["weir_ranges"], showRange[A], &c.quiet)
 	t.services = newServices[A](m, &c.judged)
 	t.dsrOptOut = newTable[prefixKey[A], uint8]("weir_dsr_optout", m["weir_dsr_optout"], showPrefix[A], &c.quiet)
+	t.announced = newTable[A, uint8]("weir_announced", m["weir_announced"], showAddr[A], &c.quiet)
+	t.uplinks = newTable[uint32, weirLinkKey]("weir_uplinks", m["weir_uplinks"], func(i uint32) string { return fmt.Sprint("interface ", i) }, &c.quiet)
 	return t
 }
 
@@ -54,7 +59,7 @@ func (t *familyTables[A]) load() error {
 	var zero uint32
 	err := t.settings.Lookup(&zero, unsafe.Pointer(&t.current))
 	return errors.Join(err, t.addrs.load(), t.routes.load(), t.peers.load(), t.peerCIDRs.load(),
-		t.clients.load(), t.links.load(), t.dsrOptOut.load(), t.ranges.load(), t.services.load())
+		t.clients.load(), t.links.load(), t.dsrOptOut.load(), t.ranges.load(), t.announced.load(), t.uplinks.load(), t.services.load())
 }
 
 func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
@@ -76,6 +81,9 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 		t.ranges.desire(renderRanges[A](s))
 		t.services.desire(s)
 	}
+	if changed.Has(nodestate.TableAnnounced) {
+		t.announced.desire(renderAnnounced[A](s))
+	}
 	if changed.Has(nodestate.TableClients) {
 		t.clients.desire(renderClients[A](s))
 	}
@@ -94,11 +102,15 @@ func (t *familyTables[A]) writeServices() {
 	t.ranges.write(nil) // before the frontends that ask for them: one that is missing admits nobody
 	t.services.write()
 	t.clients.write(nil)
+	t.uplinks.write(nil)
+	t.announced.write(nil)
 }
 
 func (t *familyTables[A]) servicesPending() bool { return t.services.backends.pending() }
 
 func (t *familyTables[A]) removeServices() {
+	t.announced.remove(nil)
+	t.uplinks.remove(nil)
 	t.clients.remove(nil)
 	t.services.remove()
 	t.ranges.remove(nil)
@@ -115,6 +127,7 @@ func (t *familyTables[A]) removeJudged() {
 
 // writeSettings makes the settings equal to what the state says; the epoch stays.
 func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine) {
+	t.uplinks.desire(maps.All(m.uplinks))
 	v := renderSettings[A](s, m)
 	v.Epoch = t.current.Epoch
 	if v == t.current {
@@ -153,14 +166,14 @@ func (t *familyTables[A]) errors() []error {
 		settings = append(settings, &dataplane.KeyError{Table: "weir_settings", Key: "settings", Err: t.settingsErr})
 	}
 	return slices.Concat(settings, t.addrs.errors(), t.routes.errors(), t.peers.errors(), t.peerCIDRs.errors(),
-		t.clients.errors(), t.links.errors(), t.dsrOptOut.errors(), t.ranges.errors(), t.services.errors())
+		t.clients.errors(), t.links.errors(), t.dsrOptOut.errors(), t.ranges.errors(), t.announced.errors(), t.uplinks.errors(), t.services.errors())
 }
 
 func (t *familyTables[A]) entries() map[string]int {
 	return map[string]int{
 		"addrs": t.addrs.tracker.Len(), "routes": t.routes.tracker.Len(), "services": t.services.frontends.tracker.Len(),
 		"backends": t.services.backends.tracker.Len(), "peers": t.peers.tracker.Len(), "peer_cidrs": t.peerCIDRs.tracker.Len(),
-		"clients": t.clients.tracker.Len(),
+		"clients": t.clients.tracker.Len(), "announced": t.announced.tracker.Len(),
 	}
 }
 

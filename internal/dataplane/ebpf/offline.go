@@ -67,6 +67,14 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 	}, nil
 }
 
+// SetUplinks tells the MAC addresses of uplinks by interface index; the next Apply writes them.
+func (o *Offline) SetUplinks(macs map[int][6]byte) {
+	o.machine.uplinks = map[uint32]weirLinkKey{}
+	for index, mac := range macs {
+		o.machine.uplinks[uint32(index)] = weirLinkKey{Mac: mac}
+	}
+}
+
 // Apply makes the maps equal to a state, with the driver's own code. Flows stay; the epoch moves on when
 // something changed.
 func (o *Offline) Apply(s *nodestate.State) error {

@@ -199,6 +199,18 @@ type machine struct {
 	hostNetns uint64
 	host      int // interface index of weir0
 	tunnel    int // of the VXLAN device; 0 = none
+	// uplinks are their MAC addresses by interface index.
+	uplinks map[uint32]weirLinkKey
+}
+
+func renderAnnounced[A address](s *nodestate.State) iter.Seq2[A, uint8] {
+	return func(yield func(A, uint8) bool) {
+		for a := range s.Announced {
+			if carries[A](a) && !yield(toAddr[A](a), 1) {
+				return
+			}
+		}
+	}
 }
 
 // renderSettings leaves the epoch 0.

@@ -345,6 +345,7 @@ type weirSvcValue struct {
 const (
 	weirMapWeirAddrs         = "weir_addrs"
 	weirMapWeirAffinity      = "weir_affinity"
+	weirMapWeirAnnounced     = "weir_announced"
 	weirMapWeirAnswers       = "weir_answers"
 	weirMapWeirBackends      = "weir_backends"
 	weirMapWeirClients       = "weir_clients"
@@ -372,6 +373,7 @@ const (
 	weirMapWeirServices      = "weir_services"
 	weirMapWeirSettings      = "weir_settings"
 	weirMapWeirSockets       = "weir_sockets"
+	weirMapWeirUplinks       = "weir_uplinks"
 	weirProgWeirConnect4     = "weir_connect4"
 	weirProgWeirConnect6     = "weir_connect6"
 	weirProgWeirFromTunnel   = "weir_from_tunnel"
@@ -454,6 +456,7 @@ type weirProgramSpecs struct {
 type weirMapSpecs struct {
 	WeirAddrs     *ebpf.MapSpec `ebpf:"weir_addrs"`
 	WeirAffinity  *ebpf.MapSpec `ebpf:"weir_affinity"`
+	WeirAnnounced *ebpf.MapSpec `ebpf:"weir_announced"`
 	WeirAnswers   *ebpf.MapSpec `ebpf:"weir_answers"`
 	WeirBackends  *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients   *ebpf.MapSpec `ebpf:"weir_clients"`
@@ -481,6 +484,7 @@ type weirMapSpecs struct {
 	WeirServices  *ebpf.MapSpec `ebpf:"weir_services"`
 	WeirSettings  *ebpf.MapSpec `ebpf:"weir_settings"`
 	WeirSockets   *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirUplinks   *ebpf.MapSpec `ebpf:"weir_uplinks"`
 }
 
 // weirVariableSpecs contains global variables before they are loaded into the kernel.
@@ -515,6 +519,7 @@ func (o *weirObjects) Close() error {
 type weirMaps struct {
 	WeirAddrs     *ebpf.Map `ebpf:"weir_addrs"`
 	WeirAffinity  *ebpf.Map `ebpf:"weir_affinity"`
+	WeirAnnounced *ebpf.Map `ebpf:"weir_announced"`
 	WeirAnswers   *ebpf.Map `ebpf:"weir_answers"`
 	WeirBackends  *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients   *ebpf.Map `ebpf:"weir_clients"`
@@ -542,12 +547,14 @@ type weirMaps struct {
 	WeirServices  *ebpf.Map `ebpf:"weir_services"`
 	WeirSettings  *ebpf.Map `ebpf:"weir_settings"`
 	WeirSockets   *ebpf.Map `ebpf:"weir_sockets"`
+	WeirUplinks   *ebpf.Map `ebpf:"weir_uplinks"`
 }
 
 func (m *weirMaps) Close() error {
 	return _WeirClose(
 		m.WeirAddrs,
 		m.WeirAffinity,
+		m.WeirAnnounced,
 		m.WeirAnswers,
 		m.WeirBackends,
 		m.WeirClients,
@@ -575,6 +582,7 @@ func (m *weirMaps) Close() error {
 		m.WeirServices,
 		m.WeirSettings,
 		m.WeirSockets,
+		m.WeirUplinks,
 	)
 }
 

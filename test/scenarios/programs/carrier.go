@@ -102,6 +102,7 @@ func (c *carrier) Apply(s *nodestate.State) error {
 			Pick: func(o sim.Choice) int { return c.choice.pick(o) },
 			Port: func(first uint16, n int) int { return c.choice.port(first, n) },
 			FIB:  c.machine.Route, HostIfIndex: scenario.HostDevice,
+			Uplinks: map[int]packet.MAC{scenario.Uplink: c.machine.MAC},
 		})
 	} else {
 		c.oracle.SetState(s)
@@ -122,6 +123,9 @@ func (c *carrier) Apply(s *nodestate.State) error {
 				return err
 			}
 		}
+		if err := c.ns.unroute(s.Settings.PoolRoutes); err != nil {
+			return err
+		}
 		for p := range s.Settings.PoolRoutes {
 			if err := c.ns.route(p, scenario.HostDevice); err != nil {
 				return err
@@ -132,6 +136,7 @@ func (c *carrier) Apply(s *nodestate.State) error {
 	if err != nil {
 		return err
 	}
+	c.set.SetUplinks(map[int][6]byte{scenario.Uplink: c.machine.MAC})
 	return c.set.Apply(s)
 }
 

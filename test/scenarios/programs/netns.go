@@ -110,6 +110,21 @@ func (n *namespace) uplink(index int, addr netip.Addr, subnets []netip.Prefix, g
 	return nil
 }
 
+// unroute removes the routes of prefixes that are not wanted any more. Call it inside.
+func (n *namespace) unroute(wanted map[netip.Prefix]int) error {
+	for p := range n.routes {
+		if _, ok := wanted[p]; ok {
+			continue
+		}
+		dst := &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+		if err := netlink.RouteDel(&netlink.Route{Dst: dst, Scope: netlink.SCOPE_LINK}); err != nil {
+			return fmt.Errorf("remove the route for %s: %w", p, err)
+		}
+		delete(n.routes, p)
+	}
+	return nil
+}
+
 // route makes sure that a prefix leads to an interface. Call it inside.
 func (n *namespace) route(p netip.Prefix, index int) error {
 	if n.routes[p] {

@@ -225,6 +225,12 @@ func answered(in sim.In, ret uint32, cb func(int) uint32, r sim.Result) (sim.Res
 	if ret != tcRedirect {
 		return r, fmt.Errorf("says that it answers %s and returns %d", r.Reason, ret)
 	}
+	if in.Packet.Kind == packet.Frame { // a neighbour's question, which went to all
+		if r.Packet.DstMAC != in.Packet.SrcMAC {
+			return r, fmt.Errorf("answers %s to %s", in.Packet.SrcMAC, r.Packet.DstMAC)
+		}
+		return r, nil
+	}
 	if in.Hook != sim.FromTunnel && in.Hook != sim.ToUplink && (r.Packet.DstMAC != in.Packet.SrcMAC || r.Packet.SrcMAC != in.Packet.DstMAC) {
 		return r, fmt.Errorf("answers a frame from %s to %s with one from %s to %s",
 			in.Packet.SrcMAC, in.Packet.DstMAC, r.Packet.SrcMAC, r.Packet.DstMAC)

@@ -1,0 +1,249 @@
+// Package announce is the node's own part in answering neighbours for addresses that no interface has: it
+// tells the link when this node takes an address over, and it looks whether the nodes that this one would
+// take over from are still there. The answers themselves are made by the data plane.
+package announce
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Link is an uplink.
+type Link struct {
+	Index   int
+	Name    string
+	MAC     net.HardwareAddr
+	Subnets []netip.Prefix // on-link, with the interface's own address
+}
+
+// Config is what an Announcer needs.
+type Config struct {
+	Log *slog.Logger
+	// Links returns the uplinks as they are now.
+	Links func() []Link
+	// Silent is told the watched addresses that do not answer, whenever that changes. It must not block.
+	Silent func(map[netip.Addr]bool)
+}
+
+const (
+	// tick is the time between two looks; a watched node is asked as often.
+	tick = 500 * time.Millisecond
+	// refresh is the interval at which everything is announced again: a node whose link was cut for a
+	// while does not know that another one answered meanwhile.
+	refresh = 30 * time.Second
+	// burst is how many announcements a tick sends at most.
+	burst = 100
+)
+
+// repeats are the times after taking an address over at which that is announced: hosts ignore what comes
+// within a second of another answer, and any one may be lost.
+var repeats = []time.Duration{0, time.Second, 3 * time.Second}
+
+// Announcer does both. It is safe for concurrent use.
+type Announcer struct {
+	cfg  Config
+	wake chan struct{}
+
+	mu        sync.Mutex
+	announced map[netip.Addr]bool
+	watched   map[netip.Addr]bool
+
+	// Of Run only.
+	taken  map[netip.Addr]*claim
+	silent map[netip.Addr]bool
+	now    func() time.Time
+	send   func(Link, netip.Addr) error
+}
+
+// claim is an address that this node announces.
+type claim struct {
+	since time.Time
+	sent  int       // of repeats
+	last  time.Time // announcement
+}
+
+// New returns an Announcer that announces nothing yet.
+func New(cfg Config) *Announcer {
+	return &Announcer{cfg: cfg, wake: make(chan struct{}, 1), taken: map[netip.Addr]*claim{}, silent: map[netip.Addr]bool{},
+		now: time.Now, send: gratuitous}
+}
+
+// Update sets what is announced and which nodes are watched. The maps must not change any more.
+func (a *Announcer) Update(announced, watched map[netip.Addr]bool) {
+	a.mu.Lock()
+	a.announced, a.watched = announced, watched
+	a.mu.Unlock()
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Announced returns the addresses that this node answers for.
+func (a *Announcer) Announced() map[netip.Addr]bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.announced)
+}
+
+// Run works until ctx ends.
+func (a *Announcer) Run(ctx context.Context) error {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.wake:
+		case <-t.C:
+			a.look()
+		}
+		a.announce()
+	}
+}
+
+// announce sends what is due.
+func (a *Announcer) announce() {
+	a.mu.Lock()
+	announced := a.announced
+	a.mu.Unlock()
+	now := a.now()
+	for addr := range a.taken {
+		if _, still := announced[addr]; !still {
+			delete(a.taken, addr)
+			a.cfg.Log.Info("answers neighbours for an address no longer", "address", addr)
+		}
+	}
+	var links []Link
+	sent := 0
+	for addr := range announced {
+		c := a.taken[addr]
+		if c == nil {
+			c = &claim{since: now}
+			a.taken[addr] = c
+			a.cfg.Log.Info("answers neighbours for an address", "address", addr)
+		}
+		due := c.sent < len(repeats) && now.Sub(c.since) >= repeats[c.sent] || now.Sub(c.last) >= refresh
+		if !due || sent == burst {
+			continue
+		}
+		if links == nil {
+			links = a.cfg.Links()
+		}
+		c.sent, c.last = c.sent+1, now
+		sent++
+		if err := a.tell(links, addr); err != nil {
+			a.cfg.Log.Warn("cannot announce an address on the link; neighbours find out when they ask", "address", addr, "error", err)
+		}
+	}
+}
+
+// tell announces an address on the uplinks whose subnets it lies in.
+func (a *Announcer) tell(links []Link, addr netip.Addr) error {
+	for _, l := range links {
+		for _, p := range l.Subnets {
+			if !p.Contains(addr) || len(l.MAC) != 6 {
+				continue
+			}
+			if err := a.send(l, addr); err != nil {
+				return fmt.Errorf("on %s: %w", l.Name, err)
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// look asks the watched nodes, and reports when the silent ones are others than before.
+func (a *Announcer) look() {
+	a.mu.Lock()
+	watched := a.watched
+	a.mu.Unlock()
+	if len(watched) == 0 && len(a.silent) == 0 {
+		return
+	}
+	silent := map[netip.Addr]bool{}
+	links := a.cfg.Links()
+	for addr := range watched {
+		for _, l := range links {
+			if onLink(l, addr) {
+				s, err := probe(l.Index, addr, a.silent[addr])
+				if err != nil {
+					a.cfg.Log.Debug("cannot look after a node", "address", addr, "error", err)
+				}
+				if s {
+					silent[addr] = true
+				}
+				break
+			}
+		}
+	}
+	if maps.Equal(silent, a.silent) {
+		return
+	}
+	for addr := range silent {
+		if !a.silent[addr] {
+			a.cfg.Log.Warn("a node does not answer on the link; the addresses that it answered for are taken over", "node", addr)
+		}
+	}
+	for addr := range a.silent {
+		if _, still := watched[addr]; still && !silent[addr] {
+			a.cfg.Log.Info("a node answers on the link again", "node", addr)
+		}
+	}
+	a.silent = silent
+	a.cfg.Silent(maps.Clone(silent))
+}
+
+func onLink(l Link, addr netip.Addr) bool {
+	for _, p := range l.Subnets {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// probe has the kernel ask a neighbour whether it is there (RFC 4861 section 7.3, for ARP alike), and
+// returns what is known: three questions without an answer, one a second, make it silent.
+func probe(index int, addr netip.Addr, before bool) (silent bool, err error) {
+	family := netlink.FAMILY_V4
+	if addr.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	list, err := netlink.NeighList(index, family)
+	if err != nil {
+		return before, fmt.Errorf("list neighbours: %w", err)
+	}
+	ask := netlink.Neigh{LinkIndex: index, Family: family, IP: addr.AsSlice(), State: unix.NUD_NONE, Flags: netlink.NTF_USE}
+	for _, n := range list {
+		if have, ok := netip.AddrFromSlice(n.IP); !ok || have.Unmap() != addr {
+			continue
+		}
+		switch {
+		case n.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0:
+			return false, nil // somebody said so: it is never asked
+		case n.State&unix.NUD_PROBE != 0:
+			return before, nil
+		case n.State&unix.NUD_INCOMPLETE != 0:
+			return before, nil
+		case n.State&unix.NUD_FAILED != 0:
+			silent = true
+		case len(n.HardwareAddr) == 6:
+			ask.State, ask.Flags, ask.HardwareAddr = unix.NUD_PROBE, 0, n.HardwareAddr
+		}
+	}
+	if err := netlink.NeighSet(&ask); err != nil {
+		return silent, fmt.Errorf("ask neighbour %s: %w", addr, err)
+	}
+	return silent, nil
+}

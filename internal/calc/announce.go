@@ -1,0 +1,275 @@
+package calc
+
+import (
+	"cmp"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// Which node answers neighbours (ARP, neighbour solicitation) for a load balancer's address is a function
+// of the cluster, so that all nodes agree without talking: of the nodes whose uplinks have the address's
+// subnet the one with the highest digest of node and address (rendezvous hashing), so that a node that
+// goes or comes moves only its own addresses. What differs from node to node is which other nodes it
+// knows to be silent on the link: the next ones in the order watch those before them.
+
+// noBalancers is the label of nodes that load balancers leave out (kubernetes/api WellKnownLabels).
+const noBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+// watchers is how many of the nodes that come next watch those before them.
+const watchers = 2
+
+// announcer is a node that may answer.
+type announcer struct {
+	name    string
+	digest  uint64
+	addr4   netip.Addr
+	subnets []netip.Prefix
+	ready   bool
+	silent  bool
+}
+
+func (a announcer) equal(b announcer) bool {
+	return a.name == b.name && a.addr4 == b.addr4 && a.ready == b.ready && a.silent == b.silent && slices.Equal(a.subnets, b.subnets)
+}
+
+// announcements keeps what this node answers for, by Service.
+type announcements struct {
+	nodes   []announcer
+	pools   []netip.Prefix // of load balancers
+	own     []netip.Addr   // endpoints of this node that answer by themselves
+	wide    bool           // every load balancer's address, and pods
+	holders map[netip.Addr][]model.Name
+	of      map[model.Name][]netip.Addr
+	results map[netip.Addr]announcement
+}
+
+// announcement is the outcome for one address.
+type announcement struct {
+	ours  bool
+	watch []netip.Addr // nodes
+}
+
+func newAnnouncements() *announcements {
+	return &announcements{holders: map[netip.Addr][]model.Name{}, of: map[model.Name][]netip.Addr{}, results: map[netip.Addr]announcement{}}
+}
+
+const inputsAnnounced = model.KindNodes | model.KindPools | model.KindLocal | model.KindSettings
+
+// update brings the answers up to date. touched are the Services that may have changed, after the index
+// of their slices followed.
+func (n *announcements) update(c *model.Cluster, dirty *Dirty, s *services) (changed bool) {
+	all := dirty.Has(model.KindServices | model.KindSlices)
+	if all || dirty.Has(inputsAnnounced) {
+		nodes, pools, wide := announcers(c), balancerPools(c), c.Settings.L2Reachability
+		own := ownAnswers(c, wide)
+		if !slices.EqualFunc(nodes, n.nodes, announcer.equal) || !slices.Equal(pools, n.pools) || wide != n.wide {
+			all = true
+		}
+		changed = all || !slices.Equal(own, n.own)
+		n.nodes, n.pools, n.own, n.wide = nodes, pools, own, wide
+	}
+	affected := map[netip.Addr]struct{}{}
+	for src := range s.touched {
+		if !src.hostPorts {
+			n.index(c, src.name, affected)
+		}
+	}
+	if all {
+		for name := range c.Services {
+			n.index(c, name, affected)
+		}
+		for a := range n.holders {
+			affected[a] = struct{}{}
+		}
+	}
+	for a := range affected {
+		before, had := n.results[a]
+		holders := n.holders[a]
+		if len(holders) == 0 {
+			delete(n.results, a)
+			changed = changed || had
+			continue
+		}
+		now := n.elect(c, a, c.Services[holders[0]], s)
+		n.results[a] = now
+		changed = changed || !had || now.ours != before.ours || !slices.Equal(now.watch, before.watch)
+	}
+	return changed
+}
+
+// index follows which addresses a Service has; those concerned are added to affected.
+func (n *announcements) index(c *model.Cluster, name model.Name, affected map[netip.Addr]struct{}) {
+	for _, a := range n.of[name] {
+		affected[a] = struct{}{}
+		n.holders[a] = slices.DeleteFunc(n.holders[a], func(x model.Name) bool { return x == name })
+		if len(n.holders[a]) == 0 {
+			delete(n.holders, a)
+		}
+	}
+	delete(n.of, name)
+	svc := c.Services[name]
+	if svc == nil {
+		return
+	}
+	var addrs []netip.Addr
+	for _, a := range svc.LBIPs {
+		if n.wide || slices.ContainsFunc(n.pools, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			addrs = append(addrs, a)
+		}
+	}
+	if n.wide {
+		addrs = append(addrs, svc.ExternalIPs...)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	addrs = slices.Compact(addrs)
+	for _, a := range addrs {
+		affected[a] = struct{}{}
+		of := n.holders[a]
+		i, _ := slices.BinarySearchFunc(of, name, compareNames)
+		n.holders[a] = slices.Insert(of, i, name)
+	}
+	if len(addrs) > 0 {
+		n.of[name] = addrs
+	}
+}
+
+// elect says whether this node answers for an address, and which nodes it watches to take over from them.
+func (n *announcements) elect(c *model.Cluster, a netip.Addr, svc *model.Service, s *services) announcement {
+	var on []announcer
+	for _, node := range n.nodes {
+		if slices.ContainsFunc(node.subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			on = append(on, node)
+		}
+	}
+	on = prefer(on, func(x announcer) bool { return x.ready })
+	if svc.ExternalLocal {
+		local := s.serving(c, svc)
+		on = prefer(on, func(x announcer) bool { return local[x.name] })
+	}
+	of := digest(a.AsSlice())
+	slices.SortFunc(on, func(x, y announcer) int {
+		return cmp.Or(cmp.Compare(mix(y.digest^of), mix(x.digest^of)), strings.Compare(x.name, y.name))
+	})
+	rank := slices.IndexFunc(on, func(x announcer) bool { return x.name == c.Local.Node })
+	if rank < 0 {
+		return announcement{}
+	}
+	out := announcement{ours: true}
+	for _, before := range on[:rank] {
+		out.ours = out.ours && before.silent
+	}
+	if rank <= watchers {
+		for _, before := range on[:rank] {
+			if before.addr4.IsValid() {
+				out.watch = append(out.watch, before.addr4)
+			}
+		}
+	}
+	return out
+}
+
+// prefer returns those that match, all when none does: somebody has to answer, if only to refuse.
+func prefer(all []announcer, match func(announcer) bool) []announcer {
+	var out []announcer
+	for _, x := range all {
+		if match(x) {
+			out = append(out, x)
+		}
+	}
+	if len(out) == 0 {
+		return all
+	}
+	return out
+}
+
+// tables returns what the state holds: the addresses that this node answers for, and the nodes that it
+// watches.
+func (n *announcements) tables() (announced, watched map[netip.Addr]bool) {
+	announced, watched = map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for a, r := range n.results {
+		if r.ours && carried(a) {
+			announced[a] = true
+		}
+		for _, w := range r.watch {
+			watched[w] = true
+		}
+	}
+	for _, a := range n.own {
+		announced[a] = true
+	}
+	return announced, watched
+}
+
+// announcers returns the nodes that may answer, by name.
+func announcers(c *model.Cluster) []announcer {
+	var out []announcer
+	for _, name := range slices.Sorted(maps.Keys(c.Nodes)) {
+		node := c.Nodes[name]
+		if _, excluded := node.Labels[noBalancers]; excluded || len(node.Subnets) == 0 {
+			continue
+		}
+		out = append(out, announcer{name: name, digest: digest([]byte(name)), addr4: node.NodeAddr(), subnets: node.Subnets,
+			ready: !node.NotReady && !node.Leaving, silent: name != c.Local.Node && c.Local.Silent[node.NodeAddr()]})
+	}
+	return out
+}
+
+func balancerPools(c *model.Cluster) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range c.Pools {
+		if p.LoadBalancer && p.CIDR.IsValid() {
+			out = append(out, p.CIDR.Masked())
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return out
+}
+
+// ownAnswers returns the endpoints of this node that lie in one of its subnets.
+func ownAnswers(c *model.Cluster, wide bool) []netip.Addr {
+	node := c.Nodes[c.Local.Node]
+	if !wide || node == nil {
+		return nil
+	}
+	var out []netip.Addr
+	for a := range c.Local.Endpoints {
+		if carried(a) && slices.ContainsFunc(node.Subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// serving returns the nodes that have endpoints of a Service that take new connections: ready ones or, on
+// nodes without, such as serve while they terminate (KEP-1669).
+func (s *services) serving(c *model.Cluster, svc *model.Service) map[string]bool {
+	out := map[string]bool{}
+	for _, name := range s.slices[svc.Name] {
+		for i := range c.Slices[name].Endpoints {
+			e := &c.Slices[name].Endpoints[i]
+			if e.Node != "" && (e.Ready || svc.PublishNotReady || e.Serving && e.Terminating) {
+				out[e.Node] = true
+			}
+		}
+	}
+	return out
+}
+
+func digest(b []byte) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(b) // cannot fail
+	return h.Sum64()
+}
+
+// mix spreads a digest over all of its bits (the finalizer of SplitMix64).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
