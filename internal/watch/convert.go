@@ -124,13 +124,21 @@ func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
 	return out, f.list
 }
 
-// ConvertService converts a Service. It returns nil for those that are not carried: headless,
+// notOurs says whether the labels of a Service or of an EndpointSlice take it from every proxy that is not named in
+// them. As for kube-proxy their presence counts, not their value.
+func notOurs(labels map[string]string) bool {
+	_, other := labels["service.kubernetes.io/service-proxy-name"]
+	_, headless := labels[corev1.IsHeadlessService]
+	return other || headless
+}
+
+// ConvertService converts a Service. It returns nil for those that are not carried: headless by address or by label,
 // ExternalName, and those handed to another proxy by label.
 func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || s.Spec.ClusterIP == corev1.ClusterIPNone || s.Spec.ClusterIP == "" {
 		return nil, nil
 	}
-	if s.Labels["service.kubernetes.io/service-proxy-name"] != "" {
+	if notOurs(s.Labels) {
 		return nil, nil
 	}
 	f := newFinding("Service", s)
@@ -253,9 +261,7 @@ func (f *finding) loadBalancerIPs(s *corev1.Service) []netip.Addr {
 // proxy, of headless Services and with names instead of addresses.
 func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, []weirv1.Problem) {
 	service := s.Labels[discoveryv1.LabelServiceName]
-	_, headless := s.Labels[corev1.IsHeadlessService]
-	if service == "" || headless || s.AddressType == discoveryv1.AddressTypeFQDN ||
-		s.Labels["service.kubernetes.io/service-proxy-name"] != "" {
+	if service == "" || s.AddressType == discoveryv1.AddressTypeFQDN || notOurs(s.Labels) {
 		return nil, nil
 	}
 	f := newFinding("EndpointSlice", s)

@@ -160,6 +160,8 @@ status:
 		"headless":      `{metadata: {name: s}, spec: {clusterIP: None}}`,
 		"external name": `{metadata: {name: s}, spec: {type: ExternalName, externalName: example.com}}`,
 		"other proxy":   `{metadata: {name: s, labels: {service.kubernetes.io/service-proxy-name: x}}, spec: {clusterIP: 10.96.0.1}}`,
+		"some proxy":    `{metadata: {name: s, labels: {service.kubernetes.io/service-proxy-name: ""}}, spec: {clusterIP: 10.96.0.1}}`,
+		"by label":      `{metadata: {name: s, labels: {service.kubernetes.io/headless: ""}}, spec: {clusterIP: 10.96.0.1}}`,
 		"not yet given": `{metadata: {name: s}, spec: {type: ClusterIP}}`,
 	} {
 		if got, found := ConvertService(from[corev1.Service](t, text)); got != nil || len(found) > 0 {
@@ -219,6 +221,7 @@ endpoints:
 	for what, text := range map[string]string{
 		"no service": `{metadata: {name: s}, addressType: IPv4}`,
 		"headless":   `{metadata: {name: s, labels: {kubernetes.io/service-name: s, service.kubernetes.io/headless: ""}}, addressType: IPv4}`,
+		"some proxy": `{metadata: {name: s, labels: {kubernetes.io/service-name: s, service.kubernetes.io/service-proxy-name: ""}}, addressType: IPv4}`,
 		"names":      `{metadata: {name: s, labels: {kubernetes.io/service-name: s}}, addressType: FQDN}`,
 	} {
 		if got, found := ConvertEndpointSlice(from[discoveryv1.EndpointSlice](t, text)); got != nil || len(found) > 0 {

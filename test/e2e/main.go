@@ -1,56 +1,55 @@
-// Command e2e runs Kubernetes' own end-to-end specs against Weir in the lab: it brings a lab up, runs the
-// upstream e2e.test with a focus, compares what failed with the list of specs that are known not to
-// pass, and writes out/e2e.json. It exits 1 when a spec fails that is not listed, or a listed one passes.
+// Command e2e lets Kubernetes' own end-to-end tests judge Weir: it brings labs up, runs the specs of sig-network
+// of the upstream e2e.test in them, and compares the outcome with two lists. skips.golden names every spec that is not run,
+// with the reason; known-failures.txt those that do not pass yet. Every other spec has to pass. It writes
+// out/e2e….json and exits 1 when a spec failed that is not known to, when a known failure passed, when a spec skipped itself, and when
+// the lists and e2e.test do not agree.
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"encoding/xml"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"sort"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// Result is out/e2e.json.
-type Result struct {
-	Suite    string   `json:"suite"`
-	Passed   int      `json:"passed"`
-	Failed   int      `json:"failed"`
-	Skipped  int      `json:"skipped"`
-	Failures []string `json:"failures"`
-	Known    []string `json:"known_failures"`
-	Seconds  float64  `json:"seconds"`
-}
+const suite = "[sig-network]"
 
 type options struct {
-	lab, focus, skip, proxy, known, out string
-	procs                               int
-	keep, useExisting                   bool
+	lab, focus, groups, proxy, skips, known, out string
+	settings                                     settings
+	procs, repeat                                int
+	conformance, keep, useExisting, list         bool
 }
 
 func main() {
 	var o options
+	flag.BoolVar(&o.conformance, "conformance", false, "only the conformance specs, in a plain lab")
+	flag.StringVar(&o.focus, "focus", os.Getenv("WEIR_E2E_FOCUS"), "only specs whose names match this expression (default $WEIR_E2E_FOCUS)")
+	flag.StringVar(&o.groups, "group", "", "only these groups of specs, by name, with commas between")
+	flag.StringVar(&o.settings.ConnectTime, "connect-time", "", "bpfConnectTimeLoadBalancing: Disabled, TCP or Enabled")
+	flag.StringVar(&o.settings.Mode, "mode", "", "bpfExternalServiceMode: Tunnel or DSR")
+	flag.IntVar(&o.repeat, "repeat", 1, "how many times to run everything, each time in new labs")
+	flag.IntVar(&o.procs, "procs", 4, "parallel processes")
 	flag.StringVar(&o.lab, "lab", "weir-e2e", "name of the lab")
-	flag.StringVar(&o.focus, "focus", `\[sig-network\].*\[Conformance\]`, "ginkgo focus")
-	flag.StringVar(&o.skip, "skip", "", "ginkgo skip")
-	flag.StringVar(&o.proxy, "proxy", "weir", "what carries the lab")
+	flag.StringVar(&o.proxy, "proxy", "weir", "what carries the lab's Services, as weir-lab up has it")
+	flag.StringVar(&o.skips, "skips", "test/e2e/skips.golden", "specs that are not run, with reasons")
 	flag.StringVar(&o.known, "known", "test/e2e/known-failures.txt", "specs that do not pass yet, with reasons")
-	flag.StringVar(&o.out, "out", "out/e2e.json", "where the result goes")
-	flag.IntVar(&o.procs, "procs", 4, "parallel ginkgo processes")
+	flag.StringVar(&o.out, "out", "", "where the result goes (default out/e2e….json by what is run)")
 	flag.BoolVar(&o.keep, "keep", false, "leave the lab up")
-	flag.BoolVar(&o.useExisting, "use-existing", false, "use the lab of that name that is up")
+	flag.BoolVar(&o.useExisting, "use-existing", false, "use the lab of that name, as an earlier run with --keep left it")
+	flag.BoolVar(&o.list, "list", false, "print which spec is in which group, or why it is skipped, and end")
 	flag.Parse()
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	if o.out == "" {
+		o.out = o.defaultOut()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
@@ -58,223 +57,172 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o options) error {
-	known, err := readKnown(o.known)
-	if err != nil {
-		return err
+// check finds what would be refused only in the lab.
+func (o options) check() error {
+	if v := o.settings.ConnectTime; v != "" && !slices.Contains([]string{"Disabled", "TCP", "Enabled"}, v) {
+		return fmt.Errorf("--connect-time=%s: want Disabled, TCP or Enabled", v)
 	}
-	if !o.useExisting {
-		if !o.keep {
-			defer labCommand(context.Background(), "down", "--name", o.lab).Run()
-		}
-		if err := labCommand(ctx, "up", "--name", o.lab, "--proxy", o.proxy).Run(); err != nil {
-			return fmt.Errorf("bringing the lab %s up: %w", o.lab, err)
-		}
+	if v := o.settings.Mode; v != "" && !slices.Contains([]string{"Tunnel", "DSR"}, v) {
+		return fmt.Errorf("--mode=%s: want Tunnel or DSR", v)
 	}
-	dir, err := os.MkdirTemp("", "weir-e2e-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	started := time.Now()
-	fmt.Printf("e2e: focus %s, %d processes; the log is %s\n", o.focus, o.procs, logPath(o))
-	runErr := runSpecs(ctx, o, dir)
-	res, err := readReports(dir)
-	if err != nil {
-		return fmt.Errorf("reading the reports (the run ended with: %v; see %s): %w", runErr, logPath(o), err)
-	}
-	res.Suite, res.Seconds = o.focus, time.Since(started).Seconds()
-	unexpected, recovered := judge(res, known)
-	if err := writeJSON(o.out, res); err != nil {
-		return err
-	}
-	for _, f := range res.Failures {
-		fmt.Println("FAIL", f)
-	}
-	fmt.Printf("e2e: %d passed, %d failed (%d known), %d skipped in %.0f s\n", res.Passed, res.Failed, len(res.Known), res.Skipped, res.Seconds)
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("interrupted")
-	case res.Passed == 0:
-		return fmt.Errorf("no spec passed: see %s", logPath(o))
-	case len(unexpected) > 0:
-		return fmt.Errorf("%d specs failed that %s does not list", len(unexpected), o.known)
-	case len(recovered) > 0:
-		return fmt.Errorf("%s lists specs that pass now, remove them: %s", o.known, strings.Join(recovered, "; "))
+	if o.repeat < 1 || o.procs < 1 {
+		return fmt.Errorf("--repeat and --procs have to be at least 1")
 	}
 	return nil
 }
 
-func logPath(o options) string { return strings.TrimSuffix(o.out, ".json") + ".log" }
-
-// labCommand is a call of the lab that prints to our output.
-func labCommand(ctx context.Context, args ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, "bin/weir-lab", args...)
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
-	c.WaitDelay = time.Minute
-	return c
+// defaultOut names the result by what was run, so that the modes do not overwrite each other's.
+func (o options) defaultOut() string {
+	name := "e2e"
+	if o.conformance {
+		name += "-conformance"
+	}
+	if o.settings.ConnectTime != "" {
+		name += "-connect-time-" + strings.ToLower(o.settings.ConnectTime)
+	}
+	if o.settings.Mode != "" {
+		name += "-" + strings.ToLower(o.settings.Mode)
+	}
+	return filepath.Join("out", name+".json")
 }
 
-// runSpecs runs ginkgo inside the control-plane node, where the API server and all nodes are reachable.
-func runSpecs(ctx context.Context, o options, dir string) error {
-	bin, err := labBin(ctx)
+func run(ctx context.Context, o options) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	focus, err := regexp.Compile(o.focus)
+	if err != nil {
+		return fmt.Errorf("--focus: %w", err)
+	}
+	known, err := readKnown(o.known)
 	if err != nil {
 		return err
 	}
-	logFile, err := os.Create(logPath(o))
+	bin, err := programs(ctx)
 	if err != nil {
 		return err
 	}
-	defer logFile.Close()
-	// The specs leave temporary files: they go with our folder.
-	args := []string{"exec", "--name", o.lab, "cp", "--", "env", "TMPDIR=" + dir,
-		filepath.Join(bin, "ginkgo"), fmt.Sprintf("--procs=%d", o.procs), "--focus=" + o.focus, "--no-color", "--timeout=1h"}
-	if o.skip != "" {
-		args = append(args, "--skip="+o.skip)
-	}
-	args = append(args, filepath.Join(bin, "e2e.test"), "--",
-		"--provider=skeleton", "--num-nodes=2", "--node-os-distro=debian", "--dns-domain=cluster.local",
-		"--report-dir="+dir, "--kubectl-path="+filepath.Join(bin, "kubectl"),
-		"--allowed-not-ready-nodes=1", "--disable-log-dump=true", "--delete-namespace-on-failure=true")
-	c := labCommand(ctx, args...)
-	c.Stdout, c.Stderr = logFile, logFile
-	done := make(chan struct{})
-	go progress(logPath(o), done)
-	err = c.Run()
-	close(done)
-	return err
-}
-
-// labBin asks the lab where its binaries are.
-func labBin(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "bin/weir-lab", "build", "--e2e").Output()
+	tasks, skips, err := plan(o, filepath.Join(bin, "e2e.test"))
 	if err != nil {
-		return "", fmt.Errorf("asking the lab for its binaries: %w", err)
+		return err
 	}
-	for _, line := range strings.Split(string(out), "\n") {
-		if dir := strings.TrimSpace(line); strings.HasPrefix(filepath.Base(dir), "kubernetes-") {
-			return dir, nil
+	if o.list {
+		printPlan(tasks, skips)
+		return nil
+	}
+	var names []string
+	if o.groups != "" {
+		names = strings.Split(o.groups, ",")
+	}
+	if tasks, err = narrow(tasks, focus, names); err != nil {
+		return err
+	}
+	if o.useExisting && len(tasks) > 1 {
+		return fmt.Errorf("--use-existing: there is one lab and the specs are in %d groups, choose with --group", len(tasks))
+	}
+	res := &result{Suite: suite, Settings: o.settings, Focus: o.focus, Skipped: skips}
+	for n := 1; n <= o.repeat && ctx.Err() == nil; n++ {
+		if o.repeat > 1 {
+			fmt.Printf("e2e: run %d of %d\n", n, o.repeat)
 		}
-	}
-	return "", fmt.Errorf("weir-lab build names no folder of Kubernetes' binaries:\n%s", out)
-}
-
-// progress counts finished specs in the log while ginkgo runs.
-func progress(path string, done <-chan struct{}) {
-	t := time.NewTicker(15 * time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-done:
-			return
-		case <-t.C:
-			b, err := os.ReadFile(path)
-			if err != nil {
-				continue
-			}
-			s := string(b)
-			fmt.Printf("e2e: %d specs passed, %d failed so far\n", strings.Count(s, "•")-strings.Count(s, "• [FAILED]"), strings.Count(s, "• [FAILED]"))
-		}
-	}
-}
-
-type junitSuites struct {
-	Suites []struct {
-		Cases []struct {
-			Name    string    `xml:"name,attr"`
-			Status  string    `xml:"status,attr"`
-			Skipped *struct{} `xml:"skipped"`
-			Failure *struct{} `xml:"failure"`
-			Error   *struct{} `xml:"error"`
-		} `xml:"testcase"`
-	} `xml:"testsuite"`
-}
-
-// readReports adds up the JUnit files of a run.
-func readReports(dir string) (*Result, error) {
-	files, _ := filepath.Glob(filepath.Join(dir, "junit*.xml"))
-	if len(files) == 0 {
-		return nil, fmt.Errorf("no JUnit report in %s", dir)
-	}
-	res := &Result{Failures: []string{}, Known: []string{}}
-	for _, f := range files {
-		b, err := os.ReadFile(f)
+		r, err := once(ctx, o, bin, tasks)
+		res.Runs = append(res.Runs, *r)
 		if err != nil {
-			return nil, err
-		}
-		var s junitSuites
-		if err := xml.Unmarshal(b, &s); err != nil {
-			return nil, fmt.Errorf("%s: %w", f, err)
-		}
-		for _, suite := range s.Suites {
-			for _, c := range suite.Cases {
-				switch {
-				case !strings.HasPrefix(c.Name, "[It]"):
-					if c.Failure != nil || c.Error != nil {
-						res.Failed++
-						res.Failures = append(res.Failures, c.Name)
-					}
-				case c.Failure != nil || c.Error != nil:
-					res.Failed++
-					res.Failures = append(res.Failures, strings.TrimPrefix(c.Name, "[It] "))
-				case c.Skipped != nil:
-					res.Skipped++
-				default:
-					res.Passed++
-				}
-			}
+			return keepResult(o, res, err)
 		}
 	}
-	sort.Strings(res.Failures)
-	return res, nil
+	res.judge(known, tasks)
+	return keepResult(o, res, ctx.Err())
 }
 
-// judge splits failures into known and unexpected, and finds known ones that did not fail.
-func judge(res *Result, known []string) (unexpected, recovered []string) {
-	failed := map[string]bool{}
-	for _, f := range res.Failures {
-		failed[f] = true
+// keepResult writes and prints what there is, and turns the verdict into an error.
+func keepResult(o options, res *result, err error) error {
+	if werr := writeJSON(o.out, res); werr != nil {
+		return werr
 	}
-	for _, k := range known {
-		if failed[k] {
-			res.Known = append(res.Known, k)
-			delete(failed, k)
-		} else {
-			recovered = append(recovered, k)
-		}
+	res.print(os.Stdout, o.out)
+	switch {
+	case err == context.Canceled:
+		return fmt.Errorf("interrupted")
+	case err != nil:
+		return err
 	}
-	for f := range failed {
-		unexpected = append(unexpected, f)
-	}
-	sort.Strings(unexpected)
-	return unexpected, recovered
+	return res.verdict(o.known)
 }
 
-// readKnown reads a list of spec names: one a line, "# …" are comments (the reason stands above the name).
-func readKnown(path string) ([]string, error) {
-	f, err := os.Open(path)
+// plan says which spec runs in which group.
+func plan(o options, e2eTest string) ([]task, []skip, error) {
+	specs, err := listSpecs(e2eTest, suite)
+	if err != nil {
+		return nil, nil, err
+	}
+	skips, err := readSkips(o.skips)
+	if err != nil {
+		return nil, nil, err
+	}
+	selected, err := selectSpecs(specs, skips)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", o.skips, err)
+	}
+	if o.conformance {
+		tasks, _ := divide(conformance, selected)
+		return tasks, skips, nil
+	}
+	tasks, rest := divide(whole, selected)
+	if len(rest) > 0 {
+		return nil, nil, fmt.Errorf("%d specs are in no group, the first is %s", len(rest), rest[0])
+	}
+	return tasks, skips, nil
+}
+
+func printPlan(tasks []task, skips []skip) {
+	for _, t := range tasks {
+		for _, s := range t.Specs {
+			fmt.Printf("%-12s %s\n", t.Name, s)
+		}
+	}
+	for _, s := range skips {
+		fmt.Printf("%-12s %s\n", "-"+s.Reason, s.Name)
+	}
+}
+
+// once runs all groups, each in a lab of its own.
+func once(ctx context.Context, o options, bin string, tasks []task) (*oneRun, error) {
+	r := &oneRun{}
+	began := time.Now()
+	defer func() { r.Seconds = time.Since(began).Seconds() }()
+	for _, t := range tasks {
+		specs, err := inLab(ctx, o, bin, t)
+		r.Specs = append(r.Specs, specs...)
+		if err != nil {
+			return r, fmt.Errorf("group %s: %w", t.Name, err)
+		}
+		if ctx.Err() != nil {
+			return r, ctx.Err()
+		}
+	}
+	return r, nil
+}
+
+// inLab runs one group in a lab, which is removed in the end, also when ctx ends before.
+func inLab(ctx context.Context, o options, bin string, t task) (specs []spec, err error) {
+	dir, err := os.MkdirTemp("", "weir-e2e-")
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	var out []string
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		line := strings.TrimSpace(sc.Text())
-		if line != "" && !strings.HasPrefix(line, "#") {
-			out = append(out, line)
+	defer os.RemoveAll(dir)
+	l := &lab{name: o.lab, programs: bin, dir: dir}
+	if !o.useExisting {
+		if !o.keep {
+			defer func() {
+				if derr := l.down(); derr != nil && err == nil {
+					err = fmt.Errorf("removing the lab %s: %w", l.name, derr)
+				}
+			}()
+		}
+		if err := l.up(ctx, t.group, o.settings, o.proxy); err != nil {
+			return nil, err
 		}
 	}
-	return out, nil
-}
-
-func writeJSON(path string, v any) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(b, '\n'), 0o644)
+	return l.specs(ctx, t, o)
 }

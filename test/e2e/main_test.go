@@ -1,20 +1,26 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"strings"
 	"testing"
 )
 
 const report = `<?xml version="1.0"?><testsuites><testsuite>
 <testcase name="[SynchronizedBeforeSuite]" status="passed"></testcase>
-<testcase name="[It] [sig-network] a" status="passed"></testcase>
-<testcase name="[It] [sig-network] b" status="failed"><failure message="x"></failure></testcase>
-<testcase name="[It] [sig-network] c" status="skipped"><skipped message="skipped"></skipped></testcase>
+<testcase name="[SynchronizedAfterSuite]" status="failed"><failure>no clean end</failure></testcase>
+<testcase name="[It] [sig-network] a" status="passed" time="1.5"></testcase>
+<testcase name="[It] [sig-network] b" status="failed" time="2"><failure>timed out
+at line 7</failure></testcase>
+<testcase name="[It] [sig-network] c " status="skipped"><skipped message="skipped - too few nodes"></skipped></testcase>
+<testcase name="[It] [sig-node] z" status="skipped"><skipped message="skipped"></skipped></testcase>
 </testsuite></testsuites>`
 
-func TestReadReports(t *testing.T) {
+func TestOutcomes(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := readReports(dir); err == nil {
 		t.Error("an empty folder gave no error")
@@ -22,19 +28,136 @@ func TestReadReports(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "junit_01.xml"), []byte(report), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	res, err := readReports(dir)
+	found, err := readReports(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.Passed != 1 || res.Failed != 1 || res.Skipped != 1 || !reflect.DeepEqual(res.Failures, []string{"[sig-network] b"}) {
-		t.Errorf("%+v", res)
+	specs := []string{"[sig-network] a", "[sig-network] b", "[sig-network] c", "[sig-network] d"}
+	got := outcomes(task{group: group{Name: "g"}, Specs: specs}, found)
+	want := []spec{
+		{Name: "[SynchronizedAfterSuite]", Group: "g", Outcome: failed, Message: "no clean end"},
+		{Name: "[sig-network] a", Group: "g", Outcome: passed, Seconds: 1.5},
+		{Name: "[sig-network] b", Group: "g", Outcome: failed, Seconds: 2, Message: "timed out\nat line 7"},
+		{Name: "[sig-network] c", Group: "g", Outcome: skipped, Message: "skipped - too few nodes"},
+		{Name: "[sig-network] d", Group: "g", Outcome: missing},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
 func TestJudge(t *testing.T) {
-	res := &Result{Failures: []string{"a", "b"}}
-	unexpected, recovered := judge(res, []string{"b", "c"})
-	if !reflect.DeepEqual(unexpected, []string{"a"}) || !reflect.DeepEqual(recovered, []string{"c"}) || !reflect.DeepEqual(res.Known, []string{"b"}) {
-		t.Errorf("unexpected %v, recovered %v, known %v", unexpected, recovered, res.Known)
+	tasks := []task{{Specs: []string{"a", "b", "c", "d", "e"}}}
+	run := func(b string) oneRun {
+		return oneRun{Specs: []spec{{Name: "a", Outcome: passed}, {Name: "b", Outcome: b}, {Name: "c", Outcome: failed},
+			{Name: "d", Outcome: skipped}, {Name: "e", Outcome: passed}}}
+	}
+	r := &result{Runs: []oneRun{run(passed), run(failed)}}
+	r.judge(map[string]string{"c": "waits", "e": "waits", "not in the run": "waits"}, tasks)
+	if want := []string{"b", "d"}; !reflect.DeepEqual(r.Wrong, want) {
+		t.Errorf("wrong: %v, want %v: one bad run is enough, and a spec may not skip itself", r.Wrong, want)
+	}
+	if !reflect.DeepEqual(r.Known, []string{"c"}) || !reflect.DeepEqual(r.Recovered, []string{"e"}) {
+		t.Errorf("known %v, recovered %v", r.Known, r.Recovered)
+	}
+	if r.verdict("list") == nil {
+		t.Error("a wrong spec gave no error")
+	}
+	for outcome, ok := range map[string]bool{passed: true, missing: false, skipped: false, failed: false} {
+		r := &result{Runs: []oneRun{{Specs: []spec{{Name: "a", Outcome: passed}, {Name: "b", Outcome: outcome}}}}}
+		if r.judge(nil, tasks); (r.verdict("") == nil) != ok {
+			t.Errorf("%s: verdict %v", outcome, r.verdict(""))
+		}
+	}
+	if (&result{}).verdict("") == nil {
+		t.Error("a run without specs gave no error")
+	}
+}
+
+func TestSkips(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "skips")
+	write := func(s string) {
+		if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for content, why := range map[string]string{
+		"a\n":                            "no reason",
+		"reason because: of it\na\n":     "a reason that is not allowed",
+		"reason sctp: none\na\nb\na\n":   "a spec twice",
+		"reason sctp none\na\n":          "no colon",
+		"reason sctp: x\nreason\na b\na": "",
+	} {
+		write(content)
+		if _, err := readSkips(path); (err == nil) != (why == "") {
+			t.Errorf("%s: error %v", why, err)
+		}
+	}
+	write("# text\nreason sctp: none here\n  a [x]\n\nreason cloud: far away\nb\n")
+	skips, err := readSkips(path)
+	if want := []skip{{"a [x]", "sctp"}, {"b", "cloud"}}; err != nil || !reflect.DeepEqual(skips, want) {
+		t.Fatalf("%v, %v", skips, err)
+	}
+	if got, err := selectSpecs([]string{"a [x]", "b", "c"}, skips); err != nil || !reflect.DeepEqual(got, []string{"c"}) {
+		t.Errorf("selected %v, %v", got, err)
+	}
+	if _, err := selectSpecs([]string{"a [x]", "c"}, skips); err == nil || !strings.Contains(err.Error(), "b") {
+		t.Errorf("a skip without its spec: %v", err)
+	}
+}
+
+func TestParseSpecs(t *testing.T) {
+	listing := "The following spec names can be used:\n    a/b.go:1: [sig-network] Two [x] \n    a/b.go:2: [sig-node] other\n    a/c.go:3: [sig-network] One\n"
+	got, err := parseSpecs(listing, suite)
+	if want := []string{"[sig-network] One", "[sig-network] Two [x]"}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := parseSpecs("nothing", suite); err == nil {
+		t.Error("an empty list gave no error")
+	}
+	if _, err := parseSpecs(listing+"    a/d.go:4: [sig-network] One\n", suite); err == nil {
+		t.Error("a name twice gave no error")
+	}
+}
+
+func TestExactly(t *testing.T) {
+	re := regexp.MustCompile(exactly([]string{"[sig-network] a (b)", "[sig-network] c"}))
+	for text, want := range map[string]bool{
+		"Suite [sig-network] a (b)": true, "Suite [sig-network] a (b) ": true, "Suite [sig-network] c": true,
+		"Suite [sig-network] a (b) too": false, "Suite [sig-network] cd": false, "Suite c": false,
+	} {
+		if re.MatchString(text) != want {
+			t.Errorf("%q: %v", text, !want)
+		}
+	}
+}
+
+func TestGroups(t *testing.T) {
+	tasks, rest := divide(whole, []string{"x [Feature:PerformanceDNS] y", "anything"})
+	if len(rest) != 0 || len(tasks[0].Specs) != 1 || len(tasks[len(tasks)-1].Specs) != 1 {
+		t.Errorf("%+v, %v", tasks, rest)
+	}
+	left, err := narrow(tasks, regexp.MustCompile("any"), nil)
+	if err != nil || len(left) != 1 || left[0].Name != "main" {
+		t.Errorf("%+v, %v", left, err)
+	}
+	if _, err := narrow(tasks, regexp.MustCompile("any"), []string{"scale"}); err == nil {
+		t.Error("nothing to run gave no error")
+	}
+	if _, err := narrow(tasks, regexp.MustCompile(""), []string{"main", "none"}); err == nil {
+		t.Error("an unknown group gave no error")
+	}
+}
+
+func TestProgress(t *testing.T) {
+	var out bytes.Buffer
+	p := &progress{specs: []string{"[sig-network] a", "[sig-network] a b [C]", "[sig-network] x"}, to: &out}
+	log := "------\n• [1.250 seconds]\n[sig-network] a b [C] [labels]\nfile.go:1\n• [FAILED] [61.000 seconds]\n[sig-network] x\n  [sig-network] x\nS [SKIPPED] [0.100 seconds]\n[sig-network] a\n"
+	for i := range len(log) {
+		p.Write([]byte{log[i]})
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || p.done != 3 || p.failed != 2 || !strings.HasSuffix(lines[0], "[sig-network] a b [C]") || !strings.Contains(lines[1], "failed") || !strings.Contains(lines[2], "skipped") {
+		t.Errorf("%d done, %d failed\n%s", p.done, p.failed, out.String())
 	}
 }

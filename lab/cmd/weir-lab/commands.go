@@ -97,6 +97,7 @@ func upCommand(name, cache *string) *cobra.Command {
 	f.StringVar(&o.Weir, "weir-bin", besideThis(), "folder with Weir's programs")
 	f.BoolVar(&noInstall, "no-install", false, "with --proxy weir: import Weir's image, but leave the installation to you")
 	f.StringArrayVar(&o.InstallArgs, "install-arg", nil, "with --proxy weir: further argument of weir install (may be repeated)")
+	f.StringVar(&o.FeatureGates, "feature-gates", "", "Kubernetes' feature gates for the API server and its controllers, as NAME=true,NAME=false")
 	f.BoolVar(&o.ReadOnlyRoot, "read-only-root", false, "mount the nodes' root file systems read-only, as container operating systems do")
 	f.BoolVar(&o.KeepFailed, "keep-failed", false, "leave a lab that did not come up as it is, to look into it")
 	f.DurationVar(&o.Timeout, "timeout", 3*time.Minute, "how long nodes, and then cluster DNS, may take to become ready")

@@ -37,6 +37,7 @@ type Options struct {
 	Install      bool   // install Weir, with ProxyWeir
 	InstallArgs  []string
 	Kubeconfig   string // where else to write the administrator's kubeconfig
+	FeatureGates string // of the API server and its controllers
 	ReadOnlyRoot bool
 	KeepFailed   bool          // leave a lab that did not come up for inspection
 	Timeout      time.Duration // for nodes and DNS to become ready
@@ -252,6 +253,7 @@ func (u *starter) inputs() (nodespec.Inputs, error) {
 	return nodespec.Inputs{
 		Lab: u.l, Proxy: u.o.Proxy, Data: u.s.Data, Programs: u.set.Dir, Program: u.set.Rel, Folders: u.set.Folders(),
 		Weir: u.s.Weir, MaxFiles: min(lim.Max, 1_000_000), ReadOnlyRoot: u.o.ReadOnlyRoot,
+		FeatureGates: u.o.FeatureGates,
 	}, nil
 }
 

@@ -33,6 +33,8 @@ const WeirImage = "weir.local/weir:dev"
 const CoreDNSImage = "registry.k8s.io/coredns/coredns:" + build.CoreDNSVersion
 
 var (
+	//go:embed files/iperf.sh
+	iperfScript string
 	//go:embed files/pause.c
 	pauseSource string
 	//go:embed files/nginx.conf
@@ -220,7 +222,7 @@ func nginx() layer {
 // agnhost adds upstream's test program, and what its image has beside it, to
 // Debian.
 func (b *Builder) agnhost(debian layer, version string) layer {
-	return layer{name: "agnhost", key: version + debian.key, write: func(ctx context.Context, w io.Writer) error {
+	return layer{name: "agnhost", key: key(version, debian.key, iperfScript), write: func(ctx context.Context, w io.Writer) error {
 		base, err := b.layer(ctx, debian)
 		if err != nil {
 			return err
@@ -239,7 +241,7 @@ func (b *Builder) agnhost(debian layer, version string) layer {
 			fileFrom("localhost.crt", filepath.Join(porter, "localhost.crt")), fileFrom("localhost.key", filepath.Join(porter, "localhost.key")),
 			text("etc/passwd", passwd+"user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"),
 			text("etc/group", group+"user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"),
-			symlink("usr/local/bin/iperf", "/usr/bin/iperf"),
+			script("usr/local/bin/iperf", iperfScript),
 		}
 		// Not wget: busybox' static one crashes in name look-ups.
 		for _, applet := range []string{"traceroute", "telnet", "vi", "ifconfig", "route", "netstat"} {

@@ -31,6 +31,7 @@ type entry struct {
 func dir(path string, mode int64) entry { return entry{path: path + "/", mode: mode} }
 func program(path, from string) entry   { return entry{path: path, mode: 0o755, from: from} }
 func text(path, content string) entry   { return entry{path: path, mode: 0o644, content: content} }
+func script(path, content string) entry { return entry{path: path, mode: 0o755, content: content} }
 func symlink(path, target string) entry { return entry{path: path, mode: 0o777, link: target} }
 func fileFrom(path, from string) entry  { return entry{path: path, mode: 0o644, from: from} }
 

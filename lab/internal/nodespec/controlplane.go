@@ -43,14 +43,18 @@ func (s *Spec) controlPlane(in Inputs, c *Credentials) error {
 		"--listen-client-urls="+etcdURL, "--advertise-client-urls="+etcdURL,
 		"--listen-peer-urls="+etcdPeerURL, "--initial-advertise-peer-urls="+etcdPeerURL,
 		"--initial-cluster="+plan.ControlPlane+"="+etcdPeerURL)
-	s.daemon(in, "kube-apiserver", nil, apiServerFlags()...)
+	var gates []string
+	if in.FeatureGates != "" {
+		gates = []string{"--feature-gates=" + in.FeatureGates}
+	}
+	s.daemon(in, "kube-apiserver", nil, append(apiServerFlags(), gates...)...)
 	kubeconfig := func(who string) []string {
 		f := confDir + "/" + who + ".conf"
 		return []string{"--kubeconfig=" + f, "--authentication-kubeconfig=" + f, "--authorization-kubeconfig=" + f,
 			"--bind-address=127.0.0.1", "--leader-elect=false"}
 	}
 	// At its usual rate of requests, the controllers take five seconds to start.
-	s.daemon(in, "kube-controller-manager", []string{Ready()}, append(kubeconfig("controller-manager"),
+	s.daemon(in, "kube-controller-manager", []string{Ready()}, append(append(kubeconfig("controller-manager"), gates...),
 		"--kube-api-qps=200", "--kube-api-burst=400",
 		"--use-service-account-credentials=true", "--service-account-private-key-file="+pkiDir+"/sa.key",
 		"--root-ca-file="+pkiDir+"/ca.crt", "--client-ca-file="+pkiDir+"/ca.crt",

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// specs runs the specs of a group and says how each ended.
+func (l *lab) specs(ctx context.Context, t task, o options) ([]spec, error) {
+	log := strings.TrimSuffix(o.out, ".json") + "-" + t.Name + ".log"
+	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	reports := filepath.Join(l.dir, "reports")
+	if err := os.MkdirAll(reports, 0o755); err != nil {
+		return nil, err
+	}
+	procs := o.procs
+	if t.Procs > 0 {
+		procs = t.Procs
+	}
+	fmt.Printf("e2e: group %s, %d specs, %d processes; the log is %s\n", t.Name, len(t.Specs), procs, log)
+	c := l.in(ctx, t.from(), l.ginkgo(t, procs, reports)...)
+	c.Stdout = io.MultiWriter(f, &progress{specs: t.Specs, began: time.Now(), to: os.Stdout})
+	c.Stderr = f
+	runErr := c.Run()
+	found, err := readReports(reports)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("reading the reports (the run ended with: %v; see %s): %w", runErr, log, err)
+	}
+	return outcomes(t, found), nil
+}
+
+// from is the machine that the specs run on: the furthest away, except in a plain lab.
+func (t task) from() string {
+	if t.Plain {
+		return "cp"
+	}
+	return far
+}
+
+// ginkgo is the command line for the specs of a group.
+func (l *lab) ginkgo(t task, procs int, reports string) []string {
+	// The specs leave temporary files: they go with our folder.
+	return []string{"env", "TMPDIR=" + l.dir,
+		filepath.Join(l.programs, "ginkgo"), fmt.Sprintf("--procs=%d", procs), "--focus=" + exactly(t.Specs),
+		"--no-color", "-v", "--silence-skips", "--timeout=3h", filepath.Join(l.programs, "e2e.test"), "--",
+		"--provider=skeleton", fmt.Sprintf("--num-nodes=%d", t.Workers), "--node-os-distro=debian", "--dns-domain=cluster.local",
+		"--report-dir=" + reports, "--kubectl-path=" + filepath.Join(l.programs, "kubectl"),
+		"--disable-log-dump=true", "--delete-namespace-on-failure=true"}
+}
+
+// exactly is an expression that the texts of these specs match and no other. Ginkgo puts the suite's name before
+// a text, so only its end can be tied.
+func exactly(specs []string) string {
+	quoted := make([]string, len(specs))
+	for i, s := range specs {
+		quoted[i] = regexp.QuoteMeta(s)
+	}
+	return `(` + strings.Join(quoted, "|") + `)\s*$`
+}
+
+// progress reads ginkgo's log as it is written, and prints a line for each spec that ended.
+type progress struct {
+	specs []string
+	began time.Time
+	to    io.Writer
+
+	rest         []byte
+	mark, took   string // of the spec whose name comes next
+	done, failed int
+}
+
+// ended is the first line of a spec's part of the log.
+var ended = regexp.MustCompile(`^(•|S|P)( \[[A-Z ]+\])? \[([0-9.]+) seconds\]`)
+
+func (p *progress) Write(b []byte) (int, error) {
+	p.rest = append(p.rest, b...)
+	for {
+		i := bytes.IndexByte(p.rest, '\n')
+		if i < 0 {
+			return len(b), nil
+		}
+		p.line(strings.TrimSpace(string(p.rest[:i])))
+		p.rest = p.rest[i+1:]
+	}
+}
+
+func (p *progress) line(s string) {
+	if m := ended.FindStringSubmatch(s); m != nil {
+		p.mark, p.took = "ok", m[3]
+		if m[2] != "" {
+			p.mark = strings.ToLower(strings.Trim(m[2], " []"))
+		}
+		return
+	}
+	if p.mark == "" {
+		return
+	}
+	name := ""
+	for _, spec := range p.specs {
+		if strings.HasPrefix(s, spec) && len(spec) > len(name) {
+			name = spec
+		}
+	}
+	if name == "" {
+		return
+	}
+	p.done++
+	if p.mark != "ok" {
+		p.failed++
+	}
+	fmt.Fprintf(p.to, "e2e: %5.0f s  %3d/%d  %d not ok  %-8s %6s s  %s\n", time.Since(p.began).Seconds(), p.done, len(p.specs), p.failed, p.mark, p.took, name)
+	p.mark = ""
+}

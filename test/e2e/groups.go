@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// group is a set of specs that run together in one lab.
+type group struct {
+	Name string
+	// Match says which specs belong here; a spec goes to the first group that matches.
+	Match *regexp.Regexp
+	// Workers is the number of worker nodes of the lab, Zones the number of zones they are spread over.
+	Workers, Zones int
+	// Plain labs get nothing beside Weir: no zones, no client far away, no servers outside.
+	Plain bool
+	// Procs is the number of parallel processes, 0 for what the command line says.
+	Procs int
+}
+
+// whole is everything that `make e2e` runs, the longest first.
+var whole = []group{
+	// 10,000 Services by one client: alone, so that nothing else waits for it.
+	{Name: "scale", Match: regexp.MustCompile(`\[Feature:PerformanceDNS\]`), Workers: 2, Zones: 2, Procs: 1},
+	// Three zones of two nodes each.
+	{Name: "zones", Match: regexp.MustCompile(`Traffic Distribution should route traffic (correctly between pods on multiple nodes|to an endpoint on the same node or fall back to same zone)`),
+		Workers: 6, Zones: 3},
+	{Name: "main", Match: regexp.MustCompile(``), Workers: 3, Zones: 3},
+}
+
+// conformance is what `make test` runs.
+var conformance = []group{
+	{Name: "conformance", Match: regexp.MustCompile(`\[Conformance\]`), Workers: 2, Plain: true},
+}
+
+// task is a group with the specs that it runs.
+type task struct {
+	group
+	Specs []string
+}
+
+// divide gives each spec to the first group that matches it. Specs that no group matches are returned apart.
+func divide(groups []group, specs []string) (tasks []task, rest []string) {
+	tasks = make([]task, len(groups))
+	for i, g := range groups {
+		tasks[i].group = g
+	}
+next:
+	for _, s := range specs {
+		for i, g := range groups {
+			if g.Match.MatchString(s) {
+				tasks[i].Specs = append(tasks[i].Specs, s)
+				continue next
+			}
+		}
+		rest = append(rest, s)
+	}
+	return tasks, rest
+}
+
+// narrow keeps what the focus and the list of groups of the command line leave.
+func narrow(tasks []task, focus *regexp.Regexp, names []string) ([]task, error) {
+	for _, n := range names {
+		if !slices.ContainsFunc(tasks, func(t task) bool { return t.Name == n }) {
+			return nil, fmt.Errorf("there is no group %q", n)
+		}
+	}
+	var out []task
+	for _, t := range tasks {
+		if len(names) > 0 && !slices.Contains(names, t.Name) {
+			continue
+		}
+		var specs []string
+		for _, s := range t.Specs {
+			if focus.MatchString(s) {
+				specs = append(specs, s)
+			}
+		}
+		if t.Specs = specs; len(specs) > 0 {
+			out = append(out, t)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no spec is left to run")
+	}
+	return out, nil
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	// far is the machine outside of the cluster that the specs run on.
+	far = "client3"
+	// farAddr is its address. It shares no /16 with a node: a spec takes a source within the node's /16 for a
+	// translated one.
+	farAddr = "198.51.100.55"
+	farLAN  = "172.31.2.55" // its address at the router
+	farGW   = "172.31.2.1"
+	// dnsAddr and webAddr are what specs look for in the Internet. In the lab they are addresses of the router.
+	dnsAddr, webAddr = "8.8.8.8", "8.8.4.4"
+)
+
+//go:embed restart.yaml
+var restartYAML string
+
+// lab is a lab that specs run in.
+type lab struct {
+	name     string
+	programs string // folder of Kubernetes' programs
+	dir      string // folder for our files, gone when we end
+	run      []*exec.Cmd
+}
+
+// command is a call of the lab's program that prints to our output.
+func command(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, "bin/weir-lab", args...)
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	c.WaitDelay = time.Minute
+	return c
+}
+
+// in is a command inside a machine of the lab.
+func (l *lab) in(ctx context.Context, machine string, args ...string) *exec.Cmd {
+	return command(ctx, append([]string{"exec", "--name", l.name, machine, "--"}, args...)...)
+}
+
+// must runs a command inside a machine and returns its output.
+func (l *lab) must(ctx context.Context, machine string, args ...string) (string, error) {
+	c := l.in(ctx, machine, args...)
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	if err := c.Run(); err != nil {
+		return "", fmt.Errorf("%s in %s: %w: %s", strings.Join(args, " "), machine, err, strings.TrimSpace(out.String()))
+	}
+	return out.String(), nil
+}
+
+// kubectl runs kubectl as the lab's administrator.
+func (l *lab) kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
+	c := command(ctx, append([]string{"kubectl", "--name", l.name}, args...)...)
+	var out bytes.Buffer
+	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &out
+	if err := c.Run(); err != nil {
+		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(out.String()))
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// programs asks the lab where Kubernetes' programs are, and builds them when they are missing.
+func programs(ctx context.Context) (string, error) {
+	c := exec.CommandContext(ctx, "bin/weir-lab", "build", "--e2e")
+	c.Stderr = os.Stderr
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("asking the lab for its programs: %w", err)
+	}
+	for _, line := range strings.Split(string(out), "\n") {
+		if dir := strings.TrimSpace(line); strings.HasPrefix(filepath.Base(dir), "kubernetes-") {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("weir-lab build names no folder of Kubernetes' programs:\n%s", out)
+}
+
+// settings are what differs between two runs of the same specs.
+type settings struct {
+	ConnectTime string `json:"connect_time"`
+	Mode        string `json:"mode"`
+}
+
+func (s settings) patch() string {
+	var fields []string
+	if s.ConnectTime != "" {
+		fields = append(fields, fmt.Sprintf("%q:%q", "bpfConnectTimeLoadBalancing", s.ConnectTime))
+	}
+	if s.Mode != "" {
+		fields = append(fields, fmt.Sprintf("%q:%q", "bpfExternalServiceMode", s.Mode))
+	}
+	return `{"spec":{` + strings.Join(fields, ",") + `}}`
+}
+
+// up brings a lab up and makes it what the group needs.
+func (l *lab) up(ctx context.Context, g group, s settings, proxy string) error {
+	args := []string{"up", "--name", l.name, "--proxy", proxy, "--workers", fmt.Sprint(g.Workers)}
+	if !g.Plain {
+		args = append(args, "--feature-gates", "RelaxedServiceNameValidation=true")
+	}
+	if err := command(ctx, args...).Run(); err != nil {
+		return fmt.Errorf("bringing the lab %s up: %w", l.name, err)
+	}
+	if s != (settings{}) {
+		if _, err := l.kubectl(ctx, "", "patch", "felixconfiguration", "default", "--type=merge", "-p", s.patch()); err != nil {
+			return err
+		}
+	}
+	if g.Plain {
+		return nil
+	}
+	return l.furnish(ctx, g, proxy)
+}
+
+// furnish gives the lab what the specs of the whole suite look for: zones, a client far away, an Internet, and
+// components that can be restarted.
+func (l *lab) furnish(ctx context.Context, g group, proxy string) error {
+	for i := 0; i <= g.Workers; i++ {
+		node := "cp"
+		if i > 0 {
+			node = fmt.Sprintf("worker%d", i)
+		}
+		zone := fmt.Sprintf("topology.kubernetes.io/zone=zone-%c", 'a'+max(i-1, 0)%g.Zones)
+		if _, err := l.kubectl(ctx, "", "label", "node", node, zone); err != nil {
+			return err
+		}
+	}
+	for _, c := range [][]string{
+		{far, "ip", "address", "add", farAddr + "/32", "dev", "eth0"},
+		{far, "ip", "route", "replace", "default", "via", farGW, "src", farAddr},
+		{"router", "ip", "route", "add", farAddr + "/32", "via", farLAN},
+		{"router", "ip", "address", "add", dnsAddr + "/32", "dev", "lo"},
+		{"router", "ip", "address", "add", webAddr + "/32", "dev", "lo"},
+	} {
+		if _, err := l.must(ctx, c[0], c[1:]...); err != nil {
+			return err
+		}
+	}
+	if err := l.internet(ctx); err != nil {
+		return err
+	}
+	if proxy == "weir" {
+		if _, err := l.kubectl(ctx, restartYAML, "apply", "-f", "-"); err != nil {
+			return err
+		}
+		if _, err := l.kubectl(ctx, "", "-n", "kube-system", "rollout", "status", "ds/e2e-restart-agent", "--timeout=2m"); err != nil {
+			return err
+		}
+		// The restarters ended the agents once when they started.
+		if _, err := l.kubectl(ctx, "", "-n", "kube-system", "rollout", "status", "ds/weir-node", "--timeout=2m"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// zone is the Internet as the specs know it.
+const zone = `.:53 {
+    bind ` + dnsAddr + `
+    hosts {
+        ` + dnsAddr + ` dns.google
+        ` + webAddr + ` google.com
+        fallthrough
+    }
+    template ANY ANY {
+        rcode NXDOMAIN
+    }
+}
+`
+
+// internet starts a name server and a web server at the router, and lets the cluster's DNS ask the former.
+func (l *lab) internet(ctx context.Context) error {
+	corefile := filepath.Join(l.dir, "Corefile")
+	if err := os.WriteFile(corefile, []byte(zone), 0o644); err != nil {
+		return err
+	}
+	coredns, err := filepath.Glob(filepath.Join(filepath.Dir(l.programs), "coredns-*", "coredns"))
+	if err != nil || len(coredns) == 0 {
+		return fmt.Errorf("no CoreDNS beside %s: %v", l.programs, err)
+	}
+	for _, args := range [][]string{
+		{coredns[len(coredns)-1], "-conf", corefile},
+		{filepath.Join(l.programs, "agnhost"), "netexec", "--http-port=80", "--udp-port=-1"},
+	} {
+		c := l.in(ctx, "router", args...)
+		c.Stdout, c.Stderr = nil, nil
+		if err := c.Start(); err != nil {
+			return fmt.Errorf("starting %s at the router: %w", filepath.Base(args[0]), err)
+		}
+		l.run = append(l.run, c)
+	}
+	old, err := l.kubectl(ctx, "", "-n", "kube-system", "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}")
+	if err != nil {
+		return err
+	}
+	with := strings.Replace(old, "    cache 5\n", "    forward . "+dnsAddr+"\n    cache 5\n", 1)
+	if with == old {
+		return fmt.Errorf("the cluster DNS' configuration has no place for a forwarder:\n%s", old)
+	}
+	patch := fmt.Sprintf(`{"data":{"Corefile":%q}}`, with)
+	for _, args := range [][]string{
+		{"patch", "configmap", "coredns", "--type=merge", "-p", patch},
+		{"rollout", "restart", "deployment/coredns"},
+		{"rollout", "status", "deployment/coredns", "--timeout=2m"},
+	} {
+		if _, err := l.kubectl(ctx, "", append([]string{"-n", "kube-system"}, args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// down removes the lab. It also ends what internet started: those processes are in the lab's namespaces.
+func (l *lab) down() error {
+	err := command(context.Background(), "down", "--name", l.name).Run()
+	for _, c := range l.run {
+		c.Wait()
+	}
+	return err
+}
