@@ -60,13 +60,13 @@ func TestCNICalls(t *testing.T) {
 	note(t, "ADD, with the plugin's process: p99 (ms)", p99)
 	note(t, "DEL, with the plugin's process: p50 (ms)", percentile(best.Del, 0.5))
 	note(t, "DEL, with the plugin's process: p99 (ms)", percentile(best.Del, 0.99))
-	control := percentile(best.Control, 0.99)
-	note(t, "a namespace and a process, without ADD: p99 (ms)", control)
-	if control > disturbed {
+	alone := percentile(best.Control, 0.99)
+	note(t, "a namespace and a process, without ADD: p99 (ms)", alone)
+	if alone > disturbed {
 		// Then only what is beyond any disturbance is judged; the figures tell.
-		t.Logf("the machine is busy with other things: a namespace and a process alone take %.1f ms", control)
-		if p50 > 3*addP50 {
-			t.Errorf("ADD takes p50 %.1f ms", p50)
+		t.Logf("the machine is busy with other things: a namespace and a process alone take %.1f ms", alone)
+		if limit := 3*addP50 + 4*percentile(best.Control, 0.5); p50 > limit {
+			t.Errorf("ADD takes p50 %.1f ms, want at most %.1f", p50, limit)
 		}
 		return
 	}

@@ -50,6 +50,7 @@ func TestEndpointChange(t *testing.T) {
 			}
 		}
 	}()
+	measured := time.Now()
 	for i := range 56 {
 		step := steps[i%len(steps)]
 		changed, err := slices.Patch(ctx, "manual", types.MergePatchType, []byte(`{"endpoints":`+endpoints(step.addr)+`}`), metav1.PatchOptions{})
@@ -75,8 +76,10 @@ func TestEndpointChange(t *testing.T) {
 	note(t, "all: p50 (ms)", percentile(times, 0.5))
 	note(t, "all: p99 (ms)", p99)
 	note(t, "all: max (ms)", most)
-	if p99 > 100 {
-		t.Errorf("p99 from event to effect is %.0f ms, want at most 100; max %.0f", p99, most)
+	late := control.since(measured, 0.99)
+	note(t, "lateness of the machine: p99 (ms)", late)
+	if limit := 100 + 4*late; p99 > limit {
+		t.Errorf("p99 from event to effect is %.0f ms, want at most %.0f, of which %.0f are the machine's; max %.0f", p99, limit, limit-100, most)
 	}
 }
 

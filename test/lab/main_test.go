@@ -39,6 +39,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	began := time.Now()
+	go control.run()
 	if err := setUp(ctx, dir); err != nil {
 		fmt.Println("lab tests:", err)
 		tearDown(1)

@@ -14,16 +14,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
-
-// slow is a connection that lost its first packet: TCP repeats a SYN after 1 s.
-const slow = 900 * time.Millisecond
 
 // DialResult is what became of many short connections or datagrams.
 type DialResult struct {
 	Attempts int      `json:"attempts"`
 	Failed   int      `json:"failed"`
-	Slow     int      `json:"slow"` // that took 900 ms or more: a SYN was lost
+	Slow     int      `json:"slow"` // whose SYN was sent again: it, or its answer, was lost
 	P50MS    float64  `json:"p50_ms"`
 	P99MS    float64  `json:"p99_ms"`
 	MaxMS    float64  `json:"max_ms"`
@@ -45,7 +43,7 @@ func newTally() *tally {
 	return &tally{names: map[string]bool{}, seen: map[string]bool{}, peers: map[string]bool{}}
 }
 
-func (t *tally) add(answer, peer string, took time.Duration, err error) {
+func (t *tally) add(answer, peer string, took time.Duration, again bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.res.Attempts++
@@ -56,7 +54,7 @@ func (t *tally) add(answer, peer string, took time.Duration, err error) {
 		}
 		return
 	}
-	if took >= slow {
+	if again {
 		t.res.Slow++
 	}
 	if f := strings.Fields(answer); len(f) == 2 {
@@ -113,8 +111,8 @@ func dialCommand() *cobra.Command {
 			all.Go(func() {
 				defer func() { <-slots }()
 				began := time.Now()
-				answer, peer, err := once(args[0], timeout)
-				t.add(answer, peer, time.Since(began), err)
+				answer, peer, again, err := once(args[0], timeout)
+				t.add(answer, peer, time.Since(began), again, err)
 				if err == nil && count == 0 {
 					ready.Do(func() { _ = say("ready") })
 				}
@@ -133,33 +131,49 @@ func dialCommand() *cobra.Command {
 	return c
 }
 
-func dialTCP(to string, timeout time.Duration) (answer, peer string, err error) {
+func dialTCP(to string, timeout time.Duration) (answer, peer string, again bool, err error) {
 	conn, err := net.DialTimeout("tcp4", to, timeout)
 	if err != nil {
-		return "", "", err
+		return "", "", false, err
 	}
 	defer conn.Close()
+	again = synAgain(conn.(*net.TCPConn))
 	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if answer, err = bufio.NewReader(conn).ReadString('\n'); err != nil {
-		return "", "", fmt.Errorf("reading the answer: %w", err)
+		return "", "", again, fmt.Errorf("reading the answer: %w", err)
 	}
-	return answer, kernelPeer(conn.LocalAddr().(*net.TCPAddr).Port), nil
+	return answer, kernelPeer(conn.LocalAddr().(*net.TCPAddr).Port), again, nil
+}
+
+// synAgain says whether a connection that was just made had to send its SYN again. The kernel counts it, so a busy
+// machine that lets this program wait is not taken for a lost packet.
+func synAgain(conn *net.TCPConn) bool {
+	again := false
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		again = err == nil && info.Total_retrans > 0
+	})
+	return again
 }
 
 // dialUDP sends one datagram and waits for its answer: nothing is sent twice.
-func dialUDP(to string, timeout time.Duration) (answer, peer string, err error) {
+func dialUDP(to string, timeout time.Duration) (answer, peer string, again bool, err error) {
 	conn, err := net.Dial("udp4", to)
 	if err != nil {
-		return "", "", err
+		return "", "", false, err
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if _, err := conn.Write([]byte("who")); err != nil {
-		return "", "", err
+		return "", "", false, err
 	}
 	buf := make([]byte, 1500)
 	n, err := conn.Read(buf)
-	return string(buf[:n]), "", err
+	return string(buf[:n]), "", false, err
 }
 
 // peersWanted switches on what costs a look at all sockets.
@@ -219,7 +233,7 @@ func datagramsCommand() *cobra.Command {
 				delete(open, string(buf[:n]))
 				mu.Unlock()
 				if ok {
-					t.add("", "", time.Since(began), nil)
+					t.add("", "", time.Since(began), false, nil)
 				}
 				if first {
 					first = false
@@ -237,7 +251,7 @@ func datagramsCommand() *cobra.Command {
 				mu.Lock()
 				delete(open, id)
 				mu.Unlock()
-				t.add("", "", 0, err)
+				t.add("", "", 0, false, err)
 			}
 			time.Sleep(every)
 		}
@@ -245,7 +259,7 @@ func datagramsCommand() *cobra.Command {
 		mu.Lock()
 		defer mu.Unlock()
 		for id, began := range open {
-			t.add("", "", 0, fmt.Errorf("datagram %s of %s did not come back", id, began.UTC().Format("15:04:05.000")))
+			t.add("", "", 0, false, fmt.Errorf("datagram %s of %s did not come back", id, began.UTC().Format("15:04:05.000")))
 		}
 		return json.NewEncoder(os.Stdout).Encode(t.result())
 	}}

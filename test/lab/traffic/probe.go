@@ -28,7 +28,7 @@ func probeCommand() *cobra.Command {
 		last := ""
 		for ctx.Err() == nil {
 			began := time.Now()
-			answer, _, err := once(args[0], timeout)
+			answer, _, _, err := once(args[0], timeout)
 			name := "-"
 			if f := strings.Fields(answer); err == nil && len(f) > 0 {
 				name = f[0]
@@ -80,10 +80,10 @@ func escapeCommand() *cobra.Command {
 		ctx, cancel := context.WithTimeout(context.Background(), lasting)
 		defer cancel()
 		out := make(chan string, 1)
-		try := func(to string, once func(string, time.Duration) (string, string, error)) {
+		try := func(to string, once func(string, time.Duration) (string, string, bool, error)) {
 			for ctx.Err() == nil {
 				go func() {
-					if answer, _, err := once(to, lasting); err == nil {
+					if answer, _, _, err := once(to, lasting); err == nil {
 						select {
 						case out <- answer:
 						default:
