@@ -56,11 +56,15 @@ func (t task) from() string {
 
 // ginkgo is the command line for the specs of a group.
 func (l *lab) ginkgo(t task, procs int, reports string) []string {
+	host := apiProxy
+	if t.Plain {
+		host = apiServer
+	}
 	// The specs leave temporary files: they go with our folder.
 	return []string{"env", "TMPDIR=" + l.dir,
 		filepath.Join(l.programs, "ginkgo"), fmt.Sprintf("--procs=%d", procs), "--focus=" + exactly(t.Specs),
 		"--no-color", "-v", "--silence-skips", "--timeout=3h", filepath.Join(l.programs, "e2e.test"), "--",
-		"--provider=skeleton", fmt.Sprintf("--num-nodes=%d", t.Workers), "--node-os-distro=debian", "--dns-domain=cluster.local",
+		"--host=https://" + host, "--provider=skeleton", fmt.Sprintf("--num-nodes=%d", t.Workers), "--node-os-distro=debian", "--dns-domain=cluster.local",
 		"--report-dir=" + reports, "--kubectl-path=" + filepath.Join(l.programs, "kubectl"),
 		"--disable-log-dump=true", "--delete-namespace-on-failure=true"}
 }

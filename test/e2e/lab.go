@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -151,17 +152,47 @@ func (l *lab) furnish(ctx context.Context, g group, proxy string) error {
 	if err := l.internet(ctx); err != nil {
 		return err
 	}
-	if proxy == "weir" {
-		if _, err := l.kubectl(ctx, restartYAML, "apply", "-f", "-"); err != nil {
-			return err
+	me, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := l.start(far, me, "--api-proxy"); err != nil {
+		return err
+	}
+	if proxy != "weir" {
+		return nil
+	}
+	return l.restarters(ctx)
+}
+
+// start begins a program in a machine that goes on until the lab goes.
+func (l *lab) start(machine string, args ...string) error {
+	c := l.in(context.Background(), machine, args...)
+	c.Stdout = nil
+	if err := c.Start(); err != nil {
+		return fmt.Errorf("starting %s in %s: %w", filepath.Base(args[0]), machine, err)
+	}
+	l.run = append(l.run, c)
+	return nil
+}
+
+// restarters starts what restarts components for specs. Each does so for the first time now, so everything is waited for.
+func (l *lab) restarters(ctx context.Context) error {
+	if _, err := l.kubectl(ctx, restartYAML, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	var last error
+	calm := 0
+	for until := time.Now().Add(3 * time.Minute); time.Now().Before(until) && ctx.Err() == nil && calm < 5; time.Sleep(time.Second) {
+		calm++
+		for _, ds := range []string{"e2e-restart-agent", "e2e-restart-apiserver", "weir-node"} {
+			if _, err := l.kubectl(ctx, "", "-n", "kube-system", "rollout", "status", "ds/"+ds, "--timeout=10s"); err != nil {
+				last, calm = err, 0
+			}
 		}
-		if _, err := l.kubectl(ctx, "", "-n", "kube-system", "rollout", "status", "ds/e2e-restart-agent", "--timeout=2m"); err != nil {
-			return err
-		}
-		// The restarters ended the agents once when they started.
-		if _, err := l.kubectl(ctx, "", "-n", "kube-system", "rollout", "status", "ds/weir-node", "--timeout=2m"); err != nil {
-			return err
-		}
+	}
+	if calm < 5 {
+		return fmt.Errorf("waiting for the components that were restarted: %w", errors.Join(ctx.Err(), last))
 	}
 	return nil
 }
@@ -194,12 +225,9 @@ func (l *lab) internet(ctx context.Context) error {
 		{coredns[len(coredns)-1], "-conf", corefile},
 		{filepath.Join(l.programs, "agnhost"), "netexec", "--http-port=80", "--udp-port=-1"},
 	} {
-		c := l.in(ctx, "router", args...)
-		c.Stdout, c.Stderr = nil, nil
-		if err := c.Start(); err != nil {
-			return fmt.Errorf("starting %s at the router: %w", filepath.Base(args[0]), err)
+		if err := l.start("router", args...); err != nil {
+			return err
 		}
-		l.run = append(l.run, c)
 	}
 	old, err := l.kubectl(ctx, "", "-n", "kube-system", "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}")
 	if err != nil {

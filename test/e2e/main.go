@@ -45,13 +45,20 @@ func main() {
 	flag.BoolVar(&o.keep, "keep", false, "leave the lab up")
 	flag.BoolVar(&o.useExisting, "use-existing", false, "use the lab of that name, as an earlier run with --keep left it")
 	flag.BoolVar(&o.list, "list", false, "print which spec is in which group, or why it is skipped, and end")
+	proxyMode := flag.Bool("api-proxy", false, "be the way to the API server inside a lab's machine; not for users")
 	flag.Parse()
 	if o.out == "" {
 		o.out = o.defaultOut()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	do := run
+	if *proxyMode {
+		do = func(ctx context.Context, _ options) error {
+			return serveAPI(ctx, apiProxy, apiServer, patience, func(string) {})
+		}
+	}
+	if err := do(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
@@ -194,11 +201,11 @@ func once(ctx context.Context, o options, bin string, tasks []task) (*oneRun, er
 	for _, t := range tasks {
 		specs, err := inLab(ctx, o, bin, t)
 		r.Specs = append(r.Specs, specs...)
-		if err != nil {
-			return r, fmt.Errorf("group %s: %w", t.Name, err)
-		}
 		if ctx.Err() != nil {
 			return r, ctx.Err()
+		}
+		if err != nil {
+			return r, fmt.Errorf("group %s: %w", t.Name, err)
 		}
 	}
 	return r, nil
