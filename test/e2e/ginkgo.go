@@ -93,6 +93,9 @@ type progress struct {
 // ended is the first line of a spec's part of the log.
 var ended = regexp.MustCompile(`^(•|S|P)( \[[A-Z ]+\])? \[([0-9.]+) seconds\]`)
 
+// node is what ginkgo puts into the name of a spec that failed: the part of it that did.
+var node = regexp.MustCompile(` \[(It|(Just)?(Before|After)Each|DeferCleanup \(Each\))\]`)
+
 func (p *progress) Write(b []byte) (int, error) {
 	p.rest = append(p.rest, b...)
 	for {
@@ -116,6 +119,7 @@ func (p *progress) line(s string) {
 	if p.mark == "" {
 		return
 	}
+	s = node.ReplaceAllString(s, "")
 	name := ""
 	for _, spec := range p.specs {
 		if strings.HasPrefix(s, spec) && len(spec) > len(name) {

@@ -19,10 +19,10 @@ type group struct {
 	Procs int
 }
 
-// whole is everything that `make e2e` runs, the longest first.
+// whole is everything that `make e2e` runs.
 var whole = []group{
-	// 10,000 Services by one client: alone, so that nothing else waits for it.
-	{Name: "scale", Match: regexp.MustCompile(`\[Feature:PerformanceDNS\]`), Workers: 2, Zones: 2, Procs: 1},
+	// Restarts, and 10,000 Services: one after the other, with nothing beside them.
+	{Name: "alone", Match: regexp.MustCompile(`\[Disruptive\]|\[Feature:PerformanceDNS\]`), Workers: 2, Zones: 2, Procs: 1},
 	// Three zones of two nodes each.
 	{Name: "zones", Match: regexp.MustCompile(`Traffic Distribution should route traffic (correctly between pods on multiple nodes|to an endpoint on the same node or fall back to same zone)`),
 		Workers: 6, Zones: 3},

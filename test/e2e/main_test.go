@@ -141,7 +141,7 @@ func TestGroups(t *testing.T) {
 	if err != nil || len(left) != 1 || left[0].Name != "main" {
 		t.Errorf("%+v, %v", left, err)
 	}
-	if _, err := narrow(tasks, regexp.MustCompile("any"), []string{"scale"}); err == nil {
+	if _, err := narrow(tasks, regexp.MustCompile("any"), []string{"alone"}); err == nil {
 		t.Error("nothing to run gave no error")
 	}
 	if _, err := narrow(tasks, regexp.MustCompile(""), []string{"main", "none"}); err == nil {
@@ -151,8 +151,8 @@ func TestGroups(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	var out bytes.Buffer
-	p := &progress{specs: []string{"[sig-network] a", "[sig-network] a b [C]", "[sig-network] x"}, to: &out}
-	log := "------\n• [1.250 seconds]\n[sig-network] a b [C] [labels]\nfile.go:1\n• [FAILED] [61.000 seconds]\n[sig-network] x\n  [sig-network] x\nS [SKIPPED] [0.100 seconds]\n[sig-network] a\n"
+	p := &progress{specs: []string{"[sig-network] a", "[sig-network] a b [C]", "[sig-network] x y"}, to: &out}
+	log := "------\n• [1.250 seconds]\n[sig-network] a b [C] [labels]\nfile.go:1\n• [FAILED] [61.000 seconds]\n[sig-network] x [It] y\n  [sig-network] x y\nS [SKIPPED] [0.100 seconds]\n[sig-network] a\n"
 	for i := range len(log) {
 		p.Write([]byte{log[i]})
 	}
