@@ -33,13 +33,14 @@ func (l *lab) specs(ctx context.Context, t task, o options) ([]spec, error) {
 	}
 	fmt.Printf("e2e: group %s, %d specs, %d processes; the log is %s\n", t.Name, len(t.Specs), procs, log)
 	c := l.in(ctx, t.from(), l.ginkgo(t, procs, reports)...)
-	c.Stdout = io.MultiWriter(f, &progress{specs: t.Specs, began: time.Now(), to: os.Stdout})
+	p := &progress{specs: t.Specs, began: time.Now(), to: os.Stdout, ended: map[string]spec{}}
+	c.Stdout = io.MultiWriter(f, p)
 	c.Stderr = f
 	runErr := c.Run()
 	found, err := readReports(reports)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return outcomes(t, p.ended), ctx.Err()
 		}
 		return nil, fmt.Errorf("reading the reports (the run ended with: %v; see %s): %w", runErr, log, err)
 	}
@@ -88,6 +89,7 @@ type progress struct {
 	rest         []byte
 	mark, took   string // of the spec whose name comes next
 	done, failed int
+	ended        map[string]spec // what is known of them if there will be no report
 }
 
 // ended is the first line of a spec's part of the log.
@@ -108,8 +110,8 @@ func (p *progress) Write(b []byte) (int, error) {
 	}
 }
 
-func (p *progress) line(s string) {
-	if m := ended.FindStringSubmatch(s); m != nil {
+func (p *progress) line(text string) {
+	if m := ended.FindStringSubmatch(text); m != nil {
 		p.mark, p.took = "ok", m[3]
 		if m[2] != "" {
 			p.mark = strings.ToLower(strings.Trim(m[2], " []"))
@@ -119,20 +121,27 @@ func (p *progress) line(s string) {
 	if p.mark == "" {
 		return
 	}
-	s = node.ReplaceAllString(s, "")
+	text = node.ReplaceAllString(text, "")
 	name := ""
-	for _, spec := range p.specs {
-		if strings.HasPrefix(s, spec) && len(spec) > len(name) {
-			name = spec
+	for _, s := range p.specs {
+		if strings.HasPrefix(text, s) && len(s) > len(name) {
+			name = s
 		}
 	}
 	if name == "" {
 		return
 	}
 	p.done++
+	s := spec{Name: name, Outcome: passed}
+	fmt.Sscan(p.took, &s.Seconds)
 	if p.mark != "ok" {
 		p.failed++
+		s.Outcome = failed
 	}
+	if p.mark == "skipped" {
+		s.Outcome = skipped
+	}
+	p.ended[name] = s
 	fmt.Fprintf(p.to, "e2e: %5.0f s  %3d/%d  %d not ok  %-8s %6s s  %s\n", time.Since(p.began).Seconds(), p.done, len(p.specs), p.failed, p.mark, p.took, name)
 	p.mark = ""
 }

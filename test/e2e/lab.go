@@ -168,7 +168,7 @@ func (l *lab) furnish(ctx context.Context, g group, proxy string) error {
 // start begins a program in a machine that goes on until the lab goes.
 func (l *lab) start(machine string, args ...string) error {
 	c := l.in(context.Background(), machine, args...)
-	c.Stdout = nil
+	c.Stdout, c.Stderr = nil, nil
 	if err := c.Start(); err != nil {
 		return fmt.Errorf("starting %s in %s: %w", filepath.Base(args[0]), machine, err)
 	}

@@ -179,6 +179,7 @@ func plan(o options, e2eTest string) ([]task, []skip, error) {
 	if len(rest) > 0 {
 		return nil, nil, fmt.Errorf("%d specs are in no group, the first is %s", len(rest), rest[0])
 	}
+	slices.Reverse(tasks) // what is most and quickest first
 	return tasks, skips, nil
 }
 

@@ -151,10 +151,13 @@ func TestGroups(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	var out bytes.Buffer
-	p := &progress{specs: []string{"[sig-network] a", "[sig-network] a b [C]", "[sig-network] x y"}, to: &out}
+	p := &progress{specs: []string{"[sig-network] a", "[sig-network] a b [C]", "[sig-network] x y"}, to: &out, ended: map[string]spec{}}
 	log := "------\n• [1.250 seconds]\n[sig-network] a b [C] [labels]\nfile.go:1\n• [FAILED] [61.000 seconds]\n[sig-network] x [It] y\n  [sig-network] x y\nS [SKIPPED] [0.100 seconds]\n[sig-network] a\n"
 	for i := range len(log) {
 		p.Write([]byte{log[i]})
+	}
+	if s := p.ended["[sig-network] x y"]; s.Outcome != failed || s.Seconds != 61 || p.ended["[sig-network] a"].Outcome != skipped {
+		t.Errorf("%+v", p.ended)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 || p.done != 3 || p.failed != 2 || !strings.HasSuffix(lines[0], "[sig-network] a b [C]") || !strings.Contains(lines[1], "failed") || !strings.Contains(lines[2], "skipped") {
