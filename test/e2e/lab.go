@@ -25,8 +25,12 @@ const (
 	dnsAddr, webAddr = "8.8.8.8", "8.8.4.4"
 )
 
-//go:embed restart.yaml
-var restartYAML string
+var (
+	//go:embed restart.yaml
+	restartYAML string
+	//go:embed pool.yaml
+	poolYAML string
+)
 
 // lab is a lab that specs run in.
 type lab struct {
@@ -161,6 +165,9 @@ func (l *lab) furnish(ctx context.Context, g group, proxy string) error {
 	}
 	if proxy != "weir" {
 		return nil
+	}
+	if _, err := l.kubectl(ctx, poolYAML, "apply", "-f", "-"); err != nil {
+		return err
 	}
 	return l.restarters(ctx)
 }
