@@ -32,6 +32,8 @@ func (a *Agent) healthy() error {
 func (a *Agent) serveBalancers(ctx context.Context) error {
 	node := &listener{what: "health of the node, for load balancers", log: a.log}
 	defer node.close()
+	mode := &listener{what: "proxy mode, for programs of this node", log: a.log}
+	defer mode.close()
 	services := newServiceChecks(a.log, func() bool { return a.healthy() == nil })
 	defer services.close()
 	tick := time.NewTicker(time.Second)
@@ -39,11 +41,12 @@ func (a *Agent) serveBalancers(ctx context.Context) error {
 	handler := healthzHandler(func() (error, bool) { return a.healthy(), !a.cluster.snapshot().leaving }, time.Now)
 	for {
 		snap := a.cluster.snapshot()
-		want := ""
+		want, wantMode := "", ""
 		if p := snap.config.HealthzPort; p != 0 {
-			want = hostPort("", p)
+			want, wantMode = hostPort("", p), modeAddr
 		}
 		node.ensure(want, handler)
+		mode.ensure(wantMode, http.HandlerFunc(proxyMode))
 		if snap.state != nil {
 			services.follow(snap.state, checkAddrs(snap.state, snap.config.Settings.NodePorts))
 		}
@@ -54,6 +57,20 @@ func (a *Agent) serveBalancers(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// modeAddr is where kube-proxy says which of its ways it goes; programs on a node ask there who carries Services.
+const modeAddr = "127.0.0.1:10249"
+
+// proxyMode is none of kube-proxy's (iptables, ipvs, nftables), so nobody takes this for one of them.
+func proxyMode(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/proxyMode" {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write([]byte("weir")) // whoever asked may be gone
 }
 
 // healthzHandler answers as kube-proxy does: /healthz is for load balancers, and fails on a node that is about to go;

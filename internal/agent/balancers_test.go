@@ -136,3 +136,13 @@ func TestCheckAddrs(t *testing.T) {
 		t.Errorf("primary: %q", got)
 	}
 }
+
+func TestProxyMode(t *testing.T) {
+	for path, want := range map[string]int{"/proxyMode": http.StatusOK, "/metrics": http.StatusNotFound, "/": http.StatusNotFound} {
+		w := httptest.NewRecorder()
+		proxyMode(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != want || want == http.StatusOK && w.Body.String() != "weir" {
+			t.Errorf("%s: %d %q", path, w.Code, w.Body)
+		}
+	}
+}

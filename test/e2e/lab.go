@@ -205,13 +205,15 @@ func (l *lab) restarters(ctx context.Context) error {
 }
 
 // zone is the Internet as the specs know it.
-const zone = `.:53 {
+const zone = `google.com dns.google 8.8.8.8.in-addr.arpa {
     bind ` + dnsAddr + `
     hosts {
         ` + dnsAddr + ` dns.google
         ` + webAddr + ` google.com
-        fallthrough
     }
+}
+. {
+    bind ` + dnsAddr + `
     template ANY ANY {
         rcode NXDOMAIN
     }
