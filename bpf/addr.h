@@ -52,15 +52,23 @@ static __inline__ __attribute__((always_inline)) ip_addr addr_none(void)
 	return none;
 }
 
-/* Addresses as the kernel's structures hold them: from 4 or 16 bytes, and to them. */
+/* Addresses as packets and the kernel's structures hold them: from 4 or 16 bytes, and to them, by words. */
 static __inline__ __attribute__((always_inline)) void addr_load(ip_addr *a, const void *from)
 {
-	__builtin_memcpy(a, from, sizeof(*a));
+	const __be32 *words = from;
+
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS; i++)
+		a->w[i] = words[i];
 }
 
 static __inline__ __attribute__((always_inline)) void addr_store(void *to, const ip_addr *a)
 {
-	__builtin_memcpy(to, a, sizeof(*a));
+	__be32 *words = to;
+
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS; i++)
+		words[i] = a->w[i];
 }
 
 #endif

@@ -29,7 +29,7 @@ static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, 
 				   state & STATE_REPLIED ? TIMEOUT_OTHER : TIMEOUT_TCP_SYN];
 	case IPPROTO_UDP:
 		return s->timeouts[TIMEOUT_UDP];
-	case IPPROTO_ICMP:
+	case IP_ICMP:
 		return s->timeouts[TIMEOUT_ICMP];
 	}
 	return s->timeouts[TIMEOUT_OTHER];
@@ -148,8 +148,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	struct svc_value *v;
 	__u8 kind;
 	int node_port, tunnel, scope, ret;
-	struct client client = {};
-	struct backend be;
+	struct backend *be;
 	struct pkt *p;
 
 	if (!w || !s)
@@ -179,21 +178,22 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		return DROP_SOURCE_RANGE;
 	if (!addr_is_none(&w->via) && dsr_wanted(s, v))
 		w->fwd.flags |= FLOW_DSR;
-	client.addr = p->key.saddr;
-	ret = lb_choose(v, scope, &client, &be);
+	be = &w->fwd.backend;
+	__builtin_memset(&w->client, 0, sizeof(w->client));
+	w->client.addr = p->key.saddr;
+	ret = lb_choose(v, scope, &w->client, be);
 	if (ret)
 		return ret;
-	w->fwd.backend = be;
 	if (scope == SCOPE_ALL && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL)) {
-		w->hand_on = route_home(&be.addr, &tunnel);
+		w->hand_on = route_home(&be->addr, &tunnel);
 		if (!addr_is_none(&w->hand_on)) {
 			w->fwd.flags |= FLOW_HAND_ON;
 			w->fwd.action = tunnel ? ACT_TUNNEL : ACT_NEIGH;
 			return DROP_NONE;
 		}
 	}
-	w->fwd.daddr = be.addr;
-	w->fwd.dport = be.port;
+	w->fwd.daddr = be->addr;
+	w->fwd.dport = be->port;
 	return DROP_NONE;
 }
 
@@ -372,7 +372,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 {
 	struct scratch *w = scratch_get();
 	struct settings *s = settings_get();
-	struct flow_value way = {};
+	struct flow_value *way;
 	__u32 rule = 0;
 	int ret;
 
@@ -393,15 +393,17 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	}
 	if (!(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON | FLOW_DSR)) && f->action != ACT_PASS &&
 	    p->hook != HOOK_TO_WORKLOAD) {
-		ret = route_to(skb, &f->saddr, &f->daddr, &way);
+		way = &w->rev;
+		__builtin_memset(way, 0, sizeof(*way));
+		ret = route_to(skb, &f->saddr, &f->daddr, way);
 		if (ret) {
 			w->fwd.rule = 0;
 			return ret;
 		}
-		f->action = way.action;
-		f->ifindex = way.ifindex;
-		f->nexthop = way.nexthop;
-		__builtin_memcpy(f->mac, way.mac, 6);
+		f->action = way->action;
+		f->ifindex = way->ifindex;
+		f->nexthop = way->nexthop;
+		__builtin_memcpy(f->mac, way->mac, 6);
 	}
 	if (rule)
 		f->rule = rule;

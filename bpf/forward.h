@@ -7,6 +7,7 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "scratch.h"
 #include "parse.h"
 #include "nat.h"
 #include "drop.h"
@@ -17,7 +18,7 @@ static __always_inline void forward_trace(struct __sk_buff *skb, __u32 action, _
 	if (trace_enabled) {
 		skb->cb[0] = 1 + action;
 		skb->cb[1] = ifindex;
-		skb->cb[2] = nexthop ? nexthop->w[0] : 0;
+		skb->cb[2] = trace_addr(nexthop);
 		skb->cb[3] = rule;
 	}
 }
@@ -37,7 +38,7 @@ static __always_inline void forward_mark(struct __sk_buff *skb)
 static __always_inline int forward_headers(struct __sk_buff *skb, int ttl, const __u8 *mac)
 {
 	struct ethhdr *eth = (void *)(long)skb->data;
-	struct iphdr *ip = (void *)(eth + 1);
+	ip_head *ip = (void *)(eth + 1);
 
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end) {
 		if (parse_pull(skb, ETH_SIZE + sizeof(*ip)))
@@ -47,14 +48,8 @@ static __always_inline int forward_headers(struct __sk_buff *skb, int ttl, const
 		if ((void *)(ip + 1) > (void *)(long)skb->data_end)
 			return DROP_REWRITE;
 	}
-	if (ttl) {
-		__u32 check = ip->check;
-
-		/* RFC 1141: the TTL is the high byte of its word */
-		check += bpf_htons(0x0100);
-		ip->check = (__u16)(check + (check >= 0xffff));
-		ip->ttl--;
-	}
+	if (ttl)
+		ip_hop(ip);
 	if (mac) {
 		__builtin_memcpy(eth->h_dest, mac, 6);
 		__builtin_memset(eth->h_source, 0xee, 6);
@@ -74,12 +69,17 @@ static __always_inline int forward_to_host(struct __sk_buff *skb, struct setting
 
 static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings *s, const ip_addr *node)
 {
-	struct bpf_tunnel_key key = { .tunnel_id = s->vni, .tunnel_ttl = 64 };
+	struct scratch *w = scratch_get();
+	struct bpf_tunnel_key *key;
 
-	if (!s->tunnel_ifindex)
+	if (!s->tunnel_ifindex || !w)
 		return drop_packet(skb, DROP_NO_ROUTE, 0);
-	nat_outer(&key, node);
-	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX | PARSE_TUNNEL_FLAGS))
+	key = &w->tunnel;
+	__builtin_memset(key, 0, sizeof(*key));
+	key->tunnel_id = s->vni;
+	key->tunnel_ttl = 64;
+	ip_outer_set(key, node);
+	if (bpf_skb_set_tunnel_key(skb, key, sizeof(*key), IP_TUNNEL_SET))
 		return drop_packet(skb, DROP_REWRITE, 0);
 	forward_mark(skb);
 	return bpf_redirect(s->tunnel_ifindex, 0);

@@ -71,7 +71,7 @@ __noinline int frag_look(struct __sk_buff *skb)
 		return -1;
 	p = &w->pkt;
 	g = &w->frag;
-	if (parse_fragment(skb, p, g))
+	if (ip_fragment(skb, p, g))
 		return -1;
 	g->again = (skb->mark & MARK_MASK) == MARK_AGAIN;
 	if (g->again)

@@ -19,6 +19,13 @@
 #include "frag.h"
 #include "neigh.h"
 
+/* The programs for IPv4 are what is attached: they call those for IPv6, which are loaded when the node carries it. */
+static __always_inline void handle_family(struct __sk_buff *skb, __u32 hook)
+{
+	if (WEIR_FAMILY == 4 && skb->protocol == bpf_htons(ETH_P_IPV6))
+		bpf_tail_call(skb, &weir_ipv6, hook);
+}
+
 static __always_inline int handle_forward(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
 {
 	if (forward_expires(p, f))
@@ -72,7 +79,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 				return forward_pass(skb);
 			p->key.saddr = p->saddr;
 			p->key.daddr = p->daddr;
-			p->key.proto = IPPROTO_ICMP;
+			p->key.proto = IP_ICMP;
 			p->key.sport = p->key.dport = 0;
 			p->l4 = L4_NONE;
 		}
@@ -190,6 +197,8 @@ __noinline int handle_fragment(struct __sk_buff *skb)
 /* Packets that no flow can be made of, and fragments. */
 static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int parsed)
 {
+	if (parsed == PARSED_OTHER)
+		handle_family(skb, p->hook);
 	if (p->fragment) {
 		struct scratch *w = scratch_get();
 		struct settings *s = settings_get();
@@ -199,7 +208,8 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 			return TC_ACT_SHOT;
 		p->malformed = parsed != PARSED_FRAGMENT;
 		p->missed = !p->malformed && !bpf_map_lookup_elem(&weir_flows, &p->key);
-		w->pkt = *p;
+		if (WEIR_FAMILY == 4)
+			w->pkt = *p;
 		w->answered = 0;
 		ret = handle_fragment(skb);
 		if (ret >= 0)
@@ -209,16 +219,22 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 	}
 	if (p->hook == HOOK_FROM_WORKLOAD) {
 		switch (parsed) {
-		case PARSED_ARP:
+		case PARSED_LINK:
 			return forward_pass(skb);
-		case PARSED_NOT_IPV4:
+		case PARSED_OTHER:
 			return drop_packet(skb, DROP_FAMILY, 0);
 		case PARSED_CAST:
 			return drop_packet(skb, DROP_NO_ROUTE, 0);
 		}
 		return drop_packet(skb, DROP_MALFORMED, 0);
 	}
-	if (p->hook == HOOK_FROM_UPLINK && parsed == PARSED_ARP)
+	if (parsed == PARSED_HIDDEN) {
+		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
+
+		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT))
+			return drop_packet(skb, DROP_MALFORMED, 0);
+	}
+	if (p->hook == HOOK_FROM_UPLINK && parsed == PARSED_LINK)
 		return neigh_answer(skb);
 	return forward_pass(skb);
 }
@@ -229,44 +245,55 @@ static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p)
 
 	if (!w)
 		return TC_ACT_SHOT;
-	w->pkt = *p;
+	if (WEIR_FAMILY == 4)
+		w->pkt = *p;
 	return handle_slow(skb);
 }
 
 static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, const ip_addr *tunnel_src)
 {
-	struct pkt p = { .hook = hook, .tunnel_src = tunnel_src ? *tunnel_src : addr_none() };
+	struct pkt local, *p = &local;
 	struct settings *s;
 	struct flow_value *f;
 	__u32 now, limit;
 	int parsed;
 
-	parsed = parse_packet(skb, &p);
+	if (WEIR_FAMILY == 6) { /* addresses that long leave too little of the stack to the slow path */
+		struct scratch *w = scratch_get();
+
+		if (!w)
+			return TC_ACT_SHOT;
+		p = &w->pkt;
+	}
+	p->hook = hook;
+	p->missed = 0;
+	p->tunnel_src = tunnel_src ? *tunnel_src : addr_none();
+	parsed = parse_packet(skb, p);
 	if (parsed != PARSED_OK)
-		return handle_odd(skb, &p, parsed);
+		return handle_odd(skb, p, parsed);
 	s = settings_get();
 	if (!s)
 		return TC_ACT_SHOT;
-	f = bpf_map_lookup_elem(&weir_flows, &p.key);
+	f = bpf_map_lookup_elem(&weir_flows, &p->key);
 	if (!f) {
-		if (handle_is_foreign(skb, &p, s))
+		if (handle_is_foreign(skb, p, s))
 			return forward_pass(skb);
-		p.missed = 1;
-		return handle_hard(skb, &p);
+		p->missed = 1;
+		return handle_hard(skb, p);
 	}
-	if (f->epoch != s->epoch || !flow_enters(f, &p, skb->ifindex) ||
-	    (p.tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING) || p.l4 == L4_ERROR || p.ttl <= 1 ||
+	if (f->epoch != s->epoch || !flow_enters(f, p, skb->ifindex) ||
+	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING) || p->l4 == L4_ERROR || p->ttl <= 1 ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
-		return handle_hard(skb, &p);
+		return handle_hard(skb, p);
 	now = clock_now();
 	if (now != f->seen) {
-		limit = p.l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN] :
-			p.l4 == L4_UDP ? s->timeouts[TIMEOUT_UDP] : s->timeouts[TIMEOUT_ICMP];
+		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN] :
+			p->l4 == L4_UDP ? s->timeouts[TIMEOUT_UDP] : s->timeouts[TIMEOUT_ICMP];
 		if (now - f->seen > limit)
-			return handle_hard(skb, &p);
+			return handle_hard(skb, p);
 		f->seen = now;
 	}
-	return forward_flow(skb, &p, f, s);
+	return forward_flow(skb, p, f, s);
 }
 
 #endif

@@ -73,11 +73,33 @@ static __always_inline __u8 *lb_lists(const struct svc_key *id, const struct bac
 	return bpf_map_lookup_elem(&weir_live, &key);
 }
 
+/* The keys that lb_choose looks by, one after the other: together they would take much of the stack. */
+union lb_keys {
+	struct affinity_key client;
+	struct live_key live;
+	struct backend_key slot;
+};
+
+static __always_inline void lb_key_client(union lb_keys *k, const struct svc_value *v, const struct client *client)
+{
+	__builtin_memset(&k->client, 0, sizeof(k->client));
+	k->client.svc = v->id;
+	k->client.client = *client;
+}
+
+static __always_inline void lb_key_live(union lb_keys *k, const struct svc_key *id, const struct backend *b)
+{
+	__builtin_memset(&k->live, 0, sizeof(k->live));
+	k->live.svc = *id;
+	k->live.svc.scope = 0;
+	k->live.backend.addr = b->addr;
+	k->live.backend.port = b->port;
+}
+
 /* Chooses a backend of v from one of its lists. Returns DROP_NONE or the reason why there is none. */
 static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct client *client, struct backend *out)
 {
-	struct backend_key key = {};
-	struct affinity_key akey = {};
+	union lb_keys key;
 	struct affinity_value *av;
 	struct settings *s = settings_get();
 	struct backend *b;
@@ -90,24 +112,26 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct cl
 	if (!count)
 		return v->count ? DROP_NO_LOCAL_BACKEND : DROP_NO_BACKEND;
 	if (v->affinity) {
-		akey.svc = v->id;
-		akey.client = *client;
-		av = bpf_map_lookup_elem(&weir_affinity, &akey);
-		if (av && (__u64)(now - av->seen) * 1000 <= (__u64)v->affinity * s->per_second &&
-		    (lists = lb_lists(&v->id, &av->backend)) && (*lists & 1 << scope)) {
-			*out = av->backend;
-			if (av->seen != now)
-				av->seen = now;
-			return DROP_NONE;
+		lb_key_client(&key, v, client);
+		av = bpf_map_lookup_elem(&weir_affinity, &key.client);
+		if (av && (__u64)(now - av->seen) * 1000 <= (__u64)v->affinity * s->per_second) {
+			lb_key_live(&key, &v->id, &av->backend);
+			lists = bpf_map_lookup_elem(&weir_live, &key.live);
+			if (lists && (*lists & 1 << scope)) {
+				*out = av->backend;
+				if (av->seen != now)
+					av->seen = now;
+				return DROP_NONE;
+			}
 		}
 	}
-	key.svc = v->id;
-	key.svc.scope = scope;
-	key.slot = bpf_get_prandom_u32() % count;
-	b = bpf_map_lookup_elem(&weir_backends, &key);
+	key.slot.svc = v->id;
+	key.slot.svc.scope = scope;
+	key.slot.slot = bpf_get_prandom_u32() % count;
+	b = bpf_map_lookup_elem(&weir_backends, &key.slot);
 	if (!b) { /* the list is just getting shorter */
-		key.slot = 0;
-		b = bpf_map_lookup_elem(&weir_backends, &key);
+		key.slot.slot = 0;
+		b = bpf_map_lookup_elem(&weir_backends, &key.slot);
 	}
 	if (!b)
 		return DROP_NO_BACKEND;
@@ -116,7 +140,8 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct cl
 	if (v->affinity) {
 		struct affinity_value first = { .backend = *out, .seen = now };
 
-		bpf_map_update_elem(&weir_affinity, &akey, &first, BPF_ANY);
+		lb_key_client(&key, v, client);
+		bpf_map_update_elem(&weir_affinity, &key.client, &first, BPF_ANY);
 	}
 	return DROP_NONE;
 }

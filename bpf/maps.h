@@ -23,6 +23,14 @@ const volatile __u8 can_set_retval = 1;
 		__uint(map_flags, flags);                                                \
 	} map_name SEC(".maps")
 
+/* The programs for IPv6 by enum hook; IPv4's call them. Nothing is there when the node carries no IPv6. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+	__uint(max_entries, 8);
+} weir_ipv6 SEC(".maps");
+
 MAP(weir_settings, BPF_MAP_TYPE_ARRAY, __u32, struct settings, 1, 0);
 MAP(weir_addrs, BPF_MAP_TYPE_HASH, ip_addr, struct addr_value, 262144, BPF_F_NO_PREALLOC);
 MAP(weir_routes, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, struct route_value, 65536, BPF_F_NO_PREALLOC);
@@ -56,6 +64,22 @@ static __always_inline struct settings *settings_get(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&weir_settings, &zero);
+}
+
+/* What stands for an address in skb->cb: its last word; weir_trace has the whole. */
+MAP(weir_trace, BPF_MAP_TYPE_ARRAY, __u32, ip_addr, 1, 0);
+
+static __always_inline __u32 trace_addr(const ip_addr *a)
+{
+	__u32 zero = 0;
+	ip_addr *to;
+
+	if (!a)
+		return 0;
+	to = bpf_map_lookup_elem(&weir_trace, &zero);
+	if (to)
+		*to = *a;
+	return a->w[ADDR_WORDS - 1];
 }
 
 #endif

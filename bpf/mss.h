@@ -11,7 +11,7 @@
 #include "parse.h"
 #include "nat.h"
 
-#define MSS_HEADERS 40 /* IPv4 and TCP without options */
+#define MSS_HEADERS (sizeof(ip_head) + sizeof(struct tcphdr)) /* without options */
 #define MSS_OPTIONS 40 /* bytes, at most */
 #define MSS_KIND 2
 
@@ -25,7 +25,7 @@ static __noinline int mss_clamp(struct __sk_buff *skb, struct pkt *p)
 	if (!s || !p || p->l4 != L4_TCP || p->fragment || s->tunnel_mtu <= MSS_HEADERS || s->tunnel_mtu > 0xffff)
 		return 0;
 	limit = s->tunnel_mtu - MSS_HEADERS;
-	off = p->l4_off & 0x7f;
+	off = p->l4_off & IP_L4_MASK;
 	if (bpf_skb_load_bytes(skb, off + 12, opt, 1))
 		return 0;
 	end = off + (opt[0] >> 4) * 4;
@@ -50,11 +50,11 @@ static __noinline int mss_clamp(struct __sk_buff *skb, struct pkt *p)
 		__builtin_memcpy(&was, &opt[2], 2);
 		now = bpf_htons((__u16)limit);
 		/* At an odd offset the value straddles two words of the checksum: its bytes are swapped there. */
-		if ((off - (p->l4_off & 0x7f)) & 1)
-			bpf_l4_csum_replace(skb, (p->l4_off & 0x7f) + offsetof(struct tcphdr, check),
+		if ((off - (p->l4_off & IP_L4_MASK)) & 1)
+			bpf_l4_csum_replace(skb, (p->l4_off & IP_L4_MASK) + offsetof(struct tcphdr, check),
 					    (__u16)(was << 8 | was >> 8), (__u16)(now << 8 | now >> 8), 2);
 		else
-			bpf_l4_csum_replace(skb, (p->l4_off & 0x7f) + offsetof(struct tcphdr, check), was, now, 2);
+			bpf_l4_csum_replace(skb, (p->l4_off & IP_L4_MASK) + offsetof(struct tcphdr, check), was, now, 2);
 		bpf_skb_store_bytes(skb, off + 2, &now, 2, 0);
 		return 0;
 	}

@@ -11,34 +11,11 @@
 #include "parse.h"
 #include "reasons.h"
 
-static __always_inline __u16 nat_fold(__u32 sum)
-{
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (__u16)sum;
-}
-
-/* One's complement difference of two words (RFC 1624), to be added to a sum. */
-static __always_inline __u32 nat_diff32(__u32 from, __u32 to)
-{
-	return (~from & 0xffff) + (~from >> 16) + (to & 0xffff) + (to >> 16);
-}
-
-static __always_inline __u32 nat_diff16(__u16 from, __u16 to)
-{
-	return (__u16)~from + (__u32)to;
-}
-
-static __always_inline void nat_ip_csum_add(struct iphdr *ip, __u32 diff)
-{
-	ip->check = (__u16)~nat_fold((__u16)~ip->check + nat_fold(diff));
-}
-
 /* The ports of an SCTP packet whose header is readable, and its checksum, which covers no addresses. */
 static __always_inline int nat_sctp(struct __sk_buff *skb, const struct pkt *p, const struct flow_value *f)
 {
 	__u32 diff = (__u16)(p->key.sport ^ f->sport) | (__u32)(__u16)(p->key.dport ^ f->dport) << 16;
-	struct sctp_head *sctp = (void *)(long)skb->data + (p->l4_off & 0x7f);
+	struct sctp_head *sctp = (void *)(long)skb->data + (p->l4_off & IP_L4_MASK);
 
 	if ((void *)(sctp + 1) > (void *)(long)skb->data_end)
 		return DROP_REWRITE;
@@ -51,25 +28,20 @@ static __always_inline int nat_sctp(struct __sk_buff *skb, const struct pkt *p, 
 	return DROP_NONE;
 }
 
-/* The other end of the tunnel. */
-static __always_inline void nat_outer(struct bpf_tunnel_key *key, const ip_addr *node)
-{
-	key->remote_ipv4 = bpf_ntohl(node->w[0]);
-}
-
 /* The packet gets f's addresses and ports. Returns 0 or the reason to drop. */
 static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
-	__u32 addrs, ports, l4, flags = 0;
-	struct iphdr *ip;
+	__u32 changed, addrs, ports, l4, flags = 0;
+	ip_head *ip;
 	int csum_off = -1;
 	__be16 *at;
 
 	if (!p || !f)
 		return DROP_REWRITE;
-	l4 = p->l4_off & 0x7f;
-	addrs = nat_diff32(p->key.saddr.w[0], f->saddr.w[0]) + nat_diff32(p->key.daddr.w[0], f->daddr.w[0]);
-	ports = nat_diff16(p->key.sport, f->sport) + nat_diff16(p->key.dport, f->dport);
+	l4 = p->l4_off & IP_L4_MASK;
+	changed = csum_diff_addr(&p->key.saddr, &f->saddr) + csum_diff_addr(&p->key.daddr, &f->daddr);
+	addrs = changed;
+	ports = csum_diff16(p->key.sport, f->sport) + csum_diff16(p->key.dport, f->dport);
 	if (p->l4 == L4_TCP) {
 		csum_off = offsetof(struct tcphdr, check);
 	} else if (p->l4 == L4_UDP) {
@@ -78,13 +50,12 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 		flags = BPF_F_MARK_MANGLED_0;
 	} else if (p->l4 == L4_ECHO_REQUEST || p->l4 == L4_ECHO_REPLY) {
 		csum_off = offsetof(struct icmp_head, checksum);
-		addrs = 0; /* ICMP has no pseudo header */
+		addrs = ip_icmp_diff(addrs);
 	}
 	if (csum_off >= 0) {
-		addrs = nat_fold(addrs);
-		ports = nat_fold(ports);
-		if (addrs && addrs != 0xffff &&
-		    bpf_l4_csum_replace(skb, l4 + csum_off, 0, addrs, BPF_F_PSEUDO_HDR | flags))
+		addrs = csum_fold(addrs);
+		ports = csum_fold(ports);
+		if (addrs && addrs != 0xffff && ip_csum_pseudo(skb, l4 + csum_off, addrs, flags))
 			return DROP_REWRITE;
 		if (ports && ports != 0xffff && bpf_l4_csum_replace(skb, l4 + csum_off, 0, ports, flags))
 			return DROP_REWRITE;
@@ -95,9 +66,7 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 	ip = (void *)(long)skb->data + ETH_SIZE;
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
 		return DROP_REWRITE;
-	nat_ip_csum_add(ip, nat_diff32(p->key.saddr.w[0], f->saddr.w[0]) + nat_diff32(p->key.daddr.w[0], f->daddr.w[0]));
-	ip->saddr = f->saddr.w[0];
-	ip->daddr = f->daddr.w[0];
+	ip_readdress(ip, &f->saddr, &f->daddr, changed);
 	if (p->l4 == L4_NONE)
 		return DROP_NONE;
 	at = (void *)(long)skb->data + l4;
@@ -119,52 +88,55 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 /* An ICMP error whose quoted packet belongs to the flow entry f (of the direction in which the error travels). */
 static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
-	__u32 off, l4, quoted_l4, diff;
-	struct iphdr ip, in;
+	__u32 off, sum, quoted_l4, diff, outer;
 	__be16 ports[4];
-	__be32 saddr;
+	ip_addr saddr;
+	ip_head ip;
 
 	if (!p || !f)
 		return DROP_REWRITE;
-	l4 = p->l4_off & 0x7f;
-	off = p->quoted_off & 0xff;
-	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)) || bpf_skb_load_bytes(skb, off, &in, sizeof(in)))
-		return DROP_REWRITE;
-	quoted_l4 = off + (in.ihl & 0xf) * 4;
-	if (bpf_skb_load_bytes(skb, quoted_l4, ports, sizeof(ports)))
+	sum = (p->l4_off & IP_L4_MASK) + offsetof(struct icmp_head, checksum);
+	off = p->quoted_off & PARSE_QUOTED_MASK;
+	quoted_l4 = p->quoted_l4 & PARSE_QUOTED_MASK;
+	if (bpf_skb_load_bytes(skb, off, &ip, sizeof(ip)) || bpf_skb_load_bytes(skb, quoted_l4, ports, sizeof(ports)))
 		return DROP_REWRITE;
 
-	/* Inside: the quoted packet went the other way, so its source is what f makes of the destination. The
-	 * inner header's checksum is mended, so its words together add nothing to the ICMP checksum. */
-	nat_ip_csum_add(&in, nat_diff32(in.saddr, f->daddr.w[0]) + nat_diff32(in.daddr, f->saddr.w[0]));
-	in.saddr = f->daddr.w[0];
-	in.daddr = f->saddr.w[0];
-	diff = 0;
-	if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP || p->key.proto == IPPROTO_SCTP) {
-		diff = nat_diff16(ports[0], f->dport) + nat_diff16(ports[1], f->sport);
-		ports[0] = f->dport;
-		ports[1] = f->sport;
-	} else if (p->key.proto == IPPROTO_ICMP &&
-		   (((__u8 *)ports)[0] == ICMP_ECHO || ((__u8 *)ports)[0] == ICMP_ECHOREPLY)) {
-		__be16 id = ((__u8 *)ports)[0] == ICMP_ECHO ? f->dport : f->sport;
+	/* Inside: the quoted packet went the other way, so its source is what f makes of the destination. */
+	diff = csum_diff_addr(&p->key.daddr, &f->daddr) + csum_diff_addr(&p->key.saddr, &f->saddr);
+	ip_readdress(&ip, &f->daddr, &f->saddr, diff);
+	if (bpf_skb_store_bytes(skb, off, &ip, sizeof(ip), 0))
+		return DROP_REWRITE;
+	if (p->key.proto == IP_ICMP && (((__u8 *)ports)[0] == IP_ECHO || ((__u8 *)ports)[0] == IP_ECHO_REPLY)) {
+		__be16 id = ((__u8 *)ports)[0] == IP_ECHO ? f->dport : f->sport;
 
-		/* the identifier, and the quoted ICMP checksum that covers it: together they add nothing */
-		ports[1] = (__u16)~nat_fold((__u16)~ports[1] + nat_fold(nat_diff16(ports[2], id)));
+		/* The quoted ICMP checksum is mended for what it covers: together they add nothing. */
+		ports[1] = (__u16)~csum_fold((__u16)~ports[1] + csum_fold(csum_diff16(ports[2], id)) +
+					     csum_fold(ip_icmp_diff(diff)));
 		ports[2] = id;
+		diff = 0;
+	} else {
+		diff = ip_quoted_diff(diff);
+		if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP || p->key.proto == IPPROTO_SCTP) {
+			diff += csum_diff16(ports[0], f->dport) + csum_diff16(ports[1], f->sport);
+			ports[0] = f->dport;
+			ports[1] = f->sport;
+		}
 	}
-	diff = nat_fold(diff);
-	if (diff && diff != 0xffff &&
-	    bpf_l4_csum_replace(skb, l4 + offsetof(struct icmp_head, checksum), 0, diff, 0))
+	if (bpf_skb_store_bytes(skb, quoted_l4, ports, sizeof(ports), 0))
 		return DROP_REWRITE;
-	if (bpf_skb_store_bytes(skb, off, &in, sizeof(in), 0) ||
-	    bpf_skb_store_bytes(skb, quoted_l4, ports, sizeof(ports), 0))
+	diff = csum_fold(diff);
+	if (diff && diff != 0xffff && bpf_l4_csum_replace(skb, sum, 0, diff, 0))
 		return DROP_REWRITE;
 
 	/* Outside: whoever reports stays, unless it is the other end itself. */
-	saddr = ip.saddr == p->key.saddr.w[0] ? f->saddr.w[0] : ip.saddr;
-	nat_ip_csum_add(&ip, nat_diff32(ip.saddr, saddr) + nat_diff32(ip.daddr, f->daddr.w[0]));
-	ip.saddr = saddr;
-	ip.daddr = f->daddr.w[0];
+	saddr = addr_same(&p->saddr, &p->key.saddr) ? f->saddr : p->saddr;
+	outer = csum_diff_addr(&p->saddr, &saddr) + csum_diff_addr(&p->daddr, &f->daddr);
+	diff = csum_fold(ip_icmp_diff(outer));
+	if (diff && diff != 0xffff && ip_csum_pseudo(skb, sum, diff, 0))
+		return DROP_REWRITE;
+	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)))
+		return DROP_REWRITE;
+	ip_readdress(&ip, &saddr, &f->daddr, outer);
 	return bpf_skb_store_bytes(skb, ETH_SIZE, &ip, sizeof(ip), 0) ? DROP_REWRITE : DROP_NONE;
 }
 

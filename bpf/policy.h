@@ -28,7 +28,7 @@ static __always_inline __u8 policy_proto_bit(__u8 proto)
 	case IPPROTO_TCP: return POLICY_TCP;
 	case IPPROTO_UDP: return POLICY_UDP;
 	case IPPROTO_SCTP: return POLICY_SCTP;
-	case IPPROTO_ICMP: return POLICY_ICMP;
+	case IP_ICMP: return POLICY_ICMP;
 	}
 	return 0;
 }

@@ -19,8 +19,8 @@
 const volatile __u64 reply_interval_ns = 1000000;
 const volatile __u32 reply_burst = 128;
 
-#define REPLY_HEAD ((__u32)(sizeof(struct iphdr) + sizeof(struct icmp_head)))
-#define REPLY_MOST 576u /* bytes of an ICMP error; RFC 1812 section 4.3.2.3 */
+#define REPLY_HEAD ((__u32)(sizeof(ip_head) + sizeof(struct icmp_head)))
+#define REPLY_MOST IP_LEAST_MTU /* bytes of an ICMP error */
 #define REPLY_QUOTE (REPLY_MOST - REPLY_HEAD)
 /* Taken off the front of the packet on the way, to be beyond where a checksum that the sender left to its device begins:
  * bpf_skb_adjust_room then forgets about that checksum, which is not one of the answer's. */
@@ -63,34 +63,26 @@ static __always_inline void reply_count(__u32 answer)
 static __always_inline __u32 reply_kind(struct reply_work *r, __u32 reason)
 {
 	r->mtu = 0;
-	r->type = ICMP_DEST_UNREACH;
+	r->type = IP_UNREACHABLE;
 	switch (reason) {
 	case DROP_NO_BACKEND:
-		r->code = 3; /* port */
+		r->code = IP_UNREACHABLE_PORT;
 		return ANSWER_PORT_UNREACHABLE;
 	case DROP_TTL:
-		r->type = ICMP_TIME_EXCEEDED;
+		r->type = IP_TIME_EXCEEDED;
 		r->code = 0; /* in transit */
 		return ANSWER_TIME_EXCEEDED;
 	}
 	return ANSWER_NONE;
 }
 
-/* Can the address be that of one host beyond this one? */
-static __always_inline int reply_somebody(const ip_addr *a)
-{
-	__u32 v = bpf_ntohl(a->w[0]);
-
-	return v >> 24 != 0 && v >> 24 != 127 && v < 0xe0000000;
-}
-
 /* May this packet be answered? RFC 1122 section 3.2.2: no errors about errors, nor about what was sent to many or by
  * nobody in particular. The rest of ICMP counts as errors here. */
 static __always_inline int reply_may(struct __sk_buff *skb, struct pkt *p, struct reply_work *r)
 {
-	if (p->l4 == L4_ERROR || (p->l4 == L4_NONE && p->key.proto == IPPROTO_ICMP))
+	if (p->l4 == L4_ERROR || (p->l4 == L4_NONE && p->key.proto == IP_ICMP))
 		return 0;
-	if (!reply_somebody(&p->saddr))
+	if (!ip_somebody(&p->saddr))
 		return 0;
 	if (bpf_skb_load_bytes(skb, 0, r->mac, sizeof(r->mac)))
 		return 0;
@@ -110,9 +102,9 @@ static __always_inline int reply_take(struct reply_work *r)
 	return 1;
 }
 
-static __always_inline __u16 reply_sum(const __u8 *from, __u32 bytes)
+/* The checksum of `bytes` bytes, 0 to the next multiple of 4, and of what `sum` stands for. */
+static __always_inline __u16 reply_sum(const __u8 *from, __u32 bytes, __s64 sum)
 {
-	__s64 sum = 0;
 
 #pragma unroll
 	for (__u32 at = 0; at < REPLY_MOST; at += REPLY_SUM_STEP) {
@@ -124,21 +116,18 @@ static __always_inline __u16 reply_sum(const __u8 *from, __u32 bytes)
 			n = REPLY_SUM_STEP;
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)(from + at), n, sum);
 	}
-	return (__u16)~nat_fold((__u32)sum);
+	return (__u16)~csum_fold((__u32)sum);
 }
 
-/* The IP header of the answer. */
-static __always_inline void reply_ip(struct reply_work *r, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos)
+/* The IP header of the answer, before `bytes` of upper layer. */
+static __always_inline void reply_ip(struct reply_work *r, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos,
+				     __u32 bytes)
 {
-	struct iphdr ip = {
-		.version = 4, .ihl = 5, .tos = tos, .tot_len = bpf_htons(r->len), .frag_off = bpf_htons(0x4000),
-		.ttl = 64, .protocol = proto,
-	};
+	ip_head ip;
 
-	addr_store(&ip.saddr, src);
-	addr_store(&ip.daddr, dst);
+	ip_make(&ip, src, dst, proto, tos, bytes);
 	__builtin_memcpy(r->bytes, &ip, sizeof(ip));
-	ip.check = reply_sum(r->bytes, sizeof(ip));
+	ip_seal(&ip, reply_sum(r->bytes, sizeof(ip), 0));
 	__builtin_memcpy(r->bytes, &ip, sizeof(ip));
 }
 
@@ -146,13 +135,13 @@ static __always_inline void reply_ip(struct reply_work *r, const ip_addr *src, c
 static __always_inline int reply_error(struct __sk_buff *skb, struct pkt *p, struct reply_work *r, const ip_addr *src)
 {
 	struct icmp_head icmp = { .type = r->type, .code = r->code, .sequence = bpf_htons(r->mtu) };
-	struct iphdr ip;
+	ip_head ip;
 	__u64 quote; /* all of a register, so that its bounds stay known */
 
 	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)))
 		return -1;
-	quote = bpf_ntohs(ip.tot_len);
-	if (!ip.tot_len)
+	quote = ip_bytes(&ip);
+	if (!quote)
 		quote = REPLY_QUOTE;
 	if (quote > REPLY_QUOTE)
 		quote = REPLY_QUOTE;
@@ -163,14 +152,14 @@ static __always_inline int reply_error(struct __sk_buff *skb, struct pkt *p, str
 	if (quote > REPLY_QUOTE)
 		return -1;
 	r->len = REPLY_HEAD + quote;
-	__builtin_memset(r->bytes + (r->len & 0x3ff & ~3u), 0, 4); /* the checksum's last word */
+	__builtin_memset(r->bytes + (r->len & 0x7ff & ~3u), 0, 4); /* the checksum's last word */
 	if (bpf_skb_load_bytes(skb, ETH_SIZE, r->bytes + REPLY_HEAD, quote))
 		return -1;
 	__builtin_memcpy(r->bytes + sizeof(ip), &icmp, sizeof(icmp));
-	icmp.checksum = reply_sum(r->bytes + sizeof(ip), sizeof(icmp) + quote);
+	icmp.checksum = reply_sum(r->bytes + sizeof(ip), sizeof(icmp) + quote,
+				  ip_icmp_pseudo(src, &p->saddr, sizeof(icmp) + quote));
 	__builtin_memcpy(r->bytes + sizeof(ip), &icmp, sizeof(icmp));
-	/* RFC 1812 section 4.3.2.5: the packet's type of service, with precedence 6 */
-	reply_ip(r, src, &p->saddr, IPPROTO_ICMP, (ip.tos & 0x1e) | 0xc0);
+	reply_ip(r, src, &p->saddr, IP_ICMP, ip_answer_tos(&ip), sizeof(icmp) + quote);
 	return 0;
 }
 
@@ -184,7 +173,7 @@ __noinline int reply_replace(struct __sk_buff *skb)
 		return -1;
 	len = r->len;
 	OPAQUE(len);
-	if (len < sizeof(struct iphdr))
+	if (len < sizeof(ip_head))
 		return -1;
 	OPAQUE(len);
 	if (len > REPLY_MOST)
@@ -203,7 +192,7 @@ static __always_inline void reply_trace(struct __sk_buff *skb, __u32 reason, __u
 	if (trace_enabled) {
 		skb->cb[0] = 0x200 + reason;
 		skb->cb[1] = ifindex;
-		skb->cb[2] = node ? node->w[0] : 0;
+		skb->cb[2] = trace_addr(node);
 		skb->cb[3] = rule;
 	}
 }

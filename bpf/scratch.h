@@ -16,6 +16,9 @@ struct scratch {
 	struct flow_key okey;
 	ip_addr via;     /* flow_balance: the node by which answers go back */
 	ip_addr hand_on; /* flow_balance: the node that the packet is handed on to */
+	ip_addr outer; /* overlay_source: where a packet came from that was in the tunnel */
+	struct client client; /* flow_balance: who asks */
+	struct bpf_tunnel_key tunnel; /* forward_tunnel */
 	struct {         /* policy_flow: the flow that it judges */
 		ip_addr src;
 		ip_addr dst;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* sock.c: Services are translated where a connection starts. The 6 forms carry IPv4-mapped addresses. */
+/* sock.c: Services are translated where a connection starts. The 6 forms carry IPv4-mapped addresses where the
+ * programs are compiled for IPv4, and IPv6 ones where they are compiled for that; the 4 forms are attached for IPv4 only. */
 #include <linux/bpf.h>
 #include <linux/in.h>
 #include <bpf/bpf_helpers.h>
@@ -38,6 +39,14 @@ static __always_inline void sock_cookie(struct sock_key *key, struct bpf_sock_ad
 
 static __always_inline int sock_is_loopback(const ip_addr *addr)
 {
+	__be32 high = 0;
+
+	if (WEIR_FAMILY == 6) {
+#pragma unroll
+		for (int i = 0; i < ADDR_WORDS - 1; i++)
+			high |= addr->w[i];
+		return !high && addr->w[ADDR_WORDS - 1] == bpf_htonl(1);
+	}
 	return (addr->w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
@@ -136,40 +145,51 @@ static __always_inline int sock_back4(struct bpf_sock_addr *ctx)
 	return SOCK_ALLOW;
 }
 
-static __always_inline int sock_is_mapped(struct bpf_sock_addr *ctx)
+/* The address of an IPv6 socket's peer, when it is of the family that is compiled for: IPv4 comes mapped. */
+static __always_inline int sock_read6(struct bpf_sock_addr *ctx, ip_addr *addr)
 {
-	return !ctx->user_ip6[0] && !ctx->user_ip6[1] && ctx->user_ip6[2] == bpf_htonl(0xffff);
+	int mapped = !ctx->user_ip6[0] && !ctx->user_ip6[1] && ctx->user_ip6[2] == bpf_htonl(0xffff);
+
+	if (WEIR_FAMILY == 4) {
+		addr->w[0] = ctx->user_ip6[3];
+		return mapped;
+	}
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS; i++)
+		addr->w[i] = *(volatile __u32 *)&ctx->user_ip6[i]; /* each by itself, as the verifier wants it */
+	return !mapped;
+}
+
+static __always_inline void sock_write6(struct bpf_sock_addr *ctx, const ip_addr *addr, __be16 port)
+{
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS; i++) /* of a mapped address the last word */
+		*(volatile __u32 *)&ctx->user_ip6[4 - ADDR_WORDS + i] = addr->w[i];
+	ctx->user_port = port;
 }
 
 static __always_inline int sock_forth6(struct bpf_sock_addr *ctx)
 {
-	ip_addr addr;
 	__be16 port = (__be16)ctx->user_port;
+	ip_addr addr, was;
 	int ret;
 
-	if (!sock_is_mapped(ctx))
+	if (!sock_read6(ctx, &addr))
 		return SOCK_ALLOW;
-	addr.w[0] = ctx->user_ip6[3];
+	was = addr;
 	ret = sock_balance(ctx, &addr, &port);
-	if (ret == SOCK_ALLOW && (addr.w[0] != ctx->user_ip6[3] || port != (__be16)ctx->user_port)) {
-		ctx->user_ip6[3] = addr.w[0];
-		ctx->user_port = port;
-	}
+	if (ret == SOCK_ALLOW && (!addr_same(&addr, &was) || port != (__be16)ctx->user_port))
+		sock_write6(ctx, &addr, port);
 	return ret;
 }
 
 static __always_inline int sock_back6(struct bpf_sock_addr *ctx)
 {
-	ip_addr addr;
 	__be16 port = (__be16)ctx->user_port;
+	ip_addr addr;
 
-	if (!sock_is_mapped(ctx))
-		return SOCK_ALLOW;
-	addr.w[0] = ctx->user_ip6[3];
-	if (sock_restore(ctx, &addr, &port)) {
-		ctx->user_ip6[3] = addr.w[0];
-		ctx->user_port = port;
-	}
+	if (sock_read6(ctx, &addr) && sock_restore(ctx, &addr, &port))
+		sock_write6(ctx, &addr, port);
 	return SOCK_ALLOW;
 }
 

@@ -45,7 +45,9 @@ type State struct {
 
 // Settings are the node's scalars.
 type Settings struct {
-	Node     netip.Addr // its primary address
+	Node     netip.Addr // its primary IPv4 address, invalid when it has none
+	Node6    netip.Addr // its primary IPv6 address
+	IPv6     bool       // the node carries IPv6
 	DSR      bool
 	DSRTimes model.DSRTimes
 	// DSROptOut are the clients whose answers never go straight to them: sorted, each once.

@@ -93,7 +93,7 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := load(maps, o.Sizes, constants{trace: o.Trace, setRetval: o.SetRetval}, o.Logger)
+	l, err := load(nil, maps, o.Sizes, constants{trace: o.Trace, setRetval: o.SetRetval}, o.Logger)
 	if err != nil {
 		return nil, err
 	}

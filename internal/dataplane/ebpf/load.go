@@ -36,8 +36,34 @@ var stateful = map[string]bool{
 	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true,
 }
 
+// shared maps are the same for both families: what they hold has no addresses.
+var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers"}
+
+// programsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those of IPv6.
+const programsOfIPv6 = "weir_ipv6"
+
+// ipv6Slots are the programs in programsOfIPv6 by their index, enum hook.
+var ipv6Slots = []string{"weir_from_workload", "weir_to_workload", "weir_from_uplink", "weir_to_uplink", "weir_from_tunnel"}
+
+// call makes the programs of IPv4 call those of six; nil = none.
+func (l *loaded) call(six *loaded) error {
+	for i, name := range ipv6Slots {
+		slot := uint32(i)
+		if six == nil {
+			if err := l.Maps[programsOfIPv6].Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return fmt.Errorf("taking out %s for IPv6: %w", name, err)
+			}
+			continue
+		}
+		if err := l.Maps[programsOfIPv6].Put(slot, six.Programs[name]); err != nil {
+			return fmt.Errorf("putting in %s for IPv6: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // unpinned maps hold nothing from one packet to the next.
-var unpinned = map[string]bool{"weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
+var unpinned = map[string]bool{"weir_trace": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
 
 // loaded are the programs and maps in the kernel, not attached yet.
 type loaded struct {
@@ -57,8 +83,17 @@ type constants struct {
 
 // load puts the programs and maps into the kernel. With a folder on bpffs, maps pinned there are taken
 // over, and the others are pinned there.
-func load(dir string, sizes map[string]uint32, c constants, log *slog.Logger) (*loaded, error) {
-	spec, err := loadWeir()
+//
+// The programs of IPv6 are loaded beside those of IPv4, given as four, and share some of their maps.
+func load(four *loaded, dir string, sizes map[string]uint32, c constants, log *slog.Logger) (*loaded, error) {
+	l := &loaded{recreated: map[string]bool{}}
+	l.tables = func(c *counts) family { return newFamily[ip4](l.Maps, c) }
+	read := loadWeir
+	if four != nil {
+		l.tables = func(c *counts) family { return newFamily[ip6](l.Maps, c) }
+		read = loadWeir6
+	}
+	spec, err := read()
 	if err != nil {
 		return nil, fmt.Errorf("reading the compiled programs: %w", err)
 	}
@@ -68,17 +103,23 @@ func load(dir string, sizes map[string]uint32, c constants, log *slog.Logger) (*
 	if err := rlimit.RemoveMemlock(); err != nil {
 		log.Debug("could not lift the limit on locked memory; needed before Linux 5.11 only", "error", err)
 	}
-	l := &loaded{recreated: map[string]bool{}}
-	l.tables = func(c *counts) family { return newFamily[ip4](l.Maps, c) }
 	maps := map[string]*ebpf.Map{}
 	defer func() {
 		for _, m := range maps {
 			m.Close() // the collection holds clones
 		}
 	}()
+	if four != nil {
+		delete(spec.Maps, programsOfIPv6)
+		for _, name := range shared {
+			if maps[name], err = four.Maps[name].Clone(); err != nil {
+				return nil, fmt.Errorf("sharing map %s: %w", name, err)
+			}
+		}
+	}
 	if dir != "" {
 		for name, ms := range spec.Maps {
-			if unpinned[name] {
+			if unpinned[name] || maps[name] != nil {
 				continue
 			}
 			m, err := l.openMap(filepath.Join(dir, name), ms, log)
@@ -194,6 +235,9 @@ func pinOver(o interface {
 	return os.Rename(next, path)
 }
 
+// maps6Dir is where the maps of IPv6 are pinned.
+func maps6Dir(root string) string { return filepath.Join(root, strconv.Itoa(abiNumber), "maps6") }
+
 // mapsDir is where maps of this layout are pinned, below the driver's folder on bpffs.
 func mapsDir(root string) string {
 	return filepath.Join(root, strconv.Itoa(abiNumber), "maps")
@@ -205,7 +249,7 @@ func linksDir(root string) string { return filepath.Join(root, "links") }
 
 // prepareDirs makes the folders on bpffs.
 func prepareDirs(mount, root string) error {
-	for _, dir := range []string{mapsDir(root), linksDir(root)} {
+	for _, dir := range []string{mapsDir(root), maps6Dir(root), linksDir(root)} {
 		if err := kernel.EnsureBPFFS(mount, dir); err != nil {
 			return err
 		}

@@ -22,7 +22,9 @@ import (
 // trace_enabled in bpf/maps.h).
 type Offline struct {
 	*ebpf.Collection
+	IPv6    *ebpf.Collection // the programs that those of IPv4 call for it
 	loaded  *loaded
+	six     *loaded
 	tables  *tables
 	machine machine
 	state   *nodestate.State
@@ -46,23 +48,33 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 	for name, n := range o.Sizes {
 		sizes[name] = n
 	}
-	l, err := load("", sizes, constants{trace: o.Trace, setRetval: true, answers: o.Answers, burst: o.Burst}, slog.New(slog.DiscardHandler))
+	c := constants{trace: o.Trace, setRetval: true, answers: o.Answers, burst: o.Burst}
+	l, err := load(nil, "", sizes, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	hz, err := kernel.HZ()
+	six, err := load(l, "", sizes, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		l.Close()
 		return nil, err
 	}
+	closeAll := func() {
+		l.Close()
+		six.Close()
+	}
+	hz, err := kernel.HZ()
+	if err != nil {
+		closeAll()
+		return nil, err
+	}
 	if o.HostNetns == 0 {
 		if o.HostNetns, err = kernel.NetnsCookie(); err != nil {
-			l.Close()
+			closeAll()
 			return nil, err
 		}
 	}
 	return &Offline{
-		Collection: l.Collection, loaded: l, tables: newTables(l),
+		Collection: l.Collection, IPv6: six.Collection, loaded: l, six: six, tables: newTables(l, six),
 		machine: machine{clock: clock{hz}, hostNetns: o.HostNetns, host: o.HostDevice, tunnel: o.Tunnel},
 	}, nil
 }
@@ -89,6 +101,11 @@ func (o *Offline) Apply(s *nodestate.State) error {
 	o.tables.remove()
 	o.state = s
 	errs := o.tables.errors()
+	six := o.six
+	if !s.Settings.IPv6 {
+		six = nil
+	}
+	errs = append(errs, o.loaded.call(six))
 	if o.tables.counts.judged != before {
 		errs = append(errs, o.tables.nextEpoch())
 	}
@@ -96,17 +113,20 @@ func (o *Offline) Apply(s *nodestate.State) error {
 }
 
 // Load reads the maps back as a state: see readState.
-func (o *Offline) Load() (*nodestate.State, error) { return readState(o.loaded) }
+func (o *Offline) Load() (*nodestate.State, error) { return readState(o.loaded, o.six) }
 
 // ResetFlows forgets every flow, affinity and socket, and the counts of drops.
 func (o *Offline) ResetFlows() error {
 	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops", "weir_frags",
 		"weir_dsr_tries", "weir_dsr_fallen"} {
-		if err := clearMap(o.Maps[name]); err != nil {
-			return fmt.Errorf("emptying map %s: %w", name, err)
+		for _, maps := range []map[string]*ebpf.Map{o.Maps, o.IPv6.Maps} {
+			if err := clearMap(maps[name]); err != nil {
+				return fmt.Errorf("emptying map %s: %w", name, err)
+			}
 		}
 	}
-	return errors.Join(zeroMap(o.Maps["weir_frag_rings"]), zeroMap(o.Maps["weir_frag_slots"]))
+	return errors.Join(zeroMap(o.Maps["weir_frag_rings"]), zeroMap(o.Maps["weir_frag_slots"]),
+		zeroMap(o.IPv6.Maps["weir_frag_rings"]), zeroMap(o.IPv6.Maps["weir_frag_slots"]))
 }
 
 // zeroMap writes zeros over the entries of an array that are something else.
@@ -125,6 +145,12 @@ func zeroMap(m *ebpf.Map) error {
 		}
 	}
 	return nil
+}
+
+// Close unloads everything.
+func (o *Offline) Close() {
+	o.loaded.Close()
+	o.six.Close()
 }
 
 // clearMap deletes every entry, whatever the types.

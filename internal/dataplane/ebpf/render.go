@@ -3,6 +3,7 @@ package ebpf
 import (
 	"iter"
 	"math"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -223,9 +224,9 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{c.ConnectTime == model.ConnectTimeEnabled, setCTLBUDP},
 			bit{c.HostNAT, setHostNAT},
 			bit{true, setPorts}), // tables keep weir_ports
-		Node: toAddr[A](c.Node), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
+		Node: toAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
 		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,
-		PerSecond: m.clock.perThousandSeconds(), TunnelMtu: uint32(max(c.Tunnel.MTU, 0)),
+		PerSecond: m.clock.perThousandSeconds(), TunnelMtu: tunnelMTU[A](c),
 		HostIfindex: uint32(m.host), TunnelPort: be16(c.Tunnel.Port),
 		DsrPatience: m.clock.fineUnits(c.DSRTimes.Patience),
 	}
@@ -258,4 +259,25 @@ func needsTunnel(s *nodestate.State) bool {
 		}
 	}
 	return false
+}
+
+// nodeOf is the node's primary address of the family.
+func nodeOf[A address](c nodestate.Settings) netip.Addr {
+	if carries[A](c.Node6) {
+		return c.Node6
+	}
+	return c.Node
+}
+
+// ipv6Extra is what an IPv6 header is longer by than an IPv4 one, bytes. The outer header of a packet in the tunnel is
+// of the family of the inner one.
+const ipv6Extra = 20
+
+// tunnelMTU is how long a packet of the family may be that fits into the tunnel, bytes; 0 = not known.
+func tunnelMTU[A address](c nodestate.Settings) uint32 {
+	mtu := c.Tunnel.MTU
+	if carries[A](netip.IPv6Unspecified()) {
+		mtu -= ipv6Extra
+	}
+	return uint32(max(mtu, 0))
 }

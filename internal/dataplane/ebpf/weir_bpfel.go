@@ -253,6 +253,8 @@ type weirScratch struct {
 		UdpCsum   uint8
 		Missed    uint8
 		L4Len     uint16
+		QuotedL4  uint16
+		FragAt    uint16
 		Fragment  uint8
 		Malformed uint8
 		Pad       [2]uint8
@@ -263,6 +265,24 @@ type weirScratch struct {
 	Okey   weirFlowKey
 	Via    weirIpAddr
 	HandOn weirIpAddr
+	Outer  weirIpAddr
+	Client struct {
+		_     structs.HostLayout
+		Addr  weirIpAddr
+		Netns [2]uint32
+	}
+	Tunnel struct {
+		_           structs.HostLayout
+		TunnelId    uint32
+		RemoteIpv4  uint32
+		_           [12]byte
+		TunnelTos   uint8
+		TunnelTtl   uint8
+		TunnelExt   uint16
+		TunnelLabel uint32
+		LocalIpv4   uint32
+		_           [12]byte
+	}
 	Judged struct {
 		_    structs.HostLayout
 		Src  weirIpAddr
@@ -360,6 +380,7 @@ const (
 	weirMapWeirFragSaved     = "weir_frag_saved"
 	weirMapWeirFragSlots     = "weir_frag_slots"
 	weirMapWeirFrags         = "weir_frags"
+	weirMapWeirIpv6          = "weir_ipv6"
 	weirMapWeirLinks         = "weir_links"
 	weirMapWeirLive          = "weir_live"
 	weirMapWeirPeerCidrs     = "weir_peer_cidrs"
@@ -373,6 +394,7 @@ const (
 	weirMapWeirServices      = "weir_services"
 	weirMapWeirSettings      = "weir_settings"
 	weirMapWeirSockets       = "weir_sockets"
+	weirMapWeirTrace         = "weir_trace"
 	weirMapWeirUplinks       = "weir_uplinks"
 	weirProgWeirConnect4     = "weir_connect4"
 	weirProgWeirConnect6     = "weir_connect6"
@@ -471,6 +493,7 @@ type weirMapSpecs struct {
 	WeirFragSaved *ebpf.MapSpec `ebpf:"weir_frag_saved"`
 	WeirFragSlots *ebpf.MapSpec `ebpf:"weir_frag_slots"`
 	WeirFrags     *ebpf.MapSpec `ebpf:"weir_frags"`
+	WeirIpv6      *ebpf.MapSpec `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive      *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirPeerCidrs *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
@@ -484,6 +507,7 @@ type weirMapSpecs struct {
 	WeirServices  *ebpf.MapSpec `ebpf:"weir_services"`
 	WeirSettings  *ebpf.MapSpec `ebpf:"weir_settings"`
 	WeirSockets   *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirTrace     *ebpf.MapSpec `ebpf:"weir_trace"`
 	WeirUplinks   *ebpf.MapSpec `ebpf:"weir_uplinks"`
 }
 
@@ -534,6 +558,7 @@ type weirMaps struct {
 	WeirFragSaved *ebpf.Map `ebpf:"weir_frag_saved"`
 	WeirFragSlots *ebpf.Map `ebpf:"weir_frag_slots"`
 	WeirFrags     *ebpf.Map `ebpf:"weir_frags"`
+	WeirIpv6      *ebpf.Map `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.Map `ebpf:"weir_links"`
 	WeirLive      *ebpf.Map `ebpf:"weir_live"`
 	WeirPeerCidrs *ebpf.Map `ebpf:"weir_peer_cidrs"`
@@ -547,6 +572,7 @@ type weirMaps struct {
 	WeirServices  *ebpf.Map `ebpf:"weir_services"`
 	WeirSettings  *ebpf.Map `ebpf:"weir_settings"`
 	WeirSockets   *ebpf.Map `ebpf:"weir_sockets"`
+	WeirTrace     *ebpf.Map `ebpf:"weir_trace"`
 	WeirUplinks   *ebpf.Map `ebpf:"weir_uplinks"`
 }
 
@@ -569,6 +595,7 @@ func (m *weirMaps) Close() error {
 		m.WeirFragSaved,
 		m.WeirFragSlots,
 		m.WeirFrags,
+		m.WeirIpv6,
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirPeerCidrs,
@@ -582,6 +609,7 @@ func (m *weirMaps) Close() error {
 		m.WeirServices,
 		m.WeirSettings,
 		m.WeirSockets,
+		m.WeirTrace,
 		m.WeirUplinks,
 	)
 }

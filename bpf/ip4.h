@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* ip4.h: what is particular to IPv4 (RFC 791, 792) in reading, changing and making packets. ip6.h has the same
+ * functions for IPv6; ip.h chooses. */
+#ifndef WEIR_IP4_H
+#define WEIR_IP4_H
+
+#include <linux/ip.h>
+
+typedef struct iphdr ip_head;
+
+#define IP_ETHERTYPE ETH_P_IP
+#define IP_ICMP IPPROTO_ICMP
+#define IP_ECHO_REPLY 0
+#define IP_ECHO 8
+#define IP_L4_MASK 0x7fu /* holds every offset of an upper layer's header in a frame */
+#define IP_LEAST_MTU 576u /* an ICMP error is not longer; RFC 1812 section 4.3.2.3 */
+
+/* ICMP errors that Weir makes. <linux/icmp.h> drags in the C library's headers. */
+#define IP_UNREACHABLE 3
+#define IP_UNREACHABLE_PORT 3
+#define IP_TIME_EXCEEDED 11
+
+/* Tunnels between nodes: flags of bpf_skb_get_tunnel_key and bpf_skb_set_tunnel_key. */
+#define IP_TUNNEL_GET 0
+#define IP_TUNNEL_SET BPF_F_ZERO_CSUM_TX
+
+static __always_inline int ip_is_error(__u8 type)
+{
+	return type == 3 || type == 11 || type == 12; /* unreachable, time exceeded, parameter problem */
+}
+
+/* Reads the header: addresses, protocol, hops; *l4 = where the upper layer begins in the frame, *len = its bytes. */
+static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 *l4, __u32 *len)
+{
+	struct ethhdr *eth;
+	struct iphdr *ip;
+
+	if (parse_pull(skb, ETH_SIZE + sizeof(*ip)))
+		return PARSED_MALFORMED;
+	eth = (void *)(long)skb->data;
+	ip = (void *)(eth + 1);
+	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+		return PARSED_MALFORMED;
+	*len = bpf_ntohs(ip->tot_len);
+	if (!*len && skb->gso_size) /* more than 64 KiB in one buffer */
+		*len = 0xffff;
+	else if (ETH_SIZE + *len > skb->len)
+		return PARSED_MALFORMED;
+	if (ip->version != 4 || ip->ihl < 5 || *len < ip->ihl * 4)
+		return PARSED_MALFORMED;
+	p->saddr.w[0] = p->key.saddr.w[0] = ip->saddr;
+	p->daddr.w[0] = p->key.daddr.w[0] = ip->daddr;
+	p->key.proto = ip->protocol;
+	p->ttl = ip->ttl;
+	if ((ip->daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || ip->daddr == 0xffffffff)
+		return PARSED_CAST;
+	if (ip->frag_off & bpf_htons(0x3fff)) {
+		p->fragment = 1;
+		if (ip->frag_off & bpf_htons(0x1fff))
+			return PARSED_FRAGMENT;
+	}
+	*l4 = ETH_SIZE + ip->ihl * 4;
+	*len -= ip->ihl * 4;
+	return PARSED_OK;
+}
+
+/* Where the fragment lies that ip_parse found. 0 on success. */
+static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p, struct frag_info *g)
+{
+	struct iphdr ip;
+	__u32 off;
+
+	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)))
+		return -1;
+	off = bpf_ntohs(ip.frag_off);
+	g->id = ip.id;
+	g->begin = (off & 0x1fff) * 8;
+	g->end = g->begin + bpf_ntohs(ip.tot_len) - ip.ihl * 4;
+	g->frame = ETH_SIZE + bpf_ntohs(ip.tot_len);
+	g->more = (off & 0x2000) != 0;
+	return 0;
+}
+
+/* Reads the header at off that an ICMP error quotes: *l4 = where its upper layer begins. 0 on success. */
+static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
+{
+	struct {
+		struct iphdr ip;
+	} q;
+
+	if (bpf_skb_load_bytes(skb, off, &q.ip, sizeof(q.ip)) || q.ip.version != 4 || q.ip.ihl < 5)
+		return -1;
+	src->w[0] = q.ip.saddr;
+	dst->w[0] = q.ip.daddr;
+	*proto = q.ip.protocol;
+	*l4 = off + q.ip.ihl * 4;
+	return 0;
+}
+
+static __always_inline void ip_csum_add(ip_head *ip, __u32 diff)
+{
+	ip->check = (__u16)~csum_fold((__u16)~ip->check + csum_fold(diff));
+}
+
+/* One hop less, of more than one. */
+static __always_inline void ip_hop(ip_head *ip)
+{
+	__u32 check = ip->check;
+
+	/* RFC 1141: the TTL is the high byte of its word */
+	check += bpf_htons(0x0100);
+	ip->check = (__u16)(check + (check >= 0xffff));
+	ip->ttl--;
+}
+
+/* New addresses; diff is what changes in the sum of a header that has a checksum. */
+static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u32 diff)
+{
+	ip_csum_add(ip, diff);
+	ip->saddr = src->w[0];
+	ip->daddr = dst->w[0];
+}
+
+/* The upper layer's checksum at off covers addresses that change by diff, folded. */
+static __always_inline int ip_csum_pseudo(struct __sk_buff *skb, __u32 off, __u32 diff, __u64 flags)
+{
+	return bpf_l4_csum_replace(skb, off, 0, diff, BPF_F_PSEUDO_HDR | flags);
+}
+
+/* What the ICMP checksum changes by where addresses change by diff: it does not cover them. */
+static __always_inline __u32 ip_icmp_diff(__u32 diff)
+{
+	return 0;
+}
+
+/* What an ICMP error's checksum changes by where the addresses of the header that it quotes change by diff: that header's
+ * own checksum is mended, so that its words together add nothing. */
+static __always_inline __u32 ip_quoted_diff(__u32 diff)
+{
+	return 0;
+}
+
+/* The outer source of a packet that came out of the tunnel; the helper gives IPv4 in host byte order. */
+static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_key *key)
+{
+	src->w[0] = bpf_htonl(key->remote_ipv4);
+}
+
+static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node)
+{
+	key->remote_ipv4 = bpf_ntohl(node->w[0]);
+}
+
+/* Can the address be that of one host beyond this one? */
+static __always_inline int ip_somebody(const ip_addr *a)
+{
+	__u32 v = bpf_ntohl(a->w[0]);
+
+	return v >> 24 != 0 && v >> 24 != 127 && v < 0xe0000000;
+}
+
+/* Bytes of the packet whose header this is; 0 = more than fit. */
+static __always_inline __u32 ip_bytes(const ip_head *ip)
+{
+	return bpf_ntohs(ip->tot_len);
+}
+
+/* The type of service of an answer to the packet: its own, with precedence 6 (RFC 1812 section 4.3.2.5). */
+static __always_inline __u8 ip_answer_tos(const ip_head *ip)
+{
+	return (ip->tos & 0x1e) | 0xc0;
+}
+
+/* A header for `bytes` of upper layer; the checksum is left 0. */
+static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos, __u32 bytes)
+{
+	struct iphdr made = {
+		.version = 4, .ihl = 5, .tos = tos, .tot_len = bpf_htons(sizeof(made) + bytes), .frag_off = bpf_htons(0x4000),
+		.ttl = 64, .protocol = proto,
+	};
+
+	made.saddr = src->w[0];
+	made.daddr = dst->w[0];
+	*ip = made;
+}
+
+static __always_inline void ip_seal(ip_head *ip, __u16 sum)
+{
+	ip->check = sum;
+}
+
+/* The pseudo header's part of the checksum of an ICMP message. */
+static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *dst, __u32 bytes)
+{
+	return 0;
+}
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* ip6.h: what is particular to IPv6 (RFC 8200, 4443, 4861) in reading, changing and making packets. The functions are
+ * those of ip4.h. */
+#ifndef WEIR_IP6_H
+#define WEIR_IP6_H
+
+#include <stddef.h>
+#include <linux/ipv6.h>
+
+typedef struct ipv6hdr ip_head;
+
+#define IP_ETHERTYPE ETH_P_IPV6
+#define IP_ICMP IPPROTO_ICMPV6
+#define IP_ECHO_REPLY 129
+#define IP_ECHO 128
+#define IP_L4_MASK 0x1ffu
+#define IP_LEAST_MTU 1280u
+
+#define IP_UNREACHABLE 1
+#define IP_UNREACHABLE_PORT 4
+#define IP_TIME_EXCEEDED 3
+
+#define IP_TUNNEL_GET BPF_F_TUNINFO_IPV6
+#define IP_TUNNEL_SET BPF_F_TUNINFO_IPV6 /* with checksum: without one the other end takes nothing (RFC 6935) */
+
+#define IP6_HEADERS 6 /* extension headers of a packet, at most */
+
+#define IP6_HOP_BY_HOP 0
+#define IP6_ROUTING 43
+#define IP6_FRAGMENT 44
+#define IP6_DESTINATION 60
+
+static __always_inline int ip_is_error(__u8 type)
+{
+	return type >= 1 && type <= 4; /* unreachable, packet too big, time exceeded, parameter problem */
+}
+
+/* Finds the upper layer: on entry *off and *proto are what follows the fixed header. Chains of more headers than are
+ * looked at, and routing headers that have segments left, hide what would have to be judged. */
+static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u8 *proto, __u16 *frag_at)
+{
+	struct {
+		__u8 next;
+		__u8 len;
+		__u8 bytes[6];
+	} head;
+
+	for (int i = 0; i <= IP6_HEADERS; i++) {
+		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_FRAGMENT && *proto != IP6_DESTINATION)
+			return PARSED_OK;
+		if (i == IP6_HEADERS)
+			break;
+		if (bpf_skb_load_bytes(skb, *off, &head, sizeof(head)))
+			return PARSED_MALFORMED;
+		if (*proto == IP6_ROUTING && head.bytes[1])
+			return PARSED_HIDDEN;
+		if (*proto == IP6_FRAGMENT) {
+			if (head.bytes[0] || (head.bytes[1] & 0xf9)) /* else all of a packet */
+				*frag_at = *off;
+			if (head.bytes[0] || (head.bytes[1] & 0xf8)) {
+				*proto = head.next;
+				return PARSED_FRAGMENT;
+			}
+			head.len = 0;
+		}
+		*off += (head.len + 1) * 8;
+		*proto = head.next;
+	}
+	return PARSED_HIDDEN;
+}
+
+/* Neighbour discovery, and reports of multicast listeners. What a router alone says is not taken from just anybody:
+ * PARSED_CAST. Discovery counts only on the link itself (hop limit 255). */
+static __always_inline int ip6_link(struct __sk_buff *skb, const struct pkt *p, __u32 l4, int cast)
+{
+	__u8 type;
+
+	if (p->key.proto != IPPROTO_ICMPV6 || bpf_skb_load_bytes(skb, l4, &type, 1))
+		return PARSED_OK;
+	if (type >= 133 && type <= 137 && p->ttl == 255)
+		return type == 134 || type == 137 ? PARSED_CAST : PARSED_LINK;
+	if (cast && ((type >= 130 && type <= 132) || type == 143))
+		return PARSED_LINK;
+	return PARSED_OK;
+}
+
+static __always_inline int ip6_is_local(const ip_addr *a)
+{
+	return (a->w[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 *l4, __u32 *len)
+{
+	__u32 end, off = ETH_SIZE + sizeof(struct ipv6hdr);
+	struct ipv6hdr *ip;
+	struct ethhdr *eth;
+	int ret, cast, link;
+
+	if (parse_pull(skb, ETH_SIZE + sizeof(*ip)))
+		return PARSED_MALFORMED;
+	eth = (void *)(long)skb->data;
+	ip = (void *)(eth + 1);
+	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+		return PARSED_MALFORMED;
+	end = ETH_SIZE + sizeof(*ip) + bpf_ntohs(ip->payload_len);
+	if (!ip->payload_len && skb->gso_size)
+		end = 0xffff;
+	else if (end > skb->len)
+		return PARSED_MALFORMED;
+	if (ip->version != 6)
+		return PARSED_MALFORMED;
+	addr_load(&p->saddr, &ip->saddr);
+	addr_load(&p->daddr, &ip->daddr);
+	p->key.saddr = p->saddr;
+	p->key.daddr = p->daddr;
+	p->key.proto = ip->nexthdr;
+	p->ttl = ip->hop_limit;
+	ret = ip6_upper(skb, &off, &p->key.proto, &p->frag_at);
+	p->fragment = p->frag_at != 0;
+	if (ret == PARSED_MALFORMED)
+		return ret;
+	cast = (p->daddr.w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
+	cast = cast || ip6_is_local(&p->daddr) || ip6_is_local(&p->saddr);
+	if (ret == PARSED_OK && !p->fragment) { /* RFC 6980: none of these is a fragment */
+		link = ip6_link(skb, p, off, cast);
+		if (link != PARSED_OK)
+			return link;
+	}
+	if (cast)
+		return PARSED_CAST;
+	if (ret != PARSED_OK)
+		return ret;
+	if (off > end)
+		return PARSED_MALFORMED;
+	if (off > IP_L4_MASK)
+		return PARSED_HIDDEN;
+	*l4 = off;
+	*len = end - off;
+	return PARSED_OK;
+}
+
+static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p, struct frag_info *g)
+{
+	struct {
+		__u8 next;
+		__u8 reserved;
+		__be16 off;
+		__u32 id;
+	} head;
+	__be16 payload;
+	__u32 end;
+
+	if (bpf_skb_load_bytes(skb, p->frag_at, &head, sizeof(head)) ||
+	    bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct ipv6hdr, payload_len), &payload, sizeof(payload)))
+		return -1;
+	end = ETH_SIZE + sizeof(struct ipv6hdr) + bpf_ntohs(payload);
+	if (end < p->frag_at + sizeof(head))
+		return -1;
+	g->id = head.id;
+	g->begin = bpf_ntohs(head.off) & 0xfff8;
+	g->end = g->begin + end - p->frag_at - sizeof(head);
+	g->frame = end;
+	g->more = bpf_ntohs(head.off) & 1;
+	return 0;
+}
+
+static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
+{
+	struct {
+		struct ipv6hdr ip;
+	} q;
+	__u16 frag_at;
+
+	if (bpf_skb_load_bytes(skb, off, &q.ip, sizeof(q.ip)) || q.ip.version != 6)
+		return -1;
+	addr_load(src, &q.ip.saddr);
+	addr_load(dst, &q.ip.daddr);
+	*proto = q.ip.nexthdr;
+	*l4 = off + sizeof(q.ip);
+	return ip6_upper(skb, l4, proto, &frag_at) == PARSED_OK ? 0 : -1;
+}
+
+static __always_inline void ip_hop(ip_head *ip)
+{
+	ip->hop_limit--;
+}
+
+static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u32 diff)
+{
+	addr_store(&ip->saddr, src);
+	addr_store(&ip->daddr, dst);
+}
+
+static __always_inline int ip_csum_pseudo(struct __sk_buff *skb, __u32 off, __u32 diff, __u64 flags)
+{
+	if (bpf_l4_csum_replace(skb, off, 0, diff, BPF_F_PSEUDO_HDR | flags))
+		return -1;
+	/* The helper takes for granted that a header's checksum changes too, as IPv4's does, and corrects the sum over the
+	 * packet that a device may have given. Here addresses and checksum together leave that as it was. */
+	bpf_csum_update(skb, diff);
+	return 0;
+}
+
+static __always_inline __u32 ip_icmp_diff(__u32 diff)
+{
+	return diff;
+}
+
+static __always_inline __u32 ip_quoted_diff(__u32 diff)
+{
+	return diff;
+}
+
+static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_key *key)
+{
+	addr_load(src, key->remote_ipv6);
+}
+
+static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node)
+{
+	addr_store(key->remote_ipv6, node);
+}
+
+static __always_inline int ip_somebody(const ip_addr *a)
+{
+	return !(a->w[0] == 0 && a->w[1] == 0 && a->w[2] == 0) && (a->w[0] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000) &&
+	       !ip6_is_local(a);
+}
+
+static __always_inline __u32 ip_bytes(const ip_head *ip)
+{
+	return ip->payload_len ? sizeof(*ip) + bpf_ntohs(ip->payload_len) : 0;
+}
+
+static __always_inline __u8 ip_answer_tos(const ip_head *ip)
+{
+	return 0;
+}
+
+static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos, __u32 bytes)
+{
+	struct ipv6hdr made = { .version = 6, .payload_len = bpf_htons(bytes), .nexthdr = proto, .hop_limit = 64 };
+
+	addr_store(&made.saddr, src);
+	addr_store(&made.daddr, dst);
+	*ip = made;
+}
+
+static __always_inline void ip_seal(ip_head *ip, __u16 sum) {}
+
+static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *dst, __u32 bytes)
+{
+	__u32 sum = bpf_htons(bytes) + bpf_htons(IPPROTO_ICMPV6);
+
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS; i++)
+		sum += (src->w[i] & 0xffff) + (src->w[i] >> 16) + (dst->w[i] & 0xffff) + (dst->w[i] >> 16);
+	return sum;
+}
+
+#endif
