@@ -22,6 +22,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/watch"
 )
@@ -187,6 +188,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("applying the node's state", a.loop.Run)
 	run("keeping the data plane", a.driver.Run)
 	run("announcing addresses", a.announcer.Run)
+	run("removing what a kube-proxy left", func(ctx context.Context) error {
+		return kubeproxy.Run(ctx, kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy,
+			Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }})
+	})
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	run("writing the network configuration", func(ctx context.Context) error {

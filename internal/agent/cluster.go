@@ -52,6 +52,8 @@ type cluster struct {
 	mu   sync.Mutex
 	snap snapshot
 	owns map[netip.Addr]*model.Pod // pods by address
+	// proxies are the pods of kube-proxy on this node.
+	proxies map[string]bool
 }
 
 // ipamInputs are what ipam.Config is made from.
@@ -81,7 +83,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		node: node, loop: loop, log: log, queue: make(chan func(), 64),
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
 		announce: func(_, _ map[netip.Addr]bool) {},
-		guests:   map[model.Name]*model.Pod{}, owns: map[netip.Addr]*model.Pod{},
+		guests:   map[model.Name]*model.Pod{}, owns: map[netip.Addr]*model.Pod{}, proxies: map[string]bool{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
 	c.model.Local = model.Local{Node: node, Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
@@ -353,6 +355,16 @@ func (c *cluster) noteSilent(silent map[netip.Addr]bool) {
 	}
 }
 
+// kubeProxy returns the name of a pod of kube-proxy on this node; ok is false while the cluster is not known.
+func (c *cluster) kubeProxy() (name string, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name = range c.proxies {
+		break
+	}
+	return name, c.snap.state != nil
+}
+
 // uplinks returns the uplinks with their subnets.
 func (c *cluster) uplinks() []announce.Link {
 	pattern, err := regexp.Compile(c.snapshot().config.Settings.DataIfaces)
@@ -379,6 +391,11 @@ func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
 				}
 			}
 		}
+		if c.isKubeProxy(now) {
+			c.proxies[name.String()] = true
+		} else {
+			delete(c.proxies, name.String())
+		}
 		if now == nil || now.HostNetwork || now.Finished {
 			continue
 		}
@@ -386,6 +403,13 @@ func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
 			c.owns[a] = now
 		}
 	}
+}
+
+// isKubeProxy reports whether a pod is a kube-proxy of this node, by the labels and names that kubeadm, static
+// manifests and distributions give it.
+func (c *cluster) isKubeProxy(p *model.Pod) bool {
+	return p != nil && p.Node == c.node && !p.Finished && p.HostNetwork &&
+		(p.Labels["k8s-app"] == "kube-proxy" || p.Labels["component"] == "kube-proxy" || strings.HasPrefix(p.Name.Name, "kube-proxy"))
 }
 
 // owner tells which pod has an address.

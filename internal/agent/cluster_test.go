@@ -245,3 +245,29 @@ func TestAddressOwners(t *testing.T) {
 		t.Error("a finished pod owns its address")
 	}
 }
+
+func TestKubeProxyOfThisNode(t *testing.T) {
+	c := &cluster{node: "n1", model: model.NewCluster(), owns: map[netip.Addr]*model.Pod{}, proxies: map[string]bool{}}
+	pod := func(name, node, label string, finished bool) (model.Name, *model.Pod) {
+		n := model.Name{Namespace: "kube-system", Name: name}
+		return n, &model.Pod{Name: n, Node: node, HostNetwork: true, Finished: finished, Labels: map[string]string{"k8s-app": label}}
+	}
+	for _, p := range []struct {
+		name, node, label string
+		finished, want    bool
+	}{{"x", "n2", "kube-proxy", false, false}, {"x", "n1", "kube-proxy", true, false}, {"x", "n1", "other", false, false},
+		{"x", "n1", "kube-proxy", false, true}, {"kube-proxy-n1", "n1", "", false, true}} {
+		name, obj := pod(p.name, p.node, p.label, p.finished)
+		c.indexPods(map[model.Name]*model.Pod{name: obj})
+		if who, _ := c.kubeProxy(); (who != "") != p.want {
+			t.Errorf("%+v: %q", p, who)
+		}
+		c.indexPods(map[model.Name]*model.Pod{name: nil})
+		if who, _ := c.kubeProxy(); who != "" {
+			t.Errorf("%+v: %q is gone", p, who)
+		}
+	}
+	if _, known := c.kubeProxy(); known {
+		t.Error("known before the cluster was read")
+	}
+}

@@ -23,6 +23,8 @@ type Effective struct {
 	Metrics  Metrics
 	// HealthzPort is bpfKubeProxyHealthzPort: where load balancers ask for the node, on every address; 0 = nowhere.
 	HealthzPort uint16
+	// KubeProxyCleanup is bpfKubeProxyIptablesCleanupEnabled: what a kube-proxy that is gone left is removed.
+	KubeProxyCleanup bool
 	// CgroupV2Path is the folder of the unified control group hierarchy whose sockets are this node's;
 	// empty = the root of the hierarchy.
 	CgroupV2Path string
@@ -48,7 +50,7 @@ func Default() Effective {
 		Health:   Endpoint{Host: "localhost", Port: 9099},
 		Metrics:  Metrics{Endpoint: Endpoint{Port: 9091}, Go: true, Process: true},
 
-		HealthzPort: 10256,
+		HealthzPort: 10256, KubeProxyCleanup: true,
 	}
 }
 

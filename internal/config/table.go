@@ -127,7 +127,7 @@ var fields = []field{
 	}),
 	unsupported("bpfJITHardening", "BPFJITHardening", "Auto"),
 	integer("bpfKubeProxyHealthzPort", "BPFKubeProxyHealthzPort", 10256, 0, 65535, func(e *Effective, v int) { e.HealthzPort = uint16(v) }),
-	unsupported("bpfKubeProxyIptablesCleanupEnabled", "BPFKubeProxyIptablesCleanupEnabled", "true"),
+	boolean("bpfKubeProxyIptablesCleanupEnabled", "BPFKubeProxyIptablesCleanupEnabled", true, func(e *Effective, v bool) { e.KubeProxyCleanup = v }),
 	unsupported("bpfKubeProxyMinSyncPeriod", "BPFKubeProxyMinSyncPeriod", "1s"),
 	unsupported("bpfL3IfacePattern", "BPFL3IfacePattern", ""),
 	unsupported("bpfLogFilters", "BPFLogFilters", ""),
