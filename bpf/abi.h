@@ -228,10 +228,10 @@ struct flow_value {
 	__u8 pad;
 	__u32 iif;     /* packets of this direction enter here; 0 = anywhere but from a pod */
 	__u32 ifindex; /* see enum flow_action */
-	ip_addr nexthop;
+	ip_addr nexthop; /* STATE_ANSWERED, whose packets need none: fallback_since */
 	__u32 rule; /* that allowed it */
 	__u8 mac[6]; /* ACT_LOCAL: of the pod */
-	__u16 answered; /* STATE_ANSWERED: when first, in units of 16 jiffies */
+	__u16 mtu;   /* of the way: bytes of an IP packet, host byte order; 0 = not known */
 	struct svc_key svc; /* id of the service, zero when none */
 	struct backend backend; /* the one chosen */
 };
@@ -400,6 +400,7 @@ enum answer {
 	ANSWER_NONE = 0,
 	ANSWER_PORT_UNREACHABLE = 1, /* a Service without backends */
 	ANSWER_TIME_EXCEEDED = 2,    /* TTL */
+	ANSWER_TOO_BIG = 3,          /* more than the MTU of the way */
 	ANSWER_LIMITED = 14, /* would have been answered, but for the limit on answers */
 	ANSWER_FAILED = 15,  /* would have been answered, but could not be rewritten */
 	ANSWERS = 16,

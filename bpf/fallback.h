@@ -15,6 +15,13 @@
 #include "dsr.h"
 #include "flow.h"
 
+/* When the flow whose first direction is f was first answered, in units of 16 jiffies. The packets of that direction end
+ * on this node: no next hop is in the way. */
+static __always_inline __u16 *fallback_since(struct flow_value *f)
+{
+	return (__u16 *)&f->nexthop;
+}
+
 /* Turns the way back of the half-open flow f, whose packet was just handed on again, to the node that did so. */
 static __always_inline void fallback_take(struct __sk_buff *skb, struct scratch *w, struct flow_value *f)
 {
@@ -66,7 +73,7 @@ __noinline int fallback_follow(struct __sk_buff *skb)
 		flow_partner(&w->okey, f, p->key.proto);
 		other = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
 		if (other) {
-			other->answered = fine;
+			*fallback_since(other) = fine;
 			other->state |= STATE_ANSWERED;
 		}
 		dsr_try(&f->daddr, s, fine);
@@ -78,7 +85,7 @@ __noinline int fallback_follow(struct __sk_buff *skb)
 		bpf_map_delete_elem(&weir_dsr_tries, &p->key.saddr);
 		return 1;
 	}
-	if (!(p->tcp & TCP_ACK) && (__u16)(fine - f->answered) >= s->dsr_patience)
+	if (!(p->tcp & TCP_ACK) && (__u16)(fine - *fallback_since(f)) >= s->dsr_patience)
 		fallback_take(skb, w, f);
 	return 0;
 }

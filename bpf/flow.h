@@ -245,6 +245,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
 	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
 	__builtin_memset(&w->rev, 0, sizeof(w->rev));
+	w->fwd.mtu = w->rev.mtu = MTU_NONE;
 	w->fwd.saddr = p->key.saddr;
 	w->fwd.daddr = p->key.daddr;
 	w->fwd.sport = p->key.sport;
@@ -401,6 +402,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 			return ret;
 		}
 		f->action = way->action;
+		f->mtu = way->mtu;
 		f->ifindex = way->ifindex;
 		f->nexthop = way->nexthop;
 		__builtin_memcpy(f->mac, way->mac, 6);

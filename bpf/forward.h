@@ -91,21 +91,41 @@ static __always_inline int forward_expires(const struct pkt *p, const struct flo
 	return p->ttl <= 1 && f->action != ACT_PASS && p->hook != HOOK_TO_UPLINK && p->hook != HOOK_TO_WORKLOAD;
 }
 
+static __always_inline int forward_rewrite(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
+{
+	if (p->l4 == L4_ERROR)
+		return nat_rewrite_error(skb, p, f);
+	return f->flags & FLOW_REWRITE ? nat_rewrite(skb, p, f) : DROP_NONE;
+}
+
+/* Can the host's stack do the fragmenting? What goes into the tunnel is fragmented outside of it, by the stack too. */
+static __always_inline int forward_can_fragment(const struct pkt *p, const struct flow_value *f, const struct settings *s)
+{
+	return p->l4 != L4_ERROR && p->hook != HOOK_TO_UPLINK && p->hook != HOOK_TO_WORKLOAD && s->host_ifindex &&
+	       (f->action == ACT_NEIGH || f->action == ACT_LOCAL) && !(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON));
+}
+
+/* Translates the packet and leaves the rest to the host's stack, which routes and fragments it. The mark lets it pass the
+ * programs that it meets then. */
+static __always_inline int forward_fragmented(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
+{
+	int ret = forward_rewrite(skb, p, f);
+
+	if (ret)
+		return drop_packet(skb, ret, 0);
+	forward_trace(skb, ACT_PASS, 0, NULL, f->rule);
+	forward_mark(skb);
+	return forward_to_host(skb, s);
+}
+
 /* Sends the packet on as the flow entry f says. */
 static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
 {
 	int host = p->hook == HOOK_TO_UPLINK || p->hook == HOOK_TO_WORKLOAD;
-	int ret;
+	int ret = forward_rewrite(skb, p, f);
 
-	if (p->l4 == L4_ERROR) {
-		ret = nat_rewrite_error(skb, p, f);
-		if (ret)
-			return drop_packet(skb, ret, 0);
-	} else if (f->flags & FLOW_REWRITE) {
-		ret = nat_rewrite(skb, p, f);
-		if (ret)
-			return drop_packet(skb, ret, 0);
-	}
+	if (ret)
+		return drop_packet(skb, ret, 0);
 	if (p->hook == HOOK_TO_WORKLOAD) {
 		forward_trace(skb, ACT_PASS, 0, NULL, f->rule);
 		return TC_ACT_OK;

@@ -26,11 +26,31 @@ static __always_inline void handle_family(struct __sk_buff *skb, __u32 hook)
 		bpf_tail_call(skb, &weir_ipv6, hook);
 }
 
-static __always_inline int handle_forward(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
+/* Sends scratch.pkt on as scratch.fwd says, or answers it. */
+__noinline int handle_send(struct __sk_buff *skb)
 {
-	if (forward_expires(p, f))
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+
+	if (!s || !w)
+		return drop_packet(skb, DROP_NO_ROUTE, 0);
+	if (forward_expires(&w->pkt, &w->fwd))
 		return reply_refuse(skb, DROP_TTL, 0);
-	return forward_flow(skb, p, f, s);
+	if (mtu_exceeds(skb, &w->pkt, &w->fwd)) {
+		if (reply_too_big(skb, &w->pkt, &w->fwd))
+			return reply_refuse(skb, DROP_TOO_BIG, 0);
+		if (forward_can_fragment(&w->pkt, &w->fwd, s))
+			return forward_fragmented(skb, &w->pkt, &w->fwd, s);
+	}
+	if ((w->fwd.flags & FLOW_CLAMP) && (w->pkt.tcp & TCP_SYN))
+		mss_clamp(skb, &w->pkt);
+	return forward_flow(skb, &w->pkt, &w->fwd, s);
+}
+
+static __always_inline int handle_forward(struct __sk_buff *skb, struct scratch *w, struct flow_value *f)
+{
+	w->fwd = *f;
+	return handle_send(skb);
 }
 
 /* Everything but the fast path, for the packet in scratch.pkt. */
@@ -88,28 +108,24 @@ __noinline int handle_slow(struct __sk_buff *skb)
 			return forward_pass(skb);
 		if (ret)
 			return reply_refuse(skb, ret, w->fwd.rule);
-		if ((w->fwd.flags & FLOW_CLAMP) && (p->tcp & TCP_SYN))
-			mss_clamp(skb, p);
-		return handle_forward(skb, p, &w->fwd, s);
+		return handle_send(skb);
 	}
 	if (p->l4 == L4_ERROR)
-		return handle_forward(skb, p, f, s);
+		return handle_forward(skb, w, f);
 	if (f->seen != now)
 		f->seen = now;
-	if ((f->flags & FLOW_CLAMP) && (p->tcp & TCP_SYN))
-		mss_clamp(skb, p);
 	if (half_open && ((f->flags & FLOW_DSR) && parse_connects(p) ? fallback_follow(skb) :
 			  (f->flags & FLOW_REPLY) ||
 			  ((f->flags & FLOW_HAND_ON) && !(p->tcp & TCP_SYN) && parse_connects(p)))) {
 		flow_promote(p, f);
 		f = bpf_map_lookup_elem(&weir_flows, &p->key);
 		if (!f)
-			return handle_forward(skb, p, &w->fwd, s);
+			return handle_send(skb);
 	}
 	if (!half_open && (f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED))
 		flow_replied(p, f, w);
 	flow_closing(p, f, w);
-	return handle_forward(skb, p, f, s);
+	return handle_forward(skb, w, f);
 }
 
 /* Traffic of the host's own that no Service and no flow can concern: neither port is one of ours. */
@@ -174,9 +190,7 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 	}
 	if (f->seen != now)
 		f->seen = now;
-	if (forward_expires(p, f)) /* RFC 1122 section 3.2.2: no errors about these */
-		return drop_packet(skb, DROP_TTL, 0);
-	return forward_flow(skb, p, f, s);
+	return handle_forward(skb, w, f);
 }
 
 /* A fragment, for the packet in scratch.pkt. -1 = it is a first one, and to be treated as a whole packet. */
@@ -281,8 +295,8 @@ static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, const
 		p->missed = 1;
 		return handle_hard(skb, p);
 	}
-	if (f->epoch != s->epoch || !flow_enters(f, p, skb->ifindex) ||
-	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING) || p->l4 == L4_ERROR || p->ttl <= 1 ||
+	if (f->epoch != s->epoch || !flow_enters(f, p, skb->ifindex) || p->ttl <= 1 || mtu_exceeds(skb, p, f) ||
+	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING) || p->l4 == L4_ERROR ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
 		return handle_hard(skb, p);
 	now = clock_now();

@@ -19,6 +19,8 @@ typedef struct iphdr ip_head;
 #define IP_UNREACHABLE 3
 #define IP_UNREACHABLE_PORT 3
 #define IP_TIME_EXCEEDED 11
+#define IP_TOO_BIG 3 /* RFC 1191 */
+#define IP_TOO_BIG_CODE 4
 
 /* Tunnels between nodes: flags of bpf_skb_get_tunnel_key and bpf_skb_set_tunnel_key. */
 #define IP_TUNNEL_GET 0
@@ -193,6 +195,15 @@ static __always_inline void ip_seal(ip_head *ip, __u16 sum)
 static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *dst, __u32 bytes)
 {
 	return 0;
+}
+
+/* May the packet be fragmented on the way? */
+static __always_inline int ip_fragments(struct __sk_buff *skb)
+{
+	__be16 frag_off;
+
+	return !bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct iphdr, frag_off), &frag_off, sizeof(frag_off)) &&
+	       !(frag_off & bpf_htons(0x4000));
 }
 
 #endif

@@ -19,6 +19,8 @@ typedef struct ipv6hdr ip_head;
 #define IP_UNREACHABLE 1
 #define IP_UNREACHABLE_PORT 4
 #define IP_TIME_EXCEEDED 3
+#define IP_TOO_BIG 2
+#define IP_TOO_BIG_CODE 0
 
 #define IP_TUNNEL_GET BPF_F_TUNINFO_IPV6
 #define IP_TUNNEL_SET BPF_F_TUNINFO_IPV6 /* with checksum: without one the other end takes nothing (RFC 6935) */
@@ -256,6 +258,12 @@ static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *d
 	for (int i = 0; i < ADDR_WORDS; i++)
 		sum += (src->w[i] & 0xffff) + (src->w[i] >> 16) + (dst->w[i] & 0xffff) + (dst->w[i] >> 16);
 	return sum;
+}
+
+/* May the packet be fragmented on the way? Only its source fragments (RFC 8200 section 4.5). */
+static __always_inline int ip_fragments(struct __sk_buff *skb)
+{
+	return 0;
 }
 
 #endif

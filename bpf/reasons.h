@@ -24,7 +24,8 @@
 	X(NO_LOCAL_BACKEND, 16, "only backends of this node may answer, and it has none") \
 	X(SOURCE_RANGE, 17, "client is outside of the service's loadBalancerSourceRanges") \
 	X(FRAGMENT_BAD, 20, "IP fragment that is cut too small, or overlaps")            \
-	X(FRAGMENT_NO_FIRST, 21, "IP fragment whose first one did not come")
+	X(FRAGMENT_NO_FIRST, 21, "IP fragment whose first one did not come")               \
+	X(TOO_BIG, 30, "larger than the MTU of the way")
 
 enum drop_reason {
 #define X(name, number, text) DROP_##name = number,

@@ -62,7 +62,6 @@ static __always_inline void reply_count(__u32 answer)
 /* What the reason for a drop is answered with, and its ICMP type and code. 0 = nothing. */
 static __always_inline __u32 reply_kind(struct reply_work *r, __u32 reason)
 {
-	r->mtu = 0;
 	r->type = IP_UNREACHABLE;
 	switch (reason) {
 	case DROP_NO_BACKEND:
@@ -72,14 +71,22 @@ static __always_inline __u32 reply_kind(struct reply_work *r, __u32 reason)
 		r->type = IP_TIME_EXCEEDED;
 		r->code = 0; /* in transit */
 		return ANSWER_TIME_EXCEEDED;
+	case DROP_TOO_BIG:
+		r->type = IP_TOO_BIG;
+		r->code = IP_TOO_BIG_CODE;
+		return ANSWER_TOO_BIG;
 	}
 	return ANSWER_NONE;
 }
 
 /* May this packet be answered? RFC 1122 section 3.2.2: no errors about errors, nor about what was sent to many or by
  * nobody in particular. The rest of ICMP counts as errors here. */
-static __always_inline int reply_may(struct __sk_buff *skb, struct pkt *p, struct reply_work *r)
+static __always_inline int reply_may(struct __sk_buff *skb, struct scratch *w, struct reply_work *r)
 {
+	struct pkt *p = &w->pkt;
+
+	if (p->fragment && w->frag.begin)
+		return 0;
 	if (p->l4 == L4_ERROR || (p->l4 == L4_NONE && p->key.proto == IP_ICMP))
 		return 0;
 	if (!ip_somebody(&p->saddr))
@@ -218,6 +225,18 @@ static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, stru
 	return forward_to_host(skb, s);
 }
 
+/* The packet in scratch.pkt does not fit its way. Returns 1 when it must not go on. A protocol that does not fragment on
+ * the way has no choice; nor has the host's own stack, which learns by the answer. */
+static __always_inline int reply_too_big(struct __sk_buff *skb, struct pkt *p, const struct flow_value *f)
+{
+	struct reply_work *r = reply_get();
+
+	if (!r || p->l4 == L4_ERROR || p->hook == HOOK_TO_WORKLOAD || f->action == ACT_PASS)
+		return 0;
+	r->mtu = f->mtu;
+	return p->hook == HOOK_TO_UPLINK || !ip_fragments(skb);
+}
+
 /* Drops the packet in scratch.pkt, which is skb as it came, and answers it when the reason is one that is answered.
  * Returns what the program must return. */
 __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
@@ -231,8 +250,10 @@ __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 	if (!s || !r || !w)
 		return drop_packet(skb, reason, rule);
 	p = &w->pkt;
+	if (reason != DROP_TOO_BIG)
+		r->mtu = 0;
 	answer = reply_kind(r, reason);
-	if (answer == ANSWER_NONE || p->hook == HOOK_TO_WORKLOAD || !reply_may(skb, p, r) ||
+	if (answer == ANSWER_NONE || p->hook == HOOK_TO_WORKLOAD || !reply_may(skb, w, r) ||
 	    (p->hook == HOOK_TO_UPLINK && !s->host_ifindex) || (p->hook == HOOK_FROM_TUNNEL && !s->tunnel_ifindex))
 		return drop_packet(skb, reason, rule);
 	if (!reply_take(r)) {

@@ -7,6 +7,7 @@
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
 #include "reasons.h"
+#include "mtu.h"
 
 /* What the routes say of an address: flags, 0 when no prefix holds it. */
 static __always_inline struct route_value *route_find(const ip_addr *dst)
@@ -16,20 +17,33 @@ static __always_inline struct route_value *route_find(const ip_addr *dst)
 	return bpf_map_lookup_elem(&weir_routes, &key);
 }
 
+/* One look-up in the kernel's routes. A length to check, even of one byte, makes the kernel tell the route's MTU (5.12). */
+static __always_inline long route_ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const ip_addr *src, const ip_addr *dst,
+				      __u16 len)
+{
+	fib->family = ADDR_AF;
+	fib->ifindex = skb->ifindex;
+	fib->tot_len = len;
+	addr_store(fib->ipv6_src, src); /* a union with the IPv4 fields */
+	addr_store(fib->ipv6_dst, dst);
+	return bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
+}
+
 /* The kernel's own routing (bpf_fib_lookup): gateway, or dst when it is on-link. */
 static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst, struct flow_value *f)
 {
 	struct settings *s = settings_get();
-	struct bpf_fib_lookup fib = {};
+	struct bpf_fib_lookup fib = {}, again = {};
+	__u16 mtu;
 	long ret;
 
 	if (!src || !dst || !f || !s)
 		return DROP_NO_ROUTE;
-	fib.family = ADDR_AF;
-	fib.ifindex = skb->ifindex;
-	addr_store(fib.ipv6_src, src); /* a union with the IPv4 fields */
-	addr_store(fib.ipv6_dst, dst);
-	ret = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	ret = route_ask(skb, &fib, src, dst, 1);
+	mtu = fib.mtu_result;
+	/* Without a neighbour the kernel stops before it tells the MTU, unless that is what it stops for. */
+	if (ret == BPF_FIB_LKUP_RET_NO_NEIGH && route_ask(skb, &again, src, dst, MTU_NONE) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		mtu = again.mtu_result;
 	/* A missing neighbour entry is found by bpf_redirect_neigh. */
 	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return DROP_NO_ROUTE;
@@ -37,6 +51,7 @@ static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const
 		return DROP_NO_ROUTE;
 	f->action = ACT_NEIGH;
 	f->ifindex = fib.ifindex;
+	f->mtu = mtu_bounded(mtu);
 	addr_load(&f->nexthop, fib.ipv6_dst);
 	return DROP_NONE;
 }
@@ -46,10 +61,13 @@ static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node
 {
 	struct settings *s = settings_get();
 
+	if (!s)
+		return DROP_NO_ROUTE;
 	if (!tunnel)
-		return s ? route_fib(skb, &s->node, node, f) : DROP_NO_ROUTE;
+		return route_fib(skb, &s->node, node, f);
 	f->action = ACT_TUNNEL;
 	f->ifindex = 0;
+	f->mtu = mtu_bounded(s->tunnel_mtu);
 	f->nexthop = *node;
 	return DROP_NONE;
 }
@@ -64,10 +82,12 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 		switch (a->kind) {
 		case ADDR_HOST:
 			f->action = ACT_PASS;
+			f->mtu = MTU_NONE;
 			return DROP_NONE;
 		case ADDR_ENDPOINT:
 			f->action = ACT_LOCAL;
 			f->ifindex = a->ifindex;
+			f->mtu = mtu_of_link(skb, a->ifindex);
 			__builtin_memcpy(f->mac, a->mac, 6);
 			return DROP_NONE;
 		case ADDR_POD:

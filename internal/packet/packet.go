@@ -9,6 +9,7 @@
 //	ip 10.0.0.1 > 10.0.0.2 proto=17 frag=1480+ data=0x00ff
 //	frame type=0x0806 data=0x0001
 //
+// fill=N stands for N bytes of data.
 // Nothing read from bytes is believed: what does not parse becomes a frame of bytes.
 package packet
 

@@ -202,6 +202,13 @@ func (p *Packet) parseWord(w string, extra *quoteExtra) error {
 		return parseData(value, &p.Payload)
 	}
 	switch key {
+	case "fill":
+		n := number{p: new(uint16)}
+		if err := n.set(value); err != nil || p.Kind == Error {
+			return errors.New("not a number of bytes, or not a packet with data")
+		}
+		p.Payload = bytes.Repeat([]byte("a"), int(n.get()))
+		return nil
 	case "l4":
 		return parseData(value, &extra.l4)
 	case "tot":

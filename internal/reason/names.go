@@ -24,6 +24,7 @@ const (
 	SourceRange     Reason = 17 // client is outside of the service's loadBalancerSourceRanges
 	FragmentBad     Reason = 20 // IP fragment that is cut too small, or overlaps
 	FragmentNoFirst Reason = 21 // IP fragment whose first one did not come
+	TooBig          Reason = 30 // larger than the MTU of the way
 )
 
 var names = map[Reason]string{
@@ -47,6 +48,7 @@ var names = map[Reason]string{
 	SourceRange:     "SOURCE_RANGE",
 	FragmentBad:     "FRAGMENT_BAD",
 	FragmentNoFirst: "FRAGMENT_NO_FIRST",
+	TooBig:          "TOO_BIG",
 }
 
 var texts = map[Reason]string{
@@ -70,4 +72,5 @@ var texts = map[Reason]string{
 	SourceRange:     "client is outside of the service's loadBalancerSourceRanges",
 	FragmentBad:     "IP fragment that is cut too small, or overlaps",
 	FragmentNoFirst: "IP fragment whose first one did not come",
+	TooBig:          "larger than the MTU of the way",
 }

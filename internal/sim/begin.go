@@ -170,7 +170,7 @@ func (n *Node) wayBack(in In, k flowKey, lb balanced, fwd, rev *flow) bool {
 		rev.way, ok = n.toNode(via, !n.state.Addrs[via].SameLink)
 	case in.Hook == FromTunnel && n.kind(k.src) == nodestate.AddrNode:
 		rev.viaNode = true
-		rev.way = way{action: Tunnel, next: in.Source}
+		rev.way, ok = n.toNode(in.Source, true)
 	default:
 		rev.way, ok, _ = n.route(k.src)
 	}

@@ -33,6 +33,7 @@ type way struct {
 	ifindex int
 	next    netip.Addr
 	mac     packet.MAC
+	mtu     int // bytes of an IP packet; 0 = not known
 }
 
 // flow is an entry of one direction.

@@ -16,6 +16,7 @@ const (
 // icmpError says what a drop is answered with.
 type icmpError struct {
 	kind, code uint8
+	mtu        uint16
 	fromAsked  bool // from the address that was asked, not from the node's own
 }
 
@@ -26,6 +27,8 @@ func errorFor(r reason.Reason) (icmpError, bool) {
 		return icmpError{kind: 3, code: 3, fromAsked: true}, true // port unreachable
 	case reason.TTL:
 		return icmpError{kind: 11}, true // in transit
+	case reason.TooBig:
+		return icmpError{kind: 3, code: 4}, true // fragmentation needed (RFC 1191)
 	}
 	return icmpError{}, false
 }
@@ -38,6 +41,7 @@ func (n *Node) refuse(in In, d dropped) Result {
 		return drop(in, d)
 	}
 	src := n.state.Settings.Node
+	e.mtu = uint16(d.mtu)
 	if e.fromAsked {
 		src = in.Packet.IP.Dst
 	}
@@ -86,7 +90,7 @@ func report(p *packet.Packet, e icmpError, src netip.Addr) (*packet.Packet, erro
 	}
 	quote := frame[ethernet:]
 	quote = quote[:min(len(quote), errorMost-28)]
-	body := append([]byte{e.kind, e.code, 0, 0, 0, 0, 0, 0}, quote...)
+	body := append([]byte{e.kind, e.code, 0, 0, 0, 0, uint8(e.mtu >> 8), uint8(e.mtu)}, quote...)
 	binary.BigEndian.PutUint16(body[2:], checksum(body))
 	out := &packet.Packet{DstMAC: p.SrcMAC, SrcMAC: p.DstMAC, Type: p.Type, Kind: packet.Other, Payload: body, IP: packet.IPv4{
 		Src: src, Dst: p.IP.Src, TTL: 64, TOS: p.IP.TOS&0x1e | 0xc0, DF: true, Proto: packet.ProtoICMP}}

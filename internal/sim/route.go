@@ -29,7 +29,7 @@ func (n *Node) route(dst netip.Addr) (way, bool, reason.Reason) {
 		case nodestate.AddrHost:
 			return way{action: Pass}, true, 0
 		case nodestate.AddrEndpoint:
-			return way{action: Local, ifindex: a.IfIndex, mac: packet.MAC(a.MAC)}, true, 0
+			return way{action: Local, ifindex: a.IfIndex, mac: packet.MAC(a.MAC), mtu: n.opts.LinkMTU(a.IfIndex)}, true, 0
 		case nodestate.AddrPod:
 			w, ok := n.toNode(a.Node, a.Tunnel)
 			return w, ok, reason.NoRoute
@@ -54,7 +54,7 @@ func (n *Node) route(dst netip.Addr) (way, bool, reason.Reason) {
 // toNode is the way to a node, or to what lives there.
 func (n *Node) toNode(node netip.Addr, tunnel bool) (way, bool) {
 	if tunnel {
-		return way{action: Tunnel, next: node}, true
+		return way{action: Tunnel, next: node, mtu: n.state.Settings.Tunnel.MTU}, true
 	}
 	return n.fib(node)
 }
@@ -69,7 +69,7 @@ func (n *Node) fib(dst netip.Addr) (way, bool) {
 	if hop.Gateway.IsValid() {
 		next = hop.Gateway
 	}
-	return way{action: Neigh, ifindex: hop.IfIndex, next: next}, true
+	return way{action: Neigh, ifindex: hop.IfIndex, next: next, mtu: hop.MTU}, true
 }
 
 // home is the other node where a backend lives, invalid when it lives here or on no node, and whether

@@ -68,6 +68,7 @@ type Result struct {
 	IfIndex int            // Local, Neigh, Answer but for one through the tunnel
 	NextHop netip.Addr     // Neigh, Tunnel, Answer through the tunnel
 	MAC     packet.MAC     // Local: of the pod
+	Marked  bool           // Pass: carries MARK_DONE: the stack only has to fragment and route it
 	Reason  reason.Reason  // Drop, Answer
 	Rule    nodestate.RuleID
 	Again   []In // fragments that waited for this first one: they come in again
@@ -93,6 +94,9 @@ func (r Result) String() string {
 		}
 		s += " " + r.Reason.String()
 	}
+	if r.Marked {
+		s += " marked"
+	}
 	if r.Rule != 0 {
 		s += fmt.Sprintf(" rule=%d", r.Rule)
 	}
@@ -103,6 +107,7 @@ func (r Result) String() string {
 type Hop struct {
 	IfIndex int
 	Gateway netip.Addr // invalid = on-link
+	MTU     int        // of the route, bytes; 0 = not known
 }
 
 // Choice is a choice of a backend that is made at random.
@@ -122,6 +127,8 @@ type Options struct {
 	Port func(first uint16, n int) int
 	// FIB is the kernel's routing, false when it has no route.
 	FIB func(dst netip.Addr) (Hop, bool)
+	// LinkMTU is the MTU of an interface in bytes, 0 when it is not known.
+	LinkMTU func(ifindex int) int
 	// HostIfIndex is the interface by which host processes reach pool addresses (weir0).
 	HostIfIndex int
 	// Uplinks are the MAC addresses of the uplinks by interface index.
@@ -160,6 +167,9 @@ func New(s *nodestate.State, o Options) *Node {
 	}
 	if o.FIB == nil {
 		o.FIB = func(netip.Addr) (Hop, bool) { return Hop{}, false }
+	}
+	if o.LinkMTU == nil {
+		o.LinkMTU = func(int) int { return 0 }
 	}
 	n := &Node{
 		opts: o, flows: map[flowKey]*flow{}, half: map[flowKey]*flow{},
@@ -205,6 +215,7 @@ func cloneFlows(m map[flowKey]*flow) map[flowKey]*flow {
 type dropped struct {
 	reason reason.Reason
 	rule   nodestate.RuleID
+	mtu    int // TooBig
 }
 
 // shape is step 0: what kind of packet this is.
@@ -387,6 +398,13 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 	if routed && p.IP.TTL <= 1 {
 		return Result{}, &dropped{reason: reason.TTL}
 	}
+	size := whole
+	if f.way.action != Pass && in.Hook != ToWorkload {
+		size = n.fits(in, f)
+	}
+	if size == tooBig {
+		return Result{}, &dropped{reason: reason.TooBig, mtu: f.way.mtu}
+	}
 	if f.clamp && !isError && p.Kind == packet.TCP && p.Flags&packet.SYN != 0 {
 		clampMSS(p, n.state.Settings.Tunnel.MTU)
 	}
@@ -408,6 +426,9 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 	r := Result{Action: f.way.action, Packet: p, Rule: f.rule}
 	if r.Action == Pass {
 		return r, nil
+	}
+	if size == inPieces {
+		return Result{Action: Pass, Packet: p, Rule: f.rule, Marked: true}, nil
 	}
 	if routed {
 		p.IP.TTL--

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -19,7 +20,7 @@ import (
 // dials as it is told, a JSON object a line on its standard input, an answer a line on its output.
 
 type request struct {
-	Op      string // listen, get, open, talk, close, echo, exchange
+	Op      string // listen, get, open, talk, close, echo, exchange, bulk, probe
 	Net     string // tcp, udp
 	Addr    string
 	From    string // local address, for get and open
@@ -27,14 +28,16 @@ type request struct {
 	ID      int    // open, talk, close
 	Timeout int    // ms
 
-	Size     int  // exchange: bytes of the datagram
+	Size     int  // exchange, probe: bytes of the datagram; bulk: bytes in all
 	Reversed bool // echo, exchange: sent as IP fragments, the last one first
+	DF       bool // probe: may not be fragmented
 }
 
 type answer struct {
 	Reply string // "<server's name> <the client's address as the server saw it>"
 	Peer  string // what getpeername says
 	MSS   int    // largest segment of a TCP connection
+	MTU   int    // probe: what the sender knows of the path
 	Err   string
 }
 
@@ -171,6 +174,10 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return talk(c, timeout)
 	case "talk":
 		return talk(conns[r.ID], timeout)
+	case "bulk":
+		return fromErr(bulk(r, timeout))
+	case "probe":
+		return probe(r, timeout)
 	case "close":
 		return fromErr(conns[r.ID].Close())
 	}
@@ -259,7 +266,11 @@ func listen(r request) error {
 			go func() {
 				defer c.Close()
 				for in := bufio.NewScanner(c); in.Scan(); {
-					fmt.Fprintf(c, "%s %s\n", r.Name, c.RemoteAddr())
+					more := "" // what is long gets a long answer
+					if len(in.Bytes()) > 100 {
+						more = in.Text()
+					}
+					fmt.Fprintf(c, "%s %s%s\n", r.Name, c.RemoteAddr(), more)
 				}
 			}()
 		}
@@ -273,3 +284,69 @@ type writerTo struct {
 }
 
 func (w writerTo) Write(b []byte) (int, error) { return w.pc.WriteTo(b, w.to) }
+
+// bulk sends lines of 1,000 bytes, Size bytes in all, and reads an answer to each, which is as long.
+func bulk(r request, timeout time.Duration) error {
+	c, err := dial(r, timeout)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(timeout))
+	line := append(bytes.Repeat([]byte("x"), 999), '\n')
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write(bytes.Repeat(line, r.Size/len(line)))
+		sent <- err
+	}()
+	in := bufio.NewReader(c)
+	for i := range r.Size / len(line) {
+		got, err := in.ReadSlice('\n')
+		if err != nil {
+			return fmt.Errorf("after %d of %d answers: %w", i, r.Size/len(line), err)
+		}
+		if !bytes.HasSuffix(got, line[1:]) {
+			return fmt.Errorf("answer %d is not what was sent: %.40q…", i, got)
+		}
+	}
+	return <-sent
+}
+
+// probe sends datagrams of Size bytes until one is answered, or the kernel refuses to send one of that size.
+func probe(r request, timeout time.Duration) answer {
+	c, err := dial(r, timeout)
+	if err != nil {
+		return fromErr(err)
+	}
+	defer c.Close()
+	raw, err := c.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		return fromErr(err)
+	}
+	discover := unix.IP_PMTUDISC_DONT
+	if r.DF {
+		discover = unix.IP_PMTUDISC_DO
+	}
+	raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, discover) })
+	if err != nil {
+		return fromErr(err)
+	}
+	var a answer
+	buf := make([]byte, 4096)
+	for range 4 {
+		c.SetDeadline(time.Now().Add(timeout))
+		if _, err = c.Write(make([]byte, r.Size)); err == nil {
+			var n int
+			if n, err = c.Read(buf); err == nil {
+				a.Reply = strings.TrimSpace(string(buf[:n]))
+				break
+			}
+		}
+	}
+	a.Err = fromErr(err).Err
+	raw.Control(func(fd uintptr) { a.MTU, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU) })
+	if err != nil {
+		return fromErr(err)
+	}
+	return a
+}

@@ -166,6 +166,11 @@ func (d *differential) receive(in sim.In) error {
 	}
 	if res.Action == sim.Drop {
 		d.seen[res.Reason.String()]++
+	} else if res.Action == sim.Answer {
+		d.seen["answered "+res.Reason.String()]++
+		if d.chance(50) {
+			d.out = append(d.out, res.Packet)
+		}
 	} else {
 		d.seen[res.Action.String()]++
 		d.out = append(d.out, res.Packet)
@@ -263,6 +268,9 @@ func (d *differential) packet() *packet.Packet {
 		p.IP.SumError = uint16(1 + d.IntN(100))
 	}
 	p.Payload = []byte("payload"[:d.IntN(8)])
+	if d.chance(3) {
+		p.Payload = d.large()
+	}
 	switch d.IntN(20) {
 	case 0:
 		p.Kind, p.IP.Proto, p.IP.MF, p.IP.Offset = packet.Other, one[uint8](d.crowd, 6, 17), d.chance(50), 8*uint16(1+d.IntN(2))
@@ -312,6 +320,11 @@ func (d *differential) sctp(p *packet.Packet) {
 	}
 }
 
+// large is data for a packet about as large as the MTU of some way.
+func (d *differential) large() []byte {
+	return make([]byte, one(d.crowd, 1280, 1300, 1450, 1500)-50+d.IntN(60))
+}
+
 // request is the beginning of something sensible: a pod, the node or a client asks a service, a node port or
 // a pod.
 func (d *differential) request() *packet.Packet {
@@ -327,6 +340,9 @@ func (d *differential) request() *packet.Packet {
 	}
 	p.IP.Src = one(d.crowd, one(d.crowd, localPods...), one(d.crowd, localPods...), ownAddr, one(d.crowd, otherPods...), one(d.crowd, outside...), one(d.crowd, outside...))
 	p.SrcPort = 1000 + uint16(d.IntN(4))
+	if d.chance(12) {
+		p.Payload, p.IP.DF = d.large(), d.chance(60)
+	}
 	switch d.IntN(4) {
 	case 0:
 		p.IP.Dst, p.DstPort = one(d.crowd, clusterIP...), port

@@ -17,7 +17,8 @@ import (
 // the one under test; n1 is on its link, n2 behind the router.
 type crowd struct {
 	*rand.Rand
-	c *model.Cluster
+	c    *model.Cluster
+	mtus map[int]int // of node n0's interfaces, as in scenario.Machine
 }
 
 func one[T any](r *crowd, of ...T) T { return of[r.IntN(len(of))] }
@@ -54,6 +55,7 @@ const firstPod = 1100
 
 func newCrowd(seed uint64) *crowd {
 	r := &crowd{Rand: rand.New(rand.NewPCG(seed, 7)), c: model.NewCluster()}
+	r.mtus = map[int]int{0: one(r, 1500, 1500, 1300), scenario.Uplink: one(r, 1500, 1500, 1280)}
 	c := r.c
 	// Time-outs far apart from each other and from how long a round takes; see differential.advance.
 	c.Settings.Timeouts = model.Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 53 * time.Second,
@@ -274,5 +276,5 @@ func (r *crowd) change() {
 
 // machine is node n0.
 func (r *crowd) machine() *scenario.Machine {
-	return &scenario.Machine{Name: "n0", Addr: ownAddr, MAC: macOf(ownAddr), Subnets: []netip.Prefix{ownSubnet}}
+	return &scenario.Machine{Name: "n0", Addr: ownAddr, MAC: macOf(ownAddr), Subnets: []netip.Prefix{ownSubnet}, MTUs: r.mtus}
 }

@@ -10,6 +10,7 @@ import (
 var answerNames = map[uint32]string{
 	1:  "port unreachable",
 	2:  "time exceeded",
+	3:  "too big",
 	14: "limited",
 	15: "failed",
 }

@@ -92,25 +92,25 @@ type weir6FlowKey struct {
 }
 
 type weir6FlowValue struct {
-	_        structs.HostLayout
-	Epoch    uint32
-	Seen     uint32
-	Saddr    weir6IpAddr
-	Daddr    weir6IpAddr
-	Sport    uint16
-	Dport    uint16
-	Action   uint8
-	State    uint8
-	Flags    uint8
-	Pad      uint8
-	Iif      uint32
-	Ifindex  uint32
-	Nexthop  weir6IpAddr
-	Rule     uint32
-	Mac      [6]uint8
-	Answered uint16
-	Svc      weir6SvcKey
-	Backend  weir6Backend
+	_       structs.HostLayout
+	Epoch   uint32
+	Seen    uint32
+	Saddr   weir6IpAddr
+	Daddr   weir6IpAddr
+	Sport   uint16
+	Dport   uint16
+	Action  uint8
+	State   uint8
+	Flags   uint8
+	Pad     uint8
+	Iif     uint32
+	Ifindex uint32
+	Nexthop weir6IpAddr
+	Rule    uint32
+	Mac     [6]uint8
+	Mtu     uint16
+	Svc     weir6SvcKey
+	Backend weir6Backend
 }
 
 type weir6FragKey struct {

@@ -91,25 +91,25 @@ type weirFlowKey struct {
 }
 
 type weirFlowValue struct {
-	_        structs.HostLayout
-	Epoch    uint32
-	Seen     uint32
-	Saddr    weirIpAddr
-	Daddr    weirIpAddr
-	Sport    uint16
-	Dport    uint16
-	Action   uint8
-	State    uint8
-	Flags    uint8
-	Pad      uint8
-	Iif      uint32
-	Ifindex  uint32
-	Nexthop  weirIpAddr
-	Rule     uint32
-	Mac      [6]uint8
-	Answered uint16
-	Svc      weirSvcKey
-	Backend  weirBackend
+	_       structs.HostLayout
+	Epoch   uint32
+	Seen    uint32
+	Saddr   weirIpAddr
+	Daddr   weirIpAddr
+	Sport   uint16
+	Dport   uint16
+	Action  uint8
+	State   uint8
+	Flags   uint8
+	Pad     uint8
+	Iif     uint32
+	Ifindex uint32
+	Nexthop weirIpAddr
+	Rule    uint32
+	Mac     [6]uint8
+	Mtu     uint16
+	Svc     weirSvcKey
+	Backend weirBackend
 }
 
 type weirFragKey struct {

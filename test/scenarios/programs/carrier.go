@@ -101,7 +101,7 @@ func (c *carrier) Apply(s *nodestate.State) error {
 			Now:  func() time.Duration { return c.jumped + time.Since(c.begin) },
 			Pick: func(o sim.Choice) int { return c.choice.pick(o) },
 			Port: func(first uint16, n int) int { return c.choice.port(first, n) },
-			FIB:  c.machine.Route, HostIfIndex: scenario.HostDevice,
+			FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice,
 			Uplinks: map[int]packet.MAC{scenario.Uplink: c.machine.MAC},
 		})
 	} else {
@@ -125,6 +125,11 @@ func (c *carrier) Apply(s *nodestate.State) error {
 		}
 		if err := c.ns.unroute(s.Settings.PoolRoutes); err != nil {
 			return err
+		}
+		for _, i := range append(indexes, scenario.Uplink) {
+			if err := c.ns.mtu(i, m.MTU(i)); err != nil {
+				return err
+			}
 		}
 		for p := range s.Settings.PoolRoutes {
 			if err := c.ns.route(p, scenario.HostDevice); err != nil {

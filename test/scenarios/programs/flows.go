@@ -16,7 +16,8 @@ type layout struct {
 	fragSeen, slotSeen, ringSeen                uint32
 	flowSeen, flowBackend, flowSport, flowSize  uint32
 	affinitySeen, affinityBackend, affinitySize uint32
-	flowAnswered, triesSeen, triesSince         uint32
+	flowNexthop, flowState, flowFlags           uint32
+	triesSeen, triesSince                       uint32
 }
 
 func newLayout(maps map[string]*ebpf.Map) (*layout, error) {
@@ -43,7 +44,8 @@ func newLayout(maps map[string]*ebpf.Map) (*layout, error) {
 	}{
 		{&l.fragSeen, frag, "seen"}, {&l.slotSeen, slot, "seen"}, {&l.ringSeen, ring, "seen"},
 		{&l.flowSeen, flow, "seen"}, {&l.flowBackend, flow, "backend"}, {&l.flowSport, flow, "sport"},
-		{&l.flowAnswered, flow, "answered"}, {&l.triesSeen, tries, "seen"}, {&l.triesSince, tries, "since"},
+		{&l.flowNexthop, flow, "nexthop"}, {&l.flowState, flow, "state"}, {&l.flowFlags, flow, "flags"},
+		{&l.triesSeen, tries, "seen"}, {&l.triesSince, tries, "since"},
 		{&l.affinitySeen, affinity, "seen"}, {&l.affinityBackend, affinity, "backend"},
 	} {
 		found := false
@@ -106,7 +108,7 @@ func (s *set) age(l *layout, units uint32, fine uint16) error {
 	for _, m := range []struct {
 		name       string
 		seen, fine uint32 // where in the value
-	}{{"weir_flows", l.flowSeen, none}, {"weir_flows_new", l.flowSeen, l.flowAnswered}, {"weir_affinity", l.affinitySeen, none},
+	}{{"weir_flows", l.flowSeen, none}, {"weir_flows_new", l.flowSeen, l.flowNexthop}, {"weir_affinity", l.affinitySeen, none},
 		{"weir_frags", l.fragSeen, none}, {"weir_frag_slots", l.slotSeen, none}, {"weir_frag_rings", l.ringSeen, none},
 		{"weir_dsr_tries", l.triesSeen, l.triesSince}, {"weir_dsr_fallen", 0, none}} {
 		entries := map[string][]byte{}
@@ -124,7 +126,9 @@ func (s *set) age(l *layout, units uint32, fine uint16) error {
 				continue // a slot that was never used
 			}
 			binary.NativeEndian.PutUint32(v[m.seen:], seen-units)
-			if m.fine != none {
+			// The first direction of a half-open flow that was answered has the time of it in the place of a next hop.
+			const answered, reply = 8, 1
+			if m.fine != none && (m.name != "weir_flows_new" || v[l.flowState]&answered != 0 && v[l.flowFlags]&reply == 0) {
 				at := binary.NativeEndian.Uint16(v[m.fine:])
 				binary.NativeEndian.PutUint16(v[m.fine:], at-fine)
 			}

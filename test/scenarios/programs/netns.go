@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
 // namespace is a network namespace without a name, gone when it is closed. Interfaces in it are bridges
@@ -20,11 +21,12 @@ type namespace struct {
 	links  map[int]bool
 	routes map[netip.Prefix]bool
 	frames *capture
+	mtus   map[int]int
 }
 
 // newNamespace makes a namespace that forwards.
 func newNamespace() (*namespace, error) {
-	n := &namespace{links: map[int]bool{}, routes: map[netip.Prefix]bool{}}
+	n := &namespace{links: map[int]bool{}, routes: map[netip.Prefix]bool{}, mtus: map[int]int{}}
 	err := aside(func() error {
 		var err error
 		if n.handle, err = netns.New(); err != nil {
@@ -135,5 +137,21 @@ func (n *namespace) route(p netip.Prefix, index int) error {
 		return fmt.Errorf("add a route for %s: %w", p, err)
 	}
 	n.routes[p] = true
+	return nil
+}
+
+// mtu sets the MTU of an interface. Call it inside.
+func (n *namespace) mtu(index, mtu int) error {
+	if n.mtus[index] == mtu || n.mtus[index] == 0 && mtu == scenario.DefaultMTU {
+		return nil
+	}
+	l, err := n.link(index)
+	if err == nil {
+		err = netlink.LinkSetMTU(l, mtu)
+	}
+	if err != nil {
+		return fmt.Errorf("set the MTU of interface %d to %d: %w", index, mtu, err)
+	}
+	n.mtus[index] = mtu
 	return nil
 }

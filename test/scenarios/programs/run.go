@@ -204,6 +204,7 @@ func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
 		if ret != tcOK && (ret != tcRedirect || in.Hook == sim.ToUplink || in.Hook == sim.ToWorkload) {
 			return r, fmt.Errorf("says pass and returns %d", ret)
 		}
+		r.Marked = marked && !in.Marked
 		return r, nil
 	case sim.Local:
 		r.MAC = p.DstMAC

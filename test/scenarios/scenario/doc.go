@@ -28,5 +28,6 @@
 //	                              a socket asks for an address and is sent to another, or refused
 //	apply FILE, delete KIND NAME  objects change; every node's state follows
 //	env NAME=VALUE...             the environment of every node's agent becomes this
+//	mtu NODE uplink|pods BYTES    the MTU of an interface; flows that are there learn it when they are judged again
 //	advance SECONDS               time passes on every node
 package scenario

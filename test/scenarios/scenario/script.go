@@ -120,6 +120,8 @@ func (p *player) line(line string) error {
 			return err
 		}
 		return p.world.refresh()
+	case "mtu":
+		return p.mtu(args)
 	case "env":
 		p.world.objects.environ = args
 		return p.world.refresh()
@@ -401,6 +403,18 @@ func matchText(pattern, text string) bool {
 		text = text[i+len(part):]
 	}
 	return strings.HasSuffix(text, last)
+}
+
+func (p *player) mtu(args []string) error {
+	if len(args) != 3 || p.world.machines[args[0]] == nil || args[1] != "uplink" && args[1] != "pods" {
+		return errors.New("usage: mtu NODE uplink|pods BYTES")
+	}
+	n, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	p.world.machines[args[0]].MTUs[map[string]int{"uplink": Uplink, "pods": 0}[args[1]]] = n
+	return p.world.refresh()
 }
 
 func (p *player) connect(args []string) error {

@@ -38,6 +38,7 @@ type Machine struct {
 	MAC     packet.MAC
 	Subnets []netip.Prefix // on-link; the first one's first address is the default gateway
 	State   *nodestate.State
+	MTUs    map[int]int // of interfaces, by index; others have DefaultMTU
 	carrier Carrier
 	world   *World
 }
@@ -54,6 +55,20 @@ type World struct {
 type arrival struct {
 	m  *Machine
 	in sim.In
+}
+
+// DefaultMTU is that of interfaces, in bytes.
+const DefaultMTU = 1500
+
+// MTU is that of an interface. Pods' interfaces share one.
+func (m *Machine) MTU(ifindex int) int {
+	if ifindex != Uplink {
+		ifindex = 0
+	}
+	if mtu := m.MTUs[ifindex]; mtu > 0 {
+		return mtu
+	}
+	return DefaultMTU
 }
 
 // maxHops ends a packet that goes round in circles.
@@ -75,7 +90,7 @@ func (w *World) refresh() error {
 		own := c.Nodes[name]
 		m := w.machines[name]
 		if m == nil {
-			m = &Machine{Name: name, world: w}
+			m = &Machine{Name: name, world: w, MTUs: map[int]int{}}
 		}
 		m.Addr, m.MAC, m.Subnets, m.State = own.NodeAddr(), macOf(own.NodeAddr()), c.Local.Subnets, calc.Calc(c)
 		if own.LinkAddress != [6]byte{} {
@@ -117,10 +132,10 @@ func (m *Machine) Route(dst netip.Addr) (sim.Hop, bool) {
 	}
 	for _, p := range m.Subnets {
 		if p.Contains(dst) {
-			return sim.Hop{IfIndex: Uplink}, dst != broadcast(p)
+			return sim.Hop{IfIndex: Uplink, MTU: m.MTU(Uplink)}, dst != broadcast(p)
 		}
 	}
-	return sim.Hop{IfIndex: Uplink, Gateway: Gateway(m.Subnets[0])}, true
+	return sim.Hop{IfIndex: Uplink, Gateway: Gateway(m.Subnets[0]), MTU: m.MTU(Uplink)}, true
 }
 
 // Visit is a packet at one hook and what became of it there.
@@ -218,7 +233,7 @@ func (m *Machine) enter(in sim.In) leg {
 			}
 			return m.wire(m.nextHop(r.Packet.IP.Dst)), r.Packet, nil
 		}
-		return m.stack(true), r.Packet, nil
+		return m.stackMarked(true, r.Marked), r.Packet, nil
 	}
 }
 
@@ -248,7 +263,10 @@ func (m *Machine) toPod(ifindex int) leg {
 }
 
 // stack is the node's kernel: it delivers, or routes. forwarded packets pay with their TTL.
-func (m *Machine) stack(forwarded bool) leg {
+func (m *Machine) stack(forwarded bool) leg { return m.stackMarked(forwarded, false) }
+
+// stackMarked is stack for a packet that the programs of this node have judged (marked). It does not fragment.
+func (m *Machine) stackMarked(forwarded, marked bool) leg {
 	return func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error) {
 		if p.Kind == packet.Frame {
 			return j.end("node:" + m.Name)
@@ -265,10 +283,10 @@ func (m *Machine) stack(forwarded bool) leg {
 			p.IP.TTL--
 		}
 		if a.Kind == nodestate.AddrEndpoint {
-			return m.enter(sim.In{Hook: sim.ToWorkload, IfIndex: a.IfIndex}), p, nil
+			return m.enter(sim.In{Hook: sim.ToWorkload, IfIndex: a.IfIndex, Marked: marked}), p, nil
 		}
 		hop, _ := m.Route(p.IP.Dst)
-		return m.enter(sim.In{Hook: sim.ToUplink, IfIndex: hop.IfIndex}), p, nil
+		return m.enter(sim.In{Hook: sim.ToUplink, IfIndex: hop.IfIndex, Marked: marked}), p, nil
 	}
 }
 
