@@ -51,6 +51,7 @@ type report struct {
 	problems    []string // objects that are not in force as written
 	unsupported []string
 	drops       []string
+	announced   []string // addresses that nodes answer neighbours for
 	fallbacks   []string // clients of direct server return
 }
 
@@ -197,6 +198,9 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 	for _, u := range st.UnsupportedFields {
 		r.unsupported = addOnce(r.unsupported, u)
 	}
+	if len(st.Announced) > 0 {
+		r.announced = append(r.announced, n.Name+": "+strings.Join(st.Announced, ", "))
+	}
 	if f := st.DSRFallback; f != nil && f.Clients > 0 {
 		r.fallbacks = append(r.fallbacks, fmt.Sprintf("%s: %d, among them %s", n.Name, f.Clients, strings.Join(f.Addresses, ", ")))
 	}
@@ -265,6 +269,7 @@ func (r *report) print(out io.Writer) error {
 	section(out, "Not healthy", append(bad, r.faults...))
 	section(out, "Not in force as written", r.problems)
 	section(out, "Not supported yet", r.unsupported)
+	section(out, "Addresses of load balancers that nodes answer for on their link", r.announced)
 	section(out, "Clients whose answers go by the node they asked: straight ones (DSR) did not arrive", r.fallbacks)
 	section(out, "Most frequent drops", r.drops)
 	if r.healthy() {

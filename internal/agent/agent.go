@@ -22,8 +22,8 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/ipam"
-	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/watch"
 )
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -78,7 +80,7 @@ func (a *Agent) publish(ctx context.Context) error {
 // sameForOthers compares what others look at: all but numbers and times.
 func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 	strip := func(s weirv1.NodeStatusStatus) weirv1.NodeStatusStatus {
-		s.LastHeartbeat, s.Drops, s.DSRFallback, s.Endpoints, s.Services, s.Policies = nil, nil, nil, 0, 0, 0
+		s.LastHeartbeat, s.Drops, s.DSRFallback, s.Announced, s.Endpoints, s.Services, s.Policies = nil, nil, nil, nil, 0, 0, 0
 		s.Conditions = slices.Clone(s.Conditions)
 		for i := range s.Conditions {
 			s.Conditions[i].LastTransitionTime = metav1.Time{}
@@ -97,6 +99,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
+	st.Announced = announced(snap.state)
 	if snap.nodeAddr.IsValid() {
 		st.NodeAddress = snap.nodeAddr.String()
 	}
@@ -249,4 +252,22 @@ func ruleWords(s *nodestate.State, id nodestate.RuleID) string {
 		return fmt.Sprintf("rule %d (no longer there)", id)
 	}
 	return strings.TrimSpace(strings.Join([]string{r.Kind, r.Name, r.Detail}, " "))
+}
+
+// maxAnnounced bounds the addresses that a status names.
+const maxAnnounced = 100
+
+// announced lists the addresses that the node answers neighbours for.
+func announced(s *nodestate.State) []string {
+	if s == nil {
+		return nil
+	}
+	var out []string
+	for _, a := range slices.SortedFunc(maps.Keys(s.Announced), netip.Addr.Compare) {
+		if len(out) == maxAnnounced {
+			break
+		}
+		out = append(out, a.String())
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -56,5 +57,19 @@ func TestLinkAddress(t *testing.T) {
 		if got := linkAddress(mac); got != want {
 			t.Errorf("%s: %q", text, got)
 		}
+	}
+}
+
+func TestAnnouncedAddressesAreListed(t *testing.T) {
+	if got := announced(nil); got != nil {
+		t.Error(got)
+	}
+	s := nodestate.New()
+	for i := range 120 {
+		s.Announced[netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})] = true
+	}
+	got := announced(s)
+	if len(got) != maxAnnounced || got[0] != "192.0.2.0" || got[99] != "192.0.2.99" {
+		t.Errorf("%d: %v", len(got), got)
 	}
 }

@@ -131,6 +131,10 @@ type NodeStatusStatus struct {
 	// Drops are the most frequent drops by reason and rule since the programs were loaded.
 	// +listType=atomic
 	Drops []Drop `json:"drops,omitempty"`
+	// Announced are the addresses that this node answers neighbours for, the first 100 of them: load balancers'
+	// and, where asked for, pods'.
+	// +listType=atomic
+	Announced []string `json:"announced,omitempty"`
 	// DSRFallback are the outside clients that get their answers by the node that they ask, because straight ones
 	// (direct server return) did not arrive.
 	DSRFallback *DSRFallback `json:"dsrFallback,omitempty"`

@@ -234,6 +234,11 @@ func (in *NodeStatusStatus) DeepCopyInto(out *NodeStatusStatus) {
 		*out = make([]Drop, len(*in))
 		copy(*out, *in)
 	}
+	if in.Announced != nil {
+		in, out := &in.Announced, &out.Announced
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.DSRFallback != nil {
 		in, out := &in.DSRFallback, &out.DSRFallback
 		*out = new(DSRFallback)
