@@ -83,6 +83,7 @@ struct svc_key {
 enum svc_flag {
 	SVC_LOCAL_FRONTEND = 1, /* frontend exists on this node only (host ports) */
 	SVC_EXTERNAL = 2,       /* for clients outside: node port, load balancer's address, external IP */
+	SVC_HOST_BACKEND = 16,  /* a backend is one of this node's own addresses */
 	SVC_RESTRICTED = 8,     /* for the clients in weir_ranges alone */
 	SVC_LOCAL = 4,          /* traffic policy Local, external or internal as the frontend is */
 	SVC_MODE_TUNNEL = 256,  /* answers to outside clients go back by the node that was asked, whatever SET_DSR says */
@@ -378,7 +379,9 @@ enum count {
 
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */
 
-/* map weir_sockets: LRU hash struct sock_key -> struct sock_value; what a socket asked for, by what it got */
+/* map weir_sockets: LRU hash struct sock_key -> struct sock_value; what a socket asked for, by what it got; and for UDP,
+ * with SOCK_ASKED in proto, what it got by what it asked for */
+#define SOCK_ASKED 256
 struct sock_key {
 	__u32 cookie[2]; /* low word first */
 	ip_addr addr;

@@ -50,34 +50,60 @@ static __always_inline int sock_is_loopback(const ip_addr *addr)
 	return (addr->w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
-/* Translates *addr, *port where they name a Service. Returns what the hook must return. */
-static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr, __be16 *port)
+/* The backend that a UDP socket got for an address before, unless that is gone. */
+static __always_inline int sock_again(const struct sock_key *asked, const struct svc_value *v, struct backend *be)
+{
+	struct sock_value *val = bpf_map_lookup_elem(&weir_sockets, asked);
+
+	if (!val || !addr_same(&val->svc.addr, &v->id.addr) || val->svc.port != v->id.port || val->svc.proto != v->id.proto)
+		return 0;
+	be->addr = val->addr;
+	be->port = val->port;
+	return lb_lists(&v->id, be) != NULL;
+}
+
+/* Remembers what a socket asked for and what it got. */
+static __always_inline void sock_note(struct sock_key *asked, const struct svc_value *v, const struct backend *be)
+{
+	struct sock_key got = *asked;
+	struct sock_value val = { .addr = asked->addr, .port = asked->port, .svc = v->id };
+
+	got.addr = be->addr;
+	got.port = be->port;
+	got.proto &= ~SOCK_ASKED;
+	bpf_map_update_elem(&weir_sockets, &got, &val, BPF_ANY);
+	if (asked->proto & SOCK_ASKED) {
+		val.addr = be->addr;
+		val.port = be->port;
+		bpf_map_update_elem(&weir_sockets, asked, &val, BPF_ANY);
+	}
+}
+
+/* Translates *addr, *port where they name a Service. A UDP socket of a pod that connects is left to the packet path: there
+ * its flow gets another backend when its own is gone, which no program can give a connected socket. Returns what the
+ * hook must return. */
+static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr, __be16 *port, int connects)
 {
 	struct settings *s = settings_get();
-	struct sock_key key = {};
-	struct sock_value val = {};
+	struct sock_key asked = {};
 	struct addr_value *a;
 	struct svc_value *v;
 	struct backend be = {};
 	struct client client = {};
 	__u64 netns;
-	int tcp, node_port, on_host, scope;
+	int on_host, node_port, scope, wanted;
 
 	if (!s || (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP))
 		return SOCK_ALLOW;
-	tcp = ctx->protocol == IPPROTO_TCP;
-	if (tcp && !(s->flags & SET_CTLB_TCP))
-		return SOCK_ALLOW;
+	wanted = ctx->protocol == IPPROTO_TCP ? s->flags & SET_CTLB_TCP : (s->flags & SET_CTLB_UDP) && !connects;
 	netns = bpf_get_netns_cookie(ctx);
 	on_host = netns == s->host_netns;
+	if ((!wanted || sock_is_loopback(addr)) && !on_host)
+		return SOCK_ALLOW;
 	a = bpf_map_lookup_elem(&weir_addrs, addr);
-	if (!tcp && !(s->flags & SET_CTLB_UDP) &&
-	    !(on_host && (s->flags & SET_CTLB_TCP) && ((a && a->kind == ADDR_HOST) || sock_is_loopback(addr))))
-		return SOCK_ALLOW;
-	if (sock_is_loopback(addr) && !on_host)
-		return SOCK_ALLOW;
 	v = lb_find(addr, *port, ctx->protocol, a, &node_port);
-	if (!v)
+	/* What never leaves the loopback device is seen here only. */
+	if (!v || !(wanted || (v->flags & SVC_HOST_BACKEND) || (a && a->kind == ADDR_HOST)))
 		return SOCK_ALLOW;
 	scope = lb_scope_inside(v, a ? a->kind : ADDR_NONE, node_port);
 	if (scope < 0)
@@ -85,21 +111,20 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	sock_client(&client, netns, s);
 	if ((v->flags & SVC_RESTRICTED) && (addr_is_none(&client.addr) || !lb_admits(v, &client.addr)))
 		return SOCK_ALLOW; /* its packets will tell */
-	if (lb_choose(v, scope, &client, &be)) {
-		if (can_set_retval)
-			bpf_set_retval(-ECONNREFUSED);
-		return SOCK_REFUSE;
+	sock_cookie(&asked, ctx);
+	asked.addr = *addr;
+	asked.port = *port;
+	asked.proto = ctx->protocol == IPPROTO_UDP ? IPPROTO_UDP | SOCK_ASKED : ctx->protocol;
+	if (ctx->protocol != IPPROTO_UDP || !sock_again(&asked, v, &be)) {
+		if (lb_choose(v, scope, &client, &be)) {
+			if (can_set_retval)
+				bpf_set_retval(-ECONNREFUSED);
+			return SOCK_REFUSE;
+		}
+		if (addr_same(&be.addr, addr) && be.port == *port)
+			return SOCK_ALLOW;
+		sock_note(&asked, v, &be);
 	}
-	if (addr_same(&be.addr, addr) && be.port == *port)
-		return SOCK_ALLOW;
-	sock_cookie(&key, ctx);
-	key.addr = be.addr;
-	key.port = be.port;
-	key.proto = ctx->protocol;
-	val.addr = *addr;
-	val.port = *port;
-	val.svc = v->id;
-	bpf_map_update_elem(&weir_sockets, &key, &val, BPF_ANY);
 	*addr = be.addr;
 	*port = be.port;
 	return SOCK_ALLOW;
@@ -120,11 +145,11 @@ static __always_inline int sock_restore(struct bpf_sock_addr *ctx, ip_addr *addr
 	return 1;
 }
 
-static __always_inline int sock_forth4(struct bpf_sock_addr *ctx)
+static __always_inline int sock_forth4(struct bpf_sock_addr *ctx, int connects)
 {
 	ip_addr addr = { { ctx->user_ip4 } };
 	__be16 port = (__be16)ctx->user_port;
-	int ret = sock_balance(ctx, &addr, &port);
+	int ret = sock_balance(ctx, &addr, &port, connects);
 
 	if (ret == SOCK_ALLOW && (addr.w[0] != ctx->user_ip4 || port != (__be16)ctx->user_port)) {
 		ctx->user_ip4 = addr.w[0];
@@ -168,7 +193,7 @@ static __always_inline void sock_write6(struct bpf_sock_addr *ctx, const ip_addr
 	ctx->user_port = port;
 }
 
-static __always_inline int sock_forth6(struct bpf_sock_addr *ctx)
+static __always_inline int sock_forth6(struct bpf_sock_addr *ctx, int connects)
 {
 	__be16 port = (__be16)ctx->user_port;
 	ip_addr addr, was;
@@ -177,7 +202,7 @@ static __always_inline int sock_forth6(struct bpf_sock_addr *ctx)
 	if (!sock_read6(ctx, &addr))
 		return SOCK_ALLOW;
 	was = addr;
-	ret = sock_balance(ctx, &addr, &port);
+	ret = sock_balance(ctx, &addr, &port, connects);
 	if (ret == SOCK_ALLOW && (!addr_same(&addr, &was) || port != (__be16)ctx->user_port))
 		sock_write6(ctx, &addr, port);
 	return ret;
@@ -200,10 +225,10 @@ static __always_inline int sock_back6(struct bpf_sock_addr *ctx)
 		return call;                                                             \
 	}
 
-SOCK_PROGRAM(connect4, sock_forth4(ctx))
-SOCK_PROGRAM(connect6, sock_forth6(ctx))
-SOCK_PROGRAM(sendmsg4, sock_forth4(ctx))
-SOCK_PROGRAM(sendmsg6, sock_forth6(ctx))
+SOCK_PROGRAM(connect4, sock_forth4(ctx, 1))
+SOCK_PROGRAM(connect6, sock_forth6(ctx, 1))
+SOCK_PROGRAM(sendmsg4, sock_forth4(ctx, 0))
+SOCK_PROGRAM(sendmsg6, sock_forth6(ctx, 0))
 SOCK_PROGRAM(recvmsg4, sock_back4(ctx))
 SOCK_PROGRAM(recvmsg6, sock_back6(ctx))
 SOCK_PROGRAM(getpeername4, sock_back4(ctx))

@@ -58,6 +58,7 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 			continue
 		}
 		v := p.valueAt(f)
+		v.HostBackend = p.hostBackend
 		v.Rule = s.ids.byText[p.text]
 		if model.Within(s.around.excluded, f.Addr) {
 			s.frontends.Delete(f) // its other frontends may stay, and are named by this one

@@ -28,6 +28,8 @@ type port struct {
 	ranges    []netip.Prefix       // sorted
 	rule      nodestate.Rule
 	backends  []nodestate.Backend
+	// hostBackend says that one of them is one of this node's own addresses.
+	hostBackend bool
 }
 
 // services keeps the ports of all services and the tables made from them.
@@ -269,6 +271,7 @@ func build(c *model.Cluster, s *services, src source) []*port {
 			}
 			seen[p.text] = true
 			p.backends = choose(c, s.slices[src.name], svc, &svc.Ports[i], fam, s.around.zone)
+			p.hostBackend = s.around.onHost(p.backends)
 			out = append(out, p)
 		}
 	}

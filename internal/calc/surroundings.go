@@ -15,11 +15,12 @@ const zoneLabel = "topology.kubernetes.io/zone"
 type surroundings struct {
 	zone     string         // of this node; empty when it has none
 	node     []netip.Addr   // this node's addresses in the API
+	host     []netip.Addr   // this node's addresses on its interfaces
 	excluded []netip.Prefix // bpfExcludeCIDRsFromNAT
 }
 
 func surroundingsOf(c *model.Cluster) surroundings {
-	s := surroundings{excluded: c.Settings.ExcludeFromNAT}
+	s := surroundings{excluded: c.Settings.ExcludeFromNAT, host: c.Local.HostAddrs}
 	if own := c.Nodes[c.Local.Node]; own != nil {
 		s.zone, s.node = own.Labels[zoneLabel], own.Addrs
 	}
@@ -27,7 +28,7 @@ func surroundingsOf(c *model.Cluster) surroundings {
 }
 
 func (s surroundings) equal(o surroundings) bool {
-	return s.zone == o.zone && slices.Equal(s.node, o.node) && slices.Equal(s.excluded, o.excluded)
+	return s.zone == o.zone && slices.Equal(s.node, o.node) && slices.Equal(s.host, o.host) && slices.Equal(s.excluded, o.excluded)
 }
 
 // admitted returns the source ranges of one family. Where they admit this node, they admit the load balancer's
@@ -46,6 +47,11 @@ func (s surroundings) admitted(svc *model.Service, lb []netip.Addr, fam int) []n
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out)
+}
+
+// onHost reports whether one of the backends is one of this node's own addresses.
+func (s surroundings) onHost(list []nodestate.Backend) bool {
+	return slices.ContainsFunc(list, func(b nodestate.Backend) bool { return slices.Contains(s.host, b.Addr) })
 }
 
 // restrict makes the frontends on the load balancer's addresses answer these ranges alone.

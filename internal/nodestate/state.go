@@ -130,6 +130,7 @@ type Service struct {
 	External  bool   // for clients outside: node port, load balancer's address, external IP
 	// LocalPolicy is the traffic policy Local, external or internal as the frontend is.
 	LocalPolicy bool
+	HostBackend bool // a backend is one of this node's own addresses
 	Restricted  bool // for clients of its SourceRanges alone
 	// Mode overrides Settings.DSR for the answers to outside clients; empty = it does not.
 	Mode model.ExternalMode

@@ -148,7 +148,8 @@ type Node struct {
 	affinity    map[affinityKey]affinityEntry
 	tries       map[netip.Addr]tries         // by client
 	fallen      map[netip.Addr]time.Duration // clients that get no straight answers, since when
-	sockets     map[socketKey]netip.AddrPort
+	sockets     map[socketKey]netip.AddrPort // what was asked for, by what was got
+	chosen      map[socketKey]chosen         // what was got, by what was asked for
 	firsts      map[fragmentKey]firstFragment
 	kept        []keptFragment // oldest first
 }
@@ -173,7 +174,7 @@ func New(s *nodestate.State, o Options) *Node {
 	}
 	n := &Node{
 		opts: o, flows: map[flowKey]*flow{}, half: map[flowKey]*flow{},
-		affinity: map[affinityKey]affinityEntry{}, sockets: map[socketKey]netip.AddrPort{}, firsts: map[fragmentKey]firstFragment{},
+		affinity: map[affinityKey]affinityEntry{}, sockets: map[socketKey]netip.AddrPort{}, chosen: map[socketKey]chosen{}, firsts: map[fragmentKey]firstFragment{},
 		tries: map[netip.Addr]tries{}, fallen: map[netip.Addr]time.Duration{},
 	}
 	n.SetState(s)
@@ -196,7 +197,7 @@ func (n *Node) SetState(s *nodestate.State) {
 func (n *Node) Clone() *Node {
 	c := *n
 	c.flows, c.half = cloneFlows(n.flows), cloneFlows(n.half)
-	c.affinity, c.sockets = maps.Clone(n.affinity), maps.Clone(n.sockets)
+	c.affinity, c.sockets, c.chosen = maps.Clone(n.affinity), maps.Clone(n.sockets), maps.Clone(n.chosen)
 	c.firsts, c.kept = maps.Clone(n.firsts), slices.Clone(n.kept)
 	c.tries, c.fallen = maps.Clone(n.tries), maps.Clone(n.fallen)
 	return &c

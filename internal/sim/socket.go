@@ -11,6 +11,12 @@ import (
 // ErrRefused is what connect or sendmsg fails with for a service without a backend (ECONNREFUSED).
 var ErrRefused = errors.New("connection refused: service has no usable backend")
 
+// chosen is the backend that a socket got.
+type chosen struct {
+	svc     nodestate.Frontend
+	backend nodestate.Backend
+}
+
 // Socket is a socket of a process on the node or in one of its pods.
 type Socket struct {
 	Cookie uint64
@@ -24,24 +30,25 @@ type socketKey struct {
 	proto  model.Protocol
 }
 
-// Connect is the hooks connect and sendmsg: where a socket that asks for dst is really sent.
-// It fails with ErrRefused.
+// Connect is the hook connect: where a socket that asks for dst is really connected to. It fails with ErrRefused.
 func (n *Node) Connect(s Socket, dst netip.AddrPort) (netip.AddrPort, error) {
+	return n.ask(s, dst, s.Proto == model.ProtocolTCP && n.state.Settings.ConnectTime != model.ConnectTimeDisabled)
+}
+
+// Send is the hook sendmsg of a socket that is not connected: where a datagram to dst is really sent. It fails with
+// ErrRefused.
+func (n *Node) Send(s Socket, dst netip.AddrPort) (netip.AddrPort, error) {
+	return n.ask(s, dst, n.state.Settings.ConnectTime == model.ConnectTimeEnabled)
+}
+
+// ask: wanted says that the mode asks for it; what never leaves the node's loopback device is balanced anyway.
+func (n *Node) ask(s Socket, dst netip.AddrPort, wanted bool) (netip.AddrPort, error) {
 	onHost := s.Netns == 0
-	kind := n.kind(dst.Addr())
-	own := kind == nodestate.AddrHost || dst.Addr().IsLoopback()
-	mode := n.state.Settings.ConnectTime
-	switch {
-	case dst.Addr().IsLoopback() && !onHost:
-		return dst, nil
-	case s.Proto == model.ProtocolTCP && mode != model.ConnectTimeDisabled:
-	case s.Proto == model.ProtocolUDP && mode == model.ConnectTimeEnabled:
-	case s.Proto == model.ProtocolUDP && mode == model.ConnectTimeTCP && onHost && own:
-	default:
+	if !onHost && (!wanted || dst.Addr().IsLoopback()) {
 		return dst, nil
 	}
 	svc, nodePort, ok := n.frontend(dst.Addr(), dst.Port(), s.Proto)
-	if !ok {
+	if !ok || !wanted && !svc.HostBackend && n.kind(dst.Addr()) != nodestate.AddrHost {
 		return dst, nil
 	}
 	localOnly, ok := n.insideScope(svc, nodePort, dst.Addr())
@@ -58,6 +65,10 @@ func (n *Node) Connect(s Socket, dst netip.AddrPort) (netip.AddrPort, error) {
 	if !n.admits(svc, client.client) {
 		return dst, nil // its packets will tell
 	}
+	before := n.chosen[socketKey{s.Cookie, dst, s.Proto}]
+	if s.Proto == model.ProtocolUDP && before.svc == svc.ID && n.live(svc.ID, before.backend) {
+		return netip.AddrPortFrom(before.backend.Addr, before.backend.Port), nil
+	}
 	b, ok := n.choose(svc, localOnly, client)
 	if !ok {
 		return dst, ErrRefused
@@ -65,6 +76,7 @@ func (n *Node) Connect(s Socket, dst netip.AddrPort) (netip.AddrPort, error) {
 	to := netip.AddrPortFrom(b.Addr, b.Port)
 	if to != dst {
 		n.sockets[socketKey{s.Cookie, to, s.Proto}] = dst
+		n.chosen[socketKey{s.Cookie, dst, s.Proto}] = chosen{svc.ID, b}
 	}
 	return to, nil
 }

@@ -20,7 +20,7 @@ import (
 // dials as it is told, a JSON object a line on its standard input, an answer a line on its output.
 
 type request struct {
-	Op      string // listen, get, open, talk, close, echo, exchange, bulk, probe
+	Op      string // listen, get, open, bind, send, talk, close, echo, exchange, bulk, probe
 	Net     string // tcp, udp
 	Addr    string
 	From    string // local address, for get and open
@@ -172,6 +172,15 @@ func serve(r request, conns map[int]net.Conn) answer {
 		}
 		conns[r.ID] = c
 		return talk(c, timeout)
+	case "bind": // a UDP socket that is not connected
+		pc, err := net.ListenPacket("udp", r.Addr)
+		if err != nil {
+			return fromErr(err)
+		}
+		conns[r.ID] = pc.(*net.UDPConn)
+		return answer{}
+	case "send":
+		return send(conns[r.ID].(*net.UDPConn), r.Addr, timeout)
 	case "talk":
 		return talk(conns[r.ID], timeout)
 	case "bulk":
@@ -233,6 +242,24 @@ func talk(c net.Conn, timeout time.Duration) answer {
 		}
 	}
 	return a
+}
+
+// send asks once from a socket that is not connected; Peer is whom the answer came from.
+func send(c *net.UDPConn, addr string, timeout time.Duration) answer {
+	to, err := net.ResolveUDPAddr("udp", addr)
+	if err != nil {
+		return fromErr(err)
+	}
+	c.SetDeadline(time.Now().Add(timeout))
+	if _, err := c.WriteTo([]byte("who are you?\n"), to); err != nil {
+		return fromErr(err)
+	}
+	buf := make([]byte, 256)
+	n, from, err := c.ReadFrom(buf)
+	if err != nil {
+		return fromErr(err)
+	}
+	return answer{Reply: strings.TrimSpace(string(buf[:n])), Peer: from.String()}
 }
 
 func listen(r request) error {

@@ -38,8 +38,11 @@ const (
 	svcExternal      = 2
 	svcLocal         = 4
 	svcRestricted    = 8
+	svcHostBackend   = 16
 	svcModeTunnel    = 256
 	svcModeDSR       = 512
+
+	sockAsked = 256
 
 	setDSR     = 1
 	setCTLBTCP = 2

@@ -142,7 +142,8 @@ func readServices[A address](s *nodestate.State, sv *services[A]) error {
 		id := readFrontend(v.Id)
 		s.Frontends.Set(readFrontend(k), nodestate.Service{
 			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&svcLocalFrontend != 0, External: v.Flags&svcExternal != 0,
-			LocalPolicy: v.Flags&svcLocal != 0, Restricted: v.Flags&svcRestricted != 0, Mode: readMode(v.Flags), Rule: nodestate.RuleID(v.Rule),
+			LocalPolicy: v.Flags&svcLocal != 0, Restricted: v.Flags&svcRestricted != 0,
+			HostBackend: v.Flags&svcHostBackend != 0, Mode: readMode(v.Flags), Rule: nodestate.RuleID(v.Rule),
 		})
 		if _, done := s.Backends.Get(id); done {
 			continue

@@ -31,7 +31,10 @@ type familyTables[A address] struct {
 	peersFresh bool // peers were read from the map and not compared with a state yet
 	seenPeers  nodestate.Map[netip.Addr, nodestate.Class]
 
-	fallenMap   *ebpf.Map
+	fallenMap  *ebpf.Map
+	sockets    *ebpf.Map
+	socketsErr error
+
 	settings    *ebpf.Map
 	current     settings[A] // what the map holds
 	settingsErr error
@@ -39,7 +42,7 @@ type familyTables[A address] struct {
 }
 
 func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
-	t := &familyTables[A]{settings: m["weir_settings"], fallenMap: m["weir_dsr_fallen"], counts: c}
+	t := &familyTables[A]{settings: m["weir_settings"], sockets: m["weir_sockets"], fallenMap: m["weir_dsr_fallen"], counts: c}
 	t.addrs = newTable[A, addrValue[A]]("weir_addrs", m["weir_addrs"], showAddr[A], &c.judged)
 	t.routes = newTable[prefixKey[A], routeValue[A]]("weir_routes", m["weir_routes"], showPrefix[A], &c.judged)
 	t.peers = newTable[A, uint64]("weir_peers", m["weir_peers"], showAddr[A], &c.judged)
@@ -112,8 +115,12 @@ func (t *familyTables[A]) removeServices() {
 	t.announced.remove(nil)
 	t.uplinks.remove(nil)
 	t.clients.remove(nil)
+	lost := t.services.lost()
 	t.services.remove()
 	t.ranges.remove(nil)
+	var ended int
+	ended, t.socketsErr = endLost(t.sockets, lost)
+	t.counts.ended += uint64(ended)
 }
 
 func (t *familyTables[A]) removeJudged() {
@@ -164,6 +171,9 @@ func (t *familyTables[A]) errors() []error {
 	var settings []error
 	if t.settingsErr != nil {
 		settings = append(settings, &dataplane.KeyError{Table: "weir_settings", Key: "settings", Err: t.settingsErr})
+	}
+	if t.socketsErr != nil {
+		settings = append(settings, &dataplane.KeyError{Table: "sockets", Key: "udp", Err: t.socketsErr})
 	}
 	return slices.Concat(settings, t.addrs.errors(), t.routes.errors(), t.peers.errors(), t.peerCIDRs.errors(),
 		t.clients.errors(), t.links.errors(), t.dsrOptOut.errors(), t.ranges.errors(), t.announced.errors(), t.uplinks.errors(), t.services.errors())

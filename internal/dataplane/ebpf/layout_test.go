@@ -11,6 +11,7 @@ func TestLayoutsAreThoseOfC(t *testing.T) {
 		{addrValue[ip4]{}, weirAddrValue{}}, {prefixKey[ip4]{}, weirPrefixKey{}}, {routeValue[ip4]{}, weirRouteValue{}},
 		{svcKey[ip4]{}, weirSvcKey{}}, {svcValue[ip4]{}, weirSvcValue{}}, {backendKey[ip4]{}, weirBackendKey{}},
 		{backend[ip4]{}, weirBackend{}}, {rangeKey[ip4]{}, weirRangeKey{}}, {liveKey[ip4]{}, weirLiveKey{}}, {settings[ip4]{}, weirSettings{}},
+		{sockKey[ip4]{}, weirSockKey{}}, {sockValue[ip4]{}, weirSockValue{}}, {sockKey[ip6]{}, weir6SockKey{}}, {sockValue[ip6]{}, weir6SockValue{}},
 		{addrValue[ip6]{}, weir6AddrValue{}}, {prefixKey[ip6]{}, weir6PrefixKey{}}, {routeValue[ip6]{}, weir6RouteValue{}},
 		{svcKey[ip6]{}, weir6SvcKey{}}, {svcValue[ip6]{}, weir6SvcValue{}}, {backendKey[ip6]{}, weir6BackendKey{}},
 		{backend[ip6]{}, weir6Backend{}}, {rangeKey[ip6]{}, weir6RangeKey{}}, {liveKey[ip6]{}, weir6LiveKey{}}, {settings[ip6]{}, weir6Settings{}},

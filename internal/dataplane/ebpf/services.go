@@ -168,7 +168,7 @@ func (s *services[A]) frontend(svc nodestate.Service) svcValue[A] {
 
 func serviceFlags(svc nodestate.Service) uint32 {
 	return flags[uint32](bit{svc.LocalOnly, svcLocalFrontend}, bit{svc.External, svcExternal}, bit{svc.LocalPolicy, svcLocal},
-		bit{svc.Restricted, svcRestricted},
+		bit{svc.Restricted, svcRestricted}, bit{svc.HostBackend, svcHostBackend},
 		bit{svc.Mode == model.ExternalModeTunnel, svcModeTunnel}, bit{svc.Mode == model.ExternalModeDSR, svcModeDSR})
 }
 

@@ -24,6 +24,7 @@ type counts struct {
 	judged uint64 // that may change what becomes of an existing flow
 	quiet  uint64 // others
 	epochs uint64 // of the epoch alone
+	ended  uint64 // not writes: UDP sockets of host processes, whose backends went
 }
 
 // family are the tables of IPv4 or of IPv6.

@@ -145,6 +145,11 @@ func (c *carrier) Apply(s *nodestate.State) error {
 	return c.set.Apply(s)
 }
 
+// Send implements scenario.Carrier.
+func (c *carrier) Send(sim.Socket, netip.AddrPort) (netip.AddrPort, error) {
+	return netip.AddrPort{}, scenario.ErrNoSockets
+}
+
 // Connect implements scenario.Carrier: BPF_PROG_TEST_RUN runs no socket programs.
 func (c *carrier) Connect(sim.Socket, netip.AddrPort) (netip.AddrPort, error) {
 	c.runner.Skipped++

@@ -26,6 +26,8 @@
 //	lost TEXT                     the last packet ended outside of the data planes; TEXT is part of where
 //	connect FROM PROTO ADDR -> ADDR | refused
 //	                              a socket asks for an address and is sent to another, or refused
+//	sendto FROM PROTO ADDR -> ADDR | refused
+//	                              the same of one datagram of a socket that is not connected; it is one socket throughout
 //	apply FILE, delete KIND NAME  objects change; every node's state follows
 //	env NAME=VALUE...             the environment of every node's agent becomes this
 //	mtu NODE uplink|pods BYTES    the MTU of an interface; flows that are there learn it when they are judged again

@@ -110,7 +110,9 @@ func (p *player) line(line string) error {
 		}
 		return nil
 	case "connect":
-		return p.connect(args)
+		return p.connect(args, false)
+	case "sendto":
+		return p.connect(args, true)
 	case "apply":
 		data, ok := p.scenario.files[strings.Join(args, " ")]
 		if !ok {
@@ -417,17 +419,17 @@ func (p *player) mtu(args []string) error {
 	return p.world.refresh()
 }
 
-func (p *player) connect(args []string) error {
+func (p *player) connect(args []string, send bool) error {
 	ok := len(args) == 4 && args[3] == "refused" || len(args) == 5 && args[3] == "->"
 	if !ok {
-		return errors.New("usage: connect FROM PROTO ADDR -> ADDR, or connect FROM PROTO ADDR refused")
+		return errors.New("usage: FROM PROTO ADDR -> ADDR, or FROM PROTO ADDR refused")
 	}
 	proto := map[string]model.Protocol{"tcp": model.ProtocolTCP, "udp": model.ProtocolUDP}[args[1]]
 	dst, err := netip.ParseAddrPort(args[2])
 	if err != nil || proto == 0 {
 		return fmt.Errorf("%s %s: not a protocol and an address", args[1], args[2])
 	}
-	to, err := p.world.connect(args[0], proto, dst)
+	to, err := p.world.connect(args[0], proto, dst, send)
 	switch {
 	case errors.Is(err, ErrNoSockets):
 		return nil

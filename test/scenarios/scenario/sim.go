@@ -41,6 +41,10 @@ func (c *simCarrier) Apply(s *nodestate.State) error {
 
 func (c *simCarrier) Receive(in sim.In) (sim.Result, error) { return c.node.Receive(in), nil }
 
+func (c *simCarrier) Send(s sim.Socket, dst netip.AddrPort) (netip.AddrPort, error) {
+	return c.node.Send(s, dst)
+}
+
 func (c *simCarrier) Connect(s sim.Socket, dst netip.AddrPort) (netip.AddrPort, error) {
 	return c.node.Connect(s, dst)
 }

@@ -24,6 +24,8 @@ type Carrier interface {
 	// Connect is a socket of the node that asks for dst: where it is really sent. The error is
 	// sim.ErrRefused when no backend is there, ErrNoSockets when this carrier has no sockets.
 	Connect(s sim.Socket, dst netip.AddrPort) (netip.AddrPort, error)
+	// Send is the same for a socket that is not connected and sends a datagram to dst.
+	Send(s sim.Socket, dst netip.AddrPort) (netip.AddrPort, error)
 	// Advance moves the clock on.
 	Advance(seconds int) error
 }
@@ -492,10 +494,16 @@ func (w *World) next() (*Journey, error) {
 	return w.travel(a.m.enter(a.in), a.in.Packet)
 }
 
-// connect lets a socket ask for an address.
-func (w *World) connect(from string, proto model.Protocol, dst netip.AddrPort) (netip.AddrPort, error) {
+// connect lets a socket ask for an address: it connects, or sends without.
+func (w *World) connect(from string, proto model.Protocol, dst netip.AddrPort, send bool) (netip.AddrPort, error) {
 	kind, name, _ := strings.Cut(from, ":")
 	s := sim.Socket{Cookie: 1, Proto: proto}
+	ask := func(m *Machine) (netip.AddrPort, error) {
+		if send {
+			return m.carrier.Send(s, dst)
+		}
+		return m.carrier.Connect(s, dst)
+	}
 	switch kind {
 	case "pod":
 		m, a, _, err := w.pod(name)
@@ -503,10 +511,10 @@ func (w *World) connect(from string, proto model.Protocol, dst netip.AddrPort) (
 			return dst, err
 		}
 		s.Netns = uint64(a.IfIndex)
-		return m.carrier.Connect(s, dst)
+		return ask(m)
 	case "node":
 		if m := w.machines[name]; m != nil {
-			return m.carrier.Connect(s, dst)
+			return ask(m)
 		}
 	}
 	return dst, fmt.Errorf("%q: sockets are of pods and nodes", from)

@@ -1,0 +1,135 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// A UDP socket of a host process that connected to a Service was given a backend for good: no program sees what it
+// sends. When its backend goes, the socket is ended (SOCK_DESTROY of sock_diag): its next call fails, and
+// whoever owns it connects again. Sockets of pods are never given a backend that way.
+
+// lostBackend is a UDP backend that is going from a service port.
+type lostBackend[A address] struct {
+	svc     svcKey[A]
+	backend backend[A]
+}
+
+// lost returns the UDP backends that the pending deletes take away.
+func (s *services[A]) lost() map[lostBackend[A]]bool {
+	var out map[lostBackend[A]]bool
+	for k := range s.live.tracker.Deletes() {
+		if k.Svc.Proto != uint8(model.ProtocolUDP) {
+			continue
+		}
+		if out == nil {
+			out = map[lostBackend[A]]bool{}
+		}
+		out[lostBackend[A]{k.Svc, k.Backend}] = true
+	}
+	return out
+}
+
+// sockKey and sockValue are struct sock_key and sock_value.
+type sockKey[A address] struct {
+	Cookie [2]uint32
+	Addr   A
+	Port   uint16
+	Proto  uint16
+}
+
+type sockValue[A address] struct {
+	Addr A
+	Port uint16
+	Pad  uint16
+	Svc  svcKey[A]
+}
+
+// endLost ends the connected UDP sockets of this network namespace that were given one of these backends. It
+// returns how many.
+func endLost[A address](sockets *ebpf.Map, lost map[lostBackend[A]]bool) (int, error) {
+	if len(lost) == 0 {
+		return 0, nil
+	}
+	gone := map[netip.AddrPort]bool{}
+	for l := range lost {
+		gone[netip.AddrPortFrom(fromAddr(l.backend.Addr), be16(l.backend.Port))] = true
+	}
+	ended := 0
+	var errs []error
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // a socket of IPv6 may carry IPv4
+		all, err := kernel.Dump(func() ([]*netlink.Socket, error) { return netlink.SocketDiagUDP(family) })
+		if err != nil {
+			errs = append(errs, fmt.Errorf("listing UDP sockets: %w", err))
+			continue
+		}
+		for _, s := range all {
+			to, ok := netip.AddrFromSlice(s.ID.Destination)
+			if !ok || !gone[netip.AddrPortFrom(to.Unmap(), s.ID.DestinationPort)] {
+				continue
+			}
+			key := sockKey[A]{Cookie: s.ID.Cookie, Addr: toAddr[A](to.Unmap()), Port: be16(s.ID.DestinationPort), Proto: uint16(model.ProtocolUDP)}
+			var v sockValue[A]
+			if sockets.Lookup(&key, &v) != nil || !lost[lostBackend[A]{v.Svc, backend[A]{Addr: key.Addr, Port: key.Port}}] {
+				continue // it has the backend's address, but not from us
+			}
+			switch err := destroySocket(family, s); {
+			case err == nil:
+				ended++
+			case !errors.Is(err, unix.ENOENT): // else closed meanwhile
+				errs = append(errs, fmt.Errorf("ending a UDP socket whose backend is gone: %w", err))
+			}
+		}
+	}
+	return ended, errors.Join(errs...)
+}
+
+// diagRequest is struct inet_diag_req_v2 of linux/inet_diag.h.
+type diagRequest struct {
+	family uint8
+	id     netlink.SocketID
+}
+
+func (r *diagRequest) Len() int { return 56 }
+
+func (r *diagRequest) Serialize() []byte {
+	b := make([]byte, 0, r.Len())
+	b = append(b, r.family, unix.IPPROTO_UDP, 0, 0)
+	b = binary.NativeEndian.AppendUint32(b, 0xffffffff) // any state
+	b = binary.BigEndian.AppendUint16(b, r.id.SourcePort)
+	b = binary.BigEndian.AppendUint16(b, r.id.DestinationPort)
+	b = append(b, r.address(r.id.Source)...)
+	b = append(b, r.address(r.id.Destination)...)
+	b = binary.NativeEndian.AppendUint32(b, r.id.Interface)
+	b = binary.NativeEndian.AppendUint32(b, r.id.Cookie[0])
+	return binary.NativeEndian.AppendUint32(b, r.id.Cookie[1])
+}
+
+// address returns the 16 bytes of an address, of which IPv4 uses the first four.
+func (r *diagRequest) address(ip net.IP) []byte {
+	out := make([]byte, 16)
+	if r.family == unix.AF_INET {
+		copy(out, ip.To4())
+	} else {
+		copy(out, ip.To16())
+	}
+	return out
+}
+
+func destroySocket(family uint8, s *netlink.Socket) error {
+	req := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
+	req.AddData(&diagRequest{family: family, id: s.ID})
+	_, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
+	return err
+}
