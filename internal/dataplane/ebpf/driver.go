@@ -118,6 +118,7 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state == nil {
+		d.carryOver(true)
 		if err := d.tables.load(); err != nil {
 			return err
 		}
@@ -136,6 +137,30 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 	d.tables.desire(s, changed, d.ifindex)
 	d.state = s
 	return d.reconcile(!d.wished.equal(wish(s)) || len(d.problems) > 0)
+}
+
+// carryOver takes over what traffic made in maps of another layout. A failure loses flows, and is no reason not to start.
+func (d *Driver) carryOver(first bool) {
+	if d.opts.BPFFS == "" {
+		return
+	}
+	folders, err := oldLayouts(d.opts.BPFFS)
+	if err != nil {
+		d.log.Warn("looking for maps of other versions", "error", err)
+	}
+	for _, from := range folders {
+		began := time.Now()
+		if first {
+			if err := migrateEpoch(from, d.loaded.Maps["weir_settings"]); err != nil {
+				d.log.Warn("flows of another version may not be judged anew", "error", err)
+			}
+		}
+		n, err := migrate(from, d.loaded.Maps)
+		if err != nil {
+			d.log.Error("some flows of another version are lost", "from", from, "error", err)
+		}
+		d.log.Info("carried flows over from another version's maps", "from", from, "entries", n, "took", time.Since(began).Round(time.Millisecond))
+	}
 }
 
 // deviceWish is what of a state our devices and their routes are made from.
@@ -196,6 +221,7 @@ func (d *Driver) reconcile(devices bool) error {
 		d.started = true
 		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.adopted, "entries written", d.tables.counts.judged+d.tables.counts.quiet,
 			"epoch", d.tables.epoch(), "programs attached", len(d.programs.at))
+		d.carryOver(false) // what the old programs made until they were replaced
 		if d.opts.BPFFS != "" {
 			if err := removeOldLayouts(d.opts.BPFFS); err != nil {
 				d.log.Warn("old maps are left behind", "error", err)

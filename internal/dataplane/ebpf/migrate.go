@@ -1,0 +1,202 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// Maps of another layout are pinned in a folder of that layout's number. What traffic made is carried over from there
+// when an agent of another version starts, so that no open connection is lost: entries are taken apart by the names of
+// their fields, which the pinned maps' own BTF tells. A field that is new is zero, one that is gone is dropped.
+
+// carried are the maps that are carried over, with the names of their keys' and values' structures.
+var carried = []struct{ name, key, value string }{
+	{"weir_flows", "flow_key", "flow_value"},
+	{"weir_flows_new", "flow_key", "flow_value"},
+	{"weir_affinity", "affinity_key", "affinity_value"},
+}
+
+// oldLayouts returns the folders with maps of other layouts, the newest first.
+func oldLayouts(root string) ([]string, error) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return nil, fmt.Errorf("looking for maps of other versions: %w", err)
+	}
+	var numbers []int
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil && n != abiNumber {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.SortFunc(numbers, func(a, b int) int { return b - a })
+	var out []string
+	for _, n := range numbers {
+		out = append(out, filepath.Join(root, strconv.Itoa(n), "maps"))
+	}
+	return out, nil
+}
+
+// migrate carries over what the maps of another layout hold and ours do not: entries that are there stay as they are,
+// so it may be called again for what came meanwhile. It returns the number of entries that were added.
+func migrate(from string, to map[string]*ebpf.Map) (int, error) {
+	sum := 0
+	var errs []error
+	for _, c := range carried {
+		n, err := migrateMap(filepath.Join(from, c.name), to[c.name], c.key, c.value)
+		sum += n
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("carrying over map %s: %w", c.name, err))
+		}
+	}
+	return sum, errors.Join(errs...)
+}
+
+// migrateEpoch makes the settings begin after the epoch of another layout's, so that every flow that is carried over is
+// judged anew. It must come before the settings are read.
+func migrateEpoch(from string, to *ebpf.Map) error {
+	old, layout, err := openOld(filepath.Join(from, "weir_settings"), "settings")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	own, err := structOf(to, "settings")
+	if err != nil {
+		return err
+	}
+	value, key := make([]byte, old.ValueSize()), make([]byte, 4)
+	now := make([]byte, to.ValueSize())
+	if err := errors.Join(old.Lookup(key, &value), to.Lookup(key, &now)); err != nil {
+		return fmt.Errorf("reading the epoch: %w", err)
+	}
+	was, err1 := field(layout, "epoch", value)
+	is, err2 := field(own, "epoch", now)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if binary.NativeEndian.Uint32(is) > binary.NativeEndian.Uint32(was) {
+		return nil
+	}
+	binary.NativeEndian.PutUint32(is, binary.NativeEndian.Uint32(was)+1)
+	return to.Update(key, now, ebpf.UpdateAny)
+}
+
+// field returns the four bytes of a field.
+func field(s *btf.Struct, name string, value []byte) ([]byte, error) {
+	for _, m := range s.Members {
+		if at := int(m.Offset.Bytes()); m.Name == name && at+4 <= len(value) {
+			return value[at : at+4], nil
+		}
+	}
+	return nil, fmt.Errorf("struct %s has no field %s", s.Name, name)
+}
+
+// openOld opens a pinned map of another layout and finds its value's structure.
+func openOld(path, value string) (*ebpf.Map, *btf.Struct, error) {
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := structOf(m, value)
+	if err != nil {
+		m.Close()
+		return nil, nil, err
+	}
+	return m, s, nil
+}
+
+// structOf returns a structure as the map's BTF tells it.
+func structOf(m *ebpf.Map, name string) (*btf.Struct, error) {
+	info, err := m.Info()
+	if err != nil {
+		return nil, fmt.Errorf("asking for the layout: %w", err)
+	}
+	id, ok := info.BTFID()
+	if !ok || id == 0 {
+		return nil, errors.New("the map does not tell its layout")
+	}
+	h, err := btf.NewHandleFromID(id)
+	if err != nil {
+		return nil, fmt.Errorf("reading the layout: %w", err)
+	}
+	defer h.Close()
+	spec, err := h.Spec(nil)
+	if err != nil {
+		return nil, fmt.Errorf("reading the layout: %w", err)
+	}
+	var s *btf.Struct
+	if err := spec.TypeByName(name, &s); err != nil {
+		return nil, fmt.Errorf("the layout has no struct %s: %w", name, err)
+	}
+	return s, nil
+}
+
+func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, error) {
+	old, oldValue, err := openOld(path, valueName)
+	if err != nil {
+		return 0, err
+	}
+	defer old.Close()
+	oldKey, err1 := structOf(old, keyName)
+	newKey, err2 := structOf(to, keyName)
+	newValue, err3 := structOf(to, valueName)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return 0, err
+	}
+	if int(oldKey.Size) != int(old.KeySize()) || int(oldValue.Size) != int(old.ValueSize()) {
+		return 0, errors.New("the layout that the map tells is not the map's")
+	}
+	n := 0
+	var key, value []byte
+	var errs []error
+	for it := old.Iterate(); it.Next(&key, &value); {
+		k, v := make([]byte, newKey.Size), make([]byte, newValue.Size)
+		copyFields(newKey, k, oldKey, key)
+		copyFields(newValue, v, oldValue, value)
+		switch err := to.Update(k, v, ebpf.UpdateNoExist); {
+		case err == nil:
+			n++
+		case errors.Is(err, ebpf.ErrKeyExist):
+		case len(errs) < 3:
+			errs = append(errs, err)
+		}
+	}
+	// An iteration that another writer disturbed has seen most: what is met later is carried over at the second call.
+	return n, errors.Join(errs...)
+}
+
+// copyFields copies what has the same name: structures field by field, and everything else byte by byte, as much as both
+// have. That is right for what the maps hold: addresses and ports in network byte order, numbers in little-endian.
+func copyFields(to *btf.Struct, out []byte, from *btf.Struct, in []byte) {
+	for _, m := range to.Members {
+		i := slices.IndexFunc(from.Members, func(o btf.Member) bool { return o.Name == m.Name })
+		if i < 0 {
+			continue
+		}
+		o := from.Members[i]
+		outSize, err1 := btf.Sizeof(m.Type)
+		inSize, err2 := btf.Sizeof(o.Type)
+		if err1 != nil || err2 != nil || m.BitfieldSize != 0 || o.BitfieldSize != 0 {
+			continue
+		}
+		target, source := out[m.Offset.Bytes():][:outSize], in[o.Offset.Bytes():][:inSize]
+		inner, ok1 := btf.UnderlyingType(m.Type).(*btf.Struct)
+		outer, ok2 := btf.UnderlyingType(o.Type).(*btf.Struct)
+		if ok1 && ok2 {
+			copyFields(inner, target, outer, source)
+			continue
+		}
+		copy(target, source)
+	}
+}

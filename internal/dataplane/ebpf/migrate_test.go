@@ -1,0 +1,142 @@
+package ebpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/weir-net/weir/internal/dataplane/conformance"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// The structures of layout 1, as they were.
+type (
+	oldSvcKey struct {
+		Addr         [4]byte
+		Port         uint16
+		Proto, Scope uint8
+	}
+	oldBackend struct {
+		Addr        [4]byte
+		Port, Flags uint16
+	}
+	oldFlowKey struct {
+		Saddr, Daddr [4]byte
+		Sport, Dport uint16
+		Proto        uint8
+		Pad          [3]uint8
+	}
+	oldFlowValue struct {
+		Epoch, Seen               uint32
+		Saddr, Daddr              [4]byte
+		Sport, Dport              uint16
+		Action, State, Flags, Pad uint8
+		Iif, Ifindex              uint32
+		Nexthop                   [4]byte
+		Rule                      uint32
+		Mac                       [6]uint8
+		Pad2                      uint16
+		Svc                       oldSvcKey
+		Backend                   oldBackend
+	}
+)
+
+// layout makes a structure of members that follow each other without gaps.
+func layout(name string, members ...btf.Member) *btf.Struct {
+	s := &btf.Struct{Name: name}
+	for _, m := range members {
+		size, err := btf.Sizeof(m.Type)
+		if err != nil {
+			panic(err)
+		}
+		m.Offset = btf.Bits(s.Size * 8)
+		s.Size += uint32(size)
+		s.Members = append(s.Members, m)
+	}
+	return s
+}
+
+func oldTypes() (key, value *btf.Struct) {
+	u8, u16, u32 := &btf.Int{Name: "__u8", Size: 1}, &btf.Int{Name: "__u16", Size: 2}, &btf.Int{Name: "__u32", Size: 4}
+	addr := &btf.Typedef{Name: "ip_addr", Type: &btf.Typedef{Name: "__be32", Type: u32}}
+	of := func(t btf.Type, names ...string) (out []btf.Member) {
+		for _, n := range names {
+			out = append(out, btf.Member{Name: n, Type: t})
+		}
+		return out
+	}
+	join := func(lists ...[]btf.Member) (out []btf.Member) {
+		for _, l := range lists {
+			out = append(out, l...)
+		}
+		return out
+	}
+	array := func(n uint32) btf.Type { return &btf.Array{Index: u32, Type: u8, Nelems: n} }
+	svc := layout("svc_key", join(of(addr, "addr"), of(u16, "port"), of(u8, "proto", "scope"))...)
+	back := layout("backend", join(of(addr, "addr"), of(u16, "port", "flags"))...)
+	key = layout("flow_key", join(of(addr, "saddr", "daddr"), of(u16, "sport", "dport"), of(u8, "proto"), of(array(3), "pad"))...)
+	value = layout("flow_value", join(of(u32, "epoch", "seen"), of(addr, "saddr", "daddr"), of(u16, "sport", "dport"),
+		of(u8, "action", "state", "flags", "pad"), of(u32, "iif", "ifindex"), of(addr, "nexthop"), of(u32, "rule"), of(array(6), "mac"),
+		of(u16, "pad2"), of(svc, "svc"), of(back, "backend"))...)
+	return key, value
+}
+
+// TestFlowsSurviveAnotherLayout starts a driver where the maps of layout 1 are pinned, with flows in them.
+func TestFlowsSurviveAnotherLayout(t *testing.T) {
+	b := newBench(t)
+	dir := filepath.Join(b.bpffs, "1", "maps")
+	must(t, kernel.EnsureBPFFS("", dir))
+	keyType, valueType := oldTypes()
+	flows, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_flows", Type: ebpf.LRUHash, KeySize: keyType.Size, ValueSize: valueType.Size,
+		MaxEntries: 1024, Key: keyType, Value: valueType})
+	must(t, err)
+	defer flows.Close()
+	must(t, flows.Pin(filepath.Join(dir, "weir_flows")))
+	u32 := &btf.Int{Name: "__u32", Size: 4}
+	settingsType := layout("settings", btf.Member{Name: "epoch", Type: u32}, btf.Member{Name: "flags", Type: u32})
+	settings, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_settings", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Key: u32, Value: settingsType})
+	must(t, err)
+	defer settings.Close()
+	must(t, settings.Pin(filepath.Join(dir, "weir_settings")))
+	must(t, settings.Put(uint32(0), [2]uint32{41, 0}))
+
+	key := oldFlowKey{Saddr: [4]byte{10, 244, 1, 2}, Daddr: [4]byte{10, 96, 0, 1}, Sport: 0x1234, Dport: 0x5000, Proto: 6}
+	value := oldFlowValue{Epoch: 41, Seen: 77, Saddr: key.Saddr, Daddr: [4]byte{10, 244, 2, 9}, Sport: 0x1234, Dport: 0x901f, Action: 2, State: 1, Flags: 2,
+		Iif: 5, Ifindex: 6, Nexthop: [4]byte{172, 31, 1, 9}, Rule: 99, Mac: [6]byte{2, 0, 0, 0, 0, 1},
+		Svc: oldSvcKey{Addr: key.Daddr, Port: 0x5000, Proto: 6}, Backend: oldBackend{Addr: [4]byte{10, 244, 2, 9}, Port: 0x901f}}
+	must(t, flows.Put(key, value))
+
+	d := b.open(t)
+	// Until its first state nothing of the earlier version is touched.
+	if _, err := os.Stat(dir); err != nil {
+		t.Fatalf("the old maps are gone before the programs were replaced: %v", err)
+	}
+	must(t, d.Apply(t.Context(), conformance.Random(1, nil), nodestate.All()))
+	var raw bytes.Buffer
+	must(t, binary.Write(&raw, binary.NativeEndian, key))
+	var got weirFlowValue
+	if err := d.loaded.Maps["weir_flows"].Lookup(raw.Bytes(), &got); err != nil {
+		t.Fatalf("the flow is lost: %v", err)
+	}
+	if got.Epoch != 41 || got.Seen != 77 || got.Sport != value.Sport || got.Dport != value.Dport || got.Action != 2 || got.State != 1 || got.Flags != 2 ||
+		got.Iif != 5 || got.Ifindex != 6 || got.Rule != 99 || got.Mac != value.Mac {
+		t.Errorf("the flow is %+v, was %+v", got, value)
+	}
+	var addrs bytes.Buffer
+	must(t, binary.Write(&addrs, binary.NativeEndian, got.Daddr))
+	if !bytes.Equal(addrs.Bytes(), value.Daddr[:]) || got.Svc.Port != value.Svc.Port || got.Backend.Port != value.Backend.Port {
+		t.Errorf("the flow leads to %v %+v %+v", got.Daddr, got.Svc, got.Backend)
+	}
+	if epoch := d.tables.epoch(); epoch <= 41 {
+		t.Errorf("the epoch is %d: flows of epoch 41 would not be judged anew", epoch)
+	}
+	if _, err := os.Stat(filepath.Dir(dir)); !os.IsNotExist(err) {
+		t.Errorf("the old maps are left: %v", err)
+	}
+}
