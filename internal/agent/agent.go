@@ -132,12 +132,22 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 	a.driver, err = ebpf.New(ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
-		Sizes: map[string]uint32{"weir_flows": uint32(e.Settings.MaxFlows), "weir_flows_new": uint32(max(e.Settings.MaxFlows/4, 1024))},
+		Sizes: mapSizes(e),
 	})
 	if err != nil {
 		return fmt.Errorf("opening the eBPF data plane: %w", err)
 	}
 	return nil
+}
+
+// mapSizes are the sizes of maps by the name of the map.
+func mapSizes(e config.Effective) map[string]uint32 {
+	return map[string]uint32{
+		"weir_flows": uint32(e.Settings.MaxFlows), "weir_flows_new": uint32(max(e.Settings.MaxFlows/4, 1024)),
+		"weir_services": uint32(e.MapSizes.NATFrontend), "weir_backends": uint32(e.MapSizes.NATBackend), "weir_live": uint32(e.MapSizes.NATBackend),
+		"weir_affinity": uint32(e.MapSizes.NATAffinity), "weir_addrs": uint32(e.MapSizes.Route), "weir_routes": uint32(e.MapSizes.Route),
+		"weir_peers": uint32(e.MapSizes.IPSets),
+	}
 }
 
 func (a *Agent) connect() error {

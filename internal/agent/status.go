@@ -181,6 +181,23 @@ func (a *Agent) dataplane() error {
 const recentRepair = 10 * time.Minute
 
 // problems are those of objects, of the configuration, of addresses, and of this machine.
+// pressure names the maps that are nearly full. The text has no numbers that move: the metrics have them.
+func pressure(node string, all []ebpf.Pressure) []weirv1.Problem {
+	var out []weirv1.Problem
+	for _, p := range all {
+		if !p.High() {
+			continue
+		}
+		action := "use less of it, or tell us: the size is fixed"
+		if p.Setting != "" {
+			action = "raise FelixConfiguration spec." + p.Setting + " and restart the agent"
+		}
+		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "map " + p.Map, Value: fmt.Sprintf("more than 90 %% of %d entries", p.Capacity),
+			Message: "the map is nearly full: what comes beyond is not carried, or evicts what was used least", Action: action})
+	}
+	return out
+}
+
 func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out := slices.Concat(snap.config.Problems, snap.problems)
 	for _, p := range a.ipam.Problems() {
@@ -196,6 +213,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,
 			Message: "no interface of this node matches; nothing from outside reaches pods and Services", Action: "name the uplinks"})
 	}
+	out = append(out, pressure(a.opts.Node, a.driver.Pressures())...)
 	if time.Since(st.Repaired) < recentRepair {
 		var n uint64
 		for _, r := range st.Repairs {

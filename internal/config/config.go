@@ -28,6 +28,13 @@ type Effective struct {
 	// CgroupV2Path is the folder of the unified control group hierarchy whose sockets are this node's;
 	// empty = the root of the hierarchy.
 	CgroupV2Path string
+	// MapSizes are the sizes of maps, in force from the start of the agent on.
+	MapSizes MapSizes
+}
+
+// MapSizes are entries of the data plane's maps. The size of the connection table is Settings.MaxFlows.
+type MapSizes struct {
+	NATFrontend, NATBackend, NATAffinity, Route, IPSets int
 }
 
 // Endpoint is where something listens.
@@ -51,6 +58,7 @@ func Default() Effective {
 		Metrics:  Metrics{Endpoint: Endpoint{Port: 9091}, Go: true, Process: true},
 
 		HealthzPort: 10256, KubeProxyCleanup: true,
+		MapSizes:    MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576},
 	}
 }
 

@@ -57,6 +57,7 @@ type Driver struct {
 	started  bool // the first Apply is over: what earlier runs left is dealt with
 	bump     bool // something beside the tables changed that flows depend on
 	count    counters
+	counted  map[string]int // entries of tables that programs fill, at the last sweep
 	problems []string
 	attached time.Time  // when an interface got its programs last
 	wished   deviceWish // what our devices were made for last
@@ -123,6 +124,7 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 			return err
 		}
 		changed = nodestate.All()
+		d.warnTables(s)
 	}
 	pattern, err := regexp.Compile(s.Settings.DataIfaces)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 // sizeSettings names the FelixConfiguration field that sets the size of a map.
 var sizeSettings = map[string]string{
 	"weir_addrs":     "bpfMapSizeRoute",
+	"weir_routes":    "bpfMapSizeRoute",
 	"weir_services":  "bpfMapSizeNATFrontend",
 	"weir_backends":  "bpfMapSizeNATBackend",
 	"weir_live":      "bpfMapSizeNATBackend",

@@ -99,6 +99,9 @@ func (t *table[K, V]) errors() []error {
 
 // explain adds what to do to errors that users can do something about.
 func (t *table[K, V]) explain(err error) error {
+	if errors.Is(err, unix.ENOMEM) {
+		return fmt.Errorf("the kernel has no memory for another entry: %w", err)
+	}
 	if !errors.Is(err, unix.E2BIG) && !errors.Is(err, unix.ENOSPC) {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -70,6 +71,11 @@ func (d *Driver) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { close(n.done) }()
+	var sweep sync.WaitGroup
+	defer sweep.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	sweep.Go(func() { d.sweep(ctx) })
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	soon := time.NewTimer(0)

@@ -76,6 +76,8 @@ func (p *plane) start() {
 	defer log.Close()
 	p.proc = exec.Command(p.args[0], p.args[1:]...)
 	p.proc.Stdout, p.proc.Stderr = log, log
+	// Room for 100,000 Services; the defaults are for 65,536 frontends.
+	p.proc.Env = append(os.Environ(), "FELIX_BPFMapSizeNATFrontend=262144", "FELIX_BPFMapSizeNATBackend=1048576")
 	p.proc.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.world.must(p.proc.Start())
 }

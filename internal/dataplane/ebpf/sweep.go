@@ -1,0 +1,285 @@
+package ebpf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// The programs look at time-outs when they meet an entry, so an entry that nobody meets stays until an LRU table needs
+// its place. The sweep walks the tables in small batches with long pauses between: it removes what is expired, so that
+// eviction meets live flows last, and counts what is left.
+
+const (
+	sweepBatch = 2048
+	// sweepShare is the part of one core that the sweep may take: 1 in sweepShare.
+	sweepShare = 200
+	// sweepPause is the least time between two batches, sweepRest that between two rounds.
+	sweepPause = 20 * time.Millisecond
+	sweepRest  = 10 * time.Second
+)
+
+// swept are the tables that programs fill, with what tells that an entry is expired; nil only counts.
+var swept = map[string]func(*sweeper, []byte, []byte) bool{
+	"weir_flows": (*sweeper).flowExpired, "weir_flows_new": (*sweeper).flowExpired, "weir_affinity": nil, "weir_sockets": nil,
+}
+
+// sweeper walks one table.
+type sweeper struct {
+	name    string
+	m       *ebpf.Map
+	expired func(key, value []byte) bool
+
+	proto, seen, state int // offsets of fields
+	now                uint32
+	timeouts           [10]uint32
+
+	keys, values         any    // slices of arrays of bytes
+	rawKeys, rawValues   []byte // the same
+	keySize, valueSize   int
+	cursor               ebpf.MapBatchCursor
+	counted, removed     int // in this round
+	entries, lastRemoved int // of the last whole round
+}
+
+func newSweeper(name string, m *ebpf.Map) (*sweeper, error) {
+	s := &sweeper{name: name, m: m, keySize: int(m.KeySize()), valueSize: int(m.ValueSize())}
+	s.keys, s.rawKeys = byteArrays(s.keySize)
+	s.values, s.rawValues = byteArrays(s.valueSize)
+	if expired := swept[name]; expired != nil {
+		s.expired = func(k, v []byte) bool { return expired(s, k, v) }
+		key, err1 := structOf(m, "flow_key")
+		value, err2 := structOf(m, "flow_value")
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, fmt.Errorf("sweeping map %s: %w", name, err)
+		}
+		s.proto, s.seen, s.state = offsetOf(key, "proto"), offsetOf(value, "seen"), offsetOf(value, "state")
+		if s.proto < 0 || s.seen < 0 || s.state < 0 {
+			return nil, fmt.Errorf("sweeping map %s: its entries tell no time", name)
+		}
+	}
+	return s, nil
+}
+
+// byteArrays makes sweepBatch arrays of a size, and the same memory as bytes.
+func byteArrays(size int) (any, []byte) {
+	v := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(size, reflect.TypeFor[byte]())), sweepBatch, sweepBatch)
+	return v.Interface(), unsafe.Slice((*byte)(v.UnsafePointer()), sweepBatch*size)
+}
+
+func offsetOf(s *btf.Struct, name string) int {
+	for _, m := range s.Members {
+		if m.Name == name {
+			return int(m.Offset.Bytes())
+		}
+	}
+	return -1
+}
+
+// flowExpired is flow_expired of bpf/flow.h.
+func (s *sweeper) flowExpired(key, value []byte) bool {
+	return s.now-binary.NativeEndian.Uint32(value[s.seen:]) > s.timeouts[flowTimeout(key[s.proto], value[s.state])] &&
+		int32(s.now-binary.NativeEndian.Uint32(value[s.seen:])) > 0 // not one that was seen after now was read
+}
+
+// flowTimeout is flow_timeout of bpf/flow.h: an index into the time-outs.
+func flowTimeout(proto, state uint8) int {
+	const replied, closing = 1, 4 // enum flow_state
+	switch {
+	case (proto == 6 || proto == 132) && state&closing != 0:
+		return timeoutTCPClosing
+	case (proto == 6 || proto == 132) && state&replied == 0:
+		return timeoutTCPSyn
+	case proto == 6:
+		return timeoutTCPEst
+	case proto == 17:
+		return timeoutUDP
+	case proto == 1:
+		return timeoutICMP
+	}
+	return timeoutOther
+}
+
+// step looks at one batch and reports whether a round is over.
+func (s *sweeper) step() (over bool, err error) {
+	n, err := s.m.BatchLookup(&s.cursor, s.keys, s.values, nil)
+	over = errors.Is(err, ebpf.ErrKeyNotExist)
+	if err != nil && !over {
+		s.cursor, s.counted, s.removed = ebpf.MapBatchCursor{}, 0, 0
+		return true, fmt.Errorf("looking through map %s: %w", s.name, err)
+	}
+	for i := range n {
+		key, value := s.rawKeys[i*s.keySize:][:s.keySize], s.rawValues[i*s.valueSize:][:s.valueSize]
+		if s.expired == nil || !s.expired(key, value) || !s.remove(key) {
+			s.counted++
+		}
+	}
+	if over {
+		s.entries, s.lastRemoved = s.counted, s.removed
+		s.cursor, s.counted, s.removed = ebpf.MapBatchCursor{}, 0, 0
+	}
+	return over, nil
+}
+
+// remove takes an expired entry out. A packet may have begun the flow anew since it was read: what was taken out tells,
+// and is put back.
+func (s *sweeper) remove(key []byte) bool {
+	value := make([]byte, s.valueSize)
+	if err := s.m.LookupAndDelete(key, &value); err != nil {
+		return errors.Is(err, ebpf.ErrKeyNotExist)
+	}
+	if !s.expired(key, value) {
+		_ = s.m.Update(key, value, ebpf.UpdateNoExist) // there again: a packet wrote it meanwhile
+		return false
+	}
+	s.removed++
+	return true
+}
+
+// kernelClock reads the programs' clock: units of 256 jiffies.
+type kernelClock struct{ program *ebpf.Program }
+
+func newKernelClock() (*kernelClock, error) {
+	const jiffies64 = asm.FnJiffies64
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "weir_clock", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+		jiffies64.Call(), asm.RSh.Imm(asm.R0, 8), asm.Return()}})
+	if err != nil {
+		return nil, fmt.Errorf("loading the program that reads the clock: %w", err)
+	}
+	return &kernelClock{p}, nil
+}
+
+func (c *kernelClock) now() (uint32, error) {
+	return c.program.Run(&ebpf.RunOptions{Data: make([]byte, 14)})
+}
+
+func (c *kernelClock) close() { c.program.Close() }
+
+// sweep works until ctx ends.
+func (d *Driver) sweep(ctx context.Context) {
+	clock, err := newKernelClock()
+	if err != nil {
+		d.log.Error("expired flows stay until their place is needed", "error", err)
+		return
+	}
+	defer clock.close()
+	var all []*sweeper
+	for name := range swept {
+		s, err := newSweeper(name, d.loaded.Maps[name])
+		if err != nil {
+			d.log.Error("a table is not swept", "error", err)
+			continue
+		}
+		all = append(all, s)
+	}
+	for {
+		for _, s := range all {
+			if !d.sweepRound(ctx, s, clock) {
+				return
+			}
+		}
+		if !wait(ctx, sweepRest) {
+			return
+		}
+	}
+}
+
+// sweepRound goes through one table once and reports whether to go on.
+func (d *Driver) sweepRound(ctx context.Context, s *sweeper, clock *kernelClock) bool {
+	for over := false; !over; {
+		d.mu.Lock()
+		known := d.state != nil
+		if known {
+			s.timeouts = renderSettings[ip4](d.state, d.machine).Timeouts
+		}
+		d.mu.Unlock()
+		if !known {
+			return wait(ctx, time.Second)
+		}
+		began := time.Now()
+		var err error
+		if s.now, err = clock.now(); err == nil {
+			over, err = s.step()
+		}
+		if err != nil {
+			d.log.Warn("sweeping a table", "error", err)
+			return wait(ctx, sweepRest)
+		}
+		if !wait(ctx, max(sweepPause, time.Since(began)*(sweepShare-1))) {
+			return false
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.counted == nil {
+		d.counted = map[string]int{}
+	}
+	d.counted[s.name] = s.entries
+	return true
+}
+
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// Pressure is how full a map is.
+type Pressure struct {
+	Map      string
+	Setting  string // FelixConfiguration field that sets its size; empty = none
+	Entries  int    // of tables that programs fill: at the last sweep
+	Capacity int
+}
+
+// High reports whether a map is so full that somebody must know.
+func (p Pressure) High() bool { return p.Entries*10 > p.Capacity*9 }
+
+// Pressures returns how full the maps are, sorted by name. A map that was not counted yet is left out.
+func (d *Driver) Pressures() []Pressure {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	entries := maps.Clone(d.counted)
+	if entries == nil {
+		entries = map[string]int{}
+	}
+	for table, n := range d.tables.entries() {
+		entries["weir_"+table] = n
+	}
+	var out []Pressure
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		if m := d.loaded.Maps[name]; m != nil {
+			out = append(out, Pressure{Map: name, Setting: sizeSettings[name], Entries: entries[name], Capacity: int(m.MaxEntries())})
+		}
+	}
+	return out
+}
+
+// warnTables tells before a state is written which tables it does not fit into: such a state is written as far as it fits.
+func (d *Driver) warnTables(s *nodestate.State) {
+	backends := 0
+	for _, c := range s.Backends.All() {
+		backends += len(c)
+	}
+	for name, n := range map[string]int{"weir_services": s.Frontends.Len(), "weir_backends": backends, "weir_addrs": len(s.Addrs), "weir_peers": s.Peers.Len()} {
+		if m := d.loaded.Maps[name]; m != nil && n > int(m.MaxEntries()) {
+			d.log.Error("the cluster does not fit into a map; what is beyond is not carried", "map", name, "needed", n, "entries", m.MaxEntries(),
+				"setting", sizeSettings[name])
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// flowsOf makes n TCP flows; every second one was seen long ago.
+func flowsOf(t testing.TB, m *ebpf.Map, n int, now uint32) {
+	t.Helper()
+	const chunk = 8192
+	keys, values := make([]weirFlowKey, 0, chunk), make([]weirFlowValue, 0, chunk)
+	for i := range n {
+		var k weirFlowKey
+		v := weirFlowValue{Seen: now - 1, State: 1}
+		k.Proto, k.Sport, k.Dport = 6, uint16(i), uint16(i>>16)
+		if i%2 == 0 {
+			v.Seen = now - 100000
+		}
+		keys, values = append(keys, k), append(values, v)
+		if len(keys) == chunk || i == n-1 {
+			if _, err := m.BatchUpdate(keys, values, nil); err != nil {
+				t.Fatal(err)
+			}
+			keys, values = keys[:0], values[:0]
+		}
+	}
+}
+
+func sweepOf(t testing.TB, size uint32) (*sweeper, *kernelClock) {
+	t.Helper()
+	o, err := LoadForTest(TestOptions{Sizes: map[string]uint32{"weir_flows": size}})
+	must(t, err)
+	t.Cleanup(o.Close)
+	s, err := newSweeper("weir_flows", o.Maps["weir_flows"])
+	must(t, err)
+	clock, err := newKernelClock()
+	must(t, err)
+	t.Cleanup(clock.close)
+	for i := range s.timeouts {
+		s.timeouts[i] = 1000
+	}
+	s.now, err = clock.now()
+	must(t, err)
+	return s, clock
+}
+
+func (s *sweeper) round(t testing.TB) (steps int) {
+	t.Helper()
+	for over := false; !over; steps++ {
+		var err error
+		over, err = s.step()
+		must(t, err)
+	}
+	return steps
+}
+
+func TestSweep(t *testing.T) {
+	needRoot(t)
+	s, clock := sweepOf(t, 200000)
+	before := s.now
+	time.Sleep(1100 * time.Millisecond)
+	if now, err := clock.now(); err != nil || now == before || now-before > 60 {
+		t.Errorf("a second is %d units of the clock (%v)", now-before, err)
+	}
+	const n = 50000
+	flowsOf(t, s.m, n, s.now)
+	s.round(t)
+	if s.entries != n/2 || s.lastRemoved != n/2 {
+		t.Errorf("%d flows are left and %d were removed, want %d each", s.entries, s.lastRemoved, n/2)
+	}
+	var k weirFlowKey
+	var v weirFlowValue
+	for it := s.m.Iterate(); it.Next(&k, &v); {
+		if k.Sport%2 == 0 {
+			t.Fatalf("a flow that was expired is there: %+v", k)
+		}
+	}
+	// One that a packet began anew between the look and the removal stays.
+	var raw [16]byte
+	k = weirFlowKey{Proto: 6, Sport: 1}
+	raw[12] = 6
+	binary.NativeEndian.PutUint16(raw[8:], 1)
+	if s.remove(raw[:]) {
+		t.Error("a live flow counts as removed")
+	}
+	if err := s.m.Lookup(&k, &v); err != nil {
+		t.Errorf("a live flow is lost: %v", err)
+	}
+	if n := s.round(t); n < 2 || s.entries != 25000 || s.lastRemoved != 0 {
+		t.Errorf("the second round counts %d and removes %d in %d steps", s.entries, s.lastRemoved, n)
+	}
+	if err := s.m.Lookup(weirFlowKey{}, &v); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("looking for what is not there: %v", err)
+	}
+}
+
+func TestPressureIsToldInTime(t *testing.T) {
+	for _, test := range []struct {
+		entries, capacity int
+		high              bool
+	}{{0, 100, false}, {90, 100, false}, {91, 100, true}, {100, 100, true}} {
+		if p := (Pressure{Entries: test.entries, Capacity: test.capacity}); p.High() != test.high {
+			t.Errorf("%d of %d: %t", test.entries, test.capacity, p.High())
+		}
+	}
+}
+
+// BenchmarkSweep is one round through a million live flows. With the pauses of Driver.sweep it takes at most 1/sweepShare
+// of a core, and so sweepShare times as long.
+func BenchmarkSweep(b *testing.B) {
+	needRoot(b)
+	s, _ := sweepOf(b, 1<<20)
+	flowsOf(b, s.m, 1000000, s.now)
+	s.round(b) // removes half
+	b.ReportMetric(float64(s.lastRemoved), "removed")
+	steps := 0
+	for b.Loop() {
+		steps += s.round(b)
+	}
+	b.ReportMetric(float64(s.entries), "flows")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(steps), "ns/step")
+}
