@@ -235,7 +235,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	struct settings *s = settings_get();
 	struct addr_value *a, *b;
 	__u32 now = clock_now();
-	int ret, snat = 0, from_outside, hand_on, svc;
+	int ret, snat = 0, repoint = 0, from_outside, hand_on, svc;
 	struct pkt *p;
 
 	if (!w || !s)
@@ -316,6 +316,10 @@ __noinline int flow_begin(struct __sk_buff *skb)
 				       !route_find(&w->fwd.daddr);
 			else if (from_outside && svc)
 				snat = 1; /* a backend on no node must answer to us */
+			else if (svc && p->hook == HOOK_TO_UPLINK && !(b && b->kind == ADDR_POD) && !route_find(&w->fwd.daddr))
+				repoint = 1; /* direct connections of the host to there have no flow to collide with */
+		} else if (svc && from_outside && w->fwd.action == ACT_PASS) {
+			repoint = 1; /* nor have those to the host's own ports */
 		} else if (svc && p->hook == HOOK_FROM_WORKLOAD && addr_same(&w->fwd.daddr, &p->key.saddr)) {
 			snat = 1; /* a pod refuses packets from its own address */
 		}
@@ -324,7 +328,11 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			w->fwd.flags |= FLOW_SNAT;
 		}
 	}
-	ret = flow_pick_port(snat);
+	ret = flow_pick_port(snat || repoint);
+	if (ret && repoint) {
+		w->fwd.sport = p->key.sport;
+		ret = flow_pick_port(0);
+	}
 	if (ret)
 		return ret;
 	if (!addr_same(&w->fwd.saddr, &p->key.saddr) || !addr_same(&w->fwd.daddr, &p->key.daddr) || w->fwd.sport != p->key.sport ||

@@ -63,8 +63,12 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if snat {
 		fwd.src = n.state.Settings.Node
 	}
-	if !n.pickPort(in, k, fwd, snat) {
-		return nil, &dropped{reason: reason.NoPort, rule: fwd.rule}
+	repoint := lb.found && !fwd.handOn && n.untracked(in, fwd)
+	if !n.pickPort(in, k, fwd, snat || repoint) {
+		fwd.sport = k.sport
+		if !repoint || !n.pickPort(in, k, fwd, false) {
+			return nil, &dropped{reason: reason.NoPort, rule: fwd.rule}
+		}
 	}
 	fwd.rewrite = fwd.src != k.src || fwd.dst != k.dst || fwd.sport != k.sport || fwd.dport != k.dport
 	rev.rewrite = fwd.rewrite
@@ -119,6 +123,19 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 		return a.NATOutgoing && b.Kind != nodestate.AddrPod && !b.KeepSource && !inRoute
 	case FromUplink, FromTunnel:
 		return service // the backend lives on no node, and must answer to us
+	}
+	return false
+}
+
+// untracked: may a direct connection between the same ends exist, of which there is no flow? Those of the host's own to
+// other hosts, and those from outside to the host's own ports have none.
+func (n *Node) untracked(in In, fwd *flow) bool {
+	switch in.Hook {
+	case FromUplink, FromTunnel:
+		return fwd.way.action == Pass
+	case ToUplink:
+		_, inRoute := n.routeOf(fwd.dst)
+		return fwd.way.action == Neigh && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
 	}
 	return false
 }

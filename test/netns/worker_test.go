@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +30,7 @@ type request struct {
 	ID      int    // open, talk, close
 	Timeout int    // ms
 
+	Shared   bool // open: other sockets may have the local address too
 	Size     int  // exchange, probe: bytes of the datagram; bulk: bytes in all
 	Reversed bool // echo, exchange: sent as IP fragments, the last one first
 	DF       bool // probe: may not be fragmented
@@ -202,6 +205,16 @@ func fromErr(err error) answer {
 
 func dial(r request, timeout time.Duration) (net.Conn, error) {
 	d := net.Dialer{Timeout: timeout}
+	if r.Shared {
+		d.Control = func(_, _ string, raw syscall.RawConn) error {
+			var errs [2]error
+			err := raw.Control(func(fd uintptr) {
+				errs[0] = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+				errs[1] = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+			})
+			return errors.Join(err, errs[0], errs[1])
+		}
+	}
 	if r.From != "" {
 		if r.Net == "tcp" {
 			a, err := net.ResolveTCPAddr("tcp", r.From)
