@@ -213,7 +213,7 @@ enum flow_state {
 	STATE_REPLIED = 1, /* both directions were seen */
 	STATE_FIN = 2,     /* FIN in this direction */
 	STATE_CLOSING = 4, /* FIN in both directions, or RST */
-	STATE_ANSWERED = 8, /* half open, FLOW_DSR: the backend's answer went straight to the client */
+	STATE_ANSWERED = 8, /* half open: an answer was seen */
 };
 
 struct flow_value {

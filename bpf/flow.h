@@ -421,6 +421,24 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	return DROP_NONE;
 }
 
+/* Does the packet prove that both ends of the half-open flow f want it? Whoever forges a source does not get the answer,
+ * and so does not go on after it. */
+static __always_inline int flow_proven(struct pkt *p, struct flow_value *f, struct scratch *w)
+{
+	struct flow_value *other;
+
+	if (f->state & STATE_ANSWERED)
+		return !(p->tcp & TCP_SYN);
+	if (!(f->flags & FLOW_REPLY)) /* the answers to what was handed on may not come by here */
+		return (f->flags & FLOW_HAND_ON) && !(p->tcp & TCP_SYN) && parse_connects(p);
+	f->state |= STATE_ANSWERED;
+	flow_partner(&w->okey, f, p->key.proto);
+	other = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
+	if (other)
+		other->state |= STATE_ANSWERED;
+	return 0;
+}
+
 /* Moves both entries of a half-open flow to the established ones. f is the entry of this direction. */
 static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 {
@@ -457,7 +475,7 @@ static __always_inline void flow_replied(struct pkt *p, struct flow_value *f, st
 }
 
 /* FIN and RST. */
-static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, struct scratch *w)
+static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, struct scratch *w, int half_open)
 {
 	struct flow_value *other;
 
@@ -465,6 +483,8 @@ static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, st
 		return;
 	flow_partner(&w->okey, f, p->key.proto);
 	other = bpf_map_lookup_elem(&weir_flows, &w->okey);
+	if (!other && half_open)
+		other = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
 	f->state |= STATE_FIN;
 	if ((p->tcp & TCP_RST) || (other && (other->state & STATE_FIN))) {
 		f->state |= STATE_CLOSING;

@@ -114,9 +114,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		return handle_forward(skb, w, f);
 	if (f->seen != now)
 		f->seen = now;
-	if (half_open && ((f->flags & FLOW_DSR) && parse_connects(p) ? fallback_follow(skb) :
-			  (f->flags & FLOW_REPLY) ||
-			  ((f->flags & FLOW_HAND_ON) && !(p->tcp & TCP_SYN) && parse_connects(p)))) {
+	if (half_open && ((f->flags & FLOW_DSR) && parse_connects(p) ? fallback_follow(skb) : flow_proven(p, f, w))) {
 		flow_promote(p, f);
 		f = bpf_map_lookup_elem(&weir_flows, &p->key);
 		if (!f)
@@ -124,7 +122,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	}
 	if (!half_open && (f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED))
 		flow_replied(p, f, w);
-	flow_closing(p, f, w);
+	flow_closing(p, f, w, half_open);
 	return handle_forward(skb, w, f);
 }
 

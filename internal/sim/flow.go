@@ -51,7 +51,7 @@ type flow struct {
 	reply, rewrite, viaNode, handOn, dsr bool
 	clamp                                bool // SYNs announce no larger segments than fit the tunnel
 	replied, fin, closing                bool
-	answered                             bool // half open, dsr: the backend's answer went straight to the client
+	answered                             bool // half open: an answer was seen
 	answeredAt                           time.Duration
 }
 
@@ -141,9 +141,20 @@ func (n *Node) touch(f *flow, k flowKey, in In, half bool) {
 	p := in.Packet
 	f.seen = n.opts.Now()
 	flags := lifeFlags(p)
-	over := f.reply || f.handOn && connects(k.proto) && flags&packet.SYN == 0
-	if half && f.dsr && connects(k.proto) {
+	over := false
+	switch {
+	case !half:
+	case f.dsr && connects(k.proto):
 		over = n.followDSR(f, k, in, flags)
+	case f.answered:
+		over = flags&packet.SYN == 0
+	case !f.reply:
+		over = f.handOn && connects(k.proto) && flags&packet.SYN == 0
+	default:
+		f.answered = true
+		if other := n.half[f.partner(k.proto)]; other != nil {
+			other.answered = true
+		}
 	}
 	if half && over {
 		n.establish(f, k)
@@ -158,6 +169,9 @@ func (n *Node) touch(f *flow, k flowKey, in In, half bool) {
 		return
 	}
 	other := n.flows[f.partner(k.proto)]
+	if other == nil && half {
+		other = n.half[f.partner(k.proto)]
+	}
 	f.fin = true
 	if flags&packet.RST != 0 || other != nil && other.fin {
 		f.closing = true

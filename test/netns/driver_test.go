@@ -111,7 +111,7 @@ func (d *driverProcess) writes() uint64 { return d.last.Writes }
 func driverMain() error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	drv, err := ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
-		Sizes: map[string]uint32{"weir_flows": 4096, "weir_flows_new": 4096}, SetRetval: true})
+		Sizes: map[string]uint32{"weir_flows": 65536, "weir_flows_new": 16384}, SetRetval: true})
 	if err != nil {
 		return err
 	}

@@ -42,6 +42,7 @@ type answer struct {
 	MSS   int    // largest segment of a TCP connection
 	MTU   int    // probe: what the sender knows of the path
 	Err   string
+	Load  *loadReport
 }
 
 type worker struct {
@@ -157,6 +158,12 @@ func serve(r request, conns map[int]net.Conn) answer {
 	switch r.Op {
 	case "listen":
 		return fromErr(listen(r))
+	case "flood":
+		return flood(r)
+	case "load":
+		return startLoad(r, timeout)
+	case "unload":
+		return stopLoad()
 	case "echo":
 		return fromErr(echo(r))
 	case "exchange":
