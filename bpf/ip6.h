@@ -86,9 +86,11 @@ static __always_inline int ip6_link(struct __sk_buff *skb, const struct pkt *p, 
 	return PARSED_OK;
 }
 
-static __always_inline int ip6_is_local(const ip_addr *a)
+/* Multicast (which is no source either, RFC 4291 section 2.7) and link-local addresses. */
+static __always_inline int ip6_is_cast(const ip_addr *a)
 {
-	return (a->w[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+	return (a->w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000) ||
+	       (a->w[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
 static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 *l4, __u32 *len)
@@ -121,8 +123,7 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 	p->fragment = p->frag_at != 0;
 	if (ret == PARSED_MALFORMED)
 		return ret;
-	cast = (p->daddr.w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
-	cast = cast || ip6_is_local(&p->daddr) || ip6_is_local(&p->saddr);
+	cast = ip6_is_cast(&p->daddr) || ip6_is_cast(&p->saddr);
 	if (ret == PARSED_OK && !p->fragment) { /* RFC 6980: none of these is a fragment */
 		link = ip6_link(skb, p, off, cast);
 		if (link != PARSED_OK)
@@ -225,8 +226,7 @@ static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_ad
 
 static __always_inline int ip_somebody(const ip_addr *a)
 {
-	return !(a->w[0] == 0 && a->w[1] == 0 && a->w[2] == 0) && (a->w[0] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000) &&
-	       !ip6_is_local(a);
+	return !(a->w[0] == 0 && a->w[1] == 0 && a->w[2] == 0) && !ip6_is_cast(a);
 }
 
 static __always_inline __u32 ip_bytes(const ip_head *ip)

@@ -52,6 +52,10 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 		csum_off = offsetof(struct icmp_head, checksum);
 		addrs = ip_icmp_diff(addrs);
 	}
+	if (WEIR_FAMILY == 6 && p->l4 == L4_NONE && p->key.proto == IP_ICMP && l4) {
+		csum_off = offsetof(struct icmp_head, checksum); /* covers the addresses, whatever the message is */
+		ports = 0;
+	}
 	if (csum_off >= 0) {
 		addrs = csum_fold(addrs);
 		ports = csum_fold(ports);

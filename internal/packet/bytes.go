@@ -41,13 +41,19 @@ func (p *Packet) etherType() uint16 {
 	if p.Kind == Frame {
 		return p.Type
 	}
+	if p.IP.six() {
+		return TypeIPv6
+	}
 	return TypeIPv4
 }
 
 // marshal writes the header in front of n bytes; total overrides the length field when not negative.
 func (h *IPv4) marshal(total, n int) ([]byte, error) {
+	if h.six() {
+		return h.marshal6(total, n)
+	}
 	if !h.Src.Is4() || !h.Dst.Is4() {
-		return nil, fmt.Errorf("addresses %v and %v are not both IPv4", h.Src, h.Dst)
+		return nil, fmt.Errorf("addresses %v and %v are not both IPv4 or both IPv6", h.Src, h.Dst)
 	}
 	if len(h.Options)%4 != 0 || len(h.Options) > 40 {
 		return nil, fmt.Errorf("%d bytes of IP options: not a multiple of 4 up to 40", len(h.Options))
@@ -162,13 +168,12 @@ func (p *Packet) udpLength() uint16 {
 // sumL4 is the ones' complement sum of b, with the pseudo header where the protocol has one.
 func (p *Packet) sumL4(b []byte) uint16 {
 	var seed uint16
-	if p.Kind == TCP || p.Kind == UDP {
+	if p.Kind == TCP || p.Kind == UDP || p.IP.six() {
 		n := uint16(len(b))
 		if p.Kind == UDP {
 			n = p.udpLength()
 		}
-		src, dst := p.IP.Src.As4(), p.IP.Dst.As4()
-		seed = sum(src[:], sum(dst[:], add(uint16(p.IP.Proto), n)))
+		seed = add(pseudo(&p.IP), add(uint16(p.IP.Proto), n))
 	}
 	return sum(b, seed)
 }
@@ -196,6 +201,13 @@ func Unmarshal(b []byte) (*Packet, error) {
 		if h, total, n, ok := unmarshalIP(body); ok && total >= n && total <= len(body) {
 			p.IP = h
 			p.unmarshalL4(body[n:total])
+			return p, nil
+		}
+	}
+	if p.Type == TypeIPv6 {
+		if h, n, ok := unmarshalIP6(body); ok && n <= len(body) {
+			p.IP = h
+			p.unmarshalL4(body[ip6Len:n])
 			return p, nil
 		}
 	}
@@ -258,7 +270,7 @@ func (p *Packet) unmarshalL4(b []byte) {
 		return
 	case p.IP.Proto == ProtoSCTP && p.unmarshalSCTP(b):
 		return
-	case p.IP.Proto == ProtoICMP && p.unmarshalICMP(b):
+	case p.IP.Proto == p.IP.icmp() && p.unmarshalICMP(b):
 		return
 	}
 	*p = Packet{DstMAC: p.DstMAC, SrcMAC: p.SrcMAC, Type: p.Type, IP: p.IP, Kind: Other, Payload: clone(b)}
@@ -289,13 +301,13 @@ func (p *Packet) unmarshalICMP(b []byte) bool {
 	if len(b) < icmpLen {
 		return false
 	}
-	switch b[0] {
-	case 0, 8:
+	switch {
+	case isEcho(&p.IP, b[0]):
 		p.Kind = Echo
 		p.ID, p.EchoSeq = be.Uint16(b[4:]), be.Uint16(b[6:])
 		p.Payload = clone(b[icmpLen:])
-	case 3, 11, 12:
-		h, total, n, ok := unmarshalIP(b[icmpLen:])
+	case IsError(&p.IP, b[0]):
+		h, total, n, ok := unmarshalQuoted(&p.IP, b[icmpLen:])
 		if !ok || len(b[icmpLen+n:]) < quoted {
 			return false
 		}
@@ -306,7 +318,7 @@ func (p *Packet) unmarshalICMP(b []byte) bool {
 		return false
 	}
 	p.ICMPType, p.ICMPCode = b[0], b[1]
-	p.SumError = sumError(^sum(b, 0))
+	p.SumError = sumError(^p.sumL4(b))
 	return true
 }
 

@@ -1,5 +1,5 @@
 // Package packet is a small text form for packets and its translation to and from bytes: Ethernet with
-// IPv4 and TCP, UDP, SCTP, ICMP echo, ICMP errors with the packet that they quote, or anything else as bytes.
+// IPv4 or IPv6 and TCP, UDP, SCTP, ICMP echo, ICMP errors with the packet that they quote, or anything else as bytes.
 //
 //	tcp 10.244.1.2:1234 > 10.96.0.1:80 S ttl=64
 //	udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 data="query"
@@ -7,6 +7,7 @@
 //	icmp 10.244.1.2 > 8.8.8.8 echo id=7 seq=1 ttl=64
 //	icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [udp 10.244.1.2:999 > 10.0.0.1:53 ttl=62]
 //	ip 10.0.0.1 > 10.0.0.2 proto=17 frag=1480+ data=0x00ff
+//	icmp fd00::2 > fd00::1 error type=2 rest=1280 ttl=64 [tcp [fd00::1]:1234 > [fd00::2]:80 none ttl=62]
 //	frame type=0x0806 data=0x0001
 //
 // fill=N stands for N bytes of data.
@@ -23,13 +24,13 @@ type Kind uint8
 
 // The kinds.
 const (
-	Frame Kind = iota // not IPv4, or IPv4 that does not parse: Type and Payload
+	Frame Kind = iota // not IP, or IP that does not parse: Type and Payload
 	TCP               // whole TCP segment
 	UDP               // whole UDP datagram
 	SCTP              // whole SCTP packet with a chunk at least
-	Echo              // ICMP echo request (type 8) or reply (type 0), RFC 792
-	Error             // ICMP destination unreachable, time exceeded, parameter problem (3, 11, 12), RFC 792
-	Other             // any other IPv4, and every fragment: Payload is all that follows the IP header
+	Echo              // ICMP echo request (type 8, ICMPv6 128) or reply (0, 129), RFC 792 and 4443
+	Error             // ICMP destination unreachable, time exceeded, parameter problem (3, 11, 12); ICMPv6 1 to 4
+	Other             // any other IP, and every fragment: Payload is all that follows the IP header
 )
 
 // EtherTypes that the text form knows by heart.
@@ -41,9 +42,10 @@ const (
 
 // IP protocol numbers (IANA).
 const (
-	ProtoICMP = 1
-	ProtoTCP  = 6
-	ProtoUDP  = 17
+	ProtoICMP   = 1
+	ProtoTCP    = 6
+	ProtoUDP    = 17
+	ProtoICMPv6 = 58
 )
 
 // Bits of Packet.Flags (RFC 9293).
@@ -65,7 +67,9 @@ func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// IPv4 is an IPv4 header (RFC 791). Lengths and checksum follow from the rest.
+// IPv4 is an IP header: of IPv4 (RFC 791), or of IPv6 (RFC 8200) where the addresses are, which has none of ID, DF, MF,
+// Offset, Options and SumError; extension headers are Proto and the beginning of the payload. Lengths and checksum
+// follow from the rest.
 type IPv4 struct {
 	Src, Dst netip.Addr
 	TTL, TOS uint8

@@ -28,7 +28,17 @@ func TestTextRoundTrip(t *testing.T) {
 		"ip 10.0.0.1 > 10.0.0.2 proto=132 ttl=64 data=0x0001000200000000",
 		"ip 10.0.0.1 > 10.0.0.2 proto=17 ttl=64 frag=1480+ data=0x00ff",
 		"ip 10.0.0.1 > 10.0.0.2 proto=17 ttl=64 ipopts=0x94040000",
+		"tcp [fd00::1]:1234 > [fd00::2]:80 S ttl=64 tos=4",
+		"udp [fd00::1]:999 > [fd00::2]:53 ttl=64 badsum=0x1234 data=0x00ff",
+		"sctp [fd00::1]:999 > [fd00::2]:53 INIT tag=5 ttl=64",
+		"icmp fd00::1 > fd00::2 echo seq=1 id=7 ttl=64",
+		"icmp fd00::2 > fd00::1 reply seq=1 id=7 ttl=64 badsum=0x0001",
+		"icmp fd00::2 > fd00::1 error type=2 rest=1280 ttl=64 [tcp [fd00::1]:999 > [fd00::3]:53 none seq=5 ttl=62]",
+		"icmp fd00::2 > fd00::1 error type=1 code=4 ttl=64 [icmp fd00::1 > fd00::3 echo seq=2 id=1 ttl=1]",
+		"ip fd00::1 > ff02::1 proto=58 ttl=255 data=0x8700",
+		"ip fd00::1 > fd00::2 proto=44 ttl=64 data=0x1100000100000001",
 		"frame type=0x0806 data=0x0001",
+		"frame type=0x86dd data=0x6000",
 		"frame type=0x0800 data=0x4500",
 	} {
 		p, err := Parse(s)
@@ -61,6 +71,8 @@ func TestBytes(t *testing.T) {
 	for text, want := range map[string]string{
 		"udp 10.0.0.1:1 > 10.0.0.2:2 ttl=64":        "000000000000000000000000" + "0800" + "4500001c00000000401166cf0a0000010a000002" + "000100020008ebd8",
 		"icmp 10.0.0.1 > 10.0.0.2 echo id=1 seq=2":  "000000000000000000000000" + "0800" + "4500001c00000000400166df0a0000010a000002" + "0800f7fc00010002",
+		"udp [fd00::1]:1 > [fd00::2]:2 ttl=64":      "000000000000000000000000" + "86dd" + "6000000000081140" + "fd000000000000000000000000000001" + "fd000000000000000000000000000002" + "00010002000805d7",
+		"icmp fd00::1 > fd00::2 echo id=1 seq=2":    "000000000000000000000000" + "86dd" + "6000000000083a40" + "fd000000000000000000000000000001" + "fd000000000000000000000000000002" + "800085b500010002",
 		"tcp 10.0.0.1:1 > 10.0.0.2:2 S seq=3 win=4": "000000000000000000000000" + "0800" + "4500002800000000400666ce0a0000010a000002" + "000100020000000300000000500200049bd60000",
 	} {
 		b, err := MustParse(text).Marshal()
@@ -80,7 +92,7 @@ func TestParseRefuses(t *testing.T) {
 		"sctp 1.1.1.1:1 > 2.2.2.2:2 HELLO":          "chunk",
 		"tcp 1.1.1.1:1 2.2.2.2:2":                   "missing",
 		"tcp 1.1.1.1 > 2.2.2.2:2":                   "not an ip:port",
-		"tcp [::1]:1 > 2.2.2.2:2":                   "not IPv4",
+		"tcp [::1]:1 > 2.2.2.2:2":                   "one family",
 		"tcp 1.1.1.1:1 > 2.2.2.2:2 X":               "neither",
 		"tcp 1.1.1.1:1 > 2.2.2.2:2 ttl=300":         "out of range",
 		"udp 1.1.1.1:1 > 2.2.2.2:2 seq=3":           "unknown word",

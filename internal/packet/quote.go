@@ -9,12 +9,12 @@ func (p *Packet) Ports() (src, dst uint16) {
 	switch {
 	case p.Kind == TCP || p.Kind == UDP || p.Kind == SCTP:
 		return p.SrcPort, p.DstPort
-	case p.Kind == Echo && p.ICMPType == 8:
+	case p.Kind == Echo && isRequest(p.ICMPType):
 		return p.ID, 0
 	case p.Kind == Echo:
 		return 0, p.ID
 	}
-	if p.Kind != Other || p.IP.Offset != 0 || len(p.Payload) < quoted || p.IP.Proto == ProtoICMP && !p.Fragment() {
+	if p.Kind != Other || p.IP.Offset != 0 || len(p.Payload) < quoted || p.IP.Proto == p.IP.icmp() && !p.Fragment() {
 		return 0, 0
 	}
 	return ports(p.IP.Proto, p.Payload)
@@ -38,7 +38,7 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 		p.SrcPort, p.DstPort = sport, dport
 	case Echo:
 		p.ID = sport
-		if p.ICMPType == 0 {
+		if !isRequest(p.ICMPType) {
 			p.ID = dport
 		}
 	case Other:
@@ -49,6 +49,11 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 		}
 		if p.IP.Proto == ProtoICMP && p.IP.MF && p.IP.Offset == 0 {
 			p.Payload = rewriteEcho(p.Payload, sport, dport)
+			return
+		}
+		if p.IP.Proto == ProtoICMPv6 && p.IP.six() && len(p.Payload) >= 4 {
+			p.Payload = clone(p.Payload)
+			be.PutUint16(p.Payload[2:], mend(be.Uint16(p.Payload[2:]), pseudo(&was), pseudo(&p.IP)))
 			return
 		}
 		at := map[uint8]int{ProtoTCP: 16, ProtoUDP: 6}[p.IP.Proto]
@@ -92,11 +97,11 @@ func ports(proto uint8, l4 []byte) (src, dst uint16) {
 	switch proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		return be.Uint16(l4[0:]), be.Uint16(l4[2:])
-	case ProtoICMP:
+	case ProtoICMP, ProtoICMPv6:
 		switch l4[0] {
-		case 8:
+		case 8, echoRequest6:
 			return be.Uint16(l4[4:]), 0
-		case 0:
+		case 0, echoReply6:
 			return 0, be.Uint16(l4[4:])
 		}
 	}
@@ -107,24 +112,29 @@ func ports(proto uint8, l4 []byte) (src, dst uint16) {
 // checksums inside, the IP header's and an echo's are mended; those of TCP and UDP are not, which
 // nobody verifies in a quote: what they cover is not all there.
 func (q *Quote) Rewrite(src, dst netip.Addr, sport, dport uint16) {
+	was := pseudo(&q.IP)
 	q.IP.Src, q.IP.Dst = src, dst
 	l4 := clone(q.L4)
 	switch q.IP.Proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		be.PutUint16(l4[0:], sport)
 		be.PutUint16(l4[2:], dport)
-	case ProtoICMP:
+	case ProtoICMP, ProtoICMPv6:
 		id := sport
 		switch l4[0] {
-		case 8:
-		case 0:
+		case 8, echoRequest6:
+		case 0, echoReply6:
 			id = dport
 		default:
 			return
 		}
 		before := be.Uint16(l4[4:])
 		be.PutUint16(l4[4:], id)
-		be.PutUint16(l4[2:], mend(be.Uint16(l4[2:]), before, id))
+		after := id
+		if q.IP.six() {
+			before, after = add(before, was), add(after, pseudo(&q.IP))
+		}
+		be.PutUint16(l4[2:], mend(be.Uint16(l4[2:]), before, after))
 	}
 	q.L4 = l4
 }
@@ -135,6 +145,5 @@ func mend(c, before, after uint16) uint16 {
 }
 
 func pseudo(h *IPv4) uint16 {
-	src, dst := h.Src.As4(), h.Dst.As4()
-	return sum(src[:], sum(dst[:], 0))
+	return sum(h.Src.AsSlice(), sum(h.Dst.AsSlice(), 0))
 }

@@ -101,7 +101,7 @@ func parse(words []string) (*Packet, quoteExtra, error) {
 	case "sctp":
 		p.Kind, p.IP.Proto, p.Chunk = SCTP, ProtoSCTP, ChunkData
 	case "icmp":
-		p.Kind, p.IP.Proto = Echo, ProtoICMP
+		p.Kind = Echo
 	case "ip":
 		p.Kind = Other
 	default:
@@ -117,16 +117,17 @@ func parse(words []string) (*Packet, quoteExtra, error) {
 		rest = rest[3:]
 	}
 	if words[0] == "icmp" {
+		p.IP.Proto = p.IP.icmp()
 		if len(rest) == 0 {
 			return nil, quoteExtra{}, errors.New("echo, reply or error missing")
 		}
 		switch rest[0] {
 		case "echo":
-			p.ICMPType = 8
+			p.ICMPType = p.IP.pick(8, echoRequest6)
 		case "reply":
-			p.ICMPType = 0
+			p.ICMPType = p.IP.pick(0, echoReply6)
 		case "error":
-			p.Kind, p.ICMPType = Error, 3
+			p.Kind, p.ICMPType = Error, p.IP.pick(3, 1)
 		default:
 			return nil, quoteExtra{}, fmt.Errorf("%q: not one of echo, reply, error", rest[0])
 		}
@@ -161,10 +162,11 @@ func (p *Packet) parseEnds(src, dst string) error {
 		if err != nil {
 			return err
 		}
-		if !e.addr.Is4() {
-			return fmt.Errorf("%q is not IPv4", e.text)
-		}
 	}
+	if p.IP.Src.Is4() != p.IP.Dst.Is4() || p.IP.Src.Is4In6() || p.IP.Dst.Is4In6() || p.IP.Src.Zone()+p.IP.Dst.Zone() != "" {
+		return fmt.Errorf("%q and %q are not addresses of one family", src, dst)
+	}
+	p.Type = p.etherType()
 	return nil
 }
 
@@ -398,7 +400,7 @@ func (p *Packet) words() []string {
 	case TCP, UDP, SCTP:
 		add(map[Kind]string{TCP: "tcp", UDP: "udp", SCTP: "sctp"}[p.Kind], netip.AddrPortFrom(p.IP.Src, p.SrcPort).String(), ">", netip.AddrPortFrom(p.IP.Dst, p.DstPort).String())
 	case Echo:
-		add("icmp", p.IP.Src.String(), ">", p.IP.Dst.String(), map[uint8]string{8: "echo", 0: "reply"}[p.ICMPType])
+		add("icmp", p.IP.Src.String(), ">", p.IP.Dst.String(), map[bool]string{true: "echo", false: "reply"}[isRequest(p.ICMPType)])
 	case Error:
 		add("icmp", p.IP.Src.String(), ">", p.IP.Dst.String(), "error")
 	default:
@@ -483,7 +485,7 @@ func parseQuote(s string) (*Quote, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Quote{IP: p.IP, TotalLen: uint16(ipLen + len(p.IP.Options) + len(l4)), L4: l4}
+	q := &Quote{IP: p.IP, TotalLen: uint16(p.IP.size() + len(l4)), L4: l4}
 	if len(l4) > quoted {
 		q.L4 = l4[:quoted]
 	}
@@ -512,7 +514,8 @@ func (q *Quote) String() string {
 
 // guess returns the packet that a quote most likely was, as far as its text shows it.
 func (q *Quote) guess() *Packet {
-	p := &Packet{Type: TypeIPv4, Kind: Other, IP: q.IP}
+	p := &Packet{Kind: Other, IP: q.IP}
+	p.Type = p.etherType()
 	if q.IP.MF || q.IP.Offset != 0 || len(q.L4) < quoted {
 		return p
 	}
@@ -523,7 +526,7 @@ func (q *Quote) guess() *Packet {
 		p.Kind = UDP
 	case q.IP.Proto == ProtoSCTP:
 		p.Kind, p.Tag, p.Payload = SCTP, be.Uint32(q.L4[4:]), clone(chunkRest)
-	case q.IP.Proto == ProtoICMP && (q.L4[0] == 0 || q.L4[0] == 8):
+	case q.IP.Proto == q.IP.icmp() && isEcho(&q.IP, q.L4[0]):
 		p.Kind, p.ICMPType, p.ICMPCode = Echo, q.L4[0], q.L4[1]
 		p.ID, p.EchoSeq = be.Uint16(q.L4[4:]), be.Uint16(q.L4[6:])
 		return p

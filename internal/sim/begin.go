@@ -61,7 +61,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	}
 	snat := !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found)
 	if snat {
-		fwd.src = n.state.Settings.Node
+		fwd.src = n.self(k.src)
 	}
 	repoint := lb.found && !fwd.handOn && n.untracked(in, fwd)
 	if !n.pickPort(in, k, fwd, snat || repoint) {

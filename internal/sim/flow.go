@@ -90,7 +90,7 @@ func (n *Node) expired(f *flow, proto model.Protocol) bool {
 		}
 	case model.ProtocolUDP:
 		limit = t.UDP
-	case model.ProtocolICMP:
+	case model.ProtocolICMP, packet.ProtoICMPv6:
 		limit = t.ICMP
 	}
 	return n.opts.Now()-f.seen > limit

@@ -198,7 +198,7 @@ func unmendable(p *packet.Packet, f *flow) bool {
 // isEchoRequest: ICMP echo requests, or first fragments of them.
 func isEchoRequest(p *packet.Packet) bool {
 	if p.Kind == packet.Echo {
-		return p.ICMPType == 8
+		return p.ICMPType == 8 || p.ICMPType == 128
 	}
 	return isEchoFragment(p) && p.Payload[0] == 8
 }

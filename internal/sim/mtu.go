@@ -19,7 +19,7 @@ func (n *Node) fits(in In, f *flow) fit {
 		return whole
 	case in.Packet.Kind == packet.Error:
 		return whole // nobody could be told
-	case in.Hook == ToUplink || in.Packet.IP.DF:
+	case in.Hook == ToUplink || in.Packet.IP.DF || in.Packet.IP.Src.Is6():
 		return tooBig
 	case f.way.action == Tunnel || f.viaNode || f.handOn || n.opts.HostIfIndex == 0:
 		return whole // what is around it is fragmented

@@ -10,7 +10,7 @@ import (
 
 const (
 	ethernet  = 14  // bytes of the header
-	errorMost = 576 // bytes of an ICMP error (RFC 1812, section 4.3.2.3)
+	errorMost = 576 // bytes of an ICMP error (RFC 1812, section 4.3.2.3); ICMPv6 1280 (RFC 4443, section 2.4)
 )
 
 // icmpError says what a drop is answered with.
@@ -21,7 +21,18 @@ type icmpError struct {
 }
 
 // errorFor returns the ICMP error for a reason, false when there is none.
-func errorFor(r reason.Reason) (icmpError, bool) {
+func errorFor(r reason.Reason, six bool) (icmpError, bool) {
+	if six {
+		switch r {
+		case reason.NoBackend:
+			return icmpError{kind: 1, code: 4, fromAsked: true}, true
+		case reason.TTL:
+			return icmpError{kind: 3}, true
+		case reason.TooBig:
+			return icmpError{kind: 2}, true
+		}
+		return icmpError{}, false
+	}
 	switch r {
 	case reason.NoBackend:
 		return icmpError{kind: 3, code: 3, fromAsked: true}, true // port unreachable
@@ -36,11 +47,11 @@ func errorFor(r reason.Reason) (icmpError, bool) {
 // refuse ends a packet: it is answered where the reason is one that is answered, else dropped. The limit on
 // answers is not part of the oracle.
 func (n *Node) refuse(in In, d dropped) Result {
-	e, ok := errorFor(d.reason)
+	e, ok := errorFor(d.reason, in.Packet.IP.Src.Is6())
 	if !ok || !n.mayAnswer(in) {
 		return drop(in, d)
 	}
-	src := n.state.Settings.Node
+	src := n.self(in.Packet.IP.Src)
 	e.mtu = uint16(d.mtu)
 	if e.fromAsked {
 		src = in.Packet.IP.Dst
@@ -68,7 +79,7 @@ func (n *Node) mayAnswer(in In) bool {
 	switch {
 	case in.Hook == ToWorkload, in.Hook == ToUplink && n.opts.HostIfIndex == 0, in.Hook == FromTunnel && n.opts.NoTunnel:
 		return false
-	case p.Kind == packet.Error, p.Kind == packet.Other && p.IP.Proto == packet.ProtoICMP && !isEchoFragment(p):
+	case p.Kind == packet.Error, p.Kind == packet.Other && p.IP.Proto == uint8(icmpOf(p.IP.Src)) && !isEchoFragment(p):
 		return false
 	}
 	return p.DstMAC[0]&1 == 0 && somebody(p.IP.Src)
@@ -79,7 +90,7 @@ func somebody(a netip.Addr) bool {
 	if a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240) {
 		return false
 	}
-	return !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
+	return !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !(a.Is6() && (a.IsLinkLocalUnicast() || mapped96(a)))
 }
 
 // report is the ICMP error about p, with as much of p as fits.
@@ -89,6 +100,9 @@ func report(p *packet.Packet, e icmpError, src netip.Addr) (*packet.Packet, erro
 		return nil, err
 	}
 	quote := frame[ethernet:]
+	if p.IP.Src.Is6() {
+		return report6(p, e, src, quote)
+	}
 	quote = quote[:min(len(quote), errorMost-28)]
 	body := append([]byte{e.kind, e.code, 0, 0, 0, 0, uint8(e.mtu >> 8), uint8(e.mtu)}, quote...)
 	binary.BigEndian.PutUint16(body[2:], checksum(body))

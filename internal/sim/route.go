@@ -54,7 +54,7 @@ func (n *Node) route(dst netip.Addr) (way, bool, reason.Reason) {
 // toNode is the way to a node, or to what lives there.
 func (n *Node) toNode(node netip.Addr, tunnel bool) (way, bool) {
 	if tunnel {
-		return way{action: Tunnel, next: node, mtu: n.state.Settings.Tunnel.MTU}, true
+		return way{action: Tunnel, next: node, mtu: max(n.state.Settings.Tunnel.MTU-longer(node), 0)}, true
 	}
 	return n.fib(node)
 }

@@ -34,7 +34,13 @@ type balanced struct {
 	dsr     bool       // answers go straight to the client, unless the client forbids it
 }
 
-var everyAddr = netip.AddrFrom4([4]byte{})
+// everyAddr stands for every address of every node, of the family of a.
+func everyAddr(a netip.Addr) netip.Addr {
+	if a.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
 
 // frontend looks for the service that answers at an address. nodePort: by the port alone.
 func (n *Node) frontend(dst netip.Addr, port uint16, proto model.Protocol) (s nodestate.Service, nodePort, ok bool) {
@@ -45,7 +51,7 @@ func (n *Node) frontend(dst netip.Addr, port uint16, proto model.Protocol) (s no
 	if at.Kind != nodestate.AddrHost && at.Kind != nodestate.AddrNode {
 		return s, false, false
 	}
-	s, ok = n.state.Frontends.Get(nodestate.Frontend{Addr: everyAddr, Port: port, Proto: proto})
+	s, ok = n.state.Frontends.Get(nodestate.Frontend{Addr: everyAddr(dst), Port: port, Proto: proto})
 	if ok && (s.LocalOnly && at.Kind == nodestate.AddrNode || !s.LocalOnly && !at.NodePorts) {
 		return nodestate.Service{}, false, false
 	}

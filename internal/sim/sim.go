@@ -229,17 +229,24 @@ const (
 	shapeMalformed
 	shapeFragment
 	shapeCast
+	shapeLink // of IPv6: neighbour discovery, reports of listeners
 )
 
-func shapeOf(p *packet.Packet) shape {
+func (n *Node) shapeOf(p *packet.Packet) shape {
+	if p.Type == packet.TypeIPv6 && !n.state.Settings.IPv6 {
+		return shapeForeign
+	}
 	if p.Kind == packet.Frame {
 		switch p.Type {
 		case packet.TypeARP:
 			return shapeARP
-		case packet.TypeIPv4:
+		case packet.TypeIPv4, packet.TypeIPv6:
 			return shapeMalformed
 		}
 		return shapeForeign
+	}
+	if s := linkOf(p); s != shapeOK {
+		return s
 	}
 	if p.IP.Dst.IsMulticast() || p.IP.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return shapeCast
@@ -264,7 +271,11 @@ func shapeOf(p *packet.Packet) shape {
 			}
 		case packet.ProtoICMP:
 			// an error that parsed would be one
-			if n < 8 || p.Payload[0] == 3 || p.Payload[0] == 11 || p.Payload[0] == 12 {
+			if p.IP.Src.Is4() && (n < 8 || packet.IsError(&p.IP, p.Payload[0])) {
+				return shapeMalformed
+			}
+		case packet.ProtoICMPv6:
+			if p.IP.Src.Is6() && (n < 8 || packet.IsError(&p.IP, p.Payload[0])) {
 				return shapeMalformed
 			}
 		}
@@ -279,11 +290,12 @@ func (n *Node) Receive(in In) Result {
 	}
 	if in.Hook == FromTunnel && !in.Again {
 		a, ok := n.state.Addrs[in.Source]
-		if !ok || a.Kind != nodestate.AddrNode || in.VNI != n.state.Settings.Tunnel.VNI {
+		six := in.Packet.Type == packet.TypeIPv6 && n.state.Settings.IPv6
+		if !ok || in.Source.Is6() != six || a.Kind != nodestate.AddrNode || in.VNI != n.state.Settings.Tunnel.VNI {
 			return drop(in, dropped{reason: reason.TunnelSource})
 		}
 	}
-	switch s := shapeOf(in.Packet); s {
+	switch s := n.shapeOf(in.Packet); s {
 	case shapeOK:
 		return n.whole(in)
 	case shapeFragment:
@@ -311,6 +323,8 @@ func (n *Node) odd(in In, s shape) Result {
 	if in.Hook == FromWorkload {
 		switch s {
 		case shapeARP:
+			return Result{Action: Pass, Packet: in.Packet}
+		case shapeLink:
 			return Result{Action: Pass, Packet: in.Packet}
 		case shapeForeign:
 			return drop(in, dropped{reason: reason.Family})
@@ -369,7 +383,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 			return Result{Action: Pass, Packet: p}, nil
 		}
 		if isError {
-			key = flowKey{src: p.IP.Src, dst: p.IP.Dst, proto: model.ProtocolICMP}
+			key = flowKey{src: p.IP.Src, dst: p.IP.Dst, proto: icmpOf(p.IP.Src)}
 		}
 		f, d := n.begin(in, key, opening)
 		if d != nil {
@@ -407,7 +421,7 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 		return Result{}, &dropped{reason: reason.TooBig, mtu: f.way.mtu}
 	}
 	if f.clamp && !isError && p.Kind == packet.TCP && p.Flags&packet.SYN != 0 {
-		clampMSS(p, n.state.Settings.Tunnel.MTU)
+		clampMSS(p, n.state.Settings.Tunnel.MTU-longer(p.IP.Src))
 	}
 	switch {
 	case isError:

@@ -55,7 +55,7 @@ func (n *Node) ask(s Socket, dst netip.AddrPort, wanted bool) (netip.AddrPort, e
 	if !ok {
 		return dst, nil
 	}
-	client := affinityKey{svc: svc.ID, client: n.state.Settings.Node}
+	client := affinityKey{svc: svc.ID, client: n.self(dst.Addr())}
 	if !onHost {
 		client.client = n.state.Clients[s.Netns]
 		if !client.client.IsValid() {

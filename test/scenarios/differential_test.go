@@ -1,6 +1,7 @@
 package scenarios_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -23,9 +24,20 @@ import (
 // failure has named.
 func TestDifferential(t *testing.T) {
 	r := newRunner(t)
+	differ(t, r, r.New)
+}
+
+// TestDifferentialIPv6 does the same with IPv6 in the place of IPv4.
+func TestDifferentialIPv6(t *testing.T) {
+	r := newRunner(t)
+	differ(t, r, scenario.Mirror(r.New))
+}
+
+func differ(t *testing.T, r *programs.Runner, make scenario.NewCarrier) {
+	t.Helper()
 	seen := map[string]int{}
 	play := func(seed uint64) {
-		if err := playRandom(r, seed, seen); err != nil {
+		if err := playRandom(r, make, seed, seen); err != nil {
 			t.Fatalf("WEIR_SEED=%d: %v", seed, err)
 		}
 	}
@@ -76,7 +88,7 @@ type differential struct {
 }
 
 // playRandom plays one round and counts in seen what became of packets.
-func playRandom(r *programs.Runner, seed uint64, seen map[string]int) (err error) {
+func playRandom(r *programs.Runner, make scenario.NewCarrier, seed uint64, seen map[string]int) (err error) {
 	d := &differential{crowd: newCrowd(seed), seen: seen}
 	d.machine = d.crowd.machine()
 	defer func() {
@@ -88,7 +100,7 @@ func playRandom(r *programs.Runner, seed uint64, seen map[string]int) (err error
 		}
 	}()
 	d.machine.State = calc.Calc(d.c)
-	if d.carrier, err = r.New(d.machine); err != nil {
+	if d.carrier, err = make(d.machine); err != nil {
 		return err
 	}
 	if err := d.carrier.Apply(d.machine.State); err != nil {
@@ -153,6 +165,10 @@ func (d *differential) step() error {
 
 func (d *differential) receive(in sim.In) error {
 	res, err := d.carrier.Receive(in)
+	if errors.Is(err, scenario.ErrNoMirror) {
+		d.seen["no counterpart"]++
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 // Runner keeps loaded programs from one scenario to the next. It is for one goroutine.
 type Runner struct {
 	sets   map[string]*set // by the node's name
-	layout *layout
+	layout *layouts
 	hz     int
 	open   []*carrier
 
@@ -67,7 +67,7 @@ func (r *Runner) New(m *scenario.Machine) (scenario.Carrier, error) {
 		return nil, err
 	}
 	if r.layout == nil {
-		if r.layout, err = newLayout(s.Maps); err != nil {
+		if r.layout, err = newLayouts(s); err != nil {
 			return nil, err
 		}
 	}

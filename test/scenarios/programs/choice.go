@@ -14,7 +14,7 @@ import (
 // choice tells the oracle what the programs chose at random for the packet at hand.
 type choice struct {
 	set    *set
-	layout *layout
+	layout *layouts
 
 	known   bool // a flow tells
 	backend nodestate.Backend
@@ -62,20 +62,22 @@ func (c *choice) port(first uint16, n int) int {
 }
 
 // affinity is the backend that the programs remember for a client of a service.
-func (s *set) affinity(l *layout, id nodestate.Frontend, client netip.Addr) (nodestate.Backend, bool) {
-	key := make([]byte, 20) // struct affinity_key: svc (addr, port, proto, scope), client (addr, netns)
-	addr, from := id.Addr.As4(), client.As4()
-	copy(key[0:], addr[:])
-	binary.BigEndian.PutUint16(key[4:], id.Port)
-	key[6] = uint8(id.Proto)
-	copy(key[8:], from[:])
+func (s *set) affinity(both *layouts, id nodestate.Frontend, client netip.Addr) (nodestate.Backend, bool) {
+	l, maps := s.of(both, id.Addr)
+	// struct affinity_key: svc (addr, port, proto, scope), client (addr, netns)
+	key := binary.BigEndian.AppendUint16(id.Addr.AsSlice(), id.Port)
+	key = append(append(key, uint8(id.Proto), 0), client.AsSlice()...)
+	key = append(key, make([]byte, 8)...)
 	value := make([]byte, l.affinitySize)
-	if err := s.Maps["weir_affinity"].Lookup(key, &value); err != nil {
+	if err := maps["weir_affinity"].Lookup(key, &value); err != nil {
 		return nodestate.Backend{}, false
 	}
-	return backendAt(value[l.affinityBackend:]), true
+	return backendAt(value[l.affinityBackend:], id.Addr), true
 }
 
-func backendAt(b []byte) nodestate.Backend {
-	return nodestate.Backend{Addr: netip.AddrFrom4([4]byte(b[0:4])), Port: binary.BigEndian.Uint16(b[4:])}
+// backendAt reads a struct backend of the family of a.
+func backendAt(b []byte, a netip.Addr) nodestate.Backend {
+	n := a.BitLen() / 8
+	addr, _ := netip.AddrFromSlice(b[:n])
+	return nodestate.Backend{Addr: addr, Port: binary.BigEndian.Uint16(b[n:])}
 }

@@ -2,7 +2,9 @@ package programs
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -18,6 +20,26 @@ type layout struct {
 	affinitySeen, affinityBackend, affinitySize uint32
 	flowNexthop, flowState, flowFlags           uint32
 	triesSeen, triesSince                       uint32
+}
+
+// layouts are those of IPv4 and IPv6.
+type layouts struct{ four, six *layout }
+
+func newLayouts(s *set) (*layouts, error) {
+	four, err := newLayout(s.Maps)
+	if err != nil {
+		return nil, err
+	}
+	six, err := newLayout(s.IPv6.Maps)
+	return &layouts{four, six}, err
+}
+
+// of returns the layout, and the maps, of an address's family.
+func (s *set) of(l *layouts, a netip.Addr) (*layout, map[string]*ebpf.Map) {
+	if a.Is6() {
+		return l.six, s.IPv6.Maps
+	}
+	return l.four, s.Maps
 }
 
 func newLayout(maps map[string]*ebpf.Map) (*layout, error) {
@@ -84,26 +106,28 @@ func valueType(m *ebpf.Map) (*btf.Struct, error) {
 
 // chosen is what the programs chose for a flow, found by the packet that began it, in the
 // order in which they look themselves.
-func (s *set) chosen(l *layout, p *packet.Packet) (b nodestate.Backend, sport uint16, ok bool) {
-	key := make([]byte, 16) // struct flow_key: saddr, daddr, sport, dport, proto
-	src, dst := p.IP.Src.As4(), p.IP.Dst.As4()
-	copy(key[0:], src[:])
-	copy(key[4:], dst[:])
+func (s *set) chosen(both *layouts, p *packet.Packet) (b nodestate.Backend, sport uint16, ok bool) {
+	l, maps := s.of(both, p.IP.Src)
+	key := append(p.IP.Src.AsSlice(), p.IP.Dst.AsSlice()...) // struct flow_key: saddr, daddr, sport, dport, proto
 	sp, dp := p.Ports()
-	binary.BigEndian.PutUint16(key[8:], sp)
-	binary.BigEndian.PutUint16(key[10:], dp)
-	key[12] = p.IP.Proto
+	key = binary.BigEndian.AppendUint16(key, sp)
+	key = binary.BigEndian.AppendUint16(key, dp)
+	key = append(key, p.IP.Proto, 0, 0, 0)
 	value := make([]byte, l.flowSize)
-	if err := s.Maps["weir_flows"].Lookup(key, &value); err != nil {
-		if err := s.Maps["weir_flows_new"].Lookup(key, &value); err != nil {
+	if err := maps["weir_flows"].Lookup(key, &value); err != nil {
+		if err := maps["weir_flows_new"].Lookup(key, &value); err != nil {
 			return b, 0, false
 		}
 	}
-	return backendAt(value[l.flowBackend:]), binary.BigEndian.Uint16(value[l.flowSport:]), true
+	return backendAt(value[l.flowBackend:], p.IP.Src), binary.BigEndian.Uint16(value[l.flowSport:]), true
 }
 
 // age makes all that the programs remember with a time older: by units of their clock, and of the finer one.
-func (s *set) age(l *layout, units uint32, fine uint16) error {
+func (s *set) age(l *layouts, units uint32, fine uint16) error {
+	return errors.Join(age(s.Maps, l.four, units, fine), age(s.IPv6.Maps, l.six, units, fine))
+}
+
+func age(maps map[string]*ebpf.Map, l *layout, units uint32, fine uint16) error {
 	const none = ^uint32(0)
 	for _, m := range []struct {
 		name       string
@@ -113,7 +137,7 @@ func (s *set) age(l *layout, units uint32, fine uint16) error {
 		{"weir_dsr_tries", l.triesSeen, l.triesSince}, {"weir_dsr_fallen", 0, none}} {
 		entries := map[string][]byte{}
 		var key, value []byte
-		it := s.Maps[m.name].Iterate()
+		it := maps[m.name].Iterate()
 		for it.Next(&key, &value) {
 			entries[string(key)] = append([]byte{}, value...)
 		}
@@ -132,7 +156,7 @@ func (s *set) age(l *layout, units uint32, fine uint16) error {
 				at := binary.NativeEndian.Uint16(v[m.fine:])
 				binary.NativeEndian.PutUint16(v[m.fine:], at-fine)
 			}
-			if err := s.Maps[m.name].Put([]byte(k), v); err != nil {
+			if err := maps[m.name].Put([]byte(k), v); err != nil {
 				return fmt.Errorf("write map %s: %w", m.name, err)
 			}
 		}

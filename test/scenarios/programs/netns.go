@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/test/scenarios/scenario"
@@ -35,8 +36,13 @@ func newNamespace() (*namespace, error) {
 		if n.frames, err = newCapture(); err != nil {
 			return err
 		}
-		_, err = kernel.SetSysctl(1, "net", "ipv4", "ip_forward")
-		return err
+		for _, path := range [][]string{{"net", "ipv4", "ip_forward"}, {"net", "ipv6", "conf", "all", "forwarding"},
+			{"net", "ipv6", "conf", "default", "forwarding"}} {
+			if _, err := kernel.SetSysctl(1, path...); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return n, err
 }
@@ -102,7 +108,7 @@ func (n *namespace) uplink(index int, addr netip.Addr, subnets []netip.Prefix, g
 			return fmt.Errorf("address %s is not in subnet %s", addr, s)
 		}
 		ip := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(s.Bits(), addr.BitLen())}
-		if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: ip}); err != nil {
+		if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: ip, Flags: unix.IFA_F_NODAD}); err != nil {
 			return fmt.Errorf("add address %s: %w", ip, err)
 		}
 	}

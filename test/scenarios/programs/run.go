@@ -54,8 +54,9 @@ var names = map[sim.Hook]string{
 // set is a loaded collection of programs.
 type set struct {
 	*driver.Offline
-	tunnel *ebpf.Program // as if a packet had come out of a tunnel, then weir_from_tunnel
-	jumps  *ebpf.Map
+	tunnel  *ebpf.Program // as if a packet had come out of a tunnel, then weir_from_tunnel
+	tunnel6 *ebpf.Program // the same with an outer IPv6 header
+	jumps   *ebpf.Map
 }
 
 func load(host, tunnelDev int) (*set, error) {
@@ -73,8 +74,8 @@ func load(host, tunnelDev int) (*set, error) {
 }
 
 // prepareTunnel loads a program that gives a packet the metadata of a tunnel, which
-// BPF_PROG_TEST_RUN cannot, and goes on with weir_from_tunnel. cb[0] is the outer source in host byte
-// order, cb[1] the VNI.
+// BPF_PROG_TEST_RUN cannot, and goes on with weir_from_tunnel. cb begins with the outer source, of IPv4 in host
+// byte order, and goes on with the VNI.
 func (s *set) prepareTunnel() error {
 	var err error
 	s.jumps, err = ebpf.NewMap(&ebpf.MapSpec{Name: "jumps", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
@@ -84,6 +85,15 @@ func (s *set) prepareTunnel() error {
 	if err := s.jumps.Put(uint32(0), uint32(s.Programs[names[sim.FromTunnel]].FD())); err != nil {
 		return err
 	}
+	if s.tunnel, err = s.asIfTunnel(1, 0); err != nil {
+		return err
+	}
+	s.tunnel6, err = s.asIfTunnel(4, 1)
+	return err
+}
+
+// asIfTunnel is the program for outer addresses of so many words; flags are those of bpf_skb_set_tunnel_key.
+func (s *set) asIfTunnel(words int16, flags int32) (*ebpf.Program, error) {
 	// struct bpf_tunnel_key: tunnel_id, remote (16 bytes), tos, ttl, ext, label, local (16 bytes)
 	const size, local = 44, 28
 	key := int16(-48)
@@ -91,29 +101,31 @@ func (s *set) prepareTunnel() error {
 	for off := key; off < 0; off += 8 {
 		ins = append(ins, asm.StoreMem(asm.RFP, off, asm.R1, asm.DWord))
 	}
+	for i := range words {
+		ins = append(ins, asm.LoadMem(asm.R1, asm.R6, skbCB+4*i, asm.Word), asm.StoreMem(asm.RFP, key+local+4*i, asm.R1, asm.Word))
+	}
+	ins = append(ins, asm.LoadMem(asm.R1, asm.R6, skbCB+4*words, asm.Word), asm.StoreMem(asm.RFP, key, asm.R1, asm.Word),
+		asm.Mov.Imm(asm.R1, 0))
+	for i := range words + 1 {
+		ins = append(ins, asm.StoreMem(asm.R6, skbCB+4*i, asm.R1, asm.Word))
+	}
 	ins = append(ins,
-		asm.LoadMem(asm.R1, asm.R6, skbCB, asm.Word),
-		asm.StoreMem(asm.RFP, key+local, asm.R1, asm.Word),
-		asm.LoadMem(asm.R1, asm.R6, skbCB+4, asm.Word),
-		asm.StoreMem(asm.RFP, key, asm.R1, asm.Word),
-		asm.Mov.Imm(asm.R1, 0),
-		asm.StoreMem(asm.R6, skbCB, asm.R1, asm.Word),
-		asm.StoreMem(asm.R6, skbCB+4, asm.R1, asm.Word),
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(key)),
-		asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, 0),
+		asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, flags),
 		asm.FnSkbSetTunnelKey.Call(),
 		asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, s.jumps.FD()), asm.Mov.Imm(asm.R3, 0),
 		asm.FnTailCall.Call(),
 		asm.Mov.Imm(asm.R0, -1), asm.Return(),
 	)
-	s.tunnel, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "as_if_tunnel", Type: ebpf.SchedCLS, Instructions: ins, License: "GPL"})
-	return err
+	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "as_if_tunnel", Type: ebpf.SchedCLS, Instructions: ins, License: "GPL"})
 }
 
 func (s *set) close() {
-	if s.tunnel != nil {
-		s.tunnel.Close()
+	for _, p := range []*ebpf.Program{s.tunnel, s.tunnel6} {
+		if p != nil {
+			p.Close()
+		}
 	}
 	if s.jumps != nil {
 		s.jumps.Close()
@@ -146,16 +158,29 @@ func (s *set) run(in sim.In) (sim.Result, error) {
 	prog := s.Programs[names[in.Hook]]
 	if in.Hook == sim.FromTunnel && !in.Again {
 		prog = s.tunnel
-		src := in.Source.As4()
-		ne.PutUint32(ctx[skbCB:], binary.BigEndian.Uint32(src[:]))
-		ne.PutUint32(ctx[skbCB+4:], in.VNI)
+		src := in.Source.AsSlice()
+		copy(ctx[skbCB:], src)
+		if in.Source.Is6() {
+			prog = s.tunnel6
+		} else {
+			ne.PutUint32(ctx[skbCB:], binary.BigEndian.Uint32(src))
+		}
+		ne.PutUint32(ctx[skbCB+len(src):], in.VNI)
 	}
 	out := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: ctx, ContextOut: make([]byte, skbSize)}
 	ret, err := prog.Run(out)
 	if err != nil {
 		return sim.Result{}, fmt.Errorf("run %s on %s: %w", names[in.Hook], in.Packet, err)
 	}
-	return decision(in, ret, out)
+	r, err := decision(in, ret, out)
+	if err == nil && r.NextHop.IsValid() && in.Packet.Type == packet.TypeIPv6 {
+		var hop [16]byte // what stands for it in cb is its last word
+		if err := s.IPv6.Maps["weir_trace"].Lookup(uint32(0), &hop); err != nil {
+			return r, err
+		}
+		r.NextHop = netip.AddrFrom16(hop)
+	}
+	return r, err
 }
 
 // decision reads what the program left behind, and checks that it returned what it says.

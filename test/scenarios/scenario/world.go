@@ -119,6 +119,9 @@ func Gateway(p netip.Prefix) netip.Addr { return p.Masked().Addr().Next() }
 
 // broadcast is the last address of an IPv4 subnet: nobody's, and not a place to forward to.
 func broadcast(p netip.Prefix) netip.Addr {
+	if p.Addr().Is6() {
+		return netip.Addr{}
+	}
 	b := p.Masked().Addr().As4()
 	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])|uint32(1)<<(32-p.Bits())-1)
 	return netip.AddrFrom4(b)

@@ -1,0 +1,75 @@
+package sim
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/packet"
+)
+
+// self is the node's primary address of the family of a.
+func (n *Node) self(a netip.Addr) netip.Addr {
+	if a.Is6() {
+		return n.state.Settings.Node6
+	}
+	return n.state.Settings.Node
+}
+
+// icmpOf is the ICMP of the family of a.
+func icmpOf(a netip.Addr) model.Protocol {
+	if a.Is6() {
+		return packet.ProtoICMPv6
+	}
+	return model.ProtocolICMP
+}
+
+// longer is what the family's header is longer by than that of IPv4, bytes.
+func longer(a netip.Addr) int {
+	if a.Is6() {
+		return 20
+	}
+	return 0
+}
+
+// mapped96 reports whether the first 96 bits are zero: unspecified, loopback, and what nobody has.
+func mapped96(a netip.Addr) bool {
+	b := a.As16()
+	return [12]byte(b[:12]) == [12]byte{}
+}
+
+// linkOf tells what belongs to a link of IPv6. Neighbour discovery (RFC 4861) counts with hop limit 255; what routers
+// alone say (advertisements, redirects) is for nobody to say here, and is as multicast is.
+func linkOf(p *packet.Packet) shape {
+	if !p.IP.Src.Is6() {
+		return shapeOK
+	}
+	local := p.IP.Dst.IsMulticast() || p.IP.Dst.IsLinkLocalUnicast() || p.IP.Src.IsMulticast() || p.IP.Src.IsLinkLocalUnicast()
+	if p.Kind == packet.Other && p.IP.Proto == packet.ProtoICMPv6 && len(p.Payload) > 0 {
+		switch t := p.Payload[0]; {
+		case p.IP.TTL == 255 && (t == 134 || t == 137):
+			return shapeCast
+		case p.IP.TTL == 255 && t >= 133 && t <= 136, local && (t >= 130 && t <= 132 || t == 143):
+			return shapeLink
+		}
+	}
+	if local {
+		return shapeCast
+	}
+	return shapeOK
+}
+
+// report6 is report for ICMPv6, whose checksum covers the addresses too (RFC 8200, section 8.1).
+func report6(p *packet.Packet, e icmpError, src netip.Addr, quote []byte) (*packet.Packet, error) {
+	const most, headers = 1280, 48
+	body := append([]byte{e.kind, e.code, 0, 0, 0, 0, uint8(e.mtu >> 8), uint8(e.mtu)}, quote[:min(len(quote), most-headers)]...)
+	pseudo := append(append(src.AsSlice(), p.IP.Src.AsSlice()...), 0, 0, uint8(len(body)>>8), uint8(len(body)), 0, 0, 0, packet.ProtoICMPv6)
+	binary.BigEndian.PutUint16(body[2:], checksum(append(pseudo, body...)))
+	out := &packet.Packet{DstMAC: p.SrcMAC, SrcMAC: p.DstMAC, Type: p.Type, Kind: packet.Other, Payload: body,
+		IP: packet.IPv4{Src: src, Dst: p.IP.Src, TTL: 64, Proto: packet.ProtoICMPv6}}
+	frame, err := out.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return packet.Unmarshal(frame)
+}

@@ -1,0 +1,48 @@
+package scenarios_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/test/scenarios/scenario"
+)
+
+// noMirror are the scenarios that IPv6 has no counterpart for, and why.
+var noMirror = map[string]string{
+	"fragments.txtar":        "identification and offsets of IPv4's header",
+	"fragments-off.txtar":    "the same",
+	"fragments-tunnel.txtar": "the same",
+	"icmp-errors.txtar":      "a timestamp request, whose checksum is other than ICMPv6's; random packets have the errors",
+	"mtu.txtar":              "headers of other lengths",
+	"neighbours.txtar":       "ARP",
+	"no-backend.txtar":       "a source that is nobody's in IPv4 only",
+	"odd-packets.txtar":      "malformed IPv4 headers, options",
+}
+
+// TestIPv6 plays the scenarios with IPv6 in the place of IPv4, on the oracle and on the loaded programs.
+func TestIPv6(t *testing.T) {
+	r := newRunner(t)
+	for _, name := range files(t) {
+		t.Run(strings.TrimSuffix(name, ".txtar"), func(t *testing.T) {
+			defer func() {
+				if err := r.Reset(); err != nil {
+					t.Error(err)
+				}
+			}()
+			play := func(make scenario.NewCarrier) error { return read(t, name).Play(scenario.Mirror(make)) }
+			err := play(scenario.NewSim(1))
+			if why, ok := noMirror[name]; ok {
+				if err == nil {
+					t.Errorf("plays, but is listed as having no counterpart: %s", why)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("oracle: %v", err)
+			}
+			if err := play(r.New); err != nil {
+				t.Fatalf("programs: %v", err)
+			}
+		})
+	}
+}
