@@ -60,7 +60,7 @@ lab-e2e: lab-build
 e2e: lab-build
 	go run ./test/e2e $(E2E)
 
-# Those of them that are conformance specs, in one plain lab.
+# Those of them that are conformance specs or quick, in one plain lab.
 e2e-conformance: lab-build
 	go run ./test/e2e --conformance $(E2E)
 

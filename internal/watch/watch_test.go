@@ -241,7 +241,8 @@ func TestNothingBeforeEverythingWasRead(t *testing.T) {
 	if b := f.next(t, "after the API server is back"); !b.Full || len(b.Pods) != 1 {
 		t.Errorf("%+v", b)
 	}
-	if took := time.Since(start); took > lastRetry+time.Second {
+	// client-go's own waiting would be half a minute by now; a busy machine adds a little.
+	if took := time.Since(start); took > 4*lastRetry {
 		t.Errorf("took %s to try again", took)
 	}
 	if s := f.w.Status(); !s.Synced || !s.Connected {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // group is a set of specs that run together in one lab.
@@ -29,9 +30,14 @@ var whole = []group{
 	{Name: "main", Match: regexp.MustCompile(``), Workers: 3, Zones: 3},
 }
 
-// conformance is what `make test` runs.
+// conformance is what `make test` runs: the conformance specs, and others that take little and need nothing but nodes and pods,
+// so that each part of Services that has a spec has one there.
 var conformance = []group{
-	{Name: "conformance", Match: regexp.MustCompile(`\[Conformance\]`), Workers: 2, Plain: true},
+	{Name: "conformance", Match: regexp.MustCompile(`\[Conformance\]|` + strings.Join([]string{
+		`internalTrafficPolicy=Local Pod`, `externalTrafficPolicy=Local for type=NodePort`, `no ready endpoints with (in|ex)ternall?TrafficPolicy=Local`,
+		`rejected when no endpoints exist`, `hairpin back`, `should be able to handle large requests`, `service endpoints using hostNetwork`,
+		`should check kube-proxy urls`, `traffic between Pods without SNAT`, `named targetPorts that resolve`, `service.kubernetes.io/(headless|service-proxy-name)`,
+	}, "|")), Workers: 2, Plain: true},
 }
 
 // task is a group with the specs that it runs.

@@ -30,7 +30,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.BoolVar(&o.conformance, "conformance", false, "only the conformance specs, in a plain lab")
+	flag.BoolVar(&o.conformance, "conformance", false, "the conformance specs and some that are quick, in a plain lab")
 	flag.StringVar(&o.focus, "focus", os.Getenv("WEIR_E2E_FOCUS"), "only specs whose names match this expression (default $WEIR_E2E_FOCUS)")
 	flag.StringVar(&o.groups, "group", "", "only these groups of specs, by name, with commas between")
 	flag.StringVar(&o.settings.ConnectTime, "connect-time", "", "bpfConnectTimeLoadBalancing: Disabled, TCP or Enabled")
