@@ -17,6 +17,7 @@ const report = `<?xml version="1.0"?><testsuites><testsuite>
 <testcase name="[It] [sig-network] b" status="failed" time="2"><failure>timed out
 at line 7</failure></testcase>
 <testcase name="[It] [sig-network] c " status="skipped"><skipped message="skipped - too few nodes"></skipped></testcase>
+<testcase name="[It] [sig-network] d" status="interrupted" time="3"><failure>interrupted</failure></testcase>
 <testcase name="[It] [sig-node] z" status="skipped"><skipped message="skipped"></skipped></testcase>
 </testsuite></testsuites>`
 
@@ -32,14 +33,15 @@ func TestOutcomes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	specs := []string{"[sig-network] a", "[sig-network] b", "[sig-network] c", "[sig-network] d"}
+	specs := []string{"[sig-network] a", "[sig-network] b", "[sig-network] c", "[sig-network] d", "[sig-network] e"}
 	got := outcomes(task{group: group{Name: "g"}, Specs: specs}, found)
 	want := []spec{
 		{Name: "[SynchronizedAfterSuite]", Group: "g", Outcome: failed, Message: "no clean end"},
 		{Name: "[sig-network] a", Group: "g", Outcome: passed, Seconds: 1.5},
 		{Name: "[sig-network] b", Group: "g", Outcome: failed, Seconds: 2, Message: "timed out\nat line 7"},
 		{Name: "[sig-network] c", Group: "g", Outcome: skipped, Message: "skipped - too few nodes"},
-		{Name: "[sig-network] d", Group: "g", Outcome: missing},
+		{Name: "[sig-network] d", Group: "g", Outcome: missing, Seconds: 3},
+		{Name: "[sig-network] e", Group: "g", Outcome: missing},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -92,6 +92,8 @@ func readReports(dir string) (map[string]spec, error) {
 				name, isSpec := strings.CutPrefix(c.Name, "[It] ")
 				r := spec{Name: strings.TrimSpace(name), Outcome: passed, Seconds: c.Time}
 				switch {
+				case c.Status == "interrupted":
+					r.Outcome = missing
 				case c.Failure != nil:
 					r.Outcome, r.Message = failed, firstLines(c.Failure.Text)
 				case c.Error != nil:
