@@ -150,9 +150,9 @@ func age(maps map[string]*ebpf.Map, l *layout, units uint32, fine uint16) error 
 				continue // a slot that was never used
 			}
 			binary.NativeEndian.PutUint32(v[m.seen:], seen-units)
-			// The first direction of a half-open flow that was answered has the time of it in the place of a next hop.
-			const answered, reply = 8, 1
-			if m.fine != none && (m.name != "weir_flows_new" || v[l.flowState]&answered != 0 && v[l.flowFlags]&reply == 0) {
+			// The first direction of a half-open DSR flow that was answered has the time of it in the place of a next hop.
+			const answered, reply, dsr = 8, 1, 16
+			if m.fine != none && (m.name != "weir_flows_new" || v[l.flowState]&answered != 0 && v[l.flowFlags]&(reply|dsr) == dsr) {
 				at := binary.NativeEndian.Uint16(v[m.fine:])
 				binary.NativeEndian.PutUint16(v[m.fine:], at-fine)
 			}
