@@ -33,6 +33,7 @@ func BenchmarkEstablished(b *testing.B) {
 		const there, back = "tcp 10.244.1.2:1000 > 10.96.0.11:80", "tcp 10.244.2.2:8080 > 10.244.1.2:1000"
 		f.step(b, fromWorkload, f.links.podA, there+" S ttl=64", actRedirect)
 		f.step(b, fromUplink, f.links.uplink, back+" S. ttl=64", actRedirect)
+		f.step(b, fromWorkload, f.links.podA, there+" . ttl=64", actRedirect)
 		f.mirrored(b, there)
 		f.mirrored(b, back)
 		f.established(b, "established, pod to Service, translated", fromWorkload, f.links.podA, there+" . ttl=255", actRedirect)
@@ -43,6 +44,7 @@ func BenchmarkEstablished(b *testing.B) {
 		const there, back = "tcp 172.20.0.1:1000 > 10.0.0.1:30604", "tcp 10.244.1.3:8080 > 172.20.0.1:1000"
 		f.step(b, fromUplink, f.links.uplink, there+" S ttl=64", actRedirect)
 		f.step(b, fromWorkload, f.links.podB, back+" S. ttl=64", actRedirect)
+		f.step(b, fromUplink, f.links.uplink, there+" . ttl=64", actRedirect)
 		f.mirrored(b, there)
 		f.mirrored(b, back)
 		f.established(b, "established, client to NodePort, translated", fromUplink, f.links.uplink, there+" . ttl=255", actRedirect)
@@ -113,7 +115,7 @@ func BenchmarkNewFlow(b *testing.B) {
 	})
 }
 
-// The further life of a connection that begins: the answer moves both entries to the established ones, FIN marks them.
+// The further life of a connection that begins: what follows the answer moves both entries to the established ones, FIN marks them.
 func BenchmarkConnection(b *testing.B) {
 	f := node(b, 0)
 	var syn, answer, data, fin, back []string
@@ -124,7 +126,7 @@ func BenchmarkConnection(b *testing.B) {
 	}
 	f.fresh(b, "connection, SYN", fromWorkload, f.links.podA, syn, actRedirect)
 	f.fresh(b, "connection, SYN-ACK", fromUplink, f.links.uplink, answer, actRedirect)
-	f.fresh(b, "connection, data", fromWorkload, f.links.podA, data, actRedirect)
+	f.fresh(b, "connection, ACK or data after the answer", fromWorkload, f.links.podA, data, actRedirect)
 	f.fresh(b, "connection, FIN", fromWorkload, f.links.podA, fin, actRedirect)
 	f.fresh(b, "connection, FIN of the other side", fromUplink, f.links.uplink, back, actRedirect)
 	f.fresh(b, "connection, last ACK", fromWorkload, f.links.podA, data, actRedirect)
