@@ -58,7 +58,7 @@ func Default() Effective {
 		Metrics:  Metrics{Endpoint: Endpoint{Port: 9091}, Go: true, Process: true},
 
 		HealthzPort: 10256, KubeProxyCleanup: true,
-		MapSizes:    MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576},
+		MapSizes: MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576},
 	}
 }
 
