@@ -88,6 +88,7 @@ enum svc_flag {
 	SVC_LOCAL = 4,          /* traffic policy Local, external or internal as the frontend is */
 	SVC_MODE_TUNNEL = 256,  /* answers to outside clients go back by the node that was asked, whatever SET_DSR says */
 	SVC_MODE_DSR = 512,     /* they go straight to the client */
+	SVC_MAGLEV = 1024,      /* new flows choose by consistent hashing, where `table` has slots */
 };
 
 struct svc_value {
@@ -97,7 +98,7 @@ struct svc_value {
 	__u32 flags;    /* enum svc_flag */
 	__u32 affinity; /* seconds that a client stays with its backend; 0 = no affinity */
 	__u32 rule;     /* number of this service in the table of rules */
-	__u32 pad;
+	__u32 table;    /* slots of its Maglev table; 0 = new flows choose at random */
 };
 
 /* map weir_ranges: LPM struct range_key -> __u8; whom the RESTRICTED frontends of a service port are for */
@@ -117,6 +118,12 @@ struct backend {
 	ip_addr addr;
 	__be16 port;
 	__u16 flags;
+};
+
+/* map weir_maglev: hash of maps struct svc_key (an id) -> array of struct backend, whose length is svc_value.table. In
+ * its slots `flags` is enum slot_flag. */
+enum slot_flag {
+	SLOT_LOCAL = 1, /* the backend is in the list of SCOPE_LOCAL */
 };
 
 /* map weir_live: hash struct live_key -> __u8, enum live_list; the backends that are not gone of a service port
@@ -214,6 +221,8 @@ enum flow_state {
 	STATE_FIN = 2,     /* FIN in this direction */
 	STATE_CLOSING = 4, /* FIN in both directions, or RST */
 	STATE_ANSWERED = 8, /* half open: an answer was seen */
+	STATE_WATCHED = 16, /* original direction, for a Maglev frontend, ACT_LOCAL or ACT_PASS: `nexthop` is the node that hands its
+			     * packets on, 0 = none; when that changes, the way back follows */
 };
 
 struct flow_value {

@@ -28,10 +28,11 @@ static __always_inline void fallback_take(struct __sk_buff *skb, struct scratch 
 	struct pkt *p = &w->pkt;
 	struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
 	struct flow_value *rev;
+	struct svc_value *v;
 	int node_port;
 
-	if (!lb_find(&p->key.daddr, p->key.dport, p->key.proto, b, &node_port) ||
-	    !flow_handed_by(skb, p, b, node_port, &w->via))
+	v = lb_find(&p->key.daddr, p->key.dport, p->key.proto, b, &node_port);
+	if (!v || !flow_handed_by(skb, p, b, node_port, &w->via))
 		return;
 	flow_partner(&w->okey, f, p->key.proto);
 	rev = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
@@ -45,6 +46,8 @@ static __always_inline void fallback_take(struct __sk_buff *skb, struct scratch 
 	if (!addr_is_none(&p->tunnel_src))
 		w->rev.flags |= FLOW_CLAMP;
 	f->flags &= ~FLOW_DSR;
+	if (v->table && !node_port && (f->action == ACT_LOCAL || f->action == ACT_PASS))
+		flow_watch(f, &w->via);
 	bpf_map_update_elem(&weir_flows_new, &w->okey, &w->rev, BPF_ANY);
 	dsr_fall(&p->key.saddr, clock_now());
 }

@@ -138,6 +138,18 @@ static __always_inline int flow_handed_by(struct __sk_buff *skb, struct pkt *p, 
 	return 1;
 }
 
+/* The hash by which all nodes choose the backend of scratch.pkt. */
+__noinline int flow_hash(int node_port, int affine)
+{
+	struct scratch *w = scratch_get();
+
+	if (!w)
+		return 0;
+	w->frontend = node_port ? addr_none() : w->pkt.key.daddr;
+	w->hash = maglev_hash(&w->pkt.key.saddr, affine ? 0 : w->pkt.key.sport, &w->frontend, w->pkt.key.dport, w->pkt.key.proto);
+	return 0;
+}
+
 /* Which service, which backend. Returns 0, or the reason to drop; scratch.fwd gets the destination, and `svc` and
  * `backend` when there is a service; scratch.via and scratch.hand_on are set where they apply. */
 __noinline int flow_balance(struct __sk_buff *skb)
@@ -178,10 +190,15 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		return DROP_SOURCE_RANGE;
 	if (!addr_is_none(&w->via) && dsr_wanted(s, v))
 		w->fwd.flags |= FLOW_DSR;
-	be = &w->fwd.backend;
 	__builtin_memset(&w->client, 0, sizeof(w->client));
 	w->client.addr = p->key.saddr;
-	ret = lb_choose(v, scope, &w->client, be);
+	w->hash = 0;
+	if (v->table) {
+		w->maglev = node_port ? MAGLEV_USED : MAGLEV_USED | MAGLEV_WATCH;
+		flow_hash(node_port, v->affinity != 0);
+	}
+	be = &w->fwd.backend;
+	ret = lb_choose(v, scope, &w->client, w->hash, be);
 	if (ret)
 		return ret;
 	if (scope == SCOPE_ALL && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL)) {
@@ -195,6 +212,52 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	w->fwd.daddr = be->addr;
 	w->fwd.dport = be->port;
 	return DROP_NONE;
+}
+
+/* From now on the way back follows the node that hands the flow's packets on: via, 0 = none. */
+static __always_inline void flow_watch(struct flow_value *f, const ip_addr *via)
+{
+	f->state |= STATE_WATCHED;
+	f->nexthop = *via;
+}
+
+/* A packet of the watched flow f: did another node than before hand it on? Then the answers go back by that one; where
+ * none did, straight to the client. */
+static __noinline int flow_follow(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
+{
+	struct scratch *w = scratch_get();
+	struct flow_value *rev;
+	struct addr_value *a;
+	int handed, ret;
+
+	if (!w || !p || !f)
+		return 0;
+	w->via = addr_none();
+	handed = flow_handed_by(skb, p, NULL, 0, &w->via);
+	if (addr_same(&w->via, &f->nexthop))
+		return 0;
+	flow_partner(&w->okey, f, p->key.proto);
+	rev = bpf_map_lookup_elem(&weir_flows, &w->okey);
+	if (!rev)
+		rev = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
+	if (!rev)
+		return 0;
+	__builtin_memset(&w->rev, 0, sizeof(w->rev));
+	if (handed) {
+		a = bpf_map_lookup_elem(&weir_addrs, &w->via);
+		ret = route_node(skb, &w->via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
+	} else {
+		ret = route_to(skb, &p->key.daddr, &p->key.saddr, &w->rev);
+	}
+	if (ret)
+		return 0;
+	rev->action = w->rev.action;
+	rev->ifindex = w->rev.ifindex;
+	rev->nexthop = w->rev.nexthop;
+	__builtin_memcpy(rev->mac, w->rev.mac, 6);
+	rev->flags = (rev->flags & ~FLOW_VIA_NODE) | (handed ? FLOW_VIA_NODE : 0);
+	f->nexthop = w->via;
+	return 0;
 }
 
 /* The way back of a new flow. */
@@ -242,6 +305,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		return DROP_NO_ROUTE;
 	p = &w->pkt;
 	w->via = w->hand_on = addr_none();
+	w->maglev = 0;
 	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
 	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
 	__builtin_memset(&w->rev, 0, sizeof(w->rev));
@@ -280,7 +344,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
 			return -1;
 	}
-	if (parse_connects(p) && (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN &&
+	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */
+	if (parse_connects(p) && (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN && !(w->maglev && hand_on) &&
 	    (svc || (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
 	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
 		return DROP_NO_FLOW;
@@ -360,6 +425,9 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	ret = flow_way_back(skb, p, s, w);
 	if (ret)
 		return ret;
+	if ((w->maglev & MAGLEV_WATCH) && from_outside && !hand_on && !(w->fwd.flags & FLOW_DSR) &&
+	    (w->fwd.action == ACT_LOCAL || w->fwd.action == ACT_PASS))
+		flow_watch(&w->fwd, &w->via);
 	if (!p->missed)
 		flow_forget(p, w);
 	if (p->hook == HOOK_TO_UPLINK) {
@@ -412,7 +480,10 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		f->action = way->action;
 		f->mtu = way->mtu;
 		f->ifindex = way->ifindex;
-		f->nexthop = way->nexthop;
+		if (!(f->state & STATE_WATCHED) || way->action == ACT_NEIGH || way->action == ACT_TUNNEL) {
+			f->nexthop = way->nexthop;
+			f->state &= ~STATE_WATCHED;
+		}
 		__builtin_memcpy(f->mac, way->mac, 6);
 	}
 	if (rule)

@@ -114,6 +114,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		return handle_forward(skb, w, f);
 	if (f->seen != now)
 		f->seen = now;
+	if (f->state & STATE_WATCHED)
+		flow_follow(skb, p, f);
 	if (half_open && ((f->flags & FLOW_DSR) && parse_connects(p) ? fallback_follow(skb) : flow_proven(p, f, w))) {
 		flow_promote(p, f);
 		f = bpf_map_lookup_elem(&weir_flows, &p->key);
@@ -294,7 +296,7 @@ static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, const
 		return handle_hard(skb, p);
 	}
 	if (f->epoch != s->epoch || !flow_enters(f, p, skb->ifindex) || p->ttl <= 1 || mtu_exceeds(skb, p, f) ||
-	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING) || p->l4 == L4_ERROR ||
+	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
 		return handle_hard(skb, p);
 	now = clock_now();

@@ -8,6 +8,7 @@
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
 #include "clock.h"
+#include "maglev.h"
 #include "reasons.h"
 
 /* Is the port (network byte order) ruled out as one that `tcp_bit`, or its like for UDP or SCTP, stands for? */
@@ -96,13 +97,14 @@ static __always_inline void lb_key_live(union lb_keys *k, const struct svc_key *
 	k->live.backend.port = b->port;
 }
 
-/* Chooses a backend of v from one of its lists. Returns DROP_NONE or the reason why there is none. */
-static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct client *client, struct backend *out)
+/* Chooses a backend of v from one of its lists, by the hash of the flow where the service wants that; 0 = the flow is not
+ * known. Returns DROP_NONE or the reason why there is none. */
+static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct client *client, __u32 hash, struct backend *out)
 {
 	union lb_keys key;
 	struct affinity_value *av;
 	struct settings *s = settings_get();
-	struct backend *b;
+	struct backend *b = NULL;
 	__u8 *lists;
 	__u32 count, now = clock_now();
 
@@ -125,10 +127,13 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct cl
 			}
 		}
 	}
+	if (v->table && hash)
+		b = maglev_choose(v, scope, hash);
 	key.slot.svc = v->id;
 	key.slot.svc.scope = scope;
 	key.slot.slot = bpf_get_prandom_u32() % count;
-	b = bpf_map_lookup_elem(&weir_backends, &key.slot);
+	if (!b)
+		b = bpf_map_lookup_elem(&weir_backends, &key.slot);
 	if (!b) { /* the list is just getting shorter */
 		key.slot.slot = 0;
 		b = bpf_map_lookup_elem(&weir_backends, &key.slot);

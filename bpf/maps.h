@@ -37,6 +37,19 @@ MAP(weir_routes, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, struct route_value, 6
 MAP(weir_services, BPF_MAP_TYPE_HASH, struct svc_key, struct svc_value, 65536, BPF_F_NO_PREALLOC);
 MAP(weir_ranges, BPF_MAP_TYPE_LPM_TRIE, struct range_key, __u8, 65536, BPF_F_NO_PREALLOC);
 MAP(weir_backends, BPF_MAP_TYPE_HASH, struct backend_key, struct backend, 262144, BPF_F_NO_PREALLOC);
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct svc_key);
+	__array(values, struct {
+		__uint(type, BPF_MAP_TYPE_ARRAY);
+		__uint(max_entries, 1);
+		__uint(map_flags, BPF_F_INNER_MAP); /* any number of entries */
+		__type(key, __u32);
+		__type(value, struct backend);
+	});
+} weir_maglev SEC(".maps");
 MAP(weir_live, BPF_MAP_TYPE_HASH, struct live_key, __u8, 262144, BPF_F_NO_PREALLOC);
 MAP(weir_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity_value, 65536, 0);
 MAP(weir_peers, BPF_MAP_TYPE_HASH, ip_addr, __u64, 262144, BPF_F_NO_PREALLOC);

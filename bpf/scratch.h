@@ -8,6 +8,12 @@
 #include "maps.h"
 #include "parse.h"
 
+/* What flow_balance found out of a frontend with a Maglev table. */
+enum maglev_use {
+	MAGLEV_USED = 1,
+	MAGLEV_WATCH = 2, /* any node may be the one that is asked: see STATE_WATCHED */
+};
+
 struct scratch {
 	struct pkt pkt;
 	struct flow_value fwd; /* the flow that begins, or what is known of the one found */
@@ -26,6 +32,9 @@ struct scratch {
 	} judged;
 	struct frag_info frag; /* frag_look: the fragment at hand */
 	struct frag_key fkey;
+	ip_addr frontend; /* flow_hash */
+	__u32 hash;      /* flow_hash */
+	__u32 maglev;    /* flow_balance: enum maglev_use */
 	__u32 rule;      /* policy_flow: that decided */
 	__u32 answered;  /* reply_refuse: the packet is an answer now */
 	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */

@@ -116,7 +116,7 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	asked.port = *port;
 	asked.proto = ctx->protocol == IPPROTO_UDP ? IPPROTO_UDP | SOCK_ASKED : ctx->protocol;
 	if (ctx->protocol != IPPROTO_UDP || !sock_again(&asked, v, &be)) {
-		if (lb_choose(v, scope, &client, &be)) {
+		if (lb_choose(v, scope, &client, 0, &be)) {
 			if (can_set_retval)
 				bpf_set_retval(-ECONNREFUSED);
 			return SOCK_REFUSE;

@@ -30,6 +30,9 @@ type hints struct{ zones, nodes bool }
 func choose(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int, zone string) []nodestate.Backend {
 	all := candidates(c, names, svc, sp, fam, zone)
 	meant := meantFor(all)
+	if svc.Maglev { // all nodes must have the same list
+		meant = func(*candidate) bool { return true }
+	}
 	var ready, readyHere bool
 	for _, e := range all {
 		ready = ready || e.ready

@@ -293,6 +293,9 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, mor
 	p.value = nodestate.Service{ID: p.id, Affinity: svc.Affinity, LocalPolicy: svc.InternalLocal}
 	p.external = nodestate.Service{ID: p.id, Affinity: svc.Affinity, External: true, LocalPolicy: svc.ExternalLocal,
 		Mode: svc.ExternalMode}
+	if svc.Maglev { // any node leads to the same backend, wherever it is
+		p.external.Maglev, p.external.LocalPolicy = true, false
+	}
 	for _, ip := range ips {
 		p.internal = append(p.internal, nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol})
 	}

@@ -133,6 +133,8 @@ type Service struct {
 	Restricted   bool
 	// PublishNotReady is spec.publishNotReadyAddresses.
 	PublishNotReady bool
+	// Maglev says that external frontends choose backends by consistent hashing (annotation AnnotationStrategy).
+	Maglev bool
 	// ExternalMode overrides bpfExternalServiceMode (annotation AnnotationExternalMode).
 	ExternalMode ExternalMode
 	// ExternalLocal and InternalLocal are the traffic policies "Local".
@@ -147,6 +149,9 @@ const (
 	ExternalModeTunnel ExternalMode = "tunnel"
 	ExternalModeDSR    ExternalMode = "dsr"
 )
+
+// AnnotationStrategy on a Service says how its external frontends choose backends: "maglev", or at random.
+const AnnotationStrategy = "lb.projectcalico.org/external-traffic-strategy"
 
 // AnnotationExternalMode on a Service overrides bpfExternalServiceMode for it.
 const AnnotationExternalMode = "weir.dev/external-service-mode"

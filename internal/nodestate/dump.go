@@ -188,7 +188,7 @@ func (d *dumper) frontend(f Frontend, s Service) {
 		affinity = fmt.Sprintf("affinity=%ds", s.Affinity)
 	}
 	d.line("frontend", f.String(), "id="+s.ID.String(), affinity, flag(s.LocalOnly, "local-only"), flag(s.External, "external"),
-		flag(s.LocalPolicy, "local-policy"), flag(s.Restricted, "restricted"), flag(s.HostBackend, "host-backend"), flag(s.Mode != "", "mode="+string(s.Mode)), d.rule(s.Rule))
+		flag(s.LocalPolicy, "local-policy"), flag(s.Restricted, "restricted"), flag(s.HostBackend, "host-backend"), flag(s.Maglev, "maglev"), flag(s.Mode != "", "mode="+string(s.Mode)), d.rule(s.Rule))
 }
 
 func (d *dumper) policy(k PolicyKey, v PolicyValue) {

@@ -132,6 +132,8 @@ type Service struct {
 	LocalPolicy bool
 	HostBackend bool // a backend is one of this node's own addresses
 	Restricted  bool // for clients of its SourceRanges alone
+	// Maglev says that new flows choose by consistent hashing: see package maglev.
+	Maglev bool
 	// Mode overrides Settings.DSR for the answers to outside clients; empty = it does not.
 	Mode model.ExternalMode
 	Rule RuleID

@@ -44,7 +44,8 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex) {
 		return nil, nil
 	}
-	if connects(k.proto) && !opening && (lb.found || isolated(a) || isolated(b)) {
+	known := lb.maglev && lb.home.IsValid() // in the middle of a flow: the backend's node may know it
+	if connects(k.proto) && !opening && !known && (lb.found || isolated(a) || isolated(b)) {
 		return nil, &dropped{reason: reason.NoFlow, rule: fwd.rule}
 	}
 
@@ -79,6 +80,9 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	}
 	if !n.wayBack(in, k, lb, fwd, rev) {
 		return nil, &dropped{reason: n.whyNoWayBack(k, lb.via), rule: fwd.rule}
+	}
+	if lb.watch && outside && !fwd.handOn && !fwd.dsr && (fwd.way.action == Local || fwd.way.action == Pass) {
+		fwd.watched, fwd.from = true, lb.via
 	}
 	n.enter(in.Hook, k, fwd, rev)
 	return fwd, nil

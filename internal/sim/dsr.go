@@ -92,7 +92,7 @@ func (n *Node) followDSR(f *flow, k flowKey, in In, flags uint8) bool {
 
 // fallBack turns the answers of a half-open flow to the node that just handed its packet on again.
 func (n *Node) fallBack(f *flow, k flowKey, in In) {
-	_, nodePort, ok := n.frontend(k.dst, k.dport, k.proto)
+	s, nodePort, ok := n.frontend(k.dst, k.dport, k.proto)
 	if !ok {
 		return
 	}
@@ -106,5 +106,8 @@ func (n *Node) fallBack(f *flow, k flowKey, in In) {
 	}
 	rev.way, rev.viaNode, rev.dsr, f.dsr = w, true, false, false
 	rev.clamp = rev.clamp || in.Hook == FromTunnel
+	if s.Maglev && !nodePort && (f.way.action == Local || f.way.action == Pass) {
+		f.watched, f.from = true, via
+	}
 	n.fall(k.src)
 }

@@ -53,6 +53,8 @@ type flow struct {
 	replied, fin, closing                bool
 	answered                             bool // half open: an answer was seen
 	answeredAt                           time.Duration
+	watched                              bool       // the way back follows the node that hands packets on
+	from                                 netip.Addr // watched: that node, invalid = none
 }
 
 // partner is the key of the entry of the other direction.
@@ -128,6 +130,7 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 			return false, &dropped{reason: why}
 		}
 		f.way = w
+		f.watched = f.watched && (w.action == Local || w.action == Pass)
 	}
 	if rule != 0 {
 		f.rule = rule
@@ -141,6 +144,9 @@ func (n *Node) touch(f *flow, k flowKey, in In, half bool) {
 	p := in.Packet
 	f.seen = n.opts.Now()
 	flags := lifeFlags(p)
+	if f.watched {
+		n.follow(f, k, in)
+	}
 	over := false
 	switch {
 	case !half:

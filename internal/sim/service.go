@@ -31,6 +31,8 @@ type balanced struct {
 	via     netip.Addr // the node by which answers go back
 	home    netip.Addr // the node that the packet is handed on to
 	tunnel  bool       // by the tunnel
+	maglev  bool       // all nodes choose equally
+	watch   bool       // and any of them may be the one that is asked
 	dsr     bool       // answers go straight to the client, unless the client forbids it
 }
 
@@ -118,7 +120,8 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 	}
 	localOnly = localOnly || r.via.IsValid()
 	r.dsr = r.via.IsValid() && n.wantsDSR(s)
-	r.backend, ok = n.choose(s, localOnly, affinityKey{svc: s.ID, client: k.src})
+	r.maglev, r.watch = s.Maglev, s.Maglev && !nodePort
+	r.backend, ok = n.choose(s, localOnly, affinityKey{svc: s.ID, client: k.src}, n.maglevChoice(s, nodePort, localOnly, k))
 	if !ok && localOnly && slices.ContainsFunc(n.state.Backends.At(s.ID), func(b nodestate.Backend) bool { return b.InList(false) }) {
 		return r, &dropped{reason: reason.NoLocalBackend, rule: s.Rule}
 	}
@@ -158,8 +161,9 @@ func (n *Node) admits(s nodestate.Service, client netip.Addr) bool {
 	return !s.Restricted || model.Within(n.state.SourceRanges.At(s.ID), client)
 }
 
-// choose picks a backend, the one that the client has already where the service wants that.
-func (n *Node) choose(s nodestate.Service, localOnly bool, key affinityKey) (nodestate.Backend, bool) {
+// choose picks a backend: the one that the client has already where the service wants that, else the hashed one where
+// there is one, else any.
+func (n *Node) choose(s nodestate.Service, localOnly bool, key affinityKey, hashed *nodestate.Backend) (nodestate.Backend, bool) {
 	list := slices.DeleteFunc(slices.Clone(n.state.Backends.At(s.ID)), func(b nodestate.Backend) bool { return !b.InList(localOnly) })
 	if len(list) == 0 {
 		return nodestate.Backend{}, false
@@ -173,7 +177,12 @@ func (n *Node) choose(s nodestate.Service, localOnly bool, key affinityKey) (nod
 			return e.backend, true
 		}
 	}
-	b := list[n.opts.Pick(Choice{Service: s, Client: key.client, From: list})]
+	var b nodestate.Backend
+	if hashed != nil {
+		b = *hashed
+	} else {
+		b = list[n.opts.Pick(Choice{Service: s, Client: key.client, From: list})]
+	}
 	if s.Affinity > 0 {
 		n.affinity[key] = affinityEntry{backend: b, seen: now}
 	}

@@ -146,10 +146,11 @@ type Node struct {
 
 	flows, half map[flowKey]*flow
 	affinity    map[affinityKey]affinityEntry
-	tries       map[netip.Addr]tries         // by client
-	fallen      map[netip.Addr]time.Duration // clients that get no straight answers, since when
-	sockets     map[socketKey]netip.AddrPort // what was asked for, by what was got
-	chosen      map[socketKey]chosen         // what was got, by what was asked for
+	maglev      map[nodestate.Frontend][]int32 // Maglev tables of the state, as they are needed
+	tries       map[netip.Addr]tries           // by client
+	fallen      map[netip.Addr]time.Duration   // clients that get no straight answers, since when
+	sockets     map[socketKey]netip.AddrPort   // what was asked for, by what was got
+	chosen      map[socketKey]chosen           // what was got, by what was asked for
 	firsts      map[fragmentKey]firstFragment
 	kept        []keptFragment // oldest first
 }
@@ -185,6 +186,7 @@ func New(s *nodestate.State, o Options) *Node {
 func (n *Node) SetState(s *nodestate.State) {
 	n.state = s
 	n.epoch++
+	n.maglev = map[nodestate.Frontend][]int32{}
 	n.links = map[packet.MAC]netip.Addr{}
 	for _, a := range s.Addrs {
 		if a.Kind == nodestate.AddrNode && a.MAC != [6]byte{} {

@@ -69,7 +69,7 @@ func (n *Node) ask(s Socket, dst netip.AddrPort, wanted bool) (netip.AddrPort, e
 	if s.Proto == model.ProtocolUDP && before.svc == svc.ID && n.live(svc.ID, before.backend) {
 		return netip.AddrPortFrom(before.backend.Addr, before.backend.Port), nil
 	}
-	b, ok := n.choose(svc, localOnly, client)
+	b, ok := n.choose(svc, localOnly, client, nil)
 	if !ok {
 		return dst, ErrRefused
 	}

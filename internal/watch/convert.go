@@ -163,6 +163,7 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 	}
 	out.LBIPs = f.loadBalancerIPs(s)
 	out.ExternalMode = f.externalMode(s.Annotations)
+	out.Maglev = f.maglev(s.Annotations)
 	out.SourceRanges, out.Restricted = f.sourceRanges(s)
 	if s.Spec.HealthCheckNodePort != 0 && s.Spec.Type == corev1.ServiceTypeLoadBalancer && out.ExternalLocal {
 		out.HealthPort, _ = f.port("spec.healthCheckNodePort", s.Spec.HealthCheckNodePort)
@@ -184,6 +185,17 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 		out.Affinity = f.affinity(s.Spec.SessionAffinityConfig)
 	}
 	return out, f.list
+}
+
+// maglev reads the annotation that asks for consistent hashing.
+func (f *finding) maglev(annotations map[string]string) bool {
+	text, ok := annotations[model.AnnotationStrategy]
+	if ok && !strings.EqualFold(text, "maglev") {
+		f.add("metadata.annotations["+model.AnnotationStrategy+"]", text,
+			"is not maglev; backends are chosen at random", "correct it, or remove it")
+		return false
+	}
+	return ok
 }
 
 // externalMode reads the annotation that overrides bpfExternalServiceMode.

@@ -198,6 +198,24 @@ spec: {clusterIP: 10.96.0.1}
 	}
 }
 
+func TestStrategyOfAService(t *testing.T) {
+	for text, want := range map[string]struct {
+		maglev bool
+		found  string
+	}{
+		"maglev": {maglev: true}, "Maglev": {maglev: true},
+		"ring": {found: "metadata.annotations[lb.projectcalico.org/external-traffic-strategy]"},
+	} {
+		got, found := ConvertService(from[corev1.Service](t, `
+metadata: {name: s, annotations: {lb.projectcalico.org/external-traffic-strategy: "`+text+`"}}
+spec: {clusterIP: 10.96.0.1}
+`))
+		if got.Maglev != want.maglev || fields(found) != want.found {
+			t.Errorf("%s: maglev %t, %v", text, got.Maglev, found)
+		}
+	}
+}
+
 func TestConvertEndpointSlice(t *testing.T) {
 	got, found := ConvertEndpointSlice(from[discoveryv1.EndpointSlice](t, `
 metadata: {name: s-1, namespace: ns, labels: {kubernetes.io/service-name: s}}

@@ -14,19 +14,20 @@ var mayImport = map[string][]string{
 	"internal/nodestate":      {"internal/model"},
 	"internal/calc":           {"internal/model", "internal/nodestate"},
 	"internal/packet":         {"internal/model"},
-	"internal/sim":            {"internal/model", "internal/nodestate", "internal/packet", "internal/reason"},
+	"internal/maglev":         {"internal/model"},
+	"internal/sim":            {"internal/maglev", "internal/model", "internal/nodestate", "internal/packet", "internal/reason"},
 	"internal/reason":         {},
 	"internal/selector":       {},
 	"internal/delta":          {},
 	"internal/kernel":         {},
 	"internal/dataplane":      {"internal/model", "internal/nodestate"},
-	"internal/dataplane/ebpf": {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/reason", "bpf"},
+	"internal/dataplane/ebpf": {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/maglev", "internal/reason", "bpf"},
 	"internal/dataplane/nft":  {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/reason"},
 	"internal/watch":          {"api", "internal/model"},
 }
 
 // standardOnly are packages that import nothing but the standard library and ours.
-var standardOnly = []string{"internal/model", "internal/nodestate", "internal/calc", "internal/packet", "internal/sim", "internal/delta", "internal/reason", "internal/selector"}
+var standardOnly = []string{"internal/maglev", "internal/model", "internal/nodestate", "internal/calc", "internal/packet", "internal/sim", "internal/delta", "internal/reason", "internal/selector"}
 
 // never lists what packages may not reach, by however many steps of our own packages.
 var never = map[string][]string{

@@ -158,6 +158,7 @@ func (r *crowd) service() {
 		}
 	}
 	s.ExternalLocal, s.InternalLocal = r.chance(30), r.chance(20)
+	s.Maglev = r.chance(40)
 	s.ExternalMode = one(r, "", "", model.ExternalModeTunnel, model.ExternalModeDSR)
 	r.c.Services[n] = s
 	r.endpoints(n)

@@ -70,6 +70,7 @@ func randomServices(r *rand.Rand, s *nodestate.State) {
 		proto := []model.Protocol{model.ProtocolTCP, model.ProtocolUDP}[r.IntN(2)]
 		id := nodestate.Frontend{Addr: addr(10, 96, 0, byte(i+1)), Port: uint16(80 + r.IntN(3)), Proto: proto}
 		svc := nodestate.Service{ID: id, Affinity: uint32(r.IntN(2) * 10800), Rule: nodestate.RuleID(i + 1)}
+		svc.Maglev = r.IntN(3) == 0
 		svc.Mode = []model.ExternalMode{"", model.ExternalModeTunnel, model.ExternalModeDSR}[r.IntN(3)]
 		s.Frontends.Set(id, svc)
 		if r.IntN(2) == 0 {

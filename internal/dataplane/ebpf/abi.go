@@ -41,6 +41,9 @@ const (
 	svcHostBackend   = 16
 	svcModeTunnel    = 256
 	svcModeDSR       = 512
+	svcMaglev        = 1024
+
+	slotLocal = 1
 
 	sockAsked = 256
 

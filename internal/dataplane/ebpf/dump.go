@@ -143,7 +143,8 @@ func readServices[A address](s *nodestate.State, sv *services[A]) error {
 		s.Frontends.Set(readFrontend(k), nodestate.Service{
 			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&svcLocalFrontend != 0, External: v.Flags&svcExternal != 0,
 			LocalPolicy: v.Flags&svcLocal != 0, Restricted: v.Flags&svcRestricted != 0,
-			HostBackend: v.Flags&svcHostBackend != 0, Mode: readMode(v.Flags), Rule: nodestate.RuleID(v.Rule),
+			HostBackend: v.Flags&svcHostBackend != 0, Mode: readMode(v.Flags),
+			Maglev: v.Flags&svcMaglev != 0, Rule: nodestate.RuleID(v.Rule),
 		})
 		if _, done := s.Backends.Get(id); done {
 			continue
@@ -169,6 +170,18 @@ func readServices[A address](s *nodestate.State, sv *services[A]) error {
 			return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port))
 		})
 		s.Backends.Set(id, all)
+	}
+	for k, v := range sv.frontends.tracker.All() {
+		if v.Flags&svcMaglev == 0 {
+			continue
+		}
+		list := s.Backends.At(readFrontend(v.Id))
+		if err := sv.maglev.check(v.Id, list); err != nil {
+			return fmt.Errorf("frontend %s: %w", showSvc(k), err)
+		}
+		if have := sv.maglev.have[v.Id]; have != nil && int(v.Table) != len(have.slots) {
+			return fmt.Errorf("frontend %s counts %d slots of a Maglev table of %d", showSvc(k), v.Table, len(have.slots))
+		}
 	}
 	return nil
 }

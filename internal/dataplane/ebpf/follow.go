@@ -57,6 +57,7 @@ func (s *services[A]) followPort(st *nodestate.State, id nodestate.Frontend) {
 			s.live.tracker.Unset(k)
 		}
 	}
+	s.maglev.plan(id, s.anyFrontend(st, id, func(svc nodestate.Service) bool { return svc.Maglev }), now)
 	set := func(f nodestate.Frontend) {
 		if svc, ok := st.Frontends.Get(f); ok && svc.ID == id && carries[A](f.Addr) {
 			s.frontends.tracker.Set(toSvc[A](f), s.frontend(svc))
@@ -139,17 +140,26 @@ func (s *services[A]) face(f nodestate.Frontend, svc nodestate.Service, is bool)
 	}
 }
 
+// anyFrontend reports whether any frontend of an id is so.
+func (s *services[A]) anyFrontend(st *nodestate.State, id nodestate.Frontend, so func(nodestate.Service) bool) bool {
+	is := func(f nodestate.Frontend) bool {
+		svc := st.Frontends.At(f)
+		return svc.ID == id && so(svc)
+	}
+	if is(id) {
+		return true
+	}
+	for f := range s.faces[id] {
+		if is(f) {
+			return true
+		}
+	}
+	return false
+}
+
 // noteAffinity follows whether any frontend of an id asks for affinity.
 func (s *services[A]) noteAffinity(st *nodestate.State, id nodestate.Frontend) {
-	asks := func(f nodestate.Frontend) bool {
-		svc := st.Frontends.At(f)
-		return svc.ID == id && svc.Affinity > 0
-	}
-	is := asks(id)
-	for f := range s.faces[id] {
-		is = is || asks(f)
-	}
-	if is {
+	if s.anyFrontend(st, id, func(svc nodestate.Service) bool { return svc.Affinity > 0 }) {
 		s.affine[id] = struct{}{}
 	} else {
 		delete(s.affine, id)

@@ -55,7 +55,7 @@ type svcValue[A address] struct {
 	Flags    uint32
 	Affinity uint32
 	Rule     uint32
-	Pad      uint32
+	Table    uint32
 }
 
 type rangeKey[A address] struct {

@@ -22,6 +22,7 @@ type services[A address] struct {
 	frontends *table[svcKey[A], svcValue[A]]
 	backends  *table[backendKey[A], backend[A]]
 	live      *table[liveKey[A], uint8]
+	maglev    *maglevTables[A]
 
 	lists map[svcKey[A]][]backend[A] // by id with scope; the index is the slot
 	fresh bool                       // what was read from the maps was not compared with a state yet
@@ -38,12 +39,13 @@ func newServices[A address](maps map[string]*ebpf.Map, writes *uint64) *services
 		frontends: newTable[svcKey[A], svcValue[A]]("weir_services", maps["weir_services"], showSvc[A], writes),
 		backends:  newTable[backendKey[A], backend[A]]("weir_backends", maps["weir_backends"], showBackend[A], writes),
 		live:      newTable[liveKey[A], uint8]("weir_live", maps["weir_live"], showLive[A], writes),
+		maglev:    newMaglevTables[A](maps["weir_maglev"], writes),
 	}
 }
 
 // load reads the maps and recovers the slots, so that a restart moves no backend.
 func (s *services[A]) load() error {
-	if err := errors.Join(s.frontends.load(), s.backends.load(), s.live.load()); err != nil {
+	if err := errors.Join(s.frontends.load(), s.backends.load(), s.live.load(), s.maglev.load()); err != nil {
 		return err
 	}
 	s.lists = map[svcKey[A]][]backend[A]{}
@@ -83,6 +85,9 @@ func (s *services[A]) adopt(st *nodestate.State) {
 		s.face(f, svc, true)
 		if svc.Affinity > 0 {
 			s.affine[svc.ID] = struct{}{}
+		}
+		if svc.Maglev && carries[A](svc.ID.Addr) {
+			s.maglev.plan(svc.ID, true, st.Backends.At(svc.ID))
 		}
 	}
 	wanted := make(map[svcKey[A]]bool, st.Backends.Len())
@@ -160,15 +165,19 @@ func (s *services[A]) frontend(svc nodestate.Service) svcValue[A] {
 	id := toSvc[A](svc.ID)
 	local := id
 	local.Scope = scopeLocal
-	return svcValue[A]{
+	v := svcValue[A]{
 		Id: id, Count: uint32(len(s.lists[id])), Local: uint32(len(s.lists[local])),
 		Flags: serviceFlags(svc), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
 	}
+	if svc.Maglev {
+		v.Table = s.maglev.size(id)
+	}
+	return v
 }
 
 func serviceFlags(svc nodestate.Service) uint32 {
 	return flags[uint32](bit{svc.LocalOnly, svcLocalFrontend}, bit{svc.External, svcExternal}, bit{svc.LocalPolicy, svcLocal},
-		bit{svc.Restricted, svcRestricted}, bit{svc.HostBackend, svcHostBackend},
+		bit{svc.Restricted, svcRestricted}, bit{svc.HostBackend, svcHostBackend}, bit{svc.Maglev, svcMaglev},
 		bit{svc.Mode == model.ExternalModeTunnel, svcModeTunnel}, bit{svc.Mode == model.ExternalModeDSR, svcModeDSR})
 }
 
@@ -206,6 +215,7 @@ func (s *services[A]) pending() bool {
 // write makes the pending writes. A frontend whose list could not be written keeps its old count.
 func (s *services[A]) write() {
 	s.live.write(nil)
+	s.maglev.write()
 	s.backends.write(nil)
 	incomplete := map[svcKey[A]]error{}
 	for k, err := range s.backends.tracker.Failures() {
@@ -239,8 +249,9 @@ func (s *services[A]) remove() {
 		return nil
 	})
 	s.live.remove(nil)
+	s.maglev.remove()
 }
 
 func (s *services[A]) errors() []error {
-	return slices.Concat(s.frontends.errors(), s.backends.errors(), s.live.errors())
+	return slices.Concat(s.frontends.errors(), s.backends.errors(), s.live.errors(), s.maglev.errors())
 }

@@ -302,6 +302,9 @@ type weir6Scratch struct {
 		Pad   uint8
 	}
 	Fkey     weir6FragKey
+	Frontend weir6IpAddr
+	Hash     uint32
+	Maglev   uint32
 	Rule     uint32
 	Answered uint32
 	Stale    uint32
@@ -358,7 +361,7 @@ type weir6SvcValue struct {
 	Flags    uint32
 	Affinity uint32
 	Rule     uint32
-	Pad      uint32
+	Table    uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -385,6 +388,7 @@ const (
 	weir6MapWeirIpv6          = "weir_ipv6"
 	weir6MapWeirLinks         = "weir_links"
 	weir6MapWeirLive          = "weir_live"
+	weir6MapWeirMaglev        = "weir_maglev"
 	weir6MapWeirPeerCidrs     = "weir_peer_cidrs"
 	weir6MapWeirPeers         = "weir_peers"
 	weir6MapWeirPolicy        = "weir_policy"
@@ -498,6 +502,7 @@ type weir6MapSpecs struct {
 	WeirIpv6      *ebpf.MapSpec `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive      *ebpf.MapSpec `ebpf:"weir_live"`
+	WeirMaglev    *ebpf.MapSpec `ebpf:"weir_maglev"`
 	WeirPeerCidrs *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
 	WeirPeers     *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy    *ebpf.MapSpec `ebpf:"weir_policy"`
@@ -563,6 +568,7 @@ type weir6Maps struct {
 	WeirIpv6      *ebpf.Map `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.Map `ebpf:"weir_links"`
 	WeirLive      *ebpf.Map `ebpf:"weir_live"`
+	WeirMaglev    *ebpf.Map `ebpf:"weir_maglev"`
 	WeirPeerCidrs *ebpf.Map `ebpf:"weir_peer_cidrs"`
 	WeirPeers     *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy    *ebpf.Map `ebpf:"weir_policy"`
@@ -600,6 +606,7 @@ func (m *weir6Maps) Close() error {
 		m.WeirIpv6,
 		m.WeirLinks,
 		m.WeirLive,
+		m.WeirMaglev,
 		m.WeirPeerCidrs,
 		m.WeirPeers,
 		m.WeirPolicy,

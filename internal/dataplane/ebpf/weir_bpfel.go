@@ -301,6 +301,9 @@ type weirScratch struct {
 		Pad   uint8
 	}
 	Fkey     weirFragKey
+	Frontend weirIpAddr
+	Hash     uint32
+	Maglev   uint32
 	Rule     uint32
 	Answered uint32
 	Stale    uint32
@@ -356,7 +359,7 @@ type weirSvcValue struct {
 	Flags    uint32
 	Affinity uint32
 	Rule     uint32
-	Pad      uint32
+	Table    uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -383,6 +386,7 @@ const (
 	weirMapWeirIpv6          = "weir_ipv6"
 	weirMapWeirLinks         = "weir_links"
 	weirMapWeirLive          = "weir_live"
+	weirMapWeirMaglev        = "weir_maglev"
 	weirMapWeirPeerCidrs     = "weir_peer_cidrs"
 	weirMapWeirPeers         = "weir_peers"
 	weirMapWeirPolicy        = "weir_policy"
@@ -496,6 +500,7 @@ type weirMapSpecs struct {
 	WeirIpv6      *ebpf.MapSpec `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive      *ebpf.MapSpec `ebpf:"weir_live"`
+	WeirMaglev    *ebpf.MapSpec `ebpf:"weir_maglev"`
 	WeirPeerCidrs *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
 	WeirPeers     *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy    *ebpf.MapSpec `ebpf:"weir_policy"`
@@ -561,6 +566,7 @@ type weirMaps struct {
 	WeirIpv6      *ebpf.Map `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.Map `ebpf:"weir_links"`
 	WeirLive      *ebpf.Map `ebpf:"weir_live"`
+	WeirMaglev    *ebpf.Map `ebpf:"weir_maglev"`
 	WeirPeerCidrs *ebpf.Map `ebpf:"weir_peer_cidrs"`
 	WeirPeers     *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy    *ebpf.Map `ebpf:"weir_policy"`
@@ -598,6 +604,7 @@ func (m *weirMaps) Close() error {
 		m.WeirIpv6,
 		m.WeirLinks,
 		m.WeirLive,
+		m.WeirMaglev,
 		m.WeirPeerCidrs,
 		m.WeirPeers,
 		m.WeirPolicy,
