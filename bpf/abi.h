@@ -413,6 +413,8 @@ enum answer {
 	ANSWER_PORT_UNREACHABLE = 1, /* a Service without backends */
 	ANSWER_TIME_EXCEEDED = 2,    /* TTL */
 	ANSWER_TOO_BIG = 3,          /* more than the MTU of the way */
+	ANSWER_HOST_UNREACHABLE = 4, /* no pod has the address */
+	ANSWER_RESET = 5,            /* the same, for TCP */
 	ANSWER_LIMITED = 14, /* would have been answered, but for the limit on answers */
 	ANSWER_FAILED = 15,  /* would have been answered, but could not be rewritten */
 	ANSWERS = 16,

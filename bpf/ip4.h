@@ -18,6 +18,7 @@ typedef struct iphdr ip_head;
 /* ICMP errors that Weir makes. <linux/icmp.h> drags in the C library's headers. */
 #define IP_UNREACHABLE 3
 #define IP_UNREACHABLE_PORT 3
+#define IP_UNREACHABLE_HOST 1
 #define IP_TIME_EXCEEDED 11
 #define IP_TOO_BIG 3 /* RFC 1191 */
 #define IP_TOO_BIG_CODE 4

@@ -18,6 +18,7 @@ typedef struct ipv6hdr ip_head;
 
 #define IP_UNREACHABLE 1
 #define IP_UNREACHABLE_PORT 4
+#define IP_UNREACHABLE_HOST 3 /* address */
 #define IP_TIME_EXCEEDED 3
 #define IP_TOO_BIG 2
 #define IP_TOO_BIG_CODE 0

@@ -60,13 +60,18 @@ static __always_inline void reply_count(__u32 answer)
 }
 
 /* What the reason for a drop is answered with, and its ICMP type and code. 0 = nothing. */
-static __always_inline __u32 reply_kind(struct reply_work *r, __u32 reason)
+static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *p, __u32 reason)
 {
 	r->type = IP_UNREACHABLE;
 	switch (reason) {
 	case DROP_NO_BACKEND:
 		r->code = IP_UNREACHABLE_PORT;
 		return ANSWER_PORT_UNREACHABLE;
+	case DROP_NO_ENDPOINT:
+		if (p->l4 == L4_TCP && !p->fragment)
+			return p->tcp & TCP_RST ? ANSWER_NONE : ANSWER_RESET;
+		r->code = IP_UNREACHABLE_HOST;
+		return ANSWER_HOST_UNREACHABLE;
 	case DROP_TTL:
 		r->type = IP_TIME_EXCEEDED;
 		r->code = 0; /* in transit */
@@ -170,6 +175,40 @@ static __always_inline int reply_error(struct __sk_buff *skb, struct pkt *p, str
 	return 0;
 }
 
+/* The reset that the receiver would send if it knew of no connection: RFC 9293 section 3.10.7.1. */
+static __always_inline int reply_reset(struct __sk_buff *skb, struct pkt *p, struct reply_work *r)
+{
+	struct tcphdr was, tcp = {};
+	__u32 at = p->l4_off & IP_L4_MASK, head, bytes;
+	__s64 sum;
+	ip_head ip;
+
+	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)) || bpf_skb_load_bytes(skb, at, &was, sizeof(was)))
+		return -1;
+	bytes = ip_bytes(&ip) ? ip_bytes(&ip) : skb->len - ETH_SIZE;
+	head = at - ETH_SIZE + was.doff * 4;
+	if (was.doff < 5 || head > bytes)
+		return -1;
+	tcp.source = was.dest;
+	tcp.dest = was.source;
+	tcp.doff = 5;
+	tcp.rst = 1;
+	if (was.ack) {
+		tcp.seq = was.ack_seq;
+	} else {
+		tcp.ack = 1;
+		tcp.ack_seq = bpf_htonl(bpf_ntohl(was.seq) + bytes - head + was.syn + was.fin);
+	}
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->saddr, sizeof(p->saddr), bpf_htons(IPPROTO_TCP) + bpf_htons(sizeof(tcp)));
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->daddr, sizeof(p->daddr), sum);
+	r->len = sizeof(ip) + sizeof(tcp);
+	__builtin_memcpy(r->bytes + sizeof(ip), &tcp, sizeof(tcp));
+	tcp.check = reply_sum(r->bytes + sizeof(ip), sizeof(tcp), sum);
+	__builtin_memcpy(r->bytes + sizeof(ip), &tcp, sizeof(tcp));
+	reply_ip(r, &p->daddr, &p->saddr, IPPROTO_TCP, 0, sizeof(tcp));
+	return 0;
+}
+
 /* Puts the bytes in the place of the packet. */
 __noinline int reply_replace(struct __sk_buff *skb)
 {
@@ -252,7 +291,7 @@ __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 	p = &w->pkt;
 	if (reason != DROP_TOO_BIG)
 		r->mtu = 0;
-	answer = reply_kind(r, reason);
+	answer = reply_kind(r, p, reason);
 	if (answer == ANSWER_NONE || p->hook == HOOK_TO_WORKLOAD || !reply_may(skb, w, r) ||
 	    (p->hook == HOOK_TO_UPLINK && !s->host_ifindex) || (p->hook == HOOK_FROM_TUNNEL && !s->tunnel_ifindex))
 		return drop_packet(skb, reason, rule);
@@ -262,7 +301,9 @@ __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 	}
 	drop_count(skb, reason, rule);
 	/* A port is unreachable where it was looked for; everything else is reported by the node that sees it. */
-	if (reply_error(skb, p, r, answer == ANSWER_PORT_UNREACHABLE ? &p->daddr : &s->node) || reply_replace(skb)) {
+	if ((answer == ANSWER_RESET ? reply_reset(skb, p, r) :
+				      reply_error(skb, p, r, answer == ANSWER_PORT_UNREACHABLE ? &p->daddr : &s->node)) ||
+	    reply_replace(skb)) {
 		reply_count(ANSWER_FAILED);
 		return drop_verdict(skb, reason, rule);
 	}

@@ -29,7 +29,7 @@ func (n *Node) maglevChoice(s nodestate.Service, nodePort, localOnly bool, k flo
 	}
 	frontend, port := k.dst, k.sport
 	if nodePort {
-		frontend = everyAddr
+		frontend = everyAddr(k.dst)
 	}
 	if s.Affinity > 0 {
 		port = 0

@@ -28,6 +28,8 @@ func errorFor(r reason.Reason, six bool) (icmpError, bool) {
 			return icmpError{kind: 1, code: 4, fromAsked: true}, true
 		case reason.TTL:
 			return icmpError{kind: 3}, true
+		case reason.NoEndpoint:
+			return icmpError{kind: 1, code: 3}, true
 		case reason.TooBig:
 			return icmpError{kind: 2}, true
 		}
@@ -38,6 +40,8 @@ func errorFor(r reason.Reason, six bool) (icmpError, bool) {
 		return icmpError{kind: 3, code: 3, fromAsked: true}, true // port unreachable
 	case reason.TTL:
 		return icmpError{kind: 11}, true // in transit
+	case reason.NoEndpoint:
+		return icmpError{kind: 3, code: 1}, true // host unreachable
 	case reason.TooBig:
 		return icmpError{kind: 3, code: 4}, true // fragmentation needed (RFC 1191)
 	}
@@ -48,6 +52,10 @@ func errorFor(r reason.Reason, six bool) (icmpError, bool) {
 // answers is not part of the oracle.
 func (n *Node) refuse(in In, d dropped) Result {
 	e, ok := errorFor(d.reason, in.Packet.IP.Src.Is6())
+	reset := d.reason == reason.NoEndpoint && in.Packet.IP.Proto == packet.ProtoTCP && !in.Packet.Fragment()
+	if reset && (in.Packet.Kind != packet.TCP || in.Packet.Flags&packet.RST != 0) {
+		return drop(in, d)
+	}
 	if !ok || !n.mayAnswer(in) {
 		return drop(in, d)
 	}
@@ -57,6 +65,9 @@ func (n *Node) refuse(in In, d dropped) Result {
 		src = in.Packet.IP.Dst
 	}
 	p, err := report(in.Packet, e, src)
+	if reset {
+		p, err = resetOf(in.Packet), nil
+	}
 	if err != nil {
 		return drop(in, d)
 	}
@@ -112,6 +123,22 @@ func report(p *packet.Packet, e icmpError, src netip.Addr) (*packet.Packet, erro
 		return nil, err
 	}
 	return packet.Unmarshal(frame)
+}
+
+// resetOf is what a TCP answers that knows of no connection (RFC 9293, section 3.10.7.1).
+func resetOf(p *packet.Packet) *packet.Packet {
+	r := &packet.Packet{DstMAC: p.SrcMAC, SrcMAC: p.DstMAC, Type: p.Type, Kind: packet.TCP, Flags: packet.RST,
+		SrcPort: p.DstPort, DstPort: p.SrcPort, Seq: p.Ack,
+		IP: packet.IPv4{Src: p.IP.Dst, Dst: p.IP.Src, TTL: 64, DF: p.IP.Src.Is4(), Proto: packet.ProtoTCP}}
+	if p.Flags&packet.ACK == 0 {
+		r.Flags, r.Seq, r.Ack = packet.RST|packet.ACK, 0, p.Seq+uint32(len(p.Payload))
+		for _, f := range []uint8{packet.SYN, packet.FIN} {
+			if p.Flags&f != 0 {
+				r.Ack++
+			}
+		}
+	}
+	return r
 }
 
 // checksum is that of RFC 1071.

@@ -11,6 +11,8 @@ var answerNames = map[uint32]string{
 	1:  "port unreachable",
 	2:  "time exceeded",
 	3:  "too big",
+	4:  "host unreachable",
+	5:  "reset",
 	14: "limited",
 	15: "failed",
 }
