@@ -9,14 +9,19 @@ import (
 
 // noMirror are the scenarios that IPv6 has no counterpart for, and why.
 var noMirror = map[string]string{
-	"fragments.txtar":        "identification and offsets of IPv4's header",
-	"fragments-off.txtar":    "the same",
-	"fragments-tunnel.txtar": "the same",
-	"icmp-errors.txtar":      "a timestamp request, whose checksum is other than ICMPv6's; random packets have the errors",
-	"mtu.txtar":              "headers of other lengths",
-	"neighbours.txtar":       "ARP",
-	"no-backend.txtar":       "a source that is nobody's in IPv4 only",
-	"odd-packets.txtar":      "malformed IPv4 headers, options",
+	"fragments.txtar":                  "identification and offsets of IPv4's header",
+	"fragments-off.txtar":              "the same",
+	"fragments-tunnel.txtar":           "the same",
+	"icmp-errors.txtar":                "a timestamp request, whose checksum is other than ICMPv6's; random packets have the errors",
+	"maglev-affinity.txtar":            "the same",
+	"maglev-ingress-lost.txtar":        "the choice follows from a hash of the addresses",
+	"maglev-ingress-lost-dsr.txtar":    "the same",
+	"maglev-ingress-lost-routed.txtar": "the same",
+	"maglev.txtar":                     "the same",
+	"mtu.txtar":                        "headers of other lengths",
+	"neighbours.txtar":                 "ARP",
+	"no-backend.txtar":                 "a source that is nobody's in IPv4 only",
+	"odd-packets.txtar":                "malformed IPv4 headers, options",
 }
 
 // TestIPv6 plays the scenarios with IPv6 in the place of IPv4, on the oracle and on the loaded programs.

@@ -138,6 +138,8 @@ func sixKind(k icmpKind) icmpKind {
 		return icmpKind{2, 0} // too big
 	case k.kind == 3 && k.code == 3:
 		return icmpKind{1, 4} // port unreachable
+	case k == icmpKind{3, 1}:
+		return icmpKind{1, 3} // host, address unreachable
 	case k.kind == 3:
 		return icmpKind{1, k.code + 16} // no such codes: they are not looked at
 	case k.kind == 11:
@@ -152,6 +154,8 @@ func fourKind(k icmpKind) icmpKind {
 		return icmpKind{3, 4}
 	case k == icmpKind{1, 4}:
 		return icmpKind{3, 3}
+	case k == icmpKind{1, 3}:
+		return icmpKind{3, 1}
 	case k.kind == 1:
 		return icmpKind{3, k.code - 16}
 	case k.kind == 3:
