@@ -85,18 +85,18 @@ func newState(l links) *nodestate.State {
 	d := model.DefaultSettings()
 	s.Settings = nodestate.Settings{Node: nodeAddr, ConnectTime: model.ConnectTimeTCP, SNATFirst: d.SNATPortFirst,
 		SNATLast: d.SNATPortLast, Tunnel: nodestate.Tunnel{Port: d.VXLANPort, VNI: d.VXLANVNI}, Timeouts: d.Timeouts}
-	s.Addrs[nodeAddr] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true}
-	s.Addrs[otherNode] = nodestate.Addr{Kind: nodestate.AddrNode, SameLink: true, Node: otherNode, MAC: [6]byte{2, 0, 0, 0, 0, 2}}
+	s.Addrs[nodeAddr] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: true}
+	s.Addrs[otherNode] = nodestate.Addr{Kind: nodestate.AddrNode, SameLink: true, NodePorts: true, Node: otherNode, MAC: [6]byte{2, 0, 0, 0, 0, 2}}
 	s.Addrs[podA] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: l.podA, NATOutgoing: true, MAC: [6]byte{2, 0, 0, 0, 1, 2}}
 	s.Addrs[podB] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: l.podB, NATOutgoing: true, MAC: [6]byte{2, 0, 0, 0, 1, 3}}
 	s.Routes[netip.MustParsePrefix("10.244.0.0/16")] = nodestate.Route{Pool: true}
 	s.Routes[netip.MustParsePrefix("10.244.1.0/26")] = nodestate.Route{Pool: true, Local: true}
 	s.Routes[netip.MustParsePrefix("10.244.2.0/26")] = nodestate.Route{Pool: true, SameLink: true, Node: otherNode}
 	s.Frontends.Set(localSvc, nodestate.Service{ID: localSvc})
-	s.Frontends.Set(localPort, nodestate.Service{ID: localSvc})
+	s.Frontends.Set(localPort, nodestate.Service{ID: localSvc, External: true})
 	s.Backends.Set(localSvc, []nodestate.Backend{{Addr: podB, Port: 8080, Local: true}})
 	s.Frontends.Set(remoteSvc, nodestate.Service{ID: remoteSvc})
-	s.Frontends.Set(remotePort, nodestate.Service{ID: remoteSvc})
+	s.Frontends.Set(remotePort, nodestate.Service{ID: remoteSvc, External: true})
 	s.Backends.Set(remoteSvc, []nodestate.Backend{{Addr: podRemote, Port: 8080}})
 	return s
 }
