@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -35,7 +36,7 @@ func TestAddCheckDel(t *testing.T) {
 	}
 	for file, want := range map[string]string{"ipv4/conf/" + a.Name + "/rp_filter": "2", "ipv4/conf/" + a.Name + "/forwarding": "1",
 		"ipv4/conf/" + a.Name + "/proxy_arp": "0", "ipv6/conf/" + a.Name + "/disable_ipv6": "1"} {
-		err := inNetns(int(w.host.Fd()), func() error {
+		err := kernel.InNetns(int(w.host.Fd()), func() error {
 			b, err := os.ReadFile("/proc/sys/net/" + file)
 			if got := strings.TrimSpace(string(b)); err == nil && got != want {
 				t.Errorf("%s is %s, want %s", file, got, want)
@@ -75,14 +76,14 @@ func TestAddCheckDel(t *testing.T) {
 func exchange(t *testing.T, host, pod *os.File, addr netip.Addr) {
 	t.Helper()
 	var server, client *net.UDPConn
-	if err := inNetns(int(pod.Fd()), func() (err error) {
+	if err := kernel.InNetns(int(pod.Fd()), func() (err error) {
 		server, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 7777})
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	err := inNetns(int(host.Fd()), func() error {
+	err := kernel.InNetns(int(host.Fd()), func() error {
 		h, err := netlink.NewHandle()
 		if err != nil {
 			return err

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -192,31 +192,7 @@ func (h *hostLinks) inside(f func() error) error {
 	if h.ns == nil {
 		return f()
 	}
-	return inNetns(int(*h.ns), f)
-}
-
-// inNetns runs f in a network namespace. When the thread cannot come back it ends with the goroutine.
-func inNetns(fd int, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		own, err := netns.Get()
-		if err != nil {
-			done <- err
-			return
-		}
-		defer own.Close()
-		if err := netns.Set(netns.NsHandle(fd)); err != nil {
-			done <- err
-			return
-		}
-		err = f()
-		if netns.Set(own) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
+	return kernel.InNetns(int(*h.ns), f)
 }
 
 // settle waits until the kernel sends by a link that was set up. It notices the carrier of a veth pair

@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // podSide is a netlink socket in a pod's network namespace.
@@ -91,7 +93,7 @@ func (p *podSide) configure(ifname string, addrs []netip.Addr) error {
 		return fmt.Errorf("set lo up in the pod: %w", err)
 	}
 	if slices.ContainsFunc(addrs, netip.Addr.Is6) {
-		err := inNetns(int(p.file.Fd()), func() error {
+		err := kernel.InNetns(int(p.file.Fd()), func() error {
 			return os.WriteFile("/proc/sys/net/ipv6/conf/"+ifname+"/disable_ipv6", []byte("0"), 0)
 		})
 		if err != nil {

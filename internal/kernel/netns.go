@@ -3,8 +3,10 @@ package kernel
 import (
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"unsafe"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,4 +29,28 @@ func NetnsCookie() (uint64, error) {
 		return 0, fmt.Errorf("cookie of the network namespace (SO_NETNS_COOKIE, since Linux 5.14): %w", errno)
 	}
 	return binary.NativeEndian.Uint64(buf[:]), nil
+}
+
+// InNetns runs f in the network namespace that fd is open on. When the thread cannot come back it ends with the goroutine.
+func InNetns(fd int, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		own, err := netns.Get()
+		if err != nil {
+			done <- err
+			return
+		}
+		defer own.Close()
+		if err := netns.Set(netns.NsHandle(fd)); err != nil {
+			done <- err
+			return
+		}
+		err = f()
+		if netns.Set(own) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
 }

@@ -8,12 +8,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/vishvananda/netns"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // REST returns how to speak to the API server of a lab as its administrator: by connections that are opened inside
@@ -37,36 +38,15 @@ func REST(name string) (*rest.Config, error) {
 
 // dialFrom opens a socket in a network namespace. Addresses in a lab's kubeconfig are numbers, so the one
 // socket is opened on the thread that is there.
-func dialFrom(ctx context.Context, path, network, addr string) (net.Conn, error) {
-	type result struct {
-		conn net.Conn
-		err  error
+func dialFrom(ctx context.Context, path, network, addr string) (conn net.Conn, err error) {
+	there, err := netns.GetFromPath(path)
+	if err != nil {
+		return nil, err
 	}
-	done := make(chan result, 1)
-	go func() {
-		runtime.LockOSThread()
-		conn, err := func() (net.Conn, error) {
-			home, err := netns.Get()
-			if err != nil {
-				return nil, err
-			}
-			defer home.Close()
-			there, err := netns.GetFromPath(path)
-			if err != nil {
-				return nil, err
-			}
-			defer there.Close()
-			if err := netns.Set(there); err != nil {
-				return nil, err
-			}
-			conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, network, addr)
-			if netns.Set(home) == nil {
-				runtime.UnlockOSThread() // else the thread ends with this goroutine
-			}
-			return conn, err
-		}()
-		done <- result{conn, err}
-	}()
-	r := <-done
-	return r.conn, r.err
+	defer there.Close()
+	err = kernel.InNetns(int(there), func() error {
+		conn, err = (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, network, addr)
+		return err
+	})
+	return conn, err
 }

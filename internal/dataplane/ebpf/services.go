@@ -208,10 +208,6 @@ func liveIn(b nodestate.Backend) uint8 {
 	return flags[uint8](bit{b.InList(false), liveAll}, bit{b.InList(true), liveLocal})
 }
 
-func (s *services[A]) pending() bool {
-	return s.frontends.pending() || s.backends.pending() || s.live.pending()
-}
-
 // write makes the pending writes. A frontend whose list could not be written keeps its old count.
 func (s *services[A]) write() {
 	s.live.write(nil)

@@ -79,14 +79,12 @@ func podClient(s *site) lab.Place { return s.client }
 func hostProcess(_ *site, k kind) netip.AddrPort {
 	return netip.AddrPortFrom(lab.Worker2, port(k, hostHTTPPort, hostSinkPort))
 }
-func podAt(which func(*site) netip.Addr) func(*site, kind) netip.AddrPort {
+func addrOf(which func(*site) netip.Addr) func(*site, kind) netip.AddrPort {
 	return func(s *site, k kind) netip.AddrPort { return netip.AddrPortFrom(which(s), port(k, httpPort, sinkPort)) }
 }
 func nodePort(node netip.Addr, at uint16) func(*site, kind) netip.AddrPort {
 	return func(_ *site, k kind) netip.AddrPort { return netip.AddrPortFrom(node, port(k, at, at+1)) }
 }
-
-func clusterIP(which func(*site) netip.Addr) func(*site, kind) netip.AddrPort { return podAt(which) }
 
 func nearPod(s *site) netip.Addr     { return s.near.Addr }
 func farPod(s *site) netip.Addr      { return s.far.Addr }
@@ -111,20 +109,20 @@ const (
 var rows = []row{
 	{name: rowHostLatency, kind: requests, from: worker1, to: hostProcess},
 	{name: rowClientHost, kind: requests, from: client1, to: hostProcess},
-	{name: rowPodRemote, kind: requests, from: podClient, to: podAt(farPod)},
-	{name: rowServiceRemote, kind: requests, service: true, sized: true, from: podClient, to: clusterIP(farService)},
-	{name: rowHostService, kind: requests, service: true, sized: true, from: worker1, to: clusterIP(farService)},
-	{name: "pod → pod, same node, connections", kind: requests, from: podClient, to: podAt(nearPod)},
-	{name: "pod → ClusterIP, same node, connections", kind: requests, service: true, from: podClient, to: clusterIP(nearService)},
+	{name: rowPodRemote, kind: requests, from: podClient, to: addrOf(farPod)},
+	{name: rowServiceRemote, kind: requests, service: true, sized: true, from: podClient, to: addrOf(farService)},
+	{name: rowHostService, kind: requests, service: true, sized: true, from: worker1, to: addrOf(farService)},
+	{name: "pod → pod, same node, connections", kind: requests, from: podClient, to: addrOf(nearPod)},
+	{name: "pod → ClusterIP, same node, connections", kind: requests, service: true, from: podClient, to: addrOf(nearService)},
 	{name: "client → NodePort, local backend, connections", kind: requests, service: true, modes: true, sized: true, from: client1, to: nodePort(lab.Worker2, farNode)},
 	{name: rowPortRemote, kind: requests, service: true, modes: true, sized: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
 	{name: rowHostStream, kind: stream, from: worker1, to: hostProcess},
-	{name: rowPodStream, kind: stream, from: podClient, to: podAt(farPod)},
-	{name: "pod → ClusterIP, other node, TCP stream", kind: stream, service: true, from: podClient, to: clusterIP(farService)},
+	{name: rowPodStream, kind: stream, from: podClient, to: addrOf(farPod)},
+	{name: "pod → ClusterIP, other node, TCP stream", kind: stream, service: true, from: podClient, to: addrOf(farService)},
 	{name: "client → NodePort, remote backend, TCP stream", kind: stream, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
 	{name: rowHostTrip, kind: roundtrips, from: worker1, to: hostProcess},
-	{name: "pod → pod, other node, UDP round trip", kind: roundtrips, from: podClient, to: podAt(farPod)},
-	{name: "pod → ClusterIP, other node, UDP round trip", kind: roundtrips, service: true, from: podClient, to: clusterIP(farService)},
+	{name: "pod → pod, other node, UDP round trip", kind: roundtrips, from: podClient, to: addrOf(farPod)},
+	{name: "pod → ClusterIP, other node, UDP round trip", kind: roundtrips, service: true, from: podClient, to: addrOf(farService)},
 	{name: "client → NodePort, remote backend, UDP round trip", kind: roundtrips, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
 }
 
