@@ -92,10 +92,13 @@ func testBalancers(t *testing.T, s *apitest.Server, f *follower, kubeconfig stri
 		}
 		return fmt.Errorf("%d events", len(events.Items))
 	})
-	svc, err := services.Get(ctx, "twice", metav1.GetOptions{})
-	if err != nil || len(svc.Status.Conditions) != 1 || svc.Status.Conditions[0].Status != metav1.ConditionFalse {
-		t.Errorf("%v %+v", err, svc.Status)
-	}
+	apitest.Eventually(t, 5*time.Second, "the condition about it", func() error { // written after the event was sent
+		svc, err := services.Get(ctx, "twice", metav1.GetOptions{})
+		if err != nil || len(svc.Status.Conditions) != 1 || svc.Status.Conditions[0].Status != metav1.ConditionFalse {
+			return fmt.Errorf("%v %+v", err, svc.Status)
+		}
+		return nil
+	})
 	f.eventually(t, 5*time.Second, "the address in what nodes see", func() error {
 		m := f.cluster.Services[model.Name{Namespace: "later", Name: "plain"}]
 		if m == nil || len(m.LBIPs) != 1 || m.LBIPs[0] != netip.MustParseAddr("192.0.2.1") {
