@@ -154,7 +154,7 @@ func TestAttachKnowsTheLabels(t *testing.T) {
 		if a.Kind != nodestate.AddrEndpoint || a.Ingress.Set == 0 {
 			t.Errorf("address %+v is not isolated", a)
 		}
-		if b.kernel.last().Clients[9] != webAddr {
+		if b.kernel.last().Clients[9].IPv4 != webAddr {
 			t.Error("the pod's sockets are not known")
 		}
 		if err := b.cni.Detach(t.Context(), webEP); err != nil {

@@ -108,15 +108,17 @@ func put(out map[netip.Addr]nodestate.Addr, a netip.Addr, v nodestate.Addr) {
 	out[a] = v
 }
 
-// clients returns the addresses behind the network namespaces of this node's pods.
-func clients(c *model.Cluster) map[uint64]netip.Addr {
-	out := make(map[uint64]netip.Addr, len(c.Local.Endpoints))
+// clients returns the addresses behind the network namespaces of this node's pods: of several in one family
+// the smallest.
+func clients(c *model.Cluster) map[uint64]nodestate.Client {
+	out := make(map[uint64]nodestate.Client, len(c.Local.Endpoints))
 	for a, ep := range c.Local.Endpoints {
 		if !carried(a) || ep.NetnsCookie == 0 {
 			continue
 		}
-		if have, ok := out[ep.NetnsCookie]; !ok || a.Less(have) {
-			out[ep.NetnsCookie] = a
+		client := out[ep.NetnsCookie]
+		if have := client.Of(a); !have.IsValid() || a.Less(have) {
+			out[ep.NetnsCookie] = client.With(a)
 		}
 	}
 	return out

@@ -88,6 +88,7 @@ func TestValues(t *testing.T) {
 		{`{"bpfPSNATPorts":"30000:30100"}`, func(e Effective) bool {
 			return e.Settings.SNATPortFirst == 30000 && e.Settings.SNATPortLast == 30100
 		}},
+		{`{"ipv6Support":false}`, func(e Effective) bool { return !e.Settings.IPv6Support }},
 		{`{"natOutgoingExclusions":"IPPoolsAndHostIPs"}`, func(e Effective) bool { return e.Settings.NATExcludeHostIPs }},
 		{`{"bpfConntrackTimeouts":{"tcpSynSent":"5s","tcpFinsSeen":"Auto","udpTimeout":"Auto"}}`, func(e Effective) bool {
 			return e.Settings.Timeouts.TCPSynSent == 5*time.Second && e.Settings.Timeouts.UDP == d.Timeouts.UDP

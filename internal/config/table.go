@@ -57,7 +57,7 @@ var fields = []field{
 	text("interfacePrefix", "InterfacePrefix", "cali", `^[a-zA-Z][a-zA-Z0-9]{0,3}$`, "a prefix of one to four letters and digits",
 		func(e *Effective, v string) { e.Settings.InterfacePrefix = v }),
 	unsupported("interfaceRefreshInterval", "InterfaceRefreshInterval", "90s"),
-	unsupported("ipv6Support", "Ipv6Support", "true", "false"),
+	boolean("ipv6Support", "Ipv6Support", true, func(e *Effective, v bool) { e.Settings.IPv6Support = v }),
 	choice("localSubnetL2Reachability", "LocalSubnetL2Reachability", "Disabled", []string{"Disabled", "PodsAndLoadBalancers"},
 		func(e *Effective, v string) { e.Settings.L2Reachability = v == "PodsAndLoadBalancers" }),
 	unsupported("localSubnetL2ReachabilityRefreshInterval", "LocalSubnetL2ReachabilityRefreshInterval", "120s"),

@@ -38,9 +38,11 @@ type Settings struct {
 	// ExcludeFromNAT are bpfExcludeCIDRsFromNAT: what is addressed in them is no Service's.
 	ExcludeFromNAT []netip.Prefix
 	// HostNAT is bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced in the packet path too.
-	HostNAT  bool
-	MaxFlows int // bpfMapSizeConntrack
-	Timeouts Timeouts
+	HostNAT bool
+	// IPv6Support is ipv6Support: nodes carry IPv6 where the cluster has it.
+	IPv6Support bool
+	MaxFlows    int // bpfMapSizeConntrack
+	Timeouts    Timeouts
 }
 
 // NodePortAddresses is kube-proxy's option of that name. The zero value is every address.
@@ -84,7 +86,7 @@ type Timeouts struct {
 func DefaultSettings() Settings {
 	return Settings{
 		ConnectTime: ConnectTimeTCP, VXLANPort: 4789, VXLANVNI: 4096,
-		SNATPortFirst: 20000, SNATPortLast: 29999, HostNAT: true,
+		SNATPortFirst: 20000, SNATPortLast: 29999, HostNAT: true, IPv6Support: true,
 		DSRTimes:        DSRTimes{Patience: 750 * time.Millisecond, Tries: 2 * time.Minute, Retry: time.Hour},
 		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
 		InterfacePrefix: "cali", MaxFlows: 512000,

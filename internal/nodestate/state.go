@@ -36,7 +36,7 @@ type State struct {
 	// Rules names every number that appears elsewhere in the state.
 	Rules Map[RuleID, Rule]
 	// Clients are the addresses of the pods behind network namespaces, by netns cookie.
-	Clients map[uint64]netip.Addr
+	Clients map[uint64]Client
 	// Announced are the addresses that this node answers neighbours for on its uplinks: load balancers' and,
 	// where asked for, pods'. Watched are the nodes whose silence on the link would change that: the agent
 	// looks whether they are there (model.Local.Silent).
@@ -71,6 +71,38 @@ type Tunnel struct {
 	Port uint16
 	VNI  uint32
 	MTU  int // bytes of an inner IP packet
+}
+
+// Client is a pod as its sockets' programs see it: its address in each family, invalid where it has none.
+type Client struct{ IPv4, IPv6 netip.Addr }
+
+// Of returns the client's address in the family of an address.
+func (c Client) Of(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return c.IPv4
+	}
+	return c.IPv6
+}
+
+// With returns c with an address in the place of its family.
+func (c Client) With(a netip.Addr) Client {
+	if a.Is4() {
+		c.IPv4 = a
+	} else {
+		c.IPv6 = a
+	}
+	return c
+}
+
+// String returns the addresses that there are.
+func (c Client) String() string {
+	switch {
+	case !c.IPv6.IsValid():
+		return c.IPv4.String()
+	case !c.IPv4.IsValid():
+		return c.IPv6.String()
+	}
+	return c.IPv4.String() + " " + c.IPv6.String()
 }
 
 // AddrKind says whose an address is.
@@ -200,7 +232,7 @@ type Rule struct {
 func New() *State {
 	return &State{
 		Addrs: map[netip.Addr]Addr{}, Routes: map[netip.Prefix]Route{}, PeerCIDRs: map[netip.Prefix]Class{},
-		Policy: map[PolicyKey]PolicyValue{}, Clients: map[uint64]netip.Addr{},
+		Policy: map[PolicyKey]PolicyValue{}, Clients: map[uint64]Client{},
 		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr]bool{},
 	}
 }

@@ -35,7 +35,7 @@ func handmade() *nodestate.State {
 	s.Frontends.Set(id, nodestate.Service{ID: id, Rule: 70, Affinity: 10})
 	s.Backends.Set(id, []nodestate.Backend{{Addr: podA, Port: 8080, Local: true}, {Addr: podB, Port: 8080, Local: true}})
 	s.Policy[nodestate.PolicyKey{Set: 5, Head: true}] = nodestate.PolicyValue{Rule: 51, Allow: true}
-	s.Clients[99] = podA
+	s.Clients[99] = nodestate.Client{IPv4: podA}
 	return s
 }
 

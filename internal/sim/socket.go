@@ -57,7 +57,7 @@ func (n *Node) ask(s Socket, dst netip.AddrPort, wanted bool) (netip.AddrPort, e
 	}
 	client := affinityKey{svc: svc.ID, client: n.self(dst.Addr())}
 	if !onHost {
-		client.client = n.state.Clients[s.Netns]
+		client.client = n.state.Clients[s.Netns].Of(dst.Addr())
 		if !client.client.IsValid() {
 			client.cookie = s.Netns
 		}

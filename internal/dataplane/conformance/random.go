@@ -51,7 +51,7 @@ func randomAddrs(r *rand.Rand, s *nodestate.State, interfaces []Interface) {
 			a.Ingress = nodestate.Isolation{Set: nodestate.SetID(1 + r.IntN(5)), Rule: 7}
 		}
 		s.Addrs[addr(10, 244, 1, byte(i+2))] = a
-		s.Clients[r.Uint64()>>1] = addr(10, 244, 1, byte(i+2))
+		s.Clients[r.Uint64()>>1] = nodestate.Client{IPv4: addr(10, 244, 1, byte(i+2))}
 	}
 	for i := range r.IntN(20) {
 		node := addr(172, 31, 2, byte(i+1))

@@ -52,7 +52,7 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 		s.PeerCIDRs[netip.PrefixFrom(fromAddr(k.Addr), int(k.Len))] = nodestate.Class(v)
 	}
 	for k, v := range t.clients.tracker.All() {
-		s.Clients[k] = fromAddr(v)
+		s.Clients[k] = s.Clients[k].With(fromAddr(v))
 	}
 	t.readRanges(s)
 	for k := range t.announced.tracker.All() {

@@ -139,9 +139,11 @@ func renderPolicy(s *nodestate.State) iter.Seq2[weirPolicyKey, weirPolicyValue] 
 
 func renderClients[A address](s *nodestate.State) iter.Seq2[uint64, A] {
 	return func(yield func(uint64, A) bool) {
-		for cookie, a := range s.Clients {
-			if carries[A](a) && !yield(cookie, toAddr[A](a)) {
-				return
+		for cookie, client := range s.Clients {
+			for _, a := range []netip.Addr{client.IPv4, client.IPv6} {
+				if a.IsValid() && carries[A](a) && !yield(cookie, toAddr[A](a)) {
+					return
+				}
 			}
 		}
 	}

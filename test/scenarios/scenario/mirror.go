@@ -123,8 +123,8 @@ func sixState(s *nodestate.State) *nodestate.State {
 		out.PeerCIDRs[sixPrefix(p)] = c
 	}
 	out.Policy, out.Rules = maps.Clone(s.Policy), s.Rules
-	for cookie, a := range s.Clients {
-		out.Clients[cookie] = six(a)
+	for cookie, client := range s.Clients {
+		out.Clients[cookie] = nodestate.Client{IPv6: six(client.IPv4)}
 	}
 	return out
 }
