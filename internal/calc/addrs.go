@@ -10,13 +10,13 @@ import (
 // addrs returns what the node knows of single addresses. One address has one meaning: the node's own
 // comes before its endpoints, those before other nodes, those before pods elsewhere; among equals the
 // smaller name counts.
-func addrs(c *model.Cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
+func addrs(c *cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
 	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes))
 	pools := poolIndex(c)
 	addPods(c, pools, out)
 	addNodes(c, out)
 	for a, ep := range c.Local.Endpoints {
-		if !carried(a) {
+		if !c.carried(a) {
 			continue
 		}
 		pool, _ := pools.lookup(a)
@@ -31,14 +31,14 @@ func addrs(c *model.Cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
 		primary = own.NodeAddr()
 	}
 	for _, a := range c.Local.HostAddrs {
-		if carried(a) {
+		if c.carried(a) {
 			out[a] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: a == primary, NodePorts: nodePortsAt(c, a, a == primary)}
 		}
 	}
 	return out
 }
 
-func addNodes(c *model.Cluster, out map[netip.Addr]nodestate.Addr) {
+func addNodes(c *cluster, out map[netip.Addr]nodestate.Addr) {
 	for _, n := range c.Nodes {
 		primary := n.NodeAddr()
 		if n.Name == c.Local.Node || !primary.IsValid() {
@@ -47,7 +47,7 @@ func addNodes(c *model.Cluster, out map[netip.Addr]nodestate.Addr) {
 		v := nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
 			SameLink: sameLink(c, n), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name}}
 		for _, a := range n.Addrs {
-			if carried(a) {
+			if c.carried(a) {
 				v.NodePorts = nodePortsAt(c, a, a == primary)
 				put(out, a, v)
 			}
@@ -56,12 +56,12 @@ func addNodes(c *model.Cluster, out map[netip.Addr]nodestate.Addr) {
 }
 
 // nodePortsAt reports whether node ports answer on an address of a node.
-func nodePortsAt(c *model.Cluster, a netip.Addr, primary bool) bool {
+func nodePortsAt(c *cluster, a netip.Addr, primary bool) bool {
 	return c.Settings.NodePorts.Has(a, primary) && !model.Within(c.Settings.ExcludeFromNAT, a)
 }
 
 // addPods adds the pods of other nodes whose addresses no block of their node accounts for.
-func addPods(c *model.Cluster, pools *prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
+func addPods(c *cluster, pools *prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
 	blocks := blockIndex(c)
 	for _, p := range c.Pods {
 		if p.HostNetwork || p.Finished || p.Node == c.Local.Node || len(p.Addrs) == 0 {
@@ -72,7 +72,7 @@ func addPods(c *model.Cluster, pools *prefixes[*model.Pool], out map[netip.Addr]
 			continue
 		}
 		for _, a := range p.Addrs {
-			if !carried(a) || !outsideBlocks(blocks, p, a) {
+			if !c.carried(a) || !outsideBlocks(blocks, p, a) {
 				continue
 			}
 			pool, _ := pools.lookup(a)
@@ -84,7 +84,7 @@ func addPods(c *model.Cluster, pools *prefixes[*model.Pool], out map[netip.Addr]
 }
 
 // blockIndex finds the node whose block holds an address.
-func blockIndex(c *model.Cluster) *prefixes[string] {
+func blockIndex(c *cluster) *prefixes[string] {
 	blocks := newPrefixes[string]()
 	for _, b := range c.Blocks {
 		if b.CIDR.IsValid() {
@@ -110,10 +110,10 @@ func put(out map[netip.Addr]nodestate.Addr, a netip.Addr, v nodestate.Addr) {
 
 // clients returns the addresses behind the network namespaces of this node's pods: of several in one family
 // the smallest.
-func clients(c *model.Cluster) map[uint64]nodestate.Client {
+func clients(c *cluster) map[uint64]nodestate.Client {
 	out := make(map[uint64]nodestate.Client, len(c.Local.Endpoints))
 	for a, ep := range c.Local.Endpoints {
-		if !carried(a) || ep.NetnsCookie == 0 {
+		if !c.carried(a) || ep.NetnsCookie == 0 {
 			continue
 		}
 		client := out[ep.NetnsCookie]

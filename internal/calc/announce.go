@@ -62,7 +62,7 @@ const inputsAnnounced = model.KindNodes | model.KindPools | model.KindLocal | mo
 
 // update brings the answers up to date. touched are the Services that may have changed, after the index
 // of their slices followed.
-func (n *announcements) update(c *model.Cluster, dirty *Dirty, s *services) (changed bool) {
+func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed bool) {
 	all := dirty.Has(model.KindServices | model.KindSlices)
 	if all || dirty.Has(inputsAnnounced) {
 		nodes, pools, wide := announcers(c), balancerPools(c), c.Settings.L2Reachability
@@ -103,7 +103,7 @@ func (n *announcements) update(c *model.Cluster, dirty *Dirty, s *services) (cha
 }
 
 // index follows which addresses a Service has; those concerned are added to affected.
-func (n *announcements) index(c *model.Cluster, name model.Name, affected map[netip.Addr]struct{}) {
+func (n *announcements) index(c *cluster, name model.Name, affected map[netip.Addr]struct{}) {
 	for _, a := range n.of[name] {
 		affected[a] = struct{}{}
 		n.holders[a] = slices.DeleteFunc(n.holders[a], func(x model.Name) bool { return x == name })
@@ -139,7 +139,7 @@ func (n *announcements) index(c *model.Cluster, name model.Name, affected map[ne
 }
 
 // elect says whether this node answers for an address, and which nodes it watches to take over from them.
-func (n *announcements) elect(c *model.Cluster, a netip.Addr, svc *model.Service, s *services) announcement {
+func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *services) announcement {
 	var on []announcer
 	for _, node := range n.nodes {
 		if slices.ContainsFunc(node.subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
@@ -189,10 +189,10 @@ func prefer(all []announcer, match func(announcer) bool) []announcer {
 
 // tables returns what the state holds: the addresses that this node answers for, and the nodes that it
 // watches.
-func (n *announcements) tables() (announced, watched map[netip.Addr]bool) {
+func (n *announcements) tables(c *cluster) (announced, watched map[netip.Addr]bool) {
 	announced, watched = map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for a, r := range n.results {
-		if r.ours && carried(a) {
+		if r.ours && c.carried(a) {
 			announced[a] = true
 		}
 		for _, w := range r.watch {
@@ -206,7 +206,7 @@ func (n *announcements) tables() (announced, watched map[netip.Addr]bool) {
 }
 
 // announcers returns the nodes that may answer, by name.
-func announcers(c *model.Cluster) []announcer {
+func announcers(c *cluster) []announcer {
 	var out []announcer
 	for _, name := range slices.Sorted(maps.Keys(c.Nodes)) {
 		node := c.Nodes[name]
@@ -219,7 +219,7 @@ func announcers(c *model.Cluster) []announcer {
 	return out
 }
 
-func balancerPools(c *model.Cluster) []netip.Prefix {
+func balancerPools(c *cluster) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range c.Pools {
 		if p.LoadBalancer && p.CIDR.IsValid() {
@@ -231,14 +231,14 @@ func balancerPools(c *model.Cluster) []netip.Prefix {
 }
 
 // ownAnswers returns the endpoints of this node that lie in one of its subnets.
-func ownAnswers(c *model.Cluster, wide bool) []netip.Addr {
+func ownAnswers(c *cluster, wide bool) []netip.Addr {
 	node := c.Nodes[c.Local.Node]
 	if !wide || node == nil {
 		return nil
 	}
 	var out []netip.Addr
 	for a := range c.Local.Endpoints {
-		if carried(a) && slices.ContainsFunc(node.Subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		if c.carried(a) && slices.ContainsFunc(node.Subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			out = append(out, a)
 		}
 	}
@@ -248,7 +248,7 @@ func ownAnswers(c *model.Cluster, wide bool) []netip.Addr {
 
 // serving returns the nodes that have endpoints of a Service that take new connections: ready ones or, on
 // nodes without, such as serve while they terminate (KEP-1669).
-func (s *services) serving(c *model.Cluster, svc *model.Service) map[string]bool {
+func (s *services) serving(c *cluster, svc *model.Service) map[string]bool {
 	out := map[string]bool{}
 	for _, name := range s.slices[svc.Name] {
 		for i := range c.Slices[name].Endpoints {

@@ -7,7 +7,6 @@ package calc
 
 import (
 	"maps"
-	"net/netip"
 	"reflect"
 
 	"github.com/weir-net/weir/internal/model"
@@ -31,6 +30,7 @@ type Calculator struct {
 	policy   *policyTables
 	rules    table[nodestate.RuleID, nodestate.Rule]
 	node     string // Local.Node of the last state
+	ipv6     bool   // it carried IPv6
 }
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
@@ -54,15 +54,16 @@ const (
 // was returned before. Whatever changed in c since then must be marked in dirty; what is marked and
 // did not change costs time only. When nothing differs the earlier state is returned again.
 // Tables that do not differ are shared between the states.
-func (k *Calculator) Update(c *model.Cluster, dirty Dirty) (*nodestate.State, nodestate.Keys) {
+func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, nodestate.Keys) {
+	c := look(all)
 	first := k.state == nil
 	if first {
 		k.state, dirty = nodestate.New(), model.AllDirty()
 	}
-	if k.node != c.Local.Node {
-		dirty = model.AllDirty() // which backends are local, which pods are ours: everything turns on it
+	if k.node != c.Local.Node || k.ipv6 != c.ipv6 {
+		dirty = model.AllDirty() // which backends are local, which addresses count: everything turns on them
 	}
-	k.node = c.Local.Node
+	k.node, k.ipv6 = c.Local.Node, c.ipv6
 
 	next, keys := *k.state, nodestate.Keys{}
 	if dirty.Has(inputsSettings) {
@@ -82,7 +83,7 @@ func (k *Calculator) Update(c *model.Cluster, dirty Dirty) (*nodestate.State, no
 	}
 	k.services.update(c, &dirty)
 	if k.announce.update(c, &dirty, k.services) {
-		announced, watched := k.announce.tables()
+		announced, watched := k.announce.tables(c)
 		replace(&next.Announced, announced, &keys, nodestate.TableAnnounced)
 		replace(&next.Watched, watched, &keys, nodestate.TableAnnounced)
 	}
@@ -102,7 +103,7 @@ func (k *Calculator) Update(c *model.Cluster, dirty Dirty) (*nodestate.State, no
 
 // updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether the
 // isolation of endpoints may have changed.
-func (k *Calculator) updatePolicy(c *model.Cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
+func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
 	if !dirty.Has(inputsPolicy) {
 		if len(dirty.Pods) == 0 {
 			return false
@@ -166,9 +167,3 @@ func adopt[K, V comparable](have *nodestate.Map[K, V], want nodestate.Map[K, V],
 	}
 	return *have
 }
-
-// carried reports whether addresses of this family go into tables: the one place that says so.
-func carried(a netip.Addr) bool { return a.Is4() }
-
-// carriedPrefix is carried for prefixes.
-func carriedPrefix(p netip.Prefix) bool { return p.IsValid() && carried(p.Addr()) }

@@ -23,21 +23,24 @@ type atom struct {
 }
 
 // atoms interns the atoms of the node.
-type atoms struct{ byText map[string]*atom }
+type atoms struct {
+	c      *cluster
+	byText map[string]*atom
+}
 
-func newAtoms() *atoms { return &atoms{byText: map[string]*atom{}} }
+func newAtoms(c *cluster) *atoms { return &atoms{c: c, byText: map[string]*atom{}} }
 
 // peer returns the atom of a rule's peer, nil for one that no carried address can be.
 func (x *atoms) peer(p *model.Peer) *atom {
 	if p.Pods != nil {
 		return x.intern(&atom{text: selectorText(p.Pods), pods: p.Pods})
 	}
-	if !carriedPrefix(p.CIDR) {
+	if !x.c.carriedPrefix(p.CIDR) {
 		return nil
 	}
 	a := &atom{cidr: p.CIDR.Masked()}
 	for _, e := range p.Except {
-		if carriedPrefix(e) {
+		if x.c.carriedPrefix(e) {
 			a.except = append(a.except, e.Masked())
 		}
 	}
@@ -110,7 +113,7 @@ type classes struct {
 }
 
 // classify finds the classes of pods' addresses and of the regions between CIDRs.
-func classify(c *model.Cluster, x *atoms, named map[portName]bool) *classes {
+func classify(c *cluster, x *atoms, named map[portName]bool) *classes {
 	pods := newPodIndex(c)
 	if len(named) > 0 {
 		for _, p := range pods.all {

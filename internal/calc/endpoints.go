@@ -27,7 +27,7 @@ type hints struct{ zones, nodes bool }
 // flows choose by KEP-1669: in the whole cluster, and on this node, the ready endpoints (all of them, when
 // the Service publishes those that are not ready); where there are none, those that still serve while they
 // terminate. Hints (trafficDistribution) cut the ready ones of the whole cluster down. Sorted, each once.
-func choose(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int, zone string) []nodestate.Backend {
+func choose(c *cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int, zone string) []nodestate.Backend {
 	all := candidates(c, names, svc, sp, fam, zone)
 	meant := meantFor(all)
 	if svc.Maglev { // all nodes must have the same list
@@ -70,7 +70,7 @@ func meantFor(all []candidate) func(*candidate) bool {
 
 // candidates returns the endpoints of a service port in one family that are not gone, sorted, each once:
 // while slices are rewritten an endpoint may be in two, and what either says for it counts.
-func candidates(c *model.Cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int, zone string) []candidate {
+func candidates(c *cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int, zone string) []candidate {
 	var all []candidate
 	for _, name := range names {
 		sl := c.Slices[name]
@@ -98,7 +98,7 @@ func candidates(c *model.Cluster, names []model.Name, svc *model.Service, sp *mo
 }
 
 // appendCandidates appends a slice's endpoints; like has the port, and ready when all are published.
-func appendCandidates(out []candidate, c *model.Cluster, eps []model.ServiceEndpoint, like candidate, fam int, zone string) []candidate {
+func appendCandidates(out []candidate, c *cluster, eps []model.ServiceEndpoint, like candidate, fam int, zone string) []candidate {
 	for i := range eps {
 		e := &eps[i]
 		v := like
@@ -110,7 +110,7 @@ func appendCandidates(out []candidate, c *model.Cluster, eps []model.ServiceEndp
 		v.zone = zone != "" && slices.Contains(e.ForZones, zone)
 		v.node = slices.Contains(e.ForNodes, c.Local.Node)
 		for _, a := range e.Addrs {
-			if a.IsValid() && carried(a) && family(a) == fam {
+			if a.IsValid() && c.carried(a) && family(a) == fam {
 				v.addr, v.here = a, isLocal(c, e, a)
 				out = append(out, v)
 			}
@@ -120,7 +120,7 @@ func appendCandidates(out []candidate, c *model.Cluster, eps []model.ServiceEndp
 }
 
 // updateHealth brings what load balancers are told of a Service up to date.
-func (s *services) updateHealth(c *model.Cluster, name model.Name) {
+func (s *services) updateHealth(c *cluster, name model.Name) {
 	svc := c.Services[name]
 	if svc == nil || svc.HealthPort == 0 {
 		s.health.Delete(name)
@@ -131,7 +131,7 @@ func (s *services) updateHealth(c *model.Cluster, name model.Name) {
 
 // readyHere counts the ready endpoints of a Service on this node, in the family that has more: a pod of two
 // families is one. Those that terminate do not count, so that load balancers turn away from them.
-func readyHere(c *model.Cluster, names []model.Name, svc *model.Service) int {
+func readyHere(c *cluster, names []model.Name, svc *model.Service) int {
 	var found [2]map[netip.Addr]bool
 	for _, name := range names {
 		sl := c.Slices[name]
@@ -141,7 +141,7 @@ func readyHere(c *model.Cluster, names []model.Name, svc *model.Service) int {
 		for i := range sl.Endpoints {
 			e := &sl.Endpoints[i]
 			for _, a := range e.Addrs {
-				if !a.IsValid() || !carried(a) || !e.Ready && !svc.PublishNotReady || !isLocal(c, e, a) {
+				if !a.IsValid() || !c.carried(a) || !e.Ready && !svc.PublishNotReady || !isLocal(c, e, a) {
 					continue
 				}
 				if found[family(a)] == nil {
@@ -156,7 +156,7 @@ func readyHere(c *model.Cluster, names []model.Name, svc *model.Service) int {
 
 // isLocal reports whether an endpoint is on this node. One that names no node, as those of the API
 // server and those written by hand, is where its address is.
-func isLocal(c *model.Cluster, e *model.ServiceEndpoint, a netip.Addr) bool {
+func isLocal(c *cluster, e *model.ServiceEndpoint, a netip.Addr) bool {
 	if e.Node != "" {
 		return e.Node == c.Local.Node
 	}
@@ -169,7 +169,7 @@ func nameless(sl *model.EndpointSlice) bool {
 }
 
 // hostPorts returns the host ports of a pod that runs here.
-func hostPorts(c *model.Cluster, src source) []*port {
+func hostPorts(c *cluster, src source) []*port {
 	pod := c.Pods[src.name]
 	if pod == nil || pod.HostNetwork || pod.Finished || pod.Node != c.Local.Node || !hasHostPort(pod) {
 		return nil
@@ -189,7 +189,7 @@ func hostPorts(c *model.Cluster, src source) []*port {
 			continue
 		}
 		for fam := range 2 {
-			p := hostPort(src, pp, carriedOf(own, fam))
+			p := hostPort(src, pp, c.carriedOf(own, fam))
 			if p != nil && !seen[p.text] {
 				seen[p.text] = true
 				out = append(out, p)
@@ -212,7 +212,7 @@ func hostPort(src source, pp *model.PodPort, own []netip.Addr) *port {
 	switch {
 	case !at.IsValid() || at.IsUnspecified() && at.Is4() == own[0].Is4():
 		at = unspecified(own[0])
-	case family(at) != family(own[0]) || !carried(at):
+	case family(at) != family(own[0]):
 		return nil
 	}
 	id := nodestate.Frontend{Addr: at, Port: pp.HostPort, Proto: pp.Protocol}

@@ -17,7 +17,7 @@ type members struct {
 	local  map[model.Name]bool // pods that have endpoints here
 }
 
-func newMembers(c *model.Cluster, all []*peerPod) *members {
+func newMembers(c *cluster, all []*peerPod) *members {
 	m := &members{addrs: make(map[model.Name][]netip.Addr, len(all)), byAddr: make(map[netip.Addr][]model.Name, len(all)),
 		local: make(map[model.Name]bool, len(c.Local.Endpoints))}
 	for _, p := range all {
@@ -53,7 +53,7 @@ func (m *members) move(name model.Name, addrs []netip.Addr) []netip.Addr {
 
 // follow changes the classes of the addresses of pods elsewhere. It reports false when that is not all
 // there is to do: policy must be computed anew, and p is of no use any more.
-func (p *policyTables) follow(c *model.Cluster, names map[model.Name]struct{}) bool {
+func (p *policyTables) follow(c *cluster, names map[model.Name]struct{}) bool {
 	k := p.classes
 	if k == nil { // nothing here is isolated; that may change by pods of ours only
 		return !slices.ContainsFunc(slices.Collect(maps.Values(c.Local.Endpoints)), func(ep *model.LocalEndpoint) bool {
@@ -107,7 +107,7 @@ func (k *classes) change(peers *nodestate.Editor[netip.Addr, nodestate.Class], a
 
 // classOf returns the class of an address by the pods that have it now, nil when no selector picks any.
 // It reports false when there is no such class yet.
-func (k *classes) classOf(c *model.Cluster, a netip.Addr) (*class, bool) {
+func (k *classes) classOf(c *cluster, a netip.Addr) (*class, bool) {
 	var of []int32
 	for _, name := range k.members.byAddr[a] {
 		pod := c.Pods[name]
@@ -135,7 +135,7 @@ func (k *classes) classOf(c *model.Cluster, a netip.Addr) (*class, bool) {
 }
 
 // trueOf reports whether an atom about pods is true of a pod.
-func (a *atom) trueOf(c *model.Cluster, pod *model.Pod) bool {
+func (a *atom) trueOf(c *cluster, pod *model.Pod) bool {
 	switch {
 	case a.pods != nil:
 		return selects(c, a.pods, pod)
@@ -147,7 +147,7 @@ func (a *atom) trueOf(c *model.Cluster, pod *model.Pod) bool {
 
 // addrsConcern reports whether the table of addresses may change by these pods: those with an address
 // outside the blocks of their node, now or before.
-func addrsConcern(c *model.Cluster, have map[netip.Addr]nodestate.Addr, names map[model.Name]struct{}) bool {
+func addrsConcern(c *cluster, have map[netip.Addr]nodestate.Addr, names map[model.Name]struct{}) bool {
 	for _, v := range have {
 		if _, dirty := names[v.Owner]; dirty && v.Kind == nodestate.AddrPod {
 			return true
@@ -160,7 +160,7 @@ func addrsConcern(c *model.Cluster, have map[netip.Addr]nodestate.Addr, names ma
 			continue
 		}
 		for _, a := range pod.Addrs {
-			if carried(a) && outsideBlocks(blocks, pod, a) {
+			if c.carried(a) && outsideBlocks(blocks, pod, a) {
 				return true
 			}
 		}

@@ -24,7 +24,7 @@ type policyTables struct {
 // policy resolves the policies that bind this node's endpoints. What it writes for a policy set and a
 // class depends on nothing but the texts that their numbers are made from, so an entry never changes:
 // a change of policy adds entries, points the endpoint to another set, and removes the old ones.
-func policy(c *model.Cluster) *policyTables {
+func policy(c *cluster) *policyTables {
 	out := &policyTables{
 		ingress: map[netip.Addr]nodestate.Isolation{}, egress: map[netip.Addr]nodestate.Isolation{},
 		policy:    map[nodestate.PolicyKey]nodestate.PolicyValue{},
@@ -32,7 +32,7 @@ func policy(c *model.Cluster) *policyTables {
 	}
 	sets := newSets(c)
 	for a, ep := range c.Local.Endpoints {
-		if carried(a) {
+		if c.carried(a) {
 			sets.bind(a, ep)
 		}
 	}
@@ -66,7 +66,7 @@ type subjects struct {
 	anywhere []*model.Policy
 }
 
-func indexSubjects(c *model.Cluster) *subjects {
+func indexSubjects(c *cluster) *subjects {
 	s := &subjects{byNS: map[string][]*model.Policy{}}
 	for _, p := range c.Policies {
 		if ns := p.Subject.Namespace; ns != "" {
@@ -84,7 +84,7 @@ func indexSubjects(c *model.Cluster) *subjects {
 
 // of returns the policies that select the pod of an endpoint, in their order. A pod that is not known
 // (yet) might have any labels: every policy that could select it does, and known is false.
-func (s *subjects) of(c *model.Cluster, name model.Name) (list []*model.Policy, known bool) {
+func (s *subjects) of(c *cluster, name model.Name) (list []*model.Policy, known bool) {
 	pod := c.Pods[name]
 	for _, of := range [][]*model.Policy{s.byNS[name.Namespace], s.anywhere} {
 		for _, p := range of {

@@ -13,13 +13,6 @@ type prefixes[V any] struct {
 
 func newPrefixes[V any]() *prefixes[V] { return &prefixes[V]{values: map[netip.Prefix]V{}} }
 
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return 0
-	}
-	return 1
-}
-
 // set stores v for a prefix, masked.
 func (p *prefixes[V]) set(prefix netip.Prefix, v V) {
 	prefix = prefix.Masked()

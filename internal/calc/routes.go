@@ -14,7 +14,7 @@ import (
 const vxlanOverhead = 50
 
 // settings returns the node's scalars.
-func settings(c *model.Cluster) nodestate.Settings {
+func settings(c *cluster) nodestate.Settings {
 	m := &c.Settings
 	s := nodestate.Settings{
 		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
@@ -23,7 +23,7 @@ func settings(c *model.Cluster) nodestate.Settings {
 		HostNAT: m.HostNAT, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
 	}
 	for _, p := range m.DSROptOut {
-		if carriedPrefix(p) {
+		if c.carriedPrefix(p) {
 			s.DSROptOut = append(s.DSROptOut, p)
 		}
 	}
@@ -31,7 +31,7 @@ func settings(c *model.Cluster) nodestate.Settings {
 		s.Node = own.NodeAddr()
 	}
 	for _, p := range c.Pools {
-		if !carriedPrefix(p.CIDR) || amongNodes(c, p) {
+		if !c.carriedPrefix(p.CIDR) || amongNodes(c, p) {
 			continue
 		}
 		mtu := poolMTU(c, p)
@@ -41,7 +41,7 @@ func settings(c *model.Cluster) nodestate.Settings {
 		}
 	}
 	for _, p := range c.ServiceCIDRs {
-		if carriedPrefix(p) {
+		if c.carriedPrefix(p) {
 			s.PoolRoutes[p.Masked()] = s.PodMTU // behind a cluster IP may be a pod of any pool
 		}
 	}
@@ -49,7 +49,7 @@ func settings(c *model.Cluster) nodestate.Settings {
 }
 
 // tunnelMTU returns the bytes of an inner IP packet, 0 when neither the settings nor the uplink say.
-func tunnelMTU(c *model.Cluster) int {
+func tunnelMTU(c *cluster) int {
 	if c.Settings.VXLANMTU > 0 {
 		return c.Settings.VXLANMTU
 	}
@@ -58,7 +58,7 @@ func tunnelMTU(c *model.Cluster) int {
 
 // poolMTU returns the MTU of the way to a pool's addresses. A pool that is tunnelled to some nodes
 // only has the tunnel's MTU throughout: a pod has one MTU for all its peers.
-func poolMTU(c *model.Cluster, p *model.Pool) int {
+func poolMTU(c *cluster, p *model.Pool) int {
 	if encapsulates(p) {
 		return tunnelMTU(c)
 	}
@@ -80,16 +80,16 @@ func tunnelled(pool *model.Pool, sameLink bool) bool {
 
 // routes returns a route for every pool and every block. A block whose node is not known, or has no
 // address, is part of its pool and no more: nothing is sent there.
-func routes(c *model.Cluster) map[netip.Prefix]nodestate.Route {
+func routes(c *cluster) map[netip.Prefix]nodestate.Route {
 	out := make(map[netip.Prefix]nodestate.Route, len(c.Pools)+len(c.Blocks))
 	for _, p := range c.Pools {
-		if carriedPrefix(p.CIDR) && !amongNodes(c, p) {
+		if c.carriedPrefix(p.CIDR) && !amongNodes(c, p) {
 			out[p.CIDR.Masked()] = nodestate.Route{Pool: true}
 		}
 	}
 	pools := poolIndex(c)
 	for _, b := range c.Blocks {
-		if !carriedPrefix(b.CIDR) || b.Node == loadBalancers {
+		if !c.carriedPrefix(b.CIDR) || b.Node == loadBalancers {
 			continue
 		}
 		r := nodestate.Route{Pool: true}
@@ -111,7 +111,7 @@ const loadBalancers = "virtual:load-balancer"
 
 // amongNodes reports whether a pool that is only for load balancers has addresses of nodes in it, as one
 // that is the whole of a subnet: it cannot be routed as one.
-func amongNodes(c *model.Cluster, p *model.Pool) bool {
+func amongNodes(c *cluster, p *model.Pool) bool {
 	if !p.LoadBalancer || p.Workload {
 		return false
 	}
@@ -124,7 +124,7 @@ func amongNodes(c *model.Cluster, p *model.Pool) bool {
 }
 
 // poolIndex finds the pool of an address. Of two pools with one CIDR the smaller name counts.
-func poolIndex(c *model.Cluster) *prefixes[*model.Pool] {
+func poolIndex(c *cluster) *prefixes[*model.Pool] {
 	sorted := make([]*model.Pool, 0, len(c.Pools))
 	for _, p := range c.Pools {
 		if p.CIDR.IsValid() {
@@ -140,7 +140,7 @@ func poolIndex(c *model.Cluster) *prefixes[*model.Pool] {
 }
 
 // sameLink reports whether a node is reached without a router between.
-func sameLink(c *model.Cluster, n *model.Node) bool {
+func sameLink(c *cluster, n *model.Node) bool {
 	a := n.NodeAddr()
 	return slices.ContainsFunc(c.Local.Subnets, func(p netip.Prefix) bool { return p.Contains(a) })
 }

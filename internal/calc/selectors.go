@@ -80,7 +80,7 @@ type peerPod struct {
 
 // podIndex finds the pods that selectors pick without trying every pod for every selector.
 type podIndex struct {
-	c       *model.Cluster
+	c       *cluster
 	all     []*peerPod
 	byNS    map[string][]*peerPod
 	byLabel map[string]map[string][]*peerPod // key, value; keys are indexed when first asked for
@@ -89,12 +89,12 @@ type podIndex struct {
 // newPodIndex indexes the pods that have an address of their own. What the node knows of its own
 // endpoints comes before what the API says, which shows a new pod's address late and an old pod's for
 // too long.
-func newPodIndex(c *model.Cluster) *podIndex {
+func newPodIndex(c *cluster) *podIndex {
 	x := &podIndex{c: c, all: make([]*peerPod, 0, len(c.Pods)), byNS: map[string][]*peerPod{},
 		byLabel: map[string]map[string][]*peerPod{}}
 	local := map[model.Name][]netip.Addr{}
 	for a, ep := range c.Local.Endpoints {
-		if carried(a) {
+		if c.carried(a) {
 			local[ep.Pod] = append(local[ep.Pod], a)
 		}
 	}
@@ -111,13 +111,13 @@ func newPodIndex(c *model.Cluster) *podIndex {
 }
 
 // peerAddrs returns the addresses by which others see a pod, with those of its endpoints here.
-func peerAddrs(c *model.Cluster, p *model.Pod, local []netip.Addr) []netip.Addr {
+func peerAddrs(c *cluster, p *model.Pod, local []netip.Addr) []netip.Addr {
 	if p.HostNetwork || p.Finished {
 		return nil
 	}
 	addrs := local
 	for _, a := range p.Addrs {
-		if ep := c.Local.Endpoints[a]; carried(a) && (ep == nil || ep.Pod == p.Name) && !slices.Contains(addrs, a) {
+		if ep := c.Local.Endpoints[a]; c.carried(a) && (ep == nil || ep.Pod == p.Name) && !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
 		}
 	}
@@ -200,7 +200,7 @@ func (x *podIndex) labelIndex(key string) map[string][]*peerPod {
 
 // namespaceMatches reports whether a namespace is picked. One that is not known (yet) has no labels
 // that could be looked at, so it is picked only where labels do not matter.
-func namespaceMatches(c *model.Cluster, sel *model.LabelSelector, name string) bool {
+func namespaceMatches(c *cluster, sel *model.LabelSelector, name string) bool {
 	if sel == nil || len(sel.Requirements) == 0 {
 		return true
 	}
@@ -209,7 +209,7 @@ func namespaceMatches(c *model.Cluster, sel *model.LabelSelector, name string) b
 }
 
 // selects reports whether a selector picks a pod.
-func selects(c *model.Cluster, sel *model.Selector, p *model.Pod) bool {
+func selects(c *cluster, sel *model.Selector, p *model.Pod) bool {
 	if sel.Namespace != "" {
 		if sel.Namespace != p.Name.Namespace {
 			return false

@@ -80,7 +80,7 @@ func (t *table[K, V]) set(k K, v V) {
 }
 
 // update brings the tables up to date.
-func (s *services) update(c *model.Cluster, dirty *Dirty) {
+func (s *services) update(c *cluster, dirty *Dirty) {
 	all := *dirty
 	if around := surroundingsOf(c); !around.equal(s.around) {
 		s.around = around
@@ -115,7 +115,7 @@ func (s *services) update(c *model.Cluster, dirty *Dirty) {
 }
 
 // dirtySources says which services to compute again, and keeps the index of slices.
-func (s *services) dirtySources(c *model.Cluster, dirty *Dirty) map[source]struct{} {
+func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 	out := map[source]struct{}{}
 	switch {
 	case dirty.Has(model.KindSlices):
@@ -167,7 +167,7 @@ func (s *services) dirtySources(c *model.Cluster, dirty *Dirty) map[source]struc
 }
 
 // indexSlice brings the index up to date with one slice, which may be gone.
-func (s *services) indexSlice(c *model.Cluster, name model.Name) {
+func (s *services) indexSlice(c *cluster, name model.Name) {
 	if owner, ok := s.owners[name]; ok {
 		of := s.slices[owner]
 		if i, found := slices.BinarySearchFunc(of, name, compareNames); found {
@@ -244,7 +244,7 @@ func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.
 }
 
 // build returns the ports of a source as the cluster has them now, none when it is gone.
-func build(c *model.Cluster, s *services, src source) []*port {
+func build(c *cluster, s *services, src source) []*port {
 	if src.hostPorts {
 		return hostPorts(c, src)
 	}
@@ -255,16 +255,16 @@ func build(c *model.Cluster, s *services, src source) []*port {
 	var out []*port
 	seen := map[string]bool{}
 	for fam := range 2 {
-		ips := carriedOf(svc.ClusterIPs, fam)
+		ips := c.carriedOf(svc.ClusterIPs, fam)
 		if len(ips) == 0 {
 			continue
 		}
-		lb := carriedOf(svc.LBIPs, fam)
-		more := append(carriedOf(svc.ExternalIPs, fam), lb...)
+		lb := c.carriedOf(svc.LBIPs, fam)
+		more := append(c.carriedOf(svc.ExternalIPs, fam), lb...)
 		for i := range svc.Ports {
 			p := servicePort(src, svc, &svc.Ports[i], ips, more)
 			if svc.Restricted {
-				p.restrict(s.around.admitted(svc, lb, fam), lb)
+				p.restrict(s.around.admitted(c, svc, lb, fam), lb)
 			}
 			if seen[p.text] {
 				continue
@@ -320,24 +320,6 @@ func (p *port) valueAt(f nodestate.Frontend) nodestate.Service {
 	v := p.external
 	v.Restricted = slices.Contains(p.limited, f)
 	return v
-}
-
-// carriedOf returns the addresses of one family that go into tables.
-func carriedOf(all []netip.Addr, fam int) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range all {
-		if a.IsValid() && carried(a) && family(a) == fam {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
-func unspecified(like netip.Addr) netip.Addr {
-	if like.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }
 
 func portText(n uint16, p model.Protocol) string {

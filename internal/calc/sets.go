@@ -13,7 +13,7 @@ import (
 // sets are the policy sets of the node: the lists of policies that bind its endpoints. Endpoints with
 // one list share a set, unless the list names ports that they have at different numbers.
 type sets struct {
-	c        *model.Cluster
+	c        *cluster
 	subjects *subjects
 	compiled [directions]map[*model.Policy]*bound
 	byKey    map[string]*set
@@ -22,11 +22,11 @@ type sets struct {
 	named    map[portName]bool // port names that egress rules ask for
 }
 
-func newSets(c *model.Cluster) *sets {
+func newSets(c *cluster) *sets {
 	return &sets{
 		c: c, subjects: indexSubjects(c), byKey: map[string]*set{}, users: map[*set][]netip.Addr{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
-		atoms:    newAtoms(), named: map[portName]bool{},
+		atoms:    newAtoms(c), named: map[portName]bool{},
 	}
 }
 

@@ -19,7 +19,7 @@ type surroundings struct {
 	excluded []netip.Prefix // bpfExcludeCIDRsFromNAT
 }
 
-func surroundingsOf(c *model.Cluster) surroundings {
+func surroundingsOf(c *cluster) surroundings {
 	s := surroundings{excluded: c.Settings.ExcludeFromNAT, host: c.Local.HostAddrs}
 	if own := c.Nodes[c.Local.Node]; own != nil {
 		s.zone, s.node = own.Labels[zoneLabel], own.Addrs
@@ -33,10 +33,10 @@ func (s surroundings) equal(o surroundings) bool {
 
 // admitted returns the source ranges of one family. Where they admit this node, they admit the load balancer's
 // own addresses too: a node that has one on an interface sends from it to itself, as kube-proxy found.
-func (s surroundings) admitted(svc *model.Service, lb []netip.Addr, fam int) []netip.Prefix {
+func (s surroundings) admitted(c *cluster, svc *model.Service, lb []netip.Addr, fam int) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range svc.SourceRanges {
-		if carriedPrefix(p) && family(p.Addr()) == fam {
+		if c.carriedPrefix(p) && family(p.Addr()) == fam {
 			out = append(out, p.Masked())
 		}
 	}

@@ -1,0 +1,47 @@
+package calc
+
+import (
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// cluster is a cluster as its node sees it.
+type cluster struct {
+	*model.Cluster
+	ipv6 bool // this node carries IPv6; IPv4 it always does
+}
+
+func look(c *model.Cluster) *cluster { return &cluster{Cluster: c} }
+
+// carried reports whether addresses of this family go into tables: the one place that says so.
+func (c *cluster) carried(a netip.Addr) bool { return a.Is4() || c.ipv6 && a.Is6() }
+
+// carriedPrefix is carried for prefixes.
+func (c *cluster) carriedPrefix(p netip.Prefix) bool { return p.IsValid() && c.carried(p.Addr()) }
+
+// carriedOf returns the addresses of one family that go into tables.
+func (c *cluster) carriedOf(all []netip.Addr, fam int) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range all {
+		if a.IsValid() && c.carried(a) && family(a) == fam {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// family numbers the families.
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+func unspecified(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
