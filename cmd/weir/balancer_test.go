@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,8 @@ import (
 )
 
 const controllerUser = "system:serviceaccount:kube-system:weir-controller"
+
+var finalizer = []string{"service.kubernetes.io/load-balancer-cleanup"}
 
 // testBalancers gives addresses with the rights of the deployment.
 func testBalancers(t *testing.T, s *apitest.Server, f *follower, kubeconfig string) {
@@ -117,9 +120,15 @@ func testBalancers(t *testing.T, s *apitest.Server, f *follower, kubeconfig stri
 	if err := agent.Delete(ctx, "192-0-2-0-28", ""); err == nil || apierrors.IsNotFound(err) {
 		t.Errorf("an agent deleted a block of load balancers: %v", err)
 	}
-	// A Service that goes while no controller runs, and one that is no load balancer any more.
+	// A Service that goes while no controller runs waits for one, unless somebody forces it; and one that is no load balancer any more.
 	stop()
 	if err := services.Delete(ctx, "fixed", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if svc, err := services.Get(ctx, "fixed", metav1.GetOptions{}); err != nil || svc.DeletionTimestamp == nil || !slices.Equal(svc.Finalizers, finalizer) {
+		t.Errorf("a Service that is deleted, and has its address: %v %+v", err, svc.ObjectMeta)
+	}
+	if _, err := services.Patch(ctx, "fixed", "application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := weir(t, kubeconfig, "", "ipam", "check"); !errors.Is(err, errUnhealthy) || !strings.Contains(out, "later/fixed") {
@@ -131,6 +140,20 @@ func testBalancers(t *testing.T, s *apitest.Server, f *follower, kubeconfig stri
 	stop = run()
 	has("twice", "192.0.2.9")
 	has("plain", "")
+	apitest.Eventually(t, 10*time.Second, "the finalizer of what is no load balancer is removed", func() error {
+		svc, err := services.Get(ctx, "plain", metav1.GetOptions{})
+		if err != nil || len(svc.Finalizers) > 0 {
+			return fmt.Errorf("%v %v", err, svc.Finalizers)
+		}
+		return nil
+	})
+	apitest.Eventually(t, 10*time.Second, "its address is free", func() error {
+		b, err := client.Blocks(s.Clients.Dynamic).Get(ctx, "192-0-2-0-28")
+		if err != nil || slices.ContainsFunc(b.Spec.Allocations, func(a weirv1.Allocation) bool { return a.Address == "192.0.2.1" }) {
+			return fmt.Errorf("%v %+v", err, b)
+		}
+		return nil
+	})
 	make("again", "", "")
 	has("again", "192.0.2.1")
 	has("foreign", "")
@@ -138,6 +161,14 @@ func testBalancers(t *testing.T, s *apitest.Server, f *follower, kubeconfig stri
 		if err := services.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for _, name := range []string{"plain", "classed", "foreign", "twice", "again"} { // none waits for a finalizer
+		apitest.Eventually(t, 10*time.Second, name+" is gone", func() error {
+			if _, err := services.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("err %v", err)
+			}
+			return nil
+		})
 	}
 	apitest.Eventually(t, 10*time.Second, "the block is given back", func() error {
 		_, err := client.Blocks(s.Clients.Dynamic).Get(ctx, weirv1.BlockName(netip.MustParsePrefix("192.0.2.0/28")))

@@ -145,16 +145,23 @@ func (c *Controller) round(ctx context.Context, src *sources) error {
 	errs = append(errs, c.release(ctx, b, services, want))
 	written := c.writeBlocks(ctx, b, &errs)
 	c.count(b, want)
+	errs = append(errs, c.retire(ctx, v, b, services, want))
 	for _, w := range want {
 		if slices.ContainsFunc(w.addrs, func(a netip.Addr) bool { return !written(a) }) {
 			continue // the next round gives it one
 		}
-		if err := c.writeStatus(ctx, w); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, serious(c.writeStatus(ctx, w)))
 	}
 	c.forget(services)
 	return errors.Join(errs...)
+}
+
+// serious drops the error of a write that came too late: the next change that is told wakes the controller.
+func serious(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // wanted is a Service of ours with what it is to have.
@@ -175,8 +182,8 @@ func (c *Controller) count(b *book, want map[types.UID]*wanted) {
 	c.failed.Store(failed)
 }
 
-// release frees what no Service has a use for. An address that a Service's status still names is freed a
-// round later, when the status was written.
+// release frees what no Service has a use for. An address that a Service's status still names, or that its finalizer
+// stands for, is freed a round later, when the Service was written.
 func (c *Controller) release(ctx context.Context, b *book, services []*corev1.Service, want map[types.UID]*wanted) error {
 	known := map[types.UID]*corev1.Service{}
 	for _, s := range services {
@@ -190,7 +197,7 @@ func (c *Controller) release(ctx context.Context, b *book, services []*corev1.Se
 			switch {
 			case w != nil && slices.Contains(w.addrs, a):
 				continue
-			case s != nil && s.Spec.Type == corev1.ServiceTypeLoadBalancer && names(s, a):
+			case s != nil && (s.Spec.Type == corev1.ServiceTypeLoadBalancer && names(s, a) || w == nil && hasFinalizer(s)):
 				continue
 			case s == nil:
 				// The cache may be behind: ask before an address is taken from a Service.

@@ -38,6 +38,7 @@ type fixture struct {
 func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	f := &fixture{t: t, kube: kubefake.NewClientset(objects...)}
 	calico := v3.SchemeGroupVersion.WithResource
+	compareVersions(&f.kube.Fake, corev1.Resource("services"))
 	f.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		calico("ippools"): "IPPoolList", calico("ipreservations"): "IPReservationList",
 		calico("kubecontrollersconfigurations"): "KubeControllersConfigurationList", weirv1.IPAMBlocks: "IPAMBlockList"})
@@ -227,12 +228,7 @@ func TestGivesAndTakesBack(t *testing.T) {
 		}
 		return nil
 	})
-	// No load balancer any more: the API server clears the status, which the fake one does not.
-	a := f.get("a")
-	a.Spec.Type, a.Status.LoadBalancer.Ingress = corev1.ServiceTypeClusterIP, nil
-	if _, err := f.kube.CoreV1().Services("ns").Update(t.Context(), a, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	f.change("a", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
 	apitest.Eventually(t, 5*time.Second, "the address of a is free", func() error {
 		if got := fmt.Sprint(f.held()); strings.Contains(got, "ns/a") {
 			return errors.New(got)
@@ -305,11 +301,7 @@ func TestRequests(t *testing.T) {
 	f.lacks("not-theirs", "namespaceSelector does not match")
 	f.lacks("no-pool", `no usable IPPool "nothing"`)
 	// Another address is asked for: the old one is freed once the status names the new one.
-	s := f.get("field")
-	s.Spec.LoadBalancerIP = "203.0.113.10"
-	if _, err := f.kube.CoreV1().Services("ns").Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	f.change("field", func(s *corev1.Service) { s.Spec.LoadBalancerIP = "203.0.113.10" })
 	f.has("field", "203.0.113.10")
 	f.has("taken", "203.0.113.9")
 }
@@ -350,13 +342,10 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// Two controllers that both believe to lead give no address twice: the block's version decides.
-func TestTwoControllers(t *testing.T) {
-	f := newFixture(t)
-	f.pool("lb", "192.0.2.0/26", nil)
-	// The fake server does not compare versions; this one does.
-	versions := map[string]int{}
-	f.dynamic.PrependReactor("*", "ipamblocks", func(a clienttesting.Action) (bool, runtime.Object, error) {
+// compareVersions lets the fake server refuse what was made from an old version, as a real one does.
+func compareVersions(fake *clienttesting.Fake, kind schema.GroupResource) {
+	versions := map[string]int{} // under the lock that Fake holds while reactors run
+	fake.PrependReactor("*", kind.Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
 		var o runtime.Object
 		switch a := a.(type) {
 		case clienttesting.CreateActionImpl:
@@ -371,15 +360,22 @@ func TestTwoControllers(t *testing.T) {
 			return true, nil, err
 		}
 		if a.GetVerb() == "create" && versions[m.GetName()] > 0 {
-			return true, nil, apierrors.NewAlreadyExists(weirv1.IPAMBlocks.GroupResource(), m.GetName())
+			return true, nil, apierrors.NewAlreadyExists(kind, m.GetName())
 		}
 		if m.GetResourceVersion() != "" && m.GetResourceVersion() != fmt.Sprint(versions[m.GetName()]) {
-			return true, nil, fmt.Errorf("conflict: version %s, now %d", m.GetResourceVersion(), versions[m.GetName()])
+			return true, nil, apierrors.NewConflict(kind, m.GetName(), fmt.Errorf("version %s, now %d", m.GetResourceVersion(), versions[m.GetName()]))
 		}
 		versions[m.GetName()]++
 		m.SetResourceVersion(fmt.Sprint(versions[m.GetName()]))
 		return false, nil, nil
 	})
+}
+
+// Two controllers that both believe to lead give no address twice: the block's version decides.
+func TestTwoControllers(t *testing.T) {
+	f := newFixture(t)
+	f.pool("lb", "192.0.2.0/26", nil)
+	compareVersions(&f.dynamic.Fake, weirv1.IPAMBlocks.GroupResource())
 	f.start()
 	f.start()
 	for i := range 30 {

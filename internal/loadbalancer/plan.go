@@ -68,7 +68,7 @@ func (v *view) wants(s *corev1.Service, r *request, holds bool) bool {
 	case s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil:
 		return false
 	case s.Spec.LoadBalancerClass != nil:
-		return *s.Spec.LoadBalancerClass == Class
+		return ofOurClass(s)
 	case holds:
 		return true
 	case len(v.pools) == 0 || v.mode == Off || v.mode == Requested && !r.explicit():
@@ -76,6 +76,10 @@ func (v *view) wants(s *corev1.Service, r *request, holds bool) bool {
 	}
 	// Without a class another controller may have been quicker.
 	return !v.foreign(s)
+}
+
+func ofOurClass(s *corev1.Service) bool {
+	return s.Spec.LoadBalancerClass != nil && *s.Spec.LoadBalancerClass == Class
 }
 
 // foreign reports whether somebody else gave the Service its addresses: none of them is of our pools.

@@ -67,10 +67,10 @@ func (s *sources) add(i cache.SharedIndexInformer, matters func(any) bool) {
 	s.informers = append(s.informers, i)
 }
 
-// isLoadBalancer reports whether an object is a Service that may have an address.
+// isLoadBalancer reports whether an object is a Service that may have an address, or had one.
 func isLoadBalancer(o any) bool {
 	s, ok := o.(*corev1.Service)
-	return !ok || s.Spec.Type == corev1.ServiceTypeLoadBalancer // !ok: deleted while nobody watched
+	return !ok || s.Spec.Type == corev1.ServiceTypeLoadBalancer || hasFinalizer(s) // !ok: deleted while nobody watched
 }
 
 func (s *sources) run(ctx context.Context) {

@@ -26,6 +26,12 @@ const (
 func (c *Controller) writeStatus(ctx context.Context, w *wanted) error {
 	s := w.service.DeepCopy()
 	changed := setIngress(s, w.addrs)
+	switch {
+	case len(w.addrs) > 0:
+		changed = addFinalizer(s) || changed
+	case changed || ofOurClass(s): // it lost its addresses
+		changed = dropFinalizer(s) || changed
+	}
 	if message := strings.Join(w.errs, "; "); message != "" {
 		changed = apimeta.SetStatusCondition(&s.Status.Conditions, metav1.Condition{Type: Condition, Status: metav1.ConditionFalse,
 			Reason: reasonNone, Message: message, ObservedGeneration: s.Generation}) || changed
