@@ -13,16 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 )
 
-// Clients are the two ways to the API server; both are safe for concurrent use.
+// Clients are the two ways of an agent to the API server; both are safe for concurrent use.
 type Clients struct {
-	Kube    kubernetes.Interface
+	Core    Core
 	Dynamic dynamic.Interface
 }
 
@@ -46,10 +45,7 @@ func LoadConfig(kubeconfig string) (*rest.Config, error) {
 // New connects with a tuned copy of cfg. No request is sent yet.
 func New(cfg *rest.Config, userAgent string) (*Clients, error) {
 	tuned := Tune(cfg, userAgent)
-	typed := rest.CopyConfig(tuned)
-	typed.ContentType = runtime.ContentTypeProtobuf
-	typed.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	kube, err := kubernetes.NewForConfig(typed)
+	core, err := newCore(tuned)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the client of %s: %w", cfg.Host, err)
 	}
@@ -57,7 +53,7 @@ func New(cfg *rest.Config, userAgent string) (*Clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare the client of %s: %w", cfg.Host, err)
 	}
-	return &Clients{Kube: kube, Dynamic: dyn}, nil
+	return &Clients{Core: core, Dynamic: dyn}, nil
 }
 
 // Tune returns a copy of cfg that notices a dead server within about 10 s (TCP keep-alive; HTTP/2's own

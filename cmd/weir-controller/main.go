@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/controller"
 	"github.com/weir-net/weir/internal/version"
@@ -52,7 +53,7 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, health string, cfg c
 	if err != nil {
 		return err
 	}
-	clients, err := client.New(rest, "weir-controller/"+version.Version)
+	clients, err := clientset.New(rest, "weir-controller/"+version.Version)
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	ctx := t.Context()
 
 	f := &follower{cluster: model.NewCluster(), configs: map[string]*watch.FelixConfig{}}
-	w, err := watch.New(watch.Config{Kube: s.Clients.Kube, Dynamic: s.Clients.Dynamic, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	w, err := watch.New(watch.Config{Core: s.Clients.Core, Dynamic: s.Clients.Dynamic, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +287,7 @@ func testRights(t *testing.T, s *apitest.Server) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	f := &follower{cluster: model.NewCluster(), configs: map[string]*watch.FelixConfig{}}
-	w, err := watch.New(watch.Config{Kube: agent.Kube, Dynamic: agent.Dynamic, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	w, err := watch.New(watch.Config{Core: agent.Core, Dynamic: agent.Dynamic, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

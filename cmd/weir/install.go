@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
 )
 
@@ -100,7 +100,7 @@ func splitServer(text string) (host, port string, err error) {
 	return host, "6443", nil
 }
 
-func (f *installFlags) install(ctx context.Context, out io.Writer, c *client.Clients) error {
+func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.Clients) error {
 	server, err := c.Kube.Discovery().ServerVersion()
 	if err != nil {
 		return fmt.Errorf("ask the API server for its version: %w", err)
@@ -145,7 +145,7 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *client.Cli
 }
 
 // findAPIServer takes the address that the Service "kubernetes" stands for.
-func (f *installFlags) findAPIServer(ctx context.Context, out io.Writer, c *client.Clients) error {
+func (f *installFlags) findAPIServer(ctx context.Context, out io.Writer, c *clientset.Clients) error {
 	slices, err := c.Kube.DiscoveryV1().EndpointSlices("default").List(ctx,
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
 	if err != nil {
@@ -258,7 +258,7 @@ func (f *installFlags) createDefaults(ctx context.Context, out io.Writer, d dyna
 }
 
 // waitRollout reports until every node's agent is ready and the controller runs.
-func waitRollout(ctx context.Context, out io.Writer, c *client.Clients) error {
+func waitRollout(ctx context.Context, out io.Writer, c *clientset.Clients) error {
 	start, last := time.Now(), ""
 	for {
 		ds, err := c.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{})

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
@@ -60,7 +60,7 @@ it compares the node's own allocations as well.`,
 }
 
 // inventory reads what there is: the cluster's objects, and the allocations of this node where they are.
-func (f *ipamFlags) inventory(ctx context.Context, c *client.Clients) (ipam.Inventory, error) {
+func (f *ipamFlags) inventory(ctx context.Context, c *clientset.Clients) (ipam.Inventory, error) {
 	inv := ipam.Inventory{Nodes: map[string]bool{}}
 	pools, err := listTyped[v3.IPPool](ctx, c, "ippools")
 	if err != nil {
@@ -147,7 +147,7 @@ func (f *ipamFlags) addRecords(inv *ipam.Inventory) error {
 	return nil
 }
 
-func listTyped[T any](ctx context.Context, c *client.Clients, resource string) ([]T, error) {
+func listTyped[T any](ctx context.Context, c *clientset.Clients, resource string) ([]T, error) {
 	list, err := c.Dynamic.Resource(v3.SchemeGroupVersion.WithResource(resource)).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, explain("list", resource, "", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/internal/version"
 )
 
@@ -40,12 +41,12 @@ type options struct {
 	kubeconfig string
 }
 
-func (o *options) connect() (*client.Clients, error) {
+func (o *options) connect() (*clientset.Clients, error) {
 	cfg, err := client.LoadConfig(o.kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	return client.New(cfg, "weir/"+version.Version)
+	return clientset.New(cfg, "weir/"+version.Version)
 }
 
 func newRoot() *cobra.Command {

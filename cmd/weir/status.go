@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/api/client/clientset"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
 )
@@ -72,7 +73,7 @@ func (r *report) healthy() bool {
 	return len(r.faults) == 0 && len(r.problems) == 0
 }
 
-func readReport(ctx context.Context, c *client.Clients, now time.Time) (*report, error) {
+func readReport(ctx context.Context, c *clientset.Clients, now time.Time) (*report, error) {
 	r := &report{}
 	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -112,7 +113,7 @@ func readReport(ctx context.Context, c *client.Clients, now time.Time) (*report,
 
 // runningAgents are the nodes whose agent's pod is ready: what an agent said last does not tell that it has
 // gone since.
-func runningAgents(ctx context.Context, c *client.Clients) (map[string]bool, error) {
+func runningAgents(ctx context.Context, c *clientset.Clients) (map[string]bool, error) {
 	pods, err := c.Kube.CoreV1().Pods(deploy.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=weir-node"})
 	if err != nil {
 		return nil, fmt.Errorf("list the agents: %w", err)
@@ -130,7 +131,7 @@ func runningAgents(ctx context.Context, c *client.Clients) (map[string]bool, err
 }
 
 // readComponents looks at the DaemonSet and the Deployment.
-func (r *report) readComponents(ctx context.Context, c *client.Clients) error {
+func (r *report) readComponents(ctx context.Context, c *clientset.Clients) error {
 	ds, err := c.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -215,7 +216,7 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 }
 
 // readUnsupportedKinds lists the objects that are stored and have no effect.
-func (r *report) readUnsupportedKinds(ctx context.Context, c *client.Clients) error {
+func (r *report) readUnsupportedKinds(ctx context.Context, c *clientset.Clients) error {
 	kinds, err := loadKinds()
 	if err != nil {
 		return err

@@ -160,7 +160,7 @@ func (a *Agent) connect() error {
 	if a.clients, err = client.New(cfg, "weir-agent"); err != nil {
 		return err
 	}
-	a.watcher, err = watch.New(watch.Config{Kube: a.clients.Kube, Dynamic: a.clients.Dynamic, Log: a.log.With("part", "watch")})
+	a.watcher, err = watch.New(watch.Config{Core: a.clients.Core, Dynamic: a.clients.Dynamic, Log: a.log.With("part", "watch")})
 	return err
 }
 

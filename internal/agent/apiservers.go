@@ -60,13 +60,21 @@ func (s *apiServers) learn(addrs []string) {
 	}
 }
 
-// apiServersOf reads them from the endpoints of the Service default/kubernetes.
+// noteServers keeps those of the changed EndpointSlices that are apiService's.
+func noteServers(servers, changes map[model.Name]*model.EndpointSlice) {
+	for name, slice := range changes {
+		if slice != nil && slice.Service == apiService {
+			servers[name] = slice
+		} else {
+			delete(servers, name)
+		}
+	}
+}
+
+// apiServersOf reads them from the EndpointSlices of apiService.
 func apiServersOf(slicesByName map[model.Name]*model.EndpointSlice) []string {
 	var out []string
 	for _, s := range slicesByName {
-		if s.Service != (model.Name{Namespace: "default", Name: "kubernetes"}) {
-			continue
-		}
 		for _, p := range s.Ports {
 			if p.Protocol != model.ProtocolTCP {
 				continue

@@ -48,6 +48,8 @@ type cluster struct {
 	waiting  []chan uint64
 	guests   map[model.Name]*model.Pod // pods that an ADD brought before the watch did
 	ipamConf ipamInputs
+	// servers are the EndpointSlices of apiService.
+	servers map[model.Name]*model.EndpointSlice
 
 	mu   sync.Mutex
 	snap snapshot
@@ -55,6 +57,9 @@ type cluster struct {
 	// proxies are the pods of kube-proxy on this node.
 	proxies map[string]bool
 }
+
+// apiService is the Service that the API servers stand behind.
+var apiService = model.Name{Namespace: "default", Name: "kubernetes"}
 
 // ipamInputs are what ipam.Config is made from.
 type ipamInputs struct {
@@ -84,6 +89,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
 		announce: func(_, _ map[netip.Addr]bool) {},
 		guests:   map[model.Name]*model.Pod{}, owns: map[netip.Addr]*model.Pod{}, proxies: map[string]bool{},
+		servers:  map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
 	c.model.Local = model.Local{Node: node, Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
@@ -212,7 +218,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	if own := c.model.Nodes[c.node]; own != nil {
 		c.snap.leaving = own.Leaving
 	}
-	c.snap.apiServers = apiServersOf(c.model.Slices)
+	c.snap.apiServers = apiServersOf(c.servers)
 }
 
 // snapshot returns what is known now.
@@ -235,6 +241,7 @@ func (c *cluster) merge(b *watch.Batch) {
 	for name := range b.Pods {
 		delete(c.guests, name)
 	}
+	noteServers(c.servers, b.Slices)
 	if b.Full {
 		c.complete = true
 		c.dirty.Merge(model.AllDirty())

@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/api/client/clientset"
 )
 
 const (
@@ -85,7 +85,7 @@ type Server struct {
 	// Config has all rights.
 	Config *rest.Config
 	// Clients use Config.
-	Clients *client.Clients
+	Clients *clientset.Clients
 }
 
 // Start starts etcd and the API server and waits until it is ready.
@@ -104,7 +104,7 @@ func Start(t *testing.T) *Server {
 		"--initial-cluster=default=http://127.0.0.1:2380", "--log-level=error")
 	t.Cleanup(func() { end(etcd) })
 	s.Config = &rest.Config{Host: "https://127.0.0.1:6443", BearerToken: "admin-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
-	if s.Clients, err = client.New(s.Config, "weir-test"); err != nil {
+	if s.Clients, err = clientset.New(s.Config, "weir-test"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Stop() })
@@ -173,14 +173,14 @@ func (s *Server) Stop() {
 }
 
 // As returns clients of another user, with extra as from a token that names a node; node may be empty.
-func (s *Server) As(user, node string) *client.Clients {
+func (s *Server) As(user, node string) *clientset.Clients {
 	s.t.Helper()
 	cfg := rest.CopyConfig(s.Config)
 	cfg.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:serviceaccounts", "system:authenticated"}}
 	if node != "" {
 		cfg.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
 	}
-	c, err := client.New(cfg, "weir-test")
+	c, err := clientset.New(cfg, "weir-test")
 	if err != nil {
 		s.t.Fatal(err)
 	}

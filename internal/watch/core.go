@@ -8,17 +8,10 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 
+	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/model"
 )
-
-// lister is what every typed client offers.
-type lister[L runtime.Object] interface {
-	List(ctx context.Context, o metav1.ListOptions) (L, error)
-	Watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error)
-}
 
 // asObject widens a list function's result; a failed one must not become a non-nil interface.
 func asObject[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
@@ -34,25 +27,25 @@ func asObject[L runtime.Object](list func(context.Context, metav1.ListOptions) (
 func addTyped[L runtime.Object, O interface {
 	metav1.Object
 	runtime.Object
-}, V any](w *Watcher, api lister[L], example O, k kind[O, V]) {
+}, V any](w *Watcher, api client.Lister[L], example O, k kind[O, V]) {
 	p := &patient{resource: k.resource, health: w.health, list: asObject(api.List), watch: api.Watch}
 	addSource(w, p, example, false, k)
 }
 
-func (w *Watcher) addCore(k kubernetes.Interface) {
-	addTyped(w, k.CoreV1().Namespaces(), &corev1.Namespace{}, kind[*corev1.Namespace, model.Namespace]{
+func (w *Watcher) addCore(k client.Core) {
+	addTyped(w, k.Namespaces, &corev1.Namespace{}, kind[*corev1.Namespace, model.Namespace]{
 		resource: "namespaces", object: "Namespace", convert: ConvertNamespace,
 		extra: newSpaceEntry, keep: w.spaces.keep,
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Namespace) {
 			put(&b.Namespaces, n.Name, now)
 		},
 	})
-	addTyped(w, k.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, kind[*corev1.Pod, model.Pod]{
+	addTyped(w, k.Pods, &corev1.Pod{}, kind[*corev1.Pod, model.Pod]{
 		resource: "pods", object: "Pod", convert: ConvertPod,
 		extra: newPodEntry, keep: w.pods.keep,
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Pod) { put(&b.Pods, n, now) },
 	})
-	addTyped(w, k.CoreV1().Nodes(), &corev1.Node{}, kind[*corev1.Node, model.Node]{
+	addTyped(w, k.Nodes, &corev1.Node{}, kind[*corev1.Node, model.Node]{
 		resource: "nodes", object: "Node", convert: ConvertNode,
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Node) {
 			if now == nil {
@@ -64,17 +57,17 @@ func (w *Watcher) addCore(k kubernetes.Interface) {
 			w.recordNode(b, n.Name)
 		},
 	})
-	addTyped(w, k.CoreV1().Services(metav1.NamespaceAll), &corev1.Service{}, kind[*corev1.Service, model.Service]{
+	addTyped(w, k.Services, &corev1.Service{}, kind[*corev1.Service, model.Service]{
 		resource: "services", object: "Service", convert: ConvertService,
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Service) { put(&b.Services, n, now) },
 	})
-	addTyped(w, k.DiscoveryV1().EndpointSlices(metav1.NamespaceAll), &discoveryv1.EndpointSlice{}, kind[*discoveryv1.EndpointSlice, model.EndpointSlice]{
+	addTyped(w, k.Slices, &discoveryv1.EndpointSlice{}, kind[*discoveryv1.EndpointSlice, model.EndpointSlice]{
 		resource: "endpointslices", object: "EndpointSlice", convert: ConvertEndpointSlice,
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.EndpointSlice) {
 			put(&b.Slices, n, now)
 		},
 	})
-	addTyped(w, k.NetworkingV1().NetworkPolicies(metav1.NamespaceAll), &networkingv1.NetworkPolicy{}, kind[*networkingv1.NetworkPolicy, model.Policy]{
+	addTyped(w, k.Policies, &networkingv1.NetworkPolicy{}, kind[*networkingv1.NetworkPolicy, model.Policy]{
 		resource: "networkpolicies", object: "NetworkPolicy", convert: ConvertNetworkPolicy,
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Policy) {
 			put(&b.Policies, n, now)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
@@ -51,7 +50,7 @@ func (w *Watcher) PodForAdd(ctx context.Context, name model.Name, uid string) (*
 		case <-tick.C:
 		}
 	}
-	o, err := w.kube.CoreV1().Pods(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	o, err := w.core.Pod(ctx, name.Namespace, name.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look up pod %s, which the watch has not seen: %w", name, err)
 	}

@@ -21,15 +21,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 
+	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 )
 
 // Config is what a Watcher needs.
 type Config struct {
-	Kube    kubernetes.Interface
+	Core    client.Core
 	Dynamic dynamic.Interface
 	Log     *slog.Logger
 }
@@ -40,7 +40,7 @@ type Sink func(ctx context.Context, b *Batch)
 
 // Watcher follows the cluster.
 type Watcher struct {
-	kube    kubernetes.Interface
+	core    client.Core
 	log     *slog.Logger
 	health  *health
 	sources []*source
@@ -70,12 +70,12 @@ type source struct {
 // New returns a Watcher; nothing is sent before Run.
 func New(cfg Config) (*Watcher, error) {
 	w := &Watcher{
-		kube: cfg.Kube, log: cfg.Log, health: newHealth(cfg.Log), wake: make(chan struct{}, 1), pending: &Batch{},
+		core: cfg.Core, log: cfg.Log, health: newHealth(cfg.Log), wake: make(chan struct{}, 1), pending: &Batch{},
 		problems: problems{byObject: map[string][]weirv1.Problem{}},
 		nodes:    map[string]*model.Node{}, statuses: map[string]*Published{}, poolAge: map[string]metav1.Time{},
 		ranges: map[string]*ServiceCIDR{},
 	}
-	w.addCore(cfg.Kube)
+	w.addCore(cfg.Core)
 	if err := w.addCRDs(cfg.Dynamic); err != nil {
 		return nil, err
 	}

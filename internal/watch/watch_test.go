@@ -20,9 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -48,11 +50,23 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	kinds[schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"}] = "ServiceCIDRList"
 	f.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
 	var err error
-	f.w, err = New(Config{Kube: f.kube, Dynamic: f.dynamic, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	f.w, err = New(Config{Core: coreOf(f.kube), Dynamic: f.dynamic, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return f
+}
+
+// coreOf reads from a clientset.
+func coreOf(k kubernetes.Interface) client.Core {
+	return client.Core{
+		Namespaces: k.CoreV1().Namespaces(), Pods: k.CoreV1().Pods(metav1.NamespaceAll), Nodes: k.CoreV1().Nodes(),
+		Services: k.CoreV1().Services(metav1.NamespaceAll), Slices: k.DiscoveryV1().EndpointSlices(metav1.NamespaceAll),
+		Policies: k.NetworkingV1().NetworkPolicies(metav1.NamespaceAll),
+		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+			return k.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		},
+	}
 }
 
 // run starts the watcher; its sink blocks until the test takes the batch.
