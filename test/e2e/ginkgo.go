@@ -12,39 +12,43 @@ import (
 	"time"
 )
 
-// specs runs the specs of a group and says how each ended.
-func (l *lab) specs(ctx context.Context, t task, o options) ([]spec, error) {
-	log := strings.TrimSuffix(o.out, ".json") + "-" + t.Name + ".log"
+// specs runs specs of a group and tells how each ended, when it ended, and again at the end with what was wrong. What was under way when
+// ctx ended is not told.
+func (l *lab) specs(ctx context.Context, t task, name string, o options, tell func(spec)) error {
+	log := strings.TrimSuffix(o.out, ".json") + "-" + name + ".log"
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
-		return nil, err
+		return err
 	}
-	f, err := os.Create(log)
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close()
-	reports := filepath.Join(l.dir, "reports")
+	reports := filepath.Join(l.dir, "reports-"+name)
 	if err := os.MkdirAll(reports, 0o755); err != nil {
-		return nil, err
+		return err
 	}
 	procs := o.procs
 	if t.Procs > 0 {
 		procs = t.Procs
 	}
-	fmt.Printf("e2e: group %s, %d specs, %d processes; the log is %s\n", t.Name, len(t.Specs), procs, log)
+	fmt.Printf("e2e: group %s, %d specs, %d processes; the log is %s\n", name, len(t.Specs), procs, log)
 	c := l.in(ctx, t.from(), l.ginkgo(t, procs, reports)...)
-	p := &progress{specs: t.Specs, began: time.Now(), to: os.Stdout, ended: map[string]spec{}}
+	p := &progress{group: t.Name, specs: t.Specs, began: time.Now(), to: os.Stdout, tell: tell}
 	c.Stdout = io.MultiWriter(f, p)
 	c.Stderr = f
 	runErr := c.Run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	found, err := readReports(reports)
 	if err != nil {
-		if ctx.Err() != nil {
-			return outcomes(t, p.ended), ctx.Err()
-		}
-		return nil, fmt.Errorf("reading the reports (the run ended with: %v; see %s): %w", runErr, log, err)
+		return fmt.Errorf("reading the reports (the run ended with: %v; see %s): %w", runErr, log, err)
 	}
-	return outcomes(t, found), nil
+	for _, s := range outcomes(t, found) {
+		tell(s)
+	}
+	return nil
 }
 
 // from is the machine that the specs run on: the furthest away, except in a plain lab.
@@ -82,6 +86,7 @@ func exactly(specs []string) string {
 
 // progress reads ginkgo's log as it is written, and prints a line for each spec that ended.
 type progress struct {
+	group string
 	specs []string
 	began time.Time
 	to    io.Writer
@@ -89,7 +94,7 @@ type progress struct {
 	rest         []byte
 	mark, took   string // of the spec whose name comes next
 	done, failed int
-	ended        map[string]spec // what is known of them if there will be no report
+	tell         func(spec)
 }
 
 // ended is the first line of a spec's part of the log.
@@ -131,8 +136,12 @@ func (p *progress) line(text string) {
 	if name == "" {
 		return
 	}
+	if p.mark == "interrupted" {
+		p.mark = ""
+		return
+	}
 	p.done++
-	s := spec{Name: name, Outcome: passed}
+	s := spec{Name: name, Group: p.group, Outcome: passed}
 	fmt.Sscan(p.took, &s.Seconds)
 	if p.mark != "ok" {
 		p.failed++
@@ -141,7 +150,7 @@ func (p *progress) line(text string) {
 	if p.mark == "skipped" {
 		s.Outcome = skipped
 	}
-	p.ended[name] = s
-	fmt.Fprintf(p.to, "e2e: %5.0f s  %3d/%d  %d not ok  %-8s %6s s  %s\n", time.Since(p.began).Seconds(), p.done, len(p.specs), p.failed, p.mark, p.took, name)
+	p.tell(s)
+	fmt.Fprintf(p.to, "e2e: %-5s %5.0f s  %3d/%d  %d not ok  %-8s %6s s  %s\n", p.group, time.Since(p.began).Seconds(), p.done, len(p.specs), p.failed, p.mark, p.took, name)
 	p.mark = ""
 }

@@ -14,19 +14,38 @@ type group struct {
 	Match *regexp.Regexp
 	// Workers is the number of worker nodes of the lab, Zones the number of zones they are spread over.
 	Workers, Zones int
+	// Dual labs have both address families.
+	Dual bool
 	// Plain labs get nothing beside Weir: no zones, no client far away, no servers outside.
 	Plain bool
 	// Procs is the number of parallel processes, 0 for what the command line says.
 	Procs int
+	// Beside groups run at the same time as the next one in their lab: their specs wait more than they work.
+	Beside bool
 }
+
+// shape is what decides whether groups can share a lab.
+type shape struct {
+	workers, zones int
+	dual, plain    bool
+}
+
+func (g group) shape() shape { return shape{g.Workers, g.Zones, g.Dual, g.Plain} }
 
 // whole is everything that `make e2e` runs.
 var whole = []group{
 	// Restarts, and 10,000 Services: one after the other, with nothing beside them.
-	{Name: "alone", Match: regexp.MustCompile(`\[Disruptive\]|\[Feature:PerformanceDNS\]`), Workers: 2, Zones: 2, Procs: 1},
+	{Name: "alone", Match: regexp.MustCompile(`\[Disruptive\]|\[Feature:PerformanceDNS\]`), Workers: 3, Zones: 3, Procs: 1},
 	// Three zones of two nodes each.
 	{Name: "zones", Match: regexp.MustCompile(`Traffic Distribution should route traffic (correctly between pods on multiple nodes|to an endpoint on the same node or fall back to same zone)`),
 		Workers: 6, Zones: 3},
+	// One node answers for an address on its subnet, and with policy Local it chooses among its own backends. The spec wants to see several
+	// where affinity is off: so all of them are on this node.
+	{Name: "single", Match: regexp.MustCompile(`switch session affinity for LoadBalancer service with Local traffic policy`), Workers: 1, Zones: 1},
+	// What is about two families.
+	{Name: "dual", Match: regexp.MustCompile(`\[Feature:(IPv6DualStack|Networking-IPv6)\]`), Workers: 2, Zones: 2, Dual: true},
+	// A quarter of an hour each, most of it waiting for pods that take their time to end.
+	{Name: "long", Match: regexp.MustCompile(`should not have connectivity disruption during rolling update`), Workers: 3, Zones: 3, Procs: 2, Beside: true},
 	{Name: "main", Match: regexp.MustCompile(``), Workers: 3, Zones: 3},
 }
 
@@ -37,13 +56,40 @@ var conformance = []group{
 		`internalTrafficPolicy=Local Pod`, `externalTrafficPolicy=Local for type=NodePort`, `no ready endpoints with (in|ex)ternall?TrafficPolicy=Local`,
 		`rejected when no endpoints exist`, `hairpin back`, `should be able to handle large requests`,
 		`should check kube-proxy urls`, `traffic between Pods without SNAT`, `named targetPorts that resolve`, `service.kubernetes.io/(headless|service-proxy-name)`,
-	}, "|")), Workers: 2, Plain: true},
+	}, "|")), Workers: 2, Plain: true, Procs: 4},
 }
 
 // task is a group with the specs that it runs.
 type task struct {
 	group
 	Specs []string
+}
+
+// labs puts tasks that can share a lab together, in the order in which the first of each comes. In a lab those that run beside others
+// begin, and those with one process, which may break things for a while, end.
+func labs(tasks []task) [][]task {
+	var out [][]task
+	for _, t := range tasks {
+		i := slices.IndexFunc(out, func(l []task) bool { return l[0].shape() == t.shape() })
+		if i < 0 {
+			out = append(out, []task{t})
+			continue
+		}
+		out[i] = append(out[i], t)
+	}
+	rank := func(t task) int {
+		switch {
+		case t.Beside:
+			return 0
+		case t.Procs == 1:
+			return 2
+		}
+		return 1
+	}
+	for _, l := range out {
+		slices.SortStableFunc(l, func(a, b task) int { return rank(a) - rank(b) })
+	}
+	return out
 }
 
 // divide gives each spec to the first group that matches it. Specs that no group matches are returned apart.

@@ -23,6 +23,7 @@ const (
 	farGW   = "172.31.2.1"
 	// dnsAddr and webAddr are what specs look for in the Internet. In the lab they are addresses of the router.
 	dnsAddr, webAddr = "8.8.8.8", "8.8.4.4"
+	dnsAddr6         = "2001:4860:4860::8888"
 )
 
 var (
@@ -115,6 +116,9 @@ func (l *lab) up(ctx context.Context, g group, s settings, proxy string) error {
 	if !g.Plain {
 		args = append(args, "--feature-gates", "RelaxedServiceNameValidation=true")
 	}
+	if g.Dual {
+		args = append(args, "--ip-family", "dual")
+	}
 	if err := command(ctx, args...).Run(); err != nil {
 		return fmt.Errorf("bringing the lab %s up: %w", l.name, err)
 	}
@@ -142,18 +146,22 @@ func (l *lab) furnish(ctx context.Context, g group, proxy string) error {
 			return err
 		}
 	}
-	for _, c := range [][]string{
+	machines := [][]string{
 		{far, "ip", "address", "add", farAddr + "/32", "dev", "eth0"},
 		{far, "ip", "route", "replace", "default", "via", farGW, "src", farAddr},
 		{"router", "ip", "route", "add", farAddr + "/32", "via", farLAN},
 		{"router", "ip", "address", "add", dnsAddr + "/32", "dev", "lo"},
 		{"router", "ip", "address", "add", webAddr + "/32", "dev", "lo"},
-	} {
+	}
+	if g.Dual {
+		machines = append(machines, []string{"router", "ip", "address", "add", dnsAddr6 + "/128", "dev", "lo"})
+	}
+	for _, c := range machines {
 		if _, err := l.must(ctx, c[0], c[1:]...); err != nil {
 			return err
 		}
 	}
-	if err := l.internet(ctx); err != nil {
+	if err := l.internet(ctx, g.Dual); err != nil {
 		return err
 	}
 	me, err := os.Executable()
@@ -204,16 +212,16 @@ func (l *lab) restarters(ctx context.Context) error {
 	return nil
 }
 
-// zone is the Internet as the specs know it.
+// zone is the Internet as the specs know it; ADDRS are the name server's addresses.
 const zone = `google.com dns.google 8.8.8.8.in-addr.arpa {
-    bind ` + dnsAddr + `
+    bind ADDRS
     hosts {
         ` + dnsAddr + ` dns.google
         ` + webAddr + ` google.com
     }
 }
 . {
-    bind ` + dnsAddr + `
+    bind ADDRS
     template ANY ANY {
         rcode NXDOMAIN
     }
@@ -221,9 +229,12 @@ const zone = `google.com dns.google 8.8.8.8.in-addr.arpa {
 `
 
 // internet starts a name server and a web server at the router, and lets the cluster's DNS ask the former.
-func (l *lab) internet(ctx context.Context) error {
-	corefile := filepath.Join(l.dir, "Corefile")
-	if err := os.WriteFile(corefile, []byte(zone), 0o644); err != nil {
+func (l *lab) internet(ctx context.Context, dual bool) error {
+	corefile, addrs := filepath.Join(l.dir, "Corefile"), dnsAddr
+	if dual {
+		addrs += " " + dnsAddr6
+	}
+	if err := os.WriteFile(corefile, []byte(strings.ReplaceAll(zone, "ADDRS", addrs)), 0o644); err != nil {
 		return err
 	}
 	coredns, err := filepath.Glob(filepath.Join(filepath.Dir(l.programs), "coredns-*", "coredns"))

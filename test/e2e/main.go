@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -25,7 +26,8 @@ type options struct {
 	lab, focus, groups, proxy, skips, known, out string
 	settings                                     settings
 	procs, repeat                                int
-	conformance, keep, useExisting, list         bool
+	conformance, keep, useExisting, list, resume bool
+	limit                                        time.Duration
 }
 
 func main() {
@@ -36,12 +38,14 @@ func main() {
 	flag.StringVar(&o.settings.ConnectTime, "connect-time", "", "bpfConnectTimeLoadBalancing: Disabled, TCP or Enabled")
 	flag.StringVar(&o.settings.Mode, "mode", "", "bpfExternalServiceMode: Tunnel or DSR")
 	flag.IntVar(&o.repeat, "repeat", 1, "how many times to run everything, each time in new labs")
-	flag.IntVar(&o.procs, "procs", 4, "parallel processes")
+	flag.IntVar(&o.procs, "procs", 8, "parallel processes of a group that does not say; most specs wait most of the time")
 	flag.StringVar(&o.lab, "lab", "weir-e2e", "name of the lab")
 	flag.StringVar(&o.proxy, "proxy", "weir", "what carries the lab's Services, as weir-lab up has it")
 	flag.StringVar(&o.skips, "skips", "test/e2e/skips.golden", "specs that are not run, with reasons")
 	flag.StringVar(&o.known, "known", "test/e2e/known-failures.txt", "specs that do not pass yet, with reasons")
 	flag.StringVar(&o.out, "out", "", "where the result goes (default out/e2e….json by what is run)")
+	flag.BoolVar(&o.resume, "resume", false, "go on where the run ended that wrote --out")
+	flag.DurationVar(&o.limit, "for", 0, "stop after this time; --resume goes on (default: no limit)")
 	flag.BoolVar(&o.keep, "keep", false, "leave the lab up")
 	flag.BoolVar(&o.useExisting, "use-existing", false, "use the lab of that name, as an earlier run with --keep left it")
 	flag.BoolVar(&o.list, "list", false, "print which spec is in which group, or why it is skipped, and end")
@@ -124,37 +128,45 @@ func run(ctx context.Context, o options) error {
 	if tasks, err = narrow(tasks, focus, names); err != nil {
 		return err
 	}
-	if o.useExisting && len(tasks) > 1 {
-		return fmt.Errorf("--use-existing: there is one lab and the specs are in %d groups, choose with --group", len(tasks))
+	if n := len(labs(tasks)); o.useExisting && n > 1 {
+		return fmt.Errorf("--use-existing: there is one lab and the specs need %d, choose with --group", n)
 	}
-	res := &result{Suite: suite, Settings: o.settings, Focus: o.focus, Skipped: skips}
-	for n := 1; n <= o.repeat && ctx.Err() == nil; n++ {
-		if o.repeat > 1 {
-			fmt.Printf("e2e: run %d of %d\n", n, o.repeat)
-		}
-		r, err := once(ctx, o, bin, tasks)
-		res.Runs = append(res.Runs, *r)
-		if err != nil {
-			return keepResult(o, res, err)
-		}
-	}
-	res.judge(known, tasks)
-	return keepResult(o, res, ctx.Err())
-}
-
-// keepResult writes and prints what there is, and turns the verdict into an error.
-func keepResult(o options, res *result, err error) error {
-	if werr := writeJSON(o.out, res); werr != nil {
-		return werr
-	}
-	res.print(os.Stdout, o.out)
-	switch {
-	case err == context.Canceled:
-		return fmt.Errorf("interrupted")
-	case err != nil:
+	build, err := buildID("bin")
+	if err != nil {
 		return err
 	}
-	return res.verdict(o.known)
+	res := &result{Suite: suite, Settings: o.settings, Focus: o.focus, Groups: o.groups, Build: build, Skipped: skips}
+	if o.resume {
+		if err := res.resume(o.out); err != nil {
+			return err
+		}
+	}
+	if o.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.limit)
+		defer cancel()
+	}
+	rec := &recorder{res: res, path: o.out}
+	return finish(o, rec, tasks, known, all(ctx, o, bin, tasks, rec))
+}
+
+// finish judges and prints what there is, and turns the verdict into an error.
+func finish(o options, rec *recorder, tasks []task, known map[string]string, err error) error {
+	res := rec.res
+	if err == nil {
+		res.judge(known, tasks)
+	}
+	rec.write()
+	res.print(os.Stdout, o.out)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return errors.Join(fmt.Errorf("interrupted; --resume goes on"), rec.err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return errors.Join(fmt.Errorf("not everything was run in %v; --resume goes on", o.limit), rec.err)
+	case err != nil:
+		return errors.Join(err, rec.err)
+	}
+	return errors.Join(res.verdict(o.known), rec.err)
 }
 
 // plan says which spec runs in which group.
@@ -192,45 +204,4 @@ func printPlan(tasks []task, skips []skip) {
 	for _, s := range skips {
 		fmt.Printf("%-12s %s\n", "-"+s.Reason, s.Name)
 	}
-}
-
-// once runs all groups, each in a lab of its own.
-func once(ctx context.Context, o options, bin string, tasks []task) (*oneRun, error) {
-	r := &oneRun{}
-	began := time.Now()
-	defer func() { r.Seconds = time.Since(began).Seconds() }()
-	for _, t := range tasks {
-		specs, err := inLab(ctx, o, bin, t)
-		r.Specs = append(r.Specs, specs...)
-		if ctx.Err() != nil {
-			return r, ctx.Err()
-		}
-		if err != nil {
-			return r, fmt.Errorf("group %s: %w", t.Name, err)
-		}
-	}
-	return r, nil
-}
-
-// inLab runs one group in a lab, which is removed in the end, also when ctx ends before.
-func inLab(ctx context.Context, o options, bin string, t task) (specs []spec, err error) {
-	dir, err := os.MkdirTemp("", "weir-e2e-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	l := &lab{name: o.lab, programs: bin, dir: dir}
-	if !o.useExisting {
-		if !o.keep {
-			defer func() {
-				if derr := l.down(); derr != nil && err == nil {
-					err = fmt.Errorf("removing the lab %s: %w", l.name, derr)
-				}
-			}()
-		}
-		if err := l.up(ctx, t.group, o.settings, o.proxy); err != nil {
-			return nil, err
-		}
-	}
-	return l.specs(ctx, t, o)
 }

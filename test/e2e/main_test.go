@@ -67,7 +67,7 @@ func TestJudge(t *testing.T) {
 	}
 	for outcome, ok := range map[string]bool{passed: true, missing: false, skipped: false, failed: false} {
 		r := &result{Runs: []oneRun{{Specs: []spec{{Name: "a", Outcome: passed}, {Name: "b", Outcome: outcome}}}}}
-		if r.judge(nil, tasks); (r.verdict("") == nil) != ok {
+		if r.judge(nil, []task{{Specs: []string{"a", "b"}}}); (r.verdict("") == nil) != ok {
 			t.Errorf("%s: verdict %v", outcome, r.verdict(""))
 		}
 	}
@@ -153,16 +153,95 @@ func TestGroups(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	var out bytes.Buffer
-	p := &progress{specs: []string{"[sig-network] a", "[sig-network] a b [C]", "[sig-network] x y"}, to: &out, ended: map[string]spec{}}
-	log := "------\n• [1.250 seconds]\n[sig-network] a b [C] [labels]\nfile.go:1\n• [FAILED] [61.000 seconds]\n[sig-network] x [It] y\n  [sig-network] x y\nS [SKIPPED] [0.100 seconds]\n[sig-network] a\n"
+	ended := map[string]spec{}
+	p := &progress{group: "g", specs: []string{"[sig-network] a", "[sig-network] a b [C]", "[sig-network] x y", "[sig-network] cut"}, to: &out,
+		tell: func(s spec) { ended[s.Name] = s }}
+	log := "------\n• [1.250 seconds]\n[sig-network] a b [C] [labels]\nfile.go:1\n• [FAILED] [61.000 seconds]\n[sig-network] x [It] y\n  [sig-network] x y\n" +
+		"• [INTERRUPTED] [7.000 seconds]\n[sig-network] cut [It]\nS [SKIPPED] [0.100 seconds]\n[sig-network] a\n"
 	for i := range len(log) {
 		p.Write([]byte{log[i]})
 	}
-	if s := p.ended["[sig-network] x y"]; s.Outcome != failed || s.Seconds != 61 || p.ended["[sig-network] a"].Outcome != skipped {
-		t.Errorf("%+v", p.ended)
+	want := map[string]spec{"[sig-network] a b [C]": {Name: "[sig-network] a b [C]", Group: "g", Outcome: passed, Seconds: 1.25},
+		"[sig-network] x y": {Name: "[sig-network] x y", Group: "g", Outcome: failed, Seconds: 61},
+		"[sig-network] a":   {Name: "[sig-network] a", Group: "g", Outcome: skipped, Seconds: 0.1}}
+	if !reflect.DeepEqual(ended, want) {
+		t.Errorf("got  %+v\nwant %+v", ended, want)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 || p.done != 3 || p.failed != 2 || !strings.HasSuffix(lines[0], "[sig-network] a b [C]") || !strings.Contains(lines[1], "failed") || !strings.Contains(lines[2], "skipped") {
 		t.Errorf("%d done, %d failed\n%s", p.done, p.failed, out.String())
+	}
+}
+
+func TestRecorder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out", "e2e.json")
+	tasks := []task{{group: group{Name: "g"}, Specs: []string{"a", "b", "c", "d"}}}
+	first := &recorder{res: &result{Build: "x", Focus: "f"}, path: path}
+	if left := first.begin(1, tasks); !reflect.DeepEqual(left, tasks) {
+		t.Errorf("a new run lacks %+v", left)
+	}
+	first.ended(spec{Name: "a", Group: "g", Outcome: passed})
+	first.ended(spec{Name: "b", Group: "g", Outcome: failed, Seconds: 3})
+	first.ended(spec{Name: "c", Group: "g", Outcome: missing})
+	if again := first.failed(tasks[0]); !reflect.DeepEqual(again, []string{"b"}) {
+		t.Errorf("to be run once more: %v", again)
+	}
+	first.again(spec{Name: "b", Outcome: passed})
+	first.ended(spec{Name: "b", Group: "g", Outcome: failed, Message: "why"})
+	if again := first.failed(tasks[0]); len(again) != 0 {
+		t.Errorf("run once more already: %v", again)
+	}
+	// Nothing was told of an end: the file has all.
+	res := &result{Build: "x", Focus: "f"}
+	if err := res.resume(path); err != nil {
+		t.Fatal(err)
+	}
+	second := &recorder{res: res, path: path}
+	if left := second.begin(1, tasks); len(left) != 1 || !reflect.DeepEqual(left[0].Specs, []string{"c", "d"}) || len(tasks[0].Specs) != 4 {
+		t.Errorf("left of the run: %+v", left)
+	}
+	if b := res.Runs[0].Specs[1]; b.Outcome != failed || b.Again != passed || b.Message != "why" {
+		t.Errorf("a failure that passed once more: %+v", b)
+	}
+	second.ended(spec{Name: "c", Group: "g", Outcome: passed})
+	second.ended(spec{Name: "d", Group: "g", Outcome: passed})
+	if left := second.begin(1, tasks); left != nil {
+		t.Errorf("left of a whole run: %+v", left)
+	}
+	if left := second.begin(2, tasks); !reflect.DeepEqual(left, tasks) {
+		t.Errorf("the second run lacks %+v", left)
+	}
+	if res.judge(nil, tasks); len(res.Wrong) != 4 {
+		t.Errorf("a run in which nothing ran: wrong %v", res.Wrong)
+	}
+	res.Runs = res.Runs[:1]
+	res.judge(nil, tasks)
+	if !reflect.DeepEqual(res.Wrong, []string{"b"}) || res.verdict("") == nil {
+		t.Errorf("wrong: %v", res.Wrong)
+	}
+	for why, other := range map[string]*result{"build": {Build: "y", Focus: "f"}, "focus": {Build: "x"}, "settings": {Build: "x", Focus: "f", Settings: settings{Mode: "DSR"}},
+		"groups": {Build: "x", Focus: "f", Groups: "main"}} {
+		if other.resume(path) == nil {
+			t.Errorf("it goes on with another %s", why)
+		}
+	}
+	if err := (&result{}).resume(path + ".not"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLabs(t *testing.T) {
+	g := func(name string, workers, procs int, beside bool) task {
+		return task{group: group{Name: name, Workers: workers, Procs: procs, Beside: beside}}
+	}
+	var got []string
+	for _, l := range labs([]task{g("main", 3, 0, false), g("zones", 6, 0, false), g("alone", 3, 1, false), g("long", 3, 2, true)}) {
+		for _, t := range l {
+			got = append(got, t.Name)
+		}
+		got = append(got, "|")
+	}
+	if want := "long main alone | zones |"; strings.Join(got, " ") != want {
+		t.Errorf("got %v, want %s", got, want)
 	}
 }

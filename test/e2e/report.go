@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"time"
 )
 
 // How a spec ended.
@@ -27,12 +28,15 @@ type spec struct {
 	Outcome string  `json:"outcome"`
 	Seconds float64 `json:"seconds"`
 	Message string  `json:"message,omitempty"`
+	// Again is the outcome of a second try of a spec that failed: it tells what fails now and then, and changes nothing.
+	Again string `json:"again,omitempty"`
 }
 
 // oneRun is one run of all groups.
 type oneRun struct {
-	Seconds float64 `json:"seconds"`
-	Specs   []spec  `json:"specs"`
+	Began   time.Time `json:"began"`
+	Seconds float64   `json:"seconds"` // labs included, pauses not
+	Specs   []spec    `json:"specs"`
 }
 
 // result is out/e2e….json.
@@ -40,6 +44,8 @@ type result struct {
 	Suite    string   `json:"suite"`
 	Settings settings `json:"settings"` // empty ones are Weir's defaults
 	Focus    string   `json:"focus,omitempty"`
+	Groups   string   `json:"groups,omitempty"`
+	Build    string   `json:"build"` // of Weir's programs
 	Runs     []oneRun `json:"runs"`
 	Skipped  []skip   `json:"skipped"`
 	// Known are the failures that known-failures.txt lists.
@@ -137,14 +143,23 @@ func outcomes(t task, found map[string]spec) []spec {
 	return out
 }
 
-// judge sorts what did not pass into known and wrong, and finds known failures that passed.
+// judge sorts what did not pass into known and wrong, and finds known failures that passed. What was not run did not pass.
 func (r *result) judge(known map[string]string, tasks []task) {
-	r.judged = true
+	r.judged, r.Known, r.Wrong, r.Recovered = true, nil, nil, nil
 	bad := map[string]bool{}
 	for _, run := range r.Runs {
+		ended := map[string]bool{}
 		for _, s := range run.Specs {
+			ended[s.Name] = true
 			if s.Outcome != passed {
 				bad[s.Name] = true
+			}
+		}
+		for _, t := range tasks {
+			for _, name := range t.Specs {
+				if !ended[name] {
+					bad[name] = true
+				}
 			}
 		}
 	}
@@ -224,6 +239,9 @@ func (r *result) print(w io.Writer, path string) {
 	for _, s := range all {
 		if s.Outcome != passed {
 			message, _, _ := strings.Cut(s.Message, "\n")
+			if s.Again != "" {
+				message += " [run once more: " + s.Again + "]"
+			}
 			fmt.Fprintf(w, "%s: %s\n        %s\n", strings.ToUpper(s.Outcome), s.Name, message)
 		}
 	}
@@ -240,5 +258,9 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(raw, '\n'), 0o644)
+	// What is there stays whole when we are killed.
+	if err := os.WriteFile(path+".new", append(raw, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
