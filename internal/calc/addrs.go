@@ -26,13 +26,11 @@ func addrs(c *cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
 			Ingress: p.ingress[a], Egress: p.egress[a],
 		}
 	}
-	var primary netip.Addr
-	if own := c.Nodes[c.Local.Node]; own != nil {
-		primary = own.NodeAddr()
-	}
+	own := c.Nodes[c.Local.Node]
 	for _, a := range c.Local.HostAddrs {
 		if c.carried(a) {
-			out[a] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: a == primary, NodePorts: nodePortsAt(c, a, a == primary)}
+			primary := own != nil && a == own.AddrLike(a)
+			out[a] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: primary, NodePorts: nodePortsAt(c, a, primary)}
 		}
 	}
 	return out
@@ -40,17 +38,17 @@ func addrs(c *cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
 
 func addNodes(c *cluster, out map[netip.Addr]nodestate.Addr) {
 	for _, n := range c.Nodes {
-		primary := n.NodeAddr()
-		if n.Name == c.Local.Node || !primary.IsValid() {
+		if n.Name == c.Local.Node {
 			continue
 		}
-		v := nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
-			SameLink: sameLink(c, n), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name}}
 		for _, a := range n.Addrs {
-			if c.carried(a) {
-				v.NodePorts = nodePortsAt(c, a, a == primary)
-				put(out, a, v)
+			if !c.carried(a) {
+				continue
 			}
+			primary := n.AddrLike(a)
+			put(out, a, nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
+				SameLink: sameLink(c, primary), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
+				NodePorts: nodePortsAt(c, a, a == primary)})
 		}
 	}
 }
@@ -68,16 +66,17 @@ func addPods(c *cluster, pools *prefixes[*model.Pool], out map[netip.Addr]nodest
 			continue
 		}
 		n := c.Nodes[p.Node]
-		if n == nil || !n.NodeAddr().IsValid() {
+		if n == nil {
 			continue
 		}
 		for _, a := range p.Addrs {
-			if !c.carried(a) || !outsideBlocks(blocks, p, a) {
+			node := n.AddrLike(a)
+			if !c.carried(a) || !node.IsValid() || !outsideBlocks(blocks, p, a) {
 				continue
 			}
 			pool, _ := pools.lookup(a)
-			link := sameLink(c, n)
-			put(out, a, nodestate.Addr{Kind: nodestate.AddrPod, Node: n.NodeAddr(), SameLink: link,
+			link := sameLink(c, node)
+			put(out, a, nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link,
 				Tunnel: tunnelled(pool, link), Owner: p.Name})
 		}
 	}

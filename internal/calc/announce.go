@@ -27,14 +27,14 @@ const watchers = 2
 type announcer struct {
 	name    string
 	digest  uint64
-	addr4   netip.Addr
+	addrs   [2]netip.Addr // by family, as others ask whether it is there: the other family's where it has none
 	subnets []netip.Prefix
 	ready   bool
-	silent  bool
+	silent  [2]bool // as addrs
 }
 
 func (a announcer) equal(b announcer) bool {
-	return a.name == b.name && a.addr4 == b.addr4 && a.ready == b.ready && a.silent == b.silent && slices.Equal(a.subnets, b.subnets)
+	return a.name == b.name && a.addrs == b.addrs && a.ready == b.ready && a.silent == b.silent && slices.Equal(a.subnets, b.subnets)
 }
 
 // announcements keeps what this node answers for, by Service.
@@ -118,12 +118,17 @@ func (n *announcements) index(c *cluster, name model.Name, affected map[netip.Ad
 	}
 	var addrs []netip.Addr
 	for _, a := range svc.LBIPs {
+		if !c.carried(a) {
+			continue
+		}
 		if n.wide || slices.ContainsFunc(n.pools, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			addrs = append(addrs, a)
 		}
 	}
 	if n.wide {
-		addrs = append(addrs, svc.ExternalIPs...)
+		for fam := range 2 {
+			addrs = append(addrs, c.carriedOf(svc.ExternalIPs, fam)...)
+		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	addrs = slices.Compact(addrs)
@@ -148,7 +153,7 @@ func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *s
 	}
 	on = prefer(on, func(x announcer) bool { return x.ready })
 	if svc.ExternalLocal {
-		local := s.serving(c, svc)
+		local := s.serving(c, svc, family(a))
 		on = prefer(on, func(x announcer) bool { return local[x.name] })
 	}
 	of := digest(a.AsSlice())
@@ -161,12 +166,12 @@ func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *s
 	}
 	out := announcement{ours: true}
 	for _, before := range on[:rank] {
-		out.ours = out.ours && before.silent
+		out.ours = out.ours && before.silent[family(a)]
 	}
 	if rank <= watchers {
 		for _, before := range on[:rank] {
-			if before.addr4.IsValid() {
-				out.watch = append(out.watch, before.addr4)
+			if w := before.addrs[family(a)]; w.IsValid() {
+				out.watch = append(out.watch, w)
 			}
 		}
 	}
@@ -189,10 +194,10 @@ func prefer(all []announcer, match func(announcer) bool) []announcer {
 
 // tables returns what the state holds: the addresses that this node answers for, and the nodes that it
 // watches.
-func (n *announcements) tables(c *cluster) (announced, watched map[netip.Addr]bool) {
+func (n *announcements) tables() (announced, watched map[netip.Addr]bool) {
 	announced, watched = map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for a, r := range n.results {
-		if r.ours && c.carried(a) {
+		if r.ours {
 			announced[a] = true
 		}
 		for _, w := range r.watch {
@@ -213,8 +218,15 @@ func announcers(c *cluster) []announcer {
 		if _, excluded := node.Labels[noBalancers]; excluded || len(node.Subnets) == 0 {
 			continue
 		}
-		out = append(out, announcer{name: name, digest: digest([]byte(name)), addr4: node.NodeAddr(), subnets: node.Subnets,
-			ready: !node.NotReady && !node.Leaving, silent: name != c.Local.Node && c.Local.Silent[node.NodeAddr()]})
+		a := announcer{name: name, digest: digest([]byte(name)), subnets: node.Subnets, ready: !node.NotReady && !node.Leaving,
+			addrs: [2]netip.Addr{node.NodeAddr(), node.NodeAddr6()}}
+		for fam := range a.addrs {
+			if !a.addrs[fam].IsValid() {
+				a.addrs[fam] = a.addrs[1-fam]
+			}
+			a.silent[fam] = name != c.Local.Node && c.Local.Silent[a.addrs[fam]]
+		}
+		out = append(out, a)
 	}
 	return out
 }
@@ -246,14 +258,14 @@ func ownAnswers(c *cluster, wide bool) []netip.Addr {
 	return out
 }
 
-// serving returns the nodes that have endpoints of a Service that take new connections: ready ones or, on
-// nodes without, such as serve while they terminate (KEP-1669).
-func (s *services) serving(c *cluster, svc *model.Service) map[string]bool {
+// serving returns the nodes that have endpoints of a Service in one family that take new connections: ready ones or,
+// on nodes without, such as serve while they terminate (KEP-1669).
+func (s *services) serving(c *cluster, svc *model.Service, fam int) map[string]bool {
 	out := map[string]bool{}
 	for _, name := range s.slices[svc.Name] {
 		for i := range c.Slices[name].Endpoints {
 			e := &c.Slices[name].Endpoints[i]
-			if e.Node != "" && (e.Ready || svc.PublishNotReady || e.Serving && e.Terminating) {
+			if e.Node != "" && len(c.carriedOf(e.Addrs, fam)) > 0 && (e.Ready || svc.PublishNotReady || e.Serving && e.Terminating) {
 				out[e.Node] = true
 			}
 		}

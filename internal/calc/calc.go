@@ -83,7 +83,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	}
 	k.services.update(c, &dirty)
 	if k.announce.update(c, &dirty, k.services) {
-		announced, watched := k.announce.tables(c)
+		announced, watched := k.announce.tables()
 		replace(&next.Announced, announced, &keys, nodestate.TableAnnounced)
 		replace(&next.Watched, watched, &keys, nodestate.TableAnnounced)
 	}

@@ -49,7 +49,7 @@ func (w *world) change(d *model.Dirty) {
 		drop(w.c.Policies, remove)
 		d.Add(model.KindPolicies)
 	case model.KindPools:
-		w.addPool(i % 2)
+		w.addPool(pick(w, 0, 1, 2, 3))
 		drop(w.c.Pools, remove)
 		d.Add(model.KindPools)
 	case model.KindBlocks:
@@ -60,6 +60,10 @@ func (w *world) change(d *model.Dirty) {
 		w.c.Settings.DSR = !w.c.Settings.DSR
 		w.c.Settings.VXLANMTU = pick(w, 0, 1400)
 		w.c.Settings.L2Reachability = w.IntN(3) == 0
+		w.c.Settings.IPv6Support = w.IntN(4) > 0
+		w.c.Settings.NodePorts = model.NodePortAddresses{Primary: w.IntN(4) == 0, CIDRs: pick(w, nil, []netip.Prefix{w.cidr()}, []netip.Prefix{prefix("172.31.0.0/16"), prefix("fd00:31:1::/64")})}
+		w.c.Settings.ExcludeFromNAT = pick(w, nil, nil, []netip.Prefix{prefix("10.96.0.0/30"), prefix("fd01::/126")})
+		w.c.Settings.DSROptOut = pick(w, nil, []netip.Prefix{prefix("10.0.0.0/8"), prefix("2001:db8::/32")})
 		d.Add(model.KindSettings)
 	case model.KindLocal:
 		drop(w.c.Local.Endpoints, remove)
@@ -67,8 +71,9 @@ func (w *world) change(d *model.Dirty) {
 			w.c.Local.Node = pick(w, "n0", "n1")
 		}
 		w.c.Local.LinkMTU = pick(w, 1500, 9000)
-		w.c.Local.Silent = map[netip.Addr]bool{addr("172.31.1.11"): w.IntN(3) == 0, addr("172.31.1.12"): w.IntN(3) == 0}
-		w.c.ServiceCIDRs = []netip.Prefix{pick(w, prefix("10.96.0.0/16"), prefix("10.96.0.0/12"))}
+		w.c.Local.Silent = map[netip.Addr]bool{addr("172.31.1.11"): w.IntN(3) == 0, addr("172.31.1.12"): w.IntN(3) == 0,
+			addr("fd00:31:1::11"): w.IntN(3) == 0}
+		w.c.ServiceCIDRs = []netip.Prefix{pick(w, prefix("10.96.0.0/16"), prefix("10.96.0.0/12")), prefix("fd01::/112")}
 		d.Add(model.KindLocal | model.KindServiceCIDRs)
 	}
 }
@@ -187,7 +192,7 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 		case nodestate.TableRoutes:
 			p.Routes = s.Routes
 		case nodestate.TableServices:
-			p.Frontends, p.Backends = s.Frontends, s.Backends
+			p.Frontends, p.Backends, p.SourceRanges, p.HealthChecks = s.Frontends, s.Backends, s.SourceRanges, s.HealthChecks
 		case nodestate.TablePolicy:
 			p.Peers, p.PeerCIDRs, p.Policy = s.Peers, s.PeerCIDRs, s.Policy
 		case nodestate.TableClients:

@@ -12,10 +12,13 @@ type cluster struct {
 	ipv6 bool // this node carries IPv6; IPv4 it always does
 }
 
-func look(c *model.Cluster) *cluster { return &cluster{Cluster: c} }
+func look(c *model.Cluster) *cluster { return &cluster{Cluster: c, ipv6: c.CarriesIPv6()} }
 
-// carried reports whether addresses of this family go into tables: the one place that says so.
-func (c *cluster) carried(a netip.Addr) bool { return a.Is4() || c.ipv6 && a.Is6() }
+// carried reports whether addresses of this family go into tables: the one place that says so. Addresses that mean
+// something else on every link are nobody's.
+func (c *cluster) carried(a netip.Addr) bool {
+	return a.Is4() || c.ipv6 && a.Is6() && !a.IsLinkLocalUnicast()
+}
 
 // carriedPrefix is carried for prefixes.
 func (c *cluster) carriedPrefix(p netip.Prefix) bool { return p.IsValid() && c.carried(p.Addr()) }

@@ -59,6 +59,7 @@ func addresses() *model.Cluster {
 	c.Nodes["far"].Addrs = append(c.Nodes["far"].Addrs, addr("203.0.113.9"))
 	c.Pools["flat"] = &model.Pool{Name: "flat", CIDR: prefix("10.250.0.0/24"), VXLAN: model.EncapNever, Disabled: true}
 	c.Pools["six"] = &model.Pool{Name: "six", CIDR: prefix("fd00::/64"), VXLAN: model.EncapAlways}
+	c.Settings.IPv6Support = false
 	c.Blocks[prefix("10.244.9.0/26")] = &model.Block{CIDR: prefix("10.244.9.0/26"), Node: "gone"}
 	run(c, "default", "here", "worker", "10.244.1.1", nil)
 	run(c, "default", "flat-here", "worker", "10.250.0.7", nil)
@@ -139,7 +140,7 @@ func policyFixture() *model.Cluster {
 
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]*model.Cluster{"addresses": addresses(), "services": serviceFixture(), "policy": policyFixture(), "empty": model.NewCluster()} {
+	for name, c := range map[string]*model.Cluster{"addresses": addresses(), "services": serviceFixture(), "policy": policyFixture(), "dual": dual(), "empty": model.NewCluster()} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("testdata", name+".golden")
 			got := Calc(c).String()

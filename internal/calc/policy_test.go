@@ -157,11 +157,11 @@ func (r reference) verdict(subject *model.Pod, in bool, peer netip.Addr, proto m
 func peersOfInterest(c *model.Cluster) []netip.Addr {
 	out := []netip.Addr{addr("0.0.0.0"), addr("8.8.8.8"), addr("10.0.0.1"), addr("10.1.0.15"), addr("10.1.0.16"), addr("10.1.0.17"),
 		addr("10.1.0.18"), addr("10.1.0.31"), addr("10.1.0.32"), addr("10.1.0.63"), addr("10.1.0.64"), addr("10.1.0.255"), addr("10.1.1.0"),
-		addr("192.168.6.1"), addr("192.168.7.8"), addr("192.168.7.9"), addr("192.168.8.0"), addr("192.169.0.0"), addr("11.0.0.0")}
+		addr("192.168.6.1"), addr("192.168.7.8"), addr("192.168.7.9"), addr("192.168.8.0"), addr("192.169.0.0"), addr("11.0.0.0"),
+		addr("::"), addr("2001:db8::1"), addr("2001:db9::"), addr("fd00:1::f"), addr("fd00:1::10"), addr("fd00:1::11"), addr("fd00:1::12"),
+		addr("fd00:1::20"), addr("fd00:1::3f"), addr("fd00:1::40"), addr("fd00:1:0:1::"), addr("fd00:2::")}
 	for _, p := range c.Pods {
-		if len(p.Addrs) > 0 {
-			out = append(out, p.Addrs[0])
-		}
+		out = append(out, p.Addrs...)
 	}
 	for a := range c.Local.Endpoints {
 		out = append(out, a)
@@ -175,16 +175,19 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 	if testing.Short() {
 		rounds = 30
 	}
-	allowed, denied := 0, 0
+	var allowed, denied [2]int // by family
 	for seed := range rounds {
 		w := newWorld(uint64(seed))
 		c := w.fill()
 		s := Calc(c)
 		ref := reference{c}
-		peers := peersOfInterest(c)
+		var peers [2][]netip.Addr
+		for _, a := range peersOfInterest(c) {
+			peers[family(a)] = append(peers[family(a)], a)
+		}
 		for a, ep := range c.Local.Endpoints {
 			pod := c.Pods[ep.Pod]
-			if pod == nil {
+			if pod == nil || a.Is6() && !s.Settings.IPv6 {
 				continue // below
 			}
 			for _, in := range []bool{true, false} {
@@ -193,7 +196,7 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 					iso = s.Addrs[a].Ingress
 				}
 				for range 60 {
-					peer := pick(w, peers...)
+					peer := pick(w, peers[family(a)]...)
 					proto := pick(w, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolICMP, model.Protocol(47))
 					port := pick(w, uint16(0), 1, 53, 79, 80, 81, 8080, 65534, 65535, uint16(w.IntN(130)), uint16(w.IntN(65536)))
 					if !slices.Contains(worldProtocols, proto) {
@@ -216,16 +219,16 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 							seed, pod.Name, a, in, peer, proto, port, allow, name, want, wantName, s)
 					}
 					if allow {
-						allowed++
+						allowed[family(a)]++
 					} else {
-						denied++
+						denied[family(a)]++
 					}
 				}
 			}
 		}
 	}
-	if allowed < 1000 || denied < 1000 {
-		t.Fatalf("the worlds are too plain: %d allowed, %d denied", allowed, denied)
+	if min(allowed[0], allowed[1], denied[0], denied[1]) < 1000 {
+		t.Fatalf("the worlds are too plain: %d allowed, %d denied (IPv4, IPv6)", allowed, denied)
 	}
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// world makes random clusters that are small and crowded, so that everything meets everything.
+// world makes random clusters that are small and crowded, so that everything meets everything. Whether the node
+// carries IPv6 is left to chance, and changes: by a pool, by an address of the node, by the setting.
 type world struct {
 	*rand.Rand
 	c *model.Cluster
@@ -18,7 +19,16 @@ func newWorld(seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), c: model.NewCluster()}
 	w.c.Local = model.Local{Node: "n0", LinkMTU: 1500, Endpoints: map[netip.Addr]*model.LocalEndpoint{},
 		HostAddrs: []netip.Addr{addr("172.31.1.10")}, Subnets: []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24")}}
+	if w.IntN(2) == 0 {
+		w.c.Local.HostAddrs = append(w.c.Local.HostAddrs, addr("fd00:31:1::10"), addr("fe80::10"))
+		w.c.Local.Subnets = append(w.c.Local.Subnets, prefix("fd00:31:1::/64"))
+	}
 	return w
+}
+
+// both sometimes leaves one of two out, for lists of addresses of two families.
+func (w *world) both(four, six string) []netip.Addr {
+	return pick(w, []netip.Addr{addr(four), addr(six)}, []netip.Addr{addr(six), addr(four)}, []netip.Addr{addr(four)}, []netip.Addr{addr(six)})
 }
 
 func addr(s string) netip.Addr        { return netip.MustParseAddr(s) }
@@ -67,7 +77,9 @@ func (w *world) selector() model.Selector {
 
 func (w *world) cidr() netip.Prefix {
 	return pick(w, prefix("0.0.0.0/0"), prefix("10.0.0.0/8"), prefix("10.1.0.0/24"), prefix("10.1.0.0/26"), prefix("10.1.0.16/28"),
-		prefix("10.1.0.17/32"), prefix("192.168.0.0/16"), prefix("192.168.7.0/24"), prefix("192.168.7.9/32"), prefix("2001:db8::/32"))
+		prefix("10.1.0.17/32"), prefix("192.168.0.0/16"), prefix("192.168.7.0/24"), prefix("192.168.7.9/32"),
+		prefix("2001:db8::/32"), prefix("::/0"), prefix("fd00:1::/48"), prefix("fd00:1::/122"), prefix("fd00:1::10/124"), prefix("fd00:1::11/128"),
+		prefix("fe80::/10"))
 }
 
 func (w *world) peer() model.Peer {
@@ -151,17 +163,21 @@ func (w *world) addPod(i int) {
 		pp := model.PodPort{Name: pick(w, "", "http", "dns"), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 80, 8080)}
 		if w.IntN(3) == 0 {
 			pp.HostPort = pick(w, uint16(80), 8080, 30001)
-			pp.HostIP = pick(w, netip.Addr{}, netip.IPv4Unspecified(), addr("172.31.1.10"), addr("::1"))
+			pp.HostIP = pick(w, netip.Addr{}, netip.IPv4Unspecified(), addr("172.31.1.10"), addr("fd00:31:1::10"), netip.IPv6Unspecified())
 		}
 		p.Ports = append(p.Ports, pp)
 	}
-	ip := addr(fmt.Sprintf("10.1.%d.%d", w.IntN(3), 1+i%60))
+	third := w.IntN(3)
+	ips := w.both(fmt.Sprintf("10.1.%d.%d", third, 1+i%60), fmt.Sprintf("fd00:1:0:%d::%x", third, 1+i%60))
 	if w.IntN(5) > 0 {
-		p.Addrs = append(p.Addrs, ip, addr(fmt.Sprintf("fd00::%d", i)))
+		p.Addrs = ips
 	}
 	if p.Node == "n0" && !p.HostNetwork && w.IntN(6) > 0 {
-		w.c.Local.Endpoints[ip] = &model.LocalEndpoint{Pod: name, Interface: fmt.Sprint("cali", i), IfIndex: 100 + i,
-			MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Addrs: []netip.Addr{ip}, NetnsCookie: uint64(1000 + i)}
+		ep := &model.LocalEndpoint{Pod: name, Interface: fmt.Sprint("cali", i), IfIndex: 100 + i,
+			MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Addrs: ips, NetnsCookie: uint64(1000 + i)}
+		for _, ip := range ips {
+			w.c.Local.Endpoints[ip] = ep
+		}
 	}
 	if w.IntN(20) > 0 { // else the endpoint is here before the pod is known
 		w.c.Pods[name] = p
@@ -170,13 +186,19 @@ func (w *world) addPod(i int) {
 
 func (w *world) addService(i int) {
 	s := &model.Service{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("s", i)},
-		ClusterIPs:      []netip.Addr{addr(fmt.Sprintf("10.96.0.%d", 1+w.IntN(12))), addr("fd01::1")},
-		PublishNotReady: w.IntN(5) == 0, Affinity: pick(w, uint32(0), 0, 600)}
+		ClusterIPs:      w.both(fmt.Sprintf("10.96.0.%d", 1+w.IntN(12)), fmt.Sprintf("fd01::%d", 1+w.IntN(12))),
+		PublishNotReady: w.IntN(5) == 0, Affinity: pick(w, uint32(0), 0, 600), ExternalLocal: w.IntN(3) == 0}
 	for range w.IntN(3) {
-		s.ExternalIPs = append(s.ExternalIPs, addr(fmt.Sprintf("10.96.0.%d", 1+w.IntN(20))))
+		s.ExternalIPs = append(s.ExternalIPs, w.both(fmt.Sprintf("10.96.0.%d", 1+w.IntN(20)), fmt.Sprintf("fd01::%d", 1+w.IntN(20)))...)
 	}
 	if w.IntN(3) == 0 {
-		s.LBIPs = append(s.LBIPs, addr(fmt.Sprintf("192.168.7.%d", w.IntN(3))))
+		s.LBIPs = w.both(fmt.Sprintf("192.168.7.%d", w.IntN(3)), fmt.Sprintf("fd00:7::%d", w.IntN(3)))
+	}
+	if w.IntN(4) == 0 {
+		s.Restricted, s.SourceRanges = true, []netip.Prefix{w.cidr(), w.cidr()}
+	}
+	if s.ExternalLocal && w.IntN(2) == 0 {
+		s.HealthPort = uint16(32000 + i)
 	}
 	for j := range 1 + w.IntN(2) {
 		p := model.ServicePort{Name: fmt.Sprint("port", j), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 80, 8080)}
@@ -194,20 +216,22 @@ func (w *world) addSlice(i int) {
 	for j := range 2 {
 		sl.Ports = append(sl.Ports, model.EndpointPort{Name: fmt.Sprint("port", j), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 8080)})
 	}
+	form := pick(w, "10.1.0.%d", "fd00:1::%x") // addressType
 	for range w.IntN(5) {
-		sl.Endpoints = append(sl.Endpoints, model.ServiceEndpoint{Addrs: []netip.Addr{addr(fmt.Sprintf("10.1.0.%d", 1+w.IntN(20)))},
+		sl.Endpoints = append(sl.Endpoints, model.ServiceEndpoint{Addrs: []netip.Addr{addr(fmt.Sprintf(form, 1+w.IntN(20)))},
 			Node: pick(w, "n0", "n1", ""), Ready: w.IntN(2) == 0, Serving: w.IntN(2) == 0, Terminating: w.IntN(2) == 0})
 	}
 	w.c.Slices[sl.Name] = sl
 }
 
 func (w *world) addNode(i int) {
-	n := &model.Node{Name: fmt.Sprint("n", i), Addrs: []netip.Addr{addr(fmt.Sprintf("172.31.%d.%d", 1+w.IntN(2), 10+i))},
-		LinkAddress: [6]byte{2, 1, 0, 0, 0, byte(i)}}
+	link := 1 + w.IntN(2)
+	n := &model.Node{Name: fmt.Sprint("n", i), LinkAddress: [6]byte{2, 1, 0, 0, 0, byte(i)},
+		Addrs: w.both(fmt.Sprintf("172.31.%d.%d", link, 10+i), fmt.Sprintf("fd00:31:%d::%d", link, 10+i))}
 	if w.IntN(3) == 0 {
-		n.Addrs = append(n.Addrs, addr(fmt.Sprintf("203.0.113.%d", w.IntN(2))))
+		n.Addrs = append(n.Addrs, w.both(fmt.Sprintf("203.0.113.%d", w.IntN(2)), fmt.Sprintf("2001:db8::%d", w.IntN(2)))...)
 	}
-	for _, p := range []netip.Prefix{prefix("172.31.1.0/24"), prefix("192.168.7.0/24")} {
+	for _, p := range []netip.Prefix{prefix("172.31.1.0/24"), prefix("192.168.7.0/24"), prefix("fd00:31:1::/64"), prefix("fd00:7::/64")} {
 		if w.IntN(2) == 0 {
 			n.Subnets = append(n.Subnets, p)
 		}
@@ -220,16 +244,20 @@ func (w *world) addNode(i int) {
 }
 
 func (w *world) addPool(i int) {
-	cidr := []netip.Prefix{prefix("10.1.0.0/23"), prefix("10.1.2.0/24")}[i%2]
+	cidr := []netip.Prefix{prefix("10.1.0.0/23"), prefix("10.1.2.0/24"), prefix("fd00:1::/63"), prefix("fd00:1:0:2::/64")}[i]
 	w.c.Pools[fmt.Sprint("pool", i)] = &model.Pool{Name: fmt.Sprint("pool", i), CIDR: cidr, BlockBits: 26, Workload: true,
 		VXLAN: pick(w, model.EncapNever, model.EncapAlways, model.EncapCrossSubnet), NATOutgoing: w.IntN(2) == 0, Disabled: w.IntN(4) == 0}
 	if w.IntN(3) == 0 { // of load balancers, around the addresses that addService gives
-		w.c.Pools["lb"] = &model.Pool{Name: "lb", CIDR: pick(w, prefix("192.168.7.0/24"), prefix("192.168.7.0/31")), BlockBits: 31, LoadBalancer: true}
+		w.c.Pools["lb"] = &model.Pool{Name: "lb", CIDR: pick(w, prefix("192.168.7.0/24"), prefix("192.168.7.0/31"), prefix("fd00:7::/64"), prefix("fd00:7::/127")),
+			BlockBits: 31, LoadBalancer: true}
 	}
 }
 
 func (w *world) addBlock(i int) {
 	b := &model.Block{CIDR: netip.PrefixFrom(addr(fmt.Sprintf("10.1.%d.%d", i/4, i%4*64)), 26), Node: pick(w, "n0", "n1", "n2", "n9")}
+	if w.IntN(2) == 0 {
+		b.CIDR = netip.PrefixFrom(addr(fmt.Sprintf("fd00:1:0:%d::%x", i/4, i%4*64)), 122)
+	}
 	w.c.Blocks[b.CIDR] = b
 }
 
@@ -249,8 +277,9 @@ func (w *world) fill() *model.Cluster {
 		}
 	}
 	times(3, w.addNode)
-	times(2, w.addPool)
+	times(2+2*w.IntN(2), w.addPool)
 	times(8, w.addBlock)
+	times(8, w.addBlock) // of the other family, many of them
 	times(24, w.addPod)
 	times(8, w.addService)
 	times(12, w.addSlice)

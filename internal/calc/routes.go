@@ -10,8 +10,11 @@ import (
 )
 
 // vxlanOverhead is what VXLAN over IPv4 adds to an IP packet, in bytes: outer IPv4 20, UDP 8,
-// VXLAN 8 (RFC 7348), inner Ethernet 14.
-const vxlanOverhead = 50
+// VXLAN 8 (RFC 7348), inner Ethernet 14. The outer header is of the inner packet's family: IPv6's is longer by ipv6Extra.
+const (
+	vxlanOverhead = 50
+	ipv6Extra     = 20
+)
 
 // settings returns the node's scalars.
 func settings(c *cluster) nodestate.Settings {
@@ -20,7 +23,7 @@ func settings(c *cluster) nodestate.Settings {
 		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
 		Tunnel:     nodestate.Tunnel{Port: m.VXLANPort, VNI: m.VXLANVNI, MTU: tunnelMTU(c)},
 		DataIfaces: m.DataIfaces, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
-		HostNAT: m.HostNAT, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
+		HostNAT: m.HostNAT, IPv6: c.ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
 	}
 	for _, p := range m.DSROptOut {
 		if c.carriedPrefix(p) {
@@ -29,6 +32,9 @@ func settings(c *cluster) nodestate.Settings {
 	}
 	if own := c.Nodes[c.Local.Node]; own != nil {
 		s.Node = own.NodeAddr()
+		if c.ipv6 {
+			s.Node6 = own.NodeAddr6()
+		}
 	}
 	for _, p := range c.Pools {
 		if !c.carriedPrefix(p.CIDR) || amongNodes(c, p) {
@@ -48,7 +54,7 @@ func settings(c *cluster) nodestate.Settings {
 	return s
 }
 
-// tunnelMTU returns the bytes of an inner IP packet, 0 when neither the settings nor the uplink say.
+// tunnelMTU returns the bytes of an inner IPv4 packet, 0 when neither the settings nor the uplink say.
 func tunnelMTU(c *cluster) int {
 	if c.Settings.VXLANMTU > 0 {
 		return c.Settings.VXLANMTU
@@ -59,10 +65,13 @@ func tunnelMTU(c *cluster) int {
 // poolMTU returns the MTU of the way to a pool's addresses. A pool that is tunnelled to some nodes
 // only has the tunnel's MTU throughout: a pod has one MTU for all its peers.
 func poolMTU(c *cluster, p *model.Pool) int {
-	if encapsulates(p) {
-		return tunnelMTU(c)
+	switch {
+	case !encapsulates(p):
+		return c.Local.LinkMTU
+	case p.CIDR.Addr().Is6():
+		return max(tunnelMTU(c)-ipv6Extra, 0)
 	}
-	return c.Local.LinkMTU
+	return tunnelMTU(c)
 }
 
 func encapsulates(p *model.Pool) bool {
@@ -95,10 +104,10 @@ func routes(c *cluster) map[netip.Prefix]nodestate.Route {
 		r := nodestate.Route{Pool: true}
 		if b.Node == c.Local.Node && b.Node != "" {
 			r.Local = true
-		} else if n := c.Nodes[b.Node]; n != nil && n.NodeAddr().IsValid() {
+		} else if n := c.Nodes[b.Node]; n != nil && n.AddrLike(b.CIDR.Addr()).IsValid() {
 			pool, _ := pools.lookup(b.CIDR.Addr())
-			r.Node = n.NodeAddr()
-			r.SameLink = sameLink(c, n)
+			r.Node = n.AddrLike(b.CIDR.Addr())
+			r.SameLink = sameLink(c, r.Node)
 			r.Tunnel = tunnelled(pool, r.SameLink)
 		}
 		out[b.CIDR.Masked()] = r
@@ -139,8 +148,7 @@ func poolIndex(c *cluster) *prefixes[*model.Pool] {
 	return index
 }
 
-// sameLink reports whether a node is reached without a router between.
-func sameLink(c *cluster, n *model.Node) bool {
-	a := n.NodeAddr()
+// sameLink reports whether a node's address is reached without a router between.
+func sameLink(c *cluster, a netip.Addr) bool {
 	return slices.ContainsFunc(c.Local.Subnets, func(p netip.Prefix) bool { return p.Contains(a) })
 }

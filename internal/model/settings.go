@@ -47,16 +47,18 @@ type Settings struct {
 
 // NodePortAddresses is kube-proxy's option of that name. The zero value is every address.
 type NodePortAddresses struct {
-	Primary bool // the address alone by which other nodes know a node
+	Primary bool // the address alone by which other nodes know a node, of each family
 	CIDRs   []netip.Prefix
 }
 
-// Has reports whether node ports answer on an address; primary says that it is its node's own.
+// Has reports whether node ports answer on an address; primary says that it is its node's own. CIDRs of one family
+// say nothing about the other.
 func (n NodePortAddresses) Has(a netip.Addr, primary bool) bool {
 	if n.Primary {
 		return primary
 	}
-	return len(n.CIDRs) == 0 || Within(n.CIDRs, a)
+	ofFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() }
+	return !slices.ContainsFunc(n.CIDRs, ofFamily) || Within(n.CIDRs, a)
 }
 
 // Within reports whether one of the prefixes holds an address.
@@ -95,12 +97,35 @@ func DefaultSettings() Settings {
 	}
 }
 
-// NodeAddr returns the address by which other nodes know n: its first IPv4 address.
-func (n *Node) NodeAddr() netip.Addr {
+// NodeAddr returns the address by which other nodes know n for IPv4: its first one; invalid when it has none.
+func (n *Node) NodeAddr() netip.Addr { return n.AddrLike(netip.IPv4Unspecified()) }
+
+// NodeAddr6 is NodeAddr for IPv6.
+func (n *Node) NodeAddr6() netip.Addr { return n.AddrLike(netip.IPv6Unspecified()) }
+
+// AddrLike is NodeAddr for the family of an address.
+func (n *Node) AddrLike(like netip.Addr) netip.Addr {
 	for _, a := range n.Addrs {
-		if a.Is4() {
+		if a.Is4() == like.Is4() {
 			return a
 		}
 	}
 	return netip.Addr{}
+}
+
+// CarriesIPv6 reports whether the node Local.Node carries IPv6: ipv6Support, and a pool of IPv6 or an IPv6 address
+// of its own in the API.
+func (c *Cluster) CarriesIPv6() bool {
+	if !c.Settings.IPv6Support {
+		return false
+	}
+	if own := c.Nodes[c.Local.Node]; own != nil && own.NodeAddr6().IsValid() {
+		return true
+	}
+	for _, p := range c.Pools {
+		if p.CIDR.IsValid() && p.CIDR.Addr().Is6() {
+			return true
+		}
+	}
+	return false
 }

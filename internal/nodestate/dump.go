@@ -141,6 +141,12 @@ func settingsLine(s *Settings) string {
 	if s.Node.IsValid() {
 		node = s.Node.String()
 	}
+	if s.IPv6 {
+		node += " ipv6=none"
+		if s.Node6.IsValid() {
+			node = strings.TrimSuffix(node, "none") + s.Node6.String()
+		}
+	}
 	return fmt.Sprintf("node=%s dsr=%t connect-time=%s snat=%d-%d tunnel=%d/%d mtu=%d data-ifaces=%q pod-mtu=%d max-flows=%d host-nat=%t"+
 		" timeouts=%v,%v,%v,%v,%v,%v fragments=%v", node, s.DSR, s.ConnectTime, s.SNATFirst, s.SNATLast, s.Tunnel.Port, s.Tunnel.VNI,
 		s.Tunnel.MTU, s.DataIfaces, s.PodMTU, s.MaxFlows, s.HostNAT,
