@@ -255,7 +255,7 @@ struct frag_key {
 	ip_addr daddr;
 	__u32 id;  /* identification, as it lies in the header */
 	__u32 iif; /* of packets from a pod: its interface */
-	__u8 proto;
+	__u8 proto; /* IPv6: 0 */
 	__u8 hook; /* enum hook */
 	__u8 pad[2];
 };
@@ -269,7 +269,7 @@ struct frag_value {
 	__be16 dport;
 	__u16 end; /* of the first fragment, bytes */
 	__u8 flags; /* enum frag_flag */
-	__u8 pad;
+	__u8 proto;
 	__u32 seen; /* clock units */
 };
 

@@ -49,7 +49,7 @@ static __always_inline int forward_headers(struct __sk_buff *skb, int ttl, const
 			return DROP_REWRITE;
 	}
 	if (ttl)
-		ip_hop(ip);
+		ip_hop(skb, ip);
 	if (mac) {
 		__builtin_memcpy(eth->h_dest, mac, 6);
 		__builtin_memset(eth->h_source, 0xee, 6);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* frag.h: IP fragments. Only the first one has ports: it notes them under (source, destination, protocol, identification),
- * and the others take them from there. One that comes before its first is kept, and sent again, to the hook
+/* frag.h: IP fragments. Only the first one has ports: it notes them under (source, destination, identification, and protocol
+ * where all tell it), and the others take them from there. One that comes before its first is kept, and sent again, to the hook
  * where it came in, right after the first has gone on.
  *
  * What is kept lies in rings of FRAG_SLOTS slots. A ring belongs to a pod's interface, or to sources of the network, by
@@ -46,18 +46,6 @@ __noinline int frag_refuse(struct __sk_buff *skb, __u32 reason)
 	return forward_pass(skb);
 }
 
-/* How much of the packet must be in the first fragment, and not be written over by a later one. */
-static __always_inline __u32 frag_head(__u8 proto)
-{
-	switch (proto) {
-	case IPPROTO_TCP:
-		return sizeof(struct tcphdr);
-	case IPPROTO_SCTP:
-		return sizeof(struct sctp_head);
-	}
-	return 8;
-}
-
 /* Looks at the fragment in scratch.pkt: fills scratch.frag and .fkey. Returns -1 for one that nobody sends in
  * good faith (RFC 1858, 3128, 791). */
 __noinline int frag_look(struct __sk_buff *skb)
@@ -80,15 +68,15 @@ __noinline int frag_look(struct __sk_buff *skb)
 	w->fkey.saddr = p->saddr;
 	w->fkey.daddr = p->daddr;
 	w->fkey.id = g->id;
-	w->fkey.proto = p->key.proto;
+	w->fkey.proto = ip_frag_proto(p->key.proto);
 	w->fkey.hook = p->hook;
 	if (p->hook == HOOK_FROM_WORKLOAD)
 		w->fkey.iif = skb->ifindex;
 	if (g->end == g->begin || g->end > 0xffff || (g->more && (g->end - g->begin) & 7))
 		return -1;
 	if (g->begin)
-		return g->begin < frag_head(p->key.proto) ? -1 : 0;
-	if (p->l4 == L4_TCP && (bpf_skb_load_bytes(skb, p->l4_off + 12, &words, 1) || (__u32)(words >> 4) * 4 > g->end))
+		return g->begin < ip_frag_head(p->key.proto) ? -1 : 0;
+	if (p->l4 == L4_TCP && (bpf_skb_load_bytes(skb, p->l4_off + 12, &words, 1) || p->l4_off + (__u32)(words >> 4) * 4 > g->frame))
 		return -1;
 	return 0;
 }
@@ -363,6 +351,7 @@ __noinline int frag_first(struct __sk_buff *skb, int ret)
 	p = &w->pkt;
 	v.sport = p->key.sport;
 	v.dport = p->key.dport;
+	v.proto = p->key.proto;
 	v.end = w->frag.end;
 	v.seen = clock_now();
 	if (!bpf_map_lookup_elem(&weir_flows, &p->key) && !bpf_map_lookup_elem(&weir_flows_new, &p->key)) {

@@ -95,8 +95,6 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	}
 	if (!f) {
 		if (p->l4 == L4_ERROR) {
-			if (p->hook != HOOK_FROM_WORKLOAD)
-				return forward_pass(skb);
 			p->key.saddr = p->saddr;
 			p->key.daddr = p->daddr;
 			p->key.proto = IP_ICMP;
@@ -174,6 +172,7 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 		return forward_pass(skb);
 	if (w->frag.begin < v->end)
 		return frag_refuse(skb, DROP_FRAGMENT_BAD);
+	p->key.proto = v->proto;
 	p->key.sport = v->sport;
 	p->key.dport = v->dport;
 	f = bpf_map_lookup_elem(&weir_flows, &p->key);
@@ -242,7 +241,10 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 		}
 		return drop_packet(skb, DROP_MALFORMED, 0);
 	}
-	if (parsed == PARSED_HIDDEN) {
+	if (parsed == PARSED_MALFORMED && p->hook == HOOK_TO_WORKLOAD)
+		return drop_packet(skb, DROP_MALFORMED, 0);
+	/* Where the upper layer begins is known only when the addresses are. */
+	if (parsed == PARSED_HIDDEN || (parsed == PARSED_MALFORMED && p->l4_off)) {
 		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
 
 		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT))

@@ -106,7 +106,7 @@ static __always_inline void ip_csum_add(ip_head *ip, __u32 diff)
 }
 
 /* One hop less, of more than one. */
-static __always_inline void ip_hop(ip_head *ip)
+static __always_inline void ip_hop(struct __sk_buff *skb, ip_head *ip)
 {
 	__u32 check = ip->check;
 
@@ -129,6 +129,9 @@ static __always_inline int ip_csum_pseudo(struct __sk_buff *skb, __u32 off, __u3
 {
 	return bpf_l4_csum_replace(skb, off, 0, diff, BPF_F_PSEUDO_HDR | flags);
 }
+
+/* Addresses changed by diff, folded, in a packet whose upper layer covers none: the header's checksum makes up for it. */
+static __always_inline void ip_unsummed(struct __sk_buff *skb, __u32 diff) {}
 
 /* What the ICMP checksum changes by where addresses change by diff: it does not cover them. */
 static __always_inline __u32 ip_icmp_diff(__u32 diff)
@@ -196,6 +199,24 @@ static __always_inline void ip_seal(ip_head *ip, __u16 sum)
 static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *dst, __u32 bytes)
 {
 	return 0;
+}
+
+/* How much of the packet must be in the first fragment, and not be written over by a later one. */
+static __always_inline __u32 ip_frag_head(__u8 proto)
+{
+	switch (proto) {
+	case IPPROTO_TCP:
+		return sizeof(struct tcphdr);
+	case IPPROTO_SCTP:
+		return sizeof(struct sctp_head);
+	}
+	return 8;
+}
+
+/* The protocol of the fragment, if it is one that all fragments of a packet tell. */
+static __always_inline __u8 ip_frag_proto(__u8 proto)
+{
+	return proto;
 }
 
 /* May the packet be fragmented on the way? */

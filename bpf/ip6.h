@@ -27,6 +27,8 @@ typedef struct ipv6hdr ip_head;
 #define IP_TUNNEL_SET BPF_F_TUNINFO_IPV6 /* with checksum: without one the other end takes nothing (RFC 6935) */
 
 #define IP6_HEADERS 6 /* extension headers of a packet, at most */
+#define IP6_CHAIN 456 /* bytes of them; IP_L4_MASK and PARSE_QUOTED_MASK hold what follows */
+#define IP6_WHOLE 0xffffffu /* no end but that of the frame */
 
 #define IP6_HOP_BY_HOP 0
 #define IP6_ROUTING 43
@@ -38,10 +40,13 @@ static __always_inline int ip_is_error(__u8 type)
 	return type >= 1 && type <= 4; /* unreachable, packet too big, time exceeded, parameter problem */
 }
 
-/* Finds the upper layer: on entry *off and *proto are what follows the fixed header. Chains of more headers than are
- * looked at, and routing headers that have segments left, hide what would have to be judged. */
-static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u8 *proto, __u16 *frag_at)
+/* Finds the upper layer of a packet that ends at `end`: on entry *off and *proto are what follows the fixed header. A chain that
+ * is cut or too long, a routing header that has segments left or is of type 0 (RFC 5095), and a second fragment header hide
+ * what would have to be judged. */
+static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 end, __u8 *proto, __u16 *frag_at)
 {
+	__u32 start = *off;
+	int fragments = 0;
 	struct {
 		__u8 next;
 		__u8 len;
@@ -50,15 +55,15 @@ static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u8 *pr
 
 	for (int i = 0; i <= IP6_HEADERS; i++) {
 		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_FRAGMENT && *proto != IP6_DESTINATION)
-			return PARSED_OK;
-		if (i == IP6_HEADERS)
-			break;
-		if (bpf_skb_load_bytes(skb, *off, &head, sizeof(head)))
-			return PARSED_MALFORMED;
-		if (*proto == IP6_ROUTING && head.bytes[1])
+			return *off - start <= IP6_CHAIN && *off <= end ? PARSED_OK : PARSED_HIDDEN;
+		if (i == IP6_HEADERS || *off + sizeof(head) > end || bpf_skb_load_bytes(skb, *off, &head, sizeof(head)))
+			return PARSED_HIDDEN;
+		if (*proto == IP6_ROUTING && (!head.bytes[0] || head.bytes[1]))
 			return PARSED_HIDDEN;
 		if (*proto == IP6_FRAGMENT) {
-			if (head.bytes[0] || (head.bytes[1] & 0xf9)) /* else all of a packet */
+			if (fragments++)
+				return PARSED_HIDDEN;
+			if (head.bytes[0] || (head.bytes[1] & 0xf9)) /* else all of a packet (RFC 6946) */
 				*frag_at = *off;
 			if (head.bytes[0] || (head.bytes[1] & 0xf8)) {
 				*proto = head.next;
@@ -73,7 +78,7 @@ static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u8 *pr
 }
 
 /* Neighbour discovery, and reports of multicast listeners. What a router alone says is not taken from just anybody:
- * PARSED_CAST. Discovery counts only on the link itself (hop limit 255). */
+ * PARSED_CAST. Discovery counts only on the link itself (hop limit 255); what a pod could send beyond is judged. */
 static __always_inline int ip6_link(struct __sk_buff *skb, const struct pkt *p, __u32 l4, int cast)
 {
 	__u8 type;
@@ -81,7 +86,8 @@ static __always_inline int ip6_link(struct __sk_buff *skb, const struct pkt *p, 
 	if (p->key.proto != IPPROTO_ICMPV6 || bpf_skb_load_bytes(skb, l4, &type, 1))
 		return PARSED_OK;
 	if (type >= 133 && type <= 137 && p->ttl == 255)
-		return type == 134 || type == 137 ? PARSED_CAST : PARSED_LINK;
+		return type == 134 || type == 137 ? PARSED_CAST :
+		       cast || p->hook != HOOK_FROM_WORKLOAD ? PARSED_LINK : PARSED_OK;
 	if (cast && ((type >= 130 && type <= 132) || type == 143))
 		return PARSED_LINK;
 	return PARSED_OK;
@@ -120,24 +126,20 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 	p->key.daddr = p->daddr;
 	p->key.proto = ip->nexthdr;
 	p->ttl = ip->hop_limit;
-	ret = ip6_upper(skb, &off, &p->key.proto, &p->frag_at);
+	ret = ip6_upper(skb, &off, end, &p->key.proto, &p->frag_at);
 	p->fragment = p->frag_at != 0;
-	if (ret == PARSED_MALFORMED)
-		return ret;
 	cast = ip6_is_cast(&p->daddr) || ip6_is_cast(&p->saddr);
 	if (ret == PARSED_OK && !p->fragment) { /* RFC 6980: none of these is a fragment */
 		link = ip6_link(skb, p, off, cast);
 		if (link != PARSED_OK)
 			return link;
 	}
-	if (cast)
+	if (cast) {
+		p->fragment = 0;
 		return PARSED_CAST;
+	}
 	if (ret != PARSED_OK)
 		return ret;
-	if (off > end)
-		return PARSED_MALFORMED;
-	if (off > IP_L4_MASK)
-		return PARSED_HIDDEN;
 	*l4 = off;
 	*len = end - off;
 	return PARSED_OK;
@@ -181,12 +183,14 @@ static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, ip_addr *
 	addr_load(dst, &q.ip.daddr);
 	*proto = q.ip.nexthdr;
 	*l4 = off + sizeof(q.ip);
-	return ip6_upper(skb, l4, proto, &frag_at) == PARSED_OK ? 0 : -1;
+	return ip6_upper(skb, l4, IP6_WHOLE, proto, &frag_at) == PARSED_OK ? 0 : -1;
 }
 
-static __always_inline void ip_hop(ip_head *ip)
+/* One hop less, of more than one. No checksum of the header makes up for it in what a device summed. */
+static __always_inline void ip_hop(struct __sk_buff *skb, ip_head *ip)
 {
 	ip->hop_limit--;
+	bpf_csum_update(skb, (__u16)~bpf_htons(1));
 }
 
 static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u32 diff)
@@ -203,6 +207,12 @@ static __always_inline int ip_csum_pseudo(struct __sk_buff *skb, __u32 off, __u3
 	 * packet that a device may have given. Here addresses and checksum together leave that as it was. */
 	bpf_csum_update(skb, diff);
 	return 0;
+}
+
+/* Nothing in the packet makes up for addresses that change by diff, folded: so what a device summed is corrected. */
+static __always_inline void ip_unsummed(struct __sk_buff *skb, __u32 diff)
+{
+	bpf_csum_update(skb, diff);
 }
 
 static __always_inline __u32 ip_icmp_diff(__u32 diff)
@@ -259,6 +269,18 @@ static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *d
 	for (int i = 0; i < ADDR_WORDS; i++)
 		sum += (src->w[i] & 0xffff) + (src->w[i] >> 16) + (dst->w[i] & 0xffff) + (dst->w[i] >> 16);
 	return sum;
+}
+
+/* How much of the packet a later fragment surely does not hold: a first one of any length may. */
+static __always_inline __u32 ip_frag_head(__u8 proto)
+{
+	return 8;
+}
+
+/* The protocol of the fragment, if it is one that all fragments of a packet tell. Only the first does (RFC 8200 section 4.5). */
+static __always_inline __u8 ip_frag_proto(__u8 proto)
+{
+	return 0;
 }
 
 /* May the packet be fragmented on the way? Only its source fragments (RFC 8200 section 4.5). */

@@ -56,7 +56,9 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 		csum_off = offsetof(struct icmp_head, checksum); /* covers the addresses, whatever the message is */
 		ports = 0;
 	}
-	if (csum_off >= 0) {
+	if (csum_off < 0) {
+		ip_unsummed(skb, csum_fold(changed));
+	} else {
 		addrs = csum_fold(addrs);
 		ports = csum_fold(ports);
 		if (addrs && addrs != 0xffff && ip_csum_pseudo(skb, l4 + csum_off, addrs, flags))

@@ -61,6 +61,9 @@ func (h *IPv4) marshal(total, n int) ([]byte, error) {
 	if h.Offset%8 != 0 {
 		return nil, fmt.Errorf("fragment offset %d is not a multiple of 8", h.Offset)
 	}
+	if h.ID > 0xffff || len(h.Ext) > 0 {
+		return nil, fmt.Errorf("IPv4 has an identification of 16 bits, not %d, and no extension headers", h.ID)
+	}
 	hl := ipLen + len(h.Options)
 	if hl+n > 0xffff {
 		return nil, fmt.Errorf("packet of %d bytes: more than 65535", hl+n)
@@ -72,7 +75,7 @@ func (h *IPv4) marshal(total, n int) ([]byte, error) {
 	b[0] = 0x40 | uint8(hl/4)
 	b[1] = h.TOS
 	be.PutUint16(b[2:], uint16(total))
-	be.PutUint16(b[4:], h.ID)
+	be.PutUint16(b[4:], uint16(h.ID))
 	frag := h.Offset / 8
 	if h.DF {
 		frag |= 0x4000
@@ -186,9 +189,10 @@ func (q *Quote) marshal() ([]byte, error) {
 	return append(head, q.L4...), nil
 }
 
-// Unmarshal reads a frame. It fails on less than an Ethernet header only; IPv4 that is cut or
-// contradicts itself comes back as a Frame, transport headers that do as Other. Bytes after the IP
-// packet (padding) are dropped. The result shares nothing with b.
+// Unmarshal reads a frame. It fails on less than an Ethernet header only; IP that is cut or
+// contradicts itself comes back as a Frame, transport headers that do as Other. An extension header that does, or that is
+// the second fragment header, is Proto and the beginning of the payload. Bytes after the IP
+// packet (padding), flow labels and reserved bits are dropped. The result shares nothing with b.
 func Unmarshal(b []byte) (*Packet, error) {
 	if len(b) < ethLen {
 		return nil, fmt.Errorf("frame of %d bytes: less than an Ethernet header", len(b))
@@ -205,9 +209,10 @@ func Unmarshal(b []byte) (*Packet, error) {
 		}
 	}
 	if p.Type == TypeIPv6 {
-		if h, n, ok := unmarshalIP6(body); ok && n <= len(body) {
+		if h, total, ok := unmarshalIP6(body); ok && total <= len(body) {
+			n := ip6Len + h.unmarshalExt(body[ip6Len:total])
 			p.IP = h
-			p.unmarshalL4(body[ip6Len:n])
+			p.unmarshalL4(body[n:total])
 			return p, nil
 		}
 	}
@@ -226,7 +231,7 @@ func unmarshalIP(b []byte) (h IPv4, total, n int, ok bool) {
 	}
 	frag := be.Uint16(b[6:])
 	h = IPv4{
-		TOS: b[1], ID: be.Uint16(b[4:]), DF: frag&0x4000 != 0, MF: frag&0x2000 != 0, Offset: frag & 0x1fff * 8,
+		TOS: b[1], ID: uint32(be.Uint16(b[4:])), DF: frag&0x4000 != 0, MF: frag&0x2000 != 0, Offset: frag & 0x1fff * 8,
 		TTL: b[8], Proto: b[9],
 		Src: netip.AddrFrom4([4]byte(b[12:16])), Dst: netip.AddrFrom4([4]byte(b[16:20])),
 	}

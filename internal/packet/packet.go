@@ -8,6 +8,8 @@
 //	icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [udp 10.244.1.2:999 > 10.0.0.1:53 ttl=62]
 //	ip 10.0.0.1 > 10.0.0.2 proto=17 frag=1480+ data=0x00ff
 //	icmp fd00::2 > fd00::1 error type=2 rest=1280 ttl=64 [tcp [fd00::1]:1234 > [fd00::2]:80 none ttl=62]
+//	udp [fd00::1]:999 > [fd00::2]:53 ttl=64 ext=60:0x010400000000
+//	ip fd00::1 > fd00::2 proto=17 ipid=70000 ttl=64 ext=0:0x050200000000 frag=1480+ data=0x00ff
 //	frame type=0x0806 data=0x0001
 //
 // fill=N stands for N bytes of data.
@@ -17,6 +19,7 @@ package packet
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Kind says which fields of a Packet count.
@@ -67,20 +70,27 @@ func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// IPv4 is an IP header: of IPv4 (RFC 791), or of IPv6 (RFC 8200) where the addresses are, which has none of ID, DF, MF,
-// Offset, Options and SumError; extension headers are Proto and the beginning of the payload. Lengths and checksum
-// follow from the rest.
+// IPv4 is an IP header: of IPv4 (RFC 791), or of IPv6 (RFC 8200) where the addresses are, which has none of DF, Options and
+// SumError, and ID, MF and Offset in a fragment header only. Lengths and checksum follow from the rest.
 type IPv4 struct {
 	Src, Dst netip.Addr
 	TTL, TOS uint8
-	ID       uint16
+	ID       uint32 // IPv4: 16 bits
 	DF, MF   bool
 	Offset   uint16 // of a fragment, bytes, a multiple of 8
-	Proto    uint8
+	Proto    uint8  // of the payload; of a fragment but the first, what the fragment header says
 	Options  []byte // a multiple of 4, at most 40 bytes
+	Ext      []Ext  // IPv6
 	// SumError is what the checksum is off by, in ones' complement: 0 for a right one. It outlives
 	// incremental updates of the checksum (RFC 1624) as it does in a data plane.
 	SumError uint16
+}
+
+// Ext is an extension header of IPv6 (RFC 8200 section 4). One of ProtoFragment stands for what ID, MF and Offset say, and a
+// fragment without one has it at the end.
+type Ext struct {
+	Proto uint8  // its own number
+	Data  []byte // all after its length field: 6 bytes and a multiple of 8, up to 2,046; of ProtoFragment nil
 }
 
 // Packet is an Ethernet frame. The zero values of the addresses are zero bytes.
@@ -127,12 +137,12 @@ func (p *Packet) Fragment() bool {
 // Clone returns a copy that shares nothing with p.
 func (p *Packet) Clone() *Packet {
 	c := *p
-	c.IP.Options = clone(p.IP.Options)
+	c.IP.Options, c.IP.Ext = clone(p.IP.Options), slices.Clone(p.IP.Ext)
 	c.Options = clone(p.Options)
 	c.Payload = clone(p.Payload)
 	if p.Quote != nil {
 		q := *p.Quote
-		q.IP.Options = clone(q.IP.Options)
+		q.IP.Options, q.IP.Ext = clone(q.IP.Options), slices.Clone(q.IP.Ext)
 		q.L4 = clone(q.L4)
 		c.Quote = &q
 	}

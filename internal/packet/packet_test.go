@@ -36,7 +36,14 @@ func TestTextRoundTrip(t *testing.T) {
 		"icmp fd00::2 > fd00::1 error type=2 rest=1280 ttl=64 [tcp [fd00::1]:999 > [fd00::3]:53 none seq=5 ttl=62]",
 		"icmp fd00::2 > fd00::1 error type=1 code=4 ttl=64 [icmp fd00::1 > fd00::3 echo seq=2 id=1 ttl=1]",
 		"ip fd00::1 > ff02::1 proto=58 ttl=255 data=0x8700",
-		"ip fd00::1 > fd00::2 proto=44 ttl=64 data=0x1100000100000001",
+		"ip fd00::1 > fd00::2 proto=17 ttl=64 ipid=70000 frag=0+ data=0x03e8003500200000",
+		"ip fd00::1 > fd00::2 proto=60 ttl=64 ipid=1 ext=0:0x050200000000 frag=8 data=0x00ff",
+		"ip fd00::1 > fd00::2 proto=6 ttl=64 ipid=1 ext=44 ext=60:0x01040000000001040000000000ff frag=0+ data=0x00ff",
+		"udp [fd00::1]:999 > [fd00::2]:53 ttl=64 ipid=7 ext=44",
+		"tcp [fd00::1]:999 > [fd00::2]:53 S ttl=64 ext=0:0x050200000000 ext=43:0x000000000000 data=\"x\"",
+		"ip fd00::1 > fd00::2 proto=44 ttl=64 ipid=7 ext=44 data=0x1100000100000001",
+		"ip fd00::1 > fd00::2 proto=60 ttl=64 data=0x110100000000",
+		"icmp fd00::2 > fd00::1 error type=1 code=4 ttl=64 [udp [fd00::1]:999 > [fd00::3]:53 ttl=1 ext=60:0x010400000000]",
 		"frame type=0x0806 data=0x0001",
 		"frame type=0x86dd data=0x6000",
 		"frame type=0x0800 data=0x4500",
@@ -103,6 +110,12 @@ func TestParseRefuses(t *testing.T) {
 		"icmp 1.1.1.1 > 2.2.2.2 error":              "quotes",
 		"icmp 1.1.1.1 > 2.2.2.2 error [udp":         "brackets",
 		"tcp 1.1.1.1:1 > 2.2.2.2:2 S opts=0x01":     "TCP options",
+		"udp 1.1.1.1:1 > 2.2.2.2:2 ext=60:0x00":     "unknown word",
+		"udp 1.1.1.1:1 > 2.2.2.2:2 ipid=65536":      "16 bits",
+		"udp [::1]:1 > [::2]:2 ext=60:0x00":         "6 and a multiple of 8",
+		"udp [::1]:1 > [::2]:2 ext=17:0x0000000000": "6 and a multiple of 8",
+		"udp [::1]:1 > [::2]:2 ipid=5":              "fragment header only",
+		"ip ::1 > ::2 ext=44 ext=44":                "second",
 		"icmp 1.1.1.1 > 2.2.2.2 error [frame]":      "not quoted",
 		"ip 1.1.1.1 > 2.2.2.2 proto=1 smac=02:00:0": "MAC",
 	} {
@@ -165,6 +178,9 @@ func FuzzUnmarshal(f *testing.F) {
 	for _, s := range []string{
 		"tcp 10.0.0.1:1 > 10.0.0.2:2 S data=\"x\"", "udp 10.0.0.1:1 > 10.0.0.2:2 ulen=3", "sctp 10.0.0.1:1 > 10.0.0.2:2 INIT tag=4", "icmp 10.0.0.1 > 10.0.0.2 echo id=4",
 		"icmp 10.0.0.1 > 10.244.1.2 error code=3 [udp 10.244.1.2:999 > 10.0.0.1:53]", "ip 10.0.0.1 > 10.0.0.2 proto=17 frag=8+ data=\"z\"",
+		"ip fd00::1 > fd00::2 proto=6 ipid=1 ext=44 ext=60:0x01040000000001040000000000ff frag=0+ data=0x00ff",
+		"ip fd00::1 > fd00::2 proto=60 ipid=1 ext=0:0x050200000000 frag=8 data=0x00ff",
+		"icmp fd00::2 > fd00::1 error type=1 code=4 [udp [fd00::1]:999 > [fd00::3]:53 ext=60:0x010400000000]",
 		"frame type=0x0800 data=0x45", "icmp 10.0.0.1 > 10.244.1.2 error code=3 [icmp 10.244.1.2 > 10.0.0.1 reply id=8]",
 	} {
 		b, err := MustParse(s).Marshal()

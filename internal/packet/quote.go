@@ -17,7 +17,7 @@ func (p *Packet) Ports() (src, dst uint16) {
 	if p.Kind != Other || p.IP.Offset != 0 || len(p.Payload) < quoted || p.IP.Proto == p.IP.icmp() && !p.Fragment() {
 		return 0, 0
 	}
-	return ports(p.IP.Proto, p.Payload)
+	return ports(&p.IP, p.Payload)
 }
 
 // TCPFlags returns the flags of a TCP segment or of its first fragment, also of one whose header contradicts itself.
@@ -47,11 +47,11 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 			rewriteSCTP(p.Payload, sport, dport)
 			return
 		}
-		if p.IP.Proto == ProtoICMP && p.IP.MF && p.IP.Offset == 0 {
-			p.Payload = rewriteEcho(p.Payload, sport, dport)
+		if p.IP.Proto == p.IP.icmp() && p.IP.MF && p.IP.Offset == 0 && len(p.Payload) >= icmpLen && isEcho(&p.IP, p.Payload[0]) {
+			p.Payload = rewriteEcho(&was, &p.IP, p.Payload, sport, dport)
 			return
 		}
-		if p.IP.Proto == ProtoICMPv6 && p.IP.six() && len(p.Payload) >= 4 {
+		if p.IP.Proto == ProtoICMPv6 && p.IP.six() && p.IP.Offset == 0 && len(p.Payload) >= 4 {
 			p.Payload = clone(p.Payload)
 			be.PutUint16(p.Payload[2:], mend(be.Uint16(p.Payload[2:]), pseudo(&was), pseudo(&p.IP)))
 			return
@@ -75,33 +75,34 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	}
 }
 
-// rewriteEcho gives the first bytes of an echo another identifier; anything else stays.
-func rewriteEcho(from []byte, sport, dport uint16) []byte {
+// rewriteEcho gives the first bytes of an echo another identifier, and mends the checksum, also for addresses that it covers.
+func rewriteEcho(was, now *IPv4, from []byte, sport, dport uint16) []byte {
 	l4, id := clone(from), sport
-	if len(l4) < icmpLen || l4[0] != 0 && l4[0] != 8 {
-		return l4
-	}
-	if l4[0] == 0 {
+	if !isRequest(l4[0]) {
 		id = dport
 	}
-	before := be.Uint16(l4[4:])
+	before, after := be.Uint16(l4[4:]), id
 	be.PutUint16(l4[4:], id)
-	be.PutUint16(l4[2:], mend(be.Uint16(l4[2:]), before, id))
+	if now.six() {
+		before, after = add(before, pseudo(was)), add(after, pseudo(now))
+	}
+	be.PutUint16(l4[2:], mend(be.Uint16(l4[2:]), before, after))
 	return l4
 }
 
 // Ports returns the quoted packet's ports, in the form of Packet.Ports.
-func (q *Quote) Ports() (src, dst uint16) { return ports(q.IP.Proto, q.L4) }
+func (q *Quote) Ports() (src, dst uint16) { return ports(&q.IP, q.L4) }
 
-func ports(proto uint8, l4 []byte) (src, dst uint16) {
-	switch proto {
+func ports(h *IPv4, l4 []byte) (src, dst uint16) {
+	switch h.Proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		return be.Uint16(l4[0:]), be.Uint16(l4[2:])
-	case ProtoICMP, ProtoICMPv6:
-		switch l4[0] {
-		case 8, echoRequest6:
+	case h.icmp():
+		switch {
+		case !isEcho(h, l4[0]):
+		case isRequest(l4[0]):
 			return be.Uint16(l4[4:]), 0
-		case 0, echoReply6:
+		default:
 			return 0, be.Uint16(l4[4:])
 		}
 	}
@@ -112,31 +113,17 @@ func ports(proto uint8, l4 []byte) (src, dst uint16) {
 // checksums inside, the IP header's and an echo's are mended; those of TCP and UDP are not, which
 // nobody verifies in a quote: what they cover is not all there.
 func (q *Quote) Rewrite(src, dst netip.Addr, sport, dport uint16) {
-	was := pseudo(&q.IP)
+	was := q.IP
 	q.IP.Src, q.IP.Dst = src, dst
-	l4 := clone(q.L4)
-	switch q.IP.Proto {
-	case ProtoTCP, ProtoUDP, ProtoSCTP:
+	switch {
+	case q.IP.Proto == ProtoTCP, q.IP.Proto == ProtoUDP, q.IP.Proto == ProtoSCTP:
+		l4 := clone(q.L4)
 		be.PutUint16(l4[0:], sport)
 		be.PutUint16(l4[2:], dport)
-	case ProtoICMP, ProtoICMPv6:
-		id := sport
-		switch l4[0] {
-		case 8, echoRequest6:
-		case 0, echoReply6:
-			id = dport
-		default:
-			return
-		}
-		before := be.Uint16(l4[4:])
-		be.PutUint16(l4[4:], id)
-		after := id
-		if q.IP.six() {
-			before, after = add(before, was), add(after, pseudo(&q.IP))
-		}
-		be.PutUint16(l4[2:], mend(be.Uint16(l4[2:]), before, after))
+		q.L4 = l4
+	case q.IP.Proto == q.IP.icmp() && isEcho(&q.IP, q.L4[0]):
+		q.L4 = rewriteEcho(&was, &q.IP, q.L4, sport, dport)
 	}
-	q.L4 = l4
 }
 
 // mend updates a checksum for data whose sum was before and is after (RFC 1624, equation 3).

@@ -142,6 +142,9 @@ func parse(words []string) (*Packet, quoteExtra, error) {
 	if p.Kind == SCTP && p.Payload == nil {
 		p.Payload = clone(chunkRest)
 	}
+	if p.IP.six() {
+		p.IP.Ext = p.IP.chain()
+	}
 	return p, extra, nil
 }
 
@@ -198,6 +201,8 @@ func (p *Packet) parseWord(w string, extra *quoteExtra) error {
 		return parseMAC(value, &p.DstMAC)
 	case key == "ipopts" && p.Kind != Frame:
 		return parseData(value, &p.IP.Options)
+	case key == "ext" && p.IP.six():
+		return p.IP.parseExt(value)
 	case key == "opts" && p.Kind == TCP:
 		return parseData(value, &p.Options)
 	case key == "data" && p.Kind != Error:
@@ -423,6 +428,7 @@ func (p *Packet) words() []string {
 			add(fmt.Sprintf("%s=%d", key, f.get()))
 		}
 	}
+	add(p.IP.extWords()...)
 	if p.Kind == Other && p.Fragment() {
 		more := map[bool]string{true: "+"}[p.IP.MF]
 		add(fmt.Sprintf("frag=%d%s", p.IP.Offset, more))

@@ -21,8 +21,9 @@ type fragmentKey struct {
 
 // firstFragment is what the first fragment of a packet said.
 type firstFragment struct {
+	proto        uint8
 	sport, dport uint16
-	end          int  // of it, bytes after the IP header
+	end          int  // of it, bytes after the IP header, of IPv6 after the fragment header
 	pass         bool // left to the stack without a flow
 	at           time.Duration
 }
@@ -36,7 +37,10 @@ type keptFragment struct {
 
 func fragmentKeyOf(in In) fragmentKey {
 	h := &in.Packet.IP
-	k := fragmentKey{src: h.Src, dst: h.Dst, id: uint32(h.ID), proto: h.Proto, hook: in.Hook}
+	k := fragmentKey{src: h.Src, dst: h.Dst, id: h.ID, proto: h.Proto, hook: in.Hook}
+	if h.Src.Is6() {
+		k.proto = 0 // only the first fragment tells (RFC 8200, section 4.5)
+	}
 	if in.Hook == FromWorkload {
 		k.iif = in.IfIndex
 	}
@@ -56,32 +60,33 @@ func headLen(proto uint8) int {
 
 // fragmentIsBad: would nobody send that in good faith?
 func fragmentIsBad(p *packet.Packet) bool {
+	_, before := p.IP.ExtLen()
 	begin, n := int(p.IP.Offset), len(p.Payload)
 	head := headLen(p.IP.Proto)
 	switch {
-	case n == 0, begin+n > 0xffff, p.IP.MF && n%8 != 0:
+	case n+before == 0, begin+before+n > 0xffff, p.IP.MF && n%8 != 0:
 		return true
 	case begin > 0:
-		return begin < head
+		return begin < head && p.IP.Src.Is4()
 	}
 	switch p.IP.Proto {
 	case packet.ProtoTCP:
 		return n < head || int(p.Payload[12]>>4)*4 > n
-	case packet.ProtoICMP:
-		return n < head || p.Payload[0] == 3 || p.Payload[0] == 11 || p.Payload[0] == 12
+	case uint8(icmpOf(p.IP.Src)):
+		return n < head || packet.IsError(&p.IP, p.Payload[0])
 	case packet.ProtoUDP, packet.ProtoSCTP:
 		return n < head
 	}
 	return false
 }
 
-// fragment is what becomes of a fragment.
-func (n *Node) fragment(in In) Result {
+// fragment is what becomes of a fragment. bad: nothing can be told of what it carries.
+func (n *Node) fragment(in In, bad bool) Result {
 	limit := n.state.Settings.Timeouts.Fragment
 	if limit == 0 {
 		return n.refuseFragment(in, reason.Fragment)
 	}
-	if fragmentIsBad(in.Packet) {
+	if bad || fragmentIsBad(in.Packet) {
 		return n.refuseFragment(in, reason.FragmentBad)
 	}
 	k := fragmentKeyOf(in)
@@ -97,7 +102,8 @@ func (n *Node) fragment(in In) Result {
 	if f == nil && (in.Hook == ToUplink || r.Action != Pass) {
 		return r
 	}
-	n.firsts[k] = firstFragment{sport: key.sport, dport: key.dport, end: len(in.Packet.Payload), pass: f == nil, at: n.opts.Now()}
+	_, before := in.Packet.IP.ExtLen()
+	n.firsts[k] = firstFragment{proto: in.Packet.IP.Proto, sport: key.sport, dport: key.dport, end: before + len(in.Packet.Payload), pass: f == nil, at: n.opts.Now()}
 	if in.Hook == ToUplink || in.Hook == ToWorkload {
 		return r
 	}
@@ -133,7 +139,7 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 	if int(in.Packet.IP.Offset) < first.end {
 		return n.refuseFragment(in, reason.FragmentBad)
 	}
-	key := flowKey{src: k.src, dst: k.dst, sport: first.sport, dport: first.dport, proto: model.Protocol(k.proto)}
+	key := flowKey{src: k.src, dst: k.dst, sport: first.sport, dport: first.dport, proto: model.Protocol(first.proto)}
 	f, _ := n.find(key)
 	if f == nil || !n.usable(f, in, key, false) {
 		return n.refuseFragment(in, reason.FragmentNoFirst)
@@ -197,13 +203,22 @@ func unmendable(p *packet.Packet, f *flow) bool {
 
 // isEchoRequest: ICMP echo requests, or first fragments of them.
 func isEchoRequest(p *packet.Packet) bool {
-	if p.Kind == packet.Echo {
-		return p.ICMPType == 8 || p.ICMPType == 128
+	kind := p.ICMPType
+	if isEchoFragment(p) {
+		kind = p.Payload[0]
+	} else if p.Kind != packet.Echo {
+		return false
 	}
-	return isEchoFragment(p) && p.Payload[0] == 8
+	return kind == 8 || kind == 128
 }
 
 // isEchoFragment: the first fragment of an ICMP echo or its reply.
 func isEchoFragment(p *packet.Packet) bool {
-	return p.Fragment() && p.IP.Offset == 0 && p.IP.Proto == packet.ProtoICMP && (p.Payload[0] == 8 || p.Payload[0] == 0)
+	if !p.Fragment() || p.IP.Offset != 0 || p.IP.Proto != uint8(icmpOf(p.IP.Src)) {
+		return false
+	}
+	if p.IP.Src.Is6() {
+		return p.Payload[0] == 128 || p.Payload[0] == 129
+	}
+	return p.Payload[0] == 8 || p.Payload[0] == 0
 }

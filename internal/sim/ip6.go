@@ -38,18 +38,50 @@ func mapped96(a netip.Addr) bool {
 	return [12]byte(b[:12]) == [12]byte{}
 }
 
-// linkOf tells what belongs to a link of IPv6. Neighbour discovery (RFC 4861) counts with hop limit 255; what routers
-// alone say (advertisements, redirects) is for nobody to say here, and is as multicast is.
-func linkOf(p *packet.Packet) shape {
+// Bounds of the extension headers of a packet that is looked at.
+const (
+	extHeaders = 6
+	extBytes   = 456
+)
+
+// chainOf walks the extension headers of IPv6. hidden: what they carry, or where to, is not known. fragment: the packet is one, as
+// far as that is known.
+func chainOf(h *packet.IPv4) (hidden, fragment bool) {
+	if !h.Src.Is6() {
+		return false, h.MF || h.Offset != 0
+	}
+	size := 0
+	for i, e := range h.Ext {
+		switch {
+		case i == extHeaders:
+			return true, fragment
+		case e.Proto == packet.ProtoRouting && (e.Data[0] == 0 || e.Data[1] != 0): // type; segments left
+			return true, fragment
+		case e.Proto == packet.ProtoFragment:
+			fragment, size = h.MF || h.Offset != 0, size+8
+		default:
+			size += 2 + len(e.Data)
+		}
+	}
+	if h.Offset != 0 {
+		return false, true
+	}
+	return packet.IsExtension(h.Proto) || size > extBytes, fragment
+}
+
+// linkOf tells what belongs to a link of IPv6. Neighbour discovery (RFC 4861) counts with hop limit 255, from a pod when it cannot
+// leave its link; what routers alone say (advertisements, redirects) is for nobody to say here, and is as multicast is.
+func linkOf(p *packet.Packet, h Hook) shape {
 	if !p.IP.Src.Is6() {
 		return shapeOK
 	}
 	local := p.IP.Dst.IsMulticast() || p.IP.Dst.IsLinkLocalUnicast() || p.IP.Src.IsMulticast() || p.IP.Src.IsLinkLocalUnicast()
-	if p.Kind == packet.Other && p.IP.Proto == packet.ProtoICMPv6 && len(p.Payload) > 0 {
+	hidden, fragment := chainOf(&p.IP)
+	if p.Kind == packet.Other && p.IP.Proto == packet.ProtoICMPv6 && len(p.Payload) > 0 && !hidden && !fragment {
 		switch t := p.Payload[0]; {
 		case p.IP.TTL == 255 && (t == 134 || t == 137):
 			return shapeCast
-		case p.IP.TTL == 255 && t >= 133 && t <= 136, local && (t >= 130 && t <= 132 || t == 143):
+		case p.IP.TTL == 255 && t >= 133 && t <= 136 && (local || h != FromWorkload), local && (t >= 130 && t <= 132 || t == 143):
 			return shapeLink
 		}
 	}

@@ -229,12 +229,13 @@ const (
 	shapeARP
 	shapeForeign
 	shapeMalformed
+	shapeBadFragment
 	shapeFragment
 	shapeCast
 	shapeLink // of IPv6: neighbour discovery, reports of listeners
 )
 
-func (n *Node) shapeOf(p *packet.Packet) shape {
+func (n *Node) shapeOf(p *packet.Packet, h Hook) shape {
 	if p.Type == packet.TypeIPv6 && !n.state.Settings.IPv6 {
 		return shapeForeign
 	}
@@ -247,14 +248,25 @@ func (n *Node) shapeOf(p *packet.Packet) shape {
 		}
 		return shapeForeign
 	}
-	if s := linkOf(p); s != shapeOK {
+	if s := linkOf(p, h); s != shapeOK {
 		return s
 	}
 	if p.IP.Dst.IsMulticast() || p.IP.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return shapeCast
 	}
-	if p.Fragment() {
+	hidden, fragment := chainOf(&p.IP)
+	switch {
+	case hidden && fragment:
+		return shapeBadFragment
+	case hidden:
+		return shapeMalformed
+	case fragment:
 		return shapeFragment
+	}
+	if p.Kind == packet.Error {
+		if hidden, _ := chainOf(&p.Quote.IP); hidden || p.IP.Src.Is6() && p.Quote.IP.Offset != 0 {
+			return shapeMalformed
+		}
 	}
 	if p.Kind == packet.Other {
 		n := len(p.Payload)
@@ -297,11 +309,11 @@ func (n *Node) Receive(in In) Result {
 			return drop(in, dropped{reason: reason.TunnelSource})
 		}
 	}
-	switch s := n.shapeOf(in.Packet); s {
+	switch s := n.shapeOf(in.Packet, in.Hook); s {
 	case shapeOK:
 		return n.whole(in)
-	case shapeFragment:
-		return n.fragment(in)
+	case shapeFragment, shapeBadFragment:
+		return n.fragment(in, s == shapeBadFragment)
 	default:
 		return n.odd(in, s)
 	}
@@ -333,6 +345,10 @@ func (n *Node) odd(in In, s shape) Result {
 		case shapeCast:
 			return drop(in, dropped{reason: reason.NoRoute})
 		}
+		return drop(in, dropped{reason: reason.Malformed})
+	}
+	toPod := in.Hook == ToWorkload || in.Packet.Kind != packet.Frame && n.kind(in.Packet.IP.Dst) == nodestate.AddrEndpoint
+	if s == shapeMalformed && toPod {
 		return drop(in, dropped{reason: reason.Malformed})
 	}
 	if s == shapeARP {
@@ -381,9 +397,6 @@ func (n *Node) carry(in In) (Result, *dropped) {
 		}
 	}
 	if f == nil {
-		if isError && in.Hook != FromWorkload {
-			return Result{Action: Pass, Packet: p}, nil
-		}
 		if isError {
 			key = flowKey{src: p.IP.Src, dst: p.IP.Dst, proto: icmpOf(p.IP.Src)}
 		}

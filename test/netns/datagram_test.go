@@ -89,7 +89,7 @@ func exchange(r request, timeout time.Duration) answer {
 // sendReversed sends a UDP datagram as IP fragments, the last one first.
 func sendReversed(from, to netip.AddrPort, data []byte) (err error) {
 	whole := packet.Packet{Type: packet.TypeIPv4, Kind: packet.UDP, SrcPort: from.Port(), DstPort: to.Port(), Payload: data,
-		IP: packet.IPv4{Src: from.Addr(), Dst: to.Addr().Unmap(), Proto: packet.ProtoUDP, TTL: 64, ID: uint16(1 + rand.IntN(1<<16-1))}}
+		IP: packet.IPv4{Src: from.Addr(), Dst: to.Addr().Unmap(), Proto: packet.ProtoUDP, TTL: 64, ID: uint32(1 + rand.IntN(1<<16-1))}}
 	frame, err := whole.Marshal()
 	if err != nil {
 		return err

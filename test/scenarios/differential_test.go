@@ -276,9 +276,9 @@ func (d *differential) packet() *packet.Packet {
 	if d.chance(4) {
 		p.IP.TTL = uint8(d.IntN(3))
 	}
-	p.IP.ID, p.IP.DF = uint16(d.IntN(3)), d.chance(30)
-	if d.chance(3) {
-		p.IP.Options = []byte{1, 1, 1, 0}
+	p.IP.ID, p.IP.DF = uint32(d.IntN(3)), d.chance(30)
+	if d.chance(6) {
+		p.IP.Options = d.options()
 	}
 	if d.chance(2) {
 		p.IP.SumError = uint16(1 + d.IntN(100))
@@ -320,6 +320,21 @@ func (d *differential) packet() *packet.Packet {
 	return p
 }
 
+// options are harmless ones, or any bytes: of these the mirror makes chains of extension headers.
+func (d *differential) options() []byte {
+	if d.chance(40) {
+		return []byte{1, 1, 1, 0}
+	}
+	o := make([]byte, 4*one(d.crowd, 1, 1, 1, 2, 2, 3))
+	for i := range o {
+		o[i] = byte(d.IntN(256))
+		if d.chance(60) {
+			o[i] = one[byte](d.crowd, 0, 0, 1, 2, 5)
+		}
+	}
+	return o
+}
+
 func (d *differential) chunk() uint8 {
 	return one[uint8](d.crowd, packet.ChunkInit, packet.ChunkInit, packet.ChunkInit, packet.ChunkInitAck, packet.ChunkData, packet.ChunkData,
 		packet.ChunkAbort, packet.ChunkShutdown, packet.ChunkShutdownAck, packet.ChunkShutdownComplete, packet.ChunkCookieEcho, 77)
@@ -356,6 +371,9 @@ func (d *differential) request() *packet.Packet {
 	}
 	p.IP.Src = one(d.crowd, one(d.crowd, localPods...), one(d.crowd, localPods...), ownAddr, one(d.crowd, otherPods...), one(d.crowd, outside...), one(d.crowd, outside...))
 	p.SrcPort = 1000 + uint16(d.IntN(4))
+	if d.chance(10) {
+		p.IP.Options = d.options()
+	}
 	if d.chance(12) {
 		p.Payload, p.IP.DF = d.large(), d.chance(60)
 	}
@@ -400,12 +418,15 @@ func (d *differential) cut() {
 	if p == nil || p.Kind == packet.Frame || p.Fragment() {
 		return
 	}
-	p.Payload, p.IP.ID, p.IP.Options = make([]byte, 20+d.IntN(60)), uint16(d.IntN(4)), nil
+	p.Payload, p.IP.ID, p.IP.Options = make([]byte, 20+d.IntN(60)), uint32(d.IntN(4)), nil
 	frame, err := p.Marshal()
 	if err != nil {
 		return
 	}
 	l4 := frame[34:]
+	if d.chance(30) {
+		p.IP.Options = d.options()
+	}
 	for at := 0; at < len(l4); {
 		size := one(d.crowd, 8, 16, 24, 24, 32, 48, len(l4))
 		size = min(size, len(l4)-at)

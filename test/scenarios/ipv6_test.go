@@ -9,9 +9,6 @@ import (
 
 // noMirror are the scenarios that IPv6 has no counterpart for, and why.
 var noMirror = map[string]string{
-	"fragments.txtar":                  "identification and offsets of IPv4's header",
-	"fragments-off.txtar":              "the same",
-	"fragments-tunnel.txtar":           "the same",
 	"icmp-errors.txtar":                "a timestamp request, whose checksum is other than ICMPv6's; random packets have the errors",
 	"maglev-affinity.txtar":            "the same",
 	"maglev-ingress-lost.txtar":        "the choice follows from a hash of the addresses",

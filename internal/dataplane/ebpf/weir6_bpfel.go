@@ -160,7 +160,7 @@ type weir6FragValue struct {
 	Dport uint16
 	End   uint16
 	Flags uint8
-	Pad   uint8
+	Proto uint8
 	Seen  uint32
 }
 

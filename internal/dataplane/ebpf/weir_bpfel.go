@@ -159,7 +159,7 @@ type weirFragValue struct {
 	Dport uint16
 	End   uint16
 	Flags uint8
-	Pad   uint8
+	Proto uint8
 	Seen  uint32
 }
 

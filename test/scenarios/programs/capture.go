@@ -51,7 +51,7 @@ func (c *capture) drain() error {
 	}
 }
 
-// frames waits for n frames of IPv4 that come in at an interface.
+// frames waits for n fragments that come in at an interface.
 func (c *capture) frames(ifindex, n int) ([]*packet.Packet, error) {
 	var out []*packet.Packet
 	for end := time.Now().Add(2 * time.Second); len(out) < n; {
@@ -70,7 +70,7 @@ func (c *capture) frames(ifindex, n int) ([]*packet.Packet, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.Type == packet.TypeIPv4 {
+		if p.Fragment() {
 			out = append(out, p)
 		}
 	}

@@ -174,14 +174,70 @@ func header(h packet.IPv4, back bool, template packet.IPv4) (packet.IPv4, error)
 		}
 		return out, nil
 	}
-	if h.MF || h.Offset != 0 || len(h.Options) > 0 || h.SumError != 0 {
+	if h.SumError != 0 {
 		return h, ErrNoMirror
 	}
-	out := packet.IPv4{Src: six(h.Src), Dst: six(h.Dst), TTL: h.TTL, TOS: h.TOS, Proto: h.Proto}
+	out := packet.IPv4{Src: six(h.Src), Dst: six(h.Dst), TTL: h.TTL, TOS: h.TOS, Proto: h.Proto, MF: h.MF, Offset: h.Offset, Ext: extensions(h)}
+	if h.MF || h.Offset != 0 {
+		out.ID = h.ID
+	}
 	if out.Proto == packet.ProtoICMP {
 		out.Proto = packet.ProtoICMPv6
 	}
 	return out, nil
+}
+
+// extensions makes a chain of extension headers of IPv4's options, one of each byte; its place among them is where the
+// fragment header stands.
+func extensions(h packet.IPv4) []packet.Ext {
+	fragment := h.MF || h.Offset != 0
+	mark := packet.Ext{Proto: packet.ProtoFragment}
+	const most = 1200 // bytes, so that BPF_PROG_TEST_RUN takes the packet
+	var out []packet.Ext
+	at, size := len(h.Options), 0
+	if at > 0 && fragment {
+		at = int(h.Options[0]>>4) % (len(h.Options) + 1)
+	}
+	for i, o := range h.Options {
+		if i == at {
+			out = append(out, mark)
+			if h.Offset != 0 {
+				return out
+			}
+		}
+		if e, ok := extension(o); ok && (e.Proto != packet.ProtoFragment || !fragment) && size < most {
+			out, size = append(out, e), size+len(e.Data)
+		}
+	}
+	if fragment && at == len(h.Options) {
+		out = append(out, mark)
+	}
+	atomic := slices.IndexFunc(out, func(e packet.Ext) bool { return e.Proto == packet.ProtoFragment })
+	for i := len(out) - 1; i > atomic && atomic >= 0; i-- {
+		if out[i].Proto == packet.ProtoFragment {
+			out = slices.Delete(out, i, i+1) // no text for a second one
+		}
+	}
+	return out
+}
+
+// extension is the header for a byte of options; most bytes of real options are harmless ones.
+func extension(o byte) (packet.Ext, bool) {
+	switch o & 0xf {
+	case 0, 4, 8:
+		return packet.Ext{}, false
+	case 1, 3, 7:
+		return packet.Ext{Proto: packet.ProtoDestination, Data: []byte{1, 4, 0, 0, 0, 0}}, true
+	case 2:
+		return packet.Ext{Proto: packet.ProtoHopByHop, Data: []byte{5, 2, 0, 0, 0, 0}}, true
+	case 5, 6:
+		return packet.Ext{Proto: packet.ProtoFragment}, true // of what is no fragment
+	case 9:
+		return packet.Ext{Proto: packet.ProtoRouting, Data: []byte{2, 0, 0, 0, 0, 0}}, true
+	case 10:
+		return packet.Ext{Proto: packet.ProtoRouting, Data: []byte{o >> 6, o >> 4 & 1, 0, 0, 0, 0}}, true
+	}
+	return packet.Ext{Proto: packet.ProtoDestination, Data: make([]byte, 6+24*int(o>>4))}, true
 }
 
 // translate returns the counterpart of p: of IPv6, or back.
@@ -204,7 +260,12 @@ func translate(p *packet.Packet, back bool, template *packet.Packet) (*packet.Pa
 	switch p.Kind {
 	case packet.Other:
 		const timestamp = 13 // a query in ICMP, nothing in ICMPv6
-		if (p.IP.Proto == packet.ProtoICMP || p.IP.Proto == packet.ProtoICMPv6) && (len(p.Payload) < 8 || p.Payload[0] != timestamp) {
+		icmp := p.IP.Proto == packet.ProtoICMP || p.IP.Proto == packet.ProtoICMPv6
+		switch {
+		case !icmp || p.IP.Offset != 0:
+		case p.Fragment():
+			translateICMP(q.Payload, p.IP, q.IP)
+		case len(p.Payload) < 8 || p.Payload[0] != timestamp:
 			return nil, ErrNoMirror
 		}
 	case packet.Echo:
@@ -222,7 +283,7 @@ func translate(p *packet.Packet, back bool, template *packet.Packet) (*packet.Pa
 		if q.Quote.IP, err = header(p.Quote.IP, back, inner); err != nil {
 			return nil, err
 		}
-		translateQuote(q.Quote, p.Quote, back)
+		translateQuote(q.Quote, p.Quote)
 	}
 	return q, nil
 }
@@ -231,31 +292,41 @@ func echoType(t uint8) uint8 {
 	return map[uint8]uint8{0: 129, 8: 128, 128: 8, 129: 0}[t]
 }
 
-// translateQuote translates what follows the quoted header. An echo's checksum, which a data plane mends, stays as right
-// as it was: in IPv6 it covers the addresses.
-func translateQuote(to, from *packet.Quote, back bool) {
-	if back {
-		to.TotalLen -= 20
-	} else {
-		to.TotalLen += 20
+// translateQuote translates what follows the quoted header.
+func translateQuote(to, from *packet.Quote) {
+	length := func(h packet.IPv4) int {
+		ext, _ := h.ExtLen()
+		if h.Src.Is6() {
+			return 40 + ext
+		}
+		return 20 + len(h.Options)
 	}
-	if from.IP.Proto != packet.ProtoICMP && from.IP.Proto != packet.ProtoICMPv6 {
+	to.TotalLen += uint16(length(to.IP) - length(from.IP))
+	if from.IP.Offset == 0 && (from.IP.Proto == packet.ProtoICMP || from.IP.Proto == packet.ProtoICMPv6) {
+		translateICMP(to.L4, from.IP, to.IP)
+	}
+}
+
+// translateICMP translates the beginning of an ICMP message that is not parsed. An echo's checksum, which a data plane mends,
+// stays as right as it was: in IPv6 it covers the addresses.
+func translateICMP(l4 []byte, from, to packet.IPv4) {
+	if len(l4) < 8 {
 		return
 	}
-	before := binary.BigEndian.Uint16(to.L4)
-	t, ok := map[uint8]uint8{0: 129, 8: 128, 128: 8, 129: 0}[to.L4[0]]
+	before := binary.BigEndian.Uint16(l4)
+	t, ok := map[uint8]uint8{0: 129, 8: 128, 128: 8, 129: 0}[l4[0]]
 	if !ok {
 		return
 	}
-	to.L4[0] = t
-	after := binary.BigEndian.Uint16(to.L4)
-	sum := onesAdd(onesAdd(^binary.BigEndian.Uint16(to.L4[2:]), ^before), after)
-	if back {
-		sum = onesAdd(sum, ^addrSum(from.IP))
+	l4[0] = t
+	after := binary.BigEndian.Uint16(l4)
+	sum := onesAdd(onesAdd(^binary.BigEndian.Uint16(l4[2:]), ^before), after)
+	if from.Src.Is6() {
+		sum = onesAdd(sum, ^addrSum(from))
 	} else {
-		sum = onesAdd(sum, addrSum(to.IP))
+		sum = onesAdd(sum, addrSum(to))
 	}
-	binary.BigEndian.PutUint16(to.L4[2:], ^sum)
+	binary.BigEndian.PutUint16(l4[2:], ^sum)
 }
 
 func addrSum(h packet.IPv4) uint16 {
@@ -295,8 +366,23 @@ func (c *mirror) Receive(in sim.In) (sim.Result, error) {
 	if r.Action == sim.Answer {
 		template = answerTemplate(in.Packet, r.Packet)
 	}
-	r.Packet, err = translate(r.Packet, true, template)
-	return r, err
+	if r.Packet, err = translate(r.Packet, true, template); err != nil {
+		return r, err
+	}
+	for i := range r.Again {
+		if r.Again[i], err = c.back(r.Again[i]); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// back translates a fragment that comes in again. Only one that came by here does; what its options were is no longer known.
+func (c *mirror) back(in sim.In) (sim.In, error) {
+	h := in.Packet.IP
+	p, err := translate(in.Packet, true, &packet.Packet{IP: packet.IPv4{ID: h.ID, MF: h.MF, Offset: h.Offset}})
+	in.Packet, in.Source = p, four(in.Source)
+	return in, err
 }
 
 // answerTemplate has what an answer in IPv4 says beyond one in IPv6.
