@@ -52,13 +52,22 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
+# again CMD …: runs a command up to four times, with growing pauses: mirrors are away for a moment, another apt holds its lock.
+again() {
+	for pause in 5 15 45 0; do
+		"$@" && return 0
+		[ $pause = 0 ] || { say "failed, trying again in $pause s: $*" >&2; sleep $pause; }
+	done
+	return 1
+}
+
 apt_install() {
 	[ "$(id -u)" = 0 ] || die "missing Debian packages: $*. Run this as root."
 	guard_services
 	export DEBIAN_FRONTEND=noninteractive
 	say "installing $*"
-	apt-get -qq update || die "apt-get update failed; is there a network, and are the sources right?"
-	apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 install "$@" >/dev/null ||
+	again apt-get -qq -o DPkg::Lock::Timeout=120 update || die "apt-get update failed; is there a network, and are the sources right?"
+	again apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 install "$@" >/dev/null ||
 		die "apt-get install failed: see above"
 	say "installed $*"
 }
@@ -85,7 +94,7 @@ install_go() {
 	fi
 	say "fetching Go $toolchain through $(version_of "$old" | sed 's/^/Go /')"
 	mkdir -p "$cache"
-	dir=$(cd / && GOTOOLCHAIN=local GOFLAGS=-modcacherw "$old" mod download -json "golang.org/toolchain@v0.0.1-go$toolchain.linux-$arch" |
+	dir=$(cd / && again env GOTOOLCHAIN=local GOFLAGS=-modcacherw "$old" mod download -json "golang.org/toolchain@v0.0.1-go$toolchain.linux-$arch" |
 		sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 	[ -d "${dir:-}" ] || die "go mod download did not bring the toolchain: see above"
 	part=$cache/go.part

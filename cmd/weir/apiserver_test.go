@@ -90,14 +90,11 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	}
 	go w.Run(ctx, f.sink)
 	f.eventually(t, 20*time.Second, "first batch without the CRDs", func() error {
-		if f.batches == 0 || len(f.cluster.Namespaces) < 4 {
-			return fmt.Errorf("%d batches, %d namespaces, %+v", f.batches, len(f.cluster.Namespaces), w.Status())
+		if st := w.Status(); f.batches == 0 || len(f.cluster.Namespaces) < 4 || !st.Connected || len(st.Missing) != 6 {
+			return fmt.Errorf("%d batches, %d namespaces, %+v", f.batches, len(f.cluster.Namespaces), st)
 		}
 		return nil
 	})
-	if st := w.Status(); !st.Connected || len(st.Missing) != 6 {
-		t.Errorf("status without CRDs: %+v", st)
-	}
 
 	out, err := weir(t, kubeconfig, "", "status")
 	if !errors.Is(err, errUnhealthy) || !strings.Contains(out, "weir install") {
@@ -293,14 +290,11 @@ func testRights(t *testing.T, s *apitest.Server) {
 	}
 	go w.Run(ctx, f.sink)
 	f.eventually(t, 10*time.Second, "the agent's own watch", func() error {
-		if f.cluster.Pools["default"] == nil {
-			return fmt.Errorf("%+v", w.Status())
+		if st := w.Status(); f.cluster.Pools["default"] == nil || !st.Connected || len(st.Missing) > 0 || !st.Synced {
+			return fmt.Errorf("%+v", st)
 		}
 		return nil
 	})
-	if st := w.Status(); !st.Connected || len(st.Missing) > 0 || !st.Synced {
-		t.Errorf("%+v", st)
-	}
 	block := func(cidr, node string) *weirv1.IPAMBlock {
 		p := netip.MustParsePrefix(cidr)
 		return &weirv1.IPAMBlock{ObjectMeta: metav1.ObjectMeta{Name: weirv1.BlockName(p)}, Spec: weirv1.IPAMBlockSpec{CIDR: cidr, Node: node, Pool: "default"}}

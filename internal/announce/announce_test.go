@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/await"
 )
 
 var mac = net.HardwareAddr{2, 0, 0x5e, 0, 0x53, 1}
@@ -139,6 +141,7 @@ func TestOnALink(t *testing.T) {
 	within := func(limit time.Duration, what string, ok func() bool) time.Duration {
 		t.Helper()
 		begin := time.Now()
+		limit = max(limit, await.Patience) // how long it takes is told, and judged by nobody
 		for !ok() {
 			if time.Since(begin) > limit {
 				t.Fatalf("%s: not within %s; neighbours of the left one: %s", what, limit, sh(t, "ip -n %s neigh", left))

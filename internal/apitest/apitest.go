@@ -27,6 +27,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/internal/await"
 )
 
 const (
@@ -40,7 +41,7 @@ const (
 // the outer one, which must return then. It skips the test when the programs are not there.
 func Isolated(t *testing.T) bool {
 	t.Helper()
-	return IsolatedFor(t, 5*time.Minute)
+	return IsolatedFor(t, 15*time.Minute)
 }
 
 // IsolatedFor is Isolated with a limit of its own.
@@ -148,9 +149,9 @@ func (s *Server) StartAPIServer() {
 		"--token-auth-file="+filepath.Join(s.dir, "tokens.csv"), "--cert-dir="+filepath.Join(s.dir, "certs"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+filepath.Join(s.dir, "sa.key"),
 		"--service-account-signing-key-file="+filepath.Join(s.dir, "sa.key"), "--shutdown-delay-duration=0", "--allow-privileged=true")
-	deadline := time.Now().Add(90 * time.Second)
+	deadline := time.Now().Add(2 * await.Patience)
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		raw, err := s.Clients.Kube.(*kubernetes.Clientset).RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 		cancel()
 		if err == nil {
@@ -222,18 +223,8 @@ func Object(apiVersion, kind, name string, spec map[string]any) *unstructured.Un
 	return u
 }
 
-// Eventually waits until check returns nil, and fails the test with its last error otherwise.
-func Eventually(t *testing.T, within time.Duration, what string, check func() error) {
+// Eventually waits until check returns nil, for within or await.Patience, whichever is longer.
+func Eventually(t testing.TB, within time.Duration, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s: %v", what, within, err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	await.Within(t, within, what, check)
 }

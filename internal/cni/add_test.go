@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
@@ -105,7 +106,7 @@ func exchange(t *testing.T, host, pod *os.File, addr netip.Addr) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	deadline := time.Now().Add(3 * time.Second)
+	deadline := time.Now().Add(await.Patience)
 	server.SetDeadline(deadline)
 	client.SetDeadline(deadline)
 	client.Write([]byte("hello"))

@@ -12,12 +12,12 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/model"
@@ -232,7 +232,7 @@ func request(command, pod, container string) wire.Request {
 }
 
 func ctx10(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/ipam"
 )
@@ -43,7 +44,7 @@ func FuzzRequest(f *testing.F) {
 			ends[0].Write(data)
 			ends[0].CloseWrite()
 		}()
-		ends[1].SetDeadline(time.Now().Add(5 * time.Second))
+		ends[1].SetDeadline(time.Now().Add(await.Patience))
 		req, netns, err := wire.ReadRequest(ends[1])
 		if err != nil {
 			return

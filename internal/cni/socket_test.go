@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/cni/wire"
 )
 
@@ -236,7 +237,7 @@ func TestHostileSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(10 * time.Second))
+		c.SetDeadline(time.Now().Add(await.Patience))
 		var rights []byte
 		if len(fds) > 0 {
 			rights = unix.UnixRights(fds...)
@@ -281,10 +282,12 @@ func TestHostileSocket(t *testing.T) {
 	if got, err := wire.Call(ctx10(t), socket, request("STATUS", "", ""), nil); err != nil {
 		t.Error("the agent does not answer any more:", got, err)
 	}
-	time.Sleep(50 * time.Millisecond)
-	if after := openFiles(t); after > before+2 {
-		t.Errorf("%d descriptors before, %d after", before, after)
-	}
+	await.That(t, "closing what came", func() error {
+		if after := openFiles(t); after > before+2 {
+			return fmt.Errorf("%d descriptors before, %d after", before, after)
+		}
+		return nil
+	})
 	w.empty()
 }
 
@@ -345,12 +348,12 @@ func TestKilledPlugin(t *testing.T) {
 	cmd.Wait()
 	time.Sleep(20 * time.Millisecond)
 	close(goOn)
-	for i := 0; len(w.s.IPAM.Records()) > 0; i++ {
-		if i > 500 {
-			break
+	await.That(t, "giving back the address", func() error {
+		if n := len(w.s.IPAM.Records()); n > 0 {
+			return fmt.Errorf("%d records", n)
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return nil
+	})
 	w.empty()
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -468,23 +469,23 @@ func TestRun(t *testing.T) {
 	api.err = nil
 	api.mu.Unlock()
 	claimed := func() bool { api.mu.Lock(); defer api.mu.Unlock(); return len(api.blocks) == 1 }
-	for i := 0; !claimed(); i++ {
-		if i > 500 {
-			t.Fatal("no block was claimed after the API came back")
+	await.That(t, "claiming a block after the API came back", func() error {
+		if !claimed() {
+			return errors.New("none")
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return nil
+	})
 	mustAlloc(t, a, reqFor("c"))
 	r := a.Records()[0]
 	if _, err := ReleaseFile(a.store.dir, r.Address); err != nil {
 		t.Fatal(err)
 	}
-	for i := 0; len(a.Records()) > 0; i++ {
-		if i > 500 {
-			t.Fatal("a file that was removed is still counted")
+	await.That(t, "forgetting a file that was removed", func() error {
+		if n := len(a.Records()); n > 0 {
+			return fmt.Errorf("%d records", n)
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return nil
+	})
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -49,12 +49,12 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 func (f *fixture) start() (stop func()) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	c := New(Config{Kube: f.kube, Dynamic: f.dynamic, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Settle: time.Millisecond, Resync: 300 * time.Millisecond})
-	done, before := make(chan struct{}), f.watches()
+	done, all := make(chan struct{}), f.watches()+len(newSources(c.cfg).informers)
 	go func() { defer close(done); c.Run(ctx) }()
 	// What is created between an informer's list and its watch the fake server never tells.
-	apitest.Eventually(f.t, 10*time.Second, "the watch of Services", func() error {
-		if f.watches() == before {
-			return errors.New("not yet")
+	apitest.Eventually(f.t, 10*time.Second, "the watches", func() error {
+		if n := f.watches(); n < all {
+			return fmt.Errorf("%d of %d", n, all)
 		}
 		return nil
 	})
@@ -65,8 +65,8 @@ func (f *fixture) start() (stop func()) {
 
 func (f *fixture) watches() int {
 	n := 0
-	for _, a := range f.kube.Actions() {
-		if a.Matches("watch", "services") {
+	for _, a := range slices.Concat(f.kube.Actions(), f.dynamic.Actions()) {
+		if a.GetVerb() == "watch" {
 			n++
 		}
 	}
@@ -251,17 +251,23 @@ func TestClassesAndModes(t *testing.T) {
 	f.has("plain", "192.0.2.2")
 	f.create("kubecontrollersconfigurations", apitest.Object("projectcalico.org/v3", "KubeControllersConfiguration", "default",
 		map[string]any{"controllers": map[string]any{"loadBalancer": map[string]any{"assignIPs": "RequestedServicesOnly"}}}))
+	tries := 0
 	apitest.Eventually(t, 5*time.Second, "only those that ask", func() error {
-		f.add(balancer(fmt.Sprint("plain-", time.Now().UnixNano())))
-		f.add(balancer(fmt.Sprint("asks-", time.Now().UnixNano()), annotated(annotationPools4, `["lb"]`)))
-		time.Sleep(50 * time.Millisecond)
-		list, _ := f.kube.CoreV1().Services("ns").List(t.Context(), metav1.ListOptions{})
-		for _, s := range list.Items[len(list.Items)-1:] {
-			if strings.HasPrefix(s.Name, "plain-") && ingress(&s) == "" {
-				return nil
+		// The plain one is there when the other is served, so it was looked at.
+		tries++
+		plain, asks := fmt.Sprint("plain-", tries), fmt.Sprint("asks-", tries)
+		f.add(balancer(plain))
+		f.add(balancer(asks, annotated(annotationPools4, `["lb"]`)))
+		apitest.Eventually(t, 5*time.Second, "serving one that asks", func() error {
+			if ingress(f.get(asks)) == "" {
+				return errors.New("it has no address")
 			}
+			return nil
+		})
+		if got := ingress(f.get(plain)); got != "" {
+			return fmt.Errorf("a Service that asks for nothing has %s", got)
 		}
-		return errors.New("a Service that asks for nothing is served")
+		return nil
 	})
 	f.has("plain", "192.0.2.2") // stays
 	if got := ingress(f.get("foreign-class")); got != "" {

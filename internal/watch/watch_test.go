@@ -7,8 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +27,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -96,10 +99,35 @@ func (f *fixture) next(t *testing.T, what string) *Batch {
 	select {
 	case b := <-f.batches:
 		return b
-	case <-time.After(10 * time.Second):
+	case <-time.After(await.Patience):
 		t.Fatalf("no batch: %s; %+v", what, f.w.Status())
 		return nil
 	}
+}
+
+// first takes the first batch, and waits until every resource is watched: what is created between a list and its watch
+// the fake server never tells.
+func (f *fixture) first(t *testing.T) *Batch {
+	t.Helper()
+	b := f.next(t, "first")
+	f.watched(t)
+	return b
+}
+
+func (f *fixture) watched(t *testing.T) {
+	t.Helper()
+	await.That(t, "watching every resource", func() error {
+		n := 0
+		for _, a := range slices.Concat(f.kube.Actions(), f.dynamic.Actions()) {
+			if a.GetVerb() == "watch" {
+				n++
+			}
+		}
+		if n < len(f.w.sources) {
+			return fmt.Errorf("%d of %d watches", n, len(f.w.sources))
+		}
+		return nil
+	})
 }
 
 func (f *fixture) object(t *testing.T, gvr schema.GroupVersionResource, kind, name string, rest map[string]any) {
@@ -142,7 +170,7 @@ func TestFirstBatchIsWholeAndLaterOnesAreSquashed(t *testing.T) {
 	f.object(t, schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "felixconfigurations"}, "FelixConfiguration", "default",
 		map[string]any{"spec": map[string]any{"vxlanPort": int64(4790)}})
 	f.run(t)
-	b := f.next(t, "first")
+	b := f.first(t)
 	c := model.NewCluster()
 	d := b.Apply(c)
 	if !b.Full || !d.Has(model.KindNodes|model.KindPools) || len(c.Pods) != 2 || len(c.Namespaces) != 1 || len(c.Slices) != 1 || len(c.Pools) != 1 || len(c.Blocks) != 1 {
@@ -162,7 +190,7 @@ func TestFirstBatchIsWholeAndLaterOnesAreSquashed(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The deliverer is in the sink with the change above; what comes now has to wait.
-	await(t, func() bool { return f.entered.Load() == 2 })
+	arrives(t, func() bool { return f.entered.Load() == 2 })
 	if _, err := slices.Update(t.Context(), slice(true), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +203,7 @@ func TestFirstBatchIsWholeAndLaterOnesAreSquashed(t *testing.T) {
 	if err := pods.Delete(t.Context(), "c", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() bool {
+	arrives(t, func() bool {
 		f.w.mu.Lock()
 		defer f.w.mu.Unlock()
 		b := f.w.pending
@@ -201,20 +229,21 @@ func TestFirstBatchIsWholeAndLaterOnesAreSquashed(t *testing.T) {
 	}
 }
 
-// await waits until something is so, for as long as a busy machine may need.
-func await(t *testing.T, done func() bool) {
+// arrives waits until something is so.
+func arrives(t *testing.T, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the change did not arrive")
+	await.That(t, "a change arrives", func() error {
+		if !done() {
+			return errors.New("not yet")
 		}
-	}
+		return nil
+	})
 }
 
 func TestUnimportantChangesAreNotDelivered(t *testing.T) {
 	f := newFixture(t, pod("a", "1", "10.244.0.1"))
 	f.run(t)
-	f.next(t, "first")
+	f.first(t)
 	p := pod("a", "1", "10.244.0.1")
 	p.Annotations["other"] = "y"
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
@@ -251,17 +280,29 @@ func TestNothingBeforeEverythingWasRead(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 	away.Store(false)
-	start := time.Now()
 	if b := f.next(t, "after the API server is back"); !b.Full || len(b.Pods) != 1 {
 		t.Errorf("%+v", b)
-	}
-	// client-go's own waiting would be half a minute by now; a busy machine adds a little.
-	if took := time.Since(start); took > 4*lastRetry {
-		t.Errorf("took %s to try again", took)
 	}
 	if s := f.w.Status(); !s.Synced || !s.Connected {
 		t.Errorf("status %+v", s)
 	}
+}
+
+// While the API server is away the wait between two tries grows to lastRetry and not to client-go's half a minute.
+func TestTriesAreNeverFarApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		p := &patient{resource: "pods", health: newHealth(slog.New(slog.DiscardHandler))}
+		last, longest, tries := time.Now(), time.Duration(0), 0
+		_, err := retry(ctx, p, "list", func(context.Context) (int, error) {
+			longest, last, tries = max(longest, time.Since(last)), time.Now(), tries+1
+			return 0, errors.New("connection refused")
+		})
+		if !errors.Is(err, context.DeadlineExceeded) || longest > lastRetry || longest < lastRetry/2 {
+			t.Errorf("%d tries in an hour, at most %s apart: %v", tries, longest, err)
+		}
+	})
 }
 
 func TestPodForAdd(t *testing.T) {
@@ -273,7 +314,7 @@ func TestPodForAdd(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.run(t)
-	f.next(t, "first")
+	f.first(t)
 	name := model.Name{Namespace: "ns", Name: "a"}
 	for _, uid := range []string{"", "1"} {
 		got, err := f.w.PodForAdd(t.Context(), name, uid)

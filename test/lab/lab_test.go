@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/weir-net/weir/internal/await"
 	benchlab "github.com/weir-net/weir/internal/bench/lab"
 )
 
@@ -64,7 +65,7 @@ func (l *lab) connect(ctx context.Context) error {
 
 func (l *lab) command(ctx context.Context, verb string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, filepath.Join(l.bin, "weir-lab"), append([]string{verb, "--name", l.name}, args...)...)
-	c.WaitDelay = 5 * time.Second
+	c.WaitDelay = 30 * time.Second
 	return c
 }
 
@@ -84,7 +85,7 @@ func output(c *exec.Cmd, stdin string) (string, error) {
 
 // exec runs a command on a machine of the lab.
 func (l *lab) exec(machine string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	return output(l.command(ctx, "exec", append([]string{machine, "--"}, args...)...), "")
 }
@@ -100,7 +101,7 @@ func (l *lab) must(t *testing.T, machine string, args ...string) string {
 }
 
 func (l *lab) kubectl(stdin string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	return output(l.command(ctx, "kubectl", args...), stdin)
 }
@@ -117,7 +118,7 @@ func (l *lab) mustKubectl(t *testing.T, stdin string, args ...string) string {
 // weir runs the command line as the lab's administrator and returns its output and exit code.
 func (l *lab) weir(t *testing.T, args ...string) (string, int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	c := l.command(ctx, "exec", append([]string{"client1", "--", filepath.Join(l.bin, "weir")}, args...)...)
 	out, err := c.CombinedOutput()
@@ -142,9 +143,10 @@ func (l *lab) patchFelix(t *testing.T, spec string, fields ...string) {
 	})
 }
 
-// eventually tries until f returns nil.
+// eventually tries until f returns nil, for the limit or as long as every test waits at least.
 func eventually(t *testing.T, limit time.Duration, what string, f func() error) {
 	t.Helper()
+	limit = max(limit, await.Patience)
 	if err := poll(limit, f); err != nil {
 		t.Fatalf("%s: not within %v: %v", what, limit, err)
 	}

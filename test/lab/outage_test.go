@@ -41,6 +41,7 @@ func TestAPIServerAway(t *testing.T) {
 	b.client(1).soon(t, np, true)
 	b.client(2).soon(t, np, false)
 	l := &load{
+		began: time.Now(),
 		streams: []*running{
 			b.client(1).begin(t, "stream", at(cpAddr, 30740+nodeEcho)),
 			b.cli1.begin(t, "stream", at(b.srv2.addr, echoPort)),
@@ -85,7 +86,7 @@ func TestAPIServerAway(t *testing.T) {
 	note(t, "API server away (s)", back.Sub(stopped).Seconds())
 	b.policy(t, "only-client1", `{podSelector: {matchLabels: {pod: srv2}}, ingress: [{from: [{ipBlock: {cidr: 172.31.1.55/32}}, {ipBlock: {cidr: 172.31.1.162/32}}, {podSelector: {matchLabels: {pod: cli1}}}]}]}`)
 	eventually(t, 40*time.Second, "the change is caught up", func() error {
-		if r := b.client(2).dial(t, np, 1, "--timeout", "300ms"); r.Failed > 0 {
+		if r := b.client(2).dial(t, np, 1, "--timeout", "5s"); r.Failed > 0 {
 			return fmt.Errorf("%v", r)
 		}
 		return nil

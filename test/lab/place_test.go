@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weir-net/weir/internal/await"
 )
 
 // place is where the traffic program can run: a machine, or a pod's network on its node.
@@ -48,7 +50,7 @@ func (p *place) inside(args ...string) []string {
 
 // do runs any command there.
 func (p *place) do(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	return output(p.command(ctx, "exec", p.inside(args...)...), "")
 }
@@ -75,7 +77,7 @@ func (r dialResult) String() string {
 // dial makes count connections, or sends count datagrams, and says what became of them.
 func (p *place) dial(t *testing.T, to string, count int, args ...string) dialResult {
 	t.Helper()
-	argv := append([]string{"env", "TRAFFIC_PEERS=1", p.traffic, "dial", to, "--count", fmt.Sprint(count), "--timeout", "2s"}, args...)
+	argv := append([]string{"env", "TRAFFIC_PEERS=1", p.traffic, "dial", to, "--count", fmt.Sprint(count), "--timeout", "20s"}, args...)
 	out, err := p.do(argv...)
 	var r dialResult
 	if err == nil {
@@ -156,7 +158,7 @@ func (p *place) begin(t *testing.T, args ...string) *running {
 	select {
 	case <-first:
 	case <-r.ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(await.Patience):
 		r.stop()
 		t.Fatalf("%s: did not begin: %s", r.what, r.say.String())
 	}
@@ -179,7 +181,7 @@ func (r *running) stop() string {
 		r.stdin.Close()
 		select {
 		case <-r.ended:
-		case <-time.After(30 * time.Second):
+		case <-time.After(await.Patience):
 			_ = r.cmd.Process.Kill()
 		}
 		r.err = r.cmd.Wait()

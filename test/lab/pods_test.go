@@ -54,7 +54,7 @@ func (l *lab) newSpace(t *testing.T, name string) *space {
 }
 
 func (l *lab) removeNamespace(ns string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	now := int64(0)
 	_ = l.kube.CoreV1().Pods(ns).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
@@ -72,7 +72,7 @@ func (l *lab) removeNamespaces() {
 	if l.kube == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	list, err := l.kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: namespaceLabel})
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *space) server(name, node string, labels map[string]string) *corev1.Pod 
 	p := s.podSpec(name, node, []string{"/t/traffic", "server", "--name", name, fmt.Sprintf("--http=%d", httpPort),
 		fmt.Sprintf("--who=%d", whoPort), fmt.Sprintf("--echo=%d", echoPort), fmt.Sprintf("--udp=%d", udpPort)}, labels)
 	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
-		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(httpPort)}}, PeriodSeconds: 1}
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(httpPort)}}, PeriodSeconds: 1, TimeoutSeconds: 5}
 	return p
 }
 
@@ -138,7 +138,7 @@ func (s *space) start(t *testing.T, pods ...*corev1.Pod) []*place {
 	errs := make([]error, len(pods))
 	var wg sync.WaitGroup
 	for i, p := range pods {
-		wg.Go(func() { out[i], errs[i] = s.ready(p.Name, 90*time.Second) })
+		wg.Go(func() { out[i], errs[i] = s.ready(p.Name, 5*time.Minute) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {

@@ -28,7 +28,11 @@ func (s *space) noPolicy(t *testing.T, name string) {
 func (p *place) soon(t *testing.T, to string, works bool, args ...string) {
 	t.Helper()
 	eventually(t, 5*time.Second, fmt.Sprintf("%v to %s %v works: %v", p, to, args, works), func() error {
-		if r := p.dial(t, to, 1, append(args, "--timeout", "300ms")...); (r.Failed == 0) != works {
+		limit := "700ms"
+		if works {
+			limit = "5s"
+		}
+		if r := p.dial(t, to, 1, append(args, "--timeout", limit)...); (r.Failed == 0) != works {
 			return fmt.Errorf("%v", r)
 		}
 		return nil
@@ -157,7 +161,7 @@ func TestPolicyBeforeFirstPacket(t *testing.T) {
 	for i := range count {
 		b.create(t, escape(fmt.Sprintf("jailed%d", i), []string{"worker1", "worker2"}[i%2], map[string]string{"jailed": "yes"}))
 	}
-	eventually(t, 90*time.Second, "all pods have ended", func() error {
+	eventually(t, 5*time.Minute, "all pods have ended", func() error {
 		list, err := b.kube.CoreV1().Pods(b.ns).List(context.Background(), metav1.ListOptions{})
 		if err != nil {
 			return err

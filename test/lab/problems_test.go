@@ -152,7 +152,7 @@ func TestFixedAddressTaken(t *testing.T) {
 		t.Errorf("the pod has address %s", first.addr)
 	}
 	b.cli1.reaches(t, at(b.srv2.addr, whoPort), "srv2", "")
-	if out, err := b.cli1.do("ping", "-c1", "-W2", first.addr); err != nil {
+	if out, err := b.cli1.do("ping", "-c1", "-W30", first.addr); err != nil {
 		t.Errorf("the fixed address is not reached: %s", out)
 	}
 	b.create(t, fixed("second", "10.244.200.7"))
@@ -162,7 +162,7 @@ func TestFixedAddressTaken(t *testing.T) {
 			fmt.Printf("    %s: %s\n", t.Name(), e)
 		}
 	}
-	if out, err := b.cli1.do("ping", "-c1", "-W2", first.addr); err != nil {
+	if out, err := b.cli1.do("ping", "-c1", "-W30", first.addr); err != nil {
 		t.Errorf("the fixed address is no longer reached: %s", out)
 	}
 }

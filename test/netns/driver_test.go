@@ -145,7 +145,7 @@ func driverMain() error {
 
 func removeCgroup(path string) error {
 	var err error
-	for range 50 { // its processes are just ending
+	for range 3000 { // its processes are just ending
 		if err = os.Remove(path); err == nil {
 			return nil
 		}

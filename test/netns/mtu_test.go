@@ -38,7 +38,7 @@ func (f *fixture) behindTwoRouters() *host {
 // bulk fails the test unless much data goes to addr and comes back.
 func (w *worker) bulk(what, addr string) {
 	w.t.Helper()
-	if a := w.call(request{Op: "bulk", Net: "tcp", Addr: addr, Size: 400_000, Timeout: 5000}); a.Err != "" {
+	if a := w.call(request{Op: "bulk", Net: "tcp", Addr: addr, Size: 400_000}); a.Err != "" {
 		w.t.Errorf("%s: %s -> %s: %s", what, w.name, addr, a.Err)
 	}
 }
@@ -47,11 +47,11 @@ func (w *worker) bulk(what, addr string) {
 // what fits, and that it fits.
 func (w *worker) learns(what, addr string, mtu int) {
 	w.t.Helper()
-	a := w.call(request{Op: "probe", Net: "udp", Addr: addr, Size: 1500 - 28, DF: true, Timeout: 400})
+	a := w.call(request{Op: "probe", Net: "udp", Addr: addr, Size: 1500 - 28, DF: true, Timeout: 20_000})
 	if a.MTU != mtu {
 		w.t.Errorf("%s: %s -> %s learnt an MTU of %d (%s), want %d", what, w.name, addr, a.MTU, a.Err, mtu)
 	}
-	a = w.call(request{Op: "probe", Net: "udp", Addr: addr, Size: mtu - 28, DF: true})
+	a = w.call(request{Op: "probe", Net: "udp", Addr: addr, Size: mtu - 28, DF: true, Timeout: 20_000})
 	if a.Err != "" {
 		w.t.Errorf("%s: %s -> %s: a datagram of %d bytes: %s", what, w.name, addr, mtu, a.Err)
 	}
@@ -98,7 +98,7 @@ func TestPathMTU(t *testing.T) {
 			f.a.learns("pod, tunnel", f.c.at("8080"), tunnelIn)
 			f.a.learns("Service, tunnel", "10.96.0.2:80", tunnelIn)
 			f.client.learns("node port, handed on by the tunnel", "172.30.0.8:30002", tunnelIn)
-			if a := f.a.call(request{Op: "probe", Net: "udp", Addr: f.d.at("8080"), Size: 1500 - 28}); a.Err != "" {
+			if a := f.a.call(request{Op: "probe", Net: "udp", Addr: f.d.at("8080"), Size: 1500 - 28, Timeout: 20_000}); a.Err != "" {
 				t.Errorf("a datagram that may be fragmented, through the tunnel: %s", a.Err)
 			}
 		})
@@ -112,7 +112,7 @@ func TestFragmentsOnTheWay(t *testing.T) {
 	far.listen("udp", ":8080")
 	run(t, "ip -n %s route replace default via 172.30.0.1 mtu lock 1200", f.n1.netns)
 	f.apply()
-	if a := f.a.call(request{Op: "probe", Net: "udp", Addr: farAddr + ":8080", Size: 1400}); a.Err != "" || !strings.Contains(a.Reply, "172.30.0.8") {
+	if a := f.a.call(request{Op: "probe", Net: "udp", Addr: farAddr + ":8080", Size: 1400, Timeout: 20_000}); a.Err != "" || !strings.Contains(a.Reply, "172.30.0.8") {
 		t.Errorf("a datagram that may be fragmented: %q (%s)", a.Reply, a.Err)
 	}
 	f.a.learns("one that may not", farAddr+":8080", 1200)

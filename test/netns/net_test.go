@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/weir-net/weir/internal/calc"
@@ -57,15 +58,14 @@ func run(t *testing.T, format string, args ...any) string {
 	return strings.TrimSpace(out.String())
 }
 
-var lans int
+var lans atomic.Int32 // tests run in parallel
 
 func newLAN(t *testing.T) *lan {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Fatal("namespace tests need root")
 	}
-	lans++
-	l := &lan{t: t, prefix: fmt.Sprintf("wn%d-%d", os.Getpid(), lans), cluster: model.NewCluster()}
+	l := &lan{t: t, prefix: fmt.Sprintf("wn%d-%d", os.Getpid(), lans.Add(1)), cluster: model.NewCluster()}
 	l.newNetns("sw")
 	run(t, "ip -n %s-sw link add br0 type bridge; ip -n %s-sw link set br0 up", l.prefix, l.prefix)
 	l.cluster.Namespaces["default"] = &model.Namespace{Name: "default", Labels: map[string]string{"kubernetes.io/metadata.name": "default"}}

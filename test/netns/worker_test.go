@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/await"
 )
 
 // A worker is a process of this test binary inside one network namespace (and one cgroup): it listens and
@@ -40,6 +42,7 @@ type answer struct {
 	Reply string // "<server's name> <the client's address as the server saw it>"
 	Peer  string // what getpeername says
 	MSS   int    // largest segment of a TCP connection
+	Again int    // segments that TCP sent again, or datagrams that the test did
 	MTU   int    // probe: what the sender knows of the path
 	Err   string
 	Load  *loadReport
@@ -85,7 +88,7 @@ func (w *worker) call(r request) answer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r.Timeout == 0 {
-		r.Timeout = 2000
+		r.Timeout = int(await.Patience.Milliseconds()) // what is expected to fail says a time of its own
 	}
 	if err := w.in.Encode(r); err != nil {
 		w.t.Fatalf("%s: %v", w.name, err)
@@ -256,10 +259,17 @@ func talk(c net.Conn, timeout time.Duration) answer {
 		if err != nil {
 			return fromErr(err)
 		}
-		raw.Control(func(fd uintptr) { a.MSS, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) })
+		var info *unix.TCPInfo
+		raw.Control(func(fd uintptr) {
+			var errs [2]error
+			a.MSS, errs[0] = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+			info, errs[1] = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			err = errors.Join(errs[0], errs[1])
+		})
 		if err != nil {
 			return fromErr(err)
 		}
+		a.Again = int(info.Total_retrans)
 	}
 	return a
 }

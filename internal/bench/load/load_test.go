@@ -25,7 +25,7 @@ func TestTraffic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := Target{To: o.HTTP, From: Ports{41000, 45999}, CPU: -1, Patience: 2 * time.Second, Limit: 10 * time.Second}
+	target := Target{To: o.HTTP, From: Ports{41000, 45999}, CPU: -1, Patience: time.Minute, Limit: 2 * time.Minute}
 
 	times, err := Requests(target, 50)
 	if err != nil || len(times) != 50 {
@@ -50,7 +50,7 @@ func TestTraffic(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	target := Target{To: netip.MustParseAddrPort("127.0.0.1:1"), From: Ports{41000, 45999}, CPU: -1, Patience: time.Second, Limit: time.Second}
+	target := Target{To: netip.MustParseAddrPort("127.0.0.1:1"), From: Ports{41000, 45999}, CPU: -1, Patience: time.Minute, Limit: time.Minute}
 	if _, err := Requests(target, 1); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("got %v, want a refusal", err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
@@ -302,8 +303,8 @@ func TestEndpointThatGoesIsDetached(t *testing.T) {
 	}
 }
 
-// patience is for busy machines. That repairs take less than a second on others follows from checkEvery.
-const patience = 10 * time.Second
+// What repairs take on a machine with nothing else to do follows from checkEvery.
+const patience = await.Patience
 
 func TestRepair(t *testing.T) {
 	if checkEvery > 500*time.Millisecond {

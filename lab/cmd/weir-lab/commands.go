@@ -100,7 +100,7 @@ func upCommand(name, cache *string) *cobra.Command {
 	f.StringVar(&o.FeatureGates, "feature-gates", "", "Kubernetes' feature gates for the API server and its controllers, as NAME=true,NAME=false")
 	f.BoolVar(&o.ReadOnlyRoot, "read-only-root", false, "mount the nodes' root file systems read-only, as container operating systems do")
 	f.BoolVar(&o.KeepFailed, "keep-failed", false, "leave a lab that did not come up as it is, to look into it")
-	f.DurationVar(&o.Timeout, "timeout", 3*time.Minute, "how long nodes, and then cluster DNS, may take to become ready")
+	f.DurationVar(&o.Timeout, "timeout", 10*time.Minute, "how long nodes, and then cluster DNS, may take to become ready")
 	return c
 }
 

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/weir-net/weir/lab/internal/again"
 	"github.com/weir-net/weir/lab/internal/progress"
 )
 
@@ -154,13 +155,17 @@ func (b *Builder) group(ctx context.Context, g Group, set *Set, onRequest bool) 
 			return fmt.Errorf("make the build folder of %s: %w", g.Name, err)
 		}
 	}
-	err := b.Progress.Step(fmt.Sprintf("module of %s %s", g.Name, g.Version), func() error { return b.module(ctx, g, src) })
+	err := b.Progress.Step(fmt.Sprintf("module of %s %s", g.Name, g.Version), func() error {
+		return again.Do(ctx, func() error { return b.module(ctx, g, src) })
+	})
 	if err != nil {
 		return err
 	}
 	for i, p := range missing {
 		what := fmt.Sprintf("build %s %s (%d of %d)", p.Name, g.Version, i+1, len(missing))
-		if err := b.Progress.Step(what, func() error { return b.program(ctx, g, p, src, out) }); err != nil {
+		if err := b.Progress.Step(what, func() error {
+			return again.Do(ctx, func() error { return b.program(ctx, g, p, src, out) }) // it fetches modules
+		}); err != nil {
 			return err
 		}
 	}
@@ -217,7 +222,12 @@ func (b *Builder) KubernetesSource(ctx context.Context) (string, error) {
 	if err := b.findGo(ctx); err != nil {
 		return "", err
 	}
-	return b.download(ctx, "k8s.io/kubernetes", KubernetesVersion)
+	var dir string
+	err := again.Do(ctx, func() (err error) {
+		dir, err = b.download(ctx, "k8s.io/kubernetes", KubernetesVersion)
+		return err
+	})
+	return dir, err
 }
 
 func (b *Builder) download(ctx context.Context, module, version string) (string, error) {

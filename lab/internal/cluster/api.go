@@ -46,7 +46,7 @@ func connect(lab string) (*kubernetes.Clientset, error) {
 		return conn, err
 	}
 	c.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
-	c.QPS, c.Burst, c.Timeout = 50, 100, 10*time.Second
+	c.QPS, c.Burst, c.Timeout = 50, 100, 30*time.Second
 	client, err := kubernetes.NewForConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("make a client of lab %s: %w", lab, err)
@@ -96,7 +96,7 @@ func nodeReady(n *corev1.Node) (bool, string) {
 // routes pods.
 func register(ctx context.Context, c *kubernetes.Clientset, l *plan.Lab, routePods bool) error {
 	for _, m := range l.Nodes() {
-		err := until(ctx, "node "+m.Name+" registers", time.Minute, func(ctx context.Context) error {
+		err := until(ctx, "node "+m.Name+" registers", 5*time.Minute, func(ctx context.Context) error {
 			_, err := c.CoreV1().Nodes().Get(ctx, m.Name, metav1.GetOptions{})
 			return err
 		})

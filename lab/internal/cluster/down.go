@@ -17,7 +17,7 @@ import (
 )
 
 // endTimeout is how long removal waits for processes and control groups to go.
-const endTimeout = 20 * time.Second
+const endTimeout = 2 * time.Minute
 
 // Down removes a lab and everything it left on the machine, however far its start
 // had come. It goes by what it finds: network namespaces and control groups with

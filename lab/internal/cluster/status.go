@@ -67,7 +67,7 @@ func (s *State) Status(ctx context.Context, w io.Writer) (healthy bool, err erro
 }
 
 func readiness(ctx context.Context, c *kubernetes.Clientset, node string) (string, bool) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	n, err := c.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {

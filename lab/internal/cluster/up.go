@@ -305,7 +305,7 @@ func (u *starter) initLog(m plan.Machine) string {
 
 func (u *starter) api(ctx context.Context, client *kubernetes.Clientset) error {
 	err := u.p.Step("API server ready", func() error {
-		return until(ctx, "API server ready", time.Minute, func(ctx context.Context) error {
+		return until(ctx, "API server ready", 5*time.Minute, func(ctx context.Context) error {
 			if err := u.nodesAlive(); err != nil {
 				return err
 			}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/weir-net/weir/lab/internal/again"
 )
 
 const suite = "bookworm"
@@ -32,18 +34,21 @@ func (b *Builder) debian() layer {
 	return layer{name: "debian", key: key(suite, packages), write: func(ctx context.Context, w io.Writer) error {
 		// Always the same folder, so that one of a killed build goes away.
 		root := filepath.Join(b.Cache, "debian.part")
-		if err := os.RemoveAll(root); err != nil {
-			return fmt.Errorf("remove an unfinished Debian: %w", err)
-		}
-		if err := os.MkdirAll(root, 0o755); err != nil {
-			return fmt.Errorf("make a folder for Debian: %w", err)
-		}
 		defer os.RemoveAll(root)
 		args := []string{"--variant=minbase", "--include=" + packages, suite, root}
 		if m := mirror(); m != "" {
 			args = append(args, m)
 		}
-		if err := run(ctx, b.Cache, "debootstrap", args...); err != nil {
+		err := again.Do(ctx, func() error {
+			if err := os.RemoveAll(root); err != nil {
+				return fmt.Errorf("remove an unfinished Debian: %w", err)
+			}
+			if err := os.MkdirAll(root, 0o755); err != nil {
+				return fmt.Errorf("make a folder for Debian: %w", err)
+			}
+			return run(ctx, b.Cache, "debootstrap", args...)
+		})
+		if err != nil {
 			return fmt.Errorf("install Debian into a folder: %w", err)
 		}
 		return writeTree(w, root, notInImage)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/apitest"
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/bench"
 )
 
@@ -83,7 +84,7 @@ func TestScale(t *testing.T) {
 		t.Setenv(agentEnv, agent)
 	}
 	want := sizes(t)
-	if !apitest.IsolatedFor(t, 5*time.Minute+time.Duration(want[len(want)-1])*20*time.Millisecond) {
+	if !apitest.IsolatedFor(t, 15*time.Minute+time.Duration(want[len(want)-1])*20*time.Millisecond) {
 		return
 	}
 	w := newWorld(t)
@@ -99,8 +100,8 @@ func TestScale(t *testing.T) {
 			report.Results = append(report.Results, r)
 			t.Logf("%s with %d Services: started in %.2f s (%.2f s of CPU, again in %.2f s), %.0f MiB (peak %.0f); a change takes effect in %.1f ms (p99 %.1f), of that the write %.1f ms, and costs %.2f ms of CPU",
 				r.Plane, r.Services, r.StartSeconds, r.StartCPU, r.StartAgainSeconds, r.RSSMiB, r.PeakMiB, r.Effect.P50, r.Effect.P99, r.Write.P50, r.CPU)
-			// Bounds that hold on any machine: ten times what is wanted of a quiet one.
-			if name == "weir" && (r.CPU > 20 || r.Effect.P50 > 500) {
+			// Ten times what is wanted of a machine with nothing else to do; others are not judged.
+			if os.Getenv(outEnv) != "" && name == "weir" && (r.CPU > 20 || r.Effect.P50 > 500) {
 				t.Errorf("a change of one endpoint among %d Services costs %.1f ms of CPU and takes %.0f ms", n, r.CPU, r.Effect.P50)
 			}
 		}
@@ -145,7 +146,7 @@ func (w *world) measure(name string, n, changes int) Result {
 func (w *world) start(p *plane) (elapsed, cpu float64) {
 	began := time.Now()
 	p.start()
-	limit := began.Add(time.Minute + time.Duration(w.services)*5*time.Millisecond)
+	limit := began.Add(await.Patience + time.Duration(w.services)*5*time.Millisecond)
 	for !p.programmed() || !w.answers(w.last) {
 		if time.Now().After(limit) {
 			w.t.Fatalf("%s has not programmed %d Services within %s\n%s", p.name, w.services, time.Since(began), p.log())

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weir-net/weir/internal/apitest"
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -124,7 +125,7 @@ func (w *world) joinCgroup() {
 		if err := move(root); err != nil {
 			w.t.Errorf("leaving the control group: %v", err)
 		}
-		for range 100 { // processes that ended a moment ago
+		for range 3000 { // processes that ended a moment ago
 			if err = os.Remove(w.cgroup); err == nil {
 				return
 			}
@@ -206,13 +207,13 @@ func (w *world) answers(service netip.Addr) bool {
 
 // dial makes a new connection and returns the receiver that it got.
 func (w *world) dial(service netip.Addr) (int, bool) {
-	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(service, 80).String(), 100*time.Millisecond)
+	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(service, 80).String(), time.Second)
 	if err != nil {
 		return 0, false
 	}
 	defer c.Close()
 	var name [1]byte
-	c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	c.SetReadDeadline(time.Now().Add(time.Second))
 	if n, err := c.Read(name[:]); err != nil || n != 1 {
 		return 0, false
 	}
@@ -240,8 +241,8 @@ func (w *world) flip() (write, effect time.Duration) {
 			effect = time.Since(began)
 			return <-written, effect
 		}
-		if time.Since(began) > 30*time.Second {
-			w.t.Fatal("an endpoint's change has no effect within 30 s")
+		if time.Since(began) > await.Patience {
+			w.t.Fatal("an endpoint's change has no effect")
 		}
 		time.Sleep(100 * time.Microsecond)
 	}

@@ -125,7 +125,7 @@ func dialCommand() *cobra.Command {
 		return say(t.result())
 	}}
 	c.Flags().DurationVar(&every, "every", 10*time.Millisecond, "between two connections")
-	c.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "for one")
+	c.Flags().DurationVar(&timeout, "timeout", 20*time.Second, "for one")
 	c.Flags().IntVar(&count, "count", 0, "how many; 0 = until the standard input ends")
 	c.Flags().BoolVar(&udp, "udp", false, "datagrams, each from a new socket")
 	return c
@@ -255,7 +255,9 @@ func datagramsCommand() *cobra.Command {
 			}
 			time.Sleep(every)
 		}
-		time.Sleep(time.Second)
+		none := func() bool { mu.Lock(); defer mu.Unlock(); return len(open) == 0 }
+		for end := time.Now().Add(10 * time.Second); !none() && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		for id, began := range open {

@@ -67,7 +67,7 @@ func getCommand() *cobra.Command {
 		}
 		return nil
 	}}
-	c.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "")
+	c.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "")
 	return c
 }
 

@@ -49,7 +49,7 @@ func fill(b []byte, n uint64) {
 
 func stream(to string, every time.Duration, burst int) StreamResult {
 	var res StreamResult
-	conn, err := net.DialTimeout("tcp4", to, 5*time.Second)
+	conn, err := net.DialTimeout("tcp4", to, 20*time.Second)
 	if err != nil {
 		res.Error = err.Error()
 		return res
@@ -61,7 +61,7 @@ func stream(to string, every time.Duration, burst int) StreamResult {
 	last := time.Now()
 	for {
 		// A connection that is dead without a word is an error too.
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 		_, err := io.ReadFull(conn, got)
 		if err == io.EOF {
 			break
