@@ -29,7 +29,8 @@ const Namespace = "kube-system"
 // Options are what differs between clusters.
 type Options struct {
 	Image string
-	// PodCIDR is the first IPPool's; VXLANMode is Never, Always or CrossSubnet.
+	// PodCIDR is the first IPPool's, or those of the first two, one of each family, with a comma between; VXLANMode
+	// is Never, Always or CrossSubnet.
 	PodCIDR, VXLANMode string
 	// APIServerHost and APIServerPort are how nodes reach the API server without any Service; empty =
 	// by its cluster IP, for which kube-proxy must run.
@@ -46,12 +47,8 @@ func (o Options) Validate() error {
 	if o.Image == "" || strings.ContainsAny(o.Image, " \t\n\"'{}#") {
 		return fmt.Errorf("image %q is not the name of an image", o.Image)
 	}
-	p, err := netip.ParsePrefix(o.PodCIDR)
-	if err != nil || p != p.Masked() {
-		return fmt.Errorf("pod CIDR %q is not a network such as 10.244.0.0/16", o.PodCIDR)
-	}
-	if p.Addr().Is4() && p.Bits() > 26 || p.Addr().Is6() && p.Bits() > 122 {
-		return fmt.Errorf("pod CIDR %s is smaller than one block (/26 for IPv4, /122 for IPv6)", p)
+	if _, err := podCIDRs(o.PodCIDR); err != nil {
+		return err
 	}
 	switch o.VXLANMode {
 	case "Never", "Always", "CrossSubnet":
@@ -67,6 +64,24 @@ func (o Options) Validate() error {
 		}
 	}
 	return nil
+}
+
+// podCIDRs reads the networks of the first pools: one, or one of each family.
+func podCIDRs(text string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for word := range strings.SplitSeq(text, ",") {
+		p, err := netip.ParsePrefix(word)
+		switch {
+		case err != nil || p != p.Masked() || p.Addr().Is4In6():
+			return nil, fmt.Errorf("pod CIDR %q is not a network such as 10.244.0.0/16, nor one of each family such as 10.244.0.0/16,fd00:10:244::/56", text)
+		case p.Addr().Is4() && p.Bits() > 26 || p.Addr().Is6() && p.Bits() > 122:
+			return nil, fmt.Errorf("pod CIDR %s is smaller than one block (/26 for IPv4, /122 for IPv6)", p)
+		case len(out) > 0 && (len(out) > 1 || out[0].Addr().Is4() == p.Addr().Is4()):
+			return nil, fmt.Errorf("pod CIDR %q: one network of each family at most; make further IPPools later", text)
+		}
+		out = append(out, p)
+	}
+	return out, nil
 }
 
 // Render returns all manifests as one YAML text, in the order in which they are to be applied.
@@ -144,15 +159,26 @@ func Parse(text []byte) ([]*unstructured.Unstructured, error) {
 	return out, nil
 }
 
-// DefaultObjects returns the IPPool and the FelixConfiguration "default", that are made once, when there
-// is none, and belong to the cluster's owner from then on.
-func DefaultObjects(podCIDR, vxlanMode string) (pool, felix *unstructured.Unstructured) {
-	object := func(kind string, spec map[string]any) *unstructured.Unstructured {
+// DefaultObjects returns the first IPPools and the FelixConfiguration "default", that are made once, when there
+// is none, and belong to the cluster's owner from then on. The pools are one for each network of podCIDR (Options):
+// "default", and "default-ipv6" for IPv6 beside IPv4.
+func DefaultObjects(podCIDR, vxlanMode string) (pools []*unstructured.Unstructured, felix *unstructured.Unstructured, err error) {
+	object := func(kind, name string, spec map[string]any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "projectcalico.org/v3", "kind": kind,
-			"metadata": map[string]any{"name": "default"}, "spec": spec,
+			"metadata": map[string]any{"name": name}, "spec": spec,
 		}}
 	}
-	return object("IPPool", map[string]any{"cidr": podCIDR, "vxlanMode": vxlanMode, "natOutgoing": true, "nodeSelector": "all()"}),
-		object("FelixConfiguration", map[string]any{"bpfEnabled": true})
+	cidrs, err := podCIDRs(podCIDR)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range cidrs {
+		name := "default"
+		if len(cidrs) > 1 && p.Addr().Is6() {
+			name = "default-ipv6"
+		}
+		pools = append(pools, object("IPPool", name, map[string]any{"cidr": p.String(), "vxlanMode": vxlanMode, "natOutgoing": true, "nodeSelector": "all()"}))
+	}
+	return pools, object("FelixConfiguration", "default", map[string]any{"bpfEnabled": true}), nil
 }

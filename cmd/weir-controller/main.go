@@ -30,7 +30,7 @@ func main() {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig `file` (default: the pod's service account)")
 	health := flag.String("health-addr", "127.0.0.1:9094", "`address` of /liveness and /metrics")
 	grace := flag.Duration("grace", controller.DefaultGrace, "how long a node must be gone until its blocks are given back")
-	podCIDR := flag.String("pod-cidr", os.Getenv("POD_CIDR"), "addresses of the first IPPool; empty = make none ($POD_CIDR)")
+	podCIDR := flag.String("pod-cidr", os.Getenv("POD_CIDR"), "addresses of the first IPPool, or of the first two: IPv4,IPv6; empty = make none ($POD_CIDR)")
 	vxlanMode := flag.String("vxlan-mode", envOr("VXLAN_MODE", "CrossSubnet"), "vxlanMode of the first IPPool ($VXLAN_MODE)")
 	flag.Parse()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))

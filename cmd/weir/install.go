@@ -47,7 +47,7 @@ func newInstall(o *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout(), o) }}
 	flags := cmd.Flags()
 	flags.StringVar(&f.Image, "image", f.Image, "image with Weir's programs")
-	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool")
+	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool; of two families: IPv4,IPv6")
 	flags.StringVar(&f.VXLANMode, "vxlan-mode", f.VXLANMode, "encapsulation of the first IPPool: Never, Always, CrossSubnet")
 	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests, change nothing")
@@ -234,19 +234,25 @@ func hasCondition(u *unstructured.Unstructured, want string) bool {
 	return false
 }
 
-// createDefaults makes the first IPPool where there is none, and the FelixConfiguration "default".
+// createDefaults makes the first IPPools where there is none, and the FelixConfiguration "default".
 func (f *installFlags) createDefaults(ctx context.Context, out io.Writer, d dynamic.Interface) error {
-	pool, felix := deploy.DefaultObjects(f.PodCIDR, f.VXLANMode)
+	first, felix, err := deploy.DefaultObjects(f.PodCIDR, f.VXLANMode)
+	if err != nil {
+		return err
+	}
 	pools, err := d.Resource(poolResource).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list IPPools: %w", err)
 	}
 	if len(pools.Items) == 0 {
-		_, err := d.Resource(poolResource).Create(ctx, pool, metav1.CreateOptions{FieldManager: fieldManager})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("create IPPool default: %w", err)
+		for _, pool := range first {
+			_, err := d.Resource(poolResource).Create(ctx, pool, metav1.CreateOptions{FieldManager: fieldManager})
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				return fmt.Errorf("create %s: %w", describe(pool), err)
+			}
+			cidr, _, _ := unstructured.NestedString(pool.Object, "spec", "cidr")
+			fmt.Fprintf(out, "made %s with %s\n", describe(pool), cidr)
 		}
-		fmt.Fprintf(out, "made IPPool default with %s\n", f.PodCIDR)
 	} else {
 		fmt.Fprintf(out, "left the %d IPPools as they are\n", len(pools.Items))
 	}

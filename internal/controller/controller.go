@@ -31,7 +31,7 @@ type Config struct {
 	Log     *slog.Logger
 	// Identity tells instances apart; Namespace holds the Lease.
 	Identity, Namespace string
-	// PodCIDR and VXLANMode are the first pool's; an empty PodCIDR makes none.
+	// PodCIDR and VXLANMode are the first pools' (deploy.Options); an empty PodCIDR makes none.
 	PodCIDR, VXLANMode string
 	// Grace is how long a node must be gone until what it had is given back.
 	Grace time.Duration

@@ -173,6 +173,48 @@ func TestDefaultsAreMadeOnce(t *testing.T) {
 	}
 }
 
+// Of two families each has its pool; what an attempt left that ended between them is completed, and nothing is added to
+// pools that somebody made.
+func TestDefaultPoolsOfTwoFamilies(t *testing.T) {
+	for what, tt := range map[string]struct {
+		there map[string]string
+		want  string
+	}{
+		"none":      {nil, "default-ipv6=fd00:10:244::/56 default=10.244.0.0/16"},
+		"the first": {map[string]string{"default": "10.244.0.0/16"}, "default-ipv6=fd00:10:244::/56 default=10.244.0.0/16"},
+		"another":   {map[string]string{"mine": "10.1.0.0/16"}, "mine=10.1.0.0/16"},
+		"changed":   {map[string]string{"default": "10.2.0.0/16"}, "default=10.2.0.0/16"},
+	} {
+		f := newFixture(t)
+		f.cfg.PodCIDR = "10.244.0.0/16,fd00:10:244::/56"
+		pools := f.dynamic.Resource(poolResource)
+		for name, cidr := range tt.there {
+			u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "projectcalico.org/v3", "kind": "IPPool",
+				"metadata": map[string]any{"name": name}, "spec": map[string]any{"cidr": cidr}}}
+			if _, err := pools.Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if err := f.after(time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, err := pools.List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for i := range list.Items {
+			got = append(got, list.Items[i].GetName()+"="+cidrOf(&list.Items[i]))
+		}
+		sort.Strings(got)
+		if text := strings.Join(got, " "); text != tt.want {
+			t.Errorf("%s: %s, want %s", what, text, tt.want)
+		}
+	}
+}
+
 func TestOverlapIsReportedOnce(t *testing.T) {
 	f := newFixture(t)
 	for i, cidr := range []string{"10.0.0.0/16", "10.0.128.0/17", "10.1.0.0/16"} {

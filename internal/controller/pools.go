@@ -21,7 +21,7 @@ var (
 	felixResource = v3.SchemeGroupVersion.WithResource("felixconfigurations")
 )
 
-// ensureDefaults makes the first pool and the FelixConfiguration "default", once: the latter, made last,
+// ensureDefaults makes the first pools, one for each family that is asked for, and the FelixConfiguration "default", once: the latter, made last,
 // says that this was done, so that a pool that somebody removed does not come back.
 func (c *Controller) ensureDefaults(ctx context.Context) error {
 	if c.cfg.PodCIDR == "" {
@@ -34,21 +34,47 @@ func (c *Controller) ensureDefaults(ctx context.Context) error {
 	if !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get FelixConfiguration default: %w", err)
 	}
-	pool, felix := deploy.DefaultObjects(c.cfg.PodCIDR, c.cfg.VXLANMode)
+	first, felix, err := deploy.DefaultObjects(c.cfg.PodCIDR, c.cfg.VXLANMode)
+	if err != nil {
+		return fmt.Errorf("ConfigMap weir-config, pod_cidr: %w", err)
+	}
 	pools, err := c.cfg.Dynamic.Resource(poolResource).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list IPPools: %w", err)
 	}
-	if len(pools.Items) == 0 {
-		if _, err := c.cfg.Dynamic.Resource(poolResource).Create(ctx, pool, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("create IPPool default with %s (pod_cidr of ConfigMap weir-config): %w", c.cfg.PodCIDR, err)
+	if onlyOf(first, pools.Items) {
+		for _, pool := range first {
+			_, err := c.cfg.Dynamic.Resource(poolResource).Create(ctx, pool, metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("create IPPool %s with %s (pod_cidr of ConfigMap weir-config): %w", pool.GetName(), cidrOf(pool), err)
+			}
+			c.log.Info("made a first IPPool", "name", pool.GetName(), "cidr", cidrOf(pool))
 		}
-		c.log.Info("made the first IPPool", "name", "default", "cidr", c.cfg.PodCIDR)
 	}
 	if _, err := c.cfg.Dynamic.Resource(felixResource).Create(ctx, felix, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create FelixConfiguration default: %w", err)
 	}
 	return nil
+}
+
+// onlyOf reports whether all pools that there are, are first ones: an earlier attempt was interrupted, if there are any.
+func onlyOf(first []*unstructured.Unstructured, have []unstructured.Unstructured) bool {
+	for i := range have {
+		if !slices.ContainsFunc(first, func(p *unstructured.Unstructured) bool {
+			return p.GetName() == have[i].GetName() && cidrOf(p) == cidrOf(&have[i])
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+func cidrOf(pool *unstructured.Unstructured) string {
+	text, _, _ := unstructured.NestedString(pool.Object, "spec", "cidr")
+	return text
 }
 
 type namedPool struct {
@@ -65,8 +91,7 @@ func (c *Controller) reportOverlaps(ctx context.Context) error {
 	var pools []namedPool
 	for i := range list.Items {
 		u := &list.Items[i]
-		text, _, _ := unstructured.NestedString(u.Object, "spec", "cidr")
-		if p, err := netip.ParsePrefix(text); err == nil {
+		if p, err := netip.ParsePrefix(cidrOf(u)); err == nil {
 			pools = append(pools, namedPool{u, p.Masked()})
 		}
 	}
