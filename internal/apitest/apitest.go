@@ -69,10 +69,17 @@ func IsolatedFor(t *testing.T, limit time.Duration) bool {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout="+limit.String())
 	cmd.Env = append(os.Environ(), insideEnv+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
+	var out []byte
+	var err error
+	if testing.Verbose() { // what takes long shows how it gets on
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		err = cmd.Run()
+	} else {
+		out, err = cmd.CombinedOutput()
+	}
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
-	} else {
+	} else if len(out) > 0 {
 		t.Logf("\n%s", out)
 	}
 	return false
@@ -112,6 +119,9 @@ func Start(t *testing.T) *Server {
 	s.StartAPIServer()
 	return s
 }
+
+// Etcd is where etcd answers, without encryption.
+const Etcd = "http://127.0.0.1:2379"
 
 // Program returns the path of another program of the same release, such as kube-proxy; empty when there is none.
 func (s *Server) Program(name string) string {

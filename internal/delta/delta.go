@@ -119,6 +119,9 @@ func (t *Tracker[K, V]) Len() int { return len(t.actual) }
 // Pending returns the number of changes to make.
 func (t *Tracker[K, V]) Pending() int { return len(t.writes) + len(t.deletes) }
 
+// PendingWrites returns the number of entries to write.
+func (t *Tracker[K, V]) PendingWrites() int { return len(t.writes) }
+
 // Writes walks the entries to write. Done and Failed may be called meanwhile.
 func (t *Tracker[K, V]) Writes() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {

@@ -21,6 +21,7 @@ type table[K, V comparable] struct {
 	tracker *delta.Tracker[K, V]
 	show    func(K) string
 	writes  *uint64 // counts what is written and deleted
+	single  bool    // the kernel takes no batches for this map
 }
 
 func newTable[K, V comparable](name string, m *ebpf.Map, show func(K) string, writes *uint64) *table[K, V] {
@@ -30,17 +31,7 @@ func newTable[K, V comparable](name string, m *ebpf.Map, show func(K) string, wr
 // load reads what the map holds.
 func (t *table[K, V]) load() error {
 	var err error
-	t.tracker.Load(func(yield func(K, V) bool) {
-		var k K
-		var v V
-		it := t.m.Iterate()
-		for it.Next(&k, unsafe.Pointer(&v)) {
-			if !yield(k, v) {
-				return
-			}
-		}
-		err = it.Err()
-	})
+	t.tracker.Load(func(yield func(K, V) bool) { err = t.read(yield) })
 	if err != nil {
 		return fmt.Errorf("reading map %s: %w", t.name, err)
 	}
@@ -54,6 +45,7 @@ func (t *table[K, V]) pending() bool { return t.tracker.Pending() > 0 }
 
 // write makes the pending writes. ready may hold one back by an error; nil means all are ready.
 func (t *table[K, V]) write(ready func(K, V) error) {
+	t.writeBatches(ready)
 	for k, v := range t.tracker.Writes() {
 		if ready != nil {
 			if err := ready(k, v); err != nil {

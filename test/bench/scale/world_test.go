@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/bench/store"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -29,7 +30,13 @@ const (
 	nodeAddr = "172.31.255.1"
 	ns       = "default"
 	port     = 8080
+
+	targetName  = "target"
+	sliceSuffix = "-abcde"
 )
+
+// lastName is the Service that is made after all others of a cluster of n.
+func lastName(n int) string { return fmt.Sprintf("z%06d", n) }
 
 // Where connections to the Services under test end: two addresses of this machine.
 var receivers = [2]netip.Addr{netip.MustParseAddr("10.200.0.1"), netip.MustParseAddr("10.200.0.2")}
@@ -49,7 +56,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, ctx: t.Context(), dir: t.TempDir()}
+	w := &world{t: t, ctx: t.Context(), dir: t.TempDir(), services: 1}
 	w.link("eth0", nodeAddr+"/24")
 	w.link("pods0", receivers[0].String()+"/32", receivers[1].String()+"/32")
 	eth0, err := netlink.LinkByName("eth0")
@@ -68,7 +75,7 @@ func newWorld(t *testing.T) *world {
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddr}}
 	_, err = w.server.Clients.Kube.CoreV1().Nodes().UpdateStatus(w.ctx, node, v1.UpdateOptions{})
 	w.must(err)
-	w.target, w.slice = w.create("target", receivers[0])
+	w.target, w.slice = w.create(targetName, receivers[0])
 	return w
 }
 
@@ -135,27 +142,30 @@ func (w *world) joinCgroup() {
 	})
 }
 
+// say tells how the work gets on.
+func (w *world) say(format string, args ...any) {
+	fmt.Printf("scale: "+format+"\n", args...)
+}
+
 // grow makes Services until there are n, with two endpoints each; those of the last one are receivers.
 func (w *world) grow(n int) {
 	began, from := time.Now(), w.services
-	var wg sync.WaitGroup
-	next := make(chan int)
-	for range 16 {
-		wg.Go(func() {
-			for i := range next {
-				w.create(fmt.Sprintf("s%06d", i), netip.AddrFrom4([4]byte{10, byte(100 + i>>15), byte(i >> 7), byte(i << 1)}),
-					netip.AddrFrom4([4]byte{10, byte(100 + i>>15), byte(i >> 7), byte(i<<1 + 1)}))
-			}
-		})
+	var services []store.Service
+	for i := from; i < n-1; i++ { // the last one comes after
+		pod := func(n int) store.Endpoint {
+			at := 2*i + n
+			return store.Endpoint{Addr: netip.AddrFrom4([4]byte{10, byte(201 + at>>16), byte(at >> 8), byte(at)}), Node: "far"}
+		}
+		services = append(services, store.Service{Namespace: ns, Name: fmt.Sprintf("s%06d", i), Port: 80, TargetPort: port,
+			IP: netip.AddrFrom4([4]byte{10, byte(104 + i>>16), byte(i >> 8), byte(i)}), Endpoints: []store.Endpoint{pod(0), pod(1)}})
 	}
-	for w.services++; w.services < n-1; w.services++ { // with target and the last one
-		next <- w.services
-	}
-	close(next)
-	wg.Wait()
+	etcd := store.Store{URL: apitest.Etcd, HTTP: http.DefaultClient}
+	w.must(etcd.Make(w.ctx, services, func(done int) {
+		w.say("made %d of %d Services in %.0f s", done, len(services), time.Since(began).Seconds())
+	}))
 	w.services = n
-	w.last, _ = w.create(fmt.Sprintf("z%06d", n), receivers[0], receivers[1])
-	w.t.Logf("made %d Services in %s", n-from, time.Since(began).Round(time.Millisecond))
+	w.last, _ = w.create(lastName(n), receivers[0], receivers[1])
+	w.say("made %d Services in %s", n-from, time.Since(began).Round(time.Millisecond))
 }
 
 // create makes a Service with endpoints and returns its cluster IP.
@@ -170,7 +180,7 @@ func (w *world) create(name string, endpoints ...netip.Addr) (netip.Addr, *disco
 	}
 	httpName, proto, number := "http", corev1.ProtocolTCP, int32(port)
 	sl := &discoveryv1.EndpointSlice{
-		ObjectMeta: v1.ObjectMeta{Name: name + "-abcde", Labels: map[string]string{
+		ObjectMeta: v1.ObjectMeta{Name: name + sliceSuffix, Labels: map[string]string{
 			discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"},
 			OwnerReferences: []v1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: name, UID: svc.UID}}},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &httpName, Protocol: &proto, Port: &number}},
