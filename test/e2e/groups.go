@@ -44,8 +44,11 @@ var whole = []group{
 	{Name: "single", Match: regexp.MustCompile(`switch session affinity for LoadBalancer service with Local traffic policy`), Workers: 1, Zones: 1},
 	// What is about two families.
 	{Name: "dual", Match: regexp.MustCompile(`\[Feature:(IPv6DualStack|Networking-IPv6)\]`), Workers: 2, Zones: 2, Dual: true},
-	// A quarter of an hour each, most of it waiting for pods that take their time to end.
-	{Name: "long", Match: regexp.MustCompile(`should not have connectivity disruption during rolling update`), Workers: 3, Zones: 3, Procs: 2, Beside: true},
+	// Five minutes to a quarter of an hour each, nearly all of it waiting: for pods that take their time to end, and for connections that
+	// nobody answers.
+	{Name: "long", Match: regexp.MustCompile(strings.Join([]string{`should not have connectivity disruption during rolling update`,
+		`should only allow access from service loadbalancer source ranges`, `affinity timeout work for service with type clusterIP`}, "|")),
+		Workers: 3, Zones: 3, Procs: 4, Beside: true},
 	{Name: "main", Match: regexp.MustCompile(``), Workers: 3, Zones: 3},
 }
 
