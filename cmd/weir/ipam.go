@@ -187,7 +187,7 @@ func (f *ipamFlags) show(ctx context.Context, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "POOL\tCIDR\tADDRESSES\tBLOCKS\tIN USE\tFREE")
 	for _, p := range usage.Pools {
-		fmt.Fprintf(w, "%s\t%s\t%.0f\t%d\t%s\t%s\n", p.Pool, p.CIDR, p.Size, p.Blocks, share(float64(p.InUse), p.Size), share(p.Size-float64(p.InUse), p.Size))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", p.Pool, p.CIDR, count(p.Size), p.Blocks, share(float64(p.InUse), p.Size), share(p.Size-float64(p.InUse), p.Size))
 	}
 	if f.blocks {
 		if err := w.Flush(); err != nil {
@@ -195,13 +195,21 @@ func (f *ipamFlags) show(ctx context.Context, out io.Writer) error {
 		}
 		fmt.Fprintln(w, "\nBLOCK\tNODE\tADDRESSES\tPOOL\tIN USE\tFREE")
 		for _, b := range usage.Blocks {
-			fmt.Fprintf(w, "%s\t%s\t%.0f\t%s\t%s\t%s\n", b.CIDR, b.Node, b.Size, dash(b.Pool), share(float64(b.InUse), b.Size), share(b.Size-float64(b.InUse), b.Size))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", b.CIDR, b.Node, count(b.Size), dash(b.Pool), share(float64(b.InUse), b.Size), share(b.Size-float64(b.InUse), b.Size))
 		}
 	}
 	return w.Flush()
 }
 
-func share(n, of float64) string { return fmt.Sprintf("%.0f (%.0f%%)", n, 100*n/of) }
+func share(n, of float64) string { return fmt.Sprintf("%s (%.0f%%)", count(n), 100*n/of) }
+
+// count writes a number of addresses; those of IPv6 are too long to be read in full.
+func count(n float64) string {
+	if n >= 1e10 {
+		return fmt.Sprintf("%.4g", n)
+	}
+	return fmt.Sprintf("%.0f", n)
+}
 
 func (f *ipamFlags) check(ctx context.Context, out io.Writer) error {
 	c, err := f.connect()

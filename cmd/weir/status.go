@@ -167,7 +167,7 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 		return out
 	}
 	st := &s.Status
-	out.dataplane, out.address, out.version = st.Dataplane, st.NodeAddress, st.Version
+	out.dataplane, out.address, out.version = st.Dataplane, addresses(st), st.Version
 	out.endpoints, out.services, out.policies = st.Endpoints, st.Services, st.Policies
 	if st.LastHeartbeat != nil {
 		out.heartbeat = max(0, now.Sub(st.LastHeartbeat.Time))
@@ -213,6 +213,14 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 		r.drops = append(r.drops, line)
 	}
 	return out
+}
+
+// addresses are those by which other nodes know a node.
+func addresses(st *weirv1.NodeStatusStatus) string {
+	if st.NodeAddress == "" || st.NodeAddressIPv6 == "" {
+		return st.NodeAddress + st.NodeAddressIPv6
+	}
+	return st.NodeAddress + "," + st.NodeAddressIPv6
 }
 
 // readUnsupportedKinds lists the objects that are stored and have no effect.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -75,8 +76,8 @@ type snapshot struct {
 	lastGood   map[string]string
 	problems   []weirv1.Problem // of objects
 	machine    machine
-	nodeAddr   netip.Addr
-	leaving    bool // this node is about to be removed
+	nodeAddrs  [2]netip.Addr // IPv4, IPv6
+	leaving    bool          // this node is about to be removed
 	endpoints  int
 	services   int
 	apiServers []string
@@ -198,11 +199,13 @@ func (c *cluster) compute() {
 // that is computed from it follows.
 func (c *cluster) noteNodeAddr(s *nodestate.State) {
 	c.mu.Lock()
-	before := c.snap.nodeAddr
-	c.snap.nodeAddr = s.Settings.Node
+	before, now := c.snap.nodeAddrs, [2]netip.Addr{s.Settings.Node, s.Settings.Node6}
+	c.snap.nodeAddrs = now
 	c.mu.Unlock()
-	if before.IsValid() && before != s.Settings.Node {
-		c.log.Warn("the node's address changed; connections translated to the old one end", "from", before.String(), "to", s.Settings.Node.String())
+	for i := range now {
+		if before[i].IsValid() && before[i] != now[i] {
+			c.log.Warn("the node's address changed; connections translated to the old one end", "from", before[i].String(), "to", now[i].String())
+		}
 	}
 }
 
@@ -335,21 +338,25 @@ func (c *cluster) refreshLocal() {
 	if !c.dirty.Has(model.KindLocal) || c.local == nil {
 		return
 	}
-	var addr netip.Addr
+	var node []netip.Addr
 	if n := c.model.Nodes[c.node]; n != nil {
-		addr = n.NodeAddr()
+		node = append(node, n.NodeAddr())
+		if c.model.CarriesIPv6() {
+			node = append(node, n.NodeAddr6())
+		}
+		node = slices.DeleteFunc(node, func(a netip.Addr) bool { return !a.IsValid() })
 	}
 	pattern, err := regexp.Compile(c.model.Settings.DataIfaces)
 	isUplink := func(name string) bool { return err == nil && pattern.MatchString(name) }
-	m := c.local.machine(addr, isUplink, c.model.Settings.InterfacePrefix)
+	m := c.local.machine(node, isUplink, c.model.Settings.InterfacePrefix)
 	l := &c.model.Local
 	l.HostAddrs, l.Subnets, l.LinkMTU = m.addrs, m.subnets, m.mtu
 	c.mu.Lock()
 	before := c.snap.machine
 	c.snap.machine = m
 	c.mu.Unlock()
-	if addr.IsValid() && !m.found && (before.found || before.addrs == nil) {
-		c.log.Error("no interface of this machine has the address that the Node object tells", "node", c.node, "address", addr.String(),
+	if len(m.missing) > 0 && (before.addrs == nil || !slices.Equal(before.missing, m.missing)) {
+		c.log.Error("no interface of this machine has an address that the Node object tells", "node", c.node, "address", fmt.Sprint(m.missing),
 			"addresses", fmt.Sprint(m.addrs))
 	}
 }

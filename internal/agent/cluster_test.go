@@ -271,3 +271,64 @@ func TestKubeProxyOfThisNode(t *testing.T) {
 		t.Error("known before the cluster was read")
 	}
 }
+
+// On a node of two families a pod's interface has an address of each; what the node lacks of the second is said, and
+// does not hold up the first.
+func TestTwoFamilies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.cluster.local = &local{links: []linkFact{{name: "eth0", index: 2, mtu: 1500, up: true, addrs: prefixes("172.31.1.8/24")}}}
+		six := netip.MustParseAddr("fd00:10:244:1::5")
+		batch := whole()
+		batch.Pools = map[string]*model.Pool{"six": {Name: "six", CIDR: netip.MustParsePrefix("fd00:10:244::/56"), VXLAN: model.EncapCrossSubnet, Workload: true}}
+		b.cluster.take(t.Context(), batch)
+		b.api[web] = webPod()
+		ep := webEP
+		ep.Addrs = []netip.Addr{webAddr, six}
+		if err := b.cni.Attach(t.Context(), ep); err != nil {
+			t.Fatal(err)
+		}
+		s := b.kernel.last()
+		if a, of := s.Addrs[six], s.Clients[9]; a.Kind != nodestate.AddrEndpoint || a.Ingress.Set == 0 || of != (nodestate.Client{IPv4: webAddr, IPv6: six}) {
+			t.Errorf("address %+v, client %s", a, of)
+		}
+		if mtu := b.cluster.cniSettings().MTU; mtu != 1430 {
+			t.Errorf("pods' MTU is %d, want 1430: VXLAN over IPv6", mtu)
+		}
+		problems := func() string {
+			var out []string
+			for _, p := range nodeAddressProblems("n1", b.cluster.snapshot()) {
+				out = append(out, p.String())
+			}
+			return strings.Join(out, " ")
+		}
+		if p := problems(); !strings.Contains(p, "no IPv6 address") {
+			t.Errorf("problems of a node without an IPv6 address: %q", p)
+		}
+		b.cluster.take(t.Context(), &watch.Batch{Nodes: map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("fd00:31:1::8")}}}})
+		synctest.Wait()
+		if p := problems(); !strings.Contains(p, "fd00:31:1::8") || strings.Contains(p, "172.31.1.8") {
+			t.Errorf("problems of a node whose IPv6 address is on no interface: %q", p)
+		}
+		if err := b.cluster.do(t.Context(), func() {
+			b.cluster.local.links[0].addrs = prefixes("172.31.1.8/24", "fd00:31:1::8/64")
+			b.cluster.dirty.Add(model.KindLocal)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if p, snap := problems(), b.cluster.snapshot(); p != "" || snap.nodeAddrs[1] != netip.MustParseAddr("fd00:31:1::8") {
+			t.Errorf("problems %q, known by %v", p, snap.nodeAddrs)
+		}
+		if a := b.kernel.last().Addrs[netip.MustParseAddr("fd00:31:1::8")]; a.Kind != nodestate.AddrHost || !a.Primary {
+			t.Errorf("the node's own address is %+v", a)
+		}
+		// Switched off, nothing of it is left.
+		b.cluster.take(t.Context(), &watch.Batch{Configs: map[string]*watch.FelixConfig{"default": {Name: "default", Spec: map[string]any{"ipv6Support": false}}}})
+		synctest.Wait()
+		s = b.kernel.last()
+		if _, still := s.Addrs[six]; still || s.Settings.IPv6 || s.Clients[9].IPv6.IsValid() || b.cluster.snapshot().nodeAddrs[1].IsValid() {
+			t.Errorf("with ipv6Support false: %s", s)
+		}
+	})
+}

@@ -167,41 +167,48 @@ type machine struct {
 	subnets []netip.Prefix
 	mtu     int
 	mac     net.HardwareAddr // of the uplink that holds the node's address
-	found   bool             // an interface holds the node's address
+	missing []netip.Addr     // addresses of the node that no interface holds
 }
 
 // excluded are interfaces whose addresses are not the node's: those of kube-proxy's IPVS mode are the
 // Services' (interfaceExclude).
 var excluded = map[string]bool{"kube-ipvs0": true}
 
-// machine computes from what was read. Uplinks are those that isUplink says; node is the address by
-// which others know the node, which may be unknown.
-func (l *local) machine(node netip.Addr, isUplink func(string) bool, podPrefix string) machine {
+// machine computes from what was read. Uplinks are those that isUplink says; node are the addresses by which
+// others know the node, one a family at most. The link of the first that there is counts as the node's.
+func (l *local) machine(node []netip.Addr, isUplink func(string) bool, podPrefix string) machine {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var m machine
-	first := true
+	m := machine{missing: slices.Clone(node)}
+	link := len(node) + 1 // how good the link is that m.mtu is of: smaller is better
 	for _, f := range l.links {
 		if excluded[f.name] || podPrefix != "" && strings.HasPrefix(f.name, podPrefix) && !isUplink(f.name) {
 			continue
 		}
-		holds := false
+		rank := len(node) + 1
+		if isUplink(f.name) && f.up {
+			rank = len(node) // until the node's address is known or there
+		}
 		for _, p := range f.addrs {
 			a := p.Addr()
 			if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
 				continue
 			}
 			m.addrs = append(m.addrs, a)
-			holds = holds || a == node
+			if i := slices.Index(node, a); i >= 0 {
+				rank = min(rank, i)
+				m.missing = slices.DeleteFunc(m.missing, func(x netip.Addr) bool { return x == a })
+			}
 			if isUplink(f.name) && !f.loopback && p.Bits() < a.BitLen() {
 				m.subnets = append(m.subnets, p.Masked())
 			}
 		}
-		switch {
-		case holds:
-			m.mtu, m.mac, m.found, first = f.mtu, f.mac, true, false
-		case first && isUplink(f.name) && f.up:
-			m.mtu, first = f.mtu, false // until the node's address is known or there
+		if rank >= link {
+			continue
+		}
+		m.mtu, m.mac, link = f.mtu, nil, rank
+		if rank < len(node) {
+			m.mac = f.mac
 		}
 	}
 	slices.SortFunc(m.addrs, netip.Addr.Compare)

@@ -26,8 +26,14 @@ func TestMachine(t *testing.T) {
 		{name: "docker0", index: 5, mtu: 1500, up: true, addrs: prefixes("172.17.0.1/16")},
 	}}
 	isUplink := func(n string) bool { return strings.HasPrefix(n, "eth") }
-	m := l.machine(netip.MustParseAddr("172.31.1.8"), isUplink, "cali")
-	if !m.found || m.mtu != 9000 || m.mac.String() != mac.String() {
+	at := func(texts ...string) (out []netip.Addr) {
+		for _, t := range texts {
+			out = append(out, netip.MustParseAddr(t))
+		}
+		return out
+	}
+	m := l.machine(at("172.31.1.8"), isUplink, "cali")
+	if len(m.missing) > 0 || m.mtu != 9000 || m.mac.String() != mac.String() {
 		t.Errorf("%+v", m)
 	}
 	wantAddrs := []netip.Addr{netip.MustParseAddr("10.9.0.2"), netip.MustParseAddr("172.17.0.1"), netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("192.0.2.1")}
@@ -37,8 +43,30 @@ func TestMachine(t *testing.T) {
 	if want := prefixes("10.9.0.0/16", "172.31.1.0/24"); !slices.Equal(m.subnets, want) {
 		t.Errorf("subnets %v, want %v", m.subnets, want)
 	}
-	other := l.machine(netip.MustParseAddr("172.31.1.9"), isUplink, "cali")
-	if other.found || other.mtu != 9000 || other.mac != nil {
+	other := l.machine(at("172.31.1.9"), isUplink, "cali")
+	if !slices.Equal(other.missing, at("172.31.1.9")) || other.mtu != 9000 || other.mac != nil {
 		t.Errorf("with an address that is nowhere: %+v", other)
+	}
+	// The two families may be on two links; that of the first counts.
+	l.links[2].addrs = append(l.links[2].addrs, prefixes("fd00:9::2/64")...)
+	l.links[2].mac = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	for _, tt := range []struct {
+		node    []netip.Addr
+		mtu     int
+		missing []netip.Addr
+	}{
+		{at("172.31.1.8", "fd00:9::2"), 9000, nil},
+		{at("172.31.1.9", "fd00:9::2"), 1500, at("172.31.1.9")},
+		{at("172.31.1.8", "fd00:9::3"), 9000, at("fd00:9::3")},
+		{at("fd00:9::2"), 1500, nil},
+		{nil, 9000, nil},
+	} {
+		m := l.machine(tt.node, isUplink, "cali")
+		if m.mtu != tt.mtu || !slices.Equal(m.missing, tt.missing) || (m.mac != nil) != (len(tt.node) > len(tt.missing)) {
+			t.Errorf("%v: %+v", tt.node, m)
+		}
+	}
+	if m := l.machine(nil, isUplink, "cali"); !slices.Contains(m.subnets, netip.MustParsePrefix("fd00:9::/64")) || !slices.Contains(m.addrs, at("fd00:9::2")[0]) {
+		t.Errorf("of IPv6: %+v", m)
 	}
 }

@@ -100,8 +100,10 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
 	st.Announced = announced(snap.state)
-	if snap.nodeAddr.IsValid() {
-		st.NodeAddress = snap.nodeAddr.String()
+	for i, into := range []*string{&st.NodeAddress, &st.NodeAddressIPv6} {
+		if a := snap.nodeAddrs[i]; a.IsValid() {
+			*into = a.String()
+		}
 	}
 	for _, p := range snap.machine.subnets {
 		st.Subnets = append(st.Subnets, p.String())
@@ -203,11 +205,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	for _, p := range a.ipam.Problems() {
 		out = append(out, weirv1.Problem{Object: p.Object, Field: p.Field, Value: p.Value, Message: p.Message, Action: p.Action})
 	}
-	if snap.nodeAddr.IsValid() && !snap.machine.found {
-		out = append(out, weirv1.Problem{Object: "Node " + a.opts.Node, Field: "status.addresses", Value: snap.nodeAddr.String(),
-			Message: "no interface of this machine has the address; other nodes cannot reach its pods",
-			Action:  "give it to an interface, or set kubelet's --node-ip"})
-	}
+	out = append(out, nodeAddressProblems(a.opts.Node, snap)...)
 	st := a.driver.Status()
 	if len(st.Uplinks) == 0 {
 		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,
@@ -226,6 +224,22 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	}
 	if len(out) > maxProblems {
 		out = append(out[:maxProblems-1], weirv1.Problem{Object: "Node " + a.opts.Node, Message: fmt.Sprintf("%d more problems are not shown", len(out)-maxProblems+1)})
+	}
+	return out
+}
+
+// nodeAddressProblems says which of the node's addresses are nowhere, or missing.
+func nodeAddressProblems(node string, snap snapshot) []weirv1.Problem {
+	var out []weirv1.Problem
+	for _, addr := range snap.machine.missing {
+		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses", Value: addr.String(),
+			Message: "no interface of this machine has the address; other nodes cannot reach its pods",
+			Action:  "give it to an interface, or set kubelet's --node-ip"})
+	}
+	if s := snap.state; s != nil && s.Settings.IPv6 && !s.Settings.Node6.IsValid() {
+		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses",
+			Message: "the cluster has an IPPool of IPv6, and this node no IPv6 address: no other node reaches the IPv6 addresses of its pods",
+			Action:  "name one in kubelet's --node-ip, or set ipv6Support: false in FelixConfiguration node." + node})
 	}
 	return out
 }

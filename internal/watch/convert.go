@@ -90,7 +90,7 @@ func (f *finding) podPorts(out []model.PodPort, field string, ports []corev1.Con
 			if mp.HostPort, ok = f.port(field+".hostPort", cp.HostPort); !ok {
 				continue
 			}
-			if cp.HostIP != "" && cp.HostIP != "0.0.0.0" && cp.HostIP != "::" {
+			if cp.HostIP != "" && cp.HostIP != "::" { // :: is every address, as for a socket; 0.0.0.0 all of IPv4
 				a, err := parseAddr(cp.HostIP)
 				if err != nil {
 					f.add(field+".hostIP", cp.HostIP, "is not an IP address; the host port is not served", "correct it")

@@ -74,6 +74,8 @@ spec:
     - {containerPort: 70000}
     - {containerPort: 81, protocol: ICMP}
     - {containerPort: 82, hostPort: 82, hostIP: nonsense}
+    - {containerPort: 83, hostPort: 83, hostIP: 0.0.0.0}
+    - {containerPort: 84, hostPort: 84, hostIP: "::"}
 status:
   phase: Running
   podIPs: [{ip: 10.244.0.1}, {ip: "fd00::1"}, {ip: 127.0.0.1}, {ip: nonsense}, {ip: "fe80::1%eth0"}]
@@ -83,6 +85,8 @@ status:
 			{Name: "http", Protocol: model.ProtocolTCP, Port: 80, HostPort: 8080},
 			{Name: "dns", Protocol: model.ProtocolUDP, Port: 53, HostPort: 53, HostIP: netip.MustParseAddr("192.0.2.1")},
 			{Protocol: model.ProtocolTCP, Port: 82},
+			{Protocol: model.ProtocolTCP, Port: 83, HostPort: 83, HostIP: netip.IPv4Unspecified()},
+			{Protocol: model.ProtocolTCP, Port: 84, HostPort: 84},
 			{Name: "side", Protocol: model.ProtocolSCTP, Port: 9},
 		}}
 	check(t, got, want, found, "status.podIPs[2].ip status.podIPs[3].ip status.podIPs[4].ip "+

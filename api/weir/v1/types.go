@@ -109,8 +109,10 @@ type NodeStatusStatus struct {
 	Version string `json:"version,omitempty"`
 	// Dataplane that carries the packets: "eBPF".
 	Dataplane string `json:"dataplane,omitempty"`
-	// NodeAddress is the address by which other nodes know this one.
+	// NodeAddress is the address by which other nodes know this one, for IPv4.
 	NodeAddress string `json:"nodeAddress,omitempty"`
+	// NodeAddressIPv6 is the same for IPv6, where the node carries that.
+	NodeAddressIPv6 string `json:"nodeAddressIPv6,omitempty"`
 	// LinkAddress is the MAC address of the uplink that holds NodeAddress, as "02:00:5e:00:53:01".
 	LinkAddress string `json:"linkAddress,omitempty"`
 	// Subnets are the on-link subnets of the uplinks.
