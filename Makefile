@@ -62,7 +62,7 @@ e2e: lab-build
 
 # Those of them that are conformance specs or quick, in one plain lab.
 e2e-conformance: lab-build
-	go run ./test/e2e --conformance $(E2E)
+	go run ./test/e2e --conformance --second-try $(E2E)
 
 demo: lab-build
 	@mkdir -p out

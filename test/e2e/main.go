@@ -23,11 +23,11 @@ import (
 const suite = "[sig-network]"
 
 type options struct {
-	lab, focus, groups, proxy, skips, known, out string
-	settings                                     settings
-	procs, repeat                                int
-	conformance, keep, useExisting, list, resume bool
-	limit                                        time.Duration
+	lab, focus, groups, proxy, skips, known, out            string
+	settings                                                settings
+	procs, repeat                                           int
+	conformance, keep, useExisting, list, resume, secondTry bool
+	limit                                                   time.Duration
 }
 
 func main() {
@@ -48,6 +48,7 @@ func main() {
 	flag.DurationVar(&o.limit, "for", 0, "stop after this time; --resume goes on (default: no limit)")
 	flag.BoolVar(&o.keep, "keep", false, "leave the lab up")
 	flag.BoolVar(&o.useExisting, "use-existing", false, "use the lab of that name, as an earlier run with --keep left it")
+	flag.BoolVar(&o.secondTry, "second-try", false, fmt.Sprintf("excuse up to %d specs of a run that failed and then passed alone", maxExcused))
 	flag.BoolVar(&o.list, "list", false, "print which spec is in which group, or why it is skipped, and end")
 	proxyMode := flag.Bool("api-proxy", false, "be the way to the API server inside a lab's machine; not for users")
 	flag.Parse()
@@ -135,7 +136,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	res := &result{Suite: suite, Settings: o.settings, Focus: o.focus, Groups: o.groups, Build: build, Skipped: skips}
+	res := &result{Suite: suite, Settings: o.settings, Focus: o.focus, Groups: o.groups, Build: build, SecondTry: o.secondTry, Skipped: skips}
 	if o.resume {
 		if err := res.resume(o.out); err != nil {
 			return err

@@ -76,6 +76,31 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func TestSecondTryExcusesFew(t *testing.T) {
+	var names []string
+	var specs []spec
+	for i := range maxExcused + 1 {
+		name := strings.Repeat("x", i+1)
+		names, specs = append(names, name), append(specs, spec{Name: name, Outcome: failed, Again: passed})
+	}
+	for n, want := range map[int]int{1: 0, maxExcused: 0, maxExcused + 1: maxExcused + 1} {
+		r := &result{SecondTry: true, Runs: []oneRun{{Specs: specs[:n]}}}
+		if r.judge(nil, []task{{Specs: names[:n]}}); len(r.Wrong) != want {
+			t.Errorf("%d specs that passed alone: %d wrong, want %d", n, len(r.Wrong), want)
+		}
+	}
+	for outcome, again := range map[string]string{failed: failed, skipped: passed, missing: passed} {
+		r := &result{SecondTry: true, Runs: []oneRun{{Specs: []spec{{Name: "x", Outcome: outcome, Again: again}}}}}
+		if r.judge(nil, []task{{Specs: []string{"x"}}}); len(r.Wrong) != 1 {
+			t.Errorf("%s and then %s is excused", outcome, again)
+		}
+	}
+	r := &result{Runs: []oneRun{{Specs: specs[:1]}}}
+	if r.judge(nil, []task{{Specs: names[:1]}}); len(r.Wrong) != 1 {
+		t.Error("excused without --second-try")
+	}
+}
+
 func TestSkips(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "skips")
 	write := func(s string) {
