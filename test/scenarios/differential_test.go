@@ -37,7 +37,7 @@ func differ(t *testing.T, r *programs.Runner, make scenario.NewCarrier) {
 	t.Helper()
 	seen := map[string]int{}
 	play := func(seed uint64) {
-		if err := playRandom(r, make, seed, seen); err != nil {
+		if err := timely(t, r, 3*time.Second, func() error { return playRandom(r, make, seed, seen) }); err != nil {
 			t.Fatalf("WEIR_SEED=%d: %v", seed, err)
 		}
 	}

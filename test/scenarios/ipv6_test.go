@@ -3,6 +3,7 @@ package scenarios_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
@@ -42,7 +43,7 @@ func TestIPv6(t *testing.T) {
 			if err != nil {
 				t.Fatalf("oracle: %v", err)
 			}
-			if err := play(r.New); err != nil {
+			if err := timely(t, r, 400*time.Millisecond, func() error { return play(r.New) }); err != nil {
 				t.Fatalf("programs: %v", err)
 			}
 		})
