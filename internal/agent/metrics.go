@@ -23,8 +23,8 @@ var (
 	descEntries     = describe("dataplane_entries", "Entries of the data plane's tables.", "table")
 	descFallen      = describe("dsr_fallback_clients", "Outside clients that get their answers by the node that they ask, because straight ones did not arrive.")
 	descFallbacks   = describe("dsr_fallbacks_total", "Times that a client fell back from direct server return to the tunnel.")
-	descMapEntries  = describe("bpf_map_entries", "Entries of a map; of those that programs fill, as counted at the last sweep.", "map")
-	descMapCapacity = describe("bpf_map_capacity", "Entries that a map has room for.", "map")
+	descMapEntries  = describe("bpf_map_entries", "Entries of a map; of those that programs fill, as counted at the last sweep. Each family has its own; family is empty where they share one.", "map", "family")
+	descMapCapacity = describe("bpf_map_capacity", "Entries that a map has room for.", "map", "family")
 	descEpoch       = describe("dataplane_epoch", "Epoch of flows: moves on when existing flows are to be judged again.")
 	descWrites      = describe("dataplane_writes_total", "Entries of tables written or deleted.")
 	descApplies     = describe("dataplane_applies_total", "States applied.")
@@ -76,8 +76,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descEntries, float64(n), table)
 	}
 	for _, p := range a.driver.Pressures() {
-		gauge(descMapEntries, float64(p.Entries), p.Map)
-		gauge(descMapCapacity, float64(p.Capacity), p.Map)
+		gauge(descMapEntries, float64(p.Entries), p.Map, p.Family)
+		gauge(descMapCapacity, float64(p.Capacity), p.Map, p.Family)
 	}
 	for _, what := range []string{"program", "device", "route"} {
 		count(descRepairs, st.Repairs[what], what)

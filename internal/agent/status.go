@@ -194,7 +194,11 @@ func pressure(node string, all []ebpf.Pressure) []weirv1.Problem {
 		if p.Setting != "" {
 			action = "raise FelixConfiguration spec." + p.Setting + " and restart the agent"
 		}
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "map " + p.Map, Value: fmt.Sprintf("more than 90 %% of %d entries", p.Capacity),
+		name := "map " + p.Map
+		if p.Family != "" {
+			name += " of " + p.Family
+		}
+		out = append(out, weirv1.Problem{Object: "Node " + node, Field: name, Value: fmt.Sprintf("more than 90 %% of %d entries", p.Capacity),
 			Message: "the map is nearly full: what comes beyond is not carried, or evicts what was used least", Action: action})
 	}
 	return out

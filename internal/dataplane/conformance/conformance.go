@@ -49,6 +49,7 @@ func Run(t *testing.T, newBench func(t *testing.T) Bench) {
 		{"what is applied is what is there", testRoundTrip},
 		{"the same state again writes nothing", testIdempotent},
 		{"a restart writes nothing", testRestart},
+		{"IPv6 comes and goes", testIPv6},
 		{"changes one by one end where everything at once does", testIncremental},
 		{"a restart with another state writes only differences", testRestartDifferent},
 		{"one endpoint's change is a few writes", testOneEndpoint},
@@ -105,7 +106,7 @@ func testIncremental(t *testing.T, b Bench) {
 	s := Random(5, b.Interfaces())
 	apply(t, d, s, nodestate.All())
 	for seed := range uint64(30) {
-		other := Random(100+seed, b.Interfaces())
+		other, before := Random(100+seed, b.Interfaces()), s
 		s = clone(s)
 		var keys nodestate.Keys
 		for _, tab := range []nodestate.Table{
@@ -117,9 +118,46 @@ func testIncremental(t *testing.T, b Bench) {
 				keys.Tables |= tab
 			}
 		}
+		if !s.Settings.IPv6 {
+			s = withoutIPv6(s)
+		}
+		if s.Settings.IPv6 != before.Settings.IPv6 {
+			keys = nodestate.All()
+		}
 		apply(t, d, s, keys)
 		same(t, d, s)
 	}
+}
+
+// testIPv6: a node begins to carry IPv6, is restarted with it, stops, and is restarted without.
+func testIPv6(t *testing.T, b Bench) {
+	d := b.Open(t)
+	r := rand.New(rand.NewPCG(7, 7))
+	with := Random(8, b.Interfaces())
+	if !with.Settings.IPv6 {
+		addIPv6(r, with)
+	}
+	without := withoutIPv6(with)
+	for range 2 {
+		apply(t, d, without, nodestate.All())
+		same(t, d, without)
+		apply(t, d, with, nodestate.All())
+		same(t, d, with)
+	}
+	d = reopen(t, b, d)
+	apply(t, d, clone(with), nodestate.All())
+	if n := d.Writes(); n != 0 {
+		t.Errorf("%d writes after a restart with the same state of both families", n)
+	}
+	same(t, d, with)
+	d = reopen(t, b, d)
+	apply(t, d, without, nodestate.All())
+	if n := d.Writes(); n != 0 {
+		t.Errorf("%d writes after a restart whose state has no IPv6 any more", n)
+	}
+	same(t, d, without)
+	apply(t, d, with, nodestate.All())
+	same(t, d, with)
 }
 
 func testOneEndpoint(t *testing.T, b Bench) {
@@ -205,7 +243,7 @@ func visible(s *nodestate.State) *nodestate.State {
 	v.HealthChecks = nodestate.Map[model.Name, nodestate.HealthCheck]{}
 	clear(v.Watched)
 	v.Settings = nodestate.Settings{
-		Node: s.Settings.Node, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, HostNAT: s.Settings.HostNAT, ConnectTime: s.Settings.ConnectTime,
+		Node: s.Settings.Node, Node6: s.Settings.Node6, IPv6: s.Settings.IPv6, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, HostNAT: s.Settings.HostNAT, ConnectTime: s.Settings.ConnectTime,
 		SNATFirst: s.Settings.SNATFirst, SNATLast: s.Settings.SNATLast, Tunnel: s.Settings.Tunnel,
 	}
 	for k, a := range v.Addrs {

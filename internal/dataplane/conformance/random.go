@@ -34,6 +34,9 @@ func Random(seed uint64, interfaces []Interface) *nodestate.State {
 	}
 	randomServices(r, s)
 	randomPolicy(r, s)
+	if r.IntN(2) == 0 {
+		addIPv6(r, s)
+	}
 	return s
 }
 

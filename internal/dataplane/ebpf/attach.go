@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,7 +36,17 @@ var (
 		{"recvmsg4", ebpf.AttachCGroupUDP4Recvmsg}, {"recvmsg6", ebpf.AttachCGroupUDP6Recvmsg},
 		{"getpeername4", ebpf.AttachCgroupInet4GetPeername}, {"getpeername6", ebpf.AttachCgroupInet6GetPeername},
 	}
+
+	// cgroupHooks6 are those of the programs for IPv6. On each hook both families' programs are attached and all run (links
+	// always share a hook): a socket address is of one family, which the other's program leaves alone, so their order is no matter.
+	cgroupHooks6 = []hook{
+		{ipv6Prefix + "connect6", ebpf.AttachCGroupInet6Connect}, {ipv6Prefix + "sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
+		{ipv6Prefix + "recvmsg6", ebpf.AttachCGroupUDP6Recvmsg}, {ipv6Prefix + "getpeername6", ebpf.AttachCgroupInet6GetPeername},
+	}
 )
+
+// ipv6Prefix is before the names of IPv6's own hooks.
+const ipv6Prefix = "ipv6-"
 
 // site is one place where a program is attached: a hook of an interface, or of the control group when
 // ifindex is 0.
@@ -197,16 +208,44 @@ type attachments struct {
 
 func newAttachments(by attacher, dir string, programs map[string]*ebpf.Program, log *slog.Logger) (*attachments, error) {
 	a := &attachments{by: by, dir: dir, prog: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, at: map[site]attachment{}, log: log}
+	return a, a.offer("", programs)
+}
+
+// offer makes programs ready to be attached: that of hook prefix + name is weir_name.
+func (a *attachments) offer(prefix string, programs map[string]*ebpf.Program) error {
 	for name, p := range programs {
-		info, err := p.Info()
+		id, err := programID(p)
 		if err != nil {
-			return nil, fmt.Errorf("program %s: %w", name, err)
+			return fmt.Errorf("program %s: %w", name, err)
 		}
-		id, _ := info.ID()
-		name = strings.TrimPrefix(name, "weir_")
+		name = prefix + strings.TrimPrefix(name, "weir_")
 		a.prog[name], a.ids[name] = p, id
 	}
-	return a, nil
+	return nil
+}
+
+func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
+	info, err := p.Info()
+	if err != nil {
+		return 0, err
+	}
+	id, _ := info.ID()
+	return id, nil
+}
+
+// withdraw detaches the programs of some hooks wherever they are.
+func (a *attachments) withdraw(hooks []hook) error {
+	var errs []error
+	for s := range a.at {
+		if slices.Contains(hooks, s.hook) {
+			errs = append(errs, a.drop(s))
+		}
+	}
+	for _, h := range hooks {
+		delete(a.prog, h.name)
+		delete(a.ids, h.name)
+	}
+	return errors.Join(errs...)
 }
 
 // ensure attaches the program of a site, or, where an earlier run left it attached, replaces it in place.

@@ -142,7 +142,7 @@ func explainDevice(name, kind, config string, err error) error {
 	return fmt.Errorf("making device %s: %w", name, err)
 }
 
-// dress marks a new device as ours and keeps it quiet: no ARP, no IPv6.
+// dress marks a new device as ours and keeps it quiet: no ARP, and no IPv6 unless the node carries that (carryIPv6).
 func dress(name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -225,12 +225,12 @@ func removeDevice(name string) error {
 	return nil
 }
 
-// ensureRoutes makes the routes of a device equal to want (prefix to MTU), all with source src, and
-// returns how many it changed. Routes of others are not touched, on other devices neither: a prefix that
+// ensureRoutes makes the routes of a device of one family (netlink's number) equal to want (prefix to MTU), all with source
+// src, and returns how many it changed. Routes of others are not touched, on other devices neither: a prefix that
 // somebody else routes is an error.
-func ensureRoutes(index int, want map[netip.Prefix]int, src netip.Addr) (int, []error) {
+func ensureRoutes(family, index int, want map[netip.Prefix]int, src netip.Addr) (int, []error) {
 	have, err := kernel.Dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_V4,
+		return netlink.RouteListFiltered(family,
 			&netlink.Route{LinkIndex: index, Protocol: routeProtocol}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
 	})
 	if err != nil {
@@ -239,7 +239,7 @@ func ensureRoutes(index int, want map[netip.Prefix]int, src netip.Addr) (int, []
 	changes, errs := 0, []error(nil)
 	present := map[netip.Prefix]netlink.Route{}
 	for _, r := range have {
-		p := routePrefix(r.Dst)
+		p := routePrefix(r.Dst, family)
 		if _, ok := want[p]; ok {
 			present[p] = r
 			continue
@@ -251,9 +251,6 @@ func ensureRoutes(index int, want map[netip.Prefix]int, src netip.Addr) (int, []
 		changes++
 	}
 	for p, mtu := range want {
-		if !p.Addr().Is4() {
-			continue
-		}
 		r, ok := present[p]
 		if ok && r.MTU == mtu && r.Src.Equal(src.AsSlice()) {
 			continue
@@ -286,8 +283,11 @@ func routeError(p netip.Prefix, doing string, err error) error {
 	return &dataplane.KeyError{Table: "routes of " + hostDevice, Key: p.String(), Err: fmt.Errorf("%s: %w", doing, err)}
 }
 
-func routePrefix(n *net.IPNet) netip.Prefix {
-	if n == nil {
+func routePrefix(n *net.IPNet, family int) netip.Prefix {
+	switch {
+	case n == nil && family == netlink.FAMILY_V6:
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	case n == nil:
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
 	a, _ := netip.AddrFromSlice(n.IP)

@@ -39,13 +39,18 @@ type Options struct {
 	NoTCX bool
 }
 
+func (o Options) constants() constants { return constants{trace: o.Trace, setRetval: o.SetRetval} }
+
 // Driver is the eBPF data plane. It works in the network namespace of the process.
 type Driver struct {
 	opts Options
 	log  *slog.Logger
 
 	mu       sync.Mutex
-	loaded   *loaded
+	loaded   *loaded // of IPv4; its programs are the ones attached
+	six      *loaded // of IPv6; nil = the node does not carry it
+	called   *loaded // the six that IPv4's programs call
+	sixErr   error   // why the state's wish about IPv6 is not fulfilled
 	tables   *tables
 	programs *attachments
 	machine  machine
@@ -57,7 +62,6 @@ type Driver struct {
 	started  bool // the first Apply is over: what earlier runs left is dealt with
 	bump     bool // something beside the tables changed that flows depend on
 	count    counters
-	counted  map[string]int // entries of tables that programs fill, at the last sweep
 	problems []string
 	attached time.Time  // when an interface got its programs last
 	wished   deviceWish // what our devices were made for last
@@ -94,7 +98,7 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := load(nil, maps, o.Sizes, constants{trace: o.Trace, setRetval: o.SetRetval}, o.Logger)
+	l, err := load(nil, maps, o.Sizes, o.constants(), o.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -118,11 +122,14 @@ func New(o Options) (*Driver, error) {
 func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.Keys) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state == nil {
-		d.carryOver(true)
+	first := d.state == nil
+	if first {
+		d.carryOver(d.loaded, true)
 		if err := d.tables.load(); err != nil {
 			return err
 		}
+	}
+	if came := d.followIPv6(s, first); came || first {
 		changed = nodestate.All()
 		d.warnTables(s)
 	}
@@ -141,45 +148,25 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 	return d.reconcile(!d.wished.equal(wish(s)) || len(d.problems) > 0)
 }
 
-// carryOver takes over what traffic made in maps of another layout. A failure loses flows, and is no reason not to start.
-func (d *Driver) carryOver(first bool) {
-	if d.opts.BPFFS == "" {
-		return
-	}
-	folders, err := oldLayouts(d.opts.BPFFS)
-	if err != nil {
-		d.log.Warn("looking for maps of other versions", "error", err)
-	}
-	for _, from := range folders {
-		began := time.Now()
-		if first {
-			if err := migrateEpoch(from, d.loaded.Maps["weir_settings"]); err != nil {
-				d.log.Warn("flows of another version may not be judged anew", "error", err)
-			}
-		}
-		n, err := migrate(from, d.loaded.Maps)
-		if err != nil {
-			d.log.Error("some flows of another version are lost", "from", from, "error", err)
-		}
-		d.log.Info("carried flows over from another version's maps", "from", from, "entries", n, "took", time.Since(began).Round(time.Millisecond))
-	}
-}
-
 // deviceWish is what of a state our devices and their routes are made from.
 type deviceWish struct {
 	made   bool
 	tunnel nodestate.Tunnel
 	needed bool // the tunnel
 	node   netip.Addr
+	six    bool
+	node6  netip.Addr
 	routes map[netip.Prefix]int
 }
 
 func wish(s *nodestate.State) deviceWish {
-	return deviceWish{made: true, tunnel: s.Settings.Tunnel, needed: needsTunnel(s), node: s.Settings.Node, routes: s.Settings.PoolRoutes}
+	return deviceWish{made: true, tunnel: s.Settings.Tunnel, needed: needsTunnel(s), node: s.Settings.Node,
+		six: s.Settings.IPv6, node6: s.Settings.Node6, routes: s.Settings.PoolRoutes}
 }
 
 func (w deviceWish) equal(o deviceWish) bool {
-	return w.made == o.made && w.tunnel == o.tunnel && w.needed == o.needed && w.node == o.node && maps.Equal(w.routes, o.routes)
+	return w.made == o.made && w.tunnel == o.tunnel && w.needed == o.needed && w.node == o.node &&
+		w.six == o.six && w.node6 == o.node6 && maps.Equal(w.routes, o.routes)
 }
 
 // ifindex returns the interface of an endpoint.
@@ -205,6 +192,9 @@ func (d *Driver) reconcile(devices bool) error {
 		errs = d.prepareDevices()
 	}
 	d.tables.write(d.state, d.machine)
+	if err := errors.Join(d.sixErr, d.callIPv6()); err != nil {
+		errs = append(errs, err)
+	}
 	errs = append(errs, d.attachAll(devices)...)
 	if devices {
 		errs = append(errs, d.openDevices()...)
@@ -223,7 +213,9 @@ func (d *Driver) reconcile(devices bool) error {
 		d.started = true
 		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.adopted, "entries written", d.tables.counts.judged+d.tables.counts.quiet,
 			"epoch", d.tables.epoch(), "programs attached", len(d.programs.at))
-		d.carryOver(false) // what the old programs made until they were replaced
+		for _, l := range d.both() { // what the old programs made until they were replaced
+			d.carryOver(l, false)
+		}
 		if d.opts.BPFFS != "" {
 			if err := removeOldLayouts(d.opts.BPFFS); err != nil {
 				d.log.Warn("old maps are left behind", "error", err)
@@ -317,20 +309,24 @@ func (d *Driver) openDevices() []error {
 			d.count.repaired("device", d.log, "brought a device up again", "device", name)
 		}
 		fail(name, trust(name))
+		if d.six != nil && name != hostPeer {
+			fail(name, carryIPv6(name))
+		}
 		delete(d.devices.fresh, name)
 	}
 	if d.devices.host != nil && d.programs.has(site{d.devices.host.index, toUplink}) {
 		open(hostPeer)
 		open(hostDevice)
-		n, routeErrs := ensureRoutes(d.devices.host.index, d.state.Settings.PoolRoutes, d.state.Settings.Node)
-		errs = append(errs, routeErrs...)
-		d.count.routes += uint64(n)
+		errs = append(errs, d.openRoutes()...)
 	}
 	if d.devices.tunnel != nil && d.programs.has(site{d.devices.tunnel.index, fromTunnel}) {
 		open(tunnelDevice)
 	}
 	if _, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward"); err != nil {
 		fail("ip_forward", err)
+	}
+	if d.six != nil {
+		fail("forwarding of IPv6", d.forwardIPv6())
 	}
 	return errs
 }
@@ -363,6 +359,11 @@ func (d *Driver) sites() map[site]string {
 	if d.opts.Cgroup != "" {
 		for _, h := range cgroupHooks {
 			out[site{0, h}] = "cgroup"
+		}
+		if d.six != nil {
+			for _, h := range cgroupHooks6 {
+				out[site{0, h}] = "cgroup"
+			}
 		}
 	}
 	return out
@@ -468,6 +469,8 @@ func (d *Driver) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	err := d.programs.close()
-	d.loaded.Close()
+	for _, l := range d.both() {
+		l.Close()
+	}
 	return err
 }

@@ -91,8 +91,12 @@ func readSettings[A address](s *nodestate.State, v settings[A]) {
 	case v.Flags&setCTLBTCP != 0:
 		s.Settings.ConnectTime = model.ConnectTimeTCP
 	}
-	s.Settings.Node = fromAddr(v.Node)
 	s.Settings.SNATFirst, s.Settings.SNATLast = v.SnatMin, v.SnatMax
+	if carries[A](netip.IPv6Unspecified()) {
+		s.Settings.IPv6, s.Settings.Node6 = true, readNode(v.Node)
+		return
+	}
+	s.Settings.Node = readNode(v.Node)
 	s.Settings.Tunnel = nodestate.Tunnel{Port: be16(v.TunnelPort), VNI: v.Vni, MTU: int(v.TunnelMtu)}
 }
 
@@ -109,10 +113,16 @@ func readAddr[A address](v addrValue[A]) nodestate.Addr {
 		Ingress: nodestate.Isolation{Set: nodestate.SetID(v.IngressSet), Rule: nodestate.RuleID(v.IngressRule)},
 		Egress:  nodestate.Isolation{Set: nodestate.SetID(v.EgressSet), Rule: nodestate.RuleID(v.EgressRule)},
 	}
-	if none := *new(A); v.Node != none {
-		a.Node = fromAddr(v.Node)
-	}
+	a.Node = readNode(v.Node)
 	return a
+}
+
+// readNode reads a node's address; the zero value is none.
+func readNode[A address](v A) netip.Addr {
+	if none := *new(A); v == none {
+		return netip.Addr{}
+	}
+	return fromAddr(v)
 }
 
 func readFrontend[A address](k svcKey[A]) nodestate.Frontend {

@@ -24,24 +24,26 @@ type fallenClient struct {
 // Fallen reads the clients that fell back.
 func (d *Driver) Fallen() (Fallen, error) {
 	d.mu.Lock()
-	families := slices.Clone(d.tables.families)
-	d.mu.Unlock()
+	defer d.mu.Unlock()
+	var out Fallen
 	var all []fallenClient
-	for _, f := range families {
-		some, err := f.fallen(d.machine.clock.now())
+	for i, l := range d.both() {
+		some, err := d.tables.families[i].fallen(d.machine.clock.now())
 		if err != nil {
 			return Fallen{}, err
 		}
 		all = append(all, some...)
+		n, err := readCount(l.Maps["weir_counts"], countDSRFallen)
+		if err != nil {
+			return Fallen{}, err
+		}
+		out.Total += n
 	}
 	slices.SortFunc(all, func(a, b fallenClient) int { return cmp.Or(cmp.Compare(a.age, b.age), a.addr.Compare(b.addr)) })
-	var out Fallen
 	for _, c := range all {
 		out.Clients = append(out.Clients, c.addr)
 	}
-	var err error
-	out.Total, err = readCount(d.loaded.Maps["weir_counts"], countDSRFallen)
-	return out, err
+	return out, nil
 }
 
 // fallen leaves out clients that are due to be tried again.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/kernel"
 )
@@ -46,21 +47,36 @@ const programsOfIPv6 = "weir_ipv6"
 // ipv6Slots are the programs in programsOfIPv6 by their index, enum hook.
 var ipv6Slots = []string{"weir_from_workload", "weir_to_workload", "weir_from_uplink", "weir_to_uplink", "weir_from_tunnel"}
 
-// call makes the programs of IPv4 call those of six; nil = none.
-func (l *loaded) call(six *loaded) error {
+// call makes the programs of IPv4 call those of six, nil = none, and returns how many of these calls were others.
+func (l *loaded) call(six *loaded) (int, error) {
+	changed := 0
+	m := l.Maps[programsOfIPv6]
 	for i, name := range ipv6Slots {
-		slot := uint32(i)
+		slot, have := uint32(i), uint32(0)
+		err := m.Lookup(slot, &have)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return changed, fmt.Errorf("looking for %s for IPv6: %w", name, err)
+		}
 		if six == nil {
-			if err := l.Maps[programsOfIPv6].Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return fmt.Errorf("taking out %s for IPv6: %w", name, err)
+			if err == nil {
+				err = m.Delete(slot)
+				changed++
+			}
+			if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return changed, fmt.Errorf("taking out %s for IPv6: %w", name, err)
 			}
 			continue
 		}
-		if err := l.Maps[programsOfIPv6].Put(slot, six.Programs[name]); err != nil {
-			return fmt.Errorf("putting in %s for IPv6: %w", name, err)
+		id, idErr := programID(six.Programs[name])
+		if idErr == nil && err == nil && have == uint32(id) {
+			continue
 		}
+		if err := m.Put(slot, six.Programs[name]); err != nil {
+			return changed, fmt.Errorf("putting in %s for IPv6: %w", name, err)
+		}
+		changed++
 	}
-	return nil
+	return changed, nil
 }
 
 // unpinned maps hold nothing from one packet to the next.
@@ -72,7 +88,16 @@ type loaded struct {
 	found     int             // maps that were there before
 	recreated map[string]bool // maps that were there with another layout or size, and are empty now
 	tables    func(*counts) family
+	family    string         // ipv4Name or ipv6Name
+	icmp      uint8          // the protocol number that is ICMP
+	counted   map[string]int // entries of tables that programs fill, at the last sweep
 }
+
+// The families as logs and metrics name them.
+const (
+	ipv4Name = "ipv4"
+	ipv6Name = "ipv6"
+)
 
 // constants are the load-time constants of the programs.
 type constants struct {
@@ -87,12 +112,13 @@ type constants struct {
 //
 // The programs of IPv6 are loaded beside those of IPv4, given as four, and share some of their maps.
 func load(four *loaded, dir string, sizes map[string]uint32, c constants, log *slog.Logger) (*loaded, error) {
-	l := &loaded{recreated: map[string]bool{}}
+	l := &loaded{recreated: map[string]bool{}, family: ipv4Name, icmp: unix.IPPROTO_ICMP}
 	l.tables = func(c *counts) family { return newFamily[ip4](l.Maps, c) }
 	read := loadWeir
 	if four != nil {
 		l.tables = func(c *counts) family { return newFamily[ip6](l.Maps, c) }
 		read = loadWeir6
+		l.family, l.icmp = ipv6Name, unix.IPPROTO_ICMPV6
 	}
 	spec, err := read()
 	if err != nil {
@@ -236,12 +262,32 @@ func pinOver(o interface {
 	return os.Rename(next, path)
 }
 
-// maps6Dir is where the maps of IPv6 are pinned.
-func maps6Dir(root string) string { return filepath.Join(root, strconv.Itoa(abiNumber), "maps6") }
+// unpinAll removes the pins in a folder. What they name goes when nothing uses it any more.
+func unpinAll(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("looking for pinned maps: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("removing a pinned map: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
 
-// mapsDir is where maps of this layout are pinned, below the driver's folder on bpffs.
-func mapsDir(root string) string {
-	return filepath.Join(root, strconv.Itoa(abiNumber), "maps")
+// folder is the name of the folder of a family's maps, in that of the layout.
+func (l *loaded) folder() string { return folders[l.family] }
+
+var folders = map[string]string{ipv4Name: "maps", ipv6Name: "maps6"}
+
+// mapsDir is where maps of this layout are pinned, below the driver's folder on bpffs. maps6Dir is where those of IPv6 are.
+func mapsDir(root string) string  { return familyDir(root, ipv4Name) }
+func maps6Dir(root string) string { return familyDir(root, ipv6Name) }
+
+func familyDir(root, family string) string {
+	return filepath.Join(root, strconv.Itoa(abiNumber), folders[family])
 }
 
 // linksDir holds the pinned links. It does not carry the number of the layout: a link outlives it, and

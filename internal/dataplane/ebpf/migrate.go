@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -25,7 +26,7 @@ var carried = []struct{ name, key, value string }{
 	{"weir_affinity", "affinity_key", "affinity_value"},
 }
 
-// oldLayouts returns the folders with maps of other layouts, the newest first.
+// oldLayouts returns the folders of other layouts, the newest first. In each are folders of maps, as in ours.
 func oldLayouts(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -40,9 +41,34 @@ func oldLayouts(root string) ([]string, error) {
 	slices.SortFunc(numbers, func(a, b int) int { return b - a })
 	var out []string
 	for _, n := range numbers {
-		out = append(out, filepath.Join(root, strconv.Itoa(n), "maps"))
+		out = append(out, filepath.Join(root, strconv.Itoa(n)))
 	}
 	return out, nil
+}
+
+// carryOver takes over what traffic made in maps of another layout. A failure loses flows, and is no reason not to start.
+func (d *Driver) carryOver(to *loaded, first bool) {
+	if d.opts.BPFFS == "" {
+		return
+	}
+	layouts, err := oldLayouts(d.opts.BPFFS)
+	if err != nil {
+		d.log.Warn("looking for maps of other versions", "error", err)
+	}
+	for _, layout := range layouts {
+		from := filepath.Join(layout, to.folder())
+		began := time.Now()
+		if first {
+			if err := migrateEpoch(from, to.Maps["weir_settings"]); err != nil {
+				d.log.Warn("flows of another version may not be judged anew", "from", from, "error", err)
+			}
+		}
+		n, err := migrate(from, to.Maps)
+		if err != nil {
+			d.log.Error("some flows of another version are lost", "from", from, "error", err)
+		}
+		d.log.Info("carried flows over from another version's maps", "from", from, "entries", n, "took", time.Since(began).Round(time.Millisecond))
+	}
 }
 
 // migrate carries over what the maps of another layout hold and ours do not: entries that are there stay as they are,

@@ -105,7 +105,8 @@ func (o *Offline) Apply(s *nodestate.State) error {
 	if !s.Settings.IPv6 {
 		six = nil
 	}
-	errs = append(errs, o.loaded.call(six))
+	_, err := o.loaded.call(six)
+	errs = append(errs, err)
 	if o.tables.counts.judged != before {
 		errs = append(errs, o.tables.nextEpoch())
 	}
@@ -113,7 +114,12 @@ func (o *Offline) Apply(s *nodestate.State) error {
 }
 
 // Load reads the maps back as a state: see readState.
-func (o *Offline) Load() (*nodestate.State, error) { return readState(o.loaded, o.six) }
+func (o *Offline) Load() (*nodestate.State, error) {
+	if o.state == nil || !o.state.Settings.IPv6 {
+		return readState(o.loaded)
+	}
+	return readState(o.loaded, o.six)
+}
 
 // ResetFlows forgets every flow, affinity and socket, and the counts of drops.
 func (o *Offline) ResetFlows() error {

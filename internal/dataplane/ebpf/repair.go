@@ -147,12 +147,12 @@ func (d *Driver) noteLink(u netlink.LinkUpdate) bool {
 // noteRoute reports whether a route's change concerns the driver at once: one of its own is gone, or
 // flows may have to move.
 func (d *Driver) noteRoute(u netlink.RouteUpdate) bool {
-	if u.Table == unix.RT_TABLE_LOCAL || u.Family == netlink.FAMILY_V6 {
+	if u.Table == unix.RT_TABLE_LOCAL {
 		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state == nil {
+	if d.state == nil || u.Family == netlink.FAMILY_V6 && d.six == nil {
 		return false
 	}
 	if u.Protocol == routeProtocol {

@@ -68,7 +68,11 @@ func endLost[A address](sockets *ebpf.Map, lost map[lostBackend[A]]bool) (int, e
 	}
 	ended := 0
 	var errs []error
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // a socket of IPv6 may carry IPv4
+	kinds := []uint8{unix.AF_INET6} // a socket of IPv6 may carry IPv4
+	if carries[A](netip.IPv4Unspecified()) {
+		kinds = append(kinds, unix.AF_INET)
+	}
+	for _, family := range kinds {
 		all, err := kernel.Dump(func() ([]*netlink.Socket, error) { return netlink.SocketDiagUDP(family) })
 		if err != nil {
 			errs = append(errs, fmt.Errorf("listing UDP sockets: %w", err))

@@ -114,5 +114,5 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 func (d *Driver) Load() (*nodestate.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return readState(d.loaded)
+	return readState(d.both()...)
 }

@@ -1,11 +1,12 @@
 package ebpf
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -39,6 +40,7 @@ var swept = map[string]func(*sweeper, []byte, []byte) bool{
 // sweeper walks one table.
 type sweeper struct {
 	name    string
+	of      *loaded
 	m       *ebpf.Map
 	expired func(key, value []byte) bool
 
@@ -54,8 +56,12 @@ type sweeper struct {
 	entries, lastRemoved int // of the last whole round
 }
 
-func newSweeper(name string, m *ebpf.Map) (*sweeper, error) {
-	s := &sweeper{name: name, m: m, keySize: int(m.KeySize()), valueSize: int(m.ValueSize())}
+func newSweeper(name string, of *loaded) (*sweeper, error) {
+	m, err := of.Maps[name].Clone() // the family may be unloaded meanwhile
+	if err != nil {
+		return nil, fmt.Errorf("sweeping map %s: %w", name, err)
+	}
+	s := &sweeper{name: name, of: of, m: m, keySize: int(m.KeySize()), valueSize: int(m.ValueSize())}
 	s.keys, s.rawKeys = byteArrays(s.keySize)
 	s.values, s.rawValues = byteArrays(s.valueSize)
 	if expired := swept[name]; expired != nil {
@@ -63,15 +69,19 @@ func newSweeper(name string, m *ebpf.Map) (*sweeper, error) {
 		key, err1 := structOf(m, "flow_key")
 		value, err2 := structOf(m, "flow_value")
 		if err := errors.Join(err1, err2); err != nil {
+			s.close()
 			return nil, fmt.Errorf("sweeping map %s: %w", name, err)
 		}
 		s.proto, s.seen, s.state = offsetOf(key, "proto"), offsetOf(value, "seen"), offsetOf(value, "state")
 		if s.proto < 0 || s.seen < 0 || s.state < 0 {
+			s.close()
 			return nil, fmt.Errorf("sweeping map %s: its entries tell no time", name)
 		}
 	}
 	return s, nil
 }
+
+func (s *sweeper) close() { s.m.Close() }
 
 // byteArrays makes sweepBatch arrays of a size, and the same memory as bytes.
 func byteArrays(size int) (any, []byte) {
@@ -90,12 +100,12 @@ func offsetOf(s *btf.Struct, name string) int {
 
 // flowExpired is flow_expired of bpf/flow.h.
 func (s *sweeper) flowExpired(key, value []byte) bool {
-	return s.now-binary.NativeEndian.Uint32(value[s.seen:]) > s.timeouts[flowTimeout(key[s.proto], value[s.state])] &&
+	return s.now-binary.NativeEndian.Uint32(value[s.seen:]) > s.timeouts[flowTimeout(key[s.proto], value[s.state], s.of.icmp)] &&
 		int32(s.now-binary.NativeEndian.Uint32(value[s.seen:])) > 0 // not one that was seen after now was read
 }
 
 // flowTimeout is flow_timeout of bpf/flow.h: an index into the time-outs.
-func flowTimeout(proto, state uint8) int {
+func flowTimeout(proto, state, icmp uint8) int {
 	const replied, closing = 1, 4 // enum flow_state
 	switch {
 	case (proto == 6 || proto == 132) && state&closing != 0:
@@ -106,7 +116,7 @@ func flowTimeout(proto, state uint8) int {
 		return timeoutTCPEst
 	case proto == 17:
 		return timeoutUDP
-	case proto == 1:
+	case proto == icmp:
 		return timeoutICMP
 	}
 	return timeoutOther
@@ -175,19 +185,18 @@ func (d *Driver) sweep(ctx context.Context) {
 		return
 	}
 	defer clock.close()
-	var all []*sweeper
-	for name := range swept {
-		s, err := newSweeper(name, d.loaded.Maps[name])
-		if err != nil {
-			d.log.Error("a table is not swept", "error", err)
-			continue
-		}
-		all = append(all, s)
-	}
+	all := map[*loaded][]*sweeper{}
+	defer func() { d.keepSweepers(all, nil) }()
 	for {
-		for _, s := range all {
-			if !d.sweepRound(ctx, s, clock) {
-				return
+		d.mu.Lock()
+		families := d.both()
+		d.mu.Unlock()
+		d.keepSweepers(all, families)
+		for _, l := range families {
+			for _, s := range all[l] {
+				if !d.sweepRound(ctx, s, clock) {
+					return
+				}
 			}
 		}
 		if !wait(ctx, sweepRest) {
@@ -196,11 +205,37 @@ func (d *Driver) sweep(ctx context.Context) {
 	}
 }
 
+// keepSweepers makes those of families that came, and lets go of those of families that went.
+func (d *Driver) keepSweepers(all map[*loaded][]*sweeper, families []*loaded) {
+	for l, list := range all {
+		if !slices.Contains(families, l) {
+			for _, s := range list {
+				s.close()
+			}
+			delete(all, l)
+		}
+	}
+	for _, l := range families {
+		if _, ok := all[l]; ok {
+			continue
+		}
+		all[l] = nil
+		for name := range swept {
+			s, err := newSweeper(name, l)
+			if err != nil {
+				d.log.Error("a table is not swept", "family", l.family, "error", err)
+				continue
+			}
+			all[l] = append(all[l], s)
+		}
+	}
+}
+
 // sweepRound goes through one table once and reports whether to go on.
 func (d *Driver) sweepRound(ctx context.Context, s *sweeper, clock *kernelClock) bool {
 	for over := false; !over; {
 		d.mu.Lock()
-		known := d.state != nil
+		known, there := d.state != nil, slices.Contains(d.both(), s.of)
 		if known {
 			s.timeouts = renderSettings[ip4](d.state, d.machine).Timeouts
 		}
@@ -208,13 +243,16 @@ func (d *Driver) sweepRound(ctx context.Context, s *sweeper, clock *kernelClock)
 		if !known {
 			return wait(ctx, time.Second)
 		}
+		if !there {
+			return true
+		}
 		began := time.Now()
 		var err error
 		if s.now, err = clock.now(); err == nil {
 			over, err = s.step()
 		}
 		if err != nil {
-			d.log.Warn("sweeping a table", "error", err)
+			d.log.Warn("sweeping a table", "family", s.of.family, "error", err)
 			return wait(ctx, sweepRest)
 		}
 		if !wait(ctx, max(sweepPause, time.Since(began)*(sweepShare-1))) {
@@ -223,10 +261,10 @@ func (d *Driver) sweepRound(ctx context.Context, s *sweeper, clock *kernelClock)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.counted == nil {
-		d.counted = map[string]int{}
+	if s.of.counted == nil {
+		s.of.counted = map[string]int{}
 	}
-	d.counted[s.name] = s.entries
+	s.of.counted[s.name] = s.entries
 	return true
 }
 
@@ -242,6 +280,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 // Pressure is how full a map is.
 type Pressure struct {
 	Map      string
+	Family   string // ipv4 or ipv6: each has its own map; empty = both share it
 	Setting  string // FelixConfiguration field that sets its size; empty = none
 	Entries  int    // of tables that programs fill: at the last sweep
 	Capacity int
@@ -254,32 +293,57 @@ func (p Pressure) High() bool { return p.Entries*10 > p.Capacity*9 }
 func (d *Driver) Pressures() []Pressure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	entries := maps.Clone(d.counted)
-	if entries == nil {
-		entries = map[string]int{}
-	}
-	for table, n := range d.tables.entries() {
-		entries["weir_"+table] = n
-	}
 	var out []Pressure
-	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		if m := d.loaded.Maps[name]; m != nil {
-			out = append(out, Pressure{Map: name, Setting: sizeSettings[name], Entries: entries[name], Capacity: int(m.MaxEntries())})
+	add := func(l *loaded, family, name string, entries int) {
+		if m := l.Maps[name]; m != nil {
+			out = append(out, Pressure{Map: name, Family: family, Setting: sizeSettings[name], Entries: entries, Capacity: int(m.MaxEntries())})
 		}
 	}
+	add(d.loaded, "", "weir_policy", d.tables.policy.tracker.Len())
+	for i, l := range d.both() {
+		for table, n := range d.tables.families[i].entries() {
+			add(l, l.family, "weir_"+table, n)
+		}
+		for name, n := range l.counted {
+			add(l, l.family, name, n)
+		}
+	}
+	slices.SortFunc(out, func(a, b Pressure) int { return cmp.Or(cmp.Compare(a.Map, b.Map), cmp.Compare(a.Family, b.Family)) })
 	return out
 }
 
 // warnTables tells before a state is written which tables it does not fit into: such a state is written as far as it fits.
 func (d *Driver) warnTables(s *nodestate.State) {
-	backends := 0
-	for _, c := range s.Backends.All() {
-		backends += len(c)
-	}
-	for name, n := range map[string]int{"weir_services": s.Frontends.Len(), "weir_backends": backends, "weir_addrs": len(s.Addrs), "weir_peers": s.Peers.Len()} {
-		if m := d.loaded.Maps[name]; m != nil && n > int(m.MaxEntries()) {
-			d.log.Error("the cluster does not fit into a map; what is beyond is not carried", "map", name, "needed", n, "entries", m.MaxEntries(),
-				"setting", sizeSettings[name])
+	for _, l := range d.both() {
+		for name, n := range needed(s, l.family == ipv6Name) {
+			if m := l.Maps[name]; m != nil && n > int(m.MaxEntries()) {
+				d.log.Error("the cluster does not fit into a map; what is beyond is not carried", "map", name, "family", l.family,
+					"needed", n, "entries", m.MaxEntries(), "setting", sizeSettings[name])
+			}
 		}
 	}
+}
+
+// needed counts the entries of a family that a state wants in the tables that follow the size of the cluster.
+func needed(s *nodestate.State, six bool) map[string]int {
+	of := func(a netip.Addr) bool { return a.Is6() == six }
+	n := map[string]int{}
+	count := func(name string, yes bool, by int) {
+		if yes {
+			n[name] += by
+		}
+	}
+	for f := range s.Frontends.All() {
+		count("weir_services", of(f.Addr), 1)
+	}
+	for id, list := range s.Backends.All() {
+		count("weir_backends", of(id.Addr), len(list))
+	}
+	for a := range s.Addrs {
+		count("weir_addrs", of(a), 1)
+	}
+	for a := range s.Peers.All() {
+		count("weir_peers", of(a), 1)
+	}
+	return n
 }

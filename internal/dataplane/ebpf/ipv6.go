@@ -1,0 +1,132 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// The programs and maps of IPv6 are in the kernel while the node carries it, and only then: nothing of them is loaded,
+// attached or pinned on a node of IPv4 alone. They come before a state is written and are called once it is; when they
+// go, nothing calls them first.
+
+// followIPv6 loads what IPv6 needs when a state is the first to carry it, and unloads it when one no longer does. It reports
+// whether it came: its tables are empty, or as an earlier run left them, and want the whole state. Without it IPv4 goes on.
+func (d *Driver) followIPv6(s *nodestate.State, first bool) (came bool) {
+	d.sixErr = nil
+	var err error
+	switch {
+	case s.Settings.IPv6 && d.six == nil:
+		came, err = true, d.enterIPv6(first)
+	case !s.Settings.IPv6 && (d.six != nil || first):
+		err = d.leaveIPv6()
+	}
+	if err != nil {
+		d.sixErr = &dataplane.KeyError{Table: "programs", Key: "IPv6", Err: err}
+	}
+	return came && err == nil
+}
+
+func (d *Driver) enterIPv6(first bool) error {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		return fmt.Errorf("the kernel has no IPv6; set FelixConfiguration ipv6Support to false: %w", err)
+	}
+	dir := ""
+	if d.opts.BPFFS != "" {
+		dir = maps6Dir(d.opts.BPFFS)
+	}
+	six, err := load(d.loaded, dir, d.opts.Sizes, d.opts.constants(), d.log)
+	if err != nil {
+		return err
+	}
+	if first {
+		d.carryOver(six, true)
+	}
+	tables := six.tables(d.tables.counts)
+	if err := errors.Join(tables.load(), d.programs.offer(ipv6Prefix, six.Programs)); err != nil {
+		six.Close()
+		return err
+	}
+	d.six = six
+	d.tables.families = append(d.tables.families, tables)
+	d.log.Info("the node carries IPv6", "maps found", six.found)
+	return nil
+}
+
+// leaveIPv6 also takes away what an earlier run left.
+func (d *Driver) leaveIPv6() error {
+	_, err := d.loaded.call(nil)
+	errs := []error{err, d.programs.withdraw(cgroupHooks6)}
+	if d.six != nil {
+		d.tables.families = d.tables.families[:1]
+		d.six.Close()
+		d.six = nil
+		d.log.Info("the node does not carry IPv6 any more")
+	}
+	if d.opts.BPFFS != "" {
+		errs = append(errs, unpinAll(maps6Dir(d.opts.BPFFS)))
+	}
+	for _, name := range []string{hostDevice, tunnelDevice} { // its routes go with it
+		if dev, err := findDevice(name); err == nil && dev != nil {
+			_, err := kernel.DisableIPv6(name)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// callIPv6 makes IPv4's programs, which are the ones attached, call those of IPv6, once these have their tables.
+func (d *Driver) callIPv6() error {
+	if d.six == nil {
+		return nil
+	}
+	n, err := d.loaded.call(d.six)
+	if err != nil {
+		return &dataplane.KeyError{Table: "programs", Key: "IPv6", Err: err}
+	}
+	if n > 0 && d.called == d.six {
+		d.count.repaired("program", d.log, "programs of IPv6 were not called any more; put them back", "programs", n)
+	}
+	d.called = d.six
+	return nil
+}
+
+// both are the families that the node carries, IPv4 first.
+func (d *Driver) both() []*loaded {
+	if d.six == nil {
+		return []*loaded{d.loaded}
+	}
+	return []*loaded{d.loaded, d.six}
+}
+
+// openRoutes makes the routes of weir0 those of the pools and Services.
+func (d *Driver) openRoutes() []error {
+	c := d.state.Settings
+	n, errs := ensureRoutes(netlink.FAMILY_V4, d.devices.host.index, ofFamily(c.PoolRoutes, false), c.Node)
+	if d.six != nil {
+		n6, errs6 := ensureRoutes(netlink.FAMILY_V6, d.devices.host.index, ofFamily(c.PoolRoutes, true), c.Node6)
+		n, errs = n+n6, append(errs, errs6...)
+	}
+	d.count.routes += uint64(n)
+	return errs
+}
+
+func (d *Driver) forwardIPv6() error {
+	except := map[string]bool{hostDevice: true, hostPeer: true, tunnelDevice: true}
+	for _, a := range d.state.Addrs {
+		if a.Kind == nodestate.AddrEndpoint {
+			except[a.Interface] = true
+		}
+	}
+	kept, err := forwardIPv6(d.uplinks, except)
+	if len(kept) > 0 {
+		d.log.Info("the node forwards IPv6 now; interfaces that took router advertisements go on taking them (accept_ra 2)", "interfaces", kept)
+	}
+	return err
+}

@@ -1,0 +1,262 @@
+package ebpf
+
+import (
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+const node6 = "fd00:172:31:1::207"
+
+// sample6 is sample with IPv6 beside IPv4, on a bench whose node has an address of each.
+func sample6(b *bench) *nodestate.State {
+	s := sample(b)
+	if !s.Settings.IPv6 {
+		s.Settings.IPv6 = true
+	}
+	s.Settings.Node6 = netip.MustParseAddr(node6)
+	s.Settings.PoolRoutes = map[netip.Prefix]int{netip.MustParsePrefix("10.244.0.0/16"): 1450, netip.MustParsePrefix("fd00:10:244::/56"): 1430,
+		netip.MustParsePrefix("fd00:10:96::/112"): 1430}
+	for i, ifc := range b.ifaces {
+		a := netip.MustParseAddr("fd00:10:244:1::").As16()
+		a[15] = byte(i + 2)
+		s.Addrs[netip.AddrFrom16(a)] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: ifc.Name, IfIndex: ifc.Index}
+	}
+	return s
+}
+
+// withNode6 gives the bench's uplink the node's address of IPv6.
+func (b *bench) withNode6() *bench {
+	must(b.t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{Flags: 2 /* IFA_F_NODAD */, IPNet: &net.IPNet{IP: net.ParseIP(node6), Mask: net.CIDRMask(64, 128)}}))
+	return b
+}
+
+// without6 is the state of the same node when it carries no IPv6.
+func without6(s *nodestate.State) *nodestate.State {
+	c := *s
+	c.Settings.IPv6, c.Settings.Node6 = false, netip.Addr{}
+	c.Settings.PoolRoutes = ofFamily(s.Settings.PoolRoutes, false)
+	c.Addrs, c.Routes = maps.Clone(s.Addrs), maps.Clone(s.Routes)
+	maps.DeleteFunc(c.Addrs, func(a netip.Addr, _ nodestate.Addr) bool { return a.Is6() })
+	maps.DeleteFunc(c.Routes, func(p netip.Prefix, _ nodestate.Route) bool { return p.Addr().Is6() })
+	return &c
+}
+
+// called are the ids of the programs that IPv4's call for IPv6.
+func (i instance) calledPrograms(t *testing.T) (ids []uint32) {
+	t.Helper()
+	for slot := range uint32(len(ipv6Slots)) {
+		var id uint32
+		err := i.loaded.Maps[programsOfIPv6].Lookup(slot, &id)
+		if err == nil {
+			ids = append(ids, id)
+		} else if !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Fatal(err)
+		}
+	}
+	return ids
+}
+
+func pins(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func routes6(t *testing.T, b *bench) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{LinkIndex: b.link(hostDevice).Attrs().Index, Protocol: routeProtocol},
+		netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
+	must(t, err)
+	for _, r := range routes {
+		out[r.Dst.String()] = r.Src.String()
+	}
+	return out
+}
+
+// A node without IPv6 has nothing of it in the kernel, one that begins to carry it has all, and one that stops nothing again.
+func TestIPv6ComesAndGoes(t *testing.T) {
+	b := newBench(t).withNode6()
+	d := b.open(t)
+	with := sample6(b)
+	without := without6(with)
+	gone := func(when string) {
+		t.Helper()
+		if ids := d.calledPrograms(t); len(ids) != 0 {
+			t.Errorf("%s: programs %v are called for IPv6", when, ids)
+		}
+		if names := pins(t, maps6Dir(b.bpffs)); len(names) != 0 {
+			t.Errorf("%s: maps of IPv6 are pinned: %v", when, names)
+		}
+		for _, h := range cgroupHooks6 {
+			if d.programs.has(site{0, h}) || slices.Contains(pins(t, linksDir(b.bpffs)), site{0, h}.pin()) {
+				t.Errorf("%s: %s is attached", when, h.name)
+			}
+		}
+		if r := routes6(t, b); len(r) != 0 {
+			t.Errorf("%s: routes %v", when, r)
+		}
+		for _, name := range []string{hostDevice, hostPeer, tunnelDevice} {
+			if v, err := kernel.Sysctl(sysctl6(name, "disable_ipv6")...); err != nil || v != 1 {
+				t.Errorf("%s: disable_ipv6 of %s is %d, %v", when, name, v, err)
+			}
+		}
+	}
+	applied(t, d, without)
+	gone("at first")
+	if d.six != nil {
+		t.Error("IPv6's programs are loaded")
+	}
+	for range 2 {
+		applied(t, d, with)
+		if ids := d.calledPrograms(t); len(ids) != len(ipv6Slots) {
+			t.Errorf("programs %v are called for IPv6", ids)
+		}
+		for _, h := range cgroupHooks6 {
+			if !d.programs.has(site{0, h}) {
+				t.Errorf("%s is not attached", h.name)
+			}
+		}
+		want := map[string]string{"fd00:10:244::/56": node6, "fd00:10:96::/112": node6}
+		if r := routes6(t, b); !maps.Equal(r, want) {
+			t.Errorf("routes %v, want %v", r, want)
+		}
+		applied(t, d, without)
+		gone("afterwards")
+	}
+}
+
+// A restart finds IPv6's maps with their flows, and takes links and calls over in place.
+func TestIPv6Restart(t *testing.T) {
+	b := newBench(t).withNode6()
+	d := b.open(t)
+	s := sample6(b)
+	applied(t, d, s)
+	flow := make([]byte, d.six.Maps["weir_flows"].KeySize())
+	flow[0] = 0xfd
+	must(t, d.six.Maps["weir_flows"].Put(flow, make([]byte, d.six.Maps["weir_flows"].ValueSize())))
+	links, called, epoch := linkIDs(t, d), d.calledPrograms(t), d.Status().Epoch
+	must(t, d.Close())
+	d = b.open(t)
+	if now := d.calledPrograms(t); !slices.Equal(now, called) {
+		t.Errorf("before the first state other programs are called: %v, were %v", now, called)
+	}
+	applied(t, d, s)
+	if now := d.calledPrograms(t); len(now) != len(called) || slices.Equal(now, called) {
+		t.Errorf("programs %v are called, as the earlier run's %v", now, called)
+	}
+	if after := linkIDs(t, d); !maps.Equal(links, after) {
+		t.Errorf("links before %v, after %v", links, after)
+	}
+	if st := d.Status(); st.Writes != 0 || st.Epoch != epoch || len(st.Repairs) != 0 {
+		t.Errorf("%d writes, epoch %d was %d, repairs %v", st.Writes, st.Epoch, epoch, st.Repairs)
+	}
+	if _, err := d.six.Maps["weir_flows"].LookupBytes(flow); err != nil {
+		t.Errorf("a flow is lost: %v", err)
+	}
+	if broken := d.programs.broken(); len(broken) != 0 {
+		t.Errorf("broken after restart: %v", broken)
+	}
+	// The next one finds that the node carries no IPv6 any more.
+	must(t, d.Close())
+	d = b.open(t)
+	applied(t, d, without6(s))
+	if ids, names := d.calledPrograms(t), pins(t, maps6Dir(b.bpffs)); len(ids)+len(names) != 0 {
+		t.Errorf("programs %v are called, and maps %v pinned", ids, names)
+	}
+	for _, h := range cgroupHooks6 {
+		if slices.Contains(pins(t, linksDir(b.bpffs)), site{0, h}.pin()) {
+			t.Errorf("%s stays pinned", h.name)
+		}
+	}
+}
+
+// What somebody else takes away comes back.
+func TestIPv6Repair(t *testing.T) {
+	b := newBench(t).withNode6()
+	d := b.open(t)
+	applied(t, d, sample6(b))
+	for what, harm := range map[string]func(){
+		"calls": func() { must(t, d.loaded.Maps[programsOfIPv6].Delete(uint32(2))) },
+		"route": func() {
+			_, prefix, _ := net.ParseCIDR("fd00:10:244::/56")
+			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostDevice).Attrs().Index}))
+		},
+		"socket program": func() { must(t, d.programs.at[site{0, cgroupHooks6[0]}].(bpfLink).Link.Detach()) },
+		"device":         func() { must(t, netlink.LinkDel(b.link(hostDevice))) },
+		"IPv6 switched off on the host device": func() {
+			_, err := kernel.DisableIPv6(hostDevice)
+			must(t, err)
+		},
+	} {
+		harm()
+		d.check(true)
+		if ids, r := d.calledPrograms(t), routes6(t, b); len(ids) != len(ipv6Slots) || len(r) != 2 || len(d.programs.broken()) != 0 || len(d.Status().Problems) != 0 {
+			t.Errorf("%s: programs %v, routes %v, broken %v, problems %v", what, ids, r, d.programs.broken(), d.Status().Problems)
+		}
+	}
+	repairs := d.Status().Repairs
+	if repairs["program"] < 2 || repairs["route"] < 2 || repairs["device"] < 1 {
+		t.Errorf("repairs %v", repairs)
+	}
+}
+
+// A node that begins to forward goes on taking router advertisements where it did, and nowhere else.
+func TestRouterAdvertisementsGoOn(t *testing.T) {
+	b := newBench(t).withNode6()
+	set := func(v int, name, setting string) {
+		t.Helper()
+		_, err := kernel.SetSysctl(v, sysctl6(name, setting)...)
+		must(t, err)
+	}
+	set(0, "all", "forwarding")
+	t.Cleanup(func() { set(0, "all", "forwarding") })
+	b.veth("other", "otherp") // no uplink: it does not match the pattern
+	b.veth("deaf", "deafp")
+	set(1, "eth0", "accept_ra")
+	set(1, "other", "accept_ra")
+	set(0, "deaf", "accept_ra")
+	pod := b.ifaces[0].Name
+	set(1, pod, "accept_ra")
+	d := b.open(t)
+	s := sample6(b)
+	applied(t, d, without6(s))
+	if v, err := kernel.Sysctl(sysctl6("all", "forwarding")...); err != nil || v != 0 {
+		t.Errorf("a node without IPv6 forwards it: %d, %v", v, err)
+	}
+	applied(t, d, s)
+	for name, want := range map[string]int{"eth0": 2, "other": 2, "deaf": 0, pod: 1, hostDevice: 0, tunnelDevice: 0} {
+		accepts, err1 := kernel.Sysctl(sysctl6(name, "accept_ra")...)
+		forwards, err2 := kernel.Sysctl(sysctl6(name, "forwarding")...)
+		if err1 != nil || err2 != nil || accepts != want || forwards != 1 {
+			t.Errorf("%s: accept_ra %d, want %d, forwarding %d (%v, %v)", name, accepts, want, forwards, err1, err2)
+		}
+	}
+	// Where forwarding was on already and advertisements are not taken, nothing changes; one that somebody set apart forwards.
+	set(1, "other", "accept_ra")
+	set(1, "eth0", "accept_ra")
+	set(0, "eth0", "forwarding")
+	d.check(true)
+	for name, want := range map[string]int{"other": 1, "eth0": 2} {
+		accepts, err1 := kernel.Sysctl(sysctl6(name, "accept_ra")...)
+		forwards, err2 := kernel.Sysctl(sysctl6(name, "forwarding")...)
+		if err1 != nil || err2 != nil || accepts != want || forwards != 1 {
+			t.Errorf("later %s: accept_ra %d, want %d, forwarding %d (%v, %v)", name, accepts, want, forwards, err1, err2)
+		}
+	}
+}
