@@ -12,7 +12,7 @@ import (
 func TestSameSourcePort(t *testing.T) {
 	for name, dsr := range map[string]bool{"tunnel": false, "dsr": true} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, ipv4)
 			f.cluster.Settings.ConnectTime, f.cluster.Settings.DSR = model.ConnectTimeDisabled, dsr
 			f.service("near", "10.96.0.1", 30001, f.b)
 			f.service("near2", "10.96.0.2", 30002, f.b)

@@ -145,7 +145,7 @@ func (e *exchanges) datagrams(t *testing.T, what string, w *worker, src netip.Ad
 // TestFragments sends datagrams that do not fit a packet on every way, with the fragments in order and reversed.
 // Server 8081 answers in order, 8082 reversed.
 func TestFragments(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, ipv4)
 	for _, p := range []*pod{f.a, f.b, f.c, f.d} {
 		p.echo(p.local.Addrs[0])
 	}

@@ -29,7 +29,7 @@ func (f *fixture) behindRouters(t *testing.T) *worker {
 		"ip -n %s addr add 172.29.0.55/24 dev eth0; ip -n %s link set eth0 up; ip -n %s route add default via 172.29.0.1",
 		ns, l.prefix, l.prefix, ns, ns, ns)
 	run(t, "ip -n %s route add 172.29.0.0/24 via 172.30.0.1; ip -n %s route add 172.29.0.0/24 via 172.30.0.2", f.n1.netns, f.n2.netns)
-	return startWorker(t, "behind", ns, "")
+	return f.startWorker("behind", ns, "")
 }
 
 // TestDSRFallsBack: a firewall between drops what the backend's node sends straight to the client. The first connection
@@ -37,7 +37,7 @@ func (f *fixture) behindRouters(t *testing.T) *worker {
 func TestDSRFallsBack(t *testing.T) {
 	for name, routed := range map[string]bool{"one link": false, "through the tunnel": true} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, ipv4)
 			f.routed = routed
 			f.cluster.Settings.DSR = true
 			f.service("far", "10.96.0.2", 30002, f.c)

@@ -32,7 +32,7 @@ func (f *fixture) behindTwoRouters() *host {
 	run(f.t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1; ip netns exec %s sysctl -qw net.ipv4.ip_forward=1; "+
 		"ip -n %s route add default via 172.29.0.2; ip -n %s route add default via 172.29.0.1; ip -n %s route add default via 172.28.0.1",
 		r1, r2, r1, r2, far)
-	return &host{worker: startWorker(f.t, "far", far, ""), lan: f.lan, netns: far}
+	return &host{worker: f.startWorker("far", far, ""), lan: f.lan, netns: far}
 }
 
 // bulk fails the test unless much data goes to addr and comes back.
@@ -63,7 +63,7 @@ func TestPathMTU(t *testing.T) {
 		dsr, routed bool
 	}{{}, {dsr: true}, {routed: true}, {dsr: true, routed: true}} {
 		t.Run(fmt.Sprintf("dsr=%v,tunnel=%v", mode.dsr, mode.routed), func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, ipv4)
 			far := f.behindTwoRouters()
 			f.routed = mode.routed
 			f.cluster.Settings.DSR = mode.dsr
@@ -107,7 +107,7 @@ func TestPathMTU(t *testing.T) {
 
 // TestFragmentsOnTheWay: the node's own route takes less than a pod sends, and the pod allows to fragment.
 func TestFragmentsOnTheWay(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, ipv4)
 	far := f.behindTwoRouters()
 	far.listen("udp", ":8080")
 	run(t, "ip -n %s route replace default via 172.30.0.1 mtu lock 1200", f.n1.netns)

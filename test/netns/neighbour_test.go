@@ -12,7 +12,7 @@ import (
 // A client on the link resolves a load balancer's address, by exactly one node's answer, and connects. Another node
 // answers when that one is not ready. No agent is needed for the answers.
 func TestNeighboursOfALoadBalancer(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, ipv4)
 	const vip = "172.30.0.241"
 	f.cluster.Pools["lb"] = &model.Pool{Name: "lb", CIDR: netip.MustParsePrefix("172.30.0.240/28"), BlockBits: 28, LoadBalancer: true}
 	f.service("lb", "10.96.0.40", 0, f.a, f.c).LBIPs = []netip.Addr{netip.MustParseAddr(vip)}

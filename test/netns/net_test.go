@@ -22,6 +22,7 @@ type lan struct {
 	cluster *model.Cluster // what all nodes see; Local differs
 	nodes   []*node
 	hosts   int
+	family  family
 	routed  bool // nodes are not on one link, as far as they know
 }
 
@@ -60,18 +61,21 @@ func run(t *testing.T, format string, args ...any) string {
 
 var lans atomic.Int32 // tests run in parallel
 
-func newLAN(t *testing.T) *lan {
+func newLAN(t *testing.T, fam family) *lan {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Fatal("namespace tests need root")
 	}
-	l := &lan{t: t, prefix: fmt.Sprintf("wn%d-%d", os.Getpid(), lans.Add(1)), cluster: model.NewCluster()}
+	l := &lan{t: t, family: fam, prefix: fmt.Sprintf("wn%d-%d", os.Getpid(), lans.Add(1)), cluster: model.NewCluster()}
 	l.newNetns("sw")
 	run(t, "ip -n %s-sw link add br0 type bridge; ip -n %s-sw link set br0 up", l.prefix, l.prefix)
 	l.cluster.Namespaces["default"] = &model.Namespace{Name: "default", Labels: map[string]string{"kubernetes.io/metadata.name": "default"}}
 	l.cluster.Pools["default"] = &model.Pool{Name: "default", CIDR: netip.MustParsePrefix("10.244.0.0/16"),
 		VXLAN: model.EncapNever, NATOutgoing: true, BlockBits: 26, Workload: true}
 	l.cluster.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	if fam == ipv6 {
+		l.addIPv6()
+	}
 	return l
 }
 
@@ -79,7 +83,9 @@ func (l *lan) newNetns(name string) string {
 	ns := l.prefix + "-" + name
 	run(l.t, "ip netns add %s", ns)
 	l.t.Cleanup(func() { run(l.t, "ip netns del %s", ns) })
-	run(l.t, "ip -n %s link set lo up; ip netns exec %s sysctl -qw net.ipv4.tcp_congestion_control=reno", ns, ns)
+	// Nobody else has our addresses: they count at once.
+	run(l.t, "ip -n %s link set lo up; ip netns exec %s sysctl -qw net.ipv4.tcp_congestion_control=reno "+
+		"net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.default.router_solicitations=0", ns, ns)
 	return ns
 }
 
@@ -94,8 +100,11 @@ func (l *lan) newHost(name, addr, cgroup string) host {
 	run(l.t, "ip link add eth0 netns %s type veth peer name p%d netns %s-sw; ip -n %s-sw link set p%d master br0 up; "+
 		"ip -n %s addr add %s/24 dev eth0; ip -n %s link set eth0 up",
 		ns, l.hosts, l.prefix, l.prefix, l.hosts, ns, addr, ns)
+	if l.family == ipv6 {
+		run(l.t, "ip -n %s addr add %s/120 dev eth0 nodad", ns, sixOf(addr))
+	}
 	mac := parseMAC(run(l.t, "ip netns exec %s cat /sys/class/net/eth0/address", ns))
-	return host{worker: startWorker(l.t, name, ns, cgroup), lan: l, netns: ns, addr: netip.MustParseAddr(addr), mac: mac}
+	return host{worker: l.startWorker(name, ns, cgroup), lan: l, netns: ns, addr: netip.MustParseAddr(addr), mac: mac}
 }
 
 // newClient makes a host outside of the cluster; 172.30.0.1 is nobody.
@@ -121,10 +130,12 @@ func (l *lan) newNode(name, addr string) *node {
 	n := &node{host: l.newHost(name, addr, cg), cgroup: cg}
 	run(l.t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", n.netns)
 	l.nodes = append(l.nodes, n)
-	l.cluster.Nodes[name] = &model.Node{Name: name, Addrs: []netip.Addr{n.addr}, LinkAddress: n.mac,
-		Subnets: []netip.Prefix{netip.PrefixFrom(n.addr, 24).Masked()}}
+	l.cluster.Nodes[name] = &model.Node{Name: name, Addrs: l.pairOf(n.addr), LinkAddress: n.mac, Subnets: l.subnets(n.addr)}
 	block := netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/26", len(l.nodes)))
 	l.cluster.Blocks[block] = &model.Block{CIDR: block, Node: name}
+	if l.family == ipv6 {
+		l.cluster.Blocks[sixPrefix(block)] = &model.Block{CIDR: sixPrefix(block), Node: name}
+	}
 	n.driver = startDriver(l.t, n)
 	return n
 }
@@ -146,13 +157,18 @@ func (n *node) newPod(name string, labels map[string]string) *pod {
 		"ip -n %s route add default via 169.254.1.1; ip -n %s neigh add 169.254.1.1 lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent; "+
 		"ip -n %s route add %s/32 dev %s scope link; ip netns exec %s sysctl -qw net.ipv4.conf.%s.rp_filter=2",
 		iface, n.netns, ns, n.netns, iface, ns, addr, ns, ns, ns, ns, n.netns, addr, iface, n.netns, iface)
+	if n.lan.family == ipv6 {
+		run(t, "ip -n %s addr add %s/128 dev eth0 nodad; ip -n %s route add default via fe80::ecee:eeff:feee:eeee dev eth0; "+
+			"ip -n %s neigh add fe80::ecee:eeff:feee:eeee lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent; ip -n %s route add %s/128 dev %s",
+			ns, six(addr), ns, ns, n.netns, six(addr), iface)
+	}
 	var ifindex int
 	fmt.Sscan(run(t, "ip netns exec %s cat /sys/class/net/%s/ifindex", n.netns, iface), &ifindex)
 	mac := parseMAC(run(t, "ip netns exec %s cat /sys/class/net/eth0/address", ns))
-	p := &pod{worker: startWorker(t, name, ns, n.cgroup)}
+	p := &pod{worker: n.lan.startWorker(name, ns, n.cgroup)}
 	p.local = &model.LocalEndpoint{Pod: model.Name{Namespace: "default", Name: name}, ContainerID: name, Interface: iface,
-		IfIndex: ifindex, MAC: mac, Addrs: []netip.Addr{addr}}
-	p.obj = &model.Pod{Name: p.local.Pod, Labels: labels, Node: n.name, Addrs: []netip.Addr{addr}}
+		IfIndex: ifindex, MAC: mac, Addrs: n.lan.pairOf(addr)}
+	p.obj = &model.Pod{Name: p.local.Pod, Labels: labels, Node: n.name, Addrs: n.lan.pairOf(addr)}
 	n.pods = append(n.pods, p)
 	n.lan.cluster.Pods[p.obj.Name] = p.obj
 	return p
@@ -161,7 +177,7 @@ func (n *node) newPod(name string, labels map[string]string) *pod {
 // service makes a Service with one port 80 -> 8080 for tcp and udp, and its endpoints.
 func (l *lan) service(name, clusterIP string, nodePort uint16, backends ...*pod) *model.Service {
 	full := model.Name{Namespace: "default", Name: name}
-	s := &model.Service{Name: full, ClusterIPs: []netip.Addr{netip.MustParseAddr(clusterIP)}, Ports: []model.ServicePort{
+	s := &model.Service{Name: full, ClusterIPs: l.pairOf(netip.MustParseAddr(clusterIP)), Ports: []model.ServicePort{
 		{Name: "tcp", Protocol: model.ProtocolTCP, Port: 80, NodePort: nodePort},
 		{Name: "udp", Protocol: model.ProtocolUDP, Port: 80, NodePort: nodePort}}}
 	l.cluster.Services[full] = s
@@ -170,13 +186,29 @@ func (l *lan) service(name, clusterIP string, nodePort uint16, backends ...*pod)
 }
 
 func (l *lan) endpoints(name string, backends ...*pod) {
-	full := model.Name{Namespace: "default", Name: name}
-	slice := &model.EndpointSlice{Name: full, Service: full, Ports: []model.EndpointPort{
-		{Name: "tcp", Protocol: model.ProtocolTCP, Port: 8080}, {Name: "udp", Protocol: model.ProtocolUDP, Port: 8080}}}
+	var list []model.ServiceEndpoint
 	for _, b := range backends {
-		slice.Endpoints = append(slice.Endpoints, model.ServiceEndpoint{Addrs: b.obj.Addrs, Node: b.obj.Node, Ready: true, Serving: true})
+		list = append(list, model.ServiceEndpoint{Addrs: b.obj.Addrs[:1], Node: b.obj.Node, Ready: true, Serving: true})
 	}
+	l.slices(name, 8080, list)
+}
+
+// slices makes the endpoints of a Service, a slice for each family. They are given by IPv4 addresses.
+func (l *lan) slices(name string, port uint16, list []model.ServiceEndpoint) {
+	full := model.Name{Namespace: "default", Name: name}
+	slice := &model.EndpointSlice{Name: full, Service: full, Endpoints: list, Ports: []model.EndpointPort{
+		{Name: "tcp", Protocol: model.ProtocolTCP, Port: port}, {Name: "udp", Protocol: model.ProtocolUDP, Port: port}}}
 	l.cluster.Slices[full] = slice
+	if l.family != ipv6 {
+		return
+	}
+	other := *slice
+	other.Name.Name, other.Endpoints = name+"-ipv6", nil
+	for _, e := range list {
+		e.Addrs = []netip.Addr{six(e.Addrs[0])}
+		other.Endpoints = append(other.Endpoints, e)
+	}
+	l.cluster.Slices[other.Name] = &other
 }
 
 // apply gives every node its state.
@@ -190,13 +222,15 @@ func (l *lan) apply() {
 func (n *node) apply() {
 	n.lan.t.Helper()
 	c := *n.lan.cluster
-	c.Local = model.Local{Node: n.name, Endpoints: map[netip.Addr]*model.LocalEndpoint{}, HostAddrs: []netip.Addr{n.addr},
-		Subnets: []netip.Prefix{netip.PrefixFrom(n.addr, 24).Masked()}, LinkMTU: 1500}
+	c.Local = model.Local{Node: n.name, Endpoints: map[netip.Addr]*model.LocalEndpoint{}, HostAddrs: n.lan.pairOf(n.addr),
+		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500}
 	if n.lan.routed {
 		c.Local.Subnets = nil
 	}
 	for _, p := range n.pods {
-		c.Local.Endpoints[p.local.Addrs[0]] = p.local
+		for _, a := range p.local.Addrs {
+			c.Local.Endpoints[a] = p.local
+		}
 	}
 	n.driver.apply(calc.Calc(&c))
 }

@@ -12,17 +12,16 @@ var connectModes = []model.ConnectTimeLB{model.ConnectTimeTCP, model.ConnectTime
 
 // hostEndpoints makes a node itself the only backend of a Service; it serves at 9000.
 func (f *fixture) hostEndpoints(name string, n *node) {
-	full := model.Name{Namespace: "default", Name: name}
-	f.cluster.Slices[full] = &model.EndpointSlice{Name: full, Service: full, Ports: []model.EndpointPort{
-		{Name: "tcp", Protocol: model.ProtocolTCP, Port: 9000}, {Name: "udp", Protocol: model.ProtocolUDP, Port: 9000}},
-		Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{n.addr}, Node: n.name, Ready: true, Serving: true}}}
+	f.slices(name, 9000, []model.ServiceEndpoint{{Addrs: []netip.Addr{n.addr}, Node: n.name, Ready: true, Serving: true}})
 }
 
 // TestOwnBackends: a pod reaches itself, and the node's processes their own node, through a Service.
-func TestOwnBackends(t *testing.T) {
+func TestOwnBackends(t *testing.T) { inBoth(t, testOwnBackends) }
+
+func testOwnBackends(t *testing.T, fam family) {
 	for _, mode := range connectModes {
 		t.Run(string(mode), func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, fam)
 			f.cluster.Settings.ConnectTime = mode
 			f.service("self", "10.96.0.1", 30001, f.a)
 			f.service("host", "10.96.0.2", 30002)
@@ -45,10 +44,12 @@ func TestOwnBackends(t *testing.T) {
 
 // TestUDPSocketsFollow: no UDP socket, connected or not, of a pod or of the node, stays with a backend that is gone; each
 // stays with its backend until then.
-func TestUDPSocketsFollow(t *testing.T) {
+func TestUDPSocketsFollow(t *testing.T) { inBoth(t, testUDPSocketsFollow) }
+
+func testUDPSocketsFollow(t *testing.T, fam family) {
 	for _, mode := range connectModes {
 		t.Run(string(mode), func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, fam)
 			f.cluster.Settings.ConnectTime = mode
 			f.service("svc", "10.96.0.1", 30001, f.b)
 			f.apply()

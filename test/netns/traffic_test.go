@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"net/netip"
 	"testing"
 
 	"github.com/weir-net/weir/internal/model"
@@ -15,15 +14,18 @@ type fixture struct {
 	client, client2 *host
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t *testing.T, fam family) *fixture {
 	t.Parallel()
-	l := newLAN(t)
+	l := newLAN(t, fam)
 	f := &fixture{lan: l}
 	f.n1, f.n2 = l.newNode("n1", "172.30.0.8"), l.newNode("n2", "172.30.0.9")
 	f.client, f.client2 = l.newClient("client", "172.30.0.55"), l.newClient("client2", "172.30.0.62")
 	// Nobody lives at 172.30.0.1: the default route is there so that look-ups find a way.
 	for _, n := range l.nodes {
 		run(t, "ip -n %s route add default via 172.30.0.1", n.netns)
+		if fam == ipv6 {
+			run(t, "ip -n %s route add default via %s", n.netns, sixOf("172.30.0.1"))
+		}
 	}
 	f.a, f.b = f.n1.newPod("a", map[string]string{"app": "a"}), f.n1.newPod("b", map[string]string{"app": "b"})
 	f.c, f.d = f.n2.newPod("c", map[string]string{"app": "c"}), f.n2.newPod("d", map[string]string{"app": "d"})
@@ -49,8 +51,10 @@ func want(t *testing.T, what, got, wanted string) {
 	}
 }
 
-func TestPods(t *testing.T) {
-	f := newFixture(t)
+func TestPods(t *testing.T) { inBoth(t, testPods) }
+
+func testPods(t *testing.T, fam family) {
+	f := newFixture(t, fam)
 	f.apply()
 	f.podsReachEachOther(t)
 }
@@ -69,18 +73,16 @@ func (f *fixture) podsReachEachOther(t *testing.T) {
 	}
 }
 
-func TestVXLAN(t *testing.T) {
-	f := newFixture(t)
-	pool := *f.cluster.Pools["default"]
-	pool.VXLAN = model.EncapAlways
-	f.cluster.Pools["default"] = &pool
+func TestVXLAN(t *testing.T) { inBoth(t, testVXLAN) }
+
+func testVXLAN(t *testing.T, fam family) {
+	f := newFixture(t, fam)
+	f.encapsulate(model.EncapAlways)
 	f.apply()
 	f.podsReachEachOther(t)
 	// and back to plain routing, live, with a connection open across it
 	f.a.call(request{Op: "open", Net: "tcp", Addr: f.c.at("8080"), ID: 1})
-	plain := pool
-	plain.VXLAN = model.EncapNever
-	f.cluster.Pools["default"] = &plain
+	f.encapsulate(model.EncapNever)
 	f.apply()
 	if a := f.a.call(request{Op: "talk", ID: 1}); a.Err != "" {
 		t.Errorf("a connection did not survive the change of the encapsulation: %s", a.Err)
@@ -88,10 +90,12 @@ func TestVXLAN(t *testing.T) {
 	f.podsReachEachOther(t)
 }
 
-func TestServices(t *testing.T) {
+func TestServices(t *testing.T) { inBoth(t, testServices) }
+
+func testServices(t *testing.T, fam family) {
 	for _, mode := range []model.ConnectTimeLB{model.ConnectTimeTCP, model.ConnectTimeEnabled, model.ConnectTimeDisabled} {
 		t.Run(string(mode), func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, fam)
 			f.cluster.Settings.ConnectTime = mode
 			f.service("near", "10.96.0.1", 30001, f.b)
 			f.service("far", "10.96.0.2", 30002, f.c)
@@ -113,10 +117,12 @@ func TestServices(t *testing.T) {
 	}
 }
 
-func TestNodePortKeepsTheClient(t *testing.T) {
+func TestNodePortKeepsTheClient(t *testing.T) { inBoth(t, testNodePortKeepsTheClient) }
+
+func testNodePortKeepsTheClient(t *testing.T, fam family) {
 	for name, dsr := range map[string]bool{"tunnel": false, "dsr": true} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, fam)
 			f.cluster.Settings.DSR = dsr
 			f.service("near", "10.96.0.1", 30001, f.b)
 			f.service("far", "10.96.0.2", 30002, f.c)
@@ -137,10 +143,12 @@ func TestNodePortKeepsTheClient(t *testing.T) {
 
 // TestHandOnThroughTheTunnel: nodes that do not share a link hand an outside client's packets on by VXLAN, and both
 // ends of a connection learn what fits in there.
-func TestHandOnThroughTheTunnel(t *testing.T) {
+func TestHandOnThroughTheTunnel(t *testing.T) { inBoth(t, testHandOnThroughTheTunnel) }
+
+func testHandOnThroughTheTunnel(t *testing.T, fam family) {
 	for name, dsr := range map[string]bool{"tunnel": false, "dsr": true} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, fam)
 			f.routed = true
 			f.cluster.Settings.DSR = dsr
 			f.service("far", "10.96.0.2", 30002, f.c)
@@ -148,16 +156,18 @@ func TestHandOnThroughTheTunnel(t *testing.T) {
 			for _, nw := range networks {
 				want(t, nw, f.client.reaches("c", nw, "172.30.0.8:30002"), "172.30.0.55")
 			}
-			// 1450 less 40 of IPv4 and TCP, less 12 of the time stamp option
-			if a := f.client.get("tcp", "172.30.0.8:30002"); a.MSS != 1398 {
-				t.Errorf("the client's segments are of %d bytes, want 1398", a.MSS)
+			// 1450 less 40 of IPv4 and TCP, less 12 of the time stamp option; with IPv6 both headers are longer
+			if a, want := f.client.get("tcp", "172.30.0.8:30002"), 1398-2*fam.headerMore(); a.MSS != want {
+				t.Errorf("the client's segments are of %d bytes, want %d", a.MSS, want)
 			}
 		})
 	}
 }
 
-func TestModeChangeKeepsConnections(t *testing.T) {
-	f := newFixture(t)
+func TestModeChangeKeepsConnections(t *testing.T) { inBoth(t, testModeChangeKeepsConnections) }
+
+func testModeChangeKeepsConnections(t *testing.T, fam family) {
+	f := newFixture(t, fam)
 	f.service("far", "10.96.0.2", 30002, f.c)
 	f.apply()
 	for id, dsr := range []bool{false, true, false} {
@@ -185,8 +195,10 @@ func hasApp(app string) *model.LabelSelector {
 	return &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.In, Values: []string{app}}}}
 }
 
-func TestPolicy(t *testing.T) {
-	f := newFixture(t)
+func TestPolicy(t *testing.T) { inBoth(t, testPolicy) }
+
+func testPolicy(t *testing.T, fam family) {
+	f := newFixture(t, fam)
 	f.service("far", "10.96.0.2", 30002, f.c)
 	f.apply()
 	open := func(w *worker, id int, addr string) {
@@ -199,7 +211,7 @@ func TestPolicy(t *testing.T) {
 	open(f.client2.worker, 1, "172.30.0.8:30002")
 	open(f.a.worker, 1, f.c.at("8080"))
 
-	p := allow("c", model.Peer{CIDR: netip.MustParsePrefix("172.30.0.55/32")})
+	p := allow("c", model.Peer{CIDR: fam.prefix("172.30.0.55/32")})
 	f.cluster.Policies[p.Name] = p
 	f.apply()
 	for _, nw := range networks {
@@ -232,8 +244,10 @@ func TestPolicy(t *testing.T) {
 	f.b.reaches("c", "tcp", f.c.at("8080"))
 }
 
-func TestEndpointReplaced(t *testing.T) {
-	f := newFixture(t)
+func TestEndpointReplaced(t *testing.T) { inBoth(t, testEndpointReplaced) }
+
+func testEndpointReplaced(t *testing.T, fam family) {
+	f := newFixture(t, fam)
 	f.service("svc", "10.96.0.2", 30002, f.b)
 	f.apply()
 	f.a.call(request{Op: "open", Net: "udp", Addr: "10.96.0.2:80", ID: 1})
@@ -248,18 +262,22 @@ func TestEndpointReplaced(t *testing.T) {
 	f.client.reaches("c", "tcp", "172.30.0.8:30002")
 }
 
-func TestSpoofedSource(t *testing.T) {
-	f := newFixture(t)
+func TestSpoofedSource(t *testing.T) { inBoth(t, testSpoofedSource) }
+
+func testSpoofedSource(t *testing.T, fam family) {
+	f := newFixture(t, fam)
 	f.apply()
-	run(t, "ip -n %s-a addr add 10.244.1.3/32 dev lo", f.prefix) // b's address
+	run(t, "ip -n %s-a addr add %s dev lo", f.prefix, fam.addr("10.244.1.3")) // b's address
 	if a := f.a.call(request{Op: "get", Net: "udp", Addr: f.c.at("8080"), From: "10.244.1.3:5555", Timeout: 300}); a.Err == "" {
 		t.Errorf("a pod sent with a foreign source address and got %q", a.Reply)
 	}
 }
 
 // TestDriverRestart: the process that programs the node is killed; nothing notices, and its successor writes nothing.
-func TestDriverRestart(t *testing.T) {
-	f := newFixture(t)
+func TestDriverRestart(t *testing.T) { inBoth(t, testDriverRestart) }
+
+func testDriverRestart(t *testing.T, fam family) {
+	f := newFixture(t, fam)
 	f.service("far", "10.96.0.2", 30002, f.c)
 	f.apply()
 	f.client.call(request{Op: "open", Net: "tcp", Addr: "172.30.0.8:30002", ID: 1})

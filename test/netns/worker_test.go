@@ -49,16 +49,18 @@ type answer struct {
 }
 
 type worker struct {
-	t    *testing.T
-	name string
-	cmd  *exec.Cmd
-	mu   sync.Mutex
-	in   *json.Encoder
-	out  *bufio.Scanner
+	t      *testing.T
+	name   string
+	family family // of what it is told, in IPv4's addresses
+	cmd    *exec.Cmd
+	mu     sync.Mutex
+	in     *json.Encoder
+	out    *bufio.Scanner
 }
 
 // startWorker starts a worker in the namespace, as a member of the cgroup (a path, or "" for none).
-func startWorker(t *testing.T, name, netns, cgroup string) *worker {
+func (l *lan) startWorker(name, netns, cgroup string) *worker {
+	t := l.t
 	t.Helper()
 	enter := fmt.Sprintf("exec nsenter --net=/run/netns/%s %s", netns, os.Args[0])
 	if cgroup != "" {
@@ -78,7 +80,7 @@ func startWorker(t *testing.T, name, netns, cgroup string) *worker {
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("starting a worker in %s: %v", netns, err)
 	}
-	w := &worker{t: t, name: name, cmd: cmd, in: json.NewEncoder(stdin), out: bufio.NewScanner(stdout)}
+	w := &worker{t: t, name: name, family: l.family, cmd: cmd, in: json.NewEncoder(stdin), out: bufio.NewScanner(stdout)}
 	t.Cleanup(func() { stdin.Close(); cmd.Wait() })
 	return w
 }
@@ -90,6 +92,7 @@ func (w *worker) call(r request) answer {
 	if r.Timeout == 0 {
 		r.Timeout = int(await.Patience.Milliseconds()) // what is expected to fail says a time of its own
 	}
+	r.Addr, r.From = w.family.endpoint(r.Addr), w.family.endpoint(r.From)
 	if err := w.in.Encode(r); err != nil {
 		w.t.Fatalf("%s: %v", w.name, err)
 	}
@@ -99,6 +102,9 @@ func (w *worker) call(r request) answer {
 	var a answer
 	if err := json.Unmarshal(w.out.Bytes(), &a); err != nil {
 		w.t.Fatalf("%s: %v", w.name, err)
+	}
+	if w.family == ipv6 {
+		a.Reply, a.Peer = four(a.Reply), four(a.Peer)
 	}
 	return a
 }

@@ -119,7 +119,7 @@ func testIncremental(t *testing.T, b Bench) {
 			}
 		}
 		if !s.Settings.IPv6 {
-			s = withoutIPv6(s)
+			s = WithoutIPv6(s)
 		}
 		if s.Settings.IPv6 != before.Settings.IPv6 {
 			keys = nodestate.All()
@@ -137,7 +137,7 @@ func testIPv6(t *testing.T, b Bench) {
 	if !with.Settings.IPv6 {
 		addIPv6(r, with)
 	}
-	without := withoutIPv6(with)
+	without := WithoutIPv6(with)
 	for range 2 {
 		apply(t, d, without, nodestate.All())
 		same(t, d, without)

@@ -100,8 +100,8 @@ func addServices6(s *nodestate.State, some func() bool) {
 	}
 }
 
-// withoutIPv6 returns what a state without IPv6 in its settings may hold of another's tables.
-func withoutIPv6(s *nodestate.State) *nodestate.State {
+// WithoutIPv6 returns what a state without IPv6 in its settings may hold of another's tables.
+func WithoutIPv6(s *nodestate.State) *nodestate.State {
 	c := clone(s)
 	c.Settings.IPv6, c.Settings.Node6 = false, netip.Addr{}
 	c.Settings.DSROptOut = slices.DeleteFunc(slices.Clone(s.Settings.DSROptOut), func(p netip.Prefix) bool { return p.Addr().Is6() })

@@ -27,8 +27,9 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) conformance.Bench { return newBench(t) })
 }
 
+// sample is the state of a node without IPv6.
 func sample(b *bench) *nodestate.State {
-	s := conformance.Random(6, b.ifaces)
+	s := conformance.WithoutIPv6(conformance.Random(6, b.ifaces))
 	s.Settings.PoolRoutes = map[netip.Prefix]int{netip.MustParsePrefix("10.244.0.0/16"): 1450}
 	for i, ifc := range b.ifaces {
 		s.Addrs[netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 2)})] = nodestate.Addr{

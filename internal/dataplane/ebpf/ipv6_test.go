@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -21,10 +22,7 @@ const node6 = "fd00:172:31:1::207"
 // sample6 is sample with IPv6 beside IPv4, on a bench whose node has an address of each.
 func sample6(b *bench) *nodestate.State {
 	s := sample(b)
-	if !s.Settings.IPv6 {
-		s.Settings.IPv6 = true
-	}
-	s.Settings.Node6 = netip.MustParseAddr(node6)
+	s.Settings.IPv6, s.Settings.Node6 = true, netip.MustParseAddr(node6)
 	s.Settings.PoolRoutes = map[netip.Prefix]int{netip.MustParsePrefix("10.244.0.0/16"): 1450, netip.MustParsePrefix("fd00:10:244::/56"): 1430,
 		netip.MustParsePrefix("fd00:10:96::/112"): 1430}
 	for i, ifc := range b.ifaces {
@@ -43,16 +41,12 @@ func (b *bench) withNode6() *bench {
 
 // without6 is the state of the same node when it carries no IPv6.
 func without6(s *nodestate.State) *nodestate.State {
-	c := *s
-	c.Settings.IPv6, c.Settings.Node6 = false, netip.Addr{}
+	c := conformance.WithoutIPv6(s)
 	c.Settings.PoolRoutes = ofFamily(s.Settings.PoolRoutes, false)
-	c.Addrs, c.Routes = maps.Clone(s.Addrs), maps.Clone(s.Routes)
-	maps.DeleteFunc(c.Addrs, func(a netip.Addr, _ nodestate.Addr) bool { return a.Is6() })
-	maps.DeleteFunc(c.Routes, func(p netip.Prefix, _ nodestate.Route) bool { return p.Addr().Is6() })
-	return &c
+	return c
 }
 
-// called are the ids of the programs that IPv4's call for IPv6.
+// calledPrograms are the ids of the programs that IPv4's call for IPv6.
 func (i instance) calledPrograms(t *testing.T) (ids []uint32) {
 	t.Helper()
 	for slot := range uint32(len(ipv6Slots)) {
