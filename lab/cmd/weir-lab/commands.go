@@ -70,7 +70,7 @@ func besideThis() string {
 
 func upCommand(name, cache *string) *cobra.Command {
 	o := cluster.Options{LaunchStage: launchStage}
-	var proxy string
+	var proxy, family string
 	var noInstall bool
 	c := &cobra.Command{
 		Use:   "up",
@@ -79,6 +79,9 @@ func upCommand(name, cache *string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if o.Proxy, err = plan.ParseProxy(proxy); err != nil {
+				return err
+			}
+			if o.Family, err = plan.ParseFamily(family); err != nil {
 				return err
 			}
 			for _, path := range []*string{&o.Weir, cache} {
@@ -92,6 +95,7 @@ func upCommand(name, cache *string) *cobra.Command {
 	}
 	f := c.Flags()
 	f.IntVar(&o.Workers, "workers", 2, "number of worker nodes")
+	f.StringVar(&family, "ip-family", string(plan.IPv4), "IP families of the cluster: ipv4, or dual for IPv4 and IPv6")
 	f.StringVar(&proxy, "proxy", string(plan.ProxyWeir), "who carries Service traffic: weir, kube-proxy-iptables, kube-proxy-nftables or none")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	f.StringVar(&o.Weir, "weir-bin", besideThis(), "folder with Weir's programs")

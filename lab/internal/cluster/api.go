@@ -108,7 +108,7 @@ func register(ctx context.Context, c *kubernetes.Clientset, l *plan.Lab, routePo
 			patch["metadata"] = map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": ""}}
 		}
 		if routePods {
-			patch["spec"] = map[string]any{"podCIDR": m.PodCIDR.String(), "podCIDRs": []string{m.PodCIDR.String()}}
+			patch["spec"] = map[string]any{"podCIDR": m.PodCIDRs()[0], "podCIDRs": m.PodCIDRs()}
 		}
 		if len(patch) == 0 {
 			continue

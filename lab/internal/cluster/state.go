@@ -24,6 +24,7 @@ const StateDir = "/run/weir-lab"
 type State struct {
 	Name     string
 	Workers  int
+	Family   plan.Family
 	Proxy    plan.Proxy
 	Created  time.Time
 	Data     string   // folder with the nodes' files
@@ -121,7 +122,7 @@ func (s *State) save() error {
 // Load reads the state of a lab. A lab whose starter was killed before it wrote
 // anything has an empty state.
 func Load(name string) (*State, error) {
-	if _, err := plan.New(name, 0); err != nil {
+	if _, err := plan.New(name, 0, plan.IPv4); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(dir(name)); errors.Is(err, fs.ErrNotExist) {
@@ -141,7 +142,7 @@ func Load(name string) (*State, error) {
 	return s, nil
 }
 
-func (s *State) plan() (*plan.Lab, error) { return plan.New(s.Name, s.Workers) }
+func (s *State) plan() (*plan.Lab, error) { return plan.New(s.Name, s.Workers, s.Family) }
 
 // initProcess is a node's first process.
 func (s *State) initProcess(node string) (Process, error) {

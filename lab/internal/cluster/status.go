@@ -34,7 +34,7 @@ func (s *State) Status(ctx context.Context, w io.Writer) (healthy bool, err erro
 	default:
 		state = "incomplete: its start was cut short, remove it with: weir-lab down --name " + s.Name
 	}
-	fmt.Fprintf(w, "lab %s: %s, proxy %s, created %s\n", s.Name, state, s.Proxy, s.Created.Format(time.RFC3339))
+	fmt.Fprintf(w, "lab %s: %s, proxy %s, IP family %s, created %s\n", s.Name, state, s.Proxy, l.Family, s.Created.Format(time.RFC3339))
 	fmt.Fprintf(w, "API server %s, kubeconfig %s\n\n", plan.APIServer(), KubeconfigPath(s.Name))
 
 	client, connectErr := connect(s.Name)
@@ -55,7 +55,7 @@ func (s *State) Status(ctx context.Context, w io.Writer) (healthy bool, err erro
 			procs, ok = "no network namespace", false
 		}
 		healthy = healthy && ok
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", m.Name, m.Addr.Addr(), ready, procs)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", m.Name, strings.Trim(fmt.Sprint(m.Addrs()), "[]"), ready, procs)
 	}
 	if err := t.Flush(); err != nil {
 		return false, fmt.Errorf("write the status: %w", err)

@@ -31,6 +31,7 @@ import (
 type Options struct {
 	Name         string
 	Workers      int
+	Family       plan.Family
 	Proxy        plan.Proxy
 	Cache        string // folder of everything that is built once
 	Weir         string // folder with Weir's programs
@@ -69,7 +70,7 @@ func Prepare(ctx context.Context, cache string, p *progress.Reporter, onRequest 
 
 // Up starts a lab. If that fails or ctx ends, what was started is removed again.
 func Up(ctx context.Context, o Options, p *progress.Reporter) error {
-	l, err := plan.New(o.Name, o.Workers)
+	l, err := plan.New(o.Name, o.Workers, o.Family)
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 		return err
 	}
 	s := &State{
-		Name: o.Name, Workers: o.Workers, Proxy: o.Proxy, Created: time.Now().UTC(), Starter: me,
+		Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, Created: time.Now().UTC(), Starter: me,
 		Data: filepath.Join(o.Cache, "labs", o.Name), Programs: set.Dir, Folders: set.Folders(),
 	}
 	// Its tools, weir-bench for one, are of use with any proxy.
@@ -336,13 +337,19 @@ func (u *starter) nodesAlive() error {
 func (u *starter) install(ctx context.Context) error {
 	args := append([]string{
 		"install", "--kubeconfig", KubeconfigPath(u.s.Name), "--image", images.WeirImage,
-		"--pod-cidr", plan.PodCIDR.String(), "--api-server", plan.APIServerAddress(),
+		"--pod-cidr", u.l.PodCIDRs(), "--api-server", plan.APIServerAddress(),
 	}, u.o.InstallArgs...)
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), args...)
 }
 
 func (u *starter) dns(ctx context.Context, client *kubernetes.Clientset) error {
-	manifest := strings.NewReplacer("IMAGE", images.CoreDNSImage, "CLUSTERIP", plan.DNS.String()).Replace(corednsYAML)
+	addrs, families := plan.DNS.String(), "IPv4"
+	if u.l.Family == plan.Dual {
+		addrs, families = addrs+", "+plan.DNS6.String(), "IPv4, IPv6"
+	}
+	policy := map[plan.Family]string{plan.IPv4: "SingleStack", plan.Dual: "RequireDualStack"}[u.l.Family]
+	manifest := strings.NewReplacer("IMAGE", images.CoreDNSImage, "CLUSTERIPS", addrs, "CLUSTERIP", plan.DNS.String(),
+		"FAMILIES", families, "FAMILYPOLICY", policy).Replace(corednsYAML)
 	err := u.inControlPlane(ctx, []byte(manifest), u.set.Path("kubectl"), "--kubeconfig", KubeconfigPath(u.s.Name), "apply", "-f", "-")
 	if err != nil {
 		return fmt.Errorf("deploy CoreDNS: %w", err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -41,6 +42,18 @@ var sysctls = map[string]string{
 	"net/ipv4/conf/default/send_redirects": "0",
 }
 
+// sysctls6 are those of a lab of both families besides. Nobody else gives out the lab's addresses, so none is
+// tentative first, and machines have their routes from the plan.
+var sysctls6 = map[string]string{
+	"net/ipv6/conf/all/disable_ipv6":     "0",
+	"net/ipv6/conf/default/disable_ipv6": "0",
+	"net/ipv6/conf/all/accept_dad":       "0",
+	"net/ipv6/conf/default/accept_dad":   "0",
+	"net/ipv6/conf/all/accept_ra":        "0",
+	"net/ipv6/conf/default/accept_ra":    "0",
+	"net/ipv6/conf/default/forwarding":   "1",
+}
+
 // Path is the file of a named namespace.
 func Path(scoped string) string { return filepath.Join(Dir, scoped) }
 
@@ -54,7 +67,7 @@ func Up(l *plan.Lab, routePods bool) error {
 		}
 	}()
 	for _, scoped := range l.Namespaces() {
-		h, err := create(scoped)
+		h, err := create(scoped, l.Family)
 		if err != nil {
 			return err
 		}
@@ -64,34 +77,58 @@ func Up(l *plan.Lab, routePods bool) error {
 	if err := addSwitch(at(plan.Switch)); err != nil {
 		return err
 	}
-	gateway := netip.PrefixFrom(plan.Gateway, plan.LAN.Bits())
-	if err := addLink(at(plan.Router), plan.Uplink, at(plan.Switch), plan.Router, gateway); err != nil {
+	if err := addLink(at(plan.Router), plan.Uplink, at(plan.Switch), plan.Router, l.Gateways(false)); err != nil {
 		return err
 	}
 	for _, m := range l.Machines {
-		var err error
-		if m.Far {
-			if err = addLink(at(m.Name), plan.Uplink, at(plan.Router), farUplink, m.Addr); err == nil {
-				err = addAddress(at(plan.Router), farUplink, netip.PrefixFrom(plan.FarGateway, plan.FarLAN.Bits()))
-			}
-		} else {
-			err = addLink(at(m.Name), plan.Uplink, at(plan.Switch), m.Name, m.Addr)
-		}
-		if err != nil {
+		if err := connect(l, m, at); err != nil {
 			return fmt.Errorf("connect %s: %w", m.Name, err)
-		}
-		if err := addRoute(at(m.Name), netip.PrefixFrom(netip.IPv4Unspecified(), 0), m.Gateway); err != nil {
-			return fmt.Errorf("default route of %s: %w", m.Name, err)
 		}
 	}
 	// A destination that the lab does not have is answered, not waited for.
-	if err := addUnreachableDefault(at(plan.Router)); err != nil {
-		return err
+	for _, n := range l.Machines[0].Families {
+		if err := addUnreachableDefault(at(plan.Router), everything(n.Addr.Addr())); err != nil {
+			return err
+		}
 	}
 	if routePods {
 		return addPodRoutes(l, at)
 	}
 	return nil
+}
+
+// connect gives a machine its link, addresses and default routes.
+func connect(l *plan.Lab, m plan.Machine, at func(string) netns.NsHandle) error {
+	var addrs []netip.Prefix
+	for _, n := range m.Families {
+		addrs = append(addrs, n.Addr)
+	}
+	far, port := plan.Switch, m.Name
+	if m.Far {
+		far, port = plan.Router, farUplink
+	}
+	if err := addLink(at(m.Name), plan.Uplink, at(far), port, addrs); err != nil {
+		return err
+	}
+	if m.Far {
+		if err := addAddresses(at(plan.Router), farUplink, l.Gateways(true)); err != nil {
+			return err
+		}
+	}
+	for _, n := range m.Families {
+		if err := addRoute(at(m.Name), everything(n.Gateway), n.Gateway); err != nil {
+			return fmt.Errorf("default route: %w", err)
+		}
+	}
+	return nil
+}
+
+// everything is the destination of a default route, of the family of a.
+func everything(a netip.Addr) netip.Prefix {
+	if a.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
 func addPodRoutes(l *plan.Lab, at func(string) netns.NsHandle) error {
@@ -104,8 +141,10 @@ func addPodRoutes(l *plan.Lab, at func(string) netns.NsHandle) error {
 			if m.Name == host {
 				continue
 			}
-			if err := addRoute(at(host), m.PodCIDR, m.Addr.Addr()); err != nil {
-				return fmt.Errorf("route of %s to the pods of %s: %w", host, m.Name, err)
+			for _, n := range m.Families {
+				if err := addRoute(at(host), n.PodCIDR, n.Addr.Addr()); err != nil {
+					return fmt.Errorf("route of %s to the pods of %s: %w", host, m.Name, err)
+				}
 			}
 		}
 	}
@@ -149,14 +188,18 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-func create(scoped string) (netns.NsHandle, error) {
+func create(scoped string, family plan.Family) (netns.NsHandle, error) {
+	settings := maps.Clone(sysctls)
+	if family == plan.Dual {
+		maps.Copy(settings, sysctls6)
+	}
 	var h netns.NsHandle
 	err := onThread(func() error {
 		var err error
 		if h, err = netns.NewNamed(scoped); err != nil {
 			return fmt.Errorf("make network namespace %s: %w", scoped, err)
 		}
-		for key, value := range sysctls {
+		for key, value := range settings {
 			if err := os.WriteFile(filepath.Join("/proc/sys", key), []byte(value), 0o644); err != nil {
 				return fmt.Errorf("set %s in %s: %w", key, scoped, err)
 			}
@@ -187,7 +230,7 @@ func addSwitch(ns netns.NsHandle) error {
 
 // addLink connects two namespaces. If the far one holds the switch, the far end
 // becomes a port of it.
-func addLink(ns netns.NsHandle, name string, far netns.NsHandle, farName string, addr netip.Prefix) error {
+func addLink(ns netns.NsHandle, name string, far netns.NsHandle, farName string, addrs []netip.Prefix) error {
 	n, err := netlink.NewHandleAt(ns)
 	if err != nil {
 		return fmt.Errorf("reach the namespace: %w", err)
@@ -199,7 +242,7 @@ func addLink(ns netns.NsHandle, name string, far netns.NsHandle, farName string,
 	if err := n.LinkAdd(veth); err != nil {
 		return fmt.Errorf("make veth %s–%s: %w", name, farName, err)
 	}
-	if err := addAddress(ns, name, addr); err != nil {
+	if err := addAddresses(ns, name, addrs); err != nil {
 		return err
 	}
 	f, err := netlink.NewHandleAt(far)
@@ -222,7 +265,7 @@ func addLink(ns netns.NsHandle, name string, far netns.NsHandle, farName string,
 	return nil
 }
 
-func addAddress(ns netns.NsHandle, link string, addr netip.Prefix) error {
+func addAddresses(ns netns.NsHandle, link string, addrs []netip.Prefix) error {
 	n, err := netlink.NewHandleAt(ns)
 	if err != nil {
 		return fmt.Errorf("reach the namespace: %w", err)
@@ -232,8 +275,14 @@ func addAddress(ns netns.NsHandle, link string, addr netip.Prefix) error {
 	if err != nil {
 		return fmt.Errorf("find %s: %w", link, err)
 	}
-	if err := n.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr)}); err != nil {
-		return fmt.Errorf("add %s to %s: %w", addr, link, err)
+	for _, addr := range addrs {
+		a := &netlink.Addr{IPNet: ipNet(addr)}
+		if addr.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := n.AddrAdd(l, a); err != nil {
+			return fmt.Errorf("add %s to %s: %w", addr, link, err)
+		}
 	}
 	if err := n.LinkSetUp(l); err != nil {
 		return fmt.Errorf("start %s: %w", link, err)
@@ -269,13 +318,12 @@ func addRoute(ns netns.NsHandle, dst netip.Prefix, via netip.Addr) error {
 	return nil
 }
 
-func addUnreachableDefault(ns netns.NsHandle) error {
+func addUnreachableDefault(ns netns.NsHandle, all netip.Prefix) error {
 	n, err := netlink.NewHandleAt(ns)
 	if err != nil {
 		return fmt.Errorf("reach the router: %w", err)
 	}
 	defer n.Close()
-	all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(all), Type: unix.RTN_UNREACHABLE}); err != nil {
 		return fmt.Errorf("make the router refuse what it does not know: %w", err)
 	}

@@ -7,8 +7,7 @@ import (
 )
 
 var (
-	loopback       = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
-	apiServerAddrs = append(loopback, plan.APIServerIP(), plan.KubernetesService)
+	loopback       = netip.MustParseAddr("127.0.0.1")
 	apiServerNames = []string{
 		plan.ControlPlane, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 		"kubernetes.default.svc." + plan.ClusterDomain,
@@ -47,7 +46,7 @@ func (s *Spec) controlPlane(in Inputs, c *Credentials) error {
 	if in.FeatureGates != "" {
 		gates = []string{"--feature-gates=" + in.FeatureGates}
 	}
-	s.daemon(in, "kube-apiserver", nil, append(apiServerFlags(), gates...)...)
+	s.daemon(in, "kube-apiserver", nil, append(apiServerFlags(in.Lab), gates...)...)
 	kubeconfig := func(who string) []string {
 		f := confDir + "/" + who + ".conf"
 		return []string{"--kubeconfig=" + f, "--authentication-kubeconfig=" + f, "--authorization-kubeconfig=" + f,
@@ -60,16 +59,25 @@ func (s *Spec) controlPlane(in Inputs, c *Credentials) error {
 		"--root-ca-file="+pkiDir+"/ca.crt", "--client-ca-file="+pkiDir+"/ca.crt",
 		"--cluster-signing-cert-file="+pkiDir+"/ca.crt", "--cluster-signing-key-file="+pkiDir+"/ca.key",
 		"--controllers=*,bootstrapsigner,tokencleaner",
-		"--allocate-node-cidrs=false", "--cluster-cidr="+plan.PodCIDR.String(), "--service-cluster-ip-range="+plan.ServiceIPs.String())...)
+		"--allocate-node-cidrs=false", "--cluster-cidr="+in.Lab.PodCIDRs(), "--service-cluster-ip-range="+in.Lab.ServiceCIDRs())...)
 	s.daemon(in, "kube-scheduler", []string{Ready()}, kubeconfig("scheduler")...)
 	return nil
 }
 
-func apiServerFlags() []string {
+// apiServerAddrs are the addresses that the API server's certificate is for.
+func apiServerAddrs(l *plan.Lab) []netip.Addr {
+	return append([]netip.Addr{loopback, plan.KubernetesService}, l.Nodes()[0].Addrs()...)
+}
+
+func apiServerFlags(l *plan.Lab) []string {
+	all := "0.0.0.0"
+	if l.Family == plan.Dual {
+		all = "::" // both families
+	}
 	return []string{
 		"--etcd-servers=" + etcdURL,
-		"--bind-address=0.0.0.0", "--secure-port=6443", "--advertise-address=" + plan.APIServerIP().String(),
-		"--service-cluster-ip-range=" + plan.ServiceIPs.String(), "--service-node-port-range=30000-32767",
+		"--bind-address=" + all, "--secure-port=6443", "--advertise-address=" + plan.APIServerIP().String(),
+		"--service-cluster-ip-range=" + l.ServiceCIDRs(), "--service-node-port-range=30000-32767",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--client-ca-file=" + pkiDir + "/ca.crt",
 		"--tls-cert-file=" + pkiDir + "/apiserver.crt", "--tls-private-key-file=" + pkiDir + "/apiserver.key",

@@ -3,6 +3,7 @@ package nodespec
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/weir-net/weir/lab/internal/plan"
 	"sigs.k8s.io/yaml"
@@ -42,6 +43,10 @@ func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 	}
 	s.link(in, "loopback")
 
+	var nodeIPs []string
+	for _, a := range m.Addrs() {
+		nodeIPs = append(nodeIPs, a.String())
+	}
 	kubelet, err := kubeletConfig(in, m)
 	if err != nil {
 		return err
@@ -52,13 +57,13 @@ func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 	}
 	s.daemon(in, "kubelet", []string{"unix://" + containerdSocket, Ready()},
 		"--config="+kubeletYAML, "--kubeconfig="+kubeletConf, "--hostname-override="+m.Name,
-		"--node-ip="+m.Addr.Addr().String(), "--root-dir=/var/lib/kubelet", "--v=2")
+		"--node-ip="+strings.Join(nodeIPs, ","), "--root-dir=/var/lib/kubelet", "--v=2")
 
 	mode := in.Proxy.KubeProxyMode()
 	if mode == "" {
 		return nil
 	}
-	proxy, err := proxyConfig(m, mode)
+	proxy, err := proxyConfig(in.Lab, m, mode)
 	if err != nil {
 		return err
 	}
@@ -124,17 +129,23 @@ type object = map[string]any
 // cniConfig is a plain routed pod network: a point-to-point link to each pod, no
 // encapsulation, no bridge.
 func cniConfig(m plan.Machine) (string, error) {
+	var ranges [][]object
+	var routes []object
+	for _, n := range m.Families {
+		ranges = append(ranges, []object{{"subnet": n.PodCIDR.String()}})
+		all := "0.0.0.0/0"
+		if n.PodCIDR.Addr().Is6() {
+			all = "::/0"
+		}
+		routes = append(routes, object{"dst": all})
+	}
 	raw, err := json.MarshalIndent(object{
 		"cniVersion": "1.0.0",
 		"name":       "lab",
 		"plugins": []object{
 			{
 				"type": "ptp", "ipMasq": false, "mtu": plan.MTU,
-				"ipam": object{
-					"type":   "host-local",
-					"ranges": [][]object{{{"subnet": m.PodCIDR.String()}}},
-					"routes": []object{{"dst": "0.0.0.0/0"}},
-				},
+				"ipam": object{"type": "host-local", "ranges": ranges, "routes": routes},
 			},
 			{"type": "portmap", "capabilities": object{"portMappings": true}},
 		},
@@ -190,14 +201,14 @@ func kubeletConfig(in Inputs, m plan.Machine) (string, error) {
 
 // proxyConfig leaves the machine's connection table alone: its size is not a
 // namespace's to set.
-func proxyConfig(m plan.Machine, mode string) (string, error) {
+func proxyConfig(l *plan.Lab, m plan.Machine, mode string) (string, error) {
 	return encode("kube-proxy", m, object{
 		"apiVersion":         "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":               "KubeProxyConfiguration",
 		"clientConnection":   object{"kubeconfig": proxyConf},
 		"hostnameOverride":   m.Name,
 		"mode":               mode,
-		"clusterCIDR":        plan.PodCIDR.String(),
+		"clusterCIDR":        l.PodCIDRs(),
 		"oomScoreAdj":        0,
 		"conntrack":          object{"maxPerCore": 0, "min": 0},
 		"healthzBindAddress": "0.0.0.0:10256",

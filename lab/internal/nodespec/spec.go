@@ -5,6 +5,7 @@ package nodespec
 
 import (
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 
@@ -118,11 +119,11 @@ func NewCredentials(l *plan.Lab) (*Credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.issued["apiserver"], err = a.Issue("kube-apiserver", nil, apiServerNames, apiServerAddrs); err != nil {
+	if c.issued["apiserver"], err = a.Issue("kube-apiserver", nil, apiServerNames, apiServerAddrs(l)); err != nil {
 		return nil, err
 	}
 	for _, m := range l.Nodes() {
-		c.issued[m.Name], err = a.Issue("system:node:"+m.Name, []string{"system:nodes"}, []string{m.Name}, append(loopback, m.Addr.Addr()))
+		c.issued[m.Name], err = a.Issue("system:node:"+m.Name, []string{"system:nodes"}, []string{m.Name}, append([]netip.Addr{loopback}, m.Addrs()...))
 		if err != nil {
 			return nil, err
 		}
@@ -192,7 +193,9 @@ func hosts(l *plan.Lab) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost\n")
 	for _, m := range l.Machines {
-		fmt.Fprintf(&b, "%s %s\n", m.Addr.Addr(), m.Name)
+		for _, a := range m.Addrs() {
+			fmt.Fprintf(&b, "%s %s\n", a, m.Name)
+		}
 	}
 	return b.String()
 }

@@ -10,8 +10,12 @@ import (
 )
 
 func render(t *testing.T, proxy plan.Proxy) map[string]*Spec {
+	return renderFamily(t, proxy, plan.IPv4)
+}
+
+func renderFamily(t *testing.T, proxy plan.Proxy, family plan.Family) map[string]*Spec {
 	t.Helper()
-	l, err := plan.New("t", 2)
+	l, err := plan.New("t", 2, family)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,6 +141,51 @@ func TestCNIConfig(t *testing.T) {
 			t.Errorf("%s: subnet %s is used twice", node, subnet)
 		}
 		subnets[subnet] = true
+	}
+}
+
+// flag returns the value of a daemon's flag.
+func (s *Spec) flag(daemon, name string) string {
+	for _, d := range s.Daemons {
+		for _, arg := range d.Args {
+			if v, ok := strings.CutPrefix(arg, "--"+name+"="); ok && d.Name == daemon {
+				return v
+			}
+		}
+	}
+	return ""
+}
+
+func TestFamilies(t *testing.T) {
+	for family, want := range map[plan.Family]map[string]string{
+		plan.IPv4: {"node-ip": "172.31.1.207", "service-cluster-ip-range": "10.96.0.0/16", "cluster-cidr": "10.244.0.0/16", "bind-address": "0.0.0.0"},
+		plan.Dual: {"node-ip": "172.31.1.207,fd00:172:31:1::207", "service-cluster-ip-range": "10.96.0.0/16,fd00:10:96::/112",
+			"cluster-cidr": "10.244.0.0/16,fd00:10:244::/56", "bind-address": "::"},
+	} {
+		specs := renderFamily(t, plan.ProxyNFTables, family)
+		cp, worker := specs["cp"], specs["worker1"]
+		for what, got := range map[string]string{
+			"node-ip": worker.flag("kubelet", "node-ip"), "service-cluster-ip-range": cp.flag("kube-apiserver", "service-cluster-ip-range"),
+			"cluster-cidr": cp.flag("kube-controller-manager", "cluster-cidr"), "bind-address": cp.flag("kube-apiserver", "bind-address"),
+		} {
+			if got != want[what] {
+				t.Errorf("%s: %s is %q, want %q", family, what, got, want[what])
+			}
+		}
+		if got := cp.flag("kube-controller-manager", "service-cluster-ip-range"); got != want["service-cluster-ip-range"] {
+			t.Errorf("%s: the controllers' Service addresses are %q", family, got)
+		}
+		proxy, _ := worker.find(proxyYAML)
+		if !strings.Contains(proxy.Content, "clusterCIDR: "+want["cluster-cidr"]+"\n") {
+			t.Errorf("%s: %s", family, proxy.Content)
+		}
+		cni, _ := worker.find(cniConf + "/10-lab.conflist")
+		hosts, _ := worker.find("/etc/hosts")
+		for _, six := range []struct{ in, text string }{{cni.Content, `"subnet": "fd00:10:244:1::/64"`}, {cni.Content, `"dst": "::/0"`}, {hosts.Content, "fd00:172:31:1::8 cp\n"}} {
+			if strings.Contains(six.in, six.text) != (family == plan.Dual) {
+				t.Errorf("%s: %q in %s", family, six.text, six.in)
+			}
+		}
 	}
 }
 

@@ -42,6 +42,38 @@ var (
 	DNS               = netip.MustParseAddr("10.96.0.10")
 )
 
+// The same in IPv6, for labs of both families. A machine's number is written in IPv6 as in IPv4: 172.31.1.207
+// and fd00:172:31:1::207.
+var (
+	LAN6        = netip.MustParsePrefix("fd00:172:31:1::/64")
+	FarLAN6     = netip.MustParsePrefix("fd00:172:31:2::/64")
+	PodCIDR6    = netip.MustParsePrefix("fd00:10:244::/56")
+	ServiceIPs6 = netip.MustParsePrefix("fd00:10:96::/112")
+
+	Gateway6    = netip.MustParseAddr("fd00:172:31:1::1")
+	FarGateway6 = netip.MustParseAddr("fd00:172:31:2::1")
+	DNS6        = netip.MustParseAddr("fd00:10:96::a")
+)
+
+// Family says which IP families a lab has.
+type Family string
+
+const (
+	// IPv4 is IPv4 alone. The kernel's link-local IPv6 addresses are there, and nothing else of it.
+	IPv4 Family = "ipv4"
+	// Dual is both families, IPv4 the primary one.
+	Dual Family = "dual"
+)
+
+// ParseFamily checks an --ip-family value.
+func ParseFamily(s string) (Family, error) {
+	switch f := Family(s); f {
+	case IPv4, Dual:
+		return f, nil
+	}
+	return "", fmt.Errorf("IP family %q: want %s or %s", s, IPv4, Dual)
+}
+
 // Role of a machine.
 type Role int
 
@@ -56,23 +88,50 @@ const (
 
 // Machine is one host of the lab.
 type Machine struct {
-	Name    string
-	Role    Role
+	Name string
+	Role Role
+	// Addr is the IPv4 address and length on Uplink.
+	Addr netip.Prefix
+	// Far says that the machine is behind the router, not on the switch.
+	Far bool
+	// Families has what the machine has of each family, IPv4 first.
+	Families []Network
+}
+
+// Network is what a machine has of one IP family.
+type Network struct {
 	Addr    netip.Prefix // address and length on Uplink
 	Gateway netip.Addr
 	// PodCIDR is the node's own part of the pod network. It is used only where
 	// the lab itself routes pods, that is not with Weir. Zero for clients.
 	PodCIDR netip.Prefix
-	// Far says that the machine is behind the router, not on the switch.
-	Far bool
 }
 
 // IsNode says whether the machine runs a kubelet.
 func (m Machine) IsNode() bool { return m.Role != RoleClient }
 
+// Addrs are the machine's addresses, IPv4 first.
+func (m Machine) Addrs() []netip.Addr {
+	var out []netip.Addr
+	for _, n := range m.Families {
+		out = append(out, n.Addr.Addr())
+	}
+	return out
+}
+
+// PodCIDRs are the node's parts of the pod network, IPv4 first.
+func (m Machine) PodCIDRs() []string {
+	var out []string
+	for _, n := range m.Families {
+		out = append(out, n.PodCIDR.String())
+	}
+	return out
+}
+
 // Lab is the whole plan.
 type Lab struct {
 	Name     string
+	Family   Family
 	Machines []Machine
 }
 
@@ -80,42 +139,97 @@ var nameRE = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$`)
 
 // New plans a lab of the given name with a control-plane node, the given number
 // of workers, two clients on the switch and one behind the router.
-func New(name string, workers int) (*Lab, error) {
+func New(name string, workers int, family Family) (*Lab, error) {
 	if !nameRE.MatchString(name) {
 		return nil, fmt.Errorf("lab name %q: want 1 to 20 lower-case letters, digits and '-', beginning with a letter", name)
 	}
 	if workers < 0 || workers > MaxWorkers {
 		return nil, fmt.Errorf("%d workers: want 0 to %d", workers, MaxWorkers)
 	}
-	l := &Lab{Name: name}
-	l.Machines = append(l.Machines, machine(ControlPlane, RoleControlPlane, LAN, 8, 0))
-	for i := 1; i <= workers; i++ {
-		l.Machines = append(l.Machines, machine(fmt.Sprintf("worker%d", i), RoleWorker, LAN, 206+i, i))
+	l := &Lab{Name: name, Family: family}
+	add := func(name string, role Role, far bool, host, index int) {
+		m := Machine{Name: name, Role: role, Far: far}
+		for _, n := range l.networks(far) {
+			n.Addr = netip.PrefixFrom(hostAddr(n.Addr, host), n.Addr.Bits())
+			if role != RoleClient {
+				n.PodCIDR = podCIDR(n.Addr.Addr(), index)
+			}
+			m.Families = append(m.Families, n)
+		}
+		m.Addr = m.Families[0].Addr
+		l.Machines = append(l.Machines, m)
 	}
-	l.Machines = append(l.Machines,
-		machine("client1", RoleClient, LAN, 55, 0),
-		machine("client2", RoleClient, LAN, 162, 0),
-		machine("client3", RoleClient, FarLAN, 55, 0),
-	)
+	add(ControlPlane, RoleControlPlane, false, controlPlaneHost, 0)
+	for i := 1; i <= workers; i++ {
+		add(fmt.Sprintf("worker%d", i), RoleWorker, false, 206+i, i)
+	}
+	add("client1", RoleClient, false, 55, 0)
+	add("client2", RoleClient, false, 162, 0)
+	add("client3", RoleClient, true, 55, 0)
 	return l, nil
 }
 
-func machine(name string, role Role, lan netip.Prefix, host, index int) Machine {
-	b := lan.Addr().As4()
-	b[3] = byte(host)
-	m := Machine{
-		Name: name, Role: role, Gateway: Gateway,
-		Addr: netip.PrefixFrom(netip.AddrFrom4(b), lan.Bits()),
+const controlPlaneHost = 8
+
+// networks are the lab's networks on the switch, or behind the router: their addresses and the router's in them.
+func (l *Lab) networks(far bool) []Network {
+	out := []Network{{Addr: LAN, Gateway: Gateway}}
+	if far {
+		out[0] = Network{Addr: FarLAN, Gateway: FarGateway}
 	}
-	if lan == FarLAN {
-		m.Far, m.Gateway = true, FarGateway
+	if l.Family != Dual {
+		return out
 	}
-	if role != RoleClient {
-		p := PodCIDR.Addr().As4()
-		p[2] = byte(index)
-		m.PodCIDR = netip.PrefixFrom(netip.AddrFrom4(p), 24)
+	if far {
+		return append(out, Network{Addr: FarLAN6, Gateway: FarGateway6})
 	}
-	return m
+	return append(out, Network{Addr: LAN6, Gateway: Gateway6})
+}
+
+// Gateways are the router's addresses on the switch, or behind itself.
+func (l *Lab) Gateways(far bool) []netip.Prefix {
+	var out []netip.Prefix
+	for _, n := range l.networks(far) {
+		out = append(out, netip.PrefixFrom(n.Gateway, n.Addr.Bits()))
+	}
+	return out
+}
+
+// PodCIDRs are the addresses of pods, as --cluster-cidr has them.
+func (l *Lab) PodCIDRs() string { return l.join(PodCIDR, PodCIDR6) }
+
+// ServiceCIDRs are the addresses of Services, as --service-cluster-ip-range has them.
+func (l *Lab) ServiceCIDRs() string { return l.join(ServiceIPs, ServiceIPs6) }
+
+func (l *Lab) join(p4, p6 netip.Prefix) string {
+	if l.Family == Dual {
+		return p4.String() + "," + p6.String()
+	}
+	return p4.String()
+}
+
+// hostAddr is the address of a number in a network, in decimal digits in both families.
+func hostAddr(lan netip.Prefix, host int) netip.Addr {
+	if lan.Addr().Is4() {
+		b := lan.Addr().As4()
+		b[3] = byte(host)
+		return netip.AddrFrom4(b)
+	}
+	b := lan.Addr().As16()
+	b[14], b[15] = byte(host/100), byte(host/10%10<<4|host%10)
+	return netip.AddrFrom16(b)
+}
+
+// podCIDR is a node's part of the pod network of the family of addr: a /24, or a /64.
+func podCIDR(addr netip.Addr, index int) netip.Prefix {
+	if addr.Is4() {
+		b := PodCIDR.Addr().As4()
+		b[2] = byte(index)
+		return netip.PrefixFrom(netip.AddrFrom4(b), 24)
+	}
+	b := PodCIDR6.Addr().As16()
+	b[7] = byte(index)
+	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
 }
 
 // Nodes returns the machines that run a kubelet, the control plane first.
@@ -168,7 +282,7 @@ func APIServer() string { return "https://" + APIServerAddress() }
 func APIServerAddress() string { return netip.AddrPortFrom(APIServerIP(), 6443).String() }
 
 // APIServerIP is the control-plane node's address.
-func APIServerIP() netip.Addr { return machine(ControlPlane, RoleControlPlane, LAN, 8, 0).Addr.Addr() }
+func APIServerIP() netip.Addr { return hostAddr(LAN, controlPlaneHost) }
 
 // Proxy is who carries Service traffic.
 type Proxy string

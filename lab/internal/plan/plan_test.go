@@ -6,7 +6,7 @@ import (
 )
 
 func TestAddresses(t *testing.T) {
-	l, err := New("weir", 3)
+	l, err := New("weir", 3, IPv4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,8 +22,8 @@ func TestAddresses(t *testing.T) {
 		if !ok || m.Addr.String() != addr {
 			t.Errorf("%s: got %v, want %s", name, m.Addr, addr)
 		}
-		if gw := netip.MustParsePrefix(addr).Masked().Contains(m.Gateway); !gw {
-			t.Errorf("%s: gateway %s is not on its network", name, m.Gateway)
+		if len(m.Families) != 1 || m.Families[0].Addr != m.Addr {
+			t.Errorf("%s: %+v; want IPv4 alone", name, m.Families)
 		}
 	}
 	if got := APIServer(); got != "https://172.31.1.8:6443" {
@@ -31,46 +31,79 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-func TestAddressesAreDistinct(t *testing.T) {
-	l, err := New("big", MaxWorkers)
+func TestAddressesOfBothFamilies(t *testing.T) {
+	l, err := New("weir", 3, Dual)
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[netip.Addr]string{Gateway: "gateway", FarGateway: "far gateway"}
+	for name, want := range map[string]string{
+		"cp": "fd00:172:31:1::8/64", "worker1": "fd00:172:31:1::207/64", "worker3": "fd00:172:31:1::209/64",
+		"client1": "fd00:172:31:1::55/64", "client2": "fd00:172:31:1::162/64", "client3": "fd00:172:31:2::55/64",
+	} {
+		m, _ := l.Machine(name)
+		if len(m.Families) != 2 || m.Families[0].Addr != m.Addr || m.Families[1].Addr.String() != want {
+			t.Errorf("%s: %+v; want %s", name, m.Families, want)
+		}
+	}
+	if m, _ := l.Machine("worker2"); m.PodCIDRs()[0] != "10.244.2.0/24" || m.PodCIDRs()[1] != "fd00:10:244:2::/64" {
+		t.Errorf("pods of worker2: %v", m.PodCIDRs())
+	}
+	if l.PodCIDRs() != "10.244.0.0/16,fd00:10:244::/56" || l.ServiceCIDRs() != "10.96.0.0/16,fd00:10:96::/112" {
+		t.Error(l.PodCIDRs(), l.ServiceCIDRs())
+	}
+	if single, _ := New("weir", 0, IPv4); single.PodCIDRs() != "10.244.0.0/16" || single.ServiceCIDRs() != "10.96.0.0/16" {
+		t.Error(single.PodCIDRs(), single.ServiceCIDRs())
+	}
+	if !ServiceIPs.Contains(DNS) || !ServiceIPs6.Contains(DNS6) {
+		t.Error("the DNS addresses are no Service addresses")
+	}
+}
+
+func TestAddressesAreDistinct(t *testing.T) {
+	l, err := New("big", MaxWorkers, Dual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[netip.Addr]string{Gateway: "gateway", FarGateway: "far gateway", Gateway6: "gateway", FarGateway6: "far gateway"}
 	pods := map[netip.Prefix]string{}
 	for _, m := range l.Machines {
-		if other, ok := seen[m.Addr.Addr()]; ok {
-			t.Errorf("%s and %s share %s", m.Name, other, m.Addr)
+		for _, n := range m.Families {
+			if other, ok := seen[n.Addr.Addr()]; ok {
+				t.Errorf("%s and %s share %s", m.Name, other, n.Addr)
+			}
+			seen[n.Addr.Addr()] = m.Name
+			if !n.Addr.Masked().Contains(n.Gateway) {
+				t.Errorf("%s: gateway %s is not on its network", m.Name, n.Gateway)
+			}
+			if !m.IsNode() {
+				continue
+			}
+			if other, ok := pods[n.PodCIDR]; ok {
+				t.Errorf("%s and %s share %s", m.Name, other, n.PodCIDR)
+			}
+			if !PodCIDR.Contains(n.PodCIDR.Addr()) && !PodCIDR6.Contains(n.PodCIDR.Addr()) {
+				t.Errorf("%s: %s is outside of the pod network", m.Name, n.PodCIDR)
+			}
+			pods[n.PodCIDR] = m.Name
 		}
-		seen[m.Addr.Addr()] = m.Name
-		if !m.IsNode() {
-			continue
-		}
-		if other, ok := pods[m.PodCIDR]; ok {
-			t.Errorf("%s and %s share %s", m.Name, other, m.PodCIDR)
-		}
-		if !PodCIDR.Contains(m.PodCIDR.Addr()) {
-			t.Errorf("%s: %s is outside %s", m.Name, m.PodCIDR, PodCIDR)
-		}
-		pods[m.PodCIDR] = m.Name
 	}
 }
 
 func TestBadPlans(t *testing.T) {
 	for _, name := range []string{"", "-a", "a-", "A", "../x", "a/b", "averyveryverylongname1", "1a"} {
-		if _, err := New(name, 1); err == nil {
+		if _, err := New(name, 1, Dual); err == nil {
 			t.Errorf("name %q was accepted", name)
 		}
 	}
 	for _, n := range []int{-1, MaxWorkers + 1} {
-		if _, err := New("a", n); err == nil {
+		if _, err := New("a", n, IPv4); err == nil {
 			t.Errorf("%d workers were accepted", n)
 		}
 	}
 }
 
 func TestOwns(t *testing.T) {
-	l, err := New("a", 2)
+	l, err := New("a", 2, IPv4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,5 +131,18 @@ func TestProxy(t *testing.T) {
 	}
 	if _, err := ParseProxy("ipvs"); err == nil {
 		t.Error("ipvs was accepted")
+	}
+}
+
+func TestFamily(t *testing.T) {
+	for _, ok := range []string{"ipv4", "dual"} {
+		if f, err := ParseFamily(ok); err != nil || string(f) != ok {
+			t.Errorf("%s: %q, %v", ok, f, err)
+		}
+	}
+	for _, bad := range []string{"", "ipv6", "IPv4"} {
+		if _, err := ParseFamily(bad); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
 	}
 }
