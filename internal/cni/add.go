@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -74,6 +75,9 @@ func (s *Server) add(ctx context.Context, req wire.Request, netns *os.File) (*wi
 	if failure != nil {
 		return nil, nil, failure
 	}
+	if failure := carries(ireq, settings, mtu); failure != nil {
+		return nil, nil, failure
+	}
 	var undo undoList
 	res, err := s.build(ctx, req, ireq, ps, mtu, settings, &undo)
 	if err != nil {
@@ -106,6 +110,20 @@ func ipamRequest(req wire.Request, pod Pod, host string, cookie uint64, s *Serve
 		return out, failure
 	}
 	return out, nil
+}
+
+// carries refuses IPv6 where the data plane would drop it, and where the kernel cannot have it.
+func carries(req ipam.Request, settings Settings, mtu int) *wire.Error {
+	if !req.IPv6 && !slices.ContainsFunc(req.Fixed, netip.Addr.Is6) {
+		return nil
+	}
+	if !settings.IPv6 {
+		return refusal(wire.CodeAddress, "pod %s asks for an IPv6 address, and this node carries no IPv6: set ipv6Support in FelixConfiguration and make an IPPool of IPv6 addresses, or do not ask for one", req.PodName())
+	}
+	if mtu < minMTU6 {
+		return refusal(wire.CodeInvalidConfig, "pod %s asks for an IPv6 address, and the MTU of pods, %d, is below %d, the least that IPv6 needs (RFC 8200): raise the MTU, or do not ask for one", req.PodName(), mtu, minMTU6)
+	}
+	return nil
 }
 
 // already answers an ADD that was done before, for the same container, interface and namespace, and
@@ -179,10 +197,10 @@ func (s *Server) build(ctx context.Context, req wire.Request, ireq ipam.Request,
 	}
 	undo.add(func(context.Context) error { return s.host.remove(link) })
 	step("add:after-veth")
-	if err := s.host.label(link.Index, alias(ireq.PodName(), req.ContainerID, req.IfName)); err != nil {
+	v6 := addrs[len(addrs)-1].Is6()
+	if err := s.host.label(link.Index, alias(ireq.PodName(), req.ContainerID, req.IfName), v6); err != nil {
 		return nil, fmt.Errorf("set the alias and the settings of %s: %w", ireq.HostInterface, err)
 	}
-	v6 := addrs[len(addrs)-1].Is6()
 	if err := s.host.ipv6(ireq.HostInterface, v6); err != nil {
 		return nil, err
 	}
@@ -216,7 +234,7 @@ func (s *Server) enforce(ctx context.Context, records []ipam.Record, link netlin
 			return fmt.Errorf("make %s reachable: %w", ep.Interface, err)
 		}
 	}
-	if err := errors.Join(settle(ctx, s.host.Handle, ep.IfIndex), settle(ctx, ps.Handle, ps.link)); err != nil {
+	if err := errors.Join(settle(ctx, s.host.Handle, ep.IfIndex), settle(ctx, ps.Handle, ps.link), ps.settleAddrs(ctx, ep.Addrs)); err != nil {
 		return refusal(wire.CodeTryAgain, "%s does not come up: %v", ep.Interface, err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/cni/wire"
@@ -73,12 +74,12 @@ func TestAddCheckDel(t *testing.T) {
 	}
 }
 
-// exchange sends a datagram from the host to the pod and an answer back, with no ARP.
+// exchange sends a datagram from the host to the pod and an answer back, with no ARP and no neighbour solicitation.
 func exchange(t *testing.T, host, pod *os.File, addr netip.Addr) {
 	t.Helper()
 	var server, client *net.UDPConn
 	if err := kernel.InNetns(int(pod.Fd()), func() (err error) {
-		server, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 7777})
+		server, err = net.ListenUDP("udp", &net.UDPAddr{IP: addr.AsSlice(), Port: 7777})
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -95,11 +96,21 @@ func exchange(t *testing.T, host, pod *os.File, addr netip.Addr) {
 			return err
 		}
 		h.LinkSetUp(lo)
-		own, _ := netlink.ParseAddr("10.1.2.3/32")
-		if err := h.AddrAdd(lo, own); err != nil {
-			return err
+		for _, text := range []string{"10.1.2.3/32", "fd00:1::3/128"} {
+			own, _ := netlink.ParseAddr(text)
+			own.Flags = unix.IFA_F_NODAD // else it cannot be used at once
+			if err := h.AddrReplace(lo, own); err != nil {
+				return err
+			}
+			for { // until the kernel's worker made its route
+				to, err := h.RouteGet(own.IP)
+				if err == nil && len(to) > 0 && to[0].Type == unix.RTN_LOCAL {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
 		}
-		client, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: addr.AsSlice(), Port: 7777})
+		client, err = net.DialUDP("udp", nil, &net.UDPAddr{IP: addr.AsSlice(), Port: 7777})
 		return err
 	})
 	if err != nil {

@@ -59,6 +59,7 @@ type Settings struct {
 	InterfacePrefix string // of host-side names; at most 4 bytes
 	MTU             int    // bytes; 0 = not known yet, ADD is to be tried again
 	RouteProtocol   int    // of the routes to pods (deviceRouteProtocol)
+	IPv6            bool   // the data plane carries it
 }
 
 // LimitedError is a reason for not being ready under which pods that run already may lack connectivity
@@ -197,6 +198,9 @@ var (
 	gateway4 = netip.MustParseAddr("169.254.1.1")
 	gateway6 = netip.MustParseAddr("fe80::1")
 )
+
+// minMTU6 is the least MTU of a link with IPv6 (RFC 8200, section 5); the kernel has none on a smaller one.
+const minMTU6 = 1280
 
 func gatewayFor(a netip.Addr) netip.Addr {
 	if a.Is4() {

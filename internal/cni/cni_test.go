@@ -180,13 +180,16 @@ type world struct {
 	pods     *fakePods
 	enforcer *fakeEnforcer
 	ready    error
+	settings Settings
+	// families are those that request asks for.
+	v4, v6 bool
 }
 
 var testPool = model.Pool{Name: "default", CIDR: netip.MustParsePrefix("10.65.0.0/16"), BlockBits: 26, Workload: true}
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, host: newNetns(t), dir: t.TempDir(),
+	w := &world{t: t, host: newNetns(t), dir: t.TempDir(), settings: testSettings, v4: true,
 		blocks: &memBlocks{node: "n1", blocks: map[netip.Prefix]ipam.Block{}},
 		pods:   &fakePods{pods: map[model.Name]Pod{}, gone: map[model.Name]bool{}}}
 	link, err := netlink.NewHandleAt(netns.NsHandle(int(w.host.Fd())))
@@ -205,6 +208,10 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+var testPool6 = model.Pool{Name: "six", CIDR: netip.MustParsePrefix("fd00:65::/48"), BlockBits: 122, Workload: true}
+
+var testSettings = Settings{InterfacePrefix: "cali", MTU: 1450, RouteProtocol: 3, IPv6: true}
+
 // start opens a server over what is on disk and in the host's namespace: the agent's start.
 func (w *world) start() {
 	w.t.Helper()
@@ -213,11 +220,10 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	pool6 := model.Pool{Name: "six", CIDR: netip.MustParsePrefix("fd00:65::/48"), BlockBits: 122, Workload: true}
-	a.Configure(ipam.Config{Pools: []model.Pool{testPool, pool6}})
+	a.Configure(ipam.Config{Pools: []model.Pool{testPool, testPool6}})
 	ns := netns.NsHandle(int(w.host.Fd()))
 	s, err := New(Options{IPAM: a, Pods: w.pods, Enforcer: w.enforcer, Log: log, HostNetns: &ns,
-		Settings: func() Settings { return Settings{InterfacePrefix: "cali", MTU: 1450, RouteProtocol: 3} },
+		Settings: func() Settings { return w.settings },
 		Ready:    func() error { return w.ready }})
 	if err != nil {
 		w.t.Fatal(err)
@@ -237,9 +243,15 @@ func ctx10(t testing.TB) context.Context {
 	return ctx
 }
 
+func (w *world) request(command, pod, container string) wire.Request {
+	req := request(command, pod, container)
+	req.IPv4, req.IPv6 = w.v4, w.v6
+	return req
+}
+
 func (w *world) add(pod, container string, ns *os.File) *wire.Result {
 	w.t.Helper()
-	res, _, err := w.s.Handle(ctx10(w.t), request("ADD", pod, container), ns)
+	res, _, err := w.s.Handle(ctx10(w.t), w.request("ADD", pod, container), ns)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -247,7 +259,7 @@ func (w *world) add(pod, container string, ns *os.File) *wire.Result {
 }
 
 func (w *world) do(command, pod, container string, ns *os.File) *wire.Error {
-	_, _, err := w.s.Handle(ctx10(w.t), request(command, pod, container), ns)
+	_, _, err := w.s.Handle(ctx10(w.t), w.request(command, pod, container), ns)
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,12 +38,13 @@ func TestKill(t *testing.T) {
 		killedAgent(t, dir, os.Getenv("WEIR_CNI_KILL_STEP"))
 		return
 	}
-	steps := []string{"add:before-allocate", "add:after-allocate", "add:after-veth", "add:after-configure", "add:after-attach", "add:done",
-		"del:before-detach", "del:after-detach", "del:after-link", "del:done"}
+	steps := []string{"add:before-allocate", "add:between-addresses", "add:after-allocate", "add:after-veth", "add:after-configure", "add:after-attach", "add:done",
+		"del:before-detach", "del:after-detach", "del:after-link", "del:between-addresses", "del:done"}
 	for _, at := range steps {
 		for _, next := range []string{"del", "new sandbox", "same sandbox", "reconcile"} {
 			t.Run(at+"/"+next, func(t *testing.T) {
 				w := newWorld(t)
+				w.v6 = true
 				pod := newNetns(t)
 				cmd := exec.Command(os.Args[0], "-test.run=^TestKill$")
 				cmd.ExtraFiles = []*os.File{w.host, pod}
@@ -69,7 +71,9 @@ func (w *world) afterKill(next string, pod *os.File) {
 		if l, err := w.link.LinkByIndex(ep.IfIndex); err != nil || l.Attrs().Name != ep.Interface {
 			t.Errorf("restored %+v: %v", ep, err)
 		}
-		w.enforcer.attached[ep.Addrs[0]] = ep
+		for _, a := range ep.Addrs {
+			w.enforcer.attached[a] = ep
+		}
 	}
 	switch next {
 	case "new sandbox":
@@ -123,6 +127,14 @@ func killedAgent(t *testing.T, dir, at string) {
 			select {}
 		}
 	}
+	// An allocator looks at the clock before each address that it takes, and after each that it gives back.
+	doing := "add"
+	now := func() time.Time {
+		if files, _ := filepath.Glob(dir + "/[0-9a-f]*"); len(files) == 1 {
+			step(doing + ":between-addresses")
+		}
+		return time.Now()
+	}
 	host := netns.NsHandle(3)
 	link, err := netlink.NewHandleAt(host)
 	if err != nil {
@@ -130,21 +142,24 @@ func killedAgent(t *testing.T, dir, at string) {
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	blocks := &memBlocks{node: "n1", blocks: map[prefix]ipam.Block{}}
-	a, err := ipam.Open(dir, "n1", blocks, ipam.Options{}, log)
+	a, err := ipam.Open(dir, "n1", blocks, ipam.Options{Now: now}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Configure(ipam.Config{Pools: []model.Pool{testPool}})
+	a.Configure(ipam.Config{Pools: []model.Pool{testPool, testPool6}})
 	s, err := New(Options{IPAM: a, Pods: &fakePods{}, Enforcer: &fakeEnforcer{attached: map[addr]model.LocalEndpoint{}, host: link},
-		Settings: func() Settings { return Settings{InterfacePrefix: "cali", MTU: 1450, RouteProtocol: 3} },
+		Settings: func() Settings { return testSettings },
 		Ready:    func() error { return nil }, Log: log, HostNetns: &host})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
-	if _, _, err := s.Handle(ctx, request("ADD", "p", "c1"), os.NewFile(4, "pod")); err != nil {
+	req := request("ADD", "p", "c1")
+	req.IPv6 = true
+	if _, _, err := s.Handle(ctx, req, os.NewFile(4, "pod")); err != nil {
 		t.Fatal(err)
 	}
+	doing = "del"
 	if _, _, err := s.Handle(ctx, request("DEL", "p", "c1"), nil); err != nil {
 		t.Fatal(err)
 	}

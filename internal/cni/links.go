@@ -7,10 +7,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -34,6 +32,8 @@ const (
 	devconfProxyARP   = 3
 	devconfRPFilter   = 8
 	inetConf          = 1 // IFLA_INET_CONF
+	inet6AddrGenMode  = 8 // IFLA_INET6_ADDR_GEN_MODE
+	genModeNone       = 1 // IN6_ADDR_GEN_MODE_NONE
 	maxAlias          = 255
 )
 
@@ -146,10 +146,10 @@ func (h *hostLinks) remove(l netlink.Link) error {
 	return nil
 }
 
-// label sets the alias and the IPv4 settings of a host side in one message: forwarding, loose reverse
-// path (the programs check the source; answers come from Service addresses before they are translated),
-// no proxy ARP.
-func (h *hostLinks) label(ifindex int, text string) error {
+// label sets the alias and settings of a host side in one message: forwarding, loose reverse path (the
+// programs check the source; answers come from Service addresses before they are translated), no proxy
+// ARP. With v6 it gets no link-local address, so it has nothing to tell the pod about.
+func (h *hostLinks) label(ifindex int, text string, v6 bool) error {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: h.raw}
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -161,31 +161,40 @@ func (h *hostLinks) label(ifindex int, text string) error {
 	for id, v := range map[int]uint32{devconfForwarding: 1, devconfProxyARP: 0, devconfRPFilter: 2} {
 		conf.AddRtAttr(id, nl.Uint32Attr(v))
 	}
+	if v6 {
+		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(inet6AddrGenMode, nl.Uint8Attr(genModeNone))
+	}
 	req.AddData(spec)
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }
 
-// ipv6 keeps the kernel's own IPv6 off a host side: without a pod address of that family altogether,
-// with one no router advertisements are taken from the pod. A kernel without IPv6 is fine.
+// ipv6 sets the kernel's own IPv6 on a host side: off where the pod has no address of that family (a
+// kernel without IPv6 is fine then); else as of a router that takes no advertisements from the pod.
 func (h *hostLinks) ipv6(name string, wanted bool) error {
 	return h.inside(func() error {
-		file, value := "disable_ipv6", "1"
-		if wanted {
-			file, value = "accept_ra", "0"
+		if !wanted {
+			_, err := kernel.DisableIPv6(name)
+			return err
 		}
-		path := "/proc/sys/net/ipv6/conf/" + name + "/" + file
-		if err := os.WriteFile(path, []byte(value), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("write %s: %w", path, err)
-		}
-		if wanted {
-			path = "/proc/sys/net/ipv6/conf/" + name + "/forwarding"
-			if err := os.WriteFile(path, []byte("1"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("write %s: %w", path, err)
-			}
-		}
-		return nil
+		return setIPv6(name, sysctl{"accept_ra", 0}, sysctl{"forwarding", 1}, sysctl{"disable_ipv6", 0})
 	})
+}
+
+// sysctl is a setting below net/ipv6/conf/<interface>.
+type sysctl struct {
+	name  string
+	value int
+}
+
+// setIPv6 sets them in the network namespace of this thread.
+func setIPv6(ifname string, settings ...sysctl) error {
+	for _, s := range settings {
+		if _, err := kernel.SetSysctl(s.value, "net", "ipv6", "conf", ifname, s.name); err != nil {
+			return fmt.Errorf("IPv6 of %s: %w", ifname, err)
+		}
+	}
+	return nil
 }
 
 func (h *hostLinks) inside(f func() error) error {

@@ -38,7 +38,13 @@ func permutations(calls []call) [][]call {
 func (w *world) consistent(pod string) (container string) {
 	w.t.Helper()
 	records := w.s.IPAM.ByPod(model.Name{Namespace: "ns", Name: pod})
-	if len(records) > 1 {
+	families := 0
+	for _, wanted := range []bool{w.v4, w.v6} {
+		if wanted {
+			families++
+		}
+	}
+	if len(records) != 0 && len(records) != families {
 		w.t.Fatalf("%d allocations of one pod: %v", len(records), records)
 	}
 	host := hostName("cali", model.Name{Namespace: "ns", Name: pod}, "eth0")
@@ -54,22 +60,24 @@ func (w *world) consistent(pod string) (container string) {
 		}
 		return ""
 	}
-	r := records[0]
-	if text != alias(r.PodName(), r.ContainerID, "eth0") {
-		w.t.Errorf("allocation of %s, interface of %q", r.ContainerID, text)
-	}
-	ep := w.enforcer.attached[r.Address]
 	l, err := w.link.LinkByName(host)
-	if err != nil || ep.ContainerID != r.ContainerID || ep.IfIndex != l.Attrs().Index {
-		w.t.Errorf("allocation of %s, endpoint %+v, link error %v", r.ContainerID, ep, err)
+	for _, r := range records {
+		if text != alias(r.PodName(), r.ContainerID, "eth0") {
+			w.t.Errorf("allocation of %s, interface of %q", r.ContainerID, text)
+		}
+		ep := w.enforcer.attached[r.Address]
+		if err != nil || ep.ContainerID != r.ContainerID || ep.IfIndex != l.Attrs().Index {
+			w.t.Errorf("allocation of %s, endpoint %+v, link error %v", r.ContainerID, ep, err)
+		}
 	}
-	return r.ContainerID
+	return records[0].ContainerID
 }
 
 // TestOrders runs two ADDs and a DEL (and the DEL of both) for one pod in every order, one after the
 // other and at the same time.
 func TestOrders(t *testing.T) {
 	w := newWorld(t)
+	w.v6 = true
 	ns := map[string]*os.File{"old": newNetns(t), "new": newNetns(t)}
 	sets := [][]call{
 		{{"ADD", "old"}, {"ADD", "new"}, {"DEL", "old"}},
@@ -124,6 +132,7 @@ func TestOrders(t *testing.T) {
 
 func TestConcurrentPods(t *testing.T) {
 	w := newWorld(t)
+	w.v6 = true
 	const pods = 40
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -138,16 +147,18 @@ func TestConcurrentPods(t *testing.T) {
 			slots <- true
 			defer func() { <-slots }()
 			pod, c := fmt.Sprint("p", i), fmt.Sprint("c", i)
-			res, _, err := w.s.Handle(ctx10(t), request("ADD", pod, c), ns[i])
+			res, _, err := w.s.Handle(ctx10(t), w.request("ADD", pod, c), ns[i])
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			mu.Lock()
-			if who, ok := seen[res.Addrs[0].Addr]; ok {
-				t.Errorf("%s given to %s and %s", res.Addrs[0].Addr, who, pod)
+			for _, a := range res.Addrs {
+				if who, ok := seen[a.Addr]; ok {
+					t.Errorf("%s given to %s and %s", a.Addr, who, pod)
+				}
+				seen[a.Addr] = pod
 			}
-			seen[res.Addrs[0].Addr] = pod
 			mu.Unlock()
 			if err := w.do("CHECK", pod, c, ns[i]); err != nil {
 				t.Error(err)

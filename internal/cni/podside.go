@@ -1,12 +1,14 @@
 package cni
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
@@ -94,10 +96,12 @@ func (p *podSide) configure(ifname string, addrs []netip.Addr) error {
 	}
 	if slices.ContainsFunc(addrs, netip.Addr.Is6) {
 		err := kernel.InNetns(int(p.file.Fd()), func() error {
-			return os.WriteFile("/proc/sys/net/ipv6/conf/"+ifname+"/disable_ipv6", []byte("0"), 0)
+			// Routes are given here, and nobody else has the pod's addresses: nothing to solicit, nothing to
+			// wait for.
+			return setIPv6(ifname, sysctl{"accept_ra", 0}, sysctl{"accept_dad", 0}, sysctl{"disable_ipv6", 0})
 		})
 		if err != nil {
-			return fmt.Errorf("switch IPv6 on for %s in the pod: %w", ifname, err)
+			return fmt.Errorf("in the pod: %w", err)
 		}
 	}
 	for _, a := range addrs {
@@ -116,6 +120,25 @@ func (p *podSide) configure(ifname string, addrs []netip.Addr) error {
 	for _, a := range addrs {
 		if err := p.defaultRoute(link.Attrs().Index, gatewayFor(a)); err != nil {
 			return fmt.Errorf("default route by %s in the pod: %w", gatewayFor(a), err)
+		}
+	}
+	return nil
+}
+
+// settleAddrs waits until the pod receives at its IPv6 addresses. The kernel makes the local route of one in a
+// worker of its own, also when there is no detection of duplicates to wait for.
+func (p *podSide) settleAddrs(ctx context.Context, addrs []netip.Addr) error {
+	for _, a := range addrs {
+		for a.Is6() {
+			routes, err := p.RouteGet(a.AsSlice())
+			if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+				break
+			}
+			select {
+			case <-time.After(time.Millisecond):
+			case <-ctx.Done():
+				return fmt.Errorf("the pod does not take packets to %s: %w", a, errors.Join(ctx.Err(), err))
+			}
 		}
 	}
 	return nil

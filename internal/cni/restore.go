@@ -25,13 +25,17 @@ func (s *Server) Restore(ctx context.Context) ([]model.LocalEndpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the interfaces of the host: %w", err)
 	}
+	addrs, err := s.podAddrs()
+	if err != nil {
+		return nil, err
+	}
 	byName := map[string]netlink.Link{}
 	var errs []error
 	for _, l := range links {
 		a := l.Attrs()
 		byName[a.Name] = l
-		if pod, container, ifname, ok := parseAlias(a.Alias); ok && len(s.IPAM.Lookup(container, ifname)) == 0 {
-			errs = append(errs, s.rebuild(l, pod, container, ifname))
+		if pod, container, ifname, ok := parseAlias(a.Alias); ok && len(s.IPAM.Lookup(container, ifname)) < len(addrs[a.Index]) {
+			errs = append(errs, s.rebuild(l, addrs[a.Index], ipam.Record{ContainerID: container, IfName: ifname, Namespace: pod.Namespace, Pod: pod.Name}))
 		}
 	}
 	var out []model.LocalEndpoint
@@ -46,25 +50,46 @@ func (s *Server) Restore(ctx context.Context) ([]model.LocalEndpoint, error) {
 	return out, errors.Join(errs...)
 }
 
-// rebuild writes the records of an interface from its routes and neighbour entries.
-func (s *Server) rebuild(l netlink.Link, pod model.Name, container, ifname string) error {
-	neighs, err := s.host.NeighList(l.Attrs().Index, 0)
-	if err != nil {
-		return fmt.Errorf("read the neighbours of %s: %w", l.Attrs().Name, err)
+// podAddrs reads the permanent neighbour entries of all interfaces: the addresses of pods, with their MAC
+// addresses, by the index of the interface.
+func (s *Server) podAddrs() (map[int]map[netip.Addr]string, error) {
+	out := map[int]map[netip.Addr]string{}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		neighs, err := s.host.NeighList(0, family)
+		if err != nil {
+			return nil, fmt.Errorf("read the neighbours of the host: %w", err)
+		}
+		for _, n := range neighs {
+			a, ok := netip.AddrFromSlice(n.IP)
+			if a = a.Unmap(); !ok || n.State&netlink.NUD_PERMANENT == 0 || a.IsMulticast() || a.IsLinkLocalUnicast() {
+				continue
+			}
+			if out[n.LinkIndex] == nil {
+				out[n.LinkIndex] = map[netip.Addr]string{}
+			}
+			out[n.LinkIndex][a] = n.HardwareAddr.String()
+		}
+	}
+	return out, nil
+}
+
+// rebuild writes those records of an interface that are missing. What only a record knows comes from the
+// one of the other family, if that is there.
+func (s *Server) rebuild(l netlink.Link, addrs map[netip.Addr]string, r ipam.Record) error {
+	r.HostInterface, r.Attempt = l.Attrs().Name, "restored"
+	for _, have := range s.IPAM.Lookup(r.ContainerID, r.IfName) {
+		if have.HostInterface == r.HostInterface {
+			r = have
+		}
 	}
 	var errs []error
-	for _, n := range neighs {
-		a, ok := netip.AddrFromSlice(n.IP)
-		if a = a.Unmap(); !ok || n.State&netlink.NUD_PERMANENT == 0 || a.IsMulticast() || a.IsLinkLocalUnicast() {
-			continue
-		}
-		r := ipam.Record{Address: a, ContainerID: container, IfName: ifname, Namespace: pod.Namespace, Pod: pod.Name,
-			HostInterface: l.Attrs().Name, MAC: n.HardwareAddr.String(), Attempt: "restored"}
+	for a, mac := range addrs {
+		r.Address, r.MAC = a, mac
 		if err := s.IPAM.Restore(r); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		s.Log.Warn("restored the record of an address from its interface", "address", a.String(), "interface", l.Attrs().Name, "pod", pod.String())
+		s.Log.Warn("restored the record of an address from its interface", "address", a.String(), "interface", r.HostInterface, "pod", r.PodName().String())
 	}
 	return errors.Join(errs...)
 }

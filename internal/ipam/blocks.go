@@ -275,6 +275,13 @@ func (a *Allocator) free(pools []*pool) int {
 	return n
 }
 
+// Gives reports whether a pool gives addresses of a family to pods of this node that do not ask for one.
+func (a *Allocator) Gives(v6 bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.automaticPools(v6)) > 0
+}
+
 // Free counts the addresses that pods can get without the API: those left in this node's blocks of the
 // pools that it uses without being asked.
 func (a *Allocator) Free() int {

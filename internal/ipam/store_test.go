@@ -215,12 +215,15 @@ func killChild(t *testing.T, dir, at string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Configure(Config{Pools: []model.Pool{poolOf("p", "10.0.0.0/24", 30)}})
+	a.Configure(killPools)
 	for i := range 30 {
 		c := fmt.Sprint("c", i)
 		fmt.Println("adding", c)
-		got := mustAlloc(t, a, reqFor(c))
-		fmt.Println("added", c, got)
+		got, err := a.Allocate(context.Background(), bothFor(c))
+		if err != nil || len(got) != 2 {
+			t.Fatal(got, err)
+		}
+		fmt.Println("added", c, got[0].Address, got[1].Address)
 		if i%2 == 1 {
 			fmt.Println("releasing", c)
 			if _, err := a.Release(c, "eth0"); err != nil {
@@ -229,6 +232,16 @@ func killChild(t *testing.T, dir, at string) {
 			fmt.Println("released", c)
 		}
 	}
+}
+
+// killPools have 256 addresses of each family.
+var killPools = Config{Pools: []model.Pool{poolOf("p", "10.0.0.0/24", 30), poolOf("q", "fd00::/120", 126)}}
+
+// bothFor asks for an address of each family.
+func bothFor(container string) Request {
+	r := reqFor(container)
+	r.IPv6 = true
+	return r
 }
 
 func cutLast(s string) (string, string, bool) {
@@ -271,7 +284,7 @@ func (f fileBlocks) Release(_ context.Context, c netip.Prefix) error {
 
 func afterKill(t *testing.T, dir, log string) {
 	defer os.RemoveAll(dir + ".api")
-	held, doubt := map[string]string{}, ""
+	held, doubt := map[string][]string{}, "" // addresses by container
 	for _, line := range strings.Split(strings.TrimSpace(log), "\n") {
 		f := strings.Fields(line)
 		if len(f) < 2 {
@@ -281,7 +294,7 @@ func afterKill(t *testing.T, dir, log string) {
 		case "adding", "releasing":
 			doubt = f[1]
 		case "added":
-			held[f[1]], doubt = f[2], ""
+			held[f[1]], doubt = f[2:], ""
 		case "released":
 			delete(held, f[1])
 			doubt = ""
@@ -291,24 +304,28 @@ func afterKill(t *testing.T, dir, log string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Configure(Config{Pools: []model.Pool{poolOf("p", "10.0.0.0/24", 30)}})
+	a.Configure(killPools)
 	if p := a.Problems(); len(p) > 0 {
 		t.Error("problems:", p)
 	}
-	containers := map[string]bool{}
+	containers := map[string][]string{}
 	for _, r := range a.Records() {
-		if containers[r.ContainerID] {
-			t.Error("two addresses of one container:", r.ContainerID)
-		}
-		containers[r.ContainerID] = true
-		if want, ok := held[r.ContainerID]; ok && want != r.Address.String() {
-			t.Errorf("%s has %s instead of %s", r.ContainerID, r.Address, want)
-		} else if !ok && r.ContainerID != doubt {
-			t.Errorf("%s is held by %s, which was released", r.Address, r.ContainerID)
+		containers[r.ContainerID] = append(containers[r.ContainerID], r.Address.String())
+	}
+	for c, got := range containers {
+		switch want, ok := held[c]; {
+		case !ok && c != doubt:
+			t.Errorf("%v are held by %s, which was released", got, c)
+		case ok && c != doubt && !slices.Equal(got, want):
+			t.Errorf("%s has %v instead of %v", c, got, want)
+		case ok && slices.ContainsFunc(got, func(a string) bool { return !slices.Contains(want, a) }):
+			t.Errorf("%s, in release, has %v instead of %v", c, got, want)
+		case len(got) > 2:
+			t.Errorf("%s has %v", c, got)
 		}
 	}
 	for c := range held {
-		if c != doubt && !containers[c] {
+		if c != doubt && containers[c] == nil {
 			t.Error("lost:", c)
 		}
 	}
@@ -319,18 +336,25 @@ func afterKill(t *testing.T, dir, log string) {
 	delete(held, doubt)
 	given := map[string]bool{}
 	for i := range 256 - len(held) {
-		got := mustAlloc(t, a, reqFor(fmt.Sprint("n", i))).String()
-		if given[got] {
-			t.Fatal("given twice:", got)
+		got, err := a.Allocate(context.Background(), bothFor(fmt.Sprint("n", i)))
+		if err != nil || len(got) != 2 {
+			t.Fatal(got, err)
 		}
-		given[got] = true
-	}
-	for _, have := range held {
-		if given[have] {
-			t.Error("an address in use was given again:", have)
+		for _, r := range got {
+			if given[r.Address.String()] {
+				t.Fatal("given twice:", r.Address)
+			}
+			given[r.Address.String()] = true
 		}
 	}
-	_, err = a.Allocate(context.Background(), reqFor("too-many"))
+	for _, both := range held {
+		for _, have := range both {
+			if given[have] {
+				t.Error("an address in use was given again:", have)
+			}
+		}
+	}
+	_, err = a.Allocate(context.Background(), bothFor("too-many"))
 	wantError(t, err, true, "no free address")
 	entries, _ := os.ReadDir(dir)
 	if slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), tempPrefix) }) {
