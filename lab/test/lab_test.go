@@ -281,6 +281,30 @@ func testNetwork(t *testing.T, name string) {
 	}
 }
 
+// testBothFamilies checks that a lab of both families has both.
+func testBothFamilies(t *testing.T, name string) {
+	t.Helper()
+	for _, from := range []string{"client1", "client3", "cp"} {
+		for _, to := range []string{"172.31.1.8", "fd00:172:31:1::8", "fd00:172:31:1::55", "fd00:172:31:2::55"} {
+			if out, err := command(name, "exec", from, "--", "ping", "-c1", "-W2", to).CombinedOutput(); err != nil {
+				t.Errorf("%s does not reach %s: %s", from, to, out)
+			}
+		}
+		out, err := command(name, "exec", from, "--", "ping", "-c1", "-W2", "2001:db8::77").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "unreachable: No route") {
+			t.Errorf("%s got no clear refusal for an address outside: %s", from, out)
+		}
+	}
+	addrs := lab(t, name, "kubectl", "get", "node", "cp", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+	if addrs != "172.31.1.8 fd00:172:31:1::8" {
+		t.Errorf("addresses of the node: %s", addrs)
+	}
+	svc := lab(t, name, "kubectl", "get", "servicecidrs", "-o", "jsonpath={.items[*].spec.cidrs[*]}")
+	if svc != "10.96.0.0/16 fd00:10:96::/112" {
+		t.Errorf("Service addresses: %s", svc)
+	}
+}
+
 // startUntil starts a lab and waits until it has said a line.
 func startUntil(t *testing.T, name, line string) (*exec.Cmd, <-chan string) {
 	t.Helper()
@@ -380,9 +404,13 @@ func TestReadOnlyRoot(t *testing.T) {
 func TestTwoLabsAtOnce(t *testing.T) {
 	t.Parallel()
 	one, two := uniqueName("a"), uniqueName("a")+"-b"
-	for _, name := range []string{one, two} {
+	for name, family := range map[string]string{one: "ipv4", two: "dual"} {
 		removeLater(t, name)
-		lab(t, name, "up", "--proxy", "none", "--workers", "0")
+		lab(t, name, "up", "--proxy", "none", "--workers", "0", "--ip-family", family)
+	}
+	testBothFamilies(t, two)
+	if out, err := command(one, "exec", "client1", "--", "ip", "-6", "-o", "addr", "show", "scope", "global").CombinedOutput(); err != nil || len(out) != 0 {
+		t.Errorf("a lab of IPv4 has other addresses: %v %s", err, out)
 	}
 	were := owned(t, one)
 	lab(t, one, "down")
