@@ -69,12 +69,13 @@ type Agent struct {
 	began     time.Time
 	kick      chan struct{} // publish the status soon
 	checks    chan struct{} // look at the health checks of Services
+	families  chan struct{} // look at the families that pods get
 }
 
 // New checks the kernel, loads the programs and connects everything. It attaches and writes nothing:
 // what an earlier agent left goes on until Run has read the cluster.
 func New(o Options) (*Agent, error) {
-	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
 	findings, err := kernel.Probe()
 	if err != nil {
 		return nil, err
@@ -205,7 +206,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	run("writing the network configuration", func(ctx context.Context) error {
-		return a.conf.keep(ctx, socket, a.ready, a.log)
+		return a.conf.keep(ctx, socket, a.ready, a.podsGetIPv6, a.families, a.log)
 	})
 	run("looking for lost addresses", a.cni.Run)
 	run("serving health and metrics", a.serve)
@@ -234,12 +235,18 @@ func (a *Agent) trim(ctx context.Context) error {
 func (a *Agent) noteChange() {
 	a.servers.learn(a.cluster.apiServers())
 	a.good.note(a.cluster.lastGood())
-	for _, ch := range []chan struct{}{a.kick, a.checks} {
+	for _, ch := range []chan struct{}{a.kick, a.checks, a.families} {
 		select {
 		case ch <- struct{}{}:
 		default:
 		}
 	}
+}
+
+// podsGetIPv6 reports whether pods get an IPv6 address without asking for one: the node carries the family, and
+// a pool has some for it.
+func (a *Agent) podsGetIPv6() bool {
+	return a.cluster.cniSettings().IPv6 && a.ipam.Gives(true)
 }
 
 // cniReady says what is missing before a pod can be started.

@@ -492,7 +492,7 @@ func (c *cluster) cniSettings() cni.Settings {
 	s := c.snapshot()
 	out := cni.Settings{InterfacePrefix: s.config.Settings.InterfacePrefix, RouteProtocol: podRouteProtocol}
 	if s.state != nil {
-		out.MTU = s.state.Settings.PodMTU
+		out.MTU, out.IPv6 = s.state.Settings.PodMTU, s.state.Settings.IPv6
 	}
 	return out
 }

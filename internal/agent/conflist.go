@@ -23,16 +23,16 @@ const (
 	pluginName = "weir-cni"
 )
 
-// render returns the file's contents. Version 1.0.0 is what containerd 1.6 knows; newer runtimes take it
-// too, and ask the plugin for what it supports.
-func (conflist) render(socket string) []byte {
+// render returns the file's contents; with v6, pods get an IPv6 address too. Version 1.0.0 is what containerd
+// 1.6 knows; newer runtimes take it too, and ask the plugin for what it supports.
+func (conflist) render(socket string, v6 bool) []byte {
 	conf := map[string]any{
 		"cniVersion": "1.0.0",
 		"name":       "weir",
 		"plugins": []any{map[string]any{
 			"type":   pluginName,
 			"socket": socket,
-			"ipam":   map[string]any{"type": pluginName, "assign_ipv4": true, "assign_ipv6": false},
+			"ipam":   map[string]any{"type": pluginName, "assign_ipv4": true, "assign_ipv6": v6},
 		}},
 	}
 	out, err := json.MarshalIndent(conf, "", "  ")
@@ -45,8 +45,8 @@ func (conflist) render(socket string) []byte {
 func (c conflist) path() string { return filepath.Join(c.dir, conflistName) }
 
 // ensure writes the file when it is not there as it should be.
-func (c conflist) ensure(socket string) (bool, error) {
-	want := c.render(socket)
+func (c conflist) ensure(socket string, v6 bool) (bool, error) {
+	want := c.render(socket, v6)
 	if have, err := os.ReadFile(c.path()); err == nil && bytes.Equal(have, want) {
 		return false, nil
 	}
@@ -56,9 +56,10 @@ func (c conflist) ensure(socket string) (bool, error) {
 	return true, nil
 }
 
-// keep writes the file once ready says so, and again when somebody removes it, until ctx ends. It stays
-// when the agent ends: pods that are asked for meanwhile are told to wait by the plugin.
-func (c conflist) keep(ctx context.Context, socket string, ready func() error, log *slog.Logger) error {
+// keep writes the file once ready says so, and again when somebody removes it or what v6 says is different,
+// until ctx ends; look is a hint that it may be. The file stays when the agent ends: pods that are asked for
+// meanwhile are told to wait by the plugin.
+func (c conflist) keep(ctx context.Context, socket string, ready func() error, v6 func() bool, look <-chan struct{}, log *slog.Logger) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	written, complained := false, time.Time{}
@@ -67,11 +68,13 @@ func (c conflist) keep(ctx context.Context, socket string, ready func() error, l
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-look:
 		}
 		if ready() != nil {
 			continue
 		}
-		wrote, err := c.ensure(socket)
+		both := v6()
+		wrote, err := c.ensure(socket, both)
 		switch {
 		case err != nil:
 			if time.Since(complained) > 30*time.Second {
@@ -80,7 +83,7 @@ func (c conflist) keep(ctx context.Context, socket string, ready func() error, l
 			}
 			continue
 		case wrote:
-			log.Info("wrote the network configuration for the container runtime", "file", c.path(), "again", written)
+			log.Info("wrote the network configuration for the container runtime", "file", c.path(), "IPv6", both, "again", written)
 		}
 		if !written {
 			written = true
