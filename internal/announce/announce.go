@@ -58,6 +58,8 @@ type Announcer struct {
 	watched   map[netip.Addr]bool
 
 	// Of Run only.
+	groups groups
+	joins  string // why the last update of groups failed
 	taken  map[netip.Addr]*claim
 	silent map[netip.Addr]bool
 	now    func() time.Time
@@ -73,7 +75,7 @@ type claim struct {
 
 // New returns an Announcer that announces nothing yet.
 func New(cfg Config) *Announcer {
-	return &Announcer{cfg: cfg, wake: make(chan struct{}, 1), taken: map[netip.Addr]*claim{}, silent: map[netip.Addr]bool{},
+	return &Announcer{cfg: cfg, wake: make(chan struct{}, 1), groups: groups{joined: map[membership]string{}}, taken: map[netip.Addr]*claim{}, silent: map[netip.Addr]bool{},
 		now: time.Now, send: gratuitous}
 }
 
@@ -99,6 +101,7 @@ func (a *Announcer) Announced() map[netip.Addr]bool {
 func (a *Announcer) Run(ctx context.Context) error {
 	t := time.NewTicker(tick)
 	defer t.Stop()
+	defer a.groups.close()
 	for {
 		select {
 		case <-ctx.Done():
@@ -107,8 +110,31 @@ func (a *Announcer) Run(ctx context.Context) error {
 		case <-t.C:
 			a.look()
 		}
+		a.join() // before it is told: who hears it may ask
 		a.announce()
 	}
+}
+
+// join makes the uplinks receive what neighbours ask for the announced addresses.
+func (a *Announcer) join() {
+	a.mu.Lock()
+	announced := a.announced
+	a.mu.Unlock()
+	six := len(a.groups.joined) > 0
+	for addr := range announced {
+		six = six || addr.Is6()
+	}
+	if !six {
+		return
+	}
+	why := ""
+	if err := a.groups.update(wanted(announced, a.cfg.Links())); err != nil {
+		why = err.Error()
+	}
+	if why != a.joins && why != "" {
+		a.cfg.Log.Warn("an uplink does not receive what neighbours ask; they find an announced address only when it is announced", "error", why)
+	}
+	a.joins = why
 }
 
 // announce sends what is due.

@@ -87,84 +87,147 @@ func sh(t *testing.T, format string, args ...any) string {
 	return strings.TrimSpace(string(out))
 }
 
-// In a namespace with a link to another one: the other takes the address over, and notices that we are gone.
-func TestOnALink(t *testing.T) {
+// onALink is a link between two namespaces. On the left one an Announcer works.
+type onALink struct {
+	t           *testing.T
+	left, right string
+	mac         net.HardwareAddr // of the left one
+	a           *Announcer
+	mu          sync.Mutex
+	silent      map[netip.Addr]bool
+}
+
+var links int
+
+func newOnALink(t *testing.T) *onALink {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	left, right := fmt.Sprintf("wa%d-l", os.Getpid()), fmt.Sprintf("wa%d-r", os.Getpid())
-	for _, ns := range []string{left, right} {
+	links++
+	l := &onALink{t: t, left: fmt.Sprintf("wa%d-%dl", os.Getpid(), links), right: fmt.Sprintf("wa%d-%dr", os.Getpid(), links)}
+	for _, ns := range []string{l.left, l.right} {
 		sh(t, "ip netns add %s", ns)
 		t.Cleanup(func() { sh(t, "ip netns del %s", ns) })
 	}
-	sh(t, "ip link add eth0 netns %s type veth peer name eth0 netns %s", left, right)
-	sh(t, "ip -n %s addr add 192.0.2.1/24 dev eth0; ip -n %s link set eth0 up", left, left)
-	sh(t, "ip -n %s addr add 192.0.2.2/24 dev eth0; ip -n %s link set eth0 up", right, right)
-	// What the right one knows of the address that the left one takes over is old.
-	sh(t, "ip -n %s neigh add 192.0.2.77 lladdr 02:00:00:00:00:99 dev eth0 nud stale", right)
-	own, err := net.ParseMAC(sh(t, "ip netns exec %s cat /sys/class/net/eth0/address", left))
-	if err != nil {
+	sh(t, "ip link add eth0 netns %s type veth peer name eth0 netns %s", l.left, l.right)
+	for i, ns := range []string{l.left, l.right} {
+		sh(t, "ip -n %s addr add 192.0.2.%d/24 dev eth0; ip -n %s addr add 2001:db8::%d/64 dev eth0 nodad; ip -n %s link set eth0 up", ns, i+1, ns, i+1, ns)
+	}
+	var err error
+	if l.mac, err = net.ParseMAC(sh(t, "ip netns exec %s cat /sys/class/net/eth0/address", l.left)); err != nil {
 		t.Fatal(err)
 	}
-	var index int
-	fmt.Sscan(sh(t, "ip netns exec %s cat /sys/class/net/eth0/ifindex", left), &index)
+	return l
+}
 
-	var mu sync.Mutex
-	silent := map[netip.Addr]bool{}
-	a := New(Config{Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Links: func() []Link {
-			return []Link{{Index: index, Name: "eth0", MAC: own, Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
-		},
-		Silent: func(s map[netip.Addr]bool) { mu.Lock(); silent = s; mu.Unlock() }})
-	other := netip.MustParseAddr("192.0.2.2")
-	a.Update(map[netip.Addr]bool{netip.MustParseAddr("192.0.2.77"): true}, map[netip.Addr]bool{other: true})
-	ctx, cancel := context.WithCancel(t.Context())
+// start makes an Announcer, which stop ends as the end of an agent does.
+func (l *onALink) start() (stop func()) {
+	l.t.Helper()
+	var index int
+	fmt.Sscan(sh(l.t, "ip netns exec %s cat /sys/class/net/eth0/ifindex", l.left), &index)
+	subnets := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
+	l.a = New(Config{Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Links:  func() []Link { return []Link{{Index: index, Name: "eth0", MAC: l.mac, Subnets: subnets}} },
+		Silent: func(s map[netip.Addr]bool) { l.mu.Lock(); l.silent = s; l.mu.Unlock() }})
+	ctx, cancel := context.WithCancel(l.t.Context())
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine, and the namespace with it
-		fd, err := unix.Open("/run/netns/"+left, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open("/run/netns/"+l.left, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
 			err = unix.Setns(fd, unix.CLONE_NEWNET)
 			unix.Close(fd)
 		}
 		if err == nil {
-			err = a.Run(ctx)
+			err = l.a.Run(ctx)
 		}
 		done <- err
 	}()
-	defer func() {
+	return sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Error(err)
+			l.t.Error(err)
 		}
-	}()
-	within := func(limit time.Duration, what string, ok func() bool) time.Duration {
-		t.Helper()
-		begin := time.Now()
-		limit = max(limit, await.Patience) // how long it takes is told, and judged by nobody
-		for !ok() {
-			if time.Since(begin) > limit {
-				t.Fatalf("%s: not within %s; neighbours of the left one: %s", what, limit, sh(t, "ip -n %s neigh", left))
+	})
+}
+
+func (l *onALink) isSilent(a netip.Addr, want bool) func() bool {
+	return func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.silent[a] == want }
+}
+
+// within fails the test unless something becomes true.
+func (l *onALink) within(what string, ok func() bool) {
+	l.t.Helper()
+	for begin := time.Now(); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(begin) > await.Patience {
+			l.t.Fatalf("%s: not yet; neighbours of the left one: %s", what, sh(l.t, "ip -n %s neigh", l.left))
+		}
+	}
+}
+
+// The right one hears that the left one takes an address over, and the left one notices when the right one is gone.
+func TestOnALink(t *testing.T) {
+	for _, family := range []struct{ name, taken, other, mute, unmute string }{
+		{"IPv4", "192.0.2.77", "192.0.2.2", "link set eth0 arp off", "link set eth0 arp on"},
+		{"IPv6", "2001:db8::77", "2001:db8::2", "addr del 2001:db8::2/64 dev eth0", "addr add 2001:db8::2/64 dev eth0 nodad"},
+	} {
+		t.Run(family.name, func(t *testing.T) {
+			l := newOnALink(t)
+			// What the right one knows of the address is old.
+			sh(t, "ip -n %s neigh add %s lladdr 02:00:00:00:00:99 dev eth0 nud stale", l.right, family.taken)
+			defer l.start()()
+			other := netip.MustParseAddr(family.other)
+			l.a.Update(map[netip.Addr]bool{netip.MustParseAddr(family.taken): true}, map[netip.Addr]bool{other: true})
+			l.within("the announcement", func() bool {
+				return strings.Contains(sh(t, "ip -n %s neigh show %s", l.right, family.taken), l.mac.String())
+			})
+			l.within("the watched one is known", func() bool {
+				return strings.Contains(sh(t, "ip -n %s neigh show %s", l.left, family.other), "lladdr")
+			})
+			time.Sleep(5 * time.Second)
+			if !l.isSilent(other, false)() {
+				t.Error("one that answers counts as silent")
 			}
-			time.Sleep(20 * time.Millisecond)
+			sh(t, "ip -n %s %s", l.right, family.mute)
+			l.within("silence", l.isSilent(other, true))
+			sh(t, "ip -n %s %s", l.right, family.unmute)
+			l.within("coming back", l.isSilent(other, false))
+		})
+	}
+}
+
+// An uplink receives what neighbours ask for announced addresses, also when no agent runs any more.
+func TestGroups(t *testing.T) {
+	l := newOnALink(t)
+	one, two := netip.MustParseAddr("2001:db8::77"), netip.MustParseAddr("2001:db8::1:78")
+	has := func(words ...string) func() bool {
+		return func() bool {
+			list := sh(t, "ip -n %s maddr show dev eth0", l.left)
+			for _, w := range words {
+				name, absent := strings.CutPrefix(w, "!")
+				if strings.Contains(list, name) == absent {
+					return false
+				}
+			}
+			return true
 		}
-		return time.Since(begin)
 	}
-	isSilent := func(want bool) func() bool {
-		return func() bool { mu.Lock(); defer mu.Unlock(); return silent[other] == want }
+	stop := l.start()
+	defer stop()
+	l.a.Update(map[netip.Addr]bool{one: true, two: true, netip.MustParseAddr("2001:db9::79"): true, netip.MustParseAddr("192.0.2.77"): true}, nil)
+	l.within("both groups", has("inet6 ff02::1:ff00:77", "33:33:ff:00:00:77", "inet6 ff02::1:ff01:78", "33:33:ff:01:00:78"))
+	if !has("!ff00:79", "!33:33:ff:00:00:79")() {
+		t.Error("a group for an address that is on no link")
 	}
-	within(5*time.Second, "the announcement", func() bool {
-		return strings.Contains(sh(t, "ip -n %s neigh show 192.0.2.77", right), own.String())
-	})
-	within(5*time.Second, "the watched one is known", func() bool {
-		return strings.Contains(sh(t, "ip -n %s neigh show 192.0.2.2", left), "lladdr")
-	})
-	time.Sleep(5 * time.Second)
-	if !isSilent(false)() {
-		t.Error("one that answers counts as silent")
-	}
-	sh(t, "ip -n %s link set eth0 arp off", right)
-	t.Logf("silent after %s", within(10*time.Second, "silence", isSilent(true)).Round(10*time.Millisecond))
-	sh(t, "ip -n %s link set eth0 arp on", right)
-	t.Logf("back after %s", within(10*time.Second, "coming back", isSilent(false)).Round(10*time.Millisecond))
+	l.a.Update(map[netip.Addr]bool{one: true}, nil)
+	l.within("one group", has("inet6 ff02::1:ff00:77", "33:33:ff:00:00:77", "!ff01:78", "!33:33:ff:01:00:78"))
+	stop()
+	l.within("the membership ends, the interface still receives", has("!ff00:77", "33:33:ff:00:00:77"))
+	// The next agent.
+	defer l.start()()
+	l.a.Update(map[netip.Addr]bool{one: true}, nil)
+	l.within("again", has("inet6 ff02::1:ff00:77", "33:33:ff:00:00:77"))
+	l.a.Update(nil, nil)
+	l.within("none", has("!ff00:77", "!33:33:ff:00:00:77"))
 }

@@ -95,8 +95,7 @@ func linkOf(p *packet.Packet, h Hook) shape {
 func report6(p *packet.Packet, e icmpError, src netip.Addr, quote []byte) (*packet.Packet, error) {
 	const most, headers = 1280, 48
 	body := append([]byte{e.kind, e.code, 0, 0, 0, 0, uint8(e.mtu >> 8), uint8(e.mtu)}, quote[:min(len(quote), most-headers)]...)
-	pseudo := append(append(src.AsSlice(), p.IP.Src.AsSlice()...), 0, 0, uint8(len(body)>>8), uint8(len(body)), 0, 0, 0, packet.ProtoICMPv6)
-	binary.BigEndian.PutUint16(body[2:], checksum(append(pseudo, body...)))
+	binary.BigEndian.PutUint16(body[2:], sumICMP6(src, p.IP.Src, body))
 	out := &packet.Packet{DstMAC: p.SrcMAC, SrcMAC: p.DstMAC, Type: p.Type, Kind: packet.Other, Payload: body,
 		IP: packet.IPv4{Src: src, Dst: p.IP.Src, TTL: 64, Proto: packet.ProtoICMPv6}}
 	frame, err := out.Marshal()
@@ -104,4 +103,10 @@ func report6(p *packet.Packet, e icmpError, src netip.Addr, quote []byte) (*pack
 		return nil, err
 	}
 	return packet.Unmarshal(frame)
+}
+
+// sumICMP6 is the checksum of an ICMPv6 message, 0 over one that has the right one.
+func sumICMP6(src, dst netip.Addr, body []byte) uint16 {
+	pseudo := append(append(src.AsSlice(), dst.AsSlice()...), 0, 0, uint8(len(body)>>8), uint8(len(body)), 0, 0, 0, packet.ProtoICMPv6)
+	return checksum(append(pseudo, body...))
 }

@@ -351,8 +351,9 @@ func (n *Node) odd(in In, s shape) Result {
 	if s == shapeMalformed && toPod {
 		return drop(in, dropped{reason: reason.Malformed})
 	}
-	if s == shapeARP {
-		if r, ok := n.neighbour(in); ok {
+	answer := map[shape]func(In) (Result, bool){shapeARP: n.neighbour, shapeLink: n.solicited}[s]
+	if answer != nil {
+		if r, ok := answer(in); ok {
 			return r
 		}
 	}

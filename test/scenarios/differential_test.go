@@ -209,6 +209,10 @@ func (d *differential) arrival() sim.In {
 	if p == nil && d.chance(20) {
 		p = d.fragment()
 	}
+	if p == nil && d.chance(6) {
+		p = &packet.Packet{Kind: packet.Frame, Type: packet.TypeARP}
+		d.arp(p)
+	}
 	if p == nil && d.chance(60) {
 		p = d.request()
 	}

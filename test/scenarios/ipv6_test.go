@@ -17,7 +17,7 @@ var noMirror = map[string]string{
 	"maglev-ingress-lost-routed.txtar": "the same",
 	"maglev.txtar":                     "the same",
 	"mtu.txtar":                        "headers of other lengths",
-	"neighbours.txtar":                 "ARP",
+	"neighbours-odd.txtar":             "ARP",
 	"no-backend.txtar":                 "a source that is nobody's in IPv4 only",
 	"odd-packets.txtar":                "malformed IPv4 headers, options",
 }

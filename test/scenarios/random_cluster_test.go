@@ -144,8 +144,8 @@ func (r *crowd) service() {
 	if r.chance(30) {
 		s.ExternalIPs = []netip.Addr{one(r, otherVIPs...)}
 	}
-	if r.chance(30) {
-		s.LBIPs = []netip.Addr{one(r, slices.Concat(otherVIPs, linkVIPs)...)}
+	if r.chance(45) {
+		s.LBIPs = []netip.Addr{one(r, slices.Concat(otherVIPs, linkVIPs, linkVIPs)...)}
 	}
 	if r.chance(30) {
 		s.Affinity = 55

@@ -251,8 +251,9 @@ func answered(in sim.In, ret uint32, cb func(int) uint32, r sim.Result) (sim.Res
 	if ret != tcRedirect {
 		return r, fmt.Errorf("says that it answers %s and returns %d", r.Reason, ret)
 	}
-	if in.Packet.Kind == packet.Frame { // a neighbour's question, which went to all
-		if r.Packet.DstMAC != in.Packet.SrcMAC {
+	if r.Reason == 0 { // a neighbour's question, which went to many
+		probe := in.Packet.Type == packet.TypeIPv6 && in.Packet.IP.Src.IsUnspecified()
+		if r.Packet.DstMAC != in.Packet.SrcMAC && (!probe || r.Packet.DstMAC != packet.MAC{0x33, 0x33, 0, 0, 0, 1}) {
 			return r, fmt.Errorf("answers %s to %s", in.Packet.SrcMAC, r.Packet.DstMAC)
 		}
 		return r, nil

@@ -123,6 +123,9 @@ func sixState(s *nodestate.State) *nodestate.State {
 		out.PeerCIDRs[sixPrefix(p)] = c
 	}
 	out.Policy, out.Rules = maps.Clone(s.Policy), s.Rules
+	for a, v := range s.Announced {
+		out.Announced[six(a)] = v
+	}
 	for cookie, client := range s.Clients {
 		out.Clients[cookie] = nodestate.Client{IPv6: six(client.IPv4)}
 	}
@@ -351,6 +354,9 @@ func (c *mirror) Apply(s *nodestate.State) error {
 
 // Receive implements Carrier.
 func (c *mirror) Receive(in sim.In) (sim.Result, error) {
+	if in.Packet.Kind == packet.Frame && in.Packet.Type == packet.TypeARP {
+		return c.ask(in)
+	}
 	p, err := translate(in.Packet, false, in.Packet)
 	if err != nil {
 		return sim.Result{}, fmt.Errorf("%w: %s", err, in.Packet)
@@ -383,6 +389,73 @@ func (c *mirror) back(in sim.In) (sim.In, error) {
 	p, err := translate(in.Packet, true, &packet.Packet{IP: packet.IPv4{ID: h.ID, MF: h.MF, Offset: h.Offset}})
 	in.Packet, in.Source = p, four(in.Source)
 	return in, err
+}
+
+// ask turns an ARP request into a neighbour solicitation, and its answer back. The length of the tail says how much is wrong
+// with it.
+func (c *mirror) ask(in sim.In) (sim.Result, error) {
+	b := in.Packet.Payload
+	if len(b) < 28 || string(b[:8]) != "\x00\x01\x08\x00\x06\x04\x00\x01" {
+		return sim.Result{}, fmt.Errorf("%w: %s", ErrNoMirror, in.Packet)
+	}
+	tail := len(b) - 28
+	from, target := netip.AddrFrom4([4]byte(b[14:18])), six(netip.AddrFrom4([4]byte(b[24:28])))
+	t := target.As16()
+	q := packet.Packet{DstMAC: in.Packet.DstMAC, SrcMAC: in.Packet.SrcMAC, Type: packet.TypeIPv6, Kind: packet.Other,
+		IP:      packet.IPv4{Src: six(from), Dst: target, TTL: 255, Proto: packet.ProtoICMPv6},
+		Payload: append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, t[:]...)}
+	if q.DstMAC[0]&1 != 0 {
+		q.DstMAC = packet.MAC{0x33, 0x33, 0xff, t[13], t[14], t[15]}
+	}
+	if q.DstMAC[0]&1 != 0 || from.IsUnspecified() && tail != 1 {
+		q.IP.Dst = netip.AddrFrom16([16]byte{0: 0xff, 1: 2, 11: 1, 12: 0xff, 13: t[13], 14: t[14], 15: t[15]})
+	}
+	if !from.IsUnspecified() && tail != 2 || tail == 3 { // the sender's MAC address, mostly
+		q.Payload = append(append(q.Payload, 1, 1), b[8:14]...)
+	}
+	switch tail {
+	case 4:
+		q.Payload = append(q.Payload, 14, 0, 0, 0, 0, 0, 0, 0) // an option of no length
+	case 5:
+		q.Payload = append(q.Payload, 14, 2, 0, 0, 0, 0, 0, 0) // of more than there is
+	case 6:
+		q.Payload = append(q.Payload, 14, 1, 0, 0, 0, 0, 0, 0)
+	case 7:
+		q.IP.TTL = 254
+	case 8:
+		q.Payload[1] = 1
+	case 9:
+		q.IP.Dst = netip.MustParseAddr("ff02::1")
+	case 10:
+		q.IP.Ext = []packet.Ext{{Proto: packet.ProtoDestination, Data: []byte{1, 4, 0, 0, 0, 0}}}
+	case 11:
+		q.Payload = append(q.Payload, make([]byte, 4)...)
+	case 12:
+		q.Payload = append(append(q.Payload, 14, 8), make([]byte, 62)...)
+	}
+	sum := addrSum(q.IP)
+	for i := 0; i < len(q.Payload); i += 2 {
+		sum = onesAdd(sum, binary.BigEndian.Uint16(q.Payload[i:]))
+	}
+	sum = onesAdd(sum, uint16(len(q.Payload)+packet.ProtoICMPv6))
+	if tail == 13 {
+		sum ^= 0x100
+	}
+	binary.BigEndian.PutUint16(q.Payload[2:], ^sum)
+	there := in
+	there.Packet = &q
+	r, err := c.carrier.Receive(there)
+	if err != nil || r.Action != sim.Answer {
+		r.Packet = in.Packet.Clone()
+		return r, err
+	}
+	na := r.Packet.Payload
+	if len(na) != 32 || na[0] != 136 || na[24] != 2 {
+		return r, fmt.Errorf("answered by %s", r.Packet)
+	}
+	r.Packet = &packet.Packet{DstMAC: in.Packet.SrcMAC, SrcMAC: r.Packet.SrcMAC, Type: packet.TypeARP, Payload: slices.Concat(
+		[]byte("\x00\x01\x08\x00\x06\x04\x00\x02"), na[26:32], na[20:24], b[8:18], b[28:])}
+	return r, nil
 }
 
 // answerTemplate has what an answer in IPv4 says beyond one in IPv6.
