@@ -109,7 +109,7 @@ func (c *carrier) Apply(s *nodestate.State) error {
 	}
 	err := c.ns.in(func() error {
 		m := c.machine
-		if err := c.ns.uplink(scenario.Uplink, m.Addr, m.Subnets, scenario.Gateway(m.Subnets[0])); err != nil {
+		if err := c.ns.uplink(scenario.Uplink, m); err != nil {
 			return err
 		}
 		indexes := []int{scenario.HostDevice, scenario.TunnelDev}

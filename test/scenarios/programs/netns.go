@@ -94,8 +94,8 @@ func (n *namespace) link(index int) (netlink.Link, error) {
 	return l, nil
 }
 
-// uplink gives an interface an address in each subnet, and the default route by the gateway. Call it inside.
-func (n *namespace) uplink(index int, addr netip.Addr, subnets []netip.Prefix, gateway netip.Addr) error {
+// uplink gives an interface a machine's addresses in its subnets, and the default routes. Call it inside.
+func (n *namespace) uplink(index int, m *scenario.Machine) error {
 	if n.links[index] {
 		return nil
 	}
@@ -103,7 +103,8 @@ func (n *namespace) uplink(index int, addr netip.Addr, subnets []netip.Prefix, g
 	if err != nil {
 		return err
 	}
-	for _, s := range subnets {
+	for _, s := range m.Subnets {
+		addr := m.Like(s.Addr())
 		if !s.Contains(addr) {
 			return fmt.Errorf("address %s is not in subnet %s", addr, s)
 		}
@@ -112,8 +113,17 @@ func (n *namespace) uplink(index int, addr netip.Addr, subnets []netip.Prefix, g
 			return fmt.Errorf("add address %s: %w", ip, err)
 		}
 	}
-	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gateway.AsSlice()}); err != nil {
-		return fmt.Errorf("add the default route by %s: %w", gateway, err)
+	for _, addr := range []netip.Addr{m.Addr, m.Addr6} {
+		gateway := netip.Addr{}
+		if addr.IsValid() {
+			gateway = m.Gateway(addr)
+		}
+		if !gateway.IsValid() {
+			continue
+		}
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gateway.AsSlice()}); err != nil {
+			return fmt.Errorf("add the default route by %s: %w", gateway, err)
+		}
 	}
 	return nil
 }

@@ -254,6 +254,10 @@ func (o *Objects) endpoint(p *model.Pod) *model.LocalEndpoint {
 
 // macOf makes a MAC address from an IPv4 one, so that every machine of a scenario has its own.
 func macOf(a netip.Addr) [6]byte {
+	if a.Is6() {
+		b := a.As16()
+		return [6]byte{2, 6, b[5], b[7], b[14], b[15]}
+	}
 	b := a.As4()
 	return [6]byte{2, 0, b[0], b[1], b[2], b[3]}
 }

@@ -37,8 +37,9 @@ type NewCarrier func(n *Machine) (Carrier, error)
 type Machine struct {
 	Name    string
 	Addr    netip.Addr
+	Addr6   netip.Addr // of IPv6, in a cluster of two families
 	MAC     packet.MAC
-	Subnets []netip.Prefix // on-link; the first one's first address is the default gateway
+	Subnets []netip.Prefix // on-link; the first address of the first one of a family is the default gateway
 	State   *nodestate.State
 	MTUs    map[int]int // of interfaces, by index; others have DefaultMTU
 	carrier Carrier
@@ -94,7 +95,7 @@ func (w *World) refresh() error {
 		if m == nil {
 			m = &Machine{Name: name, world: w, MTUs: map[int]int{}}
 		}
-		m.Addr, m.MAC, m.Subnets, m.State = own.NodeAddr(), macOf(own.NodeAddr()), c.Local.Subnets, calc.Calc(c)
+		m.Addr, m.Addr6, m.MAC, m.Subnets, m.State = own.NodeAddr(), own.NodeAddr6(), macOf(own.NodeAddr()), c.Local.Subnets, calc.Calc(c)
 		if own.LinkAddress != [6]byte{} {
 			m.MAC = own.LinkAddress
 		}
@@ -116,6 +117,24 @@ func (w *World) refresh() error {
 
 // Gateway is the router's address in a subnet.
 func Gateway(p netip.Prefix) netip.Addr { return p.Masked().Addr().Next() }
+
+// Like is the machine's address in the family of another one.
+func (m *Machine) Like(a netip.Addr) netip.Addr {
+	if m.Addr.Is4() == a.Is4() {
+		return m.Addr
+	}
+	return m.Addr6
+}
+
+// Gateway is the machine's default gateway for an address; invalid where it has no subnet of that family.
+func (m *Machine) Gateway(dst netip.Addr) netip.Addr {
+	for _, p := range m.Subnets {
+		if p.Addr().Is4() == dst.Is4() {
+			return Gateway(p)
+		}
+	}
+	return netip.Addr{}
+}
 
 // broadcast is the last address of an IPv4 subnet: nobody's, and not a place to forward to.
 func broadcast(p netip.Prefix) netip.Addr {
@@ -140,7 +159,8 @@ func (m *Machine) Route(dst netip.Addr) (sim.Hop, bool) {
 			return sim.Hop{IfIndex: Uplink, MTU: m.MTU(Uplink)}, dst != broadcast(p)
 		}
 	}
-	return sim.Hop{IfIndex: Uplink, Gateway: Gateway(m.Subnets[0]), MTU: m.MTU(Uplink)}, true
+	gateway := m.Gateway(dst)
+	return sim.Hop{IfIndex: Uplink, Gateway: gateway, MTU: m.MTU(Uplink)}, gateway.IsValid()
 }
 
 // Visit is a packet at one hook and what became of it there.
@@ -318,7 +338,7 @@ func (w *World) deliver(next netip.Addr, from packet.MAC) leg {
 		p = p.Clone()
 		p.SrcMAC = from
 		for _, m := range w.machines {
-			if m.Addr == next {
+			if m.Like(next) == next {
 				p.DstMAC = m.MAC
 				return m.enter(sim.In{Hook: sim.FromUplink, IfIndex: Uplink}), p, nil
 			}
@@ -395,8 +415,8 @@ func (w *World) router(from netip.Prefix) leg {
 // decapsulate is the tunnel from one node to another's address.
 func (w *World) decapsulate(from *Machine, to netip.Addr) leg {
 	for _, m := range w.machines {
-		if m.Addr == to {
-			return m.enter(sim.In{Hook: sim.FromTunnel, IfIndex: TunnelDev, Source: from.Addr})
+		if m.Like(to) == to {
+			return m.enter(sim.In{Hook: sim.FromTunnel, IfIndex: TunnelDev, Source: from.Like(to)})
 		}
 	}
 	return func(j *Journey, _ *packet.Packet) (leg, *packet.Packet, error) {
