@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit lab-unit lab-e2e test e2e e2e-conformance demo bench bench-services bench-scale bench-micro clean
+.PHONY: all setup build lab-build generate generated unit lab-unit lab-e2e test e2e e2e-conformance demo bench bench-services bench-backends bench-pods bench-scale bench-micro clean
 
 all: build
 
@@ -73,11 +73,23 @@ bench: lab-build
 	go run ./test/bench/lab
 
 # Latency of Services beside 10 to 100,000 others; writes out/bench-services.json.
+LABS ?= none,kube-proxy-iptables,kube-proxy-nftables,weir-tunnel,weir-dsr
 bench-services: lab-build
 	@mkdir -p out
-	go run ./test/bench/lab -configurations kube-proxy-iptables,kube-proxy-nftables,weir-tunnel,weir-dsr -sizes 10,1000,10000,100000
+	go run ./test/bench/lab -rounds 9 -extra 4 -configurations $(LABS) -sizes 10,1000,10000,100000
 
-# Endpoint change to effect, CPU, start and memory of the agent at 10 to 100,000 Services: an hour. SIZES and PLANES choose.
+# Latency of a Service with 5,000 backends beside one with one; writes out/bench-backends.json.
+bench-backends: lab-build
+	@mkdir -p out
+	go run ./test/bench/lab -rounds 9 -extra 4 -configurations $(LABS) -backends 5000
+
+# 50,000 requests of ApacheBench to a Service while 10 to 16,000 pods are behind Services; writes out/bench-pods.json.
+bench-pods: export WEIR_SETUP_MORE := apache2-utils
+bench-pods: lab-build
+	@mkdir -p out
+	go run ./test/bench/lab -rounds 5 -extra 2 -configurations $(LABS) -pods 10,100,1000,4000,16000
+
+# Endpoint change to effect, CPU, start and memory of the agent at 10 to 100,000 Services. SIZES and PLANES choose.
 SIZES ?= 10,1000,10000,100000
 PLANES ?= weir,kube-proxy-nftables,kube-proxy-iptables
 bench-scale: lab-build

@@ -13,7 +13,8 @@ toolchain=1.26.8
 packages="clang-19 llvm-19 libbpf-dev bpftool linux-libc-dev
  gcc libc6-dev make git ca-certificates curl jq
  containerd runc debootstrap busybox-static
- iproute2 nftables iptables conntrack ipset ethtool tcpdump socat iputils-ping procps util-linux"
+ iproute2 nftables iptables conntrack ipset ethtool tcpdump socat iputils-ping procps util-linux
+ ${WEIR_SETUP_MORE:-}"
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }

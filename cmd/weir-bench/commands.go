@@ -55,6 +55,8 @@ func serverCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&http, "http", "", "answer HTTP requests at this address and port, one connection after the other")
+	f.IntVar(&o.HTTPPorts, "http-ports", 1, "answer HTTP at so many ports, from that one on")
+	f.BoolVar(&o.CloseFirst, "close", false, "close HTTP connections first, as ApacheBench expects")
 	f.StringVar(&udp, "udp", "", "send datagrams back at this address and port")
 	f.StringVar(&sink, "sink", "", "swallow streams at this address and port")
 	f.IntVar(&o.CPU, "cpu", -1, "bind the HTTP and UDP servers to this CPU; -1 = any")

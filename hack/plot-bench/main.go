@@ -1,6 +1,6 @@
 // Command plot-bench draws the curves of the benchmarks that grow a cluster: latency of Services
-// (out/bench-services-targets.json) and the control plane (out/bench-scale.json), by the number of Services. It writes
-// SVG files, and copies what it read beside them.
+// (bench-services-targets.json) and the control plane (bench-scale.json) by the number of Services, ApacheBench by the
+// number of pods (bench-pods-targets.json). It writes SVG files, and copies the raw data of all benchmarks beside them.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// curve is one line of a plot: y at numbers of Services.
+// curve is one line of a plot: y at numbers of Services or of pods.
 type curve struct {
 	name string
 	at   plotter.XYs
@@ -26,44 +26,49 @@ type curve struct {
 // picture is one file.
 type picture struct {
 	file, title, unit string
-	logarithmic       bool // the y axis
+	logarithmic       bool   // the y axis
+	along             string // what the x axis counts
 	curves            []curve
 }
 
 func main() {
-	services := flag.String("services", "out/bench-services-targets.json", "result of make bench-services; skipped when it is not there")
-	scale := flag.String("scale", "out/bench-scale.json", "result of make bench-scale; skipped when it is not there")
+	in := flag.String("in", "out", "folder of the benchmarks' results; what is not there is skipped")
 	out := flag.String("out", "docs/bench", "folder to write to")
 	flag.Parse()
-	if err := run(*services, *scale, *out); err != nil {
+	if err := run(*in, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "plot-bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(services, scale, out string) error {
+func run(in, out string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
 	var pictures []picture
 	for _, from := range []struct {
 		file string
-		draw func(raw []byte) ([]picture, error)
-	}{{services, latencies}, {scale, controlPlane}} {
-		raw, err := os.ReadFile(from.file)
+		draw func(raw []byte) ([]picture, error) // nil: it is copied only
+	}{
+		{"bench-services-targets.json", latencies}, {"bench-services.json", nil}, {"bench-pods-targets.json", latencies}, {"bench-pods.json", nil},
+		{"bench-scale.json", controlPlane}, {"bench-backends-targets.json", nil}, {"bench-backends.json", nil},
+	} {
+		raw, err := os.ReadFile(filepath.Join(in, from.file))
 		if os.IsNotExist(err) {
-			fmt.Println("plot-bench: no", from.file)
+			fmt.Println("plot-bench: no", filepath.Join(in, from.file))
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		more, err := from.draw(raw)
-		if err != nil {
-			return fmt.Errorf("%s: %w", from.file, err)
+		if from.draw != nil {
+			more, err := from.draw(raw)
+			if err != nil {
+				return fmt.Errorf("%s: %w", from.file, err)
+			}
+			pictures = append(pictures, more...)
 		}
-		pictures = append(pictures, more...)
-		if err := os.WriteFile(filepath.Join(out, filepath.Base(from.file)), raw, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(out, from.file), raw, 0o644); err != nil {
 			return err
 		}
 	}
@@ -82,6 +87,7 @@ func latencies(raw []byte) ([]picture, error) {
 		Path          string    `json:"path"`
 		Configuration string    `json:"configuration"`
 		Services      []int     `json:"services"`
+		Pods          []int     `json:"pods"`
 		Means         []float64 `json:"means_us"`
 	}
 	if err := json.Unmarshal(raw, &growths); err != nil {
@@ -92,20 +98,30 @@ func latencies(raw []byte) ([]picture, error) {
 		"host process → ClusterIP, other node, connections": "latency-host-clusterip.svg",
 		"client → NodePort, local backend, connections":     "latency-nodeport-local.svg",
 		"client → NodePort, remote backend, connections":    "latency-nodeport-remote.svg",
+		"node → node, connections":                          "latency-node-node.svg",
+		"pod → pod, other node, connections":                "latency-pod-pod.svg",
+		"pod → ClusterIP, other node, ApacheBench":          "apachebench.svg",
 	}
 	var out []picture
 	for _, g := range growths {
+		along, at, unit := "Services", g.Services, "µs, connect to close"
+		if len(g.Pods) > 0 {
+			along, at, unit = "pods behind Services", g.Pods, "µs a request, 10 at a time"
+		}
 		file := files[g.Path]
 		if file == "" {
 			return nil, fmt.Errorf("no picture is known for the path %q", g.Path)
 		}
+		if len(g.Pods) > 0 && file != "apachebench.svg" {
+			continue // the control
+		}
 		i := slices.IndexFunc(out, func(p picture) bool { return p.file == file })
 		if i < 0 {
 			i = len(out)
-			out = append(out, picture{file: file, title: g.Path, unit: "µs, connect to close"})
+			out = append(out, picture{file: file, title: g.Path, unit: unit, along: along})
 		}
 		c := curve{name: g.Configuration}
-		for n, size := range g.Services {
+		for n, size := range at {
 			c.at = append(c.at, plotter.XY{X: float64(size), Y: g.Means[n]})
 		}
 		out[i].curves = append(out[i].curves, c)
@@ -143,7 +159,7 @@ func controlPlane(raw []byte) ([]picture, error) {
 		{"start.svg", "start to everything in force", "s", func(r result) float64 { return r.Start }},
 		{"memory.svg", "resident memory", "MiB", func(r result) float64 { return r.RSS }},
 	} {
-		p := picture{file: what.file, title: what.title, unit: what.unit, logarithmic: true}
+		p := picture{file: what.file, title: what.title, unit: what.unit, logarithmic: true, along: "Services"}
 		for _, r := range report.Results {
 			v := what.value(r)
 			if v <= 0 {
@@ -166,7 +182,7 @@ func controlPlane(raw []byte) ([]picture, error) {
 func (p picture) write(dir string) error {
 	pl := plot.New()
 	pl.Title.Text = p.title
-	pl.X.Label.Text = "Services"
+	pl.X.Label.Text = p.along
 	pl.Y.Label.Text = p.unit
 	pl.X.Scale, pl.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	if p.logarithmic {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/weir-net/weir/internal/bench/store"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -34,6 +35,14 @@ func REST(name string) (*rest.Config, error) {
 	c.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	c.QPS = -1
 	return c, nil
+}
+
+// Store returns how to write into the etcd of a lab's API server.
+func Store(name string) *store.Store {
+	return &store.Store{URL: "http://127.0.0.1:2379", HTTP: &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return dialFrom(ctx, filepath.Join("/run/netns", name+"-cp"), network, addr)
+		}}}}
 }
 
 // dialFrom opens a socket in a network namespace. Addresses in a lab's kubeconfig are numbers, so the one

@@ -49,6 +49,22 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+func TestManyPorts(t *testing.T) {
+	if _, err := serve(); err != nil { // enough threads
+		t.Fatal(err)
+	}
+	first := netip.MustParseAddrPort("127.0.0.1:18990")
+	if _, err := Serve(ServerOptions{HTTP: first, HTTPPorts: 3, CloseFirst: true, CPU: -1}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint16(3) {
+		target := Target{To: netip.AddrPortFrom(first.Addr(), first.Port()+i), From: Ports{41000, 45999}, CPU: -1, Patience: 10 * time.Second, Limit: time.Minute}
+		if times, err := Requests(target, 5); err != nil || len(times) != 5 {
+			t.Errorf("port %d: %d requests: %v", target.To.Port(), len(times), err)
+		}
+	}
+}
+
 func TestNobodyListens(t *testing.T) {
 	target := Target{To: netip.MustParseAddrPort("127.0.0.1:1"), From: Ports{41000, 45999}, CPU: -1, Patience: time.Minute, Limit: time.Minute}
 	if _, err := Requests(target, 1); err == nil || !strings.Contains(err.Error(), "refused") {

@@ -16,6 +16,10 @@ import (
 type ServerOptions struct {
 	HTTP, UDP, Sink netip.AddrPort
 	CPU, SinkCPU    int // < 0 = any
+	// HTTPPorts is at how many ports HTTP is answered, from HTTP's on; 0 = one.
+	HTTPPorts int
+	// CloseFirst makes the HTTP server close its connections, as ApacheBench expects; otherwise clients do.
+	CloseFirst bool
 }
 
 // serverPatience is how long a server waits for a client that has connected.
@@ -46,8 +50,12 @@ func Serve(o ServerOptions) (<-chan error, error) {
 		}()
 		return nil
 	}
-	err := errors.Join(
-		start("HTTP server", o.HTTP, unix.SOCK_STREAM, o.CPU, serveHTTP),
+	web, err := httpServer(o)
+	if err != nil {
+		return failed, err
+	}
+	err = errors.Join(
+		start("HTTP server", o.HTTP, unix.SOCK_STREAM, o.CPU, web),
 		start("UDP echo", o.UDP, unix.SOCK_DGRAM, o.CPU, serveUDP),
 		start("sink", o.Sink, unix.SOCK_STREAM, o.SinkCPU, serveSink),
 	)
@@ -93,14 +101,60 @@ func acceptOne(fd int) (int, error) {
 	}
 }
 
-// serveHTTP answers one request a connection, one connection after the other, and waits for the client to close first.
-func serveHTTP(fd int) error {
+// httpServer returns what serves HTTP from a listener on, and opens the listeners of its further ports.
+func httpServer(o ServerOptions) (func(fd int) error, error) {
+	if o.HTTPPorts <= 1 {
+		return func(fd int) error { return serveHTTP(func() (int, error) { return acceptOne(fd) }, o.CloseFirst) }, nil
+	}
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("waiting for many listeners: %w", err)
+	}
+	watch := func(fd int) error {
+		return unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	}
+	for i := 1; i < o.HTTPPorts; i++ {
+		at := netip.AddrPortFrom(o.HTTP.Addr(), o.HTTP.Port()+uint16(i))
+		fd, err := listen(at, unix.SOCK_STREAM)
+		if err == nil {
+			err = watch(fd)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("HTTP server at %v: %w", at, err)
+		}
+	}
+	return func(fd int) error {
+		if err := watch(fd); err != nil {
+			return err
+		}
+		return serveHTTP(func() (int, error) { return acceptAny(epoll) }, o.CloseFirst)
+	}, nil
+}
+
+// acceptAny returns the next connection of any listener.
+func acceptAny(epoll int) (int, error) {
+	var event [1]unix.EpollEvent
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_WAIT, uintptr(epoll), uintptr(unsafe.Pointer(&event[0])), 1, ^uintptr(0), 0, 0)
+		switch {
+		case e == unix.EINTR || e == 0 && n == 0:
+		case e != 0:
+			return 0, fmt.Errorf("waiting for many listeners: %w", e)
+		default:
+			return acceptOne(int(event[0].Fd))
+		}
+	}
+}
+
+// serveHTTP answers one request a connection, one connection after the other, and waits for the client to close first
+// unless it does.
+func serveHTTP(accept func() (int, error), closes bool) error {
 	const body = "Weir's bench server: 64 bytes of body, so that it is not empty.\n"
 	answer := response(body)
 	buf := make([]byte, 4096)
 	ask := []byte("GET " + cpuPath + " ")
 	for {
-		c, err := acceptOne(fd)
+		c, err := accept()
 		if err != nil {
 			return err
 		}
@@ -110,7 +164,7 @@ func serveHTTP(fd int) error {
 			if bytes.HasPrefix(buf[:n], ask) {
 				out = response(strconv.FormatInt(ProcessCPU().Nanoseconds(), 10))
 			}
-			if writeAll(c, out) == nil {
+			if writeAll(c, out) == nil && !closes {
 				rawRead(c, buf)
 			}
 		}
@@ -171,6 +225,9 @@ func serveSink(fd int) error {
 		rawClose(c)
 	}
 }
+
+// ChildrenCPU is the user and system time of the processes that this one started and that ended.
+func ChildrenCPU() time.Duration { return usage(unix.RUSAGE_CHILDREN) }
 
 // ProcessCPU is the user and system time of this process.
 func ProcessCPU() time.Duration { return usage(unix.RUSAGE_SELF) }

@@ -35,21 +35,39 @@ type Store struct {
 // Service is one to be made: TCP, and all of its endpoints ready.
 type Service struct {
 	Namespace, Name string
-	IP              netip.Addr // of the cluster; nobody else's
-	Port            uint16
-	TargetPort      uint16
-	Endpoints       []Endpoint
+	// IP is of the cluster, and nobody else's. Invalid: the Service is there, and gets EndpointSlices alone.
+	IP        netip.Addr
+	Port      uint16
+	Endpoints []Endpoint
 }
 
-// Endpoint is an address without a pod.
+// Endpoint is an address and port without a pod. Those that follow each other with one port share slices.
 type Endpoint struct {
 	Addr netip.Addr
+	Port uint16
 	Node string
+}
+
+// slices divides endpoints as they are put into EndpointSlices; there is always one.
+func (v *Service) slices() [][]Endpoint {
+	var out [][]Endpoint
+	for left := v.Endpoints; len(left) > 0; {
+		n := 1
+		for n < min(len(left), perSlice) && left[n].Port == left[0].Port {
+			n++
+		}
+		out, left = append(out, left[:n]), left[n:]
+	}
+	if out == nil {
+		out = append(out, nil)
+	}
+	return out
 }
 
 // transaction is how many entries are written at once: etcd's --max-txn-ops.
 const transaction = 128
 
+// portName is the name of every Service's port.
 const portName = "http"
 
 // perSlice is how many endpoints Kubernetes' controller puts into a slice.
@@ -135,15 +153,19 @@ func (v *Service) puts() ([]put, error) {
 		out = append(out, p)
 		return nil
 	}
-	for i := 0; i == 0 || i*perSlice < len(v.Endpoints); i++ {
-		of := v.Endpoints[min(i*perSlice, len(v.Endpoints)):min((i+1)*perSlice, len(v.Endpoints))]
+	for i, of := range v.slices() {
 		slice := v.slice(of)
 		slice.ObjectMeta = meta(v.Namespace, fmt.Sprintf("%s-%05d", v.Name, i), map[string]string{
 			discoveryv1.LabelServiceName: v.Name, discoveryv1.LabelManagedBy: "weir-bench"})
-		slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: v.Name, UID: id}}
+		if v.IP.IsValid() {
+			slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: v.Name, UID: id}}
+		}
 		if err := add("endpointslices/"+v.Namespace+"/"+slice.Name, slice, discoveryv1.SchemeGroupVersion); err != nil {
 			return nil, err
 		}
+	}
+	if !v.IP.IsValid() {
+		return out, nil
 	}
 	// What says that the address is taken (KEP-1880); without it the API server would look for the reason.
 	ip := &networkingv1.IPAddress{ObjectMeta: meta("", v.IP.String(), map[string]string{
@@ -164,13 +186,15 @@ func (v *Service) service() *corev1.Service {
 	return &corev1.Service{Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeClusterIP, ClusterIP: v.IP.String(), ClusterIPs: []string{v.IP.String()},
 		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: &single, InternalTrafficPolicy: &cluster, SessionAffinity: corev1.ServiceAffinityNone,
-		Selector: map[string]string{"app": v.Name},
-		Ports:    []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: int32(v.Port), TargetPort: intstr.FromInt32(int32(v.TargetPort))}},
+		Ports: []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: int32(v.Port), TargetPort: intstr.FromInt32(int32(v.Port))}},
 	}}
 }
 
 func (v *Service) slice(of []Endpoint) *discoveryv1.EndpointSlice {
-	name, proto, port := portName, corev1.ProtocolTCP, int32(v.TargetPort)
+	name, proto, port := portName, corev1.ProtocolTCP, int32(v.Port)
+	if len(of) > 0 {
+		port = int32(of[0].Port)
+	}
 	ready, no := true, false
 	out := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{{Name: &name, Protocol: &proto, Port: &port}}}

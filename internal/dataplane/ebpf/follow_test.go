@@ -148,14 +148,23 @@ func lists(t *testing.T, s *services[ip4]) map[svcKey[ip4]]map[backend[ip4]]bool
 	return out
 }
 
-// TestOneEndpointOfTenThousand: few writes, whatever the length of the list.
-func TestOneEndpointOfTenThousand(t *testing.T) {
+// TestOneEndpointOfMany: few writes, whatever the length of the list, for one that goes, comes, is replaced, begins
+// to terminate, or becomes local.
+func TestOneEndpointOfMany(t *testing.T) {
 	t.Parallel()
+	for _, n := range []int{10, 5000, 10000} {
+		for _, proto := range []model.Protocol{model.ProtocolTCP, model.ProtocolUDP} {
+			oneEndpointOf(t, n, proto)
+		}
+	}
+}
+
+func oneEndpointOf(t *testing.T, n int, proto model.Protocol) {
 	st := nodestate.New()
-	id := nodestate.Frontend{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: model.ProtocolUDP}
+	id := nodestate.Frontend{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: proto}
 	st.Frontends.Set(id, nodestate.Service{ID: id})
 	var list []nodestate.Backend
-	for i := range 10000 {
+	for i := range n {
 		list = append(list, nodestate.Backend{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), Port: 8080})
 	}
 	st.Backends.Set(id, list)
@@ -165,14 +174,29 @@ func TestOneEndpointOfTenThousand(t *testing.T) {
 	settleAll(s.backends.tracker)
 	settleAll(s.live.tracker)
 	for i := range 20 {
-		next := *st
-		next.Backends.Set(id, slices.Delete(slices.Clone(st.Backends.At(id)), 137*i, 137*i+1))
-		st = &next
-		s.desire(st)
-		if n := settleAll(s.frontends.tracker) + settleAll(s.backends.tracker) + settleAll(s.live.tracker); n > 4 {
-			t.Fatalf("one endpoint that goes is %d writes", n)
+		at := 137 * i % (n - 1)
+		for what, change := range map[string]func([]nodestate.Backend) []nodestate.Backend{
+			"goes":         func(l []nodestate.Backend) []nodestate.Backend { return slices.Delete(l, at, at+1) },
+			"comes":        func(l []nodestate.Backend) []nodestate.Backend { return append(l, newcomer(len(l))) },
+			"is replaced":  func(l []nodestate.Backend) []nodestate.Backend { l[at].Port++; return l },
+			"terminates":   func(l []nodestate.Backend) []nodestate.Backend { l[at].Spare = true; return l },
+			"is local now": func(l []nodestate.Backend) []nodestate.Backend { l[at].Local = !l[at].Local; return l },
+		} {
+			for _, list := range [][]nodestate.Backend{change(slices.Clone(st.Backends.At(id))), st.Backends.At(id)} { // and back
+				next := *st
+				next.Backends.Set(id, list)
+				s.desire(&next)
+				if writes := settleAll(s.frontends.tracker) + settleAll(s.backends.tracker) + settleAll(s.live.tracker); writes > 5 {
+					t.Fatalf("of %d endpoints one %s: %d writes", n, what, writes)
+				}
+			}
 		}
 	}
+}
+
+// newcomer sorts after the others.
+func newcomer(i int) nodestate.Backend {
+	return nodestate.Backend{Addr: netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}), Port: 8080}
 }
 
 // BenchmarkFollow is the plan of one endpoint's change.

@@ -29,6 +29,9 @@ type options struct {
 	others         float64
 	quick          bool
 	sizes          string
+	pods           string
+	backends       int
+	apacheCount    int
 	peerLimit      int
 	keep, realTime bool
 }
@@ -46,17 +49,20 @@ func main() {
 	flag.Float64Var(&o.others, "others", 0.25, "CPUs that other work may keep busy in a round that counts, beyond what the idle labs do")
 	flag.StringVar(&o.sizes, "sizes", "", "measure the Service rows beside so many other Services, such as 10,1000,10000")
 	flag.IntVar(&o.peerLimit, "peer-limit", 10000, "sizes above this are measured with Weir alone: kube-proxy takes minutes to program them")
+	flag.StringVar(&o.pods, "pods", "", "measure by ApacheBench while so many pods are behind Services, two behind each, such as 10,1000,16000")
+	flag.IntVar(&o.apacheCount, "apache-count", 50000, "requests of ApacheBench in a round")
+	flag.IntVar(&o.backends, "backends", 0, "measure a Service of so many backends beside one of one")
 	flag.BoolVar(&o.quick, "quick", false, "five short rounds: a first look, not a result")
 	flag.BoolVar(&o.realTime, "real-time", true, "run clients and servers at real-time priority")
 	flag.BoolVar(&o.keep, "keep", false, "use labs that are up, and leave them up")
 	flag.Parse()
 	if o.quick {
-		o.rounds, o.extra, o.connections, o.streamTime = 5, 2, 500, 500*time.Millisecond
+		o.rounds, o.extra, o.connections, o.streamTime, o.apacheCount = 5, 2, 500, 500*time.Millisecond, o.apacheCount/10
 	}
 
-	growth, err := parseSizes(o.sizes)
+	growth, err := o.growth()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: -sizes:", err)
+		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -74,6 +80,40 @@ func main() {
 		os.Exit(1)
 	}
 	fmt.Printf("bench: done in %.0f s; results in %s\n", time.Since(started).Seconds(), r.file())
+}
+
+// growth are the numbers of other Services that are gone through.
+func (o options) growth() ([]int, error) {
+	special := 0
+	for _, is := range []bool{o.sizes != "", o.pods != "", o.backends != 0} {
+		if is {
+			special++
+		}
+	}
+	if special > 1 {
+		return nil, errors.New("-sizes, -pods and -backends are runs of their own")
+	}
+	if o.backends < 0 || o.backends > maxBackends {
+		return nil, fmt.Errorf("-backends: want up to %d", maxBackends)
+	}
+	if o.pods == "" {
+		sizes, err := parseSizes(o.sizes)
+		if err != nil {
+			return nil, fmt.Errorf("-sizes: %w", err)
+		}
+		return sizes, nil
+	}
+	pods, err := parseSizes(o.pods)
+	if err != nil {
+		return nil, fmt.Errorf("-pods: %w", err)
+	}
+	for i, n := range pods {
+		if n%podsPerService != 0 {
+			return nil, fmt.Errorf("-pods: %d is not a multiple of %d", n, podsPerService)
+		}
+		pods[i] = n / podsPerService
+	}
+	return pods, nil
 }
 
 // maxIdle is what four idle labs may do, in CPUs: a machine that is busier is disturbed.
@@ -107,14 +147,27 @@ func (r *runner) run(ctx context.Context) error {
 // plan is what is measured, in this order: the rows, or those about Services at each size.
 func (r *runner) plan() []row {
 	var out []row
+	wanted := func(w row) bool {
+		switch {
+		case !strings.Contains(w.name, r.rows):
+			return false
+		case r.pods != "":
+			return w.kind == apache || w.name == rowPodRemote // as a control
+		case r.backends > 0:
+			return w.crowd
+		case len(r.growth) > 0:
+			return w.sized
+		}
+		return w.kind != apache && !w.crowd
+	}
 	for _, w := range rows {
-		if len(r.growth) == 0 && strings.Contains(w.name, r.rows) {
+		if len(r.growth) == 0 && wanted(w) {
 			out = append(out, w)
 		}
 	}
 	for _, size := range r.growth {
 		for _, w := range rows {
-			if w.sized && strings.Contains(w.name, r.rows) {
+			if wanted(w) {
 				out = append(out, w.beside(size))
 			}
 		}
@@ -124,7 +177,12 @@ func (r *runner) plan() []row {
 
 // file is where the results are written.
 func (r *runner) file() string {
-	if len(r.growth) > 0 {
+	switch {
+	case r.pods != "":
+		return filepath.Join(r.out, "bench-pods.json")
+	case r.backends > 0:
+		return filepath.Join(r.out, "bench-backends.json")
+	case len(r.growth) > 0:
 		return filepath.Join(r.out, "bench-services.json")
 	}
 	return filepath.Join(r.out, "bench.json")

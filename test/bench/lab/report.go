@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/weir-net/weir/internal/bench"
 )
@@ -114,7 +113,10 @@ func (r *runner) report(outcomes []bench.Outcome) error {
 		return err
 	}
 	fmt.Println()
-	if len(r.growth) > 0 {
+	switch {
+	case r.backends > 0:
+		return r.reportCrowd(results)
+	case len(r.growth) > 0:
 		return r.reportGrowth(results)
 	}
 	wanted := targets(results)
@@ -135,10 +137,7 @@ func (r *runner) report(outcomes []bench.Outcome) error {
 	if err := t.Write(os.Stdout, false); err != nil {
 		return err
 	}
-	if err := bench.WriteJSON(r.file(), results); err != nil {
-		return err
-	}
-	return bench.WriteJSON(filepath.Join(r.out, "bench-targets.json"), wanted)
+	return r.write(results, wanted)
 }
 
 func ratio(v float64) string {

@@ -29,6 +29,7 @@ const (
 	requests   kind = "requests"   // connect, request, close
 	roundtrips kind = "roundtrips" // of a 64-byte UDP datagram
 	stream     kind = "stream"     // one TCP stream
+	apache     kind = "ab"         // ApacheBench
 )
 
 func (k kind) unit() string {
@@ -53,6 +54,8 @@ type row struct {
 	service bool // not there without a data plane
 	modes   bool // differs between the modes of Weir
 	sized   bool // measured beside growing numbers of other Services
+	control bool // of sized ones: shows what else changes from size to size
+	crowd   bool // about a Service of many backends
 	others  int  // how many other Services there are; 0 = a lab as it came up
 	from    func(*site) lab.Place
 	to      func(*site, kind) netip.AddrPort
@@ -63,6 +66,9 @@ const (
 	httpPort, sinkPort         = 8080, 8081
 	hostHTTPPort, hostSinkPort = 7080, 7081
 	nearNode, farNode          = 30604, 30704 // HTTP and UDP; the sink is one further
+	apachePort                 = 8090         // of a server that closes connections first
+	crowdPort                  = 20000        // the first one of the backends of the Service "many"
+	onePort, manyPort          = 30610, 30611 // node ports of the Services "one" and "many"
 )
 
 func port(k kind, http, sink uint16) uint16 {
@@ -91,6 +97,11 @@ func farPod(s *site) netip.Addr      { return s.far.Addr }
 func nearService(s *site) netip.Addr { return s.nearIP }
 func farService(s *site) netip.Addr  { return s.farIP }
 
+// clusterIP is a Service of one of the special runs.
+func clusterIP(name string, port uint16) func(*site, kind) netip.AddrPort {
+	return func(s *site, _ kind) netip.AddrPort { return netip.AddrPortFrom(s.special[name], port) }
+}
+
 // Names of rows that targets are about.
 const (
 	rowHostLatency   = "node → node, connections"
@@ -102,14 +113,17 @@ const (
 	rowHostService   = "host process → ClusterIP, other node, connections"
 	rowPortRemote    = "client → NodePort, remote backend, connections"
 	rowPodStream     = "pod → pod, other node, TCP stream"
+	rowApache        = "pod → ClusterIP, other node, ApacheBench"
+	rowOne           = ", one backend"
+	rowMany          = ", many backends"
 )
 
 // rows are measured in this order. The client pod and the pod "near" are on worker1, the pod "far" and
 // the host process on worker2.
 var rows = []row{
-	{name: rowHostLatency, kind: requests, from: worker1, to: hostProcess},
+	{name: rowHostLatency, kind: requests, sized: true, control: true, from: worker1, to: hostProcess},
 	{name: rowClientHost, kind: requests, from: client1, to: hostProcess},
-	{name: rowPodRemote, kind: requests, from: podClient, to: addrOf(farPod)},
+	{name: rowPodRemote, kind: requests, sized: true, control: true, from: podClient, to: addrOf(farPod)},
 	{name: rowServiceRemote, kind: requests, service: true, sized: true, from: podClient, to: addrOf(farService)},
 	{name: rowHostService, kind: requests, service: true, sized: true, from: worker1, to: addrOf(farService)},
 	{name: "pod → pod, same node, connections", kind: requests, from: podClient, to: addrOf(nearPod)},
@@ -124,6 +138,13 @@ var rows = []row{
 	{name: "pod → pod, other node, UDP round trip", kind: roundtrips, from: podClient, to: addrOf(farPod)},
 	{name: "pod → ClusterIP, other node, UDP round trip", kind: roundtrips, service: true, from: podClient, to: addrOf(farService)},
 	{name: "client → NodePort, remote backend, UDP round trip", kind: roundtrips, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
+	{name: rowApache, kind: apache, service: true, from: podClient, to: clusterIP("ab", apachePort)},
+	{name: "pod → ClusterIP, other node" + rowOne, kind: requests, service: true, crowd: true, from: podClient, to: clusterIP("one", crowdPort)},
+	{name: "pod → ClusterIP, other node" + rowMany, kind: requests, service: true, crowd: true, from: podClient, to: clusterIP("many", crowdPort)},
+	{name: "host process → ClusterIP, other node" + rowOne, kind: requests, service: true, crowd: true, from: worker1, to: clusterIP("one", crowdPort)},
+	{name: "host process → ClusterIP, other node" + rowMany, kind: requests, service: true, crowd: true, from: worker1, to: clusterIP("many", crowdPort)},
+	{name: "client → NodePort, remote backend" + rowOne, kind: requests, service: true, modes: true, crowd: true, from: client1, to: nodePort(lab.ControlPlane, onePort)},
+	{name: "client → NodePort, remote backend" + rowMany, kind: requests, service: true, modes: true, crowd: true, from: client1, to: nodePort(lab.ControlPlane, manyPort)},
 }
 
 // beside is the row measured beside other Services.
@@ -142,7 +163,7 @@ func (r row) has(configuration string) bool {
 func (r *runner) measure(ctx context.Context, w row, limit float64) ([]bench.Outcome, error) {
 	var cases []bench.Case
 	for _, s := range r.sites {
-		if s.fillers != w.others {
+		if s.fillers != w.others && s.lab.Proxy != none {
 			continue // a lab that this size is too large for
 		}
 		if err := s.forget(ctx); err != nil {
@@ -177,6 +198,8 @@ func (r *runner) once(ctx context.Context, w row, s *site, configuration string)
 	switch w.kind {
 	case stream:
 		args = append(args, "--time", r.streamTime.String())
+	case apache:
+		args = append(args, "--count", strconv.Itoa(r.apacheCount), "--warm-up", strconv.Itoa(r.apacheCount/50), "--server-cpu")
 	case roundtrips:
 		args = append(args, "--count", strconv.Itoa(5*r.connections), "--warm-up", strconv.Itoa(r.connections/2), "--server-cpu")
 	default:

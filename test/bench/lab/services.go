@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -10,23 +9,22 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/weir-net/weir/internal/bench/lab"
+	"github.com/weir-net/weir/internal/bench/store"
 )
 
 // fillers is the namespace of Services that only make a cluster large: each with two endpoints that nobody asks.
 const fillers = "fillers"
 
-// manyIPs is a second range of cluster IPs, for more Services than the lab's own range has addresses.
+// manyIPs is a second range of cluster IPs, the fillers' alone.
 const manyIPs = "10.112.0.0/12"
 
 const (
-	creators   = 16 // objects under way at once
 	fillerPort = 80
 	// canary is a Service of the pod "far" that is made after the fillers: when it answers, they are in force.
 	canary = "canary"
@@ -62,11 +60,11 @@ func (s *site) grow(ctx context.Context, size int) error {
 	if err != nil {
 		return err
 	}
-	if err := prepare(ctx, kube, size); err != nil {
+	if err := prepare(ctx, kube); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := createAll(ctx, kube, s.fillers, size, func(done int) {
+	if err := lab.Store(s.lab.Name).Make(ctx, fillerServices(s.fillers, size), func(done int) {
 		fmt.Printf("  %s: %d of %d Services, %.0f s\n", s.lab.Proxy, s.fillers+done, size, time.Since(began).Seconds())
 	}); err != nil {
 		return fmt.Errorf("filling lab %s: %w", s.lab.Name, err)
@@ -80,14 +78,11 @@ func (s *site) grow(ctx context.Context, size int) error {
 	return nil
 }
 
-// prepare makes the namespace, and the second range of addresses where the first will not do.
-func prepare(ctx context.Context, kube kubernetes.Interface, size int) error {
+// prepare makes the namespace, and the range of addresses.
+func prepare(ctx context.Context, kube kubernetes.Interface) error {
 	_, err := kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fillers}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
-	}
-	if size < 50_000 {
-		return nil
 	}
 	many := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "bench"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{manyIPs}}}
 	if _, err := kube.NetworkingV1().ServiceCIDRs().Create(ctx, many, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -96,69 +91,20 @@ func prepare(ctx context.Context, kube kubernetes.Interface, size int) error {
 	return nil
 }
 
-// createAll makes the Services numbered from first to below size.
-func createAll(ctx context.Context, kube kubernetes.Interface, first, size int, say func(done int)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	work := make(chan int)
-	done := make(chan error, creators)
-	for range creators {
-		go func() {
-			for i := range work {
-				if err := createFiller(ctx, kube, i); err != nil {
-					cancel(err)
-					done <- err
-					return
-				}
-			}
-			done <- nil
-		}()
-	}
-	told := time.Now()
-	for i := first; i < size && ctx.Err() == nil; i++ {
-		select {
-		case work <- i:
-		case <-ctx.Done():
+// fillerServices are the Services numbered from first to below size. Their addresses belong to no pod.
+func fillerServices(first, size int) []store.Service {
+	var out []store.Service
+	for i := first; i < size; i++ {
+		end := func(n int, node string) store.Endpoint {
+			at := 2*i + n
+			return store.Endpoint{Addr: netip.AddrFrom4([4]byte{10, byte(200 + at>>16), byte(at >> 8), byte(at)}), Port: fillerPort, Node: node}
 		}
-		if time.Since(told) > 10*time.Second {
-			say(i - first)
-			told = time.Now()
-		}
+		ip := i + 1 // not the first of the range
+		out = append(out, store.Service{Namespace: fillers, Name: fmt.Sprintf("f%06d", i), Port: fillerPort,
+			IP:        netip.AddrFrom4([4]byte{10, byte(112 + ip>>16), byte(ip >> 8), byte(ip)}),
+			Endpoints: []store.Endpoint{end(0, "worker1"), end(1, "worker2")}})
 	}
-	close(work)
-	var errs []error
-	for range creators {
-		errs = append(errs, <-done)
-	}
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
-	return errors.Join(errs...)
-}
-
-// createFiller makes a Service and its EndpointSlice. Its addresses belong to no pod.
-func createFiller(ctx context.Context, kube kubernetes.Interface, i int) error {
-	name, port, ready, tcp := fmt.Sprintf("f%06d", i), int32(fillerPort), true, corev1.ProtocolTCP
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: port}}}}
-	if _, err := kube.CoreV1().Services(fillers).Create(ctx, svc, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new(string), Port: &port, Protocol: &tcp}},
-	}
-	for n := range 2 {
-		at := 2*i + n
-		addr := netip.AddrFrom4([4]byte{10, byte(200 + at>>16), byte(at >> 8), byte(at)})
-		node := []string{"worker1", "worker2"}[n]
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{addr.String()}, NodeName: &node,
-			Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
-	}
-	if _, err := kube.DiscoveryV1().EndpointSlices(fillers).Create(ctx, slice, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	return nil
+	return out
 }
 
 // awaitCanary makes a Service of the pod "far" anew and waits until it answers from the client pod.

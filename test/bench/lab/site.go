@@ -30,7 +30,8 @@ type site struct {
 	lab               *lab.Lab
 	configurations    []string
 	client, near, far lab.Place
-	nearIP, farIP     netip.Addr // of the services; invalid without a data plane
+	nearIP, farIP     netip.Addr            // of the services; invalid without a data plane
+	special           map[string]netip.Addr // cluster IPs of Services of one kind of run
 	mode              lab.Mode
 	fillers           int // Services beside those that are measured
 	stop              []func()
@@ -65,7 +66,7 @@ func (r *runner) start(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := s.fill(ctx); err != nil {
+		if err := r.fill(ctx, s); err != nil {
 			return err
 		}
 	}
@@ -83,6 +84,30 @@ func (r *runner) close() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// fill makes what is measured in a lab.
+func (r *runner) fill(ctx context.Context, s *site) error {
+	if err := s.fill(ctx); err != nil {
+		return err
+	}
+	if s.lab.Proxy != none {
+		for _, special := range []struct {
+			is bool
+			do func(context.Context) error
+		}{
+			{len(r.growth) > 0 && r.growth[len(r.growth)-1] > 30000 && s.lab.Proxy == "weir", s.enlarge},
+			{r.pods != "", s.serveApache},
+			{r.backends > 0, func(ctx context.Context) error { return s.crowd(ctx, r.backends) }},
+		} {
+			if special.is {
+				if err := special.do(ctx); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return s.reachable(ctx, r.plan())
 }
 
 // fill makes the pods and services and starts the servers, on the CPU that the clients use; the sinks on another.
@@ -118,13 +143,15 @@ func (s *site) fill(ctx context.Context) error {
 		}
 		s.stop = append(s.stop, stop)
 	}
-	return s.reachable(ctx)
+	return nil
 }
 
-// reachable waits until every path of the lab's configurations works.
-func (s *site) reachable(ctx context.Context) error {
-	for _, w := range rows {
-		if w.kind != requests || !w.has(s.configurations[0]) {
+// reachable waits until every path that is to be measured works in the lab's configurations, and the one by which
+// modes are told apart.
+func (s *site) reachable(ctx context.Context, plan []row) error {
+	plan = append(plan, rows[slices.IndexFunc(rows, func(w row) bool { return w.name == rowPortRemote })])
+	for _, w := range plan {
+		if w.kind != requests && w.kind != apache || !w.has(s.configurations[0]) {
 			continue
 		}
 		from, to := w.from(s), w.to(s, w.kind).String()

@@ -29,13 +29,16 @@ type plane struct {
 	world *world
 	args  []string
 	ready string // what it logs when all is programmed; empty = nothing
+	// pause is between an effect and the next change. kube-proxy puts off what comes within a second of its last
+	// work: a change that comes alone is what is measured, not the queue behind it.
+	pause time.Duration
 	proc  *exec.Cmd
 	out   string
 	tidy  func()
 }
 
 func (w *world) plane(name string) *plane {
-	p := &plane{name: name, world: w, out: filepath.Join(w.dir, name+".log"), tidy: func() {}}
+	p := &plane{name: name, world: w, out: filepath.Join(w.dir, name+".log"), pause: 30 * time.Millisecond, tidy: func() {}}
 	mode, isProxy := strings.CutPrefix(name, "kube-proxy-")
 	switch {
 	case name == "weir":
@@ -57,6 +60,7 @@ func (w *world) plane(name string) *plane {
 		if program == "" {
 			w.t.Fatal("there is no kube-proxy beside the API server")
 		}
+		p.pause = 1500 * time.Millisecond
 		p.args = []string{program, "--proxy-mode", mode, "--kubeconfig", w.server.Kubeconfig(), "--hostname-override", nodeName,
 			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"}
 		p.tidy = func() {

@@ -154,9 +154,9 @@ func (w *world) grow(n int) {
 	for i := from; i < n-1; i++ { // the last one comes after
 		pod := func(n int) store.Endpoint {
 			at := 2*i + n
-			return store.Endpoint{Addr: netip.AddrFrom4([4]byte{10, byte(201 + at>>16), byte(at >> 8), byte(at)}), Node: "far"}
+			return store.Endpoint{Addr: netip.AddrFrom4([4]byte{10, byte(201 + at>>16), byte(at >> 8), byte(at)}), Port: port, Node: "far"}
 		}
-		services = append(services, store.Service{Namespace: ns, Name: fmt.Sprintf("s%06d", i), Port: 80, TargetPort: port,
+		services = append(services, store.Service{Namespace: ns, Name: fmt.Sprintf("s%06d", i), Port: 80,
 			IP: netip.AddrFrom4([4]byte{10, byte(104 + i>>16), byte(i >> 8), byte(i)}), Endpoints: []store.Endpoint{pod(0), pod(1)}})
 	}
 	etcd := store.Store{URL: apitest.Etcd, HTTP: http.DefaultClient}
