@@ -42,6 +42,8 @@ var whole = []group{
 	// One node answers for an address on its subnet, and with policy Local it chooses among its own backends. The spec wants to see several
 	// where affinity is off: so all of them are on this node.
 	{Name: "single", Match: regexp.MustCompile(`switch session affinity for LoadBalancer service with Local traffic policy`), Workers: 1, Zones: 1},
+	// Each makes nine pods, and asks a hundred or more connections of them again and again.
+	{Name: "netpol", Match: regexp.MustCompile(`NetworkPolicy between server and client`), Workers: 3, Zones: 3, Procs: 4},
 	// What is about two families.
 	{Name: "dual", Match: regexp.MustCompile(`\[Feature:(IPv6DualStack|Networking-IPv6)\]`), Workers: 2, Zones: 2, Dual: true},
 	// Five minutes to a quarter of an hour each, nearly all of it waiting: for pods that take their time to end, and for connections that
