@@ -144,7 +144,7 @@ func (n *Node) handedBy(in In, nodePort bool, dst netip.Addr) netip.Addr {
 	case in.Hook == FromTunnel:
 		return in.Source
 	}
-	return n.links[in.Packet.SrcMAC]
+	return n.links[in.Packet.SrcMAC].Of(dst)
 }
 
 // insideScope says for traffic of this node's pods and processes whether only this node's backends count, and

@@ -142,7 +142,7 @@ type Node struct {
 	state *nodestate.State
 	opts  Options
 	epoch uint32
-	links map[packet.MAC]netip.Addr // nodes by the MAC address of their uplink
+	links map[packet.MAC]nodestate.Client // nodes, by the MAC address of their uplink: their address of each family
 
 	flows, half map[flowKey]*flow
 	affinity    map[affinityKey]affinityEntry
@@ -187,10 +187,10 @@ func (n *Node) SetState(s *nodestate.State) {
 	n.state = s
 	n.epoch++
 	n.maglev = map[nodestate.Frontend][]int32{}
-	n.links = map[packet.MAC]netip.Addr{}
+	n.links = map[packet.MAC]nodestate.Client{}
 	for _, a := range s.Addrs {
 		if a.Kind == nodestate.AddrNode && a.MAC != [6]byte{} {
-			n.links[a.MAC] = a.Node
+			n.links[a.MAC] = n.links[a.MAC].With(a.Node)
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/sim"
 	"github.com/weir-net/weir/test/scenarios/programs"
@@ -24,20 +26,20 @@ import (
 // failure has named.
 func TestDifferential(t *testing.T) {
 	r := newRunner(t)
-	differ(t, r, r.New)
+	differ(t, r, r.New, calc.Calc)
 }
 
 // TestDifferentialIPv6 does the same with IPv6 in the place of IPv4.
 func TestDifferentialIPv6(t *testing.T) {
 	r := newRunner(t)
-	differ(t, r, scenario.Mirror(r.New))
+	differ(t, r, scenario.Mirror(r.New), calc.Calc)
 }
 
-func differ(t *testing.T, r *programs.Runner, make scenario.NewCarrier) {
+func differ(t *testing.T, r *programs.Runner, make scenario.NewCarrier, state func(*model.Cluster) *nodestate.State) {
 	t.Helper()
 	seen := map[string]int{}
 	play := func(seed uint64) {
-		if err := timely(t, r, 3*time.Second, func() error { return playRandom(r, make, seed, seen) }); err != nil {
+		if err := timely(t, r, 3*time.Second, func() error { return playRandom(r, make, state, seed, seen) }); err != nil {
 			t.Fatalf("WEIR_SEED=%d: %v", seed, err)
 		}
 	}
@@ -79,6 +81,7 @@ type differential struct {
 	*crowd
 	machine *scenario.Machine
 	carrier scenario.Carrier
+	state   func(*model.Cluster) *nodestate.State
 	log     []string
 	out     []*packet.Packet // that went on, to be answered
 	pieces  []*packet.Packet // fragments that were not sent yet
@@ -88,8 +91,8 @@ type differential struct {
 }
 
 // playRandom plays one round and counts in seen what became of packets.
-func playRandom(r *programs.Runner, make scenario.NewCarrier, seed uint64, seen map[string]int) (err error) {
-	d := &differential{crowd: newCrowd(seed), seen: seen}
+func playRandom(r *programs.Runner, make scenario.NewCarrier, state func(*model.Cluster) *nodestate.State, seed uint64, seen map[string]int) (err error) {
+	d := &differential{crowd: newCrowd(seed), state: state, seen: seen}
 	d.machine = d.crowd.machine()
 	defer func() {
 		if resetErr := r.Reset(); err == nil {
@@ -99,7 +102,7 @@ func playRandom(r *programs.Runner, make scenario.NewCarrier, seed uint64, seen 
 			err = fmt.Errorf("%w\nafter:\n  %s", err, strings.Join(d.log, "\n  "))
 		}
 	}()
-	d.machine.State = calc.Calc(d.c)
+	d.machine.State = d.state(d.c)
 	if d.carrier, err = make(d.machine); err != nil {
 		return err
 	}
@@ -125,7 +128,7 @@ func (d *differential) step() error {
 	switch {
 	case d.chance(5):
 		d.change()
-		d.machine.State = calc.Calc(d.c)
+		d.machine.State = d.state(d.c)
 		d.note("the cluster changes")
 		if err := d.carrier.Apply(d.machine.State); err != nil {
 			return err

@@ -1,0 +1,148 @@
+package scenario
+
+import (
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/sim"
+)
+
+// Dual returns a cluster of two families: everything that has an address of IPv4 in c has its counterpart of IPv6 (see
+// Mirror) beside it. Nothing of c is changed.
+func Dual(c *model.Cluster) *model.Cluster {
+	out := *c
+	out.Pods, out.Nodes, out.Services = twins(c.Pods, dualPod), twins(c.Nodes, dualNode), twins(c.Services, dualService)
+	out.Policies = twins(c.Policies, dualPolicy)
+	out.Slices, out.Pools, out.Blocks = maps.Clone(c.Slices), maps.Clone(c.Pools), maps.Clone(c.Blocks)
+	for _, s := range c.Slices {
+		t := *s
+		t.Name.Name += "-6"
+		t.Endpoints = slices.Clone(s.Endpoints)
+		for i := range t.Endpoints {
+			t.Endpoints[i].Addrs = sixAddrs(t.Endpoints[i].Addrs)
+		}
+		out.Slices[t.Name] = &t
+	}
+	for _, p := range c.Pools {
+		t := *p
+		t.Name, t.CIDR, t.BlockBits = p.Name+"-6", sixPrefix(p.CIDR), p.BlockBits+96
+		out.Pools[t.Name] = &t
+	}
+	for _, b := range c.Blocks {
+		out.Blocks[sixPrefix(b.CIDR)] = &model.Block{CIDR: sixPrefix(b.CIDR), Node: b.Node}
+	}
+	out.ServiceCIDRs = both(c.ServiceCIDRs)
+	s := &out.Settings
+	s.DSROptOut, s.ExcludeFromNAT, s.NodePorts.CIDRs = both(s.DSROptOut), both(s.ExcludeFromNAT), both(s.NodePorts.CIDRs)
+	l := &out.Local
+	l.HostAddrs, l.Subnets = dualAddrs(l.HostAddrs), both(l.Subnets)
+	l.Endpoints = map[netip.Addr]*model.LocalEndpoint{}
+	for a, ep := range c.Local.Endpoints {
+		t := *ep
+		t.Addrs = dualAddrs(ep.Addrs)
+		l.Endpoints[a], l.Endpoints[six(a)] = &t, &t
+	}
+	return &out
+}
+
+func twins[K comparable, V any](m map[K]*V, twin func(V) V) map[K]*V {
+	out := make(map[K]*V, len(m))
+	for k, v := range m {
+		t := twin(*v)
+		out[k] = &t
+	}
+	return out
+}
+
+func sixAddrs(list []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range list {
+		out = append(out, six(a))
+	}
+	return out
+}
+
+func dualAddrs(list []netip.Addr) []netip.Addr { return slices.Concat(list, sixAddrs(list)) }
+
+func both(list []netip.Prefix) []netip.Prefix { return slices.Concat(list, sixes(list)) }
+
+func dualPod(p model.Pod) model.Pod {
+	p.Addrs = dualAddrs(p.Addrs)
+	return p
+}
+
+func dualNode(n model.Node) model.Node {
+	n.Addrs, n.Subnets = dualAddrs(n.Addrs), both(n.Subnets)
+	return n
+}
+
+func dualService(s model.Service) model.Service {
+	s.ClusterIPs, s.ExternalIPs, s.LBIPs = dualAddrs(s.ClusterIPs), dualAddrs(s.ExternalIPs), dualAddrs(s.LBIPs)
+	s.SourceRanges = both(s.SourceRanges)
+	return s
+}
+
+func dualPolicy(p model.Policy) model.Policy {
+	rules := func(list []model.Rule) []model.Rule {
+		list = slices.Clone(list)
+		for i := range list {
+			var peers []model.Peer
+			for _, p := range list[i].Peers {
+				peers = append(peers, p)
+				if p.Pods == nil {
+					peers = append(peers, model.Peer{CIDR: sixPrefix(p.CIDR), Except: sixes(p.Except)})
+				}
+			}
+			list[i].Peers = peers
+		}
+		return list
+	}
+	p.Ingress, p.Egress = rules(p.Ingress), rules(p.Egress)
+	return p
+}
+
+// Six returns the counterpart of an IPv4 address, and of a state.
+func Six(a netip.Addr) netip.Addr { return six(a) }
+
+// SixState is Six for what a state says.
+func SixState(s *nodestate.State) *nodestate.State { return sixState(s) }
+
+// Both makes data planes that are given states of two families (Dual), and packets now of the one and now of the other:
+// those of the world, and their counterparts of IPv6. What is spoken changes after some packets, each time alike.
+func Both(make NewCarrier) NewCarrier {
+	return func(m *Machine) (Carrier, error) {
+		t := *m
+		t.Name += "/46"
+		t.Addr6, t.Subnets = six(m.Addr), both(m.Subnets)
+		c, err := make(&t)
+		return &bilingual{mirror: mirror{machine: &t, carrier: c}, random: rand.New(rand.NewPCG(4, 6))}, err
+	}
+}
+
+type bilingual struct {
+	mirror
+	random *rand.Rand
+	six    bool // what is spoken
+	left   int  // packets until that may change
+}
+
+// Apply implements Carrier.
+func (c *bilingual) Apply(s *nodestate.State) error {
+	c.machine.State = s
+	return c.carrier.Apply(s)
+}
+
+// Receive implements Carrier.
+func (c *bilingual) Receive(in sim.In) (sim.Result, error) {
+	if c.left--; c.left < 0 && !in.Again {
+		c.six, c.left = c.random.IntN(2) == 0, c.random.IntN(25)
+	}
+	if c.six {
+		return c.mirror.Receive(in)
+	}
+	return c.carrier.Receive(in)
+}
