@@ -35,6 +35,7 @@ type port struct {
 // services keeps the ports of all services and the tables made from them.
 type services struct {
 	ports     map[source][]*port
+	hosts     map[source]struct{}            // the pods among the sources of ports
 	claims    map[nodestate.Frontend][]*port // who wants a frontend
 	slices    map[model.Name][]model.Name    // the EndpointSlices of a Service, sorted
 	owners    map[model.Name]model.Name      // the Service of an EndpointSlice
@@ -51,7 +52,7 @@ type services struct {
 
 func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 	return &services{
-		ports: map[source][]*port{}, claims: map[nodestate.Frontend][]*port{},
+		ports: map[source][]*port{}, hosts: map[source]struct{}{}, claims: map[nodestate.Frontend][]*port{},
 		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
 		nameless:  map[model.Name]struct{}{},
 		ids:       newIDs(digestServiceRule[nodestate.RuleID]),
@@ -106,8 +107,12 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 		}
 		if len(want) == 0 {
 			delete(s.ports, src)
+			delete(s.hosts, src)
 		} else {
 			s.ports[src] = want
+			if src.hostPorts {
+				s.hosts[src] = struct{}{}
+			}
 		}
 	}
 	s.renumber(gone, come, affected)
@@ -157,10 +162,8 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 		for _, ep := range c.Local.Endpoints {
 			out[source{hostPorts: true, name: ep.Pod}] = struct{}{}
 		}
-		for src := range s.ports {
-			if src.hostPorts {
-				out[src] = struct{}{}
-			}
+		for src := range s.hosts {
+			out[src] = struct{}{}
 		}
 	}
 	return out
