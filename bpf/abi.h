@@ -164,7 +164,9 @@ struct affinity_value {
  * Look-up 2: the head (head = 1, proto, port, len 0) of (set, class); where there is none, the head of
  * (set, 0); where there is none, the endpoint's default rule, which denies. A head whose `protos` has
  * the packet's protocol sends on to the entries of its (set, class) by port prefix, longest first, of
- * the lengths in `lens`; where none matches, the head's own verdict counts. */
+ * the lengths in `lens`; where none matches, the head's own verdict counts. The port is the destination's, of ICMP the
+ * type * 256 + the code; protocols of POLICY_OTHER have entries of len 0 alone. Where what was found has `sources`, the
+ * source port decides: the head of (set, class, sources), and in the same way its entries, with proto 0. */
 struct policy_key {
 	__u64 set;
 	__u64 peer;
@@ -172,17 +174,18 @@ struct policy_key {
 	__u8 proto;
 	__u8 len; /* 0 .. 16 bits of the port that count */
 	__u8 head;
-	__u8 pad[3];
+	__u8 pad;
+	__u16 sources; /* 0, or the number of a table of source ports of (set, class) */
 };
 
-enum policy_proto { POLICY_TCP = 1, POLICY_UDP = 2, POLICY_SCTP = 4, POLICY_ICMP = 8 };
+enum policy_proto { POLICY_TCP = 1, POLICY_UDP = 2, POLICY_SCTP = 4, POLICY_ICMP = 8, POLICY_OTHER = 16 };
 
 struct policy_value {
 	__u32 rule;
 	__u32 lens;  /* head: bit n set = entries with len n exist */
 	__u8 allow;
 	__u8 protos; /* head: enum policy_proto */
-	__u16 pad;
+	__u16 sources; /* not 0: the source port decides, by this table */
 };
 
 /* --- flows: maps weir_flows (established) and weir_flows_new (half open), LRU hash --------------- */

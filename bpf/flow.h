@@ -359,7 +359,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			w->fwd.flags |= FLOW_CLAMP;
 	} else {
 		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) || (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
-			ret = policy_judge(w, &p->key.saddr, &w->fwd.daddr, p->key.proto, w->fwd.dport);
+			ret = policy_judge(w, &p->key.saddr, &w->fwd.daddr, p->key.proto, p->key.sport, w->fwd.dport);
 			if (w->rule)
 				w->fwd.rule = w->rule;
 			if (ret)
@@ -460,9 +460,9 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	w->fwd.rule = 0;
 	if (!(f->flags & FLOW_HAND_ON)) {
 		if (f->flags & FLOW_REPLY)
-			ret = policy_judge(w, &f->daddr, &p->key.saddr, p->key.proto, p->key.sport);
+			ret = policy_judge(w, &f->daddr, &p->key.saddr, p->key.proto, f->dport, p->key.sport);
 		else
-			ret = policy_judge(w, &p->key.saddr, &f->daddr, p->key.proto, f->dport);
+			ret = policy_judge(w, &p->key.saddr, &f->daddr, p->key.proto, p->key.sport, f->dport);
 		rule = w->rule;
 		w->fwd.rule = rule;
 		if (ret)

@@ -30,53 +30,93 @@ static __always_inline __u8 policy_proto_bit(__u8 proto)
 	case IPPROTO_SCTP: return POLICY_SCTP;
 	case IP_ICMP: return POLICY_ICMP;
 	}
-	return 0;
+	return POLICY_OTHER;
 }
 
-/* Look-up 2 for scratch.judged.peer. Returns 1 = allowed; scratch.rule, when an entry matched, is the deciding rule. */
-__noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
+/* Looks for the entry of judged.key with the longest prefix of port, of the lengths in lens. Returns 1 with
+ * judged.value when there is one. */
+__noinline int policy_by_port(__u32 lens, __u16 port)
 {
 	struct scratch *w = scratch_get();
-	struct policy_key key = { .set = set, .head = 1 };
-	struct policy_value *head;
-	__u16 port = bpf_ntohs(dport);
-	__u32 lens;
 
 	if (!w)
 		return 0;
-	key.peer = policy_class(&w->judged.peer);
-	head = bpf_map_lookup_elem(&weir_policy, &key);
-	if (!head && key.peer) {
-		key.peer = 0;
-		head = bpf_map_lookup_elem(&weir_policy, &key);
-	}
-	if (!head)
-		return 0;
-	if (head->protos & policy_proto_bit(proto)) {
-		lens = head->lens;
-		key.head = 0;
-		key.proto = proto;
-		for (int len = 16; len >= 0; len--) {
-			struct policy_value *v;
+	for (int len = 16; len >= 0; len--) {
+		struct policy_value *v;
 
-			if (!(lens & (1u << len)))
-				continue;
-			key.len = len;
-			key.port = len ? port & (__u16)(0xffff << (16 - len)) : 0;
-			v = bpf_map_lookup_elem(&weir_policy, &key);
-			if (v) {
-				w->rule = v->rule;
-				return v->allow;
-			}
+		if (!(lens & (1u << len)))
+			continue;
+		w->judged.key.len = len;
+		w->judged.key.port = len ? port & (__u16)(0xffff << (16 - len)) : 0;
+		v = bpf_map_lookup_elem(&weir_policy, &w->judged.key);
+		if (v) {
+			w->judged.value = *v;
+			return 1;
 		}
 	}
-	w->rule = head->rule;
-	return head->allow;
+	return 0;
+}
+
+/* Look-up 2 for judged.peer and judged.sport. Returns 1 = allowed; scratch.rule, when an entry matched, is the deciding
+ * rule. */
+__noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
+{
+	struct scratch *w = scratch_get();
+	__u8 bit = policy_proto_bit(proto);
+	struct policy_value *v;
+	struct policy_key *key;
+
+	if (!w)
+		return 0;
+	key = &w->judged.key;
+	__builtin_memset(key, 0, sizeof(*key));
+	key->set = set;
+	key->head = 1;
+	key->peer = policy_class(&w->judged.peer);
+	v = bpf_map_lookup_elem(&weir_policy, key);
+	if (!v && key->peer) {
+		key->peer = 0;
+		v = bpf_map_lookup_elem(&weir_policy, key);
+	}
+	if (!v)
+		return 0;
+	w->judged.value = *v;
+	if (v->protos & bit) {
+		key->head = 0;
+		key->proto = proto;
+		if (bit == POLICY_OTHER)
+			policy_by_port(1, 0);
+		else
+			policy_by_port(v->lens, bpf_ntohs(dport));
+	}
+	if (w->judged.value.sources) {
+		key->sources = w->judged.value.sources;
+		key->head = 1;
+		key->proto = 0;
+		key->len = 0;
+		key->port = 0;
+		v = bpf_map_lookup_elem(&weir_policy, key);
+		if (!v)
+			return 0;
+		w->judged.value = *v;
+		key->head = 0;
+		policy_by_port(v->lens, bpf_ntohs(w->judged.sport));
+	}
+	w->rule = w->judged.value.rule;
+	return w->judged.value.allow;
+}
+
+/* What policy takes for the destination port of a flow whose key has these ports: see struct flow_key. */
+static __always_inline __be16 policy_port(__u8 proto, __be16 sport, __be16 dport)
+{
+	if (proto != IP_ICMP || (sport && dport))
+		return dport;
+	return bpf_htons((!sport && dport ? IP_ECHO_REPLY : IP_ECHO) << 8);
 }
 
 /* Judges the flow scratch.judged by its original direction: addresses after translation of the destination, before
  * that of the source. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
-__noinline int policy_flow(__u8 proto, __be16 dport)
+__noinline int policy_flow(__u8 proto, __be16 sport, __be16 dport)
 {
 	struct scratch *w = scratch_get();
 	struct addr_value *a, *b;
@@ -84,6 +124,8 @@ __noinline int policy_flow(__u8 proto, __be16 dport)
 	if (!w)
 		return DROP_POLICY_INGRESS;
 	w->rule = 0;
+	w->judged.sport = sport;
+	dport = policy_port(proto, sport, dport);
 	if (addr_same(&w->judged.src, &w->judged.dst))
 		return DROP_NONE;
 	a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
@@ -103,11 +145,12 @@ __noinline int policy_flow(__u8 proto, __be16 dport)
 	return DROP_NONE;
 }
 
-static __always_inline int policy_judge(struct scratch *w, const ip_addr *src, const ip_addr *dst, __u8 proto, __be16 dport)
+static __always_inline int policy_judge(struct scratch *w, const ip_addr *src, const ip_addr *dst, __u8 proto, __be16 sport,
+					__be16 dport)
 {
 	w->judged.src = *src;
 	w->judged.dst = *dst;
-	return policy_flow(proto, dport);
+	return policy_flow(proto, sport, dport);
 }
 
 #endif

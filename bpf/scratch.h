@@ -29,6 +29,10 @@ struct scratch {
 		ip_addr src;
 		ip_addr dst;
 		ip_addr peer; /* policy_verdict: the other end */
+		struct policy_key key; /* policy_by_port */
+		struct policy_value value; /* what was found last */
+		__be16 sport;
+		__u16 pad;
 	} judged;
 	struct frag_info frag; /* frag_look: the fragment at hand */
 	struct frag_key fkey;

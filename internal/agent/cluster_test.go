@@ -92,7 +92,7 @@ func whole() *watch.Batch {
 		Full:       true,
 		Namespaces: map[string]*model.Namespace{"shop": {Name: "shop"}},
 		Nodes:      map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8")}}},
-		Policies: map[model.Name]*model.Policy{{Namespace: "shop", Name: "deny"}: {
+		Policies: map[model.PolicyID]*model.Policy{{Kind: model.KindNetworkPolicy, Name: model.Name{Namespace: "shop", Name: "deny"}}: {
 			Kind: "NetworkPolicy", Name: model.Name{Namespace: "shop", Name: "deny"}, Tier: "default", AppliesIngress: true,
 			Subject: model.Selector{Namespace: "shop", Pods: &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.In, Values: []string{"web"}}}}},
 		}},

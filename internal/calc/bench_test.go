@@ -48,7 +48,7 @@ func large(policies int) *model.Cluster {
 				Ports: []model.PortRange{tcp(8080, 8080), tcp(9000, 9100)}}},
 			Egress: []model.Rule{{Ports: []model.PortRange{{Protocol: model.ProtocolUDP, First: 53, Last: 53}}},
 				{Peers: []model.Peer{{Pods: &model.Selector{Namespaces: equals("team", fmt.Sprint(i%10))}}}}}}
-		c.Policies[p.Name] = p
+		c.Policies[p.ID()] = p
 	}
 	return c
 }
@@ -119,9 +119,9 @@ func BenchmarkUpdate(b *testing.B) {
 			return d
 		},
 		"policy": func(i int) (d model.Dirty) {
-			p := *c.Policies[model.Name{Namespace: "ns-0", Name: "policy-0"}]
+			p := *c.Policies[policyID("ns-0", "policy-0")]
 			p.AppliesEgress = !p.AppliesEgress
-			c.Policies[p.Name] = &p
+			c.Policies[p.ID()] = &p
 			d.Add(model.KindPolicies)
 			return d
 		},

@@ -45,7 +45,7 @@ func New() *Calculator {
 const (
 	inputsSettings = model.KindSettings | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
 	inputsRoutes   = model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
-	inputsPolicy   = model.KindPolicies | model.KindPods | model.KindNamespaces | model.KindLocal
+	inputsPolicy   = model.KindPolicies | model.KindTiers | model.KindNetworkSets | model.KindServiceAccounts | model.KindPods | model.KindNamespaces | model.KindLocal
 	inputsAddrs    = model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal
 )
@@ -104,7 +104,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 // updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether the
 // isolation of endpoints may have changed.
 func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
-	if !dirty.Has(inputsPolicy) {
+	if !dirty.Has(inputsPolicy) && !k.policy.depends.concern(c, dirty) {
 		if len(dirty.Pods) == 0 {
 			return false
 		}

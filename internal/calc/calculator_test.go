@@ -17,7 +17,19 @@ func (w *world) change(d *model.Dirty) {
 	i := w.IntN(24)
 	remove := w.IntN(3) == 0
 	switch pick(w, model.KindNamespaces, model.KindPods, model.KindNodes, model.KindServices, model.KindSlices, model.KindSlices,
-		model.KindPolicies, model.KindPools, model.KindBlocks, model.KindSettings, model.KindLocal) {
+		model.KindPolicies, model.KindPools, model.KindBlocks, model.KindSettings, model.KindLocal, model.KindTiers, model.KindNetworkSets, model.KindServiceAccounts) {
+	case model.KindTiers:
+		w.addTier(i)
+		drop(w.c.Tiers, remove)
+		d.Add(model.KindTiers)
+	case model.KindNetworkSets:
+		w.addNetworkSet(i % 5)
+		drop(w.c.NetworkSets, remove)
+		d.Add(model.KindNetworkSets)
+	case model.KindServiceAccounts:
+		w.addServiceAccount(i)
+		drop(w.c.ServiceAccounts, remove)
+		d.Add(model.KindServiceAccounts)
 	case model.KindNamespaces:
 		w.addNamespace(i)
 		drop(w.c.Namespaces, remove)
@@ -45,7 +57,11 @@ func (w *world) change(d *model.Dirty) {
 		drop(w.c.Slices, remove)
 		mark(w, before, w.c.Slices, model.KindSlices, d.AddSlice, d)
 	case model.KindPolicies:
-		w.addPolicy(i % 10)
+		if i%2 == 0 {
+			w.addPolicy(i % 10)
+		} else {
+			w.addCalicoPolicy(i % 10)
+		}
 		drop(w.c.Policies, remove)
 		d.Add(model.KindPolicies)
 	case model.KindPools:
@@ -252,6 +268,9 @@ func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
 	steps, undo = collect(steps, undo, full.Services, c.Services, model.KindServices)
 	steps, undo = collect(steps, undo, full.Slices, c.Slices, model.KindSlices)
 	steps, undo = collect(steps, undo, full.Policies, c.Policies, model.KindPolicies)
+	steps, undo = collect(steps, undo, full.Tiers, c.Tiers, model.KindTiers)
+	steps, undo = collect(steps, undo, full.NetworkSets, c.NetworkSets, model.KindNetworkSets)
+	steps, undo = collect(steps, undo, full.ServiceAccounts, c.ServiceAccounts, model.KindServiceAccounts)
 	steps, undo = collect(steps, undo, full.Pools, c.Pools, model.KindPools)
 	steps, undo = collect(steps, undo, full.Blocks, c.Blocks, model.KindBlocks)
 	steps, undo = collect(steps, undo, full.Local.Endpoints, c.Local.Endpoints, model.KindLocal)

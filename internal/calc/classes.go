@@ -10,81 +10,6 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// atom is one question about a peer whose answer some rule in use depends on: is it picked by this
-// selector, is it in this CIDR, does it call this port by this name.
-type atom struct {
-	text   string
-	index  int32 // by text, once sealed
-	pods   *model.Selector
-	cidr   netip.Prefix
-	except []netip.Prefix
-	named  *portName // with number
-	number numbered
-}
-
-// atoms interns the atoms of the node.
-type atoms struct {
-	c      *cluster
-	byText map[string]*atom
-}
-
-func newAtoms(c *cluster) *atoms { return &atoms{c: c, byText: map[string]*atom{}} }
-
-// peer returns the atom of a rule's peer, nil for one that no carried address can be.
-func (x *atoms) peer(p *model.Peer) *atom {
-	if p.Pods != nil {
-		return x.intern(&atom{text: selectorText(p.Pods), pods: p.Pods})
-	}
-	if !x.c.carriedPrefix(p.CIDR) {
-		return nil
-	}
-	a := &atom{cidr: p.CIDR.Masked()}
-	for _, e := range p.Except {
-		if x.c.carriedPrefix(e) {
-			a.except = append(a.except, e.Masked())
-		}
-	}
-	slices.SortFunc(a.except, netip.Prefix.Compare)
-	a.except = slices.Compact(a.except)
-	var text strings.Builder
-	text.WriteString("cidr " + a.cidr.String())
-	for _, e := range a.except {
-		text.WriteString(" except " + e.String())
-	}
-	a.text = text.String()
-	return x.intern(a)
-}
-
-// port returns the atom of pods that call a port by a name.
-func (x *atoms) port(n portName, number numbered) *atom {
-	return x.intern(&atom{text: namedText(n, number), named: &n, number: number})
-}
-
-func namedText(n portName, number numbered) string {
-	return n.text() + " = " + portText(number.port, number.proto)
-}
-
-func (x *atoms) intern(a *atom) *atom {
-	if have, ok := x.byText[a.text]; ok {
-		return have
-	}
-	x.byText[a.text] = a
-	return a
-}
-
-// sorted returns the atoms by text, which numbers them.
-func (x *atoms) sorted() []*atom {
-	out := make([]*atom, 0, len(x.byText))
-	for _, a := range x.byText {
-		out = append(out, a)
-	}
-	slices.SortFunc(out, func(a, b *atom) int { return strings.Compare(a.text, b.text) })
-	for i, a := range out {
-		a.index = int32(i)
-	}
-	return out
-}
-
 // class is a set of atoms that are true of some addresses and no others.
 type class struct {
 	atoms []*atom // sorted by index
@@ -115,6 +40,11 @@ type classes struct {
 // classify finds the classes of pods' addresses and of the regions between CIDRs.
 func classify(c *cluster, x *atoms, named map[portName]bool) *classes {
 	pods := newPodIndex(c)
+	for n := range named {
+		if n.service != (model.Name{}) {
+			x.servicePorts(n)
+		}
+	}
 	if len(named) > 0 {
 		for _, p := range pods.all {
 			for n := range named {
@@ -155,7 +85,7 @@ func classify(c *cluster, x *atoms, named map[portName]bool) *classes {
 func (k *classes) fold(addr netip.Addr, of []int32) []int32 {
 	of = append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
 	slices.Sort(of)
-	return of
+	return slices.Compact(of)
 }
 
 // each calls f for the addresses of the pods of which an atom is true.
@@ -168,6 +98,8 @@ func (k *classes) each(pods *podIndex, a *atom, f func(netip.Addr)) {
 	switch {
 	case a.pods != nil:
 		pods.matching(a.pods, all)
+	case a.expr != nil:
+		pods.expressed(a.expr, all)
 	case a.named != nil:
 		for _, p := range pods.all {
 			if slices.Contains(ownPorts(p.pod, *a.named), a.number) {
@@ -261,11 +193,10 @@ type regions struct {
 func newRegions(all []*atom) *regions {
 	r := &regions{boundaries: newPrefixes[struct{}](), cidrs: newPrefixes[[]*atom](), excepts: newPrefixes[[]*atom]()}
 	for _, a := range all {
-		if !a.cidr.IsValid() {
-			continue
+		for _, p := range a.cidrs {
+			r.boundaries.set(p, struct{}{})
+			r.cidrs.set(p, append(r.cidrs.values[p], a))
 		}
-		r.boundaries.set(a.cidr, struct{}{})
-		r.cidrs.set(a.cidr, append(r.cidrs.values[a.cidr], a))
 		for _, e := range a.except {
 			r.boundaries.set(e, struct{}{})
 			r.excepts.set(e, append(r.excepts.values[e], a))
@@ -292,5 +223,5 @@ func (r *regions) at(p netip.Prefix) []int32 {
 		return true
 	})
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
 }

@@ -47,7 +47,7 @@ func dual() *model.Cluster {
 	dualServices(c)
 	web := model.Selector{Namespace: "default", Pods: equals("app", "web")}
 	n := model.Name{Namespace: "default", Name: "web"}
-	c.Policies[n] = &model.Policy{Kind: "NetworkPolicy", Tier: "default", Name: n, Subject: web, AppliesIngress: true, Ingress: []model.Rule{
+	c.Policies[policyID("default", "web")] = &model.Policy{Kind: "NetworkPolicy", Tier: "default", Name: n, Subject: web, AppliesIngress: true, Ingress: []model.Rule{
 		{Peers: []model.Peer{{Pods: &model.Selector{Namespace: "default", Pods: equals("app", "client")}}}, Ports: []model.PortRange{tcp(8080, 8080)}},
 		{Peers: []model.Peer{{CIDR: prefix("2001:db8::/32"), Except: []netip.Prefix{prefix("2001:db8:1::/48")}}, {CIDR: prefix("192.168.0.0/16")}}}}}
 	return c

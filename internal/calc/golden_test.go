@@ -123,7 +123,7 @@ func policyFixture() *model.Cluster {
 	nginx := model.Selector{Namespace: "default", Pods: equals("app", "nginx")}
 	add := func(name string, p model.Policy) {
 		p.Kind, p.Tier, p.Name = "NetworkPolicy", "default", model.Name{Namespace: "default", Name: name}
-		c.Policies[p.Name] = &p
+		c.Policies[p.ID()] = &p
 	}
 	add("from-outside", model.Policy{Subject: nginx, AppliesIngress: true, Ingress: []model.Rule{
 		{Peers: []model.Peer{{CIDR: prefix("172.31.0.0/16"), Except: []netip.Prefix{prefix("172.31.1.128/25")}}}, Ports: []model.PortRange{{Protocol: model.ProtocolTCP, Named: "http"}}},
@@ -167,7 +167,7 @@ func TestEqualAndDiff(t *testing.T) {
 		t.Fatalf("equal clusters differ:\n%s", nodestate.Diff(a, b))
 	}
 	changed := policyFixture()
-	delete(changed.Policies, model.Name{Namespace: "default", Name: "from-clients"})
+	delete(changed.Policies, policyID("default", "from-clients"))
 	if c := Calc(changed); nodestate.Equal(a, c) || nodestate.Diff(a, c) == "" {
 		t.Fatal("different states count as equal")
 	}

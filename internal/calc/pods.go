@@ -139,6 +139,8 @@ func (a *atom) trueOf(c *cluster, pod *model.Pod) bool {
 	switch {
 	case a.pods != nil:
 		return selects(c, a.pods, pod)
+	case a.expr != nil:
+		return a.expr.MatchesFunc(podLabels(c, pod))
 	case a.named != nil:
 		return slices.Contains(ownPorts(pod, *a.named), a.number)
 	}

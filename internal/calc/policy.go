@@ -1,13 +1,12 @@
 package calc
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/selector"
 )
 
 // policyTables is what policy puts into a state.
@@ -19,6 +18,7 @@ type policyTables struct {
 	rules           map[nodestate.RuleID]nodestate.Rule
 
 	classes *classes // nil when nothing here is isolated
+	depends dependencies
 }
 
 // policy resolves the policies that bind this node's endpoints. What it writes for a policy set and a
@@ -43,10 +43,35 @@ func policy(c *cluster) *policyTables {
 	classes := classify(c, sets.atoms, sets.named)
 	classes.number(out)
 	out.classes = classes
-	for _, s := range sets.byKey {
-		s.write(classes, out.policy)
-	}
+	sets.write(classes, out)
+	out.depends = sets.atoms.depends
 	return out
+}
+
+// dependencies are what policy depends on in some clusters only.
+type dependencies struct {
+	nodes    bool                // nodes' labels and addresses
+	services map[model.Name]bool // the endpoints of these Services
+	slices   map[model.Name]bool // which are in these slices now
+}
+
+// concern reports whether a change concerns them.
+func (d *dependencies) concern(c *cluster, dirty *Dirty) bool {
+	if d.nodes && dirty.Has(model.KindNodes) {
+		return true
+	}
+	if len(d.services) == 0 {
+		return false
+	}
+	if dirty.Has(model.KindSlices) {
+		return true
+	}
+	for name := range dirty.Slices {
+		if sl := c.Slices[name]; d.slices[name] || sl != nil && d.services[sl.Service] {
+			return true
+		}
+	}
+	return false
 }
 
 // direction of traffic as the isolated endpoint sees it.
@@ -62,59 +87,57 @@ func (d direction) String() string { return [...]string{"ingress", "egress"}[d] 
 
 // subjects finds the policies that may select a pod.
 type subjects struct {
-	byNS     map[string][]*model.Policy // those of exactly one namespace
-	anywhere []*model.Policy
+	byNS     map[string][]*subject // those of exactly one namespace
+	anywhere []*subject
+	// byNamespaceLabels says that a policy selects by labels of namespaces.
+	byNamespaceLabels bool
+}
+
+// subject is a policy with its expression read.
+type subject struct {
+	policy *model.Policy
+	expr   *selector.Selector // nil = every pod
 }
 
 func indexSubjects(c *cluster) *subjects {
-	s := &subjects{byNS: map[string][]*model.Policy{}}
+	s := &subjects{byNS: map[string][]*subject{}}
 	for _, p := range c.Policies {
+		sub := &subject{policy: p}
+		if p.Subject.Expression != "" {
+			sub.expr = parseExpression(p.Subject.Expression)
+		}
 		if ns := p.Subject.Namespace; ns != "" {
-			s.byNS[ns] = append(s.byNS[ns], p)
+			s.byNS[ns] = append(s.byNS[ns], sub)
 		} else {
-			s.anywhere = append(s.anywhere, p)
+			s.anywhere = append(s.anywhere, sub)
+		}
+		if sub.expr != nil && inherits(sub.expr) || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0 {
+			s.byNamespaceLabels = true
 		}
 	}
-	for _, of := range s.byNS {
-		slices.SortFunc(of, comparePolicies)
-	}
-	slices.SortFunc(s.anywhere, comparePolicies)
 	return s
 }
 
+// selects reports whether the policy selects a pod.
+func (s *subject) selects(c *cluster, pod *model.Pod) bool {
+	return selects(c, &s.policy.Subject, pod) && (s.expr == nil || s.expr.MatchesFunc(podLabels(c, pod)))
+}
+
 // of returns the policies that select the pod of an endpoint, in their order. A pod that is not known
-// (yet) might have any labels: every policy that could select it does, and known is false.
+// (yet) might have any labels: every policy that could select it does, and known is false. So it is with a
+// pod whose namespace is not known, where labels of namespaces matter.
 func (s *subjects) of(c *cluster, name model.Name) (list []*model.Policy, known bool) {
 	pod := c.Pods[name]
-	for _, of := range [][]*model.Policy{s.byNS[name.Namespace], s.anywhere} {
-		for _, p := range of {
-			if pod == nil || selects(c, &p.Subject, pod) {
-				list = append(list, p)
+	if pod != nil && s.byNamespaceLabels && c.Namespaces[name.Namespace] == nil {
+		pod = nil
+	}
+	for _, of := range [][]*subject{s.byNS[name.Namespace], s.anywhere} {
+		for _, sub := range of {
+			if pod == nil || sub.selects(c, pod) {
+				list = append(list, sub.policy)
 			}
 		}
 	}
-	if len(s.anywhere) > 0 {
-		slices.SortFunc(list, comparePolicies)
-	}
+	slices.SortFunc(list, func(a, b *model.Policy) int { return comparePolicies(c, a, b) })
 	return list, pod != nil
-}
-
-// comparePolicies orders policies as they are looked at: by tier, order, then name.
-func comparePolicies(a, b *model.Policy) int {
-	return cmp.Or(compareTiers(a.Tier, b.Tier), cmp.Compare(a.Order, b.Order), strings.Compare(a.Kind, b.Kind),
-		compareNames(a.Name, b.Name))
-}
-
-// compareTiers orders tiers by name, the tier "default" last.
-func compareTiers(a, b string) int {
-	if a == b {
-		return 0
-	}
-	last := func(t string) int {
-		if t == "default" {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(last(a)-last(b), strings.Compare(a, b))
 }

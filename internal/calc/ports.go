@@ -8,11 +8,16 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-func (n portName) text() string { return "port " + n.proto.String() + " " + strconv.Quote(n.name) }
+func (n portName) text() string {
+	if n.service != (model.Name{}) {
+		return "port of " + strconv.Quote(n.service.String())
+	}
+	return "port " + n.proto.String() + " " + strconv.Quote(n.name)
+}
 
 // matches reports whether a pod's port has this name.
 func (n portName) matches(p *model.PodPort) bool {
-	return p.Name == n.name && p.Name != "" && (n.proto == model.ProtocolAny || n.proto == p.Protocol)
+	return n.service == (model.Name{}) && p.Name == n.name && p.Name != "" && (n.proto == model.ProtocolAny || n.proto == p.Protocol)
 }
 
 // numbered is a port of a protocol.
@@ -54,28 +59,95 @@ func numbersText(ports []numbered) string {
 	return b.String()
 }
 
-// resolvePorts replaces names by the ports that the pod has under them. A name that it does not have
-// matches nothing.
+// nameOf returns what a port range asks for by name; ok is false for numbers.
+func nameOf(p model.PortRange) (n portName, ok bool) {
+	switch {
+	case p.Service != (model.Name{}):
+		return portName{service: p.Service}, true
+	case p.Named != "":
+		return portName{proto: p.Protocol, name: p.Named}, true
+	}
+	return portName{}, false
+}
+
+// portMatch is a condition on the ports of one end.
+type portMatch struct {
+	any     bool              // none of in is asked for
+	in, not []model.PortRange // names are left only where they are the other end's
+}
+
+func newPortMatch(in, not []model.PortRange) portMatch {
+	return portMatch{any: len(in) == 0, in: in, not: not}
+}
+
+// resolve replaces names by the ports that the pod has under them. A name that it does not have matches nothing.
+func (m *portMatch) resolve(pod *model.Pod) {
+	m.in, m.not = resolvePorts(m.in, pod), resolvePorts(m.not, pod)
+}
+
 func resolvePorts(ports []model.PortRange, pod *model.Pod) []model.PortRange {
-	if !slices.ContainsFunc(ports, func(p model.PortRange) bool { return p.Named != "" }) {
+	named := func(p model.PortRange) bool { _, ok := nameOf(p); return ok }
+	if !slices.ContainsFunc(ports, named) {
 		return ports
 	}
 	var out []model.PortRange
 	for _, p := range ports {
-		if p.Named == "" {
+		n, ok := nameOf(p)
+		if !ok {
 			out = append(out, p)
 			continue
 		}
-		for _, n := range ownPorts(pod, portName{p.Protocol, p.Named}) {
-			out = append(out, model.PortRange{Protocol: n.proto, First: n.port, Last: n.port})
+		for _, own := range ownPorts(pod, n) {
+			out = append(out, model.PortRange{Protocol: own.proto, First: own.port, Last: own.port})
+		}
+	}
+	return out
+}
+
+// conditional reports whether any ports are told apart.
+func (m *portMatch) conditional() bool { return !m.any || len(m.not) > 0 }
+
+// spans returns the ports of a protocol that match for the peers of a class, sorted and disjoint.
+func (m *portMatch) spans(c *class, proto model.Protocol) []span {
+	all := []span{{0, 65535}}
+	if !m.any {
+		all = spansOf(m.in, c, proto)
+	}
+	if len(m.not) > 0 {
+		_, all = splitSpans(all, spansOf(m.not, c, proto))
+	}
+	return all
+}
+
+func spansOf(ports []model.PortRange, c *class, proto model.Protocol) []span {
+	var out []span
+	for _, p := range ports {
+		if n, ok := nameOf(p); ok {
+			out = append(out, peerSpans(c, n, proto)...)
+		} else if s, ok := covers(p, proto); ok {
+			out = append(out, s)
+		}
+	}
+	return mergeSpans(out)
+}
+
+// peerSpans returns the ports that the peers of a class call by a name.
+func peerSpans(c *class, n portName, proto model.Protocol) []span {
+	if c == nil {
+		return nil
+	}
+	var out []span
+	for _, a := range c.atoms {
+		if a.named != nil && *a.named == n && a.number.proto == proto {
+			out = append(out, span{a.number.port, a.number.port})
 		}
 	}
 	return out
 }
 
 func portRangeText(p model.PortRange) string {
-	if p.Named != "" {
-		return portName{p.Protocol, p.Named}.text()
+	if n, ok := nameOf(p); ok {
+		return n.text()
 	}
 	return "port " + p.Protocol.String() + " " + strconv.Itoa(int(p.First)) + "-" + strconv.Itoa(int(p.Last))
 }
@@ -83,17 +155,17 @@ func portRangeText(p model.PortRange) string {
 // span is a closed interval of ports.
 type span struct{ first, last uint16 }
 
-// otherProto stands for every protocol that has no entries of its own.
-const otherProto = model.Protocol(255)
+// otherProto stands for every protocol that no rule names.
+const otherProto = model.ProtocolAny
 
 // covers returns what a port range covers of a protocol. A range of ports of any protocol means those
 // that have ports; only the full one means all of IP.
 func covers(p model.PortRange, proto model.Protocol) (span, bool) {
 	full := p.First == 0 && p.Last == 65535
 	switch {
-	case p.Named != "" || p.First > p.Last:
+	case p.First > p.Last:
 		return span{}, false
-	case p.Protocol == model.ProtocolAny:
+	case p.Protocol == model.ProtocolAny: // above the comparison with otherProto
 		hasPorts := proto == model.ProtocolTCP || proto == model.ProtocolUDP || proto == model.ProtocolSCTP
 		return span{p.First, p.Last}, full || hasPorts
 	}

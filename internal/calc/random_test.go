@@ -139,7 +139,7 @@ func (w *world) rules() []model.Rule {
 
 func (w *world) addPolicy(i int) {
 	p := &model.Policy{Kind: "NetworkPolicy", Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("p", i)},
-		Tier: pick(w, "default", "default", "admin"), Order: float64(w.IntN(3)), Subject: w.selector(),
+		Tier: pick(w, "default", "default", "kube-admin"), Order: float64(w.IntN(3)), Subject: w.selector(),
 		Ingress: w.rules(), Egress: w.rules(), AppliesIngress: w.IntN(3) > 0, AppliesEgress: w.IntN(3) > 0}
 	if w.IntN(10) == 0 {
 		p.Invalid = "spec.ingress: broken"
@@ -152,13 +152,16 @@ func (w *world) addPolicy(i int) {
 			}
 		}
 	}
-	w.c.Policies[p.Name] = p
+	w.c.Policies[p.ID()] = p
 }
 
 func (w *world) addPod(i int) {
 	name := model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("pod", i)}
 	p := &model.Pod{Name: name, Labels: w.labels(), Node: pick(w, "n0", "n1", "n2", "n9"),
 		HostNetwork: w.IntN(12) == 0, Finished: w.IntN(12) == 0}
+	if w.IntN(2) == 0 {
+		p.ServiceAccount = pick(w, "sa0", "sa1")
+	}
 	for range w.IntN(3) {
 		pp := model.PodPort{Name: pick(w, "", "http", "dns"), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 80, 8080)}
 		if w.IntN(3) == 0 {
@@ -284,5 +287,11 @@ func (w *world) fill() *model.Cluster {
 	times(8, w.addService)
 	times(12, w.addSlice)
 	times(1+w.IntN(10), w.addPolicy)
+	if w.IntN(4) > 0 { // else as Kubernetes alone has it
+		times(1+w.IntN(8), w.addCalicoPolicy)
+		times(w.IntN(3), w.addTier)
+		times(w.IntN(5), w.addNetworkSet)
+		times(w.IntN(6), w.addServiceAccount)
+	}
 	return w.c
 }

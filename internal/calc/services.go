@@ -330,4 +330,10 @@ func portText(n uint16, p model.Protocol) string {
 }
 
 // ruleText is the text that a rule's number is made from.
-func ruleText(r nodestate.Rule) string { return r.Kind + "\x00" + r.Name + "\x00" + r.Detail }
+func ruleText(r nodestate.Rule) string {
+	text := r.Kind + "\x00" + r.Name + "\x00" + r.Detail
+	if r.Tier != "" {
+		text += "\x00" + r.Tier
+	}
+	return text
+}

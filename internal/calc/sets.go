@@ -19,14 +19,15 @@ type sets struct {
 	byKey    map[string]*set
 	users    map[*set][]netip.Addr
 	atoms    *atoms
-	named    map[portName]bool // port names that egress rules ask for
+	named    map[portName]bool // what ports of the other end rules ask for
+	own      map[string]ownExpression
 }
 
 func newSets(c *cluster) *sets {
 	return &sets{
 		c: c, subjects: indexSubjects(c), byKey: map[string]*set{}, users: map[*set][]netip.Addr{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
-		atoms:    newAtoms(c), named: map[portName]bool{},
+		atoms:    newAtoms(c), named: map[portName]bool{}, own: map[string]ownExpression{},
 	}
 }
 
@@ -35,43 +36,47 @@ type bound struct {
 	serial int // in this computation
 	policy *model.Policy
 	rules  []rule
-	names  []portName // of ports that the endpoint itself must have (ingress)
+	names  []portName // of ports that the endpoint itself must have
+	byAddr bool       // which rules hold depends on the endpoint's address
 	text   string
 }
 
 // rule is a rule of a policy with its peers as atoms.
 type rule struct {
-	action    model.Action
-	everybody bool
-	peers     []*atom
-	ports     []model.PortRange // empty = every one
-	name      nodestate.Rule
-	text      string
+	of     *model.Rule
+	others []clause // all of them; none = everybody
+	name   nodestate.Rule
+	text   string
 }
 
-// portName is what a rule calls a port. Protocol ProtocolAny asks for the name only.
+// portName is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service it stands
+// for the ports of that one's endpoints.
 type portName struct {
-	proto model.Protocol
-	name  string
+	proto   model.Protocol
+	name    string
+	service model.Name
 }
 
 // set is a list of policies in one direction, with the rules as they are for its endpoints.
 type set struct {
-	dir   direction
-	of    []*bound
-	tiers [][]setRule
-	text  string
-	deny  nodestate.Rule // where nothing matches
+	dir    direction
+	of     []*bound
+	tiers  []setTier
+	text   string
+	deny   nodestate.Rule   // where nothing matches
+	six    bool             // ICMP is that of IPv6, where it matters
+	protos []model.Protocol // set.protocols, once asked for
 
-	id     nodestate.SetID
-	denyID nodestate.RuleID
+	id               nodestate.SetID
+	denyID, passedID nodestate.RuleID
+	refused          nodestate.Rule // takes deny's place when the set is too large
+	refusedID        nodestate.RuleID
 }
 
 // setRule is a rule with the ports it has for the endpoints of the set, and its number.
 type setRule struct {
 	*rule
-	ports    []model.PortRange // names are left in egress only: they are the peer's
-	anyPorts bool
+	dst, src portMatch
 	id       nodestate.RuleID
 }
 
@@ -86,7 +91,7 @@ func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
 			}
 		}
 		if len(list) > 0 {
-			t := s.find(dir, list, s.c.Pods[ep.Pod], known)
+			t := s.find(dir, list, s.c.Pods[ep.Pod], known, a)
 			s.users[t] = append(s.users[t], a)
 		}
 	}
@@ -94,35 +99,57 @@ func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
 
 // find returns the set of a list. For a pod that is not known the rules are left out, so that it is
 // isolated and nothing is allowed until it is.
-func (s *sets) find(dir direction, list []*bound, pod *model.Pod, known bool) *set {
+func (s *sets) find(dir direction, list []*bound, pod *model.Pod, known bool, a netip.Addr) *set {
 	var key strings.Builder
 	key.WriteString(dir.String())
 	if !known {
 		key.WriteString(" unknown")
 	}
-	for _, b := range list {
+	held := make([]string, len(list))
+	for i, b := range list {
 		key.WriteByte(' ')
 		key.WriteString(strconv.Itoa(b.serial))
 		for _, n := range b.names {
 			key.WriteByte('=')
 			key.WriteString(numbersText(ownPorts(pod, n)))
 		}
+		if b.byAddr {
+			held[i] = s.held(b, pod, a)
+			key.WriteString(" holds " + held[i])
+		}
 	}
 	t, ok := s.byKey[key.String()]
 	if !ok {
-		t = newSet(dir, list, pod, known)
+		t = s.newSet(dir, list, pod, known, held)
 		s.byKey[key.String()] = t
 	}
 	return t
 }
 
-func newSet(dir direction, list []*bound, pod *model.Pod, known bool) *set {
+// held says which of a policy's rules are about an address: the family, and a 1 or a 0 for each rule.
+func (s *sets) held(b *bound, pod *model.Pod, a netip.Addr) string {
+	out := []byte("4:")
+	if !a.Is4() {
+		out[0] = '6'
+	}
+	for i := range b.rules {
+		if s.holds(b.rules[i].of, pod, a) {
+			out = append(out, '1')
+		} else {
+			out = append(out, '0')
+		}
+	}
+	return string(out)
+}
+
+func (s *sets) newSet(dir direction, list []*bound, pod *model.Pod, known bool, held []string) *set {
 	t := &set{dir: dir, of: list}
 	var text, names strings.Builder
 	text.WriteString(dir.String() + "\n")
 	for i, b := range list {
 		if i == 0 || b.policy.Tier != list[i-1].policy.Tier {
-			t.tiers = append(t.tiers, nil)
+			t.tiers = append(t.tiers, newTier(s.c, dir, list[i:]))
+			text.WriteString("tier " + strconv.Quote(b.policy.Tier) + t.tiers[len(t.tiers)-1].text() + "\n")
 		}
 		if i > 0 {
 			names.WriteByte(',')
@@ -133,22 +160,44 @@ func newSet(dir direction, list []*bound, pod *model.Pod, known bool) *set {
 			text.WriteString("not known\n")
 			continue
 		}
-		tier := &t.tiers[len(t.tiers)-1]
-		for j := range b.rules {
-			r := &b.rules[j]
-			sr := setRule{rule: r, ports: r.ports, anyPorts: len(r.ports) == 0}
-			if dir == ingress {
-				sr.ports = resolvePorts(r.ports, pod)
-			}
-			*tier = append(*tier, sr)
+		t.add(b, pod, held[i])
+		if b.byAddr {
+			text.WriteString("holds " + held[i] + "\n")
 		}
 		for _, n := range b.names {
 			text.WriteString(n.text() + " = " + numbersText(ownPorts(pod, n)) + "\n")
 		}
 	}
+	if !known {
+		t.tiers = nil
+	}
 	t.text = text.String()
 	t.deny = nodestate.Rule{Kind: "default-deny", Name: names.String(), Detail: dir.String()}
+	if i := slices.IndexFunc(t.tiers, func(x setTier) bool { return !x.pass }); i >= 0 {
+		t.deny = t.tiers[i].deny
+	}
+	t.refused = nodestate.Rule{Kind: "policy-too-large", Name: names.String(), Detail: dir.String()}
 	return t
+}
+
+// add puts a policy's rules into the last tier.
+func (t *set) add(b *bound, pod *model.Pod, held string) {
+	tier := &t.tiers[len(t.tiers)-1]
+	family, holds, _ := strings.Cut(held, ":")
+	t.six = t.six || family == "6"
+	for j := range b.rules {
+		r := &b.rules[j]
+		if b.byAddr && holds[j] != '1' {
+			continue
+		}
+		sr := setRule{rule: r, dst: newPortMatch(r.of.Ports, r.of.NotPorts), src: newPortMatch(r.of.SourcePorts, r.of.NotSourcePorts)}
+		if t.dir == ingress {
+			sr.dst.resolve(pod)
+		} else {
+			sr.src.resolve(pod)
+		}
+		tier.rules = append(tier.rules, sr)
+	}
 }
 
 // compile prepares one direction of a policy, once.
@@ -164,45 +213,77 @@ func (s *sets) compile(p *model.Policy, dir direction) *bound {
 	}
 	var text strings.Builder
 	text.WriteString("policy " + p.Kind + " " + strconv.Quote(p.Name.String()) + " tier " + strconv.Quote(p.Tier) + "\n")
+	_, tier := s.c.Tier(p.Tier)
 	for i := range rules {
-		if p.Invalid != "" && rules[i].Action != model.Deny {
+		if (p.Invalid != "" || !tier) && rules[i].Action != model.Deny || rules[i].Action == model.Log {
 			continue // what cannot be enforced exactly allows nothing
 		}
 		r := s.compileRule(p, dir, i, &rules[i])
 		text.WriteString(r.text)
 		b.rules = append(b.rules, r)
-		for _, pr := range r.ports {
-			if pr.Named == "" {
-				continue
-			}
-			n := portName{pr.Protocol, pr.Named}
-			if dir == egress {
-				s.named[n] = true
-			} else if !slices.Contains(b.names, n) {
-				b.names = append(b.names, n)
-			}
-		}
+		b.byAddr = b.byAddr || byAddr(r.of)
+		s.noteNames(b, dir, r.of)
 	}
 	b.text = text.String()
 	return b
 }
 
-func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.Rule) rule {
-	r := rule{action: m.Action, everybody: len(m.Peers) == 0, ports: m.Ports,
-		name: nodestate.Rule{Kind: p.Kind, Name: p.Name.String(), Detail: dir.String() + "[" + strconv.Itoa(index) + "]"}}
-	var text strings.Builder
-	text.WriteString(r.name.Detail + " " + [...]string{"allow", "deny", "pass"}[m.Action])
-	if r.everybody {
-		text.WriteString(" everybody")
+// noteNames notes by what names a rule calls ports: those of the endpoint itself, and those of the other end.
+func (s *sets) noteNames(b *bound, dir direction, m *model.Rule) {
+	own, other := slices.Concat(m.Ports, m.NotPorts), slices.Concat(m.SourcePorts, m.NotSourcePorts)
+	if dir == egress {
+		own, other = other, own
 	}
-	for i := range m.Peers {
-		if a := s.atoms.peer(&m.Peers[i]); a != nil {
-			r.peers = append(r.peers, a)
-			text.WriteString("\n  " + a.text)
+	for _, p := range own {
+		if n, ok := nameOf(p); ok && !slices.Contains(b.names, n) {
+			b.names = append(b.names, n)
 		}
 	}
-	for _, pr := range m.Ports {
-		text.WriteString("\n  " + portRangeText(pr))
+	for _, p := range other {
+		if n, ok := nameOf(p); ok {
+			s.named[n] = true
+		}
+	}
+}
+
+// byAddr reports whether a rule may hold for one address of a pod and not for another, or mean something else.
+func byAddr(m *model.Rule) bool {
+	icmp := func(p model.Protocol) bool { return p == model.ProtocolICMP || p == model.ProtocolICMPv6 }
+	return m.IPVersion != 0 || m.Own != nil || icmp(m.NotProtocol) ||
+		slices.ContainsFunc(m.Ports, func(p model.PortRange) bool { return icmp(p.Protocol) })
+}
+
+func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.Rule) rule {
+	r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: p.Kind, Name: p.Name.String(),
+		Detail: dir.String() + "[" + strconv.Itoa(index) + "]", Tier: p.Tier}}
+	if m.Name != "" {
+		r.name.Detail += " " + strconv.Quote(m.Name)
+	}
+	var text strings.Builder
+	text.WriteString(r.name.Detail + " " + [...]string{"allow", "deny", "pass", "log"}[m.Action])
+	if len(r.others) == 0 {
+		text.WriteString(" everybody")
+	}
+	for _, c := range r.others {
+		text.WriteString("\n  one of")
+		for _, l := range c {
+			if l.not {
+				text.WriteString("\n    not " + l.atom.text)
+			} else {
+				text.WriteString("\n    " + l.atom.text)
+			}
+		}
+	}
+	if m.NotProtocol != model.ProtocolAny {
+		text.WriteString("\n  not " + m.NotProtocol.String())
+	}
+	for _, of := range []struct {
+		name string
+		list []model.PortRange
+	}{{"", m.Ports}, {"not ", m.NotPorts}, {"source ", m.SourcePorts}, {"not source ", m.NotSourcePorts}} {
+		for _, pr := range of.list {
+			text.WriteString("\n  " + of.name + portRangeText(pr))
+		}
 	}
 	text.WriteByte('\n')
 	r.text = text.String()
@@ -222,12 +303,7 @@ func (s *sets) number(out *policyTables) {
 	}
 	for _, t := range s.byKey {
 		setTexts = append(setTexts, t.text)
-		note(t.deny)
-		for _, tier := range t.tiers {
-			for i := range tier {
-				note(tier[i].name)
-			}
-		}
+		t.eachRule(func(r nodestate.Rule, _ *nodestate.RuleID) { note(r) })
 	}
 	setIDs := assign(digest64[nodestate.SetID], setTexts)
 	ruleIDs := assign(digestPolicyRule[nodestate.RuleID], ruleTexts)
@@ -235,18 +311,32 @@ func (s *sets) number(out *policyTables) {
 		out.rules[id] = names[text]
 	}
 	for _, t := range s.byKey {
-		t.id, t.denyID = setIDs[t.text], ruleIDs[ruleText(t.deny)]
-		for _, tier := range t.tiers {
-			for i := range tier {
-				tier[i].id = ruleIDs[ruleText(tier[i].name)]
-			}
-		}
-		isolated := out.ingress
-		if t.dir == egress {
-			isolated = out.egress
-		}
-		for _, a := range s.users[t] {
-			isolated[a] = nodestate.Isolation{Set: t.id, Rule: t.denyID}
+		t.id = setIDs[t.text]
+		t.eachRule(func(r nodestate.Rule, id *nodestate.RuleID) { *id = ruleIDs[ruleText(r)] })
+		s.isolate(t, t.denyID, out)
+	}
+}
+
+// isolate makes a set that of its endpoints, with the rule that decides where no entry does.
+func (s *sets) isolate(t *set, otherwise nodestate.RuleID, out *policyTables) {
+	isolated := out.ingress
+	if t.dir == egress {
+		isolated = out.egress
+	}
+	for _, a := range s.users[t] {
+		isolated[a] = nodestate.Isolation{Set: t.id, Rule: otherwise}
+	}
+}
+
+// eachRule calls f for every rule that verdicts may name, and the place of its number.
+func (t *set) eachRule(f func(nodestate.Rule, *nodestate.RuleID)) {
+	f(t.deny, &t.denyID)
+	f(fallThrough(t.dir), &t.passedID)
+	f(t.refused, &t.refusedID)
+	for i := range t.tiers {
+		f(t.tiers[i].deny, &t.tiers[i].denyID)
+		for j := range t.tiers[i].rules {
+			f(t.tiers[i].rules[j].name, &t.tiers[i].rules[j].id)
 		}
 	}
 }

@@ -18,6 +18,9 @@ const (
 	KindSettings
 	KindLocal
 	KindServiceCIDRs
+	KindTiers
+	KindNetworkSets
+	KindServiceAccounts
 
 	AllKinds Kind = 1<<iota - 1
 )

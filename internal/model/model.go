@@ -25,9 +25,13 @@ type Cluster struct {
 	Nodes      map[string]*Node
 	Services   map[Name]*Service
 	Slices     map[Name]*EndpointSlice
-	Policies   map[Name]*Policy
-	Pools      map[string]*Pool
-	Blocks     map[netip.Prefix]*Block
+	Policies   map[PolicyID]*Policy
+	Tiers      map[string]*Tier
+	// NetworkSets are the NetworkSets and, without a namespace, the GlobalNetworkSets.
+	NetworkSets     map[Name]*NetworkSet
+	ServiceAccounts map[Name]*ServiceAccount
+	Pools           map[string]*Pool
+	Blocks          map[netip.Prefix]*Block
 	// ServiceCIDRs are the ranges of cluster IPs (networking.k8s.io/v1 ServiceCIDR), where the API has them.
 	// Their changes are marked by KindSettings.
 	ServiceCIDRs []netip.Prefix
@@ -39,7 +43,8 @@ type Cluster struct {
 func NewCluster() *Cluster {
 	return &Cluster{
 		Namespaces: map[string]*Namespace{}, Pods: map[Name]*Pod{}, Nodes: map[string]*Node{},
-		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[Name]*Policy{},
+		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[PolicyID]*Policy{}, Tiers: map[string]*Tier{},
+		NetworkSets: map[Name]*NetworkSet{}, ServiceAccounts: map[Name]*ServiceAccount{},
 		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, Settings: DefaultSettings(),
 	}
 }
@@ -87,11 +92,12 @@ type Protocol uint8
 
 // The protocols that Services and policy name.
 const (
-	ProtocolAny  Protocol = 0
-	ProtocolICMP Protocol = 1
-	ProtocolTCP  Protocol = 6
-	ProtocolUDP  Protocol = 17
-	ProtocolSCTP Protocol = 132
+	ProtocolAny    Protocol = 0
+	ProtocolICMP   Protocol = 1
+	ProtocolTCP    Protocol = 6
+	ProtocolUDP    Protocol = 17
+	ProtocolICMPv6 Protocol = 58
+	ProtocolSCTP   Protocol = 132
 )
 
 func (p Protocol) String() string {
@@ -100,6 +106,8 @@ func (p Protocol) String() string {
 		return "any"
 	case ProtocolICMP:
 		return "icmp"
+	case ProtocolICMPv6:
+		return "icmpv6"
 	case ProtocolTCP:
 		return "tcp"
 	case ProtocolUDP:

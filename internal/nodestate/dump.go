@@ -202,9 +202,16 @@ func (d *dumper) policy(k PolicyKey, v PolicyValue) {
 	if k.Head {
 		what = "head" + protosText(v.Protos) + lensText(v.Lens)
 	}
+	if k.Sources != 0 {
+		what = fmt.Sprintf("source-table=%d %s", k.Sources, what)
+	}
 	verdict := "deny"
 	if v.Allow {
 		verdict = "allow"
+	}
+	if v.Sources != 0 {
+		d.line("policy", "set="+hex(k.Set), "class="+hex(k.Peer), what, fmt.Sprintf("by source-table=%d", v.Sources))
+		return
 	}
 	d.line("policy", "set="+hex(k.Set), "class="+hex(k.Peer), what, verdict, d.rule(v.Rule))
 }
@@ -217,8 +224,14 @@ func (d *dumper) rule(id RuleID) string {
 	return fmt.Sprintf("by unknown rule %08x", uint32(id))
 }
 
-// String names the rule: kind, object, place in the object.
-func (r Rule) String() string { return strings.TrimRight(r.Kind+" "+r.Name+" "+r.Detail, " ") }
+// String names the rule: kind, object, place in the object, and the tier, where it is another than the usual one.
+func (r Rule) String() string {
+	s := strings.TrimRight(r.Kind+" "+r.Name+" "+r.Detail, " ")
+	if r.Tier != "" && r.Tier != model.TierDefault {
+		s += " in tier " + r.Tier
+	}
+	return s
+}
 
 // String returns address:port/protocol.
 func (f Frontend) String() string {
@@ -230,7 +243,7 @@ func (f Frontend) Compare(o Frontend) int {
 	return cmp.Or(f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port), cmp.Compare(f.Proto, o.Proto))
 }
 
-// Compare orders policy keys by set, class, heads first, then protocol, port, length.
+// Compare orders policy keys by set, class, table of source ports, heads first, then protocol, port, length.
 func (k PolicyKey) Compare(o PolicyKey) int {
 	head := func(k PolicyKey) int {
 		if k.Head {
@@ -238,7 +251,7 @@ func (k PolicyKey) Compare(o PolicyKey) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(k.Set, o.Set), cmp.Compare(k.Peer, o.Peer), head(k)-head(o), cmp.Compare(k.Proto, o.Proto),
+	return cmp.Or(cmp.Compare(k.Set, o.Set), cmp.Compare(k.Peer, o.Peer), cmp.Compare(k.Sources, o.Sources), head(k)-head(o), cmp.Compare(k.Proto, o.Proto),
 		cmp.Compare(k.Port, o.Port), cmp.Compare(k.Len, o.Len))
 }
 
@@ -259,9 +272,9 @@ func (k AddrKind) String() string {
 
 func protosText(bits uint8) string {
 	var names []string
-	for _, p := range []model.Protocol{model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolICMP} {
-		if bits&ProtoBit(p) != 0 {
-			names = append(names, p.String())
+	for i, name := range []string{"tcp", "udp", "sctp", "icmp", "other"} {
+		if bits>>i&1 != 0 {
+			names = append(names, name)
 		}
 	}
 	if len(names) == 0 {

@@ -8,26 +8,26 @@ import (
 
 // Bits of PolicyValue.Protos, equal to enum policy_proto of the programs.
 const (
-	ProtoBitTCP  uint8 = 1
-	ProtoBitUDP  uint8 = 2
-	ProtoBitSCTP uint8 = 4
-	ProtoBitICMP uint8 = 8
+	ProtoBitTCP   uint8 = 1
+	ProtoBitUDP   uint8 = 2
+	ProtoBitSCTP  uint8 = 4
+	ProtoBitICMP  uint8 = 8
+	ProtoBitOther uint8 = 16 // protocols without ports
 )
 
-// ProtoBit returns the bit of a protocol in PolicyValue.Protos, 0 for protocols that never have
-// entries of their own.
-func ProtoBit(p model.Protocol) uint8 {
-	switch p {
-	case model.ProtocolTCP:
+// ProtoBit returns the bit of a protocol in PolicyValue.Protos, in the tables of IPv6 or of IPv4.
+func ProtoBit(p model.Protocol, six bool) uint8 {
+	switch {
+	case p == model.ProtocolTCP:
 		return ProtoBitTCP
-	case model.ProtocolUDP:
+	case p == model.ProtocolUDP:
 		return ProtoBitUDP
-	case model.ProtocolSCTP:
+	case p == model.ProtocolSCTP:
 		return ProtoBitSCTP
-	case model.ProtocolICMP:
+	case p == model.ProtocolICMP && !six, p == model.ProtocolICMPv6 && six:
 		return ProtoBitICMP
 	}
-	return 0
+	return ProtoBitOther
 }
 
 // ClassOf is look-up 1: the exact address, then the longest prefix, else class 0.
@@ -51,9 +51,13 @@ func (s *State) ClassOf(addr netip.Addr) Class {
 	return 0
 }
 
+// Ports are what of a packet policy looks at beside its addresses and its protocol. Of ICMP, Dst is the type * 256 + the
+// code; other protocols without ports have zeros.
+type Ports struct{ Src, Dst uint16 }
+
 // Verdict is look-up 2 for an endpoint's set in one direction: may it exchange packets of this
-// protocol and destination port with peer, and which rule says so. No isolation allows by rule 0.
-func (s *State) Verdict(iso Isolation, peer netip.Addr, proto model.Protocol, port uint16) (bool, RuleID) {
+// protocol with these ports with peer, and which rule says so. No isolation allows by rule 0.
+func (s *State) Verdict(iso Isolation, peer netip.Addr, proto model.Protocol, ports Ports) (bool, RuleID) {
 	if iso.Set == 0 {
 		return true, 0
 	}
@@ -65,19 +69,40 @@ func (s *State) Verdict(iso Isolation, peer netip.Addr, proto model.Protocol, po
 			return false, iso.Rule
 		}
 	}
-	if head.Protos&ProtoBit(proto) != 0 {
+	v, bit := head, ProtoBit(proto, peer.Is6())
+	if head.Protos&bit != 0 {
 		key.Head, key.Proto = false, proto
-		for n := 16; n >= 0; n-- {
-			if head.Lens>>n&1 == 0 {
-				continue
-			}
-			key.Len, key.Port = uint8(n), MaskPort(port, uint8(n))
-			if v, ok := s.Policy[key]; ok {
-				return v.Allow, v.Rule
-			}
+		lens, port := head.Lens, ports.Dst
+		if bit == ProtoBitOther {
+			lens, port = 1, 0
+		}
+		if e, ok := s.byPort(key, lens, port); ok {
+			v = e
 		}
 	}
-	return head.Allow, head.Rule
+	if v.Sources != 0 {
+		key.Sources, key.Head, key.Proto = v.Sources, true, 0
+		v = s.Policy[key]
+		key.Head = false
+		if e, ok := s.byPort(key, v.Lens, ports.Src); ok {
+			v = e
+		}
+	}
+	return v.Allow, v.Rule
+}
+
+// byPort returns the entry with the longest prefix of a port, of the lengths in lens.
+func (s *State) byPort(key PolicyKey, lens uint32, port uint16) (PolicyValue, bool) {
+	for n := 16; n >= 0; n-- {
+		if lens>>n&1 == 0 {
+			continue
+		}
+		key.Len, key.Port = uint8(n), MaskPort(port, uint8(n))
+		if v, ok := s.Policy[key]; ok {
+			return v, true
+		}
+	}
+	return PolicyValue{}, false
 }
 
 // MaskPort keeps the first bits of a port (host byte order).

@@ -205,27 +205,30 @@ type (
 
 // PolicyKey is a key of look-up 2; see struct policy_key in bpf/abi.h for how entries are found.
 type PolicyKey struct {
-	Set   SetID
-	Peer  Class
-	Head  bool
-	Proto model.Protocol // 0 in heads
-	Port  uint16         // low bits zero beyond Len
-	Len   uint8
+	Set     SetID
+	Peer    Class
+	Sources uint16 // 0, or the number of a table of source ports
+	Head    bool
+	Proto   model.Protocol // 0 in heads and in tables of source ports
+	Port    uint16         // low bits zero beyond Len
+	Len     uint8
 }
 
 // PolicyValue is a verdict.
 type PolicyValue struct {
-	Allow  bool
-	Rule   RuleID
-	Protos uint8  // heads: 1 TCP, 2 UDP, 4 SCTP, 8 ICMP have entries of their own
-	Lens   uint32 // heads: bit n set = entries with Len n exist
+	Allow   bool
+	Rule    RuleID
+	Protos  uint8  // heads: 1 TCP, 2 UDP, 4 SCTP, 8 ICMP, 16 any other have entries of their own
+	Lens    uint32 // heads: bit n set = entries with Len n exist
+	Sources uint16 // not 0: the source port decides, by the table of this number of the same set and class
 }
 
 // Rule says in words what a rule number stands for.
 type Rule struct {
-	Kind   string // "NetworkPolicy", "Service", "default-deny"
+	Kind   string // that of a policy, "Service"; "default-deny", "default-allow", "policy-too-large"
 	Name   string // "namespace/name"; for default-deny the policies that isolate, comma-separated
 	Detail string // "ingress[0]", "port http"
+	Tier   string // of a policy
 }
 
 // New returns an empty state.

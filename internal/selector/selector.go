@@ -14,6 +14,7 @@ package selector
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -45,7 +46,80 @@ func Parse(s string) (*Selector, error) {
 }
 
 // Matches reports whether the labels satisfy the selector.
-func (s *Selector) Matches(labels map[string]string) bool { return s.root.eval(labels) }
+func (s *Selector) Matches(labels map[string]string) bool {
+	return s.root.eval(func(label string) (string, bool) { v, ok := labels[label]; return v, ok })
+}
+
+// MatchesFunc is Matches for labels that a function looks up.
+func (s *Selector) MatchesFunc(labels func(label string) (value string, ok bool)) bool {
+	return s.root.eval(labels)
+}
+
+// Prefixed returns the selector with a prefix before every label. Where all and global are not nil they take the
+// place of all() and global().
+func (s *Selector) Prefixed(prefix string, all, global *Selector) *Selector {
+	return &Selector{root: s.root.prefixed(&renaming{prefix, all, global})}
+}
+
+// Has returns the selector has(label).
+func Has(label string) *Selector { return &Selector{root: hasNode{label}} }
+
+// In returns the selector label in {values…}.
+func In(label string, values ...string) *Selector {
+	sorted := slices.Compact(slices.Sorted(slices.Values(values)))
+	if len(sorted) == 1 {
+		return &Selector{root: compareNode{label, "==", sorted[0]}}
+	}
+	return &Selector{root: inNode{label: label, values: sorted}}
+}
+
+// Not returns the selector that matches where s does not.
+func Not(s *Selector) *Selector { return &Selector{root: notNode{s.root}} }
+
+// And returns the selector that matches where all of these do; nil ones do not count.
+func And(of ...*Selector) *Selector {
+	list := listNode{and: true}
+	for _, s := range of {
+		if s != nil {
+			list.of = append(list.of, s.root)
+		}
+	}
+	switch len(list.of) {
+	case 0:
+		return &Selector{root: allNode{}}
+	case 1:
+		return &Selector{root: list.of[0]}
+	}
+	return &Selector{root: list}
+}
+
+// Requires returns a label and its value that every match has; ok is false when there is none that the selector's form tells.
+func (s *Selector) Requires() (label, value string, ok bool) { return requires(s.root) }
+
+func requires(n node) (label, value string, ok bool) {
+	switch n := n.(type) {
+	case compareNode:
+		return n.label, n.value, n.op == "=="
+	case listNode:
+		if !n.and {
+			return "", "", false
+		}
+		for _, c := range n.of {
+			if label, value, ok = requires(c); ok {
+				return label, value, true
+			}
+		}
+	}
+	return "", "", false
+}
+
+type renaming struct {
+	prefix      string
+	all, global *Selector
+}
+
+// lookup returns the value of a label.
+type lookup = func(label string) (string, bool)
 
 // String returns a canonical text: it parses to a selector with the same meaning.
 func (s *Selector) String() string {
@@ -67,14 +141,24 @@ func (s *Selector) Labels() []string {
 }
 
 type node interface {
-	eval(labels map[string]string) bool
+	eval(labels lookup) bool
+	prefixed(r *renaming) node
 	render(b *strings.Builder)
 	labels(seen map[string]bool)
 }
 
 type allNode struct{ global bool }
 
-func (allNode) eval(map[string]string) bool { return true }
+func (allNode) eval(lookup) bool { return true }
+func (n allNode) prefixed(r *renaming) node {
+	switch {
+	case n.global && r.global != nil:
+		return r.global.root
+	case !n.global && r.all != nil:
+		return r.all.root
+	}
+	return n
+}
 func (n allNode) render(b *strings.Builder) {
 	if n.global {
 		b.WriteString("global()")
@@ -86,13 +170,15 @@ func (allNode) labels(map[string]bool) {}
 
 type hasNode struct{ label string }
 
-func (n hasNode) eval(l map[string]string) bool { _, ok := l[n.label]; return ok }
-func (n hasNode) render(b *strings.Builder)     { b.WriteString("has(" + n.label + ")") }
-func (n hasNode) labels(seen map[string]bool)   { seen[n.label] = true }
+func (n hasNode) eval(l lookup) bool          { _, ok := l(n.label); return ok }
+func (n hasNode) prefixed(r *renaming) node   { return hasNode{r.prefix + n.label} }
+func (n hasNode) render(b *strings.Builder)   { b.WriteString("has(" + n.label + ")") }
+func (n hasNode) labels(seen map[string]bool) { seen[n.label] = true }
 
 type notNode struct{ of node }
 
-func (n notNode) eval(l map[string]string) bool { return !n.of.eval(l) }
+func (n notNode) eval(l lookup) bool        { return !n.of.eval(l) }
+func (n notNode) prefixed(r *renaming) node { return notNode{n.of.prefixed(r)} }
 func (n notNode) render(b *strings.Builder) {
 	b.WriteString("!")
 	n.of.render(b)
@@ -104,7 +190,15 @@ type listNode struct {
 	of  []node
 }
 
-func (n listNode) eval(l map[string]string) bool {
+func (n listNode) prefixed(r *renaming) node {
+	out := listNode{and: n.and, of: make([]node, len(n.of))}
+	for i, c := range n.of {
+		out.of[i] = c.prefixed(r)
+	}
+	return out
+}
+
+func (n listNode) eval(l lookup) bool {
 	for _, c := range n.of {
 		if c.eval(l) != n.and {
 			return !n.and
@@ -138,8 +232,12 @@ type compareNode struct {
 	label, op, value string
 }
 
-func (n compareNode) eval(l map[string]string) bool {
-	v, ok := l[n.label]
+func (n compareNode) prefixed(r *renaming) node {
+	return compareNode{r.prefix + n.label, n.op, n.value}
+}
+
+func (n compareNode) eval(l lookup) bool {
+	v, ok := l(n.label)
 	switch n.op {
 	case "==":
 		return ok && v == n.value
@@ -165,8 +263,12 @@ type inNode struct {
 	values []string // sorted
 }
 
-func (n inNode) eval(l map[string]string) bool {
-	v, ok := l[n.label]
+func (n inNode) prefixed(r *renaming) node {
+	return inNode{label: r.prefix + n.label, not: n.not, values: n.values}
+}
+
+func (n inNode) eval(l lookup) bool {
+	v, ok := l(n.label)
 	if !ok {
 		return n.not
 	}

@@ -94,7 +94,7 @@ func isolated(a nodestate.Addr) bool {
 
 // judgeAndRoute is step 3 for a flow that is not handed on.
 func (n *Node) judgeAndRoute(in In, k flowKey, fwd *flow) *dropped {
-	rule, d := n.judge(k.src, fwd.dst, k.proto, fwd.dport)
+	rule, d := n.judge(k.src, fwd.dst, k.proto, k.sport, fwd.dport)
 	if d != nil {
 		return d
 	}

@@ -116,9 +116,9 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	if !f.handOn {
 		var d *dropped
 		if f.reply {
-			rule, d = n.judge(f.dst, k.src, k.proto, k.sport)
+			rule, d = n.judge(f.dst, k.src, k.proto, f.dport, k.sport)
 		} else {
-			rule, d = n.judge(k.src, f.dst, k.proto, f.dport)
+			rule, d = n.judge(k.src, f.dst, k.proto, k.sport, f.dport)
 		}
 		if d != nil {
 			return false, d
@@ -233,25 +233,45 @@ func (n *Node) establish(f *flow, k flowKey) {
 }
 
 // judge is step 3's judgement. The rule is the one that allowed last, 0 when nothing judged.
-func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, port uint16) (nodestate.RuleID, *dropped) {
+func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uint16) (nodestate.RuleID, *dropped) {
 	if src == dst {
 		return 0, nil
+	}
+	ports := nodestate.Ports{Src: sport, Dst: dport}
+	if proto == icmpOf(src) {
+		ports = nodestate.Ports{Dst: message(src, sport, dport)}
 	}
 	a, b := n.state.Addrs[src], n.state.Addrs[dst]
 	rule := nodestate.RuleID(0)
 	if a.Kind == nodestate.AddrEndpoint && a.Egress.Set != 0 {
-		ok, r := n.state.Verdict(a.Egress, dst, proto, port)
+		ok, r := n.state.Verdict(a.Egress, dst, proto, ports)
 		if !ok {
 			return r, &dropped{reason: reason.PolicyEgress, rule: r}
 		}
 		rule = r
 	}
 	if b.Kind == nodestate.AddrEndpoint && b.Ingress.Set != 0 && a.Kind != nodestate.AddrHost {
-		ok, r := n.state.Verdict(b.Ingress, src, proto, port)
+		ok, r := n.state.Verdict(b.Ingress, src, proto, ports)
 		if !ok {
 			return r, &dropped{reason: reason.PolicyIngress, rule: r}
 		}
 		rule = r
 	}
 	return rule, nil
+}
+
+// message is the type * 256 + the code of the ICMP messages of a flow: an echo has its identifier in the place of one port
+// (a reply in that of the destination), any other message this number in both.
+func message(src netip.Addr, sport, dport uint16) uint16 {
+	request, reply := uint16(8), uint16(0)
+	if src.Is6() {
+		request, reply = 128, 129
+	}
+	switch {
+	case sport != 0 && dport != 0:
+		return dport
+	case dport != 0:
+		return reply << 8
+	}
+	return request << 8
 }

@@ -21,7 +21,7 @@ type Batch struct {
 	Nodes      map[string]*model.Node
 	Services   map[model.Name]*model.Service
 	Slices     map[model.Name]*model.EndpointSlice
-	Policies   map[model.Name]*model.Policy
+	Policies   map[model.PolicyID]*model.Policy
 	Pools      map[string]*model.Pool
 	Blocks     map[netip.Prefix]*model.Block
 

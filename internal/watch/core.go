@@ -70,7 +70,7 @@ func (w *Watcher) addCore(k client.Core) {
 	addTyped(w, k.Policies, &networkingv1.NetworkPolicy{}, kind[*networkingv1.NetworkPolicy, model.Policy]{
 		resource: "networkpolicies", object: "NetworkPolicy", convert: ConvertNetworkPolicy,
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Policy) {
-			put(&b.Policies, n, now)
+			put(&b.Policies, model.PolicyID{Kind: model.KindNetworkPolicy, Name: n}, now)
 		},
 	})
 }

@@ -19,7 +19,7 @@ import (
 // more. A subject selector that cannot be read selects every pod of the namespace.
 func ConvertNetworkPolicy(np *networkingv1.NetworkPolicy) (*model.Policy, []weirv1.Problem) {
 	f := newFinding("NetworkPolicy", np)
-	out := &model.Policy{Kind: "NetworkPolicy", Name: nameOf(np), Tier: "default"}
+	out := &model.Policy{Kind: model.KindNetworkPolicy, Name: nameOf(np), Tier: model.TierDefault, Order: model.NetworkPolicyOrder}
 	out.Subject = model.Selector{Namespace: np.Namespace, Pods: f.labelSelector("spec.podSelector", &np.Spec.PodSelector)}
 	out.AppliesIngress, out.AppliesEgress = f.policyTypes(np)
 	if out.AppliesIngress {

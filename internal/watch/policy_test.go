@@ -43,7 +43,7 @@ spec:
   egress:
   - to: [{ipBlock: {cidr: "fd00::/8"}}]
 `))
-	want := &model.Policy{Kind: "NetworkPolicy", Name: model.Name{Namespace: "shop", Name: "web"}, Tier: "default",
+	want := &model.Policy{Kind: "NetworkPolicy", Name: model.Name{Namespace: "shop", Name: "web"}, Tier: "default", Order: 1000,
 		Subject:        model.Selector{Namespace: "shop", Pods: labels(in("a", "b"), in("app", "web"))},
 		AppliesIngress: true, AppliesEgress: true,
 		Ingress: []model.Rule{{

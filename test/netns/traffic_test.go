@@ -212,7 +212,7 @@ func testPolicy(t *testing.T, fam family) {
 	open(f.a.worker, 1, f.c.at("8080"))
 
 	p := allow("c", model.Peer{CIDR: fam.prefix("172.30.0.55/32")})
-	f.cluster.Policies[p.Name] = p
+	f.cluster.Policies[p.ID()] = p
 	f.apply()
 	for _, nw := range networks {
 		want(t, nw+" allowed client", f.client.reaches("c", nw, "172.30.0.8:30002"), "172.30.0.55")
@@ -232,14 +232,14 @@ func testPolicy(t *testing.T, fam family) {
 	}
 
 	p = allow("c", model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp("a")}})
-	f.cluster.Policies[p.Name] = p
+	f.cluster.Policies[p.ID()] = p
 	f.apply()
 	for _, nw := range networks {
 		want(t, nw+" allowed pod", f.a.reaches("c", nw, f.c.at("8080")), "10.244.1.2")
 		f.b.refused(nw, f.c.at("8080"))
 		f.client.refused(nw, "172.30.0.8:30002")
 	}
-	delete(f.cluster.Policies, p.Name)
+	delete(f.cluster.Policies, p.ID())
 	f.apply()
 	f.b.reaches("c", "tcp", f.c.at("8080"))
 }

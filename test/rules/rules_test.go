@@ -12,7 +12,7 @@ import (
 var mayImport = map[string][]string{
 	"internal/model":          {},
 	"internal/nodestate":      {"internal/model"},
-	"internal/calc":           {"internal/model", "internal/nodestate"},
+	"internal/calc":           {"internal/model", "internal/nodestate", "internal/selector"},
 	"internal/packet":         {"internal/model"},
 	"internal/maglev":         {"internal/model"},
 	"internal/sim":            {"internal/maglev", "internal/model", "internal/nodestate", "internal/packet", "internal/reason"},
@@ -23,7 +23,7 @@ var mayImport = map[string][]string{
 	"internal/dataplane":      {"internal/model", "internal/nodestate"},
 	"internal/dataplane/ebpf": {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/maglev", "internal/reason", "bpf"},
 	"internal/dataplane/nft":  {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/reason"},
-	"internal/watch":          {"api", "internal/model"},
+	"internal/watch":          {"api", "internal/model", "internal/selector"},
 }
 
 // standardOnly are packages that import nothing but the standard library and ours.

@@ -215,7 +215,7 @@ func (r *crowd) policy() {
 		p.Ingress = append(p.Ingress, r.rule())
 		p.Egress = append(p.Egress, r.rule())
 	}
-	r.c.Policies[n] = p
+	r.c.Policies[p.ID()] = p
 }
 
 func (r *crowd) rule() model.Rule {
@@ -249,6 +249,12 @@ func sortedNames[V any](m map[model.Name]V) []model.Name {
 	return slices.SortedFunc(maps.Keys(m), func(a, b model.Name) int { return strings.Compare(a.String(), b.String()) })
 }
 
+func sortedPolicies(m map[model.PolicyID]*model.Policy) []model.PolicyID {
+	return slices.SortedFunc(maps.Keys(m), func(a, b model.PolicyID) int {
+		return strings.Compare(a.Kind+" "+a.Name.String(), b.Kind+" "+b.Name.String())
+	})
+}
+
 // change changes something.
 func (r *crowd) change() {
 	switch r.IntN(8) {
@@ -263,8 +269,8 @@ func (r *crowd) change() {
 			r.endpoints(one(r, names...))
 		}
 	case 5:
-		if names := sortedNames(r.c.Policies); len(names) > 0 {
-			delete(r.c.Policies, one(r, names...))
+		if ids := sortedPolicies(r.c.Policies); len(ids) > 0 {
+			delete(r.c.Policies, one(r, ids...))
 		}
 	case 6:
 		p := *r.anyPod()

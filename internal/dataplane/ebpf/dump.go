@@ -65,8 +65,8 @@ func readPolicy(s *nodestate.State, t *tables) {
 	for k, v := range t.policy.tracker.All() {
 		s.Policy[nodestate.PolicyKey{
 			Set: nodestate.SetID(k.Set), Peer: nodestate.Class(k.Peer), Head: k.Head != 0,
-			Proto: model.Protocol(k.Proto), Port: k.Port, Len: k.Len,
-		}] = nodestate.PolicyValue{Allow: v.Allow != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens}
+			Proto: model.Protocol(k.Proto), Port: k.Port, Len: k.Len, Sources: k.Sources,
+		}] = nodestate.PolicyValue{Allow: v.Allow != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens, Sources: v.Sources}
 	}
 }
 

@@ -122,11 +122,11 @@ func renderDSROptOut[A address](s *nodestate.State) iter.Seq2[prefixKey[A], uint
 func renderPolicy(s *nodestate.State) iter.Seq2[weirPolicyKey, weirPolicyValue] {
 	return func(yield func(weirPolicyKey, weirPolicyValue) bool) {
 		for k, v := range s.Policy {
-			key := weirPolicyKey{Set: uint64(k.Set), Peer: uint64(k.Peer), Port: k.Port, Proto: uint8(k.Proto), Len: k.Len}
+			key := weirPolicyKey{Set: uint64(k.Set), Peer: uint64(k.Peer), Port: k.Port, Proto: uint8(k.Proto), Len: k.Len, Sources: k.Sources}
 			if k.Head {
 				key.Head = 1
 			}
-			value := weirPolicyValue{Rule: uint32(v.Rule), Lens: v.Lens, Protos: v.Protos}
+			value := weirPolicyValue{Rule: uint32(v.Rule), Lens: v.Lens, Protos: v.Protos, Sources: v.Sources}
 			if v.Allow {
 				value.Allow = 1
 			}

@@ -182,23 +182,24 @@ type weir6LiveKey struct {
 }
 
 type weir6PolicyKey struct {
-	_     structs.HostLayout
-	Set   uint64
-	Peer  uint64
-	Port  uint16
-	Proto uint8
-	Len   uint8
-	Head  uint8
-	Pad   [3]uint8
+	_       structs.HostLayout
+	Set     uint64
+	Peer    uint64
+	Port    uint16
+	Proto   uint8
+	Len     uint8
+	Head    uint8
+	Pad     uint8
+	Sources uint16
 }
 
 type weir6PolicyValue struct {
-	_      structs.HostLayout
-	Rule   uint32
-	Lens   uint32
-	Allow  uint8
-	Protos uint8
-	Pad    uint16
+	_       structs.HostLayout
+	Rule    uint32
+	Lens    uint32
+	Allow   uint8
+	Protos  uint8
+	Sources uint16
 }
 
 type weir6PortBits struct {
@@ -285,10 +286,14 @@ type weir6Scratch struct {
 		_           [12]byte
 	}
 	Judged struct {
-		_    structs.HostLayout
-		Src  weir6IpAddr
-		Dst  weir6IpAddr
-		Peer weir6IpAddr
+		_     structs.HostLayout
+		Src   weir6IpAddr
+		Dst   weir6IpAddr
+		Peer  weir6IpAddr
+		Key   weir6PolicyKey
+		Value weir6PolicyValue
+		Sport uint16
+		Pad   uint16
 	}
 	Frag struct {
 		_     structs.HostLayout
@@ -308,6 +313,7 @@ type weir6Scratch struct {
 	Rule     uint32
 	Answered uint32
 	Stale    uint32
+	_        [4]byte
 }
 
 type weir6Settings struct {

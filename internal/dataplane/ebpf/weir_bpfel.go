@@ -181,23 +181,24 @@ type weirLiveKey struct {
 }
 
 type weirPolicyKey struct {
-	_     structs.HostLayout
-	Set   uint64
-	Peer  uint64
-	Port  uint16
-	Proto uint8
-	Len   uint8
-	Head  uint8
-	Pad   [3]uint8
+	_       structs.HostLayout
+	Set     uint64
+	Peer    uint64
+	Port    uint16
+	Proto   uint8
+	Len     uint8
+	Head    uint8
+	Pad     uint8
+	Sources uint16
 }
 
 type weirPolicyValue struct {
-	_      structs.HostLayout
-	Rule   uint32
-	Lens   uint32
-	Allow  uint8
-	Protos uint8
-	Pad    uint16
+	_       structs.HostLayout
+	Rule    uint32
+	Lens    uint32
+	Allow   uint8
+	Protos  uint8
+	Sources uint16
 }
 
 type weirPortBits struct {
@@ -283,11 +284,17 @@ type weirScratch struct {
 		LocalIpv4   uint32
 		_           [12]byte
 	}
+	_      [4]byte
 	Judged struct {
-		_    structs.HostLayout
-		Src  weirIpAddr
-		Dst  weirIpAddr
-		Peer weirIpAddr
+		_     structs.HostLayout
+		Src   weirIpAddr
+		Dst   weirIpAddr
+		Peer  weirIpAddr
+		_     [4]byte
+		Key   weirPolicyKey
+		Value weirPolicyValue
+		Sport uint16
+		Pad   uint16
 	}
 	Frag struct {
 		_     structs.HostLayout

@@ -95,7 +95,7 @@ func (o *Objects) apply(doc []byte) error {
 	case "EndpointSlice":
 		err = put(doc, c.Slices, name, watch.ConvertEndpointSlice)
 	case "NetworkPolicy":
-		err = put(doc, c.Policies, model.Name{Namespace: head.Namespace, Name: head.Name}, watch.ConvertNetworkPolicy)
+		err = put(doc, c.Policies, model.PolicyID{Kind: model.KindNetworkPolicy, Name: name}, watch.ConvertNetworkPolicy)
 	case "IPPool":
 		err = put(doc, c.Pools, head.Name, watch.ConvertPool)
 	case "IPAMBlock":
@@ -175,7 +175,7 @@ func (o *Objects) Delete(kind, name string) error {
 	case "EndpointSlice":
 		found = remove(c.Slices, full)
 	case "NetworkPolicy":
-		found = remove(c.Policies, full)
+		found = remove(c.Policies, model.PolicyID{Kind: model.KindNetworkPolicy, Name: full})
 	case "Node":
 		found = remove(c.Nodes, n)
 	case "NodeStatus":

@@ -1,0 +1,148 @@
+package calc
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+func policyID(namespace, name string) model.PolicyID {
+	return model.PolicyID{Kind: "NetworkPolicy", Name: model.Name{Namespace: namespace, Name: name}}
+}
+
+// expression is a random expression of the selector language, over what pods and network sets have.
+func (w *world) expression() string {
+	return pick(w, "all()", "app == 'x'", "app != 'x'", "app in {'x','y'}", "!has(tier)", "has(app) && tier == 'y'", "app == 'z' || tier == 'z'",
+		"projectcalico.org/namespace == 'a'", "projectcalico.org/namespace == 'b' && app == 'x'", "!has(projectcalico.org/namespace)",
+		"pcns.app == 'x'", "pcns.projectcalico.org/name == 'c'", "pcsa.app == 'y'", "projectcalico.org/serviceaccount in {'sa0'}", "pcsa.projectcalico.org/name == 'sa1'",
+		"app starts with 'x' && pcns.tier != 'x'")
+}
+
+func (w *world) nets() []netip.Prefix {
+	var out []netip.Prefix
+	for range 1 + w.IntN(3) {
+		out = append(out, w.cidr())
+	}
+	return out
+}
+
+func (w *world) entity(own bool) *model.Entity {
+	e := &model.Entity{}
+	if w.IntN(4) == 0 {
+		e.InNets, e.Nets = true, w.nets()
+	}
+	if w.IntN(4) == 0 {
+		e.NotNets = w.nets()
+	}
+	if w.IntN(2) == 0 {
+		e.Selector = w.expression()
+	}
+	if w.IntN(4) == 0 {
+		e.NotSelector = w.expression()
+	}
+	if !own && w.IntN(6) == 0 {
+		e = &model.Entity{Service: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("s", w.IntN(8))}}
+	}
+	return e
+}
+
+// calicoRule is a rule as projectcalico.org has them.
+func (w *world) calicoRule(in bool) model.Rule {
+	r := model.Rule{Action: pick(w, model.Allow, model.Allow, model.Deny, model.Pass, model.Log)}
+	if w.IntN(3) > 0 {
+		r.Other = w.entity(false)
+	}
+	if w.IntN(5) == 0 {
+		r.Own = w.entity(true)
+	}
+	if w.IntN(8) == 0 {
+		r.IPVersion = pick(w, uint8(4), 6)
+	}
+	if w.IntN(8) == 0 {
+		r.NotProtocol = pick(w, model.ProtocolTCP, model.ProtocolICMP, model.ProtocolICMPv6, model.Protocol(47))
+	}
+	proto := pick(w, worldProtocols...)
+	ported := func() []model.PortRange {
+		var out []model.PortRange
+		for range 1 + w.IntN(2) {
+			p := w.portRange()
+			p.Protocol = proto
+			out = append(out, p)
+		}
+		return out
+	}
+	switch w.IntN(6) {
+	case 0:
+		other := pick(w, model.Protocol(47), model.ProtocolICMP, model.ProtocolICMPv6)
+		r.Ports = []model.PortRange{{Protocol: other, Last: 65535}}
+	case 1:
+		t := uint16(pick(w, 0, 8, 13, 128))
+		icmp := model.PortRange{Protocol: pick(w, model.ProtocolICMP, model.ProtocolICMPv6), First: t << 8, Last: t<<8 | 255}
+		if w.IntN(2) == 0 {
+			icmp.Last = icmp.First
+		}
+		r.Ports = []model.PortRange{icmp}
+		if w.IntN(2) == 0 {
+			r.Ports, r.NotPorts = []model.PortRange{{Protocol: icmp.Protocol, Last: 65535}}, []model.PortRange{icmp}
+		}
+	case 2:
+		r.Ports = []model.PortRange{{Protocol: proto, Last: 65535}}
+		r.NotPorts = ported()
+	case 3:
+		r.Ports = ported()
+	case 4:
+		r.Ports = []model.PortRange{{Protocol: proto, Last: 65535}}
+		r.SourcePorts = ported()
+		if w.IntN(2) == 0 {
+			r.Ports = ported()
+		}
+		if w.IntN(3) == 0 {
+			r.NotSourcePorts = ported()
+		}
+	}
+	if w.IntN(10) == 0 && !in { // of the other end alone
+		r = model.Rule{Action: r.Action, Ports: []model.PortRange{{Service: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("s", w.IntN(8))}}}}
+	}
+	return r
+}
+
+// addCalicoPolicy adds a policy of the kinds that have tiers.
+func (w *world) addCalicoPolicy(i int) {
+	p := &model.Policy{Kind: pick(w, model.KindCalicoNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindClusterNetworkPolicy),
+		Name: model.Name{Name: fmt.Sprint("p", i)}, Tier: pick(w, "default", "sec", "sec2", model.TierAdmin, model.TierBaseline, "ghost"),
+		Order: pick(w, 0, 1, 1, math.Inf(1)), AppliesIngress: w.IntN(3) > 0, AppliesEgress: w.IntN(3) > 0}
+	p.Subject.Expression = w.expression()
+	if p.Kind == model.KindCalicoNetworkPolicy {
+		p.Name.Namespace = pick(w, worldNamespaces...)
+		p.Subject.Namespace = p.Name.Namespace
+	}
+	for range 1 + w.IntN(4) {
+		p.Ingress = append(p.Ingress, w.calicoRule(true))
+		p.Egress = append(p.Egress, w.calicoRule(false))
+	}
+	if w.IntN(4) == 0 {
+		n := w.labelSelector()
+		if n == nil {
+			n = &model.LabelSelector{}
+		}
+		p.Egress[0] = model.Rule{Name: "nodes", Action: model.Deny, Peers: []model.Peer{{Nodes: n}}}
+	}
+	w.c.Policies[p.ID()] = p
+}
+
+func (w *world) addTier(i int) {
+	name := []string{"sec", "sec2"}[i%2]
+	w.c.Tiers[name] = &model.Tier{Name: name, Order: pick(w, 10, 10, 2_000_000, math.Inf(1)), Pass: w.IntN(2) == 0}
+}
+
+func (w *world) addNetworkSet(i int) {
+	s := &model.NetworkSet{Name: model.Name{Namespace: pick(w, "", "a", "b"), Name: fmt.Sprint("set", i)}, Labels: w.labels(), Nets: w.nets()}
+	w.c.NetworkSets[s.Name] = s
+}
+
+func (w *world) addServiceAccount(i int) {
+	a := &model.ServiceAccount{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("sa", i%2)}, Labels: w.labels()}
+	w.c.ServiceAccounts[a.Name] = a
+}

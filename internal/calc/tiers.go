@@ -1,0 +1,68 @@
+package calc
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// setTier is what a tier's policies say in a set.
+type setTier struct {
+	rules  []setRule
+	pass   bool           // what no rule matches goes on to the next tier
+	deny   nodestate.Rule // otherwise it is denied by this one
+	denyID nodestate.RuleID
+}
+
+// newTier begins a tier with the policies of a list that are in it.
+func newTier(c *cluster, dir direction, list []*bound) setTier {
+	name := list[0].policy.Tier
+	t, known := c.Tier(name)
+	var names []string
+	for _, b := range list {
+		if b.policy.Tier != name {
+			break
+		}
+		names = append(names, b.policy.Name.String())
+	}
+	detail := dir.String()
+	if !known {
+		detail += ": there is no such tier"
+	}
+	return setTier{pass: t.Pass, deny: nodestate.Rule{Kind: "default-deny", Name: strings.Join(names, ","), Detail: detail, Tier: name}}
+}
+
+func (t *setTier) text() string {
+	if t.pass {
+		return " passes"
+	}
+	return " denies"
+}
+
+// fallThrough is the rule of what every tier passes on, or of endpoints in no tier: pods' implicit profiles allow it.
+func fallThrough(dir direction) nodestate.Rule {
+	return nodestate.Rule{Kind: "default-allow", Name: "profile", Detail: dir.String()}
+}
+
+// comparePolicies orders policies as they are looked at: by tier, order, then name.
+func comparePolicies(c *cluster, a, b *model.Policy) int {
+	return cmp.Or(compareTiers(c, a.Tier, b.Tier), cmp.Compare(a.Order, b.Order), compareNames(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
+}
+
+// compareTiers orders tiers by order, then name. Those that are not there come last.
+func compareTiers(c *cluster, a, b string) int {
+	if a == b {
+		return 0
+	}
+	s, sKnown := c.Tier(a)
+	t, tKnown := c.Tier(b)
+	if sKnown != tKnown {
+		if sKnown {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(s.Order, t.Order), strings.Compare(a, b))
+}
