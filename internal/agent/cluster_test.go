@@ -323,6 +323,16 @@ func TestTwoFamilies(t *testing.T) {
 		if a := b.kernel.last().Addrs[netip.MustParseAddr("fd00:31:1::8")]; a.Kind != nodestate.AddrHost || !a.Primary {
 			t.Errorf("the node's own address is %+v", a)
 		}
+		if err := b.cluster.do(t.Context(), func() {
+			b.cluster.local.links[0].mtu = 1320
+			b.cluster.dirty.Add(model.KindLocal)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if p := problems(); !strings.Contains(p, "1250") || !strings.Contains(p, "1280") {
+			t.Errorf("problems of a link whose MTU is too small: %q", p)
+		}
 		// Switched off, nothing of it is left.
 		b.cluster.take(t.Context(), &watch.Batch{Configs: map[string]*watch.FelixConfig{"default": {Name: "default", Spec: map[string]any{"ipv6Support": false}}}})
 		synctest.Wait()

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -232,13 +233,21 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	return out
 }
 
-// nodeAddressProblems says which of the node's addresses are nowhere, or missing.
+// minMTU6 is the smallest MTU of a link that carries IPv6 (RFC 8200, section 5), bytes.
+const minMTU6 = 1280
+
+// nodeAddressProblems says which of the node's addresses are nowhere, or missing, and when links are too small.
 func nodeAddressProblems(node string, snap snapshot) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, addr := range snap.machine.missing {
 		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses", Value: addr.String(),
 			Message: "no interface of this machine has the address; other nodes cannot reach its pods",
 			Action:  "give it to an interface, or set kubelet's --node-ip"})
+	}
+	if s := snap.state; s != nil && s.Settings.IPv6 && s.Settings.PodMTU > 0 && s.Settings.PodMTU < minMTU6 {
+		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "MTU of pods", Value: strconv.Itoa(s.Settings.PodMTU),
+			Message: "IPv6 needs 1280 bytes at least: the kernel of a pod takes no IPv6 address",
+			Action:  "raise the MTU of the uplink or spec.vxlanMTU of FelixConfiguration default, less 20 bytes for VXLAN over IPv6, or do without IPv6"})
 	}
 	if s := snap.state; s != nil && s.Settings.IPv6 && !s.Settings.Node6.IsValid() {
 		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses",
