@@ -11,7 +11,7 @@ toolchain=1.26.8
 
 # What for:            compilers of the eBPF programs
 packages="clang-19 llvm-19 libbpf-dev bpftool linux-libc-dev
- gcc libc6-dev make git ca-certificates curl jq
+ gcc libc6-dev musl-tools make git ca-certificates curl jq
  containerd runc debootstrap busybox-static
  iproute2 nftables iptables conntrack ipset ethtool tcpdump socat iputils-ping procps util-linux
  ${WEIR_SETUP_MORE:-}"

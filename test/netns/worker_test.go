@@ -175,6 +175,10 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return stopLoad()
 	case "echo":
 		return fromErr(echo(r))
+	case "dns":
+		return fromErr(dns(r))
+	case "resolve":
+		return resolve(r)
 	case "exchange":
 		return exchange(r, timeout)
 	case "get":
