@@ -419,7 +419,7 @@ func TestReversePathOfAllInterfaces(t *testing.T) {
 	}
 }
 
-// A map that changes its size is filled before programs use it; flows keep theirs.
+// A map that changes its size is filled before programs use it.
 func TestSizeChange(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -440,6 +440,9 @@ func TestSizeChange(t *testing.T) {
 	var flow weirFlowValue
 	if err := d.loaded.Maps["weir_flows"].Lookup(key, &flow); err != nil || flow.Epoch != 3 {
 		t.Errorf("a flow is lost: %v", err)
+	}
+	if n := d.loaded.Maps["weir_flows"].MaxEntries(); n != 2048 {
+		t.Errorf("there is room for %d flows", n)
 	}
 	got, err := d.Load()
 	must(t, err)

@@ -200,12 +200,17 @@ func (l *loaded) openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (*eb
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	switch {
 	case err == nil:
-		if l.keep(m, spec, log) {
+		if l.keep(m, path, spec, log) {
 			l.found++
 			return m, nil
 		}
 		m.Close()
 		l.recreated[spec.Name] = true
+		if isCarried(spec.Name) {
+			if err := setAside(path); err != nil {
+				return nil, err
+			}
+		}
 	case errors.Is(err, fs.ErrNotExist):
 	default:
 		return nil, fmt.Errorf("opening the pinned map %s: %w", path, err)
@@ -221,7 +226,7 @@ func (l *loaded) openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (*eb
 	return m, nil
 }
 
-func (l *loaded) keep(m *ebpf.Map, spec *ebpf.MapSpec, log *slog.Logger) bool {
+func (l *loaded) keep(m *ebpf.Map, path string, spec *ebpf.MapSpec, log *slog.Logger) bool {
 	err := spec.Compatible(m)
 	if err == nil {
 		return true
@@ -233,8 +238,13 @@ func (l *loaded) keep(m *ebpf.Map, spec *ebpf.MapSpec, log *slog.Logger) bool {
 		log.Warn("a pinned map has another layout and is made anew", "map", spec.Name, "error", err)
 		return false
 	}
-	if stateful[spec.Name] {
-		log.Warn("a map keeps its size until the node is restarted, so that no connection is lost",
+	if isCarried(spec.Name) && isAside(path) {
+		log.Warn("a map keeps its size until the agent's next start: the last change of its size was cut short",
+			"map", spec.Name, "entries", m.MaxEntries(), "configured", wanted, "setting", sizeSettings[spec.Name])
+		return true
+	}
+	if stateful[spec.Name] && !isCarried(spec.Name) {
+		log.Warn("a map keeps its size until the node is restarted, so that nothing is lost",
 			"map", spec.Name, "entries", m.MaxEntries(), "configured", wanted, "setting", sizeSettings[spec.Name])
 		return true
 	}

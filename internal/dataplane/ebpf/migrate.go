@@ -26,6 +26,39 @@ var carried = []struct{ name, key, value string }{
 	{"weir_affinity", "affinity_key", "affinity_value"},
 }
 
+// A carried map that changes its size is made anew, and the one before is pinned in the folder of layout 0, which no version
+// has: from there its contents are carried over as from another layout. So it makes no difference when the agent is killed
+// in the middle.
+const resized = 0
+
+func isCarried(name string) bool {
+	return slices.ContainsFunc(carried, func(c struct{ name, key, value string }) bool { return c.name == name })
+}
+
+// aside is where the map goes that is pinned at path, of a folder of this layout.
+func aside(path string) string {
+	folder, name := filepath.Split(path)
+	folder = filepath.Clean(folder)
+	return filepath.Join(filepath.Dir(filepath.Dir(folder)), strconv.Itoa(resized), filepath.Base(folder), name)
+}
+
+func isAside(path string) bool {
+	_, err := os.Stat(aside(path))
+	return err == nil
+}
+
+// setAside moves the map that is pinned at path.
+func setAside(path string) error {
+	to := aside(path)
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return fmt.Errorf("making a folder for a map that changes its size: %w", err)
+	}
+	if err := os.Rename(path, to); err != nil {
+		return fmt.Errorf("setting a map aside that changes its size: %w", err)
+	}
+	return nil
+}
+
 // oldLayouts returns the folders of other layouts, the newest first. In each are folders of maps, as in ours.
 func oldLayouts(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
@@ -184,9 +217,8 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 		return 0, errors.New("the layout that the map tells is not the map's")
 	}
 	n := 0
-	var key, value []byte
 	var errs []error
-	for it := old.Iterate(); it.Next(&key, &value); {
+	err = walk(old, func(key, value []byte) {
 		k, v := make([]byte, newKey.Size), make([]byte, newValue.Size)
 		copyFields(newKey, k, oldKey, key)
 		copyFields(newValue, v, oldValue, value)
@@ -197,9 +229,29 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 		case len(errs) < 3:
 			errs = append(errs, err)
 		}
+	})
+	return n, errors.Join(append(errs, err)...)
+}
+
+// walk hands on every entry of a hash map that programs go on to write. It goes by batches, each of which is whole buckets: unlike the way
+// from key to key it does not lose its place when an entry is removed meanwhile.
+func walk(m *ebpf.Map, each func(key, value []byte)) error {
+	size := min(int(m.MaxEntries()), batchSize)
+	keys, keyBytes := byteArrays(int(m.KeySize()), size)
+	values, valueBytes := byteArrays(int(m.ValueSize()), size)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("reading the old map: %w", err)
+		}
+		for i := range n {
+			each(keyBytes[i*int(m.KeySize()):][:m.KeySize()], valueBytes[i*int(m.ValueSize()):][:m.ValueSize()])
+		}
+		if err != nil {
+			return nil
+		}
 	}
-	// An iteration that another writer disturbed has seen most: what is met later is carried over at the second call.
-	return n, errors.Join(errs...)
 }
 
 // copyFields copies what has the same name: structures field by field, and everything else byte by byte, as much as both

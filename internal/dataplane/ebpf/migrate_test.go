@@ -140,3 +140,70 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 		t.Errorf("the old maps are left: %v", err)
 	}
 }
+
+// TestFlowsSurviveAnotherSize changes the size of the connection table, lets the agent die in the middle, and changes it again.
+func TestFlowsSurviveAnotherSize(t *testing.T) {
+	b := newBench(t)
+	st := sample(b)
+	flow := func(i int) weirFlowKey { return weirFlowKey{Sport: uint16(i), Dport: uint16(i >> 16), Proto: 6} }
+	open := func(flows, affinity uint32) instance {
+		b.edit = func(o *Options) { o.Sizes["weir_flows"], o.Sizes["weir_affinity"] = flows, affinity }
+		return b.open(t)
+	}
+	has := func(d instance, first, n int) {
+		t.Helper()
+		for i := first; i < first+n; i++ {
+			var v weirFlowValue
+			if err := d.loaded.Maps["weir_flows"].Lookup(flow(i), &v); err != nil || v.Seen != uint32(i) {
+				t.Fatalf("flow %d: %v, %+v", i, err, v)
+			}
+		}
+	}
+	size := func(d instance, want uint32) {
+		t.Helper()
+		if n := d.loaded.Maps["weir_flows"].MaxEntries(); n != want {
+			t.Errorf("there is room for %d flows, want %d", n, want)
+		}
+	}
+	const n = 5000
+	d := open(16384, 1024)
+	applied(t, d, st)
+	for i := range n {
+		must(t, d.loaded.Maps["weir_flows"].Put(flow(i), weirFlowValue{Seen: uint32(i)}))
+	}
+	must(t, d.loaded.Maps["weir_affinity"].Put(weirAffinityKey{Svc: weirSvcKey{Port: 7}}, weirAffinityValue{Seen: 9}))
+	before := d
+	// Killed before its first state: the programs of the one before go on, and so do their maps.
+	d = open(32768, 2048)
+	must(t, before.loaded.Maps["weir_flows"].Put(flow(n), weirFlowValue{Seen: n}))
+	must(t, d.Close())
+	// The next one finishes that before it begins anything else.
+	d = open(65536, 2048)
+	size(d, 32768)
+	applied(t, d, st)
+	has(d, 0, n+1)
+	must(t, before.Close())
+	must(t, d.Close())
+	d = open(65536, 1024)
+	applied(t, d, st)
+	size(d, 65536)
+	has(d, 0, n+1)
+	var a weirAffinityValue
+	if err := d.loaded.Maps["weir_affinity"].Lookup(weirAffinityKey{Svc: weirSvcKey{Port: 7}}, &a); err != nil || a.Seen != 9 {
+		t.Errorf("an affinity is lost: %v, %+v", err, a)
+	}
+	if _, err := os.Stat(filepath.Join(b.bpffs, "0")); !os.IsNotExist(err) {
+		t.Errorf("the old maps are left: %v", err)
+	}
+	// Nothing changes any more: the same map is used.
+	info, err := d.loaded.Maps["weir_flows"].Info()
+	must(t, err)
+	must(t, d.Close())
+	d = open(65536, 1024)
+	again, err := d.loaded.Maps["weir_flows"].Info()
+	must(t, err)
+	was, _ := info.ID()
+	if is, ok := again.ID(); !ok || is != was {
+		t.Error("the map is made anew although its size is the same")
+	}
+}

@@ -62,8 +62,8 @@ func newSweeper(name string, of *loaded) (*sweeper, error) {
 		return nil, fmt.Errorf("sweeping map %s: %w", name, err)
 	}
 	s := &sweeper{name: name, of: of, m: m, keySize: int(m.KeySize()), valueSize: int(m.ValueSize())}
-	s.keys, s.rawKeys = byteArrays(s.keySize)
-	s.values, s.rawValues = byteArrays(s.valueSize)
+	s.keys, s.rawKeys = byteArrays(s.keySize, sweepBatch)
+	s.values, s.rawValues = byteArrays(s.valueSize, sweepBatch)
 	if expired := swept[name]; expired != nil {
 		s.expired = func(k, v []byte) bool { return expired(s, k, v) }
 		key, err1 := structOf(m, "flow_key")
@@ -83,10 +83,10 @@ func newSweeper(name string, of *loaded) (*sweeper, error) {
 
 func (s *sweeper) close() { s.m.Close() }
 
-// byteArrays makes sweepBatch arrays of a size, and the same memory as bytes.
-func byteArrays(size int) (any, []byte) {
-	v := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(size, reflect.TypeFor[byte]())), sweepBatch, sweepBatch)
-	return v.Interface(), unsafe.Slice((*byte)(v.UnsafePointer()), sweepBatch*size)
+// byteArrays makes n arrays of a size, and the same memory as bytes.
+func byteArrays(size, n int) (any, []byte) {
+	v := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(size, reflect.TypeFor[byte]())), n, n)
+	return v.Interface(), unsafe.Slice((*byte)(v.UnsafePointer()), n*size)
 }
 
 func offsetOf(s *btf.Struct, name string) int {
