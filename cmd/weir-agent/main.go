@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -87,7 +88,12 @@ func run(ctx context.Context, o agent.Options) error {
 		o.Log.Error("cannot start", "error", err)
 		return err
 	}
-	if err := a.Run(ctx); err != nil {
+	err = a.Run(ctx)
+	if errors.Is(err, agent.ErrAgain) && ctx.Err() == nil {
+		o.Log.Info("starting again; the data plane goes on as it is")
+		return fmt.Errorf("starting again: %w", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
+	}
+	if err != nil {
 		o.Log.Error("ending; the data plane goes on as it is", "error", err)
 		return err
 	}

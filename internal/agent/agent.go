@@ -66,6 +66,7 @@ type Agent struct {
 	cni       *cni.Server
 	conf      conflist
 	good      *lastGoodFile
+	flows     *flowTable
 	began     time.Time
 	kick      chan struct{} // publish the status soon
 	checks    chan struct{} // look at the health checks of Services
@@ -81,6 +82,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	a.good = openLastGood(o.StateDir, o.Log)
+	a.flows = openFlowTable(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.good.load())
 	effective := resolver.Resolve()
 	if err := a.openDriver(findings, effective.Effective); err != nil {
@@ -133,7 +135,7 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 	a.driver, err = ebpf.New(ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
-		Sizes: mapSizes(e),
+		Sizes: mapSizes(e, a.flows.entries(e)),
 	})
 	if err != nil {
 		return fmt.Errorf("opening the eBPF data plane: %w", err)
@@ -141,10 +143,10 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 	return nil
 }
 
-// mapSizes are the sizes of maps by the name of the map.
-func mapSizes(e config.Effective) map[string]uint32 {
+// mapSizes are the sizes of maps by the name of the map, with that of the connection table.
+func mapSizes(e config.Effective, flows int) map[string]uint32 {
 	return map[string]uint32{
-		"weir_flows": uint32(e.Settings.MaxFlows), "weir_flows_new": uint32(max(e.Settings.MaxFlows/4, 1024)),
+		flowMap: uint32(flows), "weir_flows_new": uint32(max(flows/4, 1024)),
 		"weir_services": uint32(e.MapSizes.NATFrontend), "weir_backends": uint32(e.MapSizes.NATBackend), "weir_live": uint32(e.MapSizes.NATBackend),
 		"weir_affinity": uint32(e.MapSizes.NATAffinity), "weir_addrs": uint32(e.MapSizes.Route), "weir_routes": uint32(e.MapSizes.Route),
 		"weir_peers": uint32(e.MapSizes.IPSets),
@@ -213,6 +215,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("answering load balancers", a.serveBalancers)
 	run("publishing the node's status", a.publish)
 	run("giving memory back", a.trim)
+	run("sizing the connection table", a.scale)
 	err = g.Wait()
 	a.cni.Close()
 	return errors.Join(err, a.driver.Close())

@@ -35,6 +35,7 @@ type Effective struct {
 // MapSizes are entries of the data plane's maps. The size of the connection table is Settings.MaxFlows.
 type MapSizes struct {
 	NATFrontend, NATBackend, NATAffinity, Route, IPSets int
+	ConntrackDoubles                                    bool // the connection table, when it is nearly full
 }
 
 // Endpoint is where something listens.
@@ -58,7 +59,7 @@ func Default() Effective {
 		Metrics:  Metrics{Endpoint: Endpoint{Port: 9091}, Go: true, Process: true},
 
 		HealthzPort: 10256, KubeProxyCleanup: true,
-		MapSizes: MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576},
+		MapSizes: MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576, ConntrackDoubles: true},
 	}
 }
 
