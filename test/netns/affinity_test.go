@@ -7,10 +7,12 @@ import (
 
 // TestAffinityOutlivesTheDriver: a client of a Service with session affinity comes to the same backend while no process of
 // ours is there, and when the next one has taken over, whoever chose: the socket, the pod's hook or the uplink's.
-func TestAffinityOutlivesTheDriver(t *testing.T) {
+func TestAffinityOutlivesTheDriver(t *testing.T) { inBoth(t, affinityOutlivesTheDriver) }
+
+func affinityOutlivesTheDriver(t *testing.T, fam family) {
 	for _, mode := range connectModes {
 		t.Run(string(mode), func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, fam)
 			f.cluster.Settings.ConnectTime = mode
 			f.service("svc", "10.96.0.1", 30001, f.b, f.c, f.d).Affinity = 3600
 			f.apply()
@@ -27,7 +29,7 @@ func TestAffinityOutlivesTheDriver(t *testing.T) {
 			same := func(when string) {
 				t.Helper()
 				for _, k := range askers {
-					for range 6 { // of three backends one is hit six times by chance in 1 of 243 cases: three times over it says enough
+					for range 6 { // one of three backends is chosen each time by chance in 1 of 243 cases
 						a := k.w.get(k.nw, k.addr)
 						backend, _, _ := strings.Cut(a.Reply, " ")
 						if a.Err != "" {

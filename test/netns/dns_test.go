@@ -94,7 +94,7 @@ func TestDNS(t *testing.T) {
 	}
 	for _, mode := range connectModes {
 		t.Run(string(mode), func(t *testing.T) {
-			f := newFixture(t)
+			f := newFixture(t, ipv4)
 			f.cluster.Settings.ConnectTime = mode
 			f.service("dns", "10.96.0.10", 0, f.b)
 			f.cluster.Services[model.Name{Namespace: "default", Name: "dns"}].Ports[1].Port = 53

@@ -191,7 +191,7 @@ func TestFlood(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := newFixture(t, ipv4)
+	f := newFixtureAlone(t, ipv4)
 	f.newClient("router", "172.30.0.1") // where answers to nobody end
 	f.service("near", "10.96.0.1", 30001, f.b)
 	f.service("far", "10.96.0.2", 30002, f.c)

@@ -23,7 +23,8 @@ type lan struct {
 	nodes   []*node
 	hosts   int
 	family  family
-	routed  bool // nodes are not on one link, as far as they know
+	routed  bool         // nodes are not on one link, as far as they know
+	lost    atomic.Int32 // datagrams that were not answered
 }
 
 type host struct {
@@ -67,6 +68,13 @@ func newLAN(t *testing.T, fam family) *lan {
 		t.Fatal("namespace tests need root")
 	}
 	l := &lan{t: t, family: fam, prefix: fmt.Sprintf("wn%d-%d", os.Getpid(), lans.Add(1)), cluster: model.NewCluster()}
+	t.Cleanup(func() {
+		if n := l.lost.Load(); n > mostLost {
+			t.Errorf("%d datagrams were not answered, and asked again", n)
+		} else if n > 0 {
+			t.Logf("%d datagrams were not answered, and asked again", n)
+		}
+	})
 	l.newNetns("sw")
 	run(t, "ip -n %s-sw link add br0 type bridge; ip -n %s-sw link set br0 up", l.prefix, l.prefix)
 	l.cluster.Namespaces["default"] = &model.Namespace{Name: "default", Labels: map[string]string{"kubernetes.io/metadata.name": "default"}}

@@ -16,6 +16,11 @@ type fixture struct {
 
 func newFixture(t *testing.T, fam family) *fixture {
 	t.Parallel()
+	return newFixtureAlone(t, fam)
+}
+
+// newFixtureAlone is for a test that fills the CPUs' queues of packets, which all namespaces share.
+func newFixtureAlone(t *testing.T, fam family) *fixture {
 	l := newLAN(t, fam)
 	f := &fixture{lan: l}
 	f.n1, f.n2 = l.newNode("n1", "172.30.0.8"), l.newNode("n2", "172.30.0.9")
