@@ -97,7 +97,7 @@ func ofIPv6(s *nodestate.State) *nodestate.State {
 func sameVerdicts(t *testing.T, seed uint64, r *crowd, four, dual *nodestate.State) {
 	t.Helper()
 	say := func(s *nodestate.State, iso nodestate.Isolation, peer netip.Addr, proto model.Protocol, port uint16) string {
-		allow, rule := s.Verdict(iso, peer, proto, port)
+		allow, rule := s.Verdict(iso, peer, proto, nodestate.Ports{Src: 4711, Dst: port})
 		return fmt.Sprint(allow, " ", s.Rules.At(rule))
 	}
 	for _, a := range localPods {
