@@ -91,19 +91,20 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	struct backend be = {};
 	struct client client = {};
 	__u64 netns;
-	int on_host, node_port, scope, wanted;
+	int on_host, loopback, node_port, scope, wanted;
 
 	if (!s || (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP))
 		return SOCK_ALLOW;
 	wanted = ctx->protocol == IPPROTO_TCP ? s->flags & SET_CTLB_TCP : (s->flags & SET_CTLB_UDP) && !connects;
 	netns = bpf_get_netns_cookie(ctx);
 	on_host = netns == s->host_netns;
-	if ((!wanted || sock_is_loopback(addr)) && !on_host)
+	loopback = sock_is_loopback(addr);
+	if ((!wanted || loopback) && !on_host)
 		return SOCK_ALLOW;
 	a = bpf_map_lookup_elem(&weir_addrs, addr);
 	v = lb_find(addr, *port, ctx->protocol, a, &node_port);
 	/* What never leaves the loopback device is seen here only. */
-	if (!v || !(wanted || (v->flags & SVC_HOST_BACKEND) || (a && a->kind == ADDR_HOST)))
+	if (!v || !(wanted || loopback || (v->flags & SVC_HOST_BACKEND) || (a && a->kind == ADDR_HOST)))
 		return SOCK_ALLOW;
 	scope = lb_scope_inside(v, a ? a->kind : ADDR_NONE, node_port);
 	if (scope < 0)

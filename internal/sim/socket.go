@@ -48,7 +48,8 @@ func (n *Node) ask(s Socket, dst netip.AddrPort, wanted bool) (netip.AddrPort, e
 		return dst, nil
 	}
 	svc, nodePort, ok := n.frontend(dst.Addr(), dst.Port(), s.Proto)
-	if !ok || !wanted && !svc.HostBackend && n.kind(dst.Addr()) != nodestate.AddrHost {
+	stays := dst.Addr().IsLoopback() || n.kind(dst.Addr()) == nodestate.AddrHost
+	if !ok || !wanted && !svc.HostBackend && !stays {
 		return dst, nil
 	}
 	localOnly, ok := n.insideScope(svc, nodePort, dst.Addr())

@@ -37,8 +37,11 @@ var counterparts = netip.MustParseAddr("fd00:6464::").As16()
 
 // six returns the counterpart of an IPv4 address.
 func six(a netip.Addr) netip.Addr {
-	if a.IsUnspecified() {
+	switch {
+	case a.IsUnspecified():
 		return netip.IPv6Unspecified()
+	case a.IsLoopback():
+		return netip.IPv6Loopback()
 	}
 	b, v := counterparts, a.As4()
 	copy(b[12:], v[:])

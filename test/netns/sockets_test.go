@@ -42,6 +42,32 @@ func testOwnBackends(t *testing.T, fam family) {
 	}
 }
 
+// TestLoopbackHostPorts: the node's processes, and nobody else, reach a host port on a loopback address.
+func TestLoopbackHostPorts(t *testing.T) { inBoth(t, testLoopbackHostPorts) }
+
+func testLoopbackHostPorts(t *testing.T, fam family) {
+	for _, mode := range connectModes {
+		t.Run(string(mode), func(t *testing.T) {
+			f := newFixture(t, fam)
+			f.cluster.Settings.ConnectTime = mode
+			for _, proto := range []model.Protocol{model.ProtocolTCP, model.ProtocolUDP} {
+				for _, a := range f.pairOf(netip.MustParseAddr("127.0.0.1")) {
+					f.b.obj.Ports = append(f.b.obj.Ports, model.PodPort{Protocol: proto, Port: 8080, HostPort: 8889, HostIP: a})
+				}
+			}
+			f.apply()
+			for _, nw := range networks {
+				f.n1.reaches("b", nw, "127.0.0.1:8889")
+				for who, w := range map[string]*worker{"the pod": f.b.worker, "the other node": f.n2.worker} {
+					if a := w.get(nw, "127.0.0.1:8889"); a.Err == "" {
+						t.Errorf("%s reaches it by %s: %q", who, nw, a.Reply)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestUDPSocketsFollow: no UDP socket, connected or not, of a pod or of the node, stays with a backend that is gone; each
 // stays with its backend until then.
 func TestUDPSocketsFollow(t *testing.T) { inBoth(t, testUDPSocketsFollow) }
