@@ -2,6 +2,7 @@ package load
 
 import (
 	"net/netip"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -49,13 +50,27 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// serveMany starts a server at three ports, once.
+var serveMany = sync.OnceValues(func() (netip.AddrPort, error) {
+	first := netip.MustParseAddrPort("127.0.0.1:18990")
+	_, err := Serve(ServerOptions{HTTP: first, HTTPPorts: 3, CloseFirst: true, CPU: -1})
+	return first, err
+})
+
 func TestManyPorts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
 	if _, err := serve(); err != nil { // enough threads
 		t.Fatal(err)
 	}
-	first := netip.MustParseAddrPort("127.0.0.1:18990")
-	if _, err := Serve(ServerOptions{HTTP: first, HTTPPorts: 3, CloseFirst: true, CPU: -1}); err != nil {
+	first, err := serveMany()
+	if err != nil {
 		t.Fatal(err)
+	}
+	beyond := Target{To: netip.AddrPortFrom(first.Addr(), first.Port()+3), From: Ports{41000, 45999}, CPU: -1, Patience: 10 * time.Second, Limit: time.Minute}
+	if _, err := Requests(beyond, 1); err == nil {
+		t.Error("a port beyond the last one is taken too")
 	}
 	for i := range uint16(3) {
 		target := Target{To: netip.AddrPortFrom(first.Addr(), first.Port()+i), From: Ports{41000, 45999}, CPU: -1, Patience: 10 * time.Second, Limit: time.Minute}

@@ -41,6 +41,11 @@ func Serve(o ServerOptions) (<-chan error, error) {
 		if err != nil {
 			return fmt.Errorf("%s at %v: %w", what, at, err)
 		}
+		if at == o.HTTP && kind == unix.SOCK_STREAM && o.HTTPPorts > 1 {
+			if err := takePorts(fd, at.Port(), o.HTTPPorts); err != nil {
+				return fmt.Errorf("%s at %v: %w", what, at, err)
+			}
+		}
 		go func() {
 			err := pin(cpu)
 			if err == nil {
@@ -50,11 +55,8 @@ func Serve(o ServerOptions) (<-chan error, error) {
 		}()
 		return nil
 	}
-	web, err := httpServer(o)
-	if err != nil {
-		return failed, err
-	}
-	err = errors.Join(
+	web := func(fd int) error { return serveHTTP(fd, o.CloseFirst) }
+	err := errors.Join(
 		start("HTTP server", o.HTTP, unix.SOCK_STREAM, o.CPU, web),
 		start("UDP echo", o.UDP, unix.SOCK_DGRAM, o.CPU, serveUDP),
 		start("sink", o.Sink, unix.SOCK_STREAM, o.SinkCPU, serveSink),
@@ -101,60 +103,15 @@ func acceptOne(fd int) (int, error) {
 	}
 }
 
-// httpServer returns what serves HTTP from a listener on, and opens the listeners of its further ports.
-func httpServer(o ServerOptions) (func(fd int) error, error) {
-	if o.HTTPPorts <= 1 {
-		return func(fd int) error { return serveHTTP(func() (int, error) { return acceptOne(fd) }, o.CloseFirst) }, nil
-	}
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("waiting for many listeners: %w", err)
-	}
-	watch := func(fd int) error {
-		return unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
-	}
-	for i := 1; i < o.HTTPPorts; i++ {
-		at := netip.AddrPortFrom(o.HTTP.Addr(), o.HTTP.Port()+uint16(i))
-		fd, err := listen(at, unix.SOCK_STREAM)
-		if err == nil {
-			err = watch(fd)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("HTTP server at %v: %w", at, err)
-		}
-	}
-	return func(fd int) error {
-		if err := watch(fd); err != nil {
-			return err
-		}
-		return serveHTTP(func() (int, error) { return acceptAny(epoll) }, o.CloseFirst)
-	}, nil
-}
-
-// acceptAny returns the next connection of any listener.
-func acceptAny(epoll int) (int, error) {
-	var event [1]unix.EpollEvent
-	for {
-		n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_WAIT, uintptr(epoll), uintptr(unsafe.Pointer(&event[0])), 1, ^uintptr(0), 0, 0)
-		switch {
-		case e == unix.EINTR || e == 0 && n == 0:
-		case e != 0:
-			return 0, fmt.Errorf("waiting for many listeners: %w", e)
-		default:
-			return acceptOne(int(event[0].Fd))
-		}
-	}
-}
-
 // serveHTTP answers one request a connection, one connection after the other, and waits for the client to close first
 // unless it does.
-func serveHTTP(accept func() (int, error), closes bool) error {
+func serveHTTP(fd int, closes bool) error {
 	const body = "Weir's bench server: 64 bytes of body, so that it is not empty.\n"
 	answer := response(body)
 	buf := make([]byte, 4096)
 	ask := []byte("GET " + cpuPath + " ")
 	for {
-		c, err := accept()
+		c, err := acceptOne(fd)
 		if err != nil {
 			return err
 		}
