@@ -97,6 +97,9 @@ func ofIPv6(s *nodestate.State) *nodestate.State {
 func sameVerdicts(t *testing.T, seed uint64, r *crowd, four, dual *nodestate.State) {
 	t.Helper()
 	say := func(s *nodestate.State, iso nodestate.Isolation, peer netip.Addr, proto model.Protocol, port uint16) string {
+		if proto == model.ProtocolICMP && peer.Is6() {
+			proto = model.ProtocolICMPv6
+		}
 		allow, rule := s.Verdict(iso, peer, proto, nodestate.Ports{Src: 4711, Dst: port})
 		return fmt.Sprint(allow, " ", s.Rules.At(rule))
 	}
