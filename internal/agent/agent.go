@@ -84,8 +84,7 @@ func New(o Options) (*Agent, error) {
 	a.good = openLastGood(o.StateDir, o.Log)
 	a.flows = openFlowTable(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.good.load())
-	effective := resolver.Resolve()
-	if err := a.openDriver(findings, effective.Effective); err != nil {
+	if err := a.openDriver(findings, resolver.AtStart()); err != nil {
 		return nil, err
 	}
 	if err := a.connect(); err != nil {

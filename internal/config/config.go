@@ -164,6 +164,26 @@ func (r *Resolver) Resolve() Result {
 	return out
 }
 
+// AtStart returns what was in force before a restart, as far as nothing else is known yet: for what has to be there
+// before the cluster is read, such as maps with their sizes.
+func (r *Resolver) AtStart() Effective {
+	var known Result
+	chosen := r.chosen(&known)
+	out := r.Resolve().Effective
+	for i := range fields {
+		f := &fields[i]
+		good, was := r.lastGood[f.name]
+		if _, is := chosen[f.name]; is || !was || f.apply == nil {
+			continue
+		}
+		trial := out
+		if _, err := f.apply(&trial, good); err == nil {
+			out = trial
+		}
+	}
+	return out
+}
+
 // chosen picks for each field the setting that wins.
 func (r *Resolver) chosen(out *Result) map[string]setting {
 	chosen := map[string]setting{}

@@ -207,3 +207,26 @@ func TestServiceSettings(t *testing.T) {
 		}
 	}
 }
+
+// Maps are made before any configuration is read, so their sizes are those of before the restart.
+func TestAtStartWhatWasInForceCounts(t *testing.T) {
+	before := New("n1", nil, nil)
+	before.Set("default", spec(t, `{"bpfMapSizeNATFrontend":262144,"bpfMapSizeNATBackend":1048576,"vxlanPort":70000}`))
+	before.Resolve()
+	if got := before.AtStart().MapSizes; got.NATFrontend != 262144 {
+		t.Errorf("what is configured does not count: %+v", got)
+	}
+	r := New("n1", []string{"FELIX_BPFMAPSIZENATBACKEND=500000"}, before.LastGood())
+	if r.Resolve().MapSizes.NATFrontend != 65536 {
+		t.Error("a value of before the restart is in force without being configured")
+	}
+	got := r.AtStart()
+	if got.MapSizes.NATFrontend != 262144 || got.MapSizes.NATBackend != 500000 || got.Settings.VXLANPort != 4789 {
+		t.Errorf("%+v", got)
+	}
+	r.Set("default", spec(t, `{}`))
+	r.Resolve()
+	if got := r.AtStart().MapSizes.NATFrontend; got != 65536 {
+		t.Errorf("%d after the field was removed", got)
+	}
+}
