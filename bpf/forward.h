@@ -78,7 +78,7 @@ static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings
 	__builtin_memset(key, 0, sizeof(*key));
 	key->tunnel_id = s->vni;
 	key->tunnel_ttl = 64;
-	ip_outer_set(key, node);
+	ip_outer_set(key, node, &s->node);
 	if (bpf_skb_set_tunnel_key(skb, key, sizeof(*key), IP_TUNNEL_SET))
 		return drop_packet(skb, DROP_REWRITE, 0);
 	forward_mark(skb);

@@ -152,8 +152,10 @@ static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_k
 	src->w[0] = bpf_htonl(key->remote_ipv4);
 }
 
-static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node)
+/* The kernel's routes choose the source. */
+static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node, const ip_addr *own)
 {
+	(void)own;
 	key->remote_ipv4 = bpf_ntohl(node->w[0]);
 }
 

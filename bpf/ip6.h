@@ -230,9 +230,11 @@ static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_k
 	addr_load(src, key->remote_ipv6);
 }
 
-static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node)
+/* An interface has several addresses, and the kernel may prefer one that other nodes do not know. */
+static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node, const ip_addr *own)
 {
 	addr_store(key->remote_ipv6, node);
+	addr_store(key->local_ipv6, own);
 }
 
 static __always_inline int ip_somebody(const ip_addr *a)

@@ -97,12 +97,18 @@ func (l *lan) startWorker(name, netns, cgroup string) *worker {
 
 func (w *worker) call(r request) answer {
 	w.t.Helper()
+	return w.callIn(w.family, r)
+}
+
+// callIn is call with the addresses of a family.
+func (w *worker) callIn(fam family, r request) answer {
+	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r.Timeout == 0 {
 		r.Timeout = int(await.Patience.Milliseconds()) // what is expected to fail says a time of its own
 	}
-	r.Addr, r.From = w.family.endpoint(r.Addr), w.family.endpoint(r.From)
+	r.Addr, r.From = fam.endpoint(r.Addr), fam.endpoint(r.From)
 	if err := w.in.Encode(r); err != nil {
 		w.t.Fatalf("%s: %v", w.name, err)
 	}
@@ -114,7 +120,7 @@ func (w *worker) call(r request) answer {
 		w.t.Fatalf("%s: %v", w.name, err)
 	}
 	w.lost.Add(int32(a.Lost))
-	if w.family == ipv6 {
+	if fam == ipv6 {
 		a.Reply, a.Peer = four(a.Reply), four(a.Peer)
 	}
 	return a
