@@ -9,10 +9,12 @@ import (
 
 // TestSameSourcePort: sockets that share a source port, to a backend and to Services that lead there, are connections of
 // their own, on every path.
-func TestSameSourcePort(t *testing.T) {
+func TestSameSourcePort(t *testing.T) { inBoth(t, testSameSourcePort) }
+
+func testSameSourcePort(t *testing.T, fam family) {
 	for name, dsr := range map[string]bool{"tunnel": false, "dsr": true} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, ipv4)
+			f := newFixture(t, fam)
 			f.cluster.Settings.ConnectTime, f.cluster.Settings.DSR = model.ConnectTimeDisabled, dsr
 			f.service("near", "10.96.0.1", 30001, f.b)
 			f.service("near2", "10.96.0.2", 30002, f.b)

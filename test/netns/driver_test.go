@@ -135,7 +135,7 @@ func driverMain() error {
 			return err
 		}
 		for _, c := range fallen.Clients {
-			a.Fallen = append(a.Fallen, c.String())
+			a.Fallen = append(a.Fallen, four(c.String()))
 		}
 		if err := out.Encode(a); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -18,6 +19,10 @@ func (f *fixture) behindRouters(t *testing.T) *worker {
 			run(t, "ip link add %s netns %s type veth peer name %s%d netns %s-sw; ip -n %s-sw link set %s%d master br%d up; "+
 				"ip -n %s addr add 172.%d.0.%d/24 dev %s; ip -n %s link set %s up",
 				link, ns, name, j, l.prefix, l.prefix, name, j, j, ns, 30-j, i+1, link, ns, link)
+			if l.family == ipv6 {
+				run(t, "ip -n %s addr add %s/120 dev %s nodad; ip netns exec %s sysctl -qw net.ipv6.conf.all.forwarding=1",
+					ns, sixOf(fmt.Sprintf("172.%d.0.%d", 30-j, i+1)), link, ns)
+			}
 		}
 		run(t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0 "+
 			"net.ipv4.conf.eth1.rp_filter=0", ns)
@@ -29,15 +34,22 @@ func (f *fixture) behindRouters(t *testing.T) *worker {
 		"ip -n %s addr add 172.29.0.55/24 dev eth0; ip -n %s link set eth0 up; ip -n %s route add default via 172.29.0.1",
 		ns, l.prefix, l.prefix, ns, ns, ns)
 	run(t, "ip -n %s route add 172.29.0.0/24 via 172.30.0.1; ip -n %s route add 172.29.0.0/24 via 172.30.0.2", f.n1.netns, f.n2.netns)
+	if l.family == ipv6 {
+		run(t, "ip -n %s addr add %s/120 dev eth0 nodad; ip -n %s route add default via %s", ns, sixOf("172.29.0.55"), ns, sixOf("172.29.0.1"))
+		run(t, "ip -n %s route add %s via %s; ip -n %s route add %s via %s", f.n1.netns, l.family.prefix("172.29.0.0/24"), sixOf("172.30.0.1"),
+			f.n2.netns, l.family.prefix("172.29.0.0/24"), sixOf("172.30.0.2"))
+	}
 	return f.startWorker("behind", ns, "")
 }
 
 // TestDSRFallsBack: a firewall between drops what the backend's node sends straight to the client. The first connection
 // takes one repeated SYN, further ones nothing; without the fallback none ever comes about.
-func TestDSRFallsBack(t *testing.T) {
+func TestDSRFallsBack(t *testing.T) { inBoth(t, testDSRFallsBack) }
+
+func testDSRFallsBack(t *testing.T, fam family) {
 	for name, routed := range map[string]bool{"one link": false, "through the tunnel": true} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, ipv4)
+			f := newFixture(t, fam)
 			f.routed = routed
 			f.cluster.Settings.DSR = true
 			f.service("far", "10.96.0.2", 30002, f.c)

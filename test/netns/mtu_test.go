@@ -2,6 +2,7 @@ package netns
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -28,10 +29,19 @@ func (f *fixture) behindTwoRouters() *host {
 	}{{r1, "eth0", "172.30.0.1/24", 1500}, {r1, "eth1", "172.29.0.1/24", narrow}, {r2, "eth0", "172.29.0.2/24", narrow},
 		{r2, "eth1", "172.28.0.1/24", 1500}, {far, "eth0", farAddr + "/24", 1500}} {
 		run(f.t, "ip -n %s link set %s mtu %d up; ip -n %s addr add %s dev %s", l.netns, l.dev, l.mtu, l.netns, l.addr, l.dev)
+		if f.family == ipv6 {
+			p := netip.MustParsePrefix(l.addr)
+			run(f.t, "ip -n %s addr add %s/%d dev %s nodad", l.netns, six(p.Addr()), p.Bits()+96, l.dev)
+		}
 	}
 	run(f.t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1; ip netns exec %s sysctl -qw net.ipv4.ip_forward=1; "+
 		"ip -n %s route add default via 172.29.0.2; ip -n %s route add default via 172.29.0.1; ip -n %s route add default via 172.28.0.1",
 		r1, r2, r1, r2, far)
+	if f.family == ipv6 {
+		run(f.t, "ip netns exec %s sysctl -qw net.ipv6.conf.all.forwarding=1; ip netns exec %s sysctl -qw net.ipv6.conf.all.forwarding=1; "+
+			"ip -n %s route add default via %s; ip -n %s route add default via %s; ip -n %s route add default via %s",
+			r1, r2, r1, sixOf("172.29.0.2"), r2, sixOf("172.29.0.1"), far, sixOf("172.28.0.1"))
+	}
 	return &host{worker: f.startWorker("far", far, ""), lan: f.lan, netns: far}
 }
 
@@ -43,27 +53,31 @@ func (w *worker) bulk(what, addr string) {
 	}
 }
 
-// learns sends datagrams of 1,500 bytes that must not be fragmented, and fails the test unless the sender learns
+// learns sends datagrams in packets of 1,500 bytes that must not be fragmented, and fails the test unless the sender learns
 // what fits, and that it fits.
 func (w *worker) learns(what, addr string, mtu int) {
 	w.t.Helper()
-	a := w.call(request{Op: "probe", Net: "udp", Addr: addr, Size: 1500 - 28, DF: true, Timeout: 20_000})
+	headers := 28 + w.family.headerMore()
+	a := w.call(request{Op: "probe", Net: "udp", Addr: addr, Size: 1500 - headers, DF: true, Timeout: 20_000})
 	if a.MTU != mtu {
 		w.t.Errorf("%s: %s -> %s learnt an MTU of %d (%s), want %d", what, w.name, addr, a.MTU, a.Err, mtu)
 	}
-	a = w.call(request{Op: "probe", Net: "udp", Addr: addr, Size: mtu - 28, DF: true, Timeout: 20_000})
+	a = w.call(request{Op: "probe", Net: "udp", Addr: addr, Size: mtu - headers, DF: true, Timeout: 20_000})
 	if a.Err != "" {
 		w.t.Errorf("%s: %s -> %s: a datagram of %d bytes: %s", what, w.name, addr, mtu, a.Err)
 	}
 }
 
 // TestPathMTU: somewhere on each way less fits than the sender's interface takes. Senders learn it.
-func TestPathMTU(t *testing.T) {
+func TestPathMTU(t *testing.T) { inBoth(t, testPathMTU) }
+
+func testPathMTU(t *testing.T, fam family) {
+	tunnelIn := tunnelIn - fam.headerMore()
 	for _, mode := range []struct {
 		dsr, routed bool
 	}{{}, {dsr: true}, {routed: true}, {dsr: true, routed: true}} {
 		t.Run(fmt.Sprintf("dsr=%v,tunnel=%v", mode.dsr, mode.routed), func(t *testing.T) {
-			f := newFixture(t, ipv4)
+			f := newFixture(t, fam)
 			far := f.behindTwoRouters()
 			f.routed = mode.routed
 			f.cluster.Settings.DSR = mode.dsr
@@ -71,9 +85,7 @@ func TestPathMTU(t *testing.T) {
 			f.service("far", "10.96.0.2", 30002, f.c)
 			f.service("near", "10.96.0.3", 30003, f.a)
 			if mode.routed {
-				pool := *f.cluster.Pools["default"]
-				pool.VXLAN = model.EncapAlways
-				f.cluster.Pools["default"] = &pool
+				f.encapsulate(model.EncapAlways)
 			}
 			f.apply()
 			for _, w := range []*worker{f.a.worker, f.c.worker, far.worker, f.n1.worker} {
@@ -121,8 +133,11 @@ func TestFragmentsOnTheWay(t *testing.T) {
 // echoService is a Service whose TCP port leads to the port that talks at length.
 func (f *fixture) echoService(name, clusterIP string, nodePort uint16, backends ...*pod) {
 	s := f.service(name, clusterIP, nodePort, backends...)
-	slice := f.cluster.Slices[s.Name]
-	for i := range slice.Ports {
-		slice.Ports[i].Port = 8090
+	for _, slice := range f.cluster.Slices {
+		for i := range slice.Ports {
+			if slice.Service == s.Name {
+				slice.Ports[i].Port = 8090
+			}
+		}
 	}
 }

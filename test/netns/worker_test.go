@@ -422,11 +422,15 @@ func probe(r request, timeout time.Duration) answer {
 	if err != nil {
 		return fromErr(err)
 	}
-	discover := unix.IP_PMTUDISC_DONT
+	level, discovery, known := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU
+	if c.RemoteAddr().(*net.UDPAddr).IP.To4() == nil {
+		level, discovery, known = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_MTU
+	}
+	discover := unix.IP_PMTUDISC_DONT // the numbers are the same for IPv6
 	if r.DF {
 		discover = unix.IP_PMTUDISC_DO
 	}
-	raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, discover) })
+	raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, discovery, discover) })
 	if err != nil {
 		return fromErr(err)
 	}
@@ -443,7 +447,7 @@ func probe(r request, timeout time.Duration) answer {
 		}
 	}
 	a.Err = fromErr(err).Err
-	raw.Control(func(fd uintptr) { a.MTU, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU) })
+	raw.Control(func(fd uintptr) { a.MTU, err = unix.GetsockoptInt(int(fd), level, known) })
 	if err != nil {
 		return fromErr(err)
 	}

@@ -6,11 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/kernel"
@@ -252,5 +254,120 @@ func TestRouterAdvertisementsGoOn(t *testing.T) {
 		if err1 != nil || err2 != nil || accepts != want || forwards != 1 {
 			t.Errorf("later %s: accept_ra %d, want %d, forwarding %d (%v, %v)", name, accepts, want, forwards, err1, err2)
 		}
+	}
+}
+
+// Flows of IPv6 survive another layout as those of IPv4 do.
+func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
+	b := newBench(t).withNode6()
+	dir := filepath.Join(b.bpffs, "1", folders[ipv6Name])
+	must(t, kernel.EnsureBPFFS("", dir))
+	spec, err := loadWeir6()
+	must(t, err)
+	old := func(name string) *ebpf.Map {
+		ms := spec.Maps[name].Copy()
+		ms.MaxEntries = min(ms.MaxEntries, 1024)
+		m, err := ebpf.NewMap(ms)
+		must(t, err)
+		t.Cleanup(func() { m.Close() })
+		must(t, m.Pin(filepath.Join(dir, name)))
+		return m
+	}
+	flows, settings := old("weir_flows"), old("weir_settings")
+	var key weir6FlowKey
+	key.Proto, key.Sport = 6, 7
+	must(t, flows.Put(key, weir6FlowValue{Epoch: 41, Seen: 77, Ifindex: 6}))
+	must(t, settings.Put(uint32(0), weir6Settings{Epoch: 41}))
+	d := b.open(t)
+	applied(t, d, sample6(b))
+	var got weir6FlowValue
+	if err := d.six.Maps["weir_flows"].Lookup(key, &got); err != nil || got.Epoch != 41 || got.Seen != 77 || got.Ifindex != 6 {
+		t.Errorf("the flow is %+v, %v", got, err)
+	}
+	if epoch := d.tables.families[1].epoch(); epoch <= 41 {
+		t.Errorf("the epoch is %d: flows of epoch 41 would not be judged anew", epoch)
+	}
+	if _, err := os.Stat(filepath.Dir(dir)); !os.IsNotExist(err) {
+		t.Errorf("the old maps are left: %v", err)
+	}
+}
+
+// Each family's maps are counted by themselves, also those that only the sweep counts, and no longer when it is gone.
+func TestPressureOfBothFamilies(t *testing.T) {
+	b := newBench(t).withNode6()
+	d := b.open(t)
+	s := sample6(b)
+	applied(t, d, s)
+	clock, err := newKernelClock()
+	must(t, err)
+	defer clock.close()
+	now, err := clock.now()
+	must(t, err)
+	must(t, d.six.Maps["weir_flows"].Put(weir6FlowKey{Proto: 6}, weir6FlowValue{Seen: now, State: 1}))
+	must(t, d.six.Maps["weir_flows"].Put(weir6FlowKey{Proto: 58}, weir6FlowValue{Seen: now - 100000}))
+	all := map[*loaded][]*sweeper{}
+	round := func() {
+		t.Helper()
+		d.keepSweepers(all, d.both())
+		for _, list := range all {
+			for _, s := range list {
+				if !d.sweepRound(t.Context(), s, clock) {
+					t.Fatal("the sweep ended")
+				}
+			}
+		}
+	}
+	round()
+	entries := map[[2]string]int{}
+	for _, p := range d.Pressures() {
+		entries[[2]string{p.Map, p.Family}] = p.Entries
+	}
+	for key, want := range map[[2]string]int{
+		{"weir_flows", ipv4Name}: 0, {"weir_flows", ipv6Name}: 1, {"weir_policy", ""}: len(s.Policy),
+		{"weir_addrs", ipv4Name}: needed(s, false)["weir_addrs"], {"weir_addrs", ipv6Name}: needed(s, true)["weir_addrs"],
+		{"weir_backends", ipv4Name}: d.tables.families[0].entries()["backends"],
+	} {
+		if got, ok := entries[key]; !ok || got != want {
+			t.Errorf("%v: %d entries, %t, want %d", key, got, ok, want)
+		}
+	}
+	applied(t, d, without6(s))
+	round()
+	if len(all) != 1 {
+		t.Errorf("tables of %d families are swept", len(all))
+	}
+	for _, p := range d.Pressures() {
+		if p.Family == ipv6Name {
+			t.Errorf("%s of IPv6 is told of", p.Map)
+		}
+	}
+	d.keepSweepers(all, nil)
+}
+
+// A change of a route of IPv6 makes flows look for their way again, when the node carries it.
+func TestIPv6RouteChanges(t *testing.T) {
+	b := newBench(t).withNode6()
+	d := b.open(t)
+	s := sample6(b)
+	_, prefix, _ := net.ParseCIDR("fd00:77::/64")
+	change := netlink.RouteUpdate{Type: unix.RTM_NEWROUTE, Route: netlink.Route{Dst: prefix, Family: netlink.FAMILY_V6, Table: unix.RT_TABLE_MAIN,
+		LinkIndex: b.link("eth0").Attrs().Index}}
+	applied(t, d, without6(s))
+	if d.noteRoute(change) {
+		t.Error("without IPv6 its routes are no matter")
+	}
+	applied(t, d, s)
+	epoch := d.Status().Epoch
+	if !d.noteRoute(change) {
+		t.Error("a route of IPv6 is no matter")
+	}
+	d.check(false)
+	if now := d.Status().Epoch; now == epoch {
+		t.Error("flows do not look again")
+	}
+	local := change
+	local.Table = unix.RT_TABLE_LOCAL
+	if d.noteRoute(local) {
+		t.Error("an address of the node is a matter of its state")
 	}
 }
