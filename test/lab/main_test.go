@@ -18,14 +18,15 @@ import (
 
 var (
 	labFlag  = flag.String("lab", "", "use this lab, and leave it")
+	dualFlag = flag.String("dual-lab", "", "use this lab of both families, and leave it")
 	binFlag  = flag.String("bin", "../../bin", "folder with Weir's programs and weir-lab")
 	keepFlag = flag.Bool("keep", false, "leave the lab when a test failed")
 	// Figures are always written; a machine that has other work to do fails no test by them.
 	judge = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do")
 )
 
-// all is the lab of this package's tests.
-var all *lab
+// all is the lab of this package's tests; both is the one of TestDualStack, with both families.
+var all, both *lab
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -98,13 +99,8 @@ func setUp(ctx context.Context, dir string) error {
 		all = &lab{name: name, bin: bin, traffic: traffic, own: true}
 		// Read-only root file systems, as container operating systems have them: what needs a place to write
 		// that is not documented fails here.
-		up := exec.CommandContext(ctx, filepath.Join(bin, "weir-lab"), "--name", name, "up", "--proxy", "weir", "--workers", "2", "--read-only-root")
-		up.Stdout, up.Stderr = os.Stdout, os.Stderr
-		up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		up.Cancel = func() error { return up.Process.Signal(os.Interrupt) }
-		up.WaitDelay = time.Minute
-		if err := up.Run(); err != nil {
-			return errors.Join(err, context.Cause(ctx))
+		if err := all.up(ctx, "--read-only-root"); err != nil {
+			return err
 		}
 	} else {
 		all = &lab{name: name, bin: bin, traffic: traffic}
@@ -112,16 +108,34 @@ func setUp(ctx context.Context, dir string) error {
 	return all.connect(ctx)
 }
 
+// up starts a lab of two workers.
+func (l *lab) up(ctx context.Context, args ...string) error {
+	up := exec.CommandContext(ctx, filepath.Join(l.bin, "weir-lab"), append([]string{"--name", l.name, "up", "--proxy", "weir", "--workers", "2"}, args...)...)
+	up.Stdout, up.Stderr = os.Stdout, os.Stderr
+	up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	up.Cancel = func() error { return up.Process.Signal(os.Interrupt) }
+	up.WaitDelay = time.Minute
+	if err := up.Run(); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	return nil
+}
+
 // tearDown leaves nothing of what the tests made.
 func tearDown(code int) {
-	if all == nil {
+	for _, l := range []*lab{all, both} {
+		if l != nil {
+			l.tearDown(code)
+		}
+	}
+}
+
+func (l *lab) tearDown(code int) {
+	l.removeNamespaces()
+	if !l.own || code != 0 && *keepFlag {
 		return
 	}
-	all.removeNamespaces()
-	if !all.own || code != 0 && *keepFlag {
-		return
-	}
-	down := exec.Command(filepath.Join(all.bin, "weir-lab"), "--name", all.name, "down")
+	down := exec.Command(filepath.Join(l.bin, "weir-lab"), "--name", l.name, "down")
 	down.Stdout, down.Stderr = os.Stdout, os.Stderr
 	down.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := down.Run(); err != nil {

@@ -182,11 +182,17 @@ func TestServices(t *testing.T) {
 // tunnel mode what the server answers goes out of that node too.
 func (b *base) awaitMode(t *testing.T, mode string) {
 	t.Helper()
+	b.client(1).awaitMode(t, mode, at(cpAddr, nodePort2+nodeEcho))
+}
+
+// awaitMode is that for the place's connections to an address and port of the control-plane node.
+func (p *place) awaitMode(t *testing.T, mode, to string) {
+	t.Helper()
 	const blocks = 400
 	eventually(t, 30*time.Second, "mode "+mode, func() error {
-		before := b.counter(t, "cp", "tx_bytes")
-		b.client(1).burst(t, at(cpAddr, nodePort2+nodeEcho), blocks)
-		ratio := (b.counter(t, "cp", "tx_bytes") - before) / (blocks * 1024)
+		before := p.counter(t, "cp", "tx_bytes")
+		p.burst(t, to, blocks)
+		ratio := (p.counter(t, "cp", "tx_bytes") - before) / (blocks * 1024)
 		if (ratio > 1.6) != (mode == "Tunnel") {
 			return fmt.Errorf("the node sends out %.2f times what the client sends", ratio)
 		}

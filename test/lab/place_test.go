@@ -25,12 +25,20 @@ type place struct {
 	pod, ns string // empty = the machine itself
 	pid     string // of the pod, on its node
 	addr    string
+	addr6   string // in labs of both families
 }
 
 func (l *lab) host(machine, addr string) *place { return &place{lab: l, machine: machine, addr: addr} }
 
 func (l *lab) client(i int) *place {
 	return l.host(fmt.Sprintf("client%d", i), []string{client1Addr, client2Addr, client3Addr}[i-1])
+}
+
+// six is the same place, known by its IPv6 address.
+func (p *place) six() *place {
+	other := *p
+	other.addr, other.addr6 = p.addr6, ""
+	return &other
 }
 
 func (p *place) String() string {

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -177,7 +179,15 @@ func (s *space) ready(name string, limit time.Duration) (*place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", name, err)
 	}
-	return &place{lab: s.lab, machine: pod.Spec.NodeName, pod: name, ns: s.ns, pid: pid, addr: pod.Status.PodIP}, nil
+	return &place{lab: s.lab, machine: pod.Spec.NodeName, pod: name, ns: s.ns, pid: pid, addr: pod.Status.PodIP, addr6: second(pod.Status.PodIPs)}, nil
+}
+
+// second is a pod's address of the other family, if it has one.
+func second(ips []corev1.PodIP) string {
+	if len(ips) < 2 {
+		return ""
+	}
+	return ips[1].IP
 }
 
 // containerPID is the first process of a container as its node numbers it.
@@ -244,6 +254,6 @@ const (
 	nodeUDP  = 3
 )
 
-func at(addr string, port int32) string { return fmt.Sprintf("%s:%d", addr, port) }
+func at(addr string, port int32) string { return net.JoinHostPort(addr, strconv.Itoa(int(port))) }
 
 const udpProtocol = corev1.ProtocolUDP

@@ -3,12 +3,14 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -132,7 +134,7 @@ func dialCommand() *cobra.Command {
 }
 
 func dialTCP(to string, timeout time.Duration) (answer, peer string, again bool, err error) {
-	conn, err := net.DialTimeout("tcp4", to, timeout)
+	conn, err := net.DialTimeout("tcp", to, timeout)
 	if err != nil {
 		return "", "", false, err
 	}
@@ -142,7 +144,7 @@ func dialTCP(to string, timeout time.Duration) (answer, peer string, again bool,
 	if answer, err = bufio.NewReader(conn).ReadString('\n'); err != nil {
 		return "", "", again, fmt.Errorf("reading the answer: %w", err)
 	}
-	return answer, kernelPeer(conn.LocalAddr().(*net.TCPAddr).Port), again, nil
+	return answer, kernelPeer(conn.LocalAddr().(*net.TCPAddr)), again, nil
 }
 
 // synAgain says whether a connection that was just made had to send its SYN again. The kernel counts it, so a busy
@@ -162,7 +164,7 @@ func synAgain(conn *net.TCPConn) bool {
 
 // dialUDP sends one datagram and waits for its answer: nothing is sent twice.
 func dialUDP(to string, timeout time.Duration) (answer, peer string, again bool, err error) {
-	conn, err := net.Dial("udp4", to)
+	conn, err := net.Dial("udp", to)
 	if err != nil {
 		return "", "", false, err
 	}
@@ -179,27 +181,34 @@ func dialUDP(to string, timeout time.Duration) (answer, peer string, again bool,
 // peersWanted switches on what costs a look at all sockets.
 var peersWanted = os.Getenv("TRAFFIC_PEERS") != ""
 
-// kernelPeer is where the kernel sends the connection that has a local port: programs at connect change
+// kernelPeer is where the kernel sends the connection that has a local address and port: programs at connect change
 // that, and hide it from getpeername.
-func kernelPeer(port int) string {
+func kernelPeer(local *net.TCPAddr) string {
 	if !peersWanted {
 		return ""
 	}
-	b, err := os.ReadFile("/proc/self/net/tcp")
+	table, words := "tcp", 1 // of an address: 32 bits each, in the machine's byte order
+	if local.IP.To4() == nil {
+		table, words = "tcp6", 4
+	}
+	b, err := os.ReadFile("/proc/self/net/" + table)
 	if err != nil {
 		return ""
 	}
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)
-		if len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) && f[3] == "01" {
+		if len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", local.Port)) && f[3] == "01" {
 			ip, p, _ := strings.Cut(f[2], ":")
 			raw, err := hex.DecodeString(ip)
-			if err != nil || len(raw) != 4 {
+			if err != nil || len(raw) != 4*words {
 				return ""
+			}
+			for i := 0; i < len(raw); i += 4 {
+				binary.BigEndian.PutUint32(raw[i:], binary.NativeEndian.Uint32(raw[i:]))
 			}
 			var n int
 			fmt.Sscanf(p, "%X", &n)
-			return fmt.Sprintf("%d.%d.%d.%d:%d", raw[3], raw[2], raw[1], raw[0], n)
+			return net.JoinHostPort(net.IP(raw).String(), strconv.Itoa(n))
 		}
 	}
 	return ""
@@ -210,7 +219,7 @@ func kernelPeer(port int) string {
 func datagramsCommand() *cobra.Command {
 	var every time.Duration
 	c := &cobra.Command{Use: "datagrams ADDRESS", Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error {
-		conn, err := net.Dial("udp4", args[0])
+		conn, err := net.Dial("udp", args[0])
 		if err != nil {
 			return err
 		}

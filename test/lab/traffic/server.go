@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -54,34 +55,41 @@ func serverCommand() *cobra.Command {
 	var stdin bool
 	c := &cobra.Command{Use: "server", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		s := &seen{by: map[string]int{}}
-		at := func(port int) string { return fmt.Sprintf("%s:%d", addr, port) }
-		failed := make(chan error, 4)
-		if web > 0 {
-			l, err := net.Listen("tcp4", at(web))
-			if err != nil {
-				return err
-			}
-			go func() { failed <- http.Serve(l, webHandler(name, s)) }()
+		// A socket of each family: one for both would be another one to programs at its calls.
+		addrs := []string{"0.0.0.0", "::"}
+		if addr != "" {
+			addrs = []string{addr}
 		}
-		if who > 0 {
-			if err := serveTCP(at(who), failed, func(conn net.Conn) {
-				fmt.Fprintf(conn, "%s %s\n", name, s.note(conn.RemoteAddr()))
-				_, _ = io.Copy(io.Discard, conn)
-			}); err != nil {
-				return err
+		failed := make(chan error, 4*len(addrs))
+		for _, addr := range addrs {
+			at := func(port int) string { return net.JoinHostPort(addr, strconv.Itoa(port)) }
+			if web > 0 {
+				l, err := net.Listen(family("tcp", addr), at(web))
+				if err != nil {
+					return err
+				}
+				go func() { failed <- http.Serve(l, webHandler(name, s)) }()
 			}
-		}
-		if echo > 0 {
-			if err := serveTCP(at(echo), failed, func(conn net.Conn) {
-				s.note(conn.RemoteAddr())
-				_, _ = io.Copy(conn, conn)
-			}); err != nil {
-				return err
+			if who > 0 {
+				if err := serveTCP(family("tcp", addr), at(who), failed, func(conn net.Conn) {
+					fmt.Fprintf(conn, "%s %s\n", name, s.note(conn.RemoteAddr()))
+					_, _ = io.Copy(io.Discard, conn)
+				}); err != nil {
+					return err
+				}
 			}
-		}
-		if udp > 0 {
-			if err := serveUDP(at(udp), name, s, failed); err != nil {
-				return err
+			if echo > 0 {
+				if err := serveTCP(family("tcp", addr), at(echo), failed, func(conn net.Conn) {
+					s.note(conn.RemoteAddr())
+					_, _ = io.Copy(conn, conn)
+				}); err != nil {
+					return err
+				}
+			}
+			if udp > 0 {
+				if err := serveUDP(family("udp", addr), at(udp), name, s, failed); err != nil {
+					return err
+				}
 			}
 		}
 		if err := say("ready"); err != nil {
@@ -99,13 +107,21 @@ func serverCommand() *cobra.Command {
 	}}
 	host, _ := os.Hostname()
 	c.Flags().StringVar(&name, "name", host, "")
-	c.Flags().StringVar(&addr, "addr", "0.0.0.0", "")
+	c.Flags().StringVar(&addr, "addr", "", "all addresses of both families")
 	c.Flags().IntVar(&web, "http", 0, "")
 	c.Flags().IntVar(&who, "who", 0, "")
 	c.Flags().IntVar(&echo, "echo", 0, "")
 	c.Flags().IntVar(&udp, "udp", 0, "")
 	c.Flags().BoolVar(&stdin, "until-stdin-ends", false, "")
 	return c
+}
+
+// family is the network of a family: "tcp" and an IPv4 address make "tcp4".
+func family(network, addr string) string {
+	if strings.Contains(addr, ":") {
+		return network + "6"
+	}
+	return network + "4"
 }
 
 func webHandler(name string, s *seen) http.Handler {
@@ -118,8 +134,8 @@ func webHandler(name string, s *seen) http.Handler {
 	return mux
 }
 
-func serveTCP(at string, failed chan<- error, handle func(net.Conn)) error {
-	l, err := net.Listen("tcp4", at)
+func serveTCP(network, at string, failed chan<- error, handle func(net.Conn)) error {
+	l, err := net.Listen(network, at)
 	if err != nil {
 		return err
 	}
@@ -139,8 +155,8 @@ func serveTCP(at string, failed chan<- error, handle func(net.Conn)) error {
 	return nil
 }
 
-func serveUDP(at, name string, s *seen, failed chan<- error) error {
-	conn, err := net.ListenPacket("udp4", at)
+func serveUDP(network, at, name string, s *seen, failed chan<- error) error {
+	conn, err := net.ListenPacket(network, at)
 	if err != nil {
 		return err
 	}

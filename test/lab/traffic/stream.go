@@ -49,7 +49,7 @@ func fill(b []byte, n uint64) {
 
 func stream(to string, every time.Duration, burst int) StreamResult {
 	var res StreamResult
-	conn, err := net.DialTimeout("tcp4", to, 20*time.Second)
+	conn, err := net.DialTimeout("tcp", to, 20*time.Second)
 	if err != nil {
 		res.Error = err.Error()
 		return res
