@@ -179,25 +179,29 @@ func TestConcurrentPods(t *testing.T) {
 	w.empty()
 }
 
+// held counts the containers that have addresses.
+func (w *world) held() int { return len(group(w.s.IPAM.Records())) }
+
 func TestGC(t *testing.T) {
 	w := newWorld(t)
+	w.v6 = true
 	for _, c := range []string{"1", "2", "3"} {
 		w.add("p"+c, "c"+c, newNetns(t))
 	}
 	req := request("GC", "", "")
 	req.Network = "another"
-	if _, _, err := w.s.Handle(ctx10(t), req, nil); err != nil || len(w.s.IPAM.Records()) != 3 {
+	if _, _, err := w.s.Handle(ctx10(t), req, nil); err != nil || w.held() != 3 {
 		t.Error("GC of another network removed something:", err)
 	}
 	req.Network, req.Valid = "weir", []wire.Attachment{{ContainerID: "c2", IfName: "eth0"}, {ContainerID: "gone", IfName: "eth0"}}
 	if _, _, err := w.s.Handle(ctx10(t), req, nil); err != nil {
 		t.Error(err)
 	}
-	if got := w.consistent("p2"); got != "c2" || len(w.s.IPAM.Records()) != 1 || len(w.links()) != 1 {
+	if got := w.consistent("p2"); got != "c2" || w.held() != 1 || len(w.links()) != 1 {
 		t.Error(got, w.s.IPAM.Records(), w.links())
 	}
 	req.Valid = []wire.Attachment{{}}
-	if _, _, err := w.s.Handle(ctx10(t), req, nil); err == nil || len(w.s.IPAM.Records()) != 1 {
+	if _, _, err := w.s.Handle(ctx10(t), req, nil); err == nil || w.held() != 1 {
 		t.Error("GC with a damaged list:", err)
 	}
 }
@@ -239,6 +243,7 @@ func TestRestart(t *testing.T) {
 
 func TestReconcile(t *testing.T) {
 	w := newWorld(t)
+	w.v6 = true
 	now := time.Now()
 	name := model.Name{Namespace: "ns", Name: "p"}
 	res := w.add("p", "c1", newNetns(t))
@@ -247,7 +252,7 @@ func TestReconcile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	left := func() int { return len(w.s.IPAM.Records()) }
+	left := w.held
 	w.pods.gone[name] = true
 	reconcile(0)
 	reconcile(time.Hour)
@@ -274,14 +279,15 @@ func TestReconcile(t *testing.T) {
 // TestUndelivered: an ADD whose caller is gone is taken back, unless another call took its place.
 func TestUndelivered(t *testing.T) {
 	w := newWorld(t)
+	w.v6 = true
 	ns := newNetns(t)
-	_, undo, failure := w.s.Handle(ctx10(t), request("ADD", "p", "c1"), ns)
+	_, undo, failure := w.s.Handle(ctx10(t), w.request("ADD", "p", "c1"), ns)
 	if failure != nil {
 		t.Fatal(failure)
 	}
 	undo()
 	w.empty()
-	_, undo, _ = w.s.Handle(ctx10(t), request("ADD", "p", "c1"), ns)
+	_, undo, _ = w.s.Handle(ctx10(t), w.request("ADD", "p", "c1"), ns)
 	w.add("p", "c2", newNetns(t))
 	undo()
 	if got := w.consistent("p"); got != "c2" {
@@ -291,7 +297,7 @@ func TestUndelivered(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	w.enforcer.attach = cancel
-	if _, _, err := w.s.Handle(ctx, request("ADD", "p", "c3"), ns); err == nil {
+	if _, _, err := w.s.Handle(ctx, w.request("ADD", "p", "c3"), ns); err == nil {
 		t.Error("an ADD whose caller went away succeeded")
 	}
 	w.empty()
@@ -300,13 +306,14 @@ func TestUndelivered(t *testing.T) {
 // TestFailedUndo: what cannot be undone keeps its address.
 func TestFailedUndo(t *testing.T) {
 	w := newWorld(t)
+	w.v6 = true
 	w.s.Enforcer = stuck{}
 	ns := newNetns(t)
 	if err := w.do("ADD", "p", "c1", ns); err == nil || err.Code != wire.CodeEnforce {
 		t.Error(err)
 	}
-	if len(w.s.IPAM.Records()) != 1 {
-		t.Error("the address of an endpoint that is still in the data plane was released")
+	if len(w.s.IPAM.Records()) != 2 {
+		t.Error("an address of an endpoint that is still in the data plane was released")
 	}
 	if err := w.do("DEL", "p", "c1", nil); err == nil {
 		t.Error("DEL says that all is gone")
