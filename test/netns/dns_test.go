@@ -61,10 +61,10 @@ func dnsAnswer(q []byte, own netip.Addr) []byte {
 	return append(append(out, 0xc0, header, 0, typeA, 0, 1, 0, 0, 0, 0, 0, 4), a[:]...) // no time to live
 }
 
-// resolve runs a program that looks names up, with a resolv.conf of its own.
+// resolve runs a program that looks names up, with a /etc of its own: the machine's resolv.conf may be a link, and its nsswitch.conf name others.
 func resolve(r request) answer {
 	cmd := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c",
-		`mount --bind "$1" /etc/resolv.conf && shift && exec "$@"`, "sh", r.From, r.Name, r.Addr)
+		`mount -t tmpfs none /etc && cp "$1" /etc/resolv.conf && echo "hosts: files dns" >/etc/nsswitch.conf && shift && exec "$@"`, "sh", r.From, r.Name, r.Addr)
 	out, err := cmd.CombinedOutput()
 	a := answer{Reply: strings.TrimSpace(string(out))}
 	if err != nil {
