@@ -250,7 +250,8 @@ func (c *cluster) merge(b *watch.Batch) {
 		c.dirty.Merge(model.AllDirty())
 		c.log.Info("the cluster is known", "nodes", len(c.model.Nodes), "pods", len(c.model.Pods), "services", len(c.model.Services), "policies", len(c.model.Policies))
 	}
-	configured := false
+	// Once all is known, that there is none is known too, and what was remembered of one is forgotten.
+	configured := b.Full && b.Configs["default"] == nil && c.resolver.Set("default", nil)
 	for name, conf := range b.Configs {
 		var spec map[string]any
 		if conf != nil {

@@ -180,14 +180,15 @@ func (l *load) unnoticed(t *testing.T) {
 		res := result[dialResult](t, r)
 		attempts += res.Attempts
 		slowest = max(slowest, res.MaxMS)
-		if res.Failed > 0 || res.Slow > 0 && late < 200 || res.Slow > res.Attempts/20 || res.Attempts < 20 {
+		if res.Failed > 0 || *judge && res.Slow > 0 && late < 200 || res.Slow > res.Attempts/20 || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}
 	for _, r := range l.datagrams {
 		res := result[dialResult](t, r)
 		datagrams += res.Attempts
-		if res.Failed > 0 || res.Attempts < 20 {
+		// The kernel drops datagrams when a CPU's queue of packets is full, which is the whole machine's.
+		if *judge && res.Failed > 0 || res.Failed > res.Attempts/50 || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}
@@ -283,7 +284,7 @@ func TestModeChange(t *testing.T) {
 	b.awaitMode(t, "DSR")
 	unbroken(t, first)
 	unbroken(t, second)
-	if r := result[dialResult](t, udp); r.Failed > 0 {
+	if r := result[dialResult](t, udp); *judge && r.Failed > 0 || r.Failed > r.Attempts/50 {
 		t.Errorf("datagrams were lost: %v", r)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -103,7 +104,7 @@ func (p *place) reaches(t *testing.T, to, name, seen string, args ...string) {
 	t.Helper()
 	r := p.dial(t, to, 5, args...)
 	switch {
-	case r.Failed > 0:
+	case r.Failed > 1 || r.Failed > 0 && !slices.Contains(args, "--udp"): // one datagram may be lost by a busy kernel
 		t.Errorf("%v does not reach %s %v: %v", p, to, args, r)
 	case name != "" && (len(r.Names) != 1 || r.Names[0] != name):
 		t.Errorf("%v reaches %v at %s %v, want %s", p, r.Names, to, args, name)
