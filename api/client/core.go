@@ -31,6 +31,7 @@ type Core struct {
 	Nodes      Lister[*corev1.NodeList]
 	Services   Lister[*corev1.ServiceList]
 	Slices     Lister[*discoveryv1.EndpointSliceList]
+	Accounts   Lister[*corev1.ServiceAccountList]
 	Policies   Lister[*networkingv1.NetworkPolicyList]
 	// Pod reads one pod.
 	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
@@ -67,6 +68,7 @@ func newCore(cfg *rest.Config) (Core, error) {
 		Nodes:      reader[corev1.NodeList, *corev1.NodeList]{core, "nodes", params},
 		Services:   reader[corev1.ServiceList, *corev1.ServiceList]{core, "services", params},
 		Slices:     reader[discoveryv1.EndpointSliceList, *discoveryv1.EndpointSliceList]{discovery, "endpointslices", params},
+		Accounts:   reader[corev1.ServiceAccountList, *corev1.ServiceAccountList]{core, "serviceaccounts", params},
 		Policies:   reader[networkingv1.NetworkPolicyList, *networkingv1.NetworkPolicyList]{networking, "networkpolicies", params},
 		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			pod := &corev1.Pod{}

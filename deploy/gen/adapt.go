@@ -15,7 +15,8 @@ var namespaced = []string{"NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", 
 
 // inForce are the kinds of projectcalico.org that Weir acts on. The API server answers every request for
 // another one with a warning, which kubectl shows.
-var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration"}
+var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration",
+	"NetworkPolicy", "GlobalNetworkPolicy", "Tier", "NetworkSet", "GlobalNetworkSet"}
 
 var shortNames = map[string][]string{
 	"GlobalNetworkPolicy": {"gnp"}, "NetworkPolicy": {"cnp"}, "GlobalNetworkSet": {"gns"}, "NetworkSet": {"netset"},
@@ -35,7 +36,10 @@ var columns = map[string][]column{
 		{"ExternalServices", ".spec.bpfExternalServiceMode", "string"}, {"ConnectTime", ".spec.bpfConnectTimeLoadBalancing", "string"},
 		{"Age", ".metadata.creationTimestamp", "date"},
 	},
-	"IPReservation": {{"CIDRs", ".spec.reservedCIDRs", "string"}},
+	"IPReservation":       {{"CIDRs", ".spec.reservedCIDRs", "string"}},
+	"Tier":                {{"Order", ".spec.order", "number"}, {"Default", ".spec.defaultAction", "string"}},
+	"NetworkPolicy":       {{"Tier", ".spec.tier", "string"}, {"Order", ".spec.order", "number"}, {"Selector", ".spec.selector", "string"}},
+	"GlobalNetworkPolicy": {{"Tier", ".spec.tier", "string"}, {"Order", ".spec.order", "number"}, {"Selector", ".spec.selector", "string"}},
 }
 
 // adapt puts one generated CustomResourceDefinition right and returns its file name and content.

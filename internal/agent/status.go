@@ -296,7 +296,7 @@ func ruleWords(s *nodestate.State, id nodestate.RuleID) string {
 	if !ok {
 		return fmt.Sprintf("rule %d (no longer there)", id)
 	}
-	return strings.TrimSpace(strings.Join([]string{r.Kind, r.Name, r.Detail}, " "))
+	return r.String()
 }
 
 // maxAnnounced bounds the addresses that a status names.

@@ -198,6 +198,9 @@ func (x *atoms) servicePorts(n portName) {
 		}
 		x.depends.slices[sl.Name] = true
 		for _, p := range sl.Ports {
+			if n.proto != model.ProtocolAny && n.proto != p.Protocol {
+				continue
+			}
 			for i := range sl.Endpoints {
 				k := numbered{p.Protocol, p.Port}
 				at[k] = append(at[k], sl.Endpoints[i].Addrs...)

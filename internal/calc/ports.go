@@ -10,7 +10,7 @@ import (
 
 func (n portName) text() string {
 	if n.service != (model.Name{}) {
-		return "port of " + strconv.Quote(n.service.String())
+		return n.proto.String() + " port of " + strconv.Quote(n.service.String())
 	}
 	return "port " + n.proto.String() + " " + strconv.Quote(n.name)
 }
@@ -63,7 +63,7 @@ func numbersText(ports []numbered) string {
 func nameOf(p model.PortRange) (n portName, ok bool) {
 	switch {
 	case p.Service != (model.Name{}):
-		return portName{service: p.Service}, true
+		return portName{proto: p.Protocol, service: p.Service}, true
 	case p.Named != "":
 		return portName{proto: p.Protocol, name: p.Named}, true
 	}

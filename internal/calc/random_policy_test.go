@@ -103,7 +103,7 @@ func (w *world) calicoRule(in bool) model.Rule {
 		}
 	}
 	if w.IntN(10) == 0 && !in { // of the other end alone
-		r = model.Rule{Action: r.Action, Ports: []model.PortRange{{Service: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("s", w.IntN(8))}}}}
+		r = model.Rule{Action: r.Action, Ports: []model.PortRange{{Protocol: pick(w, model.ProtocolAny, model.ProtocolTCP), Service: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("s", w.IntN(8))}}}}
 	}
 	return r
 }

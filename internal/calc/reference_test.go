@@ -191,6 +191,9 @@ func (r reference) serves(svc model.Name, a netip.Addr, at func(model.EndpointPo
 
 func (r reference) portMatches(pr model.PortRange, at netip.Addr, pods []*model.Pod, proto model.Protocol, port uint16) bool {
 	if pr.Service != (model.Name{}) {
+		if pr.Protocol != model.ProtocolAny && pr.Protocol != proto {
+			return false
+		}
 		return r.serves(pr.Service, at, func(p model.EndpointPort) bool { return p.Protocol == proto && p.Port == port })
 	}
 	if pr.Protocol != model.ProtocolAny && pr.Protocol != proto {

@@ -16,14 +16,17 @@ type Batch struct {
 	// Full is set in the first batch, which holds the whole cluster.
 	Full bool
 
-	Namespaces map[string]*model.Namespace
-	Pods       map[model.Name]*model.Pod
-	Nodes      map[string]*model.Node
-	Services   map[model.Name]*model.Service
-	Slices     map[model.Name]*model.EndpointSlice
-	Policies   map[model.PolicyID]*model.Policy
-	Pools      map[string]*model.Pool
-	Blocks     map[netip.Prefix]*model.Block
+	Namespaces      map[string]*model.Namespace
+	Pods            map[model.Name]*model.Pod
+	Nodes           map[string]*model.Node
+	Services        map[model.Name]*model.Service
+	Slices          map[model.Name]*model.EndpointSlice
+	Policies        map[model.PolicyID]*model.Policy
+	Tiers           map[string]*model.Tier
+	NetworkSets     map[model.Name]*model.NetworkSet
+	ServiceAccounts map[model.Name]*model.ServiceAccount
+	Pools           map[string]*model.Pool
+	Blocks          map[netip.Prefix]*model.Block
 
 	// ServiceCIDRs are the ranges of cluster IPs, all of them, sorted, when ServiceCIDRsChanged.
 	ServiceCIDRs        []netip.Prefix
@@ -69,7 +72,7 @@ type FelixConfig struct {
 // Empty reports whether nothing changed.
 func (b *Batch) Empty() bool {
 	return !b.Full && len(b.Namespaces) == 0 && len(b.Pods) == 0 && len(b.Nodes) == 0 && len(b.Services) == 0 &&
-		len(b.Slices) == 0 && len(b.Policies) == 0 && len(b.Pools) == 0 && len(b.Blocks) == 0 && !b.ServiceCIDRsChanged &&
+		len(b.Slices) == 0 && len(b.Policies)+len(b.Tiers)+len(b.NetworkSets)+len(b.ServiceAccounts) == 0 && len(b.Pools) == 0 && len(b.Blocks) == 0 && !b.ServiceCIDRsChanged &&
 		len(b.Reservations) == 0 && b.IPAM == nil && len(b.Configs) == 0 && !b.ProblemsChanged
 }
 
@@ -89,6 +92,9 @@ func (b *Batch) Apply(c *model.Cluster) model.Dirty {
 	mark(model.KindNamespaces, merge(c.Namespaces, b.Namespaces))
 	mark(model.KindNodes, merge(c.Nodes, b.Nodes))
 	mark(model.KindPolicies, merge(c.Policies, b.Policies))
+	mark(model.KindTiers, merge(c.Tiers, b.Tiers))
+	mark(model.KindNetworkSets, merge(c.NetworkSets, b.NetworkSets))
+	mark(model.KindServiceAccounts, merge(c.ServiceAccounts, b.ServiceAccounts))
 	mark(model.KindPools, merge(c.Pools, b.Pools))
 	mark(model.KindBlocks, merge(c.Blocks, b.Blocks))
 	if b.ServiceCIDRsChanged {

@@ -67,6 +67,10 @@ func (w *Watcher) addCore(k client.Core) {
 			put(&b.Slices, n, now)
 		},
 	})
+	addTyped(w, k.Accounts, &corev1.ServiceAccount{}, kind[*corev1.ServiceAccount, model.ServiceAccount]{
+		resource: "serviceaccounts", object: "ServiceAccount", convert: ConvertServiceAccount,
+		record: func(b *Batch, n model.Name, _ any, now, _ *model.ServiceAccount) { put(&b.ServiceAccounts, n, now) },
+	})
 	addTyped(w, k.Policies, &networkingv1.NetworkPolicy{}, kind[*networkingv1.NetworkPolicy, model.Policy]{
 		resource: "networkpolicies", object: "NetworkPolicy", convert: ConvertNetworkPolicy,
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Policy) {

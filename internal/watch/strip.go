@@ -26,6 +26,8 @@ func strip(obj any) (any, error) {
 	case *corev1.Node:
 		o.Spec = corev1.NodeSpec{Taints: leaving(o.Spec.Taints)}
 		o.Status = corev1.NodeStatus{Addresses: o.Status.Addresses, Conditions: readiness(o.Status.Conditions)}
+	case *corev1.ServiceAccount:
+		o.Secrets, o.ImagePullSecrets = nil, nil
 	case *corev1.Namespace:
 		o.Spec, o.Status = corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
 	}

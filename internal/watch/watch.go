@@ -76,7 +76,7 @@ func New(cfg Config) (*Watcher, error) {
 		ranges: map[string]*ServiceCIDR{},
 	}
 	w.addCore(cfg.Core)
-	if err := w.addCRDs(cfg.Dynamic); err != nil {
+	if err := firstError(w.addCRDs(cfg.Dynamic), w.addPolicies(cfg.Dynamic)); err != nil {
 		return nil, err
 	}
 	return w, nil

@@ -44,7 +44,9 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	f := &fixture{kube: kubefake.NewClientset(objects...), batches: make(chan *Batch)}
 	kinds := map[schema.GroupVersionResource]string{}
 	for resource, kind := range map[string]string{"ippools": "IPPool", "ipreservations": "IPReservation",
-		"ipamconfigurations": "IPAMConfiguration", "felixconfigurations": "FelixConfiguration"} {
+		"ipamconfigurations": "IPAMConfiguration", "felixconfigurations": "FelixConfiguration",
+		"networkpolicies": "NetworkPolicy", "globalnetworkpolicies": "GlobalNetworkPolicy", "tiers": "Tier", "networksets": "NetworkSet",
+		"globalnetworksets": "GlobalNetworkSet"} {
 		kinds[schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: resource}] = kind + "List"
 	}
 	for resource, kind := range map[string]string{"ipamblocks": "IPAMBlock", "nodestatuses": "NodeStatus"} {
@@ -65,6 +67,7 @@ func coreOf(k kubernetes.Interface) client.Core {
 	return client.Core{
 		Namespaces: k.CoreV1().Namespaces(), Pods: k.CoreV1().Pods(metav1.NamespaceAll), Nodes: k.CoreV1().Nodes(),
 		Services: k.CoreV1().Services(metav1.NamespaceAll), Slices: k.DiscoveryV1().EndpointSlices(metav1.NamespaceAll),
+		Accounts: k.CoreV1().ServiceAccounts(metav1.NamespaceAll),
 		Policies: k.NetworkingV1().NetworkPolicies(metav1.NamespaceAll),
 		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return k.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})

@@ -92,6 +92,10 @@ func newCrowd(seed uint64) *crowd {
 	for range r.IntN(4) {
 		r.policy()
 	}
+	r.tiers()
+	for range r.IntN(3) {
+		r.tiered()
+	}
 	r.mode()
 	return r
 }
@@ -257,7 +261,11 @@ func sortedPolicies(m map[model.PolicyID]*model.Policy) []model.PolicyID {
 
 // change changes something.
 func (r *crowd) change() {
-	switch r.IntN(8) {
+	switch r.IntN(10) {
+	case 8:
+		r.tiered()
+	case 9:
+		r.tiers()
 	case 0:
 		r.mode()
 	case 1:

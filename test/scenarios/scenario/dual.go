@@ -16,7 +16,7 @@ import (
 func Dual(c *model.Cluster) *model.Cluster {
 	out := *c
 	out.Pods, out.Nodes, out.Services = twins(c.Pods, dualPod), twins(c.Nodes, dualNode), twins(c.Services, dualService)
-	out.Policies = twins(c.Policies, dualPolicy)
+	out.Policies, out.NetworkSets = twins(c.Policies, dualPolicy), twins(c.NetworkSets, dualSet)
 	out.Slices, out.Pools, out.Blocks = maps.Clone(c.Slices), maps.Clone(c.Pools), maps.Clone(c.Blocks)
 	for _, s := range c.Slices {
 		t := *s
@@ -97,12 +97,26 @@ func dualPolicy(p model.Policy) model.Policy {
 					peers = append(peers, model.Peer{CIDR: sixPrefix(p.CIDR), Except: sixes(p.Except)})
 				}
 			}
-			list[i].Peers = peers
+			list[i].Peers, list[i].Other, list[i].Own = peers, dualEntity(list[i].Other), dualEntity(list[i].Own)
 		}
 		return list
 	}
 	p.Ingress, p.Egress = rules(p.Ingress), rules(p.Egress)
 	return p
+}
+
+func dualEntity(e *model.Entity) *model.Entity {
+	if e == nil {
+		return nil
+	}
+	t := *e
+	t.Nets, t.NotNets = both(e.Nets), both(e.NotNets)
+	return &t
+}
+
+func dualSet(s model.NetworkSet) model.NetworkSet {
+	s.Nets = both(s.Nets)
+	return s
 }
 
 // Six returns the counterpart of an IPv4 address, and of a state.

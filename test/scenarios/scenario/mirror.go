@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/sim"
@@ -122,7 +122,16 @@ func sixState(s *nodestate.State) *nodestate.State {
 	for p, c := range s.PeerCIDRs {
 		out.PeerCIDRs[sixPrefix(p)] = c
 	}
-	out.Policy, out.Rules = maps.Clone(s.Policy), s.Rules
+	out.Rules = s.Rules
+	for k, v := range s.Policy {
+		switch k.Proto {
+		case model.ProtocolICMP:
+			k.Proto = model.ProtocolICMPv6
+		case model.ProtocolICMPv6:
+			k.Proto = model.ProtocolICMP
+		}
+		out.Policy[k] = v
+	}
 	for a, v := range s.Announced {
 		out.Announced[six(a)] = v
 	}

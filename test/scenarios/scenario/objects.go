@@ -95,7 +95,21 @@ func (o *Objects) apply(doc []byte) error {
 	case "EndpointSlice":
 		err = put(doc, c.Slices, name, watch.ConvertEndpointSlice)
 	case "NetworkPolicy":
-		err = put(doc, c.Policies, model.PolicyID{Kind: model.KindNetworkPolicy, Name: name}, watch.ConvertNetworkPolicy)
+		if strings.HasPrefix(head.APIVersion, "projectcalico.org/") {
+			err = put(doc, c.Policies, model.PolicyID{Kind: model.KindCalicoNetworkPolicy, Name: name}, watch.ConvertCalicoPolicy)
+		} else {
+			err = put(doc, c.Policies, model.PolicyID{Kind: model.KindNetworkPolicy, Name: name}, watch.ConvertNetworkPolicy)
+		}
+	case "GlobalNetworkPolicy":
+		err = put(doc, c.Policies, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertGlobalNetworkPolicy)
+	case "Tier":
+		err = put(doc, c.Tiers, head.Name, watch.ConvertTier)
+	case "NetworkSet":
+		err = put(doc, c.NetworkSets, name, watch.ConvertNetworkSet)
+	case "GlobalNetworkSet":
+		err = put(doc, c.NetworkSets, name, watch.ConvertGlobalNetworkSet)
+	case "ServiceAccount":
+		err = put(doc, c.ServiceAccounts, name, watch.ConvertServiceAccount)
 	case "IPPool":
 		err = put(doc, c.Pools, head.Name, watch.ConvertPool)
 	case "IPAMBlock":
@@ -175,7 +189,16 @@ func (o *Objects) Delete(kind, name string) error {
 	case "EndpointSlice":
 		found = remove(c.Slices, full)
 	case "NetworkPolicy":
-		found = remove(c.Policies, model.PolicyID{Kind: model.KindNetworkPolicy, Name: full})
+		found = remove(c.Policies, model.PolicyID{Kind: model.KindNetworkPolicy, Name: full}) ||
+			remove(c.Policies, model.PolicyID{Kind: model.KindCalicoNetworkPolicy, Name: full})
+	case "GlobalNetworkPolicy":
+		found = remove(c.Policies, model.PolicyID{Kind: kind, Name: model.Name{Name: n}})
+	case "Tier":
+		found = remove(c.Tiers, n)
+	case "NetworkSet":
+		found = remove(c.NetworkSets, full)
+	case "GlobalNetworkSet":
+		found = remove(c.NetworkSets, model.Name{Name: n})
 	case "Node":
 		found = remove(c.Nodes, n)
 	case "NodeStatus":

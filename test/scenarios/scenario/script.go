@@ -358,7 +358,7 @@ func (w *World) ruleText(node string, id nodestate.RuleID) string {
 	if !ok {
 		return fmt.Sprintf("%d, which the state does not name", id)
 	}
-	return strings.TrimSpace(r.Kind + " " + r.Name + " " + r.Detail)
+	return r.String()
 }
 
 // matchPacket: every word of the pattern is one of the packet's; the ends by their place.

@@ -1,0 +1,73 @@
+package watch
+
+import (
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// addPolicies watches the kinds of policy that CRDs define, and what they refer to.
+func (w *Watcher) addPolicies(d dynamic.Interface) error {
+	calico := v3.SchemeGroupVersion.WithResource
+	return firstError(
+		addDynamic(w, d, calico("networkpolicies"), policyKind(model.KindCalicoNetworkPolicy, ConvertCalicoPolicy)),
+		addDynamic(w, d, calico("globalnetworkpolicies"), policyKind(model.KindGlobalNetworkPolicy, ConvertGlobalNetworkPolicy)),
+		addDynamic(w, d, calico("tiers"), kind[*unstructured.Unstructured, model.Tier]{
+			object: "Tier", convert: typed("Tier", ConvertTier),
+			record: func(b *Batch, n model.Name, _ any, now, _ *model.Tier) { put(&b.Tiers, n.Name, now) }}),
+		addDynamic(w, d, calico("networksets"), kind[*unstructured.Unstructured, model.NetworkSet]{
+			object: "NetworkSet", convert: typed("NetworkSet", ConvertNetworkSet),
+			record: func(b *Batch, n model.Name, _ any, now, _ *model.NetworkSet) { put(&b.NetworkSets, n, now) }}),
+		addDynamic(w, d, calico("globalnetworksets"), kind[*unstructured.Unstructured, model.NetworkSet]{
+			object: "GlobalNetworkSet", convert: typed("GlobalNetworkSet", ConvertGlobalNetworkSet),
+			record: func(b *Batch, n model.Name, _ any, now, _ *model.NetworkSet) { put(&b.NetworkSets, n, now) }}),
+	)
+}
+
+// policyKind is a kind of policy. An object that cannot be read denies everything to what it selects.
+func policyKind[T any](name string, convert func(*T) (*model.Policy, []weirv1.Problem)) kind[*unstructured.Unstructured, model.Policy] {
+	return kind[*unstructured.Unstructured, model.Policy]{object: name,
+		convert: func(u *unstructured.Unstructured) (*model.Policy, []weirv1.Problem) {
+			o, err := decode[T](u)
+			if err == nil {
+				return convert(o)
+			}
+			return unreadable(u, convert, err)
+		},
+		record: func(b *Batch, n model.Name, _ any, now, _ *model.Policy) {
+			put(&b.Policies, model.PolicyID{Kind: name, Name: n}, now)
+		}}
+}
+
+// unreadable converts a policy whose rules, or more of it, cannot be read: to one that denies everything. As much of
+// the rest counts as can be read.
+func unreadable[T any](u *unstructured.Unstructured, convert func(*T) (*model.Policy, []weirv1.Problem), why error) (*model.Policy, []weirv1.Problem) {
+	bare := u.DeepCopy()
+	directions := map[string]bool{}
+	for _, dir := range []string{"ingress", "egress"} {
+		_, directions[dir], _ = unstructured.NestedFieldNoCopy(u.Object, "spec", dir)
+		unstructured.RemoveNestedField(bare.Object, "spec", dir)
+	}
+	o, err := decode[T](bare)
+	if err != nil {
+		unstructured.RemoveNestedField(bare.Object, "spec")
+		o = new(T)
+		if again, err := decode[T](bare); err == nil {
+			o = again
+		}
+		directions = map[string]bool{"ingress": true, "egress": true}
+	}
+	p, problems := convert(o)
+	if p == nil {
+		return nil, problems
+	}
+	p.Name = nameOf(u)
+	p.AppliesIngress, p.AppliesEgress = p.AppliesIngress || directions["ingress"], p.AppliesEgress || directions["egress"]
+	f := newFinding(p.Kind, u)
+	f.add("spec", "", why.Error()+"; the policy denies everything", "correct it")
+	deny(p, f.summary())
+	return p, append(f.list, problems...)
+}

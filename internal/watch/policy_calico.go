@@ -1,0 +1,264 @@
+package watch
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/selector"
+)
+
+// calicoPolicy is what the two kinds of policy of projectcalico.org/v3 have in common.
+type calicoPolicy struct {
+	finding
+	kind, tier                                          string
+	order                                               *float64
+	selector, namespaceSelector, serviceAccountSelector string
+	types                                               []v3.PolicyType
+	ingress, egress                                     []v3.Rule
+	namespace                                           string
+	wrong                                               bool // something cannot be enforced as it is written
+}
+
+// bad reports what cannot be enforced as it is written. The policy then denies everything to its subject.
+func (p *calicoPolicy) bad(field, value, message, action string) {
+	p.add(field, value, message+"; the policy denies everything", action)
+	p.wrong = true
+}
+
+// ConvertCalicoPolicy converts a projectcalico.org/v3 NetworkPolicy.
+func ConvertCalicoPolicy(np *v3.NetworkPolicy) (*model.Policy, []weirv1.Problem) {
+	s := &np.Spec
+	p := &calicoPolicy{finding: *newFinding(model.KindCalicoNetworkPolicy, np), kind: model.KindCalicoNetworkPolicy, tier: s.Tier, order: s.Order,
+		selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
+		namespace: np.Namespace}
+	return p.convert(nameOf(np)), p.list
+}
+
+// ConvertGlobalNetworkPolicy converts a projectcalico.org/v3 GlobalNetworkPolicy. It returns nil for those that are
+// about host endpoints alone.
+func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []weirv1.Problem) {
+	s := &np.Spec
+	p := &calicoPolicy{finding: *newFinding(model.KindGlobalNetworkPolicy, np), kind: model.KindGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
+		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,
+		ingress: s.Ingress, egress: s.Egress}
+	for field, on := range map[string]bool{"spec.preDNAT": s.PreDNAT, "spec.doNotTrack": s.DoNotTrack} {
+		if on {
+			p.add(field, "true", "is for host endpoints, which are not supported yet; the policy is not in force", "remove the policy")
+			return nil, p.list
+		}
+	}
+	return p.convert(nameOf(np)), p.list
+}
+
+func (p *calicoPolicy) convert(name model.Name) *model.Policy {
+	out := &model.Policy{Kind: p.kind, Name: name, Tier: p.tier, Order: math.Inf(1)}
+	if out.Tier == "" {
+		out.Tier = model.TierDefault
+	}
+	if p.order != nil {
+		out.Order = *p.order
+	}
+	out.Subject = model.Selector{Namespace: p.namespace, Expression: p.subject()}
+	out.AppliesIngress, out.AppliesEgress = p.directions()
+	for i := range p.ingress {
+		out.Ingress = append(out.Ingress, p.rule(fmt.Sprintf("spec.ingress[%d]", i), &p.ingress[i], true))
+	}
+	for i := range p.egress {
+		out.Egress = append(out.Egress, p.rule(fmt.Sprintf("spec.egress[%d]", i), &p.egress[i], false))
+	}
+	if p.wrong {
+		deny(out, p.summary())
+	}
+	return out
+}
+
+// deny makes a policy deny everything, because of what is wrong with it.
+func deny(p *model.Policy, why string) {
+	p.Invalid, p.Ingress, p.Egress = why, nil, nil
+	if p.AppliesIngress {
+		p.Ingress = []model.Rule{{Name: "invalid", Action: model.Deny}}
+	}
+	if p.AppliesEgress {
+		p.Egress = []model.Rule{{Name: "invalid", Action: model.Deny}}
+	}
+}
+
+// directions applies the default of types: the directions of which there are rules, ingress where there are none.
+func (p *calicoPolicy) directions() (ingress, egress bool) {
+	if len(p.types) == 0 {
+		return len(p.ingress) > 0 || len(p.egress) == 0, len(p.egress) > 0
+	}
+	for i, t := range p.types {
+		switch t {
+		case v3.PolicyTypeIngress:
+			ingress = true
+		case v3.PolicyTypeEgress:
+			egress = true
+		default:
+			p.bad(fmt.Sprintf("spec.types[%d]", i), string(t), "is neither Ingress nor Egress", "correct it")
+			ingress, egress = true, true
+		}
+	}
+	return ingress, egress
+}
+
+// subject returns the expression that picks the pods. What cannot be read picks all.
+func (p *calicoPolicy) subject() string {
+	of := []*selector.Selector{p.parse("spec.selector", p.selector), p.parse("spec.serviceAccountSelector", p.serviceAccountSelector),
+		p.parse("spec.namespaceSelector", p.namespaceSelector)}
+	of[1], of[2] = ofAccounts(of[1]), ofNamespaces(of[2])
+	return expression(of...)
+}
+
+// parse reads a selector; nil for none, and for one that is wrong.
+func (p *calicoPolicy) parse(field, text string) *selector.Selector {
+	if text == "" {
+		return nil
+	}
+	s, err := selector.Parse(text)
+	if err != nil {
+		p.bad(field, text, err.Error(), "correct it")
+		return nil
+	}
+	return s
+}
+
+// expression joins selectors; empty when there is none.
+func expression(of ...*selector.Selector) string {
+	if !slices.ContainsFunc(of, func(s *selector.Selector) bool { return s != nil }) {
+		return ""
+	}
+	return selector.And(of...).String()
+}
+
+// ofNamespaces makes a selector of namespaces one of what is in them: all() is everything that is in a namespace, and
+// global() what is in none.
+func ofNamespaces(s *selector.Selector) *selector.Selector {
+	if s == nil {
+		return nil
+	}
+	in := selector.Has(model.LabelNamespace)
+	return s.Prefixed(model.PrefixNamespace, in, selector.Not(in))
+}
+
+func ofAccounts(s *selector.Selector) *selector.Selector {
+	if s == nil {
+		return nil
+	}
+	return s.Prefixed(model.PrefixAccount, nil, nil)
+}
+
+// entity returns what an end of a rule says of addresses, nil when it says nothing.
+func (p *calicoPolicy) entity(field string, e *v3.EntityRule) *model.Entity {
+	out := &model.Entity{InNets: len(e.Nets) > 0, Nets: p.nets(field+".nets", e.Nets), NotNets: p.nets(field+".notNets", e.NotNets)}
+	names, accounts := p.accounts(field+".serviceAccounts", e.ServiceAccounts)
+	own, spaces := p.parse(field+".selector", e.Selector), ofNamespaces(p.parse(field+".namespaceSelector", e.NamespaceSelector))
+	if spaces == nil && p.namespace != "" && (own != nil || names != nil || accounts != nil || e.NotSelector != "") {
+		spaces = selector.In(model.LabelNamespace, p.namespace) // a namespace's policy is about its own namespace
+	}
+	out.Selector = expression(spaces, names, accounts, own)
+	out.NotSelector = expression(p.parse(field+".notSelector", e.NotSelector))
+	if !out.InNets && len(out.NotNets) == 0 && out.Selector == "" && out.NotSelector == "" {
+		return nil
+	}
+	return out
+}
+
+// accounts returns the selectors of service accounts, by name and by label.
+func (p *calicoPolicy) accounts(field string, m *v3.ServiceAccountMatch) (names, labels *selector.Selector) {
+	if m == nil {
+		return nil, nil
+	}
+	for i, n := range m.Names {
+		if n == "" || strings.ContainsAny(n, `'"`) {
+			p.bad(fmt.Sprintf("%s.names[%d]", field, i), n, "is no name", "correct it")
+			return nil, nil
+		}
+	}
+	if len(m.Names) > 0 {
+		names = selector.In(model.LabelServiceAccount, m.Names...)
+	}
+	return names, ofAccounts(p.parse(field+".selector", m.Selector))
+}
+
+func (p *calicoPolicy) nets(field string, list []string) []netip.Prefix {
+	out, bad := parseNets(list)
+	for i, err := range bad {
+		p.bad(fmt.Sprintf("%s[%d]", field, i), list[i], err.Error(), "correct it")
+	}
+	return out
+}
+
+// parseNets reads CIDRs and addresses; bad are those that are neither.
+func parseNets(list []string) (out []netip.Prefix, bad map[int]error) {
+	for i, text := range list {
+		n, err := parsePrefix(text, false)
+		if err != nil {
+			if bad == nil {
+				bad = map[int]error{}
+			}
+			bad[i] = err
+			continue
+		}
+		out = append(out, n)
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out), bad
+}
+
+// ConvertTier converts a Tier.
+func ConvertTier(t *v3.Tier) (*model.Tier, []weirv1.Problem) {
+	f := newFinding("Tier", t)
+	out := &model.Tier{Name: t.Name, Order: math.Inf(1)}
+	if t.Spec.Order != nil {
+		out.Order = *t.Spec.Order
+	}
+	if a := t.Spec.DefaultAction; a != nil {
+		switch *a {
+		case v3.Pass:
+			out.Pass = true
+		case v3.Deny:
+		default:
+			f.add("spec.defaultAction", string(*a), "is neither Deny nor Pass; Deny is in force", "correct it")
+		}
+	}
+	if built, known := (&model.Cluster{}).Tier(t.Name); known && *out != built {
+		f.add("metadata.name", t.Name, "is a tier that is always there; its order and default action stay what they are", "remove the object, or choose another name")
+	}
+	return out, f.list
+}
+
+// ConvertNetworkSet converts a NetworkSet.
+func ConvertNetworkSet(s *v3.NetworkSet) (*model.NetworkSet, []weirv1.Problem) {
+	return networkSet("NetworkSet", s, s.Labels, s.Spec.Nets)
+}
+
+// ConvertGlobalNetworkSet converts a GlobalNetworkSet.
+func ConvertGlobalNetworkSet(s *v3.GlobalNetworkSet) (*model.NetworkSet, []weirv1.Problem) {
+	return networkSet("GlobalNetworkSet", s, s.Labels, s.Spec.Nets)
+}
+
+func networkSet(kind string, o metav1.Object, labels map[string]string, nets []string) (*model.NetworkSet, []weirv1.Problem) {
+	f := newFinding(kind, o)
+	out := &model.NetworkSet{Name: nameOf(o), Labels: labels}
+	var bad map[int]error
+	out.Nets, bad = parseNets(nets)
+	for i, err := range bad {
+		f.add(fmt.Sprintf("spec.nets[%d]", i), nets[i], err.Error()+"; it is left out", "correct it")
+	}
+	return out, f.list
+}
+
+// ConvertServiceAccount converts a ServiceAccount.
+func ConvertServiceAccount(a *corev1.ServiceAccount) (*model.ServiceAccount, []weirv1.Problem) {
+	return &model.ServiceAccount{Name: nameOf(a), Labels: a.Labels}, nil
+}

@@ -1,0 +1,139 @@
+package watch
+
+import (
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// converted reads a policy from YAML as the watch does.
+func convertedPolicy(t *testing.T, text string) (*model.Policy, []weirv1.Problem) {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+		t.Fatal(err)
+	}
+	if u.GetKind() == "GlobalNetworkPolicy" {
+		return policyKind(model.KindGlobalNetworkPolicy, ConvertGlobalNetworkPolicy).convert(u)
+	}
+	return policyKind(model.KindCalicoNetworkPolicy, ConvertCalicoPolicy).convert(u)
+}
+
+func TestConvertCalicoPolicy(t *testing.T) {
+	t.Parallel()
+	got, problems := convertedPolicy(t, `
+kind: NetworkPolicy
+metadata: {name: p, namespace: shop}
+spec:
+  tier: sec
+  order: 7.5
+  selector: app == 'web'
+  serviceAccountSelector: role == 'x'
+  types: [Ingress, Egress]
+  ingress:
+  - action: Allow
+    protocol: TCP
+    source: {selector: a == 'b', ports: [5], notSelector: c == 'd', serviceAccounts: {names: [s2, s1]}}
+    destination: {ports: [80, "90:95", http], notPorts: [91], nets: [10.0.0.1]}
+  - {action: Pass, ipVersion: 6, notProtocol: UDP, source: {namespaceSelector: "env == 'x' || all()", nets: [10.1.2.3/8]}}
+  - {action: Allow, source: {services: {name: svc}}}
+  - {action: Deny, source: {namespaceSelector: global()}}
+  egress:
+  - {action: Deny, protocol: 47, destination: {notSelector: has(x)}}
+  - {action: Allow, protocol: UDP, destination: {services: {name: dns, namespace: kube-system}}}
+`)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	port := func(p model.Protocol, first, last uint16) model.PortRange {
+		return model.PortRange{Protocol: p, First: first, Last: last}
+	}
+	want := &model.Policy{Kind: "NetworkPolicy.projectcalico.org", Name: model.Name{Namespace: "shop", Name: "p"}, Tier: "sec", Order: 7.5,
+		Subject:        model.Selector{Namespace: "shop", Expression: `(app == "web" && pcsa.role == "x")`},
+		AppliesIngress: true, AppliesEgress: true,
+		Ingress: []model.Rule{
+			{Action: model.Allow, Ports: []model.PortRange{port(6, 80, 80), port(6, 90, 95), {Protocol: 6, Named: "http"}},
+				NotPorts: []model.PortRange{port(6, 91, 91)}, SourcePorts: []model.PortRange{port(6, 5, 5)},
+				Other: &model.Entity{Selector: `(projectcalico.org/namespace == "shop" && projectcalico.org/serviceaccount in {"s1", "s2"} && a == "b")`, NotSelector: `c == "d"`},
+				Own:   &model.Entity{InNets: true, Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}}},
+			{Action: model.Pass, IPVersion: 6, NotProtocol: 17, Other: &model.Entity{Selector: `(pcns.env == "x" || has(projectcalico.org/namespace))`,
+				InNets: true, Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
+			{Action: model.Allow, Other: &model.Entity{Service: model.Name{Namespace: "shop", Name: "svc"}}},
+			{Action: model.Deny, Other: &model.Entity{Selector: `!has(projectcalico.org/namespace)`}},
+		},
+		Egress: []model.Rule{
+			{Action: model.Deny, Ports: []model.PortRange{port(47, 0, 65535)}, Other: &model.Entity{Selector: `projectcalico.org/namespace == "shop"`, NotSelector: "has(x)"}},
+			{Action: model.Allow, Ports: []model.PortRange{{Protocol: 17, Service: model.Name{Namespace: "kube-system", Name: "dns"}}}},
+		}}
+	if d := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
+		t.Errorf("- want, + got:\n%s", d)
+	}
+	bare, problems := convertedPolicy(t, "{kind: GlobalNetworkPolicy, metadata: {name: g}, spec: {namespaceSelector: \"x == 'y'\", egress: [{action: Allow}]}}")
+	if len(problems) > 0 || bare.Tier != "default" || bare.Order != math.Inf(1) || bare.AppliesIngress || !bare.AppliesEgress ||
+		bare.Subject != (model.Selector{Expression: `pcns.x == "y"`}) {
+		t.Errorf("%+v %v", bare, problems)
+	}
+}
+
+// What cannot be enforced as it is written denies everything to what it selects, and says which field it is.
+func TestCalicoPolicyThatIsWrongDenies(t *testing.T) {
+	t.Parallel()
+	for spec, field := range map[string]string{
+		"{selector: 'a = b'}":                                                           "spec.selector",
+		"{ingress: [{action: Maybe}]}":                                                  "spec.ingress[0].action",
+		"{ingress: [{action: Allow, http: {methods: [GET]}}]}":                          "spec.ingress[0].http",
+		"{ingress: [{action: Allow, protocol: FOO}]}":                                   "spec.ingress[0].protocol",
+		"{ingress: [{action: Allow, source: {nets: [10.0.0.0/33]}}]}":                   "spec.ingress[0].source.nets[0]",
+		"{ingress: [{action: Allow, destination: {ports: [80]}}]}":                      "spec.ingress[0].destination.ports",
+		"{ingress: [{action: Allow, protocol: UDPLite, source: {ports: [1]}}]}":         "spec.ingress[0].source.ports",
+		"{ingress: [{action: Allow, ipVersion: 5}]}":                                    "spec.ingress[0].ipVersion",
+		"{ingress: [{action: Allow, destination: {services: {name: a}}}]}":              "spec.ingress[0]",
+		"{egress: [{action: Allow, destination: {services: {name: a}, nets: ['::']}}]}": "spec.egress[0].destination.services",
+		"{ingress: [{action: Allow, protocol: TCP, destination: {ports: ['5:x y']}}]}":  "spec",
+		"{ingress: [{action: Allow, protocol: TCP, icmp: {type: 8}}]}":                  "spec.ingress[0].icmp",
+		"{types: [Sideways]}":                                                           "spec.types[0]",
+		"{order: first}":                                                                "spec",
+	} {
+		p, problems := convertedPolicy(t, "{kind: NetworkPolicy, metadata: {name: p, namespace: shop}, spec: "+spec+"}")
+		if p == nil || len(problems) == 0 || problems[0].Field != field {
+			t.Errorf("%s: %+v %v", spec, p, problems)
+			continue
+		}
+		for _, rules := range [][]model.Rule{p.Ingress, p.Egress} {
+			for _, r := range rules {
+				if r.Action != model.Deny || len(r.Ports) > 0 || r.Other != nil {
+					t.Errorf("%s: a rule is left: %+v", spec, r)
+				}
+			}
+		}
+		if p.Invalid == "" || p.AppliesIngress != (len(p.Ingress) == 1) || p.AppliesEgress != (len(p.Egress) == 1) || !p.AppliesIngress && !p.AppliesEgress ||
+			strings.Contains(spec, "egress") && !p.AppliesEgress || p.Subject.Namespace != "shop" {
+			t.Errorf("%s: %+v", spec, p)
+		}
+	}
+}
+
+func TestConvertTier(t *testing.T) {
+	t.Parallel()
+	order, pass := 5.0, v3.Pass
+	tier := &v3.Tier{Spec: v3.TierSpec{Order: &order, DefaultAction: &pass}}
+	tier.Name = "a"
+	got, problems := ConvertTier(tier)
+	if *got != (model.Tier{Name: "a", Order: 5, Pass: true}) || len(problems) > 0 {
+		t.Errorf("%+v %v", got, problems)
+	}
+	tier.Name = "default"
+	if _, problems = ConvertTier(tier); len(problems) != 1 {
+		t.Errorf("the order of a tier that is built in: %v", problems)
+	}
+}

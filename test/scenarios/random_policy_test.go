@@ -1,0 +1,95 @@
+package scenarios_test
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// tiers makes the tiers beside those that are always there, and a network set, anew.
+func (r *crowd) tiers() {
+	r.c.Tiers, r.c.NetworkSets = map[string]*model.Tier{}, map[model.Name]*model.NetworkSet{}
+	for i, name := range []string{"early", "late"} {
+		if r.chance(80) {
+			r.c.Tiers[name] = &model.Tier{Name: name, Order: []float64{10, 2_000_000}[i], Pass: r.chance(60)}
+		}
+	}
+	if r.chance(60) {
+		set := &model.NetworkSet{Name: model.Name{Name: "set"}, Labels: map[string]string{"app": "x", "who": "set"},
+			Nets: []netip.Prefix{one(r, netip.MustParsePrefix("172.31.0.0/16"), netip.MustParsePrefix("172.31.1.55/32"), netip.MustParsePrefix("10.244.1.0/31"))}}
+		r.c.NetworkSets[set.Name] = set
+	}
+}
+
+// tiered adds or replaces one of four policies of the kinds that have tiers.
+func (r *crowd) tiered() {
+	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: fmt.Sprintf("g%d", r.IntN(4))},
+		Tier: one(r, "early", "late", model.TierDefault, model.TierAdmin, model.TierBaseline), Order: one(r, 1, 2, math.Inf(1))}
+	p.Subject.Expression = r.expression()
+	p.AppliesIngress = r.chance(70)
+	p.AppliesEgress = !p.AppliesIngress || r.chance(30)
+	for range 1 + r.IntN(4) {
+		p.Ingress = append(p.Ingress, r.tieredRule())
+		p.Egress = append(p.Egress, r.tieredRule())
+	}
+	r.c.Policies[p.ID()] = p
+}
+
+func (r *crowd) expression() string {
+	return one(r, "all()", "app == 'x'", "app != 'y'", "app in {'x', 'z'}", "who == 'set'", "pcns.team == 'x' && app == 'z'", "!has(app)")
+}
+
+func (r *crowd) tieredRule() model.Rule {
+	rule := model.Rule{Action: one(r, model.Allow, model.Allow, model.Allow, model.Deny, model.Pass)}
+	if r.chance(60) {
+		e := &model.Entity{}
+		if r.chance(50) {
+			e.Selector = r.expression()
+		}
+		if r.chance(30) {
+			e.NotSelector = r.expression()
+		}
+		if r.chance(30) {
+			e.InNets, e.Nets = true, []netip.Prefix{one(r, netip.MustParsePrefix("172.31.0.0/16"), netip.MustParsePrefix("10.244.0.0/30"), netip.MustParsePrefix("8.8.8.8/32"))}
+		}
+		if r.chance(20) {
+			e.NotNets = []netip.Prefix{one(r, netip.MustParsePrefix("172.31.9.0/24"), netip.MustParsePrefix("10.244.0.2/31"))}
+		}
+		rule.Other = e
+	}
+	if r.chance(10) {
+		rule.Own = &model.Entity{Selector: r.expression()}
+	}
+	proto := one(r, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolAny, model.Protocol(47))
+	switch proto {
+	case model.ProtocolAny:
+		return rule
+	case 47:
+		if r.chance(30) {
+			rule.NotProtocol = proto
+			return rule
+		}
+		rule.Ports = []model.PortRange{{Protocol: proto, Last: 65535}}
+		return rule
+	}
+	ports := func() []model.PortRange {
+		first := one[uint16](r, 29, 53, 80, 1000, 1001, 3929, 5353, 8080, 20000)
+		return []model.PortRange{{Protocol: proto, First: first, Last: first + one[uint16](r, 0, 0, 1, 700)}}
+	}
+	rule.Ports = []model.PortRange{{Protocol: proto, Last: 65535}}
+	if r.chance(50) {
+		rule.Ports = ports()
+	}
+	if r.chance(25) {
+		rule.NotPorts = ports()
+	}
+	if r.chance(25) {
+		rule.SourcePorts = ports()
+	}
+	if r.chance(15) {
+		rule.NotSourcePorts = ports()
+	}
+	return rule
+}
