@@ -84,8 +84,8 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 	return 0;
 }
 
-/* Reads the header at off that an ICMP error quotes: *l4 = where its upper layer begins. 0 on success. */
-static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
+/* Reads the header at off that an ICMP error, which ends at `end`, quotes: *l4 = where its upper layer begins. 0 on success. */
+static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, __u32 end, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
 {
 	struct {
 		struct iphdr ip;

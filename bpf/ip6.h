@@ -28,7 +28,6 @@ typedef struct ipv6hdr ip_head;
 
 #define IP6_HEADERS 6 /* extension headers of a packet, at most */
 #define IP6_CHAIN 456 /* bytes of them; IP_L4_MASK and PARSE_QUOTED_MASK hold what follows */
-#define IP6_WHOLE 0xffffffu /* no end but that of the frame */
 
 #define IP6_HOP_BY_HOP 0
 #define IP6_ROUTING 43
@@ -170,7 +169,7 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 	return 0;
 }
 
-static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
+static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, __u32 end, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
 {
 	struct {
 		struct ipv6hdr ip;
@@ -183,7 +182,7 @@ static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, ip_addr *
 	addr_load(dst, &q.ip.daddr);
 	*proto = q.ip.nexthdr;
 	*l4 = off + sizeof(q.ip);
-	return ip6_upper(skb, l4, IP6_WHOLE, proto, &frag_at) == PARSED_OK ? 0 : -1;
+	return ip6_upper(skb, l4, end, proto, &frag_at) == PARSED_OK ? 0 : -1;
 }
 
 /* One hop less, of more than one. No checksum of the header makes up for it in what a device summed. */

@@ -109,15 +109,15 @@ static __always_inline int parse_pull(struct __sk_buff *skb, __u32 need)
 
 #include "ip.h"
 
-/* The ports of a packet that an ICMP error quotes: only eight bytes after its IP header are certain. */
-static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p)
+/* The ports of a packet that an ICMP error quotes, which ends at `end`: only eight bytes after the quoted IP header are certain. */
+static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p, __u32 end)
 {
 	__be16 ports[4];
 	__u32 l4;
 
-	if (ip_quoted(skb, p->quoted_off, &p->key.daddr, &p->key.saddr, &p->key.proto, &l4) || l4 > PARSE_QUOTED_MASK)
+	if (ip_quoted(skb, p->quoted_off, end, &p->key.daddr, &p->key.saddr, &p->key.proto, &l4) || l4 > PARSE_QUOTED_MASK)
 		return PARSED_MALFORMED;
-	if (bpf_skb_load_bytes(skb, l4, ports, sizeof(ports)))
+	if (l4 + sizeof(ports) > end || bpf_skb_load_bytes(skb, l4, ports, sizeof(ports)))
 		return PARSED_MALFORMED;
 	p->quoted_l4 = l4;
 	p->key.sport = 0;
@@ -227,7 +227,7 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 				return PARSED_MALFORMED;
 			p->l4 = L4_ERROR;
 			p->quoted_off = l4 + sizeof(*icmp);
-			return parse_quoted(skb, p);
+			return parse_quoted(skb, p, l4 + len);
 		}
 		break;
 	}

@@ -52,7 +52,13 @@ func (r *Runner) Reset() error {
 	return errors.Join(errs...)
 }
 
-// New makes the data plane of a node; programs that an earlier scenario loaded are used again, without
+// Frames is a Carrier that takes frames as bytes.
+type Frames interface {
+	scenario.Carrier
+	ReceiveFrame(in sim.In, frame []byte) (sim.Result, error)
+}
+
+// New makes the data plane of a node, which is one of Frames; programs that an earlier scenario loaded are used again, without
 // their flows, so that a state is also written over another one.
 func (r *Runner) New(m *scenario.Machine) (scenario.Carrier, error) {
 	s := r.sets[m.Name]
@@ -165,12 +171,21 @@ func (c *carrier) Advance(seconds int) error {
 // Receive implements scenario.Carrier. Programs and oracle must agree on all but Ethernet addresses that
 // the kernel sets later.
 func (c *carrier) Receive(in sim.In) (sim.Result, error) {
+	frame, err := in.Packet.Marshal()
+	if err != nil {
+		return sim.Result{}, err
+	}
+	return c.ReceiveFrame(in, frame)
+}
+
+// ReceiveFrame is Receive of a frame with all its bytes, of which in.Packet shows what the text form has.
+func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 	var got sim.Result
 	err := c.ns.in(func() (err error) {
 		if err = c.ns.frames.drain(); err != nil {
 			return err
 		}
-		if got, err = c.set.run(in); err != nil || len(got.Again) == 0 {
+		if got, err = c.set.run(in, frame); err != nil || len(got.Again) == 0 {
 			return err
 		}
 		frames, err := c.ns.frames.frames(in.IfIndex, len(got.Again))

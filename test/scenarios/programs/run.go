@@ -136,12 +136,8 @@ func (s *set) close() {
 // errNotRunnable: BPF_PROG_TEST_RUN refuses frames that are cut inside the IPv4 header.
 var errNotRunnable = errors.New("BPF_PROG_TEST_RUN does not take this frame")
 
-// run runs the hook's program on a packet. Call it inside of the node's network namespace.
-func (s *set) run(in sim.In) (sim.Result, error) {
-	frame, err := in.Packet.Marshal()
-	if err != nil {
-		return sim.Result{}, err
-	}
+// run runs the hook's program on a frame, which in.Packet shows. Call it inside of the node's network namespace.
+func (s *set) run(in sim.In, frame []byte) (sim.Result, error) {
 	if in.Packet.Kind == packet.Frame && in.Packet.Type == packet.TypeIPv4 && len(in.Packet.Payload) < 20 {
 		return sim.Result{}, errNotRunnable
 	}
