@@ -21,7 +21,11 @@ const fragmentSize = 1400
 
 // echo starts a UDP server that sends back what it gets, when reversed as fragments whose last comes first.
 func echo(r request) error {
-	pc, err := net.ListenPacket("udp4", r.Addr)
+	network := "udp4"
+	if own, err := netip.ParseAddr(r.From); err == nil && own.Is6() {
+		network = "udp6"
+	}
+	pc, err := net.ListenPacket(network, r.Addr)
 	if err != nil {
 		return err
 	}
@@ -57,7 +61,7 @@ func exchange(r request, timeout time.Duration) answer {
 	if err != nil {
 		return fromErr(err)
 	}
-	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(from))
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(from))
 	if err != nil {
 		return fromErr(err)
 	}
@@ -92,27 +96,33 @@ func exchange(r request, timeout time.Duration) answer {
 
 // sendReversed sends a UDP datagram as IP fragments, the last one first.
 func sendReversed(from, to netip.AddrPort, data []byte) (err error) {
-	whole := packet.Packet{Type: packet.TypeIPv4, Kind: packet.UDP, SrcPort: from.Port(), DstPort: to.Port(), Payload: data,
-		IP: packet.IPv4{Src: from.Addr(), Dst: to.Addr().Unmap(), Proto: packet.ProtoUDP, TTL: 64, ID: uint32(1 + rand.IntN(1<<16-1))}}
+	whole := packet.Packet{Kind: packet.UDP, SrcPort: from.Port(), DstPort: to.Port(), Payload: data,
+		IP: packet.IPv4{Src: from.Addr(), Dst: to.Addr().Unmap(), Proto: packet.ProtoUDP, TTL: 64}}
+	domain, head := unix.AF_INET, 34
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(whole.IP.Dst.AsSlice()[:4])}
+	if whole.IP.Dst.Is6() {
+		domain, head, sa = unix.AF_INET6, 54, &unix.SockaddrInet6{Addr: whole.IP.Dst.As16()}
+	}
 	frame, err := whole.Marshal()
 	if err != nil {
 		return err
 	}
-	l4 := frame[34:]
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	l4 := frame[head:]
+	whole.IP.ID = uint32(1 + rand.IntN(1<<16-1))
+	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
 	for at := (len(l4) - 1) / fragmentSize * fragmentSize; at >= 0; at -= fragmentSize {
 		end := min(at+fragmentSize, len(l4))
-		piece := packet.Packet{Type: packet.TypeIPv4, Kind: packet.Other, IP: whole.IP, Payload: l4[at:end]}
+		piece := packet.Packet{Kind: packet.Other, IP: whole.IP, Payload: l4[at:end]}
 		piece.IP.Offset, piece.IP.MF = uint16(at), end < len(l4)
 		b, err := piece.Marshal()
 		if err != nil {
 			return err
 		}
-		if err := unix.Sendto(fd, b[14:], 0, &unix.SockaddrInet4{Addr: to.Addr().Unmap().As4()}); err != nil {
+		if err := unix.Sendto(fd, b[14:], 0, sa); err != nil {
 			return fmt.Errorf("send a fragment from %d on: %w", at, err)
 		}
 	}
@@ -144,8 +154,10 @@ func (e *exchanges) datagrams(t *testing.T, what string, w *worker, src netip.Ad
 
 // TestFragments sends datagrams that do not fit a packet on every way, with the fragments in order and reversed.
 // Server 8081 answers in order, 8082 reversed.
-func TestFragments(t *testing.T) {
-	f := newFixture(t, ipv4)
+func TestFragments(t *testing.T) { inBoth(t, testFragments) }
+
+func testFragments(t *testing.T, fam family) {
+	f := newFixture(t, fam)
 	for _, p := range []*pod{f.a, f.b, f.c, f.d} {
 		p.echo(p.local.Addrs[0])
 	}
@@ -195,7 +207,7 @@ func TestFragments(t *testing.T) {
 func (w *worker) echo(own netip.Addr) {
 	w.t.Helper()
 	for port, reversed := range map[uint16]bool{8081: false, 8082: true} {
-		a := w.call(request{Op: "echo", Addr: fmt.Sprintf(":%d", port), From: own.String(), Reversed: reversed})
+		a := w.call(request{Op: "echo", Addr: fmt.Sprintf(":%d", port), From: w.family.addr(own.String()), Reversed: reversed})
 		if a.Err != "" {
 			w.t.Fatalf("%s: echo: %s", w.name, a.Err)
 		}

@@ -37,6 +37,10 @@ func (f *fixture) behindTwoRouters() *host {
 	run(f.t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1; ip netns exec %s sysctl -qw net.ipv4.ip_forward=1; "+
 		"ip -n %s route add default via 172.29.0.2; ip -n %s route add default via 172.29.0.1; ip -n %s route add default via 172.28.0.1",
 		r1, r2, r1, r2, far)
+	// However often they are asked.
+	for _, r := range []string{r1, r2, far} {
+		run(f.t, "ip netns exec %s sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0", r)
+	}
 	if f.family == ipv6 {
 		run(f.t, "ip netns exec %s sysctl -qw net.ipv6.conf.all.forwarding=1; ip netns exec %s sysctl -qw net.ipv6.conf.all.forwarding=1; "+
 			"ip -n %s route add default via %s; ip -n %s route add default via %s; ip -n %s route add default via %s",

@@ -11,18 +11,20 @@ import (
 
 // A client on the link resolves a load balancer's address, by exactly one node's answer, and connects. Another node
 // answers when that one is not ready. No agent is needed for the answers.
-func TestNeighboursOfALoadBalancer(t *testing.T) {
-	f := newFixture(t, ipv4)
+func TestNeighboursOfALoadBalancer(t *testing.T) { inBoth(t, testNeighboursOfALoadBalancer) }
+
+func testNeighboursOfALoadBalancer(t *testing.T, fam family) {
+	f := newFixture(t, fam)
 	const vip = "172.30.0.241"
-	f.cluster.Pools["lb"] = &model.Pool{Name: "lb", CIDR: netip.MustParsePrefix("172.30.0.240/28"), BlockBits: 28, LoadBalancer: true}
-	f.service("lb", "10.96.0.40", 0, f.a, f.c).LBIPs = []netip.Addr{netip.MustParseAddr(vip)}
+	f.cluster.Pools["lb"] = &model.Pool{Name: "lb", CIDR: fam.prefix("172.30.0.240/28"), BlockBits: fam.prefix("172.30.0.240/28").Bits(), LoadBalancer: true}
+	f.service("lb", "10.96.0.40", 0, f.a, f.c).LBIPs = []netip.Addr{netip.MustParseAddr(fam.addr(vip))}
 	f.apply()
 
 	owner := func() *node {
 		t.Helper()
 		run(t, "ip -n %s neigh flush all", f.client.netns)
 		want(t, "the client's address", f.client.reaches("", "tcp", vip+":80"), f.client.addr.String())
-		seen := run(t, "ip -n %s neigh show %s", f.client.netns, vip)
+		seen := run(t, "ip -n %s neigh show %s", f.client.netns, fam.addr(vip))
 		for _, n := range f.nodes {
 			if m := n.mac; strings.Contains(seen, fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])) {
 				return n

@@ -25,7 +25,7 @@ import (
 // dials as it is told, a JSON object a line on its standard input, an answer a line on its output.
 
 type request struct {
-	Op      string // listen, get, open, bind, send, talk, close, echo, exchange, bulk, probe
+	Op      string // listen, get, open, bind, send, talk, close, echo, exchange, bulk, probe, trace
 	Net     string // tcp, udp
 	Addr    string
 	From    string // local address, for get and open
@@ -227,6 +227,8 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return fromErr(bulk(r, timeout))
 	case "probe":
 		return probe(r, timeout)
+	case "trace":
+		return trace(r, timeout)
 	case "close":
 		return fromErr(conns[r.ID].Close())
 	}
