@@ -16,8 +16,8 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// fragmentSize is how much of a datagram sendReversed puts into one packet, bytes.
-const fragmentSize = 1400
+// fragmentSize is how much of a datagram sendReversed puts into one packet, bytes: what fits the tunnel too.
+const fragmentSize = 1360
 
 // echo starts a UDP server that sends back what it gets, when reversed as fragments whose last comes first.
 func echo(r request) error {
@@ -72,7 +72,7 @@ func exchange(r request, timeout time.Duration) answer {
 		data[i] = byte(seed.Uint64())
 	}
 	buf := make([]byte, 1<<16)
-	for again := range 2 {
+	for again := range 4 { // of IPv6 both ends have to learn what fits
 		if r.Reversed {
 			err = sendReversed(from, to, data)
 		} else {
@@ -108,7 +108,9 @@ func sendReversed(from, to netip.AddrPort, data []byte) (err error) {
 		return err
 	}
 	l4 := frame[head:]
-	whole.IP.ID = uint32(1 + rand.IntN(1<<16-1))
+	if len(l4) > fragmentSize {
+		whole.IP.ID = uint32(1 + rand.IntN(1<<16-1))
+	}
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return err
