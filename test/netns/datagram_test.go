@@ -73,6 +73,7 @@ func exchange(r request, timeout time.Duration) answer {
 	}
 	buf := make([]byte, 1<<16)
 	for again := range 4 { // of IPv6 both ends have to learn what fits
+		c.SetDeadline(time.Now().Add(timeout))
 		if r.Reversed {
 			err = sendReversed(from, to, data)
 		} else {
@@ -81,7 +82,6 @@ func exchange(r request, timeout time.Duration) answer {
 		if err != nil {
 			return fromErr(err)
 		}
-		c.SetDeadline(time.Now().Add(timeout))
 		n, peer, rerr := c.ReadFromUDPAddrPort(buf)
 		if err = rerr; errors.Is(err, os.ErrDeadlineExceeded) {
 			continue
