@@ -52,6 +52,19 @@ static __inline__ __attribute__((always_inline)) ip_addr addr_none(void)
 	return none;
 }
 
+/* 127.0.0.0/8 (RFC 1122 section 3.2.1.3), ::1 (RFC 4291 section 2.5.3). */
+static __inline__ __attribute__((always_inline)) int addr_is_loopback(const ip_addr *a)
+{
+	__be32 high = 0;
+
+	if (ADDR_WORDS == 1)
+		return (a->w[0] & __builtin_bswap32(0xff000000)) == __builtin_bswap32(0x7f000000);
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS - 1; i++)
+		high |= a->w[i];
+	return !high && a->w[ADDR_WORDS - 1] == __builtin_bswap32(1);
+}
+
 /* Addresses as packets and the kernel's structures hold them: from 4 or 16 bytes, and to them, by words. */
 static __inline__ __attribute__((always_inline)) void addr_load(ip_addr *a, const void *from)
 {

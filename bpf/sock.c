@@ -37,19 +37,6 @@ static __always_inline void sock_cookie(struct sock_key *key, struct bpf_sock_ad
 	key->cookie[1] = (__u32)(cookie >> 32);
 }
 
-static __always_inline int sock_is_loopback(const ip_addr *addr)
-{
-	__be32 high = 0;
-
-	if (WEIR_FAMILY == 6) {
-#pragma unroll
-		for (int i = 0; i < ADDR_WORDS - 1; i++)
-			high |= addr->w[i];
-		return !high && addr->w[ADDR_WORDS - 1] == bpf_htonl(1);
-	}
-	return (addr->w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
-}
-
 /* The backend that a UDP socket got for an address before, unless that is gone. */
 static __always_inline int sock_again(const struct sock_key *asked, const struct svc_value *v, struct backend *be)
 {
@@ -98,7 +85,7 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	wanted = ctx->protocol == IPPROTO_TCP ? s->flags & SET_CTLB_TCP : (s->flags & SET_CTLB_UDP) && !connects;
 	netns = bpf_get_netns_cookie(ctx);
 	on_host = netns == s->host_netns;
-	loopback = sock_is_loopback(addr);
+	loopback = addr_is_loopback(addr);
 	if ((!wanted || loopback) && !on_host)
 		return SOCK_ALLOW;
 	a = bpf_map_lookup_elem(&weir_addrs, addr);

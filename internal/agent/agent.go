@@ -169,6 +169,9 @@ func (a *Agent) connect() error {
 // Run works until ctx ends. The data plane goes on without it.
 func (a *Agent) Run(ctx context.Context) error {
 	endpoints, err := a.cni.Restore(ctx)
+	if errors.Is(err, cni.ErrNotRestored) {
+		return err // a state without them would cut all pods off; the next start looks again
+	}
 	if err != nil {
 		a.log.Error("some endpoints could not be restored as they were", "error", err)
 	}

@@ -511,7 +511,7 @@ func (s snapshot) policies() int {
 	}
 	names := map[string]bool{}
 	for _, r := range s.state.Rules.All() {
-		if strings.HasSuffix(r.Kind, "Policy") {
+		if strings.HasSuffix(strings.TrimSuffix(r.Kind, ".projectcalico.org"), "Policy") {
 			names[r.Kind+" "+r.Name] = true
 		}
 	}

@@ -185,7 +185,7 @@ func (s *services) indexSlice(c *cluster, name model.Name) {
 	}
 	delete(s.nameless, name)
 	sl := c.Slices[name]
-	if sl == nil || sl.Service == (model.Name{}) {
+	if sl == nil || sl.NotCarried || sl.Service == (model.Name{}) {
 		return
 	}
 	of := s.slices[sl.Service]

@@ -11,26 +11,28 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 )
+
+// ErrNotRestored says that the endpoints of the node could not be looked for.
+var ErrNotRestored = errors.New("cannot find the node's endpoints")
 
 // reconcileInterval is how often Run looks for allocations without an owner.
 const reconcileInterval = 30 * time.Second
 
 // Restore finds the endpoints that exist: records with an interface that is theirs, and interfaces that
 // name their container and whose record is lost or cannot be read, which is then written again. It is
-// called once before Serve.
+// called once before Serve. Errors about single records come with the other endpoints; ErrNotRestored says
+// that nothing is known of any.
 func (s *Server) Restore(ctx context.Context) ([]model.LocalEndpoint, error) {
-	links, err := s.host.LinkList()
+	links, err := kernel.Dump(s.host.LinkList)
 	if err != nil {
-		return nil, fmt.Errorf("read the interfaces of the host: %w", err)
+		return nil, fmt.Errorf("%w: read the interfaces of the host: %w", ErrNotRestored, err)
 	}
 	addrs, err := s.podAddrs()
-	if err != nil {
-		return nil, err
-	}
+	errs := []error{err}
 	byName := map[string]netlink.Link{}
-	var errs []error
 	for _, l := range links {
 		a := l.Attrs()
 		byName[a.Name] = l
@@ -51,13 +53,15 @@ func (s *Server) Restore(ctx context.Context) ([]model.LocalEndpoint, error) {
 }
 
 // podAddrs reads the permanent neighbour entries of all interfaces: the addresses of pods, with their MAC
-// addresses, by the index of the interface.
+// addresses, by the index of the interface. With an error it returns what could be read.
 func (s *Server) podAddrs() (map[int]map[netip.Addr]string, error) {
 	out := map[int]map[netip.Addr]string{}
+	var errs []error
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		neighs, err := s.host.NeighList(0, family)
+		neighs, err := kernel.Dump(func() ([]netlink.Neigh, error) { return s.host.NeighList(0, family) })
 		if err != nil {
-			return nil, fmt.Errorf("read the neighbours of the host: %w", err)
+			errs = append(errs, fmt.Errorf("read the neighbours of the host: %w", err))
+			continue
 		}
 		for _, n := range neighs {
 			a, ok := netip.AddrFromSlice(n.IP)
@@ -70,20 +74,24 @@ func (s *Server) podAddrs() (map[int]map[netip.Addr]string, error) {
 			out[n.LinkIndex][a] = n.HardwareAddr.String()
 		}
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // rebuild writes those records of an interface that are missing. What only a record knows comes from the
 // one of the other family, if that is there.
 func (s *Server) rebuild(l netlink.Link, addrs map[netip.Addr]string, r ipam.Record) error {
 	r.HostInterface, r.Attempt = l.Attrs().Name, "restored"
+	known := map[netip.Addr]bool{}
 	for _, have := range s.IPAM.Lookup(r.ContainerID, r.IfName) {
 		if have.HostInterface == r.HostInterface {
-			r = have
+			r, known[have.Address] = have, true
 		}
 	}
 	var errs []error
 	for a, mac := range addrs {
+		if known[a] {
+			continue
+		}
 		r.Address, r.MAC = a, mac
 		if err := s.IPAM.Restore(r); err != nil {
 			errs = append(errs, err)

@@ -176,6 +176,9 @@ type ServicePort struct {
 type EndpointSlice struct {
 	Name      Name
 	Service   Name // label kubernetes.io/service-name
+	// NotCarried says that it is of a headless Service or for another proxy: rules of policies that name the Service
+	// mean its endpoints, nothing else looks at them.
+	NotCarried bool
 	Ports     []EndpointPort
 	Endpoints []ServiceEndpoint
 }

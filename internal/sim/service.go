@@ -101,6 +101,9 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 	if in.Hook == ToUplink && !n.state.Settings.HostNAT {
 		return balanced{}, nil
 	}
+	if k.dst.IsLoopback() { // frontends there are for sockets of this node alone
+		return balanced{}, nil
+	}
 	s, nodePort, ok := n.frontend(k.dst, k.dport, k.proto)
 	if !ok {
 		return balanced{}, nil

@@ -269,15 +269,16 @@ func (f *finding) loadBalancerIPs(s *corev1.Service) []netip.Addr {
 	return out
 }
 
-// ConvertEndpointSlice converts an EndpointSlice. It returns nil for those of no Service, of another
-// proxy, of headless Services and with names instead of addresses.
+// ConvertEndpointSlice converts an EndpointSlice. It returns nil for those of no Service and with names instead of
+// addresses. Those of headless Services and of other proxies are for policy alone.
 func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, []weirv1.Problem) {
 	service := s.Labels[discoveryv1.LabelServiceName]
-	if service == "" || s.AddressType == discoveryv1.AddressTypeFQDN || notOurs(s.Labels) {
+	if service == "" || s.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil, nil
 	}
 	f := newFinding("EndpointSlice", s)
-	out := &model.EndpointSlice{Name: nameOf(s), Service: model.Name{Namespace: s.Namespace, Name: service}}
+	out := &model.EndpointSlice{Name: nameOf(s), Service: model.Name{Namespace: s.Namespace, Name: service},
+		NotCarried: notOurs(s.Labels)}
 	for i, sp := range s.Ports {
 		if sp.Port == nil {
 			continue // every port: a meaning that Services do not give

@@ -242,12 +242,16 @@ endpoints:
 	check(t, got, want, found, "ports[3].port endpoints[3].addresses[0]")
 	for what, text := range map[string]string{
 		"no service": `{metadata: {name: s}, addressType: IPv4}`,
-		"headless":   `{metadata: {name: s, labels: {kubernetes.io/service-name: s, service.kubernetes.io/headless: ""}}, addressType: IPv4}`,
-		"some proxy": `{metadata: {name: s, labels: {kubernetes.io/service-name: s, service.kubernetes.io/service-proxy-name: ""}}, addressType: IPv4}`,
 		"names":      `{metadata: {name: s, labels: {kubernetes.io/service-name: s}}, addressType: FQDN}`,
 	} {
 		if got, found := ConvertEndpointSlice(from[discoveryv1.EndpointSlice](t, text)); got != nil || len(found) > 0 {
 			t.Errorf("%s: %+v %v", what, got, found)
+		}
+	}
+	for _, label := range []string{"service.kubernetes.io/headless", "service.kubernetes.io/service-proxy-name"} {
+		text := `{metadata: {name: s, labels: {kubernetes.io/service-name: s, ` + label + `: ""}}, addressType: IPv4, endpoints: [{addresses: [10.244.0.1]}]}`
+		if got, found := ConvertEndpointSlice(from[discoveryv1.EndpointSlice](t, text)); got == nil || !got.NotCarried || len(got.Endpoints) != 1 || len(found) > 0 {
+			t.Errorf("%s: %+v %v", label, got, found)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 // noMirror are the scenarios that IPv6 has no counterpart for, and why.
 var noMirror = map[string]string{
+	"hostport-loopback.txtar":          "the loopback address is not mirrored",
 	"icmp-errors.txtar":                "a timestamp request, whose checksum is other than ICMPv6's; random packets have the errors",
 	"maglev-affinity.txtar":            "the same",
 	"maglev-ingress-lost.txtar":        "the choice follows from a hash of the addresses",

@@ -49,7 +49,16 @@ func forwardIPv6(uplinks map[int]string, except map[string]bool) (kept []string,
 				return kept, err
 			}
 		}
+		// Interfaces that come later are given "default", which "all" sets too: it stays what it was, or an uplink that
+		// comes later would forward before it could be told to go on taking advertisements.
+		later, err := kernel.Sysctl(sysctl6("default", "forwarding")...)
+		if err != nil {
+			return kept, err
+		}
 		if _, err := kernel.SetSysctl(1, sysctl6("all", "forwarding")...); err != nil {
+			return kept, err
+		}
+		if _, err := kernel.SetSysctl(later, sysctl6("default", "forwarding")...); err != nil {
 			return kept, err
 		}
 	}

@@ -60,6 +60,7 @@ type Driver struct {
 	pattern  *regexp.Regexp // that found them
 	absent   map[site]string
 	started  bool // the first Apply is over: what earlier runs left is dealt with
+	carried  bool // what programs of an earlier run made is taken over
 	bump     bool // something beside the tables changed that flows depend on
 	count    counters
 	problems []string
@@ -195,7 +196,11 @@ func (d *Driver) reconcile(devices bool) error {
 	if err := errors.Join(d.sixErr, d.callIPv6()); err != nil {
 		errs = append(errs, err)
 	}
-	errs = append(errs, d.attachAll(devices)...)
+	attachErrs := d.attachAll(devices)
+	errs = append(errs, attachErrs...)
+	if len(attachErrs) == 0 {
+		d.endCarryOver()
+	}
 	if devices {
 		errs = append(errs, d.openDevices()...)
 		d.wished = wish(d.state)
@@ -213,17 +218,27 @@ func (d *Driver) reconcile(devices bool) error {
 		d.started = true
 		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.adopted, "entries written", d.tables.counts.judged+d.tables.counts.quiet,
 			"epoch", d.tables.epoch(), "programs attached", len(d.programs.at))
-		for _, l := range d.both() { // what the old programs made until they were replaced
-			d.carryOver(l, false)
-		}
-		if d.opts.BPFFS != "" {
-			if err := removeOldLayouts(d.opts.BPFFS); err != nil {
-				d.log.Warn("old maps are left behind", "error", err)
-			}
-		}
 	}
 	d.note(errs)
 	return errors.Join(errs...)
+}
+
+// endCarryOver takes over, once, what the old programs made until they were replaced by ours, and lets go of the maps
+// that they had.
+func (d *Driver) endCarryOver() {
+	if d.carried {
+		return
+	}
+	d.carried = true
+	for _, l := range d.both() {
+		d.carryOver(l, false)
+	}
+	if d.opts.BPFFS == "" || d.sixErr != nil { // what is of IPv6 there waits for a start that can load it
+		return
+	}
+	if err := removeOldLayouts(d.opts.BPFFS); err != nil {
+		d.log.Warn("old maps are left behind", "error", err)
+	}
 }
 
 // note keeps what is wrong for Status.

@@ -117,7 +117,11 @@ func (d *Driver) openRoutes() []error {
 	return errs
 }
 
+// forwardIPv6 leaves a node alone that has IPv6 but no pods and no Services of it.
 func (d *Driver) forwardIPv6() error {
+	if len(ofFamily(d.state.Settings.PoolRoutes, true)) == 0 {
+		return nil
+	}
 	except := map[string]bool{hostDevice: true, hostPeer: true, tunnelDevice: true}
 	for _, a := range d.state.Addrs {
 		if a.Kind == nodestate.AddrEndpoint {

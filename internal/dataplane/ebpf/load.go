@@ -196,28 +196,46 @@ func specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c constants)
 
 // openMap takes over the map that is pinned at path, or makes one and pins it there. It may adapt the
 // size in spec to that of a map that is kept.
-func (l *loaded) openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (*ebpf.Map, error) {
-	m, err := ebpf.LoadPinnedMap(path, nil)
+func (l *loaded) openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (m *ebpf.Map, err error) {
+	old, err := ebpf.LoadPinnedMap(path, nil)
 	switch {
 	case err == nil:
-		if l.keep(m, path, spec, log) {
+		if l.keep(old, path, spec, log) {
 			l.found++
-			return m, nil
+			return old, nil
 		}
-		m.Close()
-		l.recreated[spec.Name] = true
-		if isCarried(spec.Name) {
-			if err := setAside(path); err != nil {
-				return nil, err
+		defer func() {
+			if old != m {
+				old.Close()
 			}
-		}
+		}()
 	case errors.Is(err, fs.ErrNotExist):
+		old = nil
 	default:
 		return nil, fmt.Errorf("opening the pinned map %s: %w", path, err)
 	}
 	m, err = ebpf.NewMap(spec)
+	if err != nil && old != nil && isCarried(spec.Name) && spec.MaxEntries > old.MaxEntries() {
+		wanted := spec.MaxEntries
+		if spec.MaxEntries = old.MaxEntries(); spec.Compatible(old) == nil {
+			log.Error("a map keeps its size: one of the wanted size cannot be made", "map", spec.Name,
+				"entries", old.MaxEntries(), "configured", wanted, "setting", sizeSettings[spec.Name], "error", err)
+			l.found++
+			return old, nil
+		}
+		spec.MaxEntries = wanted
+	}
 	if err != nil {
 		return nil, fmt.Errorf("making map %s of %d entries: %w", spec.Name, spec.MaxEntries, err)
+	}
+	if old != nil {
+		l.recreated[spec.Name] = true
+		if isCarried(spec.Name) {
+			if err := setAside(path); err != nil {
+				m.Close()
+				return nil, err
+			}
+		}
 	}
 	if err := pinOver(m, path); err != nil {
 		m.Close()

@@ -190,8 +190,8 @@ func (d *Driver) sweep(ctx context.Context) {
 	for {
 		d.mu.Lock()
 		families := d.both()
+		d.keepSweepers(all, families) // while they cannot be closed
 		d.mu.Unlock()
-		d.keepSweepers(all, families)
 		for _, l := range families {
 			for _, s := range all[l] {
 				if !d.sweepRound(ctx, s, clock) {
@@ -205,7 +205,8 @@ func (d *Driver) sweep(ctx context.Context) {
 	}
 }
 
-// keepSweepers makes those of families that came, and lets go of those of families that went.
+// keepSweepers makes those of families that came, and lets go of those of families that went. A family whose tables
+// cannot be opened is tried again in the next round.
 func (d *Driver) keepSweepers(all map[*loaded][]*sweeper, families []*loaded) {
 	for l, list := range all {
 		if !slices.Contains(families, l) {
@@ -219,16 +220,28 @@ func (d *Driver) keepSweepers(all map[*loaded][]*sweeper, families []*loaded) {
 		if _, ok := all[l]; ok {
 			continue
 		}
-		all[l] = nil
-		for name := range swept {
-			s, err := newSweeper(name, l)
-			if err != nil {
-				d.log.Error("a table is not swept", "family", l.family, "error", err)
-				continue
-			}
-			all[l] = append(all[l], s)
+		list, err := newSweepers(l)
+		if err != nil {
+			d.log.Error("tables are not swept", "family", l.family, "error", err)
+			continue
 		}
+		all[l] = list
 	}
+}
+
+func newSweepers(l *loaded) ([]*sweeper, error) {
+	var out []*sweeper
+	for name := range swept {
+		s, err := newSweeper(name, l)
+		if err != nil {
+			for _, s := range out {
+				s.close()
+			}
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
 }
 
 // sweepRound goes through one table once and reports whether to go on.
