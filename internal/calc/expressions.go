@@ -34,7 +34,7 @@ func podLabels(c *cluster, p *model.Pod) labels {
 				return p.ServiceAccount, true
 			}
 		}
-		if v, ok := p.Labels[key]; ok {
+		if v, ok := ownLabel(p.Labels, key); ok {
 			return v, true
 		}
 		if v, ok := namespaceLabel(c, p.Name.Namespace, key); ok {
@@ -63,14 +63,23 @@ func setLabels(c *cluster, s *model.NetworkSet) labels {
 			if key == model.LabelNamespace {
 				return ns, true
 			}
-			if v, ok := s.Labels[key]; ok {
+			if v, ok := ownLabel(s.Labels, key); ok {
 				return v, true
 			}
 			return namespaceLabel(c, ns, key)
 		}
-		v, ok := s.Labels[key]
-		return v, ok
+		return ownLabel(s.Labels, key)
 	}
+}
+
+// ownLabel looks up a label of an object itself. Those below the prefixes are not its own to have: who makes pods in a
+// namespace is not who says what the namespace is.
+func ownLabel(of map[string]string, key string) (string, bool) {
+	if strings.HasPrefix(key, model.PrefixNamespace) || strings.HasPrefix(key, model.PrefixAccount) {
+		return "", false
+	}
+	v, ok := of[key]
+	return v, ok
 }
 
 // namespaceLabel looks up a label below the prefix of namespaces.

@@ -67,7 +67,9 @@ func inherited(into map[string]string, prefix, name string, from map[string]stri
 func (r reference) podHas(expr string, p *model.Pod) bool {
 	have := map[string]string{}
 	for k, v := range p.Labels {
-		have[k] = v
+		if !strings.HasPrefix(k, "pcns.") && !strings.HasPrefix(k, "pcsa.") {
+			have[k] = v
+		}
 	}
 	have["projectcalico.org/namespace"], have["projectcalico.org/orchestrator"] = p.Name.Namespace, "k8s"
 	if p.ServiceAccount != "" {
@@ -85,7 +87,9 @@ func (r reference) podHas(expr string, p *model.Pod) bool {
 func (r reference) setHas(expr string, s *model.NetworkSet) bool {
 	have := map[string]string{}
 	for k, v := range s.Labels {
-		have[k] = v
+		if !strings.HasPrefix(k, "pcns.") && !strings.HasPrefix(k, "pcsa.") {
+			have[k] = v
+		}
 	}
 	if ns := s.Name.Namespace; ns != "" {
 		have["projectcalico.org/namespace"] = ns

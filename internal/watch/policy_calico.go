@@ -116,7 +116,7 @@ func (p *calicoPolicy) subject() string {
 	of := []*selector.Selector{p.parse("spec.selector", p.selector), p.parse("spec.serviceAccountSelector", p.serviceAccountSelector),
 		p.parse("spec.namespaceSelector", p.namespaceSelector)}
 	of[1], of[2] = ofAccounts(of[1]), ofNamespaces(of[2])
-	return expression(of...)
+	return p.expression("spec.selector", of...)
 }
 
 // parse reads a selector; nil for none, and for one that is wrong.
@@ -132,12 +132,17 @@ func (p *calicoPolicy) parse(field, text string) *selector.Selector {
 	return s
 }
 
-// expression joins selectors; empty when there is none.
-func expression(of ...*selector.Selector) string {
+// expression joins selectors; empty when there is none. Those that are right each may be too much together.
+func (p *calicoPolicy) expression(field string, of ...*selector.Selector) string {
 	if !slices.ContainsFunc(of, func(s *selector.Selector) bool { return s != nil }) {
 		return ""
 	}
-	return selector.And(of...).String()
+	text := selector.And(of...).String()
+	if _, err := selector.Parse(text); err != nil {
+		p.bad(field, "", "cannot be used with the other selectors beside it: "+err.Error(), "make it smaller, by labels of its own")
+		return ""
+	}
+	return text
 }
 
 // ofNamespaces makes a selector of namespaces one of what is in them: all() is everything that is in a namespace, and
@@ -165,8 +170,8 @@ func (p *calicoPolicy) entity(field string, e *v3.EntityRule) *model.Entity {
 	if spaces == nil && p.namespace != "" && (own != nil || names != nil || accounts != nil || e.NotSelector != "") {
 		spaces = selector.In(model.LabelNamespace, p.namespace) // a namespace's policy is about its own namespace
 	}
-	out.Selector = expression(spaces, names, accounts, own)
-	out.NotSelector = expression(p.parse(field+".notSelector", e.NotSelector))
+	out.Selector = p.expression(field+".selector", spaces, names, accounts, own)
+	out.NotSelector = p.expression(field+".notSelector", p.parse(field+".notSelector", e.NotSelector))
 	if !out.InNets && len(out.NotNets) == 0 && out.Selector == "" && out.NotSelector == "" {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"fmt"
 	"math"
 	"net/netip"
 	"strings"
@@ -135,5 +136,27 @@ func TestConvertTier(t *testing.T) {
 	tier.Name = "default"
 	if _, problems = ConvertTier(tier); len(problems) != 1 {
 		t.Errorf("the order of a tier that is built in: %v", problems)
+	}
+}
+
+// Selectors that are right each can be too much together: the policy denies rather than pick nobody.
+func TestSelectorsTooMuchTogether(t *testing.T) {
+	t.Parallel()
+	var values []string
+	for i := range 350 {
+		values = append(values, fmt.Sprintf("'%031d'", i))
+	}
+	long := "a in {" + strings.Join(values, ", ") + "}"
+	for what, spec := range map[string]string{
+		"subject": `{selector: "` + long + `", serviceAccountSelector: "` + long + `", types: [Ingress], ingress: [{action: Deny}]}`,
+		"rule":    `{selector: all(), types: [Ingress], ingress: [{action: Deny, source: {selector: "` + long + `", namespaceSelector: "` + long + `"}}]}`,
+	} {
+		p, problems := convertedPolicy(t, "{kind: GlobalNetworkPolicy, metadata: {name: p}, spec: "+spec+"}")
+		if p == nil || p.Invalid == "" || len(problems) != 1 || !strings.HasSuffix(problems[0].Field, "elector") {
+			t.Errorf("%s: %+v %v", what, p, problems)
+		}
+		if what == "subject" && p.Subject.Expression != "" {
+			t.Errorf("the policy isolates %.60q… only", p.Subject.Expression)
+		}
 	}
 }
