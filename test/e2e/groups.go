@@ -59,7 +59,7 @@ var whole = []group{
 var conformance = []group{
 	{Name: "conformance", Match: regexp.MustCompile(`\[Conformance\]|` + strings.Join([]string{
 		`internalTrafficPolicy=Local Pod`, `externalTrafficPolicy=Local for type=NodePort`, `no ready endpoints with (in|ex)ternall?TrafficPolicy=Local`,
-		`rejected when no endpoints exist`, `hairpin back`, `should be able to handle large requests`,
+		`rejected when no endpoints exist`, `hairpin back`, `Services should be able to handle large requests`,
 		`should check kube-proxy urls`, `traffic between Pods without SNAT`, `named targetPorts that resolve`, `service.kubernetes.io/(headless|service-proxy-name)`,
 	}, "|")), Workers: 2, Plain: true, Procs: 4},
 }
