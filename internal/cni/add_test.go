@@ -267,10 +267,7 @@ func TestCheckFindsDamage(t *testing.T) {
 	any := net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
 	def := &netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: &any, Gw: gateway4.AsSlice()}
 	ep := w.enforcer.attached[addr]
-	for _, c := range []struct {
-		want        string
-		break_, fix func() error
-	}{
+	w.checkFinds(t, ns, []damage{
 		{"is down", func() error { return w.link.LinkSetDown(host) }, func() error {
 			if err := w.link.LinkSetUp(host); err != nil {
 				return err
@@ -282,7 +279,23 @@ func TestCheckFindsDamage(t *testing.T) {
 		{"does not enforce", func() error { delete(w.enforcer.attached, addr); return nil }, func() error { w.enforcer.attached[addr] = ep; return nil }},
 		{"is not on the host", func() error { return w.link.LinkSetAlias(host, "weir:x/y/z") }, func() error { return w.link.LinkSetAlias(host, "weir:ns/a/c1") }},
 		{"lacks the address", func() error { return pod.AddrDel(eth0, &netlink.Addr{IPNet: &dst}) }, nil},
-	} {
+	})
+	bad := request("CHECK", "a", "c1")
+	bad.Addrs = []string{"10.99.0.1/32"}
+	if _, _, err := w.s.Handle(ctx10(t), bad, ns); err == nil || !strings.Contains(err.Message, "10.99.0.1") {
+		t.Error(err)
+	}
+}
+
+// damage is something that CHECK must find, by what it says. It is mended afterwards but where fix is nil, which is the last.
+type damage struct {
+	want        string
+	break_, fix func() error
+}
+
+func (w *world) checkFinds(t *testing.T, ns *os.File, list []damage) {
+	t.Helper()
+	for _, c := range list {
 		if err := c.break_(); err != nil {
 			t.Fatal(c.want, err)
 		}
@@ -298,10 +311,5 @@ func TestCheckFindsDamage(t *testing.T) {
 		if err := w.do("CHECK", "a", "c1", ns); err != nil {
 			t.Errorf("after mending %q: %v", c.want, err)
 		}
-	}
-	bad := request("CHECK", "a", "c1")
-	bad.Addrs = []string{"10.99.0.1/32"}
-	if _, _, err := w.s.Handle(ctx10(t), bad, ns); err == nil || !strings.Contains(err.Message, "10.99.0.1") {
-		t.Error(err)
 	}
 }

@@ -219,30 +219,11 @@ func TestCheckFindsDamageOfIPv6(t *testing.T) {
 	route := &netlink.Route{LinkIndex: host.Attrs().Index, Dst: &dst, Protocol: 3}
 	any := net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
 	def := &netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: &any, Gw: gateway6.AsSlice()}
-	for _, c := range []struct {
-		want        string
-		break_, fix func() error
-	}{
+	w.checkFinds(t, ns, []damage{
 		{"route to " + addr.String(), func() error { return w.link.RouteDel(route) }, func() error { return w.link.RouteAdd(route) }},
 		{"default route by fe80::1", func() error { return pod.RouteDel(def) }, func() error { return pod.RouteAdd(def) }},
 		{"lacks the address " + addr.String(), func() error { return pod.AddrDel(eth0, &netlink.Addr{IPNet: &dst}) }, nil},
-	} {
-		if err := c.break_(); err != nil {
-			t.Fatal(c.want, err)
-		}
-		if err := w.do("CHECK", "a", "c1", ns); err == nil || !strings.Contains(err.Message, c.want) {
-			t.Errorf("want %q, got %v", c.want, err)
-		}
-		if c.fix == nil {
-			break
-		}
-		if err := c.fix(); err != nil {
-			t.Fatal(c.want, err)
-		}
-		if err := w.do("CHECK", "a", "c1", ns); err != nil {
-			t.Errorf("after mending %q: %v", c.want, err)
-		}
-	}
+	})
 }
 
 // TestIPv6Refused: a pod gets no address that nothing would carry, and it is said what to do.

@@ -174,13 +174,13 @@ type ServicePort struct {
 
 // EndpointSlice is a discovery.k8s.io/v1 EndpointSlice.
 type EndpointSlice struct {
-	Name      Name
-	Service   Name // label kubernetes.io/service-name
+	Name    Name
+	Service Name // label kubernetes.io/service-name
 	// NotCarried says that it is of a headless Service or for another proxy: rules of policies that name the Service
 	// mean its endpoints, nothing else looks at them.
 	NotCarried bool
-	Ports     []EndpointPort
-	Endpoints []ServiceEndpoint
+	Ports      []EndpointPort
+	Endpoints  []ServiceEndpoint
 }
 
 // EndpointPort is a port of all endpoints of a slice.

@@ -79,9 +79,6 @@ func (c *Cluster) Tier(name string) (t Tier, known bool) {
 	return Tier{Name: name, Order: math.Inf(1)}, false
 }
 
-// BuiltInTier reports whether a tier is there without an object.
-func BuiltInTier(name string) bool { _, ok := builtInTiers[name]; return ok }
-
 // NetworkSet is a NetworkSet, or with an empty namespace a GlobalNetworkSet: addresses that selectors pick by labels.
 type NetworkSet struct {
 	Name   Name
@@ -130,7 +127,7 @@ type Peer struct {
 }
 
 // Entity is an end of a rule of projectcalico.org: everything in it holds. Expressions are of package selector, over the
-// labels of EndpointLabels, and pick pods and network sets.
+// labels of pods and network sets, those of their namespace and account below PrefixNamespace and PrefixAccount.
 type Entity struct {
 	InNets                bool // one of Nets, which may be none
 	Nets, NotNets         []netip.Prefix
@@ -155,7 +152,7 @@ type Selector struct {
 	Namespace  string         // exactly this one, when not empty
 	Namespaces *LabelSelector // otherwise; nil = every namespace
 	Pods       *LabelSelector // nil = every pod
-	Expression string         // of package selector, over the labels of EndpointLabels; empty = every pod
+	Expression string         // of package selector, over a pod's labels, as in Entity; empty = every pod
 }
 
 // Labels that the selector language sees on a pod beside its own, and before its own.
