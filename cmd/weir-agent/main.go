@@ -26,7 +26,7 @@ func main() {
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "weir-agent:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }
 
@@ -78,7 +78,7 @@ policy go on as they were; weir-agent started again takes over.`,
 	f.StringVar(&o.Cgroup, "cgroup", "", "folder of the unified control group hierarchy whose sockets are this node's; default: FELIX_CGROUPV2PATH, then the mount of the hierarchy")
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", agent.DefaultCNIConfDir, "where the container runtime looks for network configurations")
 	f.StringVar(&level, "log-level", envOr("WEIR_LOG_LEVEL", "info"), "debug, info, warn or error (WEIR_LOG_LEVEL)")
-	cmd.AddCommand(probeCommand())
+	cmd.AddCommand(probeCommand(), askCommand())
 	return cmd
 }
 

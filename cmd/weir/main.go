@@ -13,6 +13,8 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/ask"
 	"github.com/weir-net/weir/internal/version"
 )
 
@@ -47,6 +49,16 @@ func (o *options) connect() (*clientset.Clients, error) {
 		return nil, err
 	}
 	return clientset.New(cfg, "weir/"+version.Version)
+}
+
+// asker asks the agents of nodes.
+func (o *options) asker(c *clientset.Clients) (*ask.Asker, error) {
+	cfg, err := client.LoadConfig(o.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	cfg.UserAgent = "weir/" + version.Version
+	return &ask.Asker{Kube: c.Kube, Config: cfg, Namespace: deploy.Namespace}, nil
 }
 
 func newRoot() *cobra.Command {

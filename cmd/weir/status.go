@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/api/client/clientset"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
@@ -24,13 +23,21 @@ import (
 const staleAfter = 2 * time.Minute
 
 func newStatus(o *options) *cobra.Command {
-	return &cobra.Command{Use: "status", Short: "What is healthy and what is not, by node; ends with code 1 when something is not", Args: cobra.NoArgs,
+	var node string
+	var live bool
+	cmd := &cobra.Command{Use: "status", Short: "What is healthy and what is not, by node; ends with code 1 when something is not", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.connect()
 			if err != nil {
 				return err
 			}
-			r, err := readReport(cmd.Context(), c, time.Now())
+			source := statuses{clients: c}
+			if live {
+				if source.asker, err = o.asker(c); err != nil {
+					return err
+				}
+			}
+			r, err := readReport(cmd.Context(), source, node, time.Now())
 			if err != nil {
 				return err
 			}
@@ -42,6 +49,10 @@ func newStatus(o *options) *cobra.Command {
 			}
 			return nil
 		}}
+	f := cmd.Flags()
+	f.StringVar(&node, "node", "", "only this `node`")
+	f.BoolVar(&live, "live", false, "ask the agents for what they would report now, by exec in their pods, in place of their last reports")
+	return cmd
 }
 
 // report is what `weir status` says.
@@ -73,24 +84,25 @@ func (r *report) healthy() bool {
 	return len(r.faults) == 0 && len(r.problems) == 0
 }
 
-func readReport(ctx context.Context, c *clientset.Clients, now time.Time) (*report, error) {
-	r := &report{}
+// readReport reads how the cluster is, or one node of it when only is not empty.
+func readReport(ctx context.Context, source statuses, only string, now time.Time) (*report, error) {
+	r, c := &report{}, source.clients
 	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
+	if only != "" {
+		nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return n.Name != only })
+		if len(nodes.Items) == 0 {
+			return nil, fmt.Errorf("there is no node %q", only)
+		}
+	}
 	if err := r.readComponents(ctx, c); err != nil {
 		return nil, err
 	}
-	statuses, err := client.NodeStatuses(c.Dynamic).List(ctx)
-	if apierrors.IsNotFound(err) {
-		r.faults = append(r.faults, "the CustomResourceDefinitions are not installed; run `weir install`")
-	} else if err != nil {
+	byName, err := source.read(ctx, r, nodes.Items)
+	if err != nil {
 		return nil, err
-	}
-	byName := map[string]*weirv1.NodeStatus{}
-	for i := range statuses {
-		byName[statuses[i].Name] = &statuses[i]
 	}
 	agents, err := runningAgents(ctx, c)
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
+	"github.com/weir-net/weir/internal/localsock"
 	"github.com/weir-net/weir/internal/watch"
 )
 
@@ -178,7 +179,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.cluster.restore(endpoints)
 	a.log.Info("starting", "node", a.opts.Node, "kernel", kernel.Release(), "endpoints", len(endpoints))
 	socket := filepath.Join(a.opts.RunDir, filepath.Base(wire.DefaultSocket))
-	listener, err := cni.Listen(socket)
+	listener, err := localsock.Listen(socket)
 	if err != nil {
 		return err
 	}
@@ -215,6 +216,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("looking for lost addresses", a.cni.Run)
 	run("serving health and metrics", a.serve)
 	run("answering load balancers", a.serveBalancers)
+	run("answering questions", a.answerQuestions)
 	run("publishing the node's status", a.publish)
 	run("giving memory back", a.trim)
 	run("sizing the connection table", a.scale)

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/weir-net/weir/internal/cni/wire"
+	"github.com/weir-net/weir/internal/localsock"
 )
 
 const (
@@ -21,31 +19,6 @@ const (
 	maxTimeout  = 2 * time.Minute
 	undoTimeout = 30 * time.Second
 )
-
-// Listen makes the socket at path for root only. It takes the place of an earlier one in one step, so
-// that a plugin finds either the old agent or this one.
-func Listen(path string) (*net.UnixListener, error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the directory of the CNI socket: %w", err)
-	}
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-		return nil, fmt.Errorf("%s exists and is not a socket: move it away", path)
-	}
-	temp := filepath.Join(dir, fmt.Sprintf(".cni-%d.sock", os.Getpid()))
-	os.Remove(temp)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temp, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("listen at the CNI socket %s: %w", path, err)
-	}
-	l.SetUnlinkOnClose(false) // by then the name may be another agent's
-	if err := errors.Join(os.Chmod(temp, 0o600), os.Rename(temp, path)); err != nil {
-		l.Close()
-		os.Remove(temp)
-		return nil, fmt.Errorf("put the CNI socket at %s: %w", path, err)
-	}
-	return l, nil
-}
 
 // Serve answers calls until ctx ends, and then waits for those in progress.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
@@ -80,7 +53,7 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 
 // serve answers one connection.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
-	if err := fromRoot(conn); err != nil {
+	if err := localsock.FromRoot(conn); err != nil {
 		s.Log.Warn("refused a CNI call", "reason", err)
 		return
 	}
@@ -131,26 +104,6 @@ func (s *Server) note(req wire.Request, failure *wire.Error, took time.Duration)
 		return
 	}
 	s.Log.Info("CNI call", attrs...)
-}
-
-// fromRoot checks that the caller is root, by the kernel's word.
-func fromRoot(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return err
-	}
-	if cerr != nil {
-		return fmt.Errorf("read the caller's credentials: %w", cerr)
-	}
-	if cred.Uid != 0 {
-		return fmt.Errorf("the caller has user id %d, only root may call", cred.Uid)
-	}
-	return nil
 }
 
 // Handle answers one request; netns is the pod's network namespace where the command needs one. undo is

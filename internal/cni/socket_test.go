@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/cni/wire"
+	"github.com/weir-net/weir/internal/localsock"
 )
 
 // serve runs the world's server at a socket until the test ends.
@@ -30,7 +31,7 @@ func (w *world) serve() (socket string) {
 		w.t.Fatal(err)
 	}
 	socket = filepath.Join(dir, "s")
-	l, err := Listen(socket)
+	l, err := localsock.Listen(socket)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestPlugin(t *testing.T) {
 func TestPluginWithoutAgent(t *testing.T) {
 	ns := newNetns(t)
 	stale := filepath.Join(t.TempDir(), "s")
-	l, err := Listen(stale)
+	l, err := localsock.Listen(stale)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,13 +150,13 @@ func TestPluginWithoutAgent(t *testing.T) {
 			}
 		}
 	}
-	if l, err = Listen(stale); err != nil { // the next agent takes the name over
+	if l, err = localsock.Listen(stale); err != nil { // the next agent takes the name over
 		t.Fatal(err)
 	}
 	l.Close()
 	file := filepath.Join(t.TempDir(), "f")
 	os.WriteFile(file, nil, 0o600)
-	if _, err := Listen(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	if _, err := localsock.Listen(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Error(err)
 	}
 }

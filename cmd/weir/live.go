@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/api/client/clientset"
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/ask"
+	"github.com/weir-net/weir/internal/ask/wire"
+)
+
+// answerWithin is how long an agent has to answer a question of one piece.
+const answerWithin = 20 * time.Second
+
+// statuses is where the agents' reports come from: what they last wrote, or what they say when they are asked.
+type statuses struct {
+	clients *clientset.Clients
+	asker   *ask.Asker // nil = what they last wrote
+}
+
+// read returns the reports of nodes by name. What keeps an agent from answering is a fault of r.
+func (s statuses) read(ctx context.Context, r *report, nodes []corev1.Node) (map[string]*weirv1.NodeStatus, error) {
+	byName := map[string]*weirv1.NodeStatus{}
+	if s.asker == nil {
+		list, err := client.NodeStatuses(s.clients.Dynamic).List(ctx)
+		if apierrors.IsNotFound(err) {
+			r.faults = append(r.faults, "the CustomResourceDefinitions are not installed; run `weir install`")
+			err = nil
+		}
+		for i := range list {
+			byName[list[i].Name] = &list[i]
+		}
+		return byName, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	names := make([]string, len(nodes))
+	answers := make([]*weirv1.NodeStatus, len(nodes))
+	for i := range nodes {
+		names[i], answers[i] = nodes[i].Name, &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: nodes[i].Name}}
+	}
+	for i, err := range ask.Each(names, func(i int, node string) error {
+		return s.asker.AskJSON(ctx, node, wire.Question{Path: "/status"}, &answers[i].Status)
+	}) {
+		if err != nil {
+			r.faults = append(r.faults, fmt.Sprintf("no live report: %v", err))
+			continue
+		}
+		byName[names[i]] = answers[i]
+	}
+	return byName, nil
+}

@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/localsock"
+	"github.com/weir-net/weir/internal/version"
+)
+
+// questions are what an agent answers to who is root on its node, or may run programs in its pod: the handlers by the
+// pattern of their path. An answer that goes on for long ends with its request's context.
+func (a *Agent) questions() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		"GET /version": a.answerVersion,
+		"GET /status":  a.answerStatus,
+	}
+}
+
+// Version is the answer to GET /version.
+type Version struct {
+	Version string    `json:"version"`
+	Node    string    `json:"node"`
+	Kernel  string    `json:"kernel"`
+	Began   time.Time `json:"began"`
+	Epoch   uint32    `json:"epoch"` // of flows: moves on when existing ones are to be judged again
+}
+
+func (a *Agent) answerVersion(w http.ResponseWriter, _ *http.Request) {
+	answerJSON(w, Version{Version: version.Version, Node: a.opts.Node, Kernel: kernel.Release(), Began: a.began.UTC().Truncate(time.Second), Epoch: a.driver.Status().Epoch})
+}
+
+// answerStatus tells the node's status as it is now: a weirv1.NodeStatusStatus.
+func (a *Agent) answerStatus(w http.ResponseWriter, _ *http.Request) {
+	if a.cluster.snapshot().state == nil {
+		http.Error(w, "the agent has not read the cluster yet", http.StatusServiceUnavailable)
+		return
+	}
+	answerJSON(w, a.status(nil))
+}
+
+func answerJSON(w http.ResponseWriter, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(text, '\n')) // who asked may have gone
+}
+
+// questionMux serves questions, each with a body of limited size, and marks those that it does not know.
+func questionMux(questions map[string]http.HandlerFunc) http.Handler {
+	mux := http.NewServeMux()
+	for pattern, handler := range questions {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			r.Body = http.MaxBytesReader(w, r.Body, wire.MaxBody)
+			handler(w, r)
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(wire.UnknownQuestion, "true")
+		http.Error(w, fmt.Sprintf("no such question: %s %s", r.Method, r.URL.Path), http.StatusNotFound)
+	})
+	return mux
+}
+
+// maxQuestions bounds the questions that are answered at a time; others are refused.
+const maxQuestions = 32
+
+// answerQuestions serves the socket until ctx ends.
+func (a *Agent) answerQuestions(ctx context.Context) error {
+	return serveQuestions(ctx, filepath.Join(a.opts.RunDir, wire.SocketName), questionMux(a.questions()))
+}
+
+func serveQuestions(ctx context.Context, socket string, handler http.Handler) error {
+	l, err := localsock.Listen(socket)
+	if err != nil {
+		return err
+	}
+	slots := make(chan struct{}, maxQuestions)
+	server := &http.Server{
+		ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 1 << 14,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case slots <- struct{}{}:
+				defer func() { <-slots }()
+				handler.ServeHTTP(w, r)
+			default:
+				http.Error(w, "the agent is answering as many questions as it can; try again", http.StatusTooManyRequests)
+			}
+		}),
+	}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(l); ctx.Err() == nil || !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving %s: %w", socket, err)
+	}
+	return nil
+}
