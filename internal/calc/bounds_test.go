@@ -2,6 +2,7 @@ package calc
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -46,5 +47,120 @@ func TestPolicyBeyondTheBoundIsRefused(t *testing.T) {
 	}
 	if strings.Contains(s.String(), "policy-too-large") {
 		t.Error("a rule is left that decides nothing")
+	}
+}
+
+// oddPorts are n single ports of TCP that no prefix joins.
+func oddPorts(n int) (out []model.PortRange) {
+	for i := range n {
+		out = append(out, tcp(uint16(2*i+1), uint16(2*i+1)))
+	}
+	return out
+}
+
+// forFree is a policy about the pod that no policy of the fixture selects.
+func forFree(kind, name string, rules ...model.Rule) model.Policy {
+	return model.Policy{Kind: kind, Name: model.Name{Name: name}, Tier: model.TierDefault, AppliesIngress: true, Ingress: rules,
+		Subject: model.Selector{Expression: "app == 'free'"}}
+}
+
+func stage(c *model.Cluster, p model.Policy) {
+	s := &model.StagedPolicy{Policy: p}
+	c.Staged[p.ID()] = s
+}
+
+// What staged policies take never costs a policy that is in force its place: a staged set that does not fit is left out.
+func TestStagedPolicyBeyondTheBoundIsLeftOut(t *testing.T) {
+	t.Parallel()
+	c := policyFixture()
+	for i := range 3 {
+		run(c, "other", fmt.Sprint("peer", i), "far", fmt.Sprintf("10.244.2.%d", 10+i), app(fmt.Sprint("peer", i)))
+	}
+	from := func(expr string, ports int) model.Rule {
+		return model.Rule{Action: model.Allow, Ports: oddPorts(ports), Other: &model.Entity{Selector: expr}}
+	}
+	peers := []model.Rule{from("app == 'peer0'", 1), from("app == 'peer1'", 1), from("app == 'peer2'", 1)}
+	for _, x := range []struct {
+		name          string
+		inForce, then []model.Rule
+	}{
+		{"too large itself", nil, []model.Rule{from("app == 'peer0'", 25000), from("app == 'peer1'", 25000), from("app == 'peer2'", 25000)}},
+		{"makes one in force too large", []model.Rule{from("app starts with 'peer'", 25000)}, peers},
+	} {
+		bare := policyFixture()
+		*bare = *c
+		bare.Staged, bare.Policies = nil, maps.Clone(c.Policies)
+		if x.inForce != nil {
+			p := forFree(model.KindGlobalNetworkPolicy, "in-force", x.inForce...)
+			bare.Policies[p.ID()] = &p
+		}
+		all := *bare
+		all.Staged = map[model.PolicyID]*model.StagedPolicy{}
+		stage(&all, forFree(model.KindStagedGlobalNetworkPolicy, "would", x.then...))
+		got, want := Calc(&all), Calc(bare)
+		name := "would (staged)"
+		if x.inForce != nil {
+			name = "in-force," + name
+		}
+		if len(got.Unfit) != 1 || got.Unfit[0] != (nodestate.Rule{Kind: "staged-policy-too-large", Name: name, Detail: "ingress"}) {
+			t.Errorf("%s: reported %v", x.name, got.Unfit)
+		}
+		if len(got.Staged) > 0 {
+			t.Errorf("%s: in the tables all the same: %v", x.name, got.Staged)
+		}
+		if len(want.Unfit) > 0 || !maps.Equal(got.Addrs, want.Addrs) {
+			t.Errorf("%s: what is in force became another:\n%s", x.name, nodestate.Diff(want, got))
+		}
+		peer, ports := addr("10.244.2.10"), nodestate.Ports{Dst: 1}
+		iso := got.Addrs[addr("10.244.1.3")].Ingress
+		if allow, _ := got.Verdict(iso, peer, model.ProtocolTCP, ports); !allow {
+			t.Errorf("%s: the pod is cut off", x.name)
+		}
+	}
+}
+
+// What staged policies would do is found in the tables of policy beside what is in force, by the endpoints' second pair of sets.
+func TestStagedPolicy(t *testing.T) {
+	t.Parallel()
+	c := policyFixture()
+	free, peer := addr("10.244.1.3"), addr("172.31.1.162")
+	p := forFree(model.KindGlobalNetworkPolicy, "gate", model.Rule{Action: model.Allow, Ports: []model.PortRange{tcp(80, 80)}})
+	c.Policies[p.ID()] = &p
+	before := Calc(c)
+	verdict := func(s *nodestate.State, iso nodestate.Isolation, port uint16) string {
+		allow, rule := s.Verdict(iso, peer, model.ProtocolTCP, nodestate.Ports{Dst: port})
+		return fmt.Sprint(allow, " ", s.Rules.At(rule))
+	}
+	stage(c, forFree(model.KindStagedGlobalNetworkPolicy, "gate", model.Rule{Action: model.Allow, Ports: []model.PortRange{tcp(81, 81)}}))
+	s := Calc(c)
+	if !maps.Equal(s.Addrs, before.Addrs) {
+		t.Errorf("a staged policy is in force:\n%s", nodestate.Diff(before, s))
+	}
+	if len(s.Staged) != 1 {
+		t.Fatalf("staged: %v", s.Staged)
+	}
+	would := s.Staged[free].Ingress
+	for port, want := range map[uint16]string{80: "false default-deny gate (staged) ingress", 81: "true StagedGlobalNetworkPolicy gate ingress[0]"} {
+		if got := verdict(s, would, port); got != want {
+			t.Errorf("port %d: %s, want %s", port, got, want)
+		}
+	}
+	if got, want := verdict(s, s.Addrs[free].Ingress, 80), "true GlobalNetworkPolicy gate ingress[0]"; got != want {
+		t.Errorf("in force: %s, want %s", got, want)
+	}
+	c.Staged[model.PolicyID{Kind: model.KindStagedGlobalNetworkPolicy, Name: p.Name}].Delete = true
+	if s = Calc(c); len(s.Staged) != 1 || s.Staged[free] != (nodestate.StagedIsolation{}) {
+		t.Errorf("without the policy the pod is isolated: %v", s.Staged)
+	}
+	if len(s.Policy) != len(before.Policy) {
+		t.Error("a set more, for an endpoint that would have none")
+	}
+	other := forFree(model.KindGlobalNetworkPolicy, "other")
+	c.Policies[other.ID()] = &other
+	s = Calc(c)
+	alone := Calc(&model.Cluster{Namespaces: c.Namespaces, Pods: c.Pods, Nodes: c.Nodes, Policies: map[model.PolicyID]*model.Policy{other.ID(): &other},
+		Settings: c.Settings, Local: c.Local})
+	if got, want := s.Staged[free].Ingress, alone.Addrs[free].Ingress; got != want {
+		t.Errorf("the same policies, another set: %v, %v", got, want)
 	}
 }

@@ -8,6 +8,7 @@ package calc
 import (
 	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -118,6 +119,10 @@ func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.Stat
 	replace(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
 	k.policy.peers = adopt(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
 	replace(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
+	replace(&next.Staged, k.policy.staged, keys, nodestate.TableStaged)
+	if !slices.Equal(next.Unfit, k.policy.unfit) {
+		next.Unfit, keys.Tables = k.policy.unfit, keys.Tables|nodestate.TableStaged
+	}
 	for id := range before {
 		if _, still := k.policy.rules[id]; !still {
 			k.rules.Delete(id)

@@ -62,6 +62,10 @@ func (w *world) change(d *model.Dirty) {
 		} else {
 			w.addCalicoPolicy(i % 10)
 		}
+		if w.IntN(3) == 0 {
+			w.addStaged(i % 10)
+			drop(w.c.Staged, remove)
+		}
 		drop(w.c.Policies, remove)
 		d.Add(model.KindPolicies)
 	case model.KindPools:
@@ -211,6 +215,8 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 			p.Frontends, p.Backends, p.SourceRanges, p.HealthChecks = s.Frontends, s.Backends, s.SourceRanges, s.HealthChecks
 		case nodestate.TablePolicy:
 			p.Peers, p.PeerCIDRs, p.Policy = s.Peers, s.PeerCIDRs, s.Policy
+		case nodestate.TableStaged:
+			p.Staged, p.Unfit = s.Staged, s.Unfit
 		case nodestate.TableClients:
 			p.Clients = s.Clients
 		case nodestate.TableRules:
@@ -268,6 +274,7 @@ func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
 	steps, undo = collect(steps, undo, full.Services, c.Services, model.KindServices)
 	steps, undo = collect(steps, undo, full.Slices, c.Slices, model.KindSlices)
 	steps, undo = collect(steps, undo, full.Policies, c.Policies, model.KindPolicies)
+	steps, undo = collect(steps, undo, full.Staged, c.Staged, model.KindPolicies)
 	steps, undo = collect(steps, undo, full.Tiers, c.Tiers, model.KindTiers)
 	steps, undo = collect(steps, undo, full.NetworkSets, c.NetworkSets, model.KindNetworkSets)
 	steps, undo = collect(steps, undo, full.ServiceAccounts, c.ServiceAccounts, model.KindServiceAccounts)

@@ -16,6 +16,8 @@ type policyTables struct {
 	peers           nodestate.Map[netip.Addr, nodestate.Class]
 	peerCIDRs       map[netip.Prefix]nodestate.Class
 	rules           map[nodestate.RuleID]nodestate.Rule
+	staged          map[netip.Addr]nodestate.StagedIsolation
+	unfit           []nodestate.Rule
 
 	classes *classes // nil when nothing here is isolated
 	depends dependencies
@@ -24,19 +26,36 @@ type policyTables struct {
 // policy resolves the policies that bind this node's endpoints. What it writes for a policy set and a
 // class depends on nothing but the texts that their numbers are made from, so an entry never changes:
 // a change of policy adds entries, points the endpoint to another set, and removes the old ones.
+//
+// Staged policies make classes of their own, which take room of the sets in force too. Where those or the classes
+// do not fit with them, they are left out.
 func policy(c *cluster) *policyTables {
+	sets := newSets(c)
+	sets.stage()
+	out := resolve(c, sets)
+	if len(sets.pairs) == 0 || !sets.cutOff && len(out.peerCIDRs) <= maxPeerCIDRs {
+		return out
+	}
+	bare := resolve(c, newSets(c))
+	bare.unfit = sortedRules(append(bare.unfit, sets.leftOut()...))
+	return bare
+}
+
+// resolve binds the node's endpoints and makes the tables of their sets.
+func resolve(c *cluster, sets *sets) *policyTables {
 	out := &policyTables{
 		ingress: map[netip.Addr]nodestate.Isolation{}, egress: map[netip.Addr]nodestate.Isolation{},
 		policy:    map[nodestate.PolicyKey]nodestate.PolicyValue{},
 		peerCIDRs: map[netip.Prefix]nodestate.Class{}, rules: map[nodestate.RuleID]nodestate.Rule{},
+		staged: map[netip.Addr]nodestate.StagedIsolation{},
 	}
-	sets := newSets(c)
 	for a, ep := range c.Local.Endpoints {
 		if c.carried(a) {
 			sets.bind(a, ep)
 		}
 	}
 	if len(sets.byKey) == 0 {
+		sets.isolateStaged(out)
 		return out
 	}
 	sets.number(out)
@@ -44,6 +63,7 @@ func policy(c *cluster) *policyTables {
 	classes.number(out)
 	out.classes = classes
 	sets.write(classes, out)
+	sets.isolateStaged(out)
 	out.depends = sets.atoms.depends
 	return out
 }
@@ -99,9 +119,9 @@ type subject struct {
 	expr   *selector.Selector // nil = every pod
 }
 
-func indexSubjects(c *cluster) *subjects {
+func indexSubjects(policies map[model.PolicyID]*model.Policy) *subjects {
 	s := &subjects{byNS: map[string][]*subject{}}
-	for _, p := range c.Policies {
+	for _, p := range policies {
 		sub := &subject{policy: p}
 		if p.Subject.Expression != "" {
 			sub.expr = parseExpression(p.Subject.Expression)

@@ -35,11 +35,13 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 		rounds = 30
 	}
 	var allowed, denied [2]int // by family
+	var differ int             // staged verdicts
 	for seed := range rounds {
 		w := newWorld(uint64(seed))
 		c := w.fill()
 		s := Calc(c)
 		ref := reference{c}
+		staged := ref.enforced()
 		var peers [2][]netip.Addr
 		for _, a := range peersOfInterest(c) {
 			peers[family(a)] = append(peers[family(a)], a)
@@ -54,6 +56,12 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 				if in {
 					iso = s.Addrs[a].Ingress
 				}
+				would := iso
+				if pair, is := s.Staged[a]; is {
+					if would = pair.Egress; in {
+						would = pair.Ingress
+					}
+				}
 				for range 60 {
 					peer := pick(w, peers[family(a)]...)
 					proto := pick(w, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolICMP, model.ProtocolICMPv6, model.Protocol(47))
@@ -65,21 +73,10 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 					if proto == model.ProtocolICMP && peer.Is4() || proto == model.ProtocolICMPv6 && peer.Is6() {
 						port = pick(w, uint16(0), 1, 8<<8, 8<<8|3, 13<<8, 128<<8, 128<<8|9)
 					}
-					allow, rule := s.Verdict(iso, peer, proto, nodestate.Ports{Src: sport, Dst: port})
-					name := ""
-					if rule != 0 {
-						r, ok := s.Rules.Get(rule)
-						if !ok {
-							t.Fatalf("seed %d: rule %x has no name", seed, rule)
-						}
-						if name = r.String(); strings.HasPrefix(r.Kind, "default-") {
-							name = r.Kind
-						}
-					}
-					want, wantName := ref.verdict(question{pod: pod, addr: a, peer: peer, in: in, proto: proto, sport: sport, dport: port})
-					if allow != want || name != wantName {
-						t.Fatalf("seed %d: pod %s (%s) ingress=%t peer %s %s ports %d > %d: tables say %t by %q, rules say %t by %q\n%s",
-							seed, pod.Name, a, in, peer, proto, sport, port, allow, name, want, wantName, s)
+					q := question{pod: pod, addr: a, peer: peer, in: in, proto: proto, sport: sport, dport: port}
+					allow := checkVerdict(t, s, iso, ref, q, seed)
+					if checkVerdict(t, s, would, staged, q, seed) != allow {
+						differ++
 					}
 					if allow {
 						allowed[family(a)]++
@@ -93,6 +90,30 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 	if min(allowed[0], allowed[1], denied[0], denied[1]) < 1000 {
 		t.Fatalf("the worlds are too plain: %d allowed, %d denied (IPv4, IPv6)", allowed, denied)
 	}
+	if differ < 500 {
+		t.Fatalf("the worlds are too plain: %d staged verdicts differ", differ)
+	}
+}
+
+// checkVerdict holds what the tables say about a packet against the rules, and returns it.
+func checkVerdict(t *testing.T, s *nodestate.State, iso nodestate.Isolation, ref reference, q question, seed int) bool {
+	t.Helper()
+	allow, rule := s.Verdict(iso, q.peer, q.proto, nodestate.Ports{Src: q.sport, Dst: q.dport})
+	name := ""
+	if rule != 0 {
+		r, ok := s.Rules.Get(rule)
+		if !ok {
+			t.Fatalf("seed %d: rule %x has no name", seed, rule)
+		}
+		if name = r.String(); strings.HasPrefix(r.Kind, "default-") {
+			name = r.Kind
+		}
+	}
+	if want, wantName := ref.verdict(q); allow != want || name != wantName {
+		t.Fatalf("seed %d: pod %s (%s) ingress=%t peer %s %s ports %d > %d: tables say %t by %q, rules say %t by %q\n%s",
+			seed, q.pod.Name, q.addr, q.in, q.peer, q.proto, q.sport, q.dport, allow, name, want, wantName, s)
+	}
+	return allow
 }
 
 // An endpoint may be there before its pod is: until then nothing may pass that a policy could forbid.

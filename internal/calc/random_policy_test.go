@@ -2,6 +2,7 @@ package calc
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 
@@ -130,6 +131,27 @@ func (w *world) addCalicoPolicy(i int) {
 		p.Egress[0] = model.Rule{Name: "nodes", Action: model.Deny, Peers: []model.Peer{{Nodes: n}}}
 	}
 	w.c.Policies[p.ID()] = p
+}
+
+// addStaged adds a staged policy, many of them of the name of one in force.
+func (w *world) addStaged(i int) {
+	there := maps.Clone(w.c.Policies)
+	if w.IntN(3) == 0 {
+		w.addPolicy(i)
+	} else {
+		w.addCalicoPolicy(i)
+	}
+	for id, p := range w.c.Policies {
+		kind, can := map[string]string{model.KindNetworkPolicy: model.KindStagedKubernetesNetworkPolicy, model.KindCalicoNetworkPolicy: model.KindStagedNetworkPolicy,
+			model.KindGlobalNetworkPolicy: model.KindStagedGlobalNetworkPolicy}[id.Kind]
+		if there[id] == p || !can {
+			continue
+		}
+		s := &model.StagedPolicy{Policy: *p, Delete: w.IntN(4) == 0}
+		s.Policy.Kind = kind
+		w.c.Staged[s.Policy.ID()] = s
+	}
+	w.c.Policies = there
 }
 
 func (w *world) addTier(i int) {

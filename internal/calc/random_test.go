@@ -289,6 +289,7 @@ func (w *world) fill() *model.Cluster {
 	times(1+w.IntN(10), w.addPolicy)
 	if w.IntN(4) > 0 { // else as Kubernetes alone has it
 		times(1+w.IntN(8), w.addCalicoPolicy)
+		times(w.IntN(5), w.addStaged)
 		times(w.IntN(3), w.addTier)
 		times(w.IntN(5), w.addNetworkSet)
 		times(w.IntN(6), w.addServiceAccount)

@@ -291,7 +291,7 @@ func (r reference) mine(q question) (mine []*model.Policy, unknown bool) {
 		}
 	}
 	slices.SortFunc(mine, func(a, b *model.Policy) int {
-		return cmp.Or(cmp.Compare(a.Order, b.Order), strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name), strings.Compare(a.Kind, b.Kind))
+		return cmp.Or(cmp.Compare(a.Order, b.Order), strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name), strings.Compare(enforcedKind(a.Kind), enforcedKind(b.Kind)))
 	})
 	return mine, byLabels && could && r.c.Namespaces[q.pod.Name.Namespace] == nil
 }
@@ -344,4 +344,31 @@ func (r reference) verdict(q question) (bool, string) {
 		}
 	}
 	return true, "default-allow"
+}
+
+func enforcedKind(kind string) string {
+	switch kind {
+	case "StagedKubernetesNetworkPolicy":
+		return "NetworkPolicy"
+	case "StagedNetworkPolicy":
+		return "NetworkPolicy.projectcalico.org"
+	}
+	return strings.TrimPrefix(kind, "Staged")
+}
+
+// enforced is the cluster with its staged policies in force.
+func (r reference) enforced() reference {
+	c := *r.c
+	c.Policies, c.Staged = map[model.PolicyID]*model.Policy{}, nil
+	for id, p := range r.c.Policies {
+		c.Policies[id] = p
+	}
+	for id, p := range r.c.Staged {
+		id.Kind = enforcedKind(id.Kind)
+		c.Policies[id] = &p.Policy
+		if p.Delete {
+			delete(c.Policies, id)
+		}
+	}
+	return reference{&c}
 }

@@ -21,11 +21,15 @@ type sets struct {
 	atoms    *atoms
 	named    map[portName]bool // what ports of the other end rules ask for
 	own      map[string]ownExpression
+
+	staged *subjects // the policies that there would be with the staged ones in force; nil where there are none
+	pairs  []pair
+	cutOff bool // a set in force was refused
 }
 
 func newSets(c *cluster) *sets {
 	return &sets{
-		c: c, subjects: indexSubjects(c), byKey: map[string]*set{}, users: map[*set][]netip.Addr{},
+		c: c, subjects: indexSubjects(c.Policies), byKey: map[string]*set{}, users: map[*set][]netip.Addr{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
 		atoms:    newAtoms(c), named: map[portName]bool{}, own: map[string]ownExpression{},
 	}
@@ -71,6 +75,7 @@ type set struct {
 	denyID, passedID nodestate.RuleID
 	refused          nodestate.Rule // takes deny's place when the set is too large
 	refusedID        nodestate.RuleID
+	tooLarge         bool
 }
 
 // setRule is a rule with the ports it has for the endpoints of the set, and its number.
@@ -84,17 +89,25 @@ type setRule struct {
 func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
 	policies, known := s.subjects.of(s.c, ep.Pod)
 	for dir := range directions {
-		var list []*bound
-		for _, p := range policies {
-			if dir == ingress && p.AppliesIngress || dir == egress && p.AppliesEgress {
-				list = append(list, s.compile(p, dir))
-			}
-		}
-		if len(list) > 0 {
-			t := s.find(dir, list, s.c.Pods[ep.Pod], known, a)
+		if t := s.setOf(dir, policies, known, ep.Pod, a); t != nil {
 			s.users[t] = append(s.users[t], a)
 		}
 	}
+	s.bindStaged(a, ep, policies, known)
+}
+
+// setOf finds or makes the set of the policies that bind an address in a direction; nil when none does.
+func (s *sets) setOf(dir direction, policies []*model.Policy, known bool, pod model.Name, a netip.Addr) *set {
+	var list []*bound
+	for _, p := range policies {
+		if dir == ingress && p.AppliesIngress || dir == egress && p.AppliesEgress {
+			list = append(list, s.compile(p, dir))
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return s.find(dir, list, s.c.Pods[pod], known, a)
 }
 
 // find returns the set of a list. For a pod that is not known the rules are left out, so that it is
@@ -154,7 +167,7 @@ func (s *sets) newSet(dir direction, list []*bound, pod *model.Pod, known bool, 
 		if i > 0 {
 			names.WriteByte(',')
 		}
-		names.WriteString(b.policy.Name.String())
+		names.WriteString(nameIn(b.policy))
 		text.WriteString(b.text)
 		if !known {
 			text.WriteString("not known\n")

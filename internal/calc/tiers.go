@@ -25,7 +25,7 @@ func newTier(c *cluster, dir direction, list []*bound) setTier {
 		if b.policy.Tier != name {
 			break
 		}
-		names = append(names, b.policy.Name.String())
+		names = append(names, nameIn(b.policy))
 	}
 	detail := dir.String()
 	if !known {
@@ -48,7 +48,16 @@ func fallThrough(dir direction) nodestate.Rule {
 
 // comparePolicies orders policies as they are looked at: by tier, order, then name.
 func comparePolicies(c *cluster, a, b *model.Policy) int {
-	return cmp.Or(compareTiers(c, a.Tier, b.Tier), cmp.Compare(a.Order, b.Order), compareNames(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
+	return cmp.Or(compareTiers(c, a.Tier, b.Tier), cmp.Compare(a.Order, b.Order), compareNames(a.Name, b.Name),
+		strings.Compare(model.KindInForce(a.Kind), model.KindInForce(b.Kind)))
+}
+
+// nameIn is how lists of policies name one.
+func nameIn(p *model.Policy) string {
+	if model.KindInForce(p.Kind) != p.Kind {
+		return p.Name.String() + " (staged)"
+	}
+	return p.Name.String()
 }
 
 // compareTiers orders tiers by order, then name. Those that are not there come last.

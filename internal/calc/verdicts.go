@@ -1,6 +1,7 @@
 package calc
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 const (
 	maxSetEntries    = 1 << 16
 	maxPolicyEntries = 1 << 18
+	maxPeerCIDRs     = 1 << 16
 	maxSourceCuts    = 128 // ranges of source ports that one set tells apart for one protocol and class
 )
 
@@ -61,20 +63,32 @@ func (d *decision) equal(o *decision) bool {
 		})
 }
 
-// write puts the sets' entries into look-up 2, as far as they fit: in an order that follows from what is in them.
+// write puts the sets' entries into look-up 2, as far as they fit: those in force first, else in an order that follows
+// from what is in them.
 func (s *sets) write(k *classes, out *policyTables) {
-	all := slices.SortedFunc(maps.Values(s.byKey), func(a, b *set) int { return strings.Compare(a.text, b.text) })
-	left := maxPolicyEntries
+	all := slices.SortedFunc(maps.Values(s.byKey), func(a, b *set) int {
+		return cmp.Or(cmp.Compare(min(len(s.users[b]), 1), min(len(s.users[a]), 1)), strings.Compare(a.text, b.text))
+	})
+	left, named := maxPolicyEntries, map[nodestate.RuleID]bool{}
 	for _, t := range all {
 		decisions, size := t.decisions(k, min(left, maxSetEntries))
 		if size < 0 {
-			s.isolate(t, t.refusedID, out)
+			t.tooLarge = true
+			if len(s.users[t]) > 0 {
+				s.cutOff, named[t.refusedID] = true, true
+				s.isolate(t, t.refusedID, out)
+				out.unfit = append(out.unfit, t.refused)
+			}
 			continue
 		}
-		delete(out.rules, t.refusedID)
 		left -= size
 		for c, d := range decisions {
 			t.emit(c, d, out.policy)
+		}
+	}
+	for _, t := range all {
+		if !named[t.refusedID] {
+			delete(out.rules, t.refusedID)
 		}
 	}
 }

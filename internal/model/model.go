@@ -26,7 +26,9 @@ type Cluster struct {
 	Services   map[Name]*Service
 	Slices     map[Name]*EndpointSlice
 	Policies   map[PolicyID]*Policy
-	Tiers      map[string]*Tier
+	// Staged are the policies that are looked at and not in force. Their changes are marked by KindPolicies.
+	Staged map[PolicyID]*StagedPolicy
+	Tiers  map[string]*Tier
 	// NetworkSets are the NetworkSets and, without a namespace, the GlobalNetworkSets.
 	NetworkSets     map[Name]*NetworkSet
 	ServiceAccounts map[Name]*ServiceAccount
@@ -43,7 +45,7 @@ type Cluster struct {
 func NewCluster() *Cluster {
 	return &Cluster{
 		Namespaces: map[string]*Namespace{}, Pods: map[Name]*Pod{}, Nodes: map[string]*Node{},
-		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[PolicyID]*Policy{}, Tiers: map[string]*Tier{},
+		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[PolicyID]*Policy{}, Staged: map[PolicyID]*StagedPolicy{}, Tiers: map[string]*Tier{},
 		NetworkSets: map[Name]*NetworkSet{}, ServiceAccounts: map[Name]*ServiceAccount{},
 		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, Settings: DefaultSettings(),
 	}

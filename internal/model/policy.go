@@ -19,7 +19,24 @@ const (
 	KindClusterNetworkPolicy       = "ClusterNetworkPolicy"
 	KindAdminNetworkPolicy         = "AdminNetworkPolicy"
 	KindBaselineAdminNetworkPolicy = "BaselineAdminNetworkPolicy"
+
+	KindStagedNetworkPolicy           = "StagedNetworkPolicy"
+	KindStagedGlobalNetworkPolicy     = "StagedGlobalNetworkPolicy"
+	KindStagedKubernetesNetworkPolicy = "StagedKubernetesNetworkPolicy"
 )
+
+// KindInForce returns the kind whose policies those of a staged kind stand for; every other kind itself.
+func KindInForce(kind string) string {
+	switch kind {
+	case KindStagedNetworkPolicy:
+		return KindCalicoNetworkPolicy
+	case KindStagedGlobalNetworkPolicy:
+		return KindGlobalNetworkPolicy
+	case KindStagedKubernetesNetworkPolicy:
+		return KindNetworkPolicy
+	}
+	return kind
+}
 
 // Policy is a policy of any kind in one form.
 type Policy struct {
@@ -39,6 +56,20 @@ type Policy struct {
 
 // ID is the key of the policy in a Cluster.
 func (p *Policy) ID() PolicyID { return PolicyID{p.Kind, p.Name} }
+
+// StagedPolicy is a policy of a staged kind: what would be decided if it were in force is found out, and decides nothing.
+// It would stand in the place of the policy of the same name whose kind is KindInForce, or beside the others when
+// there is none.
+type StagedPolicy struct {
+	Policy Policy
+	// Delete says that it stages the end of that policy: its own rules mean nothing.
+	Delete bool
+}
+
+// Replaces is the policy in whose place it would stand.
+func (p *StagedPolicy) Replaces() PolicyID {
+	return PolicyID{KindInForce(p.Policy.Kind), p.Policy.Name}
+}
 
 // Tier is a list of policies that is looked at as one: a rule's Pass, and the end of a tier that passes, lead to the next
 // tier. A tier counts for a pod when one of its policies selects the pod.

@@ -52,6 +52,13 @@ func Dump(w io.Writer, s *State) error {
 	for _, k := range sortedKeys(s.Policy, PolicyKey.Compare) {
 		d.policy(k, s.Policy[k])
 	}
+	for _, a := range sortedKeys(s.Staged, netip.Addr.Compare) {
+		v := s.Staged[a]
+		d.line("staged", a.String(), cmp.Or(d.isolation("ingress", v.Ingress), "ingress=none"), cmp.Or(d.isolation("egress", v.Egress), "egress=none"))
+	}
+	for _, r := range s.Unfit {
+		d.line("unfit", r.String())
+	}
 	for _, c := range sortedKeys(s.Clients, cmp.Compare[uint64]) {
 		d.line("client", fmt.Sprintf("netns=%d", c), s.Clients[c].String())
 	}
@@ -81,6 +88,7 @@ func Equal(a, b *State) bool {
 		EqualMapsFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) &&
 		EqualMapsFunc(a.SourceRanges, b.SourceRanges, slices.Equal[[]netip.Prefix]) && EqualMaps(a.HealthChecks, b.HealthChecks) && EqualMaps(a.Peers, b.Peers) &&
 		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && maps.Equal(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
+		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) &&
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched)
 }
 

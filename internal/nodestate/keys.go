@@ -13,6 +13,7 @@ const (
 	TableClients
 	TableRules
 	TableAnnounced
+	TableStaged // Staged, Unfit
 
 	AllTables Table = 1<<iota - 1
 )

@@ -33,6 +33,12 @@ type State struct {
 	// open flows are judged by complete tables only, and a new flow between these steps may meet a new
 	// class with an old set, for which there are no entries, and gets the verdict of class 0.
 	Policy map[PolicyKey]PolicyValue
+	// Staged are the isolations that endpoints would have if the staged policies were in force: of the endpoints for
+	// which that differs. Nothing is decided by them.
+	Staged map[netip.Addr]StagedIsolation
+	// Unfit names the sets of policies that take too much of the node, sorted: Kind policy-too-large, whose
+	// endpoints are cut off, and staged-policy-too-large, which are not looked at. They are no driver's concern.
+	Unfit []Rule
 	// Rules names every number that appears elsewhere in the state.
 	Rules Map[RuleID, Rule]
 	// Clients are the addresses of the pods behind network namespaces, by netns cookie.
@@ -140,6 +146,9 @@ type Isolation struct {
 	Rule RuleID
 }
 
+// StagedIsolation is what an endpoint's two isolations would be. Their sets are of the table Policy.
+type StagedIsolation struct{ Ingress, Egress Isolation }
+
 // Route is what the node knows of a prefix.
 type Route struct {
 	Pool, Local, Tunnel, SameLink bool
@@ -225,7 +234,7 @@ type PolicyValue struct {
 
 // Rule says in words what a rule number stands for.
 type Rule struct {
-	Kind   string // that of a policy, "Service"; "default-deny", "default-allow", "policy-too-large"
+	Kind   string // that of a policy, "Service"; "default-deny", "default-allow", "policy-too-large", in Unfit also "staged-policy-too-large"
 	Name   string // "namespace/name"; for default-deny the policies that isolate, comma-separated
 	Detail string // "ingress[0]", "port http"
 	Tier   string // of a policy
@@ -236,6 +245,7 @@ func New() *State {
 	return &State{
 		Addrs: map[netip.Addr]Addr{}, Routes: map[netip.Prefix]Route{}, PeerCIDRs: map[netip.Prefix]Class{},
 		Policy: map[PolicyKey]PolicyValue{}, Clients: map[uint64]Client{},
+		Staged:    map[netip.Addr]StagedIsolation{},
 		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr]bool{},
 	}
 }

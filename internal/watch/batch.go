@@ -22,6 +22,7 @@ type Batch struct {
 	Services        map[model.Name]*model.Service
 	Slices          map[model.Name]*model.EndpointSlice
 	Policies        map[model.PolicyID]*model.Policy
+	Staged          map[model.PolicyID]*model.StagedPolicy
 	Tiers           map[string]*model.Tier
 	NetworkSets     map[model.Name]*model.NetworkSet
 	ServiceAccounts map[model.Name]*model.ServiceAccount
@@ -72,7 +73,7 @@ type FelixConfig struct {
 // Empty reports whether nothing changed.
 func (b *Batch) Empty() bool {
 	return !b.Full && len(b.Namespaces) == 0 && len(b.Pods) == 0 && len(b.Nodes) == 0 && len(b.Services) == 0 &&
-		len(b.Slices) == 0 && len(b.Policies)+len(b.Tiers)+len(b.NetworkSets)+len(b.ServiceAccounts) == 0 && len(b.Pools) == 0 && len(b.Blocks) == 0 && !b.ServiceCIDRsChanged &&
+		len(b.Slices) == 0 && len(b.Policies)+len(b.Staged)+len(b.Tiers)+len(b.NetworkSets)+len(b.ServiceAccounts) == 0 && len(b.Pools) == 0 && len(b.Blocks) == 0 && !b.ServiceCIDRsChanged &&
 		len(b.Reservations) == 0 && b.IPAM == nil && len(b.Configs) == 0 && !b.ProblemsChanged
 }
 
@@ -92,6 +93,7 @@ func (b *Batch) Apply(c *model.Cluster) model.Dirty {
 	mark(model.KindNamespaces, merge(c.Namespaces, b.Namespaces))
 	mark(model.KindNodes, merge(c.Nodes, b.Nodes))
 	mark(model.KindPolicies, merge(c.Policies, b.Policies))
+	mark(model.KindPolicies, merge(c.Staged, b.Staged))
 	mark(model.KindTiers, merge(c.Tiers, b.Tiers))
 	mark(model.KindNetworkSets, merge(c.NetworkSets, b.NetworkSets))
 	mark(model.KindServiceAccounts, merge(c.ServiceAccounts, b.ServiceAccounts))

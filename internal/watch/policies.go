@@ -15,6 +15,9 @@ func (w *Watcher) addPolicies(d dynamic.Interface) error {
 	return firstError(
 		addDynamic(w, d, calico("networkpolicies"), policyKind(model.KindCalicoNetworkPolicy, ConvertCalicoPolicy)),
 		addDynamic(w, d, calico("globalnetworkpolicies"), policyKind(model.KindGlobalNetworkPolicy, ConvertGlobalNetworkPolicy)),
+		addDynamic(w, d, calico("stagednetworkpolicies"), stagedKind(model.KindStagedNetworkPolicy, ConvertStagedNetworkPolicy)),
+		addDynamic(w, d, calico("stagedglobalnetworkpolicies"), stagedKind(model.KindStagedGlobalNetworkPolicy, ConvertStagedGlobalNetworkPolicy)),
+		addDynamic(w, d, calico("stagedkubernetesnetworkpolicies"), stagedKind(model.KindStagedKubernetesNetworkPolicy, ConvertStagedKubernetesNetworkPolicy)),
 		addDynamic(w, d, calico("tiers"), kind[*unstructured.Unstructured, model.Tier]{
 			object: "Tier", convert: typed("Tier", ConvertTier),
 			record: func(b *Batch, n model.Name, _ any, now, _ *model.Tier) { put(&b.Tiers, n.Name, now) }}),
@@ -39,6 +42,29 @@ func policyKind[T any](name string, convert func(*T) (*model.Policy, []weirv1.Pr
 		},
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Policy) {
 			put(&b.Policies, model.PolicyID{Kind: name, Name: n}, now)
+		}}
+}
+
+// stagedKind is a staged kind of policy. An object that cannot be read would deny everything to what it selects.
+func stagedKind[T any](name string, convert func(*T) (*model.StagedPolicy, []weirv1.Problem)) kind[*unstructured.Unstructured, model.StagedPolicy] {
+	return kind[*unstructured.Unstructured, model.StagedPolicy]{object: name,
+		convert: func(u *unstructured.Unstructured) (*model.StagedPolicy, []weirv1.Problem) {
+			o, err := decode[T](u)
+			if err == nil {
+				return convert(o)
+			}
+			var staged *model.StagedPolicy
+			_, problems := unreadable(u, func(o *T) (*model.Policy, []weirv1.Problem) {
+				var problems []weirv1.Problem
+				if staged, problems = convert(o); staged == nil {
+					return nil, problems
+				}
+				return &staged.Policy, problems
+			}, err)
+			return staged, problems
+		},
+		record: func(b *Batch, n model.Name, _ any, now, _ *model.StagedPolicy) {
+			put(&b.Staged, model.PolicyID{Kind: name, Name: n}, now)
 		}}
 }
 

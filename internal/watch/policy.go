@@ -19,7 +19,11 @@ import (
 // more. A subject selector that cannot be read selects every pod of the namespace.
 func ConvertNetworkPolicy(np *networkingv1.NetworkPolicy) (*model.Policy, []weirv1.Problem) {
 	f := newFinding("NetworkPolicy", np)
-	out := &model.Policy{Kind: model.KindNetworkPolicy, Name: nameOf(np), Tier: model.TierDefault, Order: model.NetworkPolicyOrder}
+	return f.networkPolicy(model.KindNetworkPolicy, np), f.list
+}
+
+func (f *finding) networkPolicy(kind string, np *networkingv1.NetworkPolicy) *model.Policy {
+	out := &model.Policy{Kind: kind, Name: nameOf(np), Tier: model.TierDefault, Order: model.NetworkPolicyOrder}
 	out.Subject = model.Selector{Namespace: np.Namespace, Pods: f.labelSelector("spec.podSelector", &np.Spec.PodSelector)}
 	out.AppliesIngress, out.AppliesEgress = f.policyTypes(np)
 	if out.AppliesIngress {
@@ -35,7 +39,7 @@ func ConvertNetworkPolicy(np *networkingv1.NetworkPolicy) (*model.Policy, []weir
 		}
 	}
 	out.Invalid = f.summary()
-	return out, f.list
+	return out
 }
 
 // policyTypes applies the API's default: Ingress always, Egress when there are egress rules.

@@ -50,13 +50,21 @@ func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []we
 	p := &calicoPolicy{finding: *newFinding(model.KindGlobalNetworkPolicy, np), kind: model.KindGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,
 		ingress: s.Ingress, egress: s.Egress}
-	for field, on := range map[string]bool{"spec.preDNAT": s.PreDNAT, "spec.doNotTrack": s.DoNotTrack} {
-		if on {
-			p.add(field, "true", "is for host endpoints, which are not supported yet; the policy is not in force", "remove the policy")
-			return nil, p.list
-		}
+	if p.forHosts(s.PreDNAT, s.DoNotTrack) {
+		return nil, p.list
 	}
 	return p.convert(nameOf(np)), p.list
+}
+
+// forHosts reports whether a policy is about host endpoints alone.
+func (p *calicoPolicy) forHosts(preDNAT, doNotTrack bool) bool {
+	for field, on := range map[string]bool{"spec.preDNAT": preDNAT, "spec.doNotTrack": doNotTrack} {
+		if on {
+			p.add(field, "true", "is for host endpoints, which are not supported yet; the policy is not in force", "remove the policy")
+			return true
+		}
+	}
+	return false
 }
 
 func (p *calicoPolicy) convert(name model.Name) *model.Policy {

@@ -46,7 +46,8 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	for resource, kind := range map[string]string{"ippools": "IPPool", "ipreservations": "IPReservation",
 		"ipamconfigurations": "IPAMConfiguration", "felixconfigurations": "FelixConfiguration",
 		"networkpolicies": "NetworkPolicy", "globalnetworkpolicies": "GlobalNetworkPolicy", "tiers": "Tier", "networksets": "NetworkSet",
-		"globalnetworksets": "GlobalNetworkSet"} {
+		"globalnetworksets": "GlobalNetworkSet", "stagednetworkpolicies": "StagedNetworkPolicy",
+		"stagedglobalnetworkpolicies": "StagedGlobalNetworkPolicy", "stagedkubernetesnetworkpolicies": "StagedKubernetesNetworkPolicy"} {
 		kinds[schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: resource}] = kind + "List"
 	}
 	for resource, kind := range map[string]string{"ipamblocks": "IPAMBlock", "nodestatuses": "NodeStatus"} {

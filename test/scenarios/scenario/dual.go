@@ -17,6 +17,10 @@ func Dual(c *model.Cluster) *model.Cluster {
 	out := *c
 	out.Pods, out.Nodes, out.Services = twins(c.Pods, dualPod), twins(c.Nodes, dualNode), twins(c.Services, dualService)
 	out.Policies, out.NetworkSets = twins(c.Policies, dualPolicy), twins(c.NetworkSets, dualSet)
+	out.Staged = twins(c.Staged, func(p model.StagedPolicy) model.StagedPolicy {
+		p.Policy = dualPolicy(p.Policy)
+		return p
+	})
 	out.Slices, out.Pools, out.Blocks = maps.Clone(c.Slices), maps.Clone(c.Pools), maps.Clone(c.Blocks)
 	for _, s := range c.Slices {
 		t := *s

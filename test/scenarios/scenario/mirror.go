@@ -119,6 +119,9 @@ func sixState(s *nodestate.State) *nodestate.State {
 	for a, c := range s.Peers.All() {
 		out.Peers.Set(six(a), c)
 	}
+	for a, v := range s.Staged {
+		out.Staged[six(a)] = v
+	}
 	for p, c := range s.PeerCIDRs {
 		out.PeerCIDRs[sixPrefix(p)] = c
 	}

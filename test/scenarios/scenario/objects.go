@@ -102,6 +102,12 @@ func (o *Objects) apply(doc []byte) error {
 		}
 	case "GlobalNetworkPolicy":
 		err = put(doc, c.Policies, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertGlobalNetworkPolicy)
+	case model.KindStagedNetworkPolicy:
+		err = put(doc, c.Staged, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertStagedNetworkPolicy)
+	case model.KindStagedGlobalNetworkPolicy:
+		err = put(doc, c.Staged, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertStagedGlobalNetworkPolicy)
+	case model.KindStagedKubernetesNetworkPolicy:
+		err = put(doc, c.Staged, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertStagedKubernetesNetworkPolicy)
 	case "Tier":
 		err = put(doc, c.Tiers, head.Name, watch.ConvertTier)
 	case "NetworkSet":
@@ -193,6 +199,8 @@ func (o *Objects) Delete(kind, name string) error {
 			remove(c.Policies, model.PolicyID{Kind: model.KindCalicoNetworkPolicy, Name: full})
 	case "GlobalNetworkPolicy":
 		found = remove(c.Policies, model.PolicyID{Kind: kind, Name: model.Name{Name: n}})
+	case model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy, model.KindStagedKubernetesNetworkPolicy:
+		found = remove(c.Staged, model.PolicyID{Kind: kind, Name: full})
 	case "Tier":
 		found = remove(c.Tiers, n)
 	case "NetworkSet":
@@ -243,6 +251,7 @@ func (o *Objects) Cluster(node string) (*model.Cluster, error) {
 		return nil, fmt.Errorf("no Node %s", node)
 	}
 	c.Pods, c.Services, c.Slices = maps.Clone(c.Pods), maps.Clone(c.Services), maps.Clone(c.Slices)
+	c.Staged = maps.Clone(c.Staged)
 	c.Policies, c.Blocks, c.Pools = maps.Clone(c.Policies), maps.Clone(c.Blocks), maps.Clone(c.Pools)
 	for _, r := range o.ranges {
 		c.ServiceCIDRs = append(c.ServiceCIDRs, r.CIDRs...)

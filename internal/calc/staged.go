@@ -1,0 +1,107 @@
+package calc
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// pair is what an address of an endpoint would have for sets if the staged policies were in force; nil is no isolation.
+type pair struct {
+	addr netip.Addr
+	sets [directions]*set
+}
+
+// stage makes the sets find out what staged policies would do.
+func (s *sets) stage() {
+	if len(s.c.Staged) > 0 {
+		s.staged = indexSubjects(asIfInForce(s.c.Policies, s.c.Staged))
+	}
+}
+
+// asIfInForce returns the policies that there would be. A policy that would stay is the same one, so that sets of such
+// policies are the same sets.
+func asIfInForce(policies map[model.PolicyID]*model.Policy, staged map[model.PolicyID]*model.StagedPolicy) map[model.PolicyID]*model.Policy {
+	out := maps.Clone(policies)
+	for _, p := range staged {
+		if p.Delete {
+			delete(out, p.Replaces())
+		} else {
+			out[p.Replaces()] = &p.Policy
+		}
+	}
+	return out
+}
+
+// bindStaged finds or makes the sets that an endpoint's address would have, where its policies would be others.
+func (s *sets) bindStaged(a netip.Addr, ep *model.LocalEndpoint, inForce []*model.Policy, known bool) {
+	if s.staged == nil {
+		return
+	}
+	policies, would := s.staged.of(s.c, ep.Pod)
+	if would == known && slices.Equal(policies, inForce) {
+		return
+	}
+	p := pair{addr: a}
+	for dir := range directions {
+		p.sets[dir] = s.setOf(dir, policies, would, ep.Pod, a)
+	}
+	s.pairs = append(s.pairs, p)
+}
+
+// isolateStaged gives the endpoints what they would have. One with a set that does not fit is left out, unless that
+// set is in force: then it would be cut off as it is.
+func (s *sets) isolateStaged(out *policyTables) {
+	var unfit []nodestate.Rule
+	for _, p := range s.pairs {
+		var would [directions]nodestate.Isolation
+		fits := true
+		for dir, t := range p.sets {
+			switch {
+			case t == nil:
+			case !t.tooLarge:
+				would[dir] = nodestate.Isolation{Set: t.id, Rule: t.denyID}
+			case len(s.users[t]) > 0:
+				would[dir] = nodestate.Isolation{Set: t.id, Rule: t.refusedID}
+			default:
+				fits = false
+				unfit = append(unfit, stagedTooLarge(t))
+			}
+		}
+		if fits {
+			out.staged[p.addr] = nodestate.StagedIsolation{Ingress: would[ingress], Egress: would[egress]}
+		}
+	}
+	out.unfit = sortedRules(append(out.unfit, unfit...))
+}
+
+// leftOut names all sets that only staged policies make.
+func (s *sets) leftOut() []nodestate.Rule {
+	var out []nodestate.Rule
+	for _, p := range s.pairs {
+		for _, t := range p.sets {
+			if t != nil && len(s.users[t]) == 0 {
+				out = append(out, stagedTooLarge(t))
+			}
+		}
+	}
+	return out
+}
+
+func stagedTooLarge(t *set) nodestate.Rule {
+	r := t.refused
+	r.Kind = "staged-" + r.Kind
+	return r
+}
+
+// sortedRules returns rules in their order, each once.
+func sortedRules(all []nodestate.Rule) []nodestate.Rule {
+	slices.SortFunc(all, func(a, b nodestate.Rule) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Detail, b.Detail), cmp.Compare(a.Tier, b.Tier))
+	})
+	return slices.Compact(all)
+}
