@@ -14,7 +14,6 @@ import (
 var allowed = map[string]bool{
 	"sctp":       true, // the kernel has no SCTP sockets
 	"cloud":      true, // a cloud provider, or SSH to its machines
-	"netpol":     true, // judged with the policy features
 	"kube-proxy": true, // asks for what only kube-proxy's own rules have
 }
 
