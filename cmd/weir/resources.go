@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/watch"
 )
 
 // resourceFlags are shared by the commands on objects.
@@ -198,10 +199,12 @@ func (f *resourceFlags) send(ctx context.Context, out io.Writer, k kindInfo, nam
 	if err != nil {
 		return err
 	}
-	if _, err := f.resource(c.Dynamic, k).Patch(ctx, name, pt, body, metav1.PatchOptions{FieldManager: fieldManager}); err != nil {
+	u, err := f.resource(c.Dynamic, k).Patch(ctx, name, pt, body, metav1.PatchOptions{FieldManager: fieldManager})
+	if err != nil {
 		return explain("patch", k.kind, name, err)
 	}
 	fmt.Fprintf(out, "%s %s %s\n", k.kind, name, done)
+	warn(out, u)
 	return nil
 }
 
@@ -317,8 +320,18 @@ func (f *resourceFlags) eachObject(ctx context.Context, cmd *cobra.Command, do o
 		if !it.k.inForce && cmd.Name() != "delete" {
 			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s is stored, but %s is not supported yet: it has no effect\n", describe(it.u), it.k.kind)
 		}
+		if cmd.Name() != "delete" {
+			warn(cmd.ErrOrStderr(), it.u)
+		}
 	}
 	return nil
+}
+
+// warn says what of an object the agents will not enforce as it is written: they convert it by the same code.
+func warn(out io.Writer, u *unstructured.Unstructured) {
+	for _, p := range watch.Check(u) {
+		fmt.Fprintf(out, "warning: %s\n", p)
+	}
 }
 
 func readFile(stdin io.Reader, name string) ([]byte, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,12 +17,14 @@ var namespaced = []string{"NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", 
 // inForce are the kinds of projectcalico.org that Weir acts on. The API server answers every request for
 // another one with a warning, which kubectl shows.
 var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration",
-	"NetworkPolicy", "GlobalNetworkPolicy", "Tier", "NetworkSet", "GlobalNetworkSet"}
+	"NetworkPolicy", "GlobalNetworkPolicy", "Tier", "NetworkSet", "GlobalNetworkSet",
+	"StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy"}
 
 var shortNames = map[string][]string{
 	"GlobalNetworkPolicy": {"gnp"}, "NetworkPolicy": {"cnp"}, "GlobalNetworkSet": {"gns"}, "NetworkSet": {"netset"},
 	"FelixConfiguration": {"felixconfig", "felixconfigs"}, "BGPConfiguration": {"bgpconfig", "bgpconfigs"},
 	"IPAMConfiguration": {"ipamconfig", "ipamconfigs"}, "HostEndpoint": {"hep", "heps"},
+	"StagedGlobalNetworkPolicy": {"sgnp"}, "StagedNetworkPolicy": {"snp"}, "StagedKubernetesNetworkPolicy": {"sknp"},
 }
 
 // column is a printer column: name, JSON path, type.
@@ -147,6 +150,9 @@ func adaptKind(kind string, spec map[string]any) error {
 		f["enum"] = toAny(values)
 		return nil
 	}
+	if err := adaptPolicy(kind, props); err != nil {
+		return err
+	}
 	switch kind {
 	case "FelixConfiguration":
 		// A field that this version of the types does not have must reach the agent, which reports it.
@@ -167,6 +173,59 @@ func adaptKind(kind string, spec map[string]any) error {
 		}
 		return enum("ipipMode", "", "Never", "Always", "CrossSubnet")
 	}
+	return nil
+}
+
+// adaptPolicy says in the schema of a policy which values its fields may have, where a schema can.
+func adaptPolicy(kind string, props map[string]any) error {
+	if strings.HasPrefix(kind, "Staged") {
+		if err := limit(props, map[string]any{"enum": []any{"Set", "Delete", "Learn", "Ignore"}}, "stagedAction"); err != nil {
+			return err
+		}
+	}
+	directions := map[string]any{"enum": []any{"Ingress", "Egress"}}
+	switch kind {
+	case "StagedKubernetesNetworkPolicy":
+		return limit(props, directions, "policyTypes", "items")
+	case "NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy":
+		if err := limit(props, directions, "types", "items"); err != nil {
+			return err
+		}
+	case "Profile":
+	default:
+		return nil
+	}
+	for _, dir := range []string{"ingress", "egress"} {
+		for _, l := range []struct {
+			values map[string]any
+			path   []string
+		}{
+			{map[string]any{"enum": []any{"Allow", "Deny", "Log", "Pass"}}, []string{"action"}},
+			{map[string]any{"enum": []any{4, 6}}, []string{"ipVersion"}},
+			{map[string]any{"minimum": 0, "maximum": 254}, []string{"icmp", "properties", "type"}},
+			{map[string]any{"minimum": 0, "maximum": 255}, []string{"icmp", "properties", "code"}},
+			{map[string]any{"minimum": 0, "maximum": 254}, []string{"notICMP", "properties", "type"}},
+			{map[string]any{"minimum": 0, "maximum": 255}, []string{"notICMP", "properties", "code"}},
+		} {
+			if err := limit(props, l.values, append([]string{dir, "items", "properties"}, l.path...)...); err != nil {
+				return fmt.Errorf("%s: %w", kind, err)
+			}
+		}
+	}
+	return nil
+}
+
+// limit adds keywords to the schema of a field.
+func limit(props map[string]any, keywords map[string]any, path ...string) error {
+	at := props
+	for _, p := range path {
+		next, ok := at[p].(map[string]any)
+		if !ok {
+			return fmt.Errorf("there is no %s", strings.Join(path, "."))
+		}
+		at = next
+	}
+	maps.Copy(at, keywords)
 	return nil
 }
 

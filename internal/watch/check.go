@@ -1,0 +1,43 @@
+package watch
+
+import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// checks convert objects as the watch does, by group and kind.
+var checks = map[string]func(*unstructured.Unstructured) []weirv1.Problem{
+	"networking.k8s.io/NetworkPolicy":                 problemsOfKind(policyKind(model.KindNetworkPolicy, ConvertNetworkPolicy)),
+	"projectcalico.org/NetworkPolicy":                 problemsOfKind(policyKind(model.KindCalicoNetworkPolicy, ConvertCalicoPolicy)),
+	"projectcalico.org/GlobalNetworkPolicy":           problemsOfKind(policyKind(model.KindGlobalNetworkPolicy, ConvertGlobalNetworkPolicy)),
+	"projectcalico.org/StagedNetworkPolicy":           problemsOfKind(stagedKind(model.KindStagedNetworkPolicy, ConvertStagedNetworkPolicy)),
+	"projectcalico.org/StagedGlobalNetworkPolicy":     problemsOfKind(stagedKind(model.KindStagedGlobalNetworkPolicy, ConvertStagedGlobalNetworkPolicy)),
+	"projectcalico.org/StagedKubernetesNetworkPolicy": problemsOfKind(stagedKind(model.KindStagedKubernetesNetworkPolicy, ConvertStagedKubernetesNetworkPolicy)),
+	"projectcalico.org/Tier":                          problemsOf(typed("Tier", ConvertTier)),
+	"projectcalico.org/NetworkSet":                    problemsOf(typed("NetworkSet", ConvertNetworkSet)),
+	"projectcalico.org/GlobalNetworkSet":              problemsOf(typed("GlobalNetworkSet", ConvertGlobalNetworkSet)),
+	"projectcalico.org/IPPool":                        problemsOf(typed("IPPool", ConvertPool)),
+	"projectcalico.org/IPReservation":                 problemsOf(typed("IPReservation", ConvertReservation)),
+}
+
+func problemsOfKind[V any](k kind[*unstructured.Unstructured, V]) func(*unstructured.Unstructured) []weirv1.Problem {
+	return problemsOf(k.convert)
+}
+
+func problemsOf[V any](convert func(*unstructured.Unstructured) (*V, []weirv1.Problem)) func(*unstructured.Unstructured) []weirv1.Problem {
+	return func(u *unstructured.Unstructured) []weirv1.Problem {
+		_, problems := convert(u)
+		return problems
+	}
+}
+
+// Check returns what of an object is not in force as it is written, as every agent would find it. It knows the kinds
+// that are converted one by one; of others it returns nothing.
+func Check(u *unstructured.Unstructured) []weirv1.Problem {
+	if c := checks[u.GroupVersionKind().Group+"/"+u.GetKind()]; c != nil {
+		return c(u)
+	}
+	return nil
+}
