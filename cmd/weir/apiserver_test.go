@@ -252,6 +252,13 @@ spec: {selector: all()}
 	if out := run("", "get", "networkpolicies", "-A"); !strings.Contains(out, "db") || !strings.Contains(out, "default") {
 		t.Errorf("get networkpolicies -A:\n%s", out)
 	}
+	// What the API server cannot see of a policy, the command line says.
+	odd := run("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: odd}\nspec: {selector: \"app = 'web'\"}\n", "apply", "-f", "-")
+	odd += run("", "patch", "globalnetworkpolicy", "odd", "--patch", `{"spec": {"order": 3}}`)
+	if strings.Count(odd, "warning: GlobalNetworkPolicy odd spec.selector") != 2 {
+		t.Errorf("apply and patch of a policy whose selector cannot be read:\n%s", odd)
+	}
+	run("", "delete", "globalnetworkpolicy", "odd")
 	// What other data planes' installers and manuals apply, in one go; kinds that have no effect yet say so.
 	out = run(`
 apiVersion: projectcalico.org/v3

@@ -511,7 +511,7 @@ func (s snapshot) policies() int {
 	}
 	names := map[string]bool{}
 	for _, r := range s.state.Rules.All() {
-		if strings.HasSuffix(strings.TrimSuffix(r.Kind, ".projectcalico.org"), "Policy") {
+		if strings.HasSuffix(strings.TrimSuffix(r.Kind, ".projectcalico.org"), "Policy") && model.KindInForce(r.Kind) == r.Kind {
 			names[r.Kind+" "+r.Name] = true
 		}
 	}

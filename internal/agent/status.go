@@ -211,6 +211,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 		out = append(out, weirv1.Problem{Object: p.Object, Field: p.Field, Value: p.Value, Message: p.Message, Action: p.Action})
 	}
 	out = append(out, nodeAddressProblems(a.opts.Node, snap)...)
+	out = append(out, unfitProblems(snap)...)
 	st := a.driver.Status()
 	if len(st.Uplinks) == 0 {
 		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,
@@ -253,6 +254,23 @@ func nodeAddressProblems(node string, snap snapshot) []weirv1.Problem {
 		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses",
 			Message: "the cluster has an IPPool of IPv6, and this node no IPv6 address: no other node reaches the IPv6 addresses of its pods",
 			Action:  "name one in kubelet's --node-ip, or set ipv6Support: false in FelixConfiguration node." + node})
+	}
+	return out
+}
+
+// unfitProblems says which policies take more of the node than there is.
+func unfitProblems(snap snapshot) []weirv1.Problem {
+	if snap.state == nil {
+		return nil
+	}
+	var out []weirv1.Problem
+	for _, r := range snap.state.Unfit {
+		p := weirv1.Problem{Object: "Policies " + r.Name, Field: r.Detail, Message: "are too large together for this node: the pods that they select are cut off",
+			Action: "use fewer rules, ports and selectors"}
+		if r.Kind != "policy-too-large" {
+			p.Message = "would be too large together for this node: what the staged ones would do to the pods that they select is not found out"
+		}
+		out = append(out, p)
 	}
 	return out
 }
