@@ -417,7 +417,7 @@ enum answer {
 	ANSWER_TIME_EXCEEDED = 2,    /* TTL */
 	ANSWER_TOO_BIG = 3,          /* more than the MTU of the way */
 	ANSWER_HOST_UNREACHABLE = 4, /* no pod has the address */
-	ANSWER_RESET = 5,            /* the same, for TCP */
+	ANSWER_RESET = 5,            /* TCP, for one or the other */
 	ANSWER_LIMITED = 14, /* would have been answered, but for the limit on answers */
 	ANSWER_FAILED = 15,  /* would have been answered, but could not be rewritten */
 	ANSWERS = 16,

@@ -53,6 +53,38 @@ static __always_inline int handle_forward(struct __sk_buff *skb, struct scratch 
 	return handle_send(skb);
 }
 
+/* An ICMP error, in scratch.pkt, about no flow that is known. It begins none: what the node itself reports goes on, and no pod
+ * sends or gets one. */
+__noinline int handle_stray(struct __sk_buff *skb)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	struct addr_value *a, *b;
+	struct pkt *p;
+	int ret;
+
+	if (!s || !w)
+		return drop_packet(skb, DROP_NO_ROUTE, 0);
+	p = &w->pkt;
+	a = bpf_map_lookup_elem(&weir_addrs, &p->saddr);
+	if (p->hook == HOOK_FROM_WORKLOAD)
+		return drop_packet(skb, a && a->kind == ADDR_ENDPOINT && a->ifindex == skb->ifindex ? DROP_ERROR_NO_FLOW : DROP_SPOOFED, 0);
+	if ((p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
+		return drop_packet(skb, DROP_SPOOFED, 0);
+	b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
+	if (!(a && a->kind == ADDR_HOST) && (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT)))
+		return drop_packet(skb, DROP_ERROR_NO_FLOW, 0);
+	if (p->hook != HOOK_TO_UPLINK || skb->ifindex != s->host_ifindex)
+		return forward_pass(skb);
+	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
+	ret = route_to(skb, &p->saddr, &p->daddr, &w->fwd);
+	if (ret)
+		return drop_packet(skb, ret, 0);
+	w->fwd.mtu = MTU_NONE; /* nobody could be told */
+	p->l4 = L4_NONE; /* nothing in it is translated */
+	return handle_send(skb);
+}
+
 /* Everything but the fast path, for the packet in scratch.pkt. */
 __noinline int handle_slow(struct __sk_buff *skb)
 {
@@ -94,13 +126,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 			f = NULL;
 	}
 	if (!f) {
-		if (p->l4 == L4_ERROR) {
-			p->key.saddr = p->saddr;
-			p->key.daddr = p->daddr;
-			p->key.proto = IP_ICMP;
-			p->key.sport = p->key.dport = 0;
-			p->l4 = L4_NONE;
-		}
+		if (p->l4 == L4_ERROR)
+			return handle_stray(skb);
 		ret = flow_begin(skb);
 		if (ret < 0)
 			return forward_pass(skb);
@@ -249,6 +276,14 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 
 		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT))
 			return drop_packet(skb, DROP_MALFORMED, 0);
+	}
+	/* What concerns a link alone is for nobody behind this node. The stack forwards some of it. */
+	if (WEIR_FAMILY == 6 && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) &&
+	    (parsed == PARSED_LINK || parsed == PARSED_CAST)) {
+		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
+
+		if (b && b->kind == ADDR_ENDPOINT)
+			return drop_packet(skb, DROP_NO_ROUTE, 0);
 	}
 	if (p->hook == HOOK_FROM_UPLINK && parsed == PARSED_LINK)
 		return neigh_answer(skb);

@@ -93,6 +93,8 @@ static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, __u32 end
 
 	if (bpf_skb_load_bytes(skb, off, &q.ip, sizeof(q.ip)) || q.ip.version != 4 || q.ip.ihl < 5)
 		return -1;
+	if (q.ip.frag_off & bpf_htons(0x1fff)) /* only first fragments are reported (RFC 1122 section 3.2.2) */
+		return -1;
 	src->w[0] = q.ip.saddr;
 	dst->w[0] = q.ip.daddr;
 	*proto = q.ip.protocol;

@@ -272,10 +272,10 @@ static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *d
 	return sum;
 }
 
-/* How much of the packet a later fragment surely does not hold: a first one of any length may. */
+/* How much of the packet a later fragment surely does not hold. It does not tell the protocol, and the first one may end early. */
 static __always_inline __u32 ip_frag_head(__u8 proto)
 {
-	return 8;
+	return 0;
 }
 
 /* The protocol of the fragment, if it is one that all fragments of a packet tell. Only the first does (RFC 8200 section 4.5). */

@@ -95,7 +95,7 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
 	__u32 off, sum, quoted_l4, diff, outer;
-	__be16 ports[4];
+	__be16 ports[4] = {};
 	ip_addr saddr;
 	ip_head ip;
 
@@ -104,7 +104,8 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 	sum = (p->l4_off & IP_L4_MASK) + offsetof(struct icmp_head, checksum);
 	off = p->quoted_off & PARSE_QUOTED_MASK;
 	quoted_l4 = p->quoted_l4 & PARSE_QUOTED_MASK;
-	if (bpf_skb_load_bytes(skb, off, &ip, sizeof(ip)) || bpf_skb_load_bytes(skb, quoted_l4, ports, sizeof(ports)))
+	if (bpf_skb_load_bytes(skb, off, &ip, sizeof(ip)) ||
+	    (parse_tells(p->key.proto) && bpf_skb_load_bytes(skb, quoted_l4, ports, sizeof(ports))))
 		return DROP_REWRITE;
 
 	/* Inside: the quoted packet went the other way, so its source is what f makes of the destination. */
@@ -128,7 +129,7 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 			ports[1] = f->sport;
 		}
 	}
-	if (bpf_skb_store_bytes(skb, quoted_l4, ports, sizeof(ports), 0))
+	if (parse_tells(p->key.proto) && bpf_skb_store_bytes(skb, quoted_l4, ports, sizeof(ports), 0))
 		return DROP_REWRITE;
 	diff = csum_fold(diff);
 	if (diff && diff != 0xffff && bpf_l4_csum_replace(skb, sum, 0, diff, 0))

@@ -109,7 +109,14 @@ static __always_inline int parse_pull(struct __sk_buff *skb, __u32 need)
 
 #include "ip.h"
 
-/* The ports of a packet that an ICMP error quotes, which ends at `end`: only eight bytes after the quoted IP header are certain. */
+/* Do eight bytes of the protocol tell the ports, or what stands for them? */
+static __always_inline int parse_tells(__u8 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP || proto == IP_ICMP;
+}
+
+/* The ports of a packet that an ICMP error quotes, which ends at `end`: only eight bytes after the quoted IP header are certain, and
+ * of a protocol without ports not even these. */
 static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p, __u32 end)
 {
 	__be16 ports[4];
@@ -117,11 +124,13 @@ static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p, __
 
 	if (ip_quoted(skb, p->quoted_off, end, &p->key.daddr, &p->key.saddr, &p->key.proto, &l4) || l4 > PARSE_QUOTED_MASK)
 		return PARSED_MALFORMED;
-	if (l4 + sizeof(ports) > end || bpf_skb_load_bytes(skb, l4, ports, sizeof(ports)))
-		return PARSED_MALFORMED;
 	p->quoted_l4 = l4;
 	p->key.sport = 0;
 	p->key.dport = 0;
+	if (!parse_tells(p->key.proto))
+		return l4 > end ? PARSED_MALFORMED : PARSED_OK;
+	if (l4 + sizeof(ports) > end || bpf_skb_load_bytes(skb, l4, ports, sizeof(ports)))
+		return PARSED_MALFORMED;
 	if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP || p->key.proto == IPPROTO_SCTP) {
 		p->key.sport = ports[1];
 		p->key.dport = ports[0];

@@ -25,6 +25,7 @@
 	X(SOURCE_RANGE, 17, "client is outside of the service's loadBalancerSourceRanges") \
 	X(FRAGMENT_BAD, 20, "IP fragment that is cut too small, or overlaps")            \
 	X(FRAGMENT_NO_FIRST, 21, "IP fragment whose first one did not come")               \
+	X(ERROR_NO_FLOW, 22, "ICMP error about no known connection")                     \
 	X(TOO_BIG, 30, "larger than the MTU of the way")
 
 enum drop_reason {

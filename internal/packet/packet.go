@@ -122,7 +122,7 @@ type Packet struct {
 	Payload   []byte
 }
 
-// Quote is the packet inside an ICMP error: an IPv4 header and at least 8 bytes of what followed it.
+// Quote is the packet inside an ICMP error: an IP header and what followed it, of TCP, UDP, SCTP and ICMP at least 8 bytes.
 type Quote struct {
 	IP       IPv4
 	TotalLen uint16 // of the packet that is quoted, bytes

@@ -93,6 +93,15 @@ func rewriteEcho(was, now *IPv4, from []byte, sport, dport uint16) []byte {
 // Ports returns the quoted packet's ports, in the form of Packet.Ports.
 func (q *Quote) Ports() (src, dst uint16) { return ports(&q.IP, q.L4) }
 
+// mustQuote is how much of the packet's transport an ICMP error quotes at least, bytes: what tells its ports, if it has any.
+func (h *IPv4) mustQuote() int {
+	switch h.Proto {
+	case ProtoTCP, ProtoUDP, ProtoSCTP, h.icmp():
+		return quoted
+	}
+	return 0
+}
+
 func ports(h *IPv4, l4 []byte) (src, dst uint16) {
 	switch h.Proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:

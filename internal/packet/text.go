@@ -501,8 +501,8 @@ func parseQuote(s string) (*Quote, error) {
 	if extra.total != nil {
 		q.TotalLen = *extra.total
 	}
-	if len(q.L4) < quoted {
-		return nil, fmt.Errorf("%d bytes of the quoted packet's transport: less than %d", len(q.L4), quoted)
+	if n := q.IP.mustQuote(); len(q.L4) < n {
+		return nil, fmt.Errorf("%d bytes of the quoted packet's transport: less than %d", len(q.L4), n)
 	}
 	return q, nil
 }

@@ -24,6 +24,7 @@ const (
 	SourceRange     Reason = 17 // client is outside of the service's loadBalancerSourceRanges
 	FragmentBad     Reason = 20 // IP fragment that is cut too small, or overlaps
 	FragmentNoFirst Reason = 21 // IP fragment whose first one did not come
+	ErrorNoFlow     Reason = 22 // ICMP error about no known connection
 	TooBig          Reason = 30 // larger than the MTU of the way
 )
 
@@ -48,6 +49,7 @@ var names = map[Reason]string{
 	SourceRange:     "SOURCE_RANGE",
 	FragmentBad:     "FRAGMENT_BAD",
 	FragmentNoFirst: "FRAGMENT_NO_FIRST",
+	ErrorNoFlow:     "ERROR_NO_FLOW",
 	TooBig:          "TOO_BIG",
 }
 
@@ -72,5 +74,6 @@ var texts = map[Reason]string{
 	SourceRange:     "client is outside of the service's loadBalancerSourceRanges",
 	FragmentBad:     "IP fragment that is cut too small, or overlaps",
 	FragmentNoFirst: "IP fragment whose first one did not come",
+	ErrorNoFlow:     "ICMP error about no known connection",
 	TooBig:          "larger than the MTU of the way",
 }

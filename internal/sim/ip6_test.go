@@ -62,7 +62,7 @@ func TestExtensionHeadersHideNothing(t *testing.T) {
 		{"ip fd00::1 > fd00::2 proto=58 ttl=255 data=0x8700000000000000", "drop POLICY_INGRESS rule=51"},
 		{"ip fd00::1 > fe80::1 proto=58 ttl=255 ipid=1 ext=44 frag=0+ data=0x8800000000000000", "drop NO_ROUTE"},
 		// An error that nobody asked for.
-		{"icmp fd00::1 > fd00::2 error type=1 code=4 [udp [fd00::2]:9 > [fd00::1]:9]", "drop POLICY_INGRESS rule=51"},
+		{"icmp fd00::1 > fd00::2 error type=1 code=4 [udp [fd00::2]:9 > [fd00::1]:9]", "drop ERROR_NO_FLOW"},
 		{"icmp fd00::1 > fd00::2 error type=1 code=4 [udp [fd00::2]:9 > [fd00::1]:9 ext=43:0x000000000000]", "drop MALFORMED"},
 	} {
 		n := New(handmade6(), Options{})
@@ -72,6 +72,30 @@ func TestExtensionHeadersHideNothing(t *testing.T) {
 		}
 		if got := n.Receive(In{Hook: FromWorkload, IfIndex: 10, Packet: packet.MustParse(c.packet)}).String(); got != c.want {
 			t.Errorf("%s\n got %s\nwant %s", c.packet, got, c.want)
+		}
+	}
+}
+
+// What belongs to a link alone goes to no pod from outside: the kernel would forward it, one hop less.
+func TestNothingOfALinkGoesToAPod(t *testing.T) {
+	for _, hook := range []Hook{FromUplink, FromTunnel} {
+		for text, want := range map[string]string{
+			"ip fd00::99 > fd00::2 proto=58 ttl=255 data=0x8700000000000000": "drop NO_ROUTE",
+			"ip fd00::99 > fd00::2 proto=58 ttl=255 data=0x8800000000000000": "drop NO_ROUTE",
+			"ip fd00::99 > fd00::2 proto=58 ttl=255 data=0x8900000000000000": "drop NO_ROUTE", // a redirect
+			"ip fd00::99 > fd00::2 proto=58 ttl=254 data=0x8700000000000000": "drop POLICY_INGRESS rule=51",
+			"ip fe80::99 > fd00::2 proto=58 ttl=255 data=0x8700000000000000": "drop NO_ROUTE",
+			"udp [fe80::99]:1 > [fd00::2]:80":                                "drop NO_ROUTE",
+			"ip fe80::99 > fe80::1 proto=58 ttl=255 data=0x8700000000000000": "pass",
+			"ip fe80::99 > ff02::1 proto=58 ttl=255 data=0x8700000000000000": "pass",
+		} {
+			s := handmade6()
+			node := netip.MustParseAddr("fd00::ffff")
+			s.Addrs[node] = nodestate.Addr{Kind: nodestate.AddrNode, Node: node}
+			in := In{Hook: hook, IfIndex: 1, Source: node, VNI: s.Settings.Tunnel.VNI, Packet: packet.MustParse(text)}
+			if got := New(s, Options{}).Receive(in).String(); got != want {
+				t.Errorf("%s: %s\n got %s\nwant %s", hook, text, got, want)
+			}
 		}
 	}
 }

@@ -264,7 +264,7 @@ func (n *Node) shapeOf(p *packet.Packet, h Hook) shape {
 		return shapeFragment
 	}
 	if p.Kind == packet.Error {
-		if hidden, _ := chainOf(&p.Quote.IP); hidden || p.IP.Src.Is6() && p.Quote.IP.Offset != 0 {
+		if hidden, _ := chainOf(&p.Quote.IP); hidden || p.Quote.IP.Offset != 0 {
 			return shapeMalformed
 		}
 	}
@@ -351,6 +351,10 @@ func (n *Node) odd(in In, s shape) Result {
 	if s == shapeMalformed && toPod {
 		return drop(in, dropped{reason: reason.Malformed})
 	}
+	outside := in.Hook == FromUplink || in.Hook == FromTunnel
+	if (s == shapeLink || s == shapeCast) && outside && toPod {
+		return drop(in, dropped{reason: reason.NoRoute})
+	}
 	answer := map[shape]func(In) (Result, bool){shapeARP: n.neighbour, shapeLink: n.solicited}[s]
 	if answer != nil {
 		if r, ok := answer(in); ok {
@@ -399,7 +403,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	}
 	if f == nil {
 		if isError {
-			key = flowKey{src: p.IP.Src, dst: p.IP.Dst, proto: icmpOf(p.IP.Src)}
+			return n.stray(in)
 		}
 		f, d := n.begin(in, key, opening)
 		if d != nil {

@@ -7,9 +7,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// isRefused fails the test unless the other side refuses: a time-out is another error. A TCP socket of IPv6 on the machine
-// that refuses may be refused only when it asks again, after a second: the first refusal can meet it before connect() has let go of it,
-// and the kernel then keeps it for later (for IPv4 it wakes whoever waits).
+// isRefused fails the test unless the other side refuses: a time-out is another error.
 func (w *worker) isRefused(network, addr string) {
 	w.t.Helper()
 	if a := w.get(network, addr); !strings.Contains(a.Err, "connection refused") {

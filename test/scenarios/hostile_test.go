@@ -40,8 +40,8 @@ func TestHostileFrames(t *testing.T) {
 				}
 			}
 			t.Logf("%v", seen)
-			for _, what := range []string{"local", "pass", "keep", "drop MALFORMED", "drop FRAGMENT_BAD", "drop POLICY_INGRESS", "drop POLICY_EGRESS", "answer NONE"} {
-				if seen[what] == 0 && (six || what != "answer NONE") {
+			for _, what := range []string{"local", "pass", "keep", "drop MALFORMED", "drop FRAGMENT_BAD", "drop POLICY_INGRESS", "drop POLICY_EGRESS", "drop SPOOFED", "drop ERROR_NO_FLOW", "drop NO_ROUTE", "answer NONE"} {
+				if seen[what] == 0 && (six || what != "answer NONE" && what != "drop NO_ROUTE") {
 					t.Errorf("no frame came to %s: these are not the frames that this test is about", what)
 				}
 			}
@@ -158,6 +158,9 @@ func (h *hostile) step() error {
 	case 6:
 		in.Hook, in.IfIndex, in.Source = sim.FromTunnel, scenario.TunnelDev, h.node
 	}
+	if h.chance(12) { // of somebody else: this node, its pods, what it announces
+		src = []netip.Addr{h.own, h.open, h.closed, h.mute, h.vip, h.node}[h.IntN(6)]
+	}
 	frame := h.frame(src)
 	res, err := h.receive(in, frame)
 	if err != nil {
@@ -177,7 +180,7 @@ func (h *hostile) step() error {
 	frame[14+at]--
 	to := sim.In{Hook: sim.ToWorkload, IfIndex: closedIf}
 	res, err = h.receive(to, frame)
-	if err == nil && res.Action != sim.Drop && h.addr(frame, false) != h.own {
+	if err == nil && res.Action != sim.Drop {
 		err = fmt.Errorf("passed to the pod that nobody may reach: %s: %x", res, frame)
 	}
 	return err
@@ -222,6 +225,8 @@ func (h *hostile) judge(in sim.In, frame []byte, r sim.Result) error {
 	switch {
 	case r.Action == sim.Local && r.IfIndex == closedIf:
 		return fmt.Errorf("reached the pod that nobody may reach: %s: %x", r, frame)
+	case in.Hook != sim.FromWorkload && sent && slices.Contains([]netip.Addr{h.own, h.open, h.closed, h.mute}, src):
+		return fmt.Errorf("came from outside with a source of this node, and went on: %s: %x", r, frame)
 	case in.Hook != sim.FromWorkload:
 	case sent && in.IfIndex == muteIf:
 		return fmt.Errorf("left the pod that may reach nobody: %s: %x", r, frame)

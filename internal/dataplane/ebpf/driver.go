@@ -47,10 +47,12 @@ type Driver struct {
 	log  *slog.Logger
 
 	mu       sync.Mutex
-	loaded   *loaded // of IPv4; its programs are the ones attached
-	six      *loaded // of IPv6; nil = the node does not carry it
-	called   *loaded // the six that IPv4's programs call
-	sixErr   error   // why the state's wish about IPv6 is not fulfilled
+	loaded   *loaded         // of IPv4; its programs are the ones attached
+	six      *loaded         // of IPv6; nil = the node does not carry it
+	called   *loaded         // the six that IPv4's programs call
+	sixErr   error           // why the state's wish about IPv6 is not fulfilled
+	leaving  bool            // something of IPv6 is still there that should go
+	narrow   map[string]bool // our devices whose MTU is too small for IPv6
 	tables   *tables
 	programs *attachments
 	machine  machine
@@ -115,7 +117,7 @@ func New(o Options) (*Driver, error) {
 	return &Driver{
 		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: programs,
 		machine: machine{clock: clock{hz}, hostNetns: cookie},
-		absent:  map[site]string{}, devices: devices{fresh: map[string]bool{}},
+		absent:  map[site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}, nil
 }
 
@@ -325,7 +327,7 @@ func (d *Driver) openDevices() []error {
 		}
 		fail(name, trust(name))
 		if d.six != nil && name != hostPeer {
-			fail(name, carryIPv6(name))
+			fail(name, d.carryIPv6(name))
 		}
 		delete(d.devices.fresh, name)
 	}

@@ -21,19 +21,58 @@ type fallenClient struct {
 	age  int32 // clock units
 }
 
-// Fallen reads the clients that fell back.
-func (d *Driver) Fallen() (Fallen, error) {
+// fallenSource is what Fallen reads of a family, its own as long as it reads.
+type fallenSource struct {
+	walk   func(now uint32) ([]fallenClient, error)
+	close  func() error
+	counts *ebpf.Map
+}
+
+// fallenSources are those of the families that the node carries now.
+func (d *Driver) fallenSources() ([]fallenSource, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	var out []fallenSource
+	for i, l := range d.both() {
+		counts, err := l.Maps["weir_counts"].Clone() // the family may be unloaded meanwhile
+		if err != nil {
+			closeFallen(out)
+			return nil, fmt.Errorf("opening map weir_counts: %w", err)
+		}
+		walk, done, err := d.tables.families[i].fallen()
+		if err != nil {
+			counts.Close()
+			closeFallen(out)
+			return nil, err
+		}
+		out = append(out, fallenSource{walk, done, counts})
+	}
+	return out, nil
+}
+
+func closeFallen(all []fallenSource) {
+	for _, s := range all {
+		s.close()
+		s.counts.Close()
+	}
+}
+
+// Fallen reads the clients that fell back. The walk over a full map takes a while: nothing waits for it.
+func (d *Driver) Fallen() (Fallen, error) {
+	sources, err := d.fallenSources()
+	if err != nil {
+		return Fallen{}, err
+	}
+	defer closeFallen(sources)
 	var out Fallen
 	var all []fallenClient
-	for i, l := range d.both() {
-		some, err := d.tables.families[i].fallen(d.machine.clock.now())
+	for _, s := range sources {
+		some, err := s.walk(d.machine.clock.now())
 		if err != nil {
 			return Fallen{}, err
 		}
 		all = append(all, some...)
-		n, err := readCount(l.Maps["weir_counts"], countDSRFallen)
+		n, err := readCount(s.counts, countDSRFallen)
 		if err != nil {
 			return Fallen{}, err
 		}
@@ -46,21 +85,27 @@ func (d *Driver) Fallen() (Fallen, error) {
 	return out, nil
 }
 
-// fallen leaves out clients that are due to be tried again.
-func (t *familyTables[A]) fallen(now uint32) ([]fallenClient, error) {
-	var out []fallenClient
+// fallen returns what walks through the clients, without those that are due to be tried again, and what ends it.
+func (t *familyTables[A]) fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error) {
+	m, err := t.fallenMap.Clone()
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening map weir_dsr_fallen: %w", err)
+	}
 	retry := int32(t.current.Timeouts[timeoutDSRRetry])
-	it := t.fallenMap.Iterate()
-	var client A
-	for since := uint32(0); it.Next(&client, &since); {
-		if age := int32(now - since); age <= retry {
-			out = append(out, fallenClient{fromAddr(client), age})
+	return func(now uint32) ([]fallenClient, error) {
+		var out []fallenClient
+		it := m.Iterate()
+		var client A
+		for since := uint32(0); it.Next(&client, &since); {
+			if age := int32(now - since); age <= retry {
+				out = append(out, fallenClient{fromAddr(client), age})
+			}
 		}
-	}
-	if err := it.Err(); err != nil {
-		return nil, fmt.Errorf("reading map weir_dsr_fallen: %w", err)
-	}
-	return out, nil
+		if err := it.Err(); err != nil {
+			return nil, fmt.Errorf("reading map weir_dsr_fallen: %w", err)
+		}
+		return out, nil
+	}, m.Close, nil
 }
 
 // readCount adds up one counter of all CPUs.

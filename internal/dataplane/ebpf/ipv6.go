@@ -24,8 +24,9 @@ func (d *Driver) followIPv6(s *nodestate.State, first bool) (came bool) {
 	switch {
 	case s.Settings.IPv6 && d.six == nil:
 		came, err = true, d.enterIPv6(first)
-	case !s.Settings.IPv6 && (d.six != nil || first):
+	case !s.Settings.IPv6 && (d.six != nil || first || d.leaving):
 		err = d.leaveIPv6()
+		d.leaving = err != nil
 	}
 	if err != nil {
 		d.sixErr = &dataplane.KeyError{Table: "programs", Key: "IPv6", Err: err}
@@ -109,13 +110,30 @@ func (d *Driver) both() []*loaded {
 func (d *Driver) openRoutes() []error {
 	c := d.state.Settings
 	n, errs := ensureRoutes(netlink.FAMILY_V4, d.devices.host.index, ofFamily(c.PoolRoutes, false), c.Node)
-	if d.six != nil {
+	if d.six != nil && !d.narrow[hostDevice] {
 		n6, errs6 := ensureRoutes(netlink.FAMILY_V6, d.devices.host.index, ofFamily(c.PoolRoutes, true), c.Node6)
 		n, errs = n+n6, append(errs, errs6...)
 	}
 	d.count.routes += uint64(n)
 	return errs
 }
+
+// carryIPv6 lets IPv6 pass one of our devices. Below its least MTU (1,280; RFC 8200, section 5) the kernel has no IPv6 on a device:
+// that is told once, and all else is in force.
+func (d *Driver) carryIPv6(name string) error {
+	narrow := !exists6(name)
+	if narrow && !d.narrow[name] {
+		d.log.Warn("the uplink's MTU is too small for IPv6: it is not carried by this device", "device", name, "least", leastMTU6)
+	}
+	d.narrow[name] = narrow
+	if narrow {
+		return nil
+	}
+	return carryIPv6(name)
+}
+
+// leastMTU6 is what every link of IPv6 carries, bytes.
+const leastMTU6 = 1280
 
 // forwardIPv6 leaves a node alone that has IPv6 but no pods and no Services of it.
 func (d *Driver) forwardIPv6() error {

@@ -137,6 +137,51 @@ func TestIPv6ComesAndGoes(t *testing.T) {
 	}
 }
 
+// What of IPv6 cannot be taken away at first goes at a later try.
+func TestIPv6GoesLater(t *testing.T) {
+	b := newBench(t).withNode6()
+	d := b.open(t)
+	with := sample6(b)
+	applied(t, d, with)
+	stuck := filepath.Join(maps6Dir(b.bpffs), "folder")
+	if err := os.MkdirAll(filepath.Join(stuck, "inside"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	without := without6(with)
+	if err := d.Apply(t.Context(), without, nodestate.All()); err == nil {
+		t.Fatal("what cannot be removed is no error")
+	}
+	if err := os.Remove(filepath.Join(stuck, "inside")); err != nil {
+		t.Fatal(err)
+	}
+	applied(t, d, without)
+	if names := pins(t, maps6Dir(b.bpffs)); len(names) != 0 {
+		t.Errorf("maps of IPv6 are pinned: %v", names)
+	}
+}
+
+// An uplink too narrow for IPv6 is no error of each check: IPv4 goes on, and IPv6 comes when the MTU grows.
+func TestIPv6NeedsItsLeastMTU(t *testing.T) {
+	b := newBench(t).withNode6()
+	d := b.open(t)
+	s := sample6(b)
+	s.Settings.Tunnel.MTU = leastMTU6 - vxlanOverhead - 1
+	applied(t, d, s)
+	must(t, d.reconcile(true))
+	if r := routes6(t, b); len(r) != 0 {
+		t.Errorf("routes %v on a device without IPv6", r)
+	}
+	must(t, netlink.LinkSetMTU(b.link(hostPeer), 1500))
+	must(t, netlink.LinkSetMTU(b.link(hostDevice), 1500))
+	must(t, d.reconcile(true))
+	if v, err := kernel.Sysctl(sysctl6(hostDevice, "disable_ipv6")...); err != nil || v != 0 {
+		t.Errorf("disable_ipv6 of %s is %d, %v", hostDevice, v, err)
+	}
+	if r := routes6(t, b); len(r) == 0 {
+		t.Error("no routes of IPv6")
+	}
+}
+
 // A restart finds IPv6's maps with their flows, and takes links and calls over in place.
 func TestIPv6Restart(t *testing.T) {
 	b := newBench(t).withNode6()

@@ -42,7 +42,7 @@ type family interface {
 	epoch() uint32
 	errors() []error
 	entries() map[string]int
-	fallen(now uint32) ([]fallenClient, error)
+	fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error)
 	// endpoint returns the interface of the endpoint that has an address; ok is false when the address is of the
 	// other family.
 	endpoint(a netip.Addr) (ifindex int, ok bool)
