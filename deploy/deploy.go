@@ -20,8 +20,14 @@ import (
 //go:generate go -C .. run ./deploy/gen
 //go:generate sh -c "go -C .. run ./cmd/weir install --dry-run > weir.yaml.new && mv weir.yaml.new weir.yaml"
 
-//go:embed crds/*.yaml manifests/*
+//go:embed crds/*.yaml manifests/* policy/*.yaml
 var files embed.FS
+
+// ManagedByLabel is, with the value ManagedBy, on those CustomResourceDefinitions of policy.networking.k8s.io that Weir brought.
+const (
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	ManagedBy      = "weir"
+)
 
 // Namespace is where everything that has one is installed.
 const Namespace = "kube-system"
@@ -127,6 +133,28 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 		return nil, err
 	}
 	return Parse(text)
+}
+
+// PolicyDefinitions returns the CustomResourceDefinitions of policy.networking.k8s.io, which is not ours: they are for clusters that
+// have none. Neither Render nor Objects has them, so that nobody's own become older by them.
+func PolicyDefinitions() ([]*unstructured.Unstructured, error) {
+	entries, err := fs.ReadDir(files, "policy")
+	if err != nil {
+		return nil, err
+	}
+	var out []*unstructured.Unstructured
+	for _, e := range entries {
+		raw, err := files.ReadFile("policy/" + e.Name())
+		if err != nil {
+			return nil, err
+		}
+		objects, err := Parse(raw)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", e.Name(), err)
+		}
+		out = append(out, objects...)
+	}
+	return out, nil
 }
 
 // Parse splits a YAML text into objects. Empty documents are skipped; errors name the document.

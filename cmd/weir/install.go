@@ -123,6 +123,21 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 			rest = append(rest, u)
 		}
 	}
+	policies, err := deploy.PolicyDefinitions()
+	if err != nil {
+		return err
+	}
+	for _, crd := range policies {
+		ours, err := oursOrNone(ctx, c.Dynamic, crd.GetName())
+		if err != nil {
+			return err
+		}
+		if ours {
+			crds = append(crds, crd)
+		} else {
+			fmt.Fprintf(out, "left %s as it is\n", describe(crd))
+		}
+	}
 	fmt.Fprintf(out, "applying %d CustomResourceDefinitions\n", len(crds))
 	if err := applyAll(ctx, c.Dynamic, crds); err != nil {
 		return err
@@ -204,6 +219,18 @@ func applyAll(ctx context.Context, d dynamic.Interface, objects []*unstructured.
 		}
 	}
 	return nil
+}
+
+// oursOrNone reports whether a CustomResourceDefinition of a group that is not ours may be written: it is not there, or Weir brought it.
+func oursOrNone(ctx context.Context, d dynamic.Interface, name string) (bool, error) {
+	have, err := d.Resource(crdResource).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at CustomResourceDefinition %s: %w", name, err)
+	}
+	return have.GetLabels()[deploy.ManagedByLabel] == deploy.ManagedBy, nil
 }
 
 func waitEstablished(ctx context.Context, d dynamic.Interface, crds []*unstructured.Unstructured) error {
@@ -319,9 +346,30 @@ func newUninstall(o *options) *cobra.Command {
 	return cmd
 }
 
+// withOwnPolicyDefinitions adds those definitions of policy.networking.k8s.io that Weir brought.
+func withOwnPolicyDefinitions(ctx context.Context, d dynamic.Interface, objects []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+	policies, err := deploy.PolicyDefinitions()
+	if err != nil {
+		return nil, err
+	}
+	for _, crd := range policies {
+		ours, err := oursOrNone(ctx, d, crd.GetName())
+		if err != nil {
+			return nil, err
+		}
+		if ours {
+			objects = append(objects, crd)
+		}
+	}
+	return objects, nil
+}
+
 func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bool) error {
 	objects, err := deploy.Objects(deploy.Defaults())
 	if err != nil {
+		return err
+	}
+	if objects, err = withOwnPolicyDefinitions(ctx, d, objects); err != nil {
 		return err
 	}
 	propagation := metav1.DeletePropagationForeground

@@ -27,8 +27,12 @@ var loadKinds = sync.OnceValues(func() ([]kindInfo, error) {
 	if err != nil {
 		return nil, err
 	}
+	policies, err := deploy.PolicyDefinitions()
+	if err != nil {
+		return nil, err
+	}
 	var out []kindInfo
-	for _, u := range objects {
+	for _, u := range append(policies, objects...) {
 		if u.GetKind() == "CustomResourceDefinition" {
 			out = append(out, kindOf(u))
 		}
@@ -88,5 +92,5 @@ func kindOfObject(u *unstructured.Unstructured) (kindInfo, error) {
 			return k, nil
 		}
 	}
-	return kindInfo{}, fmt.Errorf("%s %q of %s is no kind of Weir (projectcalico.org/v3, weir.dev/v1); use kubectl for it", gvk.Kind, u.GetName(), u.GetAPIVersion())
+	return kindInfo{}, fmt.Errorf("%s %q of %s is no kind of Weir (projectcalico.org/v3, weir.dev/v1, policy.networking.k8s.io/v1alpha2); use kubectl for it", gvk.Kind, u.GetName(), u.GetAPIVersion())
 }

@@ -9,18 +9,20 @@ import (
 
 // The committed definitions are the ones that the types give.
 func TestCommittedIsGenerated(t *testing.T) {
-	want, err := generate("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range want {
-		got, err := os.ReadFile(filepath.Join("../crds", name))
-		if err != nil || !bytes.Equal(got, content) {
-			t.Errorf("deploy/crds/%s is not what the types give (%v): run go run ./deploy/gen", name, err)
+	for dir, generate := range map[string]func(string) (map[string][]byte, error){"crds": generate, "policy": generatePolicy} {
+		want, err := generate("../..")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	have, err := filepath.Glob("../crds/*.yaml")
-	if err != nil || len(have) != len(want) {
-		t.Errorf("deploy/crds has %d files, the types give %d (%v)", len(have), len(want), err)
+		for name, content := range want {
+			got, err := os.ReadFile(filepath.Join("..", dir, name))
+			if err != nil || !bytes.Equal(got, content) {
+				t.Errorf("deploy/%s/%s is not what the types give (%v): run go run ./deploy/gen", dir, name, err)
+			}
+		}
+		have, err := filepath.Glob(filepath.Join("..", dir, "*.yaml"))
+		if err != nil || len(have) != len(want) {
+			t.Errorf("deploy/%s has %d files, the types give %d (%v)", dir, len(have), len(want), err)
+		}
 	}
 }

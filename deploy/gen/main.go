@@ -1,4 +1,4 @@
-// Command gen writes deploy/crds: the CustomResourceDefinitions of weir.dev from api/weir/v1, and those of
+// Command gen writes deploy/policy, the published CustomResourceDefinitions of policy.networking.k8s.io, and deploy/crds: the CustomResourceDefinitions of weir.dev from api/weir/v1, and those of
 // projectcalico.org from the published module github.com/projectcalico/api, both by controller-gen. The
 // published types are made for another kind of server, so what their markers cannot say is put right here.
 // Run it from the repository's root: go run ./deploy/gen
@@ -18,17 +18,19 @@ const (
 )
 
 func main() {
-	out := flag.String("o", "deploy/crds", "`folder` to write to")
+	out := flag.String("o", "deploy", "`folder` with the folders to write to")
 	flag.Parse()
-	files, err := generate(".")
-	if err == nil {
-		err = write(*out, files)
+	for dir, generate := range map[string]func(string) (map[string][]byte, error){"crds": generate, "policy": generatePolicy} {
+		files, err := generate(".")
+		if err == nil {
+			err = write(filepath.Join(*out, dir), files)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "gen:", err)
+			os.Exit(1)
+		}
+		fmt.Printf("wrote %d CustomResourceDefinitions to %s\n", len(files), filepath.Join(*out, dir))
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "gen:", err)
-		os.Exit(1)
-	}
-	fmt.Printf("wrote %d CustomResourceDefinitions to %s\n", len(files), *out)
 }
 
 func write(dir string, files map[string][]byte) error {

@@ -57,10 +57,13 @@ func (w *world) change(d *model.Dirty) {
 		drop(w.c.Slices, remove)
 		mark(w, before, w.c.Slices, model.KindSlices, d.AddSlice, d)
 	case model.KindPolicies:
-		if i%2 == 0 {
+		switch i % 3 {
+		case 0:
 			w.addPolicy(i % 10)
-		} else {
+		case 1:
 			w.addCalicoPolicy(i % 10)
+		default:
+			w.addClusterPolicy(i % 5)
 		}
 		if w.IntN(3) == 0 {
 			w.addStaged(i % 10)

@@ -168,3 +168,51 @@ func (w *world) addServiceAccount(i int) {
 	a := &model.ServiceAccount{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("sa", i%2)}, Labels: w.labels()}
 	w.c.ServiceAccounts[a.Name] = a
 }
+
+// addClusterPolicy adds a policy as the kinds of policy.networking.k8s.io are converted to.
+func (w *world) addClusterPolicy(i int) {
+	of := pick(w, [2]string{model.KindClusterNetworkPolicy, model.TierAdmin}, [2]string{model.KindClusterNetworkPolicy, model.TierBaseline},
+		[2]string{model.KindAdminNetworkPolicy, model.TierAdminV1}, [2]string{model.KindBaselineAdminNetworkPolicy, model.TierBaselineV1})
+	p := &model.Policy{Kind: of[0], Tier: of[1], Name: model.Name{Name: fmt.Sprint("k", i)}, Order: float64(w.IntN(3))}
+	selector := func() *model.LabelSelector {
+		if s := w.labelSelector(); s != nil {
+			return s
+		}
+		return &model.LabelSelector{}
+	}
+	pods := func() model.Selector { return model.Selector{Namespaces: selector(), Pods: w.labelSelector()} }
+	p.Subject = pods()
+	if w.IntN(12) == 0 {
+		p.Invalid, p.Subject = "spec.subject", model.Selector{}
+	}
+	rule := func(in bool) model.Rule {
+		r := model.Rule{Name: pick(w, "", "n"), Action: pick(w, model.Allow, model.Allow, model.Deny, model.Pass)}
+		named := true
+		for range 1 + w.IntN(3) {
+			s := pods()
+			peer := model.Peer{Pods: &s}
+			if !in && w.IntN(2) == 0 {
+				named = false
+				peer = model.Peer{CIDR: w.cidr()}
+				if w.IntN(2) == 0 {
+					peer = model.Peer{Nodes: selector()}
+				}
+			}
+			r.Peers = append(r.Peers, peer)
+		}
+		for range w.IntN(3) {
+			if x := w.portRange(); x.Named == "" || named {
+				r.Ports = append(r.Ports, x)
+			}
+		}
+		return r
+	}
+	for range w.IntN(4) {
+		p.Ingress = append(p.Ingress, rule(true))
+	}
+	for range w.IntN(4) {
+		p.Egress = append(p.Egress, rule(false))
+	}
+	p.AppliesIngress, p.AppliesEgress = len(p.Ingress) > 0, len(p.Egress) > 0
+	w.c.Policies[p.ID()] = p
+}

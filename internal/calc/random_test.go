@@ -287,6 +287,7 @@ func (w *world) fill() *model.Cluster {
 	times(8, w.addService)
 	times(12, w.addSlice)
 	times(1+w.IntN(10), w.addPolicy)
+	times(max(0, w.IntN(8)-3), w.addClusterPolicy)
 	if w.IntN(4) > 0 { // else as Kubernetes alone has it
 		times(1+w.IntN(8), w.addCalicoPolicy)
 		times(w.IntN(5), w.addStaged)

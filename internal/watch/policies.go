@@ -3,16 +3,26 @@ package watch
 import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 )
 
+// groupPolicies is the group of the kinds of policy that administrators have beside NetworkPolicy.
+const groupPolicies = "policy.networking.k8s.io"
+
 // addPolicies watches the kinds of policy that CRDs define, and what they refer to.
 func (w *Watcher) addPolicies(d dynamic.Interface) error {
 	calico := v3.SchemeGroupVersion.WithResource
+	cluster := func(version, resource string) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Group: groupPolicies, Version: version, Resource: resource}
+	}
 	return firstError(
+		addDefined(w, d, cluster("v1alpha2", "clusternetworkpolicies"), policyKind(model.KindClusterNetworkPolicy, ConvertClusterNetworkPolicy)),
+		addDefined(w, d, cluster("v1alpha1", "adminnetworkpolicies"), policyKind(model.KindAdminNetworkPolicy, ConvertAdminNetworkPolicy)),
+		addDefined(w, d, cluster("v1alpha1", "baselineadminnetworkpolicies"), policyKind(model.KindBaselineAdminNetworkPolicy, ConvertBaselineAdminNetworkPolicy)),
 		addDynamic(w, d, calico("networkpolicies"), policyKind(model.KindCalicoNetworkPolicy, ConvertCalicoPolicy)),
 		addDynamic(w, d, calico("globalnetworkpolicies"), policyKind(model.KindGlobalNetworkPolicy, ConvertGlobalNetworkPolicy)),
 		addDynamic(w, d, calico("stagednetworkpolicies"), stagedKind(model.KindStagedNetworkPolicy, ConvertStagedNetworkPolicy)),

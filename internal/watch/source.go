@@ -79,7 +79,7 @@ func (h *health) failed(resource string, err error) {
 			if builtIn(resource) {
 				h.log.Info("this API server is too old to have this resource; going on without", "resource", resource)
 			} else {
-				h.log.Warn("the API server does not know this resource: its CRD is not installed; run `weir install` or `kubectl apply -f deploy/weir.yaml`; trying again",
+				h.log.Warn("the API server does not know this resource: its CRD is not installed, or does not serve this version; run `weir install` or `kubectl apply -f deploy/weir.yaml`; trying again",
 					"resource", resource)
 			}
 		}
@@ -108,7 +108,9 @@ func (h *health) isAbsent(resource string) bool {
 }
 
 // builtIn tells resources of Kubernetes itself from CRDs.
-func builtIn(resource string) bool { return strings.HasSuffix(resource, ".k8s.io") }
+func builtIn(resource string) bool {
+	return strings.HasSuffix(resource, ".k8s.io") && !strings.HasSuffix(resource, "."+groupPolicies)
+}
 
 func (h *health) status() Status {
 	h.mu.Lock()
@@ -133,6 +135,9 @@ type patient struct {
 	health   *health
 	list     func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
 	watch    func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error)
+	// definition, when set, has to be there before anything is asked for; gone is called while it is not.
+	definition *definition
+	gone       func()
 }
 
 func (p *patient) listWatch() *cache.ListWatch {
@@ -154,12 +159,17 @@ func (p *patient) listWatch() *cache.ListWatch {
 func retry[T any](ctx context.Context, p *patient, verb string, do func(context.Context) (T, error)) (T, error) {
 	wait := firstRetry
 	for {
+		var none T
+		if p.definition != nil {
+			if err := p.definition.wait(ctx, p.gone); err != nil {
+				return none, err
+			}
+		}
 		v, err := do(ctx)
 		if err == nil {
 			p.health.ok(p.resource)
 			return v, nil
 		}
-		var none T
 		if ctx.Err() != nil {
 			return none, ctx.Err()
 		}

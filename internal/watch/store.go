@@ -35,11 +35,13 @@ type converted[V any] struct {
 
 var _ cache.TransformingStore = (*store[*metav1.ObjectMeta, int])(nil)
 
-// addSource makes the source of one resource.
-func addSource[O metav1.Object, V any](w *Watcher, p *patient, example runtime.Object, optional bool, k kind[O, V]) {
+// addSource makes the source of one resource, and returns where its objects go.
+func addSource[O metav1.Object, V any](w *Watcher, p *patient, example runtime.Object, optional bool, k kind[O, V]) *store[O, V] {
 	s := &store[O, V]{w: w, k: k, last: map[model.Name]*V{}}
 	r := cache.NewReflectorWithOptions(p.listWatch(), example, s, cache.ReflectorOptions{Name: p.resource, TypeDescription: p.resource})
-	w.sources = append(w.sources, &source{resource: p.resource, optional: optional, run: func(ctx context.Context) { r.RunWithContext(ctx) }, handled: s.filled.Load})
+	w.sources = append(w.sources, &source{resource: p.resource, optional: optional, run: func(ctx context.Context) { r.RunWithContext(ctx) }, handled: s.filled.Load,
+		definition: p.definition})
+	return s
 }
 
 // Transformer makes a reflector that streams its first objects (KEP-3157) collect what they are converted to.
@@ -108,6 +110,9 @@ func (s *store[O, V]) Replace(list []any, _ string) error {
 		}
 	}
 	s.filled.Store(true)
+	if s.k.filled != nil {
+		s.k.filled()
+	}
 	return nil
 }
 

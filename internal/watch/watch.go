@@ -65,6 +65,8 @@ type source struct {
 	optional bool // a CRD, that may not be installed yet
 	run      func(context.Context)
 	handled  func() bool // the initial objects were recorded
+	// definition has to be there before anything is asked for; nil = none.
+	definition *definition
 }
 
 // New returns a Watcher; nothing is sent before Run.
@@ -199,6 +201,8 @@ type kind[O metav1.Object, V any] struct {
 	// record is called with w.mu held, with now nil for an object that is gone or is not carried; before is the
 	// value that was recorded last, for those whose place depends on their content.
 	record func(b *Batch, name model.Name, extra any, now, before *V)
+	// filled is called after all objects were recorded; may be nil.
+	filled func()
 }
 
 // typed adapts a conversion of a published type to the dynamic client's objects.

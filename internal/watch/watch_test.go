@@ -54,13 +54,29 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		kinds[schema.GroupVersionResource{Group: "weir.dev", Version: "v1", Resource: resource}] = kind + "List"
 	}
 	kinds[schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"}] = "ServiceCIDRList"
-	f.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	kinds[definitions] = "CustomResourceDefinitionList"
+	var crds []runtime.Object
+	for resource, kind := range map[string]string{"clusternetworkpolicies": "ClusterNetworkPolicy", "adminnetworkpolicies": "AdminNetworkPolicy",
+		"baselineadminnetworkpolicies": "BaselineAdminNetworkPolicy"} {
+		version := "v1alpha1"
+		if kind == "ClusterNetworkPolicy" {
+			version = "v1alpha2"
+		}
+		kinds[schema.GroupVersionResource{Group: groupPolicies, Version: version, Resource: resource}] = kind + "List"
+		crds = append(crds, crd(resource+"."+groupPolicies))
+	}
+	f.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, crds...)
 	var err error
 	f.w, err = New(Config{Core: coreOf(f.kube), Dynamic: f.dynamic, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return f
+}
+
+func crd(name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": name}}}
 }
 
 // coreOf reads from a clientset.

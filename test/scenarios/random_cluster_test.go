@@ -96,6 +96,9 @@ func newCrowd(seed uint64) *crowd {
 	for range r.IntN(3) {
 		r.tiered()
 	}
+	for range max(0, r.IntN(6)-2) {
+		r.clusterPolicy()
+	}
 	r.mode()
 	return r
 }
@@ -261,7 +264,9 @@ func sortedPolicies(m map[model.PolicyID]*model.Policy) []model.PolicyID {
 
 // change changes something.
 func (r *crowd) change() {
-	switch r.IntN(10) {
+	switch r.IntN(11) {
+	case 10:
+		r.clusterPolicy()
 	case 8:
 		r.tiered()
 	case 9:

@@ -93,3 +93,54 @@ func (r *crowd) tieredRule() model.Rule {
 	}
 	return rule
 }
+
+// clusterPolicy adds or replaces one of six policies of the kinds of policy.networking.k8s.io.
+func (r *crowd) clusterPolicy() {
+	p := &model.Policy{Name: model.Name{Name: fmt.Sprintf("k%d", r.IntN(2))}, Order: float64(r.IntN(3))}
+	switch r.IntN(3) {
+	case 0:
+		p.Kind, p.Tier = model.KindClusterNetworkPolicy, one(r, model.TierAdmin, model.TierBaseline)
+	case 1:
+		p.Kind, p.Tier = model.KindAdminNetworkPolicy, model.TierAdminV1
+	default:
+		p.Kind, p.Tier = model.KindBaselineAdminNetworkPolicy, model.TierBaselineV1
+	}
+	p.Subject = model.Selector{Namespaces: &model.LabelSelector{}, Pods: r.selector()}
+	for range r.IntN(3) {
+		p.Ingress = append(p.Ingress, r.clusterRule(true))
+	}
+	for range r.IntN(3) {
+		p.Egress = append(p.Egress, r.clusterRule(false))
+	}
+	p.AppliesIngress, p.AppliesEgress = len(p.Ingress) > 0, len(p.Egress) > 0
+	r.c.Policies[p.ID()] = p
+}
+
+// clusterRule is a rule as these kinds have them: with at least one peer, nodes and networks in egress.
+func (r *crowd) clusterRule(in bool) model.Rule {
+	rule := model.Rule{Action: one(r, model.Allow, model.Allow, model.Deny, model.Pass)}
+	pods := true
+	for range 1 + r.IntN(2) {
+		peer := model.Peer{Pods: &model.Selector{Namespaces: &model.LabelSelector{}, Pods: r.selector()}}
+		if !in && r.chance(50) {
+			pods = false
+			peer = model.Peer{Nodes: r.selector()}
+			if peer.Nodes == nil {
+				peer.Nodes = &model.LabelSelector{}
+			}
+			if r.chance(60) {
+				peer = model.Peer{CIDR: one(r, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("172.31.0.0/16"), netip.MustParsePrefix("10.244.0.0/30"))}
+			}
+		}
+		rule.Peers = append(rule.Peers, peer)
+	}
+	for range r.IntN(3) {
+		first := one[uint16](r, 80, 8080, 5353, 1000)
+		p := model.PortRange{Protocol: one(r, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP), First: first, Last: first + one[uint16](r, 0, 700)}
+		if pods && r.chance(20) {
+			p = model.PortRange{Named: "web"}
+		}
+		rule.Ports = append(rule.Ports, p)
+	}
+	return rule
+}

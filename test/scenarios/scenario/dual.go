@@ -97,7 +97,7 @@ func dualPolicy(p model.Policy) model.Policy {
 			var peers []model.Peer
 			for _, p := range list[i].Peers {
 				peers = append(peers, p)
-				if p.Pods == nil {
+				if p.Pods == nil && p.Nodes == nil {
 					peers = append(peers, model.Peer{CIDR: sixPrefix(p.CIDR), Except: sixes(p.Except)})
 				}
 			}

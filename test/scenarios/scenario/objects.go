@@ -108,6 +108,12 @@ func (o *Objects) apply(doc []byte) error {
 		err = put(doc, c.Staged, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertStagedGlobalNetworkPolicy)
 	case model.KindStagedKubernetesNetworkPolicy:
 		err = put(doc, c.Staged, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertStagedKubernetesNetworkPolicy)
+	case model.KindClusterNetworkPolicy:
+		err = put(doc, c.Policies, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertClusterNetworkPolicy)
+	case model.KindAdminNetworkPolicy:
+		err = put(doc, c.Policies, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertAdminNetworkPolicy)
+	case model.KindBaselineAdminNetworkPolicy:
+		err = put(doc, c.Policies, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertBaselineAdminNetworkPolicy)
 	case "Tier":
 		err = put(doc, c.Tiers, head.Name, watch.ConvertTier)
 	case "NetworkSet":
@@ -197,7 +203,7 @@ func (o *Objects) Delete(kind, name string) error {
 	case "NetworkPolicy":
 		found = remove(c.Policies, model.PolicyID{Kind: model.KindNetworkPolicy, Name: full}) ||
 			remove(c.Policies, model.PolicyID{Kind: model.KindCalicoNetworkPolicy, Name: full})
-	case "GlobalNetworkPolicy":
+	case model.KindGlobalNetworkPolicy, model.KindClusterNetworkPolicy, model.KindAdminNetworkPolicy, model.KindBaselineAdminNetworkPolicy:
 		found = remove(c.Policies, model.PolicyID{Kind: kind, Name: model.Name{Name: n}})
 	case model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy, model.KindStagedKubernetesNetworkPolicy:
 		found = remove(c.Staged, model.PolicyID{Kind: kind, Name: full})
