@@ -12,6 +12,7 @@ import (
 type setTier struct {
 	rules  []setRule
 	pass   bool           // what no rule matches goes on to the next tier
+	absent bool           // there is no such tier
 	deny   nodestate.Rule // otherwise it is denied by this one
 	denyID nodestate.RuleID
 }
@@ -31,12 +32,15 @@ func newTier(c *cluster, dir direction, list []*bound) setTier {
 	if !known {
 		detail += ": there is no such tier"
 	}
-	return setTier{pass: t.Pass, deny: nodestate.Rule{Kind: "default-deny", Name: strings.Join(names, ","), Detail: detail, Tier: name}}
+	return setTier{pass: t.Pass, absent: !known, deny: nodestate.Rule{Kind: "default-deny", Name: strings.Join(names, ","), Detail: detail, Tier: name}}
 }
 
 func (t *setTier) text() string {
-	if t.pass {
+	switch {
+	case t.pass:
 		return " passes"
+	case t.absent: // the rule that denies says so
+		return " denies, being absent"
 	}
 	return " denies"
 }
