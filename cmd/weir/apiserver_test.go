@@ -124,6 +124,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	})
 
 	t.Run("objects", func(t *testing.T) { testObjects(t, s, f, kubeconfig) })
+	t.Run("cluster policies", func(t *testing.T) { testClusterPolicies(t, s, f, kubeconfig) })
 	t.Run("rights", func(t *testing.T) { testRights(t, s) })
 	t.Run("status", func(t *testing.T) { testStatus(t, s, kubeconfig) })
 	t.Run("live", func(t *testing.T) { testLive(t, s, kubeconfig) })

@@ -15,6 +15,7 @@ var checks = map[string]func(*unstructured.Unstructured) []weirv1.Problem{
 	"projectcalico.org/StagedNetworkPolicy":           problemsOfKind(stagedKind(model.KindStagedNetworkPolicy, ConvertStagedNetworkPolicy)),
 	"projectcalico.org/StagedGlobalNetworkPolicy":     problemsOfKind(stagedKind(model.KindStagedGlobalNetworkPolicy, ConvertStagedGlobalNetworkPolicy)),
 	"projectcalico.org/StagedKubernetesNetworkPolicy": problemsOfKind(stagedKind(model.KindStagedKubernetesNetworkPolicy, ConvertStagedKubernetesNetworkPolicy)),
+	groupPolicies + "/ClusterNetworkPolicy":           problemsOfKind(policyKind(model.KindClusterNetworkPolicy, ConvertClusterNetworkPolicy)),
 	"projectcalico.org/Tier":                          problemsOf(typed("Tier", ConvertTier)),
 	"projectcalico.org/NetworkSet":                    problemsOf(typed("NetworkSet", ConvertNetworkSet)),
 	"projectcalico.org/GlobalNetworkSet":              problemsOf(typed("GlobalNetworkSet", ConvertGlobalNetworkSet)),

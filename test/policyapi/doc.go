@@ -1,5 +1,6 @@
-// Package policyapi pins the module of policy.networking.k8s.io, whose conformance suite `make e2e-policy-api` runs and whose
-// definitions deploy/gen takes. It is a module of its own: the suite's dependencies are none of Weir's.
+// Package policyapi pins the module of policy.networking.k8s.io: deploy/gen takes its definitions, and its conformance suite is built
+// from here. It is a module of its own, since the suite's dependencies are none of Weir's; they are held at the Kubernetes version that
+// Weir has.
 package policyapi
 
 import (
