@@ -226,6 +226,7 @@ enum flow_state {
 	STATE_ANSWERED = 8, /* half open: an answer was seen */
 	STATE_WATCHED = 16, /* original direction, for a Maglev frontend, ACT_LOCAL or ACT_PASS: `nexthop` is the node that hands its
 			     * packets on, 0 = none; when that changes, the way back follows */
+	STATE_RESET = 32, /* with STATE_CLOSING: by RST */
 };
 
 struct flow_value {
@@ -340,6 +341,7 @@ enum timeout { /* index into settings.timeouts, clock units */
 	TIMEOUT_FRAG = 6, /* 0 = fragments are not carried */
 	TIMEOUT_DSR_TRIES = 7, /* weir_dsr_tries: since the last answer */
 	TIMEOUT_DSR_RETRY = 8, /* weir_dsr_fallen */
+	TIMEOUT_TCP_FINS = 9, /* closed from both sides; after a reset TIMEOUT_TCP_CLOSING */
 	TIMEOUTS = 10,
 };
 

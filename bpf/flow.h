@@ -22,11 +22,12 @@ static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, 
 {
 	switch (proto) {
 	case IPPROTO_TCP:
-		return s->timeouts[state & STATE_CLOSING ? TIMEOUT_TCP_CLOSING :
-				   state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN];
 	case IPPROTO_SCTP:
-		return s->timeouts[state & STATE_CLOSING ? TIMEOUT_TCP_CLOSING :
-				   state & STATE_REPLIED ? TIMEOUT_OTHER : TIMEOUT_TCP_SYN];
+		if (state & STATE_CLOSING)
+			return s->timeouts[state & STATE_RESET ? TIMEOUT_TCP_CLOSING : TIMEOUT_TCP_FINS];
+		if (!(state & STATE_REPLIED))
+			return s->timeouts[TIMEOUT_TCP_SYN];
+		return s->timeouts[proto == IPPROTO_TCP ? TIMEOUT_TCP_EST : TIMEOUT_OTHER];
 	case IPPROTO_UDP:
 		return s->timeouts[TIMEOUT_UDP];
 	case IP_ICMP:
@@ -550,6 +551,7 @@ static __always_inline void flow_replied(struct pkt *p, struct flow_value *f, st
 /* FIN and RST. */
 static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, struct scratch *w, int half_open)
 {
+	__u8 closing = STATE_CLOSING | (p->tcp & TCP_RST ? STATE_RESET : 0);
 	struct flow_value *other;
 
 	if (!(p->tcp & (TCP_FIN | TCP_RST)) || (f->state & STATE_CLOSING))
@@ -560,9 +562,9 @@ static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, st
 		other = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
 	f->state |= STATE_FIN;
 	if ((p->tcp & TCP_RST) || (other && (other->state & STATE_FIN))) {
-		f->state |= STATE_CLOSING;
+		f->state |= closing;
 		if (other)
-			other->state |= STATE_CLOSING;
+			other->state |= closing;
 	}
 }
 

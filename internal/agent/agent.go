@@ -85,6 +85,7 @@ func New(o Options) (*Agent, error) {
 	a.good = openLastGood(o.StateDir, o.Log)
 	a.flows = openFlowTable(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.good.load())
+	resolver.ReadLinux(kernel.Sysctl)
 	if err := a.openDriver(findings, resolver.AtStart()); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
@@ -30,6 +31,8 @@ type Effective struct {
 	CgroupV2Path string
 	// MapSizes are the sizes of maps, in force from the start of the agent on.
 	MapSizes MapSizes
+
+	linux map[string]time.Duration // see ReadLinux
 }
 
 // MapSizes are entries of the data plane's maps. The size of the connection table is Settings.MaxFlows.
@@ -80,6 +83,7 @@ type Resolver struct {
 	unknownEnv []string
 	specs      map[string]map[string]any
 	lastGood   map[string]string
+	linux      map[string]time.Duration // see ReadLinux
 	// read says that what was configured is known. Before that, nothing configured means nothing: a value
 	// that was good before a restart is kept for the case that its field's is bad now.
 	read bool
@@ -138,6 +142,10 @@ func (r *Resolver) LastGood() map[string]string { return maps.Clone(r.lastGood) 
 // Resolve returns what is in force.
 func (r *Resolver) Resolve() Result {
 	out := Result{Effective: Default()}
+	out.linux = r.linux
+	if d := r.linux["tcpfinsseen"]; d >= minTimeout && d <= maxTimeout {
+		out.Settings.Timeouts.TCPFins = d // Auto is its default
+	}
 	out.Unsupported = slices.Clone(r.unknownEnv)
 	chosen := r.chosen(&out)
 	for i := range fields {

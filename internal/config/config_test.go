@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -90,6 +91,9 @@ func TestValues(t *testing.T) {
 		}},
 		{`{"ipv6Support":false}`, func(e Effective) bool { return !e.Settings.IPv6Support }},
 		{`{"natOutgoingExclusions":"IPPoolsAndHostIPs"}`, func(e Effective) bool { return e.Settings.NATExcludeHostIPs }},
+		{`{"bpfConntrackTimeouts":{"tcpFinsSeen":"9s","tcpResetSeen":"8s","creationGracePeriod":"20s"}}`, func(e Effective) bool {
+			return e.Settings.Timeouts.TCPFins == 9*time.Second && e.Settings.Timeouts.TCPReset == 8*time.Second
+		}},
 		{`{"bpfConntrackTimeouts":{"tcpSynSent":"5s","tcpFinsSeen":"Auto","udpTimeout":"Auto"}}`, func(e Effective) bool {
 			return e.Settings.Timeouts.TCPSynSent == 5*time.Second && e.Settings.Timeouts.UDP == d.Timeouts.UDP
 		}},
@@ -172,9 +176,9 @@ func TestInvalidWithoutAnEarlierValueGivesTheDefault(t *testing.T) {
 
 func TestUnsupportedIsSaid(t *testing.T) {
 	r := New("n1", []string{"FELIX_WIREGUARDENABLED=true", "FELIX_NOSUCHTHING=1"}, nil)
-	r.Set("default", spec(t, `{"bpfLogLevel":"Debug","vxlanEnabled":true,"routeRefreshInterval":"90s","typo":3,"bpfEnabled":false,"bpfConntrackTimeouts":{"tcpFinsSeen":"9s"}}`))
+	r.Set("default", spec(t, `{"bpfLogLevel":"Debug","vxlanEnabled":true,"routeRefreshInterval":"90s","typo":3,"bpfEnabled":false}`))
 	got := strings.Join(r.Resolve().Unsupported, "\n")
-	for _, want := range []string{"FELIX_WIREGUARDENABLED", "FELIX_NOSUCHTHING", "spec.bpfLogLevel = Debug", "spec.vxlanEnabled", "spec.typo", "spec.bpfEnabled", "tcpFinsSeen"} {
+	for _, want := range []string{"FELIX_WIREGUARDENABLED", "FELIX_NOSUCHTHING", "spec.bpfLogLevel = Debug", "spec.vxlanEnabled", "spec.typo", "spec.bpfEnabled"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not mentioned in:\n%s", want, got)
 		}
@@ -228,5 +232,34 @@ func TestAtStartWhatWasInForceCounts(t *testing.T) {
 	r.Resolve()
 	if got := r.AtStart().MapSizes.NATFrontend; got != 65536 {
 		t.Errorf("%d after the field was removed", got)
+	}
+}
+
+// Auto is what the kernel's connection tracking has, where it has something: of TCPFinsSeen also when nothing is said.
+func TestTimeoutsOfLinux(t *testing.T) {
+	kernel := map[string]int{"nf_conntrack_tcp_timeout_time_wait": 120, "nf_conntrack_tcp_timeout_syn_sent": 0, "nf_conntrack_icmp_timeout": 30}
+	for _, c := range []struct {
+		spec string
+		want model.Timeouts
+	}{
+		{`{}`, model.Timeouts{TCPFins: 120 * time.Second, ICMP: 5 * time.Second, TCPSynSent: 20 * time.Second, Generic: 10 * time.Minute}},
+		{`{"bpfConntrackTimeouts":{"tcpFinsSeen":"Auto","icmpTimeout":"Auto","tcpSynSent":"Auto","genericTimeout":"Auto"}}`,
+			model.Timeouts{TCPFins: 120 * time.Second, ICMP: 30 * time.Second, TCPSynSent: 20 * time.Second, Generic: 10 * time.Minute}},
+		{`{"bpfConntrackTimeouts":{"tcpFinsSeen":"7s"}}`, model.Timeouts{TCPFins: 7 * time.Second, ICMP: 5 * time.Second, TCPSynSent: 20 * time.Second, Generic: 10 * time.Minute}},
+	} {
+		r := New("n1", nil, nil)
+		r.ReadLinux(func(path ...string) (int, error) {
+			if v, ok := kernel[path[2]]; ok {
+				return v, nil
+			}
+			return 0, os.ErrNotExist
+		})
+		r.Set("default", spec(t, c.spec))
+		got := r.Resolve()
+		of := got.Settings.Timeouts
+		if of.TCPFins != c.want.TCPFins || of.ICMP != c.want.ICMP || of.TCPSynSent != c.want.TCPSynSent || of.Generic != c.want.Generic ||
+			len(got.Problems)+len(got.Unsupported) > 0 {
+			t.Errorf("%s: %+v, %v %v", c.spec, of, got.Problems, got.Unsupported)
+		}
 	}
 }

@@ -97,7 +97,7 @@ var fields = []field{
 		func(e *Effective, v string) { e.Settings.ConnectTime = model.ConnectTimeLB(v) }),
 	unsupported("bpfConntrackMode", "BPFConntrackCleanupMode", "Auto"),
 	unsupported("bpfConntrackLogLevel", "BPFConntrackLogLevel", "off"),
-	{name: "bpfConntrackTimeouts", env: "BPFConntrackTimeouts", def: "TCPSynSent=20s,TCPEstablished=1h,TCPResetSeen=40s,UDPTimeout=60s,ICMPTimeout=5s,GenericTimeout=10m",
+	{name: "bpfConntrackTimeouts", env: "BPFConntrackTimeouts", def: "TCPSynSent=20s,TCPEstablished=1h,TCPFinsSeen=Auto,TCPResetSeen=40s,UDPTimeout=60s,ICMPTimeout=5s,GenericTimeout=10m",
 		allow: "durations 1s..168h or Auto", apply: applyTimeouts},
 	cidrs("bpfDSROptoutCIDRs", "BPFDSROptoutCIDRs", func(e *Effective, v []netip.Prefix) { e.Settings.DSROptOut = v }),
 	pattern("bpfDataIfacePattern", "BPFDataIfacePattern", `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,

@@ -23,25 +23,24 @@ func applyTimeouts(e *Effective, text string) (notes []string, err error) {
 	}
 	t := e.Settings.Timeouts
 	targets := map[string]*time.Duration{
-		"tcpsynsent": &t.TCPSynSent, "tcpestablished": &t.TCPEstablished, "tcpresetseen": &t.TCPClosing,
+		"tcpsynsent": &t.TCPSynSent, "tcpestablished": &t.TCPEstablished, "tcpresetseen": &t.TCPReset, "tcpfinsseen": &t.TCPFins,
 		"udptimeout": &t.UDP, "icmptimeout": &t.ICMP, "generictimeout": &t.Generic,
 	}
-	// What these two say is not told apart by the programs.
-	fixed := map[string]string{"creationgraceperiod": "10s", "tcpfinsseen": "auto"}
+	// Elsewhere it keeps a cleaner from entries of which only half is written. Here both are there before the first packet
+	// goes on, and each lives for its time-out at least.
+	unused := time.Duration(0)
+	targets["creationgraceperiod"] = &unused
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		value := values[name]
-		if def, ok := fixed[strings.ToLower(name)]; ok {
-			if !strings.EqualFold(value, def) {
-				notes = append(notes, fmt.Sprintf(".%s = %s: not supported yet; it has no effect", name, value))
-			}
-			continue
-		}
 		target := targets[strings.ToLower(name)]
 		if target == nil {
 			return nil, fmt.Errorf("has no part named %q", name)
 		}
 		if strings.EqualFold(value, "auto") {
-			continue // the default
+			if d := e.linux[strings.ToLower(name)]; d >= minTimeout && d <= maxTimeout {
+				*target = d
+			}
+			continue // else the default
 		}
 		d, err := duration(value)
 		if err != nil {
@@ -54,6 +53,23 @@ func applyTimeouts(e *Effective, text string) (notes []string, err error) {
 	}
 	e.Settings.Timeouts = t
 	return notes, nil
+}
+
+// linuxTimeouts are the kernel's settings that Auto stands for, below net/netfilter, by the part's name in lower case.
+var linuxTimeouts = map[string]string{
+	"tcpsynsent": "nf_conntrack_tcp_timeout_syn_sent", "tcpestablished": "nf_conntrack_tcp_timeout_established",
+	"tcpfinsseen": "nf_conntrack_tcp_timeout_time_wait", "generictimeout": "nf_conntrack_generic_timeout", "icmptimeout": "nf_conntrack_icmp_timeout",
+}
+
+// ReadLinux asks for the kernel's time-outs (read returns seconds), which Auto stands for. Where the kernel has none, as
+// without the module nf_conntrack, Auto is Weir's default.
+func (r *Resolver) ReadLinux(read func(path ...string) (int, error)) {
+	r.linux = map[string]time.Duration{}
+	for part, name := range linuxTimeouts {
+		if seconds, err := read("net", "netfilter", name); err == nil {
+			r.linux[part] = time.Duration(seconds) * time.Second
+		}
+	}
 }
 
 func timeoutValues(text string) (map[string]string, error) {

@@ -78,7 +78,9 @@ type DSRTimes struct {
 
 // Timeouts of idle flows (bpfConntrackTimeouts).
 type Timeouts struct {
-	TCPSynSent, TCPEstablished, TCPClosing, UDP, ICMP, Generic time.Duration
+	TCPSynSent, TCPEstablished, UDP, ICMP, Generic time.Duration
+	// TCPFins is for what was closed from both sides, TCPReset for what was reset.
+	TCPFins, TCPReset time.Duration
 	// Fragment is how long an IP packet's fragments wait for each other (bpfIPFragTimeout); 0 = fragments are not
 	// carried (bpfIPFragmentReassemblyEnabled false).
 	Fragment time.Duration
@@ -92,7 +94,7 @@ func DefaultSettings() Settings {
 		DSRTimes:        DSRTimes{Patience: 750 * time.Millisecond, Tries: 2 * time.Minute, Retry: time.Hour},
 		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
 		InterfacePrefix: "cali", MaxFlows: 512000,
-		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 40 * time.Second,
+		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPFins: 30 * time.Second, TCPReset: 40 * time.Second,
 			UDP: 60 * time.Second, ICMP: 5 * time.Second, Generic: 10 * time.Minute, Fragment: 30 * time.Second},
 	}
 }

@@ -156,9 +156,9 @@ func settingsLine(s *Settings) string {
 		}
 	}
 	return fmt.Sprintf("node=%s dsr=%t connect-time=%s snat=%d-%d tunnel=%d/%d mtu=%d data-ifaces=%q pod-mtu=%d max-flows=%d host-nat=%t"+
-		" timeouts=%v,%v,%v,%v,%v,%v fragments=%v", node, s.DSR, s.ConnectTime, s.SNATFirst, s.SNATLast, s.Tunnel.Port, s.Tunnel.VNI,
+		" timeouts=%v,%v,%v,%v,%v,%v,%v fragments=%v", node, s.DSR, s.ConnectTime, s.SNATFirst, s.SNATLast, s.Tunnel.Port, s.Tunnel.VNI,
 		s.Tunnel.MTU, s.DataIfaces, s.PodMTU, s.MaxFlows, s.HostNAT,
-		t.TCPSynSent, t.TCPEstablished, t.TCPClosing, t.UDP, t.ICMP, t.Generic, t.Fragment)
+		t.TCPSynSent, t.TCPEstablished, t.TCPFins, t.TCPReset, t.UDP, t.ICMP, t.Generic, t.Fragment)
 }
 
 func (d *dumper) addr(a netip.Addr, v Addr) {

@@ -51,6 +51,7 @@ type flow struct {
 	reply, rewrite, viaNode, handOn, dsr bool
 	clamp                                bool // SYNs announce no larger segments than fit the tunnel
 	replied, fin, closing                bool
+	reset                                bool // closing by RST
 	answered                             bool // half open: an answer was seen
 	answeredAt                           time.Duration
 	watched                              bool       // the way back follows the node that hands packets on
@@ -76,8 +77,10 @@ func (n *Node) expired(f *flow, proto model.Protocol) bool {
 	switch proto {
 	case model.ProtocolTCP:
 		switch {
+		case f.reset:
+			limit = t.TCPReset
 		case f.closing:
-			limit = t.TCPClosing
+			limit = t.TCPFins
 		case f.replied:
 			limit = t.TCPEstablished
 		default:
@@ -85,8 +88,10 @@ func (n *Node) expired(f *flow, proto model.Protocol) bool {
 		}
 	case model.ProtocolSCTP:
 		switch {
+		case f.reset:
+			limit = t.TCPReset
 		case f.closing:
-			limit = t.TCPClosing
+			limit = t.TCPFins
 		case !f.replied:
 			limit = t.TCPSynSent
 		}
@@ -179,10 +184,11 @@ func (n *Node) touch(f *flow, k flowKey, in In, half bool) {
 		other = n.half[f.partner(k.proto)]
 	}
 	f.fin = true
-	if flags&packet.RST != 0 || other != nil && other.fin {
-		f.closing = true
+	reset := flags&packet.RST != 0
+	if reset || other != nil && other.fin {
+		f.closing, f.reset = true, reset
 		if other != nil {
-			other.closing = true
+			other.closing, other.reset = true, reset
 		}
 	}
 }

@@ -95,7 +95,7 @@ func newHostile(seed uint64, six bool) *hostile {
 	s := nodestate.New()
 	hour := time.Hour
 	s.Settings = nodestate.Settings{SNATFirst: 20000, SNATLast: 20099, IPv6: true, Tunnel: nodestate.Tunnel{Port: 4789, VNI: 4096, MTU: 1450},
-		Timeouts: model.Timeouts{TCPSynSent: hour, TCPEstablished: hour, TCPClosing: hour, UDP: hour, ICMP: hour, Generic: hour, Fragment: hour},
+		Timeouts: model.Timeouts{TCPSynSent: hour, TCPEstablished: hour, TCPFins: hour, TCPReset: hour, UDP: hour, ICMP: hour, Generic: hour, Fragment: hour},
 		DSRTimes: model.DSRTimes{Patience: time.Minute, Tries: hour, Retry: hour}}
 	if six {
 		s.Settings.Node6 = h.own

@@ -58,7 +58,7 @@ func newCrowd(seed uint64) *crowd {
 	r.mtus = map[int]int{0: one(r, 1500, 1500, 1300), scenario.Uplink: one(r, 1500, 1500, 1280)}
 	c := r.c
 	// Time-outs far apart from each other and from how long a round takes; see differential.advance.
-	c.Settings.Timeouts = model.Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPClosing: 53 * time.Second,
+	c.Settings.Timeouts = model.Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPFins: 53 * time.Second, TCPReset: 120 * time.Second,
 		UDP: 55 * time.Second, ICMP: 20 * time.Second, Generic: time.Hour, Fragment: 55 * time.Second}
 	c.Settings.DSRTimes = model.DSRTimes{Patience: 7 * time.Second, Tries: 120 * time.Second, Retry: 155 * time.Second}
 	if r.chance(30) {

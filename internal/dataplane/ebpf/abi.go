@@ -62,6 +62,7 @@ const (
 	timeoutFragment   = 6
 	timeoutDSRTries   = 7
 	timeoutDSRRetry   = 8
+	timeoutTCPFins    = 9
 
 	countDSRFallen = 0
 )

@@ -35,7 +35,7 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"SET_DSR": setDSR, "SET_CTLB_TCP": setCTLBTCP, "SET_CTLB_UDP": setCTLBUDP,
 		"TIMEOUT_TCP_SYN": timeoutTCPSyn, "TIMEOUT_TCP_EST": timeoutTCPEst, "TIMEOUT_TCP_CLOSING": timeoutTCPClosing,
 		"TIMEOUT_UDP": timeoutUDP, "TIMEOUT_ICMP": timeoutICMP, "TIMEOUT_OTHER": timeoutOther,
-		"TIMEOUT_DSR_TRIES": timeoutDSRTries, "TIMEOUT_DSR_RETRY": timeoutDSRRetry, "COUNT_DSR_FALLEN": countDSRFallen,
+		"TIMEOUT_DSR_TRIES": timeoutDSRTries, "TIMEOUT_DSR_RETRY": timeoutDSRRetry, "TIMEOUT_TCP_FINS": timeoutTCPFins, "COUNT_DSR_FALLEN": countDSRFallen,
 		"POLICY_TCP": int(nodestate.ProtoBitTCP),
 	} {
 		if want, ok := header[name]; !ok || want != got {

@@ -235,7 +235,8 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 	t := c.Timeouts
 	v.Timeouts[timeoutTCPSyn] = m.clock.units(t.TCPSynSent)
 	v.Timeouts[timeoutTCPEst] = m.clock.units(t.TCPEstablished)
-	v.Timeouts[timeoutTCPClosing] = m.clock.units(t.TCPClosing)
+	v.Timeouts[timeoutTCPClosing] = m.clock.units(t.TCPReset)
+	v.Timeouts[timeoutTCPFins] = m.clock.units(t.TCPFins)
 	v.Timeouts[timeoutUDP] = m.clock.units(t.UDP)
 	v.Timeouts[timeoutICMP] = m.clock.units(t.ICMP)
 	v.Timeouts[timeoutOther] = m.clock.units(t.Generic)

@@ -106,10 +106,12 @@ func (s *sweeper) flowExpired(key, value []byte) bool {
 
 // flowTimeout is flow_timeout of bpf/flow.h: an index into the time-outs.
 func flowTimeout(proto, state, icmp uint8) int {
-	const replied, closing = 1, 4 // enum flow_state
+	const replied, closing, reset = 1, 4, 32 // enum flow_state
 	switch {
-	case (proto == 6 || proto == 132) && state&closing != 0:
+	case (proto == 6 || proto == 132) && state&closing != 0 && state&reset != 0:
 		return timeoutTCPClosing
+	case (proto == 6 || proto == 132) && state&closing != 0:
+		return timeoutTCPFins
 	case (proto == 6 || proto == 132) && state&replied == 0:
 		return timeoutTCPSyn
 	case proto == 6:
