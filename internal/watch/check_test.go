@@ -1,0 +1,44 @@
+package watch
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+func TestCheckNamesTheField(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, x := range []struct{ text, field string }{
+		{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, spec: {policyTypes: [Both]}}`, "spec.policyTypes[0]"},
+		{`{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, spec: {selector: "a = b"}}`, "spec.selector"},
+		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, spec: {ingress: [{action: Allow, http: {methods: [GET]}}]}}`, "spec.ingress[0].http"},
+		{`{apiVersion: projectcalico.org/v3, kind: StagedNetworkPolicy, spec: {serviceAccountSelector: "("}}`, "spec.serviceAccountSelector"},
+		{`{apiVersion: projectcalico.org/v3, kind: StagedGlobalNetworkPolicy, spec: {namespaceSelector: "("}}`, "spec.namespaceSelector"},
+		{`{apiVersion: projectcalico.org/v3, kind: StagedKubernetesNetworkPolicy, spec: {policyTypes: [Both]}}`, "spec.policyTypes[0]"},
+		{`{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, spec: {tier: Third, priority: 1, subject: {namespaces: {}}}}`, "spec.tier"},
+		{`{apiVersion: projectcalico.org/v3, kind: Tier, spec: {defaultAction: Log}}`, "spec.defaultAction"},
+		{`{apiVersion: projectcalico.org/v3, kind: NetworkSet, spec: {nets: [10.0.0]}}`, "spec.nets[0]"},
+		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, spec: {nets: ["::", 10.0.0]}}`, "spec.nets[1]"},
+		{`{apiVersion: projectcalico.org/v3, kind: IPPool, spec: {cidr: 10.0.0}}`, "spec.cidr"},
+		{`{apiVersion: projectcalico.org/v3, kind: IPReservation, spec: {reservedCIDRs: [10.0.0]}}`, "spec.reservedCIDRs[0]"},
+		{`{apiVersion: projectcalico.org/v3, kind: BGPPeer, spec: {}}`, ""}, // not converted
+	} {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(x.text), &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		u.SetName("x")
+		seen[u.GroupVersionKind().Group+"/"+u.GetKind()] = true
+		problems := Check(u)
+		if len(problems) == 0 != (x.field == "") || len(problems) > 0 && problems[0].Field != x.field {
+			t.Errorf("%s: %v", x.text, problems)
+		}
+	}
+	for kind := range checks {
+		if !seen[kind] && kind != groupPolicies+"/AdminNetworkPolicy" && kind != groupPolicies+"/BaselineAdminNetworkPolicy" { // as ClusterNetworkPolicy
+			t.Errorf("%s is not tried", kind)
+		}
+	}
+}
