@@ -190,8 +190,13 @@ struct policy_value {
 
 /* --- flows: maps weir_flows (established) and weir_flows_new (half open), LRU hash --------------- */
 
-/* A packet as it is seen where a Weir program meets it. ICMP echo: request sport = identifier, dport = 0;
- * reply sport = 0, dport = identifier. Other protocols without ports: 0. */
+/* What stands for the destination port of an ICMP message that is no echo: the type * 256 + the code stands for the source
+ * port. An answer has another type, so what comes back with these two turned round is no packet at all: such a message is a
+ * flow of its own. */
+#define ICMP_MESSAGE 0xffff
+
+/* A packet as it is seen where a Weir program meets it. ICMP echo (code 0): request sport = identifier, dport = 0;
+ * reply sport = 0, dport = identifier. Other ICMP: see ICMP_MESSAGE. Other protocols without ports: 0. */
 struct flow_key {
 	ip_addr saddr;
 	ip_addr daddr;

@@ -348,7 +348,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			return -1;
 	}
 	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */
-	if (parse_connects(p) && (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN && !(w->maglev && hand_on) &&
+	if (!parse_begins(p) && !(w->maglev && hand_on) &&
 	    (svc || (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
 	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
 		return DROP_NO_FLOW;

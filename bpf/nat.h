@@ -113,7 +113,7 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 	ip_readdress(&ip, &f->daddr, &f->saddr, diff);
 	if (bpf_skb_store_bytes(skb, off, &ip, sizeof(ip), 0))
 		return DROP_REWRITE;
-	if (p->key.proto == IP_ICMP && (((__u8 *)ports)[0] == IP_ECHO || ((__u8 *)ports)[0] == IP_ECHO_REPLY)) {
+	if (p->key.proto == IP_ICMP && parse_is_echo(((__u8 *)ports)[0], ((__u8 *)ports)[1])) {
 		__be16 id = ((__u8 *)ports)[0] == IP_ECHO ? f->dport : f->sport;
 
 		/* The quoted ICMP checksum is mended for what it covers: together they add nothing. */

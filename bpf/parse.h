@@ -92,6 +92,14 @@ static __always_inline int parse_has_ports(const struct pkt *p)
 	return p->l4 == L4_TCP || p->l4 == L4_UDP || p->l4 == L4_SCTP;
 }
 
+/* May a flow begin with the packet? Not with what answers something, or goes on with it. */
+static __always_inline int parse_begins(const struct pkt *p)
+{
+	if (parse_connects(p))
+		return (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+	return p->l4 != L4_ECHO_REPLY;
+}
+
 #define PARSE_QUOTED_MASK 0x3ffu /* holds every offset in a quoted packet's headers */
 #define ETH_SIZE ((__u32)sizeof(struct ethhdr))
 
@@ -113,6 +121,18 @@ static __always_inline int parse_pull(struct __sk_buff *skb, __u32 need)
 static __always_inline int parse_tells(__u8 proto)
 {
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP || proto == IP_ICMP;
+}
+
+/* Echoes with a code that is not 0 are messages as any other: nobody sends them, and policy tells codes apart. */
+static __always_inline int parse_is_echo(__u8 type, __u8 code)
+{
+	return (type == IP_ECHO || type == IP_ECHO_REPLY) && !code;
+}
+
+/* What stands for the source port of a message that is no echo; see struct flow_key. Type 0, code 0 of ICMPv6 is reserved. */
+static __always_inline __be16 parse_message(__be16 type_code)
+{
+	return type_code ? type_code : ICMP_MESSAGE;
 }
 
 /* The ports of a packet that an ICMP error quotes, which ends at `end`: only eight bytes after the quoted IP header are certain, and
@@ -137,10 +157,14 @@ static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p, __
 	} else if (p->key.proto == IP_ICMP) {
 		__u8 type = ((__u8 *)ports)[0];
 
-		if (type == IP_ECHO)
+		if (!parse_is_echo(type, ((__u8 *)ports)[1])) {
+			p->key.sport = ICMP_MESSAGE;
+			p->key.dport = parse_message(ports[0]);
+		} else if (type == IP_ECHO) {
 			p->key.dport = ports[2];
-		else if (type == IP_ECHO_REPLY)
+		} else {
 			p->key.sport = ports[2];
+		}
 	}
 	return PARSED_OK;
 }
@@ -225,18 +249,21 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 		icmp = (void *)(long)skb->data + (l4 & IP_L4_MASK);
 		if ((void *)(icmp + 1) > (void *)(long)skb->data_end)
 			return PARSED_MALFORMED;
-		if (icmp->type == IP_ECHO) {
-			p->key.sport = icmp->id;
-			p->l4 = L4_ECHO_REQUEST;
-		} else if (icmp->type == IP_ECHO_REPLY) {
-			p->key.dport = icmp->id;
-			p->l4 = L4_ECHO_REPLY;
-		} else if (ip_is_error(icmp->type)) {
+		if (ip_is_error(icmp->type)) {
 			if (p->fragment)
 				return PARSED_MALFORMED;
 			p->l4 = L4_ERROR;
 			p->quoted_off = l4 + sizeof(*icmp);
 			return parse_quoted(skb, p, l4 + len);
+		} else if (!parse_is_echo(icmp->type, icmp->code)) {
+			p->key.sport = parse_message(bpf_htons(icmp->type << 8 | icmp->code));
+			p->key.dport = ICMP_MESSAGE;
+		} else if (icmp->type == IP_ECHO) {
+			p->key.sport = icmp->id;
+			p->l4 = L4_ECHO_REQUEST;
+		} else {
+			p->key.dport = icmp->id;
+			p->l4 = L4_ECHO_REPLY;
 		}
 		break;
 	}

@@ -106,11 +106,11 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 	return w->judged.value.allow;
 }
 
-/* What policy takes for the destination port of a flow whose key has these ports: see struct flow_key. */
-static __always_inline __be16 policy_port(__u8 proto, __be16 sport, __be16 dport)
+/* What policy takes for the destination port of an ICMP flow whose key has these ports: see struct flow_key. */
+static __always_inline __be16 policy_message(__be16 sport, __be16 dport)
 {
-	if (proto != IP_ICMP || (sport && dport))
-		return dport;
+	if (sport && dport)
+		return sport;
 	return bpf_htons((!sport && dport ? IP_ECHO_REPLY : IP_ECHO) << 8);
 }
 
@@ -125,7 +125,10 @@ __noinline int policy_flow(__u8 proto, __be16 sport, __be16 dport)
 		return DROP_POLICY_INGRESS;
 	w->rule = 0;
 	w->judged.sport = sport;
-	dport = policy_port(proto, sport, dport);
+	if (proto == IP_ICMP) {
+		dport = policy_message(sport, dport);
+		w->judged.sport = 0;
+	}
 	if (addr_same(&w->judged.src, &w->judged.dst))
 		return DROP_NONE;
 	a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);

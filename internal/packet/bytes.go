@@ -307,7 +307,7 @@ func (p *Packet) unmarshalICMP(b []byte) bool {
 		return false
 	}
 	switch {
-	case isEcho(&p.IP, b[0]):
+	case isEcho(&p.IP, b[0], b[1]):
 		p.Kind = Echo
 		p.ID, p.EchoSeq = be.Uint16(b[4:]), be.Uint16(b[6:])
 		p.Payload = clone(b[icmpLen:])

@@ -2,9 +2,13 @@ package packet
 
 import "net/netip"
 
+// Message is what Ports has in the place of the destination port of an ICMP message that is no echo.
+const Message = 0xffff
+
 // Ports returns the ports as a flow key has them: those of TCP, UDP and SCTP; of an echo the identifier in the
-// place of the source port (request) or the destination port (reply); zeros for everything else,
-// fragments but the first included.
+// place of the source port (request) or the destination port (reply); of other ICMP the type * 256 + the code in the
+// place of the source port (ICMPv6's reserved 0 as 65535) and Message in that of the destination; zeros for
+// everything else, fragments but the first included.
 func (p *Packet) Ports() (src, dst uint16) {
 	switch {
 	case p.Kind == TCP || p.Kind == UDP || p.Kind == SCTP:
@@ -14,7 +18,10 @@ func (p *Packet) Ports() (src, dst uint16) {
 	case p.Kind == Echo:
 		return 0, p.ID
 	}
-	if p.Kind != Other || p.IP.Offset != 0 || len(p.Payload) < quoted || p.IP.Proto == p.IP.icmp() && !p.Fragment() {
+	if p.Kind == Error {
+		return uint16(p.ICMPType)<<8 | uint16(p.ICMPCode), Message
+	}
+	if p.Kind != Other || p.IP.Offset != 0 || len(p.Payload) < quoted {
 		return 0, 0
 	}
 	return ports(&p.IP, p.Payload)
@@ -47,7 +54,7 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 			rewriteSCTP(p.Payload, sport, dport)
 			return
 		}
-		if p.IP.Proto == p.IP.icmp() && p.IP.MF && p.IP.Offset == 0 && len(p.Payload) >= icmpLen && isEcho(&p.IP, p.Payload[0]) {
+		if p.IP.Proto == p.IP.icmp() && p.IP.MF && p.IP.Offset == 0 && len(p.Payload) >= icmpLen && isEcho(&p.IP, p.Payload[0], p.Payload[1]) {
 			p.Payload = rewriteEcho(&was, &p.IP, p.Payload, sport, dport)
 			return
 		}
@@ -107,13 +114,16 @@ func ports(h *IPv4, l4 []byte) (src, dst uint16) {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		return be.Uint16(l4[0:]), be.Uint16(l4[2:])
 	case h.icmp():
-		switch {
-		case !isEcho(h, l4[0]):
+		switch message := be.Uint16(l4[0:]); {
+		case !isEcho(h, l4[0], l4[1]):
+			if message == 0 {
+				message = 0xffff
+			}
+			return message, Message
 		case isRequest(l4[0]):
 			return be.Uint16(l4[4:]), 0
-		default:
-			return 0, be.Uint16(l4[4:])
 		}
+		return 0, be.Uint16(l4[4:])
 	}
 	return 0, 0
 }
@@ -130,7 +140,7 @@ func (q *Quote) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 		be.PutUint16(l4[0:], sport)
 		be.PutUint16(l4[2:], dport)
 		q.L4 = l4
-	case q.IP.Proto == q.IP.icmp() && isEcho(&q.IP, q.L4[0]):
+	case q.IP.Proto == q.IP.icmp() && isEcho(&q.IP, q.L4[0], q.L4[1]):
 		q.L4 = rewriteEcho(&was, &q.IP, q.L4, sport, dport)
 	}
 }

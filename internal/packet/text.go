@@ -532,8 +532,8 @@ func (q *Quote) guess() *Packet {
 		p.Kind = UDP
 	case q.IP.Proto == ProtoSCTP:
 		p.Kind, p.Tag, p.Payload = SCTP, be.Uint32(q.L4[4:]), clone(chunkRest)
-	case q.IP.Proto == q.IP.icmp() && isEcho(&q.IP, q.L4[0]):
-		p.Kind, p.ICMPType, p.ICMPCode = Echo, q.L4[0], q.L4[1]
+	case q.IP.Proto == q.IP.icmp() && isEcho(&q.IP, q.L4[0], q.L4[1]):
+		p.Kind, p.ICMPType = Echo, q.L4[0]
 		p.ID, p.EchoSeq = be.Uint16(q.L4[4:]), be.Uint16(q.L4[6:])
 		return p
 	default:

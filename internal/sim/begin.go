@@ -45,7 +45,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		return nil, nil
 	}
 	known := lb.maglev && lb.home.IsValid() // in the middle of a flow: the backend's node may know it
-	if connects(k.proto) && !opening && !known && (lb.found || isolated(a) || isolated(b)) {
+	if (connects(k.proto) && !opening || isEchoReply(in.Packet)) && !known && (lb.found || isolated(a) || isolated(b)) {
 		return nil, &dropped{reason: reason.NoFlow, rule: fwd.rule}
 	}
 

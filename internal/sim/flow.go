@@ -267,7 +267,7 @@ func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uin
 }
 
 // message is the type * 256 + the code of the ICMP messages of a flow: an echo has its identifier in the place of one port
-// (a reply in that of the destination), any other message this number in both.
+// (a reply in that of the destination), any other message this number in that of the source and packet.Message in the other.
 func message(src netip.Addr, sport, dport uint16) uint16 {
 	request, reply := uint16(8), uint16(0)
 	if src.Is6() {
@@ -275,7 +275,7 @@ func message(src netip.Addr, sport, dport uint16) uint16 {
 	}
 	switch {
 	case sport != 0 && dport != 0:
-		return dport
+		return sport
 	case dport != 0:
 		return reply << 8
 	}

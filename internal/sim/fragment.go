@@ -214,11 +214,16 @@ func isEchoRequest(p *packet.Packet) bool {
 
 // isEchoFragment: the first fragment of an ICMP echo or its reply.
 func isEchoFragment(p *packet.Packet) bool {
-	if !p.Fragment() || p.IP.Offset != 0 || p.IP.Proto != uint8(icmpOf(p.IP.Src)) {
+	if !p.Fragment() || p.IP.Offset != 0 || p.IP.Proto != uint8(icmpOf(p.IP.Src)) || p.Payload[1] != 0 {
 		return false
 	}
 	if p.IP.Src.Is6() {
 		return p.Payload[0] == 128 || p.Payload[0] == 129
 	}
 	return p.Payload[0] == 8 || p.Payload[0] == 0
+}
+
+// isEchoReply: replies to ICMP echoes, or first fragments of them.
+func isEchoReply(p *packet.Packet) bool {
+	return (p.Kind == packet.Echo || isEchoFragment(p)) && !isEchoRequest(p)
 }

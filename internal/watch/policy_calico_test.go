@@ -15,6 +15,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/selector"
 )
 
 // converted reads a policy from YAML as the watch does.
@@ -102,8 +103,11 @@ func TestCalicoPolicyThatIsWrongDenies(t *testing.T) {
 		"{egress: [{action: Allow, destination: {services: {name: a}, nets: ['::']}}]}": "spec.egress[0].destination.services",
 		"{ingress: [{action: Allow, protocol: TCP, destination: {ports: ['5:x y']}}]}":  "spec",
 		"{ingress: [{action: Allow, protocol: TCP, icmp: {type: 8}}]}":                  "spec.ingress[0].icmp",
-		"{types: [Sideways]}":                                                           "spec.types[0]",
-		"{order: first}":                                                                "spec",
+		"{ingress: [{action: Allow, protocol: ICMP, icmp: {type: 256}}]}":               "spec.ingress[0].icmp.type",
+		"{ingress: [{action: Allow, protocol: ICMP, notICMP: {code: 0}}]}":              "spec.ingress[0].notICMP.code",
+		"{ingress: [{action: Allow, protocol: ICMPv6, icmp: {type: 0}}]}":               "spec.ingress[0].icmp.type",
+		"{types: [Sideways]}": "spec.types[0]",
+		"{order: first}":      "spec",
 	} {
 		p, problems := convertedPolicy(t, "{kind: NetworkPolicy, metadata: {name: p, namespace: shop}, spec: "+spec+"}")
 		if p == nil || len(problems) == 0 || problems[0].Field != field {
@@ -159,4 +163,58 @@ func TestSelectorsTooMuchTogether(t *testing.T) {
 			t.Errorf("the policy isolates %.60q… only", p.Subject.Expression)
 		}
 	}
+}
+
+// FuzzConvertCalicoPolicy: whatever a policy's spec is, it becomes one whose selectors can be read, or one that denies
+// everything in the directions that it is about.
+func FuzzConvertCalicoPolicy(f *testing.F) {
+	for _, spec := range []string{
+		"{selector: app == 'web', types: [Ingress], ingress: [{action: Allow, protocol: TCP, source: {nets: [10.0.0.0/8], notSelector: has(a)}, destination: {ports: [80, '90:95', web]}}]}",
+		"{order: 5, tier: sec, egress: [{action: Deny, protocol: ICMP, icmp: {type: 8, code: 0}, notICMP: {type: 3}}, {action: Pass, notProtocol: 47, ipVersion: 6}]}",
+		"{egress: [{action: Allow, destination: {services: {name: a, namespace: b}, serviceAccounts: {names: [x]}}}], ingress: first}",
+		"{types: Sideways}", "[]", "1", "{selector: 1, ingress: [1]}", "{ingress: [{action: Allow, http: {methods: [GET]}}]}",
+		"{types: [Egress], egress: [{action: Allow, protocol: 256}]}", "{namespaceSelector: '!all()', preDNAT: true}",
+	} {
+		f.Add(spec, true)
+		f.Add(spec, false)
+	}
+	f.Fuzz(func(t *testing.T, text string, global bool) {
+		var spec any
+		if yaml.Unmarshal([]byte(text), &spec) != nil {
+			t.Skip("no YAML")
+		}
+		u := &unstructured.Unstructured{Object: map[string]any{"kind": "NetworkPolicy", "metadata": map[string]any{"name": "p", "namespace": "shop"}, "spec": spec}}
+		convert := policyKind(model.KindCalicoNetworkPolicy, ConvertCalicoPolicy).convert
+		if global {
+			u.Object["metadata"] = map[string]any{"name": "p"}
+			convert = policyKind(model.KindGlobalNetworkPolicy, ConvertGlobalNetworkPolicy).convert
+		}
+		p, problems := convert(u)
+		if p == nil {
+			if len(problems) == 0 || !global {
+				t.Fatal("a policy is left out without a word")
+			}
+			return
+		}
+		if p.Invalid != "" && len(problems) == 0 || !p.AppliesIngress && !p.AppliesEgress {
+			t.Fatalf("%+v %v", p, problems)
+		}
+		readable := func(expression string) {
+			if _, err := selector.Parse(expression); expression != "" && err != nil {
+				t.Errorf("selector %q: %v", expression, err)
+			}
+		}
+		readable(p.Subject.Expression)
+		for _, r := range append(append([]model.Rule{}, p.Ingress...), p.Egress...) {
+			if p.Invalid != "" && (r.Action != model.Deny || len(r.Ports)+len(r.NotPorts)+len(r.SourcePorts) > 0 || r.Other != nil || r.Own != nil) {
+				t.Errorf("a rule is left of what cannot be read: %+v", r)
+			}
+			for _, e := range []*model.Entity{r.Other, r.Own} {
+				if e != nil {
+					readable(e.Selector)
+					readable(e.NotSelector)
+				}
+			}
+		}
+	})
 }

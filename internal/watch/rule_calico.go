@@ -127,7 +127,6 @@ func (p *calicoPolicy) icmp(field string, m *v3.ICMPFields, proto model.Protocol
 	if m == nil || m.Type == nil && m.Code == nil {
 		return r, false
 	}
-	p.bad(field, "", "is not supported yet", "match by the protocol alone")
 	switch {
 	case proto != model.ProtocolICMP && proto != model.ProtocolICMPv6:
 		p.bad(field, "", "needs the protocol ICMP or ICMPv6", "give the protocol")
@@ -135,6 +134,8 @@ func (p *calicoPolicy) icmp(field string, m *v3.ICMPFields, proto model.Protocol
 		p.bad(field+".code", strconv.Itoa(*m.Code), "needs a type", "give the type")
 	case *m.Type < 0 || *m.Type > 254:
 		p.bad(field+".type", strconv.Itoa(*m.Type), "is not from 0 to 254", "correct it")
+	case *m.Type == 0 && proto == model.ProtocolICMPv6:
+		p.bad(field+".type", "0", "is reserved in ICMPv6", "correct it")
 	case m.Code == nil:
 		return model.PortRange{Protocol: proto, First: uint16(*m.Type) << 8, Last: uint16(*m.Type)<<8 | 255}, true
 	case *m.Code < 0 || *m.Code > 255:

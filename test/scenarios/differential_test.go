@@ -22,8 +22,8 @@ import (
 
 // TestDifferential lets random packets meet random states, which change under way: programs and oracle must
 // agree on every packet. It plays the same rounds each time, apart from what the programs themselves choose at
-// random; WEIR_DIFFERENTIAL=<duration> plays new rounds for so long, WEIR_SEED=<seed> one round, which a
-// failure has named.
+// random; WEIR_DIFFERENTIAL=<duration> plays new rounds for so long, WEIR_DIFFERENTIAL=<number> that many packets, and
+// WEIR_SEED=<seed> one round, which a failure has named.
 func TestDifferential(t *testing.T) {
 	r := newRunner(t)
 	differ(t, r, r.New, calc.Calc)
@@ -53,15 +53,17 @@ func differ(t *testing.T, r *programs.Runner, make scenario.NewCarrier, state fu
 	}
 	rounds := uint64(0)
 	if text := os.Getenv("WEIR_DIFFERENTIAL"); text != "" {
-		limit, err := time.ParseDuration(text)
+		first, begin := uint64(time.Now().UnixNano()), time.Now()
+		t.Logf("new rounds from seed %d", first)
+		more, err := until(text, begin)
 		if err != nil {
 			t.Fatal(err)
 		}
-		first := uint64(time.Now().UnixNano())
-		for begin := time.Now(); time.Since(begin) < limit; rounds++ {
+		for ; more(rounds * packetsPerRound); rounds++ {
 			play(first + rounds)
 		}
-		t.Logf("%d rounds from seed %d: %v", rounds, first, seen)
+		t.Logf("%d rounds of %d packets from seed %d, %.0f packets a second: %v", rounds, packetsPerRound, first,
+			float64(rounds*packetsPerRound)/time.Since(begin).Seconds(), seen)
 		return
 	}
 	for ; rounds < fixedRounds; rounds++ {
@@ -70,8 +72,17 @@ func differ(t *testing.T, r *programs.Runner, make scenario.NewCarrier, state fu
 	t.Logf("%d rounds: %v", rounds, seen)
 }
 
+// until reads how long new rounds are played: a duration, or a number of packets.
+func until(text string, begin time.Time) (more func(packets uint64) bool, err error) {
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return func(packets uint64) bool { return packets < n }, nil
+	}
+	limit, err := time.ParseDuration(text)
+	return func(uint64) bool { return time.Since(begin) < limit }, err
+}
+
 const (
-	fixedRounds     = 32
+	fixedRounds     = 43 // 50,000 packets with those of IPv6 and of both families
 	packetsPerRound = 400
 	remembered      = 24 // lines that a failure shows, unless its seed was given
 )
@@ -310,7 +321,10 @@ func (d *differential) packet() *packet.Packet {
 		p.Payload[0] = one[uint8](d.crowd, 0x45, 0x44, 0x4f, 0x65)
 		p.Payload[3] = uint8(d.IntN(80))
 	case 4, 5:
-		p.Kind, p.IP.Proto, p.ICMPType, p.ID = packet.Echo, packet.ProtoICMP, one[uint8](d.crowd, 8, 8, 8, 0), one[uint16](d.crowd, 7, 8)
+		p.Kind, p.IP.Proto, p.ICMPType, p.ID = packet.Echo, packet.ProtoICMP, one[uint8](d.crowd, 8, 8, 8, 0), one[uint16](d.crowd, 7, 8, 0)
+		if d.chance(40) {
+			p.Kind, p.Payload = packet.Other, d.message()
+		}
 	case 6, 7:
 		d.sctp(p)
 	case 8, 9, 10, 11:
@@ -325,6 +339,15 @@ func (d *differential) packet() *packet.Packet {
 		p.SumError = uint16(1 + d.IntN(100))
 	}
 	return p
+}
+
+// message is an ICMP message that is neither an echo nor an error: also one that is an echo but for its code.
+func (d *differential) message() []byte {
+	m := []byte{one[byte](d.crowd, 13, 13, 14, 8, 0), byte(d.IntN(3)), 1, 2, 3, 4, 5, 6}
+	if m[0] < 13 {
+		m[1] |= 1
+	}
+	return m
 }
 
 // options are harmless ones, or any bytes: of these the mirror makes chains of extension headers.

@@ -98,7 +98,7 @@ func sameVerdicts(t *testing.T, seed uint64, r *crowd, four, dual *nodestate.Sta
 	t.Helper()
 	say := func(s *nodestate.State, iso nodestate.Isolation, peer netip.Addr, proto model.Protocol, port uint16) string {
 		if proto == model.ProtocolICMP && peer.Is6() {
-			proto = model.ProtocolICMPv6
+			proto, port = model.ProtocolICMPv6, scenario.SixMessage(port)
 		}
 		allow, rule := s.Verdict(iso, peer, proto, nodestate.Ports{Src: 4711, Dst: port})
 		return fmt.Sprint(allow, " ", s.Rules.At(rule))
@@ -106,6 +106,9 @@ func sameVerdicts(t *testing.T, seed uint64, r *crowd, four, dual *nodestate.Sta
 	for _, a := range localPods {
 		for _, peer := range slices.Concat(localPods, otherPods, nodeAddrs, outside) {
 			proto, port := one(r, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolICMP), one(r, uint16(80), 8080, 5353, 1000, 3929)
+			if proto == model.ProtocolICMP {
+				port = one(r, uint16(8<<8), 8<<8|1, 13<<8, 0, 31<<8)
+			}
 			for _, in := range []bool{true, false} {
 				before, after := four.Addrs[a].Egress, dual.Addrs[scenario.Six(a)].Egress
 				if in {

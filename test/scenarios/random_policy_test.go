@@ -41,6 +41,17 @@ func (r *crowd) expression() string {
 	return one(r, "all()", "app == 'x'", "app != 'y'", "app in {'x', 'z'}", "who == 'set'", "pcns.team == 'x' && app == 'z'", "!has(app)")
 }
 
+// messages are those of a type, or of a type and a code.
+func (r *crowd) messages() []model.PortRange {
+	first := one[uint16](r, 8, 8, 0, 13) << 8
+	last := first + 255
+	if r.chance(50) {
+		first += uint16(r.IntN(3))
+		last = first
+	}
+	return []model.PortRange{{Protocol: model.ProtocolICMP, First: first, Last: last}}
+}
+
 func (r *crowd) tieredRule() model.Rule {
 	rule := model.Rule{Action: one(r, model.Allow, model.Allow, model.Allow, model.Deny, model.Pass)}
 	if r.chance(60) {
@@ -62,8 +73,17 @@ func (r *crowd) tieredRule() model.Rule {
 	if r.chance(10) {
 		rule.Own = &model.Entity{Selector: r.expression()}
 	}
-	proto := one(r, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolAny, model.Protocol(47))
+	proto := one(r, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolAny, model.Protocol(47), model.ProtocolICMP)
 	switch proto {
+	case model.ProtocolICMP:
+		rule.Ports = []model.PortRange{{Protocol: proto, Last: 65535}}
+		if r.chance(60) {
+			rule.Ports = r.messages()
+		}
+		if r.chance(25) {
+			rule.NotPorts = r.messages()
+		}
+		return rule
 	case model.ProtocolAny:
 		return rule
 	case 47:

@@ -102,11 +102,39 @@ func dualPolicy(p model.Policy) model.Policy {
 				}
 			}
 			list[i].Peers, list[i].Other, list[i].Own = peers, dualEntity(list[i].Other), dualEntity(list[i].Own)
+			list[i].Ports, list[i].NotPorts = dualMessages(list[i].Ports), dualMessages(list[i].NotPorts)
 		}
 		return list
 	}
 	p.Ingress, p.Egress = rules(p.Ingress), rules(p.Egress)
 	return p
+}
+
+// dualMessages adds to what is said of ICMP the same of ICMPv6. A range is of messages of one type, or of all.
+func dualMessages(list []model.PortRange) []model.PortRange {
+	var out []model.PortRange
+	for _, p := range list {
+		out = append(out, p)
+		if p.Protocol != model.ProtocolICMP {
+			continue
+		}
+		p.Protocol = model.ProtocolICMPv6
+		if p.First != 0 || p.Last != 65535 {
+			first := SixMessage(p.First)
+			p.First, p.Last = first, first+p.Last-p.First
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// SixMessage returns the type * 256 + the code of the counterpart of an ICMP message that is no error.
+func SixMessage(message uint16) uint16 {
+	switch kind := uint8(message >> 8); kind {
+	case 0, 8, 128, 129:
+		return uint16(echoType(kind))<<8 | message&0xff
+	}
+	return message
 }
 
 func dualEntity(e *model.Entity) *model.Entity {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/sim"
@@ -126,15 +125,7 @@ func sixState(s *nodestate.State) *nodestate.State {
 		out.PeerCIDRs[sixPrefix(p)] = c
 	}
 	out.Rules = s.Rules
-	for k, v := range s.Policy {
-		switch k.Proto {
-		case model.ProtocolICMP:
-			k.Proto = model.ProtocolICMPv6
-		case model.ProtocolICMPv6:
-			k.Proto = model.ProtocolICMP
-		}
-		out.Policy[k] = v
-	}
+	mirrorPolicy(out.Policy, s.Policy)
 	for a, v := range s.Announced {
 		out.Announced[six(a)] = v
 	}
@@ -274,13 +265,15 @@ func translate(p *packet.Packet, back bool, template *packet.Packet) (*packet.Pa
 	}
 	switch p.Kind {
 	case packet.Other:
-		const timestamp = 13 // a query in ICMP, nothing in ICMPv6
+		const timestamp, answer = 13, 14 // a query in ICMP, nothing in ICMPv6
 		icmp := p.IP.Proto == packet.ProtoICMP || p.IP.Proto == packet.ProtoICMPv6
 		switch {
 		case !icmp || p.IP.Offset != 0:
 		case p.Fragment():
 			translateICMP(q.Payload, p.IP, q.IP)
-		case len(p.Payload) < 8 || p.Payload[0] != timestamp:
+		case len(p.Payload) >= 8 && echoType(p.Payload[0]) != 0: // with a code that no echo has
+			translateICMP(q.Payload, p.IP, q.IP)
+		case len(p.Payload) < 8 || p.Payload[0] != timestamp && p.Payload[0] != answer:
 			return nil, ErrNoMirror
 		}
 	case packet.Echo:
@@ -329,11 +322,12 @@ func translateICMP(l4 []byte, from, to packet.IPv4) {
 		return
 	}
 	before := binary.BigEndian.Uint16(l4)
-	t, ok := map[uint8]uint8{0: 129, 8: 128, 128: 8, 129: 0}[l4[0]]
-	if !ok {
+	switch l4[0] {
+	case 0, 8, 128, 129:
+		l4[0] = echoType(l4[0])
+	default:
 		return
 	}
-	l4[0] = t
 	after := binary.BigEndian.Uint16(l4)
 	sum := onesAdd(onesAdd(^binary.BigEndian.Uint16(l4[2:]), ^before), after)
 	if from.Src.Is6() {
