@@ -75,6 +75,7 @@ type set struct {
 	denyID, passedID nodestate.RuleID
 	refused          nodestate.Rule // takes deny's place when the set is too large
 	refusedID        nodestate.RuleID
+	refusedSet       nodestate.SetID // that nothing stands under
 	tooLarge         bool
 }
 
@@ -315,7 +316,7 @@ func (s *sets) number(out *policyTables) {
 		}
 	}
 	for _, t := range s.byKey {
-		setTexts = append(setTexts, t.text)
+		setTexts = append(setTexts, t.text, refusedText(t))
 		t.eachRule(func(r nodestate.Rule, _ *nodestate.RuleID) { note(r) })
 	}
 	setIDs := assign(digest64[nodestate.SetID], setTexts)
@@ -324,20 +325,24 @@ func (s *sets) number(out *policyTables) {
 		out.rules[id] = names[text]
 	}
 	for _, t := range s.byKey {
-		t.id = setIDs[t.text]
+		t.id, t.refusedSet = setIDs[t.text], setIDs[refusedText(t)]
 		t.eachRule(func(r nodestate.Rule, id *nodestate.RuleID) { *id = ruleIDs[ruleText(r)] })
-		s.isolate(t, t.denyID, out)
+		s.isolate(t, nodestate.Isolation{Set: t.id, Rule: t.denyID}, out)
 	}
 }
 
-// isolate makes a set that of its endpoints, with the rule that decides where no entry does.
-func (s *sets) isolate(t *set, otherwise nodestate.RuleID, out *policyTables) {
+// refusedText stands for a set that is not written because it is too large. It has a number of its own: what stands under
+// a number is all there before an endpoint has it.
+func refusedText(t *set) string { return "too large\n" + t.text }
+
+// isolate gives a set's endpoints their isolation.
+func (s *sets) isolate(t *set, to nodestate.Isolation, out *policyTables) {
 	isolated := out.ingress
 	if t.dir == egress {
 		isolated = out.egress
 	}
 	for _, a := range s.users[t] {
-		isolated[a] = nodestate.Isolation{Set: t.id, Rule: otherwise}
+		isolated[a] = to
 	}
 }
 

@@ -66,7 +66,7 @@ func (s *sets) isolateStaged(out *policyTables) {
 			case !t.tooLarge:
 				would[dir] = nodestate.Isolation{Set: t.id, Rule: t.denyID}
 			case len(s.users[t]) > 0:
-				would[dir] = nodestate.Isolation{Set: t.id, Rule: t.refusedID}
+				would[dir] = nodestate.Isolation{Set: t.refusedSet, Rule: t.refusedID}
 			default:
 				fits = false
 				unfit = append(unfit, stagedTooLarge(t))

@@ -76,7 +76,7 @@ func (s *sets) write(k *classes, out *policyTables) {
 			t.tooLarge = true
 			if len(s.users[t]) > 0 {
 				s.cutOff, named[t.refusedID] = true, true
-				s.isolate(t, t.refusedID, out)
+				s.isolate(t, nodestate.Isolation{Set: t.refusedSet, Rule: t.refusedID}, out)
 				out.unfit = append(out.unfit, t.refused)
 			}
 			continue

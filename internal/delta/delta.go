@@ -144,6 +144,20 @@ func (t *Tracker[K, V]) Deletes() iter.Seq[K] {
 	}
 }
 
+// Interim notes that the table holds v at a key for now: what is desired there stays, and is pending.
+func (t *Tracker[K, V]) Interim(k K, v V) {
+	want, ok := t.Desired(k)
+	t.actual[k] = v
+	if ok {
+		t.Set(k, want)
+	} else {
+		t.Unset(k)
+	}
+}
+
+// PendingDeletes returns the number of keys to delete.
+func (t *Tracker[K, V]) PendingDeletes() int { return len(t.deletes) }
+
 // Done notes that the pending change of a key was made.
 func (t *Tracker[K, V]) Done(k K) {
 	if v, ok := t.writes[k]; ok {

@@ -29,9 +29,9 @@ type State struct {
 	PeerCIDRs    map[netip.Prefix]Class
 	// Policy is look-up 2. What stands under a set and a class follows from the content that their numbers
 	// are made from, so a key has one value for as long as it is there. A driver should add to Policy
-	// first, then write Peers, PeerCIDRs and Addrs, remove from Policy last, and then move the epoch on:
-	// open flows are judged by complete tables only, and a new flow between these steps may meet a new
-	// class with an old set, for which there are no entries, and gets the verdict of class 0.
+	// first, then write Peers, PeerCIDRs and Addrs, move the epoch on, and remove from Policy last: open flows are
+	// judged by complete tables only. A new flow between these steps may meet a new class with an old set, for which
+	// there are no entries: it must not get the verdict of class 0.
 	Policy map[PolicyKey]PolicyValue
 	// Staged are the isolations that endpoints would have if the staged policies were in force: of the endpoints for
 	// which that differs. Nothing is decided by them.

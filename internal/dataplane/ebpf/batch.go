@@ -72,7 +72,7 @@ func (t *table[K, V]) readSingly(yield func(K, V) bool) error {
 // writeBatches makes pending writes many at once. What it leaves, because it is not ready or fails, is for write.
 func (t *table[K, V]) writeBatches(ready func(K, V) error) {
 	left := t.tracker.PendingWrites()
-	if t.single || left < batchWorth {
+	if t.single || t.after != nil || left < batchWorth {
 		return
 	}
 	keys, values := newRoom[K](min(left, batchSize)), newRoom[V](min(left, batchSize))

@@ -208,14 +208,15 @@ func (d *Driver) reconcile(devices bool) error {
 		d.wished = wish(d.state)
 	}
 	d.tables.remove()
-	errs = append(errs, d.tables.errors()...)
-	if d.tables.counts.judged != before || d.bump {
+	if d.tables.counts.judged != before || d.bump || d.tables.policy.tracker.PendingDeletes() > 0 {
 		if err := d.tables.nextEpoch(); err != nil {
 			errs = append(errs, err)
 		} else {
 			d.bump = false
 		}
 	}
+	d.tables.removeVerdicts()
+	errs = append(errs, d.tables.errors()...)
 	if !d.started && len(errs) == 0 {
 		d.started = true
 		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.adopted, "entries written", d.tables.counts.judged+d.tables.counts.quiet,

@@ -28,9 +28,7 @@ func readState(families ...*loaded) (*nodestate.State, error) {
 
 func (t *familyTables[A]) read(s *nodestate.State) error {
 	readSettings(s, t.current)
-	for k, v := range t.addrs.tracker.All() {
-		s.Addrs[fromAddr(k)] = readAddr(v)
-	}
+	t.readJudged(s)
 	for k, v := range t.routes.tracker.All() {
 		r := nodestate.Route{
 			Pool: v.Flags&routePool != 0, Local: v.Flags&routeLocal != 0,
@@ -45,12 +43,6 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 		s.Settings.DSROptOut = append(s.Settings.DSROptOut, netip.PrefixFrom(fromAddr(k.Addr), int(k.Len)))
 	}
 	slices.SortFunc(s.Settings.DSROptOut, netip.Prefix.Compare)
-	for k, v := range t.peers.tracker.All() {
-		s.Peers.Set(fromAddr(k), nodestate.Class(v))
-	}
-	for k, v := range t.peerCIDRs.tracker.All() {
-		s.PeerCIDRs[netip.PrefixFrom(fromAddr(k.Addr), int(k.Len))] = nodestate.Class(v)
-	}
 	for k, v := range t.clients.tracker.All() {
 		s.Clients[k] = s.Clients[k].With(fromAddr(v))
 	}
@@ -59,6 +51,25 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 		s.Announced[fromAddr(k)] = true
 	}
 	return readServices(s, t.services)
+}
+
+// readPolicy loads and reads the maps that policy is in.
+func (t *familyTables[A]) readPolicy(s *nodestate.State) error {
+	err := errors.Join(t.addrs.load(), t.peers.load(), t.peerCIDRs.load())
+	t.readJudged(s)
+	return err
+}
+
+func (t *familyTables[A]) readJudged(s *nodestate.State) {
+	for k, v := range t.addrs.tracker.All() {
+		s.Addrs[fromAddr(k)] = readAddr(v)
+	}
+	for k, v := range t.peers.tracker.All() {
+		s.Peers.Set(fromAddr(k), nodestate.Class(v))
+	}
+	for k, v := range t.peerCIDRs.tracker.All() {
+		s.PeerCIDRs[netip.PrefixFrom(fromAddr(k.Addr), int(k.Len))] = nodestate.Class(v)
+	}
 }
 
 func readPolicy(s *nodestate.State, t *tables) {

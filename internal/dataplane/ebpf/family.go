@@ -92,10 +92,17 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 	}
 }
 
-func (t *familyTables[A]) writeJudged(verdictsReady func(ingress, egress uint64) error) {
+func (t *familyTables[A]) writeClasses() {
 	t.peerCIDRs.write(nil)
 	t.peers.write(nil)
-	t.addrs.write(func(_ A, v addrValue[A]) error { return verdictsReady(v.IngressSet, v.EgressSet) })
+}
+
+func (t *familyTables[A]) writeEndpoints(ready func(ingress, egress uint64) error) (held bool) {
+	t.addrs.write(func(_ A, v addrValue[A]) error { return ready(v.IngressSet, v.EgressSet) })
+	return t.addrs.tracker.PendingWrites() > 0
+}
+
+func (t *familyTables[A]) writeRoutes() {
 	t.links.write(nil)
 	t.dsrOptOut.write(nil)
 	t.routes.write(nil)

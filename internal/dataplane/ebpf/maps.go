@@ -22,6 +22,7 @@ type table[K, V comparable] struct {
 	show    func(K) string
 	writes  *uint64 // counts what is written and deleted
 	single  bool    // the kernel takes no batches for this map
+	after   func()  // called after each change of the map; for tests, without batches
 }
 
 func newTable[K, V comparable](name string, m *ebpf.Map, show func(K) string, writes *uint64) *table[K, V] {
@@ -57,9 +58,29 @@ func (t *table[K, V]) write(ready func(K, V) error) {
 			t.tracker.Failed(k, t.explain(err))
 			continue
 		}
-		*t.writes++
+		t.changed()
 		t.tracker.Done(k)
 	}
+}
+
+func (t *table[K, V]) changed() {
+	*t.writes++
+	if t.after != nil {
+		t.after()
+	}
+}
+
+// interim makes the map hold v at a key until its pending change is made.
+func (t *table[K, V]) interim(k K, v V) {
+	if have, ok := t.tracker.Actual(k); ok && have == v {
+		return
+	}
+	if err := t.m.Update(&k, unsafe.Pointer(&v), ebpf.UpdateAny); err != nil {
+		t.tracker.Failed(k, t.explain(err))
+		return
+	}
+	t.changed()
+	t.tracker.Interim(k, v)
 }
 
 // remove makes the pending deletes. ready is as in write.
@@ -75,7 +96,7 @@ func (t *table[K, V]) remove(ready func(K) error) {
 			t.tracker.Failed(k, err)
 			continue
 		}
-		*t.writes++
+		t.changed()
 		t.tracker.Done(k)
 	}
 }

@@ -100,17 +100,35 @@ func (o *Offline) Apply(s *nodestate.State) error {
 	o.tables.write(s, o.machine)
 	o.tables.remove()
 	o.state = s
-	errs := o.tables.errors()
+	var errs []error
 	six := o.six
 	if !s.Settings.IPv6 {
 		six = nil
 	}
 	_, err := o.loaded.call(six)
 	errs = append(errs, err)
-	if o.tables.counts.judged != before {
+	if o.tables.counts.judged != before || o.tables.policy.tracker.PendingDeletes() > 0 {
 		errs = append(errs, o.tables.nextEpoch())
 	}
-	return errors.Join(errs...)
+	o.tables.removeVerdicts()
+	return errors.Join(append(errs, o.tables.errors()...)...)
+}
+
+// AfterEachWrite makes Apply call a function after each change of a map that policy is in; nil ends that.
+func (o *Offline) AfterEachWrite(f func()) {
+	o.tables.policy.after = f
+	o.tables.each(func(t family) { t.observe(f) })
+}
+
+// Policy reads back what of the maps decides about policy, of IPv4.
+func (o *Offline) Policy() (*nodestate.State, error) {
+	s, t := nodestate.New(), newTables(o.loaded)
+	errs := []error{t.policy.load()}
+	readPolicy(s, t)
+	for _, f := range t.families {
+		errs = append(errs, f.readPolicy(s))
+	}
+	return s, errors.Join(errs...)
 }
 
 // Load reads the maps back as a state: see readState.

@@ -17,6 +17,7 @@ type tables struct {
 	ports    *ports
 	families []family
 	counts   *counts
+	temps    []weirPolicyKey // of bridges that are not crossed yet
 }
 
 // counts are of writes.
@@ -32,8 +33,16 @@ type family interface {
 	load() error
 	desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int)
 	writeSettings(s *nodestate.State, m machine)
-	// writeJudged writes classes, and then endpoints whose verdicts are ready.
-	writeJudged(verdictsReady func(ingress, egress uint64) error)
+	writeClasses()
+	changeClasses()
+	// writeEndpoints writes addresses, of endpoints those whose verdicts are ready. held says that something is left.
+	writeEndpoints(ready func(ingress, egress uint64) error) (held bool)
+	writeRoutes()
+	surveySets(*survey)
+	surveyClasses(*survey)
+	interimClasses(via map[change]uint64)
+	interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error)
+	observe(after func())
 	writeServices()
 	removeServices()
 	removeJudged()
@@ -47,6 +56,7 @@ type family interface {
 	// other family.
 	endpoint(a netip.Addr) (ifindex int, ok bool)
 	read(s *nodestate.State) error
+	readPolicy(s *nodestate.State) error
 }
 
 // newTables returns the tables of the loaded families; those that are shared are the first one's.
@@ -87,9 +97,11 @@ func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func
 
 // write makes all pending writes, in an order in which no packet is allowed that both the state before
 // and the state after deny: verdicts before the classes that lead to them, both before the endpoints
-// that are isolated by them. Entries by port come before the heads that point to them.
+// that are isolated by them, and where that is not enough, by a bridge. Entries by port come before the heads that
+// point to them.
 func (t *tables) write(s *nodestate.State, m machine) {
 	t.each(func(f family) { f.writeSettings(s, m) })
+	b := t.bridge()
 	t.policy.write(func(k weirPolicyKey, _ weirPolicyValue) error {
 		if k.Head != 0 {
 			return errLater
@@ -97,7 +109,8 @@ func (t *tables) write(s *nodestate.State, m machine) {
 		return nil
 	})
 	t.policy.write(nil)
-	t.each(func(f family) { f.writeJudged(t.verdictsReady) })
+	t.cross(b)
+	t.each(family.writeRoutes)
 	t.ports.grow()
 	t.each(family.writeServices)
 }
@@ -118,10 +131,10 @@ func (t *tables) verdictsReady(ingress, egress uint64) error {
 	return nil
 }
 
-// grace is how long a program that has read a count may take to look its slot up.
+// grace is how long a program that has read a count may take to look its slot up, or a class its verdict.
 const grace = time.Millisecond
 
-// remove makes all pending deletes, in the opposite order of write.
+// remove makes all pending deletes but those of verdicts, in the opposite order of write.
 func (t *tables) remove() {
 	if slices.ContainsFunc(t.families, family.servicesPending) {
 		time.Sleep(grace)
@@ -129,6 +142,21 @@ func (t *tables) remove() {
 	t.each(family.removeServices)
 	t.ports.settle()
 	t.each(family.removeJudged)
+}
+
+// removeVerdicts makes the deletes that are left, once every flow that is judged again is judged by what is there to stay. Of a set
+// that goes, what counts for everybody else goes first: a packet that is being judged by it finds a denial.
+func (t *tables) removeVerdicts() {
+	if t.policy.tracker.PendingDeletes() == 0 {
+		return
+	}
+	time.Sleep(grace)
+	t.policy.remove(func(k weirPolicyKey) error {
+		if k.Head == 0 || k.Peer != 0 || k.Sources != 0 {
+			return errLater
+		}
+		return nil
+	})
 	t.policy.remove(nil)
 }
 

@@ -1,0 +1,207 @@
+package ebpf
+
+import (
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// surveySets notes the sets of the endpoints that were there and stay.
+func (t *familyTables[A]) surveySets(s *survey) {
+	for a, v := range t.addrs.tracker.All() {
+		if v.Kind != uint8(nodestate.AddrEndpoint) {
+			continue
+		}
+		is, ok := t.addrs.tracker.Desired(a)
+		if !ok || is.Kind != v.Kind {
+			continue
+		}
+		s.noteSet(dirIngress, change{v.IngressSet, is.IngressSet})
+		s.noteSet(dirEgress, change{v.EgressSet, is.EgressSet})
+		s.rules[v.IngressSet], s.rules[v.EgressSet] = v.IngressRule, v.EgressRule
+		s.rules[is.IngressSet], s.rules[is.EgressSet] = is.IngressRule, is.EgressRule
+	}
+}
+
+// surveyClasses notes the classes that change, of addresses and of what lies between prefixes.
+func (t *familyTables[A]) surveyClasses(s *survey) {
+	if !t.peers.pending() && !t.peerCIDRs.pending() {
+		return
+	}
+	c := t.classing()
+	t.eachClass(
+		func(p prefixKey[A], _ bool) { s.noteClass(c.wasIn(p), c.isIn(p), false) },
+		func(a A, _ bool) { s.noteClass(c.was(a), c.is(a), false) })
+	for a, v := range t.addrs.tracker.All() {
+		if is, ok := t.addrs.tracker.Desired(a); ok && v.Kind == uint8(nodestate.AddrEndpoint) && is.Kind == v.Kind {
+			s.noteClass(c.was(a), c.is(a), true)
+		}
+	}
+}
+
+// interimClasses gives what changes its class the one that stands for both, in via. What comes without one has the class that
+// it was of: then all boundaries are there, and no address changes with another one. Prefixes that are to go stay until
+// removeJudged.
+func (t *familyTables[A]) interimClasses(via map[change]uint64) {
+	c := t.classing()
+	for _, changed := range []bool{false, true} {
+		prefixes, addrs := map[prefixKey[A]]uint64{}, map[A]uint64{}
+		prefix := func(p prefixKey[A], present bool) {
+			was := c.wasIn(p)
+			if class, ok := via[change{was, c.isIn(p)}]; ok && changed {
+				prefixes[p] = class
+			} else if !ok && !changed && !present {
+				prefixes[p] = was
+			}
+		}
+		addr := func(a A, present bool) {
+			was := c.was(a)
+			if class, ok := via[change{was, c.is(a)}]; ok && changed {
+				addrs[a] = class
+			} else if !ok && !changed && !present {
+				addrs[a] = was
+			}
+		}
+		t.eachClass(prefix, addr)
+		for a, class := range addrs {
+			t.peers.interim(a, class)
+		}
+		for p, class := range prefixes {
+			t.peerCIDRs.interim(p, class)
+		}
+	}
+}
+
+// eachClass walks the pending changes of look-up 1: of prefixes and of addresses, with whether the map has them.
+func (t *familyTables[A]) eachClass(prefix func(prefixKey[A], bool), addr func(A, bool)) {
+	for p := range t.peerCIDRs.tracker.Writes() {
+		_, present := t.peerCIDRs.tracker.Actual(p)
+		prefix(p, present)
+	}
+	for p := range t.peerCIDRs.tracker.Deletes() {
+		prefix(p, true)
+	}
+	for a := range t.peers.tracker.Writes() {
+		_, present := t.peers.tracker.Actual(a)
+		addr(a, present)
+	}
+	for a := range t.peers.tracker.Deletes() {
+		addr(a, true)
+	}
+}
+
+// settleClasses gives what is to go the class of what is around it, so that nothing changes when it goes.
+func (t *familyTables[A]) settleClasses() {
+	c := t.classing()
+	prefixes, addrs := map[prefixKey[A]]uint64{}, map[A]uint64{}
+	for p := range t.peerCIDRs.tracker.Deletes() {
+		prefixes[p] = c.isIn(p)
+	}
+	for a := range t.peers.tracker.Deletes() {
+		addrs[a] = c.is(a)
+	}
+	for p, class := range prefixes {
+		t.peerCIDRs.interim(p, class)
+	}
+	for a, class := range addrs {
+		t.peers.interim(a, class)
+	}
+}
+
+// changeClasses makes the changes of look-up 1 but for deletes, each address by itself.
+func (t *familyTables[A]) changeClasses() {
+	if !t.peerCIDRs.pending() {
+		t.writeClasses()
+		return
+	}
+	t.interimClasses(nil)
+	t.writeClasses()
+	t.settleClasses()
+}
+
+// interimSets gives the endpoints that were there and stay the sets between.
+func (t *familyTables[A]) interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error) {
+	now := map[A]addrValue[A]{}
+	for a, v := range t.addrs.tracker.All() {
+		is, ok := t.addrs.tracker.Desired(a)
+		if !ok || v.Kind != uint8(nodestate.AddrEndpoint) || is.Kind != v.Kind || ready(is.IngressSet, is.EgressSet) != nil {
+			continue
+		}
+		in, out := between(dirIngress, change{v.IngressSet, is.IngressSet}), between(dirEgress, change{v.EgressSet, is.EgressSet})
+		if in == v.IngressSet && out == v.EgressSet || ready(in, out) != nil {
+			continue
+		}
+		is.IngressSet, is.EgressSet = in, out
+		now[a] = is
+	}
+	for a, v := range now {
+		t.addrs.interim(a, v)
+	}
+}
+
+// observe calls a function after each change of the maps that policy is in.
+func (t *familyTables[A]) observe(after func()) {
+	t.addrs.after, t.peers.after, t.peerCIDRs.after = after, after, after
+}
+
+// classing finds classes as look-up 1 does, by what the maps hold and by what they should hold.
+type classing[A address] struct {
+	t    *familyTables[A]
+	lens []uint32 // of the prefixes that there are, longest first
+}
+
+func (t *familyTables[A]) classing() *classing[A] {
+	c := &classing[A]{t: t}
+	var has [129]bool
+	for p := range t.peerCIDRs.tracker.All() {
+		has[p.Len] = true
+	}
+	for p := range t.peerCIDRs.tracker.Writes() {
+		has[p.Len] = true
+	}
+	for n := len(has) - 1; n >= 0; n-- {
+		if has[n] {
+			c.lens = append(c.lens, uint32(n))
+		}
+	}
+	return c
+}
+
+func (c *classing[A]) was(a A) uint64 {
+	if class, ok := c.t.peers.tracker.Actual(a); ok {
+		return class
+	}
+	return c.around(fromAddr(a), 128, c.t.peerCIDRs.tracker.Actual)
+}
+
+func (c *classing[A]) is(a A) uint64 {
+	if class, ok := c.t.peers.tracker.Desired(a); ok {
+		return class
+	}
+	return c.around(fromAddr(a), 128, c.t.peerCIDRs.tracker.Desired)
+}
+
+func (c *classing[A]) wasIn(p prefixKey[A]) uint64 {
+	return c.around(fromAddr(p.Addr), p.Len, c.t.peerCIDRs.tracker.Actual)
+}
+
+func (c *classing[A]) isIn(p prefixKey[A]) uint64 {
+	return c.around(fromAddr(p.Addr), p.Len, c.t.peerCIDRs.tracker.Desired)
+}
+
+// around returns the class of the longest prefix, of most bits, that an address lies in.
+func (c *classing[A]) around(a netip.Addr, most uint32, get func(prefixKey[A]) (uint64, bool)) uint64 {
+	for _, n := range c.lens {
+		if n > most {
+			continue
+		}
+		p, err := a.Prefix(int(n))
+		if err != nil {
+			continue
+		}
+		if class, ok := get(toPrefix[A](p)); ok {
+			return class
+		}
+	}
+	return 0
+}

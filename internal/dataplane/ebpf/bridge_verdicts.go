@@ -1,0 +1,201 @@
+package ebpf
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// verdicts are what stands in look-up 2 under a set and a class, by keys without these two. One without a head says
+// nothing.
+type verdicts map[weirPolicyKey]weirPolicyValue
+
+type policyEntry struct {
+	key   weirPolicyKey
+	value weirPolicyValue
+}
+
+var headKey = weirPolicyKey{Head: 1}
+
+// denial is what denies everything by a rule.
+func denial(rule uint32) verdicts { return verdicts{headKey: {Rule: rule}} }
+
+// find returns the entry with the longest prefix that a key's prefix lies in, else the head.
+func (v verdicts) find(k weirPolicyKey) weirPolicyValue {
+	for n := int(k.Len); n >= 0; n-- {
+		k.Len, k.Port = uint8(n), nodestate.MaskPort(k.Port, uint8(n))
+		if e, ok := v[k]; ok {
+			return e
+		}
+	}
+	return v[weirPolicyKey{Head: 1, Sources: k.Sources}]
+}
+
+// under adds the entries as they are written for a set and a class.
+func (v verdicts) under(out []policyEntry, set, class uint64) []policyEntry {
+	for k, e := range v {
+		k.Set, k.Peer = set, class
+		out = append(out, policyEntry{k, e})
+	}
+	return out
+}
+
+// meeting makes the verdicts that allow what two others both allow.
+type meeting struct {
+	a, b, out verdicts
+	tables    map[[2]uint16]uint16 // of source ports: that of each, 0 = allows all; and the number here
+}
+
+// meet returns what both allow. A denial bears the rule of the one that denies.
+func meet(a, b verdicts) verdicts {
+	m := &meeting{a: a, b: b, out: verdicts{}, tables: map[[2]uint16]uint16{}}
+	x, y := a[headKey], b[headKey]
+	head := m.value(x, y)
+	head.Protos, head.Lens = x.Protos|y.Protos, x.Lens|y.Lens
+	m.out[headKey] = head
+	for _, of := range []verdicts{a, b} {
+		for k := range of {
+			if k.Head == 0 && k.Sources == 0 {
+				m.out[k] = m.value(a.find(k), b.find(k))
+			}
+		}
+	}
+	return m.out
+}
+
+// value is what two verdicts on the same packets allow.
+func (m *meeting) value(x, y weirPolicyValue) weirPolicyValue {
+	switch {
+	case x.Sources == 0 && x.Allow == 0:
+		return plain(x)
+	case y.Sources == 0 && (y.Allow == 0 || x.Sources == 0):
+		return plain(y)
+	}
+	key := [2]uint16{x.Sources, y.Sources}
+	n, ok := m.tables[key]
+	if !ok {
+		n = uint16(len(m.tables) + 1)
+		m.tables[key] = n
+		m.table(n, x, y)
+	}
+	return weirPolicyValue{Sources: n}
+}
+
+// table makes a table of source ports.
+func (m *meeting) table(n uint16, x, y weirPolicyValue) {
+	side := func(v verdicts, of weirPolicyValue, k weirPolicyKey) weirPolicyValue {
+		if of.Sources == 0 {
+			return of
+		}
+		if k.Sources = of.Sources; k.Head != 0 {
+			return v[k]
+		}
+		return v.find(k)
+	}
+	k := weirPolicyKey{Head: 1, Sources: n}
+	hx, hy := side(m.a, x, k), side(m.b, y, k)
+	head := m.value(plain(hx), plain(hy))
+	if x.Sources != 0 {
+		head.Lens |= hx.Lens
+	}
+	if y.Sources != 0 {
+		head.Lens |= hy.Lens
+	}
+	m.out[k] = head
+	for _, of := range []struct {
+		v       verdicts
+		sources uint16
+	}{{m.a, x.Sources}, {m.b, y.Sources}} {
+		for k := range of.v {
+			if of.sources == 0 || k.Head != 0 || k.Sources != of.sources {
+				continue
+			}
+			vx, vy := plain(side(m.a, x, k)), plain(side(m.b, y, k))
+			k.Sources = n
+			m.out[k] = m.value(vx, vy)
+		}
+	}
+}
+
+// plain is a verdict alone.
+func plain(v weirPolicyValue) weirPolicyValue { return weirPolicyValue{Rule: v.Rule, Allow: v.Allow} }
+
+// holding names verdicts.
+type holding struct{ set, class uint64 }
+
+// holdings are the verdicts that the sets before and after have, as far as a bridge needs them.
+type holdings struct {
+	by    map[holding]verdicts
+	heads map[uint64][]uint64 // by set: the classes with verdicts of their own
+	rules map[uint64]uint32
+}
+
+// holdings reads what the map has or is to get.
+func (t *tables) holdings(s *survey, b *bridge) *holdings {
+	whole, classes := map[uint64]bool{}, map[uint64]bool{0: true}
+	for c := range b.sets {
+		whole[c.was], whole[c.is] = true, true
+	}
+	for c := range b.classes {
+		classes[c.was], classes[c.is] = true, true
+	}
+	h := &holdings{by: map[holding]verdicts{}, heads: map[uint64][]uint64{}, rules: s.rules}
+	note := func(k weirPolicyKey, v weirPolicyValue) {
+		if !whole[k.Set] && (!s.old[k.Set] && !s.new[k.Set] || !classes[k.Peer]) {
+			return
+		}
+		at := holding{k.Set, k.Peer}
+		if h.by[at] == nil {
+			h.by[at] = verdicts{}
+		}
+		k.Set, k.Peer = 0, 0
+		h.by[at][k] = v
+	}
+	for k, v := range t.policy.tracker.All() {
+		note(k, v)
+	}
+	for k, v := range t.policy.tracker.Writes() {
+		note(k, v)
+	}
+	for at, v := range h.by {
+		if _, ok := v[headKey]; !ok { // half deleted: it counts for nothing
+			delete(h.by, at)
+			continue
+		}
+		h.heads[at.set] = append(h.heads[at.set], at.class)
+	}
+	return h
+}
+
+// own reports whether a set has verdicts on a class that are not those of everybody else.
+func (h *holdings) own(set, class uint64) bool {
+	return len(h.by[holding{set, class}]) > 0
+}
+
+// of returns what a set says of a class.
+func (h *holdings) of(set, class uint64) verdicts {
+	for _, c := range []uint64{class, 0} {
+		if v := h.by[holding{set, c}]; v != nil {
+			return v
+		}
+	}
+	return denial(h.rules[set])
+}
+
+// classes returns those on which a set before or after has verdicts, and that of everybody else.
+func (h *holdings) classes(c change) []uint64 {
+	all := map[uint64]bool{0: true}
+	for _, set := range []uint64{c.was, c.is} {
+		for _, class := range h.heads[set] {
+			all[class] = true
+		}
+	}
+	return slices.Collect(maps.Keys(all))
+}
+
+func union(a, b map[uint64]bool) []uint64 {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return slices.Collect(maps.Keys(all))
+}
