@@ -2,6 +2,7 @@ package calc
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/weir-net/weir/internal/model"
@@ -96,14 +97,9 @@ func namespaceLabel(c *cluster, name, key string) (string, bool) {
 	return v, ok
 }
 
-// inherits reports whether an expression looks at labels of namespaces.
-func inherits(s *selector.Selector) bool {
-	for _, l := range s.Labels() {
-		if strings.HasPrefix(l, model.PrefixNamespace) {
-			return true
-		}
-	}
-	return false
+// looksAt reports whether an expression looks at labels below a prefix: those of namespaces or of service accounts.
+func looksAt(s *selector.Selector, prefix string) bool {
+	return slices.ContainsFunc(s.Labels(), func(l string) bool { return strings.HasPrefix(l, prefix) })
 }
 
 // expressed calls f for the pods that an expression picks.

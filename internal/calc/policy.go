@@ -111,6 +111,7 @@ type subjects struct {
 	anywhere []*subject
 	// byNamespaceLabels says that a policy selects by labels of namespaces.
 	byNamespaceLabels bool
+	byAccountLabels   bool // or of service accounts
 }
 
 // subject is a policy with its expression read.
@@ -131,9 +132,10 @@ func indexSubjects(policies map[model.PolicyID]*model.Policy) *subjects {
 		} else {
 			s.anywhere = append(s.anywhere, sub)
 		}
-		if sub.expr != nil && inherits(sub.expr) || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0 {
+		if sub.expr != nil && looksAt(sub.expr, model.PrefixNamespace) || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0 {
 			s.byNamespaceLabels = true
 		}
+		s.byAccountLabels = s.byAccountLabels || sub.expr != nil && looksAt(sub.expr, model.PrefixAccount)
 	}
 	return s
 }
@@ -145,10 +147,13 @@ func (s *subject) selects(c *cluster, pod *model.Pod) bool {
 
 // of returns the policies that select the pod of an endpoint, in their order. A pod that is not known
 // (yet) might have any labels: every policy that could select it does, and known is false. So it is with a
-// pod whose namespace is not known, where labels of namespaces matter.
+// pod whose namespace or service account is not known, where the labels of these matter.
 func (s *subjects) of(c *cluster, name model.Name) (list []*model.Policy, known bool) {
 	pod := c.Pods[name]
-	if pod != nil && s.byNamespaceLabels && c.Namespaces[name.Namespace] == nil {
+	switch {
+	case pod == nil:
+	case s.byNamespaceLabels && c.Namespaces[name.Namespace] == nil,
+		s.byAccountLabels && pod.ServiceAccount != "" && c.ServiceAccounts[model.Name{Namespace: name.Namespace, Name: pod.ServiceAccount}] == nil:
 		pod = nil
 	}
 	for _, of := range [][]*subject{s.byNS[name.Namespace], s.anywhere} {

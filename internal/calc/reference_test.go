@@ -279,9 +279,10 @@ func (r reference) tiers() (names []string, passes map[string]bool) {
 // mine returns the policies that bind the pod in the direction, in the order within tiers. unknown: what the pod is cannot be
 // told yet, and some policy could bind it.
 func (r reference) mine(q question) (mine []*model.Policy, unknown bool) {
-	byLabels, could := false, false
+	byLabels, byAccounts, could := false, false, false
 	for _, p := range r.c.Policies {
 		byLabels = byLabels || strings.Contains(p.Subject.Expression, "pcns.") || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0
+		byAccounts = byAccounts || strings.Contains(p.Subject.Expression, "pcsa.")
 		if applies := p.AppliesEgress && !q.in || p.AppliesIngress && q.in; !applies {
 			continue
 		}
@@ -293,7 +294,8 @@ func (r reference) mine(q question) (mine []*model.Policy, unknown bool) {
 	slices.SortFunc(mine, func(a, b *model.Policy) int {
 		return cmp.Or(cmp.Compare(a.Order, b.Order), strings.Compare(a.Name.Namespace, b.Name.Namespace), strings.Compare(a.Name.Name, b.Name.Name), strings.Compare(enforcedKind(a.Kind), enforcedKind(b.Kind)))
 	})
-	return mine, byLabels && could && r.c.Namespaces[q.pod.Name.Namespace] == nil
+	account := r.c.ServiceAccounts[model.Name{Namespace: q.pod.Name.Namespace, Name: q.pod.ServiceAccount}]
+	return mine, could && (byLabels && r.c.Namespaces[q.pod.Name.Namespace] == nil || byAccounts && q.pod.ServiceAccount != "" && account == nil)
 }
 
 // verdict returns whether a packet is allowed and the text of the rule that says so.

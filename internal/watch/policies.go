@@ -101,9 +101,17 @@ func unreadable[T any](u *unstructured.Unstructured, convert func(*T) (*model.Po
 		return nil, problems
 	}
 	p.Name = nameOf(u)
-	p.AppliesIngress, p.AppliesEgress = p.AppliesIngress || directions["ingress"], p.AppliesEgress || directions["egress"]
+	if types, _, _ := unstructured.NestedFieldNoCopy(bare.Object, "spec", "types"); !listed(types) { // as calicoPolicy.directions
+		p.AppliesIngress, p.AppliesEgress = directions["ingress"] || !directions["egress"], directions["egress"]
+	}
 	f := newFinding(p.Kind, u)
 	f.add("spec", "", why.Error()+"; the policy denies everything", "correct it")
 	deny(p, f.summary())
 	return p, append(f.list, problems...)
+}
+
+// listed reports whether a field is a list of something.
+func listed(field any) bool {
+	l, ok := field.([]any)
+	return ok && len(l) > 0
 }

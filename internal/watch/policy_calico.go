@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -58,9 +59,12 @@ func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []we
 
 // forHosts reports whether a policy is about host endpoints alone.
 func (p *calicoPolicy) forHosts(preDNAT, doNotTrack bool) bool {
-	for field, on := range map[string]bool{"spec.preDNAT": preDNAT, "spec.doNotTrack": doNotTrack} {
-		if on {
-			p.add(field, "true", "is for host endpoints, which are not supported yet; the policy is not in force", "remove the policy")
+	for _, x := range []struct {
+		field string
+		on    bool
+	}{{"spec.preDNAT", preDNAT}, {"spec.doNotTrack", doNotTrack}} {
+		if x.on {
+			p.add(x.field, "true", "is for host endpoints, which are not supported yet; the policy is not in force", "remove the policy")
 			return true
 		}
 	}
@@ -205,8 +209,8 @@ func (p *calicoPolicy) accounts(field string, m *v3.ServiceAccountMatch) (names,
 
 func (p *calicoPolicy) nets(field string, list []string) []netip.Prefix {
 	out, bad := parseNets(list)
-	for i, err := range bad {
-		p.bad(fmt.Sprintf("%s[%d]", field, i), list[i], err.Error(), "correct it")
+	for _, i := range slices.Sorted(maps.Keys(bad)) {
+		p.bad(fmt.Sprintf("%s[%d]", field, i), list[i], bad[i].Error(), "correct it")
 	}
 	return out
 }
@@ -265,8 +269,8 @@ func networkSet(kind string, o metav1.Object, labels map[string]string, nets []s
 	out := &model.NetworkSet{Name: nameOf(o), Labels: labels}
 	var bad map[int]error
 	out.Nets, bad = parseNets(nets)
-	for i, err := range bad {
-		f.add(fmt.Sprintf("spec.nets[%d]", i), nets[i], err.Error()+"; it is left out", "correct it")
+	for _, i := range slices.Sorted(maps.Keys(bad)) {
+		f.add(fmt.Sprintf("spec.nets[%d]", i), nets[i], bad[i].Error()+"; it is left out", "correct it")
 	}
 	return out, f.list
 }
