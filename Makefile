@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit lab-unit lab-e2e test e2e e2e-conformance demo bench bench-services bench-backends bench-pods bench-scale bench-micro clean
+.PHONY: all setup build lab-build generate generated unit differential lab-unit lab-e2e test e2e e2e-conformance demo bench bench-services bench-backends bench-pods bench-scale bench-micro clean
 
 all: build
 
@@ -42,6 +42,11 @@ unit: lab-build
 	@mkdir -p $(WEIR_CACHE)/apiserver
 	@bin/weir-lab build | while read -r d; do for b in kube-apiserver etcd; do if [ -x "$$d/$$b" ]; then ln -sf "$$d/$$b" $(WEIR_CACHE)/apiserver/; fi; done; done
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go test -timeout 60m ./...
+
+# A night's worth of random policies and packets, the loaded programs against the oracle: PAIRS packets of IPv4, as many of IPv6, as many of both.
+PAIRS ?= 333334
+differential: generate
+	WEIR_DIFFERENTIAL=$(PAIRS) go test -v -count 1 -timeout 12h ./test/scenarios -run 'TestDifferential(IPv6|Dual)?$$'
 
 # The lab's own tests; they bring real labs up and down.
 lab-unit: lab-build
