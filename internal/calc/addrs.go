@@ -1,6 +1,7 @@
 package calc
 
 import (
+	"maps"
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/model"
@@ -9,11 +10,11 @@ import (
 
 // addrs returns what the node knows of single addresses. One address has one meaning: the node's own
 // comes before its endpoints, those before other nodes, those before pods elsewhere; among equals the
-// smaller name counts.
-func addrs(c *cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
-	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes))
+// smaller name counts. outside are the addresses of pods that no block accounts for.
+func addrs(c *cluster, p *policyTables, outside map[netip.Addr]nodestate.Addr) map[netip.Addr]nodestate.Addr {
+	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(outside))
+	maps.Copy(out, outside)
 	pools := poolIndex(c)
-	addPods(c, pools, out)
 	addNodes(c, out)
 	for a, ep := range c.Local.Endpoints {
 		if !c.carried(a) {
@@ -58,9 +59,22 @@ func nodePortsAt(c *cluster, a netip.Addr, primary bool) bool {
 	return c.Settings.NodePorts.Has(a, primary) && !model.Within(c.Settings.ExcludeFromNAT, a)
 }
 
-// addPods adds the pods of other nodes whose addresses no block of their node accounts for.
-func addPods(c *cluster, pools *prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
-	blocks := blockIndex(c)
+// isolated returns the same addresses with the isolation that policy gives to endpoints.
+func isolated(have map[netip.Addr]nodestate.Addr, p *policyTables) map[netip.Addr]nodestate.Addr {
+	out := maps.Clone(have)
+	for a, v := range out {
+		if v.Kind == nodestate.AddrEndpoint {
+			v.Ingress, v.Egress = p.ingress[a], p.egress[a]
+			out[a] = v
+		}
+	}
+	return out
+}
+
+// podsOutside returns the pods of other nodes whose addresses no block of their node accounts for.
+func podsOutside(c *cluster) map[netip.Addr]nodestate.Addr {
+	out := map[netip.Addr]nodestate.Addr{}
+	blocks, pools := blockIndex(c), poolIndex(c)
 	for _, p := range c.Pods {
 		if p.HostNetwork || p.Finished || p.Node == c.Local.Node || len(p.Addrs) == 0 {
 			continue
@@ -80,6 +94,7 @@ func addPods(c *cluster, pools *prefixes[*model.Pool], out map[netip.Addr]nodest
 				Tunnel: tunnelled(pool, link), Owner: p.Name})
 		}
 	}
+	return out
 }
 
 // blockIndex finds the node whose block holds an address.

@@ -13,14 +13,36 @@ import (
 // selector, is it in one of these CIDRs, does it call this port by this name. It is true of the addresses of
 // the pods that it picks, and of those in cidrs but not in except.
 type atom struct {
-	text   string
-	index  int32 // by text, once sealed
+	text   string // says what it asks: equal texts are one atom
+	index  int32  // its number for as long as it is in use
 	pods   *model.Selector
 	expr   *selector.Selector
 	cidrs  []netip.Prefix
 	except []netip.Prefix
 	named  *portName // with number
 	number numbered
+
+	// What cidrs are made from, where that may change.
+	nodes   *model.LabelSelector // the addresses of nodes with these labels
+	service model.Name           // those of the endpoints of a Service
+	round   uint64               // the computation that used it last
+	classes map[*class]struct{}  // in which it is true
+}
+
+// picksPods reports whether the atom asks about pods.
+func (a *atom) picksPods() bool { return a.pods != nil || a.expr != nil || a.named != nil }
+
+// trueOf reports whether an atom about pods is true of a pod.
+func (a *atom) trueOf(c *cluster, pod *model.Pod) bool {
+	switch {
+	case a.pods != nil:
+		return selects(c, a.pods, pod)
+	case a.expr != nil:
+		return a.expr.MatchesFunc(podLabels(c, pod))
+	case a.named != nil:
+		return slices.Contains(ownPorts(pod, *a.named), a.number)
+	}
+	return false
 }
 
 // literal is an atom, or that it is not true.
@@ -36,17 +58,96 @@ func (l clause) trueOf(c *class) bool {
 	return slices.ContainsFunc(l, func(x literal) bool { return (c != nil && c.has(x.atom)) != x.not })
 }
 
-// atoms interns the atoms of the node.
+// atoms interns the atoms of the node, and keeps them from one computation to the next.
 type atoms struct {
 	c      *cluster
+	dirty  *Dirty
 	byText map[string]*atom
+	next   int32
+	round  uint64
 	// What the atoms' addresses come from beside pods: changes of these change them.
 	depends dependencies
+
+	// What this computation changed.
+	added []*atom
+	moved []formerly // the contents of others
+
+	slices map[model.Name][]*model.EndpointSlice // of the Services asked for; nil = not looked for yet
 }
 
-func newAtoms(c *cluster) *atoms {
-	return &atoms{c: c, byText: map[string]*atom{},
-		depends: dependencies{services: map[model.Name]bool{}, slices: map[model.Name]bool{}}}
+// formerly is an atom with the CIDRs that it had.
+type formerly struct {
+	*atom
+	cidrs []netip.Prefix
+}
+
+func newAtoms() *atoms { return &atoms{byText: map[string]*atom{}} }
+
+// begin starts a computation.
+func (x *atoms) begin(c *cluster, dirty *Dirty) {
+	x.c, x.dirty, x.slices = c, dirty, nil
+	x.round++
+	x.added, x.moved = nil, nil
+	x.depends = dependencies{services: map[model.Name]bool{}, slices: map[model.Name]bool{}}
+}
+
+// end forgets, and returns, the atoms that the computation did not use.
+func (x *atoms) end() (gone []*atom) {
+	for text, a := range x.byText {
+		if a.round != x.round {
+			gone = append(gone, a)
+			delete(x.byText, text)
+		}
+	}
+	return gone
+}
+
+// use notes that a computation uses an atom, brings its addresses up to date, and returns the one that stands for all of
+// its text.
+func (x *atoms) use(a *atom) *atom {
+	have, known := x.byText[a.text]
+	if known {
+		a = have
+	} else {
+		a.index = x.next
+		x.next++
+		a.classes = map[*class]struct{}{}
+		x.byText[a.text] = a
+		x.added = append(x.added, a)
+	}
+	if a.round == x.round {
+		return a
+	}
+	a.round = x.round
+	cidrs, made := x.contents(a, !known)
+	if made && !slices.Equal(cidrs, a.cidrs) {
+		if known {
+			x.moved = append(x.moved, formerly{a, a.cidrs})
+		}
+		a.cidrs = cidrs
+	}
+	return a
+}
+
+// contents returns the CIDRs of an atom that are made from objects, when these may have changed or all is to be made; and
+// notes which they are.
+func (x *atoms) contents(a *atom, all bool) (cidrs []netip.Prefix, made bool) {
+	switch {
+	case a.expr != nil && (all || x.dirty.Has(model.KindNetworkSets)):
+		return x.setsWith(a.expr), true
+	case a.nodes != nil:
+		x.depends.nodes = true
+		if all || x.dirty.Has(model.KindNodes) {
+			return x.nodesWith(a.nodes), true
+		}
+	case a.service != (model.Name{}):
+		return x.endpoints(a.service, func(*model.EndpointSlice) bool { return true }), true
+	case a.named != nil && a.named.service != (model.Name{}):
+		return x.endpoints(a.named.service, func(sl *model.EndpointSlice) bool {
+			return slices.ContainsFunc(sl.Ports, func(p model.EndpointPort) bool { return numbered{p.Protocol, p.Port} == a.number })
+		}), true
+	}
+	return nil, false
 }
 
 // others returns what must hold of the other end of a rule; no clauses: everybody.
@@ -82,7 +183,7 @@ func (x *atoms) others(r *model.Rule) []clause {
 		out = append(out, clause{{x.expression(e.NotSelector), true}})
 	}
 	if e.Service != (model.Name{}) {
-		out = append(out, clause{{atom: x.service(e.Service)}})
+		out = append(out, clause{{atom: x.use(&atom{text: "endpoints of " + e.Service.String(), service: e.Service})}})
 	}
 	return out
 }
@@ -91,9 +192,12 @@ func (x *atoms) others(r *model.Rule) []clause {
 func (x *atoms) peer(p *model.Peer) *atom {
 	switch {
 	case p.Pods != nil:
-		return x.intern(&atom{text: selectorText(p.Pods), pods: p.Pods})
+		return x.use(&atom{text: selectorText(p.Pods), pods: p.Pods})
 	case p.Nodes != nil:
-		return x.nodesWith(p.Nodes)
+		var text strings.Builder
+		text.WriteString("nodes with ")
+		writeLabelSelector(&text, p.Nodes)
+		return x.use(&atom{text: text.String(), nodes: p.Nodes})
 	}
 	return x.nets([]netip.Prefix{p.CIDR}, p.Except)
 }
@@ -113,7 +217,7 @@ func (x *atoms) nets(in, except []netip.Prefix) *atom {
 		text.WriteString(" except " + p.String())
 	}
 	a.text = text.String()
-	return x.intern(a)
+	return x.use(a)
 }
 
 // carried returns the prefixes that go into tables, masked, sorted, each once.
@@ -141,10 +245,10 @@ func (x *atoms) hosts(all []netip.Addr) []netip.Prefix {
 func (x *atoms) expression(text string) *atom {
 	a := &atom{text: "all of " + text}
 	if have, ok := x.byText[a.text]; ok {
-		return have
+		return x.use(have)
 	}
-	a.expr, a.cidrs = parseExpression(text), x.setsWith(parseExpression(text))
-	return x.intern(a)
+	a.expr = parseExpression(text)
+	return x.use(a)
 }
 
 // setsWith returns the addresses of the network sets that an expression picks.
@@ -158,86 +262,67 @@ func (x *atoms) setsWith(expr *selector.Selector) []netip.Prefix {
 	return x.carried(all)
 }
 
-// nodesWith returns the atom of the addresses of nodes with these labels.
-func (x *atoms) nodesWith(sel *model.LabelSelector) *atom {
-	x.depends.nodes = true
-	var text strings.Builder
-	text.WriteString("nodes with ")
-	writeLabelSelector(&text, sel)
+// nodesWith returns the addresses of nodes with these labels.
+func (x *atoms) nodesWith(sel *model.LabelSelector) []netip.Prefix {
 	var all []netip.Addr
 	for _, n := range x.c.Nodes {
 		if labelsMatch(sel, n.Labels) {
 			all = append(all, n.Addrs...)
 		}
 	}
-	return x.intern(&atom{text: text.String(), cidrs: x.hosts(all)})
+	return x.hosts(all)
 }
 
-// service returns the atom of the addresses of a Service's endpoints.
-func (x *atoms) service(name model.Name) *atom {
-	x.depends.services[name] = true
+// endpoints returns the addresses in those slices of a Service that count.
+func (x *atoms) endpoints(service model.Name, counts func(*model.EndpointSlice) bool) []netip.Prefix {
 	var all []netip.Addr
-	for _, sl := range x.c.Slices {
-		if sl.Service == name {
-			x.depends.slices[sl.Name] = true
+	for _, sl := range x.slicesOf(service) {
+		if counts(sl) {
 			for i := range sl.Endpoints {
 				all = append(all, sl.Endpoints[i].Addrs...)
 			}
 		}
 	}
-	return x.intern(&atom{text: "endpoints of " + name.String(), cidrs: x.hosts(all)})
+	return x.hosts(all)
 }
 
-// servicePorts makes the atoms of a Service's endpoints by their ports.
-func (x *atoms) servicePorts(n portName) {
-	x.depends.services[n.service] = true
-	at := map[numbered][]netip.Addr{}
-	for _, sl := range x.c.Slices {
-		if sl.Service != n.service {
-			continue
+// slicesOf returns the slices of a Service, and notes that policy depends on them.
+func (x *atoms) slicesOf(service model.Name) []*model.EndpointSlice {
+	if x.slices == nil {
+		x.slices = map[model.Name][]*model.EndpointSlice{}
+		for _, sl := range x.c.Slices {
+			x.slices[sl.Service] = append(x.slices[sl.Service], sl)
 		}
+	}
+	x.depends.services[service] = true
+	for _, sl := range x.slices[service] {
 		x.depends.slices[sl.Name] = true
+	}
+	return x.slices[service]
+}
+
+// ports makes the atoms of those that call a port by a name, or that are a Service's endpoints at one.
+func (x *atoms) ports(n portName, pods *podIndex) {
+	if n.service == (model.Name{}) {
+		for number := range pods.numbersOf(n) {
+			x.port(n, number)
+		}
+		return
+	}
+	for _, sl := range x.slicesOf(n.service) {
 		for _, p := range sl.Ports {
-			if n.proto != model.ProtocolAny && n.proto != p.Protocol {
-				continue
-			}
-			for i := range sl.Endpoints {
-				k := numbered{p.Protocol, p.Port}
-				at[k] = append(at[k], sl.Endpoints[i].Addrs...)
+			if n.proto == model.ProtocolAny || n.proto == p.Protocol {
+				x.port(n, numbered{p.Protocol, p.Port})
 			}
 		}
 	}
-	for number, addrs := range at {
-		x.port(n, number).cidrs = x.hosts(addrs)
-	}
 }
 
-// port returns the atom of pods that call a port by a name.
+// port returns the atom of those that call a port by a name.
 func (x *atoms) port(n portName, number numbered) *atom {
-	return x.intern(&atom{text: namedText(n, number), named: &n, number: number})
+	return x.use(&atom{text: namedText(n, number), named: &n, number: number})
 }
 
 func namedText(n portName, number numbered) string {
 	return n.text() + " = " + portText(number.port, number.proto)
-}
-
-func (x *atoms) intern(a *atom) *atom {
-	if have, ok := x.byText[a.text]; ok {
-		return have
-	}
-	x.byText[a.text] = a
-	return a
-}
-
-// sorted returns the atoms by text, which numbers them.
-func (x *atoms) sorted() []*atom {
-	out := make([]*atom, 0, len(x.byText))
-	for _, a := range x.byText {
-		out = append(out, a)
-	}
-	slices.SortFunc(out, func(a, b *atom) int { return strings.Compare(a.text, b.text) })
-	for i, a := range out {
-		a.index = int32(i)
-	}
-	return out
 }

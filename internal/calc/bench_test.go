@@ -84,7 +84,7 @@ func BenchmarkCalc(b *testing.B) {
 			for b.Loop() {
 				s = Calc(c)
 			}
-			b.ReportMetric(float64(len(s.Policy)), "verdicts")
+			b.ReportMetric(float64(s.Policy.Len()), "verdicts")
 			b.ReportMetric(float64(s.Peers.Len()), "peers")
 		})
 	}

@@ -33,8 +33,8 @@ func TestPolicyBeyondTheBoundIsRefused(t *testing.T) {
 	if r := s.Rules.At(rule); allow || r.Kind != "policy-too-large" || r.Name != "big" {
 		t.Errorf("allow=%t by %s", allow, r)
 	}
-	if len(s.Policy) > 1000 {
-		t.Errorf("%d entries", len(s.Policy))
+	if s.Policy.Len() > 1000 {
+		t.Errorf("%d entries", s.Policy.Len())
 	}
 	if allow, _ := s.Verdict(s.Addrs[addr("10.244.1.2")].Ingress, addr("172.31.1.162"), model.ProtocolTCP, nodestate.Ports{Dst: 80}); !allow {
 		t.Error("another pod is cut off too")
@@ -152,7 +152,7 @@ func TestStagedPolicy(t *testing.T) {
 	if s = Calc(c); len(s.Staged) != 1 || s.Staged[free] != (nodestate.StagedIsolation{}) {
 		t.Errorf("without the policy the pod is isolated: %v", s.Staged)
 	}
-	if len(s.Policy) != len(before.Policy) {
+	if s.Policy.Len() != before.Policy.Len() {
 		t.Error("a set more, for an endpoint that would have none")
 	}
 	other := forFree(model.KindGlobalNetworkPolicy, "other")

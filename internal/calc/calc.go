@@ -7,6 +7,7 @@ package calc
 
 import (
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 
@@ -30,13 +31,15 @@ type Calculator struct {
 	announce *announcements
 	policy   *policyTables
 	rules    table[nodestate.RuleID, nodestate.Rule]
-	node     string // Local.Node of the last state
-	ipv6     bool   // it carried IPv6
+	node     string                        // Local.Node of the last state
+	ipv6     bool                          // it carried IPv6
+	outside  map[netip.Addr]nodestate.Addr // podsOutside
+	subnets  []netip.Prefix                // Local.Subnets then
 }
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
 func New() *Calculator {
-	k := &Calculator{policy: &policyTables{},
+	k := &Calculator{policy: &policyTables{peerCIDRs: map[netip.Prefix]nodestate.Class{}},
 		rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
 	k.services, k.announce = newServices(&k.rules), newAnnouncements()
 	return k
@@ -75,9 +78,15 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	if dirty.Has(inputsRoutes) {
 		replace(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
 	}
-	isolated := k.updatePolicy(c, &dirty, &next, &keys)
-	if dirty.Has(inputsAddrs|inputsPolicy) || isolated || len(dirty.Pods) > 0 && addrsConcern(c, next.Addrs, dirty.Pods) {
-		replace(&next.Addrs, addrs(c, k.policy), &keys, nodestate.TableAddrs)
+	bound := k.updatePolicy(c, &dirty, &next, &keys)
+	switch concern := len(dirty.Pods) > 0 && addrsConcern(c, next.Addrs, dirty.Pods); {
+	case dirty.Has(inputsAddrs) || concern:
+		if dirty.Has(inputsAddrs&^model.KindLocal) || concern || !slices.Equal(k.subnets, c.Local.Subnets) {
+			k.outside, k.subnets = podsOutside(c), slices.Clone(c.Local.Subnets)
+		}
+		replace(&next.Addrs, addrs(c, k.policy, k.outside), &keys, nodestate.TableAddrs)
+	case bound:
+		replace(&next.Addrs, isolated(next.Addrs, k.policy), &keys, nodestate.TableAddrs)
 	}
 	if dirty.Has(inputsClients) {
 		replace(&next.Clients, clients(c), &keys, nodestate.TableClients)
@@ -102,26 +111,29 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	return k.state, keys
 }
 
+// inputsPods are what decides which pods selectors pick beside the pods, and whole kinds of pods.
+const inputsPods = model.KindPods | model.KindNamespaces | model.KindServiceAccounts
+
 // updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether the
 // isolation of endpoints may have changed.
 func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
-	if !dirty.Has(inputsPolicy) && !k.policy.depends.concern(c, dirty) {
-		if len(dirty.Pods) == 0 {
-			return false
-		}
-		if k.policy.follow(c, dirty.Pods) {
-			k.policy.peers = adopt(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
-			return false
-		}
-	}
 	before := k.policy.rules
-	k.policy = policy(c)
-	replace(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
+	if dirty.Has(inputsPods) {
+		k.policy = &policyTables{peerCIDRs: map[netip.Prefix]nodestate.Class{}}
+	}
+	isolated := k.policy.follow(c, dirty)
+	k.policy.policy = adopt(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
 	k.policy.peers = adopt(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
+	if k.policy.classes != nil {
+		k.policy.classes.peersOut = k.policy.peers
+	}
 	replace(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
 	replace(&next.Staged, k.policy.staged, keys, nodestate.TableStaged)
 	if !slices.Equal(next.Unfit, k.policy.unfit) {
 		next.Unfit, keys.Tables = k.policy.unfit, keys.Tables|nodestate.TableStaged
+	}
+	if !isolated {
+		return false
 	}
 	for id := range before {
 		if _, still := k.policy.rules[id]; !still {

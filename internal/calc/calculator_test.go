@@ -170,7 +170,7 @@ func TestUpdatesEqualOneFullCalculation(t *testing.T) {
 			t.Fatalf("the first update must say that all changed, says %x", keys.Tables)
 		}
 		kept := []frozen{{last, last.String()}}
-		verdicts := maps.Clone(last.Policy) // of all states so far
+		verdicts := maps.Collect(last.Policy.All()) // of all states so far
 		for step := range 40 {
 			var d model.Dirty
 			for range 1 + w.IntN(3) {
@@ -185,7 +185,7 @@ func TestUpdatesEqualOneFullCalculation(t *testing.T) {
 				t.Fatalf("seed %d step %d: equal states, different texts", seed, step)
 			}
 			checkKeys(t, last, got, keys)
-			for key, v := range got.Policy {
+			for key, v := range got.Policy.All() {
 				if was, ok := verdicts[key]; ok && was != v {
 					t.Fatalf("seed %d step %d: the entry %+v was %+v and is %+v", seed, step, key, was, v)
 				}

@@ -13,15 +13,15 @@ type cell struct {
 }
 
 // cells returns the verdicts on all ports of a protocol. ok is false when too many ranges of source ports are told apart.
-func (s *set) cells(c *class, proto model.Protocol) (out []cell, ok bool) {
-	cuts := s.sourceCuts(c, proto)
+func (s *set) cells(about [][]*setRule, c *class, proto model.Protocol) (out []cell, ok bool) {
+	cuts := sourceCuts(about, c, proto)
 	if len(cuts) > maxSourceCuts {
 		return nil, false
 	}
 	columns := make([][]segment, len(cuts))
 	var edges []uint16
 	for i, from := range cuts {
-		columns[i] = s.segments(c, proto, from)
+		columns[i] = s.segments(about, c, proto, from)
 		for _, x := range columns[i] {
 			edges = append(edges, x.first)
 		}
@@ -59,11 +59,10 @@ func (s *set) cells(c *class, proto model.Protocol) (out []cell, ok bool) {
 }
 
 // sourceCuts returns where the ranges of source ports begin that rules tell apart for a class; 0 is always one.
-func (s *set) sourceCuts(c *class, proto model.Protocol) []uint16 {
+func sourceCuts(about [][]*setRule, c *class, proto model.Protocol) []uint16 {
 	cuts := []uint16{0}
-	for t := range s.tiers {
-		for i := range s.tiers[t].rules {
-			r := &s.tiers[t].rules[i]
+	for _, rules := range about {
+		for _, r := range rules {
 			if !r.src.conditional() {
 				continue
 			}

@@ -2,6 +2,7 @@ package calc
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,73 +24,75 @@ func (c *class) has(a *atom) bool {
 	return found
 }
 
-// classes is the partition of addresses that the atoms make.
+// classes is the partition of addresses that the atoms make. It follows the atoms and the pods: what neither concerns is
+// not looked at.
 type classes struct {
-	atoms  []*atom
-	byKey  map[string]*class // "" is not in it: class 0
-	withOf [][]*class        // by atom index: the classes in which it is true
-	peers  map[netip.Addr]*class
-	cidrs  map[netip.Prefix]*class // nil: class 0
+	byKey map[string]*class // "" is not in it: class 0
+	ids   *ids[nodestate.Class]
+	idle  map[*class]struct{} // may have no users
+	fresh []*class            // have no number yet
 
-	intern  *atoms
-	named   map[portName]bool
-	regions *regions
-	members *members
+	peers      map[netip.Addr]*class // of addresses of pods that some atom picks
+	cidrs      *prefixes[*class]     // of the regions between the boundaries of CIDRs; nil: class 0
+	regions    *regions
+	replaced   []netip.Addr // peers that got another class
+	peersOut   nodestate.Map[netip.Addr, nodestate.Class]
+	cidrsOut   map[netip.Prefix]nodestate.Class
+	turnedOver bool // classes came or went since asked
 }
 
-// classify finds the classes of pods' addresses and of the regions between CIDRs.
-func classify(c *cluster, x *atoms, named map[portName]bool) *classes {
-	pods := newPodIndex(c)
-	for n := range named {
-		if n.service != (model.Name{}) {
-			x.servicePorts(n)
-		}
-	}
-	if len(named) > 0 {
-		for _, p := range pods.all {
-			for n := range named {
-				for _, number := range ownPorts(p.pod, n) {
-					x.port(n, number)
-				}
-			}
-		}
-	}
-	k := &classes{atoms: x.sorted(), byKey: map[string]*class{}, peers: map[netip.Addr]*class{},
-		cidrs: map[netip.Prefix]*class{}, intern: x, named: named, members: newMembers(c, pods.all)}
-	k.withOf = make([][]*class, len(k.atoms))
-	k.regions = newRegions(k.atoms)
+func newClasses() *classes {
+	return &classes{byKey: map[string]*class{}, ids: newIDs(digest64[nodestate.Class]), idle: map[*class]struct{}{},
+		peers: map[netip.Addr]*class{}, cidrs: newPrefixes[*class](), regions: newRegions(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
+}
 
-	members := map[netip.Addr][]int32{}
-	for _, a := range k.atoms {
-		k.each(pods, a, func(addr netip.Addr) {
-			of := members[addr]
-			if n := len(of); n == 0 || of[n-1] != a.index {
-				members[addr] = append(of, a.index)
+// update follows what became of the atoms, those that are gone among them, and of the pods at some addresses.
+func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr) {
+	touched := k.followCIDRs(x, gone)
+	again := make(map[*atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to ask anew
+	members := map[netip.Addr][]*atom{}
+	ask := func(a *atom) {
+		again[a] = true
+		pods.picked(a, func(addr netip.Addr) {
+			if of := members[addr]; len(of) == 0 || of[len(of)-1] != a {
+				members[addr] = append(of, a)
 			}
 		})
 	}
-	for addr, of := range members {
-		k.peers[addr] = k.of(k.fold(addr, of))
-		k.peers[addr].users++
+	for _, a := range x.added {
+		ask(a)
 	}
-	for p := range k.regions.boundaries.values {
-		c := k.of(k.regions.at(p))
-		if k.cidrs[p] = c; c != nil {
-			c.users++
+	for _, m := range x.moved {
+		ask(m.atom)
+	}
+	for _, a := range gone {
+		again[a] = true
+	}
+	hit := map[*class]bool{}
+	for a := range again {
+		for c := range a.classes {
+			hit[c] = true
 		}
 	}
-	return k
+	if len(hit)+len(touched.values) > 0 {
+		for addr, c := range k.peers {
+			if _, is := members[addr]; !is && (hit[c] || touched.contains(addr)) {
+				members[addr] = nil
+			}
+		}
+	}
+	for addr, of := range members {
+		k.place(addr, k.refined(pods, addr, of, again))
+	}
+	for _, addr := range at {
+		k.place(addr, k.anew(pods, x, addr))
+	}
+	k.followRegions(touched)
+	k.number(touched)
 }
 
-// fold adds the CIDR atoms that are true of an address to its others, and sorts them.
-func (k *classes) fold(addr netip.Addr, of []int32) []int32 {
-	of = append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
-	slices.Sort(of)
-	return slices.Compact(of)
-}
-
-// each calls f for the addresses of the pods of which an atom is true.
-func (k *classes) each(pods *podIndex, a *atom, f func(netip.Addr)) {
+// picked calls f for the addresses of the pods of which an atom is true.
+func (x *podIndex) picked(a *atom, f func(netip.Addr)) {
 	all := func(p *peerPod) {
 		for _, addr := range p.addrs {
 			f(addr)
@@ -97,11 +100,11 @@ func (k *classes) each(pods *podIndex, a *atom, f func(netip.Addr)) {
 	}
 	switch {
 	case a.pods != nil:
-		pods.matching(a.pods, all)
+		x.matching(a.pods, all)
 	case a.expr != nil:
-		pods.expressed(a.expr, all)
+		x.expressed(a.expr, all)
 	case a.named != nil:
-		for _, p := range pods.all {
+		for _, p := range x.byName {
 			if slices.Contains(ownPorts(p.pod, *a.named), a.number) {
 				all(p)
 			}
@@ -109,71 +112,249 @@ func (k *classes) each(pods *podIndex, a *atom, f func(netip.Addr)) {
 	}
 }
 
-// of interns the class of a sorted set of atoms; nil is class 0.
-func (k *classes) of(indexes []int32) *class {
-	if len(indexes) == 0 {
+// refined returns the atoms of an address's class after some were asked anew, of which now is what pods say; nil when no
+// atom picks a pod there.
+func (k *classes) refined(pods *podIndex, addr netip.Addr, now []*atom, again map[*atom]bool) []*atom {
+	of, picked := slices.Clone(now), len(now) > 0
+	if was := k.peers[addr]; was != nil {
+		for _, a := range was.atoms {
+			if again[a] {
+				continue
+			}
+			of = append(of, a)
+			picked = picked || a.picksPods() && slices.ContainsFunc(pods.at(addr), func(p *model.Pod) bool { return a.trueOf(pods.c, p) })
+		}
+	}
+	if !picked {
 		return nil
 	}
-	key := classKey(indexes)
-	if c, ok := k.byKey[key]; ok {
+	return append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+}
+
+// anew returns the atoms that are true of an address by all that is known now; nil when none picks a pod there.
+func (k *classes) anew(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
+	var of []*atom
+	for _, pod := range pods.at(addr) {
+		for _, a := range x.byText {
+			if a.trueOf(pods.c, pod) {
+				of = append(of, a)
+			}
+		}
+	}
+	if of == nil {
+		return nil
+	}
+	return append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+}
+
+// place puts an address into the class of these atoms.
+func (k *classes) place(addr netip.Addr, of []*atom) {
+	was, now := k.peers[addr], k.of(of)
+	if was == now {
+		return
+	}
+	k.swap(was, now)
+	if now == nil {
+		delete(k.peers, addr)
+	} else {
+		k.peers[addr] = now
+	}
+	k.replaced = append(k.replaced, addr)
+}
+
+// swap moves a user from a class to another.
+func (k *classes) swap(was, now *class) {
+	if now != nil {
+		now.users++
+	}
+	if was != nil {
+		if was.users--; was.users == 0 {
+			k.idle[was] = struct{}{}
+		}
+	}
+}
+
+// of interns the class of some atoms; nil is class 0.
+func (k *classes) of(atoms []*atom) *class {
+	if len(atoms) == 0 {
+		return nil
+	}
+	slices.SortFunc(atoms, func(a, b *atom) int { return int(a.index - b.index) })
+	atoms = slices.Compact(atoms)
+	key := make([]byte, 0, 4*len(atoms))
+	for _, a := range atoms {
+		key = binary.BigEndian.AppendUint32(key, uint32(a.index))
+	}
+	if c, ok := k.byKey[string(key)]; ok {
 		return c
 	}
-	c := &class{}
-	var text strings.Builder
-	for _, i := range indexes {
-		c.atoms = append(c.atoms, k.atoms[i])
-		text.WriteString(k.atoms[i].text)
-		text.WriteByte('\n')
-		k.withOf[i] = append(k.withOf[i], c)
+	c := &class{atoms: slices.Clip(atoms)}
+	texts := make([]string, 0, len(atoms))
+	for _, a := range atoms {
+		texts = append(texts, a.text)
+		a.classes[c] = struct{}{}
 	}
-	c.text = text.String()
-	k.byKey[key] = c
+	slices.Sort(texts)
+	c.text = strings.Join(texts, "\n") + "\n"
+	k.byKey[string(key)] = c
+	k.fresh = append(k.fresh, c)
+	k.idle[c] = struct{}{} // until it is used
 	return c
 }
 
-func classKey(indexes []int32) string {
-	key := make([]byte, 0, 4*len(indexes))
-	for _, i := range indexes {
-		key = binary.BigEndian.AppendUint32(key, uint32(i))
+func (c *class) key() string {
+	key := make([]byte, 0, 4*len(c.atoms))
+	for _, a := range c.atoms {
+		key = binary.BigEndian.AppendUint32(key, uint32(a.index))
 	}
 	return string(key)
 }
 
-// number gives the classes their numbers and writes the tables of look-up 1. A prefix is left out
-// where the next longer region around it has the same class.
-func (k *classes) number(out *policyTables) {
-	texts := make([]string, 0, len(k.byKey))
-	for _, c := range k.byKey {
-		texts = append(texts, c.text)
+// followCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which something changed thereby.
+func (k *classes) followCIDRs(x *atoms, gone []*atom) *touched {
+	t := &touched{prefixes: newPrefixes[struct{}]()}
+	for _, a := range gone {
+		k.regions.remove(a, a.cidrs, a.except)
+		t.add(a.cidrs, a.except)
 	}
-	numbers := assign(digest64[nodestate.Class], texts)
-	for _, c := range k.byKey {
-		c.id = numbers[c.text]
+	for _, m := range x.moved {
+		k.regions.remove(m.atom, m.cidrs, m.except)
+		k.regions.add(m.atom, m.atom.cidrs, m.except)
+		t.add(m.cidrs, m.atom.cidrs, m.except)
 	}
-	peers := out.peers.Edit()
-	for a, c := range k.peers {
-		peers.Set(a, c.id)
+	for _, a := range x.added {
+		k.regions.add(a, a.cidrs, a.except)
+		t.add(a.cidrs, a.except)
 	}
-	out.peers = peers.Map()
-	index := newPrefixes[*class]()
-	for p, c := range k.cidrs {
-		index.set(p, c)
+	return t
+}
+
+// touched are prefixes in which something changed.
+type touched struct {
+	*prefixes[struct{}]
+}
+
+func (t *touched) add(lists ...[]netip.Prefix) {
+	for _, list := range lists {
+		for _, p := range list {
+			t.set(p, struct{}{})
+		}
 	}
-	for p, c := range k.cidrs {
-		if c == enclosing(index, p) {
+}
+
+func (t *touched) contains(a netip.Addr) bool {
+	if len(t.values) <= 8 {
+		for p := range t.values {
+			if p.Contains(a) {
+				return true
+			}
+		}
+		return false
+	}
+	_, is := t.lookup(a)
+	return is
+}
+
+func (t *touched) within(p netip.Prefix) (is bool) {
+	t.containing(p, func(netip.Prefix, struct{}) bool { is = true; return false })
+	return is
+}
+
+// followRegions gives the regions within touched prefixes their classes.
+func (k *classes) followRegions(t *touched) {
+	if len(t.values) == 0 {
+		return
+	}
+	for p := range t.values {
+		if !k.regions.boundary(p) {
+			k.swap(k.cidrs.values[p], nil)
+			delete(k.cidrs.values, p)
+		} else if _, is := k.cidrs.values[p]; !is {
+			k.cidrs.set(p, nil)
+		}
+	}
+	for p, was := range k.cidrs.values {
+		if t.within(p) {
+			now := k.of(k.regions.at(p))
+			k.swap(was, now)
+			k.cidrs.values[p] = now
+		}
+	}
+}
+
+// number gives new classes their numbers, forgets those without users, and writes the tables of look-up 1. A prefix is left
+// out where the next longer region around it has the same class.
+func (k *classes) number(t *touched) {
+	var gone, come []string
+	for c := range k.idle {
+		if c.users > 0 {
+			continue
+		}
+		delete(k.byKey, c.key())
+		for _, a := range c.atoms {
+			delete(a.classes, c)
+		}
+		if c.id != 0 {
+			gone = append(gone, c.text)
+		}
+	}
+	for _, c := range k.fresh {
+		if c.users > 0 {
+			come = append(come, c.text)
+		}
+	}
+	renumbered := len(k.ids.update(gone, come)) > 0
+	of := k.fresh
+	if renumbered { // two texts have one digest
+		of = slices.Collect(maps.Values(k.byKey))
+		k.replaced = slices.Collect(maps.Keys(k.peers))
+	}
+	for _, c := range of {
+		c.id = k.ids.byText[c.text]
+	}
+	clear(k.idle)
+	k.fresh, k.turnedOver = nil, k.turnedOver || len(gone)+len(come) > 0
+
+	peers := k.peersOut.Edit()
+	for _, addr := range k.replaced {
+		if c := k.peers[addr]; c != nil {
+			peers.Set(addr, c.id)
+		} else {
+			peers.Delete(addr)
+		}
+	}
+	k.peersOut, k.replaced = peers.Map(), nil
+	k.writeRegions(t, renumbered)
+}
+
+// writeRegions renews the part of look-up 1 that is about touched prefixes, or all of it.
+func (k *classes) writeRegions(t *touched, all bool) {
+	if len(t.values) == 0 && !all {
+		return
+	}
+	k.cidrsOut = maps.Clone(k.cidrsOut)
+	for p := range t.values {
+		delete(k.cidrsOut, p)
+	}
+	for p, c := range k.cidrs.values {
+		if !all && !t.within(p) {
+			continue
+		}
+		delete(k.cidrsOut, p)
+		if c == k.enclosing(p) {
 			continue
 		}
 		var id nodestate.Class
 		if c != nil {
 			id = c.id
 		}
-		out.peerCIDRs[p] = id
+		k.cidrsOut[p] = id
 	}
 }
 
 // enclosing returns the class of the smallest region around p, p itself not counted.
-func enclosing(index *prefixes[*class], p netip.Prefix) (around *class) {
-	index.containing(p, func(q netip.Prefix, v *class) bool {
+func (k *classes) enclosing(p netip.Prefix) (around *class) {
+	k.cidrs.containing(p, func(q netip.Prefix, v *class) bool {
 		if q == p {
 			return true
 		}
@@ -181,47 +362,4 @@ func enclosing(index *prefixes[*class], p netip.Prefix) (around *class) {
 		return false
 	})
 	return around
-}
-
-// regions tells which CIDR atoms are true between the boundaries of CIDRs and excepts.
-type regions struct {
-	boundaries *prefixes[struct{}]
-	cidrs      *prefixes[[]*atom]
-	excepts    *prefixes[[]*atom]
-}
-
-func newRegions(all []*atom) *regions {
-	r := &regions{boundaries: newPrefixes[struct{}](), cidrs: newPrefixes[[]*atom](), excepts: newPrefixes[[]*atom]()}
-	for _, a := range all {
-		for _, p := range a.cidrs {
-			r.boundaries.set(p, struct{}{})
-			r.cidrs.set(p, append(r.cidrs.values[p], a))
-		}
-		for _, e := range a.except {
-			r.boundaries.set(e, struct{}{})
-			r.excepts.set(e, append(r.excepts.values[e], a))
-		}
-	}
-	return r
-}
-
-// at returns the sorted indexes of the atoms that are true of the region of a prefix: of its addresses
-// that no longer prefix contains.
-func (r *regions) at(p netip.Prefix) []int32 {
-	var excluded []*atom
-	r.excepts.containing(p, func(_ netip.Prefix, of []*atom) bool {
-		excluded = append(excluded, of...)
-		return true
-	})
-	var out []int32
-	r.cidrs.containing(p, func(_ netip.Prefix, of []*atom) bool {
-		for _, a := range of {
-			if !slices.Contains(excluded, a) {
-				out = append(out, a.index)
-			}
-		}
-		return true
-	})
-	slices.Sort(out)
-	return slices.Compact(out)
 }

@@ -102,23 +102,6 @@ func looksAt(s *selector.Selector, prefix string) bool {
 	return slices.ContainsFunc(s.Labels(), func(l string) bool { return strings.HasPrefix(l, prefix) })
 }
 
-// expressed calls f for the pods that an expression picks.
-func (x *podIndex) expressed(expr *selector.Selector, f func(*peerPod)) {
-	candidates := x.all
-	switch label, value, ok := expr.Requires(); {
-	case !ok:
-	case label == model.LabelNamespace:
-		candidates = x.byNS[value]
-	case !strings.HasPrefix(label, "projectcalico.org/") && !strings.HasPrefix(label, model.PrefixNamespace) && !strings.HasPrefix(label, model.PrefixAccount):
-		candidates = x.labelIndex(label)[value]
-	}
-	for _, p := range candidates {
-		if expr.MatchesFunc(podLabels(x.c, p.pod)) {
-			f(p)
-		}
-	}
-}
-
 // holds reports whether a rule is about an address of a pod of ours, as far as its own end says.
 func (s *sets) holds(m *model.Rule, pod *model.Pod, a netip.Addr) bool {
 	if m.IPVersion != 0 && (m.IPVersion == 4) != a.Is4() {

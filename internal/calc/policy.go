@@ -9,63 +9,148 @@ import (
 	"github.com/weir-net/weir/internal/selector"
 )
 
-// policyTables is what policy puts into a state.
+// policyTables is what policy puts into a state, with what it was made from: a change costs what it changes. What stands
+// under a policy set and a class depends on nothing but the texts that their numbers are made from, so an entry never
+// changes: a change of policy adds entries, points the endpoint to another set, and removes the old ones.
 type policyTables struct {
 	ingress, egress map[netip.Addr]nodestate.Isolation // of the isolated endpoints
-	policy          map[nodestate.PolicyKey]nodestate.PolicyValue
+	policy          nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
 	peers           nodestate.Map[netip.Addr, nodestate.Class]
 	peerCIDRs       map[netip.Prefix]nodestate.Class
 	rules           map[nodestate.RuleID]nodestate.Rule
 	staged          map[netip.Addr]nodestate.StagedIsolation
 	unfit           []nodestate.Rule
 
-	classes *classes // nil when nothing here is isolated
-	depends dependencies
+	subjects *subjects
+	would    *subjects // with the staged policies in force; nil where there are none
+	compiled [directions]map[*model.Policy]*bound
+	serial   int // of bounds
+	// The rest is nil while nothing here is isolated.
+	sets    *sets
+	pods    *podIndex
+	atoms   *atoms
+	classes *classes
+	written map[nodestate.SetID]*written
+	refused []nodestate.SetID // that did not fit
 }
 
-// policy resolves the policies that bind this node's endpoints. What it writes for a policy set and a
-// class depends on nothing but the texts that their numbers are made from, so an entry never changes:
-// a change of policy adds entries, points the endpoint to another set, and removes the old ones.
+// follow brings the tables up to date. It reports whether the isolation of endpoints may have changed.
+func (p *policyTables) follow(c *cluster, dirty *Dirty) bool {
+	var at []netip.Addr // whose pods changed
+	if p.pods != nil {
+		at = p.pods.follow(c, dirty)
+	}
+	if p.concerned(c, dirty) {
+		p.bind(c, dirty, at)
+		return true
+	}
+	if p.sets == nil {
+		return false
+	}
+	for n := range p.sets.named {
+		for number := range p.pods.numbersOf(n) {
+			if _, known := p.atoms.byText[namedText(n, number)]; !known {
+				p.bind(c, dirty, at) // such a port was not there before
+				return true
+			}
+		}
+	}
+	p.atoms.added, p.atoms.moved = nil, nil
+	p.classes.update(p.pods, p.atoms, nil, at)
+	if p.writeSets() {
+		p.bind(c, dirty, nil) // sets that did not fit do, or the other way round
+		return true
+	}
+	return false
+}
+
+// concerned reports whether a change may concern the sets, rather than the classes of pods elsewhere alone.
+func (p *policyTables) concerned(c *cluster, dirty *Dirty) bool {
+	if dirty.Has(inputsPolicy) || p.sets != nil && p.atoms.depends.concern(c, dirty) {
+		return true
+	}
+	if len(dirty.Pods) == 0 {
+		return false
+	}
+	for _, ep := range c.Local.Endpoints {
+		if _, ours := dirty.Pods[ep.Pod]; ours {
+			return true
+		}
+	}
+	return false
+}
+
+// bind resolves the policies that bind this node's endpoints. The pods at some addresses changed.
 //
 // Staged policies make classes of their own, which take room of the sets in force too. Where those or the classes
 // do not fit with them, they are left out.
-func policy(c *cluster) *policyTables {
-	sets := newSets(c)
-	sets.stage()
-	out := resolve(c, sets)
-	if len(sets.pairs) == 0 || !sets.cutOff && len(out.peerCIDRs) <= maxPeerCIDRs {
-		return out
+func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
+	if p.subjects == nil || dirty.Has(model.KindPolicies) {
+		p.subjects = indexSubjects(c.Policies, p.subjects)
+		p.stage(c)
 	}
-	bare := resolve(c, newSets(c))
-	bare.unfit = sortedRules(append(bare.unfit, sets.leftOut()...))
-	return bare
+	if dirty.Has(model.KindTiers) {
+		p.compiled = [directions]map[*model.Policy]*bound{}
+	}
+	sets := p.resolve(c, dirty, at, p.would)
+	if len(sets.pairs) == 0 || !sets.cutOff && len(p.peerCIDRs) <= maxPeerCIDRs {
+		return
+	}
+	left := sets.leftOut()
+	p.resolve(c, dirty, nil, nil)
+	p.unfit = sortedRules(append(slices.Clone(p.unfit), left...))
 }
 
 // resolve binds the node's endpoints and makes the tables of their sets.
-func resolve(c *cluster, sets *sets) *policyTables {
-	out := &policyTables{
-		ingress: map[netip.Addr]nodestate.Isolation{}, egress: map[netip.Addr]nodestate.Isolation{},
-		policy:    map[nodestate.PolicyKey]nodestate.PolicyValue{},
-		peerCIDRs: map[netip.Prefix]nodestate.Class{}, rules: map[nodestate.RuleID]nodestate.Rule{},
-		staged: map[netip.Addr]nodestate.StagedIsolation{},
+func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would *subjects) *sets {
+	p.ingress, p.egress, p.rules = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}, map[nodestate.RuleID]nodestate.Rule{}
+	p.staged = map[netip.Addr]nodestate.StagedIsolation{}
+	if p.sets == nil {
+		p.atoms, p.classes, p.written = newAtoms(), newClasses(), map[nodestate.SetID]*written{}
 	}
+	p.atoms.begin(c, dirty)
+	sets := newSets(c, p)
+	sets.staged = would
 	for a, ep := range c.Local.Endpoints {
 		if c.carried(a) {
 			sets.bind(a, ep)
 		}
 	}
+	p.compiled = sets.compiled
 	if len(sets.byKey) == 0 {
-		sets.isolateStaged(out)
-		return out
+		*p = policyTables{ingress: p.ingress, egress: p.egress, rules: p.rules, staged: p.staged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
+			subjects: p.subjects, would: p.would, serial: p.serial}
+		sets.isolateStaged(p)
+		return sets
 	}
-	sets.number(out)
-	classes := classify(c, sets.atoms, sets.named)
-	classes.number(out)
-	out.classes = classes
-	sets.write(classes, out)
-	sets.isolateStaged(out)
-	out.depends = sets.atoms.depends
-	return out
+	if p.pods == nil {
+		p.pods = newPodIndex(c)
+	}
+	for n := range sets.named {
+		p.atoms.ports(n, p.pods)
+	}
+	p.pods.keepNumbers(sets.named)
+	gone := p.atoms.end()
+	sets.number(p)
+	p.sets = sets
+	p.classes.update(p.pods, p.atoms, gone, at)
+	p.classes.turnedOver = true
+	p.writeSets()
+	sets.isolateStaged(p)
+	return sets
+}
+
+// writeSets writes look-up 1 as the classes have it, and look-up 2 when sets or classes came or went. It reports whether
+// other sets than before do not fit.
+func (p *policyTables) writeSets() bool {
+	p.peers, p.peerCIDRs = p.classes.peersOut, p.classes.cidrsOut
+	if !p.classes.turnedOver {
+		return false
+	}
+	p.classes.turnedOver = false
+	before := p.refused
+	p.sets.write(p)
+	return !slices.Equal(before, p.refused)
 }
 
 // dependencies are what policy depends on in some clusters only.
@@ -112,6 +197,7 @@ type subjects struct {
 	// byNamespaceLabels says that a policy selects by labels of namespaces.
 	byNamespaceLabels bool
 	byAccountLabels   bool // or of service accounts
+	known             map[*model.Policy]*subject
 }
 
 // subject is a policy with its expression read.
@@ -120,13 +206,21 @@ type subject struct {
 	expr   *selector.Selector // nil = every pod
 }
 
-func indexSubjects(policies map[model.PolicyID]*model.Policy) *subjects {
-	s := &subjects{byNS: map[string][]*subject{}}
+// indexSubjects takes what has not changed from the index before, which may be nil.
+func indexSubjects(policies map[model.PolicyID]*model.Policy, before *subjects) *subjects {
+	s := &subjects{byNS: map[string][]*subject{}, known: make(map[*model.Policy]*subject, len(policies))}
 	for _, p := range policies {
-		sub := &subject{policy: p}
-		if p.Subject.Expression != "" {
-			sub.expr = parseExpression(p.Subject.Expression)
+		var sub *subject
+		if before != nil {
+			sub = before.known[p]
 		}
+		if sub == nil {
+			sub = &subject{policy: p}
+			if p.Subject.Expression != "" {
+				sub.expr = parseExpression(p.Subject.Expression)
+			}
+		}
+		s.known[p] = sub
 		if ns := p.Subject.Namespace; ns != "" {
 			s.byNS[ns] = append(s.byNS[ns], sub)
 		} else {

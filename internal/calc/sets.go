@@ -14,7 +14,7 @@ import (
 // one list share a set, unless the list names ports that they have at different numbers.
 type sets struct {
 	c        *cluster
-	subjects *subjects
+	before   *policyTables // with what was compiled before
 	compiled [directions]map[*model.Policy]*bound
 	byKey    map[string]*set
 	users    map[*set][]netip.Addr
@@ -24,23 +24,25 @@ type sets struct {
 
 	staged *subjects // the policies that there would be with the staged ones in force; nil where there are none
 	pairs  []pair
-	cutOff bool // a set in force was refused
+	cutOff bool             // a set in force was refused
+	unfit  []nodestate.Rule // names those
 }
 
-func newSets(c *cluster) *sets {
+func newSets(c *cluster, p *policyTables) *sets {
 	return &sets{
-		c: c, subjects: indexSubjects(c.Policies), byKey: map[string]*set{}, users: map[*set][]netip.Addr{},
+		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
-		atoms:    newAtoms(c), named: map[portName]bool{}, own: map[string]ownExpression{},
+		atoms:    p.atoms, named: map[portName]bool{}, own: map[string]ownExpression{},
 	}
 }
 
 // bound is one direction of a policy that binds a local endpoint.
 type bound struct {
-	serial int // in this computation
+	serial int
 	policy *model.Policy
 	rules  []rule
 	names  []portName // of ports that the endpoint itself must have
+	asked  []portName // of ports that the other end may have
 	byAddr bool       // which rules hold depends on the endpoint's address
 	text   string
 }
@@ -71,6 +73,9 @@ type set struct {
 	six    bool             // ICMP is that of IPv6, where it matters
 	protos []model.Protocol // set.protocols, once asked for
 
+	byAtom    map[*atom][]rulePlace // set.index, once asked for
+	unindexed []rulePlace
+
 	id               nodestate.SetID
 	denyID, passedID nodestate.RuleID
 	refused          nodestate.Rule // takes deny's place when the set is too large
@@ -88,7 +93,7 @@ type setRule struct {
 
 // bind finds or makes the sets of an endpoint's address.
 func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
-	policies, known := s.subjects.of(s.c, ep.Pod)
+	policies, known := s.before.subjects.of(s.c, ep.Pod)
 	for dir := range directions {
 		if t := s.setOf(dir, policies, known, ep.Pod, a); t != nil {
 			s.users[t] = append(s.users[t], a)
@@ -214,13 +219,39 @@ func (t *set) add(b *bound, pod *model.Pod, held string) {
 	}
 }
 
-// compile prepares one direction of a policy, once.
+// compile prepares one direction of a policy, once for as long as it is the same.
 func (s *sets) compile(p *model.Policy, dir direction) *bound {
 	if b, ok := s.compiled[dir][p]; ok {
 		return b
 	}
-	b := &bound{serial: len(s.compiled[dir]), policy: p}
+	b, ok := s.before.compiled[dir][p]
+	if ok {
+		s.reuse(b)
+	} else {
+		s.before.serial++
+		b = &bound{serial: s.before.serial, policy: p}
+		s.compileRules(b, dir)
+	}
 	s.compiled[dir][p] = b
+	for _, n := range b.asked {
+		s.named[n] = true
+	}
+	return b
+}
+
+// reuse notes that this computation uses what another one compiled.
+func (s *sets) reuse(b *bound) {
+	for i := range b.rules {
+		for _, c := range b.rules[i].others {
+			for _, l := range c {
+				s.atoms.use(l.atom)
+			}
+		}
+	}
+}
+
+func (s *sets) compileRules(b *bound, dir direction) {
+	p := b.policy
 	rules := p.Ingress
 	if dir == egress {
 		rules = p.Egress
@@ -239,7 +270,6 @@ func (s *sets) compile(p *model.Policy, dir direction) *bound {
 		s.noteNames(b, dir, r.of)
 	}
 	b.text = text.String()
-	return b
 }
 
 // noteNames notes by what names a rule calls ports: those of the endpoint itself, and those of the other end.
@@ -255,7 +285,7 @@ func (s *sets) noteNames(b *bound, dir direction, m *model.Rule) {
 	}
 	for _, p := range other {
 		if n, ok := nameOf(p); ok {
-			s.named[n] = true
+			b.asked = append(b.asked, n)
 		}
 	}
 }
@@ -328,6 +358,7 @@ func (s *sets) number(out *policyTables) {
 		t.id, t.refusedSet = setIDs[t.text], setIDs[refusedText(t)]
 		t.eachRule(func(r nodestate.Rule, id *nodestate.RuleID) { *id = ruleIDs[ruleText(r)] })
 		s.isolate(t, nodestate.Isolation{Set: t.id, Rule: t.denyID}, out)
+		delete(out.rules, t.refusedID) // until it is
 	}
 }
 

@@ -16,11 +16,13 @@ type pair struct {
 	sets [directions]*set
 }
 
-// stage makes the sets find out what staged policies would do.
-func (s *sets) stage() {
-	if len(s.c.Staged) > 0 {
-		s.staged = indexSubjects(asIfInForce(s.c.Policies, s.c.Staged))
+// stage indexes the policies that there would be with the staged ones in force.
+func (p *policyTables) stage(c *cluster) {
+	if len(c.Staged) == 0 {
+		p.would = nil
+		return
 	}
+	p.would = indexSubjects(asIfInForce(c.Policies, c.Staged), p.would)
 }
 
 // asIfInForce returns the policies that there would be. A policy that would stay is the same one, so that sets of such
@@ -76,7 +78,7 @@ func (s *sets) isolateStaged(out *policyTables) {
 			out.staged[p.addr] = nodestate.StagedIsolation{Ingress: would[ingress], Egress: would[egress]}
 		}
 	}
-	out.unfit = sortedRules(append(out.unfit, unfit...))
+	out.unfit = sortedRules(append(unfit, s.unfit...))
 }
 
 // leftOut names all sets that only staged policies make.

@@ -63,90 +63,188 @@ func (d *decision) equal(o *decision) bool {
 		})
 }
 
+// written is what of a set is in look-up 2.
+type written struct {
+	numbers   []nodestate.RuleID // of its rules, which its entries name
+	zero      *decision
+	decisions map[nodestate.Class]*decision // of the classes that it tells from class 0; nil: decided as class 0
+	size      int                           // entries; those of class 0 too when it has any
+}
+
 // write puts the sets' entries into look-up 2, as far as they fit: those in force first, else in an order that follows
-// from what is in them.
-func (s *sets) write(k *classes, out *policyTables) {
+// from what is in them. What is there already stays.
+func (s *sets) write(p *policyTables) {
 	all := slices.SortedFunc(maps.Values(s.byKey), func(a, b *set) int {
 		return cmp.Or(cmp.Compare(min(len(s.users[b]), 1), min(len(s.users[a]), 1)), strings.Compare(a.text, b.text))
 	})
-	left, named := maxPolicyEntries, map[nodestate.RuleID]bool{}
+	left := maxPolicyEntries
+	entries := p.policy.Edit()
+	before := p.written
+	p.refused, s.unfit, s.cutOff = nil, nil, false
+	p.written = make(map[nodestate.SetID]*written, len(all))
 	for _, t := range all {
-		decisions, size := t.decisions(k, min(left, maxSetEntries))
-		if size < 0 {
-			t.tooLarge = true
+		if p.written[t.id] != nil {
+			t.tooLarge = false
+			continue // another list of policies with the same rules
+		}
+		was := before[t.id]
+		if was != nil && !slices.Equal(was.numbers, t.numbers()) {
+			was.each(t.id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
+			was = nil
+		}
+		now := t.decisions(was, s.portAtoms(), min(left, maxSetEntries))
+		if t.tooLarge = now == nil; t.tooLarge {
+			p.refused = append(p.refused, t.id)
 			if len(s.users[t]) > 0 {
-				s.cutOff, named[t.refusedID] = true, true
-				s.isolate(t, nodestate.Isolation{Set: t.refusedSet, Rule: t.refusedID}, out)
-				out.unfit = append(out.unfit, t.refused)
+				s.cutOff = true
+				s.isolate(t, nodestate.Isolation{Set: t.refusedSet, Rule: t.refusedID}, p)
+				p.rules[t.refusedID] = t.refused
+				s.unfit = append(s.unfit, t.refused)
 			}
 			continue
 		}
-		left -= size
-		for c, d := range decisions {
-			t.emit(c, d, out.policy)
+		delete(before, t.id)
+		s.isolate(t, nodestate.Isolation{Set: t.id, Rule: t.denyID}, p)
+		p.written[t.id] = now
+		left -= now.size
+		now.replace(t.id, was, &entries)
+	}
+	for id, was := range before {
+		was.each(id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
+	}
+	p.policy = entries.Map()
+}
+
+// portAtoms returns the atoms in use by the names of ports that they are about.
+func (s *sets) portAtoms() map[portName][]*atom {
+	out := map[portName][]*atom{}
+	for _, a := range s.atoms.byText {
+		if a.named != nil {
+			out[*a.named] = append(out[*a.named], a)
 		}
 	}
-	for _, t := range all {
-		if !named[t.refusedID] {
-			delete(out.rules, t.refusedID)
+	return out
+}
+
+// numbers returns those of the set's rules.
+func (s *set) numbers() []nodestate.RuleID {
+	var out []nodestate.RuleID
+	s.eachRule(func(_ nodestate.Rule, id *nodestate.RuleID) { out = append(out, *id) })
+	return out
+}
+
+// decisions returns what is to be written for which classes; nil when it is more than most entries. Class 0 has a head
+// when rules without peers decide something; another class has one when it is decided otherwise than class 0. What was
+// decided before for the same set is decided in the same way.
+func (s *set) decisions(was *written, ports map[portName][]*atom, most int) *written {
+	now := &written{numbers: s.numbers(), decisions: map[nodestate.Class]*decision{}}
+	if was != nil {
+		now.zero = was.zero
+	} else if zero, ok := s.decide(nil, most); ok {
+		now.zero = zero
+	} else {
+		return nil
+	}
+	nothing := decision{head: verdict{false, s.denyID}}
+	if !now.zero.equal(&nothing) {
+		now.size = now.zero.size
+	}
+	for c := range s.classes(ports) {
+		d, known := (*decision)(nil), false
+		if was != nil {
+			d, known = was.decisions[c.id]
+		}
+		if !known {
+			var ok bool
+			if d, ok = s.decide(c, most); !ok {
+				return nil
+			}
+			if d.equal(now.zero) {
+				d = nil
+			}
+		}
+		now.decisions[c.id] = d
+		if d != nil {
+			now.size += d.size
+		}
+		if now.size > most {
+			return nil
+		}
+	}
+	return now
+}
+
+// each calls f for every entry.
+func (w *written) each(id nodestate.SetID, f func(nodestate.PolicyKey, nodestate.PolicyValue)) {
+	if w == nil {
+		return
+	}
+	if !w.silent() {
+		w.zero.each(id, 0, f)
+	}
+	for c, d := range w.decisions {
+		if d != nil {
+			d.each(id, c, f)
 		}
 	}
 }
 
-// decisions returns what is to be written for which classes, and how many entries these are; -1 when they are more
-// than most. Class 0 has a head when rules without peers decide something; another class has one when it is
-// decided otherwise than class 0.
-func (s *set) decisions(k *classes, most int) (map[nodestate.Class]*decision, int) {
-	out, size := map[nodestate.Class]*decision{}, 0
-	zero, ok := s.decide(nil, most)
-	if !ok {
-		return nil, -1
-	}
-	if nothing := (decision{head: verdict{false, s.denyID}}); !zero.equal(&nothing) {
-		out[0], size = zero, zero.size
-	}
-	for c := range s.classes(k) {
-		d, ok := s.decide(c, most-size)
-		if !ok {
-			return nil, -1
-		}
-		if !d.equal(zero) {
-			out[c.id] = d
-			size += d.size
+// silent reports whether class 0 has no entries.
+func (w *written) silent() bool {
+	size := w.size
+	for _, d := range w.decisions {
+		if d != nil {
+			size -= d.size
 		}
 	}
-	return out, size
+	return size == 0
+}
+
+// replace changes the entries of a set from those before, nil for none, to these.
+func (w *written) replace(id nodestate.SetID, was *written, entries *nodestate.Editor[nodestate.PolicyKey, nodestate.PolicyValue]) {
+	if was == nil {
+		w.each(id, entries.Set)
+		return
+	}
+	for c, d := range was.decisions {
+		if d != nil && w.decisions[c] != d {
+			d.each(id, c, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
+		}
+	}
+	for c, d := range w.decisions {
+		if d != nil && was.decisions[c] != d {
+			d.each(id, c, entries.Set)
+		}
+	}
 }
 
 // classes returns the classes that some rule of the set tells from class 0.
-func (s *set) classes(k *classes) map[*class]struct{} {
+func (s *set) classes(ports map[portName][]*atom) map[*class]struct{} {
 	out := map[*class]struct{}{}
+	seen := map[*atom]bool{}
 	add := func(a *atom) {
-		for _, c := range k.withOf[a.index] {
+		if seen[a] {
+			return
+		}
+		seen[a] = true
+		for c := range a.classes {
 			out[c] = struct{}{}
 		}
 	}
-	seen := map[*rule]bool{}
 	for t := range s.tiers {
 		for i := range s.tiers[t].rules {
 			r := &s.tiers[t].rules[i]
-			if seen[r.rule] {
-				continue
-			}
-			seen[r.rule] = true
 			for _, c := range r.others {
 				for _, l := range c {
 					add(l.atom)
 				}
 			}
-			for _, p := range slices.Concat(r.dst.in, r.dst.not, r.src.in, r.src.not) {
-				n, ok := nameOf(p)
-				if !ok {
-					continue
-				}
-				for _, a := range k.atoms {
-					if a.named != nil && *a.named == n {
-						add(a)
+			for _, list := range [][]model.PortRange{r.dst.in, r.dst.not, r.src.in, r.src.not} {
+				for _, p := range list {
+					if n, ok := nameOf(p); ok {
+						for _, a := range ports[n] {
+							add(a)
+						}
 					}
 				}
 			}
@@ -155,19 +253,20 @@ func (s *set) classes(k *classes) map[*class]struct{} {
 	return out
 }
 
-func (s *set) emit(c nodestate.Class, d *decision, out map[nodestate.PolicyKey]nodestate.PolicyValue) {
-	out[nodestate.PolicyKey{Set: s.id, Peer: c, Head: true}] = nodestate.PolicyValue{
-		Allow: d.head.allow, Rule: d.head.rule, Protos: d.protos, Lens: d.lens}
+// each calls f for every entry of a decision of a set about a class.
+func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate.PolicyKey, nodestate.PolicyValue)) {
+	f(nodestate.PolicyKey{Set: set, Peer: c, Head: true}, nodestate.PolicyValue{
+		Allow: d.head.allow, Rule: d.head.rule, Protos: d.protos, Lens: d.lens})
 	put := func(sources int, e entry) {
-		out[nodestate.PolicyKey{Set: s.id, Peer: c, Sources: uint16(sources), Proto: e.proto, Port: e.port, Len: e.bits}] =
-			nodestate.PolicyValue{Allow: e.allow, Rule: e.rule, Sources: uint16(e.sources)}
+		f(nodestate.PolicyKey{Set: set, Peer: c, Sources: uint16(sources), Proto: e.proto, Port: e.port, Len: e.bits},
+			nodestate.PolicyValue{Allow: e.allow, Rule: e.rule, Sources: uint16(e.sources)})
 	}
 	for _, e := range d.entries {
 		put(0, e)
 	}
 	for i, t := range d.sources {
-		out[nodestate.PolicyKey{Set: s.id, Peer: c, Sources: uint16(i + 1), Head: true}] = nodestate.PolicyValue{
-			Allow: t.otherwise.allow, Rule: t.otherwise.rule, Lens: t.lens}
+		f(nodestate.PolicyKey{Set: set, Peer: c, Sources: uint16(i + 1), Head: true}, nodestate.PolicyValue{
+			Allow: t.otherwise.allow, Rule: t.otherwise.rule, Lens: t.lens})
 		for _, e := range t.entries {
 			put(i+1, e)
 		}
@@ -177,10 +276,11 @@ func (s *set) emit(c nodestate.Class, d *decision, out map[nodestate.PolicyKey]n
 // decide resolves the set's rules for the addresses of a class; nil is class 0. A protocol gets entries
 // where it is decided otherwise than the head says. ok is false when it takes more than most entries.
 func (s *set) decide(c *class, most int) (d *decision, ok bool) {
-	d = &decision{head: s.segments(c, otherProto, 0)[0].verdict, size: 1}
+	about := s.about(c)
+	d = &decision{head: s.segments(about, c, otherProto, 0)[0].verdict, size: 1}
 	for _, proto := range s.protocols() {
 		ported := nodestate.ProtoBit(proto, s.six) != nodestate.ProtoBitOther
-		cells, ok := s.cells(c, proto)
+		cells, ok := s.cells(about, c, proto)
 		if !ok {
 			return nil, false
 		}
@@ -265,7 +365,7 @@ func (s *set) protocols() []model.Protocol {
 // segments returns the verdicts on all destination ports of a protocol, in the order of ports, of packets with one
 // source port. The rules of a tier are looked at in their order and the first that matches decides; Pass hands on to
 // the next tier, and so does a tier's end where that passes. What the last tier passes on is allowed by profiles.
-func (s *set) segments(c *class, proto model.Protocol, source uint16) []segment {
+func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, source uint16) []segment {
 	open := []span{{0, 65535}}
 	var decided []segment
 	decide := func(spans []span, v verdict) {
@@ -276,8 +376,7 @@ func (s *set) segments(c *class, proto model.Protocol, source uint16) []segment 
 	for t := range s.tiers {
 		tier := &s.tiers[t]
 		var passed []span
-		for i := range tier.rules {
-			r := &tier.rules[i]
+		for _, r := range about[t] {
 			if len(open) == 0 {
 				break
 			}
@@ -323,15 +422,57 @@ func join(all []segment) []segment {
 	return out
 }
 
-// matches reports whether the rule is about the addresses of a class and packets with a source port.
+// about returns the rules of each tier that are about the addresses of a class, in their order.
+func (s *set) about(c *class) [][]*setRule {
+	if s.byAtom == nil {
+		s.index()
+	}
+	var at []rulePlace
+	at = append(at, s.unindexed...)
+	if c != nil {
+		for _, a := range c.atoms {
+			at = append(at, s.byAtom[a]...)
+		}
+	}
+	slices.SortFunc(at, func(a, b rulePlace) int { return cmp.Or(int(a.tier-b.tier), int(a.rule-b.rule)) })
+	at = slices.Compact(at)
+	out := make([][]*setRule, len(s.tiers))
+	for _, p := range at {
+		r := &s.tiers[p.tier].rules[p.rule]
+		if !slices.ContainsFunc(r.others, func(x clause) bool { return !x.trueOf(c) }) {
+			out[p.tier] = append(out[p.tier], r)
+		}
+	}
+	return out
+}
+
+// rulePlace is where a rule stands in its set.
+type rulePlace struct{ tier, rule int32 }
+
+// index notes which rules want which atoms, so that a class of one of ten thousand networks asks few of ten thousand rules.
+func (s *set) index() {
+	s.byAtom = map[*atom][]rulePlace{}
+	for t := range s.tiers {
+		for i := range s.tiers[t].rules {
+			r, at := &s.tiers[t].rules[i], rulePlace{int32(t), int32(i)}
+			wants := slices.IndexFunc(r.others, func(x clause) bool {
+				return !slices.ContainsFunc(x, func(l literal) bool { return l.not })
+			})
+			if wants < 0 {
+				s.unindexed = append(s.unindexed, at)
+				continue
+			}
+			for _, l := range r.others[wants] {
+				s.byAtom[l.atom] = append(s.byAtom[l.atom], at)
+			}
+		}
+	}
+}
+
+// matches reports whether a rule that is about the addresses of a class is about packets of a protocol with a source port.
 func (r *setRule) matches(c *class, proto model.Protocol, source uint16) bool {
 	if r.of.NotProtocol != model.ProtocolAny && r.of.NotProtocol == proto {
 		return false
-	}
-	for _, x := range r.others {
-		if !x.trueOf(c) {
-			return false
-		}
 	}
 	return !r.src.conditional() || within(r.src.spans(c, proto), source)
 }

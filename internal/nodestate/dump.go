@@ -49,8 +49,8 @@ func Dump(w io.Writer, s *State) error {
 	for _, p := range sortedKeys(s.PeerCIDRs, netip.Prefix.Compare) {
 		d.line("peer", p.String(), "class="+hex(s.PeerCIDRs[p]))
 	}
-	for _, k := range sortedKeys(s.Policy, PolicyKey.Compare) {
-		d.policy(k, s.Policy[k])
+	for _, k := range slices.SortedFunc(s.Policy.Keys(), PolicyKey.Compare) {
+		d.policy(k, s.Policy.At(k))
 	}
 	for _, a := range sortedKeys(s.Staged, netip.Addr.Compare) {
 		v := s.Staged[a]
@@ -87,7 +87,7 @@ func Equal(a, b *State) bool {
 		maps.Equal(a.Addrs, b.Addrs) && maps.Equal(a.Routes, b.Routes) && EqualMaps(a.Frontends, b.Frontends) &&
 		EqualMapsFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) &&
 		EqualMapsFunc(a.SourceRanges, b.SourceRanges, slices.Equal[[]netip.Prefix]) && EqualMaps(a.HealthChecks, b.HealthChecks) && EqualMaps(a.Peers, b.Peers) &&
-		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && maps.Equal(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
+		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && EqualMaps(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
 		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) &&
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched)
 }

@@ -62,10 +62,10 @@ func (s *State) Verdict(iso Isolation, peer netip.Addr, proto model.Protocol, po
 		return true, 0
 	}
 	key := PolicyKey{Set: iso.Set, Peer: s.ClassOf(peer), Head: true}
-	head, ok := s.Policy[key]
+	head, ok := s.Policy.Get(key)
 	if !ok {
 		key.Peer = 0
-		if head, ok = s.Policy[key]; !ok {
+		if head, ok = s.Policy.Get(key); !ok {
 			return false, iso.Rule
 		}
 	}
@@ -82,7 +82,7 @@ func (s *State) Verdict(iso Isolation, peer netip.Addr, proto model.Protocol, po
 	}
 	if v.Sources != 0 {
 		key.Sources, key.Head, key.Proto = v.Sources, true, 0
-		v = s.Policy[key]
+		v = s.Policy.At(key)
 		key.Head = false
 		if e, ok := s.byPort(key, v.Lens, ports.Src); ok {
 			v = e
@@ -98,7 +98,7 @@ func (s *State) byPort(key PolicyKey, lens uint32, port uint16) (PolicyValue, bo
 			continue
 		}
 		key.Len, key.Port = uint8(n), MaskPort(port, uint8(n))
-		if v, ok := s.Policy[key]; ok {
+		if v, ok := s.Policy.Get(key); ok {
 			return v, true
 		}
 	}

@@ -32,7 +32,7 @@ type State struct {
 	// first, then write Peers, PeerCIDRs and Addrs, move the epoch on, and remove from Policy last: open flows are
 	// judged by complete tables only. A new flow between these steps may meet a new class with an old set, for which
 	// there are no entries: it must not get the verdict of class 0.
-	Policy map[PolicyKey]PolicyValue
+	Policy Map[PolicyKey, PolicyValue]
 	// Staged are the isolations that endpoints would have if the staged policies were in force: of the endpoints for
 	// which that differs. Nothing is decided by them.
 	Staged map[netip.Addr]StagedIsolation
@@ -244,7 +244,7 @@ type Rule struct {
 func New() *State {
 	return &State{
 		Addrs: map[netip.Addr]Addr{}, Routes: map[netip.Prefix]Route{}, PeerCIDRs: map[netip.Prefix]Class{},
-		Policy: map[PolicyKey]PolicyValue{}, Clients: map[uint64]Client{},
+		Clients:   map[uint64]Client{},
 		Staged:    map[netip.Addr]StagedIsolation{},
 		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr]bool{},
 	}

@@ -18,8 +18,8 @@ func handmade6() *nodestate.State {
 	s.Addrs[own] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true}
 	s.Addrs[netip.MustParseAddr("fd00::1")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: 10}
 	s.Addrs[netip.MustParseAddr("fd00::2")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: 11, Ingress: nodestate.Isolation{Set: 5, Rule: 50}}
-	s.Policy[nodestate.PolicyKey{Set: 5, Head: true}] = nodestate.PolicyValue{Rule: 51, Lens: 1 << 16, Protos: 1}
-	s.Policy[nodestate.PolicyKey{Set: 5, Proto: 6, Port: 80, Len: 16}] = nodestate.PolicyValue{Rule: 52, Allow: true}
+	s.Policy.Set(nodestate.PolicyKey{Set: 5, Head: true}, nodestate.PolicyValue{Rule: 51, Lens: 1 << 16, Protos: 1})
+	s.Policy.Set(nodestate.PolicyKey{Set: 5, Proto: 6, Port: 80, Len: 16}, nodestate.PolicyValue{Rule: 52, Allow: true})
 	return s
 }
 

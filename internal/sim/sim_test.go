@@ -34,7 +34,7 @@ func handmade() *nodestate.State {
 	id := nodestate.Frontend{Addr: vip, Port: 80, Proto: model.ProtocolTCP}
 	s.Frontends.Set(id, nodestate.Service{ID: id, Rule: 70, Affinity: 10})
 	s.Backends.Set(id, []nodestate.Backend{{Addr: podA, Port: 8080, Local: true}, {Addr: podB, Port: 8080, Local: true}})
-	s.Policy[nodestate.PolicyKey{Set: 5, Head: true}] = nodestate.PolicyValue{Rule: 51, Allow: true}
+	s.Policy.Set(nodestate.PolicyKey{Set: 5, Head: true}, nodestate.PolicyValue{Rule: 51, Allow: true})
 	s.Clients[99] = nodestate.Client{IPv4: podA}
 	return s
 }
@@ -51,7 +51,7 @@ func TestVerdictsBearRules(t *testing.T) {
 		t.Error("the packet that came in was changed")
 	}
 	denied := handmade()
-	denied.Policy = map[nodestate.PolicyKey]nodestate.PolicyValue{}
+	denied.Policy = nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]{}
 	n.SetState(denied)
 	r = n.Receive(In{Hook: FromWorkload, IfIndex: 10, Packet: packet.MustParse("tcp 10.0.0.1:1 > 10.0.0.2:2 .")})
 	if r.Action != Drop || r.Reason != reason.PolicyIngress || r.Rule != 50 {

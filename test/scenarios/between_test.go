@@ -129,8 +129,8 @@ func missing(want *nodestate.State, o *ebpf.Offline) string {
 	switch {
 	case err != nil:
 		return err.Error()
-	case !maps.Equal(got.Policy, want.Policy):
-		return fmt.Sprintf("%d verdicts, not %d", len(got.Policy), len(want.Policy))
+	case !nodestate.EqualMaps(got.Policy, want.Policy):
+		return fmt.Sprintf("%d verdicts, not %d", got.Policy.Len(), want.Policy.Len())
 	case !maps.Equal(got.PeerCIDRs, want.PeerCIDRs):
 		return fmt.Sprint("classes of prefixes: ", got.PeerCIDRs)
 	}

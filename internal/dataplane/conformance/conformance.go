@@ -220,7 +220,7 @@ func same(t *testing.T, d Instance, s *nodestate.State) {
 		{"settings", got.Settings, want.Settings}, {"addrs", got.Addrs, want.Addrs}, {"routes", got.Routes, want.Routes},
 		{"frontends", plain(got.Frontends), plain(want.Frontends)}, {"backends", plain(got.Backends), plain(want.Backends)},
 		{"peers", plain(got.Peers), plain(want.Peers)},
-		{"peer CIDRs", got.PeerCIDRs, want.PeerCIDRs}, {"policy", got.Policy, want.Policy}, {"clients", got.Clients, want.Clients},
+		{"peer CIDRs", got.PeerCIDRs, want.PeerCIDRs}, {"policy", plain(got.Policy), plain(want.Policy)}, {"clients", got.Clients, want.Clients},
 	} {
 		if !reflect.DeepEqual(part.got, part.want) {
 			t.Fatalf("%s:\n got %s\nwant %s", part.name, brief(part.got), brief(part.want))
@@ -276,7 +276,7 @@ func take(s, from *nodestate.State, tab nodestate.Table) {
 	case nodestate.TableServices:
 		s.Frontends, s.Backends, s.SourceRanges = rebuilt(from.Frontends), rebuilt(from.Backends), rebuilt(from.SourceRanges)
 	case nodestate.TablePolicy:
-		s.Peers, s.PeerCIDRs, s.Policy = rebuilt(from.Peers), copyOf(from.PeerCIDRs), copyOf(from.Policy)
+		s.Peers, s.PeerCIDRs, s.Policy = rebuilt(from.Peers), copyOf(from.PeerCIDRs), rebuilt(from.Policy)
 	case nodestate.TableAnnounced:
 		s.Announced, s.Watched = copyOf(from.Announced), copyOf(from.Watched)
 	case nodestate.TableClients:

@@ -110,10 +110,9 @@ func randomPolicy(r *rand.Rand, s *nodestate.State) {
 			head := nodestate.PolicyValue{Rule: nodestate.RuleID(set), Allow: r.IntN(2) == 0}
 			if r.IntN(2) == 0 {
 				head.Protos, head.Lens = 1, 1<<16
-				s.Policy[nodestate.PolicyKey{Set: set, Peer: class, Proto: model.ProtocolTCP, Port: uint16(r.IntN(1000)), Len: 16}] =
-					nodestate.PolicyValue{Allow: true, Rule: 5}
+				s.Policy.Set(nodestate.PolicyKey{Set: set, Peer: class, Proto: model.ProtocolTCP, Port: uint16(r.IntN(1000)), Len: 16}, nodestate.PolicyValue{Allow: true, Rule: 5})
 			}
-			s.Policy[nodestate.PolicyKey{Set: set, Peer: class, Head: true}] = head
+			s.Policy.Set(nodestate.PolicyKey{Set: set, Peer: class, Head: true}, head)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func TestAnswersAreLimited(t *testing.T) {
 	}
 	counts, err := o.Answers()
 	must(t, err)
-	if got := counts["port unreachable"]; got != uint64(answered) || counts["limited"] != uint64(packets-answered) {
+	if got := counts["reset"]; got != uint64(answered) || counts["limited"] != uint64(packets-answered) {
 		t.Errorf("%d answered, counted %v", answered, counts)
 	}
 	drops, err := o.Drops()

@@ -74,10 +74,10 @@ func (t *familyTables[A]) readJudged(s *nodestate.State) {
 
 func readPolicy(s *nodestate.State, t *tables) {
 	for k, v := range t.policy.tracker.All() {
-		s.Policy[nodestate.PolicyKey{
+		s.Policy.Set(nodestate.PolicyKey{
 			Set: nodestate.SetID(k.Set), Peer: nodestate.Class(k.Peer), Head: k.Head != 0,
 			Proto: model.Protocol(k.Proto), Port: k.Port, Len: k.Len, Sources: k.Sources,
-		}] = nodestate.PolicyValue{Allow: v.Allow != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens, Sources: v.Sources}
+		}, nodestate.PolicyValue{Allow: v.Allow != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens, Sources: v.Sources})
 	}
 }
 

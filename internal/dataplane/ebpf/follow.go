@@ -207,6 +207,22 @@ func differences(before, now []nodestate.Backend, left, right bool) func(yield f
 	}
 }
 
+// followPolicy desires the verdicts that differ from those that were followed before.
+func (t *tables) followPolicy(s *nodestate.State) {
+	if t.policyFresh {
+		t.policy.desire(renderPolicy(s))
+	} else {
+		for k, c := range nodestate.Changes(t.seenPolicy, s.Policy, func(a, b nodestate.PolicyValue) bool { return a == b }) {
+			if c.Is {
+				t.policy.tracker.Set(toPolicyKey(k), toPolicyValue(c.After))
+			} else {
+				t.policy.tracker.Unset(toPolicyKey(k))
+			}
+		}
+	}
+	t.policyFresh, t.seenPolicy = false, s.Policy
+}
+
 // followPeers desires the classes of addresses that differ from those that were followed before.
 func (t *familyTables[A]) followPeers(s *nodestate.State) {
 	if t.peersFresh {

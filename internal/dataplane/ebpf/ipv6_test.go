@@ -368,7 +368,7 @@ func TestPressureOfBothFamilies(t *testing.T) {
 		entries[[2]string{p.Map, p.Family}] = p.Entries
 	}
 	for key, want := range map[[2]string]int{
-		{"weir_flows", ipv4Name}: 0, {"weir_flows", ipv6Name}: 1, {"weir_policy", ""}: len(s.Policy),
+		{"weir_flows", ipv4Name}: 0, {"weir_flows", ipv6Name}: 1, {"weir_policy", ""}: s.Policy.Len(),
 		{"weir_addrs", ipv4Name}: needed(s, false)["weir_addrs"], {"weir_addrs", ipv6Name}: needed(s, true)["weir_addrs"],
 		{"weir_backends", ipv4Name}: d.tables.families[0].entries()["backends"],
 	} {

@@ -121,20 +121,28 @@ func renderDSROptOut[A address](s *nodestate.State) iter.Seq2[prefixKey[A], uint
 
 func renderPolicy(s *nodestate.State) iter.Seq2[weirPolicyKey, weirPolicyValue] {
 	return func(yield func(weirPolicyKey, weirPolicyValue) bool) {
-		for k, v := range s.Policy {
-			key := weirPolicyKey{Set: uint64(k.Set), Peer: uint64(k.Peer), Port: k.Port, Proto: uint8(k.Proto), Len: k.Len, Sources: k.Sources}
-			if k.Head {
-				key.Head = 1
-			}
-			value := weirPolicyValue{Rule: uint32(v.Rule), Lens: v.Lens, Protos: v.Protos, Sources: v.Sources}
-			if v.Allow {
-				value.Allow = 1
-			}
-			if !yield(key, value) {
+		for k, v := range s.Policy.All() {
+			if !yield(toPolicyKey(k), toPolicyValue(v)) {
 				return
 			}
 		}
 	}
+}
+
+func toPolicyKey(k nodestate.PolicyKey) weirPolicyKey {
+	key := weirPolicyKey{Set: uint64(k.Set), Peer: uint64(k.Peer), Port: k.Port, Proto: uint8(k.Proto), Len: k.Len, Sources: k.Sources}
+	if k.Head {
+		key.Head = 1
+	}
+	return key
+}
+
+func toPolicyValue(v nodestate.PolicyValue) weirPolicyValue {
+	value := weirPolicyValue{Rule: uint32(v.Rule), Lens: v.Lens, Protos: v.Protos, Sources: v.Sources}
+	if v.Allow {
+		value.Allow = 1
+	}
+	return value
 }
 
 func renderClients[A address](s *nodestate.State) iter.Seq2[uint64, A] {

@@ -18,6 +18,9 @@ type tables struct {
 	families []family
 	counts   *counts
 	temps    []weirPolicyKey // of bridges that are not crossed yet
+
+	policyFresh bool // policy was read from the map and not compared with a state yet
+	seenPolicy  nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
 }
 
 // counts are of writes.
@@ -79,6 +82,7 @@ func (t *tables) each(do func(family)) {
 
 // load reads what the maps hold.
 func (t *tables) load() error {
+	t.policyFresh = true
 	errs := []error{t.policy.load(), t.ports.load()}
 	t.each(func(f family) { errs = append(errs, f.load()) })
 	return errors.Join(errs...)
@@ -87,7 +91,7 @@ func (t *tables) load() error {
 // desire sets what the maps should hold, for the tables that may have changed.
 func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
 	if changed.Has(nodestate.TablePolicy) {
-		t.policy.desire(renderPolicy(s))
+		t.followPolicy(s)
 	}
 	if changed.Has(nodestate.TableServices) || changed.Has(nodestate.TableAddrs) {
 		t.ports.desire(s, changed.Has(nodestate.TableAddrs))

@@ -111,9 +111,9 @@ func withPolicy(s *nodestate.State, peers int) {
 	for i := range peers {
 		class := nodestate.Class(1000 + i)
 		s.Peers.Set(peer(i), class)
-		s.Policy[nodestate.PolicyKey{Set: set, Peer: class, Head: true}] = nodestate.PolicyValue{
-			Rule: 2, Protos: nodestate.ProtoBitTCP, Lens: 1 << 16}
-		s.Policy[nodestate.PolicyKey{Set: set, Peer: class, Proto: model.ProtocolTCP, Port: 8080, Len: 16}] = nodestate.PolicyValue{Allow: true, Rule: 2}
+		s.Policy.Set(nodestate.PolicyKey{Set: set, Peer: class, Head: true}, nodestate.PolicyValue{
+			Rule: 2, Protos: nodestate.ProtoBitTCP, Lens: 1 << 16})
+		s.Policy.Set(nodestate.PolicyKey{Set: set, Peer: class, Proto: model.ProtocolTCP, Port: 8080, Len: 16}, nodestate.PolicyValue{Allow: true, Rule: 2})
 	}
 }
 

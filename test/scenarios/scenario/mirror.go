@@ -125,7 +125,7 @@ func sixState(s *nodestate.State) *nodestate.State {
 		out.PeerCIDRs[sixPrefix(p)] = c
 	}
 	out.Rules = s.Rules
-	mirrorPolicy(out.Policy, s.Policy)
+	mirrorPolicy(&out.Policy, s.Policy)
 	for a, v := range s.Announced {
 		out.Announced[six(a)] = v
 	}

@@ -8,9 +8,9 @@ import (
 // mirrorPolicy writes the counterpart of look-up 2 into out: what is said of ICMP is said of ICMPv6, with the types of
 // echoes exchanged. What one entry says of several types becomes an entry for each, because types that are
 // neighbours in one family are none in the other.
-func mirrorPolicy(out, in map[nodestate.PolicyKey]nodestate.PolicyValue) {
+func mirrorPolicy(out *nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue], in nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]) {
 	split := map[nodestate.PolicyKey]nodestate.PolicyKey{} // an entry for a type: from which one it was made
-	for k, v := range in {
+	for k, v := range in.All() {
 		switch k.Proto {
 		case model.ProtocolICMP:
 			mirrorMessages(k, split)
@@ -21,10 +21,10 @@ func mirrorPolicy(out, in map[nodestate.PolicyKey]nodestate.PolicyValue) {
 		if k.Head && v.Protos&nodestate.ProtoBitICMP != 0 {
 			v.Lens |= 1 << 8
 		}
-		out[k] = v
+		out.Set(k, v)
 	}
 	for k, from := range split {
-		out[k] = in[from]
+		out.Set(k, in.At(from))
 	}
 }
 

@@ -1,0 +1,70 @@
+package calc
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// regions tells which CIDR atoms are true between the boundaries of CIDRs and excepts.
+type regions struct {
+	cidrs, excepts *prefixes[[]*atom]
+}
+
+func newRegions() *regions {
+	return &regions{cidrs: newPrefixes[[]*atom](), excepts: newPrefixes[[]*atom]()}
+}
+
+func (r *regions) add(a *atom, cidrs, excepts []netip.Prefix) {
+	for _, p := range cidrs {
+		r.cidrs.set(p, append(r.cidrs.values[p], a))
+	}
+	for _, p := range excepts {
+		r.excepts.set(p, append(r.excepts.values[p], a))
+	}
+}
+
+func (r *regions) remove(a *atom, cidrs, excepts []netip.Prefix) {
+	without := func(of *prefixes[[]*atom], p netip.Prefix) {
+		left := slices.DeleteFunc(of.values[p], func(x *atom) bool { return x == a })
+		if len(left) == 0 {
+			delete(of.values, p)
+		} else {
+			of.values[p] = left
+		}
+	}
+	for _, p := range cidrs {
+		without(r.cidrs, p)
+	}
+	for _, p := range excepts {
+		without(r.excepts, p)
+	}
+}
+
+// boundary reports whether a region begins at a prefix.
+func (r *regions) boundary(p netip.Prefix) bool {
+	return len(r.cidrs.values[p]) > 0 || len(r.excepts.values[p]) > 0
+}
+
+// at returns the atoms that are true of the region of a prefix: of its addresses that no longer prefix contains.
+func (r *regions) at(p netip.Prefix) []*atom {
+	var excluded map[*atom]bool
+	r.excepts.containing(p, func(_ netip.Prefix, of []*atom) bool {
+		if excluded == nil {
+			excluded = map[*atom]bool{}
+		}
+		for _, a := range of {
+			excluded[a] = true
+		}
+		return true
+	})
+	var out []*atom
+	r.cidrs.containing(p, func(_ netip.Prefix, of []*atom) bool {
+		for _, a := range of {
+			if !excluded[a] {
+				out = append(out, a)
+			}
+		}
+		return true
+	})
+	return out
+}
