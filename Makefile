@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit differential lab-unit lab-e2e test e2e e2e-conformance demo bench bench-services bench-backends bench-pods bench-scale bench-micro clean
+.PHONY: all setup build lab-build generate generated unit differential lab-unit lab-e2e test e2e e2e-conformance demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
 
 all: build
 
@@ -101,6 +101,10 @@ bench-scale: lab-build
 	@mkdir -p out
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_SCALE_SIZES=$(SIZES) WEIR_SCALE_PLANES=$(PLANES) WEIR_SCALE_CHANGES=300 \
 		WEIR_SCALE_OUT=$(CURDIR)/out/bench-scale.json go test ./test/bench/scale -run TestScale -v -count=1 -timeout 3h
+
+# What a change of policy costs the agent with 2,000 policies and 100,000 pods, and memory.
+bench-policy: setup
+	go test ./test/bench/policy -run '^$$' -bench . -benchtime 100x -timeout 1h
 
 bench-micro: setup
 	@mkdir -p out

@@ -89,14 +89,20 @@ func (o *Offline) SetUplinks(macs map[int][6]byte) {
 
 // Apply makes the maps equal to a state, with the driver's own code. Flows stay; the epoch moves on when
 // something changed.
-func (o *Offline) Apply(s *nodestate.State) error {
+func (o *Offline) Apply(s *nodestate.State) error { return o.ApplyChanged(s, nodestate.All()) }
+
+// Writes counts the entries that were written and removed since the maps were made.
+func (o *Offline) Writes() uint64 { return o.tables.counts.judged + o.tables.counts.quiet }
+
+// ApplyChanged is Apply for a state of which is known what changed.
+func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error {
 	if o.state == nil {
 		if err := o.tables.load(); err != nil {
 			return err
 		}
 	}
 	before := o.tables.counts.judged
-	o.tables.desire(s, nodestate.All(), func(a nodestate.Addr) int { return a.IfIndex })
+	o.tables.desire(s, changed, func(a nodestate.Addr) int { return a.IfIndex })
 	o.tables.write(s, o.machine)
 	o.tables.remove()
 	o.state = s

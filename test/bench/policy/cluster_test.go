@@ -1,9 +1,9 @@
-package calc
+// Package policy measures what a change of policy costs an agent: from the cluster that changed to the maps that are equal to it.
+package policy
 
 import (
 	"fmt"
 	"net/netip"
-	"testing"
 
 	"github.com/weir-net/weir/internal/model"
 )
@@ -17,7 +17,7 @@ const (
 
 // scaled returns a cluster of 1,000 nodes with a hundred pods each (110 on node-0) in 200 namespaces, and policies of ten rules
 // each spread over the namespaces.
-func scaled(policies int) *model.Cluster {
+func scaled(policies int, holes bool) *model.Cluster {
 	c := model.NewCluster()
 	c.Pools["main"] = &model.Pool{Name: "main", CIDR: prefix("10.0.0.0/8"), VXLAN: model.EncapAlways, NATOutgoing: true, Workload: true}
 	c.Local = model.Local{Node: "node-0", LinkMTU: 1500, Endpoints: map[netip.Addr]*model.LocalEndpoint{},
@@ -48,14 +48,15 @@ func scaled(policies int) *model.Cluster {
 		}
 	}
 	for i := range policies {
-		p := scaledPolicy(i)
+		p := scaledPolicy(i, holes)
 		c.Policies[p.ID()] = p
 	}
 	return c
 }
 
-// scaledPolicy has five rules in and five out: an app of its own namespace, a team's pods of a version, a network.
-func scaledPolicy(i int) *model.Policy {
+// scaledPolicy has five rules in and five out: apps of its own namespace, a team's pods of a version, a network. With holes
+// the network is the same for all, but for a part that each policy leaves out: the worst for a partition of addresses.
+func scaledPolicy(i int, holes bool) *model.Policy {
 	ns := fmt.Sprint("ns-", i%scaleNamespaces)
 	p := &model.Policy{Kind: "NetworkPolicy", Name: model.Name{Namespace: ns, Name: fmt.Sprint("policy-", i)}, Tier: "default", Order: model.NetworkPolicyOrder,
 		Subject: model.Selector{Namespace: ns, Pods: equals("app", fmt.Sprint("app-", i/scaleNamespaces%20))}, AppliesIngress: true, AppliesEgress: true}
@@ -65,7 +66,10 @@ func scaledPolicy(i int) *model.Policy {
 		case 3:
 			peers = []model.Peer{{Pods: &model.Selector{Namespaces: equals("team", fmt.Sprint("team-", i%20)), Pods: equals("version", fmt.Sprint("v", i%3))}}}
 		case 4:
-			peers = []model.Peer{{CIDR: prefix("192.168.0.0/16"), Except: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(i), 0}), 24)}}}
+			net := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(i % 50), 0}), 24)
+			if peers = []model.Peer{{CIDR: net}}; holes {
+				peers = []model.Peer{{CIDR: prefix("192.168.0.0/16"), Except: []netip.Prefix{net}}}
+			}
 		}
 		p.Ingress = append(p.Ingress, model.Rule{Peers: peers, Ports: []model.PortRange{tcp(uint16(8080+r), uint16(8080+r))}})
 		p.Egress = append(p.Egress, model.Rule{Peers: peers, Ports: []model.PortRange{tcp(uint16(9000+10*r), uint16(9000+10*r))}})
@@ -73,56 +77,26 @@ func scaledPolicy(i int) *model.Policy {
 	return p
 }
 
-// BenchmarkPolicyAtScale changes one thing of policy with 2,000 policies of ten rules and 100,000 pods.
-func BenchmarkPolicyAtScale(b *testing.B) {
-	c := scaled(2000)
-	remote := *c.Pods[model.Name{Namespace: "ns-100", Name: "pod-500-0"}]
-	if remote.Node != "node-500" {
-		b.Fatal("no such pod")
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func tcp(first, last uint16) model.PortRange {
+	return model.PortRange{Protocol: model.ProtocolTCP, First: first, Last: last}
+}
+
+// equals is a selector of one label.
+func equals(key, value string) *model.LabelSelector {
+	return &model.LabelSelector{Requirements: []model.Requirement{{Key: key, Op: model.In, Values: []string{value}}}}
+}
+
+// wide is a policy about one pod of this node with a rule for each of n networks.
+func wide(c *model.Cluster, n int) *model.Policy {
+	pod := c.Pods[model.Name{Namespace: "ns-7", Name: "pod-0-7"}]
+	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "wide"}, Tier: model.TierDefault, Order: 1,
+		Subject: model.Selector{Namespace: pod.Name.Namespace, Pods: equals("app", pod.Labels["app"])}, AppliesIngress: true}
+	for i := range n {
+		net := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, byte(18 + i>>16), byte(i >> 8), byte(i)}), 32)
+		p.Ingress = append(p.Ingress, model.Rule{Peers: []model.Peer{{CIDR: net}}, Ports: []model.PortRange{tcp(uint16(1+i%1000), uint16(1+i%1000))}})
 	}
-	local := *c.Pods[model.Name{Namespace: "ns-7", Name: "pod-0-7"}]
-	b.Run("all", func(b *testing.B) {
-		for b.Loop() {
-			s := Calc(c)
-			b.ReportMetric(float64(s.Policy.Len()), "verdicts")
-			b.ReportMetric(float64(s.Peers.Len()), "peers")
-		}
-	})
-	relabel := func(of model.Pod) func(int) model.Dirty {
-		return func(i int) (d model.Dirty) {
-			p := of
-			p.Labels = map[string]string{"app": fmt.Sprint("app-", i%2), "version": "v1"}
-			c.Pods[of.Name] = &p
-			d.AddPod(of.Name)
-			return d
-		}
-	}
-	rule := func(id model.PolicyID) func(int) model.Dirty {
-		return func(i int) (d model.Dirty) {
-			p := *c.Policies[id]
-			p.Ingress = append([]model.Rule{}, p.Ingress...)
-			p.Ingress[0].Ports = []model.PortRange{tcp(uint16(7000+i%2), uint16(7000+i%2))}
-			c.Policies[id] = &p
-			d.Add(model.KindPolicies)
-			return d
-		}
-	}
-	for _, x := range []struct {
-		name   string
-		change func(int) model.Dirty
-	}{
-		{"label of a pod elsewhere", relabel(remote)},
-		{"label of a pod here", relabel(local)},
-		{"rule of a policy that binds pods here", rule(policyID("ns-7", "policy-1407"))},
-		{"rule of a policy that binds none here", rule(policyID("ns-150", "policy-150"))},
-	} {
-		b.Run(x.name, func(b *testing.B) {
-			k := New()
-			k.Update(c, model.AllDirty())
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				k.Update(c, x.change(i))
-			}
-		})
-	}
+	return p
 }

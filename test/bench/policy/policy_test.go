@@ -1,0 +1,196 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// node is a calculator with the maps of its node.
+type node struct {
+	c    *model.Cluster
+	k    *calc.Calculator
+	maps *ebpf.Offline
+}
+
+func newNode(b *testing.B, c *model.Cluster) *node {
+	b.Helper()
+	maps, err := ebpf.LoadForTest(ebpf.TestOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { maps.Close() })
+	n := &node{c: c, k: calc.New(), maps: maps}
+	n.update(b, model.AllDirty())
+	return n
+}
+
+// update computes the state anew and writes what changed. It returns how long each took, and the entries written.
+func (n *node) update(b *testing.B, d model.Dirty) (computed, written time.Duration, writes uint64) {
+	b.Helper()
+	begin := time.Now()
+	s, keys := n.k.Update(n.c, d)
+	computed = time.Since(begin)
+	before := n.maps.Writes()
+	if err := n.maps.ApplyChanged(s, keys); err != nil {
+		b.Fatal(err)
+	}
+	return computed, time.Since(begin) - computed, n.maps.Writes() - before
+}
+
+// measure makes changes and reports milliseconds: of all of it the median and the 99th percentile, of its parts the medians.
+func (n *node) measure(b *testing.B, change func(i int) model.Dirty) {
+	var all, calcs, maps []time.Duration
+	var writes []uint64
+	for i := 0; b.Loop(); i++ {
+		c, m, w := n.update(b, change(i))
+		all, calcs, maps, writes = append(all, c+m), append(calcs, c), append(maps, m), append(writes, w)
+	}
+	at := func(of []time.Duration, q float64) float64 {
+		slices.Sort(of)
+		return of[int(q*float64(len(of)-1))].Seconds() * 1000
+	}
+	slices.Sort(writes)
+	b.ReportMetric(at(all, .5), "p50-ms")
+	b.ReportMetric(at(all, .99), "p99-ms")
+	b.ReportMetric(at(calcs, .5), "calc-ms")
+	b.ReportMetric(at(maps, .5), "maps-ms")
+	b.ReportMetric(float64(writes[len(writes)/2]), "writes")
+}
+
+// BenchmarkChange changes one thing of policy with 2,000 policies of ten rules, 100,000 pods, and 110 pods on the node.
+func BenchmarkChange(b *testing.B) {
+	elsewhere, here := model.Name{Namespace: "ns-100", Name: "pod-500-0"}, model.Name{Namespace: "ns-7", Name: "pod-0-7"}
+	for _, x := range []struct {
+		name   string
+		holes  bool
+		change func(c *model.Cluster) func(i int) model.Dirty
+	}{
+		{"label of a pod elsewhere", false, func(c *model.Cluster) func(int) model.Dirty { return relabel(c, elsewhere) }},
+		{"pod elsewhere comes and goes", false, func(c *model.Cluster) func(int) model.Dirty { return comeAndGo(c, elsewhere) }},
+		{"label of a pod here", false, func(c *model.Cluster) func(int) model.Dirty { return relabel(c, here) }},
+		{"label of a pod here, holes in one network", true, func(c *model.Cluster) func(int) model.Dirty { return relabel(c, here) }},
+		{"pod here comes and goes", false, startAndStop},
+		{"rule of a policy that binds pods here", false, func(c *model.Cluster) func(int) model.Dirty { return rule(c, "ns-7", "policy-1407") }},
+		{"rule of a policy that binds none here", false, func(c *model.Cluster) func(int) model.Dirty { return rule(c, "ns-150", "policy-150") }},
+	} {
+		b.Run(x.name, func(b *testing.B) {
+			c := scaled(2000, x.holes)
+			newNode(b, c).measure(b, x.change(c))
+		})
+	}
+}
+
+func relabel(c *model.Cluster, name model.Name) func(int) model.Dirty {
+	return func(i int) (d model.Dirty) {
+		p := *c.Pods[name]
+		p.Labels = map[string]string{"app": fmt.Sprint("app-", i%2), "version": "v1"}
+		c.Pods[name] = &p
+		d.AddPod(name)
+		return d
+	}
+}
+
+func comeAndGo(c *model.Cluster, like model.Name) func(int) model.Dirty {
+	p := *c.Pods[like]
+	p.Name.Name = "new"
+	p.Addrs = []netip.Addr{addr("10.3.232.250")}
+	return func(i int) (d model.Dirty) {
+		if i%2 == 0 {
+			c.Pods[p.Name] = &p
+		} else {
+			delete(c.Pods, p.Name)
+		}
+		d.AddPod(p.Name)
+		return d
+	}
+}
+
+// startAndStop makes a pod on this node like one that is there, and takes it away.
+func startAndStop(c *model.Cluster) func(int) model.Dirty {
+	a := addr("10.0.0.250")
+	p := *c.Pods[model.Name{Namespace: "ns-7", Name: "pod-0-7"}]
+	p.Name.Name, p.Addrs = "new", []netip.Addr{a}
+	return func(i int) (d model.Dirty) {
+		if i%2 == 0 {
+			c.Pods[p.Name], c.Local.Endpoints[a] = &p, &model.LocalEndpoint{Pod: p.Name, IfIndex: 500, Addrs: p.Addrs}
+		} else {
+			delete(c.Pods, p.Name)
+			delete(c.Local.Endpoints, a)
+		}
+		d.AddPod(p.Name)
+		d.Add(model.KindLocal)
+		return d
+	}
+}
+
+func rule(c *model.Cluster, namespace, name string) func(int) model.Dirty {
+	id := model.PolicyID{Kind: model.KindNetworkPolicy, Name: model.Name{Namespace: namespace, Name: name}}
+	return func(i int) (d model.Dirty) {
+		p := *c.Policies[id]
+		p.Ingress = slices.Clone(p.Ingress)
+		p.Ingress[0].Ports = []model.PortRange{tcp(uint16(7000+i%2), uint16(7000+i%2))}
+		c.Policies[id] = &p
+		d.Add(model.KindPolicies)
+		return d
+	}
+}
+
+// BenchmarkWide has 15,000 rules, each about a network of its own, on one endpoint: all of it, and one rule's change.
+func BenchmarkWide(b *testing.B) {
+	c := scaled(0, false)
+	p := wide(c, 15000)
+	b.Run("all", func(b *testing.B) {
+		n := newNode(b, c)
+		n.measure(b, func(i int) (d model.Dirty) {
+			delete(c.Policies, p.ID())
+			if i%2 == 0 {
+				c.Policies[p.ID()] = p
+			}
+			d.Add(model.KindPolicies)
+			return d
+		})
+	})
+	c.Policies[p.ID()] = p
+	b.Run("one rule changes", func(b *testing.B) {
+		n := newNode(b, c)
+		n.measure(b, func(i int) (d model.Dirty) {
+			q := *p
+			q.Ingress = slices.Clone(p.Ingress)
+			q.Ingress[7000].Ports = []model.PortRange{tcp(uint16(60000+i%2), uint16(60000+i%2))}
+			c.Policies[p.ID()] = &q
+			d.Add(model.KindPolicies)
+			return d
+		})
+	})
+}
+
+// BenchmarkMemory says what a cluster of 100,000 pods and 2,000 policies takes, and what one node's calculator adds to it.
+func BenchmarkMemory(b *testing.B) {
+	heap := func() float64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc) / (1 << 20)
+	}
+	for b.Loop() {
+		start := heap()
+		c := scaled(2000, false)
+		cluster := heap()
+		k := calc.New()
+		s, _ := k.Update(c, model.AllDirty())
+		b.ReportMetric(cluster-start, "cluster-MiB")
+		b.ReportMetric(heap()-cluster, "node-MiB")
+		b.ReportMetric(float64(s.Policy.Len()), "verdicts")
+		runtime.KeepAlive(k)
+		runtime.KeepAlive(c)
+	}
+}
