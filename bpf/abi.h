@@ -9,7 +9,7 @@
 #include <linux/types.h>
 #include "addr.h"
 
-#define WEIR_ABI 2
+#define WEIR_ABI 3
 
 /* Bits of skb->mark that Weir uses; the rest belong to others. */
 #define MARK_MASK 0x0ff00000u
@@ -33,6 +33,7 @@ enum addr_flag {
 	ADDR_PRIMARY = 8,      /* host: the node's own address (the one other nodes know) */
 	ADDR_NODE_PORTS = 16,  /* host, node: node ports answer here */
 	ADDR_KEEP_SOURCE = 32, /* node: NAT_OUTGOING does not apply on the way there */
+	ADDR_STAGED = 64,      /* endpoint: staged policies select it; see weir_staged */
 };
 
 struct addr_value {
@@ -180,12 +181,26 @@ struct policy_key {
 
 enum policy_proto { POLICY_TCP = 1, POLICY_UDP = 2, POLICY_SCTP = 4, POLICY_ICMP = 8, POLICY_OTHER = 16 };
 
+enum policy_verdict {
+	POLICY_ALLOW = 1,
+	POLICY_LOG = 2, /* a rule with action Log matched on the way to this verdict */
+};
+
 struct policy_value {
 	__u32 rule;
 	__u32 lens;  /* head: bit n set = entries with len n exist */
-	__u8 allow;
+	__u8 verdict; /* enum policy_verdict */
 	__u8 protos; /* head: enum policy_proto */
 	__u16 sources; /* not 0: the source port decides, by this table */
+};
+
+/* map weir_staged: hash ip_addr -> struct staged_value; of an endpoint with ADDR_STAGED, what would bind it if its staged
+ * policies were in force. Looked at only for events. */
+struct staged_value {
+	__u64 ingress_set; /* 0 = not isolated in that direction */
+	__u64 egress_set;
+	__u32 ingress_rule; /* where no entry of the set matches */
+	__u32 egress_rule;
 };
 
 /* --- flows: maps weir_flows (established) and weir_flows_new (half open), LRU hash --------------- */
@@ -314,6 +329,7 @@ enum settings_flag {
 	SET_CTLB_UDP = 4,      /* bpfConnectTimeLoadBalancing: Enabled */
 	SET_HOST_NAT = 16,     /* bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced at to_uplink too */
 	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
+	SET_EVENTS = 32,       /* somebody listens: each judged flow is an event */
 };
 
 /* map weir_ports: array of PORT_WORDS struct port_bits; bits[port & 7] of entry port >> 3 (host byte order) says what the
@@ -390,6 +406,8 @@ struct dsr_fallen {
 /* map weir_counts: per-CPU array enum count -> __u64 */
 enum count {
 	COUNT_DSR_FALLEN = 0, /* times that a client was put into weir_dsr_fallen */
+	COUNT_EVENTS_LOST = 1, /* events that found no room in weir_events */
+	COUNT_EVENTS_LIMITED = 2, /* events beyond the rate of a CPU */
 	COUNTS = 4,
 };
 
@@ -424,7 +442,7 @@ enum answer {
 	ANSWER_TIME_EXCEEDED = 2,    /* TTL */
 	ANSWER_TOO_BIG = 3,          /* more than the MTU of the way */
 	ANSWER_HOST_UNREACHABLE = 4, /* no pod has the address */
-	ANSWER_RESET = 5,            /* TCP, for one or the other */
+	ANSWER_RESET = 5,            /* TCP, for one or the other, and to a connection that policy ended */
 	ANSWER_LIMITED = 14, /* would have been answered, but for the limit on answers */
 	ANSWER_FAILED = 15,  /* would have been answered, but could not be rewritten */
 	ANSWERS = 16,
@@ -442,6 +460,44 @@ struct drop_value {
 	__u64 bytes;
 };
 
+/* --- events: map weir_events, ring buffer of struct event, one for both families ----------------- */
+
+enum event_flag {
+	EVENT_ALLOWED = 1, /* by policy; `reason` may still say that the packet was dropped for another reason */
+	EVENT_LOG = 2,     /* a rule with action Log matched */
+	EVENT_AGAIN = 4,   /* a flow that was there is judged again */
+	EVENT_EGRESS = 8,  /* the source is a pod of this node */
+	EVENT_INGRESS = 16, /* the destination is */
+};
+
+enum event_staged {
+	STAGED_EGRESS = 1, /* staged policies select the source, ... */
+	STAGED_EGRESS_DENIED = 2, /* ... and would have denied */
+	STAGED_INGRESS = 4, /* the destination */
+	STAGED_INGRESS_DENIED = 8,
+};
+
+/* A flow as it was judged: in its original direction, after translation of the destination, before that of the source.
+ * Addresses of IPv4 are mapped (RFC 4291 section 2.5.5.2). */
+struct event {
+	__be32 saddr[4];
+	__be32 daddr[4];
+	__be32 svc_addr[4]; /* the Service's id */
+	__be16 svc_port;    /* 0 = none */
+	__be16 sport;
+	__be16 dport; /* of ICMP, type * 256 + code */
+	__u8 svc_proto;
+	__u8 proto;
+	__u8 family; /* 4, 6 */
+	__u8 hook;   /* enum hook */
+	__u8 flags;  /* enum event_flag */
+	__u8 staged; /* enum event_staged */
+	__u32 reason; /* enum drop_reason */
+	__u32 rules[2]; /* that judged at the source, at the destination; 0 = none did */
+	__u32 staged_rules[2];
+	__u32 ifindex; /* of the hook */
+};
+
 /* What a structure grows by for each address that it holds. */
 #define ADDR_MORE ((ADDR_WORDS - 1) * 4)
 
@@ -454,6 +510,8 @@ _Static_assert(sizeof(struct affinity_key) == 20 + 2 * ADDR_MORE, "affinity_key"
 _Static_assert(sizeof(struct sock_key) == 16 + ADDR_MORE, "sock_key");
 _Static_assert(sizeof(struct policy_key) == 24, "policy_key");
 _Static_assert(sizeof(struct policy_value) == 12, "policy_value");
+_Static_assert(sizeof(struct staged_value) == 24, "staged_value");
+_Static_assert(sizeof(struct event) == 84, "event");
 _Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
 _Static_assert(sizeof(struct flow_value) == 64 + 5 * ADDR_MORE, "flow_value");
 _Static_assert(sizeof(struct settings) == (88 + ADDR_MORE + 7) / 8 * 8, "settings");

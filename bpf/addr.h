@@ -65,6 +65,20 @@ static __inline__ __attribute__((always_inline)) int addr_is_loopback(const ip_a
 	return !high && a->w[ADDR_WORDS - 1] == __builtin_bswap32(1);
 }
 
+/* As 16 bytes in both families; those of IPv4 mapped (RFC 4291 section 2.5.5.2). */
+static __inline__ __attribute__((always_inline)) void addr_widen(__be32 *to, const ip_addr *a)
+{
+	if (ADDR_WORDS == 1) {
+		to[0] = to[1] = 0;
+		to[2] = __builtin_bswap32(0xffff);
+		to[3] = a->w[0];
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS; i++)
+		to[i] = a->w[i];
+}
+
 /* Addresses as packets and the kernel's structures hold them: from 4 or 16 bytes, and to them, by words. */
 static __inline__ __attribute__((always_inline)) void addr_load(ip_addr *a, const void *from)
 {

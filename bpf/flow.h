@@ -361,12 +361,17 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (w->fwd.action == ACT_TUNNEL)
 			w->fwd.flags |= FLOW_CLAMP;
 	} else {
+		w->judged.about = JUDGED_NEW;
 		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) || (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
 			ret = policy_judge(w, &p->key.saddr, &w->fwd.daddr, p->key.proto, p->key.sport, w->fwd.dport);
 			if (w->rule)
 				w->fwd.rule = w->rule;
 			if (ret)
 				return ret;
+		} else {
+			w->judged.src = p->key.saddr;
+			w->judged.dst = w->fwd.daddr;
+			policy_note(w, a, b, p->key.proto, p->key.sport, w->fwd.dport);
 		}
 		if (p->hook == HOOK_TO_WORKLOAD) {
 			w->fwd.action = ACT_PASS;
@@ -461,7 +466,9 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
 		return -1;
 	w->fwd.rule = 0;
+	w->fwd.svc = f->svc;
 	if (!(f->flags & FLOW_HAND_ON)) {
+		w->judged.about = JUDGED_AGAIN;
 		if (f->flags & FLOW_REPLY)
 			ret = policy_judge(w, &f->daddr, &p->key.saddr, p->key.proto, f->dport, p->key.sport);
 		else

@@ -17,6 +17,7 @@
 #include "reply.h"
 #include "mss.h"
 #include "frag.h"
+#include "events.h"
 #include "neigh.h"
 
 /* The programs for IPv4 are what is attached: they call those for IPv6, which are loaded when the node carries it. */
@@ -98,6 +99,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	if (!s || !w)
 		return drop_packet(skb, DROP_NO_ROUTE, 0);
 	p = &w->pkt;
+	w->judged.about = JUDGED_NOTHING;
+	w->reset = 0;
 	if (p->hook == HOOK_FROM_WORKLOAD && p->l4 == L4_UDP && p->key.dport == s->tunnel_port) {
 		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
 
@@ -120,8 +123,11 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	}
 	if (f && f->epoch != s->epoch) {
 		ret = flow_revalidate(skb, p, f);
+		event_tell(skb, s, w, ret);
+		w->reset = f->state & (STATE_REPLIED | STATE_ANSWERED);
 		if (ret > 0)
 			return reply_refuse(skb, ret, w->fwd.rule);
+		w->reset = 0;
 		if (ret < 0)
 			f = NULL;
 	}
@@ -129,6 +135,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		if (p->l4 == L4_ERROR)
 			return handle_stray(skb);
 		ret = flow_begin(skb);
+		event_tell(skb, s, w, ret);
 		if (ret < 0)
 			return forward_pass(skb);
 		if (ret)
@@ -192,6 +199,7 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 	if (!s || !w)
 		return TC_ACT_SHOT;
 	p = &w->pkt;
+	w->judged.about = JUDGED_NOTHING;
 	v = frag_find(w, s);
 	if (!v)
 		return frag_wait(skb);
@@ -209,6 +217,7 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 		return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST);
 	if (f->epoch != s->epoch) {
 		ret = flow_revalidate(skb, p, f);
+		event_tell(skb, s, w, ret);
 		if (ret > 0)
 			return drop_packet(skb, ret, w->fwd.rule);
 		if (ret < 0)

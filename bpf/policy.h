@@ -103,7 +103,8 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 		policy_by_port(v->lens, bpf_ntohs(w->judged.sport));
 	}
 	w->rule = w->judged.value.rule;
-	return w->judged.value.allow;
+	w->judged.log |= w->judged.value.verdict & POLICY_LOG;
+	return w->judged.value.verdict & POLICY_ALLOW;
 }
 
 /* What policy takes for the destination port of an ICMP flow whose key has these ports: see struct flow_key. */
@@ -114,35 +115,51 @@ static __always_inline __be16 policy_message(__be16 sport, __be16 dport)
 	return bpf_htons((!sport && dport ? IP_ECHO_REPLY : IP_ECHO) << 8);
 }
 
+/* Notes what is judged, for its event: from the ports as in struct flow_key. */
+static __always_inline void policy_note(struct scratch *w, const struct addr_value *a, const struct addr_value *b, __u8 proto,
+					__be16 sport, __be16 dport)
+{
+	w->judged.sport = proto == IP_ICMP ? 0 : sport;
+	w->judged.dport = proto == IP_ICMP ? policy_message(sport, dport) : dport;
+	w->judged.proto = proto;
+	w->judged.log = 0;
+	w->judged.rules[0] = w->judged.rules[1] = 0;
+	w->judged.ends = (a && a->kind == ADDR_ENDPOINT ? EVENT_EGRESS : 0) | (b && b->kind == ADDR_ENDPOINT ? EVENT_INGRESS : 0);
+	if (addr_same(&w->judged.src, &w->judged.dst))
+		w->judged.ends = 0;
+}
+
 /* Judges the flow scratch.judged by its original direction: addresses after translation of the destination, before
  * that of the source. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
 __noinline int policy_flow(__u8 proto, __be16 sport, __be16 dport)
 {
 	struct scratch *w = scratch_get();
 	struct addr_value *a, *b;
+	int allowed;
 
 	if (!w)
 		return DROP_POLICY_INGRESS;
 	w->rule = 0;
-	w->judged.sport = sport;
-	if (proto == IP_ICMP) {
-		dport = policy_message(sport, dport);
-		w->judged.sport = 0;
-	}
-	if (addr_same(&w->judged.src, &w->judged.dst))
-		return DROP_NONE;
 	a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
 	b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
+	policy_note(w, a, b, proto, sport, dport);
+	dport = w->judged.dport;
+	if (addr_same(&w->judged.src, &w->judged.dst))
+		return DROP_NONE;
 	if (a && a->kind == ADDR_ENDPOINT && a->egress_set) {
 		w->rule = a->egress_rule;
 		w->judged.peer = w->judged.dst;
-		if (!policy_verdict(a->egress_set, proto, dport))
+		allowed = policy_verdict(a->egress_set, proto, dport);
+		w->judged.rules[0] = w->rule;
+		if (!allowed)
 			return DROP_POLICY_EGRESS;
 	}
 	if (b && b->kind == ADDR_ENDPOINT && b->ingress_set && !(a && a->kind == ADDR_HOST)) {
 		w->rule = b->ingress_rule;
 		w->judged.peer = w->judged.src;
-		if (!policy_verdict(b->ingress_set, proto, dport))
+		allowed = policy_verdict(b->ingress_set, proto, dport);
+		w->judged.rules[1] = w->rule;
+		if (!allowed)
 			return DROP_POLICY_INGRESS;
 	}
 	return DROP_NONE;

@@ -60,7 +60,7 @@ static __always_inline void reply_count(__u32 answer)
 }
 
 /* What the reason for a drop is answered with, and its ICMP type and code. 0 = nothing. */
-static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *p, __u32 reason)
+static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *p, __u32 reason, __u32 reset)
 {
 	r->type = IP_UNREACHABLE;
 	switch (reason) {
@@ -74,6 +74,9 @@ static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *
 			return p->tcp & TCP_RST ? ANSWER_NONE : ANSWER_RESET;
 		r->code = IP_UNREACHABLE_HOST;
 		return ANSWER_HOST_UNREACHABLE;
+	case DROP_POLICY_INGRESS:
+	case DROP_POLICY_EGRESS:
+		return reset && p->l4 == L4_TCP && !p->fragment && !(p->tcp & (TCP_SYN | TCP_RST)) ? ANSWER_RESET : ANSWER_NONE;
 	case DROP_TTL:
 		r->type = IP_TIME_EXCEEDED;
 		r->code = 0; /* in transit */
@@ -293,7 +296,7 @@ __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 	p = &w->pkt;
 	if (reason != DROP_TOO_BIG)
 		r->mtu = 0;
-	answer = reply_kind(r, p, reason);
+	answer = reply_kind(r, p, reason, w->reset);
 	if (answer == ANSWER_NONE || p->hook == HOOK_TO_WORKLOAD || !reply_may(skb, w, r) ||
 	    (p->hook == HOOK_TO_UPLINK && !s->host_ifindex) || (p->hook == HOOK_FROM_TUNNEL && !s->tunnel_ifindex))
 		return drop_packet(skb, reason, rule);

@@ -14,6 +14,13 @@ enum maglev_use {
 	MAGLEV_WATCH = 2, /* any node may be the one that is asked: see STATE_WATCHED */
 };
 
+/* What was judged for the packet at hand. */
+enum judged {
+	JUDGED_NOTHING = 0,
+	JUDGED_NEW = 1,   /* a flow that begins */
+	JUDGED_AGAIN = 2, /* one that was there */
+};
+
 struct scratch {
 	struct pkt pkt;
 	struct flow_value fwd; /* the flow that begins, or what is known of the one found */
@@ -32,7 +39,14 @@ struct scratch {
 		struct policy_key key; /* policy_by_port */
 		struct policy_value value; /* what was found last */
 		__be16 sport;
-		__u16 pad;
+		__be16 dport; /* as policy looks at it */
+		__u8 proto;
+		__u8 log;   /* a verdict had POLICY_LOG */
+		__u8 ends;  /* EVENT_EGRESS, EVENT_INGRESS: which are pods of this node */
+		__u8 about; /* enum judged */
+		__u32 staged; /* event_staged: enum event_staged */
+		__u32 rules[2]; /* that judged at the source, at the destination */
+		__u32 staged_rules[2];
 	} judged;
 	struct frag_info frag; /* frag_look: the fragment at hand */
 	struct frag_key fkey;
@@ -40,6 +54,7 @@ struct scratch {
 	__u32 hash;      /* flow_hash */
 	__u32 maglev;    /* flow_balance: enum maglev_use */
 	__u32 rule;      /* policy_flow: that decided */
+	__u32 reset;     /* handle_slow: the packet is of a connection that was open, and is denied now */
 	__u32 answered;  /* reply_refuse: the packet is an answer now */
 	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */
 };

@@ -68,7 +68,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
-	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newIPAM(o), newVersion(), newLab(), newNode())
+	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newIPAM(o), newVersion(), newLab(), newNode())
 	root.AddCommand(newResourceCommands(o)...)
 	return root
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -21,6 +22,7 @@ import (
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
@@ -68,6 +70,7 @@ type Agent struct {
 	conf      conflist
 	good      *lastGoodFile
 	flows     *flowTable
+	events    *events.Hub
 	began     time.Time
 	kick      chan struct{} // publish the status soon
 	checks    chan struct{} // look at the health checks of Services
@@ -95,6 +98,7 @@ func New(o Options) (*Agent, error) {
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.cluster.changed = a.noteChange
+	a.events = events.NewHub(o.Node, eventNames{a.cluster}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, "ipam"), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
@@ -144,13 +148,16 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 	return nil
 }
 
+// powerOf2 is the least power of 2 that is at least n.
+func powerOf2(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
+
 // mapSizes are the sizes of maps by the name of the map, with that of the connection table.
 func mapSizes(e config.Effective, flows int) map[string]uint32 {
 	return map[string]uint32{
 		flowMap: uint32(flows), "weir_flows_new": uint32(max(flows/4, 1024)),
 		"weir_services": uint32(e.MapSizes.NATFrontend), "weir_backends": uint32(e.MapSizes.NATBackend), "weir_live": uint32(e.MapSizes.NATBackend),
 		"weir_affinity": uint32(e.MapSizes.NATAffinity), "weir_addrs": uint32(e.MapSizes.Route), "weir_routes": uint32(e.MapSizes.Route),
-		"weir_peers": uint32(e.MapSizes.IPSets),
+		"weir_peers": uint32(e.MapSizes.IPSets), "weir_events": uint32(powerOf2(e.EventsMB)) << 20,
 	}
 }
 
@@ -218,6 +225,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("serving health and metrics", a.serve)
 	run("answering load balancers", a.serveBalancers)
 	run("answering questions", a.answerQuestions)
+	run("reading events", a.readEvents)
+	run("logging events", a.logEvents)
 	run("publishing the node's status", a.publish)
 	run("giving memory back", a.trim)
 	run("sizing the connection table", a.scale)

@@ -3,6 +3,7 @@ package agent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/version"
@@ -17,6 +18,8 @@ var (
 	descBuild       = describe("build_info", "Always 1; the version of the agent.", "version")
 	descPackets     = describe("dropped_packets_total", "Packets dropped, by reason and by the rule that decided.", "reason", "rule")
 	descBytes       = describe("dropped_bytes_total", "Bytes of packets dropped, by reason and by the rule that decided.", "reason", "rule")
+	descDenied      = describe("policy_denied_packets_total", "Packets denied by policy, by the tier, policy and rule that denied. For default-deny the policy is the list of those that isolate.", "direction", "tier", "kind", "policy", "rule")
+	descEventsLost  = describe("events_lost_total", "Events of flows that nobody got to read, by why: full (the ring), limited (the rate of a CPU), slow (a listener).", "why")
 	descAnswers     = describe("answered_packets_total", "Dropped packets that the node answered by itself, by what it sent; limited: not answered, because of the limit.", "answer")
 	descEndpoints   = describe("endpoints", "Pod interfaces of this node that are known.")
 	descAttached    = describe("endpoints_attached", "Pod interfaces of this node whose programs are attached.")
@@ -42,7 +45,7 @@ type collector struct{ agent *Agent }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descAnswers, descEndpoints, descAttached, descEntries, descMapEntries, descMapCapacity, descEpoch,
+	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descDenied, descEventsLost, descAnswers, descEndpoints, descAttached, descEntries, descMapEntries, descMapCapacity, descEpoch,
 		descFallen, descFallbacks,
 		descWrites, descApplies, descFailures, descPending, descLast, descRepairs, descConnected, descProblems, descUnsupported} {
 		ch <- d
@@ -92,6 +95,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descPending, float64(ls.Pending))
 	gauge(descLast, ls.Last.Seconds())
 	c.collectDrops(snap.state, count)
+	count(descEventsLost, a.events.Lost(), "slow")
+	if lost, err := a.driver.LostEvents(); err == nil {
+		count(descEventsLost, lost.Full, "full")
+		count(descEventsLost, lost.Limited, "limited")
+	}
 	if answers, err := a.driver.Answers(); err == nil {
 		for answer, n := range answers {
 			count(descAnswers, n, answer)
@@ -107,10 +115,14 @@ func (c *collector) collectDrops(s *nodestate.State, count func(*prometheus.Desc
 	}
 	type key struct{ reason, rule string }
 	sums := map[key][2]uint64{}
+	denied := map[[5]string]uint64{}
 	for _, d := range drops {
 		k := key{reason.Reason(d.Reason).String(), "gone"}
 		if _, ok := s.Rules.Get(d.Rule); d.Rule == 0 || ok {
 			k.rule = ruleWords(s, d.Rule)
+		}
+		if labels, ok := deniedBy(s, d); ok {
+			denied[labels] += d.Packets
 		}
 		sums[k] = [2]uint64{sums[k][0] + d.Packets, sums[k][1] + d.Bytes}
 	}
@@ -118,4 +130,24 @@ func (c *collector) collectDrops(s *nodestate.State, count func(*prometheus.Desc
 		count(descPackets, v[0], k.reason, k.rule)
 		count(descBytes, v[1], k.reason, k.rule)
 	}
+	for labels, n := range denied {
+		count(descDenied, n, labels[:]...)
+	}
+}
+
+// deniedBy returns direction, tier, kind, policy and rule of a drop by policy. Rules that are gone share one.
+func deniedBy(s *nodestate.State, d ebpf.Drop) (labels [5]string, ok bool) {
+	switch reason.Reason(d.Reason) {
+	case reason.PolicyIngress:
+		labels[0] = "ingress"
+	case reason.PolicyEgress:
+		labels[0] = "egress"
+	default:
+		return labels, false
+	}
+	r, ok := s.Rules.Get(d.Rule)
+	if !ok {
+		r = nodestate.Rule{Kind: "gone"}
+	}
+	return [5]string{labels[0], r.Tier, r.Kind, r.Name, r.Detail}, true
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/localsock"
 	"github.com/weir-net/weir/internal/version"
@@ -19,8 +20,9 @@ import (
 // pattern of their path. An answer that goes on for long ends with its request's context.
 func (a *Agent) questions() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
-		"GET /version": a.answerVersion,
-		"GET /status":  a.answerStatus,
+		"GET /version":       a.answerVersion,
+		"GET " + events.Path: a.answerEvents,
+		"GET /status":        a.answerStatus,
 	}
 }
 

@@ -34,8 +34,8 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 	if testing.Short() {
 		rounds = 30
 	}
-	var allowed, denied [2]int // by family
-	var differ int             // staged verdicts
+	var allowed, denied, logged [2]int // by family
+	var differ int                     // staged verdicts
 	for seed := range rounds {
 		w := newWorld(uint64(seed))
 		c := w.fill()
@@ -74,8 +74,12 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 						port = pick(w, uint16(0), 1, 8<<8, 8<<8|3, 13<<8, 128<<8, 128<<8|9)
 					}
 					q := question{pod: pod, addr: a, peer: peer, in: in, proto: proto, sport: sport, dport: port}
-					allow := checkVerdict(t, s, iso, ref, q, seed)
-					if checkVerdict(t, s, would, staged, q, seed) != allow {
+					v := checkVerdict(t, s, iso, ref, q, seed)
+					allow := v.Allow
+					if v.Log {
+						logged[family(a)]++
+					}
+					if checkVerdict(t, s, would, staged, q, seed).Allow != allow {
 						differ++
 					}
 					if allow {
@@ -87,8 +91,8 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 			}
 		}
 	}
-	if min(allowed[0], allowed[1], denied[0], denied[1]) < 1000 {
-		t.Fatalf("the worlds are too plain: %d allowed, %d denied (IPv4, IPv6)", allowed, denied)
+	if min(allowed[0], allowed[1], denied[0], denied[1]) < 1000 || min(logged[0], logged[1]) < 100 {
+		t.Fatalf("the worlds are too plain: %d allowed, %d denied, %d logged (IPv4, IPv6)", allowed, denied, logged)
 	}
 	if differ < 500 {
 		t.Fatalf("the worlds are too plain: %d staged verdicts differ", differ)
@@ -96,9 +100,10 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 }
 
 // checkVerdict holds what the tables say about a packet against the rules, and returns it.
-func checkVerdict(t *testing.T, s *nodestate.State, iso nodestate.Isolation, ref reference, q question, seed int) bool {
+func checkVerdict(t *testing.T, s *nodestate.State, iso nodestate.Isolation, ref reference, q question, seed int) nodestate.PolicyValue {
 	t.Helper()
-	allow, rule := s.Verdict(iso, q.peer, q.proto, nodestate.Ports{Src: q.sport, Dst: q.dport})
+	v := s.Decide(iso, q.peer, q.proto, nodestate.Ports{Src: q.sport, Dst: q.dport})
+	allow, rule := v.Allow, v.Rule
 	name := ""
 	if rule != 0 {
 		r, ok := s.Rules.Get(rule)
@@ -109,11 +114,11 @@ func checkVerdict(t *testing.T, s *nodestate.State, iso nodestate.Isolation, ref
 			name = r.Kind
 		}
 	}
-	if want, wantName := ref.verdict(q); allow != want || name != wantName {
-		t.Fatalf("seed %d: pod %s (%s) ingress=%t peer %s %s ports %d > %d: tables say %t by %q, rules say %t by %q\n%s",
-			seed, q.pod.Name, q.addr, q.in, q.peer, q.proto, q.sport, q.dport, allow, name, want, wantName, s)
+	if want, wantName, wantLog := ref.verdict(q); allow != want || name != wantName || v.Log != wantLog {
+		t.Fatalf("seed %d: pod %s (%s) ingress=%t peer %s %s ports %d > %d: tables say %t by %q, log %t; rules say %t by %q, log %t\n%s",
+			seed, q.pod.Name, q.addr, q.in, q.peer, q.proto, q.sport, q.dport, allow, name, v.Log, want, wantName, wantLog, s)
 	}
-	return allow
+	return v
 }
 
 // An endpoint may be there before its pod is: until then nothing may pass that a policy could forbid.

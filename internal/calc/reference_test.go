@@ -298,14 +298,14 @@ func (r reference) mine(q question) (mine []*model.Policy, unknown bool) {
 	return mine, could && (byLabels && r.c.Namespaces[q.pod.Name.Namespace] == nil || byAccounts && q.pod.ServiceAccount != "" && account == nil)
 }
 
-// verdict returns whether a packet is allowed and the text of the rule that says so.
-func (r reference) verdict(q question) (bool, string) {
+// verdict returns whether a packet is allowed, the text of the rule that says so, and whether a rule asked for a log before.
+func (r reference) verdict(q question) (allow bool, name string, log bool) {
 	mine, unknown := r.mine(q)
 	if unknown {
-		return false, "default-deny"
+		return false, "default-deny", false
 	}
 	if len(mine) == 0 {
-		return true, ""
+		return true, "", false
 	}
 	names, passes := r.tiers()
 	for _, tier := range names {
@@ -324,7 +324,11 @@ func (r reference) verdict(q question) (bool, string) {
 			}
 			for i := range rules {
 				broken := p.Invalid != "" || !known
-				if rules[i].Action == model.Log || broken && rules[i].Action != model.Deny || !r.ruleMatches(&rules[i], q) {
+				if broken && rules[i].Action != model.Deny || !r.ruleMatches(&rules[i], q) {
+					continue
+				}
+				if rules[i].Action == model.Log {
+					log = true
 					continue
 				}
 				if rules[i].Action == model.Pass {
@@ -338,14 +342,14 @@ func (r reference) verdict(q question) (bool, string) {
 				if tier != "default" {
 					name += " in tier " + tier
 				}
-				return rules[i].Action == model.Allow, name
+				return rules[i].Action == model.Allow, name, log
 			}
 		}
 		if here && !handedOn && !passes[tier] {
-			return false, "default-deny"
+			return false, "default-deny", log
 		}
 	}
-	return true, "default-allow"
+	return true, "default-allow", log
 }
 
 func enforcedKind(kind string) string {

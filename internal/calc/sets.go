@@ -260,7 +260,7 @@ func (s *sets) compileRules(b *bound, dir direction) {
 	text.WriteString("policy " + p.Kind + " " + strconv.Quote(p.Name.String()) + " tier " + strconv.Quote(p.Tier) + "\n")
 	_, tier := s.c.Tier(p.Tier)
 	for i := range rules {
-		if (p.Invalid != "" || !tier) && rules[i].Action != model.Deny || rules[i].Action == model.Log {
+		if (p.Invalid != "" || !tier) && rules[i].Action != model.Deny {
 			continue // what cannot be enforced exactly allows nothing
 		}
 		r := s.compileRule(p, dir, i, &rules[i])

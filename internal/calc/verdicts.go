@@ -23,6 +23,7 @@ const (
 type verdict struct {
 	allow bool
 	rule  nodestate.RuleID
+	log   bool // a rule with action Log matched before
 }
 
 // segment is a span of ports with one verdict.
@@ -145,7 +146,7 @@ func (s *set) decisions(was *written, ports map[portName][]*atom, most int) *wri
 	} else {
 		return nil
 	}
-	nothing := decision{head: verdict{false, s.denyID}}
+	nothing := decision{head: verdict{rule: s.denyID}}
 	if !now.zero.equal(&nothing) {
 		now.size = now.zero.size
 	}
@@ -256,17 +257,17 @@ func (s *set) classes(ports map[portName][]*atom) map[*class]struct{} {
 // each calls f for every entry of a decision of a set about a class.
 func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate.PolicyKey, nodestate.PolicyValue)) {
 	f(nodestate.PolicyKey{Set: set, Peer: c, Head: true}, nodestate.PolicyValue{
-		Allow: d.head.allow, Rule: d.head.rule, Protos: d.protos, Lens: d.lens})
+		Allow: d.head.allow, Log: d.head.log, Rule: d.head.rule, Protos: d.protos, Lens: d.lens})
 	put := func(sources int, e entry) {
 		f(nodestate.PolicyKey{Set: set, Peer: c, Sources: uint16(sources), Proto: e.proto, Port: e.port, Len: e.bits},
-			nodestate.PolicyValue{Allow: e.allow, Rule: e.rule, Sources: uint16(e.sources)})
+			nodestate.PolicyValue{Allow: e.allow, Log: e.log, Rule: e.rule, Sources: uint16(e.sources)})
 	}
 	for _, e := range d.entries {
 		put(0, e)
 	}
 	for i, t := range d.sources {
 		f(nodestate.PolicyKey{Set: set, Peer: c, Sources: uint16(i + 1), Head: true}, nodestate.PolicyValue{
-			Allow: t.otherwise.allow, Rule: t.otherwise.rule, Lens: t.lens})
+			Allow: t.otherwise.allow, Log: t.otherwise.log, Rule: t.otherwise.rule, Lens: t.lens})
 		for _, e := range t.entries {
 			put(i+1, e)
 		}
@@ -364,12 +365,19 @@ func (s *set) protocols() []model.Protocol {
 
 // segments returns the verdicts on all destination ports of a protocol, in the order of ports, of packets with one
 // source port. The rules of a tier are looked at in their order and the first that matches decides; Pass hands on to
-// the next tier, and so does a tier's end where that passes. What the last tier passes on is allowed by profiles.
+// the next tier, and so does a tier's end where that passes. What the last tier passes on is allowed by profiles. Log
+// decides nothing: it marks what is decided after it.
 func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, source uint16) []segment {
 	open := []span{{0, 65535}}
+	var logged []span
 	var decided []segment
 	decide := func(spans []span, v verdict) {
-		for _, t := range spans {
+		noted, rest := splitSpans(spans, logged)
+		for _, t := range rest {
+			decided = append(decided, segment{t, v})
+		}
+		v.log = true
+		for _, t := range noted {
 			decided = append(decided, segment{t, v})
 		}
 	}
@@ -383,27 +391,31 @@ func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, sourc
 			if !r.matches(c, proto, source) {
 				continue
 			}
-			var taken []span
-			taken, open = splitSpans(open, r.dst.spans(c, proto))
-			if r.of.Action == model.Pass {
-				passed = append(passed, taken...)
+			taken, rest := splitSpans(open, r.dst.spans(c, proto))
+			switch r.of.Action {
+			case model.Log:
+				logged = mergeSpans(append(logged, taken...))
 				continue
+			case model.Pass:
+				passed = append(passed, taken...)
+			default:
+				decide(taken, verdict{allow: r.of.Action == model.Allow, rule: r.id})
 			}
-			decide(taken, verdict{r.of.Action == model.Allow, r.id})
+			open = rest
 		}
 		if tier.pass {
 			passed = append(passed, open...)
 		} else {
-			decide(open, verdict{false, tier.denyID})
+			decide(open, verdict{rule: tier.denyID})
 		}
 		if open = mergeSpans(passed); len(open) == 0 {
 			break
 		}
 	}
 	if len(s.tiers) == 0 {
-		decide(open, verdict{false, s.denyID}) // of a pod that is not known
+		decide(open, verdict{rule: s.denyID}) // of a pod that is not known
 	} else {
-		decide(open, verdict{true, s.passedID})
+		decide(open, verdict{allow: true, rule: s.passedID})
 	}
 	return join(decided)
 }

@@ -31,6 +31,8 @@ type Effective struct {
 	CgroupV2Path string
 	// MapSizes are the sizes of maps, in force from the start of the agent on.
 	MapSizes MapSizes
+	// EventsMB is the size of the ring of events, in force from the start of the agent on.
+	EventsMB int
 
 	linux map[string]time.Duration // see ReadLinux
 }
@@ -63,6 +65,7 @@ func Default() Effective {
 
 		HealthzPort: 10256, KubeProxyCleanup: true,
 		MapSizes: MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576, ConntrackDoubles: true},
+		EventsMB: 1,
 	}
 }
 

@@ -107,7 +107,7 @@ var fields = []field{
 	bpfEnabled(),
 	unsupported("bpfEnforceRPF", "BPFEnforceRPF", "Loose"),
 	cidrs("bpfExcludeCIDRsFromNAT", "BPFExcludeCIDRsFromNAT", func(e *Effective, list []netip.Prefix) { e.Settings.ExcludeFromNAT = list }),
-	unsupported("bpfExportBufferSizeMB", "BPFExportBufferSizeMB", "1"),
+	integer("bpfExportBufferSizeMB", "BPFExportBufferSizeMB", 1, 1, 64, func(e *Effective, v int) { e.EventsMB = v }),
 	unsupported("bpfExtToServiceConnmark", "BPFExtToServiceConnmark", "0"),
 	choice("bpfExternalServiceMode", "BPFExternalServiceMode", "tunnel", []string{"Tunnel", "DSR"},
 		func(e *Effective, v string) { e.Settings.DSR = v == "DSR" }),

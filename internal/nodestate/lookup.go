@@ -58,15 +58,21 @@ type Ports struct{ Src, Dst uint16 }
 // Verdict is look-up 2 for an endpoint's set in one direction: may it exchange packets of this
 // protocol with these ports with peer, and which rule says so. No isolation allows by rule 0.
 func (s *State) Verdict(iso Isolation, peer netip.Addr, proto model.Protocol, ports Ports) (bool, RuleID) {
+	v := s.Decide(iso, peer, proto, ports)
+	return v.Allow, v.Rule
+}
+
+// Decide is Verdict with all of what was found: whether it is to be logged, too.
+func (s *State) Decide(iso Isolation, peer netip.Addr, proto model.Protocol, ports Ports) PolicyValue {
 	if iso.Set == 0 {
-		return true, 0
+		return PolicyValue{Allow: true}
 	}
 	key := PolicyKey{Set: iso.Set, Peer: s.ClassOf(peer), Head: true}
 	head, ok := s.Policy.Get(key)
 	if !ok {
 		key.Peer = 0
 		if head, ok = s.Policy.Get(key); !ok {
-			return false, iso.Rule
+			return PolicyValue{Rule: iso.Rule}
 		}
 	}
 	v, bit := head, ProtoBit(proto, peer.Is6())
@@ -88,7 +94,7 @@ func (s *State) Verdict(iso Isolation, peer netip.Addr, proto model.Protocol, po
 			v = e
 		}
 	}
-	return v.Allow, v.Rule
+	return v
 }
 
 // byPort returns the entry with the longest prefix of a port, of the lengths in lens.

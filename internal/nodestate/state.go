@@ -226,6 +226,7 @@ type PolicyKey struct {
 // PolicyValue is a verdict.
 type PolicyValue struct {
 	Allow   bool
+	Log     bool // a rule with action Log matched on the way to this verdict
 	Rule    RuleID
 	Protos  uint8  // heads: 1 TCP, 2 UDP, 4 SCTP, 8 ICMP, 16 any other have entries of their own
 	Lens    uint32 // heads: bit n set = entries with Len n exist

@@ -95,6 +95,7 @@ func isolated(a nodestate.Addr) bool {
 // judgeAndRoute is step 3 for a flow that is not handed on.
 func (n *Node) judgeAndRoute(in In, k flowKey, fwd *flow) *dropped {
 	rule, d := n.judge(k.src, fwd.dst, k.proto, k.sport, fwd.dport)
+	n.judged.Service = fwd.svc
 	if d != nil {
 		return d
 	}

@@ -125,6 +125,7 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 		} else {
 			rule, d = n.judge(k.src, f.dst, k.proto, k.sport, f.dport)
 		}
+		n.judged.Again, n.judged.Service = true, f.svc
 		if d != nil {
 			return false, d
 		}
@@ -240,28 +241,35 @@ func (n *Node) establish(f *flow, k flowKey) {
 
 // judge is step 3's judgement. The rule is the one that allowed last, 0 when nothing judged.
 func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uint16) (nodestate.RuleID, *dropped) {
+	e := &Event{Src: src, Dst: dst, Sport: sport, Dport: dport, Proto: proto}
+	n.judged = e
 	if src == dst {
 		return 0, nil
 	}
 	ports := nodestate.Ports{Src: sport, Dst: dport}
 	if proto == icmpOf(src) {
 		ports = nodestate.Ports{Dst: message(src, sport, dport)}
+		e.Sport, e.Dport = ports.Src, ports.Dst
 	}
 	a, b := n.state.Addrs[src], n.state.Addrs[dst]
+	e.Egress.Local, e.Ingress.Local = a.Kind == nodestate.AddrEndpoint, b.Kind == nodestate.AddrEndpoint
+	n.stage(e, ports)
 	rule := nodestate.RuleID(0)
 	if a.Kind == nodestate.AddrEndpoint && a.Egress.Set != 0 {
-		ok, r := n.state.Verdict(a.Egress, dst, proto, ports)
-		if !ok {
-			return r, &dropped{reason: reason.PolicyEgress, rule: r}
+		v := n.state.Decide(a.Egress, dst, proto, ports)
+		e.Egress.Rule, e.Log = v.Rule, v.Log
+		if !v.Allow {
+			return v.Rule, &dropped{reason: reason.PolicyEgress, rule: v.Rule}
 		}
-		rule = r
+		rule = v.Rule
 	}
 	if b.Kind == nodestate.AddrEndpoint && b.Ingress.Set != 0 && a.Kind != nodestate.AddrHost {
-		ok, r := n.state.Verdict(b.Ingress, src, proto, ports)
-		if !ok {
-			return r, &dropped{reason: reason.PolicyIngress, rule: r}
+		v := n.state.Decide(b.Ingress, src, proto, ports)
+		e.Ingress.Rule, e.Log = v.Rule, e.Log || v.Log
+		if !v.Allow {
+			return v.Rule, &dropped{reason: reason.PolicyIngress, rule: v.Rule}
 		}
-		rule = r
+		rule = v.Rule
 	}
 	return rule, nil
 }

@@ -145,7 +145,11 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 		return n.refuseFragment(in, reason.FragmentNoFirst)
 	}
 	if f.epoch != n.epoch {
+		n.judged = nil
 		again, d := n.revalidate(f, in, key)
+		if !again {
+			n.tell(in, d)
+		}
 		if d != nil {
 			return drop(in, *d)
 		}

@@ -52,11 +52,11 @@ func errorFor(r reason.Reason, six bool) (icmpError, bool) {
 // answers is not part of the oracle.
 func (n *Node) refuse(in In, d dropped) Result {
 	e, ok := errorFor(d.reason, in.Packet.IP.Src.Is6())
-	reset := (d.reason == reason.NoEndpoint || d.reason == reason.NoBackend) && in.Packet.IP.Proto == packet.ProtoTCP && !in.Packet.Fragment()
-	if reset && (in.Packet.Kind != packet.TCP || in.Packet.Flags&packet.RST != 0) {
+	reset := (d.reason == reason.NoEndpoint || d.reason == reason.NoBackend || d.reset) && in.Packet.IP.Proto == packet.ProtoTCP && !in.Packet.Fragment()
+	if reset && (in.Packet.Kind != packet.TCP || in.Packet.Flags&packet.RST != 0 || d.reset && in.Packet.Flags&packet.SYN != 0) {
 		return drop(in, d)
 	}
-	if !ok || !n.mayAnswer(in) {
+	if !ok && !reset || !n.mayAnswer(in) {
 		return drop(in, d)
 	}
 	src := n.self(in.Packet.IP.Src)

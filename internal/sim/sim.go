@@ -72,6 +72,7 @@ type Result struct {
 	Reason  reason.Reason  // Drop, Answer
 	Rule    nodestate.RuleID
 	Again   []In // fragments that waited for this first one: they come in again
+	Events  []Event
 }
 
 // String writes everything but the packet.
@@ -133,6 +134,8 @@ type Options struct {
 	HostIfIndex int
 	// Uplinks are the MAC addresses of the uplinks by interface index.
 	Uplinks map[int]packet.MAC
+	// Listening says whether somebody listens to events: then flows that are allowed are told, too.
+	Listening func() bool
 	// NoTunnel says that the node has no VXLAN device.
 	NoTunnel bool
 }
@@ -153,6 +156,8 @@ type Node struct {
 	chosen      map[socketKey]chosen           // what was got, by what was asked for
 	firsts      map[fragmentKey]firstFragment
 	kept        []keptFragment // oldest first
+	events      []Event
+	judged      *Event // for the packet at hand, by judge
 }
 
 // New returns a node without flows. Options.Now, Pick and Port default to a clock that stands still and
@@ -170,6 +175,9 @@ func New(s *nodestate.State, o Options) *Node {
 	if o.FIB == nil {
 		o.FIB = func(netip.Addr) (Hop, bool) { return Hop{}, false }
 	}
+	if o.Listening == nil {
+		o.Listening = func() bool { return false }
+	}
 	if o.LinkMTU == nil {
 		o.LinkMTU = func(int) int { return 0 }
 	}
@@ -184,8 +192,13 @@ func New(s *nodestate.State, o Options) *Node {
 
 // SetState replaces the state and moves the epoch on.
 func (n *Node) SetState(s *nodestate.State) {
-	n.state = s
 	n.epoch++
+	n.ReplaceState(s)
+}
+
+// ReplaceState replaces the state by one that means the same for every flow that is open: none is judged again.
+func (n *Node) ReplaceState(s *nodestate.State) {
+	n.state = s
 	n.maglev = map[nodestate.Frontend][]int32{}
 	n.links = map[packet.MAC]nodestate.Client{}
 	for _, a := range s.Addrs {
@@ -218,7 +231,8 @@ func cloneFlows(m map[flowKey]*flow) map[flowKey]*flow {
 type dropped struct {
 	reason reason.Reason
 	rule   nodestate.RuleID
-	mtu    int // TooBig
+	mtu    int  // TooBig
+	reset  bool // of a connection that was open, and is denied now
 }
 
 // shape is step 0: what kind of packet this is.
@@ -299,6 +313,13 @@ func (n *Node) shapeOf(p *packet.Packet, h Hook) shape {
 
 // Receive says what becomes of a packet, and remembers what a node remembers. in.Packet stays as it is.
 func (n *Node) Receive(in In) Result {
+	n.events = nil
+	r := n.receive(in)
+	r.Events, n.events = n.events, nil
+	return r
+}
+
+func (n *Node) receive(in In) Result {
 	if in.Marked && (in.Hook == ToWorkload || in.Hook == ToUplink) {
 		return Result{Action: Pass, Packet: in.Packet}
 	}
@@ -378,6 +399,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	p := in.Packet
 	isError := p.Kind == packet.Error
 	key := keyOf(p)
+	n.judged = nil
 	if in.Hook == FromWorkload && n.toTunnelPort(key.proto, key.dst, key.dport) && !isError {
 		return Result{}, &dropped{reason: reason.TunnelFromPod}
 	}
@@ -394,7 +416,11 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	}
 	if f != nil && f.epoch != n.epoch {
 		again, d := n.revalidate(f, in, key)
+		if !again {
+			n.tell(in, d)
+		}
 		if d != nil {
+			d.reset = (f.replied || f.answered) && (d.reason == reason.PolicyEgress || d.reason == reason.PolicyIngress)
 			return Result{}, d
 		}
 		if again {
@@ -406,6 +432,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 			return n.stray(in)
 		}
 		f, d := n.begin(in, key, opening)
+		n.tell(in, d)
 		if d != nil {
 			return Result{}, d
 		}

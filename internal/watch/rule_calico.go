@@ -84,7 +84,6 @@ func (p *calicoPolicy) action(field string, a v3.Action) model.Action {
 	case v3.Pass:
 		return model.Pass
 	case v3.Log:
-		p.add(field, string(a), "does not write a log yet; the rule decides nothing, as it should", "")
 		return model.Log
 	}
 	p.bad(field, string(a), "is none of Allow, Deny, Log, Pass", "correct it")

@@ -34,6 +34,15 @@ func (r *crowd) tiered() {
 		p.Ingress = append(p.Ingress, r.tieredRule())
 		p.Egress = append(p.Egress, r.tieredRule())
 	}
+	if r.chance(25) { // may take the place of one that is there, or its end may be staged
+		s := &model.StagedPolicy{Policy: *p, Delete: r.chance(30)}
+		s.Policy.Kind = model.KindStagedGlobalNetworkPolicy
+		if r.c.Staged == nil {
+			r.c.Staged = map[model.PolicyID]*model.StagedPolicy{}
+		}
+		r.c.Staged[s.Policy.ID()] = s
+		return
+	}
 	r.c.Policies[p.ID()] = p
 }
 
@@ -53,7 +62,7 @@ func (r *crowd) messages() []model.PortRange {
 }
 
 func (r *crowd) tieredRule() model.Rule {
-	rule := model.Rule{Action: one(r, model.Allow, model.Allow, model.Allow, model.Deny, model.Pass)}
+	rule := model.Rule{Action: one(r, model.Allow, model.Allow, model.Allow, model.Deny, model.Pass, model.Log)}
 	if r.chance(60) {
 		e := &model.Entity{}
 		if r.chance(50) {

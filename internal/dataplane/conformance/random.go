@@ -107,7 +107,7 @@ func randomPolicy(r *rand.Rand, s *nodestate.State) {
 			if r.IntN(2) == 0 {
 				continue
 			}
-			head := nodestate.PolicyValue{Rule: nodestate.RuleID(set), Allow: r.IntN(2) == 0}
+			head := nodestate.PolicyValue{Rule: nodestate.RuleID(set), Allow: r.IntN(2) == 0, Log: r.IntN(4) == 0}
 			if r.IntN(2) == 0 {
 				head.Protos, head.Lens = 1, 1<<16
 				s.Policy.Set(nodestate.PolicyKey{Set: set, Peer: class, Proto: model.ProtocolTCP, Port: uint16(r.IntN(1000)), Len: 16}, nodestate.PolicyValue{Allow: true, Rule: 5})

@@ -10,7 +10,7 @@ import (
 )
 
 // abiNumber is WEIR_ABI of bpf/abi.h. A test compares it, and the numbers below, with that file.
-const abiNumber = 2
+const abiNumber = 3
 
 // Bits and indexes of bpf/abi.h. Enums that no variable has as its type are not in the object's BTF,
 // so they cannot be generated with the types.
@@ -21,6 +21,7 @@ const (
 	addrPrimary     = 8
 	addrNodePorts   = 16
 	addrKeepSource  = 32
+	addrStaged      = 64
 
 	routePool     = 1
 	routeRemote   = 2
@@ -52,6 +53,10 @@ const (
 	setCTLBUDP = 4
 	setPorts   = 8
 	setHostNAT = 16
+	setEvents  = 32
+
+	policyAllow = 1
+	policyLog   = 2
 
 	timeoutTCPSyn     = 0
 	timeoutTCPEst     = 1
@@ -64,7 +69,20 @@ const (
 	timeoutDSRRetry   = 8
 	timeoutTCPFins    = 9
 
-	countDSRFallen = 0
+	countDSRFallen     = 0
+	countEventsLost    = 1
+	countEventsLimited = 2
+
+	eventAllowed = 1
+	eventLog     = 2
+	eventAgain   = 4
+	eventEgress  = 8
+	eventIngress = 16
+
+	stagedEgress        = 1
+	stagedEgressDenied  = 2
+	stagedIngress       = 4
+	stagedIngressDenied = 8
 )
 
 // be16 turns a port into network byte order and back.

@@ -36,7 +36,11 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"TIMEOUT_TCP_SYN": timeoutTCPSyn, "TIMEOUT_TCP_EST": timeoutTCPEst, "TIMEOUT_TCP_CLOSING": timeoutTCPClosing,
 		"TIMEOUT_UDP": timeoutUDP, "TIMEOUT_ICMP": timeoutICMP, "TIMEOUT_OTHER": timeoutOther,
 		"TIMEOUT_DSR_TRIES": timeoutDSRTries, "TIMEOUT_DSR_RETRY": timeoutDSRRetry, "TIMEOUT_TCP_FINS": timeoutTCPFins, "COUNT_DSR_FALLEN": countDSRFallen,
-		"POLICY_TCP": int(nodestate.ProtoBitTCP),
+		"POLICY_TCP": int(nodestate.ProtoBitTCP), "POLICY_ALLOW": policyAllow, "POLICY_LOG": policyLog,
+		"ADDR_STAGED": addrStaged, "SET_EVENTS": setEvents,
+		"EVENT_ALLOWED": eventAllowed, "EVENT_LOG": eventLog, "EVENT_AGAIN": eventAgain, "EVENT_EGRESS": eventEgress, "EVENT_INGRESS": eventIngress,
+		"STAGED_EGRESS": stagedEgress, "STAGED_EGRESS_DENIED": stagedEgressDenied, "STAGED_INGRESS": stagedIngress, "STAGED_INGRESS_DENIED": stagedIngressDenied,
+		"COUNT_EVENTS_LOST": countEventsLost, "COUNT_EVENTS_LIMITED": countEventsLimited,
 	} {
 		if want, ok := header[name]; !ok || want != got {
 			t.Errorf("%s is %d here and %d (found %t) in abi.h", name, got, want, ok)

@@ -64,13 +64,14 @@ func meet(a, b verdicts) verdicts {
 	return m.out
 }
 
-// value is what two verdicts on the same packets allow.
+// value is what two verdicts on the same packets allow. It is logged where one of them is; a denial of all source ports
+// does not ask the other's table of them.
 func (m *meeting) value(x, y weirPolicyValue) weirPolicyValue {
 	switch {
-	case x.Sources == 0 && x.Allow == 0:
-		return plain(x)
-	case y.Sources == 0 && (y.Allow == 0 || x.Sources == 0):
-		return plain(y)
+	case x.Sources == 0 && x.Verdict&policyAllow == 0:
+		return logged(x, y)
+	case y.Sources == 0 && (y.Verdict&policyAllow == 0 || x.Sources == 0):
+		return logged(y, x)
 	}
 	key := [2]uint16{x.Sources, y.Sources}
 	n, ok := m.tables[key]
@@ -119,7 +120,16 @@ func (m *meeting) table(n uint16, x, y weirPolicyValue) {
 }
 
 // plain is a verdict alone.
-func plain(v weirPolicyValue) weirPolicyValue { return weirPolicyValue{Rule: v.Rule, Allow: v.Allow} }
+func plain(v weirPolicyValue) weirPolicyValue {
+	return weirPolicyValue{Rule: v.Rule, Verdict: v.Verdict}
+}
+
+// logged is a verdict alone that is logged where another one is, too.
+func logged(v, other weirPolicyValue) weirPolicyValue {
+	v = plain(v)
+	v.Verdict |= other.Verdict & policyLog
+	return v
+}
 
 // holding names verdicts.
 type holding struct{ set, class uint64 }

@@ -43,6 +43,11 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 		s.Settings.DSROptOut = append(s.Settings.DSROptOut, netip.PrefixFrom(fromAddr(k.Addr), int(k.Len)))
 	}
 	slices.SortFunc(s.Settings.DSROptOut, netip.Prefix.Compare)
+	for k, v := range t.staged.tracker.All() {
+		s.Staged[fromAddr(k)] = nodestate.StagedIsolation{
+			Ingress: nodestate.Isolation{Set: nodestate.SetID(v.IngressSet), Rule: nodestate.RuleID(v.IngressRule)},
+			Egress:  nodestate.Isolation{Set: nodestate.SetID(v.EgressSet), Rule: nodestate.RuleID(v.EgressRule)}}
+	}
 	for k, v := range t.clients.tracker.All() {
 		s.Clients[k] = s.Clients[k].With(fromAddr(v))
 	}
@@ -77,7 +82,7 @@ func readPolicy(s *nodestate.State, t *tables) {
 		s.Policy.Set(nodestate.PolicyKey{
 			Set: nodestate.SetID(k.Set), Peer: nodestate.Class(k.Peer), Head: k.Head != 0,
 			Proto: model.Protocol(k.Proto), Port: k.Port, Len: k.Len, Sources: k.Sources,
-		}, nodestate.PolicyValue{Allow: v.Allow != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens, Sources: v.Sources})
+		}, nodestate.PolicyValue{Allow: v.Verdict&policyAllow != 0, Log: v.Verdict&policyLog != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens, Sources: v.Sources})
 	}
 }
 

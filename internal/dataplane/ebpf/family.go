@@ -17,6 +17,7 @@ import (
 // familyTables are the maps of one family.
 type familyTables[A address] struct {
 	addrs     *table[A, addrValue[A]]
+	staged    *table[A, weirStagedValue]
 	routes    *table[prefixKey[A], routeValue[A]]
 	peers     *table[A, uint64]
 	peerCIDRs *table[prefixKey[A], uint64]
@@ -44,6 +45,7 @@ type familyTables[A address] struct {
 func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
 	t := &familyTables[A]{settings: m["weir_settings"], sockets: m["weir_sockets"], fallenMap: m["weir_dsr_fallen"], counts: c}
 	t.addrs = newTable[A, addrValue[A]]("weir_addrs", m["weir_addrs"], showAddr[A], &c.judged)
+	t.staged = newTable[A, weirStagedValue]("weir_staged", m["weir_staged"], showAddr[A], &c.quiet)
 	t.routes = newTable[prefixKey[A], routeValue[A]]("weir_routes", m["weir_routes"], showPrefix[A], &c.judged)
 	t.peers = newTable[A, uint64]("weir_peers", m["weir_peers"], showAddr[A], &c.judged)
 	t.peerCIDRs = newTable[prefixKey[A], uint64]("weir_peer_cidrs", m["weir_peer_cidrs"], showPrefix[A], &c.judged)
@@ -61,7 +63,7 @@ func (t *familyTables[A]) load() error {
 	t.peersFresh = true
 	var zero uint32
 	err := t.settings.Lookup(&zero, unsafe.Pointer(&t.current))
-	return errors.Join(err, t.addrs.load(), t.routes.load(), t.peers.load(), t.peerCIDRs.load(),
+	return errors.Join(err, t.addrs.load(), t.staged.load(), t.routes.load(), t.peers.load(), t.peerCIDRs.load(),
 		t.clients.load(), t.links.load(), t.dsrOptOut.load(), t.ranges.load(), t.announced.load(), t.uplinks.load(), t.services.load())
 }
 
@@ -69,7 +71,10 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 	if changed.Has(nodestate.TableSettings) {
 		t.dsrOptOut.desire(renderDSROptOut[A](s))
 	}
-	if changed.Has(nodestate.TableAddrs) {
+	if changed.Has(nodestate.TableStaged) || changed.Has(nodestate.TableAddrs) {
+		t.staged.desire(renderStaged[A](s))
+	}
+	if changed.Has(nodestate.TableAddrs) || changed.Has(nodestate.TableStaged) {
 		t.addrs.desire(renderAddrs[A](s, ifindex))
 		t.links.desire(maps.All(renderLinks[A](s)))
 	}
@@ -98,6 +103,7 @@ func (t *familyTables[A]) writeClasses() {
 }
 
 func (t *familyTables[A]) writeEndpoints(ready func(ingress, egress uint64) error) (held bool) {
+	t.staged.write(nil)
 	t.addrs.write(func(_ A, v addrValue[A]) error { return ready(v.IngressSet, v.EgressSet) })
 	return t.addrs.tracker.PendingWrites() > 0
 }
@@ -135,6 +141,7 @@ func (t *familyTables[A]) removeJudged() {
 	t.dsrOptOut.remove(nil)
 	t.links.remove(nil)
 	t.addrs.remove(nil)
+	t.staged.remove(nil)
 	t.peers.remove(nil)
 	t.peerCIDRs.remove(nil)
 }
@@ -182,7 +189,7 @@ func (t *familyTables[A]) errors() []error {
 	if t.socketsErr != nil {
 		settings = append(settings, &dataplane.KeyError{Table: "sockets", Key: "udp", Err: t.socketsErr})
 	}
-	return slices.Concat(settings, t.addrs.errors(), t.routes.errors(), t.peers.errors(), t.peerCIDRs.errors(),
+	return slices.Concat(settings, t.addrs.errors(), t.staged.errors(), t.routes.errors(), t.peers.errors(), t.peerCIDRs.errors(),
 		t.clients.errors(), t.links.errors(), t.dsrOptOut.errors(), t.ranges.errors(), t.announced.errors(), t.uplinks.errors(), t.services.errors())
 }
 

@@ -28,6 +28,7 @@ var sizeSettings = map[string]string{
 	"weir_peers":     "bpfMapSizeIPSets",
 	"weir_flows":     "bpfMapSizeConntrack",
 	"weir_flows_new": "bpfMapSizeConntrack",
+	"weir_events":    "bpfExportBufferSizeMB",
 }
 
 // stateful are the maps whose contents only traffic makes: they keep the size that they have rather than
@@ -39,7 +40,7 @@ var stateful = map[string]bool{
 }
 
 // shared maps are the same for both families: what they hold has no addresses.
-var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers"}
+var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate"}
 
 // programsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those of IPv6.
 const programsOfIPv6 = "weir_ipv6"
@@ -79,8 +80,8 @@ func (l *loaded) call(six *loaded) (int, error) {
 	return changed, nil
 }
 
-// unpinned maps hold nothing from one packet to the next.
-var unpinned = map[string]bool{"weir_trace": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
+// unpinned maps hold nothing from one packet to the next, or, as that of events, nothing that outlives its reader.
+var unpinned = map[string]bool{"weir_events": true, "weir_event_rate": true, "weir_trace": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
 
 // loaded are the programs and maps in the kernel, not attached yet.
 type loaded struct {
@@ -103,6 +104,9 @@ const (
 type constants struct {
 	trace     bool
 	setRetval bool
+	events    uint32 // bytes of the ring of events, a power of 2; 0 = as compiled
+	// unlimited lets every event through, whatever the rate.
+	unlimited bool
 	// answers are how many packets a CPU may answer by itself in a second, and burst how many at once; 0 = as compiled.
 	answers, burst uint32
 }
@@ -185,6 +189,11 @@ func specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c constants)
 		}
 		if err := v.Set(value); err != nil {
 			return fmt.Errorf("setting the programs' constant %s: %w", name, err)
+		}
+	}
+	if c.unlimited {
+		if err := spec.Variables["event_interval_ns"].Set(uint64(0)); err != nil {
+			return fmt.Errorf("lifting the limit on events: %w", err)
 		}
 	}
 	if c.answers == 0 {

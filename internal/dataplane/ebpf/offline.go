@@ -39,7 +39,9 @@ type TestOptions struct {
 	HostDevice, Tunnel int
 	// Answers are how many packets a CPU may answer by itself in a second, Burst how many at once; 0 = as compiled.
 	Answers, Burst uint32
-	HostNetns      uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
+	// Listening makes the programs tell every judged flow.
+	Listening bool
+	HostNetns uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
 }
 
 // LoadForTest loads the programs without attaching or pinning anything. Flow tables are small.
@@ -48,7 +50,7 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 	for name, n := range o.Sizes {
 		sizes[name] = n
 	}
-	c := constants{trace: o.Trace, setRetval: true, answers: o.Answers, burst: o.Burst}
+	c := constants{trace: o.Trace, setRetval: true, answers: o.Answers, burst: o.Burst, unlimited: true}
 	l, err := load(nil, "", sizes, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
@@ -75,7 +77,7 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 	}
 	return &Offline{
 		Collection: l.Collection, IPv6: six.Collection, loaded: l, six: six, tables: newTables(l, six),
-		machine: machine{clock: clock{hz}, hostNetns: o.HostNetns, host: o.HostDevice, tunnel: o.Tunnel},
+		machine: machine{clock: clock{hz}, hostNetns: o.HostNetns, host: o.HostDevice, tunnel: o.Tunnel, listening: o.Listening},
 	}, nil
 }
 
@@ -135,6 +137,17 @@ func (o *Offline) Policy() (*nodestate.State, error) {
 		errs = append(errs, f.readPolicy(s))
 	}
 	return s, errors.Join(errs...)
+}
+
+// Epoch is that of flows: it moves on when they are to be judged again.
+func (o *Offline) Epoch() uint32 { return o.tables.epoch() }
+
+// Listen is Driver.Listen.
+func (o *Offline) Listen(on bool) error {
+	o.machine.listening = on
+	var errs []error
+	o.tables.each(func(f family) { errs = append(errs, f.listen(on)) })
+	return errors.Join(errs...)
 }
 
 // Load reads the maps back as a state: see readState.

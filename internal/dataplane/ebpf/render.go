@@ -18,14 +18,14 @@ import (
 func renderAddrs[A address](s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[A, addrValue[A]] {
 	return func(yield func(A, addrValue[A]) bool) {
 		for addr, a := range s.Addrs {
-			if carries[A](addr) && !yield(toAddr[A](addr), renderAddr[A](a, ifindex)) {
+			if carries[A](addr) && !yield(toAddr[A](addr), renderAddr[A](a, isStaged(s, addr), ifindex)) {
 				return
 			}
 		}
 	}
 }
 
-func renderAddr[A address](a nodestate.Addr, ifindex func(nodestate.Addr) int) addrValue[A] {
+func renderAddr[A address](a nodestate.Addr, staged bool, ifindex func(nodestate.Addr) int) addrValue[A] {
 	v := addrValue[A]{
 		Kind: uint8(a.Kind), Mac: a.MAC,
 		IngressSet: uint64(a.Ingress.Set), EgressSet: uint64(a.Egress.Set),
@@ -39,7 +39,7 @@ func renderAddr[A address](a nodestate.Addr, ifindex func(nodestate.Addr) int) a
 	}
 	v.Flags = flags[uint8](
 		bit{a.NATOutgoing, addrNATOutgoing}, bit{a.SameLink, addrSameLink},
-		bit{a.Tunnel, addrTunnel}, bit{a.Primary, addrPrimary}, bit{a.NodePorts, addrNodePorts}, bit{a.KeepSource, addrKeepSource})
+		bit{a.Tunnel, addrTunnel}, bit{a.Primary, addrPrimary}, bit{a.NodePorts, addrNodePorts}, bit{a.KeepSource, addrKeepSource}, bit{staged, addrStaged})
 	return v
 }
 
@@ -56,6 +56,24 @@ func flags[T uint8 | uint32](bits ...bit) T {
 		}
 	}
 	return v
+}
+
+// isStaged reports whether the events of an address tell what staged policies would say.
+func isStaged(s *nodestate.State, addr netip.Addr) bool {
+	_, ok := s.Staged[addr]
+	return ok && s.Addrs[addr].Kind == nodestate.AddrEndpoint
+}
+
+func renderStaged[A address](s *nodestate.State) iter.Seq2[A, weirStagedValue] {
+	return func(yield func(A, weirStagedValue) bool) {
+		for addr, v := range s.Staged {
+			value := weirStagedValue{IngressSet: uint64(v.Ingress.Set), EgressSet: uint64(v.Egress.Set),
+				IngressRule: uint32(v.Ingress.Rule), EgressRule: uint32(v.Egress.Rule)}
+			if carries[A](addr) && isStaged(s, addr) && !yield(toAddr[A](addr), value) {
+				return
+			}
+		}
+	}
 }
 
 func renderRoutes[A address](s *nodestate.State) iter.Seq2[prefixKey[A], routeValue[A]] {
@@ -140,7 +158,10 @@ func toPolicyKey(k nodestate.PolicyKey) weirPolicyKey {
 func toPolicyValue(v nodestate.PolicyValue) weirPolicyValue {
 	value := weirPolicyValue{Rule: uint32(v.Rule), Lens: v.Lens, Protos: v.Protos, Sources: v.Sources}
 	if v.Allow {
-		value.Allow = 1
+		value.Verdict |= policyAllow
+	}
+	if v.Log {
+		value.Verdict |= policyLog
 	}
 	return value
 }
@@ -208,8 +229,9 @@ func (c clock) perThousandSeconds() uint32 { return uint32(1000 * c.hz / 256) }
 type machine struct {
 	clock     clock
 	hostNetns uint64
-	host      int // interface index of weir0
-	tunnel    int // of the VXLAN device; 0 = none
+	host      int  // interface index of weir0
+	tunnel    int  // of the VXLAN device; 0 = none
+	listening bool // somebody listens to events
 	// uplinks are their MAC addresses by interface index.
 	uplinks map[uint32]weirLinkKey
 }
@@ -233,6 +255,7 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{c.ConnectTime == model.ConnectTimeTCP || c.ConnectTime == model.ConnectTimeEnabled, setCTLBTCP},
 			bit{c.ConnectTime == model.ConnectTimeEnabled, setCTLBUDP},
 			bit{c.HostNAT, setHostNAT},
+			bit{m.listening, setEvents},
 			bit{true, setPorts}), // tables keep weir_ports
 		Node: toAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
 		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,

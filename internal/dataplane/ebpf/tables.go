@@ -51,6 +51,7 @@ type family interface {
 	removeJudged()
 	servicesPending() bool
 	nextEpoch() error
+	listen(on bool) error
 	epoch() uint32
 	errors() []error
 	entries() map[string]int

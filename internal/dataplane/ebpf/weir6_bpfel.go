@@ -81,6 +81,31 @@ type weir6DsrTries struct {
 	Count uint16
 }
 
+type weir6Event struct {
+	_           structs.HostLayout
+	Saddr       [4]uint32
+	Daddr       [4]uint32
+	SvcAddr     [4]uint32
+	SvcPort     uint16
+	Sport       uint16
+	Dport       uint16
+	SvcProto    uint8
+	Proto       uint8
+	Family      uint8
+	Hook        uint8
+	Flags       uint8
+	Staged      uint8
+	Reason      uint32
+	Rules       [2]uint32
+	StagedRules [2]uint32
+	Ifindex     uint32
+}
+
+type weir6EventRate struct {
+	_    structs.HostLayout
+	Used [2]uint64
+}
+
 type weir6FlowKey struct {
 	_     structs.HostLayout
 	Saddr weir6IpAddr
@@ -197,7 +222,7 @@ type weir6PolicyValue struct {
 	_       structs.HostLayout
 	Rule    uint32
 	Lens    uint32
-	Allow   uint8
+	Verdict uint8
 	Protos  uint8
 	Sources uint16
 }
@@ -286,14 +311,21 @@ type weir6Scratch struct {
 		_           [12]byte
 	}
 	Judged struct {
-		_     structs.HostLayout
-		Src   weir6IpAddr
-		Dst   weir6IpAddr
-		Peer  weir6IpAddr
-		Key   weir6PolicyKey
-		Value weir6PolicyValue
-		Sport uint16
-		Pad   uint16
+		_           structs.HostLayout
+		Src         weir6IpAddr
+		Dst         weir6IpAddr
+		Peer        weir6IpAddr
+		Key         weir6PolicyKey
+		Value       weir6PolicyValue
+		Sport       uint16
+		Dport       uint16
+		Proto       uint8
+		Log         uint8
+		Ends        uint8
+		About       uint8
+		Staged      uint32
+		Rules       [2]uint32
+		StagedRules [2]uint32
 	}
 	Frag struct {
 		_     structs.HostLayout
@@ -311,9 +343,9 @@ type weir6Scratch struct {
 	Hash     uint32
 	Maglev   uint32
 	Rule     uint32
+	Reset    uint32
 	Answered uint32
 	Stale    uint32
-	_        [4]byte
 }
 
 type weir6Settings struct {
@@ -351,6 +383,14 @@ type weir6SockValue struct {
 	Svc  weir6SvcKey
 }
 
+type weir6StagedValue struct {
+	_           structs.HostLayout
+	IngressSet  uint64
+	EgressSet   uint64
+	IngressRule uint32
+	EgressRule  uint32
+}
+
 type weir6SvcKey struct {
 	_     structs.HostLayout
 	Addr  weir6IpAddr
@@ -385,6 +425,8 @@ const (
 	weir6MapWeirDsrFallen     = "weir_dsr_fallen"
 	weir6MapWeirDsrOptout     = "weir_dsr_optout"
 	weir6MapWeirDsrTries      = "weir_dsr_tries"
+	weir6MapWeirEventRate     = "weir_event_rate"
+	weir6MapWeirEvents        = "weir_events"
 	weir6MapWeirFlows         = "weir_flows"
 	weir6MapWeirFlowsNew      = "weir_flows_new"
 	weir6MapWeirFragRings     = "weir_frag_rings"
@@ -406,6 +448,7 @@ const (
 	weir6MapWeirServices      = "weir_services"
 	weir6MapWeirSettings      = "weir_settings"
 	weir6MapWeirSockets       = "weir_sockets"
+	weir6MapWeirStaged        = "weir_staged"
 	weir6MapWeirTrace         = "weir_trace"
 	weir6MapWeirUplinks       = "weir_uplinks"
 	weir6ProgWeirConnect4     = "weir_connect4"
@@ -422,6 +465,8 @@ const (
 	weir6ProgWeirToUplink     = "weir_to_uplink"
 	weir6ProgWeirToWorkload   = "weir_to_workload"
 	weir6VarCanSetRetval      = "can_set_retval"
+	weir6VarEventBurst        = "event_burst"
+	weir6VarEventIntervalNs   = "event_interval_ns"
 	weir6VarReplyBurst        = "reply_burst"
 	weir6VarReplyIntervalNs   = "reply_interval_ns"
 	weir6VarTraceEnabled      = "trace_enabled"
@@ -499,6 +544,8 @@ type weir6MapSpecs struct {
 	WeirDsrFallen *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
 	WeirDsrTries  *ebpf.MapSpec `ebpf:"weir_dsr_tries"`
+	WeirEventRate *ebpf.MapSpec `ebpf:"weir_event_rate"`
+	WeirEvents    *ebpf.MapSpec `ebpf:"weir_events"`
 	WeirFlows     *ebpf.MapSpec `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.MapSpec `ebpf:"weir_flows_new"`
 	WeirFragRings *ebpf.MapSpec `ebpf:"weir_frag_rings"`
@@ -520,6 +567,7 @@ type weir6MapSpecs struct {
 	WeirServices  *ebpf.MapSpec `ebpf:"weir_services"`
 	WeirSettings  *ebpf.MapSpec `ebpf:"weir_settings"`
 	WeirSockets   *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirStaged    *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.MapSpec `ebpf:"weir_trace"`
 	WeirUplinks   *ebpf.MapSpec `ebpf:"weir_uplinks"`
 }
@@ -529,6 +577,8 @@ type weir6MapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type weir6VariableSpecs struct {
 	CanSetRetval    *ebpf.VariableSpec `ebpf:"can_set_retval"`
+	EventBurst      *ebpf.VariableSpec `ebpf:"event_burst"`
+	EventIntervalNs *ebpf.VariableSpec `ebpf:"event_interval_ns"`
 	ReplyBurst      *ebpf.VariableSpec `ebpf:"reply_burst"`
 	ReplyIntervalNs *ebpf.VariableSpec `ebpf:"reply_interval_ns"`
 	TraceEnabled    *ebpf.VariableSpec `ebpf:"trace_enabled"`
@@ -565,6 +615,8 @@ type weir6Maps struct {
 	WeirDsrFallen *ebpf.Map `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout *ebpf.Map `ebpf:"weir_dsr_optout"`
 	WeirDsrTries  *ebpf.Map `ebpf:"weir_dsr_tries"`
+	WeirEventRate *ebpf.Map `ebpf:"weir_event_rate"`
+	WeirEvents    *ebpf.Map `ebpf:"weir_events"`
 	WeirFlows     *ebpf.Map `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.Map `ebpf:"weir_flows_new"`
 	WeirFragRings *ebpf.Map `ebpf:"weir_frag_rings"`
@@ -586,6 +638,7 @@ type weir6Maps struct {
 	WeirServices  *ebpf.Map `ebpf:"weir_services"`
 	WeirSettings  *ebpf.Map `ebpf:"weir_settings"`
 	WeirSockets   *ebpf.Map `ebpf:"weir_sockets"`
+	WeirStaged    *ebpf.Map `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.Map `ebpf:"weir_trace"`
 	WeirUplinks   *ebpf.Map `ebpf:"weir_uplinks"`
 }
@@ -603,6 +656,8 @@ func (m *weir6Maps) Close() error {
 		m.WeirDsrFallen,
 		m.WeirDsrOptout,
 		m.WeirDsrTries,
+		m.WeirEventRate,
+		m.WeirEvents,
 		m.WeirFlows,
 		m.WeirFlowsNew,
 		m.WeirFragRings,
@@ -624,6 +679,7 @@ func (m *weir6Maps) Close() error {
 		m.WeirServices,
 		m.WeirSettings,
 		m.WeirSockets,
+		m.WeirStaged,
 		m.WeirTrace,
 		m.WeirUplinks,
 	)
@@ -634,6 +690,8 @@ func (m *weir6Maps) Close() error {
 // It can be passed to loadWeir6Objects or ebpf.CollectionSpec.LoadAndAssign.
 type weir6Variables struct {
 	CanSetRetval    *ebpf.Variable `ebpf:"can_set_retval"`
+	EventBurst      *ebpf.Variable `ebpf:"event_burst"`
+	EventIntervalNs *ebpf.Variable `ebpf:"event_interval_ns"`
 	ReplyBurst      *ebpf.Variable `ebpf:"reply_burst"`
 	ReplyIntervalNs *ebpf.Variable `ebpf:"reply_interval_ns"`
 	TraceEnabled    *ebpf.Variable `ebpf:"trace_enabled"`

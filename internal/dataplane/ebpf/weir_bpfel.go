@@ -80,6 +80,31 @@ type weirDsrTries struct {
 	Count uint16
 }
 
+type weirEvent struct {
+	_           structs.HostLayout
+	Saddr       [4]uint32
+	Daddr       [4]uint32
+	SvcAddr     [4]uint32
+	SvcPort     uint16
+	Sport       uint16
+	Dport       uint16
+	SvcProto    uint8
+	Proto       uint8
+	Family      uint8
+	Hook        uint8
+	Flags       uint8
+	Staged      uint8
+	Reason      uint32
+	Rules       [2]uint32
+	StagedRules [2]uint32
+	Ifindex     uint32
+}
+
+type weirEventRate struct {
+	_    structs.HostLayout
+	Used [2]uint64
+}
+
 type weirFlowKey struct {
 	_     structs.HostLayout
 	Saddr weirIpAddr
@@ -196,7 +221,7 @@ type weirPolicyValue struct {
 	_       structs.HostLayout
 	Rule    uint32
 	Lens    uint32
-	Allow   uint8
+	Verdict uint8
 	Protos  uint8
 	Sources uint16
 }
@@ -286,15 +311,22 @@ type weirScratch struct {
 	}
 	_      [4]byte
 	Judged struct {
-		_     structs.HostLayout
-		Src   weirIpAddr
-		Dst   weirIpAddr
-		Peer  weirIpAddr
-		_     [4]byte
-		Key   weirPolicyKey
-		Value weirPolicyValue
-		Sport uint16
-		Pad   uint16
+		_           structs.HostLayout
+		Src         weirIpAddr
+		Dst         weirIpAddr
+		Peer        weirIpAddr
+		_           [4]byte
+		Key         weirPolicyKey
+		Value       weirPolicyValue
+		Sport       uint16
+		Dport       uint16
+		Proto       uint8
+		Log         uint8
+		Ends        uint8
+		About       uint8
+		Staged      uint32
+		Rules       [2]uint32
+		StagedRules [2]uint32
 	}
 	Frag struct {
 		_     structs.HostLayout
@@ -312,8 +344,10 @@ type weirScratch struct {
 	Hash     uint32
 	Maglev   uint32
 	Rule     uint32
+	Reset    uint32
 	Answered uint32
 	Stale    uint32
+	_        [4]byte
 }
 
 type weirSettings struct {
@@ -350,6 +384,14 @@ type weirSockValue struct {
 	Svc  weirSvcKey
 }
 
+type weirStagedValue struct {
+	_           structs.HostLayout
+	IngressSet  uint64
+	EgressSet   uint64
+	IngressRule uint32
+	EgressRule  uint32
+}
+
 type weirSvcKey struct {
 	_     structs.HostLayout
 	Addr  weirIpAddr
@@ -384,6 +426,8 @@ const (
 	weirMapWeirDsrFallen     = "weir_dsr_fallen"
 	weirMapWeirDsrOptout     = "weir_dsr_optout"
 	weirMapWeirDsrTries      = "weir_dsr_tries"
+	weirMapWeirEventRate     = "weir_event_rate"
+	weirMapWeirEvents        = "weir_events"
 	weirMapWeirFlows         = "weir_flows"
 	weirMapWeirFlowsNew      = "weir_flows_new"
 	weirMapWeirFragRings     = "weir_frag_rings"
@@ -405,6 +449,7 @@ const (
 	weirMapWeirServices      = "weir_services"
 	weirMapWeirSettings      = "weir_settings"
 	weirMapWeirSockets       = "weir_sockets"
+	weirMapWeirStaged        = "weir_staged"
 	weirMapWeirTrace         = "weir_trace"
 	weirMapWeirUplinks       = "weir_uplinks"
 	weirProgWeirConnect4     = "weir_connect4"
@@ -421,6 +466,8 @@ const (
 	weirProgWeirToUplink     = "weir_to_uplink"
 	weirProgWeirToWorkload   = "weir_to_workload"
 	weirVarCanSetRetval      = "can_set_retval"
+	weirVarEventBurst        = "event_burst"
+	weirVarEventIntervalNs   = "event_interval_ns"
 	weirVarReplyBurst        = "reply_burst"
 	weirVarReplyIntervalNs   = "reply_interval_ns"
 	weirVarTraceEnabled      = "trace_enabled"
@@ -498,6 +545,8 @@ type weirMapSpecs struct {
 	WeirDsrFallen *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
 	WeirDsrTries  *ebpf.MapSpec `ebpf:"weir_dsr_tries"`
+	WeirEventRate *ebpf.MapSpec `ebpf:"weir_event_rate"`
+	WeirEvents    *ebpf.MapSpec `ebpf:"weir_events"`
 	WeirFlows     *ebpf.MapSpec `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.MapSpec `ebpf:"weir_flows_new"`
 	WeirFragRings *ebpf.MapSpec `ebpf:"weir_frag_rings"`
@@ -519,6 +568,7 @@ type weirMapSpecs struct {
 	WeirServices  *ebpf.MapSpec `ebpf:"weir_services"`
 	WeirSettings  *ebpf.MapSpec `ebpf:"weir_settings"`
 	WeirSockets   *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirStaged    *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.MapSpec `ebpf:"weir_trace"`
 	WeirUplinks   *ebpf.MapSpec `ebpf:"weir_uplinks"`
 }
@@ -528,6 +578,8 @@ type weirMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type weirVariableSpecs struct {
 	CanSetRetval    *ebpf.VariableSpec `ebpf:"can_set_retval"`
+	EventBurst      *ebpf.VariableSpec `ebpf:"event_burst"`
+	EventIntervalNs *ebpf.VariableSpec `ebpf:"event_interval_ns"`
 	ReplyBurst      *ebpf.VariableSpec `ebpf:"reply_burst"`
 	ReplyIntervalNs *ebpf.VariableSpec `ebpf:"reply_interval_ns"`
 	TraceEnabled    *ebpf.VariableSpec `ebpf:"trace_enabled"`
@@ -564,6 +616,8 @@ type weirMaps struct {
 	WeirDsrFallen *ebpf.Map `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout *ebpf.Map `ebpf:"weir_dsr_optout"`
 	WeirDsrTries  *ebpf.Map `ebpf:"weir_dsr_tries"`
+	WeirEventRate *ebpf.Map `ebpf:"weir_event_rate"`
+	WeirEvents    *ebpf.Map `ebpf:"weir_events"`
 	WeirFlows     *ebpf.Map `ebpf:"weir_flows"`
 	WeirFlowsNew  *ebpf.Map `ebpf:"weir_flows_new"`
 	WeirFragRings *ebpf.Map `ebpf:"weir_frag_rings"`
@@ -585,6 +639,7 @@ type weirMaps struct {
 	WeirServices  *ebpf.Map `ebpf:"weir_services"`
 	WeirSettings  *ebpf.Map `ebpf:"weir_settings"`
 	WeirSockets   *ebpf.Map `ebpf:"weir_sockets"`
+	WeirStaged    *ebpf.Map `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.Map `ebpf:"weir_trace"`
 	WeirUplinks   *ebpf.Map `ebpf:"weir_uplinks"`
 }
@@ -602,6 +657,8 @@ func (m *weirMaps) Close() error {
 		m.WeirDsrFallen,
 		m.WeirDsrOptout,
 		m.WeirDsrTries,
+		m.WeirEventRate,
+		m.WeirEvents,
 		m.WeirFlows,
 		m.WeirFlowsNew,
 		m.WeirFragRings,
@@ -623,6 +680,7 @@ func (m *weirMaps) Close() error {
 		m.WeirServices,
 		m.WeirSettings,
 		m.WeirSockets,
+		m.WeirStaged,
 		m.WeirTrace,
 		m.WeirUplinks,
 	)
@@ -633,6 +691,8 @@ func (m *weirMaps) Close() error {
 // It can be passed to loadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type weirVariables struct {
 	CanSetRetval    *ebpf.Variable `ebpf:"can_set_retval"`
+	EventBurst      *ebpf.Variable `ebpf:"event_burst"`
+	EventIntervalNs *ebpf.Variable `ebpf:"event_interval_ns"`
 	ReplyBurst      *ebpf.Variable `ebpf:"reply_burst"`
 	ReplyIntervalNs *ebpf.Variable `ebpf:"reply_interval_ns"`
 	TraceEnabled    *ebpf.Variable `ebpf:"trace_enabled"`

@@ -108,10 +108,8 @@ func (c *carrier) Apply(s *nodestate.State) error {
 			Pick: func(o sim.Choice) int { return c.choice.pick(o) },
 			Port: func(first uint16, n int) int { return c.choice.port(first, n) },
 			FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice,
-			Uplinks: map[int]packet.MAC{scenario.Uplink: c.machine.MAC},
+			Listening: func() bool { return true }, Uplinks: map[int]packet.MAC{scenario.Uplink: c.machine.MAC},
 		})
-	} else {
-		c.oracle.SetState(s)
 	}
 	err := c.ns.in(func() error {
 		m := c.machine
@@ -148,7 +146,16 @@ func (c *carrier) Apply(s *nodestate.State) error {
 		return err
 	}
 	c.set.SetUplinks(map[int][6]byte{scenario.Uplink: c.machine.MAC})
-	return c.set.Apply(s)
+	before := c.set.Epoch()
+	if err := c.set.Apply(s); err != nil {
+		return err
+	}
+	if c.set.Epoch() == before { // nothing that matters to this node changed
+		c.oracle.ReplaceState(s)
+	} else {
+		c.oracle.SetState(s)
+	}
+	return nil
 }
 
 // Send implements scenario.Carrier.
@@ -182,6 +189,9 @@ func (c *carrier) Receive(in sim.In) (sim.Result, error) {
 func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 	var got sim.Result
 	err := c.ns.in(func() (err error) {
+		if _, err := c.set.told(); err != nil { // what a packet before left unread
+			return err
+		}
 		if err = c.ns.frames.drain(); err != nil {
 			return err
 		}
@@ -198,6 +208,9 @@ func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 		return c.oracle.Receive(in), nil
 	}
 	if err != nil {
+		return got, err
+	}
+	if got.Events, err = c.set.told(); err != nil {
 		return got, err
 	}
 	if got.Action == sim.Drop || got.Action == sim.Answer {
@@ -250,6 +263,9 @@ func canonical(r sim.Result) string {
 	p := r.Packet.Clone()
 	p.SrcMAC, p.DstMAC = packet.MAC{}, packet.MAC{}
 	s := fmt.Sprintf("%s mac=%s: %s", r, r.MAC, p)
+	for _, e := range r.Events {
+		s += fmt.Sprintf("; event %s", e)
+	}
 	for _, again := range r.Again {
 		s += fmt.Sprintf("; again %s", again.Packet)
 	}

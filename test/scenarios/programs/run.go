@@ -57,15 +57,20 @@ type set struct {
 	tunnel  *ebpf.Program // as if a packet had come out of a tunnel, then weir_from_tunnel
 	tunnel6 *ebpf.Program // the same with an outer IPv6 header
 	jumps   *ebpf.Map
+	events  *driver.EventReader
 }
 
 func load(host, tunnelDev int) (*set, error) {
 	o, err := driver.LoadForTest(driver.TestOptions{Trace: true, HostDevice: host, Tunnel: tunnelDev,
-		Answers: 1e9, Burst: 1e6}) // the oracle knows no limit
+		Listening: true, Answers: 1e9, Burst: 1e6}) // the oracle knows no limit
 	if err != nil {
 		return nil, err
 	}
 	s := &set{Offline: o}
+	if s.events, err = o.Events(); err != nil {
+		o.Close()
+		return nil, err
+	}
 	if err := s.prepareTunnel(); err != nil {
 		s.close()
 		return nil, fmt.Errorf("prepare packets of a tunnel: %w", err)
@@ -130,7 +135,26 @@ func (s *set) close() {
 	if s.jumps != nil {
 		s.jumps.Close()
 	}
+	s.events.Close()
 	s.Offline.Close()
+}
+
+// told reads the events of the last packet.
+func (s *set) told() ([]sim.Event, error) {
+	all, err := s.events.Waiting()
+	var out []sim.Event
+	for _, e := range all {
+		hook := sim.Hook(-1)
+		for h := range names {
+			if h.String() == e.Hook {
+				hook = h
+			}
+		}
+		out = append(out, sim.Event{Src: e.Src, Dst: e.Dst, Sport: e.Sport, Dport: e.Dport, Proto: e.Proto, Hook: hook, IfIndex: e.IfIndex,
+			Service: e.Service, Allowed: e.Allowed, Log: e.Log, Again: e.Again, Reason: reason.Reason(e.Reason),
+			Egress: sim.End(e.Egress), Ingress: sim.End(e.Ingress)})
+	}
+	return out, err
 }
 
 // errNotRunnable: BPF_PROG_TEST_RUN refuses frames that are cut inside the IPv4 header.

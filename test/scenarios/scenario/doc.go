@@ -22,6 +22,8 @@
 //	                              the last packet was dropped so and answered by the node; arrives and by are about the answer
 //	kept NODE HOOK                the last packet is a fragment that waits there for its first
 //	then                          a fragment that the last packets set free comes in again, the oldest first; it becomes the last packet
+//	event NODE TEXT               an event of the last packet on that node has TEXT in its text (sim.Event, rules by their names in
+//	                              brackets); "event NODE none" when there is none
 //	rule NODE RULE                RULE is part of the rule that allowed the last packet on that node
 //	lost TEXT                     the last packet ended outside of the data planes; TEXT is part of where
 //	connect FROM PROTO ADDR -> ADDR | refused

@@ -100,7 +100,7 @@ func (p *player) line(line string) error {
 			return err
 		}
 		return p.start(words[0], args)
-	case "arrives", "by", "drop", "answered", "kept", "lost", "rule":
+	case "arrives", "by", "drop", "answered", "kept", "lost", "rule", "event":
 		if p.journey == nil {
 			return errors.New("nothing was sent")
 		}
@@ -293,6 +293,8 @@ func (p *player) check(verb string, args []string) error {
 		return nil
 	case "rule":
 		return p.checkRule(args)
+	case "event":
+		return p.checkEvent(args)
 	case "by":
 		var way []string
 		for _, v := range j.Visits {
@@ -348,6 +350,27 @@ func (p *player) checkRule(args []string) error {
 		return nil
 	}
 	return fmt.Errorf("the packet did not meet node %s", args[0])
+}
+
+// checkEvent looks for an event of the last packet on a node.
+func (p *player) checkEvent(args []string) error {
+	if len(args) < 2 {
+		return errors.New("usage: event NODE TEXT")
+	}
+	var all []string
+	for _, v := range p.journey.Visits {
+		if v.Node != args[0] {
+			continue
+		}
+		for _, e := range v.Result.Events {
+			all = append(all, e.Text(func(id nodestate.RuleID) string { return p.world.ruleText(v.Node, id) }))
+		}
+	}
+	want := strings.Join(args[1:], " ")
+	if want == "none" && len(all) == 0 || slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, want) }) {
+		return nil
+	}
+	return fmt.Errorf("the events there are\n    %s", strings.Join(all, "\n    "))
 }
 
 func (w *World) ruleText(node string, id nodestate.RuleID) string {

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* events.h: what policy said of a flow, told to user space. Never on the fast path. */
+#ifndef WEIR_EVENTS_H
+#define WEIR_EVENTS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "scratch.h"
+#include "policy.h"
+
+/* The least time between two events of a CPU in the long run, and how many may come at once; of denied flows, and again
+ * of all others. */
+const volatile __u64 event_interval_ns = 1000000;
+const volatile __u64 event_burst = 256;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20); /* bytes */
+} weir_events SEC(".maps");
+
+/* Per CPU: the times until which the rates are used up: of denied flows, of others. */
+struct event_rate {
+	__u64 used[2];
+};
+MAP(weir_event_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct event_rate, 1, 0);
+
+static __always_inline void event_count(__u32 which)
+{
+	__u64 *n = bpf_map_lookup_elem(&weir_counts, &which);
+
+	if (n)
+		(*n)++;
+}
+
+/* Is an event left in this CPU's rate? */
+static __always_inline int event_take(int denied)
+{
+	__u64 now = bpf_ktime_get_ns(), first = now - event_burst * event_interval_ns, *used;
+	__u32 zero = 0;
+	struct event_rate *r = bpf_map_lookup_elem(&weir_event_rate, &zero);
+
+	if (!r)
+		return 0;
+	used = denied ? &r->used[0] : &r->used[1];
+	if ((__s64)(*used - first) < 0)
+		*used = first;
+	if ((__s64)(now - *used - event_interval_ns) < 0)
+		return 0;
+	*used += event_interval_ns;
+	return 1;
+}
+
+/* What the staged policies of both ends would have said of scratch.judged. */
+__noinline int event_staged(void)
+{
+	struct scratch *w = scratch_get();
+	struct addr_value *a, *b;
+	struct staged_value *v;
+
+	if (!w)
+		return 0;
+	w->judged.staged = 0;
+	w->judged.staged_rules[0] = w->judged.staged_rules[1] = 0;
+	a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
+	b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
+	if ((w->judged.ends & EVENT_EGRESS) && a && (a->flags & ADDR_STAGED)) {
+		v = bpf_map_lookup_elem(&weir_staged, &w->judged.src);
+		if (v) {
+			w->judged.staged |= STAGED_EGRESS;
+			w->rule = v->egress_rule;
+			w->judged.peer = w->judged.dst;
+			if (v->egress_set && !policy_verdict(v->egress_set, w->judged.proto, w->judged.dport))
+				w->judged.staged |= STAGED_EGRESS_DENIED;
+			w->judged.staged_rules[0] = w->rule;
+		}
+	}
+	if ((w->judged.ends & EVENT_INGRESS) && b && (b->flags & ADDR_STAGED) && !(a && a->kind == ADDR_HOST)) {
+		v = bpf_map_lookup_elem(&weir_staged, &w->judged.dst);
+		if (v) {
+			w->judged.staged |= STAGED_INGRESS;
+			w->rule = v->ingress_rule;
+			w->judged.peer = w->judged.src;
+			if (v->ingress_set && !policy_verdict(v->ingress_set, w->judged.proto, w->judged.dport))
+				w->judged.staged |= STAGED_INGRESS_DENIED;
+			w->judged.staged_rules[1] = w->rule;
+		}
+	}
+	return 0;
+}
+
+/* A function of its own, so that struct event is among the object's types. */
+static __noinline int event_fill(struct event *e, const struct scratch *w, __u32 reason, __u32 flags)
+{
+	if (!e || !w)
+		return 0;
+	addr_widen(e->saddr, &w->judged.src);
+	addr_widen(e->daddr, &w->judged.dst);
+	addr_widen(e->svc_addr, &w->fwd.svc.addr);
+	e->svc_port = w->fwd.svc.port;
+	e->svc_proto = w->fwd.svc.proto;
+	e->sport = w->judged.sport;
+	e->dport = w->judged.dport;
+	e->proto = w->judged.proto;
+	e->family = WEIR_FAMILY;
+	e->hook = w->pkt.hook;
+	e->flags = flags | w->judged.ends | (w->judged.about == JUDGED_AGAIN ? EVENT_AGAIN : 0);
+	e->staged = w->judged.staged;
+	e->reason = reason;
+	e->rules[0] = w->judged.rules[0];
+	e->rules[1] = w->judged.rules[1];
+	e->staged_rules[0] = w->judged.staged_rules[0];
+	e->staged_rules[1] = w->judged.staged_rules[1];
+	return 0;
+}
+
+/* Writes the event of scratch.judged; the packet was dropped for reason, 0 = it goes on. */
+__noinline int event_write(struct __sk_buff *skb, __u32 reason)
+{
+	int denied = reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS;
+	struct scratch *w = scratch_get();
+	struct event *e;
+	__u32 flags;
+
+	if (!w)
+		return 0;
+	if (!event_take(denied)) {
+		event_count(COUNT_EVENTS_LIMITED);
+		return 0;
+	}
+	flags = (denied ? 0 : EVENT_ALLOWED) | (w->judged.log ? EVENT_LOG : 0);
+	event_staged(); /* its rules ask for no log */
+	e = bpf_ringbuf_reserve(&weir_events, sizeof(*e), 0);
+	if (!e) {
+		event_count(COUNT_EVENTS_LOST);
+		return 0;
+	}
+	event_fill(e, w, reason, flags);
+	e->ifindex = skb->ifindex;
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+/* Tells what was judged, if anything was and somebody wants to know: ret as of flow_begin and flow_revalidate. */
+static __always_inline void event_tell(struct __sk_buff *skb, const struct settings *s, const struct scratch *w, int ret)
+{
+	if (!w->judged.about || !w->judged.ends || ret < 0)
+		return;
+	if ((s->flags & SET_EVENTS) || w->judged.log || ret == DROP_POLICY_EGRESS || ret == DROP_POLICY_INGRESS)
+		event_write(skb, ret);
+}
+
+#endif

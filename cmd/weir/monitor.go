@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"sync"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weir-net/weir/internal/ask"
+	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/events"
+)
+
+// newMonitor shows what policy says of flows, as it happens.
+func newMonitor(o *options) *cobra.Command {
+	var node, output string
+	var filter events.Filter
+	cmd := &cobra.Command{Use: "monitor", Short: "Show verdicts of policy on all nodes as they happen, with the rule", Args: cobra.NoArgs,
+		Long: `Show what policy says of flows as it happens, on all nodes or on one: time, node, source, destination, protocol and port,
+the verdict and the rule that decided, and what staged policies would have said. Flows are told when they begin, when they
+are judged again after a change, and, while they are denied, with each packet (each CPU tells at most 1,000 a second).
+It ends with Ctrl-C. The right to run programs in the pods of weir-node is needed.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "" && output != "json" {
+				return fmt.Errorf("output %q: json, or none for text", output)
+			}
+			if err := filter.Check(); err != nil {
+				return err
+			}
+			clients, err := o.connect()
+			if err != nil {
+				return err
+			}
+			asker, err := o.asker(clients)
+			if err != nil {
+				return err
+			}
+			nodes := []string{node}
+			if node == "" {
+				list, err := clients.Kube.CoreV1().Nodes().List(cmd.Context(), metav1.ListOptions{})
+				if err != nil {
+					return fmt.Errorf("list nodes: %w", err)
+				}
+				nodes = namesOf(list.Items)
+			}
+			m := &monitor{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), json: output == "json", ask: asker.Ask}
+			return m.run(cmd.Context(), nodes, filter)
+		}}
+	cmd.Flags().StringVar(&node, "node", "", "only this `node`")
+	cmd.Flags().StringVar(&filter.Type, "type", "all", "drop: what is denied; log: what rules with action Log match; verdict, all: every judged flow")
+	cmd.Flags().StringVar(&filter.Pod, "pod", "", "only flows of this pod, as `namespace/name`")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json: one object a line")
+	return cmd
+}
+
+func namesOf(nodes []corev1.Node) []string {
+	var names []string
+	for i := range nodes {
+		names = append(names, nodes[i].Name)
+	}
+	return names
+}
+
+// monitor copies the events of nodes to out.
+type monitor struct {
+	mu        sync.Mutex
+	out, errs io.Writer
+	json      bool
+	ask       func(ctx context.Context, node string, q wire.Question, out io.Writer) error
+}
+
+// run goes on until ctx ends, or no node is left.
+func (m *monitor) run(ctx context.Context, nodes []string, f events.Filter) error {
+	q := wire.Question{Path: events.Path + "?" + url.Values{"type": {f.Type}, "pod": {f.Pod}}.Encode()}
+	errs := make([]error, len(nodes))
+	var all sync.WaitGroup
+	for i, node := range nodes {
+		all.Go(func() {
+			if errs[i] = m.follow(ctx, node, q); errs[i] != nil && ctx.Err() == nil {
+				m.mu.Lock()
+				fmt.Fprintf(m.errs, "weir: node %s is no longer followed: %v\n", node, errs[i])
+				m.mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return nil // Ctrl-C is how this ends
+	}
+	for _, err := range errs {
+		if errors.Is(err, ask.ErrNoRight) {
+			return err
+		}
+	}
+	return errors.New("no node is left to follow")
+}
+
+// follow copies one node's events.
+func (m *monitor) follow(ctx context.Context, node string, q wire.Question) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := m.ask(ctx, node, q, w)
+		if err == nil {
+			err = errors.New("the agent ended the stream")
+		}
+		w.CloseWithError(err)
+		done <- err
+	}()
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 4096), 1<<20)
+	for lines.Scan() {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		if err := m.show(lines.Bytes()); err != nil {
+			r.CloseWithError(err)
+			cancel()
+			<-done
+			return err
+		}
+	}
+	r.Close()
+	return <-done
+}
+
+// show writes one event.
+func (m *monitor) show(line []byte) error {
+	text := string(line)
+	if !m.json {
+		var e events.Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("an event that is none: %w", err)
+		}
+		text = e.String()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, err := fmt.Fprintln(m.out, text)
+	return err
+}

@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// eventNames are the names that events get.
+type eventNames struct{ *cluster }
+
+// State implements events.Namer.
+func (n eventNames) State() *nodestate.State { return n.snapshot().state }
+
+// Pod implements events.Namer.
+func (n eventNames) Pod(a netip.Addr) (model.Name, bool) {
+	name, _, ok := n.owner(a)
+	return name, ok
+}
+
+// readEvents reads the programs' events until ctx ends.
+func (a *Agent) readEvents(ctx context.Context) error {
+	from, err := a.driver.Events()
+	if err != nil {
+		return err
+	}
+	return a.events.Run(ctx, from)
+}
+
+// beat is how often a stream of events without any says that it is there: an empty line.
+const beat = 15 * time.Second
+
+// answerEvents streams events, one JSON object a line, until who asked is gone.
+func (a *Agent) answerEvents(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	l, err := a.events.Listen(events.Filter{Type: q.Get("type"), Pod: q.Get("pod")})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	defer a.events.Remove(l)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := http.NewResponseController(w)
+	alive := time.NewTicker(beat)
+	defer alive.Stop()
+	for text := []byte{'\n'}; ; {
+		if _, err := w.Write(text); err != nil {
+			return
+		}
+		if err := out.Flush(); err != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-alive.C:
+			text = []byte{'\n'}
+		case e := <-l.Events():
+			if text, err = json.Marshal(e); err != nil {
+				a.log.Error("an event cannot be told", "error", err)
+				return
+			}
+			text = append(text, '\n')
+		}
+	}
+}
+
+// Lines a second in the agent's log, in the long run and at once: of denied flows, and of what rules with action Log match.
+const (
+	deniedRate, deniedBurst = 1, 20
+	loggedRate, loggedBurst = 20, 200
+)
+
+// logEvents writes what is denied, and what rules with action Log match, into the agent's log, at a limited rate.
+func (a *Agent) logEvents(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return a.logSome(ctx, "drop", rate.NewLimiter(deniedRate, deniedBurst), func(e *events.Event) string {
+			if e.Log || e.Verdict != "denied" {
+				return ""
+			}
+			return "a flow was denied by policy"
+		})
+	})
+	g.Go(func() error {
+		return a.logSome(ctx, "log", rate.NewLimiter(loggedRate, loggedBurst), func(*events.Event) string { return "a rule with action Log matched" })
+	})
+	return g.Wait()
+}
+
+// logSome logs the events of a type that say gives words for.
+func (a *Agent) logSome(ctx context.Context, what string, limit *rate.Limiter, say func(*events.Event) string) error {
+	l, err := a.events.Listen(events.Filter{Type: what})
+	if err != nil {
+		return fmt.Errorf("listening to events of type %s: %w", what, err)
+	}
+	defer a.events.Remove(l)
+	unsaid := uint64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-l.Events():
+			words := say(&e)
+			if words == "" {
+				continue
+			}
+			unsaid += e.Lost
+			if !limit.Allow() {
+				unsaid++
+				continue
+			}
+			attrs := []any{"source", e.Source.String(), "destination", e.Destination.String(), "protocol", e.Protocol, "port", e.Destination.Port, "verdict", e.Verdict}
+			if r := e.Deciding(); r != nil {
+				attrs = append(attrs, "rule", r.String())
+			}
+			if unsaid > 0 {
+				attrs = append(attrs, "others like it that were left out", unsaid)
+				unsaid = 0
+			}
+			a.log.Info(words, attrs...)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// EventReader reads the events of both families' programs. It is for one goroutine; Close may be called from another.
+type EventReader struct {
+	ring   *ringbuf.Reader
+	record ringbuf.Record
+}
+
+// Events begins to read events. There should be one reader: each event is read once.
+func (d *Driver) Events() (*EventReader, error) { return newEventReader(d.loaded.Maps["weir_events"]) }
+
+// Events begins to read events.
+func (o *Offline) Events() (*EventReader, error) { return newEventReader(o.Maps["weir_events"]) }
+
+func newEventReader(m *ebpf.Map) (*EventReader, error) {
+	r, err := ringbuf.NewReader(m)
+	if err != nil {
+		return nil, fmt.Errorf("opening the ring of events: %w", err)
+	}
+	return &EventReader{ring: r}, nil
+}
+
+// Read waits for the next event. The error is os.ErrClosed when the reader was closed.
+func (r *EventReader) Read() (dataplane.Event, error) {
+	if err := r.ring.ReadInto(&r.record); err != nil {
+		return dataplane.Event{}, fmt.Errorf("reading the ring of events: %w", err)
+	}
+	return toEvent(r.record.RawSample)
+}
+
+// Waiting returns the events that are there, and does not wait.
+func (r *EventReader) Waiting() ([]dataplane.Event, error) {
+	var out []dataplane.Event
+	r.ring.SetDeadline(time.Unix(1, 0))
+	for r.ring.AvailableBytes() > 0 {
+		e, err := r.Read()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return out, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// Close ends Read.
+func (r *EventReader) Close() error { return r.ring.Close() }
+
+// hookNames are those of enum hook.
+var hookNames = [...]string{"from_workload", "to_workload", "from_uplink", "to_uplink", "from_tunnel"}
+
+func toEvent(sample []byte) (dataplane.Event, error) {
+	var v weirEvent
+	if len(sample) < int(unsafe.Sizeof(v)) {
+		return dataplane.Event{}, fmt.Errorf("an event has %d bytes, not %d", len(sample), unsafe.Sizeof(v))
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), sample)
+	e := dataplane.Event{
+		Src: wideAddr(v.Saddr), Dst: wideAddr(v.Daddr), Sport: be16(v.Sport), Dport: be16(v.Dport), Proto: model.Protocol(v.Proto),
+		IfIndex: int(v.Ifindex), Reason: v.Reason,
+		Allowed: v.Flags&eventAllowed != 0, Log: v.Flags&eventLog != 0, Again: v.Flags&eventAgain != 0,
+		Egress: dataplane.EventEnd{Local: v.Flags&eventEgress != 0, Rule: nodestate.RuleID(v.Rules[0]),
+			Staged: v.Staged&stagedEgress != 0, StagedDenied: v.Staged&stagedEgressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[0])},
+		Ingress: dataplane.EventEnd{Local: v.Flags&eventIngress != 0, Rule: nodestate.RuleID(v.Rules[1]),
+			Staged: v.Staged&stagedIngress != 0, StagedDenied: v.Staged&stagedIngressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[1])},
+	}
+	if int(v.Hook) < len(hookNames) {
+		e.Hook = hookNames[v.Hook]
+	}
+	if v.SvcProto != 0 {
+		e.Service = nodestate.Frontend{Addr: wideAddr(v.SvcAddr), Port: be16(v.SvcPort), Proto: model.Protocol(v.SvcProto)}
+	}
+	return e, nil
+}
+
+// wideAddr reads 16 bytes, those of IPv4 mapped.
+func wideAddr(words [4]uint32) netip.Addr {
+	var b [16]byte
+	for i, w := range words {
+		binary.NativeEndian.PutUint32(b[4*i:], w)
+	}
+	return netip.AddrFrom16(b).Unmap()
+}
+
+// Listen makes the programs tell every judged flow, or only what is denied or to be logged. No flow is judged again by it.
+func (d *Driver) Listen(on bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.machine.listening == on {
+		return nil
+	}
+	d.machine.listening = on
+	if d.state == nil {
+		return nil // the first Apply writes it
+	}
+	var errs []error
+	d.tables.each(func(f family) { errs = append(errs, f.listen(on)) })
+	return errors.Join(errs...)
+}
+
+// listen writes whether somebody listens.
+func (t *familyTables[A]) listen(on bool) error {
+	v := t.current
+	v.Flags &^= setEvents
+	if on {
+		v.Flags |= setEvents
+	}
+	if v == t.current {
+		return nil
+	}
+	t.counts.quiet++
+	return t.putSettings(v)
+}
+
+// LostEvents are events that nobody got to read.
+type LostEvents struct {
+	Full    uint64 // no room in the ring
+	Limited uint64 // beyond the rate of a CPU
+}
+
+// LostEvents counts since the maps were made.
+func (d *Driver) LostEvents() (LostEvents, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out LostEvents
+	for _, l := range d.both() {
+		full, err := readCount(l.Maps["weir_counts"], countEventsLost)
+		if err != nil {
+			return out, err
+		}
+		limited, err := readCount(l.Maps["weir_counts"], countEventsLimited)
+		if err != nil {
+			return out, err
+		}
+		out.Full, out.Limited = out.Full+full, out.Limited+limited
+	}
+	return out, nil
+}

@@ -1,0 +1,35 @@
+package dataplane
+
+import (
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Event is what policy said of a flow: in its original direction, after translation of the destination, before that of
+// the source. docs/datapath.md says of which flows there is one.
+type Event struct {
+	Src, Dst     netip.Addr
+	Sport, Dport uint16 // of ICMP Dport is type * 256 + code
+	Proto        model.Protocol
+	Hook         string // as docs/datapath.md calls it
+	IfIndex      int
+	Service      nodestate.Frontend // its id, zero when none
+	Allowed      bool               // by policy
+	Log          bool               // a rule with action Log matched
+	Again        bool               // a flow that was there is judged again
+	Reason       uint32             // enum drop_reason: why the packet was dropped, 0 = it was not
+	// Egress is what was said at the source, Ingress at the destination.
+	Egress, Ingress EventEnd
+}
+
+// EventEnd is what policy said at one end of a flow.
+type EventEnd struct {
+	Local  bool             // a pod of this node
+	Rule   nodestate.RuleID // that judged, 0 = none did
+	Staged bool             // staged policies select it
+	// StagedDenied is what they would have said, StagedRule by which rule.
+	StagedDenied bool
+	StagedRule   nodestate.RuleID
+}

@@ -1,0 +1,107 @@
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// Event is what policy said of a flow: in its original direction, after translation of the destination, before that of
+// the source. docs/datapath.md says of which flows there is one.
+type Event struct {
+	Src, Dst     netip.Addr
+	Sport, Dport uint16 // of ICMP 0, and type * 256 + code
+	Proto        model.Protocol
+	Hook         Hook
+	IfIndex      int
+	Service      nodestate.Frontend // id, zero when none
+	Allowed      bool               // by policy
+	Log          bool               // a rule with action Log matched
+	Again        bool               // a flow that was there is judged again
+	Reason       reason.Reason      // why the packet was dropped
+	// Egress is what was said at the source, Ingress at the destination.
+	Egress, Ingress End
+}
+
+// End is what policy said at one end of a flow.
+type End struct {
+	Local  bool             // a pod of this node
+	Rule   nodestate.RuleID // that judged, 0 = none did
+	Staged bool             // staged policies select it
+	// StagedDenied is what they would have said, StagedRule by which rule.
+	StagedDenied bool
+	StagedRule   nodestate.RuleID
+}
+
+// String writes all of it, rules by number.
+func (e Event) String() string {
+	return e.Text(func(id nodestate.RuleID) string { return fmt.Sprintf("%08x", uint32(id)) })
+}
+
+// Text writes all of it, rules as rule does.
+func (e Event) Text(rule func(nodestate.RuleID) string) string {
+	s := fmt.Sprintf("%s if%d %s %s > %s", e.Hook, e.IfIndex, e.Proto, netip.AddrPortFrom(e.Src, e.Sport), netip.AddrPortFrom(e.Dst, e.Dport))
+	for _, w := range []struct {
+		on   bool
+		word string
+	}{{e.Allowed, "allowed"}, {!e.Allowed, "denied"}, {e.Log, "log"}, {e.Again, "again"}} {
+		if w.on {
+			s += " " + w.word
+		}
+	}
+	if e.Reason != 0 {
+		s += " " + e.Reason.String()
+	}
+	if e.Service != (nodestate.Frontend{}) {
+		s += " service " + e.Service.String()
+	}
+	for _, end := range []struct {
+		name string
+		End
+	}{{"egress", e.Egress}, {"ingress", e.Ingress}} {
+		if !end.Local {
+			continue
+		}
+		s += fmt.Sprintf(" %s=[%s]", end.name, rule(end.Rule))
+		if end.Staged {
+			verdict := map[bool]string{true: "denied", false: "allowed"}[end.StagedDenied]
+			s += fmt.Sprintf(" staged-%s=%s by [%s]", end.name, verdict, rule(end.StagedRule))
+		}
+	}
+	return s
+}
+
+// tell adds the event of what was judged last, when somebody wants to know: d is why the packet was dropped.
+func (n *Node) tell(in In, d *dropped) {
+	e := n.judged
+	if e == nil || !e.Egress.Local && !e.Ingress.Local {
+		return
+	}
+	e.Hook, e.IfIndex, e.Allowed = in.Hook, in.IfIndex, true
+	if d != nil {
+		e.Reason = d.reason
+		e.Allowed = d.reason != reason.PolicyEgress && d.reason != reason.PolicyIngress
+	}
+	if e.Allowed && !e.Log && !n.opts.Listening() {
+		return
+	}
+	n.events = append(n.events, *e)
+	n.judged = nil
+}
+
+// stage adds what the staged policies of both ends would say of a flow.
+func (n *Node) stage(e *Event, ports nodestate.Ports) {
+	would := func(end *End, iso nodestate.Isolation, peer netip.Addr) {
+		v := n.state.Decide(iso, peer, e.Proto, ports)
+		end.Staged, end.StagedDenied, end.StagedRule = true, !v.Allow, v.Rule
+	}
+	if s, ok := n.state.Staged[e.Src]; ok && e.Egress.Local {
+		would(&e.Egress, s.Egress, e.Dst)
+	}
+	if s, ok := n.state.Staged[e.Dst]; ok && e.Ingress.Local && n.kind(e.Src) != nodestate.AddrHost {
+		would(&e.Ingress, s.Ingress, e.Src)
+	}
+}
