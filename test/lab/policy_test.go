@@ -141,8 +141,8 @@ func TestPolicyKinds(t *testing.T) {
 		open := b.cli1.begin(t, "stream", at(b.srv2.addr, echoPort))
 		b.mustKubectl(t, "", "label", "pod", "-n", b.ns, "cli1", "role-")
 		b.cli1.soon(t, at(b.srv2.addr, whoPort), false)
-		if res := stalled(t, open); res.GapMS < 0 {
-			t.Errorf("an open connection goes on though the label is gone: %+v", res)
+		if res := stalled(t, open); res.GapMS < 0 || !strings.Contains(res.Error, "connection reset") {
+			t.Errorf("an open connection is not reset though the label is gone: %+v", res)
 		}
 		b.noPolicy(t, "l")
 	})
