@@ -25,6 +25,13 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := newRoot().ExecuteContext(ctx)
+	code := 1
+	if coded := (*codedError)(nil); errors.As(err, &coded) {
+		if code = coded.code; coded.err == nil {
+			stop()
+			os.Exit(code)
+		}
+	}
 	switch {
 	case err == nil:
 		return
@@ -35,7 +42,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "weir:", err)
 	}
 	stop()
-	os.Exit(1)
+	os.Exit(code)
 }
 
 // options are the flags of every command that talks to a cluster.
@@ -68,7 +75,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
-	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newIPAM(o), newVersion(), newLab(), newNode())
+	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newWhy(o), newIPAM(o), newVersion(), newLab(), newNode())
 	root.AddCommand(newResourceCommands(o)...)
 	return root
 }

@@ -71,6 +71,7 @@ type Agent struct {
 	good      *lastGoodFile
 	flows     *flowTable
 	events    *events.Hub
+	whyTurn   whyTurn
 	began     time.Time
 	kick      chan struct{} // publish the status soon
 	checks    chan struct{} // look at the health checks of Services

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/localsock"
 	"github.com/weir-net/weir/internal/version"
+	"github.com/weir-net/weir/internal/why"
 )
 
 // questions are what an agent answers to who is root on its node, or may run programs in its pod: the handlers by the
@@ -23,6 +24,7 @@ func (a *Agent) questions() map[string]http.HandlerFunc {
 		"GET /version":       a.answerVersion,
 		"GET " + events.Path: a.answerEvents,
 		"GET /status":        a.answerStatus,
+		"POST " + why.Path:   a.answerWhy,
 	}
 }
 

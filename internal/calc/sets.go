@@ -298,11 +298,7 @@ func byAddr(m *model.Rule) bool {
 }
 
 func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.Rule) rule {
-	r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: p.Kind, Name: p.Name.String(),
-		Detail: dir.String() + "[" + strconv.Itoa(index) + "]", Tier: p.Tier}}
-	if m.Name != "" {
-		r.name.Detail += " " + strconv.Quote(m.Name)
-	}
+	r := rule{of: m, others: s.atoms.others(m), name: ruleName(p, dir, index, m)}
 	var text strings.Builder
 	text.WriteString(r.name.Detail + " " + [...]string{"allow", "deny", "pass", "log"}[m.Action])
 	if len(r.others) == 0 {
@@ -332,6 +328,15 @@ func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.R
 	text.WriteByte('\n')
 	r.text = text.String()
 	return r
+}
+
+// ruleName names a rule of a policy by its place, and by its own name where it has one.
+func ruleName(p *model.Policy, dir direction, index int, m *model.Rule) nodestate.Rule {
+	n := nodestate.Rule{Kind: p.Kind, Name: p.Name.String(), Detail: dir.String() + "[" + strconv.Itoa(index) + "]", Tier: p.Tier}
+	if m.Name != "" {
+		n.Detail += " " + strconv.Quote(m.Name)
+	}
+	return n
 }
 
 // number gives sets and rules their numbers, and the endpoints their isolation.

@@ -10,6 +10,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/sim"
+	"github.com/weir-net/weir/internal/trial"
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
@@ -204,7 +205,7 @@ func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 		}
 		return err
 	})
-	if errors.Is(err, errNotRunnable) {
+	if errors.Is(err, trial.ErrNotRunnable) {
 		return c.oracle.Receive(in), nil
 	}
 	if err != nil {

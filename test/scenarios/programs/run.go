@@ -5,59 +5,17 @@
 package programs
 
 import (
-	"encoding/binary"
-	"errors"
-	"fmt"
-	"net/netip"
-
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-
 	driver "github.com/weir-net/weir/internal/dataplane/ebpf"
-	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/sim"
-
-	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/trial"
 )
-
-// Return codes of tc programs (linux/pkt_cls.h).
-const (
-	tcOK       = 0
-	tcShot     = 2
-	tcRedirect = 7
-)
-
-const (
-	markMask  = 0x0ff00000
-	markDone  = 0x0ba00000
-	markAgain = 0x0bb00000
-)
-
-// traceKept is what the programs leave in cb[0] for a fragment that waits, TRACE_KEPT of bpf/maps.h.
-const traceKept = 0x400
-
-// Offsets in struct __sk_buff, the context of tc programs, a fixed part of the kernel's interface.
-const (
-	skbMark    = 8
-	skbIngress = 36
-	skbIfIndex = 40
-	skbCB      = 48
-	skbSize    = 192
-)
-
-var names = map[sim.Hook]string{
-	sim.FromWorkload: "weir_from_workload", sim.ToWorkload: "weir_to_workload", sim.FromUplink: "weir_from_uplink",
-	sim.ToUplink: "weir_to_uplink", sim.FromTunnel: "weir_from_tunnel",
-}
 
 // set is a loaded collection of programs.
 type set struct {
 	*driver.Offline
-	tunnel  *ebpf.Program // as if a packet had come out of a tunnel, then weir_from_tunnel
-	tunnel6 *ebpf.Program // the same with an outer IPv6 header
-	jumps   *ebpf.Map
-	events  *driver.EventReader
+	runner *trial.Runner
+	events *driver.EventReader
 }
 
 func load(host, tunnelDev int) (*set, error) {
@@ -71,69 +29,16 @@ func load(host, tunnelDev int) (*set, error) {
 		o.Close()
 		return nil, err
 	}
-	if err := s.prepareTunnel(); err != nil {
+	if s.runner, err = trial.New(o.Programs, o.IPv6.Maps["weir_trace"]); err != nil {
 		s.close()
-		return nil, fmt.Errorf("prepare packets of a tunnel: %w", err)
+		return nil, err
 	}
 	return s, nil
 }
 
-// prepareTunnel loads a program that gives a packet the metadata of a tunnel, which
-// BPF_PROG_TEST_RUN cannot, and goes on with weir_from_tunnel. cb begins with the outer source, of IPv4 in host
-// byte order, and goes on with the VNI.
-func (s *set) prepareTunnel() error {
-	var err error
-	s.jumps, err = ebpf.NewMap(&ebpf.MapSpec{Name: "jumps", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	if err != nil {
-		return err
-	}
-	if err := s.jumps.Put(uint32(0), uint32(s.Programs[names[sim.FromTunnel]].FD())); err != nil {
-		return err
-	}
-	if s.tunnel, err = s.asIfTunnel(1, 0); err != nil {
-		return err
-	}
-	s.tunnel6, err = s.asIfTunnel(4, 1)
-	return err
-}
-
-// asIfTunnel is the program for outer addresses of so many words; flags are those of bpf_skb_set_tunnel_key.
-func (s *set) asIfTunnel(words int16, flags int32) (*ebpf.Program, error) {
-	// struct bpf_tunnel_key: tunnel_id, remote (16 bytes), tos, ttl, ext, label, local (16 bytes)
-	const size, local = 44, 28
-	key := int16(-48)
-	ins := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), asm.Mov.Imm(asm.R1, 0)}
-	for off := key; off < 0; off += 8 {
-		ins = append(ins, asm.StoreMem(asm.RFP, off, asm.R1, asm.DWord))
-	}
-	for i := range words {
-		ins = append(ins, asm.LoadMem(asm.R1, asm.R6, skbCB+4*i, asm.Word), asm.StoreMem(asm.RFP, key+local+4*i, asm.R1, asm.Word))
-	}
-	ins = append(ins, asm.LoadMem(asm.R1, asm.R6, skbCB+4*words, asm.Word), asm.StoreMem(asm.RFP, key, asm.R1, asm.Word),
-		asm.Mov.Imm(asm.R1, 0))
-	for i := range words + 1 {
-		ins = append(ins, asm.StoreMem(asm.R6, skbCB+4*i, asm.R1, asm.Word))
-	}
-	ins = append(ins,
-		asm.Mov.Reg(asm.R1, asm.R6),
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(key)),
-		asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, flags),
-		asm.FnSkbSetTunnelKey.Call(),
-		asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, s.jumps.FD()), asm.Mov.Imm(asm.R3, 0),
-		asm.FnTailCall.Call(),
-		asm.Mov.Imm(asm.R0, -1), asm.Return(),
-	)
-	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "as_if_tunnel", Type: ebpf.SchedCLS, Instructions: ins, License: "GPL"})
-}
-
 func (s *set) close() {
-	for _, p := range []*ebpf.Program{s.tunnel, s.tunnel6} {
-		if p != nil {
-			p.Close()
-		}
-	}
-	if s.jumps != nil {
-		s.jumps.Close()
+	if s.runner != nil {
+		s.runner.Close()
 	}
 	s.events.Close()
 	s.Offline.Close()
@@ -144,153 +49,22 @@ func (s *set) told() ([]sim.Event, error) {
 	all, err := s.events.Waiting()
 	var out []sim.Event
 	for _, e := range all {
-		hook := sim.Hook(-1)
-		for h := range names {
-			if h.String() == e.Hook {
-				hook = h
-			}
-		}
-		out = append(out, sim.Event{Src: e.Src, Dst: e.Dst, Sport: e.Sport, Dport: e.Dport, Proto: e.Proto, Hook: hook, IfIndex: e.IfIndex,
+		out = append(out, sim.Event{Src: e.Src, Dst: e.Dst, Sport: e.Sport, Dport: e.Dport, Proto: e.Proto, Hook: hookOf(e.Hook), IfIndex: e.IfIndex,
 			Service: e.Service, Allowed: e.Allowed, Log: e.Log, Again: e.Again, Reason: reason.Reason(e.Reason),
 			Egress: sim.End(e.Egress), Ingress: sim.End(e.Ingress)})
 	}
 	return out, err
 }
 
-// errNotRunnable: BPF_PROG_TEST_RUN refuses frames that are cut inside the IPv4 header.
-var errNotRunnable = errors.New("BPF_PROG_TEST_RUN does not take this frame")
+// hookOf is the hook of a name, -1 when there is none.
+func hookOf(name string) sim.Hook {
+	for _, h := range []sim.Hook{sim.FromWorkload, sim.ToWorkload, sim.FromUplink, sim.ToUplink, sim.FromTunnel} {
+		if h.String() == name {
+			return h
+		}
+	}
+	return -1
+}
 
 // run runs the hook's program on a frame, which in.Packet shows. Call it inside of the node's network namespace.
-func (s *set) run(in sim.In, frame []byte) (sim.Result, error) {
-	if in.Packet.Kind == packet.Frame && in.Packet.Type == packet.TypeIPv4 && len(in.Packet.Payload) < 20 {
-		return sim.Result{}, errNotRunnable
-	}
-	ctx := make([]byte, skbSize)
-	ne := binary.NativeEndian
-	ne.PutUint32(ctx[skbIfIndex:], uint32(in.IfIndex))
-	ne.PutUint32(ctx[skbIngress:], uint32(in.IfIndex))
-	switch {
-	case in.Marked:
-		ne.PutUint32(ctx[skbMark:], markDone)
-	case in.Again:
-		ne.PutUint32(ctx[skbMark:], markAgain)
-	}
-	prog := s.Programs[names[in.Hook]]
-	if in.Hook == sim.FromTunnel && !in.Again {
-		prog = s.tunnel
-		src := in.Source.AsSlice()
-		copy(ctx[skbCB:], src)
-		if in.Source.Is6() {
-			prog = s.tunnel6
-		} else {
-			ne.PutUint32(ctx[skbCB:], binary.BigEndian.Uint32(src))
-		}
-		ne.PutUint32(ctx[skbCB+len(src):], in.VNI)
-	}
-	out := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: ctx, ContextOut: make([]byte, skbSize)}
-	ret, err := prog.Run(out)
-	if err != nil {
-		return sim.Result{}, fmt.Errorf("run %s on %s: %w", names[in.Hook], in.Packet, err)
-	}
-	r, err := decision(in, ret, out)
-	if err == nil && r.NextHop.IsValid() && in.Packet.Type == packet.TypeIPv6 {
-		var hop [16]byte // what stands for it in cb is its last word
-		if err := s.IPv6.Maps["weir_trace"].Lookup(uint32(0), &hop); err != nil {
-			return r, err
-		}
-		r.NextHop = netip.AddrFrom16(hop)
-	}
-	return r, err
-}
-
-// decision reads what the program left behind, and checks that it returned what it says.
-func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
-	ctx, ok := out.ContextOut.([]byte)
-	if !ok || len(ctx) != skbSize {
-		return sim.Result{}, fmt.Errorf("no context came back")
-	}
-	ne := binary.NativeEndian
-	cb := func(i int) uint32 { return ne.Uint32(ctx[skbCB+4*i:]) }
-	r := sim.Result{Rule: nodestate.RuleID(cb(3))}
-	p, err := packet.Unmarshal(out.DataOut)
-	if err != nil {
-		return r, err
-	}
-	r.Packet = p
-	if cb(0) == traceKept {
-		r.Action, r.Packet = sim.Keep, in.Packet
-		if ret != tcShot {
-			return r, fmt.Errorf("says that it keeps the packet and returns %d", ret)
-		}
-		return r, nil
-	}
-	for range cb(4) {
-		r.Again = append(r.Again, sim.In{Hook: in.Hook, IfIndex: in.IfIndex, Again: true})
-	}
-	if cb(0) >= 0x200 {
-		return answered(in, ret, cb, r)
-	}
-	if cb(0) >= 0x100 {
-		r.Action, r.Reason, r.Packet = sim.Drop, reason.Reason(cb(0)-0x100), in.Packet
-		if ret != tcShot {
-			return r, fmt.Errorf("says drop %s and returns %d", r.Reason, ret)
-		}
-		return r, nil
-	}
-	if cb(0) == 0 {
-		return r, fmt.Errorf("left no decision, returned %d", ret)
-	}
-	r.Action, r.IfIndex = sim.Action(cb(0)-1), int(cb(1))
-	r.NextHop = addrOf(cb(2))
-	marked := ne.Uint32(ctx[skbMark:])&markMask == markDone
-	switch r.Action {
-	case sim.Pass:
-		// An answer for a host process goes in by the host device.
-		if ret != tcOK && (ret != tcRedirect || in.Hook == sim.ToUplink || in.Hook == sim.ToWorkload) {
-			return r, fmt.Errorf("says pass and returns %d", ret)
-		}
-		r.Marked = marked && !in.Marked
-		return r, nil
-	case sim.Local:
-		r.MAC = p.DstMAC
-		marked = marked || in.Hook != sim.ToUplink // only then the packet meets to_workload
-	}
-	if ret != tcRedirect {
-		return r, fmt.Errorf("says %s and returns %d", r.Action, ret)
-	}
-	if !marked {
-		return r, fmt.Errorf("says %s and leaves no mark", r.Action)
-	}
-	return r, nil
-}
-
-// answered reads what a program says that dropped the packet and answers it.
-func answered(in sim.In, ret uint32, cb func(int) uint32, r sim.Result) (sim.Result, error) {
-	r.Action, r.Reason = sim.Answer, reason.Reason(cb(0)-0x200)
-	r.IfIndex, r.NextHop = int(cb(1)), addrOf(cb(2))
-	if ret != tcRedirect {
-		return r, fmt.Errorf("says that it answers %s and returns %d", r.Reason, ret)
-	}
-	if r.Reason == 0 { // a neighbour's question, which went to many
-		probe := in.Packet.Type == packet.TypeIPv6 && in.Packet.IP.Src.IsUnspecified()
-		if r.Packet.DstMAC != in.Packet.SrcMAC && (!probe || r.Packet.DstMAC != packet.MAC{0x33, 0x33, 0, 0, 0, 1}) {
-			return r, fmt.Errorf("answers %s to %s", in.Packet.SrcMAC, r.Packet.DstMAC)
-		}
-		return r, nil
-	}
-	if in.Hook != sim.FromTunnel && in.Hook != sim.ToUplink && (r.Packet.DstMAC != in.Packet.SrcMAC || r.Packet.SrcMAC != in.Packet.DstMAC) {
-		return r, fmt.Errorf("answers a frame from %s to %s with one from %s to %s",
-			in.Packet.SrcMAC, in.Packet.DstMAC, r.Packet.SrcMAC, r.Packet.DstMAC)
-	}
-	return r, nil
-}
-
-// addrOf is the address in a word of the context, invalid when it is 0.
-func addrOf(word uint32) netip.Addr {
-	if word == 0 {
-		return netip.Addr{}
-	}
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], word)
-	return netip.AddrFrom4(b)
-}
+func (s *set) run(in sim.In, frame []byte) (sim.Result, error) { return s.runner.Run(in, frame) }

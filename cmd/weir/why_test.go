@@ -1,0 +1,85 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/why"
+)
+
+func TestTargets(t *testing.T) {
+	for text, want := range map[string]whyTarget{
+		"svc/web:80": {"svc/web", "80", ""}, "shop/web:http/tcp": {"shop/web", "http", "tcp"}, "web.shop:53/UDP": {"web.shop", "53", "udp"},
+		"10.0.0.1:80/sctp": {"10.0.0.1", "80", "sctp"}, "[fd00::1]:80": {"fd00::1", "80", ""}, "10.0.0.1/icmp": {"10.0.0.1", "", "icmp"},
+		"[fd00::1]/icmp": {"fd00::1", "", "icmp"}, "fd00::1/icmp": {"fd00::1", "", "icmp"}, "shop/web/icmp": {"shop/web", "", "icmp"},
+	} {
+		if got, err := parseTarget(text); err != nil || got != want {
+			t.Errorf("%q: %+v %v, want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "web", ":80", "web:", "fd00::1:80", "shop/web", "web/tcp"} {
+		if got, err := parseTarget(text); err == nil {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+	svc := &end{text: "Service a/b", ports: []corev1.ServicePort{{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}, {Name: "web", Protocol: corev1.ProtocolTCP, Port: 80}}}
+	four := netip.MustParseAddr("10.0.0.1")
+	for _, c := range []struct {
+		port, proto string
+		want        model.Protocol
+		number      uint16
+	}{{"dns", "", model.ProtocolUDP, 53}, {"53", "", model.ProtocolUDP, 53}, {"53", "tcp", model.ProtocolTCP, 53}, {"web", "", model.ProtocolTCP, 80}, {"99", "", model.ProtocolTCP, 99}, {"", "icmp", model.ProtocolICMP, 0}} {
+		if p, n, err := svc.portOf(whyTarget{port: c.port, proto: c.proto}, four); err != nil || p != c.want || n != c.number {
+			t.Errorf("%+v: %s %d %v", c, p, n, err)
+		}
+	}
+	for _, port := range []string{"nope", "0", "65536", "-1"} {
+		if p, n, err := svc.portOf(whyTarget{port: port}, four); err == nil {
+			t.Errorf("port %s: %s %d", port, p, n)
+		}
+	}
+}
+
+func TestStoryIsOneScreen(t *testing.T) {
+	rules := make([]calc.ExplainedRule, 0, 200)
+	for range 199 {
+		rules = append(rules, calc.ExplainedRule{Detail: "egress[0]", Action: "Allow", Why: calc.NotPeer})
+	}
+	rules = append(rules, calc.ExplainedRule{Detail: "egress[199]", Action: "Deny", Matched: true})
+	rule := nodestate.Rule{Kind: "NetworkPolicy", Name: "a/p", Detail: "egress[199]"}
+	s := &story{Source: "pod a/client", Target: "Service a/web", Request: why.Request{Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.96.0.1"), Protocol: model.ProtocolTCP, Port: 80},
+		Nodes: []why.Answer{{Node: "n1\x1b[2J", Epoch: 4, Service: &why.Service{Name: "Service a/web", Frontend: "10.96.0.1:80/tcp", Where: why.AtConnect, Chosen: "10.0.0.30:80"},
+			Policies: []why.End{{Direction: "egress", Explanation: calc.Explanation{Isolated: true, Known: true, Rule: rule,
+				Tiers: []calc.ExplainedTier{{Name: "default", End: calc.EndDecided, Policies: []calc.ExplainedPolicy{{Kind: "NetworkPolicy", Name: "a/p", Rules: rules}}}}}}},
+			Program: why.Program{Name: "weir_from_workload", Tag: "aa", Live: "aa", Same: true, ID: 7},
+			Outcome: why.Outcome{Verdict: why.Dropped, Reason: "POLICY_EGRESS", Text: "denied by egress policy", Rule: rule.String()}}}}
+	for i := range 30 {
+		s.Nodes[0].Service.Backends = append(s.Nodes[0].Service.Backends, why.Backend{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 80).String(), Usable: true})
+	}
+	s.conclude()
+	var out strings.Builder
+	if err := s.write(&out, "text"); err != nil {
+		t.Fatal(err)
+	}
+	text := out.String()
+	for _, want := range []string{"199 rules do not match: 199 by peer", "egress[199]", "10.0.0.30:80", "30 endpoints in all", "tag aa (program 7, the same as loaded)", "Denied on node", "NetworkPolicy a/p egress[199]"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("does not mention %q", want)
+		}
+	}
+	if n := strings.Count(text, "\n"); n > 40 || strings.Contains(text, "\x1b") || s.Allowed || s.Doubtful {
+		t.Errorf("%d lines, allowed %t, doubtful %t:\n%s", n, s.Allowed, s.Doubtful, text)
+	}
+	s.Nodes[0].Warnings = []string{"two of us disagree"}
+	s.conclude()
+	out.Reset()
+	if err := s.write(&out, "text"); err != nil || !s.Doubtful || !strings.Contains(out.String(), "!! two of us disagree") {
+		t.Errorf("a disagreement is not told: %v\n%s", err, out.String())
+	}
+}

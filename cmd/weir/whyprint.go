@@ -1,0 +1,190 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/why"
+)
+
+// write prints the story, for people or for programs.
+func (s *story) write(out io.Writer, form string) error {
+	if form == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(s)
+	}
+	var b strings.Builder
+	q := &s.Request
+	to := q.Destination.String()
+	if q.Port != 0 {
+		to += fmt.Sprintf(" port %d", q.Port)
+	}
+	fmt.Fprintf(&b, "%s (%s) → %s (%s/%s)\n", s.Source, q.Source, s.Target, to, q.Protocol)
+	for i := range s.Nodes {
+		writeNode(&b, &s.Nodes[i])
+	}
+	fmt.Fprintf(&b, "\n%s\n", strings.ToUpper(s.Verdict[:1])+s.Verdict[1:])
+	if s.Doubtful {
+		b.WriteString("What was found does not fit together; see the lines that begin with !!\n")
+	}
+	for _, line := range strings.SplitAfter(b.String(), "\n") {
+		end := strings.HasSuffix(line, "\n")
+		line = oneLine(strings.TrimSuffix(line, "\n"))
+		if end {
+			line += "\n"
+		}
+		if _, err := io.WriteString(out, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeNode(b *strings.Builder, a *why.Answer) {
+	fmt.Fprintf(b, "\nNode %s (epoch %d)\n", a.Node, a.Epoch)
+	if a.Behind != "" {
+		fmt.Fprintf(b, "  !! the kernel is behind what is wanted: %s\n", a.Behind)
+	}
+	for _, w := range a.Warnings {
+		fmt.Fprintf(b, "  !! %s\n", w)
+	}
+	if a.Service != nil {
+		writeService(b, a.Service)
+	}
+	for i := range a.Policies {
+		writeEnd(b, &a.Policies[i])
+	}
+	if a.Flow != "" {
+		fmt.Fprintf(b, "  flow     %s\n", a.Flow)
+	}
+	p, o := &a.Program, &a.Outcome
+	if p.Name != "" {
+		same := "the same as loaded"
+		if !p.Same {
+			same = "NOT the one that is loaded: " + p.Live
+		}
+		fmt.Fprintf(b, "  proof    %s at %s, tag %s (program %d, %s)", p.Name, p.Interface, p.Tag, p.ID, same)
+		if p.Runs > 1 {
+			fmt.Fprintf(b, ", run %d times", p.Runs)
+		}
+		fmt.Fprintf(b, "\n    in     %s\n", a.Packet)
+	}
+	if o.Verdict == why.Dropped {
+		fmt.Fprintf(b, "    out    dropped: %s (%s)\n", o.Text, o.Reason)
+		return
+	}
+	fmt.Fprintf(b, "    out    %s: %s, %s\n", o.Verdict, o.Way, o.Text)
+	if o.Packet != "" && o.Packet != a.Packet {
+		fmt.Fprintf(b, "           %s\n", o.Packet)
+	}
+}
+
+// mostBackends is how many endpoints of a Service are shown.
+const mostBackends = 8
+
+func writeService(b *strings.Builder, s *why.Service) {
+	fmt.Fprintf(b, "  service  %s at %s, translated %s", s.Name, s.Frontend, s.Where)
+	if s.Affinity > 0 {
+		fmt.Fprintf(b, ", affinity %d s", s.Affinity)
+	}
+	b.WriteString("\n")
+	if len(s.Backends) == 0 {
+		b.WriteString("    no endpoint is ready\n")
+	}
+	for i, e := range s.Backends {
+		if i >= mostBackends && e.Address != s.Chosen {
+			continue
+		}
+		line := "    " + e.Address + "  " + dash(e.Pod)
+		if e.Node != "" {
+			line += " on " + e.Node
+		}
+		if !e.Usable {
+			line += "  (not for such connections)"
+		}
+		if e.Address == s.Chosen {
+			line += "  ← chosen here"
+		}
+		b.WriteString(line + "\n")
+	}
+	if more := len(s.Backends) - mostBackends; more > 0 {
+		fmt.Fprintf(b, "    %d endpoints in all\n", len(s.Backends))
+	}
+}
+
+// writeEnd prints the tiers, policies and rules of one end.
+func writeEnd(b *strings.Builder, e *why.End) {
+	x := &e.Explanation
+	if !x.Isolated {
+		fmt.Fprintf(b, "  %-8s no policy selects pod %s: allowed\n", e.Direction, x.Pod)
+		return
+	}
+	with := "to"
+	if e.Direction == "ingress" {
+		with = "from"
+	}
+	fmt.Fprintf(b, "  %-8s of pod %s, %s %s\n", e.Direction, x.Pod, with, e.Peer)
+	if !x.Known {
+		b.WriteString("    the pod, or its namespace, is not known to the agent yet: every policy that may select it isolates it, and none allows\n")
+	}
+	for _, t := range x.Tiers {
+		missing := ""
+		if t.Missing {
+			missing = " (there is no such tier: its policies can only deny)"
+		}
+		fmt.Fprintf(b, "    tier %s%s: %s\n", t.Name, missing, t.End)
+		for _, p := range t.Policies {
+			writePolicy(b, &p)
+		}
+	}
+	verdict := "denied"
+	if x.Allow {
+		verdict = "allowed"
+	}
+	fmt.Fprintf(b, "    %s by %s\n", verdict, x.Rule)
+}
+
+// mostRules is how many rules of a policy that do not match are shown one by one.
+const mostRules = 4
+
+func writePolicy(b *strings.Builder, p *calc.ExplainedPolicy) {
+	fmt.Fprintf(b, "      %s %s", p.Kind, p.Name)
+	if p.Invalid != "" {
+		fmt.Fprintf(b, " (not in force as written: %s)", p.Invalid)
+	}
+	if len(p.Rules) == 0 {
+		b.WriteString(": no rules in this direction")
+	}
+	b.WriteString("\n")
+	matched := slices.ContainsFunc(p.Rules, func(r calc.ExplainedRule) bool { return r.Matched })
+	others := len(p.Rules)
+	if matched {
+		others--
+	}
+	if others > mostRules {
+		counts := map[string]int{}
+		for _, r := range p.Rules {
+			if !r.Matched {
+				counts[r.Why]++
+			}
+		}
+		var parts []string
+		for why, n := range counts {
+			parts = append(parts, fmt.Sprintf("%d by %s", n, why))
+		}
+		slices.Sort(parts)
+		fmt.Fprintf(b, "        %d rules do not match: %s\n", others, strings.Join(parts, ", "))
+	}
+	for _, r := range p.Rules {
+		if r.Matched {
+			fmt.Fprintf(b, "        %-12s %-5s matches\n", r.Detail, r.Action)
+		} else if others <= mostRules {
+			fmt.Fprintf(b, "        %-12s %-5s no: %s\n", r.Detail, r.Action, r.Why)
+		}
+	}
+}

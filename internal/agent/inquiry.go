@@ -1,0 +1,361 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/sim"
+	"github.com/weir-net/weir/internal/trial"
+	"github.com/weir-net/weir/internal/why"
+)
+
+// inquiry answers one question of `weir why`.
+type inquiry struct {
+	agent  *Agent
+	ask    why.Request
+	state  *nodestate.State
+	answer *why.Answer
+
+	places ebpf.Places
+	in     sim.In // with the packet as the program gets it
+	frame  []byte
+	result sim.Result
+}
+
+var hooks = map[string]sim.Hook{why.FromWorkload: sim.FromWorkload, why.ToUplink: sim.ToUplink, why.FromUplink: sim.FromUplink, why.FromTunnel: sim.FromTunnel}
+
+func (i *inquiry) run(ctx context.Context) error {
+	i.places = i.agent.driver.Places()
+	i.answer.Epoch = i.places.Epoch
+	if i.answer.Behind == "" {
+		i.answer.Behind = i.places.Behind
+	}
+	var refused bool
+	var err error
+	if i.ask.Received != nil {
+		err = i.receive()
+	} else {
+		refused, err = i.begin()
+	}
+	if err != nil {
+		return err
+	}
+	i.answer.Packet = i.in.Packet.String()
+	if refused {
+		return nil
+	}
+	if err := i.runProgram(); err != nil {
+		return err
+	}
+	i.tell()
+	if err := i.explain(ctx); err != nil {
+		return err
+	}
+	i.compare()
+	return nil
+}
+
+// begin makes the first packet of a connection, as it leaves its socket. refused: the socket gets no connection.
+func (i *inquiry) begin() (refused bool, err error) {
+	q := &i.ask
+	i.in = sim.In{Hook: hooks[q.Hook]}
+	own := i.state.Addrs[q.Source]
+	switch q.Hook {
+	case why.FromWorkload:
+		if own.Kind != nodestate.AddrEndpoint {
+			return false, fmt.Errorf("%s is the address of no pod of node %s", q.Source, i.answer.Node)
+		}
+		i.in.IfIndex = i.agent.driver.IfIndex(own)
+	case why.ToUplink:
+		if own.Kind != nodestate.AddrHost {
+			return false, fmt.Errorf("%s is no address of node %s", q.Source, i.answer.Node)
+		}
+	}
+	to := netip.AddrPortFrom(q.Destination, q.Port)
+	i.findService(to)
+	if q.Hook != why.FromUplink {
+		if to, refused = i.connect(to); refused {
+			i.answer.Outcome = why.Outcome{Verdict: why.Dropped, Reason: "NO_BACKEND", Text: "the connection is refused at once: the Service has no endpoint that may be used", Rule: i.answer.Service.Name}
+		}
+	}
+	if i.in.Packet, err = firstPacket(q, to); err != nil {
+		return false, err
+	}
+	if q.Hook == why.ToUplink {
+		i.in.IfIndex, err = i.wayOut(to.Addr())
+	} else if q.Hook == why.FromUplink {
+		i.in.IfIndex, err = i.uplink(q.Source)
+	}
+	if err == nil {
+		err = i.address(own.MAC)
+	}
+	return refused, err
+}
+
+// firstPacket is the packet that opens a connection to an address.
+func firstPacket(q *why.Request, to netip.AddrPort) (*packet.Packet, error) {
+	from := netip.AddrPortFrom(q.Source, q.SourcePort)
+	switch q.Protocol {
+	case model.ProtocolTCP:
+		return packet.Parse(fmt.Sprintf("tcp %s > %s S ttl=64", from, to))
+	case model.ProtocolUDP:
+		return packet.Parse(fmt.Sprintf("udp %s > %s ttl=64", from, to))
+	case model.ProtocolSCTP:
+		return packet.Parse(fmt.Sprintf("sctp %s > %s INIT tag=0 ttl=64", from, to))
+	}
+	return packet.Parse(fmt.Sprintf("icmp %s > %s echo id=%d seq=1 ttl=64", from.Addr(), to.Addr(), q.SourcePort))
+}
+
+// receive reads a packet that another node sent on.
+func (i *inquiry) receive() error {
+	h := i.ask.Received
+	p, err := packet.Unmarshal(h.Frame)
+	if err != nil || p.Kind == packet.Frame || p.Fragment() {
+		return fmt.Errorf("what the other node sent on is no whole IP packet")
+	}
+	i.in = sim.In{Hook: hooks[h.Hook], Packet: p, Source: h.From, VNI: i.state.Settings.Tunnel.VNI}
+	if h.Hook == why.FromTunnel {
+		if i.in.IfIndex = i.places.Tunnel; i.in.IfIndex == 0 {
+			return fmt.Errorf("node %s has no tunnel", i.answer.Node)
+		}
+		i.findService(netip.AddrPortFrom(p.IP.Dst, p.DstPort))
+		return i.address([6]byte{})
+	}
+	if i.in.IfIndex, err = i.uplink(h.From); err != nil {
+		return err
+	}
+	var mac [6]byte
+	if m, err := net.ParseMAC(h.MAC); err == nil && len(m) == 6 {
+		mac = [6]byte(m)
+	}
+	i.findService(netip.AddrPortFrom(p.IP.Dst, p.DstPort))
+	return i.address(mac)
+}
+
+// address gives the frame the MAC addresses that it has at its interface, the sender's being from.
+func (i *inquiry) address(from [6]byte) error {
+	l, err := netlink.LinkByIndex(i.in.IfIndex)
+	if err != nil {
+		return fmt.Errorf("interface %d, by which the packet would come: %w", i.in.IfIndex, err)
+	}
+	i.answer.Program.Interface = l.Attrs().Name
+	i.in.Packet.SrcMAC, i.in.Packet.DstMAC = packet.MAC(from), packet.MAC{}
+	if mac := l.Attrs().HardwareAddr; len(mac) == 6 {
+		i.in.Packet.DstMAC = packet.MAC(mac)
+	}
+	i.frame, err = i.in.Packet.Marshal()
+	return err
+}
+
+// uplink is the interface by which packets of an address come.
+func (i *inquiry) uplink(from netip.Addr) (int, error) {
+	if routes, err := netlink.RouteGet(from.AsSlice()); err == nil && len(routes) > 0 {
+		if _, ok := i.places.Uplinks[routes[0].LinkIndex]; ok {
+			return routes[0].LinkIndex, nil
+		}
+	}
+	if len(i.places.Uplinks) == 0 {
+		return 0, fmt.Errorf("node %s has no uplink", i.answer.Node)
+	}
+	return slices.Min(slices.Collect(maps.Keys(i.places.Uplinks))), nil
+}
+
+// wayOut is the interface by which the node's own packets to an address leave.
+func (i *inquiry) wayOut(to netip.Addr) (int, error) {
+	for p := range i.state.Settings.PoolRoutes {
+		if p.Contains(to) && i.places.Host != 0 {
+			return i.places.Host, nil
+		}
+	}
+	routes, err := netlink.RouteGet(to.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return 0, fmt.Errorf("node %s has no route to %s: %w", i.answer.Node, to, err)
+	}
+	if _, ok := i.places.Uplinks[routes[0].LinkIndex]; !ok {
+		return 0, fmt.Errorf("packets of node %s to %s leave by an interface without Weir's programs", i.answer.Node, to)
+	}
+	return routes[0].LinkIndex, nil
+}
+
+// maxRuns bounds how often a program is run until it chose the backend that was asked for.
+const maxRuns = 256
+
+// runProgram runs the hook's program, from a second instance of the node's.
+func (i *inquiry) runProgram() error {
+	name := trial.Program(i.in.Hook)
+	r, err := i.agent.driver.Rehearse([]string{name})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	runner, err := trial.New(r.Programs, r.Hop6)
+	if err != nil {
+		return err
+	}
+	defer runner.Close()
+	if err := i.copyFlow(r); err != nil {
+		return err
+	}
+	p := &i.answer.Program
+	for p.Runs = 1; ; p.Runs++ {
+		if i.result, err = runner.Run(i.in, i.frame); err != nil {
+			return err
+		}
+		if i.asWished() || p.Runs == maxRuns || i.answer.Flow != "" {
+			break
+		}
+		if err := r.Forget(); err != nil {
+			return err
+		}
+	}
+	if !i.asWished() {
+		i.warn("backend %s was never chosen in %d runs", i.ask.Backend, p.Runs)
+	}
+	proof, err := i.agent.driver.Prove(r, name, i.in.IfIndex, i.in.Packet.IP.Src.Is6())
+	if err != nil {
+		return err
+	}
+	p.Name, p.Tag, p.Live, p.ID, p.Same, p.Why = proof.Program, proof.Tag, proof.Live, proof.ID, proof.Same(), proof.Attached
+	switch {
+	case proof.Tag != proof.Live:
+		i.warn("the program that was run is not the one that is loaded (tags %s and %s): this answer is not about the node's packets", proof.Tag, proof.Live)
+	case proof.Attached != "":
+		i.warn("the program is not in effect: %s", proof.Attached)
+	}
+	return nil
+}
+
+// asWished reports whether the packet got the backend that was asked for, or none that could be told.
+func (i *inquiry) asWished() bool {
+	s, want := i.answer.Service, i.ask.Backend
+	if s == nil || s.Where != why.InPath || !want.IsValid() || i.result.Action == sim.Drop || i.result.Action == sim.Answer {
+		return true
+	}
+	p := i.result.Packet
+	return i.handedOn() || netip.AddrPortFrom(p.IP.Dst, p.DstPort) == want
+}
+
+// handedOn reports whether the packet of a Service goes on to another node for it to translate.
+func (i *inquiry) handedOn() bool {
+	r, s := i.result, i.answer.Service
+	return s != nil && s.Where == why.InPath && (r.Action == sim.Neigh || r.Action == sim.Tunnel) && r.Packet.IP.Dst == i.in.Packet.IP.Dst && r.Packet.DstPort == i.in.Packet.DstPort
+}
+
+func (i *inquiry) warn(format string, args ...any) {
+	i.answer.Warnings = append(i.answer.Warnings, fmt.Sprintf(format, args...))
+}
+
+// copyFlow lets the rehearsal know the flow of the packet, where the node knows one.
+func (i *inquiry) copyFlow(r *ebpf.Rehearsal) error {
+	p := i.in.Packet
+	sp, dp := p.Ports()
+	k := ebpf.FlowKey{Src: p.IP.Src, Dst: p.IP.Dst, SrcPort: sp, DstPort: dp, Proto: model.Protocol(p.IP.Proto)}
+	found, established, err := r.CopyFlow(k)
+	if err != nil || !found {
+		return err
+	}
+	if _, _, err := r.CopyFlow(k.Turned()); err != nil {
+		return err
+	}
+	i.answer.Flow = "the node knows a half-open connection of these addresses and ports; it was copied"
+	if established {
+		i.answer.Flow = "the node knows a connection of these addresses and ports; it was copied"
+	}
+	return nil
+}
+
+// findService names what stands behind an address and port.
+func (i *inquiry) findService(to netip.AddrPort) {
+	f := nodestate.Frontend{Addr: to.Addr(), Port: to.Port(), Proto: i.ask.Protocol}
+	svc, ok := i.state.Frontends.Get(f)
+	if at := i.state.Addrs[f.Addr]; !ok && (at.Kind == nodestate.AddrHost || at.Kind == nodestate.AddrNode) {
+		f.Addr = netip.IPv4Unspecified()
+		if to.Addr().Is6() {
+			f.Addr = netip.IPv6Unspecified()
+		}
+		svc, ok = i.state.Frontends.Get(f)
+		ok = ok && (svc.LocalOnly && at.Kind == nodestate.AddrHost || !svc.LocalOnly && at.NodePorts)
+	}
+	if !ok {
+		return
+	}
+	s := &why.Service{Name: ruleWords(i.state, svc.Rule), Frontend: to.String() + "/" + f.Proto.String(), Where: why.InPath, Affinity: svc.Affinity}
+	local := svc.LocalPolicy && !svc.External
+	if i.ask.Hook == "" || i.ask.Hook == why.FromUplink {
+		local = svc.LocalPolicy
+	}
+	if h := i.ask.Received; h != nil {
+		local = true // the node that was asked left the choice to this one
+	}
+	for _, b := range i.state.Backends.At(svc.ID) {
+		pod, node := i.owner(b.Addr)
+		s.Backends = append(s.Backends, why.Backend{Address: netip.AddrPortFrom(b.Addr, b.Port).String(), Pod: pod, Node: node, Usable: b.InList(local)})
+	}
+	i.answer.Service = s
+}
+
+// owner names the pod that has an address, and its node.
+func (i *inquiry) owner(a netip.Addr) (pod, node string) {
+	at := i.state.Addrs[a]
+	switch at.Kind {
+	case nodestate.AddrEndpoint:
+		return at.Owner.String(), i.answer.Node
+	case nodestate.AddrPod:
+		return at.Owner.String(), i.state.Addrs[at.Node].Owner.Name
+	case nodestate.AddrHost:
+		return "", i.answer.Node
+	case nodestate.AddrNode:
+		return "", at.Owner.Name
+	}
+	return "", ""
+}
+
+// connect is what becomes of a socket that connects: where its packets go, or that it is refused. The socket programs
+// cannot be run without a socket; what they look up is looked up here, by the rules of the oracle.
+func (i *inquiry) connect(to netip.AddrPort) (netip.AddrPort, bool) {
+	s := i.answer.Service
+	if s == nil || i.ask.Protocol != model.ProtocolTCP && i.ask.Protocol != model.ProtocolUDP {
+		return to, false
+	}
+	wanted := false
+	node := sim.New(i.state, sim.Options{Pick: func(c sim.Choice) int {
+		at := slices.IndexFunc(c.From, func(b nodestate.Backend) bool { return netip.AddrPortFrom(b.Addr, b.Port) == i.ask.Backend })
+		if wanted = at >= 0; wanted {
+			return at
+		}
+		return rand.IntN(len(c.From))
+	}})
+	socket := sim.Socket{Cookie: 1, Proto: i.ask.Protocol}
+	if i.ask.Hook == why.FromWorkload {
+		socket.Netns = 1 // of a pod that is not known
+		for cookie, client := range i.state.Clients {
+			if client.Of(i.ask.Source) == i.ask.Source {
+				socket.Netns = cookie
+			}
+		}
+	}
+	got, err := node.Connect(socket, to)
+	if err != nil {
+		s.Where = why.AtConnect
+		return to, true
+	}
+	if got == to {
+		return to, false
+	}
+	s.Where, s.Chosen = why.AtConnect, got.String()
+	if i.ask.Backend.IsValid() && !wanted {
+		i.warn("%s is no backend that this connection may get", i.ask.Backend)
+	}
+	return got, false
+}

@@ -1,0 +1,244 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+	"github.com/weir-net/weir/internal/sim"
+	"github.com/weir-net/weir/internal/why"
+)
+
+// tell says in words what the program did.
+func (i *inquiry) tell() {
+	r, o := i.result, &i.answer.Outcome
+	o.Rule = ruleWords(i.state, r.Rule)
+	if s := i.answer.Service; s != nil && s.Chosen == "" && !i.refusedBy() && !i.handedOn() {
+		s.Chosen = netip.AddrPortFrom(r.Packet.IP.Dst, r.Packet.DstPort).String()
+	}
+	if i.refusedBy() {
+		o.Verdict, o.Reason, o.Text = why.Dropped, r.Reason.String(), r.Reason.Text()
+		if r.Action == sim.Answer {
+			o.Text += "; the sender is told by an ICMP error or a reset"
+		}
+		return
+	}
+	o.Packet = r.Packet.String()
+	pod, node := i.owner(r.Packet.IP.Dst)
+	switch r.Action {
+	case sim.Local:
+		o.Verdict, o.Way, o.Text = why.Delivered, "local", "into pod "+pod
+	case sim.Pass:
+		o.Verdict, o.Way, o.Text = why.Left, "stack", "to the node's own stack, which routes it"
+		if i.state.Addrs[r.Packet.IP.Dst].Kind == nodestate.AddrHost {
+			o.Verdict, o.Text = why.Delivered, "to node "+node+" itself"
+		}
+	case sim.Tunnel, sim.Neigh:
+		i.tellWay(pod)
+	default:
+		o.Verdict, o.Text = why.Left, r.Action.String()
+	}
+}
+
+// refusedBy reports whether the program dropped the packet.
+func (i *inquiry) refusedBy() bool {
+	return i.result.Action == sim.Drop || i.result.Action == sim.Answer || i.result.Action == sim.Keep
+}
+
+// tellWay is tell for what leaves the node by its programs.
+func (i *inquiry) tellWay(pod string) {
+	r, o := i.result, &i.answer.Outcome
+	hook, node := why.FromUplink, i.nodeOf(r.Packet.IP.Dst)
+	o.Way = "direct"
+	if i.state.Addrs[r.NextHop].Kind == nodestate.AddrNode {
+		node = r.NextHop
+	}
+	if r.Action == sim.Tunnel {
+		hook, o.Way = why.FromTunnel, "tunnel"
+	}
+	name := i.state.Addrs[node].Owner.Name
+	if !node.IsValid() || name == "" {
+		o.Verdict, o.Text = why.Left, fmt.Sprintf("out of the cluster, to the neighbour %s", r.NextHop)
+		return
+	}
+	o.Verdict, o.Text = why.SentOn, fmt.Sprintf("to node %s (%s)", name, node)
+	if pod != "" {
+		o.Text += " for pod " + pod
+	}
+	frame, err := r.Packet.Marshal()
+	if err != nil {
+		i.warn("what goes on cannot be written as bytes: %v", err)
+		return
+	}
+	from := i.state.Settings.Node
+	if r.Packet.IP.Dst.Is6() {
+		from = i.state.Settings.Node6
+	}
+	i.answer.Next = &why.Next{Node: name, Handover: why.Handover{Hook: hook, From: from, MAC: linkAddress(i.agent.cluster.snapshot().machine.mac), Frame: frame}}
+}
+
+// nodeOf is the address of the other node on which an address lives, invalid when there is none.
+func (i *inquiry) nodeOf(a netip.Addr) netip.Addr {
+	switch at := i.state.Addrs[a]; at.Kind {
+	case nodestate.AddrPod:
+		return at.Node
+	case nodestate.AddrNode:
+		return at.Node
+	}
+	var best netip.Prefix
+	var node netip.Addr
+	for p, r := range i.state.Routes {
+		if p.Contains(a) && (!best.IsValid() || p.Bits() > best.Bits()) {
+			best, node = p, r.Node
+		}
+	}
+	return node
+}
+
+// explain looks at policy at the ends that are on this node.
+func (i *inquiry) explain(ctx context.Context) error {
+	src, dst := i.in.Packet, i.result.Packet
+	if i.refusedBy() {
+		dst = i.in.Packet
+	}
+	from, to := src.IP.Src, dst.IP.Dst
+	if i.handedOn() || from == to {
+		return nil // the other node judges; nobody does
+	}
+	ports := nodestate.Ports{Src: src.SrcPort, Dst: dst.DstPort}
+	if src.Kind == packet.Echo {
+		ports = nodestate.Ports{Dst: uint16(src.ICMPType)<<8 | uint16(src.ICMPCode)}
+	}
+	if s := i.answer.Service; i.refusedBy() && s != nil && s.Where == why.InPath {
+		return i.explainBackends(ctx, from, ports)
+	}
+	ends, err := i.ends(ctx, from, to, ports)
+	i.answer.Policies = ends
+	return err
+}
+
+// explainBackends finds the backend that was chosen when the packet was dropped: the first whose policies say so.
+func (i *inquiry) explainBackends(ctx context.Context, from netip.Addr, ports nodestate.Ports) error {
+	if i.result.Reason != reason.PolicyEgress && i.result.Reason != reason.PolicyIngress {
+		return nil // policy was not reached
+	}
+	s := i.answer.Service
+	for n, b := range s.Backends {
+		to, err := netip.ParseAddrPort(b.Address)
+		if err != nil || !b.Usable || n >= 16 {
+			continue
+		}
+		ports.Dst = to.Port()
+		ends, err := i.ends(ctx, from, to.Addr(), ports)
+		if err != nil {
+			return err
+		}
+		if i.answer.Policies == nil {
+			i.answer.Policies = ends
+		}
+		if rule, _, denied := denial(ends); denied && rule == i.answer.Outcome.Rule {
+			i.answer.Policies, s.Chosen = ends, b.Address
+			return nil
+		}
+	}
+	return nil
+}
+
+// ends explains what policy says at the ends of a connection that are pods of this node, as the programs judge them.
+func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate.Ports) ([]why.End, error) {
+	a, b := i.state.Addrs[from], i.state.Addrs[to]
+	var out []why.End
+	var err error
+	look := func(endpoint, peer netip.Addr, iso nodestate.Isolation, in bool) {
+		e := why.End{Direction: "egress", Peer: peer}
+		if in {
+			e.Direction = "ingress"
+		}
+		e.Explanation, err = i.agent.cluster.explain(ctx, i.state, calc.Question{Endpoint: endpoint, Peer: peer, Ingress: in, Proto: i.ask.Protocol, Ports: ports})
+		allow, rule := i.state.Verdict(iso, peer, i.ask.Protocol, ports)
+		e.TableAllow = allow
+		if r, ok := i.state.Rules.Get(rule); ok && rule != 0 {
+			e.TableRule = r
+		}
+		e.Agrees = e.TableAllow == e.Explanation.Allow && e.TableRule == e.Explanation.Rule
+		out = append(out, e)
+	}
+	if a.Kind == nodestate.AddrEndpoint {
+		look(from, to, a.Egress, false)
+	}
+	if err == nil && b.Kind == nodestate.AddrEndpoint && a.Kind != nodestate.AddrHost {
+		look(to, from, b.Ingress, true)
+	}
+	return out, err
+}
+
+// denial is the first end that denies.
+func denial(ends []why.End) (rule, direction string, denied bool) {
+	for _, e := range ends {
+		if !e.Explanation.Allow {
+			return e.Explanation.Rule.String(), e.Direction, true
+		}
+	}
+	return "", "", false
+}
+
+// compare says where the explanation, the tables and the program do not say the same.
+func (i *inquiry) compare() {
+	for _, e := range i.answer.Policies {
+		if !e.Agrees && e.TableRule.Kind == "policy-too-large" {
+			i.warn("the %s policies of pod %s are too large for the node's tables, which cut it off", e.Direction, e.Explanation.Pod)
+		} else if !e.Agrees {
+			i.warn("policy as explained (%s by %s) is not what the node's tables say (%s by %s) at %s", verdictWord(e.Explanation.Allow), e.Explanation.Rule, verdictWord(e.TableAllow), e.TableRule, e.Direction)
+		}
+	}
+	if i.answer.Policies == nil {
+		return
+	}
+	rule, direction, denied := denial(i.answer.Policies)
+	byPolicy := i.result.Reason == reason.PolicyEgress || i.result.Reason == reason.PolicyIngress
+	hint := fmt.Sprintf("; the agent has epoch %d", i.answer.Epoch)
+	if i.answer.Behind != "" {
+		hint += " and is behind: " + i.answer.Behind
+	} else {
+		hint += " and is not behind: please report this"
+	}
+	switch {
+	case denied && !i.refusedBy():
+		i.warn("policy denies this at %s by %s, and the program lets it through%s", direction, rule, hint)
+	case byPolicy && i.refusedBy() && !denied:
+		i.warn("policy allows this, and the program drops it by %s%s", i.answer.Outcome.Rule, hint)
+	case byPolicy && i.refusedBy() && rule != i.answer.Outcome.Rule:
+		i.warn("policy denies this by %s, and the program by %s%s", rule, i.answer.Outcome.Rule, hint)
+	}
+}
+
+func verdictWord(allow bool) string {
+	if allow {
+		return "allowed"
+	}
+	return "denied"
+}
+
+// explain asks calc about a state, which must still be the newest.
+func (c *cluster) explain(ctx context.Context, s *nodestate.State, q calc.Question) (x calc.Explanation, err error) {
+	var found, same bool
+	if err := c.do(ctx, func() {
+		c.compute()
+		if same = c.snapshot().state == s; same {
+			x, found = calc.Explain(c.model, q)
+		}
+	}); err != nil {
+		return x, err
+	}
+	switch {
+	case !same:
+		return x, errMoved
+	case !found:
+		return x, fmt.Errorf("%s is the address of no pod of this node", q.Endpoint)
+	}
+	return x, nil
+}
