@@ -36,68 +36,83 @@ var liveMaps = []string{
 // rehearsalEntries bounds the private maps, which one packet at a time fills.
 const rehearsalEntries = 1024
 
-// Rehearse loads the programs of some hooks ("weir_from_workload") a second time. Close it soon: it holds kernel memory,
-// about that of the programs.
+// Rehearse loads the programs of some hooks ("weir_from_workload") a second time, while the driver goes on with its work.
+// Close it soon: it holds kernel memory, about that of the programs.
 func (d *Driver) Rehearse(programs []string) (*Rehearsal, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.state == nil {
-		return nil, errors.New("no state of the node was applied yet")
+	r := &Rehearsal{}
+	err := d.lend(r)
+	if err == nil {
+		err = r.load(programs, d.opts.constants())
 	}
-	six := d.six
-	if d.called != d.six {
-		six = nil
-	}
-	r, err := rehearse(d.loaded, six, programs, d.opts.constants())
 	if err != nil {
+		r.Close()
 		return nil, fmt.Errorf("loading the programs a second time: %w", err)
 	}
 	return r, nil
 }
 
-func rehearse(four, six *loaded, programs []string, c constants) (*Rehearsal, error) {
-	c.trace = true
-	r := &Rehearsal{}
-	var err error
-	defer func() {
-		if err != nil {
-			r.Close()
-		}
-	}()
-	if r.four, err = rehearseFamily(loadWeir, four, nil, programs, c); err != nil {
-		return nil, err
+// lend gives a rehearsal the live maps.
+func (d *Driver) lend(r *Rehearsal) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == nil {
+		return errors.New("no state of the node was applied yet")
 	}
-	r.Programs = r.four.Programs
+	six := d.six
+	if d.called != d.six {
+		six = nil
+	}
+	return r.take(d.loaded, six)
+}
+
+// take clones the live maps of the families that the node carries; six may be nil.
+func (r *Rehearsal) take(four, six *loaded) error {
 	for i, l := range []*loaded{four, six} {
 		if l == nil {
 			continue
 		}
 		r.live[i] = map[string]*ebpf.Map{}
-		for _, name := range []string{"weir_flows", "weir_flows_new"} {
-			if r.live[i][name], err = l.Maps[name].Clone(); err != nil {
-				return nil, err
+		for _, name := range slices.Concat(liveMaps, []string{"weir_flows", "weir_flows_new"}) {
+			m := l.Maps[name]
+			if m == nil {
+				return fmt.Errorf("the node has no map %s", name)
 			}
+			clone, err := m.Clone()
+			if err != nil {
+				return err
+			}
+			r.live[i][name] = clone
 		}
 	}
-	if six == nil {
-		return r, nil
+	return nil
+}
+
+// load loads the programs of the families whose maps were taken.
+func (r *Rehearsal) load(programs []string, c constants) (err error) {
+	c.trace = true
+	if r.four, err = rehearseFamily(loadWeir, r.live[0], nil, programs, c); err != nil {
+		return err
 	}
-	if r.six, err = rehearseFamily(loadWeir6, six, r.four, programs, c); err != nil {
-		return nil, err
+	r.Programs = r.four.Programs
+	if r.live[1] == nil {
+		return nil
+	}
+	if r.six, err = rehearseFamily(loadWeir6, r.live[1], r.four, programs, c); err != nil {
+		return err
 	}
 	r.Hop6 = r.six.Maps["weir_trace"]
 	for i, name := range ipv6Slots {
 		if p := r.six.Programs[name]; p != nil {
 			if err = r.four.Maps[programsOfIPv6].Put(uint32(i), p); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // rehearseFamily loads one family's programs. The maps that both families share are those of first, where it is given.
-func rehearseFamily(read func() (*ebpf.CollectionSpec, error), live *loaded, first *ebpf.Collection, programs []string, c constants) (*ebpf.Collection, error) {
+func rehearseFamily(read func() (*ebpf.CollectionSpec, error), live map[string]*ebpf.Map, first *ebpf.Collection, programs []string, c constants) (*ebpf.Collection, error) {
 	spec, err := read()
 	if err != nil {
 		return nil, err
@@ -111,7 +126,7 @@ func rehearseFamily(read func() (*ebpf.CollectionSpec, error), live *loaded, fir
 	}
 	replaced := map[string]*ebpf.Map{}
 	for name, ms := range spec.Maps {
-		from := live.Maps
+		from := live
 		switch {
 		case slices.Contains(liveMaps, name):
 			ms.MaxEntries = from[name].MaxEntries()
@@ -122,9 +137,7 @@ func rehearseFamily(read func() (*ebpf.CollectionSpec, error), live *loaded, fir
 			shrink(ms)
 			continue
 		}
-		if replaced[name] = from[name]; from[name] == nil {
-			return nil, fmt.Errorf("the node has no map %s", name)
-		}
+		replaced[name] = from[name]
 	}
 	if first != nil {
 		delete(spec.Maps, programsOfIPv6)
@@ -310,5 +323,14 @@ func (o *Offline) Rehearse(programs []string) (*Rehearsal, error) {
 	if o.state == nil || !o.state.Settings.IPv6 {
 		six = nil
 	}
-	return rehearse(o.loaded, six, programs, constants{setRetval: true})
+	r := &Rehearsal{}
+	err := r.take(o.loaded, six)
+	if err == nil {
+		err = r.load(programs, constants{setRetval: true})
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
 }
