@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -24,7 +25,7 @@ func (s *story) write(out io.Writer, form string) error {
 	if q.Port != 0 {
 		to += fmt.Sprintf(" port %d", q.Port)
 	}
-	fmt.Fprintf(&b, "%s (%s) → %s (%s/%s)\n", s.Source, q.Source, s.Target, to, q.Protocol)
+	fmt.Fprintf(&b, "%s → %s\n", named(s.Source, q.Source.String()), named(s.Target, fmt.Sprintf("%s/%s", to, q.Protocol)))
 	for i := range s.Nodes {
 		writeNode(&b, &s.Nodes[i])
 	}
@@ -43,6 +44,14 @@ func (s *story) write(out io.Writer, form string) error {
 		}
 	}
 	return nil
+}
+
+// named is an address with the name that was asked for, when that is not the address itself.
+func named(name, address string) string {
+	if _, err := netip.ParseAddr(name); err == nil {
+		return address
+	}
+	return fmt.Sprintf("%s (%s)", name, address)
 }
 
 func writeNode(b *strings.Builder, a *why.Answer) {
@@ -100,7 +109,10 @@ func writeService(b *strings.Builder, s *why.Service) {
 		if i >= mostBackends && e.Address != s.Chosen {
 			continue
 		}
-		line := "    " + e.Address + "  " + dash(e.Pod)
+		line := "    " + e.Address
+		if e.Pod != "" {
+			line += "  " + e.Pod
+		}
 		if e.Node != "" {
 			line += " on " + e.Node
 		}

@@ -305,7 +305,7 @@ func (i *inquiry) findService(to netip.AddrPort) {
 	i.answer.Service = s
 }
 
-// owner names the pod that has an address, and its node.
+// owner names the pod that has an address, as far as this node knows it, and its node.
 func (i *inquiry) owner(a netip.Addr) (pod, node string) {
 	at := i.state.Addrs[a]
 	switch at.Kind {
@@ -318,7 +318,7 @@ func (i *inquiry) owner(a netip.Addr) (pod, node string) {
 	case nodestate.AddrNode:
 		return "", at.Owner.Name
 	}
-	return "", ""
+	return "", i.state.Addrs[i.nodeOf(a)].Owner.Name
 }
 
 // connect is what becomes of a socket that connects: where its packets go, or that it is refused. The socket programs

@@ -20,6 +20,9 @@ type told struct {
 			Tag  string
 			Same bool
 		}
+		Service struct {
+			Backends []struct{ Address, Node string }
+		}
 		Outcome struct{ Verdict, Way, Reason, Rule string }
 	}
 }
@@ -55,7 +58,8 @@ func TestWhy(t *testing.T) {
 		if len(w.Nodes) != 2 || w.Nodes[0].Outcome.Verdict != "sent on" || w.Nodes[1].Outcome.Verdict != "delivered" || w.Nodes[1].Outcome.Way != "local" {
 			t.Errorf("%+v", w)
 		}
-		if w := b.why(t, 0, b.cli1, "svc2:who"); len(w.Nodes) != 2 {
+		w = b.why(t, 0, b.cli1, "svc2:who")
+		if len(w.Nodes) != 2 || len(w.Nodes[0].Service.Backends) != 1 || w.Nodes[0].Service.Backends[0].Address != who || w.Nodes[0].Service.Backends[0].Node != "worker2" {
 			t.Errorf("by the Service: %+v", w)
 		}
 	})

@@ -52,6 +52,21 @@ func TestRehearsalsCannotWriteLiveMaps(t *testing.T) {
 	}
 }
 
+// What says how the node should be is shared, or a rehearsal would decide by an empty table: every map is of one kind.
+func TestRehearsalsShareDesiredState(t *testing.T) {
+	t.Parallel()
+	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: loadWeir, ipv6Name: loadWeir6} {
+		spec, err := read()
+		must(t, err)
+		for m := range spec.Maps {
+			left := stateful[m] || unpinned[m] || m == programsOfIPv6
+			if live := slices.Contains(liveMaps, m); left == live {
+				t.Errorf("%s: map %s is what packets leave behind: %t, and shared: %t; desired state belongs into liveMaps", name, m, left, live)
+			}
+		}
+	}
+}
+
 // digestMaps is what all maps hold, by family and name.
 func digestMaps(t *testing.T, o *Offline) map[string][32]byte {
 	t.Helper()
