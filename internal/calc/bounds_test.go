@@ -3,6 +3,7 @@ package calc
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -162,5 +163,36 @@ func TestStagedPolicy(t *testing.T) {
 		Settings: c.Settings, Local: c.Local})
 	if got, want := s.Staged[free].Ingress, alone.Addrs[free].Ingress; got != want {
 		t.Errorf("the same policies, another set: %v, %v", got, want)
+	}
+}
+
+// Of more networks than the table holds none is written: the sets that ask for networks are cut off, the others are not.
+func TestMoreNetworksThanFitCutOff(t *testing.T) {
+	t.Parallel()
+	c := policyFixture()
+	maps.DeleteFunc(c.Policies, func(id model.PolicyID, _ *model.Policy) bool { return id.Name.Name == "from-outside" }) // asks for one too
+	set := &model.NetworkSet{Name: model.Name{Name: "feed"}, Labels: map[string]string{"feed": "threat"}}
+	for i := range maxPeerCIDRs + 1 {
+		set.Nets = append(set.Nets, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32))
+	}
+	c.NetworkSets = map[model.Name]*model.NetworkSet{set.Name: set}
+	before := Calc(c)
+	p := forFree(model.KindGlobalNetworkPolicy, "feed", model.Rule{Action: model.Deny, Other: &model.Entity{Selector: "feed == 'threat'"}}, model.Rule{Action: model.Allow})
+	c.Policies[p.ID()] = &p
+	s := Calc(c)
+	if len(s.PeerCIDRs) > maxPeerCIDRs || len(s.Unfit) != 1 || s.Unfit[0].Name != "feed" {
+		t.Fatalf("%d networks, unfit: %v", len(s.PeerCIDRs), s.Unfit)
+	}
+	for a, v := range s.Addrs {
+		if a != addr("10.244.1.3") && v != before.Addrs[a] {
+			t.Errorf("%s became %+v", a, v)
+		}
+	}
+	if allow, rule := s.Verdict(s.Addrs[addr("10.244.1.3")].Ingress, addr("9.9.9.9"), model.ProtocolTCP, nodestate.Ports{Dst: 1}); allow || s.Rules.At(rule).Kind != "policy-too-large" {
+		t.Errorf("allowed %t by %v", allow, s.Rules.At(rule))
+	}
+	set.Nets = set.Nets[:10]
+	if s = Calc(c); len(s.Unfit) > 0 || len(s.PeerCIDRs) != 10 {
+		t.Errorf("fits: %v, %d networks", s.Unfit, len(s.PeerCIDRs))
 	}
 }

@@ -39,7 +39,7 @@ type Calculator struct {
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
 func New() *Calculator {
-	k := &Calculator{policy: &policyTables{peerCIDRs: map[netip.Prefix]nodestate.Class{}},
+	k := &Calculator{policy: newPolicyTables(digest64[nodestate.Class]),
 		rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
 	k.services, k.announce = newServices(&k.rules), newAnnouncements()
 	return k
@@ -79,7 +79,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 		replace(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
 	}
 	bound := k.updatePolicy(c, &dirty, &next, &keys)
-	switch concern := len(dirty.Pods) > 0 && addrsConcern(c, next.Addrs, dirty.Pods); {
+	switch concern := len(dirty.Pods) > 0 && addrsConcern(c, k.outside, dirty.Pods); {
 	case dirty.Has(inputsAddrs) || concern:
 		if dirty.Has(inputsAddrs&^model.KindLocal) || concern || !slices.Equal(k.subnets, c.Local.Subnets) {
 			k.outside, k.subnets = podsOutside(c), slices.Clone(c.Local.Subnets)
@@ -119,7 +119,7 @@ const inputsPods = model.KindPods | model.KindNamespaces | model.KindServiceAcco
 func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
 	before := k.policy.rules
 	if dirty.Has(inputsPods) {
-		k.policy = &policyTables{peerCIDRs: map[netip.Prefix]nodestate.Class{}}
+		k.policy = newPolicyTables(k.policy.digest)
 	}
 	isolated := k.policy.follow(c, dirty)
 	k.policy.policy = adopt(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)

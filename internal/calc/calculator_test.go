@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/weir-net/weir/internal/model"
@@ -134,9 +135,20 @@ type frozen struct {
 	text  string
 }
 
-// calculator returns a new one; in every other world with rule numbers of services that collide.
+// weak says in which worlds the numbers of classes collide.
+func weak(seed int) bool { return seed%5 == 2 }
+
+// calculator returns a new one; in some worlds with numbers of classes that collide, in every other world with rule numbers of services that collide.
 func calculator(seed int) *Calculator {
 	k := New()
+	if weak(seed) {
+		k.policy.digest = func(text string) nodestate.Class {
+			if strings.Contains(text, "\x00") { // hashed again
+				return digest64[nodestate.Class](text)
+			}
+			return digest64[nodestate.Class](text) % 13
+		}
+	}
 	if seed%2 == 1 {
 		k.services.ids.digest = func(text string) nodestate.RuleID {
 			return digestServiceRule[nodestate.RuleID](text) % 97
@@ -186,6 +198,9 @@ func TestUpdatesEqualOneFullCalculation(t *testing.T) {
 			}
 			checkKeys(t, last, got, keys)
 			for key, v := range got.Policy.All() {
+				if weak(seed) {
+					break // numbers of classes go from one to another
+				}
 				if was, ok := verdicts[key]; ok && was != v {
 					t.Fatalf("seed %d step %d: the entry %+v was %+v and is %+v", seed, step, key, was, v)
 				}

@@ -41,8 +41,8 @@ type classes struct {
 	turnedOver bool // classes came or went since asked
 }
 
-func newClasses() *classes {
-	return &classes{byKey: map[string]*class{}, ids: newIDs(digest64[nodestate.Class]), idle: map[*class]struct{}{},
+func newClasses(digest func(text string) nodestate.Class) *classes {
+	return &classes{byKey: map[string]*class{}, ids: newIDs(digest), idle: map[*class]struct{}{},
 		peers: map[netip.Addr]*class{}, cidrs: newPrefixes[*class](), regions: newRegions(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
 }
 
@@ -307,7 +307,7 @@ func (k *classes) number(t *touched) {
 	of := k.fresh
 	if renumbered { // two texts have one digest
 		of = slices.Collect(maps.Values(k.byKey))
-		k.replaced = slices.Collect(maps.Keys(k.peers))
+		k.replaced = slices.AppendSeq(k.replaced, maps.Keys(k.peers))
 	}
 	for _, c := range of {
 		c.id = k.ids.byText[c.text]

@@ -114,7 +114,7 @@ func (s *sets) classAt(a netip.Addr) *class {
 	for n := range s.named {
 		s.atoms.ports(n, pods)
 	}
-	k := newClasses()
+	k := newClasses(digest64[nodestate.Class])
 	for _, x := range s.atoms.byText {
 		k.regions.add(x, x.cidrs, x.except)
 	}

@@ -127,10 +127,15 @@ func (x *podIndex) each(p *peerPod, do func(podSet, *peerPod), count int) {
 	if len(p.addrs) == 0 {
 		return
 	}
-	do(setOf(x.byNS, p.pod.Name.Namespace), p)
+	in := func(index map[string]podSet, key string) {
+		if do(setOf(index, key), p); len(index[key]) == 0 {
+			delete(index, key)
+		}
+	}
+	in(x.byNS, p.pod.Name.Namespace)
 	for key, index := range x.byLabel {
 		if v, has := p.pod.Labels[key]; has {
-			do(setOf(index, v), p)
+			in(index, v)
 		}
 	}
 	for n, counts := range x.numbers {

@@ -24,7 +24,8 @@ type policyTables struct {
 	subjects *subjects
 	would    *subjects // with the staged policies in force; nil where there are none
 	compiled [directions]map[*model.Policy]*bound
-	serial   int // of bounds
+	serial   int                               // of bounds
+	digest   func(text string) nodestate.Class // of classes
 	// The rest is nil while nothing here is isolated.
 	sets    *sets
 	pods    *podIndex
@@ -32,6 +33,12 @@ type policyTables struct {
 	classes *classes
 	written map[nodestate.SetID]*written
 	refused []nodestate.SetID // that did not fit
+	crowded bool              // there are more networks than fit: no set that asks for any does
+	leftOut int               // classes that there were when staged policies were left out; 0 = they are not
+}
+
+func newPolicyTables(digest func(text string) nodestate.Class) *policyTables {
+	return &policyTables{digest: digest, peerCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
 // follow brings the tables up to date. It reports whether the isolation of endpoints may have changed.
@@ -57,7 +64,7 @@ func (p *policyTables) follow(c *cluster, dirty *Dirty) bool {
 	}
 	p.atoms.added, p.atoms.moved = nil, nil
 	p.classes.update(p.pods, p.atoms, nil, at)
-	if p.writeSets() {
+	if p.writeSets() || len(p.classes.byKey) < p.leftOut {
 		p.bind(c, dirty, nil) // sets that did not fit do, or the other way round
 		return true
 	}
@@ -93,11 +100,15 @@ func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
 		p.compiled = [directions]map[*model.Policy]*bound{}
 	}
 	sets := p.resolve(c, dirty, at, p.would)
-	if len(sets.pairs) == 0 || !sets.cutOff && len(p.peerCIDRs) <= maxPeerCIDRs {
+	p.leftOut = 0
+	if len(sets.pairs) == 0 || !sets.cutOff {
 		return
 	}
 	left := sets.leftOut()
 	p.resolve(c, dirty, nil, nil)
+	if p.classes != nil {
+		p.leftOut = len(p.classes.byKey)
+	}
 	p.unfit = sortedRules(append(slices.Clone(p.unfit), left...))
 }
 
@@ -106,7 +117,7 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 	p.ingress, p.egress, p.rules = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}, map[nodestate.RuleID]nodestate.Rule{}
 	p.staged = map[netip.Addr]nodestate.StagedIsolation{}
 	if p.sets == nil {
-		p.atoms, p.classes, p.written = newAtoms(), newClasses(), map[nodestate.SetID]*written{}
+		p.atoms, p.classes, p.written = newAtoms(), newClasses(p.digest), map[nodestate.SetID]*written{}
 	}
 	p.atoms.begin(c, dirty)
 	sets := newSets(c, p)
@@ -119,7 +130,7 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 	p.compiled = sets.compiled
 	if len(sets.byKey) == 0 {
 		*p = policyTables{ingress: p.ingress, egress: p.egress, rules: p.rules, staged: p.staged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
-			subjects: p.subjects, would: p.would, serial: p.serial}
+			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest}
 		sets.isolateStaged(p)
 		return sets
 	}
@@ -144,6 +155,9 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 // other sets than before do not fit.
 func (p *policyTables) writeSets() bool {
 	p.peers, p.peerCIDRs = p.classes.peersOut, p.classes.cidrsOut
+	if p.crowded = len(p.peerCIDRs) > maxPeerCIDRs; p.crowded {
+		p.peerCIDRs = map[netip.Prefix]nodestate.Class{} // nobody who asks for them is left
+	}
 	if !p.classes.turnedOver {
 		return false
 	}

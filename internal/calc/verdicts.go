@@ -66,10 +66,17 @@ func (d *decision) equal(o *decision) bool {
 
 // written is what of a set is in look-up 2.
 type written struct {
+	text      string
 	numbers   []nodestate.RuleID // of its rules, which its entries name
 	zero      *decision
-	decisions map[nodestate.Class]*decision // of the classes that it tells from class 0; nil: decided as class 0
-	size      int                           // entries; those of class 0 too when it has any
+	decisions map[*class]judged // of the classes that it tells from class 0
+	size      int               // entries; those of class 0 too when it has any
+}
+
+// judged is a decision about a class that had a number then; nil: decided as class 0.
+type judged struct {
+	id nodestate.Class
+	*decision
 }
 
 // write puts the sets' entries into look-up 2, as far as they fit: those in force first, else in an order that follows
@@ -79,7 +86,7 @@ func (s *sets) write(p *policyTables) {
 		return cmp.Or(cmp.Compare(min(len(s.users[b]), 1), min(len(s.users[a]), 1)), strings.Compare(a.text, b.text))
 	})
 	left := maxPolicyEntries
-	entries := p.policy.Edit()
+	entries, ports := p.policy.Edit(), s.portAtoms()
 	before := p.written
 	p.refused, s.unfit, s.cutOff = nil, nil, false
 	p.written = make(map[nodestate.SetID]*written, len(all))
@@ -89,11 +96,14 @@ func (s *sets) write(p *policyTables) {
 			continue // another list of policies with the same rules
 		}
 		was := before[t.id]
-		if was != nil && !slices.Equal(was.numbers, t.numbers()) {
+		if was != nil && (was.text != t.text || !slices.Equal(was.numbers, t.numbers())) {
 			was.each(t.id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
 			was = nil
 		}
-		now := t.decisions(was, s.portAtoms(), min(left, maxSetEntries))
+		var now *written
+		if !p.crowded || !t.asksForNetworks() {
+			now = t.decisions(was, ports, min(left, maxSetEntries))
+		}
 		if t.tooLarge = now == nil; t.tooLarge {
 			p.refused = append(p.refused, t.id)
 			if len(s.users[t]) > 0 {
@@ -127,6 +137,20 @@ func (s *sets) portAtoms() map[portName][]*atom {
 	return out
 }
 
+// asksForNetworks reports whether a rule of the set is about networks.
+func (s *set) asksForNetworks() bool {
+	for t := range s.tiers {
+		for i := range s.tiers[t].rules {
+			for _, c := range s.tiers[t].rules[i].others {
+				if slices.ContainsFunc(c, func(l literal) bool { return len(l.atom.cidrs) > 0 }) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // numbers returns those of the set's rules.
 func (s *set) numbers() []nodestate.RuleID {
 	var out []nodestate.RuleID
@@ -138,8 +162,8 @@ func (s *set) numbers() []nodestate.RuleID {
 // when rules without peers decide something; another class has one when it is decided otherwise than class 0. What was
 // decided before for the same set is decided in the same way.
 func (s *set) decisions(was *written, ports map[portName][]*atom, most int) *written {
-	now := &written{numbers: s.numbers(), decisions: map[nodestate.Class]*decision{}}
-	if was != nil {
+	now := &written{text: s.text, numbers: s.numbers(), decisions: map[*class]judged{}}
+	if was != nil && was.zero.size <= most {
 		now.zero = was.zero
 	} else if zero, ok := s.decide(nil, most); ok {
 		now.zero = zero
@@ -151,22 +175,24 @@ func (s *set) decisions(was *written, ports map[portName][]*atom, most int) *wri
 		now.size = now.zero.size
 	}
 	for c := range s.classes(ports) {
-		d, known := (*decision)(nil), false
+		var j judged
+		known := false
 		if was != nil {
-			d, known = was.decisions[c.id]
+			j, known = was.decisions[c]
 		}
 		if !known {
 			var ok bool
-			if d, ok = s.decide(c, most); !ok {
+			if j.decision, ok = s.decide(c, most); !ok {
 				return nil
 			}
-			if d.equal(now.zero) {
-				d = nil
+			if j.equal(now.zero) {
+				j.decision = nil
 			}
 		}
-		now.decisions[c.id] = d
-		if d != nil {
-			now.size += d.size
+		j.id = c.id
+		now.decisions[c] = j
+		if j.decision != nil {
+			now.size += j.decision.size
 		}
 		if now.size > most {
 			return nil
@@ -183,9 +209,9 @@ func (w *written) each(id nodestate.SetID, f func(nodestate.PolicyKey, nodestate
 	if !w.silent() {
 		w.zero.each(id, 0, f)
 	}
-	for c, d := range w.decisions {
-		if d != nil {
-			d.each(id, c, f)
+	for _, j := range w.decisions {
+		if j.decision != nil {
+			j.each(id, j.id, f)
 		}
 	}
 }
@@ -193,9 +219,9 @@ func (w *written) each(id nodestate.SetID, f func(nodestate.PolicyKey, nodestate
 // silent reports whether class 0 has no entries.
 func (w *written) silent() bool {
 	size := w.size
-	for _, d := range w.decisions {
-		if d != nil {
-			size -= d.size
+	for _, j := range w.decisions {
+		if j.decision != nil {
+			size -= j.decision.size
 		}
 	}
 	return size == 0
@@ -207,14 +233,14 @@ func (w *written) replace(id nodestate.SetID, was *written, entries *nodestate.E
 		w.each(id, entries.Set)
 		return
 	}
-	for c, d := range was.decisions {
-		if d != nil && w.decisions[c] != d {
-			d.each(id, c, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
+	for c, j := range was.decisions {
+		if j.decision != nil && w.decisions[c] != j {
+			j.each(id, j.id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
 		}
 	}
-	for c, d := range w.decisions {
-		if d != nil && was.decisions[c] != d {
-			d.each(id, c, entries.Set)
+	for c, j := range w.decisions {
+		if j.decision != nil && was.decisions[c] != j {
+			j.each(id, j.id, entries.Set)
 		}
 	}
 }

@@ -25,6 +25,9 @@ func decode[T any](u *unstructured.Unstructured) (*T, error) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &v); err != nil {
 		return nil, fmt.Errorf("read %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
+	if c, is := any(&v).(*ClusterPolicy); is {
+		c.Unknown = unknownFields(u)
+	}
 	return &v, nil
 }
 

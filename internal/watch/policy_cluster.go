@@ -3,9 +3,12 @@ package watch
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
@@ -20,6 +23,7 @@ type clusterPolicy struct {
 	finding
 	consequence string // of what is found now
 	wrong       bool   // something outside of the rules
+	unknown     []string
 }
 
 func (p *clusterPolicy) bad(field, value, message, action string) {
@@ -66,9 +70,15 @@ func (p *clusterPolicy) outside(field, value, message, action string) {
 func (p *clusterPolicy) convert(o *ClusterPolicy, kind, tier, allow string) *model.Policy {
 	out := &model.Policy{Kind: kind, Name: nameOf(o), Tier: tier, Order: float64(o.Spec.Priority), Subject: p.subject(&o.Spec.Subject),
 		AppliesIngress: len(o.Spec.Ingress) > 0, AppliesEgress: len(o.Spec.Egress) > 0}
+	for _, field := range o.Unknown {
+		if !strings.HasPrefix(field, "spec.ingress[") && !strings.HasPrefix(field, "spec.egress[") {
+			p.outside(field, "", "is not known", "remove it")
+		}
+	}
 	if p.wrong {
 		out.Invalid = p.summary()
 	}
+	p.unknown = o.Unknown
 	actions := map[string]model.Action{allow: model.Allow, "Deny": model.Deny}
 	if kind != model.KindBaselineAdminNetworkPolicy {
 		actions["Pass"] = model.Pass
@@ -121,6 +131,11 @@ func (p *clusterPolicy) rule(field string, r *clusterRule, peers []clusterPeer, 
 	}
 	if !known {
 		p.bad(field+".action", r.Action, "is no action of this kind", "correct it")
+	}
+	for _, x := range p.unknown {
+		if strings.HasPrefix(x, field+".") {
+			p.bad(x, "", "is not known, and may narrow the rule", "remove it")
+		}
 	}
 	peersField := field + map[bool]string{true: ".from", false: ".to"}[in]
 	if len(peers) == 0 {
@@ -279,4 +294,21 @@ func (p *clusterPolicy) named(field, name string) model.PortRange {
 		p.bad(field, name, "is no name of a port", "correct it")
 	}
 	return model.PortRange{Protocol: model.ProtocolAny, Named: name}
+}
+
+// unknownFields returns the fields below spec that ClusterPolicy does not have. They may be what narrows a rule in another
+// version of the kind.
+func unknownFields(u *unstructured.Unstructured) (out []string) {
+	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &ClusterPolicy{}, true)
+	strict, is := runtime.AsStrictDecodingError(err)
+	if !is {
+		return nil
+	}
+	for _, e := range strict.Errors() {
+		_, field, _ := strings.Cut(e.Error(), "unknown field \"")
+		if field = strings.TrimSuffix(field, "\""); strings.HasPrefix(field, "spec.") {
+			out = append(out, field)
+		}
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -105,16 +106,16 @@ func TestRulesOfClusterPoliciesFailClosed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ kind, rule, field string }{
 		{"ClusterNetworkPolicy", `to: [{domainNames: [example.com]}]`, "spec.egress[0].to[0].domainNames"},
-		{"ClusterNetworkPolicy", `to: [{namespaces: {}}, {futureKind: {}}]`, "spec.egress[0].to[1]"},
+		{"ClusterNetworkPolicy", `to: [{namespaces: {}}, {futureKind: {}}]`, "spec.egress[0].to[1].futureKind spec.egress[0].to[1]"},
 		{"ClusterNetworkPolicy", `to: [{namespaces: {}, networks: [10.0.0.0/8]}]`, "spec.egress[0].to[0]"},
 		{"ClusterNetworkPolicy", `to: []`, "spec.egress[0].to"},
 		{"ClusterNetworkPolicy", ``, "spec.egress[0].to"},
 		{"ClusterNetworkPolicy", `to: [{networks: [10.0.0.0/8, nonsense]}]`, "spec.egress[0].to[0].networks[1]"},
 		{"ClusterNetworkPolicy", `to: [{nodes: {matchExpressions: [{key: a, operator: Near}]}}]`, "spec.egress[0].to[0].nodes.matchExpressions[0].operator spec.egress[0].to[0]"},
 		{"ClusterNetworkPolicy", `to: [{namespaces: {matchExpressions: [{key: a, operator: In}]}}]`, "spec.egress[0].to[0].namespaces.matchExpressions[0].values spec.egress[0].to[0]"},
-		{"ClusterNetworkPolicy", `to: [{namespaces: {}}], protocols: [{icmp: {}}]`, "spec.egress[0].protocols[0]"},
+		{"ClusterNetworkPolicy", `to: [{namespaces: {}}], protocols: [{icmp: {}}]`, "spec.egress[0].protocols[0].icmp spec.egress[0].protocols[0]"},
 		{"ClusterNetworkPolicy", `to: [{namespaces: {}}], protocols: []`, "spec.egress[0]"},
-		{"ClusterNetworkPolicy", `to: [{namespaces: {}}], protocols: [{tcp: {sourcePort: {number: 1}}}]`, "spec.egress[0].protocols[0].tcp"},
+		{"ClusterNetworkPolicy", `to: [{namespaces: {}}], protocols: [{tcp: {sourcePort: {number: 1}}}]`, "spec.egress[0].protocols[0].tcp.sourcePort spec.egress[0].protocols[0].tcp"},
 		{"ClusterNetworkPolicy", `to: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {}}}]`, "spec.egress[0].protocols[0].tcp.destinationPort"},
 		{"ClusterNetworkPolicy", `to: [{namespaces: {}}], protocols: [{udp: {destinationPort: {range: {start: 9, end: 8}}}}]`, "spec.egress[0].protocols[0].udp.destinationPort.range"},
 		{"ClusterNetworkPolicy", `to: [{namespaces: {}}], protocols: [{sctp: {destinationPort: {number: 70000}}}]`, "spec.egress[0].protocols[0].sctp.destinationPort.number"},
@@ -189,5 +190,44 @@ func TestClusterPoliciesFailClosed(t *testing.T) {
 	got, found := clusterPolicyOf(t, model.KindClusterNetworkPolicy, `{metadata: {name: p}, spec: {tier: Admin, priority: high, subject: {namespaces: {}}, egress: 7}}`)
 	if len(found) == 0 || got.Invalid == "" || len(got.Egress) != 1 || got.Egress[0].Action != model.Deny || len(got.Egress[0].Peers) > 0 {
 		t.Errorf("what cannot be decoded: %v %+v", found, got)
+	}
+}
+
+// A field that is not known may be what narrows a rule, in a version of the kind that was before ours or comes after it.
+func TestFieldsThatAreNotKnownFailClosed(t *testing.T) {
+	t.Parallel()
+	object := func(action string, peer map[string]any, more map[string]any) *unstructured.Unstructured {
+		rule := map[string]any{"action": action, "from": []any{peer}}
+		for k, v := range more {
+			rule[k] = v
+		}
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": "AdminNetworkPolicy",
+			"metadata": map[string]any{"name": "p"},
+			"spec": map[string]any{"priority": int64(1), "subject": map[string]any{"namespaces": map[string]any{}}, "ingress": []any{rule}}}}
+	}
+	selector := map[string]any{"matchLabels": map[string]any{"team": "a"}}
+	for name, x := range map[string]struct{ peer, more map[string]any }{
+		"a wrapped selector": {map[string]any{"namespaces": map[string]any{"namespaceSelector": selector}}, nil},
+		"the same labels":    {map[string]any{"namespaces": map[string]any{"sameLabels": []any{"tenant"}}}, nil},
+		"beside a peer":      {map[string]any{"namespaces": selector, "when": "night"}, nil},
+		"in the rule":        {map[string]any{"namespaces": selector}, map[string]any{"when": "night"}},
+	} {
+		for _, action := range []string{"Allow", "Deny"} {
+			o, err := decode[ClusterPolicy](object(action, x.peer, x.more))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, problems := ConvertAdminNetworkPolicy(o)
+			if len(problems) == 0 {
+				t.Errorf("%s, %s: not reported", name, action)
+			}
+			r := p.Ingress[0]
+			if closed := action == "Allow" && reflect.DeepEqual(r.Peers, []model.Peer{nobody()}) || action == "Deny" && r.Name == "invalid" && len(r.Peers) == 0; !closed {
+				t.Errorf("%s, %s: became %+v", name, action, r)
+			}
+		}
+	}
+	if o, err := decode[ClusterPolicy](object("Allow", map[string]any{"namespaces": selector}, nil)); err != nil || len(o.Unknown) > 0 {
+		t.Errorf("all is known: %v %v", o, err)
 	}
 }

@@ -11,6 +11,8 @@ type ClusterPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              clusterSpec `json:"spec"`
+
+	Unknown []string `json:"-"` // fields below spec that are not known here
 }
 
 type clusterSpec struct {
