@@ -1,6 +1,7 @@
 package scenarios_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -25,6 +26,11 @@ type asked struct {
 // allows is step 3's judgement of docs/datapath.md, of both ends.
 func allows(s *nodestate.State, p asked) bool {
 	a, b := s.Addrs[p.src], s.Addrs[p.dst]
+	for _, end := range []netip.Addr{p.src, p.dst} {
+		if slices.Contains(localPods, end) && s.Addrs[end].Kind != nodestate.AddrEndpoint {
+			return false // nothing comes from a pod that is not there, nor reaches it
+		}
+	}
 	if a.Kind == nodestate.AddrEndpoint {
 		if ok, _ := s.Verdict(a.Egress, p.dst, p.proto, p.Ports); !ok {
 			return false
@@ -55,72 +61,153 @@ func questions() []asked {
 	return out
 }
 
-// TestPolicyBetweenWrites looks at the maps after each write of a change of policy: what is allowed by then is allowed before
-// the change or after it, and what is allowed before and after is allowed all the time.
-func TestPolicyBetweenWrites(t *testing.T) {
+// between judges the questions after each write on the way from one state to another.
+type between struct {
+	o                    *ebpf.Offline
+	all                  []asked
+	writes, changed, cut int
+	wrong                error
+}
+
+// watch looks at each write until unwatch, of which fail may fail some.
+func (b *between) watch(before, after *nodestate.State, fail func() error) {
+	was, is := make([]bool, len(b.all)), make([]bool, len(b.all))
+	for i, p := range b.all {
+		was[i], is[i] = allows(before, p), allows(after, p)
+	}
+	b.wrong = nil
+	b.o.AfterEachWrite(func() {
+		b.writes++
+		now, err := b.o.Policy()
+		if err != nil {
+			b.wrong = err
+		}
+		for i, p := range b.all {
+			if b.wrong != nil {
+				return
+			}
+			switch ok := allows(now, p); {
+			case ok && !was[i] && !is[i]:
+				b.wrong = fmt.Errorf("%+v is allowed after write %d", p, b.writes)
+			case !ok && was[i] && is[i]:
+				b.cut++
+			case was[i] != is[i]:
+				b.changed++
+			}
+		}
+	}, fail)
+}
+
+func (b *between) unwatch() { b.o.AfterEachWrite(nil, nil) }
+
+func loadBetween(t *testing.T, sizes map[string]uint32) *between {
 	if os.Getuid() != 0 {
 		t.Skip("maps need root: run with sudo")
 	}
-	o, err := ebpf.LoadForTest(ebpf.TestOptions{})
+	o, err := ebpf.LoadForTest(ebpf.TestOptions{Sizes: sizes})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer o.Close()
-	all := questions()
-	writes, changed, cut := 0, 0, 0
+	t.Cleanup(o.Close)
+	return &between{o: o, all: questions()}
+}
+
+// isolatedCrowd is one with policies.
+func isolatedCrowd(seed uint64) *crowd {
+	r := newCrowd(seed)
+	for range 3 {
+		r.policy()
+		r.tiered()
+	}
+	return r
+}
+
+// TestPolicyBetweenWrites looks at the maps after each write of a change of policy: what is allowed by then is allowed before
+// the change or after it, and what is allowed before and after is allowed all the time.
+func TestPolicyBetweenWrites(t *testing.T) {
+	b := loadBetween(t, nil)
 	for seed := uint64(1); seed <= 5; seed++ {
-		r := newCrowd(seed)
-		for range 3 {
-			r.policy()
-			r.tiered()
-		}
+		r := isolatedCrowd(seed)
 		before := calc.Calc(r.c)
-		if err := o.Apply(before); err != nil {
+		if err := b.o.Apply(before); err != nil {
 			t.Fatal(err)
 		}
 		for step := range 3 {
 			r.editPolicy()
 			after := calc.Calc(r.c)
-			was, is := make([]bool, len(all)), make([]bool, len(all))
-			for i, p := range all {
-				was[i], is[i] = allows(before, p), allows(after, p)
+			b.watch(before, after, nil)
+			err := b.o.Apply(after)
+			b.unwatch()
+			if err != nil || b.wrong != nil {
+				t.Fatalf("seed %d, change %d: %v %v", seed, step, err, b.wrong)
 			}
-			var wrong error
-			o.AfterEachWrite(func() {
-				writes++
-				now, err := o.Policy()
-				if err != nil {
-					wrong = err
-				}
-				for i, p := range all {
-					if wrong != nil {
-						return
-					}
-					switch ok := allows(now, p); {
-					case ok && !was[i] && !is[i]:
-						wrong = fmt.Errorf("%+v is allowed after write %d", p, writes)
-					case !ok && was[i] && is[i]:
-						cut++
-					case was[i] != is[i]:
-						changed++
-					}
-				}
-			})
-			err := o.Apply(after)
-			o.AfterEachWrite(nil)
-			if err != nil || wrong != nil {
-				t.Fatalf("seed %d, change %d: %v %v", seed, step, err, wrong)
-			}
-			if d := missing(after, o); d != "" {
+			if d := missing(after, b.o); d != "" {
 				t.Fatalf("seed %d, change %d: %s", seed, step, d)
 			}
 			before = after
 		}
 	}
-	if changed == 0 || cut > 0 {
-		t.Errorf("%d writes: verdicts that change were looked at %d times, ones that stay were cut %d times", writes, changed, cut)
+	if b.changed == 0 || b.cut > 0 {
+		t.Errorf("%d writes: verdicts that change were looked at %d times, ones that stay were cut %d times", b.writes, b.changed, b.cut)
 	}
-	t.Logf("%d writes, %d looks at verdicts that change", writes, changed)
+	t.Logf("%d writes, %d looks at verdicts that change", b.writes, b.changed)
+}
+
+// TestPolicyBetweenFailures is the same with writes that fail: one, or all from one on, so that the change is held; it is not made
+// twice, and it is crossed once writes succeed again.
+func TestPolicyBetweenFailures(t *testing.T) {
+	b := loadBetween(t, nil)
+	failed, held := 0, 0
+	for seed := uint64(11); seed <= 12; seed++ {
+		r := isolatedCrowd(seed)
+		before := calc.Calc(r.c)
+		if err := b.o.Apply(before); err != nil {
+			t.Fatal(err)
+		}
+		for step := range 3 {
+			r.editPolicy()
+			after := calc.Calc(r.c)
+			first, ever := r.IntN(80), r.chance(50)
+			n, broken := 0, false
+			b.watch(before, after, func() error {
+				if n++; n == first || n > first && ever {
+					broken = true
+					failed++
+					return errors.New("a write that fails for a test")
+				}
+				return nil
+			})
+			temps := -1
+			for range 3 {
+				failing := b.o.Apply(after)
+				if b.wrong != nil || failing != nil && !broken {
+					t.Fatalf("seed %d, change %d, write %d fails (and all after it: %t): %v %v", seed, step, first, ever, b.wrong, failing)
+				}
+				if temps >= 0 && b.o.Temporary() > temps {
+					t.Fatalf("seed %d, change %d: %d temporary verdicts, and %d when tried again", seed, step, temps, b.o.Temporary())
+				}
+				if temps = b.o.Temporary(); temps > 0 {
+					held++
+				}
+				first = 0
+			}
+			ever = false
+			for range 3 {
+				if err := b.o.Apply(after); err != nil || b.wrong != nil {
+					t.Fatalf("seed %d, change %d, healed: %v %v", seed, step, err, b.wrong)
+				}
+			}
+			b.unwatch()
+			if d := missing(after, b.o); d != "" || b.o.Temporary() > 0 {
+				t.Fatalf("seed %d, change %d: %s, %d temporary verdicts", seed, step, d, b.o.Temporary())
+			}
+			before = after
+		}
+	}
+	if failed == 0 || held == 0 {
+		t.Errorf("%d writes failed, %d changes were held", failed, held)
+	}
+	t.Logf("%d writes, %d failed, %d times a change was held", b.writes, failed, held)
 }
 
 // missing says how the maps differ from a state's policy.
@@ -143,7 +230,7 @@ func missing(want *nodestate.State, o *ebpf.Offline) string {
 // editPolicy changes what policy is made of, several things at once.
 func (r *crowd) editPolicy() {
 	for range 1 + r.IntN(4) {
-		switch r.IntN(6) {
+		switch r.IntN(7) {
 		case 0, 1:
 			r.tiered()
 		case 2:
@@ -152,8 +239,18 @@ func (r *crowd) editPolicy() {
 			r.tiers()
 		case 4:
 			for range 3 {
-				r.anyPod().Labels = r.labels()
+				if p := r.anyPod(); p != nil {
+					p.Labels = r.labels()
+				}
 			}
+		case 6: // a pod of the node goes, or comes
+			i := r.IntN(len(localPods))
+			if _, ok := r.c.Local.Endpoints[localPods[i]]; !ok {
+				r.localPod(i)
+				continue
+			}
+			delete(r.c.Local.Endpoints, localPods[i])
+			delete(r.c.Pods, model.Name{Namespace: "default", Name: fmt.Sprintf("l%d", i)})
 		case 5:
 			if ids := slices.SortedFunc(maps.Keys(r.c.Policies), func(a, b model.PolicyID) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }); len(ids) > 0 {
 				delete(r.c.Policies, one(r, ids...))

@@ -78,10 +78,8 @@ func newCrowd(seed uint64) *crowd {
 	c.Namespaces["default"] = &model.Namespace{Name: "default", Labels: map[string]string{"team": "x"}}
 	c.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
 	r.pool()
-	for i, a := range localPods {
-		name := r.pod(fmt.Sprintf("l%d", i), "n0", a)
-		c.Local.Endpoints[a] = &model.LocalEndpoint{Pod: name, Interface: fmt.Sprintf("cali%d", i), IfIndex: firstPod + i,
-			MAC: macOf(a), Addrs: []netip.Addr{a}, NetnsCookie: uint64(i + 1)}
+	for i := range localPods {
+		r.localPod(i)
 	}
 	for i, a := range otherPods {
 		r.pod(fmt.Sprintf("o%d", i), one(r, "n1", "n2"), a)
@@ -135,6 +133,14 @@ func (r *crowd) pod(name, node string, a netip.Addr) model.Name {
 	r.c.Pods[n] = &model.Pod{Name: n, Labels: r.labels(), Node: node, Addrs: []netip.Addr{a},
 		Ports: []model.PodPort{{Name: "web", Protocol: model.ProtocolTCP, Port: 8080}}}
 	return n
+}
+
+// localPod adds one of the node's pods.
+func (r *crowd) localPod(i int) {
+	a := localPods[i]
+	name := r.pod(fmt.Sprintf("l%d", i), "n0", a)
+	r.c.Local.Endpoints[a] = &model.LocalEndpoint{Pod: name, Interface: fmt.Sprintf("cali%d", i), IfIndex: firstPod + i,
+		MAC: macOf(a), Addrs: []netip.Addr{a}, NetnsCookie: uint64(i + 1)}
 }
 
 // service adds or replaces one of four services.

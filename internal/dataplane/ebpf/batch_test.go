@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -54,7 +55,7 @@ func TestBatches(t *testing.T) {
 			held := prefixOf(1)
 			tab.write(func(k uint64, _ padded) error {
 				if k == held {
-					return errLater
+					return errors.New("held back")
 				}
 				return nil
 			})

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 )
 
 // A change of policy takes many writes, and a packet may come between any two of them. Alone, a change of endpoints' sets
@@ -31,7 +32,8 @@ const (
 type survey struct {
 	sets     [dirs]map[change]bool // of endpoints that were there and stay
 	isolated [dirs]bool            // some endpoint has a set, before or after
-	old, new map[uint64]bool       // the sets of endpoints before and after
+	old, new map[uint64]bool       // the sets of endpoints before and after, those that go and come among them
+	kept     bool                  // some endpoint that stays was isolated
 	rules    map[uint64]uint32     // what decides where a set has no entry
 	classes  map[change]bool
 	local    bool // the class of an endpoint changes
@@ -44,12 +46,7 @@ func newSurvey() *survey {
 
 // noteSet notes one direction of an endpoint that was there, and stays.
 func (s *survey) noteSet(dir int, c change) {
-	if c.was != 0 {
-		s.old[c.was] = true
-	}
-	if c.is != 0 {
-		s.new[c.is] = true
-	}
+	s.kept = s.kept || c.was != 0
 	s.isolated[dir] = s.isolated[dir] || c.was|c.is != 0
 	if c.was != c.is {
 		s.sets[dir][c] = true
@@ -84,6 +81,7 @@ func (s *survey) mixed() bool {
 // bridge is what stands between two policies. nil: nobody was isolated, and the order of writes does not matter.
 type bridge struct {
 	over    bool // there is something to go over; else look-ups are exact by themselves
+	mixed   bool // all endpoints have to be on it before one goes on
 	classes map[change]uint64
 	sets    map[change]uint64
 	deny    uint64 // not 0: there is no room for a bridge, and this set denies everything meanwhile
@@ -113,47 +111,100 @@ func (b *bridge) between(_ int, c change) uint64 {
 	return c.was
 }
 
+// stand returns what stands for a change: itself for what stood for one to the same end already.
+func (t *tables) stand(kind string, c change) uint64 {
+	if of, ok := t.interims[c.was]; ok && of.is == c.is {
+		return c.was
+	}
+	return mix(kind, c)
+}
+
+// forget gives up what earlier plans left and neither the maps nor this one use.
+func (t *tables) forget(s *survey, b *bridge) {
+	if t.temps == nil || t.interims == nil {
+		t.temps, t.interims = map[weirPolicyKey]struct{}{}, map[uint64]change{}
+	}
+	if len(t.temps) == 0 && len(t.interims) == 0 {
+		return
+	}
+	used := map[uint64]bool{}
+	t.each(func(f family) { f.classesInUse(used) })
+	for _, stands := range []map[change]uint64{b.classes, b.sets} {
+		for _, id := range stands {
+			used[id] = true
+		}
+	}
+	maps.Copy(used, s.old)
+	maps.Copy(used, s.new)
+	for k := range t.temps {
+		if _, interim := t.interims[k.Peer]; !used[k.Set] || interim && !used[k.Peer] {
+			t.policy.tracker.Unset(k)
+			delete(t.temps, k)
+		}
+	}
+	for id := range t.interims {
+		if !used[id] {
+			delete(t.interims, id)
+		}
+	}
+}
+
 // bridge plans one where the pending changes want it, and desires the verdicts that it takes.
 func (t *tables) bridge() *bridge {
 	s := newSurvey()
 	t.each(func(f family) { f.surveySets(s) })
-	if len(s.old) == 0 {
+	if !s.kept {
 		return nil // nobody was isolated: there is nothing to keep
 	}
 	t.each(func(f family) { f.surveyClasses(s) })
 	mixed := s.mixed()
-	if !mixed && (!s.replaced() || len(s.classes) == 0) {
-		return &bridge{}
+	free := int(t.policy.m.MaxEntries()) - t.policy.tracker.Len() - t.policy.tracker.PendingWrites()
+	b := &bridge{mixed: mixed, classes: map[change]uint64{}, sets: map[change]uint64{}}
+	if free < 0 && free+t.policy.tracker.PendingDeletes() >= 0 { // what was has to go first
+		b.over, b.deny = true, mix("all", change{})
+		t.forget(s, b)
+		return b
 	}
-	b := &bridge{over: true, classes: map[change]uint64{}, sets: map[change]uint64{}}
+	if !mixed && (!s.replaced() || len(s.classes) == 0) {
+		t.forget(s, b)
+		return b
+	}
+	b.over = true
 	for c := range s.classes {
-		b.classes[c] = mix("classes", c)
+		b.classes[c] = t.stand("classes", c)
 	}
 	if mixed {
 		for _, sets := range s.sets {
 			for c := range sets {
 				if c.was != 0 && c.is != 0 {
-					b.sets[c] = mix("sets", c)
+					b.sets[c] = t.stand("sets", c)
 				}
 			}
 		}
 	}
-	temps := t.spans(s, b)
-	if room := int(t.policy.m.MaxEntries()) - t.policy.tracker.Len() - t.policy.tracker.PendingWrites(); len(temps) > room {
+	temps, fit := t.spans(s, b, free)
+	t.forget(s, b)
+	if !fit {
 		b.deny = mix("all", change{})
 		return b
 	}
+	for _, stands := range []map[change]uint64{b.classes, b.sets} {
+		for c, id := range stands {
+			if id != c.was {
+				t.interims[id] = c
+			}
+		}
+	}
 	for _, e := range temps {
 		t.policy.tracker.Set(e.key, e.value)
-		t.temps = append(t.temps, e.key)
+		t.temps[e.key] = struct{}{}
 	}
 	return b
 }
 
-// spans returns the verdicts of a bridge.
-func (t *tables) spans(s *survey, b *bridge) []policyEntry {
+// spans returns the verdicts of a bridge, if there is room for them.
+func (t *tables) spans(s *survey, b *bridge, room int) (out []policyEntry, fit bool) {
 	held := t.holdings(s, b)
-	var out []policyEntry
 	for _, set := range union(s.old, s.new) {
 		for c, via := range b.classes {
 			var parts []verdicts
@@ -168,56 +219,89 @@ func (t *tables) spans(s *survey, b *bridge) []policyEntry {
 				continue // what it says of everybody else
 			}
 			all := parts[0]
-			if len(parts) > 1 {
+			if len(parts) > 1 && !maps.Equal(parts[0], parts[1]) {
 				all = meet(parts[0], parts[1])
 			}
-			out = all.under(out, set, via)
+			if out = all.under(out, set, via); len(out) > room {
+				return nil, false
+			}
 		}
 	}
 	for c, set := range b.sets {
+		if set == c.was {
+			continue // its verdicts are there
+		}
 		for _, class := range held.classes(c) {
-			out = meet(held.of(c.was, class), held.of(c.is, class)).under(out, set, class)
+			if out = meet(held.of(c.was, class), held.of(c.is, class)).under(out, set, class); len(out) > room {
+				return nil, false
+			}
 		}
 		for p, via := range b.classes {
-			out = meet(held.of(c.was, p.was), held.of(c.is, p.is)).under(out, set, via)
+			if !held.own(c.was, p.was) && !held.own(c.is, p.is) {
+				continue
+			}
+			if out = meet(held.of(c.was, p.was), held.of(c.is, p.is)).under(out, set, via); len(out) > room {
+				return nil, false
+			}
 		}
 	}
-	return out
+	return out, len(out) <= max(room, 0)
 }
 
-// cross writes classes and endpoints, over the bridge where there is one. What cannot be written keeps it standing: an endpoint
-// that waits for its verdicts is judged as before.
-func (t *tables) cross(b *bridge) {
-	endpoints := func() (held bool) {
-		t.each(func(f family) { held = f.writeEndpoints(t.verdictsReady) || held })
-		return held
+// cross writes classes and endpoints, over the bridge where there is one, and reports whether it is crossed. What cannot be written
+// keeps it standing: an endpoint that waits for its verdicts is judged as before.
+func (t *tables) cross(b *bridge) bool {
+	if !t.approach(b) {
+		t.each(family.writeOthers)
+		return false
 	}
-	switch {
-	case b == nil || !b.over:
-		if b == nil {
-			t.each(family.writeClasses)
-		} else {
-			t.each(family.changeClasses)
-		}
-		if endpoints() {
-			return
-		}
-	case b.deny != 0:
-		t.each(func(f family) { f.interimSets(b.between, func(uint64, uint64) error { return nil }) })
-		t.each(family.writeClasses)
-		if endpoints() {
-			return
-		}
-	default:
-		t.each(func(f family) { f.interimClasses(b.classes) })
-		t.each(func(f family) { f.interimSets(b.between, t.verdictsReady) })
-		if endpoints() {
-			return
-		}
-		t.each(family.writeClasses)
+	held := false
+	t.each(func(f family) { held = f.writeEndpoints(t.verdictsReady) || held })
+	if held || b != nil && b.over && b.deny == 0 && !t.all(family.writeClasses) {
+		return false
 	}
-	for _, k := range t.temps {
+	for k := range t.temps {
 		t.policy.tracker.Unset(k)
 	}
-	t.temps = nil
+	t.temps, t.interims = nil, nil
+	return true
+}
+
+// approach does what comes before endpoints get their sets, and reports whether they may.
+func (t *tables) approach(b *bridge) bool {
+	switch {
+	case b == nil:
+		return t.all(family.writeClasses)
+	case b.deny != 0:
+		return t.all(func(f family) bool { return f.interimSets(b.between, func(uint64, uint64) error { return nil }) }) && t.all(family.changeClasses)
+	case t.wanting(b):
+		return false
+	case !b.over:
+		return t.all(family.changeClasses)
+	}
+	if !t.all(func(f family) bool { return f.interimClasses(b.classes) }) {
+		return false
+	}
+	return t.all(func(f family) bool { return f.interimSets(b.between, t.verdictsReady) }) || !b.mixed
+}
+
+// wanting reports whether verdicts could not be written that a class or set would lead to at once.
+func (t *tables) wanting(b *bridge) bool {
+	used, looked := map[uint64]bool{}, false
+	for k := range t.policy.tracker.Failures() {
+		if _, write := t.policy.tracker.Desired(k); !write {
+			continue
+		}
+		if _, temp := t.temps[k]; temp {
+			return true
+		}
+		if !looked {
+			looked = true
+			t.each(func(f family) { f.setsInUse(used) })
+		}
+		if used[k.Set] {
+			return true
+		}
+	}
+	return false
 }

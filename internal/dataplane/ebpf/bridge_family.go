@@ -6,20 +6,48 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// surveySets notes the sets of the endpoints that were there and stay.
+// surveySets notes the sets of endpoints: of those that were there and stay what becomes of them, of others what they are.
 func (t *familyTables[A]) surveySets(s *survey) {
+	note := func(to map[uint64]bool, v addrValue[A]) {
+		for set, rule := range map[uint64]uint32{v.IngressSet: v.IngressRule, v.EgressSet: v.EgressRule} {
+			if set != 0 {
+				to[set], s.rules[set] = true, rule
+			}
+		}
+	}
 	for a, v := range t.addrs.tracker.All() {
-		if v.Kind != uint8(nodestate.AddrEndpoint) {
+		if v.Kind != endpointKind {
 			continue
 		}
-		is, ok := t.addrs.tracker.Desired(a)
-		if !ok || is.Kind != v.Kind {
-			continue
+		note(s.old, v)
+		if is, ok := t.addrs.tracker.Desired(a); ok && is.Kind == v.Kind {
+			note(s.new, is)
+			s.noteSet(dirIngress, change{v.IngressSet, is.IngressSet})
+			s.noteSet(dirEgress, change{v.EgressSet, is.EgressSet})
 		}
-		s.noteSet(dirIngress, change{v.IngressSet, is.IngressSet})
-		s.noteSet(dirEgress, change{v.EgressSet, is.EgressSet})
-		s.rules[v.IngressSet], s.rules[v.EgressSet] = v.IngressRule, v.EgressRule
-		s.rules[is.IngressSet], s.rules[is.EgressSet] = is.IngressRule, is.EgressRule
+	}
+	for a, v := range t.addrs.tracker.Writes() {
+		if was, ok := t.addrs.tracker.Actual(a); v.Kind == endpointKind && (!ok || was.Kind != v.Kind) {
+			note(s.new, v)
+		}
+	}
+}
+
+const endpointKind = uint8(nodestate.AddrEndpoint)
+
+// classesInUse and setsInUse are those that the maps hold.
+func (t *familyTables[A]) classesInUse(in map[uint64]bool) {
+	for _, class := range t.peers.tracker.All() {
+		in[class] = true
+	}
+	for _, class := range t.peerCIDRs.tracker.All() {
+		in[class] = true
+	}
+}
+
+func (t *familyTables[A]) setsInUse(in map[uint64]bool) {
+	for _, v := range t.addrs.tracker.All() {
+		in[v.IngressSet], in[v.EgressSet] = true, true
 	}
 }
 
@@ -41,9 +69,9 @@ func (t *familyTables[A]) surveyClasses(s *survey) {
 
 // interimClasses gives what changes its class the one that stands for both, in via. What comes without one has the class that
 // it was of: then all boundaries are there, and no address changes with another one. Prefixes that are to go stay until
-// removeJudged.
-func (t *familyTables[A]) interimClasses(via map[change]uint64) {
-	c := t.classing()
+// removeJudged. False: not all could be written.
+func (t *familyTables[A]) interimClasses(via map[change]uint64) bool {
+	c, made := t.classing(), true
 	for _, changed := range []bool{false, true} {
 		prefixes, addrs := map[prefixKey[A]]uint64{}, map[A]uint64{}
 		prefix := func(p prefixKey[A], present bool) {
@@ -64,12 +92,16 @@ func (t *familyTables[A]) interimClasses(via map[change]uint64) {
 		}
 		t.eachClass(prefix, addr)
 		for a, class := range addrs {
-			t.peers.interim(a, class)
+			made = t.peers.interim(a, class) && made
 		}
 		for p, class := range prefixes {
-			t.peerCIDRs.interim(p, class)
+			made = t.peerCIDRs.interim(p, class) && made
+		}
+		if !made {
+			break // not all boundaries are there
 		}
 	}
+	return made
 }
 
 // eachClass walks the pending changes of look-up 1: of prefixes and of addresses, with whether the map has them.
@@ -91,8 +123,8 @@ func (t *familyTables[A]) eachClass(prefix func(prefixKey[A], bool), addr func(A
 }
 
 // settleClasses gives what is to go the class of what is around it, so that nothing changes when it goes.
-func (t *familyTables[A]) settleClasses() {
-	c := t.classing()
+func (t *familyTables[A]) settleClasses() bool {
+	c, made := t.classing(), true
 	prefixes, addrs := map[prefixKey[A]]uint64{}, map[A]uint64{}
 	for p := range t.peerCIDRs.tracker.Deletes() {
 		prefixes[p] = c.isIn(p)
@@ -101,47 +133,55 @@ func (t *familyTables[A]) settleClasses() {
 		addrs[a] = c.is(a)
 	}
 	for p, class := range prefixes {
-		t.peerCIDRs.interim(p, class)
+		made = t.peerCIDRs.interim(p, class) && made
 	}
 	for a, class := range addrs {
-		t.peers.interim(a, class)
+		made = t.peers.interim(a, class) && made
 	}
+	return made
 }
 
 // changeClasses makes the changes of look-up 1 but for deletes, each address by itself.
-func (t *familyTables[A]) changeClasses() {
+func (t *familyTables[A]) changeClasses() bool {
 	if !t.peerCIDRs.pending() {
-		t.writeClasses()
-		return
+		return t.writeClasses()
 	}
-	t.interimClasses(nil)
-	t.writeClasses()
-	t.settleClasses()
+	return t.interimClasses(nil) && t.writeClasses() && t.settleClasses()
 }
 
-// interimSets gives the endpoints that were there and stay the sets between.
-func (t *familyTables[A]) interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error) {
-	now := map[A]addrValue[A]{}
+// interimSets gives the endpoints that were there and stay the sets between. False: not all have them.
+func (t *familyTables[A]) interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error) bool {
+	now, made := map[A]addrValue[A]{}, true
 	for a, v := range t.addrs.tracker.All() {
 		is, ok := t.addrs.tracker.Desired(a)
-		if !ok || v.Kind != uint8(nodestate.AddrEndpoint) || is.Kind != v.Kind || ready(is.IngressSet, is.EgressSet) != nil {
+		if !ok || v.Kind != endpointKind || is.Kind != v.Kind {
+			continue
+		}
+		if !v.sameSets(is) && ready(is.IngressSet, is.EgressSet) != nil {
+			made = false
 			continue
 		}
 		in, out := between(dirIngress, change{v.IngressSet, is.IngressSet}), between(dirEgress, change{v.EgressSet, is.EgressSet})
-		if in == v.IngressSet && out == v.EgressSet || ready(in, out) != nil {
+		if in == v.IngressSet && out == v.EgressSet {
+			continue
+		}
+		if ready(in, out) != nil {
+			made = false
 			continue
 		}
 		is.IngressSet, is.EgressSet = in, out
 		now[a] = is
 	}
 	for a, v := range now {
-		t.addrs.interim(a, v)
+		made = t.addrs.interim(a, v) && made
 	}
+	return made
 }
 
-// observe calls a function after each change of the maps that policy is in.
-func (t *familyTables[A]) observe(after func()) {
+// observe calls a function after each change of the maps that policy is in, and one before each write, which may fail it.
+func (t *familyTables[A]) observe(after func(), fail func() error) {
 	t.addrs.after, t.peers.after, t.peerCIDRs.after = after, after, after
+	t.addrs.fail, t.peers.fail, t.peerCIDRs.fail = fail, fail, fail
 }
 
 // classing finds classes as look-up 1 does, by what the maps hold and by what they should hold.

@@ -208,14 +208,14 @@ func (d *Driver) reconcile(devices bool) error {
 		d.wished = wish(d.state)
 	}
 	d.tables.remove()
-	if d.tables.counts.judged != before || d.bump || d.tables.policy.tracker.PendingDeletes() > 0 {
-		if err := d.tables.nextEpoch(); err != nil {
-			errs = append(errs, err)
-		} else {
-			d.bump = false
-		}
+	if d.tables.counts.judged != before || d.tables.stale() {
+		d.bump = true
 	}
-	d.tables.removeVerdicts()
+	if err := d.raiseEpoch(); err != nil {
+		errs = append(errs, err)
+	} else {
+		d.tables.removeVerdicts()
+	}
 	errs = append(errs, d.tables.errors()...)
 	if !d.started && len(errs) == 0 {
 		d.started = true
@@ -224,6 +224,18 @@ func (d *Driver) reconcile(devices bool) error {
 	}
 	d.note(errs)
 	return errors.Join(errs...)
+}
+
+// raiseEpoch makes flows judge themselves again when something changed that they depend on.
+func (d *Driver) raiseEpoch() error {
+	if !d.bump {
+		return nil
+	}
+	if err := d.tables.nextEpoch(); err != nil {
+		return err
+	}
+	d.bump = false
+	return nil
 }
 
 // endCarryOver takes over, once, what the old programs made until they were replaced by ours, and lets go of the maps

@@ -97,15 +97,41 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 	}
 }
 
-func (t *familyTables[A]) writeClasses() {
+func (t *familyTables[A]) writeClasses() bool {
 	t.peerCIDRs.write(nil)
 	t.peers.write(nil)
+	return t.peerCIDRs.tracker.PendingWrites() == 0 && t.peers.tracker.PendingWrites() == 0
 }
 
 func (t *familyTables[A]) writeEndpoints(ready func(ingress, egress uint64) error) (held bool) {
 	t.staged.write(nil)
 	t.addrs.write(func(_ A, v addrValue[A]) error { return ready(v.IngressSet, v.EgressSet) })
-	return t.addrs.tracker.PendingWrites() > 0
+	for a, is := range t.addrs.tracker.Writes() {
+		if v, ok := t.addrs.tracker.Actual(a); ok && v.Kind == endpointKind && !(is.Kind == v.Kind && v.sameSets(is)) {
+			return true
+		}
+	}
+	return false
+}
+
+// writeOthers writes addresses that no endpoint has or had.
+func (t *familyTables[A]) writeOthers() {
+	t.addrs.write(func(a A, v addrValue[A]) error {
+		if was, _ := t.addrs.tracker.Actual(a); v.Kind == endpointKind || was.Kind == endpointKind {
+			return errors.New("waits for policy")
+		}
+		return nil
+	})
+}
+
+// removeEndpoints removes those that go. They come before any other change of policy: nothing is allowed by it.
+func (t *familyTables[A]) removeEndpoints() {
+	t.addrs.remove(func(a A) error {
+		if v, _ := t.addrs.tracker.Actual(a); v.Kind != endpointKind {
+			return errLater
+		}
+		return nil
+	})
 }
 
 func (t *familyTables[A]) writeRoutes() {
@@ -136,14 +162,18 @@ func (t *familyTables[A]) removeServices() {
 	t.counts.ended += uint64(ended)
 }
 
-func (t *familyTables[A]) removeJudged() {
+func (t *familyTables[A]) removeJudged(held bool) (left bool) {
 	t.routes.remove(nil)
 	t.dsrOptOut.remove(nil)
 	t.links.remove(nil)
 	t.addrs.remove(nil)
 	t.staged.remove(nil)
+	if held {
+		return true
+	}
 	t.peers.remove(nil)
 	t.peerCIDRs.remove(nil)
+	return t.peers.pending() || t.peerCIDRs.pending()
 }
 
 // writeSettings makes the settings equal to what the state says; the epoch stays.

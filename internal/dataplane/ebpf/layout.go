@@ -31,6 +31,10 @@ type addrValue[A address] struct {
 	EgressRule  uint32
 }
 
+func (v addrValue[A]) sameSets(o addrValue[A]) bool {
+	return v.IngressSet == o.IngressSet && v.EgressSet == o.EgressSet
+}
+
 type prefixKey[A address] struct {
 	Len  uint32
 	Addr A

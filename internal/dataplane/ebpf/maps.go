@@ -20,9 +20,10 @@ type table[K, V comparable] struct {
 	m       *ebpf.Map
 	tracker *delta.Tracker[K, V]
 	show    func(K) string
-	writes  *uint64 // counts what is written and deleted
-	single  bool    // the kernel takes no batches for this map
-	after   func()  // called after each change of the map; for tests, without batches
+	writes  *uint64      // counts what is written and deleted
+	single  bool         // the kernel takes no batches for this map
+	after   func()       // called after each change of the map; for tests, without batches
+	fail    func() error // called before each write of an entry, which fails by its error; for tests
 }
 
 func newTable[K, V comparable](name string, m *ebpf.Map, show func(K) string, writes *uint64) *table[K, V] {
@@ -44,23 +45,41 @@ func (t *table[K, V]) desire(entries iter.Seq2[K, V]) { t.tracker.Desire(entries
 
 func (t *table[K, V]) pending() bool { return t.tracker.Pending() > 0 }
 
+// errLater holds a change back without a failure.
+var errLater = errors.New("not yet")
+
 // write makes the pending writes. ready may hold one back by an error; nil means all are ready.
 func (t *table[K, V]) write(ready func(K, V) error) {
 	t.writeBatches(ready)
 	for k, v := range t.tracker.Writes() {
 		if ready != nil {
 			if err := ready(k, v); err != nil {
-				t.tracker.Failed(k, err)
+				t.holdBack(k, err)
 				continue
 			}
 		}
-		if err := t.m.Update(&k, unsafe.Pointer(&v), ebpf.UpdateAny); err != nil {
+		if err := t.put(k, v); err != nil {
 			t.tracker.Failed(k, t.explain(err))
 			continue
 		}
 		t.changed()
 		t.tracker.Done(k)
 	}
+}
+
+func (t *table[K, V]) holdBack(k K, err error) {
+	if !errors.Is(err, errLater) {
+		t.tracker.Failed(k, err)
+	}
+}
+
+func (t *table[K, V]) put(k K, v V) error {
+	if t.fail != nil {
+		if err := t.fail(); err != nil {
+			return err
+		}
+	}
+	return t.m.Update(&k, unsafe.Pointer(&v), ebpf.UpdateAny)
 }
 
 func (t *table[K, V]) changed() {
@@ -70,17 +89,18 @@ func (t *table[K, V]) changed() {
 	}
 }
 
-// interim makes the map hold v at a key until its pending change is made.
-func (t *table[K, V]) interim(k K, v V) {
+// interim makes the map hold v at a key until its pending change is made, and reports whether it does.
+func (t *table[K, V]) interim(k K, v V) bool {
 	if have, ok := t.tracker.Actual(k); ok && have == v {
-		return
+		return true
 	}
-	if err := t.m.Update(&k, unsafe.Pointer(&v), ebpf.UpdateAny); err != nil {
+	if err := t.put(k, v); err != nil {
 		t.tracker.Failed(k, t.explain(err))
-		return
+		return false
 	}
 	t.changed()
 	t.tracker.Interim(k, v)
+	return true
 }
 
 // remove makes the pending deletes. ready is as in write.
@@ -88,7 +108,7 @@ func (t *table[K, V]) remove(ready func(K) error) {
 	for k := range t.tracker.Deletes() {
 		if ready != nil {
 			if err := ready(k); err != nil {
-				t.tracker.Failed(k, err)
+				t.holdBack(k, err)
 				continue
 			}
 		}

@@ -28,6 +28,7 @@ type Offline struct {
 	tables  *tables
 	machine machine
 	state   *nodestate.State
+	bump    bool // flows are to be judged again
 }
 
 // TestOptions are for LoadForTest.
@@ -115,18 +116,28 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 	}
 	_, err := o.loaded.call(six)
 	errs = append(errs, err)
-	if o.tables.counts.judged != before || o.tables.policy.tracker.PendingDeletes() > 0 {
-		errs = append(errs, o.tables.nextEpoch())
+	o.bump = o.bump || o.tables.counts.judged != before || o.tables.stale()
+	err = nil
+	if o.bump {
+		err = o.tables.nextEpoch()
 	}
-	o.tables.removeVerdicts()
+	if err == nil {
+		o.bump = false
+		o.tables.removeVerdicts()
+	}
+	errs = append(errs, err)
 	return errors.Join(append(errs, o.tables.errors()...)...)
 }
 
-// AfterEachWrite makes Apply call a function after each change of a map that policy is in; nil ends that.
-func (o *Offline) AfterEachWrite(f func()) {
-	o.tables.policy.after = f
-	o.tables.each(func(t family) { t.observe(f) })
+// AfterEachWrite makes Apply call a function after each change of a map that policy is in; nil ends that. fail, if not nil, is
+// called before each write of an entry, which fails by its error.
+func (o *Offline) AfterEachWrite(f func(), fail func() error) {
+	o.tables.policy.after, o.tables.policy.fail = f, fail
+	o.tables.each(func(t family) { t.observe(f, fail) })
 }
+
+// Temporary counts the verdicts that are there for a change of policy that is not over.
+func (o *Offline) Temporary() int { return len(o.tables.temps) }
 
 // Policy reads back what of the maps decides about policy, of IPv4.
 func (o *Offline) Policy() (*nodestate.State, error) {

@@ -17,7 +17,9 @@ type tables struct {
 	ports    *ports
 	families []family
 	counts   *counts
-	temps    []weirPolicyKey // of bridges that are not crossed yet
+	temps    map[weirPolicyKey]struct{} // of bridges that are not crossed yet
+	interims map[uint64]change          // what their classes and sets stand between
+	held     bool                       // what was is still needed: the last change is not crossed
 
 	policyFresh bool // policy was read from the map and not compared with a state yet
 	seenPolicy  nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
@@ -36,19 +38,25 @@ type family interface {
 	load() error
 	desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int)
 	writeSettings(s *nodestate.State, m machine)
-	writeClasses()
-	changeClasses()
-	// writeEndpoints writes addresses, of endpoints those whose verdicts are ready. held says that something is left.
+	writeClasses() (all bool)
+	changeClasses() (all bool)
+	// writeEndpoints writes addresses, of endpoints those whose verdicts are ready. held says that an endpoint has sets still that
+	// it should not have.
 	writeEndpoints(ready func(ingress, egress uint64) error) (held bool)
+	writeOthers()
+	removeEndpoints()
 	writeRoutes()
 	surveySets(*survey)
 	surveyClasses(*survey)
-	interimClasses(via map[change]uint64)
-	interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error)
-	observe(after func())
+	interimClasses(via map[change]uint64) (all bool)
+	interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error) (all bool)
+	classesInUse(map[uint64]bool)
+	setsInUse(map[uint64]bool)
+	observe(after func(), fail func() error)
 	writeServices()
 	removeServices()
-	removeJudged()
+	// removeJudged makes deletes; held keeps classes. left says that some class is still to change.
+	removeJudged(held bool) (left bool)
 	servicesPending() bool
 	nextEpoch() error
 	listen(on bool) error
@@ -81,6 +89,13 @@ func (t *tables) each(do func(family)) {
 	}
 }
 
+// all does something with every family, and reports whether it succeeded with all.
+func (t *tables) all(do func(family) bool) bool {
+	ok := true
+	t.each(func(f family) { ok = do(f) && ok })
+	return ok
+}
+
 // load reads what the maps hold.
 func (t *tables) load() error {
 	t.policyFresh = true
@@ -106,21 +121,47 @@ func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func
 // point to them.
 func (t *tables) write(s *nodestate.State, m machine) {
 	t.each(func(f family) { f.writeSettings(s, m) })
+	t.each(family.removeEndpoints)
 	b := t.bridge()
-	t.policy.write(func(k weirPolicyKey, _ weirPolicyValue) error {
-		if k.Head != 0 {
-			return errLater
-		}
-		return nil
-	})
-	t.policy.write(nil)
-	t.cross(b)
+	t.writeVerdicts()
+	t.held = !t.cross(b)
 	t.each(family.writeRoutes)
 	t.ports.grow()
 	t.each(family.writeServices)
 }
 
-var errLater = errors.New("not written yet")
+// writeVerdicts writes entries by port, then the heads of source ports, then the heads that lead to both. No head is written that
+// leads to something that could not be.
+func (t *tables) writeVerdicts() {
+	for pass := range 3 {
+		broken := map[holding]bool{}
+		for k := range t.policy.tracker.Failures() {
+			if _, write := t.policy.tracker.Desired(k); write && rank(k) < pass {
+				broken[holding{k.Set, k.Peer}] = true
+			}
+		}
+		t.policy.write(func(k weirPolicyKey, _ weirPolicyValue) error {
+			switch {
+			case rank(k) != pass:
+				return errLater
+			case broken[holding{k.Set, k.Peer}]:
+				return errors.New("waits for entries of its own that could not be written")
+			}
+			return nil
+		})
+	}
+}
+
+// rank orders verdicts: those of a higher one lead to those of a lower one.
+func rank(k weirPolicyKey) int {
+	switch {
+	case k.Head == 0:
+		return 0
+	case k.Sources != 0:
+		return 1
+	}
+	return 2
+}
 
 // verdictsReady holds back an endpoint's isolation while part of its policy set could not be written:
 // the endpoint keeps what it had, and a new endpoint stays unreachable, rather than be judged by half a set.
@@ -146,23 +187,38 @@ func (t *tables) remove() {
 	}
 	t.each(family.removeServices)
 	t.ports.settle()
-	t.each(family.removeJudged)
+	t.each(func(f family) { t.held = f.removeJudged(t.held) || t.held })
 }
 
+// stale reports whether flows are to be judged again although no table that judges changed: verdicts are to go.
+func (t *tables) stale() bool { return !t.held && t.policy.tracker.PendingDeletes() > 0 }
+
 // removeVerdicts makes the deletes that are left, once every flow that is judged again is judged by what is there to stay. Of a set
-// that goes, what counts for everybody else goes first: a packet that is being judged by it finds a denial.
+// that goes, what counts for everybody else goes first: a packet that is being judged by it finds a denial. Then go the heads of
+// classes, and last what heads lead to. While a change is held, only what nobody uses goes.
 func (t *tables) removeVerdicts() {
 	if t.policy.tracker.PendingDeletes() == 0 {
 		return
 	}
+	used := func(weirPolicyKey) bool { return false }
+	if t.held {
+		sets := map[uint64]bool{}
+		t.each(func(f family) { f.setsInUse(sets) })
+		used = func(k weirPolicyKey) bool { return sets[k.Set] }
+	}
 	time.Sleep(grace)
-	t.policy.remove(func(k weirPolicyKey) error {
-		if k.Head == 0 || k.Peer != 0 || k.Sources != 0 {
-			return errLater
-		}
-		return nil
-	})
-	t.policy.remove(nil)
+	for _, due := range []func(weirPolicyKey) bool{
+		func(k weirPolicyKey) bool { return rank(k) == 2 && k.Peer == 0 },
+		func(k weirPolicyKey) bool { return rank(k) == 2 },
+		func(weirPolicyKey) bool { return true },
+	} {
+		t.policy.remove(func(k weirPolicyKey) error {
+			if used(k) || !due(k) {
+				return errLater
+			}
+			return nil
+		})
+	}
 }
 
 // nextEpoch makes every flow judge itself again.
