@@ -203,7 +203,7 @@ func TestFieldsThatAreNotKnownFailClosed(t *testing.T) {
 		}
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": "AdminNetworkPolicy",
 			"metadata": map[string]any{"name": "p"},
-			"spec": map[string]any{"priority": int64(1), "subject": map[string]any{"namespaces": map[string]any{}}, "ingress": []any{rule}}}}
+			"spec":     map[string]any{"priority": int64(1), "subject": map[string]any{"namespaces": map[string]any{}}, "ingress": []any{rule}}}}
 	}
 	selector := map[string]any{"matchLabels": map[string]any{"team": "a"}}
 	for name, x := range map[string]struct{ peer, more map[string]any }{
