@@ -97,6 +97,29 @@ func podsOutside(c *cluster) map[netip.Addr]nodestate.Addr {
 	return out
 }
 
+// addrsConcern reports whether the table of addresses may change by these pods: those with an address
+// outside the blocks of their node, now or before.
+func addrsConcern(c *cluster, outside map[netip.Addr]nodestate.Addr, names map[model.Name]struct{}) bool {
+	for _, v := range outside {
+		if _, dirty := names[v.Owner]; dirty {
+			return true
+		}
+	}
+	blocks := blockIndex(c)
+	for name := range names {
+		pod := c.Pods[name]
+		if pod == nil || pod.Node == c.Local.Node {
+			continue
+		}
+		for _, a := range pod.Addrs {
+			if c.carried(a) && outsideBlocks(blocks, pod, a) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // blockIndex finds the node whose block holds an address.
 func blockIndex(c *cluster) *prefixes[string] {
 	blocks := newPrefixes[string]()

@@ -181,11 +181,8 @@ func (k *classes) of(atoms []*atom) *class {
 	}
 	slices.SortFunc(atoms, func(a, b *atom) int { return int(a.index - b.index) })
 	atoms = slices.Compact(atoms)
-	key := make([]byte, 0, 4*len(atoms))
-	for _, a := range atoms {
-		key = binary.BigEndian.AppendUint32(key, uint32(a.index))
-	}
-	if c, ok := k.byKey[string(key)]; ok {
+	key := classKey(atoms)
+	if c, ok := k.byKey[key]; ok {
 		return c
 	}
 	c := &class{atoms: slices.Clip(atoms)}
@@ -196,15 +193,16 @@ func (k *classes) of(atoms []*atom) *class {
 	}
 	slices.Sort(texts)
 	c.text = strings.Join(texts, "\n") + "\n"
-	k.byKey[string(key)] = c
+	k.byKey[key] = c
 	k.fresh = append(k.fresh, c)
 	k.idle[c] = struct{}{} // until it is used
 	return c
 }
 
-func (c *class) key() string {
-	key := make([]byte, 0, 4*len(c.atoms))
-	for _, a := range c.atoms {
+// classKey is the key of the class of some atoms, sorted by index.
+func classKey(atoms []*atom) string {
+	key := make([]byte, 0, 4*len(atoms))
+	for _, a := range atoms {
 		key = binary.BigEndian.AppendUint32(key, uint32(a.index))
 	}
 	return string(key)
@@ -290,7 +288,7 @@ func (k *classes) number(t *touched) {
 		if c.users > 0 {
 			continue
 		}
-		delete(k.byKey, c.key())
+		delete(k.byKey, classKey(c.atoms))
 		for _, a := range c.atoms {
 			delete(a.classes, c)
 		}
