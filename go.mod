@@ -21,6 +21,7 @@ require (
 	k8s.io/apimachinery v0.34.4
 	k8s.io/client-go v0.34.4
 	k8s.io/klog/v2 v2.130.1
+	sigs.k8s.io/knftables v0.0.18
 	sigs.k8s.io/yaml v1.6.0
 )
 

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -63,7 +64,7 @@ func startDriver(t *testing.T, n *node) *driverProcess {
 func (d *driverProcess) start() {
 	d.t.Helper()
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
-	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER=1", "WEIR_TEST_BPFFS="+d.bpffs, "WEIR_TEST_CGROUP="+d.node.cgroup)
+	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+d.node.lan.dataplane(), "WEIR_TEST_BPFFS="+d.bpffs, "WEIR_TEST_CGROUP="+d.node.cgroup)
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -110,12 +111,52 @@ func (d *driverProcess) writes() uint64 { return d.last.Writes }
 
 func driverMain() error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if os.Getenv("WEIR_TEST_DRIVER") == "nft" {
+		return nftMain(log)
+	}
+	return ebpfMain(log)
+}
+
+func ebpfMain(log *slog.Logger) error {
 	drv, err := ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
 		Sizes: map[string]uint32{"weir_flows": 65536, "weir_flows_new": 16384}, SetRetval: true})
 	if err != nil {
 		return err
 	}
 	defer drv.Close()
+	return serveStates(func(s *nodestate.State, a *applied) error {
+		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
+			a.Err = err.Error()
+		}
+		a.Writes = drv.Status().Writes
+		fallen, err := drv.Fallen()
+		if err != nil {
+			return err
+		}
+		for _, c := range fallen.Clients {
+			a.Fallen = append(a.Fallen, four(c.String()))
+		}
+		return nil
+	})
+}
+
+func nftMain(log *slog.Logger) error {
+	drv, err := nft.New(nft.Options{Logger: log})
+	if err != nil {
+		return err
+	}
+	defer drv.Close()
+	return serveStates(func(s *nodestate.State, a *applied) error {
+		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
+			a.Err = err.Error()
+		}
+		a.Writes = drv.Status().Writes
+		return nil
+	})
+}
+
+// serveStates applies what comes until there is no more.
+func serveStates(apply func(*nodestate.State, *applied) error) error {
 	in, out := gob.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var s nodestate.State
@@ -126,16 +167,8 @@ func driverMain() error {
 			return err
 		}
 		var a applied
-		if err := drv.Apply(context.Background(), &s, nodestate.All()); err != nil {
-			a.Err = err.Error()
-		}
-		a.Writes = drv.Status().Writes
-		fallen, err := drv.Fallen()
-		if err != nil {
+		if err := apply(&s, &a); err != nil {
 			return err
-		}
-		for _, c := range fallen.Clients {
-			a.Fallen = append(a.Fallen, four(c.String()))
 		}
 		if err := out.Encode(a); err != nil {
 			return err

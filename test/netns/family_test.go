@@ -3,7 +3,9 @@ package netns
 import (
 	"net"
 	"net/netip"
+	"os"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/weir-net/weir/internal/model"
@@ -19,10 +21,33 @@ const (
 	ipv6 family = 6
 )
 
-// inBoth plays a test with each family.
+// inBoth plays a test with each family, by each driver that can.
 func inBoth(t *testing.T, play func(t *testing.T, fam family)) {
 	t.Run("IPv4", func(t *testing.T) { play(t, ipv4) })
 	t.Run("IPv6", func(t *testing.T) { play(t, ipv6) })
+	if _, skipped := nftSkips(t)[t.Name()]; skipped {
+		return
+	}
+	t.Run("nft-IPv4", func(t *testing.T) { play(t, ipv4) })
+	t.Run("nft-IPv6", func(t *testing.T) { play(t, ipv6) })
+}
+
+// nftSkips are the tests that the nftables driver cannot play, with the reasons.
+func nftSkips(t *testing.T) map[string]string {
+	t.Helper()
+	b, err := os.ReadFile("testdata/nft-skips.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for line := range strings.Lines(string(b)) {
+		name, reason, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		if !ok || reason == "" {
+			t.Fatalf("testdata/nft-skips.golden: %q has no reason", line)
+		}
+		out[name] = reason
+	}
+	return out
 }
 
 // headerMore is what a packet's header is longer by than one of IPv4, bytes; that of the tunnel is too.

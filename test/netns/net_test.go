@@ -60,6 +60,14 @@ func run(t *testing.T, format string, args ...any) string {
 	return strings.TrimSpace(out.String())
 }
 
+// dataplane names the driver that this test is played by.
+func (l *lan) dataplane() string {
+	if strings.Contains(l.t.Name(), "/nft-") {
+		return "nft"
+	}
+	return "ebpf"
+}
+
 var lans atomic.Int32 // tests run in parallel
 
 func newLAN(t *testing.T, fam family) *lan {

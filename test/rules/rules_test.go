@@ -33,7 +33,7 @@ var standardOnly = []string{"internal/maglev", "internal/model", "internal/nodes
 var never = map[string][]string{
 	"internal/dataplane":      {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico"},
 	"internal/dataplane/ebpf": {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico", "internal/dataplane/nft"},
-	"internal/dataplane/nft":  {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico", "internal/dataplane/ebpf"},
+	"internal/dataplane/nft":  {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime", "github.com/projectcalico", "internal/dataplane/ebpf"},
 	"cmd/weir-cni":            {"internal/calc", "internal/watch", "k8s.io"}, // starts in milliseconds
 }
 

@@ -1,0 +1,104 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// What an earlier run wrote is gone on with: numbers are in open flows, and slots are not moved for nothing.
+
+// adopt takes the numbers of nodes that stand in the kernel.
+func (n *numbers) adopt(w *written) {
+	for k, v := range w.tracker(mapNodes).All() {
+		a, err := netip.ParseAddr(k)
+		mark, err2 := strconv.Atoi(v)
+		num := mark >> nodeShift
+		if err != nil || err2 != nil || num < 1 || num > maxNodes || n.taken[num].IsValid() {
+			continue
+		}
+		n.put(a, num)
+	}
+}
+
+// adopt takes the numbers of lists and the slots of backends that stand in the kernel.
+func (v *services) adopt(w *written, s *nodestate.State) {
+	slots := map[uint32]map[int]netip.AddrPort{}
+	note := func(list string, slot string, b netip.AddrPort, ok bool) {
+		n, okList := parseList(list)
+		i, err := strconv.Atoi(slot)
+		if !ok || !okList || err != nil {
+			return
+		}
+		if slots[n] == nil {
+			slots[n] = map[int]netip.AddrPort{}
+		}
+		slots[n][i] = b
+	}
+	for k, value := range w.tracker(mapBackends).All() {
+		list, slot, _ := strings.Cut(k, " . ")
+		b, ok := parseBackend(value)
+		note(list, slot, b, ok)
+	}
+	for k, value := range w.tracker(mapSlots).All() {
+		list, slot, _ := strings.Cut(k, " . ")
+		live, _ := w.tracker(mapLive).Actual(list + " . " + value)
+		b, ok := parseBackend(live)
+		note(list, slot, b, ok)
+	}
+	for f, svc := range s.Frontends.All() {
+		if !v.f.has(f.Addr) || v.ports[svc.ID] != nil {
+			continue
+		}
+		at, k := mapServices, key(f.Addr, f.Proto, f.Port)
+		if f.Addr.IsUnspecified() {
+			at, k = mapPorts, key(f.Proto, f.Port)
+			if svc.LocalOnly {
+				at = mapHostPorts
+			}
+		}
+		text, ok := w.tracker(at).Actual(k)
+		if !ok {
+			continue
+		}
+		n, ok := parseList(text)
+		n &^= localList
+		if _, taken := v.taken[n]; !ok || taken || n == 0 {
+			continue
+		}
+		v.taken[n] = svc.ID
+		v.ports[svc.ID] = &port{number: n, faces: map[nodestate.Frontend]nodestate.Service{},
+			cluster: inOrder(slots[n]), local: inOrder(slots[n|localList])}
+	}
+}
+
+// inOrder returns slots from 0 on without a gap.
+func inOrder(slots map[int]netip.AddrPort) []netip.AddrPort {
+	var out []netip.AddrPort
+	for i := range len(slots) {
+		b, ok := slots[i]
+		if !ok || slices.Contains(out, b) && len(out) < 1000 {
+			break
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// parseList reads what listText writes.
+func parseList(text string) (uint32, bool) {
+	major, minor, ok := strings.Cut(text, ":")
+	a, err := strconv.ParseUint(major, 16, 16)
+	b, err2 := strconv.ParseUint(minor, 16, 16)
+	return uint32(a<<16 | b), ok && err == nil && err2 == nil
+}
+
+func parseBackend(text string) (netip.AddrPort, bool) {
+	addr, port, ok := strings.Cut(text, " . ")
+	a, err := netip.ParseAddr(addr)
+	p, err2 := strconv.ParseUint(port, 10, 16)
+	return netip.AddrPortFrom(a, uint16(p)), ok && err == nil && err2 == nil
+}

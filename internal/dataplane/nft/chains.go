@@ -1,0 +1,146 @@
+package nft
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Names of sets and maps that more than one file speaks of.
+const (
+	setWorkloads  = "workloads"     // pods' interfaces
+	setEndpoints  = "endpoints"     // interface . address of each pod
+	setPods       = "pods"          // addresses of this node's pods
+	setOwn        = "own"           // the node's own addresses
+	setLocal      = "local-sources" // own and pods: nobody else's sources
+	setNodes      = "nodes"         // other nodes' addresses
+	mapNodes      = "node-marks"    // other nodes' addresses → their mark
+	mapLinks      = "link-marks"    // other nodes' MAC addresses → their mark
+	setPorted     = "node-port-addresses"
+	setBlocks     = "local-blocks" // where only endpoints of this node live
+	setRouted     = "cluster"      // prefixes of pods, and the node's own addresses: what is not masqueraded
+	setPodRanges  = "pod-ranges"   // prefixes of pods
+	setOutgoing   = "nat-outgoing" // pods whose source is translated when they leave the cluster
+	setHairpin    = "hairpin"      // address . address of each pod
+	setKeepSource = "keep-source"  // nodes' addresses that pods reach with their own
+)
+
+// nodeMask are the bits of marks that hold the number of a node; lowest is where it begins.
+const (
+	nodeMask  = 0x1fff0000
+	nodeShift = 16
+	maxNodes  = nodeMask >> nodeShift
+)
+
+// words are what of a rule depends on the family.
+type words struct {
+	ip          string // "ip", "ip6"
+	icmp        string // of reject
+	unreachable string // host
+}
+
+func (f family) words() words {
+	if f.six {
+		return words{ip: "ip6", icmp: "icmpv6", unreachable: "addr-unreachable"}
+	}
+	return words{ip: "ip", icmp: "icmp", unreachable: "host-unreachable"}
+}
+
+// rules writes the words of the family and of the state into rules.
+func (f family) rules(s *nodestate.State, lines ...string) []string {
+	w := f.words()
+	r := strings.NewReplacer("$ip", w.ip, "$icmp", w.icmp, "$unreachable", w.unreachable,
+		"$ports", "meta l4proto { tcp, udp, sctp }",
+		"$node", f.node(s).String(),
+		"$mask", fmt.Sprintf("%#x", nodeMask), "$rest", fmt.Sprintf("%#x", ^uint32(nodeMask)),
+		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
+	out := make([]string, 0, len(lines))
+	for _, l := range lines {
+		out = append(out, r.Replace(l))
+	}
+	return out
+}
+
+// renderChains makes the chains and sets that every node has.
+func (f family) renderChains(t *Table, s *nodestate.State) {
+	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
+		t.Chains[name] = Chain{Type: typ, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
+	}
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+
+	base("from-network", knftables.FilterType, knftables.PreroutingHook, "raw",
+		"iifname @"+setWorkloads+" goto from-workload",
+		"udp dport $vxlan jump tunnel",
+		"iifname != \"lo\" meta mark and $mask == 0 $ip saddr @"+setLocal+" drop")
+	chain("from-workload", f.workloadRules()...)
+	chain("tunnel",
+		"fib daddr type != local return",
+		"@th,96,24 != $vni drop",
+		"meta mark set $ip saddr map @"+mapNodes+" accept",
+		"drop")
+	base("arrive", knftables.FilterType, knftables.PreroutingHook, "mangle",
+		"meta mark and $mask != 0 ct state new,invalid $ip saddr @"+setLocal+" drop")
+	base("leave", knftables.NATType, knftables.PostroutingHook, "srcnat", f.masqueradeRules(s)...)
+	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50",
+		"meta mark and $mask != 0 meta mark set meta mark and $rest",
+		"ct state new ct status and dnat == 0 jump refuse",
+		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setPods+" goto no-endpoint")
+	base("admit-own", knftables.FilterType, knftables.OutputHook, "filter-50",
+		"ct state new ct status and dnat == 0 jump refuse",
+		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setPods+" goto no-endpoint")
+	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
+	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
+	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter", "jump "+policyChain)
+	base("received", knftables.FilterType, knftables.InputHook, "filter", "jump "+policyChain)
+	base("sent", knftables.FilterType, knftables.OutputHook, "filter", "jump "+policyChain)
+	f.serviceChains(t, s)
+
+	addr := "$ip saddr"
+	sets := map[string]Set{
+		setWorkloads: {Key: "iifname"}, setEndpoints: {Key: "iifname . " + addr}, setPods: {Key: addr}, setOwn: {Key: addr},
+		setLocal: {Key: addr}, setNodes: {Key: addr}, mapNodes: {Key: addr, Value: "meta mark"}, mapLinks: {Key: "ether saddr", Value: "meta mark"},
+		setPorted: {Key: addr}, setBlocks: {Key: addr, Interval: true}, setRouted: {Key: addr, Interval: true}, setPodRanges: {Key: addr, Interval: true},
+		setOutgoing: {Key: addr}, setHairpin: {Key: "$ip saddr . $ip daddr"}, setKeepSource: {Key: addr},
+	}
+	for _, name := range slices.Sorted(maps.Keys(sets)) {
+		f.set(t, name, sets[name])
+	}
+}
+
+// set adds a set whose types are written with $ip.
+func (f family) set(t *Table, name string, s Set) {
+	ip := f.words().ip
+	s.Key, s.Value = strings.ReplaceAll(s.Key, "$ip", ip), strings.ReplaceAll(s.Value, "$ip", ip)
+	t.Sets[name] = s
+}
+
+// workloadRules are for what a pod sends: its own addresses only. Of IPv6 neighbour discovery and reports of multicast
+// listeners pass, which are between it and the node alone.
+func (f family) workloadRules() []string {
+	rules := []string{"iifname . $ip saddr @" + setEndpoints + " return"}
+	if f.six {
+		rules = append(rules,
+			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 return",
+			"icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } ip6 saddr fe80::/10 return",
+			"icmpv6 type mld2-listener-report ip6 saddr :: return")
+	}
+	return append(rules, "drop")
+}
+
+// masqueradeRules translate sources. A node without an address of the family translates none.
+func (f family) masqueradeRules(s *nodestate.State) []string {
+	if !f.node(s).IsValid() {
+		return nil
+	}
+	return []string{
+		"$ip saddr . $ip daddr @" + setHairpin + " ct status dnat snat to $node",
+		"$ip saddr @" + setOutgoing + " $ip daddr != @" + setRouted + " $ip daddr != @" + setKeepSource + " snat to $node",
+		// A client outside whose backend is on another node, or outside of the cluster: the answers have to come by here.
+		"ct status dnat iifname != @" + setWorkloads + " $ip daddr != @" + setLocal + " snat to $node",
+	}
+}

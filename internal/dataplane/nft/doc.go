@@ -1,0 +1,38 @@
+// Package nft is the data plane of standard Linux: the kernel's routing, connection tracking and VXLAN, and nftables.
+// docs/nftables.md is its contract. The driver owns the tables `ip weir` and `ip6 weir` (and `netdev weir` where there is a
+// tunnel), the routes of its protocol number, and the devices with its alias, and touches nothing else.
+//
+// Desired state is data: Render makes a Table, the text of chains, sets, maps and their elements, from a nodestate.State
+// alone. The driver compares that with what it wrote, or on its first Apply with what it reads, and writes the difference
+// as one transaction for each family: the kernel changes from one state to the next between two packets, so no order of
+// writes has to be kept and no packet meets a half of a change. A changed endpoint or address is a few elements; a chain
+// is written again only when its rules differ, which those of Services never do.
+//
+// # Chains
+//
+// In the order in which a packet meets them (priority):
+//
+//	from-network  prerouting raw (-300)      sources: anti-spoofing, who may use the tunnel, the sender's node as a mark
+//	arrive        prerouting mangle (-150)   a new flow remembers in its ct mark the node that handed it on
+//	               output    mangle
+//	translate     prerouting dstnat (-100)   Services: the destination becomes a backend's (nat, once a flow)
+//	translate-own output     dstnat (-100)   the same for the node's own processes
+//	admit         prerouting filter-50       what was for a Service and found no backend is refused; what has no endpoint
+//	admit-own     output     filter-50       the same for the node's own processes
+//	forwarded     forward    filter (0)      jump judge
+//	received      input      filter (0)      jump judge
+//	sent          output     filter (0)      jump judge
+//	masquerade    postrouting srcnat (100)   sources: natOutgoing, hairpin (nat, once a flow)
+//
+// # Where policy attaches
+//
+// The chain `judge` is jumped to from forwarded, received and sent, by every packet in both directions, with the
+// destination translated and the source not yet. What it drops is dropped; what returns goes on. Its chains and sets are
+// made by renderPolicy (policy.go) as part of the same Table, and so of the same transaction.
+//
+// # Marks
+//
+// ct mark: bits 0 to 15 are policy's. Bits 16 to 28 are the number of the node by which the answers go back, 0 = as the
+// routes say. The packet mark has that number in the same bits while a packet is on its way; its other bits are left alone.
+// The packet's priority is scratch between translate and admit, where it is the number of a list of backends.
+package nft

@@ -1,0 +1,129 @@
+package nft
+
+import (
+	"net/netip"
+	"strconv"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// family is one of the two that a node carries.
+type family struct{ six bool }
+
+var families = []family{{}, {six: true}}
+
+func (f family) nft() knftables.Family {
+	if f.six {
+		return knftables.IPv6Family
+	}
+	return knftables.IPv4Family
+}
+
+func (f family) String() string {
+	if f.six {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// has reports whether an address is of the family.
+func (f family) has(a netip.Addr) bool { return a.IsValid() && a.Is4() != f.six }
+
+// node is the node's primary address of the family; invalid when it has none.
+func (f family) node(s *nodestate.State) netip.Addr {
+	if f.six {
+		return s.Settings.Node6
+	}
+	return s.Settings.Node
+}
+
+// carried reports whether the node carries the family.
+func (f family) carried(s *nodestate.State) bool { return !f.six || s.Settings.IPv6 }
+
+// Render makes the table of a family from a state alone. A node that the state's makers never saw before gets the number
+// that marks gives it.
+func Render(s *nodestate.State, six bool) *Table {
+	f := family{six}
+	t := newTable(f.nft())
+	f.renderChains(t, s)
+	f.renderAddrs(t, s, newNumbers())
+	f.renderRoutes(t, s)
+	newServices(f).render(t, s)
+	f.renderPolicy(t, s)
+	return t
+}
+
+// renderAddrs makes the elements that follow nodestate.State.Addrs.
+func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers) {
+	numbers.follow(f, s)
+	for a, v := range s.Addrs {
+		if !f.has(a) {
+			continue
+		}
+		switch v.Kind {
+		case nodestate.AddrHost:
+			t.add(setOwn, a.String(), "")
+			t.add(setLocal, a.String(), "")
+		case nodestate.AddrEndpoint:
+			t.add(setPods, a.String(), "")
+			t.add(setLocal, a.String(), "")
+			t.add(setHairpin, key(a, a), "")
+			if v.Interface != "" {
+				t.add(setWorkloads, v.Interface, "")
+				t.add(setEndpoints, key(v.Interface, a), "")
+			}
+			if v.NATOutgoing {
+				t.add(setOutgoing, a.String(), "")
+			}
+		case nodestate.AddrNode:
+			t.add(setNodes, a.String(), "")
+			if n, ok := numbers.of(v.Node); ok {
+				mark := strconv.Itoa(n << nodeShift)
+				t.add(mapNodes, a.String(), mark)
+				if v.SameLink && v.MAC != [6]byte{} {
+					t.add(mapLinks, macText(v.MAC), mark)
+				}
+			}
+			if v.KeepSource {
+				t.add(setKeepSource, a.String(), "")
+			}
+		}
+		if v.NodePorts {
+			t.add(setPorted, a.String(), "")
+		}
+	}
+}
+
+// renderRoutes makes the elements that follow routes: prefixes of pods.
+func (f family) renderRoutes(t *Table, s *nodestate.State) {
+	var pods, routed, blocks prefixes
+	for p, r := range s.Routes {
+		if !f.has(p.Addr()) {
+			continue
+		}
+		pods.add(p)
+		routed.add(p)
+		if r.Local {
+			blocks.add(p)
+		}
+	}
+	for a, v := range s.Addrs {
+		if !f.has(a) {
+			continue
+		}
+		switch v.Kind {
+		case nodestate.AddrEndpoint, nodestate.AddrPod:
+			pods.add(netip.PrefixFrom(a, a.BitLen()))
+			routed.add(netip.PrefixFrom(a, a.BitLen()))
+		case nodestate.AddrHost:
+			routed.add(netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	for set, of := range map[string]prefixes{setPodRanges: pods, setRouted: routed, setBlocks: blocks} {
+		for _, p := range of.disjoint() {
+			t.add(set, prefixText(p), "")
+		}
+	}
+}

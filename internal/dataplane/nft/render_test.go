@@ -1,0 +1,177 @@
+package nft
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func tcp(a string, port uint16) nodestate.Frontend {
+	return nodestate.Frontend{Addr: addr(a), Port: port, Proto: model.ProtocolTCP}
+}
+
+// small is a node with two pods, another node on the link, and one Service of each kind.
+func small() *nodestate.State {
+	s := nodestate.New()
+	s.Settings.Node, s.Settings.Node6, s.Settings.IPv6 = addr("172.30.0.8"), addr("fd00::8"), true
+	s.Settings.Tunnel = nodestate.Tunnel{Port: 4789, VNI: 4096, MTU: 1450}
+	s.Addrs[addr("172.30.0.8")] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: true}
+	s.Addrs[addr("fd00::8")] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: true}
+	s.Addrs[addr("10.244.1.2")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali1", NATOutgoing: true}
+	s.Addrs[addr("10.244.1.3")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali2"}
+	s.Addrs[addr("172.30.0.9")] = nodestate.Addr{Kind: nodestate.AddrNode, Node: addr("172.30.0.9"), SameLink: true, MAC: [6]byte{2, 0, 0, 0, 0, 9}, NodePorts: true}
+	s.Routes[netip.MustParsePrefix("10.244.0.0/16")] = nodestate.Route{Pool: true}
+	s.Routes[netip.MustParsePrefix("10.244.1.0/26")] = nodestate.Route{Pool: true, Local: true}
+	s.Routes[netip.MustParsePrefix("10.244.2.0/26")] = nodestate.Route{Pool: true, Node: addr("172.30.0.9"), SameLink: true}
+	web := tcp("10.96.0.1", 80)
+	s.Frontends.Set(web, nodestate.Service{ID: web})
+	s.Frontends.Set(tcp("0.0.0.0", 30001), nodestate.Service{ID: web, External: true, LocalPolicy: true})
+	s.Frontends.Set(tcp("192.0.2.1", 80), nodestate.Service{ID: web, External: true, LocalPolicy: true, Restricted: true})
+	s.SourceRanges.Set(web, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("198.51.100.7/32")})
+	s.Backends.Set(web, []nodestate.Backend{{Addr: addr("10.244.1.2"), Port: 8080, Local: true}, {Addr: addr("10.244.2.2"), Port: 8080}})
+	sticky := tcp("10.96.0.2", 80)
+	s.Frontends.Set(sticky, nodestate.Service{ID: sticky, Affinity: 10800})
+	s.Backends.Set(sticky, []nodestate.Backend{{Addr: addr("10.244.2.3"), Port: 8080}})
+	s.Frontends.Set(tcp("10.96.0.3", 80), nodestate.Service{ID: tcp("10.96.0.3", 80)})
+	return s
+}
+
+func fakeDriver(t *testing.T) (*Driver, map[knftables.Family]*knftables.Fake) {
+	t.Helper()
+	fakes := map[knftables.Family]*knftables.Fake{}
+	return openFake(t, fakes), fakes
+}
+
+func openFake(t *testing.T, fakes map[knftables.Family]*knftables.Fake) *Driver {
+	d, err := New(Options{Logger: slog.New(slog.DiscardHandler), NoMachine: true, Tables: func(f knftables.Family) (knftables.Interface, error) {
+		if fakes[f] == nil {
+			fakes[f] = newFake(t, f)
+		}
+		return fakes[f], nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// rawPayload is what the fake takes for a set: a part of a packet, by its place.
+const rawPayload = "th,96,24"
+
+func newFake(t *testing.T, f knftables.Family) *knftables.Fake {
+	fake := knftables.NewFake(f, tableName)
+	tx := fake.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Add(&knftables.Set{Name: rawPayload, Type: "inet_service"})
+	if err := fake.Run(context.Background(), tx); err != nil {
+		t.Fatal(err)
+	}
+	return fake
+}
+
+func apply(t *testing.T, d *Driver, s *nodestate.State) {
+	t.Helper()
+	if err := d.Apply(context.Background(), s, nodestate.All()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGolden(t *testing.T) {
+	d, fakes := fakeDriver(t)
+	apply(t, d, small())
+	for f, file := range map[knftables.Family]string{knftables.IPv4Family: "testdata/small.nft", knftables.IPv6Family: "testdata/small6.nft"} {
+		got := fakes[f].Dump()
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s differs (-update writes it):\n%s", file, got)
+		}
+	}
+}
+
+// TestSecondApply: a state that was applied is not written again, neither by the same driver nor by the next one.
+func TestSecondApply(t *testing.T) {
+	d, fakes := fakeDriver(t)
+	apply(t, d, small())
+	before := d.Status().Writes
+	apply(t, d, small())
+	if n := d.Status().Writes - before; n != 0 {
+		t.Errorf("the second apply made %d operations", n)
+	}
+	next := openFake(t, fakes)
+	apply(t, next, small())
+	if n := next.Status().Writes; n != 0 {
+		t.Errorf("the first apply of another driver made %d operations", n)
+	}
+}
+
+// TestEndpointIsFew: what an endpoint's change writes does not depend on how many there are.
+func TestEndpointIsFew(t *testing.T) {
+	d, _ := fakeDriver(t)
+	s := small()
+	web := tcp("10.96.0.1", 80)
+	var many []nodestate.Backend
+	for i := range 200 {
+		many = append(many, nodestate.Backend{Addr: netip.AddrFrom4([4]byte{10, 244, 2, byte(i)}), Port: 8080})
+	}
+	s.Backends.Set(web, many)
+	apply(t, d, s)
+	before := d.Status().Writes
+	next := *s
+	next.Backends.Set(web, append(append([]nodestate.Backend(nil), many[:77]...), many[78:]...))
+	apply(t, d, &next)
+	if n := d.Status().Writes - before; n > 12 {
+		t.Errorf("an endpoint that went took %d operations", n)
+	}
+}
+
+func TestPlace(t *testing.T) {
+	b := func(s string) (out []netip.AddrPort) {
+		for _, c := range strings.Fields(s) {
+			out = append(out, netip.AddrPortFrom(addr("10.0.0."+c), 80))
+		}
+		return out
+	}
+	for _, c := range []struct{ before, want, got string }{
+		{"", "1 2 3", "1 2 3"},
+		{"1 2 3", "1 2 3 4", "1 2 3 4"},
+		{"1 2 3 4", "1 3 4", "1 4 3"},
+		{"1 2 3 4", "2 3", "3 2"},
+		{"1 2 3", "1 2 4", "1 2 4"},
+		{"1 2 3", "", ""},
+		{"3 2 1", "4 5", "4 5"},
+	} {
+		got := place(b(c.before), b(c.want))
+		want := b(c.got)
+		if len(got) != len(want) {
+			t.Errorf("%q -> %q: %v", c.before, c.want, got)
+			continue
+		}
+		for i := range got {
+			if got[i] != want[i] {
+				t.Errorf("%q -> %q: %v, want %v", c.before, c.want, got, want)
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,359 @@
+package nft
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Services are looked up in three steps, none of which depends on how many there are: the frontend gives the number of a
+// list of backends (as the packet's priority), the list's number the chain for its length, and that chain a random slot
+// of it the backend. An endpoint that comes or goes is two or three elements, whatever the Service has; chains exist for
+// each length in use, and have one rule.
+
+// Sets and maps of Services. What a frontend is for clients outside stands in the second of a pair where it differs.
+const (
+	mapServices        = "services" // address . protocol . port → list
+	mapServicesOutside = "services-outside"
+	mapPorts           = "node-ports" // protocol . port → list
+	mapPortsOutside    = "node-ports-outside"
+	setPortsLocal      = "node-ports-local" // with externalTrafficPolicy Local: for other nodes to judge on their addresses
+	mapHostPorts       = "host-ports"       // on every address of the node
+	mapLists           = "lists"            // list → chain
+	mapBackends        = "backends"         // list . slot → address . port
+	mapSlots           = "affine-slots"     // list . slot → number of a backend; of Services with affinity
+	mapLive            = "affine-backends"  // list . number → address . port
+	mapAffinity        = "affinity"         // list . client → number
+	setRestricted      = "restricted"       // frontends with source ranges
+	setRanges          = "source-ranges"    // frontend . prefix
+	mapRefused         = "refused"          // frontends without any backend
+	mapRefusedPorts    = "refused-ports"
+)
+
+// localList is the bit that makes the number of the list of a Service's own backends of that of all.
+const localList = 1
+
+// affinitySize bounds how many clients are remembered: bpfMapSizeNATAffinity's default.
+const affinitySize = 65536
+
+// sink takes elements and chains.
+type sink interface {
+	set(set, key, value string)
+	unset(set, key string)
+	// pick desires the chains that choose among n backends; affinity in seconds, 0 = none.
+	pick(name string, rules []string)
+	unpick(name string)
+}
+
+// services follows the Services of a family.
+type services struct {
+	f     family
+	ports map[nodestate.Frontend]*port // by id
+	taken map[uint32]nodestate.Frontend
+	picks map[string]int // how many lists use each chain
+
+	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
+	seenBackends  nodestate.Map[nodestate.Frontend, []nodestate.Backend]
+	seenRanges    nodestate.Map[nodestate.Frontend, []netip.Prefix]
+}
+
+// port is a service port as it was rendered last.
+type port struct {
+	number         uint32 // of the list of all; with localList of the local one
+	faces          map[nodestate.Frontend]nodestate.Service
+	cluster, local []netip.AddrPort // by slot
+	ranges         []netip.Prefix
+}
+
+// element is one of a set or a map.
+type element struct{ set, key, value string }
+
+func newServices(f family) *services {
+	return &services{f: f, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
+}
+
+// follow desires what differs from the state that was followed before.
+func (v *services) follow(s *nodestate.State, to sink) {
+	faces := map[nodestate.Frontend][]nodestate.Frontend{} // touched, by id
+	for f, c := range nodestate.Changes(v.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
+		if c.Was && v.f.has(f.Addr) {
+			faces[c.Before.ID] = append(faces[c.Before.ID], f)
+		}
+		if c.Is && v.f.has(f.Addr) && (!c.Was || c.After.ID != c.Before.ID) {
+			faces[c.After.ID] = append(faces[c.After.ID], f)
+		}
+	}
+	for id := range nodestate.Changes(v.seenBackends, s.Backends, slices.Equal[[]nodestate.Backend]) {
+		faces[id] = append(faces[id], nil...)
+	}
+	for id := range nodestate.Changes(v.seenRanges, s.SourceRanges, slices.Equal[[]netip.Prefix]) {
+		faces[id] = append(faces[id], nil...)
+	}
+	ids := make([]nodestate.Frontend, 0, len(faces))
+	for id := range faces {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, compareFrontends)
+	for _, id := range ids {
+		v.followPort(s, id, faces[id], to)
+	}
+	v.seenFrontends, v.seenBackends, v.seenRanges = s.Frontends, s.Backends, s.SourceRanges
+}
+
+// render adds everything to a table.
+func (v *services) render(t *Table, s *nodestate.State) { v.follow(s, tableSink{t}) }
+
+func compareFrontends(a, b nodestate.Frontend) int {
+	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
+}
+
+// followPort brings a service port up to date; touched are the frontends that are or were its own.
+func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched []nodestate.Frontend, to sink) {
+	p := v.ports[id]
+	if p == nil {
+		p = &port{faces: map[nodestate.Frontend]nodestate.Service{}}
+	}
+	before, chainsBefore := v.elements(p), v.chains(p)
+	for _, f := range touched {
+		if svc, ok := s.Frontends.Get(f); ok && svc.ID == id {
+			p.faces[f] = svc
+		} else {
+			delete(p.faces, f)
+		}
+	}
+	now := s.Backends.At(id)
+	p.cluster = place(p.cluster, v.list(now, false))
+	p.local = place(p.local, v.list(now, true))
+	p.ranges = s.SourceRanges.At(id)
+	if len(p.faces) == 0 {
+		p.cluster, p.local, p.ranges = nil, nil, nil
+		if p.number != 0 {
+			delete(v.taken, p.number)
+		}
+		delete(v.ports, id)
+	} else {
+		if p.number == 0 {
+			p.number = v.number(id)
+		}
+		v.ports[id] = p
+	}
+	after, chainsAfter := v.elements(p), v.chains(p)
+	for k := range before {
+		if _, ok := after[k]; !ok {
+			to.unset(k.set, k.key)
+		}
+	}
+	v.countChains(chainsBefore, chainsAfter, to)
+	for k, value := range after {
+		to.set(k.set, k.key, value)
+	}
+}
+
+// countChains follows which chains are in use.
+func (v *services) countChains(before, after map[string][]string, to sink) {
+	for name, rules := range after {
+		if _, was := before[name]; was {
+			continue
+		}
+		if v.picks[name]++; v.picks[name] == 1 {
+			to.pick(name, rules)
+		}
+	}
+	for name := range before {
+		if _, is := after[name]; is {
+			continue
+		}
+		if v.picks[name]--; v.picks[name] == 0 {
+			delete(v.picks, name)
+			to.unpick(name)
+		}
+	}
+}
+
+// number gives an id a number for its lists: even, not 0, made from the id.
+func (v *services) number(id nodestate.Frontend) uint32 {
+	b := id.Addr.AsSlice()
+	b = append(b, byte(id.Port>>8), byte(id.Port), byte(id.Proto))
+	n := hash32(b) &^ localList
+	for {
+		if _, ok := v.taken[n]; !ok && n != 0 && n != 0xfffffffe { // "none" and "root" to nft
+			v.taken[n] = id
+			return n
+		}
+		n += 2
+	}
+}
+
+// list returns the backends of one list, of the family.
+func (v *services) list(all []nodestate.Backend, local bool) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, b := range all {
+		if b.InList(local) && v.f.has(b.Addr) {
+			out = append(out, netip.AddrPortFrom(b.Addr, b.Port))
+		}
+	}
+	return out
+}
+
+// place gives backends slots: those that had one keep it as far as there are no holes, which the last ones fill.
+func place(before, want []netip.AddrPort) []netip.AddrPort {
+	wanted := make(map[netip.AddrPort]bool, len(want))
+	for _, b := range want {
+		wanted[b] = true
+	}
+	var slots []netip.AddrPort
+	var holes []int
+	for i, b := range before {
+		if wanted[b] {
+			delete(wanted, b)
+		} else {
+			holes = append(holes, i)
+		}
+		slots = append(slots, b)
+	}
+	for _, b := range want {
+		if !wanted[b] {
+			continue
+		}
+		if len(holes) > 0 {
+			slots[holes[0]], holes = b, holes[1:]
+		} else {
+			slots = append(slots, b)
+		}
+	}
+	for len(holes) > 0 {
+		last := len(slots) - 1
+		if holes[len(holes)-1] == last {
+			holes = holes[:len(holes)-1]
+		} else {
+			slots[holes[0]], holes = slots[last], holes[1:]
+		}
+		slots = slots[:last]
+	}
+	return slots
+}
+
+// affinity is how long clients keep their backend, seconds; 0 = not at all.
+func (p *port) affinity() (seconds uint32) {
+	for _, svc := range p.faces {
+		seconds = max(seconds, svc.Affinity)
+	}
+	return seconds
+}
+
+// listText is the number of a list as nft writes a priority.
+func listText(n uint32) string { return fmt.Sprintf("%x:%x", n>>16, n&0xffff) }
+
+type elementKey struct{ set, key string }
+
+// elements are those of a port as it is.
+func (v *services) elements(p *port) map[elementKey]string {
+	out := map[elementKey]string{}
+	if p.number == 0 || len(p.faces) == 0 {
+		return out
+	}
+	for f, svc := range p.faces {
+		v.face(p, f, svc, out)
+	}
+	for _, l := range []struct {
+		number uint32
+		slots  []netip.AddrPort
+	}{{p.number, p.cluster}, {p.number | localList, p.local}} {
+		n := listText(l.number)
+		switch {
+		case len(l.slots) > 0:
+			out[elementKey{mapLists, n}] = "goto " + pickName(len(l.slots), p.affinity())
+		case len(p.cluster) > 0:
+			out[elementKey{mapLists, n}] = "drop" // no local backend, while others have some
+		}
+		if p.affinity() > 0 {
+			for slot, id := range backendNumbers(l.slots) {
+				out[elementKey{mapSlots, key(n, slot)}] = fmt.Sprint(id)
+				out[elementKey{mapLive, key(n, id)}] = key(l.slots[slot].Addr(), l.slots[slot].Port())
+			}
+			continue
+		}
+		for slot, b := range l.slots {
+			out[elementKey{mapBackends, key(n, slot)}] = key(b.Addr(), b.Port())
+		}
+	}
+	return out
+}
+
+// face adds the elements of one frontend.
+func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, out map[elementKey]string) {
+	inside, outside := p.number, p.number
+	if svc.LocalPolicy {
+		outside |= localList
+		if !svc.External {
+			inside |= localList
+		}
+	}
+	at, there, k := mapServices, mapServicesOutside, key(f.Addr, f.Proto, f.Port)
+	if f.Addr.IsUnspecified() {
+		at, there, k = mapPorts, mapPortsOutside, key(f.Proto, f.Port)
+		if svc.LocalOnly {
+			at = mapHostPorts
+		}
+		if svc.LocalPolicy {
+			out[elementKey{setPortsLocal, k}] = ""
+		}
+	}
+	if len(p.cluster)+len(p.local) == 0 {
+		refused := mapRefused
+		if f.Addr.IsUnspecified() {
+			refused = mapRefusedPorts
+		}
+		out[elementKey{refused, k}] = "goto refused"
+	}
+	out[elementKey{at, k}] = listText(inside)
+	if inside != outside {
+		out[elementKey{there, k}] = listText(outside)
+	}
+	if svc.Restricted && !f.Addr.IsUnspecified() {
+		out[elementKey{setRestricted, k}] = ""
+		for _, r := range disjointOf(v.f, p.ranges) {
+			out[elementKey{setRanges, k + " . " + prefixText(r)}] = ""
+		}
+	}
+}
+
+func disjointOf(f family, all []netip.Prefix) prefixes {
+	var out prefixes
+	for _, p := range all {
+		if f.has(p.Addr()) {
+			out.add(p)
+		}
+	}
+	return out.disjoint()
+}
+
+// backendNumbers gives each slot's backend a number of its own, made from the backend: it does not change with the slot.
+func backendNumbers(slots []netip.AddrPort) []uint32 {
+	order := make([]int, len(slots))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return slots[a].Compare(slots[b]) })
+	out, taken := make([]uint32, len(slots)), map[uint32]bool{}
+	for _, i := range order {
+		b, _ := slots[i].MarshalBinary() // fails never
+		n := hash32(b)
+		for taken[n] {
+			n++
+		}
+		out[i], taken[n] = n, true
+	}
+	return out
+}
+
+// tableSink writes into a Table.
+type tableSink struct{ t *Table }
+
+func (s tableSink) set(set, key, value string)       { s.t.add(set, key, value) }
+func (s tableSink) unset(set, key string)            { delete(s.t.Elements[set], key) }
+func (s tableSink) pick(name string, rules []string) { s.t.Chains[name] = Chain{Rules: rules} }
+func (s tableSink) unpick(name string)               { delete(s.t.Chains, name) }

@@ -1,0 +1,135 @@
+package nft
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/knftables"
+)
+
+// tableName is that of our tables in each family.
+const tableName = "weir"
+
+// Table is what one nftables table should hold, in the words of nft.
+type Table struct {
+	Family knftables.Family
+	Chains map[string]Chain
+	Sets   map[string]Set
+	// Elements are those of each set and map, by key; the parts of a concatenation are joined by " . ". The value is ""
+	// in sets. Sets that packets fill are not in it.
+	Elements map[string]map[string]string
+}
+
+// Chain is a chain with its rules. A regular chain has no Hook.
+type Chain struct {
+	Type     knftables.BaseChainType
+	Hook     knftables.BaseChainHook
+	Priority knftables.BaseChainPriority
+	Device   string // of a netdev chain
+	Rules    []string
+}
+
+// Set is a set, or with Value a map.
+type Set struct {
+	Key   string // its type as an expression ("ip saddr . th dport")
+	Value string // of a map: an expression, or "verdict"
+	// Interval says that keys may be prefixes.
+	Interval bool
+	// Learned says that packets add elements, which expire; Size bounds them.
+	Learned bool
+	Size    uint64
+}
+
+func newTable(f knftables.Family) *Table {
+	return &Table{Family: f, Chains: map[string]Chain{}, Sets: map[string]Set{}, Elements: map[string]map[string]string{}}
+}
+
+// add desires an element.
+func (t *Table) add(set, key, value string) {
+	of := t.Elements[set]
+	if of == nil {
+		of = map[string]string{}
+		t.Elements[set] = of
+	}
+	of[key] = value
+}
+
+// key joins the parts of a concatenation.
+func key(parts ...any) string {
+	var b strings.Builder
+	for i, p := range parts {
+		if i > 0 {
+			b.WriteString(" . ")
+		}
+		fmt.Fprint(&b, p)
+	}
+	return b.String()
+}
+
+// ruleHash names the text of a rule, as a comment that the kernel keeps: nft does not give the text back as it was written.
+func ruleHash(rule string) string {
+	h := fnv.New64a()
+	h.Write([]byte(rule))
+	return fmt.Sprintf("%016x", h.Sum64())
+}
+
+// layout names the definitions of a table's sets and base chains. A table of another layout is made anew.
+func (t *Table) layout() string {
+	h := fnv.New64a()
+	for _, name := range slices.Sorted(maps.Keys(t.Sets)) {
+		fmt.Fprintf(h, "set %s %v\n", name, t.Sets[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Chains)) {
+		if c := t.Chains[name]; c.Hook != "" {
+			fmt.Fprintf(h, "chain %s %s %s %s %s\n", name, c.Type, c.Hook, c.Priority, c.Device)
+		}
+	}
+	return fmt.Sprintf("%016x", h.Sum64())
+}
+
+// object returns the definition of a set as knftables has it.
+func (s Set) object(name string) knftables.Object {
+	var flags []knftables.SetFlag
+	if s.Interval {
+		flags = append(flags, knftables.IntervalFlag)
+	}
+	var timeout *time.Duration
+	var size *uint64
+	if s.Learned {
+		flags = append(flags, knftables.DynamicFlag, knftables.TimeoutFlag)
+	}
+	if s.Size > 0 {
+		size = &s.Size
+	}
+	if s.Value == "" {
+		return &knftables.Set{Name: name, TypeOf: s.Key, Flags: flags, Timeout: timeout, Size: size}
+	}
+	return &knftables.Map{Name: name, TypeOf: s.Key + " : " + s.Value, Flags: flags, Timeout: timeout, Size: size}
+}
+
+// object returns the definition of a chain as knftables has it.
+func (c Chain) object(name string) *knftables.Chain {
+	out := &knftables.Chain{Name: name}
+	if c.Hook != "" {
+		out.Type, out.Hook, out.Priority = &c.Type, &c.Hook, &c.Priority
+	}
+	if c.Device != "" {
+		out.Device = &c.Device
+	}
+	return out
+}
+
+// element returns an element as knftables has it.
+func (s Set) element(set, k, v string) *knftables.Element {
+	e := &knftables.Element{Key: strings.Split(k, " . ")}
+	if s.Value == "" {
+		e.Set = set
+		return e
+	}
+	e.Map, e.Value = set, strings.Split(v, " . ")
+	return e
+}
