@@ -28,11 +28,13 @@ type Driver struct {
 	opts Options
 	log  *slog.Logger
 
-	mu       sync.Mutex
-	state    *nodestate.State // nil before the first Apply
-	tables   map[family]*table
-	machine  machine
-	problems []string
+	mu      sync.Mutex
+	state   *nodestate.State // nil before the first Apply
+	tables  map[family]*table
+	machine machine
+
+	tunnelTable *tunnelTable
+	problems    []string
 }
 
 // table is what a driver keeps of a family.
@@ -49,7 +51,7 @@ func New(o Options) (*Driver, error) {
 	if o.Tables == nil {
 		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, tableName) }
 	}
-	d := &Driver{opts: o, log: o.Logger, tables: map[family]*table{}}
+	d := &Driver{opts: o, log: o.Logger, tables: map[family]*table{}, machine: machine{log: o.Logger}}
 	for _, f := range families {
 		n, err := o.Tables(f.nft())
 		if err != nil {
@@ -57,6 +59,11 @@ func New(o Options) (*Driver, error) {
 		}
 		d.tables[f] = &table{written: newWritten(n, f)}
 	}
+	n, err := o.Tables(knftables.NetDevFamily)
+	if err != nil {
+		return nil, fmt.Errorf("nftables of devices: %w", err)
+	}
+	d.tunnelTable = &tunnelTable{nft: n}
 	return d, nil
 }
 
@@ -81,7 +88,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		}
 	}
 	if !d.opts.NoMachine {
-		errs = append(errs, d.machine.route(d.state)...)
+		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
+		errs = append(errs, d.machine.open(d.state)...)
 	}
 	d.problems = d.problems[:0]
 	for _, err := range errs {
@@ -166,6 +174,7 @@ func (d *Driver) Remove(ctx context.Context) error {
 		d.tables[f] = &table{written: newWritten(n, f)}
 	}
 	if !d.opts.NoMachine {
+		errs = append(errs, d.tunnelTable.apply(ctx, false, true)...)
 		errs = append(errs, d.machine.remove()...)
 	}
 	d.state = nil

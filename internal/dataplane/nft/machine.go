@@ -1,25 +1,189 @@
 package nft
 
 import (
+	"errors"
+	"log/slog"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // machine is what a node has beside tables: devices, routes, and settings of the kernel.
-type machine struct{}
+type machine struct {
+	log    *slog.Logger
+	host   *device
+	tunnel *device
+	remade bool // the tunnel's device is another than before: what was attached to it is gone
+	routes routes
+}
 
 // prepare makes what tables and routes refer to.
 func (m *machine) prepare(s *nodestate.State) []error {
 	var errs []error
-	if _, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward"); err != nil {
-		errs = append(errs, &dataplane.KeyError{Table: "devices", Key: "ip_forward", Err: err})
+	fail := func(key string, err error) {
+		if err != nil {
+			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: key, Err: err})
+		}
+	}
+	mtu := s.Settings.Tunnel.MTU + vxlanOverhead
+	if s.Settings.Tunnel.MTU <= 0 {
+		mtu = defaultMTU
+	}
+	var err error
+	m.host, err = ensureHostDevice(mtu)
+	fail(hostDevice, err)
+	before := m.tunnel
+	m.tunnel = nil
+	if needsTunnel(s) {
+		m.tunnel, err = ensureTunnel(s.Settings.Tunnel.Port, mtu)
+		fail(tunnelDevice, err)
+	} else {
+		fail(tunnelDevice, removeTunnelIfOurs())
+	}
+	m.remade = (before == nil) != (m.tunnel == nil) || before != nil && before.index != m.tunnel.index
+	return errs
+}
+
+// open brings devices up and makes routes, when the tables that judge what comes by them are there.
+func (m *machine) open(s *nodestate.State) []error {
+	var errs []error
+	fail := func(key string, err error) {
+		if err != nil {
+			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: key, Err: err})
+		}
+	}
+	names := []string{hostPeer, hostDevice}
+	if m.tunnel != nil {
+		names = append(names, tunnelDevice)
+	}
+	if m.host == nil {
+		return nil // prepare said why
+	}
+	for _, name := range names {
+		fail(name, errors.Join(setUp(name), trust(name)))
+		if s.Settings.IPv6 && name != hostPeer {
+			fail(name, carryIPv6(name))
+		}
+	}
+	_, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward")
+	fail("ip_forward", err)
+	if s.Settings.IPv6 {
+		fail("forwarding of IPv6", forwardIPv6())
+	}
+	want, errs2 := m.wantedRoutes(s)
+	return append(append(errs, errs2...), m.routes.ensure(want, m.log)...)
+}
+
+// remove takes devices and routes away.
+func (m *machine) remove() []error {
+	errs := m.routes.ensure(nil, m.log)
+	for _, name := range []string{tunnelDevice, hostDevice} {
+		if err := removeDevice(name); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	return errs
 }
 
-// route leads packets where the state says.
-func (m *machine) route(*nodestate.State) []error { return nil }
+// needsTunnel reports whether anything goes through the tunnel, or may come by it.
+func needsTunnel(s *nodestate.State) bool {
+	for _, r := range s.Routes {
+		if r.Tunnel {
+			return true
+		}
+	}
+	for _, a := range s.Addrs {
+		if a.Tunnel || a.Kind == nodestate.AddrNode && !a.SameLink {
+			return true
+		}
+	}
+	return false
+}
 
-// remove takes devices and routes away.
-func (m *machine) remove() []error { return nil }
+// wantedRoutes are those that the state asks for: the pools by weir0, so that nothing for an address that nobody has
+// leaves the node, and what is on other nodes.
+func (m *machine) wantedRoutes(s *nodestate.State) (map[netip.Prefix]route, []error) {
+	out, errs := map[netip.Prefix]route{}, []error(nil)
+	for p, mtu := range s.Settings.PoolRoutes {
+		f := family{p.Addr().Is6()}
+		if f.carried(s) {
+			out[p.Masked()] = route{link: m.host.index, mtu: mtu, src: f.node(s)}
+		}
+	}
+	ways := map[netip.Addr]route{}
+	add := func(p netip.Prefix, node netip.Addr, tunnel, sameLink bool) {
+		f := family{node.Is6()}
+		if !f.carried(s) {
+			return
+		}
+		if tunnel {
+			if m.tunnel != nil {
+				out[p] = m.throughTunnel(s, node)
+			}
+			return
+		}
+		way, known := ways[node]
+		if !known {
+			var err error
+			if way, err = wayTo(node); err != nil {
+				errs = append(errs, &dataplane.KeyError{Table: "routes", Key: p.String(), Err: err})
+				return
+			}
+			way.src = f.node(s)
+			ways[node] = way
+		}
+		out[p] = way
+	}
+	for p, r := range s.Routes {
+		if r.Node.IsValid() {
+			add(p.Masked(), r.Node, r.Tunnel, r.SameLink)
+		}
+	}
+	for a, v := range s.Addrs {
+		if v.Kind == nodestate.AddrPod && v.Node.IsValid() && !covered(s, a, v) {
+			add(netip.PrefixFrom(a, a.BitLen()), v.Node, v.Tunnel, v.SameLink)
+		}
+	}
+	return out, errs
+}
+
+// throughTunnel is the way to a node by VXLAN.
+func (m *machine) throughTunnel(s *nodestate.State, node netip.Addr) route {
+	f := family{node.Is6()}
+	mtu := s.Settings.Tunnel.MTU
+	if f.six {
+		mtu -= 20 // the outer header is longer
+	}
+	return route{link: m.tunnel.index, mtu: mtu, src: f.node(s), remote: node, vni: s.Settings.Tunnel.VNI}
+}
+
+// covered reports whether the longest prefix that holds a pod's address leads where the pod is.
+func covered(s *nodestate.State, a netip.Addr, v nodestate.Addr) bool {
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		p, err := a.Prefix(bits)
+		if err != nil {
+			return false
+		}
+		if r, ok := s.Routes[p]; ok {
+			return r.Node == v.Node && r.Tunnel == v.Tunnel
+		}
+	}
+	return false
+}
+
+// wayTo is the kernel's way to a node, which is that to its pods.
+func wayTo(node netip.Addr) (route, error) {
+	found, err := netlink.RouteGet(node.AsSlice())
+	if err != nil || len(found) == 0 {
+		return route{}, errors.Join(errors.New("no route to node "+node.String()), err)
+	}
+	r := route{link: found[0].LinkIndex, via: node}
+	if gw, ok := netip.AddrFromSlice(found[0].Gw); ok && !gw.IsUnspecified() {
+		r.via = gw.Unmap()
+	}
+	return r, nil
+}

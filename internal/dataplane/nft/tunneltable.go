@@ -1,0 +1,36 @@
+package nft
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/knftables"
+)
+
+// tunnelTable is our table of the family netdev. What comes out of the tunnel bears whatever Ethernet addresses the other
+// node's packet had: each frame is for this node, or the stack would leave those to other addresses alone.
+type tunnelTable struct {
+	nft          knftables.Interface
+	known, there bool
+}
+
+// apply makes the table, or with tunnel false removes it; again says that what was written may be gone.
+func (t *tunnelTable) apply(ctx context.Context, tunnel, again bool) []error {
+	if t.known && t.there == tunnel && !again {
+		return nil
+	}
+	tx := t.nft.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Delete(&knftables.Table{})
+	if tunnel {
+		chain := Chain{Type: knftables.FilterType, Hook: knftables.IngressHook, Priority: "filter", Device: tunnelDevice}
+		tx.Add(&knftables.Table{})
+		tx.Add(chain.object("from-tunnel"))
+		tx.Add(&knftables.Rule{Chain: "from-tunnel", Rule: "meta pkttype set host"})
+	}
+	if err := t.nft.Run(ctx, tx); err != nil {
+		return []error{fmt.Errorf("writing table netdev %s: %w", tableName, err)}
+	}
+	t.known, t.there = true, tunnel
+	return nil
+}
