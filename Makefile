@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit differential lab-unit lab-e2e test e2e e2e-conformance demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
+.PHONY: all setup build lab-build generate generated unit differential lab-unit lab-e2e test mutation e2e e2e-conformance demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
 
 all: build
 
@@ -47,6 +47,10 @@ unit: lab-build
 PAIRS ?= 333334
 differential: generate
 	WEIR_DIFFERENTIAL=$(PAIRS) go test -v -count 1 -timeout 12h ./test/scenarios -run 'TestDifferential(IPv6|Dual)?$$'
+
+# Deliberate faults in calc and the programs, one at a time in a copy of the tree: the tests that make test runs must find each.
+mutation: setup
+	go run ./hack/mutation
 
 # The lab's own tests; they bring real labs up and down.
 lab-unit: lab-build

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// fault is one deliberate mistake: in a file, this text, which is there once, becomes that one.
+type fault struct {
+	name, file, text, becomes string
+}
+
+// faults are the mistakes that the tests must find. Each leaves a tree that builds, and programs that load.
+var faults = []fault{
+	{"look-up 1 forgets networks", "bpf/policy.h",
+		"		class = bpf_map_lookup_elem(&weir_peer_cidrs, &pk);", "		return pk.len == 0;"},
+	{"look-up 2 forgets what counts for everybody else", "bpf/policy.h",
+		"	if (!v && key->peer) {", "	if (!v && key->peer == 1) {"},
+	{"the shortest prefix of ports counts", "bpf/policy.h",
+		"	for (int len = 16; len >= 0; len--) {", "	for (int len = 0; len <= 16; len++) {"},
+	{"the source port is not looked at", "bpf/policy.h",
+		"	if (w->judged.value.sources) {", "	if (w->judged.value.sources == 0xffff) {"},
+	{"other ICMP messages are judged as echoes", "bpf/policy.h",
+		"	if (sport && dport)\n		return sport;", "	if (sport && dport && sport == dport)\n		return sport;"},
+	{"the receiver's policy is not asked when the sender's allows", "bpf/policy.h",
+		"b->ingress_set && !(a && a->kind == ADDR_HOST)", "b->ingress_set && !(a && a->kind != ADDR_NODE)"},
+	{"an open flow is not judged again", "bpf/flow.h",
+		"		w->fwd.rule = rule;\n		if (ret)\n			return ret;", "		w->fwd.rule = rule;\n		if (ret && !rule)\n			return ret;"},
+	{"an open flow is judged again the wrong way round", "bpf/flow.h",
+		"		w->judged.about = JUDGED_AGAIN;\n		if (f->flags & FLOW_REPLY)",
+		"		w->judged.about = JUDGED_AGAIN;\n		if (!(f->flags & FLOW_REPLY))"},
+	{"Pass ends policy", "internal/calc/verdicts.go",
+		"				passed = append(passed, taken...)\n			default:", "				decide(taken, verdict{allow: true, rule: r.id})\n			default:"},
+	{"what a rule passes on, the rest of its tier still sees", "internal/calc/verdicts.go",
+		"				passed = append(passed, taken...)\n			default:", "				passed = append(passed, taken...)\n				continue\n			default:"},
+	{"the end of a tier passes", "internal/calc/verdicts.go",
+		"		if tier.pass {", "		if true || tier.pass {"},
+	{"nobody allows what every tier passes on", "internal/calc/verdicts.go",
+		"		decide(open, verdict{allow: true, rule: s.passedID})", "		decide(open, verdict{allow: false, rule: s.passedID})"},
+	{"what is not to match matches", "internal/calc/atoms.go",
+		"(c != nil && c.has(x.atom)) != x.not", "c != nil && c.has(x.atom)"},
+	{"an ipBlock's except is forgotten", "internal/calc/atoms.go",
+		"	return x.nets([]netip.Prefix{p.CIDR}, p.Except)", "	return x.nets([]netip.Prefix{p.CIDR}, nil)"},
+	{"a named port is every port", "internal/calc/ports.go",
+		"			out = append(out, model.PortRange{Protocol: own.proto, First: own.port, Last: own.port})",
+		"			out = append(out, model.PortRange{Protocol: own.proto, First: 0, Last: 65535})"},
+	{"a range of ports lacks its last", "internal/calc/ports.go",
+		"	for at, end := int(s.first), int(s.last)+1; at < end; {", "	for at, end := int(s.first), max(int(s.last), int(s.first)+1); at < end; {"},
+	{"a pod's own labels stand in for its namespace's", "internal/calc/expressions.go",
+		"	if strings.HasPrefix(key, model.PrefixNamespace) || strings.HasPrefix(key, model.PrefixAccount) {",
+		"	if strings.HasPrefix(key, model.PrefixAccount) {"},
+	{"the order of policies is their names'", "internal/calc/tiers.go",
+		"cmp.Compare(a.Order, b.Order), compareNames(a.Name, b.Name),", "compareNames(a.Name, b.Name), cmp.Compare(a.Order, b.Order),"},
+	{"policy changes without a bridge", "internal/dataplane/ebpf/bridge.go",
+		"	if !mixed && (!s.replaced() || len(s.classes) == 0) {", "	if true || !mixed && (!s.replaced() || len(s.classes) == 0) {"},
+	{"a policy that cannot be read passes on", "internal/watch/policy_calico.go",
+		"		p.Ingress = []model.Rule{{Name: \"invalid\", Action: model.Deny}}", "		p.Ingress = []model.Rule{{Name: \"invalid\", Action: model.Pass}}"},
+}
+
+// apply returns a file with the fault in it.
+func (f *fault) apply(file string) (string, error) {
+	if n := strings.Count(file, f.text); n != 1 {
+		return "", fmt.Errorf("the text to change is %d times in %s, and has to be there once: hack/mutation/faults.go follows the source", n, f.file)
+	}
+	return strings.Replace(file, f.text, f.becomes, 1), nil
+}
+
+// program reports whether the fault is one of the eBPF programs, which have to be compiled anew.
+func (f *fault) program() bool { return strings.HasPrefix(f.file, "bpf/") }

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Every fault has exactly one place in the tree, and changes it.
+func TestFaultsHaveAPlace(t *testing.T) {
+	t.Parallel()
+	judged := 0
+	names := map[string]bool{}
+	for _, f := range faults {
+		if names[f.name] {
+			t.Errorf("two faults are called %q", f.name)
+		}
+		names[f.name] = true
+		if f.program() || strings.HasPrefix(f.file, "internal/calc/") {
+			judged++
+		}
+		b, err := os.ReadFile(filepath.Join("..", "..", f.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after, err := f.apply(string(b)); err != nil || after == string(b) {
+			t.Errorf("%s: %v", f.name, err)
+		}
+	}
+	if judged < 10 {
+		t.Errorf("%d faults in calc and the programs", judged)
+	}
+}
+
+func TestFaultWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	f := fault{"twice", "file.c", "a = 1;", "a = 2;"}
+	for _, text := range []string{"", "a = 1; a = 1;", "a  = 1;"} {
+		if _, err := f.apply(text); err == nil {
+			t.Errorf("%q was changed", text)
+		}
+	}
+	if after, err := f.apply("b; a = 1; c"); err != nil || after != "b; a = 2; c" {
+		t.Errorf("%q, %v", after, err)
+	}
+}
+
+// What the tests print says whether one of them found the fault.
+func TestFinder(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"ok  \tgithub.com/weir-net/weir/internal/calc\t1s\n":                                                           "",
+		"# github.com/weir-net/weir/internal/calc\ninternal/calc/atoms.go:1:1: syntax error\nFAIL\tx [build failed]\n": "",
+		"--- FAIL: TestSim (0.01s)\n    --- FAIL: TestSim/policy-ports (0.00s)\n":                                      "TestSim/policy-ports",
+		"=== RUN TestX\n--- FAIL: TestDifferential (3.10s)\n    differential_test.go:43: WEIR_SEED=1\n":                "TestDifferential",
+		"panic: runtime error: index out of range\n\ngoroutine 7 [running]:\n":                                         "panic",
+	} {
+		if got := finder(text); got != want {
+			t.Errorf("%q: found by %q", text, got)
+		}
+	}
+}
