@@ -23,25 +23,40 @@ import (
 // TestDifferential lets random packets meet random states, which change under way: programs and oracle must
 // agree on every packet. It plays the same rounds each time, apart from what the programs themselves choose at
 // random; WEIR_DIFFERENTIAL=<duration> plays new rounds for so long, WEIR_DIFFERENTIAL=<number> that many packets, and
-// WEIR_SEED=<seed> one round, which a failure has named.
+// WEIR_SEED=<seed> one round, which a failure has named; WEIR_ROUND=<file> plays the least part of it that fails, which the failure has written.
 func TestDifferential(t *testing.T) {
 	r := newRunner(t)
-	differ(t, r, r.New, calc.Calc)
+	differ(t, r, bench{r.New, calc.Calc, r.Reset})
 }
 
 // TestDifferentialIPv6 does the same with IPv6 in the place of IPv4.
 func TestDifferentialIPv6(t *testing.T) {
 	r := newRunner(t)
-	differ(t, r, scenario.Mirror(r.New), calc.Calc)
+	differ(t, r, bench{scenario.Mirror(r.New), calc.Calc, r.Reset})
 }
 
-func differ(t *testing.T, r *programs.Runner, make scenario.NewCarrier, state func(*model.Cluster) *nodestate.State) {
+func differ(t *testing.T, r *programs.Runner, b bench) {
 	t.Helper()
 	seen := map[string]int{}
 	play := func(seed uint64) {
-		if err := timely(t, r, 3*time.Second, func() error { return playRandom(r, make, state, seed, seen) }); err != nil {
-			t.Fatalf("WEIR_SEED=%d: %v", seed, err)
+		var made *round
+		err := timely(t, r, tooLong, func() (err error) {
+			made, err = playRandom(b, seed, seen)
+			return err
+		})
+		if err != nil {
+			t.Fatalf("WEIR_SEED=%d: %v\n%s", seed, err, reduce(t.Name(), b, seed, made, err))
 		}
+	}
+	if path := os.Getenv("WEIR_ROUND"); path != "" {
+		made, err := readRound(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := timely(t, r, tooLong, func() error { return made.play(b) }); err != nil {
+			t.Fatal(err)
+		}
+		return
 	}
 	if text := os.Getenv("WEIR_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 0, 64)
@@ -69,7 +84,7 @@ func differ(t *testing.T, r *programs.Runner, make scenario.NewCarrier, state fu
 	for ; rounds < fixedRounds; rounds++ {
 		play(1 + rounds)
 	}
-	t.Logf("%d rounds: %v", rounds, seen)
+	t.Logf("%d rounds of %d packets: %v", rounds, packetsPerRound, seen)
 }
 
 // until reads how long new rounds are played: a duration, or a number of packets.
@@ -82,10 +97,13 @@ func until(text string, begin time.Time) (more func(packets uint64) bool, err er
 }
 
 const (
-	fixedRounds     = 43 // 50,000 packets with those of IPv6 and of both families
+	fixedRounds     = 43 // of IPv4, as many of IPv6, and as many of both
 	packetsPerRound = 400
 	remembered      = 24 // lines that a failure shows, unless its seed was given
 )
+
+// Together the fixed rounds are at least 50,000 packets, each with the policies that it meets: this does not compile when they are not.
+var _ [3*fixedRounds*packetsPerRound - 50_000]struct{}
 
 // differential is one round.
 type differential struct {
@@ -93,6 +111,7 @@ type differential struct {
 	machine *scenario.Machine
 	carrier scenario.Carrier
 	state   func(*model.Cluster) *nodestate.State
+	made    *round
 	log     []string
 	out     []*packet.Packet // that went on, to be answered
 	pieces  []*packet.Packet // fragments that were not sent yet
@@ -101,12 +120,12 @@ type differential struct {
 	seen    map[string]int
 }
 
-// playRandom plays one round and counts in seen what became of packets.
-func playRandom(r *programs.Runner, make scenario.NewCarrier, state func(*model.Cluster) *nodestate.State, seed uint64, seen map[string]int) (err error) {
-	d := &differential{crowd: newCrowd(seed), state: state, seen: seen}
-	d.machine = d.crowd.machine()
+// playRandom plays one round, returns what happened in it, and counts in seen what became of packets.
+func playRandom(b bench, seed uint64, seen map[string]int) (made *round, err error) {
+	d := &differential{crowd: newCrowd(seed), state: b.state, seen: seen}
+	d.machine, d.made = d.crowd.machine(), &round{mtus: d.crowd.mtus}
 	defer func() {
-		if resetErr := r.Reset(); err == nil {
+		if resetErr := b.reset(); err == nil {
 			err = resetErr
 		}
 		if err != nil {
@@ -114,19 +133,23 @@ func playRandom(r *programs.Runner, make scenario.NewCarrier, state func(*model.
 		}
 	}()
 	d.machine.State = d.state(d.c)
-	if d.carrier, err = make(d.machine); err != nil {
-		return err
+	d.happens(event{cluster: snapshot(d.c)})
+	if d.carrier, err = b.make(d.machine); err != nil {
+		return d.made, err
 	}
 	if err := d.carrier.Apply(d.machine.State); err != nil {
-		return err
+		return d.made, err
 	}
 	for i := range packetsPerRound {
 		if err := d.step(); err != nil {
-			return fmt.Errorf("packet %d: %w", i, err)
+			return d.made, fmt.Errorf("packet %d: %w", i, err)
 		}
 	}
-	return nil
+	return d.made, nil
 }
+
+// happens notes an event.
+func (d *differential) happens(e event) { d.made.events = append(d.made.events, e) }
 
 func (d *differential) note(format string, args ...any) {
 	d.log = append(d.log, fmt.Sprintf(format, args...))
@@ -141,6 +164,7 @@ func (d *differential) step() error {
 		d.change()
 		d.machine.State = d.state(d.c)
 		d.note("the cluster changes")
+		d.happens(event{cluster: snapshot(d.c)})
 		if err := d.carrier.Apply(d.machine.State); err != nil {
 			return err
 		}
@@ -148,6 +172,7 @@ func (d *differential) step() error {
 		// Sums of these stay away from every time-out: the programs' clock is coarse.
 		d.jumps++
 		d.note("33 s pass")
+		d.happens(event{seconds: 33})
 		if err := d.carrier.Advance(33); err != nil {
 			return err
 		}
@@ -156,6 +181,7 @@ func (d *differential) step() error {
 		// Longer than a repeated SYN must wait, and shorter than every time-out, also after a long jump.
 		d.short = true
 		d.note("8 s pass")
+		d.happens(event{seconds: 8})
 		if err := d.carrier.Advance(8); err != nil {
 			return err
 		}
@@ -174,6 +200,9 @@ func (d *differential) step() error {
 		return err
 	}
 	d.note("%s if%d from %s: %s", in.Hook, in.IfIndex, in.Source, in.Packet)
+	kept := in
+	kept.Packet = in.Packet.Clone()
+	d.happens(event{in: &kept})
 	return d.receive(in)
 }
 
@@ -184,7 +213,7 @@ func (d *differential) receive(in sim.In) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return differs{err}
 	}
 	d.note("    %s: %s", res, res.Packet)
 	for _, again := range res.Again {

@@ -16,11 +16,11 @@ import (
 // families. Now and then IPv6 is switched off.
 func TestDifferentialDual(t *testing.T) {
 	r := newRunner(t)
-	differ(t, r, scenario.Both(r.New), func(c *model.Cluster) *nodestate.State {
+	differ(t, r, bench{scenario.Both(r.New), func(c *model.Cluster) *nodestate.State {
 		dual := scenario.Dual(c)
 		dual.Settings.IPv6Support = c.Settings.HostNAT || c.Settings.DSR
 		return calc.Calc(dual)
-	})
+	}, r.Reset})
 }
 
 // TestBothFamiliesAlike: in a cluster in which everything has an address of each family, calc says of IPv6 what it says
