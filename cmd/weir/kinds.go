@@ -21,6 +21,17 @@ type kindInfo struct {
 	inForce    bool // Weir acts on it
 }
 
+// foreignKinds are in force where somebody else installed their definitions.
+var foreignKinds = []kindInfo{
+	foreignKind("AdminNetworkPolicy", "adminnetworkpolicies", "adminnetworkpolicy", "anp"),
+	foreignKind("BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies", "baselineadminnetworkpolicy", "banp"),
+}
+
+func foreignKind(kind, plural string, names ...string) kindInfo {
+	return kindInfo{kind: kind, gvr: schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha1", Resource: plural},
+		names: append([]string{plural}, names...), inForce: true}
+}
+
 // loadKinds returns all kinds, from the CustomResourceDefinitions that are installed with this version.
 var loadKinds = sync.OnceValues(func() ([]kindInfo, error) {
 	objects, err := deploy.Objects(deploy.Defaults())
@@ -37,7 +48,7 @@ var loadKinds = sync.OnceValues(func() ([]kindInfo, error) {
 			out = append(out, kindOf(u))
 		}
 	}
-	return out, nil
+	return append(out, foreignKinds...), nil
 })
 
 func kindOf(crd *unstructured.Unstructured) kindInfo {
@@ -92,5 +103,5 @@ func kindOfObject(u *unstructured.Unstructured) (kindInfo, error) {
 			return k, nil
 		}
 	}
-	return kindInfo{}, fmt.Errorf("%s %q of %s is no kind of Weir (projectcalico.org/v3, weir.dev/v1, policy.networking.k8s.io/v1alpha2); use kubectl for it", gvk.Kind, u.GetName(), u.GetAPIVersion())
+	return kindInfo{}, fmt.Errorf("%s %q of %s is no kind of Weir (projectcalico.org/v3, weir.dev/v1, policy.networking.k8s.io); use kubectl for it", gvk.Kind, u.GetName(), u.GetAPIVersion())
 }

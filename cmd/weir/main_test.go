@@ -42,7 +42,7 @@ func TestFindKind(t *testing.T) {
 		}
 	}
 	kinds, err := loadKinds()
-	if err != nil || len(kinds) != 24 {
+	if err != nil || len(kinds) != 26 {
 		t.Fatalf("%d kinds, %v", len(kinds), err)
 	}
 	for _, k := range kinds {

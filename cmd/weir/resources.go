@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -349,10 +351,16 @@ func readFile(stdin io.Reader, name string) ([]byte, error) {
 	return text, nil
 }
 
+func isForeign(kind string) bool {
+	return slices.ContainsFunc(foreignKinds, func(k kindInfo) bool { return k.kind == kind })
+}
+
 // explain says what was being done, and what to do where that is known.
 func explain(verb, kind, name string, err error) error {
 	object := strings.TrimSpace(kind + " " + name)
 	switch {
+	case apierrors.IsNotFound(err) && isForeign(kind) && (name == "" || !strings.Contains(err.Error(), strconv.Quote(name))):
+		return fmt.Errorf("%s %s: %w; its definition is not installed, and does not come with Weir: it is in release v0.1 of sigs.k8s.io/network-policy-api", verb, object, err)
 	case apierrors.IsNotFound(err) && name == "":
 		return fmt.Errorf("%s %s: %w; its CustomResourceDefinition is not installed: run `weir install`", verb, object, err)
 	case apierrors.IsAlreadyExists(err):

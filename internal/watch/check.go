@@ -16,6 +16,8 @@ var checks = map[string]func(*unstructured.Unstructured) []weirv1.Problem{
 	"projectcalico.org/StagedGlobalNetworkPolicy":     problemsOfKind(stagedKind(model.KindStagedGlobalNetworkPolicy, ConvertStagedGlobalNetworkPolicy)),
 	"projectcalico.org/StagedKubernetesNetworkPolicy": problemsOfKind(stagedKind(model.KindStagedKubernetesNetworkPolicy, ConvertStagedKubernetesNetworkPolicy)),
 	groupPolicies + "/ClusterNetworkPolicy":           problemsOfKind(policyKind(model.KindClusterNetworkPolicy, ConvertClusterNetworkPolicy)),
+	groupPolicies + "/AdminNetworkPolicy":             problemsOfKind(policyKind(model.KindAdminNetworkPolicy, ConvertAdminNetworkPolicy)),
+	groupPolicies + "/BaselineAdminNetworkPolicy":     problemsOfKind(policyKind(model.KindBaselineAdminNetworkPolicy, ConvertBaselineAdminNetworkPolicy)),
 	"projectcalico.org/Tier":                          problemsOf(typed("Tier", ConvertTier)),
 	"projectcalico.org/NetworkSet":                    problemsOf(typed("NetworkSet", ConvertNetworkSet)),
 	"projectcalico.org/GlobalNetworkSet":              problemsOf(typed("GlobalNetworkSet", ConvertGlobalNetworkSet)),

@@ -18,6 +18,8 @@ func TestCheckNamesTheField(t *testing.T) {
 		{`{apiVersion: projectcalico.org/v3, kind: StagedGlobalNetworkPolicy, spec: {namespaceSelector: "("}}`, "spec.namespaceSelector"},
 		{`{apiVersion: projectcalico.org/v3, kind: StagedKubernetesNetworkPolicy, spec: {policyTypes: [Both]}}`, "spec.policyTypes[0]"},
 		{`{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, spec: {tier: Third, priority: 1, subject: {namespaces: {}}}}`, "spec.tier"},
+		{`{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, spec: {priority: 1, subject: {namespaces: {}}, egress: [{action: Accept, to: [{nodes: {}}]}]}}`, "spec.egress[0].action"},
+		{`{apiVersion: policy.networking.k8s.io/v1alpha1, kind: BaselineAdminNetworkPolicy, spec: {subject: {namespaces: {}}, ingress: [{action: Pass, from: [{namespaces: {}}]}]}}`, "spec.ingress[0].action"},
 		{`{apiVersion: projectcalico.org/v3, kind: Tier, spec: {defaultAction: Log}}`, "spec.defaultAction"},
 		{`{apiVersion: projectcalico.org/v3, kind: NetworkSet, spec: {nets: [10.0.0]}}`, "spec.nets[0]"},
 		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, spec: {nets: ["::", 10.0.0]}}`, "spec.nets[1]"},
@@ -37,7 +39,7 @@ func TestCheckNamesTheField(t *testing.T) {
 		}
 	}
 	for kind := range checks {
-		if !seen[kind] && kind != groupPolicies+"/AdminNetworkPolicy" && kind != groupPolicies+"/BaselineAdminNetworkPolicy" { // as ClusterNetworkPolicy
+		if !seen[kind] {
 			t.Errorf("%s is not tried", kind)
 		}
 	}
