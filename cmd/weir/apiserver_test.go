@@ -508,6 +508,7 @@ func testController(t *testing.T, s *apitest.Server) {
 			t.Fatal(err)
 		}
 	}
+	createNamed(t, admin)
 	own := s.As("system:serviceaccount:kube-system:weir-controller", "")
 	c := controller.New(controller.Config{Kube: own.Kube, Dynamic: own.Dynamic, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Identity: "test", Namespace: deploy.Namespace, PodCIDR: "10.244.0.0/16", VXLANMode: "Never", Grace: time.Second, Interval: 200 * time.Millisecond})
@@ -539,6 +540,7 @@ func testController(t *testing.T, s *apitest.Server) {
 		}
 		return fmt.Errorf("%d events", len(events.Items))
 	})
+	awaitConditions(t, admin)
 	zero := int64(0)
 	if err := admin.Kube.CoreV1().Pods("later").Delete(ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {
 		t.Fatal(err)

@@ -7,8 +7,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -64,5 +67,39 @@ func testClusterPolicies(t *testing.T, s *apitest.Server, f *follower, kubeconfi
 	}
 	if u, err := crds.Get(t.Context(), definition, metav1.GetOptions{}); err != nil || u.GetLabels()["app.kubernetes.io/managed-by"] != "somebody" {
 		t.Errorf("somebody else's definition was written: %v", err)
+	}
+}
+
+var clusterPolicyResource = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies"}
+
+// createNamed makes a policy with something that is not in force.
+func createNamed(t *testing.T, admin *clientset.Clients) {
+	t.Helper()
+	_, err := admin.Dynamic.Resource(clusterPolicyResource).Create(t.Context(), apitest.Object("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", "named", map[string]any{
+		"tier": "Admin", "priority": int64(4), "subject": map[string]any{"namespaces": map[string]any{}},
+		"egress": []any{map[string]any{"action": "Accept", "to": []any{map[string]any{"domainNames": []any{"example.com"}}}}}}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitConditions waits until the policies "gate" and "named" say what of them is in force.
+func awaitConditions(t *testing.T, admin *clientset.Clients) {
+	t.Helper()
+	for name, want := range map[string]string{"gate": "True every field is enforced", "named": "False spec.egress[0].to[0].domainNames"} {
+		apitest.Eventually(t, 20*time.Second, "the condition of "+name, func() error {
+			u, err := admin.Dynamic.Resource(clusterPolicyResource).Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+			for _, c := range conditions {
+				if m, ok := c.(map[string]any); ok && m["type"] == "Accepted" && strings.HasPrefix(fmt.Sprint(m["status"], " ", m["message"]), want) &&
+					m["observedGeneration"] == u.GetGeneration() {
+					return nil
+				}
+			}
+			return fmt.Errorf("%v", conditions)
+		})
 	}
 }

@@ -1,6 +1,6 @@
 // Package controller does for the whole cluster what no node can do for itself: it gives back the blocks
 // of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the first pool
-// of a new installation, and gives addresses to load balancers. One instance leads at a time.
+// of a new installation, says in the status of cluster-wide policies whether they are enforced as written, and gives addresses to load balancers. One instance leads at a time.
 package controller
 
 import (
@@ -179,6 +179,7 @@ func (c *Controller) Reconcile(ctx context.Context) error {
 		c.ensureDefaults(ctx),
 		c.reportOverlaps(ctx),
 		c.collectNodes(ctx),
+		c.reportPolicies(ctx),
 	)
 	if err != nil {
 		c.metrics.failures.Inc()
