@@ -3,6 +3,7 @@ package nft
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -40,16 +41,15 @@ const (
 // words are what of a rule depends on the family.
 type words struct {
 	ip          string // "ip", "ip6"
-	addr        string // type
 	icmp        string // of reject
 	unreachable string // host
 }
 
 func (f family) words() words {
 	if f.six {
-		return words{ip: "ip6", addr: "ipv6_addr", icmp: "icmpv6", unreachable: "addr-unreachable"}
+		return words{ip: "ip6", icmp: "icmpv6", unreachable: "addr-unreachable"}
 	}
-	return words{ip: "ip", addr: "ipv4_addr", icmp: "icmp", unreachable: "host-unreachable"}
+	return words{ip: "ip", icmp: "icmp", unreachable: "host-unreachable"}
 }
 
 // rules writes the words of the family and of the state into rules.
@@ -87,14 +87,12 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 	base("arrive", knftables.FilterType, knftables.PreroutingHook, "mangle",
 		"meta mark and $mask != 0 ct state new,invalid $ip saddr @"+setLocal+" drop")
 	base("leave", knftables.NATType, knftables.PostroutingHook, "srcnat", f.masqueradeRules(s)...)
+	chain(asNodeChain, f.asNodeRules(s)...)
 	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50",
-		// What translate left in the ct mark ends here; who handed the flow on stays.
-		"ct state new ct mark set meta mark and $mask",
 		"meta mark and $mask != 0 meta mark set meta mark and $rest",
 		"ct state new ct status and dnat == 0 jump refuse",
 		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setPods+" goto no-endpoint")
 	base("admit-own", knftables.FilterType, knftables.OutputHook, "filter-50",
-		"ct state new ct mark set 0",
 		"ct state new ct status and dnat == 0 jump refuse",
 		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setPods+" goto no-endpoint")
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
@@ -103,22 +101,24 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 	base("received", knftables.FilterType, knftables.InputHook, "filter", "jump "+policyChain)
 	base("sent", knftables.FilterType, knftables.OutputHook, "filter", "jump "+policyChain)
 	f.serviceChains(t, s)
+	f.policySets(t)
 
+	addr := "$ip saddr"
 	sets := map[string]Set{
-		setWorkloads: {Key: "ifname"}, setEndpoints: {Key: "ifname . $addr"}, setPods: {Key: "$addr"}, setOwn: {Key: "$addr"},
-		setLocal: {Key: "$addr"}, setNodes: {Key: "$addr"}, mapNodes: {Key: "$addr", Value: "mark"}, mapLinks: {Key: "ether_addr", Value: "mark"},
-		setPorted: {Key: "$addr"}, setBlocks: {Key: "$addr", Interval: true}, setRouted: {Key: "$addr", Interval: true},
-		setPodRanges: {Key: "$addr", Interval: true}, setOutgoing: {Key: "$addr"}, setHairpin: {Key: "$addr . $addr"}, setKeepSource: {Key: "$addr"},
+		setWorkloads: {Key: "iifname"}, setEndpoints: {Key: "iifname . " + addr}, setPods: {Key: addr}, setOwn: {Key: addr},
+		setLocal: {Key: addr}, setNodes: {Key: addr}, mapNodes: {Key: addr, Value: "meta mark"}, mapLinks: {Key: "ether saddr", Value: "meta mark"},
+		setPorted: {Key: addr}, setBlocks: {Key: addr, Interval: true}, setRouted: {Key: addr, Interval: true}, setPodRanges: {Key: addr, Interval: true},
+		setOutgoing: {Key: addr}, setHairpin: {Key: "$ip saddr . $ip daddr"}, setKeepSource: {Key: addr},
 	}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		f.set(t, name, sets[name])
 	}
 }
 
-// set adds a set whose types are written with $addr.
+// set adds a set whose types are written with $ip.
 func (f family) set(t *Table, name string, s Set) {
-	addr := f.words().addr
-	s.Key, s.Value = strings.ReplaceAll(s.Key, "$addr", addr), strings.ReplaceAll(s.Value, "$addr", addr)
+	ip := f.words().ip
+	s.Key, s.Value = strings.ReplaceAll(s.Key, "$ip", ip), strings.ReplaceAll(s.Value, "$ip", ip)
 	t.Sets[name] = s
 }
 
@@ -135,15 +135,30 @@ func (f family) workloadRules() []string {
 	return append(rules, "drop")
 }
 
+// asNodeChain gives a flow the node's address, and a port of the range that is for that; an echo's identifier plays the port.
+const asNodeChain = "as-node"
+
+func (f family) asNodeRules(s *nodestate.State) []string {
+	if !f.node(s).IsValid() {
+		return nil
+	}
+	set := s.Settings
+	if set.SNATLast < set.SNATFirst || set.SNATFirst == 0 {
+		return []string{"snat to $node"}
+	}
+	to := netip.AddrPortFrom(f.node(s), set.SNATFirst).String() + "-" + fmt.Sprint(set.SNATLast)
+	return []string{"$ports snat to " + to, "$icmp type echo-request snat to " + to, "snat to $node"}
+}
+
 // masqueradeRules translate sources. A node without an address of the family translates none.
 func (f family) masqueradeRules(s *nodestate.State) []string {
 	if !f.node(s).IsValid() {
 		return nil
 	}
 	return []string{
-		"$ip saddr . $ip daddr @" + setHairpin + " ct status dnat snat to $node",
-		"$ip saddr @" + setOutgoing + " $ip daddr != @" + setRouted + " $ip daddr != @" + setKeepSource + " snat to $node",
+		"$ip saddr . $ip daddr @" + setHairpin + " ct status dnat goto " + asNodeChain,
+		"$ip saddr @" + setOutgoing + " $ip daddr != @" + setRouted + " $ip daddr != @" + setKeepSource + " goto " + asNodeChain,
 		// A client outside whose backend is on another node, or outside of the cluster: the answers have to come by here.
-		"ct status dnat iifname != @" + setWorkloads + " $ip daddr != @" + setLocal + " snat to $node",
+		"ct status dnat iifname != @" + setWorkloads + " $ip saddr != @" + setOwn + " $ip daddr != @" + setLocal + " goto " + asNodeChain,
 	}
 }

@@ -35,7 +35,6 @@ type Driver struct {
 
 	tunnelTable *tunnelTable
 	problems    []string
-	count       counters
 }
 
 // table is what a driver keeps of a family.
@@ -43,6 +42,7 @@ type table struct {
 	*written
 	numbers  *numbers
 	services *services
+	policy   *policy
 }
 
 var _ dataplane.Driver = (*Driver)(nil)
@@ -106,7 +106,7 @@ func (t *table) apply(ctx context.Context, s *nodestate.State) error {
 	}
 	first := t.numbers == nil
 	if first {
-		t.numbers, t.services = newNumbers(), newServices(t.family)
+		t.numbers, t.services, t.policy = newNumbers(), newServices(t.family), newPolicy()
 	}
 	static := newTable(t.family.nft())
 	t.family.renderChains(static, s)
@@ -122,7 +122,7 @@ func (t *table) apply(ctx context.Context, s *nodestate.State) error {
 	}
 	t.family.renderAddrs(static, s, t.numbers)
 	t.family.renderRoutes(static, s)
-	t.family.renderPolicy(static, s)
+	t.family.renderPolicy(static, s, t.policy)
 	t.desire(static, t.stateSets(), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
 	t.services.follow(s, t)
 	return t.write(ctx)
@@ -160,3 +160,24 @@ func (t *table) leave(ctx context.Context) error {
 
 // Close lets go. What was written goes on working.
 func (d *Driver) Close() error { return nil }
+
+// Remove takes everything of ours away: tables, routes and devices.
+func (d *Driver) Remove(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for _, f := range families {
+		t := d.tables[f]
+		if err := t.remove(ctx); err != nil {
+			errs = append(errs, err)
+		}
+		n := t.nft
+		d.tables[f] = &table{written: newWritten(n, f)}
+	}
+	if !d.opts.NoMachine {
+		errs = append(errs, d.tunnelTable.apply(ctx, false, true)...)
+		errs = append(errs, d.machine.remove()...)
+	}
+	d.state = nil
+	return errors.Join(errs...)
+}

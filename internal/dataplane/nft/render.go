@@ -51,7 +51,7 @@ func Render(s *nodestate.State, six bool) *Table {
 	f.renderAddrs(t, s, newNumbers())
 	f.renderRoutes(t, s)
 	newServices(f).render(t, s)
-	f.renderPolicy(t, s)
+	f.renderPolicy(t, s, newPolicy())
 	return t
 }
 

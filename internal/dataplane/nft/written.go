@@ -132,12 +132,7 @@ func (w *written) transaction() (tx *knftables.Transaction, done func()) {
 		w.writeRules(tx, name)
 	}
 	w.addElements(tx)
-	for _, name := range slices.Sorted(maps.Keys(w.hashes)) {
-		if _, ok := w.want[name]; !ok {
-			tx.Flush(&knftables.Chain{Name: name})
-			tx.Delete(&knftables.Chain{Name: name})
-		}
-	}
+	w.deleteChains(tx)
 	if tx.NumOperations() == 0 {
 		return nil, nil
 	}
@@ -159,6 +154,20 @@ func (w *written) addChains(tx *knftables.Transaction) {
 		if _, ok := w.hashes[name]; !ok {
 			tx.Add(w.want[name].object(name))
 		}
+	}
+}
+
+// deleteChains deletes what is not wanted: all rules first, because one chain may lead to another.
+func (w *written) deleteChains(tx *knftables.Transaction) {
+	var gone []string
+	for _, name := range slices.Sorted(maps.Keys(w.hashes)) {
+		if _, ok := w.want[name]; !ok {
+			tx.Flush(&knftables.Chain{Name: name})
+			gone = append(gone, name)
+		}
+	}
+	for _, name := range gone {
+		tx.Delete(&knftables.Chain{Name: name})
 	}
 }
 

@@ -1,0 +1,24 @@
+package nft
+
+import "github.com/weir-net/weir/internal/dataplane"
+
+var _ dataplane.Partial = (*Driver)(nil)
+
+// Lacks implements dataplane.Partial. Each of these is said in docs/nftables.md.
+func (d *Driver) Lacks() map[dataplane.Feature]string {
+	return map[dataplane.Feature]string{
+		dataplane.FeatureHandOn:     "a client outside gets the node's address when the backend is on another node",
+		dataplane.FeatureViaTunnel:  "answers go as the routes say",
+		dataplane.FeatureMaglev:     "the choice is made at random",
+		dataplane.FeatureNeighbours: "nothing is answered for on the link",
+		dataplane.FeatureFragments:  "connection tracking puts fragments together first",
+		dataplane.FeatureAnswers:    "the kernel words its refusals, and a packet in the middle of a connection is dropped",
+		dataplane.FeaturePorts:      "the kernel keeps a source port, or takes any",
+		dataplane.FeatureMTU:        "the kernel's own handling of sizes",
+		dataplane.FeatureOdd:        "the kernel's own idea of malformed packets",
+		dataplane.FeatureErrors:     "the kernel quotes as much as it likes, and tracks fewer kinds of ICMP messages",
+		dataplane.FeatureResume:     "connection tracking takes a connection that was reset for ended",
+		dataplane.FeatureTables:     "not every change of Services is written yet",
+		dataplane.FeatureSCTP:       "connection tracking wants whole chunks with the right tags",
+	}
+}

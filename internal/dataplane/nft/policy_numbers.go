@@ -1,0 +1,141 @@
+package nft
+
+import (
+	"cmp"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+)
+
+// unknownNumber is the class of peers for whose class no number was left.
+const unknownNumber = 0xffff
+
+// smallNumbers gives identifiers the numbers 1 to 65534. An identifier keeps its number while it is known.
+type smallNumbers struct {
+	byID  map[uint64]uint16
+	taken map[uint16]bool
+	full  bool // some have none
+}
+
+func newSmallNumbers() *smallNumbers {
+	return &smallNumbers{byID: map[uint64]uint16{}, taken: map[uint16]bool{}}
+}
+
+func (n *smallNumbers) of(id uint64) (uint16, bool) {
+	num, ok := n.byID[id]
+	return num, ok
+}
+
+// follow gives numbers to those that are known now, and takes those of others.
+func (n *smallNumbers) follow(known map[uint64]bool) {
+	for id, num := range n.byID {
+		if !known[id] {
+			delete(n.byID, id)
+			delete(n.taken, num)
+		}
+	}
+	var fresh []uint64
+	for id := range known {
+		if _, ok := n.byID[id]; !ok {
+			fresh = append(fresh, id)
+		}
+	}
+	slices.Sort(fresh)
+	n.full = false
+	for _, id := range fresh {
+		if len(n.taken) == unknownNumber-1 {
+			n.full = true
+			return
+		}
+		num := uint16(id%(unknownNumber-1)) + 1
+		for n.taken[num] {
+			num = num%(unknownNumber-1) + 1
+		}
+		n.byID[id], n.taken[num] = num, true
+	}
+}
+
+// epochs gives policies the numbers by which flows remember under which one they were judged. It is made from what the policy
+// says: under the same policy a flow would be judged the same. Two that were in force since the start never share one.
+type epochs map[uint16]uint64
+
+// of returns the number of a policy, never 0: a flow with 0 was not judged.
+func (e epochs) of(sum uint64) uint16 {
+	if len(e) == 0xffff {
+		clear(e)
+	}
+	n := uint16(sum>>48^sum>>32^sum>>16^sum) | 1
+	for {
+		if was, ok := e[n]; n != 0 && (!ok || was == sum) {
+			e[n] = sum
+			return n
+		}
+		n++
+	}
+}
+
+// hash64 names texts.
+func hash64(texts ...string) uint64 {
+	h := fnv.New64a()
+	for _, t := range texts {
+		h.Write([]byte(t))
+		h.Write([]byte{0})
+	}
+	return h.Sum64()
+}
+
+// valuedPrefix is a prefix that stands for something.
+type valuedPrefix struct {
+	prefix netip.Prefix
+	value  string
+}
+
+type valuedPrefixes []valuedPrefix
+
+// disjoint returns prefixes that do not overlap and give every address what the longest of these gives it.
+func (v valuedPrefixes) disjoint() valuedPrefixes {
+	all := slices.Clone(v)
+	slices.SortFunc(all, func(a, b valuedPrefix) int {
+		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+	})
+	var out valuedPrefixes
+	for i := 0; i < len(all); {
+		i = all.cover(i, all[i], &out)
+	}
+	return out
+}
+
+// cover writes what p, whose prefix all[i] has or holds, is without the longer ones in it, and these. It returns the index of
+// the first that is not in p.
+func (v valuedPrefixes) cover(i int, p valuedPrefix, out *valuedPrefixes) int {
+	for i < len(v) && v[i].prefix == p.prefix { // itself
+		p.value = v[i].value
+		i++
+	}
+	if i == len(v) || !p.prefix.Contains(v[i].prefix.Addr()) {
+		*out = append(*out, p)
+		return i
+	}
+	for _, half := range halves(p.prefix) {
+		i = v.cover(i, valuedPrefix{half, p.value}, out)
+	}
+	return i
+}
+
+// halves are the two prefixes that are one bit longer.
+func halves(p netip.Prefix) [2]netip.Prefix {
+	low := p.Addr()
+	b := low.AsSlice()
+	b[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	high, _ := netip.AddrFromSlice(b)
+	return [2]netip.Prefix{netip.PrefixFrom(low, p.Bits()+1), netip.PrefixFrom(high, p.Bits()+1)}
+}
+
+// holds reports whether one of disjoint prefixes holds an address, with another value than none.
+func (v valuedPrefixes) holds(a netip.Addr, none string) bool {
+	i, found := slices.BinarySearchFunc(v, a, func(p valuedPrefix, a netip.Addr) int { return p.prefix.Addr().Compare(a) })
+	if !found {
+		i--
+	}
+	return i >= 0 && i < len(v) && v[i].prefix.Contains(a) && v[i].value != none
+}
