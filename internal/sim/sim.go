@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -508,4 +509,11 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 		r.NextHop = f.way.next
 	}
 	return r, nil
+}
+
+// Same reports whether both nodes remember the same, so that they do the same with all that comes.
+func (n *Node) Same(o *Node) bool {
+	return n.epoch == o.epoch && reflect.DeepEqual(n.flows, o.flows) && reflect.DeepEqual(n.half, o.half) && maps.Equal(n.affinity, o.affinity) &&
+		maps.Equal(n.tries, o.tries) && maps.Equal(n.fallen, o.fallen) && maps.Equal(n.sockets, o.sockets) && reflect.DeepEqual(n.chosen, o.chosen) &&
+		reflect.DeepEqual(n.firsts, o.firsts) && reflect.DeepEqual(n.kept, o.kept)
 }

@@ -20,6 +20,25 @@ import (
 // ErrNoSockets is what a Carrier without socket hooks answers to Connect: the line is passed over.
 var ErrNoSockets = errors.New("this data plane has no sockets")
 
+// Limited is a Carrier that does not carry everything.
+type Limited interface {
+	// Lacks says why something that a scenario needs is not there; "" when it is.
+	Lacks(need string) string
+}
+
+// FeatureTime is that a Carrier's clock can be moved.
+const FeatureTime = "time"
+
+// Ended is the error of a scenario that was played up to a line, because what follows needs something that a Carrier lacks.
+type Ended struct {
+	Line      int
+	Need, Why string
+}
+
+func (e *Ended) Error() string {
+	return fmt.Sprintf("played up to line %d, which needs %s: %s", e.Line, e.Need, e.Why)
+}
+
 // Scenario is a file that was read.
 type Scenario struct {
 	files map[string][]byte
@@ -69,6 +88,10 @@ func (s *Scenario) Play(make NewCarrier) error {
 			continue
 		}
 		if err := p.line(line); err != nil {
+			if ended := (*Ended)(nil); errors.As(err, &ended) {
+				ended.Line = i + 1
+				return ended
+			}
 			return fmt.Errorf("run line %d: %s\n  %w", i+1, line, err)
 		}
 	}
@@ -109,6 +132,8 @@ func (p *player) line(line string) error {
 			return fmt.Errorf("%w\n  its way:%s", err, p.journey)
 		}
 		return nil
+	case "needs":
+		return p.needs(args)
 	case "connect":
 		return p.connect(args, false)
 	case "sendto":
@@ -140,6 +165,9 @@ func (p *player) line(line string) error {
 		if err != nil {
 			return err
 		}
+		if err := p.needs([]string{FeatureTime}); err != nil {
+			return err
+		}
 		for _, m := range p.world.machines {
 			if err := m.carrier.Advance(n); err != nil {
 				return err
@@ -148,6 +176,26 @@ func (p *player) line(line string) error {
 		return nil
 	}
 	return fmt.Errorf("%q is not a command", words[0])
+}
+
+// needs ends the scenario where a node lacks something.
+func (p *player) needs(words []string) error {
+	if err := p.unchecked(); err != nil {
+		return err
+	}
+	for _, need := range words {
+		if !slices.Contains(needs, need) {
+			return fmt.Errorf("needs: there is no %q", need)
+		}
+		for _, m := range p.world.machines {
+			if l, ok := m.carrier.(Limited); ok {
+				if why := l.Lacks(need); why != "" {
+					return &Ended{Need: need, Why: why}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // unchecked refuses to go on when nothing was said about the last packet: it could do anything.

@@ -256,7 +256,7 @@ func (m *Machine) enter(in sim.In) leg {
 				next, _, err := j.end("lost " + m.Name + " weir0")
 				return next, r.Packet, err
 			}
-			return m.wire(m.nextHop(r.Packet.IP.Dst)), r.Packet, nil
+			return m.wire(m.NextHop(r.Packet.IP.Dst)), r.Packet, nil
 		}
 		return m.stackMarked(true, r.Marked), r.Packet, nil
 	}
@@ -293,29 +293,39 @@ func (m *Machine) stack(forwarded bool) leg { return m.stackMarked(forwarded, fa
 // stackMarked is stack for a packet that the programs of this node have judged (marked). It does not fragment.
 func (m *Machine) stackMarked(forwarded, marked bool) leg {
 	return func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error) {
-		if p.Kind == packet.Frame {
-			return j.end("node:" + m.Name)
+		next, end := m.Stack(p, forwarded, marked)
+		if end != "" {
+			return j.end(end)
 		}
-		a := m.State.Addrs[p.IP.Dst]
-		if a.Kind == nodestate.AddrHost {
-			return j.end("node:" + m.Name)
-		}
-		if forwarded {
-			if p.IP.TTL <= 1 {
-				return j.end("lost " + m.Name + " TTL")
-			}
-			p = p.Clone()
-			p.IP.TTL--
-		}
-		if a.Kind == nodestate.AddrEndpoint {
-			return m.enter(sim.In{Hook: sim.ToWorkload, IfIndex: a.IfIndex, Marked: marked}), p, nil
-		}
-		hop, _ := m.Route(p.IP.Dst)
-		return m.enter(sim.In{Hook: sim.ToUplink, IfIndex: hop.IfIndex, Marked: marked}), p, nil
+		return m.enter(next), next.Packet, nil
 	}
 }
 
-func (m *Machine) nextHop(dst netip.Addr) netip.Addr {
+// Stack is what the node's kernel does with a packet: the hook that it meets next, or where it ends.
+func (m *Machine) Stack(p *packet.Packet, forwarded, marked bool) (next sim.In, end string) {
+	if p.Kind == packet.Frame {
+		return next, "node:" + m.Name
+	}
+	a := m.State.Addrs[p.IP.Dst]
+	if a.Kind == nodestate.AddrHost {
+		return next, "node:" + m.Name
+	}
+	if forwarded {
+		if p.IP.TTL <= 1 {
+			return next, "lost " + m.Name + " TTL"
+		}
+		p = p.Clone()
+		p.IP.TTL--
+	}
+	if a.Kind == nodestate.AddrEndpoint {
+		return sim.In{Hook: sim.ToWorkload, IfIndex: a.IfIndex, Marked: marked, Packet: p}, ""
+	}
+	hop, _ := m.Route(p.IP.Dst)
+	return sim.In{Hook: sim.ToUplink, IfIndex: hop.IfIndex, Marked: marked, Packet: p}, ""
+}
+
+// NextHop is the neighbour by which the node's kernel reaches an address out of the uplink.
+func (m *Machine) NextHop(dst netip.Addr) netip.Addr {
 	if h, _ := m.Route(dst); h.Gateway.IsValid() {
 		return h.Gateway
 	}

@@ -1,0 +1,59 @@
+package scenarios_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/test/scenarios/scenario"
+	"github.com/weir-net/weir/test/scenarios/wires"
+)
+
+func newWires(t *testing.T) *wires.Runner {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root: run with sudo")
+	}
+	return wires.NewRunner(func(*scenario.Machine) (dataplane.Driver, error) {
+		return nft.New(nft.Options{Logger: slog.New(slog.DiscardHandler)})
+	})
+}
+
+// TestNFT plays every scenario on kernels that the nftables driver wrote, with the oracle beside them. What a scenario needs, and the
+// driver says that it lacks, ends it; skips-nft.golden has the line, so that this cannot grow unseen.
+func TestNFT(t *testing.T) {
+	r := newWires(t)
+	var skips strings.Builder
+	played := 0
+	for _, name := range files(t) {
+		t.Run(strings.TrimSuffix(name, ".txtar"), func(t *testing.T) {
+			played++
+			defer func() {
+				if err := r.Reset(); err != nil {
+					t.Error(err)
+				}
+			}()
+			err := read(t, name).Play(r.New)
+			if ended := (*scenario.Ended)(nil); errors.As(err, &ended) {
+				fmt.Fprintf(&skips, "%s: from line %d on: %s: %s\n", name, ended.Line, ended.Need, ended.Why)
+				return
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		})
+	}
+	t.Logf("%d packets; left to the oracle alone: %v", r.Played, r.Skipped)
+	golden, err := os.ReadFile("skips-nft.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if played == len(files(t)) && !t.Failed() && skips.String() != string(golden) {
+		t.Errorf("what is skipped changed; if that is right, skips-nft.golden should be\n%s", &skips)
+	}
+}
