@@ -46,6 +46,8 @@ type announcements struct {
 	holders map[netip.Addr][]model.Name
 	of      map[model.Name][]netip.Addr
 	results map[netip.Addr]announcement
+	// concerned are the Services for which the last update may have come to another answer.
+	concerned map[model.Name]struct{}
 }
 
 // announcement is the outcome for one address.
@@ -74,6 +76,7 @@ func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed b
 		n.nodes, n.pools, n.own, n.wide = nodes, pools, own, wide
 	}
 	affected := map[netip.Addr]struct{}{}
+	n.concerned = map[model.Name]struct{}{}
 	for src := range s.touched {
 		if !src.hostPorts {
 			n.index(c, src.name, affected)
@@ -97,6 +100,9 @@ func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed b
 		}
 		now := n.elect(c, a, c.Services[holders[0]], s)
 		n.results[a] = now
+		for _, name := range holders {
+			n.concerned[name] = struct{}{}
+		}
 		changed = changed || !had || now.ours != before.ours || !slices.Equal(now.watch, before.watch)
 	}
 	return changed
@@ -104,6 +110,9 @@ func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed b
 
 // index follows which addresses a Service has; those concerned are added to affected.
 func (n *announcements) index(c *cluster, name model.Name, affected map[netip.Addr]struct{}) {
+	if len(n.of[name]) > 0 {
+		n.concerned[name] = struct{}{}
+	}
 	for _, a := range n.of[name] {
 		affected[a] = struct{}{}
 		n.holders[a] = slices.DeleteFunc(n.holders[a], func(x model.Name) bool { return x == name })
@@ -141,6 +150,11 @@ func (n *announcements) index(c *cluster, name model.Name, affected map[netip.Ad
 	if len(addrs) > 0 {
 		n.of[name] = addrs
 	}
+}
+
+// answers reports whether this node answers for an address of a Service.
+func (n *announcements) answers(name model.Name, a netip.Addr) bool {
+	return n.results[a].ours && slices.Contains(n.holders[a], name)
 }
 
 // elect says whether this node answers for an address, and which nodes it watches to take over from them.

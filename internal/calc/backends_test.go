@@ -27,7 +27,7 @@ func endpoint(ip, node, state string) model.ServiceEndpoint {
 // The node under test is worker.
 func TestListsByKEP1669(t *testing.T) {
 	t.Parallel()
-	const here, there = "worker", "far"
+	const local, there = "worker", "far"
 	for _, test := range []struct {
 		name       string
 		eps        []model.ServiceEndpoint
@@ -35,21 +35,23 @@ func TestListsByKEP1669(t *testing.T) {
 		all, local []string
 		live       int
 	}{
-		{name: "ready everywhere", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", here, "ready"), endpoint("10.244.2.1", there, "ready")},
+		{name: "ready everywhere", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", local, "ready"), endpoint("10.244.2.1", there, "ready")},
 			all: []string{"10.244.1.1", "10.244.2.1"}, local: []string{"10.244.1.1"}, live: 2},
-		{name: "draining here, ready there", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", here, "draining"), endpoint("10.244.2.1", there, "ready")},
+		{name: "draining here, ready there", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", local, "draining"), endpoint("10.244.2.1", there, "ready")},
 			all: []string{"10.244.2.1"}, local: []string{"10.244.1.1"}, live: 2},
-		{name: "draining beside ready", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", here, "draining"), endpoint("10.244.1.2", here, "ready"),
+		{name: "draining beside ready", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", local, "draining"), endpoint("10.244.1.2", local, "ready"),
 			endpoint("10.244.2.1", there, "draining")}, all: []string{"10.244.1.2"}, local: []string{"10.244.1.2"}, live: 3},
-		{name: "all draining", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", here, "draining"), endpoint("10.244.2.1", there, "draining")},
+		{name: "all draining", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", local, "draining"), endpoint("10.244.2.1", there, "draining")},
 			all: []string{"10.244.1.1", "10.244.2.1"}, local: []string{"10.244.1.1"}, live: 2},
-		{name: "gone and unready", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", here, "gone"), endpoint("10.244.2.1", there, "unready")}},
-		{name: "published anyway", publishAll: true, eps: []model.ServiceEndpoint{endpoint("10.244.1.1", here, "unready"), endpoint("10.244.2.1", there, "draining")},
+		{name: "gone and unready", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", local, "gone"), endpoint("10.244.2.1", there, "unready")}},
+		{name: "published anyway", publishAll: true, eps: []model.ServiceEndpoint{endpoint("10.244.1.1", local, "unready"), endpoint("10.244.2.1", there, "draining")},
 			all: []string{"10.244.1.1", "10.244.2.1"}, local: []string{"10.244.1.1"}, live: 2},
-		{name: "twice, ready once", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", here, "draining"), endpoint("10.244.1.1", here, "ready")},
+		{name: "twice, ready once", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", local, "draining"), endpoint("10.244.1.1", local, "ready")},
 			all: []string{"10.244.1.1"}, local: []string{"10.244.1.1"}, live: 1},
 	} {
 		c := twoServices()
+		run(c, "b", "one", "worker", "10.244.1.1", nil)
+		run(c, "b", "two", "worker", "10.244.1.2", nil)
 		c.Services[name("b", "web")].PublishNotReady = test.publishAll
 		sl := *c.Slices[name("b", "web-x")]
 		sl.Endpoints = test.eps

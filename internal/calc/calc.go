@@ -42,6 +42,7 @@ func New() *Calculator {
 	k := &Calculator{policy: newPolicyTables(digest64[nodestate.Class]),
 		rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
 	k.services, k.announce = newServices(&k.rules), newAnnouncements()
+	k.services.answers = k.announce.answers
 	return k
 }
 
@@ -97,6 +98,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 		replace(&next.Announced, announced, &keys, nodestate.TableAnnounced)
 		replace(&next.Watched, watched, &keys, nodestate.TableAnnounced)
 	}
+	k.services.reconsider(k.announce.concerned)
 	take(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
 	take(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
 	take(&k.services.health, &next.HealthChecks, &keys, nodestate.TableServices)

@@ -57,7 +57,7 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 			s.ranges.Delete(f)
 			continue
 		}
-		v := p.valueAt(f)
+		v := s.valueAt(p, f)
 		v.HostBackend = p.hostBackend
 		v.Rule = s.ids.byText[p.text]
 		if model.Within(s.around.excluded, f.Addr) {

@@ -18,6 +18,8 @@ type candidate struct {
 	node  bool // meant for this node
 	hints hints
 	ready bool // or published although it is not; false: serves while it terminates
+	named bool // the node that it is on is known
+	ended bool // see own
 }
 
 // hints says which kinds of hints an endpoint has.
@@ -26,9 +28,9 @@ type hints struct{ zones, nodes bool }
 // choose returns the backends of a service port in one family that are not gone, and says which of them new
 // flows choose by KEP-1669: in the whole cluster, and on this node, the ready endpoints (all of them, when
 // the Service publishes those that are not ready); where there are none, those that still serve while they
-// terminate. Hints (trafficDistribution) cut the ready ones of the whole cluster down. Sorted, each once.
-func choose(c *cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int, zone string) []nodestate.Backend {
-	all := candidates(c, names, svc, sp, fam, zone)
+// terminate. Hints (trafficDistribution) cut the ready ones of the whole cluster down. Sorted, each once. relief: see port.
+func (s *services) choose(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) (out []nodestate.Backend, relief bool) {
+	all := s.candidates(c, svc, sp, fam)
 	meant := meantFor(all)
 	if svc.Maglev { // all nodes must have the same list
 		meant = func(*candidate) bool { return true }
@@ -38,11 +40,13 @@ func choose(c *cluster, names []model.Name, svc *model.Service, sp *model.Servic
 		ready = ready || e.ready
 		readyHere = readyHere || e.ready && e.here
 	}
-	var out []nodestate.Backend
+	relief = svc.ExternalLocal && !svc.Maglev && ready && !readyHere
 	for _, e := range all {
-		out = append(out, nodestate.Backend{Addr: e.addr, Port: e.port, Local: e.here && e.ready == readyHere, Spare: e.ready != ready || e.ready && !meant(&e)})
+		b := nodestate.Backend{Addr: e.addr, Port: e.port, Local: e.here && e.ready == readyHere, Spare: e.ready != ready || e.ready && !meant(&e)}
+		relief = relief && (b.Spare || e.named) // what is on no node would not see the client's address
+		out = append(out, b)
 	}
-	return out
+	return out, relief
 }
 
 // meantFor says which ready endpoints this node is to use: those meant for it, where all ready endpoints say for
@@ -69,17 +73,18 @@ func meantFor(all []candidate) func(*candidate) bool {
 }
 
 // candidates returns the endpoints of a service port in one family that are not gone, sorted, each once:
-// while slices are rewritten an endpoint may be in two, and what either says for it counts.
-func candidates(c *cluster, names []model.Name, svc *model.Service, sp *model.ServicePort, fam int, zone string) []candidate {
+// while slices are rewritten an endpoint may be in two, and what either says for it counts. Those that have ended on this
+// node are left out when there are others (but not of a Service whose list must be the same on all nodes).
+func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) []candidate {
 	var all []candidate
-	for _, name := range names {
+	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
 		if sl == nil {
 			continue
 		}
 		for _, ep := range sl.Ports {
 			if ep.Name == sp.Name && ep.Protocol == sp.Protocol && ep.Port != 0 {
-				all = appendCandidates(all, c, sl.Endpoints, candidate{port: ep.Port, ready: svc.PublishNotReady}, fam, zone)
+				all = s.appendCandidates(all, c, sl.Endpoints, candidate{port: ep.Port, ready: svc.PublishNotReady}, fam)
 			}
 		}
 	}
@@ -89,16 +94,20 @@ func candidates(c *cluster, names []model.Name, svc *model.Service, sp *model.Se
 		if n := len(out) - 1; n >= 0 && out[n].addr == e.addr && out[n].port == e.port {
 			o := &out[n]
 			o.here, o.ready, o.node, o.zone = o.here || e.here, o.ready || e.ready, o.node || e.node, o.zone || e.zone
+			o.named, o.ended = o.named || e.named, o.ended || e.ended
 			o.hints = hints{o.hints.zones || e.hints.zones, o.hints.nodes || e.hints.nodes}
 			continue
 		}
 		out = append(out, e)
 	}
+	if !svc.Maglev && slices.ContainsFunc(out, func(e candidate) bool { return !e.ended }) {
+		out = slices.DeleteFunc(out, func(e candidate) bool { return e.ended })
+	}
 	return out
 }
 
 // appendCandidates appends a slice's endpoints; like has the port, and ready when all are published.
-func appendCandidates(out []candidate, c *cluster, eps []model.ServiceEndpoint, like candidate, fam int, zone string) []candidate {
+func (s *services) appendCandidates(out []candidate, c *cluster, eps []model.ServiceEndpoint, like candidate, fam int) []candidate {
 	for i := range eps {
 		e := &eps[i]
 		v := like
@@ -107,11 +116,12 @@ func appendCandidates(out []candidate, c *cluster, eps []model.ServiceEndpoint, 
 			continue
 		}
 		v.hints = hints{zones: len(e.ForZones) > 0, nodes: len(e.ForNodes) > 0}
-		v.zone = zone != "" && slices.Contains(e.ForZones, zone)
+		v.zone = s.around.zone != "" && slices.Contains(e.ForZones, s.around.zone)
 		v.node = slices.Contains(e.ForNodes, c.Local.Node)
 		for _, a := range e.Addrs {
 			if a.IsValid() && c.carried(a) && family(a) == fam {
 				v.addr, v.here = a, isLocal(c, e, a)
+				v.named, v.ended = v.here || e.Node != "", v.here && s.own.ended(a)
 				out = append(out, v)
 			}
 		}

@@ -44,6 +44,15 @@ func run(c *model.Cluster, ns, name, node, ip string, labels map[string]string, 
 	}
 }
 
+// here puts interfaces of pods with these addresses on the node.
+func here(c *model.Cluster, ips ...string) {
+	for _, ip := range ips {
+		i := 10 + len(c.Local.Endpoints)
+		c.Local.Endpoints[addr(ip)] = &model.LocalEndpoint{Pod: model.Name{Namespace: "default", Name: "pod-" + ip}, Interface: "cali-" + ip, IfIndex: i,
+			Addrs: []netip.Addr{addr(ip)}, NetnsCookie: uint64(4000 + i)}
+	}
+}
+
 func app(name string) map[string]string { return map[string]string{"app": name} }
 
 func equals(key, value string) *model.LabelSelector {
@@ -89,6 +98,7 @@ func serviceFixture() *model.Cluster {
 	ep := func(ip, node string, ready, serving, terminating bool) model.ServiceEndpoint {
 		return model.ServiceEndpoint{Addrs: []netip.Addr{addr(ip)}, Node: node, Ready: ready, Serving: serving, Terminating: terminating}
 	}
+	here(c, "10.244.1.1", "10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5", "10.244.1.6")
 	http := model.ServicePort{Name: "http", Protocol: model.ProtocolTCP, Port: 80}
 
 	nginx := web("nginx", "10.96.0.10", model.ServicePort{Name: "http", Protocol: model.ProtocolTCP, Port: 80, NodePort: 30604})

@@ -30,6 +30,8 @@ type port struct {
 	backends  []nodestate.Backend
 	// hostBackend says that one of them is one of this node's own addresses.
 	hostBackend bool
+	// relief says that the policy is Local, that no backend here is ready, and that others are, on other nodes.
+	relief bool
 }
 
 // services keeps the ports of all services and the tables made from them.
@@ -41,6 +43,8 @@ type services struct {
 	owners    map[model.Name]model.Name      // the Service of an EndpointSlice
 	touched   map[source]struct{}            // those that the last update computed again
 	nameless  map[model.Name]struct{}        // EndpointSlices with endpoints that name no node
+	own       own
+	answers   func(model.Name, netip.Addr) bool // does this node answer neighbours for a Service's address?
 	ids       *ids[nodestate.RuleID]
 	around    surroundings
 	frontends table[nodestate.Frontend, nodestate.Service]
@@ -55,6 +59,8 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 		ports: map[source][]*port{}, hosts: map[source]struct{}{}, claims: map[nodestate.Frontend][]*port{},
 		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
 		nameless:  map[model.Name]struct{}{},
+		own:       newOwn(),
+		answers:   func(model.Name, netip.Addr) bool { return false },
 		ids:       newIDs(digestServiceRule[nodestate.RuleID]),
 		frontends: newTable[nodestate.Frontend](func(a, b nodestate.Service) bool { return a == b }),
 		backends:  newTable[nodestate.Frontend](slices.Equal[[]nodestate.Backend]),
@@ -127,6 +133,7 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 		clear(s.slices)
 		clear(s.owners)
 		clear(s.nameless)
+		s.own.forget()
 		for name := range c.Slices {
 			s.indexSlice(c, name)
 		}
@@ -154,6 +161,9 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 		for name := range s.nameless {
 			out[source{name: s.owners[name]}] = struct{}{}
 		}
+	}
+	for name := range s.own.follow(c, dirty) {
+		out[source{name: s.owners[name]}] = struct{}{}
 	}
 	for name := range dirty.Pods {
 		out[source{hostPorts: true, name: name}] = struct{}{}
@@ -186,8 +196,10 @@ func (s *services) indexSlice(c *cluster, name model.Name) {
 	delete(s.nameless, name)
 	sl := c.Slices[name]
 	if sl == nil || sl.NotCarried || sl.Service == (model.Name{}) {
+		s.own.index(c, name, nil)
 		return
 	}
+	s.own.index(c, name, sl)
 	of := s.slices[sl.Service]
 	if i, found := slices.BinarySearchFunc(of, name, compareNames); !found {
 		s.slices[sl.Service] = slices.Insert(of, i, name)
@@ -196,6 +208,21 @@ func (s *services) indexSlice(c *cluster, name model.Name) {
 	if nameless(sl) {
 		s.nameless[name] = struct{}{}
 	}
+}
+
+// reconsider looks again at the frontends of Services that this node may answer for, or may not any more.
+func (s *services) reconsider(names map[model.Name]struct{}) {
+	affected := map[nodestate.Frontend]struct{}{}
+	for name := range names {
+		for _, p := range s.ports[source{name: name}] {
+			if p.relief {
+				for _, f := range p.frontends {
+					affected[f] = struct{}{}
+				}
+			}
+		}
+	}
+	s.resolve(affected)
 }
 
 // renumber keeps the rules of service ports.
@@ -273,7 +300,7 @@ func build(c *cluster, s *services, src source) []*port {
 				continue
 			}
 			seen[p.text] = true
-			p.backends = choose(c, s.slices[src.name], svc, &svc.Ports[i], fam, s.around.zone)
+			p.backends, p.relief = s.choose(c, svc, &svc.Ports[i], fam)
 			p.hostBackend = s.around.onHost(p.backends)
 			out = append(out, p)
 		}
@@ -314,14 +341,16 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, mor
 	return p
 }
 
-// valueAt is what stands at one of the port's frontends. An address that is both its cluster IP and an
-// external one is a cluster IP.
-func (p *port) valueAt(f nodestate.Frontend) nodestate.Service {
+// valueAt is what stands at one of a port's frontends. An address that is both its cluster IP and an
+// external one is a cluster IP. At one that this node answers neighbours for, where policy Local leaves it no ready endpoint,
+// new connections go to the ready ones of other nodes: whoever asked the address has no other node to turn to.
+func (s *services) valueAt(p *port, f nodestate.Frontend) nodestate.Service {
 	if slices.Contains(p.internal, f) {
 		return p.value
 	}
 	v := p.external
 	v.Restricted = slices.Contains(p.limited, f)
+	v.LocalPolicy = v.LocalPolicy && !(p.relief && s.answers(p.src.name, f.Addr))
 	return v
 }
 

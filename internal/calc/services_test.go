@@ -77,6 +77,7 @@ func TestServiceWithTakenClusterIPHasNoFrontends(t *testing.T) {
 func TestOneSliceChangesOnlyItsService(t *testing.T) {
 	t.Parallel()
 	c := twoServices()
+	here(c, "10.244.1.9")
 	k := New()
 	before, _ := k.Update(c, model.AllDirty())
 	sl := *c.Slices[name("b", "web-x")]
