@@ -458,11 +458,12 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	struct scratch *w = scratch_get();
 	struct settings *s = settings_get();
 	struct flow_value *way;
-	__u32 rule = 0;
+	__u32 rule = 0, epoch;
 	int ret;
 
 	if (!w || !s || !p || !f)
 		return DROP_NO_FLOW;
+	epoch = *(volatile __u32 *)&s->epoch; /* what changes while this judges is judged by the next packet */
 	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
 		return -1;
 	w->fwd.rule = 0;
@@ -498,7 +499,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	}
 	if (rule)
 		f->rule = rule;
-	f->epoch = s->epoch;
+	f->epoch = epoch;
 	return DROP_NONE;
 }
 
@@ -568,7 +569,9 @@ static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, st
 	if (!other && half_open)
 		other = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
 	f->state |= STATE_FIN;
-	if ((p->tcp & TCP_RST) || (other && (other->state & STATE_FIN))) {
+	/* What was handed on and never answered by here: nor does the other end's FIN come by. */
+	if ((p->tcp & TCP_RST) || (other && (other->state & STATE_FIN)) ||
+	    ((f->flags & (FLOW_HAND_ON | FLOW_REPLY)) == FLOW_HAND_ON && !(f->state & STATE_ANSWERED))) {
 		f->state |= closing;
 		if (other)
 			other->state |= closing;

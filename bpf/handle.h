@@ -86,6 +86,18 @@ __noinline int handle_stray(struct __sk_buff *skb)
 	return handle_send(skb);
 }
 
+/* An ICMP error about a flow that is known: may it come from where it says? From outside it may bear an address of this node's
+ * or of a pod here only as the other end of the flow does: so answers come from the node that has the backend. */
+static __always_inline int handle_error_spoofed(struct __sk_buff *skb, const struct pkt *p)
+{
+	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &p->saddr);
+
+	if (p->hook == HOOK_FROM_WORKLOAD)
+		return !a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex;
+	return (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT) &&
+	       !addr_same(&p->saddr, &p->key.saddr);
+}
+
 /* Everything but the fast path, for the packet in scratch.pkt. */
 __noinline int handle_slow(struct __sk_buff *skb)
 {
@@ -115,12 +127,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	if (f && (flow_expired(f, s, p->key.proto, now) || !flow_enters(f, p, skb->ifindex) ||
 		  ((f->state & STATE_CLOSING) && (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN)))
 		f = NULL;
-	if (f && p->l4 == L4_ERROR && p->hook == HOOK_FROM_WORKLOAD) {
-		struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &p->saddr);
-
-		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)
-			return drop_packet(skb, DROP_SPOOFED, 0);
-	}
+	if (f && p->l4 == L4_ERROR && handle_error_spoofed(skb, p))
+		return drop_packet(skb, DROP_SPOOFED, 0);
 	if (f && f->epoch != s->epoch) {
 		ret = flow_revalidate(skb, p, f);
 		event_tell(skb, s, w, ret);

@@ -65,8 +65,12 @@ static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *
 	r->type = IP_UNREACHABLE;
 	switch (reason) {
 	case DROP_NO_BACKEND:
-		if (p->l4 == L4_TCP && !p->fragment) /* who connects on this machine hears an ICMP error later */
-			return p->tcp & TCP_RST ? ANSWER_NONE : ANSWER_RESET;
+		if (p->l4 == L4_TCP && !p->fragment) {
+			if (p->tcp & TCP_RST)
+				return ANSWER_NONE;
+			if ((p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN) /* who connects on this machine hears an ICMP error later */
+				return ANSWER_RESET;
+		}
 		r->code = IP_UNREACHABLE_PORT;
 		return ANSWER_PORT_UNREACHABLE;
 	case DROP_NO_ENDPOINT:

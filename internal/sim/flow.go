@@ -186,7 +186,8 @@ func (n *Node) touch(f *flow, k flowKey, in In, half bool) {
 	}
 	f.fin = true
 	reset := flags&packet.RST != 0
-	if reset || other != nil && other.fin {
+	unheard := f.handOn && !f.reply && !f.answered // the other end's FIN does not come by here
+	if reset || other != nil && other.fin || unheard {
 		f.closing, f.reset = true, reset
 		if other != nil {
 			other.closing, other.reset = true, reset

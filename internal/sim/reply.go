@@ -56,6 +56,9 @@ func (n *Node) refuse(in In, d dropped) Result {
 	if reset && (in.Packet.Kind != packet.TCP || in.Packet.Flags&packet.RST != 0 || d.reset && in.Packet.Flags&packet.SYN != 0) {
 		return drop(in, d)
 	}
+	if d.reason == reason.NoBackend && in.Packet.Flags&(packet.SYN|packet.ACK) != packet.SYN {
+		reset = false // it opens nothing: its sender may think of it what it wants
+	}
 	if !ok && !reset || !n.mayAnswer(in) {
 		return drop(in, d)
 	}

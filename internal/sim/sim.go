@@ -412,7 +412,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	if f != nil && !n.usable(f, in, key, opening) {
 		f = nil
 	}
-	if f != nil && isError && in.Hook == FromWorkload && !n.owns(in.IfIndex, p.IP.Src) {
+	if f != nil && isError && n.spoofs(in, key) {
 		return Result{}, &dropped{reason: reason.Spoofed}
 	}
 	if f != nil && f.epoch != n.epoch {
@@ -446,6 +446,18 @@ func (n *Node) carry(in In) (Result, *dropped) {
 		n.touch(f, key, in, half)
 	}
 	return n.send(in, key, f, isError)
+}
+
+// spoofs reports whether an ICMP error about a flow cannot come from where it says.
+func (n *Node) spoofs(in In, key flowKey) bool {
+	src := in.Packet.IP.Src
+	switch in.Hook {
+	case FromWorkload:
+		return !n.owns(in.IfIndex, src)
+	case FromUplink, FromTunnel:
+		return src != key.src && (n.kind(src) == nodestate.AddrHost || n.kind(src) == nodestate.AddrEndpoint)
+	}
+	return false
 }
 
 // owns reports whether addr is that of the pod behind an interface.
