@@ -3,6 +3,7 @@ module github.com/weir-net/weir
 go 1.26.0
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/cilium/ebpf v0.22.0
 	github.com/containernetworking/cni v1.3.0
 	github.com/google/go-cmp v0.7.0
@@ -14,8 +15,10 @@ require (
 	github.com/vishvananda/netns v0.0.5
 	golang.org/x/sync v0.20.0
 	golang.org/x/sys v0.49.0
+	golang.org/x/term v0.38.0
 	golang.org/x/time v0.9.0
 	golang.org/x/tools v0.40.1-0.20260108161641-ca281cf95054
+	gonum.org/v1/gonum v0.16.0
 	gonum.org/v1/plot v0.16.0
 	k8s.io/api v0.34.4
 	k8s.io/apimachinery v0.34.4
@@ -75,7 +78,6 @@ require (
 	golang.org/x/mod v0.31.0 // indirect
 	golang.org/x/net v0.48.0 // indirect
 	golang.org/x/oauth2 v0.27.0 // indirect
-	golang.org/x/term v0.38.0 // indirect
 	golang.org/x/text v0.32.0 // indirect
 	google.golang.org/protobuf v1.36.7 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.12.0 // indirect

@@ -34,7 +34,8 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(serverCommand(), requestsCommand(), apacheCommand(), roundTripsCommand(), streamCommand(), getCommand(), flushCommand())
+	c.AddCommand(serverCommand(), requestsCommand(), apacheCommand(), roundTripsCommand(), streamCommand(), getCommand(), flushCommand(),
+		agentCommand(), probeCommand(), nodeCommand(), helloCommand())
 	if err := c.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "weir-bench:", err)
 		os.Exit(1)

@@ -75,7 +75,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
-	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newWhy(o), newIPAM(o), newVersion(), newLab(), newNode())
+	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newWhy(o), newIPAM(o), newVersion(), newLab(), newNode(), newBench(o))
 	root.AddCommand(newResourceCommands(o)...)
 	return root
 }

@@ -141,7 +141,8 @@ func TestReportIsHealthyOnlyWhenAllIs(t *testing.T) {
 func TestDocumentedFlagsExist(t *testing.T) {
 	root := newRoot()
 	for _, words := range [][]string{{"install"}, {"uninstall"}, {"status"}, {"ipam", "show"}, {"ipam", "check"}, {"ipam", "release"},
-		{"get"}, {"apply"}, {"create"}, {"replace"}, {"delete"}, {"patch"}, {"label"}, {"version"}, {"lab"}, {"node", "install-cni"}} {
+		{"get"}, {"apply"}, {"create"}, {"replace"}, {"delete"}, {"patch"}, {"label"}, {"version"}, {"lab"}, {"node", "install-cni"},
+		{"bench", "run"}, {"bench", "rows"}, {"bench", "clean"}, {"bench", "compare"}, {"bench", "report"}} {
 		if cmd, _, err := root.Find(words); err != nil || cmd.Name() != words[len(words)-1] {
 			t.Errorf("weir %v: %v", words, err)
 		}

@@ -12,18 +12,16 @@ import (
 	"strings"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 	utilexec "k8s.io/client-go/util/exec"
 
 	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/podexec"
 )
 
 // What stands between a question and its answer; found with errors.Is.
@@ -125,7 +123,7 @@ func (a *Asker) agent(ctx context.Context, node string) (string, error) {
 
 // run runs a command in the agent's container.
 func (a *Asker) run(ctx context.Context, node, pod string, command []string, out io.Writer) error {
-	exec, err := a.executor(pod, command)
+	exec, err := podexec.New(a.Kube, a.Config, a.Namespace, pod, agentContainer, command)
 	if err != nil {
 		return fmt.Errorf("prepare asking node %s: %w", node, err)
 	}
@@ -138,36 +136,6 @@ func (a *Asker) run(ctx context.Context, node, pod string, command []string, out
 		return ctx.Err()
 	}
 	return a.explain(node, pod, strings.TrimSpace(said.w.(*bytes.Buffer).String()), err)
-}
-
-// executor speaks WebSocket, and SPDY with servers and proxies that do not.
-func (a *Asker) executor(pod string, command []string) (remotecommand.Executor, error) {
-	url := a.Kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(a.Namespace).Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: agentContainer, Command: command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
-	spdy, err := remotecommand.NewSPDYExecutor(a.Config, "POST", url)
-	if err != nil {
-		return nil, err
-	}
-	ws, err := remotecommand.NewWebSocketExecutor(a.Config, "GET", url.String())
-	if err != nil {
-		return nil, err
-	}
-	return remotecommand.NewFallbackExecutor(ws, spdy, func(err error) bool {
-		return httpstream.IsHTTPSProxyError(err) || httpstream.IsUpgradeFailure(err) && status(err) == nil
-	})
-}
-
-// status returns what the API server answered instead of running a command; nil when it is not known.
-func status(err error) *apierrors.StatusError {
-	var upgrade *httpstream.UpgradeFailureError
-	if errors.As(err, &upgrade) {
-		err = upgrade.Cause
-	}
-	var s *apierrors.StatusError
-	if errors.As(err, &s) {
-		return s
-	}
-	return nil
 }
 
 // explain says what an exec's end means.
@@ -188,7 +156,7 @@ func (a *Asker) explain(node, pod, stderr string, err error) error {
 		}
 		return fmt.Errorf("asking node %s: %s (exit code %d)", node, stderr, exit.Code)
 	}
-	if s := status(err); s != nil && (apierrors.IsForbidden(s) || apierrors.IsUnauthorized(s)) {
+	if s := podexec.Status(err); s != nil && (apierrors.IsForbidden(s) || apierrors.IsUnauthorized(s)) {
 		return fmt.Errorf("%w: the verbs get and create on pods/exec in namespace %s are needed: %w", ErrNoRight, a.Namespace, s)
 	} else if s != nil {
 		return fmt.Errorf("asking node %s by its pod %s: %w", node, pod, s)

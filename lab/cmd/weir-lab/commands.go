@@ -266,12 +266,19 @@ func buildCommand(cache *string) *cobra.Command {
 
 func imageCommand() *cobra.Command {
 	var dir, out string
+	var bench bool
 	c := &cobra.Command{
 		Use:   "image",
-		Short: "Write Weir's own image, " + images.WeirImage + ", as an archive",
+		Short: "Write Weir's own image, " + images.WeirImage + ", or that of weir bench, " + images.BenchImage + ", as an archive",
 		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return images.Weir(dir, out) },
+		RunE: func(*cobra.Command, []string) error {
+			if bench {
+				return images.Bench(dir, out)
+			}
+			return images.Weir(dir, out)
+		},
 	}
+	c.Flags().BoolVar(&bench, "bench", false, "the image of weir bench, which holds weir-bench alone")
 	c.Flags().StringVar(&dir, "weir-bin", besideThis(), "folder with Weir's programs")
 	c.Flags().StringVarP(&out, "output", "o", "weir.tar", "file to write")
 	return c

@@ -81,11 +81,13 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 	if err != nil {
 		return err
 	}
+	i := &images.Builder{Cache: o.Cache, Progress: p, Programs: set}
+	with := i.SeedWithBench
 	if o.Proxy == plan.ProxyWeir {
-		i := &images.Builder{Cache: o.Cache, Progress: p, Programs: set}
-		if seed, err = i.SeedWithWeir(ctx, seed, o.Weir); err != nil {
-			return err
-		}
+		with = i.SeedWithWeir
+	}
+	if seed, err = with(ctx, seed, o.Weir); err != nil {
+		return err
 	}
 	me, err := self()
 	if err != nil {

@@ -29,6 +29,10 @@ const recipe = "3"
 // WeirImage is the name of Weir's own image in a lab.
 const WeirImage = "weir.local/weir:dev"
 
+// BenchImage is the name of the image that `weir bench` runs its pods from: weir-bench and nothing else. Weir's own image has that
+// name too, because it has the program.
+const BenchImage = "weir.local/weir-bench:dev"
+
 // CoreDNSImage is the name of CoreDNS' image.
 const CoreDNSImage = "registry.k8s.io/coredns/coredns:" + build.CoreDNSVersion
 
@@ -299,6 +303,21 @@ func Weir(dir, out string) error {
 	if err != nil {
 		return err
 	}
+	return write(programs, out, WeirImage, BenchImage)
+}
+
+// Bench writes the image of `weir bench` from the program in a folder.
+func Bench(dir, out string) error {
+	path := filepath.Join(dir, benchProgram)
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("the program of the benchmarks: %w", err)
+	}
+	return write([]string{path}, out, BenchImage)
+}
+
+const benchProgram = "weir-bench"
+
+func write(programs []string, out string, tags ...string) error {
 	var entries []entry
 	for _, path := range programs {
 		entries = append(entries, program(filepath.Base(path), path))
@@ -315,7 +334,7 @@ func Weir(dir, out string) error {
 	if err := writeLayer(tmp, entries); err != nil {
 		return err
 	}
-	return image{tags: []string{WeirImage}, layers: []string{tmp.Name()}, path: "/"}.write(out)
+	return image{tags: tags, layers: []string{tmp.Name()}, path: "/"}.write(out)
 }
 
 func dirs(paths ...string) []entry {

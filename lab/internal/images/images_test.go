@@ -125,8 +125,19 @@ func TestWeirImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "weir.tar")
+	if err := Bench(bin, out); err == nil {
+		t.Error("made an image of the benchmarks without their program")
+	}
 	if err := Weir(bin, out); err != nil {
 		t.Fatal(err)
+	}
+	// The pods of weir bench run from it too.
+	bench, err := name.NewTag(BenchImage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tarball.ImageFromPath(out, &bench); err != nil {
+		t.Errorf("the image has not the name of the benchmarks' one: %v", err)
 	}
 	tag, err := name.NewTag(WeirImage)
 	if err != nil {

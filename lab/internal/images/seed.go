@@ -60,20 +60,37 @@ func (b *Builder) SeedWithWeir(ctx context.Context, base, dir string) (string, e
 	if err != nil {
 		return "", err
 	}
+	return b.seedWith(ctx, base, contents, "Weir's image", func(archive string) error { return Weir(dir, archive) })
+}
+
+// SeedWithBench adds the image of `weir bench` to a seed; without that program the seed stays as it is.
+func (b *Builder) SeedWithBench(ctx context.Context, base, dir string) (string, error) {
+	program, err := os.ReadFile(filepath.Join(dir, benchProgram))
+	if errors.Is(err, fs.ErrNotExist) {
+		return base, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the program of the benchmarks: %w", err)
+	}
+	return b.seedWith(ctx, base, key(benchProgram, string(program)), "image of weir bench", func(archive string) error { return Bench(dir, archive) })
+}
+
+// seedWith adds an image that is made anew to a seed. contents names what it is made of.
+func (b *Builder) seedWith(ctx context.Context, base, contents, what string, write func(archive string) error) (string, error) {
 	unlock, err := build.Lock(ctx, b.Cache, "seeds")
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	seed := filepath.Join(b.Cache, "seeds", weirSeeds+key(recipe, filepath.Base(base), contents))
+	seed := filepath.Join(b.Cache, "seeds", weirSeeds+key(recipe, benchTag, filepath.Base(base), contents))
 	if _, err := os.Stat(seed); err == nil {
 		now := time.Now()
 		return seed, os.Chtimes(seed, now, now)
 	}
-	err = b.Progress.Step("Weir's image", func() error {
+	err = b.Progress.Step(what, func() error {
 		archive := filepath.Join(b.Cache, "images", "weir.tar")
 		defer os.Remove(archive)
-		if err := Weir(dir, archive); err != nil {
+		if err := write(archive); err != nil {
 			return err
 		}
 		return makeSeed(ctx, base, seed, []string{archive})
@@ -83,6 +100,9 @@ func (b *Builder) SeedWithWeir(ctx context.Context, base, dir string) (string, e
 	}
 	return seed, prune(filepath.Join(b.Cache, "seeds"))
 }
+
+// benchTag tells seeds whose images have the benchmark's name from those of before.
+const benchTag = "bench"
 
 const weirSeeds = "weir-"
 

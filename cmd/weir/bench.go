@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/bench"
+	"github.com/weir-net/weir/internal/bench/result"
+	"github.com/weir-net/weir/internal/bench/suite"
+	"github.com/weir-net/weir/internal/podexec"
+	"github.com/weir-net/weir/internal/version"
+)
+
+// benchWorse is the exit code of a comparison that found what it was asked to look for.
+const benchWorse = 3
+
+func newBench(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "bench", Short: "Measure the pod network of any cluster, compare runs, make reports",
+		Long: "Measure the pod network of any cluster, whatever carries it: bandwidth, CPU, latency, rates, the control plane.\n" +
+			"It needs a kubeconfig and an image with weir-bench; all that it makes is in one namespace, which it removes.",
+	}
+	c.AddCommand(newBenchRun(o), newBenchRows(), newBenchClean(o), newBenchCompare(), newBenchReport())
+	return c
+}
+
+func newBenchRun(o *options) *cobra.Command {
+	s := suite.Defaults()
+	s.Version = version.Version
+	var output string
+	var tests []string
+	var mbits float64
+	c := &cobra.Command{
+		Use:   "run",
+		Short: "Measure between two nodes of the cluster",
+		Example: "  weir bench run --client-node node1 --server-node node2 --output node1-node2.json\n" +
+			"  weir bench run --rows pod2pod,pod2svc/tcp --duration 10s --rounds 6",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s.UDPRate = mbits * 1e6
+			if len(tests) > 0 {
+				if cmd.Flags().Changed("rows") {
+					return errors.New("--rows and --tests are the same: give one")
+				}
+				s.Rows = tests
+			}
+			cluster, err := o.benchCluster()
+			if err != nil {
+				return err
+			}
+			return runBench(cmd.Context(), cmd.OutOrStdout(), cluster, s, output)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&s.ClientNode, "client-node", "", "node of the clients (default: a ready node)")
+	f.StringVar(&s.ServerNode, "server-node", "", "node of the servers (default: another ready node); the same as --client-node measures one node")
+	f.DurationVar(&s.Duration, "duration", s.Duration, "how long one measurement takes")
+	f.DurationVar(&s.WarmUp, "warm-up", s.WarmUp, "how long traffic runs before it counts")
+	f.IntVar(&s.Rounds, "rounds", s.Rounds, "how often each row is measured, in turns; six give intervals of 95 %")
+	f.StringSliceVar(&s.Rows, "rows", s.Rows, "rows, patterns (pod2*/tcp) and groups: "+suite.Groups)
+	f.StringSliceVar(&tests, "tests", nil, "the same as --rows")
+	f.StringVarP(&output, "output", "o", "weir-bench.json", "`file` for the results; it is written after each round")
+	f.StringVar(&s.Name, "name", "", "name of the run in reports")
+	f.StringVar(&s.Image, "image", s.Image, "image with /weir-bench")
+	f.IntVar(&s.Streams, "streams", s.Streams, "streams of tcp-many")
+	f.Float64Var(&mbits, "udp-rate", s.UDPRate/1e6, "rate of udp-rate, Mbit/s")
+	f.IntVar(&s.Requests, "requests", s.Requests, "requests of http; ab makes five times as many")
+	f.IntVar(&s.Concurrency, "concurrency", s.Concurrency, "connections at a time of ab and cps")
+	f.StringVar(&s.Congestion, "congestion", "", "TCP congestion control of the clients (default: the nodes')")
+	f.StringVar(&s.IPFamily, "ip-family", "", "IPv4 or IPv6, of the Services (default: the cluster's first)")
+	f.IntSliceVar(&s.Services, "services", nil, "measure beside so many other Services, one number after the other, such as 0,1000,10000")
+	f.IntVar(&s.Policies, "policies", 0, "measure beside so many other network policies")
+	f.IntVar(&s.Changes, "changes", s.Changes, "changes of a row of the control plane, in a round")
+	f.Uint16Var(&s.HostPort, "host-port", 0, "port of the servers in the nodes' networks, TCP and UDP; 0 = any that is free")
+	f.DurationVar(&s.PodPatience, "pod-timeout", s.PodPatience, "how long pods may take to start")
+	return c
+}
+
+// runBench runs, writes the file and prints the tables. What was measured is kept whatever happens.
+func runBench(ctx context.Context, out io.Writer, cluster *suite.Cluster, s suite.Options, output string) error {
+	f, err := suite.Run(ctx, cluster, s, newProgress(out), func(f *result.File) error { return f.Write(output) })
+	if f == nil {
+		return err
+	}
+	if failed := f.Write(output); failed != nil {
+		return errors.Join(err, failed)
+	}
+	if failed := f.Show(out); failed != nil {
+		return errors.Join(err, failed)
+	}
+	fmt.Fprintf(out, "\nwritten to %s\n", output)
+	return err
+}
+
+// benchCluster is the API server, as the suite needs it.
+func (o *options) benchCluster() (*suite.Cluster, error) {
+	cfg, err := client.LoadConfig(o.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	cfg.UserAgent = "weir/" + version.Version
+	cfg.QPS, cfg.Burst = 200, 400
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the client of %s: %w", cfg.Host, err)
+	}
+	dyn, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the client of %s: %w", cfg.Host, err)
+	}
+	return &suite.Cluster{Kube: kube, Dynamic: dyn,
+		Run: func(ctx context.Context, namespace, pod string, command []string) ([]byte, error) {
+			exec, err := podexec.New(kube, cfg, namespace, pod, "bench", command)
+			if err != nil {
+				return nil, err
+			}
+			// The standard input stays open and silent: its end tells the command that nobody listens any more.
+			silence, end := io.Pipe()
+			defer end.Close()
+			var out, said bytes.Buffer
+			err = exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: silence, Stdout: &out, Stderr: &said})
+			if text := strings.TrimSpace(said.String()); err != nil && text != "" {
+				err = errors.New(strings.TrimPrefix(text, "weir-bench: "))
+			}
+			return out.Bytes(), err
+		},
+		Logs: func(ctx context.Context, namespace, pod string) ([]byte, error) {
+			return kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(ctx)
+		}}, nil
+}
+
+func newBenchRows() *cobra.Command {
+	return &cobra.Command{
+		Use: "rows", Short: "List what can be measured", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t := bench.Table{Head: []string{"row", "what", ""}}
+			for _, r := range suite.AllRows(suite.Defaults()) {
+				usual := ""
+				if r.Usual {
+					usual = "default"
+				}
+				t.Add(r.ID, r.Title, usual)
+			}
+			return t.Write(cmd.OutOrStdout(), false)
+		},
+	}
+}
+
+func newBenchClean(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "clean", Short: "Remove what runs left that were killed; also ends runs that are under way", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.connect()
+			if err != nil {
+				return err
+			}
+			return suite.Clean(cmd.Context(), c.Kube, cmd.OutOrStdout())
+		},
+	}
+}
+
+func newBenchCompare() *cobra.Command {
+	var below float64
+	var strict, all, asJSON bool
+	c := &cobra.Command{
+		Use:   "compare A.json B.json",
+		Short: "Compare two runs: B as a multiple of A, with intervals",
+		Long: "Compare two runs: B as a multiple of A, with intervals. Files of knb (its JSON, YAML or data file) can be compared too.\n" +
+			"With --fail-below 0.95 the exit code is 3 when something in B is more than 5 % worse than in A and the interval leaves 1 out.",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if below < 0 || below > 1 {
+				return fmt.Errorf("--fail-below %v: want 0 to 1, such as 0.95", below)
+			}
+			var files [2]*result.File
+			for i, name := range args {
+				var err error
+				if files[i], err = result.Read(name); err != nil {
+					return err
+				}
+			}
+			cmp, err := result.CompareFiles(files[0], files[1])
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if asJSON {
+				e := json.NewEncoder(out)
+				e.SetIndent("", " ")
+				err = e.Encode(cmp)
+			} else {
+				err = cmp.Show(out, all)
+			}
+			if err != nil || below == 0 {
+				return err
+			}
+			worse := cmp.Below(below, strict)
+			for _, d := range worse {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s, %s: %.3f of the first run's, less than %v\n", d.Row, d.Metric, d.Good, below)
+			}
+			if len(worse) > 0 {
+				return &codedError{code: benchWorse}
+			}
+			return nil
+		},
+	}
+	c.Flags().Float64Var(&below, "fail-below", 0, "exit code 3 when something is certainly worse than this part of A, such as 0.95")
+	c.Flags().BoolVar(&strict, "strict", false, "with --fail-below: also when the interval does not leave 1 out")
+	c.Flags().BoolVar(&all, "all", false, "show every metric")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/bench/probe"
+	"github.com/weir-net/weir/internal/bench/result"
+)
+
+// benchFile writes a run of one row with a latency in µs.
+func benchFile(t *testing.T, name string, mean float64) string {
+	t.Helper()
+	f := &result.File{Schema: result.Schema, Metadata: result.Metadata{Name: name, Generator: result.Generator}}
+	r := result.Row{ID: "pod2pod/tcp-rr", Spec: probe.Spec{Test: probe.RoundTrip}}
+	for i := range 6 {
+		v := mean * (1 + float64(i)/1000)
+		r.Rounds = append(r.Rounds, result.Round{Round: i + 1, Result: probe.Result{Elapsed: 1, Operations: 1,
+			Latency: &probe.Latency{Count: 1, Mean: v, P50: v, P90: v, P99: v, P999: v, Bins: []probe.Bin{{UpTo: v, Count: 1}, {UpTo: 2 * v, Count: 1}}}}})
+	}
+	f.Rows = append(f.Rows, r)
+	f.Finish()
+	path := filepath.Join(t.TempDir(), name+".json")
+	if err := f.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestBenchCompare(t *testing.T) {
+	fast, slow := benchFile(t, "fast", 100), benchFile(t, "slow", 110)
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{fast, slow}, 0},
+		{[]string{fast, slow, "--fail-below", "0.95"}, benchWorse},
+		{[]string{fast, slow, "--fail-below", "0.85"}, 0},
+		{[]string{slow, fast, "--fail-below", "0.95"}, 0},
+		{[]string{fast, fast, "--fail-below", "1", "--strict"}, 0},
+		{[]string{fast, slow, "--fail-below", "0.95", "--json", "--all"}, benchWorse},
+	} {
+		out, err := weir(t, "/nonexistent", "", append([]string{"bench", "compare"}, c.args...)...)
+		code := 0
+		if coded := (*codedError)(nil); errors.As(err, &coded) {
+			code = coded.code
+		} else if err != nil {
+			code = 1
+		}
+		if code != c.code {
+			t.Errorf("%v: code %d, want %d: %v\n%s", c.args, code, c.code, err, out)
+		}
+	}
+	out, err := weir(t, "/nonexistent", "", "bench", "compare", fast, slow)
+	if err != nil || !strings.Contains(out, "1.100") || !strings.Contains(out, "worse") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	other := filepath.Join(t.TempDir(), "other.json")
+	if err := os.WriteFile(other, []byte(`{"rows":[]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{fast}, {fast, other}, {fast, "/nonexistent"}, {fast, slow, "--fail-below", "95"}} {
+		if _, err := weir(t, "/nonexistent", "", append([]string{"bench", "compare"}, args...)...); err == nil || errors.As(err, new(*codedError)) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+func TestBenchReport(t *testing.T) {
+	fast, slow, dir := benchFile(t, "fast", 100), benchFile(t, "slow", 110), t.TempDir()
+	page, table, data := filepath.Join(dir, "a.html"), filepath.Join(dir, "a.csv"), filepath.Join(dir, "a.json")
+	if _, err := weir(t, "/nonexistent", "", "bench", "report", fast, slow, "--html", page, "--csv", table, "--json", data, "--plots", filepath.Join(dir, "plots")); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{page: "<svg", table: "slow,,pod2pod/tcp-rr", data: `"fast"`, filepath.Join(dir, "plots", "latency.svg"): "<svg",
+		filepath.Join(dir, "plots", "latency.png"): "PNG"} {
+		b, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s: %d bytes without %q, %v", path, len(b), want, err)
+		}
+	}
+	var files []result.File
+	if b, err := os.ReadFile(data); err != nil || json.Unmarshal(b, &files) != nil || len(files) != 2 {
+		t.Errorf("%d files, %v", len(files), err)
+	}
+}
+
+// What cannot be is said before a cluster is asked for.
+func TestBenchRunRefuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--rows and --tests": {"--rows", "idle", "--tests", "tcp"},
+		"--kubeconfig":       {"--rows", "idle"},
+	} {
+		_, err := weir(t, "/nonexistent", "", append([]string{"bench", "run", "--output", filepath.Join(t.TempDir(), "x")}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	if out, err := weir(t, "/nonexistent", "", "bench", "rows"); err != nil || !strings.Contains(out, "pod2svc/tcp-rr") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
