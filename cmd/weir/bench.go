@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -97,7 +98,7 @@ func runBench(ctx context.Context, out io.Writer, cluster *suite.Cluster, s suit
 	if failed := f.Write(output); failed != nil {
 		return errors.Join(err, failed)
 	}
-	if failed := f.Show(out); failed != nil {
+	if failed := f.Show(shown{out}); failed != nil {
 		return errors.Join(err, failed)
 	}
 	fmt.Fprintf(out, "\nwritten to %s\n", output)
@@ -129,16 +130,46 @@ func (o *options) benchCluster() (*suite.Cluster, error) {
 			// The standard input stays open and silent: its end tells the command that nobody listens any more.
 			silence, end := io.Pipe()
 			defer end.Close()
-			var out, said bytes.Buffer
+			var out, said capped
 			err = exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: silence, Stdout: &out, Stderr: &said})
-			if text := strings.TrimSpace(said.String()); err != nil && text != "" {
-				err = errors.New(strings.TrimPrefix(text, "weir-bench: "))
+			if text := strings.TrimSpace(said.kept.String()); err != nil && text != "" {
+				err = errors.New(oneLine(strings.TrimPrefix(text, "weir-bench: ")))
 			}
-			return out.Bytes(), err
+			return out.kept.Bytes(), err
 		},
 		Logs: func(ctx context.Context, namespace, pod string) ([]byte, error) {
 			return kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(ctx)
 		}}, nil
+}
+
+// capped keeps what a pod prints, up to a limit: a node may not be what it seems.
+type capped struct{ kept bytes.Buffer }
+
+const maxPrinted = 8 << 20
+
+// Write implements io.Writer.
+func (c *capped) Write(p []byte) (int, error) {
+	if c.kept.Len()+len(p) > maxPrinted {
+		return 0, fmt.Errorf("a pod prints more than %d bytes", maxPrinted)
+	}
+	return c.kept.Write(p)
+}
+
+// shown is an output for texts of files and of clusters: what would steer a terminal is left out.
+type shown struct{ io.Writer }
+
+// Write implements io.Writer.
+func (s shown) Write(p []byte) (int, error) {
+	clean := strings.Map(func(r rune) rune {
+		if r != '\n' && unicode.IsControl(r) {
+			return -1
+		}
+		return r
+	}, string(p))
+	if _, err := io.WriteString(s.Writer, clean); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 func newBenchRows() *cobra.Command {
@@ -201,7 +232,7 @@ func newBenchCompare() *cobra.Command {
 				e.SetIndent("", " ")
 				err = e.Encode(cmp)
 			} else {
-				err = cmp.Show(out, all)
+				err = cmp.Show(shown{out}, all)
 			}
 			if err != nil || below == 0 {
 				return err

@@ -59,6 +59,13 @@ func TestBenchCompare(t *testing.T) {
 	if err != nil || !strings.Contains(out, "1.100") || !strings.Contains(out, "worse") {
 		t.Errorf("%v\n%s", err, out)
 	}
+	evil := benchFile(t, "evil", 100)
+	if b, err := os.ReadFile(evil); err != nil || os.WriteFile(evil, []byte(strings.Replace(string(b), `"name": "evil"`, `"name": "\u001b[2Jevil"`, 1)), 0o644) != nil {
+		t.Fatal(err)
+	}
+	if out, err := weir(t, "/nonexistent", "", "bench", "compare", evil, slow); err != nil || strings.Contains(out, "\x1b") || !strings.Contains(out, "evil") {
+		t.Errorf("a file's text reaches the terminal as it is: %v %q", err, out)
+	}
 	other := filepath.Join(t.TempDir(), "other.json")
 	if err := os.WriteFile(other, []byte(`{"rows":[]}`), 0o644); err != nil {
 		t.Fatal(err)

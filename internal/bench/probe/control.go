@@ -3,6 +3,7 @@ package probe
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -288,7 +289,7 @@ func (c *Client) startPod(ctx context.Context, a *api, s Spec, l *net.UDPConn, i
 	name := fmt.Sprintf("%s%d-%d", s.Control.Name, time.Now().UnixMilli(), i)
 	pod["metadata"].(map[string]any)["name"] = name
 	at := l.LocalAddr().(*net.UDPAddr).AddrPort()
-	word := fmt.Sprintf("%s-%d", c.Token, i)
+	word := rand.Text()
 	for _, container := range pod["spec"].(map[string]any)["containers"].([]any) {
 		container.(map[string]any)["env"] = []any{map[string]any{"name": HelloEnv, "value": netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()},
 			map[string]any{"name": HelloTokenEnv, "value": word}}

@@ -35,9 +35,11 @@ func Run(ctx context.Context, c *Cluster, o Options, p Progress, save func(*resu
 		return nil, err
 	}
 	if s.oneNode {
+		// On one node a path is the same as its local one.
+		all := slices.Clone(rows)
 		rows = slices.DeleteFunc(rows, func(r planned) bool {
-			_, test, _ := strings.Cut(r.id, "/")
-			return slices.ContainsFunc(rows, func(o planned) bool { return o.id == strings.Replace(r.id, "/"+test, result.OneNode+"/"+test, 1) })
+			path, test, _ := strings.Cut(r.id, "/")
+			return slices.ContainsFunc(all, func(o planned) bool { return o.id == path+result.OneNode+"/"+test })
 		})
 	}
 	expected := time.Duration(0)
