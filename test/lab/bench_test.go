@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-net/weir/internal/bench/result"
+	benchresult "github.com/weir-net/weir/internal/bench/result"
 )
 
 // TestBench runs `weir bench` as a user does, with short rows: what it measures is there, and nothing of it is left. How fast anything
@@ -20,7 +20,7 @@ func TestBench(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("code %d: %s", code, out)
 	}
-	f, err := result.Read(file)
+	f, err := benchresult.Read(file)
 	if err != nil {
 		t.Fatal(err)
 	}
