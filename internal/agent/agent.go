@@ -61,7 +61,8 @@ type Agent struct {
 	clients   *client.Clients
 	servers   *apiServers
 	watcher   *watch.Watcher
-	driver    *ebpf.Driver
+	driver    plane
+	planes    *planes
 	loop      *dataplane.Loop
 	cluster   *cluster
 	announcer *announce.Announcer
@@ -82,16 +83,20 @@ type Agent struct {
 // what an earlier agent left goes on until Run has read the cluster.
 func New(o Options) (*Agent, error) {
 	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
-	findings, err := kernel.Probe()
-	if err != nil {
-		return nil, err
-	}
+	findings, lacks := kernel.Probe()
+	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
 	a.good = openLastGood(o.StateDir, o.Log)
 	a.flows = openFlowTable(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.good.load())
 	resolver.ReadLinux(kernel.Sysctl)
-	if err := a.openDriver(findings, resolver.AtStart()); err != nil {
-		return nil, err
+	var err error
+	if e := resolver.AtStart(); a.planes.choose(e, lacks) {
+		err = a.openStandard()
+	} else {
+		err = a.openDriver(findings, e)
+	}
+	if err != nil {
+		return nil, errors.Join(err, lacks)
 	}
 	if err := a.connect(); err != nil {
 		return nil, errors.Join(err, a.driver.Close())
@@ -137,8 +142,7 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 			lacks[f.Name] = true
 		}
 	}
-	var err error
-	a.driver, err = ebpf.New(ebpf.Options{
+	d, err := ebpf.New(ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
 		Sizes: mapSizes(e, a.flows.entries(e)),
@@ -146,6 +150,7 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 	if err != nil {
 		return fmt.Errorf("opening the eBPF data plane: %w", err)
 	}
+	a.driver = d
 	return nil
 }
 
@@ -212,6 +217,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("computing the node's state", a.cluster.run)
 	run("applying the node's state", a.loop.Run)
 	run("keeping the data plane", a.driver.Run)
+	run("choosing the data plane", a.keepPlane)
 	run("announcing addresses", a.announcer.Run)
 	run("removing what a kube-proxy left", func(ctx context.Context) error {
 		return kubeproxy.Run(ctx, kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy,

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -31,6 +32,10 @@ func (n eventNames) Pod(a netip.Addr) (model.Name, bool) {
 // readEvents reads the programs' events until ctx ends.
 func (a *Agent) readEvents(ctx context.Context) error {
 	from, err := a.driver.Events()
+	if errors.Is(err, errNotByNFT) {
+		<-ctx.Done()
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,9 @@ type inquiry struct {
 var hooks = map[string]sim.Hook{why.FromWorkload: sim.FromWorkload, why.ToUplink: sim.ToUplink, why.FromUplink: sim.FromUplink, why.FromTunnel: sim.FromTunnel}
 
 func (i *inquiry) run(ctx context.Context) error {
+	if _, ok := i.agent.driver.(standardPlane); ok {
+		return errNotByNFT
+	}
 	i.places = i.agent.driver.Places()
 	i.answer.Epoch = i.places.Epoch
 	if i.answer.Behind == "" {

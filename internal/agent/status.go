@@ -213,7 +213,8 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, nodeAddressProblems(a.opts.Node, snap)...)
 	out = append(out, unfitProblems(snap)...)
 	st := a.driver.Status()
-	if len(st.Uplinks) == 0 {
+	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
+	if len(st.Uplinks) == 0 && !a.planes.choice.Standard {
 		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,
 			Message: "no interface of this node matches; nothing from outside reaches pods and Services", Action: "name the uplinks"})
 	}

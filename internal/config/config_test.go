@@ -176,15 +176,25 @@ func TestInvalidWithoutAnEarlierValueGivesTheDefault(t *testing.T) {
 
 func TestUnsupportedIsSaid(t *testing.T) {
 	r := New("n1", []string{"FELIX_WIREGUARDENABLED=true", "FELIX_NOSUCHTHING=1"}, nil)
-	r.Set("default", spec(t, `{"bpfLogLevel":"Debug","vxlanEnabled":true,"routeRefreshInterval":"90s","typo":3,"bpfEnabled":false}`))
+	r.Set("default", spec(t, `{"bpfLogLevel":"Debug","vxlanEnabled":true,"routeRefreshInterval":"90s","typo":3}`))
 	got := strings.Join(r.Resolve().Unsupported, "\n")
-	for _, want := range []string{"FELIX_WIREGUARDENABLED", "FELIX_NOSUCHTHING", "spec.bpfLogLevel = Debug", "spec.vxlanEnabled", "spec.typo", "spec.bpfEnabled"} {
+	for _, want := range []string{"FELIX_WIREGUARDENABLED", "FELIX_NOSUCHTHING", "spec.bpfLogLevel = Debug", "spec.vxlanEnabled", "spec.typo"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not mentioned in:\n%s", want, got)
 		}
 	}
 	if strings.Contains(got, "routeRefreshInterval") {
 		t.Errorf("a default is complained about:\n%s", got)
+	}
+}
+
+func TestDataPlane(t *testing.T) {
+	for text, standard := range map[string]bool{`{}`: false, `{"bpfEnabled":true}`: false, `{"bpfEnabled":false}`: true} {
+		r := New("n1", nil, nil)
+		r.Set("default", spec(t, text))
+		if got := r.Resolve(); got.Effective.Standard != standard || len(got.Unsupported)+len(got.Problems) > 0 {
+			t.Errorf("%s: %+v", text, got)
+		}
 	}
 }
 

@@ -208,16 +208,9 @@ func nodePortAddresses() field {
 	return f
 }
 
-// bpfEnabled asks for the eBPF data plane, which is in force anyway.
+// bpfEnabled chooses the data plane. Unset is eBPF where the kernel can, whatever the default was elsewhere.
 func bpfEnabled() field {
-	return field{name: "bpfEnabled", env: "BPFEnabled", def: "false", allow: "true",
-		apply: func(e *Effective, text string) ([]string, error) {
-			switch strings.ToLower(text) {
-			case "true", "1", "yes", "y", "t":
-				return nil, nil
-			}
-			return []string{" = " + text + ": the standard Linux data plane is not supported yet; eBPF is in force"}, nil
-		}}
+	return boolean("bpfEnabled", "BPFEnabled", false, func(e *Effective, on bool) { e.Standard = !on })
 }
 
 var byName, byEnv = index()

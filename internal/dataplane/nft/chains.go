@@ -41,15 +41,16 @@ const (
 // words are what of a rule depends on the family.
 type words struct {
 	ip          string // "ip", "ip6"
+	addr        string // type
 	icmp        string // of reject
 	unreachable string // host
 }
 
 func (f family) words() words {
 	if f.six {
-		return words{ip: "ip6", icmp: "icmpv6", unreachable: "addr-unreachable"}
+		return words{ip: "ip6", addr: "ipv6_addr", icmp: "icmpv6", unreachable: "addr-unreachable"}
 	}
-	return words{ip: "ip", icmp: "icmp", unreachable: "host-unreachable"}
+	return words{ip: "ip", addr: "ipv4_addr", icmp: "icmp", unreachable: "host-unreachable"}
 }
 
 // rules writes the words of the family and of the state into rules.
@@ -89,10 +90,13 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 	base("leave", knftables.NATType, knftables.PostroutingHook, "srcnat", f.masqueradeRules(s)...)
 	chain(asNodeChain, f.asNodeRules(s)...)
 	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50",
+		// What translate left in the ct mark ends here; who handed the flow on stays.
+		"ct state new ct mark set meta mark and $mask",
 		"meta mark and $mask != 0 meta mark set meta mark and $rest",
 		"ct state new ct status and dnat == 0 jump refuse",
 		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setPods+" goto no-endpoint")
 	base("admit-own", knftables.FilterType, knftables.OutputHook, "filter-50",
+		"ct state new ct mark set 0",
 		"ct state new ct status and dnat == 0 jump refuse",
 		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setPods+" goto no-endpoint")
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
@@ -103,22 +107,21 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 	f.serviceChains(t, s)
 	f.policySets(t)
 
-	addr := "$ip saddr"
 	sets := map[string]Set{
-		setWorkloads: {Key: "iifname"}, setEndpoints: {Key: "iifname . " + addr}, setPods: {Key: addr}, setOwn: {Key: addr},
-		setLocal: {Key: addr}, setNodes: {Key: addr}, mapNodes: {Key: addr, Value: "meta mark"}, mapLinks: {Key: "ether saddr", Value: "meta mark"},
-		setPorted: {Key: addr}, setBlocks: {Key: addr, Interval: true}, setRouted: {Key: addr, Interval: true}, setPodRanges: {Key: addr, Interval: true},
-		setOutgoing: {Key: addr}, setHairpin: {Key: "$ip saddr . $ip daddr"}, setKeepSource: {Key: addr},
+		setWorkloads: {Key: "ifname"}, setEndpoints: {Key: "ifname . $addr"}, setPods: {Key: "$addr"}, setOwn: {Key: "$addr"},
+		setLocal: {Key: "$addr"}, setNodes: {Key: "$addr"}, mapNodes: {Key: "$addr", Value: "mark"}, mapLinks: {Key: "ether_addr", Value: "mark"},
+		setPorted: {Key: "$addr"}, setBlocks: {Key: "$addr", Interval: true}, setRouted: {Key: "$addr", Interval: true},
+		setPodRanges: {Key: "$addr", Interval: true}, setOutgoing: {Key: "$addr"}, setHairpin: {Key: "$addr . $addr"}, setKeepSource: {Key: "$addr"},
 	}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		f.set(t, name, sets[name])
 	}
 }
 
-// set adds a set whose types are written with $ip.
+// set adds a set whose types are written with $addr.
 func (f family) set(t *Table, name string, s Set) {
-	ip := f.words().ip
-	s.Key, s.Value = strings.ReplaceAll(s.Key, "$ip", ip), strings.ReplaceAll(s.Value, "$ip", ip)
+	addr := f.words().addr
+	s.Key, s.Value = strings.ReplaceAll(s.Key, "$addr", addr), strings.ReplaceAll(s.Value, "$addr", addr)
 	t.Sets[name] = s
 }
 

@@ -34,5 +34,6 @@
 //
 // ct mark: bits 0 to 15 are policy's. Bits 16 to 28 are the number of the node by which the answers go back, 0 = as the
 // routes say. The packet mark has that number in the same bits while a packet is on its way; its other bits are left alone.
-// The packet's priority is scratch between translate and admit, where it is the number of a list of backends.
+// Between translate and admit a new flow's ct mark is scratch, and so is the packet's priority: the number of a list of
+// backends, and a slot or a backend in it. What policy keeps in the ct mark it sets after admit.
 package nft

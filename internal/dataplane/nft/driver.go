@@ -35,6 +35,7 @@ type Driver struct {
 
 	tunnelTable *tunnelTable
 	problems    []string
+	count       counters
 }
 
 // table is what a driver keeps of a family.
@@ -160,24 +161,3 @@ func (t *table) leave(ctx context.Context) error {
 
 // Close lets go. What was written goes on working.
 func (d *Driver) Close() error { return nil }
-
-// Remove takes everything of ours away: tables, routes and devices.
-func (d *Driver) Remove(ctx context.Context) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var errs []error
-	for _, f := range families {
-		t := d.tables[f]
-		if err := t.remove(ctx); err != nil {
-			errs = append(errs, err)
-		}
-		n := t.nft
-		d.tables[f] = &table{written: newWritten(n, f)}
-	}
-	if !d.opts.NoMachine {
-		errs = append(errs, d.tunnelTable.apply(ctx, false, true)...)
-		errs = append(errs, d.machine.remove()...)
-	}
-	d.state = nil
-	return errors.Join(errs...)
-}

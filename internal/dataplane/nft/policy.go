@@ -44,9 +44,9 @@ func newPolicy() *policy {
 // policySets are the sets and maps of policy, which every node has.
 func (f family) policySets(t *Table) {
 	for name, set := range map[string]Set{
-		setIsolated: {Key: "$ip saddr"}, mapIngress: {Key: "$ip saddr", Value: "verdict"}, mapEgress: {Key: "$ip saddr", Value: "verdict"},
-		mapPeers: {Key: "$ip saddr", Value: "meta priority"}, mapPeerNets: {Key: "$ip saddr", Value: "meta priority", Interval: true},
-		mapVerdicts: {Key: "meta priority", Value: "verdict"},
+		setIsolated: {Key: "$addr"}, mapIngress: {Key: "$addr", Value: "verdict"}, mapEgress: {Key: "$addr", Value: "verdict"},
+		mapPeers: {Key: "$addr", Value: "classid"}, mapPeerNets: {Key: "$addr", Value: "classid", Interval: true},
+		mapVerdicts: {Key: "classid", Value: "verdict"},
 	} {
 		f.set(t, name, set)
 	}

@@ -46,17 +46,15 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		"$ports $ip daddr @"+setPorted+" "+atPort+" vmap @"+mapRefusedPorts,
 		"$ports "+front+" vmap @"+mapRefused)
 
-	list := "meta priority"
-	slot := list + " . numgen random mod 65536"
-	backend := "$ip daddr . th dport"
+	const frontend, portal, backend = "$addr . inet_proto . inet_service", "inet_proto . inet_service", "$addr . inet_service"
 	for name, set := range map[string]Set{
-		mapServices: {Key: front, Value: list}, mapServicesOutside: {Key: front, Value: list},
-		mapPorts: {Key: atPort, Value: list}, mapPortsOutside: {Key: atPort, Value: list}, mapHostPorts: {Key: atPort, Value: list},
-		setPortsLocal: {Key: atPort}, mapLists: {Key: list, Value: "verdict"},
-		mapBackends: {Key: slot, Value: backend}, mapSlots: {Key: slot, Value: "meta mark"}, mapLive: {Key: list + " . meta mark", Value: backend},
-		mapAffinity:   {Key: list + " . $ip saddr", Value: "meta mark", Learned: true, Size: affinitySize},
-		setRestricted: {Key: front}, setRanges: {Key: front + " . $ip saddr", Interval: true},
-		mapRefused: {Key: front, Value: "verdict"}, mapRefusedPorts: {Key: atPort, Value: "verdict"},
+		mapServices: {Key: frontend, Value: "classid"}, mapServicesOutside: {Key: frontend, Value: "classid"},
+		mapPorts: {Key: portal, Value: "classid"}, mapPortsOutside: {Key: portal, Value: "classid"}, mapHostPorts: {Key: portal, Value: "classid"},
+		setPortsLocal: {Key: portal}, mapLists: {Key: "classid", Value: "verdict"},
+		mapBackends: {Key: "classid . mark", Value: backend}, mapSlots: {Key: "classid . mark", Value: "mark"}, mapLive: {Key: "classid . mark", Value: backend},
+		mapAffinity:   f.affinitySet(),
+		setRestricted: {Key: frontend}, setRanges: {Key: frontend + " . $addr", Interval: true},
+		mapRefused: {Key: frontend, Value: "verdict"}, mapRefusedPorts: {Key: portal, Value: "verdict"},
 	} {
 		f.set(t, name, set)
 	}
@@ -83,26 +81,45 @@ func (v *services) chains(p *port) map[string][]string {
 	return out
 }
 
-// pickRules choose one of n backends of the list whose number is the packet's priority. With affinity the backend that
-// the client had last is taken again while it is live; the packet's mark holds its number meanwhile.
+// pickRules choose one of n backends of the list whose number is the packet's priority. The new flow's ct mark holds the
+// slot meanwhile. With affinity the backend that the client had last is taken again while it is live; the ct mark holds its
+// number.
 func (f family) pickRules(n int, affinity uint32) []string {
-	const tr = "meta l4proto { tcp, udp, sctp } dnat $ip to "
-	rules := []string{tr + fmt.Sprintf("meta priority . numgen random mod %d map @%s", n, mapBackends)}
+	const tr = "meta l4proto { tcp, udp, sctp } dnat $ip to meta priority . ct mark map @"
+	random := fmt.Sprintf("ct mark set numgen random mod %d", n)
+	rules := []string{random, tr + mapBackends}
 	if affinity > 0 {
-		client := "meta priority . $ip saddr"
-		remember := fmt.Sprintf("update @%s { %s timeout %ds : meta mark }", mapAffinity, client, affinity)
-		live := tr + "meta priority . meta mark map @" + mapLive
+		client := "meta priority . " + f.client()
+		remember := fmt.Sprintf("update @%s { %s timeout %ds : ct mark }", mapAffinity, client, affinity)
 		rules = []string{
-			"meta mark set " + client + " map @" + mapAffinity + " " + remember + " " + live,
-			fmt.Sprintf("delete @%s { %s : meta mark }", mapAffinity, client),
-			fmt.Sprintf("meta mark set meta priority . numgen random mod %d map @%s", n, mapSlots),
-			remember + " " + live,
+			"ct mark set " + client + " map @" + mapAffinity + " " + remember + " " + tr + mapLive,
+			fmt.Sprintf("delete @%s { %s : ct mark }", mapAffinity, client),
+			random,
+			"ct mark set meta priority . ct mark map @" + mapSlots,
+			remember + " " + tr + mapLive,
 		}
 	}
 	for i, r := range rules {
 		rules[i] = strings.ReplaceAll(r, "$ip", f.words().ip)
 	}
 	return rules
+}
+
+// client is what a client with affinity is known by. An address of IPv6 does not fit beside the number of the list (nft
+// before 1.0.8 gives a map's value to the registers of a key of more than 16 bytes), so it is hashed.
+func (f family) client() string {
+	if f.six {
+		return "jhash ip6 saddr mod 4294967295 seed 0x57656972"
+	}
+	return "ip saddr"
+}
+
+func (f family) affinitySet() Set {
+	s := Set{Key: "classid . ipv4_addr", Value: "mark", Learned: true, Size: affinitySize}
+	if f.six { // a number of no named type
+		s.Key, s.Value, s.TypeOf = "meta priority . numgen random mod 65536", "ct mark", true
+	}
+	return s
 }
 
 // serviceSets are those whose elements services follows, or packets add.

@@ -1,20 +1,70 @@
 package nft
 
-import "slices"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+)
 
 // Status is what a driver knows about itself.
 type Status struct {
-	Writes   uint64 // operations of nftables since the start
-	Problems []string
+	Endpoints int               // pods' addresses in the tables
+	Tunnel    bool              // the VXLAN device exists
+	Writes    uint64            // operations of nftables since the start
+	Elements  map[string]int    // by family and set
+	Repairs   map[string]uint64 // by what: table, device, route
+	Repaired  time.Time         // of the last repair; zero = none
+	Problems  []string          // what could not be put in place at the last try
+}
+
+// counters are what the driver repaired.
+type counters struct {
+	repairs map[string]uint64
+	last    time.Time
+}
+
+func (c *counters) repaired(what string) {
+	if c.repairs == nil {
+		c.repairs = map[string]uint64{}
+	}
+	c.repairs[what]++
+	c.last = time.Now()
 }
 
 // Status returns a snapshot.
 func (d *Driver) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st := Status{Problems: slices.Clone(d.problems)}
-	for _, t := range d.tables {
+	st := Status{Tunnel: d.machine.tunnel != nil, Problems: slices.Clone(d.problems), Elements: map[string]int{},
+		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last}
+	for f, t := range d.tables {
 		st.Writes += t.writes
+		for name, tracked := range t.elements {
+			st.Elements[fmt.Sprintf("%s %s", f.nft(), name)] = tracked.Len()
+		}
+		if n := t.elements[setEndpoints]; n != nil {
+			st.Endpoints += n.Len()
+		}
 	}
 	return st
+}
+
+// Enforced says what is missing for an endpoint to be enforced: its interface and addresses stand in the kernel's sets, so
+// that nothing from it or to it goes by the rules.
+func (d *Driver) Enforced(ep model.LocalEndpoint) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range ep.Addrs {
+		t := d.tables[family{a.Is6()}]
+		if t.elements[setEndpoints] == nil {
+			return fmt.Errorf("address %s is in no table: the node does not carry its family", a)
+		}
+		if _, ok := t.elements[setEndpoints].Actual(key(ep.Interface, a)); !ok {
+			return fmt.Errorf("address %s is not in the set of endpoints with interface %s", a, ep.Interface)
+		}
+	}
+	return nil
 }

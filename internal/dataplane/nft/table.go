@@ -35,8 +35,10 @@ type Chain struct {
 
 // Set is a set, or with Value a map.
 type Set struct {
-	Key   string // its type as an expression ("ip saddr . th dport")
-	Value string // of a map: an expression, or "verdict"
+	Key   string // its type ("ipv4_addr . inet_service")
+	Value string // of a map
+	// TypeOf says that Key and Value are expressions of the types that are meant: some have no name.
+	TypeOf bool
 	// Interval says that keys may be prefixes.
 	Interval bool
 	// Learned says that packets add elements, which expire; Size bounds them.
@@ -105,10 +107,17 @@ func (s Set) object(name string) knftables.Object {
 	if s.Size > 0 {
 		size = &s.Size
 	}
-	if s.Value == "" {
-		return &knftables.Set{Name: name, TypeOf: s.Key, Flags: flags, Timeout: timeout, Size: size}
+	typ, typeOf := s.Key, ""
+	if s.Value != "" {
+		typ += " : " + s.Value
 	}
-	return &knftables.Map{Name: name, TypeOf: s.Key + " : " + s.Value, Flags: flags, Timeout: timeout, Size: size}
+	if s.TypeOf {
+		typ, typeOf = "", typ
+	}
+	if s.Value == "" {
+		return &knftables.Set{Name: name, Type: typ, TypeOf: typeOf, Flags: flags, Timeout: timeout, Size: size}
+	}
+	return &knftables.Map{Name: name, Type: typ, TypeOf: typeOf, Flags: flags, Timeout: timeout, Size: size}
 }
 
 // object returns the definition of a chain as knftables has it.

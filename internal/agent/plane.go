@@ -1,0 +1,185 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// plane is a data plane as the agent uses it: what a driver is, and what it can tell.
+type plane interface {
+	dataplane.Driver
+	enforced
+	Run(ctx context.Context) error
+	Status() ebpf.Status
+	Drops() ([]ebpf.Drop, error)
+	Fallen() (ebpf.Fallen, error)
+	Pressures() []ebpf.Pressure
+	LostEvents() (ebpf.LostEvents, error)
+	Answers() (map[string]uint64, error)
+	Events() (*ebpf.EventReader, error)
+	Listen(on bool) error
+	Places() ebpf.Places
+	IfIndex(a nodestate.Addr) int
+	Rehearse(programs []string) (*ebpf.Rehearsal, error)
+	Prove(r *ebpf.Rehearsal, program string, ifindex int, six bool) (ebpf.Proof, error)
+}
+
+// errNotByNFT is the answer to what only programs can be asked.
+var errNotByNFT = errors.New("this node has the data plane of standard Linux (bpfEnabled: false), which cannot be asked this; its rules are told by nft list table ip weir")
+
+// standardPlane is the data plane of standard Linux. What only eBPF has is absent.
+type standardPlane struct{ *nft.Driver }
+
+func (p standardPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
+func (p standardPlane) Drops() ([]ebpf.Drop, error)           { return nil, nil }
+func (p standardPlane) Fallen() (ebpf.Fallen, error)          { return ebpf.Fallen{}, nil }
+func (p standardPlane) Pressures() []ebpf.Pressure            { return nil }
+func (p standardPlane) LostEvents() (ebpf.LostEvents, error)  { return ebpf.LostEvents{}, errNotByNFT }
+func (p standardPlane) Answers() (map[string]uint64, error)   { return nil, errNotByNFT }
+func (p standardPlane) Events() (*ebpf.EventReader, error)    { return nil, errNotByNFT }
+func (p standardPlane) Listen(bool) error                     { return nil }
+func (p standardPlane) Places() ebpf.Places                   { return ebpf.Places{} }
+func (p standardPlane) IfIndex(a nodestate.Addr) int          { return a.IfIndex }
+func (p standardPlane) Rehearse([]string) (*ebpf.Rehearsal, error) {
+	return nil, errNotByNFT
+}
+func (p standardPlane) Prove(*ebpf.Rehearsal, string, int, bool) (ebpf.Proof, error) {
+	return ebpf.Proof{}, errNotByNFT
+}
+
+// Status says what there is in the words of eBPF's.
+func (p standardPlane) Status() ebpf.Status {
+	st := p.Driver.Status()
+	return ebpf.Status{Endpoints: st.Endpoints, Tunnel: st.Tunnel, Writes: st.Writes, Problems: st.Problems, Entries: st.Elements,
+		Repairs: st.Repairs, Repaired: st.Repaired}
+}
+
+// planeChoice remembers which data plane the node has, and whether the other one's remains may still be there.
+type planeChoice struct {
+	Standard bool `json:"standard"`
+	Other    bool `json:"other"`
+	Known    bool `json:"known"`
+}
+
+// planes chooses the node's data plane at the agent's start.
+type planes struct {
+	file   remembered[planeChoice]
+	log    *slog.Logger
+	choice planeChoice
+	lacks  error // what of the kernel stands against eBPF
+	bpffs  string
+}
+
+func openPlanes(stateDir, bpffs string, log *slog.Logger) *planes {
+	p := &planes{file: remembered[planeChoice]{path: filepath.Join(stateDir, "dataplane.json"), log: log}, log: log, bpffs: bpffs}
+	p.choice = p.file.load()
+	return p
+}
+
+// choose decides between eBPF and standard Linux: as was in force before, at the first start as the environment says, and
+// without eBPF where the kernel cannot carry it.
+func (p *planes) choose(e config.Effective, lacks error) (standard bool) {
+	p.lacks = lacks
+	want := p.choice.Standard
+	if !p.choice.Known {
+		want = e.Standard
+	}
+	if lacks != nil && !want {
+		want = true
+		p.log.Error("this kernel cannot carry the eBPF data plane; the one of standard Linux takes its place", "error", lacks)
+	}
+	p.note(want)
+	return want
+}
+
+// note remembers a choice, before anything is done about it.
+func (p *planes) note(standard bool) error {
+	if p.choice.Known && p.choice.Standard == standard {
+		return nil
+	}
+	p.choice = planeChoice{Standard: standard, Other: p.choice.Known || p.choice.Other, Known: true}
+	return p.file.save(p.choice)
+}
+
+// changed reports whether another data plane is asked for than the one in force.
+func (p *planes) changed(e config.Effective) bool {
+	return e.Standard != p.choice.Standard && (e.Standard || p.lacks == nil)
+}
+
+// problem is what weir status says of a node that has not the data plane that it is asked to have.
+func (p *planes) problem(node string, e config.Effective) []weirv1.Problem {
+	if p.lacks == nil || e.Standard {
+		return nil
+	}
+	return []weirv1.Problem{{Object: "Node " + node, Field: "bpfEnabled", Message: "this kernel cannot carry the eBPF data plane, the one of standard Linux is in force: " + p.lacks.Error(),
+		Action: "use a newer kernel, or set bpfEnabled: false for this node"}}
+}
+
+// openStandard opens the data plane of standard Linux.
+func (a *Agent) openStandard() error {
+	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft")})
+	if err != nil {
+		return fmt.Errorf("opening the nftables data plane: %w", err)
+	}
+	a.driver = standardPlane{d}
+	a.log.Info("the data plane is that of standard Linux (nftables)")
+	return nil
+}
+
+// keepPlane removes what the other data plane left, once this one is in place, and ends the agent when the other one is
+// asked for: it starts again with that.
+func (a *Agent) keepPlane(ctx context.Context) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if a.loop.Applied() == 0 || !a.watcher.Status().Synced {
+			continue
+		}
+		if a.planes.choice.Other && a.loop.Err() == nil {
+			if err := a.removeOther(ctx); err != nil {
+				a.log.Error("removing what the other data plane left; trying again", "error", err)
+				time.Sleep(5 * time.Second)
+				continue
+			}
+		}
+		if e := a.cluster.snapshot().config.Effective; a.planes.changed(e) {
+			a.log.Info("another data plane is asked for; the agent starts again with it", "standard Linux", e.Standard)
+			if err := a.planes.note(e.Standard); err != nil {
+				return err
+			}
+			return ErrAgain
+		}
+	}
+}
+
+func (a *Agent) removeOther(ctx context.Context) error {
+	var err error
+	if a.planes.choice.Standard {
+		err = ebpf.Remove(a.planes.bpffs)
+	} else {
+		err = nft.Remove(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	a.planes.choice.Other = false
+	a.log.Info("removed what the other data plane left")
+	return a.planes.file.save(a.planes.choice)
+}

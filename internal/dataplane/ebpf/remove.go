@@ -1,0 +1,59 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
+)
+
+// Remove takes away what drivers left in the kernel below a folder of pins: links, whose programs are detached with them, maps,
+// and filters of interfaces in this network namespace. Devices and routes stay, which another data plane uses. No driver
+// may be open.
+func Remove(bpffs string) error {
+	var errs []error
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return fmt.Errorf("listing interfaces: %w", err)
+	}
+	for _, l := range links {
+		errs = append(errs, removeFilters(l.Attrs().Index))
+	}
+	entries, err := os.ReadDir(bpffs)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("looking for pins: %w", err))
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(bpffs, e.Name())); err != nil {
+			errs = append(errs, fmt.Errorf("removing pins: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeFilters removes our clsact filters from an interface.
+func removeFilters(ifindex int) error {
+	var errs []error
+	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+		filters, err := netlink.FilterList(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}, parent)
+		if err != nil {
+			continue // no qdisc, or the interface is gone
+		}
+		for _, each := range filters {
+			b, ok := each.(*netlink.BpfFilter)
+			if !ok || b.Priority != filterPriority || !strings.HasPrefix(b.Name, "weir_") {
+				continue
+			}
+			if err := netlink.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+				errs = append(errs, fmt.Errorf("removing filter %s from interface %d: %w", b.Name, ifindex, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

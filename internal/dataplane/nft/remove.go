@@ -1,0 +1,56 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
+)
+
+// Remove takes away what drivers left in the kernel: tables, and routes to other nodes. Devices, and routes of weir0, stay,
+// which another data plane uses.
+func Remove(ctx context.Context) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("opening nftables: %w", err)
+	}
+	tables, err := conn.ListTables()
+	if err != nil {
+		return fmt.Errorf("listing tables: %w", err)
+	}
+	for _, t := range tables {
+		if t.Name == tableName && (t.Family == nftables.TableFamilyIPv4 || t.Family == nftables.TableFamilyIPv6 || t.Family == nftables.TableFamilyNetdev) {
+			conn.DelTable(t)
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("deleting tables: %w", err)
+	}
+	host, err := findDevice(hostDevice)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		found, err := kernel.Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+		})
+		if err != nil {
+			return fmt.Errorf("listing routes: %w", err)
+		}
+		for _, r := range found {
+			if host != nil && r.LinkIndex == host.index {
+				continue
+			}
+			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, routeError(prefixOf(r.Dst, f), "removing", err))
+			}
+		}
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}

@@ -1,0 +1,141 @@
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// checkEvery bounds how long a table that somebody deleted or flushed goes unnoticed.
+	checkEvery = 300 * time.Millisecond
+	// lookEvery bounds how long elements that somebody deleted, devices and routes do: to look at all of them costs more.
+	lookEvery = 10 * time.Second
+)
+
+// Run keeps the kernel as the last state wants it until ctx ends. Each change of nftables by anybody raises the ruleset's
+// generation: a look at that number says whether there is anything to look at.
+func (d *Driver) Run(ctx context.Context) error {
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	looked, seen := time.Now(), uint32(0)
+	stale := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now, err := generation()
+		if err != nil {
+			d.log.Error("asking for the generation of nftables", "error", err)
+			continue
+		}
+		changed := now != seen
+		seen = now
+		stale = stale || changed
+		full := time.Since(looked) > lookEvery
+		if full {
+			looked = time.Now()
+		}
+		if changed || full {
+			d.check(ctx, full, full && stale)
+		}
+		if full {
+			stale = false
+		}
+	}
+}
+
+// check compares the kernel's rules with ours and repairs them; with machine devices and routes too, with elements all of
+// the tables.
+func (d *Driver) check(ctx context.Context, machine, elements bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == nil {
+		return
+	}
+	broken := false
+	for _, f := range families {
+		t := d.tables[f]
+		if !t.loaded || t.hashes == nil {
+			continue
+		}
+		if err := t.intact(); err != nil {
+			d.log.Warn("a table was changed by somebody else; making it again", "table", string(f.nft())+" "+tableName, "found", err)
+			d.count.repaired("table")
+			t.loaded, broken = false, true
+		} else if elements {
+			t.loaded = false
+		}
+	}
+	if !broken && !machine && !elements {
+		return
+	}
+	before := len(d.problems)
+	if err := d.reconcile(ctx); err != nil && before == 0 {
+		d.log.Error("keeping the data plane as it should be", "error", err)
+	}
+}
+
+// intact says what of the table's chains and rules is not as it was written.
+func (w *written) intact() error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("opening nftables: %w", err)
+	}
+	fam := nftables.TableFamilyIPv4
+	if w.family.six {
+		fam = nftables.TableFamilyIPv6
+	}
+	t := &nftables.Table{Name: tableName, Family: fam}
+	for name, want := range w.hashes {
+		rules, err := conn.GetRules(t, &nftables.Chain{Name: name, Table: t})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("listing the rules of chain %s: %w", name, err)
+		}
+		have := make([]string, 0, len(rules))
+		for _, r := range rules {
+			text, _ := userdata.GetString(r.UserData, userdata.TypeComment)
+			have = append(have, text)
+		}
+		if !slices.Equal(have, want) {
+			return fmt.Errorf("chain %s has other rules", name)
+		}
+	}
+	return nil
+}
+
+// generation is the number of changes of the network namespace's nftables (NFT_MSG_GETGEN).
+func generation() (uint32, error) {
+	const getGen, genID = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, 1
+	req := nl.NewNetlinkRequest(getGen, 0)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC})
+	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range msgs {
+		if len(m) < nl.SizeofNfgenmsg {
+			continue
+		}
+		attrs, err := nl.ParseRouteAttr(m[nl.SizeofNfgenmsg:])
+		if err != nil {
+			return 0, err
+		}
+		for _, a := range attrs {
+			if a.Attr.Type == genID && len(a.Value) == 4 {
+				return binary.BigEndian.Uint32(a.Value), nil
+			}
+		}
+	}
+	return 0, errors.New("the kernel told no generation")
+}
