@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit differential lab-unit lab-e2e test mutation e2e e2e-conformance demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
+.PHONY: all setup build lab-build generate generated unit differential lab-unit lab-e2e test mutation e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
 
 all: build
 
@@ -42,6 +42,7 @@ unit: lab-build
 	@mkdir -p $(WEIR_CACHE)/apiserver
 	@bin/weir-lab build | while read -r d; do for b in kube-apiserver etcd; do if [ -x "$$d/$$b" ]; then ln -sf "$$d/$$b" $(WEIR_CACHE)/apiserver/; fi; done; done
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go test -timeout 60m ./...
+	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
 # A night's worth of random policies and packets, the loaded programs against the oracle: PAIRS packets of IPv4, as many of IPv6, as many of both.
 PAIRS ?= 333334
@@ -72,6 +73,11 @@ e2e: lab-build
 # Those of them that are conformance specs or quick, in one plain lab.
 e2e-conformance: lab-build
 	go run ./test/e2e --conformance --second-try $(E2E)
+
+# The conformance suite of sigs.k8s.io/network-policy-api in a lab of its own; writes out/policyapi.json. POLICYAPI="--repeat 3 --only CNPAdminTierGress" sets more.
+e2e-policyapi: lab-build
+	cd test/policyapi && go build -o ../../bin/policyapi .
+	bin/policyapi $(POLICYAPI)
 
 demo: lab-build
 	@mkdir -p out
