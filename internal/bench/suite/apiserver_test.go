@@ -41,6 +41,8 @@ func (k *kubelet) run(ctx context.Context) {
 				_, _ = k.Clients.Kube.CoreV1().Namespaces().Finalize(ctx, &n, metav1.UpdateOptions{})
 				continue
 			}
+			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+			_, _ = k.Clients.Kube.CoreV1().ServiceAccounts(n.Name).Create(ctx, account, metav1.CreateOptions{}) // its controller does not run here
 			pods, err := k.Clients.Kube.CoreV1().Pods(n.Name).List(ctx, metav1.ListOptions{})
 			if err != nil {
 				continue
