@@ -33,7 +33,7 @@ func TestBench(t *testing.T) {
 	if want := len(strings.Split(rows, ",")) - 1 + 3; len(f.Rows) != want {
 		t.Errorf("%d rows, want %d", len(f.Rows), want)
 	}
-	if !strings.HasPrefix(f.Cluster.DataPlane, "Weir") || !strings.HasSuffix(f.Cluster.DataPlane, "no kube-proxy") || !f.Cluster.OneMachine || f.Data.MTU != "1500" {
+	if !strings.HasPrefix(f.Cluster.DataPlane, "Weir") || !strings.HasSuffix(f.Cluster.DataPlane, "no kube-proxy") || !f.Cluster.OneMachine || f.Data.MTU == "" || f.Data.MTU == "0" {
 		t.Errorf("the cluster is %q, on one machine: %v, pod MTU %s", f.Cluster.DataPlane, f.Cluster.OneMachine, f.Data.MTU)
 	}
 	if d := f.Row("control/endpoint").Rounds; len(d) == 1 && len(d[0].Daemons["worker1"]) == 0 {

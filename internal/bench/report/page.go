@@ -56,16 +56,7 @@ func HTML(w io.Writer, files []*result.File, figures []Figure) error {
 		}
 	}
 	for _, f := range files {
-		notes := append([]string(nil), f.Warnings...)
-		for i := range f.Rows {
-			for _, text := range f.Rows[i].Warnings {
-				notes = append(notes, f.Rows[i].Key()+": "+text)
-			}
-		}
-		if f.Interrupted != "" {
-			notes = append(notes, "the run ended early: "+f.Interrupted)
-		}
-		for _, n := range notes {
+		for _, n := range f.Notes() {
 			data.Notes = append(data.Notes, f.Metadata.Name+": "+n)
 		}
 	}

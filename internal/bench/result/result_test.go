@@ -153,6 +153,23 @@ func TestFinish(t *testing.T) {
 	if w := strings.Join(f.Row("pod2pod/udp-rate").Warnings, "; "); !strings.Contains(w, "the rate was not held: 0.8 of 1 Gbit/s") || !strings.Contains(w, "1.2 % of the datagrams") {
 		t.Errorf("warnings %q", w)
 	}
+	if notes := strings.Join(f.Notes(), "\n"); !strings.Contains(notes, "pod2pod/udp-rate: the rate was not held") || strings.Contains(notes, "noisy") {
+		t.Errorf("notes %q", notes)
+	}
+	few := sample("few", 1)
+	for i := range few.Rows {
+		few.Rows[i].Rounds = few.Rows[i].Rounds[:3]
+	}
+	few.Rows[1].Rounds[0].Bytes *= 2
+	few.Rows[1].Rounds[0].Operations *= 2
+	if few.Rows[1].Rounds[0].Latency != nil {
+		few.Rows[1].Rounds[0].Latency.Mean *= 2
+	}
+	few.Finish()
+	if notes := strings.Join(few.Notes(), "\n"); strings.Count(notes, "3 rounds: the interval has 75 %") != 1 || !strings.Contains(notes, "all rows: 3 rounds") ||
+		!strings.Contains(notes, "noisy, so that") || !strings.Contains(notes, few.Rows[1].ID) {
+		t.Errorf("notes %q", notes)
+	}
 	// Failed rounds count for nothing.
 	f.Rows[1].Rounds[0] = Round{Round: 1, Error: "x"}
 	f.Finish()

@@ -51,6 +51,7 @@ func mergeBins(rounds []Round) []probe.Bin {
 
 // What is doubtful about a row.
 const (
+	noisyWord   = "noisy:"
 	noisySpread = 0.10 // of an interval, in parts of the median
 	muchSteal   = 1.0  // %
 	rateHeld    = 0.99 // of the rate that was asked for
@@ -79,7 +80,7 @@ func (r *Row) doubts() []string {
 		return out
 	}
 	if len(v.All) > 1 && v.Spread() > noisySpread {
-		out = append(out, fmt.Sprintf("noisy: the interval of %s is %.0f %% of the median wide; smaller differences mean nothing", main, 100*v.Spread()))
+		out = append(out, fmt.Sprintf(noisyWord+" the interval of %s is %.0f %% of the median wide; smaller differences mean nothing", main, 100*v.Spread()))
 	}
 	if len(v.All) < fewRounds && r.ID != "idle" {
 		out = append(out, fmt.Sprintf("%d rounds: the interval has %.0f %% confidence; %d rounds give 95 %%", len(v.All), 100*v.Confidence, fewRounds))

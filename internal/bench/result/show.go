@@ -3,6 +3,7 @@ package result
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/weir-net/weir/internal/bench"
@@ -53,15 +54,7 @@ func (f *File) Show(w io.Writer) error {
 			return err
 		}
 	}
-	notes := append([]string(nil), f.Warnings...)
-	for i := range f.Rows {
-		for _, text := range f.Rows[i].Warnings {
-			notes = append(notes, f.Rows[i].Key()+": "+text)
-		}
-	}
-	if f.Interrupted != "" {
-		notes = append(notes, "the run ended early: "+f.Interrupted)
-	}
+	notes := f.Notes()
 	if len(notes) > 0 {
 		fmt.Fprintln(w, "\nWhat to know")
 		for _, n := range notes {
@@ -118,4 +111,42 @@ func (f *File) table(w io.Writer, title string, tests []string, head []Metric) e
 	}
 	fmt.Fprintln(w)
 	return tab.Write(w, false)
+}
+
+// Notes are all that makes figures mean less than they seem to. What is the same of many rows is one of them.
+func (f *File) Notes() []string {
+	out := slices.Clone(f.Warnings)
+	var noisy, order []string
+	rows := map[string][]string{}
+	measured := 0
+	for i := range f.Rows {
+		r := &f.Rows[i]
+		if r.ID != "idle" {
+			measured++
+		}
+		for _, text := range r.Warnings {
+			if strings.HasPrefix(text, noisyWord) {
+				noisy = append(noisy, fmt.Sprintf("%s %.0f %%", r.Key(), 100*r.Values[r.Main()].Spread()))
+				continue
+			}
+			if rows[text] == nil {
+				order = append(order, text)
+			}
+			rows[text] = append(rows[text], r.Key())
+		}
+	}
+	for _, text := range order {
+		if len(rows[text]) >= measured && measured > 1 {
+			out = append(out, "all rows: "+text)
+		} else {
+			out = append(out, strings.Join(rows[text], ", ")+": "+text)
+		}
+	}
+	if len(noisy) > 0 {
+		out = append(out, fmt.Sprintf("noisy, so that differences smaller than their intervals mean nothing; widths of intervals in parts of the median: %s", strings.Join(noisy, ", ")))
+	}
+	if f.Interrupted != "" {
+		out = append(out, "the run ended early: "+f.Interrupted)
+	}
+	return out
 }

@@ -144,9 +144,11 @@ func inWords(c *result.Cluster) string {
 	}
 	proxy := ""
 	for _, n := range []probe.Node{c.Client.Node, c.Server.Node} {
-		if n.KubeProxy != "" {
+		switch {
+		// What stands in for kube-proxy may answer in its place, with a word of its own.
+		case slices.Contains([]string{"iptables", "ipvs", "nftables"}, n.KubeProxy):
 			proxy = "kube-proxy " + n.KubeProxy
-		} else if proxy == "" && slices.ContainsFunc(n.Daemons, func(d probe.Daemon) bool { return d.Name == "kube-proxy" }) {
+		case proxy == "" && slices.ContainsFunc(n.Daemons, func(d probe.Daemon) bool { return d.Name == "kube-proxy" }):
 			proxy = "kube-proxy"
 		}
 	}

@@ -322,6 +322,32 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+func TestInWords(t *testing.T) {
+	daemons := func(names ...string) probe.Node {
+		var n probe.Node
+		for _, name := range names {
+			n.Daemons = append(n.Daemons, probe.Daemon{Name: name})
+		}
+		return n
+	}
+	with := func(n probe.Node, mode string) probe.Node { n.KubeProxy = mode; return n }
+	for want, c := range map[string]struct {
+		node  probe.Node
+		found map[string]string
+	}{
+		"Weir (DSR), no kube-proxy":                             {with(daemons("weir-agent", "weir-controller"), "weir"), map[string]string{"felix.bpfExternalServiceMode": "DSR"}},
+		"bird, Calico eBPF, kube-proxy iptables":                {with(daemons("bird", "calico-node", "kube-proxy"), "iptables"), map[string]string{"felix.bpfEnabled": "true"}},
+		"no known daemon of a pod network, kube-proxy nftables": {with(daemons(), "nftables"), nil},
+		"flanneld, kube-proxy":                                  {daemons("flanneld", "kube-proxy"), nil},
+		"no known daemon of a pod network, no kube-proxy":       {daemons(), nil},
+	} {
+		cluster := result.Cluster{Client: result.Node{Node: c.node}, Server: result.Node{Node: c.node}, Found: c.found}
+		if got := inWords(&cluster); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestOptions(t *testing.T) {
 	for i, change := range []func(*Options){
 		func(o *Options) { o.Duration = 0 }, func(o *Options) { o.Rounds = 0 }, func(o *Options) { o.Streams = 0 }, func(o *Options) { o.UDPRate = 0 },
