@@ -100,6 +100,7 @@ const (
 	fixedRounds     = 43 // of IPv4, as many of IPv6, and as many of both
 	packetsPerRound = 400
 	remembered      = 24 // lines that a failure shows, unless its seed was given
+	logBegins       = "\nafter:\n"
 )
 
 // Together the fixed rounds are at least 50,000 packets, each with the policies that it meets: this does not compile when they are not.
@@ -129,7 +130,7 @@ func playRandom(b bench, seed uint64, seen map[string]int) (made *round, err err
 			err = resetErr
 		}
 		if err != nil {
-			err = fmt.Errorf("%w\nafter:\n  %s", err, strings.Join(d.log, "\n  "))
+			err = fmt.Errorf("%w%s  %s", err, logBegins, strings.Join(d.log, "\n  "))
 		}
 	}()
 	d.machine.State = d.state(d.c)

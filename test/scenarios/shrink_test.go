@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/test/scenarios/programs"
 )
 
 // shrink returns the least part of a round that still fails: it leaves out packets, then objects of its clusters, then rules of
@@ -45,14 +46,16 @@ func least(n int, fails func(keep []bool) bool) []bool {
 	return keep
 }
 
-// failing makes shrink's question: does a round still fail as err says, for a packet or for a state? What takes so long that the clocks
-// may be why says nothing.
+// failing makes shrink's question: does a round still fail as err says: for a packet or for a state, by a difference or otherwise? What
+// takes so long that the clocks may be why says nothing.
 func failing(b bench, err error) func(*round) bool {
-	about := errors.As(err, new(differs))
+	alike := func(other error) bool {
+		return errors.As(err, new(differs)) == errors.As(other, new(differs)) && errors.Is(err, programs.ErrDiffer) == errors.Is(other, programs.ErrDiffer)
+	}
 	return func(r *round) bool {
 		begin := time.Now()
 		err := r.play(b)
-		return err != nil && errors.As(err, new(differs)) == about && time.Since(begin) < tooLong
+		return err != nil && alike(err) && time.Since(begin) < tooLong
 	}
 }
 
@@ -71,7 +74,8 @@ func reduce(test string, b bench, seed uint64, r *round, err error) string {
 	r = shrink(r, fails)
 	name := fmt.Sprintf("round-%s-%d.txtar", strings.ToLower(strings.TrimPrefix(test, "Test")), seed)
 	again := fmt.Sprintf("WEIR_ROUND=$PWD/out/%s go test ./test/scenarios -run '^%s$'", name, test)
-	if err := r.write(filepath.Join(outRounds, name), fmt.Sprintf("The least part of WEIR_SEED=%d that fails. To play it:\n%s\n\n%v", seed, again, err)); err != nil {
+	what, _, _ := strings.Cut(err.Error(), logBegins)
+	if err := r.write(filepath.Join(outRounds, name), fmt.Sprintf("The least part of WEIR_SEED=%d that fails. To play it:\n%s\n\n%s", seed, again, what)); err != nil {
 		return "the least part of it that fails could not be written: " + err.Error()
 	}
 	read, err := readRound(filepath.Join(outRounds, name))

@@ -253,9 +253,13 @@ func (c *carrier) agreeOnDrop(in sim.In, got sim.Result) error {
 	}
 }
 
+// ErrDiffer is what Receive returns where programs and oracle do not agree on what becomes of a packet. Its other errors are about
+// playing packets at all.
+var ErrDiffer = errors.New("programs and oracle differ")
+
 func differ(in sim.In, got, want sim.Result) error {
 	if a, b := canonical(got), canonical(want); a != b {
-		return fmt.Errorf("programs and oracle differ on %s if%d %s\n  programs: %s\n  oracle:   %s", in.Hook, in.IfIndex, in.Packet, a, b)
+		return fmt.Errorf("%w on %s if%d %s\n  programs: %s\n  oracle:   %s", ErrDiffer, in.Hook, in.IfIndex, in.Packet, a, b)
 	}
 	return nil
 }
