@@ -224,41 +224,13 @@ func (c *Client) datagrams(ctx context.Context, s Spec) (Result, error) {
 		defer flows[i].close()
 	}
 	var sent atomic.Int64
-	send := func(d time.Duration) error {
-		return parallel(ctx, len(flows), d, func(i int, going func() bool) error {
-			p := pace{perSecond: s.Rate / 8 / float64(len(flows)) / float64(len(flows[i].send)), began: time.Now()}
-			for going() {
-				if !p.due() {
-					continue
-				}
-				_, err := flows[i].fd.write(flows[i].next())
-				switch {
-				case err == nil:
-					sent.Add(1)
-				case err == unix.ENOBUFS: // a full queue of this node: the datagram is not sent
-				case err == errTimeout:
-				default:
-					return fmt.Errorf("sending a datagram to %v: %w", s.UDP, err)
-				}
-			}
-			return nil
-		})
-	}
+	send := func(d time.Duration) error { return sendAll(ctx, flows, s, d, &sent) }
 	if s.WarmUp > 0 {
 		if err := send(s.WarmUp); err != nil {
 			return Result{}, err
 		}
 	}
-	total := func() (n, bytes int64, err error) {
-		for _, f := range flows {
-			a, b, err := f.arrived()
-			if err != nil {
-				return 0, 0, err
-			}
-			n, bytes = n+a, bytes+b
-		}
-		return n, bytes, nil
-	}
+	total := func() (int64, int64, error) { return arrivedOf(flows) }
 	if err := sleep(ctx, settle); err != nil {
 		return Result{}, err
 	}
@@ -281,6 +253,40 @@ func (c *Client) datagrams(ctx context.Context, s Spec) (Result, error) {
 	r.Operations, r.Bytes, r.Sent, r.Size = n1-n0, b1-b0, sent.Load(), len(flows[0].send)
 	r.Lost = max(0, r.Sent-r.Operations)
 	return r, nil
+}
+
+// sendAll sends from all sockets, and counts what the kernel took.
+func sendAll(ctx context.Context, flows []*flow, s Spec, d time.Duration, sent *atomic.Int64) error {
+	return parallel(ctx, len(flows), d, func(i int, going func() bool) error {
+		p := pace{perSecond: s.Rate / 8 / float64(len(flows)) / float64(len(flows[i].send)), began: time.Now()}
+		for going() {
+			if !p.due() {
+				continue
+			}
+			_, err := flows[i].fd.write(flows[i].next())
+			switch {
+			case err == nil:
+				sent.Add(1)
+			case err == unix.ENOBUFS: // a full queue of this node: the datagram is not sent
+			case err == errTimeout:
+			default:
+				return fmt.Errorf("sending a datagram to %v: %w", s.UDP, err)
+			}
+		}
+		return nil
+	})
+}
+
+// arrivedOf adds the counters of sessions up.
+func arrivedOf(flows []*flow) (datagrams, bytes int64, err error) {
+	for _, f := range flows {
+		n, b, err := f.arrived()
+		if err != nil {
+			return 0, 0, err
+		}
+		datagrams, bytes = datagrams+n, bytes+b
+	}
+	return datagrams, bytes, nil
 }
 
 // settle is how long datagrams that are under way get to arrive before they count as lost.

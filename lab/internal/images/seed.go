@@ -52,7 +52,7 @@ func (b *Builder) Seed(ctx context.Context, archives []string) (string, error) {
 
 // keptSeeds is how many seeds with Weir's image stay in the cache: enough for labs
 // of different builds that start at the same time.
-const keptSeeds = 4
+const keptSeeds = 6
 
 // SeedWithWeir adds Weir's image, made from the programs in a folder, to a seed.
 func (b *Builder) SeedWithWeir(ctx context.Context, base, dir string) (string, error) {
