@@ -123,6 +123,7 @@ func bars(files []*result.File, name, title string, m result.Metric, tests []str
 	p.Legend.Top = true
 	p.Y.Max = highest(files, rows, m) * (1.15 + 0.08*float64(len(files))) // room for the legend
 	p.NominalX(rows...)
+	p.X.Min, p.X.Max = -0.5, float64(len(rows))-0.5 // whole bars at the edges
 	p.X.Tick.Label.Rotation, p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = math.Pi/5, draw.XRight, draw.YCenter
 	return &Figure{name, title, p, max(14*vg.Centimeter, vg.Length(len(rows))*(width*vg.Length(len(files))+vg.Points(26)))}, nil
 }
