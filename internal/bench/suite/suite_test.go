@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,9 @@ type world struct {
 	hook func(pod string, s probe.Spec) error
 }
 
+// worlds counts them.
+var worlds atomic.Int64
+
 func newWorld(t *testing.T, nodes ...*corev1.Node) *world {
 	t.Helper()
 	w := &world{kube: fake.NewClientset(), at: map[string]probe.Listening{}}
@@ -42,9 +46,11 @@ func newWorld(t *testing.T, nodes ...*corev1.Node) *world {
 			t.Fatal(err)
 		}
 	}
+	// Servers of an earlier test may still be about to end: each world has addresses of its own.
+	number := int(worlds.Add(1))
 	address := func(i int) netip.Addr {
 		pid := os.Getpid()
-		return netip.AddrFrom4([4]byte{127, byte(1 + pid>>8%250), byte(pid), byte(i)})
+		return netip.AddrFrom4([4]byte{127, byte(1 + number%250), byte(pid), byte(i + 16*(pid>>8&15))})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
