@@ -203,6 +203,34 @@ struct staged_value {
 	__u32 egress_rule;
 };
 
+/* --- host endpoints: map weir_hosts, hash struct host_key -> struct host_value ------------------- */
+
+struct host_key {
+	__u32 ifindex; /* 0 = every interface without an entry of its own */
+	__u32 family;  /* 4 or 6 */
+};
+
+enum host_set { /* odd ones are of egress */
+	HOST_INGRESS = 0, /* of the node's own processes */
+	HOST_EGRESS = 1,
+	HOST_FORWARD_INGRESS = 2, /* of what the node hands on */
+	HOST_FORWARD_EGRESS = 3,
+	HOST_PRE_DNAT = 4, /* of what comes in, before Services */
+	HOST_UNTRACKED_INGRESS = 6, /* of each packet, before everything else */
+	HOST_UNTRACKED_EGRESS = 7,
+	HOST_SETS = 8,
+};
+
+struct host_side {
+	__u64 set;  /* 0 = nothing is judged */
+	__u32 rule; /* decides where no entry of the set matches */
+	__u32 pad;
+};
+
+struct host_value {
+	struct host_side sides[HOST_SETS];
+};
+
 /* --- flows: maps weir_flows (established) and weir_flows_new (half open), LRU hash --------------- */
 
 /* What stands for the destination port of an ICMP message that is no echo: the type * 256 + the code stands for the source
@@ -328,6 +356,9 @@ enum settings_flag {
 	SET_CTLB_TCP = 2,      /* bpfConnectTimeLoadBalancing: TCP or Enabled */
 	SET_CTLB_UDP = 4,      /* bpfConnectTimeLoadBalancing: Enabled */
 	SET_HOST_NAT = 16,     /* bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced at to_uplink too */
+	SET_HOSTS = 256,       /* there are host endpoints: what the node's own processes exchange has flows */
+	SET_TO_HOST_DROP = 512,    /* defaultEndpointToHostAction DROP */
+	SET_TO_HOST_RETURN = 1024, /* RETURN: the host endpoint of all interfaces judges */
 	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
 	SET_EVENTS = 32,       /* somebody listens: each judged flow is an event */
 };
@@ -468,6 +499,8 @@ enum event_flag {
 	EVENT_AGAIN = 4,   /* a flow that was there is judged again */
 	EVENT_EGRESS = 8,  /* the source is a pod of this node */
 	EVENT_INGRESS = 16, /* the destination is */
+	EVENT_HOST_IN = 32, /* a host endpoint judged where the flow comes into the node, ... */
+	EVENT_HOST_OUT = 64, /* ... where it leaves it */
 };
 
 enum event_staged {
@@ -496,6 +529,7 @@ struct event {
 	__u32 rules[2]; /* that judged at the source, at the destination; 0 = none did */
 	__u32 staged_rules[2];
 	__u32 ifindex; /* of the hook */
+	__u32 host_rules[2]; /* of host endpoints, where it comes in, where it leaves */
 };
 
 /* What a structure grows by for each address that it holds. */
@@ -511,7 +545,8 @@ _Static_assert(sizeof(struct sock_key) == 16 + ADDR_MORE, "sock_key");
 _Static_assert(sizeof(struct policy_key) == 24, "policy_key");
 _Static_assert(sizeof(struct policy_value) == 12, "policy_value");
 _Static_assert(sizeof(struct staged_value) == 24, "staged_value");
-_Static_assert(sizeof(struct event) == 84, "event");
+_Static_assert(sizeof(struct event) == 92, "event");
+_Static_assert(sizeof(struct host_value) == 128, "host_value");
 _Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
 _Static_assert(sizeof(struct flow_value) == 64 + 5 * ADDR_MORE, "flow_value");
 _Static_assert(sizeof(struct settings) == (88 + ADDR_MORE + 7) / 8 * 8, "settings");

@@ -111,13 +111,21 @@ static __noinline int event_fill(struct event *e, const struct scratch *w, __u32
 	e->rules[1] = w->judged.rules[1];
 	e->staged_rules[0] = w->judged.staged_rules[0];
 	e->staged_rules[1] = w->judged.staged_rules[1];
+	e->host_rules[0] = w->judged.host_rules[0];
+	e->host_rules[1] = w->judged.host_rules[1];
 	return 0;
+}
+
+/* Is it policy that drops for this reason? */
+static __always_inline int event_denies(__u32 reason)
+{
+	return reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS || (reason >= DROP_HOST_INGRESS && reason <= DROP_TO_HOST);
 }
 
 /* Writes the event of scratch.judged; the packet was dropped for reason, 0 = it goes on. */
 __noinline int event_write(struct __sk_buff *skb, __u32 reason)
 {
-	int denied = reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS;
+	int denied = event_denies(reason);
 	struct scratch *w = scratch_get();
 	struct event *e;
 	__u32 flags;
@@ -146,7 +154,7 @@ static __always_inline void event_tell(struct __sk_buff *skb, const struct setti
 {
 	if (!w->judged.about || !w->judged.ends || ret < 0)
 		return;
-	if ((s->flags & SET_EVENTS) || w->judged.log || ret == DROP_POLICY_EGRESS || ret == DROP_POLICY_INGRESS)
+	if ((s->flags & SET_EVENTS) || w->judged.log || event_denies(ret))
 		event_write(skb, ret);
 }
 

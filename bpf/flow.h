@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "parse.h"
 #include "policy.h"
+#include "hosts.h"
 #include "lb.h"
 #include "dsr.h"
 #include "route.h"
@@ -273,6 +274,14 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 		w->rev.action = ACT_PASS;
 		return DROP_NONE;
 	}
+	/* The stack routes the answers of the host; but those that it routes to weir0 need the way from there. */
+	if (w->own && !route_find(&p->key.saddr)) {
+		a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
+		if (!a || a->kind != ADDR_POD) {
+			w->rev.action = ACT_PASS;
+			return DROP_NONE;
+		}
+	}
 	if (w->fwd.flags & FLOW_DSR) {
 		if (!dsr_refused(&p->key.saddr) && !dsr_failed(p, s)) {
 			w->rev.flags |= FLOW_DSR;
@@ -309,6 +318,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	p = &w->pkt;
 	w->via = w->hand_on = addr_none();
 	w->maglev = 0;
+	w->own = 0;
+	w->judged.about = JUDGED_NEW;
 	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
 	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
 	__builtin_memset(&w->rev, 0, sizeof(w->rev));
@@ -328,6 +339,12 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	} else if (from_outside && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT)) {
 		return DROP_SPOOFED;
 	}
+	if ((s->flags & SET_HOSTS) && host_is_tunnel(p, s, a, bpf_map_lookup_elem(&weir_addrs, &p->key.daddr)))
+		return -1;
+	if (host_denies_arrival(skb, w, s)) {
+		w->fwd.rule = w->rule;
+		return DROP_HOST_PRE_DNAT;
+	}
 
 	if (p->hook != HOOK_TO_WORKLOAD) {
 		ret = flow_balance(skb);
@@ -343,8 +360,10 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		return DROP_TUNNEL_FROM_POD;
 	if (!svc) {
 		if (from_outside && !(b && b->kind == ADDR_ENDPOINT))
-			return -1;
+			w->own = 1;
 		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
+			w->own = 1;
+		if (w->own && !(s->flags & SET_HOSTS))
 			return -1;
 	}
 	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */
@@ -361,7 +380,6 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (w->fwd.action == ACT_TUNNEL)
 			w->fwd.flags |= FLOW_CLAMP;
 	} else {
-		w->judged.about = JUDGED_NEW;
 		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) || (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
 			ret = policy_judge(w, &p->key.saddr, &w->fwd.daddr, p->key.proto, p->key.sport, w->fwd.dport);
 			if (w->rule)
@@ -373,7 +391,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			w->judged.dst = w->fwd.daddr;
 			policy_note(w, a, b, p->key.proto, p->key.sport, w->fwd.dport);
 		}
-		if (p->hook == HOOK_TO_WORKLOAD) {
+		if (p->hook == HOOK_TO_WORKLOAD || w->own) {
 			w->fwd.action = ACT_PASS;
 		} else {
 			ret = route_known(skb, &p->key.saddr, &w->fwd.daddr, b, &w->fwd);
@@ -400,6 +418,11 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			w->fwd.saddr = s->node;
 			w->fwd.flags |= FLOW_SNAT;
 		}
+	}
+	if (host_on(s)) {
+		ret = host_begin(skb);
+		if (ret)
+			return ret;
 	}
 	ret = flow_pick_port(snat || repoint);
 	if (ret && repoint) {
@@ -468,8 +491,12 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		return -1;
 	w->fwd.rule = 0;
 	w->fwd.svc = f->svc;
+	w->judged.about = JUDGED_AGAIN;
+	if (!(f->flags & FLOW_REPLY) && host_denies_arrival(skb, w, s)) {
+		w->fwd.rule = w->rule;
+		return DROP_HOST_PRE_DNAT;
+	}
 	if (!(f->flags & FLOW_HAND_ON)) {
-		w->judged.about = JUDGED_AGAIN;
 		if (f->flags & FLOW_REPLY)
 			ret = policy_judge(w, &f->daddr, &p->key.saddr, p->key.proto, f->dport, p->key.sport);
 		else
@@ -496,6 +523,15 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 			f->state &= ~STATE_WATCHED;
 		}
 		__builtin_memcpy(f->mac, way->mac, 6);
+	}
+	if (host_on(s)) {
+		ret = host_again(skb, p, f, w, s);
+		if (w->rule)
+			rule = w->rule;
+		if (ret) {
+			w->fwd.rule = w->rule;
+			return ret;
+		}
 	}
 	if (rule)
 		f->rule = rule;

@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "parse.h"
 #include "drop.h"
+#include "hosts.h"
 #include "forward.h"
 #include "reply.h"
 
@@ -43,6 +44,12 @@ __noinline int frag_refuse(struct __sk_buff *skb, __u32 reason)
 	b = bpf_map_lookup_elem(&weir_addrs, &w->pkt.daddr);
 	if (b && b->kind == ADDR_ENDPOINT)
 		return drop_packet(skb, reason, 0);
+	if (b && reason != DROP_FRAGMENT_NO_FIRST && host_is_guarded(&w->pkt, b)) {
+		struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &w->pkt.saddr);
+
+		if (!a || a->kind != ADDR_NODE) /* the tunnel's */
+			return drop_packet(skb, reason, 0);
+	}
 	return forward_pass(skb);
 }
 

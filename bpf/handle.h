@@ -12,6 +12,7 @@
 #include "parse.h"
 #include "drop.h"
 #include "flow.h"
+#include "hosts.h"
 #include "fallback.h"
 #include "forward.h"
 #include "reply.h"
@@ -111,7 +112,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	if (!s || !w)
 		return drop_packet(skb, DROP_NO_ROUTE, 0);
 	p = &w->pkt;
-	w->judged.about = JUDGED_NOTHING;
+	policy_forget(w);
 	w->reset = 0;
 	if (p->hook == HOOK_FROM_WORKLOAD && p->l4 == L4_UDP && p->key.dport == s->tunnel_port) {
 		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
@@ -178,7 +179,7 @@ static __always_inline int handle_is_foreign(struct __sk_buff *skb, struct pkt *
 		return 0;
 	if (p->hook != HOOK_FROM_UPLINK && p->hook != HOOK_TO_UPLINK)
 		return 0;
-	if (!lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
+	if ((s->flags & SET_HOSTS) || !lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
 		return 0;
 	if (p->hook == HOOK_TO_UPLINK)
 		return skb->ifindex != s->host_ifindex &&
@@ -207,7 +208,7 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 	if (!s || !w)
 		return TC_ACT_SHOT;
 	p = &w->pkt;
-	w->judged.about = JUDGED_NOTHING;
+	policy_forget(w);
 	v = frag_find(w, s);
 	if (!v)
 		return frag_wait(skb);
@@ -291,7 +292,7 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 	if (parsed == PARSED_HIDDEN || (parsed == PARSED_MALFORMED && p->l4_off)) {
 		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
 
-		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT))
+		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT) || (b && host_is_guarded(p, b)))
 			return drop_packet(skb, DROP_MALFORMED, 0);
 	}
 	/* What concerns a link alone is for nobody behind this node. The stack forwards some of it. */

@@ -115,18 +115,37 @@ static __always_inline __be16 policy_message(__be16 sport, __be16 dport)
 	return bpf_htons((!sport && dport ? IP_ECHO_REPLY : IP_ECHO) << 8);
 }
 
+/* The destination port as policy looks at it. */
+static __always_inline __be16 policy_port(__u8 proto, __be16 sport, __be16 dport)
+{
+	return proto == IP_ICMP ? policy_message(sport, dport) : dport;
+}
+
+/* Nothing was judged yet of the packet at hand. */
+static __always_inline void policy_forget(struct scratch *w)
+{
+	w->judged.about = JUDGED_NOTHING;
+	w->judged.ends = w->judged.log = 0;
+	w->judged.rules[0] = w->judged.rules[1] = 0;
+	w->judged.host_rules[0] = w->judged.host_rules[1] = 0;
+}
+
+/* Notes the ports that are judged. */
+static __always_inline void policy_ports(struct scratch *w, __u8 proto, __be16 sport, __be16 dport)
+{
+	w->judged.sport = proto == IP_ICMP ? 0 : sport;
+	w->judged.dport = policy_port(proto, sport, dport);
+	w->judged.proto = proto;
+}
+
 /* Notes what is judged, for its event: from the ports as in struct flow_key. */
 static __always_inline void policy_note(struct scratch *w, const struct addr_value *a, const struct addr_value *b, __u8 proto,
 					__be16 sport, __be16 dport)
 {
-	w->judged.sport = proto == IP_ICMP ? 0 : sport;
-	w->judged.dport = proto == IP_ICMP ? policy_message(sport, dport) : dport;
-	w->judged.proto = proto;
-	w->judged.log = 0;
-	w->judged.rules[0] = w->judged.rules[1] = 0;
-	w->judged.ends = (a && a->kind == ADDR_ENDPOINT ? EVENT_EGRESS : 0) | (b && b->kind == ADDR_ENDPOINT ? EVENT_INGRESS : 0);
-	if (addr_same(&w->judged.src, &w->judged.dst))
-		w->judged.ends = 0;
+	policy_ports(w, proto, sport, dport);
+	if (!addr_same(&w->judged.src, &w->judged.dst))
+		w->judged.ends |= (a && a->kind == ADDR_ENDPOINT ? EVENT_EGRESS : 0) |
+				  (b && b->kind == ADDR_ENDPOINT ? EVENT_INGRESS : 0);
 }
 
 /* Judges the flow scratch.judged by its original direction: addresses after translation of the destination, before

@@ -26,7 +26,11 @@
 	X(FRAGMENT_BAD, 20, "IP fragment that is cut too small, or overlaps")            \
 	X(FRAGMENT_NO_FIRST, 21, "IP fragment whose first one did not come")               \
 	X(ERROR_NO_FLOW, 22, "ICMP error about no known connection")                     \
-	X(TOO_BIG, 30, "larger than the MTU of the way")
+	X(TOO_BIG, 30, "larger than the MTU of the way")                                 \
+	X(HOST_INGRESS, 40, "denied by ingress policy of a host endpoint")               \
+	X(HOST_EGRESS, 41, "denied by egress policy of a host endpoint")                 \
+	X(HOST_PRE_DNAT, 42, "denied by pre-DNAT policy of a host endpoint")             \
+	X(TO_HOST, 43, "pods may not talk to their node (defaultEndpointToHostAction)")
 
 enum drop_reason {
 #define X(name, number, text) DROP_##name = number,

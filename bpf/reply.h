@@ -27,9 +27,6 @@ const volatile __u32 reply_burst = 128;
 #define REPLY_ROOM 128
 #define REPLY_SUM_STEP 512 /* bytes that bpf_csum_diff takes before Linux 6.13 */
 
-/* Keeps the compiler from merging two bounds of a length into one that the verifier does not understand. */
-#define OPAQUE(v) asm volatile("" : "+r"(v))
-
 /* Per CPU: what is being built, and the time until which the rate is used up. */
 struct reply_work {
 	__u64 used;

@@ -42,11 +42,12 @@ struct scratch {
 		__be16 dport; /* as policy looks at it */
 		__u8 proto;
 		__u8 log;   /* a verdict had POLICY_LOG */
-		__u8 ends;  /* EVENT_EGRESS, EVENT_INGRESS: which are pods of this node */
+		__u8 ends;  /* EVENT_EGRESS .. EVENT_HOST_OUT: which are pods of this node, where host endpoints judged */
 		__u8 about; /* enum judged */
 		__u32 staged; /* event_staged: enum event_staged */
 		__u32 rules[2]; /* that judged at the source, at the destination */
 		__u32 staged_rules[2];
+		__u32 host_rules[2];
 	} judged;
 	struct frag_info frag; /* frag_look: the fragment at hand */
 	struct frag_key fkey;
@@ -56,6 +57,7 @@ struct scratch {
 	__u32 rule;      /* policy_flow: that decided */
 	__u32 reset;     /* handle_slow: the packet is of a connection that was open, and is denied now */
 	__u32 answered;  /* reply_refuse: the packet is an answer now */
+	__u32 own;       /* flow_begin: of the host's own traffic, which the stack routes */
 	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */
 };
 MAP(weir_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch, 1, 0);

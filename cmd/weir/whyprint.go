@@ -62,6 +62,9 @@ func writeNode(b *strings.Builder, a *why.Answer) {
 	for _, w := range a.Warnings {
 		fmt.Fprintf(b, "  !! %s\n", w)
 	}
+	for _, n := range a.Notes {
+		fmt.Fprintf(b, "  note     %s\n", n)
+	}
 	if a.Service != nil {
 		writeService(b, a.Service)
 	}

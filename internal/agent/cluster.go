@@ -71,17 +71,19 @@ type ipamInputs struct {
 
 // snapshot is what others may look at. Values in it are never changed.
 type snapshot struct {
-	state      *nodestate.State
-	config     config.Result
-	lastGood   map[string]string
-	problems   []weirv1.Problem // of objects
-	machine    machine
-	nodeAddrs  [2]netip.Addr // IPv4, IPv6
-	leaving    bool          // this node is about to be removed
-	endpoints  int
-	services   int
-	apiServers []string
-	beat       time.Time // of the goroutine
+	state    *nodestate.State
+	config   config.Result
+	lastGood map[string]string
+	problems []weirv1.Problem // of objects
+	machine  machine
+	// hostEndpoints are those of this node, by name.
+	hostEndpoints []*model.HostEndpoint
+	nodeAddrs     [2]netip.Addr // IPv4, IPv6
+	leaving       bool          // this node is about to be removed
+	endpoints     int
+	services      int
+	apiServers    []string
+	beat          time.Time // of the goroutine
 }
 
 func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, log *slog.Logger) *cluster {
@@ -218,6 +220,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
+	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
 	if own := c.model.Nodes[c.node]; own != nil {
 		c.snap.leaving = own.Leaving
 	}
@@ -351,7 +354,7 @@ func (c *cluster) refreshLocal() {
 	isUplink := func(name string) bool { return err == nil && pattern.MatchString(name) }
 	m := c.local.machine(node, isUplink, c.model.Settings.InterfacePrefix)
 	l := &c.model.Local
-	l.HostAddrs, l.Subnets, l.LinkMTU = m.addrs, m.subnets, m.mtu
+	l.HostAddrs, l.Subnets, l.LinkMTU, l.Interfaces = m.addrs, m.subnets, m.mtu, m.links
 	c.mu.Lock()
 	before := c.snap.machine
 	c.snap.machine = m

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/model"
 )
 
 // local follows the machine's own addresses and links.
@@ -167,7 +168,8 @@ type machine struct {
 	subnets []netip.Prefix
 	mtu     int
 	mac     net.HardwareAddr // of the uplink that holds the node's address
-	missing []netip.Addr     // addresses of the node that no interface holds
+	links   []model.LocalInterface
+	missing []netip.Addr // addresses of the node that no interface holds
 }
 
 // excluded are interfaces whose addresses are not the node's: those of kube-proxy's IPVS mode are the
@@ -184,6 +186,9 @@ func (l *local) machine(node []netip.Addr, isUplink func(string) bool, podPrefix
 	for _, f := range l.links {
 		if excluded[f.name] || podPrefix != "" && strings.HasPrefix(f.name, podPrefix) && !isUplink(f.name) {
 			continue
+		}
+		if !f.loopback {
+			m.links = append(m.links, f.known())
 		}
 		rank := len(node) + 1
 		if isUplink(f.name) && f.up {
@@ -219,6 +224,15 @@ func (l *local) machine(node []netip.Addr, isUplink func(string) bool, podPrefix
 		m.mac = nil
 	}
 	return m
+}
+
+// known is the interface as the model has it.
+func (l linkFact) known() model.LocalInterface {
+	out := model.LocalInterface{Name: l.name, IfIndex: l.index}
+	for _, p := range l.addrs {
+		out.Addrs = append(out.Addrs, p.Addr())
+	}
+	return out
 }
 
 // uplinks returns the uplinks that are up, with the subnets of their addresses.

@@ -18,7 +18,7 @@ var (
 	descBuild       = describe("build_info", "Always 1; the version of the agent.", "version")
 	descPackets     = describe("dropped_packets_total", "Packets dropped, by reason and by the rule that decided.", "reason", "rule")
 	descBytes       = describe("dropped_bytes_total", "Bytes of packets dropped, by reason and by the rule that decided.", "reason", "rule")
-	descDenied      = describe("policy_denied_packets_total", "Packets denied by policy, by the tier, policy and rule that denied. For default-deny the policy is the list of those that isolate.", "direction", "tier", "kind", "policy", "rule")
+	descDenied      = describe("policy_denied_packets_total", "Packets denied by policy, by the tier, policy and rule that denied. Directions host-ingress and host-egress are of host endpoints. For default-deny the policy is the list of those that isolate.", "direction", "tier", "kind", "policy", "rule")
 	descEventsLost  = describe("events_lost_total", "Events of flows that nobody got to read, by why: full (the ring), limited (the rate of a CPU), slow (a listener).", "why")
 	descAnswers     = describe("answered_packets_total", "Dropped packets that the node answered by itself, by what it sent; limited: not answered, because of the limit.", "answer")
 	descEndpoints   = describe("endpoints", "Pod interfaces of this node that are known.")
@@ -142,6 +142,12 @@ func deniedBy(s *nodestate.State, d ebpf.Drop) (labels [5]string, ok bool) {
 		labels[0] = "ingress"
 	case reason.PolicyEgress:
 		labels[0] = "egress"
+	case reason.HostIngress, reason.HostPreDNAT:
+		labels[0] = "host-ingress"
+	case reason.HostEgress:
+		labels[0] = "host-egress"
+	case reason.ToHost:
+		return [5]string{"egress", "", "defaultEndpointToHostAction"}, true
 	default:
 		return labels, false
 	}

@@ -3,7 +3,10 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -101,6 +104,7 @@ func (i *inquiry) nodeOf(a netip.Addr) netip.Addr {
 
 // explain looks at policy at the ends that are on this node.
 func (i *inquiry) explain(ctx context.Context) error {
+	i.noteHosts()
 	src, dst := i.in.Packet, i.result.Packet
 	if i.refusedBy() {
 		dst = i.in.Packet
@@ -119,6 +123,20 @@ func (i *inquiry) explain(ctx context.Context) error {
 	ends, err := i.ends(ctx, from, to, ports)
 	i.answer.Policies = ends
 	return err
+}
+
+// noteHosts says that host endpoints count, too: the program asked them, and their rules are not explained one by one.
+func (i *inquiry) noteHosts() {
+	names := map[string]bool{}
+	for _, h := range i.state.HostEndpoints {
+		names[h.Name] = true
+	}
+	to := i.state.Addrs[i.in.Packet.IP.Dst].Kind
+	if len(names) == 0 || i.in.Hook == sim.FromWorkload && to == nodestate.AddrEndpoint {
+		return
+	}
+	i.answer.Notes = append(i.answer.Notes, fmt.Sprintf("host endpoints of this node (%s) are part of the program's verdict; their rules are not explained one by one",
+		strings.Join(slices.Sorted(maps.Keys(names)), ", ")))
 }
 
 // explainBackends finds the backend that was chosen when the packet was dropped: the first whose policies say so.

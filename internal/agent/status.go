@@ -213,6 +213,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, nodeAddressProblems(a.opts.Node, snap)...)
 	out = append(out, unfitProblems(snap)...)
 	st := a.driver.Status()
+	out = append(out, hostProblems(snap, st.Uplinks, a.planes.choice.Standard)...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
 	if len(st.Uplinks) == 0 && !a.planes.choice.Standard {
 		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,

@@ -88,7 +88,7 @@ func (x *atoms) begin(c *cluster, dirty *Dirty) {
 	x.c, x.dirty, x.slices = c, dirty, nil
 	x.round++
 	x.added, x.moved = nil, nil
-	x.depends = dependencies{services: map[model.Name]bool{}, slices: map[model.Name]bool{}}
+	x.depends = dependencies{nodes: hostsByNode(c), services: map[model.Name]bool{}, slices: map[model.Name]bool{}}
 }
 
 // end forgets, and returns, the atoms that the computation did not use.
@@ -133,7 +133,7 @@ func (x *atoms) use(a *atom) *atom {
 // notes which they are.
 func (x *atoms) contents(a *atom, all bool) (cidrs []netip.Prefix, made bool) {
 	switch {
-	case a.expr != nil && (all || x.dirty.Has(model.KindNetworkSets)):
+	case a.expr != nil && (all || x.dirty.Has(model.KindNetworkSets|model.KindHostEndpoints) || x.dirty.Has(model.KindNodes) && hostsByNode(x.c)):
 		return x.setsWith(a.expr), true
 	case a.nodes != nil:
 		x.depends.nodes = true
@@ -251,7 +251,7 @@ func (x *atoms) expression(text string) *atom {
 	return x.use(a)
 }
 
-// setsWith returns the addresses of the network sets that an expression picks.
+// setsWith returns the addresses of the network sets and the host endpoints that an expression picks.
 func (x *atoms) setsWith(expr *selector.Selector) []netip.Prefix {
 	var all []netip.Prefix
 	for _, s := range x.c.NetworkSets {
@@ -259,7 +259,22 @@ func (x *atoms) setsWith(expr *selector.Selector) []netip.Prefix {
 			all = append(all, s.Nets...)
 		}
 	}
+	for _, h := range x.c.HostEndpoints {
+		if expr.MatchesFunc(hostLabels(h)) {
+			all = append(all, x.hosts(h.AddrsIn(x.c.Cluster))...)
+		}
+	}
 	return x.carried(all)
+}
+
+// hostsByNode reports whether some host endpoint is known by its node's addresses.
+func hostsByNode(c *cluster) bool {
+	for _, h := range c.HostEndpoints {
+		if len(h.ExpectedIPs) == 0 && h.Interface == model.AllInterfaces {
+			return true
+		}
+	}
+	return false
 }
 
 // nodesWith returns the addresses of nodes with these labels.

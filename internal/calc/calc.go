@@ -50,7 +50,7 @@ func New() *Calculator {
 const (
 	inputsSettings = model.KindSettings | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
 	inputsRoutes   = model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
-	inputsPolicy   = model.KindPolicies | model.KindTiers | model.KindNetworkSets | model.KindServiceAccounts | model.KindPods | model.KindNamespaces | model.KindLocal
+	inputsPolicy   = model.KindSettings | model.KindHostEndpoints | model.KindPolicies | model.KindTiers | model.KindNetworkSets | model.KindServiceAccounts | model.KindPods | model.KindNamespaces | model.KindLocal
 	inputsAddrs    = model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal
 )
@@ -129,6 +129,7 @@ func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.Stat
 	if k.policy.classes != nil {
 		k.policy.classes.peersOut = k.policy.peers
 	}
+	replace(&next.HostEndpoints, k.policy.hosts, keys, nodestate.TablePolicy)
 	replace(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
 	replace(&next.Staged, k.policy.staged, keys, nodestate.TableStaged)
 	if !slices.Equal(next.Unfit, k.policy.unfit) {

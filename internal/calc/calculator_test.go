@@ -18,7 +18,11 @@ func (w *world) change(d *model.Dirty) {
 	i := w.IntN(24)
 	remove := w.IntN(3) == 0
 	switch pick(w, model.KindNamespaces, model.KindPods, model.KindNodes, model.KindServices, model.KindSlices, model.KindSlices,
-		model.KindPolicies, model.KindPools, model.KindBlocks, model.KindSettings, model.KindLocal, model.KindTiers, model.KindNetworkSets, model.KindServiceAccounts) {
+		model.KindPolicies, model.KindPools, model.KindBlocks, model.KindSettings, model.KindLocal, model.KindTiers, model.KindNetworkSets, model.KindServiceAccounts, model.KindHostEndpoints) {
+	case model.KindHostEndpoints:
+		w.addHostEndpoint(i % 4)
+		drop(w.c.HostEndpoints, remove)
+		d.Add(model.KindHostEndpoints)
 	case model.KindTiers:
 		w.addTier(i)
 		drop(w.c.Tiers, remove)
@@ -232,7 +236,7 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 		case nodestate.TableServices:
 			p.Frontends, p.Backends, p.SourceRanges, p.HealthChecks = s.Frontends, s.Backends, s.SourceRanges, s.HealthChecks
 		case nodestate.TablePolicy:
-			p.Peers, p.PeerCIDRs, p.Policy = s.Peers, s.PeerCIDRs, s.Policy
+			p.Peers, p.PeerCIDRs, p.Policy, p.HostEndpoints = s.Peers, s.PeerCIDRs, s.Policy, s.HostEndpoints
 		case nodestate.TableStaged:
 			p.Staged, p.Unfit = s.Staged, s.Unfit
 		case nodestate.TableClients:
@@ -296,6 +300,7 @@ func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
 	steps, undo = collect(steps, undo, full.Tiers, c.Tiers, model.KindTiers)
 	steps, undo = collect(steps, undo, full.NetworkSets, c.NetworkSets, model.KindNetworkSets)
 	steps, undo = collect(steps, undo, full.ServiceAccounts, c.ServiceAccounts, model.KindServiceAccounts)
+	steps, undo = collect(steps, undo, full.HostEndpoints, c.HostEndpoints, model.KindHostEndpoints)
 	steps, undo = collect(steps, undo, full.Pools, c.Pools, model.KindPools)
 	steps, undo = collect(steps, undo, full.Blocks, c.Blocks, model.KindBlocks)
 	steps, undo = collect(steps, undo, full.Local.Endpoints, c.Local.Endpoints, model.KindLocal)

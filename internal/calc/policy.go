@@ -20,6 +20,7 @@ type policyTables struct {
 	rules           map[nodestate.RuleID]nodestate.Rule
 	staged          map[netip.Addr]nodestate.StagedIsolation
 	unfit           []nodestate.Rule
+	hosts           map[nodestate.HostInterface]nodestate.HostEndpoint
 
 	subjects *subjects
 	would    *subjects // with the staged policies in force; nil where there are none
@@ -115,7 +116,7 @@ func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
 // resolve binds the node's endpoints and makes the tables of their sets.
 func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would *subjects) *sets {
 	p.ingress, p.egress, p.rules = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}, map[nodestate.RuleID]nodestate.Rule{}
-	p.staged = map[netip.Addr]nodestate.StagedIsolation{}
+	p.staged, p.hosts = map[netip.Addr]nodestate.StagedIsolation{}, map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	if p.sets == nil {
 		p.atoms, p.classes, p.written = newAtoms(), newClasses(p.digest), map[nodestate.SetID]*written{}
 	}
@@ -127,9 +128,10 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 			sets.bind(a, ep)
 		}
 	}
+	sets.bindHosts(p)
 	p.compiled = sets.compiled
 	if len(sets.byKey) == 0 {
-		*p = policyTables{ingress: p.ingress, egress: p.egress, rules: p.rules, staged: p.staged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
+		*p = policyTables{ingress: p.ingress, egress: p.egress, rules: p.rules, staged: p.staged, hosts: p.hosts, peerCIDRs: map[netip.Prefix]nodestate.Class{},
 			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest}
 		sets.isolateStaged(p)
 		return sets
@@ -212,6 +214,7 @@ type subjects struct {
 	byNamespaceLabels bool
 	byAccountLabels   bool // or of service accounts
 	known             map[*model.Policy]*subject
+	hosts             []*subject // those that may select host endpoints
 }
 
 // subject is a policy with its expression read.
@@ -235,6 +238,12 @@ func indexSubjects(policies map[model.PolicyID]*model.Policy, before *subjects) 
 			}
 		}
 		s.known[p] = sub
+		if p.Kind == model.KindGlobalNetworkPolicy {
+			s.hosts = append(s.hosts, sub)
+		}
+		if forHostsOnly(p) {
+			continue
+		}
 		if ns := p.Subject.Namespace; ns != "" {
 			s.byNS[ns] = append(s.byNS[ns], sub)
 		} else {

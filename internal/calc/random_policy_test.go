@@ -164,6 +164,18 @@ func (w *world) addNetworkSet(i int) {
 	w.c.NetworkSets[s.Name] = s
 }
 
+func (w *world) addHostEndpoint(i int) {
+	h := &model.HostEndpoint{Name: fmt.Sprint("h", i), Node: pick(w, "n0", "n0", "n1"), Interface: pick(w, "eth0", model.AllInterfaces, ""), Labels: w.labels(),
+		ExpectedIPs: []netip.Addr{addr("172.31.1.10")}, Ports: []model.PodPort{{Name: "web", Protocol: model.ProtocolTCP, Port: 8080}}}
+	if w.IntN(2) == 0 {
+		h.Profiles = []string{model.ProfileDefaultAllow}
+	}
+	if w.IntN(3) == 0 {
+		h.ExpectedIPs = nil
+	}
+	w.c.HostEndpoints[h.Name] = h
+}
+
 func (w *world) addServiceAccount(i int) {
 	a := &model.ServiceAccount{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("sa", i%2)}, Labels: w.labels()}
 	w.c.ServiceAccounts[a.Name] = a

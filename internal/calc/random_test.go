@@ -18,7 +18,8 @@ type world struct {
 func newWorld(seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), c: model.NewCluster()}
 	w.c.Local = model.Local{Node: "n0", LinkMTU: 1500, Endpoints: map[netip.Addr]*model.LocalEndpoint{},
-		HostAddrs: []netip.Addr{addr("172.31.1.10")}, Subnets: []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24")}}
+		HostAddrs: []netip.Addr{addr("172.31.1.10")}, Subnets: []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24")},
+		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: 2, Addrs: []netip.Addr{addr("172.31.1.10")}}}}
 	if w.IntN(2) == 0 {
 		w.c.Local.HostAddrs = append(w.c.Local.HostAddrs, addr("fd00:31:1::10"), addr("fe80::10"))
 		w.c.Local.Subnets = append(w.c.Local.Subnets, prefix("fd00:31:1::/64"))

@@ -18,6 +18,7 @@ type sets struct {
 	compiled [directions]map[*model.Policy]*bound
 	byKey    map[string]*set
 	users    map[*set][]netip.Addr
+	hosts    map[*set][]hostUser // of host endpoints
 	atoms    *atoms
 	named    map[portName]bool // what ports of the other end rules ask for
 	own      map[string]ownExpression
@@ -30,7 +31,7 @@ type sets struct {
 
 func newSets(c *cluster, p *policyTables) *sets {
 	return &sets{
-		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{},
+		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{}, hosts: map[*set][]hostUser{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
 		atoms:    p.atoms, named: map[portName]bool{}, own: map[string]ownExpression{},
 	}
@@ -72,6 +73,11 @@ type set struct {
 	deny   nodestate.Rule   // where nothing matches
 	six    bool             // ICMP is that of IPv6, where it matters
 	protos []model.Protocol // set.protocols, once asked for
+	passed nodestate.Rule   // of what every tier passes on; zero = fallThrough
+	denied bool             // passed denies
+
+	failsafe *set // of a host endpoint: takes its place when it does not fit
+	vital    bool // has the failsafe ports, and no policies
 
 	byAtom    map[*atom][]rulePlace // set.index, once asked for
 	unindexed []rulePlace
@@ -371,6 +377,9 @@ func (s *sets) number(out *policyTables) {
 // a number is all there before an endpoint has it.
 func refusedText(t *set) string { return "too large\n" + t.text }
 
+// inForce reports whether a set binds an endpoint: otherwise staged policies alone make it.
+func (s *sets) inForce(t *set) bool { return t.vital || len(s.users[t]) > 0 || len(s.hosts[t]) > 0 }
+
 // isolate gives a set's endpoints their isolation.
 func (s *sets) isolate(t *set, to nodestate.Isolation, out *policyTables) {
 	isolated := out.ingress
@@ -380,12 +389,22 @@ func (s *sets) isolate(t *set, to nodestate.Isolation, out *policyTables) {
 	for _, a := range s.users[t] {
 		isolated[a] = to
 	}
+	if t.failsafe != nil && to.Set == t.refusedSet && !t.failsafe.tooLarge {
+		to = nodestate.Isolation{Set: t.failsafe.id, Rule: t.failsafe.denyID}
+	}
+	for _, u := range s.hosts[t] {
+		u.isolate(t.dir, to, out.hosts)
+	}
 }
 
 // eachRule calls f for every rule that verdicts may name, and the place of its number.
 func (t *set) eachRule(f func(nodestate.Rule, *nodestate.RuleID)) {
 	f(t.deny, &t.denyID)
-	f(fallThrough(t.dir), &t.passedID)
+	passed := t.passed
+	if passed.Kind == "" {
+		passed = fallThrough(t.dir)
+	}
+	f(passed, &t.passedID)
 	f(t.refused, &t.refusedID)
 	for i := range t.tiers {
 		f(t.tiers[i].deny, &t.tiers[i].denyID)

@@ -258,7 +258,7 @@ func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, sourc
 	if len(s.tiers) == 0 {
 		decide(open, verdict{rule: s.denyID}) // of a pod that is not known
 	} else {
-		decide(open, verdict{allow: true, rule: s.passedID})
+		decide(open, verdict{allow: !s.denied, rule: s.passedID})
 	}
 	return join(decided)
 }

@@ -28,7 +28,7 @@ type judged struct {
 // from what is in them. What is there already stays.
 func (s *sets) write(p *policyTables) {
 	all := slices.SortedFunc(maps.Values(s.byKey), func(a, b *set) int {
-		return cmp.Or(cmp.Compare(min(len(s.users[b]), 1), min(len(s.users[a]), 1)), strings.Compare(a.text, b.text))
+		return cmp.Or(last(!a.vital, !b.vital), last(!s.inForce(a), !s.inForce(b)), strings.Compare(a.text, b.text))
 	})
 	left := maxPolicyEntries
 	entries, ports := p.policy.Edit(), s.portAtoms()
@@ -46,12 +46,12 @@ func (s *sets) write(p *policyTables) {
 			was = nil
 		}
 		var now *written
-		if !p.crowded || !t.asksForNetworks() {
+		if !p.crowded || t.vital || !t.asksForNetworks() {
 			now = t.decisions(was, ports, min(left, maxSetEntries))
 		}
 		if t.tooLarge = now == nil; t.tooLarge {
 			p.refused = append(p.refused, t.id)
-			if len(s.users[t]) > 0 {
+			if s.inForce(t) {
 				s.cutOff = true
 				s.isolate(t, nodestate.Isolation{Set: t.refusedSet, Rule: t.refusedID}, p)
 				p.rules[t.refusedID] = t.refused
@@ -69,6 +69,17 @@ func (s *sets) write(p *policyTables) {
 		was.each(id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
 	}
 	p.policy = entries.Map()
+}
+
+// last orders what is true after what is not.
+func last(a, b bool) int {
+	if a == b {
+		return 0
+	}
+	if a {
+		return 1
+	}
+	return -1
 }
 
 // portAtoms returns the atoms in use by the names of ports that they are about.

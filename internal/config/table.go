@@ -13,6 +13,8 @@ const (
 	hostWords   = "a host name or an IP address"
 )
 
+var defaultFailsafesIn, defaultFailsafesOut = model.DefaultFailsafes()
+
 // fields is the table of everything that may be configured: the name in the FelixConfiguration, the name
 // in the environment, the default, and how a value is read.
 var fields = []field{
@@ -39,14 +41,15 @@ var fields = []field{
 	unsupported("allowVXLANPacketsFromWorkloads", "AllowVXLANPacketsFromWorkloads", "false"),
 	text("cgroupV2Path", "CgroupV2Path", "", `^(/[^\x00\n]*)?$`, "an absolute path", func(e *Effective, v string) { e.CgroupV2Path = v }),
 	unsupported("dataplaneWatchdogTimeout", "DataplaneWatchdogTimeout", "90s"),
-	unsupported("defaultEndpointToHostAction", "DefaultEndpointToHostAction", "DROP"),
+	choice("defaultEndpointToHostAction", "DefaultEndpointToHostAction", "ACCEPT", []string{"ACCEPT", "DROP", "RETURN"},
+		func(e *Effective, v string) { e.Settings.ToHost = model.ToHostAction(v) }),
 	unsupported("deviceRouteProtocol", "DeviceRouteProtocol", "3"),
 	unsupported("deviceRouteSourceAddress", "DeviceRouteSourceAddress", ""),
 	unsupported("deviceRouteSourceAddressIPv6", "DeviceRouteSourceAddressIPv6", ""),
 	unsupported("endpointStatusPathPrefix", "EndpointStatusPathPrefix", "/var/run/calico"),
 	unsupported("externalNodesList", "ExternalNodesCIDRList", ""),
-	unsupported("failsafeInboundHostPorts", "FailsafeInboundHostPorts", ""),
-	unsupported("failsafeOutboundHostPorts", "FailsafeOutboundHostPorts", ""),
+	failsafes("failsafeInboundHostPorts", "FailsafeInboundHostPorts", defaultFailsafesIn, func(e *Effective, l []model.Failsafe) { e.Settings.FailsafeIn = l }),
+	failsafes("failsafeOutboundHostPorts", "FailsafeOutboundHostPorts", defaultFailsafesOut, func(e *Effective, l []model.Failsafe) { e.Settings.FailsafeOut = l }),
 	unsupported("floatingIPs", "FloatingIPs", "Disabled"),
 	unsupported("ipForwarding", "IPForwarding", "Enabled"),
 	unsupported("ipv4ElevatedRoutePriority", "IPv4ElevatedRoutePriority", "512"),

@@ -180,6 +180,7 @@ func (c *Controller) Reconcile(ctx context.Context) error {
 		c.reportOverlaps(ctx),
 		c.collectNodes(ctx),
 		c.reportPolicies(ctx),
+		c.hostEndpoints(ctx),
 	)
 	if err != nil {
 		c.metrics.failures.Inc()

@@ -22,6 +22,14 @@ type Event struct {
 	Reason       uint32             // enum drop_reason: why the packet was dropped, 0 = it was not
 	// Egress is what was said at the source, Ingress at the destination.
 	Egress, Ingress EventEnd
+	// In is what a host endpoint said where the flow comes into the node, Out where it leaves it.
+	In, Out EventHost
+}
+
+// EventHost is what a host endpoint said of a flow.
+type EventHost struct {
+	Judged bool
+	Rule   nodestate.RuleID // that decided
 }
 
 // EventEnd is what policy said at one end of a flow.

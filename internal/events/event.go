@@ -25,12 +25,14 @@ type Event struct {
 	Protocol    string    `json:"protocol"`
 	Source      Peer      `json:"source"`
 	Destination Peer      `json:"destination"`
-	ICMP        string    `json:"icmp,omitempty"`    // "type/code"
-	Service     string    `json:"service,omitempty"` // "namespace/name port http"
-	Egress      *End      `json:"egress,omitempty"`  // at the source, when it is a pod of this node
-	Ingress     *End      `json:"ingress,omitempty"` // at the destination
-	Log         bool      `json:"log,omitempty"`     // a rule with action Log matched
-	Again       bool      `json:"again,omitempty"`   // an open flow, judged again after a change
+	ICMP        string    `json:"icmp,omitempty"`        // "type/code"
+	Service     string    `json:"service,omitempty"`     // "namespace/name port http"
+	Egress      *End      `json:"egress,omitempty"`      // at the source, when it is a pod of this node
+	Ingress     *End      `json:"ingress,omitempty"`     // at the destination
+	HostIngress *HostEnd  `json:"hostIngress,omitempty"` // what a host endpoint said where the flow comes into the node
+	HostEgress  *HostEnd  `json:"hostEgress,omitempty"`  // where it leaves it
+	Log         bool      `json:"log,omitempty"`         // a rule with action Log matched
+	Again       bool      `json:"again,omitempty"`       // an open flow, judged again after a change
 	Hook        string    `json:"hook"`
 	// Lost are the events before this one that this listener was too slow for.
 	Lost uint64 `json:"lost,omitempty"`
@@ -47,6 +49,12 @@ type Peer struct {
 type End struct {
 	Rule   *Rule   `json:"rule,omitempty"`   // that decided; absent = no policy selects the pod, or the other end denied before
 	Staged *Staged `json:"staged,omitempty"` // absent = no staged policy selects the pod
+}
+
+// HostEnd is what a host endpoint said.
+type HostEnd struct {
+	Endpoint string `json:"endpoint,omitempty"` // its name, where the packet tells the interface
+	Rule     *Rule  `json:"rule,omitempty"`
 }
 
 // Rule names a rule.
@@ -106,6 +114,7 @@ func name(d dataplane.Event, node string, by Namer, now time.Time) Event {
 		}
 	}
 	e.Egress, e.Ingress = endOf(s, d.Egress), endOf(s, d.Ingress)
+	e.HostIngress, e.HostEgress = hostEndOf(s, d, d.In), hostEndOf(s, d, d.Out)
 	return e
 }
 
@@ -118,6 +127,35 @@ func endOf(s *nodestate.State, d dataplane.EventEnd) *End {
 		e.Staged = &Staged{Verdict: verdict(!d.StagedDenied), Rule: ruleOf(s, d.StagedRule)}
 	}
 	return e
+}
+
+func hostEndOf(s *nodestate.State, d dataplane.Event, h dataplane.EventHost) *HostEnd {
+	if !h.Judged {
+		return nil
+	}
+	e := &HostEnd{Rule: ruleOf(s, h.Rule)}
+	if s != nil {
+		e.Endpoint = hostName(s, d)
+	}
+	return e
+}
+
+// hostName is the name of the host endpoint that judged: the one of the packet's interface, or the only one that there is.
+func hostName(s *nodestate.State, d dataplane.Event) string {
+	names := map[string]bool{}
+	for _, h := range s.HostEndpoints {
+		names[h.Name] = true
+	}
+	if len(names) == 1 {
+		for name := range names {
+			return name
+		}
+	}
+	switch d.Hook {
+	case "from_uplink", "to_uplink", "from_tunnel":
+		return s.HostEndpointAt(d.IfIndex, d.Src).Name
+	}
+	return ""
 }
 
 // ruleOf names a number; one that the state no longer has is of kind "gone".
@@ -133,9 +171,21 @@ func ruleOf(s *nodestate.State, id nodestate.RuleID) *Rule {
 	return &Rule{Kind: "gone", Detail: fmt.Sprintf("%08x", uint32(id))}
 }
 
-// Deciding is the rule that decided: of a denied flow the one that denied, else that of the destination, else of the source.
+// Deciding is the rule that decided: of a denied flow the one that denied, else that of the destination, else of the source, else of
+// a host endpoint.
 func (e *Event) Deciding() *Rule {
+	switch {
+	case e.Reason == reason.HostEgress.String() && e.HostEgress != nil:
+		return e.HostEgress.Rule
+	case (e.Reason == reason.HostIngress.String() || e.Reason == reason.HostPreDNAT.String()) && e.HostIngress != nil:
+		return e.HostIngress.Rule
+	}
 	for _, end := range []*End{e.Ingress, e.Egress} {
+		if end != nil && end.Rule != nil {
+			return end.Rule
+		}
+	}
+	for _, end := range []*HostEnd{e.HostIngress, e.HostEgress} {
 		if end != nil && end.Rule != nil {
 			return end.Rule
 		}
@@ -159,6 +209,11 @@ func (e *Event) String() string {
 	}
 	if e.Service != "" {
 		b.WriteString(" service " + e.Service)
+	}
+	for i, end := range []*HostEnd{e.HostIngress, e.HostEgress} {
+		if end != nil && end.Endpoint != "" {
+			fmt.Fprintf(&b, " host endpoint %s (%s)", end.Endpoint, [...]string{"in", "out"}[i])
+		}
 	}
 	for i, end := range []*End{e.Egress, e.Ingress} {
 		if end == nil || end.Staged == nil {

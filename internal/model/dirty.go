@@ -3,7 +3,7 @@ package model
 import "maps"
 
 // Kind names the kinds of objects of a Cluster, as bits.
-type Kind uint16
+type Kind uint32
 
 // The kinds, one a field of Cluster.
 const (
@@ -21,6 +21,7 @@ const (
 	KindTiers
 	KindNetworkSets
 	KindServiceAccounts
+	KindHostEndpoints
 
 	AllKinds Kind = 1<<iota - 1
 )

@@ -32,6 +32,7 @@ type Cluster struct {
 	// NetworkSets are the NetworkSets and, without a namespace, the GlobalNetworkSets.
 	NetworkSets     map[Name]*NetworkSet
 	ServiceAccounts map[Name]*ServiceAccount
+	HostEndpoints   map[string]*HostEndpoint
 	Pools           map[string]*Pool
 	Blocks          map[netip.Prefix]*Block
 	// ServiceCIDRs are the ranges of cluster IPs (networking.k8s.io/v1 ServiceCIDR), where the API has them.
@@ -46,7 +47,7 @@ func NewCluster() *Cluster {
 	return &Cluster{
 		Namespaces: map[string]*Namespace{}, Pods: map[Name]*Pod{}, Nodes: map[string]*Node{},
 		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[PolicyID]*Policy{}, Staged: map[PolicyID]*StagedPolicy{}, Tiers: map[string]*Tier{},
-		NetworkSets: map[Name]*NetworkSet{}, ServiceAccounts: map[Name]*ServiceAccount{},
+		NetworkSets: map[Name]*NetworkSet{}, ServiceAccounts: map[Name]*ServiceAccount{}, HostEndpoints: map[string]*HostEndpoint{},
 		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, Settings: DefaultSettings(),
 	}
 }
@@ -235,12 +236,13 @@ type Pool struct {
 
 // Local is what the agent knows of its own machine.
 type Local struct {
-	Node      string
-	Endpoints map[netip.Addr]*LocalEndpoint
-	HostAddrs []netip.Addr        // every unicast address of the node, loopback and tunnel aside
-	Subnets   []netip.Prefix      // on-link subnets of the uplinks
-	LinkMTU   int                 // of the uplink that holds the node's address, bytes
-	Silent    map[netip.Addr]bool // nodes that do not answer on the link, of those that the last state asked to watch
+	Node       string
+	Endpoints  map[netip.Addr]*LocalEndpoint
+	HostAddrs  []netip.Addr        // every unicast address of the node, loopback and tunnel aside
+	Subnets    []netip.Prefix      // on-link subnets of the uplinks
+	LinkMTU    int                 // of the uplink that holds the node's address, bytes
+	Interfaces []LocalInterface    // that are no pods', by index
+	Silent     map[netip.Addr]bool // nodes that do not answer on the link, of those that the last state asked to watch
 }
 
 // LocalEndpoint is a pod's interface on this node, as the CNI plugin made it.

@@ -42,7 +42,11 @@ type Settings struct {
 	// IPv6Support is ipv6Support: nodes carry IPv6 where the cluster has it.
 	IPv6Support bool
 	MaxFlows    int // bpfMapSizeConntrack
-	Timeouts    Timeouts
+	// ToHost is defaultEndpointToHostAction.
+	ToHost ToHostAction
+	// FailsafeIn and FailsafeOut are failsafeInboundHostPorts and failsafeOutboundHostPorts.
+	FailsafeIn, FailsafeOut []Failsafe
+	Timeouts                Timeouts
 }
 
 // NodePortAddresses is kube-proxy's option of that name. The zero value is every address.
@@ -88,7 +92,9 @@ type Timeouts struct {
 
 // DefaultSettings returns the documented defaults.
 func DefaultSettings() Settings {
+	in, out := DefaultFailsafes()
 	return Settings{
+		ToHost: ToHostAccept, FailsafeIn: in, FailsafeOut: out,
 		ConnectTime: ConnectTimeTCP, VXLANPort: 4789, VXLANVNI: 4096,
 		SNATPortFirst: 20000, SNATPortLast: 29999, HostNAT: true, IPv6Support: true,
 		DSRTimes:        DSRTimes{Patience: 750 * time.Millisecond, Tries: 2 * time.Minute, Retry: time.Hour},
@@ -115,8 +121,8 @@ func (n *Node) AddrLike(like netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// CarriesIPv6 reports whether the node Local.Node carries IPv6: ipv6Support, and a pool of IPv6 or an IPv6 address
-// of its own in the API.
+// CarriesIPv6 reports whether the node Local.Node carries IPv6: ipv6Support, and a pool of IPv6, an IPv6 address
+// of its own in the API, or a host endpoint.
 func (c *Cluster) CarriesIPv6() bool {
 	if !c.Settings.IPv6Support {
 		return false
@@ -126,6 +132,11 @@ func (c *Cluster) CarriesIPv6() bool {
 	}
 	for _, p := range c.Pools {
 		if p.CIDR.IsValid() && p.CIDR.Addr().Is6() {
+			return true
+		}
+	}
+	for _, h := range c.HostEndpoints { // they judge what the node exchanges by IPv6 too
+		if h.Node == c.Local.Node {
 			return true
 		}
 	}

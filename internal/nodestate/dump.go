@@ -68,6 +68,9 @@ func Dump(w io.Writer, s *State) error {
 	for _, a := range sortedKeys(s.Watched, netip.Addr.Compare) {
 		d.line("watch", a.String())
 	}
+	for _, k := range sortedKeys(s.HostEndpoints, HostInterface.Compare) {
+		d.hostEndpoint(k, s.HostEndpoints[k])
+	}
 	for _, id := range slices.Sorted(s.Rules.Keys()) {
 		d.line("rule", fmt.Sprintf("%08x", uint32(id)), s.Rules.At(id).String())
 	}
@@ -89,7 +92,8 @@ func Equal(a, b *State) bool {
 		EqualMapsFunc(a.SourceRanges, b.SourceRanges, slices.Equal[[]netip.Prefix]) && EqualMaps(a.HealthChecks, b.HealthChecks) && EqualMaps(a.Peers, b.Peers) &&
 		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && EqualMaps(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
 		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) &&
-		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched)
+		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
+		maps.Equal(a.HostEndpoints, b.HostEndpoints)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.
@@ -135,7 +139,7 @@ func (d *dumper) line(words ...string) {
 }
 
 func (d *dumper) settings(s *Settings) {
-	d.line("settings", settingsLine(s))
+	d.line("settings", settingsLine(s), flag(s.ToHost == model.ToHostDrop || s.ToHost == model.ToHostReturn, "to-host="+string(s.ToHost)))
 	for _, p := range s.DSROptOut {
 		d.line("no-dsr", p.String())
 	}
@@ -178,6 +182,25 @@ func (d *dumper) addr(a netip.Addr, v Addr) {
 		words = append(words, "owner="+v.Owner.String())
 	}
 	d.line(append(words, d.isolation("ingress", v.Ingress), d.isolation("egress", v.Egress))...)
+}
+
+func (d *dumper) hostEndpoint(k HostInterface, h HostEndpoint) {
+	d.line("host-endpoint", fmt.Sprintf("interface=%d", k.IfIndex), flag(k.IPv6, "ipv6"), h.Name,
+		d.isolation("ingress", h.HostIngress), d.isolation("egress", h.HostEgress),
+		d.isolation("forward-ingress", h.ForwardIngress), d.isolation("forward-egress", h.ForwardEgress),
+		d.isolation("pre-dnat", h.PreDNAT),
+		d.isolation("untracked-ingress", h.UntrackedIngress), d.isolation("untracked-egress", h.UntrackedEgress))
+}
+
+// Compare orders interfaces by index, IPv4 first.
+func (k HostInterface) Compare(o HostInterface) int {
+	six := func(k HostInterface) int {
+		if k.IPv6 {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(k.IfIndex, o.IfIndex), six(k)-six(o))
 }
 
 func (d *dumper) isolation(name string, i Isolation) string {

@@ -47,6 +47,33 @@ type State struct {
 	// where asked for, pods'. Watched are the nodes whose silence on the link would change that: the agent
 	// looks whether they are there (model.Local.Silent).
 	Announced, Watched map[netip.Addr]bool
+	// HostEndpoints are what host endpoints judge, by interface. Without any, what the node's own processes exchange is not
+	// looked at.
+	HostEndpoints map[HostInterface]HostEndpoint
+}
+
+// HostInterface is an interface in one family. IfIndex 0 stands for all that have no entry of their own.
+type HostInterface struct {
+	IfIndex int
+	IPv6    bool
+}
+
+// HostEndpoint is what is judged on an interface. Sets of an Isolation of 0 judge nothing.
+type HostEndpoint struct {
+	Name string
+	// HostIngress and HostEgress are of the traffic of the node's own processes, ForwardIngress and ForwardEgress of what the
+	// node hands on: to and from pods, and to other nodes.
+	HostIngress, HostEgress, ForwardIngress, ForwardEgress Isolation
+	PreDNAT                                                Isolation // of what comes in, before Services
+	UntrackedIngress, UntrackedEgress                      Isolation // of each packet, before everything else
+}
+
+// HostEndpointAt returns what is judged on an interface in the family of an address.
+func (s *State) HostEndpointAt(ifindex int, like netip.Addr) HostEndpoint {
+	if h, ok := s.HostEndpoints[HostInterface{ifindex, like.Is6()}]; ok {
+		return h
+	}
+	return s.HostEndpoints[HostInterface{0, like.Is6()}]
 }
 
 // Settings are the node's scalars.
@@ -69,6 +96,8 @@ type Settings struct {
 	// HostNAT says that what host processes send is balanced in the packet path, not in the sockets alone.
 	HostNAT  bool
 	MaxFlows int
+	// ToHost is what becomes of what pods send to the node.
+	ToHost   model.ToHostAction
 	Timeouts model.Timeouts
 }
 
@@ -248,5 +277,6 @@ func New() *State {
 		Clients:   map[uint64]Client{},
 		Staged:    map[netip.Addr]StagedIsolation{},
 		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr]bool{},
+		HostEndpoints: map[HostInterface]HostEndpoint{},
 	}
 }

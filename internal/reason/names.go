@@ -26,6 +26,10 @@ const (
 	FragmentNoFirst Reason = 21 // IP fragment whose first one did not come
 	ErrorNoFlow     Reason = 22 // ICMP error about no known connection
 	TooBig          Reason = 30 // larger than the MTU of the way
+	HostIngress     Reason = 40 // denied by ingress policy of a host endpoint
+	HostEgress      Reason = 41 // denied by egress policy of a host endpoint
+	HostPreDNAT     Reason = 42 // denied by pre-DNAT policy of a host endpoint
+	ToHost          Reason = 43 // pods may not talk to their node (defaultEndpointToHostAction)
 )
 
 var names = map[Reason]string{
@@ -51,6 +55,10 @@ var names = map[Reason]string{
 	FragmentNoFirst: "FRAGMENT_NO_FIRST",
 	ErrorNoFlow:     "ERROR_NO_FLOW",
 	TooBig:          "TOO_BIG",
+	HostIngress:     "HOST_INGRESS",
+	HostEgress:      "HOST_EGRESS",
+	HostPreDNAT:     "HOST_PRE_DNAT",
+	ToHost:          "TO_HOST",
 }
 
 var texts = map[Reason]string{
@@ -76,4 +84,8 @@ var texts = map[Reason]string{
 	FragmentNoFirst: "IP fragment whose first one did not come",
 	ErrorNoFlow:     "ICMP error about no known connection",
 	TooBig:          "larger than the MTU of the way",
+	HostIngress:     "denied by ingress policy of a host endpoint",
+	HostEgress:      "denied by egress policy of a host endpoint",
+	HostPreDNAT:     "denied by pre-DNAT policy of a host endpoint",
+	ToHost:          "pods may not talk to their node (defaultEndpointToHostAction)",
 }

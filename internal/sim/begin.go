@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
 )
 
@@ -27,7 +28,14 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		return nil, &dropped{reason: reason.Spoofed}
 	}
 
+	if n.hosts() && n.betweenNodes(k) && in.Packet.Kind != packet.Error {
+		return nil, nil
+	}
+	if d := n.judgeArrival(in, k); d != nil {
+		return nil, d
+	}
 	lb, d := n.balance(in, k)
+	n.service = lb.id
 	if d != nil {
 		return nil, d
 	}
@@ -41,7 +49,8 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		return nil, &dropped{reason: reason.TunnelFromPod, rule: fwd.rule}
 	}
 	b := n.state.Addrs[fwd.dst]
-	if !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex) {
+	own := !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex)
+	if own && !n.hosts() {
 		return nil, nil
 	}
 	known := lb.maglev && lb.home.IsValid() // in the middle of a flow: the backend's node may know it
@@ -57,12 +66,15 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 			return nil, &dropped{reason: reason.NoRoute, rule: fwd.rule}
 		}
 		fwd.way = w
-	} else if d := n.judgeAndRoute(in, k, fwd); d != nil {
+	} else if d := n.judgeAndRoute(in, k, fwd, own); d != nil {
 		return nil, d
 	}
 	snat := !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found)
 	if snat {
 		fwd.src = n.self(k.src)
+	}
+	if unseen, d := n.judgeHostAtFirst(in, k, fwd, opening); d != nil || unseen {
+		return nil, d
 	}
 	repoint := lb.found && !fwd.handOn && n.untracked(in, fwd)
 	if !n.pickPort(in, k, fwd, snat || repoint) {
@@ -78,7 +90,9 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if b.Kind == nodestate.AddrEndpoint && !fwd.handOn {
 		rev.iif = b.IfIndex
 	}
-	if !n.wayBack(in, k, lb, fwd, rev) {
+	if own && n.stackRoutes(k.src) {
+		rev.way = way{action: Pass}
+	} else if !n.wayBack(in, k, lb, fwd, rev) {
 		return nil, &dropped{reason: n.whyNoWayBack(k, lb.via), rule: fwd.rule}
 	}
 	if lb.watch && outside && !fwd.handOn && !fwd.dsr && (fwd.way.action == Local || fwd.way.action == Pass) {
@@ -93,16 +107,15 @@ func isolated(a nodestate.Addr) bool {
 }
 
 // judgeAndRoute is step 3 for a flow that is not handed on.
-func (n *Node) judgeAndRoute(in In, k flowKey, fwd *flow) *dropped {
+func (n *Node) judgeAndRoute(in In, k flowKey, fwd *flow, own bool) *dropped {
 	rule, d := n.judge(k.src, fwd.dst, k.proto, k.sport, fwd.dport)
-	n.judged.Service = fwd.svc
 	if d != nil {
 		return d
 	}
 	if rule != 0 {
 		fwd.rule = rule
 	}
-	if in.Hook == ToWorkload {
+	if in.Hook == ToWorkload || own {
 		return nil // Pass
 	}
 	w, ok, why := n.route(fwd.dst)
@@ -176,6 +189,12 @@ func (n *Node) replyFree(k flowKey, fwd *flow) bool {
 		return true
 	}
 	return f.partner(k.proto) == k
+}
+
+// stackRoutes: does the host's stack route there by itself, and not to weir0?
+func (n *Node) stackRoutes(dst netip.Addr) bool {
+	_, inRoute := n.routeOf(dst)
+	return !inRoute && n.kind(dst) != nodestate.AddrPod
 }
 
 // wayBack finds the way of the replies, from the address that was asked to the one that asked.

@@ -24,6 +24,14 @@ type Event struct {
 	Reason       reason.Reason      // why the packet was dropped
 	// Egress is what was said at the source, Ingress at the destination.
 	Egress, Ingress End
+	// In is what a host endpoint said where the flow comes into the node, Out where it leaves it.
+	In, Out HostEnd
+}
+
+// HostEnd is what a host endpoint said of a flow.
+type HostEnd struct {
+	Judged bool
+	Rule   nodestate.RuleID // that decided
 }
 
 // End is what policy said at one end of a flow.
@@ -71,19 +79,48 @@ func (e Event) Text(rule func(nodestate.RuleID) string) string {
 			s += fmt.Sprintf(" staged-%s=%s by [%s]", end.name, verdict, rule(end.StagedRule))
 		}
 	}
+	for _, end := range []struct {
+		name string
+		HostEnd
+	}{{"host-in", e.In}, {"host-out", e.Out}} {
+		if end.Judged {
+			s += fmt.Sprintf(" %s=[%s]", end.name, rule(end.Rule))
+		}
+	}
 	return s
+}
+
+// denies reports whether policy drops for a reason.
+func denies(r reason.Reason) bool {
+	switch r {
+	case reason.PolicyEgress, reason.PolicyIngress, reason.HostIngress, reason.HostEgress, reason.HostPreDNAT, reason.ToHost:
+		return true
+	}
+	return false
+}
+
+// about notes what is judged. What was judged of the packet before stays noted.
+func (n *Node) about(k flowKey) *Event {
+	if n.judged == nil {
+		n.judged = &Event{}
+	}
+	ports := portsOf(k.src, k.proto, k.sport, k.dport)
+	e := n.judged
+	e.Src, e.Dst, e.Sport, e.Dport, e.Proto = k.src, k.dst, ports.Src, ports.Dst, k.proto
+	return e
 }
 
 // tell adds the event of what was judged last, when somebody wants to know: d is why the packet was dropped.
 func (n *Node) tell(in In, d *dropped) {
 	e := n.judged
-	if e == nil || !e.Egress.Local && !e.Ingress.Local {
+	if e == nil || !e.Egress.Local && !e.Ingress.Local && !e.In.Judged && !e.Out.Judged {
 		return
 	}
 	e.Hook, e.IfIndex, e.Allowed = in.Hook, in.IfIndex, true
+	e.Again, e.Service = n.again, n.service
 	if d != nil {
 		e.Reason = d.reason
-		e.Allowed = d.reason != reason.PolicyEgress && d.reason != reason.PolicyIngress
+		e.Allowed = !denies(d.reason)
 	}
 	if e.Allowed && !e.Log && !n.opts.Listening() {
 		return

@@ -117,6 +117,12 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	if f.svc.Proto != 0 && f.svc.Proto != model.ProtocolTCP && !n.live(f.svc, f.backend) {
 		return true, nil
 	}
+	n.again, n.service = true, f.svc
+	if !f.reply {
+		if d := n.judgeArrival(in, k); d != nil {
+			return false, d
+		}
+	}
 	rule := nodestate.RuleID(0)
 	if !f.handOn {
 		var d *dropped
@@ -125,7 +131,6 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 		} else {
 			rule, d = n.judge(k.src, f.dst, k.proto, k.sport, f.dport)
 		}
-		n.judged.Again, n.judged.Service = true, f.svc
 		if d != nil {
 			return false, d
 		}
@@ -137,6 +142,13 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 		}
 		f.way = w
 		f.watched = f.watched && (w.action == Local || w.action == Pass)
+	}
+	hostRule, d := n.judgeHostAgain(f, in, k)
+	if d != nil {
+		return false, d
+	}
+	if hostRule != 0 {
+		rule = hostRule
 	}
 	if rule != 0 {
 		f.rule = rule
@@ -242,15 +254,13 @@ func (n *Node) establish(f *flow, k flowKey) {
 
 // judge is step 3's judgement. The rule is the one that allowed last, 0 when nothing judged.
 func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uint16) (nodestate.RuleID, *dropped) {
-	e := &Event{Src: src, Dst: dst, Sport: sport, Dport: dport, Proto: proto}
-	n.judged = e
+	e := n.about(flowKey{src: src, dst: dst, sport: sport, dport: dport, proto: proto})
 	if src == dst {
 		return 0, nil
 	}
 	ports := nodestate.Ports{Src: sport, Dst: dport}
 	if proto == icmpOf(src) {
 		ports = nodestate.Ports{Dst: message(src, sport, dport)}
-		e.Sport, e.Dport = ports.Src, ports.Dst
 	}
 	a, b := n.state.Addrs[src], n.state.Addrs[dst]
 	e.Egress.Local, e.Ingress.Local = a.Kind == nodestate.AddrEndpoint, b.Kind == nodestate.AddrEndpoint
@@ -258,7 +268,7 @@ func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uin
 	rule := nodestate.RuleID(0)
 	if a.Kind == nodestate.AddrEndpoint && a.Egress.Set != 0 {
 		v := n.state.Decide(a.Egress, dst, proto, ports)
-		e.Egress.Rule, e.Log = v.Rule, v.Log
+		e.Egress.Rule, e.Log = v.Rule, e.Log || v.Log
 		if !v.Allow {
 			return v.Rule, &dropped{reason: reason.PolicyEgress, rule: v.Rule}
 		}

@@ -62,7 +62,7 @@ func (n *Node) frontend(dst netip.Addr, port uint16, proto model.Protocol) (s no
 
 // foreign tells the host's own traffic by its ports: what it rules out need not be looked for.
 func (n *Node) foreign(in In, k flowKey) bool {
-	if !hasPorts(k.proto) || in.Packet.Kind == packet.Error {
+	if n.hosts() || !hasPorts(k.proto) || in.Packet.Kind == packet.Error {
 		return false
 	}
 	for f := range n.state.Frontends.Keys() {

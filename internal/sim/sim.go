@@ -158,7 +158,9 @@ type Node struct {
 	firsts      map[fragmentKey]firstFragment
 	kept        []keptFragment // oldest first
 	events      []Event
-	judged      *Event // for the packet at hand, by judge
+	judged      *Event // for the packet at hand: what was judged last; nil = nothing
+	again       bool   // it is of a flow that was there
+	service     nodestate.Frontend
 }
 
 // New returns a node without flows. Options.Now, Pick and Port default to a clock that stands still and
@@ -370,7 +372,7 @@ func (n *Node) odd(in In, s shape) Result {
 		return drop(in, dropped{reason: reason.Malformed})
 	}
 	toPod := in.Hook == ToWorkload || in.Packet.Kind != packet.Frame && n.kind(in.Packet.IP.Dst) == nodestate.AddrEndpoint
-	if s == shapeMalformed && toPod {
+	if s == shapeMalformed && (toPod || n.guarded(in)) {
 		return drop(in, dropped{reason: reason.Malformed})
 	}
 	outside := in.Hook == FromUplink || in.Hook == FromTunnel
@@ -400,7 +402,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	p := in.Packet
 	isError := p.Kind == packet.Error
 	key := keyOf(p)
-	n.judged = nil
+	n.judged, n.again, n.service = nil, false, nodestate.Frontend{}
 	if in.Hook == FromWorkload && n.toTunnelPort(key.proto, key.dst, key.dport) && !isError {
 		return Result{}, &dropped{reason: reason.TunnelFromPod}
 	}

@@ -26,6 +26,7 @@ type Batch struct {
 	Tiers           map[string]*model.Tier
 	NetworkSets     map[model.Name]*model.NetworkSet
 	ServiceAccounts map[model.Name]*model.ServiceAccount
+	HostEndpoints   map[string]*model.HostEndpoint
 	Pools           map[string]*model.Pool
 	Blocks          map[netip.Prefix]*model.Block
 
@@ -73,7 +74,7 @@ type FelixConfig struct {
 // Empty reports whether nothing changed.
 func (b *Batch) Empty() bool {
 	return !b.Full && len(b.Namespaces) == 0 && len(b.Pods) == 0 && len(b.Nodes) == 0 && len(b.Services) == 0 &&
-		len(b.Slices) == 0 && len(b.Policies)+len(b.Staged)+len(b.Tiers)+len(b.NetworkSets)+len(b.ServiceAccounts) == 0 && len(b.Pools) == 0 && len(b.Blocks) == 0 && !b.ServiceCIDRsChanged &&
+		len(b.Slices) == 0 && len(b.Policies)+len(b.Staged)+len(b.Tiers)+len(b.NetworkSets)+len(b.ServiceAccounts)+len(b.HostEndpoints) == 0 && len(b.Pools) == 0 && len(b.Blocks) == 0 && !b.ServiceCIDRsChanged &&
 		len(b.Reservations) == 0 && b.IPAM == nil && len(b.Configs) == 0 && !b.ProblemsChanged
 }
 
@@ -97,6 +98,7 @@ func (b *Batch) Apply(c *model.Cluster) model.Dirty {
 	mark(model.KindTiers, merge(c.Tiers, b.Tiers))
 	mark(model.KindNetworkSets, merge(c.NetworkSets, b.NetworkSets))
 	mark(model.KindServiceAccounts, merge(c.ServiceAccounts, b.ServiceAccounts))
+	mark(model.KindHostEndpoints, merge(c.HostEndpoints, b.HostEndpoints))
 	mark(model.KindPools, merge(c.Pools, b.Pools))
 	mark(model.KindBlocks, merge(c.Blocks, b.Blocks))
 	if b.ServiceCIDRsChanged {

@@ -21,6 +21,7 @@ var checks = map[string]func(*unstructured.Unstructured) []weirv1.Problem{
 	"projectcalico.org/Tier":                          problemsOf(typed("Tier", ConvertTier)),
 	"projectcalico.org/NetworkSet":                    problemsOf(typed("NetworkSet", ConvertNetworkSet)),
 	"projectcalico.org/GlobalNetworkSet":              problemsOf(typed("GlobalNetworkSet", ConvertGlobalNetworkSet)),
+	"projectcalico.org/HostEndpoint":                  problemsOf(typed("HostEndpoint", ConvertHostEndpoint)),
 	"projectcalico.org/IPPool":                        problemsOf(typed("IPPool", ConvertPool)),
 	"projectcalico.org/IPReservation":                 problemsOf(typed("IPReservation", ConvertReservation)),
 }

@@ -31,6 +31,9 @@ func (w *Watcher) addPolicies(d dynamic.Interface) error {
 		addDynamic(w, d, calico("tiers"), kind[*unstructured.Unstructured, model.Tier]{
 			object: "Tier", convert: typed("Tier", ConvertTier),
 			record: func(b *Batch, n model.Name, _ any, now, _ *model.Tier) { put(&b.Tiers, n.Name, now) }}),
+		addDynamic(w, d, calico("hostendpoints"), kind[*unstructured.Unstructured, model.HostEndpoint]{
+			object: "HostEndpoint", convert: typed("HostEndpoint", ConvertHostEndpoint),
+			record: func(b *Batch, n model.Name, _ any, now, _ *model.HostEndpoint) { put(&b.HostEndpoints, n.Name, now) }}),
 		addDynamic(w, d, calico("networksets"), kind[*unstructured.Unstructured, model.NetworkSet]{
 			object: "NetworkSet", convert: typed("NetworkSet", ConvertNetworkSet),
 			record: func(b *Batch, n model.Name, _ any, now, _ *model.NetworkSet) { put(&b.NetworkSets, n, now) }}),

@@ -44,27 +44,64 @@ func ConvertCalicoPolicy(np *v3.NetworkPolicy) (*model.Policy, []weirv1.Problem)
 	return p.convert(nameOf(np)), p.list
 }
 
-// ConvertGlobalNetworkPolicy converts a projectcalico.org/v3 GlobalNetworkPolicy. It returns nil for those that are
-// about host endpoints alone.
+// ConvertGlobalNetworkPolicy converts a projectcalico.org/v3 GlobalNetworkPolicy. It returns nil for one that is not in force.
 func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []weirv1.Problem) {
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindGlobalNetworkPolicy, np), kind: model.KindGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,
 		ingress: s.Ingress, egress: s.Egress}
-	if p.forHosts(s.PreDNAT, s.DoNotTrack) {
-		return nil, p.list
+	out := p.convert(nameOf(np))
+	out.ApplyOnForward, out.PreDNAT, out.DoNotTrack = s.ApplyOnForward, s.PreDNAT, s.DoNotTrack
+	if s.DoNotTrack { // fails closed, at the host endpoints that it selects
+		p.add("spec.doNotTrack", "true", "is not supported yet; the policy denies everything but failsafe ports to the host endpoints that it selects, in its directions", "remove the policy")
+		deny(out, p.summary())
 	}
-	return p.convert(nameOf(np)), p.list
+	if s.PreDNAT {
+		p.preDNAT(out, s)
+	}
+	if s.ApplyOnForward {
+		p.unknownEnd(out)
+	}
+	return out, p.list
 }
 
-// forHosts reports whether a policy is about host endpoints alone.
+// preDNAT checks what a policy must be that judges before Services.
+func (p *calicoPolicy) preDNAT(out *model.Policy, s *v3.GlobalNetworkPolicySpec) {
+	if !s.ApplyOnForward {
+		p.add("spec.applyOnForward", "false", "must be true with preDNAT; it counts as true", "set it")
+		out.ApplyOnForward = true
+	}
+	if out.AppliesEgress {
+		p.add("spec.types", "", "has Egress, and preDNAT is about ingress alone; egress is not in force", "leave it out")
+		out.AppliesEgress, out.Egress = false, nil
+	}
+}
+
+// unknownEnd tells about rules whose own end is not known where a host endpoint judges what is forwarded. There they are
+// strict: what allows is left out, anything else denies (calc).
+func (p *calicoPolicy) unknownEnd(out *model.Policy) {
+	for _, dir := range []string{"egress", "ingress"} {
+		rules := out.Ingress
+		if dir == "egress" {
+			rules = out.Egress
+		}
+		for i := range rules {
+			if rules[i].Own != nil {
+				p.add(fmt.Sprintf("spec.%s[%d]", dir, i), "", "says something of the end that host endpoints stand for, which is not supported yet where they judge "+
+					"what is forwarded or before Services: there the rule allows nothing", "say it of the other end and of ports")
+			}
+		}
+	}
+}
+
+// forHosts reports whether a staged policy is about host endpoints alone.
 func (p *calicoPolicy) forHosts(preDNAT, doNotTrack bool) bool {
 	for _, x := range []struct {
 		field string
 		on    bool
 	}{{"spec.preDNAT", preDNAT}, {"spec.doNotTrack", doNotTrack}} {
 		if x.on {
-			p.add(x.field, "true", "is for host endpoints, which are not supported yet; the policy is not in force", "remove the policy")
+			p.add(x.field, "true", "is for host endpoints, for which staged policies are not supported yet; the policy is not looked at", "remove the policy")
 			return true
 		}
 	}

@@ -98,6 +98,7 @@ type Answer struct {
 	Program  Program  `json:"program"`
 	Outcome  Outcome  `json:"outcome"`
 	Next     *Next    `json:"next,omitempty"`
+	Notes    []string `json:"notes,omitempty"`    // what else counts, and is not explained
 	Warnings []string `json:"warnings,omitempty"` // where what was found does not fit together
 }
 

@@ -40,6 +40,7 @@ type node struct {
 	pods   []*pod
 	driver *driverProcess
 	cgroup string
+	uplink int // index of eth0
 }
 
 type pod struct {
@@ -152,6 +153,7 @@ func (l *lan) newNode(name, addr string) *node {
 	if l.family == ipv6 {
 		l.cluster.Blocks[sixPrefix(block)] = &model.Block{CIDR: sixPrefix(block), Node: name}
 	}
+	fmt.Sscan(run(l.t, "ip netns exec %s cat /sys/class/net/eth0/ifindex", n.netns), &n.uplink)
 	n.driver = startDriver(l.t, n)
 	return n
 }
@@ -239,7 +241,8 @@ func (n *node) apply() {
 	n.lan.t.Helper()
 	c := *n.lan.cluster
 	c.Local = model.Local{Node: n.name, Endpoints: map[netip.Addr]*model.LocalEndpoint{}, HostAddrs: n.lan.pairOf(n.addr),
-		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500}
+		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500,
+		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: n.uplink, Addrs: n.lan.pairOf(n.addr)}}}
 	if n.lan.routed {
 		c.Local.Subnets = nil
 	}

@@ -98,6 +98,9 @@ func newCrowd(seed uint64) *crowd {
 		r.clusterPolicy()
 	}
 	r.mode()
+	if r.chance(50) {
+		r.hostEndpoints()
+	}
 	return r
 }
 
@@ -270,9 +273,11 @@ func sortedPolicies(m map[model.PolicyID]*model.Policy) []model.PolicyID {
 
 // change changes something.
 func (r *crowd) change() {
-	switch r.IntN(11) {
+	switch r.IntN(12) {
 	case 10:
 		r.clusterPolicy()
+	case 11:
+		r.hostEndpoints()
 	case 8:
 		r.tiered()
 	case 9:

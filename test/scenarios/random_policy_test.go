@@ -34,6 +34,7 @@ func (r *crowd) tiered() {
 		p.Ingress = append(p.Ingress, r.tieredRule())
 		p.Egress = append(p.Egress, r.tieredRule())
 	}
+	r.forHosts(p)
 	if r.chance(25) { // may take the place of one that is there, or its end may be staged
 		s := &model.StagedPolicy{Policy: *p, Delete: r.chance(30)}
 		s.Policy.Kind = model.KindStagedGlobalNetworkPolicy

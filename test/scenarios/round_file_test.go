@@ -184,6 +184,7 @@ type tables struct {
 	Tiers           []ordered[model.Tier]
 	NetworkSets     []*model.NetworkSet
 	ServiceAccounts []*model.ServiceAccount
+	HostEndpoints   []*model.HostEndpoint
 	Pools           []*model.Pool
 	Blocks          []*model.Block
 	ServiceCIDRs    []netip.Prefix
@@ -235,7 +236,7 @@ func values[K comparable, V any](m map[K]V) []V {
 func marshalCluster(c *model.Cluster) ([]byte, error) {
 	b, err := json.Marshal(tables{Namespaces: values(c.Namespaces), Pods: values(c.Pods), Nodes: values(c.Nodes), Services: values(c.Services),
 		Slices: values(c.Slices), Policies: withOrder(values(c.Policies)), Staged: withOrder(values(c.Staged)), Tiers: withOrder(values(c.Tiers)),
-		NetworkSets: values(c.NetworkSets), ServiceAccounts: values(c.ServiceAccounts), Pools: values(c.Pools), Blocks: values(c.Blocks),
+		NetworkSets: values(c.NetworkSets), ServiceAccounts: values(c.ServiceAccounts), HostEndpoints: values(c.HostEndpoints), Pools: values(c.Pools), Blocks: values(c.Blocks),
 		ServiceCIDRs: c.ServiceCIDRs, Settings: c.Settings, Local: c.Local})
 	if err != nil {
 		return nil, err
@@ -283,6 +284,7 @@ func unmarshalCluster(data []byte) (*model.Cluster, error) {
 	fill(c.Slices, t.Slices, func(o *model.EndpointSlice) model.Name { return o.Name })
 	fill(c.NetworkSets, t.NetworkSets, func(o *model.NetworkSet) model.Name { return o.Name })
 	fill(c.ServiceAccounts, t.ServiceAccounts, func(o *model.ServiceAccount) model.Name { return o.Name })
+	fill(c.HostEndpoints, t.HostEndpoints, func(o *model.HostEndpoint) string { return o.Name })
 	fill(c.Pools, t.Pools, func(o *model.Pool) string { return o.Name })
 	fill(c.Blocks, t.Blocks, func(o *model.Block) netip.Prefix { return o.CIDR })
 	return c, errors.Join(

@@ -243,8 +243,15 @@ func visible(s *nodestate.State) *nodestate.State {
 	v.HealthChecks = nodestate.Map[model.Name, nodestate.HealthCheck]{}
 	clear(v.Watched)
 	v.Settings = nodestate.Settings{
-		Node: s.Settings.Node, Node6: s.Settings.Node6, IPv6: s.Settings.IPv6, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, HostNAT: s.Settings.HostNAT, ConnectTime: s.Settings.ConnectTime,
+		Node: s.Settings.Node, Node6: s.Settings.Node6, IPv6: s.Settings.IPv6, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, HostNAT: s.Settings.HostNAT, ToHost: s.Settings.ToHost, ConnectTime: s.Settings.ConnectTime,
 		SNATFirst: s.Settings.SNATFirst, SNATLast: s.Settings.SNATLast, Tunnel: s.Settings.Tunnel,
+	}
+	if v.Settings.ToHost == "" {
+		v.Settings.ToHost = model.ToHostAccept
+	}
+	for k, h := range v.HostEndpoints {
+		h.Name = ""
+		v.HostEndpoints[k] = h
 	}
 	for k, a := range v.Addrs {
 		a.Interface, a.Owner = "", model.Name{}
@@ -277,6 +284,7 @@ func take(s, from *nodestate.State, tab nodestate.Table) {
 		s.Frontends, s.Backends, s.SourceRanges = rebuilt(from.Frontends), rebuilt(from.Backends), rebuilt(from.SourceRanges)
 	case nodestate.TablePolicy:
 		s.Peers, s.PeerCIDRs, s.Policy = rebuilt(from.Peers), copyOf(from.PeerCIDRs), rebuilt(from.Policy)
+		s.HostEndpoints = copyOf(from.HostEndpoints)
 	case nodestate.TableAnnounced:
 		s.Announced, s.Watched = copyOf(from.Announced), copyOf(from.Watched)
 	case nodestate.TableClients:

@@ -57,6 +57,18 @@ const (
 
 	policyAllow = 1
 	policyLog   = 2
+	setHosts    = 256
+
+	setToHostDrop   = 512
+	setToHostReturn = 1024
+
+	hostIngress          = 0
+	hostEgress           = 1
+	hostForwardIngress   = 2
+	hostForwardEgress    = 3
+	hostPreDNAT          = 4
+	hostUntrackedIngress = 6
+	hostUntrackedEgress  = 7
 
 	timeoutTCPSyn     = 0
 	timeoutTCPEst     = 1
@@ -78,6 +90,8 @@ const (
 	eventAgain   = 4
 	eventEgress  = 8
 	eventIngress = 16
+	eventHostIn  = 32
+	eventHostOut = 64
 
 	stagedEgress        = 1
 	stagedEgressDenied  = 2
@@ -130,6 +144,9 @@ func showPolicy(k weirPolicyKey) string {
 		return fmt.Sprintf("set %016x peer %016x", k.Set, k.Peer)
 	}
 	return fmt.Sprintf("set %016x peer %016x protocol %d port %d/%d", k.Set, k.Peer, k.Proto, k.Port, k.Len)
+}
+func showHost(k weirHostKey) string {
+	return fmt.Sprintf("interface %d, IPv%d", k.Ifindex, k.Family)
 }
 func showCookie(k uint64) string    { return fmt.Sprintf("netns %d", k) }
 func showLink(k weirLinkKey) string { return fmt.Sprintf("%x", k.Mac) }

@@ -39,6 +39,9 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"POLICY_TCP": int(nodestate.ProtoBitTCP), "POLICY_ALLOW": policyAllow, "POLICY_LOG": policyLog,
 		"ADDR_STAGED": addrStaged, "SET_EVENTS": setEvents,
 		"EVENT_ALLOWED": eventAllowed, "EVENT_LOG": eventLog, "EVENT_AGAIN": eventAgain, "EVENT_EGRESS": eventEgress, "EVENT_INGRESS": eventIngress,
+		"EVENT_HOST_IN": eventHostIn, "EVENT_HOST_OUT": eventHostOut, "SET_HOSTS": setHosts, "SET_TO_HOST_DROP": setToHostDrop, "SET_TO_HOST_RETURN": setToHostReturn,
+		"HOST_INGRESS": hostIngress, "HOST_EGRESS": hostEgress, "HOST_FORWARD_INGRESS": hostForwardIngress, "HOST_FORWARD_EGRESS": hostForwardEgress,
+		"HOST_PRE_DNAT": hostPreDNAT, "HOST_UNTRACKED_INGRESS": hostUntrackedIngress, "HOST_UNTRACKED_EGRESS": hostUntrackedEgress,
 		"STAGED_EGRESS": stagedEgress, "STAGED_EGRESS_DENIED": stagedEgressDenied, "STAGED_INGRESS": stagedIngress, "STAGED_INGRESS_DENIED": stagedIngressDenied,
 		"COUNT_EVENTS_LOST": countEventsLost, "COUNT_EVENTS_LIMITED": countEventsLimited,
 	} {

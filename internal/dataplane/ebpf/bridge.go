@@ -36,12 +36,14 @@ type survey struct {
 	kept     bool                  // some endpoint that stays was isolated
 	rules    map[uint64]uint32     // what decides where a set has no entry
 	classes  map[change]bool
-	local    bool // the class of an endpoint changes
+	local    bool            // the class of an endpoint changes
+	hosts    map[change]bool // sets of host endpoints
+	judging  bool            // there are some, before or after
 }
 
 func newSurvey() *survey {
 	return &survey{sets: [dirs]map[change]bool{{}, {}}, old: map[uint64]bool{}, new: map[uint64]bool{},
-		rules: map[uint64]uint32{}, classes: map[change]bool{}}
+		rules: map[uint64]uint32{}, classes: map[change]bool{}, hosts: map[change]bool{}}
 }
 
 // noteSet notes one direction of an endpoint that was there, and stays.
@@ -53,6 +55,23 @@ func (s *survey) noteSet(dir int, c change) {
 	}
 }
 
+// noteHost notes what a host endpoint judges, before and after.
+func (s *survey) noteHost(was, is weirHostSide) {
+	if was.Set != 0 {
+		s.old[was.Set], s.rules[was.Set], s.kept = true, was.Rule, true
+	}
+	if is.Set != 0 {
+		s.new[is.Set], s.rules[is.Set] = true, is.Rule
+	}
+	s.judging = s.judging || was.Set|is.Set != 0
+	if was.Set != is.Set {
+		s.hosts[change{was.Set, is.Set}] = true
+	}
+}
+
+// changed returns the changes of sets.
+func (s *survey) changed() []map[change]bool { return append(s.sets[:], s.hosts) }
+
 func (s *survey) noteClass(was, is uint64, local bool) {
 	if was != is {
 		s.classes[change{was, is}] = true
@@ -62,7 +81,7 @@ func (s *survey) noteClass(was, is uint64, local bool) {
 
 // replaced reports whether an endpoint that was isolated gets another set, or none.
 func (s *survey) replaced() bool {
-	for _, sets := range s.sets {
+	for _, sets := range s.changed() {
 		for c := range sets {
 			if c.was != 0 {
 				return true
@@ -72,8 +91,12 @@ func (s *survey) replaced() bool {
 	return false
 }
 
-// mixed reports whether both judgements of one packet may change.
+// mixed reports whether two judgements of one packet may change. Host endpoints judge beside pods, and where packets come in
+// and go out.
 func (s *survey) mixed() bool {
+	if s.judging && len(s.hosts)+len(s.sets[dirIngress])+len(s.sets[dirEgress])+len(s.classes) > 1 {
+		return true
+	}
 	changes := func(dir int) bool { return len(s.sets[dir]) > 0 || s.local && s.isolated[dir] }
 	return changes(dirIngress) && changes(dirEgress)
 }
@@ -153,6 +176,7 @@ func (t *tables) forget(s *survey, b *bridge) {
 func (t *tables) bridge() *bridge {
 	s := newSurvey()
 	t.each(func(f family) { f.surveySets(s) })
+	t.surveyHosts(s)
 	if !s.kept {
 		return nil // nobody was isolated: there is nothing to keep
 	}
@@ -174,7 +198,7 @@ func (t *tables) bridge() *bridge {
 		b.classes[c] = t.stand("classes", c)
 	}
 	if mixed {
-		for _, sets := range s.sets {
+		for _, sets := range s.changed() {
 			for c := range sets {
 				if c.was != 0 && c.is != 0 {
 					b.sets[c] = t.stand("sets", c)
@@ -251,12 +275,13 @@ func (t *tables) spans(s *survey, b *bridge, room int) (out []policyEntry, fit b
 // cross writes classes and endpoints, over the bridge where there is one, and reports whether it is crossed. What cannot be written
 // keeps it standing: an endpoint that waits for its verdicts is judged as before.
 func (t *tables) cross(b *bridge) bool {
-	if !t.approach(b) {
+	if !t.partHosts() || !t.approach(b) {
 		t.each(family.writeOthers)
 		return false
 	}
 	held := false
 	t.each(func(f family) { held = f.writeEndpoints(t.verdictsReady) || held })
+	held = t.writeHosts() || held
 	if held || b != nil && b.over && b.deny == 0 && !t.all(family.writeClasses) {
 		return false
 	}
@@ -282,7 +307,8 @@ func (t *tables) approach(b *bridge) bool {
 	if !t.all(func(f family) bool { return f.interimClasses(b.classes) }) {
 		return false
 	}
-	return t.all(func(f family) bool { return f.interimSets(b.between, t.verdictsReady) }) || !b.mixed
+	made := t.all(func(f family) bool { return f.interimSets(b.between, t.verdictsReady) })
+	return t.interimHosts(b) && made || !b.mixed
 }
 
 // wanting reports whether verdicts could not be written that a class or set would lead to at once.
@@ -297,7 +323,7 @@ func (t *tables) wanting(b *bridge) bool {
 		}
 		if !looked {
 			looked = true
-			t.each(func(f family) { f.setsInUse(used) })
+			t.setsInUse(used)
 		}
 		if used[k.Set] {
 			return true

@@ -207,7 +207,7 @@ func (d *Driver) reconcile(devices bool) error {
 		errs = append(errs, d.openDevices()...)
 		d.wished = wish(d.state)
 	}
-	d.tables.remove()
+	d.tables.remove(d.state, d.machine)
 	if d.tables.counts.judged != before || d.tables.stale() {
 		d.bump = true
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"unsafe"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -21,6 +22,7 @@ func readState(families ...*loaded) (*nodestate.State, error) {
 	}
 	s := nodestate.New()
 	readPolicy(s, t)
+	readHosts(s, t)
 	var errs []error
 	t.each(func(f family) { errs = append(errs, f.read(s)) })
 	return s, errors.Join(errs...)
@@ -60,7 +62,9 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 
 // readPolicy loads and reads the maps that policy is in.
 func (t *familyTables[A]) readPolicy(s *nodestate.State) error {
-	err := errors.Join(t.addrs.load(), t.peers.load(), t.peerCIDRs.load())
+	var zero uint32
+	err := errors.Join(t.settings.Lookup(&zero, unsafe.Pointer(&t.current)), t.addrs.load(), t.peers.load(), t.peerCIDRs.load())
+	readSettings(s, t.current)
 	t.readJudged(s)
 	return err
 }
@@ -100,6 +104,13 @@ func (t *familyTables[A]) readRanges(s *nodestate.State) {
 
 func readSettings[A address](s *nodestate.State, v settings[A]) {
 	s.Settings.DSR, s.Settings.HostNAT = v.Flags&setDSR != 0, v.Flags&setHostNAT != 0
+	s.Settings.ToHost = model.ToHostAccept
+	switch {
+	case v.Flags&setToHostDrop != 0:
+		s.Settings.ToHost = model.ToHostDrop
+	case v.Flags&setToHostReturn != 0:
+		s.Settings.ToHost = model.ToHostReturn
+	}
 	s.Settings.ConnectTime = model.ConnectTimeDisabled
 	switch {
 	case v.Flags&setCTLBUDP != 0:

@@ -176,11 +176,15 @@ func (t *familyTables[A]) removeJudged(held bool) (left bool) {
 	return t.peers.pending() || t.peerCIDRs.pending()
 }
 
-// writeSettings makes the settings equal to what the state says; the epoch stays.
-func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine) {
+// writeSettings makes the settings equal to what the state says; the epoch stays. Host endpoints count for as long as there is one in
+// their map; what pods may send to the node is, until a change is made, what both the old and the new setting allow.
+func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict bool) {
 	t.uplinks.desire(maps.All(m.uplinks))
 	v := renderSettings[A](s, m)
 	v.Epoch = t.current.Epoch
+	if strict {
+		v.Flags |= t.current.Flags & (setHosts | setToHostDrop | setToHostReturn)
+	}
 	if v == t.current {
 		t.settingsErr = nil
 		return
@@ -200,6 +204,8 @@ func (t *familyTables[A]) nextEpoch() error {
 	return nil
 }
 
+func (t *familyTables[A]) judgesHosts() bool { return t.current.Flags&setHosts != 0 }
+
 func (t *familyTables[A]) epoch() uint32 { return t.current.Epoch }
 
 func (t *familyTables[A]) putSettings(v settings[A]) error {
@@ -208,6 +214,9 @@ func (t *familyTables[A]) putSettings(v settings[A]) error {
 		return err
 	}
 	t.current = v
+	if t.addrs.after != nil {
+		t.addrs.after()
+	}
 	return nil
 }
 

@@ -107,7 +107,7 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 	before := o.tables.counts.judged
 	o.tables.desire(s, changed, func(a nodestate.Addr) int { return a.IfIndex })
 	o.tables.write(s, o.machine)
-	o.tables.remove()
+	o.tables.remove(s, o.machine)
 	o.state = s
 	var errs []error
 	six := o.six
@@ -133,6 +133,7 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 // called before each write of an entry, which fails by its error.
 func (o *Offline) AfterEachWrite(f func(), fail func() error) {
 	o.tables.policy.after, o.tables.policy.fail = f, fail
+	o.tables.hosts.after, o.tables.hosts.fail = f, fail
 	o.tables.each(func(t family) { t.observe(f, fail) })
 }
 
@@ -142,10 +143,14 @@ func (o *Offline) Temporary() int { return len(o.tables.temps) }
 // Policy reads back what of the maps decides about policy, of IPv4.
 func (o *Offline) Policy() (*nodestate.State, error) {
 	s, t := nodestate.New(), newTables(o.loaded)
-	errs := []error{t.policy.load()}
+	errs := []error{t.policy.load(), t.hosts.load()}
 	readPolicy(s, t)
+	readHosts(s, t)
 	for _, f := range t.families {
 		errs = append(errs, f.readPolicy(s))
+	}
+	if !t.families[0].judgesHosts() {
+		clear(s.HostEndpoints)
 	}
 	return s, errors.Join(errs...)
 }

@@ -232,6 +232,7 @@ type machine struct {
 	host      int  // interface index of weir0
 	tunnel    int  // of the VXLAN device; 0 = none
 	listening bool // somebody listens to events
+	judging   bool // there are host endpoints still in the map
 	// uplinks are their MAC addresses by interface index.
 	uplinks map[uint32]weirLinkKey
 }
@@ -256,6 +257,9 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{c.ConnectTime == model.ConnectTimeEnabled, setCTLBUDP},
 			bit{c.HostNAT, setHostNAT},
 			bit{m.listening, setEvents},
+			bit{len(s.HostEndpoints) > 0 || m.judging, setHosts},
+			bit{c.ToHost == model.ToHostDrop, setToHostDrop},
+			bit{c.ToHost == model.ToHostReturn, setToHostReturn},
 			bit{true, setPorts}), // tables keep weir_ports
 		Node: toAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
 		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,

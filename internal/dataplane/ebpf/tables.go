@@ -14,6 +14,7 @@ import (
 // and those of each.
 type tables struct {
 	policy   *table[weirPolicyKey, weirPolicyValue]
+	hosts    *table[weirHostKey, weirHostValue]
 	ports    *ports
 	families []family
 	counts   *counts
@@ -37,7 +38,9 @@ type counts struct {
 type family interface {
 	load() error
 	desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int)
-	writeSettings(s *nodestate.State, m machine)
+	// writeSettings makes the settings equal to what the state says. While a change is made, strict keeps what they say of the
+	// node's own traffic.
+	writeSettings(s *nodestate.State, m machine, strict bool)
 	writeClasses() (all bool)
 	changeClasses() (all bool)
 	// writeEndpoints writes addresses, of endpoints those whose verdicts are ready. held says that an endpoint has sets still that
@@ -61,6 +64,7 @@ type family interface {
 	nextEpoch() error
 	listen(on bool) error
 	epoch() uint32
+	judgesHosts() bool // by the settings
 	errors() []error
 	entries() map[string]int
 	fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error)
@@ -76,6 +80,7 @@ func newTables(families ...*loaded) *tables {
 	shared := families[0].Maps
 	t := &tables{counts: &counts{}}
 	t.policy = newTable[weirPolicyKey, weirPolicyValue]("weir_policy", shared["weir_policy"], showPolicy, &t.counts.judged)
+	t.hosts = newTable[weirHostKey, weirHostValue]("weir_hosts", shared["weir_hosts"], showHost, &t.counts.judged)
 	t.ports = newPorts(shared["weir_ports"], &t.counts.quiet)
 	for _, l := range families {
 		t.families = append(t.families, l.tables(t.counts))
@@ -99,7 +104,7 @@ func (t *tables) all(do func(family) bool) bool {
 // load reads what the maps hold.
 func (t *tables) load() error {
 	t.policyFresh = true
-	errs := []error{t.policy.load(), t.ports.load()}
+	errs := []error{t.policy.load(), t.hosts.load(), t.ports.load()}
 	t.each(func(f family) { errs = append(errs, f.load()) })
 	return errors.Join(errs...)
 }
@@ -108,6 +113,7 @@ func (t *tables) load() error {
 func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
 	if changed.Has(nodestate.TablePolicy) {
 		t.followPolicy(s)
+		t.hosts.desire(renderHosts(s))
 	}
 	if changed.Has(nodestate.TableServices) || changed.Has(nodestate.TableAddrs) {
 		t.ports.desire(s, changed.Has(nodestate.TableAddrs))
@@ -120,7 +126,7 @@ func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func
 // that are isolated by them, and where that is not enough, by a bridge. Entries by port come before the heads that
 // point to them.
 func (t *tables) write(s *nodestate.State, m machine) {
-	t.each(func(f family) { f.writeSettings(s, m) })
+	t.each(func(f family) { f.writeSettings(s, m, true) })
 	t.each(family.removeEndpoints)
 	b := t.bridge()
 	t.writeVerdicts()
@@ -128,6 +134,12 @@ func (t *tables) write(s *nodestate.State, m machine) {
 	t.each(family.writeRoutes)
 	t.ports.grow()
 	t.each(family.writeServices)
+}
+
+// setsInUse adds the sets that endpoints have in the maps.
+func (t *tables) setsInUse(in map[uint64]bool) {
+	t.hostSets(in)
+	t.each(func(f family) { f.setsInUse(in) })
 }
 
 // writeVerdicts writes entries by port, then the heads of source ports, then the heads that lead to both. No head is written that
@@ -181,12 +193,17 @@ func (t *tables) verdictsReady(ingress, egress uint64) error {
 const grace = time.Millisecond
 
 // remove makes all pending deletes but those of verdicts, in the opposite order of write.
-func (t *tables) remove() {
+func (t *tables) remove(s *nodestate.State, m machine) {
 	if slices.ContainsFunc(t.families, family.servicesPending) {
 		time.Sleep(grace)
 	}
 	t.each(family.removeServices)
 	t.ports.settle()
+	if !t.held {
+		t.hosts.remove(nil)
+		m.judging = t.hosts.tracker.Len() > 0
+		t.each(func(f family) { f.writeSettings(s, m, false) })
+	}
 	t.each(func(f family) { t.held = f.removeJudged(t.held) || t.held })
 }
 
@@ -203,7 +220,7 @@ func (t *tables) removeVerdicts() {
 	used := func(weirPolicyKey) bool { return false }
 	if t.held {
 		sets := map[uint64]bool{}
-		t.each(func(f family) { f.setsInUse(sets) })
+		t.setsInUse(sets)
 		used = func(k weirPolicyKey) bool { return sets[k.Set] }
 	}
 	time.Sleep(grace)
@@ -230,7 +247,7 @@ func (t *tables) nextEpoch() error {
 
 // errors returns what could not be written.
 func (t *tables) errors() []error {
-	errs := t.policy.errors()
+	errs := slices.Concat(t.policy.errors(), t.hosts.errors())
 	errs = slices.AppendSeq(errs, maps.Values(t.ports.errs))
 	t.each(func(f family) { errs = append(errs, f.errors()...) })
 	return errs

@@ -99,6 +99,7 @@ type weir6Event struct {
 	Rules       [2]uint32
 	StagedRules [2]uint32
 	Ifindex     uint32
+	HostRules   [2]uint32
 }
 
 type weir6EventRate struct {
@@ -187,6 +188,24 @@ type weir6FragValue struct {
 	Flags uint8
 	Proto uint8
 	Seen  uint32
+}
+
+type weir6HostKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Family  uint32
+}
+
+type weir6HostSide struct {
+	_    structs.HostLayout
+	Set  uint64
+	Rule uint32
+	Pad  uint32
+}
+
+type weir6HostValue struct {
+	_     structs.HostLayout
+	Sides [8]weir6HostSide
 }
 
 type weir6IpAddr struct {
@@ -326,6 +345,7 @@ type weir6Scratch struct {
 		Staged      uint32
 		Rules       [2]uint32
 		StagedRules [2]uint32
+		HostRules   [2]uint32
 	}
 	Frag struct {
 		_     structs.HostLayout
@@ -345,7 +365,9 @@ type weir6Scratch struct {
 	Rule     uint32
 	Reset    uint32
 	Answered uint32
+	Own      uint32
 	Stale    uint32
+	_        [4]byte
 }
 
 type weir6Settings struct {
@@ -433,6 +455,7 @@ const (
 	weir6MapWeirFragSaved     = "weir_frag_saved"
 	weir6MapWeirFragSlots     = "weir_frag_slots"
 	weir6MapWeirFrags         = "weir_frags"
+	weir6MapWeirHosts         = "weir_hosts"
 	weir6MapWeirIpv6          = "weir_ipv6"
 	weir6MapWeirLinks         = "weir_links"
 	weir6MapWeirLive          = "weir_live"
@@ -552,6 +575,7 @@ type weir6MapSpecs struct {
 	WeirFragSaved *ebpf.MapSpec `ebpf:"weir_frag_saved"`
 	WeirFragSlots *ebpf.MapSpec `ebpf:"weir_frag_slots"`
 	WeirFrags     *ebpf.MapSpec `ebpf:"weir_frags"`
+	WeirHosts     *ebpf.MapSpec `ebpf:"weir_hosts"`
 	WeirIpv6      *ebpf.MapSpec `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive      *ebpf.MapSpec `ebpf:"weir_live"`
@@ -623,6 +647,7 @@ type weir6Maps struct {
 	WeirFragSaved *ebpf.Map `ebpf:"weir_frag_saved"`
 	WeirFragSlots *ebpf.Map `ebpf:"weir_frag_slots"`
 	WeirFrags     *ebpf.Map `ebpf:"weir_frags"`
+	WeirHosts     *ebpf.Map `ebpf:"weir_hosts"`
 	WeirIpv6      *ebpf.Map `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.Map `ebpf:"weir_links"`
 	WeirLive      *ebpf.Map `ebpf:"weir_live"`
@@ -664,6 +689,7 @@ func (m *weir6Maps) Close() error {
 		m.WeirFragSaved,
 		m.WeirFragSlots,
 		m.WeirFrags,
+		m.WeirHosts,
 		m.WeirIpv6,
 		m.WeirLinks,
 		m.WeirLive,

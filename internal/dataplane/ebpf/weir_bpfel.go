@@ -98,6 +98,7 @@ type weirEvent struct {
 	Rules       [2]uint32
 	StagedRules [2]uint32
 	Ifindex     uint32
+	HostRules   [2]uint32
 }
 
 type weirEventRate struct {
@@ -186,6 +187,24 @@ type weirFragValue struct {
 	Flags uint8
 	Proto uint8
 	Seen  uint32
+}
+
+type weirHostKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Family  uint32
+}
+
+type weirHostSide struct {
+	_    structs.HostLayout
+	Set  uint64
+	Rule uint32
+	Pad  uint32
+}
+
+type weirHostValue struct {
+	_     structs.HostLayout
+	Sides [8]weirHostSide
 }
 
 type weirIpAddr struct {
@@ -327,6 +346,7 @@ type weirScratch struct {
 		Staged      uint32
 		Rules       [2]uint32
 		StagedRules [2]uint32
+		HostRules   [2]uint32
 	}
 	Frag struct {
 		_     structs.HostLayout
@@ -346,8 +366,8 @@ type weirScratch struct {
 	Rule     uint32
 	Reset    uint32
 	Answered uint32
+	Own      uint32
 	Stale    uint32
-	_        [4]byte
 }
 
 type weirSettings struct {
@@ -434,6 +454,7 @@ const (
 	weirMapWeirFragSaved     = "weir_frag_saved"
 	weirMapWeirFragSlots     = "weir_frag_slots"
 	weirMapWeirFrags         = "weir_frags"
+	weirMapWeirHosts         = "weir_hosts"
 	weirMapWeirIpv6          = "weir_ipv6"
 	weirMapWeirLinks         = "weir_links"
 	weirMapWeirLive          = "weir_live"
@@ -553,6 +574,7 @@ type weirMapSpecs struct {
 	WeirFragSaved *ebpf.MapSpec `ebpf:"weir_frag_saved"`
 	WeirFragSlots *ebpf.MapSpec `ebpf:"weir_frag_slots"`
 	WeirFrags     *ebpf.MapSpec `ebpf:"weir_frags"`
+	WeirHosts     *ebpf.MapSpec `ebpf:"weir_hosts"`
 	WeirIpv6      *ebpf.MapSpec `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive      *ebpf.MapSpec `ebpf:"weir_live"`
@@ -624,6 +646,7 @@ type weirMaps struct {
 	WeirFragSaved *ebpf.Map `ebpf:"weir_frag_saved"`
 	WeirFragSlots *ebpf.Map `ebpf:"weir_frag_slots"`
 	WeirFrags     *ebpf.Map `ebpf:"weir_frags"`
+	WeirHosts     *ebpf.Map `ebpf:"weir_hosts"`
 	WeirIpv6      *ebpf.Map `ebpf:"weir_ipv6"`
 	WeirLinks     *ebpf.Map `ebpf:"weir_links"`
 	WeirLive      *ebpf.Map `ebpf:"weir_live"`
@@ -665,6 +688,7 @@ func (m *weirMaps) Close() error {
 		m.WeirFragSaved,
 		m.WeirFragSlots,
 		m.WeirFrags,
+		m.WeirHosts,
 		m.WeirIpv6,
 		m.WeirLinks,
 		m.WeirLive,

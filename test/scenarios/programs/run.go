@@ -51,7 +51,7 @@ func (s *set) told() ([]sim.Event, error) {
 	for _, e := range all {
 		out = append(out, sim.Event{Src: e.Src, Dst: e.Dst, Sport: e.Sport, Dport: e.Dport, Proto: e.Proto, Hook: hookOf(e.Hook), IfIndex: e.IfIndex,
 			Service: e.Service, Allowed: e.Allowed, Log: e.Log, Again: e.Again, Reason: reason.Reason(e.Reason),
-			Egress: sim.End(e.Egress), Ingress: sim.End(e.Ingress)})
+			Egress: sim.End(e.Egress), Ingress: sim.End(e.Ingress), In: sim.HostEnd(e.In), Out: sim.HostEnd(e.Out)})
 	}
 	return out, err
 }

@@ -126,6 +126,11 @@ func sixState(s *nodestate.State) *nodestate.State {
 	}
 	out.Rules = s.Rules
 	mirrorPolicy(&out.Policy, s.Policy)
+	for k, h := range s.HostEndpoints {
+		if !k.IPv6 { // the mirror's counterpart of what is said of IPv4
+			out.HostEndpoints[nodestate.HostInterface{IfIndex: k.IfIndex, IPv6: true}] = h
+		}
+	}
 	for a, v := range s.Announced {
 		out.Announced[six(a)] = v
 	}

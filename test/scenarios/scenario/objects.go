@@ -116,6 +116,8 @@ func (o *Objects) apply(doc []byte) error {
 		err = put(doc, c.Policies, model.PolicyID{Kind: head.Kind, Name: name}, watch.ConvertBaselineAdminNetworkPolicy)
 	case "Tier":
 		err = put(doc, c.Tiers, head.Name, watch.ConvertTier)
+	case "HostEndpoint":
+		err = put(doc, c.HostEndpoints, head.Name, watch.ConvertHostEndpoint)
 	case "NetworkSet":
 		err = put(doc, c.NetworkSets, name, watch.ConvertNetworkSet)
 	case "GlobalNetworkSet":
@@ -209,6 +211,8 @@ func (o *Objects) Delete(kind, name string) error {
 		found = remove(c.Staged, model.PolicyID{Kind: kind, Name: full})
 	case "Tier":
 		found = remove(c.Tiers, n)
+	case "HostEndpoint":
+		found = remove(c.HostEndpoints, n)
 	case "NetworkSet":
 		found = remove(c.NetworkSets, full)
 	case "GlobalNetworkSet":
@@ -269,7 +273,8 @@ func (o *Objects) Cluster(node string) (*model.Cluster, error) {
 	c.Settings = settings
 	c.Local = model.Local{
 		Node: node, HostAddrs: own.Addrs, Subnets: own.Subnets, LinkMTU: 1500,
-		Endpoints: map[netip.Addr]*model.LocalEndpoint{},
+		Endpoints:  map[netip.Addr]*model.LocalEndpoint{},
+		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: Uplink, Addrs: own.Addrs}},
 	}
 	for _, p := range c.Pods {
 		if p.Node != node || p.HostNetwork || p.Finished {

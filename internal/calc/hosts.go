@@ -1,0 +1,313 @@
+package calc
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// hostUse is what a set of a host endpoint judges.
+type hostUse int
+
+const (
+	useHost      hostUse = iota // what the node's own processes exchange
+	useForward                  // what the node hands on
+	usePreDNAT                  // what comes in, before Services
+	useUntracked                // each packet, before everything else
+)
+
+func (u hostUse) String() string { return [...]string{"host", "forward", "preDNAT", "doNotTrack"}[u] }
+
+// takes reports whether a policy is for this use.
+func (u hostUse) takes(p *model.Policy) bool {
+	switch u {
+	case usePreDNAT:
+		return p.PreDNAT
+	case useUntracked:
+		return p.DoNotTrack && p.Invalid == ""
+	case useForward:
+		return p.ApplyOnForward && !p.PreDNAT
+	}
+	return !p.PreDNAT // DoNotTrack denies there, by its Invalid, until it is supported
+}
+
+// forHostsOnly reports whether a policy is about no pod.
+func forHostsOnly(p *model.Policy) bool { return p.PreDNAT || p.DoNotTrack }
+
+// hostUser is where a set of a host endpoint is used.
+type hostUser struct {
+	at  nodestate.HostInterface
+	use hostUse
+}
+
+// isolate puts a set in its place.
+func (u hostUser) isolate(dir direction, iso nodestate.Isolation, hosts map[nodestate.HostInterface]nodestate.HostEndpoint) {
+	h := hosts[u.at]
+	switch {
+	case u.use == usePreDNAT:
+		h.PreDNAT = iso
+	case u.use == useHost && dir == ingress:
+		h.HostIngress = iso
+	case u.use == useHost:
+		h.HostEgress = iso
+	case u.use == useForward && dir == ingress:
+		h.ForwardIngress = iso
+	case u.use == useForward:
+		h.ForwardEgress = iso
+	case dir == ingress:
+		h.UntrackedIngress = iso
+	default:
+		h.UntrackedEgress = iso
+	}
+	hosts[u.at] = h
+}
+
+// hostsHere returns the host endpoints of this node by the index of their interface, 0 for all interfaces. Of several for one
+// interface that with the smallest name counts.
+func hostsHere(c *cluster) map[int]*model.HostEndpoint {
+	out := map[int]*model.HostEndpoint{}
+	put := func(index int, h *model.HostEndpoint) {
+		if have := out[index]; have == nil || h.Name < have.Name {
+			out[index] = h
+		}
+	}
+	for _, h := range c.HostEndpoints {
+		if h.Node != c.Local.Node {
+			continue
+		}
+		if h.Interface == model.AllInterfaces {
+			put(0, h)
+			continue
+		}
+		for _, l := range c.Local.Interfaces {
+			expected := func(a netip.Addr) bool { return slices.Contains(h.ExpectedIPs, a) }
+			if h.Interface == l.Name || h.Interface == "" && slices.ContainsFunc(l.Addrs, expected) {
+				put(l.IfIndex, h)
+			}
+		}
+	}
+	return out
+}
+
+// bindHosts makes the sets of this node's host endpoints.
+func (s *sets) bindHosts(out *policyTables) {
+	for index, h := range hostsHere(s.c) {
+		policies := s.ofHost(h)
+		for _, six := range []bool{false, true} {
+			if six && !s.c.ipv6 {
+				continue
+			}
+			at := nodestate.HostInterface{IfIndex: index, IPv6: six}
+			out.hosts[at] = nodestate.HostEndpoint{Name: h.Name}
+			for use := useHost; use <= useUntracked; use++ {
+				for dir := range directions {
+					if use != usePreDNAT || dir == ingress {
+						s.bindHost(h, policies, hostUser{at, use}, dir)
+					}
+				}
+			}
+		}
+	}
+}
+
+// ofHost returns the policies that select a host endpoint, in their order.
+func (s *sets) ofHost(h *model.HostEndpoint) (out []*model.Policy) {
+	for _, sub := range s.before.subjects.hosts {
+		if sub.expr == nil || sub.expr.MatchesFunc(hostLabels(h)) {
+			out = append(out, sub.policy)
+		}
+	}
+	slices.SortFunc(out, func(a, b *model.Policy) int { return comparePolicies(s.c, a, b) })
+	return out
+}
+
+// bindHost finds or makes the set of one use of a host endpoint in one direction. Where no policy is for it, only what the
+// node's own processes exchange is judged.
+func (s *sets) bindHost(h *model.HostEndpoint, policies []*model.Policy, user hostUser, dir direction) {
+	var list []*bound
+	for _, p := range policies {
+		if user.use.takes(p) && (dir == ingress && p.AppliesIngress || dir == egress && p.AppliesEgress) {
+			list = append(list, s.compile(p, dir))
+		}
+	}
+	if len(list) == 0 && user.use != useHost {
+		return
+	}
+	t := s.intern(s.newHostSet(h, list, user, dir))
+	if user.use != useForward && len(list) > 0 {
+		t.failsafe = s.intern(s.newFailsafeSet(t, user, dir))
+	}
+	s.hosts[t] = append(s.hosts[t], user)
+}
+
+// intern returns the set of its text.
+func (s *sets) intern(t *set) *set {
+	if have := s.byKey[t.text]; have != nil { // no key of a pod's set has several lines
+		return have
+	}
+	s.byKey[t.text] = t
+	return t
+}
+
+// newFailsafeSet makes what takes the place of a set that does not fit: the failsafe ports are open, and nothing else. So no amount of
+// policy locks those out who run the node.
+func (s *sets) newFailsafeSet(of *set, user hostUser, dir direction) *set {
+	t := &set{dir: dir, six: of.six, vital: true, deny: of.refused, passed: of.refused, denied: true, refused: of.refused}
+	var text strings.Builder
+	text.WriteString("host endpoint, too large: " + ruleText(of.refused) + "\n" + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
+	t.tiers = append(t.tiers, s.failsafes(user, dir, &text))
+	t.text = text.String()
+	return t
+}
+
+// newHostSet makes a set: the failsafe ports, then the tiers, then, of the node's own traffic, the profiles. Before Services and
+// without flows the end of a tier decides nothing.
+func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, dir direction) *set {
+	t := &set{dir: dir, of: list, six: user.at.IPv6, vital: len(list) == 0}
+	ports := &model.Pod{Ports: h.Ports}
+	var text, names strings.Builder
+	text.WriteString("host endpoint " + strconv.Quote(h.Name) + " " + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
+	if user.use != useForward {
+		t.tiers = append(t.tiers, s.failsafes(user, dir, &text))
+	}
+	for i, b := range list {
+		if i == 0 || b.policy.Tier != list[i-1].policy.Tier {
+			tier := newTier(s.c, dir, list[i:])
+			tier.pass = tier.pass || user.use == usePreDNAT || user.use == useUntracked
+			t.tiers = append(t.tiers, tier)
+			text.WriteString("tier " + strconv.Quote(b.policy.Tier) + tier.text() + "\n")
+		}
+		names.WriteString(b.policy.Name.String() + ",")
+		text.WriteString(b.text)
+		for j := range b.rules {
+			r, how := s.hostRule(&b.rules[j], h, user)
+			text.WriteByte(how)
+			if r == nil {
+				continue
+			}
+			sr := setRule{rule: r, dst: newPortMatch(r.of.Ports, r.of.NotPorts), src: newPortMatch(r.of.SourcePorts, r.of.NotSourcePorts)}
+			if dir == ingress {
+				sr.dst.resolve(ports)
+			} else {
+				sr.src.resolve(ports)
+			}
+			last := &t.tiers[len(t.tiers)-1]
+			last.rules = append(last.rules, sr)
+		}
+		text.WriteByte('\n')
+		for _, n := range b.names {
+			text.WriteString(n.text() + " = " + numbersText(ownPorts(ports, n)) + "\n")
+		}
+	}
+	t.end(h, user, &text)
+	t.text = text.String()
+	t.refused = nodestate.Rule{Kind: "policy-too-large", Name: strings.TrimSuffix(names.String(), ","),
+		Detail: user.use.String() + " " + dir.String() + " of host endpoint " + h.Name}
+	return t
+}
+
+// end says what becomes of what no tier decides.
+func (t *set) end(h *model.HostEndpoint, user hostUser, text *strings.Builder) {
+	detail := t.dir.String() + " of host endpoint " + h.Name
+	t.passed = nodestate.Rule{Kind: "default-allow", Name: user.use.String(), Detail: detail}
+	if user.use == useHost {
+		t.passed.Name = "profile"
+		if !slices.Contains(h.Profiles, model.ProfileDefaultAllow) {
+			t.passed.Kind, t.denied = "default-deny", true
+		}
+	}
+	text.WriteString(t.passed.Kind + "\n")
+	t.deny = nodestate.Rule{Kind: "default-deny", Name: t.passed.Name, Detail: detail}
+	if i := slices.IndexFunc(t.tiers, func(x setTier) bool { return !x.pass }); i >= 0 {
+		t.deny = t.tiers[i].deny
+	}
+}
+
+// failsafes is the tier of the ports that are open whatever policy says. Without flows the answers of inbound ones are known by their
+// source port, and those to outbound ones too.
+func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) setTier {
+	tier := setTier{pass: true, deny: nodestate.Rule{Kind: "default-deny", Name: "failsafe", Detail: dir.String()}}
+	add := func(list []model.Failsafe, field string, answers bool) {
+		for _, f := range list {
+			m := &model.Rule{Action: model.Allow}
+			at := []model.PortRange{{Protocol: f.Protocol, First: f.Port, Last: f.Port}}
+			if answers {
+				m.Ports, m.SourcePorts = []model.PortRange{{Protocol: f.Protocol, Last: 65535}}, at
+			} else {
+				m.Ports = at
+			}
+			if f.Net.IsValid() {
+				m.Other = &model.Entity{InNets: true, Nets: []netip.Prefix{f.Net}}
+			}
+			r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: portText(f.Port, f.Protocol)}}
+			text.WriteString("failsafe " + portText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n")
+			tier.rules = append(tier.rules, setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil)})
+		}
+	}
+	in, out := s.c.Settings.FailsafeIn, s.c.Settings.FailsafeOut
+	if dir == ingress {
+		add(in, "failsafeInboundHostPorts", false)
+	} else {
+		add(out, "failsafeOutboundHostPorts", false)
+	}
+	if user.use == useUntracked && dir == ingress {
+		add(out, "failsafeOutboundHostPorts", true)
+	}
+	if user.use == useUntracked && dir == egress {
+		add(in, "failsafeInboundHostPorts", true)
+	}
+	return tier
+}
+
+// hostRule returns a rule as it is for a host endpoint, nil when it is not about it, and a letter that says which. What a rule says of
+// the endpoint's own end must be the same for all addresses that may stand there: where it is not, or these are not
+// known, a rule that allows is left out, and any other denies.
+func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, byte) {
+	m := r.of
+	if m.IPVersion != 0 && (m.IPVersion == 6) != user.at.IPv6 || len(m.Ports) > 0 && onlyICMPOf(m.Ports, user.at.IPv6) {
+		return nil, '0'
+	}
+	if m.Own == nil {
+		return r, '1'
+	}
+	yes, no := false, false
+	if user.use == useHost {
+		for _, a := range s.c.Local.HostAddrs {
+			if a.Is6() == user.at.IPv6 {
+				holds := s.ownHolds(m.Own, h, a)
+				yes, no = yes || holds, no || !holds
+			}
+		}
+	}
+	switch {
+	case yes && !no:
+		return r, '1'
+	case no && !yes, m.Action == model.Allow:
+		return nil, '0'
+	}
+	strict, copied := *r, *m
+	copied.Action, copied.Own = model.Deny, nil
+	strict.of = &copied
+	return &strict, 'x'
+}
+
+// ownHolds reports whether a condition on the own end is true of an address of the node.
+func (s *sets) ownHolds(e *model.Entity, h *model.HostEndpoint, a netip.Addr) bool {
+	if e.InNets && !model.Within(e.Nets, a) || model.Within(e.NotNets, a) || e.Service != (model.Name{}) {
+		return false
+	}
+	picks := func(text string) bool {
+		expr := parseExpression(text)
+		return expr.MatchesFunc(hostLabels(h)) || model.Within(s.atoms.setsWith(expr), a)
+	}
+	return (e.Selector == "" || picks(e.Selector)) && (e.NotSelector == "" || !picks(e.NotSelector))
+}
+
+// hostLabels are a host endpoint's to expressions: its own.
+func hostLabels(h *model.HostEndpoint) labels {
+	return func(key string) (string, bool) { return ownLabel(h.Labels, key) }
+}

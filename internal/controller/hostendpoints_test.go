@@ -1,0 +1,70 @@
+package controller
+
+import (
+	"testing"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Host endpoints of all nodes come when they are asked for, follow the nodes' labels and addresses, and go when they are not asked for
+// any more. Those that somebody made stay as they are.
+func TestAutoHostEndpoints(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{"role": "worker"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "w1"}, {Type: corev1.NodeInternalIP, Address: "172.31.1.207"}}}}
+	f := newFixture(t, node)
+	api := f.dynamic.Resource(hostEndpointResource)
+	object := func(kind, name string, spec map[string]any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": v3.GroupVersionCurrent, "kind": kind,
+			"metadata": map[string]any{"name": name}, "spec": spec}}
+	}
+	if _, err := api.Create(t.Context(), object("HostEndpoint", "mine", map[string]any{"node": "w1", "interfaceName": "eth0"}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	look := func(want int) []unstructured.Unstructured {
+		t.Helper()
+		if err := f.hostEndpoints(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		list, err := api.List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != want {
+			t.Fatalf("%d host endpoints (%v), want %d", len(list.Items), err, want)
+		}
+		return list.Items
+	}
+	look(1)
+	conf := object("KubeControllersConfiguration", "default", map[string]any{"controllers": map[string]any{"node": map[string]any{
+		"hostEndpoint": map[string]any{"autoCreate": "Enabled"}}}})
+	if _, err := f.dynamic.Resource(controllersResource).Create(t.Context(), conf, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	look(2)
+	auto := func() *unstructured.Unstructured {
+		t.Helper()
+		u, err := api.Get(t.Context(), "w1-auto-hep", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	spec := auto().Object["spec"].(map[string]any)
+	if spec["node"] != "w1" || spec["interfaceName"] != "*" || spec["profiles"].([]any)[0] != "projectcalico-default-allow" || spec["expectedIPs"].([]any)[0] != "172.31.1.207" {
+		t.Errorf("made %v", spec)
+	}
+	node.Labels["role"] = "edge"
+	if _, err := f.kube.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	look(2)
+	if got := auto().GetLabels(); got["role"] != "edge" || got[createdBy] != creator {
+		t.Errorf("labels %v", got)
+	}
+	if err := f.dynamic.Resource(controllersResource).Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if left := look(1); left[0].GetName() != "mine" {
+		t.Errorf("left %s", left[0].GetName())
+	}
+}

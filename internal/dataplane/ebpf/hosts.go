@@ -1,0 +1,149 @@
+package ebpf
+
+import (
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// sides are the places of what a host endpoint judges, by enum host_set of the programs.
+func sides(h *nodestate.HostEndpoint) map[int]*nodestate.Isolation {
+	return map[int]*nodestate.Isolation{
+		hostIngress: &h.HostIngress, hostEgress: &h.HostEgress, hostForwardIngress: &h.ForwardIngress, hostForwardEgress: &h.ForwardEgress,
+		hostPreDNAT: &h.PreDNAT, hostUntrackedIngress: &h.UntrackedIngress, hostUntrackedEgress: &h.UntrackedEgress,
+	}
+}
+
+func renderHosts(s *nodestate.State) iter.Seq2[weirHostKey, weirHostValue] {
+	return func(yield func(weirHostKey, weirHostValue) bool) {
+		for k, h := range s.HostEndpoints {
+			key, value := weirHostKey{Ifindex: uint32(k.IfIndex), Family: 4}, weirHostValue{}
+			if k.IPv6 {
+				key.Family = 6
+			}
+			for i, iso := range sides(&h) {
+				value.Sides[i].Set, value.Sides[i].Rule = uint64(iso.Set), uint32(iso.Rule)
+			}
+			if !yield(key, value) {
+				return
+			}
+		}
+	}
+}
+
+// readHosts leaves out the names.
+func readHosts(s *nodestate.State, t *tables) {
+	for k, v := range t.hosts.tracker.All() {
+		var h nodestate.HostEndpoint
+		for i, iso := range sides(&h) {
+			*iso = nodestate.Isolation{Set: nodestate.SetID(v.Sides[i].Set), Rule: nodestate.RuleID(v.Sides[i].Rule)}
+		}
+		s.HostEndpoints[nodestate.HostInterface{IfIndex: int(k.Ifindex), IPv6: k.Family == 6}] = h
+	}
+}
+
+// hostKeys are the places for which there is or is to be an entry.
+func (t *tables) hostKeys() []weirHostKey {
+	all := map[weirHostKey]bool{}
+	for k := range t.hosts.tracker.All() {
+		all[k] = true
+	}
+	for k := range t.hosts.tracker.Writes() {
+		all[k] = true
+	}
+	return slices.Collect(maps.Keys(all))
+}
+
+// hostWas and hostIs return what judges at an interface by what the map holds, and by what it should hold.
+func (t *tables) hostWas(k weirHostKey) weirHostValue { return hostAt(k, t.hosts.tracker.Actual) }
+
+func (t *tables) hostIs(k weirHostKey) weirHostValue { return hostAt(k, t.hosts.tracker.Desired) }
+
+func hostAt(k weirHostKey, get func(weirHostKey) (weirHostValue, bool)) weirHostValue {
+	v, ok := get(k)
+	if !ok {
+		v, _ = get(weirHostKey{Family: k.Family})
+	}
+	return v
+}
+
+// surveyHosts notes the sets of host endpoints, and what becomes of them.
+func (t *tables) surveyHosts(s *survey) {
+	for _, k := range t.hostKeys() {
+		was, is := t.hostWas(k), t.hostIs(k)
+		for i := range was.Sides {
+			s.noteHost(was.Sides[i], is.Sides[i])
+		}
+	}
+}
+
+// hostSets adds the sets that host endpoints have in the map.
+func (t *tables) hostSets(in map[uint64]bool) {
+	for _, v := range t.hosts.tracker.All() {
+		for _, side := range v.Sides {
+			in[side.Set] = true
+		}
+	}
+}
+
+// partHosts gives each interface that is to have an entry one that says what judges there now: from then on each is changed by
+// itself. False: not all have one.
+func (t *tables) partHosts() bool {
+	fresh := map[weirHostKey]weirHostValue{}
+	for k := range t.hosts.tracker.Writes() {
+		if _, ok := t.hosts.tracker.Actual(k); !ok {
+			fresh[k] = t.hostWas(k)
+		}
+	}
+	made := true
+	for k, v := range fresh {
+		made = t.hosts.interim(k, v) && made
+	}
+	return made
+}
+
+// interimHosts gives host endpoints the sets between. Without room for these they keep what they have: a node is never cut off
+// from those who run it. False: not all have them.
+func (t *tables) interimHosts(b *bridge) bool {
+	if b.deny != 0 {
+		return true
+	}
+	made := true
+	for _, k := range t.hostKeys() {
+		v, is := t.hostWas(k), t.hostIs(k)
+		for i := range v.Sides {
+			set := b.between(0, change{v.Sides[i].Set, is.Sides[i].Set})
+			if set != v.Sides[i].Set {
+				v.Sides[i] = weirHostSide{Set: set, Rule: is.Sides[i].Rule}
+			}
+		}
+		made = t.hostReady(v) == nil && t.hosts.interim(k, v) && made
+	}
+	return made
+}
+
+// writeHosts gives host endpoints the sets that they should have, and those that are to go what judges there after them. held says
+// that one has not got it.
+func (t *tables) writeHosts() (held bool) {
+	t.hosts.write(func(_ weirHostKey, v weirHostValue) error { return t.hostReady(v) })
+	gone := map[weirHostKey]weirHostValue{}
+	for k := range t.hosts.tracker.Deletes() {
+		gone[k] = t.hostIs(k)
+	}
+	for k, v := range gone {
+		held = t.hostReady(v) != nil || !t.hosts.interim(k, v) || held
+	}
+	return held || t.hosts.tracker.PendingWrites() > 0
+}
+
+// hostReady holds a host endpoint back while part of one of its sets could not be written.
+func (t *tables) hostReady(v weirHostValue) error {
+	for i := 0; i < len(v.Sides); i += 2 {
+		if err := t.verdictsReady(v.Sides[i].Set, v.Sides[i+1].Set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
