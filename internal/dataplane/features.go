@@ -18,13 +18,13 @@ const (
 	FeatureOdd        Feature = "odd"        // malformed and odd packets are told apart as "Step 0" says
 	FeatureErrors     Feature = "errors"     // ICMP errors are carried to the letter
 	FeatureResume     Feature = "resume"     // a connection that policy ended goes on where policy allows it again
-	FeatureTables     Feature = "tables"     // Services with every field
+	FeatureHostNAT    Feature = "host-nat"   // bpfHostNetworkedNATWithoutCTLB says whether the node's own packets are balanced
 	FeatureSCTP       Feature = "sctp"       // of SCTP the first chunk of a packet alone decides
 )
 
 // Features are all of them.
 var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureMaglev, FeatureNeighbours, FeatureFragments, FeatureAnswers,
-	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureTables, FeatureSCTP}
+	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP}
 
 // Partial is a Driver that does not carry everything.
 type Partial interface {

@@ -40,6 +40,7 @@ func TestNFT(t *testing.T) {
 			}()
 			err := read(t, name).Play(r.New)
 			if ended := (*scenario.Ended)(nil); errors.As(err, &ended) {
+				t.Log(ended)
 				fmt.Fprintf(&skips, "%s: from line %d on: %s: %s\n", name, ended.Line, ended.Need, ended.Why)
 				return
 			}
