@@ -14,10 +14,13 @@ func forHosts(name string, ingress, egress []model.Rule) *model.Policy {
 	return p
 }
 
-// from is a rule about TCP and UDP from a network to a port.
+// from is a rule about TCP and UDP from a network, "" for everybody, to a port.
 func (fam family) from(action model.Action, cidr string, port uint16) model.Rule {
 	r := model.Rule{Action: action, Ports: []model.PortRange{
 		{Protocol: model.ProtocolTCP, First: port, Last: port}, {Protocol: model.ProtocolUDP, First: port, Last: port}}}
+	if cidr == "" {
+		return r
+	}
 	r.Other = &model.Entity{InNets: true}
 	r.Other.Nets = append(r.Other.Nets, fam.prefix(cidr))
 	return r
@@ -94,7 +97,7 @@ func testHostEndpointForward(t *testing.T, fam family) {
 	f.client.opens(1, "172.30.0.8:30001")
 	f.client2.opens(1, "172.30.0.8:30001")
 
-	p := forHosts("nodeports", []model.Rule{fam.from(model.Allow, "172.30.0.55/32", 30001), fam.from(model.Deny, "0.0.0.0/0", 30001)}, nil)
+	p := forHosts("nodeports", []model.Rule{fam.from(model.Allow, "172.30.0.55/32", 30001), fam.from(model.Deny, "", 30001)}, nil)
 	p.PreDNAT, p.ApplyOnForward = true, true
 	f.put(p)
 	f.apply()
