@@ -297,7 +297,7 @@ func contentsOf(dir string) (string, error) {
 }
 
 // Weir writes Weir's own image from the programs in a folder: they are at its root,
-// and nothing but a few empty folders is beside them.
+// and beside them are nft with its libraries and a few empty folders.
 func Weir(dir, out string) error {
 	programs, err := weirPrograms(dir)
 	if err != nil {
@@ -325,6 +325,11 @@ func write(programs []string, out string, tags ...string) error {
 	entries = append(entries, dirs("tmp", "run", "var/lib", "var/log", "etc", "proc", "sys", "dev")...)
 	entries = append(entries, text("etc/passwd", "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"),
 		text("etc/group", "root:x:0:\nnonroot:x:65532:\n"))
+	tables, err := nft()
+	if err != nil {
+		return err
+	}
+	entries = append(entries, tables...)
 	tmp, err := os.CreateTemp("", "weir-lab-layer-")
 	if err != nil {
 		return fmt.Errorf("make Weir's layer: %w", err)

@@ -161,11 +161,11 @@ func TestWeirImage(t *testing.T) {
 	defer r.Close()
 	var programs []string
 	for _, h := range headers(t, r) {
-		if strings.HasPrefix(h.Name, "weir") {
+		if strings.HasPrefix(h.Name, "weir") || h.Name == "nft" {
 			programs = append(programs, h.Name)
 		}
 	}
-	if got := strings.Join(programs, " "); got != "weir weir-agent" {
+	if got := strings.Join(programs, " "); got != "nft weir weir-agent" {
 		t.Errorf("the image holds %s", got)
 	}
 	if err := Weir(t.TempDir(), out); err == nil {
