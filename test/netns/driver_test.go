@@ -40,6 +40,7 @@ type applied struct {
 	Err    string
 	Writes uint64
 	Fallen []string // clients for which direct server return does not work
+	Tables uint64   // how often a table of nftables was found broken
 }
 
 func startDriver(t *testing.T, n *node) *driverProcess {
@@ -146,11 +147,15 @@ func nftMain(log *slog.Logger) error {
 		return err
 	}
 	defer drv.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go drv.Run(ctx)
 	return serveStates(func(s *nodestate.State, a *applied) error {
 		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
 			a.Err = err.Error()
 		}
-		a.Writes = drv.Status().Writes
+		st := drv.Status()
+		a.Writes, a.Tables = st.Writes, st.Repairs["table"]
 		return nil
 	})
 }

@@ -8,10 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 const (
@@ -88,30 +89,61 @@ func (d *Driver) check(ctx context.Context, machine, elements bool) {
 
 // intact says what of the table's chains and rules is not as it was written.
 func (w *written) intact() error {
-	conn, err := nftables.New()
+	found, err := comments(w.family)
 	if err != nil {
-		return fmt.Errorf("opening nftables: %w", err)
+		return err
 	}
-	fam := nftables.TableFamilyIPv4
-	if w.family.six {
-		fam = nftables.TableFamilyIPv6
-	}
-	t := &nftables.Table{Name: tableName, Family: fam}
 	for name, want := range w.hashes {
-		rules, err := conn.GetRules(t, &nftables.Chain{Name: name, Table: t})
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("listing the rules of chain %s: %w", name, err)
-		}
-		have := make([]string, 0, len(rules))
-		for _, r := range rules {
-			text, _ := userdata.GetString(r.UserData, userdata.TypeComment)
-			have = append(have, text)
-		}
-		if !slices.Equal(have, want) {
+		if !slices.Equal(found[name], want) {
 			return fmt.Errorf("chain %s has other rules", name)
 		}
 	}
 	return nil
+}
+
+// comments are those of the rules of a family's table, by chain, in order; a rule without one has an empty one. What rules do is not
+// looked at: a library that reads it as well fails at expressions that it does not know.
+func comments(f family) (map[string][]string, error) {
+	// linux/netfilter/nf_tables.h
+	const getRule, ruleTable, ruleChain, ruleUserData = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, 1, 2, 7
+	of := uint8(unix.NFPROTO_IPV4)
+	if f.six {
+		of = unix.NFPROTO_IPV6
+	}
+	msgs, err := kernel.Dump(func() ([][]byte, error) {
+		req := nl.NewNetlinkRequest(getRule, unix.NLM_F_DUMP)
+		req.AddData(&nl.Nfgenmsg{NfgenFamily: of})
+		req.AddData(nl.NewRtAttr(ruleTable, nl.ZeroTerminated(tableName)))
+		return req.Execute(unix.NETLINK_NETFILTER, 0)
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("listing rules: %w", err)
+	}
+	out := map[string][]string{}
+	for _, m := range msgs {
+		if len(m) < nl.SizeofNfgenmsg {
+			continue
+		}
+		attrs, err := nl.ParseRouteAttr(m[nl.SizeofNfgenmsg:])
+		if err != nil {
+			return nil, fmt.Errorf("reading a rule: %w", err)
+		}
+		var table, chain, comment string
+		for _, a := range attrs {
+			switch a.Attr.Type {
+			case ruleTable:
+				table = nl.BytesToString(a.Value)
+			case ruleChain:
+				chain = nl.BytesToString(a.Value)
+			case ruleUserData:
+				comment, _ = userdata.GetString(a.Value, userdata.TypeComment)
+			}
+		}
+		if table == tableName {
+			out[chain] = append(out[chain], comment)
+		}
+	}
+	return out, nil
 }
 
 // generation is the number of changes of the network namespace's nftables (NFT_MSG_GETGEN).

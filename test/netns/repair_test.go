@@ -1,0 +1,76 @@
+package netns
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// TestTableRepaired: what somebody takes away from the tables of the nftables driver comes back as it was, and so does what it is for.
+func TestTableRepaired(t *testing.T) {
+	t.Run("nft-IPv4", func(t *testing.T) { testTableRepaired(t, ipv4) })
+	t.Run("nft-IPv6", func(t *testing.T) { testTableRepaired(t, ipv6) })
+}
+
+func testTableRepaired(t *testing.T, fam family) {
+	f := newFixture(t, fam)
+	f.service("near", "10.96.0.2", 30002, f.c)
+	p := allow("b", model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp("a")}})
+	f.cluster.Policies[p.ID()] = p
+	f.apply()
+	table, endpoint := "ip weir", fmt.Sprintf(`"%s" . `, f.a.local.Interface)
+	if fam == ipv6 {
+		table, endpoint = "ip6 weir", endpoint+sixOf("10.244.1.2")
+	} else {
+		endpoint += "10.244.1.2"
+	}
+	// Words, sorted: chains and elements that were made again are listed in another order.
+	content := func() []string {
+		w := strings.FieldsFunc(run(t, "ip netns exec %s nft -s list table %s 2>&1 || true", f.n1.netns, table), func(r rune) bool { return strings.ContainsRune(" \t\n,", r) })
+		slices.Sort(w)
+		return w
+	}
+	whole := content()
+	broken := uint64(0)
+	for _, how := range []string{
+		"delete table " + table,
+		"flush table " + table,
+		"flush chain " + table + " judge",
+		"flush chain " + table + " forwarded; delete chain " + table + " forwarded",
+		"delete element " + table + " endpoints { " + endpoint + " }",
+	} {
+		// Elements are looked for every 10 s at most, rules when the ruleset has changed.
+		run(t, "ip netns exec %s nft '%s'", f.n1.netns, how)
+		await.That(t, "the table after "+how, func() error {
+			if now := content(); !slices.Equal(now, whole) {
+				return fmt.Errorf("%d words of %d: %v", len(now), len(whole), missing(whole, now))
+			}
+			return nil
+		})
+		want(t, "after "+how, f.a.reaches("c", "tcp", "10.96.0.2:80"), "10.244.1.2")
+		want(t, "after "+how, f.a.reaches("b", "tcp", f.b.at("8080")), "10.244.1.2")
+		f.c.refused("tcp", f.b.at("8080"))
+		if !strings.HasPrefix(how, "delete element") {
+			broken++
+		}
+	}
+	// What is whole is not taken for broken.
+	if f.apply(); f.n1.driver.last.Tables != broken {
+		t.Errorf("a table was found broken %d times, want %d", f.n1.driver.last.Tables, broken)
+	}
+}
+
+// missing are the words that are in a and not in b.
+func missing(a, b []string) []string {
+	var out []string
+	for _, w := range a {
+		if !slices.Contains(b, w) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
