@@ -63,6 +63,7 @@ type Agent struct {
 	watcher   *watch.Watcher
 	driver    plane
 	planes    *planes
+	lacking   standardLacks
 	loop      *dataplane.Loop
 	cluster   *cluster
 	announcer *announce.Announcer

@@ -36,7 +36,7 @@ type inquiry struct {
 var hooks = map[string]sim.Hook{why.FromWorkload: sim.FromWorkload, why.ToUplink: sim.ToUplink, why.FromUplink: sim.FromUplink, why.FromTunnel: sim.FromTunnel}
 
 func (i *inquiry) run(ctx context.Context) error {
-	if _, ok := i.agent.driver.(standardPlane); ok {
+	if i.agent.standard() {
 		return errNotByNFT
 	}
 	i.places = i.agent.driver.Places()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -96,11 +97,15 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	snap := a.cluster.snapshot()
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	st := &weirv1.NodeStatusStatus{
-		Version: version.Version, Dataplane: "eBPF", LinkAddress: linkAddress(snap.machine.mac),
+		Version: version.Version, Dataplane: a.planeName(), LinkAddress: linkAddress(snap.machine.mac),
 		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
-	st.Announced = announced(snap.state)
+	if a.standard() {
+		st.UnsupportedFields = append(slices.Clone(st.UnsupportedFields), standardNever(dataplane.Lacks(a.driver))...)
+	} else {
+		st.Announced = announced(snap.state)
+	}
 	for i, into := range []*string{&st.NodeAddress, &st.NodeAddressIPv6} {
 		if a := snap.nodeAddrs[i]; a.IsValid() {
 			*into = a.String()
@@ -213,9 +218,12 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, nodeAddressProblems(a.opts.Node, snap)...)
 	out = append(out, unfitProblems(snap)...)
 	st := a.driver.Status()
-	out = append(out, hostProblems(snap, st.Uplinks, a.planes.choice.Standard)...)
+	out = append(out, hostProblems(snap, st.Uplinks, a.standard())...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
-	if len(st.Uplinks) == 0 && !a.planes.choice.Standard {
+	if a.standard() {
+		out = append(out, a.lacking.of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)
+	}
+	if len(st.Uplinks) == 0 && !a.standard() {
 		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,
 			Message: "no interface of this node matches; nothing from outside reaches pods and Services", Action: "name the uplinks"})
 	}

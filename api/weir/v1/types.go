@@ -107,7 +107,7 @@ type NodeStatus struct {
 type NodeStatusStatus struct {
 	// Version of the agent.
 	Version string `json:"version,omitempty"`
-	// Dataplane that carries the packets: "eBPF".
+	// Dataplane that carries the packets: "eBPF" or "nftables".
 	Dataplane string `json:"dataplane,omitempty"`
 	// NodeAddress is the address by which other nodes know this one, for IPv4.
 	NodeAddress string `json:"nodeAddress,omitempty"`

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Names of the data planes in a NodeStatus.
+const (
+	planeEBPF     = "eBPF"
+	planeStandard = "nftables"
+)
+
+// standard reports whether the data plane in force is that of standard Linux.
+func (a *Agent) standard() bool {
+	_, ok := a.driver.(standardPlane)
+	return ok
+}
+
+// planeName is the name of the data plane in force.
+func (a *Agent) planeName() string {
+	if a.standard() {
+		return planeStandard
+	}
+	return planeEBPF
+}
+
+// standardNever is what no node with the data plane of standard Linux does, whatever is asked. The text names no node: those of all nodes
+// are told once. lacks are the driver's.
+func standardNever(lacks map[dataplane.Feature]string) []string {
+	out := []string{"nodes with the data plane nftables: weir why and weir monitor, and counts of dropped packets: nothing is told of packets there"}
+	if why, ok := lacks[dataplane.FeatureHandOn]; ok {
+		out = append(out, "nodes with the data plane nftables: clients of node ports and load balancers keep no address ("+why+"), and policy judges them by the node's; "+
+			"what nodes with eBPF hand on is not taken: where both kinds are, use externalTrafficPolicy: Local")
+	}
+	return out
+}
+
+// standardNotInForce names what a state asks for and the data plane of standard Linux does not do. Each is named once, with one example.
+// Host endpoints are hostProblems'.
+func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Feature]string) []weirv1.Problem {
+	var out []weirv1.Problem
+	add := func(field, value, message string) {
+		out = append(out, weirv1.Problem{Object: "Node " + node, Field: field, Value: value, Message: message,
+			Action: "set bpfEnabled: true in FelixConfiguration, of this node or of all"})
+	}
+	if why, ok := lacks[dataplane.FeatureNeighbours]; ok && len(s.Announced) > 0 {
+		first := slices.MinFunc(slices.Collect(maps.Keys(s.Announced)), netip.Addr.Compare)
+		add("announced addresses", someOf(first.String(), len(s.Announced)),
+			"the node is chosen to answer ARP and neighbour solicitations for them, and its data plane, nftables, does not: "+why)
+	}
+	if why, ok := lacks[dataplane.FeatureMaglev]; ok {
+		if first, n := maglevServices(s); n > 0 {
+			add("consistent hashing", someOf(first, n), "Services choose backends without it in the data plane nftables: "+why)
+		}
+	}
+	if n := len(s.Staged); n > 0 {
+		first := slices.MinFunc(slices.Collect(maps.Keys(s.Staged)), netip.Addr.Compare)
+		add("staged policies", someOf(s.Addrs[first].Owner.String(), n), "what staged policies would do is not told of pods with the data plane nftables")
+	}
+	for _, v := range s.Policy.All() {
+		if v.Log {
+			add("action Log", "", "rules with action Log match, and nothing is written into the agent's log by the data plane nftables; the kernel tells nflog group 5184")
+			break
+		}
+	}
+	return out
+}
+
+// someOf is the first of n things in words.
+func someOf(first string, n int) string {
+	if n == 1 {
+		return first
+	}
+	return fmt.Sprintf("%s and %d more", first, n-1)
+}
+
+// maglevServices counts the Services' ports that ask for consistent hashing, and returns the first by name.
+func maglevServices(s *nodestate.State) (first string, n int) {
+	seen := map[nodestate.Frontend]bool{}
+	for _, svc := range s.Frontends.All() {
+		if !svc.Maglev || seen[svc.ID] {
+			continue
+		}
+		seen[svc.ID] = true
+		name := svc.ID.String()
+		if r, ok := s.Rules.Get(svc.Rule); ok {
+			name = r.String()
+		}
+		if n++; n == 1 || name < first {
+			first = name
+		}
+	}
+	return first, n
+}
+
+// standardLacks keeps what standardNotInForce says of the last state: a status is made every few seconds, and states are large.
+type standardLacks struct {
+	mu    sync.Mutex
+	state *nodestate.State
+	said  []weirv1.Problem
+}
+
+func (l *standardLacks) of(node string, s *nodestate.State, lacks map[dataplane.Feature]string) []weirv1.Problem {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	if l.state != s {
+		l.state, l.said = s, standardNotInForce(node, s, lacks)
+	}
+	return l.said
+}

@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+func TestStandardNamesWhatItLacks(t *testing.T) {
+	t.Parallel()
+	lacks := (*nft.Driver)(nil).Lacks()
+	var l standardLacks
+	if got := l.of("n1", nil, lacks); got != nil {
+		t.Errorf("without a state: %v", got)
+	}
+	if got := l.of("n1", nodestate.New(), lacks); len(got) != 0 {
+		t.Errorf("a state that asks for nothing: %v", got)
+	}
+	pod := netip.MustParseAddr("10.0.0.9")
+	id := nodestate.Frontend{Addr: netip.MustParseAddr("10.96.0.7"), Port: 80, Proto: 6}
+	s := nodestate.New()
+	s.Announced[netip.MustParseAddr("192.0.2.8")], s.Announced[netip.MustParseAddr("192.0.2.7")] = true, true
+	s.Addrs[pod] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Owner: model.Name{Namespace: "ns", Name: "pod"}}
+	s.Staged[pod] = nodestate.StagedIsolation{}
+	s.Rules = nodestate.MapOf(map[nodestate.RuleID]nodestate.Rule{7: {Kind: "Service", Name: "ns/hashed"}})
+	s.Frontends = nodestate.MapOf(map[nodestate.Frontend]nodestate.Service{
+		id: {ID: id, Maglev: true, Rule: 7}, {Port: 30000, Proto: 6}: {ID: id, Maglev: true, Rule: 7},
+		{Addr: id.Addr, Port: 81, Proto: 6}: {ID: nodestate.Frontend{Addr: id.Addr, Port: 81, Proto: 6}},
+	})
+	s.Policy = nodestate.MapOf(map[nodestate.PolicyKey]nodestate.PolicyValue{{Set: 1, Head: true}: {Allow: true}, {Set: 1, Port: 80}: {Allow: true, Log: true}})
+	want := [][2]string{{"announced addresses", "192.0.2.7 and 1 more"}, {"consistent hashing", "hashed"}, {"staged policies", "ns/pod"}, {"action Log", ""}}
+	got := l.of("n1", s, lacks)
+	if len(got) != len(want) {
+		t.Fatalf("%d are named, want %d: %v", len(got), len(want), got)
+	}
+	for i, w := range want {
+		if got[i].Field != w[0] || !strings.Contains(got[i].Value, w[1]) || strings.Contains(got[i].Value, "and 1 more") != strings.Contains(w[1], "more") || got[i].Object != "Node n1" {
+			t.Errorf("%v, want %v", got[i], w)
+		}
+	}
+	// A driver that lacks none of this has to say nothing of it.
+	if got := standardNotInForce("n1", s, nil); len(got) != 2 {
+		t.Errorf("of a driver that hashes and answers: %v", got)
+	}
+	all := strings.Join(standardNever(lacks), "\n")
+	for _, w := range []string{"weir why", "weir monitor", "externalTrafficPolicy", lacks[dataplane.FeatureHandOn]} {
+		if !strings.Contains(all, w) {
+			t.Errorf("%q does not name %q", all, w)
+		}
+	}
+	if got := standardNever(nil); len(got) != 1 {
+		t.Errorf("of a driver that hands on: %v", got)
+	}
+}

@@ -1,0 +1,156 @@
+//go:build lab
+
+package lab
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestStandardDataPlane: bpfEnabled: false takes the nodes over to nftables and true takes them back, live. Pods stay, Services and policy are the
+// same before, on nftables and after, and at no moment does a denied connection get through.
+func TestStandardDataPlane(t *testing.T) {
+	b := newBase(t)
+	open := b.start(t, b.server("open", "worker2", nil))[0]
+	const nodePort = nodePort2 + 10
+	ip := b.service(t, "open", map[string]string{"pod": "open"}, nodePort, nil).Spec.ClusterIP
+	for _, srv := range []string{"srv1", "srv2"} {
+		b.policy(t, "only-cli1-"+srv, `{podSelector: {matchLabels: {pod: `+srv+`}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {pod: cli1}}}]}]}`)
+		b.cli2.soon(t, at(map[string]string{"srv1": b.srv1.addr, "srv2": b.srv2.addr}[srv], whoPort), false)
+	}
+	b.client(1).soon(t, at(worker1Addr, nodePort1+nodeWho), false)
+	works := func(t *testing.T, plane string) {
+		t.Helper()
+		for _, to := range []*place{b.srv1, b.srv2} { // on one node, and on two
+			b.cli1.reaches(t, at(to.addr, whoPort), to.pod, b.cli1.addr)
+			b.cli1.reaches(t, at(to.addr, udpPort), to.pod, b.cli1.addr, "--udp")
+			b.cli2.refused(t, at(to.addr, whoPort))
+			b.cli2.refused(t, at(to.addr, udpPort), "--udp")
+		}
+		b.cli1.reaches(t, at(b.svc1, whoPort), "srv1", b.cli1.addr)
+		b.cli1.reaches(t, at(b.svc2, udpPort), "srv2", b.cli1.addr, "--udp")
+		b.cli2.refused(t, at(b.svc1, whoPort))
+		for _, np := range []string{at(worker1Addr, nodePort1+nodeWho), at(cpAddr, nodePort1+nodeWho)} {
+			b.client(1).refused(t, np)
+		}
+		for node, addr := range nodes {
+			b.host(node, addr).reaches(t, at(ip, whoPort), "open", "")
+			b.host(node, addr).reaches(t, at(ip, udpPort), "open", "", "--udp")
+			seen := client1Addr
+			if plane == "nftables" && node != "worker2" {
+				seen = addr // a client's address is kept only by the node that has the backend
+			}
+			b.client(1).reaches(t, at(addr, nodePort+nodeWho), "open", seen)
+			b.client(3).reaches(t, at(addr, nodePort+nodeUDP), "open", "", "--udp")
+		}
+		eventually(t, 0, "a pod fetches by name", func() error {
+			out, err := b.kubectl("", "exec", "-n", b.ns, "cli1", "--", "/t/traffic", "get", "https://kubernetes.default.svc.cluster.local/livez")
+			if err != nil || strings.TrimSpace(out) != "ok" {
+				return fmt.Errorf("%q %w", out, err)
+			}
+			return nil
+		})
+		late := b.start(t, b.server("late-"+strings.ToLower(plane), "worker1", map[string]string{"late": "yes"}))[0]
+		b.cli2.reaches(t, at(late.addr, whoPort), late.pod, b.cli2.addr)
+		late.reaches(t, at(ip, whoPort), "open", late.addr)
+		late.refused(t, at(b.srv2.addr, whoPort))
+	}
+	denied := []*trial{b.cli2.tries(t, at(b.srv1.addr, whoPort)), b.cli2.tries(t, at(b.srv2.addr, whoPort)),
+		b.client(1).tries(t, at(worker1Addr, nodePort1+nodeWho)), open.tries(t, at(b.svc1, whoPort))}
+	for _, c := range []struct{ enabled, plane string }{{"false", "nftables"}, {"true", "eBPF"}} {
+		began := time.Now()
+		b.patchFelix(t, `{"bpfEnabled":`+c.enabled+`}`, "bpfEnabled")
+		b.awaitPlane(t, c.plane)
+		note(t, "until all nodes have "+c.plane+" alone (ms)", float64(time.Since(began).Milliseconds()))
+		b.agentsReady(t, 0, nil)
+		works(t, c.plane)
+		b.says(t, 0, c.plane, "healthy on 3 of 3")
+	}
+	for _, d := range denied {
+		if r := d.end(t); r.Failed < r.Attempts || r.Attempts < 20 {
+			t.Errorf("%s: is denied at any time: %v", d.what, r)
+		}
+	}
+}
+
+// awaitPlane waits until every node says that it has a data plane, and has nothing left of the other one.
+func (l *lab) awaitPlane(t *testing.T, plane string) {
+	t.Helper()
+	eventually(t, time.Minute, "the data plane "+plane, func() error {
+		out, err := l.kubectl("", "get", "nodestatuses", "-o", "jsonpath={range .items[*]}{.status.dataplane} {end}")
+		if err != nil {
+			return err
+		}
+		if f := strings.Fields(out); len(f) != len(nodes) || strings.Count(out, plane) != len(nodes) {
+			return fmt.Errorf("the nodes have %q", f)
+		}
+		for node := range nodes {
+			pins, err := l.exec(node, "find", "/sys/fs/bpf/weir", "-type", "f")
+			if err != nil {
+				return err
+			}
+			tables, err := l.exec(node, "nft", "list", "tables")
+			if err != nil {
+				return err
+			}
+			if standard := plane == "nftables"; standard != strings.Contains(tables, "table ip weir") || standard != (strings.TrimSpace(pins) == "") {
+				return fmt.Errorf("%s has the tables %q and %d pins", node, tables, len(strings.Fields(pins)))
+			}
+		}
+		return nil
+	})
+}
+
+// trial is a series of connections that goes on until it is ended, whatever becomes of them.
+type trial struct {
+	what string
+	stop chan struct{}
+	done sync.WaitGroup
+	sum  dialResult
+	err  error
+
+	finish func()
+}
+
+// tries begins a trial.
+func (p *place) tries(t *testing.T, to string) *trial {
+	r := &trial{what: fmt.Sprintf("%v dials %s", p, to), stop: make(chan struct{})}
+	end := sync.OnceFunc(func() { close(r.stop); r.done.Wait() })
+	t.Cleanup(end)
+	r.done.Go(func() {
+		for {
+			select {
+			case <-r.stop:
+				return
+			default:
+			}
+			out, err := p.do(p.traffic, "dial", to, "--count", "100", "--every", "20ms", "--timeout", "500ms")
+			var part dialResult
+			if err == nil {
+				err = json.Unmarshal([]byte(out), &part)
+			}
+			if err != nil {
+				r.err = err
+				return
+			}
+			r.sum.Attempts, r.sum.Failed = r.sum.Attempts+part.Attempts, r.sum.Failed+part.Failed
+			r.sum.Names, r.sum.Seen = append(r.sum.Names, part.Names...), append(r.sum.Seen, part.Seen...)
+		}
+	})
+	r.finish = end
+	return r
+}
+
+// end ends it and returns what became of all connections.
+func (r *trial) end(t *testing.T) dialResult {
+	t.Helper()
+	r.finish()
+	if r.err != nil {
+		t.Fatalf("%s: %v", r.what, r.err)
+	}
+	return r.sum
+}
