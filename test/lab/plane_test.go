@@ -77,18 +77,84 @@ func TestStandardDataPlane(t *testing.T) {
 	}
 }
 
-// awaitPlane waits until every node says that it has a data plane, and has nothing left of the other one.
+// TestMixedDataPlanes: one node has nftables, the others eBPF. Pods and cluster IPs work across, without a tunnel and in it, policy is in force on both
+// sides. Of node ports those work whose packets no node hands on to the one with nftables.
+func TestMixedDataPlanes(t *testing.T) {
+	b := newBase(t)
+	b.mustKubectl(t, `{"apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.worker2"}, "spec": {"bpfEnabled": false}}`, "apply", "-f", "-")
+	t.Cleanup(func() {
+		b.mustKubectl(t, "", "delete", "felixconfigurations.projectcalico.org", "node.worker2")
+		b.awaitPlanes(t, map[string]string{"cp": "eBPF", "worker1": "eBPF", "worker2": "eBPF"})
+		b.agentsReady(t, 0, nil)
+	})
+	b.awaitPlanes(t, map[string]string{"cp": "eBPF", "worker1": "eBPF", "worker2": "nftables"})
+	b.agentsReady(t, 0, nil)
+	all := func(t *testing.T) {
+		for _, from := range []*place{b.cli1, b.cli2} {
+			for _, to := range []*place{b.srv1, b.srv2} {
+				ip := map[string]string{"srv1": b.svc1, "srv2": b.svc2}[to.pod]
+				for _, args := range [][]string{nil, {"--udp"}} {
+					port := whoPort
+					if args != nil {
+						port = udpPort
+					}
+					from.reaches(t, at(to.addr, int32(port)), to.pod, from.addr, args...)
+					from.reaches(t, at(ip, int32(port)), to.pod, from.addr, args...)
+				}
+			}
+		}
+		for node, addr := range nodes {
+			b.host(node, addr).reaches(t, at(b.srv1.addr, whoPort), "srv1", addr)
+			b.host(node, addr).reaches(t, at(b.srv2.addr, whoPort), "srv2", addr)
+			b.host(node, addr).reaches(t, at(b.svc2, whoPort), "srv2", addr)
+		}
+		c := b.client(1)
+		c.reaches(t, at(worker1Addr, nodePort1+nodeWho), "srv1", client1Addr)
+		c.reaches(t, at(cpAddr, nodePort1+nodeWho), "srv1", client1Addr)
+		c.reaches(t, at(worker2Addr, nodePort2+nodeWho), "srv2", client1Addr)
+		c.reaches(t, at(worker2Addr, nodePort1+nodeWho), "srv1", worker2Addr)
+	}
+	t.Run("without a tunnel", all)
+	for _, srv := range []*place{b.srv1, b.srv2} {
+		b.policy(t, "only-cli1-"+srv.pod, `{podSelector: {matchLabels: {pod: `+srv.pod+`}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {pod: cli1}}}]}]}`)
+		b.cli2.soon(t, at(srv.addr, whoPort), false)
+		b.cli1.reaches(t, at(srv.addr, whoPort), srv.pod, b.cli1.addr)
+		b.noPolicy(t, "only-cli1-"+srv.pod)
+		b.cli2.soon(t, at(srv.addr, whoPort), true)
+	}
+	b.poolMode(t, "Always")
+	eventually(t, 0, "packets in the tunnel", func() error {
+		before := b.encapsulated(t, "worker2")
+		if r := b.cli1.dial(t, at(b.srv2.addr, whoPort), 5); r.Failed > 0 || b.encapsulated(t, "worker2")-before < 15 {
+			return fmt.Errorf("%v packets: %v", b.encapsulated(t, "worker2")-before, r)
+		}
+		return nil
+	})
+	t.Run("in the tunnel", all)
+}
+
+// awaitPlane is awaitPlanes with one for all nodes.
 func (l *lab) awaitPlane(t *testing.T, plane string) {
 	t.Helper()
-	eventually(t, time.Minute, "the data plane "+plane, func() error {
-		out, err := l.kubectl("", "get", "nodestatuses", "-o", "jsonpath={range .items[*]}{.status.dataplane} {end}")
-		if err != nil {
-			return err
-		}
-		if f := strings.Fields(out); len(f) != len(nodes) || strings.Count(out, plane) != len(nodes) {
-			return fmt.Errorf("the nodes have %q", f)
-		}
-		for node := range nodes {
+	want := map[string]string{}
+	for node := range nodes {
+		want[node] = plane
+	}
+	l.awaitPlanes(t, want)
+}
+
+// awaitPlanes waits until every node says that it has a data plane, and has nothing left of the other one.
+func (l *lab) awaitPlanes(t *testing.T, want map[string]string) {
+	t.Helper()
+	eventually(t, time.Minute, fmt.Sprintf("the data planes %v", want), func() error {
+		for node, plane := range want {
+			out, err := l.kubectl("", "get", "nodestatus", node, "-o", "jsonpath={.status.dataplane}")
+			if err != nil {
+				return err
+			}
+			if out != plane {
+				return fmt.Errorf("%s has %q, not %s", node, out, plane)
+			}
 			pins, err := l.exec(node, "find", "/sys/fs/bpf/weir", "-type", "f")
 			if err != nil {
 				return err
