@@ -91,7 +91,7 @@ func TestValues(t *testing.T) {
 		}},
 		{`{"ipv6Support":false}`, func(e Effective) bool { return !e.Settings.IPv6Support }},
 		{`{"natOutgoingExclusions":"IPPoolsAndHostIPs"}`, func(e Effective) bool { return e.Settings.NATExcludeHostIPs }},
-		{`{"bpfConntrackTimeouts":{"tcpFinsSeen":"9s","tcpResetSeen":"8s","creationGracePeriod":"20s"}}`, func(e Effective) bool {
+		{`{"bpfConntrackTimeouts":{"tcpFinsSeen":"9s","tcpResetSeen":"8s","creationGracePeriod":"10s"}}`, func(e Effective) bool {
 			return e.Settings.Timeouts.TCPFins == 9*time.Second && e.Settings.Timeouts.TCPReset == 8*time.Second
 		}},
 		{`{"bpfConntrackTimeouts":{"tcpSynSent":"5s","tcpFinsSeen":"Auto","udpTimeout":"Auto"}}`, func(e Effective) bool {
@@ -176,9 +176,9 @@ func TestInvalidWithoutAnEarlierValueGivesTheDefault(t *testing.T) {
 
 func TestUnsupportedIsSaid(t *testing.T) {
 	r := New("n1", []string{"FELIX_WIREGUARDENABLED=true", "FELIX_NOSUCHTHING=1"}, nil)
-	r.Set("default", spec(t, `{"bpfLogLevel":"Debug","vxlanEnabled":true,"routeRefreshInterval":"90s","typo":3}`))
+	r.Set("default", spec(t, `{"bpfLogLevel":"Debug","vxlanEnabled":true,"routeRefreshInterval":"90s","typo":3,"bpfConntrackTimeouts":{"creationGracePeriod":"20s"}}`))
 	got := strings.Join(r.Resolve().Unsupported, "\n")
-	for _, want := range []string{"FELIX_WIREGUARDENABLED", "FELIX_NOSUCHTHING", "spec.bpfLogLevel = Debug", "spec.vxlanEnabled", "spec.typo"} {
+	for _, want := range []string{"FELIX_WIREGUARDENABLED", "FELIX_NOSUCHTHING", "spec.bpfLogLevel = Debug", "spec.vxlanEnabled", "spec.typo", "CreationGracePeriod = 20s"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not mentioned in:\n%s", want, got)
 		}

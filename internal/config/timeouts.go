@@ -12,6 +12,8 @@ import (
 const (
 	minTimeout = time.Second
 	maxTimeout = 7 * 24 * time.Hour
+	// gracePeriod is CreationGracePeriod's default.
+	gracePeriod = 10 * time.Second
 )
 
 // applyTimeouts reads bpfConntrackTimeouts: an object in the resource, "TCPSynSent=20s,UDPTimeout=60s" in
@@ -52,6 +54,9 @@ func applyTimeouts(e *Effective, text string) (notes []string, err error) {
 		*target = d
 	}
 	e.Settings.Timeouts = t
+	if unused != 0 && unused != gracePeriod {
+		notes = append(notes, fmt.Sprintf(": CreationGracePeriod = %s has no effect: entries are written whole, and each lives for its time-out at least", unused))
+	}
 	return notes, nil
 }
 
