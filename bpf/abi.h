@@ -361,6 +361,7 @@ enum settings_flag {
 	SET_TO_HOST_RETURN = 1024, /* RETURN: the host endpoint of all interfaces judges */
 	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
 	SET_EVENTS = 32,       /* somebody listens: each judged flow is an event */
+	SET_CHANGING = 64,     /* user space is writing a change, and has not moved the epoch on yet; nothing to the programs */
 };
 
 /* map weir_ports: array of PORT_WORDS struct port_bits; bits[port & 7] of entry port >> 3 (host byte order) says what the
@@ -412,6 +413,8 @@ struct settings {
 	__u32 host_ifindex; /* of weir0 */
 	__be16 tunnel_port; /* UDP */
 	__u16 dsr_patience; /* units of 16 jiffies after an answer; a SYN that is repeated later says that it was lost */
+	__u32 flows_most; /* entries of weir_flows above which pods are held to their share */
+	__u32 flows_each; /* that share, entries */
 };
 
 /* map weir_links: hash struct link_key -> ip_addr; the node whose uplink has that MAC address */
@@ -444,6 +447,12 @@ enum count {
 
 /* map weir_announced: hash ip_addr -> __u8; addresses that this node answers neighbours for
  * map weir_uplinks: hash __u32 interface index -> struct link_key; the MAC address that it answers with there */
+
+/* map weir_shares: hash ip_addr -> struct share; entries of weir_flows whose flows a pod began; of no address: of all flows */
+struct share {
+	__u32 counted; /* by user space, at its last round */
+	__u32 begun;   /* since */
+};
 
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */
 
@@ -549,6 +558,6 @@ _Static_assert(sizeof(struct event) == 92, "event");
 _Static_assert(sizeof(struct host_value) == 128, "host_value");
 _Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
 _Static_assert(sizeof(struct flow_value) == 64 + 5 * ADDR_MORE, "flow_value");
-_Static_assert(sizeof(struct settings) == (88 + ADDR_MORE + 7) / 8 * 8, "settings");
+_Static_assert(sizeof(struct settings) == (96 + ADDR_MORE + 7) / 8 * 8, "settings");
 
 #endif

@@ -15,6 +15,7 @@
 #include "lb.h"
 #include "dsr.h"
 #include "route.h"
+#include "share.h"
 #include "reasons.h"
 
 #define SNAT_TRIES 32
@@ -456,6 +457,10 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	ret = flow_way_back(skb, p, s, w);
 	if (ret)
 		return ret;
+	if (p->hook == HOOK_FROM_WORKLOAD && share_spent(s->flows_each, s->flows_most)) {
+		w->fwd.rule = 0;
+		return DROP_SHARE;
+	}
 	if ((w->maglev & MAGLEV_WATCH) && from_outside && !hand_on && !(w->fwd.flags & FLOW_DSR) &&
 	    (w->fwd.action == ACT_LOCAL || w->fwd.action == ACT_PASS))
 		flow_watch(&w->fwd, &w->via);
@@ -575,6 +580,7 @@ static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
 	}
 	bpf_map_update_elem(&weir_flows, &p->key, &w->fwd, BPF_ANY);
+	share_take(other != NULL);
 	bpf_map_delete_elem(&weir_flows_new, &w->rkey);
 	bpf_map_delete_elem(&weir_flows_new, &p->key);
 	return 0;

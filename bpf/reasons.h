@@ -27,6 +27,7 @@
 	X(FRAGMENT_NO_FIRST, 21, "IP fragment whose first one did not come")               \
 	X(ERROR_NO_FLOW, 22, "ICMP error about no known connection")                     \
 	X(TOO_BIG, 30, "larger than the MTU of the way")                                 \
+	X(SHARE, 31, "the pod has its share of the connection table, which is nearly full") \
 	X(HOST_INGRESS, 40, "denied by ingress policy of a host endpoint")               \
 	X(HOST_EGRESS, 41, "denied by egress policy of a host endpoint")                 \
 	X(HOST_PRE_DNAT, 42, "denied by pre-DNAT policy of a host endpoint")             \

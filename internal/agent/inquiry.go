@@ -210,6 +210,9 @@ func (i *inquiry) runProgram() error {
 	if err := i.copyFlow(r); err != nil {
 		return err
 	}
+	if err := r.CopyShare(i.in.Packet.IP.Src); err != nil {
+		return err
+	}
 	p := &i.answer.Program
 	for p.Runs = 1; ; p.Runs++ {
 		if i.result, err = runner.Run(i.in, i.frame); err != nil {

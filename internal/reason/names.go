@@ -26,6 +26,7 @@ const (
 	FragmentNoFirst Reason = 21 // IP fragment whose first one did not come
 	ErrorNoFlow     Reason = 22 // ICMP error about no known connection
 	TooBig          Reason = 30 // larger than the MTU of the way
+	Share           Reason = 31 // the pod has its share of the connection table, which is nearly full
 	HostIngress     Reason = 40 // denied by ingress policy of a host endpoint
 	HostEgress      Reason = 41 // denied by egress policy of a host endpoint
 	HostPreDNAT     Reason = 42 // denied by pre-DNAT policy of a host endpoint
@@ -55,6 +56,7 @@ var names = map[Reason]string{
 	FragmentNoFirst: "FRAGMENT_NO_FIRST",
 	ErrorNoFlow:     "ERROR_NO_FLOW",
 	TooBig:          "TOO_BIG",
+	Share:           "SHARE",
 	HostIngress:     "HOST_INGRESS",
 	HostEgress:      "HOST_EGRESS",
 	HostPreDNAT:     "HOST_PRE_DNAT",
@@ -84,6 +86,7 @@ var texts = map[Reason]string{
 	FragmentNoFirst: "IP fragment whose first one did not come",
 	ErrorNoFlow:     "ICMP error about no known connection",
 	TooBig:          "larger than the MTU of the way",
+	Share:           "the pod has its share of the connection table, which is nearly full",
 	HostIngress:     "denied by ingress policy of a host endpoint",
 	HostEgress:      "denied by egress policy of a host endpoint",
 	HostPreDNAT:     "denied by pre-DNAT policy of a host endpoint",

@@ -95,6 +95,9 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	} else if !n.wayBack(in, k, lb, fwd, rev) {
 		return nil, &dropped{reason: n.whyNoWayBack(k, lb.via), rule: fwd.rule}
 	}
+	if in.Hook == FromWorkload && n.spent(k.src) {
+		return nil, &dropped{reason: reason.Share}
+	}
 	if lb.watch && outside && !fwd.handOn && !fwd.dsr && (fwd.way.action == Local || fwd.way.action == Pass) {
 		fwd.watched, fwd.from = true, lb.via
 	}

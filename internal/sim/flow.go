@@ -242,6 +242,7 @@ func lifeFlags(p *packet.Packet) uint8 {
 // establish moves both entries to the established ones.
 func (n *Node) establish(f *flow, k flowKey) {
 	o := f.partner(k.proto)
+	n.take(f, k, n.half[o])
 	if other := n.half[o]; other != nil {
 		other.replied = true
 		n.flows[o] = other

@@ -149,6 +149,7 @@ type Node struct {
 	links map[packet.MAC]nodestate.Client // nodes, by the MAC address of their uplink: their address of each family
 
 	flows, half map[flowKey]*flow
+	shares      map[netip.Addr]int // entries among flows that a pod began, ever; of no address: all
 	affinity    map[affinityKey]affinityEntry
 	maglev      map[nodestate.Frontend][]int32 // Maglev tables of the state, as they are needed
 	tries       map[netip.Addr]tries           // by client
@@ -187,7 +188,7 @@ func New(s *nodestate.State, o Options) *Node {
 	n := &Node{
 		opts: o, flows: map[flowKey]*flow{}, half: map[flowKey]*flow{},
 		affinity: map[affinityKey]affinityEntry{}, sockets: map[socketKey]netip.AddrPort{}, chosen: map[socketKey]chosen{}, firsts: map[fragmentKey]firstFragment{},
-		tries: map[netip.Addr]tries{}, fallen: map[netip.Addr]time.Duration{},
+		shares: map[netip.Addr]int{}, tries: map[netip.Addr]tries{}, fallen: map[netip.Addr]time.Duration{},
 	}
 	n.SetState(s)
 	return n
@@ -217,6 +218,7 @@ func (n *Node) Clone() *Node {
 	c.flows, c.half = cloneFlows(n.flows), cloneFlows(n.half)
 	c.affinity, c.sockets, c.chosen = maps.Clone(n.affinity), maps.Clone(n.sockets), maps.Clone(n.chosen)
 	c.firsts, c.kept = maps.Clone(n.firsts), slices.Clone(n.kept)
+	c.shares = maps.Clone(n.shares)
 	c.tries, c.fallen = maps.Clone(n.tries), maps.Clone(n.fallen)
 	return &c
 }

@@ -92,6 +92,7 @@ func playPolicies(r *wires.Runner, make scenario.NewCarrier, seed uint64, seen m
 	d := &policies{crowd: newCrowd(seed)}
 	clear(d.c.Services)
 	clear(d.c.Slices)
+	d.c.Settings.MaxFlows = 512000 // the kernel's connection tracking knows no shares
 	d.c.Settings.SNATPortLast = d.c.Settings.SNATPortFirst + 9999
 	clear(d.mtus)
 	d.machine = d.crowd.machine()

@@ -61,6 +61,9 @@ func newCrowd(seed uint64) *crowd {
 	c.Settings.Timeouts = model.Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPFins: 53 * time.Second, TCPReset: 120 * time.Second,
 		UDP: 55 * time.Second, ICMP: 20 * time.Second, Generic: time.Hour, Fragment: 55 * time.Second}
 	c.Settings.DSRTimes = model.DSRTimes{Patience: 7 * time.Second, Tries: 120 * time.Second, Retry: 155 * time.Second}
+	if share := (&crowd{Rand: rand.New(rand.NewPCG(seed, 11))}); share.chance(40) { // all else is what it is without
+		c.Settings.MaxFlows = one(share, 8, 24, 64) // the share of a pod is used up soon
+	}
 	if r.chance(30) {
 		c.Settings.SNATPortLast = c.Settings.SNATPortFirst + 3
 	}

@@ -48,12 +48,13 @@ const (
 
 	sockAsked = 256
 
-	setDSR     = 1
-	setCTLBTCP = 2
-	setCTLBUDP = 4
-	setPorts   = 8
-	setHostNAT = 16
-	setEvents  = 32
+	setDSR      = 1
+	setCTLBTCP  = 2
+	setCTLBUDP  = 4
+	setPorts    = 8
+	setHostNAT  = 16
+	setEvents   = 32
+	setChanging = 64
 
 	policyAllow = 1
 	policyLog   = 2

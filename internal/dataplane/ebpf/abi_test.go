@@ -32,7 +32,7 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"SVC_LOCAL_FRONTEND": svcLocalFrontend, "SVC_EXTERNAL": svcExternal, "SVC_LOCAL": svcLocal, "LIVE_ALL": liveAll, "LIVE_LOCAL": liveLocal,
 		"SVC_RESTRICTED": svcRestricted, "SVC_HOST_BACKEND": svcHostBackend, "SOCK_ASKED": sockAsked, "SET_PORTS": setPorts, "SET_HOST_NAT": setHostNAT, "ADDR_NODE_PORTS": addrNodePorts, "ADDR_KEEP_SOURCE": addrKeepSource,
 		"SLOT_LOCAL": slotLocal, "SVC_MAGLEV": svcMaglev, "SVC_MODE_TUNNEL": svcModeTunnel, "SVC_MODE_DSR": svcModeDSR,
-		"SET_DSR": setDSR, "SET_CTLB_TCP": setCTLBTCP, "SET_CTLB_UDP": setCTLBUDP,
+		"SET_DSR": setDSR, "SET_CHANGING": setChanging, "SET_CTLB_TCP": setCTLBTCP, "SET_CTLB_UDP": setCTLBUDP,
 		"TIMEOUT_TCP_SYN": timeoutTCPSyn, "TIMEOUT_TCP_EST": timeoutTCPEst, "TIMEOUT_TCP_CLOSING": timeoutTCPClosing,
 		"TIMEOUT_UDP": timeoutUDP, "TIMEOUT_ICMP": timeoutICMP, "TIMEOUT_OTHER": timeoutOther,
 		"TIMEOUT_DSR_TRIES": timeoutDSRTries, "TIMEOUT_DSR_RETRY": timeoutDSRRetry, "TIMEOUT_TCP_FINS": timeoutTCPFins, "COUNT_DSR_FALLEN": countDSRFallen,

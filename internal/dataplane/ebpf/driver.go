@@ -116,7 +116,7 @@ func New(o Options) (*Driver, error) {
 	}
 	return &Driver{
 		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: programs,
-		machine: machine{clock: clock{hz}, hostNetns: cookie},
+		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries())},
 		absent:  map[site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}, nil
 }
@@ -135,6 +135,7 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 	if came := d.followIPv6(s, first); came || first {
 		changed = nodestate.All()
 		d.warnTables(s)
+		d.bump = d.bump || d.tables.changing()
 	}
 	pattern, err := regexp.Compile(s.Settings.DataIfaces)
 	if err != nil {
@@ -229,7 +230,7 @@ func (d *Driver) reconcile(devices bool) error {
 // raiseEpoch makes flows judge themselves again when something changed that they depend on.
 func (d *Driver) raiseEpoch() error {
 	if !d.bump {
-		return nil
+		return d.tables.settle()
 	}
 	if err := d.tables.nextEpoch(); err != nil {
 		return err

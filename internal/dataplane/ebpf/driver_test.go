@@ -175,6 +175,59 @@ func TestRestartKeepsLinks(t *testing.T) {
 	}
 }
 
+// An agent that ends between the last write of a change and the move of the epoch leaves a note; the next one, which finds nothing
+// to write, moves the epoch all the same.
+func TestEndBeforeTheEpochMoves(t *testing.T) {
+	everywhere := nodestate.HostInterface{}
+	for name, change := range map[string]func(*nodestate.State){
+		"settings and routes": func(s *nodestate.State) {
+			s.Settings.DSR = !s.Settings.DSR
+			s.Routes = maps.Clone(s.Routes)
+			s.Routes[netip.MustParsePrefix("10.244.77.0/26")] = nodestate.Route{Pool: true}
+		},
+		"a host endpoint": func(s *nodestate.State) {
+			s.HostEndpoints = map[nodestate.HostInterface]nodestate.HostEndpoint{everywhere: {HostIngress: nodestate.Isolation{Set: 78, Rule: 2}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s := sample(b)
+			s.HostEndpoints = map[nodestate.HostInterface]nodestate.HostEndpoint{everywhere: {HostIngress: nodestate.Isolation{Set: 77, Rule: 1}}}
+			changed := *s
+			change(&changed)
+			endsBeforeTheEpochMoves(t, b, s, &changed)
+		})
+	}
+}
+
+func endsBeforeTheEpochMoves(t *testing.T, b *bench, s, changed *nodestate.State) {
+	t.Helper()
+	d := b.open(t)
+	applied(t, d, s)
+	epoch := d.Status().Epoch
+	if d.tables.changing() {
+		t.Fatal("the note of a change is still there after it")
+	}
+	d.mu.Lock()
+	d.tables.desire(changed, nodestate.All(), d.ifindex)
+	d.tables.write(changed, d.machine)
+	d.tables.remove(changed, d.machine)
+	left := d.tables.changing()
+	d.mu.Unlock()
+	if !left {
+		t.Fatal("a change was written without a note")
+	}
+	must(t, d.Close())
+	for i, want := range []uint32{epoch + 1, epoch + 1} {
+		d = b.open(t)
+		applied(t, d, changed)
+		if st := d.Status(); st.Epoch != want || d.tables.changing() || i == 1 && st.Writes != 0 {
+			t.Errorf("start %d: epoch %d, want %d; %d writes; note %t", i, st.Epoch, want, st.Writes, d.tables.changing())
+		}
+		must(t, d.Close())
+	}
+}
+
 func linkIDs(t *testing.T, d instance) map[string]int {
 	t.Helper()
 	ids := map[string]int{}

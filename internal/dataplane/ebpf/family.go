@@ -176,20 +176,44 @@ func (t *familyTables[A]) removeJudged(held bool) (left bool) {
 	return t.peers.pending() || t.peerCIDRs.pending()
 }
 
+// pending reports whether anything is to be written or removed on which flows that are open depend.
+func (t *familyTables[A]) pending() bool {
+	return t.addrs.pending() || t.routes.pending() || t.peers.pending() || t.peerCIDRs.pending() || t.links.pending() || t.services.pending()
+}
+
+// changing reports whether the settings say that a change is under way: see tables.write.
+func (t *familyTables[A]) changing() bool { return t.current.Flags&setChanging != 0 }
+
+// settle takes back what writeSettings noted of a change.
+func (t *familyTables[A]) settle() error {
+	if !t.changing() {
+		return nil
+	}
+	v := t.current
+	v.Flags &^= setChanging
+	return t.putSettings(v)
+}
+
 // writeSettings makes the settings equal to what the state says; the epoch stays. Host endpoints count for as long as there is one in
-// their map; what pods may send to the node is, until a change is made, what both the old and the new setting allow.
-func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict bool) {
+// their map; what pods may send to the node is, until a change is made, what both the old and the new setting allow. When they or,
+// as pending says, other tables change, it notes that in them.
+func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict, pending bool) {
 	t.uplinks.desire(maps.All(m.uplinks))
 	v := renderSettings[A](s, m)
 	v.Epoch = t.current.Epoch
+	v.Flags |= t.current.Flags & setChanging
 	if strict {
 		v.Flags |= t.current.Flags & (setHosts | setToHostDrop | setToHostReturn)
+	}
+	changed := v != t.current
+	if changed || pending {
+		v.Flags |= setChanging
 	}
 	if v == t.current {
 		t.settingsErr = nil
 		return
 	}
-	if t.settingsErr = t.putSettings(v); t.settingsErr == nil {
+	if t.settingsErr = t.putSettings(v); t.settingsErr == nil && changed {
 		t.counts.judged++
 	}
 }
@@ -197,6 +221,7 @@ func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict bo
 func (t *familyTables[A]) nextEpoch() error {
 	v := t.current
 	v.Epoch++
+	v.Flags &^= setChanging
 	if err := t.putSettings(v); err != nil {
 		return &dataplane.KeyError{Table: "weir_settings", Key: "epoch", Err: err}
 	}

@@ -99,6 +99,8 @@ type settings[A address] struct {
 	HostIfindex   uint32
 	TunnelPort    uint16
 	DsrPatience   uint16
+	FlowsMost     uint32
+	FlowsEach     uint32
 }
 
 // toAddr returns an address of the family as the maps hold it. Any other address is none, which no table has as a

@@ -36,7 +36,7 @@ var sizeSettings = map[string]string{
 var stateful = map[string]bool{
 	"weir_flows": true, "weir_flows_new": true, "weir_affinity": true, "weir_sockets": true, "weir_drops": true,
 	"weir_answers": true, "weir_frags": true, "weir_frag_slots": true, "weir_frag_rings": true,
-	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true,
+	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true, "weir_shares": true,
 }
 
 // shared maps are the same for both families: what they hold has no addresses.

@@ -23,7 +23,7 @@ type Rehearsal struct {
 	Hop6     *ebpf.Map                // weir_trace of IPv6; nil without it
 	four     *ebpf.Collection
 	six      *ebpf.Collection
-	live     [2]map[string]*ebpf.Map // clones of the live maps of flows, of IPv4 and IPv6
+	live     [2]map[string]*ebpf.Map // clones of liveMaps and copiedMaps, of IPv4 and IPv6
 }
 
 // liveMaps are the maps of desired state that a rehearsal shares with the node. Its programs only read them: a test loads
@@ -32,6 +32,9 @@ var liveMaps = []string{
 	"weir_settings", "weir_addrs", "weir_routes", "weir_services", "weir_ranges", "weir_backends", "weir_maglev", "weir_live",
 	"weir_peers", "weir_peer_cidrs", "weir_policy", "weir_hosts", "weir_staged", "weir_clients", "weir_links", "weir_dsr_optout", "weir_announced", "weir_uplinks", "weir_ports",
 }
+
+// copiedMaps are those of which a rehearsal may copy single entries into its own.
+var copiedMaps = []string{"weir_flows", "weir_flows_new", "weir_shares"}
 
 // rehearsalEntries bounds the private maps, which one packet at a time fills.
 const rehearsalEntries = 1024
@@ -72,7 +75,7 @@ func (r *Rehearsal) take(four, six *loaded) error {
 			continue
 		}
 		r.live[i] = map[string]*ebpf.Map{}
-		for _, name := range slices.Concat(liveMaps, []string{"weir_flows", "weir_flows_new"}) {
+		for _, name := range slices.Concat(liveMaps, copiedMaps) {
 			m := l.Maps[name]
 			if m == nil {
 				return fmt.Errorf("the node has no map %s", name)
@@ -195,27 +198,47 @@ func (k FlowKey) bytes() []byte {
 // CopyFlow copies what the node remembers of a flow into the rehearsal, and reports whether there was something, and
 // whether it is established.
 func (r *Rehearsal) CopyFlow(k FlowKey) (found, established bool, err error) {
+	for _, name := range []string{"weir_flows", "weir_flows_new"} {
+		there, err := r.copyEntry(name, k.bytes(), k.Src.Is6())
+		if err != nil {
+			return false, false, fmt.Errorf("copying the flow: %w", err)
+		}
+		found, established = found || there, established || there && name == "weir_flows"
+	}
+	return found, established, nil
+}
+
+// CopyShare copies how much of the connection table a pod has, and how much is in use.
+func (r *Rehearsal) CopyShare(pod netip.Addr) error {
+	pod = pod.Unmap()
+	for _, key := range [][]byte{pod.AsSlice(), make([]byte, pod.BitLen()/8)} {
+		if _, err := r.copyEntry("weir_shares", key, pod.Is6()); err != nil {
+			return fmt.Errorf("copying the share of %s: %w", pod, err)
+		}
+	}
+	return nil
+}
+
+// copyEntry copies an entry of one of copiedMaps, and reports whether there is one.
+func (r *Rehearsal) copyEntry(name string, key []byte, six bool) (bool, error) {
 	family, to := 0, r.four
-	if k.Src.Is6() {
+	if six {
 		family, to = 1, r.six
 	}
 	if to == nil || r.live[family] == nil {
-		return false, false, nil
+		return false, nil
 	}
-	for _, name := range []string{"weir_flows", "weir_flows_new"} {
-		value, err := r.live[family][name].LookupBytes(k.bytes())
-		if err != nil {
-			return false, false, fmt.Errorf("looking for the flow in %s: %w", name, err)
-		}
-		if value == nil {
-			continue
-		}
-		if err := to.Maps[name].Put(k.bytes(), value); err != nil {
-			return false, false, fmt.Errorf("copying the flow of %s: %w", name, err)
-		}
-		found, established = true, established || name == "weir_flows"
+	value, err := r.live[family][name].LookupBytes(key)
+	if err != nil {
+		return false, fmt.Errorf("looking into map %s: %w", name, err)
 	}
-	return found, established, nil
+	if value == nil {
+		return false, nil
+	}
+	if err := to.Maps[name].Put(key, value); err != nil {
+		return false, fmt.Errorf("writing map %s: %w", name, err)
+	}
+	return true, nil
 }
 
 // Forget empties the rehearsal's own tables of flows and affinity, so that the next packet begins as the first did.

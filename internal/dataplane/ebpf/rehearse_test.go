@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
 )
 
 // The kernel's verifier says it: no program writes to a map that a rehearsal shares with the node.
@@ -172,6 +173,19 @@ func TestRehearsal(t *testing.T) {
 				t.Errorf("map %s is not what it was", name)
 			}
 		}
+	}
+	// A pod that has its share of a table that is nearly full begins nothing, once that is copied.
+	for _, pod := range [][]byte{k.Src.AsSlice(), make([]byte, 4)} {
+		must(t, o.Maps["weir_shares"].Put(pod, shareValue{Counted: 1 << 20}))
+	}
+	must(t, r.Forget())
+	if d, _ := runSyn(t, r.Programs[program], 80); d != 2 {
+		t.Errorf("before the share is copied: %#x", d)
+	}
+	must(t, r.Forget())
+	must(t, r.CopyShare(k.Src))
+	if d, _ := runSyn(t, r.Programs[program], 80); d != 0x100+uint32(reason.Share) {
+		t.Errorf("by its share: %#x", d)
 	}
 	// The same instructions, and the same tables: a change of these counts at once.
 	ours, err := r.Programs[program].Info()

@@ -233,6 +233,7 @@ type machine struct {
 	tunnel    int  // of the VXLAN device; 0 = none
 	listening bool // somebody listens to events
 	judging   bool // there are host endpoints still in the map
+	flows     int  // entries that weir_flows has room for; 0 = what the state says
 	// uplinks are their MAC addresses by interface index.
 	uplinks map[uint32]weirLinkKey
 }
@@ -278,6 +279,11 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 	if t.Fragment > 0 {
 		v.Timeouts[timeoutFragment] = m.clock.units(t.Fragment)
 	}
+	room := m.flows
+	if room == 0 {
+		room = c.MaxFlows
+	}
+	v.FlowsMost, v.FlowsEach = uint32(room-room/16), uint32(room/8)
 	v.Timeouts[timeoutDSRTries] = m.clock.units(c.DSRTimes.Tries)
 	v.Timeouts[timeoutDSRRetry] = m.clock.units(c.DSRTimes.Retry)
 	return v

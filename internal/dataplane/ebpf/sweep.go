@@ -27,6 +27,8 @@ const (
 	sweepBatch = 2048
 	// sweepShare is the part of one core that the sweep may take: 1 in sweepShare.
 	sweepShare = 200
+	// sweepPressed is the same while the table of connections is nearly full: pods are held to what the last round counted.
+	sweepPressed = 20
 	// sweepPause is the least time between two batches, sweepRest that between two rounds.
 	sweepPause = 20 * time.Millisecond
 	sweepRest  = 10 * time.Second
@@ -52,8 +54,10 @@ type sweeper struct {
 	rawKeys, rawValues   []byte // the same
 	keySize, valueSize   int
 	cursor               ebpf.MapBatchCursor
-	counted, removed     int // in this round
-	entries, lastRemoved int // of the last whole round
+	counted, removed     int     // in this round
+	entries, lastRemoved int     // of the last whole round
+	shares               *shares // of weir_flows
+	begun                bool    // a round
 }
 
 func newSweeper(name string, of *loaded) (*sweeper, error) {
@@ -77,11 +81,25 @@ func newSweeper(name string, of *loaded) (*sweeper, error) {
 			s.close()
 			return nil, fmt.Errorf("sweeping map %s: its entries tell no time", name)
 		}
+		if name == "weir_flows" {
+			if s.shares, err = newShares(of.Maps["weir_shares"], offsetOf(value, "flags"), offsetOf(value, "iif")); err != nil {
+				s.close()
+				return nil, fmt.Errorf("sweeping map %s: %w", name, err)
+			}
+		}
 	}
 	return s, nil
 }
 
-func (s *sweeper) close() { s.m.Close() }
+func (s *sweeper) close() {
+	s.m.Close()
+	if s.shares != nil {
+		s.shares.close()
+	}
+}
+
+// pressed reports whether the table is so full that a round should not take long.
+func (s *sweeper) pressed() bool { return s.shares != nil && s.shares.pressed(int(s.m.MaxEntries())) }
 
 // byteArrays makes n arrays of a size, and the same memory as bytes.
 func byteArrays(size, n int) (any, []byte) {
@@ -126,21 +144,33 @@ func flowTimeout(proto, state, icmp uint8) int {
 
 // step looks at one batch and reports whether a round is over.
 func (s *sweeper) step() (over bool, err error) {
+	if s.shares != nil && !s.begun {
+		if err := s.shares.begin(); err != nil {
+			return true, err
+		}
+	}
+	s.begun = true
 	n, err := s.m.BatchLookup(&s.cursor, s.keys, s.values, nil)
 	over = errors.Is(err, ebpf.ErrKeyNotExist)
 	if err != nil && !over {
-		s.cursor, s.counted, s.removed = ebpf.MapBatchCursor{}, 0, 0
+		s.cursor, s.counted, s.removed, s.begun = ebpf.MapBatchCursor{}, 0, 0, false
 		return true, fmt.Errorf("looking through map %s: %w", s.name, err)
 	}
 	for i := range n {
 		key, value := s.rawKeys[i*s.keySize:][:s.keySize], s.rawValues[i*s.valueSize:][:s.valueSize]
 		if s.expired == nil || !s.expired(key, value) || !s.remove(key) {
 			s.counted++
+			if s.shares != nil {
+				s.shares.note(key, value)
+			}
 		}
 	}
 	if over {
 		s.entries, s.lastRemoved = s.counted, s.removed
-		s.cursor, s.counted, s.removed = ebpf.MapBatchCursor{}, 0, 0
+		s.cursor, s.counted, s.removed, s.begun = ebpf.MapBatchCursor{}, 0, 0, false
+		if s.shares != nil {
+			return true, s.shares.end()
+		}
 	}
 	return over, nil
 }
@@ -201,10 +231,25 @@ func (d *Driver) sweep(ctx context.Context) {
 				}
 			}
 		}
-		if !wait(ctx, sweepRest) {
+		if !d.rest(ctx, all) {
 			return
 		}
 	}
+}
+
+// rest waits for the next round, shorter when a table is pressed.
+func (d *Driver) rest(ctx context.Context, all map[*loaded][]*sweeper) bool {
+	for range int(sweepRest / time.Second) {
+		if !wait(ctx, time.Second) {
+			return false
+		}
+		for _, list := range all {
+			if slices.ContainsFunc(list, (*sweeper).pressed) {
+				return true
+			}
+		}
+	}
+	return true
 }
 
 // keepSweepers makes those of families that came, and lets go of those of families that went. A family whose tables
@@ -270,7 +315,11 @@ func (d *Driver) sweepRound(ctx context.Context, s *sweeper, clock *kernelClock)
 			d.log.Warn("sweeping a table", "family", s.of.family, "error", err)
 			return wait(ctx, sweepRest)
 		}
-		if !wait(ctx, max(sweepPause, time.Since(began)*(sweepShare-1))) {
+		share := time.Duration(sweepShare)
+		if s.pressed() {
+			share = sweepPressed
+		}
+		if !wait(ctx, max(sweepPause, time.Since(began)*(share-1))) {
 			return false
 		}
 	}

@@ -39,8 +39,11 @@ type family interface {
 	load() error
 	desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int)
 	// writeSettings makes the settings equal to what the state says. While a change is made, strict keeps what they say of the
-	// node's own traffic.
-	writeSettings(s *nodestate.State, m machine, strict bool)
+	// node's own traffic. pending says that other tables change, too; any change is noted in them.
+	writeSettings(s *nodestate.State, m machine, strict, pending bool)
+	pending() bool
+	changing() bool
+	settle() error
 	writeClasses() (all bool)
 	changeClasses() (all bool)
 	// writeEndpoints writes addresses, of endpoints those whose verdicts are ready. held says that an endpoint has sets still that
@@ -124,9 +127,12 @@ func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func
 // write makes all pending writes, in an order in which no packet is allowed that both the state before
 // and the state after deny: verdicts before the classes that lead to them, both before the endpoints
 // that are isolated by them, and where that is not enough, by a bridge. Entries by port come before the heads that
-// point to them.
+// point to them. First of all the settings note that a change is under way; nextEpoch or settle takes that back. An agent that
+// finds the note when it starts does what the one before it did not come to: it moves the epoch on.
 func (t *tables) write(s *nodestate.State, m machine) {
-	t.each(func(f family) { f.writeSettings(s, m, true) })
+	pending := t.policy.pending() || t.hosts.pending()
+	t.each(func(f family) { pending = f.pending() || pending })
+	t.each(func(f family) { f.writeSettings(s, m, true, pending) })
 	t.each(family.removeEndpoints)
 	b := t.bridge()
 	t.writeVerdicts()
@@ -202,7 +208,7 @@ func (t *tables) remove(s *nodestate.State, m machine) {
 	if !t.held {
 		t.hosts.remove(nil)
 		m.judging = t.hosts.tracker.Len() > 0
-		t.each(func(f family) { f.writeSettings(s, m, false) })
+		t.each(func(f family) { f.writeSettings(s, m, false, false) })
 	}
 	t.each(func(f family) { t.held = f.removeJudged(t.held) || t.held })
 }
@@ -242,6 +248,18 @@ func (t *tables) removeVerdicts() {
 func (t *tables) nextEpoch() error {
 	var errs []error
 	t.each(func(f family) { errs = append(errs, f.nextEpoch()) })
+	return errors.Join(errs...)
+}
+
+// changing reports whether a change was written, in part or as a whole, and the epoch not moved on.
+func (t *tables) changing() bool {
+	return slices.ContainsFunc(t.families, family.changing)
+}
+
+// settle notes that no change is under way, where flows need not judge themselves again.
+func (t *tables) settle() error {
+	var errs []error
+	t.each(func(f family) { errs = append(errs, f.settle()) })
 	return errors.Join(errs...)
 }
 

@@ -387,6 +387,14 @@ type weir6Settings struct {
 	HostIfindex   uint32
 	TunnelPort    uint16
 	DsrPatience   uint16
+	FlowsMost     uint32
+	FlowsEach     uint32
+}
+
+type weir6Share struct {
+	_       structs.HostLayout
+	Counted uint32
+	Begun   uint32
 }
 
 type weir6SockKey struct {
@@ -470,6 +478,7 @@ const (
 	weir6MapWeirScratch       = "weir_scratch"
 	weir6MapWeirServices      = "weir_services"
 	weir6MapWeirSettings      = "weir_settings"
+	weir6MapWeirShares        = "weir_shares"
 	weir6MapWeirSockets       = "weir_sockets"
 	weir6MapWeirStaged        = "weir_staged"
 	weir6MapWeirTrace         = "weir_trace"
@@ -590,6 +599,7 @@ type weir6MapSpecs struct {
 	WeirScratch   *ebpf.MapSpec `ebpf:"weir_scratch"`
 	WeirServices  *ebpf.MapSpec `ebpf:"weir_services"`
 	WeirSettings  *ebpf.MapSpec `ebpf:"weir_settings"`
+	WeirShares    *ebpf.MapSpec `ebpf:"weir_shares"`
 	WeirSockets   *ebpf.MapSpec `ebpf:"weir_sockets"`
 	WeirStaged    *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.MapSpec `ebpf:"weir_trace"`
@@ -662,6 +672,7 @@ type weir6Maps struct {
 	WeirScratch   *ebpf.Map `ebpf:"weir_scratch"`
 	WeirServices  *ebpf.Map `ebpf:"weir_services"`
 	WeirSettings  *ebpf.Map `ebpf:"weir_settings"`
+	WeirShares    *ebpf.Map `ebpf:"weir_shares"`
 	WeirSockets   *ebpf.Map `ebpf:"weir_sockets"`
 	WeirStaged    *ebpf.Map `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.Map `ebpf:"weir_trace"`
@@ -704,6 +715,7 @@ func (m *weir6Maps) Close() error {
 		m.WeirScratch,
 		m.WeirServices,
 		m.WeirSettings,
+		m.WeirShares,
 		m.WeirSockets,
 		m.WeirStaged,
 		m.WeirTrace,

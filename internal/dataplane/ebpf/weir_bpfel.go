@@ -386,6 +386,14 @@ type weirSettings struct {
 	HostIfindex   uint32
 	TunnelPort    uint16
 	DsrPatience   uint16
+	FlowsMost     uint32
+	FlowsEach     uint32
+}
+
+type weirShare struct {
+	_       structs.HostLayout
+	Counted uint32
+	Begun   uint32
 }
 
 type weirSockKey struct {
@@ -469,6 +477,7 @@ const (
 	weirMapWeirScratch       = "weir_scratch"
 	weirMapWeirServices      = "weir_services"
 	weirMapWeirSettings      = "weir_settings"
+	weirMapWeirShares        = "weir_shares"
 	weirMapWeirSockets       = "weir_sockets"
 	weirMapWeirStaged        = "weir_staged"
 	weirMapWeirTrace         = "weir_trace"
@@ -589,6 +598,7 @@ type weirMapSpecs struct {
 	WeirScratch   *ebpf.MapSpec `ebpf:"weir_scratch"`
 	WeirServices  *ebpf.MapSpec `ebpf:"weir_services"`
 	WeirSettings  *ebpf.MapSpec `ebpf:"weir_settings"`
+	WeirShares    *ebpf.MapSpec `ebpf:"weir_shares"`
 	WeirSockets   *ebpf.MapSpec `ebpf:"weir_sockets"`
 	WeirStaged    *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.MapSpec `ebpf:"weir_trace"`
@@ -661,6 +671,7 @@ type weirMaps struct {
 	WeirScratch   *ebpf.Map `ebpf:"weir_scratch"`
 	WeirServices  *ebpf.Map `ebpf:"weir_services"`
 	WeirSettings  *ebpf.Map `ebpf:"weir_settings"`
+	WeirShares    *ebpf.Map `ebpf:"weir_shares"`
 	WeirSockets   *ebpf.Map `ebpf:"weir_sockets"`
 	WeirStaged    *ebpf.Map `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.Map `ebpf:"weir_trace"`
@@ -703,6 +714,7 @@ func (m *weirMaps) Close() error {
 		m.WeirScratch,
 		m.WeirServices,
 		m.WeirSettings,
+		m.WeirShares,
 		m.WeirSockets,
 		m.WeirStaged,
 		m.WeirTrace,

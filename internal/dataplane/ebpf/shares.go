@@ -1,0 +1,106 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// Shares: how many entries of weir_flows the flows of each pod have. The programs count what begins, and nobody counts what ends
+// but the sweep: after each of its rounds the map says what the round counted, and what began since the round did. What began
+// during the round may be in both: too much for one round, never too little.
+
+// shares is the part of a sweeper that counts.
+type shares struct {
+	m       *ebpf.Map
+	addr    int // bytes of an address
+	flags   int // offsets in flow_value
+	iif     int
+	counted map[string]uint32 // of this round, by address
+	before  map[string]uint32 // begun, at the round's beginning
+}
+
+// shareValue is struct share of bpf/abi.h in host byte order.
+type shareValue struct{ Counted, Begun uint32 }
+
+func newShares(m *ebpf.Map, flags, iif int) (*shares, error) {
+	c, err := m.Clone()
+	if err != nil {
+		return nil, fmt.Errorf("counting shares: %w", err)
+	}
+	return &shares{m: c, addr: int(m.KeySize()), flags: flags, iif: iif}, nil
+}
+
+// everybody is the key of all flows together.
+func (s *shares) everybody() string { return string(make([]byte, s.addr)) }
+
+func (s *shares) read() (map[string]shareValue, error) {
+	out := map[string]shareValue{}
+	key := make([]byte, s.addr)
+	var v shareValue
+	it := s.m.Iterate()
+	for it.Next(&key, &v) {
+		out[string(key)] = v
+	}
+	return out, it.Err()
+}
+
+// begin is called before the first entry of a round.
+func (s *shares) begin() error {
+	now, err := s.read()
+	if err != nil {
+		return fmt.Errorf("reading shares: %w", err)
+	}
+	s.counted, s.before = map[string]uint32{}, map[string]uint32{}
+	for k, v := range now {
+		s.before[k] = v.Begun
+	}
+	return nil
+}
+
+// note counts an entry: both directions of a flow by the one that a pod sends.
+func (s *shares) note(key, value []byte) {
+	s.counted[s.everybody()]++
+	const reply = 1 // enum flow_flag
+	if value[s.flags]&reply == 0 && binary.NativeEndian.Uint32(value[s.iif:]) != 0 {
+		s.counted[string(key[:s.addr])] += 2
+	}
+}
+
+// end is called after the last entry of a round.
+func (s *shares) end() error {
+	now, err := s.read()
+	if err != nil {
+		return fmt.Errorf("reading shares: %w", err)
+	}
+	for k := range s.counted {
+		if _, ok := now[k]; !ok {
+			now[k] = shareValue{}
+		}
+	}
+	for k, was := range now {
+		v := shareValue{Counted: s.counted[k], Begun: was.Begun - s.before[k]}
+		if v == (shareValue{}) && k != s.everybody() {
+			if err := s.m.Delete([]byte(k)); err != nil {
+				return fmt.Errorf("removing a share: %w", err)
+			}
+			continue
+		}
+		if err := s.m.Put([]byte(k), v); err != nil {
+			return fmt.Errorf("writing a share: %w", err)
+		}
+	}
+	return nil
+}
+
+// pressed reports whether the table may be three quarters full: the next round should tell soon.
+func (s *shares) pressed(room int) bool {
+	var v shareValue
+	if err := s.m.Lookup([]byte(s.everybody()), &v); err != nil {
+		return false
+	}
+	return int(v.Counted+v.Begun) > room-room/4
+}
+
+func (s *shares) close() { s.m.Close() }
