@@ -20,11 +20,12 @@ const (
 	FeatureResume     Feature = "resume"     // a connection that policy ended goes on where policy allows it again
 	FeatureHostNAT    Feature = "host-nat"   // bpfHostNetworkedNATWithoutCTLB says whether the node's own packets are balanced
 	FeatureSCTP       Feature = "sctp"       // of SCTP the first chunk of a packet alone decides
+	FeatureHosts      Feature = "hosts"      // host endpoints, defaultEndpointToHostAction
 )
 
 // Features are all of them.
 var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureMaglev, FeatureNeighbours, FeatureFragments, FeatureAnswers,
-	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP}
+	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts}
 
 // Partial is a Driver that does not carry everything.
 type Partial interface {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/sim"
@@ -92,6 +93,8 @@ func playPolicies(r *wires.Runner, make scenario.NewCarrier, seed uint64, seen m
 	d := &policies{crowd: newCrowd(seed)}
 	clear(d.c.Services)
 	clear(d.c.Slices)
+	clear(d.c.HostEndpoints)
+	d.c.Settings.ToHost = model.ToHostAccept
 	d.c.Settings.MaxFlows = 512000 // the kernel's connection tracking knows no shares
 	d.c.Settings.SNATPortLast = d.c.Settings.SNATPortFirst + 9999
 	clear(d.mtus)

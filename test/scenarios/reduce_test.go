@@ -72,7 +72,7 @@ func TestReduce(t *testing.T) {
 	}{
 		"what policy denies": {lying(func(in sim.In, res sim.Result) bool {
 			return res.Action == sim.Drop && res.Reason == reason.PolicyIngress && in.Packet.Kind == packet.TCP
-		}), 2, 4, 0},
+		}), 3, 4, 0},
 		"what is answered": {lyingAnew(aboutAnswers), 3, 6, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

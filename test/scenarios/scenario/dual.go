@@ -42,6 +42,11 @@ func Dual(c *model.Cluster) *model.Cluster {
 	out.ServiceCIDRs = both(c.ServiceCIDRs)
 	s := &out.Settings
 	s.DSROptOut, s.ExcludeFromNAT, s.NodePorts.CIDRs = both(s.DSROptOut), both(s.ExcludeFromNAT), both(s.NodePorts.CIDRs)
+	s.FailsafeIn, s.FailsafeOut = dualFailsafes(s.FailsafeIn), dualFailsafes(s.FailsafeOut)
+	out.HostEndpoints = twins(c.HostEndpoints, func(h model.HostEndpoint) model.HostEndpoint {
+		h.ExpectedIPs = dualAddrs(h.ExpectedIPs)
+		return h
+	})
 	l := &out.Local
 	l.HostAddrs, l.Subnets = dualAddrs(l.HostAddrs), both(l.Subnets)
 	l.Endpoints = map[netip.Addr]*model.LocalEndpoint{}
@@ -51,6 +56,17 @@ func Dual(c *model.Cluster) *model.Cluster {
 		l.Endpoints[a], l.Endpoints[six(a)] = &t, &t
 	}
 	return &out
+}
+
+func dualFailsafes(list []model.Failsafe) []model.Failsafe {
+	out := slices.Clone(list)
+	for _, f := range list {
+		if f.Net.IsValid() {
+			f.Net = sixPrefix(f.Net)
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 func twins[K comparable, V any](m map[K]*V, twin func(V) V) map[K]*V {
