@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,9 +22,6 @@ import (
 	"github.com/weir-net/weir/internal/podexec"
 	"github.com/weir-net/weir/internal/version"
 )
-
-// benchWorse is the exit code of a comparison that found what it was asked to look for.
-const benchWorse = 3
 
 func newBench(o *options) *cobra.Command {
 	c := &cobra.Command{
@@ -200,56 +196,4 @@ func newBenchClean(o *options) *cobra.Command {
 			return suite.Clean(cmd.Context(), c.Kube, cmd.OutOrStdout())
 		},
 	}
-}
-
-func newBenchCompare() *cobra.Command {
-	var below float64
-	var strict, all, asJSON bool
-	c := &cobra.Command{
-		Use:   "compare A.json B.json",
-		Short: "Compare two runs: B as a multiple of A, with intervals",
-		Long: "Compare two runs: B as a multiple of A, with intervals. Files of knb (its JSON, YAML or data file) can be compared too.\n" +
-			"With --fail-below 0.95 the exit code is 3 when something in B is more than 5 % worse than in A and the interval leaves 1 out.",
-		Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if below < 0 || below > 1 {
-				return fmt.Errorf("--fail-below %v: want 0 to 1, such as 0.95", below)
-			}
-			var files [2]*result.File
-			for i, name := range args {
-				var err error
-				if files[i], err = result.Read(name); err != nil {
-					return err
-				}
-			}
-			cmp, err := result.CompareFiles(files[0], files[1])
-			if err != nil {
-				return err
-			}
-			out := cmd.OutOrStdout()
-			if asJSON {
-				e := json.NewEncoder(out)
-				e.SetIndent("", " ")
-				err = e.Encode(cmp)
-			} else {
-				err = cmp.Show(shown{out}, all)
-			}
-			if err != nil || below == 0 {
-				return err
-			}
-			worse := cmp.Below(below, strict)
-			for _, d := range worse {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s, %s: %.3f of the first run's, less than %v\n", d.Row, d.Metric, d.Good, below)
-			}
-			if len(worse) > 0 {
-				return &codedError{code: benchWorse}
-			}
-			return nil
-		},
-	}
-	c.Flags().Float64Var(&below, "fail-below", 0, "exit code 3 when something is certainly worse than this part of A, such as 0.95")
-	c.Flags().BoolVar(&strict, "strict", false, "with --fail-below: also when the interval does not leave 1 out")
-	c.Flags().BoolVar(&all, "all", false, "show every metric")
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return c
 }

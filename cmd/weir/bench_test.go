@@ -43,6 +43,9 @@ func TestBenchCompare(t *testing.T) {
 		{[]string{slow, fast, "--fail-below", "0.95"}, 0},
 		{[]string{fast, fast, "--fail-below", "1", "--strict"}, 0},
 		{[]string{fast, slow, "--fail-below", "0.95", "--json", "--all"}, benchWorse},
+		{[]string{fast, slow, "--fail-below", "0.95", "--metrics", "p50,p99"}, benchWorse},
+		{[]string{fast, slow, "--fail-below", "0.95", "--metrics", "rate"}, 0},
+		{[]string{fast, slow, "--fail-below", "0.95", "--metrics", "loss"}, 1},
 	} {
 		out, err := weir(t, "/nonexistent", "", append([]string{"bench", "compare"}, c.args...)...)
 		code := 0

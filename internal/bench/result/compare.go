@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/weir-net/weir/internal/bench"
@@ -20,6 +21,10 @@ type Difference struct {
 	// Good is the ratio turned so that above 1 is better: B/A where more is better, A/B where less is.
 	Good float64 `json:"good"`
 	Note string  `json:"note"`
+	// Main: the row is about this metric.
+	Main bool `json:"main,omitempty"`
+	// Failed: A has the row's main metric and B has not, or nothing of it.
+	Failed bool `json:"failed,omitempty"`
 }
 
 // Comparison is of two files.
@@ -34,45 +39,84 @@ type Comparison struct {
 // CompareFiles compares what both have. It is an error when that is nothing.
 func CompareFiles(a, b *File) (*Comparison, error) {
 	c := &Comparison{A: label(a), B: label(b)}
+	inA, inB := a.byKey(), b.byKey()
+	common := false
 	for i := range a.Rows {
 		ra := &a.Rows[i]
-		rb := b.Row(ra.Key())
+		rb := inB[ra.Key()]
 		if rb == nil {
 			c.Alone = append(c.Alone, ra.Key()+" (only in the first)")
+			if d, ok := gone(ra, &Row{}, "not in B"); ok {
+				c.Differences = append(c.Differences, d)
+			}
 			continue
 		}
-		for _, m := range Metrics {
-			va, ok := ra.Values[m]
-			vb, also := rb.Values[m]
-			if !ok || !also || !m.Judged() || len(va.All) == 0 || len(vb.All) == 0 {
-				continue
-			}
-			d := Difference{Row: ra.Key(), Metric: m, A: va.Median, B: vb.Median}
-			r, err := Compare(va.All, vb.All)
-			if err != nil {
-				// Such as no CPU time above idle: the medians are all there is.
-				d.Note = err.Error() + ": no ratio"
-				c.Differences = append(c.Differences, d)
-				continue
-			}
+		found := c.row(ra, rb)
+		common = common || len(found) > 0
+		c.Differences = append(c.Differences, found...)
+	}
+	for i := range b.Rows {
+		if inA[b.Rows[i].Key()] == nil {
+			c.Alone = append(c.Alone, b.Rows[i].Key()+" (only in the second)")
+		}
+	}
+	if !common {
+		return nil, errors.New("the two files have no row in common that can be compared")
+	}
+	c.unlike(a, b)
+	return c, nil
+}
+
+// row compares a row that both have.
+func (c *Comparison) row(ra, rb *Row) []Difference {
+	var out []Difference
+	if d, ok := gone(ra, rb, "failed in B"); ok {
+		out = append(out, d)
+	}
+	for _, m := range Metrics {
+		va, vb := ra.Values[m], rb.Values[m]
+		if !m.Judged() || len(va.All) == 0 || len(vb.All) == 0 {
+			continue
+		}
+		d := Difference{Row: ra.Key(), Metric: m, A: va.Median, B: vb.Median, Main: m == ra.Main()}
+		r, err := Compare(va.All, vb.All)
+		switch {
+		case err != nil && d.Main && m.HigherIsBetter() && va.Median > 0 && vb.Median <= 0:
+			d.Failed, d.Note = true, "nothing arrived in B"
+		case err != nil:
+			// Such as no CPU time above idle: the medians are all there is.
+			d.Note = err.Error() + ": no ratio"
+		default:
 			d.Ratio, d.Good = r, r.Ratio
 			if !m.HigherIsBetter() {
 				d.Good = 1 / r.Ratio
 			}
 			d.Note = verdict(d)
-			c.Differences = append(c.Differences, d)
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// gone is the difference of a row whose main metric was measured in A and not in B.
+func gone(ra, rb *Row, note string) (Difference, bool) {
+	m := ra.Main()
+	v := ra.Values[m]
+	if len(v.All) == 0 || len(rb.Values[m].All) > 0 {
+		return Difference{}, false
+	}
+	return Difference{Row: ra.Key(), Metric: m, A: v.Median, Main: true, Failed: true, Note: note}, true
+}
+
+// byKey are the rows by their keys; of several with the same key the first, as Row has it.
+func (f *File) byKey() map[string]*Row {
+	out := make(map[string]*Row, len(f.Rows))
+	for i := range f.Rows {
+		if key := f.Rows[i].Key(); out[key] == nil {
+			out[key] = &f.Rows[i]
 		}
 	}
-	for i := range b.Rows {
-		if a.Row(b.Rows[i].Key()) == nil {
-			c.Alone = append(c.Alone, b.Rows[i].Key()+" (only in the second)")
-		}
-	}
-	if len(c.Differences) == 0 {
-		return nil, errors.New("the two files have no row in common that can be compared")
-	}
-	c.unlike(a, b)
-	return c, nil
+	return out
 }
 
 func label(f *File) string { return fmt.Sprintf("%s (%s)", f.Metadata.Name, f.Cluster.DataPlane) }
@@ -80,7 +124,7 @@ func label(f *File) string { return fmt.Sprintf("%s (%s)", f.Metadata.Name, f.Cl
 // verdict is a difference in a word.
 func verdict(d Difference) string {
 	switch {
-	case d.Confidence < 0.9:
+	case d.Confidence < wanted:
 		return fmt.Sprintf("too few rounds to tell (%.0f %%)", 100*d.Confidence)
 	case !d.Certain():
 		return "no difference shown"
@@ -114,16 +158,32 @@ func (c *Comparison) unlike(a, b *File) {
 	}
 }
 
-// Below returns what got worse than limit (such as 0.95: five percent), where more than chance says so: the interval
-// leaves 1 out. With strict, what is below the limit counts whatever its interval.
-func (c *Comparison) Below(limit float64, strict bool) []Difference {
+// Below returns what got worse than limit (such as 0.95: by more than five percent) with certainty: the whole interval, of at
+// least 95 %, is beyond the limit. With strict, the estimate alone decides. It judges the main metric of each row, or those metrics
+// that are given; what A has and B has not counts always.
+func (c *Comparison) Below(limit float64, strict bool, metrics ...Metric) []Difference {
 	var out []Difference
 	for _, d := range c.Differences {
-		if d.Good > 0 && d.Good < limit && (strict || d.Certain()) {
+		if d.Failed {
+			out = append(out, d)
+			continue
+		}
+		if len(metrics) == 0 && !d.Main || len(metrics) > 0 && !slices.Contains(metrics, d.Metric) || d.Good <= 0 {
+			continue
+		}
+		if strict && d.Good < limit || d.Confidence >= wanted && d.best() < limit {
 			out = append(out, d)
 		}
 	}
 	return out
+}
+
+// best is the end of the interval at which B looks best, turned as Good is.
+func (d *Difference) best() float64 {
+	if d.Metric.HigherIsBetter() {
+		return d.High
+	}
+	return 1 / d.Low
 }
 
 // Geomean is the mean of the good ratios of a metric over the rows, as one figure; 0 where there are none.
@@ -146,16 +206,19 @@ func (c *Comparison) Show(w io.Writer, all bool) error {
 	t := bench.Table{Head: []string{"row", "metric", "A", "B", "B/A", "interval", ""}}
 	for _, d := range c.Differences {
 		main := d.Metric == Bandwidth || d.Metric == Mean || d.Metric == P50 || d.Metric == P99 || d.Metric == CPUPerGB || d.Metric == Rate || d.Metric == Packets ||
-			d.Metric == Total || d.Metric == DaemonCPU
+			d.Metric == Total || d.Metric == DaemonCPU || d.Failed
 		if !all && !main {
 			continue
 		}
-		ratio, interval := "", ""
+		ratio, interval, inB := "", "", bench.Number(d.B)
+		if d.Failed {
+			inB = "–"
+		}
 		if d.Good > 0 {
 			ratio = fmt.Sprintf("%.3f", d.Ratio.Ratio)
 			interval = fmt.Sprintf("%.3f–%.3f (%.0f %%)", d.Low, d.High, 100*d.Confidence)
 		}
-		t.Add(d.Row, strings.TrimSpace(string(d.Metric)+" "+d.Metric.Unit()), bench.Number(d.A), bench.Number(d.B), ratio, interval, d.Note)
+		t.Add(d.Row, strings.TrimSpace(string(d.Metric)+" "+d.Metric.Unit()), bench.Number(d.A), inB, ratio, interval, d.Note)
 	}
 	if err := t.Write(w, false); err != nil {
 		return err

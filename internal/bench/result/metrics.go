@@ -3,6 +3,7 @@ package result
 import (
 	"math"
 	"slices"
+	"strings"
 )
 
 // Metric is a figure of a round.
@@ -132,30 +133,14 @@ func (r *Round) figures(test string, idle float64) map[Metric]float64 {
 
 // Finish works out what the rounds say: values, ratios to the nodes themselves, knb's names, warnings.
 func (f *File) Finish() {
-	idle := 0.0
-	if i := f.index("idle", 0); i >= 0 {
-		var all []float64
-		for _, r := range f.Rows[i].Rounds {
-			if r.Error == "" && r.Client.Elapsed > 0 {
-				v := r.Client.VCPUs()
-				if !r.OneMachine {
-					v += r.Server.VCPUs()
-				}
-				all = append(all, v)
-			}
-		}
-		slices.Sort(all)
-		if len(all) > 0 {
-			idle = medianOf(all)
-		}
-	}
+	idle := f.idle()
 	byRound := make([]map[int]map[Metric]float64, len(f.Rows))
 	for i := range f.Rows {
 		row := &f.Rows[i]
 		byRound[i] = map[int]map[Metric]float64{}
 		sums := map[Metric][]float64{}
 		for n := range row.Rounds {
-			figures := row.Rounds[n].figures(string(row.Spec.Test), idle)
+			figures := row.Rounds[n].figures(string(row.Spec.Test), row.idle(idle))
 			byRound[i][row.Rounds[n].Round] = figures
 			for m, v := range figures {
 				if !math.IsNaN(v) && !math.IsInf(v, 0) {
@@ -171,10 +156,53 @@ func (f *File) Finish() {
 	}
 	for i := range f.Rows {
 		f.toHost(i, byRound)
-		f.Rows[i].Warnings = f.Rows[i].doubts()
+		f.Rows[i].Warnings = f.Rows[i].doubts(len(idle) > 0)
 	}
 	f.knb()
 }
+
+// idle is how many CPUs the two nodes keep busy by themselves, by the number of other Services.
+func (f *File) idle() map[int]float64 {
+	out := map[int]float64{}
+	for i := range f.Rows {
+		if f.Rows[i].ID != "idle" {
+			continue
+		}
+		var all []float64
+		for _, r := range f.Rows[i].Rounds {
+			if r.Error == "" && r.Client.Elapsed > 0 {
+				v := r.Client.VCPUs()
+				if !r.OneMachine {
+					v += r.Server.VCPUs()
+				}
+				all = append(all, v)
+			}
+		}
+		slices.Sort(all)
+		if len(all) > 0 {
+			out[f.Rows[i].Services] = medianOf(all)
+		}
+	}
+	return out
+}
+
+// idle is what to take off the row's CPU time: what was measured beside as many Services, or else beside the next number. Nothing is
+// taken off where the client is no node.
+func (r *Row) idle(bySize map[int]float64) float64 {
+	if strings.HasPrefix(r.ID, Outside) {
+		return 0
+	}
+	nearest, best := -1, 0.0
+	for size, v := range bySize {
+		away, least := distance(size, r.Services), distance(nearest, r.Services)
+		if nearest < 0 || away < least || away == least && size < nearest {
+			nearest, best = size, v
+		}
+	}
+	return best
+}
+
+func distance(a, b int) int { return max(a-b, b-a) }
 
 func (f *File) index(id string, services int) int {
 	return slices.IndexFunc(f.Rows, func(r Row) bool { return r.ID == id && r.Services == services })

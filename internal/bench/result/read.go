@@ -19,8 +19,12 @@ import (
 	"github.com/weir-net/weir/internal/bench/probe"
 )
 
-// maxFile bounds what is read: files come from elsewhere.
-const maxFile = 256 << 20
+// Files come from elsewhere: what is read of them is bounded. A run has no more than maxRounds either.
+const (
+	maxFile   = 256 << 20
+	maxRows   = 10_000
+	maxRounds = 1000
+)
 
 // Read reads a file of ours, or one of knb's (its JSON, its YAML, or its data file).
 func Read(name string) (*File, error) {
@@ -76,10 +80,8 @@ func Parse(raw []byte) (*File, error) {
 		if err := decode(f); err != nil {
 			return nil, fmt.Errorf("reading results: %w", err)
 		}
-		for _, r := range f.Rows {
-			if r.ID == "" {
-				return nil, errors.New("a row has no name")
-			}
+		if err := f.bounded(); err != nil {
+			return nil, err
 		}
 		return f, nil
 	case head.Schema != "":
@@ -93,6 +95,30 @@ func Parse(raw []byte) (*File, error) {
 	}
 	f.fromKnb()
 	return f, nil
+}
+
+// bounded says what no run of ours writes: more than comparisons and pages can bear.
+func (f *File) bounded() error {
+	if len(f.Rows) > maxRows {
+		return fmt.Errorf("%d rows: up to %d are read", len(f.Rows), maxRows)
+	}
+	for i := range f.Rows {
+		r := &f.Rows[i]
+		if r.ID == "" {
+			return errors.New("a row has no name")
+		}
+		if len(r.Rounds) > maxRounds {
+			return fmt.Errorf("row %q has %d rounds: up to %d are read", r.ID, len(r.Rounds), maxRounds)
+		}
+		for _, values := range []map[Metric]Value{r.Values, r.ToHost} {
+			for m, v := range values {
+				if len(v.All) > maxRounds {
+					return fmt.Errorf("row %q has %d values of %q: up to %d are read", r.ID, len(v.All), m, maxRounds)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // fromKnb makes rows of knb's results. knb measures once, and does not say how many CPUs its percentages are of; so there is

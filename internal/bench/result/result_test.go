@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -351,5 +352,167 @@ func TestBelow(t *testing.T) {
 	b.Rows = b.Rows[:0]
 	if _, err := CompareFiles(a, b); err == nil {
 		t.Error("nothing was compared")
+	}
+}
+
+// without empties a row's rounds, as of a path that did not work.
+func without(f *File, id string) *File {
+	r := f.Row(id)
+	for i := range r.Rounds {
+		r.Rounds[i] = Round{Round: i + 1, Error: "no answer"}
+	}
+	f.Finish()
+	return f
+}
+
+// What worked in the first run and does not in the second is worse, whatever the limit.
+func TestBelowWhatFailed(t *testing.T) {
+	nothing := sample("nothing", 1)
+	for i := range nothing.Row("pod2pod/tcp").Rounds {
+		nothing.Row("pod2pod/tcp").Rounds[i].Bytes = 0
+	}
+	nothing.Finish()
+	shorter := sample("shorter", 1)
+	shorter.Rows = slices.DeleteFunc(shorter.Rows, func(r Row) bool { return r.ID == "pod2pod/tcp" })
+	for note, b := range map[string]*File{"failed in B": without(sample("b", 1), "pod2pod/tcp"), "not in B": shorter, "nothing arrived in B": nothing} {
+		c, err := CompareFiles(sample("a", 1), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if worse := c.Below(0.1, false, Mean); len(worse) != 1 || worse[0].Row != "pod2pod/tcp" || worse[0].Note != note || worse[0].A <= 0 {
+			t.Errorf("%s: %+v", note, worse)
+		}
+		var out strings.Builder
+		if err := c.Show(&out, false); err != nil || !strings.Contains(out.String(), note) {
+			t.Errorf("%v\n%s", err, out.String())
+		}
+		// What only the second has is no fault of it.
+		if c, err = CompareFiles(b, sample("a", 1)); err != nil || len(c.Below(0.95, false)) != 0 {
+			t.Errorf("%s, the other way round: %+v, %v", note, c, err)
+		}
+	}
+}
+
+// Certainly worse by more than the limit: the whole interval is beyond it, with 95 %.
+func TestBelowNeedsTheWholeInterval(t *testing.T) {
+	of := func(ratio float64, spread float64, rounds int) *File {
+		f := &File{Schema: Schema}
+		r := Row{ID: "pod2pod/tcp", Spec: probe.Spec{Test: probe.Stream}}
+		for i := range rounds {
+			bytes := int64(1e9 * ratio * (1 + spread*float64(i)/float64(rounds)))
+			r.Rounds = append(r.Rounds, Round{Round: i + 1, Result: probe.Result{Elapsed: 1, Bytes: bytes, Client: probe.Use{Elapsed: 1, System: 1}}})
+		}
+		f.Rows = append(f.Rows, r)
+		f.Finish()
+		return f
+	}
+	for _, c := range []struct {
+		a, b    *File
+		strict  bool
+		metrics []Metric
+		want    int
+	}{
+		{of(1, 0.01, 6), of(0.9, 0.01, 6), false, nil, 1},
+		{of(1, 0.01, 6), of(0.94, 0.04, 6), false, nil, 0}, // certainly worse, but not by so much
+		{of(1, 0.01, 6), of(0.92, 0.04, 6), true, nil, 1},
+		{of(1, 0.01, 3), of(0.8, 0.01, 3), false, nil, 0}, // 90 %
+		{of(1, 0.01, 3), of(0.8, 0.01, 3), true, nil, 1},
+		{of(1, 0.01, 6), of(0.9, 0.01, 6), false, []Metric{P99}, 0},
+		{of(1, 0.01, 6), of(0.9, 0.01, 6), false, []Metric{CPUPerGB}, 1},
+	} {
+		cmp, err := CompareFiles(c.a, c.b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cmp.Below(0.95, c.strict, c.metrics...); len(got) != c.want {
+			t.Errorf("strict %v, %v: %+v, of %+v", c.strict, c.metrics, got, cmp.Differences)
+		}
+	}
+}
+
+// Large samples are compared by the normal distribution, which gives almost what the exact one does.
+func TestNormalRank(t *testing.T) {
+	for _, n := range [][2]int{{50, 51}, {12, 80}, {60, 45}} {
+		below := rankSums(n[0], n[1])
+		exact := 0
+		for k := 1; k < len(below)/2 && 1-2*below[k] >= wanted; k++ {
+			exact = k
+		}
+		k, confidence := normalRank(n[0], n[1])
+		if math.Abs(float64(k-exact)) > 0.01*float64(exact)+1 || math.Abs(confidence-(1-2*below[k])) > 0.002 || confidence < wanted {
+			t.Errorf("%v: %d with %.4f, exactly %d, with %.4f", n, k, confidence, exact, 1-2*below[k])
+		}
+	}
+	many := make([]float64, maxRounds)
+	for i := range many {
+		many[i] = 1 + float64(i)/1e6
+	}
+	r, err := Compare(many, many)
+	if err != nil || !near(math.Round(r.Ratio*1e6)/1e6, 1) || r.Certain() || r.Confidence < wanted || r.Low < 0.9998 || r.High > 1.0002 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestReadingIsBounded(t *testing.T) {
+	list := func(what string, n int) string { return strings.TrimSuffix(strings.Repeat(what+",", n), ",") }
+	for want, rows := range map[string]string{
+		`row "x" has 1001 values of "mean"`: `{"id":"x","values":{"mean":{"all":[` + list("1", maxRounds+1) + `]}}}`,
+		`row "x" has 1001 values of "p50"`:  `{"id":"x","ratio_to_host":{"p50":{"all":[` + list("1", maxRounds+1) + `]}}}`,
+		`row "x" has 1001 rounds`:           `{"id":"x","rounds":[` + list("{}", maxRounds+1) + `]}`,
+		`10001 rows`:                        list(`{"id":"x"}`, maxRows+1),
+	} {
+		if _, err := Parse([]byte(`{"schema":"` + Schema + `","rows":[` + rows + `]}`)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if _, err := Parse([]byte(`{"schema":"` + Schema + `","rows":[{"id":"x","values":{"mean":{"all":[` + list("1", maxRounds) + `]}}}]}`)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Idle time is that of the same number of Services, or the next; none is taken off where the client is no node.
+func TestIdleBySize(t *testing.T) {
+	f := &File{Schema: Schema}
+	add := func(id string, services int, spec probe.Spec, system float64) {
+		f.Rows = append(f.Rows, Row{ID: id, Services: services, Spec: spec, Rounds: []Round{{Round: 1, Result: probe.Result{Elapsed: 1, Bytes: 1e9,
+			Client: probe.Use{Elapsed: 1, CPUs: 4, System: system}, OneMachine: true}}}})
+	}
+	stream := probe.Spec{Test: probe.Stream}
+	add("pod2pod/tcp", 100, stream, 2)
+	f.Finish()
+	if r := &f.Rows[0]; !near(r.Values[CPUPerGB].Median, 2) || !strings.Contains(strings.Join(r.Warnings, "; "), "idle was not measured") {
+		t.Errorf("%+v", r)
+	}
+	add("idle", 100, probe.Spec{Test: probe.Idle}, 0.25)
+	add("idle", 1000, probe.Spec{Test: probe.Idle}, 0.5)
+	add("pod2pod/tcp", 1000, stream, 2)
+	add("pod2pod/tcp", 600, stream, 2)
+	add("outside2nodeport/tcp", 1000, stream, 2)
+	f.Finish()
+	for key, want := range map[string]float64{"pod2pod/tcp@100": 1.75, "pod2pod/tcp@1000": 1.5, "pod2pod/tcp@600": 1.5, "outside2nodeport/tcp@1000": 2} {
+		r := f.Row(key)
+		if got := r.Values[CPUPerGB].Median; !near(got, want) || strings.Contains(strings.Join(r.Warnings, "; "), "idle was not measured") {
+			t.Errorf("%s: %v, want %v; %v", key, got, want, r.Warnings)
+		}
+	}
+}
+
+// The table of latencies has no column for it.
+func TestLostAnswersAreSaid(t *testing.T) {
+	f := &File{Schema: Schema}
+	r := Row{ID: "pod2pod/udp-rr", Spec: probe.Spec{Test: probe.UDPTrip}}
+	for i := range 6 {
+		r.Rounds = append(r.Rounds, Round{Round: i + 1, Result: probe.Result{Elapsed: 1, Operations: 99, Latency: &probe.Latency{Mean: 1}}})
+	}
+	f.Rows = append(f.Rows, r)
+	f.Finish()
+	if strings.Contains(strings.Join(f.Notes(), "\n"), "no answer") {
+		t.Errorf("%v", f.Notes())
+	}
+	f.Rows[0].Rounds[3].Lost = 1
+	f.Finish()
+	var out strings.Builder
+	if err := f.Show(&out); err != nil || !strings.Contains(out.String(), "1 % of the requests had no answer") {
+		t.Errorf("%v\n%s", err, out.String())
 	}
 }

@@ -14,6 +14,9 @@ const HostPath = "host2host"
 // OneNode ends the names of paths on one node.
 const OneNode = "-local"
 
+// Outside begins the names of paths from the machine where the program runs.
+const Outside = "outside"
+
 // hostRow is the row without pods and Services that a row is compared with.
 func hostRow(id string) (string, bool) {
 	path, test, ok := strings.Cut(id, "/")
@@ -58,8 +61,8 @@ const (
 	fewRounds   = 6    // from which on the interval has 95 %
 )
 
-// doubts are what makes a row's figures mean less than they seem to.
-func (r *Row) doubts() []string {
+// doubts are what makes a row's figures mean less than they seem to. idle: what the nodes do by themselves was measured.
+func (r *Row) doubts(idle bool) []string {
 	var out []string
 	failed := 0
 	first := ""
@@ -85,6 +88,16 @@ func (r *Row) doubts() []string {
 	if len(v.All) < fewRounds && r.ID != "idle" {
 		out = append(out, fmt.Sprintf("%d rounds: the interval has %.0f %% confidence; %d rounds give 95 %%", len(v.All), 100*v.Confidence, fewRounds))
 	}
+	_, perGB := r.Values[CPUPerGB]
+	_, perOp := r.Values[CPUPerOp]
+	if perGB || perOp {
+		switch {
+		case strings.HasPrefix(r.ID, Outside):
+			out = append(out, "its CPU time holds what this machine and the node do by themselves")
+		case !idle:
+			out = append(out, "idle was not measured: CPU time for a GB or an operation holds what the nodes do by themselves")
+		}
+	}
 	if s := r.Values[StealShare]; s.Median > muchSteal {
 		out = append(out, fmt.Sprintf("a hypervisor took %.1f %% of the CPU time away", s.Median))
 	}
@@ -95,6 +108,9 @@ func (r *Row) doubts() []string {
 	}
 	if l, ok := r.Values[Loss]; ok && l.Median > 0 && r.Spec.Test == probe.Datagrams && r.Spec.Rate > 0 {
 		out = append(out, fmt.Sprintf("%.2g %% of the datagrams were lost at a fixed rate", l.Median))
+	}
+	if l, ok := r.Values[Loss]; ok && r.Spec.Test == probe.UDPTrip && len(l.All) > 0 && slices.Max(l.All) > 0 {
+		out = append(out, fmt.Sprintf("%.2g %% of the requests had no answer (the median of the rounds is %.2g %%); times are of the others", slices.Max(l.All), l.Median))
 	}
 	return out
 }

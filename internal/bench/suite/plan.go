@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/bench/probe"
+	"github.com/weir-net/weir/internal/bench/result"
 )
 
 // testDef is a test that paths are measured by.
@@ -88,7 +89,7 @@ var paths = []pathDef{
 	{"pod2svc-local", "one node: pod → Service", false, "local", podNear, toService},
 }
 
-const outside = "outside"
+const outside = result.Outside
 
 // outsidePath is from where this program runs.
 var outsidePath = pathDef{"outside2nodeport", "this machine → NodePort", false, outside, outside, toNodePort}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-net/weir/internal/bench/result"
+)
+
+// benchWorse is the exit code of a comparison that found what it was asked to look for.
+const benchWorse = 3
+
+func newBenchCompare() *cobra.Command {
+	var below float64
+	var strict, all, asJSON bool
+	var chosen []string
+	c := &cobra.Command{
+		Use:   "compare A.json B.json",
+		Short: "Compare two runs: B as a multiple of A, with intervals",
+		Long: "Compare two runs: B as a multiple of A, with intervals. Files of knb (its JSON, YAML or data file) can be compared too.\n" +
+			"With --fail-below 0.95 the exit code is 3 when the main metric of a row is worse in B than in A by more than 5 %, with 95 % confidence\n" +
+			"(the whole interval is beyond it), or is not there in B.",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if below < 0 || below > 1 {
+				return fmt.Errorf("--fail-below %v: want 0 to 1, such as 0.95", below)
+			}
+			metrics, err := metricsOf(chosen)
+			if err != nil {
+				return err
+			}
+			var files [2]*result.File
+			for i, name := range args {
+				if files[i], err = result.Read(name); err != nil {
+					return err
+				}
+			}
+			cmp, err := result.CompareFiles(files[0], files[1])
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if asJSON {
+				e := json.NewEncoder(out)
+				e.SetIndent("", " ")
+				err = e.Encode(cmp)
+			} else {
+				err = cmp.Show(shown{out}, all)
+			}
+			if err != nil || below == 0 {
+				return err
+			}
+			return judge(shown{cmd.ErrOrStderr()}, cmp.Below(below, strict, metrics...), below)
+		},
+	}
+	c.Flags().Float64Var(&below, "fail-below", 0, "exit code 3 when something is certainly worse than this part of A, such as 0.95")
+	c.Flags().BoolVar(&strict, "strict", false, "with --fail-below: the estimate alone decides, whatever its interval")
+	c.Flags().StringSliceVar(&chosen, "metrics", nil, "with --fail-below: judge these instead of each row's main metric: "+judged())
+	c.Flags().BoolVar(&all, "all", false, "show every metric")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// judge says what is worse; any ends the program with a code of its own.
+func judge(w io.Writer, worse []result.Difference, below float64) error {
+	for _, d := range worse {
+		if d.Failed {
+			fmt.Fprintf(w, "%s, %s: %s\n", d.Row, d.Metric, d.Note)
+			continue
+		}
+		fmt.Fprintf(w, "%s, %s: %.3f of the first run's, less than %v\n", d.Row, d.Metric, d.Good, below)
+	}
+	if len(worse) > 0 {
+		return &codedError{code: benchWorse}
+	}
+	return nil
+}
+
+func metricsOf(names []string) ([]result.Metric, error) {
+	var out []result.Metric
+	for _, name := range names {
+		m := result.Metric(name)
+		if !m.Judged() {
+			return nil, fmt.Errorf("--metrics %q: want some of %s", name, judged())
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// judged are the metrics that a comparison is about.
+func judged() string {
+	var out []string
+	for _, m := range result.Metrics {
+		if m.Judged() {
+			out = append(out, string(m))
+		}
+	}
+	return strings.Join(out, ", ")
+}
