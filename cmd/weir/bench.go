@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
 	"strings"
+	"syscall"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/utils/ptr"
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/bench"
@@ -27,7 +30,8 @@ func newBench(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "bench", Short: "Measure the pod network of any cluster, compare runs, make reports",
 		Long: "Measure the pod network of any cluster, whatever carries it: bandwidth, CPU, latency, rates, the control plane.\n" +
-			"It needs a kubeconfig and an image with weir-bench; all that it makes is in one namespace, which it removes.",
+			"It needs a kubeconfig and an image with weir-bench; all that it makes is in a namespace of its own, and one more for rows of the control\n" +
+			"plane, which it removes.",
 	}
 	c.AddCommand(newBenchRun(o), newBenchRows(), newBenchClean(o), newBenchCompare(), newBenchReport())
 	return c
@@ -53,11 +57,16 @@ func newBenchRun(o *options) *cobra.Command {
 				}
 				s.Rows = tests
 			}
+			if err := result.CheckOutput(output); err != nil {
+				return err
+			}
 			cluster, err := o.benchCluster()
 			if err != nil {
 				return err
 			}
-			return runBench(cmd.Context(), cmd.OutOrStdout(), cluster, s, output)
+			ctx, stop := untilSignal(cmd.Context())
+			defer stop()
+			return runBench(ctx, cmd.OutOrStdout(), cluster, s, output)
 		},
 	}
 	f := c.Flags()
@@ -78,7 +87,7 @@ func newBenchRun(o *options) *cobra.Command {
 	f.StringVar(&s.Congestion, "congestion", "", "TCP congestion control of the clients (default: the nodes')")
 	f.StringVar(&s.IPFamily, "ip-family", "", "IPv4 or IPv6, of the Services (default: the cluster's first)")
 	f.IntSliceVar(&s.Services, "services", nil, "measure beside so many other Services, one number after the other, such as 0,1000,10000")
-	f.IntVar(&s.Policies, "policies", 0, "measure beside so many other network policies")
+	f.IntVar(&s.Policies, "policies", 0, "measure rows of the control plane beside so many other network policies")
 	f.IntVar(&s.Changes, "changes", s.Changes, "changes of a row of the control plane, in a round")
 	f.Uint16Var(&s.HostPort, "host-port", 0, "port of the servers in the nodes' networks, TCP and UDP; 0 = any that is free")
 	f.DurationVar(&s.PodPatience, "pod-timeout", s.PodPatience, "how long pods may take to start")
@@ -91,14 +100,28 @@ func runBench(ctx context.Context, out io.Writer, cluster *suite.Cluster, s suit
 	if f == nil {
 		return err
 	}
-	if failed := f.Write(output); failed != nil {
-		return errors.Join(err, failed)
+	return errors.Join(err, endBench(out, f, output))
+}
+
+// endBench writes the file and prints the tables: also where the file cannot be written.
+func endBench(out io.Writer, f *result.File, output string) error {
+	failed := f.Write(output)
+	err := errors.Join(failed, f.Show(shown{out}))
+	if failed == nil {
+		fmt.Fprintf(out, "\nwritten to %s\n", output)
 	}
-	if failed := f.Show(shown{out}); failed != nil {
-		return errors.Join(err, failed)
-	}
-	fmt.Fprintf(out, "\nwritten to %s\n", output)
 	return err
+}
+
+// untilSignal makes what would end the program at once leave it the time to remove what it made: a terminal that goes away (unless it is
+// to survive that, as under nohup), and an output that nobody reads any more, as with `| tee` and Ctrl-C.
+func untilSignal(ctx context.Context) (context.Context, func()) {
+	signal.Ignore(syscall.SIGPIPE)
+	stop := func() {}
+	if !signal.Ignored(syscall.SIGHUP) {
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
+	}
+	return ctx, stop
 }
 
 // benchCluster is the API server, as the suite needs it.
@@ -134,7 +157,7 @@ func (o *options) benchCluster() (*suite.Cluster, error) {
 			return out.kept.Bytes(), err
 		},
 		Logs: func(ctx context.Context, namespace, pod string) ([]byte, error) {
-			return kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(ctx)
+			return kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{LimitBytes: ptr.To[int64](64 << 10)}).DoRaw(ctx)
 		}}, nil
 }
 

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/weir-net/weir/internal/bench/probe"
@@ -99,11 +101,59 @@ func TestBenchReport(t *testing.T) {
 	}
 }
 
+// Results that cannot be written are printed.
+func TestBenchEnds(t *testing.T) {
+	f, err := result.Read(benchFile(t, "fast", 100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	name := filepath.Join(t.TempDir(), "gone", "x.json")
+	if err := endBench(&out, f, name); err == nil || !strings.Contains(out.String(), "pod2pod/tcp-rr") || strings.Contains(out.String(), "written") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	out.Reset()
+	name = filepath.Join(t.TempDir(), "x.json")
+	if err := endBench(&out, f, name); err != nil || !strings.Contains(out.String(), "written to "+name) {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// A run gets to remove what it made when its terminal or its output goes away.
+func TestBenchSurvivesSignals(t *testing.T) {
+	ctx, stop := untilSignal(t.Context())
+	defer stop()
+	defer func() { // for the tests after this one
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGPIPE)
+		signal.Stop(c)
+	}()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if _, err := w.WriteString("x"); !errors.Is(err, syscall.EPIPE) || !signal.Ignored(syscall.SIGPIPE) {
+		t.Errorf("writing to a pipe that nobody reads: %v; ignored: %v", err, signal.Ignored(syscall.SIGPIPE))
+	}
+	w.Close()
+	if signal.Ignored(syscall.SIGHUP) {
+		return // the test runs under nohup, which holds for runs too
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+}
+
 // What cannot be is said before a cluster is asked for.
 func TestBenchRunRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--rows and --tests": {"--rows", "idle", "--tests", "tcp"},
 		"--kubeconfig":       {"--rows", "idle"},
+		"not a regular file": {"--output", os.DevNull},
+		"cannot be written":  {"--output", "/nonexistent/x"},
+		"no name of a file":  {"--output", ""},
 	} {
 		_, err := weir(t, "/nonexistent", "", append([]string{"bench", "run", "--output", filepath.Join(t.TempDir(), "x")}, args...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {

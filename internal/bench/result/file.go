@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -157,8 +158,38 @@ type Round struct {
 	Daemons map[string][]probe.Daemon `json:"daemons,omitempty"`
 }
 
+// CheckOutput says before a run whether its results can be written: the folder has to take files, and what is there under the name has
+// to be a regular file, because it is replaced.
+func CheckOutput(path string) error {
+	if err := replaceable(path); err != nil {
+		return err
+	}
+	part, err := os.CreateTemp(filepath.Dir(path), ".weir-bench-")
+	if err != nil {
+		return fmt.Errorf("results cannot be written to %s: %w", path, err)
+	}
+	return errors.Join(part.Close(), os.Remove(part.Name()))
+}
+
+func replaceable(path string) error {
+	switch at, err := os.Lstat(path); {
+	case path == "":
+		return errors.New("there is no name of a file for the results")
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("results cannot be written: %w", err)
+	case !at.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file: results replace a file as a whole", path)
+	}
+	return nil
+}
+
 // Write replaces a file as a whole.
 func (f *File) Write(path string) error {
+	if err := replaceable(path); err != nil {
+		return err
+	}
 	b, err := json.MarshalIndent(f, "", " ")
 	if err != nil {
 		return fmt.Errorf("encoding the results: %w", err)

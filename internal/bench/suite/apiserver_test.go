@@ -178,9 +178,16 @@ func TestRunAtAnAPIServer(t *testing.T) {
 		}
 		return err
 	}
+	c.Run = func(ctx context.Context, namespace, pod string, command []string) ([]byte, error) {
+		var spec probe.Spec
+		if command[1] == "probe" && json.Unmarshal([]byte(command[2]), &spec) == nil && spec.Test == probe.PodStart {
+			mayStart(t, s, &spec)
+		}
+		return k.exec(ctx, namespace, pod, command)
+	}
 	f, err := Run(ctx, c, o, &listener{}, save)
-	if err != nil {
-		t.Fatal(err)
+	if want := "no round succeeded of control/endpoint, control/policy, control/pod, control/endpoint@20"; f == nil || err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("%v, want %q", err, want)
 	}
 	if len(f.Rows) != 8 || most < 24 {
 		t.Errorf("%d rows, %d Services at most", len(f.Rows), most)
@@ -201,5 +208,24 @@ func TestRunAtAnAPIServer(t *testing.T) {
 	list, err := s.Clients.Kube.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{LabelSelector: Label})
 	if err != nil || len(list.Items) > 0 {
 		t.Errorf("%d namespaces are left, %v", len(list.Items), err)
+	}
+}
+
+// mayStart holds that the API server takes the pod that control/pod starts, and no pod there that is more than that.
+func mayStart(t *testing.T, s *apitest.Server, spec *probe.Spec) {
+	var p corev1.Pod
+	if err := json.Unmarshal(spec.Control.Pod, &p); err != nil {
+		t.Error(err)
+		return
+	}
+	p.Name = "started"
+	try := func() error {
+		_, err := s.Clients.Kube.CoreV1().Pods(spec.Control.Namespace).Create(t.Context(), &p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	await.That(t, "the API server takes the started pod", try)
+	p.Spec.HostPID = true
+	if err := try(); err == nil || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
+		t.Errorf("a pod that sees the node's processes: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -80,6 +81,9 @@ func (s *site) grow(ctx context.Context, size int) error {
 	return s.settled(ctx)
 }
 
+// settling is how long a data plane may take to put all Services in force.
+const settling = 30 * time.Minute
+
 // settled waits until a Service that is made after all others works, and then a moment for what is still at work.
 func (s *site) settled(ctx context.Context) error {
 	if s.fillers == 0 && s.policies == 0 {
@@ -91,7 +95,7 @@ func (s *site) settled(ctx context.Context) error {
 	}
 	began := time.Now()
 	ping := probe.Spec{Test: probe.Ping, To: at.To, UDP: at.UDP, Patience: time.Second}
-	err = poll(ctx, 30*time.Minute, func() (bool, error) {
+	err = poll(ctx, settling, func() (bool, error) {
 		for _, from := range []string{podClient, podNear} { // both nodes
 			if _, err := s.probe(ctx, from, ping); err != nil {
 				return false, err
@@ -164,18 +168,24 @@ func (s *site) fillerPolicy(ctx context.Context, i int) error {
 	return err
 }
 
-// buildControl makes what the rows of the control plane change, and the rights for that.
+// buildControl makes the rights for what the rows of the control plane change, and a namespace for the pods that they start: who may
+// make pods in a namespace may do there what its level of Pod Security lets pods do.
 func (s *site) buildControl(ctx context.Context) error {
-	a, role, binding := controlObjects()
-	binding.Subjects[0].Namespace = s.namespace
-	if _, err := s.Kube.CoreV1().ServiceAccounts(s.namespace).Create(ctx, a, metav1.CreateOptions{}); err != nil {
+	if err := s.makeNamespace(ctx, &s.started, startedNamespace(s.o, s.namespace+"-started")); err != nil {
+		return err
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
+	if _, err := s.Kube.CoreV1().ServiceAccounts(s.namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("making a service account: %w", err)
 	}
-	if _, err := s.Kube.RbacV1().Roles(s.namespace).Create(ctx, role, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("making a role: %w", err)
-	}
-	if _, err := s.Kube.RbacV1().RoleBindings(s.namespace).Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("binding a role: %w", err)
+	for namespace, rules := range map[string][]rbacv1.PolicyRule{s.namespace: changeRules(), s.started: startRules()} {
+		role, binding := grant(rules, s.namespace)
+		if _, err := s.Kube.RbacV1().Roles(namespace).Create(ctx, role, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("making a role in %s: %w", namespace, err)
+		}
+		if _, err := s.Kube.RbacV1().RoleBindings(namespace).Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("binding a role in %s: %w", namespace, err)
+		}
 	}
 	return nil
 }
@@ -220,7 +230,7 @@ func (s *site) control(t probe.Test) *probe.Control {
 	case probe.Policy:
 		c.Name = policyName
 	case probe.PodStart:
-		c.Name = startedName
+		c.Namespace, c.Name = s.started, startedName
 		p := podObject(s.o, "", s.server, 300, false)
 		p.Name, p.APIVersion, p.Kind = "", "v1", "Pod"
 		p.Labels = map[string]string{Label: "started"}

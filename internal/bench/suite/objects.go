@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -30,12 +31,25 @@ func newToken() (string, error) {
 	return hex.EncodeToString(raw), nil
 }
 
-func namespaceObject(o *Options) *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "weir-bench-", Labels: map[string]string{
-		Label: "run",
-		// Pods in the nodes' networks are what the others are compared with.
-		"pod-security.kubernetes.io/enforce": "privileged", "pod-security.kubernetes.io/warn": "privileged", "pod-security.kubernetes.io/audit": "privileged",
-	}, Annotations: map[string]string{"weir.dev/bench-by": "weir " + o.Version}}}
+// newNamespace is a name that no other run has: it is known before the namespace is made, so that it can be removed whatever becomes of that.
+func newNamespace() string { return "weir-bench-" + strings.ToLower(rand.Text()[:10]) }
+
+// namespaceObject is for all but started pods. Pods in the nodes' networks are what the others are compared with, so it is privileged.
+func namespaceObject(o *Options, name string) *corev1.Namespace {
+	return labelled(o, name, "run", "privileged")
+}
+
+// startedNamespace is for the pods that control/pod starts.
+func startedNamespace(o *Options, name string) *corev1.Namespace {
+	return labelled(o, name, "started", "restricted")
+}
+
+func labelled(o *Options, name, what, level string) *corev1.Namespace {
+	labels := map[string]string{Label: what}
+	for _, mode := range []string{"enforce", "warn", "audit"} {
+		labels["pod-security.kubernetes.io/"+mode] = level
+	}
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, Annotations: map[string]string{"weir.dev/bench-by": "weir " + o.Version}}}
 }
 
 // podObject is a pod that serves, and in which clients are run. It has no rights on its node, ends by itself, and is bound to its node
@@ -96,17 +110,25 @@ func serviceObject(o *Options, name string, kind corev1.ServiceType) *corev1.Ser
 	return s
 }
 
-// controlObjects are the rights of the client's pod for the rows of the control plane: in this namespace only.
-func controlObjects() (*corev1.ServiceAccount, *rbacv1.Role, *rbacv1.RoleBinding) {
+// changeRules are the rights of the client's pod in the namespace of the run, for the rows of the control plane.
+func changeRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, ResourceNames: []string{sliceName}, Verbs: []string{"patch"}},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, ResourceNames: []string{policyName}, Verbs: []string{"patch"}},
+	}
+}
+
+// startRules are its rights in the namespace of the pods that it starts.
+func startRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create", "delete"}}}
+}
+
+// grant gives rules to the account of a namespace.
+func grant(rules []rbacv1.PolicyRule, namespace string) (*rbacv1.Role, *rbacv1.RoleBinding) {
 	meta := metav1.ObjectMeta{Name: account}
-	return &corev1.ServiceAccount{ObjectMeta: meta},
-		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, ResourceNames: []string{sliceName}, Verbs: []string{"patch"}},
-			{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, ResourceNames: []string{policyName}, Verbs: []string{"patch"}},
-			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create", "delete"}},
-		}},
+	return &rbacv1.Role{ObjectMeta: meta, Rules: rules},
 		&rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: account},
-			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account}}}
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: namespace}}}
 }
 
 // Objects that the rows of the control plane change.

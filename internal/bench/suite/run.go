@@ -8,6 +8,10 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/weir-net/weir/internal/bench/probe"
 	"github.com/weir-net/weir/internal/bench/result"
 )
@@ -29,6 +33,9 @@ func Run(ctx context.Context, c *Cluster, o Options, p Progress, save func(*resu
 	if err != nil {
 		return nil, err
 	}
+	if o.Policies > 0 && !slices.ContainsFunc(rows, func(r planned) bool { return isControl(r.spec.Test) }) {
+		return nil, errors.New("other policies bind the server of control/policy, so only rows of the control plane are measured beside them: add some (--rows control), or leave --policies out")
+	}
 	s := &site{Cluster: c, o: &o, say: p.Say}
 	nodes, err := s.chooseNodes(ctx)
 	if err != nil {
@@ -46,11 +53,11 @@ func Run(ctx context.Context, c *Cluster, o Options, p Progress, save func(*resu
 	for _, r := range rows {
 		expected += cost(r.spec)
 	}
-	expected *= time.Duration(o.Rounds * len(o.Services))
+	expected = expected*time.Duration(o.Rounds*len(o.Services)) + growing(&o)
 	p.Say(fmt.Sprintf("client on %s, server on %s; %d rows, %d rounds, about %s", s.client, s.server, len(rows), o.Rounds, expected.Round(time.Second)))
 	f, err := func() (*result.File, error) {
-		// Pods end by themselves should this program be killed.
-		if err := s.build(ctx, rows, 2*expected+30*time.Minute); err != nil {
+		// Pods end by themselves should this program be killed, and not before even on a slow cluster.
+		if err := s.build(ctx, rows, 4*expected+time.Duration(len(o.Services))*settling); err != nil {
 			return nil, err
 		}
 		f, err := s.describe(ctx, len(nodes), rows)
@@ -68,19 +75,42 @@ func Run(ctx context.Context, c *Cluster, o Options, p Progress, save func(*resu
 	if f != nil {
 		f.Finish()
 	}
-	if s.namespace != "" {
-		p.Say("removing the namespace " + s.namespace)
+	if err == nil {
+		err = worked(f)
 	}
 	return f, errors.Join(err, s.remove(ctx))
+}
+
+// worked returns an error when there are rows of which no round succeeded.
+func worked(f *result.File) error {
+	var failed []string
+	for i := range f.Rows {
+		r := &f.Rows[i]
+		if !slices.ContainsFunc(r.Rounds, func(x result.Round) bool { return x.Error == "" }) {
+			failed = append(failed, r.Key())
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("no round succeeded of %s", strings.Join(failed, ", "))
+	}
+	return nil
 }
 
 // cost is how long a measurement takes, about.
 func cost(s probe.Spec) time.Duration {
 	d := s.Duration + s.WarmUp + 700*time.Millisecond
-	if s.Count > 0 && s.Duration == 0 {
-		d += 3 * time.Second
+	if s.Duration > 0 {
+		return d
 	}
-	return d
+	each := map[probe.Test]time.Duration{probe.HTTP: 300 * time.Microsecond, probe.Apache: 100 * time.Microsecond,
+		// 1.5 s are between two changes.
+		probe.Endpoint: 1600 * time.Millisecond, probe.Policy: 1600 * time.Millisecond, probe.PodStart: 4 * time.Second}
+	return d + time.Duration(s.Count)*each[s.Test]
+}
+
+// growing is how long it takes to make the other Services, each of two objects, and policies, at 200 objects a second.
+func growing(o *Options) time.Duration {
+	return time.Duration(2*slices.Max(o.Services)+o.Policies) * 5 * time.Millisecond
 }
 
 // measureAll goes through the sizes, and through the rows in turns: forwards in one round and backwards in the next, so that a slow
@@ -118,6 +148,11 @@ func (s *site) measureAll(ctx context.Context, f *result.File, rows []planned, p
 					return context.Cause(ctx)
 				}
 				row.Rounds = append(row.Rounds, x)
+				if x.Error != "" {
+					if err := s.standing(ctx); err != nil {
+						return err
+					}
+				}
 				done++
 				planCost += cost(rows[i].spec)
 				remaining -= cost(rows[i].spec)
@@ -128,6 +163,24 @@ func (s *site) measureAll(ctx context.Context, f *result.File, rows []planned, p
 			if err := save(f); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// standing returns an error when a pod of the run has ended: then nothing more can be measured.
+func (s *site) standing(ctx context.Context) error {
+	for name := range s.at {
+		p, err := s.Kube.CoreV1().Pods(s.namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return fmt.Errorf("the pod %s is gone", name)
+		case err == nil && p.Status.Phase != corev1.PodRunning:
+			why := ""
+			if p.Status.Reason != "" {
+				why = " (" + p.Status.Reason + ")"
+			}
+			return fmt.Errorf("the pod %s is %s%s", name, p.Status.Phase, why)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -34,7 +35,8 @@ type Cluster struct {
 type site struct {
 	*Cluster
 	o         *Options
-	namespace string
+	namespace string // set when it may be there
+	started   string // the namespace of the pods that control/pod starts, likewise
 	token     string
 	client    string // nodes
 	server    string
@@ -89,12 +91,11 @@ func (s *site) chooseNodes(ctx context.Context) ([]corev1.Node, error) {
 
 // build makes the pods and Services and waits until they are there.
 func (s *site) build(ctx context.Context, rows []planned, limit time.Duration) error {
-	ns, err := s.Kube.CoreV1().Namespaces().Create(ctx, namespaceObject(s.o), metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("making a namespace: %w", err)
+	if err := s.makeNamespace(ctx, &s.namespace, namespaceObject(s.o, newNamespace())); err != nil {
+		return err
 	}
-	s.namespace = ns.Name
 	s.say("namespace " + s.namespace)
+	var err error
 	if s.token, err = newToken(); err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (s *site) build(ctx context.Context, rows []planned, limit time.Duration) e
 		pods[podOther], pods[podPolicy] = s.server, s.server
 	}
 	for name, node := range pods {
-		p := podObject(s.o, name, node, int64(limit.Seconds()), control)
+		p := podObject(s.o, name, node, seconds(limit), control)
 		if err := s.create(ctx, p); err != nil {
 			return err
 		}
@@ -132,6 +133,9 @@ func (s *site) build(ctx context.Context, rows []planned, limit time.Duration) e
 			return err
 		}
 	}
+	if err := s.rightFamily(); err != nil {
+		return err
+	}
 	if control {
 		if err := s.finishControl(ctx); err != nil {
 			return err
@@ -140,6 +144,35 @@ func (s *site) build(ctx context.Context, rows []planned, limit time.Duration) e
 	if nodePort {
 		if s.nodePort, err = s.makeService(ctx, "server-nodeport", corev1.ServiceTypeNodePort); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// seconds is a limit that the API server takes for a pod.
+func seconds(limit time.Duration) int64 { return min(int64(limit.Seconds()), math.MaxInt32) }
+
+// makeNamespace makes one, and sets name as soon as it may be there: when ctx ends meanwhile, nobody knows.
+func (s *site) makeNamespace(ctx context.Context, name *string, ns *corev1.Namespace) error {
+	*name = ns.Name
+	_, err := s.Kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
+	if err == nil {
+		return nil
+	}
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code/100 == 4 {
+		*name = "" // the API server refused, so there is none of ours
+	}
+	return fmt.Errorf("making the namespace %s: %w", ns.Name, err)
+}
+
+// rightFamily returns an error when pods and nodes serve at addresses of another family than was asked for: they have one address each
+// here, the first.
+func (s *site) rightFamily() error {
+	for _, name := range []string{podServer, podServerHost} {
+		at, six := s.at[name].To.Addr(), s.o.IPFamily == "IPv6"
+		if s.o.IPFamily != "" && at.Is6() != six {
+			return fmt.Errorf("%s was asked for, and the first address of the pod %s is %v: only Services would be of that family; "+
+				"it can be measured in clusters whose first family it is", s.o.IPFamily, name, at)
 		}
 	}
 	return nil
@@ -349,12 +382,16 @@ func (s *site) reachable(ctx context.Context, rows []planned) error {
 // removal bounds how long removing takes; it does not listen to Ctrl-C.
 const removal = 3 * time.Minute
 
-// remove deletes the namespace and waits until it is gone.
+// remove deletes the namespaces and waits until they are gone.
 func (s *site) remove(ctx context.Context) error {
-	if s.namespace == "" {
-		return nil
+	var errs []error
+	for _, name := range []string{s.started, s.namespace} {
+		if name != "" {
+			s.say("removing the namespace " + name)
+			errs = append(errs, RemoveNamespace(ctx, s.Kube, name))
+		}
 	}
-	return RemoveNamespace(ctx, s.Kube, s.namespace)
+	return errors.Join(errs...)
 }
 
 // RemoveNamespace deletes a namespace with all that is in it, and waits until it is gone.

@@ -54,11 +54,6 @@ func newWorld(t *testing.T, nodes ...*corev1.Node) *world {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	w.kube.PrependReactor("create", "namespaces", func(a k8stest.Action) (bool, runtime.Object, error) {
-		n := a.(k8stest.CreateAction).GetObject().(*corev1.Namespace)
-		n.Name = n.GenerateName + "x"
-		return false, nil, nil
-	})
 	w.kube.PrependReactor("create", "services", func(a k8stest.Action) (bool, runtime.Object, error) {
 		v := a.(k8stest.CreateAction).GetObject().(*corev1.Service)
 		v.Spec.ClusterIP = address(1).String()
