@@ -303,21 +303,26 @@ func Weir(dir, out string) error {
 	if err != nil {
 		return err
 	}
-	return write(programs, out, WeirImage, BenchImage)
+	tables, err := nft()
+	if err != nil {
+		return err
+	}
+	return write(programs, tables, out, WeirImage, BenchImage)
 }
 
-// Bench writes the image of `weir bench` from the program in a folder.
+// Bench writes the image of `weir bench` from the program in a folder: that program and nothing else that runs.
 func Bench(dir, out string) error {
 	path := filepath.Join(dir, benchProgram)
 	if _, err := os.Stat(path); err != nil {
 		return fmt.Errorf("the program of the benchmarks: %w", err)
 	}
-	return write([]string{path}, out, BenchImage)
+	return write([]string{path}, nil, out, BenchImage)
 }
 
 const benchProgram = "weir-bench"
 
-func write(programs []string, out string, tags ...string) error {
+// write writes an image of programs at its root, and what else they need.
+func write(programs []string, more []entry, out string, tags ...string) error {
 	var entries []entry
 	for _, path := range programs {
 		entries = append(entries, program(filepath.Base(path), path))
@@ -325,11 +330,7 @@ func write(programs []string, out string, tags ...string) error {
 	entries = append(entries, dirs("tmp", "run", "var/lib", "var/log", "etc", "proc", "sys", "dev")...)
 	entries = append(entries, text("etc/passwd", "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"),
 		text("etc/group", "root:x:0:\nnonroot:x:65532:\n"))
-	tables, err := nft()
-	if err != nil {
-		return err
-	}
-	entries = append(entries, tables...)
+	entries = append(entries, more...)
 	tmp, err := os.CreateTemp("", "weir-lab-layer-")
 	if err != nil {
 		return fmt.Errorf("make Weir's layer: %w", err)

@@ -173,6 +173,37 @@ func TestWeirImage(t *testing.T) {
 	}
 }
 
+// The image of the benchmarks holds their program, and nothing else that runs.
+func TestBenchImage(t *testing.T) {
+	bin, out := t.TempDir(), filepath.Join(t.TempDir(), "bench.tar")
+	for _, p := range []string{"weir-agent", benchProgram} {
+		if err := os.WriteFile(filepath.Join(bin, p), []byte("#!"+p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Bench(bin, out); err != nil {
+		t.Fatal(err)
+	}
+	img, err := tarball.ImageFromPath(out, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := img.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers, %v", len(layers), err)
+	}
+	r, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, h := range headers(t, r) {
+		if h.Typeflag == tar.TypeReg && h.Mode&0o111 != 0 && h.Name != benchProgram || h.Name == "nft" {
+			t.Errorf("the image holds %s", h.Name)
+		}
+	}
+}
+
 func TestMirror(t *testing.T) {
 	for sources, want := range map[string]string{
 		"Types: deb\nURIs: http://other.example/x\nSuites: nodistro\nComponents: main\n\nTypes: deb\n# comment\nURIs: http://deb.example/debian\nSuites: bookworm bookworm-updates\n": "http://deb.example/debian",
