@@ -153,6 +153,9 @@ func suite(ctx context.Context, o options, dir string, n int, res *result) error
 	if !p.ended {
 		return fmt.Errorf("the suite did not end; see %s", log)
 	}
+	if err := p.whole(err); err != nil {
+		return fmt.Errorf("%w; see %s", err, log)
+	}
 	fmt.Printf("policyapi: run %d took %.0f s\n", n, time.Since(began).Seconds())
 	return nil
 }

@@ -110,7 +110,25 @@ type progress struct {
 	rest    []byte
 	pending map[string]*test // parts that ended, of tests that did not
 	tests   []test
-	ended   bool
+	ended   bool // the suite as a whole
+	failed  bool // its outcome
+}
+
+// whole returns an error when the suite failed, and none of its tests did: then it failed outside of them, as in setting up or in removing
+// what it made. exited is how its program ended.
+func (p *progress) whole(exited error) error {
+	for _, t := range p.tests {
+		if t.Outcome == "FAIL" {
+			return nil
+		}
+	}
+	switch {
+	case p.failed:
+		return errors.New("the suite failed outside of its tests")
+	case exited != nil:
+		return fmt.Errorf("the suite's program failed, and no test did: %w", exited)
+	}
+	return nil
 }
 
 // outcome is how go test tells how a test ended, with -test.v=test2json: as soon as it ended, the parts of a test before the test.
@@ -137,7 +155,7 @@ func (p *progress) line(text string) {
 		return
 	}
 	if m[2] == "" {
-		p.ended = true
+		p.ended, p.failed = true, m[1] == "FAIL"
 		return
 	}
 	name, part, isPart := strings.Cut(m[2][1:], "/")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -46,6 +47,30 @@ func TestProgress(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), w) {
 				t.Errorf("%v: %v does not say %q", c.skips, err, w)
 			}
+		}
+	}
+}
+
+// A suite that fails outside of its tests has failed.
+func TestWhole(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		log    string
+		exited error
+		want   string
+	}{
+		{log, errors.New("code 1"), ""}, // a test failed: that is judged
+		{"--- PASS: TestConformance/One (1.50s)\n--- PASS: TestConformance (2.00s)\n", nil, ""},
+		{"--- PASS: TestConformance/One (1.50s)\n--- FAIL: TestConformance (2.00s)\n", errors.New("code 1"), "outside of its tests"},
+		{"--- PASS: TestConformance/One (1.50s)\n--- PASS: TestConformance (2.00s)\npanic: too late\n", errors.New("code 2"), "no test did: code 2"},
+	} {
+		p := &progress{log: io.Discard, to: io.Discard, run: 1}
+		if _, err := io.WriteString(p, c.log); err != nil {
+			t.Fatal(err)
+		}
+		err := p.whole(c.exited)
+		if !p.ended || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %q", c.log, err, c.want)
 		}
 	}
 }
