@@ -40,6 +40,22 @@ func standardNever(lacks map[dataplane.Feature]string) []string {
 		out = append(out, "nodes with the data plane nftables: clients of node ports and load balancers keep no address ("+why+"), and policy judges them by the node's; "+
 			"what nodes with eBPF hand on is not taken: where both kinds are, use externalTrafficPolicy: Local")
 	}
+	if why, ok := lacks[dataplane.FeatureNeighbours]; ok {
+		out = append(out, "nodes with the data plane nftables: addresses of load balancers and pods on their link ("+why+"): nodes with eBPF there do that, or nobody")
+	}
+	return out
+}
+
+// answerable are the subnets that the node tells others, by which all choose who answers for a load balancer's address: none where
+// its data plane would not.
+func answerable(subnets []netip.Prefix, lacks map[dataplane.Feature]string) []string {
+	if _, silent := lacks[dataplane.FeatureNeighbours]; silent {
+		return nil
+	}
+	var out []string
+	for _, p := range subnets {
+		out = append(out, p.String())
+	}
 	return out
 }
 
@@ -54,7 +70,7 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	if why, ok := lacks[dataplane.FeatureNeighbours]; ok && len(s.Announced) > 0 {
 		first := slices.MinFunc(slices.Collect(maps.Keys(s.Announced)), netip.Addr.Compare)
 		add("announced addresses", someOf(first.String(), len(s.Announced)),
-			"the node is chosen to answer ARP and neighbour solicitations for them, and its data plane, nftables, does not: "+why)
+			"the node is to answer ARP and neighbour solicitations for them, and its data plane, nftables, does not: "+why)
 	}
 	if why, ok := lacks[dataplane.FeatureMaglev]; ok {
 		if first, n := maglevServices(s); n > 0 {

@@ -48,12 +48,19 @@ func TestStandardNamesWhatItLacks(t *testing.T) {
 		t.Errorf("of a driver that hashes and answers: %v", got)
 	}
 	all := strings.Join(standardNever(lacks), "\n")
-	for _, w := range []string{"weir why", "weir monitor", "externalTrafficPolicy", lacks[dataplane.FeatureHandOn]} {
+	for _, w := range []string{"weir why", "weir monitor", "externalTrafficPolicy", "addresses of load balancers and pods on their link", lacks[dataplane.FeatureHandOn]} {
 		if !strings.Contains(all, w) {
 			t.Errorf("%q does not name %q", all, w)
 		}
 	}
 	if got := standardNever(nil); len(got) != 1 {
 		t.Errorf("of a driver that hands on: %v", got)
+	}
+	subnets := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
+	if got := answerable(subnets, lacks); len(got) != 0 {
+		t.Errorf("a node that answers nobody on the link offers to in %v", got)
+	}
+	if got := answerable(subnets, nil); len(got) != 2 || got[0] != "192.0.2.0/24" || got[1] != "2001:db8::/64" {
+		t.Errorf("a node that answers offers to in %v", got)
 	}
 }

@@ -111,9 +111,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 			*into = a.String()
 		}
 	}
-	for _, p := range snap.machine.subnets {
-		st.Subnets = append(st.Subnets, p.String())
-	}
+	st.Subnets = answerable(snap.machine.subnets, dataplane.Lacks(a.driver))
 	if f, err := a.driver.Fallen(); err == nil {
 		st.DSRFallback = fallback(f)
 	}
