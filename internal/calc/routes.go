@@ -22,7 +22,7 @@ func settings(c *cluster) nodestate.Settings {
 	s := nodestate.Settings{
 		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
 		Tunnel:     nodestate.Tunnel{Port: m.VXLANPort, VNI: m.VXLANVNI, MTU: tunnelMTU(c)},
-		DataIfaces: m.DataIfaces, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
+		DataIfaces: m.DataIfaces, InterfacePrefix: m.InterfacePrefix, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
 		HostNAT: m.HostNAT, ToHost: m.ToHost, IPv6: c.ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
 	}
 	for _, p := range m.DSROptOut {

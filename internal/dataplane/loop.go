@@ -105,11 +105,11 @@ func (l *Loop) apply(ctx context.Context) error {
 	err := l.driver.Apply(ctx, s, changed)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil && len(Failures(err)) == 0 {
+	if others(err) != nil {
 		// Not about single keys: the driver may not even have looked at the tables.
 		l.changed.Tables |= changed.Tables
 	}
-	if err == nil || len(Failures(err)) > 0 {
+	if others(err) == nil {
 		l.waits = time.Time{}
 		if gen != l.gen {
 			l.waits = began // what was submitted meanwhile waits since then at most
@@ -135,9 +135,8 @@ func (l *Loop) report(before, now error) {
 		l.log.Info("the data plane is as it should be again")
 	case now != nil && (before == nil || before.Error() != now.Error()):
 		failures := Failures(now)
-		if len(failures) == 0 {
-			l.log.Error("applying the node's state; trying again", "error", now)
-			return
+		if err := others(now); err != nil {
+			l.log.Error("applying the node's state; trying again", "error", err)
 		}
 		for i, f := range failures {
 			if i == 10 {
@@ -173,21 +172,35 @@ func (l *Loop) Wait(ctx context.Context, gen uint64, concerns func(*KeyError) bo
 	}
 }
 
+// concerned keeps of err what is about no single key, and what concerns the caller.
 func concerned(err error, concerns func(*KeyError) bool) error {
-	if err == nil {
-		return nil
-	}
-	failures := Failures(err)
-	if len(failures) == 0 {
-		return err
-	}
-	var mine []error
-	for _, f := range failures {
+	mine := []error{others(err)}
+	for _, f := range Failures(err) {
 		if concerns == nil || concerns(f) {
 			mine = append(mine, f)
 		}
 	}
 	return errors.Join(mine...)
+}
+
+// others returns what is joined in err beside KeyErrors: about no single key, so about all of them.
+func others(err error) error {
+	if len(Failures(err)) == 0 {
+		return err
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() []error }:
+		var out []error
+		for _, each := range e.Unwrap() {
+			out = append(out, others(each))
+		}
+		return errors.Join(out...)
+	case interface{ Unwrap() error }:
+		if _, key := err.(*KeyError); !key {
+			return others(e.Unwrap())
+		}
+	}
+	return nil
 }
 
 // Err returns what the last Apply left undone; nil when there was none yet.

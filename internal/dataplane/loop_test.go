@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -137,6 +138,28 @@ func TestLoopKnowsHowLateItIs(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		if late := l.Stale(); late != 0 || len(d.applied) < 13 {
 			t.Errorf("%s late after %d applies, the last of which left one key undone at most", late, len(d.applied))
+		}
+	})
+}
+
+func TestAFailureOfAllIsNotHiddenByOneOfAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		both := errors.Join(&KeyError{"devices", "weir0", errors.New("busy")}, errors.New("writing table ip weir: no space"))
+		fails := make([]error, 100)
+		for i := range fails {
+			fails[i] = fmt.Errorf("applying: %w", both)
+		}
+		d := &scripted{fails: fails}
+		l := start(t, d)
+		gen := l.Submit(nodestate.New(), nodestate.Keys{Tables: nodestate.TableServices})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := l.Wait(ctx, gen, func(*KeyError) bool { return false })
+		if err == nil || !strings.Contains(err.Error(), "no space") || strings.Contains(err.Error(), "busy") {
+			t.Errorf("error %v", err)
+		}
+		if d.keys[1] != nodestate.TableServices || l.Stale() == 0 {
+			t.Errorf("hints %v, %s late: nothing may have been looked at", d.keys, l.Stale())
 		}
 	})
 }

@@ -89,6 +89,8 @@ type Settings struct {
 	SNATFirst, SNATLast uint16 // ports, inclusive
 	Tunnel              Tunnel
 	DataIfaces          string // regular expression of uplinks
+	// InterfacePrefix begins the names of pods' interfaces on the node.
+	InterfacePrefix string
 	// PoolRoutes are prefixes that host processes reach by Weir's host device, with the MTU of the way:
 	// the pools, and the ranges of cluster IPs where they are known.
 	PoolRoutes map[netip.Prefix]int

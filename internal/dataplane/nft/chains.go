@@ -75,10 +75,16 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 	}
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 
-	base("from-network", knftables.FilterType, knftables.PreroutingHook, "raw",
-		"iifname @"+setWorkloads+" goto from-workload",
+	// A pod's interface that the state does not name has no addresses and no policy: nothing from it, nothing to it.
+	var fromUnknown, toUnknown []string
+	if p := podInterfaces(s); p != "" {
+		fromUnknown = []string{"iifname " + p + " drop"}
+		toUnknown = []string{"oifname " + p + " oifname != @" + setWorkloads + " drop"}
+	}
+	base("from-network", knftables.FilterType, knftables.PreroutingHook, "raw", slices.Concat([]string{
+		"iifname @" + setWorkloads + " goto from-workload"}, fromUnknown, []string{
 		"udp dport $vxlan jump tunnel",
-		"iifname != \"lo\" meta mark and $mask == 0 $ip saddr @"+setLocal+" drop")
+		"iifname != \"lo\" meta mark and $mask == 0 $ip saddr @" + setLocal + " drop"})...)
 	chain("from-workload", f.workloadRules()...)
 	chain("tunnel",
 		"fib daddr type != local return",
@@ -101,9 +107,9 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setPods+" goto no-endpoint")
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
-	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter", "jump "+policyChain)
+	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter", append(toUnknown, "jump "+policyChain)...)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", "jump "+policyChain)
-	base("sent", knftables.FilterType, knftables.OutputHook, "filter", "jump "+policyChain)
+	base("sent", knftables.FilterType, knftables.OutputHook, "filter", append(toUnknown, "jump "+policyChain)...)
 	f.serviceChains(t, s)
 	f.policySets(t)
 

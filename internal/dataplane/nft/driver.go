@@ -41,9 +41,12 @@ type Driver struct {
 // table is what a driver keeps of a family.
 type table struct {
 	*written
-	numbers  *numbers
+	numbers  *numbers // nil while the table is the one of a family that the node does not carry
 	services *services
 	policy   *policy
+	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
+	stands bool
+	err    error // of the last try to write it
 }
 
 var _ dataplane.Driver = (*Driver)(nil)
@@ -85,13 +88,15 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		errs = append(errs, d.machine.prepare(d.state)...)
 	}
 	for _, f := range families {
-		if err := d.tables[f].apply(ctx, d.state); err != nil {
-			errs = append(errs, err)
+		t := d.tables[f]
+		if t.err = t.apply(ctx, d.state); t.err != nil {
+			errs = append(errs, t.err)
 		}
+		t.stands = t.stands || t.err == nil
 	}
 	if !d.opts.NoMachine {
 		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
-		errs = append(errs, d.machine.open(d.state)...)
+		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].stands })...)
 	}
 	d.problems = d.problems[:0]
 	for _, err := range errs {
@@ -102,20 +107,22 @@ func (d *Driver) reconcile(ctx context.Context) error {
 
 // apply writes what differs from a state.
 func (t *table) apply(ctx context.Context, s *nodestate.State) error {
+	static := newTable(t.family.nft())
 	if !t.family.carried(s) {
-		return t.leave(ctx)
+		return t.close(ctx, static, s)
 	}
 	first := t.numbers == nil
 	if first {
+		t.anew()
 		t.numbers, t.services, t.policy = newNumbers(), newServices(t.family), newPolicy()
 	}
-	static := newTable(t.family.nft())
 	t.family.renderChains(static, s)
 	if !t.loaded {
 		t.sets, t.layout = static.Sets, static.layout()
 		if err := t.load(ctx); err != nil {
 			return err
 		}
+		t.stands = t.stands || t.hashes != nil
 		if first {
 			t.numbers.adopt(t.written)
 			t.services.adopt(t.written, s)
@@ -140,23 +147,28 @@ func (t *table) stateSets() []string {
 	return out
 }
 
-// leave removes the table of a family that the node no longer carries.
-func (t *table) leave(ctx context.Context) error {
-	if t.numbers == nil && t.loaded {
-		return nil
+// close writes the table of a family that the node does not carry.
+func (t *table) close(ctx context.Context, static *Table, s *nodestate.State) error {
+	if t.numbers != nil {
+		t.anew()
+		t.numbers, t.services, t.policy = nil, nil, nil
 	}
-	if err := t.load(ctx); err != nil {
-		return err
-	}
-	if t.there {
-		if err := t.remove(ctx); err != nil {
+	t.family.renderClosed(static, s)
+	if !t.loaded {
+		t.sets, t.layout = static.Sets, static.layout()
+		if err := t.load(ctx); err != nil {
 			return err
 		}
 	}
-	n := t.nft
-	t.written = newWritten(n, t.family)
-	t.loaded, t.numbers, t.services = true, nil, nil
-	return nil
+	t.desire(static, t.stateSets(), func(string) bool { return false })
+	return t.write(ctx)
+}
+
+// anew lets the table be read again, and nothing of what was desired stay.
+func (t *table) anew() {
+	writes := t.writes
+	t.written = newWritten(t.nft, t.family)
+	t.writes = writes
 }
 
 // Close lets go. What was written goes on working.

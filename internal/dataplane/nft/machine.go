@@ -48,33 +48,41 @@ func (m *machine) prepare(s *nodestate.State) []error {
 	return errs
 }
 
-// open brings devices up and makes routes, when the tables that judge what comes by them are there.
-func (m *machine) open(s *nodestate.State) []error {
+// open brings devices up, lets the kernel forward and makes routes, of the families whose tables stand: what comes by them has to
+// be judged. What comes out of the tunnel may be of any family that the node carries.
+func (m *machine) open(s *nodestate.State, stands func(family) bool) []error {
 	var errs []error
 	fail := func(key string, err error) {
 		if err != nil {
 			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: key, Err: err})
 		}
 	}
-	names := []string{hostPeer, hostDevice}
-	if m.tunnel != nil {
-		names = append(names, tunnelDevice)
-	}
 	if m.host == nil {
 		return nil // prepare said why
 	}
+	opened := func(f family) bool { return f.carried(s) && stands(f) }
+	all := opened(family{}) && (!s.Settings.IPv6 || opened(family{six: true}))
+	if !opened(family{}) && !opened(family{six: true}) {
+		return nil // their tables said why
+	}
+	names := []string{hostPeer, hostDevice}
+	if m.tunnel != nil && all {
+		names = append(names, tunnelDevice)
+	}
 	for _, name := range names {
 		fail(name, errors.Join(setUp(name), trust(name)))
-		if s.Settings.IPv6 && name != hostPeer {
+		if opened(family{six: true}) && name != hostPeer {
 			fail(name, carryIPv6(name))
 		}
 	}
-	_, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward")
-	fail("ip_forward", err)
-	if s.Settings.IPv6 {
+	if opened(family{}) {
+		_, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward")
+		fail("ip_forward", err)
+	}
+	if opened(family{six: true}) {
 		fail("forwarding of IPv6", forwardIPv6())
 	}
-	want, errs2 := m.wantedRoutes(s)
+	want, errs2 := m.wantedRoutes(s, opened, all)
 	return append(append(errs, errs2...), m.routes.ensure(want, m.log)...)
 }
 
@@ -106,22 +114,22 @@ func needsTunnel(s *nodestate.State) bool {
 
 // wantedRoutes are those that the state asks for: the pools by weir0, so that nothing for an address that nobody has
 // leaves the node, and what is on other nodes.
-func (m *machine) wantedRoutes(s *nodestate.State) (map[netip.Prefix]route, []error) {
+func (m *machine) wantedRoutes(s *nodestate.State, opened func(family) bool, tunnel bool) (map[netip.Prefix]route, []error) {
 	out, errs := map[netip.Prefix]route{}, []error(nil)
 	for p, mtu := range s.Settings.PoolRoutes {
 		f := family{p.Addr().Is6()}
-		if f.carried(s) {
+		if opened(f) {
 			out[p.Masked()] = route{link: m.host.index, mtu: mtu, src: f.node(s)}
 		}
 	}
 	ways := map[netip.Addr]route{}
-	add := func(p netip.Prefix, node netip.Addr, tunnel, sameLink bool) {
+	add := func(p netip.Prefix, node netip.Addr, through, sameLink bool) {
 		f := family{node.Is6()}
-		if !f.carried(s) {
+		if !opened(f) || !opened(family{p.Addr().Is6()}) {
 			return
 		}
-		if tunnel {
-			if m.tunnel != nil {
+		if through {
+			if m.tunnel != nil && tunnel {
 				out[p] = m.throughTunnel(s, node)
 			}
 			return

@@ -58,6 +58,7 @@ func Render(s *nodestate.State, six bool) *Table {
 // renderAddrs makes the elements that follow nodestate.State.Addrs.
 func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers) {
 	numbers.follow(f, s)
+	addWorkloads(t, s)
 	for a, v := range s.Addrs {
 		if !f.has(a) {
 			continue
@@ -71,7 +72,6 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers) {
 			t.add(setLocal, a.String(), "")
 			t.add(setHairpin, key(a, a), "")
 			if v.Interface != "" {
-				t.add(setWorkloads, v.Interface, "")
 				t.add(setEndpoints, key(v.Interface, a), "")
 			}
 			if v.NATOutgoing {

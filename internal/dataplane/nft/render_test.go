@@ -27,6 +27,7 @@ func tcp(a string, port uint16) nodestate.Frontend {
 func small() *nodestate.State {
 	s := nodestate.New()
 	s.Settings.Node, s.Settings.Node6, s.Settings.IPv6 = addr("172.30.0.8"), addr("fd00::8"), true
+	s.Settings.InterfacePrefix = "cali"
 	s.Settings.Tunnel = nodestate.Tunnel{Port: 4789, VNI: 4096, MTU: 1450}
 	s.Addrs[addr("172.30.0.8")] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: true}
 	s.Addrs[addr("fd00::8")] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: true}

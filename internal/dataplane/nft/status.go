@@ -59,6 +59,9 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 	defer d.mu.Unlock()
 	for _, a := range ep.Addrs {
 		t := d.tables[family{a.Is6()}]
+		if t.err != nil {
+			return fmt.Errorf("address %s: %w", a, t.err) // policy and addresses are those of before
+		}
 		if t.elements[setEndpoints] == nil {
 			return fmt.Errorf("address %s is in no table: the node does not carry its family", a)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"sigs.k8s.io/knftables"
+
+	"github.com/weir-net/weir/internal/dataplane"
 )
 
 // tunnelTable is our table of the family netdev. What comes out of the tunnel bears whatever Ethernet addresses the other
@@ -29,7 +31,7 @@ func (t *tunnelTable) apply(ctx context.Context, tunnel, again bool) []error {
 		tx.Add(&knftables.Rule{Chain: "from-tunnel", Rule: "meta pkttype set host"})
 	}
 	if err := t.nft.Run(ctx, tx); err != nil {
-		return []error{fmt.Errorf("writing table netdev %s: %w", tableName, err)}
+		return []error{&dataplane.KeyError{Table: "devices", Key: tunnelDevice, Err: fmt.Errorf("writing table netdev %s: %w", tableName, err)}}
 	}
 	t.known, t.there = true, tunnel
 	return nil

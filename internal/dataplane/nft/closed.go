@@ -1,0 +1,41 @@
+package nft
+
+import (
+	"sigs.k8s.io/knftables"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// renderClosed makes the table of a family that the node does not carry: the kernel may route it all the same, with routes and
+// settings of before or of somebody else, and nothing would judge what pods send and are sent. So they send and get none.
+func (f family) renderClosed(t *Table, s *nodestate.State) {
+	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, direction string) {
+		rules := []string{direction + " @" + setWorkloads + " drop"}
+		if p := podInterfaces(s); p != "" {
+			rules = append(rules, direction+" "+p+" drop")
+		}
+		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: rules}
+	}
+	base("from-network", knftables.PreroutingHook, "raw", "iifname")
+	base("forwarded", knftables.ForwardHook, "filter", "oifname")
+	base("sent", knftables.OutputHook, "filter", "oifname")
+	f.set(t, setWorkloads, Set{Key: "ifname"})
+	addWorkloads(t, s)
+}
+
+// podInterfaces are the interfaces of pods by their names, in the words of nft; "" when the prefix is not known.
+func podInterfaces(s *nodestate.State) string {
+	if s.Settings.InterfacePrefix == "" {
+		return ""
+	}
+	return `"` + s.Settings.InterfacePrefix + `*"`
+}
+
+// addWorkloads adds the interfaces of all pods, of whichever family their addresses are.
+func addWorkloads(t *Table, s *nodestate.State) {
+	for _, v := range s.Addrs {
+		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" {
+			t.add(setWorkloads, v.Interface, "")
+		}
+	}
+}
