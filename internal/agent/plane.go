@@ -75,11 +75,12 @@ type planeChoice struct {
 
 // planes chooses the node's data plane at the agent's start.
 type planes struct {
-	file   remembered[planeChoice]
-	log    *slog.Logger
-	choice planeChoice
-	lacks  error // what of the kernel stands against eBPF
-	bpffs  string
+	file    remembered[planeChoice]
+	log     *slog.Logger
+	choice  planeChoice
+	unsaved bool  // the file does not say what choice says
+	lacks   error // what of the kernel stands against eBPF
+	bpffs   string
 }
 
 func openPlanes(stateDir, bpffs string, log *slog.Logger) *planes {
@@ -100,17 +101,27 @@ func (p *planes) choose(e config.Effective, lacks error) (standard bool) {
 		want = true
 		p.log.Error("this kernel cannot carry the eBPF data plane; the one of standard Linux takes its place", "error", lacks)
 	}
-	p.note(want)
+	if err := p.note(want); err != nil {
+		p.log.Error("remembering which data plane the node has; trying again, and what the other one left stays until then", "error", err)
+	}
 	return want
 }
 
-// note remembers a choice, before anything is done about it.
+// note remembers a choice, before anything is done about it. Where none was known, or another one, the other data plane may have
+// left something.
 func (p *planes) note(standard bool) error {
 	if p.choice.Known && p.choice.Standard == standard {
 		return nil
 	}
-	p.choice = planeChoice{Standard: standard, Other: p.choice.Known || p.choice.Other, Known: true}
-	return p.file.save(p.choice)
+	p.choice = planeChoice{Standard: standard, Other: true, Known: true}
+	return p.save()
+}
+
+// save writes the choice where the next start finds it.
+func (p *planes) save() error {
+	err := p.file.save(p.choice)
+	p.unsaved = err != nil
+	return err
 }
 
 // changed reports whether another data plane is asked for than the one in force.
@@ -152,6 +163,11 @@ func (a *Agent) keepPlane(ctx context.Context) error {
 		if a.loop.Applied() == 0 || !a.watcher.Status().Synced {
 			continue
 		}
+		if a.planes.unsaved && a.planes.save() != nil {
+			// The next start would take the other data plane for the one in force, and not look for what this one leaves.
+			time.Sleep(5 * time.Second)
+			continue
+		}
 		if a.planes.choice.Other && a.loop.Err() == nil {
 			if err := a.removeOther(ctx); err != nil {
 				a.log.Error("removing what the other data plane left; trying again", "error", err)
@@ -181,5 +197,5 @@ func (a *Agent) removeOther(ctx context.Context) error {
 	}
 	a.planes.choice.Other = false
 	a.log.Info("removed what the other data plane left")
-	return a.planes.file.save(a.planes.choice)
+	return a.planes.save()
 }

@@ -20,6 +20,9 @@ func Remove(ctx context.Context) error {
 		return fmt.Errorf("opening nftables: %w", err)
 	}
 	tables, err := conn.ListTables()
+	if lacksNFTables(err) {
+		tables, err = nil, nil
+	}
 	if err != nil {
 		return fmt.Errorf("listing tables: %w", err)
 	}
@@ -28,8 +31,10 @@ func Remove(ctx context.Context) error {
 			conn.DelTable(t)
 		}
 	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("deleting tables: %w", err)
+	if len(tables) > 0 {
+		if err := conn.Flush(); err != nil {
+			return fmt.Errorf("deleting tables: %w", err)
+		}
 	}
 	host, err := findDevice(hostDevice)
 	if err != nil {
@@ -53,4 +58,10 @@ func Remove(ctx context.Context) error {
 		}
 	}
 	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// lacksNFTables reports whether a kernel's answer to a question about tables says that it has no nftables: no netlink family, or
+// no such part of it (nfnetlink_rcv_msg).
+func lacksNFTables(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }

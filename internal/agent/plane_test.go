@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/weir-net/weir/internal/config"
+)
+
+// TestPlaneChoice: what the other data plane left is looked for whenever it cannot be excluded that it was there.
+func TestPlaneChoice(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "dataplane.json")
+	start := func(e config.Effective, lacks error, standard, other bool) *planes {
+		t.Helper()
+		p := openPlanes(dir, "", log)
+		if got := p.choose(e, lacks); got != standard || p.choice.Other != other || p.unsaved {
+			t.Errorf("standard %v, the other may be there %v, unsaved %v; want %v, %v", got, p.choice.Other, p.unsaved, standard, other)
+		}
+		return p
+	}
+	p := start(config.Effective{}, nil, false, true) // nobody knows what was there
+	p.choice.Other = false
+	if err := p.save(); err != nil {
+		t.Fatal(err)
+	}
+	start(config.Effective{Standard: true}, nil, false, false) // as before, until the cluster's settings are read
+	start(config.Effective{}, errors.New("no such map"), true, true)
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(config.Effective{Standard: true}, nil, true, true)
+}
+
+// TestPlaneChoiceThatCannotBeKept is known for one.
+func TestPlaneChoiceThatCannotBeKept(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := openPlanes(dir, "", slog.New(slog.DiscardHandler))
+	if p.choose(config.Effective{}, nil); !p.unsaved {
+		t.Error("a choice that could not be written counts as remembered")
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.save(); err != nil || p.unsaved {
+		t.Errorf("saving again: %v", err)
+	}
+}
