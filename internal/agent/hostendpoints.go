@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
@@ -34,6 +35,7 @@ func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Probl
 		case standard:
 			p.Message, p.Action = "host endpoints are not in force with the data plane of standard Linux", "set FelixConfiguration spec.bpfEnabled to true"
 		case h.Interface == model.AllInterfaces:
+			out = append(out, unjudged(p, snap, uplinks)...)
 			continue
 		case at < 0:
 			p.Message, p.Action = "this node has no such interface; the host endpoint is not in force", "correct interfaceName or expectedIPs"
@@ -45,5 +47,41 @@ func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Probl
 		}
 		out = append(out, p)
 	}
+	if len(snap.hostEndpoints) > 0 && !standard {
+		out = append(out, uncarried(snap)...)
+	}
 	return out
+}
+
+// unjudged names the interfaces with addresses of the node that a host endpoint of all interfaces does not judge: those without programs.
+// p is the problem to fill in.
+func unjudged(p weirv1.Problem, snap snapshot, uplinks []string) []weirv1.Problem {
+	var names []string
+	for _, l := range snap.machine.links {
+		known := func(a netip.Addr) bool { return slices.Contains(snap.machine.addrs, a) }
+		if !slices.Contains(uplinks, l.Name) && slices.ContainsFunc(l.Addrs, known) {
+			names = append(names, l.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	p.Value = strings.Join(names, ", ")
+	p.Message = "have addresses of the node and no programs of Weir; the host endpoint of all interfaces is not in force there"
+	p.Action = "name those that others reach in FelixConfiguration spec.bpfDataIfacePattern"
+	return []weirv1.Problem{p}
+}
+
+// uncarried says when the node has IPv6 addresses that host endpoints do not judge.
+func uncarried(snap snapshot) []weirv1.Problem {
+	if snap.state == nil || snap.state.Settings.IPv6 {
+		return nil
+	}
+	at := slices.IndexFunc(snap.machine.addrs, netip.Addr.Is6)
+	if at < 0 {
+		return nil
+	}
+	return []weirv1.Problem{{Object: "HostEndpoint " + snap.hostEndpoints[0].Name, Field: "IPv6", Value: snap.machine.addrs[at].String(),
+		Message: "the node has IPv6 addresses and Weir does not carry IPv6 here: no host endpoint judges what they exchange",
+		Action:  "set FelixConfiguration spec.ipv6Support to true, or filter IPv6 by other means"}}
 }

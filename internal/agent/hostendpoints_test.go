@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 func TestHostEndpointsThatJudgeNothingAreNamed(t *testing.T) {
@@ -27,6 +28,18 @@ func TestHostEndpointsThatJudgeNothingAreNamed(t *testing.T) {
 	got := hostProblems(snap, []string{"eth0"}, false)
 	if len(got) != 2 || !strings.Contains(got[0].String(), "HostEndpoint gone") || !strings.Contains(got[0].Message, "no such interface") ||
 		!strings.Contains(got[1].String(), "HostEndpoint other") || !strings.Contains(got[1].Message, "no programs") {
+		t.Errorf("%v", got)
+	}
+	// What the endpoint of all interfaces does not reach is named.
+	snap.machine.links[1].Addrs = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+	snap.machine.addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}
+	snap.state = nodestate.New()
+	got = hostProblems(snap, []string{"eth0"}, false)
+	if len(got) != 4 || got[0].Object != "HostEndpoint all" || got[0].Value != "lan0" || got[3].Field != "IPv6" || got[3].Value != "2001:db8::1" {
+		t.Errorf("%v", got)
+	}
+	snap.state.Settings.IPv6 = true
+	if got := hostProblems(snap, []string{"eth0", "lan0"}, false); len(got) != 1 || got[0].Object != "HostEndpoint gone" {
 		t.Errorf("%v", got)
 	}
 	if got := hostProblems(snap, nil, true); len(got) != 5 {

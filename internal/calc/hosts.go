@@ -1,6 +1,8 @@
 package calc
 
 import (
+	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -144,6 +146,45 @@ func (s *sets) bindHost(h *model.HostEndpoint, policies []*model.Policy, user ho
 	s.hosts[t] = append(s.hosts[t], user)
 }
 
+// forHosts reports whether a set is a host endpoint's.
+func (s *sets) forHosts(t *set) bool { return t.vital || len(s.hosts[t]) > 0 }
+
+// hostCIDRs returns those of all prefixes at which something begins or ends that a host endpoint's set asks for. Where a longer one is
+// left out, the questions of these sets have the same answers as in the next one around it.
+func (s *sets) hostCIDRs(all map[netip.Prefix]nodestate.Class) map[netip.Prefix]nodestate.Class {
+	out := map[netip.Prefix]nodestate.Class{}
+	for _, t := range s.byKey {
+		if !s.forHosts(t) {
+			continue
+		}
+		for a := range t.atoms() {
+			for _, p := range slices.Concat(a.cidrs, a.except) {
+				if c, is := all[p]; is {
+					out[p] = c
+				}
+			}
+		}
+	}
+	return out
+}
+
+// atoms returns what the set's rules ask about the other end.
+func (t *set) atoms() iter.Seq[*atom] {
+	return func(yield func(*atom) bool) {
+		for i := range t.tiers {
+			for j := range t.tiers[i].rules {
+				for _, c := range t.tiers[i].rules[j].others {
+					for _, l := range c {
+						if !yield(l.atom) {
+							return
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // intern returns the set of its text.
 func (s *sets) intern(t *set) *set {
 	if have := s.byKey[t.text]; have != nil { // no key of a pod's set has several lines
@@ -253,6 +294,9 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 		add(in, "failsafeInboundHostPorts", false)
 	} else {
 		add(out, "failsafeOutboundHostPorts", false)
+		if r := s.apiServers(text); r != nil {
+			tier.rules = append(tier.rules, *r)
+		}
 	}
 	if user.use == useUntracked && dir == ingress {
 		add(out, "failsafeOutboundHostPorts", true)
@@ -261,6 +305,36 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 		add(in, "failsafeInboundHostPorts", true)
 	}
 	return tier
+}
+
+// apiService is the Service that the API servers stand behind: a node that does not reach them cannot learn that policy was mended.
+var apiService = model.Name{Namespace: "default", Name: "kubernetes"}
+
+// maxAPIServerPorts bounds the ports of apiService's endpoints that are open.
+const maxAPIServerPorts = 16
+
+// apiServers is the rule that leaves the way to the API servers open, nil where none is known.
+func (s *sets) apiServers(text *strings.Builder) *setRule {
+	var at []model.PortRange
+	for _, sl := range s.atoms.slicesOf(apiService) {
+		for _, p := range sl.Ports {
+			r := model.PortRange{Protocol: p.Protocol, First: p.Port, Last: p.Port}
+			if p.Protocol == model.ProtocolTCP && p.Port != 0 && !slices.Contains(at, r) {
+				at = append(at, r)
+			}
+		}
+	}
+	slices.SortFunc(at, func(a, b model.PortRange) int { return cmp.Compare(a.First, b.First) })
+	at = at[:min(len(at), maxAPIServerPorts)]
+	if len(at) == 0 {
+		return nil
+	}
+	m := &model.Rule{Action: model.Allow, Ports: at, Other: &model.Entity{Service: apiService}}
+	r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: "API servers", Detail: apiService.String()}}
+	for _, p := range at {
+		text.WriteString("failsafe API servers " + portText(p.First, p.Protocol) + "\n")
+	}
+	return &setRule{rule: &r, dst: newPortMatch(at, nil), src: newPortMatch(nil, nil)}
 }
 
 // hostRule returns a rule as it is for a host endpoint, nil when it is not about it, and a letter that says which. What a rule says of

@@ -34,8 +34,10 @@ type policyTables struct {
 	classes *classes
 	written map[nodestate.SetID]*written
 	refused []nodestate.SetID // that did not fit
-	crowded bool              // there are more networks than fit: no set that asks for any does
-	leftOut int               // classes that there were when staged policies were left out; 0 = they are not
+	crowded bool              // there are more networks than fit: no set of pods that asks for any does
+	// hostsCrowded says that host endpoints alone ask for more than fit.
+	hostsCrowded bool
+	leftOut      int // classes that there were when staged policies were left out; 0 = they are not
 }
 
 func newPolicyTables(digest func(text string) nodestate.Class) *policyTables {
@@ -158,7 +160,10 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 func (p *policyTables) writeSets() bool {
 	p.peers, p.peerCIDRs = p.classes.peersOut, p.classes.cidrsOut
 	if p.crowded = len(p.peerCIDRs) > maxPeerCIDRs; p.crowded {
-		p.peerCIDRs = map[netip.Prefix]nodestate.Class{} // nobody who asks for them is left
+		p.peerCIDRs = p.sets.hostCIDRs(p.peerCIDRs) // of those who ask for others nobody is left
+	}
+	if p.hostsCrowded = len(p.peerCIDRs) > maxPeerCIDRs; p.hostsCrowded {
+		p.peerCIDRs = map[netip.Prefix]nodestate.Class{}
 	}
 	if !p.classes.turnedOver {
 		return false

@@ -24,11 +24,11 @@ type judged struct {
 	*decision
 }
 
-// write puts the sets' entries into look-up 2, as far as they fit: those in force first, else in an order that follows
-// from what is in them. What is there already stays.
+// write puts the sets' entries into look-up 2, as far as they fit: those of host endpoints first, which tenants' policies
+// must not push out, then others in force, else in an order that follows from what is in them. What is there already stays.
 func (s *sets) write(p *policyTables) {
 	all := slices.SortedFunc(maps.Values(s.byKey), func(a, b *set) int {
-		return cmp.Or(last(!a.vital, !b.vital), last(!s.inForce(a), !s.inForce(b)), strings.Compare(a.text, b.text))
+		return cmp.Or(last(!a.vital, !b.vital), last(!s.forHosts(a), !s.forHosts(b)), last(!s.inForce(a), !s.inForce(b)), strings.Compare(a.text, b.text))
 	})
 	left := maxPolicyEntries
 	entries, ports := p.policy.Edit(), s.portAtoms()
@@ -46,7 +46,7 @@ func (s *sets) write(p *policyTables) {
 			was = nil
 		}
 		var now *written
-		if !p.crowded || t.vital || !t.asksForNetworks() {
+		if !p.crowded || t.vital || s.forHosts(t) && !p.hostsCrowded || !t.asksForNetworks() {
 			now = t.decisions(was, ports, min(left, maxSetEntries))
 		}
 		if t.tooLarge = now == nil; t.tooLarge {
@@ -95,13 +95,9 @@ func (s *sets) portAtoms() map[portName][]*atom {
 
 // asksForNetworks reports whether a rule of the set is about networks.
 func (s *set) asksForNetworks() bool {
-	for t := range s.tiers {
-		for i := range s.tiers[t].rules {
-			for _, c := range s.tiers[t].rules[i].others {
-				if slices.ContainsFunc(c, func(l literal) bool { return len(l.atom.cidrs) > 0 }) {
-					return true
-				}
-			}
+	for a := range s.atoms() {
+		if len(a.cidrs) > 0 {
+			return true
 		}
 	}
 	return false

@@ -57,6 +57,8 @@ type Controller struct {
 	// told are the overlaps that were reported.
 	told map[string]bool
 	now  func() time.Time
+	// warned is what was logged once and for all.
+	warned map[string]bool
 	// alive is when the last look ended, Unix seconds; 0 = not leading.
 	alive   atomic.Int64
 	metrics metrics
@@ -99,7 +101,7 @@ func newMetrics(c *Controller) metrics {
 // New returns a Controller; nothing is sent before Run.
 func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), statuses: client.NodeStatuses(cfg.Dynamic),
-		gone: map[string]time.Time{}, told: map[string]bool{}, now: time.Now}
+		gone: map[string]time.Time{}, told: map[string]bool{}, warned: map[string]bool{}, now: time.Now}
 	c.metrics = newMetrics(c)
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
 	return c

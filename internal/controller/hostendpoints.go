@@ -30,7 +30,7 @@ const createdBy, creator = "projectcalico.org/created-by", "calico-kube-controll
 const hostEndpointSuffix = "-auto-hep"
 
 // hostEndpoints keeps one host endpoint for each node while KubeControllersConfiguration "default" asks for them
-// (controllers.node.hostEndpoint.autoCreate Enabled), and none that it made otherwise.
+// (controllers.node.hostEndpoint.autoCreate Enabled, createDefaultHostEndpoint not Disabled), and none that it made otherwise.
 func (c *Controller) hostEndpoints(ctx context.Context) error {
 	api := c.cfg.Dynamic.Resource(hostEndpointResource)
 	list, err := api.List(ctx, metav1.ListOptions{LabelSelector: createdBy + "=" + creator})
@@ -66,13 +66,26 @@ func (c *Controller) hostEndpoints(ctx context.Context) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		if _, err := api.Create(ctx, wanted[name], metav1.CreateOptions{}); err != nil {
+		_, err := api.Create(ctx, wanted[name], metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			c.once("HostEndpoint "+name, "a HostEndpoint has the name of an automatic one and not its label: it is left as it is", "name", name, "label", createdBy+"="+creator)
+			continue
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("create HostEndpoint %s: %w", name, err))
 			continue
 		}
 		c.log.Info("made an automatic host endpoint", "name", name)
 	}
 	return errors.Join(errs...)
+}
+
+// once logs a warning the first time that it is about this.
+func (c *Controller) once(about, msg string, args ...any) {
+	if !c.warned[about] {
+		c.warned[about] = true
+		c.log.Warn(msg, args...)
+	}
 }
 
 // wantedHostEndpoints returns the automatic host endpoints by name.
@@ -90,6 +103,13 @@ func (c *Controller) wantedHostEndpoints(ctx context.Context) (map[string]*unstr
 	}
 	node := conf.Spec.Controllers.Node
 	if node == nil || node.HostEndpoint == nil || node.HostEndpoint.AutoCreate != "Enabled" {
+		return nil, nil
+	}
+	if len(node.HostEndpoint.Templates) > 0 {
+		c.once("templates", "KubeControllersConfiguration default: templates of host endpoints are not in force: none is made from them",
+			"field", "spec.controllers.node.hostEndpoint.templates")
+	}
+	if node.HostEndpoint.CreateDefaultHostEndpoint == v3.DefaultHostEndpointsDisabled {
 		return nil, nil
 	}
 	nodes, err := c.cfg.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})

@@ -61,6 +61,32 @@ func TestAutoHostEndpoints(t *testing.T) {
 	if got := auto().GetLabels(); got["role"] != "edge" || got[createdBy] != creator {
 		t.Errorf("labels %v", got)
 	}
+	// One that somebody made under this name stays, and stops nothing.
+	theirs := auto()
+	theirs.SetLabels(map[string]string{"by": "them"})
+	if _, err := api.Update(t.Context(), theirs, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	look(2)
+	if got := auto().GetLabels(); got["by"] != "them" || len(got) != 1 {
+		t.Errorf("labels of theirs: %v", got)
+	}
+	if err := api.Delete(t.Context(), "w1-auto-hep", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	look(2)
+	for _, mode := range []struct {
+		value string
+		want  int
+	}{{"Disabled", 1}, {"Enabled", 2}} {
+		if err := unstructured.SetNestedField(conf.Object, mode.value, "spec", "controllers", "node", "hostEndpoint", "createDefaultHostEndpoint"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.dynamic.Resource(controllersResource).Update(t.Context(), conf, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		look(mode.want)
+	}
 	if err := f.dynamic.Resource(controllersResource).Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

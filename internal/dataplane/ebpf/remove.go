@@ -41,9 +41,15 @@ func Remove(bpffs string) error {
 func removeFilters(ifindex int) error {
 	var errs []error
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		filters, err := netlink.FilterList(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}, parent)
-		if err != nil {
+		filters, err := kernel.Dump(func() ([]netlink.Filter, error) {
+			return netlink.FilterList(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}, parent)
+		})
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
 			continue // no qdisc, or the interface is gone
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("listing filters of interface %d: %w", ifindex, err))
+			continue
 		}
 		for _, each := range filters {
 			b, ok := each.(*netlink.BpfFilter)

@@ -1,0 +1,87 @@
+package calc
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// hostFixture has an endpoint of all interfaces, whose policy has these rules in both directions.
+func hostFixture(rules ...model.Rule) *model.Cluster {
+	c := policyFixture()
+	c.HostEndpoints = map[string]*model.HostEndpoint{"all": {Name: "all", Node: c.Local.Node, Interface: model.AllInterfaces, Labels: map[string]string{"host": "yes"}}}
+	p := model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "hosts"}, Tier: model.TierDefault, AppliesIngress: true, AppliesEgress: true,
+		Ingress: rules, Egress: rules, Subject: model.Selector{Expression: "host == 'yes'"}}
+	c.Policies[p.ID()] = &p
+	return c
+}
+
+func hostVerdict(s *nodestate.State, iso func(nodestate.HostEndpoint) nodestate.Isolation, other string, port uint16) string {
+	allow, rule := s.Verdict(iso(s.HostEndpoints[nodestate.HostInterface{}]), addr(other), model.ProtocolTCP, nodestate.Ports{Dst: port})
+	return fmt.Sprint(allow, " ", s.Rules.At(rule).Kind)
+}
+
+func hostIn(h nodestate.HostEndpoint) nodestate.Isolation  { return h.HostIngress }
+func hostOut(h nodestate.HostEndpoint) nodestate.Isolation { return h.HostEgress }
+
+// More networks than fit in policies of pods take nothing from those that host endpoints ask for.
+func TestNetworksOfPodsLeaveThoseOfHostEndpoints(t *testing.T) {
+	t.Parallel()
+	c := hostFixture(model.Rule{Action: model.Allow, Ports: []model.PortRange{tcp(10250, 10250)},
+		Other: &model.Entity{InNets: true, Nets: []netip.Prefix{netip.MustParsePrefix("20.0.0.0/9")}}})
+	set := &model.NetworkSet{Name: model.Name{Name: "feed"}, Labels: map[string]string{"feed": "threat"}}
+	for i := range maxPeerCIDRs + 1 {
+		set.Nets = append(set.Nets, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32))
+	}
+	c.NetworkSets = map[model.Name]*model.NetworkSet{set.Name: set}
+	p := forFree(model.KindGlobalNetworkPolicy, "feed", model.Rule{Action: model.Deny, Other: &model.Entity{Selector: "feed == 'threat'"}}, model.Rule{Action: model.Allow})
+	c.Policies[p.ID()] = &p
+	s := Calc(c)
+	pods := false
+	for _, r := range s.Unfit {
+		pods = pods || r.Name == "feed"
+	}
+	if !pods || len(s.PeerCIDRs) == 0 || len(s.PeerCIDRs) > 16 {
+		t.Fatalf("unfit %v, %d networks", s.Unfit, len(s.PeerCIDRs))
+	}
+	for other, want := range map[string]string{"20.0.0.2": "true GlobalNetworkPolicy", "20.1.2.3": "true GlobalNetworkPolicy", "20.128.0.1": "false default-deny", "9.9.9.9": "false default-deny"} {
+		for name, iso := range map[string]func(nodestate.HostEndpoint) nodestate.Isolation{"in": hostIn, "out": hostOut} {
+			if got := hostVerdict(s, iso, other, 10250); got != want {
+				t.Errorf("%s, %s: %s, want %s", name, other, got, want)
+			}
+		}
+	}
+}
+
+// The way to the API servers is open on whichever port they are, to them alone, and follows them.
+func TestWayToAPIServersIsOpen(t *testing.T) {
+	t.Parallel()
+	c := hostFixture()
+	k, d := New(), model.AllDirty()
+	s, _ := k.Update(c, d)
+	check := func(server, stranger string) {
+		t.Helper()
+		if got := hostVerdict(s, hostOut, "192.0.2.7", 8443); got != server {
+			t.Errorf("to the API server: %s, want %s", got, server)
+		}
+		if got := hostVerdict(s, hostOut, "192.0.2.8", 8443); got != stranger {
+			t.Errorf("to another: %s, want %s", got, stranger)
+		}
+		if got := hostVerdict(s, hostIn, "192.0.2.7", 8443); got != "false default-deny" {
+			t.Errorf("from the API server: %s", got)
+		}
+	}
+	check("false default-deny", "false default-deny")
+	sl := &model.EndpointSlice{Name: model.Name{Namespace: "default", Name: "kubernetes"}, Service: apiService, NotCarried: true,
+		Ports: []model.EndpointPort{{Name: "https", Protocol: model.ProtocolTCP, Port: 8443}}, Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{addr("192.0.2.7")}, Ready: true}}}
+	c.Slices = map[model.Name]*model.EndpointSlice{sl.Name: sl}
+	d = model.Dirty{Slices: map[model.Name]struct{}{sl.Name: {}}}
+	s, _ = k.Update(c, d)
+	check("true failsafe", "false default-deny")
+	c.Slices = map[model.Name]*model.EndpointSlice{}
+	s, _ = k.Update(c, d)
+	check("false default-deny", "false default-deny")
+}
