@@ -24,6 +24,7 @@ const (
 	mapLinks      = "link-marks"    // other nodes' MAC addresses → their mark
 	setPorted     = "node-port-addresses"
 	setBlocks     = "local-blocks" // where only endpoints of this node live
+	setKnown      = "known"        // addresses that somebody has, here or elsewhere
 	setRouted     = "cluster"      // prefixes of pods, and the node's own addresses: what is not masqueraded
 	setPodRanges  = "pod-ranges"   // prefixes of pods
 	setOutgoing   = "nat-outgoing" // pods whose source is translated when they leave the cluster
@@ -84,7 +85,9 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 	base("from-network", knftables.FilterType, knftables.PreroutingHook, "raw", slices.Concat([]string{
 		"iifname @" + setWorkloads + " goto from-workload"}, fromUnknown, []string{
 		"udp dport $vxlan jump tunnel",
-		"iifname != \"lo\" meta mark and $mask == 0 $ip saddr @" + setLocal + " drop"})...)
+		"iifname != \"lo\" meta mark and $mask == 0 $ip saddr @" + setLocal +
+			// What the node itself sends to many comes back to it by the interface that it left by.
+			" fib daddr type != { multicast, broadcast } drop"})...)
 	chain("from-workload", f.workloadRules()...)
 	chain("tunnel",
 		"fib daddr type != local return",
@@ -100,11 +103,13 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 		"ct state new ct mark set meta mark and $mask",
 		"meta mark and $mask != 0 meta mark set meta mark and $rest",
 		"ct state new ct status and dnat == 0 jump refuse",
-		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setPods+" goto no-endpoint")
+		"ct state new ct status and dnat != 0 meta priority set none", // the number of the list
+		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setKnown+" goto no-endpoint")
 	base("admit-own", knftables.FilterType, knftables.OutputHook, "filter-50",
 		"ct state new ct mark set 0",
 		"ct state new ct status and dnat == 0 jump refuse",
-		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setPods+" goto no-endpoint")
+		"ct state new ct status and dnat != 0 meta priority set none", // the number of the list
+		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setKnown+" goto no-endpoint")
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter", append(toUnknown, "jump "+policyChain)...)
@@ -117,6 +122,7 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 		setWorkloads: {Key: "ifname"}, setEndpoints: {Key: "ifname . $addr"}, setPods: {Key: "$addr"}, setOwn: {Key: "$addr"},
 		setLocal: {Key: "$addr"}, setNodes: {Key: "$addr"}, mapNodes: {Key: "$addr", Value: "mark"}, mapLinks: {Key: "ether_addr", Value: "mark"},
 		setPorted: {Key: "$addr"}, setBlocks: {Key: "$addr", Interval: true}, setRouted: {Key: "$addr", Interval: true},
+		setKnown:     {Key: "$addr"},
 		setPodRanges: {Key: "$addr", Interval: true}, setOutgoing: {Key: "$addr"}, setHairpin: {Key: "$addr . $addr"}, setKeepSource: {Key: "$addr"},
 	}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
@@ -137,7 +143,8 @@ func (f family) workloadRules() []string {
 	rules := []string{"iifname . $ip saddr @" + setEndpoints + " return"}
 	if f.six {
 		rules = append(rules,
-			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 return",
+			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr { fe80::/10, ff00::/8 } return",
+			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr @"+setOwn+" return",
 			"icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } ip6 saddr fe80::/10 return",
 			"icmpv6 type mld2-listener-report ip6 saddr :: return")
 	}

@@ -38,7 +38,7 @@ type policy struct {
 }
 
 func newPolicy() *policy {
-	return &policy{sets: newSmallNumbers(), classes: newSmallNumbers(), epochs: epochs{}}
+	return &policy{sets: newSmallNumbers(), classes: newSmallNumbers(), epochs: epochs{sums: map[uint16]uint64{}}}
 }
 
 // policySets are the sets and maps of policy, which every node has.
@@ -85,7 +85,11 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16) {
 		"ct original $ip saddr @"+setOwn+" goto "+markChain, // the node's own probes
 		"ct reply $ip saddr vmap @"+mapIngress,
 		"goto "+markChain)...)
-	chain(markChain, fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(epochMask), epoch))
+	chain(markChain,
+		fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(epochMask), epoch),
+		// The numbers of the look-ups, which were made for isolated pods alone.
+		"ct original $ip saddr @"+setIsolated+" meta priority set none",
+		"ct reply $ip saddr @"+setIsolated+" meta priority set none")
 	chain(strayChain,
 		errors+" $ip saddr @"+setPods+" drop",
 		errors+" $ip saddr != @"+setOwn+" $ip daddr @"+setPods+" drop",

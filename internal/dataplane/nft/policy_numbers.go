@@ -56,18 +56,23 @@ func (n *smallNumbers) follow(known map[uint64]bool) {
 }
 
 // epochs gives policies the numbers by which flows remember under which one they were judged. It is made from what the policy
-// says: under the same policy a flow would be judged the same. Two that were in force since the start never share one.
-type epochs map[uint16]uint64
+// says: under the same policy a flow would be judged the same. Of the last 65,535 policies since the start no two share one.
+type epochs struct {
+	sums    map[uint16]uint64
+	current uint16 // in force; 0 = none yet
+}
 
 // of returns the number of a policy, never 0: a flow with 0 was not judged.
-func (e epochs) of(sum uint64) uint16 {
-	if len(e) == 0xffff {
-		clear(e)
+func (e *epochs) of(sum uint64) uint16 {
+	if len(e.sums) == 0xffff {
+		inForce := e.sums[e.current]
+		clear(e.sums)
+		e.sums[e.current] = inForce // its flows are open
 	}
 	n := uint16(sum>>48^sum>>32^sum>>16^sum) | 1
 	for {
-		if was, ok := e[n]; n != 0 && (!ok || was == sum) {
-			e[n] = sum
+		if was, ok := e.sums[n]; n != 0 && (!ok || was == sum) {
+			e.sums[n], e.current = sum, n
 			return n
 		}
 		n++

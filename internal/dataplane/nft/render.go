@@ -63,6 +63,7 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers) {
 		if !f.has(a) {
 			continue
 		}
+		t.add(setKnown, a.String(), "")
 		switch v.Kind {
 		case nodestate.AddrHost:
 			t.add(setOwn, a.String(), "")

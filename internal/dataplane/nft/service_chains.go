@@ -96,7 +96,8 @@ func (f family) pickRules(n int, affinity uint32) []string {
 			fmt.Sprintf("delete @%s { %s : ct mark }", mapAffinity, client),
 			random,
 			"ct mark set meta priority . ct mark map @" + mapSlots,
-			remember + " " + tr + mapLive,
+			remember, // where the set is full this rule ends here, and the flow is translated all the same
+			tr + mapLive,
 		}
 	}
 	for i, r := range rules {

@@ -305,8 +305,8 @@ func (w *written) loadElements(ctx context.Context) error {
 			kind = "map"
 		}
 		found, err := w.nft.ListElements(ctx, kind, name)
-		if err != nil && s.Interval && strings.Contains(s.Key, " . ") {
-			w.flush[name] = true // knftables does not read prefixes in concatenations
+		if s.Interval && (err != nil && !knftables.IsNotFound(err) || unreadable(found)) {
+			w.flush[name] = true // knftables does not read prefixes in concatenations, nor ranges
 			continue
 		}
 		if err != nil {
@@ -324,4 +324,15 @@ func (w *written) loadElements(ctx context.Context) error {
 		t.Desire(maps.All(want))
 	}
 	return nil
+}
+
+// unreadable reports whether a part of an element's key is none that nft takes: nft lists an interval that ends where addresses
+// do as a range, depending on its version, and knftables knows nothing of those.
+func unreadable(elements []*knftables.Element) bool {
+	for _, e := range elements {
+		if len(e.Key) == 0 || slices.Contains(e.Key, "") {
+			return true
+		}
+	}
+	return false
 }

@@ -1,0 +1,68 @@
+package nft
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/knftables"
+)
+
+// TestFullAffinity: remembering a client, which fails where the set is full, is no condition of its translation.
+func TestFullAffinity(t *testing.T) {
+	rules := family{}.pickRules(3, 60)
+	last := rules[len(rules)-1]
+	if strings.Contains(last, "update") || !strings.Contains(last, "dnat ip to") {
+		t.Errorf("the last rule: %s", last)
+	}
+	if before := rules[len(rules)-2]; !strings.HasPrefix(before, "update @") || strings.Contains(before, "dnat") {
+		t.Errorf("the rule that remembers: %s", before)
+	}
+}
+
+// TestEpochInForce keeps its number when the numbers are used up.
+func TestEpochInForce(t *testing.T) {
+	e := &newPolicy().epochs
+	n := uint16(0)
+	for i := uint64(1); i <= 0xffff; i++ {
+		n = e.of(i << 32)
+	}
+	if len(e.sums) != 0xffff {
+		t.Fatalf("%d numbers are used", len(e.sums))
+	}
+	next := uint64(0xffff_ffff_0000_0000) | uint64(n) // another policy that would like the same number
+	if got := e.of(next); got == n {
+		t.Errorf("two policies one after the other have number %d", n)
+	}
+}
+
+// ranges is nftables whose list of a set has an element that is a range.
+type ranges struct{ knftables.Interface }
+
+func (r ranges) ListElements(ctx context.Context, kind, name string) ([]*knftables.Element, error) {
+	found, err := r.Interface.ListElements(ctx, kind, name)
+	if name == setBlocks {
+		for _, e := range found {
+			e.Key = []string{""}
+		}
+	}
+	return found, err
+}
+
+// TestUnreadableElement: a set that cannot be read is written anew.
+func TestUnreadableElement(t *testing.T) {
+	d, fakes := fakeDriver(t)
+	apply(t, d, small())
+	before := fakes[knftables.IPv4Family].Dump()
+	next, err := New(Options{Logger: slog.New(slog.DiscardHandler), NoMachine: true, Tables: func(f knftables.Family) (knftables.Interface, error) {
+		return ranges{fakes[f]}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, next, small())
+	if got := fakes[knftables.IPv4Family].Dump(); got != before || next.Status().Writes == 0 {
+		t.Errorf("after %d operations:\n%s", next.Status().Writes, got)
+	}
+}
