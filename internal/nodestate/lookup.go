@@ -113,3 +113,19 @@ func (s *State) byPort(key PolicyKey, lens uint32, port uint16) (PolicyValue, bo
 
 // MaskPort keeps the first bits of a port (host byte order).
 func MaskPort(port uint16, bits uint8) uint16 { return port &^ (0xffff >> bits) }
+
+// NeedsTunnel reports whether anything goes through the tunnel, or may come by it: a route or an address that asks for
+// it, or a node that is not on our link, to which packets of outside clients are handed on through it.
+func (s *State) NeedsTunnel() bool {
+	for _, r := range s.Routes {
+		if r.Tunnel {
+			return true
+		}
+	}
+	for _, a := range s.Addrs {
+		if a.Tunnel || a.Kind == AddrNode && !a.SameLink {
+			return true
+		}
+	}
+	return false
+}

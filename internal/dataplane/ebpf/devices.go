@@ -19,7 +19,6 @@ const (
 	hostDevice   = "weir0"  // host processes reach pool addresses through it
 	hostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
 	tunnelDevice = "vxlan.calico"
-	deviceAlias  = "weir"
 
 	// routeProtocol marks our routes (rtnetlink(7) RTA protocol, of the range for user space daemons).
 	routeProtocol = 87
@@ -28,10 +27,6 @@ const (
 // hostMAC is that of weir0, and of the host side of every pod's interface: what programs send up into the
 // stack by weir0 carries it.
 var hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
-
-// quietAddr is given to our devices where the machine checks reverse paths on all interfaces: the loose
-// check needs an interface that has an address. Nothing is sent from it or to it.
-var quietAddr = &net.IPNet{IP: net.IPv4(169, 254, 1, 2), Mask: net.CIDRMask(32, 32)}
 
 // hostSideMAC is the MAC address of the host side of every pod's interface, and of weir0: the programs
 // address what they hand to the host's stack to it.
@@ -58,8 +53,8 @@ func findDevice(name string) (*device, error) {
 		return nil, fmt.Errorf("looking for device %s: %w", name, err)
 	}
 	attrs := l.Attrs()
-	if attrs.Alias != deviceAlias {
-		return nil, fmt.Errorf("device %s exists and is not Weir's (it lacks the alias %q): remove it with ip link del %s", name, deviceAlias, name)
+	if attrs.Alias != kernel.DeviceAlias {
+		return nil, fmt.Errorf("device %s exists and is not Weir's (it lacks the alias %q): remove it with ip link del %s", name, kernel.DeviceAlias, name)
 	}
 	d := &device{index: attrs.Index, up: attrs.Flags&net.FlagUp != 0, mtu: attrs.MTU}
 	if v, ok := l.(*netlink.Vxlan); ok {
@@ -89,7 +84,7 @@ func ensureHostDevice(mtu int) (*device, bool, error) {
 		return nil, false, explainDevice(hostDevice, "veth", "CONFIG_VETH, since Linux 2.6.24", err)
 	}
 	for _, name := range []string{hostPeer, hostDevice} {
-		if err := dress(name); err != nil {
+		if err := kernel.DressDevice(name); err != nil {
 			return nil, false, errors.Join(err, removeDevice(hostDevice))
 		}
 	}
@@ -128,7 +123,7 @@ func ensureTunnel(port uint16, mtu int) (*device, bool, error) {
 	if err != nil {
 		return nil, false, explainDevice(tunnelDevice, "vxlan", "CONFIG_VXLAN, since Linux 4.3", err)
 	}
-	if err := dress(tunnelDevice); err != nil {
+	if err := kernel.DressDevice(tunnelDevice); err != nil {
 		return nil, false, errors.Join(err, removeDevice(tunnelDevice))
 	}
 	d, err = findDevice(tunnelDevice)
@@ -140,51 +135,6 @@ func explainDevice(name, kind, config string, err error) error {
 		return fmt.Errorf("making device %s: the kernel has no %s devices (%s): %w", name, kind, config, err)
 	}
 	return fmt.Errorf("making device %s: %w", name, err)
-}
-
-// dress marks a new device as ours and keeps it quiet: no ARP, and no IPv6 unless the node carries that (carryIPv6).
-func dress(name string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("looking for the new device %s: %w", name, err)
-	}
-	if err := netlink.LinkSetAlias(l, deviceAlias); err != nil {
-		return fmt.Errorf("marking device %s as ours: %w", name, err)
-	}
-	if err := netlink.LinkSetARPOff(l); err != nil {
-		return fmt.Errorf("switching ARP off on %s: %w", name, err)
-	}
-	_, err = kernel.DisableIPv6(name)
-	return err
-}
-
-// trust lets packets in by one of our devices whatever route leads to their source: answers of Services
-// and of pods on other nodes arrive there, and the programs have judged them. Answers of a Service of the
-// node's own address have a local source.
-func trust(name string) error {
-	all, err := kernel.Sysctl("net", "ipv4", "conf", "all", "rp_filter")
-	if err != nil {
-		return err
-	}
-	if _, err := kernel.SetSysctl(1, "net", "ipv4", "conf", name, "accept_local"); err != nil {
-		return err
-	}
-	if all == 0 {
-		_, err := kernel.SetSysctl(0, "net", "ipv4", "conf", name, "rp_filter")
-		return err
-	}
-	if _, err := kernel.SetSysctl(2, "net", "ipv4", "conf", name, "rp_filter"); err != nil {
-		return err
-	}
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("giving %s an address: %w", name, err)
-	}
-	err = netlink.AddrAdd(l, &netlink.Addr{IPNet: quietAddr, Scope: int(netlink.SCOPE_LINK)})
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("giving %s an address: %w", name, err)
-	}
-	return nil
 }
 
 // setUp brings a device up when it is not, and reports whether it had to.
@@ -239,7 +189,7 @@ func ensureRoutes(family, index int, want map[netip.Prefix]int, src netip.Addr) 
 	changes, errs := 0, []error(nil)
 	present := map[netip.Prefix]netlink.Route{}
 	for _, r := range have {
-		p := routePrefix(r.Dst, family)
+		p := kernel.RoutePrefix(r.Dst, family)
 		if _, ok := want[p]; ok {
 			present[p] = r
 			continue
@@ -281,16 +231,4 @@ func routeError(p netip.Prefix, doing string, err error) error {
 		err = fmt.Errorf("somebody else routes this prefix (ip route show %s); remove that route, or the pool: %w", p, err)
 	}
 	return &dataplane.KeyError{Table: "routes of " + hostDevice, Key: p.String(), Err: fmt.Errorf("%s: %w", doing, err)}
-}
-
-func routePrefix(n *net.IPNet, family int) netip.Prefix {
-	switch {
-	case n == nil && family == netlink.FAMILY_V6:
-		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	case n == nil:
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	a, _ := netip.AddrFromSlice(n.IP)
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(a.Unmap(), bits)
 }

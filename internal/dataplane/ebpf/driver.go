@@ -164,7 +164,7 @@ type deviceWish struct {
 }
 
 func wish(s *nodestate.State) deviceWish {
-	return deviceWish{made: true, tunnel: s.Settings.Tunnel, needed: needsTunnel(s), node: s.Settings.Node,
+	return deviceWish{made: true, tunnel: s.Settings.Tunnel, needed: s.NeedsTunnel(), node: s.Settings.Node,
 		six: s.Settings.IPv6, node6: s.Settings.Node6, routes: s.Settings.PoolRoutes}
 }
 
@@ -289,7 +289,7 @@ func (d *Driver) prepareDevices() []error {
 		d.devices.fresh[hostDevice], d.devices.fresh[hostPeer] = true, true
 		d.log.Info("made the host device", "device", hostDevice, "index", host.index)
 	}
-	if needsTunnel(d.state) {
+	if d.state.NeedsTunnel() {
 		tunnel, made, err := ensureTunnel(d.state.Settings.Tunnel.Port, uplinkMTU)
 		fail(tunnelDevice, err)
 		d.devices.tunnel = tunnel
@@ -312,7 +312,7 @@ const defaultMTU = 1500
 // nobody's concern.
 func removeTunnelIfOurs() error {
 	l, err := netlink.LinkByName(tunnelDevice)
-	if err != nil || l.Attrs().Alias != deviceAlias {
+	if err != nil || l.Attrs().Alias != kernel.DeviceAlias {
 		return nil
 	}
 	return removeDevice(tunnelDevice)
@@ -339,7 +339,7 @@ func (d *Driver) openDevices() []error {
 		if up && !d.devices.fresh[name] {
 			d.count.repaired("device", d.log, "brought a device up again", "device", name)
 		}
-		fail(name, trust(name))
+		fail(name, kernel.TrustDevice(name))
 		if d.six != nil && name != hostPeer {
 			fail(name, d.carryIPv6(name))
 		}

@@ -289,22 +289,6 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 	return v
 }
 
-// needsTunnel reports whether anything goes through the VXLAN device: a route or an address that asks for
-// it, or a node that is not on our link, to which packets of outside clients are handed on through it.
-func needsTunnel(s *nodestate.State) bool {
-	for _, r := range s.Routes {
-		if r.Tunnel {
-			return true
-		}
-	}
-	for _, a := range s.Addrs {
-		if a.Tunnel || a.Kind == nodestate.AddrNode && !a.SameLink {
-			return true
-		}
-	}
-	return false
-}
-
 // nodeOf is the node's primary address of the family.
 func nodeOf[A address](c nodestate.Settings) netip.Addr {
 	if carries[A](c.Node6) {

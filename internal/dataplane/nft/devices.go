@@ -6,7 +6,6 @@ import (
 	"net"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/kernel"
 )
@@ -17,17 +16,12 @@ const (
 	hostDevice   = "weir0"  // what is for pools and Services and has no other way ends there
 	hostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
 	tunnelDevice = "vxlan.calico"
-	deviceAlias  = "weir"
 
 	vxlanOverhead = 14 + 8 + 8 + 20 // bytes: inner Ethernet, VXLAN, UDP, IPv4
 	defaultMTU    = 1500            // while the uplink's is not known
 )
 
 var hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
-
-// quietAddr is given to our devices where the machine checks reverse paths on all interfaces: the loose check needs an
-// interface that has an address. Nothing is sent from it or to it.
-var quietAddr = &net.IPNet{IP: net.IPv4(169, 254, 1, 2), Mask: net.CIDRMask(32, 32)}
 
 type device struct {
 	index, mtu int
@@ -43,8 +37,8 @@ func findDevice(name string) (*device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking for device %s: %w", name, err)
 	}
-	if l.Attrs().Alias != deviceAlias {
-		return nil, fmt.Errorf("device %s exists and is not Weir's (it lacks the alias %q): remove it with ip link del %s", name, deviceAlias, name)
+	if l.Attrs().Alias != kernel.DeviceAlias {
+		return nil, fmt.Errorf("device %s exists and is not Weir's (it lacks the alias %q): remove it with ip link del %s", name, kernel.DeviceAlias, name)
 	}
 	d := &device{index: l.Attrs().Index, mtu: l.Attrs().MTU}
 	if v, ok := l.(*netlink.Vxlan); ok {
@@ -64,7 +58,7 @@ func ensureHostDevice(mtu int) (*device, error) {
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: hostPeer, PeerMTU: uint32(mtu)}); err != nil {
 		return nil, fmt.Errorf("making device %s: %w", hostDevice, err)
 	}
-	err = errors.Join(dress(hostPeer), dress(hostDevice))
+	err = errors.Join(kernel.DressDevice(hostPeer), kernel.DressDevice(hostDevice))
 	if err == nil { // nothing that came out of weir0 may be routed again
 		_, err = kernel.SetSysctl(0, "net", "ipv4", "conf", hostPeer, "forwarding")
 	}
@@ -97,53 +91,10 @@ func ensureTunnel(port uint16, mtu int) (*device, error) {
 	if err := netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: int(port)}); err != nil {
 		return nil, fmt.Errorf("making device %s: %w", tunnelDevice, err)
 	}
-	if err := dress(tunnelDevice); err != nil {
+	if err := kernel.DressDevice(tunnelDevice); err != nil {
 		return nil, errors.Join(err, removeDevice(tunnelDevice))
 	}
 	return findDevice(tunnelDevice)
-}
-
-// dress marks a new device as ours and keeps it quiet: no ARP, and no IPv6 unless the node carries that.
-func dress(name string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("looking for the new device %s: %w", name, err)
-	}
-	if err := netlink.LinkSetAlias(l, deviceAlias); err != nil {
-		return fmt.Errorf("marking device %s as ours: %w", name, err)
-	}
-	if err := netlink.LinkSetARPOff(l); err != nil {
-		return fmt.Errorf("switching ARP off on %s: %w", name, err)
-	}
-	_, err = kernel.DisableIPv6(name)
-	return err
-}
-
-// trust lets packets in by one of our devices whatever route leads to their source: outside clients' come by the tunnel
-// when a node hands them on, and answers with one of the node's own addresses as their source. The tables have judged them.
-func trust(name string) error {
-	all, err := kernel.Sysctl("net", "ipv4", "conf", "all", "rp_filter")
-	if err != nil {
-		return err
-	}
-	if _, err := kernel.SetSysctl(1, "net", "ipv4", "conf", name, "accept_local"); err != nil {
-		return err
-	}
-	if all == 0 {
-		_, err := kernel.SetSysctl(0, "net", "ipv4", "conf", name, "rp_filter")
-		return err
-	}
-	if _, err := kernel.SetSysctl(2, "net", "ipv4", "conf", name, "rp_filter"); err != nil {
-		return err
-	}
-	l, err := netlink.LinkByName(name)
-	if err == nil {
-		err = netlink.AddrAdd(l, &netlink.Addr{IPNet: quietAddr, Scope: int(netlink.SCOPE_LINK)})
-	}
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("giving %s an address: %w", name, err)
-	}
-	return nil
 }
 
 // setUp brings a device up when it is not.
@@ -184,7 +135,7 @@ func removeDevice(name string) error {
 // removeTunnelIfOurs leaves a foreign device of the tunnel's name alone: no tunnel is wanted, so it is nobody's concern.
 func removeTunnelIfOurs() error {
 	l, err := netlink.LinkByName(tunnelDevice)
-	if err != nil || l.Attrs().Alias != deviceAlias {
+	if err != nil || l.Attrs().Alias != kernel.DeviceAlias {
 		return nil
 	}
 	return removeDevice(tunnelDevice)

@@ -38,7 +38,7 @@ func (m *machine) prepare(s *nodestate.State) []error {
 	fail(hostDevice, err)
 	before := m.tunnel
 	m.tunnel = nil
-	if needsTunnel(s) {
+	if s.NeedsTunnel() {
 		m.tunnel, err = ensureTunnel(s.Settings.Tunnel.Port, mtu)
 		fail(tunnelDevice, err)
 	} else {
@@ -70,7 +70,7 @@ func (m *machine) open(s *nodestate.State, stands func(family) bool) []error {
 		names = append(names, tunnelDevice)
 	}
 	for _, name := range names {
-		fail(name, errors.Join(setUp(name), trust(name)))
+		fail(name, errors.Join(setUp(name), kernel.TrustDevice(name)))
 		if opened(family{six: true}) && name != hostPeer {
 			fail(name, carryIPv6(name))
 		}
@@ -95,21 +95,6 @@ func (m *machine) remove() []error {
 		}
 	}
 	return errs
-}
-
-// needsTunnel reports whether anything goes through the tunnel, or may come by it.
-func needsTunnel(s *nodestate.State) bool {
-	for _, r := range s.Routes {
-		if r.Tunnel {
-			return true
-		}
-	}
-	for _, a := range s.Addrs {
-		if a.Tunnel || a.Kind == nodestate.AddrNode && !a.SameLink {
-			return true
-		}
-	}
-	return false
 }
 
 // wantedRoutes are those that the state asks for: the pools by weir0, so that nothing for an address that nobody has

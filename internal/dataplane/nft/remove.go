@@ -53,7 +53,7 @@ func Remove(ctx context.Context) error {
 				continue
 			}
 			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-				errs = append(errs, routeError(prefixOf(r.Dst, f), "removing", err))
+				errs = append(errs, routeError(kernel.RoutePrefix(r.Dst, f), "removing", err))
 			}
 		}
 	}

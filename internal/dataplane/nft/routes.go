@@ -49,7 +49,7 @@ func (r *routes) ensure(want map[netip.Prefix]route, log *slog.Logger) []error {
 			return append(errs, fmt.Errorf("listing routes: %w", err))
 		}
 		for _, one := range found {
-			have[prefixOf(one.Dst, f)] = one
+			have[kernel.RoutePrefix(one.Dst, f)] = one
 		}
 	}
 	for p, one := range have {
@@ -107,18 +107,6 @@ func routeError(p netip.Prefix, doing string, err error) error {
 		err = fmt.Errorf("somebody else routes this prefix (ip route show %s); remove that route: %w", p, err)
 	}
 	return &dataplane.KeyError{Table: "routes", Key: p.String(), Err: fmt.Errorf("%s: %w", doing, err)}
-}
-
-func prefixOf(n *net.IPNet, f int) netip.Prefix {
-	switch {
-	case n == nil && f == netlink.FAMILY_V6:
-		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	case n == nil:
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	a, _ := netip.AddrFromSlice(n.IP)
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(a.Unmap(), bits)
 }
 
 // tunnelEncap gives packets of a route their outer addresses and VNI (LWTUNNEL_ENCAP_IP and IP6, since Linux 4.3).
