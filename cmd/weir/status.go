@@ -63,6 +63,7 @@ type report struct {
 	problems    []string // objects that are not in force as written
 	unsupported []string
 	drops       []string
+	beside      []string // nodes that leave Services to somebody else
 	announced   []string // addresses that nodes answer neighbours for
 	fallbacks   []string // clients of direct server return
 }
@@ -211,6 +212,9 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 	for _, u := range st.UnsupportedFields {
 		r.unsupported = addOnce(r.unsupported, u)
 	}
+	if st.ServiceHandling != "" && st.ServiceHandling != "Weir" {
+		r.beside = append(r.beside, n.Name+": services: "+st.ServiceHandling)
+	}
 	if len(st.Announced) > 0 {
 		r.announced = append(r.announced, n.Name+": "+strings.Join(st.Announced, ", "))
 	}
@@ -290,6 +294,7 @@ func (r *report) print(out io.Writer) error {
 	section(out, "Not healthy", append(bad, r.faults...))
 	section(out, "Not in force as written", r.problems)
 	section(out, "Not supported yet", r.unsupported)
+	section(out, "Services are left to others", r.beside)
 	section(out, "Addresses of load balancers that nodes answer for on their link", r.announced)
 	section(out, "Clients whose answers go by the node they asked: straight ones (DSR) did not arrive", r.fallbacks)
 	section(out, "Most frequent drops", r.drops)

@@ -74,6 +74,7 @@ type Agent struct {
 	flows     *flowTable
 	events    *events.Hub
 	whyTurn   whyTurn
+	proxies   *kubeproxy.Watch
 	began     time.Time
 	kick      chan struct{} // publish the status soon
 	checks    chan struct{} // look at the health checks of Services
@@ -204,6 +205,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.cluster.local = local
+	a.watchProxies()
 	g, ctx := errgroup.WithContext(ctx)
 	run := func(what string, f func(context.Context) error) {
 		g.Go(func() error {
@@ -220,10 +222,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("keeping the data plane", a.driver.Run)
 	run("choosing the data plane", a.keepPlane)
 	run("announcing addresses", a.announcer.Run)
-	run("removing what a kube-proxy left", func(ctx context.Context) error {
-		return kubeproxy.Run(ctx, kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy,
-			Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }})
-	})
+	run("looking after kube-proxies", a.proxies.Run)
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	run("writing the network configuration", func(ctx context.Context) error {
@@ -241,6 +240,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	err = g.Wait()
 	a.cni.Close()
 	return errors.Join(err, a.driver.Close())
+}
+
+// watchProxies finds out whether a kube-proxy carries Services here. It is called before the cluster's goroutine runs.
+func (a *Agent) watchProxies() {
+	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Beside: a.standard(),
+		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
 }
 
 // trim gives the memory of the start back to the kernel, which is more than what is needed later.

@@ -42,12 +42,18 @@ func (a *Agent) serveBalancers(ctx context.Context) error {
 	for {
 		snap := a.cluster.snapshot()
 		want, wantMode := "", ""
-		if p := snap.config.HealthzPort; p != 0 {
+		beside := a.cluster.servicesBy()
+		beside.Proxy = beside.Proxy || beside.Seen != "" // one that begins has to find its ports free
+		if p := snap.config.HealthzPort; p != 0 && !beside.Proxy {
 			want, wantMode = hostPort("", p), modeAddr
 		}
 		node.ensure(want, handler)
 		mode.ensure(wantMode, http.HandlerFunc(proxyMode))
-		if snap.state != nil {
+		switch {
+		case snap.state == nil:
+		case beside.Proxy:
+			services.follow(nodestate.New(), nil)
+		default:
 			services.follow(snap.state, checkAddrs(snap.state, snap.config.Settings.NodePorts))
 		}
 		select {

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/watch"
@@ -57,6 +58,8 @@ type cluster struct {
 	owns map[netip.Addr]*model.Pod // pods by address
 	// proxies are the pods of kube-proxy on this node.
 	proxies map[string]bool
+	// handling says who carries Services; beside eBPF that is Weir, and it stays zero.
+	handling kubeproxy.Handling
 }
 
 // apiService is the Service that the API servers stand behind.
@@ -354,6 +357,7 @@ func (c *cluster) refreshLocal() {
 	isUplink := func(name string) bool { return err == nil && pattern.MatchString(name) }
 	m := c.local.machine(node, isUplink, c.model.Settings.InterfacePrefix)
 	l := &c.model.Local
+	l.KubeProxy = c.servicesBy().Proxy
 	l.HostAddrs, l.Subnets, l.LinkMTU, l.Interfaces = m.addrs, m.subnets, m.mtu, m.links
 	c.mu.Lock()
 	before := c.snap.machine
@@ -381,6 +385,21 @@ func (c *cluster) kubeProxy() (name string, ok bool) {
 		break
 	}
 	return name, c.snap.state != nil
+}
+
+// noteHandling is called when somebody else than before carries Services on this node, or a kube-proxy comes or goes.
+func (c *cluster) noteHandling(h kubeproxy.Handling) {
+	c.mu.Lock()
+	c.handling = h
+	c.mu.Unlock()
+	c.noteLocal()
+}
+
+// servicesBy says who carries Services on this node.
+func (c *cluster) servicesBy() kubeproxy.Handling {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.handling
 }
 
 // uplinks returns the uplinks with their subnets.

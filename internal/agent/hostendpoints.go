@@ -22,8 +22,8 @@ func hostEndpointsOf(c *model.Cluster, node string) []*model.HostEndpoint {
 	return out
 }
 
-// hostProblems names the host endpoints of this node that judge nothing. uplinks are the interfaces with programs; standard is the
-// data plane without eBPF.
+// hostProblems names the host endpoints of this node that judge nothing. uplinks are the interfaces with programs; the standard data plane
+// needs none.
 func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, h := range snap.hostEndpoints {
@@ -32,14 +32,14 @@ func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Probl
 			return l.Name == h.Interface || h.Interface == "" && slices.ContainsFunc(l.Addrs, func(a netip.Addr) bool { return slices.Contains(h.ExpectedIPs, a) })
 		})
 		switch {
-		case standard:
-			p.Message, p.Action = "host endpoints are not in force with the data plane of standard Linux", "set FelixConfiguration spec.bpfEnabled to true"
 		case h.Interface == model.AllInterfaces:
-			out = append(out, unjudged(p, snap, uplinks)...)
+			if !standard { // there all are judged
+				out = append(out, unjudged(p, snap, uplinks)...)
+			}
 			continue
 		case at < 0:
 			p.Message, p.Action = "this node has no such interface; the host endpoint is not in force", "correct interfaceName or expectedIPs"
-		case !slices.Contains(uplinks, snap.machine.links[at].Name):
+		case !standard && !slices.Contains(uplinks, snap.machine.links[at].Name):
 			p.Value = snap.machine.links[at].Name
 			p.Message, p.Action = "has no programs of Weir; the host endpoint is not in force there", "name the interface in FelixConfiguration spec.bpfDataIfacePattern"
 		default:
@@ -47,7 +47,7 @@ func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Probl
 		}
 		out = append(out, p)
 	}
-	if len(snap.hostEndpoints) > 0 && !standard {
+	if len(snap.hostEndpoints) > 0 {
 		out = append(out, uncarried(snap)...)
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -72,7 +73,7 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 		add("announced addresses", someOf(first.String(), len(s.Announced)),
 			"the node is to answer ARP and neighbour solicitations for them, and its data plane, nftables, does not: "+why)
 	}
-	if why, ok := lacks[dataplane.FeatureMaglev]; ok {
+	if why, ok := lacks[dataplane.FeatureMaglev]; ok && !s.Settings.KubeProxy {
 		if first, n := maglevServices(s); n > 0 {
 			add("consistent hashing", someOf(first, n), "Services choose backends without it in the data plane nftables: "+why)
 		}
@@ -88,6 +89,16 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 		}
 	}
 	return out
+}
+
+// proxyProblems names a way of kube-proxy's beside which policy is not what it says.
+func proxyProblems(node string, h kubeproxy.Handling) []weirv1.Problem {
+	if !h.Proxy || h.Mode != kubeproxy.ModeIPVS {
+		return nil
+	}
+	return []weirv1.Problem{{Object: "Node " + node, Field: "services", Value: "kube-proxy in mode ipvs",
+		Message: "it translates after policy has judged: what asks for a Service is judged by the Service's address, and what comes to a pod by one as the node's own",
+		Action:  "let kube-proxy have mode nftables or iptables, or remove it: Weir carries Services"}}
 }
 
 // someOf is the first of n things in words.

@@ -97,7 +97,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	snap := a.cluster.snapshot()
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	st := &weirv1.NodeStatusStatus{
-		Version: version.Version, Dataplane: a.planeName(), LinkAddress: linkAddress(snap.machine.mac),
+		Version: version.Version, Dataplane: a.planeName(), ServiceHandling: servicesBy(snap.state), LinkAddress: linkAddress(snap.machine.mac),
 		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
@@ -129,6 +129,19 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 		st.Conditions = append(st.Conditions, c)
 	}
 	return st
+}
+
+// Who carries Services, in a NodeStatus.
+const (
+	servicesByWeir  = "Weir"
+	servicesByProxy = "kube-proxy"
+)
+
+func servicesBy(s *nodestate.State) string {
+	if s != nil && s.Settings.KubeProxy {
+		return servicesByProxy
+	}
+	return servicesByWeir
 }
 
 func linkAddress(mac net.HardwareAddr) string {
@@ -220,6 +233,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
 	if a.standard() {
 		out = append(out, a.lacking.of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)
+		out = append(out, proxyProblems(a.opts.Node, a.cluster.servicesBy())...)
 	}
 	if len(st.Uplinks) == 0 && !a.standard() {
 		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,

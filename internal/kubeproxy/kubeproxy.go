@@ -1,6 +1,6 @@
-// Package kubeproxy removes what a kube-proxy left behind on this node when it is gone: its chains of
-// iptables (of both kinds), its nftables tables, its ipsets and its device. Nothing is touched that
-// kube-proxy does not name, and nothing while one may run.
+// Package kubeproxy knows whether a kube-proxy carries Services on this node, and removes what one left behind when it is gone: its
+// chains of iptables (of both kinds), its nftables tables, its ipsets and its device. Nothing is touched that kube-proxy does not
+// name, and nothing while one may run.
 package kubeproxy
 
 import (
@@ -9,10 +9,11 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 )
 
-// Config is what a Cleaner needs.
+// Config is what a Watch needs.
 type Config struct {
 	Log *slog.Logger
 	// Enabled says whether to clean up (bpfKubeProxyIptablesCleanupEnabled).
@@ -20,16 +21,177 @@ type Config struct {
 	// Pod returns the name of a pod of kube-proxy on this node, "" when there is none; ok is false while
 	// the cluster is not known.
 	Pod func() (name string, ok bool)
+	// Beside says that Services are left to a kube-proxy that runs here. Otherwise Weir carries them all the same.
+	Beside bool
+	// Changed is called after Handling changed. nil = nobody asks.
+	Changed func(Handling)
+
+	proc string // where processes are told; "" = /proc
+}
+
+// Handling says who carries Services on this node.
+type Handling struct {
+	// Proxy: a kube-proxy does: it runs, and its rules are there.
+	Proxy bool
+	// Mode is that of its rules (ModeIPTables, ModeNFTables); "" where there are none, whoever runs.
+	Mode string
+	// Seen is by what a kube-proxy is seen, rules or not; "" when none is.
+	Seen string
 }
 
 const (
-	// interval is the time between two looks.
+	// interval is the time between two looks for what is to be removed.
 	interval = 20 * time.Second
-	// quiet is how many looks in a row must find no kube-proxy: one that is restarted is gone for moments.
+	// quiet is how many such looks in a row must find no kube-proxy: one that is restarted is gone for moments.
 	quiet = 2
 	// seldom is how many looks pass between two clean-ups when nothing was left.
 	seldom = 15
+	// lookEvery is the time between two looks at who carries Services.
+	lookEvery = 2 * time.Second
+	// patience is how many of these in a row must find no kube-proxy before Services are taken over from one whose rules are
+	// still there.
+	patience = 5
 )
+
+// Watch looks who carries Services, and cleans up.
+type Watch struct {
+	cfg    Config
+	finder ruleFinder
+	absent int    // looks in a row that saw no kube-proxy
+	told   string // what was logged
+
+	mu  sync.Mutex
+	now Handling
+}
+
+// New looks for the first time: where rules of a kube-proxy are there, one carries Services until it is known that none runs.
+func New(cfg Config) *Watch {
+	w := &Watch{cfg: cfg}
+	if cfg.Beside {
+		w.look()
+	}
+	return w
+}
+
+// Handling returns what was found last.
+func (w *Watch) Handling() Handling {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+// Run looks until ctx ends.
+func (w *Watch) Run(ctx context.Context) error {
+	clean := time.NewTicker(interval)
+	defer clean.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	if !w.cfg.Beside {
+		look.Stop()
+	}
+	c := cleaner{cfg: w.cfg}
+	if !w.Handling().Proxy {
+		c.look()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-clean.C:
+			if !w.Handling().Proxy {
+				c.look()
+			}
+		case <-look.C:
+			w.look()
+		}
+	}
+}
+
+// look finds out who carries Services now.
+func (w *Watch) look() {
+	mode, err := w.finder.mode()
+	if err != nil {
+		w.log("cannot tell whether a kube-proxy's rules are there; what was found before stays", "error", err)
+		return
+	}
+	who, known := "", true
+	if mode != "" {
+		who, known = running(w.cfg)
+	} else if name, _ := w.cfg.Pod(); name != "" {
+		who = "pod " + name // it begins, or somebody else takes its rules away
+	}
+	before := w.Handling()
+	now := w.judge(mode, who, known)
+	if now == before {
+		return
+	}
+	w.mu.Lock()
+	w.now = now
+	w.mu.Unlock()
+	switch {
+	case now.Proxy && !before.Proxy:
+		w.log("a kube-proxy carries Services on this node; they are left to it", "seen", now.Seen, "mode", now.Mode)
+	case !now.Proxy && before.Proxy:
+		w.log("no kube-proxy carries Services on this node any more; they are taken over", "rules left", now.Mode)
+	}
+	if w.cfg.Changed != nil {
+		w.cfg.Changed(now)
+	}
+}
+
+// log says something once.
+func (w *Watch) log(what string, args ...any) {
+	if text := what + fmt.Sprint(args...); text != w.told {
+		w.told = text
+		w.cfg.Log.Info(what, args...)
+	}
+}
+
+// judge says who carries Services, by the rules that are there, who runs, and whether that can be said.
+func (w *Watch) judge(mode, who string, known bool) Handling {
+	before, now := w.now, Handling{Mode: mode, Seen: who}
+	switch {
+	case who != "", before.Mode == "":
+		w.absent = 0
+	case known:
+		w.absent++
+	}
+	switch {
+	case mode == "":
+	case who != "":
+		now.Proxy = true
+	case !known, w.absent < patience:
+		// It may be restarted, or not be seen yet: rules that come by themselves, or are there at the start, are somebody's.
+		now.Proxy = before.Proxy || before.Mode == ""
+	}
+	return now
+}
+
+// cleaner cleans up when no kube-proxy runs.
+type cleaner struct {
+	cfg        Config
+	gone, wait int
+	told       string
+}
+
+func (c *cleaner) look() {
+	if c.wait--; !c.cfg.Enabled() || c.wait >= 0 {
+		return
+	}
+	who, known := running(c.cfg)
+	switch {
+	case who != "":
+		if c.gone = 0; c.told != who && !c.cfg.Beside {
+			c.cfg.Log.Warn("a kube-proxy runs on this node; its rules are left alone. Weir does its work: remove it", "seen", who)
+		}
+		c.told = who
+	case !known:
+	default:
+		if c.gone++; c.gone >= quiet {
+			c.wait, c.told = cleanOnce(c.cfg.Log), ""
+		}
+	}
+}
 
 // Removed counts what a clean-up removed.
 type Removed struct {
@@ -44,35 +206,6 @@ func (r *Removed) add(o Removed) {
 	r.Tables += o.Tables
 	r.Sets += o.Sets
 	r.Devices += o.Devices
-}
-
-// Run looks until ctx ends.
-func Run(ctx context.Context, cfg Config) error {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	gone, wait, told := 0, 0, ""
-	for {
-		if wait--; cfg.Enabled() && wait < 0 {
-			who, known := running(cfg)
-			switch {
-			case who != "":
-				if gone = 0; told != who {
-					cfg.Log.Warn("a kube-proxy runs on this node; its rules are left alone. Weir does its work: remove it", "seen", who)
-				}
-				told = who
-			case !known:
-			default:
-				if gone++; gone >= quiet {
-					wait, told = cleanOnce(cfg.Log), ""
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
 }
 
 // cleanOnce cleans up and returns after how many looks to do so again.

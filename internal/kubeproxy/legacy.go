@@ -95,12 +95,21 @@ func (l layout) cleanTable(table string) (Removed, error) {
 	return removed, nil
 }
 
-func (l layout) read(fd int, table string) (tableInfo, []byte, error) {
+// info asks how large a table is.
+func (l layout) info(fd int, table string) (tableInfo, error) {
 	var info tableInfo
 	copy(info.Name[:nameLen-1], table)
 	n := uint32(unsafe.Sizeof(info))
 	if err := getsockopt(fd, l.level, soGetInfo, unsafe.Pointer(&info), &n); err != nil {
-		return info, nil, fmt.Errorf("ask for its size: %w", err)
+		return info, fmt.Errorf("ask for its size: %w", err)
+	}
+	return info, nil
+}
+
+func (l layout) read(fd int, table string) (tableInfo, []byte, error) {
+	info, err := l.info(fd, table)
+	if err != nil {
+		return info, nil, err
 	}
 	if info.Size > maxTable {
 		return info, nil, fmt.Errorf("it has %d bytes, more than %d", info.Size, maxTable)
@@ -110,7 +119,7 @@ func (l layout) read(fd int, table string) (tableInfo, []byte, error) {
 	buf := make([]byte, head+int(info.Size))
 	copy(buf, info.Name[:])
 	binary.NativeEndian.PutUint32(buf[nameLen:], info.Size)
-	n = uint32(len(buf))
+	n := uint32(len(buf))
 	if err := getsockopt(fd, l.level, soGetEntries, unsafe.Pointer(&buf[0]), &n); err != nil {
 		return info, nil, fmt.Errorf("read its entries: %w", err)
 	}

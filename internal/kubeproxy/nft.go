@@ -132,7 +132,7 @@ func cleanSets() (Removed, error) {
 
 // cleanDevice removes the device of mode IPVS, with the addresses of Services on it.
 func cleanDevice() (Removed, error) {
-	l, err := netlink.LinkByName("kube-ipvs0")
+	l, err := netlink.LinkByName(ipvsDevice)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return Removed{}, nil
 	}

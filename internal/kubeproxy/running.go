@@ -2,6 +2,7 @@ package kubeproxy
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -19,10 +20,11 @@ func running(cfg Config) (who string, known bool) {
 	if pod != "" {
 		return "pod " + pod, true
 	}
-	if who := listener("/proc"); who != "" {
+	proc := cmp.Or(cfg.proc, "/proc")
+	if who := listener(proc); who != "" {
 		return who, true
 	}
-	return process("/proc"), known
+	return process(proc), known
 }
 
 // listener finds a socket that listens on one of kube-proxy's ports and is not this process's own.
@@ -61,13 +63,19 @@ func listener(proc string) string {
 	return ""
 }
 
-// process finds a process of that name, where those of the node can be seen.
+// process finds a process of that name in this network namespace, where those of the node can be seen. One whose namespace cannot
+// be told counts.
 func process(proc string) string {
+	own, _ := os.Readlink(filepath.Join(proc, "self/ns/net"))
 	all, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/comm"))
 	for _, f := range all {
-		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == "kube-proxy" {
-			return "process " + filepath.Base(filepath.Dir(f))
+		if b, err := os.ReadFile(f); err != nil || strings.TrimSpace(string(b)) != "kube-proxy" {
+			continue
 		}
+		if ns, err := os.Readlink(filepath.Join(filepath.Dir(f), "ns/net")); err == nil && own != "" && ns != own {
+			continue
+		}
+		return "process " + filepath.Base(filepath.Dir(f))
 	}
 	return ""
 }

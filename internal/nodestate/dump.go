@@ -139,7 +139,8 @@ func (d *dumper) line(words ...string) {
 }
 
 func (d *dumper) settings(s *Settings) {
-	d.line("settings", settingsLine(s), flag(s.ToHost == model.ToHostDrop || s.ToHost == model.ToHostReturn, "to-host="+string(s.ToHost)))
+	d.line("settings", settingsLine(s), flag(s.ToHost == model.ToHostDrop || s.ToHost == model.ToHostReturn, "to-host="+string(s.ToHost)),
+		flag(s.KubeProxy, "services=kube-proxy"))
 	for _, p := range s.DSROptOut {
 		d.line("no-dsr", p.String())
 	}

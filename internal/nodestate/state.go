@@ -98,6 +98,9 @@ type Settings struct {
 	// HostNAT says that what host processes send is balanced in the packet path, not in the sockets alone.
 	HostNAT  bool
 	MaxFlows int
+	// KubeProxy: a kube-proxy carries Services on this node. A driver that can stand beside one leaves all frontends but host
+	// ports (LocalOnly) to it.
+	KubeProxy bool
 	// ToHost is what becomes of what pods send to the node.
 	ToHost   model.ToHostAction
 	Timeouts model.Timeouts

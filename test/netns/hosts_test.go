@@ -83,6 +83,23 @@ func testHostEndpoint(t *testing.T, fam family) {
 	f.n1.reaches("client", "tcp", "172.30.0.55:7000")
 }
 
+// TestHostEndpointHandedOn: what another node hands on is judged as it came from the client.
+func TestHostEndpointHandedOn(t *testing.T) { inBoth(t, testHostEndpointHandedOn) }
+
+func testHostEndpointHandedOn(t *testing.T, fam family) {
+	f := newFixture(t, fam)
+	f.service("near", "10.96.0.1", 30001, f.b)
+	f.cluster.HostEndpoints["n1"] = &model.HostEndpoint{Name: "n1", Node: "n1", Interface: model.AllInterfaces, Labels: map[string]string{"role": "node"}, Profiles: []string{model.ProfileDefaultAllow}}
+	p := forHosts("nodeports", []model.Rule{fam.from(model.Allow, "172.30.0.55/32", 30001), fam.from(model.Deny, "", 30001)}, nil)
+	p.PreDNAT, p.ApplyOnForward = true, true
+	f.put(p)
+	f.apply()
+	for _, nw := range networks {
+		want(t, nw+" by a node port", f.client.reaches("b", nw, "172.30.0.9:30001"), "172.30.0.55")
+		f.client2.refused(nw, "172.30.0.9:30001")
+	}
+}
+
 // TestHostEndpointForward: what a node hands on is judged by policy with applyOnForward, and node ports before they are translated by
 // that with preDNAT; both bind connections that are open.
 func TestHostEndpointForward(t *testing.T) { inBoth(t, testHostEndpointForward) }
@@ -104,7 +121,6 @@ func testHostEndpointForward(t *testing.T, fam family) {
 	for _, nw := range networks {
 		want(t, nw+" by a node port", f.client.reaches("b", nw, "172.30.0.8:30001"), "172.30.0.55")
 		f.client2.refused(nw, "172.30.0.8:30001")
-		f.client2.refused(nw, "172.30.0.9:30001") // the other node hands it on as it came
 		f.client2.reaches("c", nw, "172.30.0.8:30002")
 		f.client2.reaches("n1", nw, "172.30.0.8:9000")
 		f.a.reaches("b", nw, "10.96.0.1:80")

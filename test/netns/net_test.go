@@ -40,7 +40,8 @@ type node struct {
 	pods   []*pod
 	driver *driverProcess
 	cgroup string
-	uplink int // index of eth0
+	uplink int  // index of eth0
+	beside bool // a kube-proxy carries Services on it
 }
 
 type pod struct {
@@ -241,7 +242,7 @@ func (n *node) apply() {
 	n.lan.t.Helper()
 	c := *n.lan.cluster
 	c.Local = model.Local{Node: n.name, Endpoints: map[netip.Addr]*model.LocalEndpoint{}, HostAddrs: n.lan.pairOf(n.addr),
-		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500,
+		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500, KubeProxy: n.beside,
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: n.uplink, Addrs: n.lan.pairOf(n.addr)}}}
 	if n.lan.routed {
 		c.Local.Subnets = nil

@@ -69,7 +69,8 @@ func differNFT(t *testing.T, r *wires.Runner, make scenario.NewCarrier) {
 	if uint64(r.Played) < rounds*nftPacketsPerRound/2 {
 		t.Errorf("only %d packets went through the kernel", r.Played)
 	}
-	if rounds >= nftRounds && (seen["allowed"] == 0 || seen["POLICY_INGRESS"] == 0 || seen["POLICY_EGRESS"] == 0 || seen["answer"] == 0) {
+	if rounds >= nftRounds && (seen["allowed"] == 0 || seen["POLICY_INGRESS"] == 0 || seen["POLICY_EGRESS"] == 0 || seen["answer"] == 0 ||
+		seen["HOST_INGRESS"] == 0 || seen["HOST_EGRESS"] == 0 || seen["HOST_PRE_DNAT"] == 0 || seen["TO_HOST"] == 0) {
 		t.Errorf("something never happened: %v", seen)
 	}
 }
@@ -93,11 +94,12 @@ func playPolicies(r *wires.Runner, make scenario.NewCarrier, seed uint64, seen m
 	d := &policies{crowd: newCrowd(seed)}
 	clear(d.c.Services)
 	clear(d.c.Slices)
-	clear(d.c.HostEndpoints)
-	d.c.Settings.ToHost = model.ToHostAccept
 	d.c.Settings.MaxFlows = 512000 // the kernel's connection tracking knows no shares
 	d.c.Settings.SNATPortLast = d.c.Settings.SNATPortFirst + 9999
 	clear(d.mtus)
+	if seed%3 == 0 {
+		d.guard()
+	}
 	d.machine = d.crowd.machine()
 	defer func() {
 		if resetErr := r.Reset(); err == nil {
@@ -120,6 +122,15 @@ func playPolicies(r *wires.Runner, make scenario.NewCarrier, seed uint64, seen m
 		}
 	}
 	return nil
+}
+
+// guard gives the node's uplink a host endpoint, and a policy before Services that denies some of what comes.
+func (d *policies) guard() {
+	d.c.HostEndpoints["guard"] = &model.HostEndpoint{Name: "guard", Node: "n0", Interface: "eth0", Labels: map[string]string{"guard": "yes"}, Profiles: []string{model.ProfileDefaultAllow}}
+	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "guard"}, Tier: model.TierDefault, Subject: model.Selector{Expression: "guard == 'yes'"},
+		PreDNAT: true, ApplyOnForward: true, AppliesIngress: true,
+		Ingress: []model.Rule{{Action: model.Deny, Ports: []model.PortRange{{Protocol: model.ProtocolTCP, First: 80, Last: 8079}}}}}
+	d.c.Policies[p.ID()] = p
 }
 
 func (d *policies) step(seen map[string]int) error {
@@ -160,7 +171,9 @@ func (d *policies) step(seen map[string]int) error {
 
 // changePolicy changes policies or labels.
 func (d *policies) changePolicy() {
-	switch d.IntN(6) {
+	switch d.IntN(7) {
+	case 6:
+		d.hostEndpoints()
 	case 0:
 		d.tiered()
 	case 1:
@@ -180,10 +193,16 @@ func (d *policies) changePolicy() {
 	}
 }
 
-// opening is the first packet of a connection that a pod of the node has one end of.
+// opening is the first packet of a connection that a pod of the node has one end of, or the node itself.
 func (d *policies) opening() *packet.Packet {
 	own := one(d.crowd, localPods...)
 	peer := one(d.crowd, one(d.crowd, localPods...), one(d.crowd, localPods...), one(d.crowd, otherPods...), one(d.crowd, outside...), ownAddr)
+	if d.chance(30) {
+		own, peer = ownAddr, one(d.crowd, one(d.crowd, outside...), one(d.crowd, outside...), one(d.crowd, otherPods...))
+		if isPod := d.machine.State.Addrs[peer].Kind == nodestate.AddrPod || d.routeOf(peer).Node.IsValid(); isPod {
+			peer = outside[0] // the way of the node's own packets to pods elsewhere is another one in each data plane
+		}
+	}
 	if peer == own { // never leaves the pod
 		peer = outside[0]
 	}
@@ -236,6 +255,8 @@ func (d *policies) at(p *packet.Packet) sim.In {
 		in.Hook, in.IfIndex = sim.FromWorkload, src.IfIndex
 	case src.Kind == nodestate.AddrHost && dst.Kind == nodestate.AddrEndpoint:
 		in.Hook, in.IfIndex = sim.ToWorkload, dst.IfIndex
+	case src.Kind == nodestate.AddrHost:
+		in.Hook = sim.ToUplink
 	case route.Tunnel:
 		in.Hook, in.IfIndex, in.Source = sim.FromTunnel, scenario.TunnelDev, route.Node
 	default:

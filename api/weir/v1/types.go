@@ -93,6 +93,7 @@ type IPAMBlockList struct {
 // +kubebuilder:resource:scope=Cluster,path=nodestatuses,singular=nodestatus,categories=weir
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Dataplane",type=string,JSONPath=`.status.dataplane`
+// +kubebuilder:printcolumn:name="Services",type=string,priority=1,JSONPath=`.status.serviceHandling`
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.status.nodeAddress`
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
 // +kubebuilder:printcolumn:name="Heartbeat",type=date,JSONPath=`.status.lastHeartbeat`
@@ -109,6 +110,8 @@ type NodeStatusStatus struct {
 	Version string `json:"version,omitempty"`
 	// Dataplane that carries the packets: "eBPF" or "nftables".
 	Dataplane string `json:"dataplane,omitempty"`
+	// ServiceHandling says who carries Services: "Weir" or "kube-proxy". Beside eBPF it is always Weir.
+	ServiceHandling string `json:"serviceHandling,omitempty"`
 	// NodeAddress is the address by which other nodes know this one, for IPv4.
 	NodeAddress string `json:"nodeAddress,omitempty"`
 	// NodeAddressIPv6 is the same for IPv6, where the node carries that.

@@ -77,10 +77,9 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 
 	// A pod's interface that the state does not name has no addresses and no policy: nothing from it, nothing to it.
-	var fromUnknown, toUnknown []string
+	var fromUnknown []string
 	if p := podInterfaces(s); p != "" {
 		fromUnknown = []string{"iifname " + p + " drop"}
-		toUnknown = []string{"oifname " + p + " oifname != @" + setWorkloads + " drop"}
 	}
 	base("from-network", knftables.FilterType, knftables.PreroutingHook, "raw", slices.Concat([]string{
 		"iifname @" + setWorkloads + " goto from-workload"}, fromUnknown, []string{
@@ -112,9 +111,9 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setKnown+" goto no-endpoint")
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
-	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter", append(toUnknown, "jump "+policyChain)...)
+	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter", append(toUnknown(s), "jump "+policyChain)...)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", "jump "+policyChain)
-	base("sent", knftables.FilterType, knftables.OutputHook, "filter", append(toUnknown, "jump "+policyChain)...)
+	base("sent", knftables.FilterType, knftables.OutputHook, "filter", append(toUnknown(s), "jump "+policyChain)...)
 	f.serviceChains(t, s)
 	f.policySets(t)
 
@@ -128,6 +127,14 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		f.set(t, name, sets[name])
 	}
+}
+
+// toUnknown drops what would go to a pod's interface that the state does not name.
+func toUnknown(s *nodestate.State) []string {
+	if p := podInterfaces(s); p != "" {
+		return []string{"oifname " + p + " oifname != @" + setWorkloads + " drop"}
+	}
+	return nil
 }
 
 // set adds a set whose types are written with $addr.
@@ -171,10 +178,14 @@ func (f family) masqueradeRules(s *nodestate.State) []string {
 	if !f.node(s).IsValid() {
 		return nil
 	}
-	return []string{
+	rules := []string{
 		"$ip saddr . $ip daddr @" + setHairpin + " ct status dnat goto " + asNodeChain,
 		"$ip saddr @" + setOutgoing + " $ip daddr != @" + setRouted + " $ip daddr != @" + setKeepSource + " goto " + asNodeChain,
-		// A client outside whose backend is on another node, or outside of the cluster: the answers have to come by here.
-		"ct status dnat iifname != @" + setWorkloads + " $ip saddr != @" + setOwn + " $ip daddr != @" + setLocal + " goto " + asNodeChain,
 	}
+	if s.Settings.KubeProxy {
+		return rules // whose source a Service's flow has is said by who translated it
+	}
+	return append(rules,
+		// A client outside whose backend is on another node, or outside of the cluster: the answers have to come by here.
+		"ct status dnat iifname != @"+setWorkloads+" $ip saddr != @"+setOwn+" $ip daddr != @"+setLocal+" goto "+asNodeChain)
 }

@@ -15,8 +15,8 @@
 //	from-network  prerouting raw (-300)      sources: anti-spoofing, who may use the tunnel, the sender's node as a mark
 //	arrive        prerouting mangle (-150)   a new flow remembers in its ct mark the node that handed it on
 //	               output    mangle
-//	translate     prerouting dstnat (-100)   Services: the destination becomes a backend's (nat, once a flow)
-//	translate-own output     dstnat (-100)   the same for the node's own processes
+//	translate     prerouting dstnat-1 (-101)  Services: the destination becomes a backend's (nat, once a flow)
+//	translate-own output     dstnat-1 (-101)  the same for the node's own processes
 //	admit         prerouting filter-50       what was for a Service and found no backend is refused; what has no endpoint
 //	admit-own     output     filter-50       the same for the node's own processes
 //	forwarded     forward    filter (0)      jump judge

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"sigs.k8s.io/knftables"
 
@@ -36,6 +37,10 @@ type Driver struct {
 	tunnelTable *tunnelTable
 	problems    []string
 	count       counters
+	listening   bool // somebody wants to know of every flow that is judged
+
+	view atomic.Pointer[view]
+	lost atomic.Uint64
 }
 
 // table is what a driver keeps of a family.
@@ -44,6 +49,7 @@ type table struct {
 	numbers  *numbers // nil while the table is the one of a family that the node does not carry
 	services *services
 	policy   *policy
+	tallies  map[string]tally // by chain
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
 	stands bool
 	err    error // of the last try to write it
@@ -87,9 +93,14 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	if !d.opts.NoMachine {
 		errs = append(errs, d.machine.prepare(d.state)...)
 	}
+	v := &view{state: d.state, listening: d.listening}
+	if d.machine.host != nil {
+		v.host = d.machine.host.index
+	}
+	d.view.Store(v)
 	for _, f := range families {
 		t := d.tables[f]
-		if t.err = t.apply(ctx, d.state); t.err != nil {
+		if t.err = t.apply(ctx, d.state, d.listening); t.err != nil {
 			errs = append(errs, t.err)
 		}
 		t.stands = t.stands || t.err == nil
@@ -106,7 +117,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 }
 
 // apply writes what differs from a state.
-func (t *table) apply(ctx context.Context, s *nodestate.State) error {
+func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) error {
 	static := newTable(t.family.nft())
 	if !t.family.carried(s) {
 		return t.close(ctx, static, s)
@@ -116,7 +127,9 @@ func (t *table) apply(ctx context.Context, s *nodestate.State) error {
 		t.anew()
 		t.numbers, t.services, t.policy = newNumbers(), newServices(t.family), newPolicy()
 	}
+	t.policy.listening = listening
 	t.family.renderChains(static, s)
+	t.family.renderPolicy(static, s, t.policy)
 	if !t.loaded {
 		t.sets, t.layout = static.Sets, static.layout()
 		if err := t.load(ctx); err != nil {
@@ -130,16 +143,15 @@ func (t *table) apply(ctx context.Context, s *nodestate.State) error {
 	}
 	t.family.renderAddrs(static, s, t.numbers)
 	t.family.renderRoutes(static, s)
-	t.family.renderPolicy(static, s, t.policy)
-	t.desire(static, t.stateSets(), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
+	t.desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
 	t.services.follow(s, t)
 	return t.write(ctx)
 }
 
-// stateSets are the sets whose elements are rendered as a whole; those of Services are followed.
-func (t *table) stateSets() []string {
+// stateSets are the sets of a table whose elements are rendered as a whole; those of Services are followed.
+func stateSets(t *Table) []string {
 	var out []string
-	for name, s := range t.sets {
+	for name, s := range t.Sets {
 		if !s.Learned && !serviceSets[name] {
 			out = append(out, name)
 		}
@@ -160,7 +172,7 @@ func (t *table) close(ctx context.Context, static *Table, s *nodestate.State) er
 			return err
 		}
 	}
-	t.desire(static, t.stateSets(), func(string) bool { return false })
+	t.desire(static, stateSets(static), func(string) bool { return false })
 	return t.write(ctx)
 }
 

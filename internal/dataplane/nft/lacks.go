@@ -20,6 +20,5 @@ func (d *Driver) Lacks() map[dataplane.Feature]string {
 		dataplane.FeatureResume:     "connection tracking takes a connection that was reset for ended",
 		dataplane.FeatureHostNAT:    "the node's own packets are balanced in any case",
 		dataplane.FeatureSCTP:       "connection tracking wants whole chunks with the right tags",
-		dataplane.FeatureHosts:      "what the node itself exchanges is not judged",
 	}
 }

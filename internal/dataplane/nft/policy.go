@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
 )
 
 // Policy is judged by what connection tracking knows of a flow: the source before its translation, the destination after
@@ -25,7 +26,7 @@ const (
 	mapVerdicts = "verdicts"      // number of a set : number of a class → what the set says of it
 )
 
-// logGroup is where denied packets and those of Log rules are shown (nflog); the prefix has the rule's number.
+// logGroup is where denied packets and those of Log rules are shown (nflog); the prefix has the reason's and the rule's number.
 const logGroup = 5184
 
 // epochMask are the bits of a ct mark that say under which policy the flow was judged.
@@ -35,6 +36,7 @@ const epochMask = 0xffff
 type policy struct {
 	sets, classes *smallNumbers
 	epochs        epochs
+	listening     bool // every flow that is judged is shown
 }
 
 func newPolicy() *policy {
@@ -54,47 +56,81 @@ func (f family) policySets(t *Table) {
 
 // renderPolicy makes the chains of policy, and the elements of its sets.
 func (f family) renderPolicy(t *Table, s *nodestate.State, p *policy) {
-	r := policyRender{family: f, table: t, policy: p, contents: contentsOf(s, f)}
+	r := policyRender{family: f, table: t, policy: p, whys: whysOf(s, f), sum: new(uint64)}
+	r.contents = contentsOf(s, r.whys)
 	r.numbers()
 	r.peers(s)
 	r.endpoints(s)
 	r.verdicts()
-	f.judgeChains(t, s, p.epochs.of(r.sum))
+	hosts := r.hosts(s)
+	epoch := p.epochs.of(*r.sum)
+	f.judgeChains(t, s, epoch, hosts, p.listening)
+	f.hostChains(t, s, epoch, hosts)
+}
+
+// judged is the first rule wherever policy judges: it says that a flow needs no judgement.
+func judged(epoch uint16) string {
+	return fmt.Sprintf("ct state established ct mark and %#x == %#x return", epochMask, epoch)
+}
+
+// linkRules let neighbour discovery pass, which is between the ends of a link.
+func (f family) linkRules() []string {
+	if !f.six {
+		return nil
+	}
+	return []string{"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 return"}
+}
+
+// icmpErrors are those that are about flows.
+func (f family) icmpErrors() string {
+	if f.six {
+		return "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }"
+	}
+	return "icmp type { destination-unreachable, time-exceeded, parameter-problem }"
 }
 
 // judgeChains are those that every node has.
-func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16) {
+func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, listening bool) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	chain(policyChain,
-		fmt.Sprintf("ct state established ct mark and %#x == %#x return", epochMask, epoch),
-		"goto "+flowChain)
-	var link []string
-	errors := "icmp type { destination-unreachable, time-exceeded, parameter-problem }"
-	if f.six {
-		link = []string{"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 return"}
-		errors = "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }"
+	errors, end := f.icmpErrors(), markChain
+	if h.any() {
+		end = hostChain
 	}
-	chain(flowChain, append(append([]string{"ct state related return"}, link...),
-		// From a node it would be taken for another node's.
-		"iifname @"+setWorkloads+" udp dport $vxlan $ip daddr @"+setOwn+" drop",
-		"iifname @"+setWorkloads+" udp dport $vxlan $ip daddr @"+setNodes+" drop",
-		"ct state invalid,untracked goto "+strayChain,
-		"ct state new tcp flags & (syn | ack) != syn jump "+strayChain,
-		"ct original $ip saddr . ct reply $ip saddr @"+setHairpin+" goto "+markChain,
-		"ct original $ip saddr vmap @"+mapEgress,
-		"ct original $ip saddr @"+setOwn+" goto "+markChain, // the node's own probes
-		"ct reply $ip saddr vmap @"+mapIngress,
-		"goto "+markChain)...)
-	chain(markChain,
-		fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(epochMask), epoch),
-		// The numbers of the look-ups, which were made for isolated pods alone.
-		"ct original $ip saddr @"+setIsolated+" meta priority set none",
-		"ct reply $ip saddr @"+setIsolated+" meta priority set none")
-	chain(strayChain,
-		errors+" $ip saddr @"+setPods+" drop",
-		errors+" $ip saddr != @"+setOwn+" $ip daddr @"+setPods+" drop",
-		"$ip saddr @"+setIsolated+" drop",
-		"$ip daddr @"+setIsolated+" drop")
+	chain(policyChain, judged(epoch), "goto "+flowChain)
+	flow := func(end string) []string {
+		return append(append([]string{"ct state related return"}, f.linkRules()...),
+			// From a node it would be taken for another node's.
+			"iifname @"+setWorkloads+" udp dport $vxlan $ip daddr @"+setOwn+" drop",
+			"iifname @"+setWorkloads+" udp dport $vxlan $ip daddr @"+setNodes+" drop",
+			"ct state invalid,untracked goto "+strayChain,
+			"ct state new tcp flags & (syn | ack) != syn jump "+strayChain,
+			"ct original $ip saddr . ct reply $ip saddr @"+setHairpin+" goto "+markChain,
+			"ct original $ip saddr vmap @"+mapEgress,
+			"ct original $ip saddr @"+setOwn+" goto "+end, // the node's own probes
+			"ct reply $ip saddr vmap @"+mapIngress,
+			"goto "+end)
+	}
+	chain(flowChain, flow(end)...)
+	if h.onTheWayOut() {
+		// Where a flow of the node's own leaves by is known after its destination was translated: leaving judges that, and marks it.
+		chain(ownChain, judged(epoch), "goto "+ownFlowChain)
+		chain(ownFlowChain, flow(clearChain)...)
+	}
+	// The numbers of the look-ups, which were made for isolated pods alone.
+	forget := []string{"ct original $ip saddr @" + setIsolated + " meta priority set none", "ct reply $ip saddr @" + setIsolated + " meta priority set none"}
+	if h.onTheWayOut() {
+		chain(clearChain, forget...)
+	}
+	mark := append([]string{fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(epochMask), epoch)}, forget...)
+	if listening {
+		mark = append(mark, logRule(wordPass, 0, 0))
+	}
+	chain(markChain, mark...)
+	chain(strayChain, append([]string{
+		errors + " $ip saddr @" + setPods + " drop",
+		errors + " $ip saddr != @" + setOwn + " $ip daddr @" + setPods + " drop",
+		"$ip saddr @" + setIsolated + " drop",
+		"$ip daddr @" + setIsolated + " drop"}, f.strayHostRules(h)...)...)
 }
 
 // policyRender makes the part of a table that follows from a state.
@@ -102,14 +138,17 @@ type policyRender struct {
 	family
 	table    *Table
 	policy   *policy
+	whys     map[nodestate.SetID]reason.Reason // what a packet that a set denies is dropped for
 	contents map[nodestate.SetID]map[nodestate.Class]*content
-	sum      uint64 // of all that a verdict follows from
+	sum      *uint64 // of all that a verdict follows from
+	// turned: chains judge the way back of the flow at hand, and neither deny nor mark.
+	turned bool
 }
 
 // add desires an element, which a verdict follows from.
 func (r *policyRender) add(set, key, value string) {
 	r.table.add(set, key, value)
-	r.sum += hash64(set, key, value) // in any order
+	*r.sum += hash64(set, key, value) // in any order
 }
 
 // chain desires a chain named by its rules.
@@ -188,7 +227,12 @@ func (r *policyRender) endpoints(s *nodestate.State) {
 
 // setChain makes the chain of an isolation in one direction, where the peer is the given end of the flow.
 func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) string {
-	deny := r.verdict(nodestate.PolicyValue{Rule: iso.Rule})
+	why := r.whys[iso.Set]
+	verdicts := verdictsOf(why)
+	if r.turned {
+		verdicts = mapTurned
+	}
+	deny := r.verdict(nodestate.PolicyValue{Rule: iso.Rule}, why)
 	n, ok := r.policy.sets.of(uint64(iso.Set))
 	rules := []string{deny} // a set without entries, or without a number
 	if ok {
@@ -197,7 +241,7 @@ func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) st
 			"meta priority set " + peer + " map @" + mapPeerNets,
 			"meta priority set " + peer + " map @" + mapPeers,
 			fmt.Sprintf("meta priority set meta priority or %#x", uint32(n)<<16),
-			"meta priority vmap @" + mapVerdicts,
+			"meta priority vmap @" + verdicts,
 		}
 		if others := r.contents[iso.Set][0]; others != nil {
 			rules = append(rules, "goto "+r.contentChain(others))
@@ -210,8 +254,22 @@ func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) st
 		rules[i] = strings.ReplaceAll(rules[i], "$ip", ip)
 	}
 	name := r.chain(prefix, rules)
-	r.sum += hash64(name)
+	*r.sum += hash64(name)
 	return name
+}
+
+// answered reports whether those of an open connection that is denied are told.
+func answered(why reason.Reason) bool {
+	return why == reason.PolicyIngress || why == reason.PolicyEgress
+}
+
+// verdictsOf is the map of look-up 2 for a set. Those of host endpoints have one of their own: they are asked where the kernel lets no
+// rule answer.
+func verdictsOf(why reason.Reason) string {
+	if answered(why) {
+		return mapVerdicts
+	}
+	return mapHostVerdicts
 }
 
 // verdicts makes look-up 2.
@@ -223,38 +281,46 @@ func (r *policyRender) verdicts() {
 		}
 		for class, c := range r.contents[set] {
 			if number, ok := r.policy.classes.of(uint64(class)); ok {
-				r.add(mapVerdicts, priorityText(n, number), "goto "+r.contentChain(c))
+				r.add(verdictsOf(r.whys[set]), priorityText(n, number), "goto "+r.contentChain(c))
 			}
 		}
 		if r.policy.classes.full {
 			// Peers of classes without a number: nobody knows what they may do.
-			r.add(mapVerdicts, priorityText(n, unknownNumber), r.verdict(nodestate.PolicyValue{}))
+			r.add(verdictsOf(r.whys[set]), priorityText(n, unknownNumber), r.verdict(nodestate.PolicyValue{}, r.whys[set]))
 		}
 	}
 }
 
-// verdict is a verdict in words; the chain that it leads to is made.
-func (r *policyRender) verdict(v nodestate.PolicyValue) string {
-	name := fmt.Sprintf("deny-%d", v.Rule)
+// verdict is a verdict in words; the chain that it leads to is made. why is what a packet that is denied is dropped for.
+func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) string {
 	switch {
-	case v.Allow && !v.Log:
+	case r.turned && v.Allow:
+		return "goto " + olderPassChain
+	case r.turned, v.Allow && !v.Log:
 		return "return"
 	case v.Allow:
-		name = fmt.Sprintf("log-%d", v.Rule)
-		r.table.Chains[name] = Chain{Rules: []string{logRule("allow", v.Rule)}}
-	default:
-		r.table.Chains[name] = Chain{Rules: []string{
-			logRule("deny", v.Rule),
-			// The connection was open: both ends are told.
-			"ct state established meta l4proto tcp tcp flags & (syn | rst) == 0 reject with tcp reset",
-			"drop",
-		}}
+		name := fmt.Sprintf("log-%d-%d", why, v.Rule)
+		r.table.Chains[name] = Chain{Rules: []string{logRule(wordAllow, why, v.Rule)}}
+		return "goto " + name
 	}
+	name := denyName(why, v.Rule)
+	rules := []string{"counter", logRule(wordDeny, why, v.Rule)}
+	if answered(why) {
+		// The connection was open: both ends are told.
+		rules = append(rules, "ct state established meta l4proto tcp tcp flags & (syn | rst) == 0 reject with tcp reset")
+	}
+	r.table.Chains[name] = Chain{Rules: append(rules, "drop")}
 	return "goto " + name
 }
 
-func logRule(what string, rule nodestate.RuleID) string {
-	return fmt.Sprintf("limit rate 1000/second burst 256 packets log prefix \"weir %s %d\" snaplen 128 group %d", what, rule, logGroup)
+// denyName is the name of a chain that drops; denyChain reads it.
+func denyName(why reason.Reason, rule nodestate.RuleID) string {
+	return fmt.Sprintf("%s%d-%d", denyPrefix, why, rule)
+}
+
+// logRule shows a packet; shown reads the prefix.
+func logRule(what string, why reason.Reason, rule nodestate.RuleID) string {
+	return fmt.Sprintf("limit rate 1000/second burst 256 packets log prefix \"weir %s %d %d\" snaplen %d group %d", what, why, rule, shownBytes, logGroup)
 }
 
 // priorityText is a pair of numbers as nft writes a packet's priority.

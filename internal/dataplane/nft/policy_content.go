@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
 )
 
 // content is all that a set says of the peers of one class.
@@ -15,7 +16,9 @@ type content struct {
 	head    nodestate.PolicyValue
 	protos  map[model.Protocol][]portEntry // by destination port; the numbers of ICMP messages
 	sources map[uint16]*sourceTable
-	chain   string // once it is made
+	why     reason.Reason // what a packet that it denies is dropped for
+	// chain and turned are the chains' names, once they are made.
+	chain, turned string
 }
 
 // sourceTable is a table of source ports.
@@ -33,18 +36,33 @@ type portEntry struct {
 
 func (e portEntry) last() uint16 { return e.port | 0xffff>>e.bits }
 
-// contentsOf are the contents of the sets that endpoints of the family have. A set without heads says nothing.
-func contentsOf(s *nodestate.State, f family) map[nodestate.SetID]map[nodestate.Class]*content {
-	used := map[nodestate.SetID]bool{}
+// whysOf are the sets that judge in a family, with what a packet is dropped for that they deny.
+func whysOf(s *nodestate.State, f family) map[nodestate.SetID]reason.Reason {
+	out := map[nodestate.SetID]reason.Reason{}
 	for a, v := range s.Addrs {
 		if v.Kind == nodestate.AddrEndpoint && f.has(a) {
-			used[v.Ingress.Set], used[v.Egress.Set] = true, true
+			out[v.Ingress.Set], out[v.Egress.Set] = reason.PolicyIngress, reason.PolicyEgress
 		}
 	}
+	for at, h := range s.HostEndpoints {
+		if at.IPv6 != f.six {
+			continue
+		}
+		out[h.HostIngress.Set], out[h.ForwardIngress.Set] = reason.HostIngress, reason.HostIngress
+		out[h.HostEgress.Set], out[h.ForwardEgress.Set] = reason.HostEgress, reason.HostEgress
+		out[h.PreDNAT.Set] = reason.HostPreDNAT
+	}
+	delete(out, 0)
+	return out
+}
+
+// contentsOf are the contents of the sets that judge. A set without heads says nothing.
+func contentsOf(s *nodestate.State, whys map[nodestate.SetID]reason.Reason) map[nodestate.SetID]map[nodestate.Class]*content {
 	out := map[nodestate.SetID]map[nodestate.Class]*content{}
 	heads := map[*content]bool{}
 	for k, v := range s.Policy.All() {
-		if k.Set == 0 || !used[k.Set] {
+		why, used := whys[k.Set]
+		if !used {
 			continue
 		}
 		if out[k.Set] == nil {
@@ -52,7 +70,7 @@ func contentsOf(s *nodestate.State, f family) map[nodestate.SetID]map[nodestate.
 		}
 		c := out[k.Set][k.Peer]
 		if c == nil {
-			c = &content{protos: map[model.Protocol][]portEntry{}, sources: map[uint16]*sourceTable{}}
+			c = &content{protos: map[model.Protocol][]portEntry{}, sources: map[uint16]*sourceTable{}, why: why}
 			out[k.Set][k.Peer] = c
 		}
 		e := portEntry{k.Port, k.Len, v}
@@ -89,8 +107,15 @@ func contentsOf(s *nodestate.State, f family) map[nodestate.SetID]map[nodestate.
 
 // contentChain makes the chain of a content and returns its name. Equal contents share one.
 func (r *policyRender) contentChain(c *content) string {
-	if c.chain != "" {
-		return c.chain
+	made, prefix, to := &c.chain, "peer-", "ct reply proto-src"
+	switch {
+	case r.turned:
+		made, prefix, to = &c.turned, "turned-", "ct original proto-src"
+	case c.why == reason.HostPreDNAT:
+		to = "ct original proto-dst"
+	}
+	if *made != "" {
+		return *made
 	}
 	var rules []string
 	for _, p := range []struct {
@@ -98,8 +123,8 @@ func (r *policyRender) contentChain(c *content) string {
 		words string
 		key   string
 	}{
-		{model.ProtocolTCP, "tcp", "ct reply proto-src"}, {model.ProtocolUDP, "udp", "ct reply proto-src"},
-		{model.ProtocolSCTP, "sctp", "ct reply proto-src"}, {r.icmp(), r.words().icmp, "ct original proto-dst"},
+		{model.ProtocolTCP, "tcp", to}, {model.ProtocolUDP, "udp", to},
+		{model.ProtocolSCTP, "sctp", to}, {r.icmp(), r.words().icmp, "ct original proto-dst"},
 	} {
 		bit := nodestate.ProtoBit(p.proto, r.six)
 		if c.head.Protos&bit == 0 {
@@ -115,9 +140,9 @@ func (r *policyRender) contentChain(c *content) string {
 		}
 	}
 	rules = append(rules, r.decision(c, c.head))
-	c.chain = r.chain("peer-", rules)
-	r.sum += hash64(c.chain)
-	return c.chain
+	*made = r.chain(prefix, rules)
+	*r.sum += hash64(*made)
+	return *made
 }
 
 func (f family) icmp() model.Protocol {
@@ -147,22 +172,26 @@ func (r *policyRender) others(c *content) string {
 // decision is a verdict in words, where the source port may decide.
 func (r *policyRender) decision(c *content, v nodestate.PolicyValue) string {
 	if v.Sources == 0 {
-		return r.verdict(v)
+		return r.verdict(v, c.why)
 	}
 	t := c.sources[v.Sources]
 	if t == nil {
-		return r.verdict(nodestate.PolicyValue{}) // Decide finds the zero value, too
+		return r.verdict(nodestate.PolicyValue{}, c.why) // Decide finds the zero value, too
+	}
+	from := "ct original proto-src"
+	if r.turned {
+		from = "ct reply proto-src"
 	}
 	var rules []string
 	if text := r.ranges(c, t.entries, t.head); text != "" {
 		for _, proto := range []string{"tcp", "udp", "sctp"} {
-			rules = append(rules, "meta l4proto "+proto+" ct original proto-src vmap { "+text+" }")
-			rules = append(rules, "meta l4proto "+proto+" "+r.verdict(t.head))
+			rules = append(rules, "meta l4proto "+proto+" "+from+" vmap { "+text+" }")
+			rules = append(rules, "meta l4proto "+proto+" "+r.verdict(t.head, c.why))
 		}
 	}
-	rules = append(rules, r.verdict(longest(t.entries, 0, t.head))) // other protocols have the source port 0
+	rules = append(rules, r.verdict(longest(t.entries, 0, t.head), c.why)) // other protocols have the source port 0
 	name := r.chain("from-", rules)
-	r.sum += hash64(name)
+	*r.sum += hash64(name)
 	return "goto " + name
 }
 

@@ -48,10 +48,10 @@ func Render(s *nodestate.State, six bool) *Table {
 	f := family{six}
 	t := newTable(f.nft())
 	f.renderChains(t, s)
+	f.renderPolicy(t, s, newPolicy())
 	f.renderAddrs(t, s, newNumbers())
 	f.renderRoutes(t, s)
 	newServices(f).render(t, s)
-	f.renderPolicy(t, s, newPolicy())
 	return t
 }
 

@@ -176,3 +176,45 @@ func TestPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours; when that changes nothing else does, and the table is that of a
+// driver that knows no other.
+func TestBesideKubeProxy(t *testing.T) {
+	s := small()
+	host := tcp("10.96.9.9", 9)
+	s.Frontends.Set(tcp("0.0.0.0", 8443), nodestate.Service{ID: host, LocalOnly: true})
+	s.Backends.Set(host, []nodestate.Backend{{Addr: addr("10.244.1.2"), Port: 8080, Local: true}})
+	beside := *s
+	beside.Settings.KubeProxy = true
+	d, _ := fakeDriver(t)
+	same := func(what string, s *nodestate.State, want map[string]int) {
+		t.Helper()
+		apply(t, d, s)
+		fresh, _ := fakeDriver(t)
+		apply(t, fresh, s)
+		got, anew := d.Status().Elements, fresh.Status().Elements
+		for name, n := range anew {
+			if got[name] != n {
+				t.Errorf("%s: %s has %d elements, that of a new driver %d", what, name, got[name], n)
+			}
+		}
+		for name, n := range want {
+			if got["ip "+name] != n {
+				t.Errorf("%s: %s has %d elements, want %d", what, name, got["ip "+name], n)
+			}
+		}
+	}
+	same("alone", s, map[string]int{mapServices: 4, mapPorts: 1, mapHostPorts: 1, mapBackends: 5})
+	same("beside", &beside, map[string]int{mapServices: 0, mapServicesOutside: 0, mapPorts: 0, setRestricted: 0, mapRefused: 0, mapHostPorts: 1, mapBackends: 2})
+	changed := beside
+	changed.Backends.Set(tcp("10.96.0.1", 80), []nodestate.Backend{{Addr: addr("10.244.2.9"), Port: 8080}})
+	same("an endpoint comes", &changed, map[string]int{mapServices: 0, mapBackends: 2})
+	alone := changed
+	alone.Settings.KubeProxy = false
+	same("alone again", &alone, map[string]int{mapServices: 4, mapPorts: 1, mapHostPorts: 1})
+	before := d.Status().Writes
+	apply(t, d, &alone)
+	if n := d.Status().Writes - before; n != 0 {
+		t.Errorf("the second apply made %d operations", n)
+	}
+}

@@ -9,13 +9,17 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
+// translatePriority comes before that of kube-proxy's rules and of other people's: while both are there, what is in our maps is ours,
+// and what is not is theirs.
+const translatePriority = "dstnat-1"
+
 // serviceChains make the chains and sets of Services. Only the first packet of a flow comes by translate.
 func (f family) serviceChains(t *Table, s *nodestate.State) {
 	const front = "$ip daddr . meta l4proto . th dport"
 	const atPort = "meta l4proto . th dport"
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	nat := func(name string, hook knftables.BaseChainHook, rules ...string) {
-		t.Chains[name] = Chain{Type: knftables.NATType, Hook: hook, Priority: "dstnat", Rules: f.rules(s, rules...)}
+		t.Chains[name] = Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: f.rules(s, rules...)}
 	}
 	restricted := front + " @" + setRestricted + " " + front + " . $ip saddr != @" + setRanges + " drop"
 	nat("translate", knftables.PreroutingHook,

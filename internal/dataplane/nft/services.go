@@ -54,6 +54,8 @@ type services struct {
 	ports map[nodestate.Frontend]*port // by id
 	taken map[uint32]nodestate.Frontend
 	picks map[string]int // how many lists use each chain
+	// proxied: a kube-proxy carries all but host ports.
+	proxied bool
 
 	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
 	seenBackends  nodestate.Map[nodestate.Frontend, []nodestate.Backend]
@@ -78,6 +80,14 @@ func newServices(f family) *services {
 // follow desires what differs from the state that was followed before.
 func (v *services) follow(s *nodestate.State, to sink) {
 	faces := map[nodestate.Frontend][]nodestate.Frontend{} // touched, by id
+	if v.proxied != s.Settings.KubeProxy {
+		v.proxied = s.Settings.KubeProxy
+		for f, svc := range s.Frontends.All() {
+			if v.f.has(f.Addr) {
+				faces[svc.ID] = append(faces[svc.ID], f)
+			}
+		}
+	}
 	for f, c := range nodestate.Changes(v.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		if c.Was && v.f.has(f.Addr) {
 			faces[c.Before.ID] = append(faces[c.Before.ID], f)
@@ -118,7 +128,7 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 	}
 	before, chainsBefore := v.elements(p), v.chains(p)
 	for _, f := range touched {
-		if svc, ok := s.Frontends.Get(f); ok && svc.ID == id {
+		if svc, ok := s.Frontends.Get(f); ok && svc.ID == id && (svc.LocalOnly || !v.proxied) {
 			p.faces[f] = svc
 		} else {
 			delete(p.faces, f)

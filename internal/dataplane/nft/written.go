@@ -70,6 +70,11 @@ func (w *written) desire(t *Table, sets []string, keep func(chain string) bool) 
 		w.there = true
 	}
 	w.layout = layout
+	for name := range w.elements {
+		if _, ok := t.Sets[name]; !ok {
+			delete(w.elements, name)
+		}
+	}
 	for _, name := range sets {
 		w.tracker(name).Desire(maps.All(t.Elements[name]))
 	}

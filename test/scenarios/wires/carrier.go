@@ -182,12 +182,16 @@ func (c *carrier) readLinks() error {
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
+	before := c.tunnel
 	c.tunnel = 0
 	for _, l := range all {
 		c.links[l.Attrs().Index] = l.Attrs().HardwareAddr
 		if l.Type() == "vxlan" {
 			c.tunnel = l.Attrs().Index
 		}
+	}
+	if c.tunnel != 0 && before == 0 {
+		return passTunnel(c.machine.State.Settings.Tunnel.Port)
 	}
 	return nil
 }

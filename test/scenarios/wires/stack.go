@@ -14,13 +14,16 @@ const arrivalGroup = 64007
 
 // arrivals is the last thing that happens to a packet for the node itself: it is shown to us, and ends there, so that the kernel
 // does not answer. It is registered before connection tracking's last hook of the same priority, which therefore comes first:
-// the kernel puts a new hook before those of equal priority. What the tunnel carries goes on into it.
+// the kernel puts a new hook before those of equal priority. What the tunnel carries goes on into it, where there is one.
 const arrivals = `
 table inet wires {
+	set tunnel {
+		type inet_service
+	}
 	chain arrivals {
 		type filter hook input priority 2147483647
 		iifname lo accept
-		iifname %s udp dport 4789 accept
+		iifname %s udp dport @tunnel accept
 		log group %d drop
 	}
 }
@@ -28,8 +31,17 @@ table inet wires {
 
 // stopArrivals makes that rule. Call it inside, before anything else uses netfilter.
 func stopArrivals() error {
+	return nft(fmt.Sprintf(arrivals, uplinkName, arrivalGroup))
+}
+
+// passTunnel lets what comes for a port of UDP go on into the tunnel's device. Call it inside.
+func passTunnel(port uint16) error {
+	return nft(fmt.Sprintf("add element inet wires tunnel { %d }\n", port))
+}
+
+func nft(text string) error {
 	cmd := exec.Command("nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(arrivals, uplinkName, arrivalGroup))
+	cmd.Stdin = strings.NewReader(text)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("nft: %w: %s", err, out)
 	}

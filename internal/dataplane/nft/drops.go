@@ -1,0 +1,153 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// Drop counts packets that were dropped for one reason and rule.
+type Drop struct {
+	Reason  reason.Reason
+	Rule    nodestate.RuleID
+	Packets uint64
+	Bytes   uint64
+}
+
+// denyPrefix begins the names of chains that drop: deny-<reason>-<rule>. Their first rule counts.
+const denyPrefix = "deny-"
+
+// tally is what a chain counted: what it says, and what those before it of the same name said, which are gone.
+type tally struct{ now, before [2]uint64 } // packets, bytes
+
+// Drops reads what policy dropped since the driver's start, or, where the table is older, since that was made.
+func (d *Driver) Drops() ([]Drop, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	sums := map[Drop][2]uint64{}
+	var errs []error
+	for _, f := range families {
+		t := d.tables[f]
+		for name := range t.hashes {
+			if _, _, ok := denyChain(name); !ok {
+				continue
+			}
+			n, err := chainCounter(f, name)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			if t.tallies == nil {
+				t.tallies = map[string]tally{}
+			}
+			c := t.tallies[name]
+			if n[0] < c.now[0] { // it was made anew
+				c.before[0], c.before[1] = c.before[0]+c.now[0], c.before[1]+c.now[1]
+			}
+			c.now = n
+			t.tallies[name] = c
+		}
+		for name, c := range t.tallies {
+			why, rule, _ := denyChain(name)
+			k := Drop{Reason: why, Rule: rule}
+			sums[k] = [2]uint64{sums[k][0] + c.now[0] + c.before[0], sums[k][1] + c.now[1] + c.before[1]}
+		}
+	}
+	var out []Drop
+	for k, n := range sums {
+		if n[0] > 0 {
+			k.Packets, k.Bytes = n[0], n[1]
+			out = append(out, k)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// denyChain reads the name of a chain that drops.
+func denyChain(name string) (reason.Reason, nodestate.RuleID, bool) {
+	rest, ok := strings.CutPrefix(name, denyPrefix)
+	why, rule, ok2 := strings.Cut(rest, "-")
+	y, err := strconv.ParseUint(why, 10, 32)
+	n, err2 := strconv.ParseUint(rule, 10, 32)
+	return reason.Reason(y), nodestate.RuleID(n), ok && ok2 && err == nil && err2 == nil
+}
+
+// chainCounter reads the first counter among a chain's rules.
+func chainCounter(f family, chain string) (n [2]uint64, _ error) {
+	// linux/netfilter/nf_tables.h
+	const (
+		getRule                               = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE
+		ruleTable, ruleChain, ruleExpressions = 1, 2, 4
+		expressionName, expressionData        = 1, 2
+		counterBytes, counterPackets          = 1, 2
+	)
+	req := nl.NewNetlinkRequest(getRule, unix.NLM_F_DUMP)
+	of := uint8(unix.NFPROTO_IPV4)
+	if f.six {
+		of = unix.NFPROTO_IPV6
+	}
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: of})
+	req.AddData(nl.NewRtAttr(ruleTable, nl.ZeroTerminated(tableName)))
+	req.AddData(nl.NewRtAttr(ruleChain, nl.ZeroTerminated(chain)))
+	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return n, nil
+	}
+	if err != nil {
+		return n, fmt.Errorf("reading the counter of chain %s: %w", chain, err)
+	}
+	for _, m := range msgs {
+		if len(m) < nl.SizeofNfgenmsg {
+			continue
+		}
+		for _, e := range attr(m[nl.SizeofNfgenmsg:], ruleExpressions) {
+			for _, one := range attrs(e) {
+				name, data := attr(one, expressionName), attr(one, expressionData)
+				if len(name) == 0 || len(data) == 0 || nl.BytesToString(name[0]) != "counter" {
+					continue
+				}
+				for i, kind := range []uint16{counterPackets, counterBytes} {
+					if v := attr(data[0], kind); len(v) > 0 && len(v[0]) == 8 {
+						n[i] = binary.BigEndian.Uint64(v[0])
+					}
+				}
+				return n, nil
+			}
+		}
+	}
+	return n, nil
+}
+
+// attrs are the values of netlink attributes, of whatever kind.
+func attrs(b []byte) (out [][]byte) {
+	all, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return nil
+	}
+	for _, a := range all {
+		out = append(out, a.Value)
+	}
+	return out
+}
+
+// attr are the values of the attributes of one kind.
+func attr(b []byte, kind uint16) (out [][]byte) {
+	all, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return nil
+	}
+	for _, a := range all {
+		if a.Attr.Type&0x3fff == kind {
+			out = append(out, a.Value)
+		}
+	}
+	return out
+}

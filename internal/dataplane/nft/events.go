@@ -1,0 +1,311 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// What the rules show to nflog becomes events: the rule that denied stands in the packet's prefix, all else that an event has is looked up
+// in the state, by what connection tracking knows of the flow.
+
+// Words of prefixes: a packet that is denied, one that a rule with action Log lets pass, and, while somebody listens, one of a flow
+// that was judged and goes on.
+const (
+	wordDeny  = "deny"
+	wordAllow = "allow"
+	wordPass  = "pass"
+)
+
+// shownBytes are how much of a packet is shown: enough for the headers, which only matter where the kernel does not tell the flow.
+const shownBytes = 128
+
+// view is what events are made from.
+type view struct {
+	state     *nodestate.State
+	host      int // index of weir0
+	listening bool
+}
+
+// EventReader reads the events of a network namespace. Read is for one goroutine; Close may be called from another.
+type EventReader struct {
+	driver *Driver
+	log    *kernel.PacketLog
+	wake   [2]int // a pipe: Close writes
+	closed atomic.Bool
+	busy   sync.Mutex // held by Read
+	queue  []dataplane.Event
+}
+
+// Events begins to read events. One reader can be there in a network namespace.
+func (d *Driver) Events() (*EventReader, error) {
+	r := &EventReader{driver: d}
+	var err error
+	if r.log, err = kernel.OpenPacketLog(logGroup, shownBytes); err != nil {
+		return nil, err
+	}
+	if err := r.log.WithFlows(logGroup); err != nil {
+		d.log.Warn("events are told without translations", "error", err)
+	}
+	if err := unix.Pipe2(r.wake[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening a pipe: %w", err), r.log.Close())
+	}
+	return r, nil
+}
+
+// Read waits for the next event; os.ErrClosed when the reader was closed.
+func (r *EventReader) Read() (dataplane.Event, error) {
+	r.busy.Lock()
+	defer r.busy.Unlock()
+	for len(r.queue) == 0 {
+		if r.closed.Load() {
+			return dataplane.Event{}, os.ErrClosed
+		}
+		fds := []unix.PollFd{{Fd: int32(r.log.Fd()), Events: unix.POLLIN}, {Fd: int32(r.wake[0]), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return dataplane.Event{}, fmt.Errorf("waiting for packets of nflog: %w", err)
+		}
+		got, err := r.log.Waiting()
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			r.driver.lost.Add(1)
+		case err != nil:
+			return dataplane.Event{}, err
+		}
+		v := r.driver.view.Load()
+		for i := range got {
+			if e, ok := v.event(&got[i]); ok {
+				r.queue = append(r.queue, e)
+			}
+		}
+	}
+	e := r.queue[0]
+	r.queue = r.queue[1:]
+	return e, nil
+}
+
+// Close ends Read.
+func (r *EventReader) Close() error {
+	if r.closed.Swap(true) {
+		return nil
+	}
+	_, err := unix.Write(r.wake[1], []byte{0})
+	r.busy.Lock()
+	defer r.busy.Unlock()
+	return errors.Join(err, r.log.Close(), unix.Close(r.wake[0]), unix.Close(r.wake[1]))
+}
+
+// LostEvents counts how often the kernel had no room for packets that were to be shown.
+func (d *Driver) LostEvents() uint64 { return d.lost.Load() }
+
+// Listen makes the rules show every flow that is judged, or only what is denied or to be logged. No flow is judged again by it.
+func (d *Driver) Listen(on bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.listening == on {
+		return nil
+	}
+	d.listening = on
+	if d.state == nil {
+		return nil // the first Apply writes it
+	}
+	return d.reconcile(context.Background())
+}
+
+// shown is what a prefix says.
+func shown(prefix string) (word string, why reason.Reason, rule nodestate.RuleID, ok bool) {
+	w := strings.Fields(prefix)
+	if len(w) != 4 || w[0] != "weir" {
+		return "", 0, 0, false
+	}
+	y, err := strconv.ParseUint(w[2], 10, 32)
+	n, err2 := strconv.ParseUint(w[3], 10, 32)
+	return w[1], reason.Reason(y), nodestate.RuleID(n), err == nil && err2 == nil
+}
+
+// event makes an event of a packet; not ok when it is none, or another one tells the same.
+func (v *view) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
+	word, why, rule, ok := shown(p.Prefix)
+	if !ok || v == nil || v.state == nil {
+		return e, false
+	}
+	in, out := p.In, p.Out
+	if !v.flow(&e, p) {
+		return e, false
+	}
+	if p.Flow != nil && p.Flow.Back() {
+		in, out = out, in
+	}
+	e.IfIndex = p.In
+	if p.In == 0 {
+		e.IfIndex = p.Out
+	}
+	if int(p.Hook) < len(hookNames) {
+		e.Hook = hookNames[p.Hook]
+	}
+	said := v.judge(&e, in, out)
+	switch word {
+	case wordDeny:
+		e.Reason = uint32(why)
+		v.denied(&e, why, rule)
+	case wordAllow:
+		// The last end with such a rule speaks, and only where no other rule denies or everything is told.
+		if said.last != why || said.denied || v.listening {
+			return e, false
+		}
+		e.Allowed, e.Log = true, true
+	default:
+		e.Allowed = true
+	}
+	return e, e.Egress.Local || e.Ingress.Local || e.In.Judged || e.Out.Judged || why == reason.ToHost
+}
+
+// hookNames are those of enum nf_inet_hooks.
+var hookNames = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
+
+// flow fills in the flow's ends, in its original direction, after translation of the destination and before that of the source.
+func (v *view) flow(e *dataplane.Event, p *kernel.Logged) bool {
+	f := p.Flow
+	if f == nil || !f.Original.Src.IsValid() || !f.Reply.Src.IsValid() {
+		t, ok := header(p.Packet)
+		if !ok {
+			return false
+		}
+		f = &kernel.LoggedFlow{Original: t, Reply: kernel.Tuple{Src: t.Dst, Dst: t.Src, Sport: t.Dport, Dport: t.Sport, Proto: t.Proto}}
+	} else {
+		e.Again = f.Established()
+	}
+	e.Src, e.Dst, e.Sport, e.Dport, e.Proto = f.Original.Src, f.Reply.Src, f.Original.Sport, f.Reply.Sport, model.Protocol(f.Original.Proto)
+	if e.Proto == model.ProtocolICMP || e.Proto == model.ProtocolICMPv6 {
+		e.Sport, e.Dport = 0, uint16(f.Original.ICMPType)<<8|uint16(f.Original.ICMPCode)
+		return true
+	}
+	if f.Original.Dst != f.Reply.Src || f.Original.Dport != f.Reply.Sport {
+		e.Service = v.service(f.Original, e.Proto)
+	}
+	return true
+}
+
+// service is the id of the Service that was asked; zero when it is not known.
+func (v *view) service(t kernel.Tuple, proto model.Protocol) nodestate.Frontend {
+	for _, addr := range []nodestate.Frontend{{Addr: t.Dst, Port: t.Dport, Proto: proto}, {Addr: unspecified(t.Dst.Is6()), Port: t.Dport, Proto: proto}} {
+		if svc, ok := v.state.Frontends.Get(addr); ok {
+			return svc.ID
+		}
+	}
+	return nodestate.Frontend{}
+}
+
+// verdicts is what the sets said of a flow together.
+type verdicts struct {
+	denied bool
+	last   reason.Reason // the last end at which a rule with action Log matched; 0 = at none
+}
+
+// judge looks up what the state says of a flow at each end, and where it comes into the node and leaves it.
+func (v *view) judge(e *dataplane.Event, in, out int) (said verdicts) {
+	s := v.state
+	ports := nodestate.Ports{Src: e.Sport, Dst: e.Dport}
+	src, dst := s.Addrs[e.Src], s.Addrs[e.Dst]
+	consult := func(iso nodestate.Isolation, peer bool, why reason.Reason) nodestate.PolicyValue {
+		addr := e.Src
+		if peer {
+			addr = e.Dst
+		}
+		d := s.Decide(iso, addr, e.Proto, ports)
+		e.Log = e.Log || d.Log && !said.denied
+		if d.Log && !said.denied && d.Allow {
+			said.last = why
+		}
+		said.denied = said.denied || !d.Allow
+		return d
+	}
+	if src.Kind == nodestate.AddrEndpoint {
+		e.Egress.Local = true
+		d := consult(src.Egress, true, reason.PolicyEgress)
+		e.Egress.Rule = d.Rule
+		if staged, ok := s.Staged[e.Src]; ok {
+			d := s.Decide(staged.Egress, e.Dst, e.Proto, ports)
+			e.Egress.Staged, e.Egress.StagedDenied, e.Egress.StagedRule = true, !d.Allow, d.Rule
+		}
+	}
+	if dst.Kind == nodestate.AddrEndpoint {
+		e.Ingress.Local = true
+		if !said.denied && src.Kind != nodestate.AddrHost {
+			e.Ingress.Rule = consult(dst.Ingress, false, reason.PolicyIngress).Rule
+		}
+		if staged, ok := s.Staged[e.Dst]; ok {
+			d := nodestate.PolicyValue{Allow: true}
+			if src.Kind != nodestate.AddrHost {
+				d = s.Decide(staged.Ingress, e.Src, e.Proto, ports)
+			}
+			e.Ingress.Staged, e.Ingress.StagedDenied, e.Ingress.StagedRule = true, !d.Allow, d.Rule
+		}
+	}
+	if len(s.HostEndpoints) == 0 || said.denied {
+		return said
+	}
+	host := func(index int, set func(nodestate.HostEndpoint) nodestate.Isolation, end *dataplane.EventHost, peer bool, why reason.Reason) {
+		if !v.judged(index) || said.denied {
+			return
+		}
+		if iso := set(s.HostEndpointAt(index, e.Src)); iso.Set != 0 {
+			*end = dataplane.EventHost{Judged: true, Rule: consult(iso, peer, why).Rule}
+		}
+	}
+	host(in, func(h nodestate.HostEndpoint) nodestate.Isolation {
+		if dst.Kind == nodestate.AddrHost {
+			return h.HostIngress
+		}
+		return h.ForwardIngress
+	}, &e.In, false, reason.HostIngress)
+	host(out, func(h nodestate.HostEndpoint) nodestate.Isolation {
+		if src.Kind == nodestate.AddrHost {
+			return h.HostEgress
+		}
+		return h.ForwardEgress
+	}, &e.Out, true, reason.HostEgress)
+	return said
+}
+
+// judged reports whether host endpoints are asked about an interface.
+func (v *view) judged(index int) bool {
+	if index == 0 || index == 1 || index == v.host { // none, lo, weir0
+		return false
+	}
+	for _, a := range v.state.Addrs {
+		if a.Kind == nodestate.AddrEndpoint && a.IfIndex == index {
+			return false
+		}
+	}
+	return true
+}
+
+// denied puts the rule that denied in its place: the state may be a later one than that of the verdict.
+func (v *view) denied(e *dataplane.Event, why reason.Reason, rule nodestate.RuleID) {
+	switch why {
+	case reason.PolicyEgress:
+		e.Egress.Rule, e.Ingress.Rule = rule, 0
+		e.In, e.Out = dataplane.EventHost{}, dataplane.EventHost{}
+	case reason.PolicyIngress:
+		e.Ingress.Rule = rule
+		e.In, e.Out = dataplane.EventHost{}, dataplane.EventHost{}
+	case reason.HostIngress, reason.HostPreDNAT:
+		e.In, e.Out = dataplane.EventHost{Judged: true, Rule: rule}, dataplane.EventHost{}
+	case reason.HostEgress:
+		e.Out = dataplane.EventHost{Judged: true, Rule: rule}
+	}
+}

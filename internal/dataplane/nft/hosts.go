@@ -1,0 +1,252 @@
+package nft
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// Host endpoints judge what comes into the node and what leaves it, by the interface, after the policy of pods; docs/nftables.md
+// has the whole of it. Nothing of this is there on a node without any, but for defaultEndpointToHostAction: Drop.
+const (
+	hostChain      = "judge-host"
+	hostBackChain  = "judge-host-back" // the same for packets of the way back
+	hostDoneChain  = "judge-host-done"
+	toHostChain    = "to-host"
+	beforeChain    = "before-services"
+	leavingChain   = "leaving" // what the node's own processes send
+	ownChain       = "judge-own"
+	ownFlowChain   = "judge-own-flow"
+	clearChain     = "not-judged"
+	olderChain     = "older"
+	olderPassChain = "older-pass"
+
+	mapHostVerdicts = "host-verdicts"   // as verdicts
+	mapTurned       = "verdicts-turned" // as host-verdicts, for the way back of the flow at hand
+)
+
+// hostRules are the chains of host endpoints by the index of their interface, 0 = any other; those that judge nothing are "".
+type hostRules struct {
+	in, out, before, older map[int]string
+	toHost                 model.ToHostAction
+	toHostChain            string // that judges what pods send to the node; "" = none does
+}
+
+// any reports whether anything is judged after pods' policy.
+func (h hostRules) any() bool { return h.onTheWayOut() || h.toHost == model.ToHostDrop }
+
+// onTheWayOut reports whether there are host endpoints.
+func (h hostRules) onTheWayOut() bool { return len(h.in) > 0 }
+
+// beforeServices reports whether anything is judged before Services.
+func (h hostRules) beforeServices() bool { return judgeSomething(h.before) }
+
+func judgeSomething(chains map[int]string) bool {
+	for _, name := range chains {
+		if name != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// hosts makes the chains of the sets of host endpoints.
+func (r *policyRender) hosts(s *nodestate.State) hostRules {
+	h := hostRules{in: map[int]string{}, out: map[int]string{}, before: map[int]string{}, older: map[int]string{}}
+	for _, at := range slices.SortedFunc(maps.Keys(s.HostEndpoints), nodestate.HostInterface.Compare) {
+		if at.IPv6 == r.six {
+			r.host(at.IfIndex, s.HostEndpoints[at], &h)
+		}
+	}
+	switch s.Settings.ToHost {
+	case model.ToHostDrop:
+		h.toHost = model.ToHostDrop
+	case model.ToHostReturn:
+		h.toHost = model.ToHostReturn
+		if iso := s.HostEndpoints[nodestate.HostInterface{IPv6: r.six}].HostIngress; iso.Set != 0 {
+			h.toHostChain = r.setChain("in-", "ct original $ip saddr", iso)
+		}
+	}
+	if len(h.in) == 0 {
+		h.in = nil
+		h.toHostChain = ""
+	}
+	if h.any() {
+		*r.sum += hash64("hosts", string(h.toHost), h.toHostChain)
+	}
+	return h
+}
+
+// host makes the chains of one host endpoint.
+func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
+	const source, destination = "ct original $ip saddr", "ct reply $ip saddr"
+	turned := *r
+	turned.turned = true
+	either := func(prefix, own string, rr *policyRender, sets string, peer string, ofHost, forwarded nodestate.Isolation) string {
+		var rules []string
+		if ofHost.Set != 0 {
+			rules = append(rules, own+" @"+setOwn+" jump "+rr.setChain(sets, peer, ofHost))
+		}
+		if forwarded.Set != 0 {
+			rules = append(rules, own+" != @"+setOwn+" jump "+rr.setChain(sets, peer, forwarded))
+		}
+		return r.hostChain(prefix, rules)
+	}
+	h.in[index] = either("host-in-", destination, r, "in-", source, e.HostIngress, e.ForwardIngress)
+	h.out[index] = either("host-out-", source, r, "out-", destination, e.HostEgress, e.ForwardEgress)
+	h.before[index] = ""
+	if e.PreDNAT.Set != 0 {
+		h.before[index] = r.setChain("before-", source, e.PreDNAT)
+	}
+	var older []string
+	if e.HostIngress.Set != 0 {
+		older = append(older, source+" @"+setOwn+" jump "+turned.setChain("turned-in-", destination, e.HostIngress))
+	}
+	if e.HostEgress.Set != 0 {
+		older = append(older, source+" != @"+setOwn+" jump "+turned.setChain("turned-out-", source, e.HostEgress))
+	}
+	h.older[index] = r.hostChain("host-older-", older)
+	turned.turnedVerdicts(e.HostIngress, e.HostEgress)
+	*r.sum += hash64("host", fmt.Sprint(index), h.in[index], h.out[index], h.before[index], h.older[index])
+}
+
+// hostChain makes a chain of rules about the family's addresses; "" when there are none.
+func (r *policyRender) hostChain(prefix string, rules []string) string {
+	if len(rules) == 0 {
+		return ""
+	}
+	for i := range rules {
+		rules[i] = strings.ReplaceAll(rules[i], "$ip", r.words().ip)
+	}
+	return r.chain(prefix, rules)
+}
+
+// turnedVerdicts makes look-up 2 of the way back, of sets of host endpoints.
+func (r *policyRender) turnedVerdicts(sets ...nodestate.Isolation) {
+	for _, iso := range sets {
+		n, ok := r.policy.sets.of(uint64(iso.Set))
+		if !ok {
+			continue
+		}
+		for class, c := range r.contents[iso.Set] {
+			if number, ok := r.policy.classes.of(uint64(class)); ok {
+				r.add(mapTurned, priorityText(n, number), "goto "+r.contentChain(c))
+			}
+		}
+		if r.policy.classes.full {
+			r.add(mapTurned, priorityText(n, unknownNumber), "return")
+		}
+	}
+}
+
+// ownDevices are those that no host endpoint judges: the loopback device, and Weir's towards the host.
+var ownDevices = fmt.Sprintf(`{ "lo", %q, %q }`, hostDevice, hostPeer)
+
+// byInterface are the rules that jump to the chain of the interface that a packet comes by ("iif") or leaves by ("oif"). Where there is
+// none (index 0), they do not match.
+func byInterface(key string, chains map[int]string) []string {
+	var parts []string
+	named := []string{"0"}
+	for _, index := range slices.Sorted(maps.Keys(chains)) {
+		if index == 0 {
+			continue
+		}
+		named = append(named, fmt.Sprint(index))
+		if name := chains[index]; name != "" {
+			parts = append(parts, fmt.Sprintf("%d : jump %s", index, name))
+		}
+	}
+	var rules []string
+	if len(parts) > 0 {
+		rules = append(rules, "meta "+key+" vmap { "+strings.Join(parts, ", ")+" }")
+	}
+	if others := chains[0]; others != "" {
+		rules = append(rules, fmt.Sprintf("meta %s != { %s } %sname != @%s %sname != %s jump %s", key, strings.Join(named, ", "), key, setWorkloads, key, ownDevices, others))
+	}
+	return rules
+}
+
+// unjudgedHosts are what no host endpoint is asked about, by a packet's own addresses: what is between nodes and for many on a link, and
+// the tunnel's outer packets.
+func (f family) unjudgedHosts(verdict string) []string {
+	rules := []string{
+		"udp dport $vxlan $ip saddr @" + setNodes + " $ip daddr @" + setOwn + " " + verdict,
+		"udp dport $vxlan $ip saddr @" + setOwn + " $ip daddr @" + setNodes + " " + verdict,
+	}
+	if f.six {
+		return append(rules, "ip6 daddr { fe80::/10, ff00::/8 } "+verdict, "ip6 saddr { fe80::/10, ff00::/8 } "+verdict)
+	}
+	return append(rules, "fib daddr type { multicast, broadcast } "+verdict)
+}
+
+// strayHostRules drop what connection tracking has no idea of and the stack might heed, on nodes with host endpoints.
+func (f family) strayHostRules(h hostRules) []string {
+	if !h.onTheWayOut() {
+		return nil
+	}
+	return []string{f.icmpErrors() + " return",
+		"ct state invalid meta l4proto != { tcp, udp, sctp } $ip daddr @" + setOwn + " iifname != @" + setWorkloads + " iifname != " + ownDevices + " drop"}
+}
+
+// hostChains are those by which packets come to the chains of host endpoints.
+func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+	if !h.any() {
+		return
+	}
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	var rules []string
+	if h.toHost == model.ToHostDrop || h.toHostChain != "" {
+		rules = append(rules, "ct original $ip saddr @"+setPods+" ct reply $ip saddr @"+setOwn+" goto "+toHostChain)
+		if h.toHostChain != "" {
+			chain(toHostChain, "jump "+h.toHostChain, "goto "+hostDoneChain)
+		} else {
+			chain(toHostChain, "goto "+denyName(reason.ToHost, 0))
+			chain(denyName(reason.ToHost, 0), "counter", logRule(wordDeny, reason.ToHost, 0), "drop")
+		}
+	}
+	back := hostDoneChain
+	if h.beforeServices() {
+		back = clearChain + "-yet" // the next packet of the original direction is judged before Services, too
+		chain(back, "meta priority set none")
+	}
+	rules = append(rules, f.unjudgedHosts("goto "+hostDoneChain)...)
+	if judgeSomething(h.older) {
+		rules = append(rules,
+			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established meta l4proto { tcp, sctp } jump %s", epochMask, olderChain),
+			fmt.Sprintf("ct mark and %#x == 0 ct state new tcp flags & (syn | ack) != syn jump %s", epochMask, olderChain))
+	}
+	rules = append(rules, "ct direction reply goto "+hostBackChain)
+	rules = append(rules, byInterface("iif", h.in)...)
+	rules = append(rules, byInterface("oif", h.out)...)
+	chain(hostChain, append(rules, "goto "+hostDoneChain)...)
+	chain(hostBackChain, slices.Concat(byInterface("oif", h.in), byInterface("iif", h.out), []string{"goto " + back})...)
+	chain(hostDoneChain, "meta priority set none", "goto "+markChain)
+	if !h.onTheWayOut() {
+		return
+	}
+	f.set(t, mapHostVerdicts, Set{Key: "classid", Value: "verdict"})
+	f.set(t, mapTurned, Set{Key: "classid", Value: "verdict"})
+	chain(olderChain, slices.Concat([]string{"ct original $ip saddr != @" + setOwn + " ct reply $ip saddr != @" + setOwn + " return"},
+		byInterface("iif", h.older), byInterface("oif", h.older))...)
+	// Not marked: the connection is asked about with each packet.
+	chain(olderPassChain, "meta priority set none", "accept")
+	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
+		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
+	}
+	base("sent", knftables.OutputHook, "filter", append(toUnknown(s), "jump "+ownChain)...)
+	base(leavingChain, knftables.PostroutingHook, "srcnat-10", slices.Concat(
+		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", judged(epoch), "ct state related,invalid,untracked return"},
+		f.linkRules(), []string{"goto " + hostChain})...)
+	if h.beforeServices() {
+		base(beforeChain, knftables.PreroutingHook, "mangle+1", slices.Concat(
+			[]string{"ct direction reply return", judged(epoch), "ct state related,invalid,untracked return", `iifname "` + tunnelDevice + `" return`},
+			f.linkRules(), f.unjudgedHosts("return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
+	}
+}

@@ -1,0 +1,133 @@
+package kubeproxy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Modes of kube-proxy, as its --proxy-mode has them.
+const (
+	ModeIPTables = "iptables"
+	ModeNFTables = "nftables"
+	ModeIPVS     = "ipvs"
+)
+
+// ipvsDevice holds the addresses of Services in mode ipvs.
+const ipvsDevice = "kube-ipvs0"
+
+// servicesChain is where kube-proxy's rules begin, in the table nat of iptables of either kind.
+const servicesChain = "KUBE-SERVICES"
+
+// ruleFinder looks for the rules of a kube-proxy in this network namespace. A table of the older kind of iptables is read again
+// only when its size changed.
+type ruleFinder struct {
+	legacy map[int]legacySeen // by family
+}
+
+type legacySeen struct {
+	entries, size uint32
+	has           bool
+}
+
+// mode says whose rules are there, "" for none.
+func (f *ruleFinder) mode() (string, error) {
+	mode, err := nftMode()
+	if mode == "" {
+		legacy, err2 := f.inLegacy()
+		if !legacy {
+			return "", errors.Join(err, err2)
+		}
+		mode = ModeIPTables
+	}
+	if mode == ModeIPTables {
+		if l, err := netlink.LinkByName(ipvsDevice); err == nil && l.Type() == "dummy" {
+			return ModeIPVS, nil
+		}
+	}
+	return mode, nil
+}
+
+func nftMode() (string, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return "", fmt.Errorf("open a netlink socket: %w", err)
+	}
+	tables, err := c.ListTables()
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		return "", nil // no nftables in this kernel
+	}
+	if err != nil {
+		return "", fmt.Errorf("list tables of nftables: %w", err)
+	}
+	mode := ""
+	for _, t := range tables {
+		if t.Family != nftables.TableFamilyIPv4 && t.Family != nftables.TableFamilyIPv6 {
+			continue
+		}
+		switch t.Name {
+		case "kube-proxy":
+			return ModeNFTables, nil
+		case "nat":
+			// The library does not let its errors be told apart. A chain that cannot be read is none that kube-proxy keeps.
+			if _, err := c.ListChain(t, servicesChain); err == nil {
+				mode = ModeIPTables
+			}
+		}
+	}
+	return mode, nil
+}
+
+func (f *ruleFinder) inLegacy() (bool, error) {
+	var errs []error
+	for _, l := range layouts {
+		b, err := os.ReadFile(l.list)
+		if err != nil || !slices.Contains(strings.Fields(string(b)), "nat") {
+			continue // the older kind is not in use: asking would load it
+		}
+		has, err := f.inLegacyTable(l, "nat")
+		if has {
+			return true, nil
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("iptables (legacy), table nat: %w", err))
+		}
+	}
+	return false, errors.Join(errs...)
+}
+
+func (f *ruleFinder) inLegacyTable(l layout, table string) (bool, error) {
+	fd, err := unix.Socket(l.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return false, fmt.Errorf("open a raw socket: %w", err)
+	}
+	defer unix.Close(fd)
+	info, err := l.info(fd, table)
+	if err != nil {
+		return false, err
+	}
+	seen, known := f.legacy[l.family]
+	if known && seen.entries == info.NumEntries && seen.size == info.Size {
+		return seen.has, nil
+	}
+	info, block, err := l.read(fd, table)
+	if err != nil {
+		return false, err
+	}
+	entries, err := l.entries(block)
+	if err != nil {
+		return false, err
+	}
+	has := slices.ContainsFunc(entries, func(e *entry) bool { return e.chain == servicesChain })
+	if f.legacy == nil {
+		f.legacy = map[int]legacySeen{}
+	}
+	f.legacy[l.family] = legacySeen{entries: info.NumEntries, size: info.Size, has: has}
+	return has, nil
+}
