@@ -233,13 +233,13 @@ struct host_value {
 
 /* --- flows: maps weir_flows (established) and weir_flows_new (half open), LRU hash --------------- */
 
-/* What stands for the destination port of an ICMP message that is no echo: the type * 256 + the code stands for the source
- * port. An answer has another type, so what comes back with these two turned round is no packet at all: such a message is a
- * flow of its own. */
-#define ICMP_MESSAGE 0xffff
+/* By how much the destination port of an ICMP message that nothing answers is beyond its source port. */
+#define ICMP_ONE_WAY 0x4000
 
-/* A packet as it is seen where a Weir program meets it. ICMP echo (code 0): request sport = identifier, dport = 0;
- * reply sport = 0, dport = identifier. Other ICMP: see ICMP_MESSAGE. Other protocols without ports: 0. */
+/* A packet as it is seen where a Weir program meets it. An ICMP query that another message answers (echo, timestamp, information,
+ * address mask; code 0): sport = identifier, dport = identifier + the type, modulo 65536; its answer the other way round. Other ICMP:
+ * sport = the type * 256 + the code, dport = that + ICMP_ONE_WAY, modulo 65536. No such distance is the opposite of another one, so no
+ * message has the key of the answer to another, whatever its identifier. Other protocols without ports: 0. */
 struct flow_key {
 	ip_addr saddr;
 	ip_addr daddr;

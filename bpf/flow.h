@@ -79,15 +79,17 @@ __noinline int flow_pick_port(int must_change)
 	struct scratch *w = scratch_get();
 	struct settings *s = settings_get();
 	__u32 now = clock_now(), range, at;
+	__u16 apart;
 	struct pkt *p;
 
 	if (!w || !s)
 		return DROP_NO_PORT;
 	p = &w->pkt;
+	apart = bpf_ntohs(p->key.dport) - bpf_ntohs(p->key.sport);
 	flow_partner(&w->rkey, &w->fwd, p->key.proto);
 	if (!must_change && flow_reply_free(w, p, s, now))
 		return DROP_NONE;
-	if (!parse_has_ports(p) && p->l4 != L4_ECHO_REQUEST)
+	if (!parse_has_ports(p) && p->l4 != L4_QUERY)
 		return must_change && flow_reply_free(w, p, s, now) ? DROP_NONE : DROP_NO_PORT;
 	range = (__u32)s->snat_max - s->snat_min + 1;
 	if (s->snat_max < s->snat_min)
@@ -96,6 +98,8 @@ __noinline int flow_pick_port(int must_change)
 	for (int i = 0; i < SNAT_TRIES; i++) {
 		w->fwd.sport = bpf_htons(s->snat_min + at);
 		w->rkey.dport = w->fwd.sport;
+		if (p->l4 == L4_QUERY) /* the identifier is in both */
+			w->rkey.sport = w->fwd.dport = bpf_htons((__u16)(s->snat_min + at + apart));
 		if (flow_reply_free(w, p, s, now))
 			return DROP_NONE;
 		at = at + 1 == range ? 0 : at + 1;
@@ -503,9 +507,9 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	}
 	if (!(f->flags & FLOW_HAND_ON)) {
 		if (f->flags & FLOW_REPLY)
-			ret = policy_judge(w, &f->daddr, &p->key.saddr, p->key.proto, f->dport, p->key.sport);
+			ret = policy_judge(w, &f->daddr, &p->key.saddr, p->key.proto, policy_other_port(p, f), p->key.sport);
 		else
-			ret = policy_judge(w, &p->key.saddr, &f->daddr, p->key.proto, p->key.sport, f->dport);
+			ret = policy_judge(w, &p->key.saddr, &f->daddr, p->key.proto, p->key.sport, policy_other_port(p, f));
 		rule = w->rule;
 		w->fwd.rule = rule;
 		if (ret)

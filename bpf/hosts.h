@@ -179,14 +179,14 @@ static __always_inline int host_again(struct __sk_buff *skb, const struct pkt *p
 	} else {
 		w->judged.src = p->key.saddr;
 		w->judged.dst = f->daddr;
-		dport = f->dport;
+		dport = policy_other_port(p, f);
 	}
 	if (f->flags & FLOW_HAND_ON) {
 		w->judged.dst = f->backend.addr;
 		dport = f->backend.port;
 	}
 	if (f->flags & FLOW_REPLY)
-		return host_flow(there, here, p->key.proto, f->dport, dport);
+		return host_flow(there, here, p->key.proto, policy_other_port(p, f), dport);
 	return host_flow(here, there, p->key.proto, p->key.sport, dport);
 }
 

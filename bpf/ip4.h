@@ -32,6 +32,29 @@ static __always_inline int ip_is_error(__u8 type)
 	return type == 3 || type == 11 || type == 12; /* unreachable, time exceeded, parameter problem */
 }
 
+/* Queries by an identifier that answers repeat (RFC 792, 950): echo, timestamp, information, address mask. The number of an answer
+ * is the next one, of an echo's 0. */
+#define IP_QUERIES (1u << IP_ECHO | 1u << 13 | 1u << 15 | 1u << 17)
+#define IP_ANSWERS (1u << IP_ECHO_REPLY | 1u << 14 | 1u << 16 | 1u << 18)
+
+/* The type of the query that a message of this type is, or answers; 0 = neither. */
+static __always_inline __u32 ip_query(__u8 type)
+{
+	__u32 bit = type < 32 ? 1u << type : 0;
+
+	if (bit & IP_QUERIES)
+		return type;
+	if (bit & IP_ANSWERS)
+		return type == IP_ECHO_REPLY ? IP_ECHO : type - 1;
+	return 0;
+}
+
+/* The type of what answers a query. */
+static __always_inline __u32 ip_answer(__u32 query)
+{
+	return query == IP_ECHO ? IP_ECHO_REPLY : query + 1;
+}
+
 /* Reads the header: addresses, protocol, hops; *l4 = where the upper layer begins in the frame, *len = its bytes. */
 static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 *l4, __u32 *len)
 {

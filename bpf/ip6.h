@@ -39,6 +39,18 @@ static __always_inline int ip_is_error(__u8 type)
 	return type >= 1 && type <= 4; /* unreachable, packet too big, time exceeded, parameter problem */
 }
 
+/* The type of the query that a message of this type is, or answers; 0 = neither. Information queries (RFC 4620) have no identifier. */
+static __always_inline __u32 ip_query(__u8 type)
+{
+	return type == IP_ECHO || type == IP_ECHO_REPLY ? IP_ECHO : 0;
+}
+
+/* The type of what answers a query. */
+static __always_inline __u32 ip_answer(__u32 query)
+{
+	return query + 1;
+}
+
 /* Finds the upper layer of a packet that ends at `end`: on entry *off and *proto are what follows the fixed header. A chain that
  * is cut or too long, a routing header that has segments left or is of type 0 (RFC 5095), and a second fragment header hide
  * what would have to be judged. */

@@ -48,9 +48,10 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 		if (p->udp_csum)
 			csum_off = offsetof(struct udphdr, check);
 		flags = BPF_F_MARK_MANGLED_0;
-	} else if (p->l4 == L4_ECHO_REQUEST || p->l4 == L4_ECHO_REPLY) {
+	} else if (p->l4 == L4_QUERY || p->l4 == L4_ANSWER) {
 		csum_off = offsetof(struct icmp_head, checksum);
 		addrs = ip_icmp_diff(addrs);
+		ports = p->l4 == L4_QUERY ? csum_diff16(p->key.sport, f->sport) : csum_diff16(p->key.dport, f->dport);
 	}
 	if (WEIR_FAMILY == 6 && p->l4 == L4_NONE && p->key.proto == IP_ICMP && l4) {
 		csum_off = offsetof(struct icmp_head, checksum); /* covers the addresses, whatever the message is */
@@ -83,9 +84,9 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 		at[1] = f->dport;
 	} else if (p->l4 == L4_SCTP) {
 		return nat_sctp(skb, p, f);
-	} else if (p->l4 == L4_ECHO_REQUEST) {
+	} else if (p->l4 == L4_QUERY) {
 		at[2] = f->sport;
-	} else if (p->l4 == L4_ECHO_REPLY) {
+	} else if (p->l4 == L4_ANSWER) {
 		at[2] = f->dport;
 	}
 	return DROP_NONE;
@@ -94,7 +95,7 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 /* An ICMP error whose quoted packet belongs to the flow entry f (of the direction in which the error travels). */
 static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
-	__u32 off, sum, quoted_l4, diff, outer;
+	__u32 off, sum, quoted_l4, diff, outer, query;
 	__be16 ports[4] = {};
 	ip_addr saddr;
 	ip_head ip;
@@ -113,8 +114,9 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 	ip_readdress(&ip, &f->daddr, &f->saddr, diff);
 	if (bpf_skb_store_bytes(skb, off, &ip, sizeof(ip), 0))
 		return DROP_REWRITE;
-	if (p->key.proto == IP_ICMP && parse_is_echo(((__u8 *)ports)[0], ((__u8 *)ports)[1])) {
-		__be16 id = ((__u8 *)ports)[0] == IP_ECHO ? f->dport : f->sport;
+	query = p->key.proto == IP_ICMP ? parse_query(((__u8 *)ports)[0], ((__u8 *)ports)[1]) : 0;
+	if (query) {
+		__be16 id = ((__u8 *)ports)[0] == query ? f->dport : f->sport;
 
 		/* The quoted ICMP checksum is mended for what it covers: together they add nothing. */
 		ports[1] = (__u16)~csum_fold((__u16)~ports[1] + csum_fold(csum_diff16(ports[2], id)) +

@@ -37,7 +37,7 @@ struct icmp_head {
 	__u8 type;
 	__u8 code;
 	__sum16 checksum;
-	__be16 id; /* echo */
+	__be16 id; /* of a query and its answer */
 	__be16 sequence;
 };
 
@@ -46,7 +46,7 @@ struct icmp_head {
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-enum l4 { L4_NONE, L4_TCP, L4_UDP, L4_SCTP, L4_ECHO_REQUEST, L4_ECHO_REPLY, L4_ERROR };
+enum l4 { L4_NONE, L4_TCP, L4_UDP, L4_SCTP, L4_QUERY, L4_ANSWER, L4_ERROR }; /* the last three are of ICMP */
 
 struct pkt {
 	struct flow_key key; /* L4_ERROR: of the quoted packet turned round */
@@ -97,7 +97,7 @@ static __always_inline int parse_begins(const struct pkt *p)
 {
 	if (parse_connects(p))
 		return (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-	return p->l4 != L4_ECHO_REPLY;
+	return p->l4 != L4_ANSWER;
 }
 
 #define PARSE_QUOTED_MASK 0x3ffu /* holds every offset in a quoted packet's headers */
@@ -123,16 +123,32 @@ static __always_inline int parse_tells(__u8 proto)
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP || proto == IP_ICMP;
 }
 
-/* Echoes with a code that is not 0 are messages as any other: nobody sends them, and policy tells codes apart. */
-static __always_inline int parse_is_echo(__u8 type, __u8 code)
+/* The query that an ICMP message is, or answers; 0 = neither. Queries with a code that is not 0 are messages as any other: nobody
+ * sends them, and policy tells codes apart. */
+static __always_inline __u32 parse_query(__u8 type, __u8 code)
 {
-	return (type == IP_ECHO || type == IP_ECHO_REPLY) && !code;
+	return code ? 0 : ip_query(type);
 }
 
-/* What stands for the source port of a message that is no echo; see struct flow_key. Type 0, code 0 of ICMPv6 is reserved. */
-static __always_inline __be16 parse_message(__be16 type_code)
+/* What stands for the ports of an ICMP message that is no error; see struct flow_key. Returns enum l4. */
+static __always_inline __u8 parse_message(__u8 type, __u8 code, __be16 id, __be16 *sport, __be16 *dport)
 {
-	return type_code ? type_code : ICMP_MESSAGE;
+	__u32 query = parse_query(type, code), message = type << 8 | code;
+	__be16 beyond = bpf_htons((__u16)(bpf_ntohs(id) + query));
+
+	if (!query) {
+		*sport = bpf_htons(message);
+		*dport = bpf_htons((__u16)(message + ICMP_ONE_WAY));
+		return L4_NONE;
+	}
+	if (type == query) {
+		*sport = id;
+		*dport = beyond;
+		return L4_QUERY;
+	}
+	*sport = beyond;
+	*dport = id;
+	return L4_ANSWER;
 }
 
 /* The ports of a packet that an ICMP error quotes, which ends at `end`: only eight bytes after the quoted IP header are certain, and
@@ -155,16 +171,7 @@ static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p, __
 		p->key.sport = ports[1];
 		p->key.dport = ports[0];
 	} else if (p->key.proto == IP_ICMP) {
-		__u8 type = ((__u8 *)ports)[0];
-
-		if (!parse_is_echo(type, ((__u8 *)ports)[1])) {
-			p->key.sport = ICMP_MESSAGE;
-			p->key.dport = parse_message(ports[0]);
-		} else if (type == IP_ECHO) {
-			p->key.dport = ports[2];
-		} else {
-			p->key.sport = ports[2];
-		}
+		parse_message(((__u8 *)ports)[0], ((__u8 *)ports)[1], ports[2], &p->key.dport, &p->key.sport);
 	}
 	return PARSED_OK;
 }
@@ -255,16 +262,8 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 			p->l4 = L4_ERROR;
 			p->quoted_off = l4 + sizeof(*icmp);
 			return parse_quoted(skb, p, l4 + len);
-		} else if (!parse_is_echo(icmp->type, icmp->code)) {
-			p->key.sport = parse_message(bpf_htons(icmp->type << 8 | icmp->code));
-			p->key.dport = ICMP_MESSAGE;
-		} else if (icmp->type == IP_ECHO) {
-			p->key.sport = icmp->id;
-			p->l4 = L4_ECHO_REQUEST;
-		} else {
-			p->key.dport = icmp->id;
-			p->l4 = L4_ECHO_REPLY;
 		}
+		p->l4 = parse_message(icmp->type, icmp->code, icmp->id, &p->key.sport, &p->key.dport);
 		break;
 	}
 	}

@@ -110,15 +110,24 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 /* What policy takes for the destination port of an ICMP flow whose key has these ports: see struct flow_key. */
 static __always_inline __be16 policy_message(__be16 sport, __be16 dport)
 {
-	if (sport && dport)
+	__u16 apart = bpf_ntohs(dport) - bpf_ntohs(sport);
+
+	if (apart == ICMP_ONE_WAY)
 		return sport;
-	return bpf_htons((!sport && dport ? IP_ECHO_REPLY : IP_ECHO) << 8);
+	return bpf_htons((__u16)((apart < 256 ? apart : ip_answer((__u16)-apart)) << 8));
 }
 
 /* The destination port as policy looks at it. */
 static __always_inline __be16 policy_port(__u8 proto, __be16 sport, __be16 dport)
 {
 	return proto == IP_ICMP ? policy_message(sport, dport) : dport;
+}
+
+/* With the source port of the packet p, whose entry is f, the port that is judged: the one after translation. Those of ICMP belong
+ * together, and policy asks for their distance alone. */
+static __always_inline __be16 policy_other_port(const struct pkt *p, const struct flow_value *f)
+{
+	return p->key.proto == IP_ICMP ? p->key.dport : f->dport;
 }
 
 /* Nothing was judged yet of the packet at hand. */

@@ -21,7 +21,7 @@ var faults = []fault{
 	{"the source port is not looked at", "bpf/policy.h",
 		"	if (w->judged.value.sources) {", "	if (w->judged.value.sources == 0xffff) {"},
 	{"other ICMP messages are judged as echoes", "bpf/policy.h",
-		"	if (sport && dport)\n		return sport;", "	if (sport && dport && sport == dport)\n		return sport;"},
+		"	if (apart == ICMP_ONE_WAY)\n		return sport;", "	if (apart == ICMP_ONE_WAY && sport == dport)\n		return sport;"},
 	{"the receiver's policy is not asked when the sender's allows", "bpf/policy.h",
 		"b->ingress_set && !(a && a->kind == ADDR_HOST)", "b->ingress_set && !(a && a->kind != ADDR_NODE)"},
 	{"an open flow is not judged again", "bpf/flow.h",

@@ -38,13 +38,6 @@ func (h *IPv4) size() int {
 	return ipLen + len(h.Options)
 }
 
-func isRequest(icmpType uint8) bool { return icmpType == 8 || icmpType == echoRequest6 }
-
-// isEcho: an echo or its reply. With a code that is not 0 it is a message as any other.
-func isEcho(h *IPv4, icmpType, code uint8) bool {
-	return code == 0 && (icmpType == h.pick(8, echoRequest6) || icmpType == h.pick(0, echoReply6))
-}
-
 // IsError reports whether the type is one of those ICMP errors that quote a packet, in the family of the header.
 func IsError(h *IPv4, icmpType uint8) bool {
 	if h.six() {

@@ -5,6 +5,7 @@
 //	udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 data="query"
 //	sctp 10.244.1.2:1234 > 10.96.0.1:80 INIT tag=0 ttl=64
 //	icmp 10.244.1.2 > 8.8.8.8 echo id=7 seq=1 ttl=64
+//	icmp 8.8.8.8 > 10.244.1.2 answer type=14 id=7 ttl=64
 //	icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [udp 10.244.1.2:999 > 10.0.0.1:53 ttl=62]
 //	ip 10.0.0.1 > 10.0.0.2 proto=17 frag=1480+ data=0x00ff
 //	icmp fd00::2 > fd00::1 error type=2 rest=1280 ttl=64 [tcp [fd00::1]:1234 > [fd00::2]:80 none ttl=62]
@@ -31,7 +32,7 @@ const (
 	TCP               // whole TCP segment
 	UDP               // whole UDP datagram
 	SCTP              // whole SCTP packet with a chunk at least
-	Echo              // ICMP echo request (type 8, ICMPv6 128) or reply (0, 129), RFC 792 and 4443
+	Echo              // ICMP echo request (type 8, ICMPv6 128) or reply (0, 129), RFC 792 and 4443; also the queries 13, 15, 17 of IPv4 and their answers
 	Error             // ICMP destination unreachable, time exceeded, parameter problem (3, 11, 12); ICMPv6 1 to 4
 	Other             // any other IP, and every fragment: Payload is all that follows the IP header
 )

@@ -22,6 +22,9 @@ func TestTextRoundTrip(t *testing.T) {
 		"icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [sctp 10.244.1.2:999 > 10.0.0.1:53 DATA tag=3 ttl=62]",
 		"icmp 10.244.1.2 > 8.8.8.8 echo seq=1 id=7 ttl=64",
 		"icmp 8.8.8.8 > 10.244.1.2 reply seq=1 id=7 ttl=64 smac=02:00:00:00:00:01 dmac=02:00:00:00:00:02",
+		"icmp 10.244.1.2 > 8.8.8.8 query type=13 seq=1 id=7 ttl=64 data=0x000000010000000000000000",
+		"icmp 8.8.8.8 > 10.244.1.2 answer type=18 seq=1 id=7 ttl=64 badsum=0x0001",
+		"icmp 10.0.0.1 > 10.244.1.2 error type=11 ttl=64 [icmp 10.244.1.2 > 10.0.0.1 query type=15 seq=2 id=1 ttl=1]",
 		"icmp 10.0.0.1 > 10.244.1.2 error type=3 code=3 ttl=64 [udp 10.244.1.2:999 > 10.0.0.1:53 ttl=62]",
 		"icmp 10.0.0.1 > 10.244.1.2 error type=3 code=4 rest=1400 ttl=64 [tcp 10.244.1.2:999 > 10.0.0.1:53 none seq=5 ttl=62]",
 		"icmp 10.0.0.1 > 10.244.1.2 error type=11 ttl=64 [icmp 10.244.1.2 > 10.0.0.1 echo seq=2 id=1 ttl=1]",
@@ -117,6 +120,9 @@ func TestParseRefuses(t *testing.T) {
 		"udp [::1]:1 > [::2]:2 ipid=5":              "fragment header only",
 		"ip ::1 > ::2 ext=44 ext=44":                "second",
 		"icmp 1.1.1.1 > 2.2.2.2 error [frame]":      "not quoted",
+		"icmp 1.1.1.1 > 2.2.2.2 query type=14":      "none of this family",
+		"icmp 1.1.1.1 > 2.2.2.2 answer type=19":     "none of this family",
+		"icmp ::1 > ::2 query type=13":              "none of this family",
 		"ip 1.1.1.1 > 2.2.2.2 proto=1 smac=02:00:0": "MAC",
 	} {
 		if _, err := Parse(s); err == nil || !strings.Contains(err.Error(), why) {
@@ -131,6 +137,8 @@ func TestRewrite(t *testing.T) {
 		{"tcp 10.0.0.1:10 > 10.0.0.2:20 S ttl=9", "tcp 10.9.0.1:11 > 10.8.0.2:21 S ttl=9"},
 		{"icmp 10.0.0.1 > 10.0.0.2 echo id=10 ttl=9", "icmp 10.9.0.1 > 10.8.0.2 echo id=11 ttl=9"},
 		{"icmp 10.0.0.1 > 10.0.0.2 reply id=20 ttl=9", "icmp 10.9.0.1 > 10.8.0.2 reply id=21 ttl=9"},
+		{"icmp 10.0.0.1 > 10.0.0.2 query type=13 id=10 ttl=9", "icmp 10.9.0.1 > 10.8.0.2 query type=13 id=11 ttl=9"},
+		{"icmp 10.0.0.1 > 10.0.0.2 answer type=14 id=20 ttl=9", "icmp 10.9.0.1 > 10.8.0.2 answer type=14 id=21 ttl=9"},
 		{"udp 10.0.0.1:10 > 10.0.0.2:20 ttl=9 nosum", "udp 10.9.0.1:11 > 10.8.0.2:21 ttl=9 nosum"},
 		{"sctp 10.0.0.1:10 > 10.0.0.2:20 INIT tag=7 ttl=9 data=\"abcd\"", "sctp 10.9.0.1:11 > 10.8.0.2:21 INIT tag=7 ttl=9 data=\"abcd\""},
 		{"ip 10.0.0.1 > 10.0.0.2 proto=132 data=0x0102030405060708", "ip 10.9.0.1 > 10.8.0.2 proto=132 data=0x0102030405060708"},

@@ -2,24 +2,18 @@ package packet
 
 import "net/netip"
 
-// Message is what Ports has in the place of the destination port of an ICMP message that is no echo.
-const Message = 0xffff
+// OneWay is by how much Ports has the destination port of an ICMP message that nothing answers beyond its source port.
+const OneWay = 0x4000
 
-// Ports returns the ports as a flow key has them: those of TCP, UDP and SCTP; of an echo the identifier in the
-// place of the source port (request) or the destination port (reply); of other ICMP the type * 256 + the code in the
-// place of the source port (ICMPv6's reserved 0 as 65535) and Message in that of the destination; zeros for
-// everything else, fragments but the first included.
+// Ports returns the ports as a flow key has them: those of TCP, UDP and SCTP; of an ICMP query that is answered the identifier, and
+// the identifier + the type, of its answer the other way round; of other ICMP the type * 256 + the code, and that + OneWay, all modulo
+// 65536; zeros for everything else, fragments but the first included.
 func (p *Packet) Ports() (src, dst uint16) {
 	switch {
 	case p.Kind == TCP || p.Kind == UDP || p.Kind == SCTP:
 		return p.SrcPort, p.DstPort
-	case p.Kind == Echo && isRequest(p.ICMPType):
-		return p.ID, 0
-	case p.Kind == Echo:
-		return 0, p.ID
-	}
-	if p.Kind == Error {
-		return uint16(p.ICMPType)<<8 | uint16(p.ICMPCode), Message
+	case p.Kind == Echo || p.Kind == Error:
+		return messagePorts(&p.IP, p.ICMPType, p.ICMPCode, p.ID)
 	}
 	if p.Kind != Other || p.IP.Offset != 0 || len(p.Payload) < quoted {
 		return 0, 0
@@ -114,22 +108,13 @@ func ports(h *IPv4, l4 []byte) (src, dst uint16) {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		return be.Uint16(l4[0:]), be.Uint16(l4[2:])
 	case h.icmp():
-		switch message := be.Uint16(l4[0:]); {
-		case !isEcho(h, l4[0], l4[1]):
-			if message == 0 {
-				message = 0xffff
-			}
-			return message, Message
-		case isRequest(l4[0]):
-			return be.Uint16(l4[4:]), 0
-		}
-		return 0, be.Uint16(l4[4:])
+		return messagePorts(h, l4[0], l4[1], be.Uint16(l4[4:]))
 	}
 	return 0, 0
 }
 
-// Rewrite gives the quoted packet other addresses and ports (an echo's identifier as in Ports). Of the
-// checksums inside, the IP header's and an echo's are mended; those of TCP and UDP are not, which
+// Rewrite gives the quoted packet other addresses and ports (an ICMP query's identifier as in Ports). Of the
+// checksums inside, the IP header's and such a query's are mended; those of TCP and UDP are not, which
 // nobody verifies in a quote: what they cover is not all there.
 func (q *Quote) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	was := q.IP

@@ -126,10 +126,14 @@ func parse(words []string) (*Packet, quoteExtra, error) {
 			p.ICMPType = p.IP.pick(8, echoRequest6)
 		case "reply":
 			p.ICMPType = p.IP.pick(0, echoReply6)
+		case "query":
+			p.ICMPType = 13
+		case "answer":
+			p.ICMPType = 14
 		case "error":
 			p.Kind, p.ICMPType = Error, p.IP.pick(3, 1)
 		default:
-			return nil, quoteExtra{}, fmt.Errorf("%q: not one of echo, reply, error", rest[0])
+			return nil, quoteExtra{}, fmt.Errorf("%q: not one of echo, reply, query, answer, error", rest[0])
 		}
 		rest = rest[1:]
 	}
@@ -141,6 +145,9 @@ func parse(words []string) (*Packet, quoteExtra, error) {
 	}
 	if p.Kind == SCTP && p.Payload == nil {
 		p.Payload = clone(chunkRest)
+	}
+	if p.Kind == Echo && (!isEcho(&p.IP, p.ICMPType, 0) || wordOf(p.ICMPType) != words[4]) {
+		return nil, extra, fmt.Errorf("%q: type=%d is none of this family", words[4], p.ICMPType)
 	}
 	if p.IP.six() {
 		p.IP.Ext = p.IP.chain()
@@ -331,6 +338,8 @@ func (p *Packet) number(key string) *number {
 		return &number{p: &p.EchoSeq}
 	case key == "id" && p.Kind == Echo:
 		return &number{p: &p.ID, always: true}
+	case key == "type" && p.Kind == Echo && (wordOf(p.ICMPType) == "query" || wordOf(p.ICMPType) == "answer"):
+		return &number{p: &p.ICMPType, always: true}
 	case p.Kind == Error:
 		switch key {
 		case "type":
@@ -405,7 +414,7 @@ func (p *Packet) words() []string {
 	case TCP, UDP, SCTP:
 		add(map[Kind]string{TCP: "tcp", UDP: "udp", SCTP: "sctp"}[p.Kind], netip.AddrPortFrom(p.IP.Src, p.SrcPort).String(), ">", netip.AddrPortFrom(p.IP.Dst, p.DstPort).String())
 	case Echo:
-		add("icmp", p.IP.Src.String(), ">", p.IP.Dst.String(), map[bool]string{true: "echo", false: "reply"}[isRequest(p.ICMPType)])
+		add("icmp", p.IP.Src.String(), ">", p.IP.Dst.String(), wordOf(p.ICMPType))
 	case Error:
 		add("icmp", p.IP.Src.String(), ">", p.IP.Dst.String(), "error")
 	default:

@@ -54,7 +54,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		return nil, nil
 	}
 	known := lb.maglev && lb.home.IsValid() // in the middle of a flow: the backend's node may know it
-	if (connects(k.proto) && !opening || isEchoReply(in.Packet)) && !known && (lb.found || isolated(a) || isolated(b)) {
+	if (connects(k.proto) && !opening || isAnswer(in.Packet)) && !known && (lb.found || isolated(a) || isolated(b)) {
 		return nil, &dropped{reason: reason.NoFlow, rule: fwd.rule}
 	}
 
@@ -166,7 +166,7 @@ func (n *Node) pickPort(in In, k flowKey, fwd *flow, must bool) bool {
 	if !must && n.replyFree(k, fwd) {
 		return true
 	}
-	if !hasPorts(k.proto) && !isEchoRequest(in.Packet) {
+	if !hasPorts(k.proto) && !isQuery(in.Packet) {
 		return must && n.replyFree(k, fwd)
 	}
 	first, last := n.state.Settings.SNATFirst, n.state.Settings.SNATLast
@@ -177,6 +177,9 @@ func (n *Node) pickPort(in In, k flowKey, fwd *flow, must bool) bool {
 	at := n.opts.Port(first, size)
 	for range snatTries {
 		fwd.sport = first + uint16(at)
+		if !hasPorts(k.proto) { // the identifier is in both
+			fwd.dport = fwd.sport + k.dport - k.sport
+		}
 		if n.replyFree(k, fwd) {
 			return true
 		}

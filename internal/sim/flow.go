@@ -63,6 +63,15 @@ func (f *flow) partner(proto model.Protocol) flowKey {
 	return flowKey{src: f.dst, dst: f.src, sport: f.dport, dport: f.sport, proto: proto}
 }
 
+// otherPort is what f's entry of k adds to the source port of k for judgement: the port after translation. Of an ICMP query both ports
+// have the identifier in them, and tell the type by their distance: they are taken as the packet has them.
+func (f *flow) otherPort(k flowKey) uint16 {
+	if k.proto == icmpOf(k.src) {
+		return k.dport
+	}
+	return f.dport
+}
+
 // find looks for an entry, established ones first.
 func (n *Node) find(k flowKey) (f *flow, half bool) {
 	if f := n.flows[k]; f != nil {
@@ -127,9 +136,9 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	if !f.handOn {
 		var d *dropped
 		if f.reply {
-			rule, d = n.judge(f.dst, k.src, k.proto, f.dport, k.sport)
+			rule, d = n.judge(f.dst, k.src, k.proto, f.otherPort(k), k.sport)
 		} else {
-			rule, d = n.judge(k.src, f.dst, k.proto, k.sport, f.dport)
+			rule, d = n.judge(k.src, f.dst, k.proto, k.sport, f.otherPort(k))
 		}
 		if d != nil {
 			return false, d
@@ -261,7 +270,7 @@ func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uin
 	}
 	ports := nodestate.Ports{Src: sport, Dst: dport}
 	if proto == icmpOf(src) {
-		ports = nodestate.Ports{Dst: message(src, sport, dport)}
+		ports = nodestate.Ports{Dst: message(sport, dport)}
 	}
 	a, b := n.state.Addrs[src], n.state.Addrs[dst]
 	e.Egress.Local, e.Ingress.Local = a.Kind == nodestate.AddrEndpoint, b.Kind == nodestate.AddrEndpoint
@@ -286,18 +295,15 @@ func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uin
 	return rule, nil
 }
 
-// message is the type * 256 + the code of the ICMP messages of a flow: an echo has its identifier in the place of one port
-// (a reply in that of the destination), any other message this number in that of the source and packet.Message in the other.
-func message(src netip.Addr, sport, dport uint16) uint16 {
-	request, reply := uint16(8), uint16(0)
-	if src.Is6() {
-		request, reply = 128, 129
-	}
-	switch {
-	case sport != 0 && dport != 0:
+// message is the type * 256 + the code of the ICMP messages of a flow, by the distance of what stands for their ports: that of a query
+// is its type, that of an answer the opposite, and of a message of one way packet.OneWay.
+func message(sport, dport uint16) uint16 {
+	switch beyond, before := dport-sport, sport-dport; {
+	case beyond == packet.OneWay:
 		return sport
-	case dport != 0:
-		return reply << 8
+	case beyond <= 0xff:
+		return beyond << 8
+	default:
+		return uint16(packet.AnswerType(uint8(before))) << 8
 	}
-	return request << 8
 }

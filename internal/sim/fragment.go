@@ -206,29 +206,25 @@ func unmendable(p *packet.Packet, f *flow) bool {
 		[4]byte(p.Payload[8:12]) != [4]byte{}
 }
 
-// isEchoRequest: ICMP echo requests, or first fragments of them.
-func isEchoRequest(p *packet.Packet) bool {
-	kind := p.ICMPType
-	if isEchoFragment(p) {
-		kind = p.Payload[0]
-	} else if p.Kind != packet.Echo {
-		return false
+// query says whether a packet, or the packet of a first fragment, is an ICMP query that another message answers, or such an answer.
+func query(p *packet.Packet) (asks, answers bool) {
+	kind, code := p.ICMPType, p.ICMPCode
+	switch {
+	case p.Fragment() && p.IP.Offset == 0 && p.IP.Proto == uint8(icmpOf(p.IP.Src)):
+		kind, code = p.Payload[0], p.Payload[1]
+	case p.Kind != packet.Echo:
+		return false, false
 	}
-	return kind == 8 || kind == 128
+	asked, ok := packet.QueryType(&p.IP, kind, code)
+	return ok && kind == asked, ok && kind != asked
 }
 
-// isEchoFragment: the first fragment of an ICMP echo or its reply.
-func isEchoFragment(p *packet.Packet) bool {
-	if !p.Fragment() || p.IP.Offset != 0 || p.IP.Proto != uint8(icmpOf(p.IP.Src)) || p.Payload[1] != 0 {
-		return false
-	}
-	if p.IP.Src.Is6() {
-		return p.Payload[0] == 128 || p.Payload[0] == 129
-	}
-	return p.Payload[0] == 8 || p.Payload[0] == 0
+func isQuery(p *packet.Packet) bool {
+	asks, _ := query(p)
+	return asks
 }
 
-// isEchoReply: replies to ICMP echoes, or first fragments of them.
-func isEchoReply(p *packet.Packet) bool {
-	return (p.Kind == packet.Echo || isEchoFragment(p)) && !isEchoRequest(p)
+func isAnswer(p *packet.Packet) bool {
+	_, answers := query(p)
+	return answers
 }

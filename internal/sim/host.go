@@ -53,7 +53,7 @@ func (n *Node) betweenNodes(k flowKey) bool {
 // portsOf are what policy looks at of a flow beside its addresses and its protocol.
 func portsOf(src netip.Addr, proto model.Protocol, sport, dport uint16) nodestate.Ports {
 	if proto == icmpOf(src) {
-		return nodestate.Ports{Dst: message(src, sport, dport)}
+		return nodestate.Ports{Dst: message(sport, dport)}
 	}
 	return nodestate.Ports{Src: sport, Dst: dport}
 }
@@ -166,9 +166,9 @@ func (n *Node) judgeHostAtFirst(in In, k flowKey, fwd *flow, opening bool) (unse
 
 // judgeHostAgain judges the entry of a flow, for the packet at hand.
 func (n *Node) judgeHostAgain(f *flow, in In, k flowKey) (nodestate.RuleID, *dropped) {
-	judged := flowKey{src: k.src, dst: f.dst, sport: k.sport, dport: f.dport, proto: k.proto}
+	judged := flowKey{src: k.src, dst: f.dst, sport: k.sport, dport: f.otherPort(k), proto: k.proto}
 	if f.reply {
-		judged = flowKey{src: f.dst, dst: k.src, sport: f.dport, dport: k.sport, proto: k.proto}
+		judged = flowKey{src: f.dst, dst: k.src, sport: f.otherPort(k), dport: k.sport, proto: k.proto}
 	}
 	if f.handOn {
 		judged.dst, judged.dport = f.backend.Addr, f.backend.Port

@@ -93,7 +93,7 @@ func (n *Node) mayAnswer(in In) bool {
 	switch {
 	case in.Hook == ToWorkload, in.Hook == ToUplink && n.opts.HostIfIndex == 0, in.Hook == FromTunnel && n.opts.NoTunnel:
 		return false
-	case p.Kind == packet.Error, p.Kind == packet.Other && p.IP.Proto == uint8(icmpOf(p.IP.Src)) && !isEchoFragment(p):
+	case p.Kind == packet.Error, p.IP.Proto == uint8(icmpOf(p.IP.Src)) && !isQuery(p) && !isAnswer(p):
 		return false
 	}
 	return p.DstMAC[0]&1 == 0 && somebody(p.IP.Src)

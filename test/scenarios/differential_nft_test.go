@@ -231,7 +231,7 @@ func (d *policies) next(t talk) *packet.Packet {
 	p.IP.Src, p.IP.Dst, p.SrcPort, p.DstPort = p.IP.Dst, p.IP.Src, p.DstPort, p.SrcPort
 	switch p.Kind {
 	case packet.Echo:
-		p.ICMPType = 8 - p.ICMPType
+		p.ICMPType = packet.AnswerType(p.ICMPType)
 	case packet.TCP:
 		seq, ack := p.Seq, p.Ack
 		p.Seq, p.Ack = ack, seq

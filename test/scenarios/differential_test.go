@@ -351,7 +351,7 @@ func (d *differential) packet() *packet.Packet {
 		p.Payload[0] = one[uint8](d.crowd, 0x45, 0x44, 0x4f, 0x65)
 		p.Payload[3] = uint8(d.IntN(80))
 	case 4, 5:
-		p.Kind, p.IP.Proto, p.ICMPType, p.ID = packet.Echo, packet.ProtoICMP, one[uint8](d.crowd, 8, 8, 8, 0), one[uint16](d.crowd, 7, 8, 0)
+		p.Kind, p.IP.Proto, p.ICMPType, p.ID = packet.Echo, packet.ProtoICMP, one[uint8](d.crowd, 8, 8, 8, 8, 0, 13, 14, 17), d.identifier()
 		if d.chance(40) {
 			p.Kind, p.Payload = packet.Other, d.message()
 		}
@@ -371,11 +371,16 @@ func (d *differential) packet() *packet.Packet {
 	return p
 }
 
-// message is an ICMP message that is neither an echo nor an error: also one that is an echo but for its code.
+// identifier is one of an ICMP query: those of which one is the other and a type away, and around 0 and 65535.
+func (d *differential) identifier() uint16 {
+	return one[uint16](d.crowd, 7, 7, 15, 0, 65528, 65535, 20000)
+}
+
+// message is an ICMP message that is neither an echo nor an error: also one that is a query but for its code, or the answer to one.
 func (d *differential) message() []byte {
-	m := []byte{one[byte](d.crowd, 13, 13, 14, 8, 0), byte(d.IntN(3)), 1, 2, 3, 4, 5, 6}
-	if m[0] < 13 {
-		m[1] |= 1
+	m := []byte{one[byte](d.crowd, 13, 13, 14, 8, 0, 255), byte(1 + d.IntN(2)), 1, 2, 3, 4, 5, 6}
+	if m[0] == 255 {
+		m[1] = 255
 	}
 	return m
 }
@@ -519,7 +524,7 @@ func (d *differential) answer(p *packet.Packet) *packet.Packet {
 	}
 	a.IP.Src, a.IP.Dst, a.SrcPort, a.DstPort = p.IP.Dst, p.IP.Src, p.DstPort, p.SrcPort
 	if a.Kind == packet.Echo {
-		a.ICMPType = 8 - a.ICMPType
+		a.ICMPType = packet.AnswerType(a.ICMPType)
 	}
 	return a
 }

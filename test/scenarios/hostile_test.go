@@ -315,7 +315,11 @@ func (h *hostile) text(src netip.Addr) string {
 	case 2:
 		return fmt.Sprintf("sctp %s > %s %s", from, dst, pick("INIT", "DATA", "ABORT"))
 	case 3:
-		return fmt.Sprintf("icmp %s > %s %s id=%d%s", src, to, pick("echo", "reply"), h.IntN(3), data)
+		kind := pick("echo", "reply")
+		if !h.six {
+			kind = pick("echo", "reply", "query type=13", "answer type=14", "query type=17")
+		}
+		return fmt.Sprintf("icmp %s > %s %s id=%d%s", src, to, kind, h.IntN(3), data)
 	case 4:
 		kind := pick("type=3", "type=11", "type=12")
 		if h.six {

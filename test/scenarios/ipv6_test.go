@@ -11,7 +11,8 @@ import (
 // noMirror are the scenarios that IPv6 has no counterpart for, and why.
 var noMirror = map[string]string{
 	"hostport-loopback.txtar":          "the loopback address is not mirrored",
-	"icmp-errors.txtar":                "a timestamp request, whose checksum is other than ICMPv6's; random packets have the errors",
+	"icmp-queries.txtar":               "ICMPv6 has the echo alone",
+	"icmp-errors.txtar":                "a timestamp request, of which ICMPv6 has none; random packets have the errors",
 	"maglev-affinity.txtar":            "the same",
 	"maglev-ingress-lost.txtar":        "the choice follows from a hash of the addresses",
 	"maglev-ingress-lost-dsr.txtar":    "the same",

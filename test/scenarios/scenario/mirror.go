@@ -270,18 +270,23 @@ func translate(p *packet.Packet, back bool, template *packet.Packet) (*packet.Pa
 	}
 	switch p.Kind {
 	case packet.Other:
-		const timestamp, answer = 13, 14 // a query in ICMP, nothing in ICMPv6
+		const timestamp, answer, reserved = 13, 14, 255 // in ICMPv6 messages as any other, which with a code they are in ICMP too
 		icmp := p.IP.Proto == packet.ProtoICMP || p.IP.Proto == packet.ProtoICMPv6
 		switch {
 		case !icmp || p.IP.Offset != 0:
+		case p.Fragment() && queryOfFour(p.IP, p.Payload):
+			return nil, ErrNoMirror
 		case p.Fragment():
 			translateICMP(q.Payload, p.IP, q.IP)
 		case len(p.Payload) >= 8 && echoType(p.Payload[0]) != 0: // with a code that no echo has
 			translateICMP(q.Payload, p.IP, q.IP)
-		case len(p.Payload) < 8 || p.Payload[0] != timestamp && p.Payload[0] != answer:
+		case len(p.Payload) < 8 || p.Payload[0] != timestamp && p.Payload[0] != answer && p.Payload[0] != reserved:
 			return nil, ErrNoMirror
 		}
 	case packet.Echo:
+		if queryOfFour(p.IP, []byte{p.ICMPType, 0}) {
+			return nil, ErrNoMirror
+		}
 		q.ICMPType = echoType(p.ICMPType)
 	case packet.Error:
 		k := icmpKind{p.ICMPType, p.ICMPCode}
@@ -289,6 +294,9 @@ func translate(p *packet.Packet, back bool, template *packet.Packet) (*packet.Pa
 			k = fourKind(icmpKind{p.ICMPType, p.ICMPCode})
 		}
 		q.ICMPType, q.ICMPCode = k.kind, k.code
+		if queryOfFour(p.Quote.IP, p.Quote.L4) {
+			return nil, ErrNoMirror
+		}
 		inner := packet.IPv4{}
 		if template.Quote != nil {
 			inner = template.Quote.IP
@@ -299,6 +307,15 @@ func translate(p *packet.Packet, back bool, template *packet.Packet) (*packet.Pa
 		translateQuote(q.Quote, p.Quote)
 	}
 	return q, nil
+}
+
+// queryOfFour reports whether an ICMP message is a query that ICMPv6 has no counterpart of, or its answer.
+func queryOfFour(h packet.IPv4, l4 []byte) bool {
+	if h.Proto != packet.ProtoICMP || len(l4) < 2 {
+		return false
+	}
+	query, ok := packet.QueryType(&h, l4[0], l4[1])
+	return ok && query != 8
 }
 
 func echoType(t uint8) uint8 {

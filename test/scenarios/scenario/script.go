@@ -305,7 +305,8 @@ func answer(p *packet.Packet, words []string) (*packet.Packet, error) {
 		}
 		text = fmt.Sprintf("%s %s > %s%s", proto, netip.AddrPortFrom(p.IP.Dst, p.DstPort), netip.AddrPortFrom(p.IP.Src, p.SrcPort), flags)
 	case packet.Echo:
-		text = fmt.Sprintf("icmp %s > %s reply id=%d seq=%d", p.IP.Dst, p.IP.Src, p.ID, p.EchoSeq)
+		a := packet.Packet{Kind: packet.Echo, IP: packet.IPv4{Src: p.IP.Dst, Dst: p.IP.Src, TTL: 64}, ICMPType: packet.AnswerType(p.ICMPType), ID: p.ID, EchoSeq: p.EchoSeq}
+		text = a.String()
 	default:
 		return nil, errors.New("this kind of packet has no reply")
 	}
