@@ -105,6 +105,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
+	a.cluster.networks = resolver.AtStart().Settings.MaxNetworks
 	a.cluster.changed = a.noteChange
 	a.events = events.NewHub(o.Node, eventNames{a.cluster}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
@@ -165,7 +166,7 @@ func mapSizes(e config.Effective, flows int) map[string]uint32 {
 		flowMap: uint32(flows), "weir_flows_new": uint32(max(flows/4, 1024)),
 		"weir_services": uint32(e.MapSizes.NATFrontend), "weir_backends": uint32(e.MapSizes.NATBackend), "weir_live": uint32(e.MapSizes.NATBackend),
 		"weir_affinity": uint32(e.MapSizes.NATAffinity), "weir_addrs": uint32(e.MapSizes.Route), "weir_routes": uint32(e.MapSizes.Route),
-		"weir_peers": uint32(e.MapSizes.IPSets), "weir_events": uint32(powerOf2(e.EventsMB)) << 20,
+		"weir_peers": uint32(e.MapSizes.IPSets), "weir_peer_cidrs": uint32(e.MapSizes.IPSets), "weir_events": uint32(powerOf2(e.EventsMB)) << 20,
 	}
 }
 

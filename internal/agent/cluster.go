@@ -51,7 +51,8 @@ type cluster struct {
 	guests   map[model.Name]*model.Pod // pods that an ADD brought before the watch did
 	ipamConf ipamInputs
 	// servers are the EndpointSlices of apiService.
-	servers map[model.Name]*model.EndpointSlice
+	servers  map[model.Name]*model.EndpointSlice
+	networks int // for how many the data plane was opened; 0 = what is configured
 
 	mu   sync.Mutex
 	snap snapshot
@@ -299,6 +300,9 @@ func (c *cluster) resolve() {
 		for _, u := range r.Unsupported {
 			c.log.Warn("a configured field has no effect yet", "field", u)
 		}
+	}
+	if c.networks > 0 {
+		r.Settings.MaxNetworks = c.networks // a map changes its size when the agent starts
 	}
 	if !reflect.DeepEqual(c.model.Settings, r.Settings) {
 		c.log.Info("settings in force", "settings", r.Settings)

@@ -172,7 +172,8 @@ func TestMoreNetworksThanFitCutOff(t *testing.T) {
 	c := policyFixture()
 	maps.DeleteFunc(c.Policies, func(id model.PolicyID, _ *model.Policy) bool { return id.Name.Name == "from-outside" }) // asks for one too
 	set := &model.NetworkSet{Name: model.Name{Name: "feed"}, Labels: map[string]string{"feed": "threat"}}
-	for i := range maxPeerCIDRs + 1 {
+	c.Settings.MaxNetworks = 1000
+	for i := range c.Settings.MaxNetworks + 1 {
 		set.Nets = append(set.Nets, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32))
 	}
 	c.NetworkSets = map[model.Name]*model.NetworkSet{set.Name: set}
@@ -180,7 +181,7 @@ func TestMoreNetworksThanFitCutOff(t *testing.T) {
 	p := forFree(model.KindGlobalNetworkPolicy, "feed", model.Rule{Action: model.Deny, Other: &model.Entity{Selector: "feed == 'threat'"}}, model.Rule{Action: model.Allow})
 	c.Policies[p.ID()] = &p
 	s := Calc(c)
-	if len(s.PeerCIDRs) > maxPeerCIDRs || len(s.Unfit) != 1 || s.Unfit[0].Name != "feed" {
+	if len(s.PeerCIDRs) > c.Settings.MaxNetworks || len(s.Unfit) != 1 || s.Unfit[0].Name != "feed" {
 		t.Fatalf("%d networks, unfit: %v", len(s.PeerCIDRs), s.Unfit)
 	}
 	for a, v := range s.Addrs {
@@ -191,6 +192,15 @@ func TestMoreNetworksThanFitCutOff(t *testing.T) {
 	if allow, rule := s.Verdict(s.Addrs[addr("10.244.1.3")].Ingress, addr("9.9.9.9"), model.ProtocolTCP, nodestate.Ports{Dst: 1}); allow || s.Rules.At(rule).Kind != "policy-too-large" {
 		t.Errorf("allowed %t by %v", allow, s.Rules.At(rule))
 	}
+	k := New()
+	k.Update(c, model.AllDirty())
+	c.Settings.MaxNetworks++ // whoever asks for more gets it
+	var dirty Dirty
+	dirty.Add(model.KindSettings)
+	if s, _ = k.Update(c, dirty); len(s.Unfit) > 0 || len(s.PeerCIDRs) != c.Settings.MaxNetworks {
+		t.Errorf("with room for one more: unfit %v, %d networks", s.Unfit, len(s.PeerCIDRs))
+	}
+	c.Settings.MaxNetworks--
 	set.Nets = set.Nets[:10]
 	if s = Calc(c); len(s.Unfit) > 0 || len(s.PeerCIDRs) != 10 {
 		t.Errorf("fits: %v, %d networks", s.Unfit, len(s.PeerCIDRs))

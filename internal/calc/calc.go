@@ -151,7 +151,7 @@ func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.Stat
 
 // replace puts a table into a state when it differs from the one there.
 func replace[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys, t nodestate.Table) {
-	if maps.Equal(*have, want) {
+	if nodestate.SameMap(*have, want) || maps.Equal(*have, want) {
 		return
 	}
 	*have = want

@@ -33,7 +33,8 @@ func TestNetworksOfPodsLeaveThoseOfHostEndpoints(t *testing.T) {
 	c := hostFixture(model.Rule{Action: model.Allow, Ports: []model.PortRange{tcp(10250, 10250)},
 		Other: &model.Entity{InNets: true, Nets: []netip.Prefix{netip.MustParsePrefix("20.0.0.0/9")}}})
 	set := &model.NetworkSet{Name: model.Name{Name: "feed"}, Labels: map[string]string{"feed": "threat"}}
-	for i := range maxPeerCIDRs + 1 {
+	c.Settings.MaxNetworks = 1000
+	for i := range c.Settings.MaxNetworks + 1 {
 		set.Nets = append(set.Nets, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32))
 	}
 	c.NetworkSets = map[model.Name]*model.NetworkSet{set.Name: set}

@@ -34,7 +34,8 @@ type policyTables struct {
 	classes *classes
 	written map[nodestate.SetID]*written
 	refused []nodestate.SetID // that did not fit
-	crowded bool              // there are more networks than fit: no set of pods that asks for any does
+	most    int               // networks that fit: Settings.MaxNetworks
+	crowded bool              // there are more than that: no set of pods that asks for any fits
 	// hostsCrowded says that host endpoints alone ask for more than fit.
 	hostsCrowded bool
 	leftOut      int // classes that there were when staged policies were left out; 0 = they are not
@@ -50,7 +51,9 @@ func (p *policyTables) follow(c *cluster, dirty *Dirty) bool {
 	if p.pods != nil {
 		at = p.pods.follow(c, dirty)
 	}
-	if p.concerned(c, dirty) {
+	resized := p.most != c.Settings.MaxNetworks
+	p.most = c.Settings.MaxNetworks
+	if resized || p.concerned(c, dirty) {
 		p.bind(c, dirty, at)
 		return true
 	}
@@ -134,7 +137,7 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 	p.compiled = sets.compiled
 	if len(sets.byKey) == 0 {
 		*p = policyTables{ingress: p.ingress, egress: p.egress, rules: p.rules, staged: p.staged, hosts: p.hosts, peerCIDRs: map[netip.Prefix]nodestate.Class{},
-			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest}
+			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest, most: p.most}
 		sets.isolateStaged(p)
 		return sets
 	}
@@ -159,10 +162,10 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 // other sets than before do not fit.
 func (p *policyTables) writeSets() bool {
 	p.peers, p.peerCIDRs = p.classes.peersOut, p.classes.cidrsOut
-	if p.crowded = len(p.peerCIDRs) > maxPeerCIDRs; p.crowded {
+	if p.crowded = len(p.peerCIDRs) > p.most; p.crowded {
 		p.peerCIDRs = p.sets.hostCIDRs(p.peerCIDRs) // of those who ask for others nobody is left
 	}
-	if p.hostsCrowded = len(p.peerCIDRs) > maxPeerCIDRs; p.hostsCrowded {
+	if p.hostsCrowded = len(p.peerCIDRs) > p.most; p.hostsCrowded {
 		p.peerCIDRs = map[netip.Prefix]nodestate.Class{}
 	}
 	if !p.classes.turnedOver {

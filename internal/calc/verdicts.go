@@ -13,7 +13,6 @@ import (
 const (
 	maxSetEntries    = 1 << 16
 	maxPolicyEntries = 1 << 18
-	maxPeerCIDRs     = 1 << 16
 	maxSourceCuts    = 128 // ranges of source ports that one set tells apart for one protocol and class
 )
 

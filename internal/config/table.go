@@ -141,7 +141,7 @@ var fields = []field{
 	unsupported("bpfMapSizeConntrackCleanupQueue", "BPFMapSizeConntrackCleanupQueue", "100000"),
 	choice("bpfMapSizeConntrackScaling", "BPFMapSizeConntrackScaling", "DoubleIfFull", []string{"Disabled", "DoubleIfFull"},
 		func(e *Effective, v string) { e.MapSizes.ConntrackDoubles = v == "DoubleIfFull" }),
-	integer("bpfMapSizeIPSets", "BPFMapSizeIPSets", 1048576, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.IPSets = v }),
+	integer("bpfMapSizeIPSets", "BPFMapSizeIPSets", 1048576, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.IPSets, e.Settings.MaxNetworks = v, v }),
 	unsupported("bpfMapSizeIfState", "BPFMapSizeIfState", "1000"),
 	integer("bpfMapSizeNATAffinity", "BPFMapSizeNATAffinity", 65536, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.NATAffinity = v }),
 	integer("bpfMapSizeNATBackend", "BPFMapSizeNATBackend", 262144, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.NATBackend = v }),

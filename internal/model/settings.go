@@ -42,6 +42,8 @@ type Settings struct {
 	// IPv6Support is ipv6Support: nodes carry IPv6 where the cluster has it.
 	IPv6Support bool
 	MaxFlows    int // bpfMapSizeConntrack
+	// MaxNetworks is bpfMapSizeIPSets: how many networks, of both families together, policy may tell apart on a node.
+	MaxNetworks int
 	// ToHost is defaultEndpointToHostAction.
 	ToHost ToHostAction
 	// FailsafeIn and FailsafeOut are failsafeInboundHostPorts and failsafeOutboundHostPorts.
@@ -99,7 +101,7 @@ func DefaultSettings() Settings {
 		SNATPortFirst: 20000, SNATPortLast: 29999, HostNAT: true, IPv6Support: true,
 		DSRTimes:        DSRTimes{Patience: 750 * time.Millisecond, Tries: 2 * time.Minute, Retry: time.Hour},
 		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
-		InterfacePrefix: "cali", MaxFlows: 512000,
+		InterfacePrefix: "cali", MaxFlows: 512000, MaxNetworks: 1048576,
 		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPFins: 30 * time.Second, TCPReset: 40 * time.Second,
 			UDP: 60 * time.Second, ICMP: 5 * time.Second, Generic: 10 * time.Minute, Fragment: 30 * time.Second},
 	}

@@ -483,7 +483,7 @@ func TestSizeChange(t *testing.T) {
 	must(t, d.loaded.Maps["weir_flows"].Put(key, weirFlowValue{Epoch: 3}))
 	must(t, d.Close())
 	b.edit = func(o *Options) {
-		o.Sizes["weir_services"], o.Sizes["weir_flows"] = 1000, 2048
+		o.Sizes["weir_services"], o.Sizes["weir_flows"], o.Sizes["weir_peer_cidrs"] = 1000, 2048, 1000
 	}
 	d = b.open(t)
 	applied(t, d, s)
@@ -499,11 +499,42 @@ func TestSizeChange(t *testing.T) {
 	}
 	got, err := d.Load()
 	must(t, err)
-	if !nodestate.EqualMaps(got.Frontends, s.Frontends) {
-		t.Error("the services are not all there")
+	if !nodestate.EqualMaps(got.Frontends, s.Frontends) || len(s.PeerCIDRs) == 0 || !maps.Equal(got.PeerCIDRs, s.PeerCIDRs) {
+		t.Error("the services or networks are not all there")
 	}
 	if broken := d.programs.broken(); len(broken) != 0 {
 		t.Errorf("broken: %v", broken)
+	}
+}
+
+// All networks that fit may be others at once; how full their map is counts by its setting.
+func TestNetworksChangeAtOnce(t *testing.T) {
+	b := newBench(t)
+	const room = 40
+	b.edit = func(o *Options) { o.Sizes["weir_peer_cidrs"] = room }
+	d := b.open(t)
+	s := sample(b)
+	networks := func(first byte) map[netip.Prefix]nodestate.Class {
+		m := map[netip.Prefix]nodestate.Class{}
+		for i := range room {
+			m[netip.PrefixFrom(netip.AddrFrom4([4]byte{first, byte(i), 0, 0}), 16)] = nodestate.Class(10 + i%3)
+		}
+		return m
+	}
+	for _, first := range []byte{20, 30, 40} {
+		next := *s
+		next.PeerCIDRs = networks(first)
+		s = &next
+		must(t, d.Apply(context.Background(), s, nodestate.Keys{Tables: nodestate.TablePolicy}))
+		got, err := d.Load()
+		must(t, err)
+		if !maps.Equal(got.PeerCIDRs, s.PeerCIDRs) {
+			t.Fatalf("networks are not those of %d.0.0.0: %v", first, got.PeerCIDRs)
+		}
+	}
+	i := slices.IndexFunc(d.Pressures(), func(p Pressure) bool { return p.Map == "weir_peer_cidrs" })
+	if p := d.Pressures()[i]; p.Entries != room || p.Capacity != room || !p.High() || p.Setting != "bpfMapSizeIPSets" {
+		t.Errorf("pressure %+v", p)
 	}
 }
 

@@ -31,6 +31,7 @@ type familyTables[A address] struct {
 
 	peersFresh bool // peers were read from the map and not compared with a state yet
 	seenPeers  nodestate.Map[netip.Addr, nodestate.Class]
+	seenCIDRs  map[netip.Prefix]nodestate.Class // that was desired last; nil = nothing since the map was read
 
 	fallenMap  *ebpf.Map
 	sockets    *ebpf.Map
@@ -60,7 +61,7 @@ func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
 }
 
 func (t *familyTables[A]) load() error {
-	t.peersFresh = true
+	t.peersFresh, t.seenCIDRs = true, nil
 	var zero uint32
 	err := t.settings.Lookup(&zero, unsafe.Pointer(&t.current))
 	return errors.Join(err, t.addrs.load(), t.staged.load(), t.routes.load(), t.peers.load(), t.peerCIDRs.load(),
@@ -83,7 +84,10 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 	}
 	if changed.Has(nodestate.TablePolicy) {
 		t.followPeers(s)
-		t.peerCIDRs.desire(renderPeerCIDRs[A](s))
+		if t.seenCIDRs == nil || !nodestate.SameMap(t.seenCIDRs, s.PeerCIDRs) {
+			t.peerCIDRs.desire(renderPeerCIDRs[A](s))
+			t.seenCIDRs = s.PeerCIDRs
+		}
 	}
 	if changed.Has(nodestate.TableServices) {
 		t.ranges.desire(renderRanges[A](s))

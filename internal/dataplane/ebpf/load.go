@@ -19,17 +19,25 @@ import (
 
 // sizeSettings names the FelixConfiguration field that sets the size of a map.
 var sizeSettings = map[string]string{
-	"weir_addrs":     "bpfMapSizeRoute",
-	"weir_routes":    "bpfMapSizeRoute",
-	"weir_services":  "bpfMapSizeNATFrontend",
-	"weir_backends":  "bpfMapSizeNATBackend",
-	"weir_live":      "bpfMapSizeNATBackend",
-	"weir_affinity":  "bpfMapSizeNATAffinity",
-	"weir_peers":     "bpfMapSizeIPSets",
-	"weir_flows":     "bpfMapSizeConntrack",
-	"weir_flows_new": "bpfMapSizeConntrack",
-	"weir_events":    "bpfExportBufferSizeMB",
+	"weir_addrs":      "bpfMapSizeRoute",
+	"weir_routes":     "bpfMapSizeRoute",
+	"weir_services":   "bpfMapSizeNATFrontend",
+	"weir_backends":   "bpfMapSizeNATBackend",
+	"weir_live":       "bpfMapSizeNATBackend",
+	"weir_affinity":   "bpfMapSizeNATAffinity",
+	"weir_peers":      "bpfMapSizeIPSets",
+	"weir_peer_cidrs": "bpfMapSizeIPSets",
+	"weir_flows":      "bpfMapSizeConntrack",
+	"weir_flows_new":  "bpfMapSizeConntrack",
+	"weir_events":     "bpfExportBufferSizeMB",
 }
+
+// headroom are maps that take, while they change, what was and what will be, and by how much more they are made than their setting
+// says. Entries that are not there take no memory.
+var headroom = map[string]uint32{"weir_peer_cidrs": 2}
+
+// roomOf is how many entries a map may hold as its setting says.
+func roomOf(name string, m *ebpf.Map) int { return int(m.MaxEntries() / max(headroom[name], 1)) }
 
 // stateful are the maps whose contents only traffic makes: they keep the size that they have rather than
 // lose what they know.
@@ -175,7 +183,7 @@ func specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c constants)
 			return fmt.Errorf("size given for map %s, which does not exist", name)
 		}
 		if n > 0 {
-			ms.MaxEntries = n
+			ms.MaxEntries = n * max(headroom[name], 1)
 		}
 	}
 	for name, on := range map[string]bool{"trace_enabled": c.trace, "can_set_retval": c.setRetval} {

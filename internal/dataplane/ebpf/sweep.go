@@ -360,7 +360,7 @@ func (d *Driver) Pressures() []Pressure {
 	var out []Pressure
 	add := func(l *loaded, family, name string, entries int) {
 		if m := l.Maps[name]; m != nil {
-			out = append(out, Pressure{Map: name, Family: family, Setting: sizeSettings[name], Entries: entries, Capacity: int(m.MaxEntries())})
+			out = append(out, Pressure{Map: name, Family: family, Setting: sizeSettings[name], Entries: entries, Capacity: roomOf(name, m)})
 		}
 	}
 	add(d.loaded, "", "weir_policy", d.tables.policy.tracker.Len())
