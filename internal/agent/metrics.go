@@ -28,6 +28,7 @@ var (
 	descFallbacks   = describe("dsr_fallbacks_total", "Times that a client fell back from direct server return to the tunnel.")
 	descMapEntries  = describe("bpf_map_entries", "Entries of a map; of those that programs fill, as counted at the last sweep. Each family has its own; family is empty where they share one.", "map", "family")
 	descMapCapacity = describe("bpf_map_capacity", "Entries that a map has room for.", "map", "family")
+	descHeld        = describe("flow_share_held_entries", "Entries of the connection table whose flows a pod of this node began, of pods that begin no other: they have more than their share of a table that is nearly full. At most 7 of a family.", "namespace", "pod", "address")
 	descEpoch       = describe("dataplane_epoch", "Epoch of flows: moves on when existing flows are to be judged again.")
 	descWrites      = describe("dataplane_writes_total", "Entries of tables written or deleted.")
 	descApplies     = describe("dataplane_applies_total", "States applied.")
@@ -46,7 +47,7 @@ type collector struct{ agent *Agent }
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descDenied, descEventsLost, descAnswers, descEndpoints, descAttached, descEntries, descMapEntries, descMapCapacity, descEpoch,
-		descFallen, descFallbacks,
+		descFallen, descFallbacks, descHeld,
 		descWrites, descApplies, descFailures, descPending, descLast, descRepairs, descConnected, descProblems, descUnsupported} {
 		ch <- d
 	}
@@ -81,6 +82,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, p := range a.driver.Pressures() {
 		gauge(descMapEntries, float64(p.Entries), p.Map, p.Family)
 		gauge(descMapCapacity, float64(p.Capacity), p.Map, p.Family)
+	}
+	if held, err := a.driver.Held(); err == nil {
+		for _, h := range held {
+			name, _, _ := a.cluster.owner(h.Addr)
+			gauge(descHeld, float64(h.Entries), name.Namespace, name.Name, h.Addr.String())
+		}
 	}
 	for _, what := range []string{"program", "device", "route"} {
 		count(descRepairs, st.Repairs[what], what)

@@ -26,6 +26,7 @@ type plane interface {
 	Drops() ([]ebpf.Drop, error)
 	Fallen() (ebpf.Fallen, error)
 	Pressures() []ebpf.Pressure
+	Held() ([]ebpf.Held, error)
 	LostEvents() (ebpf.LostEvents, error)
 	Answers() (map[string]uint64, error)
 	Events() (*ebpf.EventReader, error)
@@ -46,6 +47,7 @@ func (p standardPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.
 func (p standardPlane) Drops() ([]ebpf.Drop, error)           { return nil, nil }
 func (p standardPlane) Fallen() (ebpf.Fallen, error)          { return ebpf.Fallen{}, nil }
 func (p standardPlane) Pressures() []ebpf.Pressure            { return nil }
+func (p standardPlane) Held() ([]ebpf.Held, error)            { return nil, nil }
 func (p standardPlane) LostEvents() (ebpf.LostEvents, error)  { return ebpf.LostEvents{}, errNotByNFT }
 func (p standardPlane) Answers() (map[string]uint64, error)   { return nil, errNotByNFT }
 func (p standardPlane) Events() (*ebpf.EventReader, error)    { return nil, errNotByNFT }

@@ -20,6 +20,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/version"
@@ -199,7 +200,6 @@ func (a *Agent) dataplane() error {
 // recentRepair is for how long a repair is told.
 const recentRepair = 10 * time.Minute
 
-// problems are those of objects, of the configuration, of addresses, and of this machine.
 // pressure names the maps that are nearly full. The text has no numbers that move: the metrics have them.
 func pressure(node string, all []ebpf.Pressure) []weirv1.Problem {
 	var out []weirv1.Problem
@@ -221,6 +221,21 @@ func pressure(node string, all []ebpf.Pressure) []weirv1.Problem {
 	return out
 }
 
+// heldProblems name the pods that begin no connections because they have too many.
+func heldProblems(held []ebpf.Held, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
+	var out []weirv1.Problem
+	for _, h := range held {
+		object := "address " + h.Addr.String()
+		if name, _, ok := owner(h.Addr); ok {
+			object = "Pod " + name.String()
+		}
+		out = append(out, weirv1.Problem{Object: object, Value: "more than an eighth of the connection table", Message: "the table is nearly full and the pod has more than its share: it begins no further connection",
+			Action: "see what it connects to; else raise FelixConfiguration spec.bpfMapSizeConntrack"})
+	}
+	return out
+}
+
+// problems are those of objects, of the configuration, of addresses, and of this machine.
 func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out := slices.Concat(snap.config.Problems, snap.problems)
 	for _, p := range a.ipam.Problems() {
@@ -240,6 +255,9 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 			Message: "no interface of this node matches; nothing from outside reaches pods and Services", Action: "name the uplinks"})
 	}
 	out = append(out, pressure(a.opts.Node, a.driver.Pressures())...)
+	if held, err := a.driver.Held(); err == nil {
+		out = append(out, heldProblems(held, a.cluster.owner)...)
+	}
 	if time.Since(st.Repaired) < recentRepair {
 		var n uint64
 		for _, r := range st.Repairs {

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/gob"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
 )
 
 // driverProcess is a process of this test binary that runs the driver in a node's network namespace. It gets
@@ -34,6 +37,7 @@ type driverProcess struct {
 	in    *gob.Encoder
 	out   *bufio.Scanner
 	last  applied
+	flows int // entries of the connection table; 0 = 65,536
 }
 
 type applied struct {
@@ -41,6 +45,8 @@ type applied struct {
 	Writes uint64
 	Fallen []string // clients for which direct server return does not work
 	Tables uint64   // how often a table of nftables was found broken
+	Shares uint64   // packets dropped because their pod has its share of the connection table
+	Held   []string // such pods
 }
 
 func startDriver(t *testing.T, n *node) *driverProcess {
@@ -65,7 +71,8 @@ func startDriver(t *testing.T, n *node) *driverProcess {
 func (d *driverProcess) start() {
 	d.t.Helper()
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
-	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+d.node.lan.dataplane(), "WEIR_TEST_BPFFS="+d.bpffs, "WEIR_TEST_CGROUP="+d.node.cgroup)
+	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+d.node.lan.dataplane(), "WEIR_TEST_BPFFS="+d.bpffs, "WEIR_TEST_CGROUP="+d.node.cgroup,
+		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows))
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -119,8 +126,13 @@ func driverMain() error {
 }
 
 func ebpfMain(log *slog.Logger) error {
+	flows, err := strconv.ParseUint(os.Getenv("WEIR_TEST_FLOWS"), 10, 32)
+	if err != nil {
+		return err
+	}
+	flows = cmp.Or(flows, 65536)
 	drv, err := ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
-		Sizes: map[string]uint32{"weir_flows": 65536, "weir_flows_new": 16384}, SetRetval: true})
+		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": 16384}, SetRetval: true})
 	if err != nil {
 		return err
 	}
@@ -137,8 +149,25 @@ func ebpfMain(log *slog.Logger) error {
 		for _, c := range fallen.Clients {
 			a.Fallen = append(a.Fallen, four(c.String()))
 		}
-		return nil
+		return tellShares(drv, a)
 	})
+}
+
+func tellShares(drv *ebpf.Driver, a *applied) error {
+	drops, err := drv.Drops()
+	if err != nil {
+		return err
+	}
+	for _, d := range drops {
+		if reason.Reason(d.Reason) == reason.Share {
+			a.Shares += d.Packets
+		}
+	}
+	held, err := drv.Held()
+	for _, h := range held {
+		a.Held = append(a.Held, four(h.Addr.String()))
+	}
+	return err
 }
 
 func nftMain(log *slog.Logger) error {

@@ -186,6 +186,8 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return fromErr(listen(r))
 	case "flood":
 		return flood(r)
+	case "hoard":
+		return hoard(r)
 	case "load":
 		return startLoad(r, timeout)
 	case "unload":

@@ -237,6 +237,11 @@ func (t *familyTables[A]) judgesHosts() bool { return t.current.Flags&setHosts !
 
 func (t *familyTables[A]) epoch() uint32 { return t.current.Epoch }
 
+// shareLimits are the settings by which pods are held to their share of the table of connections.
+func (t *familyTables[A]) shareLimits() (each, most uint32) {
+	return t.current.FlowsEach, t.current.FlowsMost
+}
+
 func (t *familyTables[A]) putSettings(v settings[A]) error {
 	var zero uint32
 	if err := t.settings.Update(&zero, unsafe.Pointer(&v), ebpf.UpdateAny); err != nil {

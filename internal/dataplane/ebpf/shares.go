@@ -2,7 +2,10 @@ package ebpf
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 )
@@ -104,3 +107,65 @@ func (s *shares) pressed(room int) bool {
 }
 
 func (s *shares) close() { s.m.Close() }
+
+// Held is a pod that begins no other flow: it has more than its share of a table of connections that is nearly full.
+type Held struct {
+	Addr    netip.Addr
+	Entries int // of the table, whose flows it began
+}
+
+// Held reads which pods are held, by their addresses. They are few: each has more than an eighth of a table.
+func (d *Driver) Held() ([]Held, error) {
+	type source struct {
+		s          *shares
+		each, most uint32
+	}
+	var sources []source
+	d.mu.Lock()
+	for i, l := range d.both() {
+		s, err := newShares(l.Maps["weir_shares"], 0, 0) // the family may be unloaded meanwhile
+		if err != nil {
+			d.mu.Unlock()
+			return nil, err
+		}
+		defer s.close()
+		each, most := d.tables.families[i].shareLimits()
+		sources = append(sources, source{s, each, most})
+	}
+	d.mu.Unlock()
+	var out []Held
+	for _, from := range sources {
+		held, err := from.s.held(from.each, from.most)
+		if err != nil {
+			return nil, fmt.Errorf("reading shares: %w", err)
+		}
+		out = append(out, held...)
+	}
+	slices.SortFunc(out, func(a, b Held) int { return a.Addr.Compare(b.Addr) })
+	return out, nil
+}
+
+// held is share_spent of bpf/share.h for every pod.
+func (s *shares) held(each, most uint32) ([]Held, error) {
+	var all shareValue
+	switch err := s.m.Lookup([]byte(s.everybody()), &all); {
+	case errors.Is(err, ebpf.ErrKeyNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	if all.Counted+all.Begun <= most {
+		return nil, nil
+	}
+	now, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	var out []Held
+	for k, v := range now {
+		if a, ok := netip.AddrFromSlice([]byte(k)); ok && k != s.everybody() && v.Counted+v.Begun > each {
+			out = append(out, Held{a, int(v.Counted + v.Begun)})
+		}
+	}
+	return out, nil
+}

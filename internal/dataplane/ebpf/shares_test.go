@@ -2,6 +2,8 @@ package ebpf
 
 import (
 	"encoding/binary"
+	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -53,6 +55,14 @@ func TestSharesAreCounted(t *testing.T) {
 	must(t, s.shares.m.Put(make([]byte, 4), shareValue{Counted: 3000, Begun: 73}))
 	if !s.pressed() {
 		t.Error("3073 entries of 4096 press nobody")
+	}
+	for _, test := range []struct {
+		each, most uint32
+		want       []Held
+	}{{19, 3072, []Held{{netip.AddrFrom4(pod), 24}}}, {24, 3072, nil}, {19, 3073, nil}} {
+		if got, err := s.shares.held(test.each, test.most); err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("held above %d of %d: %v, %v", test.each, test.most, got, err)
+		}
 	}
 	s.round(t)
 	if got, _ := share(pod); got != (shareValue{Counted: 20}) {

@@ -68,6 +68,7 @@ type family interface {
 	listen(on bool) error
 	epoch() uint32
 	judgesHosts() bool // by the settings
+	shareLimits() (each, most uint32)
 	errors() []error
 	entries() map[string]int
 	fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error)
