@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +62,50 @@ func testBackendsGo(t *testing.T, fam family) {
 	for _, w := range []*worker{f.a.worker, f.client.worker} {
 		if a := w.call(request{Op: "talk", ID: 1}); !strings.Contains(a.Err, "connection refused") {
 			t.Errorf("%s: %q (%s), want a refusal", w.name, a.Reply, a.Err)
+		}
+	}
+}
+
+// TestPodGone: a TCP connection goes on while its backend has only left the Service, and is reset, by whichever way it came, when the pod is gone.
+func TestPodGone(t *testing.T) { inBoth(t, testPodGone) }
+
+func testPodGone(t *testing.T, fam family) {
+	f := newFixture(t, fam)
+	f.service("svc", "10.96.0.2", 30002, f.c)
+	f.apply()
+	asks := []struct {
+		what string
+		*worker
+		addr string
+	}{
+		{"a pod elsewhere", f.a.worker, "10.96.0.2:80"}, {"a pod of the same node", f.d.worker, "10.96.0.2:80"}, {"a pod, without a Service", f.b.worker, f.c.at("8080")},
+		{"a process of another node", f.n1.worker, "10.96.0.2:80"}, {"a client, by another node", f.client.worker, "172.30.0.8:30002"},
+		{"a client, by the pod's node", f.client2.worker, "172.30.0.9:30002"},
+	}
+	for _, who := range asks {
+		if a := who.call(request{Op: "open", Net: "tcp", Addr: who.addr, ID: 1}); a.Err != "" {
+			t.Fatalf("%s: %s", who.what, a.Err)
+		}
+	}
+	f.endpoints("svc", f.d)
+	f.apply()
+	for _, who := range asks {
+		if a := who.call(request{Op: "talk", ID: 1}); a.Err != "" || a.Reply[:1] != "c" {
+			t.Errorf("%s: %q (%s) from a backend that left the Service", who.what, a.Reply, a.Err)
+		}
+	}
+	run(t, "ip -n %s link del %s", f.n2.netns, f.c.local.Interface)
+	f.n2.pods = slices.DeleteFunc(f.n2.pods, func(p *pod) bool { return p == f.c })
+	delete(f.cluster.Pods, f.c.obj.Name)
+	f.apply()
+	for _, who := range asks {
+		if a := who.call(request{Op: "talk", ID: 1}); !strings.Contains(a.Err, "connection reset") {
+			t.Errorf("%s: %q (%s) from a pod that is gone, want a reset", who.what, a.Reply, a.Err)
+		}
+	}
+	for _, who := range asks {
+		if who.worker != f.b.worker {
+			who.reaches("d", "tcp", who.addr)
 		}
 	}
 }

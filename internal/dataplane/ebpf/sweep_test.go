@@ -1,16 +1,27 @@
 package ebpf
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // flowsOf makes n TCP flows; every second one was seen long ago.
 func flowsOf(t testing.TB, m *ebpf.Map, n int, now uint32) {
+	t.Helper()
+	flowsAged(t, m, n, now, 2)
+}
+
+// flowsAged makes n TCP flows; of so many one was seen long ago, 0 = none.
+func flowsAged(t testing.TB, m *ebpf.Map, n int, now uint32, one int) {
 	t.Helper()
 	const chunk = 8192
 	keys, values := make([]weirFlowKey, 0, chunk), make([]weirFlowValue, 0, chunk)
@@ -18,7 +29,7 @@ func flowsOf(t testing.TB, m *ebpf.Map, n int, now uint32) {
 		var k weirFlowKey
 		v := weirFlowValue{Seen: now - 1, State: 1}
 		k.Proto, k.Sport, k.Dport = 6, uint16(i), uint16(i>>16)
-		if i%2 == 0 {
+		if one > 0 && i%one == 0 {
 			v.Seen = now - 100000
 		}
 		keys, values = append(keys, k), append(values, v)
@@ -129,4 +140,48 @@ func BenchmarkSweep(b *testing.B) {
 	}
 	b.ReportMetric(float64(s.entries), "flows")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(steps), "ns/step")
+}
+
+// BenchmarkSweepCPU lets the driver sweep as it does on a node, pauses included, and reports how much of a core that took: with a million
+// live flows, and with a million of which half is to go. WEIR_SWEEP says for how long; a round takes some two and a half minutes.
+func BenchmarkSweepCPU(b *testing.B) {
+	needRoot(b)
+	period := 10 * time.Second
+	if text := os.Getenv("WEIR_SWEEP"); text != "" {
+		var err error
+		period, err = time.ParseDuration(text)
+		must(b, err)
+	}
+	for name, old := range map[string]int{"live": 0, "half expired": 2} {
+		b.Run(name, func(b *testing.B) {
+			n := newBench(b)
+			n.edit = func(o *Options) { o.Sizes["weir_flows"] = 1 << 20 }
+			d := n.open(b)
+			must(b, d.Apply(b.Context(), sample(n), nodestate.All()))
+			clock, err := newKernelClock()
+			must(b, err)
+			defer clock.close()
+			now, err := clock.now()
+			must(b, err)
+			flowsAged(b, d.loaded.Maps["weir_flows"], 1000000, now, old)
+			var used, took time.Duration
+			for b.Loop() {
+				ctx, stop := context.WithTimeout(b.Context(), period)
+				before, began := processCPU(b), time.Now()
+				d.sweep(ctx)
+				used, took = used+processCPU(b)-before, took+time.Since(began)
+				stop()
+			}
+			b.ReportMetric(100*used.Seconds()/took.Seconds(), "%core")
+			b.ReportMetric(float64(d.loaded.counted["weir_flows"]), "flows-left")
+		})
+	}
+}
+
+// processCPU is the time that this process has spent on CPUs, in the kernel too.
+func processCPU(t testing.TB) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	must(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
