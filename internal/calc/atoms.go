@@ -133,7 +133,7 @@ func (x *atoms) use(a *atom) *atom {
 // notes which they are.
 func (x *atoms) contents(a *atom, all bool) (cidrs []netip.Prefix, made bool) {
 	switch {
-	case a.expr != nil && (all || x.dirty.Has(model.KindNetworkSets|model.KindHostEndpoints) || x.dirty.Has(model.KindNodes) && hostsByNode(x.c)):
+	case a.expr != nil && (all || x.dirty.Has(model.KindNetworkSets|model.KindHostEndpoints|model.KindNamespaces) || x.dirty.Has(model.KindNodes) && hostsByNode(x.c)):
 		return x.setsWith(a.expr), true
 	case a.nodes != nil:
 		x.depends.nodes = true

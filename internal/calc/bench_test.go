@@ -133,7 +133,14 @@ func BenchmarkUpdate(b *testing.B) {
 			return d
 		},
 	}
-	for _, name := range []string{"slice", "service", "pod", "policy", "node"} {
+	change["namespace"] = func(i int) (d model.Dirty) {
+		ns := *c.Namespaces["ns-50"]
+		ns.Labels = map[string]string{"kubernetes.io/metadata.name": ns.Name, "team": fmt.Sprint(i % 2)}
+		c.Namespaces[ns.Name] = &ns
+		d.Add(model.KindNamespaces)
+		return d
+	}
+	for _, name := range []string{"slice", "service", "pod", "policy", "node", "namespace"} {
 		b.Run(name, func(b *testing.B) {
 			k := New()
 			k.Update(c, model.AllDirty())

@@ -113,14 +113,11 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	return k.state, keys
 }
 
-// inputsPods are what decides which pods selectors pick beside the pods, and whole kinds of pods.
-const inputsPods = model.KindPods | model.KindNamespaces | model.KindServiceAccounts
-
 // updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether the
 // isolation of endpoints may have changed.
 func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
 	before := k.policy.rules
-	if dirty.Has(inputsPods) {
+	if dirty.Has(model.KindPods) { // any of them
 		k.policy = newPolicyTables(k.policy.digest)
 	}
 	isolated := k.policy.follow(c, dirty)

@@ -91,6 +91,7 @@ func (w *world) change(d *model.Dirty) {
 		w.c.Settings.IPv6Support = w.IntN(4) > 0
 		w.c.Settings.NodePorts = model.NodePortAddresses{Primary: w.IntN(4) == 0, CIDRs: pick(w, nil, []netip.Prefix{w.cidr()}, []netip.Prefix{prefix("172.31.0.0/16"), prefix("fd00:31:1::/64")})}
 		w.c.Settings.ExcludeFromNAT = pick(w, nil, nil, []netip.Prefix{prefix("10.96.0.0/30"), prefix("fd01::/126")})
+		w.c.Settings.MaxNetworks = pick(w, 1<<20, 1<<20, 5)
 		w.c.Settings.DSROptOut = pick(w, nil, []netip.Prefix{prefix("10.0.0.0/8"), prefix("2001:db8::/32")})
 		d.Add(model.KindSettings)
 	case model.KindLocal:

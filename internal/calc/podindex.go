@@ -1,6 +1,7 @@
 package calc
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -31,12 +32,16 @@ type podIndex struct {
 	numbers map[portName]map[numbered]int // pods with such a port; names are counted when first asked for
 	local   map[netip.Addr]model.Name     // whose endpoints here have an address
 	ours    map[model.Name][]netip.Addr   // the same the other way, carried addresses only
+	// What the pods' labels were completed by.
+	namespaces map[string]*model.Namespace
+	accounts   map[model.Name]*model.ServiceAccount
 }
 
 func newPodIndex(c *cluster) *podIndex {
 	x := &podIndex{c: c, byName: make(map[model.Name]*peerPod, len(c.Pods)), byClaim: make(map[netip.Addr][]*peerPod, len(c.Pods)),
 		byNS: map[string]podSet{}, byLabel: map[string]map[string]podSet{}, numbers: map[portName]map[numbered]int{}}
 	x.local, x.ours = localPods(c)
+	x.namespaces, x.accounts = maps.Clone(c.Namespaces), maps.Clone(c.ServiceAccounts)
 	for name := range c.Pods {
 		x.put(name)
 	}
@@ -76,11 +81,56 @@ func (x *podIndex) follow(c *cluster, dirty *Dirty) []netip.Addr {
 			}
 		}
 	}
+	for name := range x.relabelled(c, dirty) {
+		names[name] = struct{}{}
+	}
 	var affected []netip.Addr
 	for name := range names {
 		affected = append(affected, x.put(name)...)
 	}
 	return affected
+}
+
+// relabelled walks the pods whose namespace or service account came, went or has other labels.
+func (x *podIndex) relabelled(c *cluster, dirty *Dirty) iter.Seq[model.Name] {
+	var in []string
+	var of []model.Name
+	if dirty.Has(model.KindNamespaces) {
+		for ns := range x.byNS {
+			was, is := x.namespaces[ns], c.Namespaces[ns]
+			if was != is && (was == nil || is == nil || !maps.Equal(was.Labels, is.Labels)) {
+				in = append(in, ns)
+			}
+		}
+		x.namespaces = maps.Clone(c.Namespaces)
+	}
+	if dirty.Has(model.KindServiceAccounts) {
+		for _, all := range []map[model.Name]*model.ServiceAccount{x.accounts, c.ServiceAccounts} {
+			for name := range all {
+				was, is := x.accounts[name], c.ServiceAccounts[name]
+				if was != is && (was == nil || is == nil || !maps.Equal(was.Labels, is.Labels)) {
+					of = append(of, name)
+				}
+			}
+		}
+		x.accounts = maps.Clone(c.ServiceAccounts)
+	}
+	return func(yield func(model.Name) bool) {
+		for _, ns := range in {
+			for p := range x.byNS[ns] {
+				if !yield(p.pod.Name) {
+					return
+				}
+			}
+		}
+		for _, account := range of {
+			for p := range x.byNS[account.Namespace] {
+				if p.pod.ServiceAccount == account.Name && !yield(p.pod.Name) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // put makes the index know a pod as it is now, and returns the addresses that it had and has.

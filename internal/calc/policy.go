@@ -51,9 +51,8 @@ func (p *policyTables) follow(c *cluster, dirty *Dirty) bool {
 	if p.pods != nil {
 		at = p.pods.follow(c, dirty)
 	}
-	resized := p.most != c.Settings.MaxNetworks
 	p.most = c.Settings.MaxNetworks
-	if resized || p.concerned(c, dirty) {
+	if p.concerned(c, dirty) {
 		p.bind(c, dirty, at)
 		return true
 	}
