@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -167,21 +166,13 @@ func BenchmarkSweepCPU(b *testing.B) {
 			var used, took time.Duration
 			for b.Loop() {
 				ctx, stop := context.WithTimeout(b.Context(), period)
-				before, began := processCPU(b), time.Now()
+				before, began := processCPU(), time.Now()
 				d.sweep(ctx)
-				used, took = used+processCPU(b)-before, took+time.Since(began)
+				used, took = used+processCPU()-before, took+time.Since(began)
 				stop()
 			}
 			b.ReportMetric(100*used.Seconds()/took.Seconds(), "%core")
 			b.ReportMetric(float64(d.loaded.counted["weir_flows"]), "flows-left")
 		})
 	}
-}
-
-// processCPU is the time that this process has spent on CPUs, in the kernel too.
-func processCPU(t testing.TB) time.Duration {
-	t.Helper()
-	var u unix.Rusage
-	must(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
