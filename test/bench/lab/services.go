@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,15 +108,26 @@ func fillerServices(first, size int) []store.Service {
 	return out
 }
 
-// awaitCanary makes a Service of the pod "far" anew and waits until it answers from the client pod.
+// awaitCanary makes a Service of the pod "far" anew and waits until it answers from the client pod. Its EndpointSlice is
+// written here: the cluster's own controller takes minutes for one while it looks through 100,000 new Services.
 func (s *site) awaitCanary(ctx context.Context, kube kubernetes.Interface) error {
-	services := kube.CoreV1().Services("default")
-	if err := services.Delete(ctx, canary, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	services, slices := kube.CoreV1().Services("default"), kube.DiscoveryV1().EndpointSlices("default")
+	for _, remove := range []func(context.Context, string, metav1.DeleteOptions) error{services.Delete, slices.Delete} {
+		if err := remove(ctx, canary, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	svc, err := services.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: canary},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: httpPort}}}}, metav1.CreateOptions{})
+	if err != nil {
 		return err
 	}
-	svc, err := services.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: canary}, Spec: corev1.ServiceSpec{
-		Selector: map[string]string{"app": "far"}, Ports: []corev1.ServicePort{{Port: httpPort}}}}, metav1.CreateOptions{})
-	if err != nil {
+	port, yes := int32(httpPort), true
+	if _, err := slices.Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: canary, Labels: map[string]string{discoveryv1.LabelServiceName: canary}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new(string), Port: &port}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{s.far.Addr.String()}, NodeName: &s.far.Machine, Conditions: discoveryv1.EndpointConditions{Ready: &yes}}},
+	}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	to := netip.AddrPortFrom(netip.MustParseAddr(svc.Spec.ClusterIP), httpPort).String()
