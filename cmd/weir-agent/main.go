@@ -83,7 +83,7 @@ policy go on as they were; weir-agent started again takes over.`,
 }
 
 func run(ctx context.Context, o agent.Options) error {
-	a, err := agent.New(o)
+	a, err := agent.New(ctx, o)
 	if err != nil {
 		o.Log.Error("cannot start", "error", err)
 		return err

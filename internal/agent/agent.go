@@ -81,9 +81,9 @@ type Agent struct {
 	families  chan struct{} // look at the families that pods get
 }
 
-// New checks the kernel, loads the programs and connects everything. It attaches and writes nothing:
-// what an earlier agent left goes on until Run has read the cluster.
-func New(o Options) (*Agent, error) {
+// New checks the kernel, loads the programs and connects everything, and begins to read the cluster meanwhile. It
+// attaches and writes nothing: what an earlier agent left goes on until Run has read the cluster.
+func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
 	findings, lacks := kernel.Probe()
 	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
@@ -91,7 +91,16 @@ func New(o Options) (*Agent, error) {
 	a.flows = openFlowTable(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.good.load())
 	resolver.ReadLinux(kernel.Sysctl)
-	var err error
+	if err := a.connect(); err != nil {
+		return nil, err
+	}
+	reading, stop := context.WithCancel(ctx)
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	a.watcher.Start(reading)
 	if e := resolver.AtStart(); a.planes.choose(e, lacks) {
 		err = a.openStandard()
 	} else {
@@ -99,9 +108,6 @@ func New(o Options) (*Agent, error) {
 	}
 	if err != nil {
 		return nil, errors.Join(err, lacks)
-	}
-	if err := a.connect(); err != nil {
-		return nil, errors.Join(err, a.driver.Close())
 	}
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)

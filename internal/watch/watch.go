@@ -49,6 +49,9 @@ type Watcher struct {
 
 	wake chan struct{} // capacity 1: pending is not empty
 
+	reading sync.WaitGroup     // sources at work
+	stop    context.CancelFunc // ends them; nil before Start
+
 	mu       sync.Mutex
 	pending  *Batch
 	synced   bool
@@ -84,13 +87,22 @@ func New(cfg Config) (*Watcher, error) {
 	return w, nil
 }
 
-// Run watches until ctx ends. It returns ctx's error.
-func (w *Watcher) Run(ctx context.Context, sink Sink) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
+// Start begins to read the cluster, until ctx or Run ends; what is read waits for Run. Who has something else to do
+// before Run saves the time that reading takes.
+func (w *Watcher) Start(ctx context.Context) {
+	ctx, w.stop = context.WithCancel(ctx)
 	for _, s := range w.sources {
-		wg.Go(func() { s.run(ctx) })
+		w.reading.Go(func() { s.run(ctx) })
 	}
+}
+
+// Run watches until ctx ends, beginning where Start did not. It returns ctx's error.
+func (w *Watcher) Run(ctx context.Context, sink Sink) error {
+	if w.stop == nil {
+		w.Start(ctx)
+	}
+	defer w.reading.Wait()
+	defer w.stop()
 	if err := w.waitSynced(ctx); err != nil {
 		return err
 	}
