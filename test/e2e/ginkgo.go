@@ -34,7 +34,7 @@ func (l *lab) specs(ctx context.Context, t task, name string, o options, tell fu
 	}
 	fmt.Printf("e2e: group %s, %d specs, %d processes; the log is %s\n", name, len(t.Specs), procs, log)
 	c := l.in(ctx, t.from(), l.ginkgo(t, procs, reports)...)
-	p := &progress{group: t.Name, specs: t.Specs, began: time.Now(), to: os.Stdout, tell: tell}
+	p := &progress{group: t.Name, specs: t.Specs, serial: procs == 1, began: time.Now(), to: os.Stdout, tell: tell}
 	c.Stdout = io.MultiWriter(f, p)
 	c.Stderr = f
 	runErr := c.Run()
@@ -92,6 +92,8 @@ type progress struct {
 	to    io.Writer
 
 	rest         []byte
+	serial       bool   // one process: a spec's name is written when it begins, else after the line that says how it ended
+	current      string // the name that was written last; of one process
 	mark, took   string // of the spec whose name comes next
 	done, failed int
 	tell         func(spec)
@@ -121,9 +123,12 @@ func (p *progress) line(text string) {
 		if m[2] != "" {
 			p.mark = strings.ToLower(strings.Trim(m[2], " []"))
 		}
+		if p.serial && p.current != "" {
+			p.tellOf(p.current)
+		}
 		return
 	}
-	if p.mark == "" {
+	if p.mark == "" && !p.serial {
 		return
 	}
 	text = node.ReplaceAllString(text, "")
@@ -136,6 +141,15 @@ func (p *progress) line(text string) {
 	if name == "" {
 		return
 	}
+	if p.serial {
+		p.current = name
+		return
+	}
+	p.tellOf(name)
+}
+
+// tellOf tells how the named spec ended.
+func (p *progress) tellOf(name string) {
 	if p.mark == "interrupted" {
 		p.mark = ""
 		return

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -195,6 +197,18 @@ func TestProgress(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 || p.done != 3 || p.failed != 2 || !strings.HasSuffix(lines[0], "[sig-network] a b [C]") || !strings.Contains(lines[1], "failed") || !strings.Contains(lines[2], "skipped") {
 		t.Errorf("%d done, %d failed\n%s", p.done, p.failed, out.String())
+	}
+}
+
+// A single process writes a spec's name when it begins.
+func TestProgressOfOneProcess(t *testing.T) {
+	ended := map[string]string{}
+	p := &progress{group: "g", serial: true, specs: []string{"[sig-network] a", "[sig-network] b", "[sig-network] c"}, to: io.Discard,
+		tell: func(s spec) { ended[s.Name] = fmt.Sprint(s.Outcome, s.Seconds) }}
+	fmt.Fprint(p, "------\n[sig-network] a [labels]\n  STEP: x\n• [1.500 seconds]\n------\n[sig-network] b\n• [FAILED] [2.000 seconds]\n[sig-network] b [It]\n"+
+		"------\n[sig-network] c\n  STEP: y\n")
+	if want := map[string]string{"[sig-network] a": "passed1.5", "[sig-network] b": "failed2"}; !reflect.DeepEqual(ended, want) {
+		t.Errorf("got %v, want %v", ended, want)
 	}
 }
 
