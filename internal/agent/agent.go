@@ -159,7 +159,7 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 	if err != nil {
 		return fmt.Errorf("opening the eBPF data plane: %w", err)
 	}
-	a.driver = d
+	a.driver = ebpfPlane{d}
 	return nil
 }
 

@@ -29,17 +29,29 @@ func (n eventNames) Pod(a netip.Addr) (model.Name, bool) {
 	return name, ok
 }
 
-// readEvents reads the programs' events until ctx ends.
+// retryEvents is how long the agent waits after events could not be read.
+const retryEvents = 10 * time.Second
+
+// readEvents reads the data plane's events until ctx ends. Those of nftables come by a group of nflog that somebody else may have: that is said,
+// and tried again.
 func (a *Agent) readEvents(ctx context.Context) error {
-	from, err := a.driver.Events()
-	if errors.Is(err, errNotByNFT) {
-		<-ctx.Done()
-		return nil
+	for {
+		from, err := a.driver.Events()
+		if err == nil {
+			if err = a.events.Run(ctx, from); err != nil {
+				err = errors.Join(err, from.Close())
+			}
+		}
+		if err == nil || !a.standard() {
+			return err
+		}
+		a.log.Error("events cannot be read; trying again", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retryEvents):
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return a.events.Run(ctx, from)
 }
 
 // beat is how often a stream of events without any says that it is there: an empty line.

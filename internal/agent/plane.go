@@ -13,6 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -29,7 +30,7 @@ type plane interface {
 	Held() ([]ebpf.Held, error)
 	LostEvents() (ebpf.LostEvents, error)
 	Answers() (map[string]uint64, error)
-	Events() (*ebpf.EventReader, error)
+	Events() (events.Source, error)
 	Listen(on bool) error
 	Places() ebpf.Places
 	IfIndex(a nodestate.Addr) int
@@ -40,25 +41,43 @@ type plane interface {
 // errNotByNFT is the answer to what only programs can be asked.
 var errNotByNFT = errors.New("this node has the data plane of standard Linux (bpfEnabled: false), which cannot be asked this; its rules are told by nft list table ip weir")
 
+// ebpfPlane is that of eBPF.
+type ebpfPlane struct{ *ebpf.Driver }
+
+// Events begins to read events.
+func (p ebpfPlane) Events() (events.Source, error) { return p.Driver.Events() }
+
 // standardPlane is the data plane of standard Linux. What only eBPF has is absent.
 type standardPlane struct{ *nft.Driver }
 
 func (p standardPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
-func (p standardPlane) Drops() ([]ebpf.Drop, error)           { return nil, nil }
 func (p standardPlane) Fallen() (ebpf.Fallen, error)          { return ebpf.Fallen{}, nil }
 func (p standardPlane) Pressures() []ebpf.Pressure            { return nil }
 func (p standardPlane) Held() ([]ebpf.Held, error)            { return nil, nil }
-func (p standardPlane) LostEvents() (ebpf.LostEvents, error)  { return ebpf.LostEvents{}, errNotByNFT }
-func (p standardPlane) Answers() (map[string]uint64, error)   { return nil, errNotByNFT }
-func (p standardPlane) Events() (*ebpf.EventReader, error)    { return nil, errNotByNFT }
-func (p standardPlane) Listen(bool) error                     { return nil }
-func (p standardPlane) Places() ebpf.Places                   { return ebpf.Places{} }
-func (p standardPlane) IfIndex(a nodestate.Addr) int          { return a.IfIndex }
+func (p standardPlane) LostEvents() (ebpf.LostEvents, error) {
+	return ebpf.LostEvents{Full: p.Driver.LostEvents()}, nil
+}
+func (p standardPlane) Answers() (map[string]uint64, error) { return nil, errNotByNFT }
+func (p standardPlane) Places() ebpf.Places                 { return ebpf.Places{} }
+func (p standardPlane) IfIndex(a nodestate.Addr) int        { return a.IfIndex }
 func (p standardPlane) Rehearse([]string) (*ebpf.Rehearsal, error) {
 	return nil, errNotByNFT
 }
 func (p standardPlane) Prove(*ebpf.Rehearsal, string, int, bool) (ebpf.Proof, error) {
 	return ebpf.Proof{}, errNotByNFT
+}
+
+// Events begins to read events.
+func (p standardPlane) Events() (events.Source, error) { return p.Driver.Events() }
+
+// Drops counts what policy dropped, and nothing else.
+func (p standardPlane) Drops() ([]ebpf.Drop, error) {
+	drops, err := p.Driver.Drops()
+	out := make([]ebpf.Drop, 0, len(drops))
+	for _, d := range drops {
+		out = append(out, ebpf.Drop{Reason: uint32(d.Reason), Rule: d.Rule, Packets: d.Packets, Bytes: d.Bytes})
+	}
+	return out, err
 }
 
 // Status says what there is in the words of eBPF's.

@@ -36,7 +36,7 @@ func (a *Agent) planeName() string {
 // standardNever is what no node with the data plane of standard Linux does, whatever is asked. The text names no node: those of all nodes
 // are told once. lacks are the driver's.
 func standardNever(lacks map[dataplane.Feature]string) []string {
-	out := []string{"nodes with the data plane nftables: weir why and weir monitor, and counts of dropped packets: nothing is told of packets there"}
+	out := []string{"nodes with the data plane nftables: weir why; of dropped packets those are counted that policy denied"}
 	if why, ok := lacks[dataplane.FeatureHandOn]; ok {
 		out = append(out, "nodes with the data plane nftables: clients of node ports and load balancers keep no address ("+why+"), and policy judges them by the node's; "+
 			"what nodes with eBPF hand on is not taken: where both kinds are, use externalTrafficPolicy: Local")
@@ -76,16 +76,6 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	if why, ok := lacks[dataplane.FeatureMaglev]; ok && !s.Settings.KubeProxy {
 		if first, n := maglevServices(s); n > 0 {
 			add("consistent hashing", someOf(first, n), "Services choose backends without it in the data plane nftables: "+why)
-		}
-	}
-	if n := len(s.Staged); n > 0 {
-		first := slices.MinFunc(slices.Collect(maps.Keys(s.Staged)), netip.Addr.Compare)
-		add("staged policies", someOf(s.Addrs[first].Owner.String(), n), "what staged policies would do is not told of pods with the data plane nftables")
-	}
-	for _, v := range s.Policy.All() {
-		if v.Log {
-			add("action Log", "", "rules with action Log match, and nothing is written into the agent's log by the data plane nftables; the kernel tells nflog group 5184")
-			break
 		}
 	}
 	return out

@@ -26,14 +26,13 @@ func TestStandardNamesWhatItLacks(t *testing.T) {
 	s := nodestate.New()
 	s.Announced[netip.MustParseAddr("192.0.2.8")], s.Announced[netip.MustParseAddr("192.0.2.7")] = true, true
 	s.Addrs[pod] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Owner: model.Name{Namespace: "ns", Name: "pod"}}
-	s.Staged[pod] = nodestate.StagedIsolation{}
 	s.Rules = nodestate.MapOf(map[nodestate.RuleID]nodestate.Rule{7: {Kind: "Service", Name: "ns/hashed"}})
 	s.Frontends = nodestate.MapOf(map[nodestate.Frontend]nodestate.Service{
 		id: {ID: id, Maglev: true, Rule: 7}, {Port: 30000, Proto: 6}: {ID: id, Maglev: true, Rule: 7},
 		{Addr: id.Addr, Port: 81, Proto: 6}: {ID: nodestate.Frontend{Addr: id.Addr, Port: 81, Proto: 6}},
 	})
 	s.Policy = nodestate.MapOf(map[nodestate.PolicyKey]nodestate.PolicyValue{{Set: 1, Head: true}: {Allow: true}, {Set: 1, Port: 80}: {Allow: true, Log: true}})
-	want := [][2]string{{"announced addresses", "192.0.2.7 and 1 more"}, {"consistent hashing", "hashed"}, {"staged policies", "ns/pod"}, {"action Log", ""}}
+	want := [][2]string{{"announced addresses", "192.0.2.7 and 1 more"}, {"consistent hashing", "hashed"}}
 	got := l.of("n1", s, lacks)
 	if len(got) != len(want) {
 		t.Fatalf("%d are named, want %d: %v", len(got), len(want), got)
@@ -44,11 +43,11 @@ func TestStandardNamesWhatItLacks(t *testing.T) {
 		}
 	}
 	// A driver that lacks none of this has to say nothing of it.
-	if got := standardNotInForce("n1", s, nil); len(got) != 2 {
+	if got := standardNotInForce("n1", s, nil); len(got) != 0 {
 		t.Errorf("of a driver that hashes and answers: %v", got)
 	}
 	all := strings.Join(standardNever(lacks), "\n")
-	for _, w := range []string{"weir why", "weir monitor", "externalTrafficPolicy", "addresses of load balancers and pods on their link", lacks[dataplane.FeatureHandOn]} {
+	for _, w := range []string{"weir why", "externalTrafficPolicy", "addresses of load balancers and pods on their link", lacks[dataplane.FeatureHandOn]} {
 		if !strings.Contains(all, w) {
 			t.Errorf("%q does not name %q", all, w)
 		}

@@ -152,7 +152,7 @@ func hostName(s *nodestate.State, d dataplane.Event) string {
 		}
 	}
 	switch d.Hook {
-	case "from_uplink", "to_uplink", "from_tunnel":
+	case "from_uplink", "to_uplink", "from_tunnel", "prerouting", "input", "output", "postrouting": // with nftables a packet that is forwarded has two
 		return s.HostEndpointAt(d.IfIndex, d.Src).Name
 	}
 	return ""

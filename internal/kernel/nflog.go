@@ -18,8 +18,6 @@ const (
 	nflogConfigCommand   = 1
 	nflogConfigMode      = 2
 	nflogConfigThreshold = 5
-	nflogConfigFlags     = 6
-	nflogWithFlow        = 2
 	nflogBind            = 1
 	nflogCopyPacket      = 2
 
@@ -29,8 +27,6 @@ const (
 	nflogAttrOut     = 5
 	nflogAttrPayload = 9
 	nflogAttrPrefix  = 10
-	nflogAttrFlow    = 18
-	nflogAttrState   = 19
 )
 
 // Logged is a packet that a log statement of netfilter handed over.
@@ -40,8 +36,6 @@ type Logged struct {
 	Mark    uint32 // of the packet
 	In, Out int    // interface indexes, 0 = none
 	Packet  []byte // from its IP header on, as much as was asked for
-	// Flow is what connection tracking knows of it, where WithFlows asked for that and there is a flow.
-	Flow *LoggedFlow
 }
 
 // PacketLog receives what the log statements of one group hand over in one network namespace.
@@ -73,20 +67,6 @@ func OpenPacketLog(group uint16, bytes uint32) (*PacketLog, error) {
 		}
 	}
 	return l, nil
-}
-
-// WithFlows asks for each packet's flow. The kernel needs nf_conntrack_netlink for that, which it loads.
-func (l *PacketLog) WithFlows(group uint16) error {
-	var err error
-	for range 3 { // EAGAIN: the module was just loaded
-		if err = l.configure(group, netlinkAttr(nflogConfigFlags, binary.BigEndian.AppendUint16(nil, nflogWithFlow))); !errors.Is(err, unix.EAGAIN) {
-			break
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("ask for the flows of packets that are logged to group %d: %w", group, err)
-	}
-	return nil
 }
 
 // configure sends one request and reads its acknowledgement. Packets that come in between are kept.
@@ -190,14 +170,6 @@ func logged(b []byte) Logged {
 			p.Packet = bytes.Clone(v)
 		case nflogAttrPrefix:
 			p.Prefix = string(bytes.TrimRight(v, "\x00"))
-		case nflogAttrFlow:
-			flow := flowOf(p.Flow)
-			flow.read(v)
-			p.Flow = flow
-		case nflogAttrState:
-			flow := flowOf(p.Flow)
-			flow.state = number(v)
-			p.Flow = flow
 		}
 		b = b[min(len(b), (size+3)&^3):]
 	}

@@ -47,6 +47,7 @@ type applied struct {
 	Tables uint64   // how often a table of nftables was found broken
 	Shares uint64   // packets dropped because their pod has its share of the connection table
 	Held   []string // such pods
+	Denied uint64   // packets that policy denied, as the nftables driver counts
 }
 
 func startDriver(t *testing.T, n *node) *driverProcess {
@@ -185,7 +186,11 @@ func nftMain(log *slog.Logger) error {
 		}
 		st := drv.Status()
 		a.Writes, a.Tables = st.Writes, st.Repairs["table"]
-		return nil
+		drops, err := drv.Drops()
+		for _, d := range drops {
+			a.Denied += d.Packets
+		}
+		return err
 	})
 }
 

@@ -64,6 +64,42 @@ func testTableRepaired(t *testing.T, fam family) {
 	}
 }
 
+// TestDenialsAreCounted: packets that policy denies are counted by the nftables driver, and stay counted when the table is made anew.
+func TestDenialsAreCounted(t *testing.T) {
+	t.Run("nft-IPv4", func(t *testing.T) { testDenialsAreCounted(t, ipv4) })
+	t.Run("nft-IPv6", func(t *testing.T) { testDenialsAreCounted(t, ipv6) })
+}
+
+func testDenialsAreCounted(t *testing.T, fam family) {
+	f := newFixture(t, fam)
+	f.put(allow("b", model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp("a")}}))
+	f.apply()
+	f.a.reaches("b", "udp", f.b.at("8080"))
+	if n := f.n1.driver.last.Denied; n != 0 {
+		t.Errorf("%d packets were denied before any was", n)
+	}
+	f.c.refused("udp", f.b.at("8080"))
+	f.apply()
+	denied := f.n1.driver.last.Denied
+	if denied == 0 {
+		t.Error("nothing is counted")
+	}
+	table := map[family]string{ipv4: "ip weir", ipv6: "ip6 weir"}[fam]
+	run(t, "ip netns exec %s nft delete table %s", f.n1.netns, table)
+	await.That(t, "the table is there again", func() error {
+		f.apply()
+		if f.n1.driver.last.Tables == 0 {
+			return fmt.Errorf("it was not missed yet")
+		}
+		return nil
+	})
+	f.c.refused("udp", f.b.at("8080"))
+	f.apply()
+	if n := f.n1.driver.last.Denied; n <= denied {
+		t.Errorf("%d packets are counted, %d were before", n, denied)
+	}
+}
+
 // missing are the words that are in a and not in b.
 func missing(a, b []string) []string {
 	var out []string

@@ -20,9 +20,28 @@ func newWires(t *testing.T) *wires.Runner {
 		t.Skip("network namespaces need root: run with sudo")
 	}
 	return wires.NewRunner(func(*scenario.Machine) (dataplane.Driver, error) {
-		return nft.New(nft.Options{Logger: slog.New(slog.DiscardHandler)})
+		d, err := nft.New(nft.Options{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return nil, err
+		}
+		if err := d.Listen(true); err != nil {
+			return nil, err
+		}
+		events, err := d.Events()
+		return telling{d, events}, err
 	})
 }
+
+// telling is a driver that tells what it judged.
+type telling struct {
+	*nft.Driver
+	events *nft.EventReader
+}
+
+// Told implements wires.Teller.
+func (t telling) Told() ([]dataplane.Event, error) { return t.events.Waiting() }
+
+func (t telling) Close() error { return errors.Join(t.events.Close(), t.Driver.Close()) }
 
 // TestNFT plays every scenario on kernels that the nftables driver wrote, with the oracle beside them. What a scenario needs, and the
 // driver says that it lacks, ends it; skips-nft.golden has the line, so that this cannot grow unseen.

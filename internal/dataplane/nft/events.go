@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,9 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// What the rules show to nflog becomes events: the rule that denied stands in the packet's prefix, all else that an event has is looked up
-// in the state, by what connection tracking knows of the flow.
+// What the rules show to nflog becomes events. The prefix of a packet has what was said of it, by which rule, and its place in the flow; all
+// else that an event has is looked up in the state. Where policy judges, packets have the addresses by which it does: the destination is
+// translated, and the source not yet; of the way back it is the other way round. So who was asked before a Service chose is not known.
 
 // Words of prefixes: a packet that is denied, one that a rule with action Log lets pass, and, while somebody listens, one of a flow
 // that was judged and goes on.
@@ -30,7 +32,14 @@ const (
 	wordPass  = "pass"
 )
 
-// shownBytes are how much of a packet is shown: enough for the headers, which only matter where the kernel does not tell the flow.
+// Places of a packet in its flow.
+const (
+	placeNew  = "new"  // no answer was seen
+	placeOpen = "open" // one was, and the packet goes as the first one did
+	placeBack = "back"
+)
+
+// shownBytes are how much of a packet is shown: enough for the headers.
 const shownBytes = 128
 
 // view is what events are made from.
@@ -57,9 +66,6 @@ func (d *Driver) Events() (*EventReader, error) {
 	if r.log, err = kernel.OpenPacketLog(logGroup, shownBytes); err != nil {
 		return nil, err
 	}
-	if err := r.log.WithFlows(logGroup); err != nil {
-		d.log.Warn("events are told without translations", "error", err)
-	}
 	if err := unix.Pipe2(r.wake[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening a pipe: %w", err), r.log.Close())
 	}
@@ -78,23 +84,41 @@ func (r *EventReader) Read() (dataplane.Event, error) {
 		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
 			return dataplane.Event{}, fmt.Errorf("waiting for packets of nflog: %w", err)
 		}
-		got, err := r.log.Waiting()
-		switch {
-		case errors.Is(err, unix.ENOBUFS):
-			r.driver.lost.Add(1)
-		case err != nil:
+		if err := r.take(); err != nil {
 			return dataplane.Event{}, err
-		}
-		v := r.driver.view.Load()
-		for i := range got {
-			if e, ok := v.event(&got[i]); ok {
-				r.queue = append(r.queue, e)
-			}
 		}
 	}
 	e := r.queue[0]
 	r.queue = r.queue[1:]
 	return e, nil
+}
+
+// take makes events of the packets that wait.
+func (r *EventReader) take() error {
+	got, err := r.log.Waiting()
+	switch {
+	case errors.Is(err, unix.ENOBUFS):
+		r.driver.lost.Add(1)
+	case err != nil:
+		return err
+	}
+	v := r.driver.view.Load()
+	for i := range got {
+		if e, ok := v.event(&got[i]); ok {
+			r.queue = append(r.queue, e)
+		}
+	}
+	return nil
+}
+
+// Waiting returns the events that are there, and does not wait.
+func (r *EventReader) Waiting() ([]dataplane.Event, error) {
+	r.busy.Lock()
+	defer r.busy.Unlock()
+	err := r.take()
+	out := r.queue
+	r.queue = nil
+	return out, err
 }
 
 // Close ends Read.
@@ -125,89 +149,77 @@ func (d *Driver) Listen(on bool) error {
 	return d.reconcile(context.Background())
 }
 
-// shown is what a prefix says.
-func shown(prefix string) (word string, why reason.Reason, rule nodestate.RuleID, ok bool) {
-	w := strings.Fields(prefix)
-	if len(w) != 4 || w[0] != "weir" {
-		return "", 0, 0, false
+// prefix is what the rules say of a packet that they show.
+type prefix struct {
+	word, place string
+	why         reason.Reason
+	rule        nodestate.RuleID
+}
+
+func (p prefix) String() string {
+	return fmt.Sprintf("weir %s %s %d %d", p.word, p.place, p.why, p.rule)
+}
+
+func parsePrefix(text string) (p prefix, ok bool) {
+	w := strings.Fields(text)
+	if len(w) != 5 || w[0] != "weir" {
+		return p, false
 	}
-	y, err := strconv.ParseUint(w[2], 10, 32)
-	n, err2 := strconv.ParseUint(w[3], 10, 32)
-	return w[1], reason.Reason(y), nodestate.RuleID(n), err == nil && err2 == nil
+	y, err := strconv.ParseUint(w[3], 10, 32)
+	n, err2 := strconv.ParseUint(w[4], 10, 32)
+	return prefix{word: w[1], place: w[2], why: reason.Reason(y), rule: nodestate.RuleID(n)}, err == nil && err2 == nil
+}
+
+// showRules show a packet, of whichever place in its flow.
+func showRules(word string, why reason.Reason, rule nodestate.RuleID) []string {
+	var out []string
+	for _, at := range [][2]string{{placeNew, "ct state new"}, {placeOpen, "ct direction original ct state != new"}, {placeBack, "ct direction reply"}} {
+		out = append(out, fmt.Sprintf("%s limit rate 1000/second burst 256 packets log prefix \"%s\" snaplen %d group %d", at[1],
+			prefix{word: word, place: at[0], why: why, rule: rule}, shownBytes, logGroup))
+	}
+	return out
 }
 
 // event makes an event of a packet; not ok when it is none, or another one tells the same.
 func (v *view) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
-	word, why, rule, ok := shown(p.Prefix)
-	if !ok || v == nil || v.state == nil {
+	says, ok := parsePrefix(p.Prefix)
+	t, isIP := header(p.Packet)
+	if !ok || !isIP || v == nil || v.state == nil {
 		return e, false
 	}
 	in, out := p.In, p.Out
-	if !v.flow(&e, p) {
-		return e, false
-	}
-	if p.Flow != nil && p.Flow.Back() {
+	if says.place == placeBack {
 		in, out = out, in
+		t.src, t.dst, t.sport, t.dport = t.dst, t.src, t.dport, t.sport
 	}
-	e.IfIndex = p.In
-	if p.In == 0 {
-		e.IfIndex = p.Out
+	e = dataplane.Event{Src: t.src, Dst: t.dst, Sport: t.sport, Dport: t.dport, Proto: t.proto, Again: says.place != placeNew, IfIndex: cmp.Or(p.In, p.Out)}
+	if t.proto == model.ProtocolICMP || t.proto == model.ProtocolICMPv6 {
+		if e.Dport = t.message; says.place == placeBack {
+			e.Dport = asking(t)
+		}
 	}
 	if int(p.Hook) < len(hookNames) {
 		e.Hook = hookNames[p.Hook]
 	}
 	said := v.judge(&e, in, out)
-	switch word {
+	switch says.word {
 	case wordDeny:
-		e.Reason = uint32(why)
-		v.denied(&e, why, rule)
+		e.Reason = uint32(says.why)
+		v.denied(&e, says.why, says.rule)
 	case wordAllow:
 		// The last end with such a rule speaks, and only where no other rule denies or everything is told.
-		if said.last != why || said.denied || v.listening {
+		if said.last != says.why || said.denied || v.listening {
 			return e, false
 		}
 		e.Allowed, e.Log = true, true
 	default:
 		e.Allowed = true
 	}
-	return e, e.Egress.Local || e.Ingress.Local || e.In.Judged || e.Out.Judged || why == reason.ToHost
+	return e, e.Egress.Local || e.Ingress.Local || e.In.Judged || e.Out.Judged || says.why == reason.ToHost
 }
 
 // hookNames are those of enum nf_inet_hooks.
 var hookNames = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
-
-// flow fills in the flow's ends, in its original direction, after translation of the destination and before that of the source.
-func (v *view) flow(e *dataplane.Event, p *kernel.Logged) bool {
-	f := p.Flow
-	if f == nil || !f.Original.Src.IsValid() || !f.Reply.Src.IsValid() {
-		t, ok := header(p.Packet)
-		if !ok {
-			return false
-		}
-		f = &kernel.LoggedFlow{Original: t, Reply: kernel.Tuple{Src: t.Dst, Dst: t.Src, Sport: t.Dport, Dport: t.Sport, Proto: t.Proto}}
-	} else {
-		e.Again = f.Established()
-	}
-	e.Src, e.Dst, e.Sport, e.Dport, e.Proto = f.Original.Src, f.Reply.Src, f.Original.Sport, f.Reply.Sport, model.Protocol(f.Original.Proto)
-	if e.Proto == model.ProtocolICMP || e.Proto == model.ProtocolICMPv6 {
-		e.Sport, e.Dport = 0, uint16(f.Original.ICMPType)<<8|uint16(f.Original.ICMPCode)
-		return true
-	}
-	if f.Original.Dst != f.Reply.Src || f.Original.Dport != f.Reply.Sport {
-		e.Service = v.service(f.Original, e.Proto)
-	}
-	return true
-}
-
-// service is the id of the Service that was asked; zero when it is not known.
-func (v *view) service(t kernel.Tuple, proto model.Protocol) nodestate.Frontend {
-	for _, addr := range []nodestate.Frontend{{Addr: t.Dst, Port: t.Dport, Proto: proto}, {Addr: unspecified(t.Dst.Is6()), Port: t.Dport, Proto: proto}} {
-		if svc, ok := v.state.Frontends.Get(addr); ok {
-			return svc.ID
-		}
-	}
-	return nodestate.Frontend{}
-}
 
 // verdicts is what the sets said of a flow together.
 type verdicts struct {
@@ -247,15 +259,18 @@ func (v *view) judge(e *dataplane.Event, in, out int) (said verdicts) {
 		if !said.denied && src.Kind != nodestate.AddrHost {
 			e.Ingress.Rule = consult(dst.Ingress, false, reason.PolicyIngress).Rule
 		}
-		if staged, ok := s.Staged[e.Dst]; ok {
-			d := nodestate.PolicyValue{Allow: true}
-			if src.Kind != nodestate.AddrHost {
-				d = s.Decide(staged.Ingress, e.Src, e.Proto, ports)
-			}
+		if staged, ok := s.Staged[e.Dst]; ok && src.Kind != nodestate.AddrHost {
+			d := s.Decide(staged.Ingress, e.Src, e.Proto, ports)
 			e.Ingress.Staged, e.Ingress.StagedDenied, e.Ingress.StagedRule = true, !d.Allow, d.Rule
 		}
 	}
 	if len(s.HostEndpoints) == 0 || said.denied {
+		return said
+	}
+	if src.Kind == nodestate.AddrEndpoint && dst.Kind == nodestate.AddrHost {
+		if iso := s.HostEndpointAt(0, e.Src).HostIngress; s.Settings.ToHost == model.ToHostReturn && iso.Set != 0 {
+			e.In = dataplane.EventHost{Judged: true, Rule: consult(iso, false, reason.HostIngress).Rule}
+		}
 		return said
 	}
 	host := func(index int, set func(nodestate.HostEndpoint) nodestate.Isolation, end *dataplane.EventHost, peer bool, why reason.Reason) {

@@ -208,7 +208,7 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 			chain(toHostChain, "jump "+h.toHostChain, "goto "+hostDoneChain)
 		} else {
 			chain(toHostChain, "goto "+denyName(reason.ToHost, 0))
-			chain(denyName(reason.ToHost, 0), "counter", logRule(wordDeny, reason.ToHost, 0), "drop")
+			chain(denyName(reason.ToHost, 0), slices.Concat([]string{"counter"}, showRules(wordDeny, reason.ToHost, 0), []string{"drop"})...)
 		}
 	}
 	back := hostDoneChain

@@ -123,7 +123,7 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRu
 	}
 	mark := append([]string{fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(epochMask), epoch)}, forget...)
 	if listening {
-		mark = append(mark, logRule(wordPass, 0, 0))
+		mark = append(mark, showRules(wordPass, 0, 0)...)
 	}
 	chain(markChain, mark...)
 	chain(strayChain, append([]string{
@@ -300,11 +300,11 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 		return "return"
 	case v.Allow:
 		name := fmt.Sprintf("log-%d-%d", why, v.Rule)
-		r.table.Chains[name] = Chain{Rules: []string{logRule(wordAllow, why, v.Rule)}}
+		r.table.Chains[name] = Chain{Rules: showRules(wordAllow, why, v.Rule)}
 		return "goto " + name
 	}
 	name := denyName(why, v.Rule)
-	rules := []string{"counter", logRule(wordDeny, why, v.Rule)}
+	rules := append([]string{"counter"}, showRules(wordDeny, why, v.Rule)...)
 	if answered(why) {
 		// The connection was open: both ends are told.
 		rules = append(rules, "ct state established meta l4proto tcp tcp flags & (syn | rst) == 0 reject with tcp reset")
@@ -316,11 +316,6 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 // denyName is the name of a chain that drops; denyChain reads it.
 func denyName(why reason.Reason, rule nodestate.RuleID) string {
 	return fmt.Sprintf("%s%d-%d", denyPrefix, why, rule)
-}
-
-// logRule shows a packet; shown reads the prefix.
-func logRule(what string, why reason.Reason, rule nodestate.RuleID) string {
-	return fmt.Sprintf("limit rate 1000/second burst 256 packets log prefix \"weir %s %d %d\" snaplen %d group %d", what, why, rule, shownBytes, logGroup)
 }
 
 // priorityText is a pair of numbers as nft writes a packet's priority.

@@ -89,6 +89,7 @@ type carrier struct {
 	pods   map[netip.Addr]pod       // that the node has a way to
 	who    map[[6]byte]netip.Addr   // neighbours that the node was told of, by MAC address
 	ahead  []step                   // hooks that the last packet has met already
+	events []dataplane.Event        // of the packet at hand
 }
 
 // pod is where an address of a pod is.
@@ -248,6 +249,7 @@ const maxOracles = 64
 
 // agree lets the oracle receive the packet, with each choice that it may make, and keeps what agrees with what came out.
 func (c *carrier) agree(in sim.In, got []outcome, compare bool) (sim.Result, error) {
+	_, told := c.driver.(Teller)
 	var kept []*sim.Node
 	var first []step
 	var why string
@@ -262,7 +264,9 @@ func (c *carrier) agree(in sim.In, got []outcome, compare bool) (sim.Result, err
 			steps, want := through(c.machine, try, in)
 			d := ""
 			if compare {
-				d = differs(in, got, want)
+				if d = differs(in, got, want); d == "" && told {
+					d = c.unlike(steps)
+				}
 			}
 			if d == "" {
 				if first == nil {
@@ -311,11 +315,17 @@ func (c *carrier) carry(in sim.In) ([]outcome, error) {
 		if _, err := c.collect(nil); err != nil { // what was said before
 			return err
 		}
+		if _, err := c.told(); err != nil {
+			return err
+		}
 		if err := c.inject(in); err != nil {
 			return err
 		}
 		var err error
-		out, err = c.collect(nil)
+		if out, err = c.collect(nil); err != nil {
+			return err
+		}
+		c.events, err = c.told()
 		return err
 	})
 	return out, err

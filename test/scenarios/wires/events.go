@@ -1,0 +1,141 @@
+package wires
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+	"github.com/weir-net/weir/internal/sim"
+)
+
+// Teller is a driver that tells what it judged.
+type Teller interface {
+	// Told returns the events since the last call.
+	Told() ([]dataplane.Event, error)
+}
+
+// told returns what the driver told of the packet at hand.
+func (c *carrier) told() ([]dataplane.Event, error) {
+	if t, ok := c.driver.(Teller); ok {
+		return t.Told()
+	}
+	return nil, nil
+}
+
+// saidOf is what an event says. The place where it was seen, and whether a Service was asked, are the data plane's own.
+func saidOf(e *dataplane.Event) string {
+	end := func(name string, d dataplane.EventEnd) string {
+		if !d.Local {
+			return ""
+		}
+		s := fmt.Sprintf(" %s=%08x", name, uint32(d.Rule))
+		if d.Staged {
+			s += fmt.Sprintf(" staged denied=%t by %08x", d.StagedDenied, uint32(d.StagedRule))
+		}
+		return s
+	}
+	host := func(name string, h dataplane.EventHost) string {
+		if !h.Judged {
+			return ""
+		}
+		return fmt.Sprintf(" %s=%08x", name, uint32(h.Rule))
+	}
+	s := fmt.Sprintf("%s %s:%d > %s:%d allowed=%t", e.Proto, e.Src, e.Sport, e.Dst, e.Dport, e.Allowed)
+	if !e.Allowed {
+		s += " " + reason.Reason(e.Reason).String()
+		if e.Reason == uint32(reason.HostPreDNAT) || e.Reason == uint32(reason.ToHost) {
+			return s + host("in", e.In) // nothing else was asked, or all of it is of before
+		}
+	}
+	return s + end("egress", e.Egress) + end("ingress", e.Ingress) + host("in", e.In) + host("out", e.Out)
+}
+
+// oracleEvent is an event of the oracle as a driver tells it.
+func oracleEvent(e *sim.Event) *dataplane.Event {
+	end := func(d sim.End) dataplane.EventEnd {
+		return dataplane.EventEnd{Local: d.Local, Rule: d.Rule, Staged: d.Staged, StagedDenied: d.StagedDenied, StagedRule: d.StagedRule}
+	}
+	return &dataplane.Event{Src: e.Src, Dst: e.Dst, Sport: e.Sport, Dport: e.Dport, Proto: e.Proto, Allowed: e.Allowed, Again: e.Again, Reason: uint32(e.Reason),
+		Egress: end(e.Egress), Ingress: end(e.Ingress), In: dataplane.EventHost{Judged: e.In.Judged, Rule: e.In.Rule}, Out: dataplane.EventHost{Judged: e.Out.Judged, Rule: e.Out.Rule}}
+}
+
+// unlike says how what a driver told differs from what the oracle tells; "" when it does not. What is denied is the same to the letter, and
+// what begins and is allowed is told by both. Whether an open flow is judged again is for each data plane to say. Rules with action Log,
+// which decide nothing, are not looked for.
+func (c *carrier) unlike(steps []step) string {
+	got := c.events
+	var denied, told, wantDenied []string
+	for i := range got {
+		c.simplify(&got[i])
+		if text := saidOf(&got[i]); got[i].Allowed {
+			told = append(told, text)
+		} else {
+			denied = append(denied, text)
+		}
+	}
+	for _, s := range steps {
+		for i := range s.result.Events {
+			e := oracleEvent(&s.result.Events[i])
+			c.simplify(e)
+			text := saidOf(e)
+			switch {
+			case !e.Allowed && e.Proto == model.ProtocolUDP && e.Dport == c.state.Settings.Tunnel.Port && e.Reason == uint32(reason.HostIngress):
+				// Who is no node does not get as far.
+			case !e.Allowed:
+				wantDenied = append(wantDenied, text)
+			case e.Again || e.Reason != 0, c.known(s.in.Packet, e):
+			case !slices.Contains(told, text):
+				return fmt.Sprintf("the event %q is not among %q", text, told)
+			}
+		}
+	}
+	if len(denied) == 1 && len(wantDenied) == 1 && c.turnedHosts(got, steps) {
+		return ""
+	}
+	slices.Sort(denied)
+	slices.Sort(wantDenied)
+	if !slices.Equal(denied, wantDenied) {
+		return fmt.Sprintf("denied is %s instead of %s", strings.Join(denied, "; "), strings.Join(wantDenied, "; "))
+	}
+	return ""
+}
+
+// known: may this be a flow of the node's own that only connection tracking knows already? The eBPF data plane looks at none before there are
+// host endpoints.
+// Connection tracking has ideas of its own about GRE.
+func (c *carrier) known(p *packet.Packet, e *dataplane.Event) bool {
+	const gre = 47
+	if e.Proto == gre {
+		return true
+	}
+	return !e.Egress.Local && !e.Ingress.Local && !(p.Kind == packet.TCP && p.Flags&(packet.SYN|packet.ACK) == packet.SYN)
+}
+
+// turnedHosts: did both say of a connection that a host endpoint denied it, each of the direction that it takes for the first? One that
+// is older than the tables was begun by whom the data plane saw first.
+func (c *carrier) turnedHosts(got []dataplane.Event, steps []step) bool {
+	for i := range got {
+		for _, s := range steps {
+			for _, w := range s.result.Events {
+				g, hosts := got[i], func(r uint32) bool { return r == uint32(reason.HostIngress) || r == uint32(reason.HostEgress) }
+				if !g.Allowed && !w.Allowed && hosts(g.Reason) && hosts(uint32(w.Reason)) && g.Proto == model.ProtocolTCP && g.Src == w.Dst && g.Dst == w.Src && g.Sport == w.Dport {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// simplify takes away what not every data plane knows of a flow that is allowed: what was judged before Services.
+func (c *carrier) simplify(e *dataplane.Event) {
+	for _, h := range c.state.HostEndpoints {
+		if h.PreDNAT.Set != 0 && e.Allowed {
+			e.In = dataplane.EventHost{}
+		}
+	}
+}
