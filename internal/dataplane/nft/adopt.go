@@ -70,8 +70,11 @@ func (v *services) adopt(w *written, s *nodestate.State) {
 			continue
 		}
 		v.taken[n] = svc.ID
-		v.ports[svc.ID] = &port{number: n, faces: map[nodestate.Frontend]nodestate.Service{},
-			cluster: inOrder(slots[n]), local: inOrder(slots[n|localList])}
+		p := &port{number: n, faces: map[nodestate.Frontend]nodestate.Service{}, cluster: inOrder(slots[n]), local: inOrder(slots[n|localList]), live: map[netip.AddrPort]bool{}}
+		for _, b := range slices.Concat(p.cluster, p.local) {
+			p.live[b] = true
+		}
+		v.ports[svc.ID] = p
 	}
 }
 

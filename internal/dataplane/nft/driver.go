@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -104,12 +105,16 @@ func (d *Driver) reconcile(ctx context.Context) error {
 			errs = append(errs, t.err)
 		}
 		t.stands = t.stands || t.err == nil
+		if t.err == nil && t.services != nil && !d.opts.NoMachine {
+			errs = append(errs, t.services.endFlows())
+		}
 	}
 	if !d.opts.NoMachine {
 		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
 		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].stands })...)
 	}
 	d.problems = d.problems[:0]
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	for _, err := range errs {
 		d.problems = append(d.problems, err.Error())
 	}

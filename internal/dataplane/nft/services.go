@@ -3,6 +3,7 @@ package nft
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -56,6 +57,7 @@ type services struct {
 	picks map[string]int // how many lists use each chain
 	// proxied: a kube-proxy carries all but host ports.
 	proxied bool
+	endings endings // flows that are to end
 
 	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
 	seenBackends  nodestate.Map[nodestate.Frontend, []nodestate.Backend]
@@ -67,6 +69,7 @@ type port struct {
 	number         uint32 // of the list of all; with localList of the local one
 	faces          map[nodestate.Frontend]nodestate.Service
 	cluster, local []netip.AddrPort // by slot
+	live           map[netip.AddrPort]bool
 	ranges         []netip.Prefix
 }
 
@@ -74,7 +77,7 @@ type port struct {
 type element struct{ set, key, value string }
 
 func newServices(f family) *services {
-	return &services{f: f, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
+	return &services{f: f, endings: endings{}, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
 }
 
 // follow desires what differs from the state that was followed before.
@@ -127,6 +130,7 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 		p = &port{faces: map[nodestate.Frontend]nodestate.Service{}}
 	}
 	before, chainsBefore := v.elements(p), v.chains(p)
+	faces := maps.Clone(p.faces)
 	for _, f := range touched {
 		if svc, ok := s.Frontends.Get(f); ok && svc.ID == id && (svc.LocalOnly || !v.proxied) {
 			p.faces[f] = svc
@@ -135,11 +139,16 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 		}
 	}
 	now := s.Backends.At(id)
+	maps.Copy(faces, p.faces) // after a restart those of before are not known
+	live := v.live(now)
+	v.noteGone(id, p.live, live, faces)
+	p.live = live
 	p.cluster = place(p.cluster, v.list(now, false))
 	p.local = place(p.local, v.list(now, true))
 	p.ranges = s.SourceRanges.At(id)
 	if len(p.faces) == 0 {
-		p.cluster, p.local, p.ranges = nil, nil, nil
+		v.noteGone(id, p.live, nil, faces)
+		p.cluster, p.local, p.ranges, p.live = nil, nil, nil, nil
 		if p.number != 0 {
 			delete(v.taken, p.number)
 		}

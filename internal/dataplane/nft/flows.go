@@ -1,0 +1,96 @@
+package nft
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Connection tracking goes on translating an open flow as it began. One of UDP or SCTP whose backend has left its Service begins anew, as
+// docs/datapath.md wants it: its entry is deleted, once the maps no longer have the backend. TCP goes on.
+
+// gone is a backend that left a Service's port.
+type gone struct {
+	backend netip.AddrPort
+	proto   model.Protocol
+}
+
+// endings are the flows that are to end: of a backend, those to these frontends.
+type endings map[gone]map[nodestate.Frontend]bool
+
+// noteGone notes which backends of a port are gone; faces are the frontends that it had before.
+func (v *services) noteGone(id nodestate.Frontend, before, now map[netip.AddrPort]bool, faces map[nodestate.Frontend]nodestate.Service) {
+	if id.Proto == model.ProtocolTCP || v.proxied {
+		return
+	}
+	for b := range before {
+		if now[b] {
+			continue
+		}
+		k := gone{b, id.Proto}
+		if v.endings[k] == nil {
+			v.endings[k] = map[nodestate.Frontend]bool{}
+		}
+		for f := range faces {
+			v.endings[k][f] = true
+		}
+	}
+}
+
+// live are a port's backends of the family that are not gone.
+func (v *services) live(all []nodestate.Backend) map[netip.AddrPort]bool {
+	out := map[netip.AddrPort]bool{}
+	for _, b := range all {
+		if v.f.has(b.Addr) {
+			out[netip.AddrPortFrom(b.Addr, b.Port)] = true
+		}
+	}
+	return out
+}
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (e endings) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+	backend := addrPort(f.Reverse.SrcIP, f.Reverse.SrcPort)
+	asked, proto := addrPort(f.Forward.DstIP, f.Forward.DstPort), model.Protocol(f.Forward.Protocol)
+	if backend == asked {
+		return false // not translated
+	}
+	faces := e[gone{backend, proto}]
+	return faces[nodestate.Frontend{Addr: asked.Addr(), Port: asked.Port(), Proto: proto}] ||
+		faces[nodestate.Frontend{Addr: unspecified(asked.Addr().Is6()), Port: asked.Port(), Proto: proto}]
+}
+
+func addrPort(ip net.IP, port uint16) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(ip)
+	return netip.AddrPortFrom(a.Unmap(), port)
+}
+
+// unspecified is the address of node ports.
+func unspecified(six bool) netip.Addr {
+	if six {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// endFlows deletes the entries of flows that are to end. What fails is tried again.
+func (v *services) endFlows() error {
+	if len(v.endings) == 0 {
+		return nil
+	}
+	of := netlink.InetFamily(netlink.FAMILY_V4)
+	if v.f.six {
+		of = netlink.FAMILY_V6
+	}
+	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, of, maps.Clone(v.endings)); err != nil {
+		return fmt.Errorf("ending the flows of %d backends that are gone: %w", len(v.endings), err)
+	}
+	clear(v.endings)
+	return nil
+}
