@@ -116,11 +116,31 @@ func inLab(ctx context.Context, o options, dir string, res *result) (err error) 
 		if o.repeat > 1 {
 			fmt.Printf("policyapi: run %d of %d\n", n, o.repeat)
 		}
+		if err := clear(ctx, o.lab); err != nil {
+			return err
+		}
 		if err := suite(ctx, o, dir, n, res); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
+}
+
+// houses are the names of the suite's namespaces after "network-policy-conformance-".
+var houses = []string{"gryffindor", "slytherin", "hufflepuff", "ravenclaw", "forbidden-forrest"}
+
+// clear waits until what an earlier run left is gone: the suite makes nothing in a namespace that is being deleted.
+func clear(ctx context.Context, lab string) error {
+	args := []string{"kubectl", "--name", lab, "delete", "namespace", "--ignore-not-found", "--timeout=5m"}
+	for _, h := range houses {
+		args = append(args, "network-policy-conformance-"+h)
+	}
+	c := command(ctx, args...)
+	c.Stdout, c.Stderr = nil, nil
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("waiting for the namespaces of an earlier run to be gone: %w: %s", err, out)
+	}
+	return nil
 }
 
 // suite runs the suite's program on the control-plane node, where the API server is at hand.
