@@ -306,7 +306,7 @@ func unfitProblems(snap snapshot) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, r := range snap.state.Unfit {
 		p := weirv1.Problem{Object: "Policies " + r.Name, Field: r.Detail, Message: "are too large together for this node: the pods that they select are cut off",
-			Action: "use fewer rules, ports and selectors"}
+			Action: "use fewer rules, ports and selectors; where it is for the networks in them, raise FelixConfiguration spec.bpfMapSizeIPSets and restart the agent"}
 		if r.Kind != "policy-too-large" {
 			p.Message = "would be too large together for this node: what the staged ones would do to the pods that they select is not found out"
 		}
