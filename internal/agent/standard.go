@@ -10,6 +10,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/kubeproxy"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -37,10 +38,6 @@ func (a *Agent) planeName() string {
 // are told once. lacks are the driver's.
 func standardNever(lacks map[dataplane.Feature]string) []string {
 	out := []string{"nodes with the data plane nftables: weir why; of dropped packets those are counted that policy denied"}
-	if why, ok := lacks[dataplane.FeatureHandOn]; ok {
-		out = append(out, "nodes with the data plane nftables: clients of node ports and load balancers keep no address ("+why+"), and policy judges them by the node's; "+
-			"what nodes with eBPF hand on is not taken: where both kinds are, use externalTrafficPolicy: Local")
-	}
 	if why, ok := lacks[dataplane.FeatureNeighbours]; ok {
 		out = append(out, "nodes with the data plane nftables: addresses of load balancers and pods on their link ("+why+"): nodes with eBPF there do that, or nobody")
 	}
@@ -77,6 +74,13 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 		if first, n := maglevServices(s); n > 0 {
 			add("consistent hashing", someOf(first, n), "Services choose backends without it in the data plane nftables: "+why)
 		}
+	}
+	if _, partial := lacks[dataplane.FeatureFallback]; partial && len(s.HostEndpoints) > 0 {
+		add("host endpoints", "", "clients outside whose backend is on another node get this node's address as their source: with host endpoints the data plane nftables hands nothing on")
+	}
+	if why, ok := lacks[dataplane.FeatureFallback]; ok && direct(s) {
+		add("direct server return", "", "clients that answers do not reach straight, because something on the way wants to see both directions, get none: "+why+
+			"; bpfDSROptoutCIDRs names such clients")
 	}
 	return out
 }
@@ -116,6 +120,16 @@ func maglevServices(s *nodestate.State) (first string, n int) {
 		}
 	}
 	return first, n
+}
+
+// direct reports whether answers of any Service go straight to clients outside.
+func direct(s *nodestate.State) bool {
+	for _, svc := range s.Frontends.All() {
+		if svc.External && (svc.Mode == model.ExternalModeDSR || s.Settings.DSR && svc.Mode == "") {
+			return true
+		}
+	}
+	return false
 }
 
 // standardLacks keeps what standardNotInForce says of the last state: a status is made every few seconds, and states are large.

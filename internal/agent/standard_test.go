@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -28,11 +27,11 @@ func TestStandardNamesWhatItLacks(t *testing.T) {
 	s.Addrs[pod] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Owner: model.Name{Namespace: "ns", Name: "pod"}}
 	s.Rules = nodestate.MapOf(map[nodestate.RuleID]nodestate.Rule{7: {Kind: "Service", Name: "ns/hashed"}})
 	s.Frontends = nodestate.MapOf(map[nodestate.Frontend]nodestate.Service{
-		id: {ID: id, Maglev: true, Rule: 7}, {Port: 30000, Proto: 6}: {ID: id, Maglev: true, Rule: 7},
+		id: {ID: id, Maglev: true, Rule: 7, Mode: model.ExternalModeDSR}, {Port: 30000, Proto: 6}: {ID: id, Maglev: true, Rule: 7, External: true, Mode: model.ExternalModeDSR},
 		{Addr: id.Addr, Port: 81, Proto: 6}: {ID: nodestate.Frontend{Addr: id.Addr, Port: 81, Proto: 6}},
 	})
 	s.Policy = nodestate.MapOf(map[nodestate.PolicyKey]nodestate.PolicyValue{{Set: 1, Head: true}: {Allow: true}, {Set: 1, Port: 80}: {Allow: true, Log: true}})
-	want := [][2]string{{"announced addresses", "192.0.2.7 and 1 more"}, {"consistent hashing", "hashed"}}
+	want := [][2]string{{"announced addresses", "192.0.2.7 and 1 more"}, {"consistent hashing", "hashed"}, {"direct server return", ""}}
 	got := l.of("n1", s, lacks)
 	if len(got) != len(want) {
 		t.Fatalf("%d are named, want %d: %v", len(got), len(want), got)
@@ -47,13 +46,13 @@ func TestStandardNamesWhatItLacks(t *testing.T) {
 		t.Errorf("of a driver that hashes and answers: %v", got)
 	}
 	all := strings.Join(standardNever(lacks), "\n")
-	for _, w := range []string{"weir why", "externalTrafficPolicy", "addresses of load balancers and pods on their link", lacks[dataplane.FeatureHandOn]} {
+	for _, w := range []string{"weir why", "addresses of load balancers and pods on their link"} {
 		if !strings.Contains(all, w) {
 			t.Errorf("%q does not name %q", all, w)
 		}
 	}
 	if got := standardNever(nil); len(got) != 1 {
-		t.Errorf("of a driver that hands on: %v", got)
+		t.Errorf("of a driver that answers on the link: %v", got)
 	}
 	subnets := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
 	if got := answerable(subnets, lacks); len(got) != 0 {

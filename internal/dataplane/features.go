@@ -9,6 +9,7 @@ type Feature string
 const (
 	FeatureHandOn     Feature = "hand-on"    // an outside client's packets go on untranslated to the backend's node
 	FeatureViaTunnel  Feature = "via-tunnel" // what a node sent through the tunnel with its own address is answered through it
+	FeatureFallback   Feature = "fallback"   // clients that straight answers (DSR) do not reach are answered by way of the node that was asked
 	FeatureMaglev     Feature = "maglev"     // consistent hashing
 	FeatureNeighbours Feature = "neighbours" // addresses of load balancers are answered for on the link
 	FeatureFragments  Feature = "fragments"  // each fragment is carried as it came, in any order
@@ -24,7 +25,7 @@ const (
 )
 
 // Features are all of them.
-var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureMaglev, FeatureNeighbours, FeatureFragments, FeatureAnswers,
+var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureFallback, FeatureMaglev, FeatureNeighbours, FeatureFragments, FeatureAnswers,
 	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts}
 
 // Partial is a Driver that does not carry everything.

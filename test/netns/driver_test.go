@@ -72,7 +72,7 @@ func startDriver(t *testing.T, n *node) *driverProcess {
 func (d *driverProcess) start() {
 	d.t.Helper()
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
-	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+d.node.lan.dataplane(), "WEIR_TEST_BPFFS="+d.bpffs, "WEIR_TEST_CGROUP="+d.node.cgroup,
+	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+d.node.dataplane(), "WEIR_TEST_BPFFS="+d.bpffs, "WEIR_TEST_CGROUP="+d.node.cgroup,
 		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows))
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()

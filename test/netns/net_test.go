@@ -62,12 +62,27 @@ func run(t *testing.T, format string, args ...any) string {
 	return strings.TrimSpace(out.String())
 }
 
-// dataplane names the driver that this test is played by.
+// dataplane names the driver that this test is played by; a mixed one has both.
 func (l *lan) dataplane() string {
-	if strings.Contains(l.t.Name(), "/nft-") {
+	switch {
+	case strings.Contains(l.t.Name(), "/nft-"):
 		return "nft"
+	case strings.Contains(l.t.Name(), "/mixed-"):
+		return "mixed"
 	}
 	return "ebpf"
+}
+
+// dataplane names the node's driver. In a mixed test n1 has eBPF, all others nftables.
+func (n *node) dataplane() string {
+	d := n.lan.dataplane()
+	switch {
+	case d == "mixed" && n.name == "n1":
+		return "ebpf"
+	case d == "mixed":
+		return "nft"
+	}
+	return d
 }
 
 var lans atomic.Int32 // tests run in parallel

@@ -207,9 +207,6 @@ func testPolicy(t *testing.T, fam family) {
 	f := newFixture(t, fam)
 	f.service("far", "10.96.0.2", 30002, f.c)
 	np := "172.30.0.8:30002"
-	if f.dataplane() == "nft" {
-		np = "172.30.0.9:30002" // the backend's node: another one hands nothing on, and policy would see its address
-	}
 	f.apply()
 	open := func(w *worker, id int, addr string) {
 		t.Helper()

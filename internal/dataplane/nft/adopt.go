@@ -65,7 +65,7 @@ func (v *services) adopt(w *written, s *nodestate.State) {
 			continue
 		}
 		n, ok := parseList(text)
-		n &^= localList
+		n &^= listBits
 		if _, taken := v.taken[n]; !ok || taken || n == 0 {
 			continue
 		}

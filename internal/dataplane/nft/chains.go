@@ -30,6 +30,8 @@ const (
 	setOutgoing   = "nat-outgoing" // pods whose source is translated when they leave the cluster
 	setHairpin    = "hairpin"      // address . address of each pod
 	setKeepSource = "keep-source"  // nodes' addresses that pods reach with their own
+	setDirect     = "direct"       // lists whose answers to outside clients go straight to them
+	setOptOut     = "never-direct" // clients to whom they do not
 )
 
 // nodeMask are the bits of marks that hold the number of a node; lowest is where it begins.
@@ -60,7 +62,9 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 	r := strings.NewReplacer("$ip", w.ip, "$icmp", w.icmp, "$unreachable", w.unreachable,
 		"$ports", "meta l4proto { tcp, udp, sctp }",
 		"$node", f.node(s).String(),
-		"$mask", fmt.Sprintf("%#x", nodeMask), "$rest", fmt.Sprintf("%#x", ^uint32(nodeMask)),
+		"$mask", hex(nodeMask), "$rest", hex(^uint32(nodeMask)),
+		"$tunnel", tunnelDevice, "$way", hex(wayBit), "$through", hex(throughBit), "$handed", hex(handedBit), "$came", hex(cameBit),
+		"$goal", hex(nodeMask|throughBit), "$plain", hex(^uint32(wayMarked)),
 		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
 	out := make([]string, 0, len(lines))
 	for _, l := range lines {
@@ -68,6 +72,8 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 	}
 	return out
 }
+
+func hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }
 
 // renderChains makes the chains and sets that every node has.
 func (f family) renderChains(t *Table, s *nodestate.State) {
@@ -83,6 +89,9 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 	}
 	base("from-network", knftables.FilterType, knftables.PreroutingHook, "raw", slices.Concat([]string{
 		"iifname @" + setWorkloads + " goto from-workload"}, fromUnknown, []string{
+		// Which of the other nodes it was that sent this. What comes out of the tunnel has the mark of the outer packet.
+		"iifname $tunnel meta mark and $mask == 0 drop",
+		"iifname != $tunnel meta mark set ether saddr map @" + mapLinks,
 		"udp dport $vxlan jump tunnel",
 		"iifname != \"lo\" meta mark and $mask == 0 $ip saddr @" + setLocal +
 			// What the node itself sends to many comes back to it by the interface that it left by.
@@ -93,27 +102,28 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 		"@th,96,24 != $vni drop",
 		"meta mark set $ip saddr map @"+mapNodes+" accept",
 		"drop")
-	base("arrive", knftables.FilterType, knftables.PreroutingHook, "mangle",
-		"meta mark and $mask != 0 ct state new,invalid $ip saddr @"+setLocal+" drop")
 	base("leave", knftables.NATType, knftables.PostroutingHook, "srcnat", f.masqueradeRules(s)...)
 	chain(asNodeChain, f.asNodeRules(s)...)
-	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50",
-		// What translate left in the ct mark ends here; who handed the flow on stays.
-		"ct state new ct mark set meta mark and $mask",
-		"meta mark and $mask != 0 meta mark set meta mark and $rest",
+	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", append(f.wayRules(),
 		"ct state new ct status and dnat == 0 jump refuse",
 		"ct state new ct status and dnat != 0 meta priority set none", // the number of the list
-		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setKnown+" goto no-endpoint")
+		"ct state new ct mark and $handed != 0 meta priority set none",
+		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setKnown+" goto no-endpoint")...)
+	base("answer-own", knftables.RouteType, knftables.OutputHook, "mangle", wayBack)
+	base("depart", knftables.FilterType, knftables.PostroutingHook, "mangle", f.departRules(s)...)
 	base("admit-own", knftables.FilterType, knftables.OutputHook, "filter-50",
 		"ct state new ct mark set 0",
 		"ct state new ct status and dnat == 0 jump refuse",
 		"ct state new ct status and dnat != 0 meta priority set none", // the number of the list
 		"ct state new $ip daddr @"+setBlocks+" $ip daddr != @"+setKnown+" goto no-endpoint")
+	chain("follow",
+		"meta mark and $mask == 0 ct mark set ct mark and $rest return",
+		"ct mark set meta mark and $mask")
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter", append(toUnknown(s), "jump "+policyChain)...)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", "jump "+policyChain)
-	base("sent", knftables.FilterType, knftables.OutputHook, "filter", append(toUnknown(s), "jump "+policyChain)...)
+	base("sent", knftables.FilterType, knftables.OutputHook, "filter", append(f.sentRules(s), "jump "+policyChain)...)
 	f.serviceChains(t, s)
 	f.policySets(t)
 
@@ -124,6 +134,7 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 		setKnown:     {Key: "$addr"},
 		setPodRanges: {Key: "$addr", Interval: true}, setOutgoing: {Key: "$addr"}, setHairpin: {Key: "$addr . $addr"}, setKeepSource: {Key: "$addr"},
 	}
+	sets[setDirect], sets[setOptOut] = Set{Key: "classid"}, Set{Key: "$addr", Interval: true}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		f.set(t, name, sets[name])
 	}
@@ -135,6 +146,64 @@ func toUnknown(s *nodestate.State) []string {
 		return []string{"oifname " + p + " oifname != @" + setWorkloads + " drop"}
 	}
 	return nil
+}
+
+// sentRules are for what the node itself sends, before it is judged.
+func (f family) sentRules(s *nodestate.State) []string {
+	if f.six {
+		return toUnknown(s)
+	}
+	// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
+	return append(toUnknown(s), "icmp type redirect drop")
+}
+
+// wayBack gives an answer the way to the node that handed its flow on.
+const wayBack = "ct direction reply ct mark and $handed == 0 ct mark and $mask != 0 meta mark set ct mark and $goal or $way"
+
+// wayOn leads what this node hands on to the node of the backend.
+const wayOn = "ct direction original ct mark and $handed != 0 meta mark set ct mark and $goal or $way"
+
+// departRules are the last for a packet with a mark of ours.
+func (f family) departRules(s *nodestate.State) []string {
+	// Both ends of a connection learn what fits into the tunnel. The option is the first, as all send it: at an odd place the kernel
+	// would write a wrong checksum.
+	const opening = "@th,160,8 2 tcp flags & (syn | rst) == syn tcp option maxseg size set "
+	rules := []string{"oifname $tunnel meta mark and $way != 0 " + opening + "rt mtu"}
+	if segment := s.Settings.Tunnel.MTU - f.headers(); segment > 0 {
+		rules = append(rules, "ct direction reply ct mark and $came != 0 "+opening+fmt.Sprint(segment))
+	}
+	// The outer packet is routed by the same mark.
+	return append(rules, "meta mark and $way != 0 meta mark set meta mark and $plain")
+}
+
+// headers are the bytes of IP and TCP, and those that the tunnel's header is longer by than one of IPv4.
+func (f family) headers() int {
+	if f.six {
+		return 20 + 60
+	}
+	return 40
+}
+
+// wayRules end the marks of translation and begin those of routing: which node handed a flow on is kept in its ct mark.
+func (f family) wayRules() []string {
+	return []string{
+		"meta mark and $way != 0 return", // see straightChains
+		// The tunnel's own packet: what comes out of it gets its mark.
+		"iifname != $tunnel udp dport $vxlan meta mark and $mask != 0 fib daddr type local return",
+		// Answers of Services that want it go straight to the client (direct server return).
+		"ct state new ct status dnat meta priority @" + setDirect + " $ip saddr != @" + setOptOut + " meta mark set meta mark and $rest",
+		// The first packet of a translated flow, the only one with a list's number: what translate left in the ct mark ends here.
+		"ct state new ct status dnat meta priority != none ct mark set meta mark and $mask",
+		"ct state new ct status dnat meta priority != none iifname $tunnel ct mark set ct mark or $came",
+		// What a node sent with its own address through the tunnel is answered through it.
+		"ct state new iifname $tunnel $ip saddr @" + setNodes + " ct status and dnat == 0 ct mark and $handed == 0 ct mark set $ip saddr map @" + mapNodes +
+			" ct mark set ct mark or $through",
+		// The node that is asked may change, but for a node port. Policy judges again.
+		"ct state established ct direction original ct status dnat ct mark and $mask != 0 ct original $ip daddr != @" + setNodes + " jump follow",
+		"meta mark and $mask != 0 meta mark set meta mark and $rest",
+		wayBack,
+		wayOn,
+	}
 }
 
 // set adds a set whose types are written with $addr.

@@ -43,10 +43,12 @@ func TestFamilySwitchedOff(t *testing.T) {
 	if now := d.Status().Writes; now != writes || six.Dump() != closed {
 		t.Errorf("the closed table is written again: %d operations", now-writes)
 	}
-	tx := six.NewTransaction() // the fake refuses what deletes rawPayload
+	tx := six.NewTransaction() // the fake refuses what deletes rawPayloads
 	tx.Delete(&knftables.Table{})
 	tx.Add(&knftables.Table{})
-	tx.Add(&knftables.Set{Name: rawPayload, Type: "inet_service"})
+	for _, p := range rawPayloads {
+		tx.Add(&knftables.Set{Name: p, Type: "inet_service"})
+	}
 	if err := six.Run(context.Background(), tx); err != nil {
 		t.Fatal(err)
 	}

@@ -13,16 +13,18 @@
 // In the order in which a packet meets them (priority):
 //
 //	from-network  prerouting raw (-300)      sources: anti-spoofing, who may use the tunnel, the sender's node as a mark
-//	arrive        prerouting mangle (-150)   a new flow remembers in its ct mark the node that handed it on
-//	               output    mangle
+//	arrive        prerouting mangle (-150)   who may send with an address of ours; straight flows (straight.go)
+//	answer-own    output     mangle          the way of the node's own answers to what another node handed on
 //	translate     prerouting dstnat-1 (-101)  Services: the destination becomes a backend's (nat, once a flow)
 //	translate-own output     dstnat-1 (-101)  the same for the node's own processes
-//	admit         prerouting filter-50       what was for a Service and found no backend is refused; what has no endpoint
+//	admit         prerouting filter-50       the ct mark remembers who handed a flow on, or whom it is handed on to; the packet's
+//	                                         mark leads it there (ways.go); what was for a Service and found no backend is refused; what has no endpoint
 //	admit-own     output     filter-50       the same for the node's own processes
 //	forwarded     forward    filter (0)      jump judge
 //	received      input      filter (0)      jump judge
 //	sent          output     filter (0)      jump judge
-//	masquerade    postrouting srcnat (100)   sources: natOutgoing, hairpin (nat, once a flow)
+//	depart        postrouting mangle         segments fit the tunnel; the packet's mark ends
+//	leave         postrouting srcnat (100)   sources: natOutgoing, hairpin (nat, once a flow)
 //
 // # Where policy attaches
 //
@@ -32,8 +34,11 @@
 //
 // # Marks
 //
-// ct mark: bits 0 to 15 are policy's. Bits 16 to 28 are the number of the node by which the answers go back, 0 = as the
-// routes say. The packet mark has that number in the same bits while a packet is on its way; its other bits are left alone.
+// ct mark: bits 0 to 15 are policy's. Bits 16 to 28 are the number of the node that packets of one direction go to, whatever the
+// routes say, 0 = none: with bit 30 those of the first direction, which are handed on, else the answers, with bit 31 through the tunnel.
+// With bit 29 the flow came through it.
+// The packet mark has in bits 16 to 28 the number of the node that sent the packet, and from admit to depart, with bit 29, of that
+// which it goes to.
 // Between translate and admit a new flow's ct mark is scratch, and so is the packet's priority: the number of a list of
 // backends, and a slot or a backend in it. What policy keeps in the ct mark it sets after admit.
 package nft

@@ -111,7 +111,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	}
 	if !d.opts.NoMachine {
 		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
-		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].stands })...)
+		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].stands },
+			func(f family) *numbers { return d.tables[f].numbers })...)
 	}
 	d.problems = d.problems[:0]
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
@@ -130,7 +131,8 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	first := t.numbers == nil
 	if first {
 		t.anew()
-		t.numbers, t.services, t.policy = newNumbers(), newServices(t.family), newPolicy()
+		t.numbers, t.policy = newNumbers(), newPolicy()
+		t.services = newServices(t.family, t.numbers)
 	}
 	t.policy.listening = listening
 	t.family.renderChains(static, s)

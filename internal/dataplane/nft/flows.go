@@ -15,9 +15,10 @@ import (
 // Connection tracking goes on translating an open flow as it began. One of UDP or SCTP whose backend has left its Service begins anew, as
 // docs/datapath.md wants it: its entry is deleted, once the maps no longer have the backend. TCP goes on.
 
-// gone is a backend that left a Service's port.
+// gone is a backend that left a Service's port, or a node where it has none any more, to which flows were handed on.
 type gone struct {
 	backend netip.AddrPort
+	node    int // number
 	proto   model.Protocol
 }
 
@@ -33,13 +34,33 @@ func (v *services) noteGone(id nodestate.Frontend, before, now map[netip.AddrPor
 		if now[b] {
 			continue
 		}
-		k := gone{b, id.Proto}
-		if v.endings[k] == nil {
-			v.endings[k] = map[nodestate.Frontend]bool{}
-		}
-		for f := range faces {
-			v.endings[k][f] = true
-		}
+		v.endings.note(gone{backend: b, proto: id.Proto}, faces)
+	}
+}
+
+// noteLeft notes which nodes have no backend of a port any more.
+func (v *services) noteLeft(id nodestate.Frontend, before, now map[netip.AddrPort]int, faces map[nodestate.Frontend]nodestate.Service) {
+	if id.Proto == model.ProtocolTCP || v.proxied {
+		return
+	}
+	left := map[int]bool{}
+	for _, node := range before {
+		left[node] = true
+	}
+	for _, node := range now {
+		delete(left, node)
+	}
+	for node := range left {
+		v.endings.note(gone{node: node, proto: id.Proto}, faces)
+	}
+}
+
+func (e endings) note(k gone, faces map[nodestate.Frontend]nodestate.Service) {
+	if e[k] == nil {
+		e[k] = map[nodestate.Frontend]bool{}
+	}
+	for f := range faces {
+		e[k][f] = true
 	}
 }
 
@@ -58,10 +79,14 @@ func (v *services) live(all []nodestate.Backend) map[netip.AddrPort]bool {
 func (e endings) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	backend := addrPort(f.Reverse.SrcIP, f.Reverse.SrcPort)
 	asked, proto := addrPort(f.Forward.DstIP, f.Forward.DstPort), model.Protocol(f.Forward.Protocol)
-	if backend == asked {
+	k := gone{backend: backend, proto: proto}
+	switch {
+	case f.Mark&handedBit != 0:
+		k = gone{node: int(f.Mark&nodeMask) >> nodeShift, proto: proto}
+	case backend == asked:
 		return false // not translated
 	}
-	faces := e[gone{backend, proto}]
+	faces := e[k]
 	return faces[nodestate.Frontend{Addr: asked.Addr(), Port: asked.Port(), Proto: proto}] ||
 		faces[nodestate.Frontend{Addr: unspecified(asked.Addr().Is6()), Port: asked.Port(), Proto: proto}]
 }

@@ -7,8 +7,7 @@ var _ dataplane.Partial = (*Driver)(nil)
 // Lacks implements dataplane.Partial. Each of these is said in docs/nftables.md.
 func (d *Driver) Lacks() map[dataplane.Feature]string {
 	return map[dataplane.Feature]string{
-		dataplane.FeatureHandOn:     "a client outside gets the node's address when the backend is on another node",
-		dataplane.FeatureViaTunnel:  "answers go as the routes say",
+		dataplane.FeatureFallback:   "straight answers stay straight, whether the client gets them or not",
 		dataplane.FeatureMaglev:     "the choice is made at random",
 		dataplane.FeatureNeighbours: "nothing is answered for on the link",
 		dataplane.FeatureFragments:  "connection tracking puts fragments together first",

@@ -19,6 +19,7 @@ type machine struct {
 	tunnel *device
 	remade bool // the tunnel's device is another than before: what was attached to it is gone
 	routes routes
+	ways   ways
 }
 
 // prepare makes what tables and routes refer to.
@@ -50,7 +51,7 @@ func (m *machine) prepare(s *nodestate.State) []error {
 
 // open brings devices up, lets the kernel forward and makes routes, of the families whose tables stand: what comes by them has to
 // be judged. What comes out of the tunnel may be of any family that the node carries.
-func (m *machine) open(s *nodestate.State, stands func(family) bool) []error {
+func (m *machine) open(s *nodestate.State, stands func(family) bool, numbers func(family) *numbers) []error {
 	var errs []error
 	fail := func(key string, err error) {
 		if err != nil {
@@ -83,7 +84,15 @@ func (m *machine) open(s *nodestate.State, stands func(family) bool) []error {
 		fail("forwarding of IPv6", forwardIPv6())
 	}
 	want, errs2 := m.wantedRoutes(s, opened, all)
-	return append(append(errs, errs2...), m.routes.ensure(want, m.log)...)
+	errs = append(append(errs, errs2...), m.routes.ensure(want, m.log)...)
+	if all {
+		for _, f := range families {
+			if n := numbers(f); n != nil {
+				errs = append(errs, m.ways.ensure(s, m, f, n)...)
+			}
+		}
+	}
+	return errs
 }
 
 // remove takes devices and routes away.

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// Remove takes away what drivers left in the kernel: tables, and routes to other nodes. Devices, and routes of weir0, stay,
+// Remove takes away what drivers left in the kernel: tables, routes to other nodes, and routing rules. Devices, and routes of weir0, stay,
 // which another data plane uses.
 func Remove(ctx context.Context) error {
 	conn, err := nftables.New()
@@ -57,7 +57,7 @@ func Remove(ctx context.Context) error {
 			}
 		}
 	}
-	return errors.Join(append(errs, ctx.Err())...)
+	return errors.Join(append(errs, removeWays(), ctx.Err())...)
 }
 
 // lacksNFTables reports whether a kernel's answer to a question about tables says that it has no nftables: no netlink family, or

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/vishvananda/netlink"
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/nodestate"
@@ -31,6 +32,22 @@ func (f family) String() string {
 // has reports whether an address is of the family.
 func (f family) has(a netip.Addr) bool { return a.IsValid() && a.Is4() != f.six }
 
+// number is netlink's of the family.
+func (f family) number() int {
+	if f.six {
+		return netlink.FAMILY_V6
+	}
+	return netlink.FAMILY_V4
+}
+
+// zero is the unspecified address.
+func (f family) zero() netip.Addr {
+	if f.six {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
 // node is the node's primary address of the family; invalid when it has none.
 func (f family) node(s *nodestate.State) netip.Addr {
 	if f.six {
@@ -49,9 +66,10 @@ func Render(s *nodestate.State, six bool) *Table {
 	t := newTable(f.nft())
 	f.renderChains(t, s)
 	f.renderPolicy(t, s, newPolicy())
-	f.renderAddrs(t, s, newNumbers())
+	n := newNumbers()
+	f.renderAddrs(t, s, n)
 	f.renderRoutes(t, s)
-	newServices(f).render(t, s)
+	newServices(f, n).render(t, s)
 	return t
 }
 
@@ -122,7 +140,8 @@ func (f family) renderRoutes(t *Table, s *nodestate.State) {
 			routed.add(netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	for set, of := range map[string]prefixes{setPodRanges: pods, setRouted: routed, setBlocks: blocks} {
+	optOut := disjointOf(f, s.Settings.DSROptOut)
+	for set, of := range map[string]prefixes{setOptOut: optOut, setPodRanges: pods, setRouted: routed, setBlocks: blocks} {
 		for _, p := range of.disjoint() {
 			t.add(set, prefixText(p), "")
 		}

@@ -69,14 +69,16 @@ func openFake(t *testing.T, fakes map[knftables.Family]*knftables.Fake) *Driver 
 	return d
 }
 
-// rawPayload is what the fake takes for a set: a part of a packet, by its place.
-const rawPayload = "th,96,24"
+// rawPayloads are what the fake takes for sets: parts of a packet, by their places.
+var rawPayloads = []string{"th,96,24", "th,160,8"}
 
 func newFake(t *testing.T, f knftables.Family) *knftables.Fake {
 	fake := knftables.NewFake(f, tableName)
 	tx := fake.NewTransaction()
 	tx.Add(&knftables.Table{})
-	tx.Add(&knftables.Set{Name: rawPayload, Type: "inet_service"})
+	for _, p := range rawPayloads {
+		tx.Add(&knftables.Set{Name: p, Type: "inet_service"})
+	}
 	if err := fake.Run(context.Background(), tx); err != nil {
 		t.Fatal(err)
 	}

@@ -81,6 +81,14 @@ func (r *routes) ensure(want map[netip.Prefix]route, log *slog.Logger) []error {
 
 // put writes a route; replace says that one of ours is there.
 func (r route) put(p netip.Prefix, replace bool) error {
+	if replace {
+		return netlink.RouteReplace(r.netlink(p))
+	}
+	return netlink.RouteAdd(r.netlink(p))
+}
+
+// netlink is the route as the library has it.
+func (r route) netlink(p netip.Prefix) *netlink.Route {
 	out := &netlink.Route{LinkIndex: r.link, Protocol: routeProtocol, MTU: r.mtu, Src: r.src.AsSlice(),
 		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 	switch {
@@ -96,10 +104,7 @@ func (r route) put(p netip.Prefix, replace bool) error {
 	if p.Addr().Is6() {
 		out.Scope = netlink.SCOPE_UNIVERSE
 	}
-	if replace {
-		return netlink.RouteReplace(out)
-	}
-	return netlink.RouteAdd(out)
+	return out
 }
 
 func routeError(p netip.Prefix, doing string, err error) error {

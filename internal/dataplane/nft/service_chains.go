@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/knftables"
@@ -22,8 +23,13 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		t.Chains[name] = Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: f.rules(s, rules...)}
 	}
 	restricted := front + " @" + setRestricted + " " + front + " . $ip saddr != @" + setRanges + " drop"
+	own := fmt.Sprintf(" meta priority set meta priority or %#x goto choose", localList)
 	nat("translate", knftables.PreroutingHook,
 		"$ports iifname @"+setWorkloads+" goto inside",
+		"meta mark and $way != 0 return",                                                           // see straightChains
+		"iifname != $tunnel udp dport $vxlan meta mark and $mask != 0 fib daddr type local return", // see wayRules
+		"$ports meta mark and $mask != 0 jump handed-on",
+		"$ports $ip daddr @"+setNodes+" jump handed-on",
 		"$ports goto outside")
 	nat("translate-own", knftables.OutputHook, "$ports goto inside")
 	chain("inside",
@@ -42,10 +48,18 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		"$ip daddr != @"+setPorted+" return",
 		"meta priority set "+atPort+" map @"+mapPortsOutside+" goto choose",
 		"meta priority set "+atPort+" map @"+mapPorts+" goto choose")
+	// What another node was asked for: one of this node's own backends answers, by way of the node that was addressed, or that handed
+	// the packet on.
+	chain("handed-on",
+		restricted,
+		"$ip daddr @"+setPorted+" meta priority set "+atPort+" map @"+mapPorts+" meta mark set $ip daddr map @"+mapNodes+own,
+		"meta mark and $mask != 0 meta priority set "+front+" map @"+mapServices+own,
+		"meta mark set meta mark and $rest")
 	chain("choose",
 		// A packet in the middle of a connection that nobody knows is no beginning of one.
 		"tcp flags & (fin | syn | rst | ack) != syn drop",
 		"meta priority vmap @"+mapLists)
+	f.handOnChains(t, s)
 	chain("refuse",
 		"$ports $ip daddr @"+setPorted+" "+atPort+" vmap @"+mapRefusedPorts,
 		"$ports "+front+" vmap @"+mapRefused)
@@ -56,6 +70,7 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		mapPorts: {Key: portal, Value: "classid"}, mapPortsOutside: {Key: portal, Value: "classid"}, mapHostPorts: {Key: portal, Value: "classid"},
 		setPortsLocal: {Key: portal}, mapLists: {Key: "classid", Value: "verdict"},
 		mapBackends: {Key: "classid . mark", Value: backend}, mapSlots: {Key: "classid . mark", Value: "mark"}, mapLive: {Key: "classid . mark", Value: backend},
+		mapHomes:      {Key: "classid . mark", Value: "mark"},
 		mapAffinity:   f.affinitySet(),
 		setRestricted: {Key: frontend}, setRanges: {Key: frontend + " . $addr", Interval: true},
 		mapRefused: {Key: frontend, Value: "verdict"}, mapRefusedPorts: {Key: portal, Value: "verdict"},
@@ -64,22 +79,27 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 	}
 }
 
-func pickName(backends int, affinity uint32) string {
-	if affinity > 0 {
-		return fmt.Sprintf("pick-%d-for-%d", backends, affinity)
+// handOnChain ends the choice for a flow that is handed on. What cannot be returns, and is translated.
+const handOnChain = "hand-on"
+
+// pickName is the chain that chooses from a list.
+func (p *port) pickName(l list) string {
+	name := fmt.Sprintf("pick-%d", len(l.slots))
+	if l.number&handList != 0 {
+		name = fmt.Sprintf("pick-on-%d", len(l.slots))
 	}
-	return fmt.Sprintf("pick-%d", backends)
+	if a := p.affinity(); a > 0 {
+		name += fmt.Sprintf("-for-%d", a)
+	}
+	return name
 }
 
 // chains are those that a port's lists choose by, with their rules.
 func (v *services) chains(p *port) map[string][]string {
 	out := map[string][]string{}
-	if p.number == 0 || len(p.faces) == 0 {
-		return out
-	}
-	for _, n := range []int{len(p.cluster), len(p.local)} {
-		if n > 0 {
-			out[pickName(n, p.affinity())] = v.f.pickRules(n, p.affinity())
+	for _, l := range p.lists() {
+		if len(l.slots) > 0 {
+			out[p.pickName(l)] = v.f.pickRules(len(l.slots), p.affinity(), l.number&handList != 0)
 		}
 	}
 	return out
@@ -87,22 +107,31 @@ func (v *services) chains(p *port) map[string][]string {
 
 // pickRules choose one of n backends of the list whose number is the packet's priority. The new flow's ct mark holds the
 // slot meanwhile. With affinity the backend that the client had last is taken again while it is live; the ct mark holds its
-// number.
-func (f family) pickRules(n int, affinity uint32) []string {
+// number. With handOn a flow whose backend is on another node is not translated: its ct mark becomes that node's.
+func (f family) pickRules(n int, affinity uint32, handOn bool) []string {
 	const tr = "meta l4proto { tcp, udp, sctp } dnat $ip to meta priority . ct mark map @"
 	random := fmt.Sprintf("ct mark set numgen random mod %d", n)
-	rules := []string{random, tr + mapBackends}
-	if affinity > 0 {
+	var rules []string
+	if handOn {
+		rules = append(rules, "jump "+handOnChain)
+	}
+	if affinity == 0 {
+		rules = slices.Concat([]string{random}, rules, []string{tr + mapBackends})
+	} else {
 		client := "meta priority . " + f.client()
 		remember := fmt.Sprintf("update @%s { %s timeout %ds : ct mark }", mapAffinity, client, affinity)
-		rules = []string{
-			"ct mark set " + client + " map @" + mapAffinity + " " + remember + " " + tr + mapLive,
+		known := "ct mark set " + client + " map @" + mapAffinity
+		live := []string{known + " " + remember + " " + tr + mapLive}
+		if handOn {
+			live = []string{known + " " + remember + " jump " + handOnChain, known + " " + tr + mapLive}
+		}
+		// Where the set is full the rule that remembers ends, and the flow goes on all the same.
+		rules = slices.Concat(live, []string{
 			fmt.Sprintf("delete @%s { %s : ct mark }", mapAffinity, client),
 			random,
 			"ct mark set meta priority . ct mark map @" + mapSlots,
-			remember, // where the set is full this rule ends here, and the flow is translated all the same
-			tr + mapLive,
-		}
+			remember,
+		}, rules, []string{tr + mapLive})
 	}
 	for i, r := range rules {
 		rules[i] = strings.ReplaceAll(r, "$ip", f.words().ip)
@@ -130,6 +159,6 @@ func (f family) affinitySet() Set {
 // serviceSets are those whose elements services follows, or packets add.
 var serviceSets = map[string]bool{
 	mapServices: true, mapServicesOutside: true, mapPorts: true, mapPortsOutside: true, mapHostPorts: true, setPortsLocal: true,
-	mapLists: true, mapBackends: true, mapSlots: true, mapLive: true, mapAffinity: true, setRestricted: true, setRanges: true,
-	mapRefused: true, mapRefusedPorts: true,
+	mapLists: true, mapBackends: true, mapSlots: true, mapLive: true, mapHomes: true, mapAffinity: true, setRestricted: true, setRanges: true,
+	mapRefused: true, mapRefusedPorts: true, setDirect: true,
 }

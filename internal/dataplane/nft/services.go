@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -26,6 +27,7 @@ const (
 	mapLists           = "lists"            // list → chain
 	mapBackends        = "backends"         // list . slot → address . port
 	mapSlots           = "affine-slots"     // list . slot → number of a backend; of Services with affinity
+	mapHomes           = "homes"            // list . slot (or number) → mark of the node where the backend is
 	mapLive            = "affine-backends"  // list . number → address . port
 	mapAffinity        = "affinity"         // list . client → number
 	setRestricted      = "restricted"       // frontends with source ranges
@@ -34,8 +36,13 @@ const (
 	mapRefusedPorts    = "refused-ports"
 )
 
-// localList is the bit that makes the number of the list of a Service's own backends of that of all.
-const localList = 1
+// The lists of a service port have numbers that differ in these bits: that of all backends has none, that of this node's own has
+// localList, and that for clients outside, of whom those for backends on other nodes are handed on, has handList.
+const (
+	localList = 1
+	handList  = 2
+	listBits  = localList | handList
+)
 
 // affinitySize bounds how many clients are remembered: bpfMapSizeNATAffinity's default.
 const affinitySize = 65536
@@ -54,11 +61,14 @@ type services struct {
 	f     family
 	ports map[nodestate.Frontend]*port // by id
 	taken map[uint32]nodestate.Frontend
-	picks map[string]int // how many lists use each chain
+	nodes *numbers
+	homes map[netip.Prefix]int // what is on other nodes: the node's number
+	picks map[string]int       // how many lists use each chain
 	// proxied: a kube-proxy carries all but host ports.
 	proxied bool
 	endings endings // flows that are to end
 
+	dsr           bool // what Services do that do not say
 	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
 	seenBackends  nodestate.Map[nodestate.Frontend, []nodestate.Backend]
 	seenRanges    nodestate.Map[nodestate.Frontend, []netip.Prefix]
@@ -68,7 +78,8 @@ type services struct {
 type port struct {
 	number         uint32 // of the list of all; with localList of the local one
 	faces          map[nodestate.Frontend]nodestate.Service
-	cluster, local []netip.AddrPort // by slot
+	cluster, local []netip.AddrPort       // by slot
+	homes          map[netip.AddrPort]int // of backends on other nodes: the node's number
 	live           map[netip.AddrPort]bool
 	ranges         []netip.Prefix
 }
@@ -76,8 +87,8 @@ type port struct {
 // element is one of a set or a map.
 type element struct{ set, key, value string }
 
-func newServices(f family) *services {
-	return &services{f: f, endings: endings{}, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
+func newServices(f family, n *numbers) *services {
+	return &services{f: f, nodes: n, endings: endings{}, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
 }
 
 // follow desires what differs from the state that was followed before.
@@ -90,6 +101,9 @@ func (v *services) follow(s *nodestate.State, to sink) {
 				faces[svc.ID] = append(faces[svc.ID], f)
 			}
 		}
+	}
+	if v.dsr != s.Settings.DSR {
+		v.followMode(s.Settings.DSR, to)
 	}
 	for f, c := range nodestate.Changes(v.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		if c.Was && v.f.has(f.Addr) {
@@ -104,6 +118,12 @@ func (v *services) follow(s *nodestate.State, to sink) {
 	}
 	for id := range nodestate.Changes(v.seenRanges, s.SourceRanges, slices.Equal[[]netip.Prefix]) {
 		faces[id] = append(faces[id], nil...)
+	}
+	if homes := homesOf(v.f, s, v.nodes); !maps.Equal(homes, v.homes) {
+		v.homes = homes
+		for id := range v.ports {
+			faces[id] = append(faces[id], nil...)
+		}
 	}
 	ids := make([]nodestate.Frontend, 0, len(faces))
 	for id := range faces {
@@ -145,10 +165,14 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 	p.live = live
 	p.cluster = place(p.cluster, v.list(now, false))
 	p.local = place(p.local, v.list(now, true))
+	homes := v.homesOfPort(p)
+	v.noteLeft(id, p.homes, homes, faces)
+	p.homes = homes
 	p.ranges = s.SourceRanges.At(id)
 	if len(p.faces) == 0 {
 		v.noteGone(id, p.live, nil, faces)
-		p.cluster, p.local, p.ranges, p.live = nil, nil, nil, nil
+		v.noteLeft(id, p.homes, nil, faces)
+		p.cluster, p.local, p.homes, p.ranges, p.live = nil, nil, nil, nil, nil
 		if p.number != 0 {
 			delete(v.taken, p.number)
 		}
@@ -192,17 +216,17 @@ func (v *services) countChains(before, after map[string][]string, to sink) {
 	}
 }
 
-// number gives an id a number for its lists: even, not 0, made from the id.
+// number gives an id a number for its lists: without listBits, not 0, made from the id.
 func (v *services) number(id nodestate.Frontend) uint32 {
 	b := id.Addr.AsSlice()
 	b = append(b, byte(id.Port>>8), byte(id.Port), byte(id.Proto))
-	n := hash32(b) &^ localList
+	n := hash32(b) &^ listBits
 	for {
-		if _, ok := v.taken[n]; !ok && n != 0 && n != 0xfffffffe { // "none" and "root" to nft
+		if _, ok := v.taken[n]; !ok && n != 0 && n != 0xfffffffc { // "none" and "root" to nft
 			v.taken[n] = id
 			return n
 		}
-		n += 2
+		n += listBits + 1
 	}
 }
 
@@ -263,6 +287,38 @@ func (p *port) affinity() (seconds uint32) {
 	return seconds
 }
 
+// direct reports whether answers to outside clients go straight to them.
+func (p *port) direct(otherwise bool) bool {
+	for _, svc := range p.faces {
+		switch svc.Mode {
+		case model.ExternalModeDSR:
+			return true
+		case model.ExternalModeTunnel:
+			return false
+		}
+	}
+	return otherwise
+}
+
+// followMode follows the mode of Services that have none of their own.
+func (v *services) followMode(dsr bool, to sink) {
+	for _, p := range v.ports {
+		before := v.elements(p)
+		v.dsr = dsr
+		for k := range v.elements(p) {
+			if _, ok := before[k]; !ok {
+				to.set(k.set, k.key, "")
+			}
+			delete(before, k)
+		}
+		for k := range before {
+			to.unset(k.set, k.key)
+		}
+		v.dsr = !dsr
+	}
+	v.dsr = dsr
+}
+
 // listText is the number of a list as nft writes a priority.
 func listText(n uint32) string { return fmt.Sprintf("%x:%x", n>>16, n&0xffff) }
 
@@ -277,29 +333,57 @@ func (v *services) elements(p *port) map[elementKey]string {
 	for f, svc := range p.faces {
 		v.face(p, f, svc, out)
 	}
-	for _, l := range []struct {
-		number uint32
-		slots  []netip.AddrPort
-	}{{p.number, p.cluster}, {p.number | localList, p.local}} {
-		n := listText(l.number)
-		switch {
-		case len(l.slots) > 0:
-			out[elementKey{mapLists, n}] = "goto " + pickName(len(l.slots), p.affinity())
-		case len(p.cluster) > 0:
-			out[elementKey{mapLists, n}] = "drop" // no local backend, while others have some
-		}
-		if p.affinity() > 0 {
-			for slot, id := range backendNumbers(l.slots) {
-				out[elementKey{mapSlots, key(n, slot)}] = fmt.Sprint(id)
-				out[elementKey{mapLive, key(n, id)}] = key(l.slots[slot].Addr(), l.slots[slot].Port())
-			}
-			continue
-		}
-		for slot, b := range l.slots {
-			out[elementKey{mapBackends, key(n, slot)}] = key(b.Addr(), b.Port())
-		}
+	for _, l := range p.lists() {
+		v.listElements(p, l, out)
 	}
 	return out
+}
+
+// list is one of a service port.
+type list struct {
+	number uint32
+	slots  []netip.AddrPort
+}
+
+// lists are those of a port; none while it has no number.
+func (p *port) lists() []list {
+	if p.number == 0 || len(p.faces) == 0 {
+		return nil
+	}
+	out := []list{{p.number, p.cluster}, {p.number | localList, p.local}}
+	if p.handsOn() {
+		out = append(out, list{p.number | handList, p.cluster})
+	}
+	return out
+}
+
+// listElements adds the elements of one list.
+func (v *services) listElements(p *port, l list, out map[elementKey]string) {
+	n := listText(l.number)
+	switch {
+	case len(l.slots) > 0:
+		out[elementKey{mapLists, n}] = "goto " + p.pickName(l)
+	case len(p.cluster) > 0:
+		out[elementKey{mapLists, n}] = "drop" // no local backend, while others have some
+	}
+	if l.number&listBits != 0 && len(l.slots) > 0 && p.direct(v.dsr) {
+		out[elementKey{setDirect, n}] = ""
+	}
+	var ids []uint32
+	if p.affinity() > 0 {
+		ids = backendNumbers(l.slots)
+	}
+	for slot, b := range l.slots {
+		at, in := mapBackends, uint32(slot)
+		if ids != nil {
+			at, in = mapLive, ids[slot]
+			out[elementKey{mapSlots, key(n, slot)}] = fmt.Sprint(in)
+		}
+		out[elementKey{at, key(n, in)}] = key(b.Addr(), b.Port())
+		if home := p.homes[b]; home > 0 && l.number&handList != 0 {
+			out[elementKey{mapHomes, key(n, in)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
+		}
+	}
 }
 
 // face adds the elements of one frontend.
@@ -310,6 +394,9 @@ func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 		if !svc.External {
 			inside |= localList
 		}
+	}
+	if svc.External && !svc.LocalPolicy && p.handsOn() {
+		outside |= handList
 	}
 	at, there, k := mapServices, mapServicesOutside, key(f.Addr, f.Proto, f.Port)
 	if f.Addr.IsUnspecified() {

@@ -1,0 +1,256 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Ways are for packets that go to another node whatever the routes say: what is handed on to the node of a backend, and the answers
+// of what another node handed on. Such a packet's mark has wayBit and the node's number. A routing rule for each node leads it to a
+// table with one route.
+const (
+	wayBit     = 0x20000000 // of packet marks
+	throughBit = 0x80000000 // of packet and ct marks: through the tunnel, also to a node on the link
+	handedBit  = 0x40000000 // of ct marks: what comes in the first direction goes to the node; without it answers do
+	cameBit    = 0x20000000 // of ct marks: the flow was handed on to us through the tunnel
+
+	wayTable     = 8800 // and the node's number: tables of routes
+	throughTable = wayTable + maxNodes
+
+	// Priorities of rules. Packets without wayBit pass from wayGate to wayEnd in one step.
+	wayGate   = 86
+	wayRules  = 87
+	wayEnd    = 88
+	wayMarked = wayBit | throughBit | nodeMask
+)
+
+// ways are the routes that were written, which the kernel's library does not read back (see routes).
+type ways struct {
+	written map[wayKey]route
+}
+
+type wayKey struct {
+	f     family
+	table int
+}
+
+// wayRule is a routing rule of ours, comparable.
+type wayRule struct {
+	priority   int
+	mark, mask uint32
+	invert     bool
+	table      int // 0 = none
+	target     int // of a jump; 0 = none
+}
+
+// ensure makes the rules and routes of a family equal to what a state wants.
+func (w *ways) ensure(s *nodestate.State, m *machine, f family, n *numbers) []error {
+	routes, rules, errs := m.wantedWays(s, f, n)
+	// Routes are there before what leads to them, and go after it.
+	errs = append(errs, w.put(f, routes)...)
+	if err := errors.Join(ensureRules(f, rules), putFirst(f)); err != nil {
+		return append(errs, wayError(f, err))
+	}
+	if err := w.prune(f, routes); err != nil {
+		errs = append(errs, wayError(f, err))
+	}
+	return errs
+}
+
+func wayError(f family, err error) error {
+	return &dataplane.KeyError{Table: "routes", Key: "ways of " + f.String(), Err: err}
+}
+
+// wantedWays are the routes by table, and the rules.
+func (m *machine) wantedWays(s *nodestate.State, f family, n *numbers) (map[int]route, map[wayRule]bool, []error) {
+	routes, rules, errs := map[int]route{}, map[wayRule]bool{}, []error(nil)
+	links := map[int]bool{}
+	add := func(table int, r route, mark uint32) {
+		routes[table] = r
+		rules[wayRule{priority: wayRules, mark: mark, mask: wayMarked, table: table}] = true
+	}
+	for node, number := range n.byNode {
+		mark := wayBit | uint32(number)<<nodeShift
+		if m.tunnel != nil {
+			add(throughTable+number, m.throughTunnel(s, node), mark|throughBit)
+		}
+		switch {
+		case s.Addrs[node].SameLink:
+			near, err := wayTo(node)
+			if err != nil {
+				errs = append(errs, wayError(f, err))
+				continue
+			}
+			add(wayTable+number, near, mark)
+			if !f.six && !links[near.link] {
+				links[near.link] = true
+				if err := trustLink(near.link); err != nil {
+					errs = append(errs, wayError(f, err))
+				}
+			}
+		case m.tunnel != nil:
+			add(wayTable+number, m.throughTunnel(s, node), mark)
+		}
+	}
+	if len(rules) > 0 {
+		rules[wayFirst] = true
+		rules[wayRule{priority: wayGate, mark: wayBit, mask: wayBit, invert: true, target: wayEnd}] = true
+		// A packet whose node is gone goes as the routes say.
+		rules[wayRule{priority: wayEnd, mark: wayBit, mask: wayBit, table: unix.RT_TABLE_LOCAL}] = true
+	}
+	return routes, rules, errs
+}
+
+// put writes routes that are not there.
+func (w *ways) put(f family, want map[int]route) []error {
+	have, err := listWays(f)
+	if err != nil {
+		return []error{wayError(f, err)}
+	}
+	links := map[int]int{}
+	for _, r := range have {
+		links[r.Table] = r.LinkIndex
+	}
+	if w.written == nil {
+		w.written = map[wayKey]route{}
+	}
+	var errs []error
+	for table, one := range want {
+		k := wayKey{f, table}
+		if link, ok := links[table]; ok && link == one.link && w.written[k] == one {
+			continue
+		}
+		out := one.netlink(netip.PrefixFrom(f.zero(), 0))
+		out.Table = table
+		if err := netlink.RouteReplace(out); err != nil {
+			errs = append(errs, wayError(f, fmt.Errorf("writing the route of table %d: %w", table, err)))
+			continue
+		}
+		w.written[k] = one
+	}
+	return errs
+}
+
+// prune removes routes that nothing leads to any more.
+func (w *ways) prune(f family, want map[int]route) error {
+	have, err := listWays(f)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range have {
+		if _, ok := want[r.Table]; ok {
+			continue
+		}
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("removing the route of table %d: %w", r.Table, err))
+			continue
+		}
+		delete(w.written, wayKey{f, r.Table})
+	}
+	return errors.Join(errs...)
+}
+
+// listWays are our routes in tables of ways.
+func listWays(f family) ([]netlink.Route, error) {
+	found, err := kernel.Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(f.number(), &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC},
+			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing routes: %w", err)
+	}
+	var out []netlink.Route
+	for _, r := range found {
+		if r.Table > wayTable && r.Table <= throughTable+maxNodes {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// listRules are all routing rules of a family, in their order.
+func listRules(f family) ([]netlink.Rule, error) {
+	rules, err := kernel.Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(f.number()) })
+	if err != nil {
+		return nil, fmt.Errorf("listing routing rules: %w", err)
+	}
+	return rules, nil
+}
+
+// ensureRules makes the rules with our protocol number equal to want.
+func ensureRules(f family, want map[wayRule]bool) error {
+	found, err := listRules(f)
+	if err != nil {
+		return err
+	}
+	have := map[wayRule]bool{}
+	var gone []netlink.Rule
+	for _, r := range found {
+		if r.Protocol != routeProtocol || isLocal(r) { // putFirst's
+			continue
+		}
+		if k := ruleOf(r); want[k] && !have[k] {
+			have[k] = true
+		} else {
+			gone = append(gone, r)
+		}
+	}
+	var errs []error
+	for r := range want {
+		if have[r] {
+			continue
+		}
+		if err := netlink.RuleAdd(r.netlink(f)); err != nil {
+			errs = append(errs, fmt.Errorf("adding routing rule %+v: %w", r, err))
+		}
+	}
+	return errors.Join(append(errs, deleteRules(f, gone))...)
+}
+
+func deleteRules(f family, rules []netlink.Rule) error {
+	var errs []error
+	for _, r := range rules {
+		r.Family = f.number()
+		if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("removing routing rule %+v: %w", ruleOf(r), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ruleOf(r netlink.Rule) wayRule {
+	out := wayRule{priority: r.Priority, mark: r.Mark, invert: r.Invert, table: r.Table, target: max(r.Goto, 0)}
+	if r.Mask != nil {
+		out.mask = *r.Mask
+	}
+	return out
+}
+
+// netlink is the rule as the library has it.
+func (r wayRule) netlink(f family) *netlink.Rule {
+	out := netlink.NewRule()
+	out.Family, out.Priority, out.Protocol = f.number(), r.priority, routeProtocol
+	out.Mark, out.Mask, out.Invert, out.Table = r.mark, &r.mask, r.invert, r.table
+	if r.target > 0 {
+		out.Goto = r.target
+	}
+	return out
+}
+
+// removeWays takes away rules and their routes.
+func removeWays() error {
+	var errs []error
+	for _, f := range families {
+		errs = append(errs, ensureRules(f, nil), putFirst(f), (&ways{}).prune(f, nil))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,84 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
+)
+
+// What is handed on has an address of this node as its destination, and the kernel asks the table `local` first, by the rule of
+// priority 0. Ours of the same priority has to stand before it: of equal ones the older comes first, so the local one is made again.
+
+// localSpare is the priority of a second rule for the table local, which is there while the first is made again.
+const localSpare = 1
+
+// wayFirst leads packets with wayBit past the table local.
+var wayFirst = wayRule{mark: wayBit, mask: wayBit, target: wayGate}
+
+// isLocal reports whether a rule leads everything to the table local.
+func isLocal(r netlink.Rule) bool {
+	return r.Table == unix.RT_TABLE_LOCAL && r.Mark == 0 && r.Mask == nil && r.Src == nil && r.Dst == nil && r.IifName == "" && r.OifName == "" && !r.Invert
+}
+
+// putFirst lets wayFirst stand before the rule for the table local. At each moment there is one for that table.
+func putFirst(f family) error {
+	rules, err := listRules(f)
+	if err != nil {
+		return err
+	}
+	first, local, spare := -1, -1, -1
+	for i, r := range rules {
+		switch {
+		case isLocal(r) && r.Priority == localSpare && r.Protocol == routeProtocol:
+			spare = i
+		case isLocal(r) && r.Priority == 0 && local < 0:
+			local = i
+		case r.Protocol == routeProtocol && ruleOf(r) == wayFirst:
+			first = i
+		}
+	}
+	own := func(priority int, protocol uint8) *netlink.Rule {
+		r := netlink.NewRule()
+		r.Family, r.Priority, r.Table, r.Protocol = f.number(), priority, unix.RT_TABLE_LOCAL, protocol
+		return r
+	}
+	if first >= 0 && local >= 0 && local < first {
+		if spare < 0 {
+			if err := netlink.RuleAdd(own(localSpare, routeProtocol)); err != nil {
+				return fmt.Errorf("adding a second rule for the table local: %w", err)
+			}
+			spare = 0
+		}
+		if err := deleteRules(f, rules[local:local+1]); err != nil {
+			return err
+		}
+		local = -1
+	}
+	if spare < 0 {
+		return nil
+	}
+	if local < 0 {
+		// By the kernel's protocol number, so that nobody takes it for a rule of somebody who is gone.
+		if err := netlink.RuleAdd(own(0, unix.RTPROT_KERNEL)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("adding the rule for the table local again: %w", err)
+		}
+	}
+	return deleteRules(f, []netlink.Rule{*own(localSpare, routeProtocol)})
+}
+
+// trustLink lets answers in that come back from the node of a backend by a link: their source is an address of this node. Tables
+// judge who may send with one.
+func trustLink(index int) error {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return fmt.Errorf("looking for interface %d: %w", index, err)
+	}
+	name := l.Attrs().Name
+	_, err = kernel.SetSysctl(1, "net", "ipv4", "conf", name, "accept_local")
+	_, err2 := kernel.LooseReversePath(name)
+	return errors.Join(err, err2)
+}
