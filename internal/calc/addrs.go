@@ -61,12 +61,16 @@ func nodePortsAt(c *cluster, a netip.Addr, primary bool) bool {
 
 // isolated returns the same addresses with the isolation that policy gives to endpoints.
 func isolated(have map[netip.Addr]nodestate.Addr, p *policyTables) map[netip.Addr]nodestate.Addr {
-	out := maps.Clone(have)
-	for a, v := range out {
-		if v.Kind == nodestate.AddrEndpoint {
-			v.Ingress, v.Egress = p.ingress[a], p.egress[a]
-			out[a] = v
+	out := have
+	for a, v := range have {
+		if v.Kind != nodestate.AddrEndpoint || v.Ingress == p.ingress[a] && v.Egress == p.egress[a] {
+			continue
 		}
+		if nodestate.SameMap(out, have) {
+			out = maps.Clone(have)
+		}
+		v.Ingress, v.Egress = p.ingress[a], p.egress[a]
+		out[a] = v
 	}
 	return out
 }
@@ -105,11 +109,14 @@ func addrsConcern(c *cluster, outside map[netip.Addr]nodestate.Addr, names map[m
 			return true
 		}
 	}
-	blocks := blockIndex(c)
+	var blocks *prefixes[string]
 	for name := range names {
 		pod := c.Pods[name]
 		if pod == nil || pod.Node == c.Local.Node {
 			continue
+		}
+		if blocks == nil {
+			blocks = blockIndex(c)
 		}
 		for _, a := range pod.Addrs {
 			if c.carried(a) && outsideBlocks(blocks, pod, a) {

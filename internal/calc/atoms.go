@@ -32,6 +32,14 @@ type atom struct {
 // picksPods reports whether the atom asks about pods.
 func (a *atom) picksPods() bool { return a.pods != nil || a.expr != nil || a.named != nil }
 
+// asksNamespaces and asksAccounts report whether the answer may depend on the labels of namespaces, or of service accounts.
+func (a *atom) asksNamespaces() bool {
+	return a.pods != nil && a.pods.Namespace == "" && a.pods.Namespaces != nil && len(a.pods.Namespaces.Requirements) > 0 ||
+		a.expr != nil && looksAt(a.expr, model.PrefixNamespace)
+}
+
+func (a *atom) asksAccounts() bool { return a.expr != nil && looksAt(a.expr, model.PrefixAccount) }
+
 // trueOf reports whether an atom about pods is true of a pod.
 func (a *atom) trueOf(c *cluster, pod *model.Pod) bool {
 	switch {
@@ -65,6 +73,7 @@ type atoms struct {
 	byText map[string]*atom
 	next   int32
 	round  uint64
+	used   int // atoms that the round used
 	// What the atoms' addresses come from beside pods: changes of these change them.
 	depends dependencies
 
@@ -87,12 +96,16 @@ func newAtoms() *atoms { return &atoms{byText: map[string]*atom{}} }
 func (x *atoms) begin(c *cluster, dirty *Dirty) {
 	x.c, x.dirty, x.slices = c, dirty, nil
 	x.round++
+	x.used = 0
 	x.added, x.moved = nil, nil
 	x.depends = dependencies{nodes: hostsByNode(c), services: map[model.Name]bool{}, slices: map[model.Name]bool{}}
 }
 
 // end forgets, and returns, the atoms that the computation did not use.
 func (x *atoms) end() (gone []*atom) {
+	if x.used == len(x.byText) {
+		return nil
+	}
 	for text, a := range x.byText {
 		if a.round != x.round {
 			gone = append(gone, a)
@@ -119,6 +132,26 @@ func (x *atoms) use(a *atom) *atom {
 		return a
 	}
 	a.round = x.round
+	x.used++
+	x.follow(a, known)
+	return a
+}
+
+// again is use for an atom that an earlier computation used.
+func (x *atoms) again(a *atom) {
+	switch a.round {
+	case x.round:
+	case x.round - 1: // it is the one that stands for its text
+		a.round = x.round
+		x.used++
+		x.follow(a, true)
+	default:
+		x.use(a)
+	}
+}
+
+// follow brings the addresses of an atom up to date.
+func (x *atoms) follow(a *atom, known bool) {
 	cidrs, made := x.contents(a, !known)
 	if made && !slices.Equal(cidrs, a.cidrs) {
 		if known {
@@ -126,7 +159,6 @@ func (x *atoms) use(a *atom) *atom {
 		}
 		a.cidrs = cidrs
 	}
-	return a
 }
 
 // contents returns the CIDRs of an atom that are made from objects, when these may have changed or all is to be made; and

@@ -39,8 +39,8 @@ type Calculator struct {
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
 func New() *Calculator {
-	k := &Calculator{policy: newPolicyTables(digest64[nodestate.Class]),
-		rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
+	k := &Calculator{rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
+	k.policy = newPolicyTables(digest64[nodestate.Class], &k.rules)
 	k.services, k.announce = newServices(&k.rules), newAnnouncements()
 	k.services.answers = k.announce.answers
 	return k
@@ -116,9 +116,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 // updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether the
 // isolation of endpoints may have changed.
 func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
-	before := k.policy.rules
-	if dirty.Has(model.KindPods) { // any of them
-		k.policy = newPolicyTables(k.policy.digest)
+	if dirty.Has(model.KindPods) {
+		k.policy.numbers.clear()
+		k.policy = newPolicyTables(k.policy.digest, &k.rules)
 	}
 	isolated := k.policy.follow(c, dirty)
 	k.policy.policy = adopt(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
@@ -132,18 +132,7 @@ func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.Stat
 	if !slices.Equal(next.Unfit, k.policy.unfit) {
 		next.Unfit, keys.Tables = k.policy.unfit, keys.Tables|nodestate.TableStaged
 	}
-	if !isolated {
-		return false
-	}
-	for id := range before {
-		if _, still := k.policy.rules[id]; !still {
-			k.rules.Delete(id)
-		}
-	}
-	for id, r := range k.policy.rules {
-		k.rules.set(id, r)
-	}
-	return true
+	return isolated
 }
 
 // replace puts a table into a state when it differs from the one there.

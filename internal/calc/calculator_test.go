@@ -187,7 +187,6 @@ func TestUpdatesEqualOneFullCalculation(t *testing.T) {
 			t.Fatalf("the first update must say that all changed, says %x", keys.Tables)
 		}
 		kept := []frozen{{last, last.String()}}
-		verdicts := maps.Collect(last.Policy.All()) // of all states so far
 		for step := range 40 {
 			var d model.Dirty
 			for range 1 + w.IntN(3) {
@@ -202,15 +201,6 @@ func TestUpdatesEqualOneFullCalculation(t *testing.T) {
 				t.Fatalf("seed %d step %d: equal states, different texts", seed, step)
 			}
 			checkKeys(t, last, got, keys)
-			for key, v := range got.Policy.All() {
-				if weak(seed) {
-					break // numbers of classes go from one to another
-				}
-				if was, ok := verdicts[key]; ok && was != v {
-					t.Fatalf("seed %d step %d: the entry %+v was %+v and is %+v", seed, step, key, was, v)
-				}
-				verdicts[key] = v
-			}
 			last = got
 			kept = append(kept, frozen{got, got.String()})
 		}

@@ -38,7 +38,9 @@ type classes struct {
 	replaced   []netip.Addr // peers that got another class
 	peersOut   nodestate.Map[netip.Addr, nodestate.Class]
 	cidrsOut   map[netip.Prefix]nodestate.Class
-	turnedOver bool // classes came or went since asked
+	turnedOver bool     // classes came or went since asked
+	came, went []*class // which
+	renumbered bool     // others have other numbers since asked
 }
 
 func newClasses(digest func(text string) nodestate.Class) *classes {
@@ -87,6 +89,9 @@ func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr
 	for _, addr := range at {
 		k.place(addr, k.anew(pods, x, addr))
 	}
+	k.relabel(pods, x, pods.around.byNamespace, (*atom).asksNamespaces)
+	k.relabel(pods, x, pods.around.byAccount, (*atom).asksAccounts)
+	pods.around = relabelled{}
 	k.followRegions(touched)
 	k.number(touched)
 }
@@ -145,6 +150,32 @@ func (k *classes) anew(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
 		return nil
 	}
 	return append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+}
+
+// relabel asks some atoms anew about addresses around whose pods labels changed.
+func (k *classes) relabel(pods *podIndex, x *atoms, addrs map[netip.Addr]struct{}, asks func(*atom) bool) {
+	if len(addrs) == 0 {
+		return
+	}
+	again := map[*atom]bool{}
+	for _, a := range x.byText {
+		if asks(a) {
+			again[a] = true
+		}
+	}
+	if len(again) == 0 {
+		return
+	}
+	for addr := range addrs {
+		var now []*atom
+		at := pods.at(addr)
+		for a := range again {
+			if slices.ContainsFunc(at, func(p *model.Pod) bool { return a.trueOf(pods.c, p) }) {
+				now = append(now, a)
+			}
+		}
+		k.place(addr, k.refined(pods, addr, now, again))
+	}
 }
 
 // place puts an address into the class of these atoms.
@@ -294,15 +325,18 @@ func (k *classes) number(t *touched) {
 		}
 		if c.id != 0 {
 			gone = append(gone, c.text)
+			k.went = append(k.went, c)
 		}
 	}
 	for _, c := range k.fresh {
 		if c.users > 0 {
 			come = append(come, c.text)
+			k.came = append(k.came, c)
 		}
 	}
 	renumbered := len(k.ids.update(gone, come)) > 0
 	of := k.fresh
+	k.renumbered = k.renumbered || renumbered
 	if renumbered { // two texts have one digest
 		of = slices.Collect(maps.Values(k.byKey))
 		k.replaced = slices.AppendSeq(k.replaced, maps.Keys(k.peers))

@@ -103,7 +103,7 @@ func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 
 // classAt returns the class of one address among the atoms of the sets; nil is class 0.
 func (s *sets) classAt(a netip.Addr) *class {
-	pods := &podIndex{c: s.c, byName: map[model.Name]*peerPod{}, byClaim: map[netip.Addr][]*peerPod{}, byNS: map[string]podSet{},
+	pods := &podIndex{c: s.c, byName: map[model.Name]*peerPod{}, byClaim: map[netip.Addr]*peerPod{}, claimed: map[netip.Addr][]*peerPod{}, byNS: map[string]podSet{},
 		numbers: map[portName]map[numbered]int{}}
 	pods.local, pods.ours = localPods(s.c)
 	for name, p := range s.c.Pods {
@@ -190,10 +190,10 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *class, q Questi
 	for i := range rules {
 		m := &rules[i]
 		r := ExplainedRule{Detail: ruleName(b.policy, t.dir, i, m).Detail, Action: actionNames[m.Action]}
-		at := slices.IndexFunc(b.rules, func(r rule) bool { return r.of == m })
+		at := slices.IndexFunc(b.rules, func(r *rule) bool { return r.of == m })
 		in := -1
 		if at >= 0 {
-			in = slices.IndexFunc(tier.rules, func(r setRule) bool { return r.rule == &b.rules[at] })
+			in = slices.IndexFunc(tier.rules, func(r setRule) bool { return r.rule == b.rules[at] })
 		}
 		switch {
 		case at < 0:

@@ -200,6 +200,7 @@ func (s *sets) newFailsafeSet(of *set, user hostUser, dir direction) *set {
 	t := &set{dir: dir, six: of.six, vital: true, deny: of.refused, passed: of.refused, denied: true, refused: of.refused}
 	var text strings.Builder
 	text.WriteString("host endpoint, too large: " + ruleText(of.refused) + "\n" + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
+	t.name = text.String()
 	t.tiers = append(t.tiers, s.failsafes(user, dir, &text))
 	t.text = text.String()
 	return t
@@ -212,6 +213,7 @@ func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, d
 	ports := &model.Pod{Ports: h.Ports}
 	var text, names strings.Builder
 	text.WriteString("host endpoint " + strconv.Quote(h.Name) + " " + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
+	t.name = text.String()
 	if user.use != useForward {
 		t.tiers = append(t.tiers, s.failsafes(user, dir, &text))
 	}
@@ -223,9 +225,9 @@ func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, d
 			text.WriteString("tier " + strconv.Quote(b.policy.Tier) + tier.text() + "\n")
 		}
 		names.WriteString(b.policy.Name.String() + ",")
-		text.WriteString(b.text)
+		text.WriteString(b.allText())
 		for j := range b.rules {
-			r, how := s.hostRule(&b.rules[j], h, user)
+			r, how := s.hostRule(b.rules[j], h, user)
 			text.WriteByte(how)
 			if r == nil {
 				continue
@@ -284,8 +286,9 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 			if f.Net.IsValid() {
 				m.Other = &model.Entity{InNets: true, Nets: []netip.Prefix{f.Net}}
 			}
-			r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: portText(f.Port, f.Protocol)}}
-			text.WriteString("failsafe " + portText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n")
+			r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: portText(f.Port, f.Protocol)},
+				text: "failsafe " + portText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n"}
+			text.WriteString(r.text)
 			tier.rules = append(tier.rules, setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil)})
 		}
 	}
@@ -332,8 +335,9 @@ func (s *sets) apiServers(text *strings.Builder) *setRule {
 	m := &model.Rule{Action: model.Allow, Ports: at, Other: &model.Entity{Service: apiService}}
 	r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: "API servers", Detail: apiService.String()}}
 	for _, p := range at {
-		text.WriteString("failsafe API servers " + portText(p.First, p.Protocol) + "\n")
+		r.text += "failsafe API servers " + portText(p.First, p.Protocol) + "\n"
 	}
+	text.WriteString(r.text)
 	return &setRule{rule: &r, dst: newPortMatch(at, nil), src: newPortMatch(nil, nil)}
 }
 
@@ -365,7 +369,7 @@ func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, b
 	}
 	strict, copied := *r, *m
 	copied.Action, copied.Own = model.Deny, nil
-	strict.of = &copied
+	strict.of, strict.base = &copied, r
 	return &strict, 'x'
 }
 

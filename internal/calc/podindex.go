@@ -1,7 +1,6 @@
 package calc
 
 import (
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,9 +12,20 @@ import (
 
 // peerPod is a pod with the addresses by which others see it.
 type peerPod struct {
-	pod    *model.Pod
-	addrs  []netip.Addr
-	claims []netip.Addr // addrs, and those that another pod's endpoint has
+	pod   *model.Pod
+	addrs []netip.Addr // may be the pod's own list
+}
+
+// claims calls f for the addresses of a pod, and for those that another pod's endpoint has.
+func (p *peerPod) claims(c *cluster, f func(netip.Addr)) {
+	for _, a := range p.addrs {
+		f(a)
+	}
+	for i, a := range p.pod.Addrs {
+		if c.carried(a) && !slices.Contains(p.addrs, a) && !slices.Contains(p.pod.Addrs[:i], a) {
+			f(a)
+		}
+	}
 }
 
 type podSet map[*peerPod]struct{}
@@ -26,19 +36,22 @@ type podSet map[*peerPod]struct{}
 type podIndex struct {
 	c       *cluster
 	byName  map[model.Name]*peerPod
-	byClaim map[netip.Addr][]*peerPod
+	byClaim map[netip.Addr]*peerPod   // one of those that claim an address
+	claimed map[netip.Addr][]*peerPod // the others, where there are several
 	byNS    map[string]podSet
 	byLabel map[string]map[string]podSet  // key, value; keys are indexed when first asked for
 	numbers map[portName]map[numbered]int // pods with such a port; names are counted when first asked for
 	local   map[netip.Addr]model.Name     // whose endpoints here have an address
 	ours    map[model.Name][]netip.Addr   // the same the other way, carried addresses only
-	// What the pods' labels were completed by.
+
+	// What pods' labels are looked up in beside the pods, as it was looked at last.
 	namespaces map[string]*model.Namespace
 	accounts   map[model.Name]*model.ServiceAccount
+	around     relabelled // since the classes followed
 }
 
 func newPodIndex(c *cluster) *podIndex {
-	x := &podIndex{c: c, byName: make(map[model.Name]*peerPod, len(c.Pods)), byClaim: make(map[netip.Addr][]*peerPod, len(c.Pods)),
+	x := &podIndex{c: c, byName: make(map[model.Name]*peerPod, len(c.Pods)), byClaim: make(map[netip.Addr]*peerPod, len(c.Pods)), claimed: map[netip.Addr][]*peerPod{},
 		byNS: map[string]podSet{}, byLabel: map[string]map[string]podSet{}, numbers: map[portName]map[numbered]int{}}
 	x.local, x.ours = localPods(c)
 	x.namespaces, x.accounts = maps.Clone(c.Namespaces), maps.Clone(c.ServiceAccounts)
@@ -46,6 +59,58 @@ func newPodIndex(c *cluster) *podIndex {
 		x.put(name)
 	}
 	return x
+}
+
+// relabelled are the addresses of pods whose namespace or service account has other labels than before.
+type relabelled struct{ byNamespace, byAccount map[netip.Addr]struct{} }
+
+// relabel finds the pods around which labels changed.
+func (x *podIndex) relabel(c *cluster, dirty *Dirty) (out relabelled) {
+	collect := func(into *map[netip.Addr]struct{}, of *peerPod) {
+		if *into == nil {
+			*into = map[netip.Addr]struct{}{}
+		}
+		for _, a := range of.addrs {
+			(*into)[a] = struct{}{}
+		}
+	}
+	if dirty.Has(model.KindNamespaces) {
+		labels := func(n *model.Namespace) map[string]string { return n.Labels }
+		for name := range relabels(x.namespaces, c.Namespaces, labels) {
+			for p := range x.byNS[name] {
+				collect(&out.byNamespace, p)
+			}
+		}
+		x.namespaces = maps.Clone(c.Namespaces)
+	}
+	if dirty.Has(model.KindServiceAccounts) {
+		labels := func(a *model.ServiceAccount) map[string]string { return a.Labels }
+		for name := range relabels(x.accounts, c.ServiceAccounts, labels) {
+			for p := range x.byNS[name.Namespace] {
+				if p.pod.ServiceAccount == name.Name {
+					collect(&out.byAccount, p)
+				}
+			}
+		}
+		x.accounts = maps.Clone(c.ServiceAccounts)
+	}
+	return out
+}
+
+// relabels returns the names of what came, went, or has other labels than before.
+func relabels[K comparable, V any](before, now map[K]*V, labels func(*V) map[string]string) map[K]struct{} {
+	out := map[K]struct{}{}
+	for k, v := range now {
+		if was := before[k]; was != v && (was == nil || !maps.Equal(labels(was), labels(v))) {
+			out[k] = struct{}{}
+		}
+	}
+	for k := range before {
+		if now[k] == nil {
+			out[k] = struct{}{}
+		}
+	}
+	return out
 }
 
 func localPods(c *cluster) (map[netip.Addr]model.Name, map[model.Name][]netip.Addr) {
@@ -75,62 +140,16 @@ func (x *podIndex) follow(c *cluster, dirty *Dirty) []netip.Addr {
 					continue
 				}
 				names[was], names[is] = struct{}{}, struct{}{}
-				for _, p := range x.byClaim[a] {
-					names[p.pod.Name] = struct{}{}
-				}
+				x.claimants(a, func(p *peerPod) { names[p.pod.Name] = struct{}{} })
 			}
 		}
-	}
-	for name := range x.relabelled(c, dirty) {
-		names[name] = struct{}{}
 	}
 	var affected []netip.Addr
 	for name := range names {
 		affected = append(affected, x.put(name)...)
 	}
+	x.around = x.relabel(c, dirty)
 	return affected
-}
-
-// relabelled walks the pods whose namespace or service account came, went or has other labels.
-func (x *podIndex) relabelled(c *cluster, dirty *Dirty) iter.Seq[model.Name] {
-	var in []string
-	var of []model.Name
-	if dirty.Has(model.KindNamespaces) {
-		for ns := range x.byNS {
-			was, is := x.namespaces[ns], c.Namespaces[ns]
-			if was != is && (was == nil || is == nil || !maps.Equal(was.Labels, is.Labels)) {
-				in = append(in, ns)
-			}
-		}
-		x.namespaces = maps.Clone(c.Namespaces)
-	}
-	if dirty.Has(model.KindServiceAccounts) {
-		for _, all := range []map[model.Name]*model.ServiceAccount{x.accounts, c.ServiceAccounts} {
-			for name := range all {
-				was, is := x.accounts[name], c.ServiceAccounts[name]
-				if was != is && (was == nil || is == nil || !maps.Equal(was.Labels, is.Labels)) {
-					of = append(of, name)
-				}
-			}
-		}
-		x.accounts = maps.Clone(c.ServiceAccounts)
-	}
-	return func(yield func(model.Name) bool) {
-		for _, ns := range in {
-			for p := range x.byNS[ns] {
-				if !yield(p.pod.Name) {
-					return
-				}
-			}
-		}
-		for _, account := range of {
-			for p := range x.byNS[account.Namespace] {
-				if p.pod.ServiceAccount == account.Name && !yield(p.pod.Name) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // put makes the index know a pod as it is now, and returns the addresses that it had and has.
@@ -140,33 +159,56 @@ func (x *podIndex) put(name model.Name) []netip.Addr {
 		affected = append(affected, old.addrs...)
 		x.each(old, podSet.remove, -1)
 		delete(x.byName, name)
-		for _, a := range old.claims {
-			x.byClaim[a] = slices.DeleteFunc(x.byClaim[a], func(p *peerPod) bool { return p == old })
-			if len(x.byClaim[a]) == 0 {
-				delete(x.byClaim, a)
-			}
-		}
+		old.claims(x.c, func(a netip.Addr) { x.disclaim(old, a) })
 	}
 	pod := x.c.Pods[name]
 	if pod == nil || pod.HostNetwork || pod.Finished {
 		return affected
 	}
 	p := &peerPod{pod: pod, addrs: peerAddrs(x.c, pod, x.ours[name])}
-	p.claims = p.addrs
-	for _, a := range pod.Addrs {
-		if x.c.carried(a) && !slices.Contains(p.claims, a) {
-			p.claims = append(slices.Clip(p.claims), a)
-		}
-	}
-	if len(p.claims) == 0 {
+	claims := false
+	p.claims(x.c, func(a netip.Addr) { claims = true; x.claim(p, a) })
+	if !claims {
 		return affected
 	}
 	x.byName[name] = p
-	for _, a := range p.claims {
-		x.byClaim[a] = append(x.byClaim[a], p)
-	}
 	x.each(p, podSet.add, 1)
 	return append(affected, p.addrs...)
+}
+
+func (x *podIndex) claim(p *peerPod, a netip.Addr) {
+	if x.byClaim[a] == nil {
+		x.byClaim[a] = p
+	} else {
+		x.claimed[a] = append(x.claimed[a], p)
+	}
+}
+
+func (x *podIndex) disclaim(p *peerPod, a netip.Addr) {
+	others := x.claimed[a]
+	switch {
+	case x.byClaim[a] != p:
+		others = slices.DeleteFunc(others, func(o *peerPod) bool { return o == p })
+	case len(others) > 0:
+		x.byClaim[a], others = others[0], others[1:]
+	default:
+		delete(x.byClaim, a)
+	}
+	if len(others) > 0 {
+		x.claimed[a] = others
+	} else {
+		delete(x.claimed, a)
+	}
+}
+
+// claimants calls f for the pods that claim an address.
+func (x *podIndex) claimants(a netip.Addr, f func(*peerPod)) {
+	if p := x.byClaim[a]; p != nil {
+		f(p)
+	}
+	for _, p := range x.claimed[a] {
+		f(p)
+	}
 }
 
 func (s podSet) add(p *peerPod)    { s[p] = struct{}{} }
@@ -214,11 +256,11 @@ func setOf(index map[string]podSet, key string) podSet {
 // at returns the pods that have an address.
 func (x *podIndex) at(a netip.Addr) []*model.Pod {
 	var out []*model.Pod
-	for _, p := range x.byClaim[a] {
+	x.claimants(a, func(p *peerPod) {
 		if slices.Contains(p.addrs, a) {
 			out = append(out, p.pod)
 		}
-	}
+	})
 	return out
 }
 
@@ -247,9 +289,20 @@ func peerAddrs(c *cluster, p *model.Pod, local []netip.Addr) []netip.Addr {
 	if p.HostNetwork || p.Finished {
 		return nil
 	}
+	ours := func(i int, a netip.Addr) bool {
+		ep := c.Local.Endpoints[a]
+		return c.carried(a) && (ep == nil || ep.Pod == p.Name) && !slices.Contains(p.Addrs[:i], a)
+	}
+	same := len(local) == 0
+	for i, a := range p.Addrs {
+		same = same && ours(i, a)
+	}
+	if same {
+		return p.Addrs // nothing of its own is kept
+	}
 	addrs := slices.Clip(local)
-	for _, a := range p.Addrs {
-		if ep := c.Local.Endpoints[a]; c.carried(a) && (ep == nil || ep.Pod == p.Name) && !slices.Contains(addrs, a) {
+	for i, a := range p.Addrs {
+		if ours(i, a) && !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
 		}
 	}

@@ -9,15 +9,15 @@ import (
 	"github.com/weir-net/weir/internal/selector"
 )
 
-// policyTables is what policy puts into a state, with what it was made from: a change costs what it changes. What stands
-// under a policy set and a class depends on nothing but the texts that their numbers are made from, so an entry never
-// changes: a change of policy adds entries, points the endpoint to another set, and removes the old ones.
+// policyTables is what policy puts into a state, with what it was made from: a change costs what it changes. The number of a
+// policy set is made from what names its policies, in their order, and what they find at its endpoints: a change of a rule
+// changes what stands under the set, of the classes that the rule is about.
 type policyTables struct {
 	ingress, egress map[netip.Addr]nodestate.Isolation // of the isolated endpoints
 	policy          nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
 	peers           nodestate.Map[netip.Addr, nodestate.Class]
 	peerCIDRs       map[netip.Prefix]nodestate.Class
-	rules           map[nodestate.RuleID]nodestate.Rule
+	numbers         *ruleNumbers
 	staged          map[netip.Addr]nodestate.StagedIsolation
 	unfit           []nodestate.Rule
 	hosts           map[nodestate.HostInterface]nodestate.HostEndpoint
@@ -41,8 +41,8 @@ type policyTables struct {
 	leftOut      int // classes that there were when staged policies were left out; 0 = they are not
 }
 
-func newPolicyTables(digest func(text string) nodestate.Class) *policyTables {
-	return &policyTables{digest: digest, peerCIDRs: map[netip.Prefix]nodestate.Class{}}
+func newPolicyTables(digest func(text string) nodestate.Class, rules *table[nodestate.RuleID, nodestate.Rule]) *policyTables {
+	return &policyTables{digest: digest, numbers: newRuleNumbers(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
 // follow brings the tables up to date. It reports whether the isolation of endpoints may have changed.
@@ -119,7 +119,7 @@ func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
 
 // resolve binds the node's endpoints and makes the tables of their sets.
 func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would *subjects) *sets {
-	p.ingress, p.egress, p.rules = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}, map[nodestate.RuleID]nodestate.Rule{}
+	p.ingress, p.egress = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}
 	p.staged, p.hosts = map[netip.Addr]nodestate.StagedIsolation{}, map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	if p.sets == nil {
 		p.atoms, p.classes, p.written = newAtoms(), newClasses(p.digest), map[nodestate.SetID]*written{}
@@ -135,7 +135,8 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 	sets.bindHosts(p)
 	p.compiled = sets.compiled
 	if len(sets.byKey) == 0 {
-		*p = policyTables{ingress: p.ingress, egress: p.egress, rules: p.rules, staged: p.staged, hosts: p.hosts, peerCIDRs: map[netip.Prefix]nodestate.Class{},
+		p.numbers.clear()
+		*p = policyTables{ingress: p.ingress, egress: p.egress, numbers: p.numbers, staged: p.staged, hosts: p.hosts, peerCIDRs: map[netip.Prefix]nodestate.Class{},
 			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest, most: p.most}
 		sets.isolateStaged(p)
 		return sets

@@ -22,6 +22,7 @@ type sets struct {
 	atoms    *atoms
 	named    map[portName]bool // what ports of the other end rules ask for
 	own      map[string]ownExpression
+	former   [directions]map[model.PolicyID]*bound // before.compiled, by the policies' names; made when asked for
 
 	staged *subjects // the policies that there would be with the staged ones in force; nil where there are none
 	pairs  []pair
@@ -41,19 +42,23 @@ func newSets(c *cluster, p *policyTables) *sets {
 type bound struct {
 	serial int
 	policy *model.Policy
-	rules  []rule
+	rules  []*rule
 	names  []portName // of ports that the endpoint itself must have
 	asked  []portName // of ports that the other end may have
 	byAddr bool       // which rules hold depends on the endpoint's address
-	text   string
+	text   string     // of its rules; made when asked for
 }
 
 // rule is a rule of a policy with its peers as atoms.
 type rule struct {
 	of     *model.Rule
+	index  int      // in its policy
 	others []clause // all of them; none = everybody
 	name   nodestate.Rule
-	text   string
+	text   string // all that it says; empty: two rules are not compared by it
+	bound  bool   // of a bound, which gets it its number
+	base   *rule  // that it is a stricter version of
+	id     nodestate.RuleID
 }
 
 // portName is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service it stands
@@ -69,7 +74,9 @@ type set struct {
 	dir    direction
 	of     []*bound
 	tiers  []setTier
-	text   string
+	name   string           // says whose rules these are in which order, and for whom; but not what the rules say
+	ends   []end            // rules that verdicts may name and that are not of a policy's bound; made when asked for
+	text   string           // says all of it, where it is made
 	deny   nodestate.Rule   // where nothing matches
 	six    bool             // ICMP is that of IPv6, where it matters
 	protos []model.Protocol // set.protocols, once asked for
@@ -87,14 +94,15 @@ type set struct {
 	refused          nodestate.Rule // takes deny's place when the set is too large
 	refusedID        nodestate.RuleID
 	refusedSet       nodestate.SetID // that nothing stands under
+	refusedName      string          // of it
+	refusedText      string          // of refused
 	tooLarge         bool
 }
 
-// setRule is a rule with the ports it has for the endpoints of the set, and its number.
+// setRule is a rule with the ports it has for the endpoints of the set.
 type setRule struct {
 	*rule
 	dst, src portMatch
-	id       nodestate.RuleID
 }
 
 // bind finds or makes the sets of an endpoint's address.
@@ -145,7 +153,12 @@ func (s *sets) find(dir direction, list []*bound, pod *model.Pod, known bool, a 
 	}
 	t, ok := s.byKey[key.String()]
 	if !ok {
-		t = s.newSet(dir, list, pod, known, held)
+		if s.before.sets != nil { // what was made of the same policies is the same
+			t = s.before.sets.byKey[key.String()]
+		}
+		if t == nil {
+			t = s.newSet(dir, list, pod, known, held)
+		}
 		s.byKey[key.String()] = t
 	}
 	return t
@@ -169,34 +182,33 @@ func (s *sets) held(b *bound, pod *model.Pod, a netip.Addr) string {
 
 func (s *sets) newSet(dir direction, list []*bound, pod *model.Pod, known bool, held []string) *set {
 	t := &set{dir: dir, of: list}
-	var text, names strings.Builder
-	text.WriteString(dir.String() + "\n")
+	var name, names strings.Builder
+	name.WriteString(dir.String() + "\n")
 	for i, b := range list {
 		if i == 0 || b.policy.Tier != list[i-1].policy.Tier {
 			t.tiers = append(t.tiers, newTier(s.c, dir, list[i:]))
-			text.WriteString("tier " + strconv.Quote(b.policy.Tier) + t.tiers[len(t.tiers)-1].text() + "\n")
 		}
 		if i > 0 {
 			names.WriteByte(',')
 		}
 		names.WriteString(nameIn(b.policy))
-		text.WriteString(b.text)
+		name.WriteString(b.policy.Kind + " " + strconv.Quote(b.policy.Name.String()) + "\n")
 		if !known {
-			text.WriteString("not known\n")
+			name.WriteString("not known\n")
 			continue
 		}
 		t.add(b, pod, held[i])
 		if b.byAddr {
-			text.WriteString("holds " + held[i] + "\n")
+			name.WriteString("holds " + held[i] + "\n")
 		}
 		for _, n := range b.names {
-			text.WriteString(n.text() + " = " + numbersText(ownPorts(pod, n)) + "\n")
+			name.WriteString(n.text() + " = " + numbersText(ownPorts(pod, n)) + "\n")
 		}
 	}
 	if !known {
 		t.tiers = nil
 	}
-	t.text = text.String()
+	t.name = name.String()
 	t.deny = nodestate.Rule{Kind: "default-deny", Name: names.String(), Detail: dir.String()}
 	if i := slices.IndexFunc(t.tiers, func(x setTier) bool { return !x.pass }); i >= 0 {
 		t.deny = t.tiers[i].deny
@@ -210,8 +222,8 @@ func (t *set) add(b *bound, pod *model.Pod, held string) {
 	tier := &t.tiers[len(t.tiers)-1]
 	family, holds, _ := strings.Cut(held, ":")
 	t.six = t.six || family == "6"
-	for j := range b.rules {
-		r := &b.rules[j]
+	tier.rules = slices.Grow(tier.rules, len(b.rules))
+	for j, r := range b.rules {
 		if b.byAddr && holds[j] != '1' {
 			continue
 		}
@@ -236,7 +248,7 @@ func (s *sets) compile(p *model.Policy, dir direction) *bound {
 	} else {
 		s.before.serial++
 		b = &bound{serial: s.before.serial, policy: p}
-		s.compileRules(b, dir)
+		s.compileRules(b, dir, s.formerly(p, dir))
 	}
 	s.compiled[dir][p] = b
 	for _, n := range b.asked {
@@ -245,53 +257,92 @@ func (s *sets) compile(p *model.Policy, dir direction) *bound {
 	return b
 }
 
+// formerly returns what was compiled of the policy of this name before, nil when there is none.
+func (s *sets) formerly(p *model.Policy, dir direction) *bound {
+	if s.former[dir] == nil {
+		s.former[dir] = make(map[model.PolicyID]*bound, len(s.before.compiled[dir]))
+		for q, b := range s.before.compiled[dir] {
+			s.former[dir][q.ID()] = b
+		}
+	}
+	return s.former[dir][p.ID()]
+}
+
 // reuse notes that this computation uses what another one compiled.
 func (s *sets) reuse(b *bound) {
-	for i := range b.rules {
-		for _, c := range b.rules[i].others {
-			for _, l := range c {
-				s.atoms.use(l.atom)
-			}
+	for _, r := range b.rules {
+		s.reuseRule(r)
+	}
+}
+
+func (s *sets) reuseRule(r *rule) {
+	for _, c := range r.others {
+		for _, l := range c {
+			s.atoms.again(l.atom)
 		}
 	}
 }
 
-func (s *sets) compileRules(b *bound, dir direction) {
+// compileRules compiles the rules of a policy; those that are as they were formerly (nil: there were none) stay the same.
+func (s *sets) compileRules(b *bound, dir direction, former *bound) {
 	p := b.policy
 	rules := p.Ingress
 	if dir == egress {
 		rules = p.Egress
 	}
-	var text strings.Builder
-	text.WriteString("policy " + p.Kind + " " + strconv.Quote(p.Name.String()) + " tier " + strconv.Quote(p.Tier) + "\n")
+	var before []*rule
+	if former != nil && former.policy.Tier == p.Tier {
+		before = former.rules
+	}
+	b.rules = make([]*rule, 0, len(rules))
 	_, tier := s.c.Tier(p.Tier)
 	for i := range rules {
 		if (p.Invalid != "" || !tier) && rules[i].Action != model.Deny {
 			continue // what cannot be enforced exactly allows nothing
 		}
-		r := s.compileRule(p, dir, i, &rules[i])
-		text.WriteString(r.text)
+		for len(before) > 0 && before[0].index < i {
+			before = before[1:]
+		}
+		var r *rule
+		if len(before) > 0 && before[0].index == i && before[0].of.Equal(&rules[i]) {
+			r = before[0]
+			r.of = &rules[i] // the former policy is not kept for it
+			s.reuseRule(r)
+		} else {
+			r = s.compileRule(p, dir, i, &rules[i])
+		}
 		b.rules = append(b.rules, r)
 		b.byAddr = b.byAddr || byAddr(r.of)
 		s.noteNames(b, dir, r.of)
 	}
-	b.text = text.String()
+}
+
+// allText says all that a policy's rules say.
+func (b *bound) allText() string {
+	if b.text == "" {
+		var text strings.Builder
+		text.WriteString("policy " + b.policy.Kind + " " + strconv.Quote(b.policy.Name.String()) + " tier " + strconv.Quote(b.policy.Tier) + "\n")
+		for _, r := range b.rules {
+			text.WriteString(r.text)
+		}
+		b.text = text.String()
+	}
+	return b.text
 }
 
 // noteNames notes by what names a rule calls ports: those of the endpoint itself, and those of the other end.
 func (s *sets) noteNames(b *bound, dir direction, m *model.Rule) {
-	own, other := slices.Concat(m.Ports, m.NotPorts), slices.Concat(m.SourcePorts, m.NotSourcePorts)
-	if dir == egress {
-		own, other = other, own
-	}
-	for _, p := range own {
-		if n, ok := nameOf(p); ok && !slices.Contains(b.names, n) {
-			b.names = append(b.names, n)
-		}
-	}
-	for _, p := range other {
-		if n, ok := nameOf(p); ok {
-			b.asked = append(b.asked, n)
+	for i, list := range [...][]model.PortRange{m.Ports, m.NotPorts, m.SourcePorts, m.NotSourcePorts} {
+		own := (dir == ingress) == (i < 2)
+		for _, p := range list {
+			n, ok := nameOf(p)
+			switch {
+			case !ok:
+			case !own:
+				b.asked = append(b.asked, n)
+			case !slices.Contains(b.names, n):
+				b.names = append(b.names, n)
+			}
 		}
 	}
 }
@@ -303,8 +354,8 @@ func byAddr(m *model.Rule) bool {
 		slices.ContainsFunc(m.Ports, func(p model.PortRange) bool { return icmp(p.Protocol) })
 }
 
-func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.Rule) rule {
-	r := rule{of: m, others: s.atoms.others(m), name: ruleName(p, dir, index, m)}
+func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.Rule) *rule {
+	r := &rule{of: m, index: index, others: s.atoms.others(m), name: ruleName(p, dir, index, m), bound: true}
 	var text strings.Builder
 	text.WriteString(r.name.Detail + " " + [...]string{"allow", "deny", "pass", "log"}[m.Action])
 	if len(r.others) == 0 {
@@ -347,35 +398,51 @@ func ruleName(p *model.Policy, dir direction, index int, m *model.Rule) nodestat
 
 // number gives sets and rules their numbers, and the endpoints their isolation.
 func (s *sets) number(out *policyTables) {
-	var setTexts, ruleTexts []string
-	names := map[string]nodestate.Rule{}
-	note := func(r nodestate.Rule) {
-		t := ruleText(r)
-		if _, ok := names[t]; !ok {
-			names[t] = r
-			ruleTexts = append(ruleTexts, t)
+	names := make(map[string]struct{}, 2*len(s.byKey))
+	ends, refusals := map[string]nodestate.Rule{}, map[string]nodestate.Rule{}
+	for _, t := range s.byKey {
+		t.findEnds()
+		names[t.name], names[t.refusedName] = struct{}{}, struct{}{}
+		for _, e := range t.ends {
+			ends[e.text] = e.rule
 		}
+		refusals[t.refusedText] = t.refused
 	}
+	setIDs := out.numbers.ofSets(names)
+	out.numbers.follow(s.compiled, ends, refusals)
+	ruleIDs := out.numbers.ids.byText
 	for _, t := range s.byKey {
-		setTexts = append(setTexts, t.text, refusedText(t))
-		t.eachRule(func(r nodestate.Rule, _ *nodestate.RuleID) { note(r) })
-	}
-	setIDs := assign(digest64[nodestate.SetID], setTexts)
-	ruleIDs := assign(digestPolicyRule[nodestate.RuleID], ruleTexts)
-	for text, id := range ruleIDs {
-		out.rules[id] = names[text]
-	}
-	for _, t := range s.byKey {
-		t.id, t.refusedSet = setIDs[t.text], setIDs[refusedText(t)]
-		t.eachRule(func(r nodestate.Rule, id *nodestate.RuleID) { *id = ruleIDs[ruleText(r)] })
+		t.id, t.refusedSet, t.refusedID = setIDs[t.name], setIDs[t.refusedName], ruleIDs[t.refusedText]
+		for _, e := range t.ends {
+			*e.id = ruleIDs[e.text]
+		}
+		for i := range t.tiers {
+			for j := range t.tiers[i].rules {
+				if r := t.tiers[i].rules[j].rule; r.base != nil {
+					r.id = r.base.id
+				}
+			}
+		}
 		s.isolate(t, nodestate.Isolation{Set: t.id, Rule: t.denyID}, out)
-		delete(out.rules, t.refusedID) // until it is
 	}
 }
 
-// refusedText stands for a set that is not written because it is too large. It has a number of its own: what stands under
-// a number is all there before an endpoint has it.
-func refusedText(t *set) string { return "too large\n" + t.text }
+// end is a rule of a set with the place of its number.
+type end struct {
+	rule nodestate.Rule
+	text string
+	id   *nodestate.RuleID
+}
+
+// findEnds notes the set's ends, and the name that stands for it when it is not written because it is too large. That has a number
+// of its own: what stands under a number is all there before an endpoint has it.
+func (t *set) findEnds() {
+	if t.ends != nil {
+		return
+	}
+	t.refusedName, t.refusedText = "too large\n"+t.name, ruleText(t.refused)
+	t.eachEnd(func(r nodestate.Rule, id *nodestate.RuleID) { t.ends = append(t.ends, end{r, ruleText(r), id}) })
+}
 
 // inForce reports whether a set binds an endpoint: otherwise staged policies alone make it.
 func (s *sets) inForce(t *set) bool { return t.vital || len(s.users[t]) > 0 || len(s.hosts[t]) > 0 }
@@ -397,19 +464,20 @@ func (s *sets) isolate(t *set, to nodestate.Isolation, out *policyTables) {
 	}
 }
 
-// eachRule calls f for every rule that verdicts may name, and the place of its number.
-func (t *set) eachRule(f func(nodestate.Rule, *nodestate.RuleID)) {
+// eachEnd calls f for every rule that verdicts may name and that is not of a policy's bound, and the place of its number.
+func (t *set) eachEnd(f func(nodestate.Rule, *nodestate.RuleID)) {
 	f(t.deny, &t.denyID)
 	passed := t.passed
 	if passed.Kind == "" {
 		passed = fallThrough(t.dir)
 	}
 	f(passed, &t.passedID)
-	f(t.refused, &t.refusedID)
 	for i := range t.tiers {
 		f(t.tiers[i].deny, &t.tiers[i].denyID)
 		for j := range t.tiers[i].rules {
-			f(t.tiers[i].rules[j].name, &t.tiers[i].rules[j].id)
+			if r := t.tiers[i].rules[j].rule; !r.bound {
+				f(r.name, &r.id)
+			}
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 const (
 	maxSetEntries    = 1 << 16
 	maxPolicyEntries = 1 << 18
+	maxSourceTables  = 1<<13 - 1
 	maxSourceCuts    = 128 // ranges of source ports that one set tells apart for one protocol and class
 )
 
@@ -150,7 +151,7 @@ func (s *set) decide(c *class, most int) (d *decision, ok bool) {
 				}
 				d.entries = append(d.entries, e)
 			}
-			if d.size += len(prefixes); d.size > most {
+			if d.size += len(prefixes); d.size > most || len(d.sources) > maxSourceTables {
 				return nil, false
 			}
 		}
@@ -309,9 +310,7 @@ func (s *set) index() {
 	for t := range s.tiers {
 		for i := range s.tiers[t].rules {
 			r, at := &s.tiers[t].rules[i], rulePlace{int32(t), int32(i)}
-			wants := slices.IndexFunc(r.others, func(x clause) bool {
-				return !slices.ContainsFunc(x, func(l literal) bool { return l.not })
-			})
+			wants := r.wants()
 			if wants < 0 {
 				s.unindexed = append(s.unindexed, at)
 				continue

@@ -11,9 +11,9 @@ import (
 
 // written is what of a set is in look-up 2.
 type written struct {
-	text      string
-	numbers   []nodestate.RuleID // of its rules, which its entries name
+	set       *set
 	zero      *decision
+	silent    bool              // class 0 has no entries
 	decisions map[*class]judged // of the classes that it tells from class 0
 	size      int               // entries; those of class 0 too when it has any
 }
@@ -28,47 +28,51 @@ type judged struct {
 // must not push out, then others in force, else in an order that follows from what is in them. What is there already stays.
 func (s *sets) write(p *policyTables) {
 	all := slices.SortedFunc(maps.Values(s.byKey), func(a, b *set) int {
-		return cmp.Or(last(!a.vital, !b.vital), last(!s.forHosts(a), !s.forHosts(b)), last(!s.inForce(a), !s.inForce(b)), strings.Compare(a.text, b.text))
+		return cmp.Or(last(!a.vital, !b.vital), last(!s.forHosts(a), !s.forHosts(b)), last(!s.inForce(a), !s.inForce(b)), strings.Compare(a.name, b.name))
 	})
 	left := maxPolicyEntries
-	entries, ports := p.policy.Edit(), s.portAtoms()
-	before := p.written
+	w := &writing{entries: p.policy.Edit(), ports: s.portAtoms(), classes: p.classes}
+	before, cut := p.written, map[string]nodestate.Rule{}
+	anew := p.numbers.renumbered || p.classes.renumbered
 	p.refused, s.unfit, s.cutOff = nil, nil, false
 	p.written = make(map[nodestate.SetID]*written, len(all))
 	for _, t := range all {
 		if p.written[t.id] != nil {
 			t.tooLarge = false
-			continue // another list of policies with the same rules
+			continue
 		}
 		was := before[t.id]
-		if was != nil && (was.text != t.text || !slices.Equal(was.numbers, t.numbers())) {
-			was.each(t.id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
+		if was != nil && anew {
+			w.remove(t.id, was)
 			was = nil
 		}
+		delete(before, t.id)
 		var now *written
 		if !p.crowded || t.vital || s.forHosts(t) && !p.hostsCrowded || !t.asksForNetworks() {
-			now = t.decisions(was, ports, min(left, maxSetEntries))
+			now = w.put(t, was, min(left, maxSetEntries))
 		}
 		if t.tooLarge = now == nil; t.tooLarge {
+			w.remove(t.id, was)
 			p.refused = append(p.refused, t.id)
 			if s.inForce(t) {
 				s.cutOff = true
 				s.isolate(t, nodestate.Isolation{Set: t.refusedSet, Rule: t.refusedID}, p)
-				p.rules[t.refusedID] = t.refused
+				cut[t.refusedText] = t.refused
 				s.unfit = append(s.unfit, t.refused)
 			}
 			continue
 		}
-		delete(before, t.id)
 		s.isolate(t, nodestate.Isolation{Set: t.id, Rule: t.denyID}, p)
 		p.written[t.id] = now
 		left -= now.size
-		now.replace(t.id, was, &entries)
 	}
 	for id, was := range before {
-		was.each(id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
+		w.remove(id, was)
 	}
-	p.policy = entries.Map()
+	p.numbers.cutOff(cut)
+	p.numbers.renumbered, p.classes.renumbered = false, false
+	p.classes.came, p.classes.went = nil, nil
+	p.policy = w.entries.Map()
 }
 
 // last orders what is true after what is not.
@@ -85,6 +89,9 @@ func last(a, b bool) int {
 // portAtoms returns the atoms in use by the names of ports that they are about.
 func (s *sets) portAtoms() map[portName][]*atom {
 	out := map[portName][]*atom{}
+	if len(s.named) == 0 {
+		return out
+	}
 	for _, a := range s.atoms.byText {
 		if a.named != nil {
 			out[*a.named] = append(out[*a.named], a)
@@ -103,45 +110,164 @@ func (s *set) asksForNetworks() bool {
 	return false
 }
 
-// numbers returns those of the set's rules.
-func (s *set) numbers() []nodestate.RuleID {
-	var out []nodestate.RuleID
-	s.eachRule(func(_ nodestate.Rule, id *nodestate.RuleID) { out = append(out, *id) })
-	return out
+// writing is one change of look-up 2.
+type writing struct {
+	entries nodestate.Editor[nodestate.PolicyKey, nodestate.PolicyValue]
+	ports   map[portName][]*atom
+	classes *classes
+}
+
+// put writes a set, of which something is written already or, where was is nil, nothing. It returns what is written then; nil
+// when it takes more than most entries, and nothing was changed.
+func (w *writing) put(t *set, was *written, most int) *written {
+	if was != nil && was.set == t {
+		return w.renew(t, was, map[*class]struct{}{}, most)
+	}
+	if was != nil {
+		if before, after, ok := t.differing(was.set); ok {
+			if concerned, ok := t.concerned(slices.Concat(before, after)); ok {
+				t.inherit(was.set, len(before) == len(after))
+				return w.renew(t, was, concerned, most)
+			}
+		}
+	}
+	now := t.decisions(w.ports, most)
+	if now == nil {
+		return nil
+	}
+	if was == nil {
+		now.each(t.id, w.entries.Set)
+		return now
+	}
+	if !was.silent && (now.silent || !now.zero.equal(was.zero)) {
+		was.zero.each(t.id, 0, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { w.entries.Delete(k) })
+	}
+	if !now.silent {
+		now.zero.each(t.id, 0, w.set)
+	}
+	for c, j := range was.decisions {
+		if is, still := now.decisions[c]; !still || !is.same(j) {
+			w.replace(t.id, j, judged{})
+		}
+	}
+	for c, j := range now.decisions {
+		if had, was := was.decisions[c]; !was || !had.same(j) {
+			w.replace(t.id, judged{}, j)
+		}
+	}
+	return now
+}
+
+// renew decides anew what rules say of the concerned classes, and of those that came, and forgets those that went.
+func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, most int) *written {
+	for _, c := range w.classes.came {
+		if t.knows(c) {
+			concerned[c] = struct{}{}
+		}
+	}
+	changed, size := make(map[*class]judged, len(concerned)), was.size
+	note := func(c *class, j judged) {
+		if had := was.decisions[c]; had.decision != nil {
+			size -= had.size
+		}
+		if changed[c] = j; j.decision != nil {
+			size += j.size
+		}
+	}
+	if was.zero.size > most {
+		return nil
+	}
+	for c := range concerned {
+		d, ok := t.decide(c, most)
+		if !ok {
+			return nil
+		}
+		j := judged{id: c.id, decision: d}
+		if d.equal(was.zero) {
+			j.decision = nil
+		}
+		if had, known := was.decisions[c]; !known || !had.same(j) {
+			note(c, j)
+		}
+	}
+	for _, c := range w.classes.went {
+		if _, known := was.decisions[c]; known {
+			note(c, judged{})
+		}
+	}
+	if size > most {
+		return nil
+	}
+	for c, j := range changed {
+		w.replace(t.id, was.decisions[c], j)
+		if j.id == 0 {
+			delete(was.decisions, c)
+		} else {
+			was.decisions[c] = j
+		}
+	}
+	was.set, was.size = t, size
+	return was
+}
+
+// same reports whether two decisions have the same entries.
+func (j judged) same(o judged) bool {
+	if j.decision == nil || o.decision == nil {
+		return j.decision == nil && o.decision == nil
+	}
+	return j.id == o.id && j.equal(o.decision)
+}
+
+// set writes an entry unless it is there.
+func (w *writing) set(k nodestate.PolicyKey, v nodestate.PolicyValue) {
+	if have, ok := w.entries.Get(k); !ok || have != v {
+		w.entries.Set(k, v)
+	}
+}
+
+// replace makes the entries of a decision those of another.
+func (w *writing) replace(id nodestate.SetID, was, is judged) {
+	now := map[nodestate.PolicyKey]struct{}{}
+	if is.decision != nil {
+		is.each(id, is.id, func(k nodestate.PolicyKey, v nodestate.PolicyValue) {
+			w.set(k, v)
+			now[k] = struct{}{}
+		})
+	}
+	if was.decision != nil {
+		was.each(id, was.id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) {
+			if _, stays := now[k]; !stays {
+				w.entries.Delete(k)
+			}
+		})
+	}
+}
+
+// remove takes all entries of a set out.
+func (w *writing) remove(id nodestate.SetID, was *written) {
+	was.each(id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { w.entries.Delete(k) })
 }
 
 // decisions returns what is to be written for which classes; nil when it is more than most entries. Class 0 has a head
-// when rules without peers decide something; another class has one when it is decided otherwise than class 0. What was
-// decided before for the same set is decided in the same way.
-func (s *set) decisions(was *written, ports map[portName][]*atom, most int) *written {
-	now := &written{text: s.text, numbers: s.numbers(), decisions: map[*class]judged{}}
-	if was != nil && was.zero.size <= most {
-		now.zero = was.zero
-	} else if zero, ok := s.decide(nil, most); ok {
-		now.zero = zero
-	} else {
+// when rules without peers decide something; another class has one when it is decided otherwise than class 0.
+func (s *set) decisions(ports map[portName][]*atom, most int) *written {
+	zero, ok := s.decide(nil, most)
+	if !ok {
 		return nil
 	}
+	now := &written{set: s, zero: zero, decisions: map[*class]judged{}}
 	nothing := decision{head: verdict{rule: s.denyID}}
-	if !now.zero.equal(&nothing) {
-		now.size = now.zero.size
+	if now.silent = zero.equal(&nothing); !now.silent {
+		now.size = zero.size
 	}
 	for c := range s.classes(ports) {
-		var j judged
-		known := false
-		if was != nil {
-			j, known = was.decisions[c]
+		j := judged{id: c.id}
+		if j.decision, ok = s.decide(c, most); !ok {
+			return nil
 		}
-		if !known {
-			var ok bool
-			if j.decision, ok = s.decide(c, most); !ok {
-				return nil
-			}
-			if j.equal(now.zero) {
-				j.decision = nil
-			}
+		if j.equal(zero) {
+			j.decision = nil
 		}
-		j.id = c.id
 		now.decisions[c] = j
 		if j.decision != nil {
 			now.size += j.decision.size
@@ -158,41 +284,12 @@ func (w *written) each(id nodestate.SetID, f func(nodestate.PolicyKey, nodestate
 	if w == nil {
 		return
 	}
-	if !w.silent() {
+	if !w.silent {
 		w.zero.each(id, 0, f)
 	}
 	for _, j := range w.decisions {
 		if j.decision != nil {
 			j.each(id, j.id, f)
-		}
-	}
-}
-
-// silent reports whether class 0 has no entries.
-func (w *written) silent() bool {
-	size := w.size
-	for _, j := range w.decisions {
-		if j.decision != nil {
-			size -= j.decision.size
-		}
-	}
-	return size == 0
-}
-
-// replace changes the entries of a set from those before, nil for none, to these.
-func (w *written) replace(id nodestate.SetID, was *written, entries *nodestate.Editor[nodestate.PolicyKey, nodestate.PolicyValue]) {
-	if was == nil {
-		w.each(id, entries.Set)
-		return
-	}
-	for c, j := range was.decisions {
-		if j.decision != nil && w.decisions[c] != j {
-			j.each(id, j.id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { entries.Delete(k) })
-		}
-	}
-	for c, j := range w.decisions {
-		if j.decision != nil && was.decisions[c] != j {
-			j.each(id, j.id, entries.Set)
 		}
 	}
 }

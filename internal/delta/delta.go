@@ -11,7 +11,8 @@ type Tracker[K, V comparable] struct {
 	writes  map[K]V
 	deletes map[K]struct{}
 	failed  map[K]error
-	most    int // pending changes since the maps of them were made
+	most    int       // pending changes since the maps of them were made
+	counts  map[V]int // how often each value is there; nil = not counted
 }
 
 // New returns a tracker of a table that is empty and should be.
@@ -24,9 +25,44 @@ func New[K, V comparable]() *Tracker[K, V] {
 // Load sets the actual contents, as read from the table. What was desired before is forgotten: until
 // something is desired, nothing is pending.
 func (t *Tracker[K, V]) Load(entries iter.Seq2[K, V]) {
+	counted := t.counts != nil
 	*t = *New[K, V]()
+	if counted {
+		t.counts = map[V]int{}
+	}
 	for k, v := range entries {
-		t.actual[k] = v
+		t.hold(k, v)
+	}
+}
+
+// CountValues makes the tracker count how often the table holds each value.
+func (t *Tracker[K, V]) CountValues() {
+	t.counts = map[V]int{}
+	for _, v := range t.actual {
+		t.counts[v]++
+	}
+}
+
+// Holds returns how often the table holds a value, as far as is known; CountValues was called.
+func (t *Tracker[K, V]) Holds(v V) int { return t.counts[v] }
+
+// hold notes that the table holds v at a key.
+func (t *Tracker[K, V]) hold(k K, v V) {
+	if t.counts != nil {
+		t.uncount(k)
+		t.counts[v]++
+	}
+	t.actual[k] = v
+}
+
+// uncount takes what the table held at a key off the counts.
+func (t *Tracker[K, V]) uncount(k K) {
+	was, ok := t.actual[k]
+	if !ok || t.counts == nil {
+		return
+	}
+	if t.counts[was]--; t.counts[was] == 0 {
+		delete(t.counts, was)
 	}
 }
 
@@ -147,7 +183,7 @@ func (t *Tracker[K, V]) Deletes() iter.Seq[K] {
 // Interim notes that the table holds v at a key for now: what is desired there stays, and is pending.
 func (t *Tracker[K, V]) Interim(k K, v V) {
 	want, ok := t.Desired(k)
-	t.actual[k] = v
+	t.hold(k, v)
 	if ok {
 		t.Set(k, want)
 	} else {
@@ -161,9 +197,10 @@ func (t *Tracker[K, V]) PendingDeletes() int { return len(t.deletes) }
 // Done notes that the pending change of a key was made.
 func (t *Tracker[K, V]) Done(k K) {
 	if v, ok := t.writes[k]; ok {
-		t.actual[k] = v
+		t.hold(k, v)
 		delete(t.writes, k)
 	} else if _, ok := t.deletes[k]; ok {
+		t.uncount(k)
 		delete(t.actual, k)
 		delete(t.deletes, k)
 	}

@@ -27,11 +27,11 @@ type State struct {
 	HealthChecks Map[model.Name, HealthCheck]
 	Peers        Map[netip.Addr, Class]
 	PeerCIDRs    map[netip.Prefix]Class
-	// Policy is look-up 2. What stands under a set and a class follows from the content that their numbers
-	// are made from, so a key has one value for as long as it is there. A driver should add to Policy
-	// first, then write Peers, PeerCIDRs and Addrs, move the epoch on, and remove from Policy last: open flows are
-	// judged by complete tables only. A new flow between these steps may meet a new class with an old set, for which
-	// there are no entries: it must not get the verdict of class 0.
+	// Policy is look-up 2. A set keeps its number when the rules of its policies change, so what stands under a set and a
+	// class may become something else. A driver should add to Policy first, then write Peers, PeerCIDRs and Addrs, move the
+	// epoch on, and remove from Policy last: open flows are judged by complete tables only. A new flow between
+	// these steps may meet a new class with an old set, for which there are no entries: it must not get the verdict of
+	// class 0. Nor may it meet half of what a set becomes.
 	Policy Map[PolicyKey, PolicyValue]
 	// Staged are the isolations that endpoints would have if the staged policies were in force: of the endpoints for
 	// which that differs. Nothing is decided by them.
@@ -238,7 +238,8 @@ type HealthCheck struct {
 	Local int // ready endpoints on this node
 }
 
-// Class, SetID: content-made identifiers (the first 8 bytes of a SHA-256 of the canonical text).
+// Class, SetID: content-made identifiers (the first 8 bytes of a SHA-256 of a canonical text: of a class what it is, of a
+// set the names of its policies, and what tells endpoints of the same policies apart).
 // Class 0 is "matched by nothing in use here"; SetID 0 is "not isolated".
 type (
 	Class  uint64

@@ -204,7 +204,10 @@ func TestPolicyBetweenWrites(t *testing.T) {
 	if b.changed == 0 || b.cut > 0 {
 		t.Errorf("%d writes: verdicts that change were looked at %d times, ones that stay were cut %d times", b.writes, b.changed, b.cut)
 	}
-	t.Logf("%d writes, %d looks at verdicts that change", b.writes, b.changed)
+	if n := b.o.Turned(); n.Plain == 0 || n.Whole == 0 || n.Sources == 0 {
+		t.Errorf("not every way in which a set becomes something else was tried: %+v", n)
+	}
+	t.Logf("%d writes, %d looks at verdicts that change, turned %+v", b.writes, b.changed, b.o.Turned())
 }
 
 // TestPolicyBetweenFailures is the same with writes that fail: one, or all from one on, so that the change is held; it is not made
@@ -288,10 +291,40 @@ func sameHosts(got, want map[nodestate.HostInterface]nodestate.HostEndpoint) boo
 	return maps.EqualFunc(got, want, func(a, b nodestate.HostEndpoint) bool { a.Name, b.Name = "", ""; return a == b })
 }
 
+// editRules changes rules of a policy that is there: sets keep their numbers then.
+func (r *crowd) editRules() {
+	ids := slices.SortedFunc(maps.Keys(r.c.Policies), func(a, b model.PolicyID) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	if len(ids) == 0 {
+		return
+	}
+	p := *r.c.Policies[one(r, ids...)]
+	rule := func() model.Rule {
+		if p.Kind == model.KindNetworkPolicy {
+			return r.rule()
+		}
+		return r.tieredRule()
+	}
+	for _, rules := range []*[]model.Rule{&p.Ingress, &p.Egress} {
+		*rules = slices.Clone(*rules)
+		i := r.IntN(len(*rules) + 1)
+		switch n := r.IntN(5); {
+		case n == 0 || i == len(*rules):
+			*rules = slices.Insert(*rules, i, rule())
+		case n == 1:
+			*rules = slices.Delete(*rules, i, i+1)
+		case n < 4:
+			(*rules)[i] = rule()
+		}
+	}
+	r.c.Policies[p.ID()] = &p
+}
+
 // editPolicy changes what policy is made of, several things at once.
 func (r *crowd) editPolicy() {
 	for range 1 + r.IntN(4) {
-		switch r.IntN(8) {
+		switch r.IntN(11) {
+		case 8, 9, 10:
+			r.editRules()
 		case 7: // not what pods may send to the node: a setting, which changes by itself
 			to := r.c.Settings.ToHost
 			r.fewHosts()

@@ -16,7 +16,8 @@ import (
 // says what it said of A, and each new one what it will say of B; then endpoints get their new sets; then the class becomes B.
 // Where packets may be judged twice there is a set between an old and a new one, that allows what both do: all endpoints
 // have it at a time, so before that moment nothing is allowed that the old policy denies, and after it nothing that
-// the new one does. What is allowed before and after is allowed throughout.
+// the new one does. What is allowed before and after is allowed throughout. What a set itself says is changed at the same moment:
+// see turn.
 
 // change is a number that becomes another: the class of an address, or the set of an endpoint in one direction.
 type change struct{ was, is uint64 }
@@ -39,12 +40,32 @@ type survey struct {
 	local    bool            // the class of an endpoint changes
 	hosts    map[change]bool // sets of host endpoints
 	judging  bool            // there are some, before or after
+	users    map[uint64]int  // of sets: who has them, before or after, as bits by direction; of host endpoints another bit
+	turned   int             // the same of sets that say something else than before
+	turning  map[uint64]bool // these sets
 }
+
+// ofHosts is the bit of host endpoints in survey.users.
+const ofHosts = 1 << dirs
 
 func newSurvey() *survey {
 	return &survey{sets: [dirs]map[change]bool{{}, {}}, old: map[uint64]bool{}, new: map[uint64]bool{},
-		rules: map[uint64]uint32{}, classes: map[change]bool{}, hosts: map[change]bool{}}
+		rules: map[uint64]uint32{}, classes: map[change]bool{}, hosts: map[change]bool{},
+		users: map[uint64]int{}, turning: map[uint64]bool{}}
 }
+
+// noteTurns notes the sets that say something else of somebody.
+func (s *survey) noteTurns(turns []*turn) {
+	for _, x := range turns {
+		s.turning[x.at.set] = true
+		if s.old[x.at.set] {
+			s.turned |= s.users[x.at.set]
+		}
+	}
+}
+
+// touches reports whether a change of sets is from or to one that says something else than before.
+func (s *survey) touches(c change) bool { return s.turning[c.was] || s.turning[c.is] }
 
 // noteSet notes one direction of an endpoint that was there, and stays.
 func (s *survey) noteSet(dir int, c change) {
@@ -60,6 +81,8 @@ func (s *survey) noteHost(was, is weirHostSide) {
 	if was.Set != 0 {
 		s.old[was.Set], s.rules[was.Set], s.kept = true, was.Rule, true
 	}
+	s.users[was.Set] |= ofHosts
+	s.users[is.Set] |= ofHosts
 	if is.Set != 0 {
 		s.new[is.Set], s.rules[is.Set] = true, is.Rule
 	}
@@ -79,8 +102,11 @@ func (s *survey) noteClass(was, is uint64, local bool) {
 	}
 }
 
-// replaced reports whether an endpoint that was isolated gets another set, or none.
+// replaced reports whether an endpoint that was isolated gets another set, or none, or one of what it had says something else.
 func (s *survey) replaced() bool {
+	if s.turned != 0 {
+		return true
+	}
 	for _, sets := range s.changed() {
 		for c := range sets {
 			if c.was != 0 {
@@ -94,11 +120,23 @@ func (s *survey) replaced() bool {
 // mixed reports whether two judgements of one packet may change. Host endpoints judge beside pods, and where packets come in
 // and go out.
 func (s *survey) mixed() bool {
-	if s.judging && len(s.hosts)+len(s.sets[dirIngress])+len(s.sets[dirEgress])+len(s.classes) > 1 {
+	if s.judging && len(s.hosts)+len(s.sets[dirIngress])+len(s.sets[dirEgress])+len(s.classes)+len(s.turning) > 1 {
 		return true
 	}
-	changes := func(dir int) bool { return len(s.sets[dir]) > 0 || s.local && s.isolated[dir] }
-	return changes(dirIngress) && changes(dirEgress)
+	changes := func(dir int) bool {
+		return len(s.sets[dir]) > 0 || s.local && s.isolated[dir] || s.turned&(1<<dir) != 0
+	}
+	if changes(dirIngress) && changes(dirEgress) {
+		return true
+	}
+	for _, sets := range s.changed() {
+		for c := range sets {
+			if s.touches(c) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // bridge is what stands between two policies. nil: nobody was isolated, and the order of writes does not matter.
@@ -108,6 +146,7 @@ type bridge struct {
 	classes map[change]uint64
 	sets    map[change]uint64
 	deny    uint64 // not 0: there is no room for a bridge, and this set denies everything meanwhile
+	turns   []*turn
 }
 
 // mix names what stands between two numbers, or for a kind of things alone.
@@ -123,29 +162,32 @@ func (b *bridge) between(_ int, c change) uint64 {
 		return b.deny
 	case b.deny != 0 || c.was == c.is:
 		return c.is
+	case b.sets[c] != 0:
+		return b.sets[c]
 	case c.was == 0:
 		return c.is // allows nothing more
-	case c.is == 0:
-		return c.was
-	}
-	if id := b.sets[c]; id != 0 {
-		return id
 	}
 	return c.was
 }
 
-// stand returns what stands for a change: itself for what stood for one to the same end already.
+// stand returns what stands for a change: itself for what stood for one to the same end already, if that is what it was.
 func (t *tables) stand(kind string, c change) uint64 {
-	if of, ok := t.interims[c.was]; ok && of.is == c.is {
+	if of, ok := t.interims[c.was]; ok && of.is == c.is && of.policy == t.policies {
 		return c.was
 	}
 	return mix(kind, c)
 }
 
+// interim is what a class or a set stands for between two policies.
+type interim struct {
+	change
+	policy uint64 // what tables.policies was
+}
+
 // forget gives up what earlier plans left and neither the maps nor this one use.
 func (t *tables) forget(s *survey, b *bridge) {
 	if t.temps == nil || t.interims == nil {
-		t.temps, t.interims = map[weirPolicyKey]struct{}{}, map[uint64]change{}
+		t.temps, t.interims = map[weirPolicyKey]struct{}{}, map[uint64]interim{}
 	}
 	if len(t.temps) == 0 && len(t.interims) == 0 {
 		return
@@ -177,13 +219,15 @@ func (t *tables) bridge() *bridge {
 	s := newSurvey()
 	t.each(func(f family) { f.surveySets(s) })
 	t.surveyHosts(s)
-	if !s.kept {
+	turns := t.turns(s)
+	if !s.kept && len(turns) == 0 {
 		return nil // nobody was isolated: there is nothing to keep
 	}
 	t.each(func(f family) { f.surveyClasses(s) })
+	s.noteTurns(turns)
 	mixed := s.mixed()
 	free := int(t.policy.m.MaxEntries()) - t.policy.tracker.Len() - t.policy.tracker.PendingWrites()
-	b := &bridge{mixed: mixed, classes: map[change]uint64{}, sets: map[change]uint64{}}
+	b := &bridge{mixed: mixed, classes: map[change]uint64{}, sets: map[change]uint64{}, turns: turns}
 	if free < 0 && free+t.policy.tracker.PendingDeletes() >= 0 { // what was has to go first
 		b.over, b.deny = true, mix("all", change{})
 		t.forget(s, b)
@@ -200,13 +244,17 @@ func (t *tables) bridge() *bridge {
 	if mixed {
 		for _, sets := range s.changed() {
 			for c := range sets {
-				if c.was != 0 && c.is != 0 {
+				if c.was != 0 && c.is != 0 || s.touches(c) {
 					b.sets[c] = t.stand("sets", c)
 				}
 			}
 		}
 	}
-	temps, fit := t.spans(s, b, free)
+	var temps []policyEntry
+	fit := true
+	if len(b.classes)+len(b.sets) > 0 {
+		temps, fit = t.spans(s, b, free)
+	}
 	t.forget(s, b)
 	if !fit {
 		b.deny = mix("all", change{})
@@ -215,7 +263,7 @@ func (t *tables) bridge() *bridge {
 	for _, stands := range []map[change]uint64{b.classes, b.sets} {
 		for c, id := range stands {
 			if id != c.was {
-				t.interims[id] = c
+				t.interims[id] = interim{c, t.policies}
 			}
 		}
 	}
@@ -228,16 +276,16 @@ func (t *tables) bridge() *bridge {
 
 // spans returns the verdicts of a bridge, if there is room for them.
 func (t *tables) spans(s *survey, b *bridge, room int) (out []policyEntry, fit bool) {
-	held := t.holdings(s, b)
+	held := t.holdings(s, b, nil)
 	for _, set := range union(s.old, s.new) {
 		for c, via := range b.classes {
 			var parts []verdicts
 			own := false
 			if s.old[set] {
-				parts, own = append(parts, held.of(set, c.was)), own || held.own(set, c.was)
+				parts, own = append(parts, held.was(set, c.was)), own || held.ownedWas(set, c.was)
 			}
 			if s.new[set] {
-				parts, own = append(parts, held.of(set, c.is)), own || held.own(set, c.is)
+				parts, own = append(parts, held.is(set, c.is)), own || held.ownedIs(set, c.is)
 			}
 			if !own {
 				continue // what it says of everybody else
@@ -256,15 +304,15 @@ func (t *tables) spans(s *survey, b *bridge, room int) (out []policyEntry, fit b
 			continue // its verdicts are there
 		}
 		for _, class := range held.classes(c) {
-			if out = meet(held.of(c.was, class), held.of(c.is, class)).under(out, set, class); len(out) > room {
+			if out = meet(held.was(c.was, class), held.is(c.is, class)).under(out, set, class); len(out) > room {
 				return nil, false
 			}
 		}
 		for p, via := range b.classes {
-			if !held.own(c.was, p.was) && !held.own(c.is, p.is) {
+			if !held.ownedWas(c.was, p.was) && !held.ownedIs(c.is, p.is) {
 				continue
 			}
-			if out = meet(held.of(c.was, p.was), held.of(c.is, p.is)).under(out, set, via); len(out) > room {
+			if out = meet(held.was(c.was, p.was), held.is(c.is, p.is)).under(out, set, via); len(out) > room {
 				return nil, false
 			}
 		}
@@ -278,6 +326,13 @@ func (t *tables) cross(b *bridge) bool {
 	if !t.partHosts() || !t.approach(b) {
 		t.each(family.writeOthers)
 		return false
+	}
+	if b != nil && !t.widen(b) {
+		t.each(family.writeOthers)
+		return false
+	}
+	if t.turning = nil; b != nil && len(b.turns) > 0 {
+		t.writeVerdicts()
 	}
 	held := false
 	t.each(func(f family) { held = f.writeEndpoints(t.verdictsReady) || held })
@@ -298,24 +353,24 @@ func (t *tables) approach(b *bridge) bool {
 	case b == nil:
 		return t.all(family.writeClasses)
 	case b.deny != 0:
-		return t.all(func(f family) bool { return f.interimSets(b.between, func(uint64, uint64) error { return nil }) }) && t.all(family.changeClasses)
+		return t.all(func(f family) bool { return f.interimSets(b.between, func(uint64, uint64) error { return nil }) }) && t.all(family.changeClasses) && t.narrow(b)
 	case t.wanting(b):
 		return false
 	case !b.over:
-		return t.all(family.changeClasses)
+		return t.all(family.changeClasses) && t.narrow(b)
 	}
 	if !t.all(func(f family) bool { return f.interimClasses(b.classes) }) {
 		return false
 	}
 	made := t.all(func(f family) bool { return f.interimSets(b.between, t.verdictsReady) })
-	return t.interimHosts(b) && made || !b.mixed
+	return (t.interimHosts(b) && made || !b.mixed) && t.narrow(b)
 }
 
 // wanting reports whether verdicts could not be written that a class or set would lead to at once.
 func (t *tables) wanting(b *bridge) bool {
 	used, looked := map[uint64]bool{}, false
 	for k := range t.policy.tracker.Failures() {
-		if _, write := t.policy.tracker.Desired(k); !write {
+		if _, write := t.policy.tracker.Desired(k); !write || t.turning[holding{k.Set, k.Peer}] {
 			continue
 		}
 		if _, temp := t.temps[k]; temp {

@@ -3,15 +3,17 @@ package ebpf
 import (
 	"net/netip"
 
+	"github.com/weir-net/weir/internal/delta"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // surveySets notes the sets of endpoints: of those that were there and stay what becomes of them, of others what they are.
 func (t *familyTables[A]) surveySets(s *survey) {
 	note := func(to map[uint64]bool, v addrValue[A]) {
-		for set, rule := range map[uint64]uint32{v.IngressSet: v.IngressRule, v.EgressSet: v.EgressRule} {
-			if set != 0 {
-				to[set], s.rules[set] = true, rule
+		for dir, iso := range [dirs]weirHostSide{{Set: v.IngressSet, Rule: v.IngressRule}, {Set: v.EgressSet, Rule: v.EgressRule}} {
+			if iso.Set != 0 {
+				to[iso.Set], s.rules[iso.Set] = true, iso.Rule
+				s.users[iso.Set] |= 1 << dir
 			}
 		}
 	}
@@ -42,6 +44,30 @@ func (t *familyTables[A]) classesInUse(in map[uint64]bool) {
 	}
 	for _, class := range t.peerCIDRs.tracker.All() {
 		in[class] = true
+	}
+}
+
+// holdsClass counts the addresses and prefixes whose class the maps say is this one.
+func (t *familyTables[A]) holdsClass(class uint64) int {
+	return t.peers.tracker.Holds(class) + t.peerCIDRs.tracker.Holds(class)
+}
+
+// classUses adds how much more often each class will be there after the pending changes.
+func (t *familyTables[A]) classUses(more map[uint64]int) {
+	noteUses(t.peers.tracker, more)
+	noteUses(t.peerCIDRs.tracker, more)
+}
+
+func noteUses[K comparable](of *delta.Tracker[K, uint64], more map[uint64]int) {
+	for k, class := range of.Writes() {
+		if was, ok := of.Actual(k); ok {
+			more[was]--
+		}
+		more[class]++
+	}
+	for k := range of.Deletes() {
+		was, _ := of.Actual(k)
+		more[was]--
 	}
 }
 

@@ -134,15 +134,20 @@ func logged(v, other weirPolicyValue) weirPolicyValue {
 // holding names verdicts.
 type holding struct{ set, class uint64 }
 
-// holdings are the verdicts that the sets before and after have, as far as a bridge needs them.
+// holdings are the verdicts that the sets have before and after, as far as a bridge needs them.
 type holdings struct {
-	by    map[holding]verdicts
-	heads map[uint64][]uint64 // by set: the classes with verdicts of their own
-	rules map[uint64]uint32
+	before, after sayings
+	rules         map[uint64]uint32
 }
 
-// holdings reads what the map has or is to get.
-func (t *tables) holdings(s *survey, b *bridge) *holdings {
+// sayings are the verdicts of sets at one time.
+type sayings struct {
+	by    map[holding]verdicts
+	heads map[uint64][]uint64 // by set: the classes with verdicts of their own
+}
+
+// holdings reads what the map has and is to get: for the sets and classes of a bridge, and for more.
+func (t *tables) holdings(s *survey, b *bridge, more map[holding]bool) *holdings {
 	whole, classes := map[uint64]bool{}, map[uint64]bool{0: true}
 	for c := range b.sets {
 		whole[c.was], whole[c.is] = true, true
@@ -150,56 +155,85 @@ func (t *tables) holdings(s *survey, b *bridge) *holdings {
 	for c := range b.classes {
 		classes[c.was], classes[c.is] = true, true
 	}
-	h := &holdings{by: map[holding]verdicts{}, heads: map[uint64][]uint64{}, rules: s.rules}
-	note := func(k weirPolicyKey, v weirPolicyValue) {
-		if !whole[k.Set] && (!s.old[k.Set] && !s.new[k.Set] || !classes[k.Peer]) {
-			return
-		}
-		at := holding{k.Set, k.Peer}
-		if h.by[at] == nil {
-			h.by[at] = verdicts{}
-		}
-		k.Set, k.Peer = 0, 0
-		h.by[at][k] = v
+	if len(b.classes) == 0 {
+		clear(classes)
 	}
+	wanted := func(k weirPolicyKey) bool {
+		return whole[k.Set] || classes[k.Peer] && (s.old[k.Set] || s.new[k.Set]) || len(more) > 0 && more[holding{k.Set, k.Peer}]
+	}
+	h := &holdings{before: newSayings(), after: newSayings(), rules: s.rules}
 	for k, v := range t.policy.tracker.All() {
-		note(k, v)
-	}
-	for k, v := range t.policy.tracker.Writes() {
-		note(k, v)
-	}
-	for at, v := range h.by {
-		if _, ok := v[headKey]; !ok { // half deleted: it counts for nothing
-			delete(h.by, at)
+		if !wanted(k) {
 			continue
 		}
-		h.heads[at.set] = append(h.heads[at.set], at.class)
+		h.before.note(k, v)
+		if is, stays := t.policy.tracker.Desired(k); stays {
+			h.after.note(k, is)
+		}
 	}
+	for k, v := range t.policy.tracker.Writes() {
+		if wanted(k) {
+			h.after.note(k, v)
+		}
+	}
+	h.before.complete()
+	h.after.complete()
 	return h
 }
 
-// own reports whether a set has verdicts on a class that are not those of everybody else.
-func (h *holdings) own(set, class uint64) bool {
-	return len(h.by[holding{set, class}]) > 0
+func newSayings() sayings {
+	return sayings{by: map[holding]verdicts{}, heads: map[uint64][]uint64{}}
 }
 
-// of returns what a set says of a class.
-func (h *holdings) of(set, class uint64) verdicts {
+func (y *sayings) note(k weirPolicyKey, v weirPolicyValue) {
+	at := holding{k.Set, k.Peer}
+	if y.by[at] == nil {
+		y.by[at] = verdicts{}
+	}
+	k.Set, k.Peer = 0, 0
+	y.by[at][k] = v
+}
+
+// complete leaves out what has no head: it counts for nothing.
+func (y *sayings) complete() {
+	for at, v := range y.by {
+		if _, ok := v[headKey]; !ok {
+			delete(y.by, at)
+			continue
+		}
+		y.heads[at.set] = append(y.heads[at.set], at.class)
+	}
+}
+
+// of returns what a set says of a class. No set allows everything.
+func (y *sayings) of(set, class uint64, rules map[uint64]uint32) verdicts {
+	if set == 0 {
+		return verdicts{headKey: {Verdict: policyAllow}}
+	}
 	for _, c := range []uint64{class, 0} {
-		if v := h.by[holding{set, c}]; v != nil {
+		if v := y.by[holding{set, c}]; v != nil {
 			return v
 		}
 	}
-	return denial(h.rules[set])
+	return denial(rules[set])
 }
 
-// classes returns those on which a set before or after has verdicts, and that of everybody else.
+// was and is are what a set says of a class before and after.
+func (h *holdings) was(set, class uint64) verdicts { return h.before.of(set, class, h.rules) }
+func (h *holdings) is(set, class uint64) verdicts  { return h.after.of(set, class, h.rules) }
+
+// ownedWas and ownedIs report whether a set has verdicts on a class that are not those of everybody else.
+func (h *holdings) ownedWas(set, class uint64) bool { return len(h.before.by[holding{set, class}]) > 0 }
+func (h *holdings) ownedIs(set, class uint64) bool  { return len(h.after.by[holding{set, class}]) > 0 }
+
+// classes returns those on which a set before or one after has verdicts, and that of everybody else.
 func (h *holdings) classes(c change) []uint64 {
 	all := map[uint64]bool{0: true}
-	for _, set := range []uint64{c.was, c.is} {
-		for _, class := range h.heads[set] {
-			all[class] = true
-		}
+	for _, class := range h.before.heads[c.was] {
+		all[class] = true
+	}
+	for _, class := range h.after.heads[c.is] {
+		all[class] = true
 	}
 	return slices.Collect(maps.Keys(all))
 }

@@ -54,6 +54,8 @@ func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
 	t.links = newTable[weirLinkKey, A]("weir_links", m["weir_links"], showLink, &c.judged)
 	t.ranges = newTable[rangeKey[A], uint8]("weir_ranges", m["weir_ranges"], showRange[A], &c.quiet)
 	t.services = newServices[A](m, &c.judged)
+	t.peers.tracker.CountValues()
+	t.peerCIDRs.tracker.CountValues()
 	t.dsrOptOut = newTable[prefixKey[A], uint8]("weir_dsr_optout", m["weir_dsr_optout"], showPrefix[A], &c.quiet)
 	t.announced = newTable[A, uint8]("weir_announced", m["weir_announced"], showAddr[A], &c.quiet)
 	t.uplinks = newTable[uint32, weirLinkKey]("weir_uplinks", m["weir_uplinks"], func(i uint32) string { return fmt.Sprint("interface ", i) }, &c.quiet)

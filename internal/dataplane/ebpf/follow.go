@@ -211,8 +211,10 @@ func differences(before, now []nodestate.Backend, left, right bool) func(yield f
 func (t *tables) followPolicy(s *nodestate.State) {
 	if t.policyFresh {
 		t.policy.desire(renderPolicy(s))
+		t.policies++
 	} else {
 		for k, c := range nodestate.Changes(t.seenPolicy, s.Policy, func(a, b nodestate.PolicyValue) bool { return a == b }) {
+			t.policies++
 			if c.Is {
 				t.policy.tracker.Set(toPolicyKey(k), toPolicyValue(c.After))
 			} else {

@@ -19,8 +19,13 @@ type tables struct {
 	families []family
 	counts   *counts
 	temps    map[weirPolicyKey]struct{} // of bridges that are not crossed yet
-	interims map[uint64]change          // what their classes and sets stand between
+	interims map[uint64]interim         // what their classes and sets stand between
 	held     bool                       // what was is still needed: the last change is not crossed
+	policies uint64                     // counts what verdicts should be, as it changes
+	turning  map[holding]bool           // what must not be written in any order
+	turnErr  error                      // why it is not
+	graceDue bool                       // programs may have read something that was written since
+	turned   Turned
 
 	policyFresh bool // policy was read from the map and not compared with a state yet
 	seenPolicy  nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
@@ -57,6 +62,8 @@ type family interface {
 	interimClasses(via map[change]uint64) (all bool)
 	interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error) (all bool)
 	classesInUse(map[uint64]bool)
+	holdsClass(class uint64) int
+	classUses(more map[uint64]int)
 	setsInUse(map[uint64]bool)
 	observe(after func(), fail func() error)
 	writeServices()
@@ -136,6 +143,12 @@ func (t *tables) write(s *nodestate.State, m machine) {
 	t.each(func(f family) { f.writeSettings(s, m, true, pending) })
 	t.each(family.removeEndpoints)
 	b := t.bridge()
+	if t.turning, t.turnErr = nil, nil; b != nil && len(b.turns) > 0 {
+		t.turning = map[holding]bool{}
+		for _, x := range b.turns {
+			t.turning[x.at] = true
+		}
+	}
 	t.writeVerdicts()
 	t.held = !t.cross(b)
 	t.each(family.writeRoutes)
@@ -161,7 +174,7 @@ func (t *tables) writeVerdicts() {
 		}
 		t.policy.write(func(k weirPolicyKey, _ weirPolicyValue) error {
 			switch {
-			case rank(k) != pass:
+			case rank(k) != pass, len(t.turning) > 0 && t.turning[holding{k.Set, k.Peer}]:
 				return errLater
 			case broken[holding{k.Set, k.Peer}]:
 				return errors.New("waits for entries of its own that could not be written")
@@ -267,6 +280,9 @@ func (t *tables) settle() error {
 // errors returns what could not be written.
 func (t *tables) errors() []error {
 	errs := slices.Concat(t.policy.errors(), t.hosts.errors())
+	if t.turnErr != nil && len(errs) == 0 {
+		errs = append(errs, t.turnErr)
+	}
 	errs = slices.AppendSeq(errs, maps.Values(t.ports.errs))
 	t.each(func(f family) { errs = append(errs, f.errors()...) })
 	return errs

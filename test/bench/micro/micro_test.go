@@ -206,6 +206,16 @@ func (f *fixture) step(b *testing.B, program string, ifindex int, text string, w
 // many calls a program `calls` times, with one frame after the other, `repeat` runs each, and returns the median
 // and the 99th percentile of a run's ns.
 func many(p *cilium.Program, frames [][]byte, ifindex, repeat, calls int, want uint32) (median, p99 float64, err error) {
+	sample, err := each(p, frames, ifindex, repeat, calls, want)
+	if err != nil {
+		return 0, 0, err
+	}
+	s := bench.Summarize(sample)
+	return s.P50, s.P99, nil
+}
+
+// each is many with the ns of every call.
+func each(p *cilium.Program, frames [][]byte, ifindex, repeat, calls int, want uint32) ([]float64, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var set unix.CPUSet
@@ -224,15 +234,14 @@ func many(p *cilium.Program, frames [][]byte, ifindex, repeat, calls int, want u
 	for i := range calls {
 		got, d, _, err := run(p, frames[i%len(frames)], ifindex, repeat)
 		if err != nil {
-			return 0, 0, err
+			return nil, err
 		}
 		if got != want {
-			return 0, 0, fmt.Errorf("call %d returned %d, want %d", i, got, want)
+			return nil, fmt.Errorf("call %d returned %d, want %d", i, got, want)
 		}
 		sample = append(sample, float64(d)/float64(time.Nanosecond))
 	}
-	s := bench.Summarize(sample)
-	return s.P50, s.P99, nil
+	return sample, nil
 }
 
 // established measures a packet of a flow that is there.
