@@ -86,10 +86,7 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 	}
 	if changed.Has(nodestate.TablePolicy) {
 		t.followPeers(s)
-		if t.seenCIDRs == nil || !nodestate.SameMap(t.seenCIDRs, s.PeerCIDRs) {
-			t.peerCIDRs.desire(renderPeerCIDRs[A](s))
-			t.seenCIDRs = s.PeerCIDRs
-		}
+		t.followCIDRs(s)
 	}
 	if changed.Has(nodestate.TableServices) {
 		t.ranges.desire(renderRanges[A](s))

@@ -242,3 +242,23 @@ func (t *familyTables[A]) followPeers(s *nodestate.State) {
 	}
 	t.peersFresh, t.seenPeers = false, s.Peers
 }
+
+// followCIDRs desires the classes of prefixes that differ from those that were followed before.
+func (t *familyTables[A]) followCIDRs(s *nodestate.State) {
+	switch {
+	case t.seenCIDRs == nil:
+		t.peerCIDRs.desire(renderPeerCIDRs[A](s))
+	case !nodestate.SameMap(t.seenCIDRs, s.PeerCIDRs):
+		for p, c := range s.PeerCIDRs {
+			if was, ok := t.seenCIDRs[p]; carries[A](p.Addr()) && (!ok || was != c) {
+				t.peerCIDRs.tracker.Set(toPrefix[A](p), uint64(c))
+			}
+		}
+		for p := range t.seenCIDRs {
+			if _, still := s.PeerCIDRs[p]; carries[A](p.Addr()) && !still {
+				t.peerCIDRs.tracker.Unset(toPrefix[A](p))
+			}
+		}
+	}
+	t.seenCIDRs = s.PeerCIDRs
+}

@@ -216,6 +216,17 @@ func BenchmarkWide(b *testing.B) {
 			return d
 		})
 	})
+	b.Run("one rule's network changes", func(b *testing.B) {
+		n := newNode(b, c)
+		n.measure(b, func(i int) (d model.Dirty) {
+			q := *p
+			q.Ingress = slices.Clone(p.Ingress)
+			q.Ingress[7000].Peers = []model.Peer{{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 32)}}
+			c.Policies[p.ID()] = &q
+			d.Add(model.KindPolicies)
+			return d
+		})
+	})
 }
 
 // BenchmarkMemory says what a cluster of 100,000 pods and 2,000 policies takes, and what one node's calculator adds to it.
