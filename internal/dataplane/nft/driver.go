@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -51,6 +53,7 @@ type table struct {
 	services *services
 	policy   *policy
 	tallies  map[string]tally // by chain
+	last     *nodestate.State // that was rendered, whole
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
 	stands bool
 	err    error // of the last try to write it
@@ -128,6 +131,11 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	if !t.family.carried(s) {
 		return t.close(ctx, static, s)
 	}
+	if t.last != nil && t.loaded && t.hashes != nil && t.policy.listening == listening && sameButServices(t.last, s) {
+		t.services.follow(s, t)
+		return t.write(ctx)
+	}
+	t.last = nil
 	first := t.numbers == nil
 	if first {
 		t.anew()
@@ -152,7 +160,20 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	t.family.renderRoutes(static, s)
 	t.desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
 	t.services.follow(s, t)
+	t.last = s
 	return t.write(ctx)
+}
+
+// sameButServices reports whether two states differ in Services alone. Most changes of a cluster are of endpoints, and all else is
+// rendered as a whole.
+func sameButServices(a, b *nodestate.State) bool {
+	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) &&
+		nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
+}
+
+// sameMap compares maps, which states often share.
+func sameMap[K, V comparable](a, b map[K]V) bool {
+	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer() || maps.Equal(a, b)
 }
 
 // stateSets are the sets of a table whose elements are rendered as a whole; those of Services are followed.
@@ -170,7 +191,7 @@ func stateSets(t *Table) []string {
 func (t *table) close(ctx context.Context, static *Table, s *nodestate.State) error {
 	if t.numbers != nil {
 		t.anew()
-		t.numbers, t.services, t.policy = nil, nil, nil
+		t.numbers, t.services, t.policy, t.last = nil, nil, nil, nil
 	}
 	t.family.renderClosed(static, s)
 	if !t.loaded {
@@ -185,9 +206,9 @@ func (t *table) close(ctx context.Context, static *Table, s *nodestate.State) er
 
 // anew lets the table be read again, and nothing of what was desired stay.
 func (t *table) anew() {
-	writes := t.writes
+	writes, commits := t.writes, t.commits
 	t.written = newWritten(t.nft, t.family)
-	t.writes = writes
+	t.writes, t.commits = writes, commits
 }
 
 // Close lets go. What was written goes on working.

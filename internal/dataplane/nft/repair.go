@@ -22,12 +22,12 @@ const (
 	lookEvery = 10 * time.Second
 )
 
-// Run keeps the kernel as the last state wants it until ctx ends. Each change of nftables by anybody raises the ruleset's
-// generation: a look at that number says whether there is anything to look at.
+// Run keeps the kernel as the last state wants it until ctx ends. Each transaction of nftables by anybody raises the ruleset's
+// generation by one: that number, less what we wrote, says whether there is anything to look at.
 func (d *Driver) Run(ctx context.Context) error {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
-	looked, seen := time.Now(), uint32(0)
+	looked, seen, written := time.Now(), uint32(0), uint32(0)
 	stale := false
 	for {
 		select {
@@ -35,13 +35,13 @@ func (d *Driver) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		now, err := generation()
+		now, commits, err := d.generation()
 		if err != nil {
 			d.log.Error("asking for the generation of nftables", "error", err)
 			continue
 		}
-		changed := now != seen
-		seen = now
+		changed := now != seen+commits-written // by somebody else
+		seen, written = now, commits
 		stale = stale || changed
 		full := time.Since(looked) > lookEvery
 		if full {
@@ -144,6 +144,17 @@ func comments(f family) (map[string][]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// generation is that of nftables, with the number of transactions that were ours until then.
+func (d *Driver) generation() (now, ours uint32, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, err = generation()
+	for _, t := range d.tables {
+		ours += t.commits
+	}
+	return now, ours + d.tunnelTable.commits, err
 }
 
 // generation is the number of changes of the network namespace's nftables (NFT_MSG_GETGEN).

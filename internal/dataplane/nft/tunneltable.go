@@ -14,6 +14,7 @@ import (
 type tunnelTable struct {
 	nft          knftables.Interface
 	known, there bool
+	commits      uint32 // transactions
 }
 
 // apply makes the table, or with tunnel false removes it; again says that what was written may be gone.
@@ -34,5 +35,6 @@ func (t *tunnelTable) apply(ctx context.Context, tunnel, again bool) []error {
 		return []error{&dataplane.KeyError{Table: "devices", Key: tunnelDevice, Err: fmt.Errorf("writing table netdev %s: %w", tableName, err)}}
 	}
 	t.known, t.there = true, tunnel
+	t.commits++
 	return nil
 }

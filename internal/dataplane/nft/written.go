@@ -28,6 +28,7 @@ type written struct {
 
 	elements map[string]*delta.Tracker[string, string]
 	writes   uint64 // operations, since the start
+	commits  uint32 // transactions
 }
 
 const layoutChain = "layout"
@@ -244,6 +245,7 @@ func (w *written) write(ctx context.Context) error {
 		return fmt.Errorf("writing table %s %s: %w", w.family.nft(), tableName, err)
 	}
 	w.writes += uint64(tx.NumOperations())
+	w.commits++
 	done()
 	return nil
 }
