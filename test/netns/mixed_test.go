@@ -86,6 +86,16 @@ func TestMixedHandedOn(t *testing.T) {
 			}
 		}
 		f.client.bulk("more than a packet, both ways", "172.30.0.9:30004")
+		// The rule for what is handed on stands before the one for the table local, of which there is one.
+		for _, ip := range []string{"ip -4", "ip -6"} {
+			rules := strings.Split(run(t, "%s -n %s rule | grep -E '^[01]:'", ip, f.n2.netns), "\n")
+			if ip == "ip -6" && f.family != ipv6 {
+				continue
+			}
+			if len(rules) != 2 || !strings.Contains(rules[0], "goto 86") || !strings.HasSuffix(strings.TrimSpace(rules[1]), "lookup local") {
+				t.Errorf("%s rule: %q", ip, rules)
+			}
+		}
 	})
 }
 
