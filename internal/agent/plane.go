@@ -10,6 +10,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
@@ -161,7 +162,15 @@ func (p *planes) problem(node string, e config.Effective) []weirv1.Problem {
 
 // openStandard opens the data plane of standard Linux.
 func (a *Agent) openStandard() error {
-	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft")})
+	before := func() {
+		if !a.planes.choice.Other {
+			return
+		}
+		if err := ebpf.Foretell(a.planes.bpffs, a.log.With("part", "ebpf")); err != nil {
+			a.log.Error("some connections of the node's own processes may be lost", "error", err)
+		}
+	}
+	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft"), Before: before})
 	if err != nil {
 		return fmt.Errorf("opening the nftables data plane: %w", err)
 	}
@@ -206,9 +215,21 @@ func (a *Agent) keepPlane(ctx context.Context) error {
 	}
 }
 
+// giveWay hands the connections of the eBPF data plane over to this one.
+func (a *Agent) giveWay(ctx context.Context) {
+	s := a.cluster.snapshot().state // there is one: it was applied
+	hold := conntrack.HoldOptions{InterfacePrefix: s.Settings.InterfacePrefix, TunnelPort: s.Settings.Tunnel.Port,
+		Passing: len(s.HostEndpoints) > 0}
+	if err := ebpf.GiveWay(ctx, a.planes.bpffs, hold, a.log.With("part", "ebpf")); err != nil {
+		a.log.Error("some open connections of the data plane before are lost", "error", err)
+	}
+}
+
+// removeOther removes what the other data plane left; of eBPF's, once its connections are handed over.
 func (a *Agent) removeOther(ctx context.Context) error {
 	var err error
 	if a.planes.choice.Standard {
+		a.giveWay(ctx)
 		err = ebpf.Remove(a.planes.bpffs)
 	} else {
 		err = nft.Remove(ctx)

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -37,7 +38,8 @@ type driverProcess struct {
 	in    *gob.Encoder
 	out   *bufio.Scanner
 	last  applied
-	flows int // entries of the connection table; 0 = 65,536
+	flows int    // entries of the connection table; 0 = 65,536
+	plane string // which driver it is; empty = the test's
 }
 
 type applied struct {
@@ -72,8 +74,12 @@ func startDriver(t *testing.T, n *node) *driverProcess {
 func (d *driverProcess) start() {
 	d.t.Helper()
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
-	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+d.node.dataplane(), "WEIR_TEST_BPFFS="+d.bpffs, "WEIR_TEST_CGROUP="+d.node.cgroup,
-		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows))
+	plane, over := d.plane, "yes"
+	if plane == "" {
+		plane, over = d.node.dataplane(), ""
+	}
+	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+plane, "WEIR_TEST_TAKEOVER="+over, "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"),
+		"WEIR_TEST_CGROUP="+d.node.cgroup, fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows))
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -119,7 +125,7 @@ func (d *driverProcess) apply(s *nodestate.State) {
 func (d *driverProcess) writes() uint64 { return d.last.Writes }
 
 func driverMain() error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: testLevel()}))
 	if os.Getenv("WEIR_TEST_DRIVER") == "nft" {
 		return nftMain(log)
 	}
@@ -133,13 +139,15 @@ func ebpfMain(log *slog.Logger) error {
 	}
 	flows = cmp.Or(flows, 65536)
 	drv, err := ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
-		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": 16384}, SetRetval: true})
+		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": 16384}, SetRetval: true, TakeOver: takesOver()})
 	if err != nil {
 		return err
 	}
 	defer drv.Close()
 	return serveStates(func(s *nodestate.State, a *applied) error {
 		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
+			a.Err = err.Error()
+		} else if err := removeOther(func() error { return nft.Remove(context.Background()) }); err != nil {
 			a.Err = err.Error()
 		}
 		a.Writes = drv.Status().Writes
@@ -172,7 +180,11 @@ func tellShares(drv *ebpf.Driver, a *applied) error {
 }
 
 func nftMain(log *slog.Logger) error {
-	drv, err := nft.New(nft.Options{Logger: log})
+	drv, err := nft.New(nft.Options{Logger: log, Before: func() {
+		if err := ebpf.Foretell(os.Getenv("WEIR_TEST_BPFFS"), log); takesOver() && err != nil {
+			panic(err)
+		}
+	}})
 	if err != nil {
 		return err
 	}
@@ -183,6 +195,8 @@ func nftMain(log *slog.Logger) error {
 	return serveStates(func(s *nodestate.State, a *applied) error {
 		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
 			a.Err = err.Error()
+		} else if err := removeOther(func() error { return giveWay(s, log) }); err != nil {
+			a.Err = err.Error()
 		}
 		st := drv.Status()
 		a.Writes, a.Tables = st.Writes, st.Repairs["table"]
@@ -192,6 +206,29 @@ func nftMain(log *slog.Logger) error {
 		}
 		return err
 	})
+}
+
+// takesOver reports whether another data plane carries the node's packets until the first state is applied.
+func takesOver() bool { return os.Getenv("WEIR_TEST_TAKEOVER") != "" }
+
+var removed bool
+
+// removeOther takes away what another data plane left, once, some time after the first state was applied.
+func removeOther(remove func() error) error {
+	if removed || !takesOver() {
+		return nil
+	}
+	removed = true
+	time.Sleep(200 * time.Millisecond) // an agent looks no sooner
+	return remove()
+}
+
+// giveWay is what an agent does with what is left of the eBPF data plane.
+func giveWay(s *nodestate.State, log *slog.Logger) error {
+	dir, set := os.Getenv("WEIR_TEST_BPFFS"), s.Settings
+	err := ebpf.GiveWay(context.Background(), dir, conntrack.HoldOptions{InterfacePrefix: set.InterfacePrefix,
+		TunnelPort: set.Tunnel.Port, Passing: len(s.HostEndpoints) > 0}, log)
+	return errors.Join(err, ebpf.Remove(dir))
 }
 
 // serveStates applies what comes until there is no more.
@@ -238,4 +275,11 @@ func TestMain(m *testing.M) {
 	default:
 		os.Exit(m.Run())
 	}
+}
+
+// testLevel is how much drivers log: WEIR_TEST_LOG=info for more.
+func testLevel() slog.Level {
+	level := slog.LevelWarn
+	_ = level.UnmarshalText([]byte(os.Getenv("WEIR_TEST_LOG")))
+	return level
 }

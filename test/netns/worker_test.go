@@ -48,6 +48,8 @@ type answer struct {
 	Lost  int    // datagrams that were not answered, apart from the last
 	Err   string
 	Load  *loadReport
+
+	Stream *streamReport
 }
 
 type worker struct {
@@ -192,6 +194,14 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return startLoad(r, timeout)
 	case "unload":
 		return stopLoad()
+	case "lines":
+		return fromErr(serveLines(r))
+	case "stream":
+		return startStream(r, timeout)
+	case "goes on":
+		return lookAtStream(r)
+	case "end stream":
+		return endStream(r)
 	case "echo":
 		return fromErr(echo(r))
 	case "dns":

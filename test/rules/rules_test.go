@@ -20,8 +20,9 @@ var mayImport = map[string][]string{
 	"internal/selector":       {},
 	"internal/delta":          {},
 	"internal/kernel":         {},
+	"internal/conntrack":      {},
 	"internal/dataplane":      {"internal/model", "internal/nodestate"},
-	"internal/dataplane/ebpf": {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/maglev", "internal/reason", "bpf"},
+	"internal/dataplane/ebpf": {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
 	"internal/dataplane/nft":  {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/reason"},
 	"internal/watch":          {"api", "internal/model", "internal/selector"},
 }

@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +39,8 @@ type Options struct {
 	SetRetval bool
 	// NoTCX says that the kernel has no tcx links: interfaces get clsact filters.
 	NoTCX bool
+	// TakeOver says that another data plane may be in force until the first Apply: connections that it tracks are taken over.
+	TakeOver bool
 }
 
 func (o Options) constants() constants { return constants{trace: o.Trace, setRetval: o.SetRetval} }
@@ -63,6 +67,8 @@ type Driver struct {
 	absent   map[site]string
 	started  bool // the first Apply is over: what earlier runs left is dealt with
 	carried  bool // what programs of an earlier run made is taken over
+	over     *takeOver
+	tookOver bool // connections of another data plane are taken over
 	bump     bool // something beside the tables changed that flows depend on
 	count    counters
 	problems []string
@@ -199,7 +205,9 @@ func (d *Driver) reconcile(devices bool) error {
 	if err := errors.Join(d.sixErr, d.callIPv6()); err != nil {
 		errs = append(errs, err)
 	}
+	d.beginTakeOver()
 	attachErrs := d.attachAll(devices)
+	d.endTakeOver(len(attachErrs) == 0)
 	errs = append(errs, attachErrs...)
 	if len(attachErrs) == 0 {
 		d.endCarryOver()
@@ -406,12 +414,15 @@ func (d *Driver) attachAll(strays bool) []error {
 	var errs []error
 	wanted := map[site]bool{}
 	clear(d.absent)
-	for s, name := range d.sites() {
+	sites := d.sites()
+	order := slices.SortedFunc(maps.Keys(sites), func(a, b site) int { return cmp.Compare(a.rank(), b.rank()) })
+	for _, s := range order {
+		name := sites[s]
 		wanted[s] = true
 		if d.programs.has(s) {
 			continue
 		}
-		err := d.programs.ensure(s, d.started && (s.hook == fromWorkload || s.hook == toWorkload))
+		err := d.programs.ensure(s, (d.started || d.over != nil) && (s.hook == fromWorkload || s.hook == toWorkload))
 		switch {
 		case errors.Is(err, errAbsent):
 			d.absent[s] = name

@@ -15,6 +15,7 @@ func TestLayoutsAreThoseOfC(t *testing.T) {
 		{addrValue[ip6]{}, weir6AddrValue{}}, {prefixKey[ip6]{}, weir6PrefixKey{}}, {routeValue[ip6]{}, weir6RouteValue{}},
 		{svcKey[ip6]{}, weir6SvcKey{}}, {svcValue[ip6]{}, weir6SvcValue{}}, {backendKey[ip6]{}, weir6BackendKey{}},
 		{backend[ip6]{}, weir6Backend{}}, {rangeKey[ip6]{}, weir6RangeKey{}}, {liveKey[ip6]{}, weir6LiveKey{}}, {settings[ip6]{}, weir6Settings{}},
+		{flowKey[ip4]{}, weirFlowKey{}}, {flowValue[ip4]{}, weirFlowValue{}}, {flowKey[ip6]{}, weir6FlowKey{}}, {flowValue[ip6]{}, weir6FlowValue{}},
 	} {
 		compareLayout(t, reflect.TypeOf(pair.here), reflect.TypeOf(pair.c))
 	}

@@ -297,7 +297,7 @@ func pinOver(o interface {
 	if err := o.Unpin(); err != nil {
 		return err
 	}
-	next := path + "_new" // bpffs takes no dots
+	next := path + "-next" // no map's name, and bpffs takes no dots
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -39,26 +39,34 @@ func Remove(bpffs string) error {
 
 // removeFilters removes our clsact filters from an interface.
 func removeFilters(ifindex int) error {
+	return errors.Join(removeFiltersAt(ifindex, netlink.HANDLE_MIN_INGRESS, "weir_"), removeFiltersAt(ifindex, netlink.HANDLE_MIN_EGRESS, "weir_"))
+}
+
+// removeFilter removes the filter of a hook from an interface, when it has one.
+func removeFilter(ifindex int, h hook) error {
+	s := site{ifindex, h}
+	return removeFiltersAt(ifindex, parentOf(s), filterName(s))
+}
+
+// removeFiltersAt removes our filters whose names begin with a prefix from one side of an interface.
+func removeFiltersAt(ifindex int, parent uint32, prefix string) error {
+	filters, err := kernel.Dump(func() ([]netlink.Filter, error) {
+		return netlink.FilterList(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}, parent)
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
+		return nil // no qdisc, or the interface is gone
+	}
+	if err != nil {
+		return fmt.Errorf("listing filters of interface %d: %w", ifindex, err)
+	}
 	var errs []error
-	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		filters, err := kernel.Dump(func() ([]netlink.Filter, error) {
-			return netlink.FilterList(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}, parent)
-		})
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-			continue // no qdisc, or the interface is gone
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("listing filters of interface %d: %w", ifindex, err))
+	for _, each := range filters {
+		b, ok := each.(*netlink.BpfFilter)
+		if !ok || b.Priority != filterPriority || !strings.HasPrefix(b.Name, prefix) {
 			continue
 		}
-		for _, each := range filters {
-			b, ok := each.(*netlink.BpfFilter)
-			if !ok || b.Priority != filterPriority || !strings.HasPrefix(b.Name, "weir_") {
-				continue
-			}
-			if err := netlink.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
-				errs = append(errs, fmt.Errorf("removing filter %s from interface %d: %w", b.Name, ifindex, err))
-			}
+		if err := netlink.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, fmt.Errorf("removing filter %s from interface %d: %w", b.Name, ifindex, err))
 		}
 	}
 	return errors.Join(errs...)

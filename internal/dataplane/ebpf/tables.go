@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -82,6 +83,8 @@ type family interface {
 	// endpoint returns the interface of the endpoint that has an address; ok is false when the address is of the
 	// other family.
 	endpoint(a netip.Addr) (ifindex int, ok bool)
+	// take takes a tracked connection over from another data plane; it reports whether it is one that this one carries.
+	take(from taker, e conntrack.Entry, now uint32) (bool, error)
 	read(s *nodestate.State) error
 	readPolicy(s *nodestate.State) error
 }

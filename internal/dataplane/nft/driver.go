@@ -23,6 +23,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Tables gives the interface to the tables of a family; nil = the nft program.
 	Tables func(knftables.Family) (knftables.Interface, error)
+	// Before is called once, before the first table is written: connection tracking begins with it.
+	Before func()
 	// NoMachine leaves devices, routes and settings of the kernel alone: tables only, for tests.
 	NoMachine bool
 }
@@ -86,6 +88,9 @@ func New(o Options) (*Driver, error) {
 func (d *Driver) Apply(ctx context.Context, s *nodestate.State, _ nodestate.Keys) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.state == nil && d.opts.Before != nil {
+		d.opts.Before()
+	}
 	d.state = s
 	return d.reconcile(ctx)
 }

@@ -1,0 +1,106 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// holdTable is the table of nftables that a Hold is.
+const holdTable = "weir-switch"
+
+// holdTime is how long a Hold holds when nobody ends it.
+const holdTime = 5 * time.Second
+
+// HoldOptions say what is held back.
+type HoldOptions struct {
+	// InterfacePrefix begins the names of pods' interfaces.
+	InterfacePrefix string
+	// TunnelPort is that of the tunnel (UDP), whose packets are answered from other ports: they always begin something. 0 = there is none.
+	TunnelPort uint16
+	// Passing drops what is carried and translated in the node's stack towards the outside, too: a program behind it would take it for
+	// something new.
+	Passing bool
+}
+
+// Hold drops packets of pods, Services and the node's processes that belong to no tracked connection, and what these processes send to
+// pods and answer as a Service, for a moment: while one data plane takes over from another, a connection that the next one does not know
+// yet would be answered by a reset, or be given another port. What is dropped is sent again. It ends by itself after five seconds, whatever
+// becomes of the caller. It needs the nft program.
+func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) {
+	if err := nft(ctx, o.rules()); err != nil {
+		return func() error { return nil }, fmt.Errorf("holding packets back while the data plane changes: %w", err)
+	}
+	return func() error {
+		if err := Release(context.WithoutCancel(ctx)); err != nil {
+			return fmt.Errorf("letting packets go on again, which they do by themselves within %v: %w", holdTime, err)
+		}
+		return nil
+	}, nil
+}
+
+// Release ends a Hold, if there is one.
+func Release(ctx context.Context) error {
+	return nft(ctx, "table inet "+holdTable+"\ndelete table inet "+holdTable+"\n")
+}
+
+// rules are the Hold in the words of nft. Chains come before those of data planes (filter), and after the translation of
+// destinations.
+func (o HoldOptions) rules() string {
+	passing, tunnel := "", ""
+	if o.TunnelPort > 0 {
+		tunnel = fmt.Sprintf("udp dport %d accept", o.TunnelPort)
+	}
+	if o.Passing {
+		passing = "ct status dnat ct direction reply drop"
+	}
+	return strings.NewReplacer("$table", holdTable, "$time", fmt.Sprintf("%ds", int(holdTime.Seconds())), "$pods", `"`+o.InterfacePrefix+`*"`,
+		"$tunnel", tunnel, "$passing", passing).Replace(`
+table inet $table
+delete table inet $table
+table inet $table {
+	set held { typeof meta nfproto; flags timeout; elements = { ipv4 timeout $time, ipv6 timeout $time } }
+	chain forward {
+		type filter hook forward priority -20; policy accept;
+		meta nfproto != @held accept
+		ct state new,invalid jump unknown
+		$passing
+	}
+	chain unknown {
+		iifname $pods drop
+		oifname $pods drop
+		ct status dnat drop
+	}
+	chain input {
+		type filter hook input priority -20; policy accept;
+		meta nfproto != @held accept
+		ct state established,related accept
+		iifname "lo" accept
+		ct status dnat drop
+		tcp flags & (fin | syn | rst | ack) == syn accept
+		$tunnel
+		meta l4proto { tcp, udp, sctp } drop
+	}
+	chain output {
+		type filter hook output priority -20; policy accept;
+		meta nfproto != @held accept
+		ct status dnat ct direction reply drop
+		oifname $pods meta l4proto { tcp, sctp } drop
+	}
+}
+`)
+}
+
+// nft runs the nft program.
+func nft(ctx context.Context, text string) error {
+	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(text)
+	out, err := cmd.CombinedOutput()
+	if err != nil && len(out) > 0 {
+		err = errors.Join(err, errors.New(strings.TrimSpace(string(out))))
+	}
+	return err
+}

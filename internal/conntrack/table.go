@@ -1,0 +1,123 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Table is the table of tracked connections of the network namespace in which it was opened. It is for one goroutine.
+type Table struct{ sock *nl.SocketHandle }
+
+// Open opens the table. The kernel needs nf_conntrack_netlink.
+func Open() (*Table, error) {
+	s, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("opening the table of tracked connections: %w", err)
+	}
+	patience := unix.Timeval{Sec: 30}
+	if err := errors.Join(s.SetSendTimeout(&patience), s.SetReceiveTimeout(&patience)); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("opening the table of tracked connections: %w", err)
+	}
+	return &Table{sock: &nl.SocketHandle{Socket: s}}, nil
+}
+
+// Close lets go of the table.
+func (t *Table) Close() { t.sock.Close() }
+
+func (t *Table) request(kind, flags int, six bool) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|kind, flags)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: t.sock}
+	family := uint8(unix.AF_INET)
+	if six {
+		family = unix.AF_INET6
+	}
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	return req
+}
+
+// Each hands on every connection of a family, those of other zones too. What changes meanwhile may be missing, or there twice.
+func (t *Table) Each(six bool, f func(Entry)) error {
+	var bad error
+	err := t.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, six).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
+		e, err := decode(msg)
+		if err != nil {
+			bad = err
+		} else {
+			f(e)
+		}
+		return true
+	})
+	if err != nil && !errors.Is(err, nl.ErrDumpInterrupted) {
+		return fmt.Errorf("listing tracked connections: %w", err)
+	}
+	return bad
+}
+
+// Create adds a connection. The error is unix.EEXIST when one of its tuples belongs to another.
+func (t *Table) Create(e Entry) error {
+	req := t.request(nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, e.Orig.Src.Is6())
+	req.AddRawData(e.encode())
+	if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
+		return fmt.Errorf("adding the connection %s: %w", e.Orig, err)
+	}
+	return nil
+}
+
+// Find returns the connection that a tuple belongs to, in either direction.
+func (t *Table) Find(of Tuple) (Entry, bool, error) {
+	req := t.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK, of.Src.Is6()) // the answer says that more follow: the acknowledgement does
+	req.AddRawData(appendTuple(nil, nl.CTA_TUPLE_ORIG, of))
+	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return Entry{}, false, nil
+	}
+	if err == nil && len(msgs) != 1 {
+		err = fmt.Errorf("%d answers", len(msgs))
+	}
+	if err != nil {
+		return Entry{}, false, fmt.Errorf("looking for the connection %s: %w", of, err)
+	}
+	e, err := decode(msgs[0])
+	return e, err == nil, err
+}
+
+// Delete forgets the connection that a tuple belongs to, in either direction, if there is one.
+func (t *Table) Delete(of Tuple) error {
+	req := t.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, of.Src.Is6())
+	req.AddRawData(appendTuple(nil, nl.CTA_TUPLE_ORIG, of))
+	if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("forgetting the connection %s: %w", of, err)
+	}
+	return nil
+}
+
+// Put adds a connection in the place of whatever has one of its tuples. Where keep says so of what is there, that stays.
+func (t *Table) Put(e Entry, keep func(there Entry) bool) (put bool, err error) {
+	for range 3 {
+		err = t.Create(e)
+		if !errors.Is(err, unix.EEXIST) {
+			return err == nil, err
+		}
+		for _, of := range []Tuple{e.Orig, e.Reply} {
+			there, found, err := t.Find(of)
+			if err != nil {
+				return false, err
+			}
+			if !found {
+				continue
+			}
+			if there.Orig == e.Orig && there.Reply == e.Reply || keep(there) {
+				return false, nil
+			}
+			if err := t.Delete(of); err != nil {
+				return false, err
+			}
+		}
+	}
+	return false, err
+}

@@ -1,0 +1,87 @@
+package ebpf
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/conntrack"
+)
+
+// What connection tracking is told of flows when another data plane takes over. Policy is not: a connection without the mark of one is
+// judged at its next packet, in its original direction.
+
+// leastLeft is how long an entry that is told stays at least: it may be told before its packets come by there.
+const leastLeft = 30 * time.Second
+
+// tracked is what connection tracking is to know of the flow that an entry of the maps is of, in either direction. left is how long the
+// entry has. It is not ok where there is nothing to know: what is over, what another node translates, and what the entry does not tell.
+func tracked[A address](k flowKey[A], v flowValue[A], left time.Duration) (e conntrack.Entry, ok bool) {
+	if left < 0 || v.Flags&flowHandOn != 0 || v.State&stateClosing != 0 && v.State&stateReset != 0 {
+		return e, false
+	}
+	orig, reply := k, v.after(k.Proto).turned()
+	if v.Flags&flowReply != 0 {
+		orig, reply = reply, orig
+	}
+	var ok1, ok2 bool
+	e.Orig, ok1 = orig.tuple(false)
+	e.Reply, ok2 = reply.tuple(true)
+	if !ok1 || !ok2 {
+		return e, false
+	}
+	both := v.State&(stateReplied|stateAnswered|stateClosing) != 0
+	e.Status = conntrack.Confirmed
+	if both {
+		e.Status |= conntrack.SeenReply
+	}
+	if v.State&stateReplied != 0 {
+		e.Status |= conntrack.Assured
+	}
+	e.Left = max(left, leastLeft).Truncate(time.Second)
+	switch k.Proto {
+	case unix.IPPROTO_TCP:
+		e.TCP = trackedTCP(v.State)
+	case unix.IPPROTO_SCTP:
+		if v.State&(stateReplied|stateClosing) != stateReplied {
+			return e, false
+		}
+		e.SCTP = conntrack.SCTPEstablished
+	}
+	return e, true
+}
+
+// trackedTCP is the state of a connection. A FIN of one side is not told: the side that is left may go on for as long as it likes.
+func trackedTCP(state uint8) conntrack.TCP {
+	t := conntrack.TCP{State: conntrack.TCPSynSent, OrigFlags: conntrack.TCPLiberal, RepFlags: conntrack.TCPLiberal}
+	switch {
+	case state&stateClosing != 0:
+		t.State = conntrack.TCPTimeWait
+		t.OrigFlags |= conntrack.TCPCloseInit // a SYN opens a new one
+		t.RepFlags |= conntrack.TCPCloseInit
+	case state&stateReplied != 0:
+		t.State = conntrack.TCPEstablished
+	case state&stateAnswered != 0:
+		t.State = conntrack.TCPSynRecv
+	}
+	return t
+}
+
+// inStack reports whether the node's stack sees packets of a flow that is translated after they were translated, or their answers: as long
+// as programs translate, connection tracking must not do it too.
+func (v flowValue[A]) inStack() bool {
+	return v.Flags&flowRewrite != 0 && v.seenByStack()
+}
+
+// seenByStack reports whether the node's stack sees packets of a flow at all.
+func (v flowValue[A]) seenByStack() bool { return v.Action == actPass || v.Flags&flowFromHost != 0 }
+
+// shadow is what the stack sees of a translated connection: what it gives to programs, or what they give it.
+func (v flowValue[A]) shadow(e conntrack.Entry) conntrack.Entry {
+	if v.Flags&flowFromHost != 0 {
+		e.Reply = e.Orig.Turned()
+	} else {
+		e.Orig = e.Reply.Turned()
+	}
+	return e
+}

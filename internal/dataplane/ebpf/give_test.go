@@ -1,0 +1,255 @@
+package ebpf
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+func flowKeyOf(proto uint8, src, dst string) flowKey[ip4] {
+	s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
+	return flowKey[ip4]{Saddr: toAddr[ip4](s.Addr()), Daddr: toAddr[ip4](d.Addr()), Sport: be16(s.Port()), Dport: be16(d.Port()), Proto: proto}
+}
+
+// flowTo is an entry that makes of a packet another.
+func flowTo(after flowKey[ip4], state, flags, action uint8) flowValue[ip4] {
+	return flowValue[ip4]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport, State: state, Flags: flags, Action: action}
+}
+
+func TestTracked(t *testing.T) {
+	const tcp, udp, icmp = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMP
+	asked := flowKeyOf(tcp, "10.244.1.2:40000", "10.96.0.1:80")
+	after := flowKeyOf(tcp, "10.244.1.2:40000", "10.244.2.3:8080")
+	service, _ := asked.tuple(false)
+	answer, _ := after.turned().tuple(true)
+	const liberal = conntrack.TCPLiberal
+	tracking := func(state uint8, status conntrack.Status) *conntrack.Entry {
+		return &conntrack.Entry{Orig: service, Reply: answer, Left: time.Minute, Status: status | conntrack.Confirmed, TCP: conntrack.TCP{State: state, OrigFlags: liberal, RepFlags: liberal}}
+	}
+	over := tracking(conntrack.TCPTimeWait, conntrack.SeenReply|conntrack.Assured)
+	over.TCP.OrigFlags, over.TCP.RepFlags = liberal|conntrack.TCPCloseInit, liberal|conntrack.TCPCloseInit
+	echo, out := flowKeyOf(icmp, "10.244.1.2:77", "192.0.2.1:85"), flowKeyOf(icmp, "172.30.0.8:20001", "192.0.2.1:20009")
+	addr := netip.MustParseAddr
+	for name, c := range map[string]struct {
+		key   flowKey[ip4]
+		value flowValue[ip4]
+		left  time.Duration // 0 = a minute
+		want  *conntrack.Entry
+	}{
+		"open":                   {asked, flowTo(after, stateReplied, flowRewrite, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
+		"open, by its answers":   {after.turned(), flowTo(asked.turned(), stateReplied, flowRewrite|flowReply, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
+		"one side is closed":     {asked, flowTo(after, stateReplied|stateFIN, flowRewrite, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
+		"both sides are closed":  {asked, flowTo(after, stateReplied|stateFIN|stateClosing, flowRewrite, actNeigh), 0, over},
+		"begun":                  {asked, flowTo(after, 0, flowRewrite, actNeigh), 0, tracking(conntrack.TCPSynSent, 0)},
+		"answered":               {asked, flowTo(after, stateAnswered, flowRewrite, actNeigh), 0, tracking(conntrack.TCPSynRecv, conntrack.SeenReply)},
+		"reset":                  {asked, flowTo(after, stateReplied|stateClosing|stateReset, flowRewrite, actNeigh), 0, nil},
+		"too old":                {asked, flowTo(after, stateReplied, flowRewrite, actNeigh), -time.Second, nil},
+		"another node's":         {asked, flowTo(asked, stateReplied, flowHandOn, actNeigh), 0, nil},
+		"about to be forgotten":  {asked, flowTo(after, stateReplied, flowRewrite, actNeigh), time.Second, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
+		"an ICMP message":        {flowKey[ip4]{Proto: icmp, Sport: be16(0x0500), Dport: be16(0x4500)}, flowValue[ip4]{State: stateReplied}, 0, nil},
+		"GRE":                    {flowKey[ip4]{Proto: unix.IPPROTO_GRE}, flowValue[ip4]{State: stateReplied}, 0, nil},
+		"SCTP that is half open": {flowKeyOf(unix.IPPROTO_SCTP, "10.244.1.2:1", "10.244.2.2:2"), flowValue[ip4]{}, 0, nil},
+		"masqueraded echo": {echo, flowTo(out, stateReplied, flowRewrite|flowSNAT, actNeigh), 0, &conntrack.Entry{
+			Orig:   conntrack.Tuple{Proto: icmp, Src: addr("10.244.1.2"), Dst: addr("192.0.2.1"), ID: 77, Type: conntrack.EchoRequest},
+			Reply:  conntrack.Tuple{Proto: icmp, Src: addr("192.0.2.1"), Dst: addr("172.30.0.8"), ID: 20001, Type: conntrack.EchoReply},
+			Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute}},
+		"masqueraded echo, by its answers": {out.turned(), flowTo(echo.turned(), stateReplied, flowRewrite|flowReply, actNeigh), 0, &conntrack.Entry{
+			Orig:   conntrack.Tuple{Proto: icmp, Src: addr("10.244.1.2"), Dst: addr("192.0.2.1"), ID: 77, Type: conntrack.EchoRequest},
+			Reply:  conntrack.Tuple{Proto: icmp, Src: addr("192.0.2.1"), Dst: addr("172.30.0.8"), ID: 20001, Type: conntrack.EchoReply},
+			Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute}},
+	} {
+		left := c.left
+		if left == 0 {
+			left = time.Minute
+		}
+		got, ok := tracked(c.key, c.value, left)
+		if c.want != nil && c.left > 0 {
+			c.want.Left = leastLeft
+		}
+		if ok != (c.want != nil) || ok && got != *c.want {
+			t.Errorf("%s: %+v %v, want %+v", name, got, ok, c.want)
+		}
+	}
+}
+
+// takerOf is for a node 172.30.0.8 with the pod 10.244.1.2, which knows 10.244.2.0/26 on another node and the Service 10.96.0.1:80 with a node
+// port and the backends 10.244.2.3:8080 and 192.0.2.80:80.
+func takerOf() taker {
+	s := nodestate.New()
+	addr := netip.MustParseAddr
+	s.Addrs[addr("172.30.0.8")] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: true}
+	s.Addrs[addr("172.30.0.9")] = nodestate.Addr{Kind: nodestate.AddrNode, Node: addr("172.30.0.9"), NodePorts: true}
+	s.Addrs[addr("10.244.1.2")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali1", IfIndex: 7, NATOutgoing: true}
+	s.Routes[netip.MustParsePrefix("10.244.0.0/16")] = nodestate.Route{Pool: true}
+	s.Routes[netip.MustParsePrefix("10.244.1.0/26")] = nodestate.Route{Pool: true, Local: true}
+	s.Routes[netip.MustParsePrefix("10.244.2.0/26")] = nodestate.Route{Pool: true, Node: addr("172.30.0.9")}
+	id := nodestate.Frontend{Addr: addr("10.96.0.1"), Port: 80, Proto: model.ProtocolTCP}
+	s.Frontends.Set(id, nodestate.Service{ID: id})
+	s.Frontends.Set(nodestate.Frontend{Addr: netip.IPv4Unspecified(), Port: 30001, Proto: model.ProtocolTCP}, nodestate.Service{ID: id, External: true})
+	s.Backends.Set(id, []nodestate.Backend{{Addr: addr("10.244.2.3"), Port: 8080}, {Addr: addr("192.0.2.80"), Port: 80}})
+	return taker{state: s, ifindex: func(a nodestate.Addr) int { return a.IfIndex }}
+}
+
+func connection(src, dst, afterSrc, afterDst string) conntrack.Entry {
+	asked, _ := flowKeyOf(unix.IPPROTO_TCP, src, dst).tuple(false)
+	after, _ := flowKeyOf(unix.IPPROTO_TCP, afterSrc, afterDst).tuple(false)
+	return conntrack.Entry{Orig: asked, Reply: after.Turned(), Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute,
+		TCP: conntrack.TCP{State: conntrack.TCPEstablished}}
+}
+
+func TestTaken(t *testing.T) {
+	const pod, client, node = "10.244.1.2:40000", "172.30.0.55:50000", "172.30.0.8:20001"
+	zone := connection(pod, "10.96.0.1:80", pod, "10.244.2.3:8080")
+	zone.Zone = 1
+	closed := connection(pod, "10.96.0.1:80", pod, "10.244.2.3:8080")
+	closed.TCP.State = conntrack.TCPClose
+	for name, c := range map[string]struct {
+		e    conntrack.Entry
+		want bool
+		svc  bool
+		iif  [2]uint32 // of the original direction and of the answers
+		more [2]uint8  // flags, beside flowReply and flowRewrite
+	}{
+		"pod to a Service":                   {connection(pod, "10.96.0.1:80", pod, "10.244.2.3:8080"), true, true, [2]uint32{7, 0}, [2]uint8{}},
+		"pod to a backend that left":         {connection(pod, "10.96.0.1:80", pod, "10.244.2.4:8080"), true, true, [2]uint32{7, 0}, [2]uint8{}},
+		"pod to a backend elsewhere":         {connection(pod, "10.96.0.1:80", node, "192.0.2.80:80"), true, true, [2]uint32{7, 0}, [2]uint8{flowSNAT, 0}},
+		"pod to a pod":                       {connection(pod, "10.244.2.3:8080", pod, "10.244.2.3:8080"), true, false, [2]uint32{7, 0}, [2]uint8{}},
+		"pod to the outside":                 {connection(pod, "192.0.2.1:443", node, "192.0.2.1:443"), true, false, [2]uint32{7, 0}, [2]uint8{flowSNAT, 0}},
+		"client to a pod":                    {connection(client, "172.30.0.8:30001", client, "10.244.1.2:8080"), true, true, [2]uint32{0, 7}, [2]uint8{}},
+		"client to a pod elsewhere":          {connection(client, "172.30.0.8:30001", node, "10.244.2.3:8080"), true, true, [2]uint32{}, [2]uint8{flowSNAT, 0}},
+		"client by another node":             {connection(client, "172.30.0.9:30001", client, "10.244.1.2:8080"), true, true, [2]uint32{0, 7}, [2]uint8{}},
+		"client to a backend elsewhere":      {connection(client, "172.30.0.8:30001", node, "192.0.2.80:80"), true, true, [2]uint32{}, [2]uint8{flowSNAT, 0}},
+		"the node to a Service":              {connection("172.30.0.8:41000", "10.96.0.1:80", "172.30.0.8:41000", "10.244.2.3:8080"), true, true, [2]uint32{}, [2]uint8{flowFromHost, flowFromHost}},
+		"the node to its pod":                {connection("172.30.0.8:41000", "10.244.1.2:80", "172.30.0.8:41000", "10.244.1.2:80"), true, false, [2]uint32{0, 7}, [2]uint8{flowFromHost, flowFromHost}},
+		"the node to the outside":            {connection("172.30.0.8:41000", "192.0.2.1:443", "172.30.0.8:41000", "192.0.2.1:443"), false, false, [2]uint32{}, [2]uint8{}},
+		"a port that somebody else forwards": {connection(client, "172.30.0.8:8443", client, "172.17.0.2:443"), false, false, [2]uint32{}, [2]uint8{}},
+		"a container of somebody else":       {connection("172.17.0.2:41000", "192.0.2.1:443", node, "192.0.2.1:443"), false, false, [2]uint32{}, [2]uint8{}},
+		"a source that is not the node's":    {connection(pod, "192.0.2.1:443", "192.0.2.99:20001", "192.0.2.1:443"), false, false, [2]uint32{}, [2]uint8{}},
+		"another zone":                       {zone, false, false, [2]uint32{}, [2]uint8{}},
+		"over":                               {closed, false, false, [2]uint32{}, [2]uint8{}},
+	} {
+		f, ok := takenOf[ip4](takerOf(), c.e, 1000, 5)
+		if ok != c.want {
+			t.Errorf("%s: taken over %v, want %v", name, ok, c.want)
+		}
+		if !ok {
+			continue
+		}
+		if f.key.turned() != f.here.after(f.key.Proto) || f.back.turned() != f.there.after(f.key.Proto) {
+			t.Errorf("%s: the entries do not mirror each other: %+v", name, f)
+		}
+		rewrite := uint8(0)
+		if c.e.Translated() {
+			rewrite = flowRewrite
+		}
+		if f.there.Flags != rewrite|c.more[0] || f.here.Flags != rewrite|flowReply|c.more[1] {
+			t.Errorf("%s: flags %#x, %#x", name, f.there.Flags, f.here.Flags)
+		}
+		if got := [2]uint32{f.there.Iif, f.here.Iif}; got != c.iif {
+			t.Errorf("%s: packets enter at %v, want %v", name, got, c.iif)
+		}
+		if (f.there.Svc.Proto != 0) != c.svc || f.there.Svc != f.here.Svc || f.there.Backend != f.here.Backend {
+			t.Errorf("%s: Service %+v, %+v", name, f.there.Svc, f.here.Svc)
+		}
+		if !f.established || f.there.State != stateReplied || f.there.Epoch == 5 || f.there.Seen != 1000 {
+			t.Errorf("%s: %+v", name, f.there)
+		}
+	}
+}
+
+func TestTakenStates(t *testing.T) {
+	const init = conntrack.TCPCloseInit
+	for name, c := range map[string]struct {
+		tcp    conntrack.TCP
+		live   bool
+		states [2]uint8
+	}{
+		"SYN sent":            {conntrack.TCP{State: conntrack.TCPSynSent}, true, [2]uint8{}},
+		"answered":            {conntrack.TCP{State: conntrack.TCPSynRecv}, true, [2]uint8{stateAnswered, stateAnswered}},
+		"established":         {conntrack.TCP{State: conntrack.TCPEstablished}, true, [2]uint8{stateReplied, stateReplied}},
+		"closed by the first": {conntrack.TCP{State: conntrack.TCPFinWait, OrigFlags: init}, true, [2]uint8{stateReplied | stateFIN, stateReplied}},
+		"by the second":       {conntrack.TCP{State: conntrack.TCPCloseWait, RepFlags: init}, true, [2]uint8{stateReplied, stateReplied | stateFIN}},
+		"by both":             {conntrack.TCP{State: conntrack.TCPTimeWait}, true, [2]uint8{stateReplied | stateFIN | stateClosing, stateReplied | stateFIN | stateClosing}},
+		"reset":               {conntrack.TCP{State: conntrack.TCPClose}, false, [2]uint8{}},
+		"of a later kernel":   {conntrack.TCP{State: 99}, false, [2]uint8{}},
+	} {
+		e := connection("10.244.1.2:1", "10.244.2.2:2", "10.244.1.2:1", "10.244.2.2:2")
+		e.TCP = c.tcp
+		if states, live := takenStates(e); live != c.live || live && states != c.states {
+			t.Errorf("%s: %v %v", name, states, live)
+		}
+	}
+}
+
+// What is told to connection tracking and taken over from it is the flow that it was, in both directions and both ways round.
+func TestThereAndBack(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	from := takerOf()
+	pick := func(of ...string) string { return of[r.IntN(len(of))] }
+	port := func() uint16 { return uint16(1 + r.IntN(60000)) }
+	taken := 0
+	for range 5000 {
+		proto := []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_ICMP, 50}[r.IntN(5)]
+		addrs := []string{"10.244.1.2", "10.244.2.3", "10.96.0.1", "172.30.0.8", "172.30.0.9", "172.30.0.55", "192.0.2.80"}
+		key := flowKey[ip4]{Saddr: toAddr[ip4](netip.MustParseAddr(pick(addrs...))), Daddr: toAddr[ip4](netip.MustParseAddr(pick(addrs...))), Proto: proto}
+		after := flowKey[ip4]{Saddr: key.Saddr, Daddr: toAddr[ip4](netip.MustParseAddr(pick("10.244.1.2", "10.244.2.3"))), Proto: proto}
+		switch proto {
+		case unix.IPPROTO_ICMP:
+			id, to, query := port(), port(), []uint16{8, 13, 15, 17}[r.IntN(4)]
+			key.Sport, key.Dport, after.Sport, after.Dport = be16(id), be16(id+query), be16(to), be16(to+query)
+			after.Daddr = key.Daddr
+		case 50:
+		default:
+			key.Sport, key.Dport, after.Sport, after.Dport = be16(port()), be16(port()), be16(port()), be16(port())
+		}
+		if r.IntN(3) == 0 {
+			after.Saddr = toAddr[ip4](netip.MustParseAddr("172.30.0.8"))
+		}
+		flags := uint8(0)
+		if after != key {
+			flags = flowRewrite
+		}
+		e, ok := tracked(key, flowTo(after, stateReplied, flags, actNeigh), time.Minute)
+		back, ok2 := tracked(after.turned(), flowTo(key.turned(), stateReplied, flags|flowReply, actNeigh), time.Minute)
+		if !ok || !ok2 || e != back {
+			t.Fatalf("%+v to %+v is told as %+v, its answers as %+v", key, after, e, back)
+		}
+		f, ok := takenOf[ip4](from, e, 0, 0)
+		if !ok {
+			continue
+		}
+		taken++
+		if f.key != key || f.there.after(proto) != after || f.back != after.turned() {
+			t.Fatalf("%+v to %+v came back as %+v", key, after, f)
+		}
+	}
+	if taken < 1000 {
+		t.Errorf("only %d flows were taken over", taken)
+	}
+}
+
+// What the node's stack sees of a translated connection while programs translate it.
+func TestShadow(t *testing.T) {
+	for name, c := range map[string]struct {
+		e, want conntrack.Entry
+		ok      bool
+	}{
+		"a pod and a process of the node": {connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "172.30.0.8:9000"),
+			connection("10.244.1.2:40000", "172.30.0.8:9000", "10.244.1.2:40000", "172.30.0.8:9000"), true},
+		"the node and a Service": {connection("172.30.0.8:40000", "10.96.0.1:80", "172.30.0.8:40000", "10.244.2.3:8080"),
+			connection("172.30.0.8:40000", "10.96.0.1:80", "172.30.0.8:40000", "10.96.0.1:80"), true},
+		"two pods": {connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "10.244.2.3:8080"), conntrack.Entry{}, false},
+	} {
+		got, ok := takerOf().shadow(c.e)
+		if ok != c.ok || ok && (got.Orig != c.want.Orig || got.Reply != c.want.Reply) {
+			t.Errorf("%s: %+v %v", name, got, ok)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package ebpf
+
+import (
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// What is made of tracked connections when this data plane takes over. Every entry is of an epoch that was never in force: it is judged at
+// its next packet, and its way found.
+
+// taker makes entries of tracked connections.
+type taker struct {
+	state   *nodestate.State
+	ifindex func(nodestate.Addr) int
+}
+
+// taken is a flow as it is written into the maps.
+type taken[A address] struct {
+	key, back   flowKey[A]
+	there, here flowValue[A] // of the original direction, and of the answers
+	established bool         // else half open
+}
+
+// of makes the entries of a connection. It is not ok for those that are not ours: between others, over, or translated by
+// somebody else for other ends than pods and Services. now and epoch are the clock's and the settings'.
+func takenOf[A address](t taker, e conntrack.Entry, now, epoch uint32) (f taken[A], ok bool) {
+	if e.Zone != 0 || !t.ours(e) {
+		return f, false
+	}
+	var ok1, ok2 bool
+	f.key, ok1 = keyOf[A](e.Orig)
+	f.back, ok2 = keyOf[A](e.Reply)
+	states, live := takenStates(e)
+	if !ok1 || !ok2 || !live {
+		return f, false
+	}
+	after, back := f.back.turned(), f.key.turned()
+	src, translated := t.state.Addrs[e.Orig.Src], e.Translated()
+	f.there = flowValue[A]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport}
+	f.here = flowValue[A]{Saddr: back.Saddr, Daddr: back.Daddr, Sport: back.Sport, Dport: back.Dport, Flags: flowReply}
+	f.there.State, f.here.State = states[0], states[1]
+	for _, v := range []*flowValue[A]{&f.there, &f.here} {
+		v.Seen, v.Epoch, v.Action = now, epoch-1, actNeigh
+		if translated {
+			v.Flags |= flowRewrite
+		}
+		if src.Kind == nodestate.AddrHost {
+			v.Flags |= flowFromHost
+		}
+	}
+	if e.Reply.Dst != e.Orig.Src {
+		f.there.Flags |= flowSNAT
+	}
+	f.there.Iif, f.here.Iif = t.iif(e.Orig.Src), t.iif(e.Reply.Src)
+	if svc, found := t.service(e.Orig); found && translated {
+		f.there.Svc = toSvc[A](svc.ID)
+		f.there.Backend = backend[A]{Addr: toAddr[A](e.Reply.Src), Port: be16(e.Reply.SrcPort)}
+		f.here.Svc, f.here.Backend = f.there.Svc, f.there.Backend
+	}
+	if src.Kind == nodestate.AddrHost && !translated {
+		f.there.Action = actPass // it is met where the stack sends it to the pod
+	}
+	f.established = states[0]&stateReplied != 0 || src.Kind == nodestate.AddrHost && translated
+	return f, true
+}
+
+// ours reports whether a connection is one that this data plane would carry: it begins or ends at a pod of this node, or is
+// translated as Services and natOutgoing do it.
+func (t taker) ours(e conntrack.Entry) bool {
+	src, backend := t.state.Addrs[e.Orig.Src], t.state.Addrs[e.Reply.Src]
+	here := src.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrEndpoint
+	if !e.Translated() {
+		return here
+	}
+	if e.Reply.Src != e.Orig.Dst || e.Reply.SrcPort != e.Orig.DstPort {
+		pod := backend.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrPod || t.routed(e.Reply.Src)
+		if !pod && !t.balanced(e) {
+			return false
+		}
+	} else if src.Kind != nodestate.AddrEndpoint {
+		return false // a source alone is translated for pods alone
+	}
+	same := e.Reply.Dst == e.Orig.Src
+	return same || t.state.Addrs[e.Reply.Dst].Kind == nodestate.AddrHost
+}
+
+// routed reports whether an address is in a block of pods.
+func (t taker) routed(a netip.Addr) bool {
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		p, err := a.Prefix(bits)
+		if err != nil {
+			return false
+		}
+		if r, ok := t.state.Routes[p]; ok {
+			return r.Local || r.Node.IsValid()
+		}
+	}
+	return false
+}
+
+// service is what is asked for by a packet.
+func (t taker) service(orig conntrack.Tuple) (nodestate.Service, bool) {
+	if !orig.Ported() {
+		return nodestate.Service{}, false
+	}
+	f := nodestate.Frontend{Addr: orig.Dst, Port: orig.DstPort, Proto: model.Protocol(orig.Proto)}
+	svc, ok := t.state.Frontends.Get(f)
+	if kind := t.state.Addrs[orig.Dst].Kind; !ok && (kind == nodestate.AddrHost || kind == nodestate.AddrNode) {
+		f.Addr = unspecified(orig.Dst)
+		svc, ok = t.state.Frontends.Get(f)
+	}
+	return svc, ok
+}
+
+// balanced reports whether a connection leads to a backend of the Service that it asked for.
+func (t taker) balanced(e conntrack.Entry) bool {
+	svc, ok := t.service(e.Orig)
+	return ok && slices.ContainsFunc(t.state.Backends.At(svc.ID), func(b nodestate.Backend) bool {
+		return b.Addr == e.Reply.Src && b.Port == e.Reply.SrcPort
+	})
+}
+
+// iif is the interface by which packets of an address enter, 0 where that does not count.
+func (t taker) iif(a netip.Addr) uint32 {
+	if v := t.state.Addrs[a]; v.Kind == nodestate.AddrEndpoint {
+		return uint32(t.ifindex(v))
+	}
+	return 0
+}
+
+// takenStates are the states of the two entries; live is false of what is over.
+func takenStates(e conntrack.Entry) (states [2]uint8, live bool) {
+	if e.Orig.Proto != unix.IPPROTO_TCP {
+		if e.Status&conntrack.SeenReply != 0 {
+			return [2]uint8{stateReplied, stateReplied}, true
+		}
+		return states, true
+	}
+	switch e.TCP.State {
+	case conntrack.TCPSynSent:
+	case conntrack.TCPSynRecv:
+		states = [2]uint8{stateAnswered, stateAnswered}
+	case conntrack.TCPEstablished:
+		states = [2]uint8{stateReplied, stateReplied}
+	case conntrack.TCPFinWait, conntrack.TCPCloseWait:
+		states = [2]uint8{stateReplied, stateReplied}
+		for i, flags := range []uint8{e.TCP.OrigFlags, e.TCP.RepFlags} {
+			if flags&conntrack.TCPCloseInit != 0 {
+				states[i] |= stateFIN
+			}
+		}
+	case conntrack.TCPLastAck, conntrack.TCPTimeWait:
+		const over = stateReplied | stateFIN | stateClosing
+		states = [2]uint8{over, over}
+	default:
+		return states, false
+	}
+	return states, true
+}
+
+// shadow is what the node's stack sees of a translated connection once programs translate it, where it sees anything of it: what they give
+// it, or what it gives them.
+func (t taker) shadow(e conntrack.Entry) (conntrack.Entry, bool) {
+	switch {
+	case t.state.Addrs[e.Orig.Src].Kind == nodestate.AddrHost:
+		e.Reply = e.Orig.Turned()
+	case t.state.Addrs[e.Reply.Src].Kind == nodestate.AddrHost:
+		e.Orig = e.Reply.Turned()
+	default:
+		return e, false
+	}
+	e.Mark = 0
+	e.TCP.OrigFlags |= conntrack.TCPLiberal
+	e.TCP.RepFlags |= conntrack.TCPLiberal
+	return e, true
+}
