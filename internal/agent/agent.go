@@ -20,8 +20,10 @@ import (
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
@@ -86,6 +88,9 @@ type Agent struct {
 func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
 	findings, lacks := kernel.Probe()
+	if err := conntrack.Release(); err != nil {
+		o.Log.Warn("a change of the data plane was broken off", "error", err)
+	}
 	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
 	a.good = openLastGood(o.StateDir, o.Log)
 	a.flows = openFlowTable(o.StateDir, o.Log)
@@ -154,7 +159,7 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 	d, err := ebpf.New(ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
-		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.choice.Other,
+		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.takeOver(nft.There, kubeproxy.RulesThere),
 	})
 	if err != nil {
 		return fmt.Errorf("opening the eBPF data plane: %w", err)

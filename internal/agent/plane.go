@@ -160,6 +160,29 @@ func (p *planes) problem(node string, e config.Effective) []weirv1.Problem {
 		Action: "use a newer kernel, or set bpfEnabled: false for this node"}}
 }
 
+// takeOver says what eBPF takes over of connection tracking at this start: what our tables translated where they are, else what a kube-proxy
+// did where its rules are. What cannot be told counts as there.
+func (p *planes) takeOver(tables, rules func() (bool, error)) ebpf.TakeOver {
+	if !p.choice.Other {
+		return ebpf.TakeNothing
+	}
+	ours, err := tables()
+	if err != nil {
+		p.log.Warn("cannot tell whether the data plane of standard Linux was in force; its connections are taken over as if it was", "error", err)
+	}
+	if ours || err != nil {
+		return ebpf.TakeAll
+	}
+	theirs, err := rules()
+	if err != nil {
+		p.log.Warn("cannot tell whether a kube-proxy balanced connections; they are taken over as if one did", "error", err)
+	}
+	if theirs || err != nil {
+		return ebpf.TakeTranslated
+	}
+	return ebpf.TakeNothing
+}
+
 // openStandard opens the data plane of standard Linux.
 func (a *Agent) openStandard() error {
 	before := func() {
@@ -230,6 +253,9 @@ func (a *Agent) removeOther(ctx context.Context) error {
 	var err error
 	if a.planes.choice.Standard {
 		a.giveWay(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err() // the next start does it
+		}
 		err = ebpf.Remove(a.planes.bpffs)
 	} else {
 		err = nft.Remove(ctx)

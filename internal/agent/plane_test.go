@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
 )
 
 // TestPlaneChoice: what the other data plane left is looked for whenever it cannot be excluded that it was there.
@@ -34,6 +35,33 @@ func TestPlaneChoice(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(config.Effective{Standard: true}, nil, true, true)
+}
+
+// TestTakeOver: connections are taken over where there was somebody who could have translated them.
+func TestTakeOver(t *testing.T) {
+	failing := errors.New("no answer")
+	for name, c := range map[string]struct {
+		other     bool
+		tables    bool
+		tablesErr error
+		rules     bool
+		rulesErr  error
+		want      ebpf.TakeOver
+	}{
+		"nobody":                  {other: true, want: ebpf.TakeNothing},
+		"as before":               {tables: true, rules: true, want: ebpf.TakeNothing},
+		"our tables":              {other: true, tables: true, want: ebpf.TakeAll},
+		"beside a kube-proxy":     {other: true, tables: true, rules: true, want: ebpf.TakeAll},
+		"a kube-proxy":            {other: true, rules: true, want: ebpf.TakeTranslated},
+		"tables cannot be listed": {other: true, tablesErr: failing, want: ebpf.TakeAll},
+		"rules cannot be listed":  {other: true, rulesErr: failing, want: ebpf.TakeTranslated},
+	} {
+		p := &planes{log: slog.New(slog.DiscardHandler), choice: planeChoice{Other: c.other}}
+		got := p.takeOver(func() (bool, error) { return c.tables, c.tablesErr }, func() (bool, error) { return c.rules, c.rulesErr })
+		if got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
 }
 
 // TestPlaneChoiceThatCannotBeKept is known for one.

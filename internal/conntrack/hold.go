@@ -7,13 +7,19 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 )
 
 // holdTable is the table of nftables that a Hold is.
 const holdTable = "weir-switch"
 
-// holdTime is how long a Hold holds when nobody ends it.
-const holdTime = 5 * time.Second
+// HoldTime is how long a Hold holds when nobody ends it.
+const HoldTime = 5 * time.Second
+
+// nftTime is how long the nft program is given.
+const nftTime = 3 * time.Second
 
 // HoldOptions say what is held back.
 type HoldOptions struct {
@@ -29,22 +35,44 @@ type HoldOptions struct {
 // Hold drops packets of pods, Services and the node's processes that belong to no tracked connection, and what these processes send to
 // pods and answer as a Service, for a moment: while one data plane takes over from another, a connection that the next one does not know
 // yet would be answered by a reset, or be given another port. What is dropped is sent again. It ends by itself after five seconds, whatever
-// becomes of the caller. It needs the nft program.
+// becomes of the caller. It needs the nft program. release is to be called after an error, too: it takes away whatever is there.
 func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) {
-	if err := nft(ctx, o.rules()); err != nil {
-		return func() error { return nil }, fmt.Errorf("holding packets back while the data plane changes: %w", err)
+	if err = nft(ctx, o.rules()); err != nil {
+		err = fmt.Errorf("holding packets back while the data plane changes: %w", err)
 	}
-	return func() error {
-		if err := Release(context.WithoutCancel(ctx)); err != nil {
-			return fmt.Errorf("letting packets go on again, which they do by themselves within %v: %w", holdTime, err)
-		}
-		return nil
-	}, nil
+	return Release, err
 }
 
-// Release ends a Hold, if there is one.
-func Release(ctx context.Context) error {
-	return nft(ctx, "table inet "+holdTable+"\ndelete table inet "+holdTable+"\n")
+// Release ends a Hold, if there is one, and takes its table away. It does not need the nft program.
+func Release() error {
+	if err := release(); err != nil {
+		return fmt.Errorf("letting packets go on again, which they do by themselves within %v: %w", HoldTime, err)
+	}
+	return nil
+}
+
+func release() error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("opening nftables: %w", err)
+	}
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		return nil // no nftables in this kernel
+	}
+	if err != nil {
+		return fmt.Errorf("listing tables: %w", err)
+	}
+	for _, t := range tables {
+		if t.Name != holdTable {
+			continue
+		}
+		conn.DelTable(t)
+		if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("deleting the table inet %s: %w", holdTable, err)
+		}
+	}
+	return nil
 }
 
 // rules are the Hold in the words of nft. Chains come before those of data planes (filter), and after the translation of
@@ -57,7 +85,7 @@ func (o HoldOptions) rules() string {
 	if o.Passing {
 		passing = "ct status dnat ct direction reply drop"
 	}
-	return strings.NewReplacer("$table", holdTable, "$time", fmt.Sprintf("%ds", int(holdTime.Seconds())), "$pods", `"`+o.InterfacePrefix+`*"`,
+	return strings.NewReplacer("$table", holdTable, "$time", fmt.Sprintf("%ds", int(HoldTime.Seconds())), "$pods", `"`+o.InterfacePrefix+`*"`,
 		"$tunnel", tunnel, "$passing", passing).Replace(`
 table inet $table
 delete table inet $table
@@ -94,8 +122,10 @@ table inet $table {
 `)
 }
 
-// nft runs the nft program.
+// nft runs the nft program. It is not broken off with ctx: a transaction half awaited may be in force or not.
 func nft(ctx context.Context, text string) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), nftTime)
+	defer stop()
 	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(text)
 	out, err := cmd.CombinedOutput()

@@ -3,6 +3,11 @@ package conntrack
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
@@ -56,6 +61,31 @@ func (t *Table) Each(six bool, f func(Entry)) error {
 		return fmt.Errorf("listing tracked connections: %w", err)
 	}
 	return bad
+}
+
+// Room is how many connections may be added: until the table of this network namespace is filled to nine tenths.
+func Room() (int, error) {
+	var numbers [2]int
+	for i, name := range []string{"nf_conntrack_max", "nf_conntrack_count"} {
+		b, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return math.MaxInt, nil // nothing is tracked yet
+		}
+		if err == nil {
+			numbers[i], err = strconv.Atoi(strings.TrimSpace(string(b)))
+		}
+		if err != nil {
+			return 0, fmt.Errorf("looking for room in the table of tracked connections: %w", err)
+		}
+	}
+	return room(numbers[0], numbers[1]), nil
+}
+
+func room(most, count int) int {
+	if most == 0 {
+		return math.MaxInt // there is no limit
+	}
+	return max(most/10*9-count, 0)
 }
 
 // Create adds a connection. The error is unix.EEXIST when one of its tuples belongs to another.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -200,12 +201,35 @@ func TestHold(t *testing.T) {
 		if !there() {
 			t.Error("there is no table")
 		}
+		stopped, stop := context.WithCancel(ctx)
+		stop()
+		if _, err := Hold(stopped, o); err != nil || !there() {
+			t.Errorf("holding while the caller ends: %v", err)
+		}
 		if err := errors.Join(release(), release()); err != nil {
 			t.Error(err)
 		}
 		if there() {
 			t.Error("the table is still there")
 		}
+	}
+	t.Setenv("PATH", "")
+	if release, err := Hold(ctx, HoldOptions{InterfacePrefix: "cali"}); err == nil || release() != nil {
+		t.Errorf("without the nft program: %v", err)
+	}
+}
+
+func TestRoom(t *testing.T) {
+	for _, c := range [][3]int{{1000, 0, 900}, {1000, 899, 1}, {1000, 950, 0}, {0, 5, math.MaxInt}} {
+		if got := room(c[0], c[1]); got != c[2] {
+			t.Errorf("of %d with %d there is room for %d, want %d", c[0], c[1], got, c[2])
+		}
+	}
+	if os.Getenv(insideEnv) == "" {
+		t.Skip("needs root")
+	}
+	if got, err := Room(); err != nil || got <= 0 {
+		t.Errorf("there is room for %d (%v)", got, err)
 	}
 }
 

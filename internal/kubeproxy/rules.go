@@ -36,6 +36,13 @@ type legacySeen struct {
 	has           bool
 }
 
+// RulesThere reports whether rules of a kube-proxy are in this network namespace.
+func RulesThere() (bool, error) {
+	var f ruleFinder
+	mode, err := f.mode()
+	return mode != "", err
+}
+
 // mode says whose rules are there, "" for none.
 func (f *ruleFinder) mode() (string, error) {
 	mode, err := nftMode()

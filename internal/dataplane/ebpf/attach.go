@@ -249,7 +249,7 @@ func (a *attachments) withdraw(hooks []hook) error {
 }
 
 // ensure attaches the program of a site, or, where an earlier run left it attached, replaces it in place.
-// With quick a site begins with what attaches without waiting; settle does the rest later.
+// With quick a site that has no link yet begins with what attaches without waiting; settle does the rest later.
 func (a *attachments) ensure(s site, quick bool) error {
 	if _, ok := a.at[s]; ok {
 		return nil
@@ -258,7 +258,7 @@ func (a *attachments) ensure(s site, quick bool) error {
 	if prog == nil {
 		return fmt.Errorf("no program for %s", s)
 	}
-	if quick && s.ifindex != 0 {
+	if quick && s.ifindex != 0 && !a.hasPin(s) {
 		if err := a.attach(s, prog, clsact{}); err == nil || errors.Is(err, errAbsent) {
 			return err
 		}
@@ -291,6 +291,15 @@ func (a *attachments) ensure(s site, quick bool) error {
 		return at.detach(s)
 	}
 	return nil
+}
+
+// hasPin reports whether a run before this one may have left a link at a site: its program comes before any filter.
+func (a *attachments) hasPin(s site) bool {
+	if a.dir == "" {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(a.dir, s.pin()))
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // settle gives one site that began quickly its link.

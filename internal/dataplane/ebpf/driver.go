@@ -39,8 +39,8 @@ type Options struct {
 	SetRetval bool
 	// NoTCX says that the kernel has no tcx links: interfaces get clsact filters.
 	NoTCX bool
-	// TakeOver says that another data plane may be in force until the first Apply: connections that it tracks are taken over.
-	TakeOver bool
+	// TakeOver says which connections are taken over that another data plane tracks, which is in force until the first Apply.
+	TakeOver TakeOver
 }
 
 func (o Options) constants() constants { return constants{trace: o.Trace, setRetval: o.SetRetval} }
@@ -207,7 +207,7 @@ func (d *Driver) reconcile(devices bool) error {
 	}
 	d.beginTakeOver()
 	attachErrs := d.attachAll(devices)
-	d.endTakeOver(len(attachErrs) == 0)
+	d.endTakeOver(len(attachErrs) == 0 || d.carries())
 	errs = append(errs, attachErrs...)
 	if len(attachErrs) == 0 {
 		d.endCarryOver()
@@ -511,6 +511,7 @@ func (d *Driver) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	err := d.programs.close()
+	d.dropTakeOver()
 	for _, l := range d.both() {
 		l.Close()
 	}

@@ -5,7 +5,9 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
@@ -94,7 +96,7 @@ func takerOf() taker {
 	s.Frontends.Set(id, nodestate.Service{ID: id})
 	s.Frontends.Set(nodestate.Frontend{Addr: netip.IPv4Unspecified(), Port: 30001, Proto: model.ProtocolTCP}, nodestate.Service{ID: id, External: true})
 	s.Backends.Set(id, []nodestate.Backend{{Addr: addr("10.244.2.3"), Port: 8080}, {Addr: addr("192.0.2.80"), Port: 80}})
-	return taker{state: s, ifindex: func(a nodestate.Addr) int { return a.IfIndex }}
+	return taker{state: s, ifindex: func(a nodestate.Addr) int { return a.IfIndex }, which: TakeAll}
 }
 
 func connection(src, dst, afterSrc, afterDst string) conntrack.Entry {
@@ -162,6 +164,60 @@ func TestTaken(t *testing.T) {
 			t.Errorf("%s: %+v", name, f.there)
 		}
 	}
+}
+
+// TestTakenHalfOpen: what is half open has a port of ours, or none that is translated.
+func TestTakenHalfOpen(t *testing.T) {
+	const pod, node = "10.244.1.2:40000", "172.30.0.8:20001"
+	for name, c := range map[string]struct {
+		e    conntrack.Entry
+		want bool
+	}{
+		"pod to a Service":           {connection(pod, "10.96.0.1:80", pod, "10.244.2.3:8080"), true},
+		"pod to the outside":         {connection(pod, "192.0.2.1:443", node, "192.0.2.1:443"), false},
+		"pod to a backend elsewhere": {connection(pod, "10.96.0.1:80", node, "192.0.2.80:80"), false},
+	} {
+		c.e.TCP.State, c.e.Status = conntrack.TCPSynSent, conntrack.Confirmed
+		if f, ok := takenOf[ip4](takerOf(), c.e, 1000, 5); ok != c.want || ok && f.established {
+			t.Errorf("%s: taken over %v, want %v (%+v)", name, ok, c.want, f)
+		}
+	}
+}
+
+// TestTakenOfOthers: of a data plane that is not ours, what was translated to pods and backends of Services is taken over.
+func TestTakenOfOthers(t *testing.T) {
+	const pod, client, node = "10.244.1.2:40000", "172.30.0.55:50000", "172.30.0.8:20001"
+	from := takerOf()
+	from.which = TakeTranslated
+	for name, c := range map[string]struct {
+		e    conntrack.Entry
+		want bool
+	}{
+		"pod to a Service":           {connection(pod, "10.96.0.1:80", pod, "10.244.2.3:8080"), true},
+		"client to a pod":            {connection(client, "172.30.0.8:30001", node, "10.244.1.2:8080"), true},
+		"pod to a backend elsewhere": {connection(pod, "10.96.0.1:80", node, "192.0.2.80:80"), true},
+		"pod to a pod":               {connection(pod, "10.244.2.3:8080", pod, "10.244.2.3:8080"), false},
+		"pod to the outside":         {connection(pod, "192.0.2.1:443", node, "192.0.2.1:443"), false},
+		"the node to its pod":        {connection("172.30.0.8:41000", "10.244.1.2:80", "172.30.0.8:41000", "10.244.1.2:80"), false},
+	} {
+		if _, ok := takenOf[ip4](from, c.e, 1000, 5); ok != c.want {
+			t.Errorf("%s: taken over %v, want %v", name, ok, c.want)
+		}
+	}
+}
+
+// TestTakeWhollyOrNot: a connection of which one direction finds no room is not taken over, and leaves nothing.
+func TestTakeWhollyOrNot(t *testing.T) {
+	needRoot(t)
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(flowKey[ip4]{})), ValueSize: uint32(unsafe.Sizeof(flowValue[ip4]{})), MaxEntries: 1})
+	must(t, err)
+	defer m.Close()
+	f := &familyTables[ip4]{flows: m, flowsNew: m}
+	took, err := f.take(takerOf(), connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "10.244.2.3:8080"), 1000)
+	if took || err == nil {
+		t.Errorf("taken over %v, %v", took, err)
+	}
+	must(t, eachFlow(m, func(k flowKey[ip4], _ flowValue[ip4]) { t.Errorf("%+v is left", k) }))
 }
 
 func TestTakenStates(t *testing.T) {

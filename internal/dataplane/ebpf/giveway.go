@@ -34,17 +34,32 @@ func GiveWay(ctx context.Context, bpffs string, hold conntrack.HoldOptions, log 
 		return err
 	}
 	first, err1 := g.tell(tellHidden)
+	if ctx.Err() != nil {
+		return ctx.Err() // programs go on, and the next start begins anew
+	}
+	held := time.Now()
 	release, err := conntrack.Hold(ctx, hold)
 	if err != nil {
 		log.Warn("connections that begin at this moment may be lost", "error", err)
 	}
-	held := time.Now()
+	if ctx.Err() != nil {
+		return errors.Join(ctx.Err(), release())
+	}
+	if err := g.forget(); err != nil {
+		return errors.Join(err, release())
+	}
 	// What the stack sends to pods first: it knows their connections already, or is held back. Then the ways in; last the way out of what
 	// local processes answer, which has to be translated by them until connection tracking does.
 	err2 := g.pass(toWorkload, fromUplink, fromTunnel, fromWorkload)
 	second, err3 := g.tell(tellAll)
 	err4 := g.pass(toUplink)
 	err5 := release()
+	if took := time.Since(held); took > conntrack.HoldTime {
+		log.Warn("packets were held back for a shorter time than the change took; connections that began meanwhile may be lost", "took", took.Round(time.Millisecond))
+	}
+	if g.full {
+		log.Warn("connection tracking is full to nine tenths (net.netfilter.nf_conntrack_max); further connections were not handed over, and end")
+	}
 	log.Info("connections were handed over to connection tracking", "before", first, "after", second, "held back for", time.Since(held).Round(time.Millisecond),
 		"took", time.Since(began).Round(time.Millisecond))
 	return errors.Join(err1, err2, err3, err4, err5)
@@ -57,11 +72,29 @@ type givers struct {
 	table    *conntrack.Table
 	clock    *kernelClock
 	nothing  *ebpf.Program
+	full     bool // connection tracking had no room for all
 }
 
 type giver interface {
-	tell(t *conntrack.Table, now uint32, w telling) (int, error)
+	tell(t *conntrack.Table, now uint32, w telling, room int) (int, error)
 	close()
+}
+
+// errFull says that connection tracking has no room for more.
+var errFull = errors.New("connection tracking has no room for more")
+
+// forget removes the pins of the flows, before programs stop to keep them: whoever comes later, to hand over or to carry packets by programs
+// again, must not take them for what is true then. Those that are open stay open.
+func (g *givers) forget() error {
+	var errs []error
+	for _, dir := range []string{mapsDir(g.bpffs), maps6Dir(g.bpffs)} {
+		for _, name := range []string{"weir_flows", "weir_flows_new"} {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("removing the pin of %s: %w", name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func openGivers(bpffs string) (*givers, error) {
@@ -126,6 +159,9 @@ func Foretell(bpffs string, log *slog.Logger) error {
 		return err
 	}
 	n, err := g.tell(tellSeen)
+	if g.full {
+		log.Warn("connection tracking is full to nine tenths (net.netfilter.nf_conntrack_max); further connections are not made known")
+	}
 	log.Info("connections of the node's processes were made known to connection tracking", "connections", n)
 	return err
 }
@@ -136,11 +172,19 @@ func (g *givers) tell(w telling) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	room, err := conntrack.Room()
+	if err != nil {
+		return 0, err
+	}
 	sum := 0
 	var errs []error
 	for _, f := range g.families {
-		n, err := f.tell(g.table, now, w)
+		n, err := f.tell(g.table, now, w, room-sum)
 		sum += n
+		if errors.Is(err, errFull) {
+			g.full = true
+			continue
+		}
 		errs = append(errs, err)
 	}
 	return sum, errors.Join(errs...)
@@ -218,13 +262,20 @@ func (g *giverOf[A]) close() {
 	}
 }
 
-func (g *giverOf[A]) tell(t *conntrack.Table, now uint32, w telling) (n int, err error) {
+// tell tells of at most room flows; the error is errFull when there are more.
+func (g *giverOf[A]) tell(t *conntrack.Table, now uint32, w telling, room int) (n int, err error) {
 	if err := readSettingsMap(g.settings, &g.current); err != nil {
 		return 0, err
 	}
 	var errs []error
+	full := false
 	for _, m := range []*ebpf.Map{g.flows, g.half} {
 		err := eachFlow(m, func(k flowKey[A], v flowValue[A]) {
+			if n >= room {
+				_, due := g.due(k, v, w)
+				full = full || due
+				return
+			}
 			put, err := g.tellOne(t, k, v, now, w)
 			if err != nil && len(errs) < 3 {
 				errs = append(errs, err)
@@ -235,18 +286,28 @@ func (g *giverOf[A]) tell(t *conntrack.Table, now uint32, w telling) (n int, err
 		})
 		errs = append(errs, err)
 	}
-	return n, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || !full {
+		return n, err
+	}
+	return n, errFull
+}
+
+// due returns the original direction of the flow that an entry is of, and whether it is this entry's to tell of it now.
+func (g *giverOf[A]) due(k flowKey[A], v flowValue[A], w telling) (orig flowKey[A], due bool) {
+	orig = k
+	if v.Flags&flowReply != 0 {
+		orig = v.after(k.Proto).turned()
+	}
+	if _, done := g.told[orig]; done || w == tellHidden && v.inStack() || w == tellSeen && !v.seenByStack() {
+		return orig, false
+	}
+	return orig, v.Flags&flowReply == 0 || !g.known(orig)
 }
 
 // tellOne tells the flow of an entry, unless it was told.
 func (g *giverOf[A]) tellOne(t *conntrack.Table, k flowKey[A], v flowValue[A], now uint32, w telling) (put bool, err error) {
-	orig := k
-	if v.Flags&flowReply != 0 {
-		if orig = v.after(k.Proto).turned(); g.known(orig) {
-			return false, nil
-		}
-	}
-	if _, done := g.told[orig]; done || w == tellHidden && v.inStack() || w == tellSeen && !v.seenByStack() {
+	orig, due := g.due(k, v, w)
+	if !due {
 		return false, nil
 	}
 	e, ok := tracked(k, v, g.left(k, v, now))
@@ -257,6 +318,9 @@ func (g *giverOf[A]) tellOne(t *conntrack.Table, k flowKey[A], v flowValue[A], n
 		e = v.shadow(e)
 	}
 	put, err = t.Put(e, func(there conntrack.Entry) bool {
+		if w == tellSeen && there.Translated() {
+			return true // by the other data plane, whose tables an earlier start wrote
+		}
 		// What processes of the node send meets the other data plane first, which chose by itself for what began meanwhile.
 		return v.Flags&flowFromHost != 0 && there.Orig == e.Orig && there.Translated()
 	})

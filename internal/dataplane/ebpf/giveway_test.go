@@ -2,17 +2,22 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // TestGiveWayAndTakeOver: what the maps of a driver know when it has gone is known to connection tracking then, its programs pass
@@ -48,9 +53,22 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 			t.Errorf("program %s is still in a link", name)
 		}
 	}
+	// The maps are no more kept by anybody: they are not told of again.
+	must(t, table.Delete(want.Orig))
+	must(t, GiveWay(context.Background(), b.bpffs, conntrack.HoldOptions{InterfacePrefix: "cali"}, slog.New(slog.DiscardHandler)))
+	if got, found, err := table.Find(want.Orig); found || err != nil {
+		t.Errorf("a connection that ended meanwhile is told of again: %+v (%v)", got, err)
+	}
+	_, err = table.Put(want, func(conntrack.Entry) bool { return false })
+	must(t, err)
+	_, err = conntrack.Hold(context.Background(), conntrack.HoldOptions{InterfacePrefix: "cali"})
+	must(t, err)
 	must(t, Remove(b.bpffs))
+	if heldBack(t) {
+		t.Error("packets are still held back")
+	}
 
-	b.edit = func(o *Options) { o.TakeOver = true }
+	b.edit = func(o *Options) { o.TakeOver = TakeAll }
 	d = b.open(t)
 	applied(t, d, s)
 	var v flowValue[ip4]
@@ -63,6 +81,127 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	if got, found, err := table.Find(want.Orig); found || err != nil {
 		t.Errorf("connection tracking still has %+v (%v)", got, err)
 	}
+}
+
+// heldBack reports whether a table that holds packets back is there.
+func heldBack(t *testing.T) bool {
+	t.Helper()
+	conn, err := nftables.New()
+	must(t, err)
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	must(t, err)
+	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == "weir-switch" })
+}
+
+// TestGiveWayBrokenOff: where the agent ends meanwhile, programs go on, their flows stay, and nothing is held back.
+func TestGiveWayBrokenOff(t *testing.T) {
+	b := newBench(t)
+	d := b.open(t)
+	applied(t, d, sample(b))
+	must(t, d.Close())
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	if err := GiveWay(ctx, b.bpffs, conntrack.HoldOptions{InterfacePrefix: "cali"}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	if slices.Contains(programsInLinks(t, b.bpffs), "weir_nothing") {
+		t.Error("programs pass everything")
+	}
+	if _, err := os.Stat(filepath.Join(mapsDir(b.bpffs), "weir_flows")); err != nil {
+		t.Error(err)
+	}
+	if heldBack(t) {
+		t.Error("packets are held back")
+	}
+}
+
+// TestForetellKeeps: what the other data plane translates already, after an earlier start, stays translated.
+func TestForetellKeeps(t *testing.T) {
+	b := newBench(t)
+	d := b.open(t)
+	applied(t, d, sample(b))
+	now, err := d.now()
+	must(t, err)
+	asked, after := flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40009", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40009", "172.31.1.207:9000")
+	there := flowTo(after, stateReplied, flowRewrite, actPass)
+	there.Seen = now
+	_, err = addFlow(d.loaded.Maps["weir_flows"], asked, there)
+	must(t, err)
+	must(t, d.Close())
+	table, err := conntrack.Open()
+	must(t, err)
+	defer table.Close()
+	want, _ := tracked(asked, there, leastLeft)
+	for name, present := range map[string]bool{"nothing": false, "its translation": true} {
+		if present {
+			_, err = table.Put(want, func(conntrack.Entry) bool { return false })
+			must(t, err)
+		}
+		must(t, Foretell(b.bpffs, slog.New(slog.DiscardHandler)))
+		got, found, err := table.Find(want.Reply)
+		if err != nil || !found || got.Translated() != present {
+			t.Errorf("where %s was known: %+v (%v, %v)", name, got, found, err)
+		}
+		must(t, table.Delete(want.Reply))
+	}
+}
+
+// TestTakeOverKeepsLinks: links that an earlier run left are taken over, though another data plane's connections are taken over too.
+func TestTakeOverKeepsLinks(t *testing.T) {
+	b := newBench(t)
+	s := sample(b)
+	d := b.open(t)
+	applied(t, d, s)
+	sites := len(d.programs.at)
+	must(t, d.Close())
+	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	d = b.open(t)
+	applied(t, d, s)
+	if d.programs.adopted != sites {
+		t.Errorf("%d links are taken over, want %d", d.programs.adopted, sites)
+	}
+	for s := range d.programs.at {
+		if f, err := (clsact{}).adopt(s, ""); s.ifindex != 0 && err == nil {
+			t.Errorf("%s has %+v, too", s, f)
+		}
+	}
+}
+
+// TestTakeOverOnce: interfaces that get no program do not keep the others from carrying packets, nor hold them back again; where none
+// gets one, connection tracking is in force until one does.
+func TestTakeOverOnce(t *testing.T) {
+	b := newBench(t)
+	s := sample(b)
+	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	d := b.open(t)
+	programs := maps.Clone(d.programs.prog)
+	clear(d.programs.prog)
+	fail := func() {
+		t.Helper()
+		if err := d.Apply(context.Background(), s, nodestate.All()); err == nil {
+			t.Fatal("no error")
+		}
+		if heldBack(t) {
+			t.Error("packets are still held back")
+		}
+	}
+	fail()
+	if d.tookOver || d.over == nil {
+		t.Fatal("taken over though no program is attached")
+	}
+	took, held := d.over.took, d.over.held
+	fail()
+	if d.tookOver || d.over == nil || d.over.took != took || d.over.held != held {
+		t.Error("taken over or held back again at once")
+	}
+	maps.Copy(d.programs.prog, programs)
+	delete(d.programs.prog, "from_tunnel")
+	fail()
+	if !d.tookOver || d.over != nil {
+		t.Error("not taken over though most programs are attached")
+	}
+	maps.Copy(d.programs.prog, programs)
+	applied(t, d, s)
 }
 
 // now reads the programs' clock.

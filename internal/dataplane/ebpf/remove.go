@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -17,7 +18,7 @@ import (
 // and filters of interfaces in this network namespace. Devices and routes stay, which another data plane uses. No driver
 // may be open.
 func Remove(bpffs string) error {
-	var errs []error
+	errs := []error{conntrack.Release()}
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("listing interfaces: %w", err)

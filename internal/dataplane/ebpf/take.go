@@ -18,6 +18,7 @@ import (
 type taker struct {
 	state   *nodestate.State
 	ifindex func(nodestate.Addr) int
+	which   TakeOver
 }
 
 // taken is a flow as it is written into the maps.
@@ -67,7 +68,8 @@ func takenOf[A address](t taker, e conntrack.Entry, now, epoch uint32) (f taken[
 		f.there.Action = actPass // it is met where the stack sends it to the pod
 	}
 	f.established = states[0]&stateReplied != 0 || src.Kind == nodestate.AddrHost && translated
-	return f, true
+	// Among what is half open, answers to ports that are not ours are not looked for: such a flow begins anew.
+	return f, f.established || f.there.Flags&flowSNAT == 0
 }
 
 // ours reports whether a connection is one that this data plane would carry: it begins or ends at a pod of this node, or is
@@ -76,14 +78,14 @@ func (t taker) ours(e conntrack.Entry) bool {
 	src, backend := t.state.Addrs[e.Orig.Src], t.state.Addrs[e.Reply.Src]
 	here := src.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrEndpoint
 	if !e.Translated() {
-		return here
+		return here && t.which == TakeAll
 	}
 	if e.Reply.Src != e.Orig.Dst || e.Reply.SrcPort != e.Orig.DstPort {
 		pod := backend.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrPod || t.routed(e.Reply.Src)
 		if !pod && !t.balanced(e) {
 			return false
 		}
-	} else if src.Kind != nodestate.AddrEndpoint {
+	} else if src.Kind != nodestate.AddrEndpoint || t.which != TakeAll {
 		return false // a source alone is translated for pods alone
 	}
 	same := e.Reply.Dst == e.Orig.Src

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -36,6 +38,9 @@ func Remove(ctx context.Context) error {
 			return fmt.Errorf("deleting tables: %w", err)
 		}
 	}
+	if err := conntrack.Release(); err != nil {
+		return err
+	}
 	host, err := findDevice(hostDevice)
 	if err != nil {
 		return err
@@ -58,6 +63,24 @@ func Remove(ctx context.Context) error {
 		}
 	}
 	return errors.Join(append(errs, removeWays(), ctx.Err())...)
+}
+
+// There reports whether a driver's table of a family is in the kernel.
+func There() (bool, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return false, fmt.Errorf("opening nftables: %w", err)
+	}
+	tables, err := conn.ListTables()
+	if lacksNFTables(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("listing tables: %w", err)
+	}
+	return slices.ContainsFunc(tables, func(t *nftables.Table) bool {
+		return t.Name == tableName && (t.Family == nftables.TableFamilyIPv4 || t.Family == nftables.TableFamilyIPv6)
+	}), nil
 }
 
 // lacksNFTables reports whether a kernel's answer to a question about tables says that it has no nftables: no netlink family, or
