@@ -98,3 +98,59 @@ func withServices(s *nodestate.State, n int) {
 		s.Backends.Set(id, []nodestate.Backend{end(0), end(1)})
 	}
 }
+
+// BenchmarkBackends measures the first packet of a flow to a Service of one backend and of 5,000, in turns.
+func BenchmarkBackends(b *testing.B) {
+	f := node(b, 0)
+	states := map[int]*nodestate.State{}
+	for _, n := range []int{1, 5000} {
+		s := newState(f.links)
+		var near, far []nodestate.Backend
+		for i := range n {
+			near = append(near, nodestate.Backend{Addr: podB, Port: uint16(8080 + i), Local: true})
+			far = append(far, nodestate.Backend{Addr: podRemote, Port: uint16(8080 + i)})
+		}
+		s.Backends.Set(localSvc, near)
+		s.Backends.Set(remoteSvc, far)
+		states[n] = s
+	}
+	local := syns(singles, always(client), "10.0.0.1:30604")
+	remote := syns(singles, always(client), "10.0.0.1:30605")
+	medians, p99s := map[string][]float64{}, map[string][]float64{}
+	row := func(what string, n int) string {
+		return fmt.Sprintf("new flow, client to NodePort, %s, one of %d backends", what, n)
+	}
+	for range b.N {
+		clear(medians)
+		clear(p99s)
+		for range sizeRounds {
+			for _, n := range []int{1, 5000} {
+				if err := f.Apply(states[n]); err != nil {
+					b.Fatal(err)
+				}
+				for what, texts := range map[string][]string{"local backend": local, "handed on": remote} {
+					if err := f.ResetFlows(); err != nil {
+						b.Fatal(err)
+					}
+					frames := make([][]byte, len(texts))
+					for i, t := range texts {
+						frames[i] = marshal(t)
+					}
+					median, p99, err := many(f.Programs[fromUplink], frames, f.links.uplink, 1, len(frames), actRedirect)
+					if err != nil {
+						b.Fatal(err)
+					}
+					at := row(what, n)
+					medians[at], p99s[at] = append(medians[at], median-empty.cold), append(p99s[at], p99-empty.cold)
+				}
+			}
+		}
+	}
+	for _, what := range []string{"local backend", "handed on"} {
+		for _, n := range []int{1, 5000} {
+			record(Row{Name: row(what, n), Program: fromUplink[len("weir_"):], Mode: "cold", NS: middle(medians[row(what, n)]),
+				P99: middle(p99s[row(what, n)]), EmptyNS: empty.cold, Packets: singles * sizeRounds})
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
