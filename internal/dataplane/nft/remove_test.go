@@ -1,0 +1,66 @@
+package nft
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/conntrack"
+)
+
+// TestRemoveTables: our tables, and what holds packets back, are gone afterwards; others stay.
+func TestRemoveTables(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = removeTables()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func removeTables() error {
+	if there, err := There(); there || err != nil {
+		return fmt.Errorf("in an empty namespace our tables are there: %v, %w", there, err)
+	}
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyINet} {
+		conn.AddTable(&nftables.Table{Name: tableName, Family: family}) // of the family inet it is not ours
+	}
+	if err := conn.Flush(); err != nil {
+		return err
+	}
+	if _, err := conntrack.Hold(context.Background(), conntrack.HoldOptions{InterfacePrefix: "cali"}); err != nil {
+		return err
+	}
+	if there, err := There(); !there || err != nil {
+		return fmt.Errorf("our tables are there: %v, %w", there, err)
+	}
+	if err := Remove(context.Background()); err != nil {
+		return err
+	}
+	if there, err := There(); there || err != nil {
+		return fmt.Errorf("after they were removed our tables are there: %v, %w", there, err)
+	}
+	left, err := conn.ListTables()
+	if err == nil && (len(left) != 1 || left[0].Name != tableName || left[0].Family != nftables.TableFamilyINet) {
+		err = fmt.Errorf("%d tables are left, want somebody else's alone", len(left))
+	}
+	return err
+}
