@@ -361,7 +361,8 @@ func (c *cluster) refreshLocal() {
 	isUplink := func(name string) bool { return err == nil && pattern.MatchString(name) }
 	m := c.local.machine(node, isUplink, c.model.Settings.InterfacePrefix)
 	l := &c.model.Local
-	l.KubeProxy = c.servicesBy().Proxy
+	by := c.servicesBy()
+	l.KubeProxy, l.ProxyRules = by.Proxy, by.Mode != ""
 	l.HostAddrs, l.Subnets, l.LinkMTU, l.Interfaces = m.addrs, m.subnets, m.mtu, m.links
 	c.mu.Lock()
 	before := c.snap.machine

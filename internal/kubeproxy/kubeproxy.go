@@ -51,6 +51,8 @@ const (
 	// patience is how many of these in a row must find no kube-proxy before Services are taken over from one whose rules are
 	// still there.
 	patience = 5
+	// bare is how many of them in a row must find no rules of a kube-proxy that carried Services: it may write them anew.
+	bare = 2
 )
 
 // Watch looks who carries Services, and cleans up.
@@ -58,6 +60,7 @@ type Watch struct {
 	cfg    Config
 	finder ruleFinder
 	absent int    // looks in a row that saw no kube-proxy
+	bare   int    // looks in a row that saw no rules of one
 	told   string // what was logged
 
 	mu  sync.Mutex
@@ -90,21 +93,26 @@ func (w *Watch) Run(ctx context.Context) error {
 		look.Stop()
 	}
 	c := cleaner{cfg: w.cfg}
-	if !w.Handling().Proxy {
-		c.look()
-	}
+	w.clean(&c)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-clean.C:
-			if !w.Handling().Proxy {
-				c.look()
-			}
+			w.clean(&c)
 		case <-look.C:
 			w.look()
 		}
 	}
+}
+
+// clean lets a cleaner look, unless a kube-proxy carries Services: then it counts from the beginning when none does.
+func (w *Watch) clean(c *cleaner) {
+	if w.Handling().Proxy {
+		c.gone = 0
+		return
+	}
+	c.look()
 }
 
 // look finds out who carries Services now.
@@ -150,6 +158,11 @@ func (w *Watch) log(what string, args ...any) {
 // judge says who carries Services, by the rules that are there, who runs, and whether that can be said.
 func (w *Watch) judge(mode, who string, known bool) Handling {
 	before, now := w.now, Handling{Mode: mode, Seen: who}
+	if mode != "" {
+		w.bare = 0
+	} else if w.bare++; before.Proxy && w.bare < bare {
+		return before
+	}
 	switch {
 	case who != "", before.Mode == "":
 		w.absent = 0

@@ -73,7 +73,7 @@ func nftMode() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("list tables of nftables: %w", err)
 	}
-	mode := ""
+	mode, errs := "", []error(nil)
 	for _, t := range tables {
 		if t.Family != nftables.TableFamilyIPv4 && t.Family != nftables.TableFamilyIPv6 {
 			continue
@@ -82,13 +82,29 @@ func nftMode() (string, error) {
 		case "kube-proxy":
 			return ModeNFTables, nil
 		case "nat":
-			// The library does not let its errors be told apart. A chain that cannot be read is none that kube-proxy keeps.
-			if _, err := c.ListChain(t, servicesChain); err == nil {
+			has, err := hasChain(c, t, servicesChain)
+			if has {
 				mode = ModeIPTables
 			}
+			errs = append(errs, err)
 		}
 	}
-	return mode, nil
+	if mode != "" {
+		return mode, nil
+	}
+	return "", errors.Join(errs...)
+}
+
+// hasChain reports whether a table has a chain. The library keeps the text of the kernel's error alone.
+func hasChain(c *nftables.Conn, t *nftables.Table, name string) (bool, error) {
+	_, err := c.ListChain(t, name)
+	switch {
+	case err == nil:
+		return true, nil
+	case strings.Contains(err.Error(), unix.ENOENT.Error()):
+		return false, nil
+	}
+	return false, fmt.Errorf("look for chain %s of table %s: %w", name, t.Name, err)
 }
 
 func (f *ruleFinder) inLegacy() (bool, error) {

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/google/nftables"
 )
 
 // TestJudge: who carries Services follows from the rules that are there and from who runs; a kube-proxy that is restarted keeps them, one that
@@ -12,6 +14,7 @@ func TestJudge(t *testing.T) {
 	type look struct {
 		mode, who string
 		unknown   bool
+		before    bool // what was found before is said
 		times     int
 		want      bool
 	}
@@ -23,15 +26,21 @@ func TestJudge(t *testing.T) {
 		"it is there at the start":           {{mode: ModeNFTables, unknown: true, times: 20, want: true}, {mode: ModeNFTables, who: "pod", want: true}},
 		"nobody is there at the start":       {{mode: ModeNFTables, unknown: true, times: 20, want: true}, {mode: ModeNFTables, times: patience - 1, want: true}, {mode: ModeNFTables, times: 9}},
 		"it is restarted":                    {{mode: ModeNFTables, who: "pod", want: true}, {mode: ModeNFTables, times: patience - 1, want: true}, {mode: ModeNFTables, who: "pod", want: true}, {mode: ModeNFTables, times: patience - 1, want: true}},
-		"its rules go before it, and return": {{mode: ModeNFTables, who: "pod", want: true}, {who: "pod", times: 3}, {mode: ModeNFTables, who: "pod", want: true}},
-		"it goes, comes back to its rules":   {{mode: ModeNFTables, who: "pod", want: true}, {mode: ModeNFTables, times: patience - 1, want: true}, {mode: ModeNFTables, times: 3}, {mode: ModeNFTables, who: "pod", want: true}},
+		"its rules go before it, and return": {{mode: ModeNFTables, who: "pod", want: true}, {who: "pod", before: true, want: true}, {who: "pod", times: 3}, {mode: ModeNFTables, who: "pod", want: true}},
+		"its rules are written anew": {{mode: ModeIPTables, who: "pod", want: true}, {who: "pod", before: true, want: true}, {mode: ModeIPTables, who: "pod", want: true},
+			{who: "pod", before: true, want: true}, {mode: ModeIPTables, who: "pod", want: true}},
+		"it goes, comes back to its rules": {{mode: ModeNFTables, who: "pod", want: true}, {mode: ModeNFTables, times: patience - 1, want: true}, {mode: ModeNFTables, times: 3}, {mode: ModeNFTables, who: "pod", want: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &Watch{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
 			for i, l := range looks {
 				for range max(l.times, 1) {
+					mode := l.mode
+					if l.before {
+						mode = w.now.Mode
+					}
 					w.now = w.judge(l.mode, l.who, !l.unknown)
-					if w.now.Proxy != l.want || w.now.Mode != l.mode || w.now.Seen != l.who {
+					if w.now.Proxy != l.want || w.now.Mode != mode || w.now.Seen != l.who {
 						t.Fatalf("look %d: %+v, want %t", i, w.now, l.want)
 					}
 				}
@@ -108,6 +117,7 @@ func TestWatch(t *testing.T) {
 		}
 		sh(t, "", "nft delete table ip kube-proxy")
 		w.look()
+		w.look()
 		if h := w.Handling(); h.Proxy || !strings.Contains(h.Seen, pod) {
 			t.Errorf("its rules are gone: %+v", h)
 		}
@@ -115,4 +125,35 @@ func TestWatch(t *testing.T) {
 			t.Errorf("told %+v", told)
 		}
 	})
+}
+
+// TestChainThatCannotBeRead: what the kernel does not tell is no chain that is not there.
+func TestChainThatCannotBeRead(t *testing.T) {
+	inNamespace(t, func() {
+		sh(t, "table ip nat {\n chain mine {\n }\n}\n", "nft -f -")
+		c, err := nftables.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		table := &nftables.Table{Name: "nat", Family: nftables.TableFamilyIPv4}
+		for chain, want := range map[string]bool{"mine": true, servicesChain: false} {
+			if has, err := hasChain(c, table, chain); has != want || err != nil {
+				t.Errorf("%s: %t, %v", chain, has, err)
+			}
+		}
+		// A name that is longer than the kernel takes is refused with another error.
+		if has, err := hasChain(c, table, strings.Repeat("x", 300)); has || err == nil {
+			t.Errorf("an error is %t, %v", has, err)
+		}
+	})
+}
+
+// TestCleanerCounts: looks that found nobody before a kube-proxy carried Services do not count once it is gone.
+func TestCleanerCounts(t *testing.T) {
+	w := &Watch{now: Handling{Proxy: true, Mode: ModeIPTables}}
+	c := cleaner{cfg: Config{Enabled: func() bool { return true }}, gone: quiet - 1}
+	w.clean(&c)
+	if c.gone != 0 {
+		t.Errorf("%d looks are counted", c.gone)
+	}
 }

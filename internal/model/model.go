@@ -244,6 +244,7 @@ type Local struct {
 	Interfaces []LocalInterface    // that are no pods', by index
 	Silent     map[netip.Addr]bool // nodes that do not answer on the link, of those that the last state asked to watch
 	KubeProxy  bool                // a kube-proxy carries Services on this node, and Weir leaves them to it
+	ProxyRules bool                // rules of a kube-proxy are there, whoever carries Services
 }
 
 // LocalEndpoint is a pod's interface on this node, as the CNI plugin made it.

@@ -101,6 +101,8 @@ type Settings struct {
 	// KubeProxy: a kube-proxy carries Services on this node. A driver that can stand beside one leaves all frontends but host
 	// ports (LocalOnly) to it.
 	KubeProxy bool
+	// ProxyRules: rules of a kube-proxy are there, be it gone or not: they translate what nobody translated before them.
+	ProxyRules bool
 	// ToHost is what becomes of what pods send to the node.
 	ToHost   model.ToHostAction
 	Timeouts model.Timeouts

@@ -36,7 +36,7 @@ func (n *node) kubeProxy(mode string, all []proxied) {
 	if err := cmd.Run(); err != nil {
 		n.lan.t.Fatalf("%s: %v\n%s", restore, err, text)
 	}
-	n.beside = true
+	n.beside, n.rules = true, true
 }
 
 // noKubeProxy takes them away.
@@ -51,7 +51,7 @@ func (n *node) noKubeProxy(mode string) {
 	} else {
 		run(n.lan.t, "for t in nat filter; do ip netns exec %s %stables-nft -t $t -F; ip netns exec %s %stables-nft -t $t -X; done", n.netns, family, n.netns, family)
 	}
-	n.beside = false
+	n.beside, n.rules = false, false
 }
 
 func (n *node) iptables(all []proxied) string {
@@ -212,11 +212,23 @@ func testBesideKubeProxy(t *testing.T, fam family, mode string) {
 			want(t, what+", "+nw+" pod", f.a.reaches("c", nw, "10.96.0.2:80"), "10.244.1.2")
 			want(t, what+", "+nw+" node", f.n1.reaches("c", nw, "10.96.0.2:80"), "172.30.0.8")
 			f.client.reaches("a", nw, "172.30.0.8:30001")
+			f.client.reaches("c", nw, "172.30.0.8:30002")
 		}
 	}
 	taken("its rules are left")
 	for _, n := range f.nodes {
 		n.noKubeProxy(mode)
 	}
+	f.apply()
 	taken("its rules are gone")
+
+	// Rules that are not known of yet translate what would be handed on: it is theirs.
+	for _, n := range f.nodes {
+		n.kubeProxy(mode, theirs)
+		n.beside, n.rules = false, false
+	}
+	f.apply()
+	for _, nw := range networks {
+		want(t, nw+", rules that are not known of", f.client.reaches("d", nw, "172.30.0.8:30002"), "172.30.0.8")
+	}
 }

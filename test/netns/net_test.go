@@ -42,6 +42,7 @@ type node struct {
 	cgroup string
 	uplink int  // index of eth0
 	beside bool // a kube-proxy carries Services on it
+	rules  bool // rules of a kube-proxy are there
 }
 
 type pod struct {
@@ -257,7 +258,7 @@ func (n *node) apply() {
 	n.lan.t.Helper()
 	c := *n.lan.cluster
 	c.Local = model.Local{Node: n.name, Endpoints: map[netip.Addr]*model.LocalEndpoint{}, HostAddrs: n.lan.pairOf(n.addr),
-		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500, KubeProxy: n.beside,
+		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500, KubeProxy: n.beside, ProxyRules: n.rules,
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: n.uplink, Addrs: n.lan.pairOf(n.addr)}}}
 	if n.lan.routed {
 		c.Local.Subnets = nil

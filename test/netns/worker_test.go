@@ -37,6 +37,8 @@ type request struct {
 	Size     int  // exchange, probe: bytes of the datagram; bulk: bytes in all
 	Reversed bool // echo, exchange: sent as IP fragments, the last one first
 	DF       bool // probe: may not be fragmented
+
+	Data []byte // send: what is sent; nil = a question
 }
 
 type answer struct {
@@ -232,7 +234,7 @@ func serve(r request, conns map[int]net.Conn) answer {
 		conns[r.ID] = pc.(*net.UDPConn)
 		return answer{}
 	case "send":
-		return send(conns[r.ID].(*net.UDPConn), r.Addr, timeout)
+		return send(conns[r.ID].(*net.UDPConn), r, timeout)
 	case "talk":
 		return talk(conns[r.ID], timeout)
 	case "bulk":
@@ -332,15 +334,19 @@ func talk(c net.Conn, timeout time.Duration) answer {
 }
 
 // send asks once from a socket that is not connected; Peer is whom the answer came from.
-func send(c *net.UDPConn, addr string, timeout time.Duration) answer {
-	to, err := net.ResolveUDPAddr("udp", addr)
+func send(c *net.UDPConn, r request, timeout time.Duration) answer {
+	to, err := net.ResolveUDPAddr("udp", r.Addr)
 	if err != nil {
 		return fromErr(err)
+	}
+	data := []byte("who are you?\n")
+	if r.Data != nil {
+		data = r.Data
 	}
 	var n int
 	var from net.Addr
 	buf := make([]byte, 256)
-	lost, err := asked(c, timeout, func() error { _, err := c.WriteTo([]byte("who are you?\n"), to); return err },
+	lost, err := asked(c, timeout, func() error { _, err := c.WriteTo(data, to); return err },
 		func() (err error) { n, from, err = c.ReadFrom(buf); return err })
 	if err != nil {
 		return answer{Err: err.Error(), Lost: lost}

@@ -49,6 +49,7 @@ func (v *services) adopt(w *written, s *nodestate.State) {
 		b, ok := parseBackend(live)
 		note(list, slot, b, ok)
 	}
+	homes := adoptHomes(w)
 	for f, svc := range s.Frontends.All() {
 		if !v.f.has(f.Addr) || v.ports[svc.ID] != nil {
 			continue
@@ -74,8 +75,35 @@ func (v *services) adopt(w *written, s *nodestate.State) {
 		for _, b := range slices.Concat(p.cluster, p.local) {
 			p.live[b] = true
 		}
+		p.homes = homes[n]
 		v.ports[svc.ID] = p
 	}
+}
+
+// adoptHomes returns on which nodes backends were that flows were handed on to, by the number of their port.
+func adoptHomes(w *written) map[uint32]map[netip.AddrPort]int {
+	out := map[uint32]map[netip.AddrPort]int{}
+	for k, value := range w.tracker(mapHomes).All() {
+		list, _, _ := strings.Cut(k, " . ")
+		n, ok := parseList(list)
+		mark, err := strconv.ParseUint(value, 10, 32)
+		if !ok || err != nil || mark&nodeMask == 0 {
+			continue
+		}
+		text, ok := w.tracker(mapBackends).Actual(k)
+		if !ok {
+			text, _ = w.tracker(mapLive).Actual(k)
+		}
+		b, ok := parseBackend(text)
+		if !ok {
+			continue
+		}
+		if n &^= listBits; out[n] == nil {
+			out[n] = map[netip.AddrPort]int{}
+		}
+		out[n][b] = int(mark&nodeMask) >> nodeShift
+	}
+	return out
 }
 
 // inOrder returns slots from 0 on without a gap.

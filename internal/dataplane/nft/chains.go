@@ -188,8 +188,10 @@ func (f family) headers() int {
 func (f family) wayRules() []string {
 	return []string{
 		"meta mark and $way != 0 return", // see straightChains
-		// The tunnel's own packet: what comes out of it gets its mark.
-		"iifname != $tunnel udp dport $vxlan meta mark and $mask != 0 fib daddr type local return",
+		// The tunnel's own packet: what comes out of it gets its mark. What was translated to its port is none.
+		"ct status and dnat == 0 iifname != $tunnel udp dport $vxlan meta mark and $mask != 0 fib daddr type local return",
+		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of another node's.
+		"ct state new ct status dnat ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
 		// Answers of Services that want it go straight to the client (direct server return).
 		"ct state new ct status dnat meta priority @" + setDirect + " $ip saddr != @" + setOptOut + " meta mark set meta mark and $rest",
 		// The first packet of a translated flow, the only one with a list's number: what translate left in the ct mark ends here.

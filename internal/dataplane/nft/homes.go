@@ -7,10 +7,11 @@ import (
 )
 
 // homesOf are the prefixes and addresses that live on other nodes which marks can name, with their numbers. There are none where nothing
-// may be handed on: host endpoints judge what passes the node by the backend, which the other node chooses, and a kube-proxy translates.
+// may be handed on: host endpoints judge what passes the node by the backend, which the other node chooses, and a kube-proxy translates, as do the rules
+// that one left.
 func homesOf(f family, s *nodestate.State, n *numbers) map[netip.Prefix]int {
 	out := map[netip.Prefix]int{}
-	if len(s.HostEndpoints) > 0 || s.Settings.KubeProxy {
+	if len(s.HostEndpoints) > 0 || s.Settings.KubeProxy || s.Settings.ProxyRules {
 		return out
 	}
 	add := func(p netip.Prefix, node netip.Addr) {

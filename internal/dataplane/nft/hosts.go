@@ -195,6 +195,9 @@ func (f family) strayHostRules(h hostRules) []string {
 		"ct state invalid meta l4proto != { tcp, udp, sctp } $ip daddr @" + setOwn + " iifname != @" + setWorkloads + " iifname != " + ownDevices + " drop"}
 }
 
+// notInit is what an INIT of SCTP, which is alone in its packet (RFC 9260, 6.10), does not match: the first chunk's type.
+const notInit = "@th,96,8 != 1"
+
 // hostChains are those by which packets come to the chains of host endpoints.
 func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
 	if !h.any() {
@@ -219,7 +222,10 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	rules = append(rules, f.unjudgedHosts("goto "+hostDoneChain)...)
 	if judgeSomething(h.older) {
 		rules = append(rules,
-			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established meta l4proto { tcp, sctp } jump %s", epochMask, olderChain),
+			// What opens a connection is none of one, whatever came before it with the same ports: connection tracking lets it pass in the
+			// middle of what it took up.
+			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established tcp flags & (syn | ack) != syn jump %s", epochMask, olderChain),
+			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established meta l4proto sctp %s jump %s", epochMask, notInit, olderChain),
 			fmt.Sprintf("ct mark and %#x == 0 ct state new tcp flags & (syn | ack) != syn jump %s", epochMask, olderChain))
 	}
 	rules = append(rules, "ct direction reply goto "+hostBackChain)

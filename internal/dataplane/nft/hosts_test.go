@@ -30,7 +30,8 @@ func TestHostEndpoints(t *testing.T) {
 	d, fakes := fakeDriver(t)
 	apply(t, d, guarded())
 	with := fakes[knftables.IPv4Family].Dump()
-	for _, want := range []string{"add chain ip weir leaving", "add chain ip weir before-services", "meta iif vmap { 3 : jump ", "oif != { 0, 3 }", "verdicts-turned", "meta iif vmap { 3 : jump before-"} {
+	for _, want := range []string{"add chain ip weir leaving", "add chain ip weir before-services", "meta iif vmap { 3 : jump ", "oif != { 0, 3 }", "verdicts-turned", "meta iif vmap { 3 : jump before-",
+		"ct state established tcp flags & (syn | ack) != syn jump older", "ct state established meta l4proto sctp @th,96,8 != 1 jump older"} {
 		if !strings.Contains(with, want) {
 			t.Errorf("no %q in\n%s", want, with)
 		}

@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"sigs.k8s.io/knftables"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // TestFullAffinity: remembering a client, which fails where the set is full, is no condition of its translation.
@@ -64,5 +67,30 @@ func TestUnreadableElement(t *testing.T) {
 	apply(t, next, small())
 	if got := fakes[knftables.IPv4Family].Dump(); got != before || next.Status().Writes == 0 {
 		t.Errorf("after %d operations:\n%s", next.Status().Writes, got)
+	}
+}
+
+// TestRestartEndsWhatWasHandedOn: flows that were handed on to a node whose last backend went while nothing of Weir ran are ended.
+func TestRestartEndsWhatWasHandedOn(t *testing.T) {
+	for _, affinity := range []uint32{0, 10800} {
+		d, fakes := fakeDriver(t)
+		s := small()
+		id := nodestate.Frontend{Addr: addr("10.96.0.7"), Port: 53, Proto: model.ProtocolUDP}
+		face := nodestate.Frontend{Addr: addr("0.0.0.0"), Port: 30053, Proto: model.ProtocolUDP}
+		s.Frontends.Set(id, nodestate.Service{ID: id, Affinity: affinity})
+		s.Frontends.Set(face, nodestate.Service{ID: id, External: true, Affinity: affinity})
+		here := nodestate.Backend{Addr: addr("10.244.1.2"), Port: 53, Local: true}
+		s.Backends.Set(id, []nodestate.Backend{here, {Addr: addr("10.244.2.2"), Port: 53}})
+		apply(t, d, s)
+		node, ok := d.tables[family{}].numbers.byNode[addr("172.30.0.9")]
+		if !ok {
+			t.Fatal("the other node has no number")
+		}
+		s.Backends.Set(id, []nodestate.Backend{here})
+		next := openFake(t, fakes)
+		apply(t, next, s)
+		if ends := next.tables[family{}].services.endings[gone{node: node, proto: model.ProtocolUDP}]; !ends[face] {
+			t.Errorf("affinity %d: nothing ends what was handed on: %v", affinity, next.tables[family{}].services.endings)
+		}
 	}
 }

@@ -99,7 +99,9 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRu
 	chain(policyChain, judged(epoch), "goto "+flowChain)
 	flow := func(end string) []string {
 		return append(append([]string{"ct state related return"}, f.linkRules()...),
-			// From a node it would be taken for another node's.
+			// From a node it would be taken for another node's, and what a Service leads there is nobody's.
+			"ct status dnat ct direction original udp dport $vxlan $ip daddr @"+setOwn+" drop",
+			"ct status dnat ct direction original udp dport $vxlan $ip daddr @"+setNodes+" drop",
 			"iifname @"+setWorkloads+" udp dport $vxlan $ip daddr @"+setOwn+" drop",
 			"iifname @"+setWorkloads+" udp dport $vxlan $ip daddr @"+setNodes+" drop",
 			"ct state invalid,untracked goto "+strayChain,

@@ -70,7 +70,7 @@ func openFake(t *testing.T, fakes map[knftables.Family]*knftables.Fake) *Driver 
 }
 
 // rawPayloads are what the fake takes for sets: parts of a packet, by their places.
-var rawPayloads = []string{"th,96,24", "th,160,8"}
+var rawPayloads = []string{"th,96,24", "th,160,8", "th,96,8"}
 
 func newFake(t *testing.T, f knftables.Family) *knftables.Fake {
 	fake := knftables.NewFake(f, tableName)
