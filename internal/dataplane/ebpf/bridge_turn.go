@@ -2,7 +2,9 @@ package ebpf
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -26,6 +28,7 @@ type turn struct {
 	widened  target
 	sources  verdicts // all that is to be, where the source port decides somewhere; else nil
 	late     bool     // nothing is to be narrowed
+	stuck    bool     // there are no numbers for the tables of source ports: it is narrowed, and to be tried again
 }
 
 // Turned counts what turned into something else: by what is pending alone, after a look at all of it, and where source ports decide.
@@ -132,6 +135,7 @@ func (t *tables) pendingGroups(s *survey) map[holding]*pendingGroup {
 
 // turns returns what turns, that of classes of their own before that of everybody else.
 func (t *tables) turns(s *survey) []*turn {
+	t.clearSources()
 	groups := t.pendingGroups(s)
 	if len(groups) == 0 {
 		return nil
@@ -246,21 +250,54 @@ func (t *tables) wholeTurn(at holding, g *pendingGroup, held *holdings) *turn {
 	}
 	t.turned.Sources++
 	x.sort()
-	bases := freeBases(numbers)
-	mid, last := meet(was, is).shift(bases[0]), is.shift(bases[1])
-	x.narrowed, x.widened = mid.target(), last.target()
 	x.sources = is
+	x.narrowed = denial(held.rules[at.set]).target() // leads to no table, so that at the next try all numbers are free
+	switch bases := freeBases(numbers); len(bases) {
+	case 0:
+		x.stuck = true
+	case 1:
+		x.widened = is.shift(bases[0]).target()
+	default:
+		x.narrowed, x.widened = meet(was, is).shift(bases[0]).target(), is.shift(bases[1]).target()
+	}
 	return x
+}
+
+// clearSources deletes the tables of source ports that turns which failed have left, and that nothing leads to.
+func (t *tables) clearSources() {
+	type sources struct {
+		at     holding
+		number uint16
+	}
+	left := map[sources]bool{}
+	for k := range t.policy.tracker.Deletes() {
+		if k.Sources >= sourceBase {
+			left[sources{holding{k.Set, k.Peer}, k.Sources}] = true
+		}
+	}
+	if len(left) == 0 {
+		return
+	}
+	for k, v := range t.policy.tracker.All() {
+		delete(left, sources{holding{k.Set, k.Peer}, v.Sources})
+	}
+	time.Sleep(grace)
+	t.policy.remove(func(k weirPolicyKey) error {
+		if !left[sources{holding{k.Set, k.Peer}, k.Sources}] {
+			return errLater
+		}
+		return nil
+	})
 }
 
 // Numbers of tables of source ports come in bases of this size: the lowest is that of a state's, others are for the time between.
 const sourceBase = 1 << 13
 
-// freeBases returns two bases of numbers that are not in use.
+// freeBases returns up to two bases of numbers that are not in use.
 func freeBases(numbers []uint16) (out []uint16) {
-	for base := uint16(sourceBase); len(out) < 2; base += sourceBase {
-		if !slices.ContainsFunc(numbers, func(n uint16) bool { return n&^(sourceBase-1) == base }) {
-			out = append(out, base)
+	for base := sourceBase; base <= math.MaxUint16 && len(out) < 2; base += sourceBase {
+		if !slices.ContainsFunc(numbers, func(n uint16) bool { return int(n)&^(sourceBase-1) == base }) {
+			out = append(out, uint16(base))
 		}
 	}
 	return out
@@ -319,6 +356,13 @@ func (t *tables) narrow(b *bridge) bool {
 
 // widen makes the turns say what they are to say, and reports whether it is done.
 func (t *tables) widen(b *bridge) bool {
+	for _, x := range b.turns {
+		if x.stuck {
+			t.turnErr = &dataplane.KeyError{Table: t.policy.name, Key: showPolicy(x.at.key(headKey)),
+				Err: errors.New("earlier writes failed, and left no number for another table of source ports: it is denied until the next try")}
+			return false
+		}
+	}
 	return t.lead(b.turns, func(x *turn) *target { return &x.widened }) && t.settleSources(b)
 }
 

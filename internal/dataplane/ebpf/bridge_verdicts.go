@@ -47,7 +47,8 @@ type meeting struct {
 	tables    map[[2]uint16]uint16 // of source ports: that of each, 0 = allows all; and the number here
 }
 
-// meet returns what both allow. A denial bears the rule of the one that denies.
+// meet returns what both allow. A denial bears the rule of the one that denies. Where it would take more tables of source ports than
+// have numbers, what is left is denied by no rule.
 func meet(a, b verdicts) verdicts {
 	m := &meeting{a: a, b: b, out: verdicts{}, tables: map[[2]uint16]uint16{}}
 	x, y := a[headKey], b[headKey]
@@ -75,6 +76,9 @@ func (m *meeting) value(x, y weirPolicyValue) weirPolicyValue {
 	}
 	key := [2]uint16{x.Sources, y.Sources}
 	n, ok := m.tables[key]
+	if !ok && len(m.tables) == sourceBase-1 {
+		return weirPolicyValue{}
+	}
 	if !ok {
 		n = uint16(len(m.tables) + 1)
 		m.tables[key] = n

@@ -222,8 +222,11 @@ func (d *Driver) reconcile(devices bool) error {
 	}
 	if err := d.raiseEpoch(); err != nil {
 		errs = append(errs, err)
-	} else {
-		d.tables.removeVerdicts()
+	} else if d.tables.removeVerdicts() {
+		d.bump = true
+		if err := d.raiseEpoch(); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	errs = append(errs, d.tables.errors()...)
 	if !d.started && len(errs) == 0 {

@@ -20,10 +20,11 @@ type table[K, V comparable] struct {
 	m       *ebpf.Map
 	tracker *delta.Tracker[K, V]
 	show    func(K) string
-	writes  *uint64      // counts what is written and deleted
-	single  bool         // the kernel takes no batches for this map
-	after   func()       // called after each change of the map; for tests, without batches
-	fail    func() error // called before each write of an entry, which fails by its error; for tests
+	writes  *uint64       // counts what is written and deleted
+	single  bool          // the kernel takes no batches for this map
+	after   func()        // called after each change of the map; for tests, without batches
+	fail    func() error  // called before each write of an entry, which fails by its error; for tests
+	keep    func(K) error // the same before each delete
 }
 
 func newTable[K, V comparable](name string, m *ebpf.Map, show func(K) string, writes *uint64) *table[K, V] {
@@ -82,6 +83,15 @@ func (t *table[K, V]) put(k K, v V) error {
 	return t.m.Update(&k, unsafe.Pointer(&v), ebpf.UpdateAny)
 }
 
+func (t *table[K, V]) delete(k K) error {
+	if t.keep != nil {
+		if err := t.keep(k); err != nil {
+			return err
+		}
+	}
+	return t.m.Delete(&k)
+}
+
 func (t *table[K, V]) changed() {
 	*t.writes++
 	if t.after != nil {
@@ -112,7 +122,7 @@ func (t *table[K, V]) remove(ready func(K) error) {
 				continue
 			}
 		}
-		if err := t.m.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := t.delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			t.tracker.Failed(k, err)
 			continue
 		}

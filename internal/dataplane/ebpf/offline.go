@@ -124,8 +124,10 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 		err = o.tables.settle()
 	}
 	if err == nil {
-		o.bump = false
-		o.tables.removeVerdicts()
+		if o.bump = o.tables.removeVerdicts(); o.bump {
+			err = o.tables.nextEpoch()
+			o.bump = err != nil
+		}
 	}
 	errs = append(errs, err)
 	return errors.Join(append(errs, o.tables.errors()...)...)

@@ -235,30 +235,42 @@ func (t *tables) stale() bool { return !t.held && t.policy.tracker.PendingDelete
 
 // removeVerdicts makes the deletes that are left, once every flow that is judged again is judged by what is there to stay. Of a set
 // that goes, what counts for everybody else goes first: a packet that is being judged by it finds a denial. Then go the heads of
-// classes, and last what heads lead to. While a change is held, only what nobody uses goes.
-func (t *tables) removeVerdicts() {
+// classes, and last what heads lead to: a program that has read a head and finds no entry does as the head says, so entries stay for
+// a grace after it, and for as long as it cannot be deleted. While a change is held, only what nobody uses goes. again reports whether
+// something went of a set that is in use: flows that began meanwhile are to be judged again.
+func (t *tables) removeVerdicts() (again bool) {
 	if t.policy.tracker.PendingDeletes() == 0 {
-		return
+		return false
 	}
-	used := func(weirPolicyKey) bool { return false }
-	if t.held {
-		sets := map[uint64]bool{}
-		t.setsInUse(sets)
-		used = func(k weirPolicyKey) bool { return sets[k.Set] }
-	}
-	time.Sleep(grace)
+	used := map[uint64]bool{}
+	t.setsInUse(used)
+	wait := true
 	for _, due := range []func(weirPolicyKey) bool{
 		func(k weirPolicyKey) bool { return rank(k) == 2 && k.Peer == 0 },
 		func(k weirPolicyKey) bool { return rank(k) == 2 },
-		func(weirPolicyKey) bool { return true },
+		func(k weirPolicyKey) bool { return !t.headGoes(holding{k.Set, k.Peer}) },
 	} {
+		if wait {
+			time.Sleep(grace)
+			wait = false
+		}
 		t.policy.remove(func(k weirPolicyKey) error {
-			if used(k) || !due(k) {
+			if t.held && used[k.Set] || !due(k) {
 				return errLater
 			}
+			wait = wait || used[k.Set]
 			return nil
 		})
+		again = again || wait
 	}
+	return again
+}
+
+// headGoes reports whether a head is there that is to go.
+func (t *tables) headGoes(at holding) bool {
+	_, there := t.policy.tracker.Actual(at.key(headKey))
+	_, stays := t.policy.tracker.Desired(at.key(headKey))
+	return there && !stays
 }
 
 // nextEpoch makes every flow judge itself again.
