@@ -250,7 +250,7 @@ struct flow_key {
 };
 
 enum flow_action {
-	ACT_PASS = 0,   /* leave it to the kernel's stack */
+	ACT_PASS = 0,   /* leave it to the kernel's stack, which sends it on by the uplink `ifindex`; 0 = keeps it, or as it likes */
 	ACT_LOCAL = 1,  /* to the pod behind `ifindex` */
 	ACT_NEIGH = 2,  /* out of `ifindex`, to the neighbour `nexthop` */
 	ACT_TUNNEL = 3, /* encapsulated to the node `nexthop` */

@@ -470,8 +470,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		flow_watch(&w->fwd, &w->via);
 	if (!p->missed)
 		flow_forget(p, w);
-	if (p->hook == HOOK_TO_UPLINK) {
-		/* The node's own connections cannot be forged from outside; and their answers are found by the
+	if (p->hook == HOOK_TO_UPLINK && (svc || !(s->flags & SET_HOSTS))) {
+		/* What the node's own processes ask of Services cannot be forged from outside; and the answers are found by the
 		 * one look-up that traffic of the host is spared no less. */
 		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
 		bpf_map_update_elem(&weir_flows, &p->key, &w->fwd, BPF_ANY);
@@ -534,7 +534,9 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		__builtin_memcpy(f->mac, way->mac, 6);
 	}
 	if (host_on(s)) {
-		ret = host_again(skb, p, f, w, s);
+		w->rev = *f;
+		ret = host_again(skb);
+		f->ifindex = w->rev.ifindex;
 		if (w->rule)
 			rule = w->rule;
 		if (ret) {

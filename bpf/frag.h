@@ -44,7 +44,7 @@ __noinline int frag_refuse(struct __sk_buff *skb, __u32 reason)
 	b = bpf_map_lookup_elem(&weir_addrs, &w->pkt.daddr);
 	if (b && b->kind == ADDR_ENDPOINT)
 		return drop_packet(skb, reason, 0);
-	if (b && reason != DROP_FRAGMENT_NO_FIRST && host_is_guarded(&w->pkt, b)) {
+	if (reason != DROP_FRAGMENT_NO_FIRST && host_is_guarded(skb, &w->pkt)) {
 		struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &w->pkt.saddr);
 
 		if (!a || a->kind != ADDR_NODE) /* the tunnel's */

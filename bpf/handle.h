@@ -130,7 +130,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		f = NULL;
 	if (f && p->l4 == L4_ERROR && handle_error_spoofed(skb, p))
 		return drop_packet(skb, DROP_SPOOFED, 0);
-	if (f && f->epoch != s->epoch) {
+	if (f && f->epoch != s->epoch && !host_passes(p, f)) {
 		ret = flow_revalidate(skb, p, f);
 		event_tell(skb, s, w, ret);
 		w->reset = f->state & (STATE_REPLIED | STATE_ANSWERED);
@@ -224,7 +224,7 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&weir_flows_new, &p->key);
 	if (!f || flow_expired(f, s, p->key.proto, now) || !flow_enters(f, p, skb->ifindex))
 		return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST);
-	if (f->epoch != s->epoch) {
+	if (f->epoch != s->epoch && !host_passes(p, f)) {
 		ret = flow_revalidate(skb, p, f);
 		event_tell(skb, s, w, ret);
 		if (ret > 0)
@@ -292,7 +292,7 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 	if (parsed == PARSED_HIDDEN || (parsed == PARSED_MALFORMED && p->l4_off)) {
 		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
 
-		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT) || (b && host_is_guarded(p, b)))
+		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT) || host_is_guarded(skb, p))
 			return drop_packet(skb, DROP_MALFORMED, 0);
 	}
 	/* What concerns a link alone is for nobody behind this node. The stack forwards some of it. */

@@ -10,7 +10,67 @@
 #include "maps.h"
 #include "scratch.h"
 #include "policy.h"
+#include "route.h"
 #include "reasons.h"
+
+/* Which ends of the flow scratch.judged are the node itself. */
+enum host_own {
+	HOST_OWN_SRC = 1,
+	HOST_OWN_DST = 2,
+};
+
+/* What the kernel's routes say of one end of the flow scratch.judged, enum host_own: the interface by which they lead on, -1 by one
+ * that is not told, 0 = the node keeps what is for it: it is the node's own, or nobody's. */
+__noinline int host_leads(struct __sk_buff *skb, __u32 which)
+{
+	struct bpf_fib_lookup fib = {};
+	struct scratch *w = scratch_get();
+	long ret;
+
+	if (!w)
+		return 0;
+	if (which == HOST_OWN_SRC)
+		ret = route_ask(skb, &fib, &w->judged.dst, &w->judged.src, 0);
+	else
+		ret = route_ask(skb, &fib, &w->judged.src, &w->judged.dst, 0);
+	if (ret == BPF_FIB_LKUP_RET_UNSUPP_LWT)
+		return -1;
+	return ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH ? (int)fib.ifindex : 0;
+}
+
+static __always_inline __u8 host_kind(const ip_addr *addr)
+{
+	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, addr);
+
+	return a ? a->kind : ADDR_NONE;
+}
+
+/* Finds out which ends of the flow scratch.judged are the node, and by which interface one leaves that the stack sends on; its
+ * original direction comes into the node by the interface `in` and leaves it by `out`, 0 = by none that is known. Returns `out`. */
+__noinline int host_passage(struct __sk_buff *skb, __u32 in, __u32 out)
+{
+	struct scratch *w = scratch_get();
+	__u8 own = 0, kind;
+	int to;
+
+	if (!w)
+		return out;
+	kind = host_kind(&w->judged.src);
+	if (kind == ADDR_HOST || (kind != ADDR_ENDPOINT && !in && out && !host_leads(skb, HOST_OWN_SRC)))
+		own = HOST_OWN_SRC;
+	kind = host_kind(&w->judged.dst);
+	if (kind == ADDR_HOST) {
+		own |= HOST_OWN_DST;
+	} else if (in && !out && kind != ADDR_ENDPOINT) {
+		to = host_leads(skb, HOST_OWN_DST);
+		if (!to)
+			own |= HOST_OWN_DST;
+		else if (bpf_map_lookup_elem(&weir_uplinks, &to))
+			out = to;
+	}
+	w->judged.own = own;
+	return out;
+}
 
 /* Does a set of the host endpoint of an interface deny the flow scratch.judged? scratch.rule becomes the rule that decided, when
  * one was asked. */
@@ -44,8 +104,8 @@ __noinline int host_denies(__u32 ifindex, __u32 which, __u8 proto, __be16 dport)
 	return denied;
 }
 
-/* Judges the flow scratch.judged, whose original direction comes into the node by the interface `in` and leaves it by `out`; 0 = it
- * begins or ends in the node. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
+/* Judges the flow scratch.judged, of which host_passage has looked at the ends. Its original direction comes into the node by the
+ * interface `in` and leaves it by `out`; 0 = it begins or ends in the node. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
 __noinline int host_flow(__u32 in, __u32 out, __u8 proto, __be16 sport, __be16 dport)
 {
 	struct scratch *w = scratch_get();
@@ -57,18 +117,18 @@ __noinline int host_flow(__u32 in, __u32 out, __u8 proto, __be16 sport, __be16 d
 	w->rule = 0;
 	policy_ports(w, proto, sport, dport);
 	dport = w->judged.dport;
-	a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
-	b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
 	if (!in && !out) {
+		a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
+		b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
 		if (!a || a->kind != ADDR_ENDPOINT || !b || b->kind != ADDR_HOST)
 			return DROP_NONE;
 		if (s->flags & SET_TO_HOST_DROP)
 			return DROP_TO_HOST;
 		return (s->flags & SET_TO_HOST_RETURN) && host_denies(0, HOST_INGRESS, proto, dport) ? DROP_HOST_INGRESS : DROP_NONE;
 	}
-	if (in && host_denies(in, b && b->kind == ADDR_HOST ? HOST_INGRESS : HOST_FORWARD_INGRESS, proto, dport))
+	if (in && host_denies(in, w->judged.own & HOST_OWN_DST ? HOST_INGRESS : HOST_FORWARD_INGRESS, proto, dport))
 		return DROP_HOST_INGRESS;
-	if (out && host_denies(out, a && a->kind == ADDR_HOST ? HOST_EGRESS : HOST_FORWARD_EGRESS, proto, dport))
+	if (out && host_denies(out, w->judged.own & HOST_OWN_SRC ? HOST_EGRESS : HOST_FORWARD_EGRESS, proto, dport))
 		return DROP_HOST_EGRESS;
 	return DROP_NONE;
 }
@@ -92,7 +152,17 @@ static __always_inline __u32 host_there(const struct __sk_buff *skb, const struc
 		return f->ifindex;
 	if (f->action == ACT_TUNNEL)
 		return s->tunnel_ifindex;
-	return f->action == ACT_PASS && p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex ? skb->ifindex : 0;
+	if (f->action != ACT_PASS)
+		return 0;
+	if (f->flags & FLOW_REPLY && f->ifindex) /* where the stack sent the flow on, answers leave by where it came in */
+		return f->ifindex;
+	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex ? skb->ifindex : 0;
+}
+
+/* Is the packet of a flow that the stack sends on, where it leaves? It was judged where it came in. */
+static __always_inline int host_passes(const struct pkt *p, const struct flow_value *f)
+{
+	return p->hook == HOOK_TO_UPLINK && f->action == ACT_PASS && f->ifindex;
 }
 
 /* The tunnel's outer packets between nodes are no host endpoint's to judge. a and b are what is known of both ends. */
@@ -103,12 +173,28 @@ static __always_inline int host_is_tunnel(const struct pkt *p, const struct sett
 	       ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) || (a->kind == ADDR_HOST && b->kind == ADDR_NODE));
 }
 
-/* What hides from policy must not reach the host past its endpoints. b is what is known of the destination. */
-static __always_inline int host_is_guarded(const struct pkt *p, const struct addr_value *b)
+/* Would a packet of scratch.judged's addresses reach the host past its endpoints? What hides from policy must not. */
+__noinline int host_guards(struct __sk_buff *skb, __u32 hook)
 {
 	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	__u8 kind;
 
-	return s && (s->flags & SET_HOSTS) && b->kind == ADDR_HOST && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL);
+	if (!s || !w || !(s->flags & SET_HOSTS) || (hook != HOOK_FROM_UPLINK && hook != HOOK_FROM_TUNNEL))
+		return 0;
+	kind = host_kind(&w->judged.dst);
+	return kind == ADDR_HOST || (kind != ADDR_ENDPOINT && !host_leads(skb, HOST_OWN_DST));
+}
+
+static __always_inline int host_is_guarded(struct __sk_buff *skb, const struct pkt *p)
+{
+	struct scratch *w = scratch_get();
+
+	if (!w)
+		return 1;
+	w->judged.src = p->saddr;
+	w->judged.dst = p->daddr;
+	return host_guards(skb, p->hook);
 }
 
 /* What comes in by an uplink, as it comes. Returns 1 = denied, by scratch.rule. */
@@ -133,7 +219,7 @@ __noinline int host_begin(struct __sk_buff *skb)
 	__u32 here, there;
 	__be16 dport;
 	struct pkt *p;
-	__u8 log;
+	__u8 log, own;
 	int ret;
 
 	if (!w || !s)
@@ -144,14 +230,21 @@ __noinline int host_begin(struct __sk_buff *skb)
 	w->judged.src = p->key.saddr;
 	w->judged.dst = w->fwd.flags & FLOW_HAND_ON ? w->fwd.backend.addr : w->fwd.daddr;
 	dport = w->fwd.flags & FLOW_HAND_ON ? w->fwd.backend.port : w->fwd.dport;
+	there = host_passage(skb, here, there);
+	if (here && there && w->fwd.action == ACT_PASS) {
+		w->fwd.ifindex = there;
+		w->rev.ifindex = here;
+	}
 	ret = host_flow(here, there, p->key.proto, p->key.sport, dport);
-	if (w->rule)
+	if (ret || w->rule) /* what a pod's policy said before is not why it is dropped */
 		w->fwd.rule = w->rule;
 	if (ret && (here || there) && w->fwd.action == ACT_PASS && !w->fwd.svc.proto && parse_connects(p) &&
 	    (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
 		log = w->judged.log;
+		own = w->judged.own;
 		w->judged.src = p->key.daddr;
 		w->judged.dst = p->key.saddr;
+		w->judged.own = (own & HOST_OWN_SRC ? HOST_OWN_DST : 0) | (own & HOST_OWN_DST ? HOST_OWN_SRC : 0);
 		if (!host_flow(there, here, p->key.proto, p->key.dport, p->key.sport))
 			return -1;
 		/* The event is about the packet's own direction. */
@@ -159,35 +252,51 @@ __noinline int host_begin(struct __sk_buff *skb)
 		w->judged.host_rules[0] = w->judged.host_rules[1] = 0;
 		w->judged.src = p->key.saddr;
 		w->judged.dst = p->key.daddr;
+		w->judged.own = own;
 		host_flow(here, there, p->key.proto, p->key.sport, dport);
 		w->judged.log = log;
 	}
-	return ret;
+	/* What the stack answers to whatever reaches it fills no table. */
+	return !ret && w->own && (p->tcp & TCP_RST) ? -1 : ret;
 }
 
-/* Judges the entry f of a flow again, for the packet at hand. */
-static __always_inline int host_again(struct __sk_buff *skb, const struct pkt *p, const struct flow_value *f, struct scratch *w,
-				      const struct settings *s)
+/* Judges an entry of a flow again, scratch.rev, for the packet at hand, and completes its way. */
+__noinline int host_again(struct __sk_buff *skb)
 {
-	__u32 here = host_here(skb, p), there = host_there(skb, p, f, s);
-	__be16 dport;
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	__u32 here, there, in, out;
+	__be16 sport, dport;
+	int reply;
 
-	if (f->flags & FLOW_REPLY) {
-		w->judged.src = f->daddr;
-		w->judged.dst = p->key.saddr;
-		dport = p->key.sport;
+	if (!w || !s)
+		return DROP_HOST_INGRESS;
+	here = host_here(skb, &w->pkt);
+	there = host_there(skb, &w->pkt, &w->rev, s);
+	reply = w->rev.flags & FLOW_REPLY;
+	if (reply) {
+		w->judged.src = w->rev.daddr;
+		w->judged.dst = w->pkt.key.saddr;
+		sport = policy_other_port(&w->pkt, &w->rev);
+		dport = w->pkt.key.sport;
+		in = there;
+		out = here;
 	} else {
-		w->judged.src = p->key.saddr;
-		w->judged.dst = f->daddr;
-		dport = policy_other_port(p, f);
+		w->judged.src = w->pkt.key.saddr;
+		w->judged.dst = w->rev.daddr;
+		sport = w->pkt.key.sport;
+		dport = policy_other_port(&w->pkt, &w->rev);
+		in = here;
+		out = there;
 	}
-	if (f->flags & FLOW_HAND_ON) {
-		w->judged.dst = f->backend.addr;
-		dport = f->backend.port;
+	if (w->rev.flags & FLOW_HAND_ON) {
+		w->judged.dst = w->rev.backend.addr;
+		dport = w->rev.backend.port;
 	}
-	if (f->flags & FLOW_REPLY)
-		return host_flow(there, here, p->key.proto, policy_other_port(p, f), dport);
-	return host_flow(here, there, p->key.proto, p->key.sport, dport);
+	out = host_passage(skb, in, out);
+	if (!reply && here && w->rev.action == ACT_PASS)
+		w->rev.ifindex = out;
+	return host_flow(in, out, w->pkt.key.proto, sport, dport);
 }
 
 #endif

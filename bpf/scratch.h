@@ -44,6 +44,8 @@ struct scratch {
 		__u8 log;   /* a verdict had POLICY_LOG */
 		__u8 ends;  /* EVENT_EGRESS .. EVENT_HOST_OUT: which are pods of this node, where host endpoints judged */
 		__u8 about; /* enum judged */
+		__u8 own;   /* enum host_own */
+		__u8 pad[3];
 		__u32 staged; /* event_staged: enum event_staged */
 		__u32 rules[2]; /* that judged at the source, at the destination */
 		__u32 staged_rules[2];

@@ -132,9 +132,24 @@ func writeService(b *strings.Builder, s *why.Service) {
 	}
 }
 
+// hostUses say what a host endpoint judges, by why.End.Host.
+var hostUses = map[string]string{"host": "what the node's own processes exchange", "forward": "what the node hands on", "preDNAT": "what comes in, before Services"}
+
+// endOf names whose policies these are.
+func endOf(e *why.End) string {
+	if e.Host == "" {
+		return "pod " + e.Explanation.Pod.String()
+	}
+	return fmt.Sprintf("host endpoint %s at %s", e.Explanation.HostEndpoint, e.Interface)
+}
+
 // writeEnd prints the tiers, policies and rules of one end.
 func writeEnd(b *strings.Builder, e *why.End) {
 	x := &e.Explanation
+	if !x.Isolated && e.Host != "" {
+		fmt.Fprintf(b, "  %-8s no policy of %s is about %s: allowed\n", e.Direction, endOf(e), hostUses[e.Host])
+		return
+	}
 	if !x.Isolated {
 		fmt.Fprintf(b, "  %-8s no policy selects pod %s: allowed\n", e.Direction, x.Pod)
 		return
@@ -143,7 +158,11 @@ func writeEnd(b *strings.Builder, e *why.End) {
 	if e.Direction == "ingress" {
 		with = "from"
 	}
-	fmt.Fprintf(b, "  %-8s of pod %s, %s %s\n", e.Direction, x.Pod, with, e.Peer)
+	fmt.Fprintf(b, "  %-8s of %s, %s %s", e.Direction, endOf(e), with, e.Peer)
+	if e.Host != "" {
+		b.WriteString(": " + hostUses[e.Host])
+	}
+	b.WriteString("\n")
 	if !x.Known {
 		b.WriteString("    the pod, or its namespace, is not known to the agent yet: every policy that may select it isolates it, and none allows\n")
 	}

@@ -58,7 +58,7 @@ func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Probl
 func unjudged(p weirv1.Problem, snap snapshot, uplinks []string) []weirv1.Problem {
 	var names []string
 	for _, l := range snap.machine.links {
-		known := func(a netip.Addr) bool { return slices.Contains(snap.machine.addrs, a) }
+		known := func(a netip.Addr) bool { return slices.Contains(snap.machine.addrs, a) && !a.IsLinkLocalUnicast() }
 		if !slices.Contains(uplinks, l.Name) && slices.ContainsFunc(l.Addrs, known) {
 			names = append(names, l.Name)
 		}

@@ -196,7 +196,8 @@ func (l *local) machine(node []netip.Addr, isUplink func(string) bool, podPrefix
 		}
 		for _, p := range f.addrs {
 			a := p.Addr()
-			if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
+			// Of IPv6's link-local ones each link has its own; those of IPv4 are as any other (NodeLocal DNSCache).
+			if a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
 				continue
 			}
 			m.addrs = append(m.addrs, a)
@@ -204,7 +205,7 @@ func (l *local) machine(node []netip.Addr, isUplink func(string) bool, podPrefix
 				rank = min(rank, i)
 				m.missing = slices.DeleteFunc(m.missing, func(x netip.Addr) bool { return x == a })
 			}
-			if isUplink(f.name) && !f.loopback && p.Bits() < a.BitLen() {
+			if isUplink(f.name) && !f.loopback && p.Bits() < a.BitLen() && !a.IsLinkLocalUnicast() {
 				m.subnets = append(m.subnets, p.Masked())
 			}
 		}

@@ -24,6 +24,7 @@ func TestMachine(t *testing.T) {
 		{name: "eth1", index: 3, mtu: 1500, up: true, addrs: prefixes("10.9.0.2/16")},
 		{name: "kube-ipvs0", index: 4, mtu: 1500, addrs: prefixes("10.96.0.1/32")},
 		{name: "docker0", index: 5, mtu: 1500, up: true, addrs: prefixes("172.17.0.1/16")},
+		{name: "nodelocaldns", index: 6, mtu: 1500, addrs: prefixes("169.254.20.10/32", "fe80::2/64")},
 	}}
 	isUplink := func(n string) bool { return strings.HasPrefix(n, "eth") }
 	at := func(texts ...string) (out []netip.Addr) {
@@ -36,7 +37,7 @@ func TestMachine(t *testing.T) {
 	if len(m.missing) > 0 || m.mtu != 9000 || m.mac.String() != mac.String() {
 		t.Errorf("%+v", m)
 	}
-	wantAddrs := []netip.Addr{netip.MustParseAddr("10.9.0.2"), netip.MustParseAddr("172.17.0.1"), netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("192.0.2.1")}
+	wantAddrs := at("10.9.0.2", "169.254.20.10", "172.17.0.1", "172.31.1.8", "192.0.2.1")
 	if !slices.Equal(m.addrs, wantAddrs) {
 		t.Errorf("addresses %v, want %v", m.addrs, wantAddrs)
 	}

@@ -3,12 +3,11 @@ package agent
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
@@ -37,8 +36,11 @@ func (i *inquiry) tell() {
 		o.Verdict, o.Way, o.Text = why.Delivered, "local", "into pod "+pod
 	case sim.Pass:
 		o.Verdict, o.Way, o.Text = why.Left, "stack", "to the node's own stack, which routes it"
-		if i.state.Addrs[r.Packet.IP.Dst].Kind == nodestate.AddrHost {
+		switch at := i.state.Addrs[r.Packet.IP.Dst]; {
+		case at.Kind == nodestate.AddrHost:
 			o.Verdict, o.Text = why.Delivered, "to node "+node+" itself"
+		case i.in.Hook == sim.ToUplink && at.Kind == nodestate.AddrNode:
+			i.sendOn(why.FromUplink, at.Node, at.Owner.Name, "")
 		}
 	case sim.Tunnel, sim.Neigh:
 		i.tellWay(pod)
@@ -68,6 +70,12 @@ func (i *inquiry) tellWay(pod string) {
 		o.Verdict, o.Text = why.Left, fmt.Sprintf("out of the cluster, to the neighbour %s", r.NextHop)
 		return
 	}
+	i.sendOn(hook, node, name, pod)
+}
+
+// sendOn says that the packet goes to a node of the cluster, where it comes in by a hook.
+func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
+	r, o := i.result, &i.answer.Outcome
 	o.Verdict, o.Text = why.SentOn, fmt.Sprintf("to node %s (%s)", name, node)
 	if pod != "" {
 		o.Text += " for pod " + pod
@@ -102,9 +110,30 @@ func (i *inquiry) nodeOf(a netip.Addr) netip.Addr {
 	return node
 }
 
-// explain looks at policy at the ends that are on this node.
+// explain looks at policy at the ends that are on this node, and at host endpoints, in the order in which they judge.
 func (i *inquiry) explain(ctx context.Context) error {
-	i.noteHosts()
+	arrival, err := i.arrivalEnds(ctx)
+	if err != nil {
+		return err
+	}
+	if _, _, denied := denial(arrival); denied {
+		i.answer.Policies = arrival
+		return nil
+	}
+	if err := i.explainPods(ctx); err != nil {
+		return err
+	}
+	pods := i.answer.Policies
+	var hosts []why.End
+	if _, _, denied := denial(pods); !denied {
+		hosts, err = i.hostEnds(ctx)
+	}
+	i.answer.Policies = slices.Concat(arrival, pods, hosts)
+	return err
+}
+
+// explainPods looks at policy of the pods of this node.
+func (i *inquiry) explainPods(ctx context.Context) error {
 	src, dst := i.in.Packet, i.result.Packet
 	if i.refusedBy() {
 		dst = i.in.Packet
@@ -113,10 +142,7 @@ func (i *inquiry) explain(ctx context.Context) error {
 	if i.handedOn() || from == to {
 		return nil // the other node judges; nobody does
 	}
-	ports := nodestate.Ports{Src: src.SrcPort, Dst: dst.DstPort}
-	if src.Kind == packet.Echo {
-		ports = nodestate.Ports{Dst: uint16(src.ICMPType)<<8 | uint16(src.ICMPCode)}
-	}
+	ports := policyPorts(src, dst)
 	if s := i.answer.Service; i.refusedBy() && s != nil && s.Where == why.InPath {
 		return i.explainBackends(ctx, from, ports)
 	}
@@ -125,18 +151,12 @@ func (i *inquiry) explain(ctx context.Context) error {
 	return err
 }
 
-// noteHosts says that host endpoints count, too: the program asked them, and their rules are not explained one by one.
-func (i *inquiry) noteHosts() {
-	names := map[string]bool{}
-	for _, h := range i.state.HostEndpoints {
-		names[h.Name] = true
+// policyPorts are what policy looks at of a connection's first packet, before and after its destination is translated.
+func policyPorts(src, dst *packet.Packet) nodestate.Ports {
+	if src.Kind == packet.Echo {
+		return nodestate.Ports{Dst: uint16(src.ICMPType)<<8 | uint16(src.ICMPCode)}
 	}
-	to := i.state.Addrs[i.in.Packet.IP.Dst].Kind
-	if len(names) == 0 || i.in.Hook == sim.FromWorkload && to == nodestate.AddrEndpoint {
-		return
-	}
-	i.answer.Notes = append(i.answer.Notes, fmt.Sprintf("host endpoints of this node (%s) are part of the program's verdict; their rules are not explained one by one",
-		strings.Join(slices.Sorted(maps.Keys(names)), ", ")))
+	return nodestate.Ports{Src: src.SrcPort, Dst: dst.DstPort}
 }
 
 // explainBackends finds the backend that was chosen when the packet was dropped: the first whose policies say so.
@@ -172,17 +192,9 @@ func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate
 	var out []why.End
 	var err error
 	look := func(endpoint, peer netip.Addr, iso nodestate.Isolation, in bool) {
-		e := why.End{Direction: "egress", Peer: peer}
-		if in {
-			e.Direction = "ingress"
-		}
-		e.Explanation, err = i.agent.cluster.explain(ctx, i.state, calc.Question{Endpoint: endpoint, Peer: peer, Ingress: in, Proto: i.ask.Protocol, Ports: ports})
-		allow, rule := i.state.Verdict(iso, peer, i.ask.Protocol, ports)
-		e.TableAllow = allow
-		if r, ok := i.state.Rules.Get(rule); ok && rule != 0 {
-			e.TableRule = r
-		}
-		e.Agrees = e.TableAllow == e.Explanation.Allow && e.TableRule == e.Explanation.Rule
+		var e why.End
+		q := calc.Question{Endpoint: endpoint, Peer: peer, Ingress: in, Proto: i.ask.Protocol, Ports: ports}
+		e, err = i.end(ctx, q, iso, func(c *model.Cluster) (calc.Explanation, bool) { return calc.Explain(c, q) })
 		out = append(out, e)
 	}
 	if a.Kind == nodestate.AddrEndpoint {
@@ -192,6 +204,28 @@ func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate
 		look(to, from, b.Ingress, true)
 	}
 	return out, err
+}
+
+// end is what policy says at one end, as calc explains it and as the tables have it.
+func (i *inquiry) end(ctx context.Context, q calc.Question, iso nodestate.Isolation, explain func(*model.Cluster) (calc.Explanation, bool)) (e why.End, err error) {
+	e = why.End{Direction: "egress", Peer: q.Peer}
+	if q.Ingress {
+		e.Direction = "ingress"
+	}
+	var found bool
+	if e.Explanation, found, err = i.agent.cluster.explain(ctx, i.state, explain); err != nil {
+		return e, err
+	}
+	if !found {
+		return e, fmt.Errorf("%s is the address of no pod of this node, or no host endpoint judges there", q.Endpoint)
+	}
+	allow, rule := i.state.Verdict(iso, q.Peer, q.Proto, q.Ports)
+	e.TableAllow = allow
+	if r, ok := i.state.Rules.Get(rule); ok && rule != 0 {
+		e.TableRule = r
+	}
+	e.Agrees = e.TableAllow == e.Explanation.Allow && e.TableRule == e.Explanation.Rule
+	return e, nil
 }
 
 // denial is the first end that denies.
@@ -207,7 +241,9 @@ func denial(ends []why.End) (rule, direction string, denied bool) {
 // compare says where the explanation, the tables and the program do not say the same.
 func (i *inquiry) compare() {
 	for _, e := range i.answer.Policies {
-		if !e.Agrees && e.TableRule.Kind == "policy-too-large" {
+		if !e.Agrees && e.TableRule.Kind == "policy-too-large" && e.Host != "" {
+			i.warn("the %s policies of host endpoint %s are too large for the node's tables, which leave its failsafe ports open", e.Direction, e.Explanation.HostEndpoint)
+		} else if !e.Agrees && e.TableRule.Kind == "policy-too-large" {
 			i.warn("the %s policies of pod %s are too large for the node's tables, which cut it off", e.Direction, e.Explanation.Pod)
 		} else if !e.Agrees {
 			i.warn("policy as explained (%s by %s) is not what the node's tables say (%s by %s) at %s", verdictWord(e.Explanation.Allow), e.Explanation.Rule, verdictWord(e.TableAllow), e.TableRule, e.Direction)
@@ -217,7 +253,7 @@ func (i *inquiry) compare() {
 		return
 	}
 	rule, direction, denied := denial(i.answer.Policies)
-	byPolicy := i.result.Reason == reason.PolicyEgress || i.result.Reason == reason.PolicyIngress
+	byPolicy := slices.Contains([]reason.Reason{reason.PolicyEgress, reason.PolicyIngress, reason.HostIngress, reason.HostEgress, reason.HostPreDNAT}, i.result.Reason)
 	hint := fmt.Sprintf("; the agent has epoch %d", i.answer.Epoch)
 	if i.answer.Behind != "" {
 		hint += " and is behind: " + i.answer.Behind
@@ -242,21 +278,18 @@ func verdictWord(allow bool) string {
 }
 
 // explain asks calc about a state, which must still be the newest.
-func (c *cluster) explain(ctx context.Context, s *nodestate.State, q calc.Question) (x calc.Explanation, err error) {
-	var found, same bool
+func (c *cluster) explain(ctx context.Context, s *nodestate.State, ask func(*model.Cluster) (calc.Explanation, bool)) (x calc.Explanation, found bool, err error) {
+	var same bool
 	if err := c.do(ctx, func() {
 		c.compute()
 		if same = c.snapshot().state == s; same {
-			x, found = calc.Explain(c.model, q)
+			x, found = ask(c.model)
 		}
 	}); err != nil {
-		return x, err
+		return x, false, err
 	}
-	switch {
-	case !same:
-		return x, errMoved
-	case !found:
-		return x, fmt.Errorf("%s is the address of no pod of this node", q.Endpoint)
+	if !same {
+		return x, false, errMoved
 	}
-	return x, nil
+	return x, found, nil
 }

@@ -18,7 +18,10 @@ type Question struct {
 
 // Explanation says how policy decides a question: what was looked at, in its order, until the verdict.
 type Explanation struct {
-	Pod      model.Name      `json:"pod"`
+	Pod model.Name `json:"pod"`
+	// HostEndpoint is the host endpoint that judges, in the place of a pod; of those Isolated says that there is something to judge by.
+	HostEndpoint string `json:"hostEndpoint,omitempty"`
+
 	Isolated bool            `json:"isolated"` // a policy of this direction selects the pod; without one everything is allowed
 	Known    bool            `json:"known"`    // the pod and its namespace are known; otherwise whatever could select it isolates it
 	Tiers    []ExplainedTier `json:"tiers,omitempty"`
@@ -135,25 +138,32 @@ func (s *sets) explain(t *set, c *class, q Question, x *Explanation) {
 		}
 		return
 	}
+	if !s.explainTiers(t, t.tiers, c, q, x) {
+		x.Rule = fallThrough(t.dir)
+	}
+}
+
+// explainTiers walks those tiers of a set that policies are in. False: each passes on.
+func (s *sets) explainTiers(t *set, tiers []setTier, c *class, q Question, x *Explanation) bool {
 	left := t.of
-	for i := range t.tiers {
+	for i := range tiers {
 		of := left
 		if end := slices.IndexFunc(left, func(b *bound) bool { return b.policy.Tier != left[0].policy.Tier }); end >= 0 {
 			of = left[:end]
 		}
 		left = left[len(of):]
-		tier, decided := s.explainTier(t, &t.tiers[i], of, c, q)
+		tier, decided := s.explainTier(t, &tiers[i], of, c, q)
 		x.Tiers = append(x.Tiers, tier)
 		switch {
 		case decided != nil:
 			x.Allow, x.Rule = decided.of.Action == model.Allow, decided.name
-			return
+			return true
 		case tier.End == EndDefaultDeny:
-			x.Allow, x.Rule = false, t.tiers[i].deny
-			return
+			x.Allow, x.Rule = false, tiers[i].deny
+			return true
 		}
 	}
-	x.Rule = fallThrough(t.dir)
+	return false
 }
 
 // explainTier walks a tier's policies. decided is the rule that allows or denies, nil when none does.
@@ -193,7 +203,8 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *class, q Questi
 		at := slices.IndexFunc(b.rules, func(r *rule) bool { return r.of == m })
 		in := -1
 		if at >= 0 {
-			in = slices.IndexFunc(tier.rules, func(r setRule) bool { return r.rule == b.rules[at] })
+			// A host endpoint may have a stricter one in its place.
+			in = slices.IndexFunc(tier.rules, func(r setRule) bool { return r.rule == b.rules[at] || r.rule.name == b.rules[at].name })
 		}
 		switch {
 		case at < 0:

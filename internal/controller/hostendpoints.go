@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/selector"
 )
 
 var (
@@ -29,8 +31,9 @@ const createdBy, creator = "projectcalico.org/created-by", "calico-kube-controll
 // hostEndpointSuffix follows the node's name in that of its automatic host endpoint.
 const hostEndpointSuffix = "-auto-hep"
 
-// hostEndpoints keeps one host endpoint for each node while KubeControllersConfiguration "default" asks for them
-// (controllers.node.hostEndpoint.autoCreate Enabled, createDefaultHostEndpoint not Disabled), and none that it made otherwise.
+// hostEndpoints keeps the host endpoints of nodes that KubeControllersConfiguration "default" asks for (controllers.node.hostEndpoint
+// with autoCreate Enabled): one of all interfaces for each node, unless createDefaultHostEndpoint is Disabled, and those of templates.
+// None that it made stays otherwise.
 func (c *Controller) hostEndpoints(ctx context.Context) error {
 	api := c.cfg.Dynamic.Resource(hostEndpointResource)
 	list, err := api.List(ctx, metav1.ListOptions{LabelSelector: createdBy + "=" + creator})
@@ -105,43 +108,110 @@ func (c *Controller) wantedHostEndpoints(ctx context.Context) (map[string]*unstr
 	if node == nil || node.HostEndpoint == nil || node.HostEndpoint.AutoCreate != "Enabled" {
 		return nil, nil
 	}
-	if len(node.HostEndpoint.Templates) > 0 {
-		c.once("templates", "KubeControllersConfiguration default: templates of host endpoints are not in force: none is made from them",
-			"field", "spec.controllers.node.hostEndpoint.templates")
-	}
-	if node.HostEndpoint.CreateDefaultHostEndpoint == v3.DefaultHostEndpointsDisabled {
-		return nil, nil
-	}
+	templates := c.hostTemplates(node.HostEndpoint.Templates)
 	nodes, err := c.cfg.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	out := map[string]*unstructured.Unstructured{}
 	for i := range nodes.Items {
-		h := autoHostEndpoint(&nodes.Items[i])
-		out[h.GetName()] = h
+		n := &nodes.Items[i]
+		if node.HostEndpoint.CreateDefaultHostEndpoint != v3.DefaultHostEndpointsDisabled {
+			h := autoHostEndpoint(n, n.Name+hostEndpointSuffix, model.AllInterfaces, nodeAddresses(n, nil), nil)
+			out[h.GetName()] = h
+		}
+		for _, t := range templates {
+			if h := t.of(n); h != nil {
+				out[h.GetName()] = h
+			}
+		}
 	}
 	return out, nil
 }
 
-// autoHostEndpoint is the host endpoint of all interfaces of a node, which allows everything until policy selects it.
-func autoHostEndpoint(n *corev1.Node) *unstructured.Unstructured {
-	spec := map[string]any{"node": n.Name, "interfaceName": model.AllInterfaces, "profiles": []any{model.ProfileDefaultAllow}}
-	var ips []any
-	for _, a := range n.Status.Addresses {
-		if (a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP) && !slices.Contains(ips, any(a.Address)) {
-			ips = append(ips, a.Address)
+// hostTemplate makes host endpoints of nodes: of the interface with their addresses in some networks.
+type hostTemplate struct {
+	*v3.Template
+	nodes *selector.Selector
+	nets  []netip.Prefix
+}
+
+// hostTemplates reads templates. One that cannot be understood, and one that asks for interfaces by their names, which the API does not
+// tell, makes none, and the log says so.
+func (c *Controller) hostTemplates(list []v3.Template) (out []hostTemplate) {
+	for i := range list {
+		t := hostTemplate{Template: &list[i]}
+		field := fmt.Sprintf("spec.controllers.node.hostEndpoint.templates[%d]", i)
+		var err error
+		if t.nodes, err = selector.Parse(t.NodeSelector); err != nil {
+			err = fmt.Errorf("nodeSelector: %w", err)
 		}
+		for _, text := range t.InterfaceCIDRs {
+			p, wrong := netip.ParsePrefix(text)
+			if wrong != nil {
+				err = fmt.Errorf("interfaceCIDRs: %w", wrong)
+			}
+			t.nets = append(t.nets, p.Masked())
+		}
+		switch {
+		case err != nil:
+		case t.InterfaceSelector != "":
+			err = errors.New("interfaceSelector is not supported: the names of nodes' interfaces are not known here")
+		case len(t.nets) == 0:
+			err = errors.New("no interfaceCIDRs")
+		case t.GenerateName == "":
+			err = errors.New("no generateName")
+		}
+		if err != nil {
+			c.once(field+err.Error(), "KubeControllersConfiguration default: a template of host endpoints is not in force", "field", field, "error", err)
+			continue
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// of is the host endpoint of a node, nil where the template is not for it or it has no address in the networks.
+func (t *hostTemplate) of(n *corev1.Node) *unstructured.Unstructured {
+	label := func(key string) (string, bool) {
+		v, ok := n.Labels[key]
+		return v, ok
+	}
+	ips := nodeAddresses(n, t.nets)
+	if len(ips) == 0 || !t.nodes.MatchesFunc(label) {
+		return nil
+	}
+	return autoHostEndpoint(n, n.Name+"-"+t.GenerateName+hostEndpointSuffix, "", ips, t.Labels)
+}
+
+// nodeAddresses are those in a node's status, of these networks where there are some.
+func nodeAddresses(n *corev1.Node, nets []netip.Prefix) (out []any) {
+	for _, a := range n.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP || slices.Contains(out, any(a.Address)) {
+			continue
+		}
+		ip, err := netip.ParseAddr(a.Address)
+		if nets == nil || err == nil && model.Within(nets, ip) {
+			out = append(out, a.Address)
+		}
+	}
+	return out
+}
+
+// autoHostEndpoint is a host endpoint of a node, which allows everything until policy selects it. It has the node's labels, and these.
+func autoHostEndpoint(n *corev1.Node, name, iface string, ips []any, more map[string]string) *unstructured.Unstructured {
+	spec := map[string]any{"node": n.Name, "profiles": []any{model.ProfileDefaultAllow}}
+	if iface != "" {
+		spec["interfaceName"] = iface
 	}
 	if len(ips) > 0 {
 		spec["expectedIPs"] = ips
 	}
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v3.GroupVersionCurrent, "kind": v3.KindHostEndpoint, "spec": spec}}
-	u.SetName(n.Name + hostEndpointSuffix)
-	labels := maps.Clone(n.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	u.SetName(name)
+	labels := map[string]string{}
+	maps.Copy(labels, n.Labels)
+	maps.Copy(labels, more)
 	labels[createdBy] = creator
 	u.SetLabels(labels)
 	return u

@@ -87,6 +87,30 @@ func TestAutoHostEndpoints(t *testing.T) {
 		}
 		look(mode.want)
 	}
+	// Templates make one for each of their nodes that has an address in their networks.
+	templates := []any{
+		map[string]any{"generateName": "front", "interfaceCIDRs": []any{"172.31.0.0/16"}, "nodeSelector": "role == 'edge'", "labels": map[string]any{"side": "front", "role": "uplink"}},
+		map[string]any{"generateName": "others", "interfaceCIDRs": []any{"172.31.0.0/16"}, "nodeSelector": "role == 'worker'"},
+		map[string]any{"generateName": "elsewhere", "interfaceCIDRs": []any{"10.0.0.0/8"}},
+		map[string]any{"generateName": "byname", "interfaceSelector": "eth.*"},
+		map[string]any{"generateName": "wrong", "interfaceCIDRs": []any{"172.31.0.0/16"}, "nodeSelector": "role =="},
+	}
+	if err := unstructured.SetNestedSlice(conf.Object, templates, "spec", "controllers", "node", "hostEndpoint", "templates"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.dynamic.Resource(controllersResource).Update(t.Context(), conf, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	look(3)
+	front, err := api.Get(t.Context(), "w1-front-auto-hep", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec = front.Object["spec"].(map[string]any)
+	if _, named := spec["interfaceName"]; named || spec["node"] != "w1" || spec["expectedIPs"].([]any)[0] != "172.31.1.207" || front.GetLabels()["side"] != "front" ||
+		front.GetLabels()["role"] != "uplink" || front.GetLabels()[createdBy] != creator {
+		t.Errorf("made %v with labels %v", spec, front.GetLabels())
+	}
 	if err := f.dynamic.Resource(controllersResource).Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func name(d dataplane.Event, node string, by Namer, now time.Time) Event {
 		}
 	}
 	e.Egress, e.Ingress = endOf(s, d.Egress), endOf(s, d.Ingress)
-	e.HostIngress, e.HostEgress = hostEndOf(s, d, d.In), hostEndOf(s, d, d.Out)
+	e.HostIngress, e.HostEgress = hostEndOf(s, d, d.In, true), hostEndOf(s, d, d.Out, false)
 	return e
 }
 
@@ -129,19 +129,21 @@ func endOf(s *nodestate.State, d dataplane.EventEnd) *End {
 	return e
 }
 
-func hostEndOf(s *nodestate.State, d dataplane.Event, h dataplane.EventHost) *HostEnd {
+// hostEndOf is what was said where the flow comes in, or where it leaves.
+func hostEndOf(s *nodestate.State, d dataplane.Event, h dataplane.EventHost, in bool) *HostEnd {
 	if !h.Judged {
 		return nil
 	}
 	e := &HostEnd{Rule: ruleOf(s, h.Rule)}
 	if s != nil {
-		e.Endpoint = hostName(s, d)
+		e.Endpoint = hostName(s, d, in)
 	}
 	return e
 }
 
-// hostName is the name of the host endpoint that judged: the one of the packet's interface, or the only one that there is.
-func hostName(s *nodestate.State, d dataplane.Event) string {
+// hostName is the name of the host endpoint that judged where the flow comes in, or where it leaves: the only one that there is, or
+// that of the packet's interface, when it is known that this is the one.
+func hostName(s *nodestate.State, d dataplane.Event, in bool) string {
 	names := map[string]bool{}
 	for _, h := range s.HostEndpoints {
 		names[h.Name] = true
@@ -150,6 +152,9 @@ func hostName(s *nodestate.State, d dataplane.Event) string {
 		for name := range names {
 			return name
 		}
+	}
+	if d.In.Judged && d.Out.Judged && (d.Again || in != (d.Hook != "to_uplink")) { // a packet of either direction may be judged again
+		return ""
 	}
 	switch d.Hook {
 	case "from_uplink", "to_uplink", "from_tunnel", "prerouting", "input", "output", "postrouting": // with nftables a packet that is forwarded has two

@@ -238,7 +238,7 @@ type Pool struct {
 type Local struct {
 	Node       string
 	Endpoints  map[netip.Addr]*LocalEndpoint
-	HostAddrs  []netip.Addr        // every unicast address of the node, loopback and tunnel aside
+	HostAddrs  []netip.Addr        // every unicast address of the node, loopback, tunnel and the link-local ones of IPv6 aside
 	Subnets    []netip.Prefix      // on-link subnets of the uplinks
 	LinkMTU    int                 // of the uplink that holds the node's address, bytes
 	Interfaces []LocalInterface    // that are no pods', by index

@@ -73,8 +73,12 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if snat {
 		fwd.src = n.self(k.src)
 	}
-	if unseen, d := n.judgeHostAtFirst(in, k, fwd, opening); d != nil || unseen {
+	if unseen, d := n.judgeHostAtFirst(in, k, fwd, rev, opening); d != nil || unseen {
 		return nil, d
+	}
+	if own && lifeFlags(in.Packet)&packet.RST != 0 {
+		n.judged = nil
+		return nil, nil // nothing begins with it
 	}
 	repoint := lb.found && !fwd.handOn && n.untracked(in, fwd)
 	if !n.pickPort(in, k, fwd, snat || repoint) {
@@ -91,7 +95,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		rev.iif = b.IfIndex
 	}
 	if own && n.stackRoutes(k.src) {
-		rev.way = way{action: Pass}
+		rev.way.action = Pass
 	} else if !n.wayBack(in, k, lb, fwd, rev) {
 		return nil, &dropped{reason: n.whyNoWayBack(k, lb.via), rule: fwd.rule}
 	}
@@ -101,7 +105,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if lb.watch && outside && !fwd.handOn && !fwd.dsr && (fwd.way.action == Local || fwd.way.action == Pass) {
 		fwd.watched, fwd.from = true, lb.via
 	}
-	n.enter(in.Hook, k, fwd, rev)
+	n.enter(in.Hook == ToUplink && (lb.found || !n.hosts()), k, fwd, rev)
 	return fwd, nil
 }
 
@@ -232,15 +236,15 @@ func (n *Node) whyNoWayBack(k flowKey, via netip.Addr) reason.Reason {
 	return why
 }
 
-// enter writes both entries, and forgets what an ended flow of the same packets left. What the node
-// itself begins need not prove that it is answered.
-func (n *Node) enter(h Hook, k flowKey, fwd, rev *flow) {
+// enter writes both entries, and forgets what an ended flow of the same packets left. proven: they need not prove that they are
+// answered, as what the node itself asks of Services.
+func (n *Node) enter(proven bool, k flowKey, fwd, rev *flow) {
 	if old := n.flows[k]; old != nil {
 		delete(n.flows, old.partner(k.proto))
 		delete(n.flows, k)
 	}
 	r := fwd.partner(k.proto)
-	if h == ToUplink {
+	if proven {
 		n.flows[r], n.flows[k] = rev, fwd
 		return
 	}

@@ -144,7 +144,7 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 	if f == nil || !n.usable(f, in, key, false) {
 		return n.refuseFragment(in, reason.FragmentNoFirst)
 	}
-	if f.epoch != n.epoch {
+	if f.epoch != n.epoch && !passes(in, f) {
 		n.judged = nil
 		again, d := n.revalidate(f, in, key)
 		if !again {

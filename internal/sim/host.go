@@ -12,14 +12,26 @@ import (
 // tunnelInterface stands for the tunnel's device, for which no host endpoint is by its name.
 const tunnelInterface = -1
 
-// passage says by which interfaces the original direction of a flow enters and leaves the node; 0 = it begins or ends here.
-type passage struct{ in, out int }
+// passage says by which interfaces the original direction of a flow enters and leaves the node, 0 = by none that is known; and which of
+// its ends are the node itself.
+type passage struct {
+	in, out          int
+	ownFrom, ownDest bool
+}
+
+// turned is the passage of the other direction.
+func (p passage) turned() passage {
+	return passage{in: p.out, out: p.in, ownFrom: p.ownDest, ownDest: p.ownFrom}
+}
+
+// inside: it passes no interface.
+func (p passage) inside() bool { return p.in == 0 && p.out == 0 }
 
 // hosts reports whether the node has host endpoints.
 func (n *Node) hosts() bool { return len(n.state.HostEndpoints) > 0 }
 
-// passageOf returns the passage of a flow of which a packet goes this way.
-func (n *Node) passageOf(in In, w way, reply bool) passage {
+// passageOf returns the passage of the flow k, in its original direction, of which a packet goes this way.
+func (n *Node) passageOf(in In, w way, reply bool, k flowKey) passage {
 	var p passage
 	switch in.Hook {
 	case FromUplink:
@@ -33,14 +45,40 @@ func (n *Node) passageOf(in In, w way, reply bool) passage {
 	case Tunnel:
 		p.out = tunnelInterface
 	case Pass:
-		if in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex {
+		if reply && w.ifindex != 0 {
+			p.out = w.ifindex
+		} else if in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex {
 			p.out = in.IfIndex
 		}
 	}
 	if reply {
-		p.in, p.out = p.out, p.in
+		p = p.turned()
+	}
+	return n.ends(p, k)
+}
+
+// ends completes a passage: whether an end is the node, and by which uplink the stack sends on what it carries. Where no table knows
+// an address, and the kernel's routes do not lead on, the node keeps what is for it.
+func (n *Node) ends(p passage, k flowKey) passage {
+	from, to := n.kind(k.src), n.kind(k.dst)
+	p.ownFrom, p.ownDest = from == nodestate.AddrHost, to == nodestate.AddrHost
+	if from != nodestate.AddrHost && from != nodestate.AddrEndpoint && p.in == 0 && p.out != 0 {
+		_, ok := n.opts.FIB(k.src)
+		p.ownFrom = !ok
+	}
+	if to != nodestate.AddrHost && to != nodestate.AddrEndpoint && p.in != 0 && p.out == 0 {
+		hop, ok := n.opts.FIB(k.dst)
+		p.ownDest = !ok
+		if _, uplink := n.opts.Uplinks[hop.IfIndex]; ok && uplink {
+			p.out = hop.IfIndex
+		}
 	}
 	return p
+}
+
+// passes: is the packet of a flow that the stack sends on by another uplink, where it leaves? It was judged where it came in.
+func passes(in In, f *flow) bool {
+	return in.Hook == ToUplink && f.way.action == Pass && f.way.ifindex != 0
 }
 
 // betweenNodes: is it an outer packet of the tunnel?
@@ -87,15 +125,14 @@ func (n *Node) judgeHost(k flowKey, p passage) (nodestate.RuleID, *dropped) {
 		return 0, nil
 	}
 	e := n.about(k)
-	from, to := n.kind(k.src), n.kind(k.dst)
-	if p == (passage{}) {
-		return n.judgeToHost(k, from == nodestate.AddrEndpoint && to == nodestate.AddrHost)
+	if p.inside() {
+		return n.judgeToHost(k, n.kind(k.src) == nodestate.AddrEndpoint && n.kind(k.dst) == nodestate.AddrHost)
 	}
 	last := nodestate.RuleID(0)
 	if p.in != 0 {
 		h := n.state.HostEndpointAt(p.in, k.src)
 		iso := h.ForwardIngress
-		if to == nodestate.AddrHost {
+		if p.ownDest {
 			iso = h.HostIngress
 		}
 		allow, rule := n.consult(&e.In, iso, k, k.src)
@@ -107,7 +144,7 @@ func (n *Node) judgeHost(k flowKey, p passage) (nodestate.RuleID, *dropped) {
 	if p.out != 0 {
 		h := n.state.HostEndpointAt(p.out, k.src)
 		iso := h.ForwardEgress
-		if from == nodestate.AddrHost {
+		if p.ownFrom {
 			iso = h.HostEgress
 		}
 		allow, rule := n.consult(&e.Out, iso, k, k.dst)
@@ -138,12 +175,15 @@ func (n *Node) judgeToHost(k flowKey, is bool) (nodestate.RuleID, *dropped) {
 
 // judgeHostAtFirst judges a flow that begins. unseen: the packet passes without a flow, because it is of a connection that is older than
 // the host endpoint, in whichever direction.
-func (n *Node) judgeHostAtFirst(in In, k flowKey, fwd *flow, opening bool) (unseen bool, _ *dropped) {
+func (n *Node) judgeHostAtFirst(in In, k flowKey, fwd, rev *flow, opening bool) (unseen bool, _ *dropped) {
 	judged := flowKey{src: k.src, dst: fwd.dst, sport: k.sport, dport: fwd.dport, proto: k.proto}
 	if fwd.handOn {
 		judged.dst, judged.dport = fwd.backend.Addr, fwd.backend.Port
 	}
-	p := n.passageOf(in, fwd.way, false)
+	p := n.passageOf(in, fwd.way, false, judged)
+	if n.hosts() && p.in != 0 && p.out != 0 && fwd.way.action == Pass {
+		fwd.way.ifindex, rev.way.ifindex = p.out, p.in
+	}
 	rule, d := n.judgeHost(judged, p)
 	if rule != 0 {
 		fwd.rule = rule
@@ -151,11 +191,10 @@ func (n *Node) judgeHostAtFirst(in In, k flowKey, fwd *flow, opening bool) (unse
 	if d == nil {
 		return false, nil
 	}
-	d.rule = fwd.rule
-	if p != (passage{}) && fwd.way.action == Pass && fwd.svc.Proto == 0 && connects(k.proto) && !opening {
+	if !p.inside() && fwd.way.action == Pass && fwd.svc.Proto == 0 && connects(k.proto) && !opening {
 		told := *n.judged
 		back := flowKey{src: k.dst, dst: k.src, sport: k.dport, dport: k.sport, proto: k.proto}
-		if _, no := n.judgeHost(back, passage{in: p.out, out: p.in}); no == nil {
+		if _, no := n.judgeHost(back, p.turned()); no == nil {
 			n.judged = nil // there is no flow to tell of
 			return true, nil
 		}
@@ -173,11 +212,21 @@ func (n *Node) judgeHostAgain(f *flow, in In, k flowKey) (nodestate.RuleID, *dro
 	if f.handOn {
 		judged.dst, judged.dport = f.backend.Addr, f.backend.Port
 	}
-	return n.judgeHost(judged, n.passageOf(in, f.way, f.reply))
+	p := n.passageOf(in, f.way, f.reply, judged)
+	if n.hosts() && !f.reply && p.in != 0 && f.way.action == Pass {
+		f.way.ifindex = p.out
+	}
+	return n.judgeHost(judged, p)
 }
 
 // guarded: would this reach the host past its host endpoints?
 func (n *Node) guarded(in In) bool {
-	return n.hosts() && in.Packet.Kind != packet.Frame && (in.Hook == FromUplink || in.Hook == FromTunnel) &&
-		n.kind(in.Packet.IP.Dst) == nodestate.AddrHost
+	if !n.hosts() || in.Packet.Kind == packet.Frame || in.Hook != FromUplink && in.Hook != FromTunnel {
+		return false
+	}
+	if n.kind(in.Packet.IP.Dst) == nodestate.AddrHost {
+		return true
+	}
+	_, ok := n.opts.FIB(in.Packet.IP.Dst)
+	return !ok
 }

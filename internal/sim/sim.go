@@ -419,7 +419,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	if f != nil && isError && n.spoofs(in, key) {
 		return Result{}, &dropped{reason: reason.Spoofed}
 	}
-	if f != nil && f.epoch != n.epoch {
+	if f != nil && f.epoch != n.epoch && !passes(in, f) {
 		again, d := n.revalidate(f, in, key)
 		if !again {
 			n.tell(in, d)

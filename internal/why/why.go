@@ -128,7 +128,9 @@ type Backend struct {
 
 // End is what policy says at one end of the connection.
 type End struct {
-	Direction   string           `json:"direction"` // ingress, egress
+	Direction   string           `json:"direction"`           // ingress, egress
+	Host        string           `json:"host,omitempty"`      // of a host endpoint: host, forward, preDNAT
+	Interface   string           `json:"interface,omitempty"` // of a host endpoint: by which the packet comes in, or leaves
 	Peer        netip.Addr       `json:"peer"`
 	Explanation calc.Explanation `json:"explanation"`
 	// Table is what the tables that the programs look up say; it must be the same.

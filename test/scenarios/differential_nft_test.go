@@ -97,6 +97,7 @@ func playPolicies(r *wires.Runner, make scenario.NewCarrier, seed uint64, seen m
 	d.c.Settings.MaxFlows = 512000 // the kernel's connection tracking knows no shares
 	d.c.Settings.SNATPortLast = d.c.Settings.SNATPortFirst + 9999
 	clear(d.mtus)
+	d.own, d.aside, d.c.Local.HostAddrs = nil, nil, []netip.Addr{ownAddr}
 	if seed%3 == 0 {
 		d.guard()
 	}

@@ -124,7 +124,7 @@ type differential struct {
 // playRandom plays one round, returns what happened in it, and counts in seen what became of packets.
 func playRandom(b bench, seed uint64, seen map[string]int) (made *round, err error) {
 	d := &differential{crowd: newCrowd(seed), state: b.state, seen: seen}
-	d.machine, d.made = d.crowd.machine(), &round{mtus: d.crowd.mtus}
+	d.machine, d.made = d.crowd.machine(), &round{mtus: d.crowd.mtus, own: d.crowd.own, aside: d.crowd.aside}
 	defer func() {
 		if resetErr := b.reset(); err == nil {
 			err = resetErr
@@ -272,9 +272,9 @@ func (d *differential) arrival() sim.In {
 		if local && d.chance(97) {
 			in.IfIndex = ep.IfIndex
 		}
-	case p.IP.Src == ownAddr && toLocal && d.chance(90), toLocal && d.chance(5):
+	case d.isOwn(p.IP.Src) && toLocal && d.chance(90), toLocal && d.chance(5):
 		in.Hook, in.IfIndex, in.Marked = sim.ToWorkload, to.IfIndex, d.chance(3)
-	case p.IP.Src == ownAddr && !toLocal && d.chance(90): // the kernel's route to a local pod leads to to_workload
+	case d.isOwn(p.IP.Src) && !toLocal && d.chance(90), !local && !toLocal && d.chance(4): // the kernel's route to a local pod leads to to_workload
 		in.Hook, in.IfIndex, in.Marked = sim.ToUplink, one(d.crowd, scenario.Uplink, scenario.HostDevice), d.chance(3)
 	case d.chance(35):
 		in.Hook, in.IfIndex = sim.FromTunnel, scenario.TunnelDev
@@ -283,13 +283,24 @@ func (d *differential) arrival() sim.In {
 			in.Source, in.VNI = one(d.crowd, outside...), one(d.crowd, in.VNI, 77)
 		}
 	}
+	if len(d.aside) > 0 && in.IfIndex == scenario.Uplink {
+		if other := map[sim.Hook]netip.Addr{sim.FromUplink: p.IP.Src, sim.ToUplink: p.IP.Dst}[in.Hook]; asideNet.Contains(other) != d.chance(5) {
+			in.IfIndex = scenario.Uplink2
+		}
+	}
 	if in.Hook == sim.FromUplink {
 		p.SrcMAC = packet.MAC(macOf(one(d.crowd, nodeAddrs[1], nodeAddrs[2], outside[0], outside[1])))
 	}
 	return in
 }
 
+// isOwn: may the node's own processes send from there?
+func (d *differential) isOwn(a netip.Addr) bool { return a == ownAddr || slices.Contains(d.own, a) }
+
 func (d *differential) anyAddr() netip.Addr {
+	if len(d.own) > 0 && d.chance(6) {
+		return one(d.crowd, d.own...)
+	}
 	switch d.IntN(10) {
 	case 0, 1, 2:
 		return one(d.crowd, localPods...)

@@ -19,6 +19,9 @@ type crowd struct {
 	*rand.Rand
 	c    *model.Cluster
 	mtus map[int]int // of node n0's interfaces, as in scenario.Machine
+	// What else its kernel has, as in scenario.Machine.
+	own   []netip.Addr
+	aside []netip.Prefix
 }
 
 func one[T any](r *crowd, of ...T) T { return of[r.IntN(len(of))] }
@@ -64,11 +67,14 @@ func newCrowd(seed uint64) *crowd {
 	if share := (&crowd{Rand: rand.New(rand.NewPCG(seed, 11))}); share.chance(40) { // all else is what it is without
 		c.Settings.MaxFlows = one(share, 8, 24, 64) // the share of a pod is used up soon
 	}
+	other := &crowd{Rand: rand.New(rand.NewPCG(seed, 13)), c: c}
 	if r.chance(30) {
 		c.Settings.SNATPortLast = c.Settings.SNATPortFirst + 3
 	}
 	c.Local = model.Local{Node: "n0", LinkMTU: 1500, HostAddrs: []netip.Addr{ownAddr}, Subnets: []netip.Prefix{ownSubnet},
 		Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
+	other.kernel()
+	r.own, r.aside = other.own, other.aside
 	for i, a := range nodeAddrs {
 		n := &model.Node{Name: fmt.Sprintf("n%d", i), Addrs: []netip.Addr{a}, LinkAddress: macOf(a)}
 		if p, err := a.Prefix(24); err == nil {
@@ -310,5 +316,5 @@ func (r *crowd) change() {
 
 // machine is node n0.
 func (r *crowd) machine() *scenario.Machine {
-	return &scenario.Machine{Name: "n0", Addr: ownAddr, MAC: macOf(ownAddr), Subnets: []netip.Prefix{ownSubnet}, MTUs: r.mtus}
+	return &scenario.Machine{Name: "n0", Addr: ownAddr, MAC: macOf(ownAddr), Subnets: []netip.Prefix{ownSubnet}, MTUs: r.mtus, Own: r.own, Aside: r.aside}
 }

@@ -12,7 +12,7 @@ import (
 func (r *crowd) hostEndpoints() {
 	r.c.HostEndpoints = map[string]*model.HostEndpoint{}
 	r.c.Settings.ToHost = one(r, model.ToHostAccept, model.ToHostAccept, model.ToHostReturn, model.ToHostDrop)
-	r.c.Local.Interfaces = []model.LocalInterface{{Name: "eth0", IfIndex: scenario.Uplink, Addrs: []netip.Addr{ownAddr}}}
+	r.c.Local.Interfaces = []model.LocalInterface{{Name: "eth0", IfIndex: scenario.Uplink, Addrs: []netip.Addr{ownAddr}}, {Name: "eth1", IfIndex: scenario.Uplink2}}
 	for i, name := range []string{"eth0", model.AllInterfaces, ""} {
 		if !r.chance(35) {
 			continue
@@ -39,5 +39,26 @@ func (r *crowd) forHosts(p *model.Policy) {
 	case 2:
 		p.ApplyOnForward, p.PreDNAT = true, true
 		p.AppliesIngress, p.AppliesEgress, p.Egress = true, false, nil
+	}
+}
+
+// Addresses that the kernel of node n0 may have: linkOwn is one that the node's tables know, the others are told by nobody.
+var (
+	linkOwn   = netip.MustParseAddr("169.254.20.10")
+	secretOwn = addrs("169.254.7.7", "198.51.100.7")
+	asideNet  = netip.MustParsePrefix("172.31.9.0/24")
+)
+
+// kernel makes what the kernel of node n0 has beside its uplink and its address.
+func (r *crowd) kernel() {
+	if r.chance(40) {
+		r.c.Local.HostAddrs = append(r.c.Local.HostAddrs, linkOwn)
+		r.own = append(r.own, linkOwn)
+	}
+	if r.chance(60) {
+		r.own = append(r.own, secretOwn...)
+	}
+	if r.chance(40) {
+		r.aside = []netip.Prefix{asideNet}
 	}
 }

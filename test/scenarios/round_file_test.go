@@ -34,6 +34,8 @@ func init() {
 // whose lines are
 //
 //	mtu IFINDEX BYTES      the MTU of an interface
+//	own ADDR               the kernel has this address, and maybe no table knows it
+//	aside PREFIX           this network is on the link of a second uplink
 //	cluster FILE           the cluster becomes this one
 //	advance SECONDS        time passes
 //	in HOOK IFINDEX [marked] [source=ADDR vni=N] FRAME
@@ -46,6 +48,12 @@ func (r *round) write(path, comment string) error {
 	var lines []string
 	for _, i := range slices.Sorted(maps.Keys(r.mtus)) {
 		lines = append(lines, fmt.Sprintf("mtu %d %d", i, r.mtus[i]))
+	}
+	for _, a := range r.own {
+		lines = append(lines, "own "+a.String())
+	}
+	for _, p := range r.aside {
+		lines = append(lines, "aside "+p.String())
 	}
 	for _, e := range r.events {
 		switch {
@@ -115,6 +123,14 @@ func (r *round) line(words []string, files map[string][]byte) error {
 		n, err2 := strconv.Atoi(words[2])
 		r.mtus[i] = n
 		return errors.Join(err1, err2)
+	case words[0] == "own" && len(words) == 2:
+		a, err := netip.ParseAddr(words[1])
+		r.own = append(r.own, a)
+		return err
+	case words[0] == "aside" && len(words) == 2:
+		p, err := netip.ParsePrefix(words[1])
+		r.aside = append(r.aside, p)
+		return err
 	case words[0] == "cluster" && len(words) == 2 && files[words[1]] != nil:
 		var err error
 		if e.cluster, err = unmarshalCluster(files[words[1]]); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -13,8 +14,10 @@ import (
 
 // round is what happened to a node, so that it can be played again, or in part.
 type round struct {
-	mtus   map[int]int // as in scenario.Machine
-	events []event     // the first one is a cluster
+	mtus   map[int]int // as in scenario.Machine, like own and aside
+	own    []netip.Addr
+	aside  []netip.Prefix
+	events []event // the first one is a cluster
 }
 
 // event is one thing that happens: the cluster becomes this one, seconds pass, or a packet arrives.
@@ -48,7 +51,7 @@ func snapshot(c *model.Cluster) *model.Cluster {
 
 // play plays a round. What a packet sets free comes in again, and what follows from a packet otherwise is in the round itself.
 func (r *round) play(b bench) (err error) {
-	m := (&crowd{mtus: r.mtus}).machine()
+	m := (&crowd{mtus: r.mtus, own: r.own, aside: r.aside}).machine()
 	var carrier scenario.Carrier
 	defer func() { err = errors.Join(err, b.reset()) }()
 	for i, e := range r.events {

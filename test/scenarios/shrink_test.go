@@ -179,7 +179,7 @@ func (r *round) keeping(parts []part, keep []bool) *round {
 			gone[p] = true
 		}
 	}
-	out := &round{mtus: r.mtus}
+	out := &round{mtus: r.mtus, own: r.own, aside: r.aside}
 	changed := map[*model.Policy]*model.Policy{}
 	for i, e := range r.events {
 		if gone[part{event: i}] {

@@ -342,10 +342,13 @@ type weir6Scratch struct {
 		Log         uint8
 		Ends        uint8
 		About       uint8
+		Own         uint8
+		Pad         [3]uint8
 		Staged      uint32
 		Rules       [2]uint32
 		StagedRules [2]uint32
 		HostRules   [2]uint32
+		_           [4]byte
 	}
 	Frag struct {
 		_     structs.HostLayout

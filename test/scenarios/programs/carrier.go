@@ -109,12 +109,15 @@ func (c *carrier) Apply(s *nodestate.State) error {
 			Pick: func(o sim.Choice) int { return c.choice.pick(o) },
 			Port: func(first uint16, n int) int { return c.choice.port(first, n) },
 			FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice,
-			Listening: func() bool { return true }, Uplinks: map[int]packet.MAC{scenario.Uplink: c.machine.MAC},
+			Listening: func() bool { return true }, Uplinks: c.machine.Uplinks(),
 		})
 	}
 	err := c.ns.in(func() error {
 		m := c.machine
 		if err := c.ns.uplink(scenario.Uplink, m); err != nil {
+			return err
+		}
+		if err := c.ns.surroundings(m); err != nil {
 			return err
 		}
 		indexes := []int{scenario.HostDevice, scenario.TunnelDev}
@@ -146,7 +149,11 @@ func (c *carrier) Apply(s *nodestate.State) error {
 	if err != nil {
 		return err
 	}
-	c.set.SetUplinks(map[int][6]byte{scenario.Uplink: c.machine.MAC})
+	macs := map[int][6]byte{}
+	for index, mac := range c.machine.Uplinks() {
+		macs[index] = mac
+	}
+	c.set.SetUplinks(macs)
 	before := c.set.Epoch()
 	if err := c.set.Apply(s); err != nil {
 		return err

@@ -21,13 +21,14 @@ type namespace struct {
 	handle netns.NsHandle
 	links  map[int]bool
 	routes map[netip.Prefix]bool
+	own    map[netip.Addr]bool
 	frames *capture
 	mtus   map[int]int
 }
 
 // newNamespace makes a namespace that forwards.
 func newNamespace() (*namespace, error) {
-	n := &namespace{links: map[int]bool{}, routes: map[netip.Prefix]bool{}, mtus: map[int]int{}}
+	n := &namespace{links: map[int]bool{}, routes: map[netip.Prefix]bool{}, own: map[netip.Addr]bool{}, mtus: map[int]int{}}
 	err := aside(func() error {
 		var err error
 		if n.handle, err = netns.New(); err != nil {
@@ -126,6 +127,36 @@ func (n *namespace) uplink(index int, m *scenario.Machine) error {
 		}
 	}
 	return nil
+}
+
+// surroundings gives the namespace a machine's addresses that no table knows, and the networks by its second uplink. Call it inside.
+func (n *namespace) surroundings(m *scenario.Machine) error {
+	for _, a := range m.Own {
+		if n.own[a] {
+			continue
+		}
+		// An address alone makes no route in IPv6 while the interface has no carrier.
+		dst := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+		local := &netlink.Route{LinkIndex: scenario.Uplink, Dst: dst, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST}
+		if err := netlink.RouteAdd(local); err != nil {
+			return fmt.Errorf("make %s an address of the node: %w", a, err)
+		}
+		n.own[a] = true
+	}
+	if len(m.Aside) == 0 || n.links[scenario.Uplink2] {
+		return nil
+	}
+	l, err := n.link(scenario.Uplink2)
+	if err != nil {
+		return err
+	}
+	for _, p := range m.Aside {
+		dst := &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst, Scope: netlink.SCOPE_LINK}); err != nil {
+			return fmt.Errorf("add a route for %s: %w", p, err)
+		}
+	}
+	return n.mtu(scenario.Uplink2, m.MTU(scenario.Uplink2))
 }
 
 // unroute removes the routes of prefixes that are not wanted any more. Call it inside.

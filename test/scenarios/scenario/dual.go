@@ -179,9 +179,9 @@ func Both(make NewCarrier) NewCarrier {
 	return func(m *Machine) (Carrier, error) {
 		t := *m
 		t.Name += "/46"
-		t.Addr6, t.Subnets = six(m.Addr), both(m.Subnets)
+		t.Addr6, t.Subnets, t.Own, t.Aside = six(m.Addr), both(m.Subnets), dualAddrs(m.Own), both(m.Aside)
 		c, err := make(&t)
-		return &bilingual{mirror: mirror{machine: &t, carrier: c}, random: rand.New(rand.NewPCG(4, 6))}, err
+		return &bilingual{mirror: mirror{machine: &t, carrier: c, world: m}, random: rand.New(rand.NewPCG(4, 6))}, err
 	}
 }
 
@@ -194,7 +194,7 @@ type bilingual struct {
 
 // Apply implements Carrier.
 func (c *bilingual) Apply(s *nodestate.State) error {
-	c.machine.State = s
+	c.machine.State, c.machine.Own = s, dualAddrs(c.world.Own)
 	return c.carrier.Apply(s)
 }
 

@@ -23,15 +23,16 @@ func Mirror(make NewCarrier) NewCarrier {
 		t := *m
 		t.Name += "/6"
 		t.Addr = six(m.Addr)
-		t.Subnets = sixes(m.Subnets)
+		t.Subnets, t.Own, t.Aside = sixes(m.Subnets), sixAddrs(m.Own), sixes(m.Aside)
 		c, err := make(&t)
-		return &mirror{machine: &t, carrier: c}, err
+		return &mirror{machine: &t, carrier: c, world: m}, err
 	}
 }
 
 type mirror struct {
 	machine *Machine
 	carrier Carrier
+	world   *Machine // that of the world
 }
 
 var mirrorPrefix = netip.MustParseAddr("fd00:6464::").As16()
@@ -376,7 +377,7 @@ func onesAdd(a, b uint16) uint16 {
 
 // Apply implements Carrier.
 func (c *mirror) Apply(s *nodestate.State) error {
-	c.machine.State = sixState(s)
+	c.machine.State, c.machine.Own = sixState(s), sixAddrs(c.world.Own)
 	return c.carrier.Apply(c.machine.State)
 }
 

@@ -245,6 +245,7 @@ const (
 	Uplink     = 1002
 	HostDevice = 1003 // weir0
 	TunnelDev  = 1004
+	Uplink2    = 1005 // of machines with networks aside
 	firstPod   = 1100
 )
 

@@ -149,6 +149,8 @@ func (p *player) line(line string) error {
 		return p.world.refresh()
 	case "mtu":
 		return p.mtu(args)
+	case "holds":
+		return p.holds(args)
 	case "env":
 		p.world.objects.environ = args
 		return p.world.refresh()
@@ -488,6 +490,19 @@ func (p *player) mtu(args []string) error {
 		return err
 	}
 	p.world.machines[args[0]].MTUs[map[string]int{"uplink": Uplink, "pods": 0}[args[1]]] = n
+	return p.world.refresh()
+}
+
+func (p *player) holds(args []string) error {
+	if len(args) != 2 || p.world.machines[args[0]] == nil {
+		return errors.New("usage: holds NODE ADDRESS")
+	}
+	a, err := netip.ParseAddr(args[1])
+	if err != nil {
+		return err
+	}
+	m := p.world.machines[args[0]]
+	m.Own = append(m.Own, a)
 	return p.world.refresh()
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/sim"
 )
 
@@ -34,7 +33,7 @@ func (c *simCarrier) Apply(s *nodestate.State) error {
 		Now:  func() time.Duration { return c.now },
 		Pick: func(o sim.Choice) int { return c.random.IntN(len(o.From)) },
 		Port: func(_ uint16, n int) int { return c.random.IntN(n) },
-		FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: HostDevice, Listening: func() bool { return true }, Uplinks: map[int]packet.MAC{Uplink: c.machine.MAC},
+		FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: HostDevice, Listening: func() bool { return true }, Uplinks: c.machine.Uplinks(),
 	})
 	return nil
 }

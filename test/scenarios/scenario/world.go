@@ -42,6 +42,9 @@ type Machine struct {
 	Subnets []netip.Prefix // on-link; the first address of the first one of a family is the default gateway
 	State   *nodestate.State
 	MTUs    map[int]int // of interfaces, by index; others have DefaultMTU
+	// Own are addresses that the node's kernel has and no table knows; Aside the networks on the link of a second uplink.
+	Own     []netip.Addr
+	Aside   []netip.Prefix
 	carrier Carrier
 	world   *World
 }
@@ -146,9 +149,26 @@ func broadcast(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// Route is what the node's kernel answers to a look-up in its main table: the uplink's subnet, a route by
+// Uplinks are the MAC addresses of the machine's uplinks, by interface.
+func (m *Machine) Uplinks() map[int]packet.MAC {
+	out := map[int]packet.MAC{Uplink: m.MAC}
+	if len(m.Aside) > 0 {
+		out[Uplink2] = m.MAC
+	}
+	return out
+}
+
+// Route is what the node's kernel answers to a look-up in its tables: nothing for its own addresses; the uplinks' subnets, a route by
 // the host device for each of the state's ranges, and the default route by the gateway.
 func (m *Machine) Route(dst netip.Addr) (sim.Hop, bool) {
+	if slices.Contains(m.Own, dst) || m.Like(dst) == dst {
+		return sim.Hop{}, false
+	}
+	for _, p := range m.Aside {
+		if p.Contains(dst) {
+			return sim.Hop{IfIndex: Uplink2, MTU: m.MTU(Uplink2)}, dst != broadcast(p)
+		}
+	}
 	for p := range m.State.Settings.PoolRoutes {
 		if p.Contains(dst) {
 			return sim.Hop{IfIndex: HostDevice}, true
@@ -307,7 +327,7 @@ func (m *Machine) Stack(p *packet.Packet, forwarded, marked bool) (next sim.In, 
 		return next, "node:" + m.Name
 	}
 	a := m.State.Addrs[p.IP.Dst]
-	if a.Kind == nodestate.AddrHost {
+	if a.Kind == nodestate.AddrHost || slices.Contains(m.Own, p.IP.Dst) {
 		return next, "node:" + m.Name
 	}
 	if forwarded {

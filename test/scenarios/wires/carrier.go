@@ -128,7 +128,7 @@ func (c *carrier) Apply(s *nodestate.State) error {
 			Pick: c.pick,
 			Port: func(first uint16, n int) int { return min(max(int(c.guess.sport)-int(first), 0), n-1) },
 			FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice,
-			Listening: func() bool { return true }, Uplinks: map[int]packet.MAC{scenario.Uplink: c.machine.MAC},
+			Listening: func() bool { return true }, Uplinks: c.machine.Uplinks(),
 		})}
 	} else {
 		for _, o := range c.oracles {

@@ -1,0 +1,69 @@
+package calc
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// What is explained of host endpoints is what the tables say.
+func TestExplainHostAgreesWithTheTables(t *testing.T) {
+	t.Parallel()
+	asked, byRule := 0, map[string]int{}
+	for seed := range 80 {
+		w := newWorld(uint64(seed))
+		c := w.fill()
+		for i := range 3 {
+			w.addHostEndpoint(i)
+		}
+		s := Calc(c)
+		var peers [2][]netip.Addr
+		for _, a := range peersOfInterest(c) {
+			peers[family(a)] = append(peers[family(a)], a)
+		}
+		for at, h := range s.HostEndpoints {
+			own := addr("192.0.2.1")
+			if at.IPv6 {
+				own = addr("2001:db8::1")
+			}
+			for n := range 40 {
+				q := HostQuestion{At: at, Use: pick(w, HostOwn, HostOwn, HostForward, HostPreDNAT), Question: Question{Endpoint: own, Peer: pick(w, peers[family(own)]...),
+					Ingress: n%2 == 0, Proto: pick(w, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.Protocol(47))}}
+				if slices.Contains(worldProtocols, q.Proto) {
+					q.Ports = nodestate.Ports{Src: pick(w, 0, 53, 80, uint16(w.IntN(65536))), Dst: pick(w, 0, 22, 53, 68, 80, 6443, uint16(w.IntN(130)))}
+				}
+				if q.Use == HostPreDNAT && !q.Ingress {
+					continue
+				}
+				iso := map[HostUse][2]nodestate.Isolation{HostOwn: {h.HostIngress, h.HostEgress}, HostForward: {h.ForwardIngress, h.ForwardEgress},
+					HostPreDNAT: {h.PreDNAT}}[q.Use][1-b2i(q.Ingress)]
+				allow, id := s.Verdict(iso, q.Peer, q.Proto, q.Ports)
+				rule := s.Rules.At(id)
+				x, ok := ExplainHost(c, q)
+				if !ok || x.HostEndpoint != h.Name || x.Allow != allow || x.Rule != rule || x.Isolated != (iso.Set != 0) {
+					t.Fatalf("seed %d: %+v: explained %t as %t by %q, the tables say %t by %q\n%+v\n%s", seed, q, ok, x.Allow, x.Rule, allow, rule, x, s)
+				}
+				asked++
+				byRule[rule.Kind]++
+			}
+		}
+	}
+	for _, kind := range []string{"", "failsafe", "default-deny", "default-allow", model.KindGlobalNetworkPolicy} {
+		if byRule[kind] < 10 {
+			t.Errorf("%d of %d questions were decided by %q: the worlds are too plain (%v)", byRule[kind], asked, kind, byRule)
+		}
+	}
+	if _, ok := ExplainHost(model.NewCluster(), HostQuestion{}); ok {
+		t.Error("a host endpoint that is not there is explained")
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
