@@ -35,7 +35,9 @@ __noinline int host_leads(struct __sk_buff *skb, __u32 which)
 		ret = route_ask(skb, &fib, &w->judged.src, &w->judged.dst, 0);
 	if (ret == BPF_FIB_LKUP_RET_UNSUPP_LWT)
 		return -1;
-	return ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH ? (int)fib.ifindex : 0;
+	if (ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH || ret == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return fib.ifindex; /* without a length to check it is this packet that is too long for the way */
+	return 0;
 }
 
 static __always_inline __u8 host_kind(const ip_addr *addr)

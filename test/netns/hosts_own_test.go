@@ -139,7 +139,7 @@ func TestForgedAnswers(t *testing.T) {
 func (n *node) flows(table string) (flooded, others int) {
 	t := n.lan.t
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(n.driver.bpffs, "*", "maps", table))
+	found, err := filepath.Glob(filepath.Join(n.driver.bpffs, "*", "*", "maps", table))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("no map %s below %s: %v", table, n.driver.bpffs, err)
 	}

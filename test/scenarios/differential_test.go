@@ -299,7 +299,7 @@ func (d *differential) isOwn(a netip.Addr) bool { return a == ownAddr || slices.
 
 func (d *differential) anyAddr() netip.Addr {
 	if len(d.own) > 0 && d.chance(6) {
-		return one(d.crowd, d.own...)
+		return one(d.crowd, append(d.own[:len(d.own):len(d.own)], linkAll)...)
 	}
 	switch d.IntN(10) {
 	case 0, 1, 2:

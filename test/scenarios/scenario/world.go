@@ -145,7 +145,7 @@ func broadcast(p netip.Prefix) netip.Addr {
 		return netip.Addr{}
 	}
 	b := p.Masked().Addr().As4()
-	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])|uint32(1)<<(32-p.Bits())-1)
+	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])|(uint32(1)<<(32-p.Bits())-1))
 	return netip.AddrFrom4(b)
 }
 
@@ -161,12 +161,12 @@ func (m *Machine) Uplinks() map[int]packet.MAC {
 // Route is what the node's kernel answers to a look-up in its tables: nothing for its own addresses; the uplinks' subnets, a route by
 // the host device for each of the state's ranges, and the default route by the gateway.
 func (m *Machine) Route(dst netip.Addr) (sim.Hop, bool) {
-	if slices.Contains(m.Own, dst) || m.Like(dst) == dst {
+	if slices.Contains(m.Own, dst) || m.Like(dst) == dst || slices.ContainsFunc(m.Subnets, func(p netip.Prefix) bool { return dst == broadcast(p) }) {
 		return sim.Hop{}, false
 	}
 	for _, p := range m.Aside {
 		if p.Contains(dst) {
-			return sim.Hop{IfIndex: Uplink2, MTU: m.MTU(Uplink2)}, dst != broadcast(p)
+			return sim.Hop{IfIndex: Uplink2, MTU: m.MTU(Uplink2)}, true // without an address there it has no broadcast address
 		}
 	}
 	for p := range m.State.Settings.PoolRoutes {
@@ -176,7 +176,7 @@ func (m *Machine) Route(dst netip.Addr) (sim.Hop, bool) {
 	}
 	for _, p := range m.Subnets {
 		if p.Contains(dst) {
-			return sim.Hop{IfIndex: Uplink, MTU: m.MTU(Uplink)}, dst != broadcast(p)
+			return sim.Hop{IfIndex: Uplink, MTU: m.MTU(Uplink)}, true
 		}
 	}
 	gateway := m.Gateway(dst)
