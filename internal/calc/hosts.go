@@ -355,7 +355,8 @@ func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, b
 	yes, no := false, false
 	if user.use == useHost {
 		for _, a := range s.c.Local.HostAddrs {
-			if a.Is6() == user.at.IPv6 {
+			// A rule for the node's network is not left out because of an address like that of NodeLocal DNSCache, which nobody beyond the link reaches.
+			if a.Is6() == user.at.IPv6 && !(m.Action == model.Allow && a.IsLinkLocalUnicast()) {
 				holds := s.ownHolds(m.Own, h, a)
 				yes, no = yes || holds, no || !holds
 			}

@@ -86,3 +86,35 @@ func TestWayToAPIServersIsOpen(t *testing.T) {
 	s, _ = k.Update(c, d)
 	check("false default-deny", "false default-deny")
 }
+
+// An address that the node has for itself alone, such as that of NodeLocal DNSCache, takes nothing from a rule that allows what comes to
+// the node's network; a rule that denies counts it.
+func TestLinkLocalAddressLeavesRulesOfTheNodesNetwork(t *testing.T) {
+	t.Parallel()
+	own := func(nets ...netip.Prefix) *model.Entity { return &model.Entity{InNets: true, Nets: nets} }
+	mine := netip.MustParsePrefix("172.16.0.0/12")
+	for _, at := range []struct {
+		name  string
+		addrs []netip.Addr
+		want  string
+	}{
+		{"one network", []netip.Addr{addr("172.31.1.207")}, "true GlobalNetworkPolicy"},
+		{"with a link-local one", []netip.Addr{addr("172.31.1.207"), addr("169.254.20.10")}, "true GlobalNetworkPolicy"},
+		{"with another network", []netip.Addr{addr("172.31.1.207"), addr("192.168.50.1")}, "false default-deny"},
+	} {
+		c := hostFixture(model.Rule{Action: model.Allow, Ports: []model.PortRange{tcp(10250, 10250)}, Own: own(mine)})
+		c.Local.HostAddrs = at.addrs
+		if got := hostVerdict(Calc(c), hostIn, "192.0.2.8", 10250); got != at.want {
+			t.Errorf("%s: %s, want %s", at.name, got, at.want)
+		}
+	}
+	c := hostFixture(model.Rule{Action: model.Deny, Ports: []model.PortRange{tcp(22, 22)}, Own: own(netip.MustParsePrefix("169.254.0.0/16"))}, model.Rule{Action: model.Allow})
+	c.Local.HostAddrs = []netip.Addr{addr("172.31.1.207"), addr("169.254.20.10")}
+	if got := hostVerdict(Calc(c), hostIn, "192.0.2.8", 23); got != "true GlobalNetworkPolicy" {
+		t.Errorf("another port: %s", got)
+	}
+	c.Policies[model.PolicyID{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "hosts"}}].Ingress[0].Ports = []model.PortRange{tcp(8081, 8081)}
+	if got := hostVerdict(Calc(c), hostIn, "192.0.2.8", 8081); got != "false GlobalNetworkPolicy" {
+		t.Errorf("what is denied to the link-local one: %s", got)
+	}
+}

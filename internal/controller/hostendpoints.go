@@ -43,7 +43,7 @@ func (c *Controller) hostEndpoints(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list HostEndpoints: %w", err)
 	}
-	wanted, err := c.wantedHostEndpoints(ctx)
+	wanted, unsure, err := c.wantedHostEndpoints(ctx)
 	if err != nil {
 		return err
 	}
@@ -53,6 +53,8 @@ func (c *Controller) hostEndpoints(ctx context.Context) error {
 		want := wanted[have.GetName()]
 		delete(wanted, have.GetName())
 		switch {
+		case want == nil && unsure[nodeOf(have)]:
+			err = nil // it may be that of a template that cannot be understood
 		case want == nil:
 			err = api.Delete(ctx, have.GetName(), metav1.DeleteOptions{})
 			if err == nil {
@@ -91,42 +93,58 @@ func (c *Controller) once(about, msg string, args ...any) {
 	}
 }
 
-// wantedHostEndpoints returns the automatic host endpoints by name.
-func (c *Controller) wantedHostEndpoints(ctx context.Context) (map[string]*unstructured.Unstructured, error) {
+// wantedHostEndpoints returns the automatic host endpoints by name, and the nodes that may have more: a template that cannot be
+// understood makes none, and takes away none that it made before.
+func (c *Controller) wantedHostEndpoints(ctx context.Context) (wanted map[string]*unstructured.Unstructured, unsure map[string]bool, err error) {
 	u, err := c.cfg.Dynamic.Resource(controllersResource).Get(ctx, "default", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get KubeControllersConfiguration default: %w", err)
+		return nil, nil, fmt.Errorf("get KubeControllersConfiguration default: %w", err)
 	}
 	var conf v3.KubeControllersConfiguration
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &conf); err != nil {
-		return nil, fmt.Errorf("read KubeControllersConfiguration default: %w", err)
+		return nil, nil, fmt.Errorf("read KubeControllersConfiguration default: %w", err)
 	}
 	node := conf.Spec.Controllers.Node
 	if node == nil || node.HostEndpoint == nil || node.HostEndpoint.AutoCreate != "Enabled" {
-		return nil, nil
+		return nil, nil, nil
 	}
 	templates := c.hostTemplates(node.HostEndpoint.Templates)
 	nodes, err := c.cfg.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+		return nil, nil, fmt.Errorf("list nodes: %w", err)
 	}
-	out := map[string]*unstructured.Unstructured{}
+	wanted, unsure = map[string]*unstructured.Unstructured{}, map[string]bool{}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
+		unsure[n.Name] = len(templates) < len(node.HostEndpoint.Templates)
 		if node.HostEndpoint.CreateDefaultHostEndpoint != v3.DefaultHostEndpointsDisabled {
 			h := autoHostEndpoint(n, n.Name+hostEndpointSuffix, model.AllInterfaces, nodeAddresses(n, nil), nil)
-			out[h.GetName()] = h
-		}
-		for _, t := range templates {
-			if h := t.of(n); h != nil {
-				out[h.GetName()] = h
-			}
+			wanted[h.GetName()] = h
 		}
 	}
-	return out, nil
+	for i := range nodes.Items {
+		for _, t := range templates {
+			h := t.of(&nodes.Items[i])
+			if h == nil {
+				continue
+			}
+			if other := wanted[h.GetName()]; other != nil {
+				c.once("template "+h.GetName(), "two automatic host endpoints would have one name: that of a template is not made; give it another generateName",
+					"name", h.GetName(), "nodes", nodeOf(h)+" "+nodeOf(other), "generateName", t.GenerateName)
+				continue
+			}
+			wanted[h.GetName()] = h
+		}
+	}
+	return wanted, unsure, nil
+}
+
+func nodeOf(h *unstructured.Unstructured) string {
+	name, _, _ := unstructured.NestedString(h.Object, "spec", "node")
+	return name
 }
 
 // hostTemplate makes host endpoints of nodes: of the interface with their addresses in some networks.

@@ -111,6 +111,22 @@ func TestAutoHostEndpoints(t *testing.T) {
 		front.GetLabels()["role"] != "uplink" || front.GetLabels()[createdBy] != creator {
 		t.Errorf("made %v with labels %v", spec, front.GetLabels())
 	}
+	// A slip in a template takes nothing away that it made.
+	set := func(selector string) {
+		t.Helper()
+		templates[0].(map[string]any)["nodeSelector"] = selector
+		if err := unstructured.SetNestedSlice(conf.Object, templates, "spec", "controllers", "node", "hostEndpoint", "templates"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.dynamic.Resource(controllersResource).Update(t.Context(), conf, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("role ==")
+	look(3)
+	templates = templates[:1]
+	set("role == 'none'")
+	look(2)
 	if err := f.dynamic.Resource(controllersResource).Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
