@@ -51,13 +51,14 @@ func (v *services) home(a netip.Addr) int {
 	return 0
 }
 
-// homesOfPort are the homes of the backends that outside clients of a port may be handed on to.
+// homesOfPort are the homes of the backends that outside clients of a port may be handed on to: none with affinity in IPv6, where
+// connections of a client that was handed on before were reset (why is not known yet).
 func (v *services) homesOfPort(p *port) map[netip.AddrPort]int {
 	open := false
 	for _, svc := range p.faces {
 		open = open || svc.External && !svc.LocalPolicy
 	}
-	if !open {
+	if !open || v.f.six && p.affinity() > 0 {
 		return nil
 	}
 	out := map[netip.AddrPort]int{}
