@@ -19,11 +19,12 @@ func affinityOutlivesTheDriver(t *testing.T, fam family) {
 			type asker struct {
 				w        *worker
 				nw, addr string
+				source   string // that the backend sees; "" = whichever
 			}
 			var askers []asker
 			for _, nw := range networks {
-				askers = append(askers, asker{f.a.worker, nw, "10.96.0.1:80"}, asker{f.n1.worker, nw, "10.96.0.1:80"},
-					asker{f.client.worker, nw, "172.30.0.8:30001"}, asker{f.client2.worker, nw, "172.30.0.9:30001"})
+				askers = append(askers, asker{f.a.worker, nw, "10.96.0.1:80", ""}, asker{f.n1.worker, nw, "10.96.0.1:80", ""},
+					asker{f.client.worker, nw, "172.30.0.8:30001", "172.30.0.55"}, asker{f.client2.worker, nw, "172.30.0.9:30001", "172.30.0.62"})
 			}
 			first := map[asker]string{}
 			same := func(when string) {
@@ -31,9 +32,12 @@ func affinityOutlivesTheDriver(t *testing.T, fam family) {
 				for _, k := range askers {
 					for range 6 { // one of three backends is chosen each time by chance in 1 of 243 cases
 						a := k.w.get(k.nw, k.addr)
-						backend, _, _ := strings.Cut(a.Reply, " ")
+						backend, from, _ := strings.Cut(a.Reply, " ")
 						if a.Err != "" {
 							t.Fatalf("%s: %s -> %s %s: %s", when, k.w.name, k.nw, k.addr, a.Err)
+						}
+						if k.source != "" && !strings.HasPrefix(from, k.source+":") {
+							t.Errorf("%s: %s -> %s %s comes from %s", when, k.w.name, k.nw, k.addr, from)
 						}
 						if first[k] == "" {
 							first[k] = backend

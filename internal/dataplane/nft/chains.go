@@ -63,7 +63,7 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 		"$ports", "meta l4proto { tcp, udp, sctp }",
 		"$node", f.node(s).String(),
 		"$mask", hex(nodeMask), "$rest", hex(^uint32(nodeMask)),
-		"$tunnel", tunnelDevice, "$way", hex(wayBit), "$through", hex(throughBit), "$handed", hex(handedBit), "$came", hex(cameBit),
+		"$tunnel", tunnelDevice, "$host", hostDevice, "$way", hex(wayBit), "$through", hex(throughBit), "$handed", hex(handedBit), "$came", hex(cameBit),
 		"$goal", hex(nodeMask|throughBit), "$plain", hex(^uint32(wayMarked)),
 		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
 	out := make([]string, 0, len(lines))
@@ -121,7 +121,7 @@ func (f family) renderChains(t *Table, s *nodestate.State) {
 		"ct mark set meta mark and $mask")
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
-	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter", append(toUnknown(s), "jump "+policyChain)...)
+	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter", append(slices.Concat(toUnknown(s), toGone("oifname $host")), "jump "+policyChain)...)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", "jump "+policyChain)
 	base("sent", knftables.FilterType, knftables.OutputHook, "filter", append(f.sentRules(s), "jump "+policyChain)...)
 	f.serviceChains(t, s)
@@ -148,13 +148,20 @@ func toUnknown(s *nodestate.State) []string {
 	return nil
 }
 
+// toGone refuses what belongs to an open flow whose pod is gone. What goes to addresses of pods that no route leads to goes to weir0.
+func toGone(which string) []string {
+	return []string{which + " ct state established $ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"}
+}
+
 // sentRules are for what the node itself sends, before it is judged.
 func (f family) sentRules(s *nodestate.State) []string {
+	// By which interface a packet leaves is told here by the destination that it had before a Service gave it another one.
+	rules := slices.Concat(toUnknown(s), toGone("oifname $host"), toGone("oifname != $host ct direction original ct status dnat"))
 	if f.six {
-		return toUnknown(s)
+		return rules
 	}
 	// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
-	return append(toUnknown(s), "icmp type redirect drop")
+	return append(rules, "icmp type redirect drop")
 }
 
 // wayBack gives an answer the way to the node that handed its flow on.

@@ -51,14 +51,13 @@ func (v *services) home(a netip.Addr) int {
 	return 0
 }
 
-// homesOfPort are the homes of the backends that outside clients of a port may be handed on to: none with affinity in IPv6, where
-// connections of a client that was handed on before were reset (why is not known yet).
+// homesOfPort are the homes of the backends that outside clients of a port may be handed on to.
 func (v *services) homesOfPort(p *port) map[netip.AddrPort]int {
 	open := false
 	for _, svc := range p.faces {
 		open = open || svc.External && !svc.LocalPolicy
 	}
-	if !open || v.f.six && p.affinity() > 0 {
+	if !open {
 		return nil
 	}
 	out := map[netip.AddrPort]int{}

@@ -179,6 +179,27 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+// TestBackendNumbers: a backend's number stays when others come and go, no two share one, and none looks in a ct mark like a flow that is
+// handed on.
+func TestBackendNumbers(t *testing.T) {
+	var slots []netip.AddrPort
+	for i := range 2000 {
+		slots = append(slots, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 8080))
+	}
+	numbers, seen := backendNumbers(slots), map[uint32]bool{}
+	for i, n := range numbers {
+		if seen[n] || n&handedBit != 0 {
+			t.Errorf("%s has the number %#x", slots[i], n)
+		}
+		seen[n] = true
+	}
+	for i, n := range backendNumbers(slots[:50]) {
+		if n != numbers[i] {
+			t.Errorf("%s has the number %#x among few, %#x among many", slots[i], n, numbers[i])
+		}
+	}
+}
+
 // TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours; when that changes nothing else does, and the table is that of a
 // driver that knows no other.
 func TestBesideKubeProxy(t *testing.T) {

@@ -437,7 +437,8 @@ func disjointOf(f family, all []netip.Prefix) prefixes {
 	return out.disjoint()
 }
 
-// backendNumbers gives each slot's backend a number of its own, made from the backend: it does not change with the slot.
+// backendNumbers gives each slot's backend a number of its own, made from the backend: it does not change with the slot. It lies in a new
+// flow's ct mark while that is translated, and must not say there that the flow is handed on.
 func backendNumbers(slots []netip.AddrPort) []uint32 {
 	order := make([]int, len(slots))
 	for i := range order {
@@ -447,9 +448,9 @@ func backendNumbers(slots []netip.AddrPort) []uint32 {
 	out, taken := make([]uint32, len(slots)), map[uint32]bool{}
 	for _, i := range order {
 		b, _ := slots[i].MarshalBinary() // fails never
-		n := hash32(b)
+		n := hash32(b) &^ handedBit
 		for taken[n] {
-			n++
+			n = (n + 1) &^ handedBit
 		}
 		out[i], taken[n] = n, true
 	}
