@@ -307,7 +307,74 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 	return route_to(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 }
 
-/* Begins a flow: fills scratch.fwd and .rev and writes both. Returns 0 to go on with scratch.fwd, a drop reason
+enum flow_port {
+	PORT_MUST = 1, /* the source port becomes one of the node's range */
+	PORT_MAY = 2,  /* where none of these is free it stays */
+};
+
+/* Ends what flow_begin began, once it is known where the packet goes: ports, the way back, the entries. Returns 0 or the reason to drop. */
+__noinline int flow_enter(struct __sk_buff *skb)
+{
+	struct scratch *w = scratch_get();
+	struct settings *s = settings_get();
+	int ret, from_outside, hand_on;
+	struct pkt *p;
+
+	if (!w || !s)
+		return DROP_NO_ROUTE;
+	p = &w->pkt;
+	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
+	hand_on = !addr_is_none(&w->hand_on);
+	ret = flow_pick_port(w->port & PORT_MUST);
+	if (ret && (w->port & PORT_MAY)) {
+		w->fwd.sport = p->key.sport;
+		ret = flow_pick_port(0);
+	}
+	if (ret)
+		return ret;
+	if (!addr_same(&w->fwd.saddr, &p->key.saddr) || !addr_same(&w->fwd.daddr, &p->key.daddr) || w->fwd.sport != p->key.sport ||
+	    w->fwd.dport != p->key.dport) {
+		w->fwd.flags |= FLOW_REWRITE;
+		w->rev.flags |= FLOW_REWRITE;
+	}
+
+	w->rev.flags |= FLOW_REPLY;
+	if (!addr_is_none(&w->via) && !addr_is_none(&p->tunnel_src))
+		w->rev.flags |= FLOW_CLAMP;
+	w->rev.saddr = p->key.daddr;
+	w->rev.daddr = p->key.saddr;
+	w->rev.sport = p->key.dport;
+	w->rev.dport = p->key.sport;
+	w->rev.rule = w->fwd.rule;
+	w->rev.svc = w->fwd.svc;
+	w->rev.backend = w->fwd.backend;
+	ret = flow_way_back(skb, p, s, w);
+	if (ret)
+		return ret;
+	if (p->hook == HOOK_FROM_WORKLOAD && share_spent(s->flows_each, s->flows_most)) {
+		w->fwd.rule = 0;
+		return DROP_SHARE;
+	}
+	if ((w->maglev & MAGLEV_WATCH) && from_outside && !hand_on && !(w->fwd.flags & FLOW_DSR) &&
+	    (w->fwd.action == ACT_LOCAL || w->fwd.action == ACT_PASS))
+		flow_watch(&w->fwd, &w->via);
+	if (!p->missed)
+		flow_forget(p, w);
+	if (p->hook == HOOK_TO_UPLINK && (w->fwd.svc.proto || !(s->flags & SET_HOSTS))) {
+		/* What the node's own processes ask of Services cannot be forged from outside; and the answers are found by the
+		 * one look-up that traffic of the host is spared no less. */
+		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
+		bpf_map_update_elem(&weir_flows, &p->key, &w->fwd, BPF_ANY);
+		return DROP_NONE;
+	}
+	if (w->stale)
+		bpf_map_delete_elem(&weir_flows, &w->rkey);
+	bpf_map_update_elem(&weir_flows_new, &w->rkey, &w->rev, BPF_ANY);
+	bpf_map_update_elem(&weir_flows_new, &p->key, &w->fwd, BPF_ANY);
+	return DROP_NONE;
+}
+
+/* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns 0 to go on with it, a drop reason
  * (scratch.fwd.rule names the rule), or -1 to let the packet pass without a flow. */
 __noinline int flow_begin(struct __sk_buff *skb)
 {
@@ -344,11 +411,10 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	} else if (from_outside && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT)) {
 		return DROP_SPOOFED;
 	}
-	if ((s->flags & SET_HOSTS) && host_is_tunnel(p, s, a, bpf_map_lookup_elem(&weir_addrs, &p->key.daddr)))
-		return -1;
-	if (host_denies_arrival(skb, w, s)) {
-		w->fwd.rule = w->rule;
-		return DROP_HOST_PRE_DNAT;
+	if (s->flags & SET_HOSTS) {
+		ret = host_arrives(skb);
+		if (ret)
+			return ret;
 	}
 
 	if (p->hook != HOOK_TO_WORKLOAD) {
@@ -429,58 +495,13 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (ret)
 			return ret;
 	}
-	ret = flow_pick_port(snat || repoint);
-	if (ret && repoint) {
-		w->fwd.sport = p->key.sport;
-		ret = flow_pick_port(0);
-	}
-	if (ret)
-		return ret;
-	if (!addr_same(&w->fwd.saddr, &p->key.saddr) || !addr_same(&w->fwd.daddr, &p->key.daddr) || w->fwd.sport != p->key.sport ||
-	    w->fwd.dport != p->key.dport) {
-		w->fwd.flags |= FLOW_REWRITE;
-		w->rev.flags |= FLOW_REWRITE;
-	}
-
-	w->rev.flags |= FLOW_REPLY;
-	if (!addr_is_none(&w->via) && !addr_is_none(&p->tunnel_src))
-		w->rev.flags |= FLOW_CLAMP;
-	w->rev.saddr = p->key.daddr;
-	w->rev.daddr = p->key.saddr;
-	w->rev.sport = p->key.dport;
-	w->rev.dport = p->key.sport;
-	w->rev.rule = w->fwd.rule;
-	w->rev.svc = w->fwd.svc;
-	w->rev.backend = w->fwd.backend;
 	if (b && b->kind == ADDR_ENDPOINT && !hand_on)
 		w->rev.iif = b->ifindex;
 	if (a && a->kind == ADDR_HOST) {
 		w->fwd.flags |= FLOW_FROM_HOST;
 		w->rev.flags |= FLOW_FROM_HOST;
 	}
-	ret = flow_way_back(skb, p, s, w);
-	if (ret)
-		return ret;
-	if (p->hook == HOOK_FROM_WORKLOAD && share_spent(s->flows_each, s->flows_most)) {
-		w->fwd.rule = 0;
-		return DROP_SHARE;
-	}
-	if ((w->maglev & MAGLEV_WATCH) && from_outside && !hand_on && !(w->fwd.flags & FLOW_DSR) &&
-	    (w->fwd.action == ACT_LOCAL || w->fwd.action == ACT_PASS))
-		flow_watch(&w->fwd, &w->via);
-	if (!p->missed)
-		flow_forget(p, w);
-	if (p->hook == HOOK_TO_UPLINK && (svc || !(s->flags & SET_HOSTS))) {
-		/* What the node's own processes ask of Services cannot be forged from outside; and the answers are found by the
-		 * one look-up that traffic of the host is spared no less. */
-		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
-		bpf_map_update_elem(&weir_flows, &p->key, &w->fwd, BPF_ANY);
-		return DROP_NONE;
-	}
-	if (w->stale)
-		bpf_map_delete_elem(&weir_flows, &w->rkey);
-	bpf_map_update_elem(&weir_flows_new, &w->rkey, &w->rev, BPF_ANY);
-	bpf_map_update_elem(&weir_flows_new, &p->key, &w->fwd, BPF_ANY);
+	w->port = (snat || repoint ? PORT_MUST : 0) | (repoint ? PORT_MAY : 0);
 	return DROP_NONE;
 }
 
@@ -501,9 +522,10 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	w->fwd.rule = 0;
 	w->fwd.svc = f->svc;
 	w->judged.about = JUDGED_AGAIN;
-	if (!(f->flags & FLOW_REPLY) && host_denies_arrival(skb, w, s)) {
-		w->fwd.rule = w->rule;
-		return DROP_HOST_PRE_DNAT;
+	if ((s->flags & SET_HOSTS) && !(f->flags & FLOW_REPLY)) {
+		ret = host_arrival(skb);
+		if (ret)
+			return ret;
 	}
 	if (!(f->flags & FLOW_HAND_ON)) {
 		if (f->flags & FLOW_REPLY)

@@ -144,6 +144,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		if (p->l4 == L4_ERROR)
 			return handle_stray(skb);
 		ret = flow_begin(skb);
+		if (!ret)
+			ret = flow_enter(skb);
 		event_tell(skb, s, w, ret);
 		if (ret < 0)
 			return forward_pass(skb);

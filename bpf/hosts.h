@@ -199,17 +199,37 @@ static __always_inline int host_is_guarded(struct __sk_buff *skb, const struct p
 	return host_guards(skb, p->hook);
 }
 
-/* What comes in by an uplink, as it comes. Returns 1 = denied, by scratch.rule. */
-static __always_inline int host_denies_arrival(struct __sk_buff *skb, struct scratch *w, const struct settings *s)
+/* What comes in by an uplink, as it comes. Returns 0 or the reason to drop, by scratch.fwd.rule. */
+__noinline int host_arrival(struct __sk_buff *skb)
 {
-	const struct pkt *p = &w->pkt;
+	struct scratch *w = scratch_get();
+	const struct pkt *p;
 
-	if (!(s->flags & SET_HOSTS) || p->hook != HOOK_FROM_UPLINK)
-		return 0;
+	if (!w)
+		return DROP_HOST_PRE_DNAT;
+	p = &w->pkt;
+	if (p->hook != HOOK_FROM_UPLINK)
+		return DROP_NONE;
 	w->judged.src = p->key.saddr;
 	w->judged.dst = p->key.daddr;
 	policy_ports(w, p->key.proto, p->key.sport, p->key.dport);
-	return host_denies(skb->ifindex, HOST_PRE_DNAT, p->key.proto, w->judged.dport);
+	if (!host_denies(skb->ifindex, HOST_PRE_DNAT, p->key.proto, w->judged.dport))
+		return DROP_NONE;
+	w->fwd.rule = w->rule;
+	return DROP_HOST_PRE_DNAT;
+}
+
+/* The same for a flow that begins; -1 = it is none that host endpoints judge. */
+__noinline int host_arrives(struct __sk_buff *skb)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+
+	if (!s || !w)
+		return DROP_HOST_PRE_DNAT;
+	if (host_is_tunnel(&w->pkt, s, bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.saddr), bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr)))
+		return -1;
+	return host_arrival(skb);
 }
 
 /* Judges the flow that begins, scratch.fwd, whose way is known. Returns 0, the reason to drop, or -1: the packet passes without a

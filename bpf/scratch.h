@@ -60,6 +60,7 @@ struct scratch {
 	__u32 reset;     /* handle_slow: the packet is of a connection that was open, and is denied now */
 	__u32 answered;  /* reply_refuse: the packet is an answer now */
 	__u32 own;       /* flow_begin: of the host's own traffic, which the stack routes */
+	__u32 port;      /* flow_begin: enum flow_port */
 	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */
 };
 MAP(weir_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch, 1, 0);

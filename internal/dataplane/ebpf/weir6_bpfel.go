@@ -369,8 +369,8 @@ type weir6Scratch struct {
 	Reset    uint32
 	Answered uint32
 	Own      uint32
+	Port     uint32
 	Stale    uint32
-	_        [4]byte
 }
 
 type weir6Settings struct {

@@ -370,7 +370,9 @@ type weirScratch struct {
 	Reset    uint32
 	Answered uint32
 	Own      uint32
+	Port     uint32
 	Stale    uint32
+	_        [4]byte
 }
 
 type weirSettings struct {
