@@ -53,14 +53,15 @@ func errorFor(r reason.Reason, six bool) (icmpError, bool) {
 func (n *Node) refuse(in In, d dropped) Result {
 	e, ok := errorFor(d.reason, in.Packet.IP.Src.Is6())
 	reset := (d.reason == reason.NoEndpoint || d.reason == reason.NoBackend || d.reset) && in.Packet.IP.Proto == packet.ProtoTCP && !in.Packet.Fragment()
-	if reset && (in.Packet.Kind != packet.TCP || in.Packet.Flags&packet.RST != 0 || d.reset && in.Packet.Flags&packet.SYN != 0) {
+	flags := in.Packet.TCPFlags()
+	if reset && (flags&packet.RST != 0 || d.reset && flags&packet.SYN != 0) {
 		return drop(in, d)
 	}
-	if d.reason == reason.NoBackend && in.Packet.Flags&(packet.SYN|packet.ACK) != packet.SYN {
+	if d.reason == reason.NoBackend && flags&(packet.SYN|packet.ACK) != packet.SYN {
 		reset = false // it opens nothing: its sender may think of it what it wants
 	}
-	if !ok && !reset || !n.mayAnswer(in) {
-		return drop(in, d)
+	if !ok && !reset || !n.mayAnswer(in) || reset && in.Packet.Kind != packet.TCP {
+		return drop(in, d) // among others where a reset would be about a header that is none
 	}
 	src := n.self(in.Packet.IP.Src)
 	e.mtu = uint16(d.mtu)
