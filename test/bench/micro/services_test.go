@@ -15,37 +15,34 @@ var sizes = []int{10, 1000, 10000, 100000}
 
 const sizeRounds = 5
 
-// BenchmarkServices measures the first packet of a flow to one Service beside many others. Sizes come in turns, forwards
-// in one round and backwards in the next; a row is the median of its rounds' medians.
-func BenchmarkServices(b *testing.B) {
-	f := node(b, 0)
-	paths := []struct {
-		name, program string
-		ifindex       int
-		packets       []string
-	}{
-		{"pod to Service, remote backend", fromWorkload, f.links.podA, syns(singles, always(podA.String()), "10.96.0.11:80")},
-		{"client to NodePort, local backend", fromUplink, f.links.uplink, syns(singles, always(client), "10.0.0.1:30604")},
-		{"client to NodePort, handed on", fromUplink, f.links.uplink, syns(singles, always(client), "10.0.0.1:30605")},
-	}
-	states := map[int]*nodestate.State{}
-	for _, n := range sizes {
-		states[n] = newState(f.links)
-		withServices(states[n], n)
-	}
-	medians := map[string][]float64{}
-	p99s := map[string][]float64{}
-	name := func(path string, n int) string { return fmt.Sprintf("new flow, %s, beside %d Services", path, n) }
+// A variant is a state of the node and what it is called in the names of its rows.
+type variant struct {
+	label string
+	state *nodestate.State
+}
+
+// A firstPath is a way of packets that each begin a flow.
+type firstPath struct {
+	name, program string
+	ifindex       int
+	packets       []string
+}
+
+// variants measures the first packets of flows in states that take turns, forwards in one round and backwards in the next. A row, named
+// by path and variant, is the median of its rounds' medians; the medians are returned by their rows' names.
+func variants(b *testing.B, f *fixture, paths []firstPath, all []variant, row func(path, label string) string) map[string]float64 {
+	b.Helper()
+	medians, p99s := map[string][]float64{}, map[string][]float64{}
 	for range b.N {
 		clear(medians)
 		clear(p99s)
 		for round := range sizeRounds {
-			order := slices.Clone(sizes)
+			order := slices.Clone(all)
 			if round%2 == 1 {
 				slices.Reverse(order)
 			}
-			for _, n := range order {
-				if err := f.Apply(states[n]); err != nil {
+			for _, v := range order {
+				if err := f.Apply(v.state); err != nil {
 					b.Fatal(err)
 				}
 				for _, p := range paths {
@@ -60,26 +57,48 @@ func BenchmarkServices(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					row := name(p.name, n)
-					medians[row], p99s[row] = append(medians[row], median-empty.cold), append(p99s[row], p99-empty.cold)
+					at := row(p.name, v.label)
+					medians[at], p99s[at] = append(medians[at], median-empty.cold), append(p99s[at], p99-empty.cold)
 				}
 			}
 		}
 	}
-	for _, p := range paths {
-		for _, n := range sizes {
-			row := name(p.name, n)
-			record(Row{Name: row, Program: p.program[len("weir_"):], Mode: "cold", NS: middle(medians[row]), P99: middle(p99s[row]),
-				EmptyNS: empty.cold, Packets: singles * sizeRounds})
-		}
-		b.ReportMetric(middle(medians[name(p.name, sizes[len(sizes)-1])])/middle(medians[name(p.name, sizes[0])]), "largest/smallest:"+p.program)
-	}
 	b.ReportMetric(0, "ns/op")
+	out := map[string]float64{}
+	for _, p := range paths {
+		for _, v := range all {
+			at := row(p.name, v.label)
+			out[at] = middle(medians[at])
+			record(Row{Name: at, Program: p.program[len("weir_"):], Mode: "cold", NS: out[at], P99: middle(p99s[at]), EmptyNS: empty.cold, Packets: singles * sizeRounds})
+		}
+	}
+	return out
 }
 
 func middle(sample []float64) float64 {
 	sorted := slices.Sorted(slices.Values(sample))
 	return sorted[len(sorted)/2]
+}
+
+// BenchmarkServices measures the first packet of a flow to one Service beside many others.
+func BenchmarkServices(b *testing.B) {
+	f := node(b, 0)
+	paths := []firstPath{
+		{"pod to Service, remote backend", fromWorkload, f.links.podA, syns(singles, always(podA.String()), "10.96.0.11:80")},
+		{"client to NodePort, local backend", fromUplink, f.links.uplink, syns(singles, always(client), "10.0.0.1:30604")},
+		{"client to NodePort, handed on", fromUplink, f.links.uplink, syns(singles, always(client), "10.0.0.1:30605")},
+	}
+	var all []variant
+	for _, n := range sizes {
+		s := newState(f.links)
+		withServices(s, n)
+		all = append(all, variant{fmt.Sprint(n), s})
+	}
+	row := func(path, label string) string { return fmt.Sprintf("new flow, %s, beside %s Services", path, label) }
+	medians := variants(b, f, paths, all, row)
+	for _, p := range paths {
+		b.ReportMetric(medians[row(p.name, all[len(all)-1].label)]/medians[row(p.name, all[0].label)], "largest/smallest:"+p.program)
+	}
 }
 
 // withServices adds n Services that nobody asks.
@@ -99,10 +118,10 @@ func withServices(s *nodestate.State, n int) {
 	}
 }
 
-// BenchmarkBackends measures the first packet of a flow to a Service of one backend and of 5,000, in turns.
+// BenchmarkBackends measures the first packet of a flow to a Service of one backend and of 5,000.
 func BenchmarkBackends(b *testing.B) {
 	f := node(b, 0)
-	states := map[int]*nodestate.State{}
+	var all []variant
 	for _, n := range []int{1, 5000} {
 		s := newState(f.links)
 		var near, far []nodestate.Backend
@@ -112,45 +131,13 @@ func BenchmarkBackends(b *testing.B) {
 		}
 		s.Backends.Set(localSvc, near)
 		s.Backends.Set(remoteSvc, far)
-		states[n] = s
+		all = append(all, variant{fmt.Sprint(n), s})
 	}
-	local := syns(singles, always(client), "10.0.0.1:30604")
-	remote := syns(singles, always(client), "10.0.0.1:30605")
-	medians, p99s := map[string][]float64{}, map[string][]float64{}
-	row := func(what string, n int) string {
-		return fmt.Sprintf("new flow, client to NodePort, %s, one of %d backends", what, n)
+	paths := []firstPath{
+		{"local backend", fromUplink, f.links.uplink, syns(singles, always(client), "10.0.0.1:30604")},
+		{"handed on", fromUplink, f.links.uplink, syns(singles, always(client), "10.0.0.1:30605")},
 	}
-	for range b.N {
-		clear(medians)
-		clear(p99s)
-		for range sizeRounds {
-			for _, n := range []int{1, 5000} {
-				if err := f.Apply(states[n]); err != nil {
-					b.Fatal(err)
-				}
-				for what, texts := range map[string][]string{"local backend": local, "handed on": remote} {
-					if err := f.ResetFlows(); err != nil {
-						b.Fatal(err)
-					}
-					frames := make([][]byte, len(texts))
-					for i, t := range texts {
-						frames[i] = marshal(t)
-					}
-					median, p99, err := many(f.Programs[fromUplink], frames, f.links.uplink, 1, len(frames), actRedirect)
-					if err != nil {
-						b.Fatal(err)
-					}
-					at := row(what, n)
-					medians[at], p99s[at] = append(medians[at], median-empty.cold), append(p99s[at], p99-empty.cold)
-				}
-			}
-		}
-	}
-	for _, what := range []string{"local backend", "handed on"} {
-		for _, n := range []int{1, 5000} {
-			record(Row{Name: row(what, n), Program: fromUplink[len("weir_"):], Mode: "cold", NS: middle(medians[row(what, n)]),
-				P99: middle(p99s[row(what, n)]), EmptyNS: empty.cold, Packets: singles * sizeRounds})
-		}
-	}
-	b.ReportMetric(0, "ns/op")
+	variants(b, f, paths, all, func(path, label string) string {
+		return fmt.Sprintf("new flow, client to NodePort, %s, one of %s backends", path, label)
+	})
 }
