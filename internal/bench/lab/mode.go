@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,4 +87,88 @@ func (l *Lab) sent(ctx context.Context) (int64, error) {
 		return 0, fmt.Errorf("counting the control-plane node's packets: %w", err)
 	}
 	return strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+}
+
+// SetConnectTime switches balancing at connect time on or off in a lab that Weir's programs carry, live.
+func (l *Lab) SetConnectTime(ctx context.Context, on bool) error {
+	value := "Disabled"
+	if on {
+		value = "Enabled"
+	}
+	_, err := l.Weir(ctx, "patch", "felixconfiguration", "default", "--patch", fmt.Sprintf(`{"spec":{"bpfConnectTimeLoadBalancing":%q}}`, value))
+	return err
+}
+
+// AwaitConnectTime waits until new connections of a pod to a Service are balanced at connect time, or not. The pod's own sockets tell:
+// balanced at connect time they are connected to the backend, otherwise to the cluster IP.
+func AwaitConnectTime(ctx context.Context, client Place, service netip.AddrPort, on bool) error {
+	var balanced bool
+	for start, port := time.Now(), 40000; time.Since(start) < 15*time.Second; port++ {
+		_, err := client.Bench(ctx, "requests", service.String(), "--count", "1", "--ports", fmt.Sprintf("%d-%d", port, port), "--reuse-time-wait")
+		if err != nil {
+			return err
+		}
+		sockets, err := client.Lab.Exec(ctx, client.Machine, "nsenter", "--net=/proc/"+client.pid+"/ns/net", "--", "cat", "/proc/net/tcp", "/proc/net/tcp6")
+		if err != nil {
+			return fmt.Errorf("reading the sockets of %v: %w", client, err)
+		}
+		peer, found := peerOf(sockets, uint16(port))
+		if !found {
+			return fmt.Errorf("%v has no socket at port %d right after it connected from there", client, port)
+		}
+		if balanced = peer != service.Addr(); balanced == on {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("15 s after balancing at connect time was switched, connections are balanced there: %v", balanced)
+}
+
+// peerOf finds the IPv4 peer of the socket at a local port in the text of /proc/net/tcp and tcp6 (proc_pid_net(5): addresses are words in
+// the machine's byte order, which is little-endian on all that Weir runs on, ports hexadecimal numbers).
+func peerOf(sockets string, port uint16) (netip.Addr, bool) {
+	for line := range strings.Lines(sockets) {
+		f := strings.Fields(line)
+		if len(f) < 3 || !strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+			continue
+		}
+		text, _, _ := strings.Cut(f[2], ":")
+		if len(text) < 8 {
+			continue
+		}
+		word, err := strconv.ParseUint(text[len(text)-8:], 16, 32) // of a mapped address the last word
+		if err != nil {
+			continue
+		}
+		return netip.AddrFrom4([4]byte{byte(word), byte(word >> 8), byte(word >> 16), byte(word >> 24)}), true
+	}
+	return netip.Addr{}, false
+}
+
+// UseNFTables changes a lab that Weir carries over to the nftables data plane, live, and waits until every node says that it has it.
+func (l *Lab) UseNFTables(ctx context.Context) error {
+	if _, err := l.Weir(ctx, "patch", "felixconfiguration", "default", "--patch", `{"spec":{"bpfEnabled":false}}`); err != nil {
+		return err
+	}
+	var planes string
+	for start := time.Now(); time.Since(start) < time.Minute; {
+		var err error
+		if planes, err = l.Kubectl(ctx, "", "get", "nodestatus", "-o", "jsonpath={.items[*].status.dataplane}"); err != nil {
+			return err
+		}
+		has := strings.Fields(planes)
+		if len(has) > 0 && !slices.ContainsFunc(has, func(p string) bool { return p != "nftables" }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("a minute after bpfEnabled was set to false the nodes have %q", planes)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/weir-net/weir/internal/bench"
 )
@@ -84,13 +85,42 @@ func median(results []Result, row, configuration string) float64 {
 // targets compares with what is wanted.
 func targets(results []Result) []Target {
 	m := func(row, configuration string) float64 { return median(results, row, configuration) }
+	cpu := func(row, configuration string) float64 {
+		i := slices.IndexFunc(results, func(r Result) bool { return r.Row == row && r.Configuration == configuration })
+		if i < 0 {
+			return 0
+		}
+		return results[i].CPUPerGB
+	}
+	atMost := func(name string, limit, of, by float64) Target {
+		return Target{Name: name, Reached: bench.Ratio(of, by), Limit: limit}
+	}
+	atLeast := func(name string, limit, of, by float64) Target {
+		return Target{Name: name, Reached: bench.Ratio(of, by), Limit: limit, AtLeast: true}
+	}
 	out := []Target{
-		{Name: "TCP stream pod → pod, of node → node without a data plane", Reached: bench.Ratio(m(rowPodStream, weirTunnel), m(rowHostStream, none)), Limit: 0.90, AtLeast: true},
-		{Name: "connections pod → pod on another node, of the same without a data plane", Reached: bench.Ratio(m(rowPodRemote, weirTunnel), m(rowPodRemote, none)), Limit: 1.05},
-		{Name: "connections pod → ClusterIP on another node, of pod → pod without a data plane", Reached: bench.Ratio(m(rowServiceRemote, weirTunnel), m(rowPodRemote, none)), Limit: 1.05},
-		{Name: "connections client → NodePort with a remote backend, tunnel, of kube-proxy nftables", Reached: bench.Ratio(m(rowPortRemote, weirTunnel), m(rowPortRemote, kpNFTables)), Limit: 0.92},
-		{Name: "connections client → NodePort with a remote backend, DSR, of kube-proxy nftables", Reached: bench.Ratio(m(rowPortRemote, weirDSR), m(rowPortRemote, kpNFTables)), Limit: 0.88},
-		{Name: "connections client → host process, of the same without a data plane", Reached: bench.Ratio(m(rowClientHost, weirTunnel), m(rowClientHost, none)), Limit: 1.10},
+		atLeast("TCP stream pod → pod, of node → node without a data plane", 0.95, m(rowPodStream, weirTunnel), m(rowHostStream, none)),
+		atLeast("TCP stream pod → ClusterIP, of node → node without a data plane", 0.95, m(rowServiceStream, weirTunnel), m(rowHostStream, none)),
+		atMost("CPU for a GB pod → pod, of node → node without a data plane", 1.06, cpu(rowPodStream, weirTunnel), cpu(rowHostStream, none)),
+		atMost("CPU for a GB pod → ClusterIP, of node → node without a data plane", 1.06, cpu(rowServiceStream, weirTunnel), cpu(rowHostStream, none)),
+		atMost("connections pod → pod on another node, of the same without a data plane", 1.00, m(rowPodRemote, weirTunnel), m(rowPodRemote, none)),
+		atMost("connections pod → ClusterIP on another node, of pod → pod", 1.01, m(rowServiceRemote, weirTunnel), m(rowPodRemote, weirTunnel)),
+		atMost("the same without balancing at connect time", 1.01, m(rowServiceRemote, weirPath), m(rowPodRemote, weirTunnel)),
+		atMost("connections client → NodePort with a remote backend, tunnel, of kube-proxy nftables", 0.85, m(rowPortRemote, weirTunnel), m(rowPortRemote, kpNFTables)),
+		atMost("connections client → NodePort with a remote backend, DSR, of kube-proxy nftables", 0.80, m(rowPortRemote, weirDSR), m(rowPortRemote, kpNFTables)),
+		atMost("connections client → NodePort with a local backend, of node → node without a data plane", 1.15, m(rowPortLocal, weirTunnel), m(rowHostLatency, none)),
+		atLeast("TCP stream client → NodePort with a remote backend, tunnel, of kube-proxy nftables", 1.15, m(rowPortStream, weirTunnel), m(rowPortStream, kpNFTables)),
+		atMost("connections client → host process, of the same without a data plane", 1.04, m(rowClientHost, weirTunnel), m(rowClientHost, none)),
+		atMost("UDP round trip pod → ClusterIP, of pod → pod without a data plane", 1.00, m(rowServiceTrip, weirTunnel), m(rowPodTrip, none)),
+	}
+	for _, w := range rows {
+		switch ours, theirs := m(w.name, weirNFT), m(w.name, kpNFTables); {
+		case !w.service || ours == 0 && theirs == 0:
+		case w.kind == stream:
+			out = append(out, atLeast("nftables data plane: "+w.name+", of kube-proxy nftables", 1.00, ours, theirs))
+		default:
+			out = append(out, atMost("nftables data plane: "+w.name+", of kube-proxy nftables", 1.00, ours, theirs))
+		}
 	}
 	for i, t := range out {
 		out[i].Met = t.Reached > 0 && (t.AtLeast && t.Reached >= t.Limit || !t.AtLeast && t.Reached <= t.Limit)

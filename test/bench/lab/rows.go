@@ -11,16 +11,18 @@ import (
 	"github.com/weir-net/weir/internal/bench/lab"
 )
 
-// The configurations. The last two share a lab: the mode is switched live between rounds.
+// The configurations. Tunnel, DSR and path share a lab: their settings are switched live between rounds.
 const (
 	none       = "none"
 	kpIPTables = "kube-proxy-iptables"
 	kpNFTables = "kube-proxy-nftables"
 	weirTunnel = "weir-tunnel"
 	weirDSR    = "weir-dsr"
+	weirPath   = "weir-path" // no balancing at connect time: Services are translated in the packet path
+	weirNFT    = "weir-nft"  // the nftables data plane, tunnel
 )
 
-var configurations = []string{none, kpIPTables, kpNFTables, weirTunnel, weirDSR}
+var configurations = []string{none, kpIPTables, kpNFTables, weirTunnel, weirDSR, weirPath, weirNFT}
 
 // kind is what is measured.
 type kind string
@@ -53,6 +55,7 @@ type row struct {
 	kind    kind
 	service bool // not there without a data plane
 	modes   bool // differs between the modes of Weir
+	connect bool // differs by whether Weir balances at connect time
 	sized   bool // measured beside growing numbers of other Services
 	control bool // of sized ones: shows what else changes from size to size
 	crowd   bool // about a Service of many backends
@@ -106,6 +109,11 @@ func clusterIP(name string, port uint16) func(*site, kind) netip.AddrPort {
 const (
 	rowHostLatency   = "node → node, connections"
 	rowHostStream    = "node → node, TCP stream"
+	rowPortLocal     = "client → NodePort, local backend, connections"
+	rowServiceStream = "pod → ClusterIP, other node, TCP stream"
+	rowPortStream    = "client → NodePort, remote backend, TCP stream"
+	rowPodTrip       = "pod → pod, other node, UDP round trip"
+	rowServiceTrip   = "pod → ClusterIP, other node, UDP round trip"
 	rowHostTrip      = "node → node, UDP round trip"
 	rowClientHost    = "client → host process, connections"
 	rowPodRemote     = "pod → pod, other node, connections"
@@ -124,19 +132,19 @@ var rows = []row{
 	{name: rowHostLatency, kind: requests, sized: true, control: true, from: worker1, to: hostProcess},
 	{name: rowClientHost, kind: requests, from: client1, to: hostProcess},
 	{name: rowPodRemote, kind: requests, sized: true, control: true, from: podClient, to: addrOf(farPod)},
-	{name: rowServiceRemote, kind: requests, service: true, sized: true, from: podClient, to: addrOf(farService)},
-	{name: rowHostService, kind: requests, service: true, sized: true, from: worker1, to: addrOf(farService)},
+	{name: rowServiceRemote, kind: requests, service: true, connect: true, sized: true, from: podClient, to: addrOf(farService)},
+	{name: rowHostService, kind: requests, service: true, connect: true, sized: true, from: worker1, to: addrOf(farService)},
 	{name: "pod → pod, same node, connections", kind: requests, from: podClient, to: addrOf(nearPod)},
-	{name: "pod → ClusterIP, same node, connections", kind: requests, service: true, from: podClient, to: addrOf(nearService)},
-	{name: "client → NodePort, local backend, connections", kind: requests, service: true, modes: true, sized: true, from: client1, to: nodePort(lab.Worker2, farNode)},
+	{name: "pod → ClusterIP, same node, connections", kind: requests, service: true, connect: true, from: podClient, to: addrOf(nearService)},
+	{name: rowPortLocal, kind: requests, service: true, modes: true, sized: true, from: client1, to: nodePort(lab.Worker2, farNode)},
 	{name: rowPortRemote, kind: requests, service: true, modes: true, sized: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
 	{name: rowHostStream, kind: stream, from: worker1, to: hostProcess},
 	{name: rowPodStream, kind: stream, from: podClient, to: addrOf(farPod)},
-	{name: "pod → ClusterIP, other node, TCP stream", kind: stream, service: true, from: podClient, to: addrOf(farService)},
-	{name: "client → NodePort, remote backend, TCP stream", kind: stream, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
+	{name: rowServiceStream, kind: stream, service: true, connect: true, from: podClient, to: addrOf(farService)},
+	{name: rowPortStream, kind: stream, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
 	{name: rowHostTrip, kind: roundtrips, from: worker1, to: hostProcess},
-	{name: "pod → pod, other node, UDP round trip", kind: roundtrips, from: podClient, to: addrOf(farPod)},
-	{name: "pod → ClusterIP, other node, UDP round trip", kind: roundtrips, service: true, from: podClient, to: addrOf(farService)},
+	{name: rowPodTrip, kind: roundtrips, from: podClient, to: addrOf(farPod)},
+	{name: rowServiceTrip, kind: roundtrips, service: true, connect: true, from: podClient, to: addrOf(farService)},
 	{name: "client → NodePort, remote backend, UDP round trip", kind: roundtrips, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
 	{name: rowApache, kind: apache, service: true, from: podClient, to: clusterIP("ab", apachePort)},
 	{name: "pod → ClusterIP, other node" + rowOne, kind: requests, service: true, crowd: true, from: podClient, to: clusterIP("one", crowdPort)},
@@ -154,9 +162,17 @@ func (r row) beside(others int) row {
 	return r
 }
 
-// has says whether a row exists in a configuration. A row that the modes do not change is measured in one.
+// has says whether a row exists in a configuration. A row that a setting does not change is measured with one value.
 func (r row) has(configuration string) bool {
-	return !(r.service && configuration == none) && !(configuration == weirDSR && !r.modes)
+	switch configuration {
+	case none:
+		return !r.service
+	case weirDSR:
+		return r.modes
+	case weirPath:
+		return r.connect
+	}
+	return true
 }
 
 // measure runs a row in all its configurations, in turns.
@@ -190,7 +206,7 @@ func (r *runner) measure(ctx context.Context, w row, limit float64) ([]bench.Out
 // once is one run of a row in one configuration: warm-up, then what counts. Client and server share a
 // CPU, because that is the pure cost of the path; a stream's ends have one each.
 func (r *runner) once(ctx context.Context, w row, s *site, configuration string) (bench.Run, error) {
-	if err := s.enter(ctx, configuration, w.modes); err != nil {
+	if err := s.enter(ctx, configuration, w); err != nil {
 		return bench.Run{}, err
 	}
 	from, to := w.from(s), w.to(s, w.kind).String()

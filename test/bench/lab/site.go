@@ -33,7 +33,8 @@ type site struct {
 	nearIP, farIP     netip.Addr            // of the services; invalid without a data plane
 	special           map[string]netip.Addr // cluster IPs of Services of one kind of run
 	mode              lab.Mode
-	fillers           int // Services beside those that are measured
+	inPath            bool // Services are not balanced at connect time
+	fillers           int  // Services beside those that are measured
 	stop              []func()
 }
 
@@ -43,15 +44,18 @@ func (r *runner) start(ctx context.Context) error {
 		if !slices.Contains(configurations, name) {
 			return fmt.Errorf("configuration %q: want some of %s", name, strings.Join(configurations, ","))
 		}
-		proxy := name
+		proxy, labName := name, "bench-"+strings.TrimPrefix(name, "kube-proxy-")
 		if strings.HasPrefix(name, "weir-") {
 			proxy = "weir"
+			if name != weirNFT {
+				labName = "bench-weir"
+			}
 		}
-		if n := len(r.sites); n > 0 && r.sites[n-1].lab.Proxy == proxy {
-			r.sites[n-1].configurations = append(r.sites[n-1].configurations, name)
+		if i := slices.IndexFunc(r.sites, func(s *site) bool { return s.lab.Name == labName }); i >= 0 {
+			r.sites[i].configurations = append(r.sites[i].configurations, name)
 			continue
 		}
-		l, err := lab.New("bench-"+strings.TrimPrefix(proxy, "kube-proxy-"), proxy, r.bin, os.Stdout)
+		l, err := lab.New(labName, proxy, r.bin, os.Stdout)
 		if err != nil {
 			return err
 		}
@@ -63,6 +67,11 @@ func (r *runner) start(ctx context.Context) error {
 		fmt.Printf("bench: lab %s, %s\n", s.lab.Name, s.lab.Proxy)
 		if _, err := os.Stat(filepath.Join("/run/weir-lab", s.lab.Name)); err != nil || !r.keep {
 			if err := s.lab.Up(ctx); err != nil {
+				return err
+			}
+		}
+		if slices.Contains(s.configurations, weirNFT) {
+			if err := s.lab.UseNFTables(ctx); err != nil {
 				return err
 			}
 		}
@@ -169,22 +178,33 @@ func (s *site) reachable(ctx context.Context, plan []row) error {
 	return nil
 }
 
-// enter switches a lab that Weir carries to the configuration's mode, when the row depends on it.
-func (s *site) enter(ctx context.Context, configuration string, matters bool) error {
-	want := lab.Tunnel
-	if configuration == weirDSR {
-		want = lab.DSR
-	}
-	if s.lab.Proxy != "weir" || !matters || s.mode == want {
+// enter switches a lab that Weir's programs carry to the configuration's settings, as far as the row depends on them.
+func (s *site) enter(ctx context.Context, configuration string, w row) error {
+	if s.lab.Proxy != "weir" || configuration == weirNFT {
 		return nil
 	}
-	if err := s.lab.SetMode(ctx, want); err != nil {
-		return err
+	mode := lab.Tunnel
+	if configuration == weirDSR {
+		mode = lab.DSR
 	}
-	if _, err := lab.AwaitMode(ctx, client1(s), nodePort(lab.ControlPlane, farNode)(s, requests), want); err != nil {
-		return err
+	if w.modes && s.mode != mode {
+		if err := s.lab.SetMode(ctx, mode); err != nil {
+			return err
+		}
+		if _, err := lab.AwaitMode(ctx, client1(s), nodePort(lab.ControlPlane, farNode)(s, requests), mode); err != nil {
+			return err
+		}
+		s.mode = mode
 	}
-	s.mode = want
+	if inPath := configuration == weirPath; w.connect && s.inPath != inPath {
+		if err := s.lab.SetConnectTime(ctx, !inPath); err != nil {
+			return err
+		}
+		if err := lab.AwaitConnectTime(ctx, s.client, netip.AddrPortFrom(s.farIP, httpPort), !inPath); err != nil {
+			return err
+		}
+		s.inPath = inPath
+	}
 	return nil
 }
 
