@@ -97,7 +97,14 @@ func programs(ctx context.Context) (string, error) {
 type settings struct {
 	ConnectTime string `json:"connect_time"`
 	Mode        string `json:"mode"`
+	DataPlane   string `json:"data_plane,omitempty"`
 }
+
+// The data planes, as a NodeStatus names them.
+const (
+	planeNFTables = "nftables"
+	planeMixed    = "mixed" // worker1 has nftables, the others eBPF
+)
 
 func (s settings) patch() string {
 	var fields []string
@@ -107,7 +114,40 @@ func (s settings) patch() string {
 	if s.Mode != "" {
 		fields = append(fields, fmt.Sprintf("%q:%q", "bpfExternalServiceMode", s.Mode))
 	}
+	if s.DataPlane == planeNFTables {
+		fields = append(fields, `"bpfEnabled":false`)
+	}
 	return `{"spec":{` + strings.Join(fields, ",") + `}}`
+}
+
+// mixedYAML gives one node the nftables data plane.
+const mixedYAML = `{"apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.worker1"}, "spec": {"bpfEnabled": false}}`
+
+// await waits until the nodes have the data planes that the settings ask for.
+func (s settings) await(ctx context.Context, l *lab, workers int) error {
+	want := map[string]string{}
+	switch s.DataPlane {
+	case planeNFTables:
+		want["cp"] = planeNFTables
+		for i := range workers {
+			want[fmt.Sprintf("worker%d", i+1)] = planeNFTables
+		}
+	case planeMixed:
+		want["worker1"] = planeNFTables
+	}
+	for node, plane := range want {
+		for began := time.Now(); ; {
+			has, err := l.kubectl(ctx, "", "get", "nodestatus", node, "-o", "jsonpath={.status.dataplane}")
+			if err == nil && has == plane {
+				break
+			}
+			if ctx.Err() != nil || time.Since(began) > 2*time.Minute {
+				return fmt.Errorf("%s has the data plane %q, not %s: %w", node, has, plane, err)
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+	}
+	return nil
 }
 
 // up brings a lab up and makes it what the group needs.
@@ -124,6 +164,14 @@ func (l *lab) up(ctx context.Context, g group, s settings, proxy string) error {
 	}
 	if s != (settings{}) {
 		if _, err := l.kubectl(ctx, "", "patch", "felixconfiguration", "default", "--type=merge", "-p", s.patch()); err != nil {
+			return err
+		}
+		if s.DataPlane == planeMixed {
+			if _, err := l.kubectl(ctx, mixedYAML, "apply", "-f", "-"); err != nil {
+				return err
+			}
+		}
+		if err := s.await(ctx, l, g.Workers); err != nil {
 			return err
 		}
 	}
@@ -171,7 +219,7 @@ func (l *lab) furnish(ctx context.Context, g group, proxy string) error {
 	if err := l.start(far, me, "--api-proxy"); err != nil {
 		return err
 	}
-	if proxy != "weir" {
+	if !strings.HasPrefix(proxy, "weir") {
 		return nil
 	}
 	if _, err := l.kubectl(ctx, poolYAML, "apply", "-f", "-"); err != nil {

@@ -37,10 +37,11 @@ func main() {
 	flag.StringVar(&o.groups, "group", "", "only these groups of specs, by name, with commas between")
 	flag.StringVar(&o.settings.ConnectTime, "connect-time", "", "bpfConnectTimeLoadBalancing: Disabled, TCP or Enabled")
 	flag.StringVar(&o.settings.Mode, "mode", "", "bpfExternalServiceMode: Tunnel or DSR")
+	flag.StringVar(&o.settings.DataPlane, "data-plane", "", "nftables, or mixed: one node of three with nftables (default: eBPF)")
 	flag.IntVar(&o.repeat, "repeat", 1, "how many times to run everything, each time in new labs")
 	flag.IntVar(&o.procs, "procs", 8, "parallel processes of a group that does not say; most specs wait most of the time")
 	flag.StringVar(&o.lab, "lab", "weir-e2e", "name of the lab")
-	flag.StringVar(&o.proxy, "proxy", "weir", "what carries the lab's Services, as weir-lab up has it")
+	flag.StringVar(&o.proxy, "proxy", "weir", "who carries the lab's Services, as weir-lab up has it")
 	flag.StringVar(&o.skips, "skips", "test/e2e/skips.golden", "specs that are not run, with reasons")
 	flag.StringVar(&o.known, "known", "test/e2e/known-failures.txt", "specs that do not pass yet, with reasons")
 	flag.StringVar(&o.out, "out", "", "where the result goes (default out/e2e….json by what is run)")
@@ -77,6 +78,9 @@ func (o options) check() error {
 	if v := o.settings.Mode; v != "" && !slices.Contains([]string{"Tunnel", "DSR"}, v) {
 		return fmt.Errorf("--mode=%s: want Tunnel or DSR", v)
 	}
+	if v := o.settings.DataPlane; v != "" && v != planeNFTables && v != planeMixed {
+		return fmt.Errorf("--data-plane=%s: want %s or %s", v, planeNFTables, planeMixed)
+	}
 	if o.repeat < 1 || o.procs < 1 {
 		return fmt.Errorf("--repeat and --procs have to be at least 1")
 	}
@@ -94,6 +98,12 @@ func (o options) defaultOut() string {
 	}
 	if o.settings.Mode != "" {
 		name += "-" + strings.ToLower(o.settings.Mode)
+	}
+	if o.settings.DataPlane != "" {
+		name += "-" + o.settings.DataPlane
+	}
+	if o.proxy != "weir" {
+		name += "-" + o.proxy
 	}
 	return filepath.Join("out", name+".json")
 }

@@ -83,7 +83,7 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 	}
 	i := &images.Builder{Cache: o.Cache, Progress: p, Programs: set}
 	with := i.SeedWithBench
-	if o.Proxy == plan.ProxyWeir {
+	if o.Proxy.Weir() {
 		with = i.SeedWithWeir
 	}
 	if seed, err = with(ctx, seed, o.Weir); err != nil {
@@ -98,7 +98,7 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 		Data: filepath.Join(o.Cache, "labs", o.Name), Programs: set.Dir, Folders: set.Folders(),
 	}
 	// Its tools, weir-bench for one, are of use with any proxy.
-	if _, err := os.Stat(o.Weir); err == nil || o.Proxy == plan.ProxyWeir {
+	if _, err := os.Stat(o.Weir); err == nil || o.Proxy.Weir() {
 		s.Weir = o.Weir
 	}
 	if err := claim(s); err != nil {
@@ -116,7 +116,7 @@ func check(o Options) error {
 	if os.Getuid() != 0 {
 		return errors.New("a lab makes network namespaces and mounts: run this as root")
 	}
-	if o.Proxy == plan.ProxyWeir {
+	if o.Proxy.Weir() {
 		need := []string{"weir-agent", "weir-cni"}
 		if o.Install {
 			need = append(need, "weir")
@@ -166,12 +166,17 @@ func (u *starter) run(ctx context.Context) error {
 	if err := u.api(ctx, client); err != nil {
 		return err
 	}
-	if u.o.Proxy == plan.ProxyWeir {
+	if u.o.Proxy.Weir() {
 		if !u.o.Install {
 			return u.finish("nodes stay NotReady until Weir is installed (--no-install)")
 		}
 		if err := u.p.Step("install Weir", func() error { return u.install(ctx) }); err != nil {
 			return err
+		}
+		if u.o.Proxy.Beside() {
+			if err := u.p.Step("nftables data plane, beside kube-proxy", func() error { return u.beside(ctx) }); err != nil {
+				return err
+			}
 		}
 	}
 	if err := u.p.Step("all nodes Ready", func() error { return awaitReady(ctx, client, u.l, u.o.Timeout) }); err != nil {
@@ -342,6 +347,12 @@ func (u *starter) install(ctx context.Context) error {
 		"--pod-cidr", u.l.PodCIDRs(), "--api-server", plan.APIServerAddress(),
 	}, u.o.InstallArgs...)
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), args...)
+}
+
+// beside chooses the data plane that leaves Services to a kube-proxy on its node.
+func (u *starter) beside(ctx context.Context) error {
+	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), "patch", "felixconfiguration", "default",
+		"--kubeconfig", KubeconfigPath(u.s.Name), "--patch", `{"spec":{"bpfEnabled":false}}`)
 }
 
 func (u *starter) dns(ctx context.Context, client *kubernetes.Clientset) error {

@@ -63,6 +63,8 @@ func TestDaemons(t *testing.T) {
 		plan.ProxyNone:     {cp, "containerd kubelet"},
 		plan.ProxyNFTables: {cp + " kube-proxy", "containerd kubelet kube-proxy"},
 		plan.ProxyIPTables: {cp + " kube-proxy", "containerd kubelet kube-proxy"},
+
+		plan.ProxyBesideNFTables: {cp + " kube-proxy", "containerd kubelet kube-proxy"},
 	} {
 		specs := render(t, proxy)
 		for i, node := range []string{"cp", "worker1"} {
@@ -74,7 +76,7 @@ func TestDaemons(t *testing.T) {
 }
 
 func TestNetworkingIsLeftToWeir(t *testing.T) {
-	for proxy, routed := range map[plan.Proxy]bool{plan.ProxyWeir: false, plan.ProxyNone: true, plan.ProxyNFTables: true} {
+	for proxy, routed := range map[plan.Proxy]bool{plan.ProxyWeir: false, plan.ProxyBesideIPTables: false, plan.ProxyNone: true, plan.ProxyNFTables: true} {
 		for node, s := range render(t, proxy) {
 			_, conf := s.find(cniConf + "/10-lab.conflist")
 			_, ptp := s.find(cniBin + "/ptp")

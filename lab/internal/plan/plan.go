@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -296,25 +297,33 @@ const (
 	ProxyNFTables Proxy = "kube-proxy-nftables"
 	// ProxyNone routes pods and carries no Service traffic.
 	ProxyNone Proxy = "none"
+	// ProxyBesideIPTables is kube-proxy in iptables mode for Services and Weir, with its nftables data plane, for pods and policy.
+	ProxyBesideIPTables Proxy = "weir+kube-proxy-iptables"
+	// ProxyBesideNFTables is the same with kube-proxy in nftables mode.
+	ProxyBesideNFTables Proxy = "weir+kube-proxy-nftables"
 )
+
+var proxies = []Proxy{ProxyWeir, ProxyIPTables, ProxyNFTables, ProxyNone, ProxyBesideIPTables, ProxyBesideNFTables}
 
 // ParseProxy checks a --proxy value.
 func ParseProxy(s string) (Proxy, error) {
-	switch p := Proxy(s); p {
-	case ProxyWeir, ProxyIPTables, ProxyNFTables, ProxyNone:
-		return p, nil
+	if slices.Contains(proxies, Proxy(s)) {
+		return Proxy(s), nil
 	}
-	return "", fmt.Errorf("proxy %q: want %s, %s, %s or %s", s, ProxyWeir, ProxyIPTables, ProxyNFTables, ProxyNone)
+	return "", fmt.Errorf("proxy %q: want one of %v", s, proxies)
 }
 
 // KubeProxyMode is the mode of kube-proxy, or empty when there is none.
 func (p Proxy) KubeProxyMode() string {
-	m, _ := strings.CutPrefix(string(p), "kube-proxy-")
-	if p == ProxyIPTables || p == ProxyNFTables {
-		return m
-	}
-	return ""
+	_, mode, _ := strings.Cut(string(p), "kube-proxy-")
+	return mode
 }
 
+// Weir says whether Weir is there.
+func (p Proxy) Weir() bool { return p == ProxyWeir || p.Beside() }
+
+// Beside says whether Weir leaves Services to a kube-proxy.
+func (p Proxy) Beside() bool { return p == ProxyBesideIPTables || p == ProxyBesideNFTables }
+
 // RoutesPods says whether the lab itself sets up pod networking.
-func (p Proxy) RoutesPods() bool { return p != ProxyWeir }
+func (p Proxy) RoutesPods() bool { return !p.Weir() }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 )
 
@@ -120,17 +121,21 @@ func TestOwns(t *testing.T) {
 }
 
 func TestProxy(t *testing.T) {
-	for in, mode := range map[string]string{"weir": "", "none": "", "kube-proxy-iptables": "iptables", "kube-proxy-nftables": "nftables"} {
+	for in, mode := range map[string]string{"weir": "", "none": "", "kube-proxy-iptables": "iptables", "kube-proxy-nftables": "nftables",
+		"weir+kube-proxy-iptables": "iptables", "weir+kube-proxy-nftables": "nftables"} {
 		p, err := ParseProxy(in)
 		if err != nil || p.KubeProxyMode() != mode {
 			t.Errorf("%s: mode %q, error %v; want mode %q", in, p.KubeProxyMode(), err, mode)
 		}
-		if p.RoutesPods() != (in != "weir") {
-			t.Errorf("%s: RoutesPods is %v", in, p.RoutesPods())
+		weir := strings.HasPrefix(in, "weir")
+		if p.RoutesPods() == weir || p.Weir() != weir || p.Beside() != (weir && mode != "") {
+			t.Errorf("%s: RoutesPods is %v, Weir %v, Beside %v", in, p.RoutesPods(), p.Weir(), p.Beside())
 		}
 	}
-	if _, err := ParseProxy("ipvs"); err == nil {
-		t.Error("ipvs was accepted")
+	for _, wrong := range []string{"ipvs", "", "weir+kube-proxy-ipvs", "kube-proxy-"} {
+		if _, err := ParseProxy(wrong); err == nil {
+			t.Errorf("%q was accepted", wrong)
+		}
 	}
 }
 
