@@ -361,6 +361,7 @@ enum settings_flag {
 	SET_TO_HOST_RETURN = 1024, /* RETURN: the host endpoint of all interfaces judges */
 	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
 	SET_EVENTS = 32,       /* somebody listens: each judged flow is an event */
+	SET_HAND_OVER = 128,   /* another data plane has what has no flow here: it passes to the stack, none begins */
 	SET_CHANGING = 64,     /* user space is writing a change, and has not moved the epoch on yet; nothing to the programs */
 };
 

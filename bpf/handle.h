@@ -141,6 +141,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 			f = NULL;
 	}
 	if (!f) {
+		if (s->flags & SET_HAND_OVER)
+			return forward_pass(skb);
 		if (p->l4 == L4_ERROR)
 			return handle_stray(skb);
 		ret = flow_begin(skb);

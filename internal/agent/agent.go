@@ -159,7 +159,7 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 	d, err := ebpf.New(ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
-		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.takeOver(nft.There, kubeproxy.RulesThere),
+		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.takeOver(nft.There, kubeproxy.RulesThere), Left: nft.Left,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the eBPF data plane: %w", err)

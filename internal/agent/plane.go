@@ -10,7 +10,6 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/config"
-	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
@@ -240,10 +239,7 @@ func (a *Agent) keepPlane(ctx context.Context) error {
 
 // giveWay hands the connections of the eBPF data plane over to this one.
 func (a *Agent) giveWay(ctx context.Context) {
-	s := a.cluster.snapshot().state // there is one: it was applied
-	hold := conntrack.HoldOptions{InterfacePrefix: s.Settings.InterfacePrefix, TunnelPort: s.Settings.Tunnel.Port,
-		Passing: len(s.HostEndpoints) > 0}
-	if err := ebpf.GiveWay(ctx, a.planes.bpffs, hold, a.log.With("part", "ebpf")); err != nil {
+	if err := ebpf.GiveWay(ctx, a.planes.bpffs, a.driver.(standardPlane), a.log.With("part", "ebpf")); err != nil {
 		a.log.Error("some open connections of the data plane before are lost", "error", err)
 	}
 }

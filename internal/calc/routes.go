@@ -24,7 +24,7 @@ func settings(c *cluster) nodestate.Settings {
 		Tunnel:     nodestate.Tunnel{Port: m.VXLANPort, VNI: m.VXLANVNI, MTU: tunnelMTU(c)},
 		DataIfaces: m.DataIfaces, InterfacePrefix: m.InterfacePrefix, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
 		HostNAT: m.HostNAT, ToHost: m.ToHost, IPv6: c.ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
-		KubeProxy: c.Local.KubeProxy, ProxyRules: c.Local.ProxyRules,
+		KubeProxy: c.Local.KubeProxy, ProxyRules: c.Local.ProxyRules, HandOver: c.Local.HandOver,
 	}
 	for _, p := range m.DSROptOut {
 		if c.carriedPrefix(p) {

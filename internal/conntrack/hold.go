@@ -18,7 +18,7 @@ const holdTable = "weir-switch"
 // HoldTime is how long a Hold holds when nobody ends it.
 const HoldTime = 5 * time.Second
 
-// nftTime is how long the nft program is given.
+// nftTime is how long the nft program is given while packets are held back.
 const nftTime = 3 * time.Second
 
 // HoldOptions say what is held back.
@@ -27,9 +27,6 @@ type HoldOptions struct {
 	InterfacePrefix string
 	// TunnelPort is that of the tunnel (UDP), whose packets are answered from other ports: they always begin something. 0 = there is none.
 	TunnelPort uint16
-	// Passing drops what is carried and translated in the node's stack towards the outside, too: a program behind it would take it for
-	// something new.
-	Passing bool
 }
 
 // Hold drops packets of pods, Services and the node's processes that belong to no tracked connection, and what these processes send to
@@ -37,7 +34,7 @@ type HoldOptions struct {
 // yet would be answered by a reset, or be given another port. What is dropped is sent again. It ends by itself after five seconds, whatever
 // becomes of the caller. It needs the nft program. release is to be called after an error, too: it takes away whatever is there.
 func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) {
-	if err = nft(ctx, o.rules()); err != nil {
+	if err = nft(ctx, o.rules(), nftTime); err != nil {
 		err = fmt.Errorf("holding packets back while the data plane changes: %w", err)
 	}
 	return Release, err
@@ -78,15 +75,12 @@ func release() error {
 // rules are the Hold in the words of nft. Chains come before those of data planes (filter), and after the translation of
 // destinations.
 func (o HoldOptions) rules() string {
-	passing, tunnel := "", ""
+	tunnel := ""
 	if o.TunnelPort > 0 {
 		tunnel = fmt.Sprintf("udp dport %d accept", o.TunnelPort)
 	}
-	if o.Passing {
-		passing = "ct status dnat ct direction reply drop"
-	}
 	return strings.NewReplacer("$table", holdTable, "$time", fmt.Sprintf("%ds", int(HoldTime.Seconds())), "$pods", `"`+o.InterfacePrefix+`*"`,
-		"$tunnel", tunnel, "$passing", passing).Replace(`
+		"$tunnel", tunnel).Replace(`
 table inet $table
 delete table inet $table
 table inet $table {
@@ -95,7 +89,6 @@ table inet $table {
 		type filter hook forward priority -20; policy accept;
 		meta nfproto != @held accept
 		ct state new,invalid jump unknown
-		$passing
 	}
 	chain unknown {
 		iifname $pods drop
@@ -123,8 +116,8 @@ table inet $table {
 }
 
 // nft runs the nft program. It is not broken off with ctx: a transaction half awaited may be in force or not.
-func nft(ctx context.Context, text string) error {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), nftTime)
+func nft(ctx context.Context, text string, patience time.Duration) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer stop()
 	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(text)

@@ -15,7 +15,14 @@ import (
 )
 
 // Table is the table of tracked connections of the network namespace in which it was opened. It is for one goroutine.
-type Table struct{ sock *nl.SocketHandle }
+type Table struct {
+	sock *nl.SocketHandle
+	zone uint16
+}
+
+// In is the part of the table that is of a zone: another connection may have the same tuples there. Of a Table that was opened it is
+// zone 0.
+func (t *Table) In(zone uint16) *Table { return &Table{t.sock, zone} }
 
 // Open opens the table. The kernel needs nf_conntrack_netlink.
 func Open() (*Table, error) {
@@ -88,9 +95,17 @@ func room(most, count int) int {
 	return max(most/10*9-count, 0)
 }
 
-// Create adds a connection. The error is unix.EEXIST when one of its tuples belongs to another.
+// named is a request about the connection that a tuple belongs to.
+func (t *Table) named(kind, flags int, of Tuple) *nl.NetlinkRequest {
+	req := t.request(kind, flags|unix.NLM_F_ACK, of.Src.Is6())
+	req.AddRawData(appendZone(appendTuple(nil, nl.CTA_TUPLE_ORIG, of), t.zone))
+	return req
+}
+
+// Create adds a connection, in the zone of this part of the table. The error is unix.EEXIST when one of its tuples belongs to another.
 func (t *Table) Create(e Entry) error {
 	req := t.request(nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, e.Orig.Src.Is6())
+	e.Zone = t.zone
 	req.AddRawData(e.encode())
 	if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
 		return fmt.Errorf("adding the connection %s: %w", e.Orig, err)
@@ -100,8 +115,7 @@ func (t *Table) Create(e Entry) error {
 
 // Find returns the connection that a tuple belongs to, in either direction.
 func (t *Table) Find(of Tuple) (Entry, bool, error) {
-	req := t.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK, of.Src.Is6()) // the answer says that more follow: the acknowledgement does
-	req.AddRawData(appendTuple(nil, nl.CTA_TUPLE_ORIG, of))
+	req := t.named(nl.IPCTNL_MSG_CT_GET, 0, of) // the answer says that more follow: the acknowledgement does
 	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return Entry{}, false, nil
@@ -118,10 +132,21 @@ func (t *Table) Find(of Tuple) (Entry, bool, error) {
 
 // Delete forgets the connection that a tuple belongs to, in either direction, if there is one.
 func (t *Table) Delete(of Tuple) error {
-	req := t.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, of.Src.Is6())
-	req.AddRawData(appendTuple(nil, nl.CTA_TUPLE_ORIG, of))
+	req := t.named(nl.IPCTNL_MSG_CT_DELETE, 0, of)
 	if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("forgetting the connection %s: %w", of, err)
+	}
+	return nil
+}
+
+// Loosen lets windows of a TCP connection be not looked at any more, if there is one: its packets are seen in part.
+func (t *Table) Loosen(of Tuple) error {
+	req := t.named(nl.IPCTNL_MSG_CT_NEW, 0, of)
+	liberal := []byte{TCPLiberal, TCPLiberal}
+	tcp := attr(attr(nil, nl.CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, liberal), nl.CTA_PROTOINFO_TCP_FLAGS_REPLY, liberal)
+	req.AddRawData(attr(nil, nl.CTA_PROTOINFO|nested, attr(nil, nl.CTA_PROTOINFO_TCP|nested, tcp)))
+	if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("loosening the connection %s: %w", of, err)
 	}
 	return nil
 }

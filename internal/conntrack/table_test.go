@@ -189,7 +189,7 @@ func TestHold(t *testing.T) {
 		t.Skip("needs root")
 	}
 	ctx := context.Background()
-	for _, o := range []HoldOptions{{InterfacePrefix: "cali"}, {InterfacePrefix: "cali", TunnelPort: 4789, Passing: true}} {
+	for _, o := range []HoldOptions{{InterfacePrefix: "cali"}, {InterfacePrefix: "cali", TunnelPort: 4789}} {
 		release, err := Hold(ctx, o)
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func TestHold(t *testing.T) {
 		if _, err := Hold(ctx, o); err != nil {
 			t.Errorf("holding while another holds: %v", err)
 		}
-		there := func() bool { return nft(ctx, "add rule inet "+holdTable+" forward counter\n") == nil }
+		there := func() bool { return nft(ctx, "add rule inet "+holdTable+" forward counter\n", nftTime) == nil }
 		if !there() {
 			t.Error("there is no table")
 		}

@@ -62,6 +62,14 @@ func appendTuple(b []byte, kind uint16, t Tuple) []byte {
 	return attr(b, kind|nested, attr(attr(nil, nl.CTA_TUPLE_IP|nested, ip), nl.CTA_TUPLE_PROTO|nested, proto))
 }
 
+// appendZone appends a zone, if it is not the one that counts without.
+func appendZone(b []byte, zone uint16) []byte {
+	if zone == 0 {
+		return b
+	}
+	return attr(b, nl.CTA_ZONE, be16(zone))
+}
+
 // appendNAT appends what one end becomes, as CTA_NAT_SRC or CTA_NAT_DST.
 func appendNAT(b []byte, kind uint16, t Tuple, addr netip.Addr, port uint16) []byte {
 	lo, hi := uint16(ctaNATV4Min), uint16(ctaNATV4Max)
@@ -80,7 +88,7 @@ func appendNAT(b []byte, kind uint16, t Tuple, addr netip.Addr, port uint16) []b
 func (e Entry) encode() []byte {
 	b := appendTuple(nil, nl.CTA_TUPLE_ORIG, e.Orig)
 	b = appendTuple(b, nl.CTA_TUPLE_REPLY, e.Orig.Turned())
-	if e.Translated() {
+	if e.Translated() || e.Mark != 0 { // with a mark it says that nothing is to be translated: nobody chooses for it again
 		source := e.Reply.DstPort
 		if e.Orig.ICMP() {
 			source = e.Reply.ID
@@ -90,7 +98,7 @@ func (e Entry) encode() []byte {
 	}
 	b = attr(b, nl.CTA_STATUS, be32(uint32(e.Status|Confirmed)))
 	b = attr(b, nl.CTA_TIMEOUT, be32(uint32(max(e.Left/time.Second, 1))))
-	b = attr(b, nl.CTA_MARK, be32(e.Mark))
+	b = appendZone(attr(b, nl.CTA_MARK, be32(e.Mark)), e.Zone)
 	switch e.Orig.Proto {
 	case unix.IPPROTO_TCP:
 		const all = 0xff

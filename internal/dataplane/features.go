@@ -22,12 +22,13 @@ const (
 	FeatureHostNAT    Feature = "host-nat"   // bpfHostNetworkedNATWithoutCTLB says whether the node's own packets are balanced
 	FeatureSCTP       Feature = "sctp"       // of SCTP the first chunk of a packet alone decides
 	FeatureHosts      Feature = "hosts"      // host endpoints, defaultEndpointToHostAction
+	FeatureHandOver   Feature = "hand-over"  // while another data plane takes the place of this one, what has no flow passes
 	FeatureHostOwn    Feature = "host-own"   // to host endpoints, what the kernel keeps is the node's own, also where no table has the address
 )
 
 // Features are all of them.
 var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureFallback, FeatureMaglev, FeatureNeighbours, FeatureFragments, FeatureAnswers,
-	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts, FeatureHostOwn}
+	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts, FeatureHandOver, FeatureHostOwn}
 
 // Partial is a Driver that does not carry everything.
 type Partial interface {

@@ -245,6 +245,7 @@ type Local struct {
 	Silent     map[netip.Addr]bool // nodes that do not answer on the link, of those that the last state asked to watch
 	KubeProxy  bool                // a kube-proxy carries Services on this node, and Weir leaves them to it
 	ProxyRules bool                // rules of a kube-proxy are there, whoever carries Services
+	HandOver   bool                // another data plane of this node has what has no flow, while one takes the place of the other
 }
 
 // LocalEndpoint is a pod's interface on this node, as the CNI plugin made it.

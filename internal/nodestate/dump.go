@@ -140,7 +140,7 @@ func (d *dumper) line(words ...string) {
 
 func (d *dumper) settings(s *Settings) {
 	d.line("settings", settingsLine(s), flag(s.ToHost == model.ToHostDrop || s.ToHost == model.ToHostReturn, "to-host="+string(s.ToHost)),
-		flag(s.KubeProxy, "services=kube-proxy"), flag(s.ProxyRules, "rules-of=kube-proxy"))
+		flag(s.KubeProxy, "services=kube-proxy"), flag(s.ProxyRules, "rules-of=kube-proxy"), flag(s.HandOver, "hand-over"))
 	for _, p := range s.DSROptOut {
 		d.line("no-dsr", p.String())
 	}

@@ -103,6 +103,9 @@ type Settings struct {
 	KubeProxy bool
 	// ProxyRules: rules of a kube-proxy are there, be it gone or not: they translate what nobody translated before them.
 	ProxyRules bool
+	// HandOver: another data plane of this node has what has no flow in this one, while one takes the place of the other. Only a driver that
+	// has flows of its own looks at it.
+	HandOver bool
 	// ToHost is what becomes of what pods send to the node.
 	ToHost   model.ToHostAction
 	Timeouts model.Timeouts

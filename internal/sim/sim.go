@@ -433,6 +433,9 @@ func (n *Node) carry(in In) (Result, *dropped) {
 		}
 	}
 	if f == nil {
+		if n.state.Settings.HandOver {
+			return Result{Action: Pass, Packet: p}, nil
+		}
 		if isError {
 			return n.stray(in)
 		}

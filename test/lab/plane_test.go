@@ -12,7 +12,7 @@ import (
 )
 
 // TestStandardDataPlane: bpfEnabled: false takes the nodes over to nftables and true takes them back, live. Pods stay, Services and policy are the
-// same before, on nftables and after, and at no moment does a denied connection get through.
+// same before, on nftables and after, at no moment does a denied connection get through, and no open one ends.
 func TestStandardDataPlane(t *testing.T) {
 	b := newBase(t)
 	open := b.start(t, b.server("open", "worker2", nil))[0]
@@ -57,6 +57,9 @@ func TestStandardDataPlane(t *testing.T) {
 	}
 	denied := []*trial{b.cli2.tries(t, at(b.srv1.addr, whoPort)), b.cli2.tries(t, at(b.srv2.addr, whoPort)),
 		b.client(1).tries(t, at(worker1Addr, nodePort1+nodeWho)), open.tries(t, at(b.svc1, whoPort))}
+	streams := []*running{b.cli1.begin(t, "stream", at(b.srv1.addr, echoPort)), b.cli1.begin(t, "stream", at(b.srv2.addr, echoPort)),
+		b.cli1.begin(t, "stream", at(b.svc2, echoPort)), b.client(1).begin(t, "stream", at(nodes["worker2"], nodePort+nodeEcho)),
+		b.client(3).begin(t, "stream", at(cpAddr, nodePort+nodeEcho))} // handed on
 	for _, c := range []struct{ enabled, plane string }{{"false", "nftables"}, {"true", "eBPF"}} {
 		began := time.Now()
 		b.patchFelix(t, `{"bpfEnabled":`+c.enabled+`}`, "bpfEnabled")
@@ -66,6 +69,11 @@ func TestStandardDataPlane(t *testing.T) {
 		works(t, c.plane)
 		b.says(t, 0, c.plane, "healthy on 3 of 3")
 	}
+	gap := 0.0
+	for _, s := range streams {
+		gap = max(gap, unbroken(t, s).GapMS)
+	}
+	note(t, "longest gap of a stream (ms)", gap)
 	for _, d := range denied {
 		if r := d.end(t); r.Failed < r.Attempts || r.Attempts < 20 {
 			t.Errorf("%s: is denied at any time: %v", d.what, r)

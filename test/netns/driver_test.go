@@ -20,7 +20,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -139,7 +138,7 @@ func ebpfMain(log *slog.Logger) error {
 	}
 	flows = cmp.Or(flows, 65536)
 	drv, err := ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
-		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": 16384}, SetRetval: true, TakeOver: map[bool]ebpf.TakeOver{true: ebpf.TakeAll}[takesOver()]})
+		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": 16384}, SetRetval: true, Left: nft.Left, TakeOver: map[bool]ebpf.TakeOver{true: ebpf.TakeAll}[takesOver()]})
 	if err != nil {
 		return err
 	}
@@ -195,7 +194,7 @@ func nftMain(log *slog.Logger) error {
 	return serveStates(func(s *nodestate.State, a *applied) error {
 		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
 			a.Err = err.Error()
-		} else if err := removeOther(func() error { return giveWay(s, log) }); err != nil {
+		} else if err := removeOther(func() error { return giveWay(drv, log) }); err != nil {
 			a.Err = err.Error()
 		}
 		st := drv.Status()
@@ -224,10 +223,9 @@ func removeOther(remove func() error) error {
 }
 
 // giveWay is what an agent does with what is left of the eBPF data plane.
-func giveWay(s *nodestate.State, log *slog.Logger) error {
-	dir, set := os.Getenv("WEIR_TEST_BPFFS"), s.Settings
-	err := ebpf.GiveWay(context.Background(), dir, conntrack.HoldOptions{InterfacePrefix: set.InterfacePrefix,
-		TunnelPort: set.Tunnel.Port, Passing: len(s.HostEndpoints) > 0}, log)
+func giveWay(drv *nft.Driver, log *slog.Logger) error {
+	dir := os.Getenv("WEIR_TEST_BPFFS")
+	err := ebpf.GiveWay(context.Background(), dir, drv, log)
 	return errors.Join(err, ebpf.Remove(dir))
 }
 

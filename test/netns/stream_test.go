@@ -7,10 +7,13 @@ import (
 	"hash/crc32"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/await"
 )
@@ -22,7 +25,8 @@ import (
 type streamReport struct {
 	Conns, Exchanges int
 	Least            int // exchanges of the connection that made the fewest
-	Lost             int // datagrams that were sent again
+	Lost             int // datagrams that were never answered; known when the stream has ended
+	Again            int // segments that TCP sent again; so is this
 	Longest          time.Duration
 	Errs             []string
 }
@@ -31,6 +35,8 @@ type streamReport struct {
 type stream struct {
 	mu     sync.Mutex
 	made   []int // exchanges, by connection
+	noted  []int // the same, some time before
+	every  time.Duration
 	report streamReport
 	ended  chan struct{}
 	done   sync.WaitGroup
@@ -43,6 +49,9 @@ func serveLines(r request) error {
 	if r.Net == "udp" {
 		pc, err := net.ListenPacket("udp", r.Addr)
 		if err != nil {
+			return err
+		}
+		if err := roomy(pc.(*net.UDPConn)); err != nil {
 			return err
 		}
 		go func() {
@@ -78,17 +87,36 @@ func serveLines(r request) error {
 	return nil
 }
 
-// startStream opens r.Size connections.
+// roomy gives a socket room for what comes while its process waits for a CPU: what does not fit would count as lost.
+func roomy(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if ctrlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20) }); ctrlErr != nil {
+		return ctrlErr
+	}
+	return err
+}
+
+// startStream opens r.Size connections, each of which begins an exchange every r.Every milliseconds.
 func startStream(r request, timeout time.Duration) answer {
-	s := &stream{ended: make(chan struct{}), made: make([]int, r.Size)}
+	s := &stream{ended: make(chan struct{}), made: make([]int, r.Size), every: time.Duration(max(r.Every, 5)) * time.Millisecond}
 	for i := range r.Size {
 		c, err := dial(r, timeout)
+		if uc, ok := c.(*net.UDPConn); err == nil && ok {
+			err = roomy(uc)
+		}
 		if err != nil {
 			return fromErr(err)
 		}
 		s.done.Go(func() {
 			defer c.Close()
-			if err := s.talk(i, c); err != nil {
+			run := s.talk
+			if r.Net == "udp" {
+				run = s.beat
+			}
+			if err := run(i, c); err != nil {
 				s.mu.Lock()
 				s.report.Errs = append(s.report.Errs, fmt.Sprintf("connection %d, %s: %v", i, c.LocalAddr(), err))
 				s.mu.Unlock()
@@ -99,21 +127,47 @@ func startStream(r request, timeout time.Duration) answer {
 	return answer{}
 }
 
-// talk exchanges lines until the stream ends.
+// lineOf is what connection i says in its exchange n.
+func lineOf(i, n int) string {
+	text := fmt.Sprintf("%d %d %s", i, n, strings.Repeat(string(rune('a'+n%26)), 1+n*37%900))
+	return fmt.Sprintf("%s %08x\n", text, crc32.ChecksumIEEE([]byte(text)))
+}
+
+// pause waits until the next exchange; it reports whether there is one.
+func (s *stream) pause() bool {
+	select {
+	case <-s.ended:
+		return false
+	case <-time.After(s.every):
+		return true
+	}
+}
+
+// first is when a connection begins, so that not all say something at once.
+func (s *stream) first(i int) time.Duration {
+	return s.every * time.Duration(i) / time.Duration(len(s.made))
+}
+
+// answered notes an exchange.
+func (s *stream) answered(i int, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made[i]++
+	s.report.Longest = max(s.report.Longest, took)
+}
+
+// talk exchanges lines over TCP until the stream ends.
 func (s *stream) talk(i int, c net.Conn) error {
-	_, datagrams := c.(*net.UDPConn)
 	in := bufio.NewReader(c)
 	server := ""
-	for n := 0; ; n++ {
-		select {
-		case <-s.ended:
-			return nil
-		case <-time.After(5 * time.Millisecond):
+	time.Sleep(s.first(i))
+	for n := 0; s.pause(); n++ {
+		line, began := lineOf(i, n), time.Now()
+		c.SetDeadline(began.Add(await.Patience))
+		if _, err := c.Write([]byte(line)); err != nil {
+			return fmt.Errorf("after %d exchanges: %w", n, err)
 		}
-		text := fmt.Sprintf("%d %d %s", i, n, strings.Repeat(string(rune('a'+n%26)), 1+n*37%900))
-		line := fmt.Sprintf("%s %08x\n", text, crc32.ChecksumIEEE([]byte(text)))
-		began := time.Now()
-		got, lost, err := exchangeLine(c, in, line, datagrams)
+		got, err := in.ReadString('\n')
 		if err != nil {
 			return fmt.Errorf("after %d exchanges: %w", n, err)
 		}
@@ -124,54 +178,118 @@ func (s *stream) talk(i int, c net.Conn) error {
 		if !ok || who != server {
 			return fmt.Errorf("exchange %d: %.60q came back from %q for %.60q; the server was %q", n, got, who, line, server)
 		}
-		s.mu.Lock()
-		s.made[i]++
-		s.report.Lost += lost
-		s.report.Longest = max(s.report.Longest, time.Since(began))
-		s.mu.Unlock()
+		s.answered(i, time.Since(began))
+	}
+	return s.noteRepeats(c)
+}
+
+// noteRepeats counts the segments that TCP sent again.
+func (s *stream) noteRepeats(c net.Conn) error {
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var info *unix.TCPInfo
+	if ctrlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); ctrlErr != nil || err != nil {
+		return errors.Join(ctrlErr, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Again += int(info.Total_retrans)
+	return nil
+}
+
+// lastAnswers is how long no answer has to come until those that are missing are taken for lost. Late ones are not: machines are busy.
+const lastAnswers = 5 * time.Second
+
+// beat sends datagrams, whatever becomes of those before, until the stream ends, and counts those that were never answered. None is sent
+// again.
+func (s *stream) beat(i int, c net.Conn) error {
+	var mu sync.Mutex
+	sent, over := map[string]time.Time{}, false // what is not answered yet
+	came := make(chan error, 1)
+	go func() { came <- s.hear(i, c, &mu, sent, &over) }()
+	time.Sleep(s.first(i))
+	for n := 0; s.pause(); n++ {
+		line := lineOf(i, n)
+		mu.Lock()
+		sent[line] = time.Now()
+		mu.Unlock()
+		if _, err := c.Write([]byte(line)); err != nil {
+			return fmt.Errorf("sending datagram %d: %w", n, err)
+		}
+	}
+	mu.Lock()
+	over = true
+	mu.Unlock()
+	err := <-came
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Lost += len(sent)
+	return err
+}
+
+// hear reads answers until none is missing, or none comes any more.
+func (s *stream) hear(i int, c net.Conn, mu *sync.Mutex, sent map[string]time.Time, over *bool) error {
+	buf, server, last := make([]byte, 4096), "", time.Now()
+	for {
+		c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		n, err := c.Read(buf)
+		mu.Lock()
+		end := *over && (len(sent) == 0 || time.Since(last) > lastAnswers)
+		mu.Unlock()
+		switch {
+		case end:
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue
+		case err != nil:
+			return fmt.Errorf("waiting for an answer: %w", err)
+		}
+		got := string(buf[:n])
+		words := strings.SplitN(got, " ", 3) // the server's name, whom it saw, the line
+		if len(words) < 3 {
+			return fmt.Errorf("%.60q came back", got)
+		}
+		who, line := words[0]+" "+words[1], words[2]
+		mu.Lock()
+		when, known := sent[line]
+		delete(sent, line)
+		mu.Unlock()
+		if server == "" {
+			server = who
+		}
+		if !known || who != server {
+			return fmt.Errorf("%.60q came back from %q; the server was %q", got, who, server)
+		}
+		last = time.Now()
+		s.answered(i, last.Sub(when))
 	}
 }
 
-// exchangeLine sends a line, a datagram until it is answered, and returns the answer to it.
-func exchangeLine(c net.Conn, in *bufio.Reader, line string, datagrams bool) (got string, lost int, err error) {
-	if !datagrams {
-		c.SetDeadline(time.Now().Add(await.Patience))
-		if _, err := c.Write([]byte(line)); err != nil {
-			return "", 0, err
-		}
-		got, err = in.ReadString('\n')
-		return got, 0, err
+// noteStream notes how many exchanges there were, for the next look.
+func noteStream(r request) answer {
+	s := streams[r.ID]
+	if s == nil {
+		return answer{Err: "there is no such stream"}
 	}
-	buf := make([]byte, 4096)
-	for end := time.Now().Add(await.Patience); time.Now().Before(end); lost++ {
-		if _, err := c.Write([]byte(line)); err != nil {
-			return "", lost, err
-		}
-		c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-		for {
-			n, err := c.Read(buf)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-			if err != nil {
-				return "", lost, err
-			}
-			if got = string(buf[:n]); strings.HasSuffix(got, line) { // else the late answer to one that was sent again
-				return got, lost, nil
-			}
-		}
-	}
-	return "", lost, errors.New("no answer, whatever was sent")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noted = slices.Clone(s.made)
+	return answer{}
 }
 
-// lookAtStream waits until each connection has made r.Size exchanges more than now, and tells.
+// lookAtStream waits until each connection has made r.Size exchanges more than were noted last, or than now, and tells.
 func lookAtStream(r request) answer {
 	s := streams[r.ID]
 	if s == nil {
 		return answer{Err: "there is no such stream"}
 	}
 	s.mu.Lock()
-	before := append([]int(nil), s.made...)
+	before := s.noted
+	if s.noted = nil; before == nil {
+		before = slices.Clone(s.made)
+	}
 	s.mu.Unlock()
 	for end := time.Now().Add(await.Patience); ; time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
@@ -204,7 +322,7 @@ func endStream(r request) answer {
 	close(s.ended)
 	s.done.Wait()
 	delete(streams, r.ID)
-	return answer{Err: strings.Join(s.report.Errs, "; ")}
+	return answer{Err: strings.Join(s.report.Errs, "; "), Stream: &s.report}
 }
 
 // running is a stream as a test sees it.
@@ -212,6 +330,7 @@ type running struct {
 	*worker
 	id   int
 	what string
+	more int // exchanges of each connection, until goesOn is content
 }
 
 // lines makes the worker serve lines.
@@ -225,19 +344,32 @@ func (w *worker) lines(addr string) {
 }
 
 // stream begins one of some connections.
-func (w *worker) stream(t *testing.T, id, conns int, network, addr string) *running {
+func (w *worker) stream(t *testing.T, id, conns int, every time.Duration, network, addr string) *running {
 	t.Helper()
-	s := &running{w, id, fmt.Sprintf("%s -> %s %s", w.name, network, addr)}
-	if a := w.call(request{Op: "stream", ID: id, Net: network, Addr: addr, Size: conns}); a.Err != "" {
+	s := &running{w, id, fmt.Sprintf("%s -> %s %s", w.name, network, addr), max(1, min(5, int(time.Second/every)))}
+	if a := w.call(request{Op: "stream", ID: id, Net: network, Addr: addr, Size: conns, Every: int(every.Milliseconds())}); a.Err != "" {
 		t.Fatalf("%s: %s", s.what, a.Err)
 	}
 	return s
 }
 
+// allGoOn is goesOn for some streams at once.
+func allGoOn(t *testing.T, all []*running, when string) {
+	t.Helper()
+	for _, s := range all {
+		if a := s.call(request{Op: "note stream", ID: s.id}); a.Err != "" {
+			t.Errorf("%s, %s: %s", s.what, when, a.Err)
+		}
+	}
+	for _, s := range all {
+		s.goesOn(t, when)
+	}
+}
+
 // goesOn fails the test unless every connection of the stream makes some exchanges more.
 func (s *running) goesOn(t *testing.T, when string) streamReport {
 	t.Helper()
-	a := s.call(request{Op: "goes on", ID: s.id, Size: 5})
+	a := s.call(request{Op: "goes on", ID: s.id, Size: s.more})
 	if a.Err != "" {
 		t.Errorf("%s, %s: %s", s.what, when, a.Err)
 	}
@@ -247,9 +379,13 @@ func (s *running) goesOn(t *testing.T, when string) streamReport {
 	return *a.Stream
 }
 
-func (s *running) end(t *testing.T) {
+// end ends the stream and tells what became of it.
+func (s *running) end(t *testing.T) streamReport {
 	t.Helper()
-	if a := s.call(request{Op: "end stream", ID: s.id}); a.Err != "" {
+	a := s.call(request{Op: "end stream", ID: s.id})
+	if a.Err != "" || a.Stream == nil {
 		t.Errorf("%s: %s", s.what, a.Err)
+		return streamReport{}
 	}
+	return *a.Stream
 }

@@ -32,6 +32,7 @@ type request struct {
 	Name    string // listen: what the server calls itself
 	ID      int    // open, talk, close
 	Timeout int    // ms
+	Every   int    // ms, stream: between exchanges of a connection
 
 	Shared   bool // open: other sockets may have the local address too
 	Size     int  // exchange, probe: bytes of the datagram; bulk: bytes in all
@@ -200,6 +201,8 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return fromErr(serveLines(r))
 	case "stream":
 		return startStream(r, timeout)
+	case "note stream":
+		return noteStream(r)
 	case "goes on":
 		return lookAtStream(r)
 	case "end stream":

@@ -3,6 +3,7 @@ package scenarios_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -117,13 +118,14 @@ type differential struct {
 	out     []*packet.Packet // that went on, to be answered
 	pieces  []*packet.Packet // fragments that were not sent yet
 	jumps   int
-	short   bool // a short jump was made
+	short   bool   // a short jump was made
+	hands   *crowd // whether another data plane takes the place: all else is what it is without
 	seen    map[string]int
 }
 
 // playRandom plays one round, returns what happened in it, and counts in seen what became of packets.
 func playRandom(b bench, seed uint64, seen map[string]int) (made *round, err error) {
-	d := &differential{crowd: newCrowd(seed), state: b.state, seen: seen}
+	d := &differential{crowd: newCrowd(seed), state: b.state, hands: &crowd{Rand: rand.New(rand.NewPCG(seed, 17))}, seen: seen}
 	d.machine, d.made = d.crowd.machine(), &round{mtus: d.crowd.mtus, own: d.crowd.own, aside: d.crowd.aside}
 	defer func() {
 		if resetErr := b.reset(); err == nil {
@@ -163,6 +165,7 @@ func (d *differential) step() error {
 	switch {
 	case d.chance(5):
 		d.change()
+		d.c.Local.HandOver = d.hands.chance(12)
 		d.machine.State = d.state(d.c)
 		d.note("the cluster changes")
 		d.happens(event{cluster: snapshot(d.c)})

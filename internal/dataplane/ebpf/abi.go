@@ -54,6 +54,7 @@ const (
 	setPorts    = 8
 	setHostNAT  = 16
 	setEvents   = 32
+	setHandOver = 128
 	setChanging = 64
 
 	policyAllow = 1

@@ -37,7 +37,7 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"TIMEOUT_UDP": timeoutUDP, "TIMEOUT_ICMP": timeoutICMP, "TIMEOUT_OTHER": timeoutOther,
 		"TIMEOUT_DSR_TRIES": timeoutDSRTries, "TIMEOUT_DSR_RETRY": timeoutDSRRetry, "TIMEOUT_TCP_FINS": timeoutTCPFins, "COUNT_DSR_FALLEN": countDSRFallen,
 		"POLICY_TCP": int(nodestate.ProtoBitTCP), "POLICY_ALLOW": policyAllow, "POLICY_LOG": policyLog,
-		"ADDR_STAGED": addrStaged, "SET_EVENTS": setEvents,
+		"ADDR_STAGED": addrStaged, "SET_EVENTS": setEvents, "SET_HAND_OVER": setHandOver,
 		"EVENT_ALLOWED": eventAllowed, "EVENT_LOG": eventLog, "EVENT_AGAIN": eventAgain, "EVENT_EGRESS": eventEgress, "EVENT_INGRESS": eventIngress,
 		"EVENT_HOST_IN": eventHostIn, "EVENT_HOST_OUT": eventHostOut, "SET_HOSTS": setHosts, "SET_TO_HOST_DROP": setToHostDrop, "SET_TO_HOST_RETURN": setToHostReturn,
 		"HOST_INGRESS": hostIngress, "HOST_EGRESS": hostEgress, "HOST_FORWARD_INGRESS": hostForwardIngress, "HOST_FORWARD_EGRESS": hostForwardEgress,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -40,6 +41,8 @@ type Options struct {
 	// NoTCX says that the kernel has no tcx links: interfaces get clsact filters.
 	NoTCX bool
 	// TakeOver says which connections are taken over that another data plane tracks, which is in force until the first Apply.
+	// Left tells what the data plane before knows beside what connection tracking does; nil = nothing.
+	Left     func() (conntrack.Left, error)
 	TakeOver TakeOver
 }
 
@@ -122,7 +125,7 @@ func New(o Options) (*Driver, error) {
 	}
 	return &Driver{
 		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: programs,
-		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries())},
+		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.TakeOver == TakeAll},
 		absent:  map[site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}, nil
 }
@@ -425,7 +428,10 @@ func (d *Driver) attachAll(strays bool) []error {
 		if d.programs.has(s) {
 			continue
 		}
-		err := d.programs.ensure(s, (d.started || d.over != nil) && (s.hook == fromWorkload || s.hook == toWorkload))
+		// A new clsact qdisc makes a device drop what it sends for a grace period of RCU: where a pod is in the middle of something, and
+		// another data plane goes on meanwhile, its link is waited for.
+		quick := d.started || d.over != nil && d.opts.TakeOver == TakeTranslated
+		err := d.programs.ensure(s, quick && (s.hook == fromWorkload || s.hook == toWorkload))
 		switch {
 		case errors.Is(err, errAbsent):
 			d.absent[s] = name

@@ -37,7 +37,7 @@ type familyTables[A address] struct {
 	sockets    *ebpf.Map
 	socketsErr error
 
-	flows, flowsNew *ebpf.Map
+	flows, flowsNew, affinity *ebpf.Map
 
 	settings    *ebpf.Map
 	current     settings[A] // what the map holds
@@ -47,7 +47,7 @@ type familyTables[A address] struct {
 
 func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
 	t := &familyTables[A]{settings: m["weir_settings"], sockets: m["weir_sockets"], fallenMap: m["weir_dsr_fallen"],
-		flows: m["weir_flows"], flowsNew: m["weir_flows_new"], counts: c}
+		flows: m["weir_flows"], flowsNew: m["weir_flows_new"], affinity: m["weir_affinity"], counts: c}
 	t.addrs = newTable[A, addrValue[A]]("weir_addrs", m["weir_addrs"], showAddr[A], &c.judged)
 	t.staged = newTable[A, weirStagedValue]("weir_staged", m["weir_staged"], showAddr[A], &c.quiet)
 	t.routes = newTable[prefixKey[A], routeValue[A]]("weir_routes", m["weir_routes"], showPrefix[A], &c.judged)

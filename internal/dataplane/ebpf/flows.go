@@ -41,8 +41,9 @@ type flowValue[A address] struct {
 
 // Numbers of bpf/abi.h.
 const (
-	actPass  = 0
-	actNeigh = 2
+	actPass   = 0
+	actNeigh  = 2
+	actTunnel = 3
 
 	flowReply    = 1
 	flowRewrite  = 2
@@ -50,6 +51,7 @@ const (
 	flowHandOn   = 8
 	flowFromHost = 32
 	flowSNAT     = 64
+	flowClamp    = 128
 
 	stateReplied  = 1
 	stateFIN      = 2
@@ -121,6 +123,37 @@ func keyOf[A address](t conntrack.Tuple) (k flowKey[A], ok bool) {
 func eachFlow[A address](m *ebpf.Map, f func(flowKey[A], flowValue[A])) error {
 	var k flowKey[A]
 	var v flowValue[A]
+	if int(m.KeySize()) != int(unsafe.Sizeof(k)) || int(m.ValueSize()) != int(unsafe.Sizeof(v)) {
+		return fmt.Errorf("the map has entries of %d and %d bytes, not of %d and %d", m.KeySize(), m.ValueSize(), unsafe.Sizeof(k), unsafe.Sizeof(v))
+	}
+	return walk(m, func(key, value []byte) {
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&k)), unsafe.Sizeof(k)), key)
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), value)
+		f(k, v)
+	})
+}
+
+// affinityKey and affinityValue are struct affinity_key and affinity_value of bpf/abi.h, for both families.
+type affinityKey[A address] struct {
+	Svc    svcKey[A]
+	Client client[A]
+}
+
+type client[A address] struct {
+	Addr  A
+	Netns [2]uint32
+}
+
+type affinityValue[A address] struct {
+	Backend backend[A]
+	Seen    uint32
+	Pad     uint32
+}
+
+// eachAffinity hands on the entries of a map that programs may be writing.
+func eachAffinity[A address](m *ebpf.Map, f func(affinityKey[A], affinityValue[A])) error {
+	var k affinityKey[A]
+	var v affinityValue[A]
 	if int(m.KeySize()) != int(unsafe.Sizeof(k)) || int(m.ValueSize()) != int(unsafe.Sizeof(v)) {
 		return fmt.Errorf("the map has entries of %d and %d bytes, not of %d and %d", m.KeySize(), m.ValueSize(), unsafe.Sizeof(k), unsafe.Sizeof(v))
 	}

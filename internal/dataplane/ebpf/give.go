@@ -15,9 +15,10 @@ import (
 const leastLeft = 30 * time.Second
 
 // tracked is what connection tracking is to know of the flow that an entry of the maps is of, in either direction. left is how long the
-// entry has. It is not ok where there is nothing to know: what is over, what another node translates, and what the entry does not tell.
+// entry has. It is not ok where there is nothing to know: what is over, and what the entry does not tell. Which node packets go by is the
+// giver's to say.
 func tracked[A address](k flowKey[A], v flowValue[A], left time.Duration) (e conntrack.Entry, ok bool) {
-	if left < 0 || v.Flags&flowHandOn != 0 || v.State&stateClosing != 0 && v.State&stateReset != 0 {
+	if left < 0 || v.State&stateClosing != 0 && v.State&stateReset != 0 {
 		return e, false
 	}
 	orig, reply := k, v.after(k.Proto).turned()
@@ -31,6 +32,9 @@ func tracked[A address](k flowKey[A], v flowValue[A], left time.Duration) (e con
 		return e, false
 	}
 	both := v.State&(stateReplied|stateAnswered|stateClosing) != 0
+	if v.Flags&flowHandOn != 0 { // answers may not come by here
+		both = v.State&stateAnswered != 0
+	}
 	e.Status = conntrack.Confirmed
 	if both {
 		e.Status |= conntrack.SeenReply
@@ -53,7 +57,8 @@ func tracked[A address](k flowKey[A], v flowValue[A], left time.Duration) (e con
 
 // trackedTCP is the state of a connection. A FIN of one side is not told: the side that is left may go on for as long as it likes.
 func trackedTCP(state uint8) conntrack.TCP {
-	t := conntrack.TCP{State: conntrack.TCPSynSent, OrigFlags: conntrack.TCPLiberal, RepFlags: conntrack.TCPLiberal}
+	// What is half open may be answered by programs meanwhile: in this state connection tracking takes each of the packets that follow.
+	t := conntrack.TCP{State: conntrack.TCPSynRecv, OrigFlags: conntrack.TCPLiberal, RepFlags: conntrack.TCPLiberal}
 	switch {
 	case state&stateClosing != 0:
 		t.State = conntrack.TCPTimeWait
@@ -61,8 +66,6 @@ func trackedTCP(state uint8) conntrack.TCP {
 		t.RepFlags |= conntrack.TCPCloseInit
 	case state&stateReplied != 0:
 		t.State = conntrack.TCPEstablished
-	case state&stateAnswered != 0:
-		t.State = conntrack.TCPSynRecv
 	}
 	return t
 }

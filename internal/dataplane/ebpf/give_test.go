@@ -38,6 +38,10 @@ func TestTracked(t *testing.T) {
 	over := tracking(conntrack.TCPTimeWait, conntrack.SeenReply|conntrack.Assured)
 	over.TCP.OrigFlags, over.TCP.RepFlags = liberal|conntrack.TCPCloseInit, liberal|conntrack.TCPCloseInit
 	echo, out := flowKeyOf(icmp, "10.244.1.2:77", "192.0.2.1:85"), flowKeyOf(icmp, "172.30.0.8:20001", "192.0.2.1:20009")
+	handed := tracking(conntrack.TCPEstablished, conntrack.Assured)
+	handed.Reply = service.Turned()
+	handedBack := *handed
+	handedBack.Status |= conntrack.SeenReply
 	addr := netip.MustParseAddr
 	for name, c := range map[string]struct {
 		key   flowKey[ip4]
@@ -49,11 +53,12 @@ func TestTracked(t *testing.T) {
 		"open, by its answers":   {after.turned(), flowTo(asked.turned(), stateReplied, flowRewrite|flowReply, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
 		"one side is closed":     {asked, flowTo(after, stateReplied|stateFIN, flowRewrite, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
 		"both sides are closed":  {asked, flowTo(after, stateReplied|stateFIN|stateClosing, flowRewrite, actNeigh), 0, over},
-		"begun":                  {asked, flowTo(after, 0, flowRewrite, actNeigh), 0, tracking(conntrack.TCPSynSent, 0)},
+		"begun":                  {asked, flowTo(after, 0, flowRewrite, actNeigh), 0, tracking(conntrack.TCPSynRecv, 0)},
 		"answered":               {asked, flowTo(after, stateAnswered, flowRewrite, actNeigh), 0, tracking(conntrack.TCPSynRecv, conntrack.SeenReply)},
 		"reset":                  {asked, flowTo(after, stateReplied|stateClosing|stateReset, flowRewrite, actNeigh), 0, nil},
 		"too old":                {asked, flowTo(after, stateReplied, flowRewrite, actNeigh), -time.Second, nil},
-		"another node's":         {asked, flowTo(asked, stateReplied, flowHandOn, actNeigh), 0, nil},
+		"handed on":              {asked, flowTo(asked, stateReplied, flowHandOn, actNeigh), 0, handed},
+		"answered by here":       {asked, flowTo(asked, stateReplied|stateAnswered, flowHandOn, actNeigh), 0, &handedBack},
 		"about to be forgotten":  {asked, flowTo(after, stateReplied, flowRewrite, actNeigh), time.Second, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
 		"an ICMP message":        {flowKey[ip4]{Proto: icmp, Sport: be16(0x0500), Dport: be16(0x4500)}, flowValue[ip4]{State: stateReplied}, 0, nil},
 		"GRE":                    {flowKey[ip4]{Proto: unix.IPPROTO_GRE}, flowValue[ip4]{State: stateReplied}, 0, nil},
@@ -306,6 +311,54 @@ func TestShadow(t *testing.T) {
 		got, ok := takerOf().shadow(c.e)
 		if ok != c.ok || ok && (got.Orig != c.want.Orig || got.Reply != c.want.Reply) {
 			t.Errorf("%s: %+v %v", name, got, ok)
+		}
+	}
+}
+
+// TestTakenWays: what goes by another node goes by it again.
+func TestTakenWays(t *testing.T) {
+	const client = "172.30.0.55:50000"
+	from := takerOf()
+	node, far := netip.MustParseAddr("172.30.0.9"), netip.MustParseAddr("172.31.0.10")
+	from.state.Addrs[node] = nodestate.Addr{Kind: nodestate.AddrNode, Node: node, NodePorts: true, SameLink: true}
+	from.state.Addrs[far] = nodestate.Addr{Kind: nodestate.AddrNode, Node: far, NodePorts: true}
+	from.state.Settings.Tunnel = nodestate.Tunnel{Port: 4789, VNI: 1, MTU: 1450}
+	from.route = func(to netip.Addr) (int, netip.Addr, bool) { return 2, to, to != far }
+	ways := map[uint32]conntrack.Way{1: {Node: node}, 2: {Node: far}, 3: {Node: node, Tunnel: true, Came: true}, 4: {Node: node, HandsOn: true},
+		5: {Node: far, HandsOn: true}, 6: {Node: netip.MustParseAddr("172.30.0.99"), HandsOn: true}}
+	from.left.Way = func(mark uint32, six bool) (conntrack.Way, bool) { w, ok := ways[mark]; return w, ok && !six }
+	taken, handed := connection(client, "172.30.0.9:30001", client, "10.244.1.2:8080"), connection(client, "172.30.0.8:30001", client, "172.30.0.8:30001")
+	type goes struct {
+		action  uint8
+		ifindex uint32
+		nexthop netip.Addr
+		flags   uint8
+	}
+	outside := goes{actNeigh, 2, netip.MustParseAddr("172.30.0.55"), flowHandOn | flowReply}
+	for mark, c := range map[uint32]struct {
+		e           conntrack.Entry
+		ok          bool
+		there, here *goes
+	}{
+		1: {taken, true, nil, &goes{actNeigh, 2, node, flowReply | flowRewrite | flowViaNode}},
+		2: {taken, true, nil, &goes{actTunnel, 0, far, flowReply | flowRewrite | flowViaNode}},
+		3: {taken, true, nil, &goes{actTunnel, 0, node, flowReply | flowRewrite | flowViaNode | flowClamp}},
+		4: {handed, true, &goes{actNeigh, 2, node, flowHandOn}, &outside},
+		5: {handed, true, &goes{actTunnel, 0, far, flowHandOn}, &outside},
+		6: {handed, false, nil, nil},
+	} {
+		c.e.Mark = mark
+		f, ok := takenOf[ip4](from, c.e, 1000, 5)
+		if ok != c.ok {
+			t.Errorf("mark %d: taken over %v, want %v", mark, ok, c.ok)
+		}
+		for v, want := range map[*flowValue[ip4]]*goes{&f.there: c.there, &f.here: c.here} {
+			if got := (goes{v.Action, v.Ifindex, fromAddr(v.Nexthop), v.Flags}); want != nil && got != *want {
+				t.Errorf("mark %d: %+v, want %+v", mark, got, *want)
+			}
+		}
+		if c.ok && (!f.established || f.there.Svc.Proto == 0 || f.there.Epoch == 5) {
+			t.Errorf("mark %d: %+v", mark, f.there)
 		}
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -22,47 +24,52 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
+// Heir is the data plane that takes the place of the programs.
+type Heir interface {
+	// Mark is the mark of a connection in connection tracking whose packets go by another node.
+	Mark(conntrack.Way) (mark uint32, ok bool)
+	// Remember lets clients stay with their backends.
+	Remember([]conntrack.Affinity) error
+}
+
 // GiveWay hands the flows of a driver that is no more over to connection tracking, and lets its programs, which still carry all packets,
-// pass them on to the stack. The other data plane is in place by then: it judges what comes by there. bpffs is the folder of pins. Flows
-// are told before, while programs go on, and those that began meanwhile after the programs of pods and of the ways in pass; what comes
-// in between is held back (conntrack.Hold). What cannot be told is lost, and no reason not to go on: Remove does the rest.
-func GiveWay(ctx context.Context, bpffs string, hold conntrack.HoldOptions, log *slog.Logger) error {
+// pass them on to the stack. The other data plane is in place by then: it judges what comes by there. bpffs is the folder of pins.
+// First most flows are told, while programs go on. Then programs begin no more flows: the other data plane does. So all that is left to
+// be told is told, and from then on it does not matter which of the two carries a packet of a flow that both know. What cannot be told is
+// lost, and no reason not to go on: Remove does the rest.
+func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error {
 	began := time.Now()
-	g, err := openGivers(bpffs)
+	g, err := openGivers(bpffs, to)
 	defer g.close()
 	if err != nil || len(g.families) == 0 {
 		return err
 	}
 	first, err1 := g.tell(tellHidden)
-	if ctx.Err() != nil {
-		return ctx.Err() // programs go on, and the next start begins anew
+	err1 = errors.Join(err1, g.remind(to))
+	if err := g.handOver(true); err != nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err(), g.handOver(false)) // programs go on, and the next start begins anew
 	}
-	held := time.Now()
-	release, err := conntrack.Hold(ctx, hold)
-	if err != nil {
-		log.Warn("connections that begin at this moment may be lost", "error", err)
+	time.Sleep(grace) // what was beginning has begun
+	err1 = errors.Join(err1, g.remind(to))
+	beside := conntrack.NewBeside(g.table)
+	seen, err := g.shadows()
+	if err := errors.Join(err, beside.Add(ctx, seen)); err != nil {
+		log.Warn("connections between the node's processes and Services may be lost", "error", err)
 	}
-	if ctx.Err() != nil {
-		return errors.Join(ctx.Err(), release())
-	}
+	second, err2 := g.tell(tellAll)
 	if err := g.forget(); err != nil {
-		return errors.Join(err, release())
+		return errors.Join(err, beside.Close(), g.handOver(false))
 	}
-	// What the stack sends to pods first: it knows their connections already, or is held back. Then the ways in; last the way out of what
-	// local processes answer, which has to be translated by them until connection tracking does.
-	err2 := g.pass(toWorkload, fromUplink, fromTunnel, fromWorkload)
-	second, err3 := g.tell(tellAll)
-	err4 := g.pass(toUplink)
-	err5 := release()
-	if took := time.Since(held); took > conntrack.HoldTime {
-		log.Warn("packets were held back for a shorter time than the change took; connections that began meanwhile may be lost", "took", took.Round(time.Millisecond))
-	}
+	// Each packet is translated by one of the two: what comes by the programs of the ways in as long as they are there; what the node sends by
+	// connection tracking, and programs of the ways out know nothing of what is translated.
+	err3 := g.pass(fromUplink, fromTunnel, fromWorkload, toWorkload, toUplink)
+	time.Sleep(grace)
+	err4 := beside.Close()
 	if g.full {
 		log.Warn("connection tracking is full to nine tenths (net.netfilter.nf_conntrack_max); further connections were not handed over, and end")
 	}
-	log.Info("connections were handed over to connection tracking", "before", first, "after", second, "held back for", time.Since(held).Round(time.Millisecond),
-		"took", time.Since(began).Round(time.Millisecond))
-	return errors.Join(err1, err2, err3, err4, err5)
+	log.Info("connections were handed over to connection tracking", "before", first, "after", second, "took", time.Since(began).Round(time.Millisecond))
+	return errors.Join(err1, err2, err3, err4)
 }
 
 // givers are the flows of the families that have any, and the programs.
@@ -76,6 +83,11 @@ type givers struct {
 }
 
 type giver interface {
+	affinities(now uint32) ([]conntrack.Affinity, error)
+	// handOver lets what has no flow pass, or be judged again.
+	handOver(on bool) error
+	// shadows are the flows that programs translate and the stack sees, as it sees them.
+	shadows(now uint32) ([]conntrack.Entry, error)
 	tell(t *conntrack.Table, now uint32, w telling, room int) (int, error)
 	close()
 }
@@ -97,10 +109,10 @@ func (g *givers) forget() error {
 	return errors.Join(errs...)
 }
 
-func openGivers(bpffs string) (*givers, error) {
+func openGivers(bpffs string, to Heir) (*givers, error) {
 	g := &givers{bpffs: bpffs}
-	four, err := openGiver[ip4](mapsDir(bpffs))
-	six, err6 := openGiver[ip6](maps6Dir(bpffs))
+	four, err := openGiver[ip4](mapsDir(bpffs), to)
+	six, err6 := openGiver[ip6](maps6Dir(bpffs), to)
 	if four != nil {
 		g.families = append(g.families, four)
 	}
@@ -153,7 +165,7 @@ const (
 // processes. It is called before the other data plane's tables are written: with them connection tracking begins, and would take the side
 // whose packet it sees first for the one that opened the connection.
 func Foretell(bpffs string, log *slog.Logger) error {
-	g, err := openGivers(bpffs)
+	g, err := openGivers(bpffs, nil)
 	defer g.close()
 	if err != nil || len(g.families) == 0 {
 		return err
@@ -164,6 +176,47 @@ func Foretell(bpffs string, log *slog.Logger) error {
 	}
 	log.Info("connections of the node's processes were made known to connection tracking", "connections", n)
 	return err
+}
+
+// handOver lets what has no flow pass the programs, or begin one again.
+func (g *givers) handOver(on bool) error {
+	var errs []error
+	for _, f := range g.families {
+		errs = append(errs, f.handOver(on))
+	}
+	return errors.Join(errs...)
+}
+
+// remind tells which backends clients with affinity have.
+func (g *givers) remind(to Heir) error {
+	if to == nil {
+		return nil
+	}
+	now, err := g.clock.now()
+	if err != nil {
+		return err
+	}
+	var all []conntrack.Affinity
+	var errs []error
+	for _, f := range g.families {
+		some, err := f.affinities(now)
+		all, errs = append(all, some...), append(errs, err)
+	}
+	return errors.Join(append(errs, to.Remember(all))...)
+}
+
+// shadows are the flows that programs translate and the stack sees, as it sees them.
+func (g *givers) shadows() (out []conntrack.Entry, err error) {
+	now, err := g.clock.now()
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, f := range g.families {
+		some, err := f.shadows(now)
+		out, errs = append(out, some...), append(errs, err)
+	}
+	return out, errors.Join(errs...)
 }
 
 // tell tells what was not told yet.
@@ -233,15 +286,16 @@ func (g *givers) passLink(path string) error {
 
 // giverOf has the flows of one family.
 type giverOf[A address] struct {
-	flows, half, settings *ebpf.Map
-	current               settings[A]
-	told                  map[flowKey[A]]struct{}
+	flows, half, settings, affinity *ebpf.Map
+	current                         settings[A]
+	to                              Heir // nil = nobody: marks name no nodes
+	told                            map[flowKey[A]]struct{}
 }
 
 // openGiver opens the flows of a family; it returns nil where there are none.
-func openGiver[A address](dir string) (giver, error) {
-	g := &giverOf[A]{told: map[flowKey[A]]struct{}{}}
-	for name, m := range map[string]**ebpf.Map{"weir_flows": &g.flows, "weir_flows_new": &g.half, "weir_settings": &g.settings} {
+func openGiver[A address](dir string, to Heir) (giver, error) {
+	g := &giverOf[A]{told: map[flowKey[A]]struct{}{}, to: to}
+	for name, m := range map[string]**ebpf.Map{"weir_flows": &g.flows, "weir_flows_new": &g.half, "weir_settings": &g.settings, "weir_affinity": &g.affinity} {
 		var err error
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(dir, name), nil); err != nil {
 			g.close()
@@ -255,11 +309,61 @@ func openGiver[A address](dir string) (giver, error) {
 }
 
 func (g *giverOf[A]) close() {
-	for _, m := range []*ebpf.Map{g.flows, g.half, g.settings} {
+	for _, m := range []*ebpf.Map{g.flows, g.half, g.settings, g.affinity} {
 		if m != nil {
 			m.Close()
 		}
 	}
+}
+
+func (g *giverOf[A]) handOver(on bool) error {
+	if err := readSettingsMap(g.settings, &g.current); err != nil {
+		return err
+	}
+	g.current.Flags &^= setHandOver
+	if on {
+		g.current.Flags |= setHandOver
+	}
+	var zero uint32
+	if err := g.settings.Update(&zero, unsafe.Pointer(&g.current), ebpf.UpdateAny); err != nil {
+		return fmt.Errorf("writing the settings: %w", err)
+	}
+	return nil
+}
+
+func (g *giverOf[A]) shadows(now uint32) (out []conntrack.Entry, err error) {
+	var errs []error
+	for _, m := range []*ebpf.Map{g.flows, g.half} {
+		errs = append(errs, eachFlow(m, func(k flowKey[A], v flowValue[A]) {
+			if v.Flags&flowReply != 0 || !v.inStack() {
+				return
+			}
+			if e, ok := tracked(k, v, g.left(k, v, now)); ok {
+				out = append(out, v.shadow(e))
+			}
+		}))
+	}
+	return out, errors.Join(errs...)
+}
+
+// affinities are those whose client is known by its address.
+func (g *giverOf[A]) affinities(now uint32) (out []conntrack.Affinity, err error) {
+	if err := readSettingsMap(g.settings, &g.current); err != nil {
+		return nil, err
+	}
+	err = eachAffinity(g.affinity, func(k affinityKey[A], v affinityValue[A]) {
+		if k.Client.Netns != [2]uint32{} {
+			return
+		}
+		out = append(out, conntrack.Affinity{Service: netip.AddrPortFrom(fromAddr(k.Svc.Addr), be16(k.Svc.Port)), Proto: k.Svc.Proto, Client: fromAddr(k.Client.Addr),
+			Backend: netip.AddrPortFrom(fromAddr(v.Backend.Addr), be16(v.Backend.Port)), Age: g.span(max(int64(int32(now-v.Seen)), 0))})
+	})
+	return out, err
+}
+
+// span is how long some units of the clock are.
+func (g *giverOf[A]) span(units int64) time.Duration {
+	return time.Duration(units) * 1000 * time.Second / time.Duration(max(g.current.PerSecond, 1))
 }
 
 // tell tells of at most room flows; the error is errFull when there are more.
@@ -317,17 +421,49 @@ func (g *giverOf[A]) tellOne(t *conntrack.Table, k flowKey[A], v flowValue[A], n
 	if w == tellSeen && v.inStack() {
 		e = v.shadow(e)
 	}
+	if e.Mark, ok = g.mark(orig, v); !ok {
+		return false, nil
+	}
 	put, err = t.Put(e, func(there conntrack.Entry) bool {
 		if w == tellSeen && there.Translated() {
 			return true // by the other data plane, whose tables an earlier start wrote
 		}
 		// What processes of the node send meets the other data plane first, which chose by itself for what began meanwhile.
-		return v.Flags&flowFromHost != 0 && there.Orig == e.Orig && there.Translated()
+		return v.Flags&flowFromHost != 0 && there.Translated() && (there.Orig == e.Orig || !e.Translated())
 	})
 	if err == nil && w != tellSeen {
 		g.told[orig] = struct{}{}
 	}
 	return put, err
+}
+
+// mark is what connection tracking is to know of the node by which packets of a flow go. It is not ok where the flow is handed on to a node
+// that no mark names. v is the entry of either direction.
+func (g *giverOf[A]) mark(orig flowKey[A], v flowValue[A]) (mark uint32, ok bool) {
+	handsOn := v.Flags&flowHandOn != 0
+	if g.to == nil {
+		return 0, !handsOn
+	}
+	at := orig
+	if !handsOn {
+		at = v.after(orig.Proto).turned()
+		if v.Flags&flowReply != 0 {
+			at = orig
+		}
+	}
+	var goes flowValue[A]
+	switch {
+	case handsOn == (v.Flags&flowReply == 0):
+		goes = v
+	case lookUpFlow(g.flows, at, &goes) != nil && lookUpFlow(g.half, at, &goes) != nil:
+		return 0, !handsOn
+	}
+	if !handsOn && goes.Flags&flowViaNode == 0 {
+		return 0, true
+	}
+	mark, ok = g.to.Mark(conntrack.Way{Node: fromAddr(goes.Nexthop), HandsOn: handsOn, Tunnel: !handsOn && goes.Action == actTunnel,
+		Came: !handsOn && goes.Flags&flowClamp != 0})
+	return mark, ok || !handsOn
 }
 
 // known reports whether the original direction of a flow has an entry.
@@ -343,6 +479,5 @@ func (g *giverOf[A]) left(k flowKey[A], v flowValue[A], now uint32) time.Duratio
 		icmp = unix.IPPROTO_ICMPV6
 	}
 	age := max(int64(int32(now-v.Seen)), 0)
-	units := int64(g.current.Timeouts[flowTimeout(k.Proto, v.State, icmp)]) - age
-	return time.Duration(units) * 1000 * time.Second / time.Duration(max(g.current.PerSecond, 1))
+	return g.span(int64(g.current.Timeouts[flowTimeout(k.Proto, v.State, icmp)]) - age)
 }

@@ -39,7 +39,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	}
 	must(t, d.Close())
 
-	must(t, GiveWay(context.Background(), b.bpffs, conntrack.HoldOptions{InterfacePrefix: "cali"}, slog.New(slog.DiscardHandler)))
+	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	table, err := conntrack.Open()
 	must(t, err)
 	defer table.Close()
@@ -55,7 +55,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	}
 	// The maps are no more kept by anybody: they are not told of again.
 	must(t, table.Delete(want.Orig))
-	must(t, GiveWay(context.Background(), b.bpffs, conntrack.HoldOptions{InterfacePrefix: "cali"}, slog.New(slog.DiscardHandler)))
+	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	if got, found, err := table.Find(want.Orig); found || err != nil {
 		t.Errorf("a connection that ended meanwhile is told of again: %+v (%v)", got, err)
 	}
@@ -101,7 +101,7 @@ func TestGiveWayBrokenOff(t *testing.T) {
 	must(t, d.Close())
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
-	if err := GiveWay(ctx, b.bpffs, conntrack.HoldOptions{InterfacePrefix: "cali"}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+	if err := GiveWay(ctx, b.bpffs, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	if slices.Contains(programsInLinks(t, b.bpffs), "weir_nothing") {

@@ -232,6 +232,7 @@ type machine struct {
 	host      int  // interface index of weir0
 	tunnel    int  // of the VXLAN device; 0 = none
 	listening bool // somebody listens to events
+	handOver  bool // another data plane has what has no flow yet
 	judging   bool // there are host endpoints still in the map
 	flows     int  // entries that weir_flows has room for; 0 = what the state says
 	// uplinks are their MAC addresses by interface index.
@@ -258,6 +259,7 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{c.ConnectTime == model.ConnectTimeEnabled, setCTLBUDP},
 			bit{c.HostNAT, setHostNAT},
 			bit{m.listening, setEvents},
+			bit{m.handOver || c.HandOver, setHandOver},
 			bit{len(s.HostEndpoints) > 0 || m.judging, setHosts},
 			bit{c.ToHost == model.ToHostDrop, setToHostDrop},
 			bit{c.ToHost == model.ToHostReturn, setToHostReturn},

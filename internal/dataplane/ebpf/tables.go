@@ -74,6 +74,7 @@ type family interface {
 	servicesPending() bool
 	nextEpoch() error
 	listen(on bool) error
+	endHandOver() error
 	epoch() uint32
 	judgesHosts() bool // by the settings
 	shareLimits() (each, most uint32)
@@ -85,6 +86,8 @@ type family interface {
 	endpoint(a netip.Addr) (ifindex int, ok bool)
 	// take takes a tracked connection over from another data plane; it reports whether it is one that this one carries.
 	take(from taker, e conntrack.Entry, now uint32) (bool, error)
+	// takeAffinity remembers which backend a client had, unless it is known to have one.
+	takeAffinity(from taker, a conntrack.Affinity, now uint32) error
 	read(s *nodestate.State) error
 	readPolicy(s *nodestate.State) error
 }

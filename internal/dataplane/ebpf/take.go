@@ -19,6 +19,8 @@ type taker struct {
 	state   *nodestate.State
 	ifindex func(nodestate.Addr) int
 	which   TakeOver
+	left    conntrack.Left
+	route   func(to netip.Addr) (ifindex int, via netip.Addr, ok bool) // the kernel's
 }
 
 // taken is a flow as it is written into the maps.
@@ -31,6 +33,10 @@ type taken[A address] struct {
 // of makes the entries of a connection. It is not ok for those that are not ours: between others, over, or translated by
 // somebody else for other ends than pods and Services. now and epoch are the clock's and the settings'.
 func takenOf[A address](t taker, e conntrack.Entry, now, epoch uint32) (f taken[A], ok bool) {
+	way, named := t.way(e)
+	if named && way.HandsOn && e.Zone == 0 {
+		return handedOf[A](t, e, way, now, epoch)
+	}
 	if e.Zone != 0 || !t.ours(e) {
 		return f, false
 	}
@@ -66,6 +72,15 @@ func takenOf[A address](t taker, e conntrack.Entry, now, epoch uint32) (f taken[
 	}
 	if src.Kind == nodestate.AddrHost && !translated {
 		f.there.Action = actPass // it is met where the stack sends it to the pod
+	}
+	if named {
+		f.here.Flags |= flowViaNode
+		if way.Came {
+			f.here.Flags |= flowClamp
+		}
+		if !f.here.goByNode(t, way) {
+			return f, false
+		}
 	}
 	f.established = states[0]&stateReplied != 0 || src.Kind == nodestate.AddrHost && translated
 	// Among what is half open, answers to ports that are not ours are not looked for: such a flow begins anew.
@@ -170,6 +185,8 @@ func takenStates(e conntrack.Entry) (states [2]uint8, live bool) {
 // it, or what it gives them.
 func (t taker) shadow(e conntrack.Entry) (conntrack.Entry, bool) {
 	switch {
+	case !e.Translated():
+		return e, false
 	case t.state.Addrs[e.Orig.Src].Kind == nodestate.AddrHost:
 		e.Reply = e.Orig.Turned()
 	case t.state.Addrs[e.Reply.Src].Kind == nodestate.AddrHost:

@@ -17,6 +17,7 @@ func (d *Driver) Lacks() map[dataplane.Feature]string {
 		dataplane.FeatureOdd:        "the kernel's own idea of malformed packets",
 		dataplane.FeatureErrors:     "the kernel quotes as much as it likes, and tracks fewer kinds of ICMP messages",
 		dataplane.FeatureResume:     "connection tracking takes a connection that was reset for ended",
+		dataplane.FeatureHandOver:   "connection tracking knows what is not translated, whoever carries it",
 		dataplane.FeatureHostOwn:    "to host endpoints, the node's own addresses are those of the tables",
 		dataplane.FeatureHostNAT:    "the node's own packets are balanced in any case",
 		dataplane.FeatureSCTP:       "connection tracking wants whole chunks with the right tags",

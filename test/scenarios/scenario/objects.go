@@ -38,6 +38,7 @@ type Objects struct {
 	ranges    map[string]*watch.ServiceCIDR
 	hosts     map[string]netip.Prefix
 	environ   []string       // of the agents
+	handOver  bool           // of all nodes
 	order     map[string]int // of pods, as first seen: their interfaces are numbered by it
 }
 
@@ -273,7 +274,8 @@ func (o *Objects) Cluster(node string) (*model.Cluster, error) {
 	}
 	c.Settings = settings
 	c.Local = model.Local{
-		Node: node, HostAddrs: own.Addrs, Subnets: own.Subnets, LinkMTU: 1500,
+		HandOver: o.handOver,
+		Node:     node, HostAddrs: own.Addrs, Subnets: own.Subnets, LinkMTU: 1500,
 		Endpoints:  map[netip.Addr]*model.LocalEndpoint{},
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: Uplink, Addrs: own.Addrs}},
 	}

@@ -154,6 +154,12 @@ func (p *player) line(line string) error {
 	case "env":
 		p.world.objects.environ = args
 		return p.world.refresh()
+	case "hand-over":
+		if len(args) != 1 || args[0] != "begins" && args[0] != "ends" {
+			return errors.New("usage: hand-over begins | ends")
+		}
+		p.world.objects.handOver = args[0] == "begins"
+		return p.world.refresh()
 	case "delete":
 		if len(args) != 2 {
 			return errors.New("usage: delete KIND NAME")

@@ -1,0 +1,100 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+)
+
+// TestBeside: a connection as the stack sees it stands beside the same one translated, with whom it shares a tuple, the kernel takes the rules
+// that lead packets to it, and nothing is left of it in the end.
+func TestBeside(t *testing.T) {
+	if os.Getenv(insideEnv) == "" {
+		t.Skip("needs root")
+	}
+	table, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	ctx := context.Background()
+	there := func(chain string) bool {
+		return nft(ctx, "add rule inet "+holdTable+" "+chain+" counter\n", nftTime) == nil
+	}
+	b := NewBeside(table)
+	if err := errors.Join(b.Sent(ctx), b.Close()); err != nil || there("sent") {
+		t.Errorf("nothing is to be kept apart: %v", err)
+	}
+	four, six := examples()["source port"], examples()["IPv6"]
+	var seen []Entry
+	for _, e := range []Entry{four, six} {
+		if put, err := table.Put(e, nil); !put || err != nil {
+			t.Fatalf("written %v, %v", put, err)
+		}
+		e.Orig = e.Reply.Turned()
+		seen = append(seen, e)
+	}
+	for range 2 { // what is there already is left alone
+		if err := b.Add(ctx, seen[:1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(b.Sent(ctx), b.Add(ctx, seen)); err != nil {
+		t.Fatal(err)
+	}
+	if !there("arrive") || !there("sent") {
+		t.Error("packets are not led")
+	}
+	for i, e := range []Entry{four, six} {
+		if got, found, err := table.Find(e.Reply); err != nil || !found || !same(got, e) {
+			t.Errorf("translated: %+v (%v, %v)", got, found, err)
+		}
+		want := seen[i]
+		want.Zone = BesideZone
+		if got, found, err := table.In(BesideZone).Find(e.Reply); err != nil || !found || !same(got, want) {
+			t.Errorf("beside: %+v (%v, %v), want %+v", got, found, err, want)
+		}
+	}
+	if err := b.Close(); err != nil || there("arrive") {
+		t.Errorf("packets are still led: %v", err)
+	}
+	for _, e := range []Entry{four, six} {
+		if _, found, err := table.In(BesideZone).Find(e.Reply); found || err != nil {
+			t.Errorf("it is still there (%v)", err)
+		}
+		if err := table.Delete(e.Orig); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestLoosen: windows of a connection are not looked at any more, and all else stays; one that is not there is no error.
+func TestLoosen(t *testing.T) {
+	if os.Getenv(insideEnv) == "" {
+		t.Skip("needs root")
+	}
+	table, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	want := examples()["service"]
+	want.TCP.OrigFlags, want.TCP.RepFlags = 0, 0
+	if _, err := table.Put(want, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, _ := table.Find(want.Orig); got.TCP.OrigFlags&TCPLiberal != 0 {
+		t.Fatal("windows are not looked at from the start")
+	}
+	if err := table.Loosen(want.Orig); err != nil {
+		t.Fatal(err)
+	}
+	want.TCP.OrigFlags, want.TCP.RepFlags = TCPLiberal, TCPLiberal
+	if got, found, err := table.Find(want.Orig); err != nil || !found || !same(got, want) {
+		t.Errorf("there is %+v (%v, %v), want %+v", got, found, err, want)
+	}
+	if err := errors.Join(table.Delete(want.Orig), table.Loosen(want.Orig)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,33 @@
+package conntrack
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Way is how packets of one direction of a connection go to another node, whatever the routes say. Data planes of standard Linux have it in
+// the connection's mark.
+type Way struct {
+	Node    netip.Addr // an address by which the node is known
+	Tunnel  bool       // through the tunnel, whatever link there is
+	HandsOn bool       // what comes in the original direction goes there as it is; else the answers go
+	Came    bool       // the connection was handed on to this node through the tunnel
+}
+
+// Left is what a data plane that makes room knows beside what connection tracking does.
+type Left struct {
+	// Way is what the mark of a connection says; ok is false where it says nothing of another node. nil = no mark does.
+	Way func(mark uint32, six bool) (way Way, ok bool)
+	// Straight are connections that connection tracking does not follow: TCP of which this node sees the original direction alone.
+	Straight []Entry
+	Affinity []Affinity
+}
+
+// Affinity is which backend a client of a Service stays with.
+type Affinity struct {
+	Service netip.AddrPort // by which the Service's port is named, its cluster IP and port; of what is left, any of its frontends
+	Proto   uint8
+	Client  netip.Addr
+	Backend netip.AddrPort
+	Age     time.Duration // since the client's last flow began
+}

@@ -1,0 +1,118 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// way is by which node packets of a connection go, as its mark says.
+func (t taker) way(e conntrack.Entry) (conntrack.Way, bool) {
+	if t.which != TakeAll || t.left.Way == nil || e.Mark == 0 {
+		return conntrack.Way{}, false
+	}
+	return t.left.Way(e.Mark, e.Orig.Src.Is6())
+}
+
+// handedOf makes the entries of a connection that this node hands on.
+func handedOf[A address](t taker, e conntrack.Entry, way conntrack.Way, now, epoch uint32) (f taken[A], ok bool) {
+	var ok1, ok2 bool
+	f.key, ok1 = keyOf[A](e.Orig)
+	f.back, ok2 = keyOf[A](e.Reply)
+	states, live := takenStates(e)
+	if !ok1 || !ok2 || !live || e.Translated() {
+		return f, false
+	}
+	after, back := f.key, f.back
+	f.there = flowValue[A]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport, Flags: flowHandOn}
+	f.here = flowValue[A]{Saddr: back.Saddr, Daddr: back.Daddr, Sport: back.Sport, Dport: back.Dport, Flags: flowHandOn | flowReply}
+	f.there.State, f.here.State = states[0], states[1]
+	for _, v := range []*flowValue[A]{&f.there, &f.here} {
+		v.Seen, v.Epoch = now, epoch-1
+		if e.Status&conntrack.SeenReply != 0 {
+			v.State |= stateAnswered
+		}
+	}
+	if svc, found := t.service(e.Orig); found {
+		f.there.Svc = toSvc[A](svc.ID)
+		for _, b := range t.state.Backends.At(svc.ID) { // which one the other node chose is not known; whether it has one is asked by it
+			if t.home(b.Addr) == t.node(way.Node) {
+				f.there.Backend = backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}
+			}
+		}
+		f.here.Svc, f.here.Backend = f.there.Svc, f.there.Backend
+	}
+	f.established = states[0]&stateReplied != 0
+	return f, f.there.goByNode(t, way) && f.here.goByRoute(t, e.Orig.Src)
+}
+
+// goByNode lets a flow's packets go to a node.
+func (v *flowValue[A]) goByNode(t taker, way conntrack.Way) bool {
+	node := t.node(way.Node)
+	if !node.IsValid() {
+		return false
+	}
+	if !way.Tunnel && t.state.Addrs[way.Node].SameLink {
+		return v.goByRoute(t, node)
+	}
+	v.Action, v.Ifindex, v.Nexthop, v.Mtu = actTunnel, 0, toAddr[A](node), uint16(tunnelMTU[A](t.state.Settings))
+	return t.state.NeedsTunnel()
+}
+
+// goByRoute lets them go as the kernel's routes say.
+func (v *flowValue[A]) goByRoute(t taker, to netip.Addr) bool {
+	if t.route == nil {
+		return false
+	}
+	ifindex, via, ok := t.route(to)
+	v.Action, v.Ifindex, v.Nexthop, v.Mtu = actNeigh, uint32(ifindex), toAddr[A](via), 0
+	return ok
+}
+
+// node is the primary address of another node, of the family of one of its addresses; invalid when nobody knows it.
+func (t taker) node(a netip.Addr) netip.Addr {
+	if v := t.state.Addrs[a]; v.Kind == nodestate.AddrNode {
+		return v.Node
+	}
+	return netip.Addr{}
+}
+
+// home is the primary address of the node where a backend lives; invalid when it is this one or none.
+func (t taker) home(a netip.Addr) netip.Addr {
+	if v, ok := t.state.Addrs[a]; ok {
+		return v.Node
+	}
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		p, err := a.Prefix(bits)
+		if err != nil {
+			break
+		}
+		if r, ok := t.state.Routes[p]; ok {
+			return r.Node
+		}
+	}
+	return netip.Addr{}
+}
+
+// takeAffinity remembers which backend a client had in another data plane, unless it is known to have one.
+func (t *familyTables[A]) takeAffinity(from taker, a conntrack.Affinity, now uint32) error {
+	svc, ok := from.state.Frontends.Get(nodestate.Frontend{Addr: a.Service.Addr(), Port: a.Service.Port(), Proto: model.Protocol(a.Proto)})
+	if !ok || svc.Affinity == 0 || a.Age > time.Duration(svc.Affinity)*time.Second {
+		return nil
+	}
+	k := affinityKey[A]{Svc: toSvc[A](svc.ID), Client: client[A]{Addr: toAddr[A](a.Client)}}
+	v := affinityValue[A]{Backend: backend[A]{Addr: toAddr[A](a.Backend.Addr()), Port: be16(a.Backend.Port())},
+		Seen: now - uint32(a.Age.Milliseconds()*int64(t.current.PerSecond)/1_000_000)}
+	if err := t.affinity.Update(&k, unsafe.Pointer(&v), ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		return fmt.Errorf("remembering a client with affinity: %w", err)
+	}
+	return nil
+}

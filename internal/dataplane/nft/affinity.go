@@ -1,0 +1,221 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Affinity goes from one data plane to the other: which backend a client had last.
+
+const (
+	affinitySeed = 0x57656972 // see client
+	affinityMod  = 1<<32 - 1
+)
+
+// clientKey is a client of a list as the kernel has it in a key: each part fills whole words.
+func (f family) clientKey(list uint32, client netip.Addr) []byte {
+	key := binary.NativeEndian.AppendUint32(nil, list)
+	if f.six {
+		return binary.NativeEndian.AppendUint32(key, hashedClient(client))
+	}
+	return append(key, client.AsSlice()...)
+}
+
+// hashedClient is what client's expression makes of an address: nft_jhash_eval.
+func hashedClient(client netip.Addr) uint32 {
+	return uint32(uint64(jhash(client.AsSlice(), affinitySeed)) * affinityMod >> 32)
+}
+
+// jhash is the kernel's (linux/jhash.h) of whole words.
+func jhash(key []byte, seed uint32) uint32 {
+	word := func(i int) uint32 { return binary.NativeEndian.Uint32(key[i:]) }
+	a := 0xdeadbeef + uint32(len(key)) + seed
+	b, c := a, a
+	for ; len(key) > 12; key = key[12:] {
+		a, b, c = a+word(0), b+word(4), c+word(8)
+		a = (a - c) ^ bits.RotateLeft32(c, 4)
+		c += b
+		b = (b - a) ^ bits.RotateLeft32(a, 6)
+		a += c
+		c = (c - b) ^ bits.RotateLeft32(b, 8)
+		b += a
+		a = (a - c) ^ bits.RotateLeft32(c, 16)
+		c += b
+		b = (b - a) ^ bits.RotateLeft32(a, 19)
+		a += c
+		c = (c - b) ^ bits.RotateLeft32(b, 4)
+		b += a
+	}
+	for i, at := range []*uint32{&a, &b, &c} {
+		if len(key) >= 4*(i+1) {
+			*at += word(4 * i)
+		}
+	}
+	c = (c ^ b) - bits.RotateLeft32(b, 14)
+	a = (a ^ c) - bits.RotateLeft32(c, 11)
+	b = (b ^ a) - bits.RotateLeft32(a, 25)
+	c = (c ^ b) - bits.RotateLeft32(b, 16)
+	a = (a ^ c) - bits.RotateLeft32(c, 4)
+	b = (b ^ a) - bits.RotateLeft32(a, 14)
+	return (c ^ b) - bits.RotateLeft32(b, 24)
+}
+
+// Remember lets clients stay with the backends that they had in another data plane, but for those that have one here.
+func (d *Driver) Remember(all []conntrack.Affinity) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("opening nftables: %w", err)
+	}
+	var errs []error
+	for f, t := range d.tables {
+		if t.services == nil {
+			continue
+		}
+		errs = append(errs, t.services.remember(conn, f, all))
+	}
+	return errors.Join(errs...)
+}
+
+func (v *services) remember(conn *nftables.Conn, f family, all []conntrack.Affinity) error {
+	set, there, err := elements(conn, f, mapAffinity)
+	if err != nil || set == nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, e := range there {
+		known[string(e.Key)] = true
+	}
+	room := affinitySize - len(there)
+	var more []nftables.SetElement
+	for _, a := range all {
+		for _, e := range v.affinityElements(a) {
+			if !known[string(e.Key)] && len(more) < room {
+				known[string(e.Key)] = true
+				more = append(more, e)
+			}
+		}
+	}
+	const batch = 500 // of a message of netlink
+	for len(more) > 0 {
+		n := min(batch, len(more))
+		if err := conn.SetAddElements(set, more[:n]); err != nil {
+			return fmt.Errorf("remembering clients with affinity: %w", err)
+		}
+		if err := conn.Flush(); err != nil {
+			return fmt.Errorf("remembering clients with affinity: %w", err)
+		}
+		more = more[n:]
+	}
+	return nil
+}
+
+// affinityElements are those of a client, one for each list that it may be led by.
+func (v *services) affinityElements(a conntrack.Affinity) (out []nftables.SetElement) {
+	p := v.ports[nodestate.Frontend{Addr: a.Service.Addr(), Port: a.Service.Port(), Proto: model.Protocol(a.Proto)}]
+	if p == nil || !v.f.has(a.Client) {
+		return nil
+	}
+	left := time.Duration(p.affinity())*time.Second - a.Age
+	if left < time.Second {
+		return nil
+	}
+	for _, l := range p.lists() {
+		for i, n := range backendNumbers(l.slots) {
+			if l.slots[i] == a.Backend {
+				out = append(out, nftables.SetElement{Key: v.f.clientKey(l.number, a.Client), Val: binary.NativeEndian.AppendUint32(nil, n), Timeout: left})
+			}
+		}
+	}
+	return out
+}
+
+// affinityOf reads which backends clients have in the tables of a family. Of IPv6 addresses tables have hashes alone: clients are those that
+// may be meant.
+func affinityOf(conn *nftables.Conn, f family, clients func() map[uint32]netip.Addr) ([]conntrack.Affinity, error) {
+	_, found, err := elements(conn, f, mapAffinity)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	services, err := listsOf(conn, f)
+	if err != nil {
+		return nil, err
+	}
+	_, live, err := elements(conn, f, mapLive)
+	if err != nil {
+		return nil, err
+	}
+	backends := map[string]netip.AddrPort{}
+	size := f.zero().BitLen() / 8
+	for _, e := range live {
+		if a, ok := addrOf(e.Val, size); ok && len(e.Val) >= size+2 {
+			backends[string(e.Key)] = netip.AddrPortFrom(a, binary.BigEndian.Uint16(e.Val[size:]))
+		}
+	}
+	var hashed map[uint32]netip.Addr
+	if f.six {
+		hashed = clients()
+	}
+	var out []conntrack.Affinity
+	for _, e := range found {
+		if len(e.Key) < 8 || len(e.Val) < 4 {
+			continue
+		}
+		service, ok := services[binary.NativeEndian.Uint32(e.Key)&^listBits]
+		backend, ok2 := backends[string(e.Key[:4])+string(e.Val[:4])]
+		client, ok3 := addrOf(e.Key[4:], 4)
+		if f.six {
+			client, ok3 = hashed[binary.NativeEndian.Uint32(e.Key[4:])]
+		}
+		if ok && ok2 && ok3 {
+			service.Client, service.Backend, service.Age = client, backend, max(e.Timeout-e.Expires, 0)
+			out = append(out, service)
+		}
+	}
+	return out, nil
+}
+
+// listsOf are the frontends that have lists, by the number of the list of all backends.
+func listsOf(conn *nftables.Conn, f family) (map[uint32]conntrack.Affinity, error) {
+	out := map[uint32]conntrack.Affinity{}
+	size := f.zero().BitLen() / 8
+	for _, name := range []string{mapServices, mapPorts} {
+		_, found, err := elements(conn, f, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range found {
+			addr, rest := f.zero(), e.Key
+			if name == mapServices {
+				a, ok := addrOf(e.Key, size)
+				if !ok {
+					continue
+				}
+				addr, rest = a, e.Key[size:]
+			}
+			if len(rest) < 6 || len(e.Val) < 4 {
+				continue
+			}
+			out[binary.NativeEndian.Uint32(e.Val)&^listBits] = conntrack.Affinity{Proto: rest[0], Service: netip.AddrPortFrom(addr, binary.BigEndian.Uint16(rest[4:]))}
+		}
+	}
+	return out, nil
+}
+
+func addrOf(b []byte, size int) (netip.Addr, bool) {
+	if len(b) < size {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFromSlice(b[:size])
+}

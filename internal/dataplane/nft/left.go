@@ -1,0 +1,128 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/conntrack"
+)
+
+// What this data plane knows of connections beside what connection tracking does, for another one that takes its place, and the other way
+// round. It is read from the kernel: no driver needs to be there.
+
+// Mark is the ct mark by which a connection goes a way; ok is false where marks cannot name the node.
+func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t := d.tables[family{w.Node.Is6()}]
+	if t == nil || t.numbers == nil || d.state == nil {
+		return 0, false
+	}
+	node := w.Node
+	if a := d.state.Addrs[node]; a.Node.IsValid() {
+		node = a.Node
+	}
+	num, ok := t.numbers.of(node)
+	if !ok {
+		return 0, false
+	}
+	mark = uint32(num) << nodeShift
+	for bit, on := range map[uint32]bool{handedBit: w.HandsOn, throughBit: w.Tunnel, cameBit: w.Came} {
+		if on {
+			mark |= bit
+		}
+	}
+	return mark, true
+}
+
+// wayOf is what a ct mark says; nodes are those that marks name.
+func wayOf(mark uint32, nodes map[uint32]netip.Addr) (conntrack.Way, bool) {
+	node, ok := nodes[mark&nodeMask]
+	return conntrack.Way{Node: node, Tunnel: mark&throughBit != 0, HandsOn: mark&handedBit != 0, Came: mark&cameBit != 0}, ok
+}
+
+// Left reads what tables that are there know.
+func Left() (left conntrack.Left, err error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return left, fmt.Errorf("opening nftables: %w", err)
+	}
+	nodes := map[bool]map[uint32]netip.Addr{}
+	var errs []error
+	for _, f := range families {
+		_, known, err := elements(conn, f, mapNodes)
+		errs = append(errs, err)
+		nodes[f.six] = map[uint32]netip.Addr{}
+		for _, e := range known {
+			if a, ok := netip.AddrFromSlice(e.Key); ok && len(e.Val) >= 4 {
+				nodes[f.six][binary.NativeEndian.Uint32(e.Val)&nodeMask] = a
+			}
+		}
+	}
+	left.Way = func(mark uint32, six bool) (conntrack.Way, bool) { return wayOf(mark, nodes[six]) }
+	_, flows, err := elements(conn, family{}, mapStraight)
+	for _, e := range flows {
+		if entry, ok := straightEntry(e); ok {
+			left.Straight = append(left.Straight, entry)
+		}
+	}
+	errs = append(errs, err)
+	for _, f := range families {
+		some, err := affinityOf(conn, f, trackedClients)
+		left.Affinity, errs = append(left.Affinity, some...), append(errs, err)
+	}
+	return left, errors.Join(errs...)
+}
+
+// elements are a set of a family's table and what is in it; the set is nil where it is not there.
+func elements(conn *nftables.Conn, f family, set string) (*nftables.Set, []nftables.SetElement, error) {
+	t := &nftables.Table{Name: tableName, Family: nftables.TableFamilyIPv4}
+	if f.six {
+		t.Family = nftables.TableFamilyIPv6
+	}
+	s, err := conn.GetSetByName(t, set)
+	if err == nil {
+		var found []nftables.SetElement
+		if found, err = conn.GetSetElements(s); err == nil {
+			return s, found, nil
+		}
+	}
+	if errors.Is(err, unix.ENOENT) || lacksNFTables(err) {
+		return nil, nil, nil
+	}
+	return nil, nil, fmt.Errorf("reading the set %s of table %s %s: %w", set, f.nft(), tableName, err)
+}
+
+// straightEntry is an element of IPv4's map of straight flows, as a connection. Each part of a key fills whole words.
+func straightEntry(e nftables.SetElement) (conntrack.Entry, bool) {
+	if len(e.Key) != 16 || len(e.Val) < 4 {
+		return conntrack.Entry{}, false
+	}
+	mark := binary.NativeEndian.Uint32(e.Val)
+	if mark&straightOver != 0 {
+		return conntrack.Entry{}, false
+	}
+	orig := conntrack.Tuple{Src: netip.AddrFrom4([4]byte(e.Key)), Dst: netip.AddrFrom4([4]byte(e.Key[4:])), Proto: unix.IPPROTO_TCP,
+		SrcPort: binary.BigEndian.Uint16(e.Key[8:]), DstPort: binary.BigEndian.Uint16(e.Key[12:])}
+	out := conntrack.Entry{Orig: orig, Reply: orig.Turned(), Mark: mark | handedBit, Left: e.Expires.Truncate(time.Second),
+		Status: conntrack.Assured | conntrack.Confirmed, TCP: conntrack.TCP{State: conntrack.TCPEstablished}}
+	return out, true
+}
+
+// trackedClients are the addresses of IPv6 that began connections, by their hashes.
+func trackedClients() map[uint32]netip.Addr {
+	out := map[uint32]netip.Addr{}
+	table, err := conntrack.Open()
+	if err != nil {
+		return out // clients choose anew
+	}
+	defer table.Close()
+	_ = table.Each(true, func(e conntrack.Entry) { out[hashedClient(e.Orig.Src)] = e.Orig.Src })
+	return out
+}
