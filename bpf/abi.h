@@ -184,6 +184,7 @@ enum policy_proto { POLICY_TCP = 1, POLICY_UDP = 2, POLICY_SCTP = 4, POLICY_ICMP
 enum policy_verdict {
 	POLICY_ALLOW = 1,
 	POLICY_LOG = 2, /* a rule with action Log matched on the way to this verdict */
+	POLICY_UNDECIDED = 4, /* beside ALLOW, in sets of HOST_UNTRACKED_*: no rule is about it, it goes on to be tracked */
 };
 
 struct policy_value {
@@ -359,6 +360,7 @@ enum settings_flag {
 	SET_HOSTS = 256,       /* there are host endpoints: what the node's own processes exchange has flows */
 	SET_TO_HOST_DROP = 512,    /* defaultEndpointToHostAction DROP */
 	SET_TO_HOST_RETURN = 1024, /* RETURN: the host endpoint of all interfaces judges */
+	SET_UNTRACKED = 2048,  /* a host endpoint has a set of HOST_UNTRACKED_* */
 	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
 	SET_EVENTS = 32,       /* somebody listens: each judged flow is an event */
 	SET_HAND_OVER = 128,   /* another data plane has what has no flow here: it passes to the stack, none begins */
@@ -443,6 +445,7 @@ enum count {
 	COUNT_DSR_FALLEN = 0, /* times that a client was put into weir_dsr_fallen */
 	COUNT_EVENTS_LOST = 1, /* events that found no room in weir_events */
 	COUNT_EVENTS_LIMITED = 2, /* events beyond the rate of a CPU */
+	COUNT_UNTRACKED = 3, /* packets of which XDP did not say what host endpoints say of each by itself, so that from_uplink had to ask */
 	COUNTS = 4,
 };
 

@@ -9,21 +9,26 @@
 #include "maps.h"
 #include "reasons.h"
 
-/* Counts the packet under its reason and rule. */
-__noinline int drop_count(struct __sk_buff *skb, __u32 reason, __u32 rule)
+/* Counts a packet of so many bytes under its reason and rule. */
+static __always_inline int drop_add(__u32 reason, __u32 rule, __u32 bytes)
 {
 	struct drop_key key = { .reason = reason, .rule = rule };
 	struct drop_value *v = bpf_map_lookup_elem(&weir_drops, &key);
 
 	if (v) {
 		v->packets++;
-		v->bytes += skb->len;
+		v->bytes += bytes;
 	} else {
-		struct drop_value first = { .packets = 1, .bytes = skb->len };
+		struct drop_value first = { .packets = 1, .bytes = bytes };
 
 		bpf_map_update_elem(&weir_drops, &key, &first, BPF_ANY);
 	}
 	return 0;
+}
+
+__noinline int drop_count(struct __sk_buff *skb, __u32 reason, __u32 rule)
+{
+	return drop_add(reason, rule, skb->len);
 }
 
 /* What the program must return for a packet that is dropped and was counted. */

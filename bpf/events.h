@@ -119,11 +119,11 @@ static __noinline int event_fill(struct event *e, const struct scratch *w, __u32
 /* Is it policy that drops for this reason? */
 static __always_inline int event_denies(__u32 reason)
 {
-	return reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS || (reason >= DROP_HOST_INGRESS && reason <= DROP_TO_HOST);
+	return reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS || (reason >= DROP_HOST_INGRESS && reason <= DROP_UNTRACKED_EGRESS);
 }
 
-/* Writes the event of scratch.judged; the packet was dropped for reason, 0 = it goes on. */
-__noinline int event_write(struct __sk_buff *skb, __u32 reason)
+/* Writes the event of scratch.judged, at a hook of an interface; the packet was dropped for reason, 0 = it goes on. */
+__noinline int event_put(__u32 ifindex, __u32 reason)
 {
 	int denied = event_denies(reason);
 	struct scratch *w = scratch_get();
@@ -144,7 +144,7 @@ __noinline int event_write(struct __sk_buff *skb, __u32 reason)
 		return 0;
 	}
 	event_fill(e, w, reason, flags);
-	e->ifindex = skb->ifindex;
+	e->ifindex = ifindex;
 	bpf_ringbuf_submit(e, 0);
 	return 0;
 }
@@ -155,7 +155,7 @@ static __always_inline void event_tell(struct __sk_buff *skb, const struct setti
 	if (!w->judged.about || !w->judged.ends || ret < 0)
 		return;
 	if ((s->flags & SET_EVENTS) || w->judged.log || event_denies(ret))
-		event_write(skb, ret);
+		event_put(skb->ifindex, ret);
 }
 
 #endif

@@ -434,7 +434,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			w->own = 1;
 		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
 			w->own = 1;
-		if (w->own && !(s->flags & SET_HOSTS))
+		if (w->own && (!(s->flags & SET_HOSTS) || (p->untracked == UNTRACKED_ALLOWED && !(a && a->kind == ADDR_ENDPOINT))))
 			return -1;
 	}
 	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */

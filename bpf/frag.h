@@ -361,7 +361,8 @@ __noinline int frag_first(struct __sk_buff *skb, int ret)
 	v.proto = p->key.proto;
 	v.end = w->frag.end;
 	v.seen = clock_now();
-	if (!bpf_map_lookup_elem(&weir_flows, &p->key) && !bpf_map_lookup_elem(&weir_flows_new, &p->key)) {
+	if (p->untracked == UNTRACKED_PASSED ||
+	    (!bpf_map_lookup_elem(&weir_flows, &p->key) && !bpf_map_lookup_elem(&weir_flows_new, &p->key))) {
 		if (ret != TC_ACT_OK || p->hook == HOOK_TO_UPLINK)
 			return ret;
 		v.flags = FRAG_PASS;

@@ -20,6 +20,7 @@
 #include "frag.h"
 #include "events.h"
 #include "neigh.h"
+#include "untracked.h"
 
 /* The programs for IPv4 are what is attached: they call those for IPv6, which are loaded when the node carries it. */
 static __always_inline void handle_family(struct __sk_buff *skb, __u32 hook)
@@ -131,6 +132,10 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	if (f && p->l4 == L4_ERROR && handle_error_spoofed(skb, p))
 		return drop_packet(skb, DROP_SPOOFED, 0);
 	if (f && f->epoch != s->epoch && !host_passes(p, f)) {
+		if (p->untracked == UNTRACKED_ALLOWED && untracked_plain(p, f)) {
+			p->untracked = UNTRACKED_PASSED;
+			return forward_pass(skb);
+		}
 		ret = flow_revalidate(skb, p, f);
 		event_tell(skb, s, w, ret);
 		w->reset = f->state & (STATE_REPLIED | STATE_ANSWERED);
@@ -256,8 +261,20 @@ __noinline int handle_fragment(struct __sk_buff *skb)
 	return w->frag.begin ? handle_later(skb) : -1;
 }
 
+/* What host endpoints say by itself of scratch.pkt. Not in handle_slow: the stack is too small. Returns 1 = it was
+ * dropped. */
+static __always_inline int handle_arrival(struct __sk_buff *skb, __u8 hook)
+{
+	struct settings *s;
+
+	if (hook != HOOK_FROM_UPLINK)
+		return 0;
+	s = settings_get();
+	return s && (s->flags & SET_UNTRACKED) && untracked_arrives(skb);
+}
+
 /* Packets that no flow can be made of, and fragments. */
-static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int parsed)
+static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, __u8 hook, int parsed)
 {
 	if (parsed == PARSED_OTHER)
 		handle_family(skb, p->hook);
@@ -276,6 +293,8 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 		ret = handle_fragment(skb);
 		if (ret >= 0)
 			return ret;
+		if (handle_arrival(skb, hook))
+			return TC_ACT_SHOT;
 		ret = p->missed && handle_is_foreign(skb, p, s) ? forward_pass(skb) : handle_slow(skb);
 		return frag_first(skb, ret);
 	}
@@ -312,7 +331,7 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, int 
 	return forward_pass(skb);
 }
 
-static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p)
+static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p, __u8 hook)
 {
 	struct scratch *w = scratch_get();
 
@@ -320,16 +339,46 @@ static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p)
 		return TC_ACT_SHOT;
 	if (WEIR_FAMILY == 4)
 		w->pkt = *p;
-	return handle_slow(skb);
+	return handle_arrival(skb, hook) ? TC_ACT_SHOT : handle_slow(skb);
+}
+
+/* A packet that was read. */
+static __always_inline int handle_parsed(struct __sk_buff *skb, struct pkt *p, __u8 hook, int parsed)
+{
+	struct settings *s;
+	struct flow_value *f;
+	__u32 now, limit;
+
+	if (parsed != PARSED_OK)
+		return handle_odd(skb, p, hook, parsed);
+	s = settings_get();
+	if (!s)
+		return TC_ACT_SHOT;
+	f = bpf_map_lookup_elem(&weir_flows, &p->key);
+	if (!f) {
+		if (handle_is_foreign(skb, p, s))
+			return forward_pass(skb);
+		p->missed = 1;
+		return handle_hard(skb, p, hook);
+	}
+	if (f->epoch != s->epoch || !flow_enters(f, p, skb->ifindex) || p->ttl <= 1 || mtu_exceeds(skb, p, f) ||
+	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
+	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
+		return handle_hard(skb, p, hook);
+	now = clock_now();
+	if (now != f->seen) {
+		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN] :
+			p->l4 == L4_UDP ? s->timeouts[TIMEOUT_UDP] : s->timeouts[TIMEOUT_ICMP];
+		if (now - f->seen > limit)
+			return handle_hard(skb, p, hook);
+		f->seen = now;
+	}
+	return forward_flow(skb, p, f, s);
 }
 
 static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, const ip_addr *tunnel_src)
 {
 	struct pkt local, *p = &local;
-	struct settings *s;
-	struct flow_value *f;
-	__u32 now, limit;
-	int parsed;
 
 	if (WEIR_FAMILY == 6) { /* addresses that long leave too little of the stack to the slow path */
 		struct scratch *w = scratch_get();
@@ -340,33 +389,9 @@ static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, const
 	}
 	p->hook = hook;
 	p->missed = 0;
+	p->untracked = UNTRACKED_UNKNOWN;
 	p->tunnel_src = tunnel_src ? *tunnel_src : addr_none();
-	parsed = parse_packet(skb, p);
-	if (parsed != PARSED_OK)
-		return handle_odd(skb, p, parsed);
-	s = settings_get();
-	if (!s)
-		return TC_ACT_SHOT;
-	f = bpf_map_lookup_elem(&weir_flows, &p->key);
-	if (!f) {
-		if (handle_is_foreign(skb, p, s))
-			return forward_pass(skb);
-		p->missed = 1;
-		return handle_hard(skb, p);
-	}
-	if (f->epoch != s->epoch || !flow_enters(f, p, skb->ifindex) || p->ttl <= 1 || mtu_exceeds(skb, p, f) ||
-	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
-	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
-		return handle_hard(skb, p);
-	now = clock_now();
-	if (now != f->seen) {
-		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN] :
-			p->l4 == L4_UDP ? s->timeouts[TIMEOUT_UDP] : s->timeouts[TIMEOUT_ICMP];
-		if (now - f->seen > limit)
-			return handle_hard(skb, p);
-		f->seen = now;
-	}
-	return forward_flow(skb, p, f, s);
+	return handle_parsed(skb, p, hook, parse_packet(skb, p));
 }
 
 #endif

@@ -15,3 +15,28 @@ int weir_to_uplink(struct __sk_buff *skb)
 		return forward_pass(skb);
 	return handle_packet(skb, HOOK_TO_UPLINK, NULL);
 }
+
+/* In its place where host endpoints judge each packet by itself. What begins in this node is judged also when its programs sent it on. */
+SEC("tc")
+int weir_to_uplink_each(struct __sk_buff *skb)
+{
+	struct scratch *w = scratch_get();
+	struct pkt local, *p = &local;
+	int parsed;
+
+	handle_family(skb, HOOK_TO_UPLINK_EACH);
+	if ((skb->mark & MARK_MASK) == MARK_DONE && skb->ingress_ifindex)
+		return forward_pass(skb);
+	if (!w)
+		return TC_ACT_SHOT;
+	parsed = untracked_leaves(skb);
+	if (w->pkt.untracked == UNTRACKED_DENIED)
+		return TC_ACT_SHOT;
+	if ((skb->mark & MARK_MASK) == MARK_DONE)
+		return forward_pass(skb);
+	if (WEIR_FAMILY == 6)
+		p = &w->pkt;
+	else
+		local = w->pkt;
+	return handle_parsed(skb, p, HOOK_TO_UPLINK, parsed);
+}

@@ -208,7 +208,7 @@ __noinline int host_arrival(struct __sk_buff *skb)
 	if (!w)
 		return DROP_HOST_PRE_DNAT;
 	p = &w->pkt;
-	if (p->hook != HOOK_FROM_UPLINK)
+	if (p->hook != HOOK_FROM_UPLINK || p->untracked == UNTRACKED_ALLOWED)
 		return DROP_NONE;
 	w->judged.src = p->key.saddr;
 	w->judged.dst = p->key.daddr;

@@ -90,6 +90,31 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 	return PARSED_OK;
 }
 
+/* Messages of ICMP that concern the link alone: none. */
+static __always_inline int ip_is_link(__u8 type)
+{
+	return 0;
+}
+
+/* Reads the header at `ip` of a frame of so many bytes before there is an skb, as ip_parse does. -1 = it is no packet that all is plain
+ * of: ip_parse says what it is. */
+static __always_inline int ip_plain(struct xdp_md *ctx, const ip_head *ip, __u32 frame, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4,
+				    __u32 *len)
+{
+	*len = bpf_ntohs(ip->tot_len);
+	if (ip->version != 4 || ip->ihl < 5 || *len < ip->ihl * 4 || ETH_SIZE + *len > frame)
+		return -1;
+	if ((ip->daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || ip->daddr == 0xffffffff ||
+	    (ip->frag_off & bpf_htons(0x3fff)))
+		return -1;
+	src->w[0] = ip->saddr;
+	dst->w[0] = ip->daddr;
+	*proto = ip->protocol;
+	*l4 = ETH_SIZE + ip->ihl * 4;
+	*len -= ip->ihl * 4;
+	return 0;
+}
+
 /* Where the fragment lies that ip_parse found. 0 on success. */
 static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p, struct frag_info *g)
 {

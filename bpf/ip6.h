@@ -156,6 +156,41 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 	return PARSED_OK;
 }
 
+/* Neighbour discovery and reports of listeners. */
+static __always_inline int ip_is_link(__u8 type)
+{
+	return type >= 130 && type <= 143;
+}
+
+static __always_inline int ip_plain(struct xdp_md *ctx, const ip_head *ip, __u32 frame, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4,
+				    __u32 *len)
+{
+	__u32 off = ETH_SIZE + sizeof(*ip), start = off, end = off + bpf_ntohs(ip->payload_len);
+	__u8 head[4]; /* next header, length, of a routing header its type and the segments left */
+
+	if (ip->version != 6 || !ip->payload_len || end > frame)
+		return -1;
+	addr_load(src, &ip->saddr);
+	addr_load(dst, &ip->daddr);
+	*proto = ip->nexthdr;
+	if (ip6_is_cast(src) || ip6_is_cast(dst))
+		return -1;
+	for (int i = 0; i < IP6_HEADERS; i++) {
+		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_DESTINATION)
+			break;
+		if (off + 8 > end || bpf_xdp_load_bytes(ctx, off, head, sizeof(head)) || (*proto == IP6_ROUTING && (!head[2] || head[3])))
+			return -1;
+		off += (head[1] + 1) * 8;
+		*proto = head[0];
+	}
+	if (*proto == IP6_HOP_BY_HOP || *proto == IP6_ROUTING || *proto == IP6_DESTINATION || *proto == IP6_FRAGMENT ||
+	    off - start > IP6_CHAIN || off > end)
+		return -1;
+	*l4 = off;
+	*len = end - off;
+	return 0;
+}
+
 static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p, struct frag_info *g)
 {
 	struct {

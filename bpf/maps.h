@@ -77,6 +77,9 @@ MAP(weir_uplinks, BPF_MAP_TYPE_HASH, __u32, struct link_key, 256, BPF_F_NO_PREAL
 MAP(weir_ports, BPF_MAP_TYPE_ARRAY, __u32, struct port_bits, PORT_WORDS, 0);
 MAP(weir_drops, BPF_MAP_TYPE_PERCPU_HASH, struct drop_key, struct drop_value, 4096, BPF_F_NO_PREALLOC);
 
+/* With trace_enabled: the rule by which a program dropped that has no skb->cb. */
+MAP(weir_trace_rule, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
+
 static __always_inline struct settings *settings_get(void)
 {
 	__u32 zero = 0;

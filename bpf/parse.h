@@ -20,6 +20,7 @@ enum hook {
 	HOOK_FROM_UPLINK,
 	HOOK_TO_UPLINK,
 	HOOK_FROM_TUNNEL,
+	HOOK_TO_UPLINK_EACH, /* a program of its own at HOOK_TO_UPLINK; no packet is said to be here */
 };
 
 enum parsed {
@@ -30,6 +31,15 @@ enum parsed {
 	PARSED_FRAGMENT,
 	PARSED_HIDDEN, /* what it carries, or where to, stands behind headers that are not looked through */
 	PARSED_CAST, /* multicast, broadcast, link-local */
+};
+
+/* What host endpoints say of a packet by itself: see untracked.h. */
+enum untracked {
+	UNTRACKED_UNKNOWN = 0,
+	UNTRACKED_NONE = 1, /* no rule is about it: it is tracked */
+	UNTRACKED_ALLOWED = 2,
+	UNTRACKED_DENIED = 3, /* by scratch.rule */
+	UNTRACKED_PASSED = 4, /* it passes because it is allowed, whatever flow there is */
 };
 
 /* The head of an ICMP message, the same in both families. */
@@ -66,7 +76,8 @@ struct pkt {
 	__u16 frag_at; /* IPv6: the fragment header */
 	__u8 fragment; /* a fragment: the first one unless frag_info says more */
 	__u8 malformed; /* a fragment that is */
-	__u8 pad[2];
+	__u8 untracked; /* enum untracked: what host endpoints say of the packet by itself */
+	__u8 pad;
 };
 
 /* Where a fragment lies in its packet. */
@@ -191,7 +202,7 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 	p->frag_at = 0;
 	p->fragment = 0;
 	p->malformed = 0;
-	p->pad[0] = p->pad[1] = 0;
+	p->pad = 0;
 	p->key.sport = 0;
 	p->key.dport = 0;
 	p->key.pad[0] = p->key.pad[1] = p->key.pad[2] = 0;

@@ -31,7 +31,9 @@
 	X(HOST_INGRESS, 40, "denied by ingress policy of a host endpoint")               \
 	X(HOST_EGRESS, 41, "denied by egress policy of a host endpoint")                 \
 	X(HOST_PRE_DNAT, 42, "denied by pre-DNAT policy of a host endpoint")             \
-	X(TO_HOST, 43, "pods may not talk to their node (defaultEndpointToHostAction)")
+	X(TO_HOST, 43, "pods may not talk to their node (defaultEndpointToHostAction)") \
+	X(UNTRACKED_INGRESS, 46, "denied by doNotTrack ingress policy of a host endpoint") \
+	X(UNTRACKED_EGRESS, 47, "denied by doNotTrack egress policy of a host endpoint")
 
 enum drop_reason {
 #define X(name, number, text) DROP_##name = number,

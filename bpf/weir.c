@@ -4,5 +4,6 @@
 #include "host.c"
 #include "overlay.c"
 #include "sock.c"
+#include "xdp.c"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

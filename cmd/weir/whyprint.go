@@ -133,7 +133,8 @@ func writeService(b *strings.Builder, s *why.Service) {
 }
 
 // hostUses say what a host endpoint judges, by why.End.Host.
-var hostUses = map[string]string{"host": "what the node's own processes exchange", "forward": "what the node hands on", "preDNAT": "what comes in, before Services"}
+var hostUses = map[string]string{"host": "what the node's own processes exchange", "forward": "what the node hands on", "preDNAT": "what comes in, before Services",
+	"doNotTrack": "each packet by itself"}
 
 // endOf names whose policies these are.
 func endOf(e *why.End) string {

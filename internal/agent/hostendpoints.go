@@ -2,11 +2,13 @@ package agent
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -49,6 +51,24 @@ func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Probl
 	}
 	if len(snap.hostEndpoints) > 0 {
 		out = append(out, uncarried(snap)...)
+	}
+	return out
+}
+
+// arrivalProblems says on which uplinks what doNotTrack policy denies is dropped later than in the driver's XDP, by ebpf.Status.Arrival.
+func arrivalProblems(node string, arrival map[string]string) []weirv1.Problem {
+	var out []weirv1.Problem
+	for _, name := range slices.Sorted(maps.Keys(arrival)) {
+		p := weirv1.Problem{Object: "Node " + node, Field: "doNotTrack on " + name, Value: arrival[name]}
+		switch arrival[name] {
+		case ebpf.XDPNative:
+			continue
+		case ebpf.XDPGeneric:
+			p.Message, p.Action = "the driver has no XDP: what doNotTrack policy denies is dropped in the generic one, after the kernel has taken the packet in; policy is in force", "use a driver with XDP where floods are to be dropped"
+		default:
+			p.Message, p.Action = "XDP cannot be had: what doNotTrack policy denies is dropped by from_uplink, at more cost; policy is in force", "end another program in XDP on the interface, or use another driver or kernel"
+		}
+		out = append(out, p)
 	}
 	return out
 }

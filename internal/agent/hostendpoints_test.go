@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -44,5 +45,14 @@ func TestHostEndpointsThatJudgeNothingAreNamed(t *testing.T) {
 	}
 	if got := hostProblems(snap, nil, true); len(got) != 1 || got[0].Object != "HostEndpoint gone" {
 		t.Errorf("without eBPF: %v", got)
+	}
+}
+
+// Where what doNotTrack policy denies is not dropped as early as it could be is said.
+func TestLaterThanXDPIsNamed(t *testing.T) {
+	t.Parallel()
+	got := arrivalProblems("n1", map[string]string{"eth0": ebpf.XDPNative, "eth1": ebpf.XDPGeneric, "eth2": "device or resource busy"})
+	if len(got) != 2 || got[0].Field != "doNotTrack on eth1" || !strings.Contains(got[0].Message, "generic") || got[1].Value != "device or resource busy" {
+		t.Errorf("%v", got)
 	}
 }

@@ -197,6 +197,9 @@ const maxRuns = 256
 // runProgram runs the hook's program, from a second instance of the node's.
 func (i *inquiry) runProgram() error {
 	name := trial.Program(i.in.Hook)
+	if i.in.Hook == sim.ToUplink && i.state.JudgesAlone() {
+		name = trial.EachProgram
+	}
 	r, err := i.agent.driver.Rehearse([]string{name})
 	if err != nil {
 		return err
@@ -207,6 +210,9 @@ func (i *inquiry) runProgram() error {
 		return err
 	}
 	defer runner.Close()
+	if name == trial.EachProgram {
+		runner.AtUplinks(func(ifindex int) bool { _, ok := i.places.Uplinks[ifindex]; return ok })
+	}
 	if err := i.copyFlow(r); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ var (
 	descBytes       = describe("dropped_bytes_total", "Bytes of packets dropped, by reason and by the rule that decided.", "reason", "rule")
 	descDenied      = describe("policy_denied_packets_total", "Packets denied by policy, by the tier, policy and rule that denied. Directions host-ingress and host-egress are of host endpoints. For default-deny the policy is the list of those that isolate.", "direction", "tier", "kind", "policy", "rule")
 	descEventsLost  = describe("events_lost_total", "Events of flows that nobody got to read, by why: full (the ring), limited (the rate of a CPU), slow (a listener).", "why")
+	descLate        = describe("untracked_late_packets_total", "Packets that doNotTrack policy judged behind XDP: it is not there, or they were fragments or ICMP errors.")
 	descAnswers     = describe("answered_packets_total", "Dropped packets that the node answered by itself, by what it sent; limited: not answered, because of the limit.", "answer")
 	descEndpoints   = describe("endpoints", "Pod interfaces of this node that are known.")
 	descAttached    = describe("endpoints_attached", "Pod interfaces of this node whose programs are attached.")
@@ -47,7 +48,7 @@ type collector struct{ agent *Agent }
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descDenied, descEventsLost, descAnswers, descEndpoints, descAttached, descEntries, descMapEntries, descMapCapacity, descEpoch,
-		descFallen, descFallbacks, descHeld,
+		descLate, descFallen, descFallbacks, descHeld,
 		descWrites, descApplies, descFailures, descPending, descLast, descRepairs, descConnected, descProblems, descUnsupported} {
 		ch <- d
 	}
@@ -76,6 +77,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descAttached, float64(st.Endpoints))
 	gauge(descEpoch, float64(st.Epoch))
 	count(descWrites, st.Writes)
+	count(descLate, st.Late)
 	for table, n := range st.Entries {
 		gauge(descEntries, float64(n), table)
 	}
@@ -149,9 +151,9 @@ func deniedBy(s *nodestate.State, d ebpf.Drop) (labels [5]string, ok bool) {
 		labels[0] = "ingress"
 	case reason.PolicyEgress:
 		labels[0] = "egress"
-	case reason.HostIngress, reason.HostPreDNAT:
+	case reason.HostIngress, reason.HostPreDNAT, reason.UntrackedIngress:
 		labels[0] = "host-ingress"
-	case reason.HostEgress:
+	case reason.HostEgress, reason.UntrackedEgress:
 		labels[0] = "host-egress"
 	case reason.ToHost:
 		return [5]string{"egress", "", "defaultEndpointToHostAction"}, true

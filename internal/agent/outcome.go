@@ -112,11 +112,11 @@ func (i *inquiry) nodeOf(a netip.Addr) netip.Addr {
 
 // explain looks at policy at the ends that are on this node, and at host endpoints, in the order in which they judge.
 func (i *inquiry) explain(ctx context.Context) error {
-	arrival, err := i.arrivalEnds(ctx)
+	arrival, settled, err := i.earlyEnds(ctx)
 	if err != nil {
 		return err
 	}
-	if _, _, denied := denial(arrival); denied {
+	if settled {
 		i.answer.Policies = arrival
 		return nil
 	}
@@ -253,7 +253,7 @@ func (i *inquiry) compare() {
 		return
 	}
 	rule, direction, denied := denial(i.answer.Policies)
-	byPolicy := slices.Contains([]reason.Reason{reason.PolicyEgress, reason.PolicyIngress, reason.HostIngress, reason.HostEgress, reason.HostPreDNAT}, i.result.Reason)
+	byPolicy := slices.Contains([]reason.Reason{reason.PolicyEgress, reason.PolicyIngress, reason.HostIngress, reason.HostEgress, reason.HostPreDNAT, reason.UntrackedIngress, reason.UntrackedEgress}, i.result.Reason)
 	hint := fmt.Sprintf("; the agent has epoch %d", i.answer.Epoch)
 	if i.answer.Behind != "" {
 		hint += " and is behind: " + i.answer.Behind

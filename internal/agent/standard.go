@@ -82,6 +82,9 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 		add("direct server return", "", "clients that answers do not reach straight, because something on the way wants to see both directions, get none: "+why+
 			"; bpfDSROptoutCIDRs names such clients")
 	}
+	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.JudgesAlone() {
+		add("doNotTrack", "", "what policy with doNotTrack denies is denied to connections that begin, and not to answers; what it allows has to be allowed by the other policies: "+why)
+	}
 	return out
 }
 

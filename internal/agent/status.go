@@ -245,6 +245,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, unfitProblems(snap)...)
 	st := a.driver.Status()
 	out = append(out, hostProblems(snap, st.Uplinks, a.standard())...)
+	out = append(out, arrivalProblems(a.opts.Node, st.Arrival)...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
 	if a.standard() {
 		out = append(out, a.lacking.of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)

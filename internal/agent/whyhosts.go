@@ -18,6 +18,65 @@ import (
 	"github.com/weir-net/weir/internal/why"
 )
 
+// earlyEnds explains what host endpoints say before the way of the packet is looked for. settled: nothing else is asked.
+func (i *inquiry) earlyEnds(ctx context.Context) (out []why.End, settled bool, err error) {
+	out, settled, err = i.untrackedEnds(ctx)
+	if err != nil {
+		return out, false, err
+	}
+	if _, _, denied := denial(out); denied || settled {
+		return out, true, nil
+	}
+	if n := len(out); n > 0 && !out[n-1].Undecided {
+		return out, false, nil // that ends what is said before Services
+	}
+	arrival, err := i.arrivalEnds(ctx)
+	_, _, denied := denial(arrival)
+	return append(out, arrival...), denied, err
+}
+
+// untrackedEnds explains what host endpoints say to the packet by itself, as docs/datapath.md says ("Without tracking"): where it comes in,
+// or, when it begins in the node, as it meets the uplink. settled: that lets it pass, and nothing else is asked.
+func (i *inquiry) untrackedEnds(ctx context.Context) (out []why.End, settled bool, err error) {
+	if !i.state.JudgesAlone() || i.isTunnel() {
+		return nil, false, nil
+	}
+	look := func(index int, p *packet.Packet) {
+		h := i.state.HostEndpointAt(index, p.IP.Src)
+		iso, peer, ingress := h.UntrackedIngress, p.IP.Src, true
+		if i.in.Hook == sim.ToUplink {
+			iso, peer, ingress = h.UntrackedEgress, p.IP.Dst, false
+		}
+		if _, _, denied := denial(out); err != nil || denied || iso.Set == 0 {
+			return
+		}
+		var e why.End
+		e, err = i.hostEnd(ctx, index, calc.HostUntracked, ingress, peer, policyPorts(p, p))
+		v := i.state.Decide(iso, peer, i.ask.Protocol, policyPorts(p, p))
+		e.Undecided = v.Allow && v.Undecided
+		settled = v.Allow && !v.Undecided
+		out = append(out, e)
+	}
+	switch i.in.Hook {
+	case sim.FromUplink:
+		look(i.in.IfIndex, i.in.Packet)
+	case sim.ToUplink:
+		if i.in.IfIndex != i.places.Host {
+			look(i.in.IfIndex, i.in.Packet)
+		}
+		if i.result.Action == sim.Neigh {
+			look(i.result.IfIndex, i.result.Packet)
+		}
+	}
+	return out, settled && i.result.Action == sim.Pass && i.answer.Service == nil && !i.ofPods(), err
+}
+
+// ofPods reports whether the packet is from or for a pod of this node.
+func (i *inquiry) ofPods() bool {
+	p := i.in.Packet
+	return i.state.Addrs[p.IP.Src].Kind == nodestate.AddrEndpoint || i.state.Addrs[p.IP.Dst].Kind == nodestate.AddrEndpoint
+}
+
 // arrivalEnds explains what host endpoints say to what comes in by an uplink, before Services.
 func (i *inquiry) arrivalEnds(ctx context.Context) ([]why.End, error) {
 	p := i.in.Packet
@@ -191,6 +250,10 @@ func hostIsolation(h nodestate.HostEndpoint, use calc.HostUse, ingress bool) nod
 	switch {
 	case use == calc.HostPreDNAT:
 		return h.PreDNAT
+	case use == calc.HostUntracked && ingress:
+		return h.UntrackedIngress
+	case use == calc.HostUntracked:
+		return h.UntrackedEgress
 	case use == calc.HostOwn && ingress:
 		return h.HostIngress
 	case use == calc.HostOwn:

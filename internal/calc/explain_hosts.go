@@ -10,11 +10,13 @@ import (
 // HostUse says which of a host endpoint's sets is asked.
 type HostUse = hostUse
 
-// What host endpoints judge: what the node's own processes exchange, what the node hands on, and what comes in before Services.
+// What host endpoints judge: what the node's own processes exchange, what the node hands on, what comes in before Services, and each
+// packet by itself.
 const (
-	HostOwn     HostUse = useHost
-	HostForward HostUse = useForward
-	HostPreDNAT HostUse = usePreDNAT
+	HostOwn       HostUse = useHost
+	HostForward   HostUse = useForward
+	HostPreDNAT   HostUse = usePreDNAT
+	HostUntracked HostUse = useUntracked
 )
 
 // HostQuestion is a packet as a host endpoint sees it at an interface. Of Question, Endpoint is an address of the packet's family.

@@ -28,13 +28,13 @@ func (u hostUse) String() string { return [...]string{"host", "forward", "preDNA
 func (u hostUse) takes(p *model.Policy) bool {
 	switch u {
 	case usePreDNAT:
-		return p.PreDNAT
+		return p.PreDNAT && !p.DoNotTrack
 	case useUntracked:
-		return p.DoNotTrack && p.Invalid == ""
+		return p.DoNotTrack
 	case useForward:
-		return p.ApplyOnForward && !p.PreDNAT
+		return p.ApplyOnForward && !forHostsOnly(p)
 	}
-	return !p.PreDNAT // DoNotTrack denies there, by its Invalid, until it is supported
+	return !forHostsOnly(p)
 }
 
 // forHostsOnly reports whether a policy is about no pod.
@@ -197,7 +197,7 @@ func (s *sets) intern(t *set) *set {
 // newFailsafeSet makes what takes the place of a set that does not fit: the failsafe ports are open, and nothing else. So no amount of
 // policy locks those out who run the node.
 func (s *sets) newFailsafeSet(of *set, user hostUser, dir direction) *set {
-	t := &set{dir: dir, six: of.six, vital: true, deny: of.refused, passed: of.refused, denied: true, refused: of.refused}
+	t := &set{dir: dir, six: of.six, vital: true, deny: of.refused, passed: of.refused, denied: true, alone: of.alone, refused: of.refused}
 	var text strings.Builder
 	text.WriteString("host endpoint, too large: " + ruleText(of.refused) + "\n" + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
 	t.name = text.String()
@@ -209,7 +209,7 @@ func (s *sets) newFailsafeSet(of *set, user hostUser, dir direction) *set {
 // newHostSet makes a set: the failsafe ports, then the tiers, then, of the node's own traffic, the profiles. Before Services and
 // without flows the end of a tier decides nothing.
 func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, dir direction) *set {
-	t := &set{dir: dir, of: list, six: user.at.IPv6, vital: len(list) == 0}
+	t := &set{dir: dir, of: list, six: user.at.IPv6, vital: len(list) == 0, alone: user.use == useUntracked}
 	ports := &model.Pod{Ports: h.Ports}
 	var text, names strings.Builder
 	text.WriteString("host endpoint " + strconv.Quote(h.Name) + " " + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
@@ -270,10 +270,11 @@ func (t *set) end(h *model.HostEndpoint, user hostUser, text *strings.Builder) {
 	}
 }
 
-// failsafes is the tier of the ports that are open whatever policy says. Without flows the answers of inbound ones are known by their
-// source port, and those to outbound ones too.
+// failsafes is the tier of the ports that are open whatever policy says. Where each packet is judged by itself, the answers of inbound
+// ones are known by their source port, and those to outbound ones too; all of these go on to be tracked.
 func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) setTier {
 	tier := setTier{pass: true, deny: nodestate.Rule{Kind: "default-deny", Name: "failsafe", Detail: dir.String()}}
+	alone := user.use == useUntracked
 	add := func(list []model.Failsafe, field string, answers bool) {
 		for _, f := range list {
 			m := &model.Rule{Action: model.Allow}
@@ -289,7 +290,7 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 			r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: portText(f.Port, f.Protocol)},
 				text: "failsafe " + portText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n"}
 			text.WriteString(r.text)
-			tier.rules = append(tier.rules, setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil)})
+			tier.rules = append(tier.rules, setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil), on: alone})
 		}
 	}
 	in, out := s.c.Settings.FailsafeIn, s.c.Settings.FailsafeOut
@@ -297,15 +298,18 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 		add(in, "failsafeInboundHostPorts", false)
 	} else {
 		add(out, "failsafeOutboundHostPorts", false)
-		if r := s.apiServers(text); r != nil {
-			tier.rules = append(tier.rules, *r)
-		}
 	}
-	if user.use == useUntracked && dir == ingress {
+	if alone && dir == ingress {
 		add(out, "failsafeOutboundHostPorts", true)
 	}
-	if user.use == useUntracked && dir == egress {
+	if alone && dir == egress {
 		add(in, "failsafeInboundHostPorts", true)
+	}
+	if dir == egress || alone {
+		if r := s.apiServers(text, dir == ingress); r != nil {
+			r.on = alone
+			tier.rules = append(tier.rules, *r)
+		}
 	}
 	return tier
 }
@@ -316,8 +320,8 @@ var apiService = model.Name{Namespace: "default", Name: "kubernetes"}
 // maxAPIServerPorts bounds the ports of apiService's endpoints that are open.
 const maxAPIServerPorts = 16
 
-// apiServers is the rule that leaves the way to the API servers open, nil where none is known.
-func (s *sets) apiServers(text *strings.Builder) *setRule {
+// apiServers is the rule that leaves the way to the API servers open, or that of their answers, nil where none is known.
+func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	var at []model.PortRange
 	for _, sl := range s.atoms.slicesOf(apiService) {
 		for _, p := range sl.Ports {
@@ -333,12 +337,15 @@ func (s *sets) apiServers(text *strings.Builder) *setRule {
 		return nil
 	}
 	m := &model.Rule{Action: model.Allow, Ports: at, Other: &model.Entity{Service: apiService}}
+	if answers {
+		m.Ports, m.SourcePorts = []model.PortRange{{Protocol: model.ProtocolTCP, Last: 65535}}, at
+	}
 	r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: "API servers", Detail: apiService.String()}}
 	for _, p := range at {
-		r.text += "failsafe API servers " + portText(p.First, p.Protocol) + "\n"
+		r.text += "failsafe API servers " + portText(p.First, p.Protocol) + " " + strconv.FormatBool(answers) + "\n"
 	}
 	text.WriteString(r.text)
-	return &setRule{rule: &r, dst: newPortMatch(at, nil), src: newPortMatch(nil, nil)}
+	return &setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil)}
 }
 
 // hostRule returns a rule as it is for a host endpoint, nil when it is not about it, and a letter that says which. What a rule says of

@@ -118,3 +118,48 @@ func TestLinkLocalAddressLeavesRulesOfTheNodesNetwork(t *testing.T) {
 		t.Errorf("what is denied to the link-local one: %s", got)
 	}
 }
+
+// A policy with doNotTrack is about packets by themselves, and about nothing else: what no rule of it is about goes on, and so do the
+// failsafe ports, their answers, and those of the API servers.
+func TestUntrackedSetsHandOn(t *testing.T) {
+	t.Parallel()
+	c := hostFixture(model.Rule{Action: model.Allow, Ports: []model.PortRange{tcp(53, 53)}}, model.Rule{Action: model.Deny, Ports: []model.PortRange{tcp(1, 9000)}})
+	for _, p := range c.Policies {
+		p.ApplyOnForward, p.DoNotTrack = true, p.Name.Name == "hosts"
+	}
+	c.Settings.FailsafeIn, c.Settings.FailsafeOut = model.DefaultFailsafes()
+	sl := &model.EndpointSlice{Name: model.Name{Namespace: "default", Name: "kubernetes"}, Service: apiService, NotCarried: true,
+		Ports: []model.EndpointPort{{Name: "https", Protocol: model.ProtocolTCP, Port: 8443}}, Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{addr("192.0.2.7")}, Ready: true}}}
+	c.Slices = map[model.Name]*model.EndpointSlice{sl.Name: sl}
+	s := Calc(c)
+	h := s.HostEndpoints[nodestate.HostInterface{}]
+	if h.UntrackedIngress.Set == 0 || h.UntrackedEgress.Set == 0 || h.PreDNAT.Set != 0 || h.ForwardIngress.Set != 0 || !s.JudgesAlone() {
+		t.Fatalf("%+v", h)
+	}
+	if allow, _ := s.Verdict(h.HostIngress, addr("9.9.9.9"), model.ProtocolTCP, nodestate.Ports{Dst: 53}); allow {
+		t.Error("the policy counts among those of the node's own traffic")
+	}
+	for _, x := range []struct {
+		iso       nodestate.Isolation
+		peer      string
+		ports     nodestate.Ports
+		allow, on bool
+		kind      string
+	}{
+		{h.UntrackedIngress, "9.9.9.9", nodestate.Ports{Dst: 53}, true, false, model.KindGlobalNetworkPolicy},
+		{h.UntrackedIngress, "9.9.9.9", nodestate.Ports{Dst: 54}, false, false, model.KindGlobalNetworkPolicy},
+		{h.UntrackedIngress, "9.9.9.9", nodestate.Ports{Dst: 9001}, true, true, "default-allow"},
+		{h.UntrackedIngress, "9.9.9.9", nodestate.Ports{Dst: 22}, true, true, "failsafe"},
+		{h.UntrackedIngress, "9.9.9.9", nodestate.Ports{Src: 6443, Dst: 5000}, true, true, "failsafe"},
+		{h.UntrackedIngress, "9.9.9.9", nodestate.Ports{Src: 8443, Dst: 5000}, false, false, model.KindGlobalNetworkPolicy},
+		{h.UntrackedIngress, "192.0.2.7", nodestate.Ports{Src: 8443, Dst: 5000}, true, true, "failsafe"},
+		{h.UntrackedEgress, "192.0.2.7", nodestate.Ports{Src: 5000, Dst: 8443}, true, true, "failsafe"},
+		{h.UntrackedEgress, "9.9.9.9", nodestate.Ports{Src: 22, Dst: 5000}, true, true, "failsafe"},
+		{h.UntrackedEgress, "9.9.9.9", nodestate.Ports{Src: 23, Dst: 5000}, false, false, model.KindGlobalNetworkPolicy},
+	} {
+		v := s.Decide(x.iso, addr(x.peer), model.ProtocolTCP, x.ports)
+		if v.Allow != x.allow || v.Undecided != x.on || s.Rules.At(v.Rule).Kind != x.kind {
+			t.Errorf("%s %+v: %+v by %s", x.peer, x.ports, v, s.Rules.At(v.Rule))
+		}
+	}
+}

@@ -82,6 +82,7 @@ type set struct {
 	protos []model.Protocol // set.protocols, once asked for
 	passed nodestate.Rule   // of what every tier passes on; zero = fallThrough
 	denied bool             // passed denies
+	alone  bool             // judges each packet by itself: what is passed on is tracked
 
 	failsafe *set // of a host endpoint: takes its place when it does not fit
 	vital    bool // has the failsafe ports, and no policies
@@ -103,6 +104,7 @@ type set struct {
 type setRule struct {
 	*rule
 	dst, src portMatch
+	on       bool // it allows by handing on to what is tracked
 }
 
 // bind finds or makes the sets of an endpoint's address.

@@ -22,6 +22,7 @@ type verdict struct {
 	allow bool
 	rule  nodestate.RuleID
 	log   bool // a rule with action Log matched before
+	on    bool // what is allowed goes on to what is tracked: no policy decided
 }
 
 // segment is a span of ports with one verdict.
@@ -100,17 +101,17 @@ func (s *set) classes(ports map[portName][]*atom) map[*class]struct{} {
 // each calls f for every entry of a decision of a set about a class.
 func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate.PolicyKey, nodestate.PolicyValue)) {
 	f(nodestate.PolicyKey{Set: set, Peer: c, Head: true}, nodestate.PolicyValue{
-		Allow: d.head.allow, Log: d.head.log, Rule: d.head.rule, Protos: d.protos, Lens: d.lens})
+		Allow: d.head.allow, Log: d.head.log, Undecided: d.head.on, Rule: d.head.rule, Protos: d.protos, Lens: d.lens})
 	put := func(sources int, e entry) {
 		f(nodestate.PolicyKey{Set: set, Peer: c, Sources: uint16(sources), Proto: e.proto, Port: e.port, Len: e.bits},
-			nodestate.PolicyValue{Allow: e.allow, Log: e.log, Rule: e.rule, Sources: uint16(e.sources)})
+			nodestate.PolicyValue{Allow: e.allow, Log: e.log, Undecided: e.on, Rule: e.rule, Sources: uint16(e.sources)})
 	}
 	for _, e := range d.entries {
 		put(0, e)
 	}
 	for i, t := range d.sources {
 		f(nodestate.PolicyKey{Set: set, Peer: c, Sources: uint16(i + 1), Head: true}, nodestate.PolicyValue{
-			Allow: t.otherwise.allow, Log: t.otherwise.log, Rule: t.otherwise.rule, Lens: t.lens})
+			Allow: t.otherwise.allow, Log: t.otherwise.log, Undecided: t.otherwise.on, Rule: t.otherwise.rule, Lens: t.lens})
 		for _, e := range t.entries {
 			put(i+1, e)
 		}
@@ -242,7 +243,7 @@ func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, sourc
 			case model.Pass:
 				passed = append(passed, taken...)
 			default:
-				decide(taken, verdict{allow: r.of.Action == model.Allow, rule: r.id})
+				decide(taken, verdict{allow: r.of.Action == model.Allow, rule: r.id, on: r.on})
 			}
 			open = rest
 		}
@@ -258,7 +259,7 @@ func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, sourc
 	if len(s.tiers) == 0 {
 		decide(open, verdict{rule: s.denyID}) // of a pod that is not known
 	} else {
-		decide(open, verdict{allow: !s.denied, rule: s.passedID})
+		decide(open, verdict{allow: !s.denied, rule: s.passedID, on: s.alone && !s.denied})
 	}
 	return join(decided)
 }

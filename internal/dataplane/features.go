@@ -24,11 +24,12 @@ const (
 	FeatureHosts      Feature = "hosts"      // host endpoints, defaultEndpointToHostAction
 	FeatureHandOver   Feature = "hand-over"  // while another data plane takes the place of this one, what has no flow passes
 	FeatureHostOwn    Feature = "host-own"   // to host endpoints, what the kernel keeps is the node's own, also where no table has the address
+	FeatureUntracked  Feature = "untracked"  // what host endpoints say of each packet by itself (doNotTrack)
 )
 
 // Features are all of them.
 var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureFallback, FeatureMaglev, FeatureNeighbours, FeatureFragments, FeatureAnswers,
-	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts, FeatureHandOver, FeatureHostOwn}
+	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts, FeatureHandOver, FeatureHostOwn, FeatureUntracked}
 
 // Partial is a Driver that does not carry everything.
 type Partial interface {

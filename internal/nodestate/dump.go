@@ -245,7 +245,7 @@ func (d *dumper) policy(k PolicyKey, v PolicyValue) {
 		d.line("policy", "set="+hex(k.Set), "class="+hex(k.Peer), what, fmt.Sprintf("by source-table=%d", v.Sources))
 		return
 	}
-	d.line("policy", "set="+hex(k.Set), "class="+hex(k.Peer), what, verdict, flag(v.Log, "log"), d.rule(v.Rule))
+	d.line("policy", "set="+hex(k.Set), "class="+hex(k.Peer), what, verdict, flag(v.Log, "log"), flag(v.Undecided, "undecided"), d.rule(v.Rule))
 }
 
 // rule names a rule number.

@@ -76,6 +76,16 @@ func (s *State) HostEndpointAt(ifindex int, like netip.Addr) HostEndpoint {
 	return s.HostEndpoints[HostInterface{0, like.Is6()}]
 }
 
+// JudgesAlone reports whether a host endpoint of the node judges each packet by itself (doNotTrack).
+func (s *State) JudgesAlone() bool {
+	for _, h := range s.HostEndpoints {
+		if h.UntrackedIngress.Set != 0 || h.UntrackedEgress.Set != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Settings are the node's scalars.
 type Settings struct {
 	Node     netip.Addr // its primary IPv4 address, invalid when it has none
@@ -265,12 +275,14 @@ type PolicyKey struct {
 
 // PolicyValue is a verdict.
 type PolicyValue struct {
-	Allow   bool
-	Log     bool // a rule with action Log matched on the way to this verdict
-	Rule    RuleID
-	Protos  uint8  // heads: 1 TCP, 2 UDP, 4 SCTP, 8 ICMP, 16 any other have entries of their own
-	Lens    uint32 // heads: bit n set = entries with Len n exist
-	Sources uint16 // not 0: the source port decides, by the table of this number of the same set and class
+	Allow bool
+	Log   bool // a rule with action Log matched on the way to this verdict
+	// Undecided is said beside Allow in sets that judge each packet by itself: no rule is about it, and it goes on to be tracked.
+	Undecided bool
+	Rule      RuleID
+	Protos    uint8  // heads: 1 TCP, 2 UDP, 4 SCTP, 8 ICMP, 16 any other have entries of their own
+	Lens      uint32 // heads: bit n set = entries with Len n exist
+	Sources   uint16 // not 0: the source port decides, by the table of this number of the same set and class
 }
 
 // Rule says in words what a rule number stands for.

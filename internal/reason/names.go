@@ -4,91 +4,97 @@ package reason
 
 // The reasons.
 const (
-	None            Reason = 0  // not dropped
-	PolicyIngress   Reason = 1  // denied by ingress policy
-	PolicyEgress    Reason = 2  // denied by egress policy
-	Spoofed         Reason = 3  // source address does not belong to the sender
-	NoBackend       Reason = 4  // service has no usable backend
-	NoEndpoint      Reason = 5  // no pod has this address of a local block
-	NoRoute         Reason = 6  // no route to the destination
-	NoPort          Reason = 7  // no free port for source translation
-	NoFlow          Reason = 8  // packet belongs to no known connection
-	Malformed       Reason = 9  // malformed or truncated packet
-	Fragment        Reason = 10 // IP fragment
-	Family          Reason = 11 // address family that is not carried
-	TTL             Reason = 12 // hop limit reached
-	TunnelSource    Reason = 13 // tunnel packet that does not come from a node
-	TunnelFromPod   Reason = 14 // tunnel packet sent by a pod
-	Rewrite         Reason = 15 // packet could not be rewritten
-	NoLocalBackend  Reason = 16 // only backends of this node may answer, and it has none
-	SourceRange     Reason = 17 // client is outside of the service's loadBalancerSourceRanges
-	FragmentBad     Reason = 20 // IP fragment that is cut too small, or overlaps
-	FragmentNoFirst Reason = 21 // IP fragment whose first one did not come
-	ErrorNoFlow     Reason = 22 // ICMP error about no known connection
-	TooBig          Reason = 30 // larger than the MTU of the way
-	Share           Reason = 31 // the pod has its share of the connection table, which is nearly full
-	HostIngress     Reason = 40 // denied by ingress policy of a host endpoint
-	HostEgress      Reason = 41 // denied by egress policy of a host endpoint
-	HostPreDNAT     Reason = 42 // denied by pre-DNAT policy of a host endpoint
-	ToHost          Reason = 43 // pods may not talk to their node (defaultEndpointToHostAction)
+	None             Reason = 0  // not dropped
+	PolicyIngress    Reason = 1  // denied by ingress policy
+	PolicyEgress     Reason = 2  // denied by egress policy
+	Spoofed          Reason = 3  // source address does not belong to the sender
+	NoBackend        Reason = 4  // service has no usable backend
+	NoEndpoint       Reason = 5  // no pod has this address of a local block
+	NoRoute          Reason = 6  // no route to the destination
+	NoPort           Reason = 7  // no free port for source translation
+	NoFlow           Reason = 8  // packet belongs to no known connection
+	Malformed        Reason = 9  // malformed or truncated packet
+	Fragment         Reason = 10 // IP fragment
+	Family           Reason = 11 // address family that is not carried
+	TTL              Reason = 12 // hop limit reached
+	TunnelSource     Reason = 13 // tunnel packet that does not come from a node
+	TunnelFromPod    Reason = 14 // tunnel packet sent by a pod
+	Rewrite          Reason = 15 // packet could not be rewritten
+	NoLocalBackend   Reason = 16 // only backends of this node may answer, and it has none
+	SourceRange      Reason = 17 // client is outside of the service's loadBalancerSourceRanges
+	FragmentBad      Reason = 20 // IP fragment that is cut too small, or overlaps
+	FragmentNoFirst  Reason = 21 // IP fragment whose first one did not come
+	ErrorNoFlow      Reason = 22 // ICMP error about no known connection
+	TooBig           Reason = 30 // larger than the MTU of the way
+	Share            Reason = 31 // the pod has its share of the connection table, which is nearly full
+	HostIngress      Reason = 40 // denied by ingress policy of a host endpoint
+	HostEgress       Reason = 41 // denied by egress policy of a host endpoint
+	HostPreDNAT      Reason = 42 // denied by pre-DNAT policy of a host endpoint
+	ToHost           Reason = 43 // pods may not talk to their node (defaultEndpointToHostAction)
+	UntrackedIngress Reason = 46 // denied by doNotTrack ingress policy of a host endpoint
+	UntrackedEgress  Reason = 47 // denied by doNotTrack egress policy of a host endpoint
 )
 
 var names = map[Reason]string{
-	None:            "NONE",
-	PolicyIngress:   "POLICY_INGRESS",
-	PolicyEgress:    "POLICY_EGRESS",
-	Spoofed:         "SPOOFED",
-	NoBackend:       "NO_BACKEND",
-	NoEndpoint:      "NO_ENDPOINT",
-	NoRoute:         "NO_ROUTE",
-	NoPort:          "NO_PORT",
-	NoFlow:          "NO_FLOW",
-	Malformed:       "MALFORMED",
-	Fragment:        "FRAGMENT",
-	Family:          "FAMILY",
-	TTL:             "TTL",
-	TunnelSource:    "TUNNEL_SOURCE",
-	TunnelFromPod:   "TUNNEL_FROM_POD",
-	Rewrite:         "REWRITE",
-	NoLocalBackend:  "NO_LOCAL_BACKEND",
-	SourceRange:     "SOURCE_RANGE",
-	FragmentBad:     "FRAGMENT_BAD",
-	FragmentNoFirst: "FRAGMENT_NO_FIRST",
-	ErrorNoFlow:     "ERROR_NO_FLOW",
-	TooBig:          "TOO_BIG",
-	Share:           "SHARE",
-	HostIngress:     "HOST_INGRESS",
-	HostEgress:      "HOST_EGRESS",
-	HostPreDNAT:     "HOST_PRE_DNAT",
-	ToHost:          "TO_HOST",
+	None:             "NONE",
+	PolicyIngress:    "POLICY_INGRESS",
+	PolicyEgress:     "POLICY_EGRESS",
+	Spoofed:          "SPOOFED",
+	NoBackend:        "NO_BACKEND",
+	NoEndpoint:       "NO_ENDPOINT",
+	NoRoute:          "NO_ROUTE",
+	NoPort:           "NO_PORT",
+	NoFlow:           "NO_FLOW",
+	Malformed:        "MALFORMED",
+	Fragment:         "FRAGMENT",
+	Family:           "FAMILY",
+	TTL:              "TTL",
+	TunnelSource:     "TUNNEL_SOURCE",
+	TunnelFromPod:    "TUNNEL_FROM_POD",
+	Rewrite:          "REWRITE",
+	NoLocalBackend:   "NO_LOCAL_BACKEND",
+	SourceRange:      "SOURCE_RANGE",
+	FragmentBad:      "FRAGMENT_BAD",
+	FragmentNoFirst:  "FRAGMENT_NO_FIRST",
+	ErrorNoFlow:      "ERROR_NO_FLOW",
+	TooBig:           "TOO_BIG",
+	Share:            "SHARE",
+	HostIngress:      "HOST_INGRESS",
+	HostEgress:       "HOST_EGRESS",
+	HostPreDNAT:      "HOST_PRE_DNAT",
+	ToHost:           "TO_HOST",
+	UntrackedIngress: "UNTRACKED_INGRESS",
+	UntrackedEgress:  "UNTRACKED_EGRESS",
 }
 
 var texts = map[Reason]string{
-	None:            "not dropped",
-	PolicyIngress:   "denied by ingress policy",
-	PolicyEgress:    "denied by egress policy",
-	Spoofed:         "source address does not belong to the sender",
-	NoBackend:       "service has no usable backend",
-	NoEndpoint:      "no pod has this address of a local block",
-	NoRoute:         "no route to the destination",
-	NoPort:          "no free port for source translation",
-	NoFlow:          "packet belongs to no known connection",
-	Malformed:       "malformed or truncated packet",
-	Fragment:        "IP fragment",
-	Family:          "address family that is not carried",
-	TTL:             "hop limit reached",
-	TunnelSource:    "tunnel packet that does not come from a node",
-	TunnelFromPod:   "tunnel packet sent by a pod",
-	Rewrite:         "packet could not be rewritten",
-	NoLocalBackend:  "only backends of this node may answer, and it has none",
-	SourceRange:     "client is outside of the service's loadBalancerSourceRanges",
-	FragmentBad:     "IP fragment that is cut too small, or overlaps",
-	FragmentNoFirst: "IP fragment whose first one did not come",
-	ErrorNoFlow:     "ICMP error about no known connection",
-	TooBig:          "larger than the MTU of the way",
-	Share:           "the pod has its share of the connection table, which is nearly full",
-	HostIngress:     "denied by ingress policy of a host endpoint",
-	HostEgress:      "denied by egress policy of a host endpoint",
-	HostPreDNAT:     "denied by pre-DNAT policy of a host endpoint",
-	ToHost:          "pods may not talk to their node (defaultEndpointToHostAction)",
+	None:             "not dropped",
+	PolicyIngress:    "denied by ingress policy",
+	PolicyEgress:     "denied by egress policy",
+	Spoofed:          "source address does not belong to the sender",
+	NoBackend:        "service has no usable backend",
+	NoEndpoint:       "no pod has this address of a local block",
+	NoRoute:          "no route to the destination",
+	NoPort:           "no free port for source translation",
+	NoFlow:           "packet belongs to no known connection",
+	Malformed:        "malformed or truncated packet",
+	Fragment:         "IP fragment",
+	Family:           "address family that is not carried",
+	TTL:              "hop limit reached",
+	TunnelSource:     "tunnel packet that does not come from a node",
+	TunnelFromPod:    "tunnel packet sent by a pod",
+	Rewrite:          "packet could not be rewritten",
+	NoLocalBackend:   "only backends of this node may answer, and it has none",
+	SourceRange:      "client is outside of the service's loadBalancerSourceRanges",
+	FragmentBad:      "IP fragment that is cut too small, or overlaps",
+	FragmentNoFirst:  "IP fragment whose first one did not come",
+	ErrorNoFlow:      "ICMP error about no known connection",
+	TooBig:           "larger than the MTU of the way",
+	Share:            "the pod has its share of the connection table, which is nearly full",
+	HostIngress:      "denied by ingress policy of a host endpoint",
+	HostEgress:       "denied by egress policy of a host endpoint",
+	HostPreDNAT:      "denied by pre-DNAT policy of a host endpoint",
+	ToHost:           "pods may not talk to their node (defaultEndpointToHostAction)",
+	UntrackedIngress: "denied by doNotTrack ingress policy of a host endpoint",
+	UntrackedEgress:  "denied by doNotTrack egress policy of a host endpoint",
 }

@@ -50,7 +50,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	}
 	b := n.state.Addrs[fwd.dst]
 	own := !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex)
-	if own && !n.hosts() {
+	if own && (!n.hosts() || n.alone && a.Kind != nodestate.AddrEndpoint) {
 		return nil, nil
 	}
 	known := lb.maglev && lb.home.IsValid() // in the middle of a flow: the backend's node may know it

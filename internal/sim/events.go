@@ -93,7 +93,7 @@ func (e Event) Text(rule func(nodestate.RuleID) string) string {
 // denies reports whether policy drops for a reason.
 func denies(r reason.Reason) bool {
 	switch r {
-	case reason.PolicyEgress, reason.PolicyIngress, reason.HostIngress, reason.HostEgress, reason.HostPreDNAT, reason.ToHost:
+	case reason.PolicyEgress, reason.PolicyIngress, reason.HostIngress, reason.HostEgress, reason.HostPreDNAT, reason.ToHost, reason.UntrackedIngress, reason.UntrackedEgress:
 		return true
 	}
 	return false

@@ -103,7 +103,7 @@ func (n *Node) fragment(in In, bad bool) Result {
 		return r
 	}
 	_, before := in.Packet.IP.ExtLen()
-	n.firsts[k] = firstFragment{proto: in.Packet.IP.Proto, sport: key.sport, dport: key.dport, end: before + len(in.Packet.Payload), pass: f == nil, at: n.opts.Now()}
+	n.firsts[k] = firstFragment{proto: in.Packet.IP.Proto, sport: key.sport, dport: key.dport, end: before + len(in.Packet.Payload), pass: f == nil || n.unseen, at: n.opts.Now()}
 	if in.Hook == ToUplink || in.Hook == ToWorkload {
 		return r
 	}

@@ -60,6 +60,7 @@ type In struct {
 	Source  netip.Addr // FromTunnel: outer source
 	VNI     uint32     // FromTunnel
 	Again   bool       // a fragment that was kept, on its second way in
+	Transit bool       // ToUplink: it came into the node by an interface, and does not begin in it
 }
 
 // Result is what became of a packet.
@@ -161,6 +162,8 @@ type Node struct {
 	events      []Event
 	judged      *Event // for the packet at hand: what was judged last; nil = nothing
 	again       bool   // it is of a flow that was there
+	alone       bool   // host endpoints allow it by itself, without tracking
+	unseen      bool   // so it passed, whatever flow there is
 	service     nodestate.Frontend
 }
 
@@ -319,12 +322,18 @@ func (n *Node) shapeOf(p *packet.Packet, h Hook) shape {
 // Receive says what becomes of a packet, and remembers what a node remembers. in.Packet stays as it is.
 func (n *Node) Receive(in In) Result {
 	n.events = nil
-	r := n.receive(in)
+	n.alone, n.unseen = false, false
+	r := n.leave(in, n.receive(in))
 	r.Events, n.events = n.events, nil
 	return r
 }
 
 func (n *Node) receive(in In) Result {
+	if in.Hook == ToUplink && n.goesAlone(in) {
+		if d := n.judgeLeaving(in, in.IfIndex, in.Packet); d != nil {
+			return drop(in, *d)
+		}
+	}
 	if in.Marked && (in.Hook == ToWorkload || in.Hook == ToUplink) {
 		return Result{Action: Pass, Packet: in.Packet}
 	}
@@ -405,6 +414,9 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	isError := p.Kind == packet.Error
 	key := keyOf(p)
 	n.judged, n.again, n.service = nil, false, nodestate.Frontend{}
+	if d := n.judgeAlone(in); d != nil {
+		return Result{}, d
+	}
 	if in.Hook == FromWorkload && n.toTunnelPort(key.proto, key.dst, key.dport) && !isError {
 		return Result{}, &dropped{reason: reason.TunnelFromPod}
 	}
@@ -420,6 +432,10 @@ func (n *Node) carry(in In) (Result, *dropped) {
 		return Result{}, &dropped{reason: reason.Spoofed}
 	}
 	if f != nil && f.epoch != n.epoch && !passes(in, f) {
+		if n.alone && n.plain(f, key) {
+			n.unseen = true
+			return Result{Action: Pass, Packet: p}, nil
+		}
 		again, d := n.revalidate(f, in, key)
 		if !again {
 			n.tell(in, d)

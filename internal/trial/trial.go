@@ -52,6 +52,10 @@ type Runner struct {
 	tunnel   *ebpf.Program // as if a packet had come out of a tunnel, then weir_from_tunnel
 	tunnel6  *ebpf.Program // the same with an outer IPv6 header
 	jumps    *ebpf.Map
+
+	alone   func() bool // packets are judged by themselves, too
+	rule    *ebpf.Map   // weir_trace_rule
+	uplinks func(ifindex int) bool
 }
 
 // New makes a runner of the programs of IPv4, by name, which call those of IPv6; these leave next hops in hop6, their
@@ -136,17 +140,28 @@ func (t *Runner) Run(in sim.In, frame []byte) (sim.Result, error) {
 	if in.Packet.Kind == packet.Frame && in.Packet.Type == packet.TypeIPv4 && len(in.Packet.Payload) < 20 {
 		return sim.Result{}, ErrNotRunnable
 	}
+	if t.alone == nil || !t.alone() {
+		r, _, err := t.run(in, frame, Program(in.Hook))
+		return r, err
+	}
+	return t.runAlone(in, frame)
+}
+
+// run runs a program, and returns the frame that goes on, too.
+func (t *Runner) run(in sim.In, frame []byte, name string) (sim.Result, []byte, error) {
 	ctx := make([]byte, skbSize)
 	ne := binary.NativeEndian
 	ne.PutUint32(ctx[skbIfIndex:], uint32(in.IfIndex))
-	ne.PutUint32(ctx[skbIngress:], uint32(in.IfIndex))
+	if in.Hook != sim.ToUplink || in.Transit {
+		ne.PutUint32(ctx[skbIngress:], uint32(in.IfIndex))
+	}
 	switch {
 	case in.Marked:
 		ne.PutUint32(ctx[skbMark:], markDone)
 	case in.Again:
 		ne.PutUint32(ctx[skbMark:], markAgain)
 	}
-	prog := t.programs[Program(in.Hook)]
+	prog := t.programs[name]
 	if in.Hook == sim.FromTunnel && !in.Again {
 		prog = t.tunnel
 		src := in.Source.AsSlice()
@@ -159,22 +174,22 @@ func (t *Runner) Run(in sim.In, frame []byte) (sim.Result, error) {
 		ne.PutUint32(ctx[skbCB+len(src):], in.VNI)
 	}
 	if prog == nil {
-		return sim.Result{}, fmt.Errorf("program %s is not loaded", Program(in.Hook))
+		return sim.Result{}, nil, fmt.Errorf("program %s is not loaded", name)
 	}
 	out := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: ctx, ContextOut: make([]byte, skbSize)}
 	ret, err := prog.Run(out)
 	if err != nil {
-		return sim.Result{}, fmt.Errorf("run %s on %s: %w", Program(in.Hook), in.Packet, err)
+		return sim.Result{}, nil, fmt.Errorf("run %s on %s: %w", name, in.Packet, err)
 	}
 	r, err := decision(in, ret, out)
 	if err == nil && r.NextHop.IsValid() && t.hop6 != nil && in.Packet.Type == packet.TypeIPv6 {
 		var hop [16]byte // what stands for it in cb is its last word
 		if err := t.hop6.Lookup(uint32(0), &hop); err != nil {
-			return r, err
+			return r, nil, err
 		}
 		r.NextHop = netip.AddrFrom16(hop)
 	}
-	return r, err
+	return r, out.DataOut, err
 }
 
 // decision reads what the program left behind, and checks that it returned what it says.

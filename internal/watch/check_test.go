@@ -24,7 +24,10 @@ func TestCheckNamesTheField(t *testing.T) {
 		{`{apiVersion: projectcalico.org/v3, kind: NetworkSet, spec: {nets: [10.0.0]}}`, "spec.nets[0]"},
 		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, spec: {nets: ["::", 10.0.0]}}`, "spec.nets[1]"},
 		{`{apiVersion: projectcalico.org/v3, kind: HostEndpoint, spec: {node: n1, interfaceName: eth0, expectedIPs: ["10.0.0"]}}`, "spec.expectedIPs[0]"},
-		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, spec: {doNotTrack: true, applyOnForward: true}}`, "spec.doNotTrack"},
+		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, spec: {doNotTrack: true, applyOnForward: true}}`, ""},
+		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, spec: {doNotTrack: true}}`, "spec.applyOnForward"},
+		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, spec: {doNotTrack: true, preDNAT: true, applyOnForward: true}}`, "spec.preDNAT"},
+		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, spec: {doNotTrack: true, applyOnForward: true, ingress: [{action: Log}]}}`, "spec.ingress[0].action"},
 		{`{apiVersion: projectcalico.org/v3, kind: IPPool, spec: {cidr: 10.0.0}}`, "spec.cidr"},
 		{`{apiVersion: projectcalico.org/v3, kind: IPReservation, spec: {reservedCIDRs: [10.0.0]}}`, "spec.reservedCIDRs[0]"},
 		{`{apiVersion: projectcalico.org/v3, kind: BGPPeer, spec: {}}`, ""}, // not converted

@@ -52,17 +52,40 @@ func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []we
 		ingress: s.Ingress, egress: s.Egress}
 	out := p.convert(nameOf(np))
 	out.ApplyOnForward, out.PreDNAT, out.DoNotTrack = s.ApplyOnForward, s.PreDNAT, s.DoNotTrack
-	if s.DoNotTrack { // fails closed, at the host endpoints that it selects
-		p.add("spec.doNotTrack", "true", "is not supported yet; the policy denies everything but failsafe ports to the host endpoints that it selects, in its directions", "remove the policy")
-		deny(out, p.summary())
-	}
-	if s.PreDNAT {
+	switch {
+	case s.DoNotTrack:
+		p.doNotTrack(out, s)
+	case s.PreDNAT:
 		p.preDNAT(out, s)
 	}
 	if s.ApplyOnForward {
 		p.unknownEnd(out)
 	}
 	return out, p.list
+}
+
+// doNotTrack checks what a policy must be that judges each packet by itself.
+func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySpec) {
+	if s.PreDNAT {
+		p.bad("spec.preDNAT", "true", "stands beside doNotTrack, and no policy can be both", "leave one of them out")
+		out.PreDNAT = false
+		deny(out, p.summary())
+	}
+	if !s.ApplyOnForward {
+		p.add("spec.applyOnForward", "false", "must be true with doNotTrack; it counts as true", "set it")
+		out.ApplyOnForward = true
+	}
+	for _, dir := range []string{"egress", "ingress"} {
+		rules := p.ingress
+		if dir == "egress" {
+			rules = p.egress
+		}
+		for i := range rules {
+			if rules[i].Action == v3.Log {
+				p.add(fmt.Sprintf("spec.%s[%d].action", dir, i), "Log", "is told only of packets that are denied then: there are no flows to tell of", "leave the rule out")
+			}
+		}
+	}
 }
 
 // preDNAT checks what a policy must be that judges before Services.
@@ -88,7 +111,7 @@ func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 		for i := range rules {
 			if rules[i].Own != nil {
 				p.add(fmt.Sprintf("spec.%s[%d]", dir, i), "", "says something of the end that host endpoints stand for, which is not supported yet where they judge "+
-					"what is forwarded or before Services: there the rule allows nothing", "say it of the other end and of ports")
+					"what is forwarded, before Services, or each packet by itself: there the rule allows nothing", "say it of the other end and of ports")
 			}
 		}
 	}

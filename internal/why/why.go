@@ -129,7 +129,7 @@ type Backend struct {
 // End is what policy says at one end of the connection.
 type End struct {
 	Direction   string           `json:"direction"`           // ingress, egress
-	Host        string           `json:"host,omitempty"`      // of a host endpoint: host, forward, preDNAT
+	Host        string           `json:"host,omitempty"`      // of a host endpoint: host, forward, preDNAT, doNotTrack
 	Interface   string           `json:"interface,omitempty"` // of a host endpoint: by which the packet comes in, or leaves
 	Peer        netip.Addr       `json:"peer"`
 	Explanation calc.Explanation `json:"explanation"`
@@ -137,6 +137,7 @@ type End struct {
 	TableAllow bool           `json:"tableAllow"`
 	TableRule  nodestate.Rule `json:"tableRule"`
 	Agrees     bool           `json:"agrees"`
+	Undecided  bool           `json:"undecided,omitempty"` // doNotTrack: allowed to go on, and be judged by all else
 }
 
 // Program is the program that was run.

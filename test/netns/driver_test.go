@@ -49,6 +49,10 @@ type applied struct {
 	Shares uint64   // packets dropped because their pod has its share of the connection table
 	Held   []string // such pods
 	Denied uint64   // packets that policy denied, as the nftables driver counts
+
+	Arrival map[string]string        // of the eBPF driver: Status.Arrival
+	Late    uint64                   // Status.Late
+	Dropped map[reason.Reason]uint64 // packets
 }
 
 func startDriver(t *testing.T, n *node) *driverProcess {
@@ -149,7 +153,8 @@ func ebpfMain(log *slog.Logger) error {
 		} else if err := removeOther(func() error { return nft.Remove(context.Background()) }); err != nil {
 			a.Err = err.Error()
 		}
-		a.Writes = drv.Status().Writes
+		st := drv.Status()
+		a.Writes, a.Arrival, a.Late = st.Writes, st.Arrival, st.Late
 		fallen, err := drv.Fallen()
 		if err != nil {
 			return err
@@ -157,20 +162,20 @@ func ebpfMain(log *slog.Logger) error {
 		for _, c := range fallen.Clients {
 			a.Fallen = append(a.Fallen, four(c.String()))
 		}
-		return tellShares(drv, a)
+		return tellDrops(drv, a)
 	})
 }
 
-func tellShares(drv *ebpf.Driver, a *applied) error {
+func tellDrops(drv *ebpf.Driver, a *applied) error {
 	drops, err := drv.Drops()
 	if err != nil {
 		return err
 	}
+	a.Dropped = map[reason.Reason]uint64{}
 	for _, d := range drops {
-		if reason.Reason(d.Reason) == reason.Share {
-			a.Shares += d.Packets
-		}
+		a.Dropped[reason.Reason(d.Reason)] += d.Packets
 	}
+	a.Shares = a.Dropped[reason.Share]
 	held, err := drv.Held()
 	for _, h := range held {
 		a.Held = append(a.Held, four(h.Addr.String()))

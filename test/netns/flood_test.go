@@ -41,7 +41,7 @@ func newSender() (*sender, error) {
 }
 
 // flood sends r.Size packets of r.Net (syn, ack, udp) to r.Addr by the neighbour whose MAC address is r.Name, each from
-// another address of 11.0.0.0/8. The answer is how long it took.
+// another address of 11.0.0.0/8 or its counterparts. The answer is how long it took.
 func flood(r request) answer {
 	s, err := newSender()
 	if err != nil {
@@ -60,10 +60,14 @@ func flood(r request) answer {
 	case "udp":
 		p.Kind, p.IP.Proto = packet.UDP, packet.ProtoUDP
 	}
+	source := func(a netip.Addr) netip.Addr { return a }
+	if to.Addr().Is6() {
+		p.Type, source = packet.TypeIPv6, six
+	}
 	begin := time.Now()
 	for range r.Size {
 		v := rand.Uint64()
-		p.IP.Src = netip.AddrFrom4([4]byte{11, byte(v), byte(v >> 8), byte(v >> 16)})
+		p.IP.Src = source(netip.AddrFrom4([4]byte{11, byte(v), byte(v >> 8), byte(v >> 16)}))
 		p.SrcPort, p.Seq = uint16(1024+v>>24%60000), uint32(v>>32)
 		frame, err := p.Marshal()
 		if err != nil {

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -135,11 +136,25 @@ func TestForgedAnswers(t *testing.T) {
 	}
 }
 
-// flows counts the entries of a table of flows with and without an address that flood sends from.
+// flows counts the entries of a table of IPv4's flows with and without an address that flood sends from.
 func (n *node) flows(table string) (flooded, others int) {
+	n.lan.t.Helper()
+	n.eachFlow(ipv4, table, func(src, dst netip.Addr, _ [5]byte) {
+		if src.As4()[0] == 11 || dst.As4()[0] == 11 {
+			flooded++
+		} else {
+			others++
+		}
+	})
+	return flooded, others
+}
+
+// eachFlow calls see for each entry of a family's table of flows, with its addresses in IPv4's, its ports (source, destination, big-endian) and protocol.
+func (n *node) eachFlow(fam family, table string, see func(src, dst netip.Addr, rest [5]byte)) {
 	t := n.lan.t
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(n.driver.bpffs, "*", "*", "maps", table))
+	dir := map[family]string{ipv4: "maps", ipv6: "maps6"}[fam]
+	found, err := filepath.Glob(filepath.Join(n.driver.bpffs, "*", "*", dir, table))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("no map %s below %s: %v", table, n.driver.bpffs, err)
 	}
@@ -149,12 +164,8 @@ func (n *node) flows(table string) (flooded, others int) {
 	}
 	defer m.Close()
 	var key, value []byte
-	for all := m.Iterate(); all.Next(&key, &value); {
-		if key[0] == 11 || key[4] == 11 { // source, destination
-			flooded++
-		} else {
-			others++
-		}
+	size := fam.bits() / 8
+	for all := m.Iterate(); all.Next(&key, &value); { // struct flow_key
+		see(netip.AddrFrom4([4]byte(key[size-4:size])), netip.AddrFrom4([4]byte(key[2*size-4:2*size])), [5]byte(key[2*size:2*size+5]))
 	}
-	return flooded, others
 }

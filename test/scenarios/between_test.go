@@ -44,14 +44,31 @@ func hostsAllow(s *nodestate.State, p asked) bool {
 		return true
 	}
 	if h := s.HostEndpointAt(p.in, p.src); p.in != 0 {
-		if !asks(h.PreDNAT, p.src) || toHost && !asks(h.HostIngress, p.src) || !toHost && !asks(h.ForwardIngress, p.src) {
+		ok, alone := aloneAllows(s, h.UntrackedIngress, p.in, p.src, p)
+		if !ok || alone && toHost {
+			return ok
+		}
+		if !alone && !asks(h.PreDNAT, p.src) || toHost && !asks(h.HostIngress, p.src) || !toHost && !asks(h.ForwardIngress, p.src) {
 			return false
 		}
 	}
 	if h := s.HostEndpointAt(p.out, p.src); p.out != 0 {
+		ok, alone := aloneAllows(s, h.UntrackedEgress, p.out, p.dst, p)
+		if !ok || alone && fromHost {
+			return ok
+		}
 		return fromHost && asks(h.HostEgress, p.dst) || !fromHost && asks(h.ForwardEgress, p.dst)
 	}
 	return true
+}
+
+// aloneAllows is what a host endpoint says of a packet by itself, at an uplink; alone: that is all that it says.
+func aloneAllows(s *nodestate.State, iso nodestate.Isolation, at int, peer netip.Addr, p asked) (ok, alone bool) {
+	if iso.Set == 0 || at != scenario.Uplink {
+		return true, false
+	}
+	v := s.Decide(iso, peer, p.proto, p.Ports)
+	return v.Allow, v.Allow && !v.Undecided
 }
 
 func podsAllow(s *nodestate.State, p asked) bool {

@@ -2,6 +2,7 @@ package scenarios_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"strconv"
@@ -101,6 +102,7 @@ func playPolicies(r *wires.Runner, make scenario.NewCarrier, seed uint64, seen m
 	if seed%3 == 0 {
 		d.guard()
 	}
+	d.tracked()
 	d.machine = d.crowd.machine()
 	defer func() {
 		if resetErr := r.Reset(); err == nil {
@@ -134,9 +136,15 @@ func (d *policies) guard() {
 	d.c.Policies[p.ID()] = p
 }
 
+// tracked leaves out policies that judge each packet by itself, which nftables lacks.
+func (d *policies) tracked() {
+	maps.DeleteFunc(d.c.Policies, func(_ model.PolicyID, p *model.Policy) bool { return p.DoNotTrack })
+}
+
 func (d *policies) step(seen map[string]int) error {
 	if d.chance(8) {
 		d.changePolicy()
+		d.tracked()
 		d.machine.State = calc.Calc(d.c)
 		d.log = append(d.log, "policies change")
 		if err := d.carrier.Apply(d.machine.State); err != nil {

@@ -279,6 +279,7 @@ func (d *differential) arrival() sim.In {
 		in.Hook, in.IfIndex, in.Marked = sim.ToWorkload, to.IfIndex, d.chance(3)
 	case d.isOwn(p.IP.Src) && !toLocal && d.chance(90), !local && !toLocal && d.chance(4): // the kernel's route to a local pod leads to to_workload
 		in.Hook, in.IfIndex, in.Marked = sim.ToUplink, one(d.crowd, scenario.Uplink, scenario.HostDevice), d.chance(3)
+		in.Transit = d.isOwn(p.IP.Src) == (d.later.IntN(100) < 5)
 	case d.chance(35):
 		in.Hook, in.IfIndex = sim.FromTunnel, scenario.TunnelDev
 		in.Source = nodeAddrs[1+d.IntN(2)]

@@ -17,8 +17,9 @@ import (
 // the one under test; n1 is on its link, n2 behind the router.
 type crowd struct {
 	*rand.Rand
-	c    *model.Cluster
-	mtus map[int]int // of node n0's interfaces, as in scenario.Machine
+	c     *model.Cluster
+	later *rand.Rand  // for what came later
+	mtus  map[int]int // of node n0's interfaces, as in scenario.Machine
 	// What else its kernel has, as in scenario.Machine.
 	own   []netip.Addr
 	aside []netip.Prefix
@@ -57,7 +58,7 @@ func macOf(a netip.Addr) [6]byte {
 const firstPod = 1100
 
 func newCrowd(seed uint64) *crowd {
-	r := &crowd{Rand: rand.New(rand.NewPCG(seed, 7)), c: model.NewCluster()}
+	r := &crowd{Rand: rand.New(rand.NewPCG(seed, 7)), later: rand.New(rand.NewPCG(seed, 13)), c: model.NewCluster()}
 	r.mtus = map[int]int{0: one(r, 1500, 1500, 1300), scenario.Uplink: one(r, 1500, 1500, 1280)}
 	c := r.c
 	// Time-outs far apart from each other and from how long a round takes; see differential.advance.

@@ -29,6 +29,23 @@ func (r *crowd) hostEndpoints() {
 		r.c.Settings.FailsafeIn = append(r.c.Settings.FailsafeIn,
 			model.Failsafe{Protocol: model.ProtocolTCP, Port: 8080, Net: netip.MustParsePrefix("172.31.0.0/16")}, model.Failsafe{Protocol: model.ProtocolUDP, Port: 5353})
 	}
+	r.alone()
+}
+
+// alone makes, or takes away, a policy that judges each packet by itself.
+func (r *crowd) alone() {
+	r = &crowd{Rand: r.later, c: r.c} // all else is what it is without
+	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "alone"}, Tier: one(r, "early", model.TierDefault), Order: 1,
+		AppliesIngress: r.chance(75), AppliesEgress: r.chance(75), ApplyOnForward: true, DoNotTrack: true}
+	p.Subject.Expression = one(r, "all()", "all()", r.expression())
+	for range 1 + r.IntN(3) {
+		p.Ingress = append(p.Ingress, r.tieredRule())
+		p.Egress = append(p.Egress, r.tieredRule())
+	}
+	delete(r.c.Policies, p.ID())
+	if r.chance(50) {
+		r.c.Policies[p.ID()] = p
+	}
 }
 
 // forHosts makes a policy one that has more to say to host endpoints.
@@ -39,6 +56,8 @@ func (r *crowd) forHosts(p *model.Policy) {
 	case 2:
 		p.ApplyOnForward, p.PreDNAT = true, true
 		p.AppliesIngress, p.AppliesEgress, p.Egress = true, false, nil
+	case 3:
+		p.ApplyOnForward, p.DoNotTrack = true, true
 	}
 }
 

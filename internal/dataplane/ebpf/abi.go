@@ -57,9 +57,12 @@ const (
 	setHandOver = 128
 	setChanging = 64
 
-	policyAllow = 1
-	policyLog   = 2
-	setHosts    = 256
+	policyAllow     = 1
+	policyLog       = 2
+	policyUndecided = 4
+
+	setHosts     = 256
+	setUntracked = 2048
 
 	setToHostDrop   = 512
 	setToHostReturn = 1024
@@ -86,6 +89,7 @@ const (
 	countDSRFallen     = 0
 	countEventsLost    = 1
 	countEventsLimited = 2
+	countUntracked     = 3
 
 	eventAllowed = 1
 	eventLog     = 2

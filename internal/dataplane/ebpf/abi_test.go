@@ -36,7 +36,7 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"TIMEOUT_TCP_SYN": timeoutTCPSyn, "TIMEOUT_TCP_EST": timeoutTCPEst, "TIMEOUT_TCP_CLOSING": timeoutTCPClosing,
 		"TIMEOUT_UDP": timeoutUDP, "TIMEOUT_ICMP": timeoutICMP, "TIMEOUT_OTHER": timeoutOther,
 		"TIMEOUT_DSR_TRIES": timeoutDSRTries, "TIMEOUT_DSR_RETRY": timeoutDSRRetry, "TIMEOUT_TCP_FINS": timeoutTCPFins, "COUNT_DSR_FALLEN": countDSRFallen,
-		"POLICY_TCP": int(nodestate.ProtoBitTCP), "POLICY_ALLOW": policyAllow, "POLICY_LOG": policyLog,
+		"POLICY_TCP": int(nodestate.ProtoBitTCP), "POLICY_ALLOW": policyAllow, "POLICY_LOG": policyLog, "POLICY_UNDECIDED": policyUndecided, "SET_UNTRACKED": setUntracked, "COUNT_UNTRACKED": countUntracked,
 		"ADDR_STAGED": addrStaged, "SET_EVENTS": setEvents, "SET_HAND_OVER": setHandOver,
 		"EVENT_ALLOWED": eventAllowed, "EVENT_LOG": eventLog, "EVENT_AGAIN": eventAgain, "EVENT_EGRESS": eventEgress, "EVENT_INGRESS": eventIngress,
 		"EVENT_HOST_IN": eventHostIn, "EVENT_HOST_OUT": eventHostOut, "SET_HOSTS": setHosts, "SET_TO_HOST_DROP": setToHostDrop, "SET_TO_HOST_RETURN": setToHostReturn,

@@ -110,6 +110,9 @@ type bpfLink struct {
 }
 
 func (b bpfLinks) attach(s site, prog *ebpf.Program) (attachment, error) {
+	if s.hook.at == ebpf.AttachXDP {
+		return attachXDP(s, prog)
+	}
 	if s.ifindex == 0 {
 		l, err := link.AttachCgroup(link.CgroupOptions{Path: b.cgroup, Attach: s.hook.at, Program: prog})
 		if err != nil {
@@ -160,6 +163,12 @@ func (l bpfLink) check(s site, prog ebpf.ProgramID) error {
 	}
 	if tcx := info.TCX(); tcx != nil {
 		if int(tcx.Ifindex) != s.ifindex || ebpf.AttachType(tcx.AttachType) != s.hook.at {
+			return errors.New("the link was detached from its interface")
+		}
+		return nil
+	}
+	if xdp := info.XDP(); xdp != nil {
+		if int(xdp.Ifindex) != s.ifindex || s.hook.at != ebpf.AttachXDP {
 			return errors.New("the link was detached from its interface")
 		}
 		return nil
@@ -233,6 +242,22 @@ func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	return id, nil
 }
 
+// use puts another program to the sites of a hook, and to those that come.
+func (a *attachments) use(h hook, prog *ebpf.Program) error {
+	id, err := programID(prog)
+	if err != nil || a.ids[h.name] == id {
+		return err
+	}
+	a.prog[h.name], a.ids[h.name] = prog, id
+	var errs []error
+	for s, at := range a.at {
+		if s.hook == h {
+			errs = append(errs, at.update(s, prog))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // withdraw detaches the programs of some hooks wherever they are.
 func (a *attachments) withdraw(hooks []hook) error {
 	var errs []error
@@ -286,7 +311,7 @@ func (a *attachments) ensure(s site, quick bool) error {
 	if err := a.attach(s, prog, a.by); err != nil {
 		return err
 	}
-	if at, err := (clsact{}).adopt(s, ""); err == nil && s.ifindex != 0 && a.at[s].pinned() {
+	if at, err := (clsact{}).adopt(s, ""); err == nil && s.ifindex != 0 && s.hook.at != ebpf.AttachXDP && a.at[s].pinned() {
 		// The earlier run ended before it settled.
 		return at.detach(s)
 	}

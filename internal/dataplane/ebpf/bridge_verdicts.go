@@ -71,6 +71,8 @@ func (m *meeting) value(x, y weirPolicyValue) weirPolicyValue {
 	switch {
 	case x.Sources == 0 && x.Verdict&policyAllow == 0:
 		return logged(x, y)
+	case y.Sources == 0 && y.Verdict&policyUndecided != 0 && x.Sources == 0:
+		return logged(x, y) // an allowance of a packet by itself is one, before the change or after it
 	case y.Sources == 0 && (y.Verdict&policyAllow == 0 || x.Sources == 0):
 		return logged(y, x)
 	}

@@ -101,14 +101,14 @@ func (f filter) detach(s site) error {
 type withoutTCX struct{ bpfLinks }
 
 func (w withoutTCX) attach(s site, prog *ebpf.Program) (attachment, error) {
-	if s.ifindex == 0 {
+	if s.ifindex == 0 || s.hook.at == ebpf.AttachXDP {
 		return w.bpfLinks.attach(s, prog)
 	}
 	return clsact{}.attach(s, prog)
 }
 
 func (w withoutTCX) adopt(s site, path string) (attachment, error) {
-	if s.ifindex == 0 {
+	if s.ifindex == 0 || s.hook.at == ebpf.AttachXDP {
 		return w.bpfLinks.adopt(s, path)
 	}
 	at, err := clsact{}.adopt(s, path)

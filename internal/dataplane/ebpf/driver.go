@@ -62,6 +62,7 @@ type Driver struct {
 	narrow   map[string]bool // our devices whose MTU is too small for IPv6
 	tables   *tables
 	programs *attachments
+	guards   guards
 	machine  machine
 	state    *nodestate.State // nil before the first Apply
 	devices  devices
@@ -208,6 +209,9 @@ func (d *Driver) reconcile(devices bool) error {
 	if err := errors.Join(d.sixErr, d.callIPv6()); err != nil {
 		errs = append(errs, err)
 	}
+	if err := d.followGuards(); err != nil {
+		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
+	}
 	d.beginTakeOver()
 	attachErrs := d.attachAll(devices)
 	d.endTakeOver(len(attachErrs) == 0 || d.carries())
@@ -220,6 +224,9 @@ func (d *Driver) reconcile(devices bool) error {
 		d.wished = wish(d.state)
 	}
 	d.tables.remove(d.state, d.machine)
+	if err := d.leaveGuards(); err != nil {
+		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
+	}
 	if d.tables.counts.judged != before || d.tables.stale() {
 		d.bump = true
 	}
@@ -393,6 +400,9 @@ func (d *Driver) sites() map[site]string {
 	for index, name := range d.uplinks {
 		if _, pod := out[site{index, fromWorkload}]; !pod {
 			both(index, name, fromUplink, toUplink)
+			if d.programs.prog[arrive.name] != nil {
+				out[site{index, arrive}] = name
+			}
 		}
 	}
 	if d.devices.host != nil {
@@ -425,7 +435,7 @@ func (d *Driver) attachAll(strays bool) []error {
 	for _, s := range order {
 		name := sites[s]
 		wanted[s] = true
-		if d.programs.has(s) {
+		if d.programs.has(s) || s.hook == arrive && !d.guards.due(s.ifindex) {
 			continue
 		}
 		// A new clsact qdisc makes a device drop what it sends for a grace period of RCU: where a pod is in the middle of something, and
@@ -435,6 +445,8 @@ func (d *Driver) attachAll(strays bool) []error {
 		switch {
 		case errors.Is(err, errAbsent):
 			d.absent[s] = name
+		case s.hook == arrive:
+			d.guards.tried(s.ifindex, name, err, d.log)
 		case err != nil:
 			errs = append(errs, &dataplane.KeyError{Table: "programs", Key: name + " " + s.hook.name, Err: err})
 		case s.ifindex != 0 && (s.hook == fromWorkload || s.hook == fromUplink):
@@ -524,5 +536,6 @@ func (d *Driver) Close() error {
 	for _, l := range d.both() {
 		l.Close()
 	}
+	d.guards.close()
 	return err
 }

@@ -86,7 +86,7 @@ func readPolicy(s *nodestate.State, t *tables) {
 		s.Policy.Set(nodestate.PolicyKey{
 			Set: nodestate.SetID(k.Set), Peer: nodestate.Class(k.Peer), Head: k.Head != 0,
 			Proto: model.Protocol(k.Proto), Port: k.Port, Len: k.Len, Sources: k.Sources,
-		}, nodestate.PolicyValue{Allow: v.Verdict&policyAllow != 0, Log: v.Verdict&policyLog != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens, Sources: v.Sources})
+		}, nodestate.PolicyValue{Allow: v.Verdict&policyAllow != 0, Log: v.Verdict&policyLog != 0, Undecided: v.Verdict&policyUndecided != 0, Rule: nodestate.RuleID(v.Rule), Protos: v.Protos, Lens: v.Lens, Sources: v.Sources})
 	}
 }
 

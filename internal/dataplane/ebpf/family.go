@@ -209,7 +209,7 @@ func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict, p
 	v.Epoch = t.current.Epoch
 	v.Flags |= t.current.Flags & setChanging
 	if strict {
-		v.Flags |= t.current.Flags & (setHosts | setToHostDrop | setToHostReturn)
+		v.Flags |= t.current.Flags & (setHosts | setUntracked | setToHostDrop | setToHostReturn)
 	}
 	changed := v != t.current
 	if changed || pending {
@@ -236,6 +236,8 @@ func (t *familyTables[A]) nextEpoch() error {
 }
 
 func (t *familyTables[A]) judgesHosts() bool { return t.current.Flags&setHosts != 0 }
+
+func (t *familyTables[A]) judgesAlone() bool { return t.current.Flags&setUntracked != 0 }
 
 func (t *familyTables[A]) epoch() uint32 { return t.current.Epoch }
 

@@ -138,6 +138,16 @@ func (t *tables) writeHosts() (held bool) {
 	return held || t.hosts.tracker.PendingWrites() > 0
 }
 
+// judgesAlone reports whether an entry of the map asks for each packet to be judged by itself.
+func (t *tables) judgesAlone() bool {
+	for _, v := range t.hosts.tracker.All() {
+		if v.Sides[hostUntrackedIngress].Set|v.Sides[hostUntrackedEgress].Set != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // hostReady holds a host endpoint back while part of one of its sets could not be written.
 func (t *tables) hostReady(v weirHostValue) error {
 	for i := 0; i < len(v.Sides); i += 2 {

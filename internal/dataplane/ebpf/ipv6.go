@@ -63,7 +63,7 @@ func (d *Driver) enterIPv6(first bool) error {
 // leaveIPv6 also takes away what an earlier run left.
 func (d *Driver) leaveIPv6() error {
 	_, err := d.loaded.call(nil)
-	errs := []error{err, d.programs.withdraw(cgroupHooks6)}
+	errs := []error{err, d.loaded.callGuards(nil, nil), d.programs.withdraw(cgroupHooks6)}
 	if d.six != nil {
 		d.tables.families = d.tables.families[:1]
 		d.six.Close()

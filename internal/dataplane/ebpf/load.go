@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -48,7 +50,7 @@ var stateful = map[string]bool{
 }
 
 // shared maps are the same for both families: what they hold has no addresses.
-var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_hosts"}
+var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_hosts", "weir_trace_rule"}
 
 // programsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those of IPv6.
 const programsOfIPv6 = "weir_ipv6"
@@ -89,7 +91,7 @@ func (l *loaded) call(six *loaded) (int, error) {
 }
 
 // unpinned maps hold nothing from one packet to the next, or, as that of events, nothing that outlives its reader.
-var unpinned = map[string]bool{"weir_events": true, "weir_event_rate": true, "weir_trace": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
+var unpinned = map[string]bool{"weir_events": true, "weir_event_rate": true, "weir_trace": true, "weir_trace_rule": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
 
 // loaded are the programs and maps in the kernel, not attached yet.
 type loaded struct {
@@ -100,6 +102,8 @@ type loaded struct {
 	family    string         // ipv4Name or ipv6Name
 	icmp      uint8          // the protocol number that is ICMP
 	counted   map[string]int // entries of tables that programs fill, at the last sweep
+	read      func() (*ebpf.CollectionSpec, error)
+	constants constants
 }
 
 // The families as logs and metrics name them.
@@ -126,49 +130,51 @@ type constants struct {
 func load(four *loaded, dir string, sizes map[string]uint32, c constants, log *slog.Logger) (*loaded, error) {
 	l := &loaded{recreated: map[string]bool{}, family: ipv4Name, icmp: unix.IPPROTO_ICMP}
 	l.tables = func(c *counts) family { return newFamily[ip4](l.Maps, c) }
-	read := loadWeir
+	l.read, l.constants = loadWeir, c
 	if four != nil {
 		l.tables = func(c *counts) family { return newFamily[ip6](l.Maps, c) }
-		read = loadWeir6
+		l.read = loadWeir6
 		l.family, l.icmp = ipv6Name, unix.IPPROTO_ICMPV6
 	}
-	spec, err := read()
+	spec, err := l.read()
 	if err != nil {
 		return nil, fmt.Errorf("reading the compiled programs: %w", err)
 	}
 	if err := specialize(spec, sizes, c); err != nil {
 		return nil, err
 	}
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return slices.Contains(guardPrograms, name) })
 	if err := rlimit.RemoveMemlock(); err != nil {
 		log.Debug("could not lift the limit on locked memory; needed before Linux 5.11 only", "error", err)
 	}
-	maps := map[string]*ebpf.Map{}
+	taken := map[string]*ebpf.Map{}
 	defer func() {
-		for _, m := range maps {
+		for _, m := range taken {
 			m.Close() // the collection holds clones
 		}
 	}()
 	if four != nil {
 		delete(spec.Maps, programsOfIPv6)
+		delete(spec.Maps, guardsOfIPv6)
 		for _, name := range shared {
-			if maps[name], err = four.Maps[name].Clone(); err != nil {
+			if taken[name], err = four.Maps[name].Clone(); err != nil {
 				return nil, fmt.Errorf("sharing map %s: %w", name, err)
 			}
 		}
 	}
 	if dir != "" {
 		for name, ms := range spec.Maps {
-			if unpinned[name] || maps[name] != nil {
+			if unpinned[name] || taken[name] != nil {
 				continue
 			}
 			m, err := l.openMap(filepath.Join(dir, name), ms, log)
 			if err != nil {
 				return nil, err
 			}
-			maps[name] = m
+			taken[name] = m
 		}
 	}
-	l.Collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: maps})
+	l.Collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: taken})
 	if err != nil {
 		return nil, fmt.Errorf("loading the programs: %w", err)
 	}

@@ -29,6 +29,8 @@ type Offline struct {
 	machine machine
 	state   *nodestate.State
 	bump    bool // flows are to be judged again
+
+	guards, guards6 *guardSet
 }
 
 // TestOptions are for LoadForTest.
@@ -61,9 +63,11 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 		l.Close()
 		return nil, err
 	}
-	closeAll := func() {
-		l.Close()
-		six.Close()
+	out := &Offline{Collection: l.Collection, IPv6: six.Collection, loaded: l, six: six, tables: newTables(l, six)}
+	closeAll := out.Close
+	if err := out.guard(); err != nil {
+		closeAll()
+		return nil, err
 	}
 	hz, err := kernel.HZ()
 	if err != nil {
@@ -76,11 +80,32 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 			return nil, err
 		}
 	}
-	return &Offline{
-		Collection: l.Collection, IPv6: six.Collection, loaded: l, six: six, tables: newTables(l, six),
-		machine: machine{clock: clock{hz}, hostNetns: o.HostNetns, host: o.HostDevice, tunnel: o.Tunnel, listening: o.Listening},
-	}, nil
+	out.machine = machine{clock: clock{hz}, hostNetns: o.HostNetns, host: o.HostDevice, tunnel: o.Tunnel, listening: o.Listening}
+	return out, nil
 }
+
+// guard loads the programs that judge each packet by itself, which a node has only while it asks for them.
+func (o *Offline) guard() error {
+	for _, x := range []struct {
+		l    *loaded
+		to   **guardSet
+		into map[string]*ebpf.Program
+	}{{o.loaded, &o.guards, o.Programs}, {o.six, &o.guards6, o.IPv6.Programs}} {
+		g, err := loadGuards(x.l)
+		*x.to = g
+		if err != nil {
+			return err
+		}
+		if g.arriveErr != nil {
+			return g.arriveErr
+		}
+		x.into[arriveProgram], x.into[eachProgram] = g.arrive, g.each
+	}
+	return nil
+}
+
+// JudgesAlone reports whether the settings say that host endpoints judge each packet by itself.
+func (o *Offline) JudgesAlone() bool { return o.tables.families[0].judgesAlone() }
 
 // SetUplinks tells the MAC addresses of uplinks by interface index; the next Apply writes them.
 func (o *Offline) SetUplinks(macs map[int][6]byte) {
@@ -115,6 +140,11 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 		six = nil
 	}
 	_, err := o.loaded.call(six)
+	if six == nil {
+		err = errors.Join(err, o.loaded.callGuards(nil, nil))
+	} else {
+		err = errors.Join(err, o.loaded.callGuards(o.guards6.arrive, o.guards6.each))
+	}
 	errs = append(errs, err)
 	o.bump = o.bump || o.tables.counts.judged != before || o.tables.stale()
 	err = nil
@@ -217,6 +247,8 @@ func zeroMap(m *ebpf.Map) error {
 func (o *Offline) Close() {
 	o.loaded.Close()
 	o.six.Close()
+	o.guards.close()
+	o.guards6.close()
 }
 
 // clearMap deletes every entry, whatever the types.

@@ -104,7 +104,7 @@ func (r *Rehearsal) load(programs []string, c constants) (err error) {
 		return err
 	}
 	r.Hop6 = r.six.Maps["weir_trace"]
-	for i, name := range ipv6Slots {
+	for i, name := range append(slices.Clone(ipv6Slots), eachProgram) {
 		if p := r.six.Programs[name]; p != nil {
 			if err = r.four.Maps[programsOfIPv6].Put(uint32(i), p); err != nil {
 				return err
@@ -282,7 +282,10 @@ func (d *Driver) Prove(r *Rehearsal, program string, ifindex int, six bool) (Pro
 	for _, x := range []struct {
 		of  *ebpf.Program
 		tag *string
-	}{{ours.Programs[program], &p.Tag}, {live.Programs[program], &p.Live}} {
+	}{{ours.Programs[program], &p.Tag}, {d.live(live, program), &p.Live}} {
+		if x.of == nil {
+			return p, fmt.Errorf("the node has no program %s", program)
+		}
 		info, err := x.of.Info()
 		if err != nil {
 			return p, fmt.Errorf("reading about program %s: %w", program, err)
@@ -296,10 +299,24 @@ func (d *Driver) Prove(r *Rehearsal, program string, ifindex int, six bool) (Pro
 	return p, nil
 }
 
+// live is a program that the node's packets meet.
+func (d *Driver) live(l *loaded, program string) *ebpf.Program {
+	for _, g := range []*guardSet{d.guards.four, d.guards.six} {
+		if program == eachProgram && g != nil && g.of == l {
+			return g.each
+		}
+	}
+	return l.Programs[program]
+}
+
 // notAttached says why a program is not in effect at an interface.
 func (d *Driver) notAttached(program string, ifindex int) string {
+	name := program
+	if program == eachProgram {
+		name = "weir_" + toUplink.name
+	}
 	for s, at := range d.programs.at {
-		if s.ifindex == ifindex && "weir_"+s.hook.name == program {
+		if s.ifindex == ifindex && "weir_"+s.hook.name == name {
 			if err := at.check(s, d.programs.ids[s.hook.name]); err != nil {
 				return err.Error()
 			}

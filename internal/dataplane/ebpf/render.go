@@ -163,6 +163,9 @@ func toPolicyValue(v nodestate.PolicyValue) weirPolicyValue {
 	if v.Log {
 		value.Verdict |= policyLog
 	}
+	if v.Undecided {
+		value.Verdict |= policyUndecided
+	}
 	return value
 }
 
@@ -234,6 +237,7 @@ type machine struct {
 	listening bool // somebody listens to events
 	handOver  bool // another data plane has what has no flow yet
 	judging   bool // there are host endpoints still in the map
+	alone     bool // some of them judge each packet by itself
 	flows     int  // entries that weir_flows has room for; 0 = what the state says
 	// uplinks are their MAC addresses by interface index.
 	uplinks map[uint32]weirLinkKey
@@ -261,6 +265,7 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{m.listening, setEvents},
 			bit{m.handOver || c.HandOver, setHandOver},
 			bit{len(s.HostEndpoints) > 0 || m.judging, setHosts},
+			bit{s.JudgesAlone() || m.alone, setUntracked},
 			bit{c.ToHost == model.ToHostDrop, setToHostDrop},
 			bit{c.ToHost == model.ToHostReturn, setToHostReturn},
 			bit{true, setPorts}), // tables keep weir_ports

@@ -28,6 +28,11 @@ type Status struct {
 	Repaired  time.Time         // of the last repair; zero = none
 	Problems  []string          // what could not be put in place at the last try
 	Entries   map[string]int    // of the tables, by map
+	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is any: XDPNative, XDPGeneric, or why
+	// not in XDP.
+	Arrival map[string]string
+	// Late counts the packets that doNotTrack policy judged behind XDP: because that is not there, or could not tell what they are.
+	Late uint64
 }
 
 // Status returns a snapshot.
@@ -38,7 +43,12 @@ func (d *Driver) Status() Status {
 		ABI: abiNumber, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
 		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.counts.judged + d.tables.counts.quiet + d.tables.counts.epochs,
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
-		Entries: d.tables.entries(),
+		Entries: d.tables.entries(), Arrival: d.arrival(),
+	}
+	for _, l := range d.both() {
+		if n, err := readCount(l.Maps["weir_counts"], countUntracked); err == nil {
+			st.Late += n
+		}
 	}
 	for s := range d.programs.at {
 		switch s.hook {

@@ -78,6 +78,7 @@ type family interface {
 	epoch() uint32
 	judgesHosts() bool // by the settings
 	shareLimits() (each, most uint32)
+	judgesAlone() bool
 	errors() []error
 	entries() map[string]int
 	fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error)
@@ -227,7 +228,7 @@ func (t *tables) remove(s *nodestate.State, m machine) {
 	t.ports.settle()
 	if !t.held {
 		t.hosts.remove(nil)
-		m.judging = t.hosts.tracker.Len() > 0
+		m.judging, m.alone = t.hosts.tracker.Len() > 0, t.judgesAlone()
 		t.each(func(f family) { f.writeSettings(s, m, false, false) })
 	}
 	t.each(func(f family) { t.held = f.removeJudged(t.held) || t.held })

@@ -303,7 +303,8 @@ type weir6Scratch struct {
 		FragAt    uint16
 		Fragment  uint8
 		Malformed uint8
-		Pad       [2]uint8
+		Untracked uint8
+		Pad       uint8
 	}
 	Fwd    weir6FlowValue
 	Rev    weir6FlowValue
@@ -485,7 +486,10 @@ const (
 	weir6MapWeirSockets       = "weir_sockets"
 	weir6MapWeirStaged        = "weir_staged"
 	weir6MapWeirTrace         = "weir_trace"
+	weir6MapWeirTraceRule     = "weir_trace_rule"
 	weir6MapWeirUplinks       = "weir_uplinks"
+	weir6MapWeirXdpIpv6       = "weir_xdp_ipv6"
+	weir6ProgWeirArrive       = "weir_arrive"
 	weir6ProgWeirConnect4     = "weir_connect4"
 	weir6ProgWeirConnect6     = "weir_connect6"
 	weir6ProgWeirFromTunnel   = "weir_from_tunnel"
@@ -498,6 +502,7 @@ const (
 	weir6ProgWeirSendmsg4     = "weir_sendmsg4"
 	weir6ProgWeirSendmsg6     = "weir_sendmsg6"
 	weir6ProgWeirToUplink     = "weir_to_uplink"
+	weir6ProgWeirToUplinkEach = "weir_to_uplink_each"
 	weir6ProgWeirToWorkload   = "weir_to_workload"
 	weir6VarCanSetRetval      = "can_set_retval"
 	weir6VarEventBurst        = "event_burst"
@@ -549,6 +554,7 @@ type weir6Specs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type weir6ProgramSpecs struct {
+	WeirArrive       *ebpf.ProgramSpec `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.ProgramSpec `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
 	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
@@ -561,6 +567,7 @@ type weir6ProgramSpecs struct {
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
+	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
 }
 
@@ -606,7 +613,9 @@ type weir6MapSpecs struct {
 	WeirSockets   *ebpf.MapSpec `ebpf:"weir_sockets"`
 	WeirStaged    *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.MapSpec `ebpf:"weir_trace"`
+	WeirTraceRule *ebpf.MapSpec `ebpf:"weir_trace_rule"`
 	WeirUplinks   *ebpf.MapSpec `ebpf:"weir_uplinks"`
+	WeirXdpIpv6   *ebpf.MapSpec `ebpf:"weir_xdp_ipv6"`
 }
 
 // weir6VariableSpecs contains global variables before they are loaded into the kernel.
@@ -679,7 +688,9 @@ type weir6Maps struct {
 	WeirSockets   *ebpf.Map `ebpf:"weir_sockets"`
 	WeirStaged    *ebpf.Map `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.Map `ebpf:"weir_trace"`
+	WeirTraceRule *ebpf.Map `ebpf:"weir_trace_rule"`
 	WeirUplinks   *ebpf.Map `ebpf:"weir_uplinks"`
+	WeirXdpIpv6   *ebpf.Map `ebpf:"weir_xdp_ipv6"`
 }
 
 func (m *weir6Maps) Close() error {
@@ -722,7 +733,9 @@ func (m *weir6Maps) Close() error {
 		m.WeirSockets,
 		m.WeirStaged,
 		m.WeirTrace,
+		m.WeirTraceRule,
 		m.WeirUplinks,
+		m.WeirXdpIpv6,
 	)
 }
 
@@ -742,6 +755,7 @@ type weir6Variables struct {
 //
 // It can be passed to loadWeir6Objects or ebpf.CollectionSpec.LoadAndAssign.
 type weir6Programs struct {
+	WeirArrive       *ebpf.Program `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.Program `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
 	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
@@ -754,11 +768,13 @@ type weir6Programs struct {
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
+	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
 }
 
 func (p *weir6Programs) Close() error {
 	return _Weir6Close(
+		p.WeirArrive,
 		p.WeirConnect4,
 		p.WeirConnect6,
 		p.WeirFromTunnel,
@@ -771,6 +787,7 @@ func (p *weir6Programs) Close() error {
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
 		p.WeirToUplink,
+		p.WeirToUplinkEach,
 		p.WeirToWorkload,
 	)
 }

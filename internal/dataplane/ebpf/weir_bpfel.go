@@ -302,7 +302,8 @@ type weirScratch struct {
 		FragAt    uint16
 		Fragment  uint8
 		Malformed uint8
-		Pad       [2]uint8
+		Untracked uint8
+		Pad       uint8
 	}
 	Fwd    weirFlowValue
 	Rev    weirFlowValue
@@ -486,7 +487,10 @@ const (
 	weirMapWeirSockets       = "weir_sockets"
 	weirMapWeirStaged        = "weir_staged"
 	weirMapWeirTrace         = "weir_trace"
+	weirMapWeirTraceRule     = "weir_trace_rule"
 	weirMapWeirUplinks       = "weir_uplinks"
+	weirMapWeirXdpIpv6       = "weir_xdp_ipv6"
+	weirProgWeirArrive       = "weir_arrive"
 	weirProgWeirConnect4     = "weir_connect4"
 	weirProgWeirConnect6     = "weir_connect6"
 	weirProgWeirFromTunnel   = "weir_from_tunnel"
@@ -499,6 +503,7 @@ const (
 	weirProgWeirSendmsg4     = "weir_sendmsg4"
 	weirProgWeirSendmsg6     = "weir_sendmsg6"
 	weirProgWeirToUplink     = "weir_to_uplink"
+	weirProgWeirToUplinkEach = "weir_to_uplink_each"
 	weirProgWeirToWorkload   = "weir_to_workload"
 	weirVarCanSetRetval      = "can_set_retval"
 	weirVarEventBurst        = "event_burst"
@@ -550,6 +555,7 @@ type weirSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type weirProgramSpecs struct {
+	WeirArrive       *ebpf.ProgramSpec `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.ProgramSpec `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
 	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
@@ -562,6 +568,7 @@ type weirProgramSpecs struct {
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
+	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
 }
 
@@ -607,7 +614,9 @@ type weirMapSpecs struct {
 	WeirSockets   *ebpf.MapSpec `ebpf:"weir_sockets"`
 	WeirStaged    *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.MapSpec `ebpf:"weir_trace"`
+	WeirTraceRule *ebpf.MapSpec `ebpf:"weir_trace_rule"`
 	WeirUplinks   *ebpf.MapSpec `ebpf:"weir_uplinks"`
+	WeirXdpIpv6   *ebpf.MapSpec `ebpf:"weir_xdp_ipv6"`
 }
 
 // weirVariableSpecs contains global variables before they are loaded into the kernel.
@@ -680,7 +689,9 @@ type weirMaps struct {
 	WeirSockets   *ebpf.Map `ebpf:"weir_sockets"`
 	WeirStaged    *ebpf.Map `ebpf:"weir_staged"`
 	WeirTrace     *ebpf.Map `ebpf:"weir_trace"`
+	WeirTraceRule *ebpf.Map `ebpf:"weir_trace_rule"`
 	WeirUplinks   *ebpf.Map `ebpf:"weir_uplinks"`
+	WeirXdpIpv6   *ebpf.Map `ebpf:"weir_xdp_ipv6"`
 }
 
 func (m *weirMaps) Close() error {
@@ -723,7 +734,9 @@ func (m *weirMaps) Close() error {
 		m.WeirSockets,
 		m.WeirStaged,
 		m.WeirTrace,
+		m.WeirTraceRule,
 		m.WeirUplinks,
+		m.WeirXdpIpv6,
 	)
 }
 
@@ -743,6 +756,7 @@ type weirVariables struct {
 //
 // It can be passed to loadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type weirPrograms struct {
+	WeirArrive       *ebpf.Program `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.Program `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
 	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
@@ -755,11 +769,13 @@ type weirPrograms struct {
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
+	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
 }
 
 func (p *weirPrograms) Close() error {
 	return _WeirClose(
+		p.WeirArrive,
 		p.WeirConnect4,
 		p.WeirConnect6,
 		p.WeirFromTunnel,
@@ -772,6 +788,7 @@ func (p *weirPrograms) Close() error {
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
 		p.WeirToUplink,
+		p.WeirToUplinkEach,
 		p.WeirToWorkload,
 	)
 }

@@ -318,9 +318,9 @@ func (v *view) denied(e *dataplane.Event, why reason.Reason, rule nodestate.Rule
 	case reason.PolicyIngress:
 		e.Ingress.Rule = rule
 		e.In, e.Out = dataplane.EventHost{}, dataplane.EventHost{}
-	case reason.HostIngress, reason.HostPreDNAT:
+	case reason.HostIngress, reason.HostPreDNAT, reason.UntrackedIngress:
 		e.In, e.Out = dataplane.EventHost{Judged: true, Rule: rule}, dataplane.EventHost{}
-	case reason.HostEgress:
+	case reason.HostEgress, reason.UntrackedEgress:
 		e.Out = dataplane.EventHost{Judged: true, Rule: rule}
 	}
 }

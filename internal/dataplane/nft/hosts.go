@@ -89,8 +89,11 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 	const source, destination = "ct original $ip saddr", "ct reply $ip saddr"
 	turned := *r
 	turned.turned = true
-	either := func(prefix, own string, rr *policyRender, sets string, peer string, ofHost, forwarded nodestate.Isolation) string {
+	either := func(prefix, own string, rr *policyRender, sets string, peer string, ofHost, forwarded, alone nodestate.Isolation) string {
 		var rules []string
+		if alone.Set != 0 { // of each packet by itself: here of connections, and nothing is spared what follows
+			rules = append(rules, own+" @"+setOwn+" jump "+rr.setChain(sets, peer, alone))
+		}
 		if ofHost.Set != 0 {
 			rules = append(rules, own+" @"+setOwn+" jump "+rr.setChain(sets, peer, ofHost))
 		}
@@ -99,11 +102,21 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 		}
 		return r.hostChain(prefix, rules)
 	}
-	h.in[index] = either("host-in-", destination, r, "in-", source, e.HostIngress, e.ForwardIngress)
-	h.out[index] = either("host-out-", source, r, "out-", destination, e.HostEgress, e.ForwardEgress)
-	h.before[index] = ""
-	if e.PreDNAT.Set != 0 {
-		h.before[index] = r.setChain("before-", source, e.PreDNAT)
+	h.in[index] = either("host-in-", destination, r, "in-", source, e.HostIngress, e.ForwardIngress, nodestate.Isolation{})
+	h.out[index] = either("host-out-", source, r, "out-", destination, e.HostEgress, e.ForwardEgress, e.UntrackedEgress)
+	var before []string
+	for _, iso := range []nodestate.Isolation{e.UntrackedIngress, e.PreDNAT} {
+		if iso.Set != 0 {
+			before = append(before, r.setChain("before-", source, iso))
+		}
+	}
+	switch len(before) {
+	case 0:
+		h.before[index] = ""
+	case 1:
+		h.before[index] = before[0]
+	default:
+		h.before[index] = r.hostChain("before-all-", []string{"jump " + before[0], "jump " + before[1]})
 	}
 	var older []string
 	if e.HostIngress.Set != 0 {

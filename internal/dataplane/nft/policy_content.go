@@ -51,6 +51,7 @@ func whysOf(s *nodestate.State, f family) map[nodestate.SetID]reason.Reason {
 		out[h.HostIngress.Set], out[h.ForwardIngress.Set] = reason.HostIngress, reason.HostIngress
 		out[h.HostEgress.Set], out[h.ForwardEgress.Set] = reason.HostEgress, reason.HostEgress
 		out[h.PreDNAT.Set] = reason.HostPreDNAT
+		out[h.UntrackedIngress.Set], out[h.UntrackedEgress.Set] = reason.UntrackedIngress, reason.UntrackedEgress
 	}
 	delete(out, 0)
 	return out
@@ -111,7 +112,7 @@ func (r *policyRender) contentChain(c *content) string {
 	switch {
 	case r.turned:
 		made, prefix, to = &c.turned, "turned-", "ct original proto-src"
-	case c.why == reason.HostPreDNAT:
+	case c.why == reason.HostPreDNAT, c.why == reason.UntrackedIngress:
 		to = "ct original proto-dst"
 	}
 	if *made != "" {

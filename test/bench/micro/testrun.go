@@ -46,11 +46,23 @@ func skbContext(ifindex int) []byte {
 	return ctx
 }
 
+// xdpContext is struct xdp_md (linux/bpf.h) of a frame that comes in by an interface.
+func xdpContext(ifindex, size int) []byte {
+	const end, ingress, all = 4, 12, 24
+	ctx := make([]byte, all)
+	binary.NativeEndian.PutUint32(ctx[end:], uint32(size))
+	binary.NativeEndian.PutUint32(ctx[ingress:], uint32(ifindex))
+	return ctx
+}
+
 // run gives the frame to the program repeat times; from the second on the program meets what it made
 // of the frame. It returns what the last run returned, the mean time of a run, and the frame at the end.
 func run(p *ebpf.Program, frame []byte, ifindex, repeat int) (uint32, time.Duration, []byte, error) {
 	out := make([]byte, len(frame)+64)
 	ctx := skbContext(ifindex)
+	if p.Type() == ebpf.XDP {
+		ctx, out = xdpContext(ifindex, len(frame)), make([]byte, len(frame)+256)
+	}
 	attr := testRun{
 		progFD: uint32(p.FD()), repeat: uint32(repeat),
 		dataSizeIn: uint32(len(frame)), dataIn: uint64(uintptr(unsafe.Pointer(&frame[0]))),

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/sim"
 	"github.com/weir-net/weir/internal/trial"
+	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
 // set is a loaded collection of programs.
@@ -33,6 +34,7 @@ func load(host, tunnelDev int) (*set, error) {
 		s.close()
 		return nil, err
 	}
+	s.runner.Alone(o.JudgesAlone, o.Maps["weir_trace_rule"], func(ifindex int) bool { return ifindex == scenario.Uplink || ifindex == scenario.Uplink2 })
 	return s, nil
 }
 

@@ -341,7 +341,7 @@ func (m *Machine) Stack(p *packet.Packet, forwarded, marked bool) (next sim.In, 
 		return sim.In{Hook: sim.ToWorkload, IfIndex: a.IfIndex, Marked: marked, Packet: p}, ""
 	}
 	hop, _ := m.Route(p.IP.Dst)
-	return sim.In{Hook: sim.ToUplink, IfIndex: hop.IfIndex, Marked: marked, Packet: p}, ""
+	return sim.In{Hook: sim.ToUplink, IfIndex: hop.IfIndex, Marked: marked, Packet: p, Transit: forwarded}, ""
 }
 
 // NextHop is the neighbour by which the node's kernel reaches an address out of the uplink.

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* untracked.h: what host endpoints say of each packet by itself. docs/datapath.md, "Without tracking", says what and why. XDP is
+ * where it is asked first: what it found out goes with the packet, before its data. */
+#ifndef WEIR_UNTRACKED_H
+#define WEIR_UNTRACKED_H
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "scratch.h"
+#include "policy.h"
+#include "hosts.h"
+#include "events.h"
+#include "drop.h"
+#include "reasons.h"
+
+/* What stands before a packet's data when XDP has looked at it. What another machine of this kernel, another interface or another
+ * program left there counts for nothing. */
+struct untracked_stamp {
+	__u32 magic;
+	__u32 netns; /* of the cookie of the node's network namespace */
+	__u32 ifindex;
+	__u32 verdict; /* enum untracked */
+};
+
+#define UNTRACKED_MAGIC 0x77656972u
+
+/* What the set `which` of the host endpoint of an interface says of the packet from scratch.judged.src to .dst. The destination port
+ * of ICMP is the message's type * 256 + its code. */
+__noinline int untracked_judge(__u32 ifindex, __u32 which, __u8 proto, __be16 sport, __be16 dport)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	struct addr_value *a, *b;
+
+	if (!w || !s)
+		return UNTRACKED_NONE;
+	if (proto == IPPROTO_UDP && dport == s->tunnel_port) {
+		a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
+		b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
+		if (a && b && ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) || (a->kind == ADDR_HOST && b->kind == ADDR_NODE)))
+			return UNTRACKED_NONE;
+	}
+	policy_forget(w);
+	w->judged.about = JUDGED_NEW;
+	w->judged.sport = sport;
+	w->judged.dport = dport;
+	w->judged.proto = proto;
+	w->judged.value.verdict = POLICY_UNDECIDED; /* where there is no set */
+	w->rule = 0;
+	if (host_denies(ifindex, which, proto, dport))
+		return UNTRACKED_DENIED;
+	return w->judged.value.verdict & POLICY_UNDECIDED ? UNTRACKED_NONE : UNTRACKED_ALLOWED;
+}
+
+/* Judges scratch.pkt, of which an ICMP error counts by itself and not by what it quotes. */
+static __always_inline int untracked_packet(struct __sk_buff *skb, struct scratch *w, __u32 which)
+{
+	const struct pkt *p = &w->pkt;
+	__u8 proto = p->l4 == L4_ERROR ? IP_ICMP : p->key.proto;
+	__be16 sport = p->key.sport, dport = p->key.dport;
+
+	w->judged.src = p->saddr;
+	w->judged.dst = p->daddr;
+	if (proto == IP_ICMP) {
+		sport = 0;
+		if (bpf_skb_load_bytes(skb, p->l4_off, &dport, sizeof(dport)))
+			return UNTRACKED_NONE;
+	}
+	return untracked_judge(skb->ifindex, which, proto, sport, dport);
+}
+
+/* Tells of a packet that was denied. */
+static __always_inline void untracked_tell(struct scratch *w, __u32 ifindex, __u8 hook, __u32 reason)
+{
+	w->pkt.hook = hook;
+	__builtin_memset(&w->fwd.svc, 0, sizeof(w->fwd.svc));
+	event_put(ifindex, reason);
+}
+
+/* Finds out what is said of scratch.pkt, which comes in by an uplink: pkt.untracked. Returns 1 = it was dropped. */
+__noinline int untracked_arrives(struct __sk_buff *skb)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	struct untracked_stamp *m;
+	__u32 rule;
+	int ret;
+
+	if (!w || !s)
+		return 0;
+	m = (void *)(long)skb->data_meta;
+	if ((void *)(m + 1) <= (void *)(long)skb->data && m->magic == UNTRACKED_MAGIC && m->netns == (__u32)s->host_netns &&
+	    m->ifindex == skb->ifindex && (m->verdict == UNTRACKED_NONE || m->verdict == UNTRACKED_ALLOWED)) {
+		w->pkt.untracked = m->verdict;
+		return 0;
+	}
+	event_count(COUNT_UNTRACKED);
+	ret = untracked_packet(skb, w, HOST_UNTRACKED_INGRESS);
+	if (ret == UNTRACKED_DENIED) {
+		rule = w->rule;
+		untracked_tell(w, skb->ifindex, HOOK_FROM_UPLINK, DROP_UNTRACKED_INGRESS);
+		drop_packet(skb, DROP_UNTRACKED_INGRESS, rule);
+		return 1;
+	}
+	policy_forget(w);
+	w->pkt.untracked = ret;
+	return 0;
+}
+
+/* Reads a packet that leaves by an uplink, as it meets it there, into scratch.pkt, and finds out what is said of it when it begins in
+ * this node: pkt.untracked. What is denied is dropped, and counted. Returns enum parsed. */
+__noinline int untracked_leaves(struct __sk_buff *skb)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	__u32 rule;
+	int parsed;
+
+	if (!w || !s)
+		return PARSED_OTHER;
+	w->pkt.hook = HOOK_TO_UPLINK;
+	w->pkt.missed = 0;
+	w->pkt.untracked = UNTRACKED_NONE;
+	w->pkt.tunnel_src = addr_none();
+	parsed = parse_packet(skb, &w->pkt);
+	if (!(s->flags & SET_UNTRACKED) || skb->ingress_ifindex || skb->ifindex == s->host_ifindex ||
+	    (parsed != PARSED_OK && !(parsed == PARSED_FRAGMENT && w->pkt.l4_off)))
+		return parsed;
+	w->pkt.untracked = untracked_packet(skb, w, HOST_UNTRACKED_EGRESS);
+	if (w->pkt.untracked == UNTRACKED_DENIED) {
+		rule = w->rule;
+		untracked_tell(w, skb->ifindex, HOOK_TO_UPLINK, DROP_UNTRACKED_EGRESS);
+		drop_packet(skb, DROP_UNTRACKED_EGRESS, rule);
+	}
+	return parsed;
+}
+
+/* Does the entry f carry nothing but what the stack exchanges by itself? Then what is allowed untracked needs no judgement of it. */
+static __noinline int untracked_plain(const struct pkt *p, const struct flow_value *f)
+{
+	struct addr_value *a, *b;
+
+	if (!p || !f || f->action != ACT_PASS || (f->flags & (FLOW_REWRITE | FLOW_HAND_ON)) || f->svc.proto)
+		return 0;
+	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
+	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
+	return !(a && a->kind == ADDR_ENDPOINT) && !(b && b->kind == ADDR_ENDPOINT);
+}
+
+#endif

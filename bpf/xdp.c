@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* xdp.c: uplinks, before anything is made of a packet: what host endpoints deny to each packet by itself ends here. Packets that are
+ * not plain to see (fragments, ICMP errors, whatever is odd) go on: from_uplink looks closer, and judges those. */
+#include "handle.h"
+
+/* The program for IPv6, which IPv4's calls. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+	__uint(max_entries, 1);
+} weir_xdp_ipv6 SEC(".maps");
+
+/* The ports of what lies at `off`, of len bytes, and is of protocol proto. 0 on success. */
+static __always_inline int xdp_ports(struct xdp_md *ctx, __u8 proto, __u32 off, __u32 len, __be16 *ports)
+{
+	__u32 head = proto == IPPROTO_TCP ? sizeof(struct tcphdr) : proto == IPPROTO_UDP ? sizeof(struct udphdr) :
+		     proto == IPPROTO_SCTP ? sizeof(struct sctp_head) : proto == IP_ICMP ? sizeof(struct icmp_head) : 0;
+	__u8 type;
+
+	ports[0] = ports[1] = 0;
+	if (!head)
+		return 0;
+	if (len < head || bpf_xdp_load_bytes(ctx, off, ports, 2 * sizeof(*ports)))
+		return -1;
+	if (proto != IP_ICMP)
+		return 0;
+	type = ((__u8 *)ports)[0];
+	ports[1] = ports[0]; /* type and code */
+	ports[0] = 0;
+	return ip_is_error(type) || ip_is_link(type) ? -1 : 0;
+}
+
+/* What is said of the packet: enum untracked. */
+static __always_inline int xdp_judge(struct xdp_md *ctx, struct scratch *w, const ip_head *ip, __u32 frame)
+{
+	__u32 off, len;
+	__be16 ports[2];
+	__u8 proto;
+
+	if (ip_plain(ctx, ip, frame, &w->judged.src, &w->judged.dst, &proto, &off, &len) || xdp_ports(ctx, proto, off, len, ports))
+		return UNTRACKED_UNKNOWN;
+	return untracked_judge(ctx->ingress_ifindex, HOST_UNTRACKED_INGRESS, proto, ports[0], ports[1]);
+}
+
+/* Puts what was found out before the packet's data. */
+static __always_inline void xdp_stamp(struct xdp_md *ctx, const struct settings *s, __u32 verdict)
+{
+	struct untracked_stamp *m;
+
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*m)))
+		return;
+	m = (void *)(long)ctx->data_meta;
+	if ((void *)(m + 1) > (void *)(long)ctx->data)
+		return;
+	m->magic = UNTRACKED_MAGIC;
+	m->netns = (__u32)s->host_netns;
+	m->ifindex = ctx->ingress_ifindex;
+	m->verdict = verdict;
+}
+
+SEC("xdp.frags")
+int weir_arrive(struct xdp_md *ctx)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	ip_head *ip = (void *)(eth + 1);
+	__u32 zero = 0, rule, *trace;
+	int ret;
+
+	if (!w || !s || (void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	if (WEIR_FAMILY == 4 && eth->h_proto == bpf_htons(ETH_P_IPV6))
+		bpf_tail_call(ctx, &weir_xdp_ipv6, 0);
+	if (eth->h_proto != bpf_htons(IP_ETHERTYPE) || (void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	ret = xdp_judge(ctx, w, ip, bpf_xdp_get_buff_len(ctx));
+	if (ret != UNTRACKED_DENIED) {
+		xdp_stamp(ctx, s, ret);
+		return XDP_PASS;
+	}
+	rule = w->rule;
+	untracked_tell(w, ctx->ingress_ifindex, HOOK_FROM_UPLINK, DROP_UNTRACKED_INGRESS);
+	drop_add(DROP_UNTRACKED_INGRESS, rule, bpf_xdp_get_buff_len(ctx));
+	if (trace_enabled) {
+		trace = bpf_map_lookup_elem(&weir_trace_rule, &zero);
+		if (trace)
+			*trace = rule;
+	}
+	return XDP_DROP;
+}

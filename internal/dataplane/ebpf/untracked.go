@@ -1,0 +1,265 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// What host endpoints say of each packet by itself (doNotTrack) is said by two programs that are in the kernel only while a policy
+// asks for it: weir_arrive, in XDP on each uplink, and weir_to_uplink_each, which takes the place of weir_to_uplink. Where XDP
+// cannot be had, weir_from_uplink judges: later, and at more cost.
+
+const (
+	arriveProgram = "weir_arrive"
+	eachProgram   = "weir_to_uplink_each"
+)
+
+// guardPrograms are those.
+var guardPrograms = []string{arriveProgram, eachProgram}
+
+// arrive is the hook of weir_arrive.
+var arrive = hook{"arrive", ebpf.AttachXDP}
+
+// guardsOfIPv6 is the map by which IPv4's weir_arrive calls that of IPv6; slotEach is where programsOfIPv6 has the other program
+// (HOOK_TO_UPLINK_EACH).
+const (
+	guardsOfIPv6 = "weir_xdp_ipv6"
+	slotEach     = 5
+)
+
+// guardSet are the programs of a family.
+type guardSet struct {
+	of        *loaded
+	all       []*ebpf.Collection
+	each      *ebpf.Program
+	arrive    *ebpf.Program // nil with arriveErr
+	arriveErr error
+}
+
+// loadGuards loads the programs of a family beside those that it has, with the same maps. A kernel that has no use for the one in
+// XDP is no error.
+func loadGuards(l *loaded) (*guardSet, error) {
+	g := &guardSet{of: l}
+	var err error
+	if g.each, err = g.load(eachProgram); err != nil {
+		g.close()
+		return nil, err
+	}
+	g.arrive, g.arriveErr = g.load(arriveProgram)
+	return g, nil
+}
+
+func (g *guardSet) load(name string) (*ebpf.Program, error) {
+	spec, err := g.of.read()
+	if err != nil {
+		return nil, fmt.Errorf("reading the compiled programs: %w", err)
+	}
+	if err := specialize(spec, nil, g.of.constants); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(spec.Programs, func(have string, _ *ebpf.ProgramSpec) bool { return have != name })
+	replaced := map[string]*ebpf.Map{}
+	for name, ms := range spec.Maps {
+		switch m := g.of.Maps[name]; {
+		case strings.HasPrefix(name, "."):
+		case m == nil:
+			delete(spec.Maps, name) // IPv4's alone
+		default:
+			ms.MaxEntries, replaced[name] = m.MaxEntries(), m
+		}
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	if err != nil {
+		return nil, fmt.Errorf("loading %s: %w", name, err)
+	}
+	g.all = append(g.all, c)
+	return c.Programs[name], nil
+}
+
+func (g *guardSet) close() {
+	if g == nil {
+		return
+	}
+	for _, c := range g.all {
+		c.Close()
+	}
+}
+
+// callGuards makes IPv4's programs call these of IPv6, or none.
+func (l *loaded) callGuards(arrive, each *ebpf.Program) error {
+	put := func(name string, slot uint32, p *ebpf.Program) error {
+		m, have := l.Maps[name], uint32(0)
+		err := m.Lookup(slot, &have)
+		if p == nil && errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if p == nil {
+			if err := m.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return fmt.Errorf("taking a program out of %s: %w", name, err)
+			}
+			return nil
+		}
+		if id, idErr := programID(p); idErr == nil && err == nil && have == uint32(id) {
+			return nil
+		}
+		if err := m.Put(slot, p); err != nil {
+			return fmt.Errorf("putting a program into %s: %w", name, err)
+		}
+		return nil
+	}
+	return errors.Join(put(guardsOfIPv6, 0, arrive), put(programsOfIPv6, slotEach, each))
+}
+
+// guards are what a driver has of them.
+type guards struct {
+	four, six *guardSet
+	failed    map[int]noXDP // by interface index
+}
+
+// noXDP says why XDP cannot be had on an interface.
+type noXDP struct {
+	err  error
+	when time.Time
+}
+
+// xdpEvery is how long an interface that refused XDP is left alone.
+const xdpEvery = 10 * time.Second
+
+// due reports whether XDP is worth a try on an interface.
+func (g *guards) due(ifindex int) bool {
+	f, failed := g.failed[ifindex]
+	return !failed || time.Since(f.when) > xdpEvery
+}
+
+// tried notes how it went.
+func (g *guards) tried(ifindex int, name string, err error, log *slog.Logger) {
+	before, failed := g.failed[ifindex]
+	if err == nil {
+		delete(g.failed, ifindex)
+		return
+	}
+	if !failed || before.err.Error() != err.Error() {
+		log.Warn("no XDP on an uplink: what doNotTrack policy denies is dropped later, at more cost", "interface", name, "error", err)
+	}
+	if g.failed == nil {
+		g.failed = map[int]noXDP{}
+	}
+	g.failed[ifindex] = noXDP{err, time.Now()}
+}
+
+func (g *guards) close() {
+	g.four.close()
+	g.six.close()
+	*g = guards{}
+}
+
+// followGuards loads and offers what is needed for a state that judges packets by themselves, and makes IPv4's call IPv6's.
+func (d *Driver) followGuards() error {
+	if !d.state.JudgesAlone() && !d.tables.judgesAlone() {
+		return nil
+	}
+	if d.guards.four == nil {
+		g, err := loadGuards(d.loaded)
+		if err != nil {
+			return err
+		}
+		d.guards.four = g
+		if g.arriveErr != nil {
+			d.log.Warn("this kernel does not take the program for XDP: what doNotTrack policy denies is dropped later, at more cost", "error", g.arriveErr)
+		}
+	}
+	if d.guards.six != nil && d.guards.six.of != d.six {
+		d.guards.six.close()
+		d.guards.six = nil
+	}
+	if d.six != nil && d.guards.six == nil {
+		g, err := loadGuards(d.six)
+		if err != nil {
+			return err
+		}
+		d.guards.six = g
+	}
+	if six := d.guards.six; six != nil {
+		if err := d.loaded.callGuards(six.arrive, six.each); err != nil {
+			return err
+		}
+	}
+	if g := d.guards.four; g.arrive != nil && d.programs.prog[arrive.name] == nil {
+		if err := d.programs.offer("", map[string]*ebpf.Program{arriveProgram: g.arrive}); err != nil {
+			return err
+		}
+	}
+	return d.programs.use(toUplink, d.guards.four.each)
+}
+
+// leaveGuards takes everything back once nothing asks for it, also what an earlier run left.
+func (d *Driver) leaveGuards() error {
+	if d.state.JudgesAlone() || d.tables.judgesAlone() || d.guards.four == nil && d.started {
+		return nil
+	}
+	err := errors.Join(d.programs.withdraw([]hook{arrive}), d.programs.use(toUplink, d.loaded.Programs["weir_to_uplink"]), d.loaded.callGuards(nil, nil))
+	if err == nil {
+		d.guards.close()
+	}
+	return err
+}
+
+// attachXDP attaches in the driver where it can, in the stack's generic way where it cannot.
+func attachXDP(s site, prog *ebpf.Program) (attachment, error) {
+	var errs []error
+	for _, mode := range []link.XDPAttachFlags{link.XDPDriverMode, link.XDPGenericMode} {
+		l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: s.ifindex, Flags: mode})
+		if err == nil {
+			return bpfLink{Link: l}, nil
+		}
+		if errors.Is(err, unix.ENODEV) {
+			return nil, errAbsent
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("attaching to XDP of interface %d: %w", s.ifindex, errors.Join(errs...))
+}
+
+// Where a program in XDP runs.
+const (
+	XDPNative  = "native"
+	XDPGeneric = "generic"
+)
+
+// arrival is Status.Arrival.
+func (d *Driver) arrival() map[string]string {
+	if d.guards.four == nil {
+		return nil
+	}
+	out := map[string]string{}
+	for index, name := range d.uplinks {
+		switch f, failed := d.guards.failed[index]; {
+		case d.guards.four.arriveErr != nil:
+			out[name] = d.guards.four.arriveErr.Error()
+		case failed:
+			out[name] = f.err.Error()
+		case d.programs.has(site{index, arrive}):
+			out[name] = xdpMode(index)
+		}
+	}
+	return out
+}
+
+// xdpMode is how the program of an interface runs; XDPNative where the kernel does not tell.
+func xdpMode(ifindex int) string {
+	const attachedGeneric = 2 // XDP_ATTACHED_SKB (linux/if_link.h)
+	l, err := netlink.LinkByIndex(ifindex)
+	if err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.AttachMode == attachedGeneric {
+		return XDPGeneric
+	}
+	return XDPNative
+}
