@@ -241,7 +241,8 @@ __noinline int host_begin(struct __sk_buff *skb)
 	__u32 here, there;
 	__be16 dport;
 	struct pkt *p;
-	__u8 log, own;
+	__u8 log, own, ends;
+	__u32 in, out;
 	int ret;
 
 	if (!w || !s)
@@ -264,19 +265,23 @@ __noinline int host_begin(struct __sk_buff *skb)
 	    (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
 		log = w->judged.log;
 		own = w->judged.own;
+		ends = w->judged.ends;
+		in = w->judged.host_rules[0];
+		out = w->judged.host_rules[1];
 		w->judged.src = p->key.daddr;
 		w->judged.dst = p->key.saddr;
 		w->judged.own = (own & HOST_OWN_SRC ? HOST_OWN_DST : 0) | (own & HOST_OWN_DST ? HOST_OWN_SRC : 0);
 		if (!host_flow(there, here, p->key.proto, p->key.dport, p->key.sport))
 			return -1;
-		/* The event is about the packet's own direction. */
-		w->judged.ends &= ~(EVENT_HOST_IN | EVENT_HOST_OUT);
-		w->judged.host_rules[0] = w->judged.host_rules[1] = 0;
+		/* The event is about the packet's own direction, what was said before its destination changed among it. */
 		w->judged.src = p->key.saddr;
 		w->judged.dst = p->key.daddr;
 		w->judged.own = own;
 		host_flow(here, there, p->key.proto, p->key.sport, dport);
 		w->judged.log = log;
+		w->judged.ends = ends;
+		w->judged.host_rules[0] = in;
+		w->judged.host_rules[1] = out;
 	}
 	/* What the stack answers to whatever reaches it fills no table. */
 	return !ret && w->own && (p->tcp & TCP_RST) ? -1 : ret;
