@@ -192,7 +192,7 @@ func (a *Agent) openStandard() error {
 			a.log.Error("some connections of the node's own processes may be lost", "error", err)
 		}
 	}
-	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft"), Before: before})
+	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft"), Before: before, StateDir: a.opts.StateDir})
 	if err != nil {
 		return fmt.Errorf("opening the nftables data plane: %w", err)
 	}
@@ -254,7 +254,7 @@ func (a *Agent) removeOther(ctx context.Context) error {
 		}
 		err = ebpf.Remove(a.planes.bpffs)
 	} else {
-		err = nft.Remove(ctx)
+		err = errors.Join(nft.Remove(ctx), nft.Distrust(a.opts.StateDir))
 	}
 	if err != nil {
 		return err

@@ -25,6 +25,8 @@ type Options struct {
 	Tables func(knftables.Family) (knftables.Interface, error)
 	// Before is called once, before the first table is written: connection tracking begins with it.
 	Before func()
+	// StateDir is a directory that survives a reboot: what of the kernel's settings was changed is remembered there; "" = nowhere.
+	StateDir string
 	// NoMachine leaves devices, routes and settings of the kernel alone: tables only, for tests.
 	NoMachine bool
 }
@@ -68,7 +70,7 @@ func New(o Options) (*Driver, error) {
 	if o.Tables == nil {
 		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, tableName) }
 	}
-	d := &Driver{opts: o, log: o.Logger, tables: map[family]*table{}, machine: machine{log: o.Logger}}
+	d := &Driver{opts: o, log: o.Logger, tables: map[family]*table{}, machine: machine{log: o.Logger, stateDir: o.StateDir}}
 	for _, f := range families {
 		n, err := o.Tables(f.nft())
 		if err != nil {

@@ -20,6 +20,8 @@ type machine struct {
 	remade bool // the tunnel's device is another than before: what was attached to it is gone
 	routes routes
 	ways   ways
+
+	stateDir string // survives a reboot; "" = there is none
 }
 
 // prepare makes what tables and routes refer to.

@@ -92,7 +92,7 @@ func (m *machine) wantedWays(s *nodestate.State, f family, n *numbers) (map[int]
 			add(wayTable+number, near, mark)
 			if !f.six && !links[near.link] {
 				links[near.link] = true
-				if err := trustLink(near.link); err != nil {
+				if err := trustLink(near.link, m.stateDir); err != nil {
 					errs = append(errs, wayError(f, err))
 				}
 			}

@@ -6,8 +6,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/weir-net/weir/internal/kernel"
 )
 
 // What is handed on has an address of this node as its destination, and the kernel asks the table `local` first, by the rule of
@@ -68,17 +66,4 @@ func putFirst(f family) error {
 		}
 	}
 	return deleteRules(f, []netlink.Rule{*own(localSpare, routeProtocol)})
-}
-
-// trustLink lets answers in that come back from the node of a backend by a link: their source is an address of this node. Tables
-// judge who may send with one.
-func trustLink(index int) error {
-	l, err := netlink.LinkByIndex(index)
-	if err != nil {
-		return fmt.Errorf("looking for interface %d: %w", index, err)
-	}
-	name := l.Attrs().Name
-	_, err = kernel.SetSysctl(1, "net", "ipv4", "conf", name, "accept_local")
-	_, err2 := kernel.LooseReversePath(name)
-	return errors.Join(err, err2)
 }
