@@ -55,7 +55,11 @@ func named(name, address string) string {
 }
 
 func writeNode(b *strings.Builder, a *why.Answer) {
-	fmt.Fprintf(b, "\nNode %s (epoch %d)\n", a.Node, a.Epoch)
+	plane := ""
+	if a.Plane != "" {
+		plane = a.Plane + ", "
+	}
+	fmt.Fprintf(b, "\nNode %s (%sepoch %d)\n", a.Node, plane, a.Epoch)
 	if a.Behind != "" {
 		fmt.Fprintf(b, "  !! the kernel is behind what is wanted: %s\n", a.Behind)
 	}
@@ -86,13 +90,44 @@ func writeNode(b *strings.Builder, a *why.Answer) {
 		}
 		fmt.Fprintf(b, "\n    in     %s\n", a.Packet)
 	}
+	if a.Tables != nil {
+		writeTables(b, a)
+	}
 	if o.Verdict == why.Dropped {
-		fmt.Fprintf(b, "    out    dropped: %s (%s)\n", o.Text, o.Reason)
+		in := ""
+		if a.Tables != nil && a.Tables.Chain != "" {
+			in = ", by chain " + a.Tables.Chain
+		}
+		fmt.Fprintf(b, "    out    dropped: %s (%s)%s\n", o.Text, o.Reason, in)
 		return
 	}
 	fmt.Fprintf(b, "    out    %s: %s, %s\n", o.Verdict, o.Way, o.Text)
 	if o.Packet != "" && o.Packet != a.Packet {
 		fmt.Fprintf(b, "           %s\n", o.Packet)
+	}
+}
+
+// writeTables prints what the rules in the kernel were asked.
+func writeTables(b *strings.Builder, a *why.Answer) {
+	t := a.Tables
+	same := "all as written"
+	if !t.Same {
+		same = "NOT as written"
+	}
+	fmt.Fprintf(b, "  proof    table %s of nftables at %s, generation %d: %d rules, %s; the packet met %d", t.Table, a.Program.Interface, t.Generation, t.Rules, same, t.Met)
+	if a.Program.Runs > 1 {
+		fmt.Fprintf(b, ", %d choices tried", a.Program.Runs)
+	}
+	fmt.Fprintf(b, "\n    in     %s\n", a.Packet)
+	for _, l := range t.Lookups {
+		if !l.Found {
+			continue // -o json has these, too
+		}
+		to := ""
+		if l.Value != "" {
+			to = " → " + l.Value
+		}
+		fmt.Fprintf(b, "    asked  %s: %s%s\n", l.Set, l.Key, to)
 	}
 }
 

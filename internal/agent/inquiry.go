@@ -31,14 +31,16 @@ type inquiry struct {
 	in     sim.In // with the packet as the program gets it
 	frame  []byte
 	result sim.Result
+
+	standard bool // the data plane is that of standard Linux
 }
 
 var hooks = map[string]sim.Hook{why.FromWorkload: sim.FromWorkload, why.ToUplink: sim.ToUplink, why.FromUplink: sim.FromUplink, why.FromTunnel: sim.FromTunnel}
 
 func (i *inquiry) run(ctx context.Context) error {
-	if i.agent.standard() {
-		return errNotByNFT
-	}
+	tables, standard := i.agent.driver.(rehearser)
+	i.standard = standard
+	i.answer.Plane = i.agent.planeName()
 	i.places = i.agent.driver.Places()
 	i.answer.Epoch = i.places.Epoch
 	if i.answer.Behind == "" {
@@ -58,7 +60,12 @@ func (i *inquiry) run(ctx context.Context) error {
 	if refused {
 		return nil
 	}
-	if err := i.runProgram(); err != nil {
+	if standard {
+		err = i.passTables(tables)
+	} else {
+		err = i.runProgram()
+	}
+	if err != nil {
 		return err
 	}
 	i.tell()
@@ -87,7 +94,7 @@ func (i *inquiry) begin() (refused bool, err error) {
 	}
 	to := netip.AddrPortFrom(q.Destination, q.Port)
 	i.findService(to)
-	if q.Hook != why.FromUplink {
+	if q.Hook != why.FromUplink && !i.standard {
 		if to, refused = i.connect(to); refused {
 			i.answer.Outcome = why.Outcome{Verdict: why.Dropped, Reason: "NO_BACKEND", Text: "the connection is refused at once: the Service has no endpoint that may be used", Rule: i.answer.Service.Name}
 		}
@@ -177,7 +184,7 @@ func (i *inquiry) uplink(from netip.Addr) (int, error) {
 // wayOut is the interface by which the node's own packets to an address leave.
 func (i *inquiry) wayOut(to netip.Addr) (int, error) {
 	for p := range i.state.Settings.PoolRoutes {
-		if p.Contains(to) && i.places.Host != 0 {
+		if p.Contains(to) && i.places.Host != 0 && !i.standard {
 			return i.places.Host, nil
 		}
 	}
@@ -185,7 +192,7 @@ func (i *inquiry) wayOut(to netip.Addr) (int, error) {
 	if err != nil || len(routes) == 0 {
 		return 0, fmt.Errorf("node %s has no route to %s: %w", i.answer.Node, to, err)
 	}
-	if _, ok := i.places.Uplinks[routes[0].LinkIndex]; !ok {
+	if _, ok := i.places.Uplinks[routes[0].LinkIndex]; !ok && !i.standard {
 		return 0, fmt.Errorf("packets of node %s to %s leave by an interface without Weir's programs", i.answer.Node, to)
 	}
 	return routes[0].LinkIndex, nil
@@ -200,7 +207,7 @@ func (i *inquiry) runProgram() error {
 	if i.in.Hook == sim.ToUplink && i.state.JudgesAlone() {
 		name = trial.EachProgram
 	}
-	r, err := i.agent.driver.Rehearse([]string{name})
+	r, err := i.agent.driver.Programs([]string{name})
 	if err != nil {
 		return err
 	}

@@ -254,7 +254,10 @@ func (i *inquiry) compare() {
 	}
 	rule, direction, denied := denial(i.answer.Policies)
 	byPolicy := slices.Contains([]reason.Reason{reason.PolicyEgress, reason.PolicyIngress, reason.HostIngress, reason.HostEgress, reason.HostPreDNAT, reason.UntrackedIngress, reason.UntrackedEgress}, i.result.Reason)
-	hint := fmt.Sprintf("; the agent has epoch %d", i.answer.Epoch)
+	judge, hint := "program", fmt.Sprintf("; the agent has epoch %d", i.answer.Epoch)
+	if i.standard {
+		judge = "table of rules"
+	}
 	if i.answer.Behind != "" {
 		hint += " and is behind: " + i.answer.Behind
 	} else {
@@ -262,11 +265,11 @@ func (i *inquiry) compare() {
 	}
 	switch {
 	case denied && !i.refusedBy():
-		i.warn("policy denies this at %s by %s, and the program lets it through%s", direction, rule, hint)
+		i.warn("policy denies this at %s by %s, and the %s lets it through%s", direction, rule, judge, hint)
 	case byPolicy && i.refusedBy() && !denied:
-		i.warn("policy allows this, and the program drops it by %s%s", i.answer.Outcome.Rule, hint)
+		i.warn("policy allows this, and the %s drops it by %s%s", judge, i.answer.Outcome.Rule, hint)
 	case byPolicy && i.refusedBy() && rule != i.answer.Outcome.Rule:
-		i.warn("policy denies this by %s, and the program by %s%s", rule, i.answer.Outcome.Rule, hint)
+		i.warn("policy denies this by %s, and the %s by %s%s", rule, judge, i.answer.Outcome.Rule, hint)
 	}
 }
 

@@ -34,7 +34,7 @@ type plane interface {
 	Listen(on bool) error
 	Places() ebpf.Places
 	IfIndex(a nodestate.Addr) int
-	Rehearse(programs []string) (*ebpf.Rehearsal, error)
+	Programs(names []string) (*ebpf.Rehearsal, error)
 	Prove(r *ebpf.Rehearsal, program string, ifindex int, six bool) (ebpf.Proof, error)
 }
 
@@ -43,6 +43,9 @@ var errNotByNFT = errors.New("this node has the data plane of standard Linux (bp
 
 // ebpfPlane is that of eBPF.
 type ebpfPlane struct{ *ebpf.Driver }
+
+// Programs loads second instances of programs.
+func (p ebpfPlane) Programs(names []string) (*ebpf.Rehearsal, error) { return p.Driver.Rehearse(names) }
 
 // Events begins to read events.
 func (p ebpfPlane) Events() (events.Source, error) { return p.Driver.Events() }
@@ -58,9 +61,8 @@ func (p standardPlane) LostEvents() (ebpf.LostEvents, error) {
 	return ebpf.LostEvents{Full: p.Driver.LostEvents()}, nil
 }
 func (p standardPlane) Answers() (map[string]uint64, error) { return nil, errNotByNFT }
-func (p standardPlane) Places() ebpf.Places                 { return ebpf.Places{} }
 func (p standardPlane) IfIndex(a nodestate.Addr) int        { return a.IfIndex }
-func (p standardPlane) Rehearse([]string) (*ebpf.Rehearsal, error) {
+func (p standardPlane) Programs([]string) (*ebpf.Rehearsal, error) {
 	return nil, errNotByNFT
 }
 func (p standardPlane) Prove(*ebpf.Rehearsal, string, int, bool) (ebpf.Proof, error) {
@@ -69,6 +71,15 @@ func (p standardPlane) Prove(*ebpf.Rehearsal, string, int, bool) (ebpf.Proof, er
 
 // Events begins to read events.
 func (p standardPlane) Events() (events.Source, error) { return p.Driver.Events() }
+
+// Places are those of the node in the words of eBPF's.
+func (p standardPlane) Places() ebpf.Places {
+	at, err := p.Driver.Places()
+	if err != nil && at.Behind == "" {
+		at.Behind = err.Error()
+	}
+	return ebpf.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
+}
 
 // Drops counts what policy dropped, and nothing else.
 func (p standardPlane) Drops() ([]ebpf.Drop, error) {

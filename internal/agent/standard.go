@@ -37,7 +37,7 @@ func (a *Agent) planeName() string {
 // standardNever is what no node with the data plane of standard Linux does, whatever is asked. The text names no node: those of all nodes
 // are told once. lacks are the driver's.
 func standardNever(lacks map[dataplane.Feature]string) []string {
-	out := []string{"nodes with the data plane nftables: weir why; of dropped packets those are counted that policy denied"}
+	out := []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}
 	if why, ok := lacks[dataplane.FeatureNeighbours]; ok {
 		out = append(out, "nodes with the data plane nftables: addresses of load balancers and pods on their link ("+why+"): nodes with eBPF there do that, or nobody")
 	}

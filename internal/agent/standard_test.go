@@ -46,7 +46,7 @@ func TestStandardNamesWhatItLacks(t *testing.T) {
 		t.Errorf("of a driver that hashes and answers: %v", got)
 	}
 	all := strings.Join(standardNever(lacks), "\n")
-	for _, w := range []string{"weir why", "addresses of load balancers and pods on their link"} {
+	for _, w := range []string{"those are counted that policy denied", "addresses of load balancers and pods on their link"} {
 		if !strings.Contains(all, w) {
 			t.Errorf("%q does not name %q", all, w)
 		}

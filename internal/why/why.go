@@ -89,13 +89,15 @@ func (q *Request) Check() error {
 type Answer struct {
 	Node     string   `json:"node"`
 	Version  string   `json:"version"`
+	Plane    string   `json:"plane"`            // the data plane that judged
 	Epoch    uint32   `json:"epoch"`            // of flows
 	Behind   string   `json:"behind,omitempty"` // what of the desired state is not in the kernel
 	Packet   string   `json:"packet"`           // as it comes in
 	Flow     string   `json:"flow,omitempty"`   // what the node remembers of such a packet
 	Service  *Service `json:"service,omitempty"`
 	Policies []End    `json:"policies,omitempty"`
-	Program  Program  `json:"program"`
+	Program  Program  `json:"program"`          // of eBPF
+	Tables   *Tables  `json:"tables,omitempty"` // of nftables
 	Outcome  Outcome  `json:"outcome"`
 	Next     *Next    `json:"next,omitempty"`
 	Notes    []string `json:"notes,omitempty"`    // what else counts, and is not explained
@@ -140,7 +142,7 @@ type End struct {
 	Undecided  bool           `json:"undecided,omitempty"` // doNotTrack: allowed to go on, and be judged by all else
 }
 
-// Program is the program that was run.
+// Program is the program that was run; of nftables the interface and the number of runs alone.
 type Program struct {
 	Name      string `json:"name"`
 	Interface string `json:"interface"`
@@ -152,7 +154,27 @@ type Program struct {
 	Runs      int    `json:"runs"`          // how often, until the backend was the one that was asked for
 }
 
-// Outcome is what the program decided.
+// Tables are the rules in the kernel that the packet was led through.
+type Tables struct {
+	Table      string   `json:"table"`           // "ip weir"
+	Generation uint32   `json:"generation"`      // of the node's nftables
+	Rules      int      `json:"rules"`           // in the table; each was compared with what the agent wrote
+	Met        int      `json:"met"`             // by the packet
+	Chains     []string `json:"chains"`          // in the order in which the packet met them
+	Chain      string   `json:"chain,omitempty"` // that dropped it
+	Lookups    []Lookup `json:"lookups"`         // what the kernel was asked, each compared with what the agent wrote
+	Same       bool     `json:"same"`            // all is as the agent wrote it
+}
+
+// Lookup is a question to a set in the kernel, with the answer.
+type Lookup struct {
+	Set   string `json:"set"`
+	Key   string `json:"key"`
+	Found bool   `json:"found"`
+	Value string `json:"value,omitempty"` // of a map
+}
+
+// Outcome is what the program, or the rules, decided.
 type Outcome struct {
 	Verdict string `json:"verdict"`
 	Text    string `json:"text"`             // in words

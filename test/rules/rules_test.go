@@ -23,7 +23,8 @@ var mayImport = map[string][]string{
 	"internal/conntrack":      {},
 	"internal/dataplane":      {"internal/model", "internal/nodestate"},
 	"internal/dataplane/ebpf": {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
-	"internal/dataplane/nft":  {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/reason"},
+	"internal/dataplane/nft":  {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/reason", "internal/rulewalk"},
+	"internal/rulewalk":       {"internal/kernel"},
 	"internal/watch":          {"api", "internal/model", "internal/selector"},
 }
 
