@@ -44,13 +44,14 @@ func (v verdicts) under(out []policyEntry, set, class uint64) []policyEntry {
 // meeting makes the verdicts that allow what two others both allow.
 type meeting struct {
 	a, b, out verdicts
-	tables    map[[2]uint16]uint16 // of source ports: that of each, 0 = allows all; and the number here
+	tables    map[[2]uint16]uint16          // of source ports: that of each, 0 = allows all; and the number here
+	bySources [2]map[uint16][]weirPolicyKey // of a and b
 }
 
 // meet returns what both allow. A denial bears the rule of the one that denies. Where it would take more tables of source ports than
 // have numbers, what is left is denied by no rule.
 func meet(a, b verdicts) verdicts {
-	m := &meeting{a: a, b: b, out: verdicts{}, tables: map[[2]uint16]uint16{}}
+	m := &meeting{a: a, b: b, out: verdicts{}, tables: map[[2]uint16]uint16{}, bySources: [2]map[uint16][]weirPolicyKey{a.bySources(), b.bySources()}}
 	x, y := a[headKey], b[headKey]
 	head := m.value(x, y)
 	head.Protos, head.Lens = x.Protos|y.Protos, x.Lens|y.Lens
@@ -63,6 +64,20 @@ func meet(a, b verdicts) verdicts {
 		}
 	}
 	return m.out
+}
+
+// bySources returns the keys of the entries of each table of source ports.
+func (v verdicts) bySources() map[uint16][]weirPolicyKey {
+	var out map[uint16][]weirPolicyKey
+	for k := range v {
+		if k.Sources != 0 && k.Head == 0 {
+			if out == nil {
+				out = map[uint16][]weirPolicyKey{}
+			}
+			out[k.Sources] = append(out[k.Sources], k)
+		}
+	}
+	return out
 }
 
 // value is what two verdicts on the same packets allow. It is logged where one of them is; a denial of all source ports
@@ -110,14 +125,8 @@ func (m *meeting) table(n uint16, x, y weirPolicyValue) {
 		head.Lens |= hy.Lens
 	}
 	m.out[k] = head
-	for _, of := range []struct {
-		v       verdicts
-		sources uint16
-	}{{m.a, x.Sources}, {m.b, y.Sources}} {
-		for k := range of.v {
-			if of.sources == 0 || k.Head != 0 || k.Sources != of.sources {
-				continue
-			}
+	for i, sources := range []uint16{x.Sources, y.Sources} {
+		for _, k := range m.bySources[i][sources] {
 			vx, vy := plain(side(m.a, x, k)), plain(side(m.b, y, k))
 			k.Sources = n
 			m.out[k] = m.value(vx, vy)
