@@ -225,9 +225,15 @@ enum host_set { /* odd ones are of egress */
 struct host_side {
 	__u64 set;  /* 0 = nothing is judged */
 	__u32 rule; /* decides where no entry of the set matches */
-	__u32 pad;
+	__u32 flags; /* enum host_flag */
 };
 
+enum host_flag {
+	HOST_STAGED = 1, /* staged policies would judge differently here, or something did: see weir_hosts_staged */
+};
+
+/* map weir_hosts_staged: hash struct host_key -> struct host_value; what would judge if the staged policies were in force. Looked at only
+ * for events. */
 struct host_value {
 	struct host_side sides[HOST_SETS];
 };
@@ -521,6 +527,10 @@ enum event_staged {
 	STAGED_EGRESS_DENIED = 2, /* ... and would have denied */
 	STAGED_INGRESS = 4, /* the destination */
 	STAGED_INGRESS_DENIED = 8,
+	STAGED_HOST_IN = 16, /* the host endpoint where the flow comes in */
+	STAGED_HOST_IN_DENIED = 32,
+	STAGED_HOST_OUT = 64, /* where it leaves */
+	STAGED_HOST_OUT_DENIED = 128,
 };
 
 /* A flow as it was judged: in its original direction, after translation of the destination, before that of the source.
@@ -543,6 +553,7 @@ struct event {
 	__u32 staged_rules[2];
 	__u32 ifindex; /* of the hook */
 	__u32 host_rules[2]; /* of host endpoints, where it comes in, where it leaves */
+	__u32 staged_host_rules[2];
 };
 
 /* What a structure grows by for each address that it holds. */
@@ -558,7 +569,7 @@ _Static_assert(sizeof(struct sock_key) == 16 + ADDR_MORE, "sock_key");
 _Static_assert(sizeof(struct policy_key) == 24, "policy_key");
 _Static_assert(sizeof(struct policy_value) == 12, "policy_value");
 _Static_assert(sizeof(struct staged_value) == 24, "staged_value");
-_Static_assert(sizeof(struct event) == 92, "event");
+_Static_assert(sizeof(struct event) == 100, "event");
 _Static_assert(sizeof(struct host_value) == 128, "host_value");
 _Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
 _Static_assert(sizeof(struct flow_value) == 64 + 5 * ADDR_MORE, "flow_value");

@@ -8,6 +8,7 @@
 #include "maps.h"
 #include "scratch.h"
 #include "policy.h"
+#include "hosts.h"
 
 /* The least time between two events of a CPU in the long run, and how many may come at once; of denied flows, and again
  * of all others. */
@@ -89,6 +90,46 @@ __noinline int event_staged(void)
 	return 0;
 }
 
+/* What the staged policies of a host endpoint would have said of scratch.judged where it was asked, by the place in judged.host_asked.
+ * Where it would have been denied before Services, nothing more is asked. */
+__noinline int event_staged_host(__u32 slot)
+{
+	struct host_key key = { .family = WEIR_FAMILY };
+	struct scratch *w = scratch_get();
+	struct host_value *h;
+	struct host_side *side;
+	__u32 out = slot == 1;
+	__be16 dport;
+	__u8 denied;
+	__u64 at;
+
+	if (!w)
+		return 0;
+	at = w->judged.host_asked[slot & 3];
+	denied = out ? STAGED_HOST_OUT_DENIED : STAGED_HOST_IN_DENIED;
+	if (!at || (w->judged.staged & denied))
+		return 0;
+	key.ifindex = w->judged.host_at[slot & 3];
+	h = bpf_map_lookup_elem(&weir_hosts_staged, &key);
+	if (!h)
+		return 0;
+	at--;
+	OPAQUE(at);
+	side = &h->sides[at & (HOST_SETS - 1)];
+	w->judged.staged |= out ? STAGED_HOST_OUT : STAGED_HOST_IN;
+	if (!side->set)
+		return 0;
+	dport = w->judged.dport;
+	if (slot == HOST_SLOT_PRE_DNAT)
+		dport = policy_port(w->pkt.key.proto, w->pkt.key.sport, w->pkt.key.dport);
+	w->judged.peer = out ? w->judged.dst : w->judged.src;
+	w->rule = side->rule;
+	if (!policy_verdict(side->set, w->judged.proto, dport))
+		w->judged.staged |= denied;
+	w->judged.staged_host_rules[out] = w->rule;
+	return 0;
+}
+
 /* A function of its own, so that struct event is among the object's types. */
 static __noinline int event_fill(struct event *e, const struct scratch *w, __u32 reason, __u32 flags)
 {
@@ -113,6 +154,8 @@ static __noinline int event_fill(struct event *e, const struct scratch *w, __u32
 	e->staged_rules[1] = w->judged.staged_rules[1];
 	e->host_rules[0] = w->judged.host_rules[0];
 	e->host_rules[1] = w->judged.host_rules[1];
+	e->staged_host_rules[0] = w->judged.staged_host_rules[0];
+	e->staged_host_rules[1] = w->judged.staged_host_rules[1];
 	return 0;
 }
 
@@ -138,6 +181,10 @@ __noinline int event_put(__u32 ifindex, __u32 reason)
 	}
 	flags = (denied ? 0 : EVENT_ALLOWED) | (w->judged.log ? EVENT_LOG : 0);
 	event_staged(); /* its rules ask for no log */
+	w->judged.staged_host_rules[0] = w->judged.staged_host_rules[1] = 0;
+	event_staged_host(HOST_SLOT_PRE_DNAT);
+	event_staged_host(0);
+	event_staged_host(1);
 	e = bpf_ringbuf_reserve(&weir_events, sizeof(*e), 0);
 	if (!e) {
 		event_count(COUNT_EVENTS_LOST);

@@ -74,6 +74,8 @@ __noinline int host_passage(struct __sk_buff *skb, __u32 in, __u32 out)
 	return out;
 }
 
+#define HOST_SLOT_PRE_DNAT 2 /* of judged.host_asked */
+
 /* Does a set of the host endpoint of an interface deny the flow scratch.judged? scratch.rule becomes the rule that decided, when
  * one was asked. */
 __noinline int host_denies(__u32 ifindex, __u32 which, __u8 proto, __be16 dport)
@@ -83,6 +85,7 @@ __noinline int host_denies(__u32 ifindex, __u32 which, __u8 proto, __be16 dport)
 	struct host_value *h;
 	struct host_side *side;
 	__u64 at = which;
+	__u32 slot;
 	int denied;
 
 	if (!w)
@@ -96,10 +99,17 @@ __noinline int host_denies(__u32 ifindex, __u32 which, __u8 proto, __be16 dport)
 		return 0;
 	OPAQUE(at);
 	side = &h->sides[at & (HOST_SETS - 1)];
+	if (!side->set && !(side->flags & HOST_STAGED))
+		return 0;
+	w->judged.ends |= which & HOST_EGRESS ? EVENT_HOST_OUT : EVENT_HOST_IN;
+	if (side->flags & HOST_STAGED) {
+		slot = which == HOST_PRE_DNAT ? HOST_SLOT_PRE_DNAT : which & HOST_EGRESS;
+		w->judged.host_asked[slot & 3] = which + 1;
+		w->judged.host_at[slot & 3] = key.ifindex;
+	}
 	if (!side->set)
 		return 0;
 	w->rule = side->rule;
-	w->judged.ends |= which & HOST_EGRESS ? EVENT_HOST_OUT : EVENT_HOST_IN;
 	w->judged.peer = which & HOST_EGRESS ? w->judged.dst : w->judged.src;
 	denied = !policy_verdict(side->set, proto, dport);
 	w->judged.host_rules[which & HOST_EGRESS] = w->rule;
@@ -274,6 +284,7 @@ __noinline int host_begin(struct __sk_buff *skb)
 		if (!host_flow(there, here, p->key.proto, p->key.dport, p->key.sport))
 			return -1;
 		/* The event is about the packet's own direction, what was said before its destination changed among it. */
+		w->judged.host_asked[0] = w->judged.host_asked[1] = 0;
 		w->judged.src = p->key.saddr;
 		w->judged.dst = p->key.daddr;
 		w->judged.own = own;

@@ -60,6 +60,7 @@ MAP(weir_peer_cidrs, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, __u64, 65536, BPF
 MAP(weir_policy, BPF_MAP_TYPE_HASH, struct policy_key, struct policy_value, 524288, BPF_F_NO_PREALLOC);
 MAP(weir_staged, BPF_MAP_TYPE_HASH, ip_addr, struct staged_value, 4096, BPF_F_NO_PREALLOC);
 MAP(weir_hosts, BPF_MAP_TYPE_HASH, struct host_key, struct host_value, 1024, BPF_F_NO_PREALLOC);
+MAP(weir_hosts_staged, BPF_MAP_TYPE_HASH, struct host_key, struct host_value, 1024, BPF_F_NO_PREALLOC);
 MAP(weir_flows, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow_value, 512000, 0);
 MAP(weir_flows_new, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow_value, 128000, 0);
 MAP(weir_frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag_value, 16384, 0);

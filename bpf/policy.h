@@ -80,14 +80,14 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 	}
 	if (!v)
 		return 0;
-	w->judged.value = *v;
-	if (v->protos & bit) {
+	w->judged.value = *v; /* from here on that alone: the element may become another's */
+	if (w->judged.value.protos & bit) {
 		key->head = 0;
 		key->proto = proto;
 		if (bit == POLICY_OTHER)
 			policy_by_port(1, 0);
 		else
-			policy_by_port(v->lens, bpf_ntohs(dport));
+			policy_by_port(w->judged.value.lens, bpf_ntohs(dport));
 	}
 	if (w->judged.value.sources) {
 		key->sources = w->judged.value.sources;
@@ -100,7 +100,7 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 			return 0;
 		w->judged.value = *v;
 		key->head = 0;
-		policy_by_port(v->lens, bpf_ntohs(w->judged.sport));
+		policy_by_port(w->judged.value.lens, bpf_ntohs(w->judged.sport));
 	}
 	w->rule = w->judged.value.rule;
 	w->judged.log |= w->judged.value.verdict & POLICY_LOG;
@@ -137,6 +137,7 @@ static __always_inline void policy_forget(struct scratch *w)
 	w->judged.ends = w->judged.log = 0;
 	w->judged.rules[0] = w->judged.rules[1] = 0;
 	w->judged.host_rules[0] = w->judged.host_rules[1] = 0;
+	w->judged.host_asked[0] = w->judged.host_asked[1] = w->judged.host_asked[2] = 0;
 }
 
 /* Notes the ports that are judged. */

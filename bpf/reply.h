@@ -77,6 +77,10 @@ static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *
 		return ANSWER_HOST_UNREACHABLE;
 	case DROP_POLICY_INGRESS:
 	case DROP_POLICY_EGRESS:
+	case DROP_HOST_INGRESS:
+	case DROP_HOST_EGRESS:
+	case DROP_HOST_PRE_DNAT:
+	case DROP_TO_HOST:
 		return reset && p->l4 == L4_TCP && !p->fragment && !(p->tcp & (TCP_SYN | TCP_RST)) ? ANSWER_RESET : ANSWER_NONE;
 	case DROP_TTL:
 		r->type = IP_TIME_EXCEEDED;

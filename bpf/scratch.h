@@ -50,6 +50,11 @@ struct scratch {
 		__u32 rules[2]; /* that judged at the source, at the destination */
 		__u32 staged_rules[2];
 		__u32 host_rules[2];
+		__u32 staged_host_rules[2];
+		/* host_denies: what it was asked, where the flow comes in, where it leaves, and before Services: the place in host_value + 1,
+		 * 0 = nothing, and the interface of its entry. */
+		__u32 host_asked[4];
+		__u32 host_at[4];
 	} judged;
 	struct frag_info frag; /* frag_look: the fragment at hand */
 	struct frag_key fkey;

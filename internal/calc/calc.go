@@ -129,6 +129,7 @@ func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.Stat
 	replace(&next.HostEndpoints, k.policy.hosts, keys, nodestate.TablePolicy)
 	replace(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
 	replace(&next.Staged, k.policy.staged, keys, nodestate.TableStaged)
+	replace(&next.HostStaged, k.policy.hostsStaged, keys, nodestate.TableStaged)
 	if !slices.Equal(next.Unfit, k.policy.unfit) {
 		next.Unfit, keys.Tables = k.policy.unfit, keys.Tables|nodestate.TableStaged
 	}

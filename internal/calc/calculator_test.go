@@ -229,7 +229,7 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 		case nodestate.TablePolicy:
 			p.Peers, p.PeerCIDRs, p.Policy, p.HostEndpoints = s.Peers, s.PeerCIDRs, s.Policy, s.HostEndpoints
 		case nodestate.TableStaged:
-			p.Staged, p.Unfit = s.Staged, s.Unfit
+			p.Staged, p.HostStaged, p.Unfit = s.Staged, s.HostStaged, s.Unfit
 		case nodestate.TableClients:
 			p.Clients = s.Clients
 		case nodestate.TableRules:

@@ -98,7 +98,12 @@ func hostsHere(c *cluster) map[int]*model.HostEndpoint {
 // bindHosts makes the sets of this node's host endpoints.
 func (s *sets) bindHosts(out *policyTables) {
 	for index, h := range hostsHere(s.c) {
-		policies := s.ofHost(h)
+		policies := s.ofHost(h, s.before.subjects)
+		var would []*model.Policy
+		if s.staged != nil {
+			would = s.ofHost(h, s.staged)
+		}
+		differs := s.staged != nil && !slices.Equal(policies, would)
 		for _, six := range []bool{false, true} {
 			if six && !s.c.ipv6 {
 				continue
@@ -109,6 +114,9 @@ func (s *sets) bindHosts(out *policyTables) {
 				for dir := range directions {
 					if use != usePreDNAT || dir == ingress {
 						s.bindHost(h, policies, hostUser{at, use}, dir)
+						if differs && use != useUntracked { // of what has no flow there is no event
+							s.hostPairs = append(s.hostPairs, hostPair{hostUser{at, use}, dir, s.hostSet(h, would, hostUser{at, use}, dir, true), h.Name})
+						}
 					}
 				}
 			}
@@ -117,8 +125,8 @@ func (s *sets) bindHosts(out *policyTables) {
 }
 
 // ofHost returns the policies that select a host endpoint, in their order.
-func (s *sets) ofHost(h *model.HostEndpoint) (out []*model.Policy) {
-	for _, sub := range s.before.subjects.hosts {
+func (s *sets) ofHost(h *model.HostEndpoint, of *subjects) (out []*model.Policy) {
+	for _, sub := range of.hosts {
 		if sub.expr == nil || sub.expr.MatchesFunc(hostLabels(h)) {
 			out = append(out, sub.policy)
 		}
@@ -127,9 +135,23 @@ func (s *sets) ofHost(h *model.HostEndpoint) (out []*model.Policy) {
 	return out
 }
 
-// bindHost finds or makes the set of one use of a host endpoint in one direction. Where no policy is for it, only what the
-// node's own processes exchange is judged.
+// bindHost binds the set of one use of a host endpoint in one direction.
 func (s *sets) bindHost(h *model.HostEndpoint, policies []*model.Policy, user hostUser, dir direction) {
+	t := s.hostSet(h, policies, user, dir, false)
+	if t == nil {
+		return
+	}
+	t.vital = len(t.of) == 0
+	if user.use != useForward && !t.vital {
+		t.failsafe = s.intern(s.newFailsafeSet(t, user, dir))
+	}
+	s.hosts[t] = append(s.hosts[t], user)
+}
+
+// hostSet finds or makes the set of one use of a host endpoint in one direction, nil where there is none: where no policy is for it, only
+// what the node's own processes exchange is judged. Of one that staged policies would make staged is true: it is the one in force where
+// that says the same, and stands under a number of its own otherwise.
+func (s *sets) hostSet(h *model.HostEndpoint, policies []*model.Policy, user hostUser, dir direction, staged bool) *set {
 	var list []*bound
 	for _, p := range policies {
 		if user.use.takes(p) && (dir == ingress && p.AppliesIngress || dir == egress && p.AppliesEgress) {
@@ -137,13 +159,13 @@ func (s *sets) bindHost(h *model.HostEndpoint, policies []*model.Policy, user ho
 		}
 	}
 	if len(list) == 0 && user.use != useHost {
-		return
+		return nil
 	}
-	t := s.intern(s.newHostSet(h, list, user, dir))
-	if user.use != useForward && len(list) > 0 {
-		t.failsafe = s.intern(s.newFailsafeSet(t, user, dir))
+	t := s.newHostSet(h, list, user, dir)
+	if staged {
+		t.name = "staged\n" + t.name
 	}
-	s.hosts[t] = append(s.hosts[t], user)
+	return s.intern(t)
 }
 
 // forHosts reports whether a set is a host endpoint's.
@@ -209,7 +231,7 @@ func (s *sets) newFailsafeSet(of *set, user hostUser, dir direction) *set {
 // newHostSet makes a set: the failsafe ports, then the tiers, then, of the node's own traffic, the profiles. Before Services and
 // without flows the end of a tier decides nothing.
 func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, dir direction) *set {
-	t := &set{dir: dir, of: list, six: user.at.IPv6, vital: len(list) == 0, alone: user.use == useUntracked}
+	t := &set{dir: dir, of: list, six: user.at.IPv6, alone: user.use == useUntracked}
 	ports := &model.Pod{Ports: h.Ports}
 	var text, names strings.Builder
 	text.WriteString("host endpoint " + strconv.Quote(h.Name) + " " + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
@@ -224,7 +246,7 @@ func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, d
 			t.tiers = append(t.tiers, tier)
 			text.WriteString("tier " + strconv.Quote(b.policy.Tier) + tier.text() + "\n")
 		}
-		names.WriteString(b.policy.Name.String() + ",")
+		names.WriteString(nameIn(b.policy) + ",")
 		text.WriteString(b.allText())
 		for j := range b.rules {
 			r, how := s.hostRule(b.rules[j], h, user)

@@ -163,3 +163,68 @@ func TestUntrackedSetsHandOn(t *testing.T) {
 		}
 	}
 }
+
+// Staged policies say what host endpoints would judge by, under sets of their own, and leave what they judge by as it is.
+func TestStagedPoliciesLeaveHostEndpointsAlone(t *testing.T) {
+	t.Parallel()
+	at := nodestate.HostInterface{}
+	allow := func(port uint16) model.Rule {
+		return model.Rule{Action: model.Allow, Ports: []model.PortRange{tcp(port, port)}}
+	}
+	stage := func(c *model.Cluster, name string, remove bool, rules ...model.Rule) {
+		p := model.Policy{Kind: model.KindStagedGlobalNetworkPolicy, Name: model.Name{Name: name}, Tier: model.TierDefault, AppliesIngress: true,
+			Ingress: rules, Subject: model.Selector{Expression: "host == 'yes'"}}
+		c.Staged[p.ID()] = &model.StagedPolicy{Policy: p, Delete: remove}
+	}
+	verdict := func(s *nodestate.State, h nodestate.HostEndpoint, port uint16) string {
+		ok, rule := s.Verdict(h.HostIngress, addr("192.0.2.8"), model.ProtocolTCP, nodestate.Ports{Dst: port})
+		return fmt.Sprint(ok, " ", s.Rules.At(rule).Kind)
+	}
+	for _, x := range []struct {
+		name   string
+		policy bool // one is in force, which allows 10250
+		stage  func(c *model.Cluster)
+		is     [2]string // of ports 10250 and 9100
+		would  [2]string // "" = staged policies change nothing
+	}{
+		{"beside one in force", true, func(c *model.Cluster) { stage(c, "more", false, allow(9100)) },
+			[2]string{"true GlobalNetworkPolicy", "false default-deny"}, [2]string{"true GlobalNetworkPolicy", "true StagedGlobalNetworkPolicy"}},
+		{"in the place of one in force", true, func(c *model.Cluster) { stage(c, "hosts", false, allow(9100)) },
+			[2]string{"true GlobalNetworkPolicy", "false default-deny"}, [2]string{"false default-deny", "true StagedGlobalNetworkPolicy"}},
+		{"the end of one in force", true, func(c *model.Cluster) { stage(c, "hosts", true) },
+			[2]string{"true GlobalNetworkPolicy", "false default-deny"}, [2]string{"true default-allow", "true default-allow"}},
+		{"the first one", false, func(c *model.Cluster) { stage(c, "hosts", false, allow(9100)) },
+			[2]string{"true default-allow", "true default-allow"}, [2]string{"false default-deny", "true StagedGlobalNetworkPolicy"}},
+		{"about another endpoint", true, func(c *model.Cluster) {
+			stage(c, "hosts2", false, allow(9100))
+			for _, p := range c.Staged {
+				p.Policy.Subject.Expression = "host == 'no'"
+			}
+		}, [2]string{"true GlobalNetworkPolicy", "false default-deny"}, [2]string{}},
+	} {
+		c := hostFixture(allow(10250))
+		c.HostEndpoints["all"].Profiles = []string{model.ProfileDefaultAllow}
+		c.Staged = map[model.PolicyID]*model.StagedPolicy{}
+		if !x.policy {
+			delete(c.Policies, model.PolicyID{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "hosts"}})
+		}
+		bare := Calc(c)
+		x.stage(c)
+		s := Calc(c)
+		if s.HostEndpoints[at] != bare.HostEndpoints[at] {
+			t.Errorf("%s: %+v is in force, without staged policies %+v", x.name, s.HostEndpoints[at], bare.HostEndpoints[at])
+		}
+		would, staged := s.HostStaged[at]
+		if staged != (x.would[0] != "") {
+			t.Errorf("%s: staged is %t", x.name, staged)
+		}
+		for i, port := range []uint16{10250, 9100} {
+			if got := verdict(s, s.HostEndpoints[at], port); got != x.is[i] {
+				t.Errorf("%s, port %d: %s, want %s", x.name, port, got, x.is[i])
+			}
+			if got := verdict(s, would, port); staged && got != x.would[i] {
+				t.Errorf("%s, port %d: would be %s, want %s", x.name, port, got, x.would[i])
+			}
+		}
+	}
+}

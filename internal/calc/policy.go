@@ -21,6 +21,7 @@ type policyTables struct {
 	staged          map[netip.Addr]nodestate.StagedIsolation
 	unfit           []nodestate.Rule
 	hosts           map[nodestate.HostInterface]nodestate.HostEndpoint
+	hostsStaged     map[nodestate.HostInterface]nodestate.HostEndpoint
 
 	subjects *subjects
 	would    *subjects // with the staged policies in force; nil where there are none
@@ -106,7 +107,7 @@ func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
 	}
 	sets := p.resolve(c, dirty, at, p.would)
 	p.leftOut = 0
-	if len(sets.pairs) == 0 || !sets.cutOff {
+	if len(sets.pairs)+len(sets.hostPairs) == 0 || !sets.cutOff {
 		return
 	}
 	left := sets.leftOut()
@@ -121,6 +122,7 @@ func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
 func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would *subjects) *sets {
 	p.ingress, p.egress = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}
 	p.staged, p.hosts = map[netip.Addr]nodestate.StagedIsolation{}, map[nodestate.HostInterface]nodestate.HostEndpoint{}
+	p.hostsStaged = map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	if p.sets == nil {
 		p.atoms, p.classes, p.written = newAtoms(), newClasses(p.digest), map[nodestate.SetID]*written{}
 	}
@@ -136,7 +138,7 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 	p.compiled = sets.compiled
 	if len(sets.byKey) == 0 {
 		p.numbers.clear()
-		*p = policyTables{ingress: p.ingress, egress: p.egress, numbers: p.numbers, staged: p.staged, hosts: p.hosts, peerCIDRs: map[netip.Prefix]nodestate.Class{},
+		*p = policyTables{ingress: p.ingress, egress: p.egress, numbers: p.numbers, staged: p.staged, hosts: p.hosts, hostsStaged: p.hostsStaged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
 			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest, most: p.most}
 		sets.isolateStaged(p)
 		return sets
@@ -246,7 +248,7 @@ func indexSubjects(policies map[model.PolicyID]*model.Policy, before *subjects) 
 			}
 		}
 		s.known[p] = sub
-		if p.Kind == model.KindGlobalNetworkPolicy {
+		if model.KindInForce(p.Kind) == model.KindGlobalNetworkPolicy {
 			s.hosts = append(s.hosts, sub)
 		}
 		if forHostsOnly(p) {

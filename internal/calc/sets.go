@@ -26,8 +26,10 @@ type sets struct {
 
 	staged *subjects // the policies that there would be with the staged ones in force; nil where there are none
 	pairs  []pair
-	cutOff bool             // a set in force was refused
-	unfit  []nodestate.Rule // names those
+	// hostPairs are the same of host endpoints.
+	hostPairs []hostPair
+	cutOff    bool             // a set in force was refused
+	unfit     []nodestate.Rule // names those
 }
 
 func newSets(c *cluster, p *policyTables) *sets {

@@ -78,7 +78,40 @@ func (s *sets) isolateStaged(out *policyTables) {
 			out.staged[p.addr] = nodestate.StagedIsolation{Ingress: would[ingress], Egress: would[egress]}
 		}
 	}
+	unfit = append(unfit, s.isolateStagedHosts(out)...)
 	out.unfit = sortedRules(append(unfit, s.unfit...))
+}
+
+// hostPair is a set that a host endpoint would have in one use and direction; nil judges nothing.
+type hostPair struct {
+	user hostUser
+	dir  direction
+	set  *set
+	name string // of the host endpoint
+}
+
+// isolateStagedHosts is isolateStaged for host endpoints: one with a set that does not fit is left out.
+func (s *sets) isolateStagedHosts(out *policyTables) (unfit []nodestate.Rule) {
+	left := map[nodestate.HostInterface]bool{}
+	for _, p := range s.hostPairs {
+		var would nodestate.Isolation
+		switch {
+		case p.set == nil:
+		case !p.set.tooLarge:
+			would = nodestate.Isolation{Set: p.set.id, Rule: p.set.denyID}
+		default:
+			left[p.user.at] = true
+			unfit = append(unfit, stagedTooLarge(p.set))
+		}
+		h := out.hostsStaged[p.user.at]
+		h.Name = p.name
+		out.hostsStaged[p.user.at] = h
+		p.user.isolate(p.dir, would, out.hostsStaged)
+	}
+	for at := range left {
+		delete(out.hostsStaged, at)
+	}
+	return unfit
 }
 
 // leftOut names all sets that only staged policies make.
@@ -89,6 +122,11 @@ func (s *sets) leftOut() []nodestate.Rule {
 			if t != nil && len(s.users[t]) == 0 {
 				out = append(out, stagedTooLarge(t))
 			}
+		}
+	}
+	for _, p := range s.hostPairs {
+		if p.set != nil && !s.forHosts(p.set) {
+			out = append(out, stagedTooLarge(p.set))
 		}
 	}
 	return out

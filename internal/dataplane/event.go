@@ -28,8 +28,12 @@ type Event struct {
 
 // EventHost is what a host endpoint said of a flow.
 type EventHost struct {
-	Judged bool
-	Rule   nodestate.RuleID // that decided
+	Judged bool             // it has something to judge by, or would have
+	Rule   nodestate.RuleID // that decided, 0 = none did
+	Staged bool             // staged policies would change what judges there
+	// StagedDenied is what they would have said, StagedRule by which rule.
+	StagedDenied bool
+	StagedRule   nodestate.RuleID
 }
 
 // EventEnd is what policy said at one end of a flow.

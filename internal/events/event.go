@@ -53,8 +53,9 @@ type End struct {
 
 // HostEnd is what a host endpoint said.
 type HostEnd struct {
-	Endpoint string `json:"endpoint,omitempty"` // its name, where the packet tells the interface
-	Rule     *Rule  `json:"rule,omitempty"`
+	Endpoint string  `json:"endpoint,omitempty"` // its name, where the packet tells the interface
+	Rule     *Rule   `json:"rule,omitempty"`
+	Staged   *Staged `json:"staged,omitempty"` // absent = staged policies change nothing there
 }
 
 // Rule names a rule.
@@ -135,6 +136,9 @@ func hostEndOf(s *nodestate.State, d dataplane.Event, h dataplane.EventHost, in 
 		return nil
 	}
 	e := &HostEnd{Rule: ruleOf(s, h.Rule)}
+	if h.Staged {
+		e.Staged = &Staged{Verdict: verdict(!h.StagedDenied), Rule: ruleOf(s, h.StagedRule)}
+	}
 	if s != nil {
 		e.Endpoint = hostName(s, d, in)
 	}
@@ -198,6 +202,27 @@ func (e *Event) Deciding() *Rule {
 	return nil
 }
 
+// stagedAt is what staged policies would have said somewhere.
+type stagedAt struct {
+	where string
+	*Staged
+}
+
+// would lists what staged policies would have said.
+func (e *Event) would() (out []stagedAt) {
+	for i, end := range []*End{e.Egress, e.Ingress} {
+		if end != nil && end.Staged != nil {
+			out = append(out, stagedAt{[...]string{"egress", "ingress"}[i], end.Staged})
+		}
+	}
+	for i, end := range []*HostEnd{e.HostIngress, e.HostEgress} {
+		if end != nil && end.Staged != nil {
+			out = append(out, stagedAt{[...]string{"host endpoint (in)", "host endpoint (out)"}[i], end.Staged})
+		}
+	}
+	return out
+}
+
 // String is the line for people.
 func (e *Event) String() string {
 	var b strings.Builder
@@ -220,13 +245,10 @@ func (e *Event) String() string {
 			fmt.Fprintf(&b, " host endpoint %s (%s)", end.Endpoint, [...]string{"in", "out"}[i])
 		}
 	}
-	for i, end := range []*End{e.Egress, e.Ingress} {
-		if end == nil || end.Staged == nil {
-			continue
-		}
-		fmt.Fprintf(&b, "; staged %s: would be %s", [...]string{"egress", "ingress"}[i], strings.ToUpper(end.Staged.Verdict))
-		if end.Staged.Rule != nil {
-			b.WriteString(" by " + end.Staged.Rule.String())
+	for _, would := range e.would() {
+		fmt.Fprintf(&b, "; staged %s: would be %s", would.where, strings.ToUpper(would.Verdict))
+		if would.Rule != nil {
+			b.WriteString(" by " + would.Rule.String())
 		}
 	}
 	if e.Lost > 0 {

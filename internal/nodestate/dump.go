@@ -69,7 +69,10 @@ func Dump(w io.Writer, s *State) error {
 		d.line("watch", a.String())
 	}
 	for _, k := range sortedKeys(s.HostEndpoints, HostInterface.Compare) {
-		d.hostEndpoint(k, s.HostEndpoints[k])
+		d.hostEndpoint("host-endpoint", k, s.HostEndpoints[k])
+	}
+	for _, k := range sortedKeys(s.HostStaged, HostInterface.Compare) {
+		d.hostEndpoint("staged-host-endpoint", k, s.HostStaged[k])
 	}
 	for _, id := range slices.Sorted(s.Rules.Keys()) {
 		d.line("rule", fmt.Sprintf("%08x", uint32(id)), s.Rules.At(id).String())
@@ -93,7 +96,7 @@ func Equal(a, b *State) bool {
 		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && EqualMaps(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
 		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) &&
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
-		maps.Equal(a.HostEndpoints, b.HostEndpoints)
+		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.
@@ -185,8 +188,8 @@ func (d *dumper) addr(a netip.Addr, v Addr) {
 	d.line(append(words, d.isolation("ingress", v.Ingress), d.isolation("egress", v.Egress))...)
 }
 
-func (d *dumper) hostEndpoint(k HostInterface, h HostEndpoint) {
-	d.line("host-endpoint", fmt.Sprintf("interface=%d", k.IfIndex), flag(k.IPv6, "ipv6"), h.Name,
+func (d *dumper) hostEndpoint(kind string, k HostInterface, h HostEndpoint) {
+	d.line(kind, fmt.Sprintf("interface=%d", k.IfIndex), flag(k.IPv6, "ipv6"), h.Name,
 		d.isolation("ingress", h.HostIngress), d.isolation("egress", h.HostEgress),
 		d.isolation("forward-ingress", h.ForwardIngress), d.isolation("forward-egress", h.ForwardEgress),
 		d.isolation("pre-dnat", h.PreDNAT),

@@ -13,7 +13,7 @@ const (
 	TableClients
 	TableRules
 	TableAnnounced
-	TableStaged // Staged, Unfit
+	TableStaged // Staged, HostStaged, Unfit
 
 	AllTables Table = 1<<iota - 1
 )

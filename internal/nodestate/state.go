@@ -50,6 +50,8 @@ type State struct {
 	// HostEndpoints are what host endpoints judge, by interface. Without any, what the node's own processes exchange is not
 	// looked at.
 	HostEndpoints map[HostInterface]HostEndpoint
+	// HostStaged are what they would judge if the staged policies were in force: those for which that differs. Nothing is decided by it.
+	HostStaged map[HostInterface]HostEndpoint
 }
 
 // HostInterface is an interface in one family. IfIndex 0 stands for all that have no entry of their own.
@@ -84,6 +86,16 @@ func (s *State) JudgesAlone() bool {
 		}
 	}
 	return false
+}
+
+// HostStagedAt returns what would be judged there if the staged policies were in force; ok is false where they change nothing.
+func (s *State) HostStagedAt(ifindex int, like netip.Addr) (h HostEndpoint, ok bool) {
+	at := HostInterface{ifindex, like.Is6()}
+	if _, own := s.HostEndpoints[at]; !own {
+		at.IfIndex = 0
+	}
+	h, ok = s.HostStaged[at]
+	return h, ok
 }
 
 // Settings are the node's scalars.
@@ -301,5 +313,6 @@ func New() *State {
 		Staged:    map[netip.Addr]StagedIsolation{},
 		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr]bool{},
 		HostEndpoints: map[HostInterface]HostEndpoint{},
+		HostStaged:    map[HostInterface]HostEndpoint{},
 	}
 }

@@ -30,8 +30,12 @@ type Event struct {
 
 // HostEnd is what a host endpoint said of a flow.
 type HostEnd struct {
-	Judged bool
-	Rule   nodestate.RuleID // that decided
+	Judged bool             // there is a set, or staged policies would make one
+	Rule   nodestate.RuleID // that decided, 0 = none did
+	Staged bool             // staged policies would change what judges here
+	// StagedDenied is what they would have said, StagedRule by which rule.
+	StagedDenied bool
+	StagedRule   nodestate.RuleID
 }
 
 // End is what policy said at one end of a flow.
@@ -85,6 +89,10 @@ func (e Event) Text(rule func(nodestate.RuleID) string) string {
 	}{{"host-in", e.In}, {"host-out", e.Out}} {
 		if end.Judged {
 			s += fmt.Sprintf(" %s=[%s]", end.name, rule(end.Rule))
+		}
+		if end.Staged {
+			verdict := map[bool]string{true: "denied", false: "allowed"}[end.StagedDenied]
+			s += fmt.Sprintf(" staged-%s=%s by [%s]", end.name, verdict, rule(end.StagedRule))
 		}
 	}
 	return s

@@ -102,19 +102,29 @@ func (n *Node) judgeArrival(in In, k flowKey) *dropped {
 		return nil
 	}
 	e := n.about(k)
-	if allow, rule := n.consult(&e.In, n.state.HostEndpointAt(in.IfIndex, k.src).PreDNAT, k, k.src); !allow {
+	if allow, rule := n.consult(&e.In, in.IfIndex, func(h nodestate.HostEndpoint) nodestate.Isolation { return h.PreDNAT }, k, k.src); !allow {
 		return &dropped{reason: reason.HostPreDNAT, rule: rule}
 	}
 	return nil
 }
 
-// consult asks one set of a host endpoint, and notes its answer. Rule 0 = there is no set.
-func (n *Node) consult(end *HostEnd, iso nodestate.Isolation, k flowKey, peer netip.Addr) (allow bool, rule nodestate.RuleID) {
+// consult asks one set of the host endpoint of an interface, and notes its answer and that of the one that staged policies would put in its
+// place. Rule 0 = there is no set.
+func (n *Node) consult(end *HostEnd, ifindex int, set func(nodestate.HostEndpoint) nodestate.Isolation, k flowKey, peer netip.Addr) (allow bool, rule nodestate.RuleID) {
+	ports := portsOf(k.src, k.proto, k.sport, k.dport)
+	iso := set(n.state.HostEndpointAt(ifindex, k.src))
+	if staged, ok := n.state.HostStagedAt(ifindex, k.src); ok && (iso.Set != 0 || set(staged).Set != 0) {
+		end.Judged, end.Staged = true, true
+		if would := set(staged); would.Set != 0 && !end.StagedDenied {
+			v := n.state.Decide(would, peer, k.proto, ports)
+			end.StagedDenied, end.StagedRule = !v.Allow, v.Rule
+		}
+	}
 	if iso.Set == 0 {
 		return true, 0
 	}
-	v := n.state.Decide(iso, peer, k.proto, portsOf(k.src, k.proto, k.sport, k.dport))
-	*end = HostEnd{Judged: true, Rule: v.Rule}
+	v := n.state.Decide(iso, peer, k.proto, ports)
+	end.Judged, end.Rule = true, v.Rule
 	n.judged.Log = n.judged.Log || v.Log
 	return v.Allow, v.Rule
 }
@@ -130,24 +140,24 @@ func (n *Node) judgeHost(k flowKey, p passage) (nodestate.RuleID, *dropped) {
 	}
 	last := nodestate.RuleID(0)
 	if p.in != 0 {
-		h := n.state.HostEndpointAt(p.in, k.src)
-		iso := h.ForwardIngress
-		if p.ownDest {
-			iso = h.HostIngress
-		}
-		allow, rule := n.consult(&e.In, iso, k, k.src)
+		allow, rule := n.consult(&e.In, p.in, func(h nodestate.HostEndpoint) nodestate.Isolation {
+			if p.ownDest {
+				return h.HostIngress
+			}
+			return h.ForwardIngress
+		}, k, k.src)
 		if !allow {
 			return rule, &dropped{reason: reason.HostIngress, rule: rule}
 		}
 		last = rule
 	}
 	if p.out != 0 {
-		h := n.state.HostEndpointAt(p.out, k.src)
-		iso := h.ForwardEgress
-		if p.ownFrom {
-			iso = h.HostEgress
-		}
-		allow, rule := n.consult(&e.Out, iso, k, k.dst)
+		allow, rule := n.consult(&e.Out, p.out, func(h nodestate.HostEndpoint) nodestate.Isolation {
+			if p.ownFrom {
+				return h.HostEgress
+			}
+			return h.ForwardEgress
+		}, k, k.dst)
 		if !allow {
 			return rule, &dropped{reason: reason.HostEgress, rule: rule}
 		}
@@ -164,7 +174,7 @@ func (n *Node) judgeToHost(k flowKey, is bool) (nodestate.RuleID, *dropped) {
 	case is && n.state.Settings.ToHost == model.ToHostDrop:
 		return 0, &dropped{reason: reason.ToHost}
 	case is && n.state.Settings.ToHost == model.ToHostReturn:
-		allow, rule := n.consult(&n.judged.In, n.state.HostEndpointAt(0, k.src).HostIngress, k, k.src)
+		allow, rule := n.consult(&n.judged.In, 0, func(h nodestate.HostEndpoint) nodestate.Isolation { return h.HostIngress }, k, k.src)
 		if !allow {
 			return rule, &dropped{reason: reason.HostIngress, rule: rule}
 		}

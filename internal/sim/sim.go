@@ -441,7 +441,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 			n.tell(in, d)
 		}
 		if d != nil {
-			d.reset = (f.replied || f.answered) && (d.reason == reason.PolicyEgress || d.reason == reason.PolicyIngress)
+			d.reset = (f.replied || f.answered) && denies(d.reason) && d.reason != reason.UntrackedIngress && d.reason != reason.UntrackedEgress
 			return Result{}, d
 		}
 		if again {

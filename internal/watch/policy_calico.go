@@ -52,16 +52,21 @@ func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []we
 		ingress: s.Ingress, egress: s.Egress}
 	out := p.convert(nameOf(np))
 	out.ApplyOnForward, out.PreDNAT, out.DoNotTrack = s.ApplyOnForward, s.PreDNAT, s.DoNotTrack
-	switch {
-	case s.DoNotTrack:
+	if s.DoNotTrack {
 		p.doNotTrack(out, s)
-	case s.PreDNAT:
-		p.preDNAT(out, s)
 	}
-	if s.ApplyOnForward {
+	p.forHosts(out, s.ApplyOnForward)
+	return out, p.list
+}
+
+// forHosts checks what a policy says of what a host endpoint's node hands on, and before Services.
+func (p *calicoPolicy) forHosts(out *model.Policy, onForward bool) {
+	if out.PreDNAT && !out.DoNotTrack {
+		p.preDNAT(out)
+	}
+	if onForward {
 		p.unknownEnd(out)
 	}
-	return out, p.list
 }
 
 // doNotTrack checks what a policy must be that judges each packet by itself.
@@ -89,8 +94,8 @@ func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySp
 }
 
 // preDNAT checks what a policy must be that judges before Services.
-func (p *calicoPolicy) preDNAT(out *model.Policy, s *v3.GlobalNetworkPolicySpec) {
-	if !s.ApplyOnForward {
+func (p *calicoPolicy) preDNAT(out *model.Policy) {
+	if !out.ApplyOnForward {
 		p.add("spec.applyOnForward", "false", "must be true with preDNAT; it counts as true", "set it")
 		out.ApplyOnForward = true
 	}
@@ -115,20 +120,6 @@ func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 			}
 		}
 	}
-}
-
-// forHosts reports whether a staged policy is about host endpoints alone.
-func (p *calicoPolicy) forHosts(preDNAT, doNotTrack bool) bool {
-	for _, x := range []struct {
-		field string
-		on    bool
-	}{{"spec.preDNAT", preDNAT}, {"spec.doNotTrack", doNotTrack}} {
-		if x.on {
-			p.add(x.field, "true", "is for host endpoints, for which staged policies are not supported yet; the policy is not looked at", "remove the policy")
-			return true
-		}
-	}
-	return false
 }
 
 func (p *calicoPolicy) convert(name model.Name) *model.Policy {

@@ -18,16 +18,22 @@ func ConvertStagedNetworkPolicy(np *v3.StagedNetworkPolicy) (*model.StagedPolicy
 }
 
 // ConvertStagedGlobalNetworkPolicy converts a StagedGlobalNetworkPolicy. It returns nil for one that is to be ignored,
-// and for those that are about host endpoints alone.
+// and for one without tracking: of what has no flow there are no events.
 func ConvertStagedGlobalNetworkPolicy(np *v3.StagedGlobalNetworkPolicy) (*model.StagedPolicy, []weirv1.Problem) {
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindStagedGlobalNetworkPolicy, np), kind: model.KindStagedGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,
 		ingress: s.Ingress, egress: s.Egress}
-	if s.StagedAction != v3.StagedActionDelete && p.forHosts(s.PreDNAT, s.DoNotTrack) {
+	if s.StagedAction != v3.StagedActionDelete && s.DoNotTrack {
+		p.add("spec.doNotTrack", "true", "is about packets without flows, of which nothing is told; the policy is not looked at", "remove the policy")
 		return nil, p.list
 	}
-	return p.staged(s.StagedAction, nameOf(np), p.convert), p.list
+	return p.staged(s.StagedAction, nameOf(np), func(name model.Name) *model.Policy {
+		out := p.convert(name)
+		out.ApplyOnForward, out.PreDNAT = s.ApplyOnForward, s.PreDNAT
+		p.forHosts(out, s.ApplyOnForward)
+		return out
+	}), p.list
 }
 
 // ConvertStagedKubernetesNetworkPolicy converts a StagedKubernetesNetworkPolicy. It returns nil for one that is to be ignored.

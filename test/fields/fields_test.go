@@ -25,7 +25,6 @@ var update = flag.Bool("update", false, "write testdata/fields.txt anew")
 var noEffect = map[string]string{
 	"metadata.annotations": "notes for people",
 	"performanceHints":     "hints never change what is decided",
-	"applyOnForward":       "of host endpoints alone",
 }
 
 type object = map[string]any

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/weir-net/weir/internal/model"
@@ -81,6 +82,37 @@ func testHostEndpoint(t *testing.T, fam family) {
 	f.apply()
 	f.client2.reaches("n1", "tcp", "172.30.0.8:9000")
 	f.n1.reaches("client", "tcp", "172.30.0.55:7000")
+}
+
+// TestHostEndpointReset: an open connection that a change of a host endpoint's policy denies ends by a reset to who sends: to processes of
+// the node, their clients, pods that ask outside, and clients of Services.
+func TestHostEndpointReset(t *testing.T) { inBoth(t, testHostEndpointReset) }
+
+func testHostEndpointReset(t *testing.T, fam family) {
+	f := newFixture(t, fam)
+	f.service("near", "10.96.0.1", 30001, f.b)
+	f.cluster.HostEndpoints["n1"] = &model.HostEndpoint{Name: "n1", Node: "n1", Interface: model.AllInterfaces, Labels: map[string]string{"role": "node"}, Profiles: []string{model.ProfileDefaultAllow}}
+	f.apply()
+	open := map[*worker]string{f.client.worker: "172.30.0.8:9000", f.n1.worker: "172.30.0.55:7000", f.a.worker: "172.30.0.55:7000", f.client2.worker: "172.30.0.8:30001"}
+	for w, to := range open {
+		w.opens(1, to)
+		if a := w.call(request{Op: "talk", ID: 1}); a.Err != "" {
+			t.Errorf("%s to %s: %s", w.name, to, a.Err)
+		}
+	}
+	f.put(forHosts("closed", []model.Rule{}, []model.Rule{}))
+	forward := forHosts("forward", nil, []model.Rule{fam.from(model.Deny, "", 7000), {Action: model.Allow}})
+	forward.ApplyOnForward = true
+	f.put(forward)
+	before := forHosts("nodeports", []model.Rule{fam.from(model.Deny, "", 30001)}, nil)
+	before.PreDNAT, before.ApplyOnForward = true, true
+	f.put(before)
+	f.apply()
+	for w, to := range open {
+		if a := w.call(request{Op: "talk", ID: 1}); !strings.Contains(a.Err, "connection reset") {
+			t.Errorf("%s to %s: an open connection that is denied now got %q (%s), want a reset", w.name, to, a.Reply, a.Err)
+		}
+	}
 }
 
 // TestHostEndpointHandedOn: what another node hands on is judged as it came from the client.

@@ -74,6 +74,7 @@ const (
 	hostPreDNAT          = 4
 	hostUntrackedIngress = 6
 	hostUntrackedEgress  = 7
+	hostStaged           = 1
 
 	timeoutTCPSyn     = 0
 	timeoutTCPEst     = 1
@@ -103,6 +104,10 @@ const (
 	stagedEgressDenied  = 2
 	stagedIngress       = 4
 	stagedIngressDenied = 8
+	stagedHostIn        = 16
+	stagedHostInDenied  = 32
+	stagedHostOut       = 64
+	stagedHostOutDenied = 128
 )
 
 // be16 turns a port into network byte order and back.

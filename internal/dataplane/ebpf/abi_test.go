@@ -43,6 +43,7 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"HOST_INGRESS": hostIngress, "HOST_EGRESS": hostEgress, "HOST_FORWARD_INGRESS": hostForwardIngress, "HOST_FORWARD_EGRESS": hostForwardEgress,
 		"HOST_PRE_DNAT": hostPreDNAT, "HOST_UNTRACKED_INGRESS": hostUntrackedIngress, "HOST_UNTRACKED_EGRESS": hostUntrackedEgress,
 		"STAGED_EGRESS": stagedEgress, "STAGED_EGRESS_DENIED": stagedEgressDenied, "STAGED_INGRESS": stagedIngress, "STAGED_INGRESS_DENIED": stagedIngressDenied,
+		"STAGED_HOST_IN": stagedHostIn, "STAGED_HOST_IN_DENIED": stagedHostInDenied, "STAGED_HOST_OUT": stagedHostOut, "STAGED_HOST_OUT_DENIED": stagedHostOutDenied, "HOST_STAGED": hostStaged,
 		"COUNT_EVENTS_LOST": countEventsLost, "COUNT_EVENTS_LIMITED": countEventsLimited,
 	} {
 		if want, ok := header[name]; !ok || want != got {

@@ -83,8 +83,10 @@ func toEvent(sample []byte) (dataplane.Event, error) {
 		Ingress: dataplane.EventEnd{Local: v.Flags&eventIngress != 0, Rule: nodestate.RuleID(v.Rules[1]),
 			Staged: v.Staged&stagedIngress != 0, StagedDenied: v.Staged&stagedIngressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[1])},
 	}
-	e.In = dataplane.EventHost{Judged: v.Flags&eventHostIn != 0, Rule: nodestate.RuleID(v.HostRules[0])}
-	e.Out = dataplane.EventHost{Judged: v.Flags&eventHostOut != 0, Rule: nodestate.RuleID(v.HostRules[1])}
+	e.In = dataplane.EventHost{Judged: v.Flags&eventHostIn != 0, Rule: nodestate.RuleID(v.HostRules[0]),
+		Staged: v.Staged&stagedHostIn != 0, StagedDenied: v.Staged&stagedHostInDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[0])}
+	e.Out = dataplane.EventHost{Judged: v.Flags&eventHostOut != 0, Rule: nodestate.RuleID(v.HostRules[1]),
+		Staged: v.Staged&stagedHostOut != 0, StagedDenied: v.Staged&stagedHostOutDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[1])}
 	if int(v.Hook) < len(hookNames) {
 		e.Hook = hookNames[v.Hook]
 	}

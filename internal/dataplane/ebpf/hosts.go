@@ -16,15 +16,24 @@ func sides(h *nodestate.HostEndpoint) map[int]*nodestate.Isolation {
 	}
 }
 
-func renderHosts(s *nodestate.State) iter.Seq2[weirHostKey, weirHostValue] {
+// renderHosts are the entries of host endpoints; staged are what these would judge with the staged policies in force.
+func renderHosts(hosts, staged map[nodestate.HostInterface]nodestate.HostEndpoint) iter.Seq2[weirHostKey, weirHostValue] {
 	return func(yield func(weirHostKey, weirHostValue) bool) {
-		for k, h := range s.HostEndpoints {
+		for k, h := range hosts {
 			key, value := weirHostKey{Ifindex: uint32(k.IfIndex), Family: 4}, weirHostValue{}
 			if k.IPv6 {
 				key.Family = 6
 			}
 			for i, iso := range sides(&h) {
 				value.Sides[i].Set, value.Sides[i].Rule = uint64(iso.Set), uint32(iso.Rule)
+			}
+			if would, ok := staged[k]; ok {
+				for i, iso := range sides(&would) {
+					// Of what has no flow nothing is staged.
+					if alone := i == hostUntrackedIngress || i == hostUntrackedEgress; !alone && (iso.Set != 0 || value.Sides[i].Set != 0) {
+						value.Sides[i].Flags = hostStaged
+					}
+				}
 			}
 			if !yield(key, value) {
 				return
@@ -35,12 +44,14 @@ func renderHosts(s *nodestate.State) iter.Seq2[weirHostKey, weirHostValue] {
 
 // readHosts leaves out the names.
 func readHosts(s *nodestate.State, t *tables) {
-	for k, v := range t.hosts.tracker.All() {
-		var h nodestate.HostEndpoint
-		for i, iso := range sides(&h) {
-			*iso = nodestate.Isolation{Set: nodestate.SetID(v.Sides[i].Set), Rule: nodestate.RuleID(v.Sides[i].Rule)}
+	for of, to := range map[*table[weirHostKey, weirHostValue]]map[nodestate.HostInterface]nodestate.HostEndpoint{t.hosts: s.HostEndpoints, t.would: s.HostStaged} {
+		for k, v := range of.tracker.All() {
+			var h nodestate.HostEndpoint
+			for i, iso := range sides(&h) {
+				*iso = nodestate.Isolation{Set: nodestate.SetID(v.Sides[i].Set), Rule: nodestate.RuleID(v.Sides[i].Rule)}
+			}
+			to[nodestate.HostInterface{IfIndex: int(k.Ifindex), IPv6: k.Family == 6}] = h
 		}
-		s.HostEndpoints[nodestate.HostInterface{IfIndex: int(k.Ifindex), IPv6: k.Family == 6}] = h
 	}
 }
 

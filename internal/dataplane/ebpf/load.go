@@ -50,7 +50,7 @@ var stateful = map[string]bool{
 }
 
 // shared maps are the same for both families: what they hold has no addresses.
-var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_hosts", "weir_trace_rule"}
+var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_hosts", "weir_hosts_staged", "weir_trace_rule"}
 
 // programsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those of IPv6.
 const programsOfIPv6 = "weir_ipv6"

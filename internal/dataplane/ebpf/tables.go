@@ -16,6 +16,7 @@ import (
 type tables struct {
 	policy   *table[weirPolicyKey, weirPolicyValue]
 	hosts    *table[weirHostKey, weirHostValue]
+	would    *table[weirHostKey, weirHostValue] // of host endpoints, with the staged policies in force
 	ports    *ports
 	families []family
 	counts   *counts
@@ -99,6 +100,7 @@ func newTables(families ...*loaded) *tables {
 	t := &tables{counts: &counts{}}
 	t.policy = newTable[weirPolicyKey, weirPolicyValue]("weir_policy", shared["weir_policy"], showPolicy, &t.counts.judged)
 	t.hosts = newTable[weirHostKey, weirHostValue]("weir_hosts", shared["weir_hosts"], showHost, &t.counts.judged)
+	t.would = newTable[weirHostKey, weirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], showHost, &t.counts.quiet)
 	t.ports = newPorts(shared["weir_ports"], &t.counts.quiet)
 	for _, l := range families {
 		t.families = append(t.families, l.tables(t.counts))
@@ -122,7 +124,7 @@ func (t *tables) all(do func(family) bool) bool {
 // load reads what the maps hold.
 func (t *tables) load() error {
 	t.policyFresh = true
-	errs := []error{t.policy.load(), t.hosts.load(), t.ports.load()}
+	errs := []error{t.policy.load(), t.hosts.load(), t.would.load(), t.ports.load()}
 	t.each(func(f family) { errs = append(errs, f.load()) })
 	return errors.Join(errs...)
 }
@@ -131,7 +133,10 @@ func (t *tables) load() error {
 func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
 	if changed.Has(nodestate.TablePolicy) {
 		t.followPolicy(s)
-		t.hosts.desire(renderHosts(s))
+	}
+	if changed.Has(nodestate.TablePolicy) || changed.Has(nodestate.TableStaged) {
+		t.hosts.desire(renderHosts(s.HostEndpoints, s.HostStaged))
+		t.would.desire(renderHosts(s.HostStaged, nil))
 	}
 	if changed.Has(nodestate.TableServices) || changed.Has(nodestate.TableAddrs) {
 		t.ports.desire(s, changed.Has(nodestate.TableAddrs))
@@ -157,6 +162,7 @@ func (t *tables) write(s *nodestate.State, m machine) {
 		}
 	}
 	t.writeVerdicts()
+	t.would.write(nil)
 	t.held = !t.cross(b)
 	t.each(family.writeRoutes)
 	t.ports.grow()
@@ -226,6 +232,7 @@ func (t *tables) remove(s *nodestate.State, m machine) {
 	}
 	t.each(family.removeServices)
 	t.ports.settle()
+	t.would.remove(nil)
 	if !t.held {
 		t.hosts.remove(nil)
 		m.judging, m.alone = t.hosts.tracker.Len() > 0, t.judgesAlone()
@@ -298,7 +305,7 @@ func (t *tables) settle() error {
 
 // errors returns what could not be written.
 func (t *tables) errors() []error {
-	errs := slices.Concat(t.policy.errors(), t.hosts.errors())
+	errs := slices.Concat(t.policy.errors(), t.hosts.errors(), t.would.errors())
 	if t.turnErr != nil && len(errs) == 0 {
 		errs = append(errs, t.turnErr)
 	}

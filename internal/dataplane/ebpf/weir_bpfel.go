@@ -81,24 +81,25 @@ type weirDsrTries struct {
 }
 
 type weirEvent struct {
-	_           structs.HostLayout
-	Saddr       [4]uint32
-	Daddr       [4]uint32
-	SvcAddr     [4]uint32
-	SvcPort     uint16
-	Sport       uint16
-	Dport       uint16
-	SvcProto    uint8
-	Proto       uint8
-	Family      uint8
-	Hook        uint8
-	Flags       uint8
-	Staged      uint8
-	Reason      uint32
-	Rules       [2]uint32
-	StagedRules [2]uint32
-	Ifindex     uint32
-	HostRules   [2]uint32
+	_               structs.HostLayout
+	Saddr           [4]uint32
+	Daddr           [4]uint32
+	SvcAddr         [4]uint32
+	SvcPort         uint16
+	Sport           uint16
+	Dport           uint16
+	SvcProto        uint8
+	Proto           uint8
+	Family          uint8
+	Hook            uint8
+	Flags           uint8
+	Staged          uint8
+	Reason          uint32
+	Rules           [2]uint32
+	StagedRules     [2]uint32
+	Ifindex         uint32
+	HostRules       [2]uint32
+	StagedHostRules [2]uint32
 }
 
 type weirEventRate struct {
@@ -196,10 +197,10 @@ type weirHostKey struct {
 }
 
 type weirHostSide struct {
-	_    structs.HostLayout
-	Set  uint64
-	Rule uint32
-	Pad  uint32
+	_     structs.HostLayout
+	Set   uint64
+	Rule  uint32
+	Flags uint32
 }
 
 type weirHostValue struct {
@@ -331,26 +332,29 @@ type weirScratch struct {
 	}
 	_      [4]byte
 	Judged struct {
-		_           structs.HostLayout
-		Src         weirIpAddr
-		Dst         weirIpAddr
-		Peer        weirIpAddr
-		_           [4]byte
-		Key         weirPolicyKey
-		Value       weirPolicyValue
-		Sport       uint16
-		Dport       uint16
-		Proto       uint8
-		Log         uint8
-		Ends        uint8
-		About       uint8
-		Own         uint8
-		Pad         [3]uint8
-		Staged      uint32
-		Rules       [2]uint32
-		StagedRules [2]uint32
-		HostRules   [2]uint32
-		_           [4]byte
+		_               structs.HostLayout
+		Src             weirIpAddr
+		Dst             weirIpAddr
+		Peer            weirIpAddr
+		_               [4]byte
+		Key             weirPolicyKey
+		Value           weirPolicyValue
+		Sport           uint16
+		Dport           uint16
+		Proto           uint8
+		Log             uint8
+		Ends            uint8
+		About           uint8
+		Own             uint8
+		Pad             [3]uint8
+		Staged          uint32
+		Rules           [2]uint32
+		StagedRules     [2]uint32
+		HostRules       [2]uint32
+		StagedHostRules [2]uint32
+		HostAsked       [4]uint32
+		HostAt          [4]uint32
+		_               [4]byte
 	}
 	Frag struct {
 		_     structs.HostLayout
@@ -469,6 +473,7 @@ const (
 	weirMapWeirFragSlots     = "weir_frag_slots"
 	weirMapWeirFrags         = "weir_frags"
 	weirMapWeirHosts         = "weir_hosts"
+	weirMapWeirHostsStaged   = "weir_hosts_staged"
 	weirMapWeirIpv6          = "weir_ipv6"
 	weirMapWeirLinks         = "weir_links"
 	weirMapWeirLive          = "weir_live"
@@ -576,47 +581,48 @@ type weirProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type weirMapSpecs struct {
-	WeirAddrs     *ebpf.MapSpec `ebpf:"weir_addrs"`
-	WeirAffinity  *ebpf.MapSpec `ebpf:"weir_affinity"`
-	WeirAnnounced *ebpf.MapSpec `ebpf:"weir_announced"`
-	WeirAnswers   *ebpf.MapSpec `ebpf:"weir_answers"`
-	WeirBackends  *ebpf.MapSpec `ebpf:"weir_backends"`
-	WeirClients   *ebpf.MapSpec `ebpf:"weir_clients"`
-	WeirCounts    *ebpf.MapSpec `ebpf:"weir_counts"`
-	WeirDrops     *ebpf.MapSpec `ebpf:"weir_drops"`
-	WeirDsrFallen *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
-	WeirDsrOptout *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
-	WeirDsrTries  *ebpf.MapSpec `ebpf:"weir_dsr_tries"`
-	WeirEventRate *ebpf.MapSpec `ebpf:"weir_event_rate"`
-	WeirEvents    *ebpf.MapSpec `ebpf:"weir_events"`
-	WeirFlows     *ebpf.MapSpec `ebpf:"weir_flows"`
-	WeirFlowsNew  *ebpf.MapSpec `ebpf:"weir_flows_new"`
-	WeirFragRings *ebpf.MapSpec `ebpf:"weir_frag_rings"`
-	WeirFragSaved *ebpf.MapSpec `ebpf:"weir_frag_saved"`
-	WeirFragSlots *ebpf.MapSpec `ebpf:"weir_frag_slots"`
-	WeirFrags     *ebpf.MapSpec `ebpf:"weir_frags"`
-	WeirHosts     *ebpf.MapSpec `ebpf:"weir_hosts"`
-	WeirIpv6      *ebpf.MapSpec `ebpf:"weir_ipv6"`
-	WeirLinks     *ebpf.MapSpec `ebpf:"weir_links"`
-	WeirLive      *ebpf.MapSpec `ebpf:"weir_live"`
-	WeirMaglev    *ebpf.MapSpec `ebpf:"weir_maglev"`
-	WeirPeerCidrs *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
-	WeirPeers     *ebpf.MapSpec `ebpf:"weir_peers"`
-	WeirPolicy    *ebpf.MapSpec `ebpf:"weir_policy"`
-	WeirPorts     *ebpf.MapSpec `ebpf:"weir_ports"`
-	WeirRanges    *ebpf.MapSpec `ebpf:"weir_ranges"`
-	WeirReply     *ebpf.MapSpec `ebpf:"weir_reply"`
-	WeirRoutes    *ebpf.MapSpec `ebpf:"weir_routes"`
-	WeirScratch   *ebpf.MapSpec `ebpf:"weir_scratch"`
-	WeirServices  *ebpf.MapSpec `ebpf:"weir_services"`
-	WeirSettings  *ebpf.MapSpec `ebpf:"weir_settings"`
-	WeirShares    *ebpf.MapSpec `ebpf:"weir_shares"`
-	WeirSockets   *ebpf.MapSpec `ebpf:"weir_sockets"`
-	WeirStaged    *ebpf.MapSpec `ebpf:"weir_staged"`
-	WeirTrace     *ebpf.MapSpec `ebpf:"weir_trace"`
-	WeirTraceRule *ebpf.MapSpec `ebpf:"weir_trace_rule"`
-	WeirUplinks   *ebpf.MapSpec `ebpf:"weir_uplinks"`
-	WeirXdpIpv6   *ebpf.MapSpec `ebpf:"weir_xdp_ipv6"`
+	WeirAddrs       *ebpf.MapSpec `ebpf:"weir_addrs"`
+	WeirAffinity    *ebpf.MapSpec `ebpf:"weir_affinity"`
+	WeirAnnounced   *ebpf.MapSpec `ebpf:"weir_announced"`
+	WeirAnswers     *ebpf.MapSpec `ebpf:"weir_answers"`
+	WeirBackends    *ebpf.MapSpec `ebpf:"weir_backends"`
+	WeirClients     *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirCounts      *ebpf.MapSpec `ebpf:"weir_counts"`
+	WeirDrops       *ebpf.MapSpec `ebpf:"weir_drops"`
+	WeirDsrFallen   *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
+	WeirDsrOptout   *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
+	WeirDsrTries    *ebpf.MapSpec `ebpf:"weir_dsr_tries"`
+	WeirEventRate   *ebpf.MapSpec `ebpf:"weir_event_rate"`
+	WeirEvents      *ebpf.MapSpec `ebpf:"weir_events"`
+	WeirFlows       *ebpf.MapSpec `ebpf:"weir_flows"`
+	WeirFlowsNew    *ebpf.MapSpec `ebpf:"weir_flows_new"`
+	WeirFragRings   *ebpf.MapSpec `ebpf:"weir_frag_rings"`
+	WeirFragSaved   *ebpf.MapSpec `ebpf:"weir_frag_saved"`
+	WeirFragSlots   *ebpf.MapSpec `ebpf:"weir_frag_slots"`
+	WeirFrags       *ebpf.MapSpec `ebpf:"weir_frags"`
+	WeirHosts       *ebpf.MapSpec `ebpf:"weir_hosts"`
+	WeirHostsStaged *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
+	WeirIpv6        *ebpf.MapSpec `ebpf:"weir_ipv6"`
+	WeirLinks       *ebpf.MapSpec `ebpf:"weir_links"`
+	WeirLive        *ebpf.MapSpec `ebpf:"weir_live"`
+	WeirMaglev      *ebpf.MapSpec `ebpf:"weir_maglev"`
+	WeirPeerCidrs   *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
+	WeirPeers       *ebpf.MapSpec `ebpf:"weir_peers"`
+	WeirPolicy      *ebpf.MapSpec `ebpf:"weir_policy"`
+	WeirPorts       *ebpf.MapSpec `ebpf:"weir_ports"`
+	WeirRanges      *ebpf.MapSpec `ebpf:"weir_ranges"`
+	WeirReply       *ebpf.MapSpec `ebpf:"weir_reply"`
+	WeirRoutes      *ebpf.MapSpec `ebpf:"weir_routes"`
+	WeirScratch     *ebpf.MapSpec `ebpf:"weir_scratch"`
+	WeirServices    *ebpf.MapSpec `ebpf:"weir_services"`
+	WeirSettings    *ebpf.MapSpec `ebpf:"weir_settings"`
+	WeirShares      *ebpf.MapSpec `ebpf:"weir_shares"`
+	WeirSockets     *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirStaged      *ebpf.MapSpec `ebpf:"weir_staged"`
+	WeirTrace       *ebpf.MapSpec `ebpf:"weir_trace"`
+	WeirTraceRule   *ebpf.MapSpec `ebpf:"weir_trace_rule"`
+	WeirUplinks     *ebpf.MapSpec `ebpf:"weir_uplinks"`
+	WeirXdpIpv6     *ebpf.MapSpec `ebpf:"weir_xdp_ipv6"`
 }
 
 // weirVariableSpecs contains global variables before they are loaded into the kernel.
@@ -651,47 +657,48 @@ func (o *weirObjects) Close() error {
 //
 // It can be passed to loadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type weirMaps struct {
-	WeirAddrs     *ebpf.Map `ebpf:"weir_addrs"`
-	WeirAffinity  *ebpf.Map `ebpf:"weir_affinity"`
-	WeirAnnounced *ebpf.Map `ebpf:"weir_announced"`
-	WeirAnswers   *ebpf.Map `ebpf:"weir_answers"`
-	WeirBackends  *ebpf.Map `ebpf:"weir_backends"`
-	WeirClients   *ebpf.Map `ebpf:"weir_clients"`
-	WeirCounts    *ebpf.Map `ebpf:"weir_counts"`
-	WeirDrops     *ebpf.Map `ebpf:"weir_drops"`
-	WeirDsrFallen *ebpf.Map `ebpf:"weir_dsr_fallen"`
-	WeirDsrOptout *ebpf.Map `ebpf:"weir_dsr_optout"`
-	WeirDsrTries  *ebpf.Map `ebpf:"weir_dsr_tries"`
-	WeirEventRate *ebpf.Map `ebpf:"weir_event_rate"`
-	WeirEvents    *ebpf.Map `ebpf:"weir_events"`
-	WeirFlows     *ebpf.Map `ebpf:"weir_flows"`
-	WeirFlowsNew  *ebpf.Map `ebpf:"weir_flows_new"`
-	WeirFragRings *ebpf.Map `ebpf:"weir_frag_rings"`
-	WeirFragSaved *ebpf.Map `ebpf:"weir_frag_saved"`
-	WeirFragSlots *ebpf.Map `ebpf:"weir_frag_slots"`
-	WeirFrags     *ebpf.Map `ebpf:"weir_frags"`
-	WeirHosts     *ebpf.Map `ebpf:"weir_hosts"`
-	WeirIpv6      *ebpf.Map `ebpf:"weir_ipv6"`
-	WeirLinks     *ebpf.Map `ebpf:"weir_links"`
-	WeirLive      *ebpf.Map `ebpf:"weir_live"`
-	WeirMaglev    *ebpf.Map `ebpf:"weir_maglev"`
-	WeirPeerCidrs *ebpf.Map `ebpf:"weir_peer_cidrs"`
-	WeirPeers     *ebpf.Map `ebpf:"weir_peers"`
-	WeirPolicy    *ebpf.Map `ebpf:"weir_policy"`
-	WeirPorts     *ebpf.Map `ebpf:"weir_ports"`
-	WeirRanges    *ebpf.Map `ebpf:"weir_ranges"`
-	WeirReply     *ebpf.Map `ebpf:"weir_reply"`
-	WeirRoutes    *ebpf.Map `ebpf:"weir_routes"`
-	WeirScratch   *ebpf.Map `ebpf:"weir_scratch"`
-	WeirServices  *ebpf.Map `ebpf:"weir_services"`
-	WeirSettings  *ebpf.Map `ebpf:"weir_settings"`
-	WeirShares    *ebpf.Map `ebpf:"weir_shares"`
-	WeirSockets   *ebpf.Map `ebpf:"weir_sockets"`
-	WeirStaged    *ebpf.Map `ebpf:"weir_staged"`
-	WeirTrace     *ebpf.Map `ebpf:"weir_trace"`
-	WeirTraceRule *ebpf.Map `ebpf:"weir_trace_rule"`
-	WeirUplinks   *ebpf.Map `ebpf:"weir_uplinks"`
-	WeirXdpIpv6   *ebpf.Map `ebpf:"weir_xdp_ipv6"`
+	WeirAddrs       *ebpf.Map `ebpf:"weir_addrs"`
+	WeirAffinity    *ebpf.Map `ebpf:"weir_affinity"`
+	WeirAnnounced   *ebpf.Map `ebpf:"weir_announced"`
+	WeirAnswers     *ebpf.Map `ebpf:"weir_answers"`
+	WeirBackends    *ebpf.Map `ebpf:"weir_backends"`
+	WeirClients     *ebpf.Map `ebpf:"weir_clients"`
+	WeirCounts      *ebpf.Map `ebpf:"weir_counts"`
+	WeirDrops       *ebpf.Map `ebpf:"weir_drops"`
+	WeirDsrFallen   *ebpf.Map `ebpf:"weir_dsr_fallen"`
+	WeirDsrOptout   *ebpf.Map `ebpf:"weir_dsr_optout"`
+	WeirDsrTries    *ebpf.Map `ebpf:"weir_dsr_tries"`
+	WeirEventRate   *ebpf.Map `ebpf:"weir_event_rate"`
+	WeirEvents      *ebpf.Map `ebpf:"weir_events"`
+	WeirFlows       *ebpf.Map `ebpf:"weir_flows"`
+	WeirFlowsNew    *ebpf.Map `ebpf:"weir_flows_new"`
+	WeirFragRings   *ebpf.Map `ebpf:"weir_frag_rings"`
+	WeirFragSaved   *ebpf.Map `ebpf:"weir_frag_saved"`
+	WeirFragSlots   *ebpf.Map `ebpf:"weir_frag_slots"`
+	WeirFrags       *ebpf.Map `ebpf:"weir_frags"`
+	WeirHosts       *ebpf.Map `ebpf:"weir_hosts"`
+	WeirHostsStaged *ebpf.Map `ebpf:"weir_hosts_staged"`
+	WeirIpv6        *ebpf.Map `ebpf:"weir_ipv6"`
+	WeirLinks       *ebpf.Map `ebpf:"weir_links"`
+	WeirLive        *ebpf.Map `ebpf:"weir_live"`
+	WeirMaglev      *ebpf.Map `ebpf:"weir_maglev"`
+	WeirPeerCidrs   *ebpf.Map `ebpf:"weir_peer_cidrs"`
+	WeirPeers       *ebpf.Map `ebpf:"weir_peers"`
+	WeirPolicy      *ebpf.Map `ebpf:"weir_policy"`
+	WeirPorts       *ebpf.Map `ebpf:"weir_ports"`
+	WeirRanges      *ebpf.Map `ebpf:"weir_ranges"`
+	WeirReply       *ebpf.Map `ebpf:"weir_reply"`
+	WeirRoutes      *ebpf.Map `ebpf:"weir_routes"`
+	WeirScratch     *ebpf.Map `ebpf:"weir_scratch"`
+	WeirServices    *ebpf.Map `ebpf:"weir_services"`
+	WeirSettings    *ebpf.Map `ebpf:"weir_settings"`
+	WeirShares      *ebpf.Map `ebpf:"weir_shares"`
+	WeirSockets     *ebpf.Map `ebpf:"weir_sockets"`
+	WeirStaged      *ebpf.Map `ebpf:"weir_staged"`
+	WeirTrace       *ebpf.Map `ebpf:"weir_trace"`
+	WeirTraceRule   *ebpf.Map `ebpf:"weir_trace_rule"`
+	WeirUplinks     *ebpf.Map `ebpf:"weir_uplinks"`
+	WeirXdpIpv6     *ebpf.Map `ebpf:"weir_xdp_ipv6"`
 }
 
 func (m *weirMaps) Close() error {
@@ -716,6 +723,7 @@ func (m *weirMaps) Close() error {
 		m.WeirFragSlots,
 		m.WeirFrags,
 		m.WeirHosts,
+		m.WeirHostsStaged,
 		m.WeirIpv6,
 		m.WeirLinks,
 		m.WeirLive,

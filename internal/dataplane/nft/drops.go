@@ -22,8 +22,12 @@ type Drop struct {
 	Bytes   uint64
 }
 
-// denyPrefix begins the names of chains that drop: deny-<reason>-<rule>. Their first rule counts.
-const denyPrefix = "deny-"
+// denyPrefix begins the names of chains that drop: deny-<reason>-<rule>. Their first rule counts. Those that answer nobody, where others of
+// that name do, end in silentSuffix.
+const (
+	denyPrefix   = "deny-"
+	silentSuffix = "-silent"
+)
 
 // tally is what a chain counted: what it says, and what those before it of the same name said, which are gone.
 type tally struct{ now, before [2]uint64 } // packets, bytes
@@ -73,7 +77,7 @@ func (d *Driver) Drops() ([]Drop, error) {
 
 // denyChain reads the name of a chain that drops.
 func denyChain(name string) (reason.Reason, nodestate.RuleID, bool) {
-	rest, ok := strings.CutPrefix(name, denyPrefix)
+	rest, ok := strings.CutPrefix(strings.TrimSuffix(name, silentSuffix), denyPrefix)
 	why, rule, ok2 := strings.Cut(rest, "-")
 	y, err := strconv.ParseUint(why, 10, 32)
 	n, err2 := strconv.ParseUint(rule, 10, 32)

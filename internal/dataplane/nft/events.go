@@ -228,72 +228,108 @@ type verdicts struct {
 }
 
 // judge looks up what the state says of a flow at each end, and where it comes into the node and leaves it.
-func (v *view) judge(e *dataplane.Event, in, out int) (said verdicts) {
-	s := v.state
-	ports := nodestate.Ports{Src: e.Sport, Dst: e.Dport}
-	src, dst := s.Addrs[e.Src], s.Addrs[e.Dst]
-	consult := func(iso nodestate.Isolation, peer bool, why reason.Reason) nodestate.PolicyValue {
-		addr := e.Src
-		if peer {
-			addr = e.Dst
-		}
-		d := s.Decide(iso, addr, e.Proto, ports)
-		e.Log = e.Log || d.Log && !said.denied
-		if d.Log && !said.denied && d.Allow {
-			said.last = why
-		}
-		said.denied = said.denied || !d.Allow
-		return d
+func (v *view) judge(e *dataplane.Event, in, out int) verdicts {
+	q := &question{view: v, e: e}
+	src, dst := v.state.Addrs[e.Src].Kind, v.state.Addrs[e.Dst].Kind
+	q.pods(src, dst)
+	if len(v.state.HostEndpoints) > 0 && !q.said.denied {
+		q.hosts(src, dst, in, out)
 	}
-	if src.Kind == nodestate.AddrEndpoint {
+	return q.said
+}
+
+// question is a flow that sets are asked about, and what they said.
+type question struct {
+	*view
+	e    *dataplane.Event
+	said verdicts
+}
+
+// decide is what a set says of an end of the flow: of the destination where peer is true.
+func (q *question) decide(iso nodestate.Isolation, peer bool) nodestate.PolicyValue {
+	addr := q.e.Src
+	if peer {
+		addr = q.e.Dst
+	}
+	return q.state.Decide(iso, addr, q.e.Proto, nodestate.Ports{Src: q.e.Sport, Dst: q.e.Dport})
+}
+
+// consult asks a set that is in force.
+func (q *question) consult(iso nodestate.Isolation, peer bool, why reason.Reason) nodestate.PolicyValue {
+	d := q.decide(iso, peer)
+	q.e.Log = q.e.Log || d.Log && !q.said.denied
+	if d.Log && !q.said.denied && d.Allow {
+		q.said.last = why
+	}
+	q.said.denied = q.said.denied || !d.Allow
+	return d
+}
+
+// pods asks the sets of pods, and those that staged policies would give them.
+func (q *question) pods(src, dst nodestate.AddrKind) {
+	e, s := q.e, q.state
+	if src == nodestate.AddrEndpoint {
 		e.Egress.Local = true
-		d := consult(src.Egress, true, reason.PolicyEgress)
-		e.Egress.Rule = d.Rule
+		e.Egress.Rule = q.consult(s.Addrs[e.Src].Egress, true, reason.PolicyEgress).Rule
 		if staged, ok := s.Staged[e.Src]; ok {
-			d := s.Decide(staged.Egress, e.Dst, e.Proto, ports)
+			d := q.decide(staged.Egress, true)
 			e.Egress.Staged, e.Egress.StagedDenied, e.Egress.StagedRule = true, !d.Allow, d.Rule
 		}
 	}
-	if dst.Kind == nodestate.AddrEndpoint {
+	if dst == nodestate.AddrEndpoint {
 		e.Ingress.Local = true
-		if !said.denied && src.Kind != nodestate.AddrHost {
-			e.Ingress.Rule = consult(dst.Ingress, false, reason.PolicyIngress).Rule
+		if !q.said.denied && src != nodestate.AddrHost {
+			e.Ingress.Rule = q.consult(s.Addrs[e.Dst].Ingress, false, reason.PolicyIngress).Rule
 		}
-		if staged, ok := s.Staged[e.Dst]; ok && src.Kind != nodestate.AddrHost {
-			d := s.Decide(staged.Ingress, e.Src, e.Proto, ports)
+		if staged, ok := s.Staged[e.Dst]; ok && src != nodestate.AddrHost {
+			d := q.decide(staged.Ingress, false)
 			e.Ingress.Staged, e.Ingress.StagedDenied, e.Ingress.StagedRule = true, !d.Allow, d.Rule
 		}
 	}
-	if len(s.HostEndpoints) == 0 || said.denied {
-		return said
+}
+
+// hosts asks the sets of host endpoints.
+func (q *question) hosts(src, dst nodestate.AddrKind, in, out int) {
+	e := q.e
+	if src == nodestate.AddrEndpoint && dst == nodestate.AddrHost {
+		if q.state.Settings.ToHost == model.ToHostReturn {
+			q.host(0, func(h nodestate.HostEndpoint) nodestate.Isolation { return h.HostIngress }, &e.In, false, reason.HostIngress)
+		}
+		return
 	}
-	if src.Kind == nodestate.AddrEndpoint && dst.Kind == nodestate.AddrHost {
-		if iso := s.HostEndpointAt(0, e.Src).HostIngress; s.Settings.ToHost == model.ToHostReturn && iso.Set != 0 {
-			e.In = dataplane.EventHost{Judged: true, Rule: consult(iso, false, reason.HostIngress).Rule}
-		}
-		return said
+	if q.judged(in) {
+		q.host(in, func(h nodestate.HostEndpoint) nodestate.Isolation {
+			if dst == nodestate.AddrHost {
+				return h.HostIngress
+			}
+			return h.ForwardIngress
+		}, &e.In, false, reason.HostIngress)
 	}
-	host := func(index int, set func(nodestate.HostEndpoint) nodestate.Isolation, end *dataplane.EventHost, peer bool, why reason.Reason) {
-		if !v.judged(index) || said.denied {
-			return
-		}
-		if iso := set(s.HostEndpointAt(index, e.Src)); iso.Set != 0 {
-			*end = dataplane.EventHost{Judged: true, Rule: consult(iso, peer, why).Rule}
+	if q.judged(out) && !q.said.denied {
+		q.host(out, func(h nodestate.HostEndpoint) nodestate.Isolation {
+			if src == nodestate.AddrHost {
+				return h.HostEgress
+			}
+			return h.ForwardEgress
+		}, &e.Out, true, reason.HostEgress)
+	}
+}
+
+// host asks the set of a host endpoint, and the one that staged policies would put in its place. What they would say before Services is
+// not known: packets are shown with the address that a Service chose.
+func (q *question) host(index int, set func(nodestate.HostEndpoint) nodestate.Isolation, end *dataplane.EventHost, peer bool, why reason.Reason) {
+	iso := set(q.state.HostEndpointAt(index, q.e.Src))
+	h, staged := q.state.HostStagedAt(index, q.e.Src)
+	if would := set(h); staged && (iso.Set != 0 || would.Set != 0) {
+		end.Judged, end.Staged = true, true
+		if would.Set != 0 {
+			d := q.decide(would, peer)
+			end.StagedDenied, end.StagedRule = !d.Allow, d.Rule
 		}
 	}
-	host(in, func(h nodestate.HostEndpoint) nodestate.Isolation {
-		if dst.Kind == nodestate.AddrHost {
-			return h.HostIngress
-		}
-		return h.ForwardIngress
-	}, &e.In, false, reason.HostIngress)
-	host(out, func(h nodestate.HostEndpoint) nodestate.Isolation {
-		if src.Kind == nodestate.AddrHost {
-			return h.HostEgress
-		}
-		return h.ForwardEgress
-	}, &e.Out, true, reason.HostEgress)
-	return said
+	if iso.Set != 0 {
+		end.Judged, end.Rule = true, q.consult(iso, peer, why).Rule
+	}
 }
 
 // judged reports whether host endpoints are asked about an interface.
@@ -318,9 +354,11 @@ func (v *view) denied(e *dataplane.Event, why reason.Reason, rule nodestate.Rule
 	case reason.PolicyIngress:
 		e.Ingress.Rule = rule
 		e.In, e.Out = dataplane.EventHost{}, dataplane.EventHost{}
-	case reason.HostIngress, reason.HostPreDNAT, reason.UntrackedIngress:
+	case reason.HostPreDNAT, reason.UntrackedIngress:
 		e.In, e.Out = dataplane.EventHost{Judged: true, Rule: rule}, dataplane.EventHost{}
+	case reason.HostIngress:
+		e.In.Judged, e.In.Rule, e.Out = true, rule, dataplane.EventHost{}
 	case reason.HostEgress, reason.UntrackedEgress:
-		e.Out = dataplane.EventHost{Judged: true, Rule: rule}
+		e.Out.Judged, e.Out.Rule = true, rule
 	}
 }

@@ -17,26 +17,32 @@ import (
 // has the whole of it. Nothing of this is there on a node without any, but for defaultEndpointToHostAction: Drop.
 const (
 	hostChain      = "judge-host"
-	hostBackChain  = "judge-host-back" // the same for packets of the way back
 	hostDoneChain  = "judge-host-done"
 	toHostChain    = "to-host"
+	leavesChain    = "judge-leaving" // hostChain for postrouting
+	leavesHost     = "to-host-leaving"
+	backSuffix     = "-back" // of the same for packets of the way back
 	beforeChain    = "before-services"
 	leavingChain   = "leaving" // what the node's own processes send
 	ownChain       = "judge-own"
 	ownFlowChain   = "judge-own-flow"
+	openChain      = "judge-own-open"
 	clearChain     = "not-judged"
 	olderChain     = "older"
 	olderPassChain = "older-pass"
 
 	mapHostVerdicts = "host-verdicts"   // as verdicts
+	mapHostSilent   = "verdicts-silent" // as host-verdicts, for postrouting
 	mapTurned       = "verdicts-turned" // as host-verdicts, for the way back of the flow at hand
 )
 
 // hostRules are the chains of host endpoints by the index of their interface, 0 = any other; those that judge nothing are "".
 type hostRules struct {
 	in, out, before, older map[int]string
+	silentIn, silentOut    map[int]string // as in and out, for postrouting
 	toHost                 model.ToHostAction
 	toHostChain            string // that judges what pods send to the node; "" = none does
+	toHostSilent           string
 }
 
 // any reports whether anything is judged after pods' policy.
@@ -59,7 +65,10 @@ func judgeSomething(chains map[int]string) bool {
 
 // hosts makes the chains of the sets of host endpoints.
 func (r *policyRender) hosts(s *nodestate.State) hostRules {
-	h := hostRules{in: map[int]string{}, out: map[int]string{}, before: map[int]string{}, older: map[int]string{}}
+	h := hostRules{in: map[int]string{}, out: map[int]string{}, before: map[int]string{}, older: map[int]string{},
+		silentIn: map[int]string{}, silentOut: map[int]string{}}
+	silent := *r
+	silent.silent = true
 	for _, at := range slices.SortedFunc(maps.Keys(s.HostEndpoints), nodestate.HostInterface.Compare) {
 		if at.IPv6 == r.six {
 			r.host(at.IfIndex, s.HostEndpoints[at], &h)
@@ -72,11 +81,18 @@ func (r *policyRender) hosts(s *nodestate.State) hostRules {
 		h.toHost = model.ToHostReturn
 		if iso := s.HostEndpoints[nodestate.HostInterface{IPv6: r.six}].HostIngress; iso.Set != 0 {
 			h.toHostChain = r.setChain("in-", "ct original $ip saddr", iso)
+			h.toHostSilent = silent.setChain("in-silent-", "ct original $ip saddr", iso)
 		}
 	}
 	if len(h.in) == 0 {
 		h.in = nil
-		h.toHostChain = ""
+		h.toHostChain, h.toHostSilent = "", ""
+	}
+	if h.toHost == model.ToHostDrop {
+		h.toHostChain = r.denyChain(reason.ToHost, 0)
+		if h.onTheWayOut() {
+			h.toHostSilent = silent.denyChain(reason.ToHost, 0)
+		}
 	}
 	if h.any() {
 		*r.sum += hash64("hosts", string(h.toHost), h.toHostChain)
@@ -87,8 +103,8 @@ func (r *policyRender) hosts(s *nodestate.State) hostRules {
 // host makes the chains of one host endpoint.
 func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 	const source, destination = "ct original $ip saddr", "ct reply $ip saddr"
-	turned := *r
-	turned.turned = true
+	turned, silent := *r, *r
+	turned.turned, silent.silent = true, true
 	either := func(prefix, own string, rr *policyRender, sets string, peer string, ofHost, forwarded, alone nodestate.Isolation) string {
 		var rules []string
 		if alone.Set != 0 { // of each packet by itself: here of connections, and nothing is spared what follows
@@ -104,6 +120,8 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 	}
 	h.in[index] = either("host-in-", destination, r, "in-", source, e.HostIngress, e.ForwardIngress, nodestate.Isolation{})
 	h.out[index] = either("host-out-", source, r, "out-", destination, e.HostEgress, e.ForwardEgress, e.UntrackedEgress)
+	h.silentIn[index] = either("host-in-silent-", destination, &silent, "in-silent-", source, e.HostIngress, e.ForwardIngress, nodestate.Isolation{})
+	h.silentOut[index] = either("host-out-silent-", source, &silent, "out-silent-", destination, e.HostEgress, e.ForwardEgress, e.UntrackedEgress)
 	var before []string
 	for _, iso := range []nodestate.Isolation{e.UntrackedIngress, e.PreDNAT} {
 		if iso.Set != 0 {
@@ -211,26 +229,22 @@ func (f family) strayHostRules(h hostRules) []string {
 // notInit is what an INIT of SCTP, which is alone in its packet (RFC 9260, 6.10), does not match: the first chunk's type.
 const notInit = "@th,96,8 != 1"
 
-// hostChains are those by which packets come to the chains of host endpoints.
-func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
-	if !h.any() {
-		return
-	}
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+// silently are the rules for postrouting.
+func (h hostRules) silently() hostRules {
+	h.in, h.out, h.toHostChain = h.silentIn, h.silentOut, h.toHostSilent
+	return h
+}
+
+// passageChains are those that judge by the interfaces, of either direction; that of the way back ends with back.
+func (f family) passageChains(chain func(name string, rules ...string), h hostRules, name, toHost, back string) {
 	var rules []string
-	if h.toHost == model.ToHostDrop || h.toHostChain != "" {
-		rules = append(rules, "ct original $ip saddr @"+setPods+" ct reply $ip saddr @"+setOwn+" goto "+toHostChain)
-		if h.toHostChain != "" {
-			chain(toHostChain, "jump "+h.toHostChain, "goto "+hostDoneChain)
+	if h.toHostChain != "" {
+		rules = append(rules, "ct original $ip saddr @"+setPods+" ct reply $ip saddr @"+setOwn+" goto "+toHost)
+		if h.toHost == model.ToHostDrop {
+			chain(toHost, "goto "+h.toHostChain)
 		} else {
-			chain(toHostChain, "goto "+denyName(reason.ToHost, 0))
-			chain(denyName(reason.ToHost, 0), slices.Concat([]string{"counter"}, showRules(wordDeny, reason.ToHost, 0), []string{"drop"})...)
+			chain(toHost, "jump "+h.toHostChain, "goto "+hostDoneChain)
 		}
-	}
-	back := hostDoneChain
-	if h.beforeServices() {
-		back = clearChain + "-yet" // the next packet of the original direction is judged before Services, too
-		chain(back, "meta priority set none")
 	}
 	rules = append(rules, f.unjudgedHosts("goto "+hostDoneChain)...)
 	if judgeSomething(h.older) {
@@ -241,16 +255,57 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established meta l4proto sctp %s jump %s", epochMask, notInit, olderChain),
 			fmt.Sprintf("ct mark and %#x == 0 ct state new tcp flags & (syn | ack) != syn jump %s", epochMask, olderChain))
 	}
-	rules = append(rules, "ct direction reply goto "+hostBackChain)
+	rules = append(rules, "ct direction reply goto "+name+backSuffix)
 	rules = append(rules, byInterface("iif", h.in)...)
 	rules = append(rules, byInterface("oif", h.out)...)
-	chain(hostChain, append(rules, "goto "+hostDoneChain)...)
-	chain(hostBackChain, slices.Concat(byInterface("oif", h.in), byInterface("iif", h.out), []string{"goto " + back})...)
+	chain(name, append(rules, "goto "+hostDoneChain)...)
+	chain(name+backSuffix, slices.Concat(byInterface("oif", h.in), byInterface("iif", h.out), []string{"goto " + back})...)
+}
+
+// openRules tell the node's own processes of open connections that are denied, before they leave: postrouting only drops. They judge
+// what is known to leave by the interface that is known here: no Service gave it another destination, and no mark another way. What is older
+// than the tables is judged where it leaves.
+func (f family) openRules(h hostRules) []string {
+	rules := []string{
+		"meta l4proto != tcp goto " + clearChain,
+		"ct state != established goto " + clearChain,
+		"tcp flags & (syn | rst) != 0 goto " + clearChain,
+		fmt.Sprintf("ct mark and %#x == 0 goto %s", epochMask, clearChain),
+		"ct direction original ct status dnat goto " + clearChain,
+		"meta mark != 0 goto " + clearChain,
+		"ct original $ip saddr @" + setPods + " ct reply $ip saddr @" + setOwn + " goto " + clearChain,
+	}
+	rules = append(rules, f.unjudgedHosts("goto "+clearChain)...)
+	for _, rule := range byInterface("oif", h.out) {
+		rules = append(rules, "ct direction original "+rule)
+	}
+	for _, rule := range byInterface("oif", h.in) {
+		rules = append(rules, "ct direction reply "+rule)
+	}
+	return append(rules, "goto "+clearChain)
+}
+
+// hostChains are those by which packets come to the chains of host endpoints.
+func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+	if !h.any() {
+		return
+	}
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	back := hostDoneChain
+	if h.beforeServices() {
+		back = clearChain + "-yet" // the next packet of the original direction is judged before Services, too
+		chain(back, "meta priority set none")
+	}
+	f.passageChains(chain, h, hostChain, toHostChain, back)
+	if h.onTheWayOut() {
+		f.passageChains(chain, h.silently(), leavesChain, leavesHost, back)
+	}
 	chain(hostDoneChain, "meta priority set none", "goto "+markChain)
 	if !h.onTheWayOut() {
 		return
 	}
 	f.set(t, mapHostVerdicts, Set{Key: "classid", Value: "verdict"})
+	f.set(t, mapHostSilent, Set{Key: "classid", Value: "verdict"})
 	f.set(t, mapTurned, Set{Key: "classid", Value: "verdict"})
 	chain(olderChain, slices.Concat([]string{"ct original $ip saddr != @" + setOwn + " ct reply $ip saddr != @" + setOwn + " return"},
 		byInterface("iif", h.older), byInterface("oif", h.older))...)
@@ -262,7 +317,7 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	base("sent", knftables.OutputHook, "filter", append(f.sentRules(s), "jump "+ownChain)...)
 	base(leavingChain, knftables.PostroutingHook, "srcnat-10", slices.Concat(
 		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", judged(epoch), "ct state related,invalid,untracked return"},
-		f.linkRules(), []string{"goto " + hostChain})...)
+		f.linkRules(), []string{"goto " + leavesChain})...)
 	if h.beforeServices() {
 		base(beforeChain, knftables.PreroutingHook, "mangle+1", slices.Concat(
 			[]string{"ct direction reply return", judged(epoch), "ct state related,invalid,untracked return", `iifname "` + tunnelDevice + `" return`},

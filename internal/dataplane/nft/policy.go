@@ -116,7 +116,8 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRu
 	if h.onTheWayOut() {
 		// Where a flow of the node's own leaves by is known after its destination was translated: leaving judges that, and marks it.
 		chain(ownChain, judged(epoch), "goto "+ownFlowChain)
-		chain(ownFlowChain, flow(clearChain)...)
+		chain(ownFlowChain, flow(openChain)...)
+		chain(openChain, f.openRules(h)...)
 	}
 	// The numbers of the look-ups, which were made for isolated pods alone.
 	forget := []string{"ct original $ip saddr @" + setIsolated + " meta priority set none", "ct reply $ip saddr @" + setIsolated + " meta priority set none"}
@@ -145,6 +146,8 @@ type policyRender struct {
 	sum      *uint64 // of all that a verdict follows from
 	// turned: chains judge the way back of the flow at hand, and neither deny nor mark.
 	turned bool
+	// silent: chains of host endpoints' sets are for postrouting, where the kernel lets no rule answer.
+	silent bool
 }
 
 // add desires an element, which a verdict follows from.
@@ -230,10 +233,7 @@ func (r *policyRender) endpoints(s *nodestate.State) {
 // setChain makes the chain of an isolation in one direction, where the peer is the given end of the flow.
 func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) string {
 	why := r.whys[iso.Set]
-	verdicts := verdictsOf(why)
-	if r.turned {
-		verdicts = mapTurned
-	}
+	verdicts := r.verdictsOf(why)
 	deny := r.verdict(nodestate.PolicyValue{Rule: iso.Rule}, why)
 	n, ok := r.policy.sets.of(uint64(iso.Set))
 	rules := []string{deny} // a set without entries, or without a number
@@ -260,36 +260,51 @@ func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) st
 	return name
 }
 
-// answered reports whether those of an open connection that is denied are told.
-func answered(why reason.Reason) bool {
+// ofPods reports whether a reason is that of a pod's set.
+func ofPods(why reason.Reason) bool {
 	return why == reason.PolicyIngress || why == reason.PolicyEgress
 }
 
-// verdictsOf is the map of look-up 2 for a set. Those of host endpoints have one of their own: they are asked where the kernel lets no
-// rule answer.
-func verdictsOf(why reason.Reason) string {
-	if answered(why) {
+// verdictsOf is the map of look-up 2 for a set. Those of host endpoints have maps of their own, one for each kind of chains.
+func (r *policyRender) verdictsOf(why reason.Reason) string {
+	switch {
+	case r.turned:
+		return mapTurned
+	case ofPods(why):
 		return mapVerdicts
+	case r.silent:
+		return mapHostSilent
 	}
 	return mapHostVerdicts
 }
 
 // verdicts makes look-up 2.
 func (r *policyRender) verdicts() {
+	silent := *r
+	silent.silent = true
 	for _, set := range slices.Sorted(maps.Keys(r.contents)) {
-		n, ok := r.policy.sets.of(uint64(set))
-		if !ok {
-			continue
+		r.verdictsFor(set)
+		if why := r.whys[set]; !ofPods(why) && why != reason.HostPreDNAT && why != reason.UntrackedIngress {
+			silent.verdictsFor(set)
 		}
-		for class, c := range r.contents[set] {
-			if number, ok := r.policy.classes.of(uint64(class)); ok {
-				r.add(verdictsOf(r.whys[set]), priorityText(n, number), "goto "+r.contentChain(c))
-			}
+	}
+}
+
+// verdictsFor makes look-up 2 of a set.
+func (r *policyRender) verdictsFor(set nodestate.SetID) {
+	n, ok := r.policy.sets.of(uint64(set))
+	if !ok {
+		return
+	}
+	at := r.verdictsOf(r.whys[set])
+	for class, c := range r.contents[set] {
+		if number, ok := r.policy.classes.of(uint64(class)); ok {
+			r.add(at, priorityText(n, number), "goto "+r.contentChain(c))
 		}
-		if r.policy.classes.full {
-			// Peers of classes without a number: nobody knows what they may do.
-			r.add(verdictsOf(r.whys[set]), priorityText(n, unknownNumber), r.verdict(nodestate.PolicyValue{}, r.whys[set]))
-		}
+	}
+	if r.policy.classes.full {
+		// Peers of classes without a number: nobody knows what they may do.
+		r.add(at, priorityText(n, unknownNumber), r.verdict(nodestate.PolicyValue{}, r.whys[set]))
 	}
 }
 
@@ -305,14 +320,22 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 		r.table.Chains[name] = Chain{Rules: showRules(wordAllow, why, v.Rule)}
 		return "goto " + name
 	}
-	name := denyName(why, v.Rule)
-	rules := append([]string{"counter"}, showRules(wordDeny, why, v.Rule)...)
-	if answered(why) {
+	return "goto " + r.denyChain(why, v.Rule)
+}
+
+// denyChain makes the chain that drops.
+func (r *policyRender) denyChain(why reason.Reason, rule nodestate.RuleID) string {
+	name := denyName(why, rule)
+	rules := append([]string{"counter"}, showRules(wordDeny, why, rule)...)
+	switch {
+	case r.silent:
+		name += silentSuffix
+	case why != reason.UntrackedIngress && why != reason.UntrackedEgress: // these know of no connections
 		// The connection was open: both ends are told.
 		rules = append(rules, "ct state established meta l4proto tcp tcp flags & (syn | rst) == 0 reject with tcp reset")
 	}
 	r.table.Chains[name] = Chain{Rules: append(rules, "drop")}
-	return "goto " + name
+	return name
 }
 
 // denyName is the name of a chain that drops; denyChain reads it.

@@ -17,8 +17,8 @@ type content struct {
 	protos  map[model.Protocol][]portEntry // by destination port; the numbers of ICMP messages
 	sources map[uint16]*sourceTable
 	why     reason.Reason // what a packet that it denies is dropped for
-	// chain and turned are the chains' names, once they are made.
-	chain, turned string
+	// chain, silent and turned are the chains' names, once they are made.
+	chain, silent, turned string
 }
 
 // sourceTable is a table of source ports.
@@ -112,6 +112,8 @@ func (r *policyRender) contentChain(c *content) string {
 	switch {
 	case r.turned:
 		made, prefix, to = &c.turned, "turned-", "ct original proto-src"
+	case r.silent:
+		made, prefix = &c.silent, "peer-silent-"
 	case c.why == reason.HostPreDNAT, c.why == reason.UntrackedIngress:
 		to = "ct original proto-dst"
 	}

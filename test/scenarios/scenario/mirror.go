@@ -132,6 +132,11 @@ func sixState(s *nodestate.State) *nodestate.State {
 			out.HostEndpoints[nodestate.HostInterface{IfIndex: k.IfIndex, IPv6: true}] = h
 		}
 	}
+	for k, h := range s.HostStaged {
+		if !k.IPv6 {
+			out.HostStaged[nodestate.HostInterface{IfIndex: k.IfIndex, IPv6: true}] = h
+		}
+	}
 	for a, v := range s.Announced {
 		out.Announced[six(a)] = v
 	}

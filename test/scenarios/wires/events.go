@@ -42,7 +42,11 @@ func saidOf(e *dataplane.Event) string {
 		if !h.Judged {
 			return ""
 		}
-		return fmt.Sprintf(" %s=%08x", name, uint32(h.Rule))
+		s := fmt.Sprintf(" %s=%08x", name, uint32(h.Rule))
+		if h.Staged {
+			s += fmt.Sprintf(" staged denied=%t by %08x", h.StagedDenied, uint32(h.StagedRule))
+		}
+		return s
 	}
 	s := fmt.Sprintf("%s %s:%d > %s:%d allowed=%t", e.Proto, e.Src, e.Sport, e.Dst, e.Dport, e.Allowed)
 	if !e.Allowed {
@@ -59,8 +63,11 @@ func oracleEvent(e *sim.Event) *dataplane.Event {
 	end := func(d sim.End) dataplane.EventEnd {
 		return dataplane.EventEnd{Local: d.Local, Rule: d.Rule, Staged: d.Staged, StagedDenied: d.StagedDenied, StagedRule: d.StagedRule}
 	}
+	host := func(h sim.HostEnd) dataplane.EventHost {
+		return dataplane.EventHost{Judged: h.Judged, Rule: h.Rule, Staged: h.Staged, StagedDenied: h.StagedDenied, StagedRule: h.StagedRule}
+	}
 	return &dataplane.Event{Src: e.Src, Dst: e.Dst, Sport: e.Sport, Dport: e.Dport, Proto: e.Proto, Allowed: e.Allowed, Again: e.Again, Reason: uint32(e.Reason),
-		Egress: end(e.Egress), Ingress: end(e.Ingress), In: dataplane.EventHost{Judged: e.In.Judged, Rule: e.In.Rule}, Out: dataplane.EventHost{Judged: e.Out.Judged, Rule: e.Out.Rule}}
+		Egress: end(e.Egress), Ingress: end(e.Ingress), In: host(e.In), Out: host(e.Out)}
 }
 
 // unlike says how what a driver told differs from what the oracle tells; "" when it does not. What is denied is the same to the letter, and
@@ -131,11 +138,17 @@ func (c *carrier) turnedHosts(got []dataplane.Event, steps []step) bool {
 	return false
 }
 
-// simplify takes away what not every data plane knows of a flow that is allowed: what was judged before Services.
+// simplify takes away what not every data plane knows of a flow: what was judged before Services, of one that is allowed, and what staged
+// policies would have said there.
 func (c *carrier) simplify(e *dataplane.Event) {
-	for _, h := range c.state.HostEndpoints {
-		if h.PreDNAT.Set != 0 && e.Allowed {
+	for at, h := range c.state.HostEndpoints {
+		would, staged := c.state.HostStaged[at]
+		before := h.PreDNAT.Set != 0
+		switch staged = staged && (before || would.PreDNAT.Set != 0); {
+		case e.Allowed && (before || staged):
 			e.In = dataplane.EventHost{}
+		case staged:
+			e.In = dataplane.EventHost{Judged: e.In.Rule != 0, Rule: e.In.Rule}
 		}
 	}
 }

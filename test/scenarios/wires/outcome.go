@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/sim"
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
@@ -142,4 +143,20 @@ func gist(p *packet.Packet) string {
 			slices.Clip(p.Quote.L4[:min(4, len(p.Quote.L4))]))
 	}
 	return p.String()
+}
+
+// knewBefore: did a host endpoint deny a packet of a TCP connection, and the data plane tell its sender, where the oracle knows of no
+// connection? There are some that only connection tracking knew before there were host endpoints.
+func knewBefore(in sim.In, got []outcome, steps []step) bool {
+	last, p := steps[len(steps)-1].result, in.Packet
+	switch last.Reason {
+	case reason.HostIngress, reason.HostEgress, reason.HostPreDNAT, reason.ToHost:
+	default:
+		return false
+	}
+	if last.Action != sim.Drop || len(got) != 1 || p.Kind != packet.TCP || p.Flags&(packet.SYN|packet.RST) != 0 {
+		return false
+	}
+	r := got[0].packet
+	return r.Kind == packet.TCP && r.Flags == packet.RST && r.IP.Src == p.IP.Dst && r.IP.Dst == p.IP.Src && r.SrcPort == p.DstPort && r.DstPort == p.SrcPort && r.Seq == p.Ack
 }

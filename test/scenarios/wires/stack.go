@@ -13,7 +13,7 @@ import (
 const arrivalGroup = 64007
 
 // arrivals is the last thing that happens to a packet for the node itself: it is shown to us, and ends there, so that the kernel
-// does not answer. It is registered before connection tracking's last hook of the same priority, which therefore comes first:
+// does not answer. Of what comes by the loopback device only resets are: rules answer the node's own processes by it. It is registered before connection tracking's last hook of the same priority, which therefore comes first:
 // the kernel puts a new hook before those of equal priority. What the tunnel carries goes on into it, where there is one.
 const arrivals = `
 table inet wires {
@@ -22,9 +22,10 @@ table inet wires {
 	}
 	chain arrivals {
 		type filter hook input priority 2147483647
+		iifname lo tcp flags & rst == rst log group %[2]d drop
 		iifname lo accept
-		iifname %s udp dport @tunnel accept
-		log group %d drop
+		iifname %[1]s udp dport @tunnel accept
+		log group %[2]d drop
 	}
 }
 `
