@@ -109,6 +109,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	__u32 now = clock_now();
 	int half_open = 0, ret;
 	struct pkt *p;
+	__u32 was;
 
 	if (!s || !w)
 		return drop_packet(skb, DROP_NO_ROUTE, 0);
@@ -136,7 +137,10 @@ __noinline int handle_slow(struct __sk_buff *skb)
 			p->untracked = UNTRACKED_PASSED;
 			return forward_pass(skb);
 		}
+		was = f->epoch;
 		ret = flow_revalidate(skb, p, f);
+		if (p->l4 == L4_ERROR && untracked_comes(s, p))
+			f->epoch = was;
 		event_tell(skb, s, w, ret);
 		w->reset = f->state & (STATE_REPLIED | STATE_ANSWERED);
 		if (ret > 0)
@@ -210,7 +214,7 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 	struct scratch *w = scratch_get();
 	struct frag_value *v;
 	struct flow_value *f;
-	__u32 now = clock_now();
+	__u32 now = clock_now(), was;
 	struct pkt *p;
 	int ret;
 
@@ -234,7 +238,10 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 	if (!f || flow_expired(f, s, p->key.proto, now) || !flow_enters(f, p, skb->ifindex))
 		return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST);
 	if (f->epoch != s->epoch && !host_passes(p, f)) {
+		was = f->epoch;
 		ret = flow_revalidate(skb, p, f);
+		if (untracked_comes(s, p))
+			f->epoch = was;
 		event_tell(skb, s, w, ret);
 		if (ret > 0)
 			return drop_packet(skb, ret, w->fwd.rule);

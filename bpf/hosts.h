@@ -218,7 +218,8 @@ __noinline int host_arrival(struct __sk_buff *skb)
 	if (!w)
 		return DROP_HOST_PRE_DNAT;
 	p = &w->pkt;
-	if (p->hook != HOOK_FROM_UPLINK || p->untracked == UNTRACKED_ALLOWED)
+	/* An error was allowed by itself; what it quotes was not. */
+	if (p->hook != HOOK_FROM_UPLINK || (p->untracked == UNTRACKED_ALLOWED && p->l4 != L4_ERROR))
 		return DROP_NONE;
 	w->judged.src = p->key.saddr;
 	w->judged.dst = p->key.daddr;

@@ -79,6 +79,13 @@ static __always_inline void untracked_tell(struct scratch *w, __u32 ifindex, __u
 	event_put(ifindex, reason);
 }
 
+/* Is what comes by itself judged here? Then an error and a fragment that is not the first, of which policy was asked by what they are and not by
+ * what their flow is, do not make a flow one that was judged: its own packets are still to be asked about. */
+static __always_inline int untracked_comes(const struct settings *s, const struct pkt *p)
+{
+	return (s->flags & SET_UNTRACKED) && p->hook == HOOK_FROM_UPLINK;
+}
+
 /* Finds out what is said of scratch.pkt, which comes in by an uplink: pkt.untracked. Returns 1 = it was dropped. */
 __noinline int untracked_arrives(struct __sk_buff *skb)
 {

@@ -66,10 +66,12 @@ int weir_arrive(struct xdp_md *ctx)
 	struct scratch *w = scratch_get();
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	ip_head *ip = (void *)(eth + 1);
-	__u32 zero = 0, rule, *trace;
+	__u32 zero = 0, in = ctx->ingress_ifindex, rule, *trace;
 	int ret;
 
 	if (!w || !s || (void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	if (!bpf_map_lookup_elem(&weir_uplinks, &in)) /* a driver's part of an uplink (of a bond, say) has no host endpoint of its own */
 		return XDP_PASS;
 	if (WEIR_FAMILY == 4 && eth->h_proto == bpf_htons(ETH_P_IPV6))
 		bpf_tail_call(ctx, &weir_xdp_ipv6, 0);

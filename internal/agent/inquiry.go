@@ -31,6 +31,7 @@ type inquiry struct {
 	in     sim.In // with the packet as the program gets it
 	frame  []byte
 	result sim.Result
+	chosen string // the endpoint that nftables chose for the result, "" = none, or not told
 
 	standard bool // the data plane is that of standard Linux
 }
@@ -61,7 +62,7 @@ func (i *inquiry) run(ctx context.Context) error {
 		return nil
 	}
 	if standard {
-		err = i.passTables(tables)
+		err = i.passTables(ctx, tables)
 	} else {
 		err = i.runProgram()
 	}

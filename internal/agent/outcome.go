@@ -167,7 +167,7 @@ func (i *inquiry) explainBackends(ctx context.Context, from netip.Addr, ports no
 	s := i.answer.Service
 	for n, b := range s.Backends {
 		to, err := netip.ParseAddrPort(b.Address)
-		if err != nil || !b.Usable || n >= 16 {
+		if err != nil || i.chosen == "" && (!b.Usable || n >= 16) || i.chosen != "" && b.Address != i.chosen {
 			continue
 		}
 		ports.Dst = to.Port()

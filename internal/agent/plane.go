@@ -171,16 +171,19 @@ func (p *planes) problem(node string, e config.Effective) []weirv1.Problem {
 }
 
 // takeOver says what eBPF takes over of connection tracking at this start: what our tables translated where they are, else what a kube-proxy
-// did where its rules are. What cannot be told counts as there.
+// did where its rules are. What cannot be told counts as there, but judges nothing.
 func (p *planes) takeOver(tables, rules func() (bool, error)) ebpf.TakeOver {
 	if !p.choice.Other {
 		return ebpf.TakeNothing
 	}
 	ours, err := tables()
 	if err != nil {
-		p.log.Warn("cannot tell whether the data plane of standard Linux was in force; its connections are taken over as if it was", "error", err)
+		p.log.Warn("cannot tell whether the data plane of standard Linux was in force; of its connections those that were translated are taken over", "error", err)
 	}
-	if ours || err != nil {
+	switch {
+	case err != nil: // nobody may be there to judge what programs pass
+		return ebpf.TakeTranslated
+	case ours:
 		return ebpf.TakeAll
 	}
 	theirs, err := rules()
@@ -265,7 +268,11 @@ func (a *Agent) removeOther(ctx context.Context) error {
 		}
 		err = ebpf.Remove(a.planes.bpffs)
 	} else {
-		err = errors.Join(nft.Remove(ctx), nft.Distrust(a.opts.StateDir))
+		if err = nft.Remove(ctx); err == nil {
+			if err := nft.Distrust(a.opts.StateDir); err != nil {
+				a.log.Error("accept_local of some interfaces is not what it was before nftables", "error", err)
+			}
+		}
 	}
 	if err != nil {
 		return err

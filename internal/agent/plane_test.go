@@ -53,7 +53,7 @@ func TestTakeOver(t *testing.T) {
 		"our tables":              {other: true, tables: true, want: ebpf.TakeAll},
 		"beside a kube-proxy":     {other: true, tables: true, rules: true, want: ebpf.TakeAll},
 		"a kube-proxy":            {other: true, rules: true, want: ebpf.TakeTranslated},
-		"tables cannot be listed": {other: true, tablesErr: failing, want: ebpf.TakeAll},
+		"tables cannot be listed": {other: true, tablesErr: failing, want: ebpf.TakeTranslated},
 		"rules cannot be listed":  {other: true, rulesErr: failing, want: ebpf.TakeTranslated},
 	} {
 		p := &planes{log: slog.New(slog.DiscardHandler), choice: planeChoice{Other: c.other}}

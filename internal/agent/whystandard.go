@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -19,10 +20,13 @@ type rehearser interface {
 }
 
 // mostChoices bounds how many of the numbers among which rules choose at random are tried.
-const mostChoices = 32
+const (
+	mostChoices = 32
+	mostWished  = 1000 // where one endpoint is wished for
+)
 
 // passTables lets the packet pass the rules that are in the kernel.
-func (i *inquiry) passTables(r rehearser) error {
+func (i *inquiry) passTables(ctx context.Context, r rehearser) error {
 	if i.answer.Service != nil && i.state.Settings.KubeProxy {
 		return errors.New("a kube-proxy carries Services on this node, and its rules are not Weir's to explain: ask for the address of an endpoint")
 	}
@@ -45,17 +49,26 @@ func (i *inquiry) passTables(r rehearser) error {
 		if len(p.Choices) > 0 {
 			n = int(slices.Max(p.Choices))
 		}
-		if whole = *runs >= n; whole || *runs == mostChoices {
+		most := mostChoices
+		if i.ask.Backend.IsValid() {
+			most = mostWished // each choice is tried, to find the one that was wished for
+		}
+		if whole = *runs >= n; whole || *runs >= most || ctx.Err() != nil {
 			break
 		}
 	}
 	i.take(got, true)
+	i.chosen = i.reached(got)
 	i.tellTables(got)
 	if whole {
 		i.compareBackends(reached)
 	}
 	if !i.asWished() {
-		i.warn("backend %s was never chosen, of %d choices", i.ask.Backend, *runs)
+		what := "of all choices"
+		if !whole {
+			what = fmt.Sprintf("of the %d choices that were tried", *runs)
+		}
+		i.warn("backend %s was never chosen, %s", i.ask.Backend, what)
 	}
 	return nil
 }

@@ -146,7 +146,11 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 	}
 	if f.epoch != n.epoch && !passes(in, f) {
 		n.judged = nil
+		was := f.epoch
 		again, d := n.revalidate(f, in, key)
+		if n.asksAlone(in) {
+			f.epoch = was
+		}
 		if !again {
 			n.tell(in, d)
 		}

@@ -98,7 +98,7 @@ func portsOf(src netip.Addr, proto model.Protocol, sport, dport uint16) nodestat
 
 // judgeArrival is what host endpoints say to what comes in by an uplink, before Services.
 func (n *Node) judgeArrival(in In, k flowKey) *dropped {
-	if in.Hook != FromUplink || !n.hosts() || n.alone {
+	if in.Hook != FromUplink || !n.hosts() || n.alone && in.Packet.Kind != packet.Error {
 		return nil
 	}
 	e := n.about(k)

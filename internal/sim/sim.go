@@ -436,7 +436,11 @@ func (n *Node) carry(in In) (Result, *dropped) {
 			n.unseen = true
 			return Result{Action: Pass, Packet: p}, nil
 		}
+		was := f.epoch
 		again, d := n.revalidate(f, in, key)
+		if isError && n.asksAlone(in) {
+			f.epoch = was
+		}
 		if !again {
 			n.tell(in, d)
 		}

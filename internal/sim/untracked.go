@@ -30,6 +30,9 @@ func (n *Node) judgeAlone(in In) *dropped {
 	return n.untrackedVerdict(in, n.state.HostEndpointAt(in.IfIndex, in.Packet.IP.Src).UntrackedIngress, alone(in.Packet), true)
 }
 
+// asksAlone: is policy asked about what comes by itself? Then what is no whole packet of a flow does not make it one that was judged.
+func (n *Node) asksAlone(in In) bool { return in.Hook == FromUplink && n.state.JudgesAlone() }
+
 // untrackedVerdict asks a set about a packet by itself.
 func (n *Node) untrackedVerdict(in In, iso nodestate.Isolation, k flowKey, arrives bool) *dropped {
 	n.alone = false

@@ -93,7 +93,7 @@ func (l *Lab) sent(ctx context.Context) (int64, error) {
 func (l *Lab) SetConnectTime(ctx context.Context, on bool) error {
 	value := "Disabled"
 	if on {
-		value = "Enabled"
+		value = "TCP" // the default
 	}
 	_, err := l.Weir(ctx, "patch", "felixconfiguration", "default", "--patch", fmt.Sprintf(`{"spec":{"bpfConnectTimeLoadBalancing":%q}}`, value))
 	return err

@@ -141,6 +141,8 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		if err := d.tables.load(); err != nil {
 			return err
 		}
+		// Where programs of a run before begin flows, they judge: what another data plane has left may be old.
+		d.machine.handOver = d.machine.handOver && !d.tables.begins()
 	}
 	if came := d.followIPv6(s, first); came || first {
 		changed = nodestate.All()

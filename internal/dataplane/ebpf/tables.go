@@ -80,6 +80,7 @@ type family interface {
 	judgesHosts() bool // by the settings
 	shareLimits() (each, most uint32)
 	judgesAlone() bool
+	begins() bool
 	errors() []error
 	entries() map[string]int
 	fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error)
@@ -128,6 +129,9 @@ func (t *tables) load() error {
 	t.each(func(f family) { errs = append(errs, f.load()) })
 	return errors.Join(errs...)
 }
+
+// begins reports whether programs of an earlier run begin flows.
+func (t *tables) begins() bool { return slices.ContainsFunc(t.families, family.begins) }
 
 // desire sets what the maps should hold, for the tables that may have changed.
 func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {

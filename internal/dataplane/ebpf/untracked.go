@@ -181,24 +181,22 @@ func (d *Driver) followGuards() error {
 		d.guards.six.close()
 		d.guards.six = nil
 	}
+	// What fails for IPv6 does not keep IPv4's from being in force.
+	var errs []error
 	if d.six != nil && d.guards.six == nil {
 		g, err := loadGuards(d.six)
-		if err != nil {
-			return err
+		if err == nil {
+			d.guards.six = g
 		}
-		d.guards.six = g
+		errs = append(errs, err)
 	}
 	if six := d.guards.six; six != nil {
-		if err := d.loaded.callGuards(six.arrive, six.each); err != nil {
-			return err
-		}
+		errs = append(errs, d.loaded.callGuards(six.arrive, six.each))
 	}
 	if g := d.guards.four; g.arrive != nil && d.programs.prog[arrive.name] == nil {
-		if err := d.programs.offer("", map[string]*ebpf.Program{arriveProgram: g.arrive}); err != nil {
-			return err
-		}
+		errs = append(errs, d.programs.offer("", map[string]*ebpf.Program{arriveProgram: g.arrive}))
 	}
-	return d.programs.use(toUplink, d.guards.four.each)
+	return errors.Join(append(errs, d.programs.use(toUplink, d.guards.four.each))...)
 }
 
 // leaveGuards takes everything back once nothing asks for it, also what an earlier run left.

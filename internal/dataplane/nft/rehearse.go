@@ -420,6 +420,10 @@ func (d *Driver) Places() (Places, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := Places{Uplinks: map[int][6]byte{}}
+	if d.state == nil {
+		p.Behind = "nothing was written yet"
+		return p, nil
+	}
 	if d.machine.host != nil {
 		p.Host = d.machine.host.index
 	}

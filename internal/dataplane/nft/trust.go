@@ -27,7 +27,9 @@ func trustLink(index int, stateDir string) error {
 	was, err := kernel.Sysctl("net", "ipv4", "conf", name, "accept_local")
 	if err == nil && was != 1 {
 		// First what is to be put back: who is killed in between finds what was not changed.
-		err = errors.Join(rememberTrust(stateDir, name, was), setAcceptLocal(name, 1))
+		if err = rememberTrust(stateDir, name, was); err == nil {
+			err = setAcceptLocal(name, 1)
+		}
 	}
 	_, err2 := kernel.LooseReversePath(name)
 	return errors.Join(err, err2)
@@ -39,27 +41,26 @@ func setAcceptLocal(name string, v int) error {
 }
 
 // Distrust gives interfaces back the accept_local that they had before, where it is as this data plane set it. Reverse-path checks that were
-// strict stay loose: eBPF's data plane wants that, too.
+// strict stay loose: eBPF's data plane wants that, too. What an interface refuses is told and forgotten: nothing is to be tried again.
 func Distrust(stateDir string) error {
 	before, err := trusted(stateDir)
-	if err != nil || len(before) == 0 {
-		return err
+	if err == nil && len(before) == 0 {
+		return nil
 	}
+	errs := []error{err} // what cannot be read says nothing, and goes
 	for name, was := range before {
-		switch now, err := kernel.Sysctl("net", "ipv4", "conf", name, "accept_local"); {
-		case errors.Is(err, fs.ErrNotExist): // the interface is gone
-		case err != nil:
-			return err
-		case now == 1:
-			if err := setAcceptLocal(name, was); err != nil {
-				return err
-			}
+		now, err := kernel.Sysctl("net", "ipv4", "conf", name, "accept_local")
+		if err == nil && now == 1 {
+			err = setAcceptLocal(name, was)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // an interface that is gone has none
+			errs = append(errs, err)
 		}
 	}
 	if err := os.Remove(filepath.Join(stateDir, trustFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forgetting what interfaces were: %w", err)
+		errs = append(errs, fmt.Errorf("forgetting what interfaces were: %w", err))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // trusted is what interfaces had before.
