@@ -3,21 +3,13 @@ package conntrack
 import (
 	"context"
 	"errors"
-	"os"
 	"testing"
 )
 
 // TestBeside: a connection as the stack sees it stands beside the same one translated, with whom it shares a tuple, the kernel takes the rules
 // that lead packets to it, and nothing is left of it in the end.
 func TestBeside(t *testing.T) {
-	if os.Getenv(insideEnv) == "" {
-		t.Skip("needs root")
-	}
-	table, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer table.Close()
+	table := opened(t)
 	ctx := context.Background()
 	there := func(chain string) bool {
 		return nft(ctx, "add rule inet "+holdTable+" "+chain+" counter\n", nftTime) == nil
@@ -71,14 +63,7 @@ func TestBeside(t *testing.T) {
 
 // TestLoosen: windows of a connection are not looked at any more, and all else stays; one that is not there is no error.
 func TestLoosen(t *testing.T) {
-	if os.Getenv(insideEnv) == "" {
-		t.Skip("needs root")
-	}
-	table, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer table.Close()
+	table := opened(t)
 	want := examples()["service"]
 	want.TCP.OrigFlags, want.TCP.RepFlags = 0, 0
 	if _, err := table.Put(want, nil); err != nil {

@@ -103,14 +103,7 @@ func same(got, want Entry) bool {
 
 // What is written is what the kernel tells, in either direction and in the list of all.
 func TestKernelKeepsWhatIsWritten(t *testing.T) {
-	if os.Getenv(insideEnv) == "" {
-		t.Skip("needs root")
-	}
-	table, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer table.Close()
+	table := opened(t)
 	for name, e := range examples() {
 		if put, err := table.Put(e, nil); err != nil || !put {
 			t.Errorf("%s: written %v, %v", name, put, err)
@@ -147,8 +140,9 @@ func TestKernelKeepsWhatIsWritten(t *testing.T) {
 	}
 }
 
-// A connection takes the place of others that have one of its tuples, unless these are to be kept.
-func TestPutReplaces(t *testing.T) {
+// opened opens the table of the test's own namespace, for as long as the test takes.
+func opened(t *testing.T) *Table {
+	t.Helper()
 	if os.Getenv(insideEnv) == "" {
 		t.Skip("needs root")
 	}
@@ -156,7 +150,13 @@ func TestPutReplaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer table.Close()
+	t.Cleanup(func() { table.Close() })
+	return table
+}
+
+// A connection takes the place of others that have one of its tuples, unless these are to be kept.
+func TestPutReplaces(t *testing.T) {
+	table := opened(t)
 	want := examples()["service"]
 	other := want
 	other.Reply.Src = netip.MustParseAddr("10.244.2.9")

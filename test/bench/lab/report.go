@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/weir-net/weir/internal/bench"
 )
@@ -72,26 +71,24 @@ func (r *runner) results(outcomes []bench.Outcome) []Result {
 	return out
 }
 
-// median of a row in a configuration, 0 where it was not measured.
-func median(results []Result, row, configuration string) float64 {
+// at is the result of a row in a configuration, the zero value where it was not measured.
+func at(results []Result, row, configuration string) Result {
 	for _, r := range results {
 		if r.Row == row && r.Configuration == configuration {
-			return r.Median
+			return r
 		}
 	}
-	return 0
+	return Result{}
+}
+
+func median(results []Result, row, configuration string) float64 {
+	return at(results, row, configuration).Median
 }
 
 // targets compares with what is wanted.
 func targets(results []Result) []Target {
 	m := func(row, configuration string) float64 { return median(results, row, configuration) }
-	cpu := func(row, configuration string) float64 {
-		i := slices.IndexFunc(results, func(r Result) bool { return r.Row == row && r.Configuration == configuration })
-		if i < 0 {
-			return 0
-		}
-		return results[i].CPUPerGB
-	}
+	cpu := func(row, configuration string) float64 { return at(results, row, configuration).CPUPerGB }
 	atMost := func(name string, limit, of, by float64) Target {
 		return Target{Name: name, Reached: bench.Ratio(of, by), Limit: limit}
 	}
