@@ -193,18 +193,10 @@ func (t *Table) readChain(m []byte, mine bool) error {
 }
 
 func (t *Table) readRules() error {
-	msgs, err := request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.Family, nl.NewRtAttr(ruleTable, nl.ZeroTerminated(t.Name)))
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	for _, m := range msgs {
-		a, err := attributes(m)
-		if err != nil {
-			return err
-		}
+	return t.each(unix.NFT_MSG_GETRULE, ruleTable, func(a map[uint16][]byte) error {
 		c := t.chains[text(a[ruleChain])]
-		if text(a[ruleTable]) != t.Name || c == nil {
-			continue
+		if c == nil {
+			return nil
 		}
 		r := rule{}
 		r.comment, _ = userdata.GetString(a[ruleUserData], userdata.TypeComment)
@@ -225,12 +217,20 @@ func (t *Table) readRules() error {
 		}
 		c.rules = append(c.rules, r)
 		t.Rules++
-	}
-	return nil
+		return nil
+	})
 }
 
 func (t *Table) readSets() error {
-	msgs, err := request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family, nl.NewRtAttr(setTable, nl.ZeroTerminated(t.Name)))
+	return t.each(unix.NFT_MSG_GETSET, setTable, func(a map[uint16][]byte) error {
+		t.keyLen[text(a[setName])] = int(number(a[setKeyLen]))
+		return nil
+	})
+}
+
+// each calls f for what the table has of a kind; table is the attribute that names the table.
+func (t *Table) each(kind int, table uint16, f func(map[uint16][]byte) error) error {
+	msgs, err := request(kind, unix.NLM_F_DUMP, t.Family, nl.NewRtAttr(int(table), nl.ZeroTerminated(t.Name)))
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
@@ -239,8 +239,11 @@ func (t *Table) readSets() error {
 		if err != nil {
 			return err
 		}
-		if text(a[setTable]) == t.Name {
-			t.keyLen[text(a[setName])] = int(number(a[setKeyLen]))
+		if text(a[table]) != t.Name {
+			continue
+		}
+		if err := f(a); err != nil {
+			return err
 		}
 	}
 	return nil
