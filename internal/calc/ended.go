@@ -14,86 +14,29 @@ import (
 
 // own keeps what tells the endpoints that have ended.
 type own struct {
-	endpoints map[netip.Addr]struct{}
-	blocks    []netip.Prefix                         // of this node, sorted
-	slices    map[netip.Addr]map[model.Name]struct{} // in which EndpointSlices an address is named as one on this node
-	addrs     map[model.Name]map[netip.Addr]struct{} // the same the other way round
+	blocks []netip.Prefix // of this node, sorted
+	named  addrIndex      // the endpoints that EndpointSlices place on this node
+	here   hereAddrs
 }
 
-func newOwn() own {
-	return own{slices: map[netip.Addr]map[model.Name]struct{}{}, addrs: map[model.Name]map[netip.Addr]struct{}{}}
-}
-
-// forget empties the index of slices.
-func (o *own) forget() {
-	clear(o.slices)
-	clear(o.addrs)
-}
+func newOwn() own { return own{named: newAddrIndex()} }
 
 // ended reports whether an address that an EndpointSlice places on this node is nobody's any more.
 func (o *own) ended(a netip.Addr) bool {
-	if _, there := o.endpoints[a]; there {
+	if o.here.has(a) {
 		return false
 	}
 	return slices.ContainsFunc(o.blocks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// index brings the index up to date with one slice; nil when it is gone.
-func (o *own) index(c *cluster, name model.Name, sl *model.EndpointSlice) {
-	for a := range o.addrs[name] {
-		delete(o.slices[a], name)
-		if len(o.slices[a]) == 0 {
-			delete(o.slices, a)
-		}
-	}
-	delete(o.addrs, name)
-	if sl == nil {
-		return
-	}
-	for i := range sl.Endpoints {
-		if e := &sl.Endpoints[i]; e.Node == c.Local.Node {
-			for _, a := range e.Addrs {
-				o.add(name, a)
-			}
-		}
-	}
-}
-
-func (o *own) add(name model.Name, a netip.Addr) {
-	if o.slices[a] == nil {
-		o.slices[a] = map[model.Name]struct{}{}
-	}
-	if o.addrs[name] == nil {
-		o.addrs[name] = map[netip.Addr]struct{}{}
-	}
-	o.slices[a][name], o.addrs[name][a] = struct{}{}, struct{}{}
-}
-
-// follow takes over what interfaces and blocks the node has now. It returns the slices whose endpoints may have ended by
-// it, or be there again.
-func (o *own) follow(c *cluster, dirty *Dirty) map[model.Name]struct{} {
-	out := map[model.Name]struct{}{}
-	if dirty.Has(model.KindLocal) {
-		now := make(map[netip.Addr]struct{}, len(c.Local.Endpoints))
-		for a := range c.Local.Endpoints {
-			now[a] = struct{}{}
-			if _, before := o.endpoints[a]; !before {
-				maps.Copy(out, o.slices[a])
-			}
-		}
-		for a := range o.endpoints {
-			if _, still := now[a]; !still {
-				maps.Copy(out, o.slices[a])
-			}
-		}
-		o.endpoints = now
-	}
+// follow takes over what blocks the node has now, and what interfaces: moved are the addresses that came or went with
+// them. It returns the slices whose endpoints may have ended by it, or be there again.
+func (o *own) follow(c *cluster, dirty *Dirty, moved []netip.Addr) []model.Name {
+	out := o.named.of(moved)
 	if dirty.Has(model.KindBlocks | model.KindLocal) {
 		if blocks := blocksOf(c); !slices.Equal(blocks, o.blocks) {
 			o.blocks = blocks
-			for name := range o.addrs {
-				out[name] = struct{}{}
-			}
+			out = slices.Collect(maps.Keys(o.named.addrs))
 		}
 	}
 	return out

@@ -173,11 +173,6 @@ func isLocal(c *cluster, e *model.ServiceEndpoint, a netip.Addr) bool {
 	return c.Local.Endpoints[a] != nil || slices.Contains(c.Local.HostAddrs, a)
 }
 
-// nameless reports whether a slice has endpoints that name no node.
-func nameless(sl *model.EndpointSlice) bool {
-	return sl != nil && slices.ContainsFunc(sl.Endpoints, func(e model.ServiceEndpoint) bool { return e.Node == "" })
-}
-
 // hostPorts returns the host ports of a pod that runs here.
 func hostPorts(c *cluster, src source) []*port {
 	pod := c.Pods[src.name]

@@ -42,7 +42,7 @@ type services struct {
 	slices    map[model.Name][]model.Name    // the EndpointSlices of a Service, sorted
 	owners    map[model.Name]model.Name      // the Service of an EndpointSlice
 	touched   map[source]struct{}            // those that the last update computed again
-	nameless  map[model.Name]struct{}        // EndpointSlices with endpoints that name no node
+	nameless  addrIndex                      // the endpoints that name no node
 	own       own
 	answers   func(model.Name, netip.Addr) bool // does this node answer neighbours for a Service's address?
 	ids       *ids[nodestate.RuleID]
@@ -58,7 +58,7 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 	return &services{
 		ports: map[source][]*port{}, hosts: map[source]struct{}{}, claims: map[nodestate.Frontend][]*port{},
 		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
-		nameless:  map[model.Name]struct{}{},
+		nameless:  newAddrIndex(),
 		own:       newOwn(),
 		answers:   func(model.Name, netip.Addr) bool { return false },
 		ids:       newIDs(digestServiceRule[nodestate.RuleID]),
@@ -132,8 +132,8 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 	case dirty.Has(model.KindSlices):
 		clear(s.slices)
 		clear(s.owners)
-		clear(s.nameless)
-		s.own.forget()
+		s.nameless.clear()
+		s.own.named.clear()
 		for name := range c.Slices {
 			s.indexSlice(c, name)
 		}
@@ -157,12 +157,11 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 	for name := range dirty.Services {
 		out[source{name: name}] = struct{}{}
 	}
+	var moved []netip.Addr
 	if dirty.Has(model.KindLocal) {
-		for name := range s.nameless {
-			out[source{name: s.owners[name]}] = struct{}{}
-		}
+		moved = s.own.here.follow(c.Local.Endpoints)
 	}
-	for name := range s.own.follow(c, dirty) {
+	for _, name := range append(s.nameless.of(moved), s.own.follow(c, dirty, moved)...) {
 		out[source{name: s.owners[name]}] = struct{}{}
 	}
 	for name := range dirty.Pods {
@@ -193,21 +192,20 @@ func (s *services) indexSlice(c *cluster, name model.Name) {
 		}
 		delete(s.owners, name)
 	}
-	delete(s.nameless, name)
 	sl := c.Slices[name]
-	if sl == nil || sl.NotCarried || sl.Service == (model.Name{}) {
-		s.own.index(c, name, nil)
+	if sl != nil && (sl.NotCarried || sl.Service == (model.Name{})) {
+		sl = nil
+	}
+	s.own.named.put(name, sl, func(e *model.ServiceEndpoint) bool { return e.Node == c.Local.Node })
+	s.nameless.put(name, sl, func(e *model.ServiceEndpoint) bool { return e.Node == "" })
+	if sl == nil {
 		return
 	}
-	s.own.index(c, name, sl)
 	of := s.slices[sl.Service]
 	if i, found := slices.BinarySearchFunc(of, name, compareNames); !found {
 		s.slices[sl.Service] = slices.Insert(of, i, name)
 	}
 	s.owners[name] = sl.Service
-	if nameless(sl) {
-		s.nameless[name] = struct{}{}
-	}
 }
 
 // reconsider looks again at the frontends of Services that this node may answer for, or may not any more.

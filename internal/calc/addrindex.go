@@ -1,0 +1,91 @@
+package calc
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// addrIndex tells in which EndpointSlices an address stands, of those endpoints that it is about.
+type addrIndex struct {
+	slices map[netip.Addr][]model.Name // in no order
+	addrs  map[model.Name][]netip.Addr // the same the other way round
+}
+
+func newAddrIndex() addrIndex {
+	return addrIndex{slices: map[netip.Addr][]model.Name{}, addrs: map[model.Name][]netip.Addr{}}
+}
+
+// clear empties the index.
+func (x *addrIndex) clear() {
+	clear(x.slices)
+	clear(x.addrs)
+}
+
+// put says what endpoints of a slice the index is about: those that about holds of. A slice that is gone is nil.
+func (x *addrIndex) put(name model.Name, sl *model.EndpointSlice, about func(*model.ServiceEndpoint) bool) {
+	for _, a := range x.addrs[name] {
+		rest := slices.DeleteFunc(x.slices[a], func(n model.Name) bool { return n == name })
+		if len(rest) == 0 {
+			delete(x.slices, a)
+		} else {
+			x.slices[a] = rest
+		}
+	}
+	delete(x.addrs, name)
+	if sl == nil {
+		return
+	}
+	var addrs []netip.Addr
+	for i := range sl.Endpoints {
+		if e := &sl.Endpoints[i]; about(e) {
+			addrs = append(addrs, e.Addrs...)
+		}
+	}
+	if len(addrs) == 0 {
+		return
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	addrs = slices.Clip(slices.Compact(addrs))
+	for _, a := range addrs {
+		x.slices[a] = append(x.slices[a], name)
+	}
+	x.addrs[name] = addrs
+}
+
+// of returns the slices that these addresses stand in, some of them more than once.
+func (x *addrIndex) of(addrs []netip.Addr) []model.Name {
+	var out []model.Name
+	for _, a := range addrs {
+		out = append(out, x.slices[a]...)
+	}
+	return out
+}
+
+// hereAddrs are the addresses of the endpoints that this node has interfaces for.
+type hereAddrs map[netip.Addr]struct{}
+
+func (h hereAddrs) has(a netip.Addr) bool {
+	_, ok := h[a]
+	return ok
+}
+
+// follow takes over what interfaces the node has now, and returns the addresses that came or went with them.
+func (h *hereAddrs) follow(endpoints map[netip.Addr]*model.LocalEndpoint) []netip.Addr {
+	var moved []netip.Addr
+	now := make(hereAddrs, len(endpoints))
+	for a := range endpoints {
+		now[a] = struct{}{}
+		if !h.has(a) {
+			moved = append(moved, a)
+		}
+	}
+	for a := range *h {
+		if !now.has(a) {
+			moved = append(moved, a)
+		}
+	}
+	*h = now
+	return moved
+}

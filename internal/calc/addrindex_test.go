@@ -1,0 +1,57 @@
+package calc
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// What comes to the node concerns the Services that name its address, not all whose endpoints name no node.
+func TestWhatComesConcernsItsServicesAlone(t *testing.T) {
+	t.Parallel()
+	c := twoServices()
+	for i := range 200 {
+		svc, sl := name("many", fmt.Sprint("s", i)), name("many", fmt.Sprint("s", i, "-x"))
+		c.Services[svc] = &model.Service{Name: svc, ClusterIPs: []netip.Addr{addr(fmt.Sprintf("10.96.1.%d", i))},
+			Ports: []model.ServicePort{{Protocol: model.ProtocolTCP, Port: 80}}}
+		c.Slices[sl] = &model.EndpointSlice{Name: sl, Service: svc, Ports: []model.EndpointPort{{Protocol: model.ProtocolTCP, Port: 8080}},
+			Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{addr(fmt.Sprintf("10.244.7.%d", i))}, Ready: true, Serving: true}}}
+	}
+	k := New()
+	k.Update(c, model.AllDirty())
+	concerned := func() map[source]struct{} {
+		out := map[source]struct{}{}
+		for src := range k.services.touched {
+			if !src.hostPorts {
+				out[src] = struct{}{}
+			}
+		}
+		return out
+	}
+	local := func() (d model.Dirty) {
+		d.Add(model.KindLocal)
+		return d
+	}
+	for _, step := range []struct {
+		what string
+		do   func()
+		want int
+	}{
+		{"a pod of no Service", func() { here(c, "10.244.9.1") }, 0},
+		{"a pod of one", func() { here(c, "10.244.7.5") }, 1},
+		{"nothing", func() {}, 0},
+		{"it goes", func() { delete(c.Local.Endpoints, addr("10.244.7.5")) }, 1},
+	} {
+		step.do()
+		got, _ := k.Update(c, local())
+		if n := len(concerned()); n != step.want {
+			t.Errorf("%s: %d Services were looked at, want %d", step.what, n, step.want)
+		}
+		anew, _ := New().Update(c, model.AllDirty())
+		if got.String() != anew.String() {
+			t.Errorf("%s: another state than one calculated anew", step.what)
+		}
+	}
+}
