@@ -13,18 +13,22 @@
 // In the order in which a packet meets them (priority):
 //
 //	from-network  prerouting raw (-300)      sources: anti-spoofing, who may use the tunnel, the sender's node as a mark
-//	arrive        prerouting mangle (-150)   who may send with an address of ours; straight flows (straight.go)
-//	answer-own    output     mangle          the way of the node's own answers to what another node handed on
-//	translate     prerouting dstnat-1 (-101)  Services: the destination becomes a backend's (nat, once a flow)
+//	translate     prerouting dstnat-1 (-101)  Services: the destination becomes a backend's (nat, once a flow); straight flows (straight.go)
 //	translate-own output     dstnat-1 (-101)  the same for the node's own processes
-//	admit         prerouting filter-50       the ct mark remembers who handed a flow on, or whom it is handed on to; the packet's
-//	                                         mark leads it there (ways.go); what was for a Service and found no backend is refused; what has no endpoint
-//	admit-own     output     filter-50       the same for the node's own processes
+//	admit         prerouting filter-50       who may send with an address of ours; the ct mark remembers who handed a flow on, or whom it
+//	                                         is handed on to; the packet's mark leads it there (ways.go); what was for a Service and found
+//	                                         no backend is refused; what has no endpoint
 //	forwarded     forward    filter (0)      jump judge
 //	received      input      filter (0)      jump judge
-//	sent          output     filter (0)      jump judge
+//	sent          output     filter (0)      what admit does, for the node's own processes; jump judge
 //	depart        postrouting mangle         segments fit the tunnel; the packet's mark ends
 //	leave         postrouting srcnat (100)   sources: natOutgoing, hairpin (nat, once a flow)
+//
+// # What is open
+//
+// A flow that was judged under the policy in force and has no way of its own has the policy's number as its whole ct mark. Its packets,
+// once both ends have sent some, leave admit, forwarded, received and sent by their first rules (passage.go): what these do not ask before is
+// who sends, and whether a pod is there to get it.
 //
 // # Where policy attaches
 //

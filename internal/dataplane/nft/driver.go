@@ -150,8 +150,8 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 		t.services = newServices(t.family, t.numbers)
 	}
 	t.policy.listening = listening
-	t.family.renderChains(static, s)
-	t.family.renderPolicy(static, s, t.policy)
+	epoch, hosts := t.family.renderPolicy(static, s, t.policy)
+	t.family.renderChains(static, s, epoch, hosts)
 	if !t.loaded {
 		t.sets, t.layout = static.Sets, static.layout()
 		if err := t.load(ctx); err != nil {

@@ -314,7 +314,6 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
 		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
 	}
-	base("sent", knftables.OutputHook, "filter", append(f.sentRules(s), "jump "+ownChain)...)
 	base(leavingChain, knftables.PostroutingHook, "srcnat-10", slices.Concat(
 		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", judged(epoch), "ct state related,invalid,untracked return"},
 		f.linkRules(), []string{"goto " + leavesChain})...)

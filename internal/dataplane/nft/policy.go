@@ -54,18 +54,19 @@ func (f family) policySets(t *Table) {
 	}
 }
 
-// renderPolicy makes the chains of policy, and the elements of its sets.
-func (f family) renderPolicy(t *Table, s *nodestate.State, p *policy) {
+// renderPolicy makes the chains of policy, and the elements of its sets. It returns the policy's number, and what host endpoints judge.
+func (f family) renderPolicy(t *Table, s *nodestate.State, p *policy) (epoch uint16, hosts hostRules) {
 	r := policyRender{family: f, table: t, policy: p, whys: whysOf(s, f), sum: new(uint64)}
 	r.contents = contentsOf(s, r.whys)
 	r.numbers()
 	r.peers(s)
 	r.endpoints(s)
 	r.verdicts()
-	hosts := r.hosts(s)
-	epoch := p.epochs.of(*r.sum)
+	hosts = r.hosts(s)
+	epoch = p.epochs.of(*r.sum)
 	f.judgeChains(t, s, epoch, hosts, p.listening)
 	f.hostChains(t, s, epoch, hosts)
+	return epoch, hosts
 }
 
 // judged is the first rule wherever policy judges: it says that a flow needs no judgement.

@@ -331,12 +331,12 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 	}
 	fromTunnel := r.driver.machine.tunnel != nil && r.walk.In.Index == r.driver.machine.tunnel.index
 	switch chain {
-	case "from-network":
+	case "from-network", ownSourceChain:
 		if fromTunnel {
 			return reason.TunnelSource, 0
 		}
 		return reason.Spoofed, 0
-	case "from-workload", "arrive":
+	case "from-workload", "translate", "admit":
 		return reason.Spoofed, 0
 	case "tunnel":
 		return reason.TunnelSource, 0
@@ -349,7 +349,7 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 		return reason.NoFlow, 0
 	case "refused":
 		return reason.NoBackend, 0
-	case "no-endpoint", "forwarded", "sent":
+	case "no-endpoint", "forwarded", sentChain, sentHomeChain, sentOthersChain:
 		return reason.NoEndpoint, 0
 	case flowChain:
 		return reason.TunnelFromPod, 0

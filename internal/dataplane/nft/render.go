@@ -64,8 +64,8 @@ func (f family) carried(s *nodestate.State) bool { return !f.six || s.Settings.I
 func Render(s *nodestate.State, six bool) *Table {
 	f := family{six}
 	t := newTable(f.nft())
-	f.renderChains(t, s)
-	f.renderPolicy(t, s, newPolicy())
+	epoch, hosts := f.renderPolicy(t, s, newPolicy())
+	f.renderChains(t, s, epoch, hosts)
 	n := newNumbers()
 	f.renderAddrs(t, s, n)
 	f.renderRoutes(t, s)

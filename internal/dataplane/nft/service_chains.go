@@ -25,12 +25,17 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 	restricted := front + " @" + setRestricted + " " + front + " . $ip saddr != @" + setRanges + " drop"
 	own := fmt.Sprintf(" meta priority set meta priority or %#x goto choose", localList)
 	nat("translate", knftables.PreroutingHook,
-		"$ports iifname @"+setWorkloads+" goto inside",
-		"meta mark and $way != 0 return",                                                           // see straightChains
-		"iifname != $tunnel udp dport $vxlan meta mark and $mask != 0 fib daddr type local return", // see wayRules
-		"$ports meta mark and $mask != 0 jump handed-on",
-		"$ports $ip daddr @"+setNodes+" jump handed-on",
-		"$ports goto outside")
+		"meta l4proto != { tcp, udp, sctp } return",
+		"iifname @"+setWorkloads+" goto inside",
+		// Which of the other nodes it was that sent this, if any.
+		"meta mark and $mask == 0 meta mark set ether saddr map @"+mapLinks,
+		"meta mark and $mask != 0 $ip saddr @"+setLocal+" drop", // see admitRules
+		toStraight,
+		"meta mark and $way != 0 return",
+		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 fib daddr type local return", // see admitRules
+		"meta mark and $mask != 0 jump handed-on",
+		"$ip daddr @"+setNodes+" jump handed-on",
+		"goto outside")
 	nat("translate-own", knftables.OutputHook, "$ports goto inside")
 	chain("inside",
 		restricted,

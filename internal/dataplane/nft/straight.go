@@ -3,8 +3,6 @@ package nft
 import (
 	"fmt"
 
-	"sigs.k8s.io/knftables"
-
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -24,6 +22,10 @@ const (
 
 	straightOver = 1 // of a mark in the map: FIN or RST was seen
 )
+
+// toStraight looks for the flow of what connection tracking does not know. Of the first packet that it takes for new translate asks, of all
+// others admit.
+const toStraight = "ct state new,invalid iifname != @" + setWorkloads + " tcp flags & syn == 0 jump " + straightChain
 
 // straightFlow is what a flow of TCP is known by. Addresses of IPv6 are hashed twice: see client.
 func (f family) straightFlow() string {
@@ -79,8 +81,5 @@ func (f family) handOnChains(t *Table, s *nodestate.State) {
 	chain("remember",
 		"meta l4proto tcp meta priority @"+setDirect+" goto remember-straight",
 		"ct mark set meta mark accept")
-	t.Chains["arrive"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "mangle", Rules: f.rules(s,
-		"meta mark and $mask != 0 ct state new,invalid $ip saddr @"+setLocal+" drop",
-		"ct state new,invalid iifname != @"+setWorkloads+" tcp flags & syn == 0 jump "+straightChain)}
 	f.straightChains(t, s)
 }

@@ -1,0 +1,212 @@
+package nft
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// The chains of hooks that are no translation's are met by every packet. So each lets what belongs to an open flow, was judged under the
+// policy in force and goes the way of the routes pass first: the whole ct mark of such a flow is the policy's number. What comes
+// after is for the others: what begins, what nobody knows, what is judged again, and what another node handed on or is handed on to.
+const (
+	admitOpenChain  = "admit-open"
+	admitBackChain  = "admit-back"
+	ownSourceChain  = "own-source"
+	sentChain       = "sent"
+	sentHomeChain   = "sent-home"   // what the node's own processes send to what has no way of its own: Services, and pods that are gone
+	sentOthersChain = "sent-others" // not open and judged
+)
+
+// goesOn are the words for a flow that was judged under a policy and has no way of its own.
+func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
+
+// hookChains are the base chains that are no translation's, and those that belong to them.
+func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
+		t.Chains[name] = Chain{Type: typ, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
+	}
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	f.sourceChains(t, s)
+	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", f.admitRules(epoch)...)
+	chain(admitOpenChain,
+		"ct direction reply goto "+admitBackChain,
+		wayOn+" accept",
+		// The node that is asked may change, but for a node port. Policy judges again.
+		"ct state established ct status dnat ct mark and $mask != 0 ct original $ip daddr != @"+setNodes+" jump follow",
+		"meta mark set meta mark and $rest")
+	chain(admitBackChain, append(f.cameRules(s), wayBack+" accept", "meta mark set meta mark and $rest")...)
+	chain("follow",
+		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
+		"meta mark and $mask == 0 ct mark set ct mark and $rest return",
+		"ct mark set meta mark and $mask")
+	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter",
+		append(slices.Concat(toUnknown(s), toGone("oifname $host ")), goesOn(epoch)+"accept", "jump "+policyChain)...)
+	base("received", knftables.FilterType, knftables.InputHook, "filter", goesOn(epoch)+"accept", "jump "+policyChain)
+	f.sentChains(t, s, epoch, h)
+	base("depart", knftables.FilterType, knftables.PostroutingHook, "mangle",
+		"meta mark and $way == 0 accept",
+		"oifname $tunnel "+opening+"rt mtu",
+		// The outer packet is routed by the same mark.
+		"meta mark set meta mark and $plain")
+}
+
+// sourceChains judge who sends, before connection tracking heeds it.
+func (f family) sourceChains(t *Table, s *nodestate.State) {
+	workloads := "@" + setWorkloads
+	if p := podInterfaces(s); p != "" && workloadsBegin(s) {
+		workloads = p
+	}
+	rules := []string{"iifname " + workloads + " goto from-workload"}
+	if p := podInterfaces(s); p != "" && workloads != p {
+		rules = append(rules, "iifname "+p+" drop")
+	}
+	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: f.rules(s, append(rules,
+		"udp dport $vxlan jump tunnel",
+		// What comes out of the tunnel has the mark of the outer packet: which of the other nodes it was that sent it.
+		"iifname $tunnel meta mark and $mask == 0 drop",
+		"$ip saddr @"+setLocal+" goto "+ownSourceChain)...)}
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	chain("from-workload", f.workloadRules()...)
+	chain(ownSourceChain,
+		`iifname "lo" return`,
+		// An answer to what was handed on has an address of this node, which was asked.
+		"iifname != $tunnel meta mark set ether saddr map @"+mapLinks,
+		// What the node itself sends to many comes back to it by the interface that it left by.
+		"meta mark and $mask == 0 fib daddr type != { multicast, broadcast } drop")
+	chain("tunnel",
+		"fib daddr type != local return",
+		"@th,96,24 != $vni drop",
+		"meta mark set $ip saddr map @"+mapNodes+" accept",
+		"drop")
+}
+
+// workloadsBegin reports whether all pods' interfaces have the names of such.
+func workloadsBegin(s *nodestate.State) bool {
+	for _, v := range s.Addrs {
+		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" && !strings.HasPrefix(v.Interface, s.Settings.InterfacePrefix) {
+			return false
+		}
+	}
+	return true
+}
+
+// workloadRules are for what a pod sends: its own addresses only. Of IPv6 neighbour discovery and reports of multicast
+// listeners pass, which are between it and the node alone. A pod's interface that the state does not name has no addresses: nothing
+// comes from it.
+func (f family) workloadRules() []string {
+	rules := []string{"iifname . $ip saddr @" + setEndpoints + " return"}
+	if f.six {
+		rules = append(rules, "iifname != @"+setWorkloads+" drop",
+			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr { fe80::/10, ff00::/8 } return",
+			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr @"+setOwn+" return",
+			"icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } ip6 saddr fe80::/10 return",
+			"icmpv6 type mld2-listener-report ip6 saddr :: return")
+	}
+	return append(rules, "drop")
+}
+
+// admitRules end the marks of translation and begin those of routing: which node handed a flow on is kept in its ct mark. After those about
+// what is open they are for what is new, invalid or not tracked.
+func (f family) admitRules(epoch uint16) []string {
+	return append([]string{
+		goesOn(epoch) + "meta mark 0 accept",
+		// The tunnel's own packet: what comes out of it gets its mark. What was translated to its port is none.
+		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 ct status and dnat == 0 fib daddr type local accept",
+		goesOn(epoch) + "meta mark set meta mark and $rest accept",
+		"ct state established,related goto " + admitOpenChain,
+		// Of another node with an address of ours comes what is known alone.
+		"meta mark and $mask != 0 ct state new,invalid $ip saddr @" + setLocal + " drop",
+		"meta mark and $way == 0 " + toStraight,
+		"meta mark and $way != 0 accept", // see straightChains
+		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of another node's.
+		"ct state new ct status dnat ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
+		// Answers of Services that want it go straight to the client (direct server return).
+		"ct state new ct status dnat meta priority @" + setDirect + " $ip saddr != @" + setOptOut + " meta mark set meta mark and $rest",
+		// The first packet of a translated flow, the only one with a list's number: what translate left in the ct mark ends here.
+		"ct state new ct status dnat meta priority != none ct mark set meta mark and $mask",
+		"ct state new ct status dnat meta priority != none iifname $tunnel ct mark set ct mark or $came",
+		// What a node sent with its own address through the tunnel is answered through it.
+		"ct state new iifname $tunnel $ip saddr @" + setNodes + " ct status and dnat == 0 ct mark and $handed == 0 ct mark set $ip saddr map @" + mapNodes +
+			" ct mark set ct mark or $through",
+		"meta mark and $mask != 0 meta mark set meta mark and $rest",
+		"ct direction original " + wayOn}, beginRules()...)
+}
+
+// beginRules are for what is new after translation, of whoever sends.
+func beginRules() []string {
+	return []string{
+		"ct state new ct status and dnat == 0 jump refuse",
+		"ct state new ct status and dnat != 0 meta priority set none", // the number of the list
+		"ct state new ct mark and $handed != 0 meta priority set none",
+		"ct state new $ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"}
+}
+
+// sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed again at the end of the chain.
+func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+	// By which interface a packet leaves is told here by the destination that it had before a Service gave it another one.
+	t.Chains[sentChain] = Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: f.rules(s, append(toUnknown(s),
+		"oifname $host goto "+sentHomeChain,
+		goesOn(epoch)+"ct status and dnat == 0 accept",
+		goesOn(epoch)+"ct direction reply accept",
+		"goto "+sentOthersChain)...)}
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	chain(sentHomeChain, append(toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)...)
+	others := append([]string{"ct state new ct mark set 0"}, beginRules()...)
+	others = append(others, toGone("oifname != $host ct direction original ct status dnat ")...)
+	if !f.six {
+		// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
+		others = append(others, "icmp type redirect drop")
+	}
+	for _, rule := range append(f.cameRules(s), wayBack) {
+		others = append(others, "ct direction reply "+rule)
+	}
+	judge := policyChain
+	if h.onTheWayOut() {
+		judge = ownChain
+	}
+	chain(sentOthersChain, append(others, "jump "+judge)...)
+}
+
+// toUnknown drops what would go to a pod's interface that the state does not name.
+func toUnknown(s *nodestate.State) []string {
+	if p := podInterfaces(s); p != "" {
+		return []string{"oifname " + p + " oifname != @" + setWorkloads + " drop"}
+	}
+	return nil
+}
+
+// toGone refuses what belongs to an open flow whose pod is gone. What goes to addresses of pods that no route leads to goes to weir0.
+func toGone(which string) []string {
+	return []string{which + "ct state established $ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"}
+}
+
+// wayBack gives an answer the way to the node that handed its flow on.
+const wayBack = "ct mark and $handed == 0 ct mark and $mask != 0 meta mark set ct mark and $goal or $way"
+
+// wayOn leads what this node hands on, in the first direction, to the node of the backend.
+const wayOn = "ct mark and $handed != 0 meta mark set ct mark and $goal or $way"
+
+// opening begins a rule that says what fits into the tunnel, so that both ends of a connection learn it. The option is the first, as all send
+// it: at an odd place the kernel would write a wrong checksum.
+const opening = "@th,160,8 2 tcp flags & (syn | rst) == syn tcp option maxseg size set "
+
+// cameRules are for what answers a flow that came through the tunnel: the client learns what fits there, too.
+func (f family) cameRules(s *nodestate.State) []string {
+	if segment := s.Settings.Tunnel.MTU - f.headers(); segment > 0 {
+		return []string{"ct mark and $came != 0 " + opening + fmt.Sprint(segment)}
+	}
+	return nil
+}
+
+// headers are the bytes of IP and TCP, and those that the tunnel's header is longer by than one of IPv4.
+func (f family) headers() int {
+	if f.six {
+		return 20 + 60
+	}
+	return 40
+}
