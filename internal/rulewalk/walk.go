@@ -56,6 +56,7 @@ type Packet struct {
 	L4       int    // where that begins, in IP
 	In, Out  Device // Index 0 = none
 	Mark     uint32
+	Routed   uint32 // the mark that it was routed by
 	Priority uint32
 	Flow     Flow
 	// Ends are the packet's own, which translation changes; IP keeps what it was made of and is written with them.
@@ -123,6 +124,12 @@ func (w *Walk) Hook(at Hook) (Ended, error) {
 		if v.code != accept {
 			return Ended{Dropped: true, Refused: w.refused, Chain: w.last}, nil
 		}
+		if c.typ == "route" {
+			w.Routed = w.Mark
+		}
+	}
+	if at == Prerouting {
+		w.Routed = w.Mark
 	}
 	return Ended{}, nil
 }

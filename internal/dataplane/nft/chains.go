@@ -86,9 +86,10 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	f.serviceChains(t, s)
 	f.policySets(t)
 
+	room := roomFor(s)
 	sets := map[string]Set{
-		setWorkloads: {Key: "ifname"}, setEndpoints: {Key: "ifname . $addr"}, setPods: {Key: "$addr"}, setOwn: {Key: "$addr"},
-		setLocal: {Key: "$addr"}, setNodes: {Key: "$addr"}, mapNodes: {Key: "$addr", Value: "mark"}, mapLinks: {Key: "ether_addr", Value: "mark"},
+		setWorkloads: {Key: "ifname", Size: room}, setEndpoints: {Key: "ifname . $addr", Size: room}, setPods: {Key: "$addr"}, setOwn: {Key: "$addr"},
+		setLocal: {Key: "$addr", Size: room}, setNodes: {Key: "$addr"}, mapNodes: {Key: "$addr", Value: "mark"}, mapLinks: {Key: "ether_addr", Value: "mark"},
 		setPorted: {Key: "$addr"}, setBlocks: {Key: "$addr", Interval: true}, setRouted: {Key: "$addr", Interval: true},
 		setKnown:     {Key: "$addr"},
 		setPodRanges: {Key: "$addr", Interval: true}, setOutgoing: {Key: "$addr"}, setHairpin: {Key: "$addr . $addr"}, setKeepSource: {Key: "$addr"},
@@ -97,6 +98,22 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		f.set(t, name, sets[name])
 	}
+}
+
+// roomFor is the size of sets that are asked for packets of open flows: the kernel finds an element of a set with a size faster.
+// It is twice what they hold, because a transaction that replaces all has both; where it changes the table is made anew.
+func roomFor(s *nodestate.State) uint64 {
+	held := 0
+	for _, v := range s.Addrs {
+		if v.Kind == nodestate.AddrHost || v.Kind == nodestate.AddrEndpoint {
+			held++
+		}
+	}
+	room := uint64(1024)
+	for room < uint64(2*held) {
+		room *= 2
+	}
+	return room
 }
 
 // set adds a set whose types are written with $addr.

@@ -21,7 +21,7 @@
 //	forwarded     forward    filter (0)      jump judge
 //	received      input      filter (0)      jump judge
 //	sent          output     filter (0)      what admit does, for the node's own processes; jump judge
-//	depart        postrouting mangle         segments fit the tunnel; the packet's mark ends
+//	sent-on       output     filter+1        where it was routed by a mark: segments fit the tunnel; the mark ends (forwarded does that itself)
 //	leave         postrouting srcnat (100)   sources: natOutgoing, hairpin (nat, once a flow)
 //
 // # What is open
@@ -41,7 +41,7 @@
 // ct mark: bits 0 to 15 are policy's. Bits 16 to 28 are the number of the node that packets of one direction go to, whatever the
 // routes say, 0 = none: with bit 30 those of the first direction, which are handed on, else the answers, with bit 31 through the tunnel.
 // With bit 29 the flow came through it.
-// The packet mark has in bits 16 to 28 the number of the node that sent the packet, and from admit to depart, with bit 29, of that
+// The packet mark has in bits 16 to 28 the number of the node that sent the packet, and from admit to forwarded (from sent to sent-on), with bit 29, of that
 // which it goes to.
 // Between translate and admit a new flow's ct mark is scratch, and so is the packet's priority: the number of a list of
 // backends, and a slot or a backend in it. What policy keeps in the ct mark it sets after admit.

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"sigs.k8s.io/knftables"
@@ -17,9 +16,12 @@ const (
 	admitOpenChain  = "admit-open"
 	admitBackChain  = "admit-back"
 	ownSourceChain  = "own-source"
+	toPodChain      = "forwarded-pod"
+	forwardedOthers = "forwarded-others" // not open and judged
+	departChain     = "depart"           // ends a mark that a packet was routed by
 	sentChain       = "sent"
 	sentHomeChain   = "sent-home"   // what the node's own processes send to what has no way of its own: Services, and pods that are gone
-	sentOthersChain = "sent-others" // not open and judged
+	sentOthersChain = "sent-others"
 )
 
 // goesOn are the words for a flow that was judged under a policy and has no way of its own.
@@ -44,15 +46,26 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
 		"meta mark and $mask == 0 ct mark set ct mark and $rest return",
 		"ct mark set meta mark and $mask")
-	base("forwarded", knftables.FilterType, knftables.ForwardHook, "filter",
-		append(slices.Concat(toUnknown(s), toGone("oifname $host ")), goesOn(epoch)+"accept", "jump "+policyChain)...)
+	f.forwardedChains(t, s, epoch)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", goesOn(epoch)+"accept", "jump "+policyChain)
 	f.sentChains(t, s, epoch, h)
-	base("depart", knftables.FilterType, knftables.PostroutingHook, "mangle",
-		"meta mark and $way == 0 accept",
+	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
 		// The outer packet is routed by the same mark.
 		"meta mark set meta mark and $plain")
+}
+
+// forwardedChains are for what passes the node.
+func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	var rules []string
+	if p := podInterfaces(s); p != "" {
+		rules = append(rules, "oifname "+p+" goto "+toPodChain)
+		chain(toPodChain, "oifname != @"+setWorkloads+" drop", goesOn(epoch)+"accept", "goto "+forwardedOthers)
+	}
+	rules = append(append(rules, toGone("oifname $host ")), goesOn(epoch)+"accept", "goto "+forwardedOthers)
+	t.Chains["forwarded"] = Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: f.rules(s, rules...)}
+	chain(forwardedOthers, "jump "+policyChain, "meta mark and $way != 0 goto "+departChain)
 }
 
 // sourceChains judge who sends, before connection tracking heeds it.
@@ -155,9 +168,9 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		goesOn(epoch)+"ct direction reply accept",
 		"goto "+sentOthersChain)...)}
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	chain(sentHomeChain, append(toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)...)
+	chain(sentHomeChain, toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)
 	others := append([]string{"ct state new ct mark set 0"}, beginRules()...)
-	others = append(others, toGone("oifname != $host ct direction original ct status dnat ")...)
+	others = append(others, toGone("oifname != $host ct direction original ct status dnat "))
 	if !f.six {
 		// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
 		others = append(others, "icmp type redirect drop")
@@ -170,6 +183,11 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		judge = ownChain
 	}
 	chain(sentOthersChain, append(others, "jump "+judge)...)
+	// The packet was routed again, and by which interface it leaves now is not told.
+	t.Chains["sent-on"] = Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: f.rules(s,
+		"meta mark and $way == 0 accept",
+		opening+"rt mtu",
+		"meta mark set meta mark and $plain")}
 }
 
 // toUnknown drops what would go to a pod's interface that the state does not name.
@@ -181,8 +199,8 @@ func toUnknown(s *nodestate.State) []string {
 }
 
 // toGone refuses what belongs to an open flow whose pod is gone. What goes to addresses of pods that no route leads to goes to weir0.
-func toGone(which string) []string {
-	return []string{which + "ct state established $ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"}
+func toGone(which string) string {
+	return which + "ct state established $ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
 }
 
 // wayBack gives an answer the way to the node that handed its flow on.

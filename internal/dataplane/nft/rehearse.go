@@ -236,7 +236,7 @@ func (r *rehearsal) nowhere() { r.out.Way, r.out.Reason = WayNowhere, reason.NoR
 // routeOf is the kernel's route for the packet; nil = none that leads on.
 func (r *rehearsal) routeOf() (*netlink.Route, error) {
 	w := r.walk
-	found, err := netlink.RouteGetWithOptions(w.Ends.Dst.AsSlice(), &netlink.RouteGetOptions{IifIndex: w.In.Index, SrcAddr: w.Ends.Src.AsSlice(), Mark: w.Mark})
+	found, err := netlink.RouteGetWithOptions(w.Ends.Dst.AsSlice(), &netlink.RouteGetOptions{IifIndex: w.In.Index, SrcAddr: w.Ends.Src.AsSlice(), Mark: w.Routed})
 	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EXDEV} {
 		if errors.Is(err, none) {
 			return nil, nil
@@ -285,8 +285,8 @@ func (r *rehearsal) leave() error {
 	if err != nil || way == nil {
 		return errors.Join(err, errors.New("the route is gone"))
 	}
-	if w.Mark&wayBit != 0 {
-		out.Node = r.driver.tables[r.family].numbers.taken[int(w.Mark&nodeMask)>>nodeShift]
+	if w.Routed&wayBit != 0 {
+		out.Node = r.driver.tables[r.family].numbers.taken[int(w.Routed&nodeMask)>>nodeShift]
 	}
 	if ok, err := r.hook(rulewalk.Postrouting); !ok || err != nil {
 		return err
@@ -349,7 +349,7 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 		return reason.NoFlow, 0
 	case "refused":
 		return reason.NoBackend, 0
-	case "no-endpoint", "forwarded", sentChain, sentHomeChain, sentOthersChain:
+	case "no-endpoint", "forwarded", toPodChain, sentChain, sentHomeChain, sentOthersChain:
 		return reason.NoEndpoint, 0
 	case flowChain:
 		return reason.TunnelFromPod, 0
