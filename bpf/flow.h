@@ -262,6 +262,7 @@ static __noinline int flow_follow(struct __sk_buff *skb, struct pkt *p, struct f
 		return 0;
 	rev->action = w->rev.action;
 	rev->ifindex = w->rev.ifindex;
+	rev->mtu = w->rev.mtu;
 	rev->nexthop = w->rev.nexthop;
 	__builtin_memcpy(rev->mac, w->rev.mac, 6);
 	rev->flags = (rev->flags & ~FLOW_VIA_NODE) | (handed ? FLOW_VIA_NODE : 0);

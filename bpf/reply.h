@@ -163,8 +163,8 @@ static __always_inline int reply_error(struct __sk_buff *skb, struct pkt *p, str
 	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)))
 		return -1;
 	quote = ip_bytes(&ip);
-	if (!quote)
-		quote = REPLY_QUOTE;
+	if (!quote) /* too long for the header's field, or IPv6 with nothing after its header */
+		quote = skb->gso_size ? REPLY_QUOTE : sizeof(ip);
 	if (quote > REPLY_QUOTE)
 		quote = REPLY_QUOTE;
 	OPAQUE(quote);

@@ -99,11 +99,12 @@ func (n *Node) fragment(in In, bad bool) Result {
 	}
 	key := keyOf(in.Packet)
 	f, _ := n.find(key)
-	if f == nil && (in.Hook == ToUplink || r.Action != Pass) {
+	pass := f == nil || n.unseen
+	if pass && (in.Hook == ToUplink || r.Action != Pass) {
 		return r
 	}
 	_, before := in.Packet.IP.ExtLen()
-	n.firsts[k] = firstFragment{proto: in.Packet.IP.Proto, sport: key.sport, dport: key.dport, end: before + len(in.Packet.Payload), pass: f == nil || n.unseen, at: n.opts.Now()}
+	n.firsts[k] = firstFragment{proto: in.Packet.IP.Proto, sport: key.sport, dport: key.dport, end: before + len(in.Packet.Payload), pass: pass, at: n.opts.Now()}
 	if in.Hook == ToUplink || in.Hook == ToWorkload {
 		return r
 	}

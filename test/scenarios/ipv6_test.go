@@ -19,6 +19,7 @@ var noMirror = map[string]string{
 	"maglev-ingress-lost-routed.txtar": "the same",
 	"maglev.txtar":                     "the same",
 	"mtu.txtar":                        "headers of other lengths",
+	"maglev-ingress-lost-mtu.txtar":    "the same",
 	"neighbours-odd.txtar":             "ARP",
 	"no-backend.txtar":                 "a source that is nobody's in IPv4 only",
 	"odd-packets.txtar":                "malformed IPv4 headers, options",
