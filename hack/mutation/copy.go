@@ -17,10 +17,16 @@ import (
 // scenarioFiles are the tests that play the scenario files: they are quick.
 const scenarioFiles = "^(TestSim|TestPrograms)$"
 
+// notElse are these, and those about the nftables driver, in which no fault is.
+const notElse = "^(TestSim|TestPrograms|TestNFT|TestDifferentialNFT.*)$"
+
+// timeLimit of a package's tests; beside other work they take many times what they take alone.
+const timeLimit = "-timeout=2h"
+
 // tests are what must find the faults, the quick ones first: properties of calc, conversions, scenarios on the oracle and on the
 // loaded programs, and then all else of these, the fixed rounds of random clusters and packets above all.
 var tests = [][]string{
-	{"./internal/calc"}, {"./internal/watch"}, {"./test/scenarios", "-run", scenarioFiles}, {"./test/scenarios", "-skip", scenarioFiles},
+	{"./internal/calc"}, {"./internal/watch"}, {"./test/scenarios", "-run", scenarioFiles}, {"./test/scenarios", "-skip", notElse},
 }
 
 // copied is a copy of the tree, in a repository of its own.
@@ -63,7 +69,7 @@ func (c *copied) test(ctx context.Context, programs bool) (output string, err er
 		if programs && t[0] != "./test/scenarios" {
 			continue
 		}
-		if output, err = c.command(ctx, "go", append([]string{"test", "-failfast"}, t...)...); err != nil {
+		if output, err = c.command(ctx, "go", append([]string{"test", "-failfast", timeLimit}, t...)...); err != nil {
 			return output, err
 		}
 	}

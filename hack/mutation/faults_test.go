@@ -55,6 +55,7 @@ func TestFinder(t *testing.T) {
 		"--- FAIL: TestSim (0.01s)\n    --- FAIL: TestSim/policy-ports (0.00s)\n":                                      "TestSim/policy-ports",
 		"=== RUN TestX\n--- FAIL: TestDifferential (3.10s)\n    differential_test.go:43: WEIR_SEED=1\n":                "TestDifferential",
 		"panic: runtime error: index out of range\n\ngoroutine 7 [running]:\n":                                         "panic",
+		"panic: test timed out after 10m0s\n\trunning tests:\n\t\tTestX (1m)\n":                                        "",
 	} {
 		if got := finder(text); got != want {
 			t.Errorf("%q: found by %q", text, got)

@@ -76,6 +76,9 @@ func differ(t *testing.T, r *programs.Runner, b bench) {
 			t.Fatal(err)
 		}
 		for ; more(rounds * packetsPerRound); rounds++ {
+			if rounds%50 == 49 {
+				t.Logf("%d packets in %s", rounds*packetsPerRound, time.Since(begin).Round(time.Second))
+			}
 			play(first + rounds)
 		}
 		t.Logf("%d rounds of %d packets from seed %d, %.0f packets a second: %v", rounds, packetsPerRound, first,
