@@ -84,7 +84,7 @@ func newBenchRun(o *options) *cobra.Command {
 	f.Float64Var(&mbits, "udp-rate", s.UDPRate/1e6, "rate of udp-rate, Mbit/s")
 	f.IntVar(&s.Requests, "requests", s.Requests, "requests of http; ab makes five times as many")
 	f.IntVar(&s.Concurrency, "concurrency", s.Concurrency, "connections at a time of ab and cps")
-	f.StringVar(&s.Congestion, "congestion", "", "TCP congestion control of the clients (default: the nodes')")
+	f.StringVar(&s.Congestion, "congestion", "", "TCP congestion control of the clients (default: that of the client's node)")
 	f.StringVar(&s.IPFamily, "ip-family", "", "IPv4 or IPv6, of the Services (default: the cluster's first)")
 	f.IntSliceVar(&s.Services, "services", nil, "measure beside so many other Services, one number after the other, such as 0,1000,10000")
 	f.IntVar(&s.Policies, "policies", 0, "measure rows of the control plane beside so many other network policies")

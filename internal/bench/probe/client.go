@@ -86,7 +86,7 @@ func (c *Client) readings(s Spec) (here, there Reading, err error) {
 
 // ask makes one request and returns the answer's body.
 func (c *Client) ask(s Spec, path string) ([]byte, error) {
-	fd, err := connect(s.Direct, unix.SOCK_STREAM, s.Patience, "")
+	fd, err := connect(s.Direct, unix.SOCK_STREAM, s.Patience, congestion{})
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +261,7 @@ func (c *Client) openRoundTrip(s Spec) (*roundTrip, error) {
 
 // begin opens a connection and makes it what path stands for.
 func (c *Client) begin(s Spec, path string) (socket, *buffered, error) {
-	fd, err := connect(s.To, unix.SOCK_STREAM, s.Patience, s.Congestion)
+	fd, err := connect(s.To, unix.SOCK_STREAM, s.Patience, s.congestion())
 	if err != nil {
 		return -1, nil, err
 	}
@@ -305,7 +305,7 @@ type request struct {
 }
 
 func (q *request) do() (bool, error) {
-	fd, err := connect(q.s.To, unix.SOCK_STREAM, q.s.Patience, q.s.Congestion)
+	fd, err := connect(q.s.To, unix.SOCK_STREAM, q.s.Patience, q.s.congestion())
 	if err != nil {
 		return false, err
 	}

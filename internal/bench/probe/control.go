@@ -241,7 +241,7 @@ func (c *Client) policy(ctx context.Context, a *api, s Spec, open bool, took *ti
 		wrote <- nil
 	}
 	for denied := 0; denied < 20; {
-		fd, err := connect(s.To, unix.SOCK_STREAM, policyPatience, "")
+		fd, err := connect(s.To, unix.SOCK_STREAM, policyPatience, congestion{})
 		if err == nil {
 			fd.close()
 			if denied = 0; open {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/await"
+
+	"golang.org/x/sys/unix"
 )
 
 const testToken = "a-token-of-the-test-0123456789"
@@ -243,5 +245,30 @@ func TestDaemons(t *testing.T) {
 	n, err := ReadDescription(t.Context())
 	if err != nil || n.Kernel == "" || n.CPUs == 0 || n.MemoryMiB == 0 {
 		t.Errorf("this node is %+v, %v", n, err)
+	}
+}
+
+func TestCongestionControlThatIsNotThere(t *testing.T) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := socket(fd)
+	defer s.close()
+	before, _ := s.facts()
+	if err := s.stream(congestion{name: "none-such"}); err != nil {
+		t.Errorf("only if allowed: %v", err)
+	}
+	if after, _ := s.facts(); after != before {
+		t.Errorf("%s became %s", before, after)
+	}
+	if err := s.stream(congestion{name: "none-such", must: true}); err == nil {
+		t.Error("one that is asked for and not there is no error")
+	}
+	if err := s.stream(congestion{name: "reno", must: true}); err != nil {
+		t.Error(err)
+	}
+	if after, _ := s.facts(); after != "reno" {
+		t.Errorf("reno was set, %s is in use", after)
 	}
 }

@@ -135,7 +135,7 @@ func (s *Server) work(listener socket, sessions *sessions) error {
 		}
 		c := socket(fd)
 		b.reset(c)
-		if c.timeouts(strangerPatience) == nil && c.stream("") == nil {
+		if c.timeouts(strangerPatience) == nil && c.stream(congestion{}) == nil {
 			s.serve(b, big, sessions, &known)
 		}
 		c.close()

@@ -84,7 +84,7 @@ func (s socket) port() (uint16, error) {
 }
 
 // connect opens a connection, or binds a UDP socket to its peer. A blocking call takes at most patience.
-func connect(to netip.AddrPort, kind int, patience time.Duration, congestion string) (socket, error) {
+func connect(to netip.AddrPort, kind int, patience time.Duration, c congestion) (socket, error) {
 	sa, family := sockaddr(to)
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -93,7 +93,7 @@ func connect(to netip.AddrPort, kind int, patience time.Duration, congestion str
 	s := socket(fd)
 	err = s.timeouts(patience)
 	if kind == unix.SOCK_STREAM {
-		err = errors.Join(err, s.stream(congestion))
+		err = errors.Join(err, s.stream(c))
 	}
 	if err != nil {
 		s.close()
@@ -136,17 +136,24 @@ func expired(err error) bool {
 	return err == unix.EAGAIN || err == unix.EINPROGRESS || err == unix.ETIMEDOUT
 }
 
-func (s socket) stream(congestion string) error {
+// congestion is the TCP congestion control that a socket is to use; without a name the one of its network namespace.
+type congestion struct {
+	name string
+	must bool // else the namespace's where this one may not be set (EPERM) or is not known (ENOENT); tcp(7)
+}
+
+func (s socket) stream(c congestion) error {
 	if err := unix.SetsockoptInt(int(s), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return fmt.Errorf("setting TCP_NODELAY: %w", err)
 	}
-	if congestion == "" {
+	if c.name == "" {
 		return nil
 	}
-	if err := unix.SetsockoptString(int(s), unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion); err != nil {
-		return fmt.Errorf("setting the TCP congestion control %s: %w", congestion, err)
+	err := unix.SetsockoptString(int(s), unix.IPPROTO_TCP, unix.TCP_CONGESTION, c.name)
+	if err == nil || !c.must && (err == unix.EPERM || err == unix.ENOENT) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("setting the TCP congestion control %s: %w", c.name, err)
 }
 
 // timeouts bound every blocking call; the one for sending bounds connect too.
@@ -207,12 +214,12 @@ func (s socket) readAll(b []byte) error {
 func (s socket) close() { _ = unix.Close(int(s)) }
 
 // facts are the congestion control and the segment size of a connection.
-func (s socket) facts() (congestion string, mss int) {
+func (s socket) facts() (control string, mss int) {
 	if c, err := unix.GetsockoptString(int(s), unix.IPPROTO_TCP, unix.TCP_CONGESTION); err == nil {
-		congestion = c
+		control = c
 	}
 	if m, err := unix.GetsockoptInt(int(s), unix.IPPROTO_TCP, unix.TCP_MAXSEG); err == nil {
 		mss = m
 	}
-	return congestion, mss
+	return control, mss
 }

@@ -45,6 +45,8 @@ type Spec struct {
 	Body     int           `json:"body,omitempty"`    // bytes of an HTTP answer's body
 	// Congestion is the TCP congestion control of the client's sockets; empty = the system's.
 	Congestion string `json:"congestion,omitempty"`
+	// CongestionIfAllowed leaves sockets the system's where that one may not be set.
+	CongestionIfAllowed bool `json:"congestionIfAllowed,omitempty"`
 	// Patience is how long one answer may take.
 	Patience time.Duration `json:"patience"`
 	Control  *Control      `json:"control,omitempty"`
@@ -151,3 +153,5 @@ type Bin struct {
 	UpTo  float64 `json:"up_to"`
 	Count int64   `json:"count"`
 }
+
+func (s *Spec) congestion() congestion { return congestion{s.Congestion, !s.CongestionIfAllowed} }

@@ -139,7 +139,7 @@ func (c *Client) openFlow(s Spec, echo bool) (*flow, error) {
 		f.close()
 		return nil, fmt.Errorf("the session's name: %w", err)
 	}
-	if f.fd, err = connect(s.UDP, unix.SOCK_DGRAM, s.Patience, ""); err != nil {
+	if f.fd, err = connect(s.UDP, unix.SOCK_DGRAM, s.Patience, congestion{}); err != nil {
 		f.close()
 		return nil, err
 	}

@@ -156,7 +156,7 @@ func (f *File) Finish() {
 	}
 	for i := range f.Rows {
 		f.toHost(i, byRound)
-		f.Rows[i].Warnings = f.Rows[i].doubts(len(idle) > 0)
+		f.Rows[i].Warnings = append(f.Rows[i].doubts(len(idle) > 0), f.otherCongestion(&f.Rows[i])...)
 	}
 	f.knb()
 }

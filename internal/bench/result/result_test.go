@@ -516,3 +516,21 @@ func TestLostAnswersAreSaid(t *testing.T) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
+
+func TestOtherCongestionControlIsSaid(t *testing.T) {
+	t.Parallel()
+	f := sample("a", 1)
+	use := func(key, control string) {
+		for i := range f.Row(key).Rounds {
+			f.Row(key).Rounds[i].Congestion = control
+		}
+	}
+	use("host2host/tcp", "reno")
+	for control, warned := range map[string]bool{"reno": false, "bbr": true} {
+		use("pod2pod/tcp", control)
+		f.Finish()
+		if got := slices.ContainsFunc(f.Row("pod2pod/tcp").Warnings, func(w string) bool { return strings.Contains(w, "congestion control is bbr") }); got != warned {
+			t.Errorf("%s beside reno: %q", control, f.Row("pod2pod/tcp").Warnings)
+		}
+	}
+}

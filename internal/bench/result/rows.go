@@ -115,6 +115,36 @@ func (r *Row) doubts(idle bool) []string {
 	return out
 }
 
+// congestion are the TCP congestion controls that a row's streams used, sorted.
+func (r *Row) congestion() []string {
+	var out []string
+	for _, x := range r.Rounds {
+		if x.Congestion != "" {
+			out = append(out, x.Congestion)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// otherCongestion is the doubt that a row and the one of the nodes themselves do not differ by the path alone.
+func (f *File) otherCongestion(r *Row) []string {
+	id, ok := hostRow(r.ID)
+	if !ok {
+		return nil
+	}
+	host := f.Row((&Row{ID: id, Services: r.Services}).Key())
+	if host == nil {
+		return nil
+	}
+	of, hosts := r.congestion(), host.congestion()
+	if len(of) == 0 || len(hosts) == 0 || slices.Equal(of, hosts) {
+		return nil
+	}
+	return []string{fmt.Sprintf("TCP's congestion control is %s, that of %s %s: they do not differ by the path alone (--congestion sets one for all)",
+		strings.Join(of, " and "), host.Key(), strings.Join(hosts, " and "))}
+}
+
 // Main is the metric that a row is about.
 func (r *Row) Main() Metric {
 	switch r.Spec.Test {

@@ -59,6 +59,7 @@ func (s *site) describe(ctx context.Context, nodes int, rows []planned) (*result
 		return nil, err
 	}
 	c := &f.Cluster
+	s.usual = c.Client.Congestion
 	c.OneMachine = c.Client.Boot == c.Server.Boot
 	f.Data.CPU, f.Data.Kernel, f.Data.MTU = c.Client.Model, c.Client.Kernel, fmt.Sprint(inner.MTU)
 	s.settings(ctx, c.Found)

@@ -45,6 +45,7 @@ type site struct {
 	service   probe.Listening
 	nodePort  probe.Listening
 	moving    probe.Listening // the Service whose endpoint changes
+	usual     string          // TCP congestion control of the client's node
 	fillers   int
 	policies  int
 	say       func(string)
@@ -303,6 +304,10 @@ func (s *site) spec(r planned) probe.Spec {
 		out.Direct = at.To
 	}
 	out.To, out.UDP = at.To, at.UDP
+	if out.Congestion == "" {
+		// A pod's network namespace may have another one than its node's: paths would differ by it.
+		out.Congestion, out.CongestionIfAllowed = s.usual, true
+	}
 	if isControl(out.Test) {
 		out.Control = s.control(out.Test)
 		switch out.Test {
