@@ -123,12 +123,15 @@ type differential struct {
 	jumps   int
 	short   bool   // a short jump was made
 	hands   *crowd // whether another data plane takes the place: all else is what it is without
+	talks   *crowd // for those that are open
+	open    []*connection
 	seen    map[string]int
 }
 
 // playRandom plays one round, returns what happened in it, and counts in seen what became of packets.
 func playRandom(b bench, seed uint64, seen map[string]int) (made *round, err error) {
-	d := &differential{crowd: newCrowd(seed), state: b.state, hands: &crowd{Rand: rand.New(rand.NewPCG(seed, 17))}, seen: seen}
+	d := &differential{crowd: newCrowd(seed), state: b.state, hands: &crowd{Rand: rand.New(rand.NewPCG(seed, 17))},
+		talks: &crowd{Rand: rand.New(rand.NewPCG(seed, 19))}, seen: seen}
 	d.machine, d.made = d.crowd.machine(), &round{mtus: d.crowd.mtus, own: d.crowd.own, aside: d.crowd.aside}
 	defer func() {
 		if resetErr := b.reset(); err == nil {
@@ -193,7 +196,10 @@ func (d *differential) step() error {
 			return err
 		}
 	}
-	in := d.arrival()
+	in, talking := d.goOn()
+	if !talking {
+		in = d.arrival()
+	}
 	frame, err := in.Packet.Marshal()
 	if err != nil {
 		return err
@@ -223,6 +229,7 @@ func (d *differential) receive(in sim.In) error {
 		return differs{err}
 	}
 	d.note("    %s: %s", res, res.Packet)
+	d.listen(in, res)
 	for _, again := range res.Again {
 		d.seen["again"]++
 		d.note("%s again: %s", again.Hook, again.Packet)

@@ -72,7 +72,7 @@ func TestReduce(t *testing.T) {
 	}{
 		"what policy denies": {lying(func(in sim.In, res sim.Result) bool {
 			return res.Action == sim.Drop && res.Reason == reason.PolicyIngress && in.Packet.Kind == packet.TCP
-		}), 3, 4, 0},
+		}), 3, 6, 0}, // a pod and its policy; where a Service leads there, that with its slice, and nodes
 		"what is answered": {lyingAnew(aboutAnswers), 3, 6, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
