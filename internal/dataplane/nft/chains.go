@@ -84,15 +84,15 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	f.serviceChains(t, s)
-	f.policySets(t)
-
 	room := roomFor(s)
+	f.policySets(t, room)
+
 	sets := map[string]Set{
-		setWorkloads: {Key: "ifname", Size: room}, setEndpoints: {Key: "ifname . $addr", Size: room}, setPods: {Key: "$addr"}, setOwn: {Key: "$addr"},
+		setWorkloads: {Key: "ifname", Size: room}, setEndpoints: {Key: "ifname . $addr", Size: room}, setPods: {Key: "$addr", Size: room}, setOwn: {Key: "$addr", Size: room},
 		setLocal: {Key: "$addr", Size: room}, setNodes: {Key: "$addr"}, mapNodes: {Key: "$addr", Value: "mark"}, mapLinks: {Key: "ether_addr", Value: "mark"},
 		setPorted: {Key: "$addr"}, setBlocks: {Key: "$addr", Interval: true}, setRouted: {Key: "$addr", Interval: true},
 		setKnown:     {Key: "$addr"},
-		setPodRanges: {Key: "$addr", Interval: true}, setOutgoing: {Key: "$addr"}, setHairpin: {Key: "$addr . $addr"}, setKeepSource: {Key: "$addr"},
+		setPodRanges: {Key: "$addr", Interval: true}, setOutgoing: {Key: "$addr", Size: room}, setHairpin: {Key: "$addr . $addr", Size: room}, setKeepSource: {Key: "$addr"},
 	}
 	sets[setDirect], sets[setOptOut] = Set{Key: "classid"}, Set{Key: "$addr", Interval: true}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
@@ -100,7 +100,7 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	}
 }
 
-// roomFor is the size of sets that are asked for packets of open flows: the kernel finds an element of a set with a size faster.
+// roomFor is the size of sets of what is on this node: the kernel finds an element of a set with a size faster.
 // It is twice what they hold, because a transaction that replaces all has both; where it changes the table is made anew.
 func roomFor(s *nodestate.State) uint64 {
 	held := 0
@@ -144,7 +144,7 @@ func (f family) masqueradeRules(s *nodestate.State) []string {
 		return nil
 	}
 	rules := []string{
-		"$ip saddr . $ip daddr @" + setHairpin + " ct status dnat goto " + asNodeChain,
+		"ct status dnat $ip saddr . $ip daddr @" + setHairpin + " goto " + asNodeChain,
 		"$ip saddr @" + setOutgoing + " $ip daddr != @" + setRouted + " $ip daddr != @" + setKeepSource + " goto " + asNodeChain,
 	}
 	if s.Settings.KubeProxy {

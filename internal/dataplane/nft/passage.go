@@ -15,13 +15,16 @@ import (
 const (
 	admitOpenChain  = "admit-open"
 	admitBackChain  = "admit-back"
+	admitNewChain   = "admit-new"
+	admitTranslated = "admit-translated"
 	ownSourceChain  = "own-source"
 	toPodChain      = "forwarded-pod"
 	forwardedOthers = "forwarded-others" // not open and judged
 	departChain     = "depart"           // ends a mark that a packet was routed by
 	sentChain       = "sent"
-	sentHomeChain   = "sent-home"   // what the node's own processes send to what has no way of its own: Services, and pods that are gone
+	sentHomeChain   = "sent-home" // what the node's own processes send to what has no way of its own: Services, and pods that are gone
 	sentOthersChain = "sent-others"
+	sentNewChain    = "sent-new"
 )
 
 // goesOn are the words for a flow that was judged under a policy and has no way of its own.
@@ -35,6 +38,7 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	f.sourceChains(t, s)
 	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", f.admitRules(epoch)...)
+	f.admitNewChains(t, s)
 	chain(admitOpenChain,
 		"ct direction reply goto "+admitBackChain,
 		wayOn+" accept",
@@ -123,10 +127,9 @@ func (f family) workloadRules() []string {
 	return append(rules, "drop")
 }
 
-// admitRules end the marks of translation and begin those of routing: which node handed a flow on is kept in its ct mark. After those about
-// what is open they are for what is new, invalid or not tracked.
+// admitRules let pass what is open, and lead what is not to its chain.
 func (f family) admitRules(epoch uint16) []string {
-	return append([]string{
+	return []string{
 		goesOn(epoch) + "meta mark 0 accept",
 		// The tunnel's own packet: what comes out of it gets its mark. What was translated to its port is none.
 		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 ct status and dnat == 0 fib daddr type local accept",
@@ -136,28 +139,37 @@ func (f family) admitRules(epoch uint16) []string {
 		"meta mark and $mask != 0 ct state new,invalid $ip saddr @" + setLocal + " drop",
 		"meta mark and $way == 0 " + toStraight,
 		"meta mark and $way != 0 accept", // see straightChains
-		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of another node's.
-		"ct state new ct status dnat ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
-		// Answers of Services that want it go straight to the client (direct server return).
-		"ct state new ct status dnat meta priority @" + setDirect + " $ip saddr != @" + setOptOut + " meta mark set meta mark and $rest",
-		// The first packet of a translated flow, the only one with a list's number: what translate left in the ct mark ends here.
-		"ct state new ct status dnat meta priority != none ct mark set meta mark and $mask",
-		"ct state new ct status dnat meta priority != none iifname $tunnel ct mark set ct mark or $came",
-		// What a node sent with its own address through the tunnel is answered through it.
-		"ct state new iifname $tunnel $ip saddr @" + setNodes + " ct status and dnat == 0 ct mark and $handed == 0 ct mark set $ip saddr map @" + mapNodes +
-			" ct mark set ct mark or $through",
-		"meta mark and $mask != 0 meta mark set meta mark and $rest",
-		"ct direction original " + wayOn}, beginRules()...)
+		"ct state new goto " + admitNewChain,
+		"meta mark set meta mark and $rest"}
 }
 
-// beginRules are for what is new after translation, of whoever sends.
-func beginRules() []string {
-	return []string{
-		"ct state new ct status and dnat == 0 jump refuse",
-		"ct state new ct status and dnat != 0 meta priority set none", // the number of the list
-		"ct state new ct mark and $handed != 0 meta priority set none",
-		"ct state new $ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"}
+// admitNewChains end the marks of translation and begin those of routing: which node handed a flow on is kept in its ct mark.
+func (f family) admitNewChains(t *Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	chain(admitNewChain,
+		"ct status dnat goto "+admitTranslated,
+		// What a node sent with its own address through the tunnel is answered through it.
+		"iifname $tunnel $ip saddr @"+setNodes+" ct mark and $handed == 0 ct mark set $ip saddr map @"+mapNodes+" ct mark set ct mark or $through",
+		"meta mark set meta mark and $rest",
+		wayOn,
+		"jump refuse",
+		"ct mark and $handed != 0 meta priority set none",
+		noEndpoint)
+	chain(admitTranslated,
+		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of another node's.
+		"ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
+		// Answers of Services that want it go straight to the client (direct server return).
+		"meta mark and $mask != 0 meta priority @"+setDirect+" $ip saddr != @"+setOptOut+" meta mark set meta mark and $rest",
+		// The first packet of a translated flow, the only one with a list's number: what translate left in the ct mark ends here.
+		"meta priority != none ct mark set meta mark and $mask",
+		"meta priority != none iifname $tunnel ct mark set ct mark or $came",
+		"meta mark set meta mark and $rest",
+		"meta priority set none",
+		noEndpoint)
 }
+
+// noEndpoint refuses what begins and goes to an address of this node's blocks that nobody has.
+const noEndpoint = "$ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
 
 // sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed again at the end of the chain.
 func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
@@ -169,7 +181,12 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		"goto "+sentOthersChain)...)}
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	chain(sentHomeChain, toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)
-	others := append([]string{"ct state new ct mark set 0"}, beginRules()...)
+	others := []string{"ct state new jump " + sentNewChain}
+	chain(sentNewChain,
+		"ct mark set 0",
+		"ct status and dnat == 0 jump refuse",
+		"ct status and dnat != 0 meta priority set none", // the number of the list
+		noEndpoint)
 	others = append(others, toGone("oifname != $host ct direction original ct status dnat "))
 	if !f.six {
 		// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.

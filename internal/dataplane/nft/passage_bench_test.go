@@ -201,6 +201,9 @@ func newPassageSite(b *testing.B, table string) (*passageSite, error) {
 		if err := d.Apply(context.Background(), passageState(), nodestate.All()); err != nil {
 			return nil, err
 		}
+		if err := passageRouting(); err != nil {
+			return nil, err
+		}
 	default:
 		// Connections are tracked all the same.
 		cmd := exec.Command("nft", "add table ip track; add chain ip track c { type filter hook input priority 0; }; add rule ip track c ct state invalid")
@@ -209,6 +212,14 @@ func newPassageSite(b *testing.B, table string) (*passageSite, error) {
 		}
 	}
 	return s, nil
+}
+
+// passageRouting is what the driver and the CNI plugin change of routing.
+func passageRouting() error {
+	rules := gateRules()
+	rules[wayRule{priority: wayRules, mark: wayBit | 1<<nodeShift, mask: wayMarked, table: wayTable + 1}] = true
+	_, err := kernel.LooseReversePath("cali1")
+	return errors.Join(ensureRules(family{}, rules), putFirst(family{}), err, setAcceptLocal("up0", 1))
 }
 
 func passageState() *nodestate.State {

@@ -18,6 +18,8 @@ const (
 	markChain   = "judged"
 	strayChain  = "stray" // packets of no flow
 
+	toTunnelChain = "to-tunnel" // what is for the tunnel's port
+
 	setIsolated = "isolated"   // pods with a set in any direction
 	mapIngress  = "ingress-of" // pod → jump to its set's chain
 	mapEgress   = "egress-of"
@@ -44,9 +46,9 @@ func newPolicy() *policy {
 }
 
 // policySets are the sets and maps of policy, which every node has.
-func (f family) policySets(t *Table) {
+func (f family) policySets(t *Table, room uint64) {
 	for name, set := range map[string]Set{
-		setIsolated: {Key: "$addr"}, mapIngress: {Key: "$addr", Value: "verdict"}, mapEgress: {Key: "$addr", Value: "verdict"},
+		setIsolated: {Key: "$addr", Size: room}, mapIngress: {Key: "$addr", Value: "verdict", Size: room}, mapEgress: {Key: "$addr", Value: "verdict", Size: room},
 		mapPeers: {Key: "$addr", Value: "classid"}, mapPeerNets: {Key: "$addr", Value: "classid", Interval: true},
 		mapVerdicts: {Key: "classid", Value: "verdict"},
 	} {
@@ -100,11 +102,7 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRu
 	chain(policyChain, judged(epoch), "goto "+flowChain)
 	flow := func(end string) []string {
 		return append(append([]string{"ct state related return"}, f.linkRules()...),
-			// From a node it would be taken for another node's, and what a Service leads there is nobody's.
-			"ct status dnat ct direction original udp dport $vxlan $ip daddr @"+setOwn+" drop",
-			"ct status dnat ct direction original udp dport $vxlan $ip daddr @"+setNodes+" drop",
-			"iifname @"+setWorkloads+" udp dport $vxlan $ip daddr @"+setOwn+" drop",
-			"iifname @"+setWorkloads+" udp dport $vxlan $ip daddr @"+setNodes+" drop",
+			"udp dport $vxlan jump "+toTunnelChain,
 			"ct state invalid,untracked goto "+strayChain,
 			"ct state new tcp flags & (syn | ack) != syn jump "+strayChain,
 			"ct original $ip saddr . ct reply $ip saddr @"+setHairpin+" goto "+markChain,
@@ -114,6 +112,12 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRu
 			"goto "+end)
 	}
 	chain(flowChain, flow(end)...)
+	var toTunnel []string
+	for _, node := range []string{setOwn, setNodes} {
+		// From a node it would be taken for another node's, and what a Service leads there is nobody's.
+		toTunnel = append(toTunnel, "ct status dnat ct direction original $ip daddr @"+node+" drop", "iifname @"+setWorkloads+" $ip daddr @"+node+" drop")
+	}
+	chain(toTunnelChain, toTunnel...)
 	if h.onTheWayOut() {
 		// Where a flow of the node's own leaves by is known after its destination was translated: leaving judges that, and marks it.
 		chain(ownChain, judged(epoch), "goto "+ownFlowChain)

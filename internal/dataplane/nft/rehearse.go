@@ -351,7 +351,7 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 		return reason.NoBackend, 0
 	case "no-endpoint", "forwarded", toPodChain, sentChain, sentHomeChain, sentOthersChain:
 		return reason.NoEndpoint, 0
-	case flowChain:
+	case toTunnelChain:
 		return reason.TunnelFromPod, 0
 	}
 	return reason.NoFlow, 0

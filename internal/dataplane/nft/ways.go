@@ -3,6 +3,7 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -101,12 +102,19 @@ func (m *machine) wantedWays(s *nodestate.State, f family, n *numbers) (map[int]
 		}
 	}
 	if len(rules) > 0 {
-		rules[wayFirst] = true
-		rules[wayRule{priority: wayGate, mark: wayBit, mask: wayBit, invert: true, target: wayEnd}] = true
-		// A packet whose node is gone goes as the routes say.
-		rules[wayRule{priority: wayEnd, mark: wayBit, mask: wayBit, table: unix.RT_TABLE_LOCAL}] = true
+		maps.Copy(rules, gateRules())
 	}
 	return routes, rules, errs
+}
+
+// gateRules lead packets with wayBit to the rules of nodes, and others past these.
+func gateRules() map[wayRule]bool {
+	return map[wayRule]bool{
+		wayFirst: true,
+		{priority: wayGate, mark: wayBit, mask: wayBit, invert: true, target: wayEnd}: true,
+		// A packet whose node is gone goes as the routes say.
+		{priority: wayEnd, mark: wayBit, mask: wayBit, table: unix.RT_TABLE_LOCAL}: true,
+	}
 }
 
 // put writes routes that are not there.
