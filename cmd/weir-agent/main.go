@@ -16,35 +16,40 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/weir-net/weir/internal/agent"
+	"github.com/weir-net/weir/internal/garbage"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/version"
 )
 
 func main() {
-	tune()
+	collector := tune()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
+	if err := command(collector).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "weir-agent:", err)
 		os.Exit(exitCode(err))
 	}
 }
 
 // tune sets what Go programs take from the environment, where that says nothing. The agent holds the cluster and
-// changes little of it: to collect more often costs next to nothing and keeps its memory small. The first objects are
-// streamed one by one (KEP-3157) rather than read as lists, which are held as a whole.
-func tune() {
+// changes little of it: to collect more often while it reads the cluster costs next to nothing and keeps its memory small; after that
+// garbage is collected when changes are over, by the collector that it returns (nil where the environment has a GOGC). The first
+// objects are streamed one by one (KEP-3157) rather than read as lists, which are held as a whole.
+func tune() *garbage.Collector {
+	var collector *garbage.Collector
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(40)
+		collector = garbage.New()
 	}
 	const stream = "KUBE_FEATURE_WatchListClient"
 	if os.Getenv(stream) == "" {
 		_ = os.Setenv(stream, "true") // fails for names that are not valid only
 	}
+	return collector
 }
 
-func command() *cobra.Command {
-	o := agent.Options{Environ: os.Environ()}
+func command(collector *garbage.Collector) *cobra.Command {
+	o := agent.Options{Environ: os.Environ(), Garbage: collector}
 	var level string
 	cmd := &cobra.Command{
 		Use:   "weir-agent",

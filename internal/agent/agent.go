@@ -25,6 +25,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/garbage"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
@@ -45,6 +46,9 @@ type Options struct {
 	BPFFSMount string // where one is mounted when there is none; empty = it must be there
 	Cgroup     string // folder of the unified hierarchy; empty = configuration, else found
 	CNIConfDir string
+
+	// Garbage is told when changes are over, and runs once the first state is in place; nil = the runtime does as it likes.
+	Garbage *garbage.Collector
 }
 
 // Default paths.
@@ -115,6 +119,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		return nil, errors.Join(err, lacks)
 	}
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
+	a.loop.Settled = o.Garbage.Settled
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.cluster.networks = resolver.AtStart().Settings.MaxNetworks
 	a.cluster.changed = a.noteChange
@@ -247,7 +252,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("reading events", a.readEvents)
 	run("logging events", a.logEvents)
 	run("publishing the node's status", a.publish)
-	run("giving memory back", a.trim)
+	run("collecting garbage", a.collect)
 	run("sizing the connection table", a.scale)
 	err = g.Wait()
 	a.cni.Close()
@@ -260,8 +265,9 @@ func (a *Agent) watchProxies() {
 		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
 }
 
-// trim gives the memory of the start back to the kernel, which is more than what is needed later.
-func (a *Agent) trim(ctx context.Context) error {
+// collect gives the memory of the start back to the kernel, which is more than what is needed later, and then has the collector of
+// garbage begin when changes are over.
+func (a *Agent) collect(ctx context.Context) error {
 	for a.loop.Applied() == 0 {
 		select {
 		case <-ctx.Done():
@@ -270,7 +276,7 @@ func (a *Agent) trim(ctx context.Context) error {
 		}
 	}
 	debug.FreeOSMemory()
-	return nil
+	return a.opts.Garbage.Run(ctx)
 }
 
 // noteChange is called after the cluster goroutine handed a state on.

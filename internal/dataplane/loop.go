@@ -19,6 +19,9 @@ const (
 // Loop applies states to a driver, one at a time and always the latest: what is submitted while an Apply
 // is under way is squashed. What could not be put in place is tried again, with growing pauses.
 type Loop struct {
+	// Settled, set before Run, is called after each Apply; waiting says that another state was submitted meanwhile.
+	Settled func(waiting bool)
+
 	driver Driver
 	log    *slog.Logger
 	wake   chan struct{} // capacity 1
@@ -45,7 +48,7 @@ type LoopStats struct {
 
 // NewLoop returns a loop that has nothing to apply yet.
 func NewLoop(d Driver, log *slog.Logger) *Loop {
-	return &Loop{driver: d, log: log, wake: make(chan struct{}, 1), moved: make(chan struct{})}
+	return &Loop{Settled: func(bool) {}, driver: d, log: log, wake: make(chan struct{}, 1), moved: make(chan struct{})}
 }
 
 // Submit hands a state over and returns its generation. changed says what differs from the state that
@@ -88,6 +91,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			retry.Stop()
 			wait = firstRetry
 		}
+		l.Settled(len(l.wake) > 0)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -281,7 +280,7 @@ func (t *tables) clearSources() {
 	for k, v := range t.policy.tracker.All() {
 		delete(left, sources{holding{k.Set, k.Peer}, v.Sources})
 	}
-	time.Sleep(grace)
+	waitGrace()
 	t.policy.remove(func(k weirPolicyKey) error {
 		if !left[sources{holding{k.Set, k.Peer}, k.Sources}] {
 			return errLater
@@ -336,7 +335,7 @@ func (t *tables) put(at holding, k weirPolicyKey, v weirPolicyValue) bool {
 		return true
 	}
 	if t.graceDue {
-		time.Sleep(grace)
+		waitGrace()
 		t.graceDue = false
 	}
 	if t.policy.interim(at.key(k), v) {
@@ -455,7 +454,7 @@ func (t *tables) settleSources(b *bridge) bool {
 	if len(of) == 0 {
 		return true
 	}
-	time.Sleep(grace)
+	waitGrace()
 	for _, x := range of {
 		formerly := func(k weirPolicyKey) bool {
 			return k.Set == x.at.set && k.Peer == x.at.class && k.Sources != 0 && k.Sources < sourceBase

@@ -49,7 +49,7 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 	if err := g.handOver(true); err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err(), g.handOver(false)) // programs go on, and the next start begins anew
 	}
-	time.Sleep(grace) // what was beginning has begun
+	waitGrace() // what was beginning has begun
 	err1 = errors.Join(err1, g.remind(to))
 	beside := conntrack.NewBeside(g.table)
 	seen, err := g.shadows()
@@ -63,7 +63,7 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 	// Each packet is translated by one of the two: what comes by the programs of the ways in as long as they are there; what the node sends by
 	// connection tracking, and programs of the ways out know nothing of what is translated.
 	err3 := g.pass(fromUplink, fromTunnel, fromWorkload, toWorkload, toUplink)
-	time.Sleep(grace)
+	waitGrace()
 	err4 := beside.Close()
 	if g.full {
 		log.Warn("connection tracking is full to nine tenths (net.netfilter.nf_conntrack_max); further connections were not handed over, and end")

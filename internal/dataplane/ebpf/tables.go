@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -226,13 +225,10 @@ func (t *tables) verdictsReady(ingress, egress uint64) error {
 	return nil
 }
 
-// grace is how long a program that has read a count may take to look its slot up, or a class its verdict.
-const grace = time.Millisecond
-
 // remove makes all pending deletes but those of verdicts, in the opposite order of write.
 func (t *tables) remove(s *nodestate.State, m machine) {
 	if slices.ContainsFunc(t.families, family.servicesPending) {
-		time.Sleep(grace)
+		waitGrace()
 	}
 	t.each(family.removeServices)
 	t.ports.settle()
@@ -266,7 +262,7 @@ func (t *tables) removeVerdicts() (again bool) {
 		func(k weirPolicyKey) bool { return !t.headGoes(holding{k.Set, k.Peer}) },
 	} {
 		if wait {
-			time.Sleep(grace)
+			waitGrace()
 			wait = false
 		}
 		t.policy.remove(func(k weirPolicyKey) error {
