@@ -41,7 +41,7 @@ func (w *Watcher) addCore(k client.Core) {
 		},
 	})
 	addTyped(w, k.Pods, &corev1.Pod{}, kind[*corev1.Pod, model.Pod]{
-		resource: "pods", object: "Pod", convert: ConvertPod,
+		resource: "pods", object: "Pod", convert: ConvertPod, share: (*model.Shared).Pod,
 		extra: newPodEntry, keep: w.pods.keep,
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Pod) { put(&b.Pods, n, now) },
 	})

@@ -22,6 +22,7 @@ type store[O metav1.Object, V any] struct {
 	k kind[O, V]
 	// last has every object that exists; nil for one that is not carried.
 	last   map[model.Name]*V
+	shared model.Shared
 	filled atomic.Bool // everything was read once
 }
 
@@ -61,8 +62,10 @@ func (s *store[O, V]) convert(obj any) (*converted[V], error) {
 	if !ok {
 		return nil, fmt.Errorf("watch %s: got a %T", s.k.resource, obj)
 	}
-	c := &converted[V]{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}}
-	c.value, c.found = s.k.convert(o)
+	c := &converted[V]{ObjectMeta: metav1.ObjectMeta{Namespace: s.shared.Text(o.GetNamespace()), Name: o.GetName()}}
+	if c.value, c.found = s.k.convert(o); c.value != nil && s.k.share != nil {
+		s.k.share(&s.shared, c.value)
+	}
 	if s.k.extra != nil {
 		c.extra = s.k.extra(o, c.value, c.found)
 	}

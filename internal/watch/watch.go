@@ -206,6 +206,8 @@ type kind[O metav1.Object, V any] struct {
 	resource string
 	object   string // kind, for messages
 	convert  func(O) (*V, []weirv1.Problem)
+	// share makes a value share what is equal in others; may be nil.
+	share func(*model.Shared, *V)
 	// extra is what else is needed of an object; may be nil.
 	extra func(o O, v *V, found []weirv1.Problem) any
 	// keep is told the extra of every object that comes or changes, nil when it is gone; may be nil.
