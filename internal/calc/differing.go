@@ -16,19 +16,15 @@ func (s *set) differing(was *set) (before, after []*setRule, ok bool) {
 			return nil, nil, false
 		}
 		most, first := min(len(a.rules), len(b.rules)), 0
-		for first < most && a.rules[first].same(&b.rules[first]) {
+		for first < most && a.rules[first].same(b.rules[first]) {
 			first++
 		}
 		last := 0
-		for last < most-first && a.rules[len(a.rules)-1-last].same(&b.rules[len(b.rules)-1-last]) {
+		for last < most-first && a.rules[len(a.rules)-1-last].same(b.rules[len(b.rules)-1-last]) {
 			last++
 		}
-		for i := first; i < len(a.rules)-last; i++ {
-			before = append(before, &a.rules[i])
-		}
-		for i := first; i < len(b.rules)-last; i++ {
-			after = append(after, &b.rules[i])
-		}
+		before = append(before, a.rules[first:len(a.rules)-last]...)
+		after = append(after, b.rules[first:len(b.rules)-last]...)
 		if len(a.rules) != len(b.rules) && len(before) == len(after) {
 			return nil, nil, false // one tier lost what another won: their rules are elsewhere
 		}
@@ -38,6 +34,9 @@ func (s *set) differing(was *set) (before, after []*setRule, ok bool) {
 
 // same reports whether two rules decide the same, by the same number.
 func (r *setRule) same(o *setRule) bool {
+	if r == o {
+		return true
+	}
 	if r.rule != o.rule {
 		if r.text == "" || r.text != o.text || r.name != o.name || r.id != o.id || r.of.Action != o.of.Action ||
 			!slices.EqualFunc(r.others, o.others, func(a, b clause) bool { return slices.Equal(a, b) }) {

@@ -204,7 +204,7 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *class, q Questi
 		in := -1
 		if at >= 0 {
 			// A host endpoint may have a stricter one in its place.
-			in = slices.IndexFunc(tier.rules, func(r setRule) bool { return r.rule == b.rules[at] || r.rule.name == b.rules[at].name })
+			in = slices.IndexFunc(tier.rules, func(r *setRule) bool { return r.rule == b.rules[at] || r.rule.name == b.rules[at].name })
 		}
 		switch {
 		case at < 0:
@@ -219,7 +219,7 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *class, q Questi
 		r.Matched = r.Why == ""
 		p.Rules = append(p.Rules, r)
 		if r.Matched {
-			return &tier.rules[in]
+			return tier.rules[in]
 		}
 	}
 	return nil

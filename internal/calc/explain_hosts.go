@@ -78,7 +78,7 @@ func explainFailsafes(tier *setTier, c *class, q Question) (out ExplainedTier, d
 		r.Matched = r.Why == ""
 		p.Rules = append(p.Rules, r)
 		if r.Matched {
-			out.End, decided = EndDecided, &tier.rules[i]
+			out.End, decided = EndDecided, tier.rules[i]
 			break
 		}
 	}

@@ -254,14 +254,8 @@ func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, d
 			if r == nil {
 				continue
 			}
-			sr := setRule{rule: r, dst: newPortMatch(r.of.Ports, r.of.NotPorts), src: newPortMatch(r.of.SourcePorts, r.of.NotSourcePorts)}
-			if dir == ingress {
-				sr.dst.resolve(ports)
-			} else {
-				sr.src.resolve(ports)
-			}
 			last := &t.tiers[len(t.tiers)-1]
-			last.rules = append(last.rules, sr)
+			last.rules = append(last.rules, r.in(dir, ports))
 		}
 		text.WriteByte('\n')
 		for _, n := range b.names {
@@ -312,7 +306,7 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 			r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: portText(f.Port, f.Protocol)},
 				text: "failsafe " + portText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n"}
 			text.WriteString(r.text)
-			tier.rules = append(tier.rules, setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil), on: alone})
+			tier.rules = append(tier.rules, &setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil), on: alone})
 		}
 	}
 	in, out := s.c.Settings.FailsafeIn, s.c.Settings.FailsafeOut
@@ -330,7 +324,7 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 	if dir == egress || alone {
 		if r := s.apiServers(text, dir == ingress); r != nil {
 			r.on = alone
-			tier.rules = append(tier.rules, *r)
+			tier.rules = append(tier.rules, r)
 		}
 	}
 	return tier
@@ -399,7 +393,7 @@ func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, b
 	}
 	strict, copied := *r, *m
 	copied.Action, copied.Own = model.Deny, nil
-	strict.of, strict.base = &copied, r
+	strict.of, strict.base, strict.everywhere = &copied, r, nil
 	return &strict, 'x'
 }
 

@@ -80,6 +80,12 @@ func newPortMatch(in, not []model.PortRange) portMatch {
 	return portMatch{any: len(in) == 0, in: in, not: not}
 }
 
+// named reports whether it asks for ports by name.
+func (m *portMatch) named() bool {
+	is := func(p model.PortRange) bool { _, ok := nameOf(p); return ok }
+	return slices.ContainsFunc(m.in, is) || slices.ContainsFunc(m.not, is)
+}
+
 // resolve replaces names by the ports that the pod has under them. A name that it does not have matches nothing.
 func (m *portMatch) resolve(pod *model.Pod) {
 	m.in, m.not = resolvePorts(m.in, pod), resolvePorts(m.not, pod)

@@ -61,6 +61,8 @@ type rule struct {
 	bound  bool   // of a bound, which gets it its number
 	base   *rule  // that it is a stricter version of
 	id     nodestate.RuleID
+
+	everywhere *setRule // as it is in all sets, once one asked, if it is so
 }
 
 // portName is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service it stands
@@ -102,11 +104,37 @@ type set struct {
 	tooLarge         bool
 }
 
-// setRule is a rule with the ports it has for the endpoints of the set.
+// setRule is a rule with the ports it has for the endpoints of the set. Nobody changes it, and sets share it.
 type setRule struct {
 	*rule
 	dst, src portMatch
 	on       bool // it allows by handing on to what is tracked
+}
+
+// in returns a rule for endpoints that have the ports of a pod: the same one for all, where it does not ask for theirs by name.
+func (r *rule) in(dir direction, pod *model.Pod) *setRule {
+	if r.everywhere != nil {
+		return r.everywhere
+	}
+	out := &setRule{rule: r, dst: newPortMatch(r.of.Ports, r.of.NotPorts), src: newPortMatch(r.of.SourcePorts, r.of.NotSourcePorts)}
+	own := &out.dst
+	if dir == egress {
+		own = &out.src
+	}
+	if own.named() {
+		own.resolve(pod)
+	} else {
+		r.everywhere = out
+	}
+	return out
+}
+
+// stands makes a rule that of a policy which says the same: the former policy is not kept for it.
+func (r *rule) stands(of *model.Rule) {
+	r.of = of
+	if r.everywhere != nil {
+		r.everywhere.dst, r.everywhere.src = newPortMatch(of.Ports, of.NotPorts), newPortMatch(of.SourcePorts, of.NotSourcePorts)
+	}
 }
 
 // bind finds or makes the sets of an endpoint's address.
@@ -231,13 +259,7 @@ func (t *set) add(b *bound, pod *model.Pod, held string) {
 		if b.byAddr && holds[j] != '1' {
 			continue
 		}
-		sr := setRule{rule: r, dst: newPortMatch(r.of.Ports, r.of.NotPorts), src: newPortMatch(r.of.SourcePorts, r.of.NotSourcePorts)}
-		if t.dir == ingress {
-			sr.dst.resolve(pod)
-		} else {
-			sr.src.resolve(pod)
-		}
-		tier.rules = append(tier.rules, sr)
+		tier.rules = append(tier.rules, r.in(t.dir, pod))
 	}
 }
 
@@ -310,7 +332,7 @@ func (s *sets) compileRules(b *bound, dir direction, former *bound) {
 		var r *rule
 		if len(before) > 0 && before[0].index == i && before[0].of.Equal(&rules[i]) {
 			r = before[0]
-			r.of = &rules[i] // the former policy is not kept for it
+			r.stands(&rules[i])
 			s.reuseRule(r)
 		} else {
 			r = s.compileRule(p, dir, i, &rules[i])

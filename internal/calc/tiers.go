@@ -10,7 +10,7 @@ import (
 
 // setTier is what a tier's policies say in a set.
 type setTier struct {
-	rules  []setRule
+	rules  []*setRule
 	pass   bool           // what no rule matches goes on to the next tier
 	absent bool           // there is no such tier
 	deny   nodestate.Rule // otherwise it is denied by this one

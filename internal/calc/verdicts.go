@@ -78,7 +78,7 @@ func (s *set) classes(ports map[portName][]*atom) map[*class]struct{} {
 	}
 	for t := range s.tiers {
 		for i := range s.tiers[t].rules {
-			r := &s.tiers[t].rules[i]
+			r := s.tiers[t].rules[i]
 			for _, c := range r.others {
 				for _, l := range c {
 					add(l.atom)
@@ -195,7 +195,7 @@ func (s *set) protocols() []model.Protocol {
 	}
 	for t := range s.tiers {
 		for i := range s.tiers[t].rules {
-			r := &s.tiers[t].rules[i]
+			r := s.tiers[t].rules[i]
 			note(r.of.NotProtocol)
 			for _, p := range r.dst.in {
 				note(p.Protocol)
@@ -294,7 +294,7 @@ func (s *set) about(c *class) [][]*setRule {
 	at = slices.Compact(at)
 	out := make([][]*setRule, len(s.tiers))
 	for _, p := range at {
-		r := &s.tiers[p.tier].rules[p.rule]
+		r := s.tiers[p.tier].rules[p.rule]
 		if !slices.ContainsFunc(r.others, func(x clause) bool { return !x.trueOf(c) }) {
 			out[p.tier] = append(out[p.tier], r)
 		}
@@ -310,7 +310,7 @@ func (s *set) index() {
 	s.byAtom = map[*atom][]rulePlace{}
 	for t := range s.tiers {
 		for i := range s.tiers[t].rules {
-			r, at := &s.tiers[t].rules[i], rulePlace{int32(t), int32(i)}
+			r, at := s.tiers[t].rules[i], rulePlace{int32(t), int32(i)}
 			wants := r.wants()
 			if wants < 0 {
 				s.unindexed = append(s.unindexed, at)

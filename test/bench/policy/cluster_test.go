@@ -26,6 +26,7 @@ func scaled(policies int, holes bool) *model.Cluster {
 		ns := fmt.Sprint("ns-", i)
 		c.Namespaces[ns] = &model.Namespace{Name: ns, Labels: map[string]string{"kubernetes.io/metadata.name": ns, "team": fmt.Sprint("team-", i%20)}}
 	}
+	var shared model.Shared // as the agent's watch does
 	for i := range scaleNodes {
 		n := fmt.Sprint("node-", i)
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1), 0}), 24)
@@ -41,6 +42,7 @@ func scaled(policies int, holes bool) *model.Cluster {
 			pod := &model.Pod{Name: model.Name{Namespace: fmt.Sprint("ns-", (i+j)%scaleNamespaces), Name: fmt.Sprint("pod-", i, "-", j)}, Node: n,
 				ServiceAccount: "default", Labels: map[string]string{"app": fmt.Sprint("app-", j%20), "version": fmt.Sprint("v", i%3), "pod-template-hash": fmt.Sprint(i % 50)}, Addrs: []netip.Addr{ip},
 				Ports: []model.PodPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 8080}}}
+			shared.Pod(pod)
 			c.Pods[pod.Name] = pod
 			if i == 0 {
 				c.Local.Endpoints[ip] = &model.LocalEndpoint{Pod: pod.Name, IfIndex: 10 + j, Addrs: []netip.Addr{ip}}
