@@ -119,6 +119,21 @@ static __always_inline void flow_forget(struct pkt *p, struct scratch *w)
 	}
 }
 
+/* Forgets a flow of this node, f, whichever table has it. */
+static __noinline int flow_end(struct pkt *p, struct flow_value *f)
+{
+	struct scratch *w = scratch_get();
+
+	if (!w || !p || !f)
+		return 0;
+	flow_partner(&w->okey, f, p->key.proto);
+	bpf_map_delete_elem(&weir_flows, &w->okey);
+	bpf_map_delete_elem(&weir_flows_new, &w->okey);
+	bpf_map_delete_elem(&weir_flows, &p->key);
+	bpf_map_delete_elem(&weir_flows_new, &p->key);
+	return 0;
+}
+
 /* The node that handed the packet on to this one; 0 when it came from outside. b is what is known of the packet's
  * destination. */
 static __always_inline int flow_handed_by(struct __sk_buff *skb, struct pkt *p, const struct addr_value *b, int node_port,

@@ -127,8 +127,14 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&weir_flows_new, &p->key);
 		half_open = 1;
 	}
-	if (f && (flow_expired(f, s, p->key.proto, now) || !flow_enters(f, p, skb->ifindex) ||
-		  ((f->state & STATE_CLOSING) && (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN)))
+	if (f && !flow_enters(f, p, skb->ifindex))
+		f = NULL;
+	if (f && (f->state & STATE_CLOSING) && (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
+		if (s->flags & SET_HAND_OVER) /* the new connection is the other data plane's: this is not to meet its packets */
+			flow_end(p, f);
+		f = NULL;
+	}
+	if (f && flow_expired(f, s, p->key.proto, now))
 		f = NULL;
 	if (f && p->l4 == L4_ERROR && handle_error_spoofed(skb, p))
 		return drop_packet(skb, DROP_SPOOFED, 0);

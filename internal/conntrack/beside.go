@@ -6,13 +6,21 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // BesideZone is the zone of connections as the node's stack sees them where programs translate them.
 const BesideZone = 8787
 
+// besideSet is one of the table's sets, by which it is told from a Hold.
+const besideSet = "arrive4"
+
 // besideTime is how long the nft program is given: nothing waits for it but the change of the data plane, and there may be many connections.
 const besideTime = 30 * time.Second
+
+// ErrFull says that the table of tracked connections has no room for more.
+var ErrFull = errors.New("the table of tracked connections has no room for more")
 
 // Beside keeps connections that programs translate and the node's stack sees apart from the same ones as they are where connection tracking
 // translates them: one of their tuples is the same, so they cannot stand in one zone. While one data plane takes over from another each
@@ -20,68 +28,113 @@ const besideTime = 30 * time.Second
 // the table inet weir-switch. It needs the nft program.
 type Beside struct {
 	table *Table
-	known map[Tuple]struct{} // by the tuple of the original direction
+	led   map[Tuple]struct{} // by the tuple of the original direction
+	rest  []Tuple            // of both directions, of those of which what the node sends is not led
+	begun bool               // something may be in the zone
 }
 
 // NewBeside keeps nothing apart yet.
 func NewBeside(t *Table) *Beside {
-	return &Beside{table: t.In(BesideZone), known: map[Tuple]struct{}{}}
+	return &Beside{table: t.In(BesideZone), led: map[Tuple]struct{}{}}
 }
 
-// Add keeps connections apart that were not yet: they are made in the zone, and what comes in and belongs to them is led there.
+// Add keeps connections apart that were not yet: they are made in the zone, and what comes in and belongs to them is led there. What could
+// not be led is tried again with the next call. The error is ErrFull when there was no room for all.
 func (b *Beside) Add(ctx context.Context, all []Entry) error {
+	room, err := Room()
+	if err != nil {
+		return besideError(err)
+	}
 	var tuples []Tuple
-	var errs []error
+	var some Some
+	var full error
+	fresh := make([]Tuple, 0, len(all))
 	for _, e := range all {
-		if _, ok := b.known[e.Orig]; ok {
+		if _, ok := b.led[e.Orig]; ok {
 			continue
 		}
+		if len(fresh) >= room {
+			full = ErrFull
+			break
+		}
+		b.begun = true
 		if _, err := b.table.Put(e, func(Entry) bool { return false }); err != nil {
-			errs = append(errs, err)
+			some.Add(err)
 			continue
 		}
-		b.known[e.Orig] = struct{}{}
+		fresh = append(fresh, e.Orig)
 		tuples = append(tuples, e.Orig, e.Reply)
 	}
 	if len(tuples) > 0 {
-		errs = append(errs, nft(ctx, besideRules(tuples), besideTime))
+		if err := nft(ctx, besideRules("arrive", "prerouting", tuples), besideTime); err != nil {
+			some.Add(err)
+			fresh, tuples = nil, nil
+		}
 	}
-	return besideError(errors.Join(errs...))
+	b.rest = append(b.rest, tuples...)
+	for _, of := range fresh {
+		b.led[of] = struct{}{}
+	}
+	return besideError(errors.Join(full, some.Err()))
 }
 
-// Sent leads what the node sends, too.
+// Sent leads what the node sends, too, of all that was added so far. Programs have to know the connections by then: they translate it.
 func (b *Beside) Sent(ctx context.Context) error {
-	if len(b.known) == 0 {
+	if len(b.rest) == 0 {
 		return nil
 	}
-	return besideError(nft(ctx, besideChain("sent", "output"), besideTime))
-}
-
-// besideChain leads packets by the sets of tuples.
-func besideChain(name, hook string) string {
-	return strings.NewReplacer("$table", holdTable, "$name", name, "$hook", hook, "$rules", strings.Join(besideLead, "\n\t\t")).Replace(`
-add table inet $table
-add chain inet $table $name { type filter hook $hook priority -300; policy accept; }
-flush chain inet $table $name
-table inet $table {
-	chain $name {
-		$rules
+	err := nft(ctx, besideRules("sent", "output", b.rest), besideTime)
+	if err == nil {
+		b.rest = nil
 	}
-}
-`)
+	return besideError(err)
 }
 
 // Close leads nothing there any more, and forgets what is there.
 func (b *Beside) Close() error {
-	if len(b.known) == 0 {
+	if !b.begun {
 		return nil
 	}
-	errs := []error{Release()}
-	for of := range b.known {
-		errs = append(errs, b.table.Delete(of))
+	clear(b.led)
+	b.rest, b.begun = nil, false
+	return besideError(endBeside(b.table))
+}
+
+// endBeside takes away what leads packets to the zone, forgets what is there once none is on its way to it any more, and takes the table
+// away last: as long as it is there, the zone may not be empty.
+func endBeside(t *Table) error {
+	if err := dropChains(); err != nil {
+		return err
 	}
-	clear(b.known)
-	return besideError(errors.Join(errs...))
+	AwaitPackets()
+	return errors.Join(t.forgetZone(BesideZone), dropTable())
+}
+
+// forgetZone forgets every connection of a zone.
+func (t *Table) forgetZone(zone uint16) error {
+	var of []Tuple
+	var some Some
+	for _, six := range []bool{false, true} {
+		some.Add(t.Each(six, func(e Entry) {
+			if e.Zone == zone {
+				of = append(of, e.Orig)
+			}
+		}))
+	}
+	in := t.In(zone)
+	for _, o := range of {
+		some.Add(in.Delete(o))
+	}
+	return some.Err()
+}
+
+// AwaitPackets waits until every packet that was on its way through programs and hooks of this kernel has passed them: for a grace period of
+// RCU (membarrier(2), MEMBARRIER_CMD_GLOBAL), some ten milliseconds. To look at a clock would not do: a processor may stand still for longer.
+func AwaitPackets() {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL
+	if _, _, err := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); err != 0 {
+		time.Sleep(50 * time.Millisecond) // a kernel without it, or with nohz_full
+	}
 }
 
 func besideError(err error) error {
@@ -91,14 +144,8 @@ func besideError(err error) error {
 	return err
 }
 
-// besideLead are the rules of a chain.
-var besideLead = []string{
-	fmt.Sprintf("ip saddr . ip daddr . meta l4proto . th sport . th dport @four ct zone set %d", BesideZone),
-	fmt.Sprintf("ip6 saddr . ip6 daddr . meta l4proto . th sport . th dport @six ct zone set %d", BesideZone),
-}
-
-// besideRules add tuples in the words of nft.
-func besideRules(tuples []Tuple) string {
+// besideRules lead tuples by a chain at a hook, in the words of nft: those that it leads already, too.
+func besideRules(chain, hook string, tuples []Tuple) string {
 	var four, six []string
 	for _, t := range tuples {
 		if !t.Ported() {
@@ -112,15 +159,22 @@ func besideRules(tuples []Tuple) string {
 		}
 	}
 	var out strings.Builder
-	out.WriteString(strings.ReplaceAll(`
+	out.WriteString(strings.NewReplacer("$table", holdTable, "$chain", chain, "$hook", hook, "$zone", fmt.Sprint(BesideZone)).Replace(`
 add table inet $table
-add set inet $table four { type ipv4_addr . ipv4_addr . inet_proto . inet_service . inet_service; }
-add set inet $table six { type ipv6_addr . ipv6_addr . inet_proto . inet_service . inet_service; }
-`, "$table", holdTable))
-	out.WriteString(besideChain("arrive", "prerouting"))
-	for name, elements := range map[string][]string{"four": four, "six": six} {
+add set inet $table $chain4 { type ipv4_addr . ipv4_addr . inet_proto . inet_service . inet_service; }
+add set inet $table $chain6 { type ipv6_addr . ipv6_addr . inet_proto . inet_service . inet_service; }
+add chain inet $table $chain { type filter hook $hook priority -300; policy accept; }
+flush chain inet $table $chain
+table inet $table {
+	chain $chain {
+		ip saddr . ip daddr . meta l4proto . th sport . th dport @$chain4 ct zone set $zone
+		ip6 saddr . ip6 daddr . meta l4proto . th sport . th dport @$chain6 ct zone set $zone
+	}
+}
+`))
+	for version, elements := range [][]string{4: four, 6: six} {
 		if len(elements) > 0 {
-			fmt.Fprintf(&out, "add element inet %s %s { %s }\n", holdTable, name, strings.Join(elements, ", "))
+			fmt.Fprintf(&out, "add element inet %s %s%d { %s }\n", holdTable, chain, version, strings.Join(elements, ", "))
 		}
 	}
 	return out.String()

@@ -3,6 +3,9 @@ package conntrack
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 )
 
@@ -58,6 +61,72 @@ func TestBeside(t *testing.T) {
 		if err := table.Delete(e.Orig); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestBesideAgain: what could not be led is tried again with the next call.
+func TestBesideAgain(t *testing.T) {
+	table := opened(t)
+	ctx := context.Background()
+	e := examples()["source port"]
+	e.Orig = e.Reply.Turned()
+	b := NewBeside(table)
+	path := os.Getenv("PATH")
+	t.Setenv("PATH", "")
+	if err := b.Add(ctx, []Entry{e}); err == nil {
+		t.Error("without the nft program there is no error")
+	}
+	t.Setenv("PATH", path)
+	if err := b.Add(ctx, []Entry{e}); err != nil {
+		t.Error(err)
+	}
+	led := fmt.Sprintf("get element inet %s arrive4 { %s . %s . %d . %d . %d }\n", holdTable, e.Orig.Src, e.Orig.Dst, e.Orig.Proto, e.Orig.SrcPort, e.Orig.DstPort)
+	if err := nft(ctx, led, nftTime); err != nil {
+		t.Errorf("it is not led: %v", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReleaseForgets: what a process that was killed kept apart is forgotten by the next one, and nothing else.
+func TestReleaseForgets(t *testing.T) {
+	table := opened(t)
+	e := examples()["source port"]
+	if _, err := table.Put(e, nil); err != nil {
+		t.Fatal(err)
+	}
+	seen := e
+	seen.Orig = e.Reply.Turned()
+	if err := NewBeside(table).Add(context.Background(), []Entry{seen}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Release(); err != nil {
+		t.Fatal(err)
+	}
+	if _, found, err := table.In(BesideZone).Find(e.Reply); found || err != nil {
+		t.Errorf("it is still there (%v)", err)
+	}
+	if got, found, err := table.Find(e.Reply); err != nil || !found || !same(got, e) {
+		t.Errorf("the connection itself: %+v (%v, %v)", got, found, err)
+	}
+	if err := table.Delete(e.Orig); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSome: of many errors the first few are told, and how many there were.
+func TestSome(t *testing.T) {
+	var s Some
+	if s.Add(nil); s.Err() != nil {
+		t.Errorf("nothing went wrong: %v", s.Err())
+	}
+	first := errors.New("first")
+	for range 10 {
+		s.Add(first)
+	}
+	if err := s.Err(); !errors.Is(err, first) || !strings.Contains(err.Error(), "and 7 more") || strings.Count(err.Error(), "first") != 3 {
+		t.Errorf("told as %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,34 +41,87 @@ func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) 
 	return Release, err
 }
 
-// Release ends a Hold, if there is one, and takes its table away. It does not need the nft program.
+// Release ends a Hold, or what a Beside leads, if there is one, takes its table away, and forgets what a Beside had, also that of a process that
+// was killed. It does not need the nft program.
 func Release() error {
 	if err := release(); err != nil {
-		return fmt.Errorf("letting packets go on again, which they do by themselves within %v: %w", HoldTime, err)
+		return fmt.Errorf("letting packets go on again, which are held back for %v at most: %w", HoldTime, err)
 	}
 	return nil
 }
 
 func release() error {
+	conn, found, err := switchTable()
+	if err != nil || found == nil {
+		return err
+	}
+	sets, err := conn.GetSets(found)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("listing the sets of the table inet %s: %w", holdTable, err)
+	}
+	if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == besideSet }) {
+		return dropTable()
+	}
+	t, err := Open()
+	if err != nil {
+		return errors.Join(err, dropTable())
+	}
+	defer t.Close()
+	return endBeside(t)
+}
+
+// switchTable finds the table of a Hold or a Beside; it is nil where it is not there.
+func switchTable() (*nftables.Conn, *nftables.Table, error) {
 	conn, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("opening nftables: %w", err)
+		return nil, nil, fmt.Errorf("opening nftables: %w", err)
 	}
 	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-		return nil // no nftables in this kernel
+		return conn, nil, nil // no nftables in this kernel
 	}
 	if err != nil {
-		return fmt.Errorf("listing tables: %w", err)
+		return nil, nil, fmt.Errorf("listing tables: %w", err)
 	}
 	for _, t := range tables {
-		if t.Name != holdTable {
-			continue
+		if t.Name == holdTable {
+			return conn, t, nil
 		}
-		conn.DelTable(t)
-		if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("deleting the table inet %s: %w", holdTable, err)
+	}
+	return conn, nil, nil
+}
+
+// dropTable deletes the table, if it is there.
+func dropTable() error {
+	conn, found, err := switchTable()
+	if err != nil || found == nil {
+		return err
+	}
+	conn.DelTable(found)
+	if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("deleting the table inet %s: %w", holdTable, err)
+	}
+	return nil
+}
+
+// dropChains deletes the table's chains, if it is there.
+func dropChains() error {
+	conn, found, err := switchTable()
+	if err != nil || found == nil {
+		return err
+	}
+	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return fmt.Errorf("listing chains: %w", err)
+	}
+	for _, c := range chains {
+		if c.Table.Name == holdTable {
+			conn.FlushChain(c)
+			conn.DelChain(c)
 		}
+	}
+	if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("deleting the chains of the table inet %s: %w", holdTable, err)
 	}
 	return nil
 }

@@ -114,11 +114,23 @@ func (n *Node) expired(f *flow, proto model.Protocol) bool {
 
 // usable is the list of step 1.
 func (n *Node) usable(f *flow, in In, k flowKey, opening bool) bool {
-	iif := 0
+	return !n.expired(f, k.proto) && enters(f, in) && !(opening && f.closing)
+}
+
+// enters reports whether a packet comes in where its flow's packets do.
+func enters(f *flow, in In) bool {
 	if in.Hook == FromWorkload {
-		iif = in.IfIndex
+		return f.iif == in.IfIndex
 	}
-	return !n.expired(f, k.proto) && f.iif == iif && !(opening && f.closing)
+	return f.iif == 0
+}
+
+// end lets a flow that has ended be no more: another one of the same addresses and ports begins, which the other data plane has.
+func (n *Node) end(f *flow, k flowKey) {
+	for _, of := range []flowKey{k, f.partner(k.proto)} {
+		delete(n.flows, of)
+		delete(n.half, of)
+	}
 }
 
 // revalidate judges a flow of an older epoch. again: it begins anew.

@@ -28,8 +28,16 @@ type streamReport struct {
 	Lost             int // datagrams that were never answered; known when the stream has ended
 	Again            int // segments that TCP sent again; so is this
 	Longest          time.Duration
+	LongestAt        string   // when that exchange began
+	LostAt           []string // when datagrams were sent that were lost, the first few
 	Errs             []string
 }
+
+// clock is how reports tell a moment, as drivers' logs do.
+const clock = "15:04:05.000"
+
+// mostTold bounds how many lost datagrams a report tells of.
+const mostTold = 20
 
 // stream is one in a worker.
 type stream struct {
@@ -118,7 +126,7 @@ func startStream(r request, timeout time.Duration) answer {
 			}
 			if err := run(i, c); err != nil {
 				s.mu.Lock()
-				s.report.Errs = append(s.report.Errs, fmt.Sprintf("connection %d, %s: %v", i, c.LocalAddr(), err))
+				s.report.Errs = append(s.report.Errs, fmt.Sprintf("%s: connection %d, %s: %v", time.Now().Format(clock), i, c.LocalAddr(), err))
 				s.mu.Unlock()
 			}
 		})
@@ -153,7 +161,9 @@ func (s *stream) answered(i int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.made[i]++
-	s.report.Longest = max(s.report.Longest, took)
+	if took > s.report.Longest {
+		s.report.Longest, s.report.LongestAt = took, time.Now().Add(-took).Format(clock)
+	}
 }
 
 // talk exchanges lines over TCP until the stream ends.
@@ -206,7 +216,7 @@ const lastAnswers = 5 * time.Second
 // again.
 func (s *stream) beat(i int, c net.Conn) error {
 	var mu sync.Mutex
-	sent, over := map[string]time.Time{}, false // what is not answered yet
+	sent, over := map[string]time.Time{}, time.Time{} // what is not answered yet; when nothing was sent any more
 	came := make(chan error, 1)
 	go func() { came <- s.hear(i, c, &mu, sent, &over) }()
 	time.Sleep(s.first(i))
@@ -225,23 +235,28 @@ func (s *stream) beat(i int, c net.Conn) error {
 		}
 	}
 	mu.Lock()
-	over = true
+	over = time.Now()
 	mu.Unlock()
 	err := <-came
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.Lost += len(sent)
+	for _, at := range sent {
+		if len(s.report.LostAt) < mostTold {
+			s.report.LostAt = append(s.report.LostAt, fmt.Sprintf("%s from %s", at.Format(clock), c.LocalAddr()))
+		}
+	}
 	return err
 }
 
 // hear reads answers until none is missing, or none comes any more.
-func (s *stream) hear(i int, c net.Conn, mu *sync.Mutex, sent map[string]time.Time, over *bool) error {
+func (s *stream) hear(i int, c net.Conn, mu *sync.Mutex, sent map[string]time.Time, over *time.Time) error {
 	buf, server, last := make([]byte, 4096), "", time.Now()
 	for {
 		c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		n, err := c.Read(buf)
 		mu.Lock()
-		end := *over && (len(sent) == 0 || time.Since(last) > lastAnswers)
+		end := !over.IsZero() && (len(sent) == 0 || time.Since(*over) > lastAnswers && time.Since(last) > lastAnswers)
 		mu.Unlock()
 		switch {
 		case end:

@@ -73,8 +73,10 @@ func testSwitch(t *testing.T, fam family, isolated bool) {
 		if i == 2 { // some begin while nftables is in place
 			all = f.streams(t, all, conns/3, every)
 		}
+		began := time.Now()
 		step.n.switchTo(step.plane)
 		when := fmt.Sprintf("%s has gone over to %s", step.n.name, step.plane)
+		t.Logf("%s from %s to %s", when, began.Format(clock), time.Now().Format(clock))
 		all = allGoOn(t, all, when, &mayBreak)
 		if t.Failed() {
 			t.FailNow()
@@ -116,7 +118,7 @@ func endStreams(t *testing.T, all []*running, dropped int) {
 	}
 	for i, s := range all {
 		r := ended[i]
-		t.Logf("%s: longest %v, %d datagrams lost, %d segments sent again", s.what, r.Longest.Round(time.Millisecond), r.Lost, r.Again)
+		t.Logf("%s: longest %v (from %s), %d datagrams lost %v, %d segments sent again", s.what, r.Longest.Round(time.Millisecond), r.LongestAt, r.Lost, r.LostAt, r.Again)
 		sum.Longest, sum.Lost, sum.Again = max(sum.Longest, r.Longest), sum.Lost+r.Lost, sum.Again+r.Again
 	}
 	full := queueDrops(t) - dropped

@@ -52,7 +52,8 @@ type answer struct {
 	Err   string
 	Load  *loadReport
 
-	Stream *streamReport
+	Stream  *streamReport
+	Arrived map[string]int // at doors, by who sent it
 }
 
 type worker struct {
@@ -201,6 +202,12 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return fromErr(serveLines(r))
 	case "stream":
 		return startStream(r, timeout)
+	case "door":
+		return fromErr(openDoor(r))
+	case "knock":
+		return knock(r)
+	case "arrivals":
+		return arrivals()
 	case "note stream":
 		return noteStream(r)
 	case "goes on":

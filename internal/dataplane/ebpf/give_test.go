@@ -218,7 +218,7 @@ func TestTakeWhollyOrNot(t *testing.T) {
 	must(t, err)
 	defer m.Close()
 	f := &familyTables[ip4]{flows: m, flowsNew: m}
-	took, err := f.take(takerOf(), connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "10.244.2.3:8080"), 1000)
+	took, err := f.take(takerOf(), connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "10.244.2.3:8080"), 1000, false)
 	if took || err == nil {
 		t.Errorf("taken over %v, %v", took, err)
 	}

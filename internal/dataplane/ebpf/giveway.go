@@ -49,11 +49,13 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 	if err := g.handOver(true); err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err(), g.handOver(false)) // programs go on, and the next start begins anew
 	}
-	waitGrace() // what was beginning has begun
+	conntrack.AwaitPackets() // what was beginning has begun
 	err1 = errors.Join(err1, g.remind(to))
 	beside := conntrack.NewBeside(g.table)
 	seen, err := g.shadows()
-	if err := errors.Join(err, beside.Add(ctx, seen)); err != nil {
+	err = errors.Join(err, beside.Add(ctx, seen))
+	g.full = g.full || errors.Is(err, conntrack.ErrFull)
+	if err != nil {
 		log.Warn("connections between the node's processes and Services may be lost", "error", err)
 	}
 	second, err2 := g.tell(tellAll)
@@ -63,7 +65,7 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 	// Each packet is translated by one of the two: what comes by the programs of the ways in as long as they are there; what the node sends by
 	// connection tracking, and programs of the ways out know nothing of what is translated.
 	err3 := g.pass(fromUplink, fromTunnel, fromWorkload, toWorkload, toUplink)
-	waitGrace()
+	conntrack.AwaitPackets()
 	err4 := beside.Close()
 	if g.full {
 		log.Warn("connection tracking is full to nine tenths (net.netfilter.nf_conntrack_max); further connections were not handed over, and end")
@@ -91,9 +93,6 @@ type giver interface {
 	tell(t *conntrack.Table, now uint32, w telling, room int) (int, error)
 	close()
 }
-
-// errFull says that connection tracking has no room for more.
-var errFull = errors.New("connection tracking has no room for more")
 
 // forget removes the pins of the flows, before programs stop to keep them: whoever comes later, to hand over or to carry packets by programs
 // again, must not take them for what is true then. Those that are open stay open.
@@ -234,7 +233,7 @@ func (g *givers) tell(w telling) (int, error) {
 	for _, f := range g.families {
 		n, err := f.tell(g.table, now, w, room-sum)
 		sum += n
-		if errors.Is(err, errFull) {
+		if errors.Is(err, conntrack.ErrFull) {
 			g.full = true
 			continue
 		}
@@ -332,18 +331,36 @@ func (g *giverOf[A]) handOver(on bool) error {
 }
 
 func (g *giverOf[A]) shadows(now uint32) (out []conntrack.Entry, err error) {
-	var errs []error
-	for _, m := range []*ebpf.Map{g.flows, g.half} {
-		errs = append(errs, eachFlow(m, func(k flowKey[A], v flowValue[A]) {
-			if v.Flags&flowReply != 0 || !v.inStack() {
-				return
-			}
-			if e, ok := tracked(k, v, g.left(k, v, now)); ok {
-				out = append(out, v.shadow(e))
-			}
-		}))
+	err = g.each(func(k flowKey[A], v flowValue[A]) {
+		if v.Flags&flowReply != 0 || !v.inStack() {
+			return
+		}
+		if e, ok := tracked(k, v, g.left(k, v, now)); ok {
+			out = append(out, v.shadow(e))
+		}
+	})
+	return out, err
+}
+
+// each hands on every entry, those of established flows first. A flow that becomes established meanwhile stands in one map before it leaves
+// the other (flow_promote of bpf/flow.h), so what is half open is read first: it may come twice, and is never missed.
+func (g *giverOf[A]) each(f func(flowKey[A], flowValue[A])) error {
+	type entry struct {
+		k flowKey[A]
+		v flowValue[A]
 	}
-	return out, errors.Join(errs...)
+	var half []entry
+	err := eachFlow(g.half, func(k flowKey[A], v flowValue[A]) { half = append(half, entry{k, v}) })
+	err = errors.Join(err, eachFlow(g.flows, f))
+	for _, e := range half {
+		f(e.k, e.v)
+	}
+	return err
+}
+
+// find looks for an entry, in the order of each.
+func (g *giverOf[A]) find(k flowKey[A], v *flowValue[A]) bool {
+	return lookUpFlow(g.half, k, v) == nil || lookUpFlow(g.flows, k, v) == nil
 }
 
 // affinities are those whose client is known by its address.
@@ -366,34 +383,29 @@ func (g *giverOf[A]) span(units int64) time.Duration {
 	return time.Duration(units) * 1000 * time.Second / time.Duration(max(g.current.PerSecond, 1))
 }
 
-// tell tells of at most room flows; the error is errFull when there are more.
+// tell tells of at most room flows; the error is conntrack.ErrFull when there are more.
 func (g *giverOf[A]) tell(t *conntrack.Table, now uint32, w telling, room int) (n int, err error) {
 	if err := readSettingsMap(g.settings, &g.current); err != nil {
 		return 0, err
 	}
-	var errs []error
+	var some conntrack.Some
 	full := false
-	for _, m := range []*ebpf.Map{g.flows, g.half} {
-		err := eachFlow(m, func(k flowKey[A], v flowValue[A]) {
-			if n >= room {
-				_, due := g.due(k, v, w)
-				full = full || due
-				return
-			}
-			put, err := g.tellOne(t, k, v, now, w)
-			if err != nil && len(errs) < 3 {
-				errs = append(errs, err)
-			}
-			if put {
-				n++
-			}
-		})
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil || !full {
+	err = g.each(func(k flowKey[A], v flowValue[A]) {
+		if n >= room {
+			_, due := g.due(k, v, w)
+			full = full || due
+			return
+		}
+		put, err := g.tellOne(t, k, v, now, w)
+		some.Add(err)
+		if put {
+			n++
+		}
+	})
+	if err := errors.Join(some.Err(), err); err != nil || !full {
 		return n, err
 	}
-	return n, errFull
+	return n, conntrack.ErrFull
 }
 
 // due returns the original direction of the flow that an entry is of, and whether it is this entry's to tell of it now.
@@ -428,6 +440,9 @@ func (g *giverOf[A]) tellOne(t *conntrack.Table, k flowKey[A], v flowValue[A], n
 		if w == tellSeen && there.Translated() {
 			return true // by the other data plane, whose tables an earlier start wrote
 		}
+		if w == tellAll && v.State&stateClosing != 0 && there.Orig == e.Orig {
+			return true // what has the addresses and ports of one that ended is a new one
+		}
 		// What processes of the node send meets the other data plane first, which chose by itself for what began meanwhile.
 		return v.Flags&flowFromHost != 0 && there.Translated() && (there.Orig == e.Orig || !e.Translated())
 	})
@@ -455,7 +470,7 @@ func (g *giverOf[A]) mark(orig flowKey[A], v flowValue[A]) (mark uint32, ok bool
 	switch {
 	case handsOn == (v.Flags&flowReply == 0):
 		goes = v
-	case lookUpFlow(g.flows, at, &goes) != nil && lookUpFlow(g.half, at, &goes) != nil:
+	case !g.find(at, &goes):
 		return 0, !handsOn
 	}
 	if !handsOn && goes.Flags&flowViaNode == 0 {
@@ -469,7 +484,7 @@ func (g *giverOf[A]) mark(orig flowKey[A], v flowValue[A]) (mark uint32, ok bool
 // known reports whether the original direction of a flow has an entry.
 func (g *giverOf[A]) known(orig flowKey[A]) bool {
 	var v flowValue[A]
-	return lookUpFlow(g.flows, orig, &v) == nil || lookUpFlow(g.half, orig, &v) == nil
+	return g.find(orig, &v)
 }
 
 // left is how long an entry has until its time-out; negative when it is over.

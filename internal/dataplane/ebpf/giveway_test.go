@@ -146,6 +146,40 @@ func TestForetellKeeps(t *testing.T) {
 	}
 }
 
+// TestGiveWayMissesNone: a flow that becomes established while flows are read, so moves from one map to the other, is not missed.
+func TestGiveWayMissesNone(t *testing.T) {
+	b := newBench(t)
+	d := b.open(t)
+	applied(t, d, sample(b))
+	flows, half := d.loaded.Maps["weir_flows"], d.loaded.Maps["weir_flows_new"]
+	there, moves := flowKeyOf(unix.IPPROTO_UDP, "10.244.1.2:40010", "10.244.2.3:53"), flowKeyOf(unix.IPPROTO_UDP, "10.244.1.2:40011", "10.244.2.3:53")
+	v := flowTo(moves, 0, 0, actNeigh)
+	for k, m := range map[flowKey[ip4]]*ebpf.Map{there: flows, moves: half} {
+		if put, err := addFlow(m, k, v); !put || err != nil {
+			t.Fatalf("adding a flow: %v, %v", put, err)
+		}
+	}
+	must(t, d.Close())
+	opened, err := openGiver[ip4](mapsDir(b.bpffs), nil)
+	must(t, err)
+	defer opened.close()
+	g := opened.(*giverOf[ip4])
+	came := map[flowKey[ip4]]bool{}
+	must(t, g.each(func(k flowKey[ip4], _ flowValue[ip4]) {
+		came[k] = true
+		if k == there { // as flow_promote does it, when the established ones have been read
+			_, err := addFlow(g.flows, moves, v)
+			must(t, errors.Join(err, g.half.Delete(&moves)))
+		}
+	}))
+	if !came[there] || !came[moves] {
+		t.Errorf("what came is %v", came)
+	}
+	if !g.find(moves, &v) {
+		t.Error("what has moved is not found")
+	}
+}
+
 // TestTakeOverKeepsLinks: links that an earlier run left are taken over, though another data plane's connections are taken over too.
 func TestTakeOverKeepsLinks(t *testing.T) {
 	b := newBench(t)

@@ -87,7 +87,8 @@ type family interface {
 	// other family.
 	endpoint(a netip.Addr) (ifindex int, ok bool)
 	// take takes a tracked connection over from another data plane; it reports whether it is one that this one carries.
-	take(from taker, e conntrack.Entry, now uint32) (bool, error)
+	take(from taker, e conntrack.Entry, now uint32, begun bool) (bool, error)
+	untake(orig, answers conntrack.Tuple) error
 	// takeAffinity remembers which backend a client had, unless it is known to have one.
 	takeAffinity(from taker, a conntrack.Affinity, now uint32) error
 	read(s *nodestate.State) error

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -33,14 +34,34 @@ type takeOver struct {
 	table   *conntrack.Table
 	beside  *conntrack.Beside
 	taker   taker
-	release func() error // nil = nothing is held back
-	done    map[conntrack.Tuple]struct{}
+	release func() error               // nil = nothing is held back
+	done    map[conntrack.Tuple]tookAs // by the tuple of the original direction
 	// translated are those taken over that connection tracking would go on translating.
 	translated []conntrack.Entry
-	shadows    []conntrack.Entry // what of those is to be kept apart
 	loosen     []conntrack.Tuple
 	flows      int
+	turning    bool // all programs are attached: what the node sends of what they know is theirs to translate
+	begun      bool // programs begin flows again: what they have is right
 	took, held time.Time
+}
+
+// tookAs is what a connection was when it was taken over: another one may have its addresses and ports now.
+type tookAs struct {
+	answers conntrack.Tuple
+	phase   int
+}
+
+// phaseOf is how far a connection is: a later one with its addresses and ports begins anew.
+func phaseOf(e conntrack.Entry) int {
+	switch {
+	case e.Orig.Proto != unix.IPPROTO_TCP:
+		return 0
+	case e.TCP.State == conntrack.TCPSynSent || e.TCP.State == conntrack.TCPSynRecv:
+		return 1
+	case e.TCP.State == conntrack.TCPLastAck || e.TCP.State == conntrack.TCPTimeWait || e.TCP.State == conntrack.TCPClose:
+		return 3
+	}
+	return 2
 }
 
 // beginTakeOver does what comes before programs are attached. A failure loses connections, and is no reason not to go on. Packets are
@@ -53,6 +74,9 @@ func (d *Driver) beginTakeOver() {
 		if time.Since(o.took) >= takeAgain {
 			clear(o.done)
 			o.translated, o.flows = nil, 0
+			if err := o.beside.Close(); err != nil { // no program translates yet: it would grow with each try
+				d.log.Warn("taking over connections from another data plane", "error", err)
+			}
 			o.taker.state = d.state
 			d.takeTracked(o)
 		}
@@ -64,7 +88,7 @@ func (d *Driver) beginTakeOver() {
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
-	o := &takeOver{table: table, beside: conntrack.NewBeside(table), taker: taker{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]struct{}{}}
+	o := &takeOver{table: table, beside: conntrack.NewBeside(table), taker: taker{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]tookAs{}}
 	d.takeTracked(o)
 	set := d.state.Settings
 	o.held = time.Now()
@@ -112,57 +136,92 @@ func (d *Driver) takeTracked(o *takeOver) {
 		errs = append(errs, o.takeFamily(f, d.both()[i].family == ipv6Name, now))
 	}
 	if d.opts.TakeOver == TakeAll {
+		var some conntrack.Some
 		for _, of := range o.loosen { // packets of one direction may come by programs, and those of the other not
-			errs = append(errs, o.table.Loosen(of))
+			some.Add(o.table.Loosen(of))
 		}
-		errs = append(errs, o.beside.Add(context.Background(), o.shadows))
+		errs = append(errs, some.Err())
 	}
-	o.loosen, o.shadows = nil, nil
+	o.loosen = nil
 	if err := errors.Join(errs...); err != nil {
 		d.log.Warn("some connections that another data plane translated are lost", "error", err)
 	}
 }
 
-// takeFamily takes over what was not yet of a family.
+// takeFamily takes over what was not yet of a family. As soon as programs know a connection they translate it: what the stack sees of one is
+// kept apart before.
 func (o *takeOver) takeFamily(f family, six bool, now uint32) error {
-	var errs []error
-	take := func(e conntrack.Entry) {
-		if _, done := o.done[e.Orig]; done {
-			return
-		}
-		took, err := f.take(o.taker, e, now)
-		if err != nil && len(errs) < 4 {
-			errs = append(errs, err)
-		}
-		if took {
-			o.note(e)
-		}
-	}
+	var some conntrack.Some
 	for _, e := range o.taker.left.Straight {
 		if e.Orig.Src.Is6() == six {
-			take(e)
+			some.Add(o.takeOne(f, e, now))
 		}
 	}
-	errs = append(errs, o.table.Each(six, take))
+	var seen, apart []conntrack.Entry
+	err := o.table.Each(six, func(e conntrack.Entry) {
+		if e.Zone != 0 {
+			return
+		}
+		if shadow, ok := o.taker.shadow(e); ok && o.taker.which == TakeAll && !o.has(e) && o.taker.ours(e) {
+			seen, apart = append(seen, shadow), append(apart, e)
+			return
+		}
+		some.Add(o.takeOne(f, e, now))
+	})
+	err = errors.Join(err, o.beside.Add(context.Background(), seen))
+	for _, e := range apart {
+		if !loose(e) { // what comes in goes by programs from here on, what the node sends does not yet
+			some.Add(o.table.Loosen(e.Orig))
+		}
+		some.Add(o.takeOne(f, e, now))
+	}
+	if o.turning {
+		err = errors.Join(err, o.beside.Sent(context.Background()))
+	}
 	for _, a := range o.taker.left.Affinity {
 		if a.Client.Is6() == six {
-			errs = append(errs, f.takeAffinity(o.taker, a, now))
+			some.Add(f.takeAffinity(o.taker, a, now))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(err, some.Err())
+}
+
+// loose reports whether windows of a connection are not looked at.
+func loose(e conntrack.Entry) bool {
+	return e.Orig.Proto != unix.IPPROTO_TCP || e.TCP.OrigFlags&e.TCP.RepFlags&conntrack.TCPLiberal != 0
+}
+
+// has reports whether a connection was taken over, and is the same still.
+func (o *takeOver) has(e conntrack.Entry) bool {
+	was, ok := o.done[e.Orig]
+	return ok && (o.begun || was.answers == e.Reply && was.phase <= phaseOf(e))
+}
+
+// takeOne takes over a connection that was not yet.
+func (o *takeOver) takeOne(f family, e conntrack.Entry, now uint32) error {
+	if o.has(e) {
+		return nil
+	}
+	if was, ok := o.done[e.Orig]; ok { // a new one took its place
+		if err := f.untake(e.Orig, was.answers); err != nil {
+			return err
+		}
+	}
+	took, err := f.take(o.taker, e, now, o.begun)
+	if took {
+		o.note(e)
+	}
+	return err
 }
 
 // note notes what is to be done for a connection that was taken over.
 func (o *takeOver) note(e conntrack.Entry) {
-	o.done[e.Orig] = struct{}{}
+	o.done[e.Orig] = tookAs{e.Reply, phaseOf(e)}
 	o.flows++
 	if way, ok := o.taker.way(e); e.Translated() || ok && way.HandsOn {
 		o.translated = append(o.translated, e)
 	}
-	if seen, ok := o.taker.shadow(e); ok {
-		o.shadows = append(o.shadows, seen)
-	}
-	if e.Orig.Proto == unix.IPPROTO_TCP {
+	if !loose(e) {
 		o.loosen = append(o.loosen, e.Orig)
 	}
 }
@@ -183,7 +242,7 @@ func kernelRoute(to netip.Addr) (ifindex int, via netip.Addr, ok bool) {
 // turnOver is called when all programs are attached, and packets are kept apart or held back: what the stack sees of connections from now on is not
 // what connection tracking translates.
 func (o *takeOver) turnOver() error {
-	var errs []error
+	var some conntrack.Some
 	rest := o.translated[:0]
 	for _, e := range o.translated {
 		seen, ok := o.taker.shadow(e)
@@ -195,10 +254,10 @@ func (o *takeOver) turnOver() error {
 		if err == nil {
 			_, err = o.table.Put(seen, func(conntrack.Entry) bool { return true })
 		}
-		errs = append(errs, err)
+		some.Add(err)
 	}
 	o.translated = rest
-	return errors.Join(errs...)
+	return some.Err()
 }
 
 // endTakeOver lets packets go on. With done programs carry them: connection tracking forgets what it translated, which would be
@@ -210,6 +269,7 @@ func (d *Driver) endTakeOver(done bool) {
 	}
 	var err error
 	if done && d.opts.TakeOver == TakeAll {
+		o.turning = true
 		err = errors.Join(o.beside.Sent(context.Background()), d.beginFlows(o))
 	}
 	if done {
@@ -226,9 +286,11 @@ func (d *Driver) endTakeOver(done bool) {
 	if done {
 		d.over, d.tookOver = nil, true
 		defer o.table.Close()
+		var some conntrack.Some
 		for _, e := range o.translated {
-			err = errors.Join(err, o.table.Delete(e.Orig))
+			some.Add(o.table.Delete(e.Orig))
 		}
+		err = errors.Join(err, some.Err())
 		d.log.Info("connections were taken over from connection tracking", "flows", o.flows, "took", held.Round(time.Millisecond))
 	}
 	if err != nil {
@@ -239,9 +301,11 @@ func (d *Driver) endTakeOver(done bool) {
 // beginFlows lets programs begin flows, once they have those that the other data plane began meanwhile.
 func (d *Driver) beginFlows(o *takeOver) error {
 	d.takeTracked(o)
-	d.machine.handOver = false
+	d.machine.handOver, o.begun = false, true
 	var errs []error
 	d.tables.each(func(f family) { errs = append(errs, f.endHandOver()) })
+	d.takeTracked(o) // what began until then
+	conntrack.AwaitPackets()
 	d.takeTracked(o) // what was beginning
 	return errors.Join(errs...)
 }
@@ -265,8 +329,9 @@ func (d *Driver) dropTakeOver() {
 	}
 }
 
-// take writes a tracked connection into the flow maps, wholly or not at all, and reports whether it is there.
-func (t *familyTables[A]) take(from taker, e conntrack.Entry, now uint32) (bool, error) {
+// take writes a tracked connection into the flow maps, wholly or not at all, and reports whether it is there. With begun programs begin flows:
+// one that has the answers already is theirs.
+func (t *familyTables[A]) take(from taker, e conntrack.Entry, now uint32, begun bool) (bool, error) {
 	f, ok := takenOf[A](from, e, now, t.current.Epoch)
 	if !ok {
 		return false, nil
@@ -276,7 +341,7 @@ func (t *familyTables[A]) take(from taker, e conntrack.Entry, now uint32) (bool,
 		m = t.flows
 	}
 	put, err := addFlow(m, f.back, f.here)
-	if err != nil {
+	if err != nil || begun && !put {
 		return false, err
 	}
 	if _, err := addFlow(m, f.key, f.there); err != nil {
@@ -286,6 +351,23 @@ func (t *familyTables[A]) take(from taker, e conntrack.Entry, now uint32) (bool,
 		return false, err
 	}
 	return true, nil
+}
+
+// untake forgets a connection that was taken over.
+func (t *familyTables[A]) untake(orig, answers conntrack.Tuple) error {
+	var errs []error
+	for _, of := range []conntrack.Tuple{orig, answers} {
+		k, ok := keyOf[A](of)
+		if !ok {
+			continue
+		}
+		for _, m := range []*ebpf.Map{t.flows, t.flowsNew} {
+			if err := m.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // rank orders sites as they are attached: the ways in before the ways out, and those that answers of pods come by before pods.
