@@ -236,7 +236,9 @@ func (t *familyTables[A]) nextEpoch() error {
 }
 
 // begins reports whether the settings, as an earlier run left them, let programs begin flows.
-func (t *familyTables[A]) begins() bool { return t.current.Epoch != 0 && t.current.Flags&setHandOver == 0 }
+func (t *familyTables[A]) begins() bool {
+	return t.current.Epoch != 0 && t.current.Flags&setHandOver == 0
+}
 
 func (t *familyTables[A]) judgesHosts() bool { return t.current.Flags&setHosts != 0 }
 
