@@ -1,6 +1,7 @@
 package calc
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -9,12 +10,12 @@ import (
 
 // addrIndex tells in which EndpointSlices an address stands, of those endpoints that it is about.
 type addrIndex struct {
-	slices map[netip.Addr][]model.Name // in no order
-	addrs  map[model.Name][]netip.Addr // the same the other way round
+	slices map[netip.Addr]map[model.Name]struct{}
+	addrs  map[model.Name][]netip.Addr // the same the other way round, sorted
 }
 
 func newAddrIndex() addrIndex {
-	return addrIndex{slices: map[netip.Addr][]model.Name{}, addrs: map[model.Name][]netip.Addr{}}
+	return addrIndex{slices: map[netip.Addr]map[model.Name]struct{}{}, addrs: map[model.Name][]netip.Addr{}}
 }
 
 // clear empties the index.
@@ -25,40 +26,41 @@ func (x *addrIndex) clear() {
 
 // put says what endpoints of a slice the index is about: those that about holds of. A slice that is gone is nil.
 func (x *addrIndex) put(name model.Name, sl *model.EndpointSlice, about func(*model.ServiceEndpoint) bool) {
-	for _, a := range x.addrs[name] {
-		rest := slices.DeleteFunc(x.slices[a], func(n model.Name) bool { return n == name })
-		if len(rest) == 0 {
-			delete(x.slices, a)
-		} else {
-			x.slices[a] = rest
-		}
-	}
-	delete(x.addrs, name)
-	if sl == nil {
-		return
-	}
 	var addrs []netip.Addr
-	for i := range sl.Endpoints {
-		if e := &sl.Endpoints[i]; about(e) {
-			addrs = append(addrs, e.Addrs...)
+	if sl != nil {
+		for i := range sl.Endpoints {
+			if e := &sl.Endpoints[i]; about(e) {
+				addrs = append(addrs, e.Addrs...)
+			}
 		}
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		addrs = slices.Clip(slices.Compact(addrs))
 	}
-	if len(addrs) == 0 {
+	before := x.addrs[name]
+	if slices.Equal(before, addrs) {
 		return
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	addrs = slices.Clip(slices.Compact(addrs))
-	for _, a := range addrs {
-		x.slices[a] = append(x.slices[a], name)
+	for _, a := range before {
+		if delete(x.slices[a], name); len(x.slices[a]) == 0 {
+			delete(x.slices, a)
+		}
 	}
-	x.addrs[name] = addrs
+	for _, a := range addrs {
+		if x.slices[a] == nil {
+			x.slices[a] = map[model.Name]struct{}{}
+		}
+		x.slices[a][name] = struct{}{}
+	}
+	if x.addrs[name] = addrs; len(addrs) == 0 {
+		delete(x.addrs, name)
+	}
 }
 
 // of returns the slices that these addresses stand in, some of them more than once.
 func (x *addrIndex) of(addrs []netip.Addr) []model.Name {
 	var out []model.Name
 	for _, a := range addrs {
-		out = append(out, x.slices[a]...)
+		out = slices.AppendSeq(out, maps.Keys(x.slices[a]))
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package calc
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/weir-net/weir/internal/model"
@@ -19,6 +20,9 @@ func TestWhatComesConcernsItsServicesAlone(t *testing.T) {
 		c.Slices[sl] = &model.EndpointSlice{Name: sl, Service: svc, Ports: []model.EndpointPort{{Protocol: model.ProtocolTCP, Port: 8080}},
 			Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{addr(fmt.Sprintf("10.244.7.%d", i))}, Ready: true, Serving: true}}}
 	}
+	more := c.Slices[name("many", "s8-x")]
+	more.Endpoints[0].Addrs = append(more.Endpoints[0].Addrs, addr("10.244.7.250"))
+	more.Endpoints = append(more.Endpoints, model.ServiceEndpoint{Addrs: []netip.Addr{addr("10.244.7.9")}, Ready: true, Serving: true})
 	k := New()
 	k.Update(c, model.AllDirty())
 	concerned := func() map[source]struct{} {
@@ -43,6 +47,9 @@ func TestWhatComesConcernsItsServicesAlone(t *testing.T) {
 		{"a pod of one", func() { here(c, "10.244.7.5") }, 1},
 		{"nothing", func() {}, 0},
 		{"it goes", func() { delete(c.Local.Endpoints, addr("10.244.7.5")) }, 1},
+		{"a pod of two", func() { here(c, "10.244.7.9") }, 2},
+		{"the second of an endpoint's addresses", func() { here(c, "10.244.7.250") }, 1},
+		{"an address of the node, which all may depend on", func() { c.Local.HostAddrs = append(slices.Clone(c.Local.HostAddrs), addr("10.244.7.8")) }, 202},
 	} {
 		step.do()
 		got, _ := k.Update(c, local())

@@ -104,7 +104,8 @@ type set struct {
 	tooLarge         bool
 }
 
-// setRule is a rule with the ports it has for the endpoints of the set. Nobody changes it, and sets share it.
+// setRule is a rule with the ports it has for the endpoints of the set. Sets share it; only stands changes it, to what is equal,
+// which those that compare two by their addresses rely on.
 type setRule struct {
 	*rule
 	dst, src portMatch

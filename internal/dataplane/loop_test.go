@@ -163,3 +163,24 @@ func TestAFailureOfAllIsNotHiddenByOneOfAKey(t *testing.T) {
 		}
 	})
 }
+
+func TestLoopSaysWhenAnApplyIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &scripted{takes: time.Second}
+		l := NewLoop(d, slog.New(slog.DiscardHandler))
+		var said []bool
+		l.Settled = func(waiting bool) { said = append(said, waiting) }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); l.Run(ctx) }()
+		l.Submit(nodestate.New(), nodestate.Keys{})
+		time.Sleep(10 * time.Millisecond)
+		l.Submit(nodestate.New(), nodestate.Keys{})
+		time.Sleep(time.Minute)
+		cancel()
+		<-done
+		if len(said) != 2 || !said[0] || said[1] {
+			t.Errorf("after two Applies, the second waiting during the first: %v", said)
+		}
+	})
+}

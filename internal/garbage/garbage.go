@@ -28,20 +28,22 @@ const (
 // Collector begins the cycles of its process. A nil one leaves them to the runtime.
 type Collector struct {
 	settled chan bool // capacity 1: whether something is waiting
+	pause   time.Duration
 }
 
 // New returns a collector that does nothing before Run.
-func New() *Collector { return &Collector{settled: make(chan bool, 1)} }
+func New() *Collector { return &Collector{settled: make(chan bool, 1), pause: pause} }
 
-// Settled says that a piece of work is over, and whether the next one is waiting already. It never blocks.
+// Settled says that a piece of work is over, and whether the next one is waiting already. It never blocks; one goroutine calls it.
 func (c *Collector) Settled(waiting bool) {
 	if c == nil {
 		return
 	}
 	select {
-	case c.settled <- waiting:
-	default: // it has not looked yet
+	case <-c.settled: // it has not looked yet: what is so now counts
+	default:
 	}
+	c.settled <- waiting
 }
 
 // Run begins cycles until ctx ends. Meanwhile GOGC is Percent, then what it was.
@@ -50,7 +52,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		return nil
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(Percent))
-	tick := time.NewTicker(pause)
+	tick := time.NewTicker(c.pause)
 	defer tick.Stop()
 	h := newHeap()
 	for {

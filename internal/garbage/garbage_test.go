@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
+	"time"
 
 	"github.com/weir-net/weir/internal/await"
 )
@@ -53,6 +54,7 @@ func TestCollectsInGoodTime(t *testing.T) {
 	}
 	runtime.GC()
 	c, h := New(), newHeap()
+	c.pause = time.Hour // nothing but Settled makes it look
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -75,6 +77,16 @@ func TestCollectsInGoodTime(t *testing.T) {
 		t.Errorf("GOGC is %d after Run", now)
 	}
 	runtime.KeepAlive(live)
+}
+
+// What was said last counts.
+func TestSettledTellsWhatIsSoNow(t *testing.T) {
+	c := New()
+	c.Settled(true)
+	c.Settled(false)
+	if waiting := <-c.settled; waiting {
+		t.Error("something is waiting")
+	}
 }
 
 // Without one, everything is left to the runtime.
