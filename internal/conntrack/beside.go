@@ -16,7 +16,8 @@ const BesideZone = 8787
 // besideSet is one of the table's sets, by which it is told from a Hold.
 const besideSet = "arrive4"
 
-// besideTime is how long the nft program is given: nothing waits for it but the change of the data plane, and there may be many connections.
+// besideTime is how long the nft program is given in all: nothing waits for it but the change of the data plane, and there may be many
+// connections.
 const besideTime = 30 * time.Second
 
 // ErrFull says that the table of tracked connections has no room for more.
@@ -31,11 +32,19 @@ type Beside struct {
 	led   map[Tuple]struct{} // by the tuple of the original direction
 	rest  []Tuple            // of both directions, of those of which what the node sends is not led
 	begun bool               // something may be in the zone
+	made  bool               // the table is there
+	spent time.Duration      // by the nft program
 }
 
 // NewBeside keeps nothing apart yet.
 func NewBeside(t *Table) *Beside {
 	return &Beside{table: t.In(BesideZone), led: map[Tuple]struct{}{}}
+}
+
+// Leads reports whether what comes in of a connection, named by the tuple of its original direction, is led to the zone.
+func (b *Beside) Leads(orig Tuple) bool {
+	_, ok := b.led[orig]
+	return ok
 }
 
 // Add keeps connections apart that were not yet: they are made in the zone, and what comes in and belongs to them is led there. What could
@@ -50,14 +59,16 @@ func (b *Beside) Add(ctx context.Context, all []Entry) error {
 	var full error
 	fresh := make([]Tuple, 0, len(all))
 	for _, e := range all {
-		if _, ok := b.led[e.Orig]; ok {
+		if b.Leads(e.Orig) {
 			continue
 		}
 		if len(fresh) >= room {
 			full = ErrFull
 			break
 		}
-		b.begun = true
+		if err := b.make(ctx); err != nil {
+			return besideError(err)
+		}
 		if _, err := b.table.Put(e, func(Entry) bool { return false }); err != nil {
 			some.Add(err)
 			continue
@@ -66,7 +77,7 @@ func (b *Beside) Add(ctx context.Context, all []Entry) error {
 		tuples = append(tuples, e.Orig, e.Reply)
 	}
 	if len(tuples) > 0 {
-		if err := nft(ctx, besideRules("arrive", "prerouting", tuples), besideTime); err != nil {
+		if err := b.nft(ctx, besideRules("arrive", "prerouting", tuples)); err != nil {
 			some.Add(err)
 			fresh, tuples = nil, nil
 		}
@@ -78,36 +89,63 @@ func (b *Beside) Add(ctx context.Context, all []Entry) error {
 	return besideError(errors.Join(full, some.Err()))
 }
 
+// make makes the table, which leads nothing yet: by it the next process finds what is in the zone, whenever this one is killed.
+func (b *Beside) make(ctx context.Context) error {
+	if b.made {
+		return nil
+	}
+	b.begun = true
+	if err := b.nft(ctx, besideRules("arrive", "prerouting", nil)); err != nil {
+		return err
+	}
+	b.made = true
+	return nil
+}
+
+// nft runs the nft program for what is left of its time.
+func (b *Beside) nft(ctx context.Context, text string) error {
+	began := time.Now()
+	defer func() { b.spent += time.Since(began) }()
+	return nft(ctx, text, besideTime-b.spent)
+}
+
 // Sent leads what the node sends, too, of all that was added so far. Programs have to know the connections by then: they translate it.
 func (b *Beside) Sent(ctx context.Context) error {
 	if len(b.rest) == 0 {
 		return nil
 	}
-	err := nft(ctx, besideRules("sent", "output", b.rest), besideTime)
+	err := b.nft(ctx, besideRules("sent", "output", b.rest))
 	if err == nil {
 		b.rest = nil
 	}
 	return besideError(err)
 }
 
-// Close leads nothing there any more, and forgets what is there.
+// Close leads nothing there any more, and forgets what is there. After an error it may be called again.
 func (b *Beside) Close() error {
 	if !b.begun {
 		return nil
 	}
 	clear(b.led)
-	b.rest, b.begun = nil, false
-	return besideError(endBeside(b.table))
+	b.rest, b.made, b.spent = nil, false, 0
+	err := endBeside(b.table)
+	b.begun = err != nil
+	return besideError(err)
 }
 
 // endBeside takes away what leads packets to the zone, forgets what is there once none is on its way to it any more, and takes the table
-// away last: as long as it is there, the zone may not be empty.
+// away last: as long as it is there, the zone may not be empty, and the next process looks.
 func endBeside(t *Table) error {
 	if err := dropChains(); err != nil {
-		return err
+		if err2 := dropTable(); err2 != nil { // with all that leads
+			return errors.Join(err, err2)
+		}
 	}
 	AwaitPackets()
-	return errors.Join(t.forgetZone(BesideZone), dropTable())
+	if err := t.forgetZone(BesideZone); err != nil {
+		return err
+	}
+	return dropTable()
 }
 
 // forgetZone forgets every connection of a zone.
@@ -128,13 +166,23 @@ func (t *Table) forgetZone(zone uint16) error {
 	return some.Err()
 }
 
-// AwaitPackets waits until every packet that was on its way through programs and hooks of this kernel has passed them: for a grace period of
-// RCU (membarrier(2), MEMBARRIER_CMD_GLOBAL), some ten milliseconds. To look at a clock would not do: a processor may stand still for longer.
+// AwaitPackets waits until every packet that was inside of a program or a hook of this kernel has passed it: for a grace period of RCU
+// (membarrier(2), MEMBARRIER_CMD_GLOBAL), some ten milliseconds. To look at a clock would not do: a processor may stand still for longer.
+// It does not wait for packets between two of them: those in a queue (of NFQUEUE, of a device, of a processor), and what a process is
+// about to send (udp_sendmsg as a whole is no reader of RCU).
 func AwaitPackets() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL
-	if _, _, err := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); err != 0 {
-		time.Sleep(50 * time.Millisecond) // a kernel without it, or with nohz_full
+	_, _, err := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
+	if err != 0 || oneProcessor() { // a kernel without it, or with nohz_full; with one processor the kernel does nothing
+		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+// oneProcessor reports whether it may be that a single processor is online. This process may be bound to one of several.
+func oneProcessor() bool {
+	var set unix.CPUSet
+	err := unix.SchedGetaffinity(0, &set)
+	return err != nil || set.Count() <= 1
 }
 
 func besideError(err error) error {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -73,12 +75,17 @@ func TestBesideAgain(t *testing.T) {
 	b := NewBeside(table)
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", "")
-	if err := b.Add(ctx, []Entry{e}); err == nil {
-		t.Error("without the nft program there is no error")
+	if err := b.Add(ctx, []Entry{e}); err == nil || b.Leads(e.Orig) {
+		t.Errorf("without the nft program it is led (%v)", err)
 	}
 	t.Setenv("PATH", path)
-	if err := b.Add(ctx, []Entry{e}); err != nil {
-		t.Error(err)
+	again := failingNft(t)
+	if err := b.Add(ctx, []Entry{e}); err == nil || b.Leads(e.Orig) {
+		t.Errorf("where elements cannot be added it is led (%v)", err)
+	}
+	again()
+	if err := b.Add(ctx, []Entry{e}); err != nil || !b.Leads(e.Orig) {
+		t.Errorf("it is not led the next time (%v)", err)
 	}
 	led := fmt.Sprintf("get element inet %s arrive4 { %s . %s . %d . %d . %d }\n", holdTable, e.Orig.Src, e.Orig.Dst, e.Orig.Proto, e.Orig.SrcPort, e.Orig.DstPort)
 	if err := nft(ctx, led, nftTime); err != nil {
@@ -89,8 +96,33 @@ func TestBesideAgain(t *testing.T) {
 	}
 }
 
-// TestReleaseForgets: what a process that was killed kept apart is forgotten by the next one, and nothing else.
+// failingNft lets the nft program add no elements until again is called.
+func failingNft(t *testing.T) (again func()) {
+	t.Helper()
+	path, dir := os.Getenv("PATH"), t.TempDir()
+	real, err := exec.LookPath("nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\ntext=$(cat)\ncase $text in *'add element'*) exit 1;; esac\nprintf '%%s\\n' \"$text\" | %s \"$@\"\n", real)
+	if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+path)
+	return func() { t.Setenv("PATH", path) }
+}
+
+// TestReleaseForgets: what a process that was killed kept apart is forgotten by the next one, and nothing else. It may have been killed before
+// anything was led.
 func TestReleaseForgets(t *testing.T) {
+	t.Run("led", testReleaseForgets)
+	t.Run("not led", func(t *testing.T) {
+		failingNft(t)
+		testReleaseForgets(t)
+	})
+}
+
+func testReleaseForgets(t *testing.T) {
 	table := opened(t)
 	e := examples()["source port"]
 	if _, err := table.Put(e, nil); err != nil {
@@ -98,8 +130,12 @@ func TestReleaseForgets(t *testing.T) {
 	}
 	seen := e
 	seen.Orig = e.Reply.Turned()
-	if err := NewBeside(table).Add(context.Background(), []Entry{seen}); err != nil {
+	b := NewBeside(table)
+	if err := b.Add(context.Background(), []Entry{seen}); (err == nil) != b.Leads(seen.Orig) {
 		t.Fatal(err)
+	}
+	if _, found, err := table.In(BesideZone).Find(e.Reply); !found || err != nil {
+		t.Fatalf("it is not there (%v)", err)
 	}
 	if err := Release(); err != nil {
 		t.Fatal(err)

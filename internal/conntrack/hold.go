@@ -56,10 +56,8 @@ func release() error {
 		return err
 	}
 	sets, err := conn.GetSets(found)
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("listing the sets of the table inet %s: %w", holdTable, err)
-	}
-	if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == besideSet }) {
+	known := err == nil || errors.Is(err, unix.ENOENT) // else it may be either
+	if known && !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == besideSet }) {
 		return dropTable()
 	}
 	t, err := Open()

@@ -52,13 +52,15 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 	conntrack.AwaitPackets() // what was beginning has begun
 	err1 = errors.Join(err1, g.remind(to))
 	beside := conntrack.NewBeside(g.table)
-	seen, err := g.shadows()
-	err = errors.Join(err, beside.Add(ctx, seen))
+	err = g.keepApart(ctx, beside)
+	second, err2 := g.tell(tellAll)
+	if err != nil {
+		err = g.keepApart(ctx, beside) // what could not be led
+	}
 	g.full = g.full || errors.Is(err, conntrack.ErrFull)
 	if err != nil {
 		log.Warn("connections between the node's processes and Services may be lost", "error", err)
 	}
-	second, err2 := g.tell(tellAll)
 	if err := g.forget(); err != nil {
 		return errors.Join(err, beside.Close(), g.handOver(false))
 	}
@@ -72,6 +74,12 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 	}
 	log.Info("connections were handed over to connection tracking", "before", first, "after", second, "took", time.Since(began).Round(time.Millisecond))
 	return errors.Join(err1, err2, err3, err4)
+}
+
+// keepApart keeps apart what programs translate and the stack sees, while connection tracking has it translated.
+func (g *givers) keepApart(ctx context.Context, beside *conntrack.Beside) error {
+	seen, err := g.shadows()
+	return errors.Join(err, beside.Add(ctx, seen))
 }
 
 // givers are the flows of the families that have any, and the programs.
@@ -159,23 +167,6 @@ const (
 	tellHidden                // the others, and what is not translated
 	tellAll
 )
-
-// Foretell tells connection tracking of the flows whose packets the stack sees as long as programs carry them: those of the node's own
-// processes. It is called before the other data plane's tables are written: with them connection tracking begins, and would take the side
-// whose packet it sees first for the one that opened the connection.
-func Foretell(bpffs string, log *slog.Logger) error {
-	g, err := openGivers(bpffs, nil)
-	defer g.close()
-	if err != nil || len(g.families) == 0 {
-		return err
-	}
-	n, err := g.tell(tellSeen)
-	if g.full {
-		log.Warn("connection tracking is full to nine tenths (net.netfilter.nf_conntrack_max); further connections are not made known")
-	}
-	log.Info("connections of the node's processes were made known to connection tracking", "connections", n)
-	return err
-}
 
 // handOver lets what has no flow pass the programs, or begin one again.
 func (g *givers) handOver(on bool) error {
@@ -440,8 +431,8 @@ func (g *giverOf[A]) tellOne(t *conntrack.Table, k flowKey[A], v flowValue[A], n
 		if w == tellSeen && there.Translated() {
 			return true // by the other data plane, whose tables an earlier start wrote
 		}
-		if w == tellAll && v.State&stateClosing != 0 && there.Orig == e.Orig {
-			return true // what has the addresses and ports of one that ended is a new one
+		if w == tellAll && v.State&stateClosing != 0 && there.Orig == e.Orig && (there.Translated() || !e.Translated()) {
+			return true // what has the addresses and ports of one that ended is a new one, unless it is the same one as the stack sees it
 		}
 		// What processes of the node send meets the other data plane first, which chose by itself for what began meanwhile.
 		return v.Flags&flowFromHost != 0 && there.Translated() && (there.Orig == e.Orig || !e.Translated())

@@ -3,13 +3,16 @@ package ebpf
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -144,6 +147,117 @@ func TestForetellKeeps(t *testing.T) {
 		}
 		must(t, table.Delete(want.Reply))
 	}
+}
+
+// TestForetoldEnds: where a connection ended after the stack's view of it was foretold, what is told of it takes the place of that; of a new
+// one with its addresses and ports it does not.
+func TestForetoldEnds(t *testing.T) {
+	const closed = stateReplied | stateFIN | stateClosing
+	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.244.1.3:8080")
+	there := flowTo(after, stateReplied, flowRewrite|flowFromHost, actNeigh)
+	ended, _ := tracked(asked, there, leastLeft)
+	seen, other := there.shadow(ended), ended
+	other.Reply.SrcPort++ // another backend's
+	for name, was := range map[string]conntrack.Entry{"the stack's view": seen, "a new connection": other} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			d := b.open(t)
+			applied(t, d, sample(b))
+			v := there
+			v.State = closed
+			var err error
+			v.Seen, err = d.now()
+			must(t, err)
+			_, err = addFlow(d.loaded.Maps["weir_flows"], asked, v)
+			must(t, err)
+			must(t, d.Close())
+			table, err := conntrack.Open()
+			must(t, err)
+			defer table.Close()
+			_, err = table.Put(was, func(conntrack.Entry) bool { return false })
+			must(t, err)
+			must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+			want, state := other.Reply, uint8(conntrack.TCPEstablished)
+			if was == seen {
+				want, state = ended.Reply, conntrack.TCPTimeWait
+			}
+			if got, found, err := table.Find(ended.Orig); err != nil || !found || got.Reply != want || got.TCP.State != state {
+				t.Errorf("there is %+v (%v, %v)", got, found, err)
+			}
+			must(t, table.Delete(ended.Orig))
+		})
+	}
+}
+
+// nftFailsOnce lets the nft program fail when it is to add elements for the first time. said is what it was told from then on.
+func nftFailsOnce(t *testing.T) (said func() string) {
+	t.Helper()
+	real, err := exec.LookPath("nft")
+	must(t, err)
+	dir := t.TempDir()
+	text := filepath.Join(dir, "said")
+	script := fmt.Sprintf("#!/bin/sh\ntext=$(cat)\ncase $text in *'add element'*) [ -e %[1]s ] || { : >%[1]s; exit 1; };; esac\n"+
+		"[ -e %[1]s ] && printf '%%s\\n' \"$text\" >>%[1]s\nprintf '%%s\\n' \"$text\" | %[2]s \"$@\"\n", text, real)
+	must(t, os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return func() string {
+		b, err := os.ReadFile(text)
+		must(t, err)
+		return string(b)
+	}
+}
+
+// TestGiveWayLeadsAgain: what could not be led to its zone is tried again before programs pass everything.
+func TestGiveWayLeadsAgain(t *testing.T) {
+	b := newBench(t)
+	d := b.open(t)
+	applied(t, d, sample(b))
+	asked, after := flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40012", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40012", "172.31.1.207:9000")
+	there := flowTo(after, stateReplied, flowRewrite, actPass)
+	var err error
+	there.Seen, err = d.now()
+	must(t, err)
+	_, err = addFlow(d.loaded.Maps["weir_flows"], asked, there)
+	must(t, err)
+	must(t, d.Close())
+	said := nftFailsOnce(t)
+	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	if text := said(); !strings.Contains(text, "add element inet weir-switch arrive4 { 10.244.1.2 . 172.31.1.207 . 6 . 40012 . 9000") {
+		t.Errorf("it is not led; nft was told %q", text)
+	}
+	if heldBack(t) {
+		t.Error("the table is still there")
+	}
+}
+
+// TestTakeOverLeadsAgain: what could not be led to its zone is tried again at the next look, though the connection is taken over.
+func TestTakeOverLeadsAgain(t *testing.T) {
+	b := newBench(t)
+	s := sample(b)
+	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	d := b.open(t)
+	table, err := conntrack.Open()
+	must(t, err)
+	defer table.Close()
+	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.244.1.3:8080")
+	e, _ := tracked(asked, flowTo(after, stateReplied, flowRewrite|flowFromHost, actNeigh), time.Hour)
+	_, err = table.Put(e, func(conntrack.Entry) bool { return false })
+	must(t, err)
+	defer table.Delete(e.Orig)
+	nftFailsOnce(t)
+	clear(d.programs.prog) // nothing is attached, so the change does not end
+	if err := d.Apply(context.Background(), s, nodestate.All()); err == nil || d.over == nil {
+		t.Fatal("it has ended")
+	}
+	seen := e.Orig // from the host
+	if d.over.beside.Leads(seen) || !d.over.has(e) {
+		t.Errorf("led: %v, taken over: %v", d.over.beside.Leads(seen), d.over.has(e))
+	}
+	d.takeTracked(d.over)
+	if !d.over.beside.Leads(seen) {
+		t.Error("it is not led the next time")
+	}
+	must(t, d.over.beside.Close())
 }
 
 // TestGiveWayMissesNone: a flow that becomes established while flows are read, so moves from one map to the other, is not missed.

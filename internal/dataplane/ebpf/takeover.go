@@ -149,7 +149,7 @@ func (d *Driver) takeTracked(o *takeOver) {
 }
 
 // takeFamily takes over what was not yet of a family. As soon as programs know a connection they translate it: what the stack sees of one is
-// kept apart before.
+// kept apart before. What could not be is tried again each time, though programs have it.
 func (o *takeOver) takeFamily(f family, six bool, now uint32) error {
 	var some conntrack.Some
 	for _, e := range o.taker.left.Straight {
@@ -162,7 +162,7 @@ func (o *takeOver) takeFamily(f family, six bool, now uint32) error {
 		if e.Zone != 0 {
 			return
 		}
-		if shadow, ok := o.taker.shadow(e); ok && o.taker.which == TakeAll && !o.has(e) && o.taker.ours(e) {
+		if shadow, ok := o.taker.shadow(e); ok && o.taker.which == TakeAll && o.taker.ours(e) && !(o.has(e) && o.beside.Leads(shadow.Orig)) {
 			seen, apart = append(seen, shadow), append(apart, e)
 			return
 		}
@@ -170,7 +170,7 @@ func (o *takeOver) takeFamily(f family, six bool, now uint32) error {
 	})
 	err = errors.Join(err, o.beside.Add(context.Background(), seen))
 	for _, e := range apart {
-		if !loose(e) { // what comes in goes by programs from here on, what the node sends does not yet
+		if !loose(e) && !o.has(e) { // what comes in goes by programs from here on, what the node sends does not yet
 			some.Add(o.table.Loosen(e.Orig))
 		}
 		some.Add(o.takeOne(f, e, now))
