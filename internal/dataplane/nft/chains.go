@@ -75,8 +75,8 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 
 func hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }
 
-// renderChains makes the chains and sets that every node has; those of the hooks are in passage.go.
-func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+// renderChains makes the chains and sets that every node has; those of the hooks are in passage.go. room is of roomFor.
+func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64) {
 	f.hookChains(t, s, epoch, h)
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: f.rules(s, f.masqueradeRules(s)...)}
@@ -84,7 +84,6 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	f.serviceChains(t, s)
-	room := roomFor(s)
 	f.policySets(t, room)
 
 	sets := map[string]Set{
@@ -100,17 +99,24 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	}
 }
 
-// roomFor is the size of sets of what is on this node: the kernel finds an element of a set with a size faster.
-// It is twice what they hold, because a transaction that replaces all has both; where it changes the table is made anew.
-func roomFor(s *nodestate.State) uint64 {
-	held := 0
-	for _, v := range s.Addrs {
-		if v.Kind == nodestate.AddrHost || v.Kind == nodestate.AddrEndpoint {
+// leastRoom is the size of sets of what is on this node, up to half as many pods.
+const leastRoom = 4096
+
+// roomFor is the size of sets of what is on this node, at least as it was: the kernel finds an element of a set with a size faster. It is
+// twice what they hold, because a transaction that replaces all has both. Where it changes the table is made anew, and what packets
+// taught it is lost: so it is generous, and never less than it was.
+func (f family) roomFor(s *nodestate.State, was uint64) uint64 {
+	held, interfaces := 0, map[string]bool{} // setWorkloads has those of either family
+	for a, v := range s.Addrs {
+		if f.has(a) && (v.Kind == nodestate.AddrHost || v.Kind == nodestate.AddrEndpoint) {
 			held++
 		}
+		if v.Kind == nodestate.AddrEndpoint {
+			interfaces[v.Interface] = true
+		}
 	}
-	room := uint64(1024)
-	for room < uint64(2*held) {
+	room := max(was, leastRoom)
+	for room < uint64(2*max(held, len(interfaces))) {
 		room *= 2
 	}
 	return room

@@ -58,6 +58,7 @@ type table struct {
 	policy   *policy
 	tallies  map[string]tally // by chain
 	last     *nodestate.State // that was rendered, whole
+	room     uint64           // of roomFor
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
 	stands bool
 	err    error // of the last try to write it
@@ -151,7 +152,8 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	}
 	t.policy.listening = listening
 	epoch, hosts := t.family.renderPolicy(static, s, t.policy)
-	t.family.renderChains(static, s, epoch, hosts)
+	t.room = t.family.roomFor(s, t.room)
+	t.family.renderChains(static, s, epoch, hosts, t.room)
 	if !t.loaded {
 		t.sets, t.layout = static.Sets, static.layout()
 		if err := t.load(ctx); err != nil {

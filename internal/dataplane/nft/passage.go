@@ -69,7 +69,8 @@ func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16) {
 	}
 	rules = append(append(rules, toGone("oifname $host ")), goesOn(epoch)+"accept", "goto "+forwardedOthers)
 	t.Chains["forwarded"] = Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: f.rules(s, rules...)}
-	chain(forwardedOthers, "jump "+policyChain, "meta mark and $way != 0 goto "+departChain)
+	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
+	chain(forwardedOthers, "meta mark and $way != 0 jump "+departChain, "goto "+policyChain)
 }
 
 // sourceChains judge who sends, before connection tracking heeds it.
