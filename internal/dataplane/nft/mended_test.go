@@ -3,6 +3,7 @@ package nft
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,19 +25,30 @@ func TestFullAffinity(t *testing.T) {
 	}
 }
 
-// TestEpochInForce keeps its number when the numbers are used up.
-func TestEpochInForce(t *testing.T) {
+// TestEpochs: of as many policies as the documentation says, one after the other, no two have the same number, also when far more than
+// there are numbers came; and one that comes back among them keeps its own.
+func TestEpochs(t *testing.T) {
 	e := &newPolicy().epochs
-	n := uint16(0)
-	for i := uint64(1); i <= 0xffff; i++ {
-		n = e.of(i << 32)
+	last := map[uint16]int{}
+	follow := func(i int, sum uint64) uint16 {
+		n := e.of(sum)
+		if before, ok := last[n]; n == 0 || n != e.current || ok && i-before < halfOfEpochs {
+			t.Fatalf("policy %d has the number %d, which policy %d had", i, n, before)
+		}
+		last[n] = i
+		return n
 	}
-	if len(e.sums) != 0xffff {
-		t.Fatalf("%d numbers are used", len(e.sums))
+	for i := range 200_000 {
+		n := follow(i, hash64("policy", strconv.Itoa(i)))
+		if i%1000 == 0 {
+			if again := e.of(hash64("policy", strconv.Itoa(i))); again != n {
+				t.Fatalf("policy %d has the number %d, then %d", i, n, again)
+			}
+		}
 	}
-	next := uint64(0xffff_ffff_0000_0000) | uint64(n) // another policy that would like the same number
-	if got := e.of(next); got == n {
-		t.Errorf("two policies one after the other have number %d", n)
+	for i := range 100 { // that would like the number in force
+		n := uint64(e.current)
+		follow(200_000+i, uint64(i+1)<<48|uint64(i+1)<<32|n)
 	}
 }
 

@@ -42,7 +42,7 @@ type policy struct {
 }
 
 func newPolicy() *policy {
-	return &policy{sets: newSmallNumbers(), classes: newSmallNumbers(), epochs: epochs{sums: map[uint16]uint64{}}}
+	return &policy{sets: newSmallNumbers(), classes: newSmallNumbers(), epochs: newEpochs()}
 }
 
 // policySets are the sets and maps of policy, which every node has.

@@ -56,27 +56,39 @@ func (n *smallNumbers) follow(known map[uint64]bool) {
 }
 
 // epochs gives policies the numbers by which flows remember under which one they were judged. It is made from what the policy
-// says: under the same policy a flow would be judged the same. Of the last 65,535 policies since the start no two share one.
+// says: under the same policy a flow would be judged the same. Of the last halfOfEpochs policies since the start no two share one. Of those
+// before the start nothing is known but the number: a policy that is the first after it has that of another by a chance of 1 in 32,768.
 type epochs struct {
-	sums    map[uint16]uint64
-	current uint16 // in force; 0 = none yet
+	newer, older map[uint16]uint64 // sums; the newer are of policies that were in force since the older were full
+	current      uint16            // in force; 0 = none yet
 }
+
+// halfOfEpochs bounds either half: one number is always free.
+const halfOfEpochs = 0x7fff
+
+func newEpochs() epochs { return epochs{newer: map[uint16]uint64{}} }
 
 // of returns the number of a policy, never 0: a flow with 0 was not judged.
 func (e *epochs) of(sum uint64) uint16 {
-	if len(e.sums) == 0xffff {
-		inForce := e.sums[e.current]
-		clear(e.sums)
-		e.sums[e.current] = inForce // its flows are open
-	}
 	n := uint16(sum>>48^sum>>32^sum>>16^sum) | 1
-	for {
-		if was, ok := e.sums[n]; n != 0 && (!ok || was == sum) {
-			e.sums[n], e.current = sum, n
-			return n
-		}
+	for !e.free(n, sum) {
 		n++
 	}
+	if _, ok := e.newer[n]; !ok && len(e.newer) == halfOfEpochs {
+		e.older, e.newer = e.newer, map[uint16]uint64{}
+	}
+	delete(e.older, n)
+	e.newer[n], e.current = sum, n
+	return n
+}
+
+// free reports whether a number may be that of a policy.
+func (e *epochs) free(n uint16, sum uint64) bool {
+	was, ok := e.newer[n]
+	if !ok {
+		was, ok = e.older[n]
+	}
+	return n != 0 && (!ok || was == sum)
 }
 
 // hash64 names texts.
