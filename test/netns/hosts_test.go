@@ -177,3 +177,32 @@ func testHostEndpointForward(t *testing.T, fam family) {
 		f.c.refused(nw, f.a.at("8080"))
 	}
 }
+
+// TestHostEndpointCarriedOver: what a node with policy for what it sends hands on through the tunnel goes on when the node changes over to
+// nftables. There such a connection is older than the tables: it is not marked as judged, and each packet of it is asked about.
+func TestHostEndpointCarriedOver(t *testing.T) {
+	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, fam)
+			f.routed = true
+			f.service("far", "10.96.0.2", 30002, f.c)
+			f.cluster.HostEndpoints["n1"] = &model.HostEndpoint{Name: "n1", Node: "n1", Interface: model.AllInterfaces, Labels: map[string]string{"role": "node"}}
+			all := []model.Rule{{Action: model.Allow}}
+			f.put(forHosts("nodes", all, all))
+			f.apply()
+			f.client.opens(1, "172.30.0.8:30002")
+			talks := func(when string) {
+				t.Helper()
+				for range 3 {
+					if a := f.client.call(request{Op: "talk", ID: 1, Timeout: 3000}); a.Err != "" {
+						t.Fatalf("%s: %s", when, a.Err)
+					}
+				}
+			}
+			talks("before")
+			f.n1.switchTo("nft")
+			talks("with nftables")
+			f.client.reaches("c", "tcp", "172.30.0.8:30002")
+		})
+	}
+}
