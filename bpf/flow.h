@@ -59,6 +59,13 @@ static __always_inline int flow_enters(const struct flow_value *f, const struct 
 	return f->iif == (p->hook == HOOK_FROM_WORKLOAD ? ifindex : 0);
 }
 
+/* Is f the entry of the other direction of the flow of p's key? The key may have gone to another flow since. */
+static __always_inline int flow_leads_back(const struct flow_value *f, const struct pkt *p)
+{
+	return addr_same(&f->saddr, &p->key.daddr) && addr_same(&f->daddr, &p->key.saddr) && f->sport == p->key.dport &&
+	       f->dport == p->key.sport;
+}
+
 /* Is the reply key free, or already ours? */
 static __always_inline int flow_reply_free(struct scratch *w, const struct pkt *p, const struct settings *s, __u32 now)
 {
@@ -69,8 +76,7 @@ static __always_inline int flow_reply_free(struct scratch *w, const struct pkt *
 		f = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
 	if (!f || flow_expired(f, s, p->key.proto, now) || (f->state & STATE_CLOSING))
 		return 1;
-	return addr_same(&f->saddr, &p->key.daddr) && addr_same(&f->daddr, &p->key.saddr) && f->sport == p->key.dport &&
-	       f->dport == p->key.sport;
+	return flow_leads_back(f, p);
 }
 
 /* Sets w->fwd's source port so that the reply key is unique, and w->rkey. */
@@ -114,7 +120,9 @@ static __always_inline void flow_forget(struct pkt *p, struct scratch *w)
 
 	if (f) {
 		flow_partner(&w->okey, f, p->key.proto);
-		bpf_map_delete_elem(&weir_flows, &w->okey);
+		f = bpf_map_lookup_elem(&weir_flows, &w->okey);
+		if (f && flow_leads_back(f, p))
+			bpf_map_delete_elem(&weir_flows, &w->okey);
 		bpf_map_delete_elem(&weir_flows, &p->key);
 	}
 }
@@ -127,8 +135,12 @@ static __noinline int flow_end(struct pkt *p, struct flow_value *f)
 	if (!w || !p || !f)
 		return 0;
 	flow_partner(&w->okey, f, p->key.proto);
-	bpf_map_delete_elem(&weir_flows, &w->okey);
-	bpf_map_delete_elem(&weir_flows_new, &w->okey);
+	f = bpf_map_lookup_elem(&weir_flows, &w->okey);
+	if (f && flow_leads_back(f, p))
+		bpf_map_delete_elem(&weir_flows, &w->okey);
+	f = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
+	if (f && flow_leads_back(f, p))
+		bpf_map_delete_elem(&weir_flows_new, &w->okey);
 	bpf_map_delete_elem(&weir_flows, &p->key);
 	bpf_map_delete_elem(&weir_flows_new, &p->key);
 	return 0;

@@ -130,7 +130,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	if (f && !flow_enters(f, p, skb->ifindex))
 		f = NULL;
 	if (f && (f->state & STATE_CLOSING) && (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
-		if (s->flags & SET_HAND_OVER) /* the new connection is the other data plane's: this is not to meet its packets */
+		/* The new connection is the other data plane's: this is not to meet its packets. A RST anybody may forge. */
+		if ((s->flags & SET_HAND_OVER) && !(f->state & STATE_RESET))
 			flow_end(p, f);
 		f = NULL;
 	}

@@ -240,8 +240,7 @@ func (n *Node) whyNoWayBack(k flowKey, via netip.Addr) reason.Reason {
 // answered, as what the node itself asks of Services.
 func (n *Node) enter(proven bool, k flowKey, fwd, rev *flow) {
 	if old := n.flows[k]; old != nil {
-		delete(n.flows, old.partner(k.proto))
-		delete(n.flows, k)
+		forget(n.flows, old, k)
 	}
 	r := fwd.partner(k.proto)
 	if proven {

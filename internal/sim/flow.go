@@ -127,10 +127,17 @@ func enters(f *flow, in In) bool {
 
 // end lets a flow that has ended be no more: another one of the same addresses and ports begins, which the other data plane has.
 func (n *Node) end(f *flow, k flowKey) {
-	for _, of := range []flowKey{k, f.partner(k.proto)} {
-		delete(n.flows, of)
-		delete(n.half, of)
+	for _, table := range []map[flowKey]*flow{n.flows, n.half} {
+		forget(table, f, k)
 	}
+}
+
+// forget removes a flow, f, with the key k, from a table. The key of the other direction may have gone to another flow since.
+func forget(table map[flowKey]*flow, f *flow, k flowKey) {
+	if o := f.partner(k.proto); table[o] != nil && table[o].partner(k.proto) == k {
+		delete(table, o)
+	}
+	delete(table, k)
 }
 
 // revalidate judges a flow of an older epoch. again: it begins anew.

@@ -426,7 +426,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	}
 	opening := !isError && connects(key.proto) && lifeFlags(p)&(packet.SYN|packet.ACK) == packet.SYN
 	if f != nil && !n.usable(f, in, key, opening) {
-		if n.state.Settings.HandOver && opening && f.closing && enters(f, in) {
+		if n.state.Settings.HandOver && opening && f.closing && !f.reset && enters(f, in) {
 			n.end(f, key)
 		}
 		f = nil
