@@ -250,12 +250,20 @@ func TestTakeOverLeadsAgain(t *testing.T) {
 		t.Fatal("it has ended")
 	}
 	seen := e.Orig // from the host
-	if d.over.beside.Leads(seen) || !d.over.has(e) {
-		t.Errorf("led: %v, taken over: %v", d.over.beside.Leads(seen), d.over.has(e))
+	four := d.tables.families[0]
+	if d.over.beside.Leads(seen) || !d.over.has(four, e) {
+		t.Errorf("led: %v, taken over: %v", d.over.beside.Leads(seen), d.over.has(four, e))
 	}
 	d.takeTracked(d.over)
 	if !d.over.beside.Leads(seen) {
 		t.Error("it is not led the next time")
+	}
+	for _, d.over.begun = range []bool{false, true} { // programs removed it: the next one with its addresses and ports is in its place
+		must(t, four.untake(e.Orig, e.Reply))
+		d.takeTracked(d.over)
+		if !four.knows(e.Orig) || !four.knows(e.Reply) {
+			t.Errorf("begun %v: what took its place is not taken over", d.over.begun)
+		}
 	}
 	must(t, d.over.beside.Close())
 }

@@ -89,6 +89,7 @@ type family interface {
 	// take takes a tracked connection over from another data plane; it reports whether it is one that this one carries.
 	take(from taker, e conntrack.Entry, now uint32, begun bool) (bool, error)
 	untake(orig, answers conntrack.Tuple) error
+	knows(of conntrack.Tuple) bool
 	// takeAffinity remembers which backend a client had, unless it is known to have one.
 	takeAffinity(from taker, a conntrack.Affinity, now uint32) error
 	read(s *nodestate.State) error

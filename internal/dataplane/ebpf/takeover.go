@@ -162,7 +162,7 @@ func (o *takeOver) takeFamily(f family, six bool, now uint32) error {
 		if e.Zone != 0 {
 			return
 		}
-		if shadow, ok := o.taker.shadow(e); ok && o.taker.which == TakeAll && o.taker.ours(e) && !(o.has(e) && o.beside.Leads(shadow.Orig)) {
+		if shadow, ok := o.taker.shadow(e); ok && o.taker.which == TakeAll && o.taker.ours(e) && !(o.has(f, e) && o.beside.Leads(shadow.Orig)) {
 			seen, apart = append(seen, shadow), append(apart, e)
 			return
 		}
@@ -170,7 +170,7 @@ func (o *takeOver) takeFamily(f family, six bool, now uint32) error {
 	})
 	err = errors.Join(err, o.beside.Add(context.Background(), seen))
 	for _, e := range apart {
-		if !loose(e) && !o.has(e) { // what comes in goes by programs from here on, what the node sends does not yet
+		if !loose(e) && !o.has(f, e) { // what comes in goes by programs from here on, what the node sends does not yet
 			some.Add(o.table.Loosen(e.Orig))
 		}
 		some.Add(o.takeOne(f, e, now))
@@ -191,18 +191,23 @@ func loose(e conntrack.Entry) bool {
 	return e.Orig.Proto != unix.IPPROTO_TCP || e.TCP.OrigFlags&e.TCP.RepFlags&conntrack.TCPLiberal != 0
 }
 
-// has reports whether a connection was taken over, and is the same still.
-func (o *takeOver) has(e conntrack.Entry) bool {
+// has reports whether programs have a connection: it was taken over, is the same still, and has not ended and begun anew meanwhile, in which
+// case programs have removed it.
+func (o *takeOver) has(f family, e conntrack.Entry) bool {
+	known := f.knows(e.Orig)
+	if !known || o.begun {
+		return known
+	}
 	was, ok := o.done[e.Orig]
-	return ok && (o.begun || was.answers == e.Reply && was.phase <= phaseOf(e))
+	return ok && was.answers == e.Reply && was.phase <= phaseOf(e)
 }
 
 // takeOne takes over a connection that was not yet.
 func (o *takeOver) takeOne(f family, e conntrack.Entry, now uint32) error {
-	if o.has(e) {
+	if o.has(f, e) {
 		return nil
 	}
-	if was, ok := o.done[e.Orig]; ok { // a new one took its place
+	if was, ok := o.done[e.Orig]; ok && !o.begun && f.knows(e.Orig) { // a new one took its place
 		if err := f.untake(e.Orig, was.answers); err != nil {
 			return err
 		}
@@ -351,6 +356,13 @@ func (t *familyTables[A]) take(from taker, e conntrack.Entry, now uint32, begun 
 		return false, err
 	}
 	return true, nil
+}
+
+// knows reports whether the flow maps have a key.
+func (t *familyTables[A]) knows(of conntrack.Tuple) bool {
+	k, ok := keyOf[A](of)
+	var v flowValue[A]
+	return ok && (lookUpFlow(t.flowsNew, k, &v) == nil || lookUpFlow(t.flows, k, &v) == nil)
 }
 
 // untake forgets a connection that was taken over.
