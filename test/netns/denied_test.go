@@ -3,6 +3,7 @@ package netns
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"net"
@@ -16,7 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A door counts what comes to a port, by the name of who sends it, and answers. Who knocks sends without a pause, whatever becomes of it:
+// A door counts what comes to a port, by the name of who sends it, and answers; SYNs, answered or not, by the address. Who knocks sends without a pause, whatever becomes of it:
 // datagrams by turns from a port that stays, whose flow has been answered once, and from a new one; or opens TCP connections.
 
 var (
@@ -54,6 +55,11 @@ func openDoor(r request) error {
 	if err != nil {
 		return err
 	}
+	for _, nw := range []string{"ip4:tcp", "ip6:tcp"} {
+		if err := countSYNs(nw, l.Addr().(*net.TCPAddr).Port); err != nil {
+			return err
+		}
+	}
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -68,6 +74,28 @@ func openDoor(r request) error {
 					noteArrival(who)
 				}
 			}()
+		}
+	}()
+	return nil
+}
+
+// countSYNs notes the SYNs that come to a port, before TCP has them.
+func countSYNs(nw string, port int) error {
+	pc, err := net.ListenPacket(nw, "")
+	if err != nil {
+		return err
+	}
+	go func() {
+		buf := make([]byte, 256)
+		for {
+			n, from, err := pc.ReadFrom(buf) // from the header of TCP on
+			if err != nil {
+				return
+			}
+			const syn, ack = 0x02, 0x10
+			if n >= 20 && int(binary.BigEndian.Uint16(buf[2:])) == port && buf[13]&(syn|ack) == syn {
+				noteArrival("SYN from " + from.String())
+			}
 		}
 	}()
 	return nil
@@ -191,6 +219,9 @@ func testSwitchDenied(t *testing.T, fam family) {
 		})
 	}
 	allCome("before they are denied")
+	if all := came(); !slices.ContainsFunc(slices.Collect(maps.Keys(all)), func(name string) bool { return strings.HasPrefix(name, "SYN from ") }) {
+		t.Fatalf("no SYN is counted: %v", all)
+	}
 	f.shut()
 	f.apply()
 	var denied map[string]int
@@ -202,11 +233,15 @@ func testSwitchDenied(t *testing.T, fam family) {
 		}
 		return nil
 	})
-	for i := range 10 {
+	for i := range 11 { // the last time nothing changes: what was under way in the tenth is looked for
 		n := []*node{f.n1, f.n2, f.n2, f.n1}[i%4]
 		plane := []string{"nft", "nft", "ebpf", "ebpf"}[i%4]
-		n.switchTo(plane)
-		time.Sleep(100 * time.Millisecond)
+		if i < 10 {
+			n.switchTo(plane)
+			time.Sleep(100 * time.Millisecond)
+		} else {
+			time.Sleep(500 * time.Millisecond)
+		}
 		now := came()
 		for _, name := range slices.Sorted(maps.Keys(now)) {
 			if now[name] != denied[name] {
