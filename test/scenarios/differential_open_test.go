@@ -38,7 +38,9 @@ func (d *differential) listen(in sim.In, res sim.Result) {
 		case sim.ToWorkload:
 			back.Hook, back.IfIndex = sim.FromWorkload, in.IfIndex
 		case sim.ToUplink:
-			back.IfIndex = in.IfIndex
+			if in.IfIndex != scenario.HostDevice { // nothing comes in by that one
+				back.IfIndex = in.IfIndex
+			}
 		default:
 			back.Hook = sim.ToUplink
 		}
