@@ -353,7 +353,25 @@ static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p, __u
 		return TC_ACT_SHOT;
 	if (WEIR_FAMILY == 4)
 		w->pkt = *p;
-	return handle_arrival(skb, hook) ? TC_ACT_SHOT : handle_slow(skb);
+	if (p->untracked == UNTRACKED_UNKNOWN && handle_arrival(skb, hook))
+		return TC_ACT_SHOT;
+	return handle_slow(skb);
+}
+
+/* What host endpoints say by itself of a packet that has a flow: where XDP did not say it, this asks. The flow may have begun elsewhere, or in
+ * the other direction: it tells nothing of that. Returns 1 = it was dropped. */
+static __always_inline int handle_known_arrival(struct __sk_buff *skb, struct pkt *p)
+{
+	struct scratch *w = scratch_get();
+
+	if (!w)
+		return 1;
+	if (WEIR_FAMILY == 4)
+		w->pkt = *p;
+	if (untracked_arrives(skb))
+		return 1;
+	p->untracked = w->pkt.untracked;
+	return 0;
 }
 
 /* A packet that was read. */
@@ -375,6 +393,8 @@ static __always_inline int handle_parsed(struct __sk_buff *skb, struct pkt *p, _
 		p->missed = 1;
 		return handle_hard(skb, p, hook);
 	}
+	if (hook == HOOK_FROM_UPLINK && (s->flags & SET_UNTRACKED) && handle_known_arrival(skb, p))
+		return TC_ACT_SHOT;
 	if (f->epoch != s->epoch || !flow_enters(f, p, skb->ifindex) || p->ttl <= 1 || mtu_exceeds(skb, p, f) ||
 	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
