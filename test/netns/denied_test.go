@@ -34,22 +34,10 @@ func noteArrival(who string) {
 
 func openDoor(r request) error {
 	if r.Net == "udp" {
-		pc, err := net.ListenPacket("udp", r.Addr)
-		if err != nil {
-			return err
-		}
-		go func() {
-			buf := make([]byte, 256)
-			for {
-				n, from, err := pc.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				noteArrival(string(buf[:n]))
-				pc.WriteTo(buf[:n], from)
-			}
-		}()
-		return nil
+		return serveDatagrams(r.Addr, nil, func(pc net.PacketConn, said []byte, from net.Addr) {
+			noteArrival(string(said))
+			pc.WriteTo(said, from)
+		})
 	}
 	l, err := net.Listen("tcp", r.Addr)
 	if err != nil {

@@ -55,24 +55,9 @@ var streams = map[int]*stream{}
 // serveLines answers each line, or datagram, by the server's name, whom it came from, and the line.
 func serveLines(r request) error {
 	if r.Net == "udp" {
-		pc, err := net.ListenPacket("udp", r.Addr)
-		if err != nil {
-			return err
-		}
-		if err := roomy(pc.(*net.UDPConn)); err != nil {
-			return err
-		}
-		go func() {
-			buf := make([]byte, 4096)
-			for {
-				n, from, err := pc.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				fmt.Fprintf(writerTo{pc, from}, "%s %s %s", r.Name, from, buf[:n])
-			}
-		}()
-		return nil
+		return serveDatagrams(r.Addr, roomy, func(pc net.PacketConn, said []byte, from net.Addr) {
+			fmt.Fprintf(writerTo{pc, from}, "%s %s %s", r.Name, from, said)
+		})
 	}
 	l, err := net.Listen("tcp", r.Addr)
 	if err != nil {

@@ -364,23 +364,35 @@ func send(c *net.UDPConn, r request, timeout time.Duration) answer {
 	return answer{Reply: strings.TrimSpace(string(buf[:n])), Peer: from.String(), Lost: lost}
 }
 
-func listen(r request) error {
-	if r.Net == "udp" {
-		pc, err := net.ListenPacket("udp", r.Addr)
-		if err != nil {
+// serveDatagrams listens at a UDP address, and hands each datagram to a function; prepare, when not nil, has the socket before.
+func serveDatagrams(addr string, prepare func(*net.UDPConn) error, each func(pc net.PacketConn, said []byte, from net.Addr)) error {
+	pc, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		return err
+	}
+	if prepare != nil {
+		if err := prepare(pc.(*net.UDPConn)); err != nil {
 			return err
 		}
-		go func() {
-			buf := make([]byte, 2048)
-			for {
-				_, from, err := pc.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				fmt.Fprintf(writerTo{pc, from}, "%s %s\n", r.Name, from)
+	}
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
 			}
-		}()
-		return nil
+			each(pc, buf[:n], from)
+		}
+	}()
+	return nil
+}
+
+func listen(r request) error {
+	if r.Net == "udp" {
+		return serveDatagrams(r.Addr, nil, func(pc net.PacketConn, _ []byte, from net.Addr) {
+			fmt.Fprintf(writerTo{pc, from}, "%s %s\n", r.Name, from)
+		})
 	}
 	l, err := net.Listen("tcp", r.Addr)
 	if err != nil {
