@@ -466,8 +466,8 @@ struct share {
 
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */
 
-/* map weir_sockets: LRU hash struct sock_key -> struct sock_value; what a socket asked for, by what it got; and for UDP,
- * with SOCK_ASKED in proto, what it got by what it asked for */
+/* map weir_sockets: LRU hash struct sock_key -> struct sock_value; what a UDP socket asked for, by what it got; and,
+ * with SOCK_ASKED in proto, what it got by what it asked for. Of TCP it holds what versions without weir_streams wrote. */
 #define SOCK_ASKED 256
 struct sock_key {
 	__u32 cookie[2]; /* low word first */
@@ -481,6 +481,18 @@ struct sock_value {
 	__be16 port;
 	__u16 pad;
 	struct svc_key svc;
+};
+
+/* map weir_streams: array, low bits of the socket's cookie -> struct sock_stream; what a TCP socket asked for and what it got. A socket that
+ * comes takes the place of an older one: nothing has to be removed, and to write costs a fraction of a hash table's entry. */
+#define STREAM_SLOTS 65536
+struct sock_stream {
+	struct bpf_spin_lock lock;
+	__u32 cookie[2]; /* low word first */
+	ip_addr got;
+	ip_addr asked;
+	__be16 got_port;
+	__be16 asked_port;
 };
 
 /* --- answers: map weir_answers, per-CPU array enum answer -> __u64 packets ---------------------- */
@@ -566,6 +578,7 @@ _Static_assert(sizeof(struct backend_key) == 12 + ADDR_MORE, "backend_key");
 _Static_assert(sizeof(struct live_key) == 16 + 2 * ADDR_MORE, "live_key");
 _Static_assert(sizeof(struct affinity_key) == 20 + 2 * ADDR_MORE, "affinity_key");
 _Static_assert(sizeof(struct sock_key) == 16 + ADDR_MORE, "sock_key");
+_Static_assert(sizeof(struct sock_stream) == 24 + 2 * ADDR_MORE, "sock_stream");
 _Static_assert(sizeof(struct policy_key) == 24, "policy_key");
 _Static_assert(sizeof(struct policy_value) == 12, "policy_value");
 _Static_assert(sizeof(struct staged_value) == 24, "staged_value");

@@ -49,12 +49,12 @@ static __always_inline int dsr_failed(const struct pkt *p, const struct settings
 	struct dsr_tries *t;
 	__u32 now = clock_now();
 
-	if (f && now - f->since <= s->timeouts[TIMEOUT_DSR_RETRY])
+	if (f && !clock_past(now, f->since, s->timeouts[TIMEOUT_DSR_RETRY]))
 		return 1;
 	if (!parse_connects(p))
 		return 0;
 	t = bpf_map_lookup_elem(&weir_dsr_tries, &p->key.saddr);
-	if (!t || t->count < DSR_TRIES || now - t->seen > s->timeouts[TIMEOUT_DSR_TRIES] ||
+	if (!t || t->count < DSR_TRIES || clock_past(now, t->seen, s->timeouts[TIMEOUT_DSR_TRIES]) ||
 	    (__u16)(clock_fine() - t->since) < s->dsr_patience)
 		return 0;
 	dsr_fall(&p->key.saddr, now);
@@ -67,7 +67,7 @@ static __always_inline void dsr_try(const ip_addr *client, const struct settings
 	struct dsr_tries *t = bpf_map_lookup_elem(&weir_dsr_tries, client);
 	struct dsr_tries first = { .seen = clock_now(), .since = fine, .count = 1 };
 
-	if (t && first.seen - t->seen <= s->timeouts[TIMEOUT_DSR_TRIES]) {
+	if (t && !clock_past(first.seen, t->seen, s->timeouts[TIMEOUT_DSR_TRIES])) {
 		t->seen = first.seen;
 		if (t->count < 0xffff)
 			t->count++;

@@ -40,7 +40,7 @@ static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, 
 
 static __always_inline int flow_expired(const struct flow_value *f, const struct settings *s, __u8 proto, __u32 now)
 {
-	return now - f->seen > flow_timeout(s, proto, f->state);
+	return clock_past(now, f->seen, flow_timeout(s, proto, f->state));
 }
 
 /* The key of the entry of the other direction. */
@@ -173,14 +173,13 @@ static __always_inline int flow_handed_by(struct __sk_buff *skb, struct pkt *p, 
 }
 
 /* The hash by which all nodes choose the backend of scratch.pkt. */
-__noinline int flow_hash(int node_port, int affine)
+__noinline int flow_hash(int affine)
 {
 	struct scratch *w = scratch_get();
 
 	if (!w)
 		return 0;
-	w->frontend = node_port ? addr_none() : w->pkt.key.daddr;
-	w->hash = maglev_hash(&w->pkt.key.saddr, affine ? 0 : w->pkt.key.sport, &w->frontend, w->pkt.key.dport, w->pkt.key.proto);
+	w->hash = maglev_hash(&w->pkt.key.saddr, w->pkt.key.sport, affine);
 	return 0;
 }
 
@@ -231,7 +230,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	w->hash = 0;
 	if (v->table) {
 		w->maglev = node_port ? MAGLEV_USED : MAGLEV_USED | MAGLEV_WATCH;
-		flow_hash(node_port, v->affinity != 0);
+		flow_hash(v->affinity != 0);
 	}
 	be = &w->fwd.backend;
 	ret = lb_choose(v, scope, &w->client, w->hash, be);

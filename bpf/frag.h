@@ -92,7 +92,7 @@ static __always_inline struct frag_value *frag_find(struct scratch *w, struct se
 {
 	struct frag_value *v = bpf_map_lookup_elem(&weir_frags, &w->fkey);
 
-	return v && clock_now() - v->seen <= s->timeouts[TIMEOUT_FRAG] ? v : NULL;
+	return v && !clock_past(clock_now(), v->seen, s->timeouts[TIMEOUT_FRAG]) ? v : NULL;
 }
 
 /* The ring of the fragment at hand. */
@@ -225,7 +225,7 @@ __noinline int frag_send(struct __sk_buff *skb, __u32 ring, __u32 at)
 	k = &slot->key;
 	if (k->id != w->fkey.id || k->proto != w->fkey.proto || k->hook != w->fkey.hook || k->iif != w->fkey.iif ||
 	    !addr_same(&k->saddr, &w->fkey.saddr) || !addr_same(&k->daddr, &w->fkey.daddr) ||
-	    clock_now() - slot->seen > s->timeouts[TIMEOUT_FRAG])
+	    clock_past(clock_now(), slot->seen, s->timeouts[TIMEOUT_FRAG]))
 		return 0;
 	serial = slot->serial;
 	len = slot->len;
@@ -279,7 +279,7 @@ __noinline int frag_release(struct __sk_buff *skb)
 	at = r->next;
 	seen = r->seen;
 	bpf_spin_unlock(&r->lock);
-	if (!at || clock_now() - seen > s->timeouts[TIMEOUT_FRAG])
+	if (!at || clock_past(clock_now(), seen, s->timeouts[TIMEOUT_FRAG]))
 		return 0;
 	saved = bpf_map_lookup_elem(&weir_frag_saved, &zero);
 	if (!saved || !len)

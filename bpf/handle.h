@@ -403,7 +403,7 @@ static __always_inline int handle_parsed(struct __sk_buff *skb, struct pkt *p, _
 	if (now != f->seen) {
 		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN] :
 			p->l4 == L4_UDP ? s->timeouts[TIMEOUT_UDP] : s->timeouts[TIMEOUT_ICMP];
-		if (now - f->seen > limit)
+		if (clock_past(now, f->seen, limit))
 			return handle_hard(skb, p, hook);
 		f->seen = now;
 	}

@@ -116,7 +116,7 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct cl
 	if (v->affinity) {
 		lb_key_client(&key, v, client);
 		av = bpf_map_lookup_elem(&weir_affinity, &key.client);
-		if (av && (__u64)(now - av->seen) * 1000 <= (__u64)v->affinity * s->per_second) {
+		if (av && (__s64)(__s32)(now - av->seen) * 1000 <= (__s64)v->affinity * s->per_second) {
 			lb_key_live(&key, &v->id, &av->backend);
 			lists = bpf_map_lookup_elem(&weir_live, &key.live);
 			if (lists && (*lists & 1 << scope)) {

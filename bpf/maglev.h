@@ -9,38 +9,42 @@
 #include <bpf/bpf_endian.h>
 #include "maps.h"
 
+#define MAGLEV_SEED 0x57656972 /* equal in internal/maglev */
+
 static __always_inline __u32 maglev_rotate(__u32 v, int by)
 {
 	return v << by | v >> (32 - by);
 }
 
-static __always_inline __u32 maglev_mix(__u32 h, __be32 word)
+/* The kernel's jhash (linux/jhash.h) of a client's address and, unless its port does not count, of that in a word of its own: what an expression
+ * of nftables can compute, too. Never 0, which is the same slot as 1. */
+static __always_inline __u32 maglev_hash(const ip_addr *client, __be16 port, int affine)
 {
-	h ^= maglev_rotate(bpf_ntohl(word) * 0xcc9e2d51, 15) * 0x1b873593;
-	return maglev_rotate(h, 13) * 5 + 0xe6546b64;
-}
+	__u32 a = 0xdeadbeef + sizeof(*client) + (affine ? 0 : sizeof(__u32)) + MAGLEV_SEED;
+	__u32 b = a, c = a;
+	const __u32 *w = client->w;
 
-/* MurmurHash3 (32 bits) of a flow: client, frontend (address 0 for node ports), ports, protocol. Never 0. */
-static __always_inline __u32 maglev_hash(const ip_addr *client, __be16 client_port, const ip_addr *frontend, __be16 port,
-					 __u8 proto)
-{
-	__u32 h = 0;
-
-#pragma unroll
-	for (int i = 0; i < ADDR_WORDS; i++)
-		h = maglev_mix(h, client->w[i]);
-#pragma unroll
-	for (int i = 0; i < ADDR_WORDS; i++)
-		h = maglev_mix(h, frontend->w[i]);
-	h = maglev_mix(h, bpf_htonl((__u32)bpf_ntohs(client_port) << 16 | bpf_ntohs(port)));
-	h = maglev_mix(h, bpf_htonl(proto));
-	h ^= 2 * sizeof(ip_addr) + 8;
-	h ^= h >> 16;
-	h *= 0x85ebca6b;
-	h ^= h >> 13;
-	h *= 0xc2b2ae35;
-	h ^= h >> 16;
-	return h ? h : 1;
+	if (ADDR_WORDS > 3) {
+		a += w[0], b += w[1], c += w[2];
+		a = (a - c) ^ maglev_rotate(c, 4), c += b;
+		b = (b - a) ^ maglev_rotate(a, 6), a += c;
+		c = (c - b) ^ maglev_rotate(b, 8), b += a;
+		a = (a - c) ^ maglev_rotate(c, 16), c += b;
+		b = (b - a) ^ maglev_rotate(a, 19), a += c;
+		c = (c - b) ^ maglev_rotate(b, 4), b += a;
+		w += 3;
+	}
+	a += w[0];
+	if (!affine)
+		b += port;
+	c = (c ^ b) - maglev_rotate(b, 14);
+	a = (a ^ c) - maglev_rotate(c, 11);
+	b = (b ^ a) - maglev_rotate(a, 25);
+	c = (c ^ b) - maglev_rotate(b, 16);
+	a = (a ^ c) - maglev_rotate(c, 4);
+	b = (b ^ a) - maglev_rotate(a, 14);
+	c = (c ^ b) - maglev_rotate(b, 24);
+	return c ? c : 1;
 }
 
 /* The backend of a hash among all, or where this node alone may answer, if it is here. NULL: none. */
@@ -52,7 +56,7 @@ static __always_inline struct backend *maglev_choose(const struct svc_value *v, 
 
 	if (!table || !v->table)
 		return NULL;
-	slot = hash % v->table;
+	slot = (__u64)hash * v->table >> 32;
 	b = bpf_map_lookup_elem(table, &slot);
 	if (!b || (scope == SCOPE_LOCAL && !(b->flags & SLOT_LOCAL)))
 		return NULL;

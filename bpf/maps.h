@@ -68,6 +68,7 @@ MAP(weir_frag_slots, BPF_MAP_TYPE_ARRAY, __u32, struct frag_slot, FRAG_RINGS * F
 MAP(weir_frag_rings, BPF_MAP_TYPE_ARRAY, __u32, struct frag_ring, FRAG_RINGS, 0);
 MAP(weir_clients, BPF_MAP_TYPE_HASH, __u64, ip_addr, 4096, BPF_F_NO_PREALLOC);
 MAP(weir_sockets, BPF_MAP_TYPE_LRU_HASH, struct sock_key, struct sock_value, 65536, 0);
+MAP(weir_streams, BPF_MAP_TYPE_ARRAY, __u32, struct sock_stream, STREAM_SLOTS, 0);
 MAP(weir_links, BPF_MAP_TYPE_HASH, struct link_key, ip_addr, 65536, BPF_F_NO_PREALLOC);
 MAP(weir_dsr_optout, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, __u8, 16384, BPF_F_NO_PREALLOC);
 MAP(weir_dsr_tries, BPF_MAP_TYPE_LRU_HASH, ip_addr, struct dsr_tries, 4096, 0);

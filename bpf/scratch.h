@@ -58,7 +58,6 @@ struct scratch {
 	} judged;
 	struct frag_info frag; /* frag_look: the fragment at hand */
 	struct frag_key fkey;
-	ip_addr frontend; /* flow_hash */
 	__u32 hash;      /* flow_hash */
 	__u32 maglev;    /* flow_balance: enum maglev_use */
 	__u32 rule;      /* policy_flow: that decided */

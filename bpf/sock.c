@@ -49,7 +49,53 @@ static __always_inline int sock_again(const struct sock_key *asked, const struct
 	return lb_lists(&v->id, be) != NULL;
 }
 
-/* Remembers what a socket asked for and what it got. */
+static __always_inline struct sock_stream *sock_stream_of(const struct sock_key *key)
+{
+	__u32 at = key->cookie[0] % STREAM_SLOTS;
+
+	return bpf_map_lookup_elem(&weir_streams, &at);
+}
+
+/* Remembers what a TCP socket asked for and what it got. */
+static __always_inline void sock_note_stream(const struct sock_key *asked, const struct backend *be)
+{
+	struct sock_stream *t = sock_stream_of(asked);
+
+	if (!t)
+		return;
+	bpf_spin_lock(&t->lock);
+	t->cookie[0] = asked->cookie[0];
+	t->cookie[1] = asked->cookie[1];
+	t->got = be->addr;
+	t->got_port = be->port;
+	t->asked = asked->addr;
+	t->asked_port = asked->port;
+	bpf_spin_unlock(&t->lock);
+}
+
+/* What a TCP socket asked for, that got the address and port of key. */
+static __always_inline int sock_stream_asked(const struct sock_key *key, ip_addr *addr, __be16 *port)
+{
+	struct sock_stream *t = sock_stream_of(key);
+	ip_addr asked;
+	__be16 asked_port;
+	int same;
+
+	if (!t)
+		return 0;
+	bpf_spin_lock(&t->lock);
+	same = t->cookie[0] == key->cookie[0] && t->cookie[1] == key->cookie[1] && t->got_port == key->port && addr_same(&t->got, &key->addr);
+	asked = t->asked;
+	asked_port = t->asked_port;
+	bpf_spin_unlock(&t->lock);
+	if (!same)
+		return 0;
+	*addr = asked;
+	*port = asked_port;
+	return 1;
+}
+
+/* Remembers what a UDP socket asked for and what it got. */
 static __always_inline void sock_note(struct sock_key *asked, const struct svc_value *v, const struct backend *be)
 {
 	struct sock_key got = *asked;
@@ -59,11 +105,9 @@ static __always_inline void sock_note(struct sock_key *asked, const struct svc_v
 	got.port = be->port;
 	got.proto &= ~SOCK_ASKED;
 	bpf_map_update_elem(&weir_sockets, &got, &val, BPF_ANY);
-	if (asked->proto & SOCK_ASKED) {
-		val.addr = be->addr;
-		val.port = be->port;
-		bpf_map_update_elem(&weir_sockets, asked, &val, BPF_ANY);
-	}
+	val.addr = be->addr;
+	val.port = be->port;
+	bpf_map_update_elem(&weir_sockets, asked, &val, BPF_ANY);
 }
 
 /* Translates *addr, *port where they name a Service. A UDP socket of a pod that connects is left to the packet path: there
@@ -96,7 +140,8 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	scope = lb_scope_inside(v, a ? a->kind : ADDR_NONE, node_port);
 	if (scope < 0)
 		return SOCK_ALLOW;
-	sock_client(&client, netns, s);
+	if (v->affinity || (v->flags & SVC_RESTRICTED))
+		sock_client(&client, netns, s);
 	if ((v->flags & SVC_RESTRICTED) && (addr_is_none(&client.addr) || !lb_admits(v, &client.addr)))
 		return SOCK_ALLOW; /* its packets will tell */
 	sock_cookie(&asked, ctx);
@@ -111,7 +156,10 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 		}
 		if (addr_same(&be.addr, addr) && be.port == *port)
 			return SOCK_ALLOW;
-		sock_note(&asked, v, &be);
+		if (ctx->protocol == IPPROTO_TCP)
+			sock_note_stream(&asked, &be);
+		else
+			sock_note(&asked, v, &be);
 	}
 	*addr = be.addr;
 	*port = be.port;
@@ -125,6 +173,8 @@ static __always_inline int sock_restore(struct bpf_sock_addr *ctx, ip_addr *addr
 	struct sock_value *val;
 
 	sock_cookie(&key, ctx);
+	if (ctx->protocol == IPPROTO_TCP && sock_stream_asked(&key, addr, port))
+		return 1;
 	val = bpf_map_lookup_elem(&weir_sockets, &key);
 	if (!val)
 		return 0;

@@ -261,7 +261,11 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // watchProxies finds out whether a kube-proxy carries Services here. It is called before the cluster's goroutine runs.
 func (a *Agent) watchProxies() {
-	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Beside: a.standard(),
+	before := conntrack.Keep
+	if a.standard() {
+		before = nil // its own tables keep translation up
+	}
+	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Beside: a.standard(), Before: before,
 		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
 }
 

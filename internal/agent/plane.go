@@ -10,6 +10,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
@@ -220,10 +221,17 @@ func (a *Agent) openStandard() error {
 func (a *Agent) keepPlane(ctx context.Context) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
+	kept := time.NewTicker(time.Minute)
+	defer kept.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-kept.C:
+			if err := conntrack.Unkeep(true); err != nil {
+				a.log.Debug("a table that may do nothing any more stays", "error", err)
+			}
+			continue
 		case <-tick.C:
 		}
 		if a.loop.Applied() == 0 || !a.watcher.Status().Synced {
@@ -266,11 +274,14 @@ func (a *Agent) removeOther(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err() // the next start does it
 		}
+		if err := conntrack.Unkeep(false); err != nil { // this one's own tables do that
+			a.log.Warn("a table that does nothing stays", "error", err)
+		}
 		err = ebpf.Remove(a.planes.bpffs)
 	} else {
 		if err = nft.Remove(ctx); err == nil {
-			if err := nft.Distrust(a.opts.StateDir); err != nil {
-				a.log.Error("accept_local of some interfaces is not what it was before nftables", "error", err)
+			if err := nft.Restore(a.opts.StateDir); err != nil {
+				a.log.Error("some settings of the kernel are not what they were before nftables", "error", err)
 			}
 		}
 	}

@@ -2,13 +2,11 @@ package agent
 
 import (
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
 	"sync"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -35,26 +33,9 @@ func (a *Agent) planeName() string {
 }
 
 // standardNever is what no node with the data plane of standard Linux does, whatever is asked. The text names no node: those of all nodes
-// are told once. lacks are the driver's.
-func standardNever(lacks map[dataplane.Feature]string) []string {
-	out := []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}
-	if why, ok := lacks[dataplane.FeatureNeighbours]; ok {
-		out = append(out, "nodes with the data plane nftables: addresses of load balancers and pods on their link ("+why+"): nodes with eBPF there do that, or nobody")
-	}
-	return out
-}
-
-// answerable are the subnets that the node tells others, by which all choose who answers for a load balancer's address: none where
-// its data plane would not.
-func answerable(subnets []netip.Prefix, lacks map[dataplane.Feature]string) []string {
-	if _, silent := lacks[dataplane.FeatureNeighbours]; silent {
-		return nil
-	}
-	var out []string
-	for _, p := range subnets {
-		out = append(out, p.String())
-	}
-	return out
+// are told once.
+func standardNever() []string {
+	return []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}
 }
 
 // standardNotInForce names what a state asks for and the data plane of standard Linux does not do. Each is named once, with one example.
@@ -65,15 +46,8 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 		out = append(out, weirv1.Problem{Object: "Node " + node, Field: field, Value: value, Message: message,
 			Action: "set bpfEnabled: true in FelixConfiguration, of this node or of all"})
 	}
-	if why, ok := lacks[dataplane.FeatureNeighbours]; ok && len(s.Announced) > 0 {
-		first := slices.MinFunc(slices.Collect(maps.Keys(s.Announced)), netip.Addr.Compare)
-		add("announced addresses", someOf(first.String(), len(s.Announced)),
-			"the node is to answer ARP and neighbour solicitations for them, and its data plane, nftables, does not: "+why)
-	}
-	if why, ok := lacks[dataplane.FeatureMaglev]; ok && !s.Settings.KubeProxy {
-		if first, n := maglevServices(s); n > 0 {
-			add("consistent hashing", someOf(first, n), "Services choose backends without it in the data plane nftables: "+why)
-		}
+	if first, n := tooManyHashed(s); n > 0 && !s.Settings.KubeProxy {
+		add("consistent hashing", someOf(first, n), fmt.Sprintf("Services choose backends without it: in the data plane nftables it is for %d backends at most", nft.MaxHashed))
 	}
 	if _, partial := lacks[dataplane.FeatureFallback]; partial && len(s.HostEndpoints) > 0 {
 		add("host endpoints", "", "clients outside whose backend is on another node get this node's address as their source: with host endpoints the data plane nftables hands nothing on")
@@ -106,14 +80,24 @@ func someOf(first string, n int) string {
 	return fmt.Sprintf("%s and %d more", first, n-1)
 }
 
-// maglevServices counts the Services' ports that ask for consistent hashing, and returns the first by name.
-func maglevServices(s *nodestate.State) (first string, n int) {
+// tooManyHashed counts the Services' ports that ask for consistent hashing and have more backends than nftables does that for, and returns the first by
+// name.
+func tooManyHashed(s *nodestate.State) (first string, n int) {
 	seen := map[nodestate.Frontend]bool{}
 	for _, svc := range s.Frontends.All() {
 		if !svc.Maglev || seen[svc.ID] {
 			continue
 		}
 		seen[svc.ID] = true
+		backends := 0
+		for _, b := range s.Backends.At(svc.ID) {
+			if b.InList(false) {
+				backends++
+			}
+		}
+		if backends <= nft.MaxHashed {
+			continue
+		}
 		name := svc.ID.String()
 		if r, ok := s.Rules.Get(svc.Rule); ok {
 			name = r.String()

@@ -103,16 +103,17 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
 	if a.standard() {
-		st.UnsupportedFields = append(slices.Clone(st.UnsupportedFields), standardNever(dataplane.Lacks(a.driver))...)
-	} else {
-		st.Announced = announced(snap.state)
+		st.UnsupportedFields = append(slices.Clone(st.UnsupportedFields), standardNever()...)
 	}
+	st.Announced = announced(snap.state)
 	for i, into := range []*string{&st.NodeAddress, &st.NodeAddressIPv6} {
 		if a := snap.nodeAddrs[i]; a.IsValid() {
 			*into = a.String()
 		}
 	}
-	st.Subnets = answerable(snap.machine.subnets, dataplane.Lacks(a.driver))
+	for _, p := range snap.machine.subnets {
+		st.Subnets = append(st.Subnets, p.String())
+	}
 	if f, err := a.driver.Fallen(); err == nil {
 		st.DSRFallback = fallback(f)
 	}

@@ -145,7 +145,7 @@ func askTables(t *testing.T, a *Agent, state *nodestate.State) error {
 // tamper changes the kernel's tables behind the agent's back: each answer is the changed kernel's, and says that it is.
 func tamper(t *testing.T, ask func() *why.Answer) error {
 	for _, c := range []struct{ command, verdict, warning string }{
-		{"flush map ip weir ingress-of", why.Delivered, "10.244.1.5 in set ingress-of is absent, and should be jump in-"},
+		{"flush map ip weir ingress-of", why.Delivered, "10.244.1.5 in set ingress-of is absent, and should be jump into-"},
 		{"insert rule ip weir judge accept", why.Delivered, "chain judge has 3 rules that are not those that were written"},
 		{"flush map ip weir services", why.Dropped, "in set services is absent"},
 	} {

@@ -40,9 +40,10 @@ func (a announcer) equal(b announcer) bool {
 // announcements keeps what this node answers for, by Service.
 type announcements struct {
 	nodes   []announcer
-	pools   []netip.Prefix // of load balancers
-	own     []netip.Addr   // endpoints of this node that answer by themselves
-	wide    bool           // every load balancer's address, and pods
+	pools   []netip.Prefix      // of load balancers
+	own     []netip.Addr        // endpoints of this node that answer by themselves
+	wide    bool                // every load balancer's address, and pods
+	taken   map[netip.Addr]bool // addresses of nodes: each answers for its own, whatever a Service says
 	holders map[netip.Addr][]model.Name
 	of      map[model.Name][]netip.Addr
 	results map[netip.Addr]announcement
@@ -68,12 +69,12 @@ func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed b
 	all := dirty.Has(model.KindServices | model.KindSlices)
 	if all || dirty.Has(inputsAnnounced) {
 		nodes, pools, wide := announcers(c), balancerPools(c), c.Settings.L2Reachability
-		own := ownAnswers(c, wide)
-		if !slices.EqualFunc(nodes, n.nodes, announcer.equal) || !slices.Equal(pools, n.pools) || wide != n.wide {
+		own, taken := ownAnswers(c, wide), nodeAddrs(c)
+		if !slices.EqualFunc(nodes, n.nodes, announcer.equal) || !slices.Equal(pools, n.pools) || wide != n.wide || !maps.Equal(taken, n.taken) {
 			all = true
 		}
 		changed = all || !slices.Equal(own, n.own)
-		n.nodes, n.pools, n.own, n.wide = nodes, pools, own, wide
+		n.nodes, n.pools, n.own, n.wide, n.taken = nodes, pools, own, wide, taken
 	}
 	affected := map[netip.Addr]struct{}{}
 	n.concerned = map[model.Name]struct{}{}
@@ -159,6 +160,9 @@ func (n *announcements) answers(name model.Name, a netip.Addr) bool {
 
 // elect says whether this node answers for an address, and which nodes it watches to take over from them.
 func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *services) announcement {
+	if n.taken[a] {
+		return announcement{}
+	}
 	var on []announcer
 	for _, node := range n.nodes {
 		if slices.ContainsFunc(node.subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
@@ -241,6 +245,17 @@ func announcers(c *cluster) []announcer {
 			a.silent[fam] = name != c.Local.Node && c.Local.Silent[a.addrs[fam]]
 		}
 		out = append(out, a)
+	}
+	return out
+}
+
+// nodeAddrs returns the addresses of all nodes.
+func nodeAddrs(c *cluster) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, node := range c.Nodes {
+		for _, a := range node.Addrs {
+			out[a] = true
+		}
 	}
 	return out
 }

@@ -178,6 +178,19 @@ func TestWhatIsAnnounced(t *testing.T) {
 	}
 }
 
+// A Service names what it likes. Who asks the link for a node has to find that node.
+func TestNodesAnswerForThemselves(t *testing.T) {
+	c := announcedCluster(3, 1)
+	c.Settings.L2Reachability = true
+	c.Services[model.Name{Namespace: "ns", Name: "lb0"}].ExternalIPs = []netip.Addr{addr("172.31.1.2"), addr("172.31.1.78")}
+	got := owners(c, nil)
+	if len(got[addr("172.31.1.2")]) != 0 || len(got[addr("172.31.1.78")]) != 1 {
+		t.Errorf("answered for: %v", got)
+	}
+	delete(c.Nodes, "n1") // whose address it was
+	one(t, owners(c, nil), 3)
+}
+
 func TestPoolAmongNodesIsNotRouted(t *testing.T) {
 	c := announcedCluster(2, 1)
 	c.Local = model.Local{Node: "n0"}

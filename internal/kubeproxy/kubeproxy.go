@@ -23,6 +23,8 @@ type Config struct {
 	Pod func() (name string, ok bool)
 	// Beside says that Services are left to a kube-proxy that runs here. Otherwise Weir carries them all the same.
 	Beside bool
+	// Before is called before rules are taken away, by which open connections may be translated. nil = nobody asks.
+	Before func() error
 	// Changed is called after Handling changed. nil = nobody asks.
 	Changed func(Handling)
 
@@ -201,7 +203,7 @@ func (c *cleaner) look() {
 	case !known:
 	default:
 		if c.gone++; c.gone >= quiet {
-			c.wait, c.told = cleanOnce(c.cfg.Log), ""
+			c.wait, c.told = cleanOnce(c.cfg), ""
 		}
 	}
 }
@@ -222,7 +224,13 @@ func (r *Removed) add(o Removed) {
 }
 
 // cleanOnce cleans up and returns after how many looks to do so again.
-func cleanOnce(log *slog.Logger) int {
+func cleanOnce(cfg Config) int {
+	log := cfg.Log
+	if there, err := RulesThere(); (there || err != nil) && cfg.Before != nil {
+		if err := cfg.Before(); err != nil {
+			log.Warn("some open connections may be lost with a kube-proxy's rules", "error", err)
+		}
+	}
 	removed, err := Clean()
 	if removed.total() > 0 {
 		log.Info("removed what a kube-proxy had left behind", "rules", removed.Rules, "chains", removed.Chains, "tables", removed.Tables,

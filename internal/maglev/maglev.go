@@ -6,11 +6,11 @@ package maglev
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"math/bits"
+	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/jhash"
 )
 
 // sizes are the numbers of slots that a table may have: primes. They are few, since a table of another size shares
@@ -80,26 +80,23 @@ func permutation(b netip.AddrPort, m int) (offset, skip int) {
 	return int(binary.BigEndian.Uint64(sum[:8]) % uint64(m)), 1 + int(binary.BigEndian.Uint64(sum[8:16])%uint64(m-1))
 }
 
-// Hash is the hash of a flow whose remainder by the table's size is its slot; it is never 0. The frontend's address is
-// the unspecified one for node ports. The client's port is 0 for Services with session affinity. Both addresses are of
-// one family. It is MurmurHash3's 32-bit form (Appleby, public domain) over 32-bit words in network order: client,
-// frontend, ports (client's in the upper half), protocol.
-func Hash(client netip.Addr, clientPort uint16, frontend netip.Addr, port uint16, proto model.Protocol) uint32 {
-	words := append(client.AsSlice(), frontend.AsSlice()...)
-	words = binary.BigEndian.AppendUint16(words, clientPort)
-	words = binary.BigEndian.AppendUint16(words, port)
-	words = binary.BigEndian.AppendUint32(words, uint32(proto))
-	h := uint32(0)
-	for w := words; len(w) > 0; w = w[4:] {
-		k := binary.BigEndian.Uint32(w) * 0xcc9e2d51
-		h ^= bits.RotateLeft32(k, 15) * 0x1b873593
-		h = bits.RotateLeft32(h, 13)*5 + 0xe6546b64
+// seed is that of the hash, equal in bpf/maglev.h.
+const seed = 0x57656972
+
+// Slot returns the slot of a client's flow in a table of n slots. The port does not count for Services with session affinity (affine). It is what
+// nftables' `jhash ADDRESS . PORT mod n seed` gives: the kernel's jhash over the address and, in a word of its own, the port, as a share of n.
+func Slot(client netip.AddrPort, affine bool, n int) int {
+	key := client.Addr().AsSlice()
+	if !affine {
+		key = append(binary.BigEndian.AppendUint16(key, client.Port()), 0, 0)
 	}
-	h ^= uint32(len(words))
-	h ^= h >> 16
-	h *= 0x85ebca6b
-	h ^= h >> 13
-	h *= 0xc2b2ae35
-	h ^= h >> 16
-	return max(h, 1)
+	return int(uint64(jhash.Sum(key, seed)) * uint64(n) >> 32)
+}
+
+// Expression is Slot's hash in the words of nft, for the family of addresses ip ("ip", "ip6").
+func Expression(ip string, affine bool, n int) string {
+	if affine {
+		return fmt.Sprintf("jhash %s saddr mod %d seed %#x", ip, n, seed)
+	}
+	return fmt.Sprintf("jhash %s saddr . th sport mod %d seed %#x", ip, n, seed)
 }

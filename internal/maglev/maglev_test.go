@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-
-	"github.com/weir-net/weir/internal/model"
 )
 
 func backends(n int) []netip.AddrPort {
@@ -108,34 +106,34 @@ func TestDisruption(t *testing.T) {
 	}
 }
 
-func TestHash(t *testing.T) {
-	client, vip := netip.MustParseAddr("172.31.1.55"), netip.MustParseAddr("203.0.113.1")
-	seen := map[uint32]string{}
-	add := func(what string, h uint32) {
-		if other, ok := seen[h]; ok {
-			t.Errorf("%s and %s have the same hash", what, other)
+// TestSlot: clients' consecutive ports fill 100 buckets evenly (the chi-squared statistic of 99 degrees of freedom is below 149 with a probability of
+// 0.999), and so do consecutive clients whose ports do not count.
+func TestSlot(t *testing.T) {
+	for _, text := range []string{"172.31.1.55", "fd00::55"} {
+		client := netip.MustParseAddr(text)
+		for _, affine := range []bool{false, true} {
+			var buckets [100]int
+			at, most := client, 0
+			for port := range 50000 {
+				slot := Slot(netip.AddrPortFrom(at, uint16(1024+port)), affine, Size(100))
+				most = max(most, slot)
+				buckets[slot%100]++
+				if affine {
+					at = at.Next()
+				}
+			}
+			chi := 0.0
+			for _, n := range buckets {
+				chi += math.Pow(float64(n)-500, 2) / 500
+			}
+			if chi > 149 || most >= Size(100) {
+				t.Errorf("%s, affine %t: 50,000 flows fill 100 buckets unevenly: chi-squared %.0f; the last slot is %d", text, affine, chi, most)
+			}
 		}
-		seen[h] = what
-	}
-	add("a flow", Hash(client, 4000, vip, 80, model.ProtocolTCP))
-	add("another port", Hash(client, 4001, vip, 80, model.ProtocolTCP))
-	add("another client", Hash(client.Next(), 4000, vip, 80, model.ProtocolTCP))
-	add("another frontend", Hash(client, 4000, vip.Next(), 80, model.ProtocolTCP))
-	add("another protocol", Hash(client, 4000, vip, 80, model.ProtocolUDP))
-	add("IPv6", Hash(netip.MustParseAddr("fd00::1"), 4000, netip.MustParseAddr("fd00::2"), 80, model.ProtocolTCP))
-
-	// Clients' consecutive ports fill 100 buckets evenly: the chi-squared statistic of 99 degrees of freedom is below 149
-	// with a probability of 0.999.
-	var buckets [100]int
-	for port := range 50000 {
-		buckets[Hash(client, uint16(1024+port), vip, 443, model.ProtocolTCP)%uint32(Size(100))%100]++
-	}
-	chi := 0.0
-	for _, n := range buckets {
-		chi += math.Pow(float64(n)-500, 2) / 500
-	}
-	if chi > 149 {
-		t.Errorf("50,000 ports fill 100 buckets unevenly: chi-squared %.0f", chi)
+		a, b := netip.AddrPortFrom(client, 1), netip.AddrPortFrom(client, 2)
+		if Slot(a, true, 100003) != Slot(b, true, 100003) || Slot(a, false, 100003) == Slot(b, false, 100003) {
+			t.Errorf("%s: the port counts with affinity, or not without", text)
+		}
 	}
 }
 

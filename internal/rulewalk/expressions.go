@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/weir-net/weir/internal/jhash"
 )
 
 // registers are those that the expressions of one rule share (NFT_REG32_00 to 15): 4 bytes each.
@@ -332,7 +334,7 @@ func hash(_ *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {
 	if err != nil || number(e.attrs[kind]) != 0 {
 		return on, fmt.Errorf("a hash that is not known: %w", err)
 	}
-	h := jhash(b, number(e.attrs[seed]))
+	h := jhash.Sum(b, number(e.attrs[seed]))
 	return on, regs.set32(e.attrs[dreg], uint32(uint64(h)*uint64(number(e.attrs[modulus]))>>32)+number(e.attrs[offset]))
 }
 

@@ -10,7 +10,7 @@ import (
 
 // maglevChoice is the backend that all nodes choose for a packet's flow; nil where the service does not want that, or
 // this node alone may answer and the backend is elsewhere.
-func (n *Node) maglevChoice(s nodestate.Service, nodePort, localOnly bool, k flowKey) *nodestate.Backend {
+func (n *Node) maglevChoice(s nodestate.Service, localOnly bool, k flowKey) *nodestate.Backend {
 	if !s.Maglev {
 		return nil
 	}
@@ -27,14 +27,7 @@ func (n *Node) maglevChoice(s nodestate.Service, nodePort, localOnly bool, k flo
 	if len(table) == 0 {
 		return nil
 	}
-	frontend, port := k.dst, k.sport
-	if nodePort {
-		frontend = everyAddr(k.dst)
-	}
-	if s.Affinity > 0 {
-		port = 0
-	}
-	b := list[table[maglev.Hash(k.src, port, frontend, k.dport, k.proto)%uint32(len(table))]]
+	b := list[table[maglev.Slot(netip.AddrPortFrom(k.src, k.sport), s.Affinity > 0, len(table))]]
 	if localOnly && !b.Local {
 		return nil
 	}

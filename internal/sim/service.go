@@ -124,7 +124,7 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 	localOnly = localOnly || r.via.IsValid()
 	r.dsr = r.via.IsValid() && n.wantsDSR(s)
 	r.maglev, r.watch = s.Maglev, s.Maglev && !nodePort
-	r.backend, ok = n.choose(s, localOnly, affinityKey{svc: s.ID, client: k.src}, n.maglevChoice(s, nodePort, localOnly, k))
+	r.backend, ok = n.choose(s, localOnly, affinityKey{svc: s.ID, client: k.src}, n.maglevChoice(s, localOnly, k))
 	if !ok && localOnly && slices.ContainsFunc(n.state.Backends.At(s.ID), func(b nodestate.Backend) bool { return b.InList(false) }) {
 		return r, &dropped{reason: reason.NoLocalBackend, rule: s.Rule}
 	}

@@ -39,6 +39,7 @@ type driverProcess struct {
 	last  applied
 	flows int    // entries of the connection table; 0 = 65,536
 	plane string // which driver it is; empty = the test's
+	same  bool   // it is the one that was there before
 }
 
 type applied struct {
@@ -79,7 +80,10 @@ func (d *driverProcess) start() {
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
 	plane, over := d.plane, "yes"
 	if plane == "" {
-		plane, over = d.node.dataplane(), ""
+		plane = d.node.dataplane()
+	}
+	if d.plane == "" || d.same {
+		over = ""
 	}
 	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+plane, "WEIR_TEST_TAKEOVER="+over, "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"),
 		"WEIR_TEST_CGROUP="+d.node.cgroup, fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows))

@@ -27,10 +27,25 @@ type streamReport struct {
 	Least            int // exchanges of the connection that made the fewest
 	Lost             int // datagrams that were never answered; known when the stream has ended
 	Again            int // segments that TCP sent again; so is this
+	Slow             int // exchanges that took longer than slow
 	Longest          time.Duration
 	LongestAt        string   // when that exchange began
 	LostAt           []string // when datagrams were sent that were lost, the first few
 	Errs             []string
+}
+
+// slow is what an exchange takes no longer than when nothing is lost on its way: TCP sends what was lost again after 0.2 s at the soonest.
+const slow = 200 * time.Millisecond
+
+// add adds an exchange.
+func (r *streamReport) add(took time.Duration) {
+	r.Exchanges++
+	if took > slow {
+		r.Slow++
+	}
+	if took > r.Longest {
+		r.Longest, r.LongestAt = took, time.Now().Add(-took).Format(clock)
+	}
 }
 
 // clock is how reports tell a moment, as drivers' logs do.
@@ -43,9 +58,10 @@ const mostTold = 20
 type stream struct {
 	mu     sync.Mutex
 	made   []int // exchanges, by connection
-	noted  []int // the same, some time before
+	noted  []int // the same, at "note stream"
 	every  time.Duration
 	report streamReport
+	window streamReport // what ended since the last look: Exchanges, Slow, Longest, LongestAt
 	ended  chan struct{}
 	done   sync.WaitGroup
 }
@@ -90,6 +106,36 @@ func roomy(c *net.UDPConn) error {
 		return ctrlErr
 	}
 	return err
+}
+
+// serveStream does what is asked of a stream.
+func serveStream(r request, timeout time.Duration) answer {
+	if r.Op == "stream" {
+		return startStream(r, timeout)
+	}
+	s := streams[r.ID]
+	if s == nil {
+		return answer{Err: "there is no such stream"}
+	}
+	switch r.Op {
+	case "note stream":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.noted = slices.Clone(s.made)
+		return answer{}
+	case "goes on":
+		return s.goesOn(r.Size)
+	case "stream window":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		out := s.window
+		s.window = streamReport{}
+		return answer{Stream: &out}
+	}
+	close(s.ended)
+	s.done.Wait()
+	delete(streams, r.ID)
+	return answer{Err: strings.Join(s.report.Errs, "; "), Stream: &s.report}
 }
 
 // startStream opens r.Size connections, each of which begins an exchange every r.Every milliseconds.
@@ -146,9 +192,8 @@ func (s *stream) answered(i int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.made[i]++
-	if took > s.report.Longest {
-		s.report.Longest, s.report.LongestAt = took, time.Now().Add(-took).Format(clock)
-	}
+	s.report.add(took)
+	s.window.add(took)
 }
 
 // talk exchanges lines over TCP until the stream ends.
@@ -221,6 +266,7 @@ func (s *stream) beat(i int, c net.Conn) error {
 	}
 	mu.Lock()
 	over = time.Now()
+	c.SetReadDeadline(over)
 	mu.Unlock()
 	err := <-came
 	s.mu.Lock()
@@ -238,7 +284,13 @@ func (s *stream) beat(i int, c net.Conn) error {
 func (s *stream) hear(i int, c net.Conn, mu *sync.Mutex, sent map[string]time.Time, over *time.Time) error {
 	buf, server, last := make([]byte, 4096), "", time.Now()
 	for {
-		c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		mu.Lock()
+		if over.IsZero() { // nothing wakes it but an answer: there may be thousands
+			c.SetReadDeadline(time.Time{})
+		} else {
+			c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		}
+		mu.Unlock()
 		n, err := c.Read(buf)
 		mu.Lock()
 		end := !over.IsZero() && (len(sent) == 0 || time.Since(*over) > lastAnswers && time.Since(last) > lastAnswers)
@@ -272,24 +324,8 @@ func (s *stream) hear(i int, c net.Conn, mu *sync.Mutex, sent map[string]time.Ti
 	}
 }
 
-// noteStream notes how many exchanges there were, for the next look.
-func noteStream(r request) answer {
-	s := streams[r.ID]
-	if s == nil {
-		return answer{Err: "there is no such stream"}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.noted = slices.Clone(s.made)
-	return answer{}
-}
-
-// lookAtStream waits until each connection has made r.Size exchanges more than were noted last, or than now, and tells.
-func lookAtStream(r request) answer {
-	s := streams[r.ID]
-	if s == nil {
-		return answer{Err: "there is no such stream"}
-	}
+// goesOn waits until each connection has made some exchanges more than were noted last, or than now, and tells.
+func (s *stream) goesOn(some int) answer {
 	s.mu.Lock()
 	before := s.noted
 	if s.noted = nil; before == nil {
@@ -300,16 +336,12 @@ func lookAtStream(r request) answer {
 		s.mu.Lock()
 		more := true
 		for i, n := range s.made {
-			more = more && n >= before[i]+r.Size
+			more = more && n >= before[i]+some
 		}
 		report := s.report
 		s.mu.Unlock()
 		if more || len(report.Errs) > 0 || time.Now().After(end) {
-			report.Conns, report.Least = len(s.made), s.made[0]
-			for _, n := range s.made {
-				report.Exchanges += n
-				report.Least = min(report.Least, n)
-			}
+			report.Conns, report.Least = len(s.made), slices.Min(s.made)
 			a := answer{Stream: &report}
 			if !more {
 				a.Err = strings.Join(append([]string{"a connection does not go on"}, report.Errs...), "; ")
@@ -317,17 +349,6 @@ func lookAtStream(r request) answer {
 			return a
 		}
 	}
-}
-
-func endStream(r request) answer {
-	s := streams[r.ID]
-	if s == nil {
-		return answer{Err: "there is no such stream"}
-	}
-	close(s.ended)
-	s.done.Wait()
-	delete(streams, r.ID)
-	return answer{Err: strings.Join(s.report.Errs, "; "), Stream: &s.report}
 }
 
 // running is a stream as a test sees it.

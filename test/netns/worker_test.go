@@ -54,6 +54,8 @@ type answer struct {
 
 	Stream  *streamReport
 	Arrived map[string]int // at doors, by who sent it
+
+	Counters map[string]int // of the kernel, by name
 }
 
 type worker struct {
@@ -200,20 +202,16 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return stopLoad()
 	case "lines":
 		return fromErr(serveLines(r))
-	case "stream":
-		return startStream(r, timeout)
+	case "stream", "note stream", "goes on", "stream window", "end stream":
+		return serveStream(r, timeout)
 	case "door":
 		return fromErr(openDoor(r))
 	case "knock":
 		return knock(r)
 	case "arrivals":
 		return arrivals()
-	case "note stream":
-		return noteStream(r)
-	case "goes on":
-		return lookAtStream(r)
-	case "end stream":
-		return endStream(r)
+	case "counters":
+		return readCounters()
 	case "echo":
 		return fromErr(echo(r))
 	case "dns":

@@ -96,8 +96,7 @@ func (t taker) ours(e conntrack.Entry) bool {
 		return here && t.which == TakeAll
 	}
 	if e.Reply.Src != e.Orig.Dst || e.Reply.SrcPort != e.Orig.DstPort {
-		pod := backend.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrPod || t.routed(e.Reply.Src)
-		if !pod && !t.balanced(e) {
+		if !t.leads(e) {
 			return false
 		}
 	} else if src.Kind != nodestate.AddrEndpoint || t.which != TakeAll {
@@ -105,6 +104,14 @@ func (t taker) ours(e conntrack.Entry) bool {
 	}
 	same := e.Reply.Dst == e.Orig.Src
 	return same || t.state.Addrs[e.Reply.Dst].Kind == nodestate.AddrHost
+}
+
+// inStack reports whether a connection is one of the node's own processes to an address of the node, a loopback one too, that is translated to a pod or a backend
+// (a node port). Its packets are sent to the loopback device, where no program sees them: connection tracking goes on translating it. What
+// programs see is what comes of that.
+func (t taker) inStack(e conntrack.Entry) bool {
+	own := func(a netip.Addr) bool { return a.IsLoopback() || t.state.Addrs[a].Kind == nodestate.AddrHost }
+	return e.Translated() && own(e.Orig.Src) && own(e.Orig.Dst) && t.leads(e)
 }
 
 // routed reports whether an address is in a block of pods.
@@ -133,6 +140,12 @@ func (t taker) service(orig conntrack.Tuple) (nodestate.Service, bool) {
 		svc, ok = t.state.Frontends.Get(f)
 	}
 	return svc, ok
+}
+
+// leads reports whether what is translated is led to a pod, or to a backend of the Service that is asked for.
+func (t taker) leads(e conntrack.Entry) bool {
+	kind := t.state.Addrs[e.Reply.Src].Kind
+	return kind == nodestate.AddrEndpoint || kind == nodestate.AddrPod || t.routed(e.Reply.Src) || t.balanced(e)
 }
 
 // balanced reports whether a connection leads to a backend of the Service that it asked for.

@@ -39,6 +39,7 @@ type takeOver struct {
 	// translated are those taken over that connection tracking would go on translating.
 	translated []conntrack.Entry
 	loosen     []conntrack.Tuple
+	inStack    map[conntrack.Tuple]conntrack.Entry // those that connection tracking goes on translating
 	flows      int
 	turning    bool // all programs are attached: what the node sends of what they know is theirs to translate
 	begun      bool // programs begin flows again: what they have is right
@@ -88,7 +89,8 @@ func (d *Driver) beginTakeOver() {
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
-	o := &takeOver{table: table, beside: conntrack.NewBeside(table), taker: taker{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]tookAs{}}
+	o := &takeOver{table: table, beside: conntrack.NewBeside(table), taker: taker{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]tookAs{},
+		inStack: map[conntrack.Tuple]conntrack.Entry{}}
 	d.takeTracked(o)
 	set := d.state.Settings
 	o.held = time.Now()
@@ -162,6 +164,10 @@ func (o *takeOver) takeFamily(f family, six bool, now uint32) error {
 		if e.Zone != 0 {
 			return
 		}
+		if o.taker.inStack(e) {
+			some.Add(o.takeInStack(f, e, now))
+			return
+		}
 		if shadow, ok := o.taker.shadow(e); ok && o.taker.which == TakeAll && o.taker.ours(e) && !(o.has(f, e) && o.beside.Leads(shadow.Orig)) {
 			seen, apart = append(seen, shadow), append(apart, e)
 			return
@@ -217,6 +223,48 @@ func (o *takeOver) takeOne(f family, e conntrack.Entry, now uint32) error {
 		o.note(e)
 	}
 	return err
+}
+
+// takeInStack takes over what connection tracking makes of a connection that it goes on translating.
+func (o *takeOver) takeInStack(f family, e conntrack.Entry, now uint32) error {
+	o.inStack[e.Orig] = e
+	if e.Orig = e.Reply.Turned(); o.has(f, e) {
+		return nil
+	}
+	from := o.taker
+	from.which, from.left = TakeAll, conntrack.Left{} // it is the node's own, whoever translates
+	took, err := f.take(from, e, now, o.begun)
+	if took {
+		o.done[e.Orig] = tookAs{e.Reply, phaseOf(e)}
+		o.flows++
+	}
+	return err
+}
+
+// keepInStack lets connection tracking go on translating what it has to, whatever becomes of the rules and the routes. A source that was
+// translated by masquerading is bound to the interface by which packets left, and the connection forgotten with the first one that leaves by another
+// (nf_nat_oif_changed); one that is written is not.
+func (o *takeOver) keepInStack() error {
+	if len(o.inStack) == 0 {
+		return nil
+	}
+	var some conntrack.Some
+	some.Add(conntrack.Keep())
+	for of, e := range o.inStack {
+		if e.Reply.Dst == e.Orig.Src && e.Reply.DstPort == e.Orig.SrcPort {
+			continue
+		}
+		now, found, err := o.table.Find(of)
+		if err == nil && found && now.Reply == e.Reply {
+			now.TCP.OrigFlags |= conntrack.TCPLiberal
+			now.TCP.RepFlags |= conntrack.TCPLiberal
+			if err = o.table.Delete(of); err == nil {
+				_, err = o.table.Put(now, func(conntrack.Entry) bool { return false })
+			}
+		}
+		some.Add(err)
+	}
+	return some.Err()
 }
 
 // note notes what is to be done for a connection that was taken over.
@@ -278,7 +326,7 @@ func (d *Driver) endTakeOver(done bool) {
 		err = errors.Join(o.beside.Sent(context.Background()), d.beginFlows(o))
 	}
 	if done {
-		err = errors.Join(err, o.turnOver(), o.beside.Close())
+		err = errors.Join(err, o.turnOver(), o.keepInStack(), o.beside.Close())
 	}
 	held := time.Since(o.held)
 	if o.release != nil {

@@ -367,7 +367,6 @@ type weir6Scratch struct {
 		Pad   uint8
 	}
 	Fkey     weir6FragKey
-	Frontend weir6IpAddr
 	Hash     uint32
 	Maglev   uint32
 	Rule     uint32
@@ -411,6 +410,19 @@ type weir6SockKey struct {
 	Addr   weir6IpAddr
 	Port   uint16
 	Proto  uint16
+}
+
+type weir6SockStream struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Cookie    [2]uint32
+	Got       weir6IpAddr
+	Asked     weir6IpAddr
+	GotPort   uint16
+	AskedPort uint16
 }
 
 type weir6SockValue struct {
@@ -490,6 +502,7 @@ const (
 	weir6MapWeirShares        = "weir_shares"
 	weir6MapWeirSockets       = "weir_sockets"
 	weir6MapWeirStaged        = "weir_staged"
+	weir6MapWeirStreams       = "weir_streams"
 	weir6MapWeirTrace         = "weir_trace"
 	weir6MapWeirTraceRule     = "weir_trace_rule"
 	weir6MapWeirUplinks       = "weir_uplinks"
@@ -618,6 +631,7 @@ type weir6MapSpecs struct {
 	WeirShares      *ebpf.MapSpec `ebpf:"weir_shares"`
 	WeirSockets     *ebpf.MapSpec `ebpf:"weir_sockets"`
 	WeirStaged      *ebpf.MapSpec `ebpf:"weir_staged"`
+	WeirStreams     *ebpf.MapSpec `ebpf:"weir_streams"`
 	WeirTrace       *ebpf.MapSpec `ebpf:"weir_trace"`
 	WeirTraceRule   *ebpf.MapSpec `ebpf:"weir_trace_rule"`
 	WeirUplinks     *ebpf.MapSpec `ebpf:"weir_uplinks"`
@@ -694,6 +708,7 @@ type weir6Maps struct {
 	WeirShares      *ebpf.Map `ebpf:"weir_shares"`
 	WeirSockets     *ebpf.Map `ebpf:"weir_sockets"`
 	WeirStaged      *ebpf.Map `ebpf:"weir_staged"`
+	WeirStreams     *ebpf.Map `ebpf:"weir_streams"`
 	WeirTrace       *ebpf.Map `ebpf:"weir_trace"`
 	WeirTraceRule   *ebpf.Map `ebpf:"weir_trace_rule"`
 	WeirUplinks     *ebpf.Map `ebpf:"weir_uplinks"`
@@ -740,6 +755,7 @@ func (m *weir6Maps) Close() error {
 		m.WeirShares,
 		m.WeirSockets,
 		m.WeirStaged,
+		m.WeirStreams,
 		m.WeirTrace,
 		m.WeirTraceRule,
 		m.WeirUplinks,

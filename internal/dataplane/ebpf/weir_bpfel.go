@@ -368,7 +368,6 @@ type weirScratch struct {
 		Pad   uint8
 	}
 	Fkey     weirFragKey
-	Frontend weirIpAddr
 	Hash     uint32
 	Maglev   uint32
 	Rule     uint32
@@ -377,7 +376,6 @@ type weirScratch struct {
 	Own      uint32
 	Port     uint32
 	Stale    uint32
-	_        [4]byte
 }
 
 type weirSettings struct {
@@ -412,6 +410,19 @@ type weirSockKey struct {
 	Addr   weirIpAddr
 	Port   uint16
 	Proto  uint16
+}
+
+type weirSockStream struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Cookie    [2]uint32
+	Got       weirIpAddr
+	Asked     weirIpAddr
+	GotPort   uint16
+	AskedPort uint16
 }
 
 type weirSockValue struct {
@@ -491,6 +502,7 @@ const (
 	weirMapWeirShares        = "weir_shares"
 	weirMapWeirSockets       = "weir_sockets"
 	weirMapWeirStaged        = "weir_staged"
+	weirMapWeirStreams       = "weir_streams"
 	weirMapWeirTrace         = "weir_trace"
 	weirMapWeirTraceRule     = "weir_trace_rule"
 	weirMapWeirUplinks       = "weir_uplinks"
@@ -619,6 +631,7 @@ type weirMapSpecs struct {
 	WeirShares      *ebpf.MapSpec `ebpf:"weir_shares"`
 	WeirSockets     *ebpf.MapSpec `ebpf:"weir_sockets"`
 	WeirStaged      *ebpf.MapSpec `ebpf:"weir_staged"`
+	WeirStreams     *ebpf.MapSpec `ebpf:"weir_streams"`
 	WeirTrace       *ebpf.MapSpec `ebpf:"weir_trace"`
 	WeirTraceRule   *ebpf.MapSpec `ebpf:"weir_trace_rule"`
 	WeirUplinks     *ebpf.MapSpec `ebpf:"weir_uplinks"`
@@ -695,6 +708,7 @@ type weirMaps struct {
 	WeirShares      *ebpf.Map `ebpf:"weir_shares"`
 	WeirSockets     *ebpf.Map `ebpf:"weir_sockets"`
 	WeirStaged      *ebpf.Map `ebpf:"weir_staged"`
+	WeirStreams     *ebpf.Map `ebpf:"weir_streams"`
 	WeirTrace       *ebpf.Map `ebpf:"weir_trace"`
 	WeirTraceRule   *ebpf.Map `ebpf:"weir_trace_rule"`
 	WeirUplinks     *ebpf.Map `ebpf:"weir_uplinks"`
@@ -741,6 +755,7 @@ func (m *weirMaps) Close() error {
 		m.WeirShares,
 		m.WeirSockets,
 		m.WeirStaged,
+		m.WeirStreams,
 		m.WeirTrace,
 		m.WeirTraceRule,
 		m.WeirUplinks,

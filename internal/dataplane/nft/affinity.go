@@ -4,13 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"time"
 
 	"github.com/google/nftables"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/jhash"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -33,41 +33,7 @@ func (f family) clientKey(list uint32, client netip.Addr) []byte {
 
 // hashedClient is what client's expression makes of an address: nft_jhash_eval.
 func hashedClient(client netip.Addr) uint32 {
-	return uint32(uint64(jhash(client.AsSlice(), affinitySeed)) * affinityMod >> 32)
-}
-
-// jhash is the kernel's (linux/jhash.h) of whole words.
-func jhash(key []byte, seed uint32) uint32 {
-	word := func(i int) uint32 { return binary.NativeEndian.Uint32(key[i:]) }
-	a := 0xdeadbeef + uint32(len(key)) + seed
-	b, c := a, a
-	for ; len(key) > 12; key = key[12:] {
-		a, b, c = a+word(0), b+word(4), c+word(8)
-		a = (a - c) ^ bits.RotateLeft32(c, 4)
-		c += b
-		b = (b - a) ^ bits.RotateLeft32(a, 6)
-		a += c
-		c = (c - b) ^ bits.RotateLeft32(b, 8)
-		b += a
-		a = (a - c) ^ bits.RotateLeft32(c, 16)
-		c += b
-		b = (b - a) ^ bits.RotateLeft32(a, 19)
-		a += c
-		c = (c - b) ^ bits.RotateLeft32(b, 4)
-		b += a
-	}
-	for i, at := range []*uint32{&a, &b, &c} {
-		if len(key) >= 4*(i+1) {
-			*at += word(4 * i)
-		}
-	}
-	c = (c ^ b) - bits.RotateLeft32(b, 14)
-	a = (a ^ c) - bits.RotateLeft32(c, 11)
-	b = (b ^ a) - bits.RotateLeft32(a, 25)
-	c = (c ^ b) - bits.RotateLeft32(b, 16)
-	a = (a ^ c) - bits.RotateLeft32(c, 4)
-	b = (b ^ a) - bits.RotateLeft32(a, 14)
-	return (c ^ b) - bits.RotateLeft32(b, 24)
+	return uint32(uint64(jhash.Sum(client.AsSlice(), affinitySeed)) * affinityMod >> 32)
 }
 
 // Remember lets clients stay with the backends that they had in another data plane, but for those that have one here.
@@ -132,7 +98,10 @@ func (v *services) affinityElements(a conntrack.Affinity) (out []nftables.SetEle
 		return nil
 	}
 	for _, l := range p.lists() {
-		for i, n := range backendNumbers(l.slots) {
+		if l.number&listBits == hashList|handList {
+			continue // has the memory of the list without handList
+		}
+		for i, n := range p.numbersOf(l) {
 			if l.slots[i] == a.Backend {
 				out = append(out, nftables.SetElement{Key: v.f.clientKey(l.number, a.Client), Val: binary.NativeEndian.AppendUint32(nil, n), Timeout: left})
 			}

@@ -23,15 +23,17 @@ const (
 	mapNodes      = "node-marks"    // other nodes' addresses → their mark
 	mapLinks      = "link-marks"    // other nodes' MAC addresses → their mark
 	setPorted     = "node-port-addresses"
-	setBlocks     = "local-blocks" // where only endpoints of this node live
-	setKnown      = "known"        // addresses that somebody has, here or elsewhere
-	setRouted     = "cluster"      // prefixes of pods, and the node's own addresses: what is not masqueraded
-	setPodRanges  = "pod-ranges"   // prefixes of pods
-	setOutgoing   = "nat-outgoing" // pods whose source is translated when they leave the cluster
-	setHairpin    = "hairpin"      // address . address of each pod
-	setKeepSource = "keep-source"  // nodes' addresses that pods reach with their own
-	setDirect     = "direct"       // lists whose answers to outside clients go straight to them
-	setOptOut     = "never-direct" // clients to whom they do not
+	setBlocks     = "local-blocks"   // where only endpoints of this node live
+	setKnown      = "known"          // addresses that somebody has, here or elsewhere
+	setRouted     = "cluster"        // prefixes of pods, and the node's own addresses: what is not masqueraded
+	setPodRanges  = "pod-ranges"     // prefixes of pods
+	setOutgoing   = "nat-outgoing"   // pods whose source is translated when they leave the cluster
+	mapPortals    = "portals"        // addresses of nodes that may be asked for ports → where they are looked up
+	mapInside     = "portals-inside" // the same for pods and the node's own processes
+	setHairpin    = "hairpin"        // address . address of each pod
+	setKeepSource = "keep-source"    // nodes' addresses that pods reach with their own
+	setDirect     = "direct"         // lists whose answers to outside clients go straight to them
+	setOptOut     = "never-direct"   // clients to whom they do not
 )
 
 // nodeMask are the bits of marks that hold the number of a node; lowest is where it begins.
@@ -63,7 +65,7 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 		"$ports", "meta l4proto { tcp, udp, sctp }",
 		"$node", f.node(s).String(),
 		"$mask", hex(nodeMask), "$rest", hex(^uint32(nodeMask)),
-		"$tunnel", tunnelDevice, "$host", hostDevice, "$way", hex(wayBit), "$through", hex(throughBit), "$handed", hex(handedBit), "$came", hex(cameBit),
+		"$tunnel", tunnelDevice, "$pods", fromPods(s), "$host", hostDevice, "$way", hex(wayBit), "$through", hex(throughBit), "$handed", hex(handedBit), "$came", hex(cameBit),
 		"$goal", hex(nodeMask|throughBit), "$plain", hex(^uint32(wayMarked)),
 		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
 	out := make([]string, 0, len(lines))
@@ -93,6 +95,7 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 		setKnown:     {Key: "$addr"},
 		setPodRanges: {Key: "$addr", Interval: true}, setOutgoing: {Key: "$addr", Size: room}, setHairpin: {Key: "$addr . $addr", Size: room}, setKeepSource: {Key: "$addr"},
 	}
+	sets[mapPortals], sets[mapInside] = Set{Key: "$addr", Value: "verdict"}, Set{Key: "$addr", Value: "verdict"}
 	sets[setDirect], sets[setOptOut] = Set{Key: "classid"}, Set{Key: "$addr", Interval: true}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		f.set(t, name, sets[name])
@@ -158,5 +161,5 @@ func (f family) masqueradeRules(s *nodestate.State) []string {
 	}
 	return append(rules,
 		// A client outside whose backend is on another node, or outside of the cluster: the answers have to come by here.
-		"ct status dnat iifname != @"+setWorkloads+" $ip saddr != @"+setOwn+" $ip daddr != @"+setLocal+" goto "+asNodeChain)
+		"ct status dnat iifname != $pods $ip saddr != @"+setOwn+" $ip daddr != @"+setLocal+" goto "+asNodeChain)
 }

@@ -120,3 +120,30 @@ func TestAnotherFamilysPod(t *testing.T) {
 		t.Errorf("workloads of IPv6: %v", have)
 	}
 }
+
+// First packets are judged as soon as one pod is isolated, by the maps that lead to the sets; before, nothing is looked up for them.
+func TestFirstPacketsAreJudged(t *testing.T) {
+	for _, six := range []bool{false, true} {
+		s, pod := small(), addr("10.244.1.3")
+		if six {
+			pod = addr("fd00:10::3")
+		}
+		asked := func() int {
+			n := 0
+			for _, rule := range Render(s, six).Chains[newChain].Rules {
+				if strings.Contains(rule, "vmap @"+mapIngress) || strings.Contains(rule, "vmap @"+mapEgress) {
+					n++
+				}
+			}
+			return n
+		}
+		s.Addrs[pod] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali2"}
+		if n := asked(); n != 0 {
+			t.Errorf("six %v: nobody is isolated, and %d maps are asked", six, n)
+		}
+		s.Addrs[pod] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali2", Ingress: nodestate.Isolation{Set: 7, Rule: 1}}
+		if n := asked(); n != 2 {
+			t.Errorf("six %v: a pod is isolated, and %d maps are asked, want 2: %q", six, n, Render(s, six).Chains[newChain].Rules)
+		}
+	}
+}

@@ -17,10 +17,10 @@
 //	translate-own output     dstnat-1 (-101)  the same for the node's own processes
 //	admit         prerouting filter-50       who may send with an address of ours; the ct mark remembers who handed a flow on, or whom it
 //	                                         is handed on to; the packet's mark leads it there (ways.go); what was for a Service and found
-//	                                         no backend is refused; what has no endpoint
-//	forwarded     forward    filter (0)      jump judge
-//	received      input      filter (0)      jump judge
-//	sent          output     filter (0)      what admit does, for the node's own processes; jump judge
+//	                                         no backend is refused
+//	forwarded     forward    filter (0)      what has no endpoint; judge
+//	received      input      filter (0)      judge
+//	sent          output     filter (0)      what admit does, for the node's own processes; judge
 //	sent-on       output     filter+1        where it was routed by a mark: segments fit the tunnel; the mark ends (forwarded does that itself)
 //	leave         postrouting srcnat (100)   sources: natOutgoing, hairpin (nat, once a flow)
 //
@@ -32,8 +32,9 @@
 //
 // # Where policy attaches
 //
-// The chain `judge` is jumped to from forwarded, received and sent, by every packet in both directions, with the
-// destination translated and the source not yet. What it drops is dropped; what returns goes on. Its chains and sets are
+// The chain `judge` is where forwarded, received and sent end, for every packet in both directions, with the
+// destination translated and the source not yet; first packets come by `judge-new`, which does not ask what only open flows need (where there are
+// no host endpoints). What it drops is dropped; what returns goes on. Its chains and sets are
 // made by renderPolicy (policy.go) as part of the same Table, and so of the same transaction.
 //
 // # Marks

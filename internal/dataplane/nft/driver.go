@@ -71,7 +71,7 @@ func New(o Options) (*Driver, error) {
 	if o.Tables == nil {
 		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, tableName) }
 	}
-	d := &Driver{opts: o, log: o.Logger, tables: map[family]*table{}, machine: machine{log: o.Logger, stateDir: o.StateDir}}
+	d := &Driver{opts: o, log: o.Logger, tables: map[family]*table{}, machine: machine{log: o.Logger, answers: map[family]int{}, stateDir: o.StateDir}}
 	for _, f := range families {
 		n, err := o.Tables(f.nft())
 		if err != nil {
@@ -158,6 +158,12 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 		t.sets, t.layout = static.Sets, static.layout()
 		if err := t.load(ctx); err != nil {
 			return err
+		}
+		if room := static.roomOf(t.found, t.room); t.hashes == nil && room > t.room { // what an earlier run needed
+			t.room, t.layout = room, t.found
+			if err := t.load(ctx); err != nil {
+				return err
+			}
 		}
 		t.stands = t.stands || t.hashes != nil
 		if first {

@@ -51,6 +51,14 @@ func (h hostRules) any() bool { return h.onTheWayOut() || h.toHost == model.ToHo
 // onTheWayOut reports whether there are host endpoints.
 func (h hostRules) onTheWayOut() bool { return len(h.in) > 0 }
 
+// begin is the chain that judges first packets.
+func (h hostRules) begin() string {
+	if h.any() {
+		return policyChain
+	}
+	return newChain
+}
+
 // beforeServices reports whether anything is judged before Services.
 func (h hostRules) beforeServices() bool { return judgeSomething(h.before) }
 

@@ -7,20 +7,18 @@ var _ dataplane.Partial = (*Driver)(nil)
 // Lacks implements dataplane.Partial. Each of these is said in docs/nftables.md.
 func (d *Driver) Lacks() map[dataplane.Feature]string {
 	return map[dataplane.Feature]string{
-		dataplane.FeatureFallback:   "straight answers stay straight, whether the client gets them or not",
-		dataplane.FeatureMaglev:     "the choice is made at random",
-		dataplane.FeatureNeighbours: "nothing is answered for on the link",
-		dataplane.FeatureFragments:  "connection tracking puts fragments together first",
-		dataplane.FeatureAnswers:    "the kernel words its refusals, and a packet in the middle of a connection is dropped",
-		dataplane.FeaturePorts:      "the kernel keeps a source port, or takes any",
-		dataplane.FeatureMTU:        "the kernel's own handling of sizes",
-		dataplane.FeatureOdd:        "the kernel's own idea of malformed packets",
-		dataplane.FeatureErrors:     "the kernel quotes as much as it likes, and tracks fewer kinds of ICMP messages",
-		dataplane.FeatureResume:     "connection tracking takes a connection that was reset for ended",
-		dataplane.FeatureHandOver:   "connection tracking knows what is not translated, whoever carries it",
-		dataplane.FeatureHostOwn:    "to host endpoints, the node's own addresses are those of the tables",
-		dataplane.FeatureHostNAT:    "the node's own packets are balanced in any case",
-		dataplane.FeatureSCTP:       "connection tracking wants whole chunks with the right tags",
-		dataplane.FeatureUntracked:  "doNotTrack policy is judged once for a connection, in the direction in which it began, and all else judges beside it",
+		dataplane.FeatureFallback:  "straight answers stay straight, whether the client gets them or not",
+		dataplane.FeatureFragments: "connection tracking puts fragments together first",
+		dataplane.FeatureAnswers:   "the kernel words its refusals, and a packet in the middle of a connection is dropped",
+		dataplane.FeaturePorts:     "the kernel keeps a source port, or takes any",
+		dataplane.FeatureMTU:       "the kernel's own handling of sizes",
+		dataplane.FeatureOdd:       "the kernel's own idea of malformed packets",
+		dataplane.FeatureErrors:    "the kernel quotes as much as it likes, and tracks fewer kinds of ICMP messages",
+		dataplane.FeatureResume:    "connection tracking takes a connection that was reset for ended",
+		dataplane.FeatureHandOver:  "connection tracking knows what is not translated, whoever carries it",
+		dataplane.FeatureHostOwn:   "to host endpoints, the node's own addresses are those of the tables",
+		dataplane.FeatureHostNAT:   "the node's own packets are balanced in any case",
+		dataplane.FeatureSCTP:      "connection tracking wants whole chunks with the right tags",
+		dataplane.FeatureUntracked: "doNotTrack policy is judged once for a connection, in the direction in which it began, and all else judges beside it",
 	}
 }

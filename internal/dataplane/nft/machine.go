@@ -21,7 +21,10 @@ type machine struct {
 	routes routes
 	ways   ways
 
-	stateDir string // survives a reboot; "" = there is none
+	uplinks  []uplink       // by which announced addresses are answered for
+	answers  map[family]int // how many addresses are answered for; nothing = an agent before this one may have left some
+	trusted  map[string]int // pods' interfaces that were looked at, by name: their index
+	stateDir string         // survives a reboot; "" = there is none
 }
 
 // prepare makes what tables and routes refer to.
@@ -81,12 +84,32 @@ func (m *machine) open(s *nodestate.State, stands func(family) bool, numbers fun
 	if opened(family{}) {
 		_, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward")
 		fail("ip_forward", err)
+		if err := m.trustPods(s); err != nil { // what it spares is all that is lost
+			m.log.Warn("the kernel goes on checking sources of some pods", "error", err)
+		}
 	}
 	if opened(family{six: true}) {
 		fail("forwarding of IPv6", forwardIPv6())
 	}
 	want, errs2 := m.wantedRoutes(s, opened, all)
+	if len(s.Announced) == 0 {
+		m.uplinks = nil
+	} else if links, err := uplinks(s); err == nil {
+		m.uplinks = links
+	} else {
+		fail("uplinks", err) // what is announced goes on by those of before
+	}
+	for _, f := range families {
+		if opened(f) {
+			m.announcedRoutes(s, f, m.uplinks, want)
+		}
+	}
 	errs = append(append(errs, errs2...), m.routes.ensure(want, m.log)...)
+	for _, f := range families {
+		if opened(f) || !f.carried(s) {
+			errs = append(errs, m.answer(s, f, m.uplinks)...)
+		}
+	}
 	if all {
 		for _, f := range families {
 			if n := numbers(f); n != nil {

@@ -15,16 +15,22 @@ import (
 const (
 	admitOpenChain  = "admit-open"
 	admitBackChain  = "admit-back"
-	admitNewChain   = "admit-new"
+	admitPodChain   = "admit-pod" // what pods begin
+	admitNewChain   = "admit-new" // what others begin
 	admitTranslated = "admit-translated"
+	podTranslated   = "admit-pod-translated"
+	admitHanded     = "admit-handed" // open, judged, and handed on
+	handedNewChain  = "admit-handed-new"
 	ownSourceChain  = "own-source"
 	toPodChain      = "forwarded-pod"
 	forwardedOthers = "forwarded-others" // not open and judged
-	departChain     = "depart"           // ends a mark that a packet was routed by
+	unknownPodChain = "unknown-pod"
+	departChain     = "depart" // ends a mark that a packet was routed by
 	sentChain       = "sent"
 	sentHomeChain   = "sent-home" // what the node's own processes send to what has no way of its own: Services, and pods that are gone
 	sentOthersChain = "sent-others"
 	sentNewChain    = "sent-new"
+	sentTranslated  = "sent-translated"
 )
 
 // goesOn are the words for a flow that was judged under a policy and has no way of its own.
@@ -43,15 +49,15 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		"ct direction reply goto "+admitBackChain,
 		wayOn+" accept",
 		// The node that is asked may change, but for a node port. Policy judges again.
-		"ct state established ct status dnat ct mark and $mask != 0 ct original $ip daddr != @"+setNodes+" jump follow",
+		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+setNodes+" jump follow",
 		"meta mark set meta mark and $rest")
 	chain(admitBackChain, append(f.cameRules(s), wayBack+" accept", "meta mark set meta mark and $rest")...)
 	chain("follow",
 		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
-		"meta mark and $mask == 0 ct mark set ct mark and $rest return",
+		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
 		"ct mark set meta mark and $mask")
-	f.forwardedChains(t, s, epoch)
-	base("received", knftables.FilterType, knftables.InputHook, "filter", goesOn(epoch)+"accept", "jump "+policyChain)
+	f.forwardedChains(t, s, epoch, h)
+	base("received", knftables.FilterType, knftables.InputHook, "filter", goesOn(epoch)+"accept", "ct state new goto "+h.begin(), "goto "+policyChain)
 	f.sentChains(t, s, epoch, h)
 	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
@@ -60,34 +66,38 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 }
 
 // forwardedChains are for what passes the node.
-func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16) {
+func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	var rules []string
 	if p := podInterfaces(s); p != "" {
 		rules = append(rules, "oifname "+p+" goto "+toPodChain)
-		chain(toPodChain, "oifname != @"+setWorkloads+" drop", goesOn(epoch)+"accept", "goto "+forwardedOthers)
+		chain(toPodChain, "oifname != @"+setWorkloads+" goto "+unknownPodChain, goesOn(epoch)+"accept", "goto "+forwardedOthers)
+		chain(unknownPodChain, noEndpoint, "drop")
 	}
-	rules = append(append(rules, toGone("oifname $host ")), goesOn(epoch)+"accept", "goto "+forwardedOthers)
+	rules = append(rules, goesOn(epoch)+"oifname != $host accept", toGone("oifname $host "), "goto "+forwardedOthers)
 	t.Chains["forwarded"] = Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: f.rules(s, rules...)}
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
-	chain(forwardedOthers, "meta mark and $way != 0 jump "+departChain, "goto "+policyChain)
+	chain(forwardedOthers,
+		"meta mark and $way != 0 jump "+departChain,
+		"ct state != new goto "+policyChain,
+		noEndpoint,
+		"oifname $host jump refuse", // a datagram after the first that nobody answered
+		"goto "+h.begin())
 }
 
 // sourceChains judge who sends, before connection tracking heeds it.
 func (f family) sourceChains(t *Table, s *nodestate.State) {
-	workloads := "@" + setWorkloads
-	if p := podInterfaces(s); p != "" && workloadsBegin(s) {
-		workloads = p
-	}
-	rules := []string{"iifname " + workloads + " goto from-workload"}
-	if p := podInterfaces(s); p != "" && workloads != p {
+	rules := []string{"iifname $pods goto from-workload"}
+	if p := podInterfaces(s); p != "" && fromPods(s) != p {
 		rules = append(rules, "iifname "+p+" drop")
 	}
-	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: f.rules(s, append(rules,
-		"udp dport $vxlan jump tunnel",
+	rules = append(rules, "udp dport $vxlan jump tunnel")
+	if s.NeedsTunnel() { // else there is no such device
 		// What comes out of the tunnel has the mark of the outer packet: which of the other nodes it was that sent it.
-		"iifname $tunnel meta mark and $mask == 0 drop",
-		"$ip saddr @"+setLocal+" goto "+ownSourceChain)...)}
+		rules = append(rules, "iifname $tunnel meta mark and $mask == 0 drop")
+	}
+	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw",
+		Rules: f.rules(s, append(rules, "$ip saddr @"+setLocal+" goto "+ownSourceChain)...)}
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	chain("from-workload", f.workloadRules()...)
 	chain(ownSourceChain,
@@ -101,6 +111,14 @@ func (f family) sourceChains(t *Table, s *nodestate.State) {
 		"@th,96,24 != $vni drop",
 		"meta mark set $ip saddr map @"+mapNodes+" accept",
 		"drop")
+}
+
+// fromPods is what the interfaces of pods are, behind from-network: what comes by others of their names is dropped there.
+func fromPods(s *nodestate.State) string {
+	if p := podInterfaces(s); p != "" && workloadsBegin(s) {
+		return p
+	}
+	return "@" + setWorkloads
 }
 
 // workloadsBegin reports whether all pods' interfaces have the names of such.
@@ -128,46 +146,65 @@ func (f family) workloadRules() []string {
 	return append(rules, "drop")
 }
 
+// tunnelOuter begins a rule for the tunnel's own packets: what comes out of it gets their mark. What was translated to its port is none.
+const tunnelOuter = "udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 ct status and dnat == 0 fib daddr type local "
+
 // admitRules let pass what is open, and lead what is not to its chain.
 func (f family) admitRules(epoch uint16) []string {
 	return []string{
 		goesOn(epoch) + "meta mark 0 accept",
-		// The tunnel's own packet: what comes out of it gets its mark. What was translated to its port is none.
-		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 ct status and dnat == 0 fib daddr type local accept",
+		fmt.Sprintf("ct mark and %#x == %#x ct state == established goto %s", uint32(handedBit|epochMask), handedBit|uint32(epoch), admitHanded),
+		"ct state new iifname $pods goto " + admitPodChain,
+		"ct state new goto " + admitNewChain,
+		tunnelOuter + "accept",
 		goesOn(epoch) + "meta mark set meta mark and $rest accept",
 		"ct state established,related goto " + admitOpenChain,
 		// Of another node with an address of ours comes what is known alone.
-		"meta mark and $mask != 0 ct state new,invalid $ip saddr @" + setLocal + " drop",
-		"meta mark and $way == 0 " + toStraight,
+		"meta mark and $mask != 0 ct state invalid $ip saddr @" + setLocal + " drop",
+		"meta mark and $way == 0 ct state invalid iifname != $pods " + toStraight,
 		"meta mark and $way != 0 accept", // see straightChains
-		"ct state new goto " + admitNewChain,
 		"meta mark set meta mark and $rest"}
 }
 
 // admitNewChains end the marks of translation and begin those of routing: which node handed a flow on is kept in its ct mark.
 func (f family) admitNewChains(t *Table, s *nodestate.State) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	chain(admitNewChain,
-		"ct status dnat goto "+admitTranslated,
-		// What a node sent with its own address through the tunnel is answered through it.
-		"iifname $tunnel $ip saddr @"+setNodes+" ct mark and $handed == 0 ct mark set $ip saddr map @"+mapNodes+" ct mark set ct mark or $through",
+	chain(admitHanded,
+		"ct direction original meta mark set ct mark and $goal or $way accept",
+		"meta mark set meta mark and $rest")
+	chain(admitPodChain,
 		"meta mark set meta mark and $rest",
-		wayOn,
-		"jump refuse",
-		"ct mark and $handed != 0 meta priority set none",
-		noEndpoint)
+		"ct status dnat goto "+podTranslated,
+		asked+"jump refuse")
+	chain(podTranslated,
+		asked+"ct mark set 0x0",
+		"meta priority set none")
+	chain(admitNewChain,
+		tunnelOuter+"accept",
+		"meta mark and $mask != 0 $ip saddr @"+setLocal+" drop", // see admitRules
+		"meta mark and $way == 0 "+toStraight,
+		"meta mark and $way != 0 accept",
+		"ct status dnat goto "+admitTranslated,
+		"ct mark and $handed != 0 goto "+handedNewChain,
+		// What a node sent with its own address through the tunnel is answered through it.
+		"iifname $tunnel $ip saddr @"+setNodes+" ct mark set $ip saddr map @"+mapNodes+" ct mark set ct mark or $through",
+		"meta mark set meta mark and $rest",
+		asked+"jump refuse")
+	chain(handedNewChain, wayOn, "meta priority set none")
 	chain(admitTranslated,
 		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of another node's.
 		"ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
 		// Answers of Services that want it go straight to the client (direct server return).
 		"meta mark and $mask != 0 meta priority @"+setDirect+" $ip saddr != @"+setOptOut+" meta mark set meta mark and $rest",
-		// The first packet of a translated flow, the only one with a list's number: what translate left in the ct mark ends here.
-		"meta priority != none ct mark set meta mark and $mask",
-		"meta priority != none iifname $tunnel ct mark set ct mark or $came",
-		"meta mark set meta mark and $rest",
-		"meta priority set none",
-		noEndpoint)
+		// What translate left in the ct mark ends here.
+		asked+"ct mark set meta mark and $goal",
+		asked+"iifname $tunnel ct mark set ct mark or $came",
+		"meta mark set meta mark and $plain",
+		"meta priority set none")
 }
+
+// asked begins a rule for the first packet of a flow to a frontend, the only one with a list's number. Programs may give theirs any.
+const asked = "meta priority != none "
 
 // noEndpoint refuses what begins and goes to an address of this node's blocks that nobody has.
 const noEndpoint = "$ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
@@ -175,30 +212,42 @@ const noEndpoint = "$ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " 
 // sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed again at the end of the chain.
 func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
 	// By which interface a packet leaves is told here by the destination that it had before a Service gave it another one.
-	t.Chains[sentChain] = Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: f.rules(s, append(toUnknown(s),
+	judge := policyChain
+	begin := h.begin()
+	if h.onTheWayOut() {
+		judge, begin = ownChain, ownChain
+	}
+	open := goesOn(epoch) + "ct status and dnat == 0 oifname != $host "
+	if p := podInterfaces(s); p != "" {
+		open += "oifname != " + p + " "
+	}
+	rules := append([]string{open + "accept"}, toUnknown(s)...)
+	t.Chains[sentChain] = Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: f.rules(s, append(rules,
+		"ct state new goto "+sentNewChain,
 		"oifname $host goto "+sentHomeChain,
 		goesOn(epoch)+"ct status and dnat == 0 accept",
 		goesOn(epoch)+"ct direction reply accept",
 		"goto "+sentOthersChain)...)}
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	chain(sentHomeChain, toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)
-	others := []string{"ct state new jump " + sentNewChain}
 	chain(sentNewChain,
 		"ct mark set 0",
-		"ct status and dnat == 0 jump refuse",
-		"ct status and dnat != 0 meta priority set none", // the number of the list
-		noEndpoint)
-	others = append(others, toGone("oifname != $host ct direction original ct status dnat "))
+		"ct status dnat goto "+sentTranslated,
+		asked+"jump refuse",
+		"oifname $host jump refuse", // see forwardedOthers
+		noEndpoint,
+		"goto "+begin)
+	chain(sentTranslated,
+		"meta priority set none",
+		noEndpoint,
+		"goto "+begin)
+	others := []string{toGone("oifname != $host ct direction original ct status dnat ")}
 	if !f.six {
 		// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
 		others = append(others, "icmp type redirect drop")
 	}
 	for _, rule := range append(f.cameRules(s), wayBack) {
 		others = append(others, "ct direction reply "+rule)
-	}
-	judge := policyChain
-	if h.onTheWayOut() {
-		judge = ownChain
 	}
 	chain(sentOthersChain, append(others, "jump "+judge)...)
 	// The packet was routed again, and by which interface it leaves now is not told.

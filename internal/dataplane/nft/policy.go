@@ -14,6 +14,7 @@ import (
 // its translation, in whichever direction the packet goes. docs/nftables.md has the whole of it.
 const (
 	policyChain = "judge"      // every packet; one that needs no judgement leaves at its first rule
+	newChain    = "judge-new"  // first packets, where there are no host endpoints
 	flowChain   = "judge-flow" // the packets of flows that were not judged, or under another policy
 	markChain   = "judged"
 	strayChain  = "stray" // packets of no flow
@@ -112,6 +113,13 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRu
 			"goto "+end)
 	}
 	chain(flowChain, flow(end)...)
+	if !h.any() {
+		begin := []string{"udp dport $vxlan jump " + toTunnelChain, "tcp flags & (syn | ack) != syn jump " + strayChain}
+		if len(t.Elements[setIsolated]) > 0 {
+			begin = append(begin, "ct original $ip saddr vmap @"+mapEgress, "ct reply $ip saddr vmap @"+mapIngress)
+		}
+		chain(newChain, append(begin, "goto "+markChain)...)
+	}
 	var toTunnel []string
 	for _, node := range []string{setOwn, setNodes} {
 		// From a node it would be taken for another node's, and what a Service leads there is nobody's.
@@ -124,12 +132,10 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRu
 		chain(ownFlowChain, flow(openChain)...)
 		chain(openChain, f.openRules(h)...)
 	}
-	// The numbers of the look-ups, which were made for isolated pods alone.
-	forget := []string{"ct original $ip saddr @" + setIsolated + " meta priority set none", "ct reply $ip saddr @" + setIsolated + " meta priority set none"}
 	if h.onTheWayOut() {
-		chain(clearChain, forget...)
+		chain(clearChain, "return")
 	}
-	mark := append([]string{fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(epochMask), epoch)}, forget...)
+	mark := []string{fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(epochMask), epoch)}
 	if listening {
 		mark = append(mark, showRules(wordPass, 0, 0)...)
 	}
@@ -227,12 +233,24 @@ func (r *policyRender) endpoints(s *nodestate.State) {
 			r.add(setIsolated, a.String(), "")
 		}
 		if v.Ingress.Set != 0 {
-			r.add(mapIngress, a.String(), "jump "+r.setChain("in-", "ct original $ip saddr", v.Ingress))
+			r.add(mapIngress, a.String(), "jump "+r.podChain("into-", r.setChain("in-", "ct original $ip saddr", v.Ingress), "ct original $ip saddr @"+setOwn+" return"))
 		}
 		if v.Egress.Set != 0 {
-			r.add(mapEgress, a.String(), "jump "+r.setChain("out-", "ct reply $ip saddr", v.Egress))
+			r.add(mapEgress, a.String(), "jump "+r.podChain("out-of-", r.setChain("out-", "ct reply $ip saddr", v.Egress)))
 		}
 	}
+}
+
+// podChain makes the chain that leads to a pod's set, but for what the pod sends to itself and the exceptions. The numbers of the look-ups end in it.
+func (r *policyRender) podChain(prefix, set string, exceptions ...string) string {
+	rules := append([]string{"ct original $ip saddr . ct reply $ip saddr @" + setHairpin + " return"}, exceptions...)
+	rules = append(rules, "jump "+set, "meta priority set none")
+	for i := range rules {
+		rules[i] = strings.ReplaceAll(rules[i], "$ip", r.words().ip)
+	}
+	name := r.chain(prefix, rules)
+	*r.sum += hash64(name)
+	return name
 }
 
 // setChain makes the chain of an isolation in one direction, where the peer is the given end of the flow.

@@ -336,20 +336,21 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 			return reason.TunnelSource, 0
 		}
 		return reason.Spoofed, 0
-	case "from-workload", "translate", "admit":
+	case "from-workload", "translate", "admit", admitNewChain:
 		return reason.Spoofed, 0
 	case "tunnel":
 		return reason.TunnelSource, 0
-	case "inside", "outside", "handed-on":
-		return reason.SourceRange, 0
-	case "choose":
-		if l := r.walk.Lookups; len(l) > 0 && l[len(l)-1].Set == mapLists {
+	case "choose", rangesChain:
+		switch l := r.walk.Lookups; {
+		case len(l) > 0 && (l[len(l)-1].Set == mapLists || l[len(l)-1].Set == mapRanged):
 			return reason.NoLocalBackend, 0
+		case chain == rangesChain:
+			return reason.SourceRange, 0
 		}
 		return reason.NoFlow, 0
 	case "refused":
 		return reason.NoBackend, 0
-	case "no-endpoint", "forwarded", toPodChain, sentChain, sentHomeChain, sentOthersChain:
+	case "no-endpoint", "forwarded", unknownPodChain, sentChain, sentHomeChain, sentOthersChain:
 		return reason.NoEndpoint, 0
 	case toTunnelChain:
 		return reason.TunnelFromPod, 0

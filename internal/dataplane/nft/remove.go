@@ -14,29 +14,11 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// Remove takes away what drivers left in the kernel: tables, routes to other nodes, and routing rules. Devices, and routes of weir0, stay,
+// Remove takes away what drivers left in the kernel: tables, routes to other nodes, routing rules, and entries by which neighbours are answered. Devices, and routes of weir0, stay,
 // which another data plane uses.
 func Remove(ctx context.Context) error {
-	conn, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("opening nftables: %w", err)
-	}
-	tables, err := conn.ListTables()
-	if lacksNFTables(err) {
-		tables, err = nil, nil
-	}
-	if err != nil {
-		return fmt.Errorf("listing tables: %w", err)
-	}
-	for _, t := range tables {
-		if t.Name == tableName && (t.Family == nftables.TableFamilyIPv4 || t.Family == nftables.TableFamilyIPv6 || t.Family == nftables.TableFamilyNetdev) {
-			conn.DelTable(t)
-		}
-	}
-	if len(tables) > 0 {
-		if err := conn.Flush(); err != nil {
-			return fmt.Errorf("deleting tables: %w", err)
-		}
+	if err := deleteTables(); err != nil {
+		return err
 	}
 	if err := conntrack.Release(); err != nil {
 		return err
@@ -62,7 +44,51 @@ func Remove(ctx context.Context) error {
 			}
 		}
 	}
-	return errors.Join(append(errs, removeWays(), ctx.Err())...)
+	return errors.Join(append(errs, removeWays(), removeProxied(), ctx.Err())...)
+}
+
+// deleteTables empties the base chains and deletes the tables once no packet is inside of them. A packet that is inside of a chain while a
+// transaction takes effect goes on by the rules of before, and finds the elements of after: with the table's maps gone, and their elements, it would be
+// dropped where a rule asks who sent it.
+func deleteTables() error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("opening nftables: %w", err)
+	}
+	tables, err := conn.ListTables()
+	if lacksNFTables(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("listing tables: %w", err)
+	}
+	tables = slices.DeleteFunc(tables, func(t *nftables.Table) bool {
+		return t.Name != tableName || t.Family != nftables.TableFamilyIPv4 && t.Family != nftables.TableFamilyIPv6 && t.Family != nftables.TableFamilyNetdev
+	})
+	if len(tables) == 0 {
+		return nil
+	}
+	chains, err := conn.ListChains()
+	if err != nil {
+		return fmt.Errorf("listing chains: %w", err)
+	}
+	for _, c := range chains {
+		// Without its layout a table that stays, emptied, counts as none.
+		if (c.Hooknum != nil || c.Name == layoutChain) && slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == c.Table.Name && t.Family == c.Table.Family }) {
+			conn.FlushChain(c)
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("emptying chains: %w", err)
+	}
+	conntrack.AwaitPackets()
+	for _, t := range tables {
+		conn.DelTable(t)
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("deleting tables: %w", err)
+	}
+	return nil
 }
 
 // There reports whether a driver's table of a family is in the kernel.

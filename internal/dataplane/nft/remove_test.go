@@ -3,33 +3,16 @@ package nft
 import (
 	"context"
 	"fmt"
-	"os"
-	"runtime"
 	"testing"
 
 	"github.com/google/nftables"
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
 )
 
 // TestRemoveTables: our tables, and what holds packets back, are gone afterwards; others stay.
 func TestRemoveTables(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = removeTables()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	inNamespace(t, func(string) error { return removeTables() })
 }
 
 func removeTables() error {

@@ -85,6 +85,8 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers) {
 		switch v.Kind {
 		case nodestate.AddrHost:
 			t.add(setOwn, a.String(), "")
+			t.add(mapPortals, a.String(), "goto "+ownChainOutside)
+			t.add(mapInside, a.String(), "goto "+ownChainInside)
 			t.add(setLocal, a.String(), "")
 		case nodestate.AddrEndpoint:
 			t.add(setPods, a.String(), "")
@@ -111,6 +113,10 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers) {
 		}
 		if v.NodePorts {
 			t.add(setPorted, a.String(), "")
+			if v.Kind == nodestate.AddrNode {
+				t.add(mapPortals, a.String(), "goto "+nodeChainOutside)
+				t.add(mapInside, a.String(), "goto "+nodeChainInside)
+			}
 		}
 	}
 }

@@ -27,6 +27,7 @@ type route struct {
 	src    netip.Addr // preferred source
 	remote netip.Addr // the other end of the tunnel; invalid: none
 	vni    uint32
+	any    bool // that somebody routes the prefix is enough
 }
 
 // routes are those that were written. The kernel's routes into the tunnel are not read back (netlink's library does not
@@ -69,7 +70,9 @@ func (r *routes) ensure(want map[netip.Prefix]route, log *slog.Logger) []error {
 		if ok && r.written[p] == one && there.LinkIndex == one.link {
 			continue
 		}
-		if err := one.put(p, ok); err != nil {
+		if err := one.put(p, ok); one.any && errors.Is(err, unix.EEXIST) {
+			continue
+		} else if err != nil {
 			errs = append(errs, routeError(p, "adding", err))
 			continue
 		}

@@ -14,6 +14,16 @@ import (
 // and what is not is theirs.
 const translatePriority = "dstnat-1"
 
+// Chains of Services, by who asks and what.
+const (
+	askedChain       = "asked"       // from outside, for a frontend with an address
+	ownChainOutside  = "own-outside" // from outside, for an address of this node
+	nodeChainOutside = "node-outside"
+	ownChainInside   = "own-inside" // pods and the node's own processes
+	nodeChainInside  = "node-inside"
+	rangesChain      = "ranges" // may the source ask
+)
+
 // serviceChains make the chains and sets of Services. Only the first packet of a flow comes by translate.
 func (f family) serviceChains(t *Table, s *nodestate.State) {
 	const front = "$ip daddr . meta l4proto . th dport"
@@ -22,47 +32,47 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 	nat := func(name string, hook knftables.BaseChainHook, rules ...string) {
 		t.Chains[name] = Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: f.rules(s, rules...)}
 	}
-	restricted := front + " @" + setRestricted + " " + front + " . $ip saddr != @" + setRanges + " drop"
-	own := fmt.Sprintf(" meta priority set meta priority or %#x goto choose", localList)
 	nat("translate", knftables.PreroutingHook,
 		"meta l4proto != { tcp, udp, sctp } return",
-		"iifname @"+setWorkloads+" goto inside",
-		// Which of the other nodes it was that sent this, if any.
-		"meta mark and $mask == 0 meta mark set ether saddr map @"+mapLinks,
+		"iifname $pods goto inside",
 		"meta mark and $mask != 0 $ip saddr @"+setLocal+" drop", // see admitRules
 		toStraight,
 		"meta mark and $way != 0 return",
-		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 fib daddr type local return", // see admitRules
-		"meta mark and $mask != 0 jump handed-on",
-		"$ip daddr @"+setNodes+" jump handed-on",
-		"goto outside")
+		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 fib daddr type local return", // see tunnelOuter
+		"meta priority set "+front+" map @"+mapServicesOutside+" goto "+askedChain,
+		"$ip daddr vmap @"+mapPortals)
 	nat("translate-own", knftables.OutputHook, "$ports goto inside")
 	chain("inside",
-		restricted,
 		"meta priority set "+front+" map @"+mapServices+" goto choose",
-		"$ip daddr @"+setOwn+" meta priority set "+atPort+" map @"+mapHostPorts+" goto choose",
-		"$ip daddr != @"+setPorted+" return",
-		"$ip daddr @"+setNodes+" "+atPort+" @"+setPortsLocal+" return",
-		"meta priority set "+atPort+" map @"+mapPorts+" goto choose")
-	chain("outside",
-		restricted,
-		"meta priority set "+front+" map @"+mapServicesOutside+" goto choose",
-		"meta priority set "+front+" map @"+mapServices+" goto choose",
-		"$ip daddr != @"+setOwn+" return",
+		"$ip daddr vmap @"+mapInside)
+	chain(ownChainInside,
 		"meta priority set "+atPort+" map @"+mapHostPorts+" goto choose",
 		"$ip daddr != @"+setPorted+" return",
-		"meta priority set "+atPort+" map @"+mapPortsOutside+" goto choose",
+		"meta priority set "+atPort+" map @"+mapPorts+" goto choose")
+	chain(nodeChainInside,
+		atPort+" @"+setPortsLocal+" return",
 		"meta priority set "+atPort+" map @"+mapPorts+" goto choose")
 	// What another node was asked for: one of this node's own backends answers, by way of the node that was addressed, or that handed
 	// the packet on.
-	chain("handed-on",
-		restricted,
-		"$ip daddr @"+setPorted+" meta priority set "+atPort+" map @"+mapPorts+" meta mark set $ip daddr map @"+mapNodes+own,
-		"meta mark and $mask != 0 meta priority set "+front+" map @"+mapServices+own,
-		"meta mark set meta mark and $rest")
+	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(localList|handList), localList)
+	chain(askedChain,
+		// Which of the other nodes it was that sent this, if any.
+		"meta mark and $mask == 0 meta mark set ether saddr map @"+mapLinks,
+		"meta mark and $mask != 0 "+own,
+		"goto choose")
+	chain(ownChainOutside,
+		"meta priority set "+atPort+" map @"+mapHostPorts+" goto choose",
+		"$ip daddr != @"+setPorted+" return",
+		"meta priority set "+atPort+" map @"+mapPortsOutside+" goto choose")
+	chain(nodeChainOutside,
+		"meta priority set "+atPort+" map @"+mapPorts+" meta mark set $ip daddr map @"+mapNodes+" "+own+"goto choose")
+	chain(rangesChain,
+		front+" . $ip saddr != @"+setRanges+" drop",
+		fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(restrictedBit)),
+		"meta priority vmap @"+mapRanged) // not lists, which lead here: the kernel refuses what may go in circles
 	chain("choose",
 		// A packet in the middle of a connection that nobody knows is no beginning of one.
-		"tcp flags & (fin | syn | rst | ack) != syn drop",
+		fmt.Sprintf("tcp flags & (fin | syn | rst | ack) != syn meta priority and %#x != %#x drop", hashList|handList, hashList|handList),
 		"meta priority vmap @"+mapLists)
 	f.handOnChains(t, s)
 	chain("refuse",
@@ -73,12 +83,12 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 	for name, set := range map[string]Set{
 		mapServices: {Key: frontend, Value: "classid"}, mapServicesOutside: {Key: frontend, Value: "classid"},
 		mapPorts: {Key: portal, Value: "classid"}, mapPortsOutside: {Key: portal, Value: "classid"}, mapHostPorts: {Key: portal, Value: "classid"},
-		setPortsLocal: {Key: portal}, mapLists: {Key: "classid", Value: "verdict"},
+		setPortsLocal: {Key: portal}, mapLists: {Key: "classid", Value: "verdict"}, mapRanged: {Key: "classid", Value: "verdict"},
 		mapBackends: {Key: "classid . mark", Value: backend}, mapSlots: {Key: "classid . mark", Value: "mark"}, mapLive: {Key: "classid . mark", Value: backend},
-		mapHomes:      {Key: "classid . mark", Value: "mark"},
-		mapAffinity:   f.affinitySet(),
-		setRestricted: {Key: frontend}, setRanges: {Key: frontend + " . $addr", Interval: true},
-		mapRefused: {Key: frontend, Value: "verdict"}, mapRefusedPorts: {Key: portal, Value: "verdict"},
+		mapHomes:    {Key: "classid . mark", Value: "mark"},
+		mapAffinity: f.affinitySet(),
+		setRanges:   {Key: frontend + " . $addr", Interval: true},
+		mapRefused:  {Key: frontend, Value: "verdict"}, mapRefusedPorts: {Key: portal, Value: "verdict"},
 	} {
 		f.set(t, name, set)
 	}
@@ -89,6 +99,9 @@ const handOnChain = "hand-on"
 
 // pickName is the chain that chooses from a list.
 func (p *port) pickName(l list) string {
+	if l.number&hashList != 0 {
+		return p.hashName(l)
+	}
 	name := fmt.Sprintf("pick-%d", len(l.slots))
 	if l.number&handList != 0 {
 		name = fmt.Sprintf("pick-on-%d", len(l.slots))
@@ -103,7 +116,11 @@ func (p *port) pickName(l list) string {
 func (v *services) chains(p *port) map[string][]string {
 	out := map[string][]string{}
 	for _, l := range p.lists() {
-		if len(l.slots) > 0 {
+		switch {
+		case len(l.slots) == 0:
+		case l.number&hashList != 0:
+			out[p.pickName(l)] = v.f.hashRules(l, len(p.table), p.affinity())
+		default:
 			out[p.pickName(l)] = v.f.pickRules(len(l.slots), p.affinity(), l.number&handList != 0)
 		}
 	}
@@ -164,6 +181,6 @@ func (f family) affinitySet() Set {
 // serviceSets are those whose elements services follows, or packets add.
 var serviceSets = map[string]bool{
 	mapServices: true, mapServicesOutside: true, mapPorts: true, mapPortsOutside: true, mapHostPorts: true, setPortsLocal: true,
-	mapLists: true, mapBackends: true, mapSlots: true, mapLive: true, mapHomes: true, mapAffinity: true, setRestricted: true, setRanges: true,
+	mapLists: true, mapRanged: true, mapBackends: true, mapSlots: true, mapLive: true, mapHomes: true, mapAffinity: true, setRanges: true,
 	mapRefused: true, mapRefusedPorts: true, setDirect: true,
 }

@@ -16,32 +16,36 @@ import (
 // of it the backend. An endpoint that comes or goes is two or three elements, whatever the Service has; chains exist for
 // each length in use, and have one rule.
 
-// Sets and maps of Services. What a frontend is for clients outside stands in the second of a pair where it differs.
+// Sets and maps of Services.
 const (
-	mapServices        = "services" // address . protocol . port → list
-	mapServicesOutside = "services-outside"
-	mapPorts           = "node-ports" // protocol . port → list
+	mapServices        = "services"         // address . protocol . port → list
+	mapServicesOutside = "services-outside" // the same for clients outside
+	mapPorts           = "node-ports"       // protocol . port → list
 	mapPortsOutside    = "node-ports-outside"
 	setPortsLocal      = "node-ports-local" // with externalTrafficPolicy Local: for other nodes to judge on their addresses
 	mapHostPorts       = "host-ports"       // on every address of the node
 	mapLists           = "lists"            // list → chain
+	mapRanged          = "ranged-lists"     // the same, of ports with source ranges
 	mapBackends        = "backends"         // list . slot → address . port
 	mapSlots           = "affine-slots"     // list . slot → number of a backend; of Services with affinity
 	mapHomes           = "homes"            // list . slot (or number) → mark of the node where the backend is
 	mapLive            = "affine-backends"  // list . number → address . port
 	mapAffinity        = "affinity"         // list . client → number
-	setRestricted      = "restricted"       // frontends with source ranges
 	setRanges          = "source-ranges"    // frontend . prefix
 	mapRefused         = "refused"          // frontends without any backend
 	mapRefusedPorts    = "refused-ports"
 )
 
 // The lists of a service port have numbers that differ in these bits: that of all backends has none, that of this node's own has
-// localList, and that for clients outside, of whom those for backends on other nodes are handed on, has handList.
+// localList, and that for clients outside, of whom those for backends on other nodes are handed on, has handList. Those that choose by
+// consistent hashing have hashList, too.
 const (
 	localList = 1
 	handList  = 2
-	listBits  = localList | handList
+	hashList  = 4
+	// restrictedBit leads by the source ranges of a frontend to the list without it.
+	restrictedBit = 8
+	listBits      = localList | handList | hashList | restrictedBit
 )
 
 // affinitySize bounds how many clients are remembered: bpfMapSizeNATAffinity's default.
@@ -82,6 +86,9 @@ type port struct {
 	homes          map[netip.AddrPort]int // of backends on other nodes: the node's number
 	live           map[netip.AddrPort]bool
 	ranges         []netip.Prefix
+
+	table   []netip.AddrPort          // of consistent hashing, by slot; nil = there is none
+	numbers map[netip.AddrPort]uint32 // of backends where there is one
 }
 
 // element is one of a set or a map.
@@ -149,7 +156,7 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 	if p == nil {
 		p = &port{faces: map[nodestate.Frontend]nodestate.Service{}}
 	}
-	before, chainsBefore := v.elements(p), v.chains(p)
+	before, chainsBefore, tableBefore := v.elements(p), v.chains(p), p.tableOf()
 	faces := maps.Clone(p.faces)
 	for _, f := range touched {
 		if svc, ok := s.Frontends.Get(f); ok && svc.ID == id && (svc.LocalOnly || !v.proxied) {
@@ -163,8 +170,10 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 	live := v.live(now)
 	v.noteGone(id, p.live, live, faces)
 	p.live = live
+	clusterBefore := p.cluster
 	p.cluster = place(p.cluster, v.list(now, false))
 	p.local = place(p.local, v.list(now, true))
+	p.plan(clusterBefore)
 	homes := v.homesOfPort(p)
 	v.noteLeft(id, p.homes, homes, faces)
 	p.homes = homes
@@ -172,7 +181,7 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 	if len(p.faces) == 0 {
 		v.noteGone(id, p.live, nil, faces)
 		v.noteLeft(id, p.homes, nil, faces)
-		p.cluster, p.local, p.homes, p.ranges, p.live = nil, nil, nil, nil, nil
+		p.cluster, p.local, p.homes, p.ranges, p.live, p.table, p.numbers = nil, nil, nil, nil, nil, nil, nil
 		if p.number != 0 {
 			delete(v.taken, p.number)
 		}
@@ -190,6 +199,7 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 		}
 	}
 	v.countChains(chainsBefore, chainsAfter, to)
+	followTable(tableBefore, p.tableOf(), to)
 	for k, value := range after {
 		to.set(k.set, k.key, value)
 	}
@@ -222,7 +232,7 @@ func (v *services) number(id nodestate.Frontend) uint32 {
 	b = append(b, byte(id.Port>>8), byte(id.Port), byte(id.Proto))
 	n := hash32(b) &^ listBits
 	for {
-		if _, ok := v.taken[n]; !ok && n != 0 && n != 0xfffffffc { // "none" and "root" to nft
+		if _, ok := v.taken[n]; !ok && n != 0 && n != ^uint32(listBits) { // "none" and "root" to nft
 			v.taken[n] = id
 			return n
 		}
@@ -300,6 +310,16 @@ func (p *port) direct(otherwise bool) bool {
 	return otherwise
 }
 
+// restricted reports whether a frontend has source ranges.
+func (p *port) restricted() bool {
+	for f, svc := range p.faces {
+		if svc.Restricted && !f.Addr.IsUnspecified() {
+			return true
+		}
+	}
+	return false
+}
+
 // followMode follows the mode of Services that have none of their own.
 func (v *services) followMode(dsr bool, to sink) {
 	for _, p := range v.ports {
@@ -351,7 +371,10 @@ func (p *port) lists() []list {
 		return nil
 	}
 	out := []list{{p.number, p.cluster}, {p.number | localList, p.local}}
-	if p.handsOn() {
+	switch {
+	case p.hashed():
+		out = append(out, p.hashLists()...)
+	case p.handsOn():
 		out = append(out, list{p.number | handList, p.cluster})
 	}
 	return out
@@ -360,14 +383,25 @@ func (p *port) lists() []list {
 // listElements adds the elements of one list.
 func (v *services) listElements(p *port, l list, out map[elementKey]string) {
 	n := listText(l.number)
-	switch {
-	case len(l.slots) > 0:
-		out[elementKey{mapLists, n}] = "goto " + p.pickName(l)
-	case len(p.cluster) > 0:
-		out[elementKey{mapLists, n}] = "drop" // no local backend, while others have some
+	at := []string{mapLists}
+	if p.restricted() {
+		at = append(at, mapRanged)
+		out[elementKey{mapLists, listText(l.number | restrictedBit)}] = "goto " + rangesChain
+	}
+	for _, at := range at {
+		switch {
+		case len(l.slots) > 0:
+			out[elementKey{at, n}] = "goto " + p.pickName(l)
+		case len(p.cluster) > 0:
+			out[elementKey{at, n}] = "drop" // no local backend, while others have some
+		}
 	}
 	if l.number&listBits != 0 && len(l.slots) > 0 && p.direct(v.dsr) {
 		out[elementKey{setDirect, n}] = ""
+	}
+	if l.number&hashList != 0 {
+		v.hashElements(p, l, out)
+		return
 	}
 	var ids []uint32
 	if p.affinity() > 0 {
@@ -395,14 +429,21 @@ func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 			inside |= localList
 		}
 	}
-	if svc.External && !svc.LocalPolicy && p.handsOn() {
+	switch {
+	case svc.Maglev && p.hashed():
+		inside, outside = inside|hashList, outside|hashList|handList
+	case svc.External && !svc.LocalPolicy && p.handsOn():
 		outside |= handList
+	}
+	restricted := svc.Restricted && !f.Addr.IsUnspecified()
+	if restricted {
+		inside, outside = inside|restrictedBit, outside|restrictedBit
 	}
 	at, there, k := mapServices, mapServicesOutside, key(f.Addr, f.Proto, f.Port)
 	if f.Addr.IsUnspecified() {
 		at, there, k = mapPorts, mapPortsOutside, key(f.Proto, f.Port)
 		if svc.LocalOnly {
-			at = mapHostPorts
+			at, there = mapHostPorts, ""
 		}
 		if svc.LocalPolicy {
 			out[elementKey{setPortsLocal, k}] = ""
@@ -416,11 +457,10 @@ func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 		out[elementKey{refused, k}] = "goto refused"
 	}
 	out[elementKey{at, k}] = listText(inside)
-	if inside != outside {
+	if there != "" {
 		out[elementKey{there, k}] = listText(outside)
 	}
-	if svc.Restricted && !f.Addr.IsUnspecified() {
-		out[elementKey{setRestricted, k}] = ""
+	if restricted {
 		for _, r := range disjointOf(v.f, p.ranges) {
 			out[elementKey{setRanges, k + " . " + prefixText(r)}] = ""
 		}

@@ -14,7 +14,7 @@ type Status struct {
 	Endpoints int               // pods' addresses in the tables
 	Tunnel    bool              // the VXLAN device exists
 	Writes    uint64            // operations of nftables since the start
-	Elements  map[string]int    // by family and set
+	Elements  map[string]int    // by family and set; announced: entries for neighbours
 	Repairs   map[string]uint64 // by what: table, device, route
 	Repaired  time.Time         // of the last repair; zero = none
 	Problems  []string          // what could not be put in place at the last try
@@ -45,6 +45,7 @@ func (d *Driver) Status() Status {
 		for name, tracked := range t.elements {
 			st.Elements[fmt.Sprintf("%s %s", f.nft(), name)] = tracked.Len()
 		}
+		st.Elements[fmt.Sprintf("%s announced", f.nft())] = d.machine.answers[f]
 		if n := t.elements[setEndpoints]; n != nil {
 			st.Endpoints += n.Len()
 		}

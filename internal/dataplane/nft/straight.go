@@ -23,9 +23,9 @@ const (
 	straightOver = 1 // of a mark in the map: FIN or RST was seen
 )
 
-// toStraight looks for the flow of what connection tracking does not know. Of the first packet that it takes for new translate asks, of all
-// others admit.
-const toStraight = "ct state new,invalid iifname != @" + setWorkloads + " tcp flags & syn == 0 jump " + straightChain
+// toStraight looks for the flow of what no pod sends and connection tracking does not know: it is new or invalid to it. Of the first packet that
+// it takes for new translate asks, of all others admit.
+const toStraight = "tcp flags & syn == 0 jump " + straightChain
 
 // straightFlow is what a flow of TCP is known by. Addresses of IPv6 are hashed twice: see client.
 func (f family) straightFlow() string {

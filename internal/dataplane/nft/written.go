@@ -23,7 +23,8 @@ type written struct {
 	want   map[string]Chain
 	sets   map[string]Set
 	hashes map[string][]string // of the rules found, by chain
-	layout string              // that was found
+	layout string              // that is wanted
+	found  string              // that load found; empty = none
 	flush  map[string]bool     // sets whose elements are not known
 
 	elements map[string]*delta.Tracker[string, string]
@@ -265,6 +266,7 @@ func (w *written) remove(ctx context.Context) error {
 func (w *written) load(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("reading table %s %s: %w", w.family.nft(), tableName, err) }
 	w.forget()
+	w.found = ""
 	chains, err := w.nft.List(ctx, "chains")
 	if err != nil && !knftables.IsNotFound(err) {
 		return fail(err)
@@ -289,7 +291,10 @@ func (w *written) load(ctx context.Context) error {
 		}
 		hashes[r.Chain] = append(hashes[r.Chain], text)
 	}
-	if h := hashes[layoutChain]; len(h) != 1 || w.sets == nil || w.layout != "" && h[0] != w.layout {
+	if h := hashes[layoutChain]; len(h) == 1 {
+		w.found = h[0]
+	}
+	if w.found == "" || w.sets == nil || w.layout != "" && w.found != w.layout {
 		w.loaded = true
 		return nil // made anew
 	}

@@ -116,6 +116,11 @@ func asks(b []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// answers: is a frame an answer of ARP?
+func answers(b []byte) bool {
+	return len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == 0x0806 && binary.BigEndian.Uint16(b[20:]) == 2
+}
+
 // chatter: is a frame something that a kernel says by itself, which no packet of a scenario is?
 func chatter(b []byte) bool {
 	switch binary.BigEndian.Uint16(b[12:]) {

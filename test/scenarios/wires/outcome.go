@@ -104,6 +104,9 @@ func differs(in sim.In, got []outcome, want outcome) string {
 	if len(got) == 1 {
 		o = got[0]
 	}
+	if in.Packet.Kind == packet.Frame && want.where == host { // the stack's, which says nothing
+		want.where = nothing
+	}
 	switch {
 	case want.silent && o.where != nothing && o.packet.Kind == packet.Error:
 		return ""
@@ -136,6 +139,8 @@ func shape(in sim.In, p *packet.Packet) string {
 // gist is what a node's own answer says to whom.
 func gist(p *packet.Packet) string {
 	switch p.Kind {
+	case packet.Frame:
+		return fmt.Sprintf("%s > %s %x", p.SrcMAC, p.DstMAC, p.Payload[:min(28, len(p.Payload))])
 	case packet.TCP:
 		return fmt.Sprintf("tcp %s %d > %s %d flags %x", p.IP.Src, p.SrcPort, p.IP.Dst, p.DstPort, p.Flags)
 	case packet.Error:

@@ -1,15 +1,15 @@
-package rulewalk
+package jhash
 
 import "testing"
 
-// TestJhash: the values that come with the hash's publication (lookup3.c, driver5).
-func TestJhash(t *testing.T) {
+// TestSum: the values that come with the hash's publication (lookup3.c, driver5).
+func TestSum(t *testing.T) {
 	const text = "Four score and seven years ago"
 	for _, c := range []struct {
 		text       string
 		seed, want uint32
 	}{{"", 0, 0xdeadbeef}, {text, 0, 0x17770551}, {text, 1, 0xcd628161}} {
-		if got := jhash([]byte(c.text), c.seed); got != c.want {
+		if got := Sum([]byte(c.text), c.seed); got != c.want {
 			t.Errorf("%q, %d: %#x, want %#x", c.text, c.seed, got, c.want)
 		}
 	}

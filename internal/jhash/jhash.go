@@ -1,12 +1,13 @@
-package rulewalk
+// Package jhash is Bob Jenkins' hash as the kernel has it (linux/jhash.h, public domain): nftables computes it, and so do the eBPF programs.
+package jhash
 
 import (
 	"encoding/binary"
 	"math/bits"
 )
 
-// jhash is Bob Jenkins' hash as the kernel has it (linux/jhash.h).
-func jhash(key []byte, seed uint32) uint32 {
+// Sum is the hash of a key, which begins with seed.
+func Sum(key []byte, seed uint32) uint32 {
 	a := 0xdeadbeef + uint32(len(key)) + seed
 	b, c := a, a
 	for len(key) > 12 {
