@@ -19,14 +19,17 @@ import (
 var (
 	labFlag  = flag.String("lab", "", "use this lab, and leave it")
 	dualFlag = flag.String("dual-lab", "", "use this lab of both families, and leave it")
-	binFlag  = flag.String("bin", "../../bin", "folder with Weir's programs and weir-lab")
-	keepFlag = flag.Bool("keep", false, "leave the lab when a test failed")
+	// That of TestFromKubeProxy.
+	proxyFlag = flag.String("proxy-lab", "", "use this lab of Weir and a kube-proxy (weir-lab up --proxy weir+kube-proxy-iptables), and leave it")
+	proxyAll  = flag.Bool("proxy-all", false, "go from each of kube-proxy's modes to Weir in each way; otherwise once from each")
+	binFlag   = flag.String("bin", "../../bin", "folder with Weir's programs and weir-lab")
+	keepFlag  = flag.Bool("keep", false, "leave the lab when a test failed")
 	// Figures are always written; a machine that has other work to do fails no test by them.
 	judge = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do")
 )
 
-// all is the lab of this package's tests; both is the one of TestDualStack, with both families.
-var all, both *lab
+// all is the lab of this package's tests; both is the one of TestDualStack, with both families; beside is the one of TestFromKubeProxy.
+var all, both, beside *lab
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -123,7 +126,7 @@ func (l *lab) up(ctx context.Context, args ...string) error {
 
 // tearDown leaves nothing of what the tests made.
 func tearDown(code int) {
-	for _, l := range []*lab{all, both} {
+	for _, l := range []*lab{all, both, beside} {
 		if l != nil {
 			l.tearDown(code)
 		}

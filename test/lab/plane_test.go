@@ -168,7 +168,7 @@ func (l *lab) awaitPlanes(t *testing.T, want map[string]string) {
 			if err != nil {
 				return err
 			}
-			if standard := plane == "nftables"; standard != strings.Contains(tables, "table ip weir") || standard != (strings.TrimSpace(pins) == "") {
+			if standard := plane == "nftables"; standard != strings.Contains(tables, "table ip weir\n") || standard != (strings.TrimSpace(pins) == "") {
 				return fmt.Errorf("%s has the tables %q and %d pins", node, tables, len(strings.Fields(pins)))
 			}
 		}

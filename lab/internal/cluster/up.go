@@ -166,6 +166,11 @@ func (u *starter) run(ctx context.Context) error {
 	if err := u.api(ctx, client); err != nil {
 		return err
 	}
+	if u.o.Proxy.KubeProxyMode() != "" {
+		if err := u.p.Step("kube-proxy", func() error { return u.kubeProxy(ctx) }); err != nil {
+			return err
+		}
+	}
 	if u.o.Proxy.Weir() {
 		if !u.o.Install {
 			return u.finish("nodes stay NotReady until Weir is installed (--no-install)")

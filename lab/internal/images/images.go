@@ -33,6 +33,9 @@ const WeirImage = "weir.local/weir:dev"
 // name too, because it has the program.
 const BenchImage = "weir.local/weir-bench:dev"
 
+// KubeProxyImage is the name of kube-proxy's image.
+const KubeProxyImage = "registry.k8s.io/kube-proxy:" + build.KubernetesVersion
+
 // CoreDNSImage is the name of CoreDNS' image.
 const CoreDNSImage = "registry.k8s.io/coredns/coredns:" + build.CoreDNSVersion
 
@@ -155,11 +158,15 @@ func (b *Builder) definitions() []definition {
 	const e2e = "registry.k8s.io/e2e-test-images/"
 	debian := b.debian()
 	coredns := files("coredns", dns, program("coredns", b.Programs.Path("coredns")))
+	kubeproxy := files("kube-proxy", b.Programs.Rel("kube-proxy"), program("usr/local/bin/kube-proxy", b.Programs.Path("kube-proxy")))
 	return []definition{
 		{name: "pause", layers: []layer{pause()}, image: image{
 			tags: []string{nodespec.PauseImage, "registry.k8s.io/pause:3.10"}, entrypoint: []string{"/pause"}}},
 		{name: "coredns", layers: []layer{coredns}, image: image{
 			tags: []string{CoreDNSImage}, entrypoint: []string{"/coredns"}}},
+		// It runs iptables and nft, which that Debian has.
+		{name: "kube-proxy", layers: []layer{debian, kubeproxy}, image: image{
+			tags: []string{KubeProxyImage}, cmd: []string{"/usr/local/bin/kube-proxy"}}},
 		{name: "busybox", layers: []layer{busybox()}, image: image{
 			tags: []string{e2e + "busybox:1.37.0-1", e2e + "busybox:1.36.1-1", "docker.io/library/busybox:1.36", "docker.io/library/busybox:latest"},
 			cmd:  []string{"sh"}}},

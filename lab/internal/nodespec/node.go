@@ -15,8 +15,6 @@ const (
 
 	kubeletConf    = confDir + "/kubelet.conf"
 	kubeletYAML    = confDir + "/kubelet.yaml"
-	proxyConf      = confDir + "/kube-proxy.conf"
-	proxyYAML      = confDir + "/kube-proxy.yaml"
 	containerdTOML = "/etc/containerd/weir-lab.toml"
 	cniBin         = "/opt/cni/bin"
 	cniConf        = "/etc/cni/net.d"
@@ -25,8 +23,8 @@ const (
 	ControlPlaneTaint = "node-role.kubernetes.io/control-plane"
 )
 
-// node adds containerd, the kubelet and, where the lab itself does the cluster's
-// networking, the CNI plugins and kube-proxy.
+// node adds containerd, the kubelet and, where the lab itself makes the pod network,
+// the CNI plugins.
 func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 	s.file(containerdTOML, 0o644, containerdConfig)
 	s.Daemons = append(s.Daemons, Daemon{Name: "containerd", Args: []string{"containerd", "--config", containerdTOML}})
@@ -58,20 +56,6 @@ func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 	s.daemon(in, "kubelet", []string{"unix://" + containerdSocket, Ready()},
 		"--config="+kubeletYAML, "--kubeconfig="+kubeletConf, "--hostname-override="+m.Name,
 		"--node-ip="+strings.Join(nodeIPs, ","), "--root-dir=/var/lib/kubelet", "--v=2")
-
-	mode := in.Proxy.KubeProxyMode()
-	if mode == "" {
-		return nil
-	}
-	proxy, err := proxyConfig(in.Lab, m, mode)
-	if err != nil {
-		return err
-	}
-	s.file(proxyYAML, 0o644, proxy)
-	if err := s.kubeconfig(proxyConf, c, "proxy"); err != nil {
-		return err
-	}
-	s.daemon(in, "kube-proxy", []string{Ready()}, "--config="+proxyYAML)
 	return nil
 }
 
@@ -200,22 +184,6 @@ func kubeletConfig(in Inputs, m plan.Machine) (string, error) {
 		c["registerWithTaints"] = []object{{"key": ControlPlaneTaint, "effect": "NoSchedule"}}
 	}
 	return encode("kubelet", m, c)
-}
-
-// proxyConfig leaves the machine's connection table alone: its size is not a
-// namespace's to set.
-func proxyConfig(l *plan.Lab, m plan.Machine, mode string) (string, error) {
-	return encode("kube-proxy", m, object{
-		"apiVersion":         "kubeproxy.config.k8s.io/v1alpha1",
-		"kind":               "KubeProxyConfiguration",
-		"clientConnection":   object{"kubeconfig": proxyConf},
-		"hostnameOverride":   m.Name,
-		"mode":               mode,
-		"clusterCIDR":        l.PodCIDRs(),
-		"oomScoreAdj":        0,
-		"conntrack":          object{"maxPerCore": 0, "min": 0},
-		"healthzBindAddress": "0.0.0.0:10256",
-	})
 }
 
 func encode(what string, m plan.Machine, c object) (string, error) {

@@ -113,7 +113,6 @@ func NewCredentials(l *plan.Lab) (*Credentials, error) {
 	issue("admin", "admin", "system:masters")
 	issue("controller-manager", "system:kube-controller-manager")
 	issue("scheduler", "system:kube-scheduler")
-	issue("proxy", "system:kube-proxy")
 	issue("front-proxy", "front-proxy-client")
 	issue("apiserver-kubelet", "apiserver-kubelet", "system:masters")
 	if err != nil {

@@ -61,10 +61,7 @@ func TestDaemons(t *testing.T) {
 	for proxy, want := range map[plan.Proxy][2]string{
 		plan.ProxyWeir:     {cp, "containerd kubelet"},
 		plan.ProxyNone:     {cp, "containerd kubelet"},
-		plan.ProxyNFTables: {cp + " kube-proxy", "containerd kubelet kube-proxy"},
-		plan.ProxyIPTables: {cp + " kube-proxy", "containerd kubelet kube-proxy"},
-
-		plan.ProxyBesideNFTables: {cp + " kube-proxy", "containerd kubelet kube-proxy"},
+		plan.ProxyNFTables: {cp, "containerd kubelet"}, // kube-proxy is a pod
 	} {
 		specs := render(t, proxy)
 		for i, node := range []string{"cp", "worker1"} {
@@ -176,10 +173,6 @@ func TestFamilies(t *testing.T) {
 		}
 		if got := cp.flag("kube-controller-manager", "service-cluster-ip-range"); got != want["service-cluster-ip-range"] {
 			t.Errorf("%s: the controllers' Service addresses are %q", family, got)
-		}
-		proxy, _ := worker.find(proxyYAML)
-		if !strings.Contains(proxy.Content, "clusterCIDR: "+want["cluster-cidr"]+"\n") {
-			t.Errorf("%s: %s", family, proxy.Content)
 		}
 		cni, _ := worker.find(cniConf + "/10-lab.conflist")
 		hosts, _ := worker.find("/etc/hosts")
