@@ -83,9 +83,11 @@ demo: lab-build
 	@mkdir -p out
 	go run ./hack/demo
 
+# The matrix of paths and configurations in labs; writes out/bench.json, docs/benchmarks.md's tables of it and their pictures.
 bench: lab-build
 	@mkdir -p out
 	go run ./test/bench/lab
+	go run ./hack/plot-bench
 
 # Latency of Services beside 10 to 100,000 others; writes out/bench-services.json.
 LABS ?= none,kube-proxy-iptables,kube-proxy-nftables,weir-tunnel,weir-dsr

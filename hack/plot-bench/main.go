@@ -34,14 +34,15 @@ type picture struct {
 func main() {
 	in := flag.String("in", "out", "folder of the benchmarks' results; what is not there is skipped")
 	out := flag.String("out", "docs/bench", "folder to write to")
+	doc := flag.String("doc", "docs/benchmarks.md", "document whose tables of the matrix are written anew")
 	flag.Parse()
-	if err := run(*in, *out); err != nil {
+	if err := run(*in, *out, *doc); err != nil {
 		fmt.Fprintln(os.Stderr, "plot-bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(in, out string) error {
+func run(in, out, doc string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
@@ -52,6 +53,7 @@ func run(in, out string) error {
 	}{
 		{"bench-services-targets.json", latencies}, {"bench-services.json", nil}, {"bench-pods-targets.json", latencies}, {"bench-pods.json", nil},
 		{"bench-scale.json", controlPlane}, {"bench-backends-targets.json", nil}, {"bench-backends.json", nil},
+		{"bench.json", nil}, {"bench-targets.json", nil}, {"bench-machine.json", nil},
 	} {
 		raw, err := os.ReadFile(filepath.Join(in, from.file))
 		if os.IsNotExist(err) {
@@ -78,7 +80,21 @@ func run(in, out string) error {
 		}
 		fmt.Println("plot-bench: wrote", filepath.Join(out, p.file))
 	}
-	return nil
+	m, err := readMatrix(in)
+	if err != nil || m == nil {
+		return err
+	}
+	for _, g := range groups {
+		if len(m.rows(g)) == 0 {
+			continue
+		}
+		if err := m.draw(g, out); err != nil {
+			return fmt.Errorf("drawing %s: %w", g.file, err)
+		}
+		fmt.Println("plot-bench: wrote", filepath.Join(out, g.file))
+	}
+	fmt.Println("plot-bench: wrote the tables of", doc)
+	return m.document(doc, out)
 }
 
 // latencies draws a picture a path.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/weir-net/weir/internal/bench"
 )
@@ -162,6 +163,9 @@ func (r *runner) report(outcomes []bench.Outcome) error {
 		t.Add(x.Name, fmt.Sprintf("%s %.2f", sign, x.Limit), ratio(x.Reached), verdict)
 	}
 	if err := t.Write(os.Stdout, false); err != nil {
+		return err
+	}
+	if err := bench.WriteJSON(filepath.Join(r.out, "bench-machine.json"), bench.ThisMachine()); err != nil {
 		return err
 	}
 	return r.write(results, wanted)
