@@ -121,7 +121,7 @@ type Settings struct {
 	HostNAT  bool
 	MaxFlows int
 	// KubeProxy: a kube-proxy carries Services on this node. A driver that can stand beside one leaves all frontends but host
-	// ports (LocalOnly) to it.
+	// ports (LocalOnly) to it, and what other nodes hand on to this one.
 	KubeProxy bool
 	// ProxyRules: rules of a kube-proxy are there, be it gone or not: they translate what nobody translated before them.
 	ProxyRules bool

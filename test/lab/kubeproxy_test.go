@@ -176,15 +176,29 @@ func (p *proxied) carriedBy(t *testing.T, who string) {
 	p.srv1.reaches(t, at(p.ip1, whoPort), "srv1", "")
 }
 
-// notInTheWay looks that nothing of Weir's is where kube-proxy's rules do their work: no Service in its tables, and there is no table of a switch and no
-// program.
+// notInTheWay looks that nothing of Weir's is where kube-proxy's rules do their work: no Service in the maps in which anybody's packets are looked up, no
+// look-up in the others but for what another node sent, and there is no table of a switch and no program.
 func (p *proxied) notInTheWay(t *testing.T) {
 	t.Helper()
 	for node := range nodes {
-		for _, name := range []string{"services", "services-outside", "node-ports", "node-ports-outside"} {
+		for _, name := range []string{"services", "node-ports"} {
 			if out := p.must(t, node, "nft", "list", "map", "ip", "weir", name); strings.Contains(out, "elements") {
 				t.Errorf("%s: Services in Weir's tables beside kube-proxy: %s", node, out)
 			}
+		}
+		choices := 0
+		for line := range strings.Lines(p.must(t, node, "nft", "list", "table", "ip", "weir")) {
+			if line = strings.TrimSpace(line); !strings.HasSuffix(line, "goto choose") {
+				continue
+			}
+			choices++
+			empty := strings.Contains(line, "@services goto") || strings.Contains(line, "@node-ports goto") || strings.Contains(line, "@host-ports goto")
+			if !empty && !strings.HasPrefix(line, "meta mark & 0x1fff0000 != 0x00000000 ") { // a node's number
+				t.Errorf("%s: Weir's tables translate beside kube-proxy by the rule %q", node, line)
+			}
+		}
+		if choices < 5 {
+			t.Errorf("%s: only %d rules of Weir's tables choose a backend", node, choices)
 		}
 		if out := p.must(t, node, "nft", "list", "tables"); strings.Contains(out, "weir-switch") || strings.Contains(out, "weir-kept") {
 			t.Errorf("%s: %s", node, out)

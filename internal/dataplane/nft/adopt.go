@@ -54,14 +54,19 @@ func (v *services) adopt(w *written, s *nodestate.State) {
 		if !v.f.has(f.Addr) || v.ports[svc.ID] != nil {
 			continue
 		}
-		at, k := mapServices, key(f.Addr, f.Proto, f.Port)
+		at, k := []string{mapServices, mapServicesOutside}, key(f.Addr, f.Proto, f.Port) // the latter alone beside a kube-proxy
 		if f.Addr.IsUnspecified() {
-			at, k = mapPorts, key(f.Proto, f.Port)
+			at, k = []string{mapPorts, mapPortsOutside}, key(f.Proto, f.Port)
 			if svc.LocalOnly {
-				at = mapHostPorts
+				at = []string{mapHostPorts}
 			}
 		}
-		text, ok := w.tracker(at).Actual(k)
+		text, ok := "", false
+		for _, name := range at {
+			if text, ok = w.tracker(name).Actual(k); ok {
+				break
+			}
+		}
 		if !ok {
 			continue
 		}

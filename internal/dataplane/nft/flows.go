@@ -27,7 +27,7 @@ type endings map[gone]map[nodestate.Frontend]bool
 
 // noteGone notes which backends of a port are gone; faces are the frontends that it had before.
 func (v *services) noteGone(id nodestate.Frontend, before, now map[netip.AddrPort]bool, faces map[nodestate.Frontend]nodestate.Service) {
-	if id.Proto == model.ProtocolTCP || v.proxied {
+	if id.Proto == model.ProtocolTCP {
 		return
 	}
 	for b := range before {

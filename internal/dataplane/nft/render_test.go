@@ -200,8 +200,8 @@ func TestBackendNumbers(t *testing.T) {
 	}
 }
 
-// TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours; when that changes nothing else does, and the table is that of a
-// driver that knows no other.
+// TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours, and what other nodes hand on; when that changes nothing else does, and
+// the table is that of a driver that knows no other.
 func TestBesideKubeProxy(t *testing.T) {
 	s := small()
 	host := tcp("10.96.9.9", 9)
@@ -228,7 +228,7 @@ func TestBesideKubeProxy(t *testing.T) {
 		}
 	}
 	same("alone", s, map[string]int{mapServices: 4, mapPorts: 1, mapHostPorts: 1, mapBackends: 5})
-	same("beside", &beside, map[string]int{mapServices: 0, mapServicesOutside: 0, mapPorts: 0, mapRefused: 0, mapHostPorts: 1, mapBackends: 2})
+	same("beside", &beside, map[string]int{mapServices: 0, mapServicesOutside: 4, mapPorts: 0, mapPortsOutside: 1, mapRefused: 0, mapHostPorts: 1, mapBackends: 3})
 	changed := beside
 	changed.Backends.Set(tcp("10.96.0.1", 80), []nodestate.Backend{{Addr: addr("10.244.2.9"), Port: 8080}})
 	same("an endpoint comes", &changed, map[string]int{mapServices: 0, mapBackends: 2})

@@ -39,7 +39,7 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		toStraight,
 		"meta mark and $way != 0 return",
 		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 fib daddr type local return", // see tunnelOuter
-		"meta priority set "+front+" map @"+mapServicesOutside+" goto "+askedChain,
+		"meta priority set "+front+" map @"+mapServicesOutside+" "+toAsked(s),
 		"$ip daddr vmap @"+mapPortals)
 	nat("translate-own", knftables.OutputHook, "$ports goto inside")
 	chain("inside",
@@ -66,6 +66,9 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		"meta priority set "+atPort+" map @"+mapPortsOutside+" goto choose")
 	chain(nodeChainOutside,
 		"meta priority set "+atPort+" map @"+mapPorts+" meta mark set $ip daddr map @"+mapNodes+" "+own+"goto choose")
+	if s.Settings.KubeProxy {
+		f.besideChains(chain, front, atPort, own)
+	}
 	chain(rangesChain,
 		front+" . $ip saddr != @"+setRanges+" drop",
 		fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(restrictedBit)),

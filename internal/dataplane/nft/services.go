@@ -62,15 +62,14 @@ type sink interface {
 
 // services follows the Services of a family.
 type services struct {
-	f     family
-	ports map[nodestate.Frontend]*port // by id
-	taken map[uint32]nodestate.Frontend
-	nodes *numbers
-	homes map[netip.Prefix]int // what is on other nodes: the node's number
-	picks map[string]int       // how many lists use each chain
-	// proxied: a kube-proxy carries all but host ports.
-	proxied bool
-	endings endings // flows that are to end
+	f       family
+	ports   map[nodestate.Frontend]*port // by id
+	taken   map[uint32]nodestate.Frontend
+	nodes   *numbers
+	homes   map[netip.Prefix]int // what is on other nodes: the node's number
+	picks   map[string]int       // how many lists use each chain
+	proxied bool                 // a kube-proxy carries Services (beside.go)
+	endings endings              // flows that are to end
 
 	dsr           bool // what Services do that do not say
 	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
@@ -86,6 +85,8 @@ type port struct {
 	homes          map[netip.AddrPort]int // of backends on other nodes: the node's number
 	live           map[netip.AddrPort]bool
 	ranges         []netip.Prefix
+	// proxied: a kube-proxy carries it (beside.go).
+	proxied bool
 
 	table   []netip.AddrPort          // of consistent hashing, by slot; nil = there is none
 	numbers map[netip.AddrPort]uint32 // of backends where there is one
@@ -157,9 +158,10 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 		p = &port{faces: map[nodestate.Frontend]nodestate.Service{}}
 	}
 	before, chainsBefore, tableBefore := v.elements(p), v.chains(p), p.tableOf()
+	p.proxied = v.proxied
 	faces := maps.Clone(p.faces)
 	for _, f := range touched {
-		if svc, ok := s.Frontends.Get(f); ok && svc.ID == id && (svc.LocalOnly || !v.proxied) {
+		if svc, ok := s.Frontends.Get(f); ok && svc.ID == id {
 			p.faces[f] = svc
 		} else {
 			delete(p.faces, f)
@@ -377,7 +379,7 @@ func (p *port) lists() []list {
 	case p.handsOn():
 		out = append(out, list{p.number | handList, p.cluster})
 	}
-	return out
+	return p.besides(out)
 }
 
 // listElements adds the elements of one list.
@@ -392,7 +394,7 @@ func (v *services) listElements(p *port, l list, out map[elementKey]string) {
 		switch {
 		case len(l.slots) > 0:
 			out[elementKey{at, n}] = "goto " + p.pickName(l)
-		case len(p.cluster) > 0:
+		case len(p.cluster) > 0 || p.proxied:
 			out[elementKey{at, n}] = "drop" // no local backend, while others have some
 		}
 	}
@@ -445,20 +447,22 @@ func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 		if svc.LocalOnly {
 			at, there = mapHostPorts, ""
 		}
-		if svc.LocalPolicy {
-			out[elementKey{setPortsLocal, k}] = ""
-		}
 	}
-	if len(p.cluster)+len(p.local) == 0 {
+	at, there = p.besideMaps(at, there, svc.LocalOnly)
+	if at != "" && f.Addr.IsUnspecified() && svc.LocalPolicy {
+		out[elementKey{setPortsLocal, k}] = ""
+	}
+	if at != "" && len(p.cluster)+len(p.local) == 0 {
 		refused := mapRefused
 		if f.Addr.IsUnspecified() {
 			refused = mapRefusedPorts
 		}
 		out[elementKey{refused, k}] = "goto refused"
 	}
-	out[elementKey{at, k}] = listText(inside)
-	if there != "" {
-		out[elementKey{there, k}] = listText(outside)
+	for name, number := range map[string]uint32{at: inside, there: outside} {
+		if name != "" {
+			out[elementKey{name, k}] = listText(number)
+		}
 	}
 	if restricted {
 		for _, r := range disjointOf(v.f, p.ranges) {

@@ -39,6 +39,7 @@ type Objects struct {
 	hosts     map[string]netip.Prefix
 	environ   []string       // of the agents
 	handOver  bool           // of all nodes
+	proxied   string         // the node where a kube-proxy carries Services
 	order     map[string]int // of pods, as first seen: their interfaces are numbered by it
 }
 
@@ -274,8 +275,8 @@ func (o *Objects) Cluster(node string) (*model.Cluster, error) {
 	}
 	c.Settings = settings
 	c.Local = model.Local{
-		HandOver: o.handOver,
-		Node:     node, HostAddrs: own.Addrs, Subnets: own.Subnets, LinkMTU: 1500,
+		HandOver: o.handOver, KubeProxy: o.proxied == node, ProxyRules: o.proxied == node,
+		Node: node, HostAddrs: own.Addrs, Subnets: own.Subnets, LinkMTU: 1500,
 		Endpoints:  map[netip.Addr]*model.LocalEndpoint{},
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: Uplink, Addrs: own.Addrs}},
 	}

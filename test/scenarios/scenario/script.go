@@ -160,6 +160,12 @@ func (p *player) line(line string) error {
 		}
 		p.world.objects.handOver = args[0] == "begins"
 		return p.world.refresh()
+	case "kube-proxy":
+		if len(args) != 1 {
+			return errors.New("usage: kube-proxy NODE")
+		}
+		p.world.objects.proxied = args[0]
+		return p.world.refresh()
 	case "delete":
 		if len(args) != 2 {
 			return errors.New("usage: delete KIND NAME")
