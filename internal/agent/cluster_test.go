@@ -66,11 +66,13 @@ type bench struct {
 	api     apiFake
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T) *bench { return newBenchOf(t, "n1") }
+
+func newBenchOf(t *testing.T, node string) *bench {
 	b := &bench{kernel: &kernelFake{fails: map[string]error{}}, api: apiFake{}}
 	log := slog.New(slog.DiscardHandler)
 	loop := dataplane.NewLoop(b.kernel, log)
-	b.cluster = newCluster("n1", loop, config.New("n1", nil, nil), log)
+	b.cluster = newCluster(node, loop, config.New(node, nil, nil), log)
 	b.cni = &enforcer{cluster: b.cluster, loop: loop, driver: b.kernel, pods: b.api, log: log}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

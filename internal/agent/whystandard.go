@@ -19,6 +19,9 @@ type rehearser interface {
 	Rehearse(nft.Question) (*nft.Passage, error)
 }
 
+// errProxied: Weir knows of such a packet what comes before a kube-proxy's rules alone.
+var errProxied = errors.New("a kube-proxy carries Services on this node, and its rules are not Weir's to explain: ask for the address of an endpoint")
+
 // mostChoices bounds how many of the numbers among which rules choose at random are tried.
 const (
 	mostChoices = 32
@@ -27,8 +30,9 @@ const (
 
 // passTables lets the packet pass the rules that are in the kernel.
 func (i *inquiry) passTables(ctx context.Context, r rehearser) error {
-	if i.answer.Service != nil && i.state.Settings.KubeProxy {
-		return errors.New("a kube-proxy carries Services on this node, and its rules are not Weir's to explain: ask for the address of an endpoint")
+	proxied := i.answer.Service != nil && i.state.Settings.KubeProxy
+	if proxied && i.ask.Received == nil {
+		return errProxied
 	}
 	// The first choice is made at random, as in a real connection; then all others are tried.
 	var got *nft.Passage
@@ -58,7 +62,9 @@ func (i *inquiry) passTables(ctx context.Context, r rehearser) error {
 		}
 	}
 	i.take(got, true)
-	i.chosen = i.reached(got)
+	if i.chosen = i.reached(got); proxied && i.chosen == "" && !i.refusedBy() {
+		return errProxied // it is not what another node hands on
+	}
 	i.tellTables(got)
 	if whole {
 		i.compareBackends(reached)

@@ -126,6 +126,7 @@ func TestDualStack(t *testing.T) {
 	})
 	t.Run("policy", d.testPolicy)
 	t.Run("agents end", d.testAgentsEnd)
+	t.Run("why on nftables", d.testWhy)
 	if out, code := d.weir(t, "status"); code != 0 {
 		t.Errorf("weir status ends with %d:\n%s", code, out)
 	}
@@ -188,4 +189,28 @@ func (d *dual) testAgentsEnd(t *testing.T) {
 	}
 	p := d.start(t, d.server("late", "worker1", nil))[0]
 	d.cli2.reaches(t, at(p.addr6, whoPort), "late", d.cli2.addr)
+}
+
+// testWhy: on nodes with nftables, weir why says of IPv6 what connections show.
+func (d *dual) testWhy(t *testing.T) {
+	d.patchFelix(t, `{"bpfEnabled":false}`, "bpfEnabled")
+	t.Cleanup(func() {
+		d.patchFelix(t, `{"bpfEnabled":null}`)
+		d.awaitPlane(t, "eBPF")
+		d.agentsReady(t, 0, nil)
+	})
+	d.awaitPlane(t, "nftables")
+	d.agentsReady(t, 0, nil)
+	const there = "worker1 sent on direct, worker2 delivered local"
+	who := at(d.srv2.addr, whoPort)
+	d.goes(t, d.cli1, who, "srv2", d.cli1.addr, there)
+	d.goes(t, d.cli1, at(d.svc2.Spec.ClusterIPs[1], whoPort), "srv2", d.cli1.addr, there)
+	d.goes(t, d.node6("worker1"), who, "srv2", d.node6("worker1").addr, there)
+	d.goes(t, d.client6(1), at(six(worker1Addr), nodePort2+nodeWho), "srv2", six(client1Addr), there)
+	d.policy(t, "closed", `{podSelector: {matchLabels: {pod: srv2}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {pod: cli2}}}]}]}`)
+	closed := fmt.Sprintf("worker1 sent on direct, worker2 dropped POLICY_INGRESS by default-deny %s/closed ingress", d.ns)
+	d.denied(t, d.cli1, who, closed)
+	d.denied(t, d.client6(1), at(six(worker1Addr), nodePort2+nodeWho), closed)
+	d.noPolicy(t, "closed")
+	d.cli1.soon(t, who, true)
 }

@@ -15,8 +15,13 @@ type told struct {
 	Verdict  string
 	Nodes    []struct {
 		Node     string
+		Plane    string
 		Warnings []string
-		Program  struct {
+		Tables   *struct { // of nftables
+			Rules int
+			Same  bool
+		}
+		Program struct {
 			Tag  string
 			Same bool
 		}
@@ -27,10 +32,21 @@ type told struct {
 	}
 }
 
+// source is a place in the words of weir why.
+func (p *place) source() string {
+	switch _, node := nodes[p.machine]; {
+	case p.pod != "":
+		return p.pod
+	case node:
+		return "node/" + p.machine
+	}
+	return p.addr
+}
+
 // why asks for a connection, checks the exit code, and that what was run is what is loaded.
-func (b *base) why(t *testing.T, code int, from *place, to string) told {
+func (b *space) why(t *testing.T, code int, from *place, to string) told {
 	t.Helper()
-	out, got := b.weir(t, "why", from.pod, to, "-n", b.ns, "-o", "json")
+	out, got := b.weir(t, "why", from.source(), to, "-n", b.ns, "-o", "json")
 	var w told
 	if err := json.Unmarshal([]byte(out), &w); err != nil || got != code {
 		t.Fatalf("weir why %v %s: exit code %d, want %d: %v\n%s", from, to, got, code, err, out)
@@ -42,9 +58,12 @@ func (b *base) why(t *testing.T, code int, from *place, to string) told {
 		if n.Program.Tag != "" && !n.Program.Same {
 			t.Errorf("node %s ran another program than the one that is loaded:\n%s", n.Node, out)
 		}
+		if n.Plane == "nftables" && (n.Tables == nil || !n.Tables.Same || n.Tables.Rules < 50) {
+			t.Errorf("node %s has other rules than its agent wrote:\n%s", n.Node, out)
+		}
 	}
-	text, _ := b.weir(t, "why", from.pod, to, "-n", b.ns)
-	t.Logf("weir why %s %s\n%s", from.pod, to, text)
+	text, _ := b.weir(t, "why", from.source(), to, "-n", b.ns)
+	t.Logf("weir why %s %s\n%s", from.source(), to, text)
 	return w
 }
 
