@@ -59,12 +59,14 @@ func TestWhyStandard(t *testing.T) {
 		b.goes(t, b.cli1, at(b.srv1.addr, whoPort), "srv1", b.cli1.addr, "worker1 delivered local")
 		b.goes(t, b.host("worker1", worker1Addr), at(b.svc2, whoPort), "srv2", worker1Addr, there)
 		b.goes(t, b.client(1), at(worker1Addr, nodePort1+nodeWho), "srv1", client1Addr, "worker1 delivered local")
-		b.goes(t, b.client(1), at(worker1Addr, nodePort2+nodeWho), "srv2", client1Addr, there)
+		b.goes(t, b.client(1), at(worker1Addr, nodePort2+nodeWho), "srv2", client1Addr, "worker1 sent on direct, worker2 delivered local") // handed on by the link
 		b.policy(t, "closed", `{podSelector: {matchLabels: {pod: srv2}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {pod: cli2}}}]}]}`)
-		closed := fmt.Sprintf("worker1 sent on %s, worker2 dropped POLICY_INGRESS by default-deny %s/closed ingress", way, b.ns)
-		b.denied(t, b.cli1, who, closed)
-		b.denied(t, b.cli1, at(b.svc2, whoPort), closed)
-		b.denied(t, b.client(1), at(worker1Addr, nodePort2+nodeWho), closed)
+		closed := func(way string) string {
+			return fmt.Sprintf("worker1 sent on %s, worker2 dropped POLICY_INGRESS by default-deny %s/closed ingress", way, b.ns)
+		}
+		b.denied(t, b.cli1, who, closed(way))
+		b.denied(t, b.cli1, at(b.svc2, whoPort), closed(way))
+		b.denied(t, b.client(1), at(worker1Addr, nodePort2+nodeWho), closed("direct"))
 		b.goes(t, b.cli2, who, "srv2", b.cli2.addr, "worker2 delivered local")
 		b.noPolicy(t, "closed")
 		b.cli1.soon(t, who, true)
