@@ -10,11 +10,13 @@ import (
 )
 
 // In the changes of one round at most so many datagrams may be lost, beside those that the kernel dropped because a CPU's queue or a socket's buffer was full, and so many
-// new connections fail: see "Known limits" in docs/nftables.md.
+// new connections fail (see "Known limits" in docs/nftables.md), where the machine has nothing else to do (-judge): nodes differ for as long as their agents take to start.
+// Otherwise it may be the share of all that goes with some ten seconds of a busy machine.
 const (
 	fewDatagrams = 100
 	fewDials     = 30
 	longestGap   = 5000 // ms; 0.8 to 1.1 s were measured on a busy machine
+	busyShare    = 0.05
 )
 
 // TestFromKubeProxy goes from a real kube-proxy to Weir and back by the commands that the documentation names, with connections of all kinds open
@@ -38,7 +40,9 @@ type round struct {
 	open    []*opened
 	dropped int // by full queues and buffers, before
 	lost    int // datagrams
+	sent    int
 	failed  int // new connections
+	tried   int
 }
 
 func (p *proxied) thereAndBack(t *testing.T, mode, how string) {
@@ -131,22 +135,26 @@ func (r *round) end(t *testing.T) {
 	t.Helper()
 	gap := 0.0
 	for _, o := range r.open {
-		g, lost := o.end(t)
-		gap, r.lost = max(gap, g), r.lost+lost
+		g, lost, sent := o.end(t)
+		gap, r.lost, r.sent = max(gap, g), r.lost+lost, r.sent+sent
 	}
 	full := r.machineDrops(t) - r.dropped
 	note(t, "longest gap of a connection (ms)", gap)
 	note(t, "datagrams lost", float64(r.lost))
 	note(t, "packets dropped by full queues and buffers of the machine", float64(full))
 	note(t, "new connections that failed", float64(r.failed))
-	if r.lost > full+fewDatagrams {
-		t.Errorf("%d datagrams were lost, and full queues and buffers dropped %d packets", r.lost, full)
+	datagrams, dials := fewDatagrams, fewDials
+	if !*judge {
+		datagrams, dials = max(datagrams, int(busyShare*float64(r.sent))), max(dials, int(busyShare*float64(r.tried)))
 	}
-	if gap > longestGap {
+	if r.lost > full+datagrams {
+		t.Errorf("%d datagrams of %d were lost, and full queues and buffers dropped %d packets", r.lost, r.sent, full)
+	}
+	if *judge && gap > longestGap {
 		t.Errorf("a connection stood still for %.0f ms", gap)
 	}
-	if r.failed > fewDials {
-		t.Errorf("%d new connections failed", r.failed)
+	if r.failed > dials {
+		t.Errorf("%d new connections of %d failed", r.failed, r.tried)
 	}
 }
 
@@ -159,13 +167,13 @@ func (p *proxied) carriedBy(t *testing.T, who string) {
 		seen = worker1Addr
 	}
 	eventually(t, 0, "what backends see is what "+who+" makes", func() error {
-		if r := p.client(1).dial(t, at(worker1Addr, nodePort2+nodeWho), 3); r.Failed > 0 || strings.Join(r.Seen, " ") != seen {
+		if r := p.client(1).dial(t, at(worker1Addr, nodePortSeen+nodeWho), 3); r.Failed > 0 || strings.Join(r.Seen, " ") != seen {
 			return fmt.Errorf("%v, want %s", r, seen)
 		}
 		return nil
 	})
-	p.client(1).reaches(t, at(worker1Addr, nodePort2+nodeWho), "srv2", seen)
-	p.client(1).reaches(t, at(worker1Addr, nodePort2+nodeUDP), "srv2", seen, "--udp")
+	p.client(1).reaches(t, at(worker1Addr, nodePortSeen+nodeWho), "srv2", seen)
+	p.client(1).reaches(t, at(worker1Addr, nodePortSeen+nodeUDP), "srv2", seen, "--udp")
 	p.client(2).reaches(t, at(worker2Addr, nodePortLocal+nodeWho), "srv2", client2Addr)
 	for _, from := range []*place{p.cli1, p.cli2, p.host("cp", cpAddr), p.host("worker1", worker1Addr)} {
 		for ip, name := range map[string]string{p.ip1: "srv1", p.ip2: "srv2"} {
@@ -238,6 +246,7 @@ func (r *round) newOnesWent(t *testing.T, when string, tries []*running) {
 		}
 	}
 	r.failed, r.lost = r.failed+failed[false], r.lost+failed[true]
+	r.tried, r.sent = r.tried+attempts[false], r.sent+attempts[true]
 	note(t, "new connections, "+when+", TCP", float64(attempts[false]))
 	note(t, "new connections, "+when+", TCP that failed", float64(failed[false]))
 	note(t, "new connections, "+when+", TCP whose SYN was sent again", float64(slow))

@@ -25,10 +25,12 @@ type proxied struct {
 	ip1, ip2, ip12         string // cluster IPs
 }
 
-// Node ports of the Services of one server each begin at nodePort1 and nodePort2.
+// Node ports of the Services of one server each begin at nodePort1 and nodePort2. nodePortSeen is of one that is asked only by whom its backend
+// sees: a new flow of UDP that has the source port of one from before the data plane changed is carried on as that one was, with its address.
 const (
 	nodePortBoth  = 30730
 	nodePortLocal = 30740
+	nodePortSeen  = 30750
 )
 
 func newProxied(t *testing.T) *proxied {
@@ -52,7 +54,8 @@ func newProxied(t *testing.T) *proxied {
 	p.ip2 = p.service(t, "svc2", map[string]string{"pod": "srv2"}, nodePort2, nil).Spec.ClusterIP
 	p.ip12 = p.service(t, "both", group(), nodePortBoth, nil).Spec.ClusterIP
 	p.service(t, "local", group(), nodePortLocal, func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal })
-	for _, np := range []int32{nodePort1, nodePort2, nodePortBoth, nodePortLocal} {
+	p.service(t, "seen", map[string]string{"pod": "srv2"}, nodePortSeen, nil)
+	for _, np := range []int32{nodePort1, nodePort2, nodePortBoth, nodePortLocal, nodePortSeen} {
 		for _, addr := range []string{worker1Addr, worker2Addr} {
 			p.client(1).soon(t, at(addr, np+nodeWho), true)
 		}
@@ -250,8 +253,8 @@ func (o *opened) alive(t *testing.T, when string) {
 	}
 }
 
-// end ends them: every byte has to be back, and every datagram; it returns how many are missing.
-func (o *opened) end(t *testing.T) (gap float64, lost int) {
+// end ends them: every byte has to be back, and every datagram; it returns how many of these are missing, and how many there were.
+func (o *opened) end(t *testing.T) (gap float64, lost, sent int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for _, r := range slices.Concat(o.tcp, o.datagrams) {
@@ -265,6 +268,7 @@ func (o *opened) end(t *testing.T) (gap float64, lost int) {
 		}
 		gap = max(gap, s.GapMS)
 		d := result[dialResult](t, o.datagrams[i])
+		sent += d.Attempts
 		if lost += d.Failed; d.Failed > 0 {
 			fmt.Printf("    %s, UDP, open since %s: %d of %d lost: %v\n", w.what, o.since, d.Failed, d.Attempts, d.Errors)
 		}
@@ -272,7 +276,7 @@ func (o *opened) end(t *testing.T) (gap float64, lost int) {
 			t.Errorf("%s, UDP, open since %s: %v", w.what, o.since, d)
 		}
 	}
-	return gap, lost
+	return gap, lost, sent
 }
 
 // machineDrops counts the packets that a busy machine dropped: because a CPU's queue was full (net.core.netdev_max_backlog; of the whole machine, in
