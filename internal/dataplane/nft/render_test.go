@@ -209,7 +209,7 @@ func TestBesideKubeProxy(t *testing.T) {
 	s.Backends.Set(host, []nodestate.Backend{{Addr: addr("10.244.1.2"), Port: 8080, Local: true}})
 	beside := *s
 	beside.Settings.KubeProxy = true
-	d, _ := fakeDriver(t)
+	d, fakes := fakeDriver(t)
 	same := func(what string, s *nodestate.State, want map[string]int) {
 		t.Helper()
 		apply(t, d, s)
@@ -229,6 +229,11 @@ func TestBesideKubeProxy(t *testing.T) {
 	}
 	same("alone", s, map[string]int{mapServices: 4, mapPorts: 1, mapHostPorts: 1, mapBackends: 5})
 	same("beside", &beside, map[string]int{mapServices: 0, mapServicesOutside: 4, mapPorts: 0, mapPortsOutside: 1, mapRefused: 0, mapHostPorts: 1, mapBackends: 3})
+	again := openFake(t, fakes)
+	apply(t, again, &beside)
+	if n := again.Status().Writes; n != 0 {
+		t.Errorf("a driver that starts beside a kube-proxy, where one was before, made %d operations", n)
+	}
 	changed := beside
 	changed.Backends.Set(tcp("10.96.0.1", 80), []nodestate.Backend{{Addr: addr("10.244.2.9"), Port: 8080}})
 	same("an endpoint comes", &changed, map[string]int{mapServices: 0, mapBackends: 2})
