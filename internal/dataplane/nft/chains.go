@@ -15,7 +15,7 @@ import (
 // Names of sets and maps that more than one file speaks of.
 const (
 	setWorkloads  = "workloads"     // pods' interfaces
-	setEndpoints  = "endpoints"     // interface . address of each pod
+	mapSenders    = "senders"       // addresses of this node → the chain that asks by which interface they come
 	setPods       = "pods"          // addresses of this node's pods
 	setOwn        = "own"           // the node's own addresses
 	setLocal      = "local-sources" // own and pods: nobody else's sources
@@ -77,9 +77,10 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 
 func hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }
 
-// renderChains makes the chains and sets that every node has; those of the hooks are in passage.go. room is of roomFor.
-func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64) {
-	f.hookChains(t, s, epoch, h)
+// renderChains makes the chains and sets that every node has; those of the hooks are in passage.go. room is of roomFor,
+// uplink the index of the interface of uplinkOf, 0 = not known.
+func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, uplink int) {
+	f.hookChains(t, s, epoch, h, uplink)
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: f.rules(s, f.masqueradeRules(s)...)}
 	chain(asNodeChain, f.asNodeRules(s)...)
@@ -89,7 +90,7 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	f.policySets(t, room)
 
 	sets := map[string]Set{
-		setWorkloads: {Key: "ifname", Size: room}, setEndpoints: {Key: "ifname . $addr", Size: room}, setPods: {Key: "$addr", Size: room}, setOwn: {Key: "$addr", Size: room},
+		setWorkloads: {Key: "ifname", Size: room}, mapSenders: {Key: "$addr", Value: "verdict", Size: room}, setPods: {Key: "$addr", Size: room}, setOwn: {Key: "$addr", Size: room},
 		setLocal: {Key: "$addr", Size: room}, setNodes: {Key: "$addr"}, mapNodes: {Key: "$addr", Value: "mark"}, mapLinks: {Key: "ether_addr", Value: "mark"},
 		setPorted: {Key: "$addr"}, setBlocks: {Key: "$addr", Interval: true}, setRouted: {Key: "$addr", Interval: true},
 		setKnown:     {Key: "$addr"},

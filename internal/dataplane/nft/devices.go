@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // Devices of our own: those that the eBPF data plane has, so that a node that changes its data plane keeps them. All
@@ -152,4 +155,36 @@ func carryIPv6(name string) error {
 		}
 	}
 	return nil
+}
+
+// uplinkOf is the index of the interface that has the node's primary address of a family: most of what is forwarded and no pod's comes and
+// leaves by it. 0 = there is none, or it is one of our own or of pods; what is not known is slower, never wrong.
+func (f family) uplinkOf(s *nodestate.State) int {
+	node := f.node(s)
+	if !f.carried(s) || !node.IsValid() {
+		return 0
+	}
+	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, f.number()) })
+	if err != nil {
+		return 0
+	}
+	i := slices.IndexFunc(addrs, func(a netlink.Addr) bool { return a.IP.Equal(node.AsSlice()) })
+	if i < 0 {
+		return 0
+	}
+	l, err := netlink.LinkByIndex(addrs[i].LinkIndex)
+	if err != nil {
+		return 0
+	}
+	at := l.Attrs()
+	if at.Flags&net.FlagLoopback != 0 || at.Name == hostDevice || at.Name == hostPeer || at.Name == tunnelDevice ||
+		s.Settings.InterfacePrefix != "" && strings.HasPrefix(at.Name, s.Settings.InterfacePrefix) {
+		return 0
+	}
+	for _, v := range s.Addrs {
+		if v.Kind == nodestate.AddrEndpoint && (v.Interface == at.Name || v.IfIndex == at.Index) {
+			return 0
+		}
+	}
+	return at.Index
 }

@@ -2,6 +2,10 @@ package nft
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/knftables"
@@ -21,7 +25,11 @@ const (
 	podTranslated   = "admit-pod-translated"
 	admitHanded     = "admit-handed" // open, judged, and handed on
 	handedNewChain  = "admit-handed-new"
+	workloadChain   = "from-workload"
 	ownSourceChain  = "own-source"
+	senderPrefix    = "from-pod-" // and the name of a pod's interface: who comes by it
+	forwardedOpen   = "forwarded-open"
+	forwardedAny    = "forwarded-any" // where forwardedOpen does not know the interface
 	toPodChain      = "forwarded-pod"
 	forwardedOthers = "forwarded-others" // not open and judged
 	unknownPodChain = "unknown-pod"
@@ -37,12 +45,12 @@ const (
 func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
 
 // hookChains are the base chains that are no translation's, and those that belong to them.
-func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, uplink int) {
 	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
 		t.Chains[name] = Chain{Type: typ, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
 	}
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	f.sourceChains(t, s)
+	f.sourceChains(t, s, uplink)
 	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", f.admitRules(epoch)...)
 	f.admitNewChains(t, s)
 	chain(admitOpenChain,
@@ -56,7 +64,7 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
 		"ct mark set meta mark and $mask")
-	f.forwardedChains(t, s, epoch, h)
+	f.forwardedChains(t, s, epoch, h, uplink)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", goesOn(epoch)+"accept", "ct state new goto "+h.begin(), "goto "+policyChain)
 	f.sentChains(t, s, epoch, h)
 	chain(departChain,
@@ -65,16 +73,28 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		"meta mark set meta mark and $plain")
 }
 
-// forwardedChains are for what passes the node.
-func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+// forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a pod, which their indexes tell faster than
+// their names do.
+func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, uplink int) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	var rules []string
+	var rules, open []string
+	if uplink > 0 {
+		open = append(open, fmt.Sprintf("oif %d accept", uplink))
+	}
+	if of := podIndexes(s); of != "" {
+		open = append(open, "oif "+of+" accept")
+	}
 	if p := podInterfaces(s); p != "" {
 		rules = append(rules, "oifname "+p+" goto "+toPodChain)
 		chain(toPodChain, "oifname != @"+setWorkloads+" goto "+unknownPodChain, goesOn(epoch)+"accept", "goto "+forwardedOthers)
 		chain(unknownPodChain, noEndpoint, "drop")
 	}
 	rules = append(rules, goesOn(epoch)+"oifname != $host accept", toGone("oifname $host "), "goto "+forwardedOthers)
+	if len(open) > 0 {
+		chain(forwardedAny, rules...)
+		chain(forwardedOpen, append(open, "goto "+forwardedAny)...)
+		rules = []string{goesOn(epoch) + "goto " + forwardedOpen, "goto " + forwardedAny}
+	}
 	t.Chains["forwarded"] = Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: f.rules(s, rules...)}
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
 	chain(forwardedOthers,
@@ -85,32 +105,90 @@ func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h ho
 		"goto "+h.begin())
 }
 
-// sourceChains judge who sends, before connection tracking heeds it.
-func (f family) sourceChains(t *Table, s *nodestate.State) {
-	rules := []string{"iifname $pods goto from-workload"}
+// sourceChains judge who sends, before connection tracking heeds it. One look-up tells what has an address of this node, which is most of
+// what pods send, from the rest, which is most of what the uplink brings.
+func (f family) sourceChains(t *Table, s *nodestate.State, uplink int) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	any := []string{"iifname $pods goto " + workloadChain}
 	if p := podInterfaces(s); p != "" && fromPods(s) != p {
-		rules = append(rules, "iifname "+p+" drop")
+		any = append(any, "iifname "+p+" drop")
 	}
-	rules = append(rules, "udp dport $vxlan jump tunnel")
+	any = append(any, "udp dport $vxlan jump tunnel")
 	if s.NeedsTunnel() { // else there is no such device
 		// What comes out of the tunnel has the mark of the outer packet: which of the other nodes it was that sent it.
-		rules = append(rules, "iifname $tunnel meta mark and $mask == 0 drop")
+		any = append(any, "iifname $tunnel meta mark and $mask == 0 drop")
 	}
-	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw",
-		Rules: f.rules(s, append(rules, "$ip saddr @"+setLocal+" goto "+ownSourceChain)...)}
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	chain("from-workload", f.workloadRules()...)
-	chain(ownSourceChain,
+	rules := []string{"$ip saddr vmap @" + mapSenders}
+	if uplink > 0 {
+		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan accept", uplink))
+	}
+	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: f.rules(s, append(rules, any...)...)}
+	chain(workloadChain, f.workloadRules()...)
+	chain(ownSourceChain, append(any,
 		`iifname "lo" return`,
 		// An answer to what was handed on has an address of this node, which was asked.
 		"iifname != $tunnel meta mark set ether saddr map @"+mapLinks,
 		// What the node itself sends to many comes back to it by the interface that it left by.
-		"meta mark and $mask == 0 fib daddr type != { multicast, broadcast } drop")
+		"meta mark and $mask == 0 fib daddr type != { multicast, broadcast } drop")...)
 	chain("tunnel",
 		"fib daddr type != local return",
 		"@th,96,24 != $vni drop",
 		"meta mark set $ip saddr map @"+mapNodes+" accept",
 		"drop")
+}
+
+// addSender lets an address be sent from by a pod's interface alone.
+func (f family) addSender(t *Table, a netip.Addr, v nodestate.Addr) {
+	if v.Interface == "" {
+		t.add(mapSenders, a.String(), "goto "+ownSourceChain)
+		return
+	}
+	var rules []string
+	if v.IfIndex > 0 {
+		rules = append(rules, fmt.Sprintf("iif %d accept", v.IfIndex))
+	}
+	if plainName(v.Interface) {
+		rules = append(rules, fmt.Sprintf("iifname %q accept", v.Interface))
+	}
+	name := senderChain(v.Interface)
+	t.Chains[name] = Chain{Rules: append(rules, "goto "+ownSourceChain)}
+	t.add(mapSenders, a.String(), "goto "+name)
+}
+
+// senderChain is the chain of a pod's interface.
+func senderChain(name string) string {
+	if !plainName(name) {
+		return fmt.Sprintf("%s%016x", senderPrefix, hash64(name))
+	}
+	return senderPrefix + name
+}
+
+// plainName reports whether nft takes a name as part of its own.
+func plainName(name string) bool {
+	return strings.IndexFunc(name, func(c rune) bool {
+		return c != '-' && c != '_' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+	}) < 0
+}
+
+// mostPodIndexes bounds how many pods' interfaces one rule names.
+const mostPodIndexes = 1024
+
+// podIndexes are the interfaces of pods by their indexes, in the words of nft; "" when there are none, or too many.
+func podIndexes(s *nodestate.State) string {
+	indexes := map[int]bool{}
+	for _, v := range s.Addrs {
+		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" && v.IfIndex > 0 {
+			indexes[v.IfIndex] = true
+		}
+	}
+	if len(indexes) == 0 || len(indexes) > mostPodIndexes {
+		return ""
+	}
+	var words []string
+	for _, i := range slices.Sorted(maps.Keys(indexes)) {
+		words = append(words, strconv.Itoa(i))
+	}
+	return "{ " + strings.Join(words, ", ") + " }"
 }
 
 // fromPods is what the interfaces of pods are, behind from-network: what comes by others of their names is dropped there.
@@ -131,11 +209,11 @@ func workloadsBegin(s *nodestate.State) bool {
 	return true
 }
 
-// workloadRules are for what a pod sends: its own addresses only. Of IPv6 neighbour discovery and reports of multicast
+// workloadRules are for what a pod sends and has not its own address as its source, which addSender lets pass. Of IPv6 neighbour discovery and reports of multicast
 // listeners pass, which are between it and the node alone. A pod's interface that the state does not name has no addresses: nothing
 // comes from it.
 func (f family) workloadRules() []string {
-	rules := []string{"iifname . $ip saddr @" + setEndpoints + " return"}
+	var rules []string
 	if f.six {
 		rules = append(rules, "iifname != @"+setWorkloads+" drop",
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr { fe80::/10, ff00::/8 } return",

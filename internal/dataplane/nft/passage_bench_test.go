@@ -224,7 +224,7 @@ func dress(table string) error {
 		if err != nil {
 			return err
 		}
-		if err := d.Apply(context.Background(), passageState(), nodestate.All()); err != nil {
+		if err := d.Apply(context.Background(), passageHere(), nodestate.All()); err != nil {
 			return err
 		}
 		return errors.Join(passageRouting(table), nftRun(weirWithout[table]))
@@ -269,6 +269,17 @@ func passageRouting(table string) error {
 	rules[wayRule{priority: wayRules, mark: wayBit | uint32(number)<<nodeShift, mask: wayMarked, table: wayTable + number}] = true
 	return errors.Join(errors.Join((&ways{}).put(family{}, map[int]route{wayTable + number: {link: up.Attrs().Index, via: addr(passageOther)}})...),
 		ensureRules(family{}, rules), putFirst(family{}), err, acceptLocal.set("up0", 1))
+}
+
+// passageHere is passageState with the index of the pod's interface of this namespace.
+func passageHere() *nodestate.State {
+	s := passageState()
+	if l, err := netlink.LinkByName("cali1"); err == nil {
+		v := s.Addrs[addr(passagePod)]
+		v.IfIndex = l.Attrs().Index
+		s.Addrs[addr(passagePod)] = v
+	}
+	return s
 }
 
 func passageState() *nodestate.State {

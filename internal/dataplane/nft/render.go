@@ -65,7 +65,7 @@ func Render(s *nodestate.State, six bool) *Table {
 	f := family{six}
 	t := newTable(f.nft())
 	epoch, hosts := f.renderPolicy(t, s, newPolicy())
-	f.renderChains(t, s, epoch, hosts, f.roomFor(s, 0))
+	f.renderChains(t, s, epoch, hosts, f.roomFor(s, 0), 0)
 	n := newNumbers()
 	f.renderAddrs(t, s, n)
 	f.renderRoutes(t, s)
@@ -88,13 +88,12 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers) {
 			t.add(mapPortals, a.String(), "goto "+ownChainOutside)
 			t.add(mapInside, a.String(), "goto "+ownChainInside)
 			t.add(setLocal, a.String(), "")
+			t.add(mapSenders, a.String(), "goto "+ownSourceChain)
 		case nodestate.AddrEndpoint:
 			t.add(setPods, a.String(), "")
 			t.add(setLocal, a.String(), "")
 			t.add(setHairpin, key(a, a), "")
-			if v.Interface != "" {
-				t.add(setEndpoints, key(v.Interface, a), "")
-			}
+			f.addSender(t, a, v)
 			if v.NATOutgoing {
 				t.add(setOutgoing, a.String(), "")
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weir-net/weir/internal/model"
@@ -46,8 +47,12 @@ func (d *Driver) Status() Status {
 			st.Elements[fmt.Sprintf("%s %s", f.nft(), name)] = tracked.Len()
 		}
 		st.Elements[fmt.Sprintf("%s announced", f.nft())] = d.machine.answers[f]
-		if n := t.elements[setEndpoints]; n != nil {
-			st.Endpoints += n.Len()
+		if n := t.elements[mapSenders]; n != nil {
+			for _, to := range n.All() {
+				if strings.HasPrefix(to, "goto "+senderPrefix) {
+					st.Endpoints++
+				}
+			}
 		}
 	}
 	return st
@@ -63,11 +68,11 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 		if t.err != nil {
 			return fmt.Errorf("address %s: %w", a, t.err) // policy and addresses are those of before
 		}
-		if t.elements[setEndpoints] == nil {
+		if t.elements[mapSenders] == nil {
 			return fmt.Errorf("address %s is in no table: the node does not carry its family", a)
 		}
-		if _, ok := t.elements[setEndpoints].Actual(key(ep.Interface, a)); !ok {
-			return fmt.Errorf("address %s is not in the set of endpoints with interface %s", a, ep.Interface)
+		if to, _ := t.elements[mapSenders].Actual(a.String()); to != "goto "+senderChain(ep.Interface) {
+			return fmt.Errorf("address %s is not in the map of senders with interface %s", a, ep.Interface)
 		}
 	}
 	return nil
