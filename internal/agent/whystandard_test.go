@@ -113,10 +113,10 @@ func askTables(t *testing.T, a *Agent, state *nodestate.State) error {
 	}{
 		{why.FromWorkload, "10.244.1.6", "10.244.1.5", 8080, "dropped POLICY_INGRESS by default-deny shop/deny ingress", "ingress-of 10.244.1.5"},
 		{why.FromWorkload, "10.244.1.6", "10.96.0.1", 80, "dropped POLICY_INGRESS by default-deny shop/deny ingress", "services 10.96.0.1 . tcp . 80"},
-		{why.FromWorkload, "10.244.1.5", "10.244.1.6", 8080, "delivered local", "endpoints cali1 . 10.244.1.5"},
+		{why.FromWorkload, "10.244.1.5", "10.244.1.6", 8080, "delivered local", "senders 10.244.1.5"},
 		{why.FromWorkload, "10.244.1.5", "172.31.1.77", 443, "left direct", ""},
 		{why.FromUplink, "172.31.1.55", "10.244.1.6", 8080, "delivered local", ""},
-		{why.FromUplink, "10.244.1.6", "10.244.1.5", 8080, "dropped SPOOFED", "local-sources 10.244.1.6"},
+		{why.FromUplink, "10.244.1.6", "10.244.1.5", 8080, "dropped SPOOFED", "senders 10.244.1.6"},
 		{why.ToUplink, "172.31.1.8", "10.244.1.5", 8080, "delivered local", ""}, // the node's own is never denied
 		{why.ToUplink, "172.31.1.8", "172.31.1.9", 443, "sent on direct", ""},
 	} {

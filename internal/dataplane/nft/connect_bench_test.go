@@ -174,28 +174,41 @@ func listen(in netns.NsHandle, a string) (int, error) {
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}), unix.Listen(fd, 16))
 }
 
-// exchange is one connection, of a client in this namespace, which closes first.
-func exchange(server int, a string, port int) error {
-	client, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+// connection opens one from a client in this namespace.
+func connection(server int, a string, port int) (client, far int, err error) {
+	client, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
-	defer unix.Close(client)
+	defer func() {
+		if err != nil {
+			unix.Close(client)
+		}
+	}()
 	limit := unix.Timeval{Sec: 2}
 	if err := errors.Join(unix.SetsockoptTimeval(client, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), unix.SetsockoptTimeval(client, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)); err != nil {
-		return err
+		return 0, 0, err
 	}
 	err = unix.Connect(client, &unix.SockaddrInet4{Port: port, Addr: addr(a).As4()})
 	for err == unix.EINTR || err == unix.EALREADY { // signals of the Go runtime
 		err = unix.Connect(client, &unix.SockaddrInet4{Port: port, Addr: addr(a).As4()})
 	}
 	if err != nil && err != unix.EISCONN {
-		return fmt.Errorf("connecting: %w", err)
+		return 0, 0, fmt.Errorf("connecting: %w", err)
 	}
-	far, _, err := unix.Accept(server)
+	if far, _, err = unix.Accept(server); err != nil {
+		return 0, 0, fmt.Errorf("accepting: %w", err)
+	}
+	return client, far, nil
+}
+
+// exchange is one connection, of a client in this namespace, which closes first.
+func exchange(server int, a string, port int) error {
+	client, far, err := connection(server, a, port)
 	if err != nil {
-		return fmt.Errorf("accepting: %w", err)
+		return err
 	}
+	defer unix.Close(client)
 	defer unix.Close(far)
 	var buf [64]byte
 	for _, ends := range [][2]int{{client, far}, {far, client}} {

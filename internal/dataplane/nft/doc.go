@@ -12,7 +12,8 @@
 //
 // In the order in which a packet meets them (priority):
 //
-//	from-network  prerouting raw (-300)      sources: anti-spoofing, who may use the tunnel, the sender's node as a mark
+//	from-network  prerouting raw (-300)      sources: anti-spoofing (a look-up of the source leads to the chain of its interface), who may use
+//	                                         the tunnel, the sender's node as a mark
 //	translate     prerouting dstnat-1 (-101)  Services: the destination becomes a backend's (nat, once a flow); straight flows (straight.go)
 //	translate-own output     dstnat-1 (-101)  the same for the node's own processes
 //	admit         prerouting filter-50       who may send with an address of ours; the ct mark remembers who handed a flow on, or whom it
@@ -28,7 +29,7 @@
 //
 // A flow that was judged under the policy in force and has no way of its own has the policy's number as its whole ct mark. Its packets,
 // once both ends have sent some, leave admit, forwarded, received and sent by their first rules (passage.go): what these do not ask before is
-// who sends, and whether a pod is there to get it.
+// who sends, and whether a pod is there to get it. Interfaces that most packets come and leave by are told by their indexes (uplinkOf, podIndexes).
 //
 // # Where policy attaches
 //
