@@ -78,9 +78,9 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 func hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }
 
 // renderChains makes the chains and sets that every node has; those of the hooks are in passage.go. room is of roomFor,
-// uplink the index of the interface of uplinkOf, 0 = not known.
-func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, uplink int) {
-	f.hookChains(t, s, epoch, h, uplink)
+// at of indexesOf.
+func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, at indexes) {
+	f.hookChains(t, s, epoch, h, at)
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: f.rules(s, f.masqueradeRules(s)...)}
 	chain(asNodeChain, f.asNodeRules(s)...)

@@ -157,11 +157,30 @@ func carryIPv6(name string) error {
 	return nil
 }
 
-// uplinkOf is the index of the interface that has the node's primary address of a family: most of what is forwarded and no pod's comes and
-// leaves by it. 0 = there is none, or it is one of our own or of pods; what is not known is slower, never wrong.
+// indexes are those of interfaces that most packets come and leave by, 0 = not known: an index is compared faster than a name. What is not
+// known is slower, never wrong.
+type indexes struct {
+	uplink int // of the node's primary address: what is no pod's comes and leaves by it
+	host   int // of hostDevice
+}
+
+// indexesOf finds them.
+func (f family) indexesOf(s *nodestate.State) (out indexes) {
+	if !f.carried(s) {
+		return out
+	}
+	if l, err := netlink.LinkByName(hostDevice); err == nil {
+		out.host = l.Attrs().Index
+	}
+	out.uplink = f.uplinkOf(s)
+	return out
+}
+
+// uplinkOf is the index of the interface that has the node's primary address, unless that is one of our own, of pods, or the loopback device: these
+// have to be asked about.
 func (f family) uplinkOf(s *nodestate.State) int {
 	node := f.node(s)
-	if !f.carried(s) || !node.IsValid() {
+	if !node.IsValid() {
 		return 0
 	}
 	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, f.number()) })

@@ -59,7 +59,7 @@ type table struct {
 	tallies  map[string]tally // by chain
 	last     *nodestate.State // that was rendered, whole
 	room     uint64           // of roomFor
-	uplink   int              // of uplinkOf
+	at       indexes          // of indexesOf
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
 	stands bool
 	err    error // of the last try to write it
@@ -113,8 +113,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	d.view.Store(v)
 	for _, f := range families {
 		t := d.tables[f]
-		if uplink := f.uplinkOf(d.state); uplink != t.uplink {
-			t.uplink, t.last = uplink, nil
+		if at := f.indexesOf(d.state); at != t.at {
+			t.at, t.last = at, nil
 		}
 		if t.err = t.apply(ctx, d.state, d.listening); t.err != nil {
 			errs = append(errs, t.err)
@@ -157,7 +157,7 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	t.policy.listening = listening
 	epoch, hosts := t.family.renderPolicy(static, s, t.policy)
 	t.room = t.family.roomFor(s, t.room)
-	t.family.renderChains(static, s, epoch, hosts, t.room, t.uplink)
+	t.family.renderChains(static, s, epoch, hosts, t.room, t.at)
 	if !t.loaded {
 		t.sets, t.layout = static.Sets, static.layout()
 		if err := t.load(ctx); err != nil {

@@ -35,6 +35,8 @@ const (
 	unknownPodChain = "unknown-pod"
 	departChain     = "depart" // ends a mark that a packet was routed by
 	sentChain       = "sent"
+	sentOpen        = "sent-open"
+	sentAny         = "sent-any"  // where sentOpen does not know the interface
 	sentHomeChain   = "sent-home" // what the node's own processes send to what has no way of its own: Services, and pods that are gone
 	sentOthersChain = "sent-others"
 	sentNewChain    = "sent-new"
@@ -45,12 +47,12 @@ const (
 func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
 
 // hookChains are the base chains that are no translation's, and those that belong to them.
-func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, uplink int) {
+func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
 		t.Chains[name] = Chain{Type: typ, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
 	}
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	f.sourceChains(t, s, uplink)
+	f.sourceChains(t, s, at)
 	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", f.admitRules(epoch)...)
 	f.admitNewChains(t, s)
 	chain(admitOpenChain,
@@ -64,9 +66,9 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
 		"ct mark set meta mark and $mask")
-	f.forwardedChains(t, s, epoch, h, uplink)
+	f.forwardedChains(t, s, epoch, h, at)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", goesOn(epoch)+"accept", "ct state new goto "+h.begin(), "goto "+policyChain)
-	f.sentChains(t, s, epoch, h)
+	f.sentChains(t, s, epoch, h, at)
 	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
 		// The outer packet is routed by the same mark.
@@ -75,11 +77,11 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 
 // forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a pod, which their indexes tell faster than
 // their names do.
-func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, uplink int) {
+func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	var rules, open []string
-	if uplink > 0 {
-		open = append(open, fmt.Sprintf("oif %d accept", uplink))
+	if at.uplink > 0 {
+		open = append(open, fmt.Sprintf("oif %d accept", at.uplink))
 	}
 	if of := podIndexes(s); of != "" {
 		open = append(open, "oif "+of+" accept")
@@ -107,7 +109,7 @@ func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h ho
 
 // sourceChains judge who sends, before connection tracking heeds it. One look-up tells what has an address of this node, which is most of
 // what pods send, from the rest, which is most of what the uplink brings.
-func (f family) sourceChains(t *Table, s *nodestate.State, uplink int) {
+func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	any := []string{"iifname $pods goto " + workloadChain}
 	if p := podInterfaces(s); p != "" && fromPods(s) != p {
@@ -119,8 +121,8 @@ func (f family) sourceChains(t *Table, s *nodestate.State, uplink int) {
 		any = append(any, "iifname $tunnel meta mark and $mask == 0 drop")
 	}
 	rules := []string{"$ip saddr vmap @" + mapSenders}
-	if uplink > 0 {
-		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan accept", uplink))
+	if at.uplink > 0 {
+		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan accept", at.uplink))
 	}
 	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: f.rules(s, append(rules, any...)...)}
 	chain(workloadChain, f.workloadRules()...)
@@ -288,7 +290,7 @@ const asked = "meta priority != none "
 const noEndpoint = "$ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
 
 // sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed again at the end of the chain.
-func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	// By which interface a packet leaves is told here by the destination that it had before a Service gave it another one.
 	judge := policyChain
 	begin := h.begin()
@@ -300,13 +302,19 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		open += "oifname != " + p + " "
 	}
 	rules := append([]string{open + "accept"}, toUnknown(s)...)
-	t.Chains[sentChain] = Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: f.rules(s, append(rules,
+	rules = append(rules,
 		"ct state new goto "+sentNewChain,
 		"oifname $host goto "+sentHomeChain,
 		goesOn(epoch)+"ct status and dnat == 0 accept",
 		goesOn(epoch)+"ct direction reply accept",
-		"goto "+sentOthersChain)...)}
+		"goto "+sentOthersChain)
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	if by := sentByIndex(s, at); len(by) > 0 {
+		chain(sentAny, rules...)
+		chain(sentOpen, append(by, "goto "+sentAny)...)
+		rules = []string{goesOn(epoch) + "goto " + sentOpen, "goto " + sentAny}
+	}
+	t.Chains[sentChain] = Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: f.rules(s, rules...)}
 	chain(sentHomeChain, toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)
 	chain(sentNewChain,
 		"ct mark set 0",
@@ -333,6 +341,21 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		"meta mark and $way == 0 accept",
 		opening+"rt mtu",
 		"meta mark set meta mark and $plain")}
+}
+
+// sentByIndex are the rules for open flows of the node's own processes by interfaces that indexes tell.
+func sentByIndex(s *nodestate.State, at indexes) []string {
+	var rules []string
+	if at.uplink > 0 {
+		rules = append(rules, fmt.Sprintf("oif %d ct status and dnat == 0 accept", at.uplink))
+	}
+	if at.host > 0 {
+		rules = append(rules, fmt.Sprintf("oif %d goto %s", at.host, sentHomeChain))
+	}
+	if of := podIndexes(s); of != "" {
+		rules = append(rules, "oif "+of+" ct status and dnat == 0 accept")
+	}
+	return rules
 }
 
 // toUnknown drops what would go to a pod's interface that the state does not name.

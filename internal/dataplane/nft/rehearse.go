@@ -350,7 +350,7 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 		return reason.NoFlow, 0
 	case "refused":
 		return reason.NoBackend, 0
-	case "no-endpoint", "forwarded", forwardedAny, unknownPodChain, sentChain, sentHomeChain, sentOthersChain:
+	case "no-endpoint", "forwarded", forwardedAny, unknownPodChain, sentChain, sentAny, sentHomeChain, sentOthersChain:
 		return reason.NoEndpoint, 0
 	case toTunnelChain:
 		return reason.TunnelFromPod, 0

@@ -65,7 +65,7 @@ func Render(s *nodestate.State, six bool) *Table {
 	f := family{six}
 	t := newTable(f.nft())
 	epoch, hosts := f.renderPolicy(t, s, newPolicy())
-	f.renderChains(t, s, epoch, hosts, f.roomFor(s, 0), 0)
+	f.renderChains(t, s, epoch, hosts, f.roomFor(s, 0), indexes{})
 	n := newNumbers()
 	f.renderAddrs(t, s, n)
 	f.renderRoutes(t, s)
