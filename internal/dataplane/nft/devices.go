@@ -4,13 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/kernel"
-	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // Devices of our own: those that the eBPF data plane has, so that a node that changes its data plane keeps them. All
@@ -155,55 +152,4 @@ func carryIPv6(name string) error {
 		}
 	}
 	return nil
-}
-
-// indexes are those of interfaces that most packets come and leave by, 0 = not known: an index is compared faster than a name. What is not
-// known is slower, never wrong.
-type indexes struct {
-	uplink int // of the node's primary address: what is no pod's comes and leaves by it
-	host   int // of hostDevice
-}
-
-// indexesOf finds them.
-func (f family) indexesOf(s *nodestate.State) (out indexes) {
-	if !f.carried(s) {
-		return out
-	}
-	if l, err := netlink.LinkByName(hostDevice); err == nil {
-		out.host = l.Attrs().Index
-	}
-	out.uplink = f.uplinkOf(s)
-	return out
-}
-
-// uplinkOf is the index of the interface that has the node's primary address, unless that is one of our own, of pods, or the loopback device: these
-// have to be asked about.
-func (f family) uplinkOf(s *nodestate.State) int {
-	node := f.node(s)
-	if !node.IsValid() {
-		return 0
-	}
-	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, f.number()) })
-	if err != nil {
-		return 0
-	}
-	i := slices.IndexFunc(addrs, func(a netlink.Addr) bool { return a.IP.Equal(node.AsSlice()) })
-	if i < 0 {
-		return 0
-	}
-	l, err := netlink.LinkByIndex(addrs[i].LinkIndex)
-	if err != nil {
-		return 0
-	}
-	at := l.Attrs()
-	if at.Flags&net.FlagLoopback != 0 || at.Name == hostDevice || at.Name == hostPeer || at.Name == tunnelDevice ||
-		s.Settings.InterfacePrefix != "" && strings.HasPrefix(at.Name, s.Settings.InterfacePrefix) {
-		return 0
-	}
-	for _, v := range s.Addrs {
-		if v.Kind == nodestate.AddrEndpoint && (v.Interface == at.Name || v.IfIndex == at.Index) {
-			return 0
-		}
-	}
-	return at.Index
 }

@@ -29,7 +29,7 @@
 //
 // A flow that was judged under the policy in force and has no way of its own has the policy's number as its whole ct mark. Its packets,
 // once both ends have sent some, leave admit, forwarded, received and sent by their first rules (passage.go): what these do not ask before is
-// who sends, and whether a pod is there to get it. Interfaces that most packets come and leave by are told by their indexes (indexesOf, podIndexes).
+// who sends, and whether a pod is there to get it. Interfaces that most packets come and leave by are told by their indexes (indexes.go).
 //
 // # Where policy attaches
 //

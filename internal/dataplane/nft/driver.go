@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"sigs.k8s.io/knftables"
 
@@ -36,6 +37,8 @@ type Driver struct {
 	opts Options
 	log  *slog.Logger
 
+	live bool // tables are the kernel's
+
 	mu      sync.Mutex
 	state   *nodestate.State // nil before the first Apply
 	tables  map[family]*table
@@ -60,6 +63,7 @@ type table struct {
 	last     *nodestate.State // that was rendered, whole
 	room     uint64           // of roomFor
 	at       indexes          // of indexesOf
+	looked   time.Time        // at interfaces
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
 	stands bool
 	err    error // of the last try to write it
@@ -69,10 +73,11 @@ var _ dataplane.Driver = (*Driver)(nil)
 
 // New looks for what the driver needs. Nothing is written before the first Apply.
 func New(o Options) (*Driver, error) {
-	if o.Tables == nil {
+	live := o.Tables == nil
+	if live {
 		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, tableName) }
 	}
-	d := &Driver{opts: o, log: o.Logger, tables: map[family]*table{}, machine: machine{log: o.Logger, answers: map[family]int{}, stateDir: o.StateDir}}
+	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[family]*table{}, machine: machine{log: o.Logger, answers: map[family]int{}, stateDir: o.StateDir}}
 	for _, f := range families {
 		n, err := o.Tables(f.nft())
 		if err != nil {
@@ -113,8 +118,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	d.view.Store(v)
 	for _, f := range families {
 		t := d.tables[f]
-		if at := f.indexesOf(d.state); at != t.at {
-			t.at, t.last = at, nil
+		if d.live {
+			t.look(d.state)
 		}
 		if t.err = t.apply(ctx, d.state, d.listening); t.err != nil {
 			errs = append(errs, t.err)
@@ -181,6 +186,17 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	t.services.follow(s, t)
 	t.last = s
 	return t.write(ctx)
+}
+
+// look finds out which interfaces indexes tell, when a state may have others, or the last look is long ago.
+func (t *table) look(s *nodestate.State) {
+	if t.last != nil && time.Since(t.looked) < lookEvery && sameButServices(t.last, s) {
+		return
+	}
+	t.looked = time.Now()
+	if at := t.family.indexesOf(s); at != t.at {
+		t.at, t.last = at, nil
+	}
 }
 
 // sameButServices reports whether two states differ in Services alone. Most changes of a cluster are of endpoints, and all else is

@@ -2,10 +2,7 @@ package nft
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
-	"strconv"
 	"strings"
 
 	"sigs.k8s.io/knftables"
@@ -80,10 +77,12 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	var rules, open []string
-	if at.uplink > 0 {
-		open = append(open, fmt.Sprintf("oif %d accept", at.uplink))
+	for _, index := range []int{at.uplink, at.tunnel} {
+		if index > 0 {
+			open = append(open, fmt.Sprintf("oif %d accept", index))
+		}
 	}
-	if of := podIndexes(s); of != "" {
+	if of := at.onward(s); of != "" {
 		open = append(open, "oif "+of+" accept")
 	}
 	if p := podInterfaces(s); p != "" {
@@ -123,6 +122,9 @@ func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 	rules := []string{"$ip saddr vmap @" + mapSenders}
 	if at.uplink > 0 {
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan accept", at.uplink))
+	}
+	if at.tunnel > 0 && s.NeedsTunnel() {
+		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan meta mark and $mask != 0 accept", at.tunnel))
 	}
 	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: f.rules(s, append(rules, any...)...)}
 	chain(workloadChain, f.workloadRules()...)
@@ -170,27 +172,6 @@ func plainName(name string) bool {
 	return strings.IndexFunc(name, func(c rune) bool {
 		return c != '-' && c != '_' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
 	}) < 0
-}
-
-// mostPodIndexes bounds how many pods' interfaces one rule names.
-const mostPodIndexes = 1024
-
-// podIndexes are the interfaces of pods by their indexes, in the words of nft; "" when there are none, or too many.
-func podIndexes(s *nodestate.State) string {
-	indexes := map[int]bool{}
-	for _, v := range s.Addrs {
-		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" && v.IfIndex > 0 {
-			indexes[v.IfIndex] = true
-		}
-	}
-	if len(indexes) == 0 || len(indexes) > mostPodIndexes {
-		return ""
-	}
-	var words []string
-	for _, i := range slices.Sorted(maps.Keys(indexes)) {
-		words = append(words, strconv.Itoa(i))
-	}
-	return "{ " + strings.Join(words, ", ") + " }"
 }
 
 // fromPods is what the interfaces of pods are, behind from-network: what comes by others of their names is dropped there.
@@ -346,13 +327,15 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 // sentByIndex are the rules for open flows of the node's own processes by interfaces that indexes tell.
 func sentByIndex(s *nodestate.State, at indexes) []string {
 	var rules []string
-	if at.uplink > 0 {
-		rules = append(rules, fmt.Sprintf("oif %d ct status and dnat == 0 accept", at.uplink))
+	for _, index := range []int{at.uplink, at.tunnel} {
+		if index > 0 {
+			rules = append(rules, fmt.Sprintf("oif %d ct status and dnat == 0 accept", index))
+		}
 	}
 	if at.host > 0 {
 		rules = append(rules, fmt.Sprintf("oif %d goto %s", at.host, sentHomeChain))
 	}
-	if of := podIndexes(s); of != "" {
+	if of := at.onward(s); of != "" {
 		rules = append(rules, "oif "+of+" ct status and dnat == 0 accept")
 	}
 	return rules

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -37,12 +38,16 @@ func TestUplinkByIndex(t *testing.T) {
 		pod := s.Addrs[addr("10.244.1.2")]
 		pod.IfIndex = index["cali1"]
 		s.Addrs[addr("10.244.1.2")] = pod
+		if err := moveAddress("", "far1", "192.0.2.1"); err != nil { // another one that packets leave by
+			return err
+		}
 		was := ""
 		for _, at := range []string{"eth0", "eth1", "lo", "cali1", ""} {
 			if err := moveAddress(was, at, "172.30.0.8"); err != nil {
 				return err
 			}
 			was = at
+			d.tables[family{}].looked = time.Time{} // it is long ago
 			if err := d.Apply(context.Background(), s, nodestate.All()); err != nil {
 				return err
 			}
@@ -59,9 +64,12 @@ func TestUplinkByIndex(t *testing.T) {
 				if got := strings.Contains(from, fmt.Sprintf(`iif %q`, name)); got != want {
 					t.Errorf("address at %q: packets from %s go on unasked: %t\n%s", at, name, got, from)
 				}
-				if got := strings.Contains(to, fmt.Sprintf(`oif %q accept`, name)); got != (want || name == "cali1") {
-					t.Errorf("address at %q: open flows to %s go on unasked: %t\n%s", at, name, got, to)
+				if got := strings.Contains(to, fmt.Sprintf(`oif %q accept`, name)); got != want {
+					t.Errorf("address at %q: open flows to %s go on first: %t\n%s", at, name, got, to)
 				}
+			}
+			if !strings.Contains(to, `oif { "cali1", "far1" } accept`) && !strings.Contains(to, `oif { "far1", "cali1" } accept`) {
+				t.Errorf("address at %q: open flows to the pod and to another interface do not go on:\n%s", at, to)
 			}
 		}
 		return nil
@@ -122,7 +130,7 @@ func TestSenders(t *testing.T) {
 	if got := table.Chains[forwardedOpen].Rules; len(got) != 2 || got[0] != "oif { 7 } accept" {
 		t.Errorf("open flows go on by %q", got)
 	}
-	for i := range mostPodIndexes {
+	for i := range mostIndexes {
 		s.Addrs[addr(fmt.Sprintf("10.245.%d.%d", i/250, 1+i%250))] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: fmt.Sprint("cali", 10+i), IfIndex: 100 + i}
 	}
 	if _, there := Render(s, false).Chains[forwardedOpen]; there {
