@@ -29,6 +29,9 @@ func TestFromKubeProxy(t *testing.T) {
 		cases = []struct{ mode, how string }{{"iptables", "by nftables"}, {"iptables", "at once"}, {"iptables", "eBPF first"},
 			{"nftables", "by nftables"}, {"nftables", "at once"}, {"nftables", "eBPF first"}}
 	}
+	for _, mode := range []string{"iptables", "nftables"} {
+		t.Run("one node has eBPF, "+mode, func(t *testing.T) { p.oneFirst(t, mode) })
+	}
 	for _, c := range cases {
 		t.Run(c.mode+" "+c.how, func(t *testing.T) { p.thereAndBack(t, c.mode, c.how) })
 	}
@@ -43,6 +46,38 @@ type round struct {
 	sent    int
 	failed  int // new connections
 	tried   int
+}
+
+// oneFirst gives one node eBPF, while the others have a kube-proxy: what it hands on is translated by the node of the backend, with the client's address,
+// and all else by kube-proxy.
+func (p *proxied) oneFirst(t *testing.T, mode string) {
+	p.eBPF(t, false)
+	p.withProxy(t)
+	p.proxyMode(t, mode)
+	p.awaitPlane(t, "nftables")
+	p.awaitServices(t, "kube-proxy")
+	p.mustKubectl(t, `{"apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.worker1"}, "spec": {"bpfEnabled": true}}`, "apply", "-f", "-")
+	t.Cleanup(func() {
+		p.mustKubectl(t, "", "delete", "felixconfigurations.projectcalico.org", "node.worker1")
+		p.awaitPlane(t, "nftables")
+		p.agentsReady(t, 0, nil)
+	})
+	p.awaitPlanes(t, map[string]string{"cp": "nftables", "worker1": "eBPF", "worker2": "nftables"})
+	p.agentsReady(t, 0, nil)
+	for i, addr := range map[int]string{1: client1Addr, 2: client2Addr} {
+		c := p.client(i)
+		c.reaches(t, at(worker1Addr, nodePort2+nodeWho), "srv2", addr)
+		c.reaches(t, at(worker1Addr, nodePort2+nodeUDP), "srv2", addr, "--udp")
+		c.reaches(t, at(worker1Addr, nodePort1+nodeWho), "srv1", addr)
+		c.reaches(t, at(worker2Addr, nodePort2+nodeWho), "srv2", worker2Addr)
+		c.reaches(t, at(worker2Addr, nodePort1+nodeWho), "srv1", worker2Addr)
+		c.reaches(t, at(worker2Addr, nodePortLocal+nodeWho), "srv2", addr)
+	}
+	for ip, name := range map[string]string{p.ip1: "srv1", p.ip2: "srv2"} {
+		for _, from := range []*place{p.cli1, p.cli2, p.host("cp", cpAddr), p.host("worker1", worker1Addr)} {
+			from.reaches(t, at(ip, whoPort), name, "")
+		}
+	}
 }
 
 func (p *proxied) thereAndBack(t *testing.T, mode, how string) {
