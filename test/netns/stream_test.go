@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -138,10 +139,14 @@ func serveStream(r request, timeout time.Duration) answer {
 	return answer{Err: strings.Join(s.report.Errs, "; "), Stream: &s.report}
 }
 
-// startStream opens r.Size connections, each of which begins an exchange every r.Every milliseconds.
+// startStream opens r.Size connections, each of which begins an exchange every r.Every milliseconds; with r.From from that port on.
 func startStream(r request, timeout time.Duration) answer {
 	s := &stream{ended: make(chan struct{}), made: make([]int, r.Size), every: time.Duration(max(r.Every, 5)) * time.Millisecond}
+	first, shares := netip.ParseAddrPort(r.From)
 	for i := range r.Size {
+		if shares == nil {
+			r.From = netip.AddrPortFrom(first.Addr(), first.Port()+uint16(i)).String()
+		}
 		c, err := dial(r, timeout)
 		if uc, ok := c.(*net.UDPConn); err == nil && ok {
 			err = roomy(uc)
@@ -372,8 +377,14 @@ func (w *worker) lines(addr string) {
 // stream begins one of some connections.
 func (w *worker) stream(t *testing.T, id, conns int, every time.Duration, network, addr string) *running {
 	t.Helper()
-	s := &running{w, id, fmt.Sprintf("%s -> %s %s", w.name, network, addr), max(1, min(5, int(time.Second/every)))}
-	if a := w.call(request{Op: "stream", ID: id, Net: network, Addr: addr, Size: conns, Every: int(every.Milliseconds())}); a.Err != "" {
+	return w.streamFrom(t, id, conns, every, network, addr, "")
+}
+
+// streamFrom begins one whose connections have the source ports from that of an address on, which others may have, too.
+func (w *worker) streamFrom(t *testing.T, id, conns int, every time.Duration, network, addr, from string) *running {
+	t.Helper()
+	s := &running{w, id, strings.TrimSpace(fmt.Sprintf("%s %s -> %s %s", w.name, from, network, addr)), max(1, min(5, int(time.Second/every)))}
+	if a := w.call(request{Op: "stream", ID: id, Net: network, Addr: addr, From: from, Shared: from != "", Size: conns, Every: int(every.Milliseconds())}); a.Err != "" {
 		t.Fatalf("%s: %s", s.what, a.Err)
 	}
 	return s

@@ -36,30 +36,8 @@ func TestSwitch(t *testing.T) {
 func testSwitch(t *testing.T, fam family, isolated bool) {
 	f := newFixture(t, fam)
 	conns, every, turns := switchSize(t)
-	if conns > 100 {
-		for _, n := range f.nodes { // it begins again, with larger tables
-			n.driver.kill()
-			n.driver.flows = 256 * conns
-			n.driver.start()
-		}
-	}
-	f.cluster.Settings.ConnectTime = model.ConnectTimeDisabled
-	f.cluster.Settings.HostNAT = true
-	f.service("near", "10.96.0.1", 30001, f.b)
-	f.service("far", "10.96.0.2", 30002, f.c)
-	f.service("own", "10.96.0.4", 30004)
-	f.slices("own", 8081, []model.ServiceEndpoint{{Addrs: f.lan.pairOf(f.n1.addr)[:1], Node: "n1", Ready: true, Serving: true}})
-	for _, s := range []string{"near", "far"} {
-		f.linesAt(s)
-	}
-	for _, w := range []*worker{f.a.worker, f.b.worker, f.c.worker, f.n1.worker, f.client.worker} {
-		w.lines(":8081")
-	}
-	if isolated {
-		f.isolate()
-		f.routed, f.cluster.Settings.DSR = true, true
-	}
-	f.apply()
+	f.roomFor(conns)
+	f.switchServices(isolated)
 	dropped := queueDrops(t)
 	all := f.streams(t, nil, conns-conns/3, every)
 	none, mayBreak := 0, 1
@@ -99,6 +77,18 @@ func testSwitch(t *testing.T, fam family, isolated bool) {
 	t.Logf("in %d changes: %v", changes.spans, changes)
 	t.Logf("in %d starts without a change: %v", others.spans, others)
 	endStreams(t, all, dropped)
+}
+
+// roomFor gives nodes tables for some connections of each kind.
+func (f *fixture) roomFor(conns int) {
+	if conns <= 100 {
+		return
+	}
+	for _, n := range f.nodes { // it begins again
+		n.driver.kill()
+		n.driver.flows = 256 * conns
+		n.driver.start()
+	}
 }
 
 // strictSwitch: nothing at all may be lost. Otherwise one stream may break, and fewLost datagrams be lost: that happened in one run of some ten

@@ -1,0 +1,101 @@
+package netns
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// TestSwitchSamePorts: connections that share their source port, one to a Service and one straight to its backend, so that one of both gets
+// another port where the backend sees it, go on while nodes change their data planes. None is reset, and none gets what is another's, whichever
+// of the two began first, and in which data plane. WEIR_SWITCH is how many pairs there are of each kind.
+func TestSwitchSamePorts(t *testing.T) {
+	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
+		for kind, isolated := range map[string]bool{"open": false, "isolated": true} {
+			t.Run(name+"/"+kind, func(t *testing.T) { testSwitchSamePorts(t, fam, isolated) })
+		}
+	}
+}
+
+// pair is what is asked from one source port.
+type pair struct {
+	from            *worker
+	src             string
+	service, direct string
+}
+
+func testSwitchSamePorts(t *testing.T, fam family, isolated bool) {
+	f := newFixture(t, fam)
+	pairs, every, turns := 8, 20*time.Millisecond, 6
+	if strictSwitch() {
+		pairs, every, turns = switchSize(t)
+	}
+	f.roomFor(pairs)
+	f.switchServices(isolated)
+	all := []pair{
+		{f.a.worker, "10.244.1.2", "10.96.0.4:80", "172.30.0.8:8081"}, // a process of the pod's own node
+		{f.a.worker, "10.244.1.2", "10.96.0.1:80", f.b.at("8081")},
+		{f.a.worker, "10.244.1.2", "10.96.0.2:80", f.c.at("8081")},
+		{f.n1.worker, "172.30.0.8", "10.96.0.1:80", f.b.at("8081")},
+		{f.n1.worker, "172.30.0.8", "10.96.0.2:80", f.c.at("8081")},
+	}
+	dropped := queueDrops(t)
+	var streams []*running
+	port := 33000
+	begin := func(pairs int) {
+		t.Helper()
+		for _, p := range all {
+			for _, to := range [][2]string{{p.service, p.direct}, {p.direct, p.service}} {
+				for _, nw := range networks {
+					for _, addr := range to {
+						streams = append(streams, p.from.streamFrom(t, len(streams)+1, pairs, every, nw, addr, fmt.Sprintf("%s:%d", p.src, port)))
+					}
+				}
+				port += pairs
+			}
+		}
+	}
+	none := 0
+	begin(pairs - pairs/3)
+	streams = allGoOn(t, streams, "before", &none)
+	for i := range turns {
+		step := []struct {
+			n     *node
+			plane string
+		}{{f.n1, "nft"}, {f.n2, "nft"}, {f.n1, "ebpf"}, {f.n2, "ebpf"}, {f.n1, "nft"}, {f.n1, "ebpf"}}[i%6]
+		if i == 2 { // nftables chooses the ports of some
+			begin(pairs / 3)
+		}
+		began := time.Now()
+		step.n.switchTo(step.plane)
+		when := fmt.Sprintf("%s has gone over to %s", step.n.name, step.plane)
+		t.Logf("%s from %s to %s", when, began.Format(clock), time.Now().Format(clock))
+		if streams = allGoOn(t, streams, when, &none); t.Failed() {
+			t.FailNow()
+		}
+	}
+	endStreams(t, streams, dropped)
+}
+
+// switchServices are what the streams of changes of the data plane ask, with policy that isolates every pod or without.
+func (f *fixture) switchServices(isolated bool) {
+	f.cluster.Settings.ConnectTime = model.ConnectTimeDisabled
+	f.cluster.Settings.HostNAT = true
+	f.service("near", "10.96.0.1", 30001, f.b)
+	f.service("far", "10.96.0.2", 30002, f.c)
+	f.service("own", "10.96.0.4", 30004)
+	f.slices("own", 8081, []model.ServiceEndpoint{{Addrs: f.lan.pairOf(f.n1.addr)[:1], Node: "n1", Ready: true, Serving: true}})
+	for _, s := range []string{"near", "far"} {
+		f.linesAt(s)
+	}
+	for _, w := range []*worker{f.a.worker, f.b.worker, f.c.worker, f.n1.worker, f.client.worker} {
+		w.lines(":8081")
+	}
+	if isolated {
+		f.isolate()
+		f.routed, f.cluster.Settings.DSR = true, true
+	}
+	f.apply()
+}
