@@ -15,6 +15,7 @@
 #define MARK_MASK 0x0ff00000u
 #define MARK_DONE 0x0ba00000u /* judged and routed by a Weir program on this node */
 #define MARK_AGAIN 0x0bb00000u /* a fragment that was kept, on its second way in */
+#define MARK_SEEN 0x0bc00000u /* translated by a Weir program for a process of this node, while SET_APART says so */
 
 /* --- addresses: map weir_addrs, hash ip_addr -> struct addr_value -------------------------------- */
 
@@ -370,6 +371,8 @@ enum settings_flag {
 	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
 	SET_EVENTS = 32,       /* somebody listens: each judged flow is an event */
 	SET_HAND_OVER = 128,   /* another data plane has what has no flow here: it passes to the stack, none begins */
+	SET_APART = 4096,      /* what is translated and goes to the stack bears MARK_SEEN: connection tracking has the same connection translated, too */
+	SET_MARKS = 8192,      /* the programs heed SET_APART; nothing to them */
 	SET_CHANGING = 64,     /* user space is writing a change, and has not moved the epoch on yet; nothing to the programs */
 };
 

@@ -29,9 +29,9 @@ static __always_inline int forward_pass(struct __sk_buff *skb)
 	return TC_ACT_OK;
 }
 
-static __always_inline void forward_mark(struct __sk_buff *skb)
+static __always_inline void forward_mark(struct __sk_buff *skb, __u32 mark)
 {
-	skb->mark = (skb->mark & ~MARK_MASK) | MARK_DONE;
+	skb->mark = (skb->mark & ~MARK_MASK) | mark;
 }
 
 /* TTL (which is more than 1) and the Ethernet addresses of a pod's interface, in one look at the header. */
@@ -81,7 +81,7 @@ static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings
 	ip_outer_set(key, node, &s->node);
 	if (bpf_skb_set_tunnel_key(skb, key, sizeof(*key), IP_TUNNEL_SET))
 		return drop_packet(skb, DROP_REWRITE, 0);
-	forward_mark(skb);
+	forward_mark(skb, MARK_DONE);
 	return bpf_redirect(s->tunnel_ifindex, 0);
 }
 
@@ -114,7 +114,7 @@ static __always_inline int forward_fragmented(struct __sk_buff *skb, struct pkt 
 	if (ret)
 		return drop_packet(skb, ret, 0);
 	forward_trace(skb, ACT_PASS, 0, NULL, f->rule);
-	forward_mark(skb);
+	forward_mark(skb, MARK_DONE);
 	return forward_to_host(skb, s);
 }
 
@@ -138,7 +138,7 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 		if (ret)
 			return drop_packet(skb, ret, 0);
 		if (host) {
-			forward_mark(skb);
+			forward_mark(skb, MARK_DONE);
 			return bpf_redirect(f->ifindex, 0);
 		}
 		return bpf_redirect_peer(f->ifindex, 0);
@@ -149,7 +149,7 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 		ret = forward_headers(skb, !host, NULL);
 		if (ret)
 			return drop_packet(skb, ret, 0);
-		forward_mark(skb);
+		forward_mark(skb, MARK_DONE);
 		return bpf_redirect_neigh(f->ifindex, &nh, sizeof(nh), 0);
 	}
 	case ACT_TUNNEL:
@@ -158,10 +158,13 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 			return drop_packet(skb, ret, 0);
 		return forward_tunnel(skb, s, &f->nexthop);
 	}
+	if (!host && (s->flags & SET_APART) && (f->flags & FLOW_REWRITE))
+		forward_mark(skb, MARK_SEEN);
 	/* An answer that a host process gets from the Service's address: it comes in by weir0, where reverse-path
-	 * checks expect it. A pod's interface has no address of its own: even loose checks fail there. */
+	 * checks expect it. A pod's interface has no address of its own: even loose checks fail there. What has the pod's own
+	 * address comes in by its interface, and is expected nowhere else. */
 	if ((f->flags & (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST)) == (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST) &&
-	    !host && s->host_ifindex)
+	    !host && s->host_ifindex && !(p->hook == HOOK_FROM_WORKLOAD && addr_same(&f->saddr, &p->key.saddr)))
 		return forward_to_host(skb, s);
 	return TC_ACT_OK;
 }

@@ -28,7 +28,7 @@ static __always_inline int neigh_send(struct __sk_buff *skb, __u32 ifindex)
 		skb->cb[2] = 0;
 		skb->cb[3] = 0;
 	}
-	forward_mark(skb);
+	forward_mark(skb, MARK_DONE);
 	return bpf_redirect(ifindex, 0);
 }
 

@@ -264,7 +264,7 @@ static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, stru
 		return bpf_redirect_peer(ifindex, 0);
 	case HOOK_FROM_UPLINK:
 		reply_trace(skb, reason, ifindex, NULL, rule);
-		forward_mark(skb);
+		forward_mark(skb, MARK_DONE);
 		return bpf_redirect(ifindex, 0);
 	case HOOK_FROM_TUNNEL:
 		reply_trace(skb, reason, 0, &p->tunnel_src, rule);

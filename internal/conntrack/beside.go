@@ -23,12 +23,23 @@ const besideTime = 30 * time.Second
 // ErrFull says that the table of tracked connections has no room for more.
 var ErrFull = errors.New("the table of tracked connections has no room for more")
 
+// Marks are the packet marks by which programs and connection tracking tell each other what they have translated.
+type Marks struct {
+	Mask uint32 // the bits of the others
+	Seen uint32 // programs put it on what they translate and the stack sees; 0 = they do not, those of an older version
+	Done uint32 // programs let pass what bears it
+}
+
 // Beside keeps connections that programs translate and the node's stack sees apart from the same ones as they are where connection tracking
 // translates them: one of their tuples is the same, so they cannot stand in one zone. While one data plane takes over from another each
 // packet finds the one that it belongs to, whichever of the two translates it. What it leads are single connections by their tuples, in
 // the table inet weir-switch. It needs the nft program.
+//
+// A translated packet may look like another connection's before its translation, where two have the same source port: what programs
+// translated is told by its mark, and what connection tracking translates gets one by which programs let it pass.
 type Beside struct {
 	table *Table
+	marks Marks
 	led   map[Tuple]struct{} // by the tuple of the original direction
 	rest  []Tuple            // of both directions, of those of which what the node sends is not led
 	begun bool               // something may be in the zone
@@ -37,8 +48,22 @@ type Beside struct {
 }
 
 // NewBeside keeps nothing apart yet.
-func NewBeside(t *Table) *Beside {
-	return &Beside{table: t.In(BesideZone), led: map[Tuple]struct{}{}}
+func NewBeside(t *Table, m Marks) *Beside {
+	return &Beside{table: t.In(BesideZone), marks: m, led: map[Tuple]struct{}{}}
+}
+
+// Open makes the table, if it is not there. From then on programs may mark what they translate, and let what connection tracking translates
+// pass; nothing is led yet. By it the next process finds what is in the zone, whenever this one is killed.
+func (b *Beside) Open(ctx context.Context) error {
+	if b.made {
+		return nil
+	}
+	b.begun = true
+	if err := b.nft(ctx, b.rules()); err != nil {
+		return besideError(err)
+	}
+	b.made = true
+	return nil
 }
 
 // Leads reports whether what comes in of a connection, named by the tuple of its original direction, is led to the zone.
@@ -66,8 +91,8 @@ func (b *Beside) Add(ctx context.Context, all []Entry) error {
 			full = ErrFull
 			break
 		}
-		if err := b.make(ctx); err != nil {
-			return besideError(err)
+		if err := b.Open(ctx); err != nil {
+			return err
 		}
 		if _, err := b.table.Put(e, func(Entry) bool { return false }); err != nil {
 			some.Add(err)
@@ -77,7 +102,7 @@ func (b *Beside) Add(ctx context.Context, all []Entry) error {
 		tuples = append(tuples, e.Orig, e.Reply)
 	}
 	if len(tuples) > 0 {
-		if err := b.nft(ctx, besideRules("arrive", "prerouting", tuples)); err != nil {
+		if err := b.nft(ctx, besideElements("arrive", tuples)); err != nil {
 			some.Add(err)
 			fresh, tuples = nil, nil
 		}
@@ -87,19 +112,6 @@ func (b *Beside) Add(ctx context.Context, all []Entry) error {
 		b.led[of] = struct{}{}
 	}
 	return besideError(errors.Join(full, some.Err()))
-}
-
-// make makes the table, which leads nothing yet: by it the next process finds what is in the zone, whenever this one is killed.
-func (b *Beside) make(ctx context.Context) error {
-	if b.made {
-		return nil
-	}
-	b.begun = true
-	if err := b.nft(ctx, besideRules("arrive", "prerouting", nil)); err != nil {
-		return err
-	}
-	b.made = true
-	return nil
 }
 
 // nft runs the nft program for what is left of its time.
@@ -114,11 +126,16 @@ func (b *Beside) Sent(ctx context.Context) error {
 	if len(b.rest) == 0 {
 		return nil
 	}
-	err := b.nft(ctx, besideRules("sent", "output", b.rest))
+	err := b.nft(ctx, besideSent+besideElements("sent", b.rest))
 	if err == nil {
 		b.rest = nil
 	}
 	return besideError(err)
+}
+
+// Unsent leads what the node sends no more, of all connections at once: connection tracking translates it.
+func (b *Beside) Unsent() error {
+	return besideError(dropChains("sent"))
 }
 
 // Close leads nothing there any more, and forgets what is there. After an error it may be called again.
@@ -192,8 +209,55 @@ func besideError(err error) error {
 	return err
 }
 
-// besideRules lead tuples by a chain at a hook, in the words of nft: those that it leads already, too.
-func besideRules(chain, hook string, tuples []Tuple) string {
+// rules make the table, in the words of nft: it leads nothing yet. The chains come before those of data planes at their hooks, and before
+// the zone is looked at, or after the translation of sources. What goes to the loopback device meets no program.
+func (b *Beside) rules() string {
+	text := `
+add table inet $table
+add set inet $table arrive4 $four
+add set inet $table arrive6 $six
+add chain inet $table arrive { type filter hook prerouting priority -310; policy accept; }
+add chain inet $table leave { type filter hook postrouting priority 110; policy accept; }
+flush chain inet $table arrive
+flush chain inet $table leave
+add rule inet $table leave oifname != "lo" ct zone 0 ct status snat,dnat meta mark set meta mark & $rest | $done
+`
+	if b.marks.Seen != 0 {
+		text += `
+add rule inet $table arrive meta mark & $mask != $seen accept
+add rule inet $table arrive meta mark set meta mark & $rest
+`
+	}
+	return besideText(text+besideLead("arrive"), b.marks)
+}
+
+// besideSent makes the chain that leads what the node sends.
+var besideSent = besideText(`
+add set inet $table sent4 $four
+add set inet $table sent6 $six
+add chain inet $table sent { type filter hook output priority -300; policy accept; }
+flush chain inet $table sent
+`+besideLead("sent"), Marks{})
+
+// besideLead are the rules of a chain that lead.
+func besideLead(chain string) string {
+	return strings.ReplaceAll(`
+add rule inet $table $chain ip saddr . ip daddr . meta l4proto . th sport . th dport @$chain4 ct zone set $zone
+add rule inet $table $chain ip6 saddr . ip6 daddr . meta l4proto . th sport . th dport @$chain6 ct zone set $zone
+`, "$chain", chain)
+}
+
+// besideText puts in what the rules are about.
+func besideText(text string, m Marks) string {
+	hex := func(v uint32) string { return fmt.Sprintf("%#010x", v) }
+	return strings.NewReplacer("$table", holdTable, "$zone", fmt.Sprint(BesideZone),
+		"$four", "{ type ipv4_addr . ipv4_addr . inet_proto . inet_service . inet_service; }",
+		"$six", "{ type ipv6_addr . ipv6_addr . inet_proto . inet_service . inet_service; }",
+		"$mask", hex(m.Mask), "$rest", hex(^m.Mask), "$seen", hex(m.Seen), "$done", hex(m.Done)).Replace(text)
+}
+
+// besideElements lead tuples by a chain: those that it leads already, too.
+func besideElements(chain string, tuples []Tuple) string {
 	var four, six []string
 	for _, t := range tuples {
 		if !t.Ported() {
@@ -207,20 +271,7 @@ func besideRules(chain, hook string, tuples []Tuple) string {
 		}
 	}
 	var out strings.Builder
-	out.WriteString(strings.NewReplacer("$table", holdTable, "$chain", chain, "$hook", hook, "$zone", fmt.Sprint(BesideZone)).Replace(`
-add table inet $table
-add set inet $table $chain4 { type ipv4_addr . ipv4_addr . inet_proto . inet_service . inet_service; }
-add set inet $table $chain6 { type ipv6_addr . ipv6_addr . inet_proto . inet_service . inet_service; }
-add chain inet $table $chain { type filter hook $hook priority -300; policy accept; }
-flush chain inet $table $chain
-table inet $table {
-	chain $chain {
-		ip saddr . ip daddr . meta l4proto . th sport . th dport @$chain4 ct zone set $zone
-		ip6 saddr . ip6 daddr . meta l4proto . th sport . th dport @$chain6 ct zone set $zone
-	}
-}
-`))
-	for version, elements := range [][]string{4: four, 6: six} {
+	for version, elements := range map[int][]string{4: four, 6: six} {
 		if len(elements) > 0 {
 			fmt.Fprintf(&out, "add element inet %s %s%d { %s }\n", holdTable, chain, version, strings.Join(elements, ", "))
 		}

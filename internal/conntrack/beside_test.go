@@ -11,6 +11,8 @@ import (
 	"testing"
 )
 
+var testMarks = Marks{Mask: 0x0ff00000, Seen: 0x0bc00000, Done: 0x0ba00000}
+
 // TestBeside: a connection as the stack sees it stands beside the same one translated, with whom it shares a tuple, the kernel takes the rules
 // that lead packets to it, and nothing is left of it in the end.
 func TestBeside(t *testing.T) {
@@ -19,7 +21,7 @@ func TestBeside(t *testing.T) {
 	there := func(chain string) bool {
 		return nft(ctx, "add rule inet "+holdTable+" "+chain+" counter\n", nftTime) == nil
 	}
-	b := NewBeside(table)
+	b := NewBeside(table, testMarks)
 	if err := errors.Join(b.Sent(ctx), b.Close()); err != nil || there("sent") {
 		t.Errorf("nothing is to be kept apart: %v", err)
 	}
@@ -72,7 +74,7 @@ func TestBesideAgain(t *testing.T) {
 	ctx := context.Background()
 	e := examples()["source port"]
 	e.Orig = e.Reply.Turned()
-	b := NewBeside(table)
+	b := NewBeside(table, testMarks)
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", "")
 	if err := b.Add(ctx, []Entry{e}); err == nil || b.Leads(e.Orig) {
@@ -94,6 +96,48 @@ func TestBesideAgain(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestBesideMarks: what comes in is led by its mark and its tuple, and by its tuple alone where programs put no mark on it; a chain that leads what
+// the node sends goes by itself.
+func TestBesideMarks(t *testing.T) {
+	table := opened(t)
+	ctx := context.Background()
+	e := examples()["source port"]
+	e.Orig = e.Reply.Turned()
+	for name, m := range map[string]Marks{"marked": testMarks, "not marked": {Mask: testMarks.Mask, Done: testMarks.Done}} {
+		b := NewBeside(table, m)
+		if err := errors.Join(b.Open(ctx), b.Add(ctx, []Entry{e}), b.Open(ctx), b.Sent(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		arrive, leave := listed(t, "arrive"), listed(t, "leave")
+		if got := strings.Contains(arrive, "!= 0x0bc00000 accept") && strings.Contains(arrive, "& 0xf00fffff"); got != (m.Seen != 0) || strings.Count(arrive, "ct zone set 8787") != 2 {
+			t.Errorf("%s: what comes in is led by %s", name, arrive)
+		}
+		if !strings.Contains(leave, "ct zone 0 ct status snat,dnat") || !strings.Contains(leave, "0x0ba00000") {
+			t.Errorf("%s: what leaves translated: %s", name, leave)
+		}
+		if sent := listed(t, "sent"); strings.Count(sent, "ct zone set 8787") != 2 {
+			t.Errorf("%s: what the node sends is led by %s", name, sent)
+		}
+		if err := b.Unsent(); err != nil || listed(t, "sent") != "" || listed(t, "arrive") != arrive {
+			t.Errorf("%s: what the node sends is still led by %q, what comes in by %s (%v)", name, listed(t, "sent"), listed(t, "arrive"), err)
+		}
+		if err := errors.Join(b.Close(), b.Unsent()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// listed is a chain of the table, as nft tells it; "" when it is not there.
+func listed(t *testing.T, chain string) string {
+	t.Helper()
+	out, err := exec.Command("nft", "list", "chain", "inet", holdTable, chain).Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out)
 }
 
 // failingNft lets the nft program add no elements until again is called.
@@ -130,7 +174,7 @@ func testReleaseForgets(t *testing.T) {
 	}
 	seen := e
 	seen.Orig = e.Reply.Turned()
-	b := NewBeside(table)
+	b := NewBeside(table, testMarks)
 	if err := b.Add(context.Background(), []Entry{seen}); (err == nil) != b.Leads(seen.Orig) {
 		t.Fatal(err)
 	}

@@ -102,8 +102,8 @@ func dropTable() error {
 	return nil
 }
 
-// dropChains deletes the table's chains, if it is there.
-func dropChains() error {
+// dropChains deletes some of the table's chains, or all where none is named, if it is there.
+func dropChains(only ...string) error {
 	conn, found, err := switchTable()
 	if err != nil || found == nil {
 		return err
@@ -113,7 +113,7 @@ func dropChains() error {
 		return fmt.Errorf("listing chains: %w", err)
 	}
 	for _, c := range chains {
-		if c.Table.Name == holdTable {
+		if c.Table.Name == holdTable && (len(only) == 0 || slices.Contains(only, c.Name)) {
 			conn.FlushChain(c)
 			conn.DelChain(c)
 		}

@@ -28,7 +28,7 @@ type pair struct {
 
 func testSwitchSamePorts(t *testing.T, fam family, isolated bool) {
 	f := newFixture(t, fam)
-	pairs, every, turns := 8, 20*time.Millisecond, 6
+	pairs, every, turns := 4, 50*time.Millisecond, 6
 	if strictSwitch() {
 		pairs, every, turns = switchSize(t)
 	}
@@ -40,6 +40,7 @@ func testSwitchSamePorts(t *testing.T, fam family, isolated bool) {
 		{f.a.worker, "10.244.1.2", "10.96.0.2:80", f.c.at("8081")},
 		{f.n1.worker, "172.30.0.8", "10.96.0.1:80", f.b.at("8081")},
 		{f.n1.worker, "172.30.0.8", "10.96.0.2:80", f.c.at("8081")},
+		{f.client.worker, "172.30.0.55", "172.30.0.8:30004", "172.30.0.8:8081"},
 	}
 	dropped := queueDrops(t)
 	var streams []*running

@@ -57,12 +57,18 @@ const (
 	setHandOver = 128
 	setChanging = 64
 
+	markMask = 0x0ff00000
+	markDone = 0x0ba00000
+	markSeen = 0x0bc00000
+
 	policyAllow     = 1
 	policyLog       = 2
 	policyUndecided = 4
 
 	setHosts     = 256
 	setUntracked = 2048
+	setApart     = 4096
+	setMarks     = 8192
 
 	setToHostDrop   = 512
 	setToHostReturn = 1024

@@ -17,12 +17,12 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	header := map[string]int{}
-	for _, m := range regexp.MustCompile(`(?m)^(?:\s*|#define |enum \w+ \{ )([A-Z][A-Z0-9_]+) =? ?(\d+)\b`).FindAllStringSubmatch(string(src), -1) {
-		n, err := strconv.Atoi(m[2])
+	for _, m := range regexp.MustCompile(`(?m)^(?:\s*|#define |enum \w+ \{ )([A-Z][A-Z0-9_]+) =? ?(0x[0-9a-f]+|\d+)u?\b`).FindAllStringSubmatch(string(src), -1) {
+		n, err := strconv.ParseInt(m[2], 0, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		header[m[1]] = n
+		header[m[1]] = int(n)
 	}
 	for name, got := range map[string]int{
 		"WEIR_ABI":          abiNumber,
@@ -37,7 +37,7 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"TIMEOUT_UDP": timeoutUDP, "TIMEOUT_ICMP": timeoutICMP, "TIMEOUT_OTHER": timeoutOther,
 		"TIMEOUT_DSR_TRIES": timeoutDSRTries, "TIMEOUT_DSR_RETRY": timeoutDSRRetry, "TIMEOUT_TCP_FINS": timeoutTCPFins, "COUNT_DSR_FALLEN": countDSRFallen,
 		"POLICY_TCP": int(nodestate.ProtoBitTCP), "POLICY_ALLOW": policyAllow, "POLICY_LOG": policyLog, "POLICY_UNDECIDED": policyUndecided, "SET_UNTRACKED": setUntracked, "COUNT_UNTRACKED": countUntracked,
-		"ADDR_STAGED": addrStaged, "SET_EVENTS": setEvents, "SET_HAND_OVER": setHandOver,
+		"ADDR_STAGED": addrStaged, "SET_EVENTS": setEvents, "SET_HAND_OVER": setHandOver, "SET_APART": setApart, "MARK_MASK": markMask, "MARK_DONE": markDone, "MARK_SEEN": markSeen, "SET_MARKS": setMarks,
 		"EVENT_ALLOWED": eventAllowed, "EVENT_LOG": eventLog, "EVENT_AGAIN": eventAgain, "EVENT_EGRESS": eventEgress, "EVENT_INGRESS": eventIngress,
 		"EVENT_HOST_IN": eventHostIn, "EVENT_HOST_OUT": eventHostOut, "SET_HOSTS": setHosts, "SET_TO_HOST_DROP": setToHostDrop, "SET_TO_HOST_RETURN": setToHostReturn,
 		"HOST_INGRESS": hostIngress, "HOST_EGRESS": hostEgress, "HOST_FORWARD_INGRESS": hostForwardIngress, "HOST_FORWARD_EGRESS": hostForwardEgress,

@@ -9,19 +9,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
-	"github.com/weir-net/weir/internal/kernel"
 )
 
 // Heir is the data plane that takes the place of the programs.
@@ -46,13 +41,14 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 	}
 	first, err1 := g.tell(tellHidden)
 	err1 = errors.Join(err1, g.remind(to))
+	beside := conntrack.NewBeside(g.table, g.marks())
+	err = beside.Open(ctx)
 	if err := g.handOver(true); err != nil || ctx.Err() != nil {
-		return errors.Join(err, ctx.Err(), g.handOver(false)) // programs go on, and the next start begins anew
+		return errors.Join(err, ctx.Err(), g.handOver(false), beside.Close()) // programs go on, and the next start begins anew
 	}
-	conntrack.AwaitPackets() // what was beginning has begun
+	conntrack.AwaitPackets() // what was beginning has begun, and bears a mark where it has to
 	err1 = errors.Join(err1, g.remind(to))
-	beside := conntrack.NewBeside(g.table)
-	err = g.keepApart(ctx, beside)
+	err = errors.Join(err, g.keepApart(ctx, beside))
 	second, err2 := g.tell(tellAll)
 	if err != nil {
 		err = g.keepApart(ctx, beside) // what could not be led
@@ -62,8 +58,10 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 		log.Warn("connections between the node's processes and Services may be lost", "error", err)
 	}
 	if err := g.forget(); err != nil {
-		return errors.Join(err, beside.Close(), g.handOver(false))
+		return errors.Join(err, g.handOver(false), beside.Close())
 	}
+	err = beside.Unsent()
+	conntrack.AwaitPackets() // what the node sent, and programs translate
 	// Each packet is translated by one of the two: what comes by the programs of the ways in as long as they are there; what the node sends by
 	// connection tracking, and programs of the ways out know nothing of what is translated.
 	err3 := g.pass(fromUplink, fromTunnel, fromWorkload, toWorkload, toUplink)
@@ -73,13 +71,13 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 		log.Warn("connection tracking is full to nine tenths (net.netfilter.nf_conntrack_max); further connections were not handed over, and end")
 	}
 	log.Info("connections were handed over to connection tracking", "before", first, "after", second, "took", time.Since(began).Round(time.Millisecond))
-	return errors.Join(err1, err2, err3, err4)
+	return errors.Join(err, err1, err2, err3, err4)
 }
 
-// keepApart keeps apart what programs translate and the stack sees, while connection tracking has it translated.
+// keepApart keeps apart what programs translate and the stack sees, and lets them go on translating it, while connection tracking is told of it.
 func (g *givers) keepApart(ctx context.Context, beside *conntrack.Beside) error {
 	seen, err := g.shadows()
-	return errors.Join(err, beside.Add(ctx, seen))
+	return errors.Join(err, beside.Add(ctx, seen), beside.Sent(ctx))
 }
 
 // givers are the flows of the families that have any, and the programs.
@@ -94,6 +92,8 @@ type givers struct {
 
 type giver interface {
 	affinities(now uint32) ([]conntrack.Affinity, error)
+	// marks reports whether programs mark what they translate for the stack, when they are asked to.
+	marks() bool
 	// handOver lets what has no flow pass, or be judged again.
 	handOver(on bool) error
 	// shadows are the flows that programs translate and the stack sees, as it sees them.
@@ -168,7 +168,18 @@ const (
 	tellAll
 )
 
-// handOver lets what has no flow pass the programs, or begin one again.
+// marks are the marks of packets that programs heed.
+func (g *givers) marks() conntrack.Marks {
+	out := besideMarks
+	for _, f := range g.families {
+		if !f.marks() {
+			out.Seen = 0
+		}
+	}
+	return out
+}
+
+// handOver lets what has no flow pass the programs, and what they translate for the stack be marked; or lets it begin one again.
 func (g *givers) handOver(on bool) error {
 	var errs []error
 	for _, f := range g.families {
@@ -233,47 +244,6 @@ func (g *givers) tell(w telling) (int, error) {
 	return sum, errors.Join(errs...)
 }
 
-// pass lets the programs of some hooks pass everything, in this order.
-func (g *givers) pass(hooks ...hook) error {
-	pins, err := os.ReadDir(linksDir(g.bpffs))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("looking for pinned links: %w", err)
-	}
-	links, err := kernel.Dump(netlink.LinkList)
-	if err != nil {
-		return fmt.Errorf("listing interfaces: %w", err)
-	}
-	var errs []error
-	for _, h := range hooks {
-		for _, pin := range pins {
-			index, name, ok := strings.Cut(pin.Name(), "-")
-			if _, err := strconv.Atoi(index); ok && err == nil && name == h.name {
-				errs = append(errs, g.passLink(filepath.Join(linksDir(g.bpffs), pin.Name())))
-			}
-		}
-		for _, l := range links {
-			errs = append(errs, removeFilter(l.Attrs().Index, h))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// passLink replaces the program of a pinned link. To detach it would wait for a grace period of RCU.
-func (g *givers) passLink(path string) error {
-	l, err := link.LoadPinnedLink(path, nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("opening the link %s: %w", path, err)
-	}
-	defer l.Close()
-	if err := l.Update(g.nothing); err != nil && !errors.Is(err, unix.ENOLINK) {
-		return fmt.Errorf("taking the program out of the link %s: %w", path, err)
-	}
-	return nil
-}
-
 // giverOf has the flows of one family.
 type giverOf[A address] struct {
 	flows, half, settings, affinity *ebpf.Map
@@ -306,13 +276,17 @@ func (g *giverOf[A]) close() {
 	}
 }
 
+func (g *giverOf[A]) marks() bool {
+	return readSettingsMap(g.settings, &g.current) == nil && g.current.Flags&setMarks != 0
+}
+
 func (g *giverOf[A]) handOver(on bool) error {
 	if err := readSettingsMap(g.settings, &g.current); err != nil {
 		return err
 	}
-	g.current.Flags &^= setHandOver
+	g.current.Flags &^= setHandOver | setApart
 	if on {
-		g.current.Flags |= setHandOver
+		g.current.Flags |= setHandOver | setApart
 	}
 	var zero uint32
 	if err := g.settings.Update(&zero, unsafe.Pointer(&g.current), ebpf.UpdateAny); err != nil {

@@ -86,14 +86,27 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	}
 }
 
-// heldBack reports whether a table that holds packets back is there.
-func heldBack(t *testing.T) bool {
+// switchTable reports whether the table of a change is there, and whether it holds packets back.
+func switchTable(t *testing.T) (there, holds bool) {
 	t.Helper()
 	conn, err := nftables.New()
 	must(t, err)
 	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	must(t, err)
-	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == "weir-switch" })
+	at := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == "weir-switch" })
+	if at < 0 {
+		return false, false
+	}
+	sets, err := conn.GetSets(tables[at])
+	must(t, err)
+	return true, slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == "held" })
+}
+
+// heldBack reports whether a table that holds packets back, or leads them, is there.
+func heldBack(t *testing.T) bool {
+	t.Helper()
+	there, _ := switchTable(t)
+	return there
 }
 
 // TestGiveWayBrokenOff: where the agent ends meanwhile, programs go on, their flows stay, and nothing is held back.
@@ -337,8 +350,8 @@ func TestTakeOverOnce(t *testing.T) {
 		if err := d.Apply(context.Background(), s, nodestate.All()); err == nil {
 			t.Fatal("no error")
 		}
-		if heldBack(t) {
-			t.Error("packets are still held back")
+		if _, holds := switchTable(t); holds {
+			t.Error("packets are held back")
 		}
 	}
 	fail()
@@ -355,6 +368,9 @@ func TestTakeOverOnce(t *testing.T) {
 	fail()
 	if !d.tookOver || d.over != nil {
 		t.Error("not taken over though most programs are attached")
+	}
+	if heldBack(t) {
+		t.Error("the table is still there")
 	}
 	maps.Copy(d.programs.prog, programs)
 	applied(t, d, s)

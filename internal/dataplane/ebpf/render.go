@@ -236,6 +236,7 @@ type machine struct {
 	tunnel    int  // of the VXLAN device; 0 = none
 	listening bool // somebody listens to events
 	handOver  bool // another data plane has what has no flow yet
+	apart     bool // what is translated for the node's own processes is marked
 	judging   bool // there are host endpoints still in the map
 	alone     bool // some of them judge each packet by itself
 	flows     int  // entries that weir_flows has room for; 0 = what the state says
@@ -264,6 +265,8 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{c.HostNAT, setHostNAT},
 			bit{m.listening, setEvents},
 			bit{m.handOver || c.HandOver, setHandOver},
+			bit{m.apart, setApart},
+			bit{true, setMarks},
 			bit{len(s.HostEndpoints) > 0 || m.judging, setHosts},
 			bit{s.JudgesAlone() || m.alone, setUntracked},
 			bit{c.ToHost == model.ToHostDrop, setToHostDrop},

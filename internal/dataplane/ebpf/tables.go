@@ -74,7 +74,7 @@ type family interface {
 	servicesPending() bool
 	nextEpoch() error
 	listen(on bool) error
-	endHandOver() error
+	changeFlags(set, clear uint32) error
 	epoch() uint32
 	judgesHosts() bool // by the settings
 	shareLimits() (each, most uint32)

@@ -88,7 +88,7 @@ func takenOf[A address](t taker, e conntrack.Entry, now, epoch uint32) (f taken[
 }
 
 // ours reports whether a connection is one that this data plane would carry: it begins or ends at a pod of this node, or is
-// translated as Services and natOutgoing do it.
+// translated as Services and natOutgoing do it, or to be told from one that is.
 func (t taker) ours(e conntrack.Entry) bool {
 	src, backend := t.state.Addrs[e.Orig.Src], t.state.Addrs[e.Reply.Src]
 	here := src.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrEndpoint
@@ -99,11 +99,17 @@ func (t taker) ours(e conntrack.Entry) bool {
 		if !t.leads(e) {
 			return false
 		}
-	} else if src.Kind != nodestate.AddrEndpoint || t.which != TakeAll {
+	} else if t.which != TakeAll || src.Kind != nodestate.AddrEndpoint && !t.repointed(e) {
 		return false // a source alone is translated for pods alone
 	}
 	same := e.Reply.Dst == e.Orig.Src
 	return same || t.state.Addrs[e.Reply.Dst].Kind == nodestate.AddrHost
+}
+
+// repointed reports whether a connection to a pod or to the node got nothing but another source port: its own is that of one that a Service led
+// to the same place.
+func (t taker) repointed(e conntrack.Entry) bool {
+	return e.Reply.Dst == e.Orig.Src && (t.state.Addrs[e.Reply.Src].Kind == nodestate.AddrHost || t.leads(e))
 }
 
 // inStack reports whether a connection is one of the node's own processes to an address of the node, a loopback one too, that is translated to a pod or a backend

@@ -25,6 +25,9 @@ const (
 // takeAgain is how long nothing is taken over after programs could be attached nowhere.
 const takeAgain = 10 * time.Second
 
+// besideMarks are the marks of packets that programs heed.
+var besideMarks = conntrack.Marks{Mask: markMask, Seen: markSeen, Done: markDone}
+
 // takeOver is the taking over of tracked connections from another data plane, while programs are being attached. It takes them over before.
 // Of our own data plane what has no flow passes the programs until all of them are attached, and what began meanwhile was taken over; and
 // what both translate and the stack sees is kept apart (conntrack.Beside). Beside a kube-proxy, whose tables judge nothing, packets of no
@@ -75,7 +78,7 @@ func (d *Driver) beginTakeOver() {
 		if time.Since(o.took) >= takeAgain {
 			clear(o.done)
 			o.translated, o.flows = nil, 0
-			if err := o.beside.Close(); err != nil { // no program translates yet: it would grow with each try
+			if err := d.endApart(o); err != nil { // no program translates yet: it would grow with each try
 				d.log.Warn("taking over connections from another data plane", "error", err)
 			}
 			o.taker.state = d.state
@@ -89,7 +92,7 @@ func (d *Driver) beginTakeOver() {
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
-	o := &takeOver{table: table, beside: conntrack.NewBeside(table), taker: taker{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]tookAs{},
+	o := &takeOver{table: table, beside: conntrack.NewBeside(table, besideMarks), taker: taker{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]tookAs{},
 		inStack: map[conntrack.Tuple]conntrack.Entry{}}
 	d.takeTracked(o)
 	set := d.state.Settings
@@ -129,6 +132,9 @@ func (d *Driver) takeTracked(o *takeOver) {
 	o.took = time.Now()
 	now, err := clock.now()
 	errs := []error{err}
+	if d.opts.TakeOver == TakeAll {
+		errs = append(errs, d.keepApart(o))
+	}
 	if d.opts.TakeOver == TakeAll && d.opts.Left != nil {
 		var err error
 		o.taker.left, err = d.opts.Left()
@@ -148,6 +154,29 @@ func (d *Driver) takeTracked(o *takeOver) {
 	if err := errors.Join(errs...); err != nil {
 		d.log.Warn("some connections that another data plane translated are lost", "error", err)
 	}
+}
+
+// keepApart lets programs mark what they translate and the stack sees, once the table is there that heeds it.
+func (d *Driver) keepApart(o *takeOver) error {
+	if err := o.beside.Open(context.Background()); err != nil {
+		return err
+	}
+	d.machine.apart = true
+	return d.changeFlags(setApart, 0)
+}
+
+// endApart ends what keepApart began, and leads nothing any more.
+func (d *Driver) endApart(o *takeOver) error {
+	d.machine.apart = false
+	err := d.changeFlags(0, setApart)
+	return errors.Join(err, o.beside.Close())
+}
+
+// changeFlags changes flags of the settings for which no flow has to be judged again.
+func (d *Driver) changeFlags(set, clear uint32) error {
+	var errs []error
+	d.tables.each(func(f family) { errs = append(errs, f.changeFlags(set, clear)) })
+	return errors.Join(errs...)
 }
 
 // takeFamily takes over what was not yet of a family. As soon as programs know a connection they translate it: what the stack sees of one is
@@ -293,23 +322,25 @@ func kernelRoute(to netip.Addr) (ifindex int, via netip.Addr, ok bool) {
 }
 
 // turnOver is called when all programs are attached, and packets are kept apart or held back: what the stack sees of connections from now on is not
-// what connection tracking translates.
+// what connection tracking translates. What the stack sees of one may have the tuple of another one that is translated: all of these go first.
 func (o *takeOver) turnOver() error {
 	var some conntrack.Some
+	var seen []conntrack.Entry
 	rest := o.translated[:0]
 	for _, e := range o.translated {
-		seen, ok := o.taker.shadow(e)
+		s, ok := o.taker.shadow(e)
 		if !ok {
 			rest = append(rest, e)
 			continue
 		}
-		err := o.table.Delete(e.Orig)
-		if err == nil {
-			_, err = o.table.Put(seen, func(conntrack.Entry) bool { return true })
-		}
-		some.Add(err)
+		some.Add(o.table.Delete(e.Orig))
+		seen = append(seen, s)
 	}
 	o.translated = rest
+	for _, e := range seen {
+		_, err := o.table.Put(e, func(conntrack.Entry) bool { return true })
+		some.Add(err)
+	}
 	return some.Err()
 }
 
@@ -326,7 +357,7 @@ func (d *Driver) endTakeOver(done bool) {
 		err = errors.Join(o.beside.Sent(context.Background()), d.beginFlows(o))
 	}
 	if done {
-		err = errors.Join(err, o.turnOver(), o.keepInStack(), o.beside.Close())
+		err = errors.Join(err, o.turnOver(), o.keepInStack(), d.endApart(o))
 	}
 	held := time.Since(o.held)
 	if o.release != nil {
@@ -355,18 +386,17 @@ func (d *Driver) endTakeOver(done bool) {
 func (d *Driver) beginFlows(o *takeOver) error {
 	d.takeTracked(o)
 	d.machine.handOver, o.begun = false, true
-	var errs []error
-	d.tables.each(func(f family) { errs = append(errs, f.endHandOver()) })
+	err := d.changeFlags(0, setHandOver)
 	d.takeTracked(o) // what began until then
 	conntrack.AwaitPackets()
 	d.takeTracked(o) // what was beginning
-	return errors.Join(errs...)
+	return err
 }
 
-// endHandOver writes that what has no flow begins one.
-func (t *familyTables[A]) endHandOver() error {
+// changeFlags is Driver.changeFlags.
+func (t *familyTables[A]) changeFlags(set, clear uint32) error {
 	v := t.current
-	v.Flags &^= setHandOver
+	v.Flags = v.Flags&^clear | set
 	if v == t.current {
 		return nil
 	}
