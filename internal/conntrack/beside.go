@@ -249,7 +249,7 @@ add rule inet $table $chain ip6 saddr . ip6 daddr . meta l4proto . th sport . th
 
 // besideText puts in what the rules are about.
 func besideText(text string, m Marks) string {
-	hex := func(v uint32) string { return fmt.Sprintf("%#010x", v) }
+	hex := func(v uint32) string { return fmt.Sprintf("%#08x", v) }
 	return strings.NewReplacer("$table", holdTable, "$zone", fmt.Sprint(BesideZone),
 		"$four", "{ type ipv4_addr . ipv4_addr . inet_proto . inet_service . inet_service; }",
 		"$six", "{ type ipv6_addr . ipv6_addr . inet_proto . inet_service . inet_service; }",

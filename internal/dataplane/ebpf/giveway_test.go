@@ -202,21 +202,48 @@ func TestForetoldEnds(t *testing.T) {
 	}
 }
 
-// nftFailsOnce lets the nft program fail when it is to add elements for the first time. said is what it was told from then on.
+// nftFailsOnce lets the nft program fail when it is to add elements for the first time. said is what it was told.
 func nftFailsOnce(t *testing.T) (said func() string) {
+	t.Helper()
+	return nftHeard(t, "[ -e %[1]s.failed ] || { : >%[1]s.failed; exit 1; }")
+}
+
+// nftHeard lets the nft program do something, in the words of sh, before it adds elements. said is what it was told.
+func nftHeard(t *testing.T, before string) (said func() string) {
 	t.Helper()
 	real, err := exec.LookPath("nft")
 	must(t, err)
 	dir := t.TempDir()
 	text := filepath.Join(dir, "said")
-	script := fmt.Sprintf("#!/bin/sh\ntext=$(cat)\ncase $text in *'add element'*) [ -e %[1]s ] || { : >%[1]s; exit 1; };; esac\n"+
-		"[ -e %[1]s ] && printf '%%s\\n' \"$text\" >>%[1]s\nprintf '%%s\\n' \"$text\" | %[2]s \"$@\"\n", text, real)
+	script := fmt.Sprintf("#!/bin/sh\ntext=$(cat)\ncase $text in *'add element'*) "+before+";; esac\n"+
+		"printf '%%s\\n' \"$text\" >>%[1]s\nprintf '%%s\\n' \"$text\" | %[2]s \"$@\"\n", text, real)
 	must(t, os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	return func() string {
 		b, err := os.ReadFile(text)
 		must(t, err)
 		return string(b)
+	}
+}
+
+// TestGiveWayOfOlder: what programs translate that put no mark on it, those of a version before, is led all the same.
+func TestGiveWayOfOlder(t *testing.T) {
+	for name, older := range map[string]bool{"this version": false, "an older one": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			d := b.open(t)
+			applied(t, d, sample(b))
+			if older {
+				must(t, d.changeFlags(0, setMarks))
+			}
+			must(t, d.Close())
+			said := nftHeard(t, ":")
+			must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+			text := said()
+			if !strings.Contains(text, "@arrive4 ct zone set 8787") || strings.Contains(text, "meta mark & 0x0ff00000 != 0x0bc00000 accept") == older {
+				t.Errorf("nft was told %q", text)
+			}
+		})
 	}
 }
 
