@@ -1,11 +1,12 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -19,19 +20,25 @@ const policyModule = "sigs.k8s.io/network-policy-api"
 // generatePolicy returns the definitions of policy.networking.k8s.io by file name: as they are published, of the experimental
 // channel, which has all fields, without the descriptions.
 func generatePolicy(root string) (map[string][]byte, error) {
-	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", policyModule)
+	cmd := exec.Command("go", "mod", "download", "-json", policyModule) // go list names no folder where nothing was built yet
 	cmd.Dir = filepath.Join(root, "test/policyapi")
 	cmd.Stderr = os.Stderr
-	dir, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("find %s: %w", policyModule, err)
+	out, err := cmd.Output()
+	var module struct{ Dir, Error string }
+	if jsonErr := json.Unmarshal(out, &module); module.Error != "" {
+		err = errors.New(module.Error)
+	} else if err == nil {
+		err = jsonErr
 	}
-	published, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "config/crd/experimental", "policy.networking.k8s.io_*.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("downloading %s: %w", policyModule, err)
+	}
+	published, err := filepath.Glob(filepath.Join(module.Dir, "config/crd/experimental", "policy.networking.k8s.io_*.yaml"))
 	if err != nil {
 		return nil, err
 	}
 	if len(published) == 0 {
-		return nil, fmt.Errorf("%s has no definitions in %s; run go mod download in test/policyapi", policyModule, dir)
+		return nil, fmt.Errorf("%s has no definitions in %q", policyModule, module.Dir)
 	}
 	files := map[string][]byte{}
 	for _, f := range published {
