@@ -6,7 +6,8 @@
 // alone. The driver compares that with what it wrote, or on its first Apply with what it reads, and writes the difference
 // as one transaction for each family: the kernel changes from one state to the next between two packets, so no order of
 // writes has to be kept and no packet meets a half of a change. A changed endpoint or address is a few elements; a chain
-// is written again only when its rules differ, which those of Services never do.
+// is written again only when its rules differ, which those of Services never do, and those that name pods' interfaces do with
+// each pod of the node.
 //
 // # Chains
 //

@@ -62,7 +62,7 @@ type table struct {
 	tallies  map[string]tally // by chain
 	last     *nodestate.State // that was rendered, whole
 	room     uint64           // of roomFor
-	at       indexes          // of indexesOf
+	at       indexes          // of findIndexes
 	looked   time.Time        // at interfaces
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
 	stands bool
@@ -119,7 +119,9 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	for _, f := range families {
 		t := d.tables[f]
 		if d.live {
-			t.look(d.state)
+			if err := t.look(d.state); err != nil {
+				d.log.Debug("which indexes interfaces have is not known; the last ones stay", "error", err)
+			}
 		}
 		if t.err = t.apply(ctx, d.state, d.listening); t.err != nil {
 			errs = append(errs, t.err)
@@ -180,7 +182,7 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 			t.services.adopt(t.written, s)
 		}
 	}
-	t.family.renderAddrs(static, s, t.numbers)
+	t.family.renderAddrs(static, s, t.numbers, t.at)
 	t.family.renderRoutes(static, s)
 	t.desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
 	t.services.follow(s, t)
@@ -189,14 +191,16 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 }
 
 // look finds out which interfaces indexes tell, when a state may have others, or the last look is long ago.
-func (t *table) look(s *nodestate.State) {
-	if t.last != nil && time.Since(t.looked) < lookEvery && sameButServices(t.last, s) {
-		return
+func (t *table) look(s *nodestate.State) error {
+	if t.last != nil && time.Since(t.looked) < lookEvery/2 && sameButServices(t.last, s) {
+		return nil
 	}
 	t.looked = time.Now()
-	if at := t.family.indexesOf(s); at != t.at {
+	at, err := t.family.findIndexes(s)
+	if err == nil && at != t.at {
 		t.at, t.last = at, nil
 	}
+	return err
 }
 
 // sameButServices reports whether two states differ in Services alone. Most changes of a cluster are of endpoints, and all else is

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -13,40 +14,51 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// indexes are those of interfaces, 0 = not known: an index is compared faster than a name. What is not known, or no longer true, is slower, never
-// wrong: a new interface gets an index that none had.
+// indexes are those of interfaces, 0 = not known: an index is compared faster than a name. What is not known, or no longer true, is slower, not
+// wrong: the kernel gives a new interface an index that none had. Only who makes an interface, or moves one here from another network namespace, can choose
+// one that was a pod's (see "Known limits" in docs/nftables.md).
 type indexes struct {
 	uplink int    // of the node's primary address: most of what is no pod's comes and leaves by it
 	tunnel int    // of tunnelDevice
 	host   int    // of hostDevice
 	others string // those of the rest that have an address, but for pods' and the loopback device, with a comma behind each
+	// named: the name of an interface is a number. nft takes a number for a name first, so rules have no indexes then.
+	named bool
 }
 
-// mostIndexes bounds how many interfaces one rule names.
-const mostIndexes = 1024
+// mostIndexes bounds how many pods' interfaces one rule names, and how many others: it is written anew with each that comes or goes.
+const mostIndexes = 256
 
-// indexesOf finds them.
-func (f family) indexesOf(s *nodestate.State) (out indexes) {
+// findIndexes asks the kernel for them.
+func (f family) findIndexes(s *nodestate.State) (out indexes, err error) {
 	if !f.carried(s) {
-		return out
+		return out, nil
 	}
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
-		return out
+		return out, fmt.Errorf("listing interfaces: %w", err)
 	}
 	addressed, err := f.addressed(s)
 	if err != nil {
-		return out
+		return out, fmt.Errorf("listing addresses: %w", err)
 	}
-	pods, names := podIndexes(s), map[string]bool{}
+	return indexesOf(s, links, addressed), nil
+}
+
+// indexesOf tells interfaces apart; addressed is what the function of that name returns.
+func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool) (out indexes) {
+	pods, names := map[int]bool{}, map[string]bool{}
 	for _, v := range s.Addrs {
 		if v.Kind == nodestate.AddrEndpoint {
-			names[v.Interface] = true
+			pods[v.IfIndex], names[v.Interface] = true, true
 		}
 	}
 	others := map[int]bool{}
 	for _, l := range links {
 		at := l.Attrs()
+		if _, err := strconv.ParseUint(at.Name, 0, 64); err == nil {
+			return indexes{named: true}
+		}
 		switch {
 		case at.Name == hostDevice:
 			out.host = at.Index
@@ -83,27 +95,28 @@ func (f family) addressed(s *nodestate.State) (map[int]bool, error) {
 	return out, err
 }
 
-// podIndexes are those of pods' interfaces.
-func podIndexes(s *nodestate.State) map[int]bool {
+// podIndexes are those of the interfaces of pods that have an address of the family.
+func (f family) podIndexes(s *nodestate.State) map[int]bool {
 	out := map[int]bool{}
-	for _, v := range s.Addrs {
-		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" && v.IfIndex > 0 {
+	for a, v := range s.Addrs {
+		if f.has(a) && v.Kind == nodestate.AddrEndpoint && v.Interface != "" && v.IfIndex > 0 {
 			out[v.IfIndex] = true
 		}
 	}
 	return out
 }
 
-// onward are the interfaces that open flows may leave by unasked, but for the uplink and the tunnel, in the words of nft; "" when there are none, or
-// too many.
-func (at indexes) onward(s *nodestate.State) string {
-	pods := podIndexes(s)
-	if len(pods) > mostIndexes || len(pods) == 0 && at.others == "" {
-		return ""
+// onward are the interfaces that open flows may leave by unasked, but for the uplink and the tunnel, in the words of nft; "" when there are none. Of more
+// pods than one rule names there are none.
+func (f family) onward(s *nodestate.State, at indexes) string {
+	words, pods := at.others, f.podIndexes(s)
+	if len(pods) <= mostIndexes && !at.named {
+		for _, i := range slices.Sorted(maps.Keys(pods)) {
+			words += strconv.Itoa(i) + ", "
+		}
 	}
-	words := at.others
-	for _, i := range slices.Sorted(maps.Keys(pods)) {
-		words += strconv.Itoa(i) + ", "
+	if words == "" {
+		return ""
 	}
 	return "{ " + strings.TrimSuffix(words, ", ") + " }"
 }

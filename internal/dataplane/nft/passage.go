@@ -82,7 +82,7 @@ func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h ho
 			open = append(open, fmt.Sprintf("oif %d accept", index))
 		}
 	}
-	if of := at.onward(s); of != "" {
+	if of := f.onward(s, at); of != "" {
 		open = append(open, "oif "+of+" accept")
 	}
 	if p := podInterfaces(s); p != "" {
@@ -142,13 +142,13 @@ func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 }
 
 // addSender lets an address be sent from by a pod's interface alone.
-func (f family) addSender(t *Table, a netip.Addr, v nodestate.Addr) {
+func (f family) addSender(t *Table, a netip.Addr, v nodestate.Addr, at indexes) {
 	if v.Interface == "" {
 		t.add(mapSenders, a.String(), "goto "+ownSourceChain)
 		return
 	}
 	var rules []string
-	if v.IfIndex > 0 {
+	if v.IfIndex > 0 && (!at.named || !plainName(v.Interface)) {
 		rules = append(rules, fmt.Sprintf("iif %d accept", v.IfIndex))
 	}
 	if plainName(v.Interface) {
@@ -290,7 +290,7 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		goesOn(epoch)+"ct direction reply accept",
 		"goto "+sentOthersChain)
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	if by := sentByIndex(s, at); len(by) > 0 {
+	if by := f.sentByIndex(s, at); len(by) > 0 {
 		chain(sentAny, rules...)
 		chain(sentOpen, append(by, "goto "+sentAny)...)
 		rules = []string{goesOn(epoch) + "goto " + sentOpen, "goto " + sentAny}
@@ -325,7 +325,7 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 }
 
 // sentByIndex are the rules for open flows of the node's own processes by interfaces that indexes tell.
-func sentByIndex(s *nodestate.State, at indexes) []string {
+func (f family) sentByIndex(s *nodestate.State, at indexes) []string {
 	var rules []string
 	for _, index := range []int{at.uplink, at.tunnel} {
 		if index > 0 {
@@ -335,7 +335,7 @@ func sentByIndex(s *nodestate.State, at indexes) []string {
 	if at.host > 0 {
 		rules = append(rules, fmt.Sprintf("oif %d goto %s", at.host, sentHomeChain))
 	}
-	if of := at.onward(s); of != "" {
+	if of := f.onward(s, at); of != "" {
 		rules = append(rules, "oif "+of+" ct status and dnat == 0 accept")
 	}
 	return rules

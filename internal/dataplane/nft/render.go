@@ -67,14 +67,14 @@ func Render(s *nodestate.State, six bool) *Table {
 	epoch, hosts := f.renderPolicy(t, s, newPolicy())
 	f.renderChains(t, s, epoch, hosts, f.roomFor(s, 0), indexes{})
 	n := newNumbers()
-	f.renderAddrs(t, s, n)
+	f.renderAddrs(t, s, n, indexes{})
 	f.renderRoutes(t, s)
 	newServices(f, n).render(t, s)
 	return t
 }
 
 // renderAddrs makes the elements that follow nodestate.State.Addrs.
-func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers) {
+func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers, at indexes) {
 	numbers.follow(f, s)
 	addWorkloads(t, s)
 	for a, v := range s.Addrs {
@@ -93,7 +93,7 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers) {
 			t.add(setPods, a.String(), "")
 			t.add(setLocal, a.String(), "")
 			t.add(setHairpin, key(a, a), "")
-			f.addSender(t, a, v)
+			f.addSender(t, a, v, at)
 			if v.NATOutgoing {
 				t.add(setOutgoing, a.String(), "")
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os/exec"
 	"strings"
@@ -135,5 +136,58 @@ func TestSenders(t *testing.T) {
 	}
 	if _, there := Render(s, false).Chains[forwardedOpen]; there {
 		t.Error("a rule names more pods than it may")
+	}
+}
+
+// TestIndexes: which interfaces are told by which index; none where a name of one is a number, which nft would take for that name.
+func TestIndexes(t *testing.T) {
+	s := small()
+	s.Addrs[addr("10.244.1.4")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali7", IfIndex: 7}
+	addressed := map[int]bool{1: false, 2: true, 3: false, 7: false, 9: false}
+	var links []netlink.Link
+	for name, index := range map[string]int{"eth0": 2, "eth1": 3, tunnelDevice: 4, hostDevice: 5, hostPeer: 6, "cali7": 7, "eth2": 8, "br0": 9} {
+		links = append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}})
+	}
+	links = append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1, Flags: net.FlagLoopback}})
+	at := indexesOf(s, links, addressed)
+	if want := (indexes{uplink: 2, tunnel: 4, host: 5, others: "3, 9, "}); at != want {
+		t.Errorf("%+v, want %+v", at, want)
+	}
+	for f, want := range map[family]string{{}: "{ 3, 9, 7 }", {six: true}: "{ 3, 9 }"} {
+		if got := f.onward(s, at); got != want {
+			t.Errorf("%v: open flows go on by %q, want %q", f, got, want)
+		}
+	}
+	for _, name := range []string{"100", "0x64", "007"} {
+		at := indexesOf(s, append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Index: 10}}), addressed)
+		if want := (indexes{named: true}); at != want {
+			t.Errorf("an interface %s: %+v, want %+v", name, at, want)
+		}
+		if got := (family{}).onward(s, at); got != "" {
+			t.Errorf("an interface %s: open flows go on by %q", name, got)
+		}
+		table := newTable(family{}.nft())
+		family{}.addSender(table, addr("10.244.1.4"), s.Addrs[addr("10.244.1.4")], at)
+		if got := strings.Join(table.Chains["from-pod-cali7"].Rules, "; "); got != `iifname "cali7" accept; goto own-source` {
+			t.Errorf("an interface %s: who sends is told by %s", name, got)
+		}
+	}
+}
+
+// TestPodIsFew: a pod that comes is few operations, beside however many.
+func TestPodIsFew(t *testing.T) {
+	s := small()
+	for i := range 200 {
+		s.Addrs[addr(fmt.Sprintf("10.245.0.%d", 1+i))] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: fmt.Sprint("cali", 10+i), IfIndex: 100 + i}
+	}
+	d, _ := fakeDriver(t)
+	apply(t, d, s)
+	more := *s
+	more.Addrs = maps.Clone(s.Addrs)
+	more.Addrs[addr("10.245.1.1")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali1000", IfIndex: 1000}
+	before := d.Status().Writes
+	apply(t, d, &more)
+	if n := d.Status().Writes - before; n > 24 {
+		t.Errorf("a pod that comes is %d operations", n)
 	}
 }
