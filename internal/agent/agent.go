@@ -92,10 +92,14 @@ type Agent struct {
 func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
 	findings, lacks := kernel.Probe()
-	if err := conntrack.Release(); err != nil {
+	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
+	release := conntrack.Release
+	if a.planes.choice.Other { // a change was broken off, perhaps: connections stay apart until it is done, which ends with Release
+		release = conntrack.ReleaseHold
+	}
+	if err := release(); err != nil {
 		o.Log.Warn("a change of the data plane was broken off", "error", err)
 	}
-	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
 	a.good = openLastGood(o.StateDir, o.Log)
 	a.flows = openFlowTable(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.good.load())

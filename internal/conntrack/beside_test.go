@@ -181,6 +181,12 @@ func testReleaseForgets(t *testing.T) {
 	if _, found, err := table.In(BesideZone).Find(e.Reply); !found || err != nil {
 		t.Fatalf("it is not there (%v)", err)
 	}
+	if err := ReleaseHold(); err != nil {
+		t.Fatal(err)
+	}
+	if _, found, err := table.In(BesideZone).Find(e.Reply); !found || err != nil {
+		t.Fatalf("it went with a hold that is none (%v)", err)
+	}
 	if err := Release(); err != nil {
 		t.Fatal(err)
 	}

@@ -43,14 +43,19 @@ func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) 
 
 // Release ends a Hold, or what a Beside leads, if there is one, takes its table away, and forgets what a Beside had, also that of a process that
 // was killed. It does not need the nft program.
-func Release() error {
-	if err := release(); err != nil {
+func Release() error { return released(release(false)) }
+
+// ReleaseHold ends a Hold, and leaves alone what a Beside leads: who goes on with the change of the data plane goes on with that.
+func ReleaseHold() error { return released(release(true)) }
+
+func released(err error) error {
+	if err != nil {
 		return fmt.Errorf("letting packets go on again, which are held back for %v at most: %w", HoldTime, err)
 	}
 	return nil
 }
 
-func release() error {
+func release(holdOnly bool) error {
 	conn, found, err := switchTable()
 	if err != nil || found == nil {
 		return err
@@ -59,6 +64,9 @@ func release() error {
 	known := err == nil || errors.Is(err, unix.ENOENT) // else it may be either
 	if known && !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == besideSet }) {
 		return dropTable()
+	}
+	if holdOnly {
+		return nil
 	}
 	t, err := Open()
 	if err != nil {

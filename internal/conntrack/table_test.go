@@ -212,6 +212,9 @@ func TestHold(t *testing.T) {
 		if there() {
 			t.Error("the table is still there")
 		}
+		if _, err := Hold(ctx, o); errors.Join(err, ReleaseHold()) != nil || there() {
+			t.Errorf("a hold does not end (%v)", err)
+		}
 	}
 	t.Setenv("PATH", "")
 	if release, err := Hold(ctx, HoldOptions{InterfacePrefix: "cali"}); err == nil || release() != nil {

@@ -41,10 +41,14 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 	}
 	first, err1 := g.tell(tellHidden)
 	err1 = errors.Join(err1, g.remind(to))
-	beside := conntrack.NewBeside(g.table, g.marks())
-	err = beside.Open(ctx)
-	if err := g.handOver(true); err != nil || ctx.Err() != nil {
-		return errors.Join(err, ctx.Err(), g.handOver(false), beside.Close()) // programs go on, and the next start begins anew
+	marks := g.marks()
+	beside := conntrack.NewBeside(g.table, marks)
+	if err = beside.Open(ctx); err != nil { // nobody would take marks off again
+		marks.Seen = 0
+		beside = conntrack.NewBeside(g.table, marks)
+	}
+	if err := g.handOver(true, marks.Seen != 0); err != nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err(), g.handOver(false, false), beside.Close()) // programs go on, and the next start begins anew
 	}
 	conntrack.AwaitPackets() // what was beginning has begun, and bears a mark where it has to
 	err1 = errors.Join(err1, g.remind(to))
@@ -58,7 +62,7 @@ func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error
 		log.Warn("connections between the node's processes and Services may be lost", "error", err)
 	}
 	if err := g.forget(); err != nil {
-		return errors.Join(err, g.handOver(false), beside.Close())
+		return errors.Join(err, g.handOver(false, false), beside.Close())
 	}
 	err = beside.Unsent()
 	conntrack.AwaitPackets() // what the node sent, and programs translate
@@ -94,8 +98,8 @@ type giver interface {
 	affinities(now uint32) ([]conntrack.Affinity, error)
 	// marks reports whether programs mark what they translate for the stack, when they are asked to.
 	marks() bool
-	// handOver lets what has no flow pass, or be judged again.
-	handOver(on bool) error
+	// handOver lets what has no flow pass, or be judged again; with apart what is translated for the stack bears a mark.
+	handOver(on, apart bool) error
 	// shadows are the flows that programs translate and the stack sees, as it sees them.
 	shadows(now uint32) ([]conntrack.Entry, error)
 	tell(t *conntrack.Table, now uint32, w telling, room int) (int, error)
@@ -179,11 +183,11 @@ func (g *givers) marks() conntrack.Marks {
 	return out
 }
 
-// handOver lets what has no flow pass the programs, and what they translate for the stack be marked; or lets it begin one again.
-func (g *givers) handOver(on bool) error {
+// handOver lets what has no flow pass the programs, and with apart what they translate for the stack be marked; or lets it begin one again.
+func (g *givers) handOver(on, apart bool) error {
 	var errs []error
 	for _, f := range g.families {
-		errs = append(errs, f.handOver(on))
+		errs = append(errs, f.handOver(on, apart))
 	}
 	return errors.Join(errs...)
 }
@@ -280,13 +284,16 @@ func (g *giverOf[A]) marks() bool {
 	return readSettingsMap(g.settings, &g.current) == nil && g.current.Flags&setMarks != 0
 }
 
-func (g *giverOf[A]) handOver(on bool) error {
+func (g *giverOf[A]) handOver(on, apart bool) error {
 	if err := readSettingsMap(g.settings, &g.current); err != nil {
 		return err
 	}
 	g.current.Flags &^= setHandOver | setApart
 	if on {
-		g.current.Flags |= setHandOver | setApart
+		g.current.Flags |= setHandOver
+	}
+	if apart {
+		g.current.Flags |= setApart
 	}
 	var zero uint32
 	if err := g.settings.Update(&zero, unsafe.Pointer(&g.current), ebpf.UpdateAny); err != nil {

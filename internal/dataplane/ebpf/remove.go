@@ -18,7 +18,7 @@ import (
 // and filters of interfaces in this network namespace. Devices and routes stay, which another data plane uses. No driver
 // may be open.
 func Remove(bpffs string) error {
-	errs := []error{conntrack.Release()}
+	var errs []error
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("listing interfaces: %w", err)
@@ -35,7 +35,7 @@ func Remove(bpffs string) error {
 			errs = append(errs, fmt.Errorf("removing pins: %w", err))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, conntrack.Release())...) // as long as programs translate, what they mark is led
 }
 
 // removeFilters removes our clsact filters from an interface.

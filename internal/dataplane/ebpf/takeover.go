@@ -169,6 +169,7 @@ func (d *Driver) keepApart(o *takeOver) error {
 func (d *Driver) endApart(o *takeOver) error {
 	d.machine.apart = false
 	err := d.changeFlags(0, setApart)
+	conntrack.AwaitPackets() // what bears a mark still is unmarked by the table
 	return errors.Join(err, o.beside.Close())
 }
 

@@ -17,10 +17,10 @@ import (
 // Remove takes away what drivers left in the kernel: tables, routes to other nodes, routing rules, and entries by which neighbours are answered. Devices, and routes of weir0, stay,
 // which another data plane uses.
 func Remove(ctx context.Context) error {
-	if err := deleteTables(); err != nil {
+	if err := conntrack.Release(); err != nil { // by it programs let pass what the tables judge: it goes first
 		return err
 	}
-	if err := conntrack.Release(); err != nil {
+	if err := deleteTables(); err != nil {
 		return err
 	}
 	host, err := findDevice(hostDevice)
