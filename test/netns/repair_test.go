@@ -22,11 +22,9 @@ func testTableRepaired(t *testing.T, fam family) {
 	p := allow("b", model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp("a")}})
 	f.cluster.Policies[p.ID()] = p
 	f.apply()
-	table, endpoint := "ip weir", fmt.Sprintf(`"%s" . `, f.a.local.Interface)
+	table, sender := "ip weir", "10.244.1.2"
 	if fam == ipv6 {
-		table, endpoint = "ip6 weir", endpoint+sixOf("10.244.1.2")
-	} else {
-		endpoint += "10.244.1.2"
+		table, sender = "ip6 weir", sixOf("10.244.1.2")
 	}
 	// Words, sorted: chains and elements that were made again are listed in another order.
 	content := func() []string {
@@ -41,7 +39,7 @@ func testTableRepaired(t *testing.T, fam family) {
 		"flush table " + table,
 		"flush chain " + table + " judge",
 		"flush chain " + table + " forwarded; delete chain " + table + " forwarded",
-		"delete element " + table + " endpoints { " + endpoint + " }",
+		"delete element " + table + " senders { " + sender + " }",
 	} {
 		// Elements are looked for every 10 s at most, rules when the ruleset has changed.
 		run(t, "ip netns exec %s nft '%s'", f.n1.netns, how)
