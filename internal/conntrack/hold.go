@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // holdTable is the table of nftables that a Hold is.
@@ -83,7 +85,7 @@ func switchTable() (*nftables.Conn, *nftables.Table, error) {
 		return nil, nil, fmt.Errorf("opening nftables: %w", err)
 	}
 	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+	if kernel.LacksNFTables(err) {
 		return conn, nil, nil // no nftables in this kernel
 	}
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // keptTable is the name of the tables by which the kernel goes on translating.
@@ -93,7 +95,7 @@ func translates() (bool, error) {
 
 // lacksFamily reports whether an answer of nftables says that the kernel has no such family.
 func lacksFamily(err error) bool {
-	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EAFNOSUPPORT)
+	return kernel.LacksNFTables(err) || errors.Is(err, unix.EAFNOSUPPORT)
 }
 
 func keepError(err error) error {

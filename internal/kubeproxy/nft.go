@@ -8,6 +8,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // cleanNFT removes the tables of kube-proxy's mode nftables, and its chains from those that iptables keeps
@@ -22,7 +24,7 @@ func cleanNFT() (Removed, error) {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		tables, err := c.ListTablesOfFamily(family)
 		if err != nil {
-			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
+			if kernel.LacksNFTables(err) {
 				continue // no nftables in this kernel
 			}
 			errs = append(errs, fmt.Errorf("list tables: %w", err))

@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // Modes of kube-proxy, as its --proxy-mode has them.
@@ -67,7 +69,7 @@ func nftMode() (string, error) {
 		return "", fmt.Errorf("open a netlink socket: %w", err)
 	}
 	tables, err := c.ListTables()
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
+	if kernel.LacksNFTables(err) {
 		return "", nil // no nftables in this kernel
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // What this data plane knows of connections beside what connection tracking does, for another one that takes its place, and the other way
@@ -93,7 +94,7 @@ func elements(conn *nftables.Conn, f family, set string) (*nftables.Set, []nftab
 			return s, found, nil
 		}
 	}
-	if errors.Is(err, unix.ENOENT) || lacksNFTables(err) {
+	if errors.Is(err, unix.ENOENT) || kernel.LacksNFTables(err) {
 		return nil, nil, nil
 	}
 	return nil, nil, fmt.Errorf("reading the set %s of table %s %s: %w", set, f.nft(), tableName, err)

@@ -56,7 +56,7 @@ func deleteTables() error {
 		return fmt.Errorf("opening nftables: %w", err)
 	}
 	tables, err := conn.ListTables()
-	if lacksNFTables(err) {
+	if kernel.LacksNFTables(err) {
 		return nil
 	}
 	if err != nil {
@@ -98,7 +98,7 @@ func There() (bool, error) {
 		return false, fmt.Errorf("opening nftables: %w", err)
 	}
 	tables, err := conn.ListTables()
-	if lacksNFTables(err) {
+	if kernel.LacksNFTables(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -107,10 +107,4 @@ func There() (bool, error) {
 	return slices.ContainsFunc(tables, func(t *nftables.Table) bool {
 		return t.Name == tableName && (t.Family == nftables.TableFamilyIPv4 || t.Family == nftables.TableFamilyIPv6)
 	}), nil
-}
-
-// lacksNFTables reports whether a kernel's answer to a question about tables says that it has no nftables: no netlink family, or
-// no such part of it (nfnetlink_rcv_msg).
-func lacksNFTables(err error) bool {
-	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
