@@ -365,13 +365,16 @@ func TestWhyOnTwoNodes(t *testing.T) {
 	}
 }
 
+// whyWays are those by which nodes reach each other's pods.
+var whyWays = []struct {
+	way   string
+	encap model.EncapMode
+}{{"direct", model.EncapNever}, {"tunnel", model.EncapAlways}}
+
 // TestWhyBesideKubeProxy: what another node hands on to a node with a kube-proxy is Weir's to explain, all else that is for a Service is not.
 func TestWhyBesideKubeProxy(t *testing.T) {
 	const theirs = "n2 error a kube-proxy carries Services on this node, and its rules are not Weir's to explain: ask for the address of an endpoint"
-	for _, c := range []struct {
-		way   string
-		encap model.EncapMode
-	}{{"direct", model.EncapNever}, {"tunnel", model.EncapAlways}} {
+	for _, c := range whyWays {
 		t.Run(c.way, func(t *testing.T) {
 			p := newWhyPair(t, c.encap)
 			p.local = func(l *model.Local) { l.KubeProxy = l.Node == "n2" }
@@ -393,10 +396,7 @@ func TestWhyBesideKubeProxy(t *testing.T) {
 
 // TestWhyHostEndpointsOnTwoNodes: host endpoints of a node with nftables judge what another node sends, what passes, and what the node itself sends.
 func TestWhyHostEndpointsOnTwoNodes(t *testing.T) {
-	for _, c := range []struct {
-		way   string
-		encap model.EncapMode
-	}{{"direct", model.EncapNever}, {"tunnel", model.EncapAlways}} {
+	for _, c := range whyWays {
 		t.Run(c.way, func(t *testing.T) {
 			p := newWhyPair(t, c.encap)
 			p.batch.HostEndpoints = map[string]*model.HostEndpoint{"n2-all": {Name: "n2-all", Node: "n2", Interface: model.AllInterfaces, Labels: map[string]string{"host": "yes"}}}

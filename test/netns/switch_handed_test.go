@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -44,10 +43,7 @@ func testSwitchHandedOn(t *testing.T, fam family, routed bool) {
 			n     *node
 			plane string
 		}{{f.n1, "nft"}, {f.n1, "ebpf"}, {f.n2, "nft"}, {f.n1, "nft"}, {f.n1, "ebpf"}, {f.n2, "ebpf"}}[i%6]
-		began := time.Now()
-		step.n.switchTo(step.plane)
-		when := fmt.Sprintf("%s has gone over to %s", step.n.name, step.plane)
-		t.Logf("%s from %s to %s", when, began.Format(clock), time.Now().Format(clock))
+		when := step.n.goOver(t, step.plane)
 		if all = allGoOn(t, all, when, &none); t.Failed() {
 			t.FailNow()
 		}

@@ -76,10 +76,7 @@ func testSwitchSamePorts(t *testing.T, fam family, isolated bool) {
 		if i == 2 { // nftables chooses the ports of some
 			begin(pairs / 3)
 		}
-		began := time.Now()
-		step.n.switchTo(step.plane)
-		when := fmt.Sprintf("%s has gone over to %s", step.n.name, step.plane)
-		t.Logf("%s from %s to %s", when, began.Format(clock), time.Now().Format(clock))
+		when := step.n.goOver(t, step.plane)
 		if streams = allGoOn(t, streams, when, &none); t.Failed() {
 			t.FailNow()
 		}

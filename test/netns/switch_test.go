@@ -33,6 +33,16 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
+// goOver changes the node's data plane, logs when, and says so in words.
+func (n *node) goOver(t *testing.T, plane string) string {
+	t.Helper()
+	began := time.Now()
+	n.switchTo(plane)
+	when := fmt.Sprintf("%s has gone over to %s", n.name, plane)
+	t.Logf("%s from %s to %s", when, began.Format(clock), time.Now().Format(clock))
+	return when
+}
+
 func testSwitch(t *testing.T, fam family, isolated bool) {
 	f := newFixture(t, fam)
 	conns, every, turns := switchSize(t)
@@ -61,10 +71,7 @@ func testSwitch(t *testing.T, fam family, isolated bool) {
 			all = allGoOn(t, all, step.n.name+" has started again", &none)
 			others.add(seen.end(t, all))
 		}
-		began := time.Now()
-		step.n.switchTo(step.plane)
-		when := fmt.Sprintf("%s has gone over to %s", step.n.name, step.plane)
-		t.Logf("%s from %s to %s", when, began.Format(clock), time.Now().Format(clock))
+		when := step.n.goOver(t, step.plane)
 		all = allGoOn(t, all, when, &mayBreak)
 		one := seen.end(t, all)
 		t.Logf("%s, until all have gone on: %v", when, one)
