@@ -19,6 +19,7 @@
 #include "reasons.h"
 
 #define SNAT_TRIES 32
+#define CLAIM_TRIES 3
 
 static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, __u8 state)
 {
@@ -66,17 +67,23 @@ static __always_inline int flow_leads_back(const struct flow_value *f, const str
 	       f->dport == p->key.sport;
 }
 
-/* Is the reply key free, or already ours? */
-static __always_inline int flow_reply_free(struct scratch *w, const struct pkt *p, const struct settings *s, __u32 now)
+/* Is scratch.rkey, the reply key, free, or ours already? */
+__noinline int flow_reply_free(__u32 now)
 {
-	struct flow_value *f = bpf_map_lookup_elem(&weir_flows, &w->rkey);
+	struct flow_value *half_open, *f;
+	struct scratch *w = scratch_get();
+	struct settings *s = settings_get();
 
+	if (!w || !s)
+		return 0;
+	half_open = bpf_map_lookup_elem(&weir_flows_new, &w->rkey); /* first: what is promoted in between is in both for a moment */
+	f = bpf_map_lookup_elem(&weir_flows, &w->rkey);
 	w->stale = f != NULL;
 	if (!f)
-		f = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
-	if (!f || flow_expired(f, s, p->key.proto, now) || (f->state & STATE_CLOSING))
+		f = half_open;
+	if (!f || flow_expired(f, s, w->pkt.key.proto, now) || (f->state & STATE_CLOSING))
 		return 1;
-	return flow_leads_back(f, p);
+	return flow_leads_back(f, &w->pkt);
 }
 
 /* Sets w->fwd's source port so that the reply key is unique, and w->rkey. */
@@ -93,10 +100,10 @@ __noinline int flow_pick_port(int must_change)
 	p = &w->pkt;
 	apart = bpf_ntohs(p->key.dport) - bpf_ntohs(p->key.sport);
 	flow_partner(&w->rkey, &w->fwd, p->key.proto);
-	if (!must_change && flow_reply_free(w, p, s, now))
+	if (!must_change && flow_reply_free(now))
 		return DROP_NONE;
 	if (!parse_has_ports(p) && p->l4 != L4_QUERY)
-		return must_change && flow_reply_free(w, p, s, now) ? DROP_NONE : DROP_NO_PORT;
+		return must_change && flow_reply_free(now) ? DROP_NONE : DROP_NO_PORT;
 	range = (__u32)s->snat_max - s->snat_min + 1;
 	if (s->snat_max < s->snat_min)
 		return DROP_NO_PORT;
@@ -106,7 +113,7 @@ __noinline int flow_pick_port(int must_change)
 		w->rkey.dport = w->fwd.sport;
 		if (p->l4 == L4_QUERY) /* the identifier is in both */
 			w->rkey.sport = w->fwd.dport = bpf_htons((__u16)(s->snat_min + at + apart));
-		if (flow_reply_free(w, p, s, now))
+		if (flow_reply_free(now))
 			return DROP_NONE;
 		at = at + 1 == range ? 0 : at + 1;
 	}
@@ -339,6 +346,51 @@ enum flow_port {
 	PORT_MAY = 2,  /* where none of these is free it stays */
 };
 
+/* Notes in a new flow whether its packets are changed. */
+static __always_inline void flow_rewrites(struct scratch *w, const struct pkt *p)
+{
+	if (addr_same(&w->fwd.saddr, &p->key.saddr) && addr_same(&w->fwd.daddr, &p->key.daddr) && w->fwd.sport == p->key.sport &&
+	    w->fwd.dport == p->key.dport)
+		return;
+	w->fwd.flags |= FLOW_REWRITE;
+	w->rev.flags |= FLOW_REWRITE;
+}
+
+/* Enters the reply key, which was free when the port was chosen. Returns -1 when it went to another flow since: two that share a source port
+ * may begin on two CPUs at once, and the answers of both would be taken for those of one. */
+static __always_inline int flow_claim(struct scratch *w, void *table)
+{
+	if (table != &weir_flows && w->stale)
+		bpf_map_delete_elem(&weir_flows, &w->rkey);
+	if (!bpf_map_update_elem(table, &w->rkey, &w->rev, BPF_NOEXIST))
+		return 0;
+	if (!flow_reply_free(clock_now()))
+		return -1;
+	bpf_map_update_elem(table, &w->rkey, &w->rev, BPF_ANY); /* an ended flow had it, or this one has it */
+	return 0;
+}
+
+/* Enters both keys of a new flow, with another source port where the chosen one is gone. Returns 0 or the reason to drop. */
+__noinline int flow_write(int established)
+{
+	struct scratch *w = scratch_get();
+	void *table = established ? (void *)&weir_flows : (void *)&weir_flows_new;
+	int ret;
+
+	if (!w)
+		return DROP_NO_PORT;
+	for (int i = 0; flow_claim(w, table); i++) {
+		if (i == CLAIM_TRIES)
+			return DROP_NO_PORT;
+		ret = flow_pick_port(0);
+		if (ret)
+			return ret;
+		flow_rewrites(w, &w->pkt);
+	}
+	bpf_map_update_elem(table, &w->pkt.key, &w->fwd, BPF_ANY);
+	return DROP_NONE;
+}
+
 /* Ends what flow_begin began, once it is known where the packet goes: ports, the way back, the entries. Returns 0 or the reason to drop. */
 __noinline int flow_enter(struct __sk_buff *skb)
 {
@@ -359,11 +411,7 @@ __noinline int flow_enter(struct __sk_buff *skb)
 	}
 	if (ret)
 		return ret;
-	if (!addr_same(&w->fwd.saddr, &p->key.saddr) || !addr_same(&w->fwd.daddr, &p->key.daddr) || w->fwd.sport != p->key.sport ||
-	    w->fwd.dport != p->key.dport) {
-		w->fwd.flags |= FLOW_REWRITE;
-		w->rev.flags |= FLOW_REWRITE;
-	}
+	flow_rewrites(w, p);
 
 	w->rev.flags |= FLOW_REPLY;
 	if (!addr_is_none(&w->via) && !addr_is_none(&p->tunnel_src))
@@ -387,18 +435,9 @@ __noinline int flow_enter(struct __sk_buff *skb)
 		flow_watch(&w->fwd, &w->via);
 	if (!p->missed)
 		flow_forget(p, w);
-	if (p->hook == HOOK_TO_UPLINK && (w->fwd.svc.proto || !(s->flags & SET_HOSTS))) {
-		/* What the node's own processes ask of Services cannot be forged from outside; and the answers are found by the
-		 * one look-up that traffic of the host is spared no less. */
-		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
-		bpf_map_update_elem(&weir_flows, &p->key, &w->fwd, BPF_ANY);
-		return DROP_NONE;
-	}
-	if (w->stale)
-		bpf_map_delete_elem(&weir_flows, &w->rkey);
-	bpf_map_update_elem(&weir_flows_new, &w->rkey, &w->rev, BPF_ANY);
-	bpf_map_update_elem(&weir_flows_new, &p->key, &w->fwd, BPF_ANY);
-	return DROP_NONE;
+	/* What the node's own processes ask of Services cannot be forged from outside; and the answers are found by the one look-up that traffic
+	 * of the host is spared no less. */
+	return flow_write(p->hook == HOOK_TO_UPLINK && (w->fwd.svc.proto || !(s->flags & SET_HOSTS)));
 }
 
 /* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns 0 to go on with it, a drop reason

@@ -21,7 +21,7 @@ var mayImport = map[string][]string{
 	"internal/selector":       {},
 	"internal/delta":          {},
 	"internal/kernel":         {},
-	"internal/conntrack":      {},
+	"internal/conntrack":      {"internal/kernel"},
 	"internal/dataplane":      {"internal/model", "internal/nodestate"},
 	"internal/dataplane/ebpf": {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
 	"internal/dataplane/nft":  {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/rulewalk"},
