@@ -143,6 +143,7 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		}
 		// Where programs of a run before begin flows, they judge: what another data plane has left may be old.
 		d.machine.handOver = d.machine.handOver && !d.tables.begins()
+		d.machine.marks = slices.ContainsFunc(d.tables.families, family.marks)
 	}
 	if came := d.followIPv6(s, first); came || first {
 		changed = nodestate.All()
@@ -220,6 +221,12 @@ func (d *Driver) reconcile(devices bool) error {
 	errs = append(errs, attachErrs...)
 	if len(attachErrs) == 0 {
 		d.endCarryOver()
+		if !d.machine.marks { // those of an older version were attached until now
+			d.machine.marks = true
+			if err := d.changeFlags(setMarks, 0); err != nil {
+				errs = append(errs, err)
+			}
+		}
 	}
 	if devices {
 		errs = append(errs, d.openDevices()...)

@@ -240,6 +240,8 @@ func (t *familyTables[A]) begins() bool {
 	return t.current.Epoch != 0 && t.current.Flags&setHandOver == 0
 }
 
+func (t *familyTables[A]) marks() bool { return t.current.Flags&setMarks != 0 }
+
 func (t *familyTables[A]) judgesHosts() bool { return t.current.Flags&setHosts != 0 }
 
 func (t *familyTables[A]) judgesAlone() bool { return t.current.Flags&setUntracked != 0 }

@@ -439,3 +439,34 @@ func programsInLinks(t *testing.T, bpffs string) (names []string) {
 	}
 	return names
 }
+
+// TestMarksAreToldWhenAttached: the settings say that programs put marks on packets once all of them are attached, those of an older version may be
+// there until then; and go on saying so when the agent starts again.
+func TestMarksAreToldWhenAttached(t *testing.T) {
+	b := newBench(t)
+	s := sample(b)
+	d := b.open(t)
+	programs := maps.Clone(d.programs.prog)
+	delete(d.programs.prog, "from_tunnel")
+	told := func() bool {
+		t.Helper()
+		g, err := openGivers(b.bpffs, nil)
+		must(t, err)
+		defer g.close()
+		return g.marks().Seen != 0
+	}
+	if err := d.Apply(context.Background(), s, nodestate.All()); err == nil || told() {
+		t.Errorf("%v; told: %v, want an error, and nothing told", err, told())
+	}
+	maps.Copy(d.programs.prog, programs)
+	applied(t, d, s)
+	if !told() {
+		t.Error("not told though all programs are attached")
+	}
+	must(t, d.Close())
+	d = b.open(t)
+	clear(d.programs.prog) // those that are there stay: what the next agent cannot attach does not make it forget
+	if err := d.Apply(context.Background(), s, nodestate.All()); !told() {
+		t.Errorf("forgotten by the next agent (%v)", err)
+	}
+}

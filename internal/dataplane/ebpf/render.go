@@ -236,6 +236,7 @@ type machine struct {
 	tunnel    int  // of the VXLAN device; 0 = none
 	listening bool // somebody listens to events
 	handOver  bool // another data plane has what has no flow yet
+	marks     bool // all programs that are attached put marks on what they translate when told to
 	apart     bool // what is translated for the node's own processes is marked
 	judging   bool // there are host endpoints still in the map
 	alone     bool // some of them judge each packet by itself
@@ -266,7 +267,7 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{m.listening, setEvents},
 			bit{m.handOver || c.HandOver, setHandOver},
 			bit{m.apart, setApart},
-			bit{true, setMarks},
+			bit{m.marks, setMarks},
 			bit{len(s.HostEndpoints) > 0 || m.judging, setHosts},
 			bit{s.JudgesAlone() || m.alone, setUntracked},
 			bit{c.ToHost == model.ToHostDrop, setToHostDrop},

@@ -80,6 +80,7 @@ type family interface {
 	shareLimits() (each, most uint32)
 	judgesAlone() bool
 	begins() bool
+	marks() bool
 	errors() []error
 	entries() map[string]int
 	fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error)
