@@ -84,9 +84,10 @@ demo: lab-build
 	go run ./hack/demo
 
 # The matrix of paths and configurations in labs; writes out/bench.json, docs/benchmarks.md's tables of it and their pictures.
+# BENCH="-rounds 5 -extra 2" sets more (go run ./test/bench/lab -help).
 bench: lab-build
 	@mkdir -p out
-	go run ./test/bench/lab
+	go run ./test/bench/lab $(BENCH)
 	go run ./hack/plot-bench
 
 # Latency of Services beside 10 to 100,000 others; writes out/bench-services.json.
