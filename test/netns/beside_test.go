@@ -146,6 +146,7 @@ table $ip kube-proxy {
 // TestBesideKubeProxy: the nftables driver leaves Services to a kube-proxy of either mode, and takes them over, live: connections stay, and
 // policy sees who asks and who is asked, whoever translates. What kube-proxy's rules say is told from what Weir's say by their endpoints.
 func TestBesideKubeProxy(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"iptables", "nftables"} {
 		t.Run(mode+"/nft-IPv4", func(t *testing.T) { testBesideKubeProxy(t, ipv4, mode) })
 		t.Run(mode+"/nft-IPv6", func(t *testing.T) { testBesideKubeProxy(t, ipv6, mode) })

@@ -142,6 +142,7 @@ func arrivals() answer {
 // TestSwitchDenied: what policy denies arrives at no moment of ten changes of the data plane: datagrams of open flows and of new ones, and
 // connections, between pods on one node and on two, by Services, from outside and to there.
 func TestSwitchDenied(t *testing.T) {
+	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
 		t.Run(name, func(t *testing.T) { testSwitchDenied(t, fam) })
 	}

@@ -76,6 +76,7 @@ func resolve(r request) answer {
 // TestDNS: programs with either C library look names up at the Service's address, and go on when its backend is replaced.
 // glibc asks from connected sockets, musl from one that is not, and drops answers that come from elsewhere than asked.
 func TestDNS(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	programs := map[string]string{"glibc": "gcc", "musl": "musl-gcc"}
 	for libc, compiler := range programs {

@@ -7,12 +7,14 @@ import (
 	"encoding/gob"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -280,7 +282,22 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	default:
+		moreAtOnce()
 		os.Exit(m.Run())
+	}
+}
+
+// moreAtOnce lets two tests a CPU run at once, unless -parallel says how many: they wait half of the time.
+func moreAtOnce() {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if said {
+		return
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 }
 

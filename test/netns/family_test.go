@@ -23,6 +23,7 @@ const (
 
 // inBoth plays a test with each family, by each driver that can.
 func inBoth(t *testing.T, play func(t *testing.T, fam family)) {
+	t.Parallel()
 	t.Run("IPv4", func(t *testing.T) { play(t, ipv4) })
 	t.Run("IPv6", func(t *testing.T) { play(t, ipv6) })
 	if _, skipped := nftSkips(t)[t.Name()]; skipped {

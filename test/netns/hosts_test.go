@@ -181,6 +181,7 @@ func testHostEndpointForward(t *testing.T, fam family) {
 // TestHostEndpointCarriedOver: what a node with policy for what it sends hands on through the tunnel goes on when the node changes over to
 // nftables. There such a connection is older than the tables: it is not marked as judged, and each packet of it is asked about.
 func TestHostEndpointCarriedOver(t *testing.T) {
+	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, fam)

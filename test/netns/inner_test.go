@@ -13,6 +13,7 @@ import (
 // TestServiceToTheTunnel: a Service whose endpoint is the tunnel's port of a node leads nobody into the tunnel: neither by the node
 // that hands on to it, nor by one that gives the flow its own address.
 func TestServiceToTheTunnel(t *testing.T) {
+	t.Parallel()
 	t.Run("nft-IPv4", func(t *testing.T) {
 		for name, masqueraded := range map[string]bool{"handed on": false, "masqueraded": true} {
 			t.Run(name, func(t *testing.T) { testServiceToTheTunnel(t, masqueraded) })

@@ -12,6 +12,7 @@ import (
 
 // TestTableRepaired: what somebody takes away from the tables of the nftables driver comes back as it was, and so does what it is for.
 func TestTableRepaired(t *testing.T) {
+	t.Parallel()
 	t.Run("nft-IPv4", func(t *testing.T) { testTableRepaired(t, ipv4) })
 	t.Run("nft-IPv6", func(t *testing.T) { testTableRepaired(t, ipv6) })
 }
@@ -64,6 +65,7 @@ func testTableRepaired(t *testing.T, fam family) {
 
 // TestDenialsAreCounted: packets that policy denies are counted by the nftables driver, and stay counted when the table is made anew.
 func TestDenialsAreCounted(t *testing.T) {
+	t.Parallel()
 	t.Run("nft-IPv4", func(t *testing.T) { testDenialsAreCounted(t, ipv4) })
 	t.Run("nft-IPv6", func(t *testing.T) { testDenialsAreCounted(t, ipv6) })
 }

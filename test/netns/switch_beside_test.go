@@ -10,6 +10,7 @@ import (
 // clients on to it. Open connections go on, new ones work all the time, and no datagram is lost. WEIR_SWITCH is for all parts, and lets no new
 // connection fail: one in some thousands was reset in the moment in which programs are attached, why is not known.
 func TestSwitchBesideKubeProxy(t *testing.T) {
+	t.Parallel()
 	parts := []struct {
 		name   string
 		fam    family

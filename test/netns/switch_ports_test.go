@@ -13,6 +13,7 @@ import (
 // of the two began first, and in which data plane. WEIR_SWITCH is how many pairs there are of each kind; with it,
 // pods of both families are isolated, and are not. Each part takes a minute and more.
 func TestSwitchSamePorts(t *testing.T) {
+	t.Parallel()
 	parts := []struct {
 		name     string
 		fam      family

@@ -26,6 +26,7 @@ func (n *node) switchTo(plane string) {
 // TestSwitch: open connections of all kinds go on while nodes change their data planes, in both directions: those that one node carries alone, and
 // those that it hands on to another, by the link with answers through it, and by the tunnel with answers straight to the client.
 func TestSwitch(t *testing.T) {
+	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
 		for kind, isolated := range map[string]bool{"open": false, "isolated": true} {
 			t.Run(name+"/"+kind, func(t *testing.T) { testSwitch(t, fam, isolated) })
@@ -217,6 +218,7 @@ func (f *fixture) streams(t *testing.T, out []*running, conns int, every time.Du
 
 // TestSwitchAffinity: a client of a Service with session affinity comes to the backend that it had, whichever data plane its node has.
 func TestSwitchAffinity(t *testing.T) {
+	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
 		t.Run(name, func(t *testing.T) { testSwitchAffinity(t, fam) })
 	}

@@ -229,6 +229,7 @@ func testUntrackedTunnel(t *testing.T, fam family) {
 // TestUntrackedStaysInForce: while no agent runs what was denied stays so; the next one takes the link over as it is. With the last such
 // policy, and with a change of the data plane, it goes.
 func TestUntrackedStaysInForce(t *testing.T) {
+	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
 		t.Run(name, func(t *testing.T) { testUntrackedStaysInForce(t, fam) })
 	}
@@ -288,6 +289,7 @@ func testUntrackedStaysInForce(t *testing.T, fam family) {
 
 // TestUntrackedBesideAnotherProgram: where somebody else has XDP, it stays his; the policy is in force behind it.
 func TestUntrackedBesideAnotherProgram(t *testing.T) {
+	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
 		t.Run(name, func(t *testing.T) { testUntrackedBesideAnotherProgram(t, fam) })
 	}
@@ -356,6 +358,7 @@ func testUntrackedBesideAnotherProgram(t *testing.T, fam family) {
 
 // TestUntrackedGeneric: on a device whose driver has no XDP the kernel's generic one runs the program.
 func TestUntrackedGeneric(t *testing.T) {
+	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
 		t.Run(name, func(t *testing.T) { testUntrackedGeneric(t, fam) })
 	}
