@@ -283,6 +283,9 @@ func TestMain(m *testing.M) {
 		}
 	default:
 		moreAtOnce()
+		if err := removeLeftovers(); err != nil {
+			fmt.Fprintln(os.Stderr, "removing what a run left that was killed:", err)
+		}
 		os.Exit(m.Run())
 	}
 }

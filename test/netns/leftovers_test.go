@@ -1,0 +1,66 @@
+package netns
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ours are names of what a run of these tests makes outside of its namespaces; they tell its process.
+var ours = regexp.MustCompile(`^wn([0-9]+)-[0-9]+-`)
+
+// removeLeftovers removes what runs left that were killed: network namespaces, bpffs mounts, control groups. What belongs to a process that is alive,
+// whichever it is, stays.
+func removeLeftovers() error {
+	var errs []error
+	dead := func(dir string, remove func(path string) error) {
+		all, err := os.ReadDir(dir)
+		if err != nil {
+			if !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+			return
+		}
+		for _, e := range all {
+			m := ours.FindStringSubmatch(e.Name())
+			if m == nil {
+				continue
+			}
+			if pid, err := strconv.Atoi(m[1]); err != nil || !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+				continue
+			}
+			errs = append(errs, remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	dead("/run/netns", func(path string) error { return exec.Command("ip", "netns", "del", filepath.Base(path)).Run() })
+	dead("/run", func(path string) error {
+		if err := unix.Unmount(path, 0); err != nil && !errors.Is(err, unix.EINVAL) { // not mounted
+			return err
+		}
+		return os.Remove(path)
+	})
+	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		dead(root, removeCgroups)
+	}
+	return errors.Join(errs...)
+}
+
+// removeCgroups removes a control group and those in it.
+func removeCgroups(path string) error {
+	inner, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range inner {
+		if e.IsDir() {
+			errs = append(errs, removeCgroups(filepath.Join(path, e.Name())))
+		}
+	}
+	return errors.Join(append(errs, os.Remove(path))...)
+}
