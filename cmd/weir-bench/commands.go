@@ -257,6 +257,46 @@ func streamCommand() *cobra.Command {
 	return cmd
 }
 
+func datagramsCommand() *cobra.Command {
+	var c client
+	var duration time.Duration
+	var rate load.Rate
+	cmd := &cobra.Command{
+		Use:   "datagrams ADDRESS:PORT",
+		Short: "Send datagrams at a fixed rate to a sink",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.prepare(args[0]); err != nil {
+				return err
+			}
+			w, err := bench.Open()
+			if err != nil {
+				return err
+			}
+			f, sent, err := load.Datagrams(c.target, duration, rate)
+			if err != nil {
+				return err
+			}
+			if f.Bytes == 0 {
+				return fmt.Errorf("none of %d bytes arrived at %v", sent, c.target.To)
+			}
+			r := bench.Run{Kind: "datagrams", Gbits: float64(sent) * 8 / f.Elapsed.Seconds() / 1e9, Lost: 1 - float64(f.Bytes)/float64(sent)}
+			r.Held = r.Gbits * 1e9 / rate.Bits
+			own := f.ClientCPU + f.ServerCPU
+			if err := w.Close(&r, own); err != nil {
+				return err
+			}
+			r.CPUPer = own.Seconds() / (float64(f.Bytes) / 1e9)
+			return printRun(cmd.OutOrStdout(), r)
+		},
+	}
+	c.flags(cmd)
+	cmd.Flags().DurationVar(&duration, "time", time.Second, "how long to send")
+	cmd.Flags().IntVar(&rate.Size, "size", 1400, "bytes of a datagram")
+	cmd.Flags().Float64Var(&rate.Bits, "rate", 250e6, "bits a second")
+	return cmd
+}
+
 func getCommand() *cobra.Command {
 	var c client
 	var path string

@@ -34,7 +34,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(serverCommand(), requestsCommand(), apacheCommand(), roundTripsCommand(), streamCommand(), getCommand(), flushCommand(),
+	c.AddCommand(serverCommand(), requestsCommand(), apacheCommand(), roundTripsCommand(), streamCommand(), datagramsCommand(), getCommand(), flushCommand(),
 		agentCommand(), probeCommand(), nodeCommand(), helloCommand())
 	if err := c.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "weir-bench:", err)

@@ -55,6 +55,7 @@ var groups = []group{
 	{"matrix-connections.svg", ", connections", "Connect, request, close", "µs"},
 	{"matrix-streams.svg", ", TCP stream", "One TCP stream", "Gbit/s"},
 	{"matrix-udp.svg", ", UDP round trip", "UDP round trip of 64 bytes", "µs"},
+	{"matrix-rate.svg", ", UDP at a fixed rate", "UDP at 250 Mbit/s, datagrams of 1,400 bytes", "CPU seconds of client, server and path for 10^9 bytes"},
 }
 
 // readMatrix returns nil where nothing was measured.

@@ -51,16 +51,18 @@ func parseCPU(r io.Reader) (CPUTime, error) {
 
 // Run is what one run of a client brought, as it prints it.
 type Run struct {
-	Kind    string  `json:"kind"`         // requests, roundtrips, stream
-	Times   Summary `json:"times"`        // µs, of requests and round trips
-	Gbits   float64 `json:"gbits"`        // Gbit/s of the stream
-	CPUPer  float64 `json:"cpu_s_per_gb"` // stream: CPU seconds of the whole machine for 10^9 bytes, less Others
-	Elapsed float64 `json:"elapsed_s"`    // of what was timed
-	Own     float64 `json:"own_cpu_s"`    // CPU time of client and server
-	Busy    float64 `json:"busy_cpu_s"`   // CPU time of the whole machine meanwhile
-	User    float64 `json:"user_cpu_s"`   // the part of it that is not the kernel\'s
-	Raw     string  `json:"-"`            // file with the single times, where there is one
-	Others  float64 `json:"others_cpus"`  // CPUs that something else kept busy, on average
+	Kind    string  `json:"kind"`           // requests, roundtrips, stream, datagrams
+	Times   Summary `json:"times"`          // µs, of requests and round trips
+	Gbits   float64 `json:"gbits"`          // Gbit/s of the stream
+	CPUPer  float64 `json:"cpu_s_per_gb"`   // stream: CPU seconds of the whole machine for 10^9 bytes, less Others; datagrams: of client and server
+	Held    float64 `json:"held,omitempty"` // datagrams: which share of the rate was sent
+	Lost    float64 `json:"lost,omitempty"` // datagrams: which share of these did not arrive
+	Elapsed float64 `json:"elapsed_s"`      // of what was timed
+	Own     float64 `json:"own_cpu_s"`      // CPU time of client and server
+	Busy    float64 `json:"busy_cpu_s"`     // CPU time of the whole machine meanwhile
+	User    float64 `json:"user_cpu_s"`     // the part of it that is not the kernel\'s
+	Raw     string  `json:"-"`              // file with the single times, where there is one
+	Others  float64 `json:"others_cpus"`    // CPUs that something else kept busy, on average
 }
 
 // Window measures the machine around something that is timed.

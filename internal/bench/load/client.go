@@ -206,32 +206,43 @@ func ServerCPU(t Target) (time.Duration, error) {
 	return time.Duration(ns), nil
 }
 
+// datagramSocket is one for datagrams to the target.
+func datagramSocket(t Target) (int, error) {
+	to, err := sockaddrOf(t.To)
+	if err != nil {
+		return 0, err
+	}
+	fd, e := rawSocket(unix.SOCK_DGRAM)
+	if e != 0 {
+		return 0, fmt.Errorf("opening a socket: %w", e)
+	}
+	port := t.From.at(int(time.Now().UnixMilli()) % 1000)
+	from := sockaddr{family: unix.AF_INET, port: [2]byte{byte(port >> 8), byte(port)}}
+	if err = timeouts(fd, t.Patience); err == nil {
+		if e := rawBind(fd, &from); e != 0 {
+			err = fmt.Errorf("binding to port %d: %w", port, e)
+		} else if e := rawConnect(fd, &to); e != 0 {
+			err = connectError(t, e)
+		}
+	}
+	if err != nil {
+		rawClose(fd)
+		return 0, err
+	}
+	return fd, nil
+}
+
 // RoundTrips sends count datagrams of size bytes, each after the answer to the one before, and returns
 // the times in µs. It fails at the first that stays away.
 func RoundTrips(t Target, count, size int) ([]float64, error) {
 	if err := pin(t.CPU); err != nil {
 		return nil, err
 	}
-	to, err := sockaddrOf(t.To)
+	fd, err := datagramSocket(t)
 	if err != nil {
 		return nil, err
 	}
-	fd, e := rawSocket(unix.SOCK_DGRAM)
-	if e != 0 {
-		return nil, fmt.Errorf("opening a socket: %w", e)
-	}
 	defer rawClose(fd)
-	if err := timeouts(fd, t.Patience); err != nil {
-		return nil, err
-	}
-	port := t.From.at(int(time.Now().UnixMilli()) % 1000)
-	from := sockaddr{family: unix.AF_INET, port: [2]byte{byte(port >> 8), byte(port)}}
-	if e := rawBind(fd, &from); e != 0 {
-		return nil, fmt.Errorf("binding to port %d: %w", port, e)
-	}
-	if e := rawConnect(fd, &to); e != 0 {
-		return nil, connectError(t, e)
-	}
 	send, got := make([]byte, max(size, 8)), make([]byte, 65536)
 	out := make([]float64, 0, count)
 	for began := time.Now(); len(out) < count; {

@@ -48,6 +48,13 @@ func TestTraffic(t *testing.T) {
 	if err != nil || f.Bytes == 0 || f.Elapsed < 50*time.Millisecond || f.ServerCPU <= 0 || f.ClientCPU <= 0 {
 		t.Errorf("stream %+v: %v", f, err)
 	}
+	f, sent, err := Datagrams(target, 200*time.Millisecond, Rate{Size: 500, Bits: 8e6})
+	if err != nil || f.Bytes == 0 || f.Bytes > sent || sent > 250_000 || f.ServerCPU <= 0 || f.ClientCPU <= 0 {
+		t.Errorf("datagrams %+v, %d bytes sent: %v", f, sent, err)
+	}
+	if _, _, err := Datagrams(target, time.Second, Rate{Size: 5, Bits: 1e6}); err == nil {
+		t.Error("datagrams without room for their head were sent")
+	}
 }
 
 // serveMany starts a server at three ports, once.

@@ -32,7 +32,7 @@ const cpuPath = "/cpu"
 // Each server has a thread of its own that never yields to Go's scheduler, so the caller's GOMAXPROCS
 // must exceed the number of servers, and nothing may stop the world.
 func Serve(o ServerOptions) (<-chan error, error) {
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	start := func(what string, at netip.AddrPort, kind, cpu int, loop func(fd int) error) error {
 		if !at.IsValid() {
 			return nil
@@ -60,6 +60,7 @@ func Serve(o ServerOptions) (<-chan error, error) {
 		start("HTTP server", o.HTTP, unix.SOCK_STREAM, o.CPU, web),
 		start("UDP echo", o.UDP, unix.SOCK_DGRAM, o.CPU, serveUDP),
 		start("sink", o.Sink, unix.SOCK_STREAM, o.SinkCPU, serveSink),
+		start("sink of datagrams", o.Sink, unix.SOCK_DGRAM, o.SinkCPU, serveDatagramSink),
 	)
 	return failed, err
 }

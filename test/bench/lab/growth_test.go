@@ -78,7 +78,7 @@ func TestWhatIsGoneThrough(t *testing.T) {
 	if n := plan(options{backends: 5000}); n != 6 {
 		t.Errorf("%d rows of many backends", n)
 	}
-	if all, of := plan(options{}), plan(options{sizes: "10"}); all != 17 || of != 6 {
+	if all, of := plan(options{}), plan(options{sizes: "10"}); all != 21 || of != 6 {
 		t.Errorf("%d rows, %d of Services", all, of)
 	}
 }

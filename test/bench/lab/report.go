@@ -25,6 +25,8 @@ type Result struct {
 	RatioToHost   float64 `json:"ratio_to_host"`          // to node → node without a data plane
 	RatioToNone   float64 `json:"ratio_to_none"`          // to the same path without a data plane; 0 = there is none
 	CPUPerGB      float64 `json:"cpu_s_per_gb,omitempty"` // streams: CPU seconds of the machine for 10^9 bytes
+	Held          float64 `json:"held,omitempty"`         // at a fixed rate: which share of it was sent
+	Lost          float64 `json:"lost,omitempty"`         // and which share of that did not arrive
 }
 
 // Target is one entry of out/bench-targets.json.
@@ -55,16 +57,22 @@ func (r *runner) results(outcomes []bench.Outcome) []Result {
 			return sample
 		}
 		values := of(k.value)
-		out = append(out, Result{
+		x := Result{
 			Row: o.Row, Configuration: o.Configuration, Services: others[o.Row], Rounds: len(o.Kept), Dropped: o.Dropped, Disturbed: o.Disturbed, Unit: k.unit(),
 			Median: bench.Median(values), Low: bench.Quantile(values, 0.25), High: bench.Quantile(values, 0.75),
-			P50:      bench.Median(of(func(r bench.Run) float64 { return r.Times.P50 })),
-			P99:      bench.Median(of(func(r bench.Run) float64 { return r.Times.P99 })),
-			CPUPerGB: bench.Median(of(func(r bench.Run) float64 { return r.CPUPer })),
-		})
+			P50:  bench.Median(of(func(r bench.Run) float64 { return r.Times.P50 })),
+			P99:  bench.Median(of(func(r bench.Run) float64 { return r.Times.P99 })),
+			Held: bench.Median(of(func(r bench.Run) float64 { return r.Held })),
+			Lost: bench.Median(of(func(r bench.Run) float64 { return r.Lost })),
+		}
+		if k == stream {
+			x.CPUPerGB = bench.Median(of(func(r bench.Run) float64 { return r.CPUPer }))
+		}
+		out = append(out, x)
 	}
 	host := map[kind]float64{
-		requests: median(out, rowHostLatency, none), stream: median(out, rowHostStream, none), roundtrips: median(out, rowHostTrip, none)}
+		requests: median(out, rowHostLatency, none), stream: median(out, rowHostStream, none), roundtrips: median(out, rowHostTrip, none),
+		datagrams: median(out, rowHostRate, none)}
 	for i := range out {
 		out[i].RatioToHost = bench.Ratio(out[i].Median, host[kinds[out[i].Row]])
 		out[i].RatioToNone = bench.Ratio(out[i].Median, median(out, out[i].Row, none))
@@ -110,6 +118,8 @@ func targets(results []Result) []Target {
 		atLeast("TCP stream client → NodePort with a remote backend, tunnel, of kube-proxy nftables", 1.15, m(rowPortStream, weirTunnel), m(rowPortStream, kpNFTables)),
 		atMost("connections client → host process, of the same without a data plane", 1.04, m(rowClientHost, weirTunnel), m(rowClientHost, none)),
 		atMost("UDP round trip pod → ClusterIP, of pod → pod without a data plane", 1.00, m(rowServiceTrip, weirTunnel), m(rowPodTrip, none)),
+		atMost("CPU for a GB of UDP at a fixed rate pod → pod, of the same without a data plane", 1.00, m(rowPodRate, weirTunnel), m(rowPodRate, none)),
+		atMost("CPU for a GB of UDP at a fixed rate pod → ClusterIP, of pod → pod without a data plane", 1.00, m(rowServiceRate, weirTunnel), m(rowPodRate, none)),
 	}
 	for _, w := range rows {
 		switch ours, theirs := m(w.name, weirNFT), m(w.name, kpNFTables); {

@@ -31,20 +31,27 @@ const (
 	requests   kind = "requests"   // connect, request, close
 	roundtrips kind = "roundtrips" // of a 64-byte UDP datagram
 	stream     kind = "stream"     // one TCP stream
+	datagrams  kind = "datagrams"  // UDP at a fixed rate
 	apache     kind = "ab"         // ApacheBench
 )
 
 func (k kind) unit() string {
-	if k == stream {
+	switch k {
+	case stream:
 		return "Gbit/s"
+	case datagrams:
+		return "CPU s/GB"
 	}
 	return "µs"
 }
 
 // value is what counts of a run.
 func (k kind) value(r bench.Run) float64 {
-	if k == stream {
+	switch k {
+	case stream:
 		return r.Gbits
+	case datagrams:
+		return r.CPUPer
 	}
 	return r.Times.Mean
 }
@@ -75,7 +82,7 @@ const (
 )
 
 func port(k kind, http, sink uint16) uint16 {
-	if k == stream {
+	if k == stream || k == datagrams {
 		return sink
 	}
 	return http
@@ -115,6 +122,9 @@ const (
 	rowPodTrip       = "pod → pod, other node, UDP round trip"
 	rowServiceTrip   = "pod → ClusterIP, other node, UDP round trip"
 	rowHostTrip      = "node → node, UDP round trip"
+	rowHostRate      = "node → node, UDP at a fixed rate"
+	rowPodRate       = "pod → pod, other node, UDP at a fixed rate"
+	rowServiceRate   = "pod → ClusterIP, other node, UDP at a fixed rate"
 	rowClientHost    = "client → host process, connections"
 	rowPodRemote     = "pod → pod, other node, connections"
 	rowServiceRemote = "pod → ClusterIP, other node, connections"
@@ -146,6 +156,10 @@ var rows = []row{
 	{name: rowPodTrip, kind: roundtrips, from: podClient, to: addrOf(farPod)},
 	{name: rowServiceTrip, kind: roundtrips, service: true, connect: true, from: podClient, to: addrOf(farService)},
 	{name: "client → NodePort, remote backend, UDP round trip", kind: roundtrips, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
+	{name: rowHostRate, kind: datagrams, from: worker1, to: hostProcess},
+	{name: rowPodRate, kind: datagrams, from: podClient, to: addrOf(farPod)},
+	{name: rowServiceRate, kind: datagrams, service: true, connect: true, from: podClient, to: addrOf(farService)},
+	{name: "client → NodePort, remote backend, UDP at a fixed rate", kind: datagrams, service: true, modes: true, from: client1, to: nodePort(lab.ControlPlane, farNode)},
 	{name: rowApache, kind: apache, service: true, from: podClient, to: clusterIP("ab", apachePort)},
 	{name: "pod → ClusterIP, other node" + rowOne, kind: requests, service: true, crowd: true, from: podClient, to: clusterIP("one", crowdPort)},
 	{name: "pod → ClusterIP, other node" + rowMany, kind: requests, service: true, crowd: true, from: podClient, to: clusterIP("many", crowdPort)},
@@ -198,6 +212,9 @@ func (r *runner) measure(ctx context.Context, w row, limit float64) ([]bench.Out
 			} else {
 				verdict = ""
 			}
+			if w.kind == datagrams && (run.Held < 0.98 || run.Lost > 0.001) {
+				verdict += fmt.Sprintf("  %.0f %% of the rate was sent, %.1f %% of that lost", 100*run.Held, 100*run.Lost)
+			}
 			fmt.Printf("  round %2d  %-20s %8s %s%s\n", round, c.Configuration, bench.Number(w.kind.value(run)), w.kind.unit(), verdict)
 		}}
 	return rounds.Interleave(ctx, cases)
@@ -212,7 +229,7 @@ func (r *runner) once(ctx context.Context, w row, s *site, configuration string)
 	from, to := w.from(s), w.to(s, w.kind).String()
 	args := []string{string(w.kind), to, "--cpu", "0", "--ports", "10000-29999", "--reuse-time-wait"}
 	switch w.kind {
-	case stream:
+	case stream, datagrams:
 		args = append(args, "--time", r.streamTime.String())
 	case apache:
 		args = append(args, "--count", strconv.Itoa(r.apacheCount), "--warm-up", strconv.Itoa(r.apacheCount/50), "--server-cpu")
