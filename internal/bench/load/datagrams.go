@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -107,9 +106,7 @@ func serveDatagramSink(fd int) error {
 	var total int64
 	var began, took time.Duration
 	for {
-		size := uint32(unsafe.Sizeof(from))
-		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0,
-			uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&size)))
+		n, e := rawReceive(fd, buf, &from)
 		switch {
 		case e == unix.EINTR || e == unix.ECONNREFUSED:
 			continue
@@ -128,7 +125,6 @@ func serveDatagramSink(fd int) error {
 		if took == 0 { // the end may be asked for again
 			took = threadCPU() - began
 		}
-		answer := fmt.Appendf(nil, "%d %d\n", total, took.Nanoseconds())
-		unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&answer[0])), uintptr(len(answer)), 0, uintptr(unsafe.Pointer(&from)), uintptr(size))
+		rawAnswer(fd, fmt.Appendf(nil, "%d %d\n", total, took.Nanoseconds()), &from)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -149,17 +148,16 @@ func serveUDP(fd int) error {
 	buf := make([]byte, 65536)
 	var from sockaddr
 	for {
-		size := uint32(unsafe.Sizeof(from))
-		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0,
-			uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&size)))
+		n, e := rawReceive(fd, buf, &from)
 		if e != 0 {
 			if e == unix.EINTR || e == unix.ECONNREFUSED {
 				continue
 			}
 			return fmt.Errorf("receiving: %w", e)
 		}
-		unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), n, 0,
-			uintptr(unsafe.Pointer(&from)), uintptr(size))
+		if n > 0 {
+			rawAnswer(fd, buf[:n], &from)
+		}
 	}
 }
 

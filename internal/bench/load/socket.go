@@ -75,6 +75,19 @@ func rawWrite(fd int, b []byte) (int, unix.Errno) {
 	}
 }
 
+// rawReceive reads a datagram and whom it is from.
+func rawReceive(fd int, b []byte, from *sockaddr) (int, unix.Errno) {
+	size := uint32(unsafe.Sizeof(*from))
+	n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0,
+		uintptr(unsafe.Pointer(from)), uintptr(unsafe.Pointer(&size)))
+	return int(n), e
+}
+
+// rawAnswer sends a datagram, which is lost where that fails. b is not empty.
+func rawAnswer(fd int, b []byte, to *sockaddr) {
+	unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(to)), unsafe.Sizeof(*to))
+}
+
 func rawClose(fd int) { unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
 // writeAll writes b as a whole.
