@@ -55,7 +55,6 @@ func (p ebpfPlane) Events() (events.Source, error) { return p.Driver.Events() }
 type standardPlane struct{ *nft.Driver }
 
 func (p standardPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
-func (p standardPlane) Fallen() (ebpf.Fallen, error)          { return ebpf.Fallen{}, nil }
 func (p standardPlane) Pressures() []ebpf.Pressure            { return nil }
 func (p standardPlane) Held() ([]ebpf.Held, error)            { return nil, nil }
 func (p standardPlane) LostEvents() (ebpf.LostEvents, error) {
@@ -80,6 +79,12 @@ func (p standardPlane) Places() ebpf.Places {
 		at.Behind = err.Error()
 	}
 	return ebpf.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
+}
+
+// Fallen are clients that fell back from direct server return.
+func (p standardPlane) Fallen() (ebpf.Fallen, error) {
+	clients, total, err := p.Driver.Fallen()
+	return ebpf.Fallen{Clients: clients, Total: total}, err
 }
 
 // Drops counts what policy dropped, and nothing else.

@@ -8,7 +8,6 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/kubeproxy"
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -49,12 +48,8 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	if first, n := tooManyHashed(s); n > 0 && !s.Settings.KubeProxy {
 		add("consistent hashing", someOf(first, n), fmt.Sprintf("Services choose backends without it: in the data plane nftables it is for %d backends at most", nft.MaxHashed))
 	}
-	if _, partial := lacks[dataplane.FeatureFallback]; partial && len(s.HostEndpoints) > 0 {
+	if _, partial := lacks[dataplane.FeatureUntracked]; partial && len(s.HostEndpoints) > 0 {
 		add("host endpoints", "", "clients outside whose backend is on another node get this node's address as their source: with host endpoints the data plane nftables hands nothing on")
-	}
-	if why, ok := lacks[dataplane.FeatureFallback]; ok && direct(s) {
-		add("direct server return", "", "clients that answers do not reach straight, because something on the way wants to see both directions, get none: "+why+
-			"; bpfDSROptoutCIDRs names such clients")
 	}
 	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.JudgesAlone() {
 		add("doNotTrack", "", "what policy with doNotTrack denies is denied to connections that begin, and not to answers; what it allows has to be allowed by the other policies: "+why)
@@ -107,16 +102,6 @@ func tooManyHashed(s *nodestate.State) (first string, n int) {
 		}
 	}
 	return first, n
-}
-
-// direct reports whether answers of any Service go straight to clients outside.
-func direct(s *nodestate.State) bool {
-	for _, svc := range s.Frontends.All() {
-		if svc.External && (svc.Mode == model.ExternalModeDSR || s.Settings.DSR && svc.Mode == "") {
-			return true
-		}
-	}
-	return false
 }
 
 // standardLacks keeps what standardNotInForce says of the last state: a status is made every few seconds, and states are large.

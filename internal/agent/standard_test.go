@@ -35,7 +35,7 @@ func TestStandardNamesWhatItLacks(t *testing.T) {
 	}
 	s.Backends = nodestate.MapOf(map[nodestate.Frontend][]nodestate.Backend{id: many})
 	s.Policy = nodestate.MapOf(map[nodestate.PolicyKey]nodestate.PolicyValue{{Set: 1, Head: true}: {Allow: true}, {Set: 1, Port: 80}: {Allow: true, Log: true}})
-	want := [][2]string{{"consistent hashing", "hashed"}, {"direct server return", ""}}
+	want := [][2]string{{"consistent hashing", "hashed"}}
 	got := l.of("n1", s, lacks)
 	if len(got) != len(want) {
 		t.Fatalf("%d are named, want %d: %v", len(got), len(want), got)

@@ -9,7 +9,6 @@ type Feature string
 const (
 	FeatureHandOn    Feature = "hand-on"    // an outside client's packets go on untranslated to the backend's node
 	FeatureViaTunnel Feature = "via-tunnel" // what a node sent through the tunnel with its own address is answered through it
-	FeatureFallback  Feature = "fallback"   // clients that straight answers (DSR) do not reach are answered by way of the node that was asked
 	FeatureFragments Feature = "fragments"  // each fragment is carried as it came, in any order
 	FeatureAnswers   Feature = "answers"    // what is refused is answered as "Answers" says, to the letter
 	FeaturePorts     Feature = "ports"      // a source port that is changed becomes one of the range that is set
@@ -26,7 +25,7 @@ const (
 )
 
 // Features are all of them.
-var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureFallback, FeatureFragments, FeatureAnswers,
+var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureFragments, FeatureAnswers,
 	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts, FeatureHandOver, FeatureHostOwn, FeatureUntracked}
 
 // Partial is a Driver that does not carry everything.

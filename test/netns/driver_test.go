@@ -214,7 +214,11 @@ func nftMain(log *slog.Logger) error {
 		for _, d := range drops {
 			a.Denied += d.Packets
 		}
-		return err
+		fallen, _, err2 := drv.Fallen()
+		for _, c := range fallen {
+			a.Fallen = append(a.Fallen, four(c.String()))
+		}
+		return errors.Join(err, err2)
 	})
 }
 

@@ -3,13 +3,14 @@ package netns
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
 
-// behindRouters puts a client into a subnet of its own, 172.29.0.0/24. It reaches the nodes by router r1; n2 reaches it
-// by router r2, which lets nothing through whose beginning it did not see.
-func (f *fixture) behindRouters(t *testing.T) *worker {
+// behindRouters puts a client into a subnet of its own, 172.29.0.0/24. It reaches the nodes by router r1, and one node reaches it so, too; the other one
+// reaches it by router r2, which lets nothing through whose beginning it did not see.
+func (f *fixture) behindRouters(t *testing.T, near, far *node) *worker {
 	t.Helper()
 	l := f.lan
 	run(t, "ip -n %s-sw link add br1 type bridge; ip -n %s-sw link set br1 up", l.prefix, l.prefix)
@@ -33,65 +34,90 @@ func (f *fixture) behindRouters(t *testing.T) *worker {
 	run(t, "ip link add eth0 netns %s type veth peer name behind netns %s-sw; ip -n %s-sw link set behind master br1 up; "+
 		"ip -n %s addr add 172.29.0.55/24 dev eth0; ip -n %s link set eth0 up; ip -n %s route add default via 172.29.0.1",
 		ns, l.prefix, l.prefix, ns, ns, ns)
-	run(t, "ip -n %s route add 172.29.0.0/24 via 172.30.0.1; ip -n %s route add 172.29.0.0/24 via 172.30.0.2", f.n1.netns, f.n2.netns)
+	run(t, "ip -n %s route add 172.29.0.0/24 via 172.30.0.1; ip -n %s route add 172.29.0.0/24 via 172.30.0.2", near.netns, far.netns)
 	if l.family == ipv6 {
 		run(t, "ip -n %s addr add %s/120 dev eth0 nodad; ip -n %s route add default via %s", ns, sixOf("172.29.0.55"), ns, sixOf("172.29.0.1"))
-		run(t, "ip -n %s route add %s via %s; ip -n %s route add %s via %s", f.n1.netns, l.family.prefix("172.29.0.0/24"), sixOf("172.30.0.1"),
-			f.n2.netns, l.family.prefix("172.29.0.0/24"), sixOf("172.30.0.2"))
+		run(t, "ip -n %s route add %s via %s; ip -n %s route add %s via %s", near.netns, l.family.prefix("172.29.0.0/24"), sixOf("172.30.0.1"),
+			far.netns, l.family.prefix("172.29.0.0/24"), sixOf("172.30.0.2"))
 	}
 	return f.startWorker("behind", ns, "")
 }
 
 // TestDSRFallsBack: a firewall between drops what the backend's node sends straight to the client. The first connection
 // takes one repeated SYN, further ones nothing; without the fallback none ever comes about.
-func TestDSRFallsBack(t *testing.T) { inBoth(t, testDSRFallsBack) }
+func TestDSRFallsBack(t *testing.T) {
+	inBoth(t, func(t *testing.T, fam family) {
+		for name, routed := range map[string]bool{"one link": false, "through the tunnel": true} {
+			t.Run(name, func(t *testing.T) {
+				f := newFixture(t, fam)
+				f.routed, f.cluster.Settings.DSR = routed, true
+				f.fallsBack(t, f.n1, f.n2, f.c)
+			})
+		}
+	})
+}
 
-func testDSRFallsBack(t *testing.T, fam family) {
-	for name, routed := range map[string]bool{"one link": false, "through the tunnel": true} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, fam)
-			f.routed = routed
-			f.cluster.Settings.DSR = true
-			f.service("far", "10.96.0.2", 30002, f.c)
-			client := f.behindRouters(t)
+// TestMixedDSRFallsBack: it is so, too, where the node that is asked and the backend's have different data planes.
+func TestMixedDSRFallsBack(t *testing.T) {
+	t.Parallel()
+	for name, fam := range map[string]family{"mixed-IPv4": ipv4, "mixed-IPv6": ipv6} {
+		for _, routed := range []bool{false, true} {
+			for _, standard := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/tunnel=%v,standard hands on=%v", name, routed, standard), func(t *testing.T) {
+					f := newFixture(t, fam)
+					f.routed, f.cluster.Settings.DSR = routed, true
+					if standard {
+						f.fallsBack(t, f.n2, f.n1, f.b)
+					} else {
+						f.fallsBack(t, f.n1, f.n2, f.c)
+					}
+				})
+			}
+		}
+	}
+}
 
-			patience := f.cluster.Settings.DSRTimes.Patience
-			f.cluster.Settings.DSRTimes.Patience = time.Hour
-			f.apply()
-			if a := client.get("tcp", "172.30.0.8:30002", 4000); a.Err == "" {
-				t.Fatalf("the firewall lets asymmetric packets through: %q", a.Reply)
-			}
-			if a := client.get("udp", "172.30.0.8:30002", 400); a.Err == "" {
-				t.Fatalf("the firewall lets asymmetric datagrams through: %q", a.Reply)
-			}
-			if got := f.n2.driver.last.Fallen; len(got) != 0 {
-				t.Errorf("%v fell back although nobody could", got)
-			}
+// fallsBack asks one node for a pod of another one, whose straight answers do not arrive.
+func (f *fixture) fallsBack(t *testing.T, asked, far *node, backend *pod) {
+	frontend := fmt.Sprintf("%s:30002", asked.addr)
+	f.service("far", "10.96.0.2", 30002, backend)
+	client := f.behindRouters(t, asked, far)
 
-			f.cluster.Settings.DSRTimes.Patience = patience
-			f.apply()
-			a := client.get("tcp", "172.30.0.8:30002")
-			if a.Err != "" || a.Reply[:1] != "c" || a.Again == 0 {
-				t.Fatalf("first connection: %q, %s, %d segments sent again", a.Reply, a.Err, a.Again)
-			}
-			t.Logf("the first connection sent %d segments again", a.Again)
-			// A machine that is held up for a second sends a SYN again whose answer is on the way.
-			for tries := 1; ; tries++ {
-				a = client.get("tcp", "172.30.0.8:30002")
-				if a.Err == "" && a.Again == 0 {
-					break
-				}
-				if a.Err != "" || tries == 5 {
-					t.Fatalf("connection %d after the first: %q, %s, %d segments sent again", tries, a.Reply, a.Err, a.Again)
-				}
-			}
-			want(t, "another connection", client.reaches("c", "tcp", "172.30.0.8:30002"), "172.29.0.55")
-			want(t, "datagrams", client.reaches("c", "udp", "172.30.0.8:30002"), "172.29.0.55")
-			want(t, "a client with a straight way", f.client.reaches("c", "tcp", "172.30.0.8:30002"), "172.30.0.55")
-			f.apply()
-			if got := f.n2.driver.last.Fallen; !slices.Equal(got, []string{"172.29.0.55"}) {
-				t.Errorf("the node says that %v fell back, want 172.29.0.55", got)
-			}
-		})
+	patience := f.cluster.Settings.DSRTimes.Patience
+	f.cluster.Settings.DSRTimes.Patience = time.Hour
+	f.apply()
+	if a := client.get("tcp", frontend, 4000); a.Err == "" {
+		t.Fatalf("the firewall lets asymmetric packets through: %q", a.Reply)
+	}
+	if a := client.get("udp", frontend, 400); a.Err == "" {
+		t.Fatalf("the firewall lets asymmetric datagrams through: %q", a.Reply)
+	}
+	if got := far.driver.last.Fallen; len(got) != 0 {
+		t.Errorf("%v fell back although nobody could", got)
+	}
+
+	f.cluster.Settings.DSRTimes.Patience = patience
+	f.apply()
+	a := client.get("tcp", frontend)
+	if a.Err != "" || !strings.HasPrefix(a.Reply, backend.name) || a.Again == 0 {
+		t.Fatalf("first connection: %q, %s, %d segments sent again", a.Reply, a.Err, a.Again)
+	}
+	t.Logf("the first connection sent %d segments again", a.Again)
+	// A machine that is held up for a second sends a SYN again whose answer is on the way.
+	for tries := 1; ; tries++ {
+		a = client.get("tcp", frontend)
+		if a.Err == "" && a.Again == 0 {
+			break
+		}
+		if a.Err != "" || tries == 5 {
+			t.Fatalf("connection %d after the first: %q, %s, %d segments sent again", tries, a.Reply, a.Err, a.Again)
+		}
+	}
+	want(t, "another connection", client.reaches(backend.name, "tcp", frontend), "172.29.0.55")
+	want(t, "datagrams", client.reaches(backend.name, "udp", frontend), "172.29.0.55")
+	want(t, "a client with a straight way", f.client.reaches(backend.name, "tcp", frontend), "172.30.0.55")
+	f.apply()
+	if got := far.driver.last.Fallen; !slices.Equal(got, []string{"172.29.0.55"}) {
+		t.Errorf("the node says that %v fell back, want 172.29.0.55", got)
 	}
 }

@@ -40,7 +40,7 @@ const (
 const (
 	nodeMask  = 0x1fff0000
 	nodeShift = 16
-	maxNodes  = nodeMask >> nodeShift
+	maxNodes  = nodeMask>>nodeShift - 2 // see asksNumber
 )
 
 // words are what of a rule depends on the family.
@@ -66,7 +66,7 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 		"$node", f.node(s).String(),
 		"$mask", hex(nodeMask), "$rest", hex(^uint32(nodeMask)),
 		"$tunnel", tunnelDevice, "$pods", fromPods(s), "$host", hostDevice, "$way", hex(wayBit), "$through", hex(throughBit), "$handed", hex(handedBit), "$came", hex(cameBit),
-		"$goal", hex(nodeMask|throughBit), "$plain", hex(^uint32(wayMarked)),
+		"$goal", hex(nodeMask|throughBit), "$shakes", hex(shakesMask), "$plain", hex(^uint32(wayMarked)),
 		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
 	out := make([]string, 0, len(lines))
 	for _, l := range lines {
@@ -87,6 +87,7 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	f.serviceChains(t, s)
+	f.fallbackChains(t, s, at)
 	f.policySets(t, room)
 
 	sets := map[string]Set{

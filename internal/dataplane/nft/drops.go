@@ -44,25 +44,15 @@ func (d *Driver) Drops() ([]Drop, error) {
 			if _, _, ok := denyChain(name); !ok {
 				continue
 			}
-			n, err := chainCounter(f, name)
-			if err != nil {
+			if _, err := t.count(f, name); err != nil {
 				errs = append(errs, err)
-				continue
 			}
-			if t.tallies == nil {
-				t.tallies = map[string]tally{}
-			}
-			c := t.tallies[name]
-			if n[0] < c.now[0] { // it was made anew
-				c.before[0], c.before[1] = c.before[0]+c.now[0], c.before[1]+c.now[1]
-			}
-			c.now = n
-			t.tallies[name] = c
 		}
 		for name, c := range t.tallies {
-			why, rule, _ := denyChain(name)
-			k := Drop{Reason: why, Rule: rule}
-			sums[k] = [2]uint64{sums[k][0] + c.now[0] + c.before[0], sums[k][1] + c.now[1] + c.before[1]}
+			if why, rule, ok := denyChain(name); ok {
+				k, n := Drop{Reason: why, Rule: rule}, c.sum()
+				sums[k] = [2]uint64{sums[k][0] + n[0], sums[k][1] + n[1]}
+			}
 		}
 	}
 	var out []Drop
@@ -73,6 +63,26 @@ func (d *Driver) Drops() ([]Drop, error) {
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+func (c tally) sum() [2]uint64 { return [2]uint64{c.now[0] + c.before[0], c.now[1] + c.before[1]} }
+
+// count reads what a chain has counted.
+func (t *table) count(f family, name string) ([2]uint64, error) {
+	n, err := chainCounter(f, name)
+	if err != nil {
+		return n, err
+	}
+	if t.tallies == nil {
+		t.tallies = map[string]tally{}
+	}
+	c := t.tallies[name]
+	if n[0] < c.now[0] { // it was made anew
+		c.before = c.sum()
+	}
+	c.now = n
+	t.tallies[name] = c
+	return c.sum(), nil
 }
 
 // denyChain reads the name of a chain that drops.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -24,6 +25,9 @@ type indexes struct {
 	others string // those of the rest that have an address, but for pods' and the loopback device, with a comma behind each
 	// named: the name of an interface is a number. nft takes a number for a name first, so rules have no indexes then.
 	named bool
+	// unacknowledged is how long connection tracking keeps a connection of TCP that was answered alone; it comes with the indexes because both
+	// are the kernel's, and are looked at together. 0 = not known.
+	unacknowledged time.Duration
 }
 
 // mostIndexes bounds how many pods' interfaces one rule names, and how many others: it is written anew with each that comes or goes.
@@ -42,7 +46,9 @@ func (f family) findIndexes(s *nodestate.State) (out indexes, err error) {
 	if err != nil {
 		return out, fmt.Errorf("listing addresses: %w", err)
 	}
-	return indexesOf(s, links, addressed), nil
+	out = indexesOf(s, links, addressed)
+	out.unacknowledged, err = unacknowledged()
+	return out, err
 }
 
 // indexesOf tells interfaces apart; addressed is what the function of that name returns.

@@ -7,7 +7,6 @@ var _ dataplane.Partial = (*Driver)(nil)
 // Lacks implements dataplane.Partial. Each of these is said in docs/nftables.md.
 func (d *Driver) Lacks() map[dataplane.Feature]string {
 	return map[dataplane.Feature]string{
-		dataplane.FeatureFallback:  "straight answers stay straight, whether the client gets them or not",
 		dataplane.FeatureFragments: "connection tracking puts fragments together first",
 		dataplane.FeatureAnswers:   "the kernel words its refusals, and a packet in the middle of a connection is dropped",
 		dataplane.FeaturePorts:     "the kernel keeps a source port, or takes any",

@@ -55,10 +55,11 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	chain(admitOpenChain,
 		"ct direction reply goto "+admitBackChain,
 		wayOn+" accept",
+		shakes+"goto "+shakesChain,
 		// The node that is asked may change, but for a node port. Policy judges again.
 		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+setNodes+" jump follow",
 		"meta mark set meta mark and $rest")
-	chain(admitBackChain, append(f.cameRules(s), wayBack+" accept", "meta mark set meta mark and $rest")...)
+	chain(admitBackChain, append(f.cameRules(s), shakes+"goto "+admitShakesBack, wayBack+" accept", "meta mark set meta mark and $rest")...)
 	chain("follow",
 		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
@@ -256,7 +257,7 @@ func (f family) admitNewChains(t *Table, s *nodestate.State) {
 		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of another node's.
 		"ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
 		// Answers of Services that want it go straight to the client (direct server return).
-		"meta mark and $mask != 0 meta priority @"+setDirect+" $ip saddr != @"+setOptOut+" meta mark set meta mark and $rest",
+		"meta mark and $mask != 0 meta priority @"+setDirect+" $ip saddr != @"+setOptOut+" jump "+straightWayChain,
 		// What translate left in the ct mark ends here.
 		asked+"ct mark set meta mark and $goal",
 		asked+"iifname $tunnel ct mark set ct mark or $came",
@@ -313,10 +314,11 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
 		others = append(others, "icmp type redirect drop")
 	}
-	for _, rule := range append(f.cameRules(s), wayBack) {
+	for _, rule := range append(f.cameRules(s), shakes+"goto "+sentShakesChain, wayBack) {
 		others = append(others, "ct direction reply "+rule)
 	}
 	chain(sentOthersChain, append(others, "jump "+judge)...)
+	chain(sentShakesChain, "jump "+shakesBackChain, "jump "+judge)
 	// The packet was routed again, and by which interface it leaves now is not told.
 	t.Chains["sent-on"] = Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: f.rules(s,
 		"meta mark and $way == 0 accept",

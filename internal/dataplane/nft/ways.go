@@ -24,7 +24,7 @@ const (
 	cameBit    = 0x20000000 // of ct marks: the flow was handed on to us through the tunnel
 
 	wayTable     = 8800 // and the node's number: tables of routes
-	throughTable = wayTable + maxNodes
+	throughTable = wayTable + nodeMask>>nodeShift
 
 	// Priorities of rules. Packets without wayBit pass from wayGate to wayEnd in one step.
 	wayGate   = 86

@@ -26,8 +26,11 @@ type Limited interface {
 	Lacks(need string) string
 }
 
-// FeatureTime is that a Carrier's clock can be moved.
-const FeatureTime = "time"
+// FeatureTime is that a Carrier's clock can be moved. Moment seconds can be waited for.
+const (
+	FeatureTime = "time"
+	Moment      = 2
+)
 
 // Ended is the error of a scenario that was played up to a line, because what follows needs something that a Carrier lacks.
 type Ended struct {
@@ -179,8 +182,10 @@ func (p *player) line(line string) error {
 		if err != nil {
 			return err
 		}
-		if err := p.needs([]string{FeatureTime}); err != nil {
-			return err
+		if n > Moment {
+			if err := p.needs([]string{FeatureTime}); err != nil {
+				return err
+			}
 		}
 		for _, m := range p.world.machines {
 			if err := m.carrier.Advance(n); err != nil {

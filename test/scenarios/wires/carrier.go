@@ -30,6 +30,7 @@ type Open func(m *scenario.Machine) (dataplane.Driver, error)
 type Runner struct {
 	driver Open
 	open   []*carrier
+	now    time.Duration // of the node that is ahead
 
 	// Skipped are the kinds of packets, with their number, that were left to the oracle alone: nobody can send them here.
 	Skipped map[string]int
@@ -46,7 +47,7 @@ func (r *Runner) Reset() error {
 	for _, c := range r.open {
 		errs = append(errs, c.place.in(c.driver.Close), c.place.close())
 	}
-	r.open = nil
+	r.open, r.now = nil, 0
 	return errors.Join(errs...)
 }
 
@@ -210,8 +211,18 @@ func (c *carrier) Connect(sim.Socket, netip.AddrPort) (netip.AddrPort, error) {
 
 const noTime = "the clock of a whole kernel cannot be moved"
 
-// Advance implements scenario.Carrier.
-func (c *carrier) Advance(int) error { return errors.New(noTime) }
+// Advance implements scenario.Carrier: a moment passes in earnest, once for all nodes.
+func (c *carrier) Advance(seconds int) error {
+	if seconds > scenario.Moment {
+		return errors.New(noTime)
+	}
+	c.now += time.Duration(seconds) * time.Second
+	if ahead := c.now - c.runner.now; ahead > 0 {
+		time.Sleep(ahead)
+		c.runner.now = c.now
+	}
+	return nil
+}
 
 // Lacks implements scenario.Limited.
 func (c *carrier) Lacks(need string) string {

@@ -1,0 +1,149 @@
+package nft
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Handshakes of TCP whose answers go straight to the client. Where they do not arrive, the client gets its answers by the node that it
+// asks: it sends its SYN again although it was answered a while ago, or leaves two handshakes unanswered and tries from another port. Until
+// such a handshake is over, the flow's ct mark has one of two numbers that no node has: so no rule takes it for open and judged, and its packets
+// come here. They go as routes say, because no routing rule knows these numbers.
+const (
+	asksNumber     = maxNodes + 1 // the backend has not answered yet
+	answeredNumber = maxNodes + 2
+	shakesMask     = (asksNumber & answeredNumber) << nodeShift // all of it: one of both
+
+	setFallen   = "fallen"             // clients that get their answers by the node that they ask
+	setTried    = "straight-tried"     // clients that were answered, and have not gone on since
+	setRetried  = "straight-retried"   // those of them that were answered more than once
+	setTriedNow = "straight-tried-now" // those whose first answer may be on its way
+
+	straightWayChain = "straight-way" // the first packet of what may be answered straight
+	shakesChain      = "shakes"       // the client's next ones
+	shakesBackChain  = "shakes-back"  // the backend's
+	shakesOver       = "shakes-over"
+	repeatedChain    = "shakes-again" // a SYN that is repeated
+	fallChain        = "fall"         // its first rule counts
+	admitShakesBack  = "admit-shakes-back"
+	sentShakesChain  = "sent-shakes"
+	fallenSize       = 16384 // as many as eBPF's
+
+)
+
+// defaultUnacknowledged is what the kernel keeps a connection of TCP that was answered alone, unless somebody set it.
+const defaultUnacknowledged = 60 * time.Second
+
+// shakes begins a rule for a flow whose handshake is not over.
+const shakes = "ct mark and $shakes == $shakes "
+
+// fallbackChains follow handshakes. When one was answered says what is left of the time that connection tracking keeps it.
+func (f family) fallbackChains(t *Table, s *nodestate.State, at indexes) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	times := s.Settings.DSRTimes
+	note := func(set, who string, d time.Duration) string {
+		return fmt.Sprintf("update @%s { $ip %s timeout %dms }", set, who, max(d, time.Millisecond).Milliseconds())
+	}
+	forget := []string{"delete @" + setTried + " { $ip saddr }", "delete @" + setRetried + " { $ip saddr }"}
+	const syn, over = "tcp flags & (syn | ack) == syn ", "ct mark set ct mark and $rest"
+	chain(straightWayChain,
+		"$ip saddr @"+setFallen+" return",
+		syn+"$ip saddr @"+setRetried+" $ip saddr != @"+setTriedNow+" goto "+fallChain,
+		"meta mark set meta mark and $rest",
+		syn+"meta mark set meta mark or "+hex(asksNumber<<nodeShift))
+	rules := []string{"counter", note(setFallen, "saddr", times.Retry)}
+	chain(fallChain, append(rules, forget...)...)
+
+	answered := "ct mark and $mask == " + hex(answeredNumber<<nodeShift) + " "
+	again := []string{"tcp flags & syn == 0 " + answered + "jump " + shakesOver}
+	if left := cmp.Or(at.unacknowledged, defaultUnacknowledged) - times.Patience; left > 0 {
+		again = append(again, syn+answered+fmt.Sprintf("ct expiration < %dms jump %s", left.Milliseconds(), repeatedChain))
+	}
+	chain(shakesChain, append(again, "meta mark set meta mark and $rest")...)
+	chain(shakesOver, append(forget, over)...)
+	chain(repeatedChain,
+		"meta mark and $mask == 0 meta mark set ether saddr map @"+mapLinks,
+		// Of a node port it is the node that was addressed, as for a first packet.
+		"meta mark set ct original $ip daddr map @"+mapNodes,
+		"meta mark and $mask == 0 return",
+		"ct mark set meta mark and $goal", // policy judges again
+		"iifname $tunnel ct mark set ct mark or $came",
+		"goto "+fallChain)
+
+	chain(shakesBackChain,
+		"tcp flags & (syn | ack) != (syn | ack) "+over+" return", // data, or a refusal
+		answered+"return",
+		"ct mark set ct mark and $rest or "+hex(answeredNumber<<nodeShift),
+		"$ip daddr != @"+setTried+" "+note(setTriedNow, "daddr", times.Patience)+" "+note(setTried, "daddr", times.Tries)+" return",
+		note(setTried, "daddr", times.Tries)+" "+note(setRetried, "daddr", times.Tries))
+	chain(admitShakesBack, "jump "+shakesBackChain, "meta mark set meta mark and $rest")
+
+	addr := f.words().addr
+	for _, name := range []string{setFallen, setTried, setRetried, setTriedNow} {
+		t.Sets[name] = Set{Key: addr, Learned: true, Size: fallenSize}
+	}
+}
+
+// unacknowledged reads that time.
+func unacknowledged() (time.Duration, error) {
+	b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_syn_recv")
+	if errors.Is(err, os.ErrNotExist) { // connection tracking has not begun
+		return defaultUnacknowledged, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading a time-out of connection tracking: %w", err)
+	}
+	seconds, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return 0, fmt.Errorf("reading a time-out of connection tracking: %w", err)
+	}
+	return time.Duration(seconds) * time.Second, nil
+}
+
+// Fallen are the outside clients that get their answers by the node that they ask, the latest first, and how many times one fell back
+// since the driver's start, or, where the table is older, since that was made.
+func (d *Driver) Fallen() (clients []netip.Addr, total uint64, _ error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, 0, fmt.Errorf("opening nftables: %w", err)
+	}
+	type client struct {
+		addr netip.Addr
+		left time.Duration
+	}
+	var all []client
+	for _, f := range families {
+		_, found, err := elements(conn, f, setFallen)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, e := range found {
+			if a, ok := netip.AddrFromSlice(e.Key); ok {
+				all = append(all, client{a, e.Expires})
+			}
+		}
+		n, err := d.tables[f].count(f, fallChain)
+		if err != nil {
+			return nil, 0, err
+		}
+		total += n[0]
+	}
+	slices.SortFunc(all, func(a, b client) int { return cmp.Or(cmp.Compare(b.left, a.left), a.addr.Compare(b.addr)) })
+	for _, c := range all {
+		clients = append(clients, c.addr)
+	}
+	return clients, total, nil
+}
