@@ -48,11 +48,11 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	if first, n := tooManyHashed(s); n > 0 && !s.Settings.KubeProxy {
 		add("consistent hashing", someOf(first, n), fmt.Sprintf("Services choose backends without it: in the data plane nftables it is for %d backends at most", nft.MaxHashed))
 	}
-	if _, partial := lacks[dataplane.FeatureUntracked]; partial && len(s.HostEndpoints) > 0 {
-		add("host endpoints", "", "clients outside whose backend is on another node get this node's address as their source: with host endpoints the data plane nftables hands nothing on")
+	if _, standard := lacks[dataplane.FeatureUntracked]; standard && (nft.JudgesForwarded(s, false) || nft.JudgesForwarded(s, true)) {
+		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: with policies for host endpoints that have applyOnForward the data plane nftables hands nothing on")
 	}
 	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.JudgesAlone() {
-		add("doNotTrack", "", "what policy with doNotTrack denies is denied to connections that begin, and not to answers; what it allows has to be allowed by the other policies: "+why)
+		add("doNotTrack", "", "packets are judged by themselves, but take room in the connection table: "+why)
 	}
 	return out
 }

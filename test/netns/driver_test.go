@@ -211,8 +211,10 @@ func nftMain(log *slog.Logger) error {
 		st := drv.Status()
 		a.Writes, a.Tables = st.Writes, st.Repairs["table"]
 		drops, err := drv.Drops()
+		a.Dropped = map[reason.Reason]uint64{}
 		for _, d := range drops {
 			a.Denied += d.Packets
+			a.Dropped[d.Reason] += d.Packets
 		}
 		fallen, _, err2 := drv.Fallen()
 		for _, c := range fallen {

@@ -174,10 +174,14 @@ func parsePrefix(text string) (p prefix, ok bool) {
 func showRules(word string, why reason.Reason, rule nodestate.RuleID) []string {
 	var out []string
 	for _, at := range [][2]string{{placeNew, "ct state new"}, {placeOpen, "ct direction original ct state != new"}, {placeBack, "ct direction reply"}} {
-		out = append(out, fmt.Sprintf("%s limit rate 1000/second burst 256 packets log prefix \"%s\" snaplen %d group %d", at[1],
-			prefix{word: word, place: at[0], why: why, rule: rule}, shownBytes, logGroup))
+		out = append(out, showRule(at[1]+" ", prefix{word: word, place: at[0], why: why, rule: rule}))
 	}
 	return out
+}
+
+// showRule shows packets of which something is true.
+func showRule(of string, says prefix) string {
+	return fmt.Sprintf("%slimit rate 1000/second burst 256 packets log prefix \"%s\" snaplen %d group %d", of, says, shownBytes, logGroup)
 }
 
 // event makes an event of a packet; not ok when it is none, or another one tells the same.
@@ -354,11 +358,18 @@ func (v *view) denied(e *dataplane.Event, why reason.Reason, rule nodestate.Rule
 	case reason.PolicyIngress:
 		e.Ingress.Rule = rule
 		e.In, e.Out = dataplane.EventHost{}, dataplane.EventHost{}
-	case reason.HostPreDNAT, reason.UntrackedIngress:
+	case reason.UntrackedIngress, reason.UntrackedEgress:
+		e.Egress, e.Ingress, e.In, e.Out = dataplane.EventEnd{}, dataplane.EventEnd{}, dataplane.EventHost{}, dataplane.EventHost{}
+		end := &e.In
+		if why == reason.UntrackedEgress {
+			end = &e.Out
+		}
+		*end = dataplane.EventHost{Judged: true, Rule: rule}
+	case reason.HostPreDNAT:
 		e.In, e.Out = dataplane.EventHost{Judged: true, Rule: rule}, dataplane.EventHost{}
 	case reason.HostIngress:
 		e.In.Judged, e.In.Rule, e.Out = true, rule, dataplane.EventHost{}
-	case reason.HostEgress, reason.UntrackedEgress:
+	case reason.HostEgress:
 		e.Out.Judged, e.Out.Rule = true, rule
 	}
 }

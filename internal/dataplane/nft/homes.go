@@ -7,11 +7,11 @@ import (
 )
 
 // homesOf are the prefixes and addresses that live on other nodes which marks can name, with their numbers. There are none where nothing
-// may be handed on: host endpoints judge what passes the node by the backend, which the other node chooses, and a kube-proxy translates, as do the rules
-// that one left.
+// may be handed on: policy with applyOnForward judges what passes the node by the backend, which the other node chooses, and a kube-proxy translates, as
+// do the rules that one left.
 func homesOf(f family, s *nodestate.State, n *numbers) map[netip.Prefix]int {
 	out := map[netip.Prefix]int{}
-	if len(s.HostEndpoints) > 0 || s.Settings.KubeProxy || s.Settings.ProxyRules {
+	if JudgesForwarded(s, f.six) || s.Settings.KubeProxy || s.Settings.ProxyRules {
 		return out
 	}
 	add := func(p netip.Prefix, node netip.Addr) {
@@ -35,6 +35,16 @@ func homesOf(f family, s *nodestate.State, n *numbers) map[netip.Prefix]int {
 		}
 	}
 	return out
+}
+
+// JudgesForwarded reports whether host endpoints judge what passes the node, of a family.
+func JudgesForwarded(s *nodestate.State, six bool) bool {
+	for at, h := range s.HostEndpoints {
+		if at.IPv6 == six && (h.ForwardIngress.Set != 0 || h.ForwardEgress.Set != 0) {
+			return true
+		}
+	}
+	return false
 }
 
 // home is the number of the node where an address lives; 0 = it is none that marks can name, or this one.

@@ -33,6 +33,7 @@ const (
 
 	mapHostVerdicts = "host-verdicts"   // as verdicts
 	mapHostSilent   = "verdicts-silent" // as host-verdicts, for postrouting
+	mapAlone        = "verdicts-alone"  // as host-verdicts, of each packet by itself
 	mapTurned       = "verdicts-turned" // as host-verdicts, for the way back of the flow at hand
 )
 
@@ -40,6 +41,8 @@ const (
 type hostRules struct {
 	in, out, before, older map[int]string
 	silentIn, silentOut    map[int]string // as in and out, for postrouting
+	aloneIn, aloneOut      map[int]string // each packet by itself (alone.go)
+	forwarded              bool           // what passes the node is judged, and nothing is handed on
 	toHost                 model.ToHostAction
 	toHostChain            string // that judges what pods send to the node; "" = none does
 	toHostSilent           string
@@ -74,7 +77,7 @@ func judgeSomething(chains map[int]string) bool {
 // hosts makes the chains of the sets of host endpoints.
 func (r *policyRender) hosts(s *nodestate.State) hostRules {
 	h := hostRules{in: map[int]string{}, out: map[int]string{}, before: map[int]string{}, older: map[int]string{},
-		silentIn: map[int]string{}, silentOut: map[int]string{}}
+		silentIn: map[int]string{}, silentOut: map[int]string{}, aloneIn: map[int]string{}, aloneOut: map[int]string{}}
 	silent := *r
 	silent.silent = true
 	for _, at := range slices.SortedFunc(maps.Keys(s.HostEndpoints), nodestate.HostInterface.Compare) {
@@ -92,6 +95,7 @@ func (r *policyRender) hosts(s *nodestate.State) hostRules {
 			h.toHostSilent = silent.setChain("in-silent-", "ct original $ip saddr", iso)
 		}
 	}
+	h.forwarded = JudgesForwarded(s, r.six)
 	if len(h.in) == 0 {
 		h.in = nil
 		h.toHostChain, h.toHostSilent = "", ""
@@ -113,11 +117,8 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 	const source, destination = "ct original $ip saddr", "ct reply $ip saddr"
 	turned, silent := *r, *r
 	turned.turned, silent.silent = true, true
-	either := func(prefix, own string, rr *policyRender, sets string, peer string, ofHost, forwarded, alone nodestate.Isolation) string {
+	either := func(prefix, own string, rr *policyRender, sets string, peer string, ofHost, forwarded nodestate.Isolation) string {
 		var rules []string
-		if alone.Set != 0 { // of each packet by itself: here of connections, and nothing is spared what follows
-			rules = append(rules, own+" @"+setOwn+" jump "+rr.setChain(sets, peer, alone))
-		}
 		if ofHost.Set != 0 {
 			rules = append(rules, own+" @"+setOwn+" jump "+rr.setChain(sets, peer, ofHost))
 		}
@@ -126,24 +127,18 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 		}
 		return r.hostChain(prefix, rules)
 	}
-	h.in[index] = either("host-in-", destination, r, "in-", source, e.HostIngress, e.ForwardIngress, nodestate.Isolation{})
-	h.out[index] = either("host-out-", source, r, "out-", destination, e.HostEgress, e.ForwardEgress, e.UntrackedEgress)
-	h.silentIn[index] = either("host-in-silent-", destination, &silent, "in-silent-", source, e.HostIngress, e.ForwardIngress, nodestate.Isolation{})
-	h.silentOut[index] = either("host-out-silent-", source, &silent, "out-silent-", destination, e.HostEgress, e.ForwardEgress, e.UntrackedEgress)
-	var before []string
-	for _, iso := range []nodestate.Isolation{e.UntrackedIngress, e.PreDNAT} {
-		if iso.Set != 0 {
-			before = append(before, r.setChain("before-", source, iso))
+	h.in[index] = either("host-in-", destination, r, "in-", source, e.HostIngress, e.ForwardIngress)
+	h.out[index] = either("host-out-", source, r, "out-", destination, e.HostEgress, e.ForwardEgress)
+	h.silentIn[index] = either("host-in-silent-", destination, &silent, "in-silent-", source, e.HostIngress, e.ForwardIngress)
+	h.silentOut[index] = either("host-out-silent-", source, &silent, "out-silent-", destination, e.HostEgress, e.ForwardEgress)
+	one := func(prefix, peer string, iso nodestate.Isolation) string {
+		if iso.Set == 0 {
+			return ""
 		}
+		return r.setChain(prefix, peer, iso)
 	}
-	switch len(before) {
-	case 0:
-		h.before[index] = ""
-	case 1:
-		h.before[index] = before[0]
-	default:
-		h.before[index] = r.hostChain("before-all-", []string{"jump " + before[0], "jump " + before[1]})
-	}
+	h.before[index] = one("before-", source, e.PreDNAT)
+	h.aloneIn[index], h.aloneOut[index] = one("alone-in-", "$ip saddr", e.UntrackedIngress), one("alone-out-", "$ip daddr", e.UntrackedEgress)
 	var older []string
 	if e.HostIngress.Set != 0 {
 		older = append(older, source+" @"+setOwn+" jump "+turned.setChain("turned-in-", destination, e.HostIngress))
@@ -153,7 +148,7 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 	}
 	h.older[index] = r.hostChain("host-older-", older)
 	turned.turnedVerdicts(e.HostIngress, e.HostEgress)
-	*r.sum += hash64("host", fmt.Sprint(index), h.in[index], h.out[index], h.before[index], h.older[index])
+	*r.sum += hash64("host", fmt.Sprint(index), h.in[index], h.out[index], h.before[index], h.older[index], h.aloneIn[index], h.aloneOut[index])
 }
 
 // hostChain makes a chain of rules about the family's addresses; "" when there are none.
@@ -245,7 +240,10 @@ func (h hostRules) silently() hostRules {
 
 // passageChains are those that judge by the interfaces, of either direction; that of the way back ends with back.
 func (f family) passageChains(chain func(name string, rules ...string), h hostRules, name, toHost, back string) {
-	var rules []string
+	rules := h.freeRules()
+	if !h.forwarded {
+		rules = append(rules, "ct mark and $handed != 0 goto "+hostDoneChain) // this node is not where it goes
+	}
 	if h.toHostChain != "" {
 		rules = append(rules, "ct original $ip saddr @"+setPods+" ct reply $ip saddr @"+setOwn+" goto "+toHost)
 		if h.toHost == model.ToHostDrop {
@@ -312,6 +310,7 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	if !h.onTheWayOut() {
 		return
 	}
+	f.aloneChains(t, s, h)
 	f.set(t, mapHostVerdicts, Set{Key: "classid", Value: "verdict"})
 	f.set(t, mapHostSilent, Set{Key: "classid", Value: "verdict"})
 	f.set(t, mapTurned, Set{Key: "classid", Value: "verdict"})
@@ -327,7 +326,7 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		f.linkRules(), []string{"goto " + leavesChain})...)
 	if h.beforeServices() {
 		base(beforeChain, knftables.PreroutingHook, "mangle+1", slices.Concat(
-			[]string{"ct direction reply return", judged(epoch), "ct state related,invalid,untracked return", `iifname "` + tunnelDevice + `" return`},
+			[]string{"meta mark and " + hex(freeBit) + " != 0 return", "ct direction reply return", judged(epoch), "ct state related,invalid,untracked return", `iifname "` + tunnelDevice + `" return`},
 			f.linkRules(), f.unjudgedHosts("return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
 	}
 }

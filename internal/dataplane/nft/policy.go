@@ -295,6 +295,8 @@ func (r *policyRender) verdictsOf(why reason.Reason) string {
 		return mapTurned
 	case ofPods(why):
 		return mapVerdicts
+	case knowsNoConnections(why):
+		return mapAlone
 	case r.silent:
 		return mapHostSilent
 	}
@@ -307,7 +309,7 @@ func (r *policyRender) verdicts() {
 	silent.silent = true
 	for _, set := range slices.Sorted(maps.Keys(r.contents)) {
 		r.verdictsFor(set)
-		if why := r.whys[set]; !ofPods(why) && why != reason.HostPreDNAT && why != reason.UntrackedIngress {
+		if why := r.whys[set]; !ofPods(why) && why != reason.HostPreDNAT && !knowsNoConnections(why) {
 			silent.verdictsFor(set)
 		}
 	}
@@ -336,7 +338,9 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 	switch {
 	case r.turned && v.Allow:
 		return "goto " + olderPassChain
-	case r.turned, v.Allow && !v.Log:
+	case v.Allow && !v.Undecided && knowsNoConnections(why):
+		return "goto " + aloneAllowedChain
+	case r.turned, v.Allow && (!v.Log || knowsNoConnections(why)):
 		return "return"
 	case v.Allow:
 		name := fmt.Sprintf("log-%d-%d", why, v.Rule)
@@ -351,9 +355,11 @@ func (r *policyRender) denyChain(why reason.Reason, rule nodestate.RuleID) strin
 	name := denyName(why, rule)
 	rules := append([]string{"counter"}, showRules(wordDeny, why, rule)...)
 	switch {
+	case knowsNoConnections(why):
+		rules = []string{"counter", showRule("", prefix{wordDeny, placeNew, why, rule})}
 	case r.silent:
 		name += silentSuffix
-	case why != reason.UntrackedIngress && why != reason.UntrackedEgress: // these know of no connections
+	default:
 		// The connection was open: both ends are told.
 		rules = append(rules, "ct state established meta l4proto tcp tcp flags & (syn | rst) == 0 reject with tcp reset")
 	}

@@ -108,13 +108,15 @@ func contentsOf(s *nodestate.State, whys map[nodestate.SetID]reason.Reason) map[
 
 // contentChain makes the chain of a content and returns its name. Equal contents share one.
 func (r *policyRender) contentChain(c *content) string {
-	made, prefix, to := &c.chain, "peer-", "ct reply proto-src"
+	made, prefix, to, message := &c.chain, "peer-", "ct reply proto-src", "ct original proto-dst"
 	switch {
+	case knowsNoConnections(c.why):
+		to, message = "th dport", "@th,0,16"
 	case r.turned:
 		made, prefix, to = &c.turned, "turned-", "ct original proto-src"
 	case r.silent:
 		made, prefix = &c.silent, "peer-silent-"
-	case c.why == reason.HostPreDNAT, c.why == reason.UntrackedIngress:
+	case c.why == reason.HostPreDNAT:
 		to = "ct original proto-dst"
 	}
 	if *made != "" {
@@ -127,7 +129,7 @@ func (r *policyRender) contentChain(c *content) string {
 		key   string
 	}{
 		{model.ProtocolTCP, "tcp", to}, {model.ProtocolUDP, "udp", to},
-		{model.ProtocolSCTP, "sctp", to}, {r.icmp(), r.words().icmp, "ct original proto-dst"},
+		{model.ProtocolSCTP, "sctp", to}, {r.icmp(), r.words().icmp, message},
 	} {
 		bit := nodestate.ProtoBit(p.proto, r.six)
 		if c.head.Protos&bit == 0 {
@@ -182,7 +184,10 @@ func (r *policyRender) decision(c *content, v nodestate.PolicyValue) string {
 		return r.verdict(nodestate.PolicyValue{}, c.why) // Decide finds the zero value, too
 	}
 	from := "ct original proto-src"
-	if r.turned {
+	switch {
+	case knowsNoConnections(c.why):
+		from = "th sport"
+	case r.turned:
 		from = "ct reply proto-src"
 	}
 	var rules []string

@@ -95,6 +95,7 @@ func (c *carrier) unlike(steps []step) string {
 			case !e.Allowed:
 				wantDenied = append(wantDenied, text)
 			case e.Again || e.Reason != 0, c.known(s.in.Packet, e):
+			case s.result.Reason == reason.UntrackedEgress: // is asked first here, and nothing else then
 			case !slices.Contains(told, text):
 				return fmt.Sprintf("the event %q is not among %q", text, told)
 			}
