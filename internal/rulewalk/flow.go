@@ -37,17 +37,18 @@ type Flow struct {
 	State           uint32
 	IsReply         bool // the packet goes the way back
 	Status, Mark    uint32
+	Left            uint32 // seconds until it is forgotten
 	Original, Reply Tuple
 }
 
 // Attributes of linux/netfilter/nfnetlink_conntrack.h.
 const (
-	ctGet                                 = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
-	ctOriginal, ctReply, ctStatus, ctMark = 1, 2, 3, 8
-	tupleIP, tupleProto                   = 1, 2
-	protoNumber, protoSrc, protoDst       = 1, 2, 3
-	icmpID, icmpType, icmpCode            = 4, 5, 6
-	icmp6ID, icmp6Type, icmp6Code         = 7, 8, 9
+	ctGet                                         = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
+	ctOriginal, ctReply, ctStatus, ctLeft, ctMark = 1, 2, 3, 7, 8
+	tupleIP, tupleProto                           = 1, 2
+	protoNumber, protoSrc, protoDst               = 1, 2, 3
+	icmpID, icmpType, icmpCode                    = 4, 5, 6
+	icmp6ID, icmp6Type, icmp6Code                 = 7, 8, 9
 )
 
 // FindFlow asks connection tracking for the flow of a packet with these ends, and makes a new one when there is none.
@@ -105,7 +106,7 @@ func readFlow(packet Tuple, b []byte) (f Flow, err error) {
 	if err != nil {
 		return f, err
 	}
-	f = Flow{Known: true, State: StateNew, Status: number(a[ctStatus]), Mark: number(a[ctMark])}
+	f = Flow{Known: true, State: StateNew, Status: number(a[ctStatus]), Mark: number(a[ctMark]), Left: number(a[ctLeft])}
 	if f.Original, err = readTuple(a[ctOriginal]); err != nil {
 		return f, err
 	}

@@ -89,6 +89,8 @@ func conntrack(w *Walk, _ *chain, e *expression, regs *registers) (verdict, erro
 		return on, regs.set32(to, f.Status)
 	case unix.NFT_CT_MARK:
 		return on, regs.set32(to, f.Mark)
+	case unix.NFT_CT_EXPIRATION:
+		return on, regs.set32(to, f.Left*1000)
 	case unix.NFT_CT_PROTOCOL:
 		return on, regs.set(to, []byte{w.Proto})
 	case unix.NFT_CT_SRC, unix.NFT_CT_SRC_IP, unix.NFT_CT_SRC_IP6:

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -136,35 +137,45 @@ func testHostEndpointHandedOn(t *testing.T, fam family) {
 // before Services.
 func TestHostEndpointHandsOn(t *testing.T) {
 	inBoth(t, func(t *testing.T, fam family) {
-		f := newFixture(t, fam)
-		f.service("far", "10.96.0.2", 30002, f.c)
-		f.cluster.HostEndpoints["n1"] = &model.HostEndpoint{Name: "n1", Node: "n1", Interface: model.AllInterfaces, Labels: map[string]string{"role": "node"}}
-		before := forHosts("nodeports", []model.Rule{fam.from(model.Deny, "172.30.0.62/32", 30002), {Action: model.Allow}}, nil)
-		before.PreDNAT, before.ApplyOnForward = true, true
-		f.put(before)
-		f.put(forHosts("node", []model.Rule{fam.from(model.Allow, "172.30.0.62/32", 9000)}, []model.Rule{{Action: model.Allow}}))
-		f.apply()
-		for _, nw := range networks {
-			want(t, nw+" by a node port", f.client.reaches("c", nw, "172.30.0.8:30002"), "172.30.0.55")
-			f.client2.refused(nw, "172.30.0.8:30002")
-			f.client.refused(nw, "172.30.0.8:9000")
-			f.client2.reaches("n1", nw, "172.30.0.8:9000")
-		}
-		// What is open goes on, is judged again, and ends with a change that denies it.
-		f.client.opens(1, "172.30.0.8:30002")
-		other := forHosts("other", []model.Rule{fam.from(model.Allow, "172.30.0.62/32", 9001)}, nil)
-		f.put(other)
-		f.apply()
-		if a := f.client.call(request{Op: "talk", ID: 1, Timeout: 2000}); a.Err != "" {
-			t.Errorf("a connection that is handed on ended with a change of policy that is not about it: %s", a.Err)
-		}
-		before.Ingress = []model.Rule{{Action: model.Deny}}
-		f.put(before)
-		f.apply()
-		if a := f.client.call(request{Op: "talk", ID: 1, Timeout: 1000}); a.Err == "" {
-			t.Errorf("a connection that is handed on outlives a policy that denies it: %q", a.Reply)
+		for _, dsr := range []bool{false, true} {
+			t.Run(fmt.Sprintf("dsr=%v", dsr), func(t *testing.T) {
+				f := newFixture(t, fam)
+				f.cluster.Settings.DSR = dsr
+				f.handsOnWithHostEndpoint(t)
+			})
 		}
 	})
+}
+
+func (f *fixture) handsOnWithHostEndpoint(t *testing.T) {
+	fam := f.family
+	f.service("far", "10.96.0.2", 30002, f.c)
+	f.cluster.HostEndpoints["n1"] = &model.HostEndpoint{Name: "n1", Node: "n1", Interface: model.AllInterfaces, Labels: map[string]string{"role": "node"}}
+	before := forHosts("nodeports", []model.Rule{fam.from(model.Deny, "172.30.0.62/32", 30002), {Action: model.Allow}}, nil)
+	before.PreDNAT, before.ApplyOnForward = true, true
+	f.put(before)
+	f.put(forHosts("node", []model.Rule{fam.from(model.Allow, "172.30.0.62/32", 9000)}, []model.Rule{{Action: model.Allow}}))
+	f.apply()
+	for _, nw := range networks {
+		want(t, nw+" by a node port", f.client.reaches("c", nw, "172.30.0.8:30002"), "172.30.0.55")
+		f.client2.refused(nw, "172.30.0.8:30002")
+		f.client.refused(nw, "172.30.0.8:9000")
+		f.client2.reaches("n1", nw, "172.30.0.8:9000")
+	}
+	// What is open goes on, is judged again, and ends with a change that denies it.
+	f.client.opens(1, "172.30.0.8:30002")
+	other := forHosts("other", []model.Rule{fam.from(model.Allow, "172.30.0.62/32", 9001)}, nil)
+	f.put(other)
+	f.apply()
+	if a := f.client.call(request{Op: "talk", ID: 1, Timeout: 2000}); a.Err != "" {
+		t.Errorf("a connection that is handed on ended with a change of policy that is not about it: %s", a.Err)
+	}
+	before.Ingress = []model.Rule{{Action: model.Deny}}
+	f.put(before)
+	f.apply()
+	if a := f.client.call(request{Op: "talk", ID: 1, Timeout: 1000}); a.Err == "" {
+		t.Errorf("a connection that is handed on outlives a policy that denies it: %q", a.Reply)
+	}
 }
 
 // TestHostEndpointForward: what a node hands on is judged by policy with applyOnForward, and node ports before they are translated by

@@ -9,8 +9,10 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,8 +21,8 @@ import (
 	"github.com/weir-net/weir/internal/await"
 )
 
-// A stream is some connections that exchange lines with their sums as long as it goes on. A server's answer begins with its name and
-// whom it saw: that may not change while a connection is open.
+// A stream is some connections that exchange lines with their sums as long as it goes on. A server's answer begins with how long its process
+// had the line, its name and whom it saw: the last two may not change while a connection is open.
 
 // streamReport is what became of a stream so far.
 type streamReport struct {
@@ -28,9 +30,10 @@ type streamReport struct {
 	Least            int // exchanges of the connection that made the fewest
 	Lost             int // datagrams that were never answered; known when the stream has ended
 	Again            int // segments that TCP sent again; so is this
-	Slow             int // exchanges that took longer than slow
+	Slow             int // exchanges that were longer than slow on their way
+	Late             int // others that took longer than that, because a process of the test read late
 	Longest          time.Duration
-	LongestAt        string   // when that exchange began
+	LongestAt        string   // when that exchange began, and where it was so long
 	LostAt           []string // when datagrams were sent that were lost, the first few
 	Errs             []string
 }
@@ -38,21 +41,35 @@ type streamReport struct {
 // slow is what an exchange takes no longer than when nothing is lost on its way: TCP sends what was lost again after 0.2 s at the soonest.
 const slow = 200 * time.Millisecond
 
-// add adds an exchange.
-func (r *streamReport) add(took time.Duration) {
+// spoken is what a connection said, and what came back.
+type spoken struct {
+	began, wrote time.Time
+	there        time.Time     // when the server's kernel had it
+	held         time.Duration // by the server's process
+	came         time.Time     // when the kernel had the answer
+}
+
+// add adds an exchange. What counts is how long it was on its way: from when it was sent until the kernel had the answer, without what the server's
+// process had it.
+func (r *streamReport) add(e spoken) {
 	r.Exchanges++
-	if took > slow {
+	on := e.came.Sub(e.began) - e.held
+	switch {
+	case on > slow:
 		r.Slow++
+	case time.Since(e.began) > slow:
+		r.Late++
 	}
-	if took > r.Longest {
-		r.Longest, r.LongestAt = took, time.Now().Add(-took).Format(clock)
+	if on > r.Longest {
+		r.Longest, r.LongestAt = on, fmt.Sprintf("%s: %v to write, %v there, %v back", e.began.Format(clock), e.wrote.Sub(e.began).Round(time.Millisecond),
+			e.there.Sub(e.began).Round(time.Millisecond), e.came.Sub(e.there.Add(e.held)).Round(time.Millisecond))
 	}
 }
 
 // clock is how reports tell a moment, as drivers' logs do.
 const clock = "15:04:05.000"
 
-// mostTold bounds how many lost datagrams a report tells of.
+// mostTold bounds how many lost datagrams a report tells of, and how many broken connections.
 const mostTold = 20
 
 // stream is one in a worker.
@@ -69,12 +86,10 @@ type stream struct {
 
 var streams = map[int]*stream{}
 
-// serveLines answers each line, or datagram, by the server's name, whom it came from, and the line.
+// serveLines answers each line, or datagram, by when its kernel had it and how long its process did, in microseconds, the server's name, whom it came from, and the line.
 func serveLines(r request) error {
 	if r.Net == "udp" {
-		return serveDatagrams(r.Addr, roomy, func(pc net.PacketConn, said []byte, from net.Addr) {
-			fmt.Fprintf(writerTo{pc, from}, "%s %s %s", r.Name, from, said)
-		})
+		return serveLinesUDP(r)
 	}
 	l, err := net.Listen("tcp", r.Addr)
 	if err != nil {
@@ -86,15 +101,66 @@ func serveLines(r request) error {
 			if err != nil {
 				return
 			}
+			s, err := stamp(c)
+			if err != nil {
+				c.Close()
+				continue
+			}
 			go func() {
 				defer c.Close()
-				for in := bufio.NewScanner(c); in.Scan(); {
-					fmt.Fprintf(c, "%s %s %s\n", r.Name, c.RemoteAddr(), in.Text())
+				for in := bufio.NewScanner(s); in.Scan(); {
+					fmt.Fprintf(c, "%d %d %s %s %s\n", s.at.UnixMicro(), time.Since(s.at).Microseconds(), r.Name, c.RemoteAddr(), in.Text())
 				}
 			}()
 		}
 	}()
 	return nil
+}
+
+func serveLinesUDP(r request) error {
+	pc, err := net.ListenPacket("udp", r.Addr)
+	if err != nil {
+		return err
+	}
+	c := pc.(*net.UDPConn)
+	if err := roomy(c); err != nil {
+		return err
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if err := askStamps(raw); err != nil {
+		return err
+	}
+	go func() {
+		buf, oob := make([]byte, 4096), make([]byte, 64)
+		for {
+			n, oobn, _, from, err := c.ReadMsgUDPAddrPort(buf, oob)
+			if err != nil {
+				return
+			}
+			at := stampOf(oob[:oobn])
+			who := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+			c.WriteToUDPAddrPort(fmt.Appendf(nil, "%d %d %s %s %s", at.UnixMicro(), time.Since(at).Microseconds(), r.Name, who, buf[:n]), from)
+		}
+	}()
+	return nil
+}
+
+// times takes what the server says of them from an answer.
+func (e *spoken) times(got string) (rest string, err error) {
+	words := strings.SplitN(got, " ", 3)
+	if len(words) < 3 {
+		return "", fmt.Errorf("%.60q came back", got)
+	}
+	at, err := strconv.ParseInt(words[0], 10, 64)
+	us, err2 := strconv.ParseInt(words[1], 10, 64)
+	if err := errors.Join(err, err2); err != nil {
+		return "", fmt.Errorf("%.60q came back: %w", got, err)
+	}
+	e.there, e.held = time.UnixMicro(at), time.Duration(us)*time.Microsecond
+	return words[2], nil
 }
 
 // roomy gives a socket room for what comes while its process waits for a CPU: what does not fit would count as lost.
@@ -154,15 +220,24 @@ func startStream(r request, timeout time.Duration) answer {
 		if err != nil {
 			return fromErr(err)
 		}
+		at, err := stamp(c)
+		if err != nil {
+			return fromErr(err)
+		}
 		s.done.Go(func() {
 			defer c.Close()
 			run := s.talk
 			if r.Net == "udp" {
 				run = s.beat
 			}
-			if err := run(i, c); err != nil {
+			if err := run(i, at); err != nil {
 				s.mu.Lock()
-				s.report.Errs = append(s.report.Errs, fmt.Sprintf("%s: connection %d, %s: %v", time.Now().Format(clock), i, c.LocalAddr(), err))
+				switch said := s.report.Errs; {
+				case len(said) < mostTold:
+					s.report.Errs = append(said, fmt.Sprintf("%s: connection %d, %s: %v", time.Now().Format(clock), i, c.LocalAddr(), err))
+				case len(said) == mostTold:
+					s.report.Errs = append(said, "and more")
+				}
 				s.mu.Unlock()
 			}
 		})
@@ -193,48 +268,52 @@ func (s *stream) first(i int) time.Duration {
 }
 
 // answered notes an exchange.
-func (s *stream) answered(i int, took time.Duration) {
+func (s *stream) answered(i int, e spoken) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.made[i]++
-	s.report.add(took)
-	s.window.add(took)
+	s.report.add(e)
+	s.window.add(e)
 }
 
 // talk exchanges lines over TCP until the stream ends.
-func (s *stream) talk(i int, c net.Conn) error {
+func (s *stream) talk(i int, c *stamped) error {
 	in := bufio.NewReader(c)
 	server := ""
 	time.Sleep(s.first(i))
 	for n := 0; s.pause(); n++ {
-		line, began := lineOf(i, n), time.Now()
-		c.SetDeadline(began.Add(await.Patience))
+		line := lineOf(i, n)
+		c.SetDeadline(time.Now().Add(await.Patience))
+		e := spoken{began: time.Now()}
 		if _, err := c.Write([]byte(line)); err != nil {
 			return fmt.Errorf("after %d exchanges: %w", n, err)
 		}
+		e.wrote = time.Now()
 		got, err := in.ReadString('\n')
 		if err != nil {
 			return fmt.Errorf("after %d exchanges: %w", n, err)
 		}
-		who, ok := strings.CutSuffix(got, line)
+		e.came = c.at
+		rest, err := e.times(got)
+		if err != nil {
+			return fmt.Errorf("exchange %d: %w", n, err)
+		}
+		who, ok := strings.CutSuffix(rest, line)
 		if server == "" {
 			server = who
 		}
 		if !ok || who != server {
 			return fmt.Errorf("exchange %d: %.60q came back from %q for %.60q; the server was %q", n, got, who, line, server)
 		}
-		s.answered(i, time.Since(began))
+		s.answered(i, e)
 	}
-	return s.noteRepeats(c)
+	return s.noteRepeats(c.raw)
 }
 
 // noteRepeats counts the segments that TCP sent again.
-func (s *stream) noteRepeats(c net.Conn) error {
-	raw, err := c.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		return err
-	}
+func (s *stream) noteRepeats(raw syscall.RawConn) error {
 	var info *unix.TCPInfo
+	var err error
 	if ctrlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); ctrlErr != nil || err != nil {
 		return errors.Join(ctrlErr, err)
 	}
@@ -249,9 +328,9 @@ const lastAnswers = 5 * time.Second
 
 // beat sends datagrams, whatever becomes of those before, until the stream ends, and counts those that were never answered. None is sent
 // again.
-func (s *stream) beat(i int, c net.Conn) error {
+func (s *stream) beat(i int, c *stamped) error {
 	var mu sync.Mutex
-	sent, over := map[string]time.Time{}, time.Time{} // what is not answered yet; when nothing was sent any more
+	sent, over := map[string]*spoken{}, time.Time{} // what is not answered yet; when nothing was sent any more
 	came := make(chan error, 1)
 	go func() { came <- s.hear(i, c, &mu, sent, &over) }()
 	time.Sleep(s.first(i))
@@ -263,11 +342,15 @@ func (s *stream) beat(i int, c net.Conn) error {
 		}
 		line := lineOf(i, n)
 		mu.Lock()
-		sent[line] = time.Now()
+		e := &spoken{began: time.Now()}
+		sent[line] = e
 		mu.Unlock()
 		if _, err := c.Write([]byte(line)); err != nil {
 			return fmt.Errorf("sending datagram %d: %w", n, err)
 		}
+		mu.Lock()
+		e.wrote = time.Now()
+		mu.Unlock()
 	}
 	mu.Lock()
 	over = time.Now()
@@ -277,16 +360,16 @@ func (s *stream) beat(i int, c net.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.Lost += len(sent)
-	for _, at := range sent {
+	for _, e := range sent {
 		if len(s.report.LostAt) < mostTold {
-			s.report.LostAt = append(s.report.LostAt, fmt.Sprintf("%s from %s", at.Format(clock), c.LocalAddr()))
+			s.report.LostAt = append(s.report.LostAt, fmt.Sprintf("%s from %s", e.began.Format(clock), c.LocalAddr()))
 		}
 	}
 	return err
 }
 
 // hear reads answers until none is missing, or none comes any more.
-func (s *stream) hear(i int, c net.Conn, mu *sync.Mutex, sent map[string]time.Time, over *time.Time) error {
+func (s *stream) hear(i int, c *stamped, mu *sync.Mutex, sent map[string]*spoken, over *time.Time) error {
 	buf, server, last := make([]byte, 4096), "", time.Now()
 	for {
 		mu.Lock()
@@ -309,14 +392,22 @@ func (s *stream) hear(i int, c net.Conn, mu *sync.Mutex, sent map[string]time.Ti
 			return fmt.Errorf("waiting for an answer: %w", err)
 		}
 		got := string(buf[:n])
-		words := strings.SplitN(got, " ", 3) // the server's name, whom it saw, the line
+		var said spoken
+		rest, err := said.times(got)
+		if err != nil {
+			return err
+		}
+		words := strings.SplitN(rest, " ", 3) // the server's name, whom it saw, the line
 		if len(words) < 3 {
 			return fmt.Errorf("%.60q came back", got)
 		}
 		who, line := words[0]+" "+words[1], words[2]
 		mu.Lock()
-		when, known := sent[line]
+		asked, known := sent[line]
 		delete(sent, line)
+		if known {
+			said.began, said.wrote, said.came = asked.began, asked.wrote, c.at
+		}
 		mu.Unlock()
 		if server == "" {
 			server = who
@@ -325,7 +416,7 @@ func (s *stream) hear(i int, c net.Conn, mu *sync.Mutex, sent map[string]time.Ti
 			return fmt.Errorf("%.60q came back from %q; the server was %q", got, who, server)
 		}
 		last = time.Now()
-		s.answered(i, last.Sub(when))
+		s.answered(i, said)
 	}
 }
 

@@ -84,6 +84,9 @@ func testSwitch(t *testing.T, fam family, isolated bool) {
 	all = allGoOn(t, all, "in the end", &mayBreak)
 	t.Logf("in %d changes: %v", changes.spans, changes)
 	t.Logf("in %d starts without a change: %v", others.spans, others)
+	if strictSwitch() && changes.slow > 0 {
+		t.Errorf("%d exchanges were on their way for more than %v", changes.slow, slow)
+	}
 	endStreams(t, all, dropped)
 }
 

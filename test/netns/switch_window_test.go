@@ -16,7 +16,7 @@ import (
 // window is what happened to streams in a span of time.
 type window struct {
 	spans, exchanges int
-	slow             int // exchanges that took longer than slow
+	slow, late       int // as in streamReport
 	longest          time.Duration
 	longestOf        string
 	again            int // segments that TCP sent again, of the workers' whole network namespaces
@@ -24,13 +24,13 @@ type window struct {
 }
 
 func (w window) String() string {
-	return fmt.Sprintf("longest exchange %v (%s), %d of %d over %v, %d segments sent again, %d of them in vain",
-		w.longest.Round(time.Millisecond), w.longestOf, w.slow, w.exchanges, slow, w.again, w.twice)
+	return fmt.Sprintf("longest exchange %v on its way (%s), %d of %d over %v, %d others seen so by a process that read late; %d segments sent again, %d of them in vain",
+		w.longest.Round(time.Millisecond), w.longestOf, w.slow, w.exchanges, slow, w.late, w.again, w.twice)
 }
 
 func (w *window) add(o window) {
 	w.spans += o.spans
-	w.exchanges, w.slow, w.again, w.twice = w.exchanges+o.exchanges, w.slow+o.slow, w.again+o.again, w.twice+o.twice
+	w.exchanges, w.slow, w.late, w.again, w.twice = w.exchanges+o.exchanges, w.slow+o.slow, w.late+o.late, w.again+o.again, w.twice+o.twice
 	if o.longest > w.longest {
 		w.longest, w.longestOf = o.longest, o.longestOf
 	}
@@ -59,7 +59,7 @@ func (w *watched) end(t *testing.T, all []*running) window {
 		if a.Err != "" || a.Stream == nil {
 			t.Fatalf("%s: %s", s.what, a.Err)
 		}
-		out.add(window{exchanges: a.Stream.Exchanges, slow: a.Stream.Slow, longest: a.Stream.Longest, longestOf: s.what + " from " + a.Stream.LongestAt})
+		out.add(window{exchanges: a.Stream.Exchanges, slow: a.Stream.Slow, late: a.Stream.Late, longest: a.Stream.Longest, longestOf: s.what + " from " + a.Stream.LongestAt})
 	}
 	for _, at := range w.at {
 		now := at.call(request{Op: "counters"})

@@ -28,6 +28,10 @@ func knowsNoConnections(why reason.Reason) bool {
 	return why == reason.UntrackedIngress || why == reason.UntrackedEgress
 }
 
+// byItself reports whether a set judges packets by their own addresses and ports, not by those of their flow. That with preDNAT does so, too: before
+// Services both are the same, and of TCP that is handed on and answered straight connection tracking sees one half, and takes most of it for invalid.
+func byItself(why reason.Reason) bool { return why == reason.HostPreDNAT || knowsNoConnections(why) }
+
 // aloneChains are those of policies with doNotTrack; nothing of it is there without them.
 func (f family) aloneChains(t *Table, s *nodestate.State, h hostRules) {
 	if !h.judgesAlone() {
@@ -38,10 +42,12 @@ func (f family) aloneChains(t *Table, s *nodestate.State, h hostRules) {
 	}
 	f.set(t, mapAlone, Set{Key: "classid", Value: "verdict"})
 	const end = "meta priority set none" // the numbers of the look-ups
+	// What came out of somebody's tunnel may have the mark of the outer packet.
+	unmarked := []string{"meta mark and " + hex(freeBit) + " != 0 meta mark set meta mark and " + hex(^uint32(freeBit))}
 	base(aloneChain, knftables.PreroutingHook, "raw+1", slices.Concat(
-		f.linkRules(), []string{"iifname $tunnel return"}, f.unjudgedHosts("return"), byInterface("iif", h.aloneIn), []string{end})...)
+		unmarked, f.linkRules(), []string{"iifname $tunnel return"}, f.unjudgedHosts("return"), byInterface("iif", h.aloneIn), []string{end})...)
 	base(aloneSentChain, knftables.OutputHook, "raw+1", slices.Concat(
-		f.linkRules(), []string{"oifname $tunnel return"}, f.unjudgedHosts("return"), byInterface("oif", h.aloneOut), []string{end})...)
+		unmarked, f.linkRules(), []string{"oifname $tunnel return"}, f.unjudgedHosts("return"), byInterface("oif", h.aloneOut), []string{end})...)
 	base(aloneLeavingChain, knftables.PostroutingHook, "srcnat-11", slices.Concat(
 		[]string{"meta iif != 0 return", "ct direction reply return", "ct status and dnat == 0 return", "oifname $tunnel return"},
 		f.unjudgedHosts("return"), byInterface("oif", h.aloneOut), []string{end})...)

@@ -34,12 +34,12 @@ const (
 	shakesChain      = "shakes"       // the client's next ones
 	shakesBackChain  = "shakes-back"  // the backend's
 	shakesOver       = "shakes-over"
+	retriedChain     = "shakes-retried"
 	repeatedChain    = "shakes-again" // a SYN that is repeated
 	fallChain        = "fall"         // its first rule counts
 	admitShakesBack  = "admit-shakes-back"
 	sentShakesChain  = "sent-shakes"
-	fallenSize       = 16384 // as many as eBPF's
-
+	fallenSize       = 16384 // as many as eBPF's; further ones do not fall back
 )
 
 // defaultUnacknowledged is what the kernel keeps a connection of TCP that was answered alone, unless somebody set it.
@@ -85,8 +85,10 @@ func (f family) fallbackChains(t *Table, s *nodestate.State, at indexes) {
 		"tcp flags & (syn | ack) != (syn | ack) "+over+" return", // data, or a refusal
 		answered+"return",
 		"ct mark set ct mark and $rest or "+hex(answeredNumber<<nodeShift),
-		"$ip daddr != @"+setTried+" "+note(setTriedNow, "daddr", times.Patience)+" "+note(setTried, "daddr", times.Tries)+" return",
-		note(setTried, "daddr", times.Tries)+" "+note(setRetried, "daddr", times.Tries))
+		"$ip daddr @"+setTried+" goto "+retriedChain,
+		note(setTriedNow, "daddr", times.Patience),
+		note(setTried, "daddr", times.Tries))
+	chain(retriedChain, note(setTried, "daddr", times.Tries), note(setRetried, "daddr", times.Tries))
 	chain(admitShakesBack, "jump "+shakesBackChain, "meta mark set meta mark and $rest")
 
 	addr := f.words().addr

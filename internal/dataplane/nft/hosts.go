@@ -137,7 +137,7 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 		}
 		return r.setChain(prefix, peer, iso)
 	}
-	h.before[index] = one("before-", source, e.PreDNAT)
+	h.before[index] = one("before-", "$ip saddr", e.PreDNAT)
 	h.aloneIn[index], h.aloneOut[index] = one("alone-in-", "$ip saddr", e.UntrackedIngress), one("alone-out-", "$ip daddr", e.UntrackedEgress)
 	var older []string
 	if e.HostIngress.Set != 0 {
@@ -325,8 +325,16 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", judged(epoch), "ct state related,invalid,untracked return"},
 		f.linkRules(), []string{"goto " + leavesChain})...)
 	if h.beforeServices() {
-		base(beforeChain, knftables.PreroutingHook, "mangle+1", slices.Concat(
-			[]string{"meta mark and " + hex(freeBit) + " != 0 return", "ct direction reply return", judged(epoch), "ct state related,invalid,untracked return", `iifname "` + tunnelDevice + `" return`},
+		var free []string
+		if h.judgesAlone() {
+			free = []string{"meta mark and " + hex(freeBit) + " != 0 return"}
+		}
+		invalid := "ct state invalid meta l4proto != tcp return" // see byItself
+		if h.forwarded {                                         // nothing is handed on
+			invalid = "ct state invalid return"
+		}
+		base(beforeChain, knftables.PreroutingHook, "mangle+1", slices.Concat(free,
+			[]string{"ct direction reply return", judged(epoch), "ct state related,untracked return", invalid, `iifname "` + tunnelDevice + `" return`},
 			f.linkRules(), f.unjudgedHosts("return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
 	}
 }

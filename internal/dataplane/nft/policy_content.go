@@ -110,14 +110,12 @@ func contentsOf(s *nodestate.State, whys map[nodestate.SetID]reason.Reason) map[
 func (r *policyRender) contentChain(c *content) string {
 	made, prefix, to, message := &c.chain, "peer-", "ct reply proto-src", "ct original proto-dst"
 	switch {
-	case knowsNoConnections(c.why):
+	case byItself(c.why):
 		to, message = "th dport", "@th,0,16"
 	case r.turned:
 		made, prefix, to = &c.turned, "turned-", "ct original proto-src"
 	case r.silent:
 		made, prefix = &c.silent, "peer-silent-"
-	case c.why == reason.HostPreDNAT:
-		to = "ct original proto-dst"
 	}
 	if *made != "" {
 		return *made
@@ -185,7 +183,7 @@ func (r *policyRender) decision(c *content, v nodestate.PolicyValue) string {
 	}
 	from := "ct original proto-src"
 	switch {
-	case knowsNoConnections(c.why):
+	case byItself(c.why):
 		from = "th sport"
 	case r.turned:
 		from = "ct reply proto-src"
