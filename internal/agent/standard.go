@@ -49,7 +49,7 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 		add("consistent hashing", someOf(first, n), fmt.Sprintf("Services choose backends without it: in the data plane nftables it is for %d backends at most", nft.MaxHashed))
 	}
 	if _, standard := lacks[dataplane.FeatureUntracked]; standard && (nft.JudgesForwarded(s, false) || nft.JudgesForwarded(s, true)) {
-		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: with policies for host endpoints that have applyOnForward the data plane nftables hands nothing on")
+		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: the data plane nftables hands nothing on where policies for host endpoints judge what passes the node (applyOnForward without preDNAT and doNotTrack)")
 	}
 	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.JudgesAlone() {
 		add("doNotTrack", "", "packets are judged by themselves, but take room in the connection table: "+why)
