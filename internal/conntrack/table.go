@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
-	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // Table is the table of tracked connections of the network namespace in which it was opened. It is for one goroutine.
@@ -74,16 +73,14 @@ func (t *Table) Each(six bool, f func(Entry)) error {
 func Room() (int, error) {
 	var numbers [2]int
 	for i, name := range []string{"nf_conntrack_max", "nf_conntrack_count"} {
-		b, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
+		n, err := kernel.Sysctl("net", "netfilter", name)
 		if errors.Is(err, fs.ErrNotExist) {
 			return math.MaxInt, nil // nothing is tracked yet
-		}
-		if err == nil {
-			numbers[i], err = strconv.Atoi(strings.TrimSpace(string(b)))
 		}
 		if err != nil {
 			return 0, fmt.Errorf("looking for room in the table of tracked connections: %w", err)
 		}
+		numbers[i] = n
 	}
 	return room(numbers[0], numbers[1]), nil
 }

@@ -34,9 +34,9 @@ func noteArrival(who string) {
 
 func openDoor(r request) error {
 	if r.Net == "udp" {
-		return serveDatagrams(r.Addr, nil, func(pc net.PacketConn, said []byte, from net.Addr) {
+		return serveDatagrams(r.Addr, nil, func(said []byte, from asker) {
 			noteArrival(string(said))
-			pc.WriteTo(said, from)
+			from.Write(said)
 		})
 	}
 	l, err := net.Listen("tcp", r.Addr)

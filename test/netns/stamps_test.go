@@ -20,19 +20,20 @@ type stamped struct {
 }
 
 func stamp(c net.Conn) (*stamped, error) {
-	raw, err := c.(syscall.Conn).SyscallConn()
-	if err != nil {
+	sc := c.(syscall.Conn)
+	if err := askStamps(sc); err != nil {
 		return nil, err
 	}
-	if err := askStamps(raw); err != nil {
-		return nil, err
-	}
-	return &stamped{Conn: c, raw: raw}, nil
+	raw, err := sc.SyscallConn()
+	return &stamped{Conn: c, raw: raw}, err
 }
 
 // askStamps lets the kernel tell when it had what a socket reads.
-func askStamps(raw syscall.RawConn) error {
-	var err error
+func askStamps(c syscall.Conn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
 	if ctrlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1) }); ctrlErr != nil {
 		return ctrlErr
 	}

@@ -89,7 +89,9 @@ var streams = map[int]*stream{}
 // serveLines answers each line, or datagram, by when its kernel had it and how long its process did, in microseconds, the server's name, whom it came from, and the line.
 func serveLines(r request) error {
 	if r.Net == "udp" {
-		return serveLinesUDP(r)
+		return serveDatagrams(r.Addr, func(c *net.UDPConn) error { return errors.Join(roomy(c), askStamps(c)) }, func(said []byte, from asker) {
+			fmt.Fprintf(from, "%d %d %s %s %s", from.at.UnixMicro(), time.Since(from.at).Microseconds(), r.Name, from, said)
+		})
 	}
 	l, err := net.Listen("tcp", r.Addr)
 	if err != nil {
@@ -112,37 +114,6 @@ func serveLines(r request) error {
 					fmt.Fprintf(c, "%d %d %s %s %s\n", s.at.UnixMicro(), time.Since(s.at).Microseconds(), r.Name, c.RemoteAddr(), in.Text())
 				}
 			}()
-		}
-	}()
-	return nil
-}
-
-func serveLinesUDP(r request) error {
-	pc, err := net.ListenPacket("udp", r.Addr)
-	if err != nil {
-		return err
-	}
-	c := pc.(*net.UDPConn)
-	if err := roomy(c); err != nil {
-		return err
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if err := askStamps(raw); err != nil {
-		return err
-	}
-	go func() {
-		buf, oob := make([]byte, 4096), make([]byte, 64)
-		for {
-			n, oobn, _, from, err := c.ReadMsgUDPAddrPort(buf, oob)
-			if err != nil {
-				return
-			}
-			at := stampOf(oob[:oobn])
-			who := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-			c.WriteToUDPAddrPort(fmt.Appendf(nil, "%d %d %s %s %s", at.UnixMicro(), time.Since(at).Microseconds(), r.Name, who, buf[:n]), from)
 		}
 	}()
 	return nil
@@ -407,6 +378,9 @@ func (s *stream) hear(i int, c *stamped, mu *sync.Mutex, sent map[string]*spoken
 		delete(sent, line)
 		if known {
 			said.began, said.wrote, said.came = asked.began, asked.wrote, c.at
+			if said.wrote.IsZero() { // the answer was faster than the return from writing
+				said.wrote = said.came
+			}
 		}
 		mu.Unlock()
 		if server == "" {

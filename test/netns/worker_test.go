@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -362,25 +363,38 @@ func send(c *net.UDPConn, r request, timeout time.Duration) answer {
 	return answer{Reply: strings.TrimSpace(string(buf[:n])), Peer: from.String(), Lost: lost}
 }
 
+// asker sent a datagram; what is written to it is an answer.
+type asker struct {
+	server *net.UDPConn
+	netip.AddrPort
+	at time.Time // when the kernel had it, where the socket asks for stamps
+}
+
+func (a asker) Write(b []byte) (int, error) { return a.server.WriteToUDPAddrPort(b, a.AddrPort) }
+
+// String is the sender's address; a server of both families sees those of IPv4 as IPv6 has them.
+func (a asker) String() string { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String() }
+
 // serveDatagrams listens at a UDP address, and hands each datagram to a function; prepare, when not nil, has the socket before.
-func serveDatagrams(addr string, prepare func(*net.UDPConn) error, each func(pc net.PacketConn, said []byte, from net.Addr)) error {
+func serveDatagrams(addr string, prepare func(*net.UDPConn) error, each func(said []byte, from asker)) error {
 	pc, err := net.ListenPacket("udp", addr)
 	if err != nil {
 		return err
 	}
+	c := pc.(*net.UDPConn)
 	if prepare != nil {
-		if err := prepare(pc.(*net.UDPConn)); err != nil {
+		if err := prepare(c); err != nil {
 			return err
 		}
 	}
 	go func() {
-		buf := make([]byte, 4096)
+		buf, oob := make([]byte, 4096), make([]byte, 64)
 		for {
-			n, from, err := pc.ReadFrom(buf)
+			n, oobn, _, from, err := c.ReadMsgUDPAddrPort(buf, oob)
 			if err != nil {
 				return
 			}
-			each(pc, buf[:n], from)
+			each(buf[:n], asker{c, from, stampOf(oob[:oobn])})
 		}
 	}()
 	return nil
@@ -388,8 +402,8 @@ func serveDatagrams(addr string, prepare func(*net.UDPConn) error, each func(pc 
 
 func listen(r request) error {
 	if r.Net == "udp" {
-		return serveDatagrams(r.Addr, nil, func(pc net.PacketConn, _ []byte, from net.Addr) {
-			fmt.Fprintf(writerTo{pc, from}, "%s %s\n", r.Name, from)
+		return serveDatagrams(r.Addr, nil, func(_ []byte, from asker) {
+			fmt.Fprintf(from, "%s %s\n", r.Name, from)
 		})
 	}
 	l, err := net.Listen("tcp", r.Addr)
@@ -416,13 +430,6 @@ func listen(r request) error {
 	}()
 	return nil
 }
-
-type writerTo struct {
-	pc net.PacketConn
-	to net.Addr
-}
-
-func (w writerTo) Write(b []byte) (int, error) { return w.pc.WriteTo(b, w.to) }
 
 // bulk sends lines of 1,000 bytes, Size bytes in all, and reads an answer to each, which is as long.
 func bulk(r request, timeout time.Duration) error {

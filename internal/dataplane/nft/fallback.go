@@ -7,12 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/nftables"
 
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -99,14 +98,10 @@ func (f family) fallbackChains(t *Table, s *nodestate.State, at indexes) {
 
 // unacknowledged reads that time.
 func unacknowledged() (time.Duration, error) {
-	b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_syn_recv")
+	seconds, err := kernel.Sysctl("net", "netfilter", "nf_conntrack_tcp_timeout_syn_recv")
 	if errors.Is(err, os.ErrNotExist) { // connection tracking has not begun
 		return defaultUnacknowledged, nil
 	}
-	if err != nil {
-		return 0, fmt.Errorf("reading a time-out of connection tracking: %w", err)
-	}
-	seconds, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil {
 		return 0, fmt.Errorf("reading a time-out of connection tracking: %w", err)
 	}
