@@ -212,6 +212,7 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *class, q Questi
 		case in < 0:
 			r.Why = NotOwnEnd
 		default:
+			r.Action = actionNames[tier.rules[in].of.Action]
 			if r.Why = tier.rules[in].whyNot(c, q); r.Why == "" && m.Action == model.Log {
 				r.Why = NotLog
 			}

@@ -1,6 +1,8 @@
 package calc
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -12,25 +14,30 @@ import (
 // What is explained of host endpoints is what the tables say.
 func TestExplainHostAgreesWithTheTables(t *testing.T) {
 	t.Parallel()
-	asked, byRule := 0, map[string]int{}
+	asked, byRule, byPolicy := 0, map[string]int{}, map[HostUse]int{}
 	for seed := range 80 {
 		w := newWorld(uint64(seed))
 		c := w.fill()
 		for i := range 3 {
 			w.addHostEndpoint(i)
+			w.addHostPolicy(i)
 		}
 		s := Calc(c)
 		var peers [2][]netip.Addr
 		for _, a := range peersOfInterest(c) {
 			peers[family(a)] = append(peers[family(a)], a)
 		}
-		for at, h := range s.HostEndpoints {
+		places := slices.SortedFunc(maps.Keys(s.HostEndpoints), func(a, b nodestate.HostInterface) int {
+			return cmp.Or(cmp.Compare(a.IfIndex, b.IfIndex), b2i(a.IPv6)-b2i(b.IPv6))
+		})
+		for _, at := range places {
+			h := s.HostEndpoints[at]
 			own := addr("192.0.2.1")
 			if at.IPv6 {
 				own = addr("2001:db8::1")
 			}
 			for n := range 40 {
-				q := HostQuestion{At: at, Use: pick(w, HostOwn, HostOwn, HostForward, HostPreDNAT), Question: Question{Endpoint: own, Peer: pick(w, peers[family(own)]...),
+				q := HostQuestion{At: at, Use: pick(w, HostOwn, HostOwn, HostForward, HostPreDNAT, HostPreDNAT, HostUntracked), Question: Question{Endpoint: own, Peer: pick(w, peers[family(own)]...),
 					Ingress: n%2 == 0, Proto: pick(w, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.Protocol(47))}}
 				if slices.Contains(worldProtocols, q.Proto) {
 					q.Ports = nodestate.Ports{Src: pick(w, 0, 53, 80, uint16(w.IntN(65536))), Dst: pick(w, 0, 22, 53, 68, 80, 6443, uint16(w.IntN(130)))}
@@ -39,7 +46,7 @@ func TestExplainHostAgreesWithTheTables(t *testing.T) {
 					continue
 				}
 				iso := map[HostUse][2]nodestate.Isolation{HostOwn: {h.HostIngress, h.HostEgress}, HostForward: {h.ForwardIngress, h.ForwardEgress},
-					HostPreDNAT: {h.PreDNAT}}[q.Use][1-b2i(q.Ingress)]
+					HostPreDNAT: {h.PreDNAT}, HostUntracked: {h.UntrackedIngress, h.UntrackedEgress}}[q.Use][1-b2i(q.Ingress)]
 				allow, id := s.Verdict(iso, q.Peer, q.Proto, q.Ports)
 				rule := s.Rules.At(id)
 				x, ok := ExplainHost(c, q)
@@ -48,12 +55,20 @@ func TestExplainHostAgreesWithTheTables(t *testing.T) {
 				}
 				asked++
 				byRule[rule.Kind]++
+				if rule.Kind == model.KindGlobalNetworkPolicy {
+					byPolicy[q.Use]++
+				}
 			}
 		}
 	}
 	for _, kind := range []string{"", "failsafe", "default-deny", "default-allow", model.KindGlobalNetworkPolicy} {
-		if byRule[kind] < 10 {
+		if byRule[kind] < 100 {
 			t.Errorf("%d of %d questions were decided by %q: the worlds are too plain (%v)", byRule[kind], asked, kind, byRule)
+		}
+	}
+	for use := HostOwn; use <= HostUntracked; use++ {
+		if byPolicy[use] < 50 {
+			t.Errorf("%d of %d questions were decided by a policy in %s: the worlds are too plain (%v)", byPolicy[use], asked, use, byPolicy)
 		}
 	}
 	if _, ok := ExplainHost(model.NewCluster(), HostQuestion{}); ok {

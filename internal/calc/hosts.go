@@ -366,7 +366,7 @@ func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 
 // hostRule returns a rule as it is for a host endpoint, nil when it is not about it, and a letter that says which. What a rule says of
 // the endpoint's own end must be the same for all addresses that may stand there: where it is not, or these are not
-// known, a rule that allows is left out, and any other denies.
+// known, a rule that allows is left out, as is one that only logs, and any other denies.
 func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, byte) {
 	m := r.of
 	if m.IPVersion != 0 && (m.IPVersion == 6) != user.at.IPv6 || len(m.Ports) > 0 && onlyICMPOf(m.Ports, user.at.IPv6) {
@@ -388,7 +388,7 @@ func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, b
 	switch {
 	case yes && !no:
 		return r, '1'
-	case no && !yes, m.Action == model.Allow:
+	case no && !yes, m.Action == model.Allow, m.Action == model.Log:
 		return nil, '0'
 	}
 	strict, copied := *r, *m

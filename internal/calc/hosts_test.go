@@ -119,6 +119,21 @@ func TestLinkLocalAddressLeavesRulesOfTheNodesNetwork(t *testing.T) {
 	}
 }
 
+// A rule that logs decides nothing, also where it is not known whether it is about the node's end of a packet.
+func TestLogOfAnUnknownOwnEndDeniesNothing(t *testing.T) {
+	t.Parallel()
+	about := model.Entity{InNets: true, Nets: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}}
+	for action, want := range map[model.Action]string{model.Log: "true default-allow", model.Allow: "true default-allow", model.Deny: "false GlobalNetworkPolicy",
+		model.Pass: "false GlobalNetworkPolicy"} {
+		c := hostFixture(model.Rule{Action: action, Own: &about})
+		p := c.Policies[model.PolicyID{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "hosts"}}]
+		p.ApplyOnForward, p.DoNotTrack = true, true
+		if got := hostVerdict(Calc(c), func(h nodestate.HostEndpoint) nodestate.Isolation { return h.UntrackedIngress }, "192.0.2.8", 80); got != want {
+			t.Errorf("action %d: %s, want %s", action, got, want)
+		}
+	}
+}
+
 // A policy with doNotTrack is about packets by themselves, and about nothing else: what no rule of it is about goes on, and so do the
 // failsafe ports, their answers, and those of the API servers.
 func TestUntrackedSetsHandOn(t *testing.T) {

@@ -176,6 +176,26 @@ func (w *world) addHostEndpoint(i int) {
 	w.c.HostEndpoints[h.Name] = h
 }
 
+// addHostPolicy adds a policy for most host endpoints, of one of the ways in which they judge.
+func (w *world) addHostPolicy(i int) {
+	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: fmt.Sprint("h", i)}, Tier: pick(w, "default", "sec"),
+		Order: float64(w.IntN(3)), AppliesIngress: true, AppliesEgress: w.IntN(3) > 0}
+	p.Subject.Expression = pick(w, "all()", "has(app)", "app != 'x'")
+	switch w.IntN(4) {
+	case 0:
+		p.ApplyOnForward = true
+	case 1:
+		p.ApplyOnForward, p.PreDNAT, p.AppliesEgress = true, true, false
+	case 2:
+		p.ApplyOnForward, p.DoNotTrack = true, true
+	}
+	for range 1 + w.IntN(4) {
+		p.Ingress = append(p.Ingress, w.calicoRule(true))
+		p.Egress = append(p.Egress, w.calicoRule(false))
+	}
+	w.c.Policies[p.ID()] = p
+}
+
 func (w *world) addServiceAccount(i int) {
 	a := &model.ServiceAccount{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("sa", i%2)}, Labels: w.labels()}
 	w.c.ServiceAccounts[a.Name] = a
