@@ -93,7 +93,7 @@ func TestMixedHandedOn(t *testing.T) {
 			if ip == "ip -6" && f.family != ipv6 {
 				continue
 			}
-			if len(rules) != 2 || !strings.Contains(rules[0], "goto 86") || !strings.HasSuffix(strings.TrimSpace(rules[1]), "lookup local") {
+			if len(rules) != 2 || !strings.Contains(rules[0], "goto 40000") || !strings.HasSuffix(strings.TrimSpace(rules[1]), "lookup local") {
 				t.Errorf("%s rule: %q", ip, rules)
 			}
 		}

@@ -63,6 +63,7 @@ add element ip services-alone service-nodeports { tcp . 30002 : goto external-fa
 var weirWithout = map[string]string{
 	"weir-rules":        "", // routing rules
 	"weir-trust":        "", // accept_local of the pod's interface
+	"weir-thousand":     "", // nothing: it has the routing rules of a thousand nodes more
 	"weir-from-network": "flush chain ip weir from-network; delete chain ip weir from-network",
 	"weir-admit":        "flush chain ip weir admit; delete chain ip weir admit", // of open flows alone: without it none is translated rightly
 	"weir-forwarded":    "flush chain ip weir forwarded; delete chain ip weir forwarded; flush chain ip weir received; delete chain ip weir received",

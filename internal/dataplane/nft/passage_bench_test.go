@@ -265,10 +265,17 @@ func passageRouting(table string) error {
 	if err2 != nil {
 		return err2
 	}
-	rules := gateRules()
-	rules[wayRule{priority: wayRules, mark: wayBit | uint32(number)<<nodeShift, mask: wayMarked, table: wayTable + number}] = true
+	tables := map[uint32]int{wayBit | uint32(number)<<nodeShift: wayTable + number}
+	if table == "weir-thousand" {
+		for i := range 1000 {
+			more := i*maxNodes/1000 + 1
+			tables[wayBit|uint32(more)<<nodeShift] = wayTable + more
+			tables[wayBit|throughBit|uint32(more)<<nodeShift] = throughTable + more
+		}
+	}
+	rules := wayTree(tables)
 	return errors.Join(errors.Join((&ways{}).put(family{}, map[int]route{wayTable + number: {link: up.Attrs().Index, via: addr(passageOther)}})...),
-		ensureRules(family{}, rules), putFirst(family{}), err, acceptLocal.set("up0", 1))
+		ensureRules(family{}, rules), err, acceptLocal.set("up0", 1))
 }
 
 // passageHere is passageState with the index of the pod's interface of this namespace.

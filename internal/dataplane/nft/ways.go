@@ -3,7 +3,6 @@ package nft
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -15,8 +14,8 @@ import (
 )
 
 // Ways are for packets that go to another node whatever the routes say: what is handed on to the node of a backend, and the answers
-// of what another node handed on. Such a packet's mark has wayBit and the node's number. A routing rule for each node leads it to a
-// table with one route.
+// of what another node handed on. Such a packet's mark has wayBit and the node's number. Routing rules lead it to a table with one
+// route (wayTree).
 const (
 	wayBit     = 0x20000000 // of packet marks
 	throughBit = 0x80000000 // of packet and ct marks: through the tunnel, also to a node on the link
@@ -25,12 +24,6 @@ const (
 
 	wayTable     = 8800 // and the node's number: tables of routes
 	throughTable = wayTable + nodeMask>>nodeShift
-
-	// Priorities of rules. Packets without wayBit pass from wayGate to wayEnd in one step.
-	wayGate   = 86
-	wayRules  = 87
-	wayEnd    = 88
-	wayMarked = wayBit | throughBit | nodeMask
 )
 
 // ways are the routes that were written, which the kernel's library does not read back (see routes).
@@ -57,7 +50,7 @@ func (w *ways) ensure(s *nodestate.State, m *machine, f family, n *numbers) []er
 	routes, rules, errs := m.wantedWays(s, f, n)
 	// Routes are there before what leads to them, and go after it.
 	errs = append(errs, w.put(f, routes)...)
-	if err := errors.Join(ensureRules(f, rules), putFirst(f)); err != nil {
+	if err := ensureRules(f, rules); err != nil {
 		return append(errs, wayError(f, err))
 	}
 	if err := w.prune(f, routes); err != nil {
@@ -72,11 +65,10 @@ func wayError(f family, err error) error {
 
 // wantedWays are the routes by table, and the rules.
 func (m *machine) wantedWays(s *nodestate.State, f family, n *numbers) (map[int]route, map[wayRule]bool, []error) {
-	routes, rules, errs := map[int]route{}, map[wayRule]bool{}, []error(nil)
+	routes, tables, errs := map[int]route{}, map[uint32]int{}, []error(nil)
 	links := map[int]bool{}
 	add := func(table int, r route, mark uint32) {
-		routes[table] = r
-		rules[wayRule{priority: wayRules, mark: mark, mask: wayMarked, table: table}] = true
+		routes[table], tables[mark] = r, table
 	}
 	for node, number := range n.byNode {
 		mark := wayBit | uint32(number)<<nodeShift
@@ -101,20 +93,7 @@ func (m *machine) wantedWays(s *nodestate.State, f family, n *numbers) (map[int]
 			add(wayTable+number, m.throughTunnel(s, node), mark)
 		}
 	}
-	if len(rules) > 0 {
-		maps.Copy(rules, gateRules())
-	}
-	return routes, rules, errs
-}
-
-// gateRules lead packets with wayBit to the rules of nodes, and others past these.
-func gateRules() map[wayRule]bool {
-	return map[wayRule]bool{
-		wayFirst: true,
-		{priority: wayGate, mark: wayBit, mask: wayBit, invert: true, target: wayEnd}: true,
-		// A packet whose node is gone goes as the routes say.
-		{priority: wayEnd, mark: wayBit, mask: wayBit, table: unix.RT_TABLE_LOCAL}: true,
-	}
+	return routes, wayTree(tables), errs
 }
 
 // put writes routes that are not there.
@@ -194,7 +173,8 @@ func listRules(f family) ([]netlink.Rule, error) {
 	return rules, nil
 }
 
-// ensureRules makes the rules with our protocol number equal to want.
+// ensureRules makes the rules with our protocol number equal to want. What is wanted is there, and before the table local, before
+// anything goes, so that a packet is led by the rules of a version before or by these.
 func ensureRules(f family, want map[wayRule]bool) error {
 	found, err := listRules(f)
 	if err != nil {
@@ -212,16 +192,33 @@ func ensureRules(f family, want map[wayRule]bool) error {
 			gone = append(gone, r)
 		}
 	}
+	add := func(r wayRule) error {
+		if err := netlink.RuleAdd(r.netlink(f)); err != nil {
+			return fmt.Errorf("adding routing rule %+v: %w", r, err)
+		}
+		return nil
+	}
 	var errs []error
+	var again []wayRule
 	for r := range want {
 		if have[r] {
 			continue
 		}
-		if err := netlink.RuleAdd(r.netlink(f)); err != nil {
-			errs = append(errs, fmt.Errorf("adding routing rule %+v: %w", r, err))
+		switch err := add(r); {
+		case errors.Is(err, unix.EEXIST): // to the kernel it is one that jumps elsewhere
+			again = append(again, r)
+		case err != nil:
+			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, deleteRules(f, gone))...)
+	errs = append(errs, putFirst(f), deleteRules(f, gone))
+	for _, r := range again {
+		errs = append(errs, add(r))
+	}
+	if len(again) > 0 {
+		errs = append(errs, putFirst(f))
+	}
+	return errors.Join(errs...)
 }
 
 func deleteRules(f family, rules []netlink.Rule) error {
@@ -258,7 +255,7 @@ func (r wayRule) netlink(f family) *netlink.Rule {
 func removeWays() error {
 	var errs []error
 	for _, f := range families {
-		errs = append(errs, ensureRules(f, nil), putFirst(f), (&ways{}).prune(f, nil))
+		errs = append(errs, ensureRules(f, nil), (&ways{}).prune(f, nil))
 	}
 	return errors.Join(errs...)
 }

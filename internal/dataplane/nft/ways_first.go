@@ -14,9 +14,6 @@ import (
 // localSpare is the priority of a second rule for the table local, which is there while the first is made again.
 const localSpare = 1
 
-// wayFirst leads packets with wayBit past the table local.
-var wayFirst = wayRule{mark: wayBit, mask: wayBit, target: wayGate}
-
 // isLocal reports whether a rule leads everything to the table local.
 func isLocal(r netlink.Rule) bool {
 	return r.Table == unix.RT_TABLE_LOCAL && r.Mark == 0 && r.Mask == nil && r.Src == nil && r.Dst == nil && r.IifName == "" && r.OifName == "" && !r.Invert
