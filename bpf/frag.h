@@ -115,6 +115,18 @@ static __always_inline struct frag_slot *frag_slot(__u32 ring, __u32 at)
 	return bpf_map_lookup_elem(&weir_frag_slots, &index);
 }
 
+/* The bytes in one slot of a frame that has `left` bytes, at least one, from there on. Linux 6.1 does not conclude from a comparison with 0 that a
+ * length is at least 1. */
+static __always_inline __u64 frag_part(__u64 left)
+{
+	__u64 last = left - 1;
+
+	if (last > FRAG_PART - 1)
+		last = FRAG_PART - 1;
+	OPAQUE(last);
+	return (last & (FRAG_PART - 1)) + 1;
+}
+
 /* Writes part `part` of the fragment in scratch.fkey into the slot at `at`. */
 __noinline int frag_store(struct __sk_buff *skb, __u32 ring, __u32 at, __u32 part)
 {
@@ -126,15 +138,9 @@ __noinline int frag_store(struct __sk_buff *skb, __u32 ring, __u32 at, __u32 par
 
 	if (!w || !slot)
 		return -1;
-	n = w->frag.frame - off;
 	if (part >= FRAG_PARTS || w->frag.frame <= off)
 		return -1;
-	OPAQUE(n);
-	if (n > FRAG_PART)
-		n = FRAG_PART;
-	OPAQUE(n);
-	if (!n)
-		return -1;
+	n = frag_part(w->frag.frame - off);
 	bpf_spin_lock(&slot->lock);
 	was = slot->state;
 	if (was != FRAG_BUSY)
@@ -209,7 +215,7 @@ static __always_inline void frag_free(struct frag_slot *slot)
 }
 
 /* Sends the frame that begins in the slot at `at` again, when it waits for scratch.fkey. skb is what carries
- * it. Returns 1 = sent, 0 = none there, -1 = skb could not take it. */
+ * it, and counts it; skb was written over when scratch.frag.dirty is set. Returns 0, or -1 = skb could not take it. */
 __noinline int frag_send(struct __sk_buff *skb, __u32 ring, __u32 at)
 {
 	struct scratch *w = scratch_get();
@@ -229,19 +235,14 @@ __noinline int frag_send(struct __sk_buff *skb, __u32 ring, __u32 at)
 		return 0;
 	serial = slot->serial;
 	len = slot->len;
+	w->frag.dirty = 1;
 	if (!len || len > FRAG_PART * FRAG_PARTS || bpf_skb_change_tail(skb, len, 0))
 		return -1;
 	for (__u32 i = 0; i < FRAG_PARTS; i++) {
 		off = i * FRAG_PART;
 		if (len <= off)
 			break;
-		n = len - off;
-		OPAQUE(n);
-		if (n > FRAG_PART)
-			n = FRAG_PART;
-		OPAQUE(n);
-		if (!n)
-			break;
+		n = frag_part(len - off);
 		slot = frag_slot(ring, at + i);
 		if (!slot || !frag_claim(slot, serial, i)) {
 			bad = 1; /* just being written over */
@@ -254,11 +255,15 @@ __noinline int frag_send(struct __sk_buff *skb, __u32 ring, __u32 at)
 	if (bad)
 		return 0;
 	skb->mark = (skb->mark & ~MARK_MASK) | MARK_AGAIN;
-	return bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS) ? 0 : 1;
+	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
+		return 0;
+	w->frag.sent++;
+	return 0;
 }
 
 /* Sends again what waits for scratch.fkey, from the hook's interface. skb is the first fragment, as it goes on;
- * it looks the same afterwards. Returns how many were sent, -1 when skb is spoilt. */
+ * it looks the same afterwards. Returns -1 when skb is spoilt. What the loop changes lies in the scratch map: Linux 6.1 follows each
+ * value of a register through each of its turns. */
 __noinline int frag_release(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
@@ -267,10 +272,10 @@ __noinline int frag_release(struct __sk_buff *skb)
 	struct frag_ring *r;
 	__u32 ring, at, seen, mark = skb->mark, zero = 0;
 	__u64 len = skb->len;
-	int sent = 0, ret;
 
 	if (!w || !s)
 		return 0;
+	w->frag.dirty = w->frag.sent = 0;
 	ring = frag_ring(&w->fkey);
 	r = bpf_map_lookup_elem(&weir_frag_rings, &ring);
 	if (!r)
@@ -282,21 +287,16 @@ __noinline int frag_release(struct __sk_buff *skb)
 	if (!at || clock_past(clock_now(), seen, s->timeouts[TIMEOUT_FRAG]))
 		return 0;
 	saved = bpf_map_lookup_elem(&weir_frag_saved, &zero);
-	if (!saved || !len)
+	if (!saved)
 		return 0;
 	OPAQUE(len);
 	if (len > sizeof(saved->data))
 		return 0;
 	OPAQUE(len);
-	if (!len || bpf_skb_load_bytes(skb, 0, saved->data, len))
+	if (len < ETH_HLEN || bpf_skb_load_bytes(skb, 0, saved->data, len))
 		return 0;
-	for (__u32 i = 0; i < FRAG_SLOTS; i++) {
-		ret = frag_send(skb, ring, at + i);
-		if (ret)
-			w->frag.dirty = 1;
-		if (ret > 0)
-			sent++;
-	}
+	for (__u32 i = 0; i < FRAG_SLOTS; i++)
+		frag_send(skb, ring, at + i);
 	if (!w->frag.dirty)
 		return 0;
 	skb->mark = mark;
@@ -304,13 +304,13 @@ __noinline int frag_release(struct __sk_buff *skb)
 	if (len > sizeof(saved->data))
 		return -1;
 	OPAQUE(len);
-	if (!len)
+	if (len < ETH_HLEN)
 		return -1;
 	if (bpf_skb_change_tail(skb, len, 0) || bpf_skb_store_bytes(skb, 0, saved->data, len, BPF_F_RECOMPUTE_CSUM))
 		return -1;
 	if (trace_enabled)
-		skb->cb[4] = sent;
-	return sent;
+		skb->cb[4] = w->frag.sent;
+	return 0;
 }
 
 /* A fragment whose first did not come yet. */
@@ -370,7 +370,6 @@ __noinline int frag_first(struct __sk_buff *skb, int ret)
 	bpf_map_update_elem(&weir_frags, &w->fkey, &v, BPF_ANY);
 	if (p->hook == HOOK_TO_UPLINK || p->hook == HOOK_TO_WORKLOAD)
 		return ret;
-	w->frag.dirty = 0;
 	if (frag_release(skb) < 0)
 		return drop_packet(skb, DROP_REWRITE, 0);
 	return ret;

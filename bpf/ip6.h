@@ -64,6 +64,7 @@ static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 en
 		__u8 bytes[6];
 	} head;
 
+#pragma clang loop unroll(full) /* Linux 6.1 takes no loop whose end falls through to its begin, and who lays it out is the compiler */
 	for (int i = 0; i <= IP6_HEADERS; i++) {
 		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_FRAGMENT && *proto != IP6_DESTINATION)
 			return *off - start <= IP6_CHAIN && *off <= end ? PARSED_OK : PARSED_HIDDEN;

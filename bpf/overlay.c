@@ -2,7 +2,8 @@
 /* overlay.c: what other nodes sent through VXLAN (RFC 7348), by a device in collect-metadata mode. */
 #include "handle.h"
 
-/* The outer source goes to scratch.outer. -1 = it is no other node, or not our tunnel. */
+/* The outer source goes to scratch.outer, that of no node for what is sent again (frag.h), which was judged before. -1 = it is no other
+ * node, or not our tunnel. The inner Ethernet addresses mean nothing: the packet is for this machine. */
 __noinline int overlay_source(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
@@ -10,26 +11,30 @@ __noinline int overlay_source(struct __sk_buff *skb)
 	struct bpf_tunnel_key key = {};
 	struct addr_value *a;
 
-	if (!s || !w || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), IP_TUNNEL_GET))
+	if (!s || !w)
 		return -1;
-	ip_outer_get(&w->outer, &key);
-	a = bpf_map_lookup_elem(&weir_addrs, &w->outer);
-	return a && a->kind == ADDR_NODE && key.tunnel_id == s->vni ? 0 : -1;
+	w->outer = addr_none();
+	if ((skb->mark & MARK_MASK) != MARK_AGAIN) {
+		if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), IP_TUNNEL_GET))
+			return -1;
+		ip_outer_get(&w->outer, &key);
+		a = bpf_map_lookup_elem(&weir_addrs, &w->outer);
+		if (!a || a->kind != ADDR_NODE || key.tunnel_id != s->vni)
+			return -1;
+	}
+	if (skb->pkt_type != 0 /* PACKET_HOST */)
+		bpf_skb_change_type(skb, 0);
+	return 0;
 }
 
 SEC("tc")
 int weir_from_tunnel(struct __sk_buff *skb)
 {
-	struct scratch *w = scratch_get();
+	struct scratch *w;
 
 	handle_family(skb, HOOK_FROM_TUNNEL);
-	if (!w)
-		return TC_ACT_SHOT;
-	w->outer = addr_none();
-	if ((skb->mark & MARK_MASK) != MARK_AGAIN && overlay_source(skb)) /* again: judged before, see frag.h */
+	if (overlay_source(skb))
 		return drop_packet(skb, DROP_TUNNEL_SOURCE, 0);
-	/* The inner Ethernet addresses mean nothing. */
-	if (skb->pkt_type != 0 /* PACKET_HOST */)
-		bpf_skb_change_type(skb, 0);
-	return handle_packet(skb, HOOK_FROM_TUNNEL, &w->outer);
+	w = scratch_get();
+	return w ? handle_packet(skb, HOOK_FROM_TUNNEL, &w->outer) : TC_ACT_SHOT;
 }

@@ -89,7 +89,7 @@ struct frag_info {
 	__u8 more;
 	__u8 again; /* was kept before */
 	__u8 dirty; /* frag_release: the packet was written over */
-	__u8 pad;
+	__u8 sent;  /* frag_release: how many fragments were sent again */
 };
 
 /* Does the packet's protocol open its connections, so that the first packet is known by its flags? */

@@ -59,23 +59,34 @@ static __always_inline void xdp_stamp(struct xdp_md *ctx, const struct settings 
 	m->verdict = verdict;
 }
 
+/* Is the frame of this type? */
+static __always_inline int xdp_is(struct xdp_md *ctx, __u16 type)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	return (void *)(eth + 1) <= (void *)(long)ctx->data_end && eth->h_proto == bpf_htons(type);
+}
+
 SEC("xdp.frags")
 int weir_arrive(struct xdp_md *ctx)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
-	struct ethhdr *eth = (void *)(long)ctx->data;
-	ip_head *ip = (void *)(eth + 1);
+	struct ethhdr *eth;
+	ip_head *ip;
 	__u32 zero = 0, in = ctx->ingress_ifindex, rule, *trace;
 	int ret;
 
-	if (!w || !s || (void *)(eth + 1) > (void *)(long)ctx->data_end)
+	if (!w || !s)
 		return XDP_PASS;
 	if (!bpf_map_lookup_elem(&weir_uplinks, &in)) /* a driver's part of an uplink (of a bond, say) has no host endpoint of its own */
 		return XDP_PASS;
-	if (WEIR_FAMILY == 4 && eth->h_proto == bpf_htons(ETH_P_IPV6))
+	if (WEIR_FAMILY == 4 && xdp_is(ctx, ETH_P_IPV6))
 		bpf_tail_call(ctx, &weir_xdp_ipv6, 0);
-	if (eth->h_proto != bpf_htons(IP_ETHERTYPE) || (void *)(ip + 1) > (void *)(long)ctx->data_end)
+	eth = (void *)(long)ctx->data; /* after the call: to some kernels it makes an end of what was known of the packet */
+	ip = (void *)(eth + 1);
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end || eth->h_proto != bpf_htons(IP_ETHERTYPE) ||
+	    (void *)(ip + 1) > (void *)(long)ctx->data_end)
 		return XDP_PASS;
 	ret = xdp_judge(ctx, w, ip, bpf_xdp_get_buff_len(ctx));
 	if (ret != UNTRACKED_DENIED) {

@@ -364,7 +364,7 @@ type weir6Scratch struct {
 		More  uint8
 		Again uint8
 		Dirty uint8
-		Pad   uint8
+		Sent  uint8
 	}
 	Fkey     weir6FragKey
 	Hash     uint32

@@ -365,7 +365,7 @@ type weirScratch struct {
 		More  uint8
 		Again uint8
 		Dirty uint8
-		Pad   uint8
+		Sent  uint8
 	}
 	Fkey     weirFragKey
 	Hash     uint32
