@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/weir-net/weir/internal/agent"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/garbage"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/version"
@@ -128,7 +129,14 @@ func probeCommand() *cobra.Command {
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "%-50s since Linux %-5s %-14s %s\n", f.Name, f.Since, need, state)
 			}
-			return err
+			if err != nil {
+				return err
+			}
+			if err := ebpf.Try(slog.New(slog.DiscardHandler)); err != nil {
+				return fmt.Errorf("kernel %s has what Weir needs, but its programs do not load: %w", kernel.Release(), err)
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "the programs load")
+			return nil
 		},
 	}
 }

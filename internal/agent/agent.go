@@ -114,12 +114,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		}
 	}()
 	a.watcher.Start(reading)
-	if e := resolver.AtStart(); a.planes.choose(e, lacks) {
-		err = a.openStandard()
-	} else {
-		err = a.openDriver(findings, e)
-	}
-	if err != nil {
+	if err := a.openPlane(findings, lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)
 	}
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
@@ -144,6 +139,25 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		return nil, errors.Join(err, a.driver.Close())
 	}
 	return a, nil
+}
+
+// openPlane opens the node's data plane: that of standard Linux, too, where the kernel has all that was looked for and does not take the programs.
+func (a *Agent) openPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
+	standard := a.planes.choose(e, lacks)
+	var err error
+	switch {
+	case !standard:
+		err = a.openDriver(findings, e)
+	case lacks == nil && !e.Standard: // as before: whether that still is so
+		err = ebpf.Try(a.log)
+	}
+	if errors.Is(err, ebpf.ErrRefused) {
+		standard = a.planes.choose(e, err)
+	}
+	if standard {
+		return a.openStandard()
+	}
+	return err
 }
 
 // openDriver finds what the driver needs of the machine and opens it.

@@ -176,9 +176,37 @@ func load(four *loaded, dir string, sizes map[string]uint32, c constants, log *s
 	}
 	l.Collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: taken})
 	if err != nil {
-		return nil, fmt.Errorf("loading the programs: %w", err)
+		return nil, refused(fmt.Errorf("loading the programs: %w", err))
 	}
 	return l, nil
+}
+
+// ErrRefused is of programs that the kernel's verifier does not take: another data plane has to take their place.
+var ErrRefused = errors.New("this kernel's verifier does not take the programs")
+
+// refused tells what the verifier said from what else stood against loading.
+func refused(err error) error {
+	if v := (*ebpf.VerifierError)(nil); errors.As(err, &v) {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return err
+}
+
+// Try loads the programs of both families and forgets them, to say whether this kernel takes them; nothing is attached. The error is ErrRefused
+// where its verifier does not.
+func Try(log *slog.Logger) error {
+	small := map[string]uint32{"weir_flows": 1024, "weir_flows_new": 1024}
+	four, err := load(nil, "", small, constants{}, log)
+	if err != nil {
+		return err
+	}
+	defer four.Close()
+	six, err := load(four, "", nil, constants{}, log)
+	if err != nil {
+		return fmt.Errorf("of IPv6: %w", err)
+	}
+	six.Close()
+	return nil
 }
 
 // specialize sets sizes and constants.

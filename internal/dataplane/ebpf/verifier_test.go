@@ -1,14 +1,19 @@
 package ebpf
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/weir-net/weir/internal/kernel"
 )
@@ -76,4 +81,18 @@ func TestVerifierBudget(t *testing.T) {
 	if len(want) != len(got) {
 		t.Errorf("%d programs, the table has %d", len(got), len(want))
 	}
+}
+
+// What the verifier does not take is told from other reasons why programs do not load.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	_, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.LoadMem(asm.R0, asm.R3, 0, asm.DWord), asm.Return()}})
+	if err = refused(err); !errors.Is(err, ErrRefused) {
+		t.Errorf("a program that reads what it was not given: %v", err)
+	}
+	if err := refused(os.ErrPermission); errors.Is(err, ErrRefused) {
+		t.Error("a missing right counts as the verifier's refusal")
+	}
+	must(t, Try(slog.New(slog.DiscardHandler)))
 }
