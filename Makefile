@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit differential lab-unit lab-e2e test mutation e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
+.PHONY: all setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
 
 all: build
 
@@ -43,6 +43,11 @@ unit: lab-build
 	@bin/weir-lab build | while read -r d; do for b in kube-apiserver etcd; do if [ -x "$$d/$$b" ]; then ln -sf "$$d/$$b" $(WEIR_CACHE)/apiserver/; fi; done; done
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go test -timeout 60m ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
+
+# Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.
+kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils
+kernels: generate
+	go run ./test/kernels $(KERNELS)
 
 # A night's worth of random policies and packets, the loaded programs against the oracle: PAIRS packets of IPv4, as many of IPv6, as many of both.
 PAIRS ?= 333334

@@ -49,8 +49,8 @@ struct {
 		__uint(type, BPF_MAP_TYPE_ARRAY);
 		__uint(max_entries, 1);
 		__uint(map_flags, BPF_F_INNER_MAP); /* any number of entries */
-		__type(key, __u32);
-		__type(value, struct backend);
+		__uint(key_size, sizeof(__u32)); /* no types: to Linux 6.1 a map with them is not like one without */
+		__uint(value_size, sizeof(struct backend));
 	});
 } weir_maglev SEC(".maps");
 MAP(weir_live, BPF_MAP_TYPE_HASH, struct live_key, __u8, 262144, BPF_F_NO_PREALLOC);

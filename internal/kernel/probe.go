@@ -101,6 +101,16 @@ func (f Finding) problem() error {
 	}
 }
 
+// Lacks reports whether the kernel lacks one of Features.
+func Lacks(name string) bool {
+	for _, f := range Features() {
+		if f.Name == name {
+			return errors.Is(f.probe(), ebpf.ErrNotSupported)
+		}
+	}
+	return true
+}
+
 // Release returns the running kernel's release, as uname -r prints it.
 func Release() string {
 	var u unix.Utsname

@@ -24,6 +24,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -148,7 +149,7 @@ func ebpfMain(log *slog.Logger) error {
 	}
 	flows = cmp.Or(flows, 65536)
 	drv, err := ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
-		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, Left: nft.Left, TakeOver: map[bool]ebpf.TakeOver{true: ebpf.TakeAll}[takesOver()]})
+		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX), Left: nft.Left, TakeOver: map[bool]ebpf.TakeOver{true: ebpf.TakeAll}[takesOver()]})
 	if err != nil {
 		return err
 	}

@@ -232,7 +232,11 @@ func linkIDs(t *testing.T, d instance) map[string]int {
 	t.Helper()
 	ids := map[string]int{}
 	for s, at := range d.programs.at {
-		info, err := at.(bpfLink).Info()
+		l, is := at.(bpfLink)
+		if !is {
+			t.Skipf("%s has no link: this kernel has none for interfaces (TestConformanceWithoutTCX is about filters)", s)
+		}
+		info, err := l.Info()
 		must(t, err)
 		ids[s.pin()] = int(info.ID)
 	}

@@ -128,7 +128,7 @@ func (b *bench) open(t testing.TB) instance {
 	t.Helper()
 	o := Options{
 		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		BPFFS:  b.bpffs, Cgroup: b.cgroup, SetRetval: true,
+		BPFFS:  b.bpffs, Cgroup: b.cgroup, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX),
 		Sizes: map[string]uint32{"weir_flows": 1024, "weir_flows_new": 1024, "weir_affinity": 1024, "weir_sockets": 1024},
 	}
 	if b.edit != nil {

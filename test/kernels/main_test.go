@@ -1,0 +1,35 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What is read off a console: a check passes by its code alone, one that has to be refused by what it says, too, and one that did not end fails.
+func TestRead(t *testing.T) {
+	console := "noise\n=== begin 0\nkernel 5.10 cannot carry Weir: it has no x\n\n=== end 0 1 2\n=== begin 1\nPASS\n\n=== end 1 0 31\n=== begin 2\n--- FAIL: TestA\n\n=== end 2 1 5\n=== begin 3\nhalf"
+	list := []check{{name: "probe", refuses: "cannot carry Weir"}, {name: "good"}, {name: "bad"}, {name: "cut off"}}
+	for _, c := range []struct {
+		old  bool
+		want []bool
+	}{{true, []bool{true, true, false, false}}, {false, []bool{false, true, false, false}}} {
+		var got []bool
+		all := (&kernel{release: "5.10.0"}).read(console, list, c.old)
+		for _, o := range all {
+			got = append(got, o.Passed)
+		}
+		if !slices.Equal(got, c.want) || all[1].Seconds != 31 || !strings.Contains(all[2].Output, "TestA") {
+			t.Errorf("old %t: %+v", c.old, all)
+		}
+	}
+}
+
+func TestVersions(t *testing.T) {
+	if !older("5.10.0-32-cloud-amd64", "5.14") || older("6.1.0-50-cloud-amd64", "5.14") || older("5.14.0", "5.14") {
+		t.Error("which of two kernels is older")
+	}
+	if slices.Compare(numbersOf("linux-image-6.1.0-50-cloud-amd64"), numbersOf("linux-image-6.1.0-9-cloud-amd64")) <= 0 {
+		t.Error("50 comes before 9")
+	}
+}
