@@ -151,7 +151,7 @@ for m in ` + strings.Join(loaded, " ") + `; do modprobe $m; done
 		}
 	}
 	image := filepath.Join(work, k.release+".cpio")
-	return image, errors.Join(command(ctx, to, "sh", "-c", "find . -name '*.xz' -exec xz -d {} +; cp "+k.modules+"/modules.[bo]* ."),
+	return image, errors.Join(command(ctx, to, "sh", "-c", "find . -name '*.xz' -exec xz -d {} +; for f in "+k.modules+"/modules.[bo]*; do [ ! -e $f ] || cp $f .; done"),
 		command(ctx, "", "depmod", "-b", root, k.release),
 		command(ctx, root, "sh", "-c", "find . | cpio -o -H newc --quiet >"+image))
 }

@@ -32,7 +32,7 @@ type check struct {
 // An emulated processor takes ten times as long, so what runs there are the tests that say most about a kernel.
 var checks = []check{
 	{name: "probe", command: "/t/weir-agent probe", old: true, refuses: "cannot carry Weir"},
-	{name: "programs", dir: "ebpf", command: "./test -test.run 'TestVerifierBudget|TestRefused|TestConformanceWithoutTCX'"},
+	{name: "programs", dir: "ebpf", command: "./test -test.run 'TestVerifierBudget|TestRefused|TestConformanceWithoutTCX/filters'"},
 	{name: "scenarios on eBPF", dir: "scenarios", command: "./test -test.run 'TestPrograms$'"},
 	{name: "nftables", dir: "nft", command: "./test -test.run 'Test[^U]'", old: true},
 	{name: "scenarios on nftables", dir: "scenarios", command: "./test -test.run 'TestNFT$/^(affinity|clusterip|dsr-fallback|host-endpoint|maglev|nodeport-.*|policy-rule|source-ranges)$'", old: true},
