@@ -16,17 +16,26 @@ import (
 )
 
 // HZ returns the kernel's jiffies per second (CONFIG_HZ). It reads the kernel's own configuration where
-// that is shown, and measures for about 200 ms otherwise. Needs the right to load programs for the latter.
+// that is shown, and measures for about 200 ms otherwise, or for longer where that is too short: a virtual machine that waits for a CPU
+// gets its ticks late. Needs the right to load programs for the latter.
 func HZ() (int, error) {
 	if hz, err := configuredHZ("/proc/config.gz"); err == nil {
 		return hz, nil
 	}
-	hz, err := measuredHZ(200 * time.Millisecond)
+	var hz int
+	var err error
+	for _, span := range []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second} {
+		if hz, err = measuredHZ(span); !errors.Is(err, errNoRate) {
+			break
+		}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("finding the kernel's jiffies per second: %w", err)
 	}
 	return hz, nil
 }
+
+var errNoRate = errors.New("which no kernel is built with")
 
 // configuredHZ finds CONFIG_HZ in a compressed kernel configuration.
 func configuredHZ(path string) (int, error) {
@@ -112,7 +121,7 @@ func nearestRate(measured float64) (int, error) {
 		}
 	}
 	if distance > 0.15 {
-		return 0, fmt.Errorf("measured %.0f jiffies a second, which no kernel is built with", measured)
+		return 0, fmt.Errorf("measured %.0f jiffies a second, %w", measured, errNoRate)
 	}
 	return best, nil
 }
