@@ -70,7 +70,8 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		f.besideChains(chain, front, atPort, own)
 	}
 	chain(rangesChain,
-		front+" . $ip saddr != @"+setRanges+" drop",
+		// nft 1.0.6 turns the bytes of meta l4proto round where a set has intervals, which there is nothing to of one byte; Linux 7 refuses that.
+		"$ip daddr . ct original protocol . th dport . $ip saddr != @"+setRanges+" drop",
 		fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(restrictedBit)),
 		"meta priority vmap @"+mapRanged) // not lists, which lead here: the kernel refuses what may go in circles
 	chain("choose",
