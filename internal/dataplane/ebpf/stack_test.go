@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestStack: no chain of calls takes more of the stack than kernels before 6.12 or so allow, which count each frame in steps of 32 bytes (later ones,
-// with a compiler for programs, of 16).
+// TestStack: no chain of calls takes more of the stack than kernels like 6.1 allow, which count each frame in steps of 32 bytes (6.18, with a compiler
+// for programs, of 16).
 func TestStack(t *testing.T) {
 	t.Parallel()
 	const most, step = 512, 32

@@ -174,7 +174,8 @@ func listRules(f family) ([]netlink.Rule, error) {
 }
 
 // ensureRules makes the rules with our protocol number equal to want. What is wanted is there, and before the table local, before
-// anything goes, so that a packet is led by the rules of a version before or by these.
+// anything goes, so that a packet is led by the rules of before or by these; but where a rule of another version jumps elsewhere, which the
+// kernel takes for the same, that has to go first, and what has a mark meets the table local meanwhile.
 func ensureRules(f family, want map[wayRule]bool) error {
 	found, err := listRules(f)
 	if err != nil {
