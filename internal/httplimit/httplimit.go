@@ -1,0 +1,151 @@
+// Package httplimit serves HTTP to callers that nobody has authenticated: health checks of load balancers and of the kubelet,
+// and metrics. These ports are open to pods and, by kube-proxy's contract, to everybody. So the connections of all callers and of
+// one are bounded, and so is the time for which one may be silent. A new caller is always served: where there are too many
+// connections, the oldest of the caller with the most is closed.
+package httplimit
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Bounds of the connections of a listener.
+const (
+	DefaultTotal     = 256
+	DefaultPerSource = 32
+)
+
+// NewServer returns a server that waits for nobody: 5 s for the header of a request, 10 s for all of it, 30 s for the answer
+// to be read, and 30 s between two requests.
+func NewServer(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
+}
+
+// Listener bounds the connections that it has accepted and that are open.
+type Listener struct {
+	net.Listener
+	total, perSource int
+
+	mu    sync.Mutex
+	open  map[netip.Addr][]*conn // by the caller's address, the oldest first
+	count int
+	next  uint64 // numbers connections in the order of their beginning
+}
+
+// NewListener returns l with at most total connections, and perSource of one address.
+func NewListener(l net.Listener, total, perSource int) *Listener {
+	return &Listener{Listener: l, total: total, perSource: perSource, open: map[netip.Addr][]*conn{}}
+}
+
+// Accept returns the next connection that has room.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		accepted, evicted := l.add(c)
+		if evicted != nil {
+			evicted.Close()
+		}
+		if accepted != nil {
+			return accepted, nil
+		}
+		reset(c)
+	}
+}
+
+// Open returns the number of connections.
+func (l *Listener) Open() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count
+}
+
+// add counts a connection. It returns nil for one of a caller that has its share already, and the connection that has to make
+// room, if any.
+func (l *Listener) add(c net.Conn) (accepted, evicted *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	from := source(c)
+	if len(l.open[from]) >= l.perSource {
+		return nil, nil
+	}
+	if l.count >= l.total {
+		evicted = l.largest()
+		l.remove(evicted)
+	}
+	l.next++
+	accepted = &conn{Conn: c, from: from, of: l, seq: l.next}
+	l.open[from] = append(l.open[from], accepted)
+	l.count++
+	return accepted, evicted
+}
+
+// largest returns the oldest connection of the caller with the most.
+func (l *Listener) largest() *conn {
+	var best []*conn
+	for _, of := range l.open {
+		if len(of) > len(best) || len(of) == len(best) && of[0].seq < best[0].seq {
+			best = of
+		}
+	}
+	return best[0]
+}
+
+// remove takes a connection off the books; nothing happens when it was taken off before.
+func (l *Listener) remove(c *conn) {
+	of := l.open[c.from]
+	for i := range of {
+		if of[i] != c {
+			continue
+		}
+		l.count--
+		if len(of) == 1 {
+			delete(l.open, c.from)
+		} else {
+			l.open[c.from] = append(of[:i:i], of[i+1:]...)
+		}
+		return
+	}
+}
+
+// source is a caller's address; the zero value stands for those that have none.
+func source(c net.Conn) netip.Addr {
+	a, err := netip.ParseAddrPort(c.RemoteAddr().String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Addr().Unmap().WithZone("")
+}
+
+// reset closes a connection at once and keeps no state about it.
+func reset(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0) // it is closed either way
+	}
+	c.Close()
+}
+
+// conn is a connection that is counted.
+type conn struct {
+	net.Conn
+	from netip.Addr
+	of   *Listener
+	once sync.Once
+	seq  uint64
+}
+
+// Close closes the connection and makes its place free.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		c.of.mu.Lock()
+		defer c.of.mu.Unlock()
+		c.of.remove(c)
+	})
+	return c.Conn.Close()
+}
