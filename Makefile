@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
+.PHONY: all setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
 
 all: build
 
@@ -36,11 +36,14 @@ generate: setup
 generated: generate
 	@git diff --exit-code --stat -- . || { echo "generated files differ from what their sources give: run make generate and commit"; exit 1; }
 
-# Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root.
-unit: lab-build
-	go vet ./...
+# An API server and etcd where tests look for them.
+apiserver: lab-build
 	@mkdir -p $(WEIR_CACHE)/apiserver
 	@bin/weir-lab build | while read -r d; do for b in kube-apiserver etcd; do if [ -x "$$d/$$b" ]; then ln -sf "$$d/$$b" $(WEIR_CACHE)/apiserver/; fi; done; done
+
+# Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root.
+unit: apiserver
+	go vet ./...
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go test -timeout 60m ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
@@ -57,6 +60,14 @@ differential: generate
 # Deliberate faults in calc and the programs, one at a time in a copy of the tree: the tests that make test runs must find each.
 mutation: setup
 	go run ./hack/mutation
+
+# Attacks on Weir, each held (docs/design/security.md); writes out/hostile.json. HOSTILE=-lab adds those in a real lab.
+hostile: apiserver
+	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go run ./test/hostile $(HOSTILE)
+
+# Each fuzz target for a while; inputs that reached new code are kept in testdata/fuzz. FUZZ="-time 10s -only watch" sets more.
+fuzz: setup
+	go run ./hack/fuzz $(FUZZ)
 
 # The lab's own tests; they bring real labs up and down.
 lab-unit: lab-build

@@ -9,12 +9,13 @@
 #include <linux/types.h>
 #include "addr.h"
 
-#define WEIR_ABI 3
+#define WEIR_ABI 4
 
 /* Bits of skb->mark that Weir uses; the rest belong to others. */
 #define MARK_MASK 0x0ff00000u
 #define MARK_DONE 0x0ba00000u /* judged and routed by a Weir program on this node */
 #define MARK_AGAIN 0x0bb00000u /* a fragment that was kept, on its second way in */
+#define MARK_OWN 0x0be00000u  /* of a socket of the agent's own, towards the API server */
 #define MARK_SEEN 0x0bc00000u /* translated by a Weir program for a process of this node, while SET_APART says so */
 
 /* --- addresses: map weir_addrs, hash ip_addr -> struct addr_value -------------------------------- */
@@ -285,6 +286,23 @@ enum flow_state {
 	STATE_RESET = 32, /* with STATE_CLOSING: by RST */
 };
 
+/* Where packets of an entry's direction come from. The programs compare each packet with it (source.h). */
+enum flow_from {
+	FROM_UNKNOWN = 0,  /* not known yet: the next packet from outside is checked against the tables */
+	FROM_ANYWHERE = 1, /* anywhere but from a pod: the source is outside of the cluster */
+	FROM_POD = 2,      /* the pod's interface, whose index is the first word of `source` */
+	FROM_LINK = 3,     /* a node on the link: `source` stands for its MAC address */
+	FROM_TUNNEL = 4,   /* the tunnel: `source` is the outer source address */
+	FROM_ROUTER = 5,   /* an uplink, from whichever MAC address: the sender is behind a router, or publishes none */
+	FROM_STACK = 6,    /* this node's own stack */
+};
+
+/* The order is by use, not by subject. A packet of an open flow reads and writes the fields up to
+ * `mtu` alone: 48 bytes of IPv4. An element of IPv4's map has 64 bytes before its value, which so
+ * fills one cache line. What comes later (counters of flow records, the other direction in the same
+ * entry) goes behind `mtu`, where it displaces svc and backend, which only the slow path reads,
+ * into a second cache line. An entry of another layout is carried over by the names of its fields
+ * (migrate.go). */
 struct flow_value {
 	__u32 epoch; /* of the last judgement */
 	__u32 seen;  /* clock units; see struct settings */
@@ -295,8 +313,8 @@ struct flow_value {
 	__u8 action; /* enum flow_action */
 	__u8 state;  /* enum flow_state */
 	__u8 flags;  /* enum flow_flag */
-	__u8 pad;
-	__u32 iif;     /* packets of this direction enter here; 0 = anywhere but from a pod */
+	__u8 from;   /* enum flow_from */
+	ip_addr source; /* see enum flow_from; a MAC address as source_link in source.h makes it */
 	__u32 ifindex; /* see enum flow_action */
 	ip_addr nexthop; /* STATE_ANSWERED, whose packets need none: fallback_since */
 	__u32 rule; /* that allowed it */
@@ -373,6 +391,9 @@ enum settings_flag {
 	SET_HAND_OVER = 128,   /* another data plane has what has no flow here: it passes to the stack, none begins */
 	SET_APART = 4096,      /* what is translated and goes to the stack bears MARK_SEEN: connection tracking has the same connection translated, too */
 	SET_MARKS = 8192,      /* the programs heed SET_APART; nothing to them */
+	SET_VXLAN_FROM_PODS = 16384, /* allowVXLANPacketsFromWorkloads */
+	SET_RPF_STRICT = 65536, /* bpfEnforceRPF Strict */
+	SET_IPIP_FROM_PODS = 32768, /* allowIPIPPacketsFromWorkloads */
 	SET_CHANGING = 64,     /* user space is writing a change, and has not moved the epoch on yet; nothing to the programs */
 };
 
@@ -409,6 +430,9 @@ enum timeout { /* index into settings.timeouts, clock units */
 	TIMEOUT_TCP_FINS = 9, /* closed from both sides; after a reset TIMEOUT_TCP_CLOSING */
 	TIMEOUTS = 10,
 };
+
+/* Of a UDP flow that nobody has answered the time-out is shifted by this: it has a quarter. */
+#define UNANSWERED_SHIFT 2
 
 struct settings {
 	__u32 epoch;
@@ -465,6 +489,12 @@ enum count {
 struct share {
 	__u32 counted; /* by user space, at its last round */
 	__u32 begun;   /* since */
+};
+
+/* map weir_spent: LRU hash ip_addr -> struct spent; pods that found no port for source NAT among those that they may have */
+struct spent {
+	__u64 replaced; /* flows whose port one that is not established lost to a newer one of the same pod */
+	__u64 refused;  /* packets that were dropped */
 };
 
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */
@@ -588,7 +618,8 @@ _Static_assert(sizeof(struct staged_value) == 24, "staged_value");
 _Static_assert(sizeof(struct event) == 100, "event");
 _Static_assert(sizeof(struct host_value) == 128, "host_value");
 _Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
-_Static_assert(sizeof(struct flow_value) == 64 + 5 * ADDR_MORE, "flow_value");
+_Static_assert(sizeof(struct flow_value) == 64 + 6 * ADDR_MORE, "flow_value");
+_Static_assert(__builtin_offsetof(struct flow_value, svc) == 48 + 4 * ADDR_MORE, "flow_value: what each packet needs");
 _Static_assert(sizeof(struct settings) == (96 + ADDR_MORE + 7) / 8 * 8, "settings");
 
 #endif

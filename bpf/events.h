@@ -20,11 +20,16 @@ struct {
 	__uint(max_entries, 1 << 20); /* bytes */
 } weir_events SEC(".maps");
 
-/* Per CPU: the times until which the rates are used up: of denied flows, of others. */
+/* Per CPU: the times until which the rates are used up: of denied flows, of others. The first is of the CPU, the others are of pods, by
+ * the last byte of their addresses: one pod has no more than a part of the rate, so that what it is denied does not keep others' events
+ * away. */
+#define EVENT_PODS 256
+#define EVENT_PART 8 /* of the rate in the long run, ... */
+#define EVENT_BURST_PART 4 /* ... and of what may come at once */
 struct event_rate {
 	__u64 used[2];
 };
-MAP(weir_event_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct event_rate, 1, 0);
+MAP(weir_event_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct event_rate, 1 + EVENT_PODS, 0);
 
 static __always_inline void event_count(__u32 which)
 {
@@ -34,22 +39,38 @@ static __always_inline void event_count(__u32 which)
 		(*n)++;
 }
 
-/* Is an event left in this CPU's rate? */
-static __always_inline int event_take(int denied)
+/* Is an event left in one of this CPU's rates? */
+static __always_inline int event_left(__u32 which, int denied, __u64 now, __u64 interval, __u64 burst)
 {
-	__u64 now = bpf_ktime_get_ns(), first = now - event_burst * event_interval_ns, *used;
-	__u32 zero = 0;
-	struct event_rate *r = bpf_map_lookup_elem(&weir_event_rate, &zero);
+	struct event_rate *r = bpf_map_lookup_elem(&weir_event_rate, &which);
+	__u64 first = now - burst * interval, *used;
 
 	if (!r)
 		return 0;
 	used = denied ? &r->used[0] : &r->used[1];
 	if ((__s64)(*used - first) < 0)
 		*used = first;
-	if ((__s64)(now - *used - event_interval_ns) < 0)
+	if ((__s64)(now - *used - interval) < 0)
 		return 0;
-	*used += event_interval_ns;
+	*used += interval;
 	return 1;
+}
+
+/* Which rate is that of the pod that the event is about: of who sends, where that is a pod of this node. */
+static __always_inline __u32 event_pod(const struct scratch *w)
+{
+	const ip_addr *a = w->judged.ends & EVENT_EGRESS ? &w->judged.src : &w->judged.dst;
+
+	return 1 + (bpf_ntohl(a->w[ADDR_WORDS - 1]) & (EVENT_PODS - 1));
+}
+
+/* Is an event left for this pod, and in the rate of this CPU? */
+static __always_inline int event_take(const struct scratch *w, int denied)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	return event_left(event_pod(w), denied, now, event_interval_ns * EVENT_PART, event_burst / EVENT_BURST_PART) &&
+	       event_left(0, denied, now, event_interval_ns, event_burst);
 }
 
 /* What the staged policies of both ends would have said of scratch.judged. */
@@ -175,7 +196,7 @@ __noinline int event_put(__u32 ifindex, __u32 reason)
 
 	if (!w)
 		return 0;
-	if (!event_take(denied)) {
+	if (!event_take(w, denied)) {
 		event_count(COUNT_EVENTS_LIMITED);
 		return 0;
 	}

@@ -15,13 +15,17 @@
 #include "lb.h"
 #include "dsr.h"
 #include "route.h"
+#include "rpf.h"
+#include "tunnel.h"
 #include "share.h"
+#include "snat.h"
+#include "source.h"
 #include "reasons.h"
+#include "known.h"
 
-#define SNAT_TRIES 32
 #define CLAIM_TRIES 3
 
-static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, __u8 state)
+static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, __u8 state, __u8 flags)
 {
 	switch (proto) {
 	case IPPROTO_TCP:
@@ -31,8 +35,10 @@ static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, 
 		if (!(state & STATE_REPLIED))
 			return s->timeouts[TIMEOUT_TCP_SYN];
 		return s->timeouts[proto == IPPROTO_TCP ? TIMEOUT_TCP_EST : TIMEOUT_OTHER];
-	case IPPROTO_UDP:
-		return s->timeouts[TIMEOUT_UDP];
+	case IPPROTO_UDP: /* what nobody has answered ends soon; of what is handed on answers may not come by here */
+		if ((state & (STATE_REPLIED | STATE_ANSWERED)) || (flags & FLOW_HAND_ON))
+			return s->timeouts[TIMEOUT_UDP];
+		return s->timeouts[TIMEOUT_UDP] >> UNANSWERED_SHIFT;
 	case IP_ICMP:
 		return s->timeouts[TIMEOUT_ICMP];
 	}
@@ -41,7 +47,7 @@ static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, 
 
 static __always_inline int flow_expired(const struct flow_value *f, const struct settings *s, __u8 proto, __u32 now)
 {
-	return clock_past(now, f->seen, flow_timeout(s, proto, f->state));
+	return clock_past(now, f->seen, flow_timeout(s, proto, f->state, f->flags));
 }
 
 /* The key of the entry of the other direction. */
@@ -55,9 +61,12 @@ static __always_inline void flow_partner(struct flow_key *k, const struct flow_v
 	k->pad[0] = k->pad[1] = k->pad[2] = 0;
 }
 
+/* Does the packet come from a pod, and from the one that the flow's packets come from; or neither does? */
 static __always_inline int flow_enters(const struct flow_value *f, const struct pkt *p, __u32 ifindex)
 {
-	return f->iif == (p->hook == HOOK_FROM_WORKLOAD ? ifindex : 0);
+	if (p->hook == HOOK_FROM_WORKLOAD)
+		return f->from == FROM_POD && f->source.w[0] == ifindex;
+	return f->from != FROM_POD;
 }
 
 /* Is f the entry of the other direction of the flow of p's key? The key may have gone to another flow since. */
@@ -67,7 +76,8 @@ static __always_inline int flow_leads_back(const struct flow_value *f, const str
 	       f->dport == p->key.sport;
 }
 
-/* Is scratch.rkey, the reply key, free, or ours already? */
+/* May scratch.fwd take the reply key scratch.rkey, because it is free, or its own already? scratch.own_port says whether it belongs to a flow of the
+ * same sender that is not established. */
 __noinline int flow_reply_free(__u32 now)
 {
 	struct flow_value *half_open, *f;
@@ -79,44 +89,96 @@ __noinline int flow_reply_free(__u32 now)
 	half_open = bpf_map_lookup_elem(&weir_flows_new, &w->rkey); /* first: what is promoted in between is in both for a moment */
 	f = bpf_map_lookup_elem(&weir_flows, &w->rkey);
 	w->stale = f != NULL;
+	w->own_port = 0;
 	if (!f)
 		f = half_open;
 	if (!f || flow_expired(f, s, w->pkt.key.proto, now) || (f->state & STATE_CLOSING))
 		return 1;
+	w->own_port = !w->stale && (f->flags & FLOW_REPLY) && addr_same(&f->daddr, &w->pkt.key.saddr);
+	w->own_seen = f->seen;
 	return flow_leads_back(f, &w->pkt);
 }
 
-/* Sets w->fwd's source port so that the reply key is unique, and w->rkey. */
+/* Ends the half-open flow that has the reply key scratch.rkey: its port goes to a newer flow of the same sender. */
+static __noinline int flow_replace(void)
+{
+	struct scratch *w = scratch_get();
+	struct flow_value *f;
+
+	if (!w)
+		return 0;
+	f = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
+	if (!f || !addr_same(&f->daddr, &w->pkt.key.saddr))
+		return 0;
+	flow_partner(&w->okey, f, w->pkt.key.proto);
+	bpf_map_delete_elem(&weir_flows_new, &w->okey);
+	bpf_map_delete_elem(&weir_flows_new, &w->rkey);
+	return 1;
+}
+
+/* Makes port the source port of scratch.fwd; of an ICMP query it is the identifier, which is in both. */
+static __always_inline void flow_set_port(struct scratch *w, __u16 port)
+{
+	__u16 apart = bpf_ntohs(w->pkt.key.dport) - bpf_ntohs(w->pkt.key.sport);
+
+	w->fwd.sport = bpf_htons(port);
+	w->rkey.dport = w->fwd.sport;
+	if (w->pkt.l4 == L4_QUERY)
+		w->rkey.sport = w->fwd.dport = bpf_htons((__u16)(port + apart));
+}
+
+/* Looks at the port of the try i, and returns whether it is free. Else it notes whether a flow of the same sender has it that would be replaced first. */
+__noinline int flow_try_port(__u32 i, __u32 now)
+{
+	struct scratch *w = scratch_get();
+
+	if (!w)
+		return 0;
+	flow_set_port(w, snat_at(&w->walk, i));
+	if (flow_reply_free(now))
+		return 1;
+	if (w->own_port && (!w->walk.own || (__s32)(w->walk.oldest - w->own_seen) > 0)) {
+		w->walk.own = i + 1;
+		w->walk.oldest = w->own_seen;
+	}
+	return 0;
+}
+
+/* Sets w->fwd's source port so that the reply key is unique, and w->rkey. A pod that has used up the ports that it may have takes that of the flow of its own,
+ * among those looked at, that is not established and was used least recently. */
 __noinline int flow_pick_port(int must_change)
 {
 	struct scratch *w = scratch_get();
 	struct settings *s = settings_get();
-	__u32 now = clock_now(), range, at;
-	__u16 apart;
+	__u32 now = clock_now();
 	struct pkt *p;
 
 	if (!w || !s)
 		return DROP_NO_PORT;
 	p = &w->pkt;
-	apart = bpf_ntohs(p->key.dport) - bpf_ntohs(p->key.sport);
 	flow_partner(&w->rkey, &w->fwd, p->key.proto);
 	if (!must_change && flow_reply_free(now))
 		return DROP_NONE;
 	if (!parse_has_ports(p) && p->l4 != L4_QUERY)
 		return must_change && flow_reply_free(now) ? DROP_NONE : DROP_NO_PORT;
-	range = (__u32)s->snat_max - s->snat_min + 1;
 	if (s->snat_max < s->snat_min)
 		return DROP_NO_PORT;
-	at = bpf_get_prandom_u32() % range;
+	snat_begin(&w->walk, s, p->hook == HOOK_FROM_WORKLOAD ? &p->key.saddr : NULL);
 	for (int i = 0; i < SNAT_TRIES; i++) {
-		w->fwd.sport = bpf_htons(s->snat_min + at);
-		w->rkey.dport = w->fwd.sport;
-		if (p->l4 == L4_QUERY) /* the identifier is in both */
-			w->rkey.sport = w->fwd.dport = bpf_htons((__u16)(s->snat_min + at + apart));
-		if (flow_reply_free(now))
+		if (flow_try_port(i, now))
 			return DROP_NONE;
-		at = at + 1 == range ? 0 : at + 1;
 	}
+	if (p->hook != HOOK_FROM_WORKLOAD)
+		return DROP_NO_PORT;
+	if (w->walk.own) {
+		flow_set_port(w, snat_at(&w->walk, w->walk.own - 1));
+		if (flow_replace()) {
+			w->stale = 0;
+			snat_note(1);
+			return DROP_NONE;
+		}
+	}
+	snat_note(0);
 	return DROP_NO_PORT;
 }
 
@@ -440,6 +502,12 @@ __noinline int flow_enter(struct __sk_buff *skb)
 	return flow_write(p->hook == HOOK_TO_UPLINK && (w->fwd.svc.proto || !(s->flags & SET_HOSTS)));
 }
 
+/* Is the packet, which no flow has, of a connection of the host's own that is open? By weir0 goes what began with a Service. */
+static __always_inline int flow_goes_on(const struct __sk_buff *skb, const struct pkt *p, const struct settings *s, const struct addr_value *a)
+{
+	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex && parse_connects(p) && !parse_begins(p) && a && a->kind == ADDR_HOST;
+}
+
 /* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns 0 to go on with it, a drop reason
  * (scratch.fwd.rule names the rule), or -1 to let the packet pass without a flow. */
 __noinline int flow_begin(struct __sk_buff *skb)
@@ -448,7 +516,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	struct settings *s = settings_get();
 	struct addr_value *a, *b;
 	__u32 now = clock_now();
-	int ret, snat = 0, repoint = 0, from_outside, hand_on, svc;
+	int ret, snat = 0, repoint = 0, from_outside, hand_on, svc, open;
 	struct pkt *p;
 
 	if (!w || !s)
@@ -469,21 +537,34 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->fwd.epoch = w->rev.epoch = s->epoch;
 	w->fwd.seen = w->rev.seen = now;
 
+	open = p->hook == HOOK_FROM_UPLINK ? known_packet(skb) : KNOWN_NOT;
+	if (open == KNOWN_OWN)
+		return -1;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
+	if (flow_goes_on(skb, p, s, a))
+		open = KNOWN_OPEN;
 	if (p->hook == HOOK_FROM_WORKLOAD) {
 		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)
 			return DROP_SPOOFED;
-		w->fwd.iif = skb->ifindex;
-	} else if (from_outside && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT)) {
+		w->fwd.from = FROM_POD;
+		w->fwd.source.w[0] = skb->ifindex;
+	} else if (!from_outside) {
+		w->fwd.from = FROM_STACK;
+	} else if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT)) {
 		return DROP_SPOOFED;
+	} else if (a && a->kind == ADDR_NODE && p->l4 == L4_UDP && p->key.dport == s->tunnel_port &&
+		   source_forges_tunnel(skb, p, s, a, bpf_map_lookup_elem(&weir_addrs, &p->key.daddr))) {
+		return DROP_TUNNEL_SOURCE;
 	}
+	if (rpf_asked(p, s) && rpf_fails(skb))
+		return DROP_REVERSE_PATH;
 	if (s->flags & SET_HOSTS) {
 		ret = host_arrives(skb);
 		if (ret)
 			return ret;
 	}
 
-	if (p->hook != HOOK_TO_WORKLOAD) {
+	if (p->hook != HOOK_TO_WORKLOAD && open == KNOWN_NOT) {
 		ret = flow_balance(skb);
 		if (ret)
 			return ret;
@@ -491,15 +572,23 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	svc = w->fwd.svc.proto;
 	hand_on = !addr_is_none(&w->hand_on);
 	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
-	/* A Service must not lead a pod to a node's VXLAN device: translated, its packet would come from a node. */
-	if (svc && p->hook == HOOK_FROM_WORKLOAD && p->l4 == L4_UDP && w->fwd.dport == s->tunnel_port && b &&
-	    (b->kind == ADDR_HOST || b->kind == ADDR_NODE))
+	if (tunnel_by_service(p, s, &w->fwd))
 		return DROP_TUNNEL_FROM_POD;
 	if (!svc) {
 		if (from_outside && !(b && b->kind == ADDR_ENDPOINT))
 			w->own = 1;
 		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
 			w->own = 1;
+	}
+	/* What the host's own processes get is not judged without host endpoints; what the stack routes on is. */
+	if (from_outside && !(w->own && !(s->flags & SET_HOSTS) && p->hook == HOOK_FROM_UPLINK && b && b->kind == ADDR_HOST)) {
+		ret = source_judge(skb);
+		if (ret) {
+			w->fwd.rule = 0;
+			return ret;
+		}
+	}
+	if (!svc) {
 		if (w->own && (!(s->flags & SET_HOSTS) || (p->untracked == UNTRACKED_ALLOWED && !(a && a->kind == ADDR_ENDPOINT))))
 			return -1;
 	}
@@ -561,8 +650,10 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (ret)
 			return ret;
 	}
-	if (b && b->kind == ADDR_ENDPOINT && !hand_on)
-		w->rev.iif = b->ifindex;
+	if (b && b->kind == ADDR_ENDPOINT && !hand_on) {
+		w->rev.from = FROM_POD;
+		w->rev.source.w[0] = b->ifindex;
+	}
 	if (a && a->kind == ADDR_HOST) {
 		w->fwd.flags |= FLOW_FROM_HOST;
 		w->rev.flags |= FLOW_FROM_HOST;
@@ -588,6 +679,10 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	w->fwd.rule = 0;
 	w->fwd.svc = f->svc;
 	w->judged.about = JUDGED_AGAIN;
+	if (!(f->flags & FLOW_REPLY) && tunnel_by_service(p, s, f)) {
+		w->fwd.rule = f->rule;
+		return DROP_TUNNEL_FROM_POD;
+	}
 	if ((s->flags & SET_HOSTS) && !(f->flags & FLOW_REPLY)) {
 		ret = host_arrival(skb);
 		if (ret)
@@ -668,6 +763,8 @@ static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 	w->fwd.state |= STATE_REPLIED;
 	flow_partner(&w->rkey, f, p->key.proto);
 	other = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
+	if (other && !flow_leads_back(other, p))
+		other = NULL; /* its port went to another flow since */
 	if (other) {
 		w->rev = *other;
 		w->rev.state |= STATE_REPLIED;
@@ -675,7 +772,8 @@ static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 	}
 	bpf_map_update_elem(&weir_flows, &p->key, &w->fwd, BPF_ANY);
 	share_take(other != NULL);
-	bpf_map_delete_elem(&weir_flows_new, &w->rkey);
+	if (other)
+		bpf_map_delete_elem(&weir_flows_new, &w->rkey);
 	bpf_map_delete_elem(&weir_flows_new, &p->key);
 	return 0;
 }

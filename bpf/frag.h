@@ -21,6 +21,7 @@
 #include "hosts.h"
 #include "forward.h"
 #include "reply.h"
+#include "source.h"
 
 struct frag_saved {
 	__u8 data[FRAG_PART * FRAG_PARTS];
@@ -330,6 +331,9 @@ __noinline int frag_wait(struct __sk_buff *skb)
 			return drop_packet(skb, DROP_SPOOFED, 0);
 	} else if (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) {
 		if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
+			return drop_packet(skb, DROP_SPOOFED, 0);
+		__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
+		if (!w->frag.again && source_judge(skb))
 			return drop_packet(skb, DROP_SPOOFED, 0);
 	} else {
 		return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST); /* the host's own come in order */

@@ -12,6 +12,7 @@
 #include "parse.h"
 #include "drop.h"
 #include "flow.h"
+#include "frame.h"
 #include "hosts.h"
 #include "fallback.h"
 #include "forward.h"
@@ -74,6 +75,8 @@ __noinline int handle_stray(struct __sk_buff *skb)
 		return drop_packet(skb, a && a->kind == ADDR_ENDPOINT && a->ifindex == skb->ifindex ? DROP_ERROR_NO_FLOW : DROP_SPOOFED, 0);
 	if ((p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
 		return drop_packet(skb, DROP_SPOOFED, 0);
+	if (rpf_asked(p, s) && rpf_fails(skb))
+		return drop_packet(skb, DROP_REVERSE_PATH, 0);
 	b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
 	if (!(a && a->kind == ADDR_HOST) && (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT)))
 		return drop_packet(skb, DROP_ERROR_NO_FLOW, 0);
@@ -116,12 +119,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	p = &w->pkt;
 	policy_forget(w);
 	w->reset = 0;
-	if (p->hook == HOOK_FROM_WORKLOAD && p->l4 == L4_UDP && p->key.dport == s->tunnel_port) {
-		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
-
-		if (b && (b->kind == ADDR_HOST || b->kind == ADDR_NODE))
-			return drop_packet(skb, DROP_TUNNEL_FROM_POD, 0);
-	}
+	if (p->hook == HOOK_FROM_WORKLOAD && tunnel_from_pod(p, s))
+		return drop_packet(skb, DROP_TUNNEL_FROM_POD, 0);
 	f = p->missed ? NULL : bpf_map_lookup_elem(&weir_flows, &p->key);
 	if (!f) {
 		f = bpf_map_lookup_elem(&weir_flows_new, &p->key);
@@ -139,6 +138,11 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		f = NULL;
 	if (f && p->l4 == L4_ERROR && handle_error_spoofed(skb, p))
 		return drop_packet(skb, DROP_SPOOFED, 0);
+	if (f && source_is_outside(p) && p->l4 != L4_ERROR && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
+		ret = source_again(skb, f);
+		if (ret)
+			return drop_packet(skb, ret, 0);
+	}
 	if (f && f->epoch != s->epoch && !host_passes(p, f)) {
 		if (p->untracked == UNTRACKED_ALLOWED && untracked_plain(p, f)) {
 			p->untracked = UNTRACKED_PASSED;
@@ -204,6 +208,8 @@ static __always_inline int handle_is_foreign(struct __sk_buff *skb, struct pkt *
 	if (p->hook == HOOK_TO_UPLINK)
 		return skb->ifindex != s->host_ifindex &&
 		       lb_no_port(s, p->key.sport, p->key.proto, PORT_TCP_HOST);
+	if (rpf_asked(p, s))
+		return 0;
 	port = bpf_ntohs(p->key.dport);
 	if (port >= s->snat_min && port <= s->snat_max)
 		return 0;
@@ -211,7 +217,7 @@ static __always_inline int handle_is_foreign(struct __sk_buff *skb, struct pkt *
 	if (!b || b->kind != ADDR_HOST)
 		return 0;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
-	return !a || (a->kind != ADDR_HOST && a->kind != ADDR_ENDPOINT);
+	return !a || (a->kind != ADDR_HOST && a->kind != ADDR_ENDPOINT && !source_forges_tunnel(skb, p, s, a, b));
 }
 
 /* A fragment that is not the first, by the flow that the first one had. */
@@ -244,6 +250,11 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&weir_flows_new, &p->key);
 	if (!f || flow_expired(f, s, p->key.proto, now) || !flow_enters(f, p, skb->ifindex))
 		return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST);
+	if (source_is_outside(p) && !w->frag.again && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
+		ret = source_again(skb, f);
+		if (ret)
+			return drop_packet(skb, ret, 0);
+	}
 	if (f->epoch != s->epoch && !host_passes(p, f)) {
 		was = f->epoch;
 		ret = flow_revalidate(skb, p, f);
@@ -317,7 +328,7 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, __u8
 		case PARSED_LINK:
 			return forward_pass(skb);
 		case PARSED_OTHER:
-			return drop_packet(skb, DROP_FAMILY, 0);
+			return drop_packet(skb, frame_is_tagged(skb) ? DROP_VLAN : frame_is_discovery(skb) ? DROP_FAMILY_LINK : DROP_FAMILY, 0);
 		case PARSED_CAST:
 			return drop_packet(skb, DROP_NO_ROUTE, 0);
 		}
@@ -395,14 +406,14 @@ static __always_inline int handle_parsed(struct __sk_buff *skb, struct pkt *p, _
 	}
 	if (hook == HOOK_FROM_UPLINK && (s->flags & SET_UNTRACKED) && handle_known_arrival(skb, p))
 		return TC_ACT_SHOT;
-	if (f->epoch != s->epoch || !flow_enters(f, p, skb->ifindex) || p->ttl <= 1 || mtu_exceeds(skb, p, f) ||
+	if (f->epoch != s->epoch || !source_fits(skb, p, f, hook) || p->ttl <= 1 || mtu_exceeds(skb, p, f) ||
 	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
 		return handle_hard(skb, p, hook);
 	now = clock_now();
 	if (now != f->seen) {
 		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN] :
-			p->l4 == L4_UDP ? s->timeouts[TIMEOUT_UDP] : s->timeouts[TIMEOUT_ICMP];
+			p->l4 == L4_UDP ? flow_timeout(s, IPPROTO_UDP, f->state, f->flags) : s->timeouts[TIMEOUT_ICMP];
 		if (clock_past(now, f->seen, limit))
 			return handle_hard(skb, p, hook);
 		f->seen = now;

@@ -1,18 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /* host.c: the uplinks, and weir0, by which host processes reach pods elsewhere. */
 #include "handle.h"
+#include "own.h"
 
 SEC("tc")
 int weir_from_uplink(struct __sk_buff *skb)
 {
-	return handle_packet(skb, HOOK_FROM_UPLINK, NULL);
+	int ret = frame_arrives(skb);
+
+	return ret == FRAME_GOES_ON ? handle_packet(skb, HOOK_FROM_UPLINK, NULL) : ret;
 }
 
 SEC("tc")
 int weir_to_uplink(struct __sk_buff *skb)
 {
-	if ((skb->mark & MARK_MASK) == MARK_DONE)
-		return forward_pass(skb);
+	/* What a VLAN's interface sends met that one's program. */
+	if ((skb->mark & MARK_SENT_ON) == MARK_DONE || skb->vlan_present) {
+		if ((skb->mark & MARK_MASK) == MARK_DONE || skb->vlan_present)
+			return forward_pass(skb);
+		handle_family(skb, HOOK_TO_UPLINK);
+		if (own_leaves(skb))
+			return forward_pass(skb);
+	}
 	return handle_packet(skb, HOOK_TO_UPLINK, NULL);
 }
 
@@ -24,7 +33,11 @@ int weir_to_uplink_each(struct __sk_buff *skb)
 	struct pkt local, *p = &local;
 	int parsed;
 
+	if (skb->vlan_present)
+		return forward_pass(skb);
 	handle_family(skb, HOOK_TO_UPLINK_EACH);
+	if ((skb->mark & MARK_MASK) == MARK_OWN && own_leaves(skb))
+		return forward_pass(skb);
 	if ((skb->mark & MARK_MASK) == MARK_DONE && skb->ingress_ifindex)
 		return forward_pass(skb);
 	if (!w)

@@ -32,6 +32,8 @@ int weir_from_tunnel(struct __sk_buff *skb)
 {
 	struct scratch *w;
 
+	if (WEIR_FAMILY == 4 && frame_is_tagged(skb)) /* RFC 7348 section 6.1: such are discarded */
+		return drop_packet(skb, DROP_VLAN, 0);
 	handle_family(skb, HOOK_FROM_TUNNEL);
 	if (overlay_source(skb))
 		return drop_packet(skb, DROP_TUNNEL_SOURCE, 0);

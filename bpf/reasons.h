@@ -19,7 +19,7 @@
 	X(FAMILY, 11, "address family that is not carried")                              \
 	X(TTL, 12, "hop limit reached")                                                  \
 	X(TUNNEL_SOURCE, 13, "tunnel packet that does not come from a node")             \
-	X(TUNNEL_FROM_POD, 14, "tunnel packet sent by a pod")                            \
+	X(TUNNEL_FROM_POD, 14, "tunnel packet sent by a pod, or led to a node by a service") \
 	X(REWRITE, 15, "packet could not be rewritten")                                  \
 	X(NO_LOCAL_BACKEND, 16, "only backends of this node may answer, and it has none") \
 	X(SOURCE_RANGE, 17, "client is outside of the service's loadBalancerSourceRanges") \
@@ -28,6 +28,9 @@
 	X(ERROR_NO_FLOW, 22, "ICMP error about no known connection")                     \
 	X(TOO_BIG, 30, "larger than the MTU of the way")                                 \
 	X(SHARE, 31, "the pod has its share of the connection table, which is nearly full") \
+	X(VLAN, 50, "frame with a VLAN tag, from a pod or out of the tunnel")            \
+	X(FAMILY_LINK, 51, "neighbour discovery of a family that is not carried")        \
+	X(REVERSE_PATH, 52, "the route to the source leads out by another interface (bpfEnforceRPF)") \
 	X(HOST_INGRESS, 40, "denied by ingress policy of a host endpoint")               \
 	X(HOST_EGRESS, 41, "denied by egress policy of a host endpoint")                 \
 	X(HOST_PRE_DNAT, 42, "denied by pre-DNAT policy of a host endpoint")             \

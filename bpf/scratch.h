@@ -21,6 +21,17 @@ enum judged {
 	JUDGED_AGAIN = 2, /* one that was there */
 };
 
+/* Where ports for source NAT are looked for, and in which order: see snat.h. */
+struct snat_walk {
+	__u32 first;  /* port */
+	__u32 size;   /* of a window */
+	__u32 groups; /* 1 = the range is one window */
+	__u32 number; /* of the pod's polynomial */
+	__u32 random;
+	__u32 own;    /* the try + 1 whose port a flow of the same sender has that is not established: the one used least recently; 0 = none */
+	__u32 oldest; /* when it was used last */
+};
+
 struct scratch {
 	struct pkt pkt;
 	struct flow_value fwd; /* the flow that begins, or what is known of the one found */
@@ -29,6 +40,8 @@ struct scratch {
 	struct flow_key okey;
 	ip_addr via;     /* flow_balance: the node by which answers go back */
 	ip_addr hand_on; /* flow_balance: the node that the packet is handed on to */
+	ip_addr sender;  /* source_owner: who must have sent it */
+	ip_addr home;    /* source_owner: the node that packets must come from */
 	ip_addr outer; /* overlay_source: where a packet came from that was in the tunnel */
 	struct client client; /* flow_balance: who asks */
 	struct bpf_tunnel_key tunnel; /* forward_tunnel */
@@ -65,7 +78,11 @@ struct scratch {
 	__u32 answered;  /* reply_refuse: the packet is an answer now */
 	__u32 own;       /* flow_begin: of the host's own traffic, which the stack routes */
 	__u32 port;      /* flow_begin: enum flow_port */
+	__u32 home_flags; /* source_owner: enum route_flag */
 	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */
+	__u32 own_port;  /* flow_reply_free: a flow of the same sender holds it that is not established, */
+	__u32 own_seen;  /* and this is when it was used last */
+	struct snat_walk walk; /* flow_pick_port */
 };
 MAP(weir_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch, 1, 0);
 

@@ -56,9 +56,9 @@ static __noinline int share_take(int both)
 	if (!w)
 		return 0;
 	if (!(w->fwd.flags & FLOW_REPLY)) {
-		if (w->fwd.iif)
+		if (w->fwd.from == FROM_POD)
 			share_add(&w->pkt.key.saddr, entries);
-	} else if (both && w->rev.iif) {
+	} else if (both && w->rev.from == FROM_POD) {
 		share_add(&w->fwd.daddr, entries);
 	}
 	w->client.addr = addr_none();

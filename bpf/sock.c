@@ -123,7 +123,10 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	struct client client = {};
 	__u64 netns;
 	int on_host, loopback, node_port, scope, wanted;
+	struct bpf_sock *sk = ctx->sk;
 
+	if (sk && (sk->mark & MARK_MASK) == MARK_OWN) /* the agent's own */
+		return SOCK_ALLOW;
 	if (!s || (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP))
 		return SOCK_ALLOW;
 	wanted = ctx->protocol == IPPROTO_TCP ? s->flags & SET_CTLB_TCP : (s->flags & SET_CTLB_UDP) && !connects;

@@ -14,6 +14,7 @@
 #include "events.h"
 #include "drop.h"
 #include "reasons.h"
+#include "known.h"
 
 /* What stands before a packet's data when XDP has looked at it. What another machine of this kernel, another interface or another
  * program left there counts for nothing. */
@@ -105,6 +106,8 @@ __noinline int untracked_arrives(struct __sk_buff *skb)
 	}
 	event_count(COUNT_UNTRACKED);
 	ret = untracked_packet(skb, w, HOST_UNTRACKED_INGRESS);
+	if (ret == UNTRACKED_DENIED && known_packet(skb) == KNOWN_OWN)
+		ret = UNTRACKED_NONE;
 	if (ret == UNTRACKED_DENIED) {
 		rule = w->rule;
 		untracked_tell(w, skb->ifindex, HOOK_FROM_UPLINK, DROP_UNTRACKED_INGRESS);

@@ -5,6 +5,8 @@
 SEC("tc")
 int weir_from_workload(struct __sk_buff *skb)
 {
+	if (WEIR_FAMILY == 4 && skb->vlan_present)
+		return drop_packet(skb, DROP_VLAN, 0);
 	return handle_packet(skb, HOOK_FROM_WORKLOAD, NULL);
 }
 

@@ -59,6 +59,14 @@ static __always_inline void xdp_stamp(struct xdp_md *ctx, const struct settings 
 	m->verdict = verdict;
 }
 
+/* Is the frame for another machine? own is the interface's MAC address. */
+static __always_inline int xdp_is_elsewhere(struct xdp_md *ctx, const struct link_key *own)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	return (void *)(eth + 1) <= (void *)(long)ctx->data_end && !(eth->h_dest[0] & 1) && __builtin_memcmp(eth->h_dest, own->mac, 6);
+}
+
 /* Is the frame of this type? */
 static __always_inline int xdp_is(struct xdp_md *ctx, __u16 type)
 {
@@ -75,11 +83,16 @@ int weir_arrive(struct xdp_md *ctx)
 	struct ethhdr *eth;
 	ip_head *ip;
 	__u32 zero = 0, in = ctx->ingress_ifindex, rule, *trace;
+	struct link_key *own;
 	int ret;
 
 	if (!w || !s)
 		return XDP_PASS;
-	if (!bpf_map_lookup_elem(&weir_uplinks, &in)) /* a driver's part of an uplink (of a bond, say) has no host endpoint of its own */
+	own = bpf_map_lookup_elem(&weir_uplinks, &in);
+	if (!own) /* a driver's part of an uplink (of a bond, say) has no host endpoint of its own */
+		return XDP_PASS;
+	/* from_uplink leaves it, too; where the interface has another MAC address by now, it judges what comes without a word of this. */
+	if (xdp_is_elsewhere(ctx, own))
 		return XDP_PASS;
 	if (WEIR_FAMILY == 4 && xdp_is(ctx, ETH_P_IPV6))
 		bpf_tail_call(ctx, &weir_xdp_ipv6, 0);
@@ -93,6 +106,10 @@ int weir_arrive(struct xdp_md *ctx)
 		xdp_stamp(ctx, s, ret);
 		return XDP_PASS;
 	}
+	/* A socket of the agent's own has its answers: from_uplink finds the same. */
+	if (w->judged.proto == IPPROTO_TCP &&
+	    known_socket(ctx, &w->judged.src, w->judged.sport, &w->judged.dst, w->judged.dport) == KNOWN_OWN)
+		return XDP_PASS;
 	rule = w->rule;
 	untracked_tell(w, ctx->ingress_ifindex, HOOK_FROM_UPLINK, DROP_UNTRACKED_INGRESS);
 	drop_add(DROP_UNTRACKED_INGRESS, rule, bpf_xdp_get_buff_len(ctx));

@@ -29,6 +29,9 @@ const (
 	ManagedBy      = "weir"
 )
 
+// TierFinalizer keeps a Tier that was deleted until no policy is in it. The controller puts it on, and takes it off.
+const TierFinalizer = "weir.dev/policies"
+
 // Namespace is where everything that has one is installed.
 const Namespace = "kube-system"
 
@@ -41,6 +44,8 @@ type Options struct {
 	// APIServerHost and APIServerPort are how nodes reach the API server without any Service; empty =
 	// by its cluster IP, for which kube-proxy must run.
 	APIServerHost, APIServerPort string
+	// ServiceExternalIPs are the networks that spec.externalIPs of Services may name, with commas between, or none; empty = all.
+	ServiceExternalIPs string
 }
 
 // Defaults are the options of deploy/weir.yaml.
@@ -61,12 +66,32 @@ func (o Options) Validate() error {
 	default:
 		return fmt.Errorf("VXLAN mode %q is none of Never, Always, CrossSubnet", o.VXLANMode)
 	}
+	if err := validNetworks(o.ServiceExternalIPs); err != nil {
+		return err
+	}
 	if (o.APIServerHost == "") != (o.APIServerPort == "") {
 		return fmt.Errorf("API server %q port %q: both or none", o.APIServerHost, o.APIServerPort)
 	}
 	if o.APIServerPort != "" {
 		if n, err := strconv.ParseUint(o.APIServerPort, 10, 16); err != nil || n == 0 {
 			return fmt.Errorf("API server port %q is not within 1..65535", o.APIServerPort)
+		}
+	}
+	return nil
+}
+
+// validNetworks says whether a text is empty, none, or CIDRs and addresses.
+func validNetworks(text string) error {
+	if text == "" || text == "none" {
+		return nil
+	}
+	for _, w := range strings.Split(text, ",") {
+		w = strings.TrimSpace(w)
+		if _, err := netip.ParsePrefix(w); err == nil {
+			continue
+		}
+		if _, err := netip.ParseAddr(w); err != nil {
+			return fmt.Errorf("external IPs of Services: %q is not a CIDR such as 192.0.2.0/24", w)
 		}
 	}
 	return nil

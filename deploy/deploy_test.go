@@ -86,8 +86,9 @@ func TestAgentIsConfined(t *testing.T) {
 	spec := ds.Object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
 	var paths []string
 	for _, v := range spec["volumes"].([]any) {
-		p, _, _ := unstructured.NestedString(v.(map[string]any), "hostPath", "path")
-		paths = append(paths, p)
+		if p, ok, _ := unstructured.NestedString(v.(map[string]any), "hostPath", "path"); ok {
+			paths = append(paths, p)
+		}
 	}
 	slices.Sort(paths)
 	want := []string{"/etc/cni/net.d", "/opt/cni/bin", "/run/weir", "/sys/fs/bpf", "/sys/fs/cgroup", "/var/lib/weir"}

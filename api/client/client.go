@@ -26,10 +26,10 @@ type Clients struct {
 }
 
 // LoadConfig returns the configuration of a connection: from the kubeconfig file when one is named, else
-// from the pod's service account, else from $KUBECONFIG or ~/.kube/config.
+// from the pod's service account and the ConfigMap weir-config, else from $KUBECONFIG or ~/.kube/config.
 func LoadConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
-		if cfg, err := rest.InClusterConfig(); err == nil {
+		if cfg, err := inCluster(); err == nil {
 			return cfg, nil
 		}
 	}

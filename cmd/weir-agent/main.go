@@ -84,7 +84,7 @@ policy go on as they were; weir-agent started again takes over.`,
 	f.StringVar(&o.Cgroup, "cgroup", "", "folder of the unified control group hierarchy whose sockets are this node's; default: FELIX_CGROUPV2PATH, then the mount of the hierarchy")
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", agent.DefaultCNIConfDir, "where the container runtime looks for network configurations")
 	f.StringVar(&level, "log-level", envOr("WEIR_LOG_LEVEL", "info"), "debug, info, warn or error (WEIR_LOG_LEVEL)")
-	cmd.AddCommand(probeCommand(), askCommand())
+	cmd.AddCommand(probeCommand(), askCommand(), cleanUpCommand(&level))
 	return cmd
 }
 

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -23,6 +24,7 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/controller"
+	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/version"
 )
 
@@ -30,8 +32,8 @@ func main() {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig `file` (default: the pod's service account)")
 	health := flag.String("health-addr", "127.0.0.1:9094", "`address` of /liveness and /metrics")
 	grace := flag.Duration("grace", controller.DefaultGrace, "how long a node must be gone until its blocks are given back")
-	podCIDR := flag.String("pod-cidr", os.Getenv("POD_CIDR"), "addresses of the first IPPool, or of the first two: IPv4,IPv6; empty = make none ($POD_CIDR)")
-	vxlanMode := flag.String("vxlan-mode", envOr("VXLAN_MODE", "CrossSubnet"), "vxlanMode of the first IPPool ($VXLAN_MODE)")
+	podCIDR := flag.String("pod-cidr", client.Configured("POD_CIDR", "pod_cidr"), "addresses of the first IPPool, or of the first two: IPv4,IPv6; empty = make none ($POD_CIDR)")
+	vxlanMode := flag.String("vxlan-mode", cmp.Or(client.Configured("VXLAN_MODE", "vxlan_mode"), "CrossSubnet"), "vxlanMode of the first IPPool ($VXLAN_MODE)")
 	flag.Parse()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	klog.SetSlogLogger(log)
@@ -39,7 +41,7 @@ func main() {
 	defer stop()
 	err := run(ctx, log, *kubeconfig, *health, controller.Config{
 		Log: log, Identity: identity(), Namespace: deploy.Namespace, PodCIDR: *podCIDR, VXLANMode: *vxlanMode,
-		Grace: *grace, Interval: controller.DefaultInterval,
+		Environ: os.Environ(), Grace: *grace, Interval: controller.DefaultInterval,
 	})
 	if err != nil && ctx.Err() == nil {
 		log.Error("weir-controller ends", "err", err)
@@ -66,20 +68,40 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, health string, cfg c
 		}
 	}
 	c := controller.New(cfg)
-	stop, err := serveHealth(health, c)
-	if err != nil {
-		return err
-	}
-	defer stop()
+	server := healthServer(c)
+	defer server.Close()
+	go serveHealth(ctx, health, server)
 	log.Info("weir-controller starts", "version", version.Version, "api server", rest.Host)
 	return c.Run(ctx)
 }
 
-func serveHealth(addr string, c *controller.Controller) (stop func(), err error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("serve /liveness: %w", err)
+// healthRetry is the time between two attempts to listen.
+const healthRetry = time.Second
+
+// serveHealth listens at the address as soon as nobody else does. Two instances on one node have it in turn: the kubelet asks
+// for both at the same address, and hears of the one that has it.
+func serveHealth(ctx context.Context, addr string, s *http.Server) {
+	for said := false; ; {
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			err = s.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
+		}
+		if errors.Is(err, http.ErrServerClosed) {
+			return
+		}
+		if !said {
+			slog.Warn("cannot serve /liveness and /metrics; trying again: another instance on this node may do so", "address", addr, "err", err)
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(healthRetry):
+		}
 	}
+}
+
+func healthServer(c *controller.Controller) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/liveness", func(w http.ResponseWriter, _ *http.Request) {
 		if err := c.Healthy(); err != nil {
@@ -92,13 +114,7 @@ func serveHealth(addr string, c *controller.Controller) (stop func(), err error)
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	c.Register(registry)
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	go func() {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			slog.Error("serving /liveness ended", "err", err)
-		}
-	}()
-	return func() { _ = s.Close() }, nil
+	return httplimit.NewServer(mux)
 }
 
 func identity() string {
@@ -110,11 +126,4 @@ func identity() string {
 		host = "unknown"
 	}
 	return fmt.Sprintf("%s-%d", host, os.Getpid())
-}
-
-func envOr(name, otherwise string) string {
-	if v := os.Getenv(name); v != "" {
-		return v
-	}
-	return otherwise
 }

@@ -49,6 +49,7 @@ func newInstall(o *options) *cobra.Command {
 	flags.StringVar(&f.Image, "image", f.Image, "image with Weir's programs")
 	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool; of two families: IPv4,IPv6")
 	flags.StringVar(&f.VXLANMode, "vxlan-mode", f.VXLANMode, "encapsulation of the first IPPool: Never, Always, CrossSubnet")
+	flags.StringVar(&f.ServiceExternalIPs, "service-external-ips", f.ServiceExternalIPs, "`CIDRs` that spec.externalIPs of Services may name, or none (default: every address that is nobody's)")
 	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests, change nothing")
 	flags.StringVarP(&f.output, "output", "o", "yaml", "format of --dry-run")
@@ -147,6 +148,9 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 	}
 	fmt.Fprintln(out, "applying rights, configuration, DaemonSet weir-node and Deployment weir-controller")
 	if err := applyAll(ctx, c.Dynamic, rest); err != nil {
+		return err
+	}
+	if err := sayTierless(ctx, out, c.Kube); err != nil {
 		return err
 	}
 	if err := f.createDefaults(ctx, out, c.Dynamic); err != nil {
@@ -333,15 +337,28 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 func newUninstall(o *options) *cobra.Command {
-	var purge bool
-	cmd := &cobra.Command{Use: "uninstall", Short: "Remove Weir's programs from the cluster; --purge removes its objects too", Args: cobra.NoArgs,
+	var purge, clean bool
+	var image string
+	var timeout time.Duration
+	cmd := &cobra.Command{Use: "uninstall", Short: "Remove Weir's programs from the cluster; --clean-nodes what they made on nodes, --purge its objects too", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.connect()
 			if err != nil {
 				return err
 			}
-			return uninstall(cmd.Context(), cmd.OutOrStdout(), c.Dynamic, purge)
+			if clean && image == "" {
+				if image, err = imageOf(cmd.Context(), c.Kube); err != nil {
+					return err
+				}
+			}
+			if err := uninstall(cmd.Context(), cmd.OutOrStdout(), c.Dynamic, purge); err != nil || !clean {
+				return err
+			}
+			return cleanNodes(cmd.Context(), cmd.OutOrStdout(), c.Kube, image, timeout)
 		}}
+	cmd.Flags().BoolVar(&clean, "clean-nodes", false, "remove everything of Weir from each node's kernel and disk too; pods there lose their network")
+	cmd.Flags().StringVar(&image, "image", "", "image that cleans nodes up (default: that of the agents)")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove the CustomResourceDefinitions too, and with them every pool, policy and setting")
 	return cmd
 }
@@ -396,6 +413,6 @@ func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bo
 	if !purge {
 		fmt.Fprintln(out, "Pools, policies and settings are kept; `weir uninstall --purge` removes them.")
 	}
-	fmt.Fprintln(out, "Programs and maps stay in the kernel of each node until it is restarted; see docs/installation.md.")
+	fmt.Fprintln(out, "Programs and maps stay in the kernel of each node; --clean-nodes removes them, and so does a restart of the node. See docs/installation.md.")
 	return nil
 }

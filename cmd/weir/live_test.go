@@ -11,11 +11,38 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/weir-net/weir/api/client"
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/ask"
 	"github.com/weir-net/weir/internal/ask/wire"
 )
+
+// testLiveChange asks an agent that does not answer because it starts again with another data plane, as it reported before.
+func testLiveChange(t *testing.T, s *apitest.Server, kubeconfig string) {
+	statuses := client.NodeStatuses(s.Clients.Dynamic)
+	now := metav1.Now()
+	change := func(c weirv1.Condition) {
+		t.Helper()
+		err := statuses.Apply(t.Context(), &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: weirv1.NodeStatusStatus{
+			Dataplane: "eBPF", LastHeartbeat: &now, Conditions: []weirv1.Condition{{Type: weirv1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: now}, c}}}, "weir-agent")
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	change(weirv1.Condition{Type: weirv1.ConditionDataplane, Status: metav1.ConditionFalse, Reason: weirv1.ReasonChanging,
+		Message: "the data plane changes from eBPF to nftables", LastTransitionTime: now})
+	out, err := weir(t, kubeconfig, "", "status", "--live", "--node", "n1")
+	if !errors.Is(err, errUnhealthy) || !strings.Contains(out, "changes from eBPF to nftables") || strings.Contains(out, "no live report") {
+		t.Errorf("status of an agent that changes its data plane: %v\n%s", err, out)
+	}
+	change(weirv1.Condition{Type: weirv1.ConditionDataplane, Status: metav1.ConditionTrue, Reason: "AsItShouldBe", LastTransitionTime: now})
+	out, err = weir(t, kubeconfig, "", "status", "--live", "--node", "n1")
+	if !errors.Is(err, errUnhealthy) || !strings.Contains(out, "no live report") {
+		t.Errorf("status of an agent that does not run, and has changed its data plane: %v\n%s", err, out)
+	}
+}
 
 // testLive asks agents that are not there, with and without the right to.
 func testLive(t *testing.T, s *apitest.Server, kubeconfig string) {
@@ -24,6 +51,7 @@ func testLive(t *testing.T, s *apitest.Server, kubeconfig string) {
 	if !errors.Is(err, errUnhealthy) || !strings.Contains(out, "no live report") || !strings.Contains(out, "weir-node-x does not run") {
 		t.Errorf("status of an agent that does not run: %v\n%s", err, out)
 	}
+	testLiveChange(t, s, kubeconfig)
 	if _, err := weir(t, kubeconfig, "", "status", "--node", "nowhere"); err == nil || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("status of a node that is not there: %v", err)
 	}

@@ -69,7 +69,7 @@ type report struct {
 }
 
 type nodeReport struct {
-	name, state, why              string // state: ready, not ready, silent, no agent
+	name, state, why              string // state: ready, not ready, degraded, changing, silent, no agent
 	dataplane, address, version   string
 	heartbeat                     time.Duration // age; negative = never
 	endpoints, services, policies int32
@@ -83,6 +83,21 @@ func (r *report) healthy() bool {
 		}
 	}
 	return len(r.faults) == 0 && len(r.problems) == 0
+}
+
+// fresh is the age up to which a report counts as what is so now.
+const fresh = 5 * time.Second
+
+// asOf says how old the oldest report is, unless all are fresh.
+func (r *report) asOf() string {
+	oldest := time.Duration(0)
+	for _, n := range r.nodes {
+		oldest = max(oldest, n.heartbeat)
+	}
+	if oldest <= fresh {
+		return ""
+	}
+	return ", by reports up to " + age(oldest) + " old (--live asks the agents)"
 }
 
 // readReport reads how the cluster is, or one node of it when only is not empty.
@@ -193,7 +208,9 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 			continue
 		}
 		out.why = joinNonEmpty(out.why, c.Type+": "+c.Message)
-		if c.Type == weirv1.ConditionReady {
+		if c.Reason == weirv1.ReasonChanging {
+			out.state, out.ready = "changing", false
+		} else if c.Type == weirv1.ConditionReady {
 			out.state, out.ready = "not ready", false
 		} else if out.ready {
 			out.state, out.ready = "degraded", false
@@ -299,7 +316,7 @@ func (r *report) print(out io.Writer) error {
 	section(out, "Clients whose answers go by the node they asked: straight ones (DSR) did not arrive", r.fallbacks)
 	section(out, "Most frequent drops", r.drops)
 	if r.healthy() {
-		fmt.Fprintf(out, "\nWeir is healthy on %d of %d nodes.\n", len(r.nodes), len(r.nodes))
+		fmt.Fprintf(out, "\nWeir is healthy on %d of %d nodes%s.\n", len(r.nodes), len(r.nodes), r.asOf())
 		return nil
 	}
 	ready := 0

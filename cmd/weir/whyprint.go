@@ -203,11 +203,7 @@ func writeEnd(b *strings.Builder, e *why.End) {
 		b.WriteString("    the pod, or its namespace, is not known to the agent yet: every policy that may select it isolates it, and none allows\n")
 	}
 	for _, t := range x.Tiers {
-		missing := ""
-		if t.Missing {
-			missing = " (there is no such tier: its policies can only deny)"
-		}
-		fmt.Fprintf(b, "    tier %s%s: %s\n", t.Name, missing, t.End)
+		fmt.Fprintf(b, "    tier %s: %s\n", t.Name, t.End)
 		for _, p := range t.Policies {
 			writePolicy(b, &p)
 		}

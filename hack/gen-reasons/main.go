@@ -70,7 +70,7 @@ func generate(header []byte) ([]byte, error) {
 }
 
 // initials are the words that Go writes in capitals.
-var initials = map[string]bool{"TTL": true, "MTU": true, "DNAT": true}
+var initials = map[string]bool{"TTL": true, "MTU": true, "DNAT": true, "VLAN": true}
 
 func camel(name string) string {
 	var b strings.Builder

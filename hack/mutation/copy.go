@@ -63,12 +63,20 @@ func newCopy(ctx context.Context, scratch string) (*copied, error) {
 	return c, nil
 }
 
-// test runs the tests, one part after the other until one fails. Where only the programs are other ones, only what loads them.
-func (c *copied) test(ctx context.Context, programs bool) (output string, err error) {
+// tests are those that must find the fault. Where only the programs are other ones, only what loads them.
+func (f *mutant) tests() [][]string {
+	switch {
+	case f.pkg != "":
+		return [][]string{{f.pkg, "-run", f.run}}
+	case f.program():
+		return slices.DeleteFunc(slices.Clone(tests), func(t []string) bool { return t[0] != "./test/scenarios" })
+	}
+	return tests
+}
+
+// test runs tests, one part after the other until one fails.
+func (c *copied) test(ctx context.Context, tests [][]string) (output string, err error) {
 	for _, t := range tests {
-		if programs && t[0] != "./test/scenarios" {
-			continue
-		}
 		if output, err = c.command(ctx, "go", append([]string{"test", "-failfast", timeLimit}, t...)...); err != nil {
 			return output, err
 		}

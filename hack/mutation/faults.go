@@ -48,7 +48,7 @@ var faults = []fault{
 	{"what is not to match matches", "internal/calc/atoms.go",
 		"(c != nil && c.has(x.atom)) != x.not", "c != nil && c.has(x.atom)"},
 	{"an ipBlock's except is forgotten", "internal/calc/atoms.go",
-		"	return x.nets([]netip.Prefix{p.CIDR}, p.Except)", "	return x.nets([]netip.Prefix{p.CIDR}, nil)"},
+		"	return x.newNets([]netip.Prefix{p.CIDR}, p.Except)", "	return x.newNets([]netip.Prefix{p.CIDR}, nil)"},
 	{"a named port is every port", "internal/calc/ports.go",
 		"			out = append(out, model.PortRange{Protocol: own.proto, First: own.port, Last: own.port})",
 		"			out = append(out, model.PortRange{Protocol: own.proto, First: 0, Last: 65535})"},

@@ -12,7 +12,7 @@ func TestFaultsHaveAPlace(t *testing.T) {
 	t.Parallel()
 	judged := 0
 	names := map[string]bool{}
-	for _, f := range faults {
+	for _, f := range all() {
 		if names[f.name] {
 			t.Errorf("two faults are called %q", f.name)
 		}

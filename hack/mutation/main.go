@@ -1,6 +1,6 @@
 // Command mutation puts deliberate faults into a copy of the tree, one at a time, and asserts that the tests find each:
 //
-//	go run ./hack/mutation [-only TEXT] [-faults-only]
+//	go run ./hack/mutation [-only TEXT] [-faults-only] [-attacks]
 //
 // It needs root, as the tests do, and takes up to a few minutes a fault on a calm machine. The tree that it is run in is not touched; the copy
 // and all that the tests make of it are gone when it ends, by a signal too.
@@ -22,10 +22,11 @@ import (
 func main() {
 	only := flag.String("only", "", "only faults whose name contains this text")
 	faultsOnly := flag.Bool("faults-only", false, "do not look first whether the tests pass without a fault")
+	attacks := flag.Bool("attacks", false, "only the guards against attacks, each by the test of its attack")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, *only, *faultsOnly)
+	err := run(ctx, *only, *faultsOnly, *attacks)
 	if ctx.Err() != nil {
 		err = errors.New("interrupted")
 	}
@@ -35,13 +36,13 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, only string, faultsOnly bool) error {
+func run(ctx context.Context, only string, faultsOnly, attacks bool) error {
 	if os.Getuid() != 0 {
 		return errors.New("the tests load programs: run as root")
 	}
-	var chosen []fault
-	for _, f := range faults {
-		if strings.Contains(f.name, only) {
+	var chosen []mutant
+	for _, f := range all() {
+		if strings.Contains(f.name, only) && (!attacks || f.pkg != "") {
 			chosen = append(chosen, f)
 		}
 	}
@@ -60,7 +61,7 @@ func run(ctx context.Context, only string, faultsOnly bool) error {
 	fmt.Printf("%-66s %-36s %5s  %s\n", "fault", "file", "time", "found by")
 	if !faultsOnly {
 		begin := time.Now()
-		if out, err := c.test(ctx, false); err != nil {
+		if out, err := c.test(ctx, tests); err != nil {
 			return fmt.Errorf("the tests fail without any fault: %w\n%s", err, out)
 		}
 		fmt.Printf("%-66s %-36s %4.0fs  %s\n", "(none)", "", time.Since(begin).Seconds(), "nothing, as it should be")
@@ -100,7 +101,7 @@ func result(tried int, missed, wrong []string) error {
 }
 
 // plant puts one fault into the copy, runs the tests, and takes it out again; by names the test that found it, "" when none did.
-func (c *copied) plant(ctx context.Context, f *fault) (by string, err error) {
+func (c *copied) plant(ctx context.Context, f *mutant) (by string, err error) {
 	path := filepath.Join(c.tree, f.file)
 	before, err := os.ReadFile(path)
 	if err != nil {
@@ -120,7 +121,7 @@ func (c *copied) plant(ctx context.Context, f *fault) (by string, err error) {
 			return "", fmt.Errorf("the programs cannot be compiled with it: %w\n%s", err, out)
 		}
 	}
-	out, err := c.test(ctx, f.program())
+	out, err := c.test(ctx, f.tests())
 	if err == nil {
 		return "", nil
 	}

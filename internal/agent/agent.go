@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -66,6 +67,7 @@ type Agent struct {
 	log       *slog.Logger
 	clients   *client.Clients
 	servers   *apiServers
+	reached   reached
 	watcher   *watch.Watcher
 	driver    plane
 	planes    *planes
@@ -81,10 +83,16 @@ type Agent struct {
 	events    *events.Hub
 	whyTurn   whyTurn
 	proxies   *kubeproxy.Watch
-	began     time.Time
-	kick      chan struct{} // publish the status soon
-	checks    chan struct{} // look at the health checks of Services
-	families  chan struct{} // look at the families that pods get
+	// serviceChecks is nil before load balancers are answered.
+	serviceChecks atomic.Pointer[serviceChecks]
+	began         time.Time
+	published     published
+	changing      atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
+	kick          chan struct{}          // publish the status soon
+	checks        chan struct{}          // look at the health checks of Services
+	families      chan struct{}          // look at the families that pods get
+
+	metricsTLS metricsTLS
 }
 
 // New checks the kernel, loads the programs and connects everything, and begins to read the cluster meanwhile. It
@@ -93,6 +101,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
 	findings, lacks := kernel.Probe()
 	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
+	began := a.planes.choice
 	release := conntrack.Release
 	if a.planes.choice.Other { // a change was broken off, perhaps: connections stay apart until it is done, which ends with Release
 		release = conntrack.ReleaseHold
@@ -117,16 +126,20 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	if err := a.openPlane(findings, lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)
 	}
+	if began.Known && a.planes.choice.Other {
+		a.noteChanging(a.planes.choice.Standard)
+	}
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
 	a.loop.Settled = o.Garbage.Settled
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
-	a.cluster.networks = resolver.AtStart().Settings.MaxNetworks
-	a.cluster.changed = a.noteChange
+	a.cluster.opened = resolver.AtStart().Settings
+	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.addrs
+	a.reached.tell(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, "ipam"), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
-		ipam.Options{Owner: a.cluster.owner}, o.Log.With("part", "ipam"))
+		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.notForPods}, o.Log.With("part", "ipam"))
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
 	}
@@ -210,7 +223,8 @@ func (a *Agent) connect() error {
 		return err
 	}
 	a.servers = newAPIServers(filepath.Join(a.opts.StateDir, "apiservers.json"), a.log)
-	cfg.Dial = a.servers.dial
+	a.servers.free("")
+	cfg.Dial = a.reached.wrap(a.servers.dial)
 	if a.clients, err = client.New(cfg, "weir-agent"); err != nil {
 		return err
 	}

@@ -12,20 +12,22 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 )
 
 // apiServers finds the API server. The configured address may be one that Weir itself makes reachable
 // (the cluster IP), or one of several servers that is down: when it does not answer, the servers' own
 // addresses are tried, as the cluster told them last. TLS is checked against the configured name all the
-// same, and nothing is sent before that.
+// same, and nothing is sent before that. The sockets bear the mark of the agent's own (kernel.OwnMark): no table of
+// Weir's applies to them, so wrong ones keep no agent from what would put them right.
 type apiServers struct {
 	log  *slog.Logger
 	file remembered[[]string]
 
 	mu      sync.Mutex
 	learned []string // host:port, sorted
-	used    string   // fall-back in use, for the log
+	used    string   // fall-back in use; it is tried at once
 
 	dialer net.Dialer
 }
@@ -35,7 +37,7 @@ const patience = time.Second
 
 func newAPIServers(file string, log *slog.Logger) *apiServers {
 	s := &apiServers{log: log, file: remembered[[]string]{path: file, log: log},
-		dialer: net.Dialer{Timeout: 3 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}}}
+		dialer: net.Dialer{Timeout: 3 * time.Second, Control: kernel.MarkOwn, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}}}
 	for _, a := range s.file.load() {
 		if _, err := netip.ParseAddrPort(a); err != nil {
 			log.Warn("a learned address of the API server is not one; left out", "file", file, "address", a)
@@ -96,20 +98,50 @@ type dialed struct {
 	err  error
 }
 
-// dial connects to the configured address, or to the first learned one that answers.
+// free takes away routes of Weir's own that lead away from the servers; addr is the configured one, empty where it may be one that Weir makes
+// reachable.
+func (s *apiServers) free(addr string) {
+	s.mu.Lock()
+	all := append(slices.Clone(s.learned), addr)
+	s.mu.Unlock()
+	var addrs []netip.Addr
+	for _, a := range all {
+		if at, err := netip.ParseAddrPort(a); err == nil {
+			addrs = append(addrs, at.Addr())
+		}
+	}
+	removed, err := kernel.FreeRoutes(addrs)
+	if err != nil {
+		s.log.Error("routes may lead away from the API server", "error", err)
+	}
+	if len(removed) > 0 {
+		s.log.Warn("removed routes of an earlier run that led away from the API server, or from a gateway", "routes", removed)
+	}
+}
+
+// dial connects to the configured address, or to the first learned one that answers. While none was learned the configured one is asked without
+// the mark, too: it may be one that Weir makes reachable.
 func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*s.dialer.Timeout)
 	defer cancel()
 	s.mu.Lock()
-	others := slices.DeleteFunc(slices.Clone(s.learned), func(a string) bool { return a == addr })
+	used, others := s.used, slices.DeleteFunc(slices.Clone(s.learned), func(a string) bool { return a == addr })
 	s.mu.Unlock()
-	results := make(chan dialed, 1+len(others))
-	try := func(a string) {
-		conn, err := s.dialer.DialContext(ctx, network, a)
+	results := make(chan dialed, 2+len(others))
+	plain := s.dialer
+	plain.Control = nil
+	try := func(d net.Dialer, a string) {
+		conn, err := d.DialContext(ctx, network, a)
 		results <- dialed{conn, a, err}
 	}
-	go try(addr)
+	go try(s.dialer, addr)
 	running := 1
+	if i := slices.Index(others, used); i >= 0 {
+		others = slices.Delete(others, i, i+1)
+		go try(s.dialer, used)
+		running++
+	}
+	alone := running == 1 && len(others) == 0
 	wait := time.NewTimer(patience)
 	defer wait.Stop()
 	var errs []error
@@ -126,11 +158,17 @@ func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, 
 		case <-wait.C:
 		}
 		for _, o := range others {
-			go try(o)
+			go try(s.dialer, o)
 		}
 		running += len(others)
 		others = nil
+		if alone {
+			alone = false
+			running++
+			go try(plain, addr)
+		}
 	}
+	s.free(addr)
 	return nil, fmt.Errorf("the API server does not answer at %s, nor at the addresses learned before: %w", addr, errors.Join(errs...))
 }
 

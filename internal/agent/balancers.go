@@ -35,6 +35,7 @@ func (a *Agent) serveBalancers(ctx context.Context) error {
 	mode := &listener{what: "proxy mode, for programs of this node", log: a.log}
 	defer mode.close()
 	services := newServiceChecks(a.log, func() bool { return a.healthy() == nil })
+	a.serviceChecks.Store(services)
 	defer services.close()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

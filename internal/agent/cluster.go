@@ -35,6 +35,8 @@ type cluster struct {
 	local   *local
 	changed func()            // after a state was handed on
 	pools   func(ipam.Config) // what the allocator follows changed
+	// reached returns where API servers were reached; nil = nothing is known of it.
+	reached func() []netip.AddrPort
 	// announce is told what this node answers neighbours for, and which nodes it watches.
 	announce func(announced, watched map[netip.Addr]bool)
 
@@ -52,7 +54,8 @@ type cluster struct {
 	ipamConf ipamInputs
 	// servers are the EndpointSlices of apiService.
 	servers  map[model.Name]*model.EndpointSlice
-	networks int // for how many the data plane was opened; 0 = what is configured
+	opened   model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
+	overlaps []calc.PoolOverlap
 
 	mu   sync.Mutex
 	snap snapshot
@@ -79,7 +82,13 @@ type snapshot struct {
 	config   config.Result
 	lastGood map[string]string
 	problems []weirv1.Problem // of objects
-	machine  machine
+	overlaps []calc.PoolOverlap
+	tierless []weirv1.Problem // policies whose tier does not exist
+	refused  []calc.Refusal   // claims of nodes
+	// gateways and serviceCIDRs are addresses that no pod gets.
+	gateways     []netip.Addr
+	serviceCIDRs []netip.Prefix
+	machine      machine
 	// hostEndpoints are those of this node, by name.
 	hostEndpoints []*model.HostEndpoint
 	nodeAddrs     [2]netip.Addr // IPv4, IPv6
@@ -179,6 +188,9 @@ func (c *cluster) compute() {
 		began := time.Now()
 		state, keys := c.calc.Update(c.model, c.dirty)
 		c.dirty = model.Dirty{}
+		if c.noteOverlaps(c.calc.PoolOverlaps()) {
+			c.givePools()
+		}
 		if keys.Tables != 0 || c.gen == 0 {
 			c.noteNodeAddr(state)
 			c.gen = c.loop.Submit(state, keys)
@@ -224,6 +236,8 @@ func (c *cluster) publish(state *nodestate.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
+	c.snap.refused = c.calc.Refused()
+	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
 	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
 	if own := c.model.Nodes[c.node]; own != nil {
 		c.snap.leaving = own.Leaving
@@ -248,6 +262,7 @@ func (c *cluster) take(ctx context.Context, b *watch.Batch) {
 func (c *cluster) merge(b *watch.Batch) {
 	c.indexPods(b.Pods)
 	c.dirty.Merge(b.Apply(c.model))
+	c.noteTiers(b)
 	for name := range b.Pods {
 		delete(c.guests, name)
 	}
@@ -301,8 +316,8 @@ func (c *cluster) resolve() {
 			c.log.Warn("a configured field has no effect yet", "field", u)
 		}
 	}
-	if c.networks > 0 {
-		r.Settings.MaxNetworks = c.networks // a map changes its size when the agent starts
+	if o := &c.opened; o.MaxNetworks > 0 { // a map changes its size when the agent starts
+		r.Settings.MaxNetworks, r.Settings.MaxFrontends, r.Settings.MaxBackends = o.MaxNetworks, o.MaxFrontends, o.MaxBackends
 	}
 	if !reflect.DeepEqual(c.model.Settings, r.Settings) {
 		c.log.Info("settings in force", "settings", r.Settings)
@@ -329,6 +344,16 @@ func (c *cluster) configureIPAM(b *watch.Batch, ownNode bool) {
 	if !b.Full && !ownNode && len(b.Pools) == 0 && len(b.Reservations) == 0 && b.IPAM == nil {
 		return
 	}
+	if b.Full { // before a block is taken of a pool that covers what nodes need
+		c.refreshLocal()
+		c.noteOverlaps(calc.PoolOverlaps(c.model))
+	}
+	c.givePools()
+}
+
+// givePools tells the allocator what it gives addresses of.
+func (c *cluster) givePools() {
+	in := &c.ipamConf
 	conf := ipam.Config{MaxBlocks: in.settings.MaxBlocks}
 	for _, name := range in.order {
 		if p := c.model.Pools[name]; p != nil {
@@ -341,6 +366,7 @@ func (c *cluster) configureIPAM(b *watch.Batch, ownNode bool) {
 	if n := c.model.Nodes[c.node]; n != nil {
 		conf.NodeLabels = n.Labels
 	}
+	c.withoutOverlaps(&conf)
 	c.pools(conf)
 }
 
@@ -363,7 +389,11 @@ func (c *cluster) refreshLocal() {
 	l := &c.model.Local
 	by := c.servicesBy()
 	l.KubeProxy, l.ProxyRules = by.Proxy, by.Mode != ""
+	if c.reached != nil {
+		l.APIServers = c.reached()
+	}
 	l.HostAddrs, l.Subnets, l.LinkMTU, l.Interfaces = m.addrs, m.subnets, m.mtu, m.links
+	l.Gateways, l.Neighbours = m.gateways, c.local.around(c.model.Nodes, m.gateways)
 	c.mu.Lock()
 	before := c.snap.machine
 	c.snap.machine = m

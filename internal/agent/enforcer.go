@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"time"
 
@@ -114,7 +115,12 @@ func (p pods) PodForAdd(ctx context.Context, name model.Name, uid string) (cni.P
 	case err != nil:
 		return cni.Pod{}, err
 	}
-	return cni.Pod{Name: name, UID: pod.UID, Labels: pod.Pod.Labels, Annotations: pod.Annotations, NamespaceAnnotations: pod.NamespaceAnnotations}, nil
+	out := cni.Pod{Name: name, UID: pod.UID, Labels: pod.Pod.Labels, Annotations: pod.Annotations, NamespaceAnnotations: pod.NamespaceAnnotations}
+	if pod.Namespace != nil {
+		out.NamespaceLabels = map[string]string{}
+		maps.Copy(out.NamespaceLabels, pod.Namespace.Labels)
+	}
+	return out, nil
 }
 
 // PodLives implements cni.Pods.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -23,9 +24,11 @@ import (
 type local struct {
 	log *slog.Logger
 
-	mu     sync.Mutex
-	links  []linkFact
-	isRead bool
+	mu         sync.Mutex
+	links      []linkFact
+	gateways   []netip.Addr
+	neighbours map[netip.Addr][6]byte // link addresses as ARP and neighbour discovery found them
+	isRead     bool
 }
 
 // linkFact is one interface with its addresses.
@@ -153,12 +156,24 @@ func (l *local) read() (bool, error) {
 		facts = append(facts, f)
 	}
 	slices.SortFunc(facts, func(a, b linkFact) int { return a.index - b.index })
+	ours := map[int]bool{}
+	for _, f := range facts {
+		ours[f.index] = true
+	}
+	neighbours, err := readNeighbours(ours)
+	if err != nil {
+		return false, err
+	}
+	routers, err := gateways()
+	if err != nil {
+		return false, err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isRead && slices.EqualFunc(l.links, facts, linkFact.equal) {
+	if l.isRead && slices.EqualFunc(l.links, facts, linkFact.equal) && slices.Equal(l.gateways, routers) && maps.Equal(l.neighbours, neighbours) {
 		return false, nil
 	}
-	l.links, l.isRead = facts, true
+	l.links, l.gateways, l.neighbours, l.isRead = facts, routers, neighbours, true
 	return true, nil
 }
 
@@ -170,6 +185,8 @@ type machine struct {
 	mac     net.HardwareAddr // of the uplink that holds the node's address
 	links   []model.LocalInterface
 	missing []netip.Addr // addresses of the node that no interface holds
+
+	gateways []netip.Addr
 }
 
 // excluded are interfaces whose addresses are not the node's: those of kube-proxy's IPVS mode are the
@@ -181,7 +198,7 @@ var excluded = map[string]bool{"kube-ipvs0": true}
 func (l *local) machine(node []netip.Addr, isUplink func(string) bool, podPrefix string) machine {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m := machine{missing: slices.Clone(node)}
+	m := machine{missing: slices.Clone(node), gateways: l.gateways}
 	link := len(node) + 1 // how good the link is that m.mtu is of: smaller is better
 	for _, f := range l.links {
 		if excluded[f.name] || podPrefix != "" && strings.HasPrefix(f.name, podPrefix) && !isUplink(f.name) {
@@ -230,6 +247,9 @@ func (l *local) machine(node []netip.Addr, isUplink func(string) bool, podPrefix
 // known is the interface as the model has it.
 func (l linkFact) known() model.LocalInterface {
 	out := model.LocalInterface{Name: l.name, IfIndex: l.index}
+	if len(l.mac) == 6 {
+		out.MAC = [6]byte(l.mac)
+	}
 	for _, p := range l.addrs {
 		out.Addrs = append(out.Addrs, p.Addr())
 	}

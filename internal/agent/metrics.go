@@ -30,6 +30,8 @@ var (
 	descMapEntries  = describe("bpf_map_entries", "Entries of a map; of those that programs fill, as counted at the last sweep. Each family has its own; family is empty where they share one.", "map", "family")
 	descMapCapacity = describe("bpf_map_capacity", "Entries that a map has room for.", "map", "family")
 	descHeld        = describe("flow_share_held_entries", "Entries of the connection table whose flows a pod of this node began, of pods that begin no other: they have more than their share of a table that is nearly full. At most 7 of a family.", "namespace", "pod", "address")
+	descReplaced    = describe("snat_ports_replaced_total", "Flows that were not established and lost their port for source NAT to a newer flow of the same pod, which had used up its ports towards that destination. The 1,024 pods that did so last.", "namespace", "pod", "address")
+	descRefused     = describe("snat_ports_refused_total", "Packets of a pod that were dropped because it had used up its ports for source NAT towards that destination. The 1,024 pods that did so last.", "namespace", "pod", "address")
 	descEpoch       = describe("dataplane_epoch", "Epoch of flows: moves on when existing flows are to be judged again.")
 	descWrites      = describe("dataplane_writes_total", "Entries of tables written or deleted.")
 	descApplies     = describe("dataplane_applies_total", "States applied.")
@@ -48,7 +50,7 @@ type collector struct{ agent *Agent }
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descDenied, descEventsLost, descAnswers, descEndpoints, descAttached, descEntries, descMapEntries, descMapCapacity, descEpoch,
-		descLate, descFallen, descFallbacks, descHeld,
+		descLate, descFallen, descFallbacks, descHeld, descReplaced, descRefused,
 		descWrites, descApplies, descFailures, descPending, descLast, descRepairs, descConnected, descProblems, descUnsupported} {
 		ch <- d
 	}
@@ -91,7 +93,14 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(descHeld, float64(h.Entries), name.Namespace, name.Name, h.Addr.String())
 		}
 	}
-	for _, what := range []string{"program", "device", "route"} {
+	if spent, err := a.driver.Spent(); err == nil {
+		for _, p := range spent {
+			name, _, _ := a.cluster.owner(p.Addr)
+			count(descReplaced, p.Replaced, name.Namespace, name.Name, p.Addr.String())
+			count(descRefused, p.Refused, name.Namespace, name.Name, p.Addr.String())
+		}
+	}
+	for _, what := range []string{"program", "pin", "device", "route"} {
 		count(descRepairs, st.Repairs[what], what)
 	}
 	if f, err := a.driver.Fallen(); err == nil {

@@ -139,8 +139,12 @@ func (i *inquiry) explainPods(ctx context.Context) error {
 		dst = i.in.Packet
 	}
 	from, to := src.IP.Src, dst.IP.Dst
-	if i.handedOn() || from == to {
-		return nil // the other node judges; nobody does
+	if i.handedOn() {
+		return nil // the other node evaluates policy
+	}
+	if from == to {
+		i.answer.Notes = append(i.answer.Notes, "traffic of a pod to itself is always allowed: no policy is asked")
+		return nil
 	}
 	ports := policyPorts(src, dst)
 	if s := i.answer.Service; i.refusedBy() && s != nil && s.Where == why.InPath {

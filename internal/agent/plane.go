@@ -29,6 +29,7 @@ type plane interface {
 	Fallen() (ebpf.Fallen, error)
 	Pressures() []ebpf.Pressure
 	Held() ([]ebpf.Held, error)
+	Spent() ([]ebpf.Spent, error)
 	LostEvents() (ebpf.LostEvents, error)
 	Answers() (map[string]uint64, error)
 	Events() (events.Source, error)
@@ -57,6 +58,7 @@ type standardPlane struct{ *nft.Driver }
 func (p standardPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
 func (p standardPlane) Pressures() []ebpf.Pressure            { return nil }
 func (p standardPlane) Held() ([]ebpf.Held, error)            { return nil, nil }
+func (p standardPlane) Spent() ([]ebpf.Spent, error)          { return nil, nil }
 func (p standardPlane) LostEvents() (ebpf.LostEvents, error) {
 	return ebpf.LostEvents{Full: p.Driver.LostEvents()}, nil
 }
@@ -256,12 +258,36 @@ func (a *Agent) keepPlane(ctx context.Context) error {
 		}
 		if e := a.cluster.snapshot().config.Effective; a.planes.changed(e) {
 			a.log.Info("another data plane is asked for; the agent starts again with it", "standard Linux", e.Standard)
+			a.noteChanging(e.Standard)
+			a.report(ctx)
 			if err := a.planes.note(e.Standard); err != nil {
 				return err
 			}
 			return ErrAgain
 		}
 	}
+}
+
+// reportWithin is how long a change of the data plane waits for its report.
+const reportWithin = time.Second
+
+// report writes the NodeStatus at once: when the data plane is about to change, after which the agent does not answer for a
+// while, and when it has changed.
+func (a *Agent) report(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, reportWithin)
+	defer cancel()
+	if err := a.publishNow(ctx, true); err != nil {
+		a.log.Warn("the change of the data plane could not be reported; it goes on", "error", err)
+	}
+}
+
+// noteChanging says from now on that a data plane is about to carry packets.
+func (a *Agent) noteChanging(standard bool) {
+	to := planeEBPF
+	if standard {
+		to = planeStandard
+	}
+	a.changing.Store(&to)
 }
 
 // giveWay hands the connections of the eBPF data plane over to this one.
@@ -295,5 +321,8 @@ func (a *Agent) removeOther(ctx context.Context) error {
 	}
 	a.planes.choice.Other = false
 	a.log.Info("removed what the other data plane left")
-	return a.planes.save()
+	err = a.planes.save()
+	a.changing.Store(nil)
+	a.report(ctx)
+	return err
 }

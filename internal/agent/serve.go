@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/httplimit"
 )
 
 // stuckAfter is how long a part of the agent may be busy with one thing before it counts as hanging.
@@ -49,6 +51,7 @@ type listener struct {
 	want   string // host:port; empty = nothing
 	server *http.Server
 	failed bool
+	tls    *tls.Config // nil = without encryption
 }
 
 // ensure listens where it should.
@@ -70,9 +73,13 @@ func (l *listener) ensure(want string, handler http.Handler) {
 		return
 	}
 	l.failed = false
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
+	server := httplimit.NewServer(handler)
 	l.server = server
 	l.log.Info("serving", "what", l.what, "address", ln.Addr().String())
+	ln = httplimit.NewListener(ln, httplimit.DefaultTotal, httplimit.DefaultPerSource)
+	if l.tls != nil {
+		ln = tls.NewListener(ln, l.tls)
+	}
 	go func() {
 		if err := server.Serve(ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			l.log.Error("serving ended", "what", l.what, "error", err)
@@ -104,7 +111,7 @@ func (a *Agent) serve(ctx context.Context) error {
 			shown, handler = e.Metrics, a.metricsHandler(e.Metrics)
 			metrics.ensure("", nil)
 		}
-		metrics.ensure(address(e.Metrics.Endpoint), handler)
+		a.metricsTLS.ensure(metrics, e.Metrics, handler)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -3,13 +3,15 @@ package agent
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
-	"time"
 
+	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -21,8 +23,10 @@ type serviceChecks struct {
 	listen  func(addr string) (net.Listener, error)
 
 	open   map[string]*serviceCheck // by host:port
-	failed map[string]bool          // was said
-	first  bool                     // nothing was followed yet
+	failed map[string]model.Name    // was said
+	held   heldPorts
+	mu     sync.Mutex // of failed, for failing
+	first  bool       // nothing was followed yet
 	seen   nodestate.Map[model.Name, nodestate.HealthCheck]
 	hosts  []string
 }
@@ -34,7 +38,7 @@ type serviceCheck struct {
 }
 
 func newServiceChecks(log *slog.Logger, healthy func() bool) *serviceChecks {
-	return &serviceChecks{log: log, healthy: healthy, first: true, open: map[string]*serviceCheck{}, failed: map[string]bool{},
+	return &serviceChecks{log: log, healthy: healthy, first: true, open: map[string]*serviceCheck{}, failed: map[string]model.Name{}, held: newHeldPorts(),
 		listen: func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) }}
 }
 
@@ -45,8 +49,12 @@ func (c *serviceChecks) follow(s *nodestate.State, hosts []string) {
 		return
 	}
 	c.first, c.seen, c.hosts = false, s.HealthChecks, hosts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ports := map[uint16]bool{}
 	want := map[string]model.Name{}
 	for name, h := range s.HealthChecks.All() {
+		ports[h.Port] = true
 		for _, host := range hosts {
 			at := hostPort(host, h.Port)
 			// The API gives a port once; by hand it may be there twice.
@@ -55,6 +63,7 @@ func (c *serviceChecks) follow(s *nodestate.State, hosts []string) {
 			}
 		}
 	}
+	c.held.keep(ports)
 	for at, check := range c.open {
 		if name, ok := want[at]; !ok || name != check.name {
 			check.server.Close()
@@ -83,22 +92,26 @@ func healthChanged(before, after nodestate.Map[model.Name, nodestate.HealthCheck
 
 // start reports whether it could listen.
 func (c *serviceChecks) start(at string, name model.Name) bool {
+	if !c.held.may(portOf(at)) {
+		c.failed[at] = name
+		return false
+	}
 	ln, err := c.listen(at)
 	if err != nil {
-		if !c.failed[at] {
+		c.held.failed(portOf(at), err)
+		if _, said := c.failed[at]; !said {
 			c.log.Error("cannot serve a Service's healthCheckNodePort; trying again", "service", name.String(), "address", at, "error", err)
 		}
-		c.failed[at] = true
+		c.failed[at] = name
 		return false
 	}
 	delete(c.failed, at)
 	check := &serviceCheck{name: name}
-	check.server = &http.Server{Handler: c.handler(check), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second,
-		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
+	check.server = httplimit.NewServer(c.handler(check))
 	c.open[at] = check
 	c.log.Info("serving a Service's healthCheckNodePort", "service", name.String(), "address", ln.Addr().String())
 	go func() {
-		if err := check.server.Serve(ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		if err := check.server.Serve(httplimit.NewListener(ln, httplimit.DefaultTotal, httplimit.DefaultPerSource)); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			c.log.Error("serving a Service's healthCheckNodePort ended", "service", name.String(), "error", err)
 		}
 	}()
@@ -120,6 +133,13 @@ func (c *serviceChecks) handler(check *serviceCheck) http.Handler {
 			Healthy bool   `json:"serviceProxyHealthy"`
 		}{object(check.name), n, healthy})
 	})
+}
+
+// failing returns what cannot be listened at, and for whom. Any goroutine may call it.
+func (c *serviceChecks) failing() map[string]model.Name {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.failed)
 }
 
 func (c *serviceChecks) close() {

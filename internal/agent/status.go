@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,38 +39,28 @@ const (
 // publish keeps the node's NodeStatus: at the start, when something that others look at changes, and
 // every heartbeat. Numbers alone wait for the heartbeat, so a pod's start writes nothing.
 func (a *Agent) publish(ctx context.Context) error {
-	api := client.NodeStatuses(a.clients.Dynamic)
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	check := time.NewTicker(statusPause)
 	defer check.Stop()
-	var written *weirv1.NodeStatusStatus
+	p := &a.published
 	complained := time.Time{}
 	for {
-		due := written == nil
+		due := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-a.kick:
-			if written != nil {
-				// The check that comes within statusPause looks at it.
-				continue
+			if p.written() {
+				continue // the check that comes within statusPause looks at it
 			}
 		case <-check.C:
 		case <-beat.C:
 			due = true
 		}
-		if a.cluster.snapshot().state == nil {
-			continue
-		}
-		now := a.status(written)
-		if !due && sameForOthers(written, now) {
-			continue
-		}
-		err := api.Apply(ctx, &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: a.opts.Node}, Status: *now}, "weir-agent")
+		err := a.publishNow(ctx, due)
 		switch {
 		case err == nil:
-			written = now
 		case ctx.Err() == nil && time.Since(complained) > heartbeat:
 			complained = time.Now()
 			if apierrors.IsNotFound(err) {
@@ -78,6 +69,39 @@ func (a *Agent) publish(ctx context.Context) error {
 			a.log.Warn("the node's status could not be published; trying again", "error", err)
 		}
 	}
+}
+
+// published is the NodeStatus that was written last.
+type published struct {
+	mu     sync.Mutex
+	status *weirv1.NodeStatusStatus // nil = none by this process
+}
+
+// written reports whether one was.
+func (p *published) written() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status != nil
+}
+
+// publishNow writes the NodeStatus when it says something else than before, or is due.
+func (a *Agent) publishNow(ctx context.Context, due bool) error {
+	p := &a.published
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a.cluster.snapshot().state == nil {
+		return nil
+	}
+	now := a.status(p.status)
+	if !due && sameForOthers(p.status, now) {
+		return nil
+	}
+	object := &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: a.opts.Node}, Status: *now}
+	if err := client.NodeStatuses(a.clients.Dynamic).Apply(ctx, object, "weir-agent"); err != nil {
+		return err
+	}
+	p.status = now
+	return nil
 }
 
 // sameForOthers compares what others look at: all but numbers and times.
@@ -160,6 +184,14 @@ func condition(kind string, err error, why string) weirv1.Condition {
 	return weirv1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: why, Message: clip(err.Error(), 1000)}
 }
 
+func dataplaneCondition(err error) weirv1.Condition {
+	var changing errChanging
+	if errors.As(err, &changing) {
+		return condition(weirv1.ConditionDataplane, err, weirv1.ReasonChanging)
+	}
+	return condition(weirv1.ConditionDataplane, err, "NotInPlace")
+}
+
 func clip(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n]) + "…"
@@ -179,13 +211,27 @@ func (a *Agent) conditions(snap snapshot) []weirv1.Condition {
 	return []weirv1.Condition{
 		condition(weirv1.ConditionReady, a.ready(), "NotReady"),
 		condition(weirv1.ConditionAPIServer, api, "Unreachable"),
-		condition(weirv1.ConditionDataplane, a.dataplane(), "NotInPlace"),
+		dataplaneCondition(a.dataplane()),
 		condition(weirv1.ConditionConfiguration, conf, "InvalidValue"),
 	}
 }
 
+// errChanging: another data plane is about to carry the node's packets.
+type errChanging struct{ from, to string }
+
+func (e errChanging) Error() string {
+	return "the data plane changes from " + e.from + " to " + e.to + "; until it has handed its connections over, " + e.from + " carries packets"
+}
+
 // dataplane says what of the node's state is not in the kernel.
 func (a *Agent) dataplane() error {
+	if to := a.changing.Load(); to != nil {
+		from := planeEBPF
+		if *to == planeEBPF {
+			from = planeStandard
+		}
+		return errChanging{from, *to}
+	}
 	if stuck := a.loop.Stuck(); stuck > stuckAfter {
 		return fmt.Errorf("the data plane has been busy with one change for %s", stuck.Round(time.Second))
 	}
@@ -236,17 +282,37 @@ func heldProblems(held []ebpf.Held, owner func(netip.Addr) (model.Name, string, 
 	return out
 }
 
+// spentProblems name the pods that have used up their ports for source NAT towards a destination, and try on.
+func spentProblems(spent []ebpf.Spent, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
+	var out []weirv1.Problem
+	for _, p := range spent {
+		if !p.Recent {
+			continue
+		}
+		object := "address " + p.Addr.String()
+		if name, _, ok := owner(p.Addr); ok {
+			object = "Pod " + name.String()
+		}
+		out = append(out, weirv1.Problem{Object: object, Value: "all ports for source NAT towards one destination that a pod may have",
+			Message: "its flows that nobody has answered lose their ports to newer ones, and where it has none it begins no further connection to that destination; other pods are not concerned",
+			Action:  "see what it connects to; else widen FelixConfiguration spec.bpfPSNATPorts"})
+	}
+	return out
+}
+
 // problems are those of objects, of the configuration, of addresses, and of this machine.
 func (a *Agent) problems(snap snapshot) []weirv1.Problem {
-	out := slices.Concat(snap.config.Problems, snap.problems)
+	out := slices.Concat(snap.config.Problems, snap.problems, snap.tierless, claimProblems(snap.refused), overlapProblems(snap.overlaps))
 	for _, p := range a.ipam.Problems() {
 		out = append(out, weirv1.Problem{Object: p.Object, Field: p.Field, Value: p.Value, Message: p.Message, Action: p.Action})
 	}
 	out = append(out, nodeAddressProblems(a.opts.Node, snap)...)
 	out = append(out, unfitProblems(snap)...)
+	out = append(out, overdrawnProblems(snap)...)
 	st := a.driver.Status()
 	out = append(out, hostProblems(snap, st.Uplinks, a.standard())...)
 	out = append(out, arrivalProblems(a.opts.Node, st.Arrival)...)
+	out = append(out, a.metricsTLS.problem(a.opts.Node)...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
 	if a.standard() {
 		out = append(out, a.lacking.of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)
@@ -256,9 +322,16 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,
 			Message: "no interface of this node matches; nothing from outside reaches pods and Services", Action: "name the uplinks"})
 	}
+	out = append(out, refusalProblems(snap.state)...)
+	if c := a.serviceChecks.Load(); c != nil {
+		out = append(out, checkProblems(a.opts.Node, c.failing())...)
+	}
 	out = append(out, pressure(a.opts.Node, a.driver.Pressures())...)
 	if held, err := a.driver.Held(); err == nil {
 		out = append(out, heldProblems(held, a.cluster.owner)...)
+	}
+	if spent, err := a.driver.Spent(); err == nil {
+		out = append(out, spentProblems(spent, a.cluster.owner)...)
 	}
 	if time.Since(st.Repaired) < recentRepair {
 		var n uint64
@@ -329,8 +402,17 @@ func fallback(f ebpf.Fallen) *weirv1.DSRFallback {
 	return out
 }
 
-// topDrops are the most frequent drops, with the rules' words.
+// topDrops are the most frequent drops, with the rules' words. Rules that are gone are left out: their counts stay in the
+// kernel, and would hide what is dropped now (the metrics have them together, as "gone"). So is what
+// nobody has to look at.
 func topDrops(drops []ebpf.Drop, s *nodestate.State) []weirv1.Drop {
+	drops = slices.DeleteFunc(drops, func(d ebpf.Drop) bool {
+		if d.Rule == 0 || s == nil {
+			return reason.Reason(d.Reason).Quiet()
+		}
+		_, there := s.Rules.Get(d.Rule)
+		return !there
+	})
 	slices.SortStableFunc(drops, func(x, y ebpf.Drop) int {
 		switch {
 		case x.Packets > y.Packets:

@@ -11,7 +11,9 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
 )
 
 // A pod's start changes numbers only: nothing is written to the API for it.
@@ -40,11 +42,50 @@ func TestDropsAreNamedByRule(t *testing.T) {
 	s := nodestate.New()
 	s.Rules.Set(7, nodestate.Rule{Kind: "NetworkPolicy", Name: "shop/web", Detail: "ingress"})
 	got := topDrops([]ebpf.Drop{{Reason: 3, Packets: 1}, {Reason: 1, Rule: 7, Packets: 9}, {Reason: 2, Rule: 8, Packets: 4}}, s)
-	if len(got) != 3 || got[0].Rule != "NetworkPolicy shop/web ingress" || got[0].Reason != "POLICY_INGRESS" || got[0].Packets != 9 {
+	if len(got) != 2 || got[0].Rule != "NetworkPolicy shop/web ingress" || got[0].Reason != "POLICY_INGRESS" || got[0].Packets != 9 {
 		t.Errorf("%+v", got)
 	}
-	if !strings.Contains(got[1].Rule, "no longer there") || got[2].Rule != "" {
+	if got[1].Rule != "" || got[1].Packets != 1 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// What every pod sends by itself on a node without IPv6 is no news.
+func TestDropsThatAreNoNews(t *testing.T) {
+	got := topDrops([]ebpf.Drop{{Reason: uint32(reason.FamilyLink), Packets: 1 << 30}, {Reason: uint32(reason.Family), Packets: 1}}, nodestate.New())
+	if len(got) != 1 || got[0].Reason != "FAMILY" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Rules come and go with policies: whoever makes many that deny and removes them again must not hide what is dropped now.
+func TestHostileDropsOfRulesThatAreGone(t *testing.T) {
+	hostile.Record(t, "counts of removed rules hide the drops that happen now", hostile.Tenant, hostile.ControlPlane, hostile.Both)
+	s := nodestate.New()
+	s.Rules.Set(7, nodestate.Rule{Kind: "NetworkPolicy", Name: "shop/web", Detail: "ingress"})
+	drops := []ebpf.Drop{{Reason: 1, Rule: 7, Packets: 3}}
+	for id := range nodestate.RuleID(1000) {
+		drops = append(drops, ebpf.Drop{Reason: 1, Rule: 1000 + id, Packets: 1 << 20})
+	}
+	got := topDrops(drops, s)
+	if len(got) != 1 || got[0].Rule != "NetworkPolicy shop/web ingress" || got[0].Packets != 3 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// While another data plane is about to carry the packets, the status says so, from the first moment on.
+func TestHostileChangeIsReported(t *testing.T) {
+	hostile.Record(t, "a node that changes its data plane is reported as healthy with the one before", hostile.Operator, hostile.ControlPlane, hostile.Both)
+	for _, c := range []struct {
+		nftables bool
+		want     string
+	}{{true, "from eBPF to nftables"}, {false, "from nftables to eBPF"}} {
+		a := &Agent{}
+		a.noteChanging(c.nftables)
+		got := dataplaneCondition(a.dataplane())
+		if got.Status != metav1.ConditionFalse || got.Reason != weirv1.ReasonChanging || !strings.Contains(got.Message, c.want) {
+			t.Errorf("%+v", got)
+		}
 	}
 }
 

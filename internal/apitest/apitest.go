@@ -20,7 +20,11 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -196,6 +200,23 @@ func (s *Server) As(user, node string) *clientset.Clients {
 		s.t.Fatal(err)
 	}
 	return c
+}
+
+// Create makes an object, with all rights, where it is not there; a kind that was defined just now takes a moment to be served.
+func (s *Server) Create(u *unstructured.Unstructured) {
+	s.t.Helper()
+	gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())
+	var to dynamic.ResourceInterface = s.Clients.Dynamic.Resource(gvr)
+	if ns := u.GetNamespace(); ns != "" {
+		to = s.Clients.Dynamic.Resource(gvr).Namespace(ns)
+	}
+	Eventually(s.t, time.Minute, "creating "+u.GetKind()+" "+u.GetName(), func() error {
+		_, err := to.Create(context.Background(), u.DeepCopy(), metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
 }
 
 func (s *Server) file(name string, content []byte) {

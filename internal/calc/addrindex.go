@@ -1,7 +1,6 @@
 package calc
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -10,12 +9,12 @@ import (
 
 // addrIndex tells in which EndpointSlices an address stands, of those endpoints that it is about.
 type addrIndex struct {
-	slices map[netip.Addr]map[model.Name]struct{}
+	slices map[netip.Addr][]model.Name
 	addrs  map[model.Name][]netip.Addr // the same the other way round, sorted
 }
 
 func newAddrIndex() addrIndex {
-	return addrIndex{slices: map[netip.Addr]map[model.Name]struct{}{}, addrs: map[model.Name][]netip.Addr{}}
+	return addrIndex{slices: map[netip.Addr][]model.Name{}, addrs: map[model.Name][]netip.Addr{}}
 }
 
 // clear empties the index.
@@ -41,15 +40,15 @@ func (x *addrIndex) put(name model.Name, sl *model.EndpointSlice, about func(*mo
 		return
 	}
 	for _, a := range before {
-		if delete(x.slices[a], name); len(x.slices[a]) == 0 {
+		of := x.slices[a]
+		if len(of) == 1 {
 			delete(x.slices, a)
+		} else if i := slices.Index(of, name); i >= 0 {
+			x.slices[a] = slices.Delete(of, i, i+1)
 		}
 	}
 	for _, a := range addrs {
-		if x.slices[a] == nil {
-			x.slices[a] = map[model.Name]struct{}{}
-		}
-		x.slices[a][name] = struct{}{}
+		x.slices[a] = append(x.slices[a], name)
 	}
 	if x.addrs[name] = addrs; len(addrs) == 0 {
 		delete(x.addrs, name)
@@ -60,7 +59,7 @@ func (x *addrIndex) put(name model.Name, sl *model.EndpointSlice, about func(*mo
 func (x *addrIndex) of(addrs []netip.Addr) []model.Name {
 	var out []model.Name
 	for _, a := range addrs {
-		out = slices.AppendSeq(out, maps.Keys(x.slices[a]))
+		out = append(out, x.slices[a]...)
 	}
 	return out
 }

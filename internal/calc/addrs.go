@@ -9,12 +9,11 @@ import (
 )
 
 // addrs returns what the node knows of single addresses. One address has one meaning: the node's own
-// comes before its endpoints, those before other nodes, those before pods elsewhere; among equals the
-// smaller name counts. outside are the addresses of pods that no block accounts for.
-func addrs(c *cluster, p *policyTables, outside map[netip.Addr]nodestate.Addr) map[netip.Addr]nodestate.Addr {
-	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(outside))
-	maps.Copy(out, outside)
+// comes before its endpoints, those before other nodes, those before pods elsewhere.
+func addrs(c *cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
+	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.held.pods))
 	pools := poolIndex(c)
+	addPodsOutside(c, pools, out)
 	addNodes(c, out)
 	for a, ep := range c.Local.Endpoints {
 		if !c.carried(a) {
@@ -75,73 +74,25 @@ func isolated(have map[netip.Addr]nodestate.Addr, p *policyTables) map[netip.Add
 	return out
 }
 
-// podsOutside returns the pods of other nodes whose addresses no block of their node accounts for.
-func podsOutside(c *cluster) map[netip.Addr]nodestate.Addr {
-	out := map[netip.Addr]nodestate.Addr{}
-	blocks, pools := blockIndex(c), poolIndex(c)
-	for _, p := range c.Pods {
-		if p.HostNetwork || p.Finished || p.Node == c.Local.Node || len(p.Addrs) == 0 {
+// addPodsOutside adds the pods of other nodes that have addresses outside the blocks of their node.
+func addPodsOutside(c *cluster, pools *prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
+	for a, name := range c.held.pods {
+		p := c.Pods[name]
+		if p == nil || p.Node == c.Local.Node || !c.carried(a) {
 			continue
+		}
+		if node, held := c.held.byAddr.lookup(a); held && node == p.Node {
+			continue // its block says as much
 		}
 		n := c.Nodes[p.Node]
-		if n == nil {
+		if n == nil || !n.AddrLike(a).IsValid() {
 			continue
 		}
-		for _, a := range p.Addrs {
-			node := n.AddrLike(a)
-			if !c.carried(a) || !node.IsValid() || !outsideBlocks(blocks, p, a) {
-				continue
-			}
-			pool, _ := pools.lookup(a)
-			link := sameLink(c, node)
-			put(out, a, nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link,
-				Tunnel: tunnelled(pool, link), Owner: p.Name})
-		}
+		node := n.AddrLike(a)
+		pool, _ := pools.lookup(a)
+		link := sameLink(c, node)
+		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: tunnelled(pool, link), Owner: name}
 	}
-	return out
-}
-
-// addrsConcern reports whether the table of addresses may change by these pods: those with an address
-// outside the blocks of their node, now or before.
-func addrsConcern(c *cluster, outside map[netip.Addr]nodestate.Addr, names map[model.Name]struct{}) bool {
-	for _, v := range outside {
-		if _, dirty := names[v.Owner]; dirty {
-			return true
-		}
-	}
-	var blocks *prefixes[string]
-	for name := range names {
-		pod := c.Pods[name]
-		if pod == nil || pod.Node == c.Local.Node {
-			continue
-		}
-		if blocks == nil {
-			blocks = blockIndex(c)
-		}
-		for _, a := range pod.Addrs {
-			if c.carried(a) && outsideBlocks(blocks, pod, a) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// blockIndex finds the node whose block holds an address.
-func blockIndex(c *cluster) *prefixes[string] {
-	blocks := newPrefixes[string]()
-	for _, b := range c.Blocks {
-		if b.CIDR.IsValid() {
-			blocks.set(b.CIDR, b.Node)
-		}
-	}
-	return blocks
-}
-
-// outsideBlocks reports whether no block of the pod's node accounts for its address.
-func outsideBlocks(blocks *prefixes[string], p *model.Pod, a netip.Addr) bool {
-	holder, ok := blocks.lookup(a)
-	return !ok || holder != p.Node
 }
 
 // put stores v unless an address of the same kind with a smaller owner is there.

@@ -43,7 +43,7 @@ type announcements struct {
 	pools   []netip.Prefix      // of load balancers
 	own     []netip.Addr        // endpoints of this node that answer by themselves
 	wide    bool                // every load balancer's address, and pods
-	taken   map[netip.Addr]bool // addresses of nodes: each answers for its own, whatever a Service says
+	taken   map[netip.Addr]bool // addresses of nodes and gateways: each answers for its own, whatever a Service says
 	holders map[netip.Addr][]model.Name
 	of      map[model.Name][]netip.Addr
 	results map[netip.Addr]announcement
@@ -61,7 +61,7 @@ func newAnnouncements() *announcements {
 	return &announcements{holders: map[netip.Addr][]model.Name{}, of: map[model.Name][]netip.Addr{}, results: map[netip.Addr]announcement{}}
 }
 
-const inputsAnnounced = model.KindNodes | model.KindPools | model.KindLocal | model.KindSettings
+const inputsAnnounced = model.KindNodes | model.KindPools | model.KindBlocks | model.KindLocal | model.KindSettings
 
 // update brings the answers up to date. touched are the Services that may have changed, after the index
 // of their slices followed.
@@ -69,23 +69,31 @@ func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed b
 	all := dirty.Has(model.KindServices | model.KindSlices)
 	if all || dirty.Has(inputsAnnounced) {
 		nodes, pools, wide := announcers(c), balancerPools(c), c.Settings.L2Reachability
-		own, taken := ownAnswers(c, wide), nodeAddrs(c)
+		taken := notAnnounced(c)
+		own := slices.DeleteFunc(ownAnswers(c, wide), func(a netip.Addr) bool { return taken[a] })
 		if !slices.EqualFunc(nodes, n.nodes, announcer.equal) || !slices.Equal(pools, n.pools) || wide != n.wide || !maps.Equal(taken, n.taken) {
 			all = true
 		}
 		changed = all || !slices.Equal(own, n.own)
+		all = all || dirty.Has(model.KindBlocks)
+		changed = changed || all
 		n.nodes, n.pools, n.own, n.wide, n.taken = nodes, pools, own, wide, taken
 	}
 	affected := map[netip.Addr]struct{}{}
 	n.concerned = map[model.Name]struct{}{}
 	for src := range s.touched {
 		if !src.hostPorts {
-			n.index(c, src.name, affected)
+			n.index(c, s, src.name, affected)
 		}
 	}
 	if all {
 		for name := range c.Services {
-			n.index(c, name, affected)
+			n.index(c, s, name, affected)
+		}
+		for name := range n.of {
+			if c.Services[name] == nil { // it had no ports that this node carries, so nothing else noticed
+				n.index(c, s, name, affected)
+			}
 		}
 		for a := range n.holders {
 			affected[a] = struct{}{}
@@ -110,7 +118,7 @@ func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed b
 }
 
 // index follows which addresses a Service has; those concerned are added to affected.
-func (n *announcements) index(c *cluster, name model.Name, affected map[netip.Addr]struct{}) {
+func (n *announcements) index(c *cluster, s *services, name model.Name, affected map[netip.Addr]struct{}) {
 	if len(n.of[name]) > 0 {
 		n.concerned[name] = struct{}{}
 	}
@@ -127,7 +135,8 @@ func (n *announcements) index(c *cluster, name model.Name, affected map[netip.Ad
 		return
 	}
 	var addrs []netip.Addr
-	for _, a := range svc.LBIPs {
+	external, balanced := s.addresses(svc, nil)
+	for _, a := range balanced {
 		if !c.carried(a) {
 			continue
 		}
@@ -137,7 +146,7 @@ func (n *announcements) index(c *cluster, name model.Name, affected map[netip.Ad
 	}
 	if n.wide {
 		for fam := range 2 {
-			addrs = append(addrs, c.carriedOf(svc.ExternalIPs, fam)...)
+			addrs = append(addrs, c.carriedOf(external, fam)...)
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
@@ -160,7 +169,7 @@ func (n *announcements) answers(name model.Name, a netip.Addr) bool {
 
 // elect says whether this node answers for an address, and which nodes it watches to take over from them.
 func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *services) announcement {
-	if n.taken[a] {
+	if n.taken[a] || n.ofPods(c, a) {
 		return announcement{}
 	}
 	var on []announcer
@@ -194,6 +203,12 @@ func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *s
 		}
 	}
 	return out
+}
+
+// ofPods reports whether a block of a node holds an address.
+func (n *announcements) ofPods(c *cluster, a netip.Addr) bool {
+	b := c.held.blockOf(a)
+	return b != nil && b.Node != loadBalancers
 }
 
 // prefer returns those that match, all when none does: somebody has to answer, if only to refuse.
@@ -249,11 +264,17 @@ func announcers(c *cluster) []announcer {
 	return out
 }
 
-// nodeAddrs returns the addresses of all nodes.
-func nodeAddrs(c *cluster) map[netip.Addr]bool {
+// notAnnounced returns the addresses that nobody answers for but those who have them: of all nodes, of this machine and of
+// its gateways.
+func notAnnounced(c *cluster) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, node := range c.Nodes {
 		for _, a := range node.Addrs {
+			out[a] = true
+		}
+	}
+	for _, list := range [][]netip.Addr{c.Local.HostAddrs, c.Local.Gateways} {
+		for _, a := range list {
 			out[a] = true
 		}
 	}

@@ -22,6 +22,9 @@ type atom struct {
 	named  *portName // with number
 	number numbered
 
+	parts []*atom // it is true where one of these is; they are of no other atom and not interned
+	whole *atom   // of a part: the atom
+
 	// What cidrs are made from, where that may change.
 	nodes   *model.LabelSelector // the addresses of nodes with these labels
 	service model.Name           // those of the endpoints of a Service
@@ -30,12 +33,14 @@ type atom struct {
 }
 
 // picksPods reports whether the atom asks about pods.
-func (a *atom) picksPods() bool { return a.pods != nil || a.expr != nil || a.named != nil }
+func (a *atom) picksPods() bool {
+	return a.pods != nil || a.expr != nil || a.named != nil || slices.ContainsFunc(a.parts, (*atom).picksPods)
+}
 
 // asksNamespaces and asksAccounts report whether the answer may depend on the labels of namespaces, or of service accounts.
 func (a *atom) asksNamespaces() bool {
 	return a.pods != nil && a.pods.Namespace == "" && a.pods.Namespaces != nil && len(a.pods.Namespaces.Requirements) > 0 ||
-		a.expr != nil && looksAt(a.expr, model.PrefixNamespace)
+		a.expr != nil && looksAt(a.expr, model.PrefixNamespace) || slices.ContainsFunc(a.parts, (*atom).asksNamespaces)
 }
 
 func (a *atom) asksAccounts() bool { return a.expr != nil && looksAt(a.expr, model.PrefixAccount) }
@@ -50,7 +55,7 @@ func (a *atom) trueOf(c *cluster, pod *model.Pod) bool {
 	case a.named != nil:
 		return slices.Contains(ownPorts(pod, *a.named), a.number)
 	}
-	return false
+	return slices.ContainsFunc(a.parts, func(p *atom) bool { return p.trueOf(c, pod) })
 }
 
 // literal is an atom, or that it is not true.
@@ -186,13 +191,7 @@ func (x *atoms) contents(a *atom, all bool) (cidrs []netip.Prefix, made bool) {
 func (x *atoms) others(r *model.Rule) []clause {
 	var out []clause
 	if len(r.Peers) > 0 {
-		any := clause{}
-		for i := range r.Peers {
-			if a := x.peer(&r.Peers[i]); a != nil {
-				any = append(any, literal{atom: a})
-			}
-		}
-		out = append(out, any)
+		out = append(out, x.peers(r))
 	}
 	e := r.Other
 	if e == nil {
@@ -220,22 +219,30 @@ func (x *atoms) others(r *model.Rule) []clause {
 	return out
 }
 
-// peer returns the atom of a rule's peer, nil for one that no carried address can be.
-func (x *atoms) peer(p *model.Peer) *atom {
+// newPeer returns an atom of a rule's peer, not interned, nil for one that no carried address can be.
+func (x *atoms) newPeer(p *model.Peer) *atom {
 	switch {
 	case p.Pods != nil:
-		return x.use(&atom{text: selectorText(p.Pods), pods: p.Pods})
+		return &atom{text: selectorText(p.Pods), pods: p.Pods}
 	case p.Nodes != nil:
 		var text strings.Builder
 		text.WriteString("nodes with ")
 		writeLabelSelector(&text, p.Nodes)
-		return x.use(&atom{text: text.String(), nodes: p.Nodes})
+		return &atom{text: text.String(), nodes: p.Nodes}
 	}
-	return x.nets([]netip.Prefix{p.CIDR}, p.Except)
+	return x.newNets([]netip.Prefix{p.CIDR}, p.Except)
 }
 
 // nets returns the atom of the addresses in CIDRs, nil when none of them is carried.
 func (x *atoms) nets(in, except []netip.Prefix) *atom {
+	if a := x.newNets(in, except); a != nil {
+		return x.use(a)
+	}
+	return nil
+}
+
+// newNets is nets, not interned.
+func (x *atoms) newNets(in, except []netip.Prefix) *atom {
 	a := &atom{cidrs: x.carried(in), except: x.carried(except)}
 	if len(a.cidrs) == 0 {
 		return nil
@@ -249,7 +256,7 @@ func (x *atoms) nets(in, except []netip.Prefix) *atom {
 		text.WriteString(" except " + p.String())
 	}
 	a.text = text.String()
-	return x.use(a)
+	return a
 }
 
 // carried returns the prefixes that go into tables, masked, sorted, each once.

@@ -7,7 +7,6 @@ package calc
 
 import (
 	"maps"
-	"net/netip"
 	"reflect"
 	"slices"
 
@@ -31,10 +30,12 @@ type Calculator struct {
 	announce *announcements
 	policy   *policyTables
 	rules    table[nodestate.RuleID, nodestate.Rule]
-	node     string                        // Local.Node of the last state
-	ipv6     bool                          // it carried IPv6
-	outside  map[netip.Addr]nodestate.Addr // podsOutside
-	subnets  []netip.Prefix                // Local.Subnets then
+	node     string    // Local.Node of the last state
+	ipv6     bool      // it carried IPv6
+	held     *holdings // of the last state
+	holder   holder
+	covered  *covered      // what no pool may cover
+	overlaps []PoolOverlap // pools that do
 }
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
@@ -48,30 +49,48 @@ func New() *Calculator {
 
 // The kinds that each part of a state is made from.
 const (
-	inputsSettings = model.KindSettings | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
+	inputsSettings = model.KindSettings | model.KindBlocks | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
 	inputsRoutes   = model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
 	inputsPolicy   = model.KindSettings | model.KindHostEndpoints | model.KindPolicies | model.KindTiers | model.KindNetworkSets | model.KindServiceAccounts | model.KindPods | model.KindNamespaces | model.KindLocal
 	inputsAddrs    = model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal
 )
 
+// Refused returns the claims of nodes that do not count in the last state, in an order of its own.
+func (k *Calculator) Refused() []Refusal {
+	if k.held == nil {
+		return nil
+	}
+	return k.held.all()
+}
+
 // Update returns the state of the node c.Local.Node and the tables that differ from the state that
 // was returned before. Whatever changed in c since then must be marked in dirty; what is marked and
 // did not change costs time only. When nothing differs the earlier state is returned again.
 // Tables that do not differ are shared between the states.
 func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, nodestate.Keys) {
-	c := look(all)
 	first := k.state == nil
 	if first {
 		k.state, dirty = nodestate.New(), model.AllDirty()
 	}
+	c := lookAt(all, k.holder.follow(all, &dirty))
 	if k.node != c.Local.Node || k.ipv6 != c.ipv6 {
 		dirty = model.AllDirty() // which backends are local, which addresses count: everything turns on them
 	}
 	k.node, k.ipv6 = c.Local.Node, c.ipv6
+	defer func() { k.held = c.held }()
+
+	if _, servers := dirty.Slices[apiServerSlice]; servers || k.held != c.held || dirty.Has(inputsCovered) {
+		if by := coveredBy(c); first || !by.equal(k.covered) {
+			k.covered = by
+			dirty.Add(model.KindPools) // which of them count
+		}
+	}
+	c.covered = k.covered
 
 	next, keys := *k.state, nodestate.Keys{}
 	if dirty.Has(inputsSettings) {
+		k.overlaps = poolOverlaps(c)
 		if v := settings(c); !reflect.DeepEqual(v, next.Settings) {
 			next.Settings, keys.Tables = v, keys.Tables|nodestate.TableSettings
 		}
@@ -80,12 +99,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 		replace(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
 	}
 	bound := k.updatePolicy(c, &dirty, &next, &keys)
-	switch concern := len(dirty.Pods) > 0 && addrsConcern(c, k.outside, dirty.Pods); {
-	case dirty.Has(inputsAddrs) || concern:
-		if dirty.Has(inputsAddrs&^model.KindLocal) || concern || !slices.Equal(k.subnets, c.Local.Subnets) {
-			k.outside, k.subnets = podsOutside(c), slices.Clone(c.Local.Subnets)
-		}
-		replace(&next.Addrs, addrs(c, k.policy, k.outside), &keys, nodestate.TableAddrs)
+	switch {
+	case dirty.Has(inputsAddrs) || k.held != c.held:
+		replace(&next.Addrs, addrs(c, k.policy), &keys, nodestate.TableAddrs)
 	case bound:
 		replace(&next.Addrs, isolated(next.Addrs, k.policy), &keys, nodestate.TableAddrs)
 	}
@@ -93,6 +109,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 		replace(&next.Clients, clients(c), &keys, nodestate.TableClients)
 	}
 	k.services.update(c, &dirty)
+	if over := slices.Concat(k.policy.overdrawn, k.services.shares.overdrawn); !slices.Equal(next.Overdrawn, over) {
+		next.Overdrawn, keys.Tables = over, keys.Tables|nodestate.TableStaged
+	}
 	if k.announce.update(c, &dirty, k.services) {
 		announced, watched := k.announce.tables()
 		replace(&next.Announced, announced, &keys, nodestate.TableAnnounced)
@@ -102,6 +121,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	take(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
 	take(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
 	take(&k.services.health, &next.HealthChecks, &keys, nodestate.TableServices)
+	take(&k.services.refused, &next.Refused, &keys, nodestate.TableServices)
 	take(&k.services.ranges, &next.SourceRanges, &keys, nodestate.TableServices)
 	take(&k.rules, &next.Rules, &keys, nodestate.TableRules)
 	if first {
@@ -118,7 +138,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
 	if dirty.Has(model.KindPods) {
 		k.policy.numbers.clear()
+		room := k.policy.room
 		k.policy = newPolicyTables(k.policy.digest, &k.rules)
+		k.policy.room = room
 	}
 	isolated := k.policy.follow(c, dirty)
 	k.policy.policy = adopt(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)

@@ -84,6 +84,10 @@ func (w *world) change(d *model.Dirty) {
 		w.addBlock(i % 8)
 		drop(w.c.Blocks, remove)
 		d.Add(model.KindBlocks)
+		if w.claims.IntN(3) == 0 {
+			w.addReservation()
+			d.Add(model.KindReservations)
+		}
 	case model.KindSettings:
 		w.c.Settings.DSR = !w.c.Settings.DSR
 		w.c.Settings.VXLANMTU = pick(w, 0, 1400)
@@ -91,6 +95,8 @@ func (w *world) change(d *model.Dirty) {
 		w.c.Settings.IPv6Support = w.IntN(4) > 0
 		w.c.Settings.NodePorts = model.NodePortAddresses{Primary: w.IntN(4) == 0, CIDRs: pick(w, nil, []netip.Prefix{w.cidr()}, []netip.Prefix{prefix("172.31.0.0/16"), prefix("fd00:31:1::/64")})}
 		w.c.Settings.ExcludeFromNAT = pick(w, nil, nil, []netip.Prefix{prefix("10.96.0.0/30"), prefix("fd01::/126")})
+		w.c.Settings.WorkloadRoutes = w.claims.IntN(3) == 0
+		w.c.Settings.ServiceExternalIPs = pick(&world{Rand: w.later}, nil, nil, []netip.Prefix{}, []netip.Prefix{prefix("198.51.100.0/24"), prefix("fd01::/112")})
 		w.c.Settings.MaxNetworks = pick(w, 1<<20, 1<<20, 5)
 		w.c.Settings.DSROptOut = pick(w, nil, []netip.Prefix{prefix("10.0.0.0/8"), prefix("2001:db8::/32")})
 		d.Add(model.KindSettings)
@@ -100,8 +106,11 @@ func (w *world) change(d *model.Dirty) {
 			w.c.Local.Node = pick(w, "n0", "n1")
 		}
 		w.c.Local.LinkMTU = pick(w, 1500, 9000)
+		w.c.Local.Gateways = pick(&world{Rand: w.later}, nil, []netip.Addr{addr("203.0.113.1")})
+		w.c.Local.APIServers = pick(&world{Rand: w.later}, nil, []netip.AddrPort{netip.MustParseAddrPort("198.51.100.6:80")})
 		w.c.Local.Silent = map[netip.Addr]bool{addr("172.31.1.11"): w.IntN(3) == 0, addr("172.31.1.12"): w.IntN(3) == 0,
 			addr("fd00:31:1::11"): w.IntN(3) == 0}
+		w.c.Local.Neighbours = map[netip.Addr][6]byte{addr("172.31.1.11"): {2, 1, 0, 0, 0, byte(1 + w.claims.IntN(2))}}
 		w.c.ServiceCIDRs = []netip.Prefix{pick(w, prefix("10.96.0.0/16"), prefix("10.96.0.0/12")), prefix("fd01::/112")}
 		d.Add(model.KindLocal | model.KindServiceCIDRs)
 	}
@@ -143,9 +152,13 @@ type frozen struct {
 // weak says in which worlds the numbers of classes collide.
 func weak(seed int) bool { return seed%5 == 2 }
 
-// calculator returns a new one; in some worlds with numbers of classes that collide, in every other world with rule numbers of services that collide.
+// calculator returns a new one; in some worlds with numbers of classes that collide, in every other world with rule numbers of services that collide,
+// in some with so little room for policy that some of it is refused.
 func calculator(seed int) *Calculator {
 	k := New()
+	if seed%3 == 0 {
+		k.policy.room = 600
+	}
 	if weak(seed) {
 		k.policy.digest = func(text string) nodestate.Class {
 			if strings.Contains(text, "\x00") { // hashed again
@@ -225,11 +238,11 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 		case nodestate.TableRoutes:
 			p.Routes = s.Routes
 		case nodestate.TableServices:
-			p.Frontends, p.Backends, p.SourceRanges, p.HealthChecks = s.Frontends, s.Backends, s.SourceRanges, s.HealthChecks
+			p.Frontends, p.Backends, p.SourceRanges, p.HealthChecks, p.Refused = s.Frontends, s.Backends, s.SourceRanges, s.HealthChecks, s.Refused
 		case nodestate.TablePolicy:
 			p.Peers, p.PeerCIDRs, p.Policy, p.HostEndpoints = s.Peers, s.PeerCIDRs, s.Policy, s.HostEndpoints
 		case nodestate.TableStaged:
-			p.Staged, p.HostStaged, p.Unfit = s.Staged, s.HostStaged, s.Unfit
+			p.Staged, p.HostStaged, p.Unfit, p.Overdrawn = s.Staged, s.HostStaged, s.Unfit, s.Overdrawn
 		case nodestate.TableClients:
 			p.Clients = s.Clients
 		case nodestate.TableRules:
@@ -276,7 +289,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 // removal between.
 func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
 	c := model.NewCluster()
-	c.Settings = full.Settings
+	c.Settings, c.Reservations = full.Settings, full.Reservations
 	c.Local = full.Local
 	c.Local.Endpoints = map[netip.Addr]*model.LocalEndpoint{}
 	var steps []func() model.Dirty

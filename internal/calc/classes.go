@@ -114,6 +114,10 @@ func (x *podIndex) picked(a *atom, f func(netip.Addr)) {
 				all(p)
 			}
 		}
+	default:
+		for _, p := range a.parts {
+			x.picked(p, f)
+		}
 	}
 }
 
@@ -243,8 +247,10 @@ func classKey(atoms []*atom) string {
 func (k *classes) followCIDRs(x *atoms, gone []*atom) *touched {
 	t := &touched{prefixes: newPrefixes[struct{}]()}
 	for _, a := range gone {
-		k.regions.remove(a, a.cidrs, a.except)
-		t.add(a.cidrs, a.except)
+		for p := range a.each() {
+			k.regions.remove(p, p.cidrs, p.except)
+			t.add(p.cidrs, p.except)
+		}
 	}
 	for _, m := range x.moved {
 		k.regions.remove(m.atom, m.cidrs, m.except)
@@ -252,8 +258,10 @@ func (k *classes) followCIDRs(x *atoms, gone []*atom) *touched {
 		t.add(m.cidrs, m.atom.cidrs, m.except)
 	}
 	for _, a := range x.added {
-		k.regions.add(a, a.cidrs, a.except)
-		t.add(a.cidrs, a.except)
+		for p := range a.each() {
+			k.regions.add(p, p.cidrs, p.except)
+			t.add(p.cidrs, p.except)
+		}
 	}
 	return t
 }

@@ -21,7 +21,7 @@ func backendAddrs(s *nodestate.State, id nodestate.Frontend) []string {
 func TestEndpointWithoutInterfaceHasEnded(t *testing.T) {
 	t.Parallel()
 	c := twoServices()
-	here(c, "10.244.1.1")
+	run(c, "b", "web", "worker", "10.244.1.1", nil)
 	web := front("10.96.0.1", 80)
 	sl := *c.Slices[name("b", "web-x")]
 	sl.Endpoints = []model.ServiceEndpoint{endpoint("10.244.1.1", "worker", "ready"), endpoint("10.244.2.1", "far", "draining"),

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -84,7 +85,7 @@ func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServiceP
 		}
 		for _, ep := range sl.Ports {
 			if ep.Name == sp.Name && ep.Protocol == sp.Protocol && ep.Port != 0 {
-				all = s.appendCandidates(all, c, sl.Endpoints, candidate{port: ep.Port, ready: svc.PublishNotReady}, fam)
+				all = s.appendCandidates(all, c, svc.Name, ep.Protocol, sl.Endpoints, candidate{port: ep.Port, ready: svc.PublishNotReady}, fam)
 			}
 		}
 	}
@@ -107,7 +108,7 @@ func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServiceP
 }
 
 // appendCandidates appends a slice's endpoints; like has the port, and ready when all are published.
-func (s *services) appendCandidates(out []candidate, c *cluster, eps []model.ServiceEndpoint, like candidate, fam int) []candidate {
+func (s *services) appendCandidates(out []candidate, c *cluster, svc model.Name, proto model.Protocol, eps []model.ServiceEndpoint, like candidate, fam int) []candidate {
 	for i := range eps {
 		e := &eps[i]
 		v := like
@@ -120,6 +121,10 @@ func (s *services) appendCandidates(out []candidate, c *cluster, eps []model.Ser
 		v.node = slices.Contains(e.ForNodes, c.Local.Node)
 		for _, a := range e.Addrs {
 			if a.IsValid() && c.carried(a) && family(a) == fam {
+				if why := s.apart(svc, a, v.port, proto); why != "" {
+					s.refuse(source{name: svc}, "endpoints", netip.AddrPortFrom(a, v.port).String()+"/"+proto.String(), why+"; it is left out", actionBackend)
+					continue
+				}
 				v.addr, v.here = a, isLocal(c, e, a)
 				v.named, v.ended = v.here || e.Node != "", v.here && s.own.ended(a)
 				out = append(out, v)
@@ -130,13 +135,29 @@ func (s *services) appendCandidates(out []candidate, c *cluster, eps []model.Ser
 }
 
 // updateHealth brings what load balancers are told of a Service up to date.
-func (s *services) updateHealth(c *cluster, name model.Name) {
-	svc := c.Services[name]
+func (s *services) updateHealth(c *cluster, name model.Name, affected map[nodestate.Frontend]struct{}) {
+	src, svc := source{name: name}, c.Services[name]
+	if p := s.checks[src]; p != nil {
+		s.withdraw(p, affected)
+		delete(s.checks, src)
+	}
+	s.health.Delete(name)
 	if svc == nil || svc.HealthPort == 0 {
-		s.health.Delete(name)
 		return
 	}
-	s.health.set(name, nodestate.HealthCheck{Port: svc.HealthPort, Local: readyHere(c, s.slices[name], svc)})
+	p := &port{src: src, text: ruleText(nodestate.Rule{Kind: "Service", Name: name.String(), Detail: "healthCheckNodePort"}), created: svc.Created, uid: svc.UID,
+		reserved: true, rule: nodestate.Rule{Kind: "Service", Name: name.String()},
+		health: nodestate.HealthCheck{Port: svc.HealthPort, Local: readyHere(c, s.slices[name], svc)}}
+	for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		p.frontends = append(p.frontends, nodestate.Frontend{Addr: all, Port: svc.HealthPort, Proto: model.ProtocolTCP})
+	}
+	p.id = p.frontends[0]
+	if why := s.guards.needed(p.id); why != "" {
+		s.refuse(src, "spec.healthCheckNodePort", strconv.Itoa(int(svc.HealthPort)), "nodes need this port: "+why+"; it is not answered", actionPort)
+		return
+	}
+	s.checks[src] = p
+	s.claim(p, affected)
 }
 
 // readyHere counts the ready endpoints of a Service on this node, in the family that has more: a pod of two
@@ -225,7 +246,7 @@ func hostPort(src source, pp *model.PodPort, own []netip.Addr) *port {
 	if !at.IsUnspecified() || !at.Is4() {
 		detail += " on " + at.String()
 	}
-	p := &port{src: src, id: id, frontends: []nodestate.Frontend{id}, internal: []nodestate.Frontend{id},
+	p := &port{src: src, uid: src.name.String(), id: id, frontends: []nodestate.Frontend{id}, internal: []nodestate.Frontend{id},
 		value: nodestate.Service{ID: id, LocalOnly: true},
 		rule:  nodestate.Rule{Kind: "HostPort", Name: src.name.String(), Detail: detail}}
 	p.text = ruleText(p.rule)

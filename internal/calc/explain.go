@@ -32,7 +32,6 @@ type Explanation struct {
 // ExplainedTier is a tier that was looked at.
 type ExplainedTier struct {
 	Name     string            `json:"name"`
-	Missing  bool              `json:"missing,omitempty"` // there is no such tier: its policies can only deny
 	Policies []ExplainedPolicy `json:"policies"`
 	End      string            `json:"end"` // how it ended: EndDecided, EndPassed, EndDefaultPass, EndDefaultDeny
 }
@@ -64,7 +63,7 @@ type ExplainedRule struct {
 
 // Why a rule does not match.
 const (
-	NotEnforced   = "not enforced" // it would allow or pass, and its policy or tier cannot be enforced exactly
+	NotEnforced   = "not enforced" // it would allow or pass, and its policy cannot be enforced exactly
 	NotLog        = "logs only"    // it does match: the connection is logged, and the rules after it decide
 	NotOwnEnd     = "own end"      // family, or what the rule asks of the endpoint itself
 	NotProtocol   = "protocol"
@@ -119,7 +118,9 @@ func (s *sets) classAt(a netip.Addr) *class {
 	}
 	k := newClasses(digest64[nodestate.Class])
 	for _, x := range s.atoms.byText {
-		k.regions.add(x, x.cidrs, x.except)
+		for p := range x.each() {
+			k.regions.add(p, p.cidrs, p.except)
+		}
 	}
 	if of := k.anew(pods, s.atoms, a); of != nil {
 		return k.of(of)
@@ -169,8 +170,6 @@ func (s *sets) explainTiers(t *set, tiers []setTier, c *class, q Question, x *Ex
 // explainTier walks a tier's policies. decided is the rule that allows or denies, nil when none does.
 func (s *sets) explainTier(t *set, tier *setTier, of []*bound, c *class, q Question) (out ExplainedTier, decided *setRule) {
 	out = ExplainedTier{Name: of[0].policy.Tier, End: EndDefaultDeny}
-	_, known := s.c.Tier(out.Name)
-	out.Missing = !known
 	for _, b := range of {
 		p := ExplainedPolicy{Kind: b.policy.Kind, Name: b.policy.Name.String(), Invalid: b.policy.Invalid}
 		matched := s.explainPolicy(t, tier, b, c, q, &p)

@@ -10,9 +10,22 @@ import (
 type cluster struct {
 	*model.Cluster
 	ipv6 bool // this node carries IPv6; IPv4 it always does
+	held *holdings
+	// covered is what no pool may cover.
+	covered *covered
 }
 
-func look(c *model.Cluster) *cluster { return &cluster{Cluster: c, ipv6: c.CarriesIPv6()} }
+// look returns a cluster with those claims of nodes that count.
+func look(c *model.Cluster) *cluster {
+	all := model.AllDirty()
+	return lookAt(c, new(holder).follow(c, &all))
+}
+
+func lookAt(c *model.Cluster, held *holdings) *cluster {
+	of := *c
+	of.Blocks, of.Nodes = held.blocks, held.nodes
+	return &cluster{Cluster: &of, ipv6: of.CarriesIPv6(), held: held}
+}
 
 // carried reports whether addresses of this family go into tables: the one place that says so. Addresses that mean
 // something else on every link are nobody's.

@@ -44,6 +44,8 @@ func dual() *model.Cluster {
 	pod("default", "old", "worker", "10.244.1.2")
 	pod("default", "client", "far", "10.244.2.1", "fd00:10:244:2::1")
 	pod("default", "fixed", "far", "10.244.77.1", "fd00:10:244:77::1")
+	fixed := c.Pods[model.Name{Namespace: "default", Name: "fixed"}]
+	fixed.Asked, c.Reservations = fixed.Addrs, []netip.Prefix{prefix("10.244.77.0/24"), prefix("fd00:10:244:77::1/128")}
 	dualServices(c)
 	web := model.Selector{Namespace: "default", Pods: equals("app", "web")}
 	n := model.Name{Namespace: "default", Name: "web"}

@@ -78,6 +78,11 @@ func addresses() *model.Cluster {
 	run(c, "default", "flat-far", "far", "10.250.0.8", nil)
 	run(c, "default", "done", "far", "10.244.77.2", nil)
 	c.Pods[model.Name{Namespace: "default", Name: "done"}].Finished = true
+	c.Reservations = []netip.Prefix{prefix("10.244.1.60/32"), prefix("10.244.77.0/26"), prefix("10.250.0.0/24")}
+	for _, name := range []string{"fixed-far", "fixed-near", "flat-far"} {
+		p := c.Pods[model.Name{Namespace: "default", Name: name}]
+		p.Asked = p.Addrs
+	}
 	run(c, "default", "hostnet", "far", "172.31.2.20", nil)
 	c.Pods[model.Name{Namespace: "default", Name: "hostnet"}].HostNetwork = true
 	return c

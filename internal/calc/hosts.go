@@ -127,7 +127,7 @@ func (s *sets) bindHosts(out *policyTables) {
 // ofHost returns the policies that select a host endpoint, in their order.
 func (s *sets) ofHost(h *model.HostEndpoint, of *subjects) (out []*model.Policy) {
 	for _, sub := range of.hosts {
-		if sub.expr == nil || sub.expr.MatchesFunc(hostLabels(h)) {
+		if (sub.expr == nil || sub.expr.MatchesFunc(hostLabels(h))) && inForce(s.c, sub.policy) {
 			out = append(out, sub.policy)
 		}
 	}
@@ -180,9 +180,11 @@ func (s *sets) hostCIDRs(all map[netip.Prefix]nodestate.Class) map[netip.Prefix]
 			continue
 		}
 		for a := range t.atoms() {
-			for _, p := range slices.Concat(a.cidrs, a.except) {
-				if c, is := all[p]; is {
-					out[p] = c
+			for part := range a.each() {
+				for _, p := range slices.Concat(part.cidrs, part.except) {
+					if c, is := all[p]; is {
+						out[p] = c
+					}
 				}
 			}
 		}

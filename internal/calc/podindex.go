@@ -126,9 +126,14 @@ func localPods(c *cluster) (map[netip.Addr]model.Name, map[model.Name][]netip.Ad
 
 // follow takes over what changed, and returns the addresses that may have changed hands or whose pods changed.
 func (x *podIndex) follow(c *cluster, dirty *Dirty) []netip.Addr {
-	x.c = c
 	names := map[model.Name]struct{}{}
 	maps.Copy(names, dirty.Pods)
+	if was := x.c.held; was != c.held {
+		c.held.differing(was, func(p netip.Prefix) {
+			x.claimantsIn(p, func(of *peerPod) { names[of.pod.Name] = struct{}{} })
+		})
+	}
+	x.c = c
 	if dirty.Has(model.KindLocal) {
 		before := x.local
 		x.local, x.ours = localPods(c)
@@ -208,6 +213,21 @@ func (x *podIndex) claimants(a netip.Addr, f func(*peerPod)) {
 	}
 	for _, p := range x.claimed[a] {
 		f(p)
+	}
+}
+
+// claimantsIn calls f for the pods that claim an address of a prefix.
+func (x *podIndex) claimantsIn(p netip.Prefix, f func(*peerPod)) {
+	if size := p.Addr().BitLen() - p.Bits(); size > 16 || len(x.byClaim) < 1<<size {
+		for a := range x.byClaim {
+			if p.Contains(a) {
+				x.claimants(a, f)
+			}
+		}
+		return
+	}
+	for a := p.Addr(); a.IsValid() && p.Contains(a); a = a.Next() {
+		x.claimants(a, f)
 	}
 }
 
@@ -291,7 +311,7 @@ func peerAddrs(c *cluster, p *model.Pod, local []netip.Addr) []netip.Addr {
 	}
 	ours := func(i int, a netip.Addr) bool {
 		ep := c.Local.Endpoints[a]
-		return c.carried(a) && (ep == nil || ep.Pod == p.Name) && !slices.Contains(p.Addrs[:i], a)
+		return c.carried(a) && (ep == nil && c.held.counts(c, p, a) || ep != nil && ep.Pod == p.Name) && !slices.Contains(p.Addrs[:i], a)
 	}
 	same := len(local) == 0
 	for i, a := range p.Addrs {

@@ -28,6 +28,7 @@ type policyTables struct {
 	compiled [directions]map[*model.Policy]*bound
 	serial   int                               // of bounds
 	digest   func(text string) nodestate.Class // of classes
+	room     int                               // entries of look-up 2
 	// The rest is nil while nothing here is isolated.
 	sets    *sets
 	pods    *podIndex
@@ -35,15 +36,18 @@ type policyTables struct {
 	classes *classes
 	written map[nodestate.SetID]*written
 	refused []nodestate.SetID // that did not fit
-	most    int               // networks that fit: Settings.MaxNetworks
-	crowded bool              // there are more than that: no set of pods that asks for any fits
+	// measured is how much those would take, and overdrawn says of which namespaces they are.
+	measured  map[nodestate.SetID]measure
+	overdrawn []nodestate.Overdrawn
+	most      int  // networks that fit: Settings.MaxNetworks
+	crowded   bool // there are more than that: no set of pods that asks for any fits
 	// hostsCrowded says that host endpoints alone ask for more than fit.
 	hostsCrowded bool
 	leftOut      int // classes that there were when staged policies were left out; 0 = they are not
 }
 
 func newPolicyTables(digest func(text string) nodestate.Class, rules *table[nodestate.RuleID, nodestate.Rule]) *policyTables {
-	return &policyTables{digest: digest, numbers: newRuleNumbers(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
+	return &policyTables{digest: digest, room: maxPolicyEntries, numbers: newRuleNumbers(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
 // follow brings the tables up to date. It reports whether the isolation of endpoints may have changed.
@@ -139,7 +143,7 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 	if len(sets.byKey) == 0 {
 		p.numbers.clear()
 		*p = policyTables{ingress: p.ingress, egress: p.egress, numbers: p.numbers, staged: p.staged, hosts: p.hosts, hostsStaged: p.hostsStaged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
-			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest, most: p.most}
+			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest, room: p.room, most: p.most}
 		sets.isolateStaged(p)
 		return sets
 	}
@@ -285,7 +289,7 @@ func (s *subjects) of(c *cluster, name model.Name) (list []*model.Policy, known 
 	}
 	for _, of := range [][]*subject{s.byNS[name.Namespace], s.anywhere} {
 		for _, sub := range of {
-			if pod == nil || sub.selects(c, pod) {
+			if (pod == nil || sub.selects(c, pod)) && inForce(c, sub.policy) {
 				list = append(list, sub.policy)
 			}
 		}

@@ -196,9 +196,12 @@ func mergeSpans(all []span) []span {
 func splitSpans(from, cut []span) (in, out []span) {
 	for _, f := range from {
 		at, done := f.first, false
+		for len(cut) > 0 && cut[0].last < at { // those after f are behind it too
+			cut = cut[1:]
+		}
 		for _, c := range cut {
-			if c.last < at || c.first > f.last {
-				continue
+			if c.first > f.last {
+				break
 			}
 			if c.first > at {
 				out = append(out, span{at, c.first - 1})

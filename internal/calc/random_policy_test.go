@@ -114,6 +114,7 @@ func (w *world) addCalicoPolicy(i int) {
 	p := &model.Policy{Kind: pick(w, model.KindCalicoNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindClusterNetworkPolicy),
 		Name: model.Name{Name: fmt.Sprint("p", i)}, Tier: pick(w, "default", "sec", "sec2", model.TierAdmin, model.TierBaseline, "ghost"),
 		Order: pick(w, 0, 1, 1, math.Inf(1)), AppliesIngress: w.IntN(3) > 0, AppliesEgress: w.IntN(3) > 0}
+	p.Created = int64(i % 3)
 	p.Subject.Expression = w.expression()
 	if p.Kind == model.KindCalicoNetworkPolicy {
 		p.Name.Namespace = pick(w, worldNamespaces...)

@@ -12,11 +12,13 @@ import (
 // carries IPv6 is left to chance, and changes: by a pool, by an address of the node, by the setting.
 type world struct {
 	*rand.Rand
-	c *model.Cluster
+	claims *world     // draws what nodes claim: apart, so that all else is as it is without
+	later  *rand.Rand // for what Services ask for: the same
+	c      *model.Cluster
 }
 
 func newWorld(seed uint64) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), c: model.NewCluster()}
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), c: model.NewCluster(), claims: &world{Rand: rand.New(rand.NewPCG(seed, 5))}, later: rand.New(rand.NewPCG(seed, 2))}
 	w.c.Local = model.Local{Node: "n0", LinkMTU: 1500, Endpoints: map[netip.Addr]*model.LocalEndpoint{},
 		HostAddrs: []netip.Addr{addr("172.31.1.10")}, Subnets: []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24")},
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: 2, Addrs: []netip.Addr{addr("172.31.1.10")}}}}
@@ -133,13 +135,18 @@ func (w *world) rules() []model.Rule {
 		for range w.IntN(3) {
 			r.Ports = append(r.Ports, w.portRange())
 		}
+		if w.IntN(8) == 0 { // so many that its peers are one atom
+			for len(r.Peers)*len(r.Ports) <= maxApart {
+				r.Peers, r.Ports = append(r.Peers, w.peer()), append(r.Ports, w.portRange())
+			}
+		}
 		out = append(out, r)
 	}
 	return out
 }
 
 func (w *world) addPolicy(i int) {
-	p := &model.Policy{Kind: "NetworkPolicy", Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("p", i)},
+	p := &model.Policy{Kind: "NetworkPolicy", Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("p", i)}, Created: int64(i % 3),
 		Tier: pick(w, "default", "default", "kube-admin"), Order: float64(w.IntN(3)), Subject: w.selector(),
 		Ingress: w.rules(), Egress: w.rules(), AppliesIngress: w.IntN(3) > 0, AppliesEgress: w.IntN(3) > 0}
 	if w.IntN(10) == 0 {
@@ -171,10 +178,14 @@ func (w *world) addPod(i int) {
 		}
 		p.Ports = append(p.Ports, pp)
 	}
+	p.Created, p.UID = int64(w.claims.IntN(4)), fmt.Sprint(i)
 	third := w.IntN(3)
 	ips := w.both(fmt.Sprintf("10.1.%d.%d", third, 1+i%60), fmt.Sprintf("fd00:1:0:%d::%x", third, 1+i%60))
 	if w.IntN(5) > 0 {
 		p.Addrs = ips
+	}
+	if w.claims.IntN(8) > 0 {
+		p.Asked = p.Addrs
 	}
 	if p.Node == "n0" && !p.HostNetwork && w.IntN(6) > 0 {
 		ep := &model.LocalEndpoint{Pod: name, Interface: fmt.Sprint("cali", i), IfIndex: 100 + i,
@@ -211,12 +222,34 @@ func (w *world) addService(i int) {
 		}
 		s.Ports = append(s.Ports, p)
 	}
+	w.dare(s)
 	w.c.Services[s.Name] = s
+}
+
+// dare lets a Service have an age, and ask for what may be refused: addresses of nodes, pods, pools, API servers, and ports.
+func (w *world) dare(s *model.Service) {
+	l := &world{Rand: w.later}
+	s.Created, s.UID = int64(l.IntN(3)), pick(l, "", "u", "v")
+	if l.IntN(3) == 0 {
+		s.ExternalIPs = append(s.ExternalIPs, pick(l, addr("172.31.1.10"), addr("172.31.1.11"), addr("fd00:31:1::10"), addr("10.1.0.7"), addr("fd00:1::8"), addr("198.51.100.6"), addr("203.0.113.1")))
+	}
+	if s.HealthPort != 0 {
+		s.HealthPort = pick(l, s.HealthPort, 32000, 30001, 10250)
+	}
+	for i := range s.Ports {
+		s.Ports[i].Port = pick(l, s.Ports[i].Port, s.Ports[i].Port, 6443, 30001)
+		if s.Ports[i].NodePort != 0 {
+			s.Ports[i].NodePort = pick(l, s.Ports[i].NodePort, s.Ports[i].NodePort, 6443, 32000)
+		}
+	}
 }
 
 func (w *world) addSlice(i int) {
 	sl := &model.EndpointSlice{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("sl", i)}}
 	sl.Service = model.Name{Namespace: sl.Name.Namespace, Name: fmt.Sprint("s", w.IntN(8))}
+	if w.later.IntN(10) == 0 {
+		w.addServers(model.Name{Namespace: apiService.Namespace, Name: fmt.Sprint("api", i%2)})
+	}
 	for j := range 2 {
 		sl.Ports = append(sl.Ports, model.EndpointPort{Name: fmt.Sprint("port", j), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 8080)})
 	}
@@ -226,6 +259,13 @@ func (w *world) addSlice(i int) {
 			Node: pick(w, "n0", "n1", ""), Ready: w.IntN(2) == 0, Serving: w.IntN(2) == 0, Terminating: w.IntN(2) == 0})
 	}
 	w.c.Slices[sl.Name] = sl
+}
+
+// addServers makes a slice one of the API servers'.
+func (w *world) addServers(n model.Name) {
+	w.c.Slices[n] = &model.EndpointSlice{Name: n, Service: apiService, NotCarried: w.later.IntN(2) == 0,
+		Ports:     []model.EndpointPort{{Name: "https", Protocol: model.ProtocolTCP, Port: pick(&world{Rand: w.later}, uint16(6443), 30001)}},
+		Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{pick(&world{Rand: w.later}, addr("198.51.100.6"), addr("172.31.1.11"), addr("fd00:31:1::10"))}, Ready: true}}}
 }
 
 func (w *world) addNode(i int) {
@@ -241,6 +281,10 @@ func (w *world) addNode(i int) {
 		}
 	}
 	n.NotReady = w.IntN(4) == 0
+	n.Created = int64(w.claims.IntN(3))
+	if w.claims.IntN(8) == 0 { // claims what another one, or a pod, may have
+		n.Addrs = append(n.Addrs, pick(w.claims, w.claims.both("172.31.1.10", "fd00:31:1::10"), w.claims.both("10.1.0.7", "fd00:1::7"), w.claims.both("10.96.0.3", "fd01::3"))...)
+	}
 	if w.IntN(6) == 0 {
 		n.Labels = map[string]string{noBalancers: ""}
 	}
@@ -262,12 +306,25 @@ func (w *world) addBlock(i int) {
 	if w.IntN(2) == 0 {
 		b.CIDR = netip.PrefixFrom(addr(fmt.Sprintf("fd00:1:0:%d::%x", i/4, i%4*64)), 122)
 	}
+	if w.claims.IntN(6) == 0 { // overlaps what others have, or lies in no pool
+		b.CIDR = pick(w.claims, prefix("10.1.0.0/24"), prefix("10.1.0.64/27"), prefix("10.1.1.16/30"), prefix("10.9.0.0/26"), prefix("fd00:1::/120"), prefix("fd00:1::40/123"))
+	}
+	b.Created = int64(w.claims.IntN(3))
 	w.c.Blocks[b.CIDR] = b
+}
+
+// addReservation reserves addresses that pods have.
+func (w *world) addReservation() {
+	all := []netip.Prefix{prefix("10.1.0.0/16"), prefix("fd00:1::/32")}
+	w.c.Reservations = pick(w.claims, all, all, all, nil, []netip.Prefix{prefix("10.1.0.0/27")}, []netip.Prefix{prefix("10.1.1.0/24"), prefix("fd00:1::/64")})
 }
 
 func (w *world) addNamespace(i int) {
 	n := worldNamespaces[i%len(worldNamespaces)]
 	w.c.Namespaces[n] = &model.Namespace{Name: n, Labels: w.labels()}
+	if w.later.IntN(4) == 0 {
+		w.c.Namespaces[n].Labels[labelBackends] = backendsAny
+	}
 }
 
 // fill populates the whole world.
@@ -285,6 +342,8 @@ func (w *world) fill() *model.Cluster {
 	times(8, w.addBlock)
 	times(8, w.addBlock) // of the other family, many of them
 	times(24, w.addPod)
+	w.addReservation()
+	w.c.Settings.WorkloadRoutes = w.claims.IntN(3) == 0
 	times(8, w.addService)
 	times(12, w.addSlice)
 	times(1+w.IntN(10), w.addPolicy)

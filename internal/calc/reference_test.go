@@ -133,7 +133,7 @@ func (r reference) podsAt(a netip.Addr) []*model.Pod {
 	}
 	var out []*model.Pod
 	for _, p := range r.c.Pods {
-		if usable(p) && slices.Contains(p.Addrs, a) {
+		if usable(p) && slices.Contains(p.Addrs, a) && r.has(p, a) {
 			out = append(out, p)
 		}
 	}
@@ -228,7 +228,7 @@ func (r reference) ruleMatches(rule *model.Rule, q question) bool {
 			hit = hit || slices.ContainsFunc(peers, func(x *model.Pod) bool { return r.picks(p.Pods, x) })
 		case p.Nodes != nil:
 			for _, n := range r.c.Nodes {
-				hit = hit || r.labels(p.Nodes, n.Labels) && slices.Contains(n.Addrs, q.peer)
+				hit = hit || r.labels(p.Nodes, n.Labels) && slices.Contains(n.Addrs, q.peer) && r.nodeHas(n, q.peer)
 			}
 		default:
 			hit = hit || p.CIDR.Contains(q.peer) && !inAny(p.Except, q.peer)
@@ -248,7 +248,8 @@ func (r reference) ruleMatches(rule *model.Rule, q question) bool {
 		return slices.ContainsFunc(list, func(pr model.PortRange) bool { return r.portMatches(pr, at, pods, q.proto, port) })
 	}
 	// ICMP of the other family is nothing that a rule can mean.
-	if len(rule.Ports) > 0 && rule.Ports[0].Protocol == map[bool]model.Protocol{true: 58, false: 1}[q.addr.Is4()] && len(rule.Ports) == 1 {
+	foreign := map[bool]model.Protocol{true: 58, false: 1}[q.addr.Is4()]
+	if len(rule.Ports) > 0 && !slices.ContainsFunc(rule.Ports, func(p model.PortRange) bool { return p.Protocol != foreign }) {
 		return false
 	}
 	return (len(rule.Ports) == 0 || one(rule.Ports, dstAt, dst, q.dport)) && !one(rule.NotPorts, dstAt, dst, q.dport) &&
@@ -266,14 +267,13 @@ func (r reference) tiers() (names []string, passes map[string]bool) {
 		names = append(names, n)
 	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(order[a], order[b]), strings.Compare(a, b)) })
-	var missing []string
-	for _, p := range r.c.Policies {
-		if _, there := order[p.Tier]; !there && !slices.Contains(missing, p.Tier) {
-			missing = append(missing, p.Tier)
-		}
-	}
-	slices.Sort(missing)
-	return append(names, missing...), passes
+	return names, passes
+}
+
+// inForce says that a policy is of a tier that there is: others are as if they were not there.
+func (r reference) inForce(p *model.Policy) bool {
+	names, _ := r.tiers()
+	return slices.Contains(names, p.Tier)
 }
 
 // mine returns the policies that bind the pod in the direction, in the order within tiers. unknown: what the pod is cannot be
@@ -283,7 +283,7 @@ func (r reference) mine(q question) (mine []*model.Policy, unknown bool) {
 	for _, p := range r.c.Policies {
 		byLabels = byLabels || strings.Contains(p.Subject.Expression, "pcns.") || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0
 		byAccounts = byAccounts || strings.Contains(p.Subject.Expression, "pcsa.")
-		if applies := p.AppliesEgress && !q.in || p.AppliesIngress && q.in; !applies {
+		if applies := p.AppliesEgress && !q.in || p.AppliesIngress && q.in; !applies || !r.inForce(p) {
 			continue
 		}
 		could = could || p.Subject.Namespace == "" || p.Subject.Namespace == q.pod.Name.Namespace
@@ -309,8 +309,6 @@ func (r reference) verdict(q question) (allow bool, name string, log bool) {
 	}
 	names, passes := r.tiers()
 	for _, tier := range names {
-		_, known := map[string]bool{"adminnetworkpolicy": true, "kube-admin": true, "default": true, "kube-baseline": true, "baselineadminnetworkpolicy": true}[tier]
-		known = known || r.c.Tiers[tier] != nil
 		here, handedOn := false, false
 	tier:
 		for _, p := range mine {
@@ -323,8 +321,7 @@ func (r reference) verdict(q question) (allow bool, name string, log bool) {
 				rules, dir = p.Ingress, "ingress"
 			}
 			for i := range rules {
-				broken := p.Invalid != "" || !known
-				if broken && rules[i].Action != model.Deny || !r.ruleMatches(&rules[i], q) {
+				if p.Invalid != "" && rules[i].Action != model.Deny || !r.ruleMatches(&rules[i], q) {
 					continue
 				}
 				if rules[i].Action == model.Log {

@@ -61,7 +61,7 @@ func (r *regions) at(p netip.Prefix) []*atom {
 	r.cidrs.containing(p, func(_ netip.Prefix, of []*atom) bool {
 		for _, a := range of {
 			if !excluded[a] {
-				out = append(out, a)
+				out = append(out, a.all())
 			}
 		}
 		return true

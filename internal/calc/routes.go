@@ -23,7 +23,7 @@ func settings(c *cluster) nodestate.Settings {
 		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
 		Tunnel:     nodestate.Tunnel{Port: m.VXLANPort, VNI: m.VXLANVNI, MTU: tunnelMTU(c)},
 		DataIfaces: m.DataIfaces, InterfacePrefix: m.InterfacePrefix, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
-		HostNAT: m.HostNAT, ToHost: m.ToHost, IPv6: c.ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
+		HostNAT: m.HostNAT, ToHost: m.ToHost, VXLANFromPods: m.VXLANFromPods, IPIPFromPods: m.IPIPFromPods, RPFStrict: m.RPFStrict, IPv6: c.ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
 		KubeProxy: c.Local.KubeProxy, ProxyRules: c.Local.ProxyRules, HandOver: c.Local.HandOver,
 	}
 	for _, p := range m.DSROptOut {
@@ -37,18 +37,29 @@ func settings(c *cluster) nodestate.Settings {
 			s.Node6 = own.NodeAddr6()
 		}
 	}
+	by := c.covered
 	for _, p := range c.Pools {
 		if !c.carriedPrefix(p.CIDR) || amongNodes(c, p) {
 			continue
 		}
 		mtu := poolMTU(c, p)
-		s.PoolRoutes[p.CIDR.Masked()] = mtu
+		switch {
+		case by.overlap(p) != "":
+			if p.Workload || !p.LoadBalancer {
+				for _, b := range by.blocksIn(c, p) {
+					s.PoolRoutes[b] = mtu
+				}
+			}
+			continue
+		case !p.Disabled || inUse(c, p):
+			s.PoolRoutes[p.CIDR.Masked()] = mtu
+		}
 		if !p.Disabled {
 			s.PodMTU = min(s.PodMTU, mtu)
 		}
 	}
 	for _, p := range c.ServiceCIDRs {
-		if c.carriedPrefix(p) {
+		if c.carriedPrefix(p) && !by.needs(p) {
 			s.PoolRoutes[p.Masked()] = s.PodMTU // behind a cluster IP may be a pod of any pool
 		}
 	}
@@ -92,14 +103,15 @@ func tunnelled(pool *model.Pool, sameLink bool) bool {
 // address, is part of its pool and no more: nothing is sent there.
 func routes(c *cluster) map[netip.Prefix]nodestate.Route {
 	out := make(map[netip.Prefix]nodestate.Route, len(c.Pools)+len(c.Blocks))
+	by := c.covered
 	for _, p := range c.Pools {
-		if c.carriedPrefix(p.CIDR) && !amongNodes(c, p) {
+		if c.carriedPrefix(p.CIDR) && !amongNodes(c, p) && by.overlap(p) == "" {
 			out[p.CIDR.Masked()] = nodestate.Route{Pool: true}
 		}
 	}
 	pools := poolIndex(c)
 	for _, b := range c.Blocks {
-		if !c.carriedPrefix(b.CIDR) || b.Node == loadBalancers {
+		if !c.carriedPrefix(b.CIDR) || b.Node == loadBalancers || by.forbids(b.CIDR) {
 			continue
 		}
 		r := nodestate.Route{Pool: true}

@@ -24,10 +24,17 @@ type port struct {
 	value     nodestate.Service    // without the rule's number; of the frontends that are not external
 	external  nodestate.Service    // the same of those that are
 	internal  []nodestate.Frontend // the cluster IPs', and host ports
+	asked     []nodestate.Frontend // those of spec.externalIPs
 	limited   []nodestate.Frontend // those that are for the source ranges alone
 	ranges    []netip.Prefix       // sorted
 	rule      nodestate.Rule
-	backends  []nodestate.Backend
+	// created and uid tell how old its Service is.
+	created int64
+	uid     string
+	// reserved: nothing is to be sent here, the agent listens here itself for health.
+	reserved bool
+	health   nodestate.HealthCheck
+	backends []nodestate.Backend
 	// hostBackend says that one of them is one of this node's own addresses.
 	hostBackend bool
 	// relief says that the policy is Local, that no backend here is ready, and that others are, on other nodes.
@@ -47,19 +54,37 @@ type services struct {
 	answers   func(model.Name, netip.Addr) bool // does this node answer neighbours for a Service's address?
 	ids       *ids[nodestate.RuleID]
 	around    surroundings
+	guards    *guards
+	servers   apiSlices
+	machine   machine
+	pods      podAddrs
+	endpoints addrIndex                                              // all endpoints
+	holders   map[netip.Addr]map[model.Name]struct{}                 // the Services that ask for an address
+	asked     map[model.Name][]netip.Addr                            // the same the other way round
+	narrow    map[nodestate.Frontend]map[nodestate.Frontend]struct{} // frontends at nodes' addresses, by that on all of them
+	checks    map[source]*port                                       // the ports of health checks
+	refusals  map[source][]nodestate.Refusal                         // what was refused while a source's ports were made
+	lost      map[source]map[nodestate.Frontend]string               // frontends that are others'
+	refused   table[nodestate.Object, []nodestate.Refusal]
 	frontends table[nodestate.Frontend, nodestate.Service]
 	backends  table[nodestate.Frontend, []nodestate.Backend]
 	ranges    table[nodestate.Frontend, []netip.Prefix]
 	health    table[model.Name, nodestate.HealthCheck]
 	rules     *table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
+	shares    serviceShares
 }
 
 func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 	return &services{
 		ports: map[source][]*port{}, hosts: map[source]struct{}{}, claims: map[nodestate.Frontend][]*port{},
 		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
-		nameless:  newAddrIndex(),
-		own:       newOwn(),
+		nameless: newAddrIndex(),
+		own:      newOwn(),
+		servers:  apiSlices{}, guards: &guards{}, pods: newPodAddrs(), endpoints: newAddrIndex(),
+		holders: map[netip.Addr]map[model.Name]struct{}{}, asked: map[model.Name][]netip.Addr{},
+		narrow: map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, checks: map[source]*port{},
+		refusals: map[source][]nodestate.Refusal{}, lost: map[source]map[nodestate.Frontend]string{},
+		refused:   newTable[nodestate.Object](slices.Equal[[]nodestate.Refusal]),
 		answers:   func(model.Name, netip.Addr) bool { return false },
 		ids:       newIDs(digestServiceRule[nodestate.RuleID]),
 		frontends: newTable[nodestate.Frontend](func(a, b nodestate.Service) bool { return a == b }),
@@ -93,17 +118,30 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 		s.around = around
 		all.Add(model.KindServices | model.KindPods)
 	}
-	sources := s.dirtySources(c, &all)
-	s.touched = sources
 	affected := map[nodestate.Frontend]struct{}{}
+	more := s.guard(c, &all, affected)
+	sources := s.dirtySources(c, &all)
+	for _, a := range more {
+		for name := range s.holders[a] {
+			sources[source{name: name}] = struct{}{}
+		}
+		for _, name := range s.endpoints.of([]netip.Addr{a}) {
+			sources[source{name: s.owners[name]}] = struct{}{}
+		}
+	}
+	for _, name := range s.shares.follow(c, s, sources) {
+		sources[source{name: name}] = struct{}{}
+	}
+	s.touched = sources
 	var gone, come []*port
 	for src := range sources {
+		delete(s.refusals, src)
 		have, want := s.ports[src], build(c, s, src)
-		if !src.hostPorts {
-			s.updateHealth(c, src.name)
-		}
 		for _, p := range have {
 			s.withdraw(p, affected)
+		}
+		if !src.hostPorts {
+			s.updateHealth(c, src.name, affected)
 		}
 		for _, p := range want {
 			s.claim(p, affected)
@@ -123,6 +161,7 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 	}
 	s.renumber(gone, come, affected)
 	s.resolve(affected)
+	s.report(sources)
 }
 
 // dirtySources says which services to compute again, and keeps the index of slices.
@@ -134,6 +173,7 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 		clear(s.owners)
 		s.nameless.clear()
 		s.own.named.clear()
+		s.endpoints.clear()
 		for name := range c.Slices {
 			s.indexSlice(c, name)
 		}
@@ -152,6 +192,17 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 			if !src.hostPorts {
 				out[src] = struct{}{}
 			}
+		}
+		for src := range s.refusals { // a Service that is gone may have had no ports
+			if !src.hostPorts {
+				out[src] = struct{}{}
+			}
+		}
+		for src := range s.checks {
+			out[src] = struct{}{}
+		}
+		for name := range s.asked {
+			out[source{name: name}] = struct{}{}
 		}
 	}
 	for name := range dirty.Services {
@@ -173,6 +224,11 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 		}
 		for src := range s.hosts {
 			out[src] = struct{}{}
+		}
+		for src := range s.refusals {
+			if src.hostPorts {
+				out[src] = struct{}{}
+			}
 		}
 	}
 	return out
@@ -197,6 +253,7 @@ func (s *services) indexSlice(c *cluster, name model.Name) {
 		sl = nil
 	}
 	s.own.named.put(name, sl, func(e *model.ServiceEndpoint) bool { return e.Node == c.Local.Node })
+	s.endpoints.put(name, sl, func(*model.ServiceEndpoint) bool { return true })
 	s.nameless.put(name, sl, func(e *model.ServiceEndpoint) bool { return e.Node == "" })
 	if sl == nil {
 		return
@@ -274,11 +331,19 @@ func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.
 // build returns the ports of a source as the cluster has them now, none when it is gone.
 func build(c *cluster, s *services, src source) []*port {
 	if src.hostPorts {
-		return hostPorts(c, src)
+		return s.allowedHostPorts(hostPorts(c, src))
 	}
 	svc := c.Services[src.name]
+	if svc != nil && s.shares.refused[src.name] {
+		svc = nil
+	}
+	s.noteAsked(src.name, svc)
 	if svc == nil {
 		return nil
+	}
+	external, balanced := s.addresses(svc, func(field, value, message, action string) { s.refuse(src, field, value, message, action) })
+	if len(external) > 0 && s.guards.external == nil {
+		s.point(src, external)
 	}
 	var out []*port
 	seen := map[string]bool{}
@@ -287,10 +352,9 @@ func build(c *cluster, s *services, src source) []*port {
 		if len(ips) == 0 {
 			continue
 		}
-		lb := c.carriedOf(svc.LBIPs, fam)
-		more := append(c.carriedOf(svc.ExternalIPs, fam), lb...)
+		lb, asked := c.carriedOf(balanced, fam), c.carriedOf(external, fam)
 		for i := range svc.Ports {
-			p := servicePort(src, svc, &svc.Ports[i], ips, more)
+			p := servicePort(src, svc, &svc.Ports[i], ips, asked, lb)
 			if svc.Restricted {
 				p.restrict(s.around.admitted(c, svc, lb, fam), lb)
 			}
@@ -298,6 +362,9 @@ func build(c *cluster, s *services, src source) []*port {
 				continue
 			}
 			seen[p.text] = true
+			if !s.allow(p, svc) {
+				continue
+			}
 			p.backends, p.relief = s.choose(c, svc, &svc.Ports[i], fam)
 			p.hostBackend = s.around.onHost(p.backends)
 			out = append(out, p)
@@ -307,12 +374,12 @@ func build(c *cluster, s *services, src source) []*port {
 }
 
 // servicePort describes one port by its cluster IPs and its other addresses of one family.
-func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, more []netip.Addr) *port {
+func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, asked, lb []netip.Addr) *port {
 	detail := "port " + sp.Name
 	if sp.Name == "" {
 		detail = "port " + portText(sp.Port, sp.Protocol)
 	}
-	p := &port{src: src, id: nodestate.Frontend{Addr: ips[0], Port: sp.Port, Proto: sp.Protocol},
+	p := &port{src: src, created: svc.Created, uid: svc.UID, id: nodestate.Frontend{Addr: ips[0], Port: sp.Port, Proto: sp.Protocol},
 		rule: nodestate.Rule{Kind: "Service", Name: svc.Name.String(), Detail: detail}}
 	if !ips[0].Is4() {
 		p.rule.Detail += " IPv6"
@@ -328,7 +395,12 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, mor
 		p.internal = append(p.internal, nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol})
 	}
 	p.frontends = slices.Clone(p.internal)
-	for _, ip := range more {
+	for _, ip := range asked {
+		if f := (nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol}); !slices.Contains(lb, ip) {
+			p.asked = append(p.asked, f)
+		}
+	}
+	for _, ip := range slices.Concat(asked, lb) {
 		p.frontends = append(p.frontends, nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol})
 	}
 	if sp.NodePort != 0 {

@@ -77,7 +77,7 @@ func TestServiceWithTakenClusterIPHasNoFrontends(t *testing.T) {
 func TestOneSliceChangesOnlyItsService(t *testing.T) {
 	t.Parallel()
 	c := twoServices()
-	here(c, "10.244.1.9")
+	run(c, "b", "new", "worker", "10.244.1.9", nil)
 	k := New()
 	before, _ := k.Update(c, model.AllDirty())
 	sl := *c.Slices[name("b", "web-x")]
@@ -138,6 +138,6 @@ func TestEndpointWithoutNodeIsWhereItsAddressIs(t *testing.T) {
 		}
 	}
 	check(model.AllDirty(), false, false, true)
-	run(c, "default", "new", "worker", "10.244.1.7", nil)
+	run(c, "a", "new", "worker", "10.244.1.7", nil)
 	check(model.Dirty{Kinds: model.KindLocal}, true, false, true)
 }

@@ -18,7 +18,8 @@ type sets struct {
 	compiled [directions]map[*model.Policy]*bound
 	byKey    map[string]*set
 	users    map[*set][]netip.Addr
-	hosts    map[*set][]hostUser // of host endpoints
+	hosts    map[*set][]hostUser          // of host endpoints
+	owners   map[*set]map[string]struct{} // the namespaces of users
 	atoms    *atoms
 	named    map[portName]bool // what ports of the other end rules ask for
 	own      map[string]ownExpression
@@ -34,7 +35,7 @@ type sets struct {
 
 func newSets(c *cluster, p *policyTables) *sets {
 	return &sets{
-		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{}, hosts: map[*set][]hostUser{},
+		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{}, hosts: map[*set][]hostUser{}, owners: map[*set]map[string]struct{}{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
 		atoms:    p.atoms, named: map[portName]bool{}, own: map[string]ownExpression{},
 	}
@@ -144,6 +145,10 @@ func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
 	for dir := range directions {
 		if t := s.setOf(dir, policies, known, ep.Pod, a); t != nil {
 			s.users[t] = append(s.users[t], a)
+			if s.owners[t] == nil {
+				s.owners[t] = map[string]struct{}{}
+			}
+			s.owners[t][ep.Pod.Namespace] = struct{}{}
 		}
 	}
 	s.bindStaged(a, ep, policies, known)
@@ -322,9 +327,8 @@ func (s *sets) compileRules(b *bound, dir direction, former *bound) {
 		before = former.rules
 	}
 	b.rules = make([]*rule, 0, len(rules))
-	_, tier := s.c.Tier(p.Tier)
 	for i := range rules {
-		if (p.Invalid != "" || !tier) && rules[i].Action != model.Deny {
+		if p.Invalid != "" && rules[i].Action != model.Deny {
 			continue // what cannot be enforced exactly allows nothing
 		}
 		for len(before) > 0 && before[0].index < i {

@@ -12,15 +12,21 @@ import (
 type setTier struct {
 	rules  []*setRule
 	pass   bool           // what no rule matches goes on to the next tier
-	absent bool           // there is no such tier
 	deny   nodestate.Rule // otherwise it is denied by this one
 	denyID nodestate.RuleID
+}
+
+// inForce reports whether the tier of a policy exists. Where it does not, the policy has no place among the others: it neither
+// isolates what it selects nor allows anything, and the agent names it in the node's status.
+func inForce(c *cluster, p *model.Policy) bool {
+	_, there := c.Tier(p.Tier)
+	return there
 }
 
 // newTier begins a tier with the policies of a list that are in it.
 func newTier(c *cluster, dir direction, list []*bound) setTier {
 	name := list[0].policy.Tier
-	t, known := c.Tier(name)
+	t, _ := c.Tier(name)
 	var names []string
 	for _, b := range list {
 		if b.policy.Tier != name {
@@ -28,19 +34,12 @@ func newTier(c *cluster, dir direction, list []*bound) setTier {
 		}
 		names = append(names, nameIn(b.policy))
 	}
-	detail := dir.String()
-	if !known {
-		detail += ": there is no such tier"
-	}
-	return setTier{pass: t.Pass, absent: !known, deny: nodestate.Rule{Kind: "default-deny", Name: strings.Join(names, ","), Detail: detail, Tier: name}}
+	return setTier{pass: t.Pass, deny: nodestate.Rule{Kind: "default-deny", Name: strings.Join(names, ","), Detail: dir.String(), Tier: name}}
 }
 
 func (t *setTier) text() string {
-	switch {
-	case t.pass:
+	if t.pass {
 		return " passes"
-	case t.absent: // the rule that denies says so
-		return " denies, being absent"
 	}
 	return " denies"
 }
@@ -64,18 +63,12 @@ func nameIn(p *model.Policy) string {
 	return p.Name.String()
 }
 
-// compareTiers orders tiers by order, then name. Those that are not there come last.
+// compareTiers orders tiers by order, then name.
 func compareTiers(c *cluster, a, b string) int {
 	if a == b {
 		return 0
 	}
-	s, sKnown := c.Tier(a)
-	t, tKnown := c.Tier(b)
-	if sKnown != tKnown {
-		if sKnown {
-			return -1
-		}
-		return 1
-	}
+	s, _ := c.Tier(a)
+	t, _ := c.Tier(b)
 	return cmp.Or(cmp.Compare(s.Order, t.Order), strings.Compare(a, b))
 }

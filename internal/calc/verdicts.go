@@ -14,7 +14,8 @@ const (
 	maxSetEntries    = 1 << 16
 	maxPolicyEntries = 1 << 18
 	maxSourceTables  = 1<<13 - 1
-	maxSourceCuts    = 128 // ranges of source ports that one set tells apart for one protocol and class
+	maxSourceColumns = 128     // kinds of source ports that one set tells apart for one protocol and class
+	maxCellWork      = 1 << 22 // comparisons for one protocol and class
 )
 
 // verdict is what a rule says.
@@ -122,10 +123,11 @@ func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate
 // where it is decided otherwise than the head says. ok is false when it takes more than most entries.
 func (s *set) decide(c *class, most int) (d *decision, ok bool) {
 	about := s.about(c)
+	tables := map[*segment]int{}
 	d = &decision{head: s.segments(about, c, otherProto, 0)[0].verdict, size: 1}
 	for _, proto := range s.protocols() {
 		ported := nodestate.ProtoBit(proto, s.six) != nodestate.ProtoBitOther
-		cells, ok := s.cells(about, c, proto)
+		cells, ok := s.cells(about, c, proto, most)
 		if !ok {
 			return nil, false
 		}
@@ -139,7 +141,10 @@ func (s *set) decide(c *class, most int) (d *decision, ok bool) {
 			d.protos |= nodestate.ProtoBit(proto, s.six)
 			e := entry{proto: proto, verdict: x.verdict}
 			if x.sources != nil {
-				e.sources = d.tableOf(x.sources)
+				if e.sources = tables[&x.sources[0]]; e.sources == 0 {
+					e.sources = d.tableOf(x.sources)
+					tables[&x.sources[0]] = e.sources
+				}
 			}
 			prefixes := portPrefixes(x.span)
 			if !ported {

@@ -24,35 +24,35 @@ type judged struct {
 	*decision
 }
 
-// write puts the sets' entries into look-up 2, as far as they fit: those of host endpoints first, which tenants' policies
-// must not push out, then others in force, else in an order that follows from what is in them. What is there already stays.
+// write puts the entries of the sets that are admitted into look-up 2. What is there already stays.
 func (s *sets) write(p *policyTables) {
 	all := slices.SortedFunc(maps.Values(s.byKey), func(a, b *set) int {
 		return cmp.Or(last(!a.vital, !b.vital), last(!s.forHosts(a), !s.forHosts(b)), last(!s.inForce(a), !s.inForce(b)), strings.Compare(a.name, b.name))
 	})
-	left := maxPolicyEntries
-	w := &writing{entries: p.policy.Edit(), ports: s.portAtoms(), classes: p.classes}
+	w := &writing{entries: p.policy.Edit(), ports: s.portAtoms(), classes: p.classes, measured: p.measured, keep: map[nodestate.SetID]measure{},
+		anew: p.numbers.renumbered || p.classes.renumbered}
 	before, cut := p.written, map[string]nodestate.Rule{}
-	anew := p.numbers.renumbered || p.classes.renumbered
 	p.refused, s.unfit, s.cutOff = nil, nil, false
-	p.written = make(map[nodestate.SetID]*written, len(all))
+	offers, offered := make([]*offer, 0, len(all)), make(map[nodestate.SetID]*set, len(all))
 	for _, t := range all {
-		if p.written[t.id] != nil {
-			t.tooLarge = false
+		if offered[t.id] != nil {
 			continue
 		}
+		offered[t.id] = t
 		was := before[t.id]
-		if was != nil && anew {
+		if was != nil && w.anew {
 			w.remove(t.id, was)
 			was = nil
 		}
 		delete(before, t.id)
-		var now *written
-		if !p.crowded || t.vital || s.forHosts(t) && !p.hostsCrowded || !t.asksForNetworks() {
-			now = w.put(t, was, min(left, maxSetEntries))
-		}
-		if t.tooLarge = now == nil; t.tooLarge {
-			w.remove(t.id, was)
+		offers = append(offers, &offer{set: t, was: was})
+	}
+	s.admit(p, w, offers)
+	p.written, p.measured = make(map[nodestate.SetID]*written, len(offers)), w.keep
+	for _, o := range offers {
+		t := o.set
+		if t.tooLarge = !o.ok; t.tooLarge {
+			w.remove(t.id, o.was)
 			p.refused = append(p.refused, t.id)
 			if s.inForce(t) {
 				s.cutOff = true
@@ -63,8 +63,11 @@ func (s *sets) write(p *policyTables) {
 			continue
 		}
 		s.isolate(t, nodestate.Isolation{Set: t.id, Rule: t.denyID}, p)
-		p.written[t.id] = now
-		left -= now.size
+		p.written[t.id] = o.put()
+		delete(p.measured, t.id)
+	}
+	for _, t := range all {
+		t.tooLarge = offered[t.id].tooLarge
 	}
 	for id, was := range before {
 		w.remove(id, was)
@@ -103,8 +106,10 @@ func (s *sets) portAtoms() map[portName][]*atom {
 // asksForNetworks reports whether a rule of the set is about networks.
 func (s *set) asksForNetworks() bool {
 	for a := range s.atoms() {
-		if len(a.cidrs) > 0 {
-			return true
+		for p := range a.each() {
+			if len(p.cidrs) > 0 {
+				return true
+			}
 		}
 	}
 	return false
@@ -115,11 +120,14 @@ type writing struct {
 	entries nodestate.Editor[nodestate.PolicyKey, nodestate.PolicyValue]
 	ports   map[portName][]*atom
 	classes *classes
+	anew    bool // numbers of rules or classes became others
+
+	measured, keep map[nodestate.SetID]measure // of sets that are not written: before, and from now on
 }
 
-// put writes a set, of which something is written already or, where was is nil, nothing. It returns what is written then; nil
-// when it takes more than most entries, and nothing was changed.
-func (w *writing) put(t *set, was *written, most int) *written {
+// plan prepares to write a set, of which something is written already or, where was is nil, nothing. It returns how many entries it
+// has then, and what writes them and returns what is written; no such function when it takes more than most entries.
+func (w *writing) plan(t *set, was *written, most int) (size int, put func() *written) {
 	if was != nil && was.set == t {
 		return w.renew(t, was, map[*class]struct{}{}, most)
 	}
@@ -133,8 +141,13 @@ func (w *writing) put(t *set, was *written, most int) *written {
 	}
 	now := t.decisions(w.ports, most)
 	if now == nil {
-		return nil
+		return 0, nil
 	}
+	return now.size, func() *written { return w.put(t, was, now) }
+}
+
+// put writes a set's decisions in the place of what is written of it.
+func (w *writing) put(t *set, was, now *written) *written {
 	if was == nil {
 		now.each(t.id, w.entries.Set)
 		return now
@@ -158,8 +171,8 @@ func (w *writing) put(t *set, was *written, most int) *written {
 	return now
 }
 
-// renew decides anew what rules say of the concerned classes, and of those that came, and forgets those that went.
-func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, most int) *written {
+// renew decides anew what rules say of the concerned classes, and of those that came, and forgets those that went: see plan.
+func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, most int) (total int, put func() *written) {
 	for _, c := range w.classes.came {
 		if t.knows(c) {
 			concerned[c] = struct{}{}
@@ -175,12 +188,12 @@ func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, mos
 		}
 	}
 	if was.zero.size > most {
-		return nil
+		return 0, nil
 	}
 	for c := range concerned {
 		d, ok := t.decide(c, most)
 		if !ok {
-			return nil
+			return 0, nil
 		}
 		j := judged{id: c.id, decision: d}
 		if d.equal(was.zero) {
@@ -196,18 +209,20 @@ func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, mos
 		}
 	}
 	if size > most {
-		return nil
+		return 0, nil
 	}
-	for c, j := range changed {
-		w.replace(t.id, was.decisions[c], j)
-		if j.id == 0 {
-			delete(was.decisions, c)
-		} else {
-			was.decisions[c] = j
+	return size, func() *written {
+		for c, j := range changed {
+			w.replace(t.id, was.decisions[c], j)
+			if j.id == 0 {
+				delete(was.decisions, c)
+			} else {
+				was.decisions[c] = j
+			}
 		}
+		was.set, was.size = t, size
+		return was
 	}
-	was.set, was.size = t, size
-	return was
 }
 
 // same reports whether two decisions have the same entries.

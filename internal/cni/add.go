@@ -100,14 +100,19 @@ func ipamRequest(req wire.Request, pod Pod, host string, cookie uint64, s *Serve
 	var attempt [8]byte
 	rand.Read(attempt[:])
 	out := ipam.Request{
+		NamespaceLabels: pod.NamespaceLabels,
 		Record: ipam.Record{ContainerID: req.ContainerID, IfName: req.IfName, Network: req.Network,
 			Namespace: pod.Name.Namespace, Pod: pod.Name.Name, UID: pod.UID, HostInterface: host, MAC: newMAC(),
 			NetnsCookie: cookie, Attempt: hex.EncodeToString(attempt[:])},
 		IPv4: req.IPv4, IPv6: req.IPv6, Pools4: req.Pools4, Pools6: req.Pools6,
 		From4: "network configuration key ipam.ipv4_pools", From6: "network configuration key ipam.ipv6_pools",
 	}
+	given := out.MAC
 	if failure := applyAnnotations(pod, &out, s.Log); failure != nil {
 		return out, failure
+	}
+	if out.MAC != given {
+		return out, s.refuseMAC(out)
 	}
 	return out, nil
 }

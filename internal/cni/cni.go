@@ -30,6 +30,8 @@ type Pod struct {
 	Annotations map[string]string
 	// NamespaceAnnotations are used for pools when the pod has none of its own. May be nil.
 	NamespaceAnnotations map[string]string
+	// NamespaceLabels are those of the namespace, for the namespaceSelector of pools; nil = not known yet.
+	NamespaceLabels map[string]string
 }
 
 // Pods finds pods.
@@ -101,7 +103,7 @@ func New(o Options) (*Server, error) {
 		o.Grace = 2 * time.Minute
 	}
 	s := &Server{Options: o, host: host, stale: ipam.Stale{Grace: o.Grace}}
-	o.IPAM.UseInterfaces(s.hasInterface)
+	o.IPAM.UseInterfaces(s.hasInterface, s.routed)
 	return s, nil
 }
 

@@ -56,14 +56,32 @@ type Endpoint struct {
 type Metrics struct {
 	Endpoint
 	Go, Process bool
+	TLS         MetricsTLS
 }
+
+// MetricsTLS says how metrics are protected. What is not in force exactly, the agent does not serve metrics without.
+type MetricsTLS struct {
+	CAFile, CertFile, KeyFile string
+	ClientAuth                string // as it was written, where it is none of the four
+}
+
+// The values of ClientAuth.
+const (
+	NoClientCert               = "NoClientCert"
+	RequireAnyClientCert       = "RequireAnyClientCert"
+	VerifyClientCertIfGiven    = "VerifyClientCertIfGiven"
+	RequireAndVerifyClientCert = "RequireAndVerifyClientCert"
+)
+
+// Wanted reports whether metrics are to be served by TLS alone.
+func (t MetricsTLS) Wanted() bool { return t != MetricsTLS{ClientAuth: NoClientCert} }
 
 // Default returns the documented defaults.
 func Default() Effective {
 	return Effective{
 		Settings: model.DefaultSettings(),
 		Health:   Endpoint{Host: "localhost", Port: 9099},
-		Metrics:  Metrics{Endpoint: Endpoint{Port: 9091}, Go: true, Process: true},
+		Metrics:  Metrics{Endpoint: Endpoint{Port: 9091}, Go: true, Process: true, TLS: MetricsTLS{ClientAuth: NoClientCert}},
 
 		HealthzPort: 10256, KubeProxyCleanup: true,
 		MapSizes: MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576, ConntrackDoubles: true},
@@ -163,7 +181,12 @@ func (r *Resolver) Resolve() Result {
 			continue
 		}
 		if f.apply == nil {
-			if !f.isDefault(s.text) {
+			switch {
+			case f.isDefault(s.text):
+			case f.lacks != "":
+				out.Problems = append(out.Problems, weirv1.Problem{Object: s.object, Field: s.path, Value: s.text,
+					Message: "is not supported, and has no effect: " + f.lacks, Action: "remove it, and do not rely on it"})
+			default:
 				out.Unsupported = append(out.Unsupported, fmt.Sprintf("%s %s = %s: not supported yet; it has no effect", s.object, s.path, s.text))
 			}
 			continue
@@ -174,7 +197,18 @@ func (r *Resolver) Resolve() Result {
 		d := model.DefaultSettings()
 		out.Settings.SNATPortFirst, out.Settings.SNATPortLast = d.SNATPortFirst, d.SNATPortLast
 	}
+	out.Settings.AgentPorts = agentPorts(&out.Effective)
 	return out
+}
+
+// agentPorts are the TCP ports on which the agent listens, now or by default: a change of one must not find it taken.
+func agentPorts(e *Effective) []uint16 {
+	ports := append(model.DefaultAgentPorts(), e.Health.Port, e.Metrics.Port)
+	if e.HealthzPort != 0 {
+		ports = append(ports, e.HealthzPort)
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 // AtStart returns what was in force before a restart, as far as nothing else is known yet: for what has to be there

@@ -20,6 +20,8 @@ type field struct {
 	allow string
 	// same lists further texts that mean what is in force anyway.
 	same []string
+	// lacks says, of a field without effect, what is not protected although the field asks for it: that is a problem.
+	lacks string
 	// apply puts a value in force, or says why it is none. Notes are about parts that have no effect.
 	// nil = the field has no effect yet.
 	apply func(e *Effective, text string) (notes []string, err error)
@@ -218,6 +220,19 @@ func cidr(text string) (netip.Prefix, error) {
 // in force anyway.
 func unsupported(name, env, def string, same ...string) field {
 	return field{name: name, env: env, def: def, same: same}
+}
+
+// ineffective is a field that asks for some protection and has no effect: set to something else than its default it is a problem.
+func ineffective(name, env, def, lacks string, same ...string) field {
+	return field{name: name, env: env, def: def, same: same, lacks: lacks}
+}
+
+// verbatim is a field that is taken as it is written, and read by whoever uses it.
+func verbatim(name, env, def string, set func(*Effective, string)) field {
+	return field{name: name, env: env, def: def, apply: func(e *Effective, text string) ([]string, error) {
+		set(e, text)
+		return nil, nil
+	}}
 }
 
 // duration parses "20s", "1h", and a plain number as seconds.

@@ -11,7 +11,12 @@ import (
 const (
 	hostPattern = `^[A-Za-z0-9.:_-]{0,253}$`
 	hostWords   = "a host name or an IP address"
+
+	notEncrypted = "traffic between nodes is not encrypted"
 )
+
+// off are words for false beside false.
+var off = []string{"0", "no", "n", "f"}
 
 var defaultFailsafesIn, defaultFailsafesOut = model.DefaultFailsafes()
 
@@ -26,19 +31,19 @@ var fields = []field{
 
 	// Prometheus metrics.
 	boolean("prometheusGoMetricsEnabled", "PrometheusGoMetricsEnabled", true, func(e *Effective, v bool) { e.Metrics.Go = v }),
-	unsupported("prometheusMetricsCAFile", "PrometheusMetricsCAFile", ""),
-	unsupported("prometheusMetricsCertFile", "PrometheusMetricsCertFile", ""),
-	unsupported("prometheusMetricsClientAuth", "PrometheusMetricsClientAuth", "NoClientCert"),
+	verbatim("prometheusMetricsCAFile", "PrometheusMetricsCAFile", "", func(e *Effective, v string) { e.Metrics.TLS.CAFile = v }),
+	verbatim("prometheusMetricsCertFile", "PrometheusMetricsCertFile", "", func(e *Effective, v string) { e.Metrics.TLS.CertFile = v }),
+	metricsClientAuth(),
 	boolean("prometheusMetricsEnabled", "PrometheusMetricsEnabled", false, func(e *Effective, v bool) { e.Metrics.Enabled = v }),
 	text("prometheusMetricsHost", "PrometheusMetricsHost", "", hostPattern, hostWords, func(e *Effective, v string) { e.Metrics.Host = v }),
-	unsupported("prometheusMetricsKeyFile", "PrometheusMetricsKeyFile", ""),
+	verbatim("prometheusMetricsKeyFile", "PrometheusMetricsKeyFile", "", func(e *Effective, v string) { e.Metrics.TLS.KeyFile = v }),
 	integer("prometheusMetricsPort", "PrometheusMetricsPort", 9091, 1, 65535, func(e *Effective, v int) { e.Metrics.Port = uint16(v) }),
 	boolean("prometheusProcessMetricsEnabled", "PrometheusProcessMetricsEnabled", true, func(e *Effective, v bool) { e.Metrics.Process = v }),
 	unsupported("prometheusWireGuardMetricsEnabled", "PrometheusWireGuardMetricsEnabled", "true", "false"),
 
 	// Common.
-	unsupported("allowIPIPPacketsFromWorkloads", "AllowIPIPPacketsFromWorkloads", "false"),
-	unsupported("allowVXLANPacketsFromWorkloads", "AllowVXLANPacketsFromWorkloads", "false"),
+	boolean("allowIPIPPacketsFromWorkloads", "AllowIPIPPacketsFromWorkloads", false, func(e *Effective, v bool) { e.Settings.IPIPFromPods = v }),
+	boolean("allowVXLANPacketsFromWorkloads", "AllowVXLANPacketsFromWorkloads", false, func(e *Effective, v bool) { e.Settings.VXLANFromPods = v }),
 	text("cgroupV2Path", "CgroupV2Path", "", `^(/[^\x00\n]*)?$`, "an absolute path", func(e *Effective, v string) { e.CgroupV2Path = v }),
 	unsupported("dataplaneWatchdogTimeout", "DataplaneWatchdogTimeout", "90s"),
 	choice("defaultEndpointToHostAction", "DefaultEndpointToHostAction", "ACCEPT", []string{"ACCEPT", "DROP", "RETURN"},
@@ -78,7 +83,8 @@ var fields = []field{
 	unsupported("removeExternalRoutes", "RemoveExternalRoutes", "true"),
 	unsupported("requireMTUFile", "RequireMTUFile", "false"),
 	unsupported("routeRefreshInterval", "RouteRefreshInterval", "90s"),
-	unsupported("routeSource", "RouteSource", "CalicoIPAM"),
+	choice("routeSource", "RouteSource", "CalicoIPAM", []string{"CalicoIPAM", "WorkloadIPs"},
+		func(e *Effective, v string) { e.Settings.WorkloadRoutes = v == "WorkloadIPs" }),
 	unsupported("routeSyncDisabled", "RouteSyncDisabled", "false"),
 	unsupported("routeTableRange", "RouteTableRange", `{"Min":0,"Max":0}`, `{"min":0,"max":0}`, `{"max":0,"min":0}`),
 	unsupported("routeTableRanges", "RouteTableRanges", ""),
@@ -86,7 +92,7 @@ var fields = []field{
 	unsupported("workloadSourceSpoofing", "WorkloadSourceSpoofing", "Disabled"),
 
 	// nftables.
-	unsupported("nftablesFilterAllowAction", "NftablesFilterAllowAction", "ACCEPT"),
+	ineffective("nftablesFilterAllowAction", "NftablesFilterAllowAction", "ACCEPT", "what policy allows does not pass other rules of the host's"),
 	unsupported("nftablesFilterDenyAction", "NftablesFilterDenyAction", "DROP"),
 	unsupported("nftablesMangleAllowAction", "NftablesMangleAllowAction", "ACCEPT"),
 	unsupported("nftablesMarkMask", "NftablesMarkMask", "4294901760", "0xffff0000"),
@@ -108,7 +114,8 @@ var fields = []field{
 	unsupported("bpfDisableGROForIfaces", "BPFDisableGROForIfaces", ""),
 	unsupported("bpfDisableUnprivileged", "BPFDisableUnprivileged", "true"),
 	bpfEnabled(),
-	unsupported("bpfEnforceRPF", "BPFEnforceRPF", "Loose"),
+	choice("bpfEnforceRPF", "BPFEnforceRPF", "Loose", []string{"Disabled", "Loose", "Strict"},
+		func(e *Effective, v string) { e.Settings.RPFStrict = v == "Strict" }),
 	cidrs("bpfExcludeCIDRsFromNAT", "BPFExcludeCIDRsFromNAT", func(e *Effective, list []netip.Prefix) { e.Settings.ExcludeFromNAT = list }),
 	integer("bpfExportBufferSizeMB", "BPFExportBufferSizeMB", 1, 1, 64, func(e *Effective, v int) { e.EventsMB = v }),
 	unsupported("bpfExtToServiceConnmark", "BPFExtToServiceConnmark", "0"),
@@ -128,7 +135,7 @@ var fields = []field{
 			e.Settings.Timeouts.Fragment = 0
 		}
 	}),
-	unsupported("bpfJITHardening", "BPFJITHardening", "Auto"),
+	unsupported("bpfJITHardening", "BPFJITHardening", "Auto", "Strict"), // Weir never lowers it
 	integer("bpfKubeProxyHealthzPort", "BPFKubeProxyHealthzPort", 10256, 0, 65535, func(e *Effective, v int) { e.HealthzPort = uint16(v) }),
 	boolean("bpfKubeProxyIptablesCleanupEnabled", "BPFKubeProxyIptablesCleanupEnabled", true, func(e *Effective, v bool) { e.KubeProxyCleanup = v }),
 	unsupported("bpfKubeProxyMinSyncPeriod", "BPFKubeProxyMinSyncPeriod", "1s"),
@@ -144,8 +151,8 @@ var fields = []field{
 	integer("bpfMapSizeIPSets", "BPFMapSizeIPSets", 1048576, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.IPSets, e.Settings.MaxNetworks = v, v }),
 	unsupported("bpfMapSizeIfState", "BPFMapSizeIfState", "1000"),
 	integer("bpfMapSizeNATAffinity", "BPFMapSizeNATAffinity", 65536, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.NATAffinity = v }),
-	integer("bpfMapSizeNATBackend", "BPFMapSizeNATBackend", 262144, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.NATBackend = v }),
-	integer("bpfMapSizeNATFrontend", "BPFMapSizeNATFrontend", 65536, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.NATFrontend = v }),
+	integer("bpfMapSizeNATBackend", "BPFMapSizeNATBackend", 262144, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.NATBackend, e.Settings.MaxBackends = v, v }),
+	integer("bpfMapSizeNATFrontend", "BPFMapSizeNATFrontend", 65536, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.NATFrontend, e.Settings.MaxFrontends = v, v }),
 	unsupported("bpfMapSizePerCpuConntrack", "BPFMapSizePerCPUConntrack", "0"),
 	integer("bpfMapSizeRoute", "BPFMapSizeRoute", 262144, 1024, 16<<20, func(e *Effective, v int) { e.MapSizes.Route = v }),
 	unsupported("bpfOverlayHostSourceIP", "BPFOverlayHostSourceIP", "TunnelAddress"),
@@ -164,9 +171,9 @@ var fields = []field{
 	integer("vxlanVNI", "VXLANVNI", 4096, 1, 1<<24-1, func(e *Effective, v int) { e.Settings.VXLANVNI = uint32(v) }),
 
 	// Wireguard.
-	unsupported("wireguardEnabled", "WireguardEnabled", "false"),
-	unsupported("wireguardEnabledV6", "WireguardEnabledV6", "false"),
-	unsupported("wireguardHostEncryptionEnabled", "WireguardHostEncryptionEnabled", "false"),
+	ineffective("wireguardEnabled", "WireguardEnabled", "false", notEncrypted, off...),
+	ineffective("wireguardEnabledV6", "WireguardEnabledV6", "false", notEncrypted, off...),
+	ineffective("wireguardHostEncryptionEnabled", "WireguardHostEncryptionEnabled", "false", notEncrypted, off...),
 	unsupported("wireguardInterfaceName", "WireguardInterfaceName", "wireguard.cali"),
 	unsupported("wireguardInterfaceNameV6", "WireguardInterfaceNameV6", "wg-v6.cali"),
 	unsupported("wireguardListeningPort", "WireguardListeningPort", "51820"),
@@ -180,6 +187,9 @@ var fields = []field{
 	// kube-proxy's option nodePortAddresses. No FelixConfiguration has it: it is for the environment.
 	nodePortAddresses(),
 
+	// What spec.externalIPs of Services may name. No FelixConfiguration has it either.
+	serviceExternalIPs(),
+
 	// AWS integration.
 	unsupported("awsSrcDstCheck", "AWSSrcDstCheck", "DoNothing"),
 }
@@ -191,6 +201,18 @@ func connectTimeEnabled() field {
 		if v {
 			e.Settings.ConnectTime = model.ConnectTimeEnabled
 		}
+	})
+}
+
+// metricsClientAuth keeps a word that is none of the four too: without knowing what is asked for, metrics are not served.
+func metricsClientAuth() field {
+	return verbatim("prometheusMetricsClientAuth", "PrometheusMetricsClientAuth", NoClientCert, func(e *Effective, v string) {
+		for _, known := range []string{NoClientCert, RequireAnyClientCert, VerifyClientCertIfGiven, RequireAndVerifyClientCert} {
+			if strings.EqualFold(v, known) {
+				v = known
+			}
+		}
+		e.Metrics.TLS.ClientAuth = v
 	})
 }
 
@@ -207,6 +229,22 @@ func nodePortAddresses() field {
 		}
 		e.Settings.NodePorts = model.NodePortAddresses{Primary: true}
 		return nil, nil
+	}
+	return f
+}
+
+// serviceExternalIPs is a list of CIDRs, or the word none.
+func serviceExternalIPs() field {
+	f := cidrs("serviceExternalIPs", "ServiceExternalIPs", func(e *Effective, list []netip.Prefix) {
+		e.Settings.ServiceExternalIPs = append([]netip.Prefix{}, list...) // nil is every address
+	})
+	list := f.apply
+	f.allow = "none, or " + f.allow
+	f.apply = func(e *Effective, text string) ([]string, error) {
+		if strings.EqualFold(strings.Trim(text, ` []"`), "none") {
+			text = "[]"
+		}
+		return list(e, text)
 	}
 	return f
 }

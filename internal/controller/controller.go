@@ -1,6 +1,8 @@
 // Package controller does for the whole cluster what no node can do for itself: it gives back the blocks
 // of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the first pool
-// of a new installation, says in the status of cluster-wide policies whether they are enforced as written, and gives addresses to load balancers. One instance leads at a time.
+// of a new installation, says in the status of cluster-wide policies whether they are enforced as written, keeps tiers that have policies, writes events about
+// Services that ask for what they may not have, and gives addresses to load balancers.
+// One instance leads at a time.
 package controller
 
 import (
@@ -14,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
@@ -33,6 +36,8 @@ type Config struct {
 	Identity, Namespace string
 	// PodCIDR and VXLANMode are the first pools' (deploy.Options); an empty PodCIDR makes none.
 	PodCIDR, VXLANMode string
+	// Environ has the form of os.Environ: FELIX_… are the agents' settings, as far as they were given to the controller too.
+	Environ []string
 	// Grace is how long a node must be gone until what it had is given back.
 	Grace time.Duration
 	// Interval is the time between two looks at the cluster.
@@ -56,7 +61,9 @@ type Controller struct {
 	gone map[string]time.Time
 	// told are the overlaps that were reported.
 	told map[string]bool
-	now  func() time.Time
+	// tiersTold are the deleted tiers of which it was said that they have policies.
+	tiersTold map[string]bool
+	now       func() time.Time
 	// warned is what was logged once and for all.
 	warned map[string]bool
 	// alive is when the last look ended, Unix seconds; 0 = not leading.
@@ -64,6 +71,7 @@ type Controller struct {
 	metrics metrics
 	// balancers gives addresses to Services while this instance leads.
 	balancers *loadbalancer.Controller
+	refusals  serviceRefusals
 }
 
 // metrics count what was done.
@@ -101,7 +109,8 @@ func newMetrics(c *Controller) metrics {
 // New returns a Controller; nothing is sent before Run.
 func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), statuses: client.NodeStatuses(cfg.Dynamic),
-		gone: map[string]time.Time{}, told: map[string]bool{}, warned: map[string]bool{}, now: time.Now}
+		gone: map[string]time.Time{}, told: map[string]bool{}, tiersTold: map[string]bool{}, warned: map[string]bool{}, now: time.Now,
+		refusals: serviceRefusals{told: map[types.UID]string{}}}
 	c.metrics = newMetrics(c)
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
 	return c
@@ -149,9 +158,10 @@ func (c *Controller) Healthy() error {
 func (c *Controller) lead(ctx context.Context) {
 	c.log.Info("leads")
 	defer c.alive.Store(0)
-	var balancers sync.WaitGroup
-	balancers.Go(func() { c.balancers.Run(ctx) })
-	defer balancers.Wait()
+	var beside sync.WaitGroup
+	beside.Go(func() { c.balancers.Run(ctx) })
+	beside.Go(func() { c.watchTiers(ctx) })
+	defer beside.Wait()
 	tick := time.NewTicker(c.cfg.Interval)
 	defer tick.Stop()
 	for retry := time.Second; ; {
@@ -183,6 +193,7 @@ func (c *Controller) Reconcile(ctx context.Context) error {
 		c.collectNodes(ctx),
 		c.reportPolicies(ctx),
 		c.hostEndpoints(ctx),
+		c.reportRefusals(ctx),
 	)
 	if err != nil {
 		c.metrics.failures.Inc()

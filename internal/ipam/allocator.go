@@ -32,6 +32,12 @@ type Options struct {
 	// Owner tells which pod of the cluster has an address, as far as the agent knows. It is asked for
 	// fixed addresses that no block of this node covers. May be nil.
 	Owner func(netip.Addr) (pod model.Name, node string, ok bool)
+	// Refuse says why an address is not to be given to a pod, "" when it may be: it is a node's, a gateway's or a Service's.
+	// May be nil.
+	Refuse func(netip.Addr) string
+	// Routed says what has an address by the kernel's routes, "" when neither a pod nor this machine does. cni.New sets
+	// it (UseInterfaces). May be nil.
+	Routed func(netip.Addr) (string, error)
 	// InUse reports whether the interface of a record exists: the record is kept then, also when
 	// somebody removed its file. cni.New sets it (UseInterfaces). May be nil.
 	InUse func(Record) bool
@@ -56,8 +62,10 @@ type Allocator struct {
 	problems []Problem // of the configuration
 	own      map[netip.Prefix]*ownBlock
 	taken    map[netip.Addr]Record
-	broken   map[netip.Addr]error // their files cannot be read; they are in taken too
-	strange  []string             // names in the directory that are no addresses
+	aside    map[netip.Addr]string // in taken without a record: who else has them
+	unkept   map[netip.Addr]Record // in taken, and no file has them yet
+	broken   map[netip.Addr]error  // their files cannot be read; they are in taken too
+	strange  []string              // names in the directory that are no addresses
 	cooling  map[netip.Addr]time.Time
 	listErr  error                   // of the last look at the API
 	conflict map[netip.Prefix]string // blocks with allocations here that another node has
@@ -99,6 +107,7 @@ func Open(dir, node string, blocks Blocks, opt Options, log *slog.Logger) (*Allo
 	}
 	a := &Allocator{
 		node: node, store: s, blocks: blocks, log: log, opt: opt, wake: make(chan struct{}, 1),
+		aside: map[netip.Addr]string{}, unkept: map[netip.Addr]Record{},
 		own: map[netip.Prefix]*ownBlock{}, cooling: map[netip.Addr]time.Time{}, conflict: map[netip.Prefix]string{}, noBlock: map[bool]bool{},
 	}
 	if err := a.load(); err != nil {
@@ -152,8 +161,10 @@ func (a *Allocator) Configure(cfg Config) {
 	a.kick()
 }
 
-// UseInterfaces sets Options.InUse. It is called before Run.
-func (a *Allocator) UseInterfaces(inUse func(Record) bool) { a.opt.InUse = inUse }
+// UseInterfaces sets Options.InUse and Options.Routed. It is called before Run.
+func (a *Allocator) UseInterfaces(inUse func(Record) bool, routed func(netip.Addr) (string, error)) {
+	a.opt.InUse, a.opt.Routed = inUse, routed
+}
 
 func (a *Allocator) kick() {
 	select {
@@ -173,6 +184,7 @@ func (a *Allocator) Problems() []Problem {
 	for _, name := range a.strange {
 		out = append(out, a.store.strange(name))
 	}
+	out = append(out, a.unrecorded()...)
 	for cidr, node := range a.conflict {
 		out = append(out, Problem{Object: "IPAMBlock " + BlockName(cidr), Field: "spec.node", Value: node,
 			Message: "the block has allocations on node " + a.node + " too; nothing more is given from it there",
@@ -196,6 +208,9 @@ func (a *Allocator) Allocate(ctx context.Context, req Request) ([]Record, error)
 				err = errors.Join(err, rerr)
 			}
 		}
+		return nil, err
+	}
+	if err := a.canRecord(); err != nil {
 		return nil, err
 	}
 	for _, v6 := range []bool{false, true} {
@@ -231,13 +246,9 @@ func (a *Allocator) Allocate(ctx context.Context, req Request) ([]Record, error)
 
 // allocateAny takes a free address of the blocks of this node, and claims a block when there is none.
 func (a *Allocator) allocateAny(ctx context.Context, req Request, v6 bool) (Record, error) {
-	want, from := req.Pools4, req.From4
-	if v6 {
-		want, from = req.Pools6, req.From6
-	}
-	for {
+	for rechecked := false; ; {
 		a.mu.Lock()
-		pools, err := a.choosePools(want, from, v6)
+		pools, err := a.choosePools(&req, v6)
 		if err != nil {
 			a.mu.Unlock()
 			return Record{}, err
@@ -247,8 +258,20 @@ func (a *Allocator) allocateAny(ctx context.Context, req Request, v6 bool) (Reco
 			a.taken[addr] = a.pending(addr, req.Record)
 		}
 		a.mu.Unlock()
+		if !ok && !rechecked {
+			rechecked = true // one that was set aside may be free
+			a.recheck()
+			continue
+		}
 		if !ok {
 			if err := a.claimFor(ctx, pools, v6); err != nil {
+				return Record{}, err
+			}
+			continue
+		}
+		if held, err := a.heldElsewhere(addr, &req); err != nil || held != "" {
+			a.setAside(addr, held, err)
+			if err != nil {
 				return Record{}, err
 			}
 			continue
@@ -262,22 +285,31 @@ func (a *Allocator) allocateAny(ctx context.Context, req Request, v6 bool) (Reco
 }
 
 // choosePools returns the pools that a request may be served from; mu is held.
-func (a *Allocator) choosePools(want []string, from string, v6 bool) ([]*pool, error) {
-	family := "IPv4"
+func (a *Allocator) choosePools(req *Request, v6 bool) ([]*pool, error) {
+	want, from, family := req.Pools4, req.From4, "IPv4"
 	if v6 {
-		family = "IPv6"
+		want, from, family = req.Pools6, req.From6, "IPv6"
 	}
 	var out []*pool
 	if len(want) == 0 {
+		closed := false
 		for _, p := range a.pools {
-			if p.CIDR.Addr().Is6() == v6 && p.automatic() {
-				out = append(out, p)
+			if p.CIDR.Addr().Is6() != v6 || !p.unasked() {
+				continue
 			}
+			if !p.admits(req) {
+				closed = true
+				continue
+			}
+			out = append(out, p)
 		}
-		if len(out) == 0 {
-			return nil, &Error{fmt.Sprintf("no %s IPPool gives addresses to node %s: %s", family, a.node, a.whyNoPool(v6))}
+		switch {
+		case len(out) > 0:
+			return out, nil
+		case closed && req.NamespaceLabels == nil:
+			return nil, fmt.Errorf("namespace %s is not known yet, and IPPools have a namespaceSelector", req.Namespace)
 		}
-		return out, nil
+		return nil, &Error{fmt.Sprintf("no %s IPPool gives addresses to pods of namespace %s on node %s: %s", family, req.Namespace, a.node, a.whyNoPool(v6))}
 	}
 	for _, name := range want {
 		i := slices.IndexFunc(a.pools, func(p *pool) bool { return p.Name == name || p.CIDR.String() == name })
@@ -288,6 +320,8 @@ func (a *Allocator) choosePools(want []string, from string, v6 bool) ([]*pool, e
 			return nil, &Error{fmt.Sprintf("%s: IPPool %q is not an %s pool", from, name, family)}
 		case !a.pools[i].usable():
 			return nil, &Error{fmt.Sprintf("%s: IPPool %q is disabled, or its allowedUses lack Workload", from, name)}
+		case !a.pools[i].admits(req):
+			return nil, &Error{fmt.Sprintf("%s: the namespaceSelector of IPPool %q does not match namespace %s", from, name, req.Namespace)}
 		case a.pools[i].forNode:
 			out = append(out, a.pools[i])
 		}
@@ -322,6 +356,8 @@ func (a *Allocator) whyNoPool(v6 bool) string {
 			why = append(why, "nodeSelector of "+p.Name+" does not match the node's labels")
 		case p.Manual:
 			why = append(why, "assignmentMode of "+p.Name+" is Manual")
+		case p.namespaces != nil || p.closed:
+			why = append(why, "namespaceSelector of "+p.Name+" does not match the namespace")
 		}
 	}
 	for _, p := range a.problems {

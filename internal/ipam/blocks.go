@@ -388,8 +388,8 @@ func (a *Allocator) claimAhead(ctx context.Context, v6 bool) error {
 	}
 }
 
-// releaseIdle gives back blocks that have been empty for long and are not needed: never the last of
-// the node in its family, never one with an allocation.
+// releaseIdle gives back blocks that have been empty for long and are not needed: never the last of the node in its family
+// that is in a pool, never one with an allocation.
 func (a *Allocator) releaseIdle(ctx context.Context) error {
 	a.claiming.Lock()
 	defer a.claiming.Unlock()
@@ -442,7 +442,8 @@ func (a *Allocator) idle() []netip.Prefix {
 			if a.isAutomatic(b) {
 				n = a.freeIn(b)
 			}
-			if left < 2 || now.Sub(b.idleSince) < a.opt.BlockIdle || n > 0 && free-n < 2*a.opt.LowWater {
+			// Nothing is given from a block of a pool that is gone, and it does not count for anybody: it goes at once.
+			if a.inPool(b) && (left < 2 || now.Sub(b.idleSince) < a.opt.BlockIdle || n > 0 && free-n < 2*a.opt.LowWater) {
 				continue
 			}
 			b.releasing = true
@@ -454,6 +455,10 @@ func (a *Allocator) idle() []netip.Prefix {
 		a.saveBlocks()
 	}
 	return out
+}
+
+func (a *Allocator) inPool(b *ownBlock) bool {
+	return slices.ContainsFunc(a.pools, func(p *pool) bool { return p.CIDR.Contains(b.cidr.Addr()) })
 }
 
 func (a *Allocator) isAutomatic(b *ownBlock) bool {

@@ -11,8 +11,11 @@ import (
 
 // allocateFixed takes one given address.
 func (a *Allocator) allocateFixed(ctx context.Context, req Request, addr netip.Addr) (Record, error) {
-	p, own, err := a.fixedPool(addr)
+	p, own, err := a.fixedPool(addr, &req)
 	if err != nil {
+		return Record{}, err
+	}
+	if err := a.freeFor(addr, &req); err != nil {
 		return Record{}, err
 	}
 	if !own {
@@ -21,9 +24,9 @@ func (a *Allocator) allocateFixed(ctx context.Context, req Request, addr netip.A
 		}
 	}
 	a.mu.Lock()
-	if have, ok := a.taken[addr]; ok {
+	if err := a.takenHere(addr); err != nil {
 		a.mu.Unlock()
-		return Record{}, &Error{fmt.Sprintf("address %s is already taken by %s on this node", addr, have.holder())}
+		return Record{}, err
 	}
 	a.taken[addr] = a.pending(addr, req.Record)
 	delete(a.cooling, addr)
@@ -36,8 +39,35 @@ func (a *Allocator) allocateFixed(ctx context.Context, req Request, addr netip.A
 	return r, err
 }
 
+// freeFor returns an error when somebody has the address.
+func (a *Allocator) freeFor(addr netip.Addr, req *Request) error {
+	a.mu.Lock()
+	err := a.takenHere(addr)
+	a.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	held, err := a.heldElsewhere(addr, req)
+	if err == nil && held != "" {
+		err = &Error{fmt.Sprintf("address %s cannot be given to a pod: %s", addr, held)}
+	}
+	return err
+}
+
+// takenHere returns an error when a record has the address; mu is held.
+func (a *Allocator) takenHere(addr netip.Addr) error {
+	have, ok := a.taken[addr]
+	if why, aside := a.aside[addr]; ok && aside {
+		return &Error{fmt.Sprintf("address %s cannot be given to a pod: %s", addr, why)}
+	}
+	if ok {
+		return &Error{fmt.Sprintf("address %s is already taken by %s on this node", addr, have.holder())}
+	}
+	return nil
+}
+
 // fixedPool returns the pool of an address, and whether a block of this node has it.
-func (a *Allocator) fixedPool(addr netip.Addr) (p *pool, own bool, err error) {
+func (a *Allocator) fixedPool(addr netip.Addr, req *Request) (p *pool, own bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	i := slices.IndexFunc(a.pools, func(p *pool) bool { return p.CIDR.Contains(addr) })
@@ -46,6 +76,12 @@ func (a *Allocator) fixedPool(addr netip.Addr) (p *pool, own bool, err error) {
 		return nil, false, &Error{fmt.Sprintf("address %s lies in no usable IPPool; the pools are: %s", addr, a.poolNames())}
 	case !a.pools[i].usable():
 		return nil, false, &Error{fmt.Sprintf("address %s lies in IPPool %s, which is disabled, or its allowedUses lack Workload", addr, a.pools[i].Name)}
+	}
+	if p := a.pools[i]; !p.admits(req) {
+		if req.NamespaceLabels == nil {
+			return nil, false, fmt.Errorf("namespace %s is not known yet, and IPPool %s has a namespaceSelector", req.Namespace, p.Name)
+		}
+		return nil, false, &Error{fmt.Sprintf("address %s lies in IPPool %s, whose namespaceSelector does not match namespace %s", addr, p.Name, req.Namespace)}
 	}
 	for _, b := range a.own {
 		if b.cidr.Contains(addr) && !b.releasing {

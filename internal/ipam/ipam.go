@@ -101,6 +101,8 @@ type Problem = weirv1.Problem
 type Request struct {
 	Record     // template: everything but Address, Node and Time
 	IPv4, IPv6 bool
+	// NamespaceLabels are those of the pod's namespace, for the namespaceSelector of pools; nil = not known.
+	NamespaceLabels map[string]string
 	// Pools4 and Pools6 are names or CIDRs of pools; empty = every pool that is for this node.
 	Pools4, Pools6 []string
 	// From4 and From6 name where Pools4 and Pools6 come from, for messages.

@@ -17,10 +17,21 @@ import (
 type pool struct {
 	model.Pool
 	forNode bool // its nodeSelector matches this node
+	// namespaces picks those whose pods get addresses of the pool; nil = all.
+	namespaces *selector.Selector
+	closed     bool // its namespaceSelector cannot be read: no pod gets any
 }
 
-// automatic reports whether addresses of the pool are given without being asked for.
-func (p *pool) automatic() bool { return p.forNode && p.usable() && !p.Manual }
+// automatic reports whether addresses of the pool are given without being asked for, to pods of every namespace.
+func (p *pool) automatic() bool { return p.unasked() && p.namespaces == nil && !p.closed }
+
+// unasked reports whether addresses of the pool are given without being asked for.
+func (p *pool) unasked() bool { return p.forNode && p.usable() && !p.Manual }
+
+// admits reports whether the pods of a request's namespace get addresses of the pool.
+func (p *pool) admits(req *Request) bool {
+	return !p.closed && (p.namespaces == nil || req.NamespaceLabels != nil && p.namespaces.Matches(req.NamespaceLabels))
+}
 
 func (p *pool) usable() bool { return !p.Disabled && p.Workload }
 
@@ -56,7 +67,14 @@ func validatePools(cfg Config) ([]*pool, []Problem) {
 		if err != nil {
 			bad("spec.nodeSelector", mp.NodeSelector, "correct it", "%v; the pool gives addresses to no node", err)
 		}
-		pools = append(pools, &pool{Pool: mp, forNode: err == nil && sel.Matches(cfg.NodeLabels)})
+		next := &pool{Pool: mp, forNode: err == nil && sel.Matches(cfg.NodeLabels)}
+		if s := mp.NamespaceSelector; s != "" && s != "all()" {
+			if next.namespaces, err = selector.Parse(s); err != nil {
+				next.closed = true
+				bad("spec.namespaceSelector", s, "correct it", "%v; the pool gives addresses to no namespace", err)
+			}
+		}
+		pools = append(pools, next)
 	}
 	return pools, problems
 }

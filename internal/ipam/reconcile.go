@@ -9,7 +9,11 @@ import (
 
 // rescan takes over what changed in the directory without us: files that weir ipam release removed, and
 // files that another process wrote.
-func (a *Allocator) rescan() { a.forget(a.compare()) }
+func (a *Allocator) rescan() {
+	a.keep()
+	a.recheck()
+	a.forget(a.compare())
+}
 
 // compare takes over files that are new, and returns the records whose files are gone.
 func (a *Allocator) compare() (gone []Record) {
@@ -36,7 +40,8 @@ func (a *Allocator) compare() (gone []Record) {
 		_, isBad := bad[addr]
 		_, wasBad := a.broken[addr]
 		// No container and not broken: an allocation in the making, whose file comes next.
-		if inMaking := r.ContainerID == "" && !wasBad; !inMaking && !isGood && !isBad {
+		_, unkept := a.unkept[addr]
+		if inMaking := r.ContainerID == "" && !wasBad; !inMaking && !isGood && !isBad && !unkept {
 			gone = append(gone, r)
 		}
 	}
@@ -56,6 +61,7 @@ func (a *Allocator) forget(gone []Record) {
 		default:
 			a.log.Warn("the file of an address in use was removed; writing it again", "address", r.Address.String(), "pod", r.PodName().String())
 			if err := a.store.create(r); err != nil && !errors.Is(err, fs.ErrExist) {
+				a.unkept[r.Address] = r
 				a.log.Error("cannot write the file of an address in use", "address", r.Address.String(), "error", err)
 			}
 		}

@@ -122,6 +122,7 @@ func (a *Allocator) release(r Record, cool bool) error {
 	if err := a.store.remove(r.Address); err != nil {
 		return err
 	}
+	delete(a.unkept, r.Address)
 	delete(a.taken, r.Address)
 	delete(a.broken, r.Address)
 	if cool {
@@ -138,7 +139,8 @@ func (a *Allocator) Restore(r Record) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, broken := a.broken[r.Address]
-	if have, ok := a.taken[r.Address]; ok && !broken {
+	_, aside := a.aside[r.Address]
+	if have, ok := a.taken[r.Address]; ok && !broken && !aside {
 		if have.ContainerID != r.ContainerID {
 			return fmt.Errorf("address %s belongs to %s by its file and to %s by the interface %s", r.Address, have.holder(), r.holder(), r.HostInterface)
 		}
@@ -150,10 +152,17 @@ func (a *Allocator) Restore(r Record) error {
 	if broken {
 		write = a.store.replace
 	}
-	if err := write(r); err != nil {
+	err := write(r)
+	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("restore the allocation of %s: %w", r.Address, err)
 	}
 	a.taken[r.Address] = r
+	delete(a.aside, r.Address)
+	if err != nil { // the pod goes on, and the address stays its own; keep writes the file
+		a.unkept[r.Address] = r
+		a.log.Error("cannot write the record of an address in use; trying again", "address", r.Address.String(), "error", err)
+		return nil
+	}
 	delete(a.broken, r.Address)
 	return nil
 }

@@ -41,6 +41,9 @@ type Balancer struct {
 // cannot be read.
 func ReadDir(dir string) ([]Record, []Problem, error) {
 	s := &store{dir: dir}
+	if _, err := os.Stat(dir); err != nil {
+		return nil, nil, fmt.Errorf("read the address state directory: %w", err)
+	}
 	good, bad, strange, err := s.list()
 	if err != nil {
 		return nil, nil, err

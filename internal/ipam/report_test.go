@@ -154,7 +154,7 @@ func TestFileOfAnAddressInUse(t *testing.T) {
 	a := openTest(t, dir, "n1", newAPI(), Options{})
 	a.Configure(testConfig)
 	used, free := mustAlloc(t, a, reqFor("used")), mustAlloc(t, a, reqFor("free"))
-	a.UseInterfaces(func(r Record) bool { return r.ContainerID == "used" })
+	a.UseInterfaces(func(r Record) bool { return r.ContainerID == "used" }, nil)
 	for _, addr := range []netip.Addr{used, free} {
 		if _, err := ReleaseFile(dir, addr); err != nil {
 			t.Fatal(err)

@@ -32,13 +32,15 @@ const (
 // step is called between the steps that a crash may separate; tests kill the process there.
 var step = func(string) {}
 
+// openStore goes on without the directory where the disk takes none: the node gives no address then, and pods that
+// run go on.
 func openStore(dir string) (*store, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil && !full(err) {
 		return nil, fmt.Errorf("make the address state directory %s: %w", dir, explain(err))
 	}
 	s := &store{dir: dir}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the address state directory %s: %w", dir, err)
 	}
 	for _, e := range entries {
@@ -83,6 +85,11 @@ func (s *store) writeTemp(data []byte) (name string, err error) {
 	rand.Read(id[:])
 	name = filepath.Join(s.dir, tempPrefix+hex.EncodeToString(id[:]))
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrNotExist) { // somebody removed the directory
+		if err = os.MkdirAll(s.dir, 0o700); err == nil {
+			f, err = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		}
+	}
 	if err != nil {
 		return "", explain(err)
 	}
@@ -182,7 +189,7 @@ func (s *store) read(a netip.Addr) (Record, error) {
 // list returns all records, and for each address whose file cannot be read the reason.
 func (s *store) list() (good map[netip.Addr]Record, bad map[netip.Addr]error, strange []string, err error) {
 	entries, err := os.ReadDir(s.dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil, fmt.Errorf("read the address state directory %s: %w", s.dir, err)
 	}
 	good, bad = map[netip.Addr]Record{}, map[netip.Addr]error{}
@@ -240,6 +247,11 @@ func (s *store) noteBoot() error {
 		return nil
 	}
 	return s.put(bootFile, []byte(bootID()+"\n"))
+}
+
+// full reports whether a disk takes no more.
+func full(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }
 
 // explain adds what to do to the errors of a disk that does not take more.

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/hostile"
 )
 
 // inNamespace runs f on a thread of a network namespace of its own, which ends with it.
@@ -300,5 +302,37 @@ func TestListener(t *testing.T) {
 	write("7/comm", "kube-proxy\n")
 	if who, known := process(proc), true; who != "process 7" || !known {
 		t.Error(who)
+	}
+}
+
+// The agent opens and closes sockets of its own while it looks for a kube-proxy's. Whatever the order, its own are nobody
+// else's, and another's that stays is found.
+func TestHostileOwnSocketIsNoKubeProxy(t *testing.T) {
+	hostile.Record(t, "an agent takes its own sockets for a kube-proxy and hands Services away", hostile.Operator, hostile.ControlPlane, hostile.Both)
+	for _, c := range []struct {
+		what    string
+		sockets []map[string]uint16 // at each look: what listens, by inode
+		own     []map[string]bool   // at each look: the inodes of our descriptors
+		want    bool
+	}{
+		{"opened between two looks", []map[string]uint16{{}, {"43": 10256}}, []map[string]bool{{}, {"43": true}}, false},
+		{"opened before, closed before our descriptors were read", []map[string]uint16{{"43": 10256}, {}}, []map[string]bool{{}, {}}, false},
+		{"ours all the time", []map[string]uint16{{"43": 10256}, {"43": 10256}}, []map[string]bool{{"43": true}, {"43": true}}, false},
+		{"another's all the time", []map[string]uint16{{"44": 10249}, {"44": 10249}}, []map[string]bool{{"43": true}, {"43": true}}, true},
+	} {
+		// Time goes on with each look at anything: what is found at a look is what there is then.
+		for begin := range 2 {
+			at := begin
+			next := func(n int) int {
+				i := min(at, n-1)
+				at++
+				return i
+			}
+			port, found := foreign(func() map[string]uint16 { return c.sockets[next(len(c.sockets))] },
+				func() map[string]bool { return c.own[next(len(c.own))] })
+			if found != c.want || found && port != 10249 {
+				t.Errorf("%s (from look %d on): found %v, port %d", c.what, begin, found, port)
+			}
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -29,38 +30,67 @@ func running(cfg Config) (who string, known bool) {
 
 // listener finds a socket that listens on one of kube-proxy's ports and is not this process's own.
 func listener(proc string) string {
+	port, found := foreign(func() map[string]uint16 { return listening(proc) }, func() map[string]bool { return ownSockets(proc) })
+	if !found {
+		return ""
+	}
+	return fmt.Sprintf("somebody listens on TCP port %d", port)
+}
+
+// foreign returns the port of a socket that is not this process's own. The process opens and closes sockets meanwhile, so
+// its descriptors are read after the sockets were, and what is not among them has to be there still.
+func foreign(sockets func() map[string]uint16, own func() map[string]bool) (port uint16, found bool) {
+	first := sockets()
+	if len(first) == 0 {
+		return 0, false
+	}
+	ours := own()
+	still := sockets()
+	for inode, port := range first {
+		if _, there := still[inode]; there && !ours[inode] {
+			return port, true
+		}
+	}
+	return 0, false
+}
+
+// ownSockets are the inodes of this process's sockets.
+func ownSockets(proc string) map[string]bool {
 	own := map[string]bool{}
 	fds, _ := filepath.Glob(filepath.Join(proc, "self/fd/*"))
 	for _, fd := range fds {
-		if to, err := os.Readlink(fd); err == nil {
-			own[to] = true
+		to, err := os.Readlink(fd)
+		if inode, ok := strings.CutPrefix(to, "socket:["); err == nil && ok {
+			own[strings.TrimSuffix(inode, "]")] = true
 		}
 	}
+	return own
+}
+
+// listening are the sockets that listen on one of kube-proxy's ports: the port by the socket's inode.
+func listening(proc string) map[string]uint16 {
+	out := map[string]uint16{}
 	for _, table := range []string{"tcp", "tcp6"} {
 		f, err := os.Open(filepath.Join(proc, "self/net", table))
 		if err != nil {
 			continue
 		}
-		defer f.Close()
 		for in := bufio.NewScanner(f); in.Scan(); {
 			// sl local rem st tx:rx tr:when retrnsmt uid timeout inode; proc(5)
 			w := strings.Fields(in.Text())
-			if len(w) < 10 || w[3] != "0A" || own["socket:["+w[9]+"]"] {
+			if len(w) < 10 || w[3] != "0A" {
 				continue
 			}
 			_, port, _ := strings.Cut(w[1], ":")
-			b, err := hex.DecodeString(port)
-			if err != nil || len(b) != 2 {
-				continue
-			}
-			for _, p := range ports {
-				if p == uint16(b[0])<<8|uint16(b[1]) {
-					return fmt.Sprintf("somebody listens on TCP port %d", p)
+			if b, err := hex.DecodeString(port); err == nil && len(b) == 2 {
+				if p := uint16(b[0])<<8 | uint16(b[1]); slices.Contains(ports, p) {
+					out[w[9]] = p
 				}
 			}
 		}
+		f.Close()
 	}
-	return ""
+	return out
 }
 
 // process finds a process of that name in this network namespace, where those of the node can be seen. One whose namespace cannot

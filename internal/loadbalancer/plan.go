@@ -123,6 +123,9 @@ func (v *view) poolsFor(s *corev1.Service, r *request, v6 bool) ([]*lbPool, erro
 			if i < 0 {
 				return nil, fmt.Errorf("annotation %s: there is no usable IPPool %q of this family with allowedUses LoadBalancer", field, n)
 			}
+			if !family[i].namespaces.Matches(v.namespaces[s.Namespace]) {
+				return nil, fmt.Errorf("annotation %s: the namespaceSelector of IPPool %s does not match namespace %s", field, family[i].Name, s.Namespace)
+			}
 			out = append(out, family[i])
 		}
 		return out, nil

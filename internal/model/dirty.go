@@ -22,6 +22,7 @@ const (
 	KindNetworkSets
 	KindServiceAccounts
 	KindHostEndpoints
+	KindReservations
 
 	AllKinds Kind = 1<<iota - 1
 )

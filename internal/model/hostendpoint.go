@@ -40,6 +40,7 @@ type LocalInterface struct {
 	Name    string
 	IfIndex int
 	Addrs   []netip.Addr
+	MAC     [6]byte // zero where it has none
 }
 
 // Failsafe is a port that host endpoints leave open, whatever policy says.

@@ -38,6 +38,8 @@ type Cluster struct {
 	// ServiceCIDRs are the ranges of cluster IPs (networking.k8s.io/v1 ServiceCIDR), where the API has them.
 	// Their changes are marked by KindSettings.
 	ServiceCIDRs []netip.Prefix
+	// Reservations are the ranges of the IPReservations, sorted. Their changes are marked by KindReservations.
+	Reservations []netip.Prefix
 	Settings     Settings
 	Local        Local
 }
@@ -68,6 +70,9 @@ type Pod struct {
 	Finished       bool         // phase Succeeded or Failed: its addresses may be someone else's by now
 	Addrs          []netip.Addr // status.podIPs
 	Ports          []PodPort
+	Created        int64        // Unix seconds
+	UID            string       // decides between pods of one second
+	Asked          []netip.Addr // annotation ipAddrs, of a pod that no kubelet made by itself
 }
 
 // PodPort is a container port; Name and HostPort may be empty.
@@ -88,7 +93,14 @@ type Node struct {
 	LinkAddress [6]byte        // MAC address of the uplink, zero when not published
 	Subnets     []netip.Prefix // of its uplinks, as published; empty when not
 	NotReady    bool           // its condition Ready is False or Unknown
+	Created     int64          // Unix seconds
+	UID         string
+	// Since is when an address came that the node did not have when it was first seen, Unix seconds; nil = none did.
+	Since map[netip.Addr]int64
 }
+
+// ClaimedAt returns since when the node claims an address, as far as is known: at the earliest since it exists.
+func (n *Node) ClaimedAt(a netip.Addr) int64 { return max(n.Created, n.Since[a]) }
 
 // Protocol is an IP protocol number (IANA).
 type Protocol uint8
@@ -130,7 +142,11 @@ func itoa(v uint8) string {
 
 // Service is a v1 Service that has a cluster IP; headless and ExternalName Services are not carried.
 type Service struct {
-	Name        Name
+	Name Name
+	// Created is metadata.creationTimestamp, Unix seconds, and UID metadata.uid: of two Services that claim one address
+	// and port, the older one has it.
+	Created     int64
+	UID         string
 	Annotations map[string]string
 	ClusterIPs  []netip.Addr
 	ExternalIPs []netip.Addr
@@ -204,8 +220,10 @@ type ServiceEndpoint struct {
 
 // Block is a range of a pool that belongs to one node.
 type Block struct {
-	CIDR netip.Prefix
-	Node string
+	CIDR    netip.Prefix
+	Node    string
+	Created int64  // Unix seconds
+	UID     string // decides between blocks of one second
 }
 
 // EncapMode says when pod traffic between nodes is encapsulated.
@@ -230,7 +248,7 @@ type Pool struct {
 	Manual       bool   // assignmentMode Manual: only by annotation
 	Workload     bool   // allowedUses has Workload
 	LoadBalancer bool   // allowedUses has LoadBalancer
-	// NamespaceSelector limits the Services that get addresses of the pool; empty = every namespace.
+	// NamespaceSelector limits the namespaces whose pods and Services get addresses of the pool; empty = every namespace.
 	NamespaceSelector string
 }
 
@@ -238,14 +256,19 @@ type Pool struct {
 type Local struct {
 	Node       string
 	Endpoints  map[netip.Addr]*LocalEndpoint
-	HostAddrs  []netip.Addr        // every unicast address of the node, loopback, tunnel and the link-local ones of IPv6 aside
-	Subnets    []netip.Prefix      // on-link subnets of the uplinks
-	LinkMTU    int                 // of the uplink that holds the node's address, bytes
-	Interfaces []LocalInterface    // that are no pods', by index
+	HostAddrs  []netip.Addr     // every unicast address of the node, loopback, tunnel and the link-local ones of IPv6 aside
+	Subnets    []netip.Prefix   // on-link subnets of the uplinks
+	LinkMTU    int              // of the uplink that holds the node's address, bytes
+	Interfaces []LocalInterface // that are no pods', by index
+	// Neighbours are the link addresses of nodes and gateways on the links of the uplinks, as the kernel found them.
+	Neighbours map[netip.Addr][6]byte
+	Gateways   []netip.Addr        // next hops of the machine's routes, sorted
 	Silent     map[netip.Addr]bool // nodes that do not answer on the link, of those that the last state asked to watch
 	KubeProxy  bool                // a kube-proxy carries Services on this node, and Weir leaves them to it
 	ProxyRules bool                // rules of a kube-proxy are there, whoever carries Services
-	HandOver   bool                // another data plane of this node has what has no flow, while one takes the place of the other
+	// APIServers are where the agent reached API servers, sorted: the cluster may not know of these addresses.
+	APIServers []netip.AddrPort
+	HandOver   bool // another data plane of this node has what has no flow, while one takes the place of the other
 }
 
 // LocalEndpoint is a pod's interface on this node, as the CNI plugin made it.

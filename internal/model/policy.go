@@ -43,6 +43,7 @@ type Policy struct {
 	Kind                          string
 	Name                          Name
 	Tier                          string
+	Created                       int64    // when, in seconds; 0 = not known
 	Order                         float64  // within the tier; lower is earlier, +Inf last, equal ones by name
 	Subject                       Selector // pods that it isolates
 	Ingress                       []Rule   // used when AppliesIngress
@@ -103,7 +104,7 @@ var builtInTiers = map[string]Tier{
 	TierBaseline: {TierBaseline, orderBaseline, true}, TierBaselineV1: {TierBaselineV1, orderBaseline, true},
 }
 
-// Tier returns a tier by its name. One that does not exist comes last and denies; known is false.
+// Tier returns a tier by its name; known is false of one that does not exist, whose policies are not in force.
 func (c *Cluster) Tier(name string) (t Tier, known bool) {
 	if t, ok := builtInTiers[name]; ok {
 		return t, true

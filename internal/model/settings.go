@@ -33,6 +33,8 @@ type Settings struct {
 	// L2Reachability is localSubnetL2Reachability PodsAndLoadBalancers.
 	L2Reachability    bool
 	NATExcludeHostIPs bool // natOutgoingExclusions IPPoolsAndHostIPs
+	// WorkloadRoutes is routeSource WorkloadIPs: an address of a pool that no block holds is the oldest pod's that has it.
+	WorkloadRoutes bool
 	// NodePorts says on which of the nodes' addresses node ports answer.
 	NodePorts NodePortAddresses
 	// ExcludeFromNAT are bpfExcludeCIDRsFromNAT: what is addressed in them is no Service's.
@@ -44,12 +46,27 @@ type Settings struct {
 	MaxFlows    int // bpfMapSizeConntrack
 	// MaxNetworks is bpfMapSizeIPSets: how many networks, of both families together, policy may tell apart on a node.
 	MaxNetworks int
+	// MaxFrontends and MaxBackends are bpfMapSizeNATFrontend and bpfMapSizeNATBackend: how many of each Services may have on a node, in
+	// each family. 0 = the default.
+	MaxFrontends, MaxBackends int
 	// ToHost is defaultEndpointToHostAction.
 	ToHost ToHostAction
+	// VXLANFromPods and IPIPFromPods are allowVXLANPacketsFromWorkloads and allowIPIPPacketsFromWorkloads.
+	VXLANFromPods, IPIPFromPods bool
+	// RPFStrict is bpfEnforceRPF Strict.
+	RPFStrict bool
 	// FailsafeIn and FailsafeOut are failsafeInboundHostPorts and failsafeOutboundHostPorts.
 	FailsafeIn, FailsafeOut []Failsafe
 	Timeouts                Timeouts
+	// AgentPorts are the TCP ports on which the agent listens: no Service takes them on a node. Sorted, each once.
+	AgentPorts []uint16
+	// ServiceExternalIPs are what spec.externalIPs of Services may name, sorted, each once; nil = every address
+	// that is nobody's, empty = none.
+	ServiceExternalIPs []netip.Prefix
 }
+
+// DefaultAgentPorts are those of metrics, health, the proxy mode, and the health of the node.
+func DefaultAgentPorts() []uint16 { return []uint16{9091, 9099, 10249, 10256} }
 
 // NodePortAddresses is kube-proxy's option of that name. The zero value is every address.
 type NodePortAddresses struct {
@@ -96,12 +113,12 @@ type Timeouts struct {
 func DefaultSettings() Settings {
 	in, out := DefaultFailsafes()
 	return Settings{
-		ToHost: ToHostAccept, FailsafeIn: in, FailsafeOut: out,
+		ToHost: ToHostAccept, FailsafeIn: in, FailsafeOut: out, AgentPorts: DefaultAgentPorts(),
 		ConnectTime: ConnectTimeTCP, VXLANPort: 4789, VXLANVNI: 4096,
 		SNATPortFirst: 20000, SNATPortLast: 29999, HostNAT: true, IPv6Support: true,
 		DSRTimes:        DSRTimes{Patience: 750 * time.Millisecond, Tries: 2 * time.Minute, Retry: time.Hour},
 		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
-		InterfacePrefix: "cali", MaxFlows: 512000, MaxNetworks: 1048576,
+		InterfacePrefix: "cali", MaxFlows: 512000, MaxNetworks: 1048576, MaxFrontends: 65536, MaxBackends: 262144,
 		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPFins: 30 * time.Second, TCPReset: 40 * time.Second,
 			UDP: 60 * time.Second, ICMP: 5 * time.Second, Generic: 10 * time.Minute, Fragment: 30 * time.Second},
 	}

@@ -43,6 +43,16 @@ func Dump(w io.Writer, s *State) error {
 		h := s.HealthChecks.At(n)
 		d.line("health-check", n.String(), fmt.Sprintf("port=%d local=%d", h.Port, h.Local))
 	}
+	byObject := func(a, b Object) int { return cmp.Or(strings.Compare(a.Kind, b.Kind), byName(a.Name, b.Name)) }
+	for _, o := range slices.SortedFunc(s.Refused.Keys(), byObject) {
+		for _, r := range s.Refused.At(o) {
+			what := "refused"
+			if r.Allowed {
+				what = "pointed-at"
+			}
+			d.line(what, o.Kind, o.Name.String(), r.Field, r.Value, r.Message)
+		}
+	}
 	for _, a := range slices.SortedFunc(s.Peers.Keys(), netip.Addr.Compare) {
 		d.line("peer", a.String(), "class="+hex(s.Peers.At(a)))
 	}
@@ -58,6 +68,9 @@ func Dump(w io.Writer, s *State) error {
 	}
 	for _, r := range s.Unfit {
 		d.line("unfit", r.String())
+	}
+	for _, o := range s.Overdrawn {
+		d.line("overdrawn", o.String())
 	}
 	for _, c := range sortedKeys(s.Clients, cmp.Compare[uint64]) {
 		d.line("client", fmt.Sprintf("netns=%d", c), s.Clients[c].String())
@@ -92,9 +105,10 @@ func Equal(a, b *State) bool {
 	return reflect.DeepEqual(a.Settings, b.Settings) &&
 		maps.Equal(a.Addrs, b.Addrs) && maps.Equal(a.Routes, b.Routes) && EqualMaps(a.Frontends, b.Frontends) &&
 		EqualMapsFunc(a.Backends, b.Backends, slices.Equal[[]Backend]) &&
-		EqualMapsFunc(a.SourceRanges, b.SourceRanges, slices.Equal[[]netip.Prefix]) && EqualMaps(a.HealthChecks, b.HealthChecks) && EqualMaps(a.Peers, b.Peers) &&
+		EqualMapsFunc(a.SourceRanges, b.SourceRanges, slices.Equal[[]netip.Prefix]) && EqualMaps(a.HealthChecks, b.HealthChecks) &&
+		EqualMapsFunc(a.Refused, b.Refused, slices.Equal[[]Refusal]) && EqualMaps(a.Peers, b.Peers) &&
 		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && EqualMaps(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
-		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) &&
+		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) && slices.Equal(a.Overdrawn, b.Overdrawn) &&
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
 		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged)
 }
@@ -143,6 +157,7 @@ func (d *dumper) line(words ...string) {
 
 func (d *dumper) settings(s *Settings) {
 	d.line("settings", settingsLine(s), flag(s.ToHost == model.ToHostDrop || s.ToHost == model.ToHostReturn, "to-host="+string(s.ToHost)),
+		flag(s.VXLANFromPods, "vxlan-from-pods"), flag(s.IPIPFromPods, "ipip-from-pods"), flag(s.RPFStrict, "rpf=strict"),
 		flag(s.KubeProxy, "services=kube-proxy"), flag(s.ProxyRules, "rules-of=kube-proxy"), flag(s.HandOver, "hand-over"))
 	for _, p := range s.DSROptOut {
 		d.line("no-dsr", p.String())

@@ -8,12 +8,12 @@ const (
 	TableSettings Table = 1 << iota
 	TableAddrs
 	TableRoutes
-	TableServices // Frontends, Backends, SourceRanges, HealthChecks
+	TableServices // Frontends, Backends, SourceRanges, HealthChecks, Refused
 	TablePolicy   // Peers, PeerCIDRs, Policy
 	TableClients
 	TableRules
 	TableAnnounced
-	TableStaged // Staged, HostStaged, Unfit
+	TableStaged // Staged, HostStaged, Unfit, Overdrawn
 
 	AllTables Table = 1<<iota - 1
 )

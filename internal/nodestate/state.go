@@ -4,6 +4,7 @@
 package nodestate
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/model"
@@ -25,8 +26,10 @@ type State struct {
 	// HealthChecks are the Services whose health on this node is asked for (healthCheckNodePort). They are no
 	// driver's concern: the agent answers.
 	HealthChecks Map[model.Name, HealthCheck]
-	Peers        Map[netip.Addr, Class]
-	PeerCIDRs    map[netip.Prefix]Class
+	// Refused says what of Services and of pods' host ports is not in force, and why. It is no driver's concern.
+	Refused   Map[Object, []Refusal]
+	Peers     Map[netip.Addr, Class]
+	PeerCIDRs map[netip.Prefix]Class
 	// Policy is look-up 2. A set keeps its number when the rules of its policies change, so what stands under a set and a
 	// class may become something else. A driver should add to Policy first, then write Peers, PeerCIDRs and Addrs, move the
 	// epoch on, and remove from Policy last: open flows are judged by complete tables only. A new flow between
@@ -39,6 +42,8 @@ type State struct {
 	// Unfit names the sets of policies that take too much of the node, sorted: Kind policy-too-large, whose
 	// endpoints are cut off, and staged-policy-too-large, which are not looked at. They are no driver's concern.
 	Unfit []Rule
+	// Overdrawn says which namespaces ask for more of a table than they get, sorted. It is no driver's concern either.
+	Overdrawn []Overdrawn
 	// Rules names every number that appears elsewhere in the state.
 	Rules Map[RuleID, Rule]
 	// Clients are the addresses of the pods behind network namespaces, by netns cookie.
@@ -52,6 +57,22 @@ type State struct {
 	HostEndpoints map[HostInterface]HostEndpoint
 	// HostStaged are what they would judge if the staged policies were in force: those for which that differs. Nothing is decided by it.
 	HostStaged map[HostInterface]HostEndpoint
+}
+
+// Overdrawn is a namespace that asks for more of a table of the node than it gets. Figures are entries of the table.
+type Overdrawn struct {
+	Namespace string // empty: what pods of several namespaces share, by policies of the cluster
+	Table     string
+	Refused   int // sets of policies, or Services
+	Asked     int // at least
+	Granted   int
+	Reserved  int // what a namespace has in any case
+	Share     int // what it has before younger claims of others
+	Total     int
+}
+
+func (o Overdrawn) String() string {
+	return fmt.Sprintf("%q: %d of %d %s, %d refused (reserved %d, share %d, all %d)", o.Namespace, o.Granted, o.Asked, o.Table, o.Refused, o.Reserved, o.Share, o.Total)
 }
 
 // HostInterface is an interface in one family. IfIndex 0 stands for all that have no entry of their own.
@@ -129,8 +150,12 @@ type Settings struct {
 	// has flows of its own looks at it.
 	HandOver bool
 	// ToHost is what becomes of what pods send to the node.
-	ToHost   model.ToHostAction
-	Timeouts model.Timeouts
+	ToHost model.ToHostAction
+	// VXLANFromPods and IPIPFromPods: pods may send to VXLAN's port of addresses that are no node's, and IP in IP.
+	VXLANFromPods, IPIPFromPods bool
+	// RPFStrict: what comes in by an uplink begins nothing where the route to its source leads out by another interface.
+	RPFStrict bool
+	Timeouts  model.Timeouts
 }
 
 // Tunnel is the VXLAN overlay.
@@ -263,6 +288,18 @@ func (b Backend) InList(local bool) bool {
 type HealthCheck struct {
 	Port  uint16
 	Local int // ready endpoints on this node
+}
+
+// Object names an object of the API.
+type Object struct {
+	Kind string
+	Name model.Name
+}
+
+// Refusal says in words what of an object is not in force; with Allowed it is, and is pointed at.
+type Refusal struct {
+	Field, Value, Message, Action string
+	Allowed                       bool
 }
 
 // Class, SetID: content-made identifiers (the first 8 bytes of a SHA-256 of a canonical text: of a class what it is, of a

@@ -18,7 +18,7 @@ const (
 	Family           Reason = 11 // address family that is not carried
 	TTL              Reason = 12 // hop limit reached
 	TunnelSource     Reason = 13 // tunnel packet that does not come from a node
-	TunnelFromPod    Reason = 14 // tunnel packet sent by a pod
+	TunnelFromPod    Reason = 14 // tunnel packet sent by a pod, or led to a node by a service
 	Rewrite          Reason = 15 // packet could not be rewritten
 	NoLocalBackend   Reason = 16 // only backends of this node may answer, and it has none
 	SourceRange      Reason = 17 // client is outside of the service's loadBalancerSourceRanges
@@ -27,6 +27,9 @@ const (
 	ErrorNoFlow      Reason = 22 // ICMP error about no known connection
 	TooBig           Reason = 30 // larger than the MTU of the way
 	Share            Reason = 31 // the pod has its share of the connection table, which is nearly full
+	VLAN             Reason = 50 // frame with a VLAN tag, from a pod or out of the tunnel
+	FamilyLink       Reason = 51 // neighbour discovery of a family that is not carried
+	ReversePath      Reason = 52 // the route to the source leads out by another interface (bpfEnforceRPF)
 	HostIngress      Reason = 40 // denied by ingress policy of a host endpoint
 	HostEgress       Reason = 41 // denied by egress policy of a host endpoint
 	HostPreDNAT      Reason = 42 // denied by pre-DNAT policy of a host endpoint
@@ -59,6 +62,9 @@ var names = map[Reason]string{
 	ErrorNoFlow:      "ERROR_NO_FLOW",
 	TooBig:           "TOO_BIG",
 	Share:            "SHARE",
+	VLAN:             "VLAN",
+	FamilyLink:       "FAMILY_LINK",
+	ReversePath:      "REVERSE_PATH",
 	HostIngress:      "HOST_INGRESS",
 	HostEgress:       "HOST_EGRESS",
 	HostPreDNAT:      "HOST_PRE_DNAT",
@@ -82,7 +88,7 @@ var texts = map[Reason]string{
 	Family:           "address family that is not carried",
 	TTL:              "hop limit reached",
 	TunnelSource:     "tunnel packet that does not come from a node",
-	TunnelFromPod:    "tunnel packet sent by a pod",
+	TunnelFromPod:    "tunnel packet sent by a pod, or led to a node by a service",
 	Rewrite:          "packet could not be rewritten",
 	NoLocalBackend:   "only backends of this node may answer, and it has none",
 	SourceRange:      "client is outside of the service's loadBalancerSourceRanges",
@@ -91,6 +97,9 @@ var texts = map[Reason]string{
 	ErrorNoFlow:      "ICMP error about no known connection",
 	TooBig:           "larger than the MTU of the way",
 	Share:            "the pod has its share of the connection table, which is nearly full",
+	VLAN:             "frame with a VLAN tag, from a pod or out of the tunnel",
+	FamilyLink:       "neighbour discovery of a family that is not carried",
+	ReversePath:      "the route to the source leads out by another interface (bpfEnforceRPF)",
 	HostIngress:      "denied by ingress policy of a host endpoint",
 	HostEgress:       "denied by egress policy of a host endpoint",
 	HostPreDNAT:      "denied by pre-DNAT policy of a host endpoint",

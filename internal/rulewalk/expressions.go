@@ -309,7 +309,19 @@ func nat(w *Walk, c *chain, e *expression, regs *registers) (verdict, error) {
 }
 
 func fib(w *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {
-	const dreg, result, flags, addrType, ofSource, ofDestination = 1, 2, 3, 3, 1, 2
+	const dreg, result, flags, interfaceOut, addrType, ofSource, ofDestination, byInput, present = 1, 2, 3, 1, 3, 1, 2, 8, 32
+	if number(e.attrs[result]) == interfaceOut && number(e.attrs[flags])&^present == ofSource|byInput && w.LeadsBack != nil {
+		out := uint32(0)
+		if back, err := w.LeadsBack(w.Ends.Src, w.In.Index); err != nil {
+			return on, err
+		} else if back {
+			out = uint32(w.In.Index)
+		}
+		if number(e.attrs[flags])&present != 0 {
+			return on, regs.set(e.attrs[dreg], []byte{byte(min(out, 1))})
+		}
+		return on, regs.set32(e.attrs[dreg], out)
+	}
 	if number(e.attrs[result]) != addrType {
 		return on, errors.New("only types of addresses are known")
 	}

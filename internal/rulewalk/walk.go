@@ -78,6 +78,8 @@ type Walk struct {
 	Pick func(n uint32) uint32
 	// AddrType is the kernel's type of an address (RTN_LOCAL, …).
 	AddrType func(netip.Addr) (uint32, error)
+	// LeadsBack reports whether the route to an address leads out by an interface.
+	LeadsBack func(to netip.Addr, ifindex int) (bool, error)
 	// Lookups are those in sets with a name, in their order; Rules how many rules were looked at, Chains those of them that were entered.
 	Lookups []Lookup
 	Rules   int

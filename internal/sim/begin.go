@@ -8,9 +8,6 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// snatTries is how many ports are looked at for a free one.
-const snatTries = 32
-
 // begin is step 2 and 3 for a packet without a usable flow. It returns the entry of the packet's
 // direction, or nil when the packet passes without a flow.
 func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
@@ -27,6 +24,12 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	} else if outside && (a.Kind == nodestate.AddrHost || a.Kind == nodestate.AddrEndpoint) {
 		return nil, &dropped{reason: reason.Spoofed}
 	}
+	if n.forgesTunnel(in, k) {
+		return nil, &dropped{reason: reason.TunnelSource}
+	}
+	if n.strays(in) {
+		return nil, &dropped{reason: reason.ReversePath}
+	}
 
 	if n.hosts() && n.betweenNodes(k) && in.Packet.Kind != packet.Error {
 		return nil, nil
@@ -34,10 +37,15 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if d := n.judgeArrival(in, k); d != nil {
 		return nil, d
 	}
-	lb, d := n.balance(in, k)
+	var lb balanced
 	n.service = lb.id
-	if d != nil {
-		return nil, d
+	if !n.goesOn(in, k, opening) {
+		var d *dropped
+		lb, d = n.balance(in, k)
+		n.service = lb.id
+		if d != nil {
+			return nil, d
+		}
 	}
 	if lb.found {
 		fwd.svc, fwd.backend, fwd.rule = lb.id, lb.backend, lb.rule
@@ -45,11 +53,19 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 			fwd.dst, fwd.dport = lb.backend.Addr, lb.backend.Port
 		}
 	}
-	if in.Hook == FromWorkload && n.toTunnelPort(k.proto, fwd.dst, fwd.dport) {
+	if n.leadsToTunnel(in, fwd) {
 		return nil, &dropped{reason: reason.TunnelFromPod, rule: fwd.rule}
 	}
 	b := n.state.Addrs[fwd.dst]
 	own := !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex)
+	if !outside {
+		fwd.origin = origin{kind: originStack}
+	} else if !own || n.hosts() || in.Hook == FromTunnel || b.Kind != nodestate.AddrHost {
+		var ok bool
+		if fwd.origin, ok = n.judgeSource(in, k, claim{service: lb.found}); !ok {
+			return nil, &dropped{reason: reason.Spoofed}
+		}
+	}
 	if own && (!n.hosts() || n.alone && a.Kind != nodestate.AddrEndpoint) {
 		return nil, nil
 	}
@@ -107,6 +123,11 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	}
 	n.enter(in.Hook == ToUplink && (lb.found || !n.hosts()), k, fwd, rev)
 	return fwd, nil
+}
+
+// goesOn: is the packet, which no flow has, of a connection of the host's own that is open? By weir0 goes what began with a Service.
+func (n *Node) goesOn(in In, k flowKey, opening bool) bool {
+	return in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex && connects(k.proto) && !opening && n.kind(k.src) == nodestate.AddrHost
 }
 
 func isolated(a nodestate.Addr) bool {
@@ -177,19 +198,36 @@ func (n *Node) pickPort(in In, k flowKey, fwd *flow, must bool) bool {
 	if last < first {
 		return false
 	}
-	size := int(last) - int(first) + 1
-	at := n.opts.Port(first, size)
-	for range snatTries {
-		fwd.sport = first + uint16(at)
-		if !hasPorts(k.proto) { // the identifier is in both
-			fwd.dport = fwd.sport + k.dport - k.sport
-		}
+	var pod netip.Addr
+	if in.Hook == FromWorkload && !n.opts.Undivided {
+		pod = k.src
+	}
+	own := -1
+	for _, port := range n.portsFor(first, last, pod) {
+		n.setPort(k, fwd, port)
 		if n.replyFree(k, fwd) {
 			return true
 		}
-		at = (at + 1) % size
+		if f := n.half[fwd.partner(k.proto)]; own < 0 && pod.IsValid() && f != nil && n.flows[fwd.partner(k.proto)] == nil && f.reply && f.dst == pod {
+			own = int(port)
+		}
 	}
-	return false
+	if own < 0 {
+		return false
+	}
+	n.setPort(k, fwd, uint16(own))
+	r := fwd.partner(k.proto)
+	delete(n.half, n.half[r].partner(k.proto))
+	delete(n.half, r)
+	return true
+}
+
+// setPort gives a flow a source port; an ICMP query has the identifier in both ports.
+func (n *Node) setPort(k flowKey, fwd *flow, port uint16) {
+	fwd.sport = port
+	if !hasPorts(k.proto) {
+		fwd.dport = port + k.dport - k.sport
+	}
 }
 
 // replyFree: does no other live flow own the reply's key?

@@ -44,6 +44,7 @@ type flow struct {
 	sport, dport uint16
 	way          way
 	iif          int
+	origin       origin
 	rule         nodestate.RuleID
 	svc          nodestate.Frontend // id, zero when none
 	backend      nodestate.Backend
@@ -106,6 +107,9 @@ func (n *Node) expired(f *flow, proto model.Protocol) bool {
 		}
 	case model.ProtocolUDP:
 		limit = t.UDP
+		if !f.replied && !f.answered && !f.handOn {
+			limit /= 4 // nobody has answered
+		}
 	case model.ProtocolICMP, packet.ProtoICMPv6:
 		limit = t.ICMP
 	}
@@ -147,6 +151,9 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	}
 	n.again, n.service = true, f.svc
 	if !f.reply {
+		if n.leadsToTunnel(in, f) {
+			return false, &dropped{reason: reason.TunnelFromPod, rule: f.rule}
+		}
 		if d := n.judgeArrival(in, k); d != nil {
 			return false, d
 		}

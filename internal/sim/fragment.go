@@ -145,6 +145,9 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 	if f == nil || !n.usable(f, in, key, false) {
 		return n.refuseFragment(in, reason.FragmentNoFirst)
 	}
+	if !in.Again && !n.keepsSource(f, in, key) {
+		return drop(in, dropped{reason: reason.Spoofed})
+	}
 	if f.epoch != n.epoch && !passes(in, f) {
 		n.judged = nil
 		was := f.epoch
@@ -180,6 +183,9 @@ func (n *Node) keep(in In, k fragmentKey) Result {
 		}
 	case FromUplink, FromTunnel:
 		if s := n.kind(k.src); s == nodestate.AddrHost || s == nodestate.AddrEndpoint {
+			return drop(in, dropped{reason: reason.Spoofed})
+		}
+		if _, ok := n.judgeSource(in, flowKey{src: k.src, dst: k.dst}, claim{}); !in.Again && !ok {
 			return drop(in, dropped{reason: reason.Spoofed})
 		}
 	default:

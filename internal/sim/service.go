@@ -75,7 +75,7 @@ func (n *Node) foreign(in In, k flowKey) bool {
 		return in.IfIndex != n.opts.HostIfIndex && !n.hostBackend(k.proto, k.sport)
 	case FromUplink:
 		src := n.kind(k.src)
-		return n.kind(k.dst) == nodestate.AddrHost && src != nodestate.AddrHost && src != nodestate.AddrEndpoint &&
+		return !n.state.Settings.RPFStrict && n.kind(k.dst) == nodestate.AddrHost && src != nodestate.AddrHost && src != nodestate.AddrEndpoint && !n.forgesTunnel(in, k) &&
 			(k.dport < n.state.Settings.SNATFirst || k.dport > n.state.Settings.SNATLast)
 	}
 	return false

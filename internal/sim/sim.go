@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
@@ -60,6 +59,7 @@ type In struct {
 	Source  netip.Addr // FromTunnel: outer source
 	VNI     uint32     // FromTunnel
 	Again   bool       // a fragment that was kept, on its second way in
+	Other   bool       // FromUplink: the frame is for another machine's MAC address, whatever it looks like here
 	Transit bool       // ToUplink: it came into the node by an interface, and does not begin in it
 }
 
@@ -126,8 +126,11 @@ type Options struct {
 	Now func() time.Duration
 	// Pick returns the index in Choice.From of the backend to take.
 	Pick func(Choice) int
-	// Port returns where in a range of n ports the search for a free one begins, counted from first.
+	// Port returns where in a range of n ports the search for a free one begins, counted from first. Where a pod has windows of the range
+	// alone, it begins there when that is in one of them.
 	Port func(first uint16, n int) int
+	// Undivided says that the whole range is everybody's, as with the kernel's connection tracking.
+	Undivided bool
 	// FIB is the kernel's routing, false when it has no route.
 	FIB func(dst netip.Addr) (Hop, bool)
 	// LinkMTU is the MTU of an interface in bytes, 0 when it is not known.
@@ -337,6 +340,12 @@ func (n *Node) receive(in In) Result {
 	if in.Marked && (in.Hook == ToWorkload || in.Hook == ToUplink) {
 		return Result{Action: Pass, Packet: in.Packet}
 	}
+	if in.Hook == FromUplink && n.elsewhere(in) {
+		return Result{Action: Pass, Packet: in.Packet}
+	}
+	if in.Hook == FromTunnel && isTagged(in.Packet) {
+		return drop(in, dropped{reason: reason.VLAN})
+	}
 	if in.Hook == FromTunnel && !in.Again {
 		a, ok := n.state.Addrs[in.Source]
 		six := in.Packet.Type == packet.TypeIPv6 && n.state.Settings.IPv6
@@ -376,7 +385,7 @@ func (n *Node) odd(in In, s shape) Result {
 		case shapeLink:
 			return Result{Action: Pass, Packet: in.Packet}
 		case shapeForeign:
-			return drop(in, dropped{reason: reason.Family})
+			return drop(in, dropped{reason: foreignReason(in.Packet)})
 		case shapeCast:
 			return drop(in, dropped{reason: reason.NoRoute})
 		}
@@ -402,12 +411,6 @@ func (n *Node) odd(in In, s shape) Result {
 // kind returns whose an address is, 0 when it is nobody's that the node knows.
 func (n *Node) kind(a netip.Addr) nodestate.AddrKind { return n.state.Addrs[a].Kind }
 
-// toTunnelPort: would this reach a node's VXLAN device?
-func (n *Node) toTunnelPort(proto model.Protocol, dst netip.Addr, port uint16) bool {
-	k := n.kind(dst)
-	return proto == model.ProtocolUDP && port == n.state.Settings.Tunnel.Port && (k == nodestate.AddrHost || k == nodestate.AddrNode)
-}
-
 // carry is steps 1 to 4 for a packet that a flow can be made of.
 func (n *Node) carry(in In) (Result, *dropped) {
 	p := in.Packet
@@ -417,7 +420,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	if d := n.judgeAlone(in); d != nil {
 		return Result{}, d
 	}
-	if in.Hook == FromWorkload && n.toTunnelPort(key.proto, key.dst, key.dport) && !isError {
+	if in.Hook == FromWorkload && !isError && n.tunnels(key.proto, key.dst, key.dport) {
 		return Result{}, &dropped{reason: reason.TunnelFromPod}
 	}
 	f, half := n.find(key)
@@ -432,6 +435,9 @@ func (n *Node) carry(in In) (Result, *dropped) {
 		f = nil
 	}
 	if f != nil && isError && n.spoofs(in, key) {
+		return Result{}, &dropped{reason: reason.Spoofed}
+	}
+	if f != nil && !isError && !n.keepsSource(f, in, key) {
 		return Result{}, &dropped{reason: reason.Spoofed}
 	}
 	if f != nil && f.epoch != n.epoch && !passes(in, f) {

@@ -30,6 +30,9 @@ const (
 	markAgain = 0x0bb00000
 )
 
+// packetOtherHost is PACKET_OTHERHOST (linux/if_packet.h); PACKET_HOST is 0.
+const packetOtherHost = 3
+
 // traceKept is what the programs leave in cb[0] for a fragment that waits, TRACE_KEPT of bpf/maps.h.
 const traceKept = 0x400
 
@@ -51,6 +54,7 @@ type Runner struct {
 	hop6     *ebpf.Map
 	tunnel   *ebpf.Program // as if a packet had come out of a tunnel, then weir_from_tunnel
 	tunnel6  *ebpf.Program // the same with an outer IPv6 header
+	link     *ebpf.Program // as a device gives a frame to the stack, then weir_from_uplink
 	jumps    *ebpf.Map
 
 	alone   func() bool // packets are judged by themselves, too
@@ -62,28 +66,54 @@ type Runner struct {
 // map weir_trace, nil where there are none.
 func New(programs map[string]*ebpf.Program, hop6 *ebpf.Map) (*Runner, error) {
 	r := &Runner{programs: programs, hop6: hop6}
-	if programs[Program(sim.FromTunnel)] == nil {
-		return r, nil
+	var err error
+	r.jumps, err = ebpf.NewMap(&ebpf.MapSpec{Name: "jumps", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 2})
+	if err == nil && programs[Program(sim.FromTunnel)] != nil {
+		err = r.prepareTunnel()
 	}
-	if err := r.prepareTunnel(); err != nil {
+	if err == nil && programs[Program(sim.FromUplink)] != nil {
+		err = r.prepareLink()
+	}
+	if err != nil {
 		r.Close()
-		return nil, fmt.Errorf("prepare packets of a tunnel: %w", err)
+		return nil, fmt.Errorf("prepare packets of tunnels and uplinks: %w", err)
 	}
 	return r, nil
+}
+
+// Places in the map of programs that those made here go on with.
+const (
+	jumpTunnel = 0
+	jumpUplink = 1
+)
+
+// prepareLink loads a program that says of a frame for whom it is, as a device's driver does, and goes on with weir_from_uplink:
+// BPF_PROG_TEST_RUN goes by the MAC address of an interface that may be another one. cb begins with the kind, PACKET_HOST or PACKET_OTHERHOST.
+func (t *Runner) prepareLink() error {
+	if err := t.jumps.Put(uint32(jumpUplink), uint32(t.programs[Program(sim.FromUplink)].FD())); err != nil {
+		return err
+	}
+	var err error
+	t.link, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "as_if_arrived", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R2, asm.R6, skbCB, asm.Word),
+		asm.Mov.Imm(asm.R3, 0), asm.StoreMem(asm.R6, skbCB, asm.R3, asm.Word),
+		asm.FnSkbChangeType.Call(),
+		asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, t.jumps.FD()), asm.Mov.Imm(asm.R3, jumpUplink),
+		asm.FnTailCall.Call(),
+		asm.Mov.Imm(asm.R0, -1), asm.Return(),
+	}})
+	return err
 }
 
 // prepareTunnel loads a program that gives a packet the metadata of a tunnel, which
 // BPF_PROG_TEST_RUN cannot, and goes on with weir_from_tunnel. cb begins with the outer source, of IPv4 in host
 // byte order, and goes on with the VNI.
 func (t *Runner) prepareTunnel() error {
+	if err := t.jumps.Put(uint32(jumpTunnel), uint32(t.programs[Program(sim.FromTunnel)].FD())); err != nil {
+		return err
+	}
 	var err error
-	t.jumps, err = ebpf.NewMap(&ebpf.MapSpec{Name: "jumps", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	if err != nil {
-		return err
-	}
-	if err := t.jumps.Put(uint32(0), uint32(t.programs[Program(sim.FromTunnel)].FD())); err != nil {
-		return err
-	}
 	if t.tunnel, err = t.asIfTunnel(1, 0); err != nil {
 		return err
 	}
@@ -113,7 +143,7 @@ func (t *Runner) asIfTunnel(words int16, flags int32) (*ebpf.Program, error) {
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(key)),
 		asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, flags),
 		asm.FnSkbSetTunnelKey.Call(),
-		asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, t.jumps.FD()), asm.Mov.Imm(asm.R3, 0),
+		asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, t.jumps.FD()), asm.Mov.Imm(asm.R3, jumpTunnel),
 		asm.FnTailCall.Call(),
 		asm.Mov.Imm(asm.R0, -1), asm.Return(),
 	)
@@ -122,7 +152,7 @@ func (t *Runner) asIfTunnel(words int16, flags int32) (*ebpf.Program, error) {
 
 // Close unloads what the runner loaded itself.
 func (t *Runner) Close() {
-	for _, p := range []*ebpf.Program{t.tunnel, t.tunnel6} {
+	for _, p := range []*ebpf.Program{t.tunnel, t.tunnel6, t.link} {
 		if p != nil {
 			p.Close()
 		}
@@ -172,6 +202,12 @@ func (t *Runner) run(in sim.In, frame []byte, name string) (sim.Result, []byte, 
 			ne.PutUint32(ctx[skbCB:], binary.BigEndian.Uint32(src))
 		}
 		ne.PutUint32(ctx[skbCB+len(src):], in.VNI)
+	}
+	if prog != nil && in.Hook == sim.FromUplink {
+		prog = t.link
+		if in.Other {
+			ne.PutUint32(ctx[skbCB:], packetOtherHost)
+		}
 	}
 	if prog == nil {
 		return sim.Result{}, nil, fmt.Errorf("program %s is not loaded", name)

@@ -37,6 +37,8 @@ type Batch struct {
 	PoolOrder []string
 	// Reservations are the CIDRs of IPReservations by object.
 	Reservations map[string]*Reservation
+	// Reserved are the ranges of all IPReservations, sorted, when Reservations is not empty.
+	Reserved []netip.Prefix
 	// IPAM is the IPAMConfiguration "default" when it changed; its zero value when it is gone.
 	IPAM *IPAMConfig
 	// Configs are the FelixConfigurations by name, for internal/config.
@@ -78,7 +80,7 @@ func (b *Batch) Empty() bool {
 		len(b.Reservations) == 0 && b.IPAM == nil && len(b.Configs) == 0 && !b.ProblemsChanged
 }
 
-// Apply changes the cluster, and says what of it is dirty. Configs, Reservations, IPAM and Problems are
+// Apply changes the cluster, and says what of it is dirty. Configs, IPAM and Problems are
 // not part of a cluster: the caller looks at them itself.
 func (b *Batch) Apply(c *model.Cluster) model.Dirty {
 	var d model.Dirty
@@ -101,6 +103,10 @@ func (b *Batch) Apply(c *model.Cluster) model.Dirty {
 	mark(model.KindHostEndpoints, merge(c.HostEndpoints, b.HostEndpoints))
 	mark(model.KindPools, merge(c.Pools, b.Pools))
 	mark(model.KindBlocks, merge(c.Blocks, b.Blocks))
+	if len(b.Reservations) > 0 || b.Full {
+		c.Reservations = b.Reserved
+		d.Add(model.KindReservations)
+	}
 	if b.ServiceCIDRsChanged {
 		c.ServiceCIDRs = b.ServiceCIDRs
 		d.Add(model.KindServiceCIDRs)

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -32,6 +33,14 @@ func nameOf(o metav1.Object) model.Name {
 	return model.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
+// created is when an object was made, in Unix seconds; 0 where it does not say.
+func created(o metav1.Object) int64 {
+	if t := o.GetCreationTimestamp(); !t.IsZero() {
+		return t.Unix()
+	}
+	return 0
+}
+
 // ConvertNamespace converts a Namespace.
 func ConvertNamespace(n *corev1.Namespace) (*model.Namespace, []weirv1.Problem) {
 	return &model.Namespace{Name: n.Name, Labels: n.Labels}, nil
@@ -44,6 +53,7 @@ func ConvertPod(p *corev1.Pod) (*model.Pod, []weirv1.Problem) {
 		Name: nameOf(p), Labels: p.Labels, Node: p.Spec.NodeName, ServiceAccount: p.Spec.ServiceAccountName,
 		HostNetwork: p.Spec.HostNetwork,
 		Finished:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		Created:     created(p), UID: string(p.UID), Asked: askedAddrs(p.Annotations),
 	}
 	ips := p.Status.PodIPs
 	if len(ips) == 0 && p.Status.PodIP != "" {
@@ -63,6 +73,32 @@ func ConvertPod(p *corev1.Pod) (*model.Pod, []weirv1.Problem) {
 		}
 	}
 	return out, f.list
+}
+
+// Annotations of pods that say which addresses they may have.
+const (
+	annotationAddrs  = "cni.projectcalico.org/ipAddrs"
+	annotationMirror = "kubernetes.io/config.mirror" // written by a kubelet that made the pod itself
+)
+
+// askedAddrs returns the addresses that a pod asks for. What cannot be read, its ADD refuses. A pod that stands for a
+// static one asks for nothing: its node wrote it.
+func askedAddrs(annotations map[string]string) []netip.Addr {
+	text, ok := annotations[annotationAddrs]
+	if _, mirror := annotations[annotationMirror]; mirror || !ok {
+		return nil
+	}
+	var list []string
+	if json.Unmarshal([]byte(text), &list) != nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, s := range list {
+		if a, err := parseAddr(s); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // sidecars returns the init containers that run as long as the pod does (KEP-753).
@@ -107,7 +143,7 @@ func (f *finding) podPorts(out []model.PodPort, field string, ports []corev1.Con
 // ConvertNode converts a Node. What its agent published about it is added by AddNodeStatus.
 func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
 	f := newFinding("Node", n)
-	out := &model.Node{Name: n.Name, Labels: n.Labels, Leaving: n.DeletionTimestamp != nil || len(leaving(n.Spec.Taints)) > 0}
+	out := &model.Node{Name: n.Name, Labels: n.Labels, Created: created(n), UID: string(n.UID), Leaving: n.DeletionTimestamp != nil || len(leaving(n.Spec.Taints)) > 0}
 	for _, c := range n.Status.Conditions {
 		out.NotReady = out.NotReady || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
 	}
@@ -143,7 +179,8 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 	}
 	f := newFinding("Service", s)
 	out := &model.Service{
-		Name: nameOf(s), Annotations: s.Annotations, PublishNotReady: s.Spec.PublishNotReadyAddresses,
+		Name: nameOf(s), Created: created(s), UID: string(s.UID),
+		Annotations: s.Annotations, PublishNotReady: s.Spec.PublishNotReadyAddresses,
 		ExternalLocal: s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal: s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 	}

@@ -75,12 +75,6 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 	if s := p.Spec.NodeSelector; s != "" && s != "all()" && out.LoadBalancer && !out.Workload {
 		f.add("spec.nodeSelector", s, "has no effect on the addresses of load balancers", "remove it")
 	}
-	if s := p.Spec.NamespaceSelector; s != "" && s != "all()" && out.Workload {
-		f.add("spec.namespaceSelector", s,
-			"is not supported yet; the pool gives addresses by annotation only, so that no other namespace gets them",
-			"remove it, or name the pool in the annotation cni.projectcalico.org/ipv4pools of the pods")
-		out.Manual = true
-	}
 	return out, f.list
 }
 
@@ -160,7 +154,7 @@ func ConvertBlock(b *weirv1.IPAMBlock) (*model.Block, []weirv1.Problem) {
 		f.add("spec.node", "", "is empty; the block is not used", "delete it")
 		return nil, f.list
 	}
-	return &model.Block{CIDR: cidr, Node: b.Spec.Node}, nil
+	return &model.Block{CIDR: cidr, Node: b.Spec.Node, Created: created(b), UID: string(b.UID)}, nil
 }
 
 // Published is what the agent of a node says about its link.

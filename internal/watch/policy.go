@@ -23,7 +23,7 @@ func ConvertNetworkPolicy(np *networkingv1.NetworkPolicy) (*model.Policy, []weir
 }
 
 func (f *finding) networkPolicy(kind string, np *networkingv1.NetworkPolicy) *model.Policy {
-	out := &model.Policy{Kind: kind, Name: nameOf(np), Tier: model.TierDefault, Order: model.NetworkPolicyOrder}
+	out := &model.Policy{Kind: kind, Name: nameOf(np), Created: created(np), Tier: model.TierDefault, Order: model.NetworkPolicyOrder}
 	out.Subject = model.Selector{Namespace: np.Namespace, Pods: f.labelSelector("spec.podSelector", &np.Spec.PodSelector)}
 	out.AppliesIngress, out.AppliesEgress = f.policyTypes(np)
 	if out.AppliesIngress {

@@ -26,6 +26,7 @@ type calicoPolicy struct {
 	types                                               []v3.PolicyType
 	ingress, egress                                     []v3.Rule
 	namespace                                           string
+	created                                             int64
 	wrong                                               bool // something cannot be enforced as it is written
 }
 
@@ -40,7 +41,7 @@ func ConvertCalicoPolicy(np *v3.NetworkPolicy) (*model.Policy, []weirv1.Problem)
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindCalicoNetworkPolicy, np), kind: model.KindCalicoNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
-		namespace: np.Namespace}
+		namespace: np.Namespace, created: created(np)}
 	return p.convert(nameOf(np)), p.list
 }
 
@@ -49,7 +50,7 @@ func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []we
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindGlobalNetworkPolicy, np), kind: model.KindGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,
-		ingress: s.Ingress, egress: s.Egress}
+		ingress: s.Ingress, egress: s.Egress, created: created(np)}
 	out := p.convert(nameOf(np))
 	out.ApplyOnForward, out.PreDNAT, out.DoNotTrack = s.ApplyOnForward, s.PreDNAT, s.DoNotTrack
 	if s.DoNotTrack {
@@ -123,7 +124,7 @@ func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 }
 
 func (p *calicoPolicy) convert(name model.Name) *model.Policy {
-	out := &model.Policy{Kind: p.kind, Name: name, Tier: p.tier, Order: math.Inf(1)}
+	out := &model.Policy{Kind: p.kind, Name: name, Created: p.created, Tier: p.tier, Order: math.Inf(1)}
 	if out.Tier == "" {
 		out.Tier = model.TierDefault
 	}

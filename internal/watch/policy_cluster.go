@@ -68,7 +68,7 @@ func (p *clusterPolicy) outside(field, value, message, action string) {
 
 // convert gives the policy its place and its rules; allow is what the kind calls the action.
 func (p *clusterPolicy) convert(o *ClusterPolicy, kind, tier, allow string) *model.Policy {
-	out := &model.Policy{Kind: kind, Name: nameOf(o), Tier: tier, Order: float64(o.Spec.Priority), Subject: p.subject(&o.Spec.Subject),
+	out := &model.Policy{Kind: kind, Name: nameOf(o), Created: created(o), Tier: tier, Order: float64(o.Spec.Priority), Subject: p.subject(&o.Spec.Subject),
 		AppliesIngress: len(o.Spec.Ingress) > 0, AppliesEgress: len(o.Spec.Egress) > 0}
 	for _, field := range o.Unknown {
 		if !strings.HasPrefix(field, "spec.ingress[") && !strings.HasPrefix(field, "spec.egress[") {

@@ -60,6 +60,8 @@ type Watcher struct {
 	statuses map[string]*Published
 	poolAge  map[string]metav1.Time
 	ranges   map[string]*ServiceCIDR
+	reserved map[string]*Reservation
+	since    map[string]map[netip.Addr]int64 // when a node's addresses came that it did not have at first, Unix seconds
 }
 
 // source is one watched resource.
@@ -78,7 +80,7 @@ func New(cfg Config) (*Watcher, error) {
 		core: cfg.Core, log: cfg.Log, health: newHealth(cfg.Log), wake: make(chan struct{}, 1), pending: &Batch{},
 		problems: problems{byObject: map[string][]weirv1.Problem{}},
 		nodes:    map[string]*model.Node{}, statuses: map[string]*Published{}, poolAge: map[string]metav1.Time{},
-		ranges: map[string]*ServiceCIDR{},
+		ranges: map[string]*ServiceCIDR{}, reserved: map[string]*Reservation{}, since: map[string]map[netip.Addr]int64{},
 	}
 	w.addCore(cfg.Core)
 	if err := firstError(w.addCRDs(cfg.Dynamic), w.addPolicies(cfg.Dynamic)); err != nil {
@@ -251,7 +253,11 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 		addDynamic(w, d, calico("ipreservations"), kind[*unstructured.Unstructured, Reservation]{
 			object: "IPReservation", convert: typed("IPReservation", ConvertReservation),
 			record: func(b *Batch, n model.Name, _ any, now, _ *Reservation) {
+				if w.reserved[n.Name] = now; now == nil {
+					delete(w.reserved, n.Name)
+				}
 				put(&b.Reservations, n.Name, now)
+				b.Reserved = w.reservedRanges()
 			}}),
 		addDynamic(w, d, calico("ipamconfigurations"), kind[*unstructured.Unstructured, IPAMConfig]{
 			object: "IPAMConfiguration", convert: typed("IPAMConfiguration", ConvertIPAMConfiguration),
@@ -309,9 +315,45 @@ func (w *Watcher) serviceCIDRs() []netip.Prefix {
 	return slices.Compact(out)
 }
 
+// reservedRanges lists the ranges of all IPReservations. w.mu is held.
+func (w *Watcher) reservedRanges() []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range w.reserved {
+		out = append(out, r.CIDRs...)
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
+// noteAddrs remembers since when a node has addresses that it did not have when it was first seen: what a node claims later
+// takes nothing from those who had it before. w.mu is held.
+func (w *Watcher) noteAddrs(now *model.Node) {
+	before := w.nodes[now.Name]
+	if before == nil {
+		delete(w.since, now.Name)
+		return
+	}
+	since := map[netip.Addr]int64{}
+	for _, a := range now.Addrs {
+		if at, ok := w.since[now.Name][a]; ok {
+			since[a] = at
+		} else if !slices.Contains(before.Addrs, a) {
+			since[a] = time.Now().Unix()
+		}
+	}
+	if w.since[now.Name] = since; len(since) == 0 {
+		delete(w.since, now.Name)
+	}
+}
+
 // recordNode notes a node together with what was published about it. w.mu is held.
 func (w *Watcher) recordNode(b *Batch, name string) {
 	if n := w.nodes[name]; n != nil {
+		if since := w.since[name]; since != nil {
+			with := *n
+			with.Since = since
+			n = &with
+		}
 		put(&b.Nodes, name, AddNodeStatus(n, w.statuses[name]))
 	}
 }

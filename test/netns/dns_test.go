@@ -20,7 +20,7 @@ func dns(r request) error {
 	if err != nil {
 		return err
 	}
-	pc, err := net.ListenPacket("udp4", r.Addr)
+	pc, err := net.ListenPacket("udp", r.Addr)
 	if err != nil {
 		return err
 	}

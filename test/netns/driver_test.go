@@ -43,6 +43,7 @@ type driverProcess struct {
 	flows int    // entries of the connection table; 0 = 65,536
 	plane string // which driver it is; empty = the test's
 	same  bool   // it is the one that was there before
+	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
 }
 
 type applied struct {
@@ -53,6 +54,7 @@ type applied struct {
 	Shares uint64   // packets dropped because their pod has its share of the connection table
 	Held   []string // such pods
 	Denied uint64   // packets that policy denied, as the nftables driver counts
+	Spent  []string // pods that used up their ports for source NAT a moment ago
 
 	Arrival map[string]string        // of the eBPF driver: Status.Arrival
 	Late    uint64                   // Status.Late
@@ -89,7 +91,7 @@ func (d *driverProcess) start() {
 		over = ""
 	}
 	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+plane, "WEIR_TEST_TAKEOVER="+over, "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"),
-		"WEIR_TEST_CGROUP="+d.node.cgroup, fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows))
+		"WEIR_TEST_CGROUP="+d.node.cgroup, fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), fmt.Sprintf("WEIR_TEST_RUNS=%t", d.runs))
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -154,6 +156,11 @@ func ebpfMain(log *slog.Logger) error {
 		return err
 	}
 	defer drv.Close()
+	if os.Getenv("WEIR_TEST_RUNS") == "true" {
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		go drv.Run(ctx)
+	}
 	return serveStates(func(s *nodestate.State, a *applied) error {
 		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
 			a.Err = err.Error()
@@ -183,6 +190,15 @@ func tellDrops(drv *ebpf.Driver, a *applied) error {
 		a.Dropped[reason.Reason(d.Reason)] += d.Packets
 	}
 	a.Shares = a.Dropped[reason.Share]
+	spent, err := drv.Spent()
+	for _, p := range spent {
+		if p.Recent {
+			a.Spent = append(a.Spent, four(p.Addr.String()))
+		}
+	}
+	if err != nil {
+		return err
+	}
 	held, err := drv.Held()
 	for _, h := range held {
 		a.Held = append(a.Held, four(h.Addr.String()))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // A lan is a switch with nodes and clients on it, all in namespaces of this test. Nothing in it has a route out.
@@ -256,6 +257,11 @@ func (l *lan) apply() {
 
 func (n *node) apply() {
 	n.lan.t.Helper()
+	n.driver.apply(n.state())
+}
+
+// state is what calc makes of the cluster for the node.
+func (n *node) state() *nodestate.State {
 	c := *n.lan.cluster
 	c.Local = model.Local{Node: n.name, Endpoints: map[netip.Addr]*model.LocalEndpoint{}, HostAddrs: n.lan.pairOf(n.addr),
 		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500, KubeProxy: n.beside, ProxyRules: n.rules,
@@ -268,5 +274,5 @@ func (n *node) apply() {
 			c.Local.Endpoints[a] = p.local
 		}
 	}
-	n.driver.apply(calc.Calc(&c))
+	return calc.Calc(&c)
 }

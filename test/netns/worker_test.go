@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // A worker is a process of this test binary inside one network namespace (and one cgroup): it listens and
@@ -36,6 +37,7 @@ type request struct {
 	Every   int    // ms, stream: between exchanges of a connection
 
 	Shared   bool // open: other sockets may have the local address too
+	Own      bool // get, open: the socket bears the mark of the agent's own
 	Size     int  // exchange, probe: bytes of the datagram; bulk: bytes in all
 	Reversed bool // echo, exchange: sent as IP fragments, the last one first
 	DF       bool // probe: may not be fragmented
@@ -197,6 +199,8 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return flood(r)
 	case "hoard":
 		return hoard(r)
+	case "hold", "drain", "lookups":
+		return takePorts(r)
 	case "load":
 		return startLoad(r, timeout)
 	case "unload":
@@ -252,6 +256,8 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return probe(r, timeout)
 	case "trace":
 		return trace(r, timeout)
+	case "free":
+		return freeRoutes(r)
 	case "close":
 		return fromErr(conns[r.ID].Close())
 	}
@@ -267,6 +273,9 @@ func fromErr(err error) answer {
 
 func dial(r request, timeout time.Duration) (net.Conn, error) {
 	d := net.Dialer{Timeout: timeout}
+	if r.Own {
+		d.Control = kernel.MarkOwn
+	}
 	if r.Shared {
 		d.Control = func(_, _ string, raw syscall.RawConn) error {
 			var errs [2]error

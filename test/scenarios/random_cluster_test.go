@@ -85,8 +85,9 @@ func newCrowd(seed uint64) *crowd {
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 26)
 		c.Blocks[block] = &model.Block{CIDR: block, Node: n.Name}
 	}
-	c.Namespaces["default"] = &model.Namespace{Name: "default", Labels: map[string]string{"team": "x"}}
+	c.Namespaces["default"] = &model.Namespace{Name: "default", Labels: map[string]string{"team": "x", "weir.dev/service-backends": "any"}}
 	c.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	c.Reservations = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")} // pods may be on other nodes than their addresses' blocks
 	r.pool()
 	for i := range localPods {
 		r.localPod(i)
@@ -143,7 +144,7 @@ func (r *crowd) labels() map[string]string { return map[string]string{"app": one
 
 func (r *crowd) pod(name, node string, a netip.Addr) model.Name {
 	n := model.Name{Namespace: "default", Name: name}
-	r.c.Pods[n] = &model.Pod{Name: n, Labels: r.labels(), Node: node, Addrs: []netip.Addr{a},
+	r.c.Pods[n] = &model.Pod{Name: n, Labels: r.labels(), Node: node, Addrs: []netip.Addr{a}, Asked: []netip.Addr{a},
 		Ports: []model.PodPort{{Name: "web", Protocol: model.ProtocolTCP, Port: 8080}}}
 	return n
 }

@@ -209,6 +209,7 @@ type tables struct {
 	Pools           []*model.Pool
 	Blocks          []*model.Block
 	ServiceCIDRs    []netip.Prefix
+	Reservations    []netip.Prefix
 	Settings        model.Settings
 	Local           model.Local
 }
@@ -258,7 +259,7 @@ func marshalCluster(c *model.Cluster) ([]byte, error) {
 	b, err := json.Marshal(tables{Namespaces: values(c.Namespaces), Pods: values(c.Pods), Nodes: values(c.Nodes), Services: values(c.Services),
 		Slices: values(c.Slices), Policies: withOrder(values(c.Policies)), Staged: withOrder(values(c.Staged)), Tiers: withOrder(values(c.Tiers)),
 		NetworkSets: values(c.NetworkSets), ServiceAccounts: values(c.ServiceAccounts), HostEndpoints: values(c.HostEndpoints), Pools: values(c.Pools), Blocks: values(c.Blocks),
-		ServiceCIDRs: c.ServiceCIDRs, Settings: c.Settings, Local: c.Local})
+		ServiceCIDRs: c.ServiceCIDRs, Reservations: c.Reservations, Settings: c.Settings, Local: c.Local})
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +295,7 @@ func unmarshalCluster(data []byte) (*model.Cluster, error) {
 		return nil, err
 	}
 	c := model.NewCluster()
-	c.ServiceCIDRs, c.Settings, c.Local = t.ServiceCIDRs, t.Settings, t.Local
+	c.ServiceCIDRs, c.Reservations, c.Settings, c.Local = t.ServiceCIDRs, t.Reservations, t.Settings, t.Local
 	if c.Local.Endpoints == nil {
 		c.Local.Endpoints = map[netip.Addr]*model.LocalEndpoint{}
 	}

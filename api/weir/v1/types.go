@@ -175,6 +175,9 @@ const (
 	ConditionConfiguration = "Configuration"
 )
 
+// ReasonChanging is the reason of the condition Dataplane while another data plane is about to carry the node's packets.
+const ReasonChanging = "Changing"
+
 // DSRFallback names clients for which direct server return does not work.
 type DSRFallback struct {
 	// Clients is how many there are now.

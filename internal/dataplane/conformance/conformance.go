@@ -241,6 +241,7 @@ func visible(s *nodestate.State) *nodestate.State {
 	v := clone(s)
 	v.Rules = nodestate.Map[nodestate.RuleID, nodestate.Rule]{}
 	v.HealthChecks = nodestate.Map[model.Name, nodestate.HealthCheck]{}
+	v.Refused = nodestate.Map[nodestate.Object, []nodestate.Refusal]{}
 	clear(v.Watched)
 	v.Settings = nodestate.Settings{
 		Node: s.Settings.Node, Node6: s.Settings.Node6, IPv6: s.Settings.IPv6, DSR: s.Settings.DSR, DSROptOut: s.Settings.DSROptOut, HostNAT: s.Settings.HostNAT, ToHost: s.Settings.ToHost, ConnectTime: s.Settings.ConnectTime,

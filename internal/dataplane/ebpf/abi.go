@@ -6,11 +6,12 @@ import (
 	"net/netip"
 	"unsafe"
 
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // abiNumber is WEIR_ABI of bpf/abi.h. A test compares it, and the numbers below, with that file.
-const abiNumber = 3
+const abiNumber = 4
 
 // Bits and indexes of bpf/abi.h. Enums that no variable has as its type are not in the object's BTF,
 // so they cannot be generated with the types.
@@ -59,6 +60,7 @@ const (
 
 	markMask = 0x0ff00000
 	markDone = 0x0ba00000
+	markOwn  = kernel.OwnMark
 	markSeen = 0x0bc00000
 
 	policyAllow     = 1
@@ -69,6 +71,10 @@ const (
 	setUntracked = 2048
 	setApart     = 4096
 	setMarks     = 8192
+
+	setVXLANFromPods = 16384
+	setIPIPFromPods  = 32768
+	setRPFStrict     = 65536
 
 	setToHostDrop   = 512
 	setToHostReturn = 1024

@@ -37,13 +37,15 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"TIMEOUT_UDP": timeoutUDP, "TIMEOUT_ICMP": timeoutICMP, "TIMEOUT_OTHER": timeoutOther,
 		"TIMEOUT_DSR_TRIES": timeoutDSRTries, "TIMEOUT_DSR_RETRY": timeoutDSRRetry, "TIMEOUT_TCP_FINS": timeoutTCPFins, "COUNT_DSR_FALLEN": countDSRFallen,
 		"POLICY_TCP": int(nodestate.ProtoBitTCP), "POLICY_ALLOW": policyAllow, "POLICY_LOG": policyLog, "POLICY_UNDECIDED": policyUndecided, "SET_UNTRACKED": setUntracked, "COUNT_UNTRACKED": countUntracked,
-		"ADDR_STAGED": addrStaged, "SET_EVENTS": setEvents, "SET_HAND_OVER": setHandOver, "SET_APART": setApart, "MARK_MASK": markMask, "MARK_DONE": markDone, "MARK_SEEN": markSeen, "SET_MARKS": setMarks,
+		"ADDR_STAGED": addrStaged, "SET_EVENTS": setEvents, "SET_HAND_OVER": setHandOver, "SET_APART": setApart, "MARK_MASK": markMask, "MARK_DONE": markDone, "MARK_OWN": markOwn, "MARK_SEEN": markSeen, "SET_MARKS": setMarks,
+		"SET_VXLAN_FROM_PODS": setVXLANFromPods, "SET_IPIP_FROM_PODS": setIPIPFromPods, "SET_RPF_STRICT": setRPFStrict,
 		"EVENT_ALLOWED": eventAllowed, "EVENT_LOG": eventLog, "EVENT_AGAIN": eventAgain, "EVENT_EGRESS": eventEgress, "EVENT_INGRESS": eventIngress,
 		"EVENT_HOST_IN": eventHostIn, "EVENT_HOST_OUT": eventHostOut, "SET_HOSTS": setHosts, "SET_TO_HOST_DROP": setToHostDrop, "SET_TO_HOST_RETURN": setToHostReturn,
 		"HOST_INGRESS": hostIngress, "HOST_EGRESS": hostEgress, "HOST_FORWARD_INGRESS": hostForwardIngress, "HOST_FORWARD_EGRESS": hostForwardEgress,
 		"HOST_PRE_DNAT": hostPreDNAT, "HOST_UNTRACKED_INGRESS": hostUntrackedIngress, "HOST_UNTRACKED_EGRESS": hostUntrackedEgress,
 		"STAGED_EGRESS": stagedEgress, "STAGED_EGRESS_DENIED": stagedEgressDenied, "STAGED_INGRESS": stagedIngress, "STAGED_INGRESS_DENIED": stagedIngressDenied,
 		"STAGED_HOST_IN": stagedHostIn, "STAGED_HOST_IN_DENIED": stagedHostInDenied, "STAGED_HOST_OUT": stagedHostOut, "STAGED_HOST_OUT_DENIED": stagedHostOutDenied, "HOST_STAGED": hostStaged,
+		"UNANSWERED_SHIFT":  unansweredShift,
 		"COUNT_EVENTS_LOST": countEventsLost, "COUNT_EVENTS_LIMITED": countEventsLimited,
 	} {
 		if want, ok := header[name]; !ok || want != got {

@@ -210,13 +210,14 @@ type attachments struct {
 	prog map[string]*ebpf.Program
 	ids  map[string]ebpf.ProgramID
 	at   map[site]attachment
+	back map[site]backed // what stands behind links
 	log  *slog.Logger
 
 	adopted int // links of an earlier run that were taken over
 }
 
 func newAttachments(by attacher, dir string, programs map[string]*ebpf.Program, log *slog.Logger) (*attachments, error) {
-	a := &attachments{by: by, dir: dir, prog: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, at: map[site]attachment{}, log: log}
+	a := &attachments{by: by, dir: dir, prog: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, at: map[site]attachment{}, back: map[site]backed{}, log: log}
 	return a, a.offer("", programs)
 }
 
@@ -311,11 +312,10 @@ func (a *attachments) ensure(s site, quick bool) error {
 	if err := a.attach(s, prog, a.by); err != nil {
 		return err
 	}
-	if at, err := (clsact{}).adopt(s, ""); err == nil && s.ifindex != 0 && s.hook.at != ebpf.AttachXDP && a.at[s].pinned() {
-		// The earlier run ended before it settled.
+	if at, err := (clsact{}).adopt(s, ""); err == nil && s.ifindex != 0 && s.hook.at != ebpf.AttachXDP && a.at[s].pinned() && !ofWorkload(s.hook) {
 		return at.detach(s)
 	}
-	return nil
+	return nil // a pod's filters stay behind its links: see backstop
 }
 
 // hasPin reports whether a run before this one may have left a link at a site: its program comes before any filter.
@@ -339,7 +339,10 @@ func (a *attachments) settle() error {
 		if err := a.attach(s, a.prog[s.hook.name], a.by); err != nil {
 			return err
 		}
-		// The link comes before the filter: from here on that sees nothing.
+		// The link comes before the filter: from here on that sees nothing, unless the link is lost.
+		if ofWorkload(s.hook) {
+			return nil
+		}
 		return at.detach(s)
 	}
 	return nil
@@ -368,7 +371,7 @@ func (a *attachments) retain(wanted map[site]bool, strays bool) error {
 		case at.pinned() && (s.hook == fromWorkload || s.hook == toWorkload):
 			errs = append(errs, a.dropLater(s))
 		default:
-			errs = append(errs, a.drop(s))
+			errs = append(errs, a.drop(s), a.dropBackstop(s))
 		}
 	}
 	if a.dir == "" || !strays {
@@ -403,6 +406,7 @@ func (a *attachments) drop(s site) error {
 // forget removes a site and its pin, and leaves the program attached while somebody holds it.
 func (a *attachments) forget(s site) error {
 	delete(a.at, s)
+	delete(a.back, s)
 	if a.dir == "" {
 		return nil
 	}

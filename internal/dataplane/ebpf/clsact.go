@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -15,8 +16,28 @@ import (
 // 15 ms for each tcx link; so the interfaces of new pods begin with it and get their links later.
 type clsact struct{}
 
-// filterPriority is ours; lower ones come first, others may add theirs behind.
-const filterPriority = 1
+// These priorities are ours; lower ones come first, others may add theirs behind. The program of IPv4 is for all packets, and
+// calls that of IPv6; where that is lost (see backstop.go), it has a filter of its own before.
+const (
+	priority6      = 1
+	filterPriority = 2
+)
+
+// priority is that of a site's filter.
+func (s site) priority() uint16 {
+	if strings.HasPrefix(s.hook.name, ipv6Prefix) {
+		return priority6
+	}
+	return filterPriority
+}
+
+// protocol is that of the packets which a site's filter is for.
+func (s site) protocol() uint16 {
+	if s.priority() == priority6 {
+		return unix.ETH_P_IPV6
+	}
+	return unix.ETH_P_ALL
+}
 
 // filter is one program on one side of an interface.
 type filter struct{ name string }
@@ -60,7 +81,7 @@ func clsactQdisc(ifindex int) *netlink.GenericQdisc {
 
 func (f filter) put(s site, prog *ebpf.Program) error {
 	return netlink.FilterReplace(&netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: s.ifindex, Parent: parentOf(s), Handle: 1, Protocol: unix.ETH_P_ALL, Priority: filterPriority},
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: s.ifindex, Parent: parentOf(s), Handle: 1, Protocol: s.protocol(), Priority: s.priority()},
 		Fd:          prog.FD(), Name: f.name, DirectAction: true,
 	})
 }
@@ -72,7 +93,7 @@ func (f filter) check(s site, prog ebpf.ProgramID) error {
 	}
 	for _, each := range filters {
 		b, ok := each.(*netlink.BpfFilter)
-		if !ok || b.Name != f.name || b.Priority != filterPriority {
+		if !ok || b.Name != f.name || b.Priority != s.priority() {
 			continue
 		}
 		if prog != 0 && b.Id != int(prog) {
@@ -90,7 +111,7 @@ func (f filter) close() error                            { return nil }
 
 func (f filter) detach(s site) error {
 	err := netlink.FilterDel(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{
-		LinkIndex: s.ifindex, Parent: parentOf(s), Handle: 1, Protocol: unix.ETH_P_ALL, Priority: filterPriority}})
+		LinkIndex: s.ifindex, Parent: parentOf(s), Handle: 1, Protocol: s.protocol(), Priority: s.priority()}})
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("removing filter %s from interface %d: %w", f.name, s.ifindex, err)
 	}

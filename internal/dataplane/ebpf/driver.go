@@ -78,6 +78,8 @@ type Driver struct {
 	problems []string
 	attached time.Time  // when an interface got its programs last
 	wished   deviceWish // what our devices were made for last
+	spent    map[netip.Addr]spentNote
+	pins     map[string]uint64 // inodes of pinned maps, by path, that are ours
 }
 
 // devices is what is known of our own devices.
@@ -102,6 +104,9 @@ func New(o Options) (*Driver, error) {
 			return nil, err
 		}
 		maps, links = mapsDir(o.BPFFS), linksDir(o.BPFFS)
+		if err := recoverMaps(o.BPFFS, o.Logger); err != nil {
+			o.Logger.Warn("pins were lost, and maps that are still in use are not taken over: open connections may end", "error", err)
+		}
 	}
 	hz, err := kernel.HZ()
 	if err != nil {

@@ -269,7 +269,7 @@ func TestNewEndpointBeginsQuickly(t *testing.T) {
 	if d.Status().Repairs["program"] != 2 {
 		t.Errorf("repairs %v", d.Status().Repairs)
 	}
-	d.attached = time.Now().Add(-2 * quiet)
+	d.attached = time.Now().Add(-2 * backstopAfter) // the qdisc was removed
 	for range 2 * len(b.ifaces) {
 		d.check(false)
 	}
@@ -278,8 +278,11 @@ func TestNewEndpointBeginsQuickly(t *testing.T) {
 		if !at.pinned() {
 			t.Errorf("%s did not get its link", s)
 		}
-		if f, err := (clsact{}).adopt(s, ""); s.ifindex != 0 && err == nil {
-			t.Errorf("%s still has its filter %v", s, f)
+		_, err := (clsact{}).adopt(s, "")
+		if backed := s.ifindex == ep.IfIndex && ofWorkload(s.hook); backed && err != nil {
+			t.Errorf("%s lost the filter behind its link: %v", s, err)
+		} else if !backed && !ofWorkload(s.hook) && s.ifindex != 0 && err == nil {
+			t.Errorf("%s has a filter", s)
 		}
 	}
 }
@@ -315,7 +318,7 @@ func TestConformanceWithoutTCX(t *testing.T) {
 }
 
 // An agent that ends before its endpoints have their links leaves filters that work, and the next one
-// puts links in their place.
+// puts links before them.
 func TestRestartBeforeLinks(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -334,8 +337,9 @@ func TestRestartBeforeLinks(t *testing.T) {
 	if st := d.Status(); st.Writes != 0 {
 		t.Errorf("%d writes", st.Writes)
 	}
-	if !d.programs.at[pod].pinned() || (filter{filterName(pod)}).check(pod, 0) == nil {
-		t.Error("no link, or still a filter")
+	d.check(false)
+	if err := (filter{filterName(pod)}).check(pod, d.programs.ids[fromWorkload.name]); !d.programs.at[pod].pinned() || err != nil {
+		t.Errorf("no link, or nothing behind it: %v", err)
 	}
 }
 

@@ -104,6 +104,8 @@ func (t *familyTables[A]) readRanges(s *nodestate.State) {
 
 func readSettings[A address](s *nodestate.State, v settings[A]) {
 	s.Settings.DSR, s.Settings.HostNAT = v.Flags&setDSR != 0, v.Flags&setHostNAT != 0
+	s.Settings.VXLANFromPods, s.Settings.IPIPFromPods = v.Flags&setVXLANFromPods != 0, v.Flags&setIPIPFromPods != 0
+	s.Settings.RPFStrict = v.Flags&setRPFStrict != 0
 	s.Settings.ToHost = model.ToHostAccept
 	switch {
 	case v.Flags&setToHostDrop != 0:

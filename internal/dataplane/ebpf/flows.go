@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -28,8 +29,8 @@ type flowValue[A address] struct {
 	Action       uint8
 	State        uint8
 	Flags        uint8
-	Pad          uint8
-	Iif          uint32
+	From         uint8
+	Source       A
 	Ifindex      uint32
 	Nexthop      A
 	Rule         uint32
@@ -53,12 +54,31 @@ const (
 	flowSNAT     = 64
 	flowClamp    = 128
 
+	fromPod = 2
+
 	stateReplied  = 1
 	stateFIN      = 2
 	stateClosing  = 4
 	stateAnswered = 8
 	stateReset    = 32
 )
+
+// enterBy says that packets come from the pod behind an interface; 0 = from none, and from where is to be found out.
+func (v *flowValue[A]) enterBy(ifindex uint32) {
+	if ifindex == 0 {
+		return
+	}
+	v.From = fromPod
+	binary.NativeEndian.PutUint32(unsafe.Slice((*byte)(unsafe.Pointer(&v.Source)), 4), ifindex)
+}
+
+// entersBy is the interface of the pod that packets come from, 0 when they come from none.
+func (v flowValue[A]) entersBy() uint32 {
+	if v.From != fromPod {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(unsafe.Slice((*byte)(unsafe.Pointer(&v.Source)), 4))
+}
 
 // after is the packet as it goes on, in the way of a key.
 func (v flowValue[A]) after(proto uint8) flowKey[A] {

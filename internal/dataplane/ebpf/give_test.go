@@ -164,7 +164,7 @@ func TestTaken(t *testing.T) {
 		if f.there.Flags != rewrite|c.more[0] || f.here.Flags != rewrite|flowReply|c.more[1] {
 			t.Errorf("%s: flags %#x, %#x", name, f.there.Flags, f.here.Flags)
 		}
-		if got := [2]uint32{f.there.Iif, f.here.Iif}; got != c.iif {
+		if got := [2]uint32{f.there.entersBy(), f.here.entersBy()}; got != c.iif {
 			t.Errorf("%s: packets enter at %v, want %v", name, got, c.iif)
 		}
 		if (f.there.Svc.Proto != 0) != c.svc || f.there.Svc != f.here.Svc || f.there.Backend != f.here.Backend {

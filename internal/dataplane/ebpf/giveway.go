@@ -466,5 +466,5 @@ func (g *giverOf[A]) left(k flowKey[A], v flowValue[A], now uint32) time.Duratio
 		icmp = unix.IPPROTO_ICMPV6
 	}
 	age := max(int64(int32(now-v.Seen)), 0)
-	return g.span(int64(g.current.Timeouts[flowTimeout(k.Proto, v.State, icmp)]) - age)
+	return g.span(int64(flowLimit(g.current.Timeouts, k.Proto, v.State, v.Flags, icmp)) - age)
 }

@@ -46,7 +46,7 @@ func roomOf(name string, m *ebpf.Map) int { return int(m.MaxEntries() / max(head
 var stateful = map[string]bool{
 	"weir_flows": true, "weir_flows_new": true, "weir_affinity": true, "weir_sockets": true, "weir_drops": true,
 	"weir_answers": true, "weir_frags": true, "weir_frag_slots": true, "weir_frag_rings": true,
-	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true, "weir_shares": true, "weir_streams": true,
+	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true, "weir_shares": true, "weir_spent": true, "weir_streams": true,
 }
 
 // shared maps are the same for both families: what they hold has no addresses.
@@ -119,6 +119,8 @@ type constants struct {
 	events    uint32 // bytes of the ring of events, a power of 2; 0 = as compiled
 	// unlimited lets every event through, whatever the rate.
 	unlimited bool
+	// eventInterval is the time between two events of a CPU in the long run; 0 = as compiled.
+	eventInterval time.Duration
 	// answers are how many packets a CPU may answer by itself in a second, and burst how many at once; 0 = as compiled.
 	answers, burst uint32
 }
@@ -233,9 +235,9 @@ func specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c constants)
 			return fmt.Errorf("setting the programs' constant %s: %w", name, err)
 		}
 	}
-	if c.unlimited {
-		if err := spec.Variables["event_interval_ns"].Set(uint64(0)); err != nil {
-			return fmt.Errorf("lifting the limit on events: %w", err)
+	if c.unlimited || c.eventInterval > 0 {
+		if err := spec.Variables["event_interval_ns"].Set(uint64(c.eventInterval)); err != nil {
+			return fmt.Errorf("setting the rate of events: %w", err)
 		}
 	}
 	if c.answers == 0 {

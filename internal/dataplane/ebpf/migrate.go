@@ -222,6 +222,7 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 		k, v := make([]byte, newKey.Size), make([]byte, newValue.Size)
 		copyFields(newKey, k, oldKey, key)
 		copyFields(newValue, v, oldValue, value)
+		copyEntry(newValue, v, oldValue, value)
 		switch err := to.Update(k, v, ebpf.UpdateNoExist); {
 		case err == nil:
 			n++
@@ -251,6 +252,19 @@ func walk(m *ebpf.Map, each func(key, value []byte)) error {
 		if err != nil {
 			return nil
 		}
+	}
+}
+
+// copyEntry says where a flow's packets come from, of a layout up to 3: that had the pod's interface, 0 for all others (`iif`), of which it is found out
+// by the next packet.
+func copyEntry(to *btf.Struct, out []byte, from *btf.Struct, in []byte) {
+	was, where, source := offsetOf(from, "iif"), offsetOf(to, "from"), offsetOf(to, "source")
+	if was < 0 || where < 0 || source < 0 {
+		return
+	}
+	if ifindex := in[was:][:4]; binary.NativeEndian.Uint32(ifindex) != 0 {
+		out[where] = fromPod
+		copy(out[source:], ifindex)
 	}
 }
 

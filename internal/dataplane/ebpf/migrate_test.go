@@ -111,6 +111,9 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 		Iif: 5, Ifindex: 6, Nexthop: [4]byte{172, 31, 1, 9}, Rule: 99, Mac: [6]byte{2, 0, 0, 0, 0, 1},
 		Svc: oldSvcKey{Addr: key.Daddr, Port: 0x5000, Proto: 6}, Backend: oldBackend{Addr: [4]byte{10, 244, 2, 9}, Port: 0x901f}}
 	must(t, flows.Put(key, value))
+	outside, fromOutside := oldFlowKey{Saddr: key.Daddr, Daddr: key.Saddr, Sport: 1, Proto: 6}, value
+	fromOutside.Iif = 0
+	must(t, flows.Put(outside, fromOutside))
 
 	d := b.open(t)
 	// Until its first state nothing of the earlier version is touched.
@@ -125,8 +128,14 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 		t.Fatalf("the flow is lost: %v", err)
 	}
 	if got.Epoch != 41 || got.Seen != 77 || got.Sport != value.Sport || got.Dport != value.Dport || got.Action != 2 || got.State != 1 || got.Flags != 2 ||
-		got.Iif != 5 || got.Ifindex != 6 || got.Rule != 99 || got.Mac != value.Mac {
+		got.From != fromPod || got.Source.W[0] != 5 || got.Ifindex != 6 || got.Rule != 99 || got.Mac != value.Mac {
 		t.Errorf("the flow is %+v, was %+v", got, value)
+	}
+	raw.Reset()
+	must(t, binary.Write(&raw, binary.NativeEndian, outside))
+	var unknown weirFlowValue
+	if err := d.loaded.Maps["weir_flows"].Lookup(raw.Bytes(), &unknown); err != nil || unknown.From != 0 {
+		t.Errorf("packets of a flow from outside come from %d (%v), though nobody has checked where from", unknown.From, err)
 	}
 	var addrs bytes.Buffer
 	must(t, binary.Write(&addrs, binary.NativeEndian, got.Daddr))

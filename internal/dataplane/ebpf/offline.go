@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -42,6 +43,8 @@ type TestOptions struct {
 	HostDevice, Tunnel int
 	// Answers are how many packets a CPU may answer by itself in a second, Burst how many at once; 0 = as compiled.
 	Answers, Burst uint32
+	// EventInterval is the time between two events of a CPU in the long run; 0 = every event is told.
+	EventInterval time.Duration
 	// Listening makes the programs tell every judged flow.
 	Listening bool
 	HostNetns uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
@@ -53,7 +56,7 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 	for name, n := range o.Sizes {
 		sizes[name] = n
 	}
-	c := constants{trace: o.Trace, setRetval: true, answers: o.Answers, burst: o.Burst, unlimited: true}
+	c := constants{trace: o.Trace, setRetval: true, answers: o.Answers, burst: o.Burst, unlimited: true, eventInterval: o.EventInterval}
 	l, err := load(nil, "", sizes, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
@@ -214,7 +217,7 @@ func (o *Offline) Load() (*nodestate.State, error) {
 // ResetFlows forgets every flow, affinity and socket, and the counts of drops.
 func (o *Offline) ResetFlows() error {
 	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops", "weir_frags",
-		"weir_dsr_tries", "weir_dsr_fallen", "weir_shares"} {
+		"weir_dsr_tries", "weir_dsr_fallen", "weir_shares", "weir_spent"} {
 		for _, maps := range []map[string]*ebpf.Map{o.Maps, o.IPv6.Maps} {
 			if err := clearMap(maps[name]); err != nil {
 				return fmt.Errorf("emptying map %s: %w", name, err)

@@ -22,14 +22,15 @@ import (
 // them apart in each case: one of both has another port there.
 func TestFlowsThatBeginAtOnce(t *testing.T) {
 	needRoot(t)
-	const lo, pairs = 1, 5000
+	// Each pair takes a port of the pod's share towards the backend (an eleventh of the range): fewer than half of these.
+	const lo, pairs = 1, 2000
 	o, err := LoadForTest(TestOptions{Trace: true, Sizes: map[string]uint32{"weir_flows_new": 16 * pairs}})
 	must(t, err)
 	defer o.Close()
 	s := nodestate.New()
 	own, a, b := netip.MustParseAddr("172.31.1.207"), netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3")
 	d := model.DefaultSettings()
-	s.Settings = nodestate.Settings{Node: own, Timeouts: d.Timeouts, SNATFirst: d.SNATPortFirst, SNATLast: d.SNATPortLast}
+	s.Settings = nodestate.Settings{Node: own, Timeouts: d.Timeouts, SNATFirst: 10000, SNATLast: 65535}
 	s.Addrs[own] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true}
 	s.Addrs[a] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: lo}
 	s.Addrs[b] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: lo}

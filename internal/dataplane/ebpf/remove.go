@@ -43,14 +43,20 @@ func removeFilters(ifindex int) error {
 	return errors.Join(removeFiltersAt(ifindex, netlink.HANDLE_MIN_INGRESS, "weir_"), removeFiltersAt(ifindex, netlink.HANDLE_MIN_EGRESS, "weir_"))
 }
 
-// removeFilter removes the filter of a hook from an interface, when it has one.
+// removeFilter removes the filters of a hook from an interface, those of both families, when it has any.
 func removeFilter(ifindex int, h hook) error {
 	s := site{ifindex, h}
-	return removeFiltersAt(ifindex, parentOf(s), filterName(s))
+	return errors.Join(removeFiltersAt(ifindex, parentOf(s), filterName(s)), removeFiltersAt(ifindex, parentOf(s), filterName(s.six())))
 }
 
 // removeFiltersAt removes our filters whose names begin with a prefix from one side of an interface.
 func removeFiltersAt(ifindex int, parent uint32, prefix string) error {
+	return removeFiltersIf(ifindex, parent, func(b *netlink.BpfFilter) bool {
+		return (b.Priority == filterPriority || b.Priority == priority6) && strings.HasPrefix(b.Name, prefix)
+	})
+}
+
+func removeFiltersIf(ifindex int, parent uint32, ours func(*netlink.BpfFilter) bool) error {
 	filters, err := kernel.Dump(func() ([]netlink.Filter, error) {
 		return netlink.FilterList(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}, parent)
 	})
@@ -63,7 +69,7 @@ func removeFiltersAt(ifindex int, parent uint32, prefix string) error {
 	var errs []error
 	for _, each := range filters {
 		b, ok := each.(*netlink.BpfFilter)
-		if !ok || b.Priority != filterPriority || !strings.HasPrefix(b.Name, prefix) {
+		if !ok || !ours(b) {
 			continue
 		}
 		if err := netlink.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {

@@ -270,6 +270,9 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{m.marks, setMarks},
 			bit{len(s.HostEndpoints) > 0 || m.judging, setHosts},
 			bit{s.JudgesAlone() || m.alone, setUntracked},
+			bit{c.VXLANFromPods, setVXLANFromPods},
+			bit{c.IPIPFromPods, setIPIPFromPods},
+			bit{c.RPFStrict, setRPFStrict},
 			bit{c.ToHost == model.ToHostDrop, setToHostDrop},
 			bit{c.ToHost == model.ToHostReturn, setToHostReturn},
 			bit{true, setPorts}), // tables keep weir_ports

@@ -185,6 +185,7 @@ func (d *Driver) check(links bool) {
 		}
 	}
 	d.checkDevices()
+	d.checkPins()
 	d.checkPrograms()
 	routes := d.count.routes
 	before := len(d.problems)
@@ -204,6 +205,10 @@ const quiet = 5 * time.Second
 // settle gives one program that is attached by a filter its link, when nothing else is going on. One at a
 // check: a pod that starts just then waits for that one only.
 func (d *Driver) settle() {
+	if err := d.programs.backstop(time.Since(d.attached) >= backstopAfter); err != nil {
+		d.attached = time.Now() // not at once again
+		d.log.Warn("a pod's interface is without filters behind its links", "error", err)
+	}
 	if time.Since(d.attached) < quiet {
 		return
 	}

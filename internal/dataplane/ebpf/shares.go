@@ -1,7 +1,6 @@
 package ebpf
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,7 +18,7 @@ type shares struct {
 	m       *ebpf.Map
 	addr    int // bytes of an address
 	flags   int // offsets in flow_value
-	iif     int
+	from    int
 	counted map[string]uint32 // of this round, by address
 	before  map[string]uint32 // begun, at the round's beginning
 }
@@ -27,12 +26,12 @@ type shares struct {
 // shareValue is struct share of bpf/abi.h in host byte order.
 type shareValue struct{ Counted, Begun uint32 }
 
-func newShares(m *ebpf.Map, flags, iif int) (*shares, error) {
+func newShares(m *ebpf.Map, flags, from int) (*shares, error) {
 	c, err := m.Clone()
 	if err != nil {
 		return nil, fmt.Errorf("counting shares: %w", err)
 	}
-	return &shares{m: c, addr: int(m.KeySize()), flags: flags, iif: iif}, nil
+	return &shares{m: c, addr: int(m.KeySize()), flags: flags, from: from}, nil
 }
 
 // everybody is the key of all flows together.
@@ -66,7 +65,7 @@ func (s *shares) begin() error {
 func (s *shares) note(key, value []byte) {
 	s.counted[s.everybody()]++
 	const reply = 1 // enum flow_flag
-	if value[s.flags]&reply == 0 && binary.NativeEndian.Uint32(value[s.iif:]) != 0 {
+	if value[s.flags]&reply == 0 && value[s.from] == fromPod {
 		s.counted[string(key[:s.addr])] += 2
 	}
 }

@@ -15,10 +15,10 @@ func TestSharesAreCounted(t *testing.T) {
 	flow := func(i int, saddr [4]byte, seen uint32) {
 		k := weirFlowKey{Proto: 6, Sport: uint16(i), Dport: 80}
 		k.Saddr.W[0] = binary.NativeEndian.Uint32(saddr[:])
-		must(t, s.m.Put(k, weirFlowValue{Seen: seen, State: 1, Iif: 7}))
+		must(t, s.m.Put(k, weirFlowValue{Seen: seen, State: 1, From: fromPod}))
 		back := weirFlowKey{Proto: 6, Sport: 80, Dport: uint16(i)}
 		back.Daddr.W[0] = binary.NativeEndian.Uint32(saddr[:])
-		must(t, s.m.Put(back, weirFlowValue{Seen: seen, State: 1, Flags: 1, Iif: 9})) // a pod answers
+		must(t, s.m.Put(back, weirFlowValue{Seen: seen, State: 1, Flags: 1, From: fromPod})) // a pod answers
 	}
 	for i := range 10 {
 		flow(i, pod, s.now)

@@ -46,9 +46,9 @@ type sweeper struct {
 	m       *ebpf.Map
 	expired func(key, value []byte) bool
 
-	proto, seen, state int // offsets of fields
-	now                uint32
-	timeouts           [10]uint32
+	proto, seen, state, flags int // offsets of fields
+	now                       uint32
+	timeouts                  [10]uint32
 
 	keys, values         any    // slices of arrays of bytes
 	rawKeys, rawValues   []byte // the same
@@ -76,13 +76,13 @@ func newSweeper(name string, of *loaded) (*sweeper, error) {
 			s.close()
 			return nil, fmt.Errorf("sweeping map %s: %w", name, err)
 		}
-		s.proto, s.seen, s.state = offsetOf(key, "proto"), offsetOf(value, "seen"), offsetOf(value, "state")
-		if s.proto < 0 || s.seen < 0 || s.state < 0 {
+		s.proto, s.seen, s.state, s.flags = offsetOf(key, "proto"), offsetOf(value, "seen"), offsetOf(value, "state"), offsetOf(value, "flags")
+		if s.proto < 0 || s.seen < 0 || s.state < 0 || s.flags < 0 {
 			s.close()
 			return nil, fmt.Errorf("sweeping map %s: its entries tell no time", name)
 		}
 		if name == "weir_flows" {
-			if s.shares, err = newShares(of.Maps["weir_shares"], offsetOf(value, "flags"), offsetOf(value, "iif")); err != nil {
+			if s.shares, err = newShares(of.Maps["weir_shares"], s.flags, offsetOf(value, "from")); err != nil {
 				s.close()
 				return nil, fmt.Errorf("sweeping map %s: %w", name, err)
 			}
@@ -118,11 +118,23 @@ func offsetOf(s *btf.Struct, name string) int {
 
 // flowExpired is flow_expired of bpf/flow.h.
 func (s *sweeper) flowExpired(key, value []byte) bool {
-	return s.now-binary.NativeEndian.Uint32(value[s.seen:]) > s.timeouts[flowTimeout(key[s.proto], value[s.state], s.of.icmp)] &&
+	return s.now-binary.NativeEndian.Uint32(value[s.seen:]) > flowLimit(s.timeouts, key[s.proto], value[s.state], value[s.flags], s.of.icmp) &&
 		int32(s.now-binary.NativeEndian.Uint32(value[s.seen:])) > 0 // not one that was seen after now was read
 }
 
-// flowTimeout is flow_timeout of bpf/flow.h: an index into the time-outs.
+// flowLimit is flow_timeout of bpf/flow.h.
+func flowLimit(timeouts [10]uint32, proto, state, flags, icmp uint8) uint32 {
+	limit := timeouts[flowTimeout(proto, state, icmp)]
+	if proto == 17 && state&(stateReplied|stateAnswered) == 0 && flags&flowHandOn == 0 {
+		return limit >> unansweredShift
+	}
+	return limit
+}
+
+// unansweredShift is UNANSWERED_SHIFT of bpf/flow.h.
+const unansweredShift = 2
+
+// flowTimeout is an index into the time-outs.
 func flowTimeout(proto, state, icmp uint8) int {
 	const replied, closing, reset = 1, 4, 32 // enum flow_state
 	switch {

@@ -64,7 +64,8 @@ func takenOf[A address](t taker, e conntrack.Entry, now, epoch uint32) (f taken[
 	if e.Reply.Dst != e.Orig.Src {
 		f.there.Flags |= flowSNAT
 	}
-	f.there.Iif, f.here.Iif = t.iif(e.Orig.Src), t.iif(e.Reply.Src)
+	f.there.enterBy(t.iif(e.Orig.Src))
+	f.here.enterBy(t.iif(e.Reply.Src))
 	if svc, found := t.service(e.Orig); found && translated {
 		f.there.Svc = toSvc[A](svc.ID)
 		f.there.Backend = backend[A]{Addr: toAddr[A](e.Reply.Src), Port: be16(e.Reply.SrcPort)}
@@ -162,7 +163,7 @@ func (t taker) balanced(e conntrack.Entry) bool {
 	})
 }
 
-// iif is the interface by which packets of an address enter, 0 where that does not count.
+// iif is the interface by which packets of an address enter, 0 where they come from no pod of this node.
 func (t taker) iif(a netip.Addr) uint32 {
 	if v := t.state.Addrs[a]; v.Kind == nodestate.AddrEndpoint {
 		return uint32(t.ifindex(v))

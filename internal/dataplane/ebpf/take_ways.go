@@ -43,7 +43,8 @@ func handedOf[A address](t taker, e conntrack.Entry, way conntrack.Way, now, epo
 	}
 	if svc, found := t.service(e.Orig); found {
 		f.there.Svc = toSvc[A](svc.ID)
-		for _, b := range t.state.Backends.At(svc.ID) { // which one the other node chose is not known; whether it has one is asked by it
+		f.there.Backend = backend[A]{Addr: toAddr[A](t.node(way.Node))} // answers come from there, whatever became of the backend
+		for _, b := range t.state.Backends.At(svc.ID) {                 // which one the other node chose is not known; whether it has one is asked by it
 			if t.home(b.Addr) == t.node(way.Node) {
 				f.there.Backend = backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}
 			}

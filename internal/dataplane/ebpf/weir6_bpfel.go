@@ -129,8 +129,8 @@ type weir6FlowValue struct {
 	Action  uint8
 	State   uint8
 	Flags   uint8
-	Pad     uint8
-	Iif     uint32
+	From    uint8
+	Source  weir6IpAddr
 	Ifindex uint32
 	Nexthop weir6IpAddr
 	Rule    uint32
@@ -313,6 +313,8 @@ type weir6Scratch struct {
 	Okey   weir6FlowKey
 	Via    weir6IpAddr
 	HandOn weir6IpAddr
+	Sender weir6IpAddr
+	Home   weir6IpAddr
 	Outer  weir6IpAddr
 	Client struct {
 		_     structs.HostLayout
@@ -366,15 +368,28 @@ type weir6Scratch struct {
 		Dirty uint8
 		Sent  uint8
 	}
-	Fkey     weir6FragKey
-	Hash     uint32
-	Maglev   uint32
-	Rule     uint32
-	Reset    uint32
-	Answered uint32
-	Own      uint32
-	Port     uint32
-	Stale    uint32
+	Fkey      weir6FragKey
+	Hash      uint32
+	Maglev    uint32
+	Rule      uint32
+	Reset     uint32
+	Answered  uint32
+	Own       uint32
+	Port      uint32
+	HomeFlags uint32
+	Stale     uint32
+	OwnPort   uint32
+	OwnSeen   uint32
+	Walk      struct {
+		_      structs.HostLayout
+		First  uint32
+		Size   uint32
+		Groups uint32
+		Number uint32
+		Random uint32
+		Own    uint32
+		Oldest uint32
+	}
 }
 
 type weir6Settings struct {
@@ -431,6 +446,12 @@ type weir6SockValue struct {
 	Port uint16
 	Pad  uint16
 	Svc  weir6SvcKey
+}
+
+type weir6Spent struct {
+	_        structs.HostLayout
+	Replaced uint64
+	Refused  uint64
 }
 
 type weir6StagedValue struct {
@@ -501,6 +522,7 @@ const (
 	weir6MapWeirSettings      = "weir_settings"
 	weir6MapWeirShares        = "weir_shares"
 	weir6MapWeirSockets       = "weir_sockets"
+	weir6MapWeirSpent         = "weir_spent"
 	weir6MapWeirStaged        = "weir_staged"
 	weir6MapWeirStreams       = "weir_streams"
 	weir6MapWeirTrace         = "weir_trace"
@@ -630,6 +652,7 @@ type weir6MapSpecs struct {
 	WeirSettings    *ebpf.MapSpec `ebpf:"weir_settings"`
 	WeirShares      *ebpf.MapSpec `ebpf:"weir_shares"`
 	WeirSockets     *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirSpent       *ebpf.MapSpec `ebpf:"weir_spent"`
 	WeirStaged      *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirStreams     *ebpf.MapSpec `ebpf:"weir_streams"`
 	WeirTrace       *ebpf.MapSpec `ebpf:"weir_trace"`
@@ -707,6 +730,7 @@ type weir6Maps struct {
 	WeirSettings    *ebpf.Map `ebpf:"weir_settings"`
 	WeirShares      *ebpf.Map `ebpf:"weir_shares"`
 	WeirSockets     *ebpf.Map `ebpf:"weir_sockets"`
+	WeirSpent       *ebpf.Map `ebpf:"weir_spent"`
 	WeirStaged      *ebpf.Map `ebpf:"weir_staged"`
 	WeirStreams     *ebpf.Map `ebpf:"weir_streams"`
 	WeirTrace       *ebpf.Map `ebpf:"weir_trace"`
@@ -754,6 +778,7 @@ func (m *weir6Maps) Close() error {
 		m.WeirSettings,
 		m.WeirShares,
 		m.WeirSockets,
+		m.WeirSpent,
 		m.WeirStaged,
 		m.WeirStreams,
 		m.WeirTrace,

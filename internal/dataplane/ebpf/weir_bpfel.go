@@ -128,8 +128,8 @@ type weirFlowValue struct {
 	Action  uint8
 	State   uint8
 	Flags   uint8
-	Pad     uint8
-	Iif     uint32
+	From    uint8
+	Source  weirIpAddr
 	Ifindex uint32
 	Nexthop weirIpAddr
 	Rule    uint32
@@ -312,6 +312,8 @@ type weirScratch struct {
 	Okey   weirFlowKey
 	Via    weirIpAddr
 	HandOn weirIpAddr
+	Sender weirIpAddr
+	Home   weirIpAddr
 	Outer  weirIpAddr
 	Client struct {
 		_     structs.HostLayout
@@ -367,15 +369,28 @@ type weirScratch struct {
 		Dirty uint8
 		Sent  uint8
 	}
-	Fkey     weirFragKey
-	Hash     uint32
-	Maglev   uint32
-	Rule     uint32
-	Reset    uint32
-	Answered uint32
-	Own      uint32
-	Port     uint32
-	Stale    uint32
+	Fkey      weirFragKey
+	Hash      uint32
+	Maglev    uint32
+	Rule      uint32
+	Reset     uint32
+	Answered  uint32
+	Own       uint32
+	Port      uint32
+	HomeFlags uint32
+	Stale     uint32
+	OwnPort   uint32
+	OwnSeen   uint32
+	Walk      struct {
+		_      structs.HostLayout
+		First  uint32
+		Size   uint32
+		Groups uint32
+		Number uint32
+		Random uint32
+		Own    uint32
+		Oldest uint32
+	}
 }
 
 type weirSettings struct {
@@ -431,6 +446,12 @@ type weirSockValue struct {
 	Port uint16
 	Pad  uint16
 	Svc  weirSvcKey
+}
+
+type weirSpent struct {
+	_        structs.HostLayout
+	Replaced uint64
+	Refused  uint64
 }
 
 type weirStagedValue struct {
@@ -501,6 +522,7 @@ const (
 	weirMapWeirSettings      = "weir_settings"
 	weirMapWeirShares        = "weir_shares"
 	weirMapWeirSockets       = "weir_sockets"
+	weirMapWeirSpent         = "weir_spent"
 	weirMapWeirStaged        = "weir_staged"
 	weirMapWeirStreams       = "weir_streams"
 	weirMapWeirTrace         = "weir_trace"
@@ -630,6 +652,7 @@ type weirMapSpecs struct {
 	WeirSettings    *ebpf.MapSpec `ebpf:"weir_settings"`
 	WeirShares      *ebpf.MapSpec `ebpf:"weir_shares"`
 	WeirSockets     *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirSpent       *ebpf.MapSpec `ebpf:"weir_spent"`
 	WeirStaged      *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirStreams     *ebpf.MapSpec `ebpf:"weir_streams"`
 	WeirTrace       *ebpf.MapSpec `ebpf:"weir_trace"`
@@ -707,6 +730,7 @@ type weirMaps struct {
 	WeirSettings    *ebpf.Map `ebpf:"weir_settings"`
 	WeirShares      *ebpf.Map `ebpf:"weir_shares"`
 	WeirSockets     *ebpf.Map `ebpf:"weir_sockets"`
+	WeirSpent       *ebpf.Map `ebpf:"weir_spent"`
 	WeirStaged      *ebpf.Map `ebpf:"weir_staged"`
 	WeirStreams     *ebpf.Map `ebpf:"weir_streams"`
 	WeirTrace       *ebpf.Map `ebpf:"weir_trace"`
@@ -754,6 +778,7 @@ func (m *weirMaps) Close() error {
 		m.WeirSettings,
 		m.WeirShares,
 		m.WeirSockets,
+		m.WeirSpent,
 		m.WeirStaged,
 		m.WeirStreams,
 		m.WeirTrace,

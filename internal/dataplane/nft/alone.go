@@ -47,7 +47,7 @@ func (f family) aloneChains(t *Table, s *nodestate.State, h hostRules) {
 	base(aloneChain, knftables.PreroutingHook, "raw+1", slices.Concat(
 		unmarked, f.linkRules(), []string{"iifname $tunnel return"}, f.unjudgedHosts("return"), byInterface("iif", h.aloneIn), []string{end})...)
 	base(aloneSentChain, knftables.OutputHook, "raw+1", slices.Concat(
-		unmarked, f.linkRules(), []string{"oifname $tunnel return"}, f.unjudgedHosts("return"), byInterface("oif", h.aloneOut), []string{end})...)
+		[]string{ownSocket + "return"}, unmarked, f.linkRules(), []string{"oifname $tunnel return"}, f.unjudgedHosts("return"), byInterface("oif", h.aloneOut), []string{end})...)
 	base(aloneLeavingChain, knftables.PostroutingHook, "srcnat-11", slices.Concat(
 		[]string{"meta iif != 0 return", "ct direction reply return", "ct status and dnat == 0 return", "oifname $tunnel return"},
 		f.unjudgedHosts("return"), byInterface("oif", h.aloneOut), []string{end})...)

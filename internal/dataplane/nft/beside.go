@@ -25,7 +25,7 @@ func (f family) besideChains(chain func(name string, rules ...string), front, at
 		"meta priority set "+atPort+" map @"+mapHostPorts+" goto choose")
 	chain(nodeChainOutside,
 		sender,
-		handed+"meta priority set "+atPort+" map @"+mapPortsOutside+" meta mark set $ip daddr map @"+mapNodes+" "+own+"goto choose")
+		handed+"meta priority set "+atPort+" map @"+mapPortsOutside+" goto "+handedChain)
 }
 
 // besideMaps are the maps for a frontend of those where it is asked for from inside and from outside; "" = none. Beside a kube-proxy one of them is left.

@@ -84,6 +84,7 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: f.rules(s, f.masqueradeRules(s)...)}
 	chain(asNodeChain, f.asNodeRules(s)...)
+	f.portShareChains(t, s)
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	f.serviceChains(t, s)
@@ -113,7 +114,7 @@ const leastRoom = 4096
 func (f family) roomFor(s *nodestate.State, was uint64) uint64 {
 	held, interfaces := 0, map[string]bool{} // setWorkloads has those of either family
 	for a, v := range s.Addrs {
-		if f.has(a) && (v.Kind == nodestate.AddrHost || v.Kind == nodestate.AddrEndpoint) {
+		if f.has(a) { // also those of other nodes, and their pods outside of blocks: mapSenders has them
 			held++
 		}
 		if v.Kind == nodestate.AddrEndpoint {
@@ -156,7 +157,7 @@ func (f family) masqueradeRules(s *nodestate.State) []string {
 	}
 	rules := []string{
 		"ct status dnat $ip saddr . $ip daddr @" + setHairpin + " goto " + asNodeChain,
-		"$ip saddr @" + setOutgoing + " $ip daddr != @" + setRouted + " $ip daddr != @" + setKeepSource + " goto " + asNodeChain,
+		"$ip saddr @" + setOutgoing + " $ip daddr != @" + setRouted + " $ip daddr != @" + setKeepSource + " goto " + asNodePod,
 	}
 	if s.Settings.KubeProxy {
 		return rules // whose source a Service's flow has is said by who translated it

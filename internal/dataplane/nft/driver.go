@@ -67,6 +67,8 @@ type table struct {
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
 	stands bool
 	err    error // of the last try to write it
+	// uncounted says that the kernel does not count connections: no pod is held to its share of the ports for source NAT.
+	uncounted bool
 }
 
 var _ dataplane.Driver = (*Driver)(nil)
@@ -84,6 +86,13 @@ func New(o Options) (*Driver, error) {
 			return nil, fmt.Errorf("nftables of %s: %w", f, err)
 		}
 		d.tables[f] = &table{written: newWritten(n, f)}
+		if !live {
+			continue
+		}
+		if err := countsConnections(f); err != nil {
+			d.tables[f].uncounted = true
+			o.Logger.Warn("the kernel does not count connections (nft_connlimit): no pod is held to its share of the ports for source NAT", "family", f, "error", err)
+		}
 	}
 	n, err := o.Tables(knftables.NetDevFamily)
 	if err != nil {
@@ -165,6 +174,9 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	epoch, hosts := t.family.renderPolicy(static, s, t.policy)
 	t.room = t.family.roomFor(s, t.room)
 	t.family.renderChains(static, s, epoch, hosts, t.room, t.at)
+	if t.uncounted {
+		withoutShares(static)
+	}
 	if !t.loaded {
 		t.sets, t.layout = static.Sets, static.layout()
 		if err := t.load(ctx); err != nil {
@@ -184,6 +196,7 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	}
 	t.family.renderAddrs(static, s, t.numbers, t.at)
 	t.family.renderRoutes(static, s)
+	t.family.renderRemote(static, s, t.numbers)
 	t.desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
 	t.services.follow(s, t)
 	t.last = s

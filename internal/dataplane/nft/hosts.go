@@ -322,7 +322,7 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
 	}
 	base(leavingChain, knftables.PostroutingHook, "srcnat-10", slices.Concat(
-		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", judged(epoch), "ct state related,invalid,untracked return"},
+		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", judged(epoch), ownFlow + "return", "ct state related,invalid,untracked return"},
 		f.linkRules(), []string{"goto " + leavesChain})...)
 	if h.beforeServices() {
 		var free []string

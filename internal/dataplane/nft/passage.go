@@ -3,6 +3,7 @@ package nft
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/knftables"
@@ -55,17 +56,18 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	chain(admitOpenChain,
 		"ct direction reply goto "+admitBackChain,
 		wayOn+" accept",
+		"ct status dnat ct mark and $goal != 0 ct original $ip daddr @"+setNodes+" jump "+handedOpen,
 		shakes+"goto "+shakesChain,
 		// The node that is asked may change, but for a node port. Policy judges again.
 		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+setNodes+" jump follow",
 		"meta mark set meta mark and $rest")
-	chain(admitBackChain, append(f.cameRules(s), shakes+"goto "+admitShakesBack, wayBack+" accept", "meta mark set meta mark and $rest")...)
+	chain(admitBackChain, append(append(handedBack(), f.cameRules(s)...), shakes+"goto "+admitShakesBack, wayBack+" accept", "meta mark set meta mark and $rest")...)
 	chain("follow",
 		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
 		"ct mark set meta mark and $mask")
 	f.forwardedChains(t, s, epoch, h, at)
-	base("received", knftables.FilterType, knftables.InputHook, "filter", goesOn(epoch)+"accept", "ct state new goto "+h.begin(), "goto "+policyChain)
+	base("received", knftables.FilterType, knftables.InputHook, "filter", goesOn(epoch)+"accept", "ct state new goto "+h.begin(), ownFlow+"accept", "goto "+policyChain)
 	f.sentChains(t, s, epoch, h, at)
 	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
@@ -120,7 +122,7 @@ func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 		// What comes out of the tunnel has the mark of the outer packet: which of the other nodes it was that sent it.
 		any = append(any, "iifname $tunnel meta mark and $mask == 0 drop")
 	}
-	rules := []string{"$ip saddr vmap @" + mapSenders}
+	rules := append([]string{"$ip saddr vmap @" + mapSenders}, slices.Concat(f.fromPools(s), f.reversePathRules(s))...)
 	if at.uplink > 0 {
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan accept", at.uplink))
 	}
@@ -129,31 +131,36 @@ func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 	}
 	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: f.rules(s, append(rules, any...)...)}
 	chain(workloadChain, f.workloadRules()...)
+	chain(podTunnelChain, podTunnelRules(s)...)
 	chain(ownSourceChain, append(any,
 		`iifname "lo" return`,
 		// An answer to what was handed on has an address of this node, which was asked.
 		"iifname != $tunnel meta mark set ether saddr map @"+mapLinks,
 		// What the node itself sends to many comes back to it by the interface that it left by.
 		"meta mark and $mask == 0 fib daddr type != { multicast, broadcast } drop")...)
+	f.remoteChains(t, s, at, any)
+	outer := " meta mark set $ip saddr map @" + mapNodes + " accept"
 	chain("tunnel",
 		"fib daddr type != local return",
 		"@th,96,24 != $vni drop",
-		"meta mark set $ip saddr map @"+mapNodes+" accept",
+		"$ip saddr . ether saddr @"+setNodeLinks+outer,
+		"$ip saddr @"+setNodesFar+outer,
+		"$ip saddr @"+setNodesBare+outer,
 		"drop")
 }
 
 // addSender lets an address be sent from by a pod's interface alone.
-func (f family) addSender(t *Table, a netip.Addr, v nodestate.Addr, at indexes) {
+func (f family) addSender(t *Table, s *nodestate.State, a netip.Addr, v nodestate.Addr, at indexes) {
 	if v.Interface == "" {
 		t.add(mapSenders, a.String(), "goto "+ownSourceChain)
 		return
 	}
 	var rules []string
 	if v.IfIndex > 0 && (!at.named || !plainName(v.Interface)) {
-		rules = append(rules, fmt.Sprintf("iif %d accept", v.IfIndex))
+		rules = append(rules, trusts(s, fmt.Sprintf("iif %d ", v.IfIndex))...)
 	}
 	if plainName(v.Interface) {
-		rules = append(rules, fmt.Sprintf("iifname %q accept", v.Interface))
+		rules = append(rules, trusts(s, fmt.Sprintf("iifname %q ", v.Interface))...)
 	}
 	name := senderChain(v.Interface)
 	t.Chains[name] = Chain{Rules: append(rules, "goto "+ownSourceChain)}
@@ -215,6 +222,7 @@ const tunnelOuter = "udp dport $vxlan iifname != $tunnel meta mark and $mask != 
 func (f family) admitRules(epoch uint16) []string {
 	return []string{
 		goesOn(epoch) + "meta mark 0 accept",
+		unprovenAnswer,
 		fmt.Sprintf("ct mark and %#x == %#x ct state == established goto %s", uint32(handedBit|epochMask), handedBit|uint32(epoch), admitHanded),
 		"ct state new iifname $pods goto " + admitPodChain,
 		"ct state new goto " + admitNewChain,
@@ -232,8 +240,7 @@ func (f family) admitRules(epoch uint16) []string {
 func (f family) admitNewChains(t *Table, s *nodestate.State) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	chain(admitHanded,
-		"ct direction original meta mark set ct mark and $goal or $way accept",
-		"meta mark set meta mark and $rest")
+		slices.Concat([]string{"ct direction original meta mark set ct mark and $goal or $way accept"}, handedBack(), []string{"meta mark set meta mark and $rest"})...)
 	chain(admitPodChain,
 		"meta mark set meta mark and $rest",
 		"ct status dnat goto "+podTranslated,
@@ -283,7 +290,7 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	if p := podInterfaces(s); p != "" {
 		open += "oifname != " + p + " "
 	}
-	rules := append([]string{open + "accept"}, toUnknown(s)...)
+	rules := append([]string{open + "accept", ownSent}, toUnknown(s)...)
 	rules = append(rules,
 		"ct state new goto "+sentNewChain,
 		"oifname $host goto "+sentHomeChain,

@@ -120,12 +120,7 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRu
 		}
 		chain(newChain, append(begin, "goto "+markChain)...)
 	}
-	var toTunnel []string
-	for _, node := range []string{setOwn, setNodes} {
-		// From a node it would be taken for another node's, and what a Service leads there is nobody's.
-		toTunnel = append(toTunnel, "ct status dnat ct direction original $ip daddr @"+node+" drop", "iifname @"+setWorkloads+" $ip daddr @"+node+" drop")
-	}
-	chain(toTunnelChain, toTunnel...)
+	chain(toTunnelChain, toTunnelRules(s)...)
 	if h.onTheWayOut() {
 		// Where a flow of the node's own leaves by is known after its destination was translated: leaving judges that, and marks it.
 		chain(ownChain, judged(epoch), "goto "+ownFlowChain)

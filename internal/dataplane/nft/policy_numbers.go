@@ -63,8 +63,8 @@ type epochs struct {
 	current      uint16            // in force; 0 = none yet
 }
 
-// halfOfEpochs bounds either half: one number is always free.
-const halfOfEpochs = 0x7fff
+// halfOfEpochs bounds either half: one number is always free, beside 0 and ownEpoch.
+const halfOfEpochs = 0x7ffe
 
 func newEpochs() epochs { return epochs{newer: map[uint16]uint64{}} }
 
@@ -88,7 +88,7 @@ func (e *epochs) free(n uint16, sum uint64) bool {
 	if !ok {
 		was, ok = e.older[n]
 	}
-	return n != 0 && (!ok || was == sum)
+	return n != 0 && n != ownEpoch && (!ok || was == sum)
 }
 
 // hash64 names texts.

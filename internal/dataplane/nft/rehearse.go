@@ -127,7 +127,7 @@ func (r *rehearsal) begin(t ends) error {
 		pick = rand.Uint32N
 	}
 	ip := slices.Clone(r.question.Frame[14:])
-	w := &rulewalk.Walk{Table: table, Pick: pick, AddrType: addrType, Packet: rulewalk.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.proto), L4: 40,
+	w := &rulewalk.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, Packet: rulewalk.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.proto), L4: 40,
 		Ends: rulewalk.Tuple{Src: t.src, Dst: t.dst, SrcPort: t.sport, DstPort: t.dport}}}
 	if !r.family.six {
 		w.L4 = int(ip[0]&15) * 4
@@ -173,6 +173,15 @@ func addrType(a netip.Addr) (uint32, error) {
 		return unix.RTN_UNICAST, nil // nothing of the node's
 	}
 	return uint32(found[0].Type), nil
+}
+
+// leadsBack reports whether the kernel's route to an address leads out by an interface.
+func leadsBack(to netip.Addr, ifindex int) (bool, error) {
+	found, err := netlink.RouteGet(to.AsSlice())
+	if err != nil {
+		return false, nil // there is none
+	}
+	return slices.ContainsFunc(found, func(r netlink.Route) bool { return r.LinkIndex == ifindex }), nil
 }
 
 // hook lets the packet pass a hook; false = it ended there.
@@ -331,12 +340,16 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 	}
 	fromTunnel := r.driver.machine.tunnel != nil && r.walk.In.Index == r.driver.machine.tunnel.index
 	switch chain {
-	case "from-network", ownSourceChain:
+	case "from-network", sourceProven, ownSourceChain:
 		if fromTunnel {
 			return reason.TunnelSource, 0
 		}
+		if back, err := leadsBack(r.walk.Ends.Src, r.walk.In.Index); chain != ownSourceChain && r.driver.state.Settings.RPFStrict && err == nil && !back {
+			return reason.ReversePath, 0
+		}
 		return reason.Spoofed, 0
-	case workloadChain, "translate", "admit", admitNewChain:
+	case workloadChain, "translate", "admit", admitNewChain, blockSource, blockTunnel, frontSource, podSource, podTunnel, nodeSource,
+		nodeRequest, sourceForged, handedChain, handedOpen, admitHanded, admitBackChain:
 		return reason.Spoofed, 0
 	case "tunnel":
 		return reason.TunnelSource, 0
@@ -352,7 +365,7 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 		return reason.NoBackend, 0
 	case "no-endpoint", "forwarded", forwardedAny, unknownPodChain, sentChain, sentAny, sentHomeChain, sentOthersChain:
 		return reason.NoEndpoint, 0
-	case toTunnelChain:
+	case toTunnelChain, podTunnelChain:
 		return reason.TunnelFromPod, 0
 	}
 	return reason.NoFlow, 0
@@ -377,7 +390,7 @@ func (r *rehearsal) throughTunnel() (bool, error) {
 	outer := outerPacket(from, f.node(s), s.Settings.Tunnel.Port, s.Settings.Tunnel.VNI)
 	l4 := len(outer) - 16
 	tuple := rulewalk.Tuple{Src: from, Dst: f.node(s), SrcPort: outerPort, DstPort: s.Settings.Tunnel.Port}
-	w := &rulewalk.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, Packet: rulewalk.Packet{IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
+	w := &rulewalk.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, LeadsBack: leadsBack, Packet: rulewalk.Packet{Link: linkOf(s, from), IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
 	if w.Flow, err = rulewalk.FindFlow(tuple, unix.IPPROTO_UDP); err != nil {
 		return false, err
 	}
@@ -389,6 +402,14 @@ func (r *rehearsal) throughTunnel() (bool, error) {
 	inner.Mark, inner.Lookups, inner.Chains, inner.Rules = w.Mark, w.Lookups, w.Chains, w.Rules
 	r.walk = inner
 	return ok, err
+}
+
+// linkOf is the Ethernet header of what a node sends by the link: its MAC address is what is looked at.
+func linkOf(s *nodestate.State, node netip.Addr) []byte {
+	b := make([]byte, 14)
+	mac := s.Addrs[node].MAC
+	copy(b[6:], mac[:])
+	return b
 }
 
 // outerPort is the source port of the tunnel's outer packets; the real one is a hash.

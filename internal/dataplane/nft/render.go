@@ -69,6 +69,7 @@ func Render(s *nodestate.State, six bool) *Table {
 	n := newNumbers()
 	f.renderAddrs(t, s, n, indexes{})
 	f.renderRoutes(t, s)
+	f.renderRemote(t, s, n)
 	newServices(f, n).render(t, s)
 	return t
 }
@@ -93,13 +94,15 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers, at i
 			t.add(setPods, a.String(), "")
 			t.add(setLocal, a.String(), "")
 			t.add(setHairpin, key(a, a), "")
-			f.addSender(t, a, v, at)
+			f.addSender(t, s, a, v, at)
 			if v.NATOutgoing {
 				t.add(setOutgoing, a.String(), "")
 			}
 		case nodestate.AddrNode:
 			t.add(setNodes, a.String(), "")
-			if n, ok := numbers.of(v.Node); ok {
+			n, ok := numbers.of(v.Node)
+			f.addNode(t, a, v, n, ok)
+			if ok {
 				mark := strconv.Itoa(n << nodeShift)
 				t.add(mapNodes, a.String(), mark)
 				if v.SameLink && v.MAC != [6]byte{} {
@@ -109,6 +112,10 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers, at i
 			if v.KeepSource {
 				t.add(setKeepSource, a.String(), "")
 			}
+		}
+		if v.Kind == nodestate.AddrPod {
+			t.add(mapSenders, a.String(), "goto "+podSource)
+			f.addRemote(t, s, numbers, ofSinglePods, a, v.Node, v.SameLink, v.Tunnel)
 		}
 		if v.NodePorts {
 			t.add(setPorted, a.String(), "")

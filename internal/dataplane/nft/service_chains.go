@@ -41,7 +41,7 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 fib daddr type local return", // see tunnelOuter
 		"meta priority set "+front+" map @"+mapServicesOutside+" "+toAsked(s),
 		"$ip daddr vmap @"+mapPortals)
-	nat("translate-own", knftables.OutputHook, "$ports goto inside")
+	nat("translate-own", knftables.OutputHook, ownSocket+"accept", "$ports goto inside")
 	chain("inside",
 		"meta priority set "+front+" map @"+mapServices+" goto choose",
 		"$ip daddr vmap @"+mapInside)
@@ -65,7 +65,7 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		"$ip daddr != @"+setPorted+" return",
 		"meta priority set "+atPort+" map @"+mapPortsOutside+" goto choose")
 	chain(nodeChainOutside,
-		"meta priority set "+atPort+" map @"+mapPorts+" meta mark set $ip daddr map @"+mapNodes+" "+own+"goto choose")
+		"meta priority set "+atPort+" map @"+mapPorts+" goto "+handedChain)
 	if s.Settings.KubeProxy {
 		f.besideChains(chain, front, atPort, own)
 	}

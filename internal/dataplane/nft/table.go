@@ -43,6 +43,8 @@ type Set struct {
 	Interval bool
 	// Learned says that packets add elements, which expire; Size bounds them.
 	Learned bool
+	// Lasting says that what is learned has no time of its own: the expression in it says when it goes.
+	Lasting bool
 	Size    uint64
 }
 
@@ -125,7 +127,10 @@ func (s Set) object(name string) knftables.Object {
 	var timeout *time.Duration
 	var size *uint64
 	if s.Learned {
-		flags = append(flags, knftables.DynamicFlag, knftables.TimeoutFlag)
+		flags = append(flags, knftables.DynamicFlag)
+	}
+	if s.Learned && !s.Lasting {
+		flags = append(flags, knftables.TimeoutFlag)
 	}
 	if s.Size > 0 {
 		size = &s.Size

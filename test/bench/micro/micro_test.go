@@ -181,7 +181,12 @@ func node(b *testing.B, peers int) *fixture {
 }
 
 func marshal(text string) []byte {
-	b, err := packet.MustParse(text).Marshal()
+	p := packet.MustParse(text)
+	p.DstMAC = uplinkMAC
+	if p.IP.Src == podRemote || p.IP.Src == otherNode {
+		p.SrcMAC = otherMAC
+	}
+	b, err := p.Marshal()
 	if err != nil {
 		panic(err)
 	}

@@ -29,8 +29,15 @@ var (
 	remotePort = nodestate.Frontend{Addr: netip.IPv4Unspecified(), Port: 30605, Proto: model.ProtocolTCP}
 )
 
+// otherMAC is the other node's MAC address: the one that programs give to frames for pods, because a packet is run again and again as the run before
+// left it.
+var otherMAC = packet.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+
 // links are interface indexes of this network namespace.
 type links struct{ uplink, podA, podB, host int }
+
+// uplinkMAC is the uplink's: programs leave what is for another machine.
+var uplinkMAC = packet.MAC{2, 0, 0, 0, 0, 1}
 
 // makeLinks makes veth pairs, and the route by which bpf_fib_lookup finds a way out of the uplink. The
 // far ends are in the same namespace and lead nowhere.
@@ -45,6 +52,9 @@ func makeLinks() (links, error) {
 		to   *int
 	}{{"up0", &l.uplink}, {"podA", &l.podA}, {"podB", &l.podB}, {"weir0", &l.host}} {
 		v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: want.name}, PeerName: want.name + "x"}
+		if want.name == "up0" {
+			v.HardwareAddr = uplinkMAC[:]
+		}
 		if err := netlink.LinkAdd(v); err != nil {
 			return l, fmt.Errorf("adding %s: %w", want.name, err)
 		}
@@ -86,7 +96,7 @@ func newState(l links) *nodestate.State {
 	s.Settings = nodestate.Settings{Node: nodeAddr, ConnectTime: model.ConnectTimeTCP, SNATFirst: d.SNATPortFirst,
 		SNATLast: d.SNATPortLast, Tunnel: nodestate.Tunnel{Port: d.VXLANPort, VNI: d.VXLANVNI}, Timeouts: d.Timeouts}
 	s.Addrs[nodeAddr] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: true}
-	s.Addrs[otherNode] = nodestate.Addr{Kind: nodestate.AddrNode, SameLink: true, NodePorts: true, Node: otherNode, MAC: [6]byte{2, 0, 0, 0, 0, 2}}
+	s.Addrs[otherNode] = nodestate.Addr{Kind: nodestate.AddrNode, SameLink: true, NodePorts: true, Node: otherNode, MAC: otherMAC}
 	s.Addrs[podA] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: l.podA, NATOutgoing: true, MAC: [6]byte{2, 0, 0, 0, 1, 2}}
 	s.Addrs[podB] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: l.podB, NATOutgoing: true, MAC: [6]byte{2, 0, 0, 0, 1, 3}}
 	s.Routes[netip.MustParsePrefix("10.244.0.0/16")] = nodestate.Route{Pool: true}

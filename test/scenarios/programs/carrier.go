@@ -1,6 +1,7 @@
 package programs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -196,6 +197,13 @@ func (c *carrier) Receive(in sim.In) (sim.Result, error) {
 // ReceiveFrame is Receive of a frame with all its bytes, of which in.Packet shows what the text form has.
 func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 	var got sim.Result
+	own, to := c.machine.Uplinks()[in.IfIndex], in.Packet.DstMAC
+	if in.Hook == sim.FromUplink && to == (packet.MAC{}) { // whoever says nothing means this machine: XDP looks at the address itself
+		in.Packet, frame, to = in.Packet.Clone(), bytes.Clone(frame), own
+		in.Packet.DstMAC = own
+		copy(frame, own[:])
+	}
+	in.Other = in.Other || in.Hook == sim.FromUplink && to[0]&1 == 0 && to != own
 	err := c.ns.in(func() (err error) {
 		if _, err := c.set.told(); err != nil { // what a packet before left unread
 			return err

@@ -37,9 +37,9 @@ func Dual(c *model.Cluster) *model.Cluster {
 		out.Pools[t.Name] = &t
 	}
 	for _, b := range c.Blocks {
-		out.Blocks[sixPrefix(b.CIDR)] = &model.Block{CIDR: sixPrefix(b.CIDR), Node: b.Node}
+		out.Blocks[sixPrefix(b.CIDR)] = &model.Block{CIDR: sixPrefix(b.CIDR), Node: b.Node, Created: b.Created, UID: b.UID}
 	}
-	out.ServiceCIDRs = both(c.ServiceCIDRs)
+	out.ServiceCIDRs, out.Reservations = both(c.ServiceCIDRs), both(c.Reservations)
 	s := &out.Settings
 	s.DSROptOut, s.ExcludeFromNAT, s.NodePorts.CIDRs = both(s.DSROptOut), both(s.ExcludeFromNAT), both(s.NodePorts.CIDRs)
 	s.FailsafeIn, s.FailsafeOut = dualFailsafes(s.FailsafeIn), dualFailsafes(s.FailsafeOut)
@@ -91,7 +91,7 @@ func dualAddrs(list []netip.Addr) []netip.Addr { return slices.Concat(list, sixA
 func both(list []netip.Prefix) []netip.Prefix { return slices.Concat(list, sixes(list)) }
 
 func dualPod(p model.Pod) model.Pod {
-	p.Addrs = dualAddrs(p.Addrs)
+	p.Addrs, p.Asked = dualAddrs(p.Addrs), dualAddrs(p.Asked)
 	return p
 }
 

@@ -36,6 +36,7 @@ type Objects struct {
 	published map[string]*watch.Published
 	config    map[string]*watch.FelixConfig
 	ranges    map[string]*watch.ServiceCIDR
+	reserved  map[string]*watch.Reservation
 	hosts     map[string]netip.Prefix
 	environ   []string       // of the agents
 	handOver  bool           // of all nodes
@@ -46,7 +47,7 @@ type Objects struct {
 func newObjects() *Objects {
 	return &Objects{
 		cluster: model.NewCluster(), published: map[string]*watch.Published{}, config: map[string]*watch.FelixConfig{},
-		ranges: map[string]*watch.ServiceCIDR{}, hosts: map[string]netip.Prefix{}, order: map[string]int{},
+		ranges: map[string]*watch.ServiceCIDR{}, reserved: map[string]*watch.Reservation{}, hosts: map[string]netip.Prefix{}, order: map[string]int{},
 	}
 }
 
@@ -132,6 +133,8 @@ func (o *Objects) apply(doc []byte) error {
 		err = o.applyBlock(doc)
 	case "ServiceCIDR":
 		err = put(doc, o.ranges, head.Name, watch.ConvertServiceCIDR)
+	case "IPReservation":
+		err = put(doc, o.reserved, head.Name, watch.ConvertReservation)
 	case "FelixConfiguration":
 		err = put(doc, o.config, head.Name, func(f *v3.FelixConfiguration) (*watch.FelixConfig, []weirv1.Problem) {
 			v, convertErr := watch.ConvertFelixConfigurationV3(f)
@@ -268,6 +271,9 @@ func (o *Objects) Cluster(node string) (*model.Cluster, error) {
 	c.Policies, c.Blocks, c.Pools = maps.Clone(c.Policies), maps.Clone(c.Blocks), maps.Clone(c.Pools)
 	for _, r := range o.ranges {
 		c.ServiceCIDRs = append(c.ServiceCIDRs, r.CIDRs...)
+	}
+	for _, r := range o.reserved {
+		c.Reservations = append(c.Reservations, r.CIDRs...)
 	}
 	settings, err := o.settings(node)
 	if err != nil {

@@ -128,8 +128,8 @@ func (c *carrier) Apply(s *nodestate.State) error {
 		c.oracles = []*sim.Node{sim.New(s, sim.Options{
 			Now:  func() time.Duration { return c.now },
 			Pick: c.pick,
-			Port: func(first uint16, n int) int { return min(max(int(c.guess.sport)-int(first), 0), n-1) },
-			FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice,
+			Port: func(first uint16, n int) int { return min(max(int(c.guess.sport)-int(first), 0), n-1) }, Undivided: true,
+			FIB: c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice,
 			Listening: func() bool { return true }, Uplinks: c.machine.Uplinks(),
 		})}
 	} else {

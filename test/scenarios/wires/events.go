@@ -148,6 +148,8 @@ func (c *carrier) simplify(e *dataplane.Event) {
 		switch staged = staged && (before || would.PreDNAT.Set != 0); {
 		case e.Allowed && (before || staged):
 			e.In = dataplane.EventHost{}
+		case before && (e.Reason == uint32(reason.PolicyIngress) || e.Reason == uint32(reason.PolicyEgress)):
+			e.In = dataplane.EventHost{} // that preDNAT allowed it before a pod's policy denied it
 		case staged:
 			e.In = dataplane.EventHost{Judged: e.In.Rule != 0, Rule: e.In.Rule}
 		}

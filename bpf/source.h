@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* source.h: does a packet come from where its source lives? docs/datapath.md, "Sources", says what
+ * and why. Each packet of an open flow is compared with what its entry says (source_fits); where
+ * that differs, and for a new flow, the tables are asked (source_judge). */
+#ifndef WEIR_SOURCE_H
+#define WEIR_SOURCE_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "scratch.h"
+#include "parse.h"
+#include "route.h"
+#include "reasons.h"
+
+/* The MAC address that sent a frame, laid out so that both of its parts are aligned: the verifier
+ * insists on that on the stack. */
+struct source_sender {
+	__u16 pad;
+	__u8 mac[6];
+} __attribute__((aligned(4)));
+
+/* What stands for a MAC address in flow_value.source. The four bytes of an address of IPv4 have no
+ * room for six: the upper two are added to the lower four. Who could choose a MAC address with the
+ * same sum could choose the node's own; the tables are asked for all six (source_differs). */
+static __always_inline void source_link(ip_addr *to, const __u8 *mac)
+{
+	__u32 low = *(const __u16 *)mac, high = *(const __u32 *)(mac + 2);
+
+	*to = addr_none();
+	to->w[0] = ADDR_WORDS == 1 ? high + low : high;
+	if (ADDR_WORDS > 1)
+		to->w[ADDR_WORDS - 1] = low;
+}
+
+static __always_inline int source_is_outside(const struct pkt *p)
+{
+	return p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
+}
+
+/* Does the packet come by the way that its flow's packets come? No look-up: this is asked of every
+ * packet. */
+static __always_inline int source_fits(struct __sk_buff *skb, const struct pkt *p, const struct flow_value *f, __u8 hook)
+{
+	struct ethhdr *eth;
+	ip_addr link;
+
+	switch (hook) {
+	case HOOK_FROM_WORKLOAD:
+		return f->from == FROM_POD && f->source.w[0] == skb->ifindex;
+	case HOOK_FROM_TUNNEL:
+		if (f->from == FROM_TUNNEL)
+			return addr_same(&f->source, &p->tunnel_src);
+		return f->from == FROM_ANYWHERE;
+	case HOOK_FROM_UPLINK:
+		if (f->from != FROM_LINK)
+			return f->from == FROM_ANYWHERE || f->from == FROM_ROUTER;
+		eth = (void *)(long)skb->data;
+		if ((void *)(eth + 1) > (void *)(long)skb->data_end)
+			return 0;
+		source_link(&link, eth->h_source);
+		return addr_same(&f->source, &link);
+	}
+	return f->from != FROM_POD; /* the node's own stack */
+}
+
+/* Is the MAC address one that a node publishes, and another than the sender's? */
+static __always_inline int source_differs(const struct addr_value *node, const struct source_sender *sender)
+{
+	const __u8 *mac = node->mac;
+	__u32 low = *(const __u16 *)mac, high = *(const __u32 *)(mac + 2);
+
+	return (low | high) && (low != *(const __u16 *)sender->mac || high != *(const __u32 *)(sender->mac + 2));
+}
+
+/* Is scratch.pkt a packet of the tunnel that bears a node's address, and was sent by another
+ * machine on the link? The kernel takes the outer Ethernet header off before from_tunnel. a is what
+ * is known of its source, b of its destination. */
+static __always_inline int source_forges_tunnel(struct __sk_buff *skb, const struct pkt *p, const struct settings *s, const struct addr_value *a,
+						const struct addr_value *b)
+{
+	struct source_sender sender = {};
+
+	if (p->hook != HOOK_FROM_UPLINK || p->l4 != L4_UDP || p->key.dport != s->tunnel_port || !a || a->kind != ADDR_NODE ||
+	    !(a->flags & ADDR_SAME_LINK) || !b || b->kind != ADDR_HOST)
+		return 0;
+	bpf_skb_load_bytes(skb, 6, sender.mac, 6);
+	return source_differs(a, &sender);
+}
+
+/* Whose packets those of a flow must be. */
+enum source_whose {
+	WHOSE_HERE = 0,    /* of nobody who is reached by an uplink or the tunnel */
+	WHOSE_OUTSIDE = 1, /* of somebody outside of the cluster */
+	WHOSE_PODS = 2,    /* of a node's pods */
+	WHOSE_NODES = 3,   /* of a node itself */
+	WHOSE_HANDED = 4,  /* what a certain node hands on, or answers to what was handed on to it */
+};
+
+/* They are those of the node that the address a is known to live on. */
+static __always_inline int source_of(struct scratch *w, const struct addr_value *a, int whose)
+{
+	w->home = a->node;
+	w->home_flags = (a->flags & ADDR_SAME_LINK ? ROUTE_SAME_LINK : 0) | (a->flags & ADDR_TUNNEL ? ROUTE_TUNNEL : 0);
+	return whose;
+}
+
+/* Whose packets scratch.pkt's flow, of which scratch.fwd has svc, backend and flags, must be: the
+ * node goes to scratch.home, its flags (enum route_flag) to scratch.home_flags. */
+__noinline int source_owner(void)
+{
+	struct scratch *w = scratch_get();
+	struct addr_value *a, *b;
+	struct route_value *r;
+	int answer;
+
+	if (!w)
+		return WHOSE_HERE;
+	answer = (w->fwd.flags & (FLOW_HAND_ON | FLOW_REPLY)) == (FLOW_HAND_ON | FLOW_REPLY);
+	if (answer)
+		w->sender = w->fwd.backend.addr;
+	else
+		w->sender = w->pkt.key.saddr;
+	a = bpf_map_lookup_elem(&weir_addrs, &w->sender);
+	if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
+		return WHOSE_HERE;
+	if (a && (answer || a->kind == ADDR_POD))
+		return source_of(w, a, answer ? WHOSE_HANDED : WHOSE_PODS);
+	if (!a) {
+		r = route_find(&w->sender);
+		if (r) {
+			w->home = r->node;
+			w->home_flags = r->flags;
+			return !(r->flags & ROUTE_REMOTE) ? WHOSE_HERE : answer ? WHOSE_HANDED : WHOSE_PODS;
+		}
+		if (answer)
+			return WHOSE_HERE;
+	}
+	if (w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY)) {
+		b = bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr);
+		if (b && b->kind == ADDR_NODE) /* a node port of that node, which hands it on */
+			return source_of(w, b, WHOSE_HANDED);
+	}
+	return a ? source_of(w, a, WHOSE_NODES) : WHOSE_OUTSIDE;
+}
+
+/* Is scratch.pkt for this node's own processes, and for no Service, nor of a flow that a program
+ * leads elsewhere? What pods send there comes without the tunnel. */
+static __always_inline int source_for_host(const struct scratch *w)
+{
+	struct addr_value *b;
+
+	if (w->pkt.hook != HOOK_FROM_UPLINK || w->fwd.svc.proto || w->fwd.action != ACT_PASS)
+		return 0;
+	b = bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr);
+	return b && b->kind == ADDR_HOST;
+}
+
+/* May scratch.pkt, which came from outside, come from there by the tables? scratch.fwd is its flow:
+ * svc, backend and flags are read, from and source written. Returns 0 or the reason to drop. */
+__noinline int source_judge(struct __sk_buff *skb)
+{
+	struct scratch *w = scratch_get();
+	struct source_sender sender = {};
+	struct link_key link = {};
+	struct addr_value *n;
+	int whose, request;
+
+	if (!w)
+		return DROP_SPOOFED;
+	w->fwd.from = FROM_ANYWHERE;
+	w->fwd.source = addr_none();
+	whose = source_owner();
+	if (whose == WHOSE_OUTSIDE)
+		return DROP_NONE;
+	if (whose == WHOSE_HERE)
+		return DROP_SPOOFED;
+	/* A node's own request may be handed on by another node. */
+	request = whose == WHOSE_NODES && w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY);
+	if (w->pkt.hook == HOOK_FROM_TUNNEL) {
+		if (!addr_same(&w->pkt.tunnel_src, &w->home))
+			return request ? DROP_NONE : DROP_SPOOFED;
+		w->fwd.from = FROM_TUNNEL;
+		w->fwd.source = w->home;
+		return DROP_NONE;
+	}
+	if (whose == WHOSE_NODES && source_for_host(w))
+		return DROP_NONE;
+	if (!(w->home_flags & ROUTE_SAME_LINK)) {
+		if (whose == WHOSE_HANDED || ((w->home_flags & ROUTE_TUNNEL) && !source_for_host(w)))
+			return DROP_SPOOFED;
+		w->fwd.from = FROM_ROUTER;
+		return DROP_NONE;
+	}
+	n = bpf_map_lookup_elem(&weir_addrs, &w->home);
+	bpf_skb_load_bytes(skb, 6, sender.mac, 6);
+	if (!n || n->kind != ADDR_NODE || !(*(__u16 *)n->mac | *(__u32 *)(n->mac + 2)) ||
+	    (whose == WHOSE_NODES && !addr_same(&w->pkt.key.saddr, &w->home))) { /* its other addresses may be on other interfaces */
+		w->fwd.from = FROM_ROUTER;
+		return DROP_NONE;
+	}
+	__builtin_memcpy(link.mac, sender.mac, 6);
+	if (source_differs(n, &sender))
+		return request && bpf_map_lookup_elem(&weir_links, &link) ? DROP_NONE : DROP_SPOOFED;
+	w->fwd.from = FROM_LINK;
+	source_link(&w->fwd.source, sender.mac);
+	return DROP_NONE;
+}
+
+/* The packet of the open flow f does not come as its packets do, or the tables changed: may it?
+ * Then f's packets come so from now on. */
+static __noinline int source_again(struct __sk_buff *skb, struct flow_value *f)
+{
+	struct scratch *w = scratch_get();
+	int ret;
+
+	if (!w || !f)
+		return DROP_SPOOFED;
+	w->fwd = *f;
+	ret = source_judge(skb);
+	if (!ret) {
+		f->from = w->fwd.from;
+		f->source = w->fwd.source;
+	}
+	return ret;
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* tunnel.h: packets that a node could take for those of a tunnel between nodes. */
+#ifndef WEIR_TUNNEL_H
+#define WEIR_TUNNEL_H
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "parse.h"
+#include "route.h"
+
+/* Is VXLAN's port of an address closed to pods? Of any address, for nodes have such that nobody listed, and source NAT makes the packet
+ * one of this node's. Where the setting opens it, the addresses that nodes are known by stay closed. */
+static __always_inline int tunnel_closed(const struct settings *s, const ip_addr *dst)
+{
+	struct addr_value *b;
+
+	if (!(s->flags & SET_VXLAN_FROM_PODS))
+		return 1;
+	b = bpf_map_lookup_elem(&weir_addrs, dst);
+	return b && (b->kind == ADDR_HOST || b->kind == ADDR_NODE);
+}
+
+/* Does a pod send the packet into a tunnel, where policy does not see what is inside? */
+static __always_inline int tunnel_from_pod(const struct pkt *p, const struct settings *s)
+{
+	if (p->l4 == L4_UDP && p->key.dport == s->tunnel_port)
+		return tunnel_closed(s, &p->daddr);
+	return p->l4 == L4_NONE && (p->key.proto == IPPROTO_IPIP || p->key.proto == IPPROTO_IPV6) && !(s->flags & SET_IPIP_FROM_PODS);
+}
+
+/* Does a Service lead the flow f of the packet to VXLAN's port of something else than a pod, where its source would become the node's? */
+static __always_inline int tunnel_by_service(const struct pkt *p, const struct settings *s, const struct flow_value *f)
+{
+	struct addr_value *b;
+
+	if (p->key.proto != IPPROTO_UDP || f->svc.proto != IPPROTO_UDP || f->backend.port != s->tunnel_port)
+		return 0;
+	if (p->hook == HOOK_FROM_WORKLOAD)
+		return tunnel_closed(s, &f->backend.addr);
+	b = bpf_map_lookup_elem(&weir_addrs, &f->backend.addr);
+	return b ? b->kind != ADDR_ENDPOINT && b->kind != ADDR_POD : !route_find(&f->backend.addr);
+}
+
+#endif

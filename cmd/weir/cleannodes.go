@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/weir-net/weir/deploy"
+)
+
+const (
+	nodeDaemon  = "weir-node"
+	cleanDaemon = "weir-clean-up"
+)
+
+// cleanUpDaemon is the DaemonSet that runs weir-agent clean-up on each node. It needs no network of pods, no right in the API, and nothing of what it removes.
+func cleanUpDaemon(image string) *appsv1.DaemonSet {
+	yes, no, both := true, false, corev1.MountPropagationBidirectional
+	folder := corev1.HostPathDirectoryOrCreate
+	labels := map[string]string{"k8s-app": cleanDaemon}
+	var mounts []corev1.VolumeMount
+	var volumes []corev1.Volume
+	for _, v := range [][2]string{{"bpffs", "/sys/fs/bpf"}, {"cgroup", "/sys/fs/cgroup"}, {"run", "/run/weir"}, {"state", "/var/lib/weir"}, {"cni-conf", "/etc/cni/net.d"}, {"cni-bin", "/opt/cni/bin"}} {
+		m := corev1.VolumeMount{Name: v[0], MountPath: v[1]}
+		if v[0] == "bpffs" {
+			m.MountPropagation = &both
+		}
+		mounts = append(mounts, m)
+		volumes = append(volumes, corev1.Volume{Name: v[0], VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: v[1], Type: &folder}}})
+	}
+	return &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: cleanDaemon, Namespace: deploy.Namespace, Labels: labels},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+				HostNetwork: true, DNSPolicy: corev1.DNSDefault, PriorityClassName: "system-node-critical", AutomountServiceAccountToken: &no,
+				NodeSelector: map[string]string{"kubernetes.io/os": "linux"}, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+				InitContainers: []corev1.Container{{Name: "clean-up", Image: image, Command: []string{"/weir-agent", "clean-up"}, VolumeMounts: mounts,
+					SecurityContext: &corev1.SecurityContext{Privileged: &yes, ReadOnlyRootFilesystem: &yes}}},
+				Containers: []corev1.Container{{Name: "done", Image: image, Command: []string{"/weir-agent", "clean-up", "--done"},
+					SecurityContext: &corev1.SecurityContext{ReadOnlyRootFilesystem: &yes}}},
+				Volumes: volumes,
+			}},
+		},
+	}
+}
+
+// imageOf is that of the agents.
+func imageOf(ctx context.Context, kube kubernetes.Interface) (string, error) {
+	ds, err := kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, nodeDaemon, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("there is no DaemonSet %s/%s whose image could clean nodes up: name one by --image, or run weir-agent clean-up on each node", deploy.Namespace, nodeDaemon)
+	}
+	if err != nil {
+		return "", fmt.Errorf("get DaemonSet %s/%s: %w", deploy.Namespace, nodeDaemon, err)
+	}
+	return ds.Spec.Template.Spec.Containers[0].Image, nil
+}
+
+// cleanNodes runs weir-agent clean-up on each node, and waits until it is done everywhere. The DaemonSet of the agents is gone by then, or going.
+func cleanNodes(ctx context.Context, out io.Writer, kube kubernetes.Interface, image string, timeout time.Duration) error {
+	sets := kube.AppsV1().DaemonSets(deploy.Namespace)
+	if _, err := sets.Create(ctx, cleanUpDaemon(image), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create DaemonSet %s: %w", cleanDaemon, err)
+	}
+	waiting, stop := context.WithTimeout(ctx, timeout)
+	defer stop()
+	var last appsv1.DaemonSetStatus
+	for {
+		ds, err := sets.Get(waiting, cleanDaemon, metav1.GetOptions{})
+		if err == nil {
+			last = ds.Status
+			if last.ObservedGeneration >= ds.Generation && last.ObservedGeneration > 0 && last.NumberReady == last.DesiredNumberScheduled {
+				break
+			}
+		}
+		if err := sleep(waiting, time.Second); err != nil {
+			return errors.Join(fmt.Errorf("%d of %d nodes are clean; the others go on trying: kubectl -n %s get pods -l k8s-app=%s; delete the DaemonSet %s when they are done",
+				last.NumberReady, last.DesiredNumberScheduled, deploy.Namespace, cleanDaemon, cleanDaemon), err)
+		}
+	}
+	if err := sets.Delete(ctx, cleanDaemon, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete DaemonSet %s: %w", cleanDaemon, err)
+	}
+	fmt.Fprintf(out, "Nothing of Weir is left on %d nodes. Pods there have no network until they are started by another one.\n", last.NumberReady)
+	return nil
+}

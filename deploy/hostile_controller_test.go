@@ -1,0 +1,157 @@
+package deploy
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/weir-net/weir/internal/apitest"
+)
+
+const (
+	writing  = "create,update,patch,delete,deletecollection"
+	cannot   = "cannot "
+	byPolicy = "weir-controller-"
+)
+
+func controllerWorkloads(t *testing.T, c cluster) {
+	c.mayNot(t, controllerUser, writing+" /pods", "create /pods/exec", "create /pods/attach", "create /pods/ephemeralcontainers", "create /pods/portforward",
+		writing+" apps/daemonsets", writing+" apps/deployments", writing+" apps/statefulsets", writing+" batch/jobs", writing+" batch/cronjobs",
+		writing+" /configmaps", "create,update,patch,delete /services", writing+" discovery.k8s.io/endpointslices", writing+" /endpoints")
+	pod := object("v1", "Pod", Namespace, "mine", map[string]any{"containers": []any{map[string]any{"name": "c", "image": "i"}}})
+	c.refused(t, c.as(controllerUser, ""), "create", pod, cannot)
+}
+
+func controllerSecrets(t *testing.T, c cluster) {
+	c.mayNot(t, controllerUser, "get,list,watch,"+writing+" /secrets", "get,list,watch /configmaps", "create /serviceaccounts/token", writing+" /serviceaccounts",
+		"impersonate /users", "impersonate /groups", "impersonate /serviceaccounts", "create certificates.k8s.io/certificatesigningrequests")
+	secret := apitest.Object("v1", "Secret", "mine", nil)
+	secret.SetNamespace(Namespace)
+	c.refused(t, c.as(controllerUser, ""), "create", secret, cannot)
+}
+
+func controllerNodes(t *testing.T, c cluster) {
+	c.mayNot(t, controllerUser, writing+" /nodes", "update,patch /nodes/status", "get,create /nodes/proxy")
+	c.refused(t, c.as(controllerUser, ""), "patch", object("v1", "Node", "", "n2", map[string]any{"unschedulable": true}), cannot)
+	c.refused(t, c.as(controllerUser, ""), "delete", object("v1", "Node", "", "n2", nil), cannot)
+}
+
+// The controller keeps a tier by a finalizer, and changes nothing else of it.
+func controllerPolicies(t *testing.T, c cluster) {
+	for _, kind := range []string{"networkpolicies", "globalnetworkpolicies", "stagednetworkpolicies", "stagedglobalnetworkpolicies", "networksets", "globalnetworksets"} {
+		c.mayNot(t, controllerUser, writing+" projectcalico.org/"+kind)
+	}
+	c.mayNot(t, controllerUser, writing+" networking.k8s.io/networkpolicies", "create,delete,deletecollection,patch projectcalico.org/tiers",
+		writing+" policy.networking.k8s.io/clusternetworkpolicies")
+	own := c.as(controllerUser, "")
+	c.Create(object(v3API, "Tier", "", "turned", map[string]any{"order": int64(100)}))
+	for what, spec := range map[string]map[string]any{"order": {"order": int64(9)}, "defaultAction": {"order": int64(100), "defaultAction": "Pass"}, "no spec": nil} {
+		t.Log(what)
+		c.refused(t, own, "update", object(v3API, "Tier", "", "turned", spec), byPolicy)
+	}
+	labelled := object(v3API, "Tier", "", "turned", map[string]any{"order": int64(100)})
+	labelled.SetLabels(map[string]string{"a": "b"})
+	c.refused(t, own, "update", labelled, byPolicy)
+	foreign := object(v3API, "Tier", "", "turned", map[string]any{"order": int64(100)})
+	foreign.SetFinalizers([]string{"example.com/never"})
+	c.refused(t, own, "update", foreign, byPolicy)
+	kept := object(v3API, "Tier", "", "turned", map[string]any{"order": int64(100)})
+	kept.SetFinalizers([]string{TierFinalizer})
+	c.taken(t, own, "update", kept)
+	kept.SetFinalizers(nil)
+	c.taken(t, own, "update", kept)
+	c.taken(t, c.Clients.Dynamic, "delete", kept)
+}
+
+func controllerRights(t *testing.T, c cluster) {
+	for _, kind := range []string{"clusterroles", "clusterrolebindings", "roles", "rolebindings"} {
+		c.mayNot(t, controllerUser, writing+",bind,escalate rbac.authorization.k8s.io/"+kind)
+	}
+	for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings", "validatingwebhookconfigurations", "mutatingwebhookconfigurations",
+		"mutatingadmissionpolicies"} {
+		c.mayNot(t, controllerUser, writing+" admissionregistration.k8s.io/"+kind)
+	}
+	c.mayNot(t, controllerUser, writing+" apiextensions.k8s.io/customresourcedefinitions", writing+" apiregistration.k8s.io/apiservices", writing+" /namespaces")
+	role := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": map[string]any{"name": "weir-controller"},
+		"rules": []any{map[string]any{"apiGroups": []any{"*"}, "resources": []any{"*"}, "verbs": []any{"*"}}}}}
+	c.refused(t, c.as(controllerUser, ""), "update", role, cannot)
+	hook := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration", "metadata": map[string]any{"name": "mine"}}}
+	c.refused(t, c.as(controllerUser, ""), "create", hook, cannot)
+}
+
+// What a node has is given back when the node is gone, and not before.
+func controllerBlocks(t *testing.T, c cluster) {
+	c.pool(t)
+	own := c.as(controllerUser, "")
+	of1, gone := blockOf("n1", "10.244.70.0/26", "10-244-70-0-26"), blockOf("gone", "10.244.71.0/26", "10-244-71-0-26")
+	for _, u := range []*unstructured.Unstructured{of1, gone, statusOf("n1"), statusOf("gone")} {
+		c.Create(u)
+	}
+	c.refused(t, own, "delete", of1, byPolicy)
+	c.refused(t, own, "delete", statusOf("n1"), byPolicy)
+	c.refused(t, own, "create", blockOf("n1", "10.244.72.0/26", "10-244-72-0-26"), byPolicy)
+	c.refused(t, own, "update", of1, byPolicy)
+	c.taken(t, own, "delete", gone)
+	c.taken(t, own, "delete", statusOf("gone"))
+	balancer := blockOf("virtual:load-balancer", "10.244.73.0/26", "10-244-73-0-26")
+	c.taken(t, own, "create", balancer)
+	c.taken(t, own, "update", balancer)
+	c.taken(t, own, "delete", balancer)
+	c.mayNot(t, controllerUser, "deletecollection weir.dev/ipamblocks", "deletecollection,create,update,patch weir.dev/nodestatuses")
+}
+
+func controllerLeases(t *testing.T, c cluster) {
+	own := c.as(controllerUser, "")
+	lease := func(name string) *unstructured.Unstructured {
+		return object("coordination.k8s.io/v1", "Lease", Namespace, name, map[string]any{"holderIdentity": "me"})
+	}
+	c.Create(lease("kube-scheduler"))
+	c.refused(t, own, "update", lease("kube-scheduler"), cannot)
+	c.refused(t, own, "delete", lease("kube-scheduler"), cannot)
+	c.refused(t, own, "create", lease("kube-controller-manager"), byPolicy)
+	c.taken(t, own, "create", lease("weir-controller"))
+	c.taken(t, own, "update", lease("weir-controller"))
+}
+
+// Automatic host endpoints allow what no policy denies. Those of operators are not the controller's.
+func controllerHostEndpoints(t *testing.T, c cluster) {
+	own := c.as(controllerUser, "")
+	hep := func(name string, auto bool, profiles ...any) *unstructured.Unstructured {
+		u := object(v3API, "HostEndpoint", "", name, map[string]any{"node": "n1", "interfaceName": "*", "profiles": profiles})
+		if auto {
+			u.SetLabels(map[string]string{"projectcalico.org/created-by": "calico-kube-controllers"})
+		}
+		return u
+	}
+	const allow = "projectcalico-default-allow"
+	c.Create(hep("operators", false))
+	c.refused(t, own, "update", hep("operators", true, allow), byPolicy)
+	c.refused(t, own, "delete", hep("operators", false), byPolicy)
+	c.refused(t, own, "create", hep("mine", false, allow), byPolicy)
+	c.refused(t, own, "create", hep("mine", true), byPolicy)
+	c.taken(t, own, "create", hep("n1-auto-hep", true, allow))
+	c.refused(t, own, "update", hep("n1-auto-hep", false, allow), byPolicy)
+	c.taken(t, own, "delete", hep("n1-auto-hep", true, allow))
+}
+
+// The first pools and the first settings are made once, with nothing else in them than what makes a new installation work.
+func controllerPools(t *testing.T, c cluster) {
+	own := c.as(controllerUser, "")
+	c.mayNot(t, controllerUser, "update,patch,delete,deletecollection projectcalico.org/ippools", "update,patch,delete,deletecollection projectcalico.org/felixconfigurations",
+		writing+" projectcalico.org/ipamconfigurations", writing+" projectcalico.org/ipreservations", writing+" projectcalico.org/kubecontrollersconfigurations")
+	c.refused(t, own, "create", object(v3API, "IPPool", "", "mine", map[string]any{"cidr": "192.0.2.0/24"}), byPolicy)
+	c.refused(t, own, "create", object(v3API, "FelixConfiguration", "", "node.n9", map[string]any{"bpfEnabled": true}), byPolicy)
+	first, felix, err := DefaultObjects("10.98.0.0/16,fd00:98::/56", "Never")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range append(first, felix) {
+		_ = c.try(c.Clients.Dynamic, "delete", u) // of another attack
+	}
+	c.refused(t, own, "create", object(v3API, "FelixConfiguration", "", "default",
+		map[string]any{"bpfEnabled": true, "failsafeInboundHostPorts": []any{map[string]any{"protocol": "tcp", "port": int64(22)}}}), byPolicy)
+	for _, u := range append(first, felix) {
+		c.taken(t, own, "create", u)
+		c.taken(t, c.Clients.Dynamic, "delete", u)
+	}
+}

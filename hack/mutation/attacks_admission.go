@@ -1,0 +1,65 @@
+package main
+
+// attacksAdmission are the guards of who may write what.
+var attacksAdmission = append([]mutant{
+	{fault: fault{"a tier that is gone cuts off all that its policies selected", "internal/calc/tiers.go", "	return there\n", "	return there || true\n"},
+		pkg: "./internal/calc", run: "^TestHostileMissingTierCutsNobodyOff$"},
+	{fault: fault{"a deleted tier leaves its policies without effect unnoticed", "internal/agent/tierless.go", "there {\n\t\t\treturn", "there || true {\n\t\t\treturn"},
+		pkg: "./internal/agent", run: "^TestHostileMissingTierIsSaid$"},
+	{fault: fault{"a tier is deleted under its policies", "internal/controller/controller.go", "	beside.Go(func() { c.watchTiers(ctx) })\n", ""},
+		pkg: "./internal/controller", run: "^TestHostileTierIsKept$"},
+	{fault: fault{"a setting of protection that has no effect passes for one that has", "internal/config/table.go",
+		`ineffective("wireguardEnabled", "WireguardEnabled", "false", notEncrypted, off...)`, `unsupported("wireguardEnabled", "WireguardEnabled", "false", off...)`},
+		pkg: "./internal/config", run: "^TestHostileIneffectiveProtectionIsAProblem$"},
+	{fault: fault{"a value that is none replaces a setting in force", "internal/config/config.go", "if good, ok := r.lastGood[f.name]; ok {", "if good, ok := r.lastGood[f.name]; ok && good == s.text {"},
+		pkg: "./internal/config", run: "^TestHostileBadValueChangesNothing$"},
+	{fault: fault{"metrics that ask for certificates are read without one", "internal/agent/metricstls.go", "		l.ensure(\"\", nil)\n", "		l.ensure(address(e.Endpoint), handler)\n"},
+		pkg: "./internal/agent", run: "^TestHostileMetricsAreNotServedInClear$"},
+	{fault: fault{"a container that ends while the API server is away stays away", "deploy/manifests/50-controller.yaml.tmpl", "          valueFrom: {fieldRef: {fieldPath: metadata.name}}\n",
+		"          valueFrom: {fieldRef: {fieldPath: metadata.name}}\n        - name: POD_CIDR\n          valueFrom: {configMapKeyRef: {name: weir-config, key: pod_cidr, optional: true}}\n"},
+		pkg: "./deploy", run: "^TestHostileOutageHoldsNoContainer$"},
+	{fault: fault{"a drain of nodes leaves no controller", "deploy/manifests/50-controller.yaml.tmpl", "  replicas: 2\n", "  replicas: 1\n"},
+		pkg: "./deploy", run: "^TestHostileDrainLeavesAController$"},
+}, written()...)
+
+// written are the guards that the API server itself holds, in the manifests.
+func written() []mutant {
+	var out []mutant
+	for _, f := range []fault{
+		{"a tenant writes a policy into a tier of administrators", "22-tiers.yaml",
+			"- expression: request.operation == 'DELETE' || variables.getAfter && (", "- expression: request.operation != 'UPDATE' || variables.getAfter && ("},
+		{"a tenant moves a policy into a tier of administrators", "22-tiers.yaml",
+			"- expression: request.operation == 'DELETE' || variables.getAfter && (", "- expression: request.operation != 'CREATE' || variables.getAfter && ("},
+		{"a tenant moves a policy out of a tier of administrators", "22-tiers.yaml",
+			"request.operation == 'CREATE' || request.operation == 'UPDATE' && variables.before == variables.after ||", "request.operation != 'DELETE' ||"},
+		{"a tenant deletes a policy of a tier of administrators", "22-tiers.yaml",
+			"request.operation == 'CREATE' || request.operation == 'UPDATE' && variables.before == variables.after ||", "request.operation != 'UPDATE' || variables.before == variables.after ||"},
+		{"a tenant stages a policy in a tier of administrators", "22-tiers.yaml",
+			"      resources: [networkpolicies, globalnetworkpolicies, stagednetworkpolicies, stagedglobalnetworkpolicies]", "      resources: [networkpolicies, globalnetworkpolicies]"},
+		{"a writer of one named policy writes others of its tier", "22-tiers.yaml",
+			`expression: "variables.name.startsWith(variables.after + '.') ? variables.name : variables.after + '.' + variables.name"`, `expression: "variables.after + '.web'"`},
+		{"a built-in tier is deleted", "22-tiers.yaml", "- expression: request.operation != 'DELETE'\n", "- expression: \"true\"\n"},
+		{"a built-in tier gets another order or default action", "22-tiers.yaml", "object.spec.order == variables.order", "true"},
+		{"encryption is switched on and is not there", "23-settings.yaml", "!object.spec.wireguardEnabled ||", "true ||"},
+		{"a token of a node that names no node writes for every node", "20-admission.yaml", "    expression: request.userInfo.username == \"system:serviceaccount:kube-system:weir-node\"\n",
+			"    expression: request.userInfo.username == \"system:serviceaccount:kube-system:weir-node\"\n  - name: names-its-node\n    expression: has(request.userInfo.extra) && \"authentication.kubernetes.io/node-name\" in request.userInfo.extra\n"},
+		{"a node writes or deletes objects of another node", "20-admission.yaml", `"variables.subjects.all(s, (`, `"true || variables.subjects.all(s, (`},
+		{"a node keeps its objects from being collected when it is gone", "20-admission.yaml", "      request.operation == 'DELETE' ||\n      (has(object.metadata.finalizers)", "      request.operation != '' ||\n      (has(object.metadata.finalizers)"},
+		{"the token of a node writes Services and policies and nodes", "10-rbac.yaml",
+			"  resources: [namespaces, pods, nodes, services, serviceaccounts]\n  verbs: [get, list, watch]\n", "  resources: [namespaces, pods, nodes, services, serviceaccounts]\n  verbs: [get, list, watch, create]\n"},
+		{"the token of the controller creates pods or workloads", "10-rbac.yaml", "  resources: [pods]\n  verbs: [list]\n", "  resources: [pods]\n  verbs: [list, create]\n"},
+		{"the token of the controller reads secrets or makes tokens", "10-rbac.yaml", "  resources: [pods]\n  verbs: [list]\n", "  resources: [pods, secrets]\n  verbs: [list]\n"},
+		{"the token of the controller changes nodes", "10-rbac.yaml", "  resources: [nodes]\n  verbs: [get, list, watch]\n", "  resources: [nodes]\n  verbs: [get, list, watch, patch]\n"},
+		{"the token of the controller writes policies or turns a tier around", "24-controller-limits.yaml", "variables.kind != 'tiers' ||", "variables.kind != '' ||"},
+		{"the token of the controller changes admission or rights", "10-rbac.yaml", "  resources: [felixconfigurations]\n  verbs: [get, create]\n",
+			"  resources: [felixconfigurations]\n  verbs: [get, create]\n- apiGroups: [admissionregistration.k8s.io]\n  resources: [mutatingwebhookconfigurations]\n  verbs: [create]\n"},
+		{"the token of the controller takes the addresses of a live node away", "24-controller-limits.yaml", "params.metadata.name != (", "params.metadata.name != '-' + ("},
+		{"the token of the controller takes the lease of another component", "24-controller-limits.yaml", "object.metadata.name == 'weir-controller'\n", "object.metadata.name != ''\n"},
+		{"the token of the controller opens a node by its host endpoint", "24-controller-limits.yaml", "variables.kind != 'hostendpoints' ||", "variables.kind != '' ||"},
+		{"the token of the controller makes a pool or settings of its own mind", "24-controller-limits.yaml", "object.metadata.name in ['default', 'default-ipv6']", "object.metadata.name != ''"},
+	} {
+		f.file = "deploy/manifests/" + f.file
+		out = append(out, mutant{fault: f, pkg: "./deploy", run: "^TestHostileAdmission$"})
+	}
+	return out
+}

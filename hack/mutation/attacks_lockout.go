@@ -1,0 +1,23 @@
+package main
+
+// attacksLockout are the guards of what must not lock a node out.
+var attacksLockout = []mutant{
+	{fault: fault{"frontend, route, NAT entry and deny at the API server's address at once keep the agent from it", "bpf/sock.c",
+		"(sk->mark & MARK_MASK) == MARK_OWN", "(sk->mark & MARK_MASK) == MARK_AGAIN"}, pkg: "./test/netns", run: "^TestHostileLockedOut$/^IPv4$"},
+	{fault: fault{"a pod's connection to the API server has the port that the agent takes", "bpf/own.h",
+		"		flow_end(p, f);", "		f->seen = f->seen;"}, pkg: "./test/netns", run: "^TestHostileLockedOut$/^IPv4$"},
+	{fault: fault{"a host endpoint without failsafe ports denies the API server", "internal/dataplane/nft/passage.go",
+		`open + "accept", ownSent}`, `open + "accept"}`}, pkg: "./test/netns", run: "^TestHostileLockedOut$/^nft-IPv4$"},
+	{fault: fault{"a Service that comes takes open connections of the node's own processes", "bpf/flow.h",
+		"	if (flow_goes_on(skb, p, s, a))", "	if (0)"}, pkg: "./test/netns", run: "^TestHostileOpenHostFlow$/^IPv4$"},
+	{fault: fault{"a pool's routes by weir0 cover the API server when an agent starts that knows it by its cluster IP", "internal/kernel/free.go",
+		"r.Protocol != RouteProtocol ||", "r.Protocol == RouteProtocol ||"}, pkg: "./internal/agent", run: "^TestHostileRouteToAPI$"},
+	{fault: fault{"a pool, disabled or not, covers nodes, a gateway or the API server", "internal/calc/routes.go",
+		`		case by.overlap(p) != "":`, `		case by.overlap(p) == "never":`}, pkg: "./internal/calc", run: "^TestHostilePoolOverNodes$"},
+	{fault: fault{"a node claims an address in the pool of pods, so that agents refuse the pool", "internal/calc/overlaps.go",
+		"!c.covered.needs(p.CIDR) && inUse(c, p)", "!c.covered.forbids(p.CIDR) && inUse(c, p)"}, pkg: "./internal/calc", run: "^TestHostilePoolByOneNode$"},
+	{fault: fault{"what Weir left in a node's kernel goes on after it was removed", "internal/agent/cleanup.go",
+		"return l.Alias == kernel.DeviceAlias }", "return l.Alias == kernel.DeviceAlias+\".\" }"}, pkg: "./internal/agent", run: "^TestHostileLeftovers$"},
+	{fault: fault{"a ServiceCIDR covers the nodes' network", "internal/calc/routes.go",
+		"c.carriedPrefix(p) && !by.needs(p)", "c.carriedPrefix(p)"}, pkg: "./internal/calc", run: "^TestHostileServiceCIDROverNodes$"},
+}

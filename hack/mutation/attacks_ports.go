@@ -1,0 +1,32 @@
+package main
+
+// attacksPorts are the guards of ports of source NAT, and pins.
+var attacksPorts = []mutant{
+	{fault{"one pod takes the node's ports for source NAT towards a name server with unanswered datagrams", "bpf/flow.h",
+		"snat_begin(&w->walk, s, p->hook == HOOK_FROM_WORKLOAD ? &p->key.saddr : NULL);", "snat_begin(&w->walk, s, NULL);"},
+		"./test/netns", "^TestHostilePortsUnanswered$"},
+	{fault{"two pods together take the node's ports for source NAT towards a name server", "bpf/snat.h",
+		"	return (last ^ (others * 0x9e3779b1u >> 22)) & 0x3ff;", "	return (last ^ (others * 0x9e3779b1u >> 22)) & 0;"},
+		"./test/netns", "^TestHostilePortsTogether$"},
+	{fault{"one pod takes the node's ports for source NAT towards a server with flows that are answered", "internal/dataplane/nft/portshare.go",
+		"		chain(name,\n", "		chain(name, own,\n"},
+		"./test/netns", "^TestHostilePortsHeld$"},
+	{fault{"one pod takes the node's identifiers for source NAT of ICMP queries", "bpf/flow.h",
+		"snat_begin(&w->walk, s, p->hook == HOOK_FROM_WORKLOAD ?", "snat_begin(&w->walk, s, p->hook == HOOK_FROM_WORKLOAD && p->l4 != L4_QUERY ?"},
+		"./test/netns", "^TestHostilePortsQueries$"},
+	{fault{"one pod takes the node's ports for source NAT towards a server with SYNs that nobody answers", "internal/dataplane/nft/portshare.go",
+		"	return n / portShare\n", "	return n\n"},
+		"./test/netns", "^TestHostilePortsSYNs$"},
+	{fault{"the pins of programs and maps are removed while the agent runs, and the agent is killed", "internal/dataplane/ebpf/repair.go",
+		"	d.checkPins()\n", ""},
+		"./test/netns", "^TestHostilePins$"},
+	{fault{"the pins of programs and maps are removed while no agent runs", "internal/dataplane/ebpf/attach.go",
+		"		if ofWorkload(s.hook) {\n			return nil\n		}\n		return at.detach(s)", "		return at.detach(s)"},
+		"./test/netns", "^TestHostilePinsAfter$"},
+	{fault{"another map is pinned in the place of one of Weir's while the agent runs", "internal/dataplane/ebpf/backstop.go",
+		"	if known, ok := d.pins[path]; ok && known == st.Ino {", "	if _, ok := d.pins[path]; ok {"},
+		"./internal/dataplane/ebpf", "^TestHostileForeignPin$"},
+	{fault{"one pin of many is removed while the agent runs", "internal/dataplane/ebpf/backstop.go",
+		"			if err := pinOver(m, path); err != nil {", "			if err := pinOver(m, path+\"-lost\"); err != nil {"},
+		"./internal/dataplane/ebpf", "^TestHostileOnePin$"},
+}

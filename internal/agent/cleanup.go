@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weir-net/weir/internal/cni/wire"
+	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/kernel"
+)
+
+// CleanUpOptions say what of a node is removed.
+type CleanUpOptions struct {
+	StateDir, RunDir, BPFFS, CNIConfDir string
+	CNIBin                              string // path of the CNI plugin; empty = it stays
+	Log                                 *slog.Logger
+}
+
+// ErrRunning says that an agent runs on the node.
+var ErrRunning = errors.New("an agent runs on this node: end it first (kubectl -n kube-system delete ds weir-node, or weir uninstall --clean-nodes)")
+
+// CleanUp removes from the node what agents made: programs with their links and pins, tables of nftables, routes and routing rules, devices, files, and the
+// network of pods that are still there, which nothing would judge any more. Settings of the kernel become what they were where that was noted. It
+// goes on after an error, may be repeated, and needs no API server.
+func CleanUp(ctx context.Context, o CleanUpOptions) error {
+	if c, err := net.DialTimeout("unix", filepath.Join(o.RunDir, filepath.Base(wire.DefaultSocket)), time.Second); err == nil {
+		c.Close()
+		return ErrRunning
+	}
+	var errs []error
+	step := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+			return
+		}
+		o.Log.Info("done", "step", what)
+	}
+	// Pods go first: none is reached, or reaches anybody, without its policy.
+	step("removing the network configuration", removeFiles(filepath.Join(o.CNIConfDir, conflistName)))
+	step("removing the interfaces of pods", removeInterfaces(func(l *netlink.LinkAttrs) bool { return strings.HasPrefix(l.Alias, kernel.DeviceAlias+":") }))
+	step("removing programs", ebpf.Remove(o.BPFFS))
+	step("removing tables, routes and routing rules", nft.Remove(ctx))
+	step("restoring settings of the kernel", nft.Restore(o.StateDir))
+	step("releasing connection tracking", errors.Join(conntrack.Release(), conntrack.Unkeep(false)))
+	step("removing devices", removeInterfaces(func(l *netlink.LinkAttrs) bool { return l.Alias == kernel.DeviceAlias }))
+	files := []string{o.BPFFS, o.RunDir}
+	if o.CNIBin != "" {
+		files = append(files, o.CNIBin)
+	}
+	step("removing files", removeFiles(files...))
+	if len(errs) == 0 { // what is noted there is needed for another attempt
+		step("removing what survives a reboot", removeFiles(o.StateDir))
+	}
+	return errors.Join(errs...)
+}
+
+// removeInterfaces deletes interfaces. The other end of a pair goes with the first.
+func removeInterfaces(ours func(*netlink.LinkAttrs) bool) error {
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return fmt.Errorf("listing interfaces: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		if !ours(l.Attrs()) {
+			continue
+		}
+		if err := netlink.LinkDel(l); err != nil && !gone(l.Attrs().Index) {
+			errs = append(errs, fmt.Errorf("removing interface %s: %w", l.Attrs().Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func gone(index int) bool {
+	_, err := netlink.LinkByIndex(index)
+	return errors.As(err, new(netlink.LinkNotFoundError))
+}
+
+// removeFiles removes files and folders with what is in them. A folder that is a mount of its own, as in a container, is emptied.
+func removeFiles(paths ...string) error {
+	var errs []error
+	for _, p := range paths {
+		err := os.RemoveAll(p)
+		if err == nil {
+			continue
+		}
+		left, readErr := os.ReadDir(p)
+		if errors.Is(readErr, fs.ErrNotExist) || readErr == nil && len(left) == 0 {
+			continue
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

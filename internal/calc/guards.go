@@ -1,0 +1,288 @@
+package calc
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Whoever may write Services of a namespace names addresses and ports of anybody. What nodes need to stay in the
+// cluster, and what is somebody else's, is refused here, before it becomes a frontend or a backend.
+
+// socket is a port of a protocol.
+type socket struct {
+	port  uint16
+	proto model.Protocol
+}
+
+// guards are what Services and host ports may not take.
+type guards struct {
+	ports    map[socket]string               // needed on each node's addresses, and for what
+	servers  map[nodestate.Frontend]struct{} // API servers, wherever they are
+	nodes    map[netip.Addr]string           // the addresses of nodes, and whose
+	own      []netip.Addr                    // this node's
+	gateways []netip.Addr                    // of this node
+	pools    []netip.Prefix                  // all
+	podPools []netip.Prefix                  // of them those that are not for load balancers
+	services []netip.Prefix                  // the ranges of cluster IPs
+	external []netip.Prefix                  // serviceExternalIPs; nil = every address
+	trusted  map[string]struct{}             // namespaces whose EndpointSlices may name nodes' ports and others' pods
+}
+
+// Ports of the kubelet: its API, and what its own liveness is asked by.
+const (
+	kubeletPort        = 10250
+	kubeletHealthzPort = 10248
+)
+
+// systemNamespace holds what runs the cluster: whoever may write there has the cluster.
+const systemNamespace = "kube-system"
+
+// labelBackends on a Namespace, which tenants cannot write, says what its EndpointSlices may name: backendsAny lifts the
+// limits to the pods of the namespace and to ports that nodes do not need.
+const (
+	labelBackends = "weir.dev/service-backends"
+	backendsAny   = "any"
+)
+
+// metadata are addresses at which clouds give out credentials or configuration, beyond the link-local ones: AWS and
+// Google by IPv6, Azure, Alibaba, Oracle.
+var metadata = map[netip.Addr]struct{}{
+	netip.MustParseAddr("fd00:ec2::254"): {}, netip.MustParseAddr("fd20:ce::254"): {}, netip.MustParseAddr("168.63.129.16"): {},
+	netip.MustParseAddr("100.100.100.200"): {}, netip.MustParseAddr("192.0.0.192"): {},
+}
+
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// guardsOf reads them from a cluster. Of API servers that are on nodes the port is needed on every node; of others, as
+// those of a cloud, the address and port alone: there the port is 443, which much else is behind on nodes.
+func guardsOf(c *cluster, servers apiSlices) *guards {
+	g := &guards{ports: map[socket]string{}, servers: map[nodestate.Frontend]struct{}{}, nodes: map[netip.Addr]string{},
+		own: slices.Clone(c.Local.HostAddrs), gateways: slices.Clone(c.Local.Gateways), services: slices.Clone(c.ServiceCIDRs),
+		external: c.Settings.ServiceExternalIPs, trusted: map[string]struct{}{systemNamespace: {}}}
+	for _, n := range c.Nodes {
+		for _, a := range n.Addrs {
+			if have, is := g.nodes[a]; !is || n.Name < have {
+				g.nodes[a] = n.Name
+			}
+			if n.Name == c.Local.Node {
+				g.own = append(g.own, a)
+			}
+		}
+	}
+	for _, a := range c.Local.HostAddrs {
+		g.nodes[a] = c.Local.Node
+	}
+	slices.SortFunc(g.own, netip.Addr.Compare)
+	for _, p := range c.Pools {
+		if p.CIDR.IsValid() {
+			g.pools = append(g.pools, p.CIDR.Masked())
+			if !p.LoadBalancer {
+				g.podPools = append(g.podPools, p.CIDR.Masked())
+			}
+		}
+	}
+	slices.SortFunc(g.pools, netip.Prefix.Compare)
+	slices.SortFunc(g.podPools, netip.Prefix.Compare)
+	for name, ns := range c.Namespaces {
+		if ns.Labels[labelBackends] == backendsAny {
+			g.trusted[name] = struct{}{}
+		}
+	}
+	g.addPorts(c)
+	g.addServers(c, servers)
+	return g
+}
+
+// addPorts adds what listens on nodes.
+func (g *guards) addPorts(c *cluster) {
+	for _, p := range c.Settings.AgentPorts {
+		g.ports[socket{p, model.ProtocolTCP}] = "weir-node listens there"
+	}
+	g.ports[socket{c.Settings.VXLANPort, model.ProtocolUDP}] = "it is VXLAN's"
+	for _, f := range c.Settings.FailsafeIn {
+		g.ports[socket{f.Port, f.Protocol}] = "it is of failsafeInboundHostPorts"
+	}
+	for _, p := range []uint16{kubeletPort, kubeletHealthzPort} {
+		g.ports[socket{p, model.ProtocolTCP}] = "the kubelet listens there"
+	}
+}
+
+// addServers adds the API servers: those that the cluster names and those that this node was told.
+func (g *guards) addServers(c *cluster, servers apiSlices) {
+	add := func(a netip.Addr, port uint16) {
+		if port == 0 {
+			return
+		}
+		g.servers[nodestate.Frontend{Addr: a, Port: port, Proto: model.ProtocolTCP}] = struct{}{}
+		if _, is := g.nodes[a]; is {
+			g.ports[socket{port, model.ProtocolTCP}] = "API servers listen there"
+		}
+	}
+	for _, sl := range servers {
+		for _, p := range sl.Ports {
+			for i := range sl.Endpoints {
+				for _, a := range sl.Endpoints[i].Addrs {
+					if p.Protocol == model.ProtocolTCP {
+						add(a, p.Port)
+					}
+				}
+			}
+		}
+	}
+	for _, at := range c.Local.APIServers {
+		add(at.Addr().Unmap(), at.Port())
+	}
+}
+
+// apiSlices are the EndpointSlices of apiService.
+type apiSlices map[model.Name]*model.EndpointSlice
+
+// follow takes over what changed, and reports whether anything did.
+func (s apiSlices) follow(c *cluster, dirty *Dirty) (changed bool) {
+	put := func(name model.Name) {
+		sl := c.Slices[name]
+		if sl != nil && sl.Service != apiService {
+			sl = nil
+		}
+		if s[name] == sl {
+			return
+		}
+		changed = true
+		if s[name] = sl; sl == nil {
+			delete(s, name)
+		}
+	}
+	if dirty.Has(model.KindSlices) {
+		for name := range s {
+			put(name)
+		}
+		for name := range c.Slices {
+			put(name)
+		}
+	}
+	for name := range dirty.Slices {
+		put(name)
+	}
+	return changed
+}
+
+// machine is what guards are made from of model.Local.
+type machine struct {
+	node            string
+	addrs, gateways []netip.Addr
+	servers         []netip.AddrPort
+}
+
+func machineOf(c *cluster) machine {
+	return machine{c.Local.Node, c.Local.HostAddrs, c.Local.Gateways, c.Local.APIServers}
+}
+
+func (m machine) equal(o machine) bool {
+	return m.node == o.node && slices.Equal(m.addrs, o.addrs) && slices.Equal(m.gateways, o.gateways) && slices.Equal(m.servers, o.servers)
+}
+
+// equalBesideNodes reports whether the guards differ in the addresses of nodes at most.
+func (g *guards) equalBesideNodes(o *guards) bool {
+	external := (g.external == nil) == (o.external == nil) && slices.Equal(g.external, o.external)
+	return external && maps.Equal(g.ports, o.ports) && maps.Equal(g.servers, o.servers) && slices.Equal(g.own, o.own) &&
+		slices.Equal(g.gateways, o.gateways) && slices.Equal(g.pools, o.pools) && slices.Equal(g.podPools, o.podPools) &&
+		slices.Equal(g.services, o.services) && maps.Equal(g.trusted, o.trusted)
+}
+
+// movedNodes returns the addresses that are of nodes by one and not by the other.
+func (g *guards) movedNodes(o *guards) []netip.Addr {
+	var out []netip.Addr
+	for a, name := range g.nodes {
+		if other, is := o.nodes[a]; !is || other != name {
+			out = append(out, a)
+		}
+	}
+	for a := range o.nodes {
+		if _, is := g.nodes[a]; !is {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func (g *guards) ofNode(a netip.Addr) bool {
+	_, is := g.nodes[a]
+	return is
+}
+
+// never says why an address is no Service's and no endpoint's, whatever else there is; "" = it may be.
+func never(a netip.Addr) string {
+	_, cloud := metadata[a]
+	switch {
+	case a.Is4In6():
+		return "is an IPv4-mapped address"
+	case a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a == broadcast:
+		return "is a loopback, link-local, multicast or unspecified address"
+	case cloud:
+		return "is the address of a cloud's metadata"
+	}
+	return ""
+}
+
+// needed says what needs an address and port, so that no frontend may take it; "" = nothing does. The unspecified address
+// stands for all of a node's, and so do those of its loopback device.
+func (g *guards) needed(f nodestate.Frontend) string {
+	if _, is := g.servers[f]; is {
+		return "an API server listens there"
+	}
+	if f.Addr.IsUnspecified() || f.Addr.IsLoopback() || g.ofNode(f.Addr) {
+		return g.ports[socket{f.Port, f.Proto}]
+	}
+	return ""
+}
+
+// taken says whose an address is that a Service asks to have from outside; "" = it may have it. ofStatus says that it is
+// in the status of its load balancer, which tenants do not write: it may be of a pool of load balancers, and is not
+// limited by serviceExternalIPs.
+func (s *services) taken(svc *model.Service, a netip.Addr, ofStatus bool) string {
+	g := s.guards
+	pools := g.pools
+	if ofStatus {
+		pools = g.podPools
+	}
+	switch {
+	case slices.Contains(svc.ClusterIPs, a):
+		return "" // its own
+	case never(a) != "":
+		return never(a)
+	case slices.Contains(g.gateways, a):
+		return "is a gateway of the node"
+	case s.pods.has(a):
+		return "is the address of a pod"
+	case g.ofNode(a) && (ofStatus || g.external == nil):
+		return "" // its ports are another question
+	case !g.ofNode(a) && model.Within(pools, a):
+		return "is in an IPPool"
+	case model.Within(g.services, a):
+		return "is in the range of cluster IPs"
+	case !ofStatus && g.external != nil && !model.Within(g.external, a):
+		return "is not in serviceExternalIPs"
+	}
+	return ""
+}
+
+// apart says why the Services of a namespace may not have an endpoint; "" = they may.
+func (s *services) apart(svc model.Name, a netip.Addr, port uint16, proto model.Protocol) string {
+	if why := never(a); why != "" {
+		return why
+	}
+	if _, trusted := s.guards.trusted[svc.Namespace]; trusted || svc == apiService {
+		return ""
+	}
+	if what := s.guards.needed(nodestate.Frontend{Addr: a, Port: port, Proto: proto}); what != "" {
+		return "is a port that nodes need: " + what
+	}
+	if s.pods.foreign(svc.Namespace, a) {
+		return "is the address of another namespace's pod"
+	}
+	return ""
+}

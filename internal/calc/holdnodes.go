@@ -1,0 +1,163 @@
+package calc
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// holdNodes returns the nodes with those of their addresses, subnets and link addresses that count. What was made for a
+// node before is taken again where it is equal.
+func holdNodes(c *model.Cluster, h *holdings, claims *podClaims, before map[string]*model.Node) (map[string]*model.Node, []Refusal) {
+	out := make(map[string]*model.Node, len(c.Nodes))
+	first := firstNodes(c)
+	links := linksOf(c)
+	var refused []Refusal
+	for name, n := range c.Nodes {
+		v, why := holdNode(c, h, claims, n, first, links)
+		refused = append(refused, why...)
+		if was := before[name]; was != nil && (was == v || len(why) > 0 && reflect.DeepEqual(*was, *v)) {
+			v = was
+		}
+		out[name] = v
+	}
+	return out, refused
+}
+
+// firstNodes returns which node has an address: of those that claim it the one that did first.
+func firstNodes(c *model.Cluster) map[netip.Addr]*model.Node {
+	out := make(map[netip.Addr]*model.Node, len(c.Nodes))
+	for _, n := range c.Nodes {
+		for _, a := range n.Addrs {
+			if have := out[a]; have == nil || olderNode(n, have, a) < 0 {
+				out[a] = n
+			}
+		}
+	}
+	return out
+}
+
+// olderNode compares two nodes by since when they claim an address.
+func olderNode(a, b *model.Node, at netip.Addr) int {
+	return cmp.Or(cmp.Compare(a.ClaimedAt(at), b.ClaimedAt(at)), strings.Compare(a.UID, b.UID), strings.Compare(a.Name, b.Name))
+}
+
+// linksOf counts by how many nodes a link address is published.
+func linksOf(c *model.Cluster) map[[6]byte]int {
+	out := make(map[[6]byte]int, len(c.Nodes))
+	for _, n := range c.Nodes {
+		out[n.LinkAddress]++
+	}
+	return out
+}
+
+// holdNode returns a node with what counts of it: itself, where all does.
+func holdNode(c *model.Cluster, h *holdings, claims *podClaims, n *model.Node, first map[netip.Addr]*model.Node, links map[[6]byte]int) (*model.Node, []Refusal) {
+	if n.Name == c.Local.Node {
+		return n, nil // written by this machine
+	}
+	var refused []Refusal
+	refuse := func(object, field, value, why string) {
+		refused = append(refused, Refusal{Object: object + " " + n.Name, Field: field, Value: value, Why: why, Node: n.Name})
+	}
+	out := *n
+	out.Addrs = keepOf(n.Addrs, func(a netip.Addr) bool {
+		why := noNodeAddress(c, h, claims, n, first[a], a)
+		if why != "" {
+			refuse("Node", "status.addresses", a.String(), why)
+		}
+		return why == ""
+	})
+	out.Subnets = keepOf(n.Subnets, func(p netip.Prefix) bool {
+		if slices.Contains(c.Local.Subnets, p) || slices.ContainsFunc(out.Addrs, p.Contains) {
+			return true
+		}
+		refuse("NodeStatus", "status.subnets", p.String(), "has no address of the node in it")
+		return false
+	})
+	if why := noLinkAddress(c, &out, links[n.LinkAddress]); why != "" {
+		refuse("NodeStatus", "status.linkAddress", macText(n.LinkAddress), why)
+		out.LinkAddress = [6]byte{}
+	}
+	if refused == nil {
+		return n, nil
+	}
+	return &out, refused
+}
+
+// keepOf returns the values that keep is true of: the list itself where it is true of all.
+func keepOf[T any](all []T, keep func(T) bool) []T {
+	var out []T
+	for i, v := range all {
+		switch ok := keep(v); {
+		case ok && out != nil:
+			out = append(out, v)
+		case !ok && out == nil:
+			out = append(make([]T, 0, len(all)), all[:i]...)
+		}
+	}
+	if out == nil {
+		return all
+	}
+	return out
+}
+
+// noNodeAddress says why an address is not another node's, "" when it is.
+func noNodeAddress(c *model.Cluster, h *holdings, claims *podClaims, n, first *model.Node, a netip.Addr) string {
+	if first != n {
+		return fmt.Sprintf("is the address of node %s, which has claimed it for longer", first.Name)
+	}
+	if p := claims.holder(h, a); p != nil && p.Node != n.Name {
+		return fmt.Sprintf("is the address of pod %s on node %s", p.Name, p.Node)
+	}
+	if b := h.blockOf(a); b != nil && b.Node != n.Name && b.Created <= n.ClaimedAt(a) {
+		return fmt.Sprintf("lies in the older block %s of node %s", b.CIDR, b.Node)
+	}
+	switch {
+	case ofMachine(c, a):
+		return "is an address of node " + c.Local.Node
+	case ofService(c, a):
+		return "is in a range of cluster IPs"
+	}
+	return ""
+}
+
+// noLinkAddress says why a node is not reached at the link address that it published, "" when it is. What the kernel's
+// neighbour table has for one of the node's addresses decides; where it has nothing yet, an address that others have is not taken.
+func noLinkAddress(c *model.Cluster, n *model.Node, publishers int) string {
+	mac := n.LinkAddress
+	if mac == [6]byte{} {
+		return ""
+	}
+	for _, a := range n.Addrs {
+		if known, ok := c.Local.Neighbours[a]; ok && sameLink(&cluster{Cluster: c}, a) {
+			if known != mac {
+				return "is not the link address at which this node finds " + a.String() + ", " + macText(known)
+			}
+			return ""
+		}
+	}
+	if publishers > 1 {
+		return "is published by another node too"
+	}
+	for a, known := range c.Local.Neighbours {
+		if known == mac {
+			return "is the link address at which this node finds " + a.String()
+		}
+	}
+	for _, i := range c.Local.Interfaces {
+		if i.MAC == mac {
+			return "is that of interface " + i.Name + " of node " + c.Local.Node
+		}
+	}
+	return ""
+}
+
+func macText(mac [6]byte) string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
+}

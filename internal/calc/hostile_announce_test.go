@@ -1,0 +1,54 @@
+package calc
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/model"
+)
+
+func TestHostileAnnouncements(t *testing.T) {
+	for _, tt := range []struct{ attack, four, six string }{
+		{"a tenant's Service has the node that announces answer for the gateway's address", "172.31.1.1", "fd00:31:1::1"},
+		{"a tenant's Service has the node that announces answer for a node's address", "172.31.1.8", "fd00:31:1::9"},
+		{"a tenant's Service has the node that announces answer for an address of its own machine", "172.31.1.207", "fd00:31:1::207"},
+		{"a tenant's Service has the node that announces answer for a pod's address", "172.31.1.130", "fd00:31:1::81"},
+	} {
+		t.Run(tt.attack, func(t *testing.T) {
+			hostile.Record(t, tt.attack, hostile.Tenant, hostile.ControlPlane, hostile.Both)
+			c := evil()
+			c.Settings.L2Reachability = true
+			c.Local.Gateways = []netip.Addr{addr("172.31.1.1"), addr("fd00:31:1::1")}
+			for name, n := range c.Nodes {
+				if name != "worker" { // nobody else announces
+					with := *n
+					with.Subnets = nil
+					c.Nodes[name] = &with
+				}
+			}
+			c.Nodes["worker"].Subnets = []netip.Prefix{prefix("172.31.1.0/24"), prefix("fd00:31:1::/64")}
+			// Pods on the link itself.
+			c.Pools["link"] = &model.Pool{Name: "link", CIDR: prefix("172.31.1.128/26"), BlockBits: 28, Workload: true}
+			c.Pools["link6"] = &model.Pool{Name: "link6", CIDR: prefix("fd00:31:1::80/122"), BlockBits: 124, Workload: true}
+			for _, p := range []string{"172.31.1.128/28", "fd00:31:1::80/124"} {
+				c.Blocks[prefix(p)] = &model.Block{CIDR: prefix(p), Node: "control", Created: 200}
+			}
+			free := []netip.Addr{addr("172.31.1.99"), addr("fd00:31:1::63")}
+			name := model.Name{Namespace: "default", Name: "evil"}
+			c.Services[name] = &model.Service{Name: name, ClusterIPs: []netip.Addr{addr("10.96.0.99"), addr("fd00:10:96::99")}, ExternalIPs: append(free, addr(tt.four), addr(tt.six)),
+				Ports: []model.ServicePort{{Name: "p", Protocol: model.ProtocolTCP, Port: 80}}}
+			s := Calc(c)
+			for _, a := range free {
+				if !s.Announced[a] {
+					t.Errorf("%s, which is nobody's, is not announced: %v", a, s.Announced)
+				}
+			}
+			for _, text := range []string{tt.four, tt.six} {
+				if s.Announced[addr(text)] {
+					t.Errorf("%s is announced", text)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,219 @@
+package calc
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// maxRefusals bounds what is said of one object: a Service may name any number of addresses.
+const maxRefusals = 4
+
+// What a refusal asks for.
+const (
+	actionAddress  = "name an address that is nobody else's"
+	actionPort     = "choose another address or port"
+	actionExternal = "name addresses in serviceExternalIPs, or ask for them to be put there"
+	actionOpen     = "set serviceExternalIPs, or the admission plugin DenyServiceExternalIPs, so that not every namespace may take any address"
+	actionBackend  = "name the namespace's own pods; an administrator may label the namespace " + labelBackends + "=" + backendsAny
+)
+
+// refuse notes that something of a source is not in force.
+func (s *services) refuse(src source, field, value, message, action string) {
+	s.refusals[src] = append(s.refusals[src], nodestate.Refusal{Field: field, Value: value, Message: message, Action: action})
+}
+
+// lose notes that a frontend of a source is somebody else's, or with by == nil that it is not.
+func (s *services) lose(src source, f nodestate.Frontend, by *port) {
+	if by == nil {
+		if delete(s.lost[src], f); len(s.lost[src]) == 0 {
+			delete(s.lost, src)
+		}
+		return
+	}
+	if s.lost[src] == nil {
+		s.lost[src] = map[nodestate.Frontend]string{}
+	}
+	s.lost[src][f] = by.rule.Kind + " " + by.rule.Name
+}
+
+// report writes what is said of the sources.
+func (s *services) report(sources map[source]struct{}) {
+	for src := range sources {
+		about := nodestate.Object{Kind: "Service", Name: src.name}
+		if src.hostPorts {
+			about.Kind = "Pod"
+		}
+		list := slices.Clone(s.refusals[src])
+		for f, by := range s.lost[src] {
+			list = append(list, nodestate.Refusal{Field: "address and port", Value: frontendText(f), Message: "belongs to " + by + ", which is older or has it as its own; it is left out", Action: actionPort})
+		}
+		slices.SortFunc(list, func(a, b nodestate.Refusal) int {
+			return cmp.Or(compareBool(a.Allowed, b.Allowed), strings.Compare(a.Field, b.Field), strings.Compare(a.Value, b.Value), strings.Compare(a.Message, b.Message))
+		})
+		list = slices.Compact(list)
+		if n := len(list) - maxRefusals; n > 0 {
+			list = append(list[:maxRefusals:maxRefusals], nodestate.Refusal{Field: list[maxRefusals].Field, Value: strconv.Itoa(n) + " more", Message: "not in force either, for reasons as these", Action: list[maxRefusals].Action})
+		}
+		if len(list) == 0 {
+			s.refused.Delete(about)
+		} else {
+			s.refused.set(about, list)
+		}
+	}
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+func frontendText(f nodestate.Frontend) string {
+	return netip.AddrPortFrom(f.Addr, f.Port).String() + "/" + f.Proto.String()
+}
+
+// addresses returns which of the addresses that a Service asks for it may have, of both families: those of
+// spec.externalIPs, and those of its load balancer's status. note is called for the others; nil = nobody asks.
+func (s *services) addresses(svc *model.Service, note func(field, value, message, action string)) (external, balanced []netip.Addr) {
+	pick := func(all []netip.Addr, field string, ofStatus bool) (out []netip.Addr) {
+		for _, a := range all {
+			why := s.taken(svc, a, ofStatus)
+			if why == "" {
+				out = append(out, a)
+				continue
+			}
+			action := actionAddress
+			if strings.HasSuffix(why, "serviceExternalIPs") {
+				action = actionExternal
+			}
+			if note != nil {
+				note(field, a.String(), why+"; it is left out", action)
+			}
+		}
+		return out
+	}
+	return pick(svc.ExternalIPs, "spec.externalIPs", false), pick(svc.LBIPs, "status.loadBalancer.ingress", true)
+}
+
+// Refusals returns what of Services and host ports is not in force, as every agent finds it: of a cluster of which no node's
+// view is asked for.
+func Refusals(all *model.Cluster) nodestate.Map[nodestate.Object, []nodestate.Refusal] {
+	s, _ := New().Update(all, model.AllDirty())
+	return s.Refused
+}
+
+// point says that a Service has addresses that nobody granted it.
+func (s *services) point(src source, external []netip.Addr) {
+	var words []string
+	for _, a := range external[:min(len(external), maxRefusals)] {
+		words = append(words, a.String())
+	}
+	s.refusals[src] = append(s.refusals[src], nodestate.Refusal{Field: "spec.externalIPs", Value: strings.Join(words, " "), Allowed: true,
+		Message: "every Service may name any address, because serviceExternalIPs is not set", Action: actionOpen})
+}
+
+// noteAsked keeps which addresses a Service asks for, nil for one that is gone.
+func (s *services) noteAsked(name model.Name, svc *model.Service) {
+	for _, a := range s.asked[name] {
+		if delete(s.holders[a], name); len(s.holders[a]) == 0 {
+			delete(s.holders, a)
+		}
+	}
+	delete(s.asked, name)
+	if svc == nil || len(svc.ExternalIPs)+len(svc.LBIPs) == 0 {
+		return
+	}
+	s.asked[name] = slices.Concat(svc.ExternalIPs, svc.LBIPs)
+	for _, a := range s.asked[name] {
+		if s.holders[a] == nil {
+			s.holders[a] = map[model.Name]struct{}{}
+		}
+		s.holders[a][name] = struct{}{}
+	}
+}
+
+// allow takes from a Service's port the frontends that nodes need, and reports whether its cluster IP is left. The
+// Service of the API servers has its own.
+func (s *services) allow(p *port, svc *model.Service) bool {
+	p.frontends = slices.DeleteFunc(p.frontends, func(f nodestate.Frontend) bool {
+		why := s.guards.needed(f)
+		if why == "" || svc.Name == apiService && slices.Contains(p.internal, f) {
+			return false
+		}
+		field := "spec.clusterIPs"
+		switch {
+		case f.Addr.IsUnspecified():
+			field = "spec.ports.nodePort"
+		case slices.Contains(svc.ExternalIPs, f.Addr):
+			field = "spec.externalIPs"
+		case slices.Contains(svc.LBIPs, f.Addr):
+			field = "status.loadBalancer.ingress"
+		}
+		s.refuse(p.src, field, frontendText(f), "nodes need this port: "+why+"; it is left out", actionPort)
+		return true
+	})
+	return slices.Contains(p.frontends, p.id)
+}
+
+// allowedHostPorts leaves out host ports that nodes need, and those at addresses that the node does not have.
+func (s *services) allowedHostPorts(all []*port) []*port {
+	return slices.DeleteFunc(all, func(p *port) bool {
+		a := p.id.Addr
+		if why := s.guards.needed(p.id); why != "" {
+			s.refuse(p.src, "hostPort", frontendText(p.id), "the node needs this port: "+why+"; it is not served", actionPort)
+			return true
+		}
+		if a.IsUnspecified() || a.IsLoopback() || slices.Contains(s.guards.own, a) {
+			return false
+		}
+		s.refuse(p.src, "hostIP", a.String(), "is no address of the node; the host port is not served", "name an address of the node, or none")
+		return true
+	})
+}
+
+// guard brings the guards up to date, and marks in dirty what is to be looked at again as a whole. It returns the addresses
+// for which the answer may be another one, and adds to affected the frontends.
+func (s *services) guard(c *cluster, dirty *Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
+	moved, ports := s.pods.follow(c, dirty)
+	for _, p := range ports {
+		for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+			affected[nodestate.Frontend{Addr: all, Port: p.port, Proto: p.proto}] = struct{}{}
+		}
+	}
+	due := dirty.Has(model.KindNodes | model.KindSettings | model.KindPools | model.KindServiceCIDRs | model.KindNamespaces)
+	due = s.servers.follow(c, dirty) || due
+	if dirty.Has(model.KindLocal) {
+		l := machineOf(c)
+		due = due || !l.equal(s.machine)
+		s.machine = l
+	}
+	if !due {
+		return moved
+	}
+	now, before := guardsOf(c, s.servers), s.guards
+	s.guards = now
+	if !now.equalBesideNodes(before) {
+		dirty.Add(model.KindServices | model.KindPods)
+	}
+	others := now.movedNodes(before)
+	for _, a := range others {
+		for all, of := range s.narrow { // few: frontends at nodes' addresses
+			for f := range of {
+				if f.Addr == a {
+					affected[f], affected[all] = struct{}{}, struct{}{}
+				}
+			}
+		}
+	}
+	return append(moved, others...)
+}

@@ -1,0 +1,224 @@
+package calc
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// serviceTable is a table that Services fill, in each family.
+type serviceTable int
+
+const (
+	frontendTable serviceTable = iota
+	backendTable
+	rangeTable
+	maglevTable
+	serviceTables
+)
+
+func (t serviceTable) String() string {
+	return [...]string{"frontends of Services", "backends of Services", "source ranges of load balancers", "slots of Maglev tables"}[t]
+}
+
+// Bounds on what Services may take of a node where no setting says so.
+const (
+	maxFrontends   = 1 << 16
+	maxBackends    = 1 << 18
+	maxRanges      = 1 << 16
+	maxMaglevSlots = 1 << 26 // 256 MiB
+)
+
+// ask is how many places of each table and family a Service asks for.
+type ask [serviceTables][2]int
+
+// serviceShares decides which Services are carried, where they ask for more than there is.
+type serviceShares struct {
+	asks    map[model.Name]ask
+	total   ask
+	room    [serviceTables]int
+	refused map[model.Name]bool
+	stale   bool // refused is to be found out again
+
+	overdrawn []nodestate.Overdrawn
+}
+
+// follow looks at those Services again that changed, and returns those that are refused now and were not before, or the other way
+// round.
+func (x *serviceShares) follow(c *cluster, s *services, changed map[source]struct{}) (turned []model.Name) {
+	if x.asks == nil {
+		x.asks = map[model.Name]ask{}
+	}
+	for src := range changed {
+		if !src.hostPorts {
+			x.note(src.name, s.ask(c, src.name))
+		}
+	}
+	room := [serviceTables]int{frontendTable: cmp.Or(c.Settings.MaxFrontends, maxFrontends), backendTable: cmp.Or(c.Settings.MaxBackends, maxBackends),
+		rangeTable: maxRanges, maglevTable: maxMaglevSlots}
+	if room != x.room {
+		x.room, x.stale = room, true
+	}
+	if !x.stale {
+		return nil
+	}
+	x.stale = false
+	before := x.refused
+	x.refused, x.overdrawn = nil, nil
+	for t := range serviceTables {
+		for fam := range 2 {
+			if x.total[t][fam] > x.room[t] {
+				x.divide(c, t, fam)
+			}
+		}
+	}
+	for name := range before {
+		if !x.refused[name] {
+			turned = append(turned, name)
+		}
+	}
+	for name := range x.refused {
+		if !before[name] {
+			turned = append(turned, name)
+		}
+	}
+	return turned
+}
+
+// note takes over what a Service asks for.
+func (x *serviceShares) note(name model.Name, now ask) {
+	before := x.asks[name]
+	if now == (ask{}) {
+		delete(x.asks, name)
+	} else {
+		x.asks[name] = now
+	}
+	over := len(x.refused) > 0
+	for t := range serviceTables {
+		for fam := range 2 {
+			x.total[t][fam] += now[t][fam] - before[t][fam]
+			over = over || x.total[t][fam] > x.room[t]
+		}
+	}
+	x.stale = x.stale || over // an older or younger Service of the same size, too
+}
+
+// divide refuses Services what their namespaces are not granted of a table.
+func (x *serviceShares) divide(c *cluster, t serviceTable, fam int) {
+	var claims []claim
+	var names []model.Name
+	for name, asked := range x.asks {
+		if svc := c.Services[name]; svc != nil && asked[t][fam] > 0 && !x.refused[name] {
+			claims = append(claims, claim{owner: name.Namespace, created: svc.Created, name: name.Name, size: asked[t][fam]})
+			names = append(names, name)
+		}
+	}
+	owners := map[string]*nodestate.Overdrawn{}
+	for i, as := range grant(x.room[t], claims) {
+		o := owners[claims[i].owner]
+		if o == nil {
+			o = &nodestate.Overdrawn{Namespace: claims[i].owner, Table: t.String()}
+			owners[o.Namespace] = o
+		}
+		o.Asked += claims[i].size
+		if as != refused {
+			o.Granted += claims[i].size
+			continue
+		}
+		o.Refused++
+		if x.refused == nil {
+			x.refused = map[model.Name]bool{}
+		}
+		x.refused[names[i]] = true
+	}
+	for _, ns := range slices.Sorted(maps.Keys(owners)) {
+		if o := owners[ns]; o.Refused > 0 {
+			o.Reserved, o.Share, o.Total = reserved(x.room[t], len(owners)), x.room[t]/shareParts, x.room[t]
+			x.overdrawn = append(x.overdrawn, *o)
+		}
+	}
+}
+
+// ask counts what a Service asks for, without making any of it.
+func (s *services) ask(c *cluster, name model.Name) (out ask) {
+	svc := c.Services[name]
+	if svc == nil {
+		return out
+	}
+	for fam := range 2 {
+		own := len(c.carriedOf(svc.ClusterIPs, fam))
+		if own == 0 {
+			continue
+		}
+		lb := c.carriedOf(svc.LBIPs, fam)
+		more := len(c.carriedOf(svc.ExternalIPs, fam)) + len(lb)
+		for i := range svc.Ports {
+			sp := &svc.Ports[i]
+			external := more
+			if sp.NodePort != 0 {
+				external++
+			}
+			behind := s.behind(c, svc, sp, fam)
+			out[frontendTable][fam] += own + external
+			out[backendTable][fam] += behind
+			if svc.Restricted && len(lb) > 0 {
+				out[rangeTable][fam] += len(svc.SourceRanges) + len(lb)
+			}
+			if svc.Maglev && external > 0 {
+				out[maglevTable][fam] += maglevSlots(behind)
+			}
+		}
+	}
+	return out
+}
+
+// behind counts the endpoints of a Service's port in one family. One on this node counts twice, being in two lists.
+func (s *services) behind(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) (n int) {
+	for _, name := range s.slices[svc.Name] {
+		sl := c.Slices[name]
+		if sl == nil {
+			continue
+		}
+		ports := 0
+		for _, ep := range sl.Ports {
+			if ep.Name == sp.Name && ep.Protocol == sp.Protocol && ep.Port != 0 {
+				ports++
+			}
+		}
+		if ports == 0 {
+			continue
+		}
+		for i := range sl.Endpoints {
+			e := &sl.Endpoints[i]
+			if !e.Ready && !svc.PublishNotReady && !(e.Serving && e.Terminating) {
+				continue
+			}
+			for _, a := range e.Addrs {
+				if a.IsValid() && c.carried(a) && family(a) == fam {
+					if n += ports; e.Node == c.Local.Node {
+						n += ports
+					}
+				}
+			}
+		}
+	}
+	return n
+}
+
+// maglevSlots is how many slots the table of a Service port with some backends has (internal/maglev).
+func maglevSlots(backends int) int {
+	switch {
+	case backends == 0:
+		return 0
+	case backends <= 10:
+		return 1021
+	case backends <= 100:
+		return 10007
+	case backends <= 1000:
+		return 100003
+	}
+	return 655373
+}

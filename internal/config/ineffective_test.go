@@ -1,0 +1,70 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/hostile"
+)
+
+// What somebody believes to be protected, and is not, makes the node degraded: it is a problem, not a note.
+func TestHostileIneffectiveProtectionIsAProblem(t *testing.T) {
+	hostile.Record(t, "a setting of protection that has no effect passes for one that has", hostile.Operator, hostile.ControlPlane, hostile.Both)
+	for _, c := range []struct{ field, env, value string }{
+		{"wireguardEnabled", "FELIX_WIREGUARDENABLED", "true"},
+		{"wireguardEnabledV6", "FELIX_WIREGUARDENABLEDV6", "1"},
+		{"wireguardHostEncryptionEnabled", "felix_WireguardHostEncryptionEnabled", "yes"},
+		{"nftablesFilterAllowAction", "FELIX_NFTABLESFILTERALLOWACTION", "RETURN"},
+	} {
+		byEnv, bySpec := New("n1", []string{c.env + "=" + c.value}, nil), New("n1", nil, nil)
+		bySpec.Set("node.n1", map[string]any{c.field: c.value})
+		for where, r := range map[string]*Resolver{"spec." + c.field: bySpec, c.env: byEnv} {
+			got := r.Resolve()
+			if len(got.Problems) != 1 || got.Problems[0].Field != where || !strings.Contains(got.Problems[0].Message, "has no effect") || got.Problems[0].Action == "" {
+				t.Errorf("%s = %s: problems %v, unsupported %v", where, c.value, got.Problems, got.Unsupported)
+			}
+		}
+	}
+	for _, off := range []string{"FELIX_WIREGUARDENABLED=false", "FELIX_WIREGUARDENABLED=0", "FELIX_WIREGUARDENABLEDV6=no", "FELIX_BPFJITHARDENING=Strict"} {
+		if got := New("n1", []string{off}, nil).Resolve(); len(got.Problems)+len(got.Unsupported) > 0 {
+			t.Errorf("%s is complained about: %v %v", off, got.Problems, got.Unsupported)
+		}
+	}
+}
+
+// A value that is none changes nothing of what is in force, and one that weakens nothing is not put in the place of a good one.
+func TestHostileBadValueChangesNothing(t *testing.T) {
+	hostile.Record(t, "a value that is none replaces a setting in force", hostile.Operator, hostile.ControlPlane, hostile.Both)
+	r := New("n1", nil, nil)
+	r.Set("default", spec(t, `{"defaultEndpointToHostAction":"DROP","failsafeInboundHostPorts":[{"protocol":"tcp","port":22}],"vxlanPort":4790}`))
+	want := r.Resolve().Effective
+	for _, bad := range []string{`{"defaultEndpointToHostAction":"Drop it","failsafeInboundHostPorts":[{"protocol":"tcp","port":22}],"vxlanPort":4790}`,
+		`{"defaultEndpointToHostAction":"DROP","failsafeInboundHostPorts":"any","vxlanPort":4790}`,
+		`{"defaultEndpointToHostAction":"DROP","failsafeInboundHostPorts":[{"protocol":"tcp","port":22}],"vxlanPort":70000}`} {
+		r.Set("default", spec(t, bad))
+		for _, of := range []*Resolver{r, restarted(t, r, bad)} {
+			got := of.Resolve()
+			if !reflect.DeepEqual(got.Effective, want) || len(got.Problems) != 1 {
+				t.Errorf("%s: %+v; %v", bad, got.Settings, got.Problems)
+			}
+		}
+	}
+}
+
+// What says how metrics are protected is in force as it is written, or metrics are not served: agents look at it.
+func TestMetricsProtection(t *testing.T) {
+	r := New("n1", nil, nil)
+	r.Set("default", spec(t, `{"prometheusMetricsEnabled":true,"prometheusMetricsCertFile":"/c","prometheusMetricsKeyFile":"/k","prometheusMetricsCAFile":"/a","prometheusMetricsClientAuth":"requireAndVerifyClientCert"}`))
+	got := r.Resolve()
+	if want := (MetricsTLS{CAFile: "/a", CertFile: "/c", KeyFile: "/k", ClientAuth: RequireAndVerifyClientCert}); got.Metrics.TLS != want || len(got.Problems)+len(got.Unsupported) > 0 {
+		t.Errorf("%+v, %v, %v", got.Metrics, got.Problems, got.Unsupported)
+	}
+	r.Set("default", spec(t, `{"prometheusMetricsEnabled":true,"prometheusMetricsClientAuth":"Require"}`))
+	if got := r.Resolve(); got.Metrics.TLS.ClientAuth != "Require" || !got.Metrics.TLS.Wanted() {
+		t.Errorf("a value that is none is forgotten: %+v", got.Metrics)
+	}
+	if Default().Metrics.TLS.Wanted() {
+		t.Error("TLS is asked for by default")
+	}
+}

@@ -1,0 +1,116 @@
+package ebpf
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/hostile"
+)
+
+const (
+	attackForeign = "another map is pinned in the place of one of Weir's while the agent runs"
+	attackOnePin  = "one pin of many is removed while the agent runs"
+)
+
+// pinOf is the path at which a map of IPv4 is pinned.
+func pinOf(d instance, name string) string { return filepath.Join(mapsDir(d.opts.BPFFS), name) }
+
+// isPinned fails the test unless a map is pinned where it belongs.
+func isPinned(t *testing.T, d instance, name string) {
+	t.Helper()
+	there, err := ebpf.LoadPinnedMap(pinOf(d, name), nil)
+	must(t, err)
+	defer there.Close()
+	if !sameMapID(there, d.loaded.Maps[name]) {
+		t.Errorf("what is pinned as %s is another map", name)
+	}
+}
+
+// TestHostileForeignPin: who pins a map of another layout, or an empty one, in the place of one of Weir's does not get the next agent to take it over.
+func TestHostileForeignPin(t *testing.T) {
+	hostile.Record(t, attackForeign, hostile.Operator, hostile.EBPF, hostile.Both)
+	b := newBench(t)
+	d := b.open(t)
+	s := sample(b)
+	applied(t, d, s)
+	d.check(false)
+	empty := d.loaded.Maps["weir_addrs"]
+	for name, spec := range map[string]*ebpf.MapSpec{
+		"weir_policy": {Name: "weir_policy", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1},
+		"weir_addrs":  {Name: "weir_addrs", Type: empty.Type(), KeySize: empty.KeySize(), ValueSize: empty.ValueSize(), MaxEntries: empty.MaxEntries(), Flags: empty.Flags()},
+	} {
+		m, err := ebpf.NewMap(spec)
+		must(t, err)
+		must(t, os.Remove(pinOf(d, name)))
+		must(t, m.Pin(pinOf(d, name)))
+		must(t, m.Close())
+		d.check(false)
+		isPinned(t, d, name)
+	}
+	must(t, d.Close())
+	d = b.open(t)
+	applied(t, d, s)
+	if st := d.Status(); st.Writes != 0 {
+		t.Errorf("the next agent writes %d entries: it found other maps", st.Writes)
+	}
+}
+
+// TestHostileOnePin: one pin that goes comes back, of a map and of a link, whichever it is.
+func TestHostileOnePin(t *testing.T) {
+	hostile.Record(t, attackOnePin, hostile.Operator, hostile.EBPF, hostile.Both)
+	b := newBench(t)
+	d := b.open(t)
+	applied(t, d, sample(b))
+	d.check(false)
+	for name := range d.loaded.Maps {
+		if unpinned[name] {
+			continue
+		}
+		must(t, os.Remove(pinOf(d, name)))
+		d.check(false)
+		isPinned(t, d, name)
+	}
+	for s, at := range d.programs.at {
+		if !at.pinned() {
+			continue
+		}
+		path := filepath.Join(d.programs.dir, s.pin())
+		must(t, os.Remove(path))
+		d.check(false)
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}
+
+// An interface that began with links, because it was there before, gets filters behind them when things are quiet for long.
+func TestBackstopComesLater(t *testing.T) {
+	b := newBench(t)
+	d := b.open(t)
+	applied(t, d, sample(b))
+	pod := site{b.ifaces[0].Index, fromWorkload}
+	d.check(false)
+	if err := (filter{filterName(pod)}).check(pod, 0); err == nil {
+		t.Fatal("it has a filter at once: its qdisc made it drop packets")
+	}
+	for range 2 * len(b.ifaces) {
+		d.attached = time.Now().Add(-2 * backstopAfter)
+		d.check(false)
+	}
+	for s := range d.programs.at {
+		if !ofWorkload(s.hook) {
+			continue
+		}
+		if err := (filter{filterName(s)}).check(s, d.programs.ids[s.hook.name]); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+	must(t, Remove(d.opts.BPFFS))
+	if err := (filter{filterName(pod)}).check(pod, 0); err == nil {
+		t.Error("it stays when the data plane is removed")
+	}
+}

@@ -1,0 +1,42 @@
+package nft
+
+import "github.com/weir-net/weir/internal/nodestate"
+
+// podTunnelChain is for what a pod sends with its own address that is not TCP: it drops the packets of tunnels, in which policy sees
+// nothing. It stands before connection tracking, which has put fragments together, so that answers meet it too.
+const podTunnelChain = "pod-tunnels"
+
+// trusts are the rules by which what comes by a pod's interface, from its own address, is let in.
+func trusts(s *nodestate.State, from string) []string {
+	if s.Settings.VXLANFromPods && s.Settings.IPIPFromPods {
+		return []string{from + "accept"}
+	}
+	return []string{from + "meta l4proto tcp accept", from + "goto " + podTunnelChain}
+}
+
+// podTunnelRules drop VXLAN, for any address: nodes have such that nobody listed, and source NAT makes the packet one of this node's; and
+// IP in IP.
+func podTunnelRules(s *nodestate.State) []string {
+	var rules []string
+	if !s.Settings.VXLANFromPods {
+		rules = append(rules, "udp dport $vxlan drop")
+	}
+	if !s.Settings.IPIPFromPods {
+		rules = append(rules, "meta l4proto { 4, 41 } drop")
+	}
+	return append(rules, "accept")
+}
+
+// toTunnelRules are for what goes to VXLAN's port once it was translated: a Service leads nobody there but to a pod, and no pod at all. Where the
+// setting opens the port to pods, the addresses that nodes are known by stay closed: what comes from this node would be taken for its own.
+func toTunnelRules(s *nodestate.State) []string {
+	const service = "ct status dnat ct direction original "
+	if !s.Settings.VXLANFromPods {
+		return []string{"iifname @" + setWorkloads + " drop", service + "$ip daddr != @" + setPodRanges + " drop"}
+	}
+	rules := []string{service + "iifname != @" + setWorkloads + " $ip daddr != @" + setPodRanges + " drop"}
+	for _, node := range []string{setOwn, setNodes} {
+		rules = append(rules, "iifname @"+setWorkloads+" $ip daddr @"+node+" drop")
+	}
+	return rules
+}

@@ -1,0 +1,83 @@
+package nft
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// Ports for source NAT are chosen by the kernel, out of the node's range. So that one pod does not take them all towards one destination, each
+// has a share: so many connections that connection tracking knows of it with that destination.
+const (
+	asNodePod       = "as-node-pod" // gives a pod's flow the node's address, while the pod has less than its share of the ports
+	portShareChain  = "port-share"
+	queryShareChain = "query-share" // the same for the identifiers of echo requests
+	setPortShares   = "port-shares" // pod . destination . protocol . port, with its connections
+	setQueryShares  = "query-shares"
+	// portShare is the part of the range that a pod may have: 1 in portShare.
+	portShare = 4
+	// leastShared is the least size of a range of which pods have shares.
+	leastShared = 1936
+	// portSharesSize is for how many destinations of all pods connections are counted.
+	portSharesSize = 65536
+)
+
+// podShare is how many ports a pod may have towards one destination; 0 = any number.
+func podShare(s *nodestate.State) int {
+	set := s.Settings
+	n := int(set.SNATLast) - int(set.SNATFirst) + 1
+	if set.SNATFirst == 0 || n < leastShared {
+		return 0
+	}
+	return n / portShare
+}
+
+// portShareChains make the chains and the sets by which pods are held to their shares.
+func (f family) portShareChains(t *Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	const own, ports, queries = "goto " + asNodeChain, "$ip saddr . $ip daddr . meta l4proto . th dport", "$ip saddr . $ip daddr"
+	f.set(t, setPortShares, Set{Key: "$addr . $addr . inet_proto . inet_service", Learned: true, Lasting: true, Size: portSharesSize})
+	f.set(t, setQueryShares, Set{Key: "$addr . $addr", Learned: true, Lasting: true, Size: portSharesSize})
+	share, refuse := podShare(s), denyName(reason.NoPort, 0)
+	if share == 0 {
+		chain(asNodePod, own)
+		return
+	}
+	chain(asNodePod, "$ports goto "+portShareChain, "$icmp type echo-request goto "+queryShareChain, own)
+	counted := func(name, set, key string) {
+		chain(name,
+			fmt.Sprintf("add @%s { %s ct count %d } %s", set, key, share, own),
+			key+" != @"+set+" "+own, // there is no room to count it
+			"goto "+refuse)
+	}
+	counted(portShareChain, setPortShares, ports)
+	counted(queryShareChain, setQueryShares, queries)
+	t.Chains[refuse] = Chain{Rules: []string{"counter", "drop"}}
+}
+
+// withoutShares takes the shares out of a table: the kernel does not count connections.
+func withoutShares(t *Table) {
+	for name, rules := range map[string][]string{asNodePod: {"goto " + asNodeChain}, portShareChain: nil, queryShareChain: nil} {
+		if _, ok := t.Chains[name]; ok {
+			t.Chains[name] = Chain{Rules: rules}
+		}
+	}
+}
+
+// countsConnections asks the kernel whether it counts connections for elements of sets. Nothing is written.
+func countsConnections(f family) error {
+	n, err := knftables.New(f.nft(), tableName+"-try")
+	if err != nil {
+		return err
+	}
+	tx := n.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Add(Set{Key: f.words().addr, Learned: true, Lasting: true, Size: 16}.object("tried"))
+	tx.Add(&knftables.Chain{Name: "tried"})
+	tx.Add(&knftables.Rule{Chain: "tried", Rule: "add @tried { " + f.words().ip + " saddr ct count 1 } accept"})
+	return n.Check(context.Background(), tx)
+}

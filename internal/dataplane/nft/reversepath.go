@@ -1,0 +1,16 @@
+package nft
+
+import "github.com/weir-net/weir/internal/nodestate"
+
+// reversePathRules drop what comes in by an uplink that the route to its source does not lead out by (bpfEnforceRPF Strict; RFC 3704,
+// section 2.2). Multicast and broadcast are of the link alone, as are link-local sources and, of IPv6, who has no address yet.
+func (f family) reversePathRules(s *nodestate.State) []string {
+	if !s.Settings.RPFStrict {
+		return nil
+	}
+	uplink := `iifname != { "lo", $tunnel, $host } iifname != @` + setWorkloads + " "
+	if f.six {
+		return []string{uplink + "ip6 saddr != { ::, fe80::/10 } ip6 daddr != ff00::/8 fib saddr . iif oif missing drop"}
+	}
+	return []string{uplink + "ip daddr < 224.0.0.0 fib saddr . iif oif missing drop"}
+}

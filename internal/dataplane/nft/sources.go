@@ -1,0 +1,262 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Sources that live on other nodes are checked before connection tracking, with each packet:
+// docs/datapath.md ("Sources") says what is right. The look-up in `senders`, which every packet
+// pays anyway, tells the addresses of nodes and of pods outside of their nodes' blocks; all other
+// pods' are told by the prefixes of pools, and looked up by their blocks.
+const (
+	blockSource  = "block-source"      // an address of a pool
+	blockTunnel  = "block-from-tunnel" // the same, from the tunnel
+	frontSource  = "front-source"      // an address of a pool that no node has, from a node
+	podSource    = "pod-source"        // a pod outside of its node's blocks
+	podTunnel    = "pod-from-tunnel"   // the same, from the tunnel
+	nodeSource   = "node-source"       // the primary address of a node on the link, whose MAC address is known
+	nodeToOwn    = "node-to-own"       // the same from another machine, to an address of this node
+	nodeAny      = "node-source-any"   // any other address of a node
+	nodeTunnel   = "node-from-tunnel"  // a node's address, from the tunnel
+	nodeRequest  = "node-request"      // the same from another node, which hands it on if it is for a Service
+	nodeLinked   = "node-request-linked"
+	nodeProven   = "node-request-proven"
+	nodeOther    = "node-to-own-other"   // the same from another node
+	nodeService  = "node-to-own-service" // which may hand on what is for a Service
+	ownService   = "own-service"
+	ownAsked     = "own-asked"    // from nobody who is known, to an address of this node: for no Service it is the node's own processes' matter
+	sourceProven = "proven"       // the source is right
+	handedChain  = "handed-by"    // what is for a node port of another node comes from that one
+	handedOpen   = "handed-still" // the same of an open flow
+	sourceForged = "forged"
+
+	setNodeLinks = "node-links" // nodes' addresses with the MAC address that they come from
+	setNodeHomes = "node-homes" // nodes' addresses with the node's mark
+	setNodesFar  = "nodes-far"  // addresses of nodes behind a router
+	setNodesBare = "nodes-bare" // addresses of nodes on the link that publish no MAC address
+	setSameNode  = "same-node"  // each node's mark, twice
+	setLinked    = "-links"     // with `block` or `pod` before it: bases of blocks, or addresses, with the MAC address of their node
+	setRoutable  = "-routed"    // those that come by an uplink, from whichever MAC address
+	setTunnelled = "-tunnelled" // those that come by the tunnel alone
+	setHomes     = "-homes"     // with their node's mark
+	ofPodBlocks  = "block"
+	ofSinglePods = "pod"
+)
+
+// unprovenAnswer drops, where connection tracking has looked, what nodeToOwn let pass for the node's
+// own processes: with the mark of no node, for a flow of a pod that has the node's address.
+const unprovenAnswer = "meta mark and $mask == $mask ct status snat ct direction reply drop"
+
+// mostPools bounds how many rules tell pools' addresses; of more a set does.
+const mostPools = 8
+
+// maskText is the netmask of a length, as an address.
+func (f family) maskText(bits int) string {
+	all := slices.Repeat([]byte{0xff}, f.zero().BitLen()/8)
+	a, _ := netip.AddrFromSlice(all)
+	return netip.PrefixFrom(a, bits).Masked().Addr().String()
+}
+
+// blockLengths are those of blocks on other nodes, the longest first.
+func (f family) blockLengths(s *nodestate.State) []int {
+	var out []int
+	for p, r := range s.Routes {
+		if f.has(p.Addr()) && r.Node.IsValid() && !slices.Contains(out, p.Bits()) {
+			out = append(out, p.Bits())
+		}
+	}
+	slices.SortFunc(out, func(a, b int) int { return b - a })
+	return out
+}
+
+// fromPools are the rules that lead addresses of pools to their chain.
+func (f family) fromPools(s *nodestate.State) []string {
+	var pools prefixes
+	for p := range s.Routes {
+		if f.has(p.Addr()) {
+			pools.add(p)
+		}
+	}
+	pools = pools.disjoint()
+	if len(pools) > mostPools {
+		return []string{"$ip saddr @" + setPodRanges + " goto " + blockSource}
+	}
+	var out []string
+	for _, p := range pools {
+		out = append(out, "$ip saddr "+prefixText(p)+" goto "+blockSource)
+	}
+	return out
+}
+
+// remoteChains are those of sources that live on other nodes. any are the rules for what may come
+// from anywhere.
+func (f family) remoteChains(t *Table, s *nodestate.State, at indexes, any []string) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	const front = "$ip daddr . meta l4proto . th dport"
+	const atPort = "meta l4proto . th dport"
+	// Pods cannot take another's address, whatever MAC address they send with.
+	local := []string{"iifname $pods goto " + workloadChain}
+	if p := podInterfaces(s); p != "" && fromPods(s) != p {
+		local = append(local, "iifname "+p+" drop")
+	}
+	local = append(local, `iifname "lo" return`)
+	plain := func(key, kind string) []string {
+		return []string{
+			key + " . ether saddr @" + kind + setLinked + " goto " + sourceProven,
+			key + " @" + kind + setRoutable + " goto " + sourceProven,
+			key + " @" + kind + setTunnelled + " $ip daddr @" + setOwn + " goto " + ownAsked}
+	}
+	const sender = " . meta mark and $mask @"
+	blocks := []string{"iifname $tunnel goto " + blockTunnel}
+	pods := []string{"iifname $tunnel goto " + podTunnel}
+	blocks, pods = append(blocks, local...), append(pods, local...)
+	var tunnel []string
+	for _, bits := range f.blockLengths(s) {
+		key := "$ip saddr and " + f.maskText(bits)
+		blocks = append(blocks, plain(key, ofPodBlocks)...)
+		tunnel = append(tunnel, key+sender+ofPodBlocks+setHomes+" goto "+sourceProven)
+	}
+	chain(blockSource, append(blocks, "meta mark set ether saddr map @"+mapLinks+" goto "+frontSource, "drop")...)
+	chain(blockTunnel, append(tunnel, "goto "+frontSource)...)
+	// A load balancer's address may be of a pool: a node that was handed something on answers with
+	// it.
+	chain(frontSource,
+		"iifname != $tunnel meta mark set meta mark and $rest",
+		"meta priority set $ip saddr . meta l4proto . th sport map @"+mapServicesOutside+" goto "+nodeProven,
+		"drop")
+	chain(podSource, append(append(pods, plain("$ip saddr", ofSinglePods)...), "drop")...)
+	chain(podTunnel, "$ip saddr"+sender+ofSinglePods+setHomes+" goto "+sourceProven, "drop")
+
+	nodes := []string{}
+	if at.uplink > 0 {
+		nodes = append(nodes, fmt.Sprintf("iif %d $ip saddr . ether saddr @%s goto %s", at.uplink, setNodeLinks, sourceProven))
+	}
+	nodes = append(append(nodes, "iifname $tunnel goto "+nodeTunnel), local...)
+	chain(nodeSource, append(nodes,
+		"$ip saddr . ether saddr @"+setNodeLinks+" goto "+sourceProven,
+		"udp dport $vxlan goto "+sourceProven, // the chain of the tunnel judges it
+		"$ip daddr @"+setOwn+" goto "+nodeToOwn,
+		"meta mark set ether saddr map @"+mapLinks+" goto "+nodeLinked,
+		"drop")...)
+	service := func(to string) []string {
+		return []string{
+			"meta priority set " + front + " map @" + mapServicesOutside + " goto " + to,
+			"meta priority set " + atPort + " map @" + mapHostPorts + " goto " + to,
+			"$ip daddr @" + setPorted + " meta priority set " + atPort + " map @" + mapPortsOutside + " goto " + to}
+	}
+	chain(nodeToOwn,
+		"meta mark set ether saddr map @"+mapLinks+" goto "+nodeOther,
+		"$ports jump "+ownService,
+		"meta mark set meta mark or $mask goto "+sourceProven)
+	chain(nodeOther,
+		"meta mark set meta mark and $rest",
+		"$ports jump "+nodeService,
+		"meta mark set meta mark or $mask goto "+sourceProven)
+	chain(ownService, service(sourceForged)...)
+	chain(nodeService, service(nodeProven)...)
+	chain(nodeLinked, "meta mark set meta mark and $rest", "goto "+nodeRequest)
+	chain(nodeAny, "iifname $tunnel goto "+nodeTunnel, "goto "+sourceProven)
+	chain(nodeTunnel, "$ip saddr"+sender+setNodeHomes+" goto "+sourceProven, "goto "+nodeRequest)
+	chain(nodeRequest,
+		"meta priority set "+front+" map @"+mapServicesOutside+" goto "+nodeProven,
+		"meta priority set "+atPort+" map @"+mapPorts+" goto "+nodeProven,
+		"drop")
+	chain(nodeProven, "meta priority set none", "goto "+sourceProven)
+	chain(ownAsked, "$ports jump "+ownService, "goto "+sourceProven)
+	chain(sourceForged, "drop")
+	chain(sourceProven, slices.Concat(f.reversePathRules(s), []string{"meta l4proto != udp accept", "udp dport != $vxlan accept"}, any)...)
+	f.handedChains(chain)
+	f.remoteSets(t)
+}
+
+// handedChains are about node ports of other nodes: what is for one was handed on by that node.
+func (f family) handedChains(chain func(name string, rules ...string)) {
+	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(localList|handList), localList)
+	known := "meta mark set $ip daddr map @" + mapNodes + " " + own + "goto choose"
+	chain(handedChain,
+		"iifname $tunnel $ip daddr . meta mark and $mask @"+setNodeHomes+" "+known,
+		"iifname != $tunnel $ip daddr . ether saddr @"+setNodeLinks+" "+known,
+		"iifname != $tunnel $ip daddr @"+setNodesBare+" "+known,
+		"drop")
+	chain(handedOpen,
+		"iifname $tunnel ct original $ip daddr . meta mark and $mask @"+setNodeHomes+" return",
+		"iifname != $tunnel ct original $ip daddr . ether saddr @"+setNodeLinks+" return",
+		"iifname != $tunnel ct original $ip daddr @"+setNodesBare+" return",
+		"drop")
+}
+
+// handedBack drops answers to what this node handed on that do not come from the node that it was
+// handed on to.
+func handedBack() []string {
+	return []string{
+		"ct mark and $handed != 0 meta mark and $mask == 0 meta mark set ether saddr map @" + mapLinks,
+		"ct mark and $handed != 0 meta mark and $mask . ct mark and $mask != @" + setSameNode + " drop"}
+}
+
+func (f family) remoteSets(t *Table) {
+	f.set(t, setNodeLinks, Set{Key: "$addr . ether_addr"})
+	f.set(t, setNodeHomes, Set{Key: "$addr . mark"})
+	f.set(t, setNodesFar, Set{Key: "$addr"})
+	f.set(t, setNodesBare, Set{Key: "$addr"})
+	f.set(t, setSameNode, Set{Key: "mark . mark"})
+	for _, kind := range []string{ofPodBlocks, ofSinglePods} {
+		f.set(t, kind+setLinked, Set{Key: "$addr . ether_addr"})
+		f.set(t, kind+setRoutable, Set{Key: "$addr"})
+		f.set(t, kind+setTunnelled, Set{Key: "$addr"})
+		f.set(t, kind+setHomes, Set{Key: "$addr . mark"})
+	}
+}
+
+// addNode adds the elements of an address of another node, whose number is num.
+func (f family) addNode(t *Table, a netip.Addr, v nodestate.Addr, num int, numbered bool) {
+	chain := nodeAny
+	switch {
+	case !v.SameLink:
+		t.add(setNodesFar, a.String(), "")
+	case v.MAC == [6]byte{}:
+		t.add(setNodesBare, a.String(), "")
+	default:
+		t.add(setNodeLinks, key(a, macText(v.MAC)), "")
+		if a == v.Node { // other addresses may be on other interfaces
+			chain = nodeSource
+		}
+	}
+	t.add(mapSenders, a.String(), "goto "+chain)
+	if numbered {
+		mark := strconv.Itoa(num << nodeShift)
+		t.add(setNodeHomes, key(a, mark), "")
+		if a == v.Node {
+			t.add(setSameNode, key(mark, mark), "")
+		}
+	}
+}
+
+// addRemote adds the elements of a block, or of a pod outside of its node's blocks.
+func (f family) addRemote(t *Table, s *nodestate.State, n *numbers, kind string, base, node netip.Addr, sameLink, tunnel bool) {
+	at := s.Addrs[node]
+	switch {
+	case sameLink && at.Kind == nodestate.AddrNode && at.MAC != [6]byte{}:
+		t.add(kind+setLinked, key(base, macText(at.MAC)), "")
+	case sameLink || !tunnel:
+		t.add(kind+setRoutable, base.String(), "")
+	default:
+		t.add(kind+setTunnelled, base.String(), "")
+	}
+	if num, ok := n.of(node); ok {
+		t.add(kind+setHomes, key(base, strconv.Itoa(num<<nodeShift)), "")
+	}
+}
+
+// renderRemote makes the elements of blocks on other nodes.
+func (f family) renderRemote(t *Table, s *nodestate.State, n *numbers) {
+	for p, r := range s.Routes {
+		if f.has(p.Addr()) && r.Node.IsValid() {
+			f.addRemote(t, s, n, ofPodBlocks, p.Masked().Addr(), r.Node, r.SameLink, r.Tunnel)
+		}
+	}
+}

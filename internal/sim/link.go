@@ -1,0 +1,93 @@
+package sim
+
+import (
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/reason"
+)
+
+// EtherTypes of VLAN tags (IEEE 802.1Q).
+const (
+	typeVLAN        = 0x8100
+	typeServiceVLAN = 0x88a8
+)
+
+// isTagged reports whether a frame has a VLAN tag. Tags that the kernel has taken off are not modelled: frames with such never get here.
+func isTagged(p *packet.Packet) bool {
+	return p.Kind == packet.Frame && (p.Type == typeVLAN || p.Type == typeServiceVLAN)
+}
+
+// elsewhere reports whether a frame at an uplink is for another machine's MAC address.
+func (n *Node) elsewhere(in In) bool {
+	own, ok := n.opts.Uplinks[in.IfIndex]
+	to := in.Packet.DstMAC
+	return in.Other || ok && to != (packet.MAC{}) && to[0]&1 == 0 && to != own
+}
+
+// foreignReason says why a pod's frame that is of no family of the node is dropped.
+func foreignReason(p *packet.Packet) reason.Reason {
+	switch {
+	case isTagged(p):
+		return reason.VLAN
+	case isDiscovery(p):
+		return reason.FamilyLink
+	}
+	return reason.Family
+}
+
+// isDiscovery reports whether a frame of IPv6, which the node does not carry, is neighbour discovery or a report of multicast listeners,
+// which have a hop-by-hop header before them.
+func isDiscovery(p *packet.Packet) bool {
+	frame, err := p.Marshal()
+	if err != nil || p.Type != packet.TypeIPv6 || len(frame) < 14+40 {
+		return false
+	}
+	const hopByHop = 0
+	next, rest := frame[14+6], frame[14+40:]
+	if next == hopByHop {
+		if len(rest) < 2 || len(rest) < (int(rest[1])+1)*8 {
+			return false
+		}
+		next, rest = rest[0], rest[(int(rest[1])+1)*8:]
+	}
+	if next != packet.ProtoICMPv6 || len(rest) == 0 {
+		return false
+	}
+	t := rest[0]
+	return t >= 130 && t <= 137 || t == 143
+}
+
+// strays reports whether a packet that would begin something comes in by an uplink that its source is not reached by (RFC 3704,
+// section 2.2).
+func (n *Node) strays(in In) bool {
+	if in.Hook != FromUplink || !n.state.Settings.RPFStrict {
+		return false
+	}
+	to := n.behind(in.Packet)
+	if !to.IsValid() {
+		return true
+	}
+	hop, ok := n.opts.FIB(to)
+	return !ok || hop.IfIndex != in.IfIndex
+}
+
+// behind is by whose route a packet's source is reached: its own, or that of the node where a pod lives or that handed the packet on.
+// Invalid: no uplink leads there.
+func (n *Node) behind(p *packet.Packet) netip.Addr {
+	src := p.IP.Src
+	if node := n.links[p.SrcMAC].Of(src); node.IsValid() {
+		return node
+	}
+	if a, ok := n.state.Addrs[src]; ok {
+		if a.Kind == nodestate.AddrPod {
+			return a.Node
+		}
+		return src
+	}
+	if r, ok := n.routeOf(src); ok {
+		return r.Node
+	}
+	return src
+}

@@ -1,0 +1,59 @@
+package sim
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+const (
+	// snatTries is how many ports are looked at for a free one.
+	snatTries = 32
+	// snatGroups is how many groups of windows the range of ports is cut into, and how many windows each has.
+	snatGroups = 11
+	// snatLeast is the least size of a window: below it the range is not divided.
+	snatLeast = 16
+)
+
+// portsFor are the ports that are looked at for a flow, in their order: of a pod those of its windows, of others (no pod) those of the range.
+func (n *Node) portsFor(first, last uint16, pod netip.Addr) []uint16 {
+	total := int(last) - int(first) + 1
+	at, size := n.opts.Port(first, total), total
+	var windows []int
+	if pod.IsValid() && total >= snatGroups*snatGroups*snatLeast {
+		size = total / (snatGroups * snatGroups)
+		windows = windowsOf(pod)
+	}
+	begin := 0 // the window of the first try
+	for i, w := range windows {
+		if w == at/size {
+			begin = i
+		}
+	}
+	step := max(size/snatTries, 1)
+	out := make([]uint16, 0, snatTries)
+	for i := range snatTries {
+		window, round := 0, i
+		if windows != nil {
+			window, round = windows[(begin+i)%len(windows)], i/len(windows)
+		}
+		out = append(out, first+uint16(window*size+(at%size+round*step)%size))
+	}
+	return out
+}
+
+// windowsOf are the windows of a pod: one of each group, the values of the polynomial that its address names.
+func windowsOf(pod netip.Addr) []int {
+	b := pod.AsSlice()
+	last := binary.BigEndian.Uint32(b[len(b)-4:])
+	others := last >> 10
+	for at := 0; at < len(b)-4; at += 4 {
+		others ^= binary.BigEndian.Uint32(b[at:])
+	}
+	number := int((last ^ others*0x9e3779b1>>22) % 1024)
+	var out []int
+	for x := range snatGroups {
+		value := (number + number/snatGroups%snatGroups*x + number/(snatGroups*snatGroups)*x*x) % snatGroups
+		out = append(out, x*snatGroups+value)
+	}
+	return out
+}

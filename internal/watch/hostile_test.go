@@ -1,0 +1,55 @@
+package watch
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weir-net/weir/internal/hostile"
+)
+
+// All that is compared with nodes' addresses is of one form: an IPv4 address written as IPv6 is IPv4.
+func TestHostileMappedAddress(t *testing.T) {
+	hostile.Record(t, "an IPv4-mapped IPv6 address hides a node's address from the comparison", hostile.Tenant, hostile.ControlPlane, hostile.Both)
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "evil"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.66", Type: corev1.ServiceTypeLoadBalancer,
+		ExternalIPs: []string{"::ffff:172.31.1.8", "::FFFF:ac1f:108", "0:0:0:0:0:ffff:172.31.1.8", "fe80::1%eth0", "fd00::1%lo"}}}
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "::ffff:172.31.1.8"}}
+	got, problems := ConvertService(s)
+	if len(got.ExternalIPs) != 3 || len(got.LBIPs) != 1 || len(problems) != 2 {
+		t.Fatalf("%v, %v, %v", got.ExternalIPs, got.LBIPs, problems)
+	}
+	for _, a := range append(got.ExternalIPs, got.LBIPs...) {
+		if a.String() != "172.31.1.8" {
+			t.Errorf("%s is not 172.31.1.8", a)
+		}
+	}
+	port := int32(10250)
+	slice, _ := ConvertEndpointSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "evil", Labels: map[string]string{discoveryv1.LabelServiceName: "evil"}},
+		AddressType: discoveryv1.AddressTypeIPv6, Ports: []discoveryv1.EndpointPort{{Port: &port}}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"::ffff:172.31.1.8"}}}})
+	if a := slice.Endpoints[0].Addrs[0]; a.String() != "172.31.1.8" {
+		t.Errorf("an endpoint is %s", a)
+	}
+	pod, _ := ConvertPod(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, HostIP: "::ffff:172.31.1.8"}}}}}})
+	if a := pod.Ports[0].HostIP; a.String() != "172.31.1.8" {
+		t.Errorf("a hostIP is %s", a)
+	}
+}
+
+// What no Service may have does not get as far as the model.
+func TestHostileLoopbackOfService(t *testing.T) {
+	hostile.Record(t, "a Service or an EndpointSlice names a loopback or link-local address", hostile.Tenant, hostile.ControlPlane, hostile.Both)
+	for _, ip := range []string{"127.0.0.1", "169.254.169.254", "::1", "fe80::1", "ff02::1", "0.0.0.0", "::", "255.255.255.255", "::ffff:127.0.0.1"} {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "evil"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.66", ExternalIPs: []string{ip}}}
+		got, problems := ConvertService(s)
+		if len(got.ExternalIPs) != 0 || len(problems) != 1 {
+			t.Errorf("%s: %v, %v", ip, got.ExternalIPs, problems)
+		}
+		slice, _ := ConvertEndpointSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "evil", Labels: map[string]string{discoveryv1.LabelServiceName: "evil"}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{ip}}}})
+		if len(slice.Endpoints) != 0 {
+			t.Errorf("%s: %v", ip, slice.Endpoints)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package scenarios_test
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	attack "github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/test/scenarios/scenario"
+)
+
+// TestHostilePolicyTable has a tenant with 95 KB of NetworkPolicies on the node of a pod whose policy allows a few ports.
+func TestHostilePolicyTable(t *testing.T) {
+	playAttacks(t, []scenarioAttack{
+		{name: "policies of 250 peers and 250 ports fill the policy table", actor: attack.Tenant, file: "hostile-policy-table", make: policyTable},
+	})
+}
+
+// policyTable are four policies of 250 peers and 250 ports, and two that took what was left of the table of policies.
+func policyTable(t *testing.T) *scenario.Scenario {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString(`What a tenant asks for of the table of policies costs another one nothing.
+
+-- objects.yaml --
+apiVersion: v1
+kind: Namespace
+metadata: {name: attacker}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: victim, namespace: default}
+spec: {podSelector: {matchLabels: {app: c}}, ingress: [{ports: [{port: 80}, {port: 82}, {port: 84}, {port: 86}, {port: 88}]}]}
+`)
+	begin := b.Len()
+	for i, n := range [][2]int{{250, 250}, {250, 250}, {250, 250}, {250, 250}, {100, 110}, {0, 40}} {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: p%d, namespace: attacker, labels: {app: p%d}}\nspec: {nodeName: w2, containers: [{name: c}]}\nstatus: {phase: Running, podIP: 10.244.2.%d, podIPs: [{ip: 10.244.2.%d}]}\n", i, i, 20+i, 20+i)
+		fmt.Fprintf(&b, "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p%d, namespace: attacker}\nspec: {podSelector: {matchLabels: {app: p%d}}, ingress: [{ports: [", i, i)
+		for port := range n[1] {
+			fmt.Fprintf(&b, "{port: %d},", 1001+2*port)
+		}
+		b.WriteString("]")
+		for j := range n[0] {
+			fmt.Fprintf(&b, "%s{ipBlock: {cidr: 198.18.%d.%d/32}}", map[bool]string{true: ", from: [", false: ", "}[j == 0], j>>7, j<<1&255)
+		}
+		b.WriteString(map[bool]string{true: "]}]}\n", false: "}]}\n"}[n[0] > 0])
+	}
+	t.Logf("%d bytes of objects", b.Len()-begin)
+	b.WriteString(`-- run --
+send pod:default/a tcp 10.244.1.2:1 > 10.244.2.2:80 S
+arrives pod:default/c
+send pod:default/a tcp 10.244.1.2:1 > 10.244.2.2:88 S
+arrives pod:default/c
+send pod:default/a tcp 10.244.1.2:1 > 10.244.2.2:81 S
+drop w2 from_uplink POLICY_INGRESS default-deny default/victim
+`)
+	files := fstest.MapFS{"hostile.txtar": {Data: []byte(b.String())}}
+	clusters, err := fs.Glob(dir, "clusters/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range clusters {
+		data, err := fs.ReadFile(dir, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = &fstest.MapFile{Data: data}
+	}
+	s, err := scenario.Read(files, "hostile.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
