@@ -301,8 +301,14 @@ static __always_inline int handle_arrival(struct __sk_buff *skb, __u8 hook)
 /* Packets that no flow can be made of, and fragments. */
 static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, __u8 hook, int parsed)
 {
-	if (parsed == PARSED_OTHER)
+	if (parsed == PARSED_OTHER) {
 		handle_family(skb, p->hook);
+		/* A link outlives the map of IPv6's programs where pins are removed. The filter behind it has them without that map. */
+		if (p->hook == HOOK_TO_WORKLOAD) {
+			forward_pass(skb);
+			return TC_ACT_UNSPEC;
+		}
+	}
 	if (p->fragment) {
 		struct scratch *w = scratch_get();
 		struct settings *s = settings_get();

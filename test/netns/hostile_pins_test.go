@@ -1,11 +1,16 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/hostile"
@@ -15,6 +20,7 @@ import (
 const (
 	attackPinsRunning = "the pins of programs and maps are removed while the agent runs, and the agent is killed"
 	attackPinsAfter   = "the pins of programs and maps are removed while no agent runs"
+	attackPinsCalls   = "the map by which IPv4's programs call those of IPv6 is emptied while no agent runs"
 )
 
 // guarded is a node with two pods, whose interfaces have their links: server is reached by friend alone, and the others knock all the time.
@@ -89,6 +95,12 @@ func (g *guarded) holds(when string) {
 		}
 		time.Sleep(25 * time.Millisecond) // the others knock
 	}
+	g.denies(when)
+}
+
+// denies fails the test when anybody else came in.
+func (g *guarded) denies(when string) {
+	g.t.Helper()
 	if came := g.server.call(request{Op: "arrivals"}).Arrived; len(came) > 0 {
 		g.t.Fatalf("%s: policy denies %v", when, came)
 	}
@@ -128,4 +140,43 @@ func testHostilePinsAfter(t *testing.T, fam family) {
 	g.holds("with the next agent")
 	g.awaitPins("the next agent has its pins")
 	want(t, "a new connection", g.friend.reaches("server", "tcp", g.server.at("8080")), g.friend.local.Addrs[0].String())
+}
+
+// TestHostilePinsCalls: the kernel empties a map of programs when its pin goes, which can be before the links' pins go: IPv6's policy stays in force.
+func TestHostilePinsCalls(t *testing.T) {
+	record(t, attackPinsCalls, hostile.Operator, ipv6)
+	g := newGuarded(t, ipv6) // nftables has no such map
+	g.holds("at first")
+	g.n1.driver.kill()
+	found, err := filepath.Glob(filepath.Join(g.n1.driver.bpffs, "weir", "*", "maps", "weir_ipv6"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("the map of IPv6's programs: %v (%v)", found, err)
+	}
+	calls, err := ebpf.LoadPinnedMap(found[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer calls.Close()
+	for slot := range calls.MaxEntries() {
+		if err := calls.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Fatal(err)
+		}
+	}
+	at := g.server.local // whom the node's stack knows already
+	run(t, "ip -n %s -6 neigh replace %s lladdr %s dev %s", g.n1.netns, at.Addrs[1], net.HardwareAddr(at.MAC[:]), at.Interface)
+	links, err := filepath.Glob(filepath.Join(g.n1.driver.bpffs, "weir", "links", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links { // whatever would drop before the server's interface
+		if !strings.HasSuffix(link, "-to_workload") {
+			if err := os.Remove(link); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // the others knock
+	g.denies("without the map of IPv6's programs")
+	g.losePins()
+	g.holds("without pins")
 }
