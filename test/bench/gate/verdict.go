@@ -1,0 +1,139 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"gonum.org/v1/gonum/stat"
+
+	"github.com/weir-net/weir/internal/bench"
+)
+
+// A row is slower when its interval lies wholly above slower and above that of old/old; all together may cost mean.
+const (
+	slower     = 1.03
+	mean       = 1.02
+	confidence = 0.95
+	resamples  = 1000
+)
+
+// sample is what a version costs in one round.
+type sample struct {
+	row            string
+	round, version int
+	ns             float64
+}
+
+// interval is a ratio of medians with its 95 % confidence interval.
+type interval struct {
+	Ratio float64 `json:"ratio"`
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
+}
+
+func (i interval) String() string { return fmt.Sprintf("%.3f (%.3f to %.3f)", i.Ratio, i.Low, i.High) }
+
+// comparison is a row of the result.
+type comparison struct {
+	Row    string   `json:"row"`
+	OldNS  float64  `json:"old_ns"` // medians
+	NewNS  float64  `json:"new_ns"`
+	NewOld interval `json:"new_over_old"`
+	OldOld interval `json:"old_over_old"`
+	Slower bool     `json:"slower"`
+}
+
+// verdict is what the samples say.
+type verdict struct {
+	NewOld float64      `json:"new_over_old"` // geometric means of the rows
+	OldOld float64      `json:"old_over_old"`
+	Rows   []comparison `json:"rows"`
+}
+
+// judge compares the versions row by row. Rows that one of them does not have are left out.
+func judge(samples []sample) verdict {
+	byRow := map[string]*[versions][]float64{}
+	for _, s := range samples {
+		if byRow[s.row] == nil {
+			byRow[s.row] = new([versions][]float64)
+		}
+		byRow[s.row][s.version] = append(byRow[s.row][s.version], s.ns)
+	}
+	var v verdict
+	var newOld, oldOld []float64
+	for row, of := range byRow {
+		if len(of[old]) == 0 || len(of[again]) != len(of[old]) || len(of[current]) != len(of[old]) {
+			continue
+		}
+		c := comparison{Row: row, OldNS: median(of[old]), NewNS: median(of[current]),
+			NewOld: ratio(of[current], slices.Concat(of[old], of[again])), OldOld: ratio(of[again], of[old])}
+		c.Slower = c.NewOld.Low > slower && c.NewOld.Low > c.OldOld.High
+		v.Rows = append(v.Rows, c)
+		newOld, oldOld = append(newOld, c.NewOld.Ratio), append(oldOld, c.OldOld.Ratio)
+	}
+	slices.SortFunc(v.Rows, func(a, b comparison) int { return cmp.Compare(a.Row, b.Row) })
+	if len(v.Rows) > 0 {
+		v.NewOld, v.OldOld = stat.GeometricMean(newOld, nil), stat.GeometricMean(oldOld, nil)
+	}
+	return v
+}
+
+func median(x []float64) float64 {
+	x = slices.Sorted(slices.Values(x))
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}
+
+// ratio is that of two medians. The interval is by resampling (percentile bootstrap), the same for the same samples.
+func ratio(a, b []float64) interval {
+	r := rand.New(rand.NewPCG(1, 2))
+	ratios := make([]float64, resamples)
+	for i := range ratios {
+		ratios[i] = median(resampled(r, a)) / median(resampled(r, b))
+	}
+	slices.Sort(ratios)
+	edge := (1 - confidence) / 2
+	return interval{Ratio: median(a) / median(b), Low: stat.Quantile(edge, stat.Empirical, ratios, nil), High: stat.Quantile(1-edge, stat.Empirical, ratios, nil)}
+}
+
+func resampled(r *rand.Rand, x []float64) []float64 {
+	out := make([]float64, len(x))
+	for i := range out {
+		out[i] = x[r.IntN(len(x))]
+	}
+	return out
+}
+
+func (v verdict) print(w io.Writer) error {
+	t := bench.Table{Head: []string{"row", "old ns", "new ns", "new/old (95 %)", "old/old (95 %)", "slower"}}
+	for _, c := range v.Rows {
+		t.Add(c.Row, c.OldNS, c.NewNS, c.NewOld.String(), c.OldOld.String(), map[bool]string{true: "slower"}[c.Slower])
+	}
+	if err := t.Write(w, false); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "geometric mean of %d rows: new/old %.3f, old/old %.3f\n", len(v.Rows), v.NewOld, v.OldOld)
+	return err
+}
+
+// err says why the new version does not pass.
+func (v verdict) err() error {
+	n := 0
+	for _, c := range v.Rows {
+		if c.Slower {
+			n++
+		}
+	}
+	switch {
+	case len(v.Rows) == 0:
+		return fmt.Errorf("the versions have no row in common")
+	case n > 0:
+		return fmt.Errorf("%d of %d rows are slower", n, len(v.Rows))
+	case math.IsNaN(v.NewOld) || v.NewOld > mean:
+		return fmt.Errorf("the geometric mean of new/old is %.3f, more than %.2f", v.NewOld, mean)
+	}
+	return nil
+}
