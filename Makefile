@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro clean
+.PHONY: all setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -138,6 +138,12 @@ bench-policy: setup
 bench-micro: setup
 	@mkdir -p out
 	go test ./test/bench/micro -run '^$$' -bench . -benchtime 1x
+
+# Whether the programs cost more than those of another commit, by the benchmarks of bench-micro in turns: make bench-gate OLD=COMMIT ROUNDS=15. Fails when a row, or all together, are slower.
+ROUNDS ?= 15
+bench-gate: setup
+	@test -n "$(OLD)" || { echo "bench-gate: OLD names the commit to compare with: make bench-gate OLD=HEAD~1"; exit 1; }
+	go run ./test/bench/gate -old $(OLD) -rounds $(ROUNDS)
 
 clean:
 	rm -rf bin out
