@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* abi.h: what crosses the boundary between the programs and user space: map keys, map values, and
  * the numbers in them. The Go types are generated from these (bpf2go). Addresses and ports are in
  * network byte order unless a comment says otherwise. Raise WEIR_ABI when a layout changes: maps are

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* addr.h: the address type. Each program is compiled once a family, with -DWEIR_FAMILY=4 or 6; this is all that the
  * switch decides here. Addresses are compared and emptied by these functions only, in network byte order. */
 #ifndef WEIR_ADDR_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* clock.h: a clock that costs one load. Its unit is 256 jiffies; user space knows HZ. */
 #ifndef WEIR_CLOCK_H
 #define WEIR_CLOCK_H

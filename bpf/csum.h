@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* csum.h: one's complement sums (RFC 1071, 1624). */
 #ifndef WEIR_CSUM_H
 #define WEIR_CSUM_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* drop.h: no packet is dropped uncounted. */
 #ifndef WEIR_DROP_H
 #define WEIR_DROP_H

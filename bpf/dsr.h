@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* dsr.h: direct server return. Which answers to outside clients go straight to them. */
 #ifndef WEIR_DSR_H
 #define WEIR_DSR_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* events.h: what policy said of a flow, told to user space. Never on the fast path. */
 #ifndef WEIR_EVENTS_H
 #define WEIR_EVENTS_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* fallback.h: handshakes whose answers go straight to the client. Where the answers do not arrive, the client goes on by
  * the node that it asked. */
 #ifndef WEIR_FALLBACK_H

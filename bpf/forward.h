@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* forward.h: a packet goes the way that its flow says. */
 #ifndef WEIR_FORWARD_H
 #define WEIR_FORWARD_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* frag.h: IP fragments. Only the first one has ports: it notes them under (source, destination, identification, and protocol
  * where all tell it), and the others take them from there. One that comes before its first is kept, and sent again, to the hook
  * where it came in, right after the first has gone on.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* frame.h: what the Ethernet header says before the packet is looked at: VLAN tags (IEEE 802.1Q) and whom the frame is for. The kernel has
  * taken the outer tag off and keeps it beside the frame; a tag that is still in the frame shows as its EtherType. */
 #ifndef WEIR_FRAME_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* handle.h: one packet at one hook. The fast path is one look-up; all else is flow_slow. */
 #ifndef WEIR_HANDLE_H
 #define WEIR_HANDLE_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* host.c: the uplinks, and weir0, by which host processes reach pods elsewhere. */
 #include "handle.h"
 #include "own.h"

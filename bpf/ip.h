@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* ip.h: the IP header of the family that the programs are compiled for. Comes with parse.h. */
 #ifndef WEIR_IP_H
 #define WEIR_IP_H

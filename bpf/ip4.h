@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* ip4.h: what is particular to IPv4 (RFC 791, 792) in reading, changing and making packets. ip6.h has the same
  * functions for IPv6; ip.h chooses. */
 #ifndef WEIR_IP4_H

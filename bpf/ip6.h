@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* ip6.h: what is particular to IPv6 (RFC 8200, 4443, 4861) in reading, changing and making packets. The functions are
  * those of ip4.h. */
 #ifndef WEIR_IP6_H

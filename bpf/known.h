@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* known.h: whether a packet answers, or goes on with, a connection that a process of this node has open. */
 #ifndef WEIR_KNOWN_H
 #define WEIR_KNOWN_H

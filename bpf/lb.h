@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* lb.h: from a frontend to a backend. */
 #ifndef WEIR_LB_H
 #define WEIR_LB_H

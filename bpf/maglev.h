@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* maglev.h: consistent hashing: every node makes the same choice of a backend for a client's flow (Maglev, NSDI 2016,
  * section 3.4; user space computes the tables). */
 #ifndef WEIR_MAGLEV_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* maps.h: the maps, and the load-time constants. Sizes are defaults; user space sets them at load. */
 #ifndef WEIR_MAPS_H
 #define WEIR_MAPS_H

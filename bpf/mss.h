@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* mss.h: TCP segments that fit the tunnel. An outside client, whose MTU we do not set, may be handed on through it;
  * so both SYNs announce no more than fits (RFC 9293 section 3.7.1). */
 #ifndef WEIR_MSS_H

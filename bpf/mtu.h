@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* mtu.h: does a packet fit the way of its flow? A redirect sends whatever it is given. */
 #ifndef WEIR_MTU_H
 #define WEIR_MTU_H

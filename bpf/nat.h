@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* nat.h: rewriting packets. Header bytes are written in place; layer 4 checksums go through the helper that knows
  * about offloads (bpf_l4_csum_replace). */
 #ifndef WEIR_NAT_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* neigh.h: answers to neighbours who ask for an address that this node announces (a load balancer's, which no
  * interface has). Made here rather than in user space, so that they are right while no agent runs. */
 #ifndef WEIR_NEIGH_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* neigh4.h: neigh_answer for ARP. Comes with neigh.h. */
 #ifndef WEIR_NEIGH4_H
 #define WEIR_NEIGH4_H

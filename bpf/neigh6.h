@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* neigh6.h: neigh_answer for neighbour solicitation (RFC 4861). Comes with neigh.h. */
 #ifndef WEIR_NEIGH6_H
 #define WEIR_NEIGH6_H

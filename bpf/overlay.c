@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* overlay.c: what other nodes sent through VXLAN (RFC 7348), by a device in collect-metadata mode. */
 #include "handle.h"
 

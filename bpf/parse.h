@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* parse.h: a frame into a flow key. */
 #ifndef WEIR_PARSE_H
 #define WEIR_PARSE_H

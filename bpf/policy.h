@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* policy.h: the two look-ups, and who is judged by them. */
 #ifndef WEIR_POLICY_H
 #define WEIR_POLICY_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* route.h: where an address is, as fields of a flow. */
 #ifndef WEIR_ROUTE_H
 #define WEIR_ROUTE_H

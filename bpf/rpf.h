@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* rpf.h: reverse paths (RFC 3704, section 2.2): with bpfEnforceRPF Strict a flow begins only where the route to its source leads out. */
 #ifndef WEIR_RPF_H
 #define WEIR_RPF_H

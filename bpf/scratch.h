@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* scratch.h: what the slow path works on. It is too big for the stack, and global functions, which the verifier
  * looks at once each rather than once a caller, take no pointers to it. Programs on one CPU do not
  * interrupt each other: tcx runs with bottom halves off. Socket programs do not use it. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* sctp.h: SCTP (RFC 9260). The first chunk tells what TCP tells by flags. The checksum is a CRC32c over the whole packet,
  * but CRCs are linear: what other ports change in it follows from the ports alone and from the number of bytes
  * up to the end, so the payload is not read. */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* share.h: how much of the table of established flows each pod has, so that none fills it alone. User space counts now and
  * then; what begins after that is counted here. */
 #ifndef WEIR_SHARE_H

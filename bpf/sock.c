@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* sock.c: Services are translated where a connection starts. The 6 forms carry IPv4-mapped addresses where the
  * programs are compiled for IPv4, and IPv6 ones where they are compiled for that; the 4 forms are attached for IPv4 only. */
 #include <linux/bpf.h>

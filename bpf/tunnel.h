@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* tunnel.h: packets that a node could take for those of a tunnel between nodes. */
 #ifndef WEIR_TUNNEL_H
 #define WEIR_TUNNEL_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* xdp.c: uplinks, before anything is made of a packet: what host endpoints deny to each packet by itself ends here. Packets that are
  * not plain to see (fragments, ICMP errors, whatever is odd) go on: from_uplink looks closer, and judges those. */
 #include "handle.h"
