@@ -155,3 +155,18 @@ func controllerPools(t *testing.T, c cluster) {
 		c.taken(t, c.Clients.Dynamic, "delete", u)
 	}
 }
+
+// The API server trusts the controller for the group live.weir.dev, and for nothing else.
+func controllerAPIServices(t *testing.T, c cluster) {
+	own := c.as(controllerUser, "")
+	service := func(name string, spec map[string]any) *unstructured.Unstructured {
+		return object("apiregistration.k8s.io/v1", "APIService", "", name, spec)
+	}
+	c.taken(t, own, "patch", service("v1alpha1.live.weir.dev", map[string]any{"caBundle": "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1BPT0KLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo="}))
+	c.refused(t, own, "patch", service("v1alpha1.live.weir.dev", map[string]any{"service": map[string]any{"name": "mine"}}), byPolicy)
+	c.refused(t, own, "patch", service("v1alpha1.live.weir.dev", map[string]any{"groupPriorityMinimum": int64(20000)}), byPolicy)
+	c.refused(t, own, "patch", service("v1alpha1.live.weir.dev", map[string]any{"insecureSkipTLSVerify": true, "caBundle": nil}), byPolicy)
+	c.refused(t, own, "patch", service("v1.apps", map[string]any{"versionPriority": int64(1)}), cannot)
+	c.refused(t, own, "create", service("v1.mine.example", map[string]any{"group": "mine.example", "version": "v1"}), cannot)
+	c.refused(t, own, "delete", service("v1alpha1.live.weir.dev", nil), cannot)
+}

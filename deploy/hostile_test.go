@@ -66,6 +66,7 @@ func TestHostileAdmission(t *testing.T) {
 		{"the token of the controller takes the lease of another component", hostile.Controller, controllerLeases},
 		{"the token of the controller opens a node by its host endpoint", hostile.Controller, controllerHostEndpoints},
 		{"the token of the controller makes a pool or settings of its own mind", hostile.Controller, controllerPools},
+		{"the token of the controller has the API server hand other requests on to it", hostile.Controller, controllerAPIServices},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			hostile.Record(t, attack.name, attack.actor, hostile.ControlPlane, hostile.Both)

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/garbage"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/peerauth/trust"
 	"github.com/weir-net/weir/internal/version"
 )
 
@@ -83,6 +84,7 @@ policy go on as they were; weir-agent started again takes over.`,
 	f.StringVar(&o.BPFFSMount, "bpffs-mount", agent.DefaultBPFFSMount, "where a BPF file system is mounted when that folder is not on one; empty = never")
 	f.StringVar(&o.Cgroup, "cgroup", "", "folder of the unified control group hierarchy whose sockets are this node's; default: FELIX_CGROUPV2PATH, then the mount of the hierarchy")
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", agent.DefaultCNIConfDir, "where the container runtime looks for network configurations")
+	f.StringVar(&o.PeersDir, "peers-dir", trust.DefaultDir, "folder with the certificates of Weir's authorities and a token for its controllers")
 	f.StringVar(&level, "log-level", envOr("WEIR_LOG_LEVEL", "info"), "debug, info, warn or error (WEIR_LOG_LEVEL)")
 	cmd.AddCommand(probeCommand(), askCommand(), cleanUpCommand(&level))
 	return cmd

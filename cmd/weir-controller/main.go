@@ -25,12 +25,15 @@ import (
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/controller"
 	"github.com/weir-net/weir/internal/httplimit"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/relay"
 	"github.com/weir-net/weir/internal/version"
 )
 
 func main() {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig `file` (default: the pod's service account)")
 	health := flag.String("health-addr", "127.0.0.1:9094", "`address` of /liveness and /metrics")
+	listen := flag.String("live-addr", fmt.Sprintf(":%d", model.ControllerPort), "`address` for agents and for API servers that hand questions on (group live.weir.dev); empty = none")
 	grace := flag.Duration("grace", controller.DefaultGrace, "how long a node must be gone until its blocks are given back")
 	podCIDR := flag.String("pod-cidr", client.Configured("POD_CIDR", "pod_cidr"), "addresses of the first IPPool, or of the first two: IPv4,IPv6; empty = make none ($POD_CIDR)")
 	vxlanMode := flag.String("vxlan-mode", cmp.Or(client.Configured("VXLAN_MODE", "vxlan_mode"), "CrossSubnet"), "vxlanMode of the first IPPool ($VXLAN_MODE)")
@@ -39,7 +42,7 @@ func main() {
 	klog.SetSlogLogger(log)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, log, *kubeconfig, *health, controller.Config{
+	err := run(ctx, log, *kubeconfig, *health, *listen, controller.Config{
 		Log: log, Identity: identity(), Namespace: deploy.Namespace, PodCIDR: *podCIDR, VXLANMode: *vxlanMode,
 		Environ: os.Environ(), Grace: *grace, Interval: controller.DefaultInterval,
 	})
@@ -50,7 +53,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, log *slog.Logger, kubeconfig, health string, cfg controller.Config) error {
+func run(ctx context.Context, log *slog.Logger, kubeconfig, health, listen string, cfg controller.Config) error {
 	rest, err := client.LoadConfig(kubeconfig)
 	if err != nil {
 		return err
@@ -68,40 +71,52 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, health string, cfg c
 		}
 	}
 	c := controller.New(cfg)
-	server := healthServer(c)
+	relay := newLive(clients.Kube, log)
+	server := healthServer(c, relay.Relay)
 	defer server.Close()
+	if listen != "" {
+		go relay.run(ctx, listen)
+	}
 	go serveHealth(ctx, health, server)
 	log.Info("weir-controller starts", "version", version.Version, "api server", rest.Host)
 	return c.Run(ctx)
 }
 
-// healthRetry is the time between two attempts to listen.
-const healthRetry = time.Second
+// listenRetry is the time between two attempts to listen.
+const listenRetry = time.Second
 
-// serveHealth listens at the address as soon as nobody else does. Two instances on one node have it in turn: the kubelet asks
-// for both at the same address, and hears of the one that has it.
+// serveHealth serves where the kubelet asks for both instances of one node at the same address: it hears of the one that has it.
 func serveHealth(ctx context.Context, addr string, s *http.Server) {
+	listenInTurn(ctx, addr, "/liveness and /metrics", func(l net.Listener) error {
+		return s.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
+	})
+}
+
+// listenInTurn listens at an address as soon as nobody else does, and serves until ctx or the server ends. Two instances on one
+// node have it in turn.
+func listenInTurn(ctx context.Context, addr, what string, serve func(net.Listener) error) {
 	for said := false; ; {
 		l, err := net.Listen("tcp", addr)
 		if err == nil {
-			err = s.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
+			err = serve(l)
+			l.Close()
 		}
-		if errors.Is(err, http.ErrServerClosed) {
+		if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
 			return
 		}
 		if !said {
-			slog.Warn("cannot serve /liveness and /metrics; trying again: another instance on this node may do so", "address", addr, "err", err)
+			slog.Warn("cannot serve; trying again: another instance on this node may do so", "what", what, "address", addr, "err", err)
 			said = true
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(healthRetry):
+		case <-time.After(listenRetry):
 		}
 	}
 }
 
-func healthServer(c *controller.Controller) *http.Server {
+func healthServer(c *controller.Controller, live *relay.Relay) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/liveness", func(w http.ResponseWriter, _ *http.Request) {
 		if err := c.Healthy(); err != nil {
@@ -113,6 +128,7 @@ func healthServer(c *controller.Controller) *http.Server {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	c.Register(registry)
+	live.Register(registry)
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return httplimit.NewServer(mux)
 }

@@ -57,6 +57,7 @@ func written() []mutant {
 		{"the token of the controller takes the lease of another component", "24-controller-limits.yaml", "object.metadata.name == 'weir-controller'\n", "object.metadata.name != ''\n"},
 		{"the token of the controller opens a node by its host endpoint", "24-controller-limits.yaml", "variables.kind != 'hostendpoints' ||", "variables.kind != '' ||"},
 		{"the token of the controller makes a pool or settings of its own mind", "24-controller-limits.yaml", "object.metadata.name in ['default', 'default-ipv6']", "object.metadata.name != ''"},
+		{"the token of the controller has the API server hand other requests on to it", "24-controller-limits.yaml", "variables.kind != 'apiservices' ||", "variables.kind != '' ||"},
 	} {
 		f.file = "deploy/manifests/" + f.file
 		out = append(out, mutant{fault: f, pkg: "./deploy", run: "^TestHostileAdmission$"})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/announce"
+	askwire "github.com/weir-net/weir/internal/ask/wire"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/config"
@@ -47,6 +48,7 @@ type Options struct {
 	BPFFSMount string // where one is mounted when there is none; empty = it must be there
 	Cgroup     string // folder of the unified hierarchy; empty = configuration, else found
 	CNIConfDir string
+	PeersDir   string // what controllers are known by, and the token for them; see package trust
 
 	// Garbage is told when changes are over, and runs once the first state is in place; nil = the runtime does as it likes.
 	Garbage *garbage.Collector
@@ -280,7 +282,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("looking for lost addresses", a.cni.Run)
 	run("serving health and metrics", a.serve)
 	run("answering load balancers", a.serveBalancers)
-	run("answering questions", a.answerQuestions)
+	run("answering questions", func(ctx context.Context) error {
+		return serveQuestions(ctx, filepath.Join(a.opts.RunDir, askwire.SocketName), questionMux(a.questions()))
+	})
+	run("answering questions of controllers", a.answerControllers)
 	run("reading events", a.readEvents)
 	run("logging events", a.logEvents)
 	run("publishing the node's status", a.publish)

@@ -62,19 +62,19 @@ func (s *apiServers) learn(addrs []string) {
 	}
 }
 
-// noteServers keeps those of the changed EndpointSlices that are apiService's.
-func noteServers(servers, changes map[model.Name]*model.EndpointSlice) {
+// noteSlices keeps those of the changed EndpointSlices that are of a Service.
+func noteSlices(of model.Name, kept, changes map[model.Name]*model.EndpointSlice) {
 	for name, slice := range changes {
-		if slice != nil && slice.Service == apiService {
-			servers[name] = slice
+		if slice != nil && slice.Service == of {
+			kept[name] = slice
 		} else {
-			delete(servers, name)
+			delete(kept, name)
 		}
 	}
 }
 
-// apiServersOf reads them from the EndpointSlices of apiService.
-func apiServersOf(slicesByName map[model.Name]*model.EndpointSlice) []string {
+// serversOf returns the addresses and TCP ports of EndpointSlices, sorted.
+func serversOf(slicesByName map[model.Name]*model.EndpointSlice) []string {
 	var out []string
 	for _, s := range slicesByName {
 		for _, p := range s.Ports {

@@ -52,10 +52,10 @@ type cluster struct {
 	waiting  []chan uint64
 	guests   map[model.Name]*model.Pod // pods that an ADD brought before the watch did
 	ipamConf ipamInputs
-	// servers are the EndpointSlices of apiService.
-	servers  map[model.Name]*model.EndpointSlice
-	opened   model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
-	overlaps []calc.PoolOverlap
+	// servers are the EndpointSlices of apiService, controllers those of controllerService.
+	servers, controllers map[model.Name]*model.EndpointSlice
+	opened               model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
+	overlaps             []calc.PoolOverlap
 
 	mu   sync.Mutex
 	snap snapshot
@@ -66,8 +66,11 @@ type cluster struct {
 	handling kubeproxy.Handling
 }
 
-// apiService is the Service that the API servers stand behind.
-var apiService = model.Name{Namespace: "default", Name: "kubernetes"}
+// Services whose endpoints the agent knows: the API servers, and the instances of Weir's controller.
+var (
+	apiService        = model.Name{Namespace: "default", Name: "kubernetes"}
+	controllerService = model.Name{Namespace: "kube-system", Name: "weir-controller"}
+)
 
 // ipamInputs are what ipam.Config is made from.
 type ipamInputs struct {
@@ -96,6 +99,7 @@ type snapshot struct {
 	endpoints     int
 	services      int
 	apiServers    []string
+	controllers   []string
 	beat          time.Time // of the goroutine
 }
 
@@ -105,7 +109,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
 		announce: func(_, _ map[netip.Addr]bool) {},
 		guests:   map[model.Name]*model.Pod{}, owns: map[netip.Addr]*model.Pod{}, proxies: map[string]bool{},
-		servers:  map[model.Name]*model.EndpointSlice{},
+		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
 	c.model.Local = model.Local{Node: node, Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
@@ -242,7 +246,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	if own := c.model.Nodes[c.node]; own != nil {
 		c.snap.leaving = own.Leaving
 	}
-	c.snap.apiServers = apiServersOf(c.servers)
+	c.snap.apiServers, c.snap.controllers = serversOf(c.servers), serversOf(c.controllers)
 }
 
 // snapshot returns what is known now.
@@ -266,7 +270,8 @@ func (c *cluster) merge(b *watch.Batch) {
 	for name := range b.Pods {
 		delete(c.guests, name)
 	}
-	noteServers(c.servers, b.Slices)
+	noteSlices(apiService, c.servers, b.Slices)
+	noteSlices(controllerService, c.controllers, b.Slices)
 	if b.Full {
 		c.complete = true
 		c.dirty.Merge(model.AllDirty())

@@ -106,21 +106,21 @@ func TestAPIServerIsFoundAtALearnedAddress(t *testing.T) {
 func TestAPIServersOfEndpointSlices(t *testing.T) {
 	addrs := []model.ServiceEndpoint{{Addrs: ips("172.31.1.9")}, {Addrs: ips("172.31.1.8")}}
 	servers := map[model.Name]*model.EndpointSlice{}
-	noteServers(servers, map[model.Name]*model.EndpointSlice{
+	noteSlices(apiService, servers, map[model.Name]*model.EndpointSlice{
 		{Namespace: "default", Name: "kubernetes"}: {Service: model.Name{Namespace: "default", Name: "kubernetes"},
 			Ports: []model.EndpointPort{{Name: "https", Protocol: model.ProtocolTCP, Port: 6443}}, Endpoints: addrs},
 		{Namespace: "evil", Name: "kubernetes"}: {Service: model.Name{Namespace: "evil", Name: "kubernetes"},
 			Ports: []model.EndpointPort{{Protocol: model.ProtocolTCP, Port: 1}}, Endpoints: addrs},
 	})
-	if got, want := apiServersOf(servers), []string{"172.31.1.8:6443", "172.31.1.9:6443"}; !slices.Equal(got, want) {
+	if got, want := serversOf(servers), []string{"172.31.1.8:6443", "172.31.1.9:6443"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	noteServers(servers, map[model.Name]*model.EndpointSlice{{Namespace: "default", Name: "other"}: nil})
-	if len(apiServersOf(servers)) != 2 {
+	noteSlices(apiService, servers, map[model.Name]*model.EndpointSlice{{Namespace: "default", Name: "other"}: nil})
+	if len(serversOf(servers)) != 2 {
 		t.Error("another slice's end took them away")
 	}
-	noteServers(servers, map[model.Name]*model.EndpointSlice{{Namespace: "default", Name: "kubernetes"}: {Service: model.Name{Namespace: "default", Name: "x"}}})
-	if got := apiServersOf(servers); got != nil {
+	noteSlices(apiService, servers, map[model.Name]*model.EndpointSlice{{Namespace: "default", Name: "kubernetes"}: {Service: model.Name{Namespace: "default", Name: "x"}}})
+	if got := serversOf(servers); got != nil {
 		t.Errorf("%v of a slice that is another Service's now", got)
 	}
 }

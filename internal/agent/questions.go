@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"time"
 
 	"github.com/weir-net/weir/internal/ask/wire"
@@ -17,8 +16,9 @@ import (
 	"github.com/weir-net/weir/internal/why"
 )
 
-// questions are what an agent answers to who is root on its node, or may run programs in its pod: the handlers by the
-// pattern of their path. An answer that goes on for long ends with its request's context.
+// questions are what an agent answers to who is root on its node, may run programs in its pod, or has the right to ask
+// by the API server (package relay): the handlers by
+// the pattern of their path. An answer that goes on for long ends with its request's context.
 func (a *Agent) questions() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"GET /version":       a.answerVersion,
@@ -79,29 +79,27 @@ func questionMux(questions map[string]http.HandlerFunc) http.Handler {
 // maxQuestions bounds the questions that are answered at a time; others are refused.
 const maxQuestions = 32
 
-// answerQuestions serves the socket until ctx ends.
-func (a *Agent) answerQuestions(ctx context.Context) error {
-	return serveQuestions(ctx, filepath.Join(a.opts.RunDir, wire.SocketName), questionMux(a.questions()))
+// bounded answers as many questions at a time as it may.
+func bounded(handler http.Handler) http.Handler {
+	slots := make(chan struct{}, maxQuestions)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+			handler.ServeHTTP(w, r)
+		default:
+			http.Error(w, "the agent is answering as many questions as it can; try again", http.StatusTooManyRequests)
+		}
+	})
 }
 
+// serveQuestions serves a socket until ctx ends.
 func serveQuestions(ctx context.Context, socket string, handler http.Handler) error {
 	l, err := localsock.Listen(socket)
 	if err != nil {
 		return err
 	}
-	slots := make(chan struct{}, maxQuestions)
-	server := &http.Server{
-		ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 1 << 14,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			select {
-			case slots <- struct{}{}:
-				defer func() { <-slots }()
-				handler.ServeHTTP(w, r)
-			default:
-				http.Error(w, "the agent is answering as many questions as it can; try again", http.StatusTooManyRequests)
-			}
-		}),
-	}
+	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 1 << 14, Handler: bounded(handler)}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	if err := server.Serve(l); ctx.Err() == nil || !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving %s: %w", socket, err)

@@ -109,6 +109,7 @@ func Start(t *testing.T) *Server {
 		t.Fatal(err)
 	}
 	s.file("sa.key", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	s.frontProxy()
 	s.file("tokens.csv", []byte("admin-token,admin,1,system:masters\n"))
 	etcd := s.run("etcd", "--data-dir="+filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
@@ -162,7 +163,11 @@ func (s *Server) StartAPIServer() {
 		"--advertise-address=192.0.2.8", "--service-cluster-ip-range=10.96.0.0/12", "--authorization-mode=RBAC",
 		"--token-auth-file="+filepath.Join(s.dir, "tokens.csv"), "--cert-dir="+filepath.Join(s.dir, "certs"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+filepath.Join(s.dir, "sa.key"),
-		"--service-account-signing-key-file="+filepath.Join(s.dir, "sa.key"), "--shutdown-delay-duration=0", "--allow-privileged=true")
+		"--service-account-signing-key-file="+filepath.Join(s.dir, "sa.key"), "--shutdown-delay-duration=0", "--allow-privileged=true",
+		"--requestheader-client-ca-file="+filepath.Join(s.dir, "front-proxy-ca.crt"), "--requestheader-allowed-names="+frontProxyName,
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file="+filepath.Join(s.dir, "front-proxy.crt"), "--proxy-client-key-file="+filepath.Join(s.dir, "front-proxy.key"),
+		"--enable-aggregator-routing=true")
 	deadline := time.Now().Add(2 * await.Patience)
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

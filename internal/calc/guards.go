@@ -100,7 +100,7 @@ func guardsOf(c *cluster, servers apiSlices) *guards {
 // addPorts adds what listens on nodes.
 func (g *guards) addPorts(c *cluster) {
 	for _, p := range c.Settings.AgentPorts {
-		g.ports[socket{p, model.ProtocolTCP}] = "weir-node listens there"
+		g.ports[socket{p, model.ProtocolTCP}] = "Weir listens there"
 	}
 	g.ports[socket{c.Settings.VXLANPort, model.ProtocolUDP}] = "it is VXLAN's"
 	for _, f := range c.Settings.FailsafeIn {

@@ -201,7 +201,7 @@ func (r *Resolver) Resolve() Result {
 	return out
 }
 
-// agentPorts are the TCP ports on which the agent listens, now or by default: a change of one must not find it taken.
+// agentPorts are the TCP ports on which the agent or the controller listens, now or by default: a change of one must not find it taken.
 func agentPorts(e *Effective) []uint16 {
 	ports := append(model.DefaultAgentPorts(), e.Health.Port, e.Metrics.Port)
 	if e.HealthzPort != 0 {

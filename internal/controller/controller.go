@@ -1,7 +1,8 @@
 // Package controller does for the whole cluster what no node can do for itself: it gives back the blocks
 // of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the first pool
 // of a new installation, says in the status of cluster-wide policies whether they are enforced as written, keeps tiers that have policies, writes events about
-// Services that ask for what they may not have, and gives addresses to load balancers.
+// Services that ask for what they may not have, keeps the certificate authorities of Weir's own connections, and gives
+// addresses to load balancers.
 // One instance leads at a time.
 package controller
 
@@ -25,6 +26,7 @@ import (
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/loadbalancer"
+	"github.com/weir-net/weir/internal/peerauth"
 )
 
 // Config is what a Controller needs.
@@ -72,6 +74,7 @@ type Controller struct {
 	// balancers gives addresses to Services while this instance leads.
 	balancers *loadbalancer.Controller
 	refusals  serviceRefusals
+	peers     *peerauth.Keeper
 }
 
 // metrics count what was done.
@@ -111,6 +114,7 @@ func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), statuses: client.NodeStatuses(cfg.Dynamic),
 		gone: map[string]time.Time{}, told: map[string]bool{}, tiersTold: map[string]bool{}, warned: map[string]bool{}, now: time.Now,
 		refusals: serviceRefusals{told: map[types.UID]string{}}}
+	c.peers = &peerauth.Keeper{Kube: cfg.Kube, Namespace: cfg.Namespace, Domain: cfg.Namespace + ".svc", Now: func() time.Time { return c.now() }}
 	c.metrics = newMetrics(c)
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
 	return c
@@ -188,6 +192,7 @@ func (c *Controller) lead(ctx context.Context) {
 func (c *Controller) Reconcile(ctx context.Context) error {
 	c.metrics.looks.Inc()
 	err := errors.Join(
+		c.keepAuthorities(ctx),
 		c.ensureDefaults(ctx),
 		c.reportOverlaps(ctx),
 		c.collectNodes(ctx),

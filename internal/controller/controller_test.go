@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/peerauth"
 )
 
 type fixture struct {
@@ -32,6 +34,8 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
+	peers := metav1.ObjectMeta{Namespace: "kube-system", Name: peerauth.ObjectName}
+	objects = append(slices.Clip(objects), &corev1.Secret{ObjectMeta: peers}, &corev1.ConfigMap{ObjectMeta: peers})
 	f := &fixture{t: t, kube: kubefake.NewClientset(objects...), clock: time.Unix(1e9, 0)}
 	f.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		poolResource: "IPPoolList", felixResource: "FelixConfigurationList", weirv1.IPAMBlocks: "IPAMBlockList", weirv1.NodeStatuses: "NodeStatusList",

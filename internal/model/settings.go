@@ -58,15 +58,18 @@ type Settings struct {
 	// FailsafeIn and FailsafeOut are failsafeInboundHostPorts and failsafeOutboundHostPorts.
 	FailsafeIn, FailsafeOut []Failsafe
 	Timeouts                Timeouts
-	// AgentPorts are the TCP ports on which the agent listens: no Service takes them on a node. Sorted, each once.
+	// AgentPorts are the TCP ports on which the agent or the controller listens: no Service takes them on a node. Sorted, each once.
 	AgentPorts []uint16
 	// ServiceExternalIPs are what spec.externalIPs of Services may name, sorted, each once; nil = every address
 	// that is nobody's, empty = none.
 	ServiceExternalIPs []netip.Prefix
 }
 
-// DefaultAgentPorts are those of metrics, health, the proxy mode, and the health of the node.
-func DefaultAgentPorts() []uint16 { return []uint16{9091, 9099, 10249, 10256} }
+// DefaultAgentPorts are those of the controller, of metrics, health, the proxy mode, and the health of the node.
+func DefaultAgentPorts() []uint16 { return []uint16{ControllerPort, 9091, 9099, 10249, 10256} }
+
+// ControllerPort is where instances of the controller listen on their nodes, for agents and API servers.
+const ControllerPort = 5474
 
 // NodePortAddresses is kube-proxy's option of that name. The zero value is every address.
 type NodePortAddresses struct {

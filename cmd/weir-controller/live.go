@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/peerauth"
+	"github.com/weir-net/weir/internal/relay"
+	"github.com/weir-net/weir/internal/relay/tunnel"
+)
+
+// agentUser is the user whose tokens agents have.
+const agentUser = "system:serviceaccount:" + deploy.Namespace + ":weir-node"
+
+// live hands questions of users on to agents. Every instance does so, whether it leads or not.
+type live struct {
+	*relay.Relay
+	serving *peerauth.Serving
+	proxy   *peerauth.FrontProxy
+}
+
+func newLive(kube kubernetes.Interface, log *slog.Logger) *live {
+	proxy := &peerauth.FrontProxy{Kube: kube, Log: log, Now: time.Now}
+	return &live{
+		Relay:   relay.New(relay.Config{Kube: kube, Log: log, Proxy: proxy, Reviewer: peerauth.NewReviewer(kube, agentUser, tunnel.Audience)}),
+		serving: &peerauth.Serving{Kube: kube, Namespace: deploy.Namespace, Name: tunnel.ServerName, Log: log, Now: time.Now},
+		proxy:   proxy,
+	}
+}
+
+// run serves until ctx ends.
+func (v *live) run(ctx context.Context, addr string) {
+	go v.serving.Run(ctx)
+	go v.proxy.Run(ctx)
+	listenInTurn(ctx, addr, "questions about nodes", func(l net.Listener) error { return v.Serve(ctx, l, v.serving.Config()) })
+}

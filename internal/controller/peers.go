@@ -1,0 +1,47 @@
+package controller
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weir-net/weir/internal/relay/live"
+)
+
+var apiServiceResource = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+
+// keepAuthorities looks after the certificate authorities for connections between Weir's programs, and tells the API server
+// which certificates the controller has. Where somebody removed the APIService, it stays so.
+func (c *Controller) keepAuthorities(ctx context.Context) error {
+	bundle, err := c.peers.Ensure(ctx)
+	if err != nil {
+		return err
+	}
+	services := c.cfg.Dynamic.Resource(apiServiceResource)
+	have, err := services.Get(ctx, live.APIService, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get APIService %s: %w", live.APIService, err)
+	}
+	text := base64.StdEncoding.EncodeToString(bundle)
+	if now, _, _ := unstructured.NestedString(have.Object, "spec", "caBundle"); now == text {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"caBundle": text}})
+	if err != nil {
+		return fmt.Errorf("encode the authorities: %w", err)
+	}
+	if _, err := services.Patch(ctx, live.APIService, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("write the authorities into APIService %s: %w", live.APIService, err)
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package peerauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// ErrToken: a token is not that of an agent. Any other error of Review says that it could not be asked.
+var ErrToken = errors.New("the token is not one of an agent for this server")
+
+// Peer is an agent that has proved who it is.
+type Peer struct {
+	Node   string // the node of its pod, by the token's word
+	PodUID string
+}
+
+// Extra attributes of a user that is the service account of a pod (Kubernetes 1.30 and newer for the node).
+const (
+	extraNode = "authentication.kubernetes.io/node-name"
+	extraPod  = "authentication.kubernetes.io/pod-uid"
+)
+
+// maxReviews bounds the questions to the API server that are under way.
+const maxReviews = 16
+
+// Reviewer asks the API server whose a token is. It is safe for concurrent use.
+type Reviewer struct {
+	kube           kubernetes.Interface
+	user, audience string
+
+	slots chan struct{}
+	mu    sync.Mutex
+	busy  map[netip.Addr]struct{} // callers whose token is being asked about
+}
+
+// NewReviewer returns a Reviewer of tokens of a user, system:serviceaccount:NAMESPACE:NAME, made for an audience.
+func NewReviewer(kube kubernetes.Interface, user, audience string) *Reviewer {
+	return &Reviewer{kube: kube, user: user, audience: audience, slots: make(chan struct{}, maxReviews), busy: map[netip.Addr]struct{}{}}
+}
+
+// ErrBusy: the caller's last token is still being asked about, or too many are.
+var ErrBusy = errors.New("too many tokens are being looked at; try again")
+
+// maxToken bounds a token's length.
+const maxToken = 8 << 10
+
+// Review returns the agent that a token is of. Of one caller one token is asked about at a time, so that who sends many
+// wrong ones keeps neither the API server busy nor agents waiting.
+func (r *Reviewer) Review(ctx context.Context, from netip.Addr, token string) (Peer, error) {
+	if token == "" || len(token) > maxToken {
+		return Peer{}, fmt.Errorf("%w: it has %d bytes", ErrToken, len(token))
+	}
+	if !r.begin(from) {
+		return Peer{}, ErrBusy
+	}
+	defer r.end(from)
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{r.audience}}}
+	got, err := r.kube.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
+	if err != nil {
+		return Peer{}, fmt.Errorf("ask the API server about a token: %w", err)
+	}
+	return r.judge(&got.Status)
+}
+
+// judge says whose a token is by what the API server said.
+func (r *Reviewer) judge(s *authenticationv1.TokenReviewStatus) (Peer, error) {
+	nodes, pods := s.User.Extra[extraNode], s.User.Extra[extraPod]
+	switch {
+	case !s.Authenticated:
+		return Peer{}, fmt.Errorf("%w: it does not count (%s)", ErrToken, s.Error)
+	case !slices.Contains(s.Audiences, r.audience):
+		return Peer{}, fmt.Errorf("%w: it was made for somebody else", ErrToken)
+	case s.User.Username != r.user:
+		return Peer{}, fmt.Errorf("%w: it is of %q", ErrToken, s.User.Username)
+	case len(nodes) != 1 || nodes[0] == "" || len(pods) != 1 || pods[0] == "":
+		return Peer{}, fmt.Errorf("%w: it names no node and pod; Kubernetes 1.30 is needed for that", ErrToken)
+	}
+	return Peer{Node: nodes[0], PodUID: pods[0]}, nil
+}
+
+func (r *Reviewer) begin(from netip.Addr) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, is := r.busy[from]; is {
+		return false
+	}
+	select {
+	case r.slots <- struct{}{}:
+		r.busy[from] = struct{}{}
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *Reviewer) end(from netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.busy, from)
+	<-r.slots
+}

@@ -1,0 +1,33 @@
+// Package live names what users ask about nodes by the API server: the group live.weir.dev, which the controller answers.
+package live
+
+// The group and what it has. A resource of it is agents/QUESTION of a node's name, such as
+// /apis/live.weir.dev/v1alpha1/agents/worker1/status; rights are given for apiGroups [live.weir.dev], resources
+// [agents/status].
+const (
+	Group    = "live.weir.dev"
+	Version  = "v1alpha1"
+	Resource = "agents"
+	Root     = "/apis/" + Group + "/" + Version
+)
+
+// Role is the ClusterRole that allows to ask everything.
+const Role = "weir-viewer"
+
+// APIService is the name of the APIService by which the API server knows the controller.
+const APIService = Version + "." + Group
+
+// Path returns the path of a question about a node.
+func Path(node, question string) string { return Root + "/" + Resource + "/" + node + question }
+
+// Verbs of the questions, by their path at the agent.
+func Verbs() map[string]string {
+	return map[string]string{"/status": "get", "/events": "get", "/why": "create"}
+}
+
+// Causes that the details of a refusal name: what stands between a question and its answer.
+const (
+	CauseNoAgent = "NoAgent" // the node's agent is not connected
+	CauseUnknown = "Unknown" // its version does not know the question
+	CauseRefused = "Refused" // it answered that it cannot answer
+)
