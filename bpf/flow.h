@@ -556,6 +556,9 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		   source_forges_tunnel(skb, p, s, a, bpf_map_lookup_elem(&weir_addrs, &p->key.daddr))) {
 		return DROP_TUNNEL_SOURCE;
 	}
+	/* The stack takes such packets where somebody set route_localnet. */
+	if (from_outside && ip_is_loopback(&p->key.daddr))
+		return DROP_NO_ROUTE;
 	if (rpf_asked(p, s) && rpf_fails(skb))
 		return DROP_REVERSE_PATH;
 	if (s->flags & SET_HOSTS) {

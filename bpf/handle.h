@@ -75,6 +75,8 @@ __noinline int handle_stray(struct __sk_buff *skb)
 		return drop_packet(skb, a && a->kind == ADDR_ENDPOINT && a->ifindex == skb->ifindex ? DROP_ERROR_NO_FLOW : DROP_SPOOFED, 0);
 	if ((p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
 		return drop_packet(skb, DROP_SPOOFED, 0);
+	if (source_is_outside(p) && ip_is_loopback(&p->daddr))
+		return drop_packet(skb, DROP_NO_ROUTE, 0);
 	if (rpf_asked(p, s) && rpf_fails(skb))
 		return drop_packet(skb, DROP_REVERSE_PATH, 0);
 	b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);

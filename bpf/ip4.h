@@ -217,6 +217,12 @@ static __always_inline int ip_somebody(const ip_addr *a)
 	return v >> 24 != 0 && v >> 24 != 127 && v < 0xe0000000;
 }
 
+/* Is it an address that a machine has for itself alone (RFC 1122, section 3.2.1.3)? */
+static __always_inline int ip_is_loopback(const ip_addr *a)
+{
+	return (a->w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+}
+
 /* Bytes of the packet whose header this is; 0 = more than fit. */
 static __always_inline __u32 ip_bytes(const ip_head *ip)
 {

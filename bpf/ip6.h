@@ -289,6 +289,11 @@ static __always_inline int ip_somebody(const ip_addr *a)
 	return !(a->w[0] == 0 && a->w[1] == 0 && a->w[2] == 0) && !ip6_is_cast(a);
 }
 
+static __always_inline int ip_is_loopback(const ip_addr *a)
+{
+	return a->w[0] == 0 && a->w[1] == 0 && a->w[2] == 0 && a->w[3] == bpf_htonl(1);
+}
+
 static __always_inline __u32 ip_bytes(const ip_head *ip)
 {
 	return ip->payload_len ? sizeof(*ip) + bpf_ntohs(ip->payload_len) : 0;

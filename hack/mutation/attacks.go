@@ -18,5 +18,5 @@ func all() []mutant {
 		out = append(out, mutant{fault: f})
 	}
 	return slices.Concat(out, attacksFrontends, attacksLockout, attacksSources, attacksTunnel, attacksBudget, attacksPorts,
-		attacksNodes, attacksAdmission, attacksAgent, attacksPeers)
+		attacksNodes, attacksAdmission, attacksAgent, attacksPods, attacksPeers)
 }

@@ -27,6 +27,11 @@ func TestHostileAnnouncements(t *testing.T) {
 					c.Nodes[name] = &with
 				}
 			}
+			if tt.four == "172.31.1.1" { // Services are refused at a gateway; nor does the node answer for it as for a pod of its own
+				for _, a := range c.Local.Gateways {
+					c.Local.Endpoints[a] = &model.LocalEndpoint{Pod: model.Name{Namespace: "default", Name: "evil"}, Interface: "cali99", IfIndex: 99, Addrs: []netip.Addr{a}}
+				}
+			}
 			c.Nodes["worker"].Subnets = []netip.Prefix{prefix("172.31.1.0/24"), prefix("fd00:31:1::/64")}
 			// Pods on the link itself.
 			c.Pools["link"] = &model.Pool{Name: "link", CIDR: prefix("172.31.1.128/26"), BlockBits: 28, Workload: true}

@@ -209,18 +209,25 @@ func TestHostileLinkAddress(t *testing.T) {
 				c.Local.Neighbours[addr("172.31.1.9")] = [6]byte{2, 0, 0, 0, 0, 3}
 			}
 			c.Nodes["far"] = &n
-			k := New()
-			s, _ := k.Update(c, model.AllDirty())
-			for a, v := range s.Addrs {
-				if v.Kind == nodestate.AddrNode && v.Owner.Name == "far" && v.MAC == mac {
-					t.Errorf("%s is reached at %x", a, mac)
+			notThere := func(s *nodestate.State) {
+				for a, v := range s.Addrs {
+					if v.Kind == nodestate.AddrNode && v.Owner.Name == "far" && v.MAC == mac {
+						t.Errorf("%s is reached at %x", a, mac)
+					}
 				}
 			}
+			k := New()
+			s, _ := k.Update(c, model.AllDirty())
+			notThere(s)
 			if s.Addrs[addr("172.31.1.8")].MAC != [6]byte{2, 0, 0, 0, 0, 1} {
 				t.Error("the node whose link address it is lost it")
 			}
 			if !slices.ContainsFunc(k.Refused(), func(r Refusal) bool { return r.Field == "status.linkAddress" && r.Node == "far" }) {
 				t.Errorf("not told: %+v", k.Refused())
+			}
+			if attack == "a node publishes another node's link address" { // also where the kernel knows neither
+				clear(c.Local.Neighbours)
+				notThere(Calc(c))
 			}
 		})
 	}

@@ -27,6 +27,9 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if n.forgesTunnel(in, k) {
 		return nil, &dropped{reason: reason.TunnelSource}
 	}
+	if outside && k.dst.IsLoopback() {
+		return nil, &dropped{reason: reason.NoRoute}
+	}
 	if n.strays(in) {
 		return nil, &dropped{reason: reason.ReversePath}
 	}

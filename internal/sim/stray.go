@@ -13,6 +13,8 @@ func (n *Node) stray(in In) (Result, *dropped) {
 	case in.Hook == FromWorkload && !n.owns(in.IfIndex, src),
 		(in.Hook == FromUplink || in.Hook == FromTunnel) && (k == nodestate.AddrHost || k == nodestate.AddrEndpoint):
 		return Result{}, &dropped{reason: reason.Spoofed}
+	case (in.Hook == FromUplink || in.Hook == FromTunnel) && dst.IsLoopback():
+		return Result{}, &dropped{reason: reason.NoRoute}
 	case n.strays(in):
 		return Result{}, &dropped{reason: reason.ReversePath}
 	case in.Hook == FromWorkload, k != nodestate.AddrHost && (in.Hook == ToWorkload || n.kind(dst) == nodestate.AddrEndpoint):

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/weir-net/weir/internal/hostile"
 )
 
 // hoard makes UDP flows to r.Addr from r.Size ports, r.From being the first: of two questions each, so that they are established. It ends
@@ -50,10 +52,11 @@ func establish(from, to *net.UDPAddr) bool {
 	return true
 }
 
-// TestShare: a pod that fills the connection table is held to its share of it, and nobody else is.
-func TestShare(t *testing.T) { inBoth(t, testShare) }
+// TestHostileShare: a pod that fills the connection table is held to its share of it, and nobody else is.
+func TestHostileShare(t *testing.T) { inBoth(t, testHostileShare) }
 
-func testShare(t *testing.T, fam family) {
+func testHostileShare(t *testing.T, fam family) {
+	record(t, "a pod fills the connection table with flows of its own", hostile.Pod, fam)
 	f := newFixture(t, fam)
 	f.cluster.Settings.Timeouts.UDP = time.Hour
 	f.n1.driver.kill()

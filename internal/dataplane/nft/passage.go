@@ -21,7 +21,8 @@ const (
 	admitNewChain   = "admit-new" // what others begin
 	admitTranslated = "admit-translated"
 	podTranslated   = "admit-pod-translated"
-	admitHanded     = "admit-handed" // open, judged, and handed on
+	podErrorsChain  = "admit-pod-related" // what pods report
+	admitHanded     = "admit-handed"      // open, judged, and handed on
 	handedNewChain  = "admit-handed-new"
 	workloadChain   = "from-workload"
 	ownSourceChain  = "own-source"
@@ -67,12 +68,25 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
 		"ct mark set meta mark and $mask")
 	f.forwardedChains(t, s, epoch, h, at)
-	base("received", knftables.FilterType, knftables.InputHook, "filter", goesOn(epoch)+"accept", "ct state new goto "+h.begin(), ownFlow+"accept", "goto "+policyChain)
+	base("received", knftables.FilterType, knftables.InputHook, "filter", slices.Concat(
+		[]string{goesOn(epoch) + "accept"}, f.notReceived(), []string{"ct state new goto " + h.begin(), ownFlow + "accept", "goto " + policyChain})...)
 	f.sentChains(t, s, epoch, h, at)
 	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
 		// The outer packet is routed by the same mark.
 		"meta mark set meta mark and $plain")
+}
+
+// notReceived drop what the node's processes never get: from outside what is for a loopback address, where somebody set route_localnet (of IPv6
+// the kernel takes none), and from pods what is for everybody.
+func (f family) notReceived() []string {
+	if f.six {
+		return []string{
+			"iifname $pods ip6 daddr ff00::/8 meta l4proto != icmpv6 drop",
+			"iifname $pods ip6 daddr ff00::/8 icmpv6 type != { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, " +
+				"mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } drop"}
+	}
+	return []string{`ip daddr 127.0.0.0/8 iifname != "lo" drop`, "iifname $pods fib daddr type != local drop"}
 }
 
 // forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a pod, which their indexes tell faster than
@@ -228,6 +242,7 @@ func (f family) admitRules(epoch uint16) []string {
 		"ct state new goto " + admitNewChain,
 		tunnelOuter + "accept",
 		goesOn(epoch) + "meta mark set meta mark and $rest accept",
+		"ct state related iifname $pods goto " + podErrorsChain,
 		"ct state established,related goto " + admitOpenChain,
 		// Of another node with an address of ours comes what is known alone.
 		"meta mark and $mask != 0 ct state invalid $ip saddr @" + setLocal + " drop",
@@ -245,6 +260,11 @@ func (f family) admitNewChains(t *Table, s *nodestate.State) {
 		"meta mark set meta mark and $rest",
 		"ct status dnat goto "+podTranslated,
 		asked+"jump refuse")
+	// An ICMP error is about a flow of the pod's own: it bears the address that the pod has in the flow.
+	chain(podErrorsChain,
+		"ct original $ip saddr . $ip saddr @"+setHairpin+" goto "+admitOpenChain,
+		"ct reply $ip saddr . $ip saddr @"+setHairpin+" goto "+admitOpenChain,
+		"drop")
 	chain(podTranslated,
 		asked+"ct mark set 0x0",
 		"meta priority set none")
