@@ -102,11 +102,18 @@ func datagram(t *testing.T, from, to [6]byte, src, dst netip.Addr, text string, 
 
 func datagramFrom(t *testing.T, port uint16, from, to [6]byte, src, dst netip.Addr, text string, tags ...uint32) []byte {
 	t.Helper()
-	p := packet.Packet{SrcMAC: packet.MAC(from), DstMAC: packet.MAC(to), Type: packet.TypeIPv4, Kind: packet.UDP,
+	p := packet.Packet{Type: packet.TypeIPv4, Kind: packet.UDP,
 		IP: packet.IPv4{Src: src, Dst: dst, Proto: packet.ProtoUDP, TTL: 64}, SrcPort: port, DstPort: 7777, Payload: []byte(text)}
 	if src.Is6() {
 		p.Type = packet.TypeIPv6
 	}
+	return tagged(t, p, from, to, tags...)
+}
+
+// tagged is a packet as a frame between two MAC addresses, with tags.
+func tagged(t *testing.T, p packet.Packet, from, to [6]byte, tags ...uint32) []byte {
+	t.Helper()
+	p.SrcMAC, p.DstMAC = packet.MAC(from), packet.MAC(to)
 	b, err := p.Marshal()
 	if err != nil {
 		t.Fatal(err)
