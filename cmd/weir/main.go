@@ -48,6 +48,7 @@ func main() {
 // options are the flags of every command that talks to a cluster.
 type options struct {
 	kubeconfig string
+	verbose    bool
 }
 
 func (o *options) connect() (*clientset.Clients, error) {
@@ -65,7 +66,11 @@ func (o *options) asker(c *clientset.Clients) (*ask.Asker, error) {
 		return nil, err
 	}
 	cfg.UserAgent = "weir/" + version.Version
-	return &ask.Asker{Kube: c.Kube, Config: cfg, Namespace: deploy.Namespace}, nil
+	asker := &ask.Asker{Kube: c.Kube, Config: cfg, Namespace: deploy.Namespace}
+	if o.verbose {
+		asker.Way = func(node, way string) { fmt.Fprintf(os.Stderr, "weir: node %s is asked %s\n", node, way) }
+	}
+	return asker, nil
 }
 
 func newRoot() *cobra.Command {
@@ -75,6 +80,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
+	root.PersistentFlags().BoolVar(&o.verbose, "verbose", false, "say how agents are asked: by the controller, or by exec in their pods")
 	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newWhy(o), newIPAM(o), newVersion(), newLab(), newNode(), newBench(o))
 	root.AddCommand(newResourceCommands(o)...)
 	return root

@@ -27,7 +27,7 @@ func newMonitor(o *options) *cobra.Command {
 		Long: `Show what policy says of flows as it happens, on all nodes or on one: time, node, source, destination, protocol and port,
 the verdict and the rule that decided, and what staged policies would have said. Flows are told when they begin, when they
 are judged again after a change, and, while they are denied, with each packet (each CPU tells at most 1,000 a second).
-It ends with Ctrl-C. The right to run programs in the pods of weir-node is needed.`,
+It ends with Ctrl-C. ClusterRole weir-viewer has the rights that are needed, or the right to run programs in the pods of weir-node.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" {
 				return fmt.Errorf("output %q: json, or none for text", output)

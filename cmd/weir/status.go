@@ -51,7 +51,7 @@ func newStatus(o *options) *cobra.Command {
 		}}
 	f := cmd.Flags()
 	f.StringVar(&node, "node", "", "only this `node`")
-	f.BoolVar(&live, "live", false, "ask the agents for what they would report now, by exec in their pods, in place of their last reports")
+	f.BoolVar(&live, "live", false, "ask the agents for what they would report now, in place of their last reports (rights: ClusterRole weir-viewer)")
 	return cmd
 }
 

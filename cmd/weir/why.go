@@ -55,7 +55,7 @@ SOURCE is a pod (NAMESPACE/NAME, or NAME with -n), node/NAME, or an address outs
 TARGET is a Service (svc/NAME, NAME.NAMESPACE), a pod (pod/NAME), either as NAMESPACE/NAME or NAME, or an address.
 PORT is a number, or the name of a Service's port; PROTOCOL is tcp, udp, sctp or icmp (an echo request, without a port).
 
-It asks the agents by exec in their pods, as weir status --live does.`,
+It asks the agents as weir status --live does: by the controller, for which ClusterRole weir-viewer has the rights, or by exec in their pods.`,
 		Example: "  weir why shop/cart svc/db:5432\n  weir why cart db.shop:postgres -n shop\n  weir why shop/cart 192.0.2.7/icmp\n  weir why 198.51.100.9 192.0.2.11:30080 ",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

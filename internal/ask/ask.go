@@ -1,5 +1,6 @@
-// Package ask asks the agents of nodes, from where the API server can be reached: it runs `weir-agent ask` in the
-// agent's pod by the API server's exec. So it needs no port of its own, and the rights of who asks count.
+// Package ask asks the agents of nodes, from where the API server can be reached: by the controller (group
+// live.weir.dev), for which a right to read is enough; and where that does not do, by `weir-agent ask`, which it runs in
+// the agent's pod by the API server's exec. Either way the rights of who asks count.
 package ask
 
 import (
@@ -28,7 +29,7 @@ import (
 var (
 	// ErrNoAgent: no agent runs on the node, or it does not answer at its socket.
 	ErrNoAgent = errors.New("no agent answers on the node")
-	// ErrNoRight: the user may not run programs in the agent's pod.
+	// ErrNoRight: the user may ask neither by the controller nor by running programs in the agent's pod.
 	ErrNoRight = errors.New("not allowed to ask agents")
 	// ErrTooOld: the agent's version does not know the question.
 	ErrTooOld = errors.New("the agent's version does not know this question")
@@ -41,6 +42,8 @@ type Asker struct {
 	Kube      kubernetes.Interface
 	Config    *rest.Config // of the same API server and user
 	Namespace string       // of the agents
+	// Way is told how a node was asked, and why not otherwise; may be nil.
+	Way func(node, way string)
 }
 
 const (
@@ -55,6 +58,33 @@ func (a *Asker) Ask(ctx context.Context, node string, q wire.Question, out io.Wr
 	if len(q.Body) > wire.MaxBody {
 		return fmt.Errorf("the question to node %s has %d bytes; an agent reads %d", node, len(q.Body), wire.MaxBody)
 	}
+	why := a.byController(ctx, node, q, out)
+	var not *notLive
+	if !errors.As(why, &not) {
+		a.tell(node, "by the controller")
+		return why
+	}
+	a.tell(node, "by exec in the agent's pod, not by the controller: "+not.reason)
+	err := a.byExec(ctx, node, q, out)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.Is(err, ErrNoRight) && !not.right: // the user could ask by the controller, perhaps
+		return fmt.Errorf("node %s: %w: %s; and %w", node, ErrNoAgent, not.reason, err)
+	case errors.Is(err, ErrNoRight):
+		return fmt.Errorf("%w; or, without these: %s", err, not.reason)
+	}
+	return fmt.Errorf("%w (by the controller: %s)", err, not.reason)
+}
+
+func (a *Asker) tell(node, way string) {
+	if a.Way != nil {
+		a.Way(node, way)
+	}
+}
+
+// byExec asks the agent of a node by a program in its pod.
+func (a *Asker) byExec(ctx context.Context, node string, q wire.Question, out io.Writer) error {
 	pod, err := a.agent(ctx, node)
 	if err != nil {
 		return err

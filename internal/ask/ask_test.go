@@ -27,6 +27,7 @@ import (
 
 	"github.com/weir-net/weir/internal/ask/wire"
 	"github.com/weir-net/weir/internal/localsock"
+	"github.com/weir-net/weir/internal/relay/live"
 )
 
 // apiServer is an API server of one namespace of agents, whose exec runs here what `weir-agent ask` runs.
@@ -38,6 +39,8 @@ type apiServer struct {
 	noWS   bool // WebSocket does not get through
 	refuse *metav1.Status
 	noList bool
+	// live is what the group live.weir.dev answers; nil = it is not there.
+	live http.HandlerFunc
 
 	mu   sync.Mutex
 	seen []string // ways of exec
@@ -50,6 +53,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		json.NewEncoder(w).Encode(v)
 	}
 	switch {
+	case strings.HasPrefix(r.URL.Path, live.Root) && s.live != nil:
+		s.note("live")
+		s.live(w, r)
 	case strings.HasSuffix(r.URL.Path, "/namespaces/agents/pods") && s.noList:
 		answer(http.StatusForbidden, forbidden("pods is forbidden"))
 	case strings.HasSuffix(r.URL.Path, "/namespaces/agents/pods"):
