@@ -43,7 +43,20 @@ func TestHostileAnnouncements(t *testing.T) {
 			name := model.Name{Namespace: "default", Name: "evil"}
 			c.Services[name] = &model.Service{Name: name, ClusterIPs: []netip.Addr{addr("10.96.0.99"), addr("fd00:10:96::99")}, ExternalIPs: append(free, addr(tt.four), addr(tt.six)),
 				Ports: []model.ServicePort{{Name: "p", Protocol: model.ProtocolTCP, Port: 80}}}
+			was := []netip.Addr{addr("172.31.1.194"), addr("fd00:31:1::c2")}
+			if tt.four == "172.31.1.130" { // nor for what a node holds of a pool that was changed to one of load balancers
+				for i, p := range []string{"172.31.1.192/28", "fd00:31:1::c0/124"} {
+					c.Pools[p] = &model.Pool{Name: p, CIDR: prefix(p), BlockBits: prefix(p).Bits(), LoadBalancer: true}
+					c.Blocks[prefix(p)] = &model.Block{CIDR: prefix(p), Node: "control", Created: 200}
+					c.Services[name].LBIPs = append(c.Services[name].LBIPs, was[i])
+				}
+			}
 			s := Calc(c)
+			for _, a := range was {
+				if s.Announced[a] {
+					t.Errorf("%s, which a node holds, is announced", a)
+				}
+			}
 			for _, a := range free {
 				if !s.Announced[a] {
 					t.Errorf("%s, which is nobody's, is not announced: %v", a, s.Announced)

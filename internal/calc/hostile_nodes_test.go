@@ -194,14 +194,15 @@ func TestHostileLinkAddress(t *testing.T) {
 	for attack, mac := range map[string][6]byte{
 		"a node publishes another node's link address":    {2, 0, 0, 0, 0, 1},
 		"a node publishes the gateway's link address":     {2, 0, 0, 0, 0, 0xfe},
-		"a node publishes the link address of its reader": {2, 0, 0, 0, 0, 2},
+		"a node publishes the link address of its reader": {2, 0, 0, 0, 0, 0x22},
 		"a node publishes a link address that nobody has": {2, 9, 9, 9, 9, 9},
 	} {
 		t.Run(attack, func(t *testing.T) {
 			hostile.Record(t, attack, hostile.Node, hostile.ControlPlane, hostile.Both)
 			c := evil()
 			c.Local.Neighbours[addr("172.31.1.1")] = [6]byte{2, 0, 0, 0, 0, 0xfe}
-			c.Local.Interfaces = []model.LocalInterface{{Name: "eth0", IfIndex: 2, MAC: [6]byte{2, 0, 0, 0, 0, 2}}}
+			c.Local.Interfaces = []model.LocalInterface{{Name: "eth0", IfIndex: 2, MAC: [6]byte{2, 0, 0, 0, 0, 2}},
+				{Name: "eth1", IfIndex: 3, MAC: [6]byte{2, 0, 0, 0, 0, 0x22}}} // which it does not publish
 			n := *c.Nodes["far"]
 			n.LinkAddress = mac
 			if attack == "a node publishes a link address that nobody has" {
