@@ -1,6 +1,7 @@
 package main
 
-// attacksPods are the guards against what pods send by themselves: frames of their own making (NET_RAW), and flows of ordinary sockets.
+// attacksPods are the guards against what pods send by themselves: frames of their own making
+// (NET_RAW), and flows of ordinary sockets.
 var attacksPods = []mutant{
 	{fault{"a pod sends with the address of another pod, a node, a Service, a client or nobody", "bpf/flow.h",
 		"		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)\n			return DROP_SPOOFED;", "		if (!a)\n			return DROP_SPOOFED;"},

@@ -8,7 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestHostileDetour: a pod whom policy keeps from another one reaches it by no Service, node port, external address or other node either.
+// TestHostileDetour: a pod whom policy keeps from another one reaches it by no Service, node port,
+// external address or other node either.
 func TestHostileDetour(t *testing.T) { inBoth(t, testHostileDetour) }
 
 func testHostileDetour(t *testing.T, fam family) {
@@ -43,8 +44,9 @@ func testHostileDetour(t *testing.T, fam family) {
 	}
 }
 
-// TestHostileKeptFlow: what a pod has open when a policy comes that denies it ends, whatever it is: a datagram's flow and a connection, to a pod of its
-// node and of another, straight and by a Service.
+// TestHostileKeptFlow: what a pod has open when a policy comes that denies it ends, whatever it
+// is: a datagram's flow and a connection, to a pod of its node and of another, straight and by a
+// Service.
 func TestHostileKeptFlow(t *testing.T) { inBoth(t, testHostileKeptFlow) }
 
 func testHostileKeptFlow(t *testing.T, fam family) {

@@ -55,7 +55,8 @@ func (r *rawPod) frame(text string, args ...any) []byte {
 	return b
 }
 
-// arrives waits until an honest datagram of a, sent after what it sent before, arrives at b, c and the client.
+// arrives waits until an honest datagram of a, sent after what it sent before, arrives at b, c and
+// the client.
 func (r *rawPod) arrives() {
 	r.t.Helper()
 	for name, addr := range map[string]string{"b": "10.244.1.3", "c": "10.244.2.2", "client": "172.30.0.55"} {
@@ -89,8 +90,9 @@ func testHostileSourcesOfPods(t *testing.T, fam family) {
 	r.held("hostile from ")
 }
 
-// TestHostileLoopbackOfNode: what a node's processes offer on loopback addresses is for themselves, also where somebody lets the kernel route such
-// addresses, as kube-proxy does for node ports (route_localnet, CVE-2020-8558).
+// TestHostileLoopbackOfNode: what a node's processes offer on loopback addresses is for
+// themselves, also where somebody lets the kernel route such addresses, as kube-proxy does for
+// node ports (route_localnet, CVE-2020-8558).
 func TestHostileLoopbackOfNode(t *testing.T) { inBoth(t, testHostileLoopbackOfNode) }
 
 func testHostileLoopbackOfNode(t *testing.T, fam family) {
@@ -133,7 +135,8 @@ func testHostileLoopbackOfNode(t *testing.T, fam family) {
 	}
 }
 
-// TestHostileErrorsOfPods: a pod reports no errors about flows of others: none that make the path of another pod, or of its node, narrow.
+// TestHostileErrorsOfPods: a pod reports no errors about flows of others: none that make the path
+// of another pod, or of its node, narrow.
 func TestHostileErrorsOfPods(t *testing.T) { inBoth(t, testHostileErrorsOfPods) }
 
 func testHostileErrorsOfPods(t *testing.T, fam family) {
@@ -186,7 +189,8 @@ func testHostileErrorsOfPods(t *testing.T, fam family) {
 	}
 }
 
-// TestHostileResetOfPods: a pod ends no connection of others by resets in the name of its ends, not even with the right sequence numbers.
+// TestHostileResetOfPods: a pod ends no connection of others by resets in the name of its ends,
+// not even with the right sequence numbers.
 func TestHostileResetOfPods(t *testing.T) { inBoth(t, testHostileResetOfPods) }
 
 func testHostileResetOfPods(t *testing.T, fam family) {
@@ -220,7 +224,8 @@ func testHostileResetOfPods(t *testing.T, fam family) {
 	}
 }
 
-// TestHostileDHCPOfPods: no process of the node, and no other pod, hears what a pod sends to everybody, such as the offers of a DHCP server.
+// TestHostileDHCPOfPods: no process of the node, and no other pod, hears what a pod sends to
+// everybody, such as the offers of a DHCP server.
 func TestHostileDHCPOfPods(t *testing.T) { inBoth(t, testHostileDHCPOfPods) }
 
 func testHostileDHCPOfPods(t *testing.T, fam family) {
@@ -257,7 +262,8 @@ func testHostileDHCPOfPods(t *testing.T, fam family) {
 	})
 }
 
-// TestHostileRouterOfPods: no node makes a pod its router, even where its kernel takes advertisements from the pod's interface.
+// TestHostileRouterOfPods: no node makes a pod its router, even where its kernel takes
+// advertisements from the pod's interface.
 func TestHostileRouterOfPods(t *testing.T) {
 	t.Parallel()
 	t.Run("IPv6", testHostileRouterOfPods)
@@ -268,7 +274,8 @@ func testHostileRouterOfPods(t *testing.T) {
 	record(t, "a pod makes itself the router of its node and other pods by advertisements", hostile.RawPod, ipv6)
 	r := newRawPod(t, ipv6)
 	run(t, "ip netns exec %s sysctl -qw net.ipv6.conf.%s.accept_ra=2", r.n1.netns, r.a.local.Interface)
-	// RFC 4861, section 4.2: a router for 1,800 s, with the prefix 2001:db8::/64, on the link and for addresses of one's own.
+	// RFC 4861, section 4.2: a router for 1,800 s, with the prefix 2001:db8::/64, on the link and
+	// for addresses of one's own.
 	advertisement := "400018000000000000000000" + "030440c0000007080000070800000000" + "20010db8000000000000000000000000"
 	a := r.at["a"]
 	a.send(r.frame("ip fe80::1234 > ff02::1 proto=58 ttl=255 data=0x8600%04x%s", sumOf(t, "fe80::1234", "ff02::1", "86000000"+advertisement), advertisement))

@@ -77,8 +77,9 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		"meta mark set meta mark and $plain")
 }
 
-// notReceived drop what the node's processes never get: from outside what is for a loopback address, where somebody set route_localnet (of IPv6
-// the kernel takes none), and from pods what is for everybody.
+// notReceived drop what the node's processes never get: from outside what is for a loopback
+// address, where somebody set route_localnet (of IPv6 the kernel takes none), and from pods what
+// is for everybody.
 func (f family) notReceived() []string {
 	if f.six {
 		return []string{
@@ -260,7 +261,8 @@ func (f family) admitNewChains(t *Table, s *nodestate.State) {
 		"meta mark set meta mark and $rest",
 		"ct status dnat goto "+podTranslated,
 		asked+"jump refuse")
-	// An ICMP error is about a flow of the pod's own: it bears the address that the pod has in the flow.
+	// An ICMP error is about a flow of the pod's own: it bears the address that the pod has in the
+	// flow.
 	chain(podErrorsChain,
 		"ct original $ip saddr . $ip saddr @"+setHairpin+" goto "+admitOpenChain,
 		"ct reply $ip saddr . $ip saddr @"+setHairpin+" goto "+admitOpenChain,
