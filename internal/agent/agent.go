@@ -72,6 +72,7 @@ type Agent struct {
 	reached   reached
 	watcher   *watch.Watcher
 	driver    plane
+	findings  []kernel.Finding
 	planes    *planes
 	lacking   standardLacks
 	loop      *dataplane.Loop
@@ -159,10 +160,11 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 // openPlane opens the node's data plane: that of standard Linux, too, where the kernel has all that was looked for and does not take the programs.
 func (a *Agent) openPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
 	standard := a.planes.choose(e, lacks)
+	a.findings = findings
 	var err error
 	switch {
 	case !standard:
-		err = a.openDriver(findings, e)
+		a.driver, err = a.openEBPF(e)
 	case lacks == nil && !e.Standard: // as before: whether that still is so
 		err = ebpf.Try(a.log)
 	}
@@ -170,13 +172,13 @@ func (a *Agent) openPlane(findings []kernel.Finding, lacks error, e config.Effec
 		standard = a.planes.choose(e, err)
 	}
 	if standard {
-		return a.openStandard()
+		a.driver, err = a.openStandard()
 	}
 	return err
 }
 
-// openDriver finds what the driver needs of the machine and opens it.
-func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error {
+// openEBPF finds what the eBPF driver needs of the machine and opens it.
+func (a *Agent) openEBPF(e config.Effective) (plane, error) {
 	cgroup := a.opts.Cgroup
 	if cgroup == "" {
 		cgroup = e.CgroupV2Path
@@ -184,11 +186,11 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 	if cgroup == "" {
 		var err error
 		if cgroup, err = kernel.CgroupV2(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	lacks := map[string]bool{}
-	for _, f := range findings {
+	for _, f := range a.findings {
 		if f.Err != nil {
 			a.log.Warn("the kernel lacks something that Weir can do without", "feature", f.Name, "since", f.Since, "without it", f.Fallback)
 			lacks[f.Name] = true
@@ -200,10 +202,9 @@ func (a *Agent) openDriver(findings []kernel.Finding, e config.Effective) error 
 		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.takeOver(nft.There, kubeproxy.RulesThere), Left: nft.Left,
 	})
 	if err != nil {
-		return fmt.Errorf("opening the eBPF data plane: %w", err)
+		return nil, fmt.Errorf("opening the eBPF data plane: %w", err)
 	}
-	a.driver = ebpfPlane{d}
-	return nil
+	return ebpfPlane{d}, nil
 }
 
 // powerOf2 is the least power of 2 that is at least n.

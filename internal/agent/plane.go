@@ -3,16 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
-	"time"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/config"
-	"github.com/weir-net/weir/internal/conntrack"
-	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/model"
@@ -21,7 +18,7 @@ import (
 
 // plane is a data plane as the agent uses it: what a driver is, and what it can tell.
 type plane interface {
-	dataplane.Driver
+	handover.Predecessor
 	enforced
 	Run(ctx context.Context) error
 	Status() ebpf.Status
@@ -202,127 +199,4 @@ func (p *planes) takeOver(tables, rules func() (bool, error)) ebpf.TakeOver {
 		return ebpf.TakeTranslated
 	}
 	return ebpf.TakeNothing
-}
-
-// openStandard opens the data plane of standard Linux.
-func (a *Agent) openStandard() error {
-	before := func() {
-		if !a.planes.choice.Other {
-			return
-		}
-		if err := ebpf.Foretell(a.planes.bpffs, a.log.With("part", "ebpf")); err != nil {
-			a.log.Error("some connections of the node's own processes may be lost", "error", err)
-		}
-	}
-	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft"), Before: before, StateDir: a.opts.StateDir})
-	if err != nil {
-		return fmt.Errorf("opening the nftables data plane: %w", err)
-	}
-	a.driver = standardPlane{d}
-	a.log.Info("the data plane is that of standard Linux (nftables)")
-	return nil
-}
-
-// keepPlane removes what the other data plane left, once this one is in place, and ends the agent when the other one is
-// asked for: it starts again with that.
-func (a *Agent) keepPlane(ctx context.Context) error {
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	kept := time.NewTicker(time.Minute)
-	defer kept.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-kept.C:
-			if err := conntrack.Unkeep(true); err != nil {
-				a.log.Debug("a table that may do nothing any more stays", "error", err)
-			}
-			continue
-		case <-tick.C:
-		}
-		if a.loop.Applied() == 0 || !a.watcher.Status().Synced {
-			continue
-		}
-		if a.planes.unsaved && a.planes.save() != nil {
-			// The next start would take the other data plane for the one in force, and not look for what this one leaves.
-			time.Sleep(5 * time.Second)
-			continue
-		}
-		if a.planes.choice.Other && a.loop.Err() == nil {
-			if err := a.removeOther(ctx); err != nil {
-				a.log.Error("removing what the other data plane left; trying again", "error", err)
-				time.Sleep(5 * time.Second)
-				continue
-			}
-		}
-		if e := a.cluster.snapshot().config.Effective; a.planes.changed(e) {
-			a.log.Info("another data plane is asked for; the agent starts again with it", "standard Linux", e.Standard)
-			a.noteChanging(e.Standard)
-			a.report(ctx)
-			if err := a.planes.note(e.Standard); err != nil {
-				return err
-			}
-			return ErrAgain
-		}
-	}
-}
-
-// reportWithin is how long a change of the data plane waits for its report.
-const reportWithin = time.Second
-
-// report writes the NodeStatus at once: when the data plane is about to change, after which the agent does not answer for a
-// while, and when it has changed.
-func (a *Agent) report(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, reportWithin)
-	defer cancel()
-	if err := a.publishNow(ctx, true); err != nil {
-		a.log.Warn("the change of the data plane could not be reported; it goes on", "error", err)
-	}
-}
-
-// noteChanging says from now on that a data plane is about to carry packets.
-func (a *Agent) noteChanging(standard bool) {
-	to := planeEBPF
-	if standard {
-		to = planeStandard
-	}
-	a.changing.Store(&to)
-}
-
-// giveWay hands the connections of the eBPF data plane over to this one.
-func (a *Agent) giveWay(ctx context.Context) {
-	if err := ebpf.GiveWay(ctx, a.planes.bpffs, a.driver.(standardPlane), a.log.With("part", "ebpf")); err != nil {
-		a.log.Error("some open connections of the data plane before are lost", "error", err)
-	}
-}
-
-// removeOther removes what the other data plane left; of eBPF's, once its connections are handed over.
-func (a *Agent) removeOther(ctx context.Context) error {
-	var err error
-	if a.planes.choice.Standard {
-		a.giveWay(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err() // the next start does it
-		}
-		if err := conntrack.Unkeep(false); err != nil { // this one's own tables do that
-			a.log.Warn("a table that does nothing stays", "error", err)
-		}
-		err = ebpf.Remove(a.planes.bpffs)
-	} else {
-		if err = nft.Remove(ctx); err == nil {
-			if err := nft.Restore(a.opts.StateDir); err != nil {
-				a.log.Error("some settings of the kernel are not what they were before nftables", "error", err)
-			}
-		}
-	}
-	if err != nil {
-		return err
-	}
-	a.planes.choice.Other = false
-	a.log.Info("removed what the other data plane left")
-	err = a.planes.save()
-	a.changing.Store(nil)
-	a.report(ctx)
-	return err
 }

@@ -36,6 +36,10 @@ type Loop struct {
 	began   time.Time      // of the Apply under way; zero = none
 	waits   time.Time      // since when a state waits for its first Apply that does not fail as a whole; zero = none does
 	stats   LoopStats
+	next    *Loop // that follows this one; nil = none does
+	ended   bool
+
+	applying sync.Mutex // held during an Apply
 }
 
 // LoopStats are what a Loop did.
@@ -55,19 +59,68 @@ func NewLoop(d Driver, log *slog.Logger) *Loop {
 // was submitted before.
 func (l *Loop) Submit(s *nodestate.State, changed nodestate.Keys) uint64 {
 	l.mu.Lock()
-	l.gen++
-	l.state = s
+	defer l.mu.Unlock()
+	l.put(s, changed, l.gen+1)
+	if l.next != nil {
+		l.next.mu.Lock()
+		defer l.next.mu.Unlock()
+		l.next.put(s, changed, l.gen)
+	}
+	return l.gen
+}
+
+// put takes a state for the next Apply; the caller holds mu.
+func (l *Loop) put(s *nodestate.State, changed nodestate.Keys, gen uint64) {
+	l.state, l.gen = s, gen
 	if l.waits.IsZero() {
 		l.waits = time.Now()
 	}
 	l.changed.Tables |= changed.Tables
-	gen := l.gen
-	l.mu.Unlock()
+	l.again()
+}
+
+// again lets Run apply the latest state.
+func (l *Loop) again() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
-	return gen
+}
+
+// Follow returns a loop for another driver that is to take the place of this one's. It gets the latest state and all that is submitted
+// here from then on, with the same generations, and Wait waits for it, too.
+func (l *Loop) Follow(d Driver) *Loop {
+	next := NewLoop(d, l.log)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state != nil {
+		next.put(l.state, nodestate.All(), l.gen)
+	}
+	l.next = next
+	return next
+}
+
+// Unfollow ends what Follow began.
+func (l *Loop) Unfollow() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next = nil
+}
+
+// following returns the loop that follows this one; nil = none does.
+func (l *Loop) following() *Loop {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
+}
+
+// End lets nothing more be applied, and returns when no Apply is under way. What is submitted goes to the loop that follows.
+func (l *Loop) End() {
+	l.mu.Lock()
+	l.ended, l.waits = true, time.Time{}
+	l.mu.Unlock()
+	l.applying.Lock()
+	defer l.applying.Unlock()
 }
 
 // Run applies what is submitted until ctx ends.
@@ -84,10 +137,13 @@ func (l *Loop) Run(ctx context.Context) error {
 			wait = firstRetry
 		case <-retry.C:
 		}
-		if err := l.apply(ctx); err != nil {
+		switch err := l.apply(ctx); {
+		case errors.Is(err, ErrUnfinished):
+			l.again()
+		case err != nil:
 			retry.Reset(wait)
 			wait = min(2*wait, lastRetry)
-		} else {
+		default:
 			retry.Stop()
 			wait = firstRetry
 		}
@@ -96,7 +152,13 @@ func (l *Loop) Run(ctx context.Context) error {
 }
 
 func (l *Loop) apply(ctx context.Context) error {
+	l.applying.Lock()
+	defer l.applying.Unlock()
 	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return nil
+	}
 	s, changed, gen := l.state, l.changed, l.gen
 	l.changed = nodestate.Keys{}
 	before := l.err
@@ -139,7 +201,7 @@ func (l *Loop) report(before, now error) {
 		l.log.Info("the data plane is as it should be again")
 	case now != nil && (before == nil || before.Error() != now.Error()):
 		failures := Failures(now)
-		if err := others(now); err != nil {
+		if err := others(now); err != nil && !errors.Is(err, ErrUnfinished) {
 			l.log.Error("applying the node's state; trying again", "error", err)
 		}
 		for i, f := range failures {
@@ -153,8 +215,13 @@ func (l *Loop) report(before, now error) {
 }
 
 // Wait returns nil when a state of at least the given generation was applied and no key that concerns
-// the caller failed. It returns what failed when ctx ends before that.
+// the caller failed, here and by the loop that follows. It returns what failed when ctx ends before that.
 func (l *Loop) Wait(ctx context.Context, gen uint64, concerns func(*KeyError) bool) error {
+	if next := l.following(); next != nil {
+		if err := next.Wait(ctx, gen, concerns); err != nil {
+			return err
+		}
+	}
 	for {
 		l.mu.Lock()
 		done, err, moved := l.done, l.err, l.moved
@@ -221,14 +288,18 @@ func (l *Loop) Applied() uint64 {
 	return l.done
 }
 
-// Stuck returns for how long the Apply under way has been going on; 0 when there is none.
+// Stuck returns for how long the Apply under way has been going on, here or by the loop that follows; 0 when there is none.
 func (l *Loop) Stuck() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.began.IsZero() {
-		return 0
+	var stuck time.Duration
+	if l.next != nil {
+		stuck = l.next.Stuck()
 	}
-	return time.Since(l.began)
+	if l.began.IsZero() {
+		return stuck
+	}
+	return max(stuck, time.Since(l.began))
 }
 
 // Stale returns for how long a state has been waiting to be put in place; 0 when none is. One that was put in place but

@@ -90,6 +90,23 @@ func TestLoopRetriesWithGrowingPausesAndNothingNew(t *testing.T) {
 	})
 }
 
+// TestLoopGoesOnWithWhatIsUnfinished: at once, and with what was submitted meanwhile.
+func TestLoopGoesOnWithWhatIsUnfinished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &scripted{takes: time.Second, fails: []error{ErrUnfinished, errors.Join(ErrUnfinished), nil}}
+		l := start(t, d)
+		l.Submit(nodestate.New(), nodestate.All())
+		time.Sleep(time.Millisecond)
+		began, last := time.Now(), nodestate.New()
+		if err := l.Wait(t.Context(), l.Submit(last, nodestate.Keys{}), nil); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 3*time.Second || len(d.applied) != 3 || d.applied[1] != last {
+			t.Errorf("%d applies in %v", len(d.applied), took)
+		}
+	})
+}
+
 func TestLoopKeepsTheHintWhenTheDriverFailsAsAWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{fails: []error{errors.New("cannot read the maps")}}

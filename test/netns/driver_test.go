@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/kernel"
@@ -43,6 +44,7 @@ type driverProcess struct {
 	flows int    // entries of the connection table; 0 = 65,536
 	plane string // which driver it is; empty = the test's
 	same  bool   // it is the one that was there before
+	live  bool   // it changes its data plane without a new start
 	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
 }
 
@@ -82,7 +84,6 @@ func startDriver(t *testing.T, n *node) *driverProcess {
 
 func (d *driverProcess) start() {
 	d.t.Helper()
-	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
 	plane, over := d.plane, "yes"
 	if plane == "" {
 		plane = d.node.dataplane()
@@ -90,8 +91,19 @@ func (d *driverProcess) start() {
 	if d.plane == "" || d.same {
 		over = ""
 	}
-	d.cmd.Env = append(os.Environ(), "WEIR_TEST_DRIVER="+plane, "WEIR_TEST_TAKEOVER="+over, "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"),
-		"WEIR_TEST_CGROUP="+d.node.cgroup, fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), fmt.Sprintf("WEIR_TEST_RUNS=%t", d.runs))
+	if d.live {
+		d.spawn("WEIR_TEST_DRIVER=live", "WEIR_TEST_PLANE="+plane)
+		return
+	}
+	d.spawn("WEIR_TEST_DRIVER="+plane, "WEIR_TEST_TAKEOVER="+over, fmt.Sprintf("WEIR_TEST_RUNS=%t", d.runs))
+}
+
+// spawn starts the process with an environment that says what it does.
+func (d *driverProcess) spawn(env ...string) {
+	d.t.Helper()
+	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
+	d.cmd.Env = append(append(os.Environ(), "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"), "WEIR_TEST_CGROUP="+d.node.cgroup,
+		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows)), env...)
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -118,6 +130,10 @@ func (d *driverProcess) kill() {
 
 func (d *driverProcess) apply(s *nodestate.State) {
 	d.t.Helper()
+	if d.live {
+		live{d}.do(order{State: s, Both: true})
+		return
+	}
 	if err := d.in.Encode(s); err != nil {
 		d.t.Fatalf("%s: %v", d.node.name, err)
 	}
@@ -138,20 +154,46 @@ func (d *driverProcess) writes() uint64 { return d.last.Writes }
 
 func driverMain() error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: testLevel()}))
-	if os.Getenv("WEIR_TEST_DRIVER") == "nft" {
+	switch os.Getenv("WEIR_TEST_DRIVER") {
+	case "nft":
 		return nftMain(log)
+	case "live":
+		return liveMain(log)
 	}
 	return ebpfMain(log)
 }
 
-func ebpfMain(log *slog.Logger) error {
+// openEBPF opens the eBPF driver, as one that takes over from nftables or not.
+func openEBPF(log *slog.Logger, takesOver bool, attachAtOnce int) (*ebpf.Driver, error) {
 	flows, err := strconv.ParseUint(os.Getenv("WEIR_TEST_FLOWS"), 10, 32)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	flows = cmp.Or(flows, 65536)
-	drv, err := ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
-		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX), Left: nft.Left, TakeOver: map[bool]ebpf.TakeOver{true: ebpf.TakeAll}[takesOver()]})
+	return ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"), AttachAtOnce: attachAtOnce,
+		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX), Left: nft.Left, TakeOver: map[bool]ebpf.TakeOver{true: ebpf.TakeAll}[takesOver]})
+}
+
+// openNFT opens the nftables driver, as one that takes over from eBPF or not.
+func openNFT(log *slog.Logger, takesOver bool) (*nft.Driver, error) {
+	return nft.New(nft.Options{Logger: log, Before: func() {
+		if err := ebpf.Foretell(os.Getenv("WEIR_TEST_BPFFS"), log); takesOver && err != nil {
+			panic(err)
+		}
+	}})
+}
+
+// applyWhole applies a state in as many pieces as the driver likes.
+func applyWhole(d dataplane.Driver, s *nodestate.State) error {
+	for {
+		if err := d.Apply(context.Background(), s, nodestate.All()); !errors.Is(err, dataplane.ErrUnfinished) {
+			return err
+		}
+	}
+}
+
+func ebpfMain(log *slog.Logger) error {
+	drv, err := openEBPF(log, takesOver(), 0)
 	if err != nil {
 		return err
 	}
@@ -162,7 +204,7 @@ func ebpfMain(log *slog.Logger) error {
 		go drv.Run(ctx)
 	}
 	return serveStates(func(s *nodestate.State, a *applied) error {
-		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
+		if err := applyWhole(drv, s); err != nil {
 			a.Err = err.Error()
 		} else if err := removeOther(func() error { return nft.Remove(context.Background()) }); err != nil {
 			a.Err = err.Error()
@@ -207,11 +249,7 @@ func tellDrops(drv *ebpf.Driver, a *applied) error {
 }
 
 func nftMain(log *slog.Logger) error {
-	drv, err := nft.New(nft.Options{Logger: log, Before: func() {
-		if err := ebpf.Foretell(os.Getenv("WEIR_TEST_BPFFS"), log); takesOver() && err != nil {
-			panic(err)
-		}
-	}})
+	drv, err := openNFT(log, takesOver())
 	if err != nil {
 		return err
 	}

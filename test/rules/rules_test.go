@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"internal/kernel":         {},
 	"internal/conntrack":      {"internal/kernel"},
 	"internal/dataplane":      {"internal/model", "internal/nodestate"},
+	"internal/dataplane/handover": {"internal/dataplane"},
 	"internal/dataplane/ebpf": {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
 	"internal/dataplane/nft":  {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/rulewalk"},
 	"internal/rulewalk":       {"internal/jhash", "internal/kernel"},
@@ -35,6 +36,7 @@ var standardOnly = []string{"internal/jhash", "internal/maglev", "internal/model
 // never lists what packages may not reach, by however many steps of our own packages.
 var never = map[string][]string{
 	"internal/dataplane":      {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico"},
+	"internal/dataplane/handover": {"internal/dataplane/ebpf", "internal/dataplane/nft", "internal/agent"},
 	"internal/dataplane/ebpf": {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico", "internal/dataplane/nft"},
 	"internal/dataplane/nft":  {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime", "github.com/projectcalico", "internal/dataplane/ebpf"},
 	"cmd/weir-cni":            {"internal/calc", "internal/watch", "k8s.io"}, // starts in milliseconds

@@ -1,7 +1,6 @@
 package ebpf
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +43,9 @@ type Options struct {
 	// Left tells what the data plane before knows beside what connection tracking does; nil = nothing.
 	Left     func() (conntrack.Left, error)
 	TakeOver TakeOver
+	// AttachAtOnce is to how many places of interfaces an Apply attaches programs while connections of our other data plane are taken
+	// over, which is in force meanwhile; 0 = attachAtOnce.
+	AttachAtOnce int
 }
 
 func (o Options) constants() constants { return constants{trace: o.Trace, setRetval: o.SetRetval} }
@@ -80,6 +82,8 @@ type Driver struct {
 	wished   deviceWish // what our devices were made for last
 	spent    map[netip.Addr]spentNote
 	pins     map[string]uint64 // inodes of pinned maps, by path, that are ours
+	left     bool              // Leave was called
+	endRun   func()            // ends Run
 }
 
 // devices is what is known of our own devices.
@@ -132,7 +136,7 @@ func New(o Options) (*Driver, error) {
 	return &Driver{
 		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: programs,
 		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.TakeOver == TakeAll},
-		absent:  map[site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
+		endRun:  func() {}, absent: map[site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}, nil
 }
 
@@ -149,6 +153,11 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		// Where programs of a run before begin flows, they judge: what another data plane has left may be old.
 		d.machine.handOver = d.machine.handOver && !d.tables.begins()
 		d.machine.marks = slices.ContainsFunc(d.tables.families, family.marks)
+	}
+	if d.left {
+		d.tables.desire(s, changed, d.ifindex)
+		d.state = s
+		return d.keepTables()
 	}
 	if came := d.followIPv6(s, first); came || first {
 		changed = nodestate.All()
@@ -222,7 +231,8 @@ func (d *Driver) reconcile(devices bool) error {
 	}
 	d.beginTakeOver()
 	attachErrs := d.attachAll(devices)
-	d.endTakeOver(len(attachErrs) == 0 || d.carries())
+	unfinished := slices.Contains(attachErrs, dataplane.ErrUnfinished)
+	d.endTakeOver(!unfinished && (len(attachErrs) == 0 || d.carries()))
 	errs = append(errs, attachErrs...)
 	if len(attachErrs) == 0 {
 		d.endCarryOver()
@@ -233,7 +243,7 @@ func (d *Driver) reconcile(devices bool) error {
 			}
 		}
 	}
-	if devices {
+	if devices && !unfinished {
 		errs = append(errs, d.openDevices()...)
 		d.wished = wish(d.state)
 	}
@@ -241,18 +251,7 @@ func (d *Driver) reconcile(devices bool) error {
 	if err := d.leaveGuards(); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
 	}
-	if d.tables.counts.judged != before || d.tables.stale() {
-		d.bump = true
-	}
-	if err := d.raiseEpoch(); err != nil {
-		errs = append(errs, err)
-	} else if d.tables.removeVerdicts() {
-		d.bump = true
-		if err := d.raiseEpoch(); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	errs = append(errs, d.tables.errors()...)
+	errs = append(errs, d.endTables(before)...)
 	if !d.started && len(errs) == 0 {
 		d.started = true
 		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.adopted, "entries written", d.tables.counts.judged+d.tables.counts.quiet,
@@ -260,18 +259,6 @@ func (d *Driver) reconcile(devices bool) error {
 	}
 	d.note(errs)
 	return errors.Join(errs...)
-}
-
-// raiseEpoch makes flows judge themselves again when something changed that they depend on.
-func (d *Driver) raiseEpoch() error {
-	if !d.bump {
-		return d.tables.settle()
-	}
-	if err := d.tables.nextEpoch(); err != nil {
-		return err
-	}
-	d.bump = false
-	return nil
 }
 
 // endCarryOver takes over, once, what the old programs made until they were replaced by ours, and lets go of the maps
@@ -296,6 +283,9 @@ func (d *Driver) endCarryOver() {
 func (d *Driver) note(errs []error) {
 	d.problems = d.problems[:0]
 	for _, err := range errs {
+		if err == dataplane.ErrUnfinished {
+			continue
+		}
 		if len(d.problems) == 20 {
 			d.problems = append(d.problems, fmt.Sprintf("and %d more", len(errs)-20))
 			break
@@ -395,103 +385,6 @@ func (d *Driver) openDevices() []error {
 		fail("forwarding of IPv6", d.forwardIPv6())
 	}
 	return errs
-}
-
-// sites returns where programs belong, with the interfaces' names.
-func (d *Driver) sites() map[site]string {
-	out := map[site]string{}
-	both := func(index int, name string, in, eg hook) {
-		out[site{index, in}], out[site{index, eg}] = name, name
-	}
-	for _, a := range d.state.Addrs {
-		if a.Kind != nodestate.AddrEndpoint {
-			continue
-		}
-		if index := d.ifindex(a); index != 0 {
-			both(index, a.Interface, fromWorkload, toWorkload)
-		}
-	}
-	for index, name := range d.uplinks {
-		if _, pod := out[site{index, fromWorkload}]; !pod {
-			both(index, name, fromUplink, toUplink)
-			if d.programs.prog[arrive.name] != nil {
-				out[site{index, arrive}] = name
-			}
-		}
-	}
-	if d.devices.host != nil {
-		out[site{d.devices.host.index, toUplink}] = hostDevice
-	}
-	if d.devices.tunnel != nil {
-		out[site{d.devices.tunnel.index, fromTunnel}] = tunnelDevice
-	}
-	if d.opts.Cgroup != "" {
-		for _, h := range cgroupHooks {
-			out[site{0, h}] = "cgroup"
-		}
-		if d.six != nil {
-			for _, h := range cgroupHooks6 {
-				out[site{0, h}] = "cgroup"
-			}
-		}
-	}
-	return out
-}
-
-// attachAll attaches what is wanted and detaches what is not, with strays also what nobody knows of. An
-// interface that is gone is no error: its pod is being removed, or its state comes with the next one.
-func (d *Driver) attachAll(strays bool) []error {
-	var errs []error
-	wanted := map[site]bool{}
-	clear(d.absent)
-	sites := d.sites()
-	order := slices.SortedFunc(maps.Keys(sites), func(a, b site) int { return cmp.Compare(a.rank(), b.rank()) })
-	for _, s := range order {
-		name := sites[s]
-		wanted[s] = true
-		if d.programs.has(s) || s.hook == arrive && !d.guards.due(s.ifindex) {
-			continue
-		}
-		// A new clsact qdisc makes a device drop what it sends for a grace period of RCU: where a pod is in the middle of something, and
-		// another data plane goes on meanwhile, its link is waited for.
-		quick := d.started || d.over != nil && d.opts.TakeOver == TakeTranslated
-		err := d.programs.ensure(s, quick && (s.hook == fromWorkload || s.hook == toWorkload))
-		switch {
-		case errors.Is(err, errAbsent):
-			d.absent[s] = name
-		case s.hook == arrive:
-			d.guards.tried(s.ifindex, name, err, d.log)
-		case err != nil:
-			errs = append(errs, &dataplane.KeyError{Table: "programs", Key: name + " " + s.hook.name, Err: err})
-		case s.ifindex != 0 && (s.hook == fromWorkload || s.hook == fromUplink):
-			d.relax(s.ifindex, name)
-			d.attached = time.Now()
-		}
-	}
-	if err := d.programs.retain(wanted, strays); err != nil {
-		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "detach", Err: err})
-	}
-	return errs
-}
-
-// relax lets packets of pods, and answers to the node's own packets to pods, through the kernel's
-// reverse-path check: the route to a pod's address leads to weir0, whichever interface its packets come
-// from, so the strict check would drop them all. The programs check sources themselves.
-func (d *Driver) relax(ifindex int, name string) {
-	if name == "" {
-		l, err := netlink.LinkByIndex(ifindex)
-		if err != nil {
-			return
-		}
-		name = l.Attrs().Name
-	}
-	changed, err := kernel.LooseReversePath(name)
-	if err != nil {
-		d.log.Warn("could not relax the reverse-path check; packets of pods may be dropped when it is strict", "interface", name, "error", err)
-	}
-	if changed {
-		d.log.Info("reverse-path check was strict and is loose now: routes to pods lead to "+hostDevice, "interface", name)
-	}
 }
 
 // findUplinks looks for the interfaces that lead out of the node.

@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
@@ -41,8 +43,17 @@ func sample(b *bench) *nodestate.State {
 
 func applied(t *testing.T, d instance, s *nodestate.State) {
 	t.Helper()
-	if err := d.Apply(context.Background(), s, nodestate.All()); err != nil {
+	if err := applyWhole(d, s); err != nil {
 		t.Fatalf("applying: %v", err)
+	}
+}
+
+// applyWhole applies a state in as many pieces as the driver likes.
+func applyWhole(d instance, s *nodestate.State) error {
+	for {
+		if err := d.Apply(context.Background(), s, nodestate.All()); !errors.Is(err, dataplane.ErrUnfinished) {
+			return err
+		}
 	}
 }
 

@@ -33,8 +33,14 @@ type Heir interface {
 // be told is told, and from then on it does not matter which of the two carries a packet of a flow that both know. What cannot be told is
 // lost, and no reason not to go on: Remove does the rest.
 func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error {
+	return giveWay(ctx, bpffs, to, nil, log)
+}
+
+// giveWay is GiveWay; handOver changes the settings where their driver is still there, which owns them. nil = it is not.
+func giveWay(ctx context.Context, bpffs string, to Heir, handOver func(on, apart bool) error, log *slog.Logger) error {
 	began := time.Now()
 	g, err := openGivers(bpffs, to)
+	g.driver = handOver
 	defer g.close()
 	if err != nil || len(g.families) == 0 {
 		return err
@@ -87,6 +93,7 @@ func (g *givers) keepApart(ctx context.Context, beside *conntrack.Beside) error 
 // givers are the flows of the families that have any, and the programs.
 type givers struct {
 	bpffs    string
+	driver   func(on, apart bool) error // owns the settings; nil = nobody does
 	families []giver
 	table    *conntrack.Table
 	clock    *kernelClock
@@ -185,6 +192,9 @@ func (g *givers) marks() conntrack.Marks {
 
 // handOver lets what has no flow pass the programs, and with apart what they translate for the stack be marked; or lets it begin one again.
 func (g *givers) handOver(on, apart bool) error {
+	if g.driver != nil {
+		return g.driver(on, apart)
+	}
 	var errs []error
 	for _, f := range g.families {
 		errs = append(errs, f.handOver(on, apart))
@@ -288,13 +298,8 @@ func (g *giverOf[A]) handOver(on, apart bool) error {
 	if err := readSettingsMap(g.settings, &g.current); err != nil {
 		return err
 	}
-	g.current.Flags &^= setHandOver | setApart
-	if on {
-		g.current.Flags |= setHandOver
-	}
-	if apart {
-		g.current.Flags |= setApart
-	}
+	set, clear := handOverFlags(on, apart)
+	g.current.Flags = g.current.Flags&^clear | set
 	var zero uint32
 	if err := g.settings.Update(&zero, unsafe.Pointer(&g.current), ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("writing the settings: %w", err)

@@ -374,7 +374,7 @@ func TestTakeOverOnce(t *testing.T) {
 	clear(d.programs.prog)
 	fail := func() {
 		t.Helper()
-		if err := d.Apply(context.Background(), s, nodestate.All()); err == nil {
+		if err := applyWhole(d, s); err == nil {
 			t.Fatal("no error")
 		}
 		if _, holds := switchTable(t); holds {

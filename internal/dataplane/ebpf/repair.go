@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane"
 )
 
 const (
@@ -75,6 +78,9 @@ func (d *Driver) Run(ctx context.Context) error {
 	defer sweep.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	d.mu.Lock()
+	d.endRun = stop
+	d.mu.Unlock()
 	sweep.Go(func() { d.sweep(ctx) })
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
@@ -176,7 +182,7 @@ func (d *Driver) Invalidate() {
 func (d *Driver) check(links bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state == nil {
+	if d.state == nil || d.left {
 		return
 	}
 	if links {
@@ -189,7 +195,7 @@ func (d *Driver) check(links bool) {
 	d.checkPrograms()
 	routes := d.count.routes
 	before := len(d.problems)
-	if err := d.reconcile(true); err != nil && before == 0 {
+	if err := d.reconcile(true); err != nil && before == 0 && !errors.Is(err, dataplane.ErrUnfinished) {
 		d.log.Error("keeping the data plane as it should be", "error", err)
 	}
 	if n := d.count.routes - routes; n > 0 {

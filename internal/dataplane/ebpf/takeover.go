@@ -75,13 +75,13 @@ func (d *Driver) beginTakeOver() {
 		return
 	}
 	if o := d.over; o != nil {
-		if time.Since(o.took) >= takeAgain {
+		o.taker.state = d.state
+		if time.Since(o.took) >= takeAgain && !d.carries() {
 			clear(o.done)
 			o.translated, o.flows = nil, 0
 			if err := d.endApart(o); err != nil { // no program translates yet: it would grow with each try
 				d.log.Warn("taking over connections from another data plane", "error", err)
 			}
-			o.taker.state = d.state
 			d.takeTracked(o)
 		}
 		return

@@ -48,6 +48,7 @@ type Driver struct {
 	problems    []string
 	count       counters
 	listening   bool // somebody wants to know of every flow that is judged
+	left        bool // Leave was called: devices, routes and settings of the kernel are another's
 
 	view atomic.Pointer[view]
 	lost atomic.Uint64
@@ -113,11 +114,19 @@ func (d *Driver) Apply(ctx context.Context, s *nodestate.State, _ nodestate.Keys
 	return d.reconcile(ctx)
 }
 
+// Leave implements handover.Predecessor. What somebody else changes is not repaired from then on.
+func (d *Driver) Leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.left = true
+}
+
 // reconcile makes the kernel equal to the state: devices, then tables, then routes, which lead packets to what the tables
 // have judged.
 func (d *Driver) reconcile(ctx context.Context) error {
 	var errs []error
-	if !d.opts.NoMachine {
+	machine := !d.opts.NoMachine && !d.left
+	if machine {
 		errs = append(errs, d.machine.prepare(d.state)...)
 	}
 	v := &view{state: d.state, listening: d.listening}
@@ -140,7 +149,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 			errs = append(errs, t.services.endFlows())
 		}
 	}
-	if !d.opts.NoMachine {
+	if machine {
 		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
 		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].stands },
 			func(f family) *numbers { return d.tables[f].numbers })...)

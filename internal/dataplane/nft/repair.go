@@ -61,7 +61,7 @@ func (d *Driver) Run(ctx context.Context) error {
 func (d *Driver) check(ctx context.Context, machine, elements bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state == nil {
+	if d.state == nil || d.left {
 		return
 	}
 	broken := false

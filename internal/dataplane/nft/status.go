@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -63,6 +64,9 @@ func (d *Driver) Status() Status {
 func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.left {
+		return errors.New("another data plane is taking this one's place: routes are not made until it has")
+	}
 	for _, a := range ep.Addrs {
 		t := d.tables[family{a.Is6()}]
 		if t.err != nil {

@@ -1,0 +1,232 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/handover"
+	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/kubeproxy"
+)
+
+// openStandard opens the data plane of standard Linux.
+func (a *Agent) openStandard() (plane, error) {
+	before := func() {
+		if !a.planes.choice.Other {
+			return
+		}
+		if err := ebpf.Foretell(a.planes.bpffs, a.log.With("part", "ebpf")); err != nil {
+			a.log.Error("some connections of the node's own processes may be lost", "error", err)
+		}
+	}
+	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft"), Before: before, StateDir: a.opts.StateDir})
+	if err != nil {
+		return nil, fmt.Errorf("opening the nftables data plane: %w", err)
+	}
+	a.log.Info("the data plane is that of standard Linux (nftables)")
+	return standardPlane{d}, nil
+}
+
+// pauseOther is between two tries to remove what the other data plane left.
+const pauseOther = 5 * time.Second
+
+// keepPlane removes what the other data plane left, once this one is in place, and puts the other one in the place of this one when it is
+// asked for. Then the agent starts again with that.
+func (a *Agent) keepPlane(ctx context.Context) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	kept := time.NewTicker(time.Minute)
+	defer kept.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-kept.C:
+			if err := conntrack.Unkeep(true); err != nil {
+				a.log.Debug("a table that may do nothing any more stays", "error", err)
+			}
+			continue
+		case <-tick.C:
+		}
+		if a.loop.Applied() == 0 || !a.watcher.Status().Synced {
+			continue
+		}
+		if a.planes.unsaved && a.planes.save() != nil {
+			// The next start would take the other data plane for the one in force, and not look for what this one leaves.
+			pause(ctx, pauseOther)
+			continue
+		}
+		if a.planes.choice.Other && a.loop.Err() == nil {
+			if err := a.removeOther(ctx); err != nil {
+				a.log.Error("removing what the other data plane left; trying again", "error", err)
+				pause(ctx, pauseOther)
+				continue
+			}
+		}
+		if e := a.cluster.snapshot().config.Effective; a.planes.changed(e) {
+			if err := a.changePlane(ctx, e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// pause waits, unless ctx ends before.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// changePlane puts another data plane in the place of the one in force, which goes on applying changes until then. The error is ErrAgain when the
+// agent is to start again with it: also where the change was broken off, and is for the next start to finish.
+func (a *Agent) changePlane(ctx context.Context, e config.Effective) error {
+	a.log.Info("another data plane is asked for", "standard Linux", e.Standard)
+	a.noteChanging(e.Standard)
+	a.report(ctx)
+	if err := a.planes.note(e.Standard); err != nil {
+		return err
+	}
+	if proxied, err := kubeproxy.RulesThere(); proxied || err != nil {
+		// The other one starts with the question who carries Services.
+		a.log.Info("a kube-proxy's rules are here: the agent starts again with the other data plane", "error", err)
+		return ErrAgain
+	}
+	change, err := a.changeTo(e)
+	if errors.Is(err, ebpf.ErrRefused) {
+		a.planes.choose(e, err)
+		a.changing.Store(nil)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	changing, stop := context.WithCancel(ctx)
+	defer stop()
+	go a.whileWanted(changing, e.Standard, stop)
+	if err = change.Run(changing); err != nil {
+		a.log.Error("the change of the data plane goes on with the next start", "error", err)
+		return ErrAgain
+	}
+	a.planes.choice.Other = false
+	if err := a.planes.save(); err != nil {
+		a.log.Error("remembering that the data plane has changed; the next start looks for what the other one left", "error", err)
+	}
+	a.log.Info("the data plane has changed; the agent starts again with it", "standard Linux", e.Standard, "took", time.Since(began).Round(time.Millisecond))
+	return ErrAgain
+}
+
+// whileWanted stops a change when the data plane that it leads to is asked for no more.
+func (a *Agent) whileWanted(ctx context.Context, standard bool, stop context.CancelFunc) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for a.cluster.snapshot().config.Effective.Standard == standard {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	stop()
+}
+
+// changeTo opens the other data plane and says how it takes the place of this one.
+func (a *Agent) changeTo(e config.Effective) (c handover.Change, err error) {
+	c = handover.Change{Loop: a.loop, From: a.driver, Remove: a.removeStandard}
+	if !e.Standard {
+		c.To, err = a.openEBPF(e)
+		return c, err
+	}
+	to, err := a.openStandard()
+	if err != nil {
+		return c, err
+	}
+	c.To, c.Remove = to, a.removeEBPF
+	c.HandOver = func(ctx context.Context) error {
+		err := a.driver.(ebpfPlane).GiveWay(ctx, to.(standardPlane))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			a.log.Error("some open connections of the data plane before are lost", "error", err)
+		}
+		return nil
+	}
+	return c, nil
+}
+
+// reportWithin is how long a change of the data plane waits for its report.
+const reportWithin = time.Second
+
+// report writes the NodeStatus at once: when the data plane is about to change, after which the agent does not answer for a
+// while, and when it has changed.
+func (a *Agent) report(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, reportWithin)
+	defer cancel()
+	if err := a.publishNow(ctx, true); err != nil {
+		a.log.Warn("the change of the data plane could not be reported; it goes on", "error", err)
+	}
+}
+
+// noteChanging says from now on that a data plane is about to carry packets.
+func (a *Agent) noteChanging(standard bool) {
+	to := planeEBPF
+	if standard {
+		to = planeStandard
+	}
+	a.changing.Store(&to)
+}
+
+// giveWay hands the connections of the eBPF data plane over to this one.
+func (a *Agent) giveWay(ctx context.Context) {
+	if err := ebpf.GiveWay(ctx, a.planes.bpffs, a.driver.(standardPlane), a.log.With("part", "ebpf")); err != nil {
+		a.log.Error("some open connections of the data plane before are lost", "error", err)
+	}
+}
+
+// removeOther removes what the other data plane left; of eBPF's, once its connections are handed over.
+func (a *Agent) removeOther(ctx context.Context) error {
+	remove := a.removeStandard
+	if a.planes.choice.Standard {
+		a.giveWay(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err() // the next start does it
+		}
+		remove = a.removeEBPF
+	}
+	if err := remove(ctx); err != nil {
+		return err
+	}
+	a.planes.choice.Other = false
+	a.log.Info("removed what the other data plane left")
+	err := a.planes.save()
+	a.changing.Store(nil)
+	a.report(ctx)
+	return err
+}
+
+// removeEBPF removes what is left of the eBPF data plane.
+func (a *Agent) removeEBPF(context.Context) error {
+	if err := conntrack.Unkeep(false); err != nil { // the tables of standard Linux do that
+		a.log.Warn("a table that does nothing stays", "error", err)
+	}
+	return ebpf.Remove(a.planes.bpffs)
+}
+
+// removeStandard removes what is left of the data plane of standard Linux.
+func (a *Agent) removeStandard(ctx context.Context) error {
+	if err := nft.Remove(ctx); err != nil {
+		return err
+	}
+	if err := nft.Restore(a.opts.StateDir); err != nil {
+		a.log.Error("some settings of the kernel are not what they were before nftables", "error", err)
+	}
+	return nil
+}

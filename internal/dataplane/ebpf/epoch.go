@@ -1,0 +1,30 @@
+package ebpf
+
+// endTables lets flows judge themselves again where entries were written since there were before of them, and returns what could not be written.
+func (d *Driver) endTables(before uint64) []error {
+	if d.tables.counts.judged != before || d.tables.stale() {
+		d.bump = true
+	}
+	err := d.raiseEpoch()
+	if err == nil && d.tables.removeVerdicts() {
+		d.bump = true
+		err = d.raiseEpoch()
+	}
+	errs := d.tables.errors()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// raiseEpoch makes flows judge themselves again when something changed that they depend on.
+func (d *Driver) raiseEpoch() error {
+	if !d.bump {
+		return d.tables.settle()
+	}
+	if err := d.tables.nextEpoch(); err != nil {
+		return err
+	}
+	d.bump = false
+	return nil
+}
