@@ -27,9 +27,10 @@ import (
 const fieldManager = "weir"
 
 var (
-	crdResource   = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	poolResource  = schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "ippools"}
-	felixResource = schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "felixconfigurations"}
+	crdResource        = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	poolResource       = schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "ippools"}
+	apiServiceResource = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+	felixResource      = schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "felixconfigurations"}
 )
 
 type installFlags struct {

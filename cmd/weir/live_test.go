@@ -48,7 +48,8 @@ func testLiveChange(t *testing.T, s *apitest.Server, kubeconfig string) {
 func testLive(t *testing.T, s *apitest.Server, kubeconfig string) {
 	ctx, kube := t.Context(), s.Clients.Kube
 	out, err := weir(t, kubeconfig, "", "status", "--live", "--node", "n1")
-	if !errors.Is(err, errUnhealthy) || !strings.Contains(out, "no live report") || !strings.Contains(out, "weir-node-x does not run") {
+	if !errors.Is(err, errUnhealthy) || !strings.Contains(out, "no live report") || !strings.Contains(out, "weir-node-x does not run") ||
+		!strings.Contains(out, "APIService v1alpha1.live.weir.dev not available") {
 		t.Errorf("status of an agent that does not run: %v\n%s", err, out)
 	}
 	testLiveChange(t, s, kubeconfig)

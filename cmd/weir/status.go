@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/relay/live"
 )
 
 // staleAfter is the age of a heartbeat from which on an agent counts as silent.
@@ -116,6 +117,9 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 	if err := r.readComponents(ctx, c); err != nil {
 		return nil, err
 	}
+	if err := r.readAPIService(ctx, c); err != nil {
+		return nil, err
+	}
 	byName, err := source.read(ctx, r, nodes.Items)
 	if err != nil {
 		return nil, err
@@ -185,6 +189,21 @@ func (r *report) readComponents(ctx context.Context, c *clientset.Clients) error
 		if dep.Status.ReadyReplicas == 0 {
 			r.faults = append(r.faults, "Deployment weir-controller is not ready: blocks of removed nodes are not released; see `kubectl -n kube-system logs deploy/weir-controller`")
 		}
+	}
+	return nil
+}
+
+// readAPIService says when questions of live.weir.dev cannot be asked: namespaces that are deleted wait for that, too.
+func (r *report) readAPIService(ctx context.Context, c *clientset.Clients) error {
+	have, err := c.Dynamic.Resource(apiServiceResource).Get(ctx, live.APIService, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get APIService %s: %w", live.APIService, err)
+	}
+	if !hasCondition(have, "Available") {
+		r.components = append(r.components, "APIService "+live.APIService+" not available (see `kubectl get apiservice "+live.APIService+" -o yaml`)")
 	}
 	return nil
 }

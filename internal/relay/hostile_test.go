@@ -265,12 +265,25 @@ func TestHostileControllerOfAnother(t *testing.T) {
 	hostile.Record(t, "a host on the link takes agents' tokens as their controller", hostile.Link, hostile.ControlPlane, hostile.Both)
 	real, other := newPlace(t, 0), newPlace(t, 0)
 	a := newStandIn(t, "n1", other.addr, real.bundle, "n1 pod-1")
-	if err := a.once(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("%v", err)
-	}
-	if other.of("n1") != nil {
-		t.Error("it has the token")
-	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.once(ctx) }()
+	await.That(t, "the end of the connection", func() error {
+		if other.of("n1") != nil {
+			cancel()
+			t.Fatal("it has the token")
+		}
+		select {
+		case err := <-ended:
+			if err == nil || !strings.Contains(err.Error(), "certificate") {
+				t.Errorf("it ended with %v", err)
+			}
+			return nil
+		default:
+			return errors.New("it goes on")
+		}
+	})
+	cancel()
 }
 
 // What a node answers is bounded, and is words.
