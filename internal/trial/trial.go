@@ -22,6 +22,7 @@ const (
 	tcOK       = 0
 	tcShot     = 2
 	tcRedirect = 7
+	tcUnspec   = 0xffffffff
 )
 
 const (
@@ -270,8 +271,8 @@ func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
 	marked := ne.Uint32(ctx[skbMark:])&markMask == markDone
 	switch r.Action {
 	case sim.Pass:
-		// An answer for a host process goes in by the host device.
-		if ret != tcOK && (ret != tcRedirect || in.Hook == sim.ToUplink || in.Hook == sim.ToWorkload) {
+		// An answer for a host process goes in by the host device. What the programs of this family have no part in goes on to the filter behind.
+		if ret != tcOK && !(ret == tcUnspec && in.Hook == sim.ToWorkload) && (ret != tcRedirect || in.Hook == sim.ToUplink || in.Hook == sim.ToWorkload) {
 			return r, fmt.Errorf("says pass and returns %d", ret)
 		}
 		r.Marked = marked && !in.Marked
