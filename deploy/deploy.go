@@ -32,6 +32,9 @@ const (
 // TierFinalizer keeps a Tier that was deleted until no policy is in it. The controller puts it on, and takes it off.
 const TierFinalizer = "weir.dev/policies"
 
+// PoolFinalizer keeps an IPPool that was deleted until it has no block and no pod an address of it, likewise.
+const PoolFinalizer = "weir.dev/blocks"
+
 // Namespace is where everything that has one is installed.
 const Namespace = "kube-system"
 

@@ -137,7 +137,7 @@ func controllerHostEndpoints(t *testing.T, c cluster) {
 // The first pools and the first settings are made once, with nothing else in them than what makes a new installation work.
 func controllerPools(t *testing.T, c cluster) {
 	own := c.as(controllerUser, "")
-	c.mayNot(t, controllerUser, "update,patch,delete,deletecollection projectcalico.org/ippools", "update,patch,delete,deletecollection projectcalico.org/felixconfigurations",
+	c.mayNot(t, controllerUser, "patch,delete,deletecollection projectcalico.org/ippools", "update,patch,delete,deletecollection projectcalico.org/felixconfigurations",
 		writing+" projectcalico.org/ipamconfigurations", writing+" projectcalico.org/ipreservations", writing+" projectcalico.org/kubecontrollersconfigurations")
 	c.refused(t, own, "create", object(v3API, "IPPool", "", "mine", map[string]any{"cidr": "192.0.2.0/24"}), byPolicy)
 	c.refused(t, own, "create", object(v3API, "FelixConfiguration", "", "node.n9", map[string]any{"bpfEnabled": true}), byPolicy)
@@ -169,4 +169,26 @@ func controllerAPIServices(t *testing.T, c cluster) {
 	c.refused(t, own, "patch", service("v1.apps", map[string]any{"versionPriority": int64(1)}), cannot)
 	c.refused(t, own, "create", service("v1.mine.example", map[string]any{"group": "mine.example", "version": "v1"}), cannot)
 	c.refused(t, own, "delete", service("v1alpha1.live.weir.dev", nil), cannot)
+}
+
+// The controller keeps a pool by a finalizer, and changes nothing else of it.
+func controllerChangesPool(t *testing.T, c cluster) {
+	own := c.as(controllerUser, "")
+	pool := func(spec map[string]any) *unstructured.Unstructured {
+		return object(v3API, "IPPool", "", "operators", spec)
+	}
+	c.Create(pool(map[string]any{"cidr": "10.99.0.0/16"}))
+	for what, spec := range map[string]map[string]any{"disabled": {"cidr": "10.99.0.0/16", "disabled": true}, "source NAT": {"cidr": "10.99.0.0/16", "natOutgoing": true}} {
+		t.Log(what)
+		c.refused(t, own, "update", pool(spec), byPolicy)
+	}
+	foreign := pool(map[string]any{"cidr": "10.99.0.0/16"})
+	foreign.SetFinalizers([]string{TierFinalizer})
+	c.refused(t, own, "update", foreign, byPolicy)
+	kept := pool(map[string]any{"cidr": "10.99.0.0/16"})
+	kept.SetFinalizers([]string{PoolFinalizer})
+	c.taken(t, own, "update", kept)
+	kept.SetFinalizers(nil)
+	c.taken(t, own, "update", kept)
+	c.taken(t, c.Clients.Dynamic, "delete", kept)
 }

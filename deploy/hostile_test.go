@@ -67,6 +67,12 @@ func TestHostileAdmission(t *testing.T) {
 		{"the token of the controller opens a node by its host endpoint", hostile.Controller, controllerHostEndpoints},
 		{"the token of the controller makes a pool or settings of its own mind", hostile.Controller, controllerPools},
 		{"the token of the controller has the API server hand other requests on to it", hostile.Controller, controllerAPIServices},
+		{"the token of the controller changes a pool", hostile.Controller, controllerChangesPool},
+		{"a pool covers loopback, link-local, multicast or all addresses", hostile.Operator, poolOfNobody},
+		{"a pool gets smaller blocks than nodes have, which then do not count", hostile.Operator, smallerBlocks},
+		{"a node makes a block under the name of another one", hostile.Node, blockNamedAsOther},
+		{"a node makes a block that is larger than those of the pool", hostile.Node, blockLargerThanPools},
+		{"a node makes a block that is no network, or one of thousands of addresses", hostile.Node, blockNoNetwork},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			hostile.Record(t, attack.name, attack.actor, hostile.ControlPlane, hostile.Both)
@@ -93,17 +99,25 @@ func (c cluster) install(t *testing.T) {
 		c.Create(apitest.Object("v1", "Node", n, nil))
 	}
 	c.Create(apitest.Object("v1", "Namespace", "shop", nil))
-	// Policies of admission count some moments after they were written, in their order: one of the last refuses either of these.
-	apitest.Eventually(t, time.Minute, "the policies of admission", func() error {
-		var last error
-		for _, u := range []*unstructured.Unstructured{object("coordination.k8s.io/v1", "Lease", Namespace, "probe", nil),
-			object(v3API, "HostEndpoint", "", "probe", map[string]any{"node": "none"})} {
-			if last = c.try(c.as(controllerUser, ""), "create", u); last != nil && strings.Contains(last.Error(), "weir-controller-objects") {
-				return nil
+	c.pool(t) // blocks are judged by pools
+	// Policies of admission count some moments after they were written, each in its time.
+	for by, u := range map[string]*unstructured.Unstructured{"weir-controller-objects": object("coordination.k8s.io/v1", "Lease", Namespace, "probe", nil),
+		wantsPool: poolOf("probe", "0.0.0.0/0", 0), wantsBlock: blockOf("n1", "10.0.0.0/8", "probe")} {
+		apitest.Eventually(t, time.Minute, "the policy of admission "+by, func() error {
+			as := c.Clients.Dynamic
+			if u.GetKind() == "Lease" {
+				as = c.as(controllerUser, "")
 			}
-		}
-		return fmt.Errorf("not yet: %v", last)
-	})
+			err := c.try(as, "create", u)
+			if err == nil {
+				_ = c.try(c.Clients.Dynamic, "delete", u)
+			}
+			if err == nil || !strings.Contains(err.Error(), by) {
+				return fmt.Errorf("not yet: %v", err)
+			}
+			return nil
+		})
+	}
 	for _, o := range []*unstructured.Unstructured{
 		object(v3API, "Tier", "", "security", map[string]any{"order": int64(100)}),
 		object(v3API, "NetworkPolicy", "shop", "guard", map[string]any{"tier": "security", "selector": "all()"}),

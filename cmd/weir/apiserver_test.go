@@ -133,6 +133,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	t.Run("load balancers", func(t *testing.T) { testBalancers(t, s, f, kubeconfig) })
 	t.Run("controller", func(t *testing.T) { testController(t, s) })
 	t.Run("uninstall", func(t *testing.T) {
+		keepTierAndPool(t, s)
 		if out, err := weir(t, kubeconfig, "", "uninstall"); err != nil || !strings.Contains(out, "are kept") {
 			t.Errorf("%v\n%s", err, out)
 		}
@@ -148,6 +149,17 @@ func TestAgainstAnAPIServer(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// keepTierAndPool makes a tier and a pool as the controller keeps them: without one they must not stay for ever, nor hold the removal of their kinds up.
+func keepTierAndPool(t *testing.T, s *apitest.Server) {
+	t.Helper()
+	pool := apitest.Object("projectcalico.org/v3", "IPPool", "kept", map[string]any{"cidr": "10.247.0.0/16"})
+	pool.SetFinalizers([]string{deploy.PoolFinalizer})
+	tier := apitest.Object("projectcalico.org/v3", "Tier", "kept", map[string]any{"order": int64(10)})
+	tier.SetFinalizers([]string{deploy.TierFinalizer})
+	s.Create(pool)
+	s.Create(tier)
 }
 
 func testObjects(t *testing.T, s *apitest.Server, f *follower, kubeconfig string) {

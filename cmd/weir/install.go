@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -392,18 +393,29 @@ func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bo
 	}
 	propagation := metav1.DeletePropagationForeground
 	removed := 0
-	for i := len(objects) - 1; i >= 0; i-- {
-		u := objects[i]
-		if u.GetKind() == "CustomResourceDefinition" && !purge {
-			continue
+	remove := func(definitions bool) error {
+		for _, u := range slices.Backward(objects) {
+			if (u.GetKind() == "CustomResourceDefinition") != definitions {
+				continue
+			}
+			err := resourceOf(d, u).Delete(ctx, u.GetName(), metav1.DeleteOptions{PropagationPolicy: &propagation})
+			switch {
+			case err == nil:
+				removed++
+				fmt.Fprintln(out, "removed", describe(u))
+			case !apierrors.IsNotFound(err):
+				return fmt.Errorf("remove %s: %w", describe(u), err)
+			}
 		}
-		err := resourceOf(d, u).Delete(ctx, u.GetName(), metav1.DeleteOptions{PropagationPolicy: &propagation})
-		switch {
-		case err == nil:
-			removed++
-			fmt.Fprintln(out, "removed", describe(u))
-		case !apierrors.IsNotFound(err):
-			return fmt.Errorf("remove %s: %w", describe(u), err)
+		return nil
+	}
+	// The controller goes with its rights before its finalizers, so that it does not put them on again.
+	if err := errors.Join(remove(false), releaseFinalizers(ctx, d)); err != nil {
+		return err
+	}
+	if purge {
+		if err := remove(true); err != nil {
+			return err
 		}
 	}
 	if removed == 0 {

@@ -21,7 +21,7 @@ func (r reference) blocks() []*model.Block {
 	var all, out []*model.Block
 	for _, b := range r.c.Blocks {
 		for _, p := range r.c.Pools {
-			if p.CIDR.Bits() <= b.CIDR.Bits() && p.CIDR.Contains(b.CIDR.Addr()) && blockBits(p) <= b.CIDR.Bits() {
+			if p.CIDR.Bits() <= b.CIDR.Bits() && p.CIDR.Contains(b.CIDR.Addr()) && blockBits(p) <= b.CIDR.Bits() && (p.Deleted == 0 || b.Created <= p.Deleted) {
 				all = append(all, b)
 				break
 			}

@@ -14,7 +14,8 @@ import (
 // A node, or whoever has its token, writes IPAMBlocks, the status of its pods, the addresses of its Node and its NodeStatus.
 // What it writes there is a claim, and a claim counts only where it takes nothing from anybody else:
 //
-//   - a block, when it lies in a pool at a boundary of the pool's blocks and overlaps no older block (holdBlocks);
+//   - a block, when it lies in a pool at a boundary of the pool's blocks and overlaps no older block (holdBlocks): in one
+//     that was deleted, when it is older than that;
 //   - a pod's address, when a block of the pod's node holds it, or an object of an administrator grants it (podClaims);
 //   - an address of a Node, when no older Node has it and it is neither a Service's nor a pod's (holdNodes);
 //   - a subnet of a NodeStatus, when the node has an address in it or this node is in it too; a link address, when the
@@ -244,12 +245,19 @@ func rootOf(pools *prefixes[*model.Pool], b *model.Block) (root netip.Prefix, wh
 		return root, "is not the address of a network"
 	}
 	bits, inPool, fits := b.CIDR.Bits(), false, false
+	late := ""
 	pools.containing(b.CIDR, func(_ netip.Prefix, p *model.Pool) bool {
+		if p.Deleted != 0 && b.Created > p.Deleted {
+			late = p.Name
+			return true
+		}
 		size := blockBits(p)
 		inPool, fits, bits = true, fits || size <= b.CIDR.Bits(), min(bits, size)
 		return true
 	})
 	switch {
+	case !inPool && late != "":
+		return root, "was claimed after IPPool " + late + " was deleted"
 	case !inPool:
 		return root, "lies in no IPPool"
 	case !fits:

@@ -295,6 +295,9 @@ func (w *world) addPool(i int) {
 	cidr := []netip.Prefix{prefix("10.1.0.0/23"), prefix("10.1.2.0/24"), prefix("fd00:1::/63"), prefix("fd00:1:0:2::/64")}[i]
 	w.c.Pools[fmt.Sprint("pool", i)] = &model.Pool{Name: fmt.Sprint("pool", i), CIDR: cidr, BlockBits: 26, Workload: true,
 		VXLAN: pick(w, model.EncapNever, model.EncapAlways, model.EncapCrossSubnet), NATOutgoing: w.IntN(2) == 0, Disabled: w.IntN(4) == 0}
+	if w.claims.IntN(6) == 0 {
+		w.c.Pools[fmt.Sprint("pool", i)].Deleted = 1 // some blocks are younger
+	}
 	if w.IntN(3) == 0 { // of load balancers, around the addresses that addService gives
 		w.c.Pools["lb"] = &model.Pool{Name: "lb", CIDR: pick(w, prefix("192.168.7.0/24"), prefix("192.168.7.0/31"), prefix("fd00:7::/64"), prefix("fd00:7::/127")),
 			BlockBits: 31, LoadBalancer: true}

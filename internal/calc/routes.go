@@ -51,10 +51,10 @@ func settings(c *cluster) nodestate.Settings {
 				}
 			}
 			continue
-		case !p.Disabled || inUse(c, p):
+		case p.Gives() || inUse(c, p):
 			s.PoolRoutes[p.CIDR.Masked()] = mtu
 		}
-		if !p.Disabled {
+		if p.Gives() {
 			s.PodMTU = min(s.PodMTU, mtu)
 		}
 	}

@@ -1,8 +1,8 @@
 // Package controller does for the whole cluster what no node can do for itself: it gives back the blocks
 // of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the first pool
-// of a new installation, says in the status of cluster-wide policies whether they are enforced as written, keeps tiers that have policies, writes events about
-// Services that ask for what they may not have, keeps the certificate authorities of Weir's own connections, and gives
-// addresses to load balancers.
+// of a new installation, says in the status of cluster-wide policies whether they are enforced as written, keeps tiers that
+// have policies and pools that have addresses, writes events about Services that ask for what they may not have, keeps the
+// certificate authorities of Weir's own connections, and gives addresses to load balancers.
 // One instance leads at a time.
 package controller
 
@@ -63,9 +63,7 @@ type Controller struct {
 	gone map[string]time.Time
 	// told are the overlaps that were reported.
 	told map[string]bool
-	// tiersTold are the deleted tiers of which it was said that they have policies.
-	tiersTold map[string]bool
-	now       func() time.Time
+	now  func() time.Time
 	// warned is what was logged once and for all.
 	warned map[string]bool
 	// alive is when the last look ended, Unix seconds; 0 = not leading.
@@ -112,7 +110,7 @@ func newMetrics(c *Controller) metrics {
 // New returns a Controller; nothing is sent before Run.
 func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), statuses: client.NodeStatuses(cfg.Dynamic),
-		gone: map[string]time.Time{}, told: map[string]bool{}, tiersTold: map[string]bool{}, warned: map[string]bool{}, now: time.Now,
+		gone: map[string]time.Time{}, told: map[string]bool{}, warned: map[string]bool{}, now: time.Now,
 		refusals: serviceRefusals{told: map[types.UID]string{}}}
 	c.peers = &peerauth.Keeper{Kube: cfg.Kube, Namespace: cfg.Namespace, Domain: cfg.Namespace + ".svc", Now: func() time.Time { return c.now() }}
 	c.metrics = newMetrics(c)
@@ -164,7 +162,9 @@ func (c *Controller) lead(ctx context.Context) {
 	defer c.alive.Store(0)
 	var beside sync.WaitGroup
 	beside.Go(func() { c.balancers.Run(ctx) })
-	beside.Go(func() { c.watchTiers(ctx) })
+	for _, k := range c.keepers() {
+		beside.Go(func() { k.run(ctx) })
+	}
 	defer beside.Wait()
 	tick := time.NewTicker(c.cfg.Interval)
 	defer tick.Stop()

@@ -350,6 +350,8 @@ func (a *Allocator) whyNoPool(v6 bool) string {
 		case p.CIDR.Addr().Is6() != v6:
 		case p.Disabled:
 			why = append(why, p.Name+" is disabled")
+		case p.Deleted != 0:
+			why = append(why, p.Name+" was deleted")
 		case !p.Workload:
 			why = append(why, "allowedUses of "+p.Name+" lack Workload")
 		case !p.forNode:

@@ -442,7 +442,7 @@ func (a *Allocator) idle() []netip.Prefix {
 			if a.isAutomatic(b) {
 				n = a.freeIn(b)
 			}
-			// Nothing is given from a block of a pool that is gone, and it does not count for anybody: it goes at once.
+			// Nothing is given from a block of a pool that is gone or was deleted, and the latter waits for it: it goes at once.
 			if a.inPool(b) && (left < 2 || now.Sub(b.idleSince) < a.opt.BlockIdle || n > 0 && free-n < 2*a.opt.LowWater) {
 				continue
 			}
@@ -458,7 +458,7 @@ func (a *Allocator) idle() []netip.Prefix {
 }
 
 func (a *Allocator) inPool(b *ownBlock) bool {
-	return slices.ContainsFunc(a.pools, func(p *pool) bool { return p.CIDR.Contains(b.cidr.Addr()) })
+	return slices.ContainsFunc(a.pools, func(p *pool) bool { return p.Deleted == 0 && p.CIDR.Contains(b.cidr.Addr()) })
 }
 
 func (a *Allocator) isAutomatic(b *ownBlock) bool {

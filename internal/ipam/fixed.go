@@ -75,7 +75,7 @@ func (a *Allocator) fixedPool(addr netip.Addr, req *Request) (p *pool, own bool,
 	case i < 0:
 		return nil, false, &Error{fmt.Sprintf("address %s lies in no usable IPPool; the pools are: %s", addr, a.poolNames())}
 	case !a.pools[i].usable():
-		return nil, false, &Error{fmt.Sprintf("address %s lies in IPPool %s, which is disabled, or its allowedUses lack Workload", addr, a.pools[i].Name)}
+		return nil, false, &Error{fmt.Sprintf("address %s lies in IPPool %s, which is disabled or deleted, or its allowedUses lack Workload", addr, a.pools[i].Name)}
 	}
 	if p := a.pools[i]; !p.admits(req) {
 		if req.NamespaceLabels == nil {

@@ -200,24 +200,6 @@ func TestClaimAheadAndRelease(t *testing.T) {
 	_ = got
 }
 
-// A block of a pool that is gone counts for nobody: it goes as soon as it is empty, and not before.
-func TestBlockOfNoPoolIsReleased(t *testing.T) {
-	api, ctx := newAPI(), context.Background()
-	a := openTest(t, t.TempDir(), "n1", api, Options{LowWater: 1})
-	a.Configure(Config{Pools: []model.Pool{poolOf("p", "10.0.0.0/24", 28)}})
-	mustAlloc(t, a, reqFor("x"))
-	a.Configure(Config{Pools: []model.Pool{poolOf("q", "10.1.0.0/24", 28)}})
-	if err := a.releaseIdle(ctx); err != nil || len(a.own) != 1 {
-		t.Fatalf("%d blocks while a pod has an address, %v", len(a.own), err)
-	}
-	if _, err := a.Release("x", "eth0"); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.releaseIdle(ctx); err != nil || len(a.own) != 0 || len(api.blocks) != 0 {
-		t.Errorf("%d blocks of a pool that is gone stay, %v", len(a.own), err)
-	}
-}
-
 func TestAddressesRest(t *testing.T) {
 	c := &clock{t: time.Unix(1000, 0)}
 	a := openTest(t, t.TempDir(), "n1", newAPI(), Options{Now: c.now, Cooldown: 10 * time.Second})

@@ -33,7 +33,7 @@ func (p *pool) admits(req *Request) bool {
 	return !p.closed && (p.namespaces == nil || req.NamespaceLabels != nil && p.namespaces.Matches(req.NamespaceLabels))
 }
 
-func (p *pool) usable() bool { return !p.Disabled && p.Workload }
+func (p *pool) usable() bool { return p.Gives() && p.Workload }
 
 const (
 	maxBlockAddrs = 16      // bits

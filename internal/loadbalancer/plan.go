@@ -50,7 +50,7 @@ type lbPool struct {
 func newView(mode Mode, all []model.Pool, reservations []netip.Prefix, namespaces map[string]map[string]string) *view {
 	v := &view{mode: mode, reservations: reservations, namespaces: namespaces}
 	for _, p := range ipam.UsablePools(all) {
-		if !p.LoadBalancer || p.Disabled {
+		if !p.LoadBalancer || !p.Gives() {
 			continue
 		}
 		sel, err := selector.Parse(p.NamespaceSelector)

@@ -250,7 +250,12 @@ type Pool struct {
 	LoadBalancer bool   // allowedUses has LoadBalancer
 	// NamespaceSelector limits the namespaces whose pods and Services get addresses of the pool; empty = every namespace.
 	NamespaceSelector string
+	// Deleted is when the pool was deleted, Unix seconds; 0 = it was not. It stays while it has blocks: these count, and nothing more is given of it.
+	Deleted int64
 }
+
+// Gives reports whether addresses of the pool are given.
+func (p *Pool) Gives() bool { return !p.Disabled && p.Deleted == 0 }
 
 // Local is what the agent knows of its own machine.
 type Local struct {

@@ -47,6 +47,9 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 		LoadBalancer:      slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseLoadBalancer),
 		NamespaceSelector: p.Spec.NamespaceSelector,
 	}
+	if p.DeletionTimestamp != nil {
+		out.Deleted = p.DeletionTimestamp.Unix()
+	}
 	if out.BlockBits == 0 {
 		out.BlockBits = 26
 		if cidr.Addr().Is6() {

@@ -1,0 +1,81 @@
+package deploy
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const (
+	wantsPool  = "weir-pools"
+	wantsBlock = "weir-blocks"
+)
+
+func poolOf(name, cidr string, size int64) *unstructured.Unstructured {
+	spec := map[string]any{"cidr": cidr}
+	if size != 0 {
+		spec["blockSize"] = size
+	}
+	return object(v3API, "IPPool", "", name, spec)
+}
+
+func poolOfNobody(t *testing.T, c cluster) {
+	for _, cidr := range []string{"0.0.0.0/0", "0.0.0.0/1", "0.1.0.0/16", "127.0.0.0/8", "127.0.0.64/26", "169.254.169.0/24", "169.0.0.0/8", "224.0.0.0/4", "240.0.0.0/8", "10.0.0.1/16", "10.0.0.0", "10.0.0/16",
+		"::/0", "::/64", "::1/128", "fe80::/64", "ff02::/16", "fd00::1/64", "::ffff:10.0.0.0/112"} {
+		c.refused(t, c.Clients.Dynamic, "create", poolOf("evil", cidr, 0), wantsPool)
+	}
+	for cidr, size := range map[string]int64{"10.0.0.0/16": 33, "10.0.0.0/8": 15, "10.0.0.0/24": 23, "10.0.0.0/12": -1, "fd00::/48": 129, "fd00::/64": 111, "fd00::/120": 119} {
+		c.refused(t, c.Clients.Dynamic, "create", poolOf("evil", cidr, size), wantsPool)
+	}
+	for i, p := range []*unstructured.Unstructured{poolOf("fine", "10.77.0.0/16", 0), poolOf("fine", "10.77.0.0/28", 0), poolOf("fine", "10.77.0.1/32", 0), poolOf("fine", "10.77.0.0/16", 32),
+		poolOf("fine", "10.77.0.0/16", 16), poolOf("fine", "fd77::/48", 0), poolOf("fine", "fd77::/48", 112), poolOf("fine", "fd77::/126", 0), poolOf("fine", "2001:db8:1::/64", 128)} {
+		t.Log(i)
+		c.taken(t, c.Clients.Dynamic, "create", p)
+		c.taken(t, c.Clients.Dynamic, "delete", p)
+	}
+}
+
+// Blocks may be made larger, never smaller: those that nodes have would be larger than a block of the pool.
+func smallerBlocks(t *testing.T, c cluster) {
+	c.Create(poolOf("grown", "10.78.0.0/16", 0)) // 26
+	c.refused(t, c.Clients.Dynamic, "update", poolOf("grown", "10.78.0.0/16", 27), "spec.blockSize: nodes have blocks of /26")
+	c.taken(t, c.Clients.Dynamic, "update", poolOf("grown", "10.78.0.0/16", 26))
+	c.taken(t, c.Clients.Dynamic, "update", poolOf("grown", "10.78.0.0/16", 24))
+	c.refused(t, c.Clients.Dynamic, "update", poolOf("grown", "10.78.0.0/16", 0), "spec.blockSize")
+	c.taken(t, c.Clients.Dynamic, "delete", poolOf("grown", "10.78.0.0/16", 0))
+}
+
+func blockNamedAsOther(t *testing.T, c cluster) {
+	c.pool(t)
+	n1 := c.as(agentUser, "n1")
+	for _, b := range []struct{ cidr, name string }{
+		{"10.244.80.0/26", "10-244-80-64-26"}, {"10.244.80.0/26", "10-244-80-0-27"}, {"10.244.80.0/26", "x"}, {"10.244.80.0/26", "10.244.80.0-26"}, {"10.244.80.0/26", "010-244-80-0-26"},
+		{"fd00:80::/122", "fd00-0080--122"}, {"fd00:80::/122", "fd00-0081-0000-0000-0000-0000-0000-0000-122"},
+	} {
+		c.refused(t, n1, "create", blockOf("n1", b.cidr, b.name), wantsBlock)
+	}
+	for _, b := range []*unstructured.Unstructured{blockOf("n1", "10.244.80.0/26", "10-244-80-0-26"), blockOf("n1", "fd00:80::/122", "fd00-0080-0000-0000-0000-0000-0000-0000-122")} {
+		c.taken(t, n1, "create", b)
+		c.taken(t, n1, "delete", b)
+	}
+}
+
+func blockLargerThanPools(t *testing.T, c cluster) {
+	c.pool(t)
+	n1 := c.as(agentUser, "n1")
+	c.refused(t, n1, "create", blockOf("n1", "10.244.80.0/25", "10-244-80-0-25"), wantsBlock)
+	c.refused(t, n1, "create", blockOf("n1", "10.244.0.0/16", "10-244-0-0-16"), wantsBlock)
+	c.Create(poolOf("tiny", "10.79.0.0/30", 0))
+	c.refused(t, n1, "create", blockOf("n1", "10.79.0.0/26", "10-79-0-0-26"), wantsBlock) // around the pool
+	c.taken(t, c.Clients.Dynamic, "delete", poolOf("tiny", "10.79.0.0/30", 0))
+}
+
+func blockNoNetwork(t *testing.T, c cluster) {
+	c.pool(t)
+	n1 := c.as(agentUser, "n1")
+	for _, cidr := range []string{"10.244.80.5/26", "10.244.80.0", "10.244.80.0/33", "10.0.0.0/8", "0.0.0.0/0", "fd00:80::5/122", "fd00:80::/111", "fd00:80::/48"} {
+		name := strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(strings.Replace(cidr, "::", ":0000:0000:0000:0000:0000:0000:", 1))
+		c.refused(t, n1, "create", blockOf("n1", cidr, name), wantsBlock)
+	}
+}

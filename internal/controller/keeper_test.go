@@ -1,0 +1,223 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/apitest"
+	"github.com/weir-net/weir/internal/hostile"
+)
+
+// leading starts a real API server and a controller with its own rights, and returns the server and what ends the controller.
+func leading(t *testing.T) (*apitest.Server, func()) {
+	t.Helper()
+	s := apitest.Start(t)
+	objects, err := deploy.Objects(deploy.Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range objects {
+		if k := u.GetKind(); k != "DaemonSet" && k != "Deployment" && k != "PodDisruptionBudget" {
+			s.Create(u)
+		}
+	}
+	own := s.As("system:serviceaccount:kube-system:weir-controller", "")
+	c := New(Config{Kube: own.Kube, Dynamic: own.Dynamic, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Identity: "test", Namespace: deploy.Namespace, Grace: time.Hour, Interval: time.Second})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	return s, func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v", err)
+		}
+	}
+}
+
+// kept is a kind of which the controller keeps deleted objects.
+type kept struct {
+	t         *testing.T
+	s         *apitest.Server
+	api       dynamic.ResourceInterface
+	finalizer string
+}
+
+// create makes objects, and waits until the controller keeps them.
+func (k kept) create(all ...*unstructured.Unstructured) {
+	k.t.Helper()
+	for _, u := range all {
+		k.s.Create(u)
+		apitest.Eventually(k.t, time.Minute, "the finalizer of "+u.GetName(), func() error {
+			now, err := k.api.Get(k.t.Context(), u.GetName(), metav1.GetOptions{})
+			if err == nil && !slices.Contains(now.GetFinalizers(), k.finalizer) {
+				err = errors.New("it has none")
+			}
+			return err
+		})
+	}
+}
+
+func (k kept) delete(names ...string) {
+	k.t.Helper()
+	for _, name := range names {
+		if err := k.api.Delete(k.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+}
+
+func (k kept) there(name string) bool {
+	k.t.Helper()
+	_, err := k.api.Get(k.t.Context(), name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		k.t.Fatal(err)
+	}
+	return err == nil
+}
+
+// goes waits for the end of a deleted object.
+func (k kept) goes(name, why string) {
+	k.t.Helper()
+	apitest.Eventually(k.t, time.Minute, "the end of "+name+" "+why, func() error {
+		if k.there(name) {
+			return errors.New("it is still there")
+		}
+		return nil
+	})
+}
+
+// stays waits for the event that says that a deleted object is still used: the controller has looked at it.
+func (k kept) stays(name, reason string) {
+	k.t.Helper()
+	apitest.Eventually(k.t, time.Minute, "the event about "+name, func() error {
+		events, err := k.s.Clients.Kube.CoreV1().Events("default").List(k.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == reason && e.InvolvedObject.Name == name }) {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	if !k.there(name) {
+		k.t.Errorf("%s went, and is still used", name)
+	}
+}
+
+// TestHostileTierIsKept deletes tiers at a real API server, while the controller runs with its own rights.
+func TestHostileTierIsKept(t *testing.T) {
+	if !apitest.Isolated(t) {
+		return
+	}
+	hostile.Record(t, "a tier is deleted under its policies", hostile.Operator, hostile.ControlPlane, hostile.Both)
+	s, end := leading(t)
+	k := kept{t, s, s.Clients.Dynamic.Resource(tierResource), deploy.TierFinalizer}
+	for _, name := range []string{"security", "empty"} {
+		k.create(apitest.Object("projectcalico.org/v3", "Tier", name, map[string]any{"order": int64(10)}))
+	}
+	policy := apitest.Object("projectcalico.org/v3", "NetworkPolicy", "gate", map[string]any{"tier": "security", "selector": "all()"})
+	policy.SetNamespace("default")
+	s.Create(policy)
+	k.delete("security", "empty")
+	k.goes("empty", "without policies")
+	k.stays("security", "TierHasPolicies")
+	policies := s.Clients.Dynamic.Resource(tieredResources[0]).Namespace("default")
+	if err := policies.Delete(t.Context(), "gate", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	k.goes("security", "after its last policy")
+	end()
+}
+
+func poolObject(name, cidr string) *unstructured.Unstructured {
+	return apitest.Object("projectcalico.org/v3", "IPPool", name, map[string]any{"cidr": cidr})
+}
+
+func blockObject(name, cidr string) *unstructured.Unstructured {
+	return apitest.Object("weir.dev/v1", "IPAMBlock", name, map[string]any{"cidr": cidr, "node": "n1"})
+}
+
+// TestHostilePoolIsKept deletes pools, one under a block of each family.
+func TestHostilePoolIsKept(t *testing.T) {
+	if !apitest.Isolated(t) {
+		return
+	}
+	hostile.Record(t, "a pool is deleted and gone while its pods have addresses of it", hostile.Operator, hostile.ControlPlane, hostile.Both)
+	s, end := leading(t)
+	k := kept{t, s, s.Clients.Dynamic.Resource(poolResource), deploy.PoolFinalizer}
+	k.create(poolObject("empty", "10.64.0.0/16"), poolObject("used", "10.65.0.0/16"), poolObject("used6", "fd00:65::/64"))
+	blocks := map[string]*unstructured.Unstructured{"used": blockObject("10-65-0-0-26", "10.65.0.0/26"),
+		"used6": blockObject("fd00-0065-0000-0000-0000-0000-0000-0000-122", "fd00:65::/122")}
+	for _, b := range blocks {
+		s.Create(b)
+	}
+	k.delete("empty", "used", "used6")
+	k.goes("empty", "without blocks")
+	for name, b := range blocks {
+		k.stays(name, "PoolHasAddresses")
+		if err := s.Clients.Dynamic.Resource(weirv1.IPAMBlocks).Delete(t.Context(), b.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		k.goes(name, "after its last block")
+	}
+	end()
+}
+
+// TestHostilePoolIsNotKeptByNode: what a node claims of a pool after it was deleted does not keep it. The API server's times have seconds, so the
+// objects are the fake's.
+func TestHostilePoolIsNotKeptByNode(t *testing.T) {
+	hostile.Record(t, "a node keeps a deleted pool for ever by blocks that it goes on to claim", hostile.Node, hostile.ControlPlane, hostile.Both)
+	deleted := metav1.NewTime(time.Unix(1000, 0))
+	for _, tt := range []struct {
+		after time.Duration
+		kept  bool
+	}{{-time.Second, true}, {0, true}, {time.Second, false}} {
+		pool, block := poolObject("gone", "10.65.0.0/16"), blockObject("10-65-0-0-26", "10.65.0.0/26")
+		pool.SetFinalizers([]string{deploy.PoolFinalizer})
+		pool.SetDeletionTimestamp(&deleted)
+		block.SetCreationTimestamp(metav1.NewTime(deleted.Add(tt.after)))
+		f := newFixture(t)
+		if _, err := f.dynamic.Resource(weirv1.IPAMBlocks).Create(t.Context(), block, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		users, err := f.addressesOfPools(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if user, err := users(pool); err != nil || (user != "") != tt.kept {
+			t.Errorf("%s after the deletion: %q, %v", tt.after, user, err)
+		}
+	}
+}
+
+// TestPoolIsKeptByPods: a pod may have an address of a pool beside its blocks.
+func TestPoolIsKeptByPods(t *testing.T) {
+	pool := poolObject("gone", "10.65.0.0/16")
+	for _, tt := range []struct {
+		addr  string
+		phase corev1.PodPhase
+		kept  bool
+	}{{"10.65.9.9", corev1.PodRunning, true}, {"10.65.9.9", corev1.PodSucceeded, false}, {"10.66.9.9", corev1.PodRunning, false}} {
+		users, err := newFixture(t, podWith(tt.addr, "n1", tt.phase)).addressesOfPools(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if user, err := users(pool); err != nil || (user != "") != tt.kept {
+			t.Errorf("%+v: %q, %v", tt, user, err)
+		}
+	}
+}
