@@ -83,6 +83,46 @@ func TestHostileFrontendsOfOneNamespace(t *testing.T) {
 	}
 }
 
+// A pod may ask for as many host ports as there are ports.
+func TestHostileHostPortsOfOneNamespace(t *testing.T) {
+	t.Parallel()
+	hostile.Record(t, "pods with tens of thousands of host ports take all frontends", hostile.Tenant, hostile.ControlPlane, hostile.Both)
+	c := tenants()
+	run(c, "victim", "web", "worker", "10.244.1.70", nil, model.PodPort{Protocol: model.ProtocolTCP, Port: 8080, HostPort: 8080})
+	for i, proto := range []model.Protocol{model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP} {
+		var ports []model.PodPort
+		for n := 20_000; n < 60_000; n++ {
+			ports = append(ports, model.PodPort{Protocol: proto, Port: 80, HostPort: uint16(n)})
+		}
+		run(c, "attacker", fmt.Sprint("wide-", i), "worker", fmt.Sprint("10.244.1.", 66+i), nil, ports...)
+	}
+	k := New()
+	s, _ := k.Update(c, model.AllDirty())
+	keepsService(t, s)
+	if _, ok := s.Frontends.Get(nodestate.Frontend{Addr: netip.IPv4Unspecified(), Port: 8080, Proto: model.ProtocolTCP}); !ok {
+		t.Error("the victim's host port has no frontend")
+	}
+	if s.Frontends.Len() < 40_000 {
+		t.Errorf("%d frontends: what nobody else asks for is the attacker's to use", s.Frontends.Len())
+	}
+	if len(s.Overdrawn) != 1 || s.Overdrawn[0].Namespace != "attacker" || s.Overdrawn[0].Refused != 2 {
+		t.Errorf("overdrawn: %v", s.Overdrawn)
+	}
+	var d model.Dirty // one that is refused goes with its interface
+	for _, name := range []string{"wide-0", "wide-1", "wide-2"} {
+		pod := model.Name{Namespace: "attacker", Name: name}
+		if k.services.shares.refused[source{hostPorts: true, name: pod}] {
+			delete(c.Local.Endpoints, c.Pods[pod].Addrs[0])
+			delete(c.Pods, pod)
+			d.AddPod(pod)
+		}
+	}
+	d.Add(model.KindLocal)
+	if s, _ = k.Update(c, d); len(s.Overdrawn) > 0 || !nodestate.Equal(s, Calc(c)) {
+		t.Errorf("when they are gone: overdrawn %v", s.Overdrawn)
+	}
+}
+
 // One slice of 1,000 endpoints, behind 400 ports.
 func TestHostileBackendsOfOneNamespace(t *testing.T) {
 	t.Parallel()

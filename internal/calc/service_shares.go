@@ -9,7 +9,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// serviceTable is a table that Services fill, in each family.
+// serviceTable is a table that Services, and pods with host ports, fill, in each family.
 type serviceTable int
 
 const (
@@ -35,26 +35,27 @@ const (
 // ask is how many places of each table and family a Service asks for.
 type ask [serviceTables][2]int
 
-// serviceShares decides which Services are carried, where they ask for more than there is.
+// serviceShares decides which Services, and which pods' host ports, are carried, where they ask for more than there is.
 type serviceShares struct {
-	asks    map[model.Name]ask
+	asks    map[source]ask
 	total   ask
 	room    [serviceTables]int
-	refused map[model.Name]bool
+	refused map[source]bool
 	stale   bool // refused is to be found out again
 
 	overdrawn []nodestate.Overdrawn
 }
 
-// follow looks at those Services again that changed, and returns those that are refused now and were not before, or the other way
-// round.
-func (x *serviceShares) follow(c *cluster, s *services, changed map[source]struct{}) (turned []model.Name) {
+// follow looks at those again that changed, and returns those that are refused now and were not before, or the other way round.
+func (x *serviceShares) follow(c *cluster, s *services, changed map[source]struct{}) (turned []source) {
 	if x.asks == nil {
-		x.asks = map[model.Name]ask{}
+		x.asks = map[source]ask{}
 	}
 	for src := range changed {
-		if !src.hostPorts {
-			x.note(src.name, s.ask(c, src.name))
+		if src.hostPorts {
+			x.note(src, askOfHostPorts(hostPorts(c, src)))
+		} else {
+			x.note(src, s.ask(c, src.name))
 		}
 	}
 	room := [serviceTables]int{frontendTable: cmp.Or(c.Settings.MaxFrontends, maxFrontends), backendTable: cmp.Or(c.Settings.MaxBackends, maxBackends),
@@ -75,26 +76,29 @@ func (x *serviceShares) follow(c *cluster, s *services, changed map[source]struc
 			}
 		}
 	}
-	for name := range before {
-		if !x.refused[name] {
-			turned = append(turned, name)
+	for src := range before {
+		if !x.refused[src] {
+			turned = append(turned, src)
 		}
 	}
-	for name := range x.refused {
-		if !before[name] {
-			turned = append(turned, name)
+	for src := range x.refused {
+		if !before[src] {
+			turned = append(turned, src)
 		}
 	}
 	return turned
 }
 
-// note takes over what a Service asks for.
-func (x *serviceShares) note(name model.Name, now ask) {
-	before := x.asks[name]
-	if now == (ask{}) {
-		delete(x.asks, name)
-	} else {
-		x.asks[name] = now
+// note takes over what a source asks for.
+func (x *serviceShares) note(src source, now ask) {
+	before := x.asks[src]
+	switch {
+	case now == ask{} && before == ask{}:
+		return // as of nearly every pod
+	case now == ask{}:
+		delete(x.asks, src)
+	default:
+		x.asks[src] = now
 	}
 	over := len(x.refused) > 0
 	for t := range serviceTables {
@@ -106,14 +110,30 @@ func (x *serviceShares) note(name model.Name, now ask) {
 	x.stale = x.stale || over // an older or younger Service of the same size, too
 }
 
-// divide refuses Services what their namespaces are not granted of a table.
+// createdAt returns since when a source claims something; ok is false when it is gone.
+func createdAt(c *cluster, src source) (at int64, ok bool) {
+	if src.hostPorts {
+		if pod := c.Pods[src.name]; pod != nil {
+			return pod.Created, true
+		}
+	} else if svc := c.Services[src.name]; svc != nil {
+		return svc.Created, true
+	}
+	return 0, false
+}
+
+// divide refuses sources what their namespaces are not granted of a table.
 func (x *serviceShares) divide(c *cluster, t serviceTable, fam int) {
 	var claims []claim
-	var names []model.Name
-	for name, asked := range x.asks {
-		if svc := c.Services[name]; svc != nil && asked[t][fam] > 0 && !x.refused[name] {
-			claims = append(claims, claim{owner: name.Namespace, created: svc.Created, name: name.Name, size: asked[t][fam]})
-			names = append(names, name)
+	var sources []source
+	for src, asked := range x.asks {
+		if at, there := createdAt(c, src); there && asked[t][fam] > 0 && !x.refused[src] {
+			name := src.name.Name
+			if src.hostPorts {
+				name = "pod " + name // which no Service is named
+			}
+			claims = append(claims, claim{owner: src.name.Namespace, created: at, name: name, size: asked[t][fam]})
+			sources = append(sources, src)
 		}
 	}
 	owners := map[string]*nodestate.Overdrawn{}
@@ -130,9 +150,9 @@ func (x *serviceShares) divide(c *cluster, t serviceTable, fam int) {
 		}
 		o.Refused++
 		if x.refused == nil {
-			x.refused = map[model.Name]bool{}
+			x.refused = map[source]bool{}
 		}
-		x.refused[names[i]] = true
+		x.refused[sources[i]] = true
 	}
 	for _, ns := range slices.Sorted(maps.Keys(owners)) {
 		if o := owners[ns]; o.Refused > 0 {
@@ -171,6 +191,16 @@ func (s *services) ask(c *cluster, name model.Name) (out ask) {
 				out[maglevTable][fam] += maglevSlots(behind)
 			}
 		}
+	}
+	return out
+}
+
+// askOfHostPorts counts what a pod's host ports ask for.
+func askOfHostPorts(ports []*port) (out ask) {
+	for _, p := range ports {
+		fam := family(p.id.Addr)
+		out[frontendTable][fam] += len(p.frontends)
+		out[backendTable][fam] += len(p.backends)
 	}
 	return out
 }

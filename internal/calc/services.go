@@ -129,8 +129,8 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 			sources[source{name: s.owners[name]}] = struct{}{}
 		}
 	}
-	for _, name := range s.shares.follow(c, s, sources) {
-		sources[source{name: name}] = struct{}{}
+	for _, src := range s.shares.follow(c, s, sources) {
+		sources[src] = struct{}{}
 	}
 	s.touched = sources
 	var gone, come []*port
@@ -224,6 +224,11 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 		}
 		for src := range s.hosts {
 			out[src] = struct{}{}
+		}
+		for src := range s.shares.refused {
+			if src.hostPorts {
+				out[src] = struct{}{}
+			}
 		}
 		for src := range s.refusals {
 			if src.hostPorts {
@@ -331,10 +336,13 @@ func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.
 // build returns the ports of a source as the cluster has them now, none when it is gone.
 func build(c *cluster, s *services, src source) []*port {
 	if src.hostPorts {
+		if s.shares.refused[src] {
+			return nil
+		}
 		return s.allowedHostPorts(hostPorts(c, src))
 	}
 	svc := c.Services[src.name]
-	if svc != nil && s.shares.refused[src.name] {
+	if svc != nil && s.shares.refused[src] {
 		svc = nil
 	}
 	s.noteAsked(src.name, svc)
