@@ -10,24 +10,24 @@ import (
 // mayImport lists, for packages on a seam, the packages of ours that they may import. A package that is
 // not listed is free, but see never.
 var mayImport = map[string][]string{
-	"internal/model":          {},
-	"internal/nodestate":      {"internal/model"},
-	"internal/calc":           {"internal/model", "internal/nodestate", "internal/selector"},
-	"internal/packet":         {"internal/model"},
-	"internal/jhash":          {},
-	"internal/maglev":         {"internal/jhash"},
-	"internal/sim":            {"internal/maglev", "internal/model", "internal/nodestate", "internal/packet", "internal/reason"},
-	"internal/reason":         {},
-	"internal/selector":       {},
-	"internal/delta":          {},
-	"internal/kernel":         {},
-	"internal/conntrack":      {"internal/kernel"},
-	"internal/dataplane":      {"internal/model", "internal/nodestate"},
+	"internal/model":              {},
+	"internal/nodestate":          {"internal/model"},
+	"internal/calc":               {"internal/model", "internal/nodestate", "internal/selector"},
+	"internal/packet":             {"internal/model"},
+	"internal/jhash":              {},
+	"internal/maglev":             {"internal/jhash"},
+	"internal/sim":                {"internal/maglev", "internal/model", "internal/nodestate", "internal/packet", "internal/reason"},
+	"internal/reason":             {},
+	"internal/selector":           {},
+	"internal/delta":              {},
+	"internal/kernel":             {},
+	"internal/conntrack":          {"internal/kernel"},
+	"internal/dataplane":          {"internal/model", "internal/nodestate"},
 	"internal/dataplane/handover": {"internal/dataplane"},
-	"internal/dataplane/ebpf": {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
-	"internal/dataplane/nft":  {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/rulewalk"},
-	"internal/rulewalk":       {"internal/jhash", "internal/kernel"},
-	"internal/watch":          {"api", "internal/model", "internal/selector"},
+	"internal/dataplane/ebpf":     {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
+	"internal/dataplane/nft":      {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/rulewalk"},
+	"internal/rulewalk":           {"internal/jhash", "internal/kernel"},
+	"internal/watch":              {"api", "internal/model", "internal/selector"},
 }
 
 // standardOnly are packages that import nothing but the standard library and ours.
@@ -35,11 +35,11 @@ var standardOnly = []string{"internal/jhash", "internal/maglev", "internal/model
 
 // never lists what packages may not reach, by however many steps of our own packages.
 var never = map[string][]string{
-	"internal/dataplane":      {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico"},
+	"internal/dataplane":          {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico"},
 	"internal/dataplane/handover": {"internal/dataplane/ebpf", "internal/dataplane/nft", "internal/agent"},
-	"internal/dataplane/ebpf": {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico", "internal/dataplane/nft"},
-	"internal/dataplane/nft":  {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime", "github.com/projectcalico", "internal/dataplane/ebpf"},
-	"cmd/weir-cni":            {"internal/calc", "internal/watch", "k8s.io"}, // starts in milliseconds
+	"internal/dataplane/ebpf":     {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico", "internal/dataplane/nft"},
+	"internal/dataplane/nft":      {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime", "github.com/projectcalico", "internal/dataplane/ebpf"},
+	"cmd/weir-cni":                {"internal/calc", "internal/watch", "k8s.io"}, // starts in milliseconds
 }
 
 // within reports whether an import path is pkg or below it.

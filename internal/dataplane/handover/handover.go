@@ -48,6 +48,7 @@ func (c Change) Run(ctx context.Context) error {
 		_ = next.Run(running) // it ends with its context
 	}()
 	defer func() {
+		next.End() // an Apply under way ends by itself
 		stop()
 		<-ended
 	}()
