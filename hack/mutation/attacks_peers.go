@@ -17,7 +17,7 @@ var attacksPeers = []mutant{
 	{fault: fault{"a token that has expired, or whose pod is gone, answers for a node", reviewFile, "	case !s.Authenticated:", "	case !s.Authenticated && s.User.Username == \"\":"},
 		pkg: peerauthPackage, run: "^TestHostileTokens$"},
 	{fault: fault{"a token for the API server that was stolen answers for a node", reviewFile,
-		"!slices.Contains(s.Audiences, r.audience):", "len(s.Audiences) == 0:"}, pkg: peerauthPackage, run: "^TestHostileTokens$"},
+		"!slices.Contains(s.Audiences, r.audience):", "slices.Equal(s.Audiences, nil):"}, pkg: peerauthPackage, run: "^TestHostileTokens$"},
 	{fault: fault{"an API server that knows no audiences takes every token for an agent's", reviewFile,
 		"!slices.Contains(s.Audiences, r.audience):", "len(s.Audiences) > 0 && !slices.Contains(s.Audiences, r.audience):"}, pkg: peerauthPackage, run: "^TestHostileTokens$"},
 	{fault: fault{"a tenant's service account answers for a node", reviewFile, "	case s.User.Username != r.user:", "	case s.User.Username == \"\":"},
