@@ -306,7 +306,7 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, __u8
 	if (parsed == PARSED_OTHER) {
 		handle_family(skb, p->hook);
 		/* A link outlives the map of IPv6's programs where pins are removed. The filter behind it has them without that map. */
-		if (p->hook == HOOK_TO_WORKLOAD) {
+		if (WEIR_FAMILY == 4 && p->hook == HOOK_TO_WORKLOAD) {
 			forward_pass(skb);
 			return TC_ACT_UNSPEC;
 		}
