@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
@@ -218,6 +219,29 @@ func TestPoolIsKeptByPods(t *testing.T) {
 		}
 		if user, err := users(pool); err != nil || (user != "") != tt.kept {
 			t.Errorf("%+v: %q, %v", tt, user, err)
+		}
+	}
+}
+
+// TestPoolInsideAnother: what another pool has as well does not keep a deleted one, such as a pool that was refused because it overlaps.
+func TestPoolInsideAnother(t *testing.T) {
+	twin := poolObject("twin", "10.65.64.0/18")
+	deleted := metav1.Now()
+	twin.SetDeletionTimestamp(&deleted)
+	for cidr, kept := range map[string]bool{"10.65.0.0/16": false, "10.65.64.0/20": true, "10.66.0.0/16": true} {
+		f := newFixture(t, podWith("10.65.99.9", "n1", corev1.PodRunning))
+		for resource, u := range map[schema.GroupVersionResource]*unstructured.Unstructured{
+			poolResource: poolObject("default", cidr), weirv1.IPAMBlocks: blockObject("10-65-65-0-26", "10.65.65.0/26")} {
+			if _, err := f.dynamic.Resource(resource).Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		users, err := f.addressesOfPools(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if user, err := users(twin); err != nil || (user != "") != kept {
+			t.Errorf("beside a pool of %s: %q, %v", cidr, user, err)
 		}
 	}
 }

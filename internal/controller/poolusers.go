@@ -2,9 +2,12 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
@@ -17,6 +20,13 @@ func (c *Controller) addressesOfPools(ctx context.Context) (func(*unstructured.U
 	if err != nil {
 		return nil, err
 	}
+	others, err := c.livePools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	elsewhere := func(p netip.Prefix) bool {
+		return slices.ContainsFunc(others, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
+	}
 	pods := sync.OnceValues(func() ([]netip.Addr, error) { return c.podAddresses(ctx) }) // all of a cluster: asked for when no block is left
 	return func(pool *unstructured.Unstructured) (string, error) {
 		cidr, err := netip.ParsePrefix(cidrOf(pool))
@@ -26,7 +36,7 @@ func (c *Controller) addressesOfPools(ctx context.Context) (func(*unstructured.U
 		for i := range blocks {
 			b := &blocks[i]
 			p, err := netip.ParsePrefix(b.Spec.CIDR)
-			if err == nil && p.Overlaps(cidr) && !b.CreationTimestamp.After(pool.GetDeletionTimestamp().Time) {
+			if err == nil && p.Overlaps(cidr) && !elsewhere(p) && !b.CreationTimestamp.After(pool.GetDeletionTimestamp().Time) {
 				return "block " + p.String() + " of " + ownerOf(b), nil
 			}
 		}
@@ -34,11 +44,31 @@ func (c *Controller) addressesOfPools(ctx context.Context) (func(*unstructured.U
 		if err != nil {
 			return "", err
 		}
-		if a, used := firstWithin(cidr.String(), addrs); used {
-			return "a pod with the address " + a.String(), nil
+		for _, a := range addrs {
+			if cidr.Contains(a) && !elsewhere(netip.PrefixFrom(a, a.BitLen())) {
+				return "a pod with the address " + a.String(), nil
+			}
 		}
 		return "", nil
 	}, nil
+}
+
+// livePools are the networks of pools that are not deleted.
+func (c *Controller) livePools(ctx context.Context) ([]netip.Prefix, error) {
+	list, err := c.cfg.Dynamic.Resource(poolResource).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list pools: %w", err)
+	}
+	var out []netip.Prefix
+	for i := range list.Items {
+		if list.Items[i].GetDeletionTimestamp() != nil {
+			continue
+		}
+		if p, err := netip.ParsePrefix(cidrOf(&list.Items[i])); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out, nil
 }
 
 // ownerOf says whose a block is.
