@@ -53,7 +53,7 @@ func blockNamedAsOther(t *testing.T, c cluster) {
 		{"10.244.80.0/26", "10-244-80-64-26"}, {"10.244.80.0/26", "10-244-80-0-27"}, {"10.244.80.0/26", "x"}, {"10.244.80.0/26", "10.244.80.0-26"}, {"10.244.80.0/26", "010-244-80-0-26"},
 		{"fd00:80::/122", "fd00-0080--122"}, {"fd00:80::/122", "fd00-0081-0000-0000-0000-0000-0000-0000-122"},
 	} {
-		c.refused(t, n1, "create", blockOf("n1", b.cidr, b.name), wantsBlock)
+		c.refusedSoon(t, n1, blockOf("n1", b.cidr, b.name), wantsBlock)
 	}
 	for _, b := range []*unstructured.Unstructured{blockOf("n1", "10.244.80.0/26", "10-244-80-0-26"), blockOf("n1", "fd00:80::/122", "fd00-0080-0000-0000-0000-0000-0000-0000-122")} {
 		c.taken(t, n1, "create", b)
@@ -64,10 +64,10 @@ func blockNamedAsOther(t *testing.T, c cluster) {
 func blockLargerThanPools(t *testing.T, c cluster) {
 	c.pool(t)
 	n1 := c.as(agentUser, "n1")
-	c.refused(t, n1, "create", blockOf("n1", "10.244.80.0/25", "10-244-80-0-25"), wantsBlock)
-	c.refused(t, n1, "create", blockOf("n1", "10.244.0.0/16", "10-244-0-0-16"), wantsBlock)
+	c.refusedSoon(t, n1, blockOf("n1", "10.244.80.0/25", "10-244-80-0-25"), wantsBlock)
+	c.refusedSoon(t, n1, blockOf("n1", "10.244.0.0/16", "10-244-0-0-16"), wantsBlock)
 	c.Create(poolOf("tiny", "10.79.0.0/30", 0))
-	c.refused(t, n1, "create", blockOf("n1", "10.79.0.0/26", "10-79-0-0-26"), wantsBlock) // around the pool
+	c.refusedSoon(t, n1, blockOf("n1", "10.79.0.0/26", "10-79-0-0-26"), wantsBlock) // around the pool
 	c.taken(t, c.Clients.Dynamic, "delete", poolOf("tiny", "10.79.0.0/30", 0))
 }
 
@@ -76,6 +76,6 @@ func blockNoNetwork(t *testing.T, c cluster) {
 	n1 := c.as(agentUser, "n1")
 	for _, cidr := range []string{"10.244.80.5/26", "10.244.80.0", "10.244.80.0/33", "10.0.0.0/8", "0.0.0.0/0", "fd00:80::5/122", "fd00:80::/111", "fd00:80::/48"} {
 		name := strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(strings.Replace(cidr, "::", ":0000:0000:0000:0000:0000:0000:", 1))
-		c.refused(t, n1, "create", blockOf("n1", cidr, name), wantsBlock)
+		c.refusedSoon(t, n1, blockOf("n1", cidr, name), wantsBlock)
 	}
 }

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -210,6 +211,21 @@ func (c cluster) refused(t *testing.T, as dynamic.Interface, verb string, u *uns
 	} else if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), words) {
 		t.Errorf("%s of %s %s: %v; want %q in it", verb, u.GetKind(), u.GetName(), err, words)
 	}
+}
+
+// refusedSoon is refused for what is compared with objects that were just made: the API server reads these a moment later.
+func (c cluster) refusedSoon(t *testing.T, as dynamic.Interface, u *unstructured.Unstructured, words string) {
+	t.Helper()
+	apitest.Eventually(t, 10*time.Second, "refusal of "+u.GetKind()+" "+u.GetName(), func() error {
+		err := c.try(as, "create", u)
+		if err == nil {
+			return errors.Join(errors.New("it was taken"), c.try(c.Clients.Dynamic, "delete", u))
+		}
+		if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), words) {
+			return fmt.Errorf("%w; want %q in it", err, words)
+		}
+		return nil
+	})
 }
 
 func (c cluster) taken(t *testing.T, as dynamic.Interface, verb string, u *unstructured.Unstructured) {
