@@ -57,8 +57,8 @@ type options struct {
 	out    string
 }
 
-// result is the file that is written.
-type result struct {
+// report is the file that is written.
+type report struct {
 	Machine bench.Machine `json:"machine"`
 	Old     string        `json:"old"`
 	New     string        `json:"new"`
@@ -114,7 +114,11 @@ func (o options) gate(ctx context.Context) (err error) {
 		}
 		fmt.Printf("round %d of %d, after %s\n", round+1, o.rounds, time.Since(started).Round(time.Second))
 	}
-	r := result{Machine: bench.ThisMachine(), Old: commit, New: head, Rounds: o.rounds, verdict: judge(samples)}
+	v, err := judge(samples)
+	if err != nil {
+		return err
+	}
+	r := report{Machine: bench.ThisMachine(), Old: commit, New: head, Rounds: o.rounds, verdict: v}
 	if err := r.print(os.Stdout); err != nil {
 		return err
 	}

@@ -2,23 +2,22 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"slices"
 
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/weir-net/weir/internal/bench"
+	"github.com/weir-net/weir/internal/bench/result"
 )
 
 // A row is slower when its interval lies wholly above slower and above that of old/old; all together may cost mean.
 const (
-	slower     = 1.03
-	mean       = 1.02
-	confidence = 0.95
-	resamples  = 1000
+	slower = 1.03
+	mean   = 1.02
 )
 
 // sample is what a version costs in one round.
@@ -28,23 +27,17 @@ type sample struct {
 	ns             float64
 }
 
-// interval is a ratio of medians with its 95 % confidence interval.
-type interval struct {
-	Ratio float64 `json:"ratio"`
-	Low   float64 `json:"low"`
-	High  float64 `json:"high"`
-}
-
-func (i interval) String() string { return fmt.Sprintf("%.3f (%.3f to %.3f)", i.Ratio, i.Low, i.High) }
+// text is a ratio with its interval.
+func text(r result.Ratio) string { return fmt.Sprintf("%.3f (%.3f to %.3f)", r.Ratio, r.Low, r.High) }
 
 // comparison is a row of the result.
 type comparison struct {
-	Row    string   `json:"row"`
-	OldNS  float64  `json:"old_ns"` // medians
-	NewNS  float64  `json:"new_ns"`
-	NewOld interval `json:"new_over_old"`
-	OldOld interval `json:"old_over_old"`
-	Slower bool     `json:"slower"`
+	Row    string       `json:"row"`
+	OldNS  float64      `json:"old_ns"` // medians
+	NewNS  float64      `json:"new_ns"`
+	NewOld result.Ratio `json:"new_over_old"`
+	OldOld result.Ratio `json:"old_over_old"`
+	Slower bool         `json:"slower"`
 }
 
 // verdict is what the samples say.
@@ -55,7 +48,7 @@ type verdict struct {
 }
 
 // judge compares the versions row by row. Rows that one of them does not have are left out.
-func judge(samples []sample) verdict {
+func judge(samples []sample) (verdict, error) {
 	byRow := map[string]*[versions][]float64{}
 	for _, s := range samples {
 		if byRow[s.row] == nil {
@@ -69,8 +62,13 @@ func judge(samples []sample) verdict {
 		if len(of[old]) == 0 || len(of[again]) != len(of[old]) || len(of[current]) != len(of[old]) {
 			continue
 		}
-		c := comparison{Row: row, OldNS: median(of[old]), NewNS: median(of[current]),
-			NewOld: ratio(of[current], slices.Concat(of[old], of[again])), OldOld: ratio(of[again], of[old])}
+		c := comparison{Row: row, OldNS: bench.Median(of[old]), NewNS: bench.Median(of[current])}
+		var err, errOld error
+		c.NewOld, err = result.Compare(slices.Concat(of[old], of[again]), of[current])
+		c.OldOld, errOld = result.Compare(of[old], of[again])
+		if err := errors.Join(err, errOld); err != nil {
+			return verdict{}, fmt.Errorf("%s: %w", row, err)
+		}
 		c.Slower = c.NewOld.Low > slower && c.NewOld.Low > c.OldOld.High
 		v.Rows = append(v.Rows, c)
 		newOld, oldOld = append(newOld, c.NewOld.Ratio), append(oldOld, c.OldOld.Ratio)
@@ -79,38 +77,13 @@ func judge(samples []sample) verdict {
 	if len(v.Rows) > 0 {
 		v.NewOld, v.OldOld = stat.GeometricMean(newOld, nil), stat.GeometricMean(oldOld, nil)
 	}
-	return v
-}
-
-func median(x []float64) float64 {
-	x = slices.Sorted(slices.Values(x))
-	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
-}
-
-// ratio is that of two medians. The interval is by resampling (percentile bootstrap), the same for the same samples.
-func ratio(a, b []float64) interval {
-	r := rand.New(rand.NewPCG(1, 2))
-	ratios := make([]float64, resamples)
-	for i := range ratios {
-		ratios[i] = median(resampled(r, a)) / median(resampled(r, b))
-	}
-	slices.Sort(ratios)
-	edge := (1 - confidence) / 2
-	return interval{Ratio: median(a) / median(b), Low: stat.Quantile(edge, stat.Empirical, ratios, nil), High: stat.Quantile(1-edge, stat.Empirical, ratios, nil)}
-}
-
-func resampled(r *rand.Rand, x []float64) []float64 {
-	out := make([]float64, len(x))
-	for i := range out {
-		out[i] = x[r.IntN(len(x))]
-	}
-	return out
+	return v, nil
 }
 
 func (v verdict) print(w io.Writer) error {
 	t := bench.Table{Head: []string{"row", "old ns", "new ns", "new/old (95 %)", "old/old (95 %)", "slower"}}
 	for _, c := range v.Rows {
-		t.Add(c.Row, c.OldNS, c.NewNS, c.NewOld.String(), c.OldOld.String(), map[bool]string{true: "slower"}[c.Slower])
+		t.Add(c.Row, c.OldNS, c.NewNS, text(c.NewOld), text(c.OldOld), map[bool]string{true: "slower"}[c.Slower])
 	}
 	if err := t.Write(w, false); err != nil {
 		return err
