@@ -46,7 +46,10 @@ func (s *Server) add(ctx context.Context, req wire.Request, netns *os.File) (*wi
 	}
 	defer unlock()
 	if err := s.Ready(); err != nil {
-		return nil, nil, refusal(wire.CodeTryAgain, "weir-agent is not ready: %v", err)
+		failure := refusal(wire.CodeTryAgain, "weir-agent is not ready: %v", err)
+		var limited *LimitedError
+		failure.Starting = !errors.As(err, &limited)
+		return nil, nil, failure
 	}
 	settings := s.Settings()
 	mtu := req.MTU
@@ -54,7 +57,9 @@ func (s *Server) add(ctx context.Context, req wire.Request, netns *os.File) (*wi
 		mtu = settings.MTU
 	}
 	if mtu == 0 {
-		return nil, nil, refusal(wire.CodeTryAgain, "the MTU for pods is not known yet: the node's uplink was not found")
+		failure := refusal(wire.CodeTryAgain, "the MTU for pods is not known yet: the node's uplink was not found")
+		failure.Starting = true
+		return nil, nil, failure
 	}
 	pod, err := s.Pods.PodForAdd(ctx, name, req.UID)
 	if err != nil {

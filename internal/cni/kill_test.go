@@ -26,6 +26,9 @@ import (
 // TestMain lets the test binary be the plugin, and an agent that is killed.
 func TestMain(m *testing.M) {
 	if os.Getenv("WEIR_CNI_TEST_PLUGIN") != "" {
+		if limit, err := time.ParseDuration(os.Getenv("WEIR_CNI_TEST_START_TIMEOUT")); err == nil {
+			plugin.StartTimeout = limit
+		}
 		os.Exit(plugin.Main("plugin under test"))
 	}
 	os.Exit(m.Run())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -144,7 +146,7 @@ func TestPluginWithoutAgent(t *testing.T) {
 	l.Close() // the file stays, as after SIGKILL
 	for _, socket := range []string{"/nonexistent/weir.sock", stale} {
 		for command, want := range map[string]float64{"ADD": 11, "DEL": 11, "STATUS": 50} {
-			res, code := run(t, command, "c1", netconf(socket, "1.1.0", ""), ns)
+			res, code := run(t, command, "c1", netconf(socket, "1.1.0", ""), ns, "WEIR_CNI_TEST_START_TIMEOUT=200ms")
 			if code != 1 || res["code"] != want || !strings.Contains(res["msg"].(string), "weir-agent") || !strings.Contains(res["msg"].(string), socket) {
 				t.Error(command, code, res)
 			}
@@ -157,6 +159,68 @@ func TestPluginWithoutAgent(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	os.WriteFile(file, nil, 0o600)
 	if _, err := localsock.Listen(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Error(err)
+	}
+}
+
+// TestPluginWaits: pods that come and go while the agent is started again are late, not failed. The agent is
+// away, ends before it answers, and has not finished its start.
+func TestPluginWaits(t *testing.T) {
+	w := newWorld(t)
+	ns := newNetns(t)
+	socket := filepath.Join(t.TempDir(), "s")
+	begin := func() (code chan int) {
+		code = make(chan int, 1)
+		go func() {
+			_, c := run(t, "ADD", "c1", netconf(socket, "1.1.0", ""), ns)
+			code <- c
+		}()
+		return code
+	}
+	listen := func() *net.UnixListener {
+		l, err := localsock.Listen(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	code := begin()
+	dying := listen()
+	conn, err := dying.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, f, err := wire.ReadRequest(conn); err != nil {
+		t.Fatal(err)
+	} else {
+		f.Close()
+	}
+	conn.Close()
+	dying.Close()
+	var asked atomic.Int32
+	w.s.Ready = func() error {
+		if asked.Add(1) < 3 {
+			return errors.New("the cluster was not read yet")
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	l := listen()
+	go func() { done <- w.s.Serve(ctx, l) }()
+	if c := <-code; c != 0 || len(w.s.IPAM.Records()) != 1 || asked.Load() < 3 {
+		t.Errorf("code %d, records %v, asked %d times", c, w.s.IPAM.Records(), asked.Load())
+	}
+	asked.Store(0)
+	w.s.Ready = func() error {
+		asked.Add(1)
+		return &LimitedError{"the blocks are full"}
+	}
+	if res, c := run(t, "ADD", "c2", netconf(socket, "1.1.0", ""), newNetns(t)); c != 1 || !strings.Contains(res["msg"].(string), "full") || asked.Load() != 1 {
+		t.Errorf("what does not pass by waiting: %v, asked %d times", res, asked.Load())
+	}
+	cancel()
+	if err := <-done; err != nil {
 		t.Error(err)
 	}
 }

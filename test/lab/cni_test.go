@@ -159,6 +159,21 @@ func (s *space) running() (int, map[string]string, error) {
 	return n, addrs, nil
 }
 
+// pending says of each pod that does not run what its kubelet said about it.
+func (s *space) pending() []string {
+	list, err := s.kube.CoreV1().Pods(s.ns).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, p := range list.Items {
+		if p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil {
+			out = append(out, fmt.Sprintf("%s on %s: %s, deleted %v: %s", p.Name, p.Spec.NodeName, p.Status.Phase, p.DeletionTimestamp, strings.Join(s.events(p.Name), " | ")))
+		}
+	}
+	return out
+}
+
 // addTimes are the times of the ADDs of this namespace's pods that a node's agent logged, ms.
 func (s *space) addTimes(t *testing.T, node string, since time.Time) []float64 {
 	t.Helper()
@@ -200,6 +215,10 @@ func TestChurn(t *testing.T) {
 			case <-time.After(5 * time.Second):
 			}
 			node := []string{"worker1", "worker2"}[i%2]
+			// On a slow machine an agent's start takes longer than that: one that never ends it starts no pods.
+			if p, err := s.agentPod(node); err != nil || !isReady(p) {
+				continue
+			}
 			if _, err := s.killAgent(node); err == nil {
 				kills.Add(1)
 			}
@@ -224,7 +243,7 @@ func TestChurn(t *testing.T) {
 			return err
 		})
 		if err != nil {
-			t.Errorf("round %d: %v", round, err)
+			t.Errorf("round %d: %v: %s", round, err, strings.Join(s.pending(), "; "))
 		}
 		if round < rounds-1 {
 			_ = s.kube.CoreV1().Pods(s.ns).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})

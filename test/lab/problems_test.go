@@ -69,7 +69,9 @@ func TestConfigurationOutOfRange(t *testing.T) {
 func (l *lab) pool(t *testing.T, name, spec string) {
 	t.Helper()
 	l.mustKubectl(t, fmt.Sprintf(`{"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": %q}, "spec": %s}`, name, spec), "apply", "-f", "-")
-	t.Cleanup(func() { _, _ = l.kubectl("", "delete", "ippools.projectcalico.org", name, "--ignore-not-found", "--wait=false") })
+	t.Cleanup(func() {
+		_, _ = l.kubectl("", "delete", "ippools.projectcalico.org", name, "--ignore-not-found", "--wait=false")
+	})
 }
 
 func TestOverlappingPool(t *testing.T) {

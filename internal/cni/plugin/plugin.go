@@ -26,6 +26,13 @@ const maxStdin = 1 << 20
 // agent undoes what it did.
 const timeout = 60 * time.Second
 
+// StartTimeout is how long ADD and DEL wait for an agent that is being started. Without it a restart of the
+// agent would fail the start of a pod, and kubelet tries again only after 10 to 15 s. Tests shorten it.
+var StartTimeout = 30 * time.Second
+
+// startInterval is how often they ask meanwhile.
+const startInterval = 100 * time.Millisecond
+
 // Main serves one CNI call from the environment and the standard input, and returns the exit status.
 func Main(about string) int {
 	if os.Getenv("CNI_COMMAND") == "DEL" {
@@ -80,6 +87,14 @@ func call(req wire.Request, conf config, netns *os.File) (*wire.Result, error) {
 	defer cancel()
 	res, err := wire.Call(ctx, conf.Socket, req, netns)
 	var remote *wire.Error
+	// Both commands may be repeated (CNI specification, section 2): an agent that ended before it answered
+	// finds out what it had done.
+	if req.Command == "ADD" || req.Command == "DEL" {
+		for began := time.Now(); time.Since(began) < StartTimeout && starting(err); {
+			time.Sleep(startInterval)
+			res, err = wire.Call(ctx, conf.Socket, req, netns)
+		}
+	}
 	if errors.As(err, &remote) {
 		return nil, types.NewError(remote.Code, remote.Message, remote.Details)
 	}
@@ -89,6 +104,21 @@ func call(req wire.Request, conf config, netns *os.File) (*wire.Result, error) {
 			fmt.Sprintf("%v; see the pod weir-node of this node (kubectl -n kube-system get pods -o wide)", err))
 	}
 	return res, nil
+}
+
+// starting reports whether a call failed for want of an agent that has finished its start: nobody listens,
+// the agent ended before it answered, or it says so.
+func starting(err error) bool {
+	var remote *wire.Error
+	if errors.As(err, &remote) {
+		return remote.Starting
+	}
+	for _, gone := range []error{unix.ENOENT, unix.ECONNREFUSED, unix.EAGAIN, unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return false
 }
 
 func forward(command string, args *skel.CmdArgs) error {

@@ -86,6 +86,9 @@ type Error struct {
 	Code    uint   `json:"code"`
 	Message string `json:"message"`
 	Details string `json:"details,omitempty"`
+
+	// Starting: the agent has not finished its start, and the same call may succeed in a moment.
+	Starting bool `json:"starting,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }
