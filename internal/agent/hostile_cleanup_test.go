@@ -29,7 +29,7 @@ import (
 func kernelHas(t *testing.T) []string {
 	t.Helper()
 	var out []string
-	for _, line := range []string{"ip -o link | sed 's/^[0-9]*: //; s/ \\(state\\|qlen\\|mode\\|group\\|link\\/\\).*//'", "ip route show table all", "ip -6 route show table all", "ip rule", "ip -6 rule",
+	for _, line := range []string{"ip -o link | sed 's/^[0-9]*: //; s/NO-CARRIER,//; s/,LOWER_UP//; s/ \\(state\\|qlen\\|mode\\|group\\|link\\/\\).*//'", "ip route show table all", "ip -6 route show table all", "ip rule", "ip -6 rule",
 		"ip neigh show proxy", "ip -6 neigh show proxy", "nft -s list ruleset", "tc filter show dev eth0 ingress", "tc filter show dev eth0 egress"} {
 		// What ip says on its standard error is about namespaces of other tests, which come and go meanwhile.
 		text, err := exec.Command("sh", "-c", line).Output()
