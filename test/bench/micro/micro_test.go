@@ -149,6 +149,8 @@ var shared = sync.OnceValues(func() (*fixture, error) {
 	if err != nil {
 		return nil, err
 	}
+	// In XDP a frame counts for the uplink only with the uplink's MAC address.
+	o.SetUplinks(map[int][6]byte{l.uplink: uplinkMAC})
 	if empty.prog, err = emptyProgram(); err != nil {
 		return nil, err
 	}
