@@ -276,6 +276,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		return DROP_NONE;
 	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
 	kind = b ? b->kind : ADDR_NONE;
+	w->front_kind = kind + 1;
 	v = lb_find(&p->key.daddr, p->key.dport, p->key.proto, b, &node_port);
 	if (!v)
 		return DROP_NONE;
@@ -395,11 +396,15 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 		w->rev.flags |= FLOW_VIA_NODE;
 		return route_node(skb, &w->via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
 	}
-	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
-	if (!addr_is_none(&p->tunnel_src) && a && a->kind == ADDR_NODE) {
-		w->rev.flags |= FLOW_VIA_NODE;
-		return route_node(skb, &p->tunnel_src, 1, &w->rev);
+	if (!addr_is_none(&p->tunnel_src)) {
+		a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
+		if (a && a->kind == ADDR_NODE) {
+			w->rev.flags |= FLOW_VIA_NODE;
+			return route_node(skb, &p->tunnel_src, 1, &w->rev);
+		}
 	}
+	if (w->source_known == SOURCE_OUTSIDE)
+		return route_fib(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 	return route_to(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 }
 
@@ -541,6 +546,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	if (open == KNOWN_OWN)
 		return -1;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
+	source_forget(w);
+	w->source_known = a ? SOURCE_LISTED : SOURCE_UNLISTED;
 	if (flow_goes_on(skb, p, s, a))
 		open = KNOWN_OPEN;
 	if (p->hook == HOOK_FROM_WORKLOAD) {
@@ -656,6 +663,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	if (b && b->kind == ADDR_ENDPOINT && !hand_on) {
 		w->rev.from = FROM_POD;
 		w->rev.source.w[0] = b->ifindex;
+	} else if (p->hook == HOOK_FROM_WORKLOAD) {
+		source_expect(w, snat && !b);
 	}
 	if (a && a->kind == ADDR_HOST) {
 		w->fwd.flags |= FLOW_FROM_HOST;

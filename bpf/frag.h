@@ -333,6 +333,7 @@ __noinline int frag_wait(struct __sk_buff *skb)
 		if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
 			return drop_packet(skb, DROP_SPOOFED, 0);
 		__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
+		source_forget(w);
 		if (!w->frag.again && source_judge(skb))
 			return drop_packet(skb, DROP_SPOOFED, 0);
 	} else {

@@ -21,6 +21,14 @@ enum judged {
 	JUDGED_AGAIN = 2, /* one that was there */
 };
 
+/* What the tables said of the source address of the packet at hand, so that they are asked once. */
+enum source_known {
+	SOURCE_UNKNOWN = 0, /* not asked yet */
+	SOURCE_LISTED = 1,  /* weir_addrs has it */
+	SOURCE_UNLISTED = 2, /* weir_addrs does not have it */
+	SOURCE_OUTSIDE = 3, /* nor does weir_routes */
+};
+
 /* Where ports for source NAT are looked for, and in which order: see snat.h. */
 struct snat_walk {
 	__u32 first;  /* port */
@@ -79,6 +87,8 @@ struct scratch {
 	__u32 own;       /* flow_begin: of the host's own traffic, which the stack routes */
 	__u32 port;      /* flow_begin: enum flow_port */
 	__u32 home_flags; /* source_owner: enum route_flag */
+	__u32 source_known; /* flow_begin, source_owner: of pkt.key.saddr, enum source_known */
+	__u32 front_kind; /* flow_balance: of the address that a client asked, enum addr_kind + 1; 0 = not known */
 	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */
 	__u32 own_port;  /* flow_reply_free: a flow of the same sender holds it that is not established, */
 	__u32 own_seen;  /* and this is when it was used last */

@@ -89,6 +89,13 @@ static __always_inline int source_forges_tunnel(struct __sk_buff *skb, const str
 	return source_differs(a, &sender);
 }
 
+/* Nothing that the tables said before counts for the packet at hand. */
+static __always_inline void source_forget(struct scratch *w)
+{
+	w->source_known = SOURCE_UNKNOWN;
+	w->front_kind = 0;
+}
+
 /* Whose packets those of a flow must be. */
 enum source_whose {
 	WHOSE_HERE = 0,    /* of nobody who is reached by an uplink or the tunnel */
@@ -122,7 +129,7 @@ __noinline int source_owner(void)
 		w->sender = w->fwd.backend.addr;
 	else
 		w->sender = w->pkt.key.saddr;
-	a = bpf_map_lookup_elem(&weir_addrs, &w->sender);
+	a = !answer && w->source_known == SOURCE_UNLISTED ? NULL : bpf_map_lookup_elem(&weir_addrs, &w->sender);
 	if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
 		return WHOSE_HERE;
 	if (a && (answer || a->kind == ADDR_POD))
@@ -136,8 +143,9 @@ __noinline int source_owner(void)
 		}
 		if (answer)
 			return WHOSE_HERE;
+		w->source_known = SOURCE_OUTSIDE;
 	}
-	if (w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY)) {
+	if (w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY) && (!w->front_kind || w->front_kind == ADDR_NODE + 1)) {
 		b = bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr);
 		if (b && b->kind == ADDR_NODE) /* a node port of that node, which hands it on */
 			return source_of(w, b, WHOSE_HANDED);
@@ -208,6 +216,31 @@ __noinline int source_judge(struct __sk_buff *skb)
 	return DROP_NONE;
 }
 
+/* Where the answers to a pod's flow scratch.fwd come from, as far as its own route tells: by the tunnel from the node that it leads to, or
+ * from the MAC address of the next hop where that is a node. What comes otherwise is checked against the tables, as without this.
+ * outside: the other end is in none of the tables. */
+static __always_inline void source_expect(struct scratch *w, int outside)
+{
+	struct addr_value *n;
+
+	if (w->fwd.action == ACT_TUNNEL) {
+		w->rev.from = FROM_TUNNEL;
+		w->rev.source = w->fwd.nexthop;
+		return;
+	}
+	if (w->fwd.action != ACT_NEIGH)
+		return;
+	if (outside) {
+		w->rev.from = FROM_ANYWHERE;
+		return;
+	}
+	n = bpf_map_lookup_elem(&weir_addrs, &w->fwd.nexthop);
+	if (!n || n->kind != ADDR_NODE || !(n->flags & ADDR_SAME_LINK) || !(*(__u16 *)n->mac | *(__u32 *)(n->mac + 2)))
+		return;
+	w->rev.from = FROM_LINK;
+	source_link(&w->rev.source, n->mac);
+}
+
 /* The packet of the open flow f does not come as its packets do, or the tables changed: may it?
  * Then f's packets come so from now on. */
 static __noinline int source_again(struct __sk_buff *skb, struct flow_value *f)
@@ -218,6 +251,7 @@ static __noinline int source_again(struct __sk_buff *skb, struct flow_value *f)
 	if (!w || !f)
 		return DROP_SPOOFED;
 	w->fwd = *f;
+	source_forget(w);
 	ret = source_judge(skb);
 	if (!ret) {
 		f->from = w->fwd.from;

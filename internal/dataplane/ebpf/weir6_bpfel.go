@@ -368,19 +368,21 @@ type weir6Scratch struct {
 		Dirty uint8
 		Sent  uint8
 	}
-	Fkey      weir6FragKey
-	Hash      uint32
-	Maglev    uint32
-	Rule      uint32
-	Reset     uint32
-	Answered  uint32
-	Own       uint32
-	Port      uint32
-	HomeFlags uint32
-	Stale     uint32
-	OwnPort   uint32
-	OwnSeen   uint32
-	Walk      struct {
+	Fkey        weir6FragKey
+	Hash        uint32
+	Maglev      uint32
+	Rule        uint32
+	Reset       uint32
+	Answered    uint32
+	Own         uint32
+	Port        uint32
+	HomeFlags   uint32
+	SourceKnown uint32
+	FrontKind   uint32
+	Stale       uint32
+	OwnPort     uint32
+	OwnSeen     uint32
+	Walk        struct {
 		_      structs.HostLayout
 		First  uint32
 		Size   uint32

@@ -110,8 +110,12 @@ func BenchmarkNewFlow(b *testing.B) {
 	})
 	b.Run("Outside", func(b *testing.B) {
 		f := node(b, 0)
-		// 10,000 ports of the node: more would run into the end of the range
-		f.fresh(b, "new flow, pod to outside, source translated", fromWorkload, f.links.podA, syns(5000, always(podA.String()), client+":443"), actRedirect)
+		// 100 connections to each of 50 servers: what a pod may have of the node's 10,000 ports towards one is not used up.
+		var frames []string
+		for i := range 50 {
+			frames = append(frames, syns(100, always(podA.String()), fmt.Sprintf("172.20.0.%d:443", i+1))...)
+		}
+		f.fresh(b, "new flow, pod to outside, source translated", fromWorkload, f.links.podA, frames, actRedirect)
 	})
 }
 
