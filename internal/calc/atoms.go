@@ -1,6 +1,9 @@
 package calc
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,6 +25,8 @@ type atom struct {
 	named  *portName // with number
 	number numbered
 
+	digest string // see name
+
 	parts []*atom // it is true where one of these is; they are of no other atom and not interned
 	whole *atom   // of a part: the atom
 
@@ -30,6 +35,19 @@ type atom struct {
 	service model.Name           // those of the endpoints of a Service
 	round   uint64               // the computation that used it last
 	classes map[*class]struct{}  // in which it is true
+}
+
+// maxAtomName is how long the text of an atom may be in those of classes.
+const maxAtomName = 256
+
+// name is an atom's text, or what is short and made of it: a tenant's few lists of thousands of networks or labels may make thousands
+// of classes.
+func (a *atom) name() string {
+	if len(a.text) > maxAtomName && a.digest == "" {
+		sum := sha256.Sum256([]byte(a.text))
+		a.digest = "digest " + hex.EncodeToString(sum[:])
+	}
+	return cmp.Or(a.digest, a.text)
 }
 
 // picksPods reports whether the atom asks about pods.
@@ -79,6 +97,8 @@ type atoms struct {
 	next   int32
 	round  uint64
 	used   int // atoms that the round used
+	// networks are those of the atoms that the round used.
+	networks int
 	// What the atoms' addresses come from beside pods: changes of these change them.
 	depends dependencies
 
@@ -101,7 +121,7 @@ func newAtoms() *atoms { return &atoms{byText: map[string]*atom{}} }
 func (x *atoms) begin(c *cluster, dirty *Dirty) {
 	x.c, x.dirty, x.slices = c, dirty, nil
 	x.round++
-	x.used = 0
+	x.used, x.networks = 0, 0
 	x.added, x.moved = nil, nil
 	x.depends = dependencies{nodes: hostsByNode(c), services: map[model.Name]bool{}, slices: map[model.Name]bool{}}
 }
@@ -139,20 +159,47 @@ func (x *atoms) use(a *atom) *atom {
 	a.round = x.round
 	x.used++
 	x.follow(a, known)
+	x.networks += a.networks()
 	return a
 }
 
+// restart begins the computation again for what may be less: see settle.
+func (x *atoms) restart() {
+	x.round++
+	x.used, x.networks = 0, 0
+}
+
+// settle forgets what was used before the computation began again, and not since.
+func (x *atoms) settle() {
+	x.added = slices.DeleteFunc(x.added, func(a *atom) bool {
+		if a.round == x.round {
+			return false
+		}
+		delete(x.byText, a.text)
+		return true
+	})
+	x.moved = slices.DeleteFunc(x.moved, func(m formerly) bool {
+		if m.round == x.round {
+			return false
+		}
+		m.atom.cidrs = m.cidrs
+		return true
+	})
+}
+
 // again is use for an atom that an earlier computation used.
-func (x *atoms) again(a *atom) {
+func (x *atoms) again(a *atom) *atom {
 	switch a.round {
 	case x.round:
 	case x.round - 1: // it is the one that stands for its text
 		a.round = x.round
 		x.used++
 		x.follow(a, true)
+		x.networks += a.networks()
 	default:
-		x.use(a)
+		return x.use(a)
 	}
+	return a
 }
 
 // follow brings the addresses of an atom up to date.

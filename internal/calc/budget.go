@@ -31,23 +31,29 @@ type offer struct {
 // namespaces are granted, then what staged policies alone make.
 func (s *sets) admit(p *policyTables, w *writing, offers []*offer) {
 	left := p.room
+	p.hostOffers = nil
 	var tenants []*offer
 	for _, o := range offers {
+		if o.set.closed {
+			continue
+		}
 		if s.forHosts(o.set) {
 			s.take(p, w, o, &left)
+			p.hostOffers = append(p.hostOffers, o)
 		} else if s.inForce(o.set) {
 			o.owner, o.created = s.ownerOf(o.set), s.createdAt(o.set)
 			tenants = append(tenants, o)
 		}
 	}
 	s.admitTenants(p, w, tenants, left)
+	p.tenants, p.tenantRoom, p.tenantsChanged = tenants, left, true
 	for _, o := range tenants {
 		if o.ok {
 			left -= o.size
 		}
 	}
 	for _, o := range offers {
-		if !s.forHosts(o.set) && !s.inForce(o.set) {
+		if !o.set.closed && !s.forHosts(o.set) && !s.inForce(o.set) {
 			s.take(p, w, o, &left)
 		}
 	}

@@ -30,12 +30,15 @@ type Calculator struct {
 	announce *announcements
 	policy   *policyTables
 	rules    table[nodestate.RuleID, nodestate.Rule]
-	node     string    // Local.Node of the last state
-	ipv6     bool      // it carried IPv6
-	held     *holdings // of the last state
-	holder   holder
-	covered  *covered      // what no pool may cover
-	overlaps []PoolOverlap // pools that do
+	// whole are the tables that there were without policies held back; nil while there are none.
+	whole      *policyTables
+	wholeRules table[nodestate.RuleID, nodestate.Rule]
+	node       string    // Local.Node of the last state
+	ipv6       bool      // it carried IPv6
+	held       *holdings // of the last state
+	holder     holder
+	covered    *covered      // what no pool may cover
+	overlaps   []PoolOverlap // pools that do
 }
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
@@ -109,7 +112,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 		replace(&next.Clients, clients(c), &keys, nodestate.TableClients)
 	}
 	k.services.update(c, &dirty)
-	if over := slices.Concat(k.policy.overdrawn, k.services.shares.overdrawn); !slices.Equal(next.Overdrawn, over) {
+	if over := slices.Concat(k.policy.overAll(), k.services.shares.overdrawn); !slices.Equal(next.Overdrawn, over) {
 		next.Overdrawn, keys.Tables = over, keys.Tables|nodestate.TableStaged
 	}
 	if k.announce.update(c, &dirty, k.services) {
@@ -138,11 +141,12 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
 	if dirty.Has(model.KindPods) {
 		k.policy.numbers.clear()
-		room := k.policy.room
-		k.policy = newPolicyTables(k.policy.digest, &k.rules)
-		k.policy.room = room
+		room, apart := k.policy.room, k.policy.apart
+		k.policy, k.whole = newPolicyTables(k.policy.digest, &k.rules), nil
+		k.policy.room, k.policy.apart = room, apart
 	}
 	isolated := k.policy.follow(c, dirty)
+	isolated = k.divideClasses(c, dirty) || isolated
 	k.policy.policy = adopt(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
 	k.policy.peers = adopt(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
 	if k.policy.classes != nil {

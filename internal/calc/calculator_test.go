@@ -157,7 +157,7 @@ func weak(seed int) bool { return seed%5 == 2 }
 func calculator(seed int) *Calculator {
 	k := New()
 	if seed%3 == 0 {
-		k.policy.room = 600
+		k.policy.room, k.policy.apart = 600, 2
 	}
 	if weak(seed) {
 		k.policy.digest = func(text string) nodestate.Class {

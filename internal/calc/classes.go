@@ -223,7 +223,7 @@ func (k *classes) of(atoms []*atom) *class {
 	c := &class{atoms: slices.Clip(atoms)}
 	texts := make([]string, 0, len(atoms))
 	for _, a := range atoms {
-		texts = append(texts, a.text)
+		texts = append(texts, a.name())
 		a.classes[c] = struct{}{}
 	}
 	slices.Sort(texts)

@@ -39,15 +39,23 @@ type policyTables struct {
 	// measured is how much those would take, and overdrawn says of which namespaces they are.
 	measured  map[nodestate.SetID]measure
 	overdrawn []nodestate.Overdrawn
-	most      int  // networks that fit: Settings.MaxNetworks
-	crowded   bool // there are more than that: no set of pods that asks for any fits
+	// hostOffers and tenants are the sets of host endpoints and of pods as they were offered last, tenants for tenantRoom entries together.
+	hostOffers, tenants []*offer
+	tenantRoom          int
+	tenantsChanged      bool // since asked
+	// heldBack are policies that are not in force, because they tell too many peers apart (see Calculator.divideClasses).
+	heldBack                  map[policySide]bool
+	apart                     int // classes that each namespace may make
+	overClasses, overNetworks []nodestate.Overdrawn
+	most                      int  // networks that fit: Settings.MaxNetworks
+	crowded                   bool // there are more than that: no set of pods that asks for any fits
 	// hostsCrowded says that host endpoints alone ask for more than fit.
 	hostsCrowded bool
 	leftOut      int // classes that there were when staged policies were left out; 0 = they are not
 }
 
 func newPolicyTables(digest func(text string) nodestate.Class, rules *table[nodestate.RuleID, nodestate.Rule]) *policyTables {
-	return &policyTables{digest: digest, room: maxPolicyEntries, numbers: newRuleNumbers(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
+	return &policyTables{digest: digest, room: maxPolicyEntries, apart: reservedApart, numbers: newRuleNumbers(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
 // follow brings the tables up to date. It reports whether the isolation of endpoints may have changed.
@@ -131,27 +139,20 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 		p.atoms, p.classes, p.written = newAtoms(), newClasses(p.digest), map[nodestate.SetID]*written{}
 	}
 	p.atoms.begin(c, dirty)
-	sets := newSets(c, p)
-	sets.staged = would
-	for a, ep := range c.Local.Endpoints {
-		if c.carried(a) {
-			sets.bind(a, ep)
-		}
-	}
-	sets.bindHosts(p)
+	sets := p.bound(c, would, nil)
 	p.compiled = sets.compiled
+	if crowded := sets.crowdedOut(p); len(crowded) > 0 {
+		p.atoms.restart()
+		sets = p.bound(c, would, crowded)
+		p.atoms.settle()
+	}
 	if len(sets.byKey) == 0 {
 		p.numbers.clear()
 		*p = policyTables{ingress: p.ingress, egress: p.egress, numbers: p.numbers, staged: p.staged, hosts: p.hosts, hostsStaged: p.hostsStaged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
-			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest, room: p.room, most: p.most}
+			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest, room: p.room, most: p.most,
+			heldBack: p.heldBack, apart: p.apart, tenantsChanged: true}
 		sets.isolateStaged(p)
 		return sets
-	}
-	if p.pods == nil {
-		p.pods = newPodIndex(c)
-	}
-	for n := range sets.named {
-		p.atoms.ports(n, p.pods)
 	}
 	p.pods.keepNumbers(sets.named)
 	gone := p.atoms.end()
@@ -162,6 +163,30 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 	p.writeSets()
 	sets.isolateStaged(p)
 	return sets
+}
+
+// bound finds or makes the sets of the node's endpoints, with some policies held back.
+func (p *policyTables) bound(c *cluster, would *subjects, heldBack map[policySide]bool) *sets {
+	s := newSets(c, p)
+	s.staged, s.heldBack = would, heldBack
+	for a, ep := range c.Local.Endpoints {
+		if c.carried(a) {
+			s.bind(a, ep)
+		}
+	}
+	s.bindHosts(p)
+	if len(s.byKey) > 0 && p.pods == nil {
+		p.pods = newPodIndex(c)
+	}
+	for n := range s.named {
+		p.atoms.ports(n, p.pods)
+	}
+	return s
+}
+
+// overAll names the namespaces that are refused something.
+func (p *policyTables) overAll() []nodestate.Overdrawn {
+	return slices.Concat(p.overdrawn, p.overNetworks, p.overClasses)
 }
 
 // writeSets writes look-up 1 as the classes have it, and look-up 2 when sets or classes came or went. It reports whether

@@ -29,8 +29,9 @@ type sets struct {
 	pairs  []pair
 	// hostPairs are the same of host endpoints.
 	hostPairs []hostPair
-	cutOff    bool             // a set in force was refused
-	unfit     []nodestate.Rule // names those
+	cutOff    bool                // a set in force was refused
+	heldBack  map[policySide]bool // by their networks
+	unfit     []nodestate.Rule    // names those
 }
 
 func newSets(c *cluster, p *policyTables) *sets {
@@ -103,6 +104,7 @@ type set struct {
 	refusedName      string          // of it
 	refusedText      string          // of refused
 	tooLarge         bool
+	closed           bool // one of its policies is held back
 }
 
 // setRule is a rule with the ports it has for the endpoints of the set. Sets share it; only stands changes it, to what is equal,
@@ -156,14 +158,21 @@ func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
 
 // setOf finds or makes the set of the policies that bind an address in a direction; nil when none does.
 func (s *sets) setOf(dir direction, policies []*model.Policy, known bool, pod model.Name, a netip.Addr) *set {
-	var list []*bound
+	var binding []*model.Policy
 	for _, p := range policies {
 		if dir == ingress && p.AppliesIngress || dir == egress && p.AppliesEgress {
-			list = append(list, s.compile(p, dir))
+			binding = append(binding, p)
 		}
 	}
-	if len(list) == 0 {
+	switch {
+	case len(binding) == 0:
 		return nil
+	case s.holdsBack(dir, binding):
+		return s.closed(dir, binding)
+	}
+	list := make([]*bound, 0, len(binding))
+	for _, p := range binding {
+		list = append(list, s.compile(p, dir))
 	}
 	return s.find(dir, list, s.c.Pods[pod], known, a)
 }
@@ -309,8 +318,8 @@ func (s *sets) reuse(b *bound) {
 
 func (s *sets) reuseRule(r *rule) {
 	for _, c := range r.others {
-		for _, l := range c {
-			s.atoms.again(l.atom)
+		for i := range c {
+			c[i].atom = s.atoms.again(c[i].atom)
 		}
 	}
 }

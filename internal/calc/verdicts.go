@@ -67,29 +67,27 @@ func (d *decision) equal(o *decision) bool {
 // classes returns the classes that some rule of the set tells from class 0.
 func (s *set) classes(ports map[portName][]*atom) map[*class]struct{} {
 	out := map[*class]struct{}{}
-	seen := map[*atom]bool{}
-	add := func(a *atom) {
-		if seen[a] {
-			return
-		}
-		seen[a] = true
+	for a := range s.asks(ports) {
 		for c := range a.classes {
 			out[c] = struct{}{}
 		}
 	}
+	return out
+}
+
+// asks returns what the set's rules ask about the other end, what it calls ports by name among it.
+func (s *set) asks(ports map[portName][]*atom) map[*atom]bool {
+	out := map[*atom]bool{}
+	for a := range s.atoms() {
+		out[a] = true
+	}
 	for t := range s.tiers {
-		for i := range s.tiers[t].rules {
-			r := s.tiers[t].rules[i]
-			for _, c := range r.others {
-				for _, l := range c {
-					add(l.atom)
-				}
-			}
+		for _, r := range s.tiers[t].rules {
 			for _, list := range [][]model.PortRange{r.dst.in, r.dst.not, r.src.in, r.src.not} {
 				for _, p := range list {
 					if n, ok := nameOf(p); ok {
 						for _, a := range ports[n] {
-							add(a)
+							out[a] = true
 						}
 					}
 				}

@@ -50,7 +50,8 @@ func (s *sets) write(p *policyTables) {
 	s.admit(p, w, offers)
 	p.written, p.measured = make(map[nodestate.SetID]*written, len(offers)), w.keep
 	for _, o := range offers {
-		t := o.set
+		t, put := o.set, o.put
+		o.put = nil // which holds what it would write
 		if t.tooLarge = !o.ok; t.tooLarge {
 			w.remove(t.id, o.was)
 			p.refused = append(p.refused, t.id)
@@ -63,7 +64,7 @@ func (s *sets) write(p *policyTables) {
 			continue
 		}
 		s.isolate(t, nodestate.Isolation{Set: t.id, Rule: t.denyID}, p)
-		p.written[t.id] = o.put()
+		p.written[t.id] = put()
 		delete(p.measured, t.id)
 	}
 	for _, t := range all {

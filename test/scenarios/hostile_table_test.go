@@ -15,6 +15,7 @@ import (
 func TestHostilePolicyTable(t *testing.T) {
 	playAttacks(t, []scenarioAttack{
 		{name: "policies of 250 peers and 250 ports fill the policy table", actor: attack.Tenant, file: "hostile-policy-table", make: policyTable},
+		{name: "a namespace's rules tell so many peers apart that the policy sets of others are refused", actor: attack.Tenant, file: "hostile-policy-classes", make: policyClasses},
 	})
 }
 
@@ -56,7 +57,53 @@ arrives pod:default/c
 send pod:default/a tcp 10.244.1.2:1 > 10.244.2.2:81 S
 drop w2 from_uplink POLICY_INGRESS default-deny default/victim
 `)
-	files := fstest.MapFS{"hostile.txtar": {Data: []byte(b.String())}}
+	return hostileScenario(t, b.String())
+}
+
+// policyClasses is a policy of 700 networks beside one that allows everybody on a hundred ports.
+func policyClasses(t *testing.T) *scenario.Scenario {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString(`What a tenant tells apart costs another one nothing.
+
+-- objects.yaml --
+apiVersion: v1
+kind: Namespace
+metadata: {name: attacker}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p, namespace: attacker, labels: {app: p}}
+spec: {nodeName: w2, containers: [{name: c}]}
+status: {phase: Running, podIP: 10.244.2.20, podIPs: [{ip: 10.244.2.20}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: victim, namespace: default}
+spec: {podSelector: {matchLabels: {app: c}}, ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}], ports: [`)
+	for i := range 100 {
+		fmt.Fprintf(&b, "{port: %d},", 80+2*i)
+	}
+	b.WriteString("]}]}\n---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: many, namespace: attacker}\nspec: {podSelector: {}, ingress: [")
+	for i := range 700 {
+		fmt.Fprintf(&b, "{from: [{ipBlock: {cidr: 198.18.%d.%d/32}}]},", i>>7, i<<1&255)
+	}
+	b.WriteString(`]}
+-- run --
+send pod:default/a tcp 10.244.1.2:1 > 10.244.2.2:80 S
+arrives pod:default/c
+send pod:default/a tcp 10.244.1.2:1 > 10.244.2.2:278 S
+arrives pod:default/c
+send pod:default/a tcp 10.244.1.2:1 > 10.244.2.2:81 S
+drop w2 from_uplink POLICY_INGRESS default-deny default/victim
+`)
+	return hostileScenario(t, b.String())
+}
+
+// hostileScenario reads a scenario whose text is made.
+func hostileScenario(t *testing.T, text string) *scenario.Scenario {
+	t.Helper()
+	files := fstest.MapFS{"hostile.txtar": {Data: []byte(text)}}
 	clusters, err := fs.Glob(dir, "clusters/*")
 	if err != nil {
 		t.Fatal(err)
