@@ -313,7 +313,7 @@ func (p *Packet) unmarshalICMP(b []byte) bool {
 		p.Payload = clone(b[icmpLen:])
 	case IsError(&p.IP, b[0]):
 		h, total, n, ok := unmarshalQuoted(&p.IP, b[icmpLen:])
-		if !ok || len(b[icmpLen+n:]) < h.mustQuote() {
+		if !ok || len(b[icmpLen+n:]) < h.mustQuote() || total > 0xffff { // of IPv6, more than TotalLen holds
 			return false
 		}
 		p.Kind = Error
