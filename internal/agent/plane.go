@@ -54,7 +54,6 @@ type standardPlane struct{ *nft.Driver }
 
 func (p standardPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
 func (p standardPlane) Pressures() []ebpf.Pressure            { return nil }
-func (p standardPlane) Held() ([]ebpf.Held, error)            { return nil, nil }
 func (p standardPlane) Spent() ([]ebpf.Spent, error)          { return nil, nil }
 func (p standardPlane) LostEvents() (ebpf.LostEvents, error) {
 	return ebpf.LostEvents{Full: p.Driver.LostEvents()}, nil
@@ -66,6 +65,15 @@ func (p standardPlane) Programs([]string) (*ebpf.Rehearsal, error) {
 }
 func (p standardPlane) Prove(*ebpf.Rehearsal, string, int, bool) (ebpf.Proof, error) {
 	return ebpf.Proof{}, errNotByNFT
+}
+
+// Held are pods that begin no connection.
+func (p standardPlane) Held() ([]ebpf.Held, error) {
+	var out []ebpf.Held
+	for _, h := range p.Driver.Held() {
+		out = append(out, ebpf.Held{Addr: h.Addr, Entries: h.Entries})
+	}
+	return out, nil
 }
 
 // Events begins to read events.

@@ -268,16 +268,20 @@ func pressure(node string, all []ebpf.Pressure) []weirv1.Problem {
 	return out
 }
 
-// heldProblems name the pods that begin no connections because they have too many.
-func heldProblems(held []ebpf.Held, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
+// heldProblems name the pods that begin no connections because they have too many, in eBPF's table or in that of connection tracking.
+func heldProblems(held []ebpf.Held, standard bool, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
 	var out []weirv1.Problem
+	share, setting := "more than an eighth of the connection table", "FelixConfiguration spec.bpfMapSizeConntrack"
+	if standard {
+		share, setting = "more than a quarter of what is free of connection tracking", "net.netfilter.nf_conntrack_max"
+	}
 	for _, h := range held {
 		object := "address " + h.Addr.String()
 		if name, _, ok := owner(h.Addr); ok {
 			object = "Pod " + name.String()
 		}
-		out = append(out, weirv1.Problem{Object: object, Value: "more than an eighth of the connection table", Message: "the table is nearly full and the pod has more than its share: it begins no further connection",
-			Action: "see what it connects to; else raise FelixConfiguration spec.bpfMapSizeConntrack"})
+		out = append(out, weirv1.Problem{Object: object, Value: share, Message: "the table is nearly full and the pod has more than its share: it begins no further connection",
+			Action: "see what it connects to; else raise " + setting})
 	}
 	return out
 }
@@ -328,7 +332,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	}
 	out = append(out, pressure(a.opts.Node, a.driver.Pressures())...)
 	if held, err := a.driver.Held(); err == nil {
-		out = append(out, heldProblems(held, a.cluster.owner)...)
+		out = append(out, heldProblems(held, a.standard(), a.cluster.owner)...)
 	}
 	if spent, err := a.driver.Spent(); err == nil {
 		out = append(out, spentProblems(spent, a.cluster.owner)...)

@@ -176,7 +176,11 @@ func openEBPF(log *slog.Logger, takesOver bool, attachAtOnce int) (*ebpf.Driver,
 
 // openNFT opens the nftables driver, as one that takes over from eBPF or not.
 func openNFT(log *slog.Logger, takesOver bool) (*nft.Driver, error) {
-	return nft.New(nft.Options{Logger: log, Before: func() {
+	flows, err := strconv.ParseUint(os.Getenv("WEIR_TEST_FLOWS"), 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	return nft.New(nft.Options{Logger: log, Connections: uint32(flows), Before: func() {
 		if err := ebpf.Foretell(os.Getenv("WEIR_TEST_BPFFS"), log); takesOver && err != nil {
 			panic(err)
 		}
@@ -265,12 +269,16 @@ func nftMain(log *slog.Logger) error {
 		}
 		st := drv.Status()
 		a.Writes, a.Tables = st.Writes, st.Repairs["table"]
+		for _, h := range drv.Held() {
+			a.Held = append(a.Held, four(h.Addr.String()))
+		}
 		drops, err := drv.Drops()
 		a.Dropped = map[reason.Reason]uint64{}
 		for _, d := range drops {
 			a.Denied += d.Packets
 			a.Dropped[d.Reason] += d.Packets
 		}
+		a.Shares = a.Dropped[reason.Share]
 		fallen, _, err2 := drv.Fallen()
 		for _, c := range fallen {
 			a.Fallen = append(a.Fallen, four(c.String()))

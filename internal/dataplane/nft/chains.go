@@ -85,6 +85,7 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: f.rules(s, f.masqueradeRules(s)...)}
 	chain(asNodeChain, f.asNodeRules(s)...)
 	f.portShareChains(t, s)
+	f.connectionShares(t, s, at.connections)
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	f.serviceChains(t, s)

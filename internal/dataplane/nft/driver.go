@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -28,6 +29,8 @@ type Options struct {
 	Before func()
 	// StateDir is a directory that survives a reboot: what of the kernel's settings was changed is remembered there; "" = nowhere.
 	StateDir string
+	// Connections takes the place of nf_conntrack_max, of which pods have shares; 0 = the kernel's.
+	Connections uint32
 	// NoMachine leaves devices, routes and settings of the kernel alone: tables only, for tests.
 	NoMachine bool
 }
@@ -48,6 +51,7 @@ type Driver struct {
 	problems    []string
 	count       counters
 	listening   bool // somebody wants to know of every flow that is judged
+	held        []Held
 	left        bool // Leave was called: devices, routes and settings of the kernel are another's
 
 	view atomic.Pointer[view]
@@ -67,7 +71,8 @@ type table struct {
 	looked   time.Time        // at interfaces
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
 	stands bool
-	err    error // of the last try to write it
+	err    error                 // of the last try to write it
+	shares map[netip.Addr]string // of setShares
 	// uncounted says that the kernel does not count connections: no pod is held to its share of the ports for source NAT.
 	uncounted bool
 }
@@ -137,7 +142,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	for _, f := range families {
 		t := d.tables[f]
 		if d.live {
-			if err := t.look(d.state); err != nil {
+			if err := t.look(d.state, d.connections); err != nil {
 				d.log.Debug("which indexes interfaces have is not known; the last ones stay", "error", err)
 			}
 		}
@@ -206,6 +211,7 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	t.family.renderAddrs(static, s, t.numbers, t.at)
 	t.family.renderRoutes(static, s)
 	t.family.renderRemote(static, s, t.numbers)
+	t.addShares(static, s)
 	t.desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
 	t.services.follow(s, t)
 	t.last = s
@@ -213,12 +219,15 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 }
 
 // look finds out which interfaces indexes tell, when a state may have others, or the last look is long ago.
-func (t *table) look(s *nodestate.State) error {
+func (t *table) look(s *nodestate.State, connections func() (uint32, error)) error {
 	if t.last != nil && time.Since(t.looked) < lookEvery/2 && sameButServices(t.last, s) {
 		return nil
 	}
 	t.looked = time.Now()
 	at, err := t.family.findIndexes(s)
+	if err == nil {
+		at.connections, err = connections()
+	}
 	if err == nil && at != t.at {
 		t.at, t.last = at, nil
 	}

@@ -28,6 +28,7 @@ type indexes struct {
 	// unacknowledged is how long connection tracking keeps a connection of TCP that was answered alone; it comes with the indexes because both
 	// are the kernel's, and are looked at together. 0 = not known.
 	unacknowledged time.Duration
+	connections    uint32 // of Driver.connections, with them for the same reason
 }
 
 // mostIndexes bounds how many pods' interfaces one rule names, and how many others: it is written anew with each that comes or goes.

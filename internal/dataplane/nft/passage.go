@@ -258,6 +258,7 @@ func (f family) admitNewChains(t *Table, s *nodestate.State) {
 	chain(admitHanded,
 		slices.Concat([]string{"ct direction original meta mark set ct mark and $goal or $way accept"}, handedBack(), []string{"meta mark set meta mark and $rest"})...)
 	chain(admitPodChain,
+		"ct status and confirmed == 0 jump "+podBeginsChain, // a datagram of a flow that nobody has answered is new, too
 		"meta mark set meta mark and $rest",
 		"ct status dnat goto "+podTranslated,
 		asked+"jump refuse")

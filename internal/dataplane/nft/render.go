@@ -65,7 +65,7 @@ func Render(s *nodestate.State, six bool) *Table {
 	f := family{six}
 	t := newTable(f.nft())
 	epoch, hosts := f.renderPolicy(t, s, newPolicy())
-	f.renderChains(t, s, epoch, hosts, f.roomFor(s, 0), indexes{})
+	f.renderChains(t, s, epoch, hosts, f.roomFor(s, 0), indexes{connections: 1 << 18}) // the kernel's default
 	n := newNumbers()
 	f.renderAddrs(t, s, n, indexes{})
 	f.renderRoutes(t, s)

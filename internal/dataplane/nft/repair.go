@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/nftables/userdata"
@@ -27,6 +28,11 @@ const (
 func (d *Driver) Run(ctx context.Context) error {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
+	if d.live {
+		var counting sync.WaitGroup
+		defer counting.Wait()
+		counting.Go(func() { d.shareConnections(ctx) })
+	}
 	looked, seen, written := time.Now(), uint32(0), uint32(0)
 	stale := false
 	for {
