@@ -55,7 +55,7 @@ func (f *fixture) fill(pods []*pod, enough int) {
 	f.t.Helper()
 	const turn = 1000
 	refused := make([]bool, len(pods))
-	for port := 2000; slices.Contains(refused, false) && tracks(f.t, f.n1) <= enough; port += turn {
+	for port := 10000; slices.Contains(refused, false) && tracks(f.t, f.n1) <= enough; port += turn {
 		if port+turn > 65535 {
 			f.t.Fatalf("no port is left; refused: %v", refused)
 		}
