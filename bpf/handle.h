@@ -21,6 +21,7 @@
 #include "frag.h"
 #include "events.h"
 #include "neigh.h"
+#include "resolve.h"
 #include "untracked.h"
 
 /* The programs for IPv4 are what is attached: they call those for IPv6, which are loaded when the node carries it. */
@@ -40,6 +41,8 @@ __noinline int handle_send(struct __sk_buff *skb)
 		return drop_packet(skb, DROP_NO_ROUTE, 0);
 	if (forward_expires(&w->pkt, &w->fwd))
 		return reply_refuse(skb, DROP_TTL, 0);
+	if (resolve_asked(&w->pkt, &w->fwd) && resolve_spent(skb))
+		return drop_packet(skb, DROP_NEIGHBOURS, 0);
 	if (mtu_exceeds(skb, &w->pkt, &w->fwd)) {
 		if (reply_too_big(skb, &w->pkt, &w->fwd))
 			return reply_refuse(skb, DROP_TOO_BIG, 0);
@@ -334,7 +337,7 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, __u8
 	if (p->hook == HOOK_FROM_WORKLOAD) {
 		switch (parsed) {
 		case PARSED_LINK:
-			return forward_pass(skb);
+			return resolve_link(skb);
 		case PARSED_OTHER:
 			return drop_packet(skb, frame_is_tagged(skb) ? DROP_VLAN : frame_is_discovery(skb) ? DROP_FAMILY_LINK : DROP_FAMILY, 0);
 		case PARSED_CAST:

@@ -31,6 +31,7 @@
 	X(VLAN, 50, "frame with a VLAN tag, from a pod or out of the tunnel")            \
 	X(FAMILY_LINK, 51, "neighbour discovery of a family that is not carried")        \
 	X(REVERSE_PATH, 52, "the route to the source leads out by another interface (bpfEnforceRPF)") \
+	X(NEIGHBOURS, 53, "the pod, or all pods, asked for too many new neighbours in a second") \
 	X(HOST_INGRESS, 40, "denied by ingress policy of a host endpoint")               \
 	X(HOST_EGRESS, 41, "denied by egress policy of a host endpoint")                 \
 	X(HOST_PRE_DNAT, 42, "denied by pre-DNAT policy of a host endpoint")             \

@@ -30,6 +30,7 @@ const (
 	VLAN             Reason = 50 // frame with a VLAN tag, from a pod or out of the tunnel
 	FamilyLink       Reason = 51 // neighbour discovery of a family that is not carried
 	ReversePath      Reason = 52 // the route to the source leads out by another interface (bpfEnforceRPF)
+	Neighbours       Reason = 53 // the pod, or all pods, asked for too many new neighbours in a second
 	HostIngress      Reason = 40 // denied by ingress policy of a host endpoint
 	HostEgress       Reason = 41 // denied by egress policy of a host endpoint
 	HostPreDNAT      Reason = 42 // denied by pre-DNAT policy of a host endpoint
@@ -65,6 +66,7 @@ var names = map[Reason]string{
 	VLAN:             "VLAN",
 	FamilyLink:       "FAMILY_LINK",
 	ReversePath:      "REVERSE_PATH",
+	Neighbours:       "NEIGHBOURS",
 	HostIngress:      "HOST_INGRESS",
 	HostEgress:       "HOST_EGRESS",
 	HostPreDNAT:      "HOST_PRE_DNAT",
@@ -100,6 +102,7 @@ var texts = map[Reason]string{
 	VLAN:             "frame with a VLAN tag, from a pod or out of the tunnel",
 	FamilyLink:       "neighbour discovery of a family that is not carried",
 	ReversePath:      "the route to the source leads out by another interface (bpfEnforceRPF)",
+	Neighbours:       "the pod, or all pods, asked for too many new neighbours in a second",
 	HostIngress:      "denied by ingress policy of a host endpoint",
 	HostEgress:       "denied by egress policy of a host endpoint",
 	HostPreDNAT:      "denied by pre-DNAT policy of a host endpoint",

@@ -70,10 +70,23 @@ func init() {
 	expressions = map[string]func(*Walk, *chain, *expression, *registers) (verdict, error){
 		"counter": nothing, "log": nothing, "limit": nothing, // only what is shown depends on them
 		"dynset": nothing, // what packets add to sets
-		"rt":     nothing, "exthdr": exthdr,
+		"rt":     route, "exthdr": exthdr,
 		"payload": payload, "cmp": compare, "range": between, "bitwise": bitwise, "byteorder": byteorder, "immediate": immediate,
 		"meta": meta, "ct": conntrack, "lookup": lookup, "reject": reject, "nat": nat, "fib": fib, "hash": hash, "numgen": numgen,
 	}
+}
+
+// route knows where a packet goes; the MTU of the way decides nothing.
+func route(w *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {
+	const dreg, key, nexthop4, nexthop6 = 1, 2, 1, 2
+	if k := number(e.attrs[key]); k != nexthop4 && k != nexthop6 || w.NextHop == nil {
+		return on, nil
+	}
+	a, err := w.NextHop(w.Ends.Dst)
+	if err != nil {
+		return on, err
+	}
+	return on, regs.set(e.attrs[dreg], a.AsSlice())
 }
 
 // exthdr writes options of TCP, which decide nothing; none is read.

@@ -80,6 +80,8 @@ type Walk struct {
 	AddrType func(netip.Addr) (uint32, error)
 	// LeadsBack reports whether the route to an address leads out by an interface.
 	LeadsBack func(to netip.Addr, ifindex int) (bool, error)
+	// NextHop is the gateway of the route to an address, or the address where it is on the link.
+	NextHop func(to netip.Addr) (netip.Addr, error)
 	// Lookups are those in sets with a name, in their order; Rules how many rules were looked at, Chains those of them that were entered.
 	Lookups []Lookup
 	Rules   int

@@ -70,3 +70,18 @@ func (n *Node) solicited(in In) (Result, bool) {
 	return Result{Action: Answer, IfIndex: in.IfIndex, Packet: &packet.Packet{DstMAC: mac, SrcMAC: own, Type: p.Type, Kind: packet.Other,
 		Payload: answer, IP: packet.IPv4{Src: target, Dst: to, TTL: 255, Proto: packet.ProtoICMPv6}}}, true
 }
+
+// senderOf is the address that a frame about a link says to come from, which the kernel enters as a neighbour; none where it tells none, or one that
+// nobody can tell to be the sender's.
+func senderOf(p *packet.Packet) netip.Addr {
+	if p.Type != packet.TypeARP {
+		if p.IP.Src.IsLinkLocalUnicast() || p.IP.Src.IsMulticast() {
+			return netip.Addr{}
+		}
+		return p.IP.Src
+	}
+	if len(p.Payload) < 28 {
+		return netip.Addr{}
+	}
+	return netip.AddrFrom4([4]byte(p.Payload[14:18]))
+}

@@ -380,9 +380,10 @@ func drop(in In, d dropped) Result {
 func (n *Node) odd(in In, s shape) Result {
 	if in.Hook == FromWorkload {
 		switch s {
-		case shapeARP:
-			return Result{Action: Pass, Packet: in.Packet}
-		case shapeLink:
+		case shapeARP, shapeLink:
+			if a := senderOf(in.Packet); a.IsValid() && !a.IsUnspecified() && !n.owns(in.IfIndex, a) {
+				return drop(in, dropped{reason: reason.Spoofed})
+			}
 			return Result{Action: Pass, Packet: in.Packet}
 		case shapeForeign:
 			return drop(in, dropped{reason: foreignReason(in.Packet)})

@@ -46,7 +46,7 @@ func roomOf(name string, m *ebpf.Map) int { return int(m.MaxEntries() / max(head
 var stateful = map[string]bool{
 	"weir_flows": true, "weir_flows_new": true, "weir_affinity": true, "weir_sockets": true, "weir_drops": true,
 	"weir_answers": true, "weir_frags": true, "weir_frag_slots": true, "weir_frag_rings": true,
-	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true, "weir_shares": true, "weir_spent": true, "weir_streams": true,
+	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true, "weir_shares": true, "weir_resolves": true, "weir_spent": true, "weir_streams": true,
 }
 
 // shared maps are the same for both families: what they hold has no addresses.

@@ -217,7 +217,7 @@ func (o *Offline) Load() (*nodestate.State, error) {
 // ResetFlows forgets every flow, affinity and socket, and the counts of drops.
 func (o *Offline) ResetFlows() error {
 	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops", "weir_frags",
-		"weir_dsr_tries", "weir_dsr_fallen", "weir_shares", "weir_spent"} {
+		"weir_dsr_tries", "weir_dsr_fallen", "weir_shares", "weir_spent", "weir_resolves"} {
 		for _, maps := range []map[string]*ebpf.Map{o.Maps, o.IPv6.Maps} {
 			if err := clearMap(maps[name]); err != nil {
 				return fmt.Errorf("emptying map %s: %w", name, err)

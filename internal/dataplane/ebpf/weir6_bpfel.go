@@ -277,6 +277,12 @@ type weir6ReplyWork struct {
 	Bytes  [1792]uint8
 }
 
+type weir6ResolveRate struct {
+	_      structs.HostLayout
+	Window uint32
+	Count  uint32
+}
+
 type weir6RouteValue struct {
 	_     structs.HostLayout
 	Node  weir6IpAddr
@@ -518,6 +524,7 @@ const (
 	weir6MapWeirPorts         = "weir_ports"
 	weir6MapWeirRanges        = "weir_ranges"
 	weir6MapWeirReply         = "weir_reply"
+	weir6MapWeirResolves      = "weir_resolves"
 	weir6MapWeirRoutes        = "weir_routes"
 	weir6MapWeirScratch       = "weir_scratch"
 	weir6MapWeirServices      = "weir_services"
@@ -648,6 +655,7 @@ type weir6MapSpecs struct {
 	WeirPorts       *ebpf.MapSpec `ebpf:"weir_ports"`
 	WeirRanges      *ebpf.MapSpec `ebpf:"weir_ranges"`
 	WeirReply       *ebpf.MapSpec `ebpf:"weir_reply"`
+	WeirResolves    *ebpf.MapSpec `ebpf:"weir_resolves"`
 	WeirRoutes      *ebpf.MapSpec `ebpf:"weir_routes"`
 	WeirScratch     *ebpf.MapSpec `ebpf:"weir_scratch"`
 	WeirServices    *ebpf.MapSpec `ebpf:"weir_services"`
@@ -726,6 +734,7 @@ type weir6Maps struct {
 	WeirPorts       *ebpf.Map `ebpf:"weir_ports"`
 	WeirRanges      *ebpf.Map `ebpf:"weir_ranges"`
 	WeirReply       *ebpf.Map `ebpf:"weir_reply"`
+	WeirResolves    *ebpf.Map `ebpf:"weir_resolves"`
 	WeirRoutes      *ebpf.Map `ebpf:"weir_routes"`
 	WeirScratch     *ebpf.Map `ebpf:"weir_scratch"`
 	WeirServices    *ebpf.Map `ebpf:"weir_services"`
@@ -774,6 +783,7 @@ func (m *weir6Maps) Close() error {
 		m.WeirPorts,
 		m.WeirRanges,
 		m.WeirReply,
+		m.WeirResolves,
 		m.WeirRoutes,
 		m.WeirScratch,
 		m.WeirServices,

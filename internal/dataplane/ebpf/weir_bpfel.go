@@ -276,6 +276,12 @@ type weirReplyWork struct {
 	Bytes  [1088]uint8
 }
 
+type weirResolveRate struct {
+	_      structs.HostLayout
+	Window uint32
+	Count  uint32
+}
+
 type weirRouteValue struct {
 	_     structs.HostLayout
 	Node  weirIpAddr
@@ -518,6 +524,7 @@ const (
 	weirMapWeirPorts         = "weir_ports"
 	weirMapWeirRanges        = "weir_ranges"
 	weirMapWeirReply         = "weir_reply"
+	weirMapWeirResolves      = "weir_resolves"
 	weirMapWeirRoutes        = "weir_routes"
 	weirMapWeirScratch       = "weir_scratch"
 	weirMapWeirServices      = "weir_services"
@@ -648,6 +655,7 @@ type weirMapSpecs struct {
 	WeirPorts       *ebpf.MapSpec `ebpf:"weir_ports"`
 	WeirRanges      *ebpf.MapSpec `ebpf:"weir_ranges"`
 	WeirReply       *ebpf.MapSpec `ebpf:"weir_reply"`
+	WeirResolves    *ebpf.MapSpec `ebpf:"weir_resolves"`
 	WeirRoutes      *ebpf.MapSpec `ebpf:"weir_routes"`
 	WeirScratch     *ebpf.MapSpec `ebpf:"weir_scratch"`
 	WeirServices    *ebpf.MapSpec `ebpf:"weir_services"`
@@ -726,6 +734,7 @@ type weirMaps struct {
 	WeirPorts       *ebpf.Map `ebpf:"weir_ports"`
 	WeirRanges      *ebpf.Map `ebpf:"weir_ranges"`
 	WeirReply       *ebpf.Map `ebpf:"weir_reply"`
+	WeirResolves    *ebpf.Map `ebpf:"weir_resolves"`
 	WeirRoutes      *ebpf.Map `ebpf:"weir_routes"`
 	WeirScratch     *ebpf.Map `ebpf:"weir_scratch"`
 	WeirServices    *ebpf.Map `ebpf:"weir_services"`
@@ -774,6 +783,7 @@ func (m *weirMaps) Close() error {
 		m.WeirPorts,
 		m.WeirRanges,
 		m.WeirReply,
+		m.WeirResolves,
 		m.WeirRoutes,
 		m.WeirScratch,
 		m.WeirServices,

@@ -86,6 +86,7 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	chain(asNodeChain, f.asNodeRules(s)...)
 	f.portShareChains(t, s)
 	f.connectionShares(t, s, at.connections)
+	f.resolveChains(t, s)
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	f.serviceChains(t, s)

@@ -69,6 +69,7 @@ var weirWithout = map[string]string{
 	"weir-forwarded":    "flush chain ip weir forwarded; delete chain ip weir forwarded; flush chain ip weir received; delete chain ip weir received",
 	"weir-translate":    "flush chain ip weir translate; flush chain ip weir translate-own",
 	"weir-begin":        "flush chain ip weir admit-pod; flush chain ip weir admit-new; flush chain ip weir sent-new; add rule ip weir sent-new goto judge-new",
+	"weir-shares":       "flush chain ip weir pod-begins; flush chain ip weir new-neighbour",
 	"weir-judge":        "flush chain ip weir judge-new; add rule ip weir judge-new goto judged",
 	"weir-leave":        "flush chain ip weir leave",
 }

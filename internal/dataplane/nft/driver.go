@@ -48,6 +48,7 @@ type Driver struct {
 	machine machine
 
 	tunnelTable *tunnelTable
+	arpTable    *arpTable
 	problems    []string
 	count       counters
 	listening   bool // somebody wants to know of every flow that is judged
@@ -70,9 +71,10 @@ type table struct {
 	at       indexes          // of findIndexes
 	looked   time.Time        // at interfaces
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
-	stands bool
-	err    error                 // of the last try to write it
-	shares map[netip.Addr]string // of setShares
+	stands     bool
+	err        error                 // of the last try to write it
+	shares     map[netip.Addr]string // of setShares
+	neighbours map[netip.Addr]bool   // of findNeighbours
 	// uncounted says that the kernel does not count connections: no pod is held to its share of the ports for source NAT.
 	uncounted bool
 }
@@ -105,6 +107,10 @@ func New(o Options) (*Driver, error) {
 		return nil, fmt.Errorf("nftables of devices: %w", err)
 	}
 	d.tunnelTable = &tunnelTable{nft: n}
+	if n, err = o.Tables(knftables.ARPFamily); err != nil {
+		return nil, fmt.Errorf("nftables of ARP: %w", err)
+	}
+	d.arpTable = &arpTable{nft: n}
 	return d, nil
 }
 
@@ -142,7 +148,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	for _, f := range families {
 		t := d.tables[f]
 		if d.live {
-			if err := t.look(d.state, d.connections); err != nil {
+			if err := t.look(d.state, d.connections, d.log); err != nil {
 				d.log.Debug("which indexes interfaces have is not known; the last ones stay", "error", err)
 			}
 		}
@@ -155,6 +161,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		}
 	}
 	if machine {
+		d.arpTable.apply(ctx, d.state, d.log)
 		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
 		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].stands },
 			func(f family) *numbers { return d.tables[f].numbers })...)
@@ -212,6 +219,9 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	t.family.renderRoutes(static, s)
 	t.family.renderRemote(static, s, t.numbers)
 	t.addShares(static, s)
+	for a := range t.neighbours {
+		static.add(setNeighbours, a.String(), "")
+	}
 	t.desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
 	t.services.follow(s, t)
 	t.last = s
@@ -219,11 +229,12 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 }
 
 // look finds out which interfaces indexes tell, when a state may have others, or the last look is long ago.
-func (t *table) look(s *nodestate.State, connections func() (uint32, error)) error {
+func (t *table) look(s *nodestate.State, connections func() (uint32, error), log *slog.Logger) error {
 	if t.last != nil && time.Since(t.looked) < lookEvery/2 && sameButServices(t.last, s) {
 		return nil
 	}
 	t.looked = time.Now()
+	t.lookAtNeighbours(s, log)
 	at, err := t.family.findIndexes(s)
 	if err == nil {
 		at.connections, err = connections()

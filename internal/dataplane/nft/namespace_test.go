@@ -9,7 +9,7 @@ import (
 )
 
 // inNamespace runs f in a network namespace of its own; dir is empty.
-func inNamespace(t *testing.T, f func(dir string) error) {
+func inNamespace(t testing.TB, f func(dir string) error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

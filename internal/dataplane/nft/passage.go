@@ -119,6 +119,7 @@ func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h ho
 	chain(forwardedOthers,
 		"meta mark and $way != 0 jump "+departChain,
 		"ct state != new goto "+policyChain,
+		asksNeighbour(s),
 		noEndpoint,
 		"oifname $host jump refuse", // a datagram after the first that nobody answered
 		"goto "+h.begin())
@@ -222,7 +223,8 @@ func (f family) workloadRules() []string {
 	var rules []string
 	if f.six {
 		rules = append(rules, "iifname != @"+setWorkloads+" drop",
-			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr { fe80::/10, ff00::/8 } return",
+			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 saddr fe80::/10 goto "+podDiscoveryChain,
+			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 saddr :: ip6 daddr { fe80::/10, ff00::/8 } return",
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr @"+setOwn+" return",
 			"icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } ip6 saddr fe80::/10 return",
 			"icmpv6 type mld2-listener-report ip6 saddr :: return")

@@ -127,7 +127,7 @@ func (r *rehearsal) begin(t ends) error {
 		pick = rand.Uint32N
 	}
 	ip := slices.Clone(r.question.Frame[14:])
-	w := &rulewalk.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, Packet: rulewalk.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.proto), L4: 40,
+	w := &rulewalk.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.proto), L4: 40,
 		Ends: rulewalk.Tuple{Src: t.src, Dst: t.dst, SrcPort: t.sport, DstPort: t.dport}}}
 	if !r.family.six {
 		w.L4 = int(ip[0]&15) * 4
@@ -182,6 +182,18 @@ func leadsBack(to netip.Addr, ifindex int) (bool, error) {
 		return false, nil // there is none
 	}
 	return slices.ContainsFunc(found, func(r netlink.Route) bool { return r.LinkIndex == ifindex }), nil
+}
+
+// nextHop is the gateway of the kernel's route to an address, or the address where it is on the link or has none.
+func nextHop(to netip.Addr) (netip.Addr, error) {
+	found, err := netlink.RouteGet(to.AsSlice())
+	if err != nil || len(found) == 0 {
+		return to, nil
+	}
+	if a, ok := netip.AddrFromSlice(found[0].Gw); ok && !a.IsUnspecified() {
+		return a.Unmap(), nil
+	}
+	return to, nil
 }
 
 // hook lets the packet pass a hook; false = it ended there.
@@ -390,7 +402,7 @@ func (r *rehearsal) throughTunnel() (bool, error) {
 	outer := outerPacket(from, f.node(s), s.Settings.Tunnel.Port, s.Settings.Tunnel.VNI)
 	l4 := len(outer) - 16
 	tuple := rulewalk.Tuple{Src: from, Dst: f.node(s), SrcPort: outerPort, DstPort: s.Settings.Tunnel.Port}
-	w := &rulewalk.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, LeadsBack: leadsBack, Packet: rulewalk.Packet{Link: linkOf(s, from), IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
+	w := &rulewalk.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: linkOf(s, from), IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
 	if w.Flow, err = rulewalk.FindFlow(tuple, unix.IPPROTO_UDP); err != nil {
 		return false, err
 	}

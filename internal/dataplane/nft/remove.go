@@ -63,7 +63,7 @@ func deleteTables() error {
 		return fmt.Errorf("listing tables: %w", err)
 	}
 	tables = slices.DeleteFunc(tables, func(t *nftables.Table) bool {
-		return t.Name != tableName || t.Family != nftables.TableFamilyIPv4 && t.Family != nftables.TableFamilyIPv6 && t.Family != nftables.TableFamilyNetdev
+		return t.Name != tableName || t.Family != nftables.TableFamilyIPv4 && t.Family != nftables.TableFamilyIPv6 && t.Family != nftables.TableFamilyNetdev && t.Family != nftables.TableFamilyARP
 	})
 	if len(tables) == 0 {
 		return nil

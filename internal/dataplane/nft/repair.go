@@ -160,7 +160,7 @@ func (d *Driver) generation() (now, ours uint32, err error) {
 	for _, t := range d.tables {
 		ours += t.commits
 	}
-	return now, ours + d.tunnelTable.commits, err
+	return now, ours + d.tunnelTable.commits + d.arpTable.commits, err
 }
 
 // generation is the number of changes of the network namespace's nftables (NFT_MSG_GETGEN).
