@@ -17,6 +17,6 @@ func all() []mutant {
 	for _, f := range faults {
 		out = append(out, mutant{fault: f})
 	}
-	return slices.Concat(out, attacksFrontends, attacksLockout, attacksSources, attacksTunnel, attacksBudget, attacksPorts, attacksTables,
+	return slices.Concat(out, attacksFrontends, attacksServers, attacksLockout, attacksSources, attacksTunnel, attacksBudget, attacksPorts, attacksTables,
 		attacksNodes, attacksAdmission, attacksAgent, attacksPods, attacksPeers)
 }

@@ -45,11 +45,16 @@ func newAPIServers(file string, log *slog.Logger) *apiServers {
 		}
 		s.learned = append(s.learned, a)
 	}
+	s.learned = s.learned[:min(len(s.learned), maxLearned)]
 	return s
 }
 
-// learn keeps the servers' addresses, for now and for the next start. None teach nothing.
+// maxLearned bounds the addresses that are kept and dialled.
+const maxLearned = 16
+
+// learn keeps the servers' addresses, for now and for the next start: at most maxLearned. None teach nothing.
 func (s *apiServers) learn(addrs []string) {
+	addrs = addrs[:min(len(addrs), maxLearned)]
 	s.mu.Lock()
 	same := len(addrs) == 0 || slices.Equal(addrs, s.learned)
 	if !same {
@@ -62,10 +67,11 @@ func (s *apiServers) learn(addrs []string) {
 	}
 }
 
-// noteSlices keeps those of the changed EndpointSlices that are of a Service.
+// noteSlices keeps those of the changed EndpointSlices that are of a Service: of apiService the one that the API servers write
+// themselves, which has the Service's name. Whoever may write to that namespace can label another one.
 func noteSlices(of model.Name, kept, changes map[model.Name]*model.EndpointSlice) {
 	for name, slice := range changes {
-		if slice != nil && slice.Service == of {
+		if slice != nil && slice.Service == of && (of != apiService || name == apiService) {
 			kept[name] = slice
 		} else {
 			delete(kept, name)

@@ -392,7 +392,9 @@ func (x *atoms) slicesOf(service model.Name) []*model.EndpointSlice {
 	if x.slices == nil {
 		x.slices = map[model.Name][]*model.EndpointSlice{}
 		for _, sl := range x.c.Slices {
-			x.slices[sl.Service] = append(x.slices[sl.Service], sl)
+			if believed(x.c.Cluster, sl) {
+				x.slices[sl.Service] = append(x.slices[sl.Service], sl)
+			}
 		}
 	}
 	x.depends.services[service] = true

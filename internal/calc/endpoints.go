@@ -80,12 +80,12 @@ func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServiceP
 	var all []candidate
 	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
-		if sl == nil {
+		if sl == nil || !believed(c.Cluster, sl) {
 			continue
 		}
 		for _, ep := range sl.Ports {
 			if ep.Name == sp.Name && ep.Protocol == sp.Protocol && ep.Port != 0 {
-				all = s.appendCandidates(all, c, svc.Name, ep.Protocol, sl.Endpoints, candidate{port: ep.Port, ready: svc.PublishNotReady}, fam)
+				all = s.appendCandidates(all, c, sl, ep.Protocol, candidate{port: ep.Port, ready: svc.PublishNotReady}, fam)
 			}
 		}
 	}
@@ -108,9 +108,9 @@ func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServiceP
 }
 
 // appendCandidates appends a slice's endpoints; like has the port, and ready when all are published.
-func (s *services) appendCandidates(out []candidate, c *cluster, svc model.Name, proto model.Protocol, eps []model.ServiceEndpoint, like candidate, fam int) []candidate {
-	for i := range eps {
-		e := &eps[i]
+func (s *services) appendCandidates(out []candidate, c *cluster, sl *model.EndpointSlice, proto model.Protocol, like candidate, fam int) []candidate {
+	for i := range sl.Endpoints {
+		e := &sl.Endpoints[i]
 		v := like
 		v.ready = v.ready || e.Ready
 		if !v.ready && !(e.Serving && e.Terminating) {
@@ -121,8 +121,8 @@ func (s *services) appendCandidates(out []candidate, c *cluster, svc model.Name,
 		v.node = slices.Contains(e.ForNodes, c.Local.Node)
 		for _, a := range e.Addrs {
 			if a.IsValid() && c.carried(a) && family(a) == fam {
-				if why := s.apart(svc, a, v.port, proto); why != "" {
-					s.refuse(source{name: svc}, "endpoints", netip.AddrPortFrom(a, v.port).String()+"/"+proto.String(), why+"; it is left out", actionBackend)
+				if why := s.apart(sl, a, v.port, proto); why != "" {
+					s.refuse(source{name: sl.Service}, "endpoints", netip.AddrPortFrom(a, v.port).String()+"/"+proto.String(), why+"; it is left out", actionBackend)
 					continue
 				}
 				v.addr, v.here = a, isLocal(c, e, a)
@@ -152,7 +152,7 @@ func (s *services) updateHealth(c *cluster, name model.Name, affected map[nodest
 		p.frontends = append(p.frontends, nodestate.Frontend{Addr: all, Port: svc.HealthPort, Proto: model.ProtocolTCP})
 	}
 	p.id = p.frontends[0]
-	if why := s.guards.needed(p.id); why != "" {
+	if why := s.guards.needed(p.id, ""); why != "" {
 		s.refuse(src, "spec.healthCheckNodePort", strconv.Itoa(int(svc.HealthPort)), "nodes need this port: "+why+"; it is not answered", actionPort)
 		return
 	}

@@ -20,7 +20,9 @@ type socket struct {
 
 // guards are what Services and host ports may not take.
 type guards struct {
+	node     string                          // this one
 	ports    map[socket]string               // needed on each node's addresses, and for what
+	apiPorts map[hostSocket]struct{}         // at which an API server is on a node; of node "" those of any
 	servers  map[nodestate.Frontend]struct{} // API servers, wherever they are
 	nodes    map[netip.Addr]string           // the addresses of nodes, and whose
 	own      []netip.Addr                    // this node's
@@ -57,10 +59,10 @@ var metadata = map[netip.Addr]struct{}{
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// guardsOf reads them from a cluster. Of API servers that are on nodes the port is needed on every node; of others, as
-// those of a cloud, the address and port alone: there the port is 443, which much else is behind on nodes.
-func guardsOf(c *cluster, servers apiSlices) *guards {
-	g := &guards{ports: map[socket]string{}, servers: map[nodestate.Frontend]struct{}{}, nodes: map[netip.Addr]string{},
+// guardsOf reads them from a cluster. Of API servers that are on nodes the port is needed on all addresses of these nodes; of
+// others, as those of a cloud, the address and port alone: there the port is 443, which much else is behind on nodes.
+func guardsOf(c *cluster) *guards {
+	g := &guards{node: c.Local.Node, ports: map[socket]string{}, apiPorts: map[hostSocket]struct{}{}, servers: map[nodestate.Frontend]struct{}{}, nodes: map[netip.Addr]string{},
 		own: slices.Clone(c.Local.HostAddrs), gateways: slices.Clone(c.Local.Gateways), services: slices.Clone(c.ServiceCIDRs),
 		external: c.Settings.ServiceExternalIPs, trusted: map[string]struct{}{systemNamespace: {}}}
 	for _, n := range c.Nodes {
@@ -93,7 +95,7 @@ func guardsOf(c *cluster, servers apiSlices) *guards {
 		}
 	}
 	g.addPorts(c)
-	g.addServers(c, servers)
+	g.addServers(c)
 	return g
 }
 
@@ -111,18 +113,21 @@ func (g *guards) addPorts(c *cluster) {
 	}
 }
 
-// addServers adds the API servers: those that the cluster names and those that this node was told.
-func (g *guards) addServers(c *cluster, servers apiSlices) {
+// addServers adds the API servers: those that the cluster names and those that this node reached. An address that a node
+// came to claim later makes no port of that node needed, or a node could take the port from everybody's host ports.
+func (g *guards) addServers(c *cluster) {
 	add := func(a netip.Addr, port uint16) {
 		if port == 0 {
 			return
 		}
 		g.servers[nodestate.Frontend{Addr: a, Port: port, Proto: model.ProtocolTCP}] = struct{}{}
-		if _, is := g.nodes[a]; is {
-			g.ports[socket{port, model.ProtocolTCP}] = "API servers listen there"
+		if name, is := g.nodes[a]; is && (name == c.Local.Node || c.Nodes[name].Since[a] == 0) {
+			for _, at := range []string{name, ""} {
+				g.apiPorts[hostSocket{at, socket{port, model.ProtocolTCP}}] = struct{}{}
+			}
 		}
 	}
-	for _, sl := range servers {
+	if sl := apiServersOf(c.Cluster); sl != nil {
 		for _, p := range sl.Ports {
 			for i := range sl.Endpoints {
 				for _, a := range sl.Endpoints[i].Addrs {
@@ -138,36 +143,19 @@ func (g *guards) addServers(c *cluster, servers apiSlices) {
 	}
 }
 
-// apiSlices are the EndpointSlices of apiService.
-type apiSlices map[model.Name]*model.EndpointSlice
+// apiServersOf returns the EndpointSlice that the API servers write about themselves, nil where there is none. Others of
+// apiService are whoever's may write to its namespace.
+func apiServersOf(c *model.Cluster) *model.EndpointSlice {
+	if sl := c.Slices[apiServerSlice]; sl != nil && sl.Service == apiService {
+		return sl
+	}
+	return nil
+}
 
-// follow takes over what changed, and reports whether anything did.
-func (s apiSlices) follow(c *cluster, dirty *Dirty) (changed bool) {
-	put := func(name model.Name) {
-		sl := c.Slices[name]
-		if sl != nil && sl.Service != apiService {
-			sl = nil
-		}
-		if s[name] == sl {
-			return
-		}
-		changed = true
-		if s[name] = sl; sl == nil {
-			delete(s, name)
-		}
-	}
-	if dirty.Has(model.KindSlices) {
-		for name := range s {
-			put(name)
-		}
-		for name := range c.Slices {
-			put(name)
-		}
-	}
-	for name := range dirty.Slices {
-		put(name)
-	}
-	return changed
+// believed reports whether an EndpointSlice counts for its Service: of apiService the API servers' own does, and others only
+// where these write none.
+func believed(c *model.Cluster, sl *model.EndpointSlice) bool {
+	return sl.Service != apiService || sl.Name == apiServerSlice || apiServersOf(c) == nil
 }
 
 // machine is what guards are made from of model.Local.
@@ -188,7 +176,7 @@ func (m machine) equal(o machine) bool {
 // equalBesideNodes reports whether the guards differ in the addresses of nodes at most.
 func (g *guards) equalBesideNodes(o *guards) bool {
 	external := (g.external == nil) == (o.external == nil) && slices.Equal(g.external, o.external)
-	return external && maps.Equal(g.ports, o.ports) && maps.Equal(g.servers, o.servers) && slices.Equal(g.own, o.own) &&
+	return external && g.node == o.node && maps.Equal(g.ports, o.ports) && maps.Equal(g.apiPorts, o.apiPorts) && maps.Equal(g.servers, o.servers) && slices.Equal(g.own, o.own) &&
 		slices.Equal(g.gateways, o.gateways) && slices.Equal(g.pools, o.pools) && slices.Equal(g.podPools, o.podPools) &&
 		slices.Equal(g.services, o.services) && maps.Equal(g.trusted, o.trusted)
 }
@@ -229,15 +217,30 @@ func never(a netip.Addr) string {
 }
 
 // needed says what needs an address and port, so that no frontend may take it; "" = nothing does. The unspecified address
-// stands for all of a node's, and so do those of its loopback device.
-func (g *guards) needed(f nodestate.Frontend) string {
+// stands for all of a node's, and so do those of its loopback device: of the node of that name, or of any where it is "".
+func (g *guards) needed(f nodestate.Frontend, node string) string {
 	if _, is := g.servers[f]; is {
 		return "an API server listens there"
 	}
 	if f.Addr.IsUnspecified() || f.Addr.IsLoopback() || g.ofNode(f.Addr) {
-		return g.ports[socket{f.Port, f.Proto}]
+		if why := g.ports[socket{f.Port, f.Proto}]; why != "" {
+			return why
+		}
+		if name, is := g.nodes[f.Addr]; is {
+			node = name
+		}
+		if _, is := g.apiPorts[hostSocket{node, socket{f.Port, f.Proto}}]; is {
+			return "API servers listen there"
+		}
 	}
 	return ""
+}
+
+// mayLead reports whether an address outside may lead to API servers that are on nodes: kubelets often use one that the
+// cluster does not know, as that of a load balancer or one that moves between these nodes, with the port that the servers have.
+func (g *guards) mayLead(f nodestate.Frontend) bool {
+	_, is := g.apiPorts[hostSocket{"", socket{f.Port, f.Proto}}]
+	return is && g.external == nil
 }
 
 // taken says whose an address is that a Service asks to have from outside; "" = it may have it. ofStatus says that it is
@@ -270,18 +273,18 @@ func (s *services) taken(svc *model.Service, a netip.Addr, ofStatus bool) string
 	return ""
 }
 
-// apart says why the Services of a namespace may not have an endpoint; "" = they may.
-func (s *services) apart(svc model.Name, a netip.Addr, port uint16, proto model.Protocol) string {
+// apart says why the Services of a namespace may not have an endpoint of an EndpointSlice; "" = they may.
+func (s *services) apart(sl *model.EndpointSlice, a netip.Addr, port uint16, proto model.Protocol) string {
 	if why := never(a); why != "" {
 		return why
 	}
-	if _, trusted := s.guards.trusted[svc.Namespace]; trusted || svc == apiService {
+	if _, trusted := s.guards.trusted[sl.Service.Namespace]; trusted || sl.Service == apiService && sl.Name == apiServerSlice {
 		return ""
 	}
-	if what := s.guards.needed(nodestate.Frontend{Addr: a, Port: port, Proto: proto}); what != "" {
+	if what := s.guards.needed(nodestate.Frontend{Addr: a, Port: port, Proto: proto}, ""); what != "" {
 		return "is a port that nodes need: " + what
 	}
-	if s.pods.foreign(svc.Namespace, a) {
+	if s.pods.foreign(sl.Service.Namespace, a) {
 		return "is the address of another namespace's pod"
 	}
 	return ""

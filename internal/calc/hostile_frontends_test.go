@@ -2,6 +2,8 @@ package calc
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/weir-net/weir/internal/hostile"
@@ -15,15 +17,14 @@ func attacked() *model.Cluster {
 	c.Nodes["control"].Addrs = append(c.Nodes["control"].Addrs, addr("fd00:31:1::8"))
 	c.Services[apiService] = &model.Service{Name: apiService, ClusterIPs: []netip.Addr{addr("10.96.0.1"), addr("fd00:10:96::1")},
 		Ports: []model.ServicePort{{Name: "https", Protocol: model.ProtocolTCP, Port: 443}}}
-	slice(c, apiService, "4", "https", 6443, "172.31.1.8", "203.0.113.6")
-	slice(c, apiService, "6", "https", 6443, "fd00:31:1::8", "2001:db8:6::6")
+	slice(c, apiService, "", "https", 6443, "172.31.1.8", "203.0.113.6", "fd00:31:1::8", "2001:db8:6::6")
 	run(c, "team", "evil", "far", "10.244.2.66", nil)
 	c.Pods[name("team", "evil")].Addrs = append(c.Pods[name("team", "evil")].Addrs, addr("fd00:10:244:2::66"))
 	return c
 }
 
 func slice(c *model.Cluster, svc model.Name, suffix, portName string, port uint16, ips ...string) {
-	n := name(svc.Namespace, svc.Name+"-"+suffix)
+	n := name(svc.Namespace, strings.TrimSuffix(svc.Name+"-"+suffix, "-"))
 	sl := &model.EndpointSlice{Name: n, Service: svc}
 	sl.Ports = []model.EndpointPort{{Name: portName, Protocol: model.ProtocolTCP, Port: port}, {Name: "u", Protocol: model.ProtocolUDP, Port: port}}
 	for _, ip := range ips {
@@ -92,6 +93,10 @@ func TestHostileExternalIPOfAPIServer(t *testing.T) {
 		c.Settings.FailsafeIn = nil // an operator who sets them to none is no less protected
 		evilService(c, 6443, external(ip))
 		keeps(t, c, model.ProtocolTCP, 6443, ip)
+		if !slices.Contains([]string{"172.31.1.207", "172.31.2.20", "fd00:31:2::20"}, ip) { // no API server is there
+			c.Settings.ServiceExternalIPs = []netip.Prefix{prefix("0.0.0.0/0"), prefix("::/0")}
+			keeps(t, c, model.ProtocolTCP, 6443, ip)
+		}
 	}
 }
 

@@ -342,6 +342,9 @@ const maxAPIServerPorts = 16
 func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	var at []model.PortRange
 	for _, sl := range s.atoms.slicesOf(apiService) {
+		if sl.Name != apiServerSlice {
+			continue // it opens ports
+		}
 		for _, p := range sl.Ports {
 			r := model.PortRange{Protocol: p.Protocol, First: p.Port, Last: p.Port}
 			if p.Protocol == model.ProtocolTCP && p.Port != 0 && !slices.Contains(at, r) {

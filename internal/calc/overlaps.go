@@ -69,7 +69,7 @@ func coveredBy(c *cluster) *covered {
 	for _, a := range c.Local.Gateways {
 		single(&out.own, a, "the gateway", "this node")
 	}
-	if s := c.Slices[apiServerSlice]; s != nil && s.Service == apiServerSlice {
+	if s := apiServersOf(c.Cluster); s != nil {
 		for _, e := range s.Endpoints {
 			for _, a := range e.Addrs {
 				single(&out.own, a, "the API server", "")

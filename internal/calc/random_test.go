@@ -248,7 +248,7 @@ func (w *world) addSlice(i int) {
 	sl := &model.EndpointSlice{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("sl", i)}}
 	sl.Service = model.Name{Namespace: sl.Name.Namespace, Name: fmt.Sprint("s", w.IntN(8))}
 	if w.later.IntN(10) == 0 {
-		w.addServers(model.Name{Namespace: apiService.Namespace, Name: fmt.Sprint("api", i%2)})
+		w.addServers(model.Name{Namespace: apiService.Namespace, Name: pick(&world{Rand: w.later}, apiServerSlice.Name, "api")})
 	}
 	for j := range 2 {
 		sl.Ports = append(sl.Ports, model.EndpointPort{Name: fmt.Sprint("port", j), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 8080)})

@@ -20,6 +20,7 @@ const (
 	actionPort     = "choose another address or port"
 	actionExternal = "name addresses in serviceExternalIPs, or ask for them to be put there"
 	actionOpen     = "set serviceExternalIPs, or the admission plugin DenyServiceExternalIPs, so that not every namespace may take any address"
+	actionLeads    = "set serviceExternalIPs to the networks that external IPs are taken from, or choose another port"
 	actionBackend  = "name the namespace's own pods; an administrator may label the namespace " + labelBackends + "=" + backendsAny
 )
 
@@ -146,7 +147,11 @@ func (s *services) noteAsked(name model.Name, svc *model.Service) {
 // Service of the API servers has its own.
 func (s *services) allow(p *port, svc *model.Service) bool {
 	p.frontends = slices.DeleteFunc(p.frontends, func(f nodestate.Frontend) bool {
-		why := s.guards.needed(f)
+		if slices.Contains(p.asked, f) && !slices.Contains(p.internal, f) && s.guards.needed(f, "") == "" && s.guards.mayLead(f) {
+			s.refuse(p.src, "spec.externalIPs", frontendText(f), "API servers on nodes have this port, and nodes may reach them by any address while serviceExternalIPs is not set; it is left out", actionLeads)
+			return true
+		}
+		why := s.guards.needed(f, "")
 		if why == "" || svc.Name == apiService && slices.Contains(p.internal, f) {
 			return false
 		}
@@ -169,7 +174,7 @@ func (s *services) allow(p *port, svc *model.Service) bool {
 func (s *services) allowedHostPorts(all []*port) []*port {
 	return slices.DeleteFunc(all, func(p *port) bool {
 		a := p.id.Addr
-		if why := s.guards.needed(p.id); why != "" {
+		if why := s.guards.needed(p.id, s.guards.node); why != "" {
 			s.refuse(p.src, "hostPort", frontendText(p.id), "the node needs this port: "+why+"; it is not served", actionPort)
 			return true
 		}
@@ -191,7 +196,9 @@ func (s *services) guard(c *cluster, dirty *Dirty, affected map[nodestate.Fronte
 		}
 	}
 	due := dirty.Has(model.KindNodes | model.KindSettings | model.KindPools | model.KindServiceCIDRs | model.KindNamespaces)
-	due = s.servers.follow(c, dirty) || due
+	if sl := apiServersOf(c.Cluster); sl != s.apiSlice {
+		s.apiSlice, due = sl, true
+	}
 	if dirty.Has(model.KindLocal) {
 		l := machineOf(c)
 		due = due || !l.equal(s.machine)
@@ -200,7 +207,7 @@ func (s *services) guard(c *cluster, dirty *Dirty, affected map[nodestate.Fronte
 	if !due {
 		return moved
 	}
-	now, before := guardsOf(c, s.servers), s.guards
+	now, before := guardsOf(c), s.guards
 	s.guards = now
 	if !now.equalBesideNodes(before) {
 		dirty.Add(model.KindServices | model.KindPods)

@@ -55,7 +55,7 @@ type services struct {
 	ids       *ids[nodestate.RuleID]
 	around    surroundings
 	guards    *guards
-	servers   apiSlices
+	apiSlice  *model.EndpointSlice // see apiServersOf
 	machine   machine
 	pods      podAddrs
 	endpoints addrIndex                                              // all endpoints
@@ -80,7 +80,7 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
 		nameless: newAddrIndex(),
 		own:      newOwn(),
-		servers:  apiSlices{}, guards: &guards{}, pods: newPodAddrs(), endpoints: newAddrIndex(),
+		guards:   &guards{}, pods: newPodAddrs(), endpoints: newAddrIndex(),
 		holders: map[netip.Addr]map[model.Name]struct{}{}, asked: map[model.Name][]netip.Addr{},
 		narrow: map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, checks: map[source]*port{},
 		refusals: map[source][]nodestate.Refusal{}, lost: map[source]map[nodestate.Frontend]string{},
@@ -119,8 +119,12 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 		all.Add(model.KindServices | model.KindPods)
 	}
 	affected := map[nodestate.Frontend]struct{}{}
+	servers := s.apiSlice
 	more := s.guard(c, &all, affected)
 	sources := s.dirtySources(c, &all)
+	if servers != s.apiSlice { // whether others of apiService count may be another answer, too
+		sources[source{name: apiService}] = struct{}{}
+	}
 	for _, a := range more {
 		for name := range s.holders[a] {
 			sources[source{name: name}] = struct{}{}
