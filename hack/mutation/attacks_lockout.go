@@ -19,7 +19,7 @@ var attacksLockout = []mutant{
 	{fault: fault{"what Weir left in a node's kernel goes on after it was removed", "internal/agent/cleanup.go",
 		"return l.Alias == kernel.DeviceAlias }", "return l.Alias == kernel.DeviceAlias+\".\" }"}, pkg: "./internal/agent", run: "^TestHostileLeftovers$"},
 	{fault: fault{"a ServiceCIDR covers the nodes' network", "internal/calc/routes.go",
-		"c.carriedPrefix(p) && !by.needs(p)", "c.carriedPrefix(p)"}, pkg: "./internal/calc", run: "^TestHostileServiceCIDROverNodes$"},
+		"c.carriedPrefix(p) && !by.forbids(p)", "c.carriedPrefix(p)"}, pkg: "./internal/calc", run: "^TestHostileServiceCIDROverNodes$"},
 	{fault: fault{"a pod goes on reaching another one that a policy shuts while the data plane changes", "internal/dataplane/ebpf/driver.go",
 		"		return d.keepTables()\n", "		return nil\n"}, pkg: "./test/netns", run: "^TestHostileChangeDuringSwitch$/^IPv4$"},
 }

@@ -37,7 +37,7 @@ var attacksNodes = []mutant{
 	{fault{"a node says that a pod's address is its own", "internal/calc/holdnodes.go",
 		"b != nil && b.Node != n.Name && b.Created <= n.ClaimedAt(a)", "b != nil && b.Node == \"\""}, "./internal/calc", "^TestHostileNodeAddresses$/^a_node_says_that_a_pod's_address_is_its_own$"},
 	{fault{"a node says that a cluster IP is its own", "internal/calc/holdnodes.go",
-		"	case ofService(c, a):", "	case ofService(c, a) && first == nil:"}, "./internal/calc", "^TestHostileNodeAddresses$/^a_node_says_that_a_cluster_IP_is_its_own$"},
+		"	case ofService(c, a) && (n.Since", "	case first == nil && (n.Since"}, "./internal/calc", "^TestHostileNodeAddresses$/^a_node_says_that_a_cluster_IP_is_its_own$"},
 	{fault{"a node publishes another node's link address", "internal/calc/holdnodes.go",
 		"	if publishers > 1 {", "	if publishers > 1 && mac == [6]byte{} {"}, "./internal/calc", "^TestHostileLinkAddress$"},
 	{fault{"a node publishes the gateway's link address", "internal/calc/holdnodes.go",

@@ -59,7 +59,7 @@ type cluster struct {
 
 	mu   sync.Mutex
 	snap snapshot
-	owns map[netip.Addr]*model.Pod // pods by address
+	owns map[netip.Addr][]*model.Pod // pods by the addresses that they are said to have
 	// proxies are the pods of kube-proxy on this node.
 	proxies map[string]bool
 	// handling says who carries Services; beside eBPF that is Weir, and it stays zero.
@@ -108,7 +108,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		node: node, loop: loop, log: log, queue: make(chan func(), 64),
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
 		announce: func(_, _ map[netip.Addr]bool) {},
-		guests:   map[model.Name]*model.Pod{}, owns: map[netip.Addr]*model.Pod{}, proxies: map[string]bool{},
+		guests:   map[model.Name]*model.Pod{}, owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
@@ -463,7 +463,7 @@ func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
 	for name, now := range changes {
 		if before := c.model.Pods[name]; before != nil {
 			for _, a := range before.Addrs {
-				if c.owns[a] != nil && c.owns[a].Name == name {
+				if c.owns[a] = slices.DeleteFunc(c.owns[a], func(p *model.Pod) bool { return p.Name == name }); len(c.owns[a]) == 0 {
 					delete(c.owns, a)
 				}
 			}
@@ -477,7 +477,7 @@ func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
 			continue
 		}
 		for _, a := range now.Addrs {
-			c.owns[a] = now
+			c.owns[a] = append(c.owns[a], now)
 		}
 	}
 }
@@ -489,15 +489,16 @@ func (c *cluster) isKubeProxy(p *model.Pod) bool {
 		(p.Labels["k8s-app"] == "kube-proxy" || p.Labels["component"] == "kube-proxy" || strings.HasPrefix(p.Name.Name, "kube-proxy"))
 }
 
-// owner tells which pod has an address.
+// owner returns which pod has an address, and on which node; what other nodes say counts as far as it does in the state.
 func (c *cluster) owner(a netip.Addr) (model.Name, string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.owns[a]
-	if p == nil {
-		return model.Name{}, "", false
+	for _, p := range c.owns[a] {
+		if !slices.ContainsFunc(c.snap.refused, func(r calc.Refusal) bool { return r.Object == "Pod "+p.Name.String() && r.Value == a.String() }) {
+			return p.Name, p.Node, true
+		}
 	}
-	return p.Name, p.Node, true
+	return model.Name{}, "", false
 }
 
 // attach adds an endpoint, with its pod where the watch has not brought that yet.

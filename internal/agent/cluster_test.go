@@ -11,8 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/watch"
@@ -249,7 +251,7 @@ func TestAddressOwners(t *testing.T) {
 }
 
 func TestKubeProxyOfThisNode(t *testing.T) {
-	c := &cluster{node: "n1", model: model.NewCluster(), owns: map[netip.Addr]*model.Pod{}, proxies: map[string]bool{}}
+	c := &cluster{node: "n1", model: model.NewCluster(), owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
 	pod := func(name, node, label string, finished bool) (model.Name, *model.Pod) {
 		n := model.Name{Namespace: "kube-system", Name: name}
 		return n, &model.Pod{Name: n, Node: node, HostNetwork: true, Finished: finished, Labels: map[string]string{"k8s-app": label}}
@@ -343,4 +345,32 @@ func TestTwoFamilies(t *testing.T) {
 			t.Errorf("with ipv6Support false: %s", s)
 		}
 	})
+}
+
+// TestHostileOwner: what a node says that its pods have hides nobody's pod, and keeps no address from a pod that asks for it.
+func TestHostileOwner(t *testing.T) {
+	hostile.Record(t, "a node writes an address into the status of its pod that somebody else's pod asks for or has", hostile.Node, hostile.ControlPlane, hostile.Both)
+	for _, a := range ips("10.244.0.7", "fd00:10:244::7") {
+		c := &cluster{node: "n1", model: model.NewCluster(), owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
+		index := func(name, node string) model.Name {
+			p := &model.Pod{Name: model.Name{Namespace: "default", Name: name}, Node: node, Addrs: []netip.Addr{a}}
+			c.indexPods(map[model.Name]*model.Pod{p.Name: p})
+			c.model.Pods[p.Name] = p
+			return p.Name
+		}
+		evil := index("evil", "n2")
+		c.snap.refused = []calc.Refusal{{Object: "Pod " + evil.String(), Field: "status.podIPs", Value: a.String(), Node: "n2"}}
+		if pod, node, ok := c.owner(a); ok {
+			t.Errorf("%s is said to be of %s on %s", a, pod, node)
+		}
+		victim := index("victim", "n3")
+		index("evil", "n2")
+		if pod, _, ok := c.owner(a); !ok || pod != victim {
+			t.Errorf("%s is said to be of %s", a, pod)
+		}
+		c.indexPods(map[model.Name]*model.Pod{victim: nil})
+		if _, _, ok := c.owner(a); ok {
+			t.Errorf("%s is said to be of a pod that is gone", a)
+		}
+	}
 }

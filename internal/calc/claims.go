@@ -13,7 +13,7 @@ import (
 // everything else, so that no Service can take another's traffic by naming its address as an external
 // IP; then come Services, the oldest first; then host ports. A port whose own cluster IP is
 // held by another has no other frontend either: its id would lead to the other's backends. At a node's address an
-// external IP comes after what answers on all of the node's addresses: an older Service's node port, and the ports of pods on it.
+// external IP comes after what answers on all of the node's addresses: an older Service's node port, and older pods' ports on it.
 // A health check's port is claimed as a node port is, so that nobody takes it, and has no frontend.
 
 // claim enters a port's claims; affected collects the frontends to be resolved again.
@@ -151,7 +151,7 @@ func (s *services) before(p *port, f nodestate.Frontend) *port {
 		return nil
 	}
 	if slices.Contains(p.asked, f) {
-		if node := s.guards.nodes[f.Addr]; s.pods.onNode(node, f) {
+		if node := s.guards.nodes[f.Addr]; s.pods.onNode(node, f, p) {
 			return &port{rule: nodestate.Rule{Kind: "a pod on node", Name: node}}
 		}
 	}

@@ -236,6 +236,24 @@ func (g *guards) needed(f nodestate.Frontend, node string) string {
 	return ""
 }
 
+// loopbackPorts are what the node and its kubelet ask at loopback addresses: probes of static pods (etcd, the controller managers,
+// the scheduler), the kubelet, proxies before API servers (k3s and RKE2, Talos), kube-proxy's ports.
+var loopbackPorts = []uint16{2379, 2380, 2381, 6443, 6444, 7445, kubeletHealthzPort, 10249, kubeletPort, 10255, 10256, 10257, 10258, 10259}
+
+// ofLoopback says why a host port may not be at a loopback address, "" where it may or is elsewhere. Processes of the node are
+// all that asks there: a resolver at 127.0.0.53 is theirs.
+func ofLoopback(f nodestate.Frontend) string {
+	switch a := f.Addr; {
+	case !a.IsLoopback():
+		return ""
+	case a != netip.AddrFrom4([4]byte{127, 0, 0, 1}) && a != netip.IPv6Loopback():
+		return "is a loopback address for the node's own services"
+	case f.Port < 1024 || slices.Contains(loopbackPorts, f.Port):
+		return "is a port at which the node asks itself"
+	}
+	return ""
+}
+
 // mayLead reports whether an address outside may lead to API servers that are on nodes: kubelets often use one that the
 // cluster does not know, as that of a load balancer or one that moves between these nodes, with the port that the servers have.
 func (g *guards) mayLead(f nodestate.Frontend) bool {
@@ -269,6 +287,10 @@ func (s *services) taken(svc *model.Service, a netip.Addr, ofStatus bool) string
 		return "is in the range of cluster IPs"
 	case !ofStatus && g.external != nil && !model.Within(g.external, a):
 		return "is not in serviceExternalIPs"
+	case !ofStatus && !g.ofNode(a):
+		if first := s.oldest(a); first.Namespace != svc.Name.Namespace && first != (model.Name{}) {
+			return "is an address of Service " + first.String() + ", which is older"
+		}
 	}
 	return ""
 }

@@ -42,6 +42,9 @@ type holdings struct {
 	// other Nodes claim. Of them pods has all that count.
 	special func(netip.Addr) bool
 
+	// ranged are addresses of nodes in a range of cluster IPs, with the creation of the oldest Service that has it.
+	ranged map[netip.Addr]int64
+
 	refused [3][]Refusal // of blocks, nodes, pods
 }
 
@@ -99,6 +102,11 @@ func (h *holder) follow(c *model.Cluster, dirty *Dirty) *holdings {
 		h.holdBlocks(c, &next, dirty)
 	}
 	around := changed || local || dirty.Has(model.KindNodes|model.KindSettings|model.KindServiceCIDRs|model.KindReservations)
+	if around || len(next.ranged) > 0 && (dirty.Has(model.KindServices) || len(dirty.Services) > 0) {
+		ranged := rangedOf(c)
+		changed = changed || !maps.Equal(ranged, next.ranged)
+		next.ranged = ranged
+	}
 	switch {
 	case around || dirty.Has(model.KindPods):
 		next.special = specialOf(c)

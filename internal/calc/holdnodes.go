@@ -3,6 +3,7 @@ package calc
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -121,10 +122,37 @@ func noNodeAddress(c *model.Cluster, h *holdings, claims *podClaims, n, first *m
 	switch {
 	case ofMachine(c, a):
 		return "is an address of node " + c.Local.Node
-	case ofService(c, a):
+	case ofService(c, a) && (n.Since[a] != 0 || h.ranged[a] <= n.ClaimedAt(a)):
 		return "is in a range of cluster IPs"
 	}
 	return ""
+}
+
+// rangedOf returns the addresses of nodes in ranges of cluster IPs (an operator's mistake, or a node's claim), with the creation
+// time of the oldest Service that has it: a node keeps an address that it had before.
+func rangedOf(c *model.Cluster) map[netip.Addr]int64 {
+	var out map[netip.Addr]int64
+	for _, n := range c.Nodes {
+		for _, a := range n.Addrs {
+			if ofService(c, a) {
+				if out == nil {
+					out = map[netip.Addr]int64{}
+				}
+				out[a] = math.MaxInt64
+			}
+		}
+	}
+	if out == nil {
+		return nil
+	}
+	for _, svc := range c.Services {
+		for _, a := range svc.ClusterIPs {
+			if created, is := out[a]; is {
+				out[a] = min(created, svc.Created)
+			}
+		}
+	}
+	return out
 }
 
 // noLinkAddress says why a node is not reached at the link address that it published, "" when it is. What the kernel's

@@ -199,8 +199,8 @@ func TestHostileHostIP(t *testing.T) {
 func TestHostileExternalIPOfPod(t *testing.T) {
 	hostile.Record(t, "a Service's external IP takes the address of another tenant's pod", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	c := attacked()
-	run(c, "victim", "fixed", "far", "192.0.2.7", nil) // outside of all pools
-	c.Pods[name("victim", "fixed")].Addrs = addrList("192.0.2.7", "2001:db8:7::7")
+	run(c, "victim", "fixed", "worker", "192.0.2.7", nil) // outside of all pools
+	c.Local.Endpoints[addr("2001:db8:7::7")] = c.Local.Endpoints[addr("192.0.2.7")]
 	evilService(c, 80, external("192.0.2.7", "2001:db8:7::7", "10.244.2.1", "fd00:10:244:2::1"))
 	keeps(t, c, model.ProtocolTCP, 80, "192.0.2.7", "2001:db8:7::7", "10.244.2.1", "fd00:10:244:2::1")
 }

@@ -69,10 +69,12 @@ func see(s *nodestate.State, a netip.Addr) seen {
 // unmoved holds that an attack changes nothing for any of ours, and that it is told.
 func unmoved(t *testing.T, before *model.Cluster, attack func(*model.Cluster)) {
 	t.Helper()
+	claimed(before)
 	k := New()
 	was, _ := k.Update(before, model.AllDirty())
 	attack(before)
 	is, _ := k.Update(before, model.AllDirty())
+	sameServices(t, was, is)
 	for _, a := range ours {
 		if x, y := see(was, a), see(is, a); x != y {
 			t.Errorf("%s: before %s, after %s", a, x, y)
@@ -239,7 +241,7 @@ func TestHostileNodeInterference(t *testing.T) {
 	hostile.Record(t, "a node claims blocks, pods' addresses, addresses, subnets and link addresses at random", hostile.Node, hostile.ControlPlane, hostile.Both)
 	for seed := range 300 {
 		r := rand.New(rand.NewPCG(uint64(seed), 7))
-		c := evil()
+		c := claimed(evil())
 		k := New()
 		was, _ := k.Update(c, model.AllDirty())
 		pickAddr := func() netip.Addr {
@@ -281,6 +283,9 @@ func TestHostileNodeInterference(t *testing.T) {
 				d.Add(model.KindNodes)
 			}
 			is, _ := k.Update(c, d)
+			announced := *is
+			announced.Announced = was.Announced // who says to be on a network may be chosen to answer there
+			sameServices(t, was, &announced)
 			for _, a := range ours {
 				if a == addr("8.8.8.8") || a == addr("198.51.100.7") || a == addr("172.31.1.1") || a == addr("2001:db8:1::1") {
 					if is.Addrs[a].Kind == nodestate.AddrNode {

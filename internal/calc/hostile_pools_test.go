@@ -1,6 +1,7 @@
 package calc
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -11,8 +12,8 @@ import (
 
 // reachable are addresses of base that no route of Weir's may lead to: of this node and the others, a router, and API servers, one of them behind
 // the router.
-var reachable = []string{"172.31.1.207", "172.31.1.8", "172.31.2.20", "172.31.1.1", "203.0.113.9",
-	"fd00:31:1::207", "fd00:31:1::8", "fd00:31:2::20", "fd00:31:1::1", "2001:db8:9::9"}
+var reachable = []string{"172.31.1.207", "172.31.1.8", "172.31.2.20", "172.31.1.1", "203.0.113.9", "198.51.100.6",
+	"fd00:31:1::207", "fd00:31:1::8", "fd00:31:2::20", "fd00:31:1::1", "2001:db8:9::9", "2001:db8:c::6"}
 
 // surrounded is base with both families, gateways and API servers.
 func surrounded() *model.Cluster {
@@ -26,6 +27,9 @@ func surrounded() *model.Cluster {
 	c.Local.HostAddrs = append(c.Local.HostAddrs, addr("fd00:31:1::207"))
 	c.Local.Subnets = append(c.Local.Subnets, prefix("fd00:31:1::/64"))
 	c.Local.Gateways = []netip.Addr{addr("172.31.1.1"), addr("fd00:31:1::1")}
+	for _, a := range []string{"198.51.100.6", "2001:db8:c::6"} { // load balancers before the API servers
+		c.Local.APIServers = append(c.Local.APIServers, netip.AddrPortFrom(addr(a), 6443))
+	}
 	slice := &model.EndpointSlice{Name: apiServerSlice, Service: apiServerSlice, NotCarried: false, Ports: []model.EndpointPort{{Protocol: model.ProtocolTCP, Port: 6443}}}
 	for _, a := range []string{"172.31.1.8", "203.0.113.9", "2001:db8:9::9"} {
 		slice.Endpoints = append(slice.Endpoints, model.ServiceEndpoint{Addrs: []netip.Addr{addr(a)}, Ready: true, Serving: true})
@@ -43,12 +47,13 @@ func TestHostilePoolOverNodes(t *testing.T) {
 	for _, plane := range []string{hostile.EBPF, hostile.NFTables} {
 		for _, family := range []string{hostile.IPv4, hostile.IPv6} {
 			hostile.Record(t, attack, hostile.Operator, plane, family)
+			hostile.Record(t, "a pool covers the load balancer by which agents reach the API server", hostile.Operator, plane, family)
 		}
 	}
 	pools := map[string]bool{ // whether nodes go on giving addresses of it while it has blocks
-		"172.31.1.0/24": false, "172.31.1.0/25": false, "172.31.0.0/16": false, "172.31.1.1/32": false, "203.0.113.0/24": false, "203.0.113.9/32": false,
+		"172.31.1.0/24": false, "172.31.1.0/25": false, "172.31.0.0/16": false, "172.31.1.1/32": false, "203.0.113.0/24": false, "203.0.113.9/32": false, "198.51.100.0/24": false, "198.51.100.6/32": false,
 		"172.31.2.0/24": true, "0.0.0.0/0": false, "0.0.0.0/1": false, "128.0.0.0/1": false, "10.0.0.0/8": true, "169.254.0.0/16": false, "127.0.0.0/8": false, "224.0.0.0/4": false,
-		"fd00:31:1::/64": false, "fd00:31::/32": false, "fd00:31:1::1/128": false, "2001:db8:9::/64": false, "::/0": false, "fd00:31:2::/64": true, "fe80::/64": false,
+		"fd00:31:1::/64": false, "fd00:31::/32": false, "fd00:31:1::1/128": false, "2001:db8:9::/64": false, "2001:db8:c::/64": false, "::/0": false, "fd00:31:2::/64": true, "fe80::/64": false,
 	}
 	for cidr, gives := range pools {
 		for _, disabled := range []bool{false, true} {
@@ -142,19 +147,38 @@ func TestHostileServiceCIDROverNodes(t *testing.T) {
 	t.Parallel()
 	for _, plane := range []string{hostile.EBPF, hostile.NFTables} {
 		hostile.Record(t, "a ServiceCIDR covers the nodes' network", hostile.Operator, plane, hostile.Both)
+		hostile.Record(t, "a ServiceCIDR over nodes takes their addresses from them, so that pods there are not reached", hostile.Operator, plane, hostile.Both)
+		hostile.Record(t, "a ServiceCIDR covers nodes behind a router alone", hostile.Operator, plane, hostile.Both)
 	}
-	c := surrounded()
-	c.ServiceCIDRs = append(c.ServiceCIDRs, prefix("172.16.0.0/12"), prefix("203.0.113.0/28"), prefix("fd00:31::/32"))
-	s := Calc(c)
-	for p := range s.Settings.PoolRoutes {
-		for _, a := range reachable {
-			if p.Contains(addr(a)) {
-				t.Errorf("the route %s by weir0 covers %s", p, a)
+	for _, ranges := range [][]netip.Prefix{{prefix("172.16.0.0/12"), prefix("203.0.113.0/28"), prefix("fd00:31::/32")},
+		{prefix("172.31.2.0/24")}, {prefix("fd00:31:2::/64")}, {prefix("172.16.0.0/12")}, {prefix("fd00:31::/32")}} {
+		c := surrounded()
+		c.Blocks[prefix("fd00:10::/122")] = &model.Block{CIDR: prefix("fd00:10::/122"), Node: "far"}
+		was := Calc(c)
+		c.ServiceCIDRs = append(c.ServiceCIDRs, ranges...)
+		k := New()
+		s, _ := k.Update(c, model.AllDirty())
+		for p := range s.Settings.PoolRoutes {
+			for _, a := range reachable {
+				if p.Contains(addr(a)) {
+					t.Errorf("%v: the route %s by weir0 covers %s", ranges, p, a)
+				}
 			}
 		}
-	}
-	if _, ok := s.Settings.PoolRoutes[prefix("10.96.0.0/16")]; !ok {
-		t.Error("the other range is not routed")
+		if !maps.Equal(s.Routes, was.Routes) || !maps.Equal(s.Addrs, was.Addrs) {
+			t.Errorf("%v: routes %v, addresses %v; before %v, %v", ranges, s.Routes, s.Addrs, was.Routes, was.Addrs)
+		}
+		if _, ok := s.Settings.PoolRoutes[prefix("10.96.0.0/16")]; !ok {
+			t.Error("the other range is not routed")
+		}
+		// A Service that comes and has the node's address takes it from no node; one that was there before does.
+		svc := name("default", "late")
+		c.Nodes["far"].Created = 100
+		c.Services[svc] = &model.Service{Name: svc, Created: 200, ClusterIPs: addrList("172.31.2.20", "fd00:31:2::20"), Ports: []model.ServicePort{{Protocol: model.ProtocolTCP, Port: 80}}}
+		s, _ = k.Update(c, model.Dirty{Kinds: model.KindNodes, Services: map[model.Name]struct{}{svc: {}}})
+		if !maps.Equal(s.Routes, was.Routes) {
+			t.Errorf("%v: with a Service of that address routes %v, before %v", ranges, s.Routes, was.Routes)
+		}
 	}
 }
 

@@ -76,6 +76,11 @@ func coveredBy(c *cluster) *covered {
 			}
 		}
 	}
+	for _, at := range c.Local.APIServers { // that this node reached: the cluster may not know of a load balancer before them
+		if a := at.Addr().Unmap(); !model.Within(c.ServiceCIDRs, a) {
+			single(&out.own, a, "the API server", "")
+		}
+	}
 	for _, n := range c.Nodes {
 		to, whose := &out.others, n.Name
 		if n.Name == c.Local.Node {

@@ -123,24 +123,50 @@ func (s *services) point(src source, external []netip.Addr) {
 		Message: "every Service may name any address, because serviceExternalIPs is not set", Action: actionOpen})
 }
 
-// noteAsked keeps which addresses a Service asks for, nil for one that is gone.
-func (s *services) noteAsked(name model.Name, svc *model.Service) {
-	for _, a := range s.asked[name] {
+// askedAddrs is what a Service asks for, and since when.
+type askedAddrs struct {
+	addrs   []netip.Addr
+	created int64
+	uid     string
+}
+
+// noteAsked keeps which addresses a Service asks for, nil for one that is gone. It returns those about which that is new.
+func (s *services) noteAsked(name model.Name, svc *model.Service) []netip.Addr {
+	was, now := s.asked[name], askedAddrs{}
+	if svc != nil && len(svc.ExternalIPs)+len(svc.LBIPs) > 0 {
+		now = askedAddrs{slices.Concat(svc.ExternalIPs, svc.LBIPs), svc.Created, svc.UID}
+	}
+	if slices.Equal(was.addrs, now.addrs) && was.created == now.created && was.uid == now.uid {
+		return nil
+	}
+	for _, a := range was.addrs {
 		if delete(s.holders[a], name); len(s.holders[a]) == 0 {
 			delete(s.holders, a)
 		}
 	}
 	delete(s.asked, name)
-	if svc == nil || len(svc.ExternalIPs)+len(svc.LBIPs) == 0 {
-		return
+	if len(now.addrs) > 0 {
+		s.asked[name] = now
 	}
-	s.asked[name] = slices.Concat(svc.ExternalIPs, svc.LBIPs)
-	for _, a := range s.asked[name] {
+	for _, a := range now.addrs {
 		if s.holders[a] == nil {
 			s.holders[a] = map[model.Name]struct{}{}
 		}
 		s.holders[a][name] = struct{}{}
 	}
+	return append(slices.Clone(was.addrs), now.addrs...)
+}
+
+// oldest returns which of the Services that ask for an address has done so for longest.
+func (s *services) oldest(a netip.Addr) (out model.Name) {
+	first := true
+	for name := range s.holders[a] {
+		x, o := s.asked[name], s.asked[out]
+		if first || cmp.Or(cmp.Compare(x.created, o.created), strings.Compare(x.uid, o.uid), compareNames(name, out)) < 0 {
+			out, first = name, false
+		}
+	}
+	return out
 }
 
 // allow takes from a Service's port the frontends that nodes need, and reports whether its cluster IP is left. The
@@ -176,6 +202,10 @@ func (s *services) allowedHostPorts(all []*port) []*port {
 		a := p.id.Addr
 		if why := s.guards.needed(p.id, s.guards.node); why != "" {
 			s.refuse(p.src, "hostPort", frontendText(p.id), "the node needs this port: "+why+"; it is not served", actionPort)
+			return true
+		}
+		if why := ofLoopback(p.id); why != "" {
+			s.refuse(p.src, "hostPort", frontendText(p.id), why+"; it is not served", "name 127.0.0.1 or ::1 and another port from 1024 on")
 			return true
 		}
 		if a.IsUnspecified() || a.IsLoopback() || slices.Contains(s.guards.own, a) {

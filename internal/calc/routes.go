@@ -59,7 +59,7 @@ func settings(c *cluster) nodestate.Settings {
 		}
 	}
 	for _, p := range c.ServiceCIDRs {
-		if c.carriedPrefix(p) && !by.needs(p) {
+		if c.carriedPrefix(p) && !by.forbids(p) {
 			s.PoolRoutes[p.Masked()] = s.PodMTU // behind a cluster IP may be a pod of any pool
 		}
 	}

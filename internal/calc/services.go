@@ -60,7 +60,7 @@ type services struct {
 	pods      podAddrs
 	endpoints addrIndex                                              // all endpoints
 	holders   map[netip.Addr]map[model.Name]struct{}                 // the Services that ask for an address
-	asked     map[model.Name][]netip.Addr                            // the same the other way round
+	asked     map[model.Name]askedAddrs                              // the same the other way round
 	narrow    map[nodestate.Frontend]map[nodestate.Frontend]struct{} // frontends at nodes' addresses, by that on all of them
 	checks    map[source]*port                                       // the ports of health checks
 	refusals  map[source][]nodestate.Refusal                         // what was refused while a source's ports were made
@@ -81,7 +81,7 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 		nameless: newAddrIndex(),
 		own:      newOwn(),
 		guards:   &guards{}, pods: newPodAddrs(), endpoints: newAddrIndex(),
-		holders: map[netip.Addr]map[model.Name]struct{}{}, asked: map[model.Name][]netip.Addr{},
+		holders: map[netip.Addr]map[model.Name]struct{}{}, asked: map[model.Name]askedAddrs{},
 		narrow: map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, checks: map[source]*port{},
 		refusals: map[source][]nodestate.Refusal{}, lost: map[source]map[nodestate.Frontend]string{},
 		refused:   newTable[nodestate.Object](slices.Equal[[]nodestate.Refusal]),
@@ -133,6 +133,11 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 			sources[source{name: s.owners[name]}] = struct{}{}
 		}
 	}
+	for _, a := range s.followAsked(c, sources) {
+		for name := range s.holders[a] {
+			sources[source{name: name}] = struct{}{}
+		}
+	}
 	for _, src := range s.shares.follow(c, s, sources) {
 		sources[src] = struct{}{}
 	}
@@ -166,6 +171,16 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 	s.renumber(gone, come, affected)
 	s.resolve(affected)
 	s.report(sources)
+}
+
+// followAsked keeps which addresses the Services among sources ask for, and returns those about which that is new.
+func (s *services) followAsked(c *cluster, sources map[source]struct{}) (moved []netip.Addr) {
+	for src := range sources {
+		if !src.hostPorts {
+			moved = append(moved, s.noteAsked(src.name, c.Services[src.name])...)
+		}
+	}
+	return moved
 }
 
 // dirtySources says which services to compute again, and keeps the index of slices.
@@ -349,7 +364,6 @@ func build(c *cluster, s *services, src source) []*port {
 	if svc != nil && s.shares.refused[src] {
 		svc = nil
 	}
-	s.noteAsked(src.name, svc)
 	if svc == nil {
 		return nil
 	}

@@ -51,7 +51,7 @@ func (v *services) adopt(w *written, s *nodestate.State) {
 	}
 	homes := adoptHomes(w)
 	for f, svc := range s.Frontends.All() {
-		if !v.f.has(f.Addr) || v.ports[svc.ID] != nil {
+		if !v.renders(f) || v.ports[svc.ID] != nil {
 			continue
 		}
 		at, k := []string{mapServices, mapServicesOutside}, key(f.Addr, f.Proto, f.Port) // the latter alone beside a kube-proxy

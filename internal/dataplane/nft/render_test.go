@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -202,6 +203,32 @@ func TestBackendNumbers(t *testing.T) {
 
 // TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours, and what other nodes hand on; when that changes nothing else does, and
 // the table is that of a driver that knows no other.
+// TestHostileLoopback: a host port at a loopback address is nothing that packets are compared with.
+func TestHostileLoopback(t *testing.T) {
+	hostile.Record(t, "a pod's host port on a loopback address is rendered, and breaks what the node asks there", hostile.Tenant, hostile.NFTables, hostile.Both)
+	for _, f := range families {
+		s := small()
+		at := nodestate.Frontend{Addr: netip.MustParseAddr(map[bool]string{false: "127.0.0.1", true: "::1"}[f.six]), Port: 54323, Proto: model.ProtocolTCP}
+		backend := nodestate.Backend{Addr: netip.MustParseAddr(map[bool]string{false: "10.244.1.9", true: "fd00::9"}[f.six]), Port: 80, Local: true}
+		s.Frontends.Set(at, nodestate.Service{ID: at})
+		s.Backends.Set(at, []nodestate.Backend{backend})
+		v := newServices(f, newNumbers())
+		v.follow(s, unserved{t})
+	}
+}
+
+// unserved takes nothing that is of port 54323.
+type unserved struct{ t *testing.T }
+
+func (s unserved) set(set, key, value string) {
+	if strings.HasSuffix(key, " . 54323") {
+		s.t.Errorf("%s: %s, %s", set, key, value)
+	}
+}
+func (unserved) unset(string, string)  {}
+func (unserved) pick(string, []string) {}
+func (unserved) unpick(string)         {}
+
 func TestBesideKubeProxy(t *testing.T) {
 	s := small()
 	host := tcp("10.96.9.9", 9)

@@ -105,7 +105,7 @@ func (v *services) follow(s *nodestate.State, to sink) {
 	if v.proxied != s.Settings.KubeProxy {
 		v.proxied = s.Settings.KubeProxy
 		for f, svc := range s.Frontends.All() {
-			if v.f.has(f.Addr) {
+			if v.renders(f) {
 				faces[svc.ID] = append(faces[svc.ID], f)
 			}
 		}
@@ -114,10 +114,10 @@ func (v *services) follow(s *nodestate.State, to sink) {
 		v.followMode(s.Settings.DSR, to)
 	}
 	for f, c := range nodestate.Changes(v.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
-		if c.Was && v.f.has(f.Addr) {
+		if c.Was && v.renders(f) {
 			faces[c.Before.ID] = append(faces[c.Before.ID], f)
 		}
-		if c.Is && v.f.has(f.Addr) && (!c.Was || c.After.ID != c.Before.ID) {
+		if c.Is && v.renders(f) && (!c.Was || c.After.ID != c.Before.ID) {
 			faces[c.After.ID] = append(faces[c.After.ID], f)
 		}
 	}
@@ -143,6 +143,10 @@ func (v *services) follow(s *nodestate.State, to sink) {
 	}
 	v.seenFrontends, v.seenBackends, v.seenRanges = s.Frontends, s.Backends, s.SourceRanges
 }
+
+// renders reports whether a frontend is one of the table's. Those at loopback addresses are not: a packet that is sent there has
+// a loopback address as its source, with which it reaches no pod.
+func (v *services) renders(f nodestate.Frontend) bool { return v.f.has(f.Addr) && !f.Addr.IsLoopback() }
 
 // render adds everything to a table.
 func (v *services) render(t *Table, s *nodestate.State) { v.follow(s, tableSink{t}) }
