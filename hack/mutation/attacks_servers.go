@@ -25,7 +25,7 @@ var attacksServers = []mutant{
 	{fault: fault{"a pod's host port on a loopback address is rendered, and breaks what the node asks there", "internal/dataplane/nft/services.go",
 		"return v.f.has(f.Addr) && !f.Addr.IsLoopback()", "return v.f.has(f.Addr)"}, pkg: "./internal/dataplane/nft", run: "^TestHostileLoopback$"},
 	{fault: fault{"a younger pod's host port takes the port of an older Service's external IP at its node", "internal/calc/podaddrs.go",
-		"		return here && cmp.Or(", "		return here || 0 == cmp.Or("}, pkg: calcPackage, run: "^TestHostileYoungerHostPort$"},
+		"		return here && cmp.Or(", "		return here || cmp.Or("}, pkg: calcPackage, run: "^TestHostileYoungerHostPort$"},
 	{fault: fault{"a Service takes another port of an older external address of another namespace", guardsFile,
 		"first.Namespace != svc.Name.Namespace && ", "false && "}, pkg: calcPackage, run: "^TestHostileOtherPortOfAddress$"},
 	{fault: fault{"a node writes a Service's external address, or that of its backend, into the status of its pod", "internal/calc/podaddrs.go",
