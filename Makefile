@@ -57,11 +57,11 @@ PAIRS ?= 333334
 differential: generate
 	WEIR_DIFFERENTIAL=$(PAIRS) go test -v -count 1 -timeout 12h ./test/scenarios -run 'TestDifferential(IPv6|Dual)?$$'
 
-# Deliberate faults in calc and the programs, one at a time in a copy of the tree: the tests that make test runs must find each.
-mutation: setup
-	go run ./hack/mutation
+# Deliberate faults in calc and the programs, one at a time in a copy of the tree: the tests that make test runs must find each. MUTATION="-attacks -only pool" sets more.
+mutation: apiserver
+	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go run ./hack/mutation $(MUTATION)
 
-# Attacks on Weir, each held (docs/design/security.md); writes out/hostile.json. HOSTILE=-lab adds those in a real lab.
+# Attacks on Weir, each held (docs/design/security.md); writes out/hostile.json. HOSTILE="-only ./deploy" sets more.
 hostile: apiserver
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go run ./test/hostile $(HOSTILE)
 

@@ -81,7 +81,7 @@ func (c *copied) test(ctx context.Context, tests [][]string) (output string, err
 			return output, err
 		}
 	}
-	return "", nil
+	return output, nil
 }
 
 // compile makes the programs anew; restore takes back those of the tree.

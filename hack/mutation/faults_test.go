@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,5 +61,23 @@ func TestFinder(t *testing.T) {
 		if got := finder(text); got != want {
 			t.Errorf("%q: found by %q", text, got)
 		}
+	}
+}
+
+// A test that is skipped, or is not there, shows nothing.
+func TestShows(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"=== RUN   TestHostileX\n--- PASS: TestHostileX (0.00s)\nPASS\n":                                                     true,
+		"--- PASS: TestHostileX (0.00s)\n    --- PASS: TestHostileX/a (0.00s)\n    --- SKIP: TestHostileX/b (0.00s)\nPASS\n": false,
+		"--- SKIP: TestHostileX (0.00s)\nPASS\n":                                                                             false,
+		"testing: warning: no tests to run\nPASS\n":                                                                          false,
+	} {
+		if err := shows(text, nil); (err == nil) != want {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if shows("--- PASS: TestHostileX (0.00s)\n", errors.New("exit status 1")) == nil {
+		t.Error("a test that fails shows something")
 	}
 }

@@ -1,9 +1,9 @@
 // Command hostile runs the tests of attacks (TestHostile… in all packages) and writes what they recorded:
 //
-//	go run ./test/hostile [-lab] [-out out/hostile.json]
+//	go run ./test/hostile [-out out/hostile.json] [-only TEXT]
 //
 // It fails when a test fails, when an attack was not held, and when an attack has no mutant in hack/mutation or the
-// other way round. It needs root, as the tests do.
+// other way round: that of a test that was skipped is missing. It needs root, and an API server at WEIR_APISERVER_BIN_DIR, as the tests do.
 package main
 
 import (
@@ -28,19 +28,18 @@ import (
 
 func main() {
 	out := flag.String("out", "out/hostile.json", "where to write the rows")
-	lab := flag.Bool("lab", false, "run also the attacks in a lab with a real Kubernetes (minutes)")
 	only := flag.String("only", "", "only packages whose path contains this text; attacks without a row are then not missed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *out, *only, *lab); err != nil {
+	if err := run(ctx, *out, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "hostile:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out, only string, lab bool) error {
-	packages, err := withAttacks(only, lab)
+func run(ctx context.Context, out, only string) error {
+	packages, err := withAttacks(only)
 	if err != nil {
 		return err
 	}
@@ -54,9 +53,6 @@ func run(ctx context.Context, out, only string, lab bool) error {
 	defer os.RemoveAll(scratch)
 	lines := filepath.Join(scratch, "rows")
 	args := []string{"test", "-count=1", "-timeout=60m", "-run", "^TestHostile"}
-	if lab {
-		args = append(args, "-tags", "lab")
-	}
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	cmd.Env = append(os.Environ(), hostile.OutputVariable+"="+lines)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -69,18 +65,54 @@ func run(ctx context.Context, out, only string, lab bool) error {
 	if err := write(out, rows); err != nil {
 		return errors.Join(tested, err)
 	}
-	return errors.Join(tested, summarize(rows))
+	errs := []error{tested, summarize(rows)}
+	if only == "" {
+		names, err := mutants(ctx)
+		errs = append(errs, err, compare(rows, names))
+	}
+	return errors.Join(errs...)
+}
+
+// mutants returns the names of the attacks that have one in hack/mutation.
+func mutants(ctx context.Context) ([]string, error) {
+	cmd := exec.CommandContext(ctx, "go", "run", "./hack/mutation", "-list")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing the mutants: %w", err)
+	}
+	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n"), nil
+}
+
+// compare returns the attacks that have a row or a mutant alone.
+func compare(rows []hostile.Row, mutants []string) error {
+	recorded := map[string]bool{}
+	for _, r := range rows {
+		recorded[r.Attack] = true
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(recorded)) {
+		if !slices.Contains(mutants, name) {
+			errs = append(errs, fmt.Errorf("no mutant in hack/mutation: %s", name))
+		}
+	}
+	for _, name := range mutants {
+		if !recorded[name] {
+			errs = append(errs, fmt.Errorf("no test recorded (there is none, or it was skipped): %s", name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // withAttacks returns the packages that have tests of attacks.
-func withAttacks(only string, lab bool) ([]string, error) {
+func withAttacks(only string) ([]string, error) {
 	found := map[string]bool{}
 	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		dir := "./" + filepath.Dir(path)
-		if d.IsDir() || !strings.HasSuffix(path, "_test.go") || !strings.Contains(dir, only) || dir == "./test/lab" && !lab {
+		if d.IsDir() || !strings.HasSuffix(path, "_test.go") || !strings.Contains(dir, only) {
 			return nil
 		}
 		text, err := os.ReadFile(path)
