@@ -3,6 +3,7 @@ package deploy
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/weir-net/weir/internal/apitest"
@@ -191,4 +192,76 @@ func controllerChangesPool(t *testing.T, c cluster) {
 	kept.SetFinalizers(nil)
 	c.taken(t, own, "update", kept)
 	c.taken(t, c.Clients.Dynamic, "delete", kept)
+}
+
+// The controller gives Services addresses, by their status, and keeps those that have some by a finalizer. An update of the status could change what else is
+// in the metadata: labels that load balancers' classes and policies go by, annotations that are settings, owners that have the Service collected.
+func controllerServices(t *testing.T, c cluster) {
+	own := c.as(controllerUser, "")
+	c.mayNot(t, controllerUser, "patch /services/status")
+	service := func(change func(*unstructured.Unstructured)) *unstructured.Unstructured {
+		u := object("v1", "Service", "shop", "web", map[string]any{"type": "LoadBalancer", "ports": []any{map[string]any{"port": int64(80)}}})
+		u.SetLabels(map[string]string{"app": "web"})
+		u.SetFinalizers([]string{"example.com/kept"})
+		change(u)
+		return u
+	}
+	made := service(func(*unstructured.Unstructured) {})
+	c.Create(made)
+	for what, change := range map[string]func(*unstructured.Unstructured){
+		"labels":       func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"app": "other"}) },
+		"no labels":    func(u *unstructured.Unstructured) { u.SetLabels(nil) },
+		"annotations":  func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{"a": "b"}) },
+		"a finalizer":  func(u *unstructured.Unstructured) { u.SetFinalizers([]string{"example.com/kept", "example.com/never"}) },
+		"no finalizer": func(u *unstructured.Unstructured) { u.SetFinalizers(nil) },
+		"owners, of its": func(u *unstructured.Unstructured) {
+			u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "gone", UID: "1"}})
+		},
+	} {
+		t.Log(what)
+		c.refused(t, own, "status", service(change), byPolicy)
+	}
+	given := service(func(u *unstructured.Unstructured) {
+		u.SetFinalizers([]string{"example.com/kept", "service.kubernetes.io/load-balancer-cleanup"})
+		u.Object["status"] = map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": "192.0.2.7"}}}}
+	})
+	c.taken(t, own, "status", given)
+	c.taken(t, own, "status", made)
+}
+
+// An automatic host endpoint has a name that says of which node it is: none is named so that it comes before another one.
+func controllerHostEndpointNames(t *testing.T, c cluster) {
+	own := c.as(controllerUser, "")
+	hep := func(name, node string) *unstructured.Unstructured {
+		u := object(v3API, "HostEndpoint", "", name, map[string]any{"node": node, "interfaceName": "*", "profiles": []any{"projectcalico-default-allow"}})
+		u.SetLabels(map[string]string{"projectcalico.org/created-by": "calico-kube-controllers"})
+		return u
+	}
+	c.refused(t, own, "create", hep("a", "n1"), byPolicy)
+	c.refused(t, own, "create", hep("a-auto-hep", "n1"), byPolicy)
+	c.refused(t, own, "create", hep("n1-auto", "n1"), byPolicy)
+	c.refused(t, own, "create", hep("n1-auto-hep", "n2"), byPolicy)
+	c.taken(t, own, "create", hep("n1-front-auto-hep", "n1"))
+	c.refused(t, own, "update", hep("n1-front-auto-hep", "n2"), byPolicy)
+	c.taken(t, own, "delete", hep("n1-front-auto-hep", "n1"))
+}
+
+// A cluster whose pools have other names needs no first one.
+func controllerFirstPools(t *testing.T, c cluster) {
+	own := c.as(controllerUser, "")
+	first, _, err := DefaultObjects("10.98.0.0/16,fd00:98::/56", "Never")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.try(c.Clients.Dynamic, "delete", first[0]) // of another attack
+	others := poolOf("corporate", "10.97.0.0/16", 26)
+	c.Create(others)
+	for _, u := range first {
+		c.refusedSoon(t, own, u, byPolicy)
+	}
+	c.taken(t, c.Clients.Dynamic, "delete", others)
+	for _, u := range first {
+		c.taken(t, own, "create", u)
+		c.taken(t, c.Clients.Dynamic, "delete", u)
+	}
 }

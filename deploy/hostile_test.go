@@ -53,7 +53,9 @@ func TestHostileAdmission(t *testing.T) {
 		{"a writer of one named policy writes others of its tier", hostile.Tenant, tenantNamed},
 		{"a built-in tier is deleted", hostile.Operator, builtInDeleted},
 		{"a built-in tier gets another order or default action", hostile.Operator, builtInChanged},
-		{"encryption is switched on and is not there", hostile.Operator, encryptionRefused},
+		{"encryption is switched on and is not there", hostile.Operator, encryptionRefused("wireguardEnabled")},
+		{"encryption of IPv6 is switched on and is not there", hostile.Operator, encryptionRefused("wireguardEnabledV6")},
+		{"encryption of what nodes themselves exchange is switched on and is not there", hostile.Operator, encryptionRefused("wireguardHostEncryptionEnabled")},
 		{"a token of a node that names no node writes for every node", hostile.Node, tokenWithoutNode},
 		{"a node writes or deletes objects of another node", hostile.Node, otherNodesObjects},
 		{"a node keeps its objects from being collected when it is gone", hostile.Node, nodeKeepsObjects},
@@ -69,6 +71,9 @@ func TestHostileAdmission(t *testing.T) {
 		{"the token of the controller makes a pool or settings of its own mind", hostile.Controller, controllerPools},
 		{"the token of the controller has the API server hand other requests on to it", hostile.Controller, controllerAPIServices},
 		{"the token of the controller changes a pool", hostile.Controller, controllerChangesPool},
+		{"the token of the controller changes labels, annotations, owners or finalizers of Services", hostile.Controller, controllerServices},
+		{"the token of the controller gives an automatic host endpoint a name of its choice", hostile.Controller, controllerHostEndpointNames},
+		{"the token of the controller makes a first pool beside pools of other names", hostile.Controller, controllerFirstPools},
 		{"a pool covers loopback, link-local, multicast or all addresses", hostile.Operator, poolOfNobody},
 		{"a pool gets smaller blocks than nodes have, which then do not count", hostile.Operator, smallerBlocks},
 		{"a node makes a block under the name of another one", hostile.Node, blockNamedAsOther},
@@ -163,7 +168,7 @@ func object(apiVersion, kind, namespace, name string, spec map[string]any) *unst
 	return u
 }
 
-// try does to an object what the verb says: create, update, delete, deletecollection; or patch, with the object as merge patch.
+// try does to an object what the verb says: create, update, status (an update of this), delete, deletecollection; or patch, with the object as merge patch.
 func (c cluster) try(as dynamic.Interface, verb string, u *unstructured.Unstructured) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -185,6 +190,14 @@ func (c cluster) try(as dynamic.Interface, verb string, u *unstructured.Unstruct
 		u = u.DeepCopy()
 		u.SetResourceVersion(now.GetResourceVersion())
 		_, err = to.Update(ctx, u, metav1.UpdateOptions{})
+	case "status":
+		now, getErr := all.Get(ctx, u.GetName(), metav1.GetOptions{})
+		if getErr != nil {
+			return getErr
+		}
+		u = u.DeepCopy()
+		u.SetResourceVersion(now.GetResourceVersion())
+		_, err = to.UpdateStatus(ctx, u, metav1.UpdateOptions{})
 	case "patch":
 		raw, jsonErr := u.MarshalJSON()
 		if jsonErr != nil {

@@ -3,6 +3,7 @@ package calc
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -69,11 +70,13 @@ func (u hostUser) isolate(dir direction, iso nodestate.Isolation, hosts map[node
 }
 
 // hostsHere returns the host endpoints of this node by the index of their interface, 0 for all interfaces. Of several for one
-// interface that with the smallest name counts.
+// interface that with the smallest name counts. An automatic one, which the controller makes and which allows what no policy denies, counts only
+// where no other one has its interface or all of them.
 func hostsHere(c *cluster) map[int]*model.HostEndpoint {
 	out := map[int]*model.HostEndpoint{}
 	put := func(index int, h *model.HostEndpoint) {
-		if have := out[index]; have == nil || h.Name < have.Name {
+		have := out[index]
+		if have == nil || have.Automatic() && !h.Automatic() || have.Automatic() == h.Automatic() && h.Name < have.Name {
 			out[index] = h
 		}
 	}
@@ -91,6 +94,9 @@ func hostsHere(c *cluster) map[int]*model.HostEndpoint {
 				put(l.IfIndex, h)
 			}
 		}
+	}
+	if all := out[0]; all != nil && !all.Automatic() {
+		maps.DeleteFunc(out, func(_ int, h *model.HostEndpoint) bool { return h.Automatic() })
 	}
 	return out
 }

@@ -40,7 +40,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	f.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		poolResource: "IPPoolList", felixResource: "FelixConfigurationList", weirv1.IPAMBlocks: "IPAMBlockList", weirv1.NodeStatuses: "NodeStatusList",
 		policyResources[0]: "ClusterNetworkPolicyList", policyResources[1]: "AdminNetworkPolicyList", policyResources[2]: "BaselineAdminNetworkPolicyList",
-		hostEndpointResource: "HostEndpointList", tierResource: "TierList", controllersResource: "KubeControllersConfigurationList"})
+		hostEndpointResource: "HostEndpointList", tierResource: "TierList", reservationResource: "IPReservationList", controllersResource: "KubeControllersConfigurationList"})
 	f.Controller = New(Config{Kube: f.kube, Dynamic: f.dynamic, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Namespace: "kube-system", PodCIDR: "10.244.0.0/16", VXLANMode: "Never", Grace: time.Minute, Interval: time.Second})
 	f.now = func() time.Time { return f.clock }

@@ -26,7 +26,7 @@ var (
 )
 
 // createdBy is the label that tells automatic host endpoints from those that somebody made.
-const createdBy, creator = "projectcalico.org/created-by", "calico-kube-controllers"
+const createdBy, creator = model.HostEndpointCreatedBy, model.HostEndpointCreator
 
 // hostEndpointSuffix follows the node's name in that of its automatic host endpoint.
 const hostEndpointSuffix = "-auto-hep"

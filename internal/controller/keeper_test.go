@@ -205,21 +205,63 @@ func TestHostilePoolIsNotKeptByNode(t *testing.T) {
 	}
 }
 
-// TestPoolIsKeptByPods: a pod may have an address of a pool beside its blocks.
+// TestPoolIsKeptByPods: a pod may have an address of a pool beside its blocks, where an IPReservation holds it, or routeSource is WorkloadIPs.
 func TestPoolIsKeptByPods(t *testing.T) {
-	pool := poolObject("gone", "10.65.0.0/16")
 	for _, tt := range []struct {
-		addr  string
-		phase corev1.PodPhase
-		kept  bool
-	}{{"10.65.9.9", corev1.PodRunning, true}, {"10.65.9.9", corev1.PodSucceeded, false}, {"10.66.9.9", corev1.PodRunning, false}} {
-		users, err := newFixture(t, podWith(tt.addr, "n1", tt.phase)).addressesOfPools(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		addr      string
+		phase     corev1.PodPhase
+		workloads bool
+		kept      bool
+	}{{"10.65.9.9", corev1.PodRunning, false, true}, {"10.65.9.9", corev1.PodSucceeded, false, false}, {"10.66.9.9", corev1.PodRunning, false, false},
+		{"10.65.8.8", corev1.PodRunning, true, true}} {
+		if got := poolUser(t, podWith(tt.addr, "n1", tt.phase), tt.workloads); (got != "") != tt.kept {
+			t.Errorf("%+v: %q", tt, got)
 		}
-		if user, err := users(pool); err != nil || (user != "") != tt.kept {
-			t.Errorf("%+v: %q, %v", tt, user, err)
-		}
+	}
+}
+
+// poolUser returns what keeps the pool 10.65.0.0/16, which was deleted at the second 1000, in a cluster of one pod and an IPReservation of 10.65.9.0/24.
+func poolUser(t *testing.T, pod *corev1.Pod, workloads bool) string {
+	t.Helper()
+	pool, deleted := poolObject("gone", "10.65.0.0/16"), metav1.Unix(1000, 0)
+	pool.SetDeletionTimestamp(&deleted)
+	f := newFixture(t, pod)
+	if workloads {
+		f.cfg.Environ = []string{"FELIX_ROUTESOURCE=WorkloadIPs"}
+	}
+	reservation := apitest.Object("projectcalico.org/v3", "IPReservation", "static", map[string]any{"reservedCIDRs": []any{"10.65.9.0/24"}})
+	if _, err := f.dynamic.Resource(reservationResource).Create(t.Context(), reservation, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	users, err := f.addressesOfPools(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, err := users(pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return user
+}
+
+// TestHostilePoolIsNotKeptByPodsOfNode: what the status of a pod says is its node's word, so an address of a deleted pool there keeps the pool only where an
+// administrator grants it, and the pod was there before.
+func TestHostilePoolIsNotKeptByPodsOfNode(t *testing.T) {
+	for name, tt := range map[string]struct {
+		addr    string
+		created int64
+	}{
+		"a node keeps a deleted pool for ever by an address in the status of an old pod":      {"10.65.8.8", 500},
+		"a node keeps a deleted pool for ever by pods that have its reserved addresses later": {"10.65.9.9", 1001},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hostile.Record(t, name, hostile.Node, hostile.ControlPlane, hostile.Both)
+			pod := podWith(tt.addr, "n1", corev1.PodRunning)
+			pod.CreationTimestamp = metav1.Unix(tt.created, 0)
+			if got := poolUser(t, pod, false); got != "" {
+				t.Errorf("kept by %s", got)
+			}
+		})
 	}
 }
 
@@ -231,7 +273,8 @@ func TestPoolInsideAnother(t *testing.T) {
 	for cidr, kept := range map[string]bool{"10.65.0.0/16": false, "10.65.64.0/20": true, "10.66.0.0/16": true} {
 		f := newFixture(t, podWith("10.65.99.9", "n1", corev1.PodRunning))
 		for resource, u := range map[schema.GroupVersionResource]*unstructured.Unstructured{
-			poolResource: poolObject("default", cidr), weirv1.IPAMBlocks: blockObject("10-65-65-0-26", "10.65.65.0/26")} {
+			poolResource: poolObject("default", cidr), weirv1.IPAMBlocks: blockObject("10-65-65-0-26", "10.65.65.0/26"),
+			reservationResource: apitest.Object("projectcalico.org/v3", "IPReservation", "static", map[string]any{"reservedCIDRs": []any{"10.65.99.0/24"}})} {
 			if _, err := f.dynamic.Resource(resource).Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}

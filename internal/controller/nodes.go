@@ -80,7 +80,7 @@ func (c *Controller) collectNode(ctx context.Context, node string, blocks []weir
 	if !apierrors.IsNotFound(err) {
 		return fmt.Errorf("look node %s up again: %w", node, err)
 	}
-	var used []netip.Addr
+	var used []podAddress
 	if len(blocks) > 0 {
 		if used, err = c.podAddresses(ctx); err != nil {
 			return err
@@ -109,10 +109,16 @@ func (c *Controller) collectNode(ctx context.Context, node string, blocks []weir
 	return errors.Join(errs...)
 }
 
+// podAddress is what the status of a pod says, which its node writes.
+type podAddress struct {
+	netip.Addr
+	created time.Time // the pod
+}
+
 // podAddresses returns the addresses of all pods that have not finished, as the API server's storage has
 // them now.
-func (c *Controller) podAddresses(ctx context.Context) ([]netip.Addr, error) {
-	var out []netip.Addr
+func (c *Controller) podAddresses(ctx context.Context) ([]podAddress, error) {
+	var out []podAddress
 	opts := metav1.ListOptions{Limit: 500}
 	for {
 		pods, err := c.cfg.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
@@ -126,7 +132,7 @@ func (c *Controller) podAddresses(ctx context.Context) ([]netip.Addr, error) {
 			}
 			for _, ip := range p.Status.PodIPs {
 				if a, err := netip.ParseAddr(ip.IP); err == nil {
-					out = append(out, a.Unmap())
+					out = append(out, podAddress{a.Unmap(), p.CreationTimestamp.Time})
 				}
 			}
 		}
@@ -137,14 +143,14 @@ func (c *Controller) podAddresses(ctx context.Context) ([]netip.Addr, error) {
 }
 
 // firstWithin returns an address that is inside of the CIDR. A CIDR that cannot be read holds nothing.
-func firstWithin(cidr string, addrs []netip.Addr) (netip.Addr, bool) {
+func firstWithin(cidr string, addrs []podAddress) (netip.Addr, bool) {
 	p, err := netip.ParsePrefix(cidr)
 	if err != nil {
 		return netip.Addr{}, false
 	}
 	for _, a := range addrs {
-		if p.Contains(a) {
-			return a, true
+		if p.Contains(a.Addr) {
+			return a.Addr, true
 		}
 	}
 	return netip.Addr{}, false

@@ -17,8 +17,9 @@ import (
 )
 
 var (
-	poolResource  = v3.SchemeGroupVersion.WithResource("ippools")
-	felixResource = v3.SchemeGroupVersion.WithResource("felixconfigurations")
+	reservationResource = v3.SchemeGroupVersion.WithResource("ipreservations")
+	poolResource        = v3.SchemeGroupVersion.WithResource("ippools")
+	felixResource       = v3.SchemeGroupVersion.WithResource("felixconfigurations")
 )
 
 // ensureDefaults makes the first pools, one for each family that is asked for, and the FelixConfiguration "default", once: the latter, made last,

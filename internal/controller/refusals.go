@@ -55,6 +55,8 @@ func (c *Controller) reportRefusals(ctx context.Context) error {
 	}
 	r := &c.refusals
 	left, there := maxEvents, map[types.UID]bool{}
+	var errs []error
+	failed := map[string]bool{} // namespaces that take no event, for a quota or because they are going: others are not concerned
 	refused := calc.Refusals(m)
 	for _, name := range slices.SortedFunc(maps.Keys(services), func(a, b model.Name) int { return strings.Compare(a.String(), b.String()) }) {
 		s := services[name]
@@ -64,18 +66,20 @@ func (c *Controller) reportRefusals(ctx context.Context) error {
 			delete(r.told, s.UID)
 			continue
 		}
-		if r.told[s.UID] == message || left == 0 {
+		if r.told[s.UID] == message || left == 0 || failed[name.Namespace] {
+			continue
+		}
+		if err := c.serviceEvent(ctx, s, reasonRefused, message); err != nil {
+			errs = append(errs, err)
+			failed[name.Namespace] = true
 			continue
 		}
 		left--
 		c.log.Warn("a Service asks for what it may not have", "service", name.String(), "reason", message)
-		if err := c.serviceEvent(ctx, s, reasonRefused, message); err != nil {
-			return err
-		}
 		r.told[s.UID] = message
 	}
 	maps.DeleteFunc(r.told, func(uid types.UID, _ string) bool { return !there[uid] })
-	return nil
+	return errors.Join(errs...)
 }
 
 // refusalMessage says what is not in force, "" where all is.
@@ -87,7 +91,7 @@ func refusalMessage(list []nodestate.Refusal) string {
 		}
 	}
 	text := strings.Join(words, "; ")
-	return text[:min(len(text), 1000)] // the API takes 1,024 bytes
+	return strings.ToValidUTF8(text[:min(len(text), 1000)], "") // the API takes 1,024 bytes
 }
 
 // serviceEvent writes a warning about a Service. Its name is made from what it says, so that another leader does not say it again.

@@ -1,14 +1,19 @@
 package controller
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/weir-net/weir/internal/hostile"
 )
@@ -104,5 +109,31 @@ func TestHostileEvents(t *testing.T) {
 		if n := len(f.serviceEvents()); n == 0 || n > round*maxEvents {
 			t.Errorf("%d events after %d looks", n, round)
 		}
+	}
+}
+
+// A namespace that takes no events, as with a quota of them, has its own fault: other Services are reported on.
+func TestHostileEventsOfOneNamespace(t *testing.T) {
+	hostile.Record(t, "a namespace that takes no more events keeps what is refused of others' Services from being reported", hostile.Tenant, hostile.ControlPlane, hostile.Both)
+	var all []*corev1.Service
+	for i := range 2 * maxEvents {
+		evil := serviceWith(fmt.Sprint("evil-", i), fmt.Sprint("10.96.1.", i+1), 1000, 10250, "172.31.1.8")
+		evil.Namespace = "a"
+		all = append(all, evil)
+	}
+	f := clusterOfServices(t, append(all, serviceWith("evil", "10.96.0.66", 1000, 10250, "172.31.1.8"))...)
+	tries := 0
+	f.kube.PrependReactor("create", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetNamespace() != "a" {
+			return false, nil, nil
+		}
+		tries++
+		return true, nil, apierrors.NewForbidden(corev1.Resource("events"), "e", errors.New("exceeded quota"))
+	})
+	if err := f.after(time.Second); err == nil || !strings.Contains(err.Error(), "exceeded quota") {
+		t.Errorf("%v", err)
+	}
+	if n := len(f.serviceEvents()); n != 1 || tries != 1 {
+		t.Errorf("%d events of another namespace, %d tries in the one that takes none", n, tries)
 	}
 }

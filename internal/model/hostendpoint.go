@@ -17,6 +17,15 @@ type HostEndpoint struct {
 	Ports       []PodPort // by name; HostPort and HostIP mean nothing here
 }
 
+// The label by which Calico's controllers, and Weir's, mark the host endpoints that they make.
+const (
+	HostEndpointCreatedBy = "projectcalico.org/created-by"
+	HostEndpointCreator   = "calico-kube-controllers"
+)
+
+// Automatic reports whether the controller made the host endpoint.
+func (h *HostEndpoint) Automatic() bool { return h.Labels[HostEndpointCreatedBy] == HostEndpointCreator }
+
 // AllInterfaces is a host endpoint's interface name that stands for those that have no host endpoint of their own.
 const AllInterfaces = "*"
 

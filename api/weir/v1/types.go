@@ -198,14 +198,19 @@ type Drop struct {
 // Problem says that something in an object is not in force as it is written.
 type Problem struct {
 	// Object is its kind and name: "IPPool default", "NetworkPolicy shop/allow-web".
+	// +kubebuilder:validation:MaxLength=512
 	Object string `json:"object"`
 	// Field is the path inside of the object: "spec.cidr". For the environment, the variable's name.
+	// +kubebuilder:validation:MaxLength=256
 	Field string `json:"field,omitempty"`
-	// Value as it was written.
+	// Value as it was written; its end is left out where it is long.
+	// +kubebuilder:validation:MaxLength=256
 	Value string `json:"value,omitempty"`
 	// Message says what is wrong with it, and what is in force instead.
+	// +kubebuilder:validation:MaxLength=1000
 	Message string `json:"message"`
 	// Action says what to do about it.
+	// +kubebuilder:validation:MaxLength=1000
 	Action string `json:"action,omitempty"`
 }
 
