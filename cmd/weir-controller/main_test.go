@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/httplimit"
 )
 
 // The second instance on a node serves as soon as the first one has ended, and ends when it is closed.
@@ -38,5 +40,27 @@ func TestHealthIsServedInTurn(t *testing.T) {
 		return nil
 	})
 	second.Close()
+	<-done
+}
+
+// The controller's port for health is bounded where it is opened.
+func TestHostileIdleConnectionsOfController(t *testing.T) {
+	hostile.Record(t, "idle connections to the controller's port for health, where it opens it", hostile.Pod, hostile.ControlPlane, hostile.IPv4)
+	server, addr, done := httplimit.NewServer(http.NotFoundHandler()), hostile.FreeTCP(t), make(chan struct{})
+	go func() {
+		serveHealth(t.Context(), addr, server)
+		close(done)
+	}()
+	await.Within(t, time.Minute, "the port", func() error {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+	if n := hostile.Refused(t, "127.0.0.2", addr, 10*httplimit.DefaultPerSource); n < httplimit.DefaultPerSource {
+		t.Errorf("%d of %d idle connections of one caller were refused", n, 10*httplimit.DefaultPerSource)
+	}
+	server.Close()
 	<-done
 }

@@ -116,6 +116,9 @@ func TestAgainstAnAPIServer(t *testing.T) {
 			t.Errorf("install does not find the API server's address:\n%s", out)
 		}
 	}
+	if out, _ := weir(t, kubeconfig, "", "status"); strings.Contains(out, "ValidatingAdmissionPolicy") {
+		t.Errorf("the policies of admission that were just installed:\n%s", out)
+	}
 	f.eventually(t, 5*time.Second, "the first pool", func() error {
 		if p := f.cluster.Pools["default"]; p == nil || p.CIDR.String() != "10.244.0.0/16" || p.VXLAN != model.EncapCrossSubnet || !p.NATOutgoing {
 			return fmt.Errorf("%+v; %+v", p, w.Status())

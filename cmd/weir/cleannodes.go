@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -83,8 +84,9 @@ func cleanNodes(ctx context.Context, out io.Writer, kube kubernetes.Interface, i
 			}
 		}
 		if err := sleep(waiting, time.Second); err != nil {
-			return errors.Join(fmt.Errorf("%d of %d nodes are clean; the others go on trying: kubectl -n %s get pods -l k8s-app=%s; delete the DaemonSet %s when they are done",
-				last.NumberReady, last.DesiredNumberScheduled, deploy.Namespace, cleanDaemon, cleanDaemon), err)
+			return errors.Join(fmt.Errorf("%d of %d nodes are clean; DaemonSet %s is still there and goes on with the others: kubectl -n %s get pods -l k8s-app=%s; "+
+				"delete it when they are done, or repeat the command; weir install deletes it too",
+				last.NumberReady, last.DesiredNumberScheduled, cleanDaemon, deploy.Namespace, cleanDaemon), err)
 		}
 	}
 	if err := sets.Delete(ctx, cleanDaemon, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -92,4 +94,31 @@ func cleanNodes(ctx context.Context, out io.Writer, kube kubernetes.Interface, i
 	}
 	fmt.Fprintf(out, "Nothing of Weir is left on %d nodes. Pods there have no network until they are started by another one.\n", last.NumberReady)
 	return nil
+}
+
+// endCleanUp deletes what a clean-up that was interrupted left, and waits until its pods are gone: they would go on to remove what agents make, from nodes that
+// come back too.
+func endCleanUp(ctx context.Context, out io.Writer, kube kubernetes.Interface) error {
+	propagation := metav1.DeletePropagationForeground
+	switch err := kube.AppsV1().DaemonSets(deploy.Namespace).Delete(ctx, cleanDaemon, metav1.DeleteOptions{PropagationPolicy: &propagation}); {
+	case err == nil:
+		fmt.Fprintf(out, "removed DaemonSet %s/%s, which an uninstallation left\n", deploy.Namespace, cleanDaemon)
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("remove DaemonSet %s: %w", cleanDaemon, err)
+	}
+	for {
+		pods, err := kube.CoreV1().Pods(deploy.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=" + cleanDaemon})
+		if err == nil && len(pods.Items) == 0 {
+			return nil
+		}
+		if err := sleep(ctx, 500*time.Millisecond); err != nil {
+			var nodes []string
+			if pods != nil {
+				for i := range pods.Items {
+					nodes = append(nodes, pods.Items[i].Spec.NodeName)
+				}
+			}
+			return fmt.Errorf("pods of %s are still on nodes %s, and remove what is installed there: %w; of nodes that are gone for good, remove the Node", cleanDaemon, strings.Join(nodes, ", "), err)
+		}
+	}
 }

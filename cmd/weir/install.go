@@ -114,6 +114,9 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 			return err
 		}
 	}
+	if err := endCleanUp(ctx, out, c.Kube); err != nil {
+		return err
+	}
 	objects, err := deploy.Objects(f.Options)
 	if err != nil {
 		return err

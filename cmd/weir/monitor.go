@@ -86,7 +86,7 @@ func (m *monitor) run(ctx context.Context, nodes []string, f events.Filter) erro
 		all.Go(func() {
 			if errs[i] = m.follow(ctx, node, q); errs[i] != nil && ctx.Err() == nil {
 				m.mu.Lock()
-				fmt.Fprintf(m.errs, "weir: node %s is no longer followed: %v\n", node, errs[i])
+				fmt.Fprintf(m.errs, "weir: node %s is no longer followed: %s\n", node, oneLine(errs[i].Error()))
 				m.mu.Unlock()
 			}
 		})
@@ -134,18 +134,21 @@ func (m *monitor) follow(ctx context.Context, node string, q wire.Question) erro
 	return <-done
 }
 
-// show writes one event.
+// show writes one event. What it says is the node's word: nothing of it gets to the terminal as it came.
 func (m *monitor) show(line []byte) error {
-	text := string(line)
-	if !m.json {
-		var e events.Event
-		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("an event that is none: %w", err)
+	var e events.Event
+	if err := json.Unmarshal(line, &e); err != nil {
+		return fmt.Errorf("an event that is none: %w", err)
+	}
+	text := oneLine(e.String()) + "\n"
+	if m.json {
+		var err error
+		if text, err = printableJSON(e, ""); err != nil {
+			return err
 		}
-		text = e.String()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, err := fmt.Fprintln(m.out, text)
+	_, err := io.WriteString(m.out, text)
 	return err
 }

@@ -139,17 +139,19 @@ func printObjects(out io.Writer, format string, k kindInfo, items []unstructured
 		}
 		v = map[string]any{"apiVersion": "v1", "kind": "List", "items": list}
 	}
-	var text []byte
+	var text string
 	var err error
 	if format == "yaml" {
-		text, err = yaml.Marshal(v)
-	} else if text, err = json.MarshalIndent(v, "", "  "); err == nil {
-		text = append(text, '\n')
+		var raw []byte
+		raw, err = yaml.Marshal(v)
+		text = string(raw)
+	} else {
+		text, err = printableJSON(v, "  ")
 	}
 	if err != nil {
 		return fmt.Errorf("print %s: %w", k.kind, err)
 	}
-	_, err = out.Write(text)
+	_, err = io.WriteString(out, text)
 	return err
 }
 

@@ -20,6 +20,9 @@ import (
 	"github.com/weir-net/weir/internal/relay/live"
 )
 
+// clockSkew is by how much the clocks of a node and of this machine may differ.
+const clockSkew = 30 * time.Second
+
 // staleAfter is the age of a heartbeat from which on an agent counts as silent.
 const staleAfter = 2 * time.Minute
 
@@ -70,11 +73,20 @@ type report struct {
 }
 
 type nodeReport struct {
-	name, state, why              string // state: ready, not ready, degraded, changing, silent, no agent
+	name, state, why              string // state: ready, not ready, degraded, changing, clock ahead, silent, no agent
 	dataplane, address, version   string
-	heartbeat                     time.Duration // age; negative = never
+	heartbeat                     time.Duration // age; negative = never, or so far ahead
+	ahead                         bool          // of this machine's clock, by more than clocks differ
 	endpoints, services, policies int32
 	ready                         bool
+}
+
+// age says when the node reported last.
+func (n *nodeReport) age() string {
+	if n.ahead {
+		return age(-n.heartbeat) + " ahead"
+	}
+	return age(n.heartbeat)
 }
 
 func (r *report) healthy() bool {
@@ -118,6 +130,9 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 		return nil, err
 	}
 	if err := r.readAPIService(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := r.readAdmission(ctx, c); err != nil {
 		return nil, err
 	}
 	byName, err := source.read(ctx, r, nodes.Items)
@@ -217,7 +232,10 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 	out.dataplane, out.address, out.version = st.Dataplane, addresses(st), st.Version
 	out.endpoints, out.services, out.policies = st.Endpoints, st.Services, st.Policies
 	if st.LastHeartbeat != nil {
-		out.heartbeat = max(0, now.Sub(st.LastHeartbeat.Time))
+		out.heartbeat = now.Sub(st.LastHeartbeat.Time)
+		if out.ahead = out.heartbeat < -clockSkew; !out.ahead {
+			out.heartbeat = max(0, out.heartbeat)
+		}
 	}
 	out.state, out.ready, out.why = "ready", true, ""
 	seen := false
@@ -238,7 +256,11 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 	if !seen {
 		out.state, out.ready, out.why = "not ready", false, joinNonEmpty(out.why, "the agent has not said that it is ready")
 	}
-	if out.heartbeat < 0 || out.heartbeat > staleAfter {
+	switch {
+	case out.ahead:
+		out.state, out.ready = "clock ahead", false
+		out.why = joinNonEmpty("its heartbeat is "+age(-out.heartbeat)+" ahead of this machine's clock: correct the clock of either; how old the report is cannot be said", out.why)
+	case out.heartbeat < 0 || out.heartbeat > staleAfter:
 		out.state, out.ready = "silent", false
 		out.why = joinNonEmpty("no heartbeat for "+age(out.heartbeat)+"; traffic goes on as it was; see `kubectl -n kube-system logs` of its weir-node", out.why)
 	}
@@ -312,14 +334,14 @@ func (r *report) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tSTATE\tDATAPLANE\tADDRESS\tPODS\tSERVICES\tPOLICIES\tHEARTBEAT\tVERSION")
 	for _, n := range r.nodes {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", n.name, n.state, dash(n.dataplane), dash(n.address),
-			n.endpoints, n.services, n.policies, age(n.heartbeat), dash(n.version))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", oneLine(n.name), n.state, dash(oneLine(n.dataplane)), dash(oneLine(n.address)),
+			n.endpoints, n.services, n.policies, n.age(), dash(oneLine(n.version)))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	if len(r.components) > 0 {
-		fmt.Fprintf(out, "\n%s\n", strings.Join(r.components, "; "))
+		fmt.Fprintf(out, "\n%s\n", oneLine(strings.Join(r.components, "; ")))
 	}
 	var bad []string
 	for _, n := range r.nodes {
@@ -361,16 +383,6 @@ func section(out io.Writer, title string, lines []string) {
 		}
 		fmt.Fprintln(out, "  "+oneLine(l))
 	}
-}
-
-// oneLine keeps what came from objects from breaking the screen.
-func oneLine(s string) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f {
-			return ' '
-		}
-		return c
-	}, s)
 }
 
 func age(d time.Duration) string {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
@@ -15,9 +14,12 @@ import (
 // write prints the story, for people or for programs.
 func (s *story) write(out io.Writer, form string) error {
 	if form == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(s)
+		text, err := printableJSON(s, "  ")
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(out, text)
+		return err
 	}
 	var b strings.Builder
 	q := &s.Request

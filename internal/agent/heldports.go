@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -94,8 +95,8 @@ func portOf(at string) uint16 {
 	return uint16(n)
 }
 
-// checkProblems says which Services' health checks are not answered because somebody else has their port.
-func checkProblems(node string, failed map[string]model.Name) []weirv1.Problem {
+// checkProblems says which Services' health checks are not answered because somebody else has their port, or their namespace has too many.
+func checkProblems(node string, failed map[string]model.Name, beyond []model.Name) []weirv1.Problem {
 	var out []weirv1.Problem
 	for at, name := range failed {
 		out = append(out, weirv1.Problem{Object: "Service " + name.String(), Field: "spec.healthCheckNodePort", Value: at,
@@ -103,8 +104,10 @@ func checkProblems(node string, failed map[string]model.Name) []weirv1.Problem {
 			Action:  "choose another port, or end what has it"})
 	}
 	slices.SortFunc(out, func(a, b weirv1.Problem) int { return strings.Compare(a.Object+a.Value, b.Object+b.Value) })
-	if len(out) > maxRefusals {
-		out = out[:maxRefusals]
+	for _, name := range beyond {
+		out = append(out, weirv1.Problem{Object: "Service " + name.String(), Field: "spec.healthCheckNodePort",
+			Message: fmt.Sprintf("is not answered: namespace %s has more than %d such Services; load balancers find every node unhealthy for the Service", name.Namespace, maxChecksOfNamespace),
+			Action:  "use fewer of them in one namespace"})
 	}
 	return out
 }

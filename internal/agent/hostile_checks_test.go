@@ -1,13 +1,24 @@
 package agent
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -30,8 +41,8 @@ func TestHostileHealthCheckPortOfHost(t *testing.T) {
 		s := healthState(map[model.Name]nodestate.HealthCheck{name: {Port: port, Local: 1}})
 		look := func() { c.follow(s, []string{network}) }
 		look()
-		if len(c.open) != 0 || len(checkProblems("n0", c.failing())) != 1 {
-			t.Fatalf("open %v, problems %v", c.open, checkProblems("n0", c.failing()))
+		if len(c.open) != 0 || len(checkProblems("n0", c.failing(), nil)) != 1 {
+			t.Fatalf("open %v, problems %v", c.open, checkProblems("n0", c.failing(), nil))
 		}
 		first.Close()
 		now = now.Add(5 * time.Second)
@@ -67,8 +78,168 @@ func TestHostileReports(t *testing.T) {
 		refused[o] = []nodestate.Refusal{{Field: "spec.externalIPs", Value: "192.0.2.1", Message: "is allowed", Allowed: i < 2000}}
 	}
 	s.Refused = nodestate.MapOf(refused)
-	got := refusalProblems(s)
-	if len(got) != maxRefusals+1 || got[0].Object != "Service team/evil-2000" {
-		t.Errorf("%d problems, the first %v", len(got), got[0])
+	own := []weirv1.Problem{{Object: "Node n1", Message: "no uplink"}}
+	objects := append(refusalProblems(s), weirv1.Problem{Object: "IPPool default", Message: "overlaps"}, weirv1.Problem{Object: "Service other/web", Message: "is refused"})
+	got := shownProblems("n1", own, objects)
+	var names []string
+	for _, p := range got {
+		names = append(names, p.Object)
+	}
+	want := []string{"Node n1", "IPPool default", "Service team/evil-2000", "Service team/evil-2001", "Service team/evil-2002", "Service team/evil-2003", "Service team/evil-2004",
+		"Service other/web", "Node n1"}
+	if !slices.Equal(names, want) || !strings.Contains(got[len(got)-1].Message, "2995 more") {
+		t.Errorf("%v; %v", names, got[len(got)-1])
+	}
+}
+
+// Whatever tenants write into their objects, and however many namespaces have some, the status can be stored: etcd takes 1.5 MiB, and the API server keeps
+// each NodeStatus for every watcher.
+func TestHostileLongReports(t *testing.T) {
+	hostile.Record(t, "long annotations of a tenant's Services keep every NodeStatus from being written", hostile.Tenant, hostile.ControlPlane, hostile.Both)
+	for _, namespaces := range []int{1, 100} {
+		var objects []weirv1.Problem
+		for i := range 200 {
+			name := fmt.Sprintf("Service team-%d/evil-%d", i%namespaces, i)
+			objects = append(objects, weirv1.Problem{Object: name, Field: strings.Repeat("<", 250_000), Value: strings.Repeat("<", 250_000), Message: "is refused", Action: "correct it"})
+		}
+		status := weirv1.NodeStatusStatus{Problems: shownProblems("n1", []weirv1.Problem{{Object: "Node n1", Message: "no uplink"}}, objects)}
+		text, err := json.Marshal(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(text) > 64<<10 {
+			t.Errorf("%d namespaces: a status of %d bytes", namespaces, len(text))
+		}
+		if n := len(status.Problems); n < 7 || status.Problems[0].Message != "no uplink" || status.Problems[1].Object != "Service team-0/evil-0" {
+			t.Errorf("%d namespaces: %d problems", namespaces, n)
+		}
+	}
+}
+
+// countingListener counts the connections that it has accepted and that are open.
+type countingListener struct {
+	net.Listener
+	open *atomic.Int64
+}
+
+type countedConn struct {
+	net.Conn
+	open *atomic.Int64
+	once sync.Once
+}
+
+func (l countingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.open.Add(1)
+	return &countedConn{Conn: c, open: l.open}, nil
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Conn.Close()
+}
+
+// A tenant makes hundreds of Services with healthCheckNodePorts, and a pod opens idle connections to all of them: they share one budget.
+func TestHostileConnectionsOfManyChecks(t *testing.T) {
+	hostile.Record(t, "idle connections to the health checks of hundreds of Services multiply what an agent holds", hostile.Pod, hostile.ControlPlane, hostile.IPv4)
+	const services, idle = 300, 3000
+	var open atomic.Int64
+	var at []string
+	c := newServiceChecks(slog.New(slog.DiscardHandler), func() bool { return true })
+	c.listen = func(string) (net.Listener, error) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		at = append(at, l.Addr().String())
+		return countingListener{l, &open}, nil
+	}
+	checks := map[model.Name]nodestate.HealthCheck{}
+	for i := range services {
+		checks[model.Name{Namespace: "team", Name: fmt.Sprint("evil-", i)}] = nodestate.HealthCheck{Port: uint16(30000 + i), Local: 1}
+	}
+	c.follow(healthState(checks), []string{"127.0.0.1"})
+	defer c.close()
+	if len(at) != services {
+		t.Fatalf("%d Services are answered for", len(at))
+	}
+	before := runtime.NumGoroutine()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}, Timeout: time.Minute}
+	for i := range idle {
+		conn, err := d.Dial("tcp", at[i%services])
+		if errors.Is(err, syscall.ECONNRESET) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	// Each listener accepts one more than it keeps, before it closes that.
+	if n := open.Load(); n > maxCheckConnsPerSource+services {
+		t.Errorf("%d connections of one caller are open", n)
+	}
+	if grown := runtime.NumGoroutine() - before; grown > 3*maxCheckConnsPerSource+services {
+		t.Errorf("%d goroutines more", grown)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	r, err := client.Get("http://" + at[7])
+	if err != nil {
+		t.Fatalf("a load balancer: %v", err)
+	}
+	r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		t.Errorf("a load balancer gets %s", r.Status)
+	}
+}
+
+// A namespace with more Services that are checked than it may have takes listeners from nobody else, and those that were there go on.
+func TestHostileChecksOfOneNamespace(t *testing.T) {
+	hostile.Record(t, "a tenant's Services with healthCheckNodePorts take as many listeners of an agent as there are", hostile.Tenant, hostile.ControlPlane, hostile.Both)
+	c := newServiceChecks(slog.New(slog.DiscardHandler), func() bool { return true })
+	c.listen = func(string) (net.Listener, error) { return &deadListener{done: make(chan struct{})}, nil }
+	defer c.close()
+	old, other := model.Name{Namespace: "team", Name: "z"}, model.Name{Namespace: "other", Name: "web"}
+	checks := map[model.Name]nodestate.HealthCheck{old: {Port: 30000, Local: 1}}
+	c.follow(healthState(checks), []string{"127.0.0.1"})
+	for i := range maxChecksOfNamespace + 100 {
+		checks[model.Name{Namespace: "team", Name: fmt.Sprintf("evil-%03d", i)}] = nodestate.HealthCheck{Port: uint16(30001 + i), Local: 1}
+	}
+	checks[other] = nodestate.HealthCheck{Port: 32000, Local: 1}
+	c.follow(healthState(checks), []string{"127.0.0.1"})
+	answered := map[model.Name]bool{}
+	for _, check := range c.open {
+		answered[check.name] = true
+	}
+	if len(answered) != maxChecksOfNamespace+1 || !answered[old] || !answered[other] {
+		t.Errorf("%d are answered for, the old one %v, that of another namespace %v", len(answered), answered[old], answered[other])
+	}
+	if n := len(checkProblems("n0", c.failing(), c.unanswered())); n != 101 {
+		t.Errorf("%d problems", n)
+	}
+}
+
+// deadListener accepts nothing.
+type deadListener struct {
+	done chan struct{}
+	once sync.Once
+}
+
+func (l *deadListener) Accept() (net.Conn, error) { <-l.done; return nil, net.ErrClosed }
+func (l *deadListener) Close() error              { l.once.Do(func() { close(l.done) }); return nil }
+func (l *deadListener) Addr() net.Addr            { return &net.TCPAddr{} }
+
+// The agent's own ports are bounded where they are opened.
+func TestHostileIdleConnectionsOfAgent(t *testing.T) {
+	hostile.Record(t, "idle connections to the port for health or metrics, where the agent opens it", hostile.Pod, hostile.ControlPlane, hostile.IPv4)
+	l := &listener{what: "health", log: slog.New(slog.DiscardHandler)}
+	at := hostile.FreeTCP(t)
+	l.ensure(at, http.NotFoundHandler())
+	defer l.close()
+	if n := hostile.Refused(t, "127.0.0.2", at, 10*httplimit.DefaultPerSource); n < httplimit.DefaultPerSource {
+		t.Errorf("%d of %d idle connections of one caller were refused", n, 10*httplimit.DefaultPerSource)
 	}
 }

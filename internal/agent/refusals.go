@@ -1,17 +1,12 @@
 package agent
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/nodestate"
 )
-
-// maxRefusals bounds what a status says of Services and host ports: tenants make as many as they like, and what is wrong with
-// the node has to be seen beside it.
-const maxRefusals = 30
 
 // refusalProblems says which frontends and backends of Services, and which host ports, are not in force. What was refused
 // comes before what is pointed at.
@@ -30,11 +25,7 @@ func refusalProblems(s *nodestate.State) []weirv1.Problem {
 			}
 		}
 	}
-	all := append(refused, pointed...)
-	if n := len(all) - maxRefusals; n > 0 {
-		all = append(all[:maxRefusals:maxRefusals], weirv1.Problem{Object: "Services", Message: fmt.Sprintf("%d more problems of Services and host ports are not shown", n)})
-	}
-	return all
+	return append(refused, pointed...)
 }
 
 func compareObjects(a, b nodestate.Object) int {

@@ -8,12 +8,21 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Bounds of all health checks of Services together: tenants make as many of these as they like, and their ports are open to everybody.
+const (
+	maxCheckConns          = 1024
+	maxCheckConnsPerSource = 64
+	// maxChecksOfNamespace is how many Services of one namespace are answered for.
+	maxChecksOfNamespace = 512
 )
 
 // serviceChecks answers load balancers for each Service that has a healthCheckNodePort. It is for one goroutine.
@@ -24,9 +33,11 @@ type serviceChecks struct {
 
 	open   map[string]*serviceCheck // by host:port
 	failed map[string]model.Name    // was said
+	beyond []model.Name             // Services that their namespace has too many of, sorted
 	held   heldPorts
-	mu     sync.Mutex // of failed, for failing
-	first  bool       // nothing was followed yet
+	budget *httplimit.Budget // of all of open
+	mu     sync.Mutex        // of failed and beyond, for failing and unanswered
+	first  bool              // nothing was followed yet
 	seen   nodestate.Map[model.Name, nodestate.HealthCheck]
 	hosts  []string
 }
@@ -39,6 +50,7 @@ type serviceCheck struct {
 
 func newServiceChecks(log *slog.Logger, healthy func() bool) *serviceChecks {
 	return &serviceChecks{log: log, healthy: healthy, first: true, open: map[string]*serviceCheck{}, failed: map[string]model.Name{}, held: newHeldPorts(),
+		budget: httplimit.NewBudget(maxCheckConns, maxCheckConnsPerSource),
 		listen: func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) }}
 }
 
@@ -53,7 +65,12 @@ func (c *serviceChecks) follow(s *nodestate.State, hosts []string) {
 	defer c.mu.Unlock()
 	ports := map[uint16]bool{}
 	want := map[string]model.Name{}
+	beyond := c.beyondShare(s)
+	c.beyond = slices.SortedFunc(maps.Keys(beyond), func(a, b model.Name) int { return strings.Compare(a.String(), b.String()) })
 	for name, h := range s.HealthChecks.All() {
+		if beyond[name] {
+			continue
+		}
 		ports[h.Port] = true
 		for _, host := range hosts {
 			at := hostPort(host, h.Port)
@@ -81,6 +98,37 @@ func (c *serviceChecks) follow(s *nodestate.State, hosts []string) {
 		}
 		c.open[at].local.Store(int64(s.HealthChecks.At(name).Local))
 	}
+}
+
+// beyondShare returns the Services whose checks their namespaces have too many of. Those that are answered for go on to be, and of others the smaller names come first.
+func (c *serviceChecks) beyondShare(s *nodestate.State) map[model.Name]bool {
+	of := map[string][]model.Name{}
+	for name := range s.HealthChecks.All() {
+		of[name.Namespace] = append(of[name.Namespace], name)
+	}
+	answered := map[model.Name]bool{}
+	for _, check := range c.open {
+		answered[check.name] = true
+	}
+	out := map[model.Name]bool{}
+	for _, names := range of {
+		if len(names) <= maxChecksOfNamespace {
+			continue
+		}
+		slices.SortFunc(names, func(a, b model.Name) int {
+			if answered[a] != answered[b] {
+				if answered[a] {
+					return -1
+				}
+				return 1
+			}
+			return strings.Compare(a.Name, b.Name)
+		})
+		for _, name := range names[maxChecksOfNamespace:] {
+			out[name] = true
+		}
+	}
+	return out
 }
 
 func healthChanged(before, after nodestate.Map[model.Name, nodestate.HealthCheck]) bool {
@@ -111,7 +159,7 @@ func (c *serviceChecks) start(at string, name model.Name) bool {
 	c.open[at] = check
 	c.log.Info("serving a Service's healthCheckNodePort", "service", name.String(), "address", ln.Addr().String())
 	go func() {
-		if err := check.server.Serve(httplimit.NewListener(ln, httplimit.DefaultTotal, httplimit.DefaultPerSource)); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		if err := check.server.Serve(c.budget.Listener(ln)); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			c.log.Error("serving a Service's healthCheckNodePort ended", "service", name.String(), "error", err)
 		}
 	}()
@@ -140,6 +188,13 @@ func (c *serviceChecks) failing() map[string]model.Name {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.failed)
+}
+
+// unanswered returns the Services that are not answered for because their namespace has too many. Any goroutine may call it.
+func (c *serviceChecks) unanswered() []model.Name {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.beyond)
 }
 
 func (c *serviceChecks) close() {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
-	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -31,7 +30,6 @@ const (
 	heartbeat = 30 * time.Second
 	// statusPause is the least time between two writes.
 	statusPause = 2 * time.Second
-	maxProblems = 100
 	maxDrops    = 20
 	maxClients  = 20
 )
@@ -181,7 +179,7 @@ func condition(kind string, err error, why string) weirv1.Condition {
 	if err == nil {
 		return weirv1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "AsItShouldBe"}
 	}
-	return weirv1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: why, Message: clip(err.Error(), 1000)}
+	return weirv1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: why, Message: weirv1.Clip(err.Error(), weirv1.MaxProblemMessage)}
 }
 
 func dataplaneCondition(err error) weirv1.Condition {
@@ -190,13 +188,6 @@ func dataplaneCondition(err error) weirv1.Condition {
 		return condition(weirv1.ConditionDataplane, err, weirv1.ReasonChanging)
 	}
 	return condition(weirv1.ConditionDataplane, err, "NotInPlace")
-}
-
-func clip(s string, n int) string {
-	if r := []rune(s); len(r) > n {
-		return string(r[:n]) + "…"
-	}
-	return s
 }
 
 func (a *Agent) conditions(snap snapshot) []weirv1.Condition {
@@ -300,55 +291,6 @@ func spentProblems(spent []ebpf.Spent, owner func(netip.Addr) (model.Name, strin
 		out = append(out, weirv1.Problem{Object: object, Value: "all ports for source NAT towards one destination that a pod may have",
 			Message: "its flows that nobody has answered lose their ports to newer ones, and where it has none it begins no further connection to that destination; other pods are not concerned",
 			Action:  "see what it connects to; else widen FelixConfiguration spec.bpfPSNATPorts"})
-	}
-	return out
-}
-
-// problems are those of objects, of the configuration, of addresses, and of this machine.
-func (a *Agent) problems(snap snapshot) []weirv1.Problem {
-	out := slices.Concat(snap.config.Problems, snap.problems, snap.tierless, claimProblems(snap.refused), overlapProblems(snap.overlaps))
-	for _, p := range a.ipam.Problems() {
-		out = append(out, weirv1.Problem{Object: p.Object, Field: p.Field, Value: p.Value, Message: p.Message, Action: p.Action})
-	}
-	out = append(out, nodeAddressProblems(a.opts.Node, snap)...)
-	out = append(out, unfitProblems(snap)...)
-	out = append(out, overdrawnProblems(snap)...)
-	st := a.driver.Status()
-	out = append(out, hostProblems(snap, st.Uplinks, a.standard())...)
-	out = append(out, arrivalProblems(a.opts.Node, st.Arrival)...)
-	out = append(out, a.metricsTLS.problem(a.opts.Node)...)
-	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
-	if a.standard() {
-		out = append(out, a.lacking.of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)
-		out = append(out, proxyProblems(a.opts.Node, a.cluster.servicesBy())...)
-	}
-	if len(st.Uplinks) == 0 && !a.standard() {
-		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,
-			Message: "no interface of this node matches; nothing from outside reaches pods and Services", Action: "name the uplinks"})
-	}
-	out = append(out, refusalProblems(snap.state)...)
-	if c := a.serviceChecks.Load(); c != nil {
-		out = append(out, checkProblems(a.opts.Node, c.failing())...)
-	}
-	out = append(out, pressure(a.opts.Node, a.driver.Pressures())...)
-	if held, err := a.driver.Held(); err == nil {
-		out = append(out, heldProblems(held, a.standard(), a.cluster.owner)...)
-	}
-	if spent, err := a.driver.Spent(); err == nil {
-		out = append(out, spentProblems(spent, a.cluster.owner)...)
-	}
-	if time.Since(st.Repaired) < recentRepair {
-		var n uint64
-		for _, r := range st.Repairs {
-			n += r
-		}
-		out = append(out, weirv1.Problem{Object: "Node " + a.opts.Node,
-			Message: fmt.Sprintf("programs, devices or routes of Weir were removed by somebody else and put back, %d times since the agent started, last at %s",
-				n, st.Repaired.UTC().Format(time.RFC3339)),
-			Action: "look in the agent's log for what, and stop what removes them"})
-	}
-	if len(out) > maxProblems {
-		out = append(out[:maxProblems-1], weirv1.Problem{Object: "Node " + a.opts.Node, Message: fmt.Sprintf("%d more problems are not shown", len(out)-maxProblems+1)})
 	}
 	return out
 }

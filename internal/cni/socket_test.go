@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/cni/wire"
+	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/localsock"
 )
 
@@ -227,6 +228,7 @@ func TestPluginWaits(t *testing.T) {
 
 // TestHostileCalls: whatever comes in, the plugin answers with a CNI error that says what is wrong.
 func TestHostileCalls(t *testing.T) {
+	hostile.Record(t, "a network configuration of megabytes is read into memory by each call of the runtime", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	w := newWorld(t)
 	socket := w.serve()
 	good := netconf(socket, "1.1.0", "")
@@ -293,6 +295,7 @@ func TestHostileCalls(t *testing.T) {
 
 // TestHostileSocket: the agent survives what is not the protocol, and goes on answering.
 func TestHostileSocket(t *testing.T) {
+	hostile.Record(t, "what is no call, or brings descriptors that nobody asked for, uses up what the agent's socket has", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	w := newWorld(t)
 	socket := w.serve()
 	send := func(name string, data []byte, fds ...int) {

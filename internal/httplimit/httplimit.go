@@ -25,9 +25,8 @@ func NewServer(h http.Handler) *http.Server {
 		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
 }
 
-// Listener bounds the connections that it has accepted and that are open.
-type Listener struct {
-	net.Listener
+// Budget bounds the connections of one listener, or of several together. It is safe for concurrent use.
+type Budget struct {
 	total, perSource int
 
 	mu    sync.Mutex
@@ -36,9 +35,23 @@ type Listener struct {
 	next  uint64 // numbers connections in the order of their beginning
 }
 
+// NewBudget returns a budget of at most total connections, and perSource of one address.
+func NewBudget(total, perSource int) *Budget {
+	return &Budget{total: total, perSource: perSource, open: map[netip.Addr][]*conn{}}
+}
+
+// Listener returns l, whose connections count in b.
+func (b *Budget) Listener(l net.Listener) *Listener { return &Listener{l, b} }
+
+// Listener bounds the connections that it has accepted and that are open.
+type Listener struct {
+	net.Listener
+	*Budget
+}
+
 // NewListener returns l with at most total connections, and perSource of one address.
 func NewListener(l net.Listener, total, perSource int) *Listener {
-	return &Listener{Listener: l, total: total, perSource: perSource, open: map[netip.Addr][]*conn{}}
+	return NewBudget(total, perSource).Listener(l)
 }
 
 // Accept returns the next connection that has room.
@@ -60,36 +73,54 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // Open returns the number of connections.
-func (l *Listener) Open() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.count
+func (b *Budget) Open() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.count
+}
+
+// Keep takes a connection that a Listener accepted, or one above it (tls.Conn), out of its budget: whoever is at the other end has proved who it is, so it does
+// not make room for others. How many are kept is for the caller to bound.
+func Keep(c net.Conn) {
+	for {
+		switch over := c.(type) {
+		case *conn:
+			over.of.mu.Lock()
+			defer over.of.mu.Unlock()
+			over.of.remove(over)
+			return
+		case interface{ NetConn() net.Conn }:
+			c = over.NetConn()
+		default:
+			return
+		}
+	}
 }
 
 // add counts a connection. It returns nil for one of a caller that has its share already, and the connection that has to make
 // room, if any.
-func (l *Listener) add(c net.Conn) (accepted, evicted *conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (b *Budget) add(c net.Conn) (accepted, evicted *conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	from := source(c)
-	if len(l.open[from]) >= l.perSource {
+	if len(b.open[from]) >= b.perSource {
 		return nil, nil
 	}
-	if l.count >= l.total {
-		evicted = l.largest()
-		l.remove(evicted)
+	if b.count >= b.total {
+		evicted = b.largest()
+		b.remove(evicted)
 	}
-	l.next++
-	accepted = &conn{Conn: c, from: from, of: l, seq: l.next}
-	l.open[from] = append(l.open[from], accepted)
-	l.count++
+	b.next++
+	accepted = &conn{Conn: c, from: from, of: b, seq: b.next}
+	b.open[from] = append(b.open[from], accepted)
+	b.count++
 	return accepted, evicted
 }
 
 // largest returns the oldest connection of the caller with the most.
-func (l *Listener) largest() *conn {
+func (b *Budget) largest() *conn {
 	var best []*conn
-	for _, of := range l.open {
+	for _, of := range b.open {
 		if len(of) > len(best) || len(of) == len(best) && of[0].seq < best[0].seq {
 			best = of
 		}
@@ -98,17 +129,17 @@ func (l *Listener) largest() *conn {
 }
 
 // remove takes a connection off the books; nothing happens when it was taken off before.
-func (l *Listener) remove(c *conn) {
-	of := l.open[c.from]
+func (b *Budget) remove(c *conn) {
+	of := b.open[c.from]
 	for i := range of {
 		if of[i] != c {
 			continue
 		}
-		l.count--
+		b.count--
 		if len(of) == 1 {
-			delete(l.open, c.from)
+			delete(b.open, c.from)
 		} else {
-			l.open[c.from] = append(of[:i:i], of[i+1:]...)
+			b.open[c.from] = append(of[:i:i], of[i+1:]...)
 		}
 		return
 	}
@@ -135,7 +166,7 @@ func reset(c net.Conn) {
 type conn struct {
 	net.Conn
 	from netip.Addr
-	of   *Listener
+	of   *Budget
 	once sync.Once
 	seq  uint64
 }

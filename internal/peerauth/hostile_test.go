@@ -19,6 +19,8 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
@@ -127,6 +129,30 @@ func TestHostileManyTokens(t *testing.T) {
 	}
 	if n := len(asked); n != 1 {
 		t.Errorf("%d more questions, want 1", n)
+	}
+}
+
+// Pods with an address each send wrong tokens, and the API server is slow: agents of nodes are asked about all the same.
+func TestHostileTokensOfManyPods(t *testing.T) {
+	hostile.Record(t, "wrong tokens of many pods keep nodes' agents from connecting", hostile.Pod, hostile.ControlPlane, hostile.Both)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.31.1.8"}}}}
+	r := NewReviewer(fake.NewClientset(node), agentUser, audience)
+	for i := range 2 * maxReviews {
+		if got, want := r.begin(t.Context(), netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})), i < maxReviews; got != want {
+			t.Errorf("question %d of pods: %v", i, got)
+		}
+	}
+	if !r.begin(t.Context(), netip.MustParseAddr("::ffff:172.31.1.8")) {
+		t.Error("a node's agent is not asked about")
+	}
+	if r.begin(t.Context(), netip.MustParseAddr("172.31.1.9")) {
+		t.Error("what is no node's address counts as one")
+	}
+	for i := range maxReviews {
+		r.end(netip.AddrFrom4([4]byte{10, 244, 1, byte(i)}))
+	}
+	if !r.begin(t.Context(), netip.MustParseAddr("10.244.1.1")) {
+		t.Error("places are not given back")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,22 +29,32 @@ const (
 	extraPod  = "authentication.kubernetes.io/pod-uid"
 )
 
-// maxReviews bounds the questions to the API server that are under way.
-const maxReviews = 16
+// Bounds of the questions to the API server that are under way. Of callers with an address of a Node there are maxNodeReviews more: what pods send bears
+// another one, but for those of the node's own network, and for what is translated to the node's address.
+const (
+	maxReviews     = 16
+	maxNodeReviews = 16
+	// nodesFor is for how long the addresses of Nodes are not asked for again.
+	nodesFor = 10 * time.Second
+)
 
 // Reviewer asks the API server whose a token is. It is safe for concurrent use.
 type Reviewer struct {
 	kube           kubernetes.Interface
 	user, audience string
 
-	slots chan struct{}
-	mu    sync.Mutex
-	busy  map[netip.Addr]struct{} // callers whose token is being asked about
+	mu   sync.Mutex
+	busy map[netip.Addr]struct{} // callers whose token is being asked about
+	now  func() time.Time
+
+	nodesMu sync.Mutex
+	nodes   map[netip.Addr]bool
+	asked   time.Time // for nodes
 }
 
 // NewReviewer returns a Reviewer of tokens of a user, system:serviceaccount:NAMESPACE:NAME, made for an audience.
 func NewReviewer(kube kubernetes.Interface, user, audience string) *Reviewer {
-	return &Reviewer{kube: kube, user: user, audience: audience, slots: make(chan struct{}, maxReviews), busy: map[netip.Addr]struct{}{}}
+	return &Reviewer{kube: kube, user: user, audience: audience, busy: map[netip.Addr]struct{}{}, now: time.Now}
 }
 
 // ErrBusy: the caller's last token is still being asked about, or too many are.
@@ -58,7 +69,7 @@ func (r *Reviewer) Review(ctx context.Context, from netip.Addr, token string) (P
 	if token == "" || len(token) > maxToken {
 		return Peer{}, fmt.Errorf("%w: it has %d bytes", ErrToken, len(token))
 	}
-	if !r.begin(from) {
+	if !r.begin(ctx, from) {
 		return Peer{}, ErrBusy
 	}
 	defer r.end(from)
@@ -86,24 +97,51 @@ func (r *Reviewer) judge(s *authenticationv1.TokenReviewStatus) (Peer, error) {
 	return Peer{Node: nodes[0], PodUID: pods[0]}, nil
 }
 
-func (r *Reviewer) begin(from netip.Addr) bool {
+// begin reports whether a caller's token may be asked about now.
+func (r *Reviewer) begin(ctx context.Context, from netip.Addr) bool {
+	most := maxReviews
+	if r.full() {
+		if r.ofNode(ctx, from) {
+			most += maxNodeReviews
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, is := r.busy[from]; is {
+	if _, is := r.busy[from]; is || len(r.busy) >= most {
 		return false
 	}
-	select {
-	case r.slots <- struct{}{}:
-		r.busy[from] = struct{}{}
-		return true
-	default:
-		return false
-	}
+	r.busy[from] = struct{}{}
+	return true
+}
+
+func (r *Reviewer) full() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.busy) >= maxReviews
 }
 
 func (r *Reviewer) end(from netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.busy, from)
-	<-r.slots
+}
+
+// ofNode reports whether an address is one of a Node. Where the API server does not say, what it said last counts.
+func (r *Reviewer) ofNode(ctx context.Context, addr netip.Addr) bool {
+	r.nodesMu.Lock()
+	defer r.nodesMu.Unlock()
+	if now := r.now(); r.nodes == nil || now.Sub(r.asked) >= nodesFor {
+		r.asked = now
+		if list, err := r.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"}); err == nil {
+			r.nodes = map[netip.Addr]bool{}
+			for i := range list.Items {
+				for _, a := range list.Items[i].Status.Addresses {
+					if ip, err := netip.ParseAddr(a.Address); err == nil {
+						r.nodes[ip.Unmap()] = true
+					}
+				}
+			}
+		}
+	}
+	return r.nodes[addr.Unmap()]
 }

@@ -33,6 +33,7 @@ import (
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/relay/live"
 	"github.com/weir-net/weir/internal/relay/tunnel"
@@ -52,6 +53,12 @@ type place struct {
 }
 
 func newPlace(t *testing.T, every time.Duration) *place {
+	t.Helper()
+	return newPlaceOf(t, every, nil)
+}
+
+// newPlaceOf has another budget of connections than usual, unless it is nil.
+func newPlaceOf(t *testing.T, every time.Duration, conns *httplimit.Budget) *place {
 	t.Helper()
 	p := &place{t: t, gone: map[string]bool{}}
 	var published map[string]string
@@ -86,6 +93,9 @@ func newPlace(t *testing.T, every time.Duration) *place {
 	}
 	p.addr = l.Addr().String()
 	p.Relay = New(Config{Kube: kube, Log: log, Proxy: front, Reviewer: peerauth.NewReviewer(kube, agentUser, tunnel.Audience), ReviewEvery: every})
+	if conns != nil {
+		p.conns = conns
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Serve(ctx, l, serving.Config()) }()
@@ -391,5 +401,41 @@ func TestHostileIdleConnections(t *testing.T) {
 	p.connect("n1 pod-1", nil)
 	if code, text := p.answered("viewer", "n1", "/status", p.proxy); code != http.StatusOK {
 		t.Errorf("another caller: %d %s", code, text)
+	}
+}
+
+// However many pods open connections, an agent that has proved who it is keeps its own.
+func TestHostileConnectionsOfAgentsStay(t *testing.T) {
+	hostile.Record(t, "idle connections of many pods end those of agents with the controller", hostile.Pod, hostile.ControlPlane, hostile.Both)
+	const most = 8
+	p := newPlaceOf(t, 0, httplimit.NewBudget(most, most))
+	p.connect("n1 pod-1", nil)
+	before := p.of("n1")
+	for i := range 3 * most {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))}}
+		c, err := d.Dial("tcp", p.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if code, text := p.answered("viewer", "n1", "/status", p.proxy); code != http.StatusOK || p.of("n1") != before {
+		t.Errorf("%d %s", code, text)
+	}
+}
+
+// A node has one connection, however many it makes with its token.
+func TestHostileConnectionsOfOneNode(t *testing.T) {
+	hostile.Record(t, "a compromised node keeps any number of connections with the controller", hostile.Node, hostile.ControlPlane, hostile.Both)
+	p := newPlace(t, 0)
+	first := p.connect("n1 pod-1", nil)
+	p.connect("n1 pod-1", nil)
+	select {
+	case <-first:
+	case <-time.After(await.Patience):
+		t.Error("the connection before is kept")
+	}
+	if code, text := p.answered("viewer", "n1", "/status", p.proxy); code != http.StatusOK {
+		t.Errorf("%d %s", code, text)
 	}
 }

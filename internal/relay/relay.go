@@ -42,6 +42,8 @@ const DefaultReviewEvery = 5 * time.Minute
 // Relay hands questions of users on to agents. It is safe for concurrent use.
 type Relay struct {
 	cfg Config
+	// conns bounds the connections of who has not proved to be an agent.
+	conns *httplimit.Budget
 
 	mu      sync.Mutex
 	agents  map[string]*agent      // by node
@@ -64,7 +66,7 @@ func New(cfg Config) *Relay {
 	if cfg.ReviewEvery == 0 {
 		cfg.ReviewEvery = DefaultReviewEvery
 	}
-	r := &Relay{cfg: cfg, agents: map[string]*agent{}, changed: make(chan struct{}), asking: map[string]int{},
+	r := &Relay{cfg: cfg, conns: httplimit.NewBudget(maxConns, maxConnsPerSource), agents: map[string]*agent{}, changed: make(chan struct{}), asking: map[string]int{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "weir_controller", Name: "agents_refused_total", Help: "Connections of agents that were refused, by why."}, []string{"reason"}),
 		asked:   prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "weir_controller", Name: "questions_total", Help: "Questions of users about nodes, by the code of the answer."}, []string{"question", "code"}),
 	}
@@ -79,7 +81,7 @@ func New(cfg Config) *Relay {
 // Register offers the relay's metrics.
 func (r *Relay) Register(to prometheus.Registerer) { to.MustRegister(r.refused, r.asked, r.count) }
 
-// Bounds of connections: of agents one each, and those of the API servers.
+// Bounds of connections of API servers, and of those that have proved nothing yet. Agents have one each besides.
 const (
 	maxConns          = 8192
 	maxConnsPerSource = 32
@@ -98,7 +100,7 @@ func (r *Relay) Serve(ctx context.Context, l net.Listener, config *tls.Config) e
 		r.closeAll()
 	})()
 	server.TLSConfig = config
-	err := server.ServeTLS(httplimit.NewListener(l, maxConns, maxConnsPerSource), "", "")
+	err := server.ServeTLS(r.conns.Listener(l), "", "")
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -150,7 +152,7 @@ func sourceOf(req *http.Request) netip.Addr {
 	return at.Addr().Unmap().WithZone("")
 }
 
-// add makes an agent the one that answers for its node. The one before is of an earlier pod, or lost its connection.
+// add makes an agent the one that answers for its node. The one before is of an earlier pod, or lost its connection: so nobody has more than one.
 func (r *Relay) add(a *agent) {
 	r.mu.Lock()
 	before := r.agents[a.peer.Node]
@@ -158,7 +160,7 @@ func (r *Relay) add(a *agent) {
 	close(r.changed)
 	r.changed = make(chan struct{})
 	r.mu.Unlock()
-	if before != nil && before.peer.PodUID != a.peer.PodUID {
+	if before != nil {
 		before.conn.Close()
 	}
 }

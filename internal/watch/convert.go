@@ -15,7 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// finding collects the problems of one object.
+// finding collects the problems of one object. They are kept for as long as the object is there, and an annotation may have 256 KiB.
 type finding struct {
 	object string
 	list   []weirv1.Problem
@@ -26,7 +26,7 @@ func newFinding(kind string, o metav1.Object) *finding {
 }
 
 func (f *finding) add(field, value, message, action string) {
-	f.list = append(f.list, weirv1.Problem{Object: f.object, Field: field, Value: value, Message: message, Action: action})
+	f.list = append(f.list, weirv1.Problem{Object: f.object, Field: field, Value: value, Message: message, Action: action}.Clip())
 }
 
 func nameOf(o metav1.Object) model.Name {

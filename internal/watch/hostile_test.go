@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/model"
 )
 
 // All that is compared with nodes' addresses is of one form: an IPv4 address written as IPv6 is IPv4.
@@ -50,6 +52,23 @@ func TestHostileLoopbackOfService(t *testing.T) {
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{ip}}}})
 		if len(slice.Endpoints) != 0 {
 			t.Errorf("%s: %v", ip, slice.Endpoints)
+		}
+	}
+}
+
+// What is wrong with a Service is kept as long as the Service, in each agent: not with the 250 KB that its annotation may have.
+func TestHostileLongAnnotations(t *testing.T) {
+	hostile.Record(t, "long annotations of a tenant's Services fill the memory of every agent", hostile.Tenant, hostile.ControlPlane, hostile.Both)
+	long := strings.Repeat("ä", 125_000)
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "evil", Annotations: map[string]string{model.AnnotationStrategy: long, model.AnnotationExternalMode: long}},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.66", Type: corev1.ServiceTypeLoadBalancer}}
+	_, problems := ConvertService(s)
+	if len(problems) != 2 {
+		t.Fatalf("%d problems", len(problems))
+	}
+	for _, p := range problems {
+		if len(p.Value) > 1024 {
+			t.Errorf("%s: a value of %d bytes", p.Field, len(p.Value))
 		}
 	}
 }

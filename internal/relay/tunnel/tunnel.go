@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth/trust"
 )
 
@@ -55,6 +56,7 @@ func Accept(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 		conn.Close()
 		return nil, errors.New("the agent did not wait for the answer")
 	}
+	httplimit.Keep(conn)                           // a node has one: an older one of it is closed
 	_ = conn.SetDeadline(time.Now().Add(greeting)) // a connection that is gone says so below
 	answer := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n"
 	if _, err := io.WriteString(conn, answer); err != nil {

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/deploy"
+)
+
+// readAdmission compares the policies of admission and their bindings with those that this program installs: without them, or with ones that only audit,
+// the rights of nodes and of the controller are larger than they look.
+func (r *report) readAdmission(ctx context.Context, c *clientset.Clients) error {
+	objects, err := deploy.Objects(deploy.Defaults())
+	if err != nil {
+		return err
+	}
+	var missing []string
+	for _, want := range objects {
+		if !strings.HasPrefix(want.GetKind(), "ValidatingAdmissionPolicy") {
+			continue
+		}
+		have, err := resourceOf(c.Dynamic, want).Get(ctx, want.GetName(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsForbidden(err):
+			r.components = append(r.components, "policies of admission not looked at (rights: ClusterRole weir-viewer)")
+			return nil
+		case apierrors.IsNotFound(err):
+			missing = append(missing, describe(want))
+		case err != nil:
+			return fmt.Errorf("get %s: %w", describe(want), err)
+		default:
+			if at := differs("spec", want.Object["spec"], have.Object["spec"]); at != "" {
+				r.faults = append(r.faults, describe(want)+" is not the one that this weir installs ("+at+" differs): run `weir install` of the version that the cluster should have")
+			}
+		}
+	}
+	if len(missing) > 0 {
+		r.faults = append(r.faults, "what admission should refuse is allowed, for these do not exist: "+strings.Join(missing, ", ")+"; run `weir install`")
+	}
+	return nil
+}
+
+// defaulted are the fields that the API server adds to such objects, with the values that mean nothing more.
+var defaulted = map[string]any{"matchPolicy": "Equivalent", "namespaceSelector": map[string]any{}, "objectSelector": map[string]any{}, "scope": "*"}
+
+// differs returns the path of the first difference between two values of JSON, "" where there is none but what the API server adds.
+func differs(path string, want, have any) string {
+	switch want := want.(type) {
+	case map[string]any:
+		have, ok := have.(map[string]any)
+		if !ok {
+			return path
+		}
+		for _, k := range slices.Sorted(maps.Keys(want)) {
+			if at := differs(path+"."+k, want[k], have[k]); at != "" {
+				return at
+			}
+		}
+		for _, k := range slices.Sorted(maps.Keys(have)) {
+			if _, asked := want[k]; !asked && !reflect.DeepEqual(have[k], defaulted[k]) {
+				return path + "." + k
+			}
+		}
+		return ""
+	case []any:
+		have, ok := have.([]any)
+		if !ok || len(have) != len(want) {
+			return path
+		}
+		for i := range want {
+			if at := differs(fmt.Sprintf("%s[%d]", path, i), want[i], have[i]); at != "" {
+				return at
+			}
+		}
+		return ""
+	}
+	if !reflect.DeepEqual(want, have) {
+		return path
+	}
+	return ""
+}
