@@ -1,6 +1,6 @@
 // Command mutation puts deliberate faults into a copy of the tree, one at a time, and asserts that the tests find each:
 //
-//	go run ./hack/mutation [-only TEXT] [-faults-only] [-attacks] [-v] [-list]
+//	go run ./hack/mutation [-only REGEXP] [-faults-only] [-attacks] [-v] [-list]
 //
 // The tests have to pass without a fault first: those of attacks are run by themselves, and one that is skipped tries nothing.
 // It needs root, as the tests do, and takes up to a few minutes a fault on a calm machine. The tree that it is run in is not touched; the copy
@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,7 +23,7 @@ import (
 )
 
 func main() {
-	only := flag.String("only", "", "only faults whose name contains this text")
+	only := flag.String("only", "", "only faults whose name matches this regular expression")
 	faultsOnly := flag.Bool("faults-only", false, "do not look first whether the tests pass without a fault")
 	attacks := flag.Bool("attacks", false, "only the guards against attacks, each by the test of its attack")
 	verbose := flag.Bool("v", false, "print what the tests that find a fault print")
@@ -52,9 +53,13 @@ func run(ctx context.Context, only string, faultsOnly, attacks, verbose bool) er
 	if os.Getuid() != 0 {
 		return errors.New("the tests load programs: run as root")
 	}
+	pattern, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
 	var chosen []mutant
 	for _, f := range all() {
-		if strings.Contains(f.name, only) && (!attacks || f.pkg != "") {
+		if pattern.MatchString(f.name) && (!attacks || f.pkg != "") {
 			chosen = append(chosen, f)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/conntrack"
@@ -39,6 +40,11 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 		c.Close()
 		return ErrRunning
 	}
+	unlock, err := lockNode(o.RunDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	var errs []error
 	step := func(what string, err error) {
 		if err != nil {
@@ -55,7 +61,7 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 	step("restoring settings of the kernel", nft.Restore(o.StateDir))
 	step("releasing connection tracking", errors.Join(conntrack.Release(), conntrack.Unkeep(false)))
 	step("removing devices", removeInterfaces(func(l *netlink.LinkAttrs) bool { return l.Alias == kernel.DeviceAlias }))
-	files := []string{o.BPFFS, o.RunDir}
+	files := []string{o.BPFFS}
 	if o.CNIBin != "" {
 		files = append(files, o.CNIBin)
 	}
@@ -63,6 +69,7 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 	if len(errs) == 0 { // what is noted there is needed for another attempt
 		step("removing what survives a reboot", removeFiles(o.StateDir))
 	}
+	step("removing the lock", removeFiles(o.RunDir)) // an agent may start from now on
 	return errors.Join(errs...)
 }
 
@@ -104,4 +111,27 @@ func removeFiles(paths ...string) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// nodeLock is the file in RunDir whose lock (flock(2)) has who works on the node: an agent, or a clean-up.
+const nodeLock = "agent.lock"
+
+// lockNode takes the lock of the node, or returns ErrRunning where an agent, or another clean-up, has it: nothing is removed under an agent that has
+// started and does not answer yet.
+func lockNode(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the folder of the node's lock: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, nodeLock), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the node's lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, ErrRunning
+		}
+		return nil, fmt.Errorf("taking the node's lock: %w", err)
+	}
+	return func() { f.Close() }, nil
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -242,4 +243,23 @@ func TestHostileIdleConnectionsOfAgent(t *testing.T) {
 	if n := hostile.Refused(t, "127.0.0.2", at, 10*httplimit.DefaultPerSource); n < httplimit.DefaultPerSource {
 		t.Errorf("%d of %d idle connections of one caller were refused", n, 10*httplimit.DefaultPerSource)
 	}
+}
+
+// A clean-up removes nothing under an agent that has the node's lock: one that has started answers no call yet.
+func TestHostileCleanUpBesideAgent(t *testing.T) {
+	hostile.Record(t, "a clean-up removes what an agent that starts alongside it makes", hostile.Operator, hostile.ControlPlane, hostile.Both)
+	dir := filepath.Join(t.TempDir(), "weir")
+	unlock, err := lockNode(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockNode(dir); !errors.Is(err, ErrRunning) {
+		t.Errorf("beside an agent: %v", err)
+	}
+	unlock()
+	again, err := lockNode(dir)
+	if err != nil {
+		t.Fatalf("when the agent has ended: %v", err)
+	}
+	again()
 }

@@ -24,7 +24,9 @@ const (
 )
 
 // Automatic reports whether the controller made the host endpoint.
-func (h *HostEndpoint) Automatic() bool { return h.Labels[HostEndpointCreatedBy] == HostEndpointCreator }
+func (h *HostEndpoint) Automatic() bool {
+	return h.Labels[HostEndpointCreatedBy] == HostEndpointCreator
+}
 
 // AllInterfaces is a host endpoint's interface name that stands for those that have no host endpoint of their own.
 const AllInterfaces = "*"
