@@ -59,7 +59,7 @@ var attacksPeers = []mutant{
 		pkg: relayPackage, run: "^TestHostileReaderThatDoesNotRead$"},
 	{fault: fault{"idle connections of one pod occupy the controller's port", relayFile, "httplimit.NewBudget(maxConns, maxConnsPerSource)", "httplimit.NewBudget(maxConns, maxConns)"},
 		pkg: relayPackage, run: "^TestHostileIdleConnections$"},
-	{fault: fault{"idle connections of many pods end those of agents with the controller", "internal/relay/tunnel/tunnel.go", "	httplimit.Keep(conn) ", "	//"},
+	{fault: fault{"idle connections of many pods end those of agents with the controller", "internal/relay/tunnel/tunnel.go", "	httplimit.Keep(conn) ", "	httplimit.Keep(nil) "},
 		pkg: relayPackage, run: "^TestHostileConnectionsOfAgentsStay$"},
 	{fault: fault{"a compromised node keeps any number of connections with the controller", relayFile, "	if before != nil {\n", "	if before != nil && before.peer.PodUID != a.peer.PodUID {\n"},
 		pkg: relayPackage, run: "^TestHostileConnectionsOfOneNode$"},
