@@ -15,8 +15,9 @@ import (
 	"github.com/weir-net/weir/deploy"
 )
 
-// readAdmission compares the policies of admission and their bindings with those that this program installs: without them, or with ones that only audit,
-// the rights of nodes and of the controller are larger than they look.
+// readAdmission compares the policies of admission and their bindings with those that this program
+// installs: without them, or with ones that only audit, the rights of nodes and of the controller
+// are larger than they look.
 func (r *report) readAdmission(ctx context.Context, c *clientset.Clients) error {
 	objects, err := deploy.Objects(deploy.Defaults())
 	if err != nil {
@@ -48,10 +49,12 @@ func (r *report) readAdmission(ctx context.Context, c *clientset.Clients) error 
 	return nil
 }
 
-// defaulted are the fields that the API server adds to such objects, with the values that mean nothing more.
+// defaulted are the fields that the API server adds to such objects, with the values that mean
+// nothing more.
 var defaulted = map[string]any{"matchPolicy": "Equivalent", "namespaceSelector": map[string]any{}, "objectSelector": map[string]any{}, "scope": "*"}
 
-// differs returns the path of the first difference between two values of JSON, "" where there is none but what the API server adds.
+// differs returns the path of the first difference between two values of JSON, "" where there is
+// none but what the API server adds.
 func differs(path string, want, have any) string {
 	switch want := want.(type) {
 	case map[string]any:

@@ -23,7 +23,8 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 )
 
-// controls are what a terminal obeys: an escape, the same in eight bits, a return, a backspace, and marks that turn the direction of what follows.
+// controls are what a terminal obeys: an escape, the same in eight bits, a return, a backspace, and
+// marks that turn the direction of what follows.
 const controls = "\x1b[2J\u009b2J\u0085\r\b\u202e\u2066\u200f"
 
 // unseen returns the characters of a text that are neither seen nor the end of a line.
@@ -36,7 +37,8 @@ func unseen(text string) (out []rune) {
 	return out
 }
 
-// TestHostileWordsOfNode: what a node writes into its NodeStatus, and sends as events, is shown to operators. It is shown as text.
+// TestHostileWordsOfNode: what a node writes into its NodeStatus, and sends as events, is shown to
+// operators. It is shown as text.
 func TestHostileWordsOfNode(t *testing.T) {
 	t.Run("status", func(t *testing.T) {
 		hostile.Record(t, "a compromised node controls the terminal of who asks for the status by its NodeStatus", hostile.Node, hostile.ControlPlane, hostile.Both)
@@ -88,7 +90,8 @@ func TestHostileWordsOfNode(t *testing.T) {
 	}
 }
 
-// TestHostileHeartbeatAhead: a node whose clock, or whose agent, says that it reported in the future is not one that reported just now.
+// TestHostileHeartbeatAhead: a node whose clock, or whose agent, says that it reported in the
+// future is not one that reported just now.
 func TestHostileHeartbeatAhead(t *testing.T) {
 	hostile.Record(t, "a node counts as healthy for ever by a heartbeat of the future", hostile.Node, hostile.ControlPlane, hostile.Both)
 	now := time.Now()
@@ -104,7 +107,8 @@ func TestHostileHeartbeatAhead(t *testing.T) {
 	}
 }
 
-// TestHostileAdmissionThatIsGone: what the API server refuses is reported when it is refused no longer.
+// TestHostileAdmissionThatIsGone: what the API server refuses is reported when it is refused no
+// longer.
 func TestHostileAdmissionThatIsGone(t *testing.T) {
 	hostile.Record(t, "a policy of admission is gone, audits, or has an exception, unnoticed", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	const binding, policy = "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"

@@ -9,8 +9,9 @@ import (
 	"unicode/utf16"
 )
 
-// oneLine keeps what came from objects, and from nodes, from controlling the terminal: of control characters (those from U+0080 to U+009F too), of marks of
-// direction and of everything else that is not seen as one character, a space remains.
+// oneLine keeps what came from objects, and from nodes, from controlling the terminal: of control
+// characters (those from U+0080 to U+009F too), of marks of direction and of everything else that
+// is not seen as one character, a space remains.
 func oneLine(s string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
@@ -20,7 +21,8 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// printableJSON writes a value as JSON with this indent, one line where it is empty, in which the same characters are escaped.
+// printableJSON writes a value as JSON with this indent, one line where it is empty, in which the
+// same characters are escaped.
 func printableJSON(v any, indent string) (string, error) {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)

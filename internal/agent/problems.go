@@ -11,8 +11,9 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 )
 
-// Bounds of the problems of a NodeStatus. Tenants make as many objects as they like, and write what they like into them: what is wrong with
-// the node has to be seen in any case, and a NodeStatus that is too large is not stored at all.
+// Bounds of the problems of a NodeStatus. Tenants make as many objects as they like, and write what
+// they like into them: what is wrong with the node has to be seen in any case, and a NodeStatus
+// that is too large is not stored at all.
 const (
 	maxProblems             = 100 // as the definition of NodeStatus has it
 	maxProblemBytes         = 48 << 10
@@ -64,8 +65,9 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	return shownProblems(a.opts.Node, out, objects)
 }
 
-// shownProblems returns what a NodeStatus has of the problems: those of the node itself, then those of objects of the cluster, then a share of those of each
-// namespace; and how many there are beside them.
+// shownProblems returns what a NodeStatus has of the problems: those of the node itself, then those
+// of objects of the cluster, then a share of those of each namespace; and how many there are beside
+// them.
 func shownProblems(node string, own, objects []weirv1.Problem) []weirv1.Problem {
 	var cluster, namespaced []weirv1.Problem
 	for _, p := range objects {
@@ -118,8 +120,8 @@ func sharedProblems(all []weirv1.Problem) []weirv1.Problem {
 	return out
 }
 
-// namespaceOf returns the namespace of what a problem is about ("Service shop/web", "Namespace shop", "Policies NetworkPolicy shop/a, …"), "" for objects of
-// the cluster and for files.
+// namespaceOf returns the namespace of what a problem is about ("Service shop/web", "Namespace
+// shop", "Policies NetworkPolicy shop/a, …"), "" for objects of the cluster and for files.
 func namespaceOf(object string) string {
 	if ns, ok := strings.CutPrefix(object, "Namespace "); ok {
 		return ns

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// An operator's host endpoint is in force whatever automatic ones there are: the controller makes these, they allow what no policy denies, and their names are
-// its choice.
+// An operator's host endpoint is in force whatever automatic ones there are: the controller makes
+// these, they allow what no policy denies, and their names are its choice.
 func TestHostileAutomaticHostEndpoint(t *testing.T) {
 	hostile.Record(t, "the token of the controller displaces an operator's host endpoint by an automatic one", hostile.Controller, hostile.ControlPlane, hostile.Both)
 	t.Parallel()

@@ -19,8 +19,9 @@ func FreeTCP(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// Refused opens so many connections of one address to a server, says nothing on them, and returns how many were reset. Those that were not may end as the server
-// ends those that are silent, without a reset; that is waited for.
+// Refused opens so many connections of one address to a server, says nothing on them, and returns
+// how many were reset. Those that were not may end as the server ends those that are silent,
+// without a reset; that is waited for.
 func Refused(t testing.TB, from, to string, connections int) (reset int) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}

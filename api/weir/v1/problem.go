@@ -1,7 +1,7 @@
 package v1
 
-// Bounds of a Problem, in characters, as the definition of NodeStatus has them: what tenants write into their objects is quoted there, and a NodeStatus
-// that is too large is not stored at all.
+// Bounds of a Problem, in characters, as the definition of NodeStatus has them: what tenants write
+// into their objects is quoted there, and a NodeStatus that is too large is not stored at all.
 const (
 	MaxProblemObject  = 512 // a kind, a namespace and a name, or several names
 	MaxProblemField   = 256
@@ -9,7 +9,8 @@ const (
 	MaxProblemMessage = 1000
 )
 
-// Clip returns the problem within its bounds. What is cut off is replaced by "…". The result does not refer to the memory of longer texts.
+// Clip returns the problem within its bounds. What is cut off is replaced by "…". The result does
+// not refer to the memory of longer texts.
 func (p Problem) Clip() Problem {
 	return Problem{Object: Clip(p.Object, MaxProblemObject), Field: Clip(p.Field, MaxProblemField), Value: Clip(p.Value, MaxProblemValue),
 		Message: Clip(p.Message, MaxProblemMessage), Action: Clip(p.Action, MaxProblemMessage)}
