@@ -111,6 +111,9 @@ func endCleanUp(ctx context.Context, out io.Writer, kube kubernetes.Interface) e
 		if err == nil && len(pods.Items) == 0 {
 			return nil
 		}
+		if apierrors.IsForbidden(err) {
+			return fmt.Errorf("look for pods of %s: %w", cleanDaemon, err)
+		}
 		if err := sleep(ctx, 500*time.Millisecond); err != nil {
 			var nodes []string
 			if pods != nil {
