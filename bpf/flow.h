@@ -163,7 +163,7 @@ __noinline int flow_pick_port(int must_change)
 		return must_change && flow_reply_free(now) ? DROP_NONE : DROP_NO_PORT;
 	if (s->snat_max < s->snat_min)
 		return DROP_NO_PORT;
-	snat_begin(&w->walk, s, p->hook == HOOK_FROM_WORKLOAD ? &p->key.saddr : NULL);
+	snat_begin(&w->walk, s, p);
 	for (int i = 0; i < SNAT_TRIES; i++) {
 		if (flow_try_port(i, now))
 			return DROP_NONE;

@@ -16,6 +16,8 @@
  * values in common at most, so two pods have at most two windows in common. */
 #define SNAT_GROUPS 11
 #define SNAT_WINDOWS (SNAT_GROUPS * SNAT_GROUPS)
+/* What comes from outside has the windows of the first SNAT_OUTSIDE groups, so that it leaves each pod the others of its own. */
+#define SNAT_OUTSIDE 5
 /* Where windows would have fewer ports than this, the range is not divided. */
 #define SNAT_WINDOW_LEAST 16
 
@@ -34,8 +36,8 @@ static __always_inline __u32 snat_number(const ip_addr *pod)
 	return (last ^ (others * 0x9e3779b1u >> 22)) & 0x3ff;
 }
 
-/* pod is NULL where the range is everybody's. */
-static __always_inline void snat_begin(struct snat_walk *n, const struct settings *s, const ip_addr *pod)
+/* Which ports the sender of p may have: a pod its windows, those outside the first groups, the node's own processes all. */
+static __always_inline void snat_begin(struct snat_walk *n, const struct settings *s, const struct pkt *p)
 {
 	__u32 range = (__u32)s->snat_max - s->snat_min + 1;
 
@@ -45,10 +47,14 @@ static __always_inline void snat_begin(struct snat_walk *n, const struct setting
 	n->number = 0;
 	n->random = bpf_get_prandom_u32();
 	n->own = n->oldest = 0;
-	if (pod && range >= SNAT_WINDOWS * SNAT_WINDOW_LEAST) {
+	if (range < SNAT_WINDOWS * SNAT_WINDOW_LEAST)
+		return;
+	if (p->hook == HOOK_FROM_WORKLOAD) {
 		n->size = range / SNAT_WINDOWS;
 		n->groups = SNAT_GROUPS;
-		n->number = snat_number(pod);
+		n->number = snat_number(&p->key.saddr);
+	} else if (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) {
+		n->size = range / SNAT_WINDOWS * SNAT_GROUPS * SNAT_OUTSIDE;
 	}
 }
 

@@ -2,8 +2,8 @@ package main
 
 // attacksPorts are the guards of ports of source NAT, and pins.
 var attacksPorts = []mutant{
-	{fault{"one pod takes the node's ports for source NAT towards a name server with unanswered datagrams", "bpf/flow.h",
-		"snat_begin(&w->walk, s, p->hook == HOOK_FROM_WORKLOAD ? &p->key.saddr : NULL);", "snat_begin(&w->walk, s, NULL);"},
+	{fault{"one pod takes the node's ports for source NAT towards a name server with unanswered datagrams", "bpf/snat.h",
+		"	if (p->hook == HOOK_FROM_WORKLOAD) {", "	if (p->hook == HOOK_FROM_WORKLOAD && !range) {"},
 		"./test/netns", "^TestHostilePortsUnanswered$"},
 	{fault{"two pods together take the node's ports for source NAT towards a name server", "bpf/snat.h",
 		"	return (last ^ (others * 0x9e3779b1u >> 22)) & 0x3ff;", "	return (last ^ (others * 0x9e3779b1u >> 22)) & 0;"},
@@ -11,9 +11,15 @@ var attacksPorts = []mutant{
 	{fault{"one pod takes the node's ports for source NAT towards a server with flows that are answered", "internal/dataplane/nft/portshare.go",
 		"		chain(name,\n", "		chain(name, own,\n"},
 		"./test/netns", "^TestHostilePortsHeld$"},
-	{fault{"one pod takes the node's identifiers for source NAT of ICMP queries", "bpf/flow.h",
-		"snat_begin(&w->walk, s, p->hook == HOOK_FROM_WORKLOAD ?", "snat_begin(&w->walk, s, p->hook == HOOK_FROM_WORKLOAD && p->l4 != L4_QUERY ?"},
+	{fault{"one pod takes the node's identifiers for source NAT of ICMP queries", "bpf/snat.h",
+		"	if (p->hook == HOOK_FROM_WORKLOAD) {", "	if (p->hook == HOOK_FROM_WORKLOAD && p->l4 != L4_QUERY) {"},
 		"./test/netns", "^TestHostilePortsQueries$"},
+	{fault{"one client outside takes the node's ports for source NAT towards a name server by a node port", "bpf/snat.h",
+		"range / SNAT_WINDOWS * SNAT_GROUPS * SNAT_OUTSIDE;", "range;"},
+		"./test/netns", "^TestHostilePortsOutside$/^IPv"},
+	{fault{"one client outside takes the node's ports for source NAT towards a name server by a node port, with nftables", "internal/dataplane/nft/portshare.go",
+		"	return first, first + uint16(n/outsideShare) - 1", "	return first, last"},
+		"./test/netns", "^TestHostilePortsOutside$/^nft-"},
 	{fault{"one pod takes the node's ports for source NAT towards a server with SYNs that nobody answers", "internal/dataplane/nft/portshare.go",
 		"	return n / portShare\n", "	return n\n"},
 		"./test/netns", "^TestHostilePortsSYNs$"},

@@ -231,7 +231,9 @@ func (a *Agent) connect() error {
 	if a.clients, err = client.New(cfg, "weir-agent"); err != nil {
 		return err
 	}
-	a.watcher, err = watch.New(watch.Config{Core: a.clients.Core, Dynamic: a.clients.Dynamic, Log: a.log.With("part", "watch")})
+	claims := newNodeClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
+	a.cluster.noteClaims = claims.note
+	a.watcher, err = watch.New(watch.Config{Core: a.clients.Core, Dynamic: a.clients.Dynamic, Log: a.log.With("part", "watch"), Claims: claims.known})
 	return err
 }
 

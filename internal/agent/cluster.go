@@ -39,6 +39,8 @@ type cluster struct {
 	reached func() []netip.AddrPort
 	// announce is told what this node answers neighbours for, and which nodes it watches.
 	announce func(announced, watched map[netip.Addr]bool)
+	// noteClaims is called with Nodes that changed; full = with all that there are.
+	noteClaims func(nodes map[string]*model.Node, full bool)
 
 	queue chan func()
 
@@ -107,8 +109,8 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 	c := &cluster{
 		node: node, loop: loop, log: log, queue: make(chan func(), 64),
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
-		announce: func(_, _ map[netip.Addr]bool) {},
-		guests:   map[model.Name]*model.Pod{}, owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
+		announce: func(_, _ map[netip.Addr]bool) {}, noteClaims: func(map[string]*model.Node, bool) {},
+		guests: map[model.Name]*model.Pod{}, owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
@@ -267,6 +269,9 @@ func (c *cluster) merge(b *watch.Batch) {
 	c.indexPods(b.Pods)
 	c.dirty.Merge(b.Apply(c.model))
 	c.noteTiers(b)
+	if len(b.Nodes) > 0 {
+		c.noteClaims(b.Nodes, b.Full)
+	}
 	for name := range b.Pods {
 		delete(c.guests, name)
 	}

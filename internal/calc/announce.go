@@ -39,14 +39,18 @@ func (a announcer) equal(b announcer) bool {
 
 // announcements keeps what this node answers for, by Service.
 type announcements struct {
-	nodes   []announcer
-	pools   []netip.Prefix      // of load balancers
-	own     []netip.Addr        // endpoints of this node that answer by themselves
-	wide    bool                // every load balancer's address, and pods
-	taken   map[netip.Addr]bool // addresses of nodes and gateways: each answers for its own, whatever a Service says
-	holders map[netip.Addr][]model.Name
-	of      map[model.Name][]netip.Addr
-	results map[netip.Addr]announcement
+	nodes []announcer
+	pools []netip.Prefix // of load balancers
+	own   []netip.Addr   // endpoints of this node that answer by themselves
+	wide  bool           // every load balancer's address, and pods
+	// taken are the addresses of nodes and gateways, each of which answers for its own, whatever a Service says; with the time in Unix
+	// seconds when a node came to claim it that did not have it at first, else 0.
+	taken map[netip.Addr]int64
+	// admitted is serviceExternalIPs.
+	admitted []netip.Prefix
+	holders  map[netip.Addr][]model.Name
+	of       map[model.Name][]netip.Addr
+	results  map[netip.Addr]announcement
 	// concerned are the Services for which the last update may have come to another answer.
 	concerned map[model.Name]struct{}
 }
@@ -70,14 +74,15 @@ func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed b
 	if all || dirty.Has(inputsAnnounced) {
 		nodes, pools, wide := announcers(c), balancerPools(c), c.Settings.L2Reachability
 		taken := notAnnounced(c)
-		own := slices.DeleteFunc(ownAnswers(c, wide), func(a netip.Addr) bool { return taken[a] })
-		if !slices.EqualFunc(nodes, n.nodes, announcer.equal) || !slices.Equal(pools, n.pools) || wide != n.wide || !maps.Equal(taken, n.taken) {
+		own := slices.DeleteFunc(ownAnswers(c, wide), func(a netip.Addr) bool { _, is := taken[a]; return is })
+		if !slices.EqualFunc(nodes, n.nodes, announcer.equal) || !slices.Equal(pools, n.pools) || wide != n.wide || !maps.Equal(taken, n.taken) ||
+			!slices.Equal(n.admitted, c.Settings.ServiceExternalIPs) {
 			all = true
 		}
 		changed = all || !slices.Equal(own, n.own)
 		all = all || dirty.Has(model.KindBlocks)
 		changed = changed || all
-		n.nodes, n.pools, n.own, n.wide, n.taken = nodes, pools, own, wide, taken
+		n.nodes, n.pools, n.own, n.wide, n.taken, n.admitted = nodes, pools, own, wide, taken, c.Settings.ServiceExternalIPs
 	}
 	affected := map[netip.Addr]struct{}{}
 	n.concerned = map[model.Name]struct{}{}
@@ -169,7 +174,7 @@ func (n *announcements) answers(name model.Name, a netip.Addr) bool {
 
 // elect says whether this node answers for an address, and which nodes it watches to take over from them.
 func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *services) announcement {
-	if n.taken[a] || n.ofPods(c, a) {
+	if n.ofNode(a, svc) || n.ofPods(c, a) {
 		return announcement{}
 	}
 	var on []announcer
@@ -203,6 +208,13 @@ func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *s
 		}
 	}
 	return out
+}
+
+// ofNode reports whether an address is a node's or a gateway's rather than a Service's. What an administrator has granted to Services a node that came
+// to claim it after the Service was made does not take from it.
+func (n *announcements) ofNode(a netip.Addr, svc *model.Service) bool {
+	since, taken := n.taken[a]
+	return taken && (since == 0 || since < svc.Created || !model.Within(n.admitted, a))
 }
 
 // ofPods reports whether a block of a node holds an address.
@@ -265,17 +277,17 @@ func announcers(c *cluster) []announcer {
 }
 
 // notAnnounced returns the addresses that nobody answers for but those who have them: of all nodes, of this machine and of
-// its gateways.
-func notAnnounced(c *cluster) map[netip.Addr]bool {
-	out := map[netip.Addr]bool{}
+// its gateways; with the time of the claim where a node has it not from the start.
+func notAnnounced(c *cluster) map[netip.Addr]int64 {
+	out := map[netip.Addr]int64{}
 	for _, node := range c.Nodes {
 		for _, a := range node.Addrs {
-			out[a] = true
+			out[a] = node.Since[a]
 		}
 	}
 	for _, list := range [][]netip.Addr{c.Local.HostAddrs, c.Local.Gateways} {
 		for _, a := range list {
-			out[a] = true
+			out[a] = 0
 		}
 	}
 	return out

@@ -48,17 +48,19 @@ func olderNode(a, b *model.Node, at netip.Addr) int {
 	return cmp.Or(cmp.Compare(a.ClaimedAt(at), b.ClaimedAt(at)), strings.Compare(a.UID, b.UID), strings.Compare(a.Name, b.Name))
 }
 
-// linksOf counts by how many nodes a link address is published.
-func linksOf(c *model.Cluster) map[[6]byte]int {
-	out := make(map[[6]byte]int, len(c.Nodes))
+// linksOf returns which node has a link address: of those that publish it the oldest.
+func linksOf(c *model.Cluster) map[[6]byte]*model.Node {
+	out := make(map[[6]byte]*model.Node, len(c.Nodes))
 	for _, n := range c.Nodes {
-		out[n.LinkAddress]++
+		if have := out[n.LinkAddress]; have == nil || olderNode(n, have, netip.Addr{}) < 0 {
+			out[n.LinkAddress] = n
+		}
 	}
 	return out
 }
 
 // holdNode returns a node with what counts of it: itself, where all does.
-func holdNode(c *model.Cluster, h *holdings, claims *podClaims, n *model.Node, first map[netip.Addr]*model.Node, links map[[6]byte]int) (*model.Node, []Refusal) {
+func holdNode(c *model.Cluster, h *holdings, claims *podClaims, n *model.Node, first map[netip.Addr]*model.Node, links map[[6]byte]*model.Node) (*model.Node, []Refusal) {
 	if n.Name == c.Local.Node {
 		return n, nil // written by this machine
 	}
@@ -81,7 +83,7 @@ func holdNode(c *model.Cluster, h *holdings, claims *podClaims, n *model.Node, f
 		refuse("NodeStatus", "status.subnets", p.String(), "has no address of the node in it")
 		return false
 	})
-	if why := noLinkAddress(c, &out, links[n.LinkAddress]); why != "" {
+	if why := noLinkAddress(c, &out, links[n.LinkAddress].Name); why != "" {
 		refuse("NodeStatus", "status.linkAddress", macText(n.LinkAddress), why)
 		out.LinkAddress = [6]byte{}
 	}
@@ -116,7 +118,7 @@ func noNodeAddress(c *model.Cluster, h *holdings, claims *podClaims, n, first *m
 	if p := claims.holder(h, a); p != nil && p.Node != n.Name {
 		return fmt.Sprintf("is the address of pod %s on node %s", p.Name, p.Node)
 	}
-	if b := h.blockOf(a); b != nil && b.Node != n.Name && b.Created <= n.ClaimedAt(a) {
+	if b := h.blockOf(a); b != nil && b.Node != n.Name && (b.Created <= n.ClaimedAt(a) || ofBalancer(b, n, a)) {
 		return fmt.Sprintf("lies in the older block %s of node %s", b.CIDR, b.Node)
 	}
 	switch {
@@ -155,9 +157,16 @@ func rangedOf(c *model.Cluster) map[netip.Addr]int64 {
 	return out
 }
 
+// ofBalancer reports whether an address that a node claims is a load balancer's in any case. A node that is reached by an address has it as its first:
+// so blocks of load balancers take that from none that was there before them, even where somebody made a pool of nodes' addresses.
+func ofBalancer(b *model.Block, n *model.Node, a netip.Addr) bool {
+	return b.Node == loadBalancers && a != n.NodeAddr() && a != n.NodeAddr6()
+}
+
 // noLinkAddress says why a node is not reached at the link address that it published, "" when it is. What the kernel's
-// neighbour table has for one of the node's addresses decides; where it has nothing yet, an address that others have is not taken.
-func noLinkAddress(c *model.Cluster, n *model.Node, publishers int) string {
+// neighbour table has for one of the node's addresses decides; where it has nothing yet, an address that others have is not taken: of several
+// nodes that publish it first has it, the oldest.
+func noLinkAddress(c *model.Cluster, n *model.Node, first string) string {
 	mac := n.LinkAddress
 	if mac == [6]byte{} {
 		return ""
@@ -170,8 +179,8 @@ func noLinkAddress(c *model.Cluster, n *model.Node, publishers int) string {
 			return ""
 		}
 	}
-	if publishers > 1 {
-		return "is published by another node too"
+	if first != n.Name {
+		return "is published by the older node " + first + " too"
 	}
 	for a, known := range c.Local.Neighbours {
 		if known == mac {

@@ -89,7 +89,7 @@ func (x *podClaims) enter(p *model.Pod, h *holdings) bool {
 	return len(addrs) > 0
 }
 
-// decide returns which pods have the addresses that are to be decided: of those with a title the oldest.
+// decide returns which pods have the addresses that are to be decided: of those with a title the one whose node's block holds it, else the oldest.
 func (x *podClaims) decide(c *model.Cluster, h *holdings) (map[netip.Addr]model.Name, []Refusal) {
 	out := make(map[netip.Addr]model.Name, len(x.at))
 	if len(x.at) == 0 {
@@ -102,7 +102,7 @@ func (x *podClaims) decide(c *model.Cluster, h *holdings) (map[netip.Addr]model.
 		why := make([]string, len(names))
 		for i, name := range names {
 			p := x.of[name].pod
-			if why[i] = noTitle(c, h, pools, p, a); why[i] == "" && (first == nil || olderPod(p, first) < 0) {
+			if why[i] = noTitle(c, h, pools, p, a); why[i] == "" && (first == nil || firstPod(h, a, p, first) < 0) {
 				first = p
 			}
 		}
@@ -111,7 +111,7 @@ func (x *podClaims) decide(c *model.Cluster, h *holdings) (map[netip.Addr]model.
 		}
 		for i, name := range names {
 			if why[i] == "" && first.Name != name {
-				why[i] = fmt.Sprintf("is the address of the older pod %s on node %s", first.Name, first.Node)
+				why[i] = fmt.Sprintf("is the address of pod %s on node %s, whose claim comes first", first.Name, first.Node)
 			}
 			if p := x.of[name].pod; why[i] != "" && p.Node != c.Local.Node {
 				refused = append(refused, Refusal{Object: "Pod " + name.String(), Field: "status.podIPs", Value: a.String(), Why: why[i], Node: p.Node})
@@ -145,7 +145,15 @@ func noTitle(c *model.Cluster, h *holdings, pools *prefixes[*model.Pool], p *mod
 	return "lies in no block of the pod's node"
 }
 
-func olderPod(a, b *model.Pod) int {
+// firstPod compares two pods that claim an address. A block is the better title than a reservation: what a pod asks for, and what its status says, its
+// node may have written long after it was made.
+func firstPod(h *holdings, at netip.Addr, a, b *model.Pod) int {
+	if node, held := h.byAddr.lookup(at); held && (a.Node == node) != (b.Node == node) {
+		if a.Node == node {
+			return -1
+		}
+		return 1
+	}
 	return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.UID, b.UID), compareNames(a.Name, b.Name))
 }
 

@@ -2,6 +2,7 @@ package calc
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/weir-net/weir/internal/hostile"
@@ -65,6 +66,79 @@ func TestHostileAnnouncements(t *testing.T) {
 			for _, text := range []string{tt.four, tt.six} {
 				if s.Announced[addr(text)] {
 					t.Errorf("%s is announced", text)
+				}
+			}
+		})
+	}
+}
+
+// TestHostileClaimedBalancer: what a Service has of a load balancer's block, or by an administrator's grant, goes on being answered for when a node
+// says that it is its own.
+func TestHostileClaimedBalancer(t *testing.T) {
+	for _, tt := range []struct {
+		attack string
+		addrs  []netip.Addr
+		since  int64 // 0 = the agent has started since
+	}{
+		{"a node says that a load balancer's address is its own", []netip.Addr{addr("172.31.1.194"), addr("fd00:31:1::c2")}, 950},
+		{"a node says that a load balancer's address is its own, and agents start again", []netip.Addr{addr("172.31.1.194"), addr("fd00:31:1::c2")}, 0},
+		{"a node says that an external IP, which an administrator grants, is its own", []netip.Addr{addr("172.31.1.99"), addr("fd00:31:1::63")}, 950},
+	} {
+		t.Run(tt.attack, func(t *testing.T) {
+			hostile.Record(t, tt.attack, hostile.Node, hostile.ControlPlane, hostile.Both)
+			c := evil()
+			c.Settings.L2Reachability = true
+			c.Settings.ServiceExternalIPs = []netip.Prefix{prefix("172.31.1.99/32"), prefix("fd00:31:1::63/128")}
+			worker := *c.Nodes["worker"]
+			worker.Subnets = []netip.Prefix{prefix("172.31.1.0/24"), prefix("fd00:31:1::/64")}
+			c.Nodes["worker"] = &worker
+			for name, n := range c.Nodes {
+				if name != "worker" { // nobody else announces
+					with := *n
+					with.Subnets = nil
+					c.Nodes[name] = &with
+				}
+			}
+			for _, p := range []string{"172.31.1.192/28", "fd00:31:1::c0/124"} {
+				c.Pools[p] = &model.Pool{Name: p, CIDR: prefix(p), BlockBits: prefix(p).Bits(), LoadBalancer: true}
+				c.Blocks[prefix(p)] = &model.Block{CIDR: prefix(p), Node: loadBalancers, Created: 200}
+			}
+			name := model.Name{Namespace: "default", Name: "victim"}
+			c.Services[name] = &model.Service{Name: name, Created: 300, ClusterIPs: []netip.Addr{addr("10.96.0.99"), addr("fd00:10:96::99")},
+				ExternalIPs: []netip.Addr{addr("172.31.1.99"), addr("fd00:31:1::63")}, LBIPs: []netip.Addr{addr("172.31.1.194"), addr("fd00:31:1::c2")},
+				Ports: []model.ServicePort{{Name: "p", Protocol: model.ProtocolTCP, Port: 80}}}
+			announced := func(when string) {
+				t.Helper()
+				s := Calc(c)
+				for _, a := range tt.addrs {
+					if !s.Announced[a] {
+						t.Errorf("%s, %s is not answered for", when, a)
+					}
+				}
+			}
+			announced("before")
+			far := *c.Nodes["far"]
+			far.Addrs = append(slices.Clone(far.Addrs), tt.addrs...)
+			if tt.since != 0 {
+				far.Since = map[netip.Addr]int64{}
+				for _, a := range tt.addrs {
+					far.Since[a] = tt.since
+				}
+			}
+			c.Nodes["far"] = &far
+			announced("after")
+			// What a node has had before the Service came it keeps, whatever is granted.
+			if tt.since != 0 {
+				for _, a := range tt.addrs {
+					far.Since[a] = 299
+				}
+				c.Blocks[prefix("172.31.1.192/28")].Created, c.Blocks[prefix("fd00:31:1::c0/124")].Created = 300, 300
+				far.Addrs = append(slices.Clone(tt.addrs), far.Addrs...)
+				s := Calc(c)
+				for _, a := range tt.addrs {
+					if s.Announced[a] {
+						t.Errorf("%s, which a node has had for longer, is answered for", a)
+					}
 				}
 			}
 		})

@@ -66,8 +66,8 @@ func see(s *nodestate.State, a netip.Addr) seen {
 	return out
 }
 
-// unmoved holds that an attack changes nothing for any of ours, and that it is told.
-func unmoved(t *testing.T, before *model.Cluster, attack func(*model.Cluster)) {
+// unmoved asserts that an attack changes nothing for any of ours, and of more, and that it is reported.
+func unmoved(t *testing.T, before *model.Cluster, attack func(*model.Cluster), more ...netip.Addr) {
 	t.Helper()
 	claimed(before)
 	k := New()
@@ -75,7 +75,7 @@ func unmoved(t *testing.T, before *model.Cluster, attack func(*model.Cluster)) {
 	attack(before)
 	is, _ := k.Update(before, model.AllDirty())
 	sameServices(t, was, is)
-	for _, a := range ours {
+	for _, a := range append(more, ours...) {
 		if x, y := see(was, a), see(is, a); x != y {
 			t.Errorf("%s: before %s, after %s", a, x, y)
 		}
@@ -142,10 +142,24 @@ func TestHostilePodAddresses(t *testing.T) {
 	t.Run("reserved", func(t *testing.T) {
 		hostile.Record(t, "a node writes a reserved address, which an older pod has, into the status of its pod", hostile.Node, hostile.ControlPlane, hostile.Both)
 		c := evil()
+		lent := []netip.Addr{addr("10.244.78.1"), addr("fd00:10:244:78::1")} // which no block holds
+		for _, a := range lent {
+			c.Reservations = append(c.Reservations, netip.PrefixFrom(a, a.BitLen()))
+		}
+		victim := c.Pods[model.Name{Namespace: "default", Name: "victim"}]
+		victim.Addrs, victim.Asked = lent, lent
+		unmoved(t, c, func(c *model.Cluster) {
+			p := pod(c, "aaa", "far", append(slices.Clone(lent), ours...)...)
+			p.Asked, p.Created = p.Addrs, 301
+		}, lent...)
+	})
+	t.Run("of a block", func(t *testing.T) {
+		hostile.Record(t, "a node writes a reserved address, which a younger pod has by its node's block, into annotation and status of its pod", hostile.Node, hostile.ControlPlane, hostile.Both)
+		c := evil()
 		c.Reservations = append(c.Reservations, prefix("10.244.0.7/32"), prefix("fd00:10:244::7/128"))
 		unmoved(t, c, func(c *model.Cluster) {
 			p := pod(c, "aaa", "far", ours...)
-			p.Asked, p.Created = ours, 301
+			p.Asked, p.Created = ours, 1
 		})
 	})
 	t.Run("many", func(t *testing.T) {
@@ -230,7 +244,11 @@ func TestHostileLinkAddress(t *testing.T) {
 			}
 			if attack == "a node publishes another node's link address" { // also where the kernel knows neither
 				clear(c.Local.Neighbours)
-				notThere(Calc(c))
+				s := Calc(c)
+				notThere(s)
+				if s.Addrs[addr("172.31.1.8")].MAC != [6]byte{2, 0, 0, 0, 0, 1} {
+					t.Error("the node whose link address it is lost it where the kernel knows neither")
+				}
 			}
 		})
 	}

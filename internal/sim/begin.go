@@ -206,7 +206,8 @@ func (n *Node) pickPort(in In, k flowKey, fwd *flow, must bool) bool {
 		pod = k.src
 	}
 	own := -1
-	for _, port := range n.portsFor(first, last, pod) {
+	outside := !n.opts.Undivided && (in.Hook == FromUplink || in.Hook == FromTunnel)
+	for _, port := range n.portsFor(first, last, pod, outside) {
 		n.setPort(k, fwd, port)
 		if n.replyFree(k, fwd) {
 			return true

@@ -12,11 +12,17 @@ const (
 	snatGroups = 11
 	// snatLeast is the least size of a window: below it the range is not divided.
 	snatLeast = 16
+	// snatOutside is how many groups, the first, those outside have.
+	snatOutside = 5
 )
 
-// portsFor are the ports that are looked at for a flow, in their order: of a pod those of its windows, of others (no pod) those of the range.
-func (n *Node) portsFor(first, last uint16, pod netip.Addr) []uint16 {
+// portsFor are the ports that are looked at for a flow, in their order: of a pod those of its windows, of those outside those of the first
+// groups, of others (no pod) those of the range.
+func (n *Node) portsFor(first, last uint16, pod netip.Addr, outside bool) []uint16 {
 	total := int(last) - int(first) + 1
+	if outside && total >= snatGroups*snatGroups*snatLeast {
+		total = total / (snatGroups * snatGroups) * snatGroups * snatOutside
+	}
 	at, size := n.opts.Port(first, total), total
 	var windows []int
 	if pod.IsValid() && total >= snatGroups*snatGroups*snatLeast {

@@ -147,17 +147,52 @@ func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
 	for _, c := range n.Status.Conditions {
 		out.NotReady = out.NotReady || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
 	}
+	out.Addrs = f.nodeAddrs(n.Status.Addresses)
+	return out, f.list
+}
+
+// What a node may claim: a node, or whoever has its token, writes its status, which may have tens of thousands of addresses.
+const (
+	maxNodeAddrs   = 8  // of each family
+	maxNodeSubnets = 32 // of both families together
+)
+
+// nodeAddrs returns the addresses of a Node that count, internal ones first: the first maxNodeAddrs of each family. What is beyond is one problem.
+func (f *finding) nodeAddrs(list []corev1.NodeAddress) []netip.Addr {
+	var out []netip.Addr
+	var of [2]int // by family
+	wrong, beyond := 0, 0
 	for _, t := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
-		for i, na := range n.Status.Addresses {
+		for i, na := range list {
 			if na.Type != t {
 				continue
 			}
-			if a, ok := f.unicast(fmt.Sprintf("status.addresses[%d].address", i), na.Address); ok && !slices.Contains(out.Addrs, a) {
-				out.Addrs = append(out.Addrs, a)
+			if min(of[0], of[1]) == maxNodeAddrs || wrong == maxNodeAddrs {
+				beyond++
+				continue
+			}
+			a, ok := f.unicast(fmt.Sprintf("status.addresses[%d].address", i), na.Address)
+			family := 0
+			if a.Is6() {
+				family = 1
+			}
+			switch {
+			case !ok:
+				wrong++
+			case slices.Contains(out, a):
+			case of[family] == maxNodeAddrs:
+				beyond++
+			default:
+				out = append(out, a)
+				of[family]++
 			}
 		}
 	}
-	return out, f.list
+	if beyond > 0 {
+		f.add("status.addresses", fmt.Sprintf("%d more", beyond), fmt.Sprintf("are beyond the first %d of a family; they are left out", maxNodeAddrs),
+			"find out who writes them: a node has few addresses")
+	}
+	return out
 }
 
 // notOurs says whether the labels of a Service or of an EndpointSlice take it from every proxy that is not named in

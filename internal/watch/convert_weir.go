@@ -180,6 +180,11 @@ func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
 		}
 	}
 	for i, text := range s.Status.Subnets {
+		if i == maxNodeSubnets {
+			f.add("status.subnets", fmt.Sprintf("%d more", len(s.Status.Subnets)-i), fmt.Sprintf("are beyond the first %d; they are left out", maxNodeSubnets),
+				"see to which interfaces bpfDataIfacePattern applies on this node")
+			break
+		}
 		p, err := parsePrefix(text, false)
 		if err != nil || p.Bits() == 0 {
 			f.add(fmt.Sprintf("status.subnets[%d]", i), text, "is not a subnet; it is left out", "restart weir-node on this node")

@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -8,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -38,6 +41,65 @@ func TestHostileMappedAddress(t *testing.T) {
 		t.Errorf("a hostIP is %s", a)
 	}
 }
+
+// What a node claims is bounded before anything is computed from it.
+func TestHostileNodeAddresses(t *testing.T) {
+	t.Run("many", func(t *testing.T) {
+		hostile.Record(t, "a node claims tens of thousands of addresses", hostile.Node, hostile.ControlPlane, hostile.Both)
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "far"}}
+		add := func(kind corev1.NodeAddressType, text string) {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: kind, Address: text})
+		}
+		add(corev1.NodeExternalIP, "192.0.2.9") // internal ones come first
+		for i := range 40000 {
+			add(corev1.NodeInternalIP, fmt.Sprintf("10.244.%d.%d", i>>8, i&0xff))
+			add(corev1.NodeInternalIP, fmt.Sprintf("fd00:10:244::%x", i+1))
+		}
+		got, problems := ConvertNode(n)
+		if len(got.Addrs) != 2*maxKept || got.Addrs[0].String() != "10.244.0.0" || len(problems) != 1 || problems[0].Value != "79985 more" {
+			t.Errorf("%d addresses count, %v; %d problems", len(got.Addrs), got.Addrs[0], len(problems))
+		}
+		n.Status.Addresses = nil
+		for i := range 40000 {
+			add(corev1.NodeInternalIP, fmt.Sprintf("127.0.%d.%d", i>>8, i&0xff))
+			add(corev1.NodeExternalIP, "nonsense")
+		}
+		if got, problems := ConvertNode(n); len(got.Addrs) != 0 || len(problems) != maxKept+1 {
+			t.Errorf("of addresses that are none %d count; %d problems", len(got.Addrs), len(problems))
+		}
+	})
+	t.Run("subnets", func(t *testing.T) {
+		hostile.Record(t, "a node publishes thousands of subnets", hostile.Node, hostile.ControlPlane, hostile.Both)
+		s := &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: "far"}}
+		for i := range 5000 {
+			s.Status.Subnets = append(s.Status.Subnets, fmt.Sprintf("10.%d.%d.0/24", i>>8, i&0xff))
+		}
+		if got, problems := ConvertNodeStatus(s); len(got.Subnets) != 32 || len(problems) != 1 {
+			t.Errorf("%d subnets count; %d problems", len(got.Subnets), len(problems))
+		}
+	})
+}
+
+// What a node comes to claim while no agent runs came later than what it had.
+func TestHostileUnseenClaims(t *testing.T) {
+	hostile.Record(t, "a node claims addresses while no agent runs, which then passes for older", hostile.Node, hostile.ControlPlane, hostile.Both)
+	old, later, new := netip.MustParseAddr("172.31.2.20"), netip.MustParseAddr("172.31.2.21"), netip.MustParseAddr("172.31.1.194")
+	before := ClaimsOf(&model.Node{Name: "far", UID: "1", Addrs: []netip.Addr{old, later}, Since: map[netip.Addr]int64{later: 400}})
+	w := &Watcher{nodes: map[string]*model.Node{}, since: map[string]map[netip.Addr]int64{}, claimed: map[string]NodeClaims{"far": before}}
+	w.noteAddrs(&model.Node{Name: "far", UID: "1", Addrs: []netip.Addr{new, old, later}})
+	since := w.since["far"]
+	if since[old] != 0 || since[later] != 400 || since[new] < 1_600_000_000 {
+		t.Errorf("the node has its addresses since %v", since)
+	}
+	// Another Node of the name begins anew.
+	w.noteAddrs(&model.Node{Name: "far", UID: "2", Addrs: []netip.Addr{new, old}})
+	if len(w.since["far"]) != 0 {
+		t.Errorf("another Node of the name has its addresses since %v", w.since["far"])
+	}
+}
+
+// maxKept is how many addresses of a family a node has at most.
+const maxKept = 8
 
 // What no Service may have does not get as far as the model.
 func TestHostileLoopbackOfService(t *testing.T) {

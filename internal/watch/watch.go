@@ -9,6 +9,7 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -32,6 +33,23 @@ type Config struct {
 	Core    client.Core
 	Dynamic dynamic.Interface
 	Log     *slog.Logger
+	// Claims are what was known at the end of another run of the addresses of Nodes, by name.
+	Claims map[string]NodeClaims
+}
+
+// NodeClaims says since when a Node has its addresses: since it was first seen (0), or since a later time, in Unix seconds.
+type NodeClaims struct {
+	UID   string               `json:"uid"`
+	Addrs map[netip.Addr]int64 `json:"addresses"`
+}
+
+// ClaimsOf returns what is to be remembered of a node.
+func ClaimsOf(n *model.Node) NodeClaims {
+	c := NodeClaims{UID: n.UID, Addrs: make(map[netip.Addr]int64, len(n.Addrs))}
+	for _, a := range n.Addrs {
+		c.Addrs[a] = n.Since[a]
+	}
+	return c
 }
 
 // Sink receives a batch. While it is busy changes are squashed into the next one. It is called by one
@@ -62,6 +80,7 @@ type Watcher struct {
 	ranges   map[string]*ServiceCIDR
 	reserved map[string]*Reservation
 	since    map[string]map[netip.Addr]int64 // when a node's addresses came that it did not have at first, Unix seconds
+	claimed  map[string]NodeClaims           // of nodes that were not seen yet
 }
 
 // source is one watched resource.
@@ -81,6 +100,7 @@ func New(cfg Config) (*Watcher, error) {
 		problems: problems{byObject: map[string][]weirv1.Problem{}},
 		nodes:    map[string]*model.Node{}, statuses: map[string]*Published{}, poolAge: map[string]metav1.Time{},
 		ranges: map[string]*ServiceCIDR{}, reserved: map[string]*Reservation{}, since: map[string]map[netip.Addr]int64{},
+		claimed: maps.Clone(cfg.Claims),
 	}
 	w.addCore(cfg.Core)
 	if err := firstError(w.addCRDs(cfg.Dynamic), w.addPolicies(cfg.Dynamic)); err != nil {
@@ -328,17 +348,26 @@ func (w *Watcher) reservedRanges() []netip.Prefix {
 // noteAddrs remembers since when a node has addresses that it did not have when it was first seen: what a node claims later
 // takes nothing from those who had it before. w.mu is held.
 func (w *Watcher) noteAddrs(now *model.Node) {
-	before := w.nodes[now.Name]
-	if before == nil {
+	before := NodeClaims{}
+	if n := w.nodes[now.Name]; n != nil {
+		before = ClaimsOf(n)
+		for a, at := range w.since[now.Name] {
+			before.Addrs[a] = at
+		}
+	} else {
+		before = w.claimed[now.Name]
+		delete(w.claimed, now.Name)
+	}
+	if before.Addrs == nil || before.UID != now.UID {
 		delete(w.since, now.Name)
 		return
 	}
 	since := map[netip.Addr]int64{}
 	for _, a := range now.Addrs {
-		if at, ok := w.since[now.Name][a]; ok {
-			since[a] = at
-		} else if !slices.Contains(before.Addrs, a) {
+		if at, ok := before.Addrs[a]; !ok {
 			since[a] = time.Now().Unix()
+		} else if at != 0 {
+			since[a] = at
 		}
 	}
 	if w.since[now.Name] = since; len(since) == 0 {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/packet"
 )
 
@@ -21,6 +22,7 @@ const (
 	attackHeld     = "one pod takes the node's ports for source NAT towards a server with flows that are answered"
 	attackQueries  = "one pod takes the node's identifiers for source NAT of ICMP queries"
 	attackSYNs     = "one pod takes the node's ports for source NAT towards a server with SYNs that nobody answers"
+	attackOutside  = "one client outside takes the node's ports for source NAT towards a name server by a node port"
 	attackTogether = "two pods together take the node's ports for source NAT towards a name server"
 )
 
@@ -205,6 +207,25 @@ func testHostilePortsTogether(t *testing.T, fam family) {
 	c := newCrowd(t, fam)
 	c.attack(c.a, "udp", "172.30.0.55:53")
 	c.attack(c.second, "udp", "172.30.0.55:53")
+	c.resolves()
+}
+
+// TestHostilePortsOutside: nor does a client outside, or another node's pod, by the node port of a Service whose backend is the name server.
+func TestHostilePortsOutside(t *testing.T) { inBoth(t, testHostilePortsOutside) }
+
+func testHostilePortsOutside(t *testing.T, fam family) {
+	record(t, attackOutside, hostile.Link, fam)
+	c := newCrowd(t, fam)
+	c.service("names", "10.96.0.1", 30053)
+	c.slices("names", 53, []model.ServiceEndpoint{{Addrs: []netip.Addr{netip.MustParseAddr("172.30.0.55")}, Ready: true, Serving: true}})
+	c.apply()
+	if a := c.client2.call(request{Op: "lookups", Addr: "172.30.0.8:30053", Size: 1}); a.Err != "" || a.Again != 1 {
+		t.Fatalf("the node port is not answered: %s", a.Err)
+	}
+	a := c.client2.call(request{Op: "drain", Net: "udp", Addr: "172.30.0.8:30053", From: netip.AddrPortFrom(c.client2.addr, 30000).String(), Size: ports})
+	if a.Err != "" {
+		t.Fatalf("the attacker: %s", a.Err)
+	}
 	c.resolves()
 }
 

@@ -83,7 +83,9 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	f.hookChains(t, s, epoch, h, at)
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: f.rules(s, f.masqueradeRules(s)...)}
-	chain(asNodeChain, f.asNodeRules(s)...)
+	chain(asNodeChain, f.asNodeRules(s, s.Settings.SNATFirst, s.Settings.SNATLast)...)
+	first, last := outsidePorts(s)
+	chain(asNodeOutside, f.asNodeRules(s, first, last)...)
 	f.portShareChains(t, s)
 	f.connectionShares(t, s, at.connections)
 	f.resolveChains(t, s)
@@ -140,15 +142,14 @@ func (f family) set(t *Table, name string, s Set) {
 // asNodeChain gives a flow the node's address, and a port of the range that is for that; an echo's identifier plays the port.
 const asNodeChain = "as-node"
 
-func (f family) asNodeRules(s *nodestate.State) []string {
+func (f family) asNodeRules(s *nodestate.State, first, last uint16) []string {
 	if !f.node(s).IsValid() {
 		return nil
 	}
-	set := s.Settings
-	if set.SNATLast < set.SNATFirst || set.SNATFirst == 0 {
+	if last < first || first == 0 {
 		return []string{"snat to $node"}
 	}
-	to := netip.AddrPortFrom(f.node(s), set.SNATFirst).String() + "-" + fmt.Sprint(set.SNATLast)
+	to := netip.AddrPortFrom(f.node(s), first).String() + "-" + fmt.Sprint(last)
 	return []string{"$ports snat to " + to, "$icmp type echo-request snat to " + to, "snat to $node"}
 }
 
@@ -166,5 +167,5 @@ func (f family) masqueradeRules(s *nodestate.State) []string {
 	}
 	return append(rules,
 		// A client outside whose backend is on another node, or outside of the cluster: the answers have to come by here.
-		"ct status dnat iifname != $pods $ip saddr != @"+setOwn+" $ip daddr != @"+setLocal+" goto "+asNodeChain)
+		"ct status dnat iifname != $pods $ip saddr != @"+setOwn+" $ip daddr != @"+setLocal+" goto "+asNodeOutside)
 }

@@ -13,13 +13,16 @@ import (
 // Ports for source NAT are chosen by the kernel, out of the node's range. So that one pod does not take them all towards one destination, each
 // has a share: so many connections that connection tracking knows of it with that destination.
 const (
-	asNodePod       = "as-node-pod" // gives a pod's flow the node's address, while the pod has less than its share of the ports
+	asNodePod       = "as-node-pod"     // gives a pod's flow the node's address, while the pod has less than its share of the ports
+	asNodeOutside   = "as-node-outside" // gives the flow of somebody outside the node's address, with the ports that pods do not have for themselves
 	portShareChain  = "port-share"
 	queryShareChain = "query-share" // the same for the identifiers of echo requests
 	setPortShares   = "port-shares" // pod . destination . protocol . port, with its connections
 	setQueryShares  = "query-shares"
 	// portShare is the part of the range that a pod may have: 1 in portShare.
 	portShare = 4
+	// outsideShare is the part of the range, its beginning, that all those outside may have: the rest is left to pods and the node's processes.
+	outsideShare = 2
 	// leastShared is the least size of a range of which pods have shares.
 	leastShared = 1936
 	// portSharesSize is for how many destinations of all pods connections are counted.
@@ -34,6 +37,16 @@ func podShare(s *nodestate.State) int {
 		return 0
 	}
 	return n / portShare
+}
+
+// outsidePorts are the ports for what comes from outside for a Service, and goes on with the node's address: inclusive.
+func outsidePorts(s *nodestate.State) (first, last uint16) {
+	first, last = s.Settings.SNATFirst, s.Settings.SNATLast
+	n := int(last) - int(first) + 1
+	if first == 0 || n < leastShared {
+		return first, last
+	}
+	return first, first + uint16(n/outsideShare) - 1
 }
 
 // portShareChains make the chains and the sets by which pods are held to their shares.

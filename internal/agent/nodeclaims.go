@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"log/slog"
+	"maps"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+// nodeClaims remembers over restarts since when Nodes have their addresses: what a node claims while no agent runs here came later, too.
+type nodeClaims struct {
+	file  remembered[map[string]watch.NodeClaims]
+	known map[string]watch.NodeClaims // by the name of the Node
+}
+
+func newNodeClaims(path string, log *slog.Logger) *nodeClaims {
+	c := &nodeClaims{file: remembered[map[string]watch.NodeClaims]{path: path, log: log}}
+	if c.known = c.file.load(); c.known == nil {
+		c.known = map[string]watch.NodeClaims{}
+	}
+	return c
+}
+
+// note keeps what changed of nodes; nil = gone. full = they are all that there are.
+func (c *nodeClaims) note(nodes map[string]*model.Node, full bool) {
+	changed := false
+	for name, n := range nodes {
+		was, had := c.known[name]
+		if n == nil {
+			changed = changed || had
+			delete(c.known, name)
+			continue
+		}
+		if now := watch.ClaimsOf(n); !had || now.UID != was.UID || !maps.Equal(now.Addrs, was.Addrs) {
+			c.known[name], changed = now, true
+		}
+	}
+	if full {
+		before := len(c.known)
+		maps.DeleteFunc(c.known, func(name string, _ watch.NodeClaims) bool { return nodes[name] == nil })
+		changed = changed || len(c.known) != before
+	}
+	if changed {
+		_ = c.file.save(c.known) // reported there, and written with the next change
+	}
+}
