@@ -294,7 +294,7 @@ enum flow_from {
 	FROM_LINK = 3,     /* a node on the link: `source` stands for its MAC address */
 	FROM_TUNNEL = 4,   /* the tunnel: `source` is the outer source address */
 	FROM_ROUTER = 5,   /* an uplink, from whichever MAC address: the sender is behind a router, or publishes none */
-	FROM_STACK = 6,    /* this node's own stack */
+	FROM_STACK = 6,    /* this node's own stack: the first word of `source` is the interface by which it got them, 0 = none */
 };
 
 /* The order is by use, not by subject. A packet of an open flow reads and writes the fields up to

@@ -556,7 +556,9 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		w->fwd.from = FROM_POD;
 		w->fwd.source.w[0] = skb->ifindex;
 	} else if (!from_outside) {
-		w->fwd.from = FROM_STACK;
+		ret = source_routed(skb);
+		if (ret)
+			return ret;
 	} else if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT)) {
 		return DROP_SPOOFED;
 	} else if (a && a->kind == ADDR_NODE && p->l4 == L4_UDP && p->key.dport == s->tunnel_port &&

@@ -143,7 +143,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		f = NULL;
 	if (f && p->l4 == L4_ERROR && handle_error_spoofed(skb, p))
 		return drop_packet(skb, DROP_SPOOFED, 0);
-	if (f && source_is_outside(p) && p->l4 != L4_ERROR && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
+	if (f && p->hook != HOOK_FROM_WORKLOAD && p->l4 != L4_ERROR && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
 		ret = source_again(skb, f);
 		if (ret)
 			return drop_packet(skb, ret, 0);
@@ -255,7 +255,7 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&weir_flows_new, &p->key);
 	if (!f || flow_expired(f, s, p->key.proto, now) || !flow_enters(f, p, skb->ifindex))
 		return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST);
-	if (source_is_outside(p) && !w->frag.again && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
+	if (p->hook != HOOK_FROM_WORKLOAD && !w->frag.again && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
 		ret = source_again(skb, f);
 		if (ret)
 			return drop_packet(skb, ret, 0);

@@ -62,7 +62,7 @@ static __always_inline int source_fits(struct __sk_buff *skb, const struct pkt *
 		source_link(&link, eth->h_source);
 		return addr_same(&f->source, &link);
 	}
-	return f->from != FROM_POD; /* the node's own stack */
+	return f->from == FROM_STACK && f->source.w[0] == skb->ingress_ifindex;
 }
 
 /* Is the MAC address one that a node publishes, and another than the sender's? */
@@ -241,6 +241,50 @@ static __always_inline void source_expect(struct scratch *w, int outside)
 	source_link(&w->rev.source, n->mac);
 }
 
+/* May scratch.pkt, which the stack sends to a pod or by an uplink, have come in by the interface by which it did, 0 = it was sent here? By
+ * those that are neither an uplink nor the tunnel, such as containers' bridges, no pod of another node comes, unless its node is reached there; and a pod
+ * of this node by its own alone. An address of the node itself may be there by masquerading. scratch.fwd's from and source are written. Returns 0 or the
+ * reason to drop. */
+__noinline int source_routed(struct __sk_buff *skb)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	struct bpf_fib_lookup fib = {};
+	struct route_value *r;
+	struct addr_value *a;
+	__u32 in;
+	long ret;
+
+	if (!s || !w)
+		return DROP_SPOOFED;
+	in = skb->ingress_ifindex;
+	w->fwd.from = FROM_STACK;
+	w->fwd.source = addr_none();
+	w->fwd.source.w[0] = in;
+	if (!in || in == s->host_ifindex || in == s->tunnel_ifindex || bpf_map_lookup_elem(&weir_uplinks, &in))
+		return DROP_NONE;
+	w->sender = w->pkt.key.saddr;
+	a = bpf_map_lookup_elem(&weir_addrs, &w->sender);
+	if (a) {
+		if (a->kind == ADDR_ENDPOINT)
+			return a->ifindex == in ? DROP_NONE : DROP_SPOOFED;
+		if (a->kind != ADDR_POD)
+			return DROP_NONE;
+		w->home = a->node;
+	} else {
+		r = route_find(&w->sender);
+		if (!r)
+			return DROP_NONE;
+		if (!(r->flags & ROUTE_REMOTE))
+			return DROP_SPOOFED;
+		w->home = r->node;
+	}
+	ret = route_ask(skb, &fib, &s->node, &w->home, 0);
+	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH && ret != BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return DROP_SPOOFED;
+	return fib.ifindex == in ? DROP_NONE : DROP_SPOOFED;
+}
+
 /* The packet of the open flow f does not come as its packets do, or the tables changed: may it?
  * Then f's packets come so from now on. */
 static __noinline int source_again(struct __sk_buff *skb, struct flow_value *f)
@@ -252,7 +296,7 @@ static __noinline int source_again(struct __sk_buff *skb, struct flow_value *f)
 		return DROP_SPOOFED;
 	w->fwd = *f;
 	source_forget(w);
-	ret = source_judge(skb);
+	ret = source_is_outside(&w->pkt) ? source_judge(skb) : source_routed(skb);
 	if (!ret) {
 		f->from = w->fwd.from;
 		f->source = w->fwd.source;

@@ -1,10 +1,19 @@
 package deploy
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weir-net/weir/internal/apitest"
 )
 
 const (
@@ -33,6 +42,44 @@ func poolOfNobody(t *testing.T, c cluster) {
 		t.Log(i)
 		c.taken(t, c.Clients.Dynamic, "create", p)
 		c.taken(t, c.Clients.Dynamic, "delete", p)
+	}
+}
+
+// kubeletAsksForAddress: what a pod asks for is said when it is made. Kubelets go on writing the status.
+func kubeletAsksForAddress(t *testing.T, c cluster) {
+	const kubelet, asks, mirror = "system:node:n1", "cni.projectcalico.org/ipAddrs", "kubernetes.io/config.mirror"
+	c.grant(t, kubelet, "shop", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "pods/status"}, Verbs: []string{"patch"}})
+	spec := map[string]any{"nodeName": "n1", "automountServiceAccountToken": false, "containers": []any{map[string]any{"name": "c", "image": "none"}}}
+	plain, asking := object("v1", "Pod", "shop", "plain", spec), object("v1", "Pod", "shop", "asking", spec)
+	asking.SetAnnotations(map[string]string{asks: `["10.244.77.1"]`})
+	c.Create(plain)
+	c.Create(asking)
+	patch := func(pod, subresource string, annotations map[string]any) error {
+		raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}, "status": map[string]any{"podIP": "10.244.77.1", "podIPs": []any{map[string]any{"ip": "10.244.77.1"}}}})
+		if err != nil {
+			return err
+		}
+		var at []string
+		if subresource != "" {
+			at = append(at, subresource)
+		}
+		_, err = c.as(kubelet, "").Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace("shop").Patch(t.Context(), pod, types.MergePatchType, raw, metav1.PatchOptions{}, at...)
+		return err
+	}
+	apitest.Eventually(t, 10*time.Second, "a kubelet's right to write the status", func() error { return patch("plain", "status", map[string]any{"seen": "yes"}) })
+	for _, subresource := range []string{"", "status"} {
+		for _, p := range []struct {
+			pod         string
+			annotations map[string]any
+		}{{"plain", map[string]any{asks: `["10.244.77.1"]`}}, {"asking", map[string]any{asks: `["10.244.77.2"]`}}, {"asking", map[string]any{asks: nil}}, {"plain", map[string]any{mirror: "x"}}} {
+			err := patch(p.pod, subresource, p.annotations)
+			if err == nil || !(apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) || p.annotations[mirror] == nil && !strings.Contains(err.Error(), "weir-kubelets-pods") {
+				t.Errorf("%s %s %v: %v", p.pod, subresource, p.annotations, err)
+			}
+		}
+	}
+	if err := patch("asking", "status", map[string]any{"seen": "yes"}); err != nil {
+		t.Errorf("the status of a pod that asks for an address: %v", err)
 	}
 }
 

@@ -76,6 +76,7 @@ func TestHostileAdmission(t *testing.T) {
 		{"the token of the controller makes a first pool beside pools of other names", hostile.Controller, controllerFirstPools},
 		{"a pool covers loopback, link-local, multicast or all addresses", hostile.Operator, poolOfNobody},
 		{"a pool gets smaller blocks than nodes have, which then do not count", hostile.Operator, smallerBlocks},
+		{"a node has a pod of its own, made long ago, ask for a reserved address by annotation", hostile.Node, kubeletAsksForAddress},
 		{"a node makes a block under the name of another one", hostile.Node, blockNamedAsOther},
 		{"a node makes a block that is larger than those of the pool", hostile.Node, blockLargerThanPools},
 		{"a node makes a block that is no network, or one of thousands of addresses", hostile.Node, blockNoNetwork},

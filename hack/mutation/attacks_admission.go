@@ -79,6 +79,7 @@ func written() []mutant {
 		{"the token of the controller changes a pool", "24-controller-limits.yaml", "|| variables.kind == 'ippools' && request.operation != 'CREATE')", ")"},
 		{"a pool covers loopback, link-local, multicast or all addresses", "25-addresses.yaml", "!variables.special.exists(s,", "!variables.special.exists(s, s == '' &&"},
 		{"a pool gets smaller blocks than nodes have, which then do not count", "25-addresses.yaml", "expression: variables.size <= variables.sizeBefore", "expression: variables.size >= 0"},
+		{"a node has a pod of its own, made long ago, ask for a reserved address by annotation", "25-addresses.yaml", "request.userInfo.username.startsWith('system:node:')", "request.userInfo.username == 'system:node:'"},
 		{"a node makes a block under the name of another one", "25-addresses.yaml", "cidr(variables.named) == variables.net", "variables.net != cidr('0.0.0.0/0')"},
 		{"a node makes a block that is larger than those of the pool", "25-addresses.yaml", " && variables.net.prefixLength() >= variables.size", ""},
 		{"a node makes a block that is no network, or one of thousands of addresses", "25-addresses.yaml", "variables.net.masked() == variables.net && variables.net.prefixLength() >= (variables.v4 ? 16 : 112)", "variables.net.prefixLength() >= 0"},

@@ -16,8 +16,8 @@ const (
 	OwnMask = 0x0ff00000
 )
 
-// MarkOwn gives a socket OwnMark before it connects; it is a net.Dialer's Control. Without the right to (CAP_NET_ADMIN) the socket stays as it
-// is, and is treated as those of any other process of the node.
+// MarkOwn gives a socket OwnMark before it connects; it is a net.Dialer's Control. Without the right to (CAP_NET_ADMIN, since Linux 5.17 also
+// CAP_NET_RAW, see socket(7) on SO_MARK) the socket stays as it is, and is treated as those of any other process of the node.
 func MarkOwn(_, _ string, raw syscall.RawConn) error {
 	var set error
 	err := raw.Control(func(fd uintptr) {
