@@ -41,7 +41,7 @@ var attacksNodes = []mutant{
 	{fault{"a node says that another node's address is its own", "internal/calc/holdnodes.go",
 		"	if first != n {", "	if first != n && first.Name == \"\" {"}, "./internal/calc", "^TestHostileNodeAddresses$/^a_node_says_that_another_node's_address_is_its_own$"},
 	{fault{"a node says that a pod's address is its own", "internal/calc/holdnodes.go",
-		"b != nil && b.Node != n.Name && b.Created <= n.ClaimedAt(a)", "b != nil && b.Node == \"\""}, "./internal/calc", "^TestHostileNodeAddresses$/^a_node_says_that_a_pod's_address_is_its_own$"},
+		"b != nil && b.Node != n.Name && (b.Created", "b != nil && b.Node == \"\" && (b.Created"}, "./internal/calc", "^TestHostileNodeAddresses$/^a_node_says_that_a_pod's_address_is_its_own$"},
 	{fault{"a node says that a cluster IP is its own", "internal/calc/holdnodes.go",
 		"	case ofService(c, a) && (n.Since", "	case first == nil && (n.Since"}, "./internal/calc", "^TestHostileNodeAddresses$/^a_node_says_that_a_cluster_IP_is_its_own$"},
 	{fault{"a node publishes another node's link address", "internal/calc/holdnodes.go",
