@@ -52,6 +52,7 @@ func kubeletAsksForAddress(t *testing.T, c cluster) {
 	spec := map[string]any{"nodeName": "n1", "automountServiceAccountToken": false, "containers": []any{map[string]any{"name": "c", "image": "none"}}}
 	plain, asking := object("v1", "Pod", "shop", "plain", spec), object("v1", "Pod", "shop", "asking", spec)
 	asking.SetAnnotations(map[string]string{asks: `["10.244.77.1"]`})
+	c.Create(object("v1", "ServiceAccount", "shop", "default", nil)) // no controller makes it here
 	c.Create(plain)
 	c.Create(asking)
 	patch := func(pod, subresource string, annotations map[string]any) error {
