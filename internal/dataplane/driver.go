@@ -25,6 +25,18 @@ type Driver interface {
 // state that was submitted meanwhile waits for one piece.
 var ErrUnfinished = errors.New("not finished")
 
+// Waiting is the ErrUnfinished of an Apply that cannot do the rest before Until is closed: the caller calls again then, or with the next
+// state.
+type Waiting struct {
+	For   string // what is not there yet
+	Until <-chan struct{}
+}
+
+func (w *Waiting) Error() string { return "waiting for " + w.For }
+
+// Is makes it an ErrUnfinished.
+func (w *Waiting) Is(target error) bool { return target == ErrUnfinished }
+
 // KeyError is a failure at one key of one table.
 type KeyError struct {
 	Table string

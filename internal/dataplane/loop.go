@@ -30,7 +30,8 @@ type Loop struct {
 	state   *nodestate.State
 	changed nodestate.Keys // since the Apply before
 	gen     uint64         // of state
-	done    uint64         // the generation that was applied last
+	done    uint64         // the generation that was applied last, in part if err says so
+	whole   uint64         // the one that was applied last by an Apply that was not ErrUnfinished
 	err     error          // of that Apply
 	moved   chan struct{}  // closed when done or err changes
 	began   time.Time      // of the Apply under way; zero = none
@@ -129,6 +130,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	retry.Stop()
 	defer retry.Stop()
 	wait := firstRetry
+	var until <-chan struct{} // nil = the driver waits for nothing
 	for {
 		select {
 		case <-ctx.Done():
@@ -136,8 +138,14 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.wake:
 			wait = firstRetry
 		case <-retry.C:
+		case <-until:
 		}
-		switch err := l.apply(ctx); {
+		until = nil
+		err := l.apply(ctx)
+		var waiting *Waiting
+		switch {
+		case errors.As(err, &waiting):
+			until = waiting.Until
 		case errors.Is(err, ErrUnfinished):
 			l.again()
 		case err != nil:
@@ -171,7 +179,7 @@ func (l *Loop) apply(ctx context.Context) error {
 	err := l.driver.Apply(ctx, s, changed)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if others(err) != nil {
+	if others(err) != nil && !errors.Is(err, ErrUnfinished) {
 		// Not about single keys: the driver may not even have looked at the tables.
 		l.changed.Tables |= changed.Tables
 	}
@@ -183,6 +191,9 @@ func (l *Loop) apply(ctx context.Context) error {
 	}
 	l.report(before, err)
 	l.done, l.err, l.began = gen, err, time.Time{}
+	if !errors.Is(err, ErrUnfinished) {
+		l.whole = gen
+	}
 	l.stats.Applies++
 	l.stats.Last = time.Since(began)
 	l.stats.Pending = len(Failures(err))
@@ -281,11 +292,11 @@ func (l *Loop) Err() error {
 	return l.err
 }
 
-// Applied returns the generation that was applied last; 0 = none yet.
+// Applied returns the generation that was applied last, single keys aside; 0 = none yet. An Apply that left more to do does not count.
 func (l *Loop) Applied() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.done
+	return l.whole
 }
 
 // Stuck returns for how long the Apply under way has been going on, here or by the loop that follows; 0 when there is none.

@@ -107,6 +107,39 @@ func TestLoopGoesOnWithWhatIsUnfinished(t *testing.T) {
 	})
 }
 
+// TestLoopWaitsWithTheDriver: an Apply that waits for something is made again when that is there, and for each new state before; none of
+// them counts as applied.
+func TestLoopWaitsWithTheDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		until := make(chan struct{})
+		waiting := &Waiting{For: "programs", Until: until}
+		d := &scripted{fails: []error{waiting, errors.Join(&KeyError{"weir_addrs", "10.0.0.1", errors.New("full")}, waiting), nil}}
+		l := start(t, d)
+		l.Submit(nodestate.New(), nodestate.Keys{Tables: nodestate.TableServices})
+		time.Sleep(time.Hour)
+		if len(d.applied) != 1 || l.Applied() != 0 {
+			t.Errorf("%d applies, generation %d counts as applied; want 1, and none", len(d.applied), l.Applied())
+		}
+		last := nodestate.New()
+		gen := l.Submit(last, nodestate.Keys{Tables: nodestate.TablePolicy})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := l.Wait(ctx, gen, func(*KeyError) bool { return false }); !errors.Is(err, ErrUnfinished) {
+			t.Errorf("waiting for what waits: %v", err)
+		}
+		if len(d.applied) != 2 || d.applied[1] != last || d.keys[1] != nodestate.TablePolicy || l.Applied() != 0 {
+			t.Errorf("%d applies, hints %v, generation %d", len(d.applied), d.keys, l.Applied())
+		}
+		close(until)
+		if err := l.Wait(t.Context(), gen, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(d.applied) != 3 || l.Applied() != gen {
+			t.Errorf("%d applies, generation %d, want 3 and %d", len(d.applied), l.Applied(), gen)
+		}
+	})
+}
+
 func TestLoopKeepsTheHintWhenTheDriverFailsAsAWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{fails: []error{errors.New("cannot read the maps")}}

@@ -45,6 +45,7 @@ type driverProcess struct {
 	plane string // which driver it is; empty = the test's
 	same  bool   // it is the one that was there before
 	live  bool   // it changes its data plane without a new start
+	holds bool   // a live one loads its programs when it is told to go on
 	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
 }
 
@@ -92,7 +93,7 @@ func (d *driverProcess) start() {
 		over = ""
 	}
 	if d.live {
-		d.spawn("WEIR_TEST_DRIVER=live", "WEIR_TEST_PLANE="+plane)
+		d.spawn("WEIR_TEST_DRIVER=live", "WEIR_TEST_PLANE="+plane, fmt.Sprintf("WEIR_TEST_HOLDS=%t", d.holds))
 		return
 	}
 	d.spawn("WEIR_TEST_DRIVER="+plane, "WEIR_TEST_TAKEOVER="+over, fmt.Sprintf("WEIR_TEST_RUNS=%t", d.runs))
@@ -165,13 +166,22 @@ func driverMain() error {
 
 // openEBPF opens the eBPF driver, as one that takes over from nftables or not.
 func openEBPF(log *slog.Logger, takesOver bool, attachAtOnce int) (*ebpf.Driver, error) {
-	flows, err := strconv.ParseUint(os.Getenv("WEIR_TEST_FLOWS"), 10, 32)
+	o, err := ebpfOptions(log)
 	if err != nil {
 		return nil, err
 	}
+	o.AttachAtOnce, o.TakeOver = attachAtOnce, map[bool]ebpf.TakeOver{true: ebpf.TakeAll}[takesOver]
+	return ebpf.New(o)
+}
+
+func ebpfOptions(log *slog.Logger) (o ebpf.Options, err error) {
+	flows, err := strconv.ParseUint(os.Getenv("WEIR_TEST_FLOWS"), 10, 32)
+	if err != nil {
+		return o, err
+	}
 	flows = cmp.Or(flows, 65536)
-	return ebpf.New(ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"), AttachAtOnce: attachAtOnce,
-		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX), Left: nft.Left, TakeOver: map[bool]ebpf.TakeOver{true: ebpf.TakeAll}[takesOver]})
+	return ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
+		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX), Left: nft.Left}, nil
 }
 
 // openNFT opens the nftables driver, as one that takes over from eBPF or not.

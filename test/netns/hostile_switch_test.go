@@ -29,39 +29,8 @@ func testChangeDuringSwitch(t *testing.T, fam family) {
 	n := f.n1.startLive("ebpf")
 	apply := func(both bool) { n.do(order{State: f.n1.state(), Both: both}) }
 	apply(true)
-	if a := f.a.call(request{Op: "open", Net: "udp", Addr: f.b.at("8080"), ID: 1}); a.Err != "" {
-		t.Fatal(a.Err)
-	}
-	shut := false
-	turn := func() {
-		shut = !shut
-		p := allow("b")
-		if p.Ingress = nil; shut {
-			f.cluster.Policies[p.ID()] = p
-		} else {
-			delete(f.cluster.Policies, p.ID())
-		}
-	}
-	check := func(when string) {
-		t.Helper()
-		patience := 0
-		if shut {
-			patience = 200
-		}
-		for _, r := range []struct {
-			w *worker
-			request
-		}{
-			{f.a.worker, request{Op: "talk", ID: 1}}, {f.a.worker, request{Op: "get", Net: "udp", Addr: f.b.at("8080")}},
-			{f.a.worker, request{Op: "get", Net: "tcp", Addr: "10.96.0.1:80"}}, {f.c.worker, request{Op: "get", Net: "tcp", Addr: f.b.at("8080")}},
-			{f.client.worker, request{Op: "get", Net: "udp", Addr: "172.30.0.8:30001"}},
-		} {
-			r.Timeout = patience
-			if a := r.w.call(r.request); (a.Err != "") != shut {
-				t.Fatalf("%s, shut: %v: %s %s %s %s: answer %q, error %q", when, shut, r.w.name, r.Op, r.Net, r.Addr, a.Reply, a.Err)
-			}
-		}
-	}
+	g := f.openGate()
+	turn, check := g.turn, g.check
 	check("before")
 	for _, plane := range []string{"nft", "ebpf"} {
 		stops := 0
@@ -84,5 +53,89 @@ func testChangeDuringSwitch(t *testing.T, fam family) {
 		turn()
 		apply(true)
 		check("with " + plane)
+	}
+}
+
+// gate is a policy that shuts a pod, and opens it again.
+type gate struct {
+	f    *fixture
+	shut bool
+}
+
+// openGate opens a flow that the policy will be asked for.
+func (f *fixture) openGate() *gate {
+	f.t.Helper()
+	if a := f.a.call(request{Op: "open", Net: "udp", Addr: f.b.at("8080"), ID: 1}); a.Err != "" {
+		f.t.Fatal(a.Err)
+	}
+	return &gate{f: f}
+}
+
+// turn shuts the pod, or opens it.
+func (g *gate) turn() {
+	g.shut = !g.shut
+	p := allow("b")
+	if p.Ingress = nil; g.shut {
+		g.f.cluster.Policies[p.ID()] = p
+	} else {
+		delete(g.f.cluster.Policies, p.ID())
+	}
+}
+
+// check holds that packets of the open flow, and of new ones, pass when the pod is open and do not when it is shut.
+func (g *gate) check(when string) {
+	f := g.f
+	f.t.Helper()
+	patience := 0
+	if g.shut {
+		patience = 200
+	}
+	for _, r := range []struct {
+		w *worker
+		request
+	}{
+		{f.a.worker, request{Op: "talk", ID: 1}}, {f.a.worker, request{Op: "get", Net: "udp", Addr: f.b.at("8080")}},
+		{f.a.worker, request{Op: "get", Net: "tcp", Addr: "10.96.0.1:80"}}, {f.c.worker, request{Op: "get", Net: "tcp", Addr: f.b.at("8080")}},
+		{f.client.worker, request{Op: "get", Net: "udp", Addr: "172.30.0.8:30001"}},
+	} {
+		r.Timeout = patience
+		if a := r.w.call(r.request); (a.Err != "") != g.shut {
+			f.t.Fatalf("%s, shut: %v: %s %s %s %s: answer %q, error %q", when, g.shut, r.w.name, r.Op, r.Net, r.Addr, a.Reply, a.Err)
+		}
+	}
+}
+
+// TestHostileChangeDuringStart: what policy allows or denies while an agent that was started again loads its programs is so at once, for new flows and
+// for an open one: programs of the run before evaluate packets, by tables that are written first.
+func TestHostileChangeDuringStart(t *testing.T) {
+	t.Parallel()
+	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
+		t.Run(name, func(t *testing.T) {
+			const attack = "a pod goes on reaching another one that a policy shuts while the agent starts"
+			hostile.Record(t, attack, hostile.Pod, hostile.EBPF, map[family]string{ipv4: hostile.IPv4, ipv6: hostile.IPv6}[fam])
+			f := newFixture(t, fam)
+			f.cluster.Settings.ConnectTime = model.ConnectTimeDisabled
+			f.service("svc", "10.96.0.1", 30001, f.b)
+			f.apply()
+			g := f.openGate()
+			g.check("before")
+			for range 2 { // the second start finds what the first one left
+				n := f.n1.startHeld()
+				for range 2 {
+					g.turn()
+					if at := n.do(order{State: f.n1.state()}); at != atLoading {
+						t.Fatalf("the driver stands at %q, want %q", at, atLoading)
+					}
+					g.check("while programs are held back")
+				}
+				n.do(order{GoOn: true})
+				g.check("with the programs loaded")
+				g.turn()
+				n.do(order{State: f.n1.state(), Both: true})
+				g.check("after the start")
+				g.turn()
+				n.do(order{State: f.n1.state(), Both: true})
+			}
+		})
 	}
 }

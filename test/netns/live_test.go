@@ -36,6 +36,7 @@ const (
 	atPiece    = "after an Apply of the successor" // eBPF; what is submitted is applied by its next one
 	atRemember = "while connections are handed over"
 	atEnd      = "the end"
+	atLoading  = "before programs are loaded"
 )
 
 // stood is its answer.
@@ -54,6 +55,13 @@ func (n *node) startLive(plane string) live {
 	n.driver.plane, n.driver.live = plane, true
 	n.driver.start()
 	return live{n.driver}
+}
+
+// startHeld starts the node's eBPF driver anew, which loads its programs when it is told to go on.
+func (n *node) startHeld() live {
+	n.driver.holds = true
+	defer func() { n.driver.holds = false }()
+	return n.startLive("ebpf")
 }
 
 // do tells the process something and returns where it stands still then.
@@ -85,14 +93,20 @@ type liver struct {
 	whole bool
 	at    chan stood
 	goOn  chan struct{}
+
+	held    chan struct{}         // closed when programs may be loaded; nil = they may
+	written chan *nodestate.State // by an Apply that waits for them
 }
 
 func liveMain(log *slog.Logger) error {
 	l := &liver{log: log, at: make(chan stood), goOn: make(chan struct{})}
 	var err error
-	if os.Getenv("WEIR_TEST_PLANE") == "nft" {
+	switch {
+	case os.Getenv("WEIR_TEST_PLANE") == "nft":
 		l.plane, err = openNFT(log, false)
-	} else {
+	case os.Getenv("WEIR_TEST_HOLDS") == "true":
+		l.plane, err = l.openHeld()
+	default:
 		l.plane, err = openEBPF(log, false, 0)
 	}
 	if err != nil {
@@ -126,6 +140,14 @@ func (l *liver) do(o order) stood {
 	case o.State != nil:
 		l.last = o.State
 		gen := l.loop.Submit(o.State, nodestate.All())
+		if l.held != nil {
+			for s := range l.written {
+				if s == o.State {
+					break
+				}
+			}
+			return stood{At: atLoading}
+		}
 		if o.Both {
 			return fault(l.loop.Wait(context.Background(), gen, nil))
 		}
@@ -147,6 +169,11 @@ func (l *liver) do(o order) stood {
 			l.loop.Submit(l.last, nodestate.All())
 			l.at <- stood{At: atEnd, Err: fault(err).Err}
 		}()
+	case o.GoOn && l.held != nil:
+		close(l.held)
+		l.held = nil
+		gen := l.loop.Submit(l.last, nodestate.Keys{})
+		return fault(l.loop.Wait(context.Background(), gen, nil))
 	case o.GoOn:
 		l.goOn <- struct{}{}
 	}
@@ -214,6 +241,33 @@ func (d stoppingDriver) Apply(ctx context.Context, s *nodestate.State, k nodesta
 	err := d.Driver.Apply(ctx, s, k)
 	if errors.Is(err, dataplane.ErrUnfinished) {
 		d.l.stop(atPiece)
+	}
+	return err
+}
+
+// openHeld opens the eBPF driver as an agent does that is started again.
+func (l *liver) openHeld() (handover.Predecessor, error) {
+	o, err := ebpfOptions(l.log)
+	if err != nil {
+		return nil, err
+	}
+	held := make(chan struct{})
+	o.InBackground, o.BeforeLoad = true, func() { <-held }
+	l.held, l.written = held, make(chan *nodestate.State, 100)
+	d, err := ebpf.New(o)
+	return heldDriver{d, l.written}, err
+}
+
+// heldDriver tells which states were written before its programs are loaded.
+type heldDriver struct {
+	*ebpf.Driver
+	written chan<- *nodestate.State
+}
+
+func (d heldDriver) Apply(ctx context.Context, s *nodestate.State, k nodestate.Keys) error {
+	err := d.Driver.Apply(ctx, s, k)
+	if waiting := (*dataplane.Waiting)(nil); errors.As(err, &waiting) {
+		d.written <- s
 	}
 	return err
 }

@@ -216,9 +216,8 @@ type attachments struct {
 	adopted int // links of an earlier run that were taken over
 }
 
-func newAttachments(by attacher, dir string, programs map[string]*ebpf.Program, log *slog.Logger) (*attachments, error) {
-	a := &attachments{by: by, dir: dir, prog: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, at: map[site]attachment{}, back: map[site]backed{}, log: log}
-	return a, a.offer("", programs)
+func newAttachments(by attacher, dir string, log *slog.Logger) *attachments {
+	return &attachments{by: by, dir: dir, prog: map[string]*ebpf.Program{}, ids: map[string]ebpf.ProgramID{}, at: map[site]attachment{}, back: map[site]backed{}, log: log}
 }
 
 // offer makes programs ready to be attached: that of hook prefix + name is weir_name.

@@ -46,6 +46,11 @@ type Options struct {
 	// AttachAtOnce is to how many places of interfaces an Apply attaches programs while connections of our other data plane are taken
 	// over, which is in force meanwhile; 0 = attachAtOnce.
 	AttachAtOnce int
+	// InBackground loads the programs in the background where those of an earlier run evaluate packets by the same maps: see loading. An
+	// Apply writes tables alone until then, and returns dataplane.Waiting.
+	InBackground bool
+	// BeforeLoad is called before programs are loaded in the background, for tests; nil = nothing is.
+	BeforeLoad func()
 }
 
 func (o Options) constants() constants { return constants{trace: o.Trace, setRetval: o.SetRetval} }
@@ -83,6 +88,7 @@ type Driver struct {
 	spent    map[netip.Addr]spentNote
 	pins     map[string]uint64 // inodes of pinned maps, by path, that are ours
 	left     bool              // Leave was called
+	loading  *loading          // programs are being loaded; nil = they are
 	endRun   func()            // ends Run
 }
 
@@ -95,7 +101,8 @@ type devices struct {
 var _ dataplane.Driver = (*Driver)(nil)
 
 // New loads the programs and takes over what an earlier run left pinned. Nothing is attached, and no map
-// is written, before the first Apply: until then the programs of the earlier run go on.
+// is written, before the first Apply: until then the programs of the earlier run go on. With InBackground ours may be
+// loaded when New has returned: see Loaded.
 func New(o Options) (*Driver, error) {
 	if o.Cgroup != "" {
 		if err := kernel.CheckCgroupV2(o.Cgroup); err != nil {
@@ -120,7 +127,7 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := load(nil, maps, o.Sizes, o.constants(), o.Logger)
+	l, err := openMaps(nil, maps, o.Sizes, o.constants(), o.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -128,16 +135,26 @@ func New(o Options) (*Driver, error) {
 	if o.NoTCX {
 		by = withoutTCX{bpfLinks{cgroup: o.Cgroup}}
 	}
-	programs, err := newAttachments(by, links, l.Programs, o.Logger)
+	d := &Driver{
+		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: newAttachments(by, links, o.Logger),
+		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.TakeOver == TakeAll},
+		endRun:  func() {}, absent: map[site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
+	}
+	if d.findJudging() {
+		d.beginLoading()
+		return d, nil
+	}
+	programs, err := l.verify()
 	if err != nil {
 		l.Close()
 		return nil, err
 	}
-	return &Driver{
-		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: programs,
-		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.TakeOver == TakeAll},
-		endRun:  func() {}, absent: map[site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
-	}, nil
+	l.install(programs)
+	if err := d.programs.offer("", l.Programs); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return d, nil
 }
 
 // Apply implements dataplane.Driver.
@@ -159,20 +176,22 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		d.state = s
 		return d.keepTables()
 	}
+	if d.loading != nil {
+		if !d.loading.over() {
+			return d.applyEarly(s, changed, first)
+		}
+		if err := d.endLoading(); err != nil {
+			return err
+		}
+		changed = nodestate.All()
+	}
 	if came := d.followIPv6(s, first); came || first {
 		changed = nodestate.All()
 		d.warnTables(s)
 		d.bump = d.bump || d.tables.changing()
 	}
-	pattern, err := regexp.Compile(s.Settings.DataIfaces)
-	if err != nil {
-		return &dataplane.KeyError{Table: "interfaces", Key: "bpfDataIfacePattern", Err: err}
-	}
-	if d.pattern == nil || d.pattern.String() != pattern.String() || d.uplinks == nil {
-		d.pattern = pattern
-		if err := d.findUplinks(s); err != nil {
-			return err
-		}
+	if err := d.followUplinks(s); err != nil {
+		return err
 	}
 	d.tables.desire(s, changed, d.ifindex)
 	d.state = s
@@ -232,7 +251,10 @@ func (d *Driver) reconcile(devices bool) error {
 	d.beginTakeOver()
 	attachErrs := d.attachAll(devices)
 	unfinished := slices.Contains(attachErrs, dataplane.ErrUnfinished)
-	d.endTakeOver(!unfinished && (len(attachErrs) == 0 || d.carries()))
+	if d.endTakeOver(!unfinished && (len(attachErrs) == 0 || d.carries())) {
+		unfinished = true
+		attachErrs = append(attachErrs, dataplane.ErrUnfinished)
+	}
 	errs = append(errs, attachErrs...)
 	if len(attachErrs) == 0 {
 		d.endCarryOver()
@@ -387,6 +409,19 @@ func (d *Driver) openDevices() []error {
 	return errs
 }
 
+// followUplinks looks for uplinks where they were not looked for yet, or by another pattern.
+func (d *Driver) followUplinks(s *nodestate.State) error {
+	pattern, err := regexp.Compile(s.Settings.DataIfaces)
+	if err != nil {
+		return &dataplane.KeyError{Table: "interfaces", Key: "bpfDataIfacePattern", Err: err}
+	}
+	if d.pattern != nil && d.pattern.String() == pattern.String() && d.uplinks != nil {
+		return nil
+	}
+	d.pattern = pattern
+	return d.findUplinks(s)
+}
+
 // findUplinks looks for the interfaces that lead out of the node.
 func (d *Driver) findUplinks(s *nodestate.State) error {
 	links, err := kernel.Dump(netlink.LinkList)
@@ -440,9 +475,21 @@ func (d *Driver) Close() error {
 	defer d.mu.Unlock()
 	err := d.programs.close()
 	d.dropTakeOver()
-	for _, l := range d.both() {
-		l.Close()
+	families := d.both()
+	free := func() {
+		for _, l := range families {
+			l.Close()
+		}
 	}
+	if p := d.loading; p != nil { // the verifier cannot be stopped
+		d.loading = nil
+		go func() {
+			p.drop()
+			free()
+		}()
+		return err
+	}
+	free()
 	d.guards.close()
 	return err
 }

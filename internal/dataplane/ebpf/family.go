@@ -240,6 +240,10 @@ func (t *familyTables[A]) begins() bool {
 	return t.current.Epoch != 0 && t.current.Flags&setHandOver == 0
 }
 
+func (t *familyTables[A]) devices() (host, tunnel int) {
+	return int(t.current.HostIfindex), int(t.current.TunnelIfindex)
+}
+
 func (t *familyTables[A]) marks() bool { return t.current.Flags&setMarks != 0 }
 
 func (t *familyTables[A]) judgesHosts() bool { return t.current.Flags&setHosts != 0 }

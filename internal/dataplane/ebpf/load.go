@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -104,6 +105,8 @@ type loaded struct {
 	counted   map[string]int // entries of tables that programs fill, at the last sweep
 	read      func() (*ebpf.CollectionSpec, error)
 	constants constants
+	spec      *ebpf.CollectionSpec // of programs that are not loaded yet; nil = they are
+	pinned    int                  // maps that are pinned by this family
 }
 
 // The families as logs and metrics name them.
@@ -125,11 +128,25 @@ type constants struct {
 	answers, burst uint32
 }
 
-// load puts the programs and maps into the kernel. With a folder on bpffs, maps pinned there are taken
-// over, and the others are pinned there.
-//
-// The programs of IPv6 are loaded beside those of IPv4, given as four, and share some of their maps.
+// load puts the programs and maps into the kernel: see openMaps.
 func load(four *loaded, dir string, sizes map[string]uint32, c constants, log *slog.Logger) (*loaded, error) {
+	l, err := openMaps(four, dir, sizes, c, log)
+	if err != nil {
+		return nil, err
+	}
+	programs, err := l.verify()
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	l.install(programs)
+	return l, nil
+}
+
+// openMaps makes the maps. With a folder on bpffs, maps pinned there are taken over, and the others are pinned there.
+//
+// The maps of IPv6 are opened beside those of IPv4, given as four, some of which both families share.
+func openMaps(four *loaded, dir string, sizes map[string]uint32, c constants, log *slog.Logger) (_ *loaded, err error) {
 	l := &loaded{recreated: map[string]bool{}, family: ipv4Name, icmp: unix.IPPROTO_ICMP}
 	l.tables = func(c *counts) family { return newFamily[ip4](l.Maps, c) }
 	l.read, l.constants = loadWeir, c
@@ -149,38 +166,59 @@ func load(four *loaded, dir string, sizes map[string]uint32, c constants, log *s
 	if err := rlimit.RemoveMemlock(); err != nil {
 		log.Debug("could not lift the limit on locked memory; needed before Linux 5.11 only", "error", err)
 	}
-	taken := map[string]*ebpf.Map{}
+	l.Collection, l.spec = &ebpf.Collection{Maps: map[string]*ebpf.Map{}}, spec
 	defer func() {
-		for _, m := range taken {
-			m.Close() // the collection holds clones
+		if err != nil {
+			l.Close()
 		}
 	}()
 	if four != nil {
 		delete(spec.Maps, programsOfIPv6)
 		delete(spec.Maps, guardsOfIPv6)
 		for _, name := range shared {
-			if taken[name], err = four.Maps[name].Clone(); err != nil {
+			if l.Maps[name], err = four.Maps[name].Clone(); err != nil {
 				return nil, fmt.Errorf("sharing map %s: %w", name, err)
 			}
 		}
 	}
-	if dir != "" {
-		for name, ms := range spec.Maps {
-			if unpinned[name] || taken[name] != nil {
-				continue
-			}
-			m, err := l.openMap(filepath.Join(dir, name), ms, log)
-			if err != nil {
-				return nil, err
-			}
-			taken[name] = m
+	for name, ms := range spec.Maps {
+		if strings.HasPrefix(name, ".") || l.Maps[name] != nil {
+			continue // data of programs comes with them
 		}
+		var m *ebpf.Map
+		if dir == "" || unpinned[name] {
+			if m, err = ebpf.NewMap(ms); err != nil {
+				return nil, fmt.Errorf("making map %s of %d entries: %w", name, ms.MaxEntries, err)
+			}
+		} else if m, err = l.openMap(filepath.Join(dir, name), ms, log); err != nil {
+			return nil, err
+		} else {
+			l.pinned++
+		}
+		l.Maps[name] = m
 	}
-	l.Collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: taken})
+	return l, nil
+}
+
+// verify loads the programs, which takes the kernel's verifier seconds, and changes nothing of l. The error is ErrRefused where it does not take them.
+func (l *loaded) verify() (*ebpf.Collection, error) {
+	c, err := ebpf.NewCollectionWithOptions(l.spec, ebpf.CollectionOptions{MapReplacements: l.Maps})
 	if err != nil {
 		return nil, refused(fmt.Errorf("loading the programs: %w", err))
 	}
-	return l, nil
+	return c, nil
+}
+
+// install makes programs that verify loaded those of l.
+func (l *loaded) install(c *ebpf.Collection) {
+	for name, m := range c.Maps {
+		if l.Maps[name] != nil {
+			m.Close() // a clone
+			continue
+		}
+		l.Maps[name] = m
+	}
+	l.Programs, l.Variables, l.spec = c.Programs, c.Variables, nil
 }
 
 // ErrRefused is of programs that the kernel's verifier does not take: another data plane has to take their place.

@@ -61,6 +61,9 @@ func (d *Driver) lend(r *Rehearsal) error {
 	if d.state == nil {
 		return errors.New("no state of the node was applied yet")
 	}
+	if d.loading != nil {
+		return errors.New("the programs are being loaded; ask again in some seconds")
+	}
 	six := d.six
 	if d.called != d.six {
 		six = nil

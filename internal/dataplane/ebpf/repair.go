@@ -182,7 +182,7 @@ func (d *Driver) Invalidate() {
 func (d *Driver) check(links bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state == nil || d.left {
+	if d.state == nil || d.left || d.loading != nil {
 		return
 	}
 	if links {

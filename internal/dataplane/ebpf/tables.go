@@ -81,6 +81,7 @@ type family interface {
 	judgesAlone() bool
 	begins() bool
 	marks() bool
+	devices() (host, tunnel int) // by the settings
 	errors() []error
 	entries() map[string]int
 	fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error)

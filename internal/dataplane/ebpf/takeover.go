@@ -44,6 +44,7 @@ type takeOver struct {
 	loosen     []conntrack.Tuple
 	inStack    map[conntrack.Tuple]conntrack.Entry // those that connection tracking goes on translating
 	flows      int
+	step       int  // of beginFlows
 	turning    bool // all programs are attached: what the node sends of what they know is theirs to translate
 	begun      bool // programs begin flows again: what they have is right
 	took, held time.Time
@@ -346,19 +347,23 @@ func (o *takeOver) turnOver() error {
 }
 
 // endTakeOver lets packets go on. With done programs carry them: connection tracking forgets what it translated, which would be
-// wrong when it comes back into force.
-func (d *Driver) endTakeOver(done bool) {
+// wrong when it comes back into force. It reports whether there is more to do by the next Apply: to read all connections takes long, and
+// tables are written in between.
+func (d *Driver) endTakeOver(done bool) (more bool) {
 	o := d.over
 	if o == nil {
-		return
+		return false
+	}
+	if done && d.opts.TakeOver == TakeAll && o.step < stepsToBegin {
+		if err := d.beginFlows(o); err != nil {
+			d.log.Warn("taking over connections from another data plane", "error", err)
+		}
+		o.step++
+		return true
 	}
 	var err error
-	if done && d.opts.TakeOver == TakeAll {
-		o.turning = true
-		err = errors.Join(o.beside.Sent(context.Background()), d.beginFlows(o))
-	}
 	if done {
-		err = errors.Join(err, o.turnOver(), o.keepInStack(), d.endApart(o))
+		err = errors.Join(o.turnOver(), o.keepInStack(), d.endApart(o))
 	}
 	held := time.Since(o.held)
 	if o.release != nil {
@@ -381,16 +386,26 @@ func (d *Driver) endTakeOver(done bool) {
 	if err != nil {
 		d.log.Warn("taking over connections from another data plane", "error", err)
 	}
+	return false
 }
 
-// beginFlows lets programs begin flows, once they have those that the other data plane began meanwhile.
+// stepsToBegin are those of beginFlows, each of which reads all connections once.
+const stepsToBegin = 3
+
+// beginFlows makes the next step of letting programs begin flows, once they have those that the other data plane began meanwhile.
 func (d *Driver) beginFlows(o *takeOver) error {
+	var err error
+	switch o.step {
+	case 0:
+		o.turning = true
+		err = o.beside.Sent(context.Background())
+	case 1: // then what began until now
+		d.machine.handOver, o.begun = false, true
+		err = d.changeFlags(0, setHandOver)
+	case 2: // then what was beginning
+		conntrack.AwaitPackets()
+	}
 	d.takeTracked(o)
-	d.machine.handOver, o.begun = false, true
-	err := d.changeFlags(0, setHandOver)
-	d.takeTracked(o) // what began until then
-	conntrack.AwaitPackets()
-	d.takeTracked(o) // what was beginning
 	return err
 }
 

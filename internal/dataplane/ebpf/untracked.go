@@ -172,10 +172,7 @@ func (d *Driver) followGuards() error {
 		if err != nil {
 			return err
 		}
-		d.guards.four = g
-		if g.arriveErr != nil {
-			d.log.Warn("this kernel does not take the program for XDP: what doNotTrack policy denies is dropped later, at more cost", "error", g.arriveErr)
-		}
+		d.useGuards(g)
 	}
 	if d.guards.six != nil && d.guards.six.of != d.six {
 		d.guards.six.close()
@@ -197,6 +194,14 @@ func (d *Driver) followGuards() error {
 		errs = append(errs, d.programs.offer("", map[string]*ebpf.Program{arriveProgram: g.arrive}))
 	}
 	return errors.Join(append(errs, d.programs.use(toUplink, d.guards.four.each))...)
+}
+
+// useGuards makes programs of IPv4 those that are offered.
+func (d *Driver) useGuards(g *guardSet) {
+	d.guards.four = g
+	if g.arriveErr != nil {
+		d.log.Warn("this kernel does not take the program for XDP: what doNotTrack policy denies is dropped later, at more cost", "error", g.arriveErr)
+	}
 }
 
 // leaveGuards takes everything back once nothing asks for it, also what an earlier run left.
