@@ -92,14 +92,18 @@ policy go on as they were; weir-agent started again takes over.`,
 
 func run(ctx context.Context, o agent.Options) error {
 	a, err := agent.New(ctx, o)
+	if err != nil && ctx.Err() != nil {
+		o.Log.Info("ending; the data plane goes on as it is")
+		return nil
+	}
 	if err != nil {
 		o.Log.Error("cannot start", "error", err)
 		return err
 	}
 	err = a.Run(ctx)
-	if errors.Is(err, agent.ErrAgain) && ctx.Err() == nil {
-		o.Log.Info("starting again; the data plane goes on as it is")
-		return fmt.Errorf("starting again: %w", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
+	if (errors.Is(err, agent.ErrAgain) || errors.Is(err, agent.ErrHandOver)) && ctx.Err() == nil {
+		o.Log.Info("starting again; the data plane goes on as it is", "handed over", errors.Is(err, agent.ErrHandOver))
+		return fmt.Errorf("starting again: %w", syscall.Exec("/proc/self/exe", os.Args, a.EnvironAgain(err)))
 	}
 	if err != nil {
 		o.Log.Error("ending; the data plane goes on as it is", "error", err)

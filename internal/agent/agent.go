@@ -72,6 +72,7 @@ type Agent struct {
 	reached   reached
 	watcher   *watch.Watcher
 	driver    plane
+	programs  func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
 	findings  []kernel.Finding
 	planes    *planes
 	lacking   standardLacks
@@ -96,13 +97,29 @@ type Agent struct {
 	families      chan struct{}          // look at the families that pods get
 
 	metricsTLS metricsTLS
+	turn       *turn
 }
 
-// New checks the kernel, loads the programs and connects everything, and begins to read the cluster meanwhile. It
-// attaches and writes nothing: what an earlier agent left goes on until Run has read the cluster.
+// New checks the kernel, loads the programs and connects everything, and begins to read the cluster meanwhile. Where programs of an
+// earlier agent evaluate packets, those of this one are loaded while Run works. It attaches and writes nothing: what an earlier
+// agent left goes on until Run has read the cluster.
 func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	reading, stop := context.WithCancel(ctx)
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
 	findings, lacks := kernel.Probe()
+	if err := a.begin(ctx, reading); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			a.turn.close()
+		}
+	}()
 	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
 	began := a.planes.choice
 	release := conntrack.Release
@@ -116,16 +133,6 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.flows = openFlowTable(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.good.load())
 	resolver.ReadLinux(kernel.Sysctl)
-	if err := a.connect(); err != nil {
-		return nil, err
-	}
-	reading, stop := context.WithCancel(ctx)
-	defer func() {
-		if err != nil {
-			stop()
-		}
-	}()
-	a.watcher.Start(reading)
 	if err := a.openPlane(findings, lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)
 	}
@@ -157,6 +164,49 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	return a, nil
 }
 
+// readWithin bounds how long another agent of this node goes on working while this one reads the cluster.
+const readWithin = 20 * time.Second
+
+// begin connects to the API server and begins to read the cluster, and makes this agent the one of its node that works. Until it returns, nothing is
+// written on the node.
+func (a *Agent) begin(ctx, reading context.Context) error {
+	idle := os.Getenv(idleVariable) != ""
+	os.Unsetenv(idleVariable)
+	t, held, err := openTurn(a.opts.RunDir, a.log.With("part", "turn"))
+	if err != nil {
+		return err
+	}
+	a.turn = t
+	defer func() {
+		if err != nil {
+			t.close()
+		}
+	}()
+	if idle {
+		if err = t.take(ctx, false, func(context.Context) {}); err != nil {
+			return err
+		}
+	}
+	if err = a.connect(); err != nil {
+		return err
+	}
+	a.watcher.Start(reading)
+	if !held && !idle {
+		err = t.take(ctx, true, func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, readWithin)
+			defer cancel()
+			if err := a.watcher.AwaitRead(ctx); err != nil {
+				a.log.Warn("taking the place of the other agent before the cluster was read", "error", err)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	err = t.listen()
+	return err
+}
+
 // openPlane opens the node's data plane: that of standard Linux, too, where the kernel has all that was looked for and does not take the programs.
 func (a *Agent) openPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
 	standard := a.planes.choose(e, lacks)
@@ -164,9 +214,12 @@ func (a *Agent) openPlane(findings []kernel.Finding, lacks error, e config.Effec
 	var err error
 	switch {
 	case !standard:
-		a.driver, err = a.openEBPF(e)
+		var d ebpfPlane
+		if d, err = a.openEBPF(e); err == nil {
+			a.driver, a.programs = d, d.Loaded
+		}
 	case lacks == nil && !e.Standard: // as before: whether that still is so
-		err = ebpf.Try(a.log)
+		a.programs = a.tryPrograms
 	}
 	if errors.Is(err, ebpf.ErrRefused) {
 		standard = a.planes.choose(e, err)
@@ -178,15 +231,14 @@ func (a *Agent) openPlane(findings []kernel.Finding, lacks error, e config.Effec
 }
 
 // openEBPF finds what the eBPF driver needs of the machine and opens it.
-func (a *Agent) openEBPF(e config.Effective) (plane, error) {
+func (a *Agent) openEBPF(e config.Effective) (p ebpfPlane, err error) {
 	cgroup := a.opts.Cgroup
 	if cgroup == "" {
 		cgroup = e.CgroupV2Path
 	}
 	if cgroup == "" {
-		var err error
 		if cgroup, err = kernel.CgroupV2(); err != nil {
-			return nil, err
+			return p, err
 		}
 	}
 	lacks := map[string]bool{}
@@ -200,9 +252,10 @@ func (a *Agent) openEBPF(e config.Effective) (plane, error) {
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
 		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.takeOver(nft.There, kubeproxy.RulesThere), Left: nft.Left,
+		InBackground: true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("opening the eBPF data plane: %w", err)
+		return p, fmt.Errorf("opening the eBPF data plane: %w", err)
 	}
 	return ebpfPlane{d}, nil
 }
@@ -254,6 +307,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	local, err := watchLocal(a.log)
+	if err == nil {
+		err = a.turn.serves(socket)
+	}
 	if err != nil {
 		listener.Close()
 		return err
@@ -269,6 +325,14 @@ func (a *Agent) Run(ctx context.Context) error {
 			return nil
 		})
 	}
+	handedOver := make(chan struct{})
+	run("working alone on the node", func(ctx context.Context) error {
+		err := a.turn.run(ctx)
+		if errors.Is(err, ErrHandOver) {
+			close(handedOver)
+		}
+		return err
+	})
 	run("watching the node's interfaces", func(ctx context.Context) error { return local.run(ctx, a.cluster.noteLocal) })
 	run("watching the cluster", func(ctx context.Context) error { return a.watcher.Run(ctx, a.cluster.take) })
 	run("computing the node's state", a.cluster.run)
@@ -294,10 +358,28 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("publishing the node's status", a.publish)
 	run("collecting garbage", a.collect)
 	run("sizing the connection table", a.scale)
-	err = g.Wait()
+	ended := make(chan error, 1)
+	go func() { ended <- g.Wait() }()
+	select {
+	case err = <-ended:
+	case <-handedOver:
+		select {
+		case err = <-ended:
+		case <-time.After(windDown):
+			a.log.Warn("handing over before all work has ended")
+			return ErrHandOver
+		}
+	}
 	a.cni.Close()
-	return errors.Join(err, a.driver.Close())
+	err = errors.Join(err, a.driver.Close())
+	if !errors.Is(err, ErrAgain) {
+		a.turn.close()
+	}
+	return err
 }
+
+// EnvironAgain is the environment with which this process starts again, after Run returned err: ErrAgain or ErrHandOver.
+func (a *Agent) EnvironAgain(err error) []string { return a.turn.environAgain(errors.Is(err, ErrHandOver)) }
 
 // watchProxies finds out whether a kube-proxy carries Services here. It is called before the cluster's goroutine runs.
 func (a *Agent) watchProxies() {

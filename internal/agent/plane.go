@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"sync"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/config"
@@ -124,8 +125,10 @@ type planes struct {
 	log     *slog.Logger
 	choice  planeChoice
 	unsaved bool  // the file does not say what choice says
-	lacks   error // what of the kernel stands against eBPF
 	bpffs   string
+
+	mu    sync.Mutex
+	lacks error // what of the kernel stands against eBPF
 }
 
 func openPlanes(stateDir, bpffs string, log *slog.Logger) *planes {
@@ -137,7 +140,9 @@ func openPlanes(stateDir, bpffs string, log *slog.Logger) *planes {
 // choose decides between eBPF and standard Linux: as was in force before, at the first start as the environment says, and
 // without eBPF where the kernel cannot carry it.
 func (p *planes) choose(e config.Effective, lacks error) (standard bool) {
+	p.mu.Lock()
 	p.lacks = lacks
+	p.mu.Unlock()
 	want := p.choice.Standard
 	if !p.choice.Known {
 		want = e.Standard
@@ -171,15 +176,23 @@ func (p *planes) save() error {
 
 // changed reports whether another data plane is asked for than the one in force.
 func (p *planes) changed(e config.Effective) bool {
-	return e.Standard != p.choice.Standard && (e.Standard || p.lacks == nil)
+	return e.Standard != p.choice.Standard && (e.Standard || p.lacking() == nil)
+}
+
+// lacking is what of the kernel stands against eBPF, as far as it is known yet.
+func (p *planes) lacking() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lacks
 }
 
 // problem is what weir status says of a node that has not the data plane that it is asked to have.
 func (p *planes) problem(node string, e config.Effective) []weirv1.Problem {
-	if p.lacks == nil || e.Standard {
+	lacks := p.lacking()
+	if lacks == nil || e.Standard {
 		return nil
 	}
-	return []weirv1.Problem{{Object: "Node " + node, Field: "bpfEnabled", Message: "this kernel cannot carry the eBPF data plane, the one of standard Linux is in force: " + p.lacks.Error(),
+	return []weirv1.Problem{{Object: "Node " + node, Field: "bpfEnabled", Message: "this kernel cannot carry the eBPF data plane, the one of standard Linux is in force: " + lacks.Error(),
 		Action: "use a newer kernel, or set bpfEnabled: false for this node"}}
 }
 

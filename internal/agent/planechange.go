@@ -42,6 +42,9 @@ func (a *Agent) keepPlane(ctx context.Context) error {
 	defer tick.Stop()
 	kept := time.NewTicker(time.Minute)
 	defer kept.Stop()
+	if err := a.awaitPrograms(ctx); err != nil {
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -73,6 +76,45 @@ func (a *Agent) keepPlane(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+}
+
+// awaitPrograms waits for what the kernel says of the programs, while states are applied. Where its verifier refuses them after an agent of another
+// version had its own attached, the agent starts again with the data plane of standard Linux.
+func (a *Agent) awaitPrograms(ctx context.Context) error {
+	if a.programs == nil {
+		return nil
+	}
+	err := a.programs(ctx)
+	if ctx.Err() != nil || !errors.Is(err, ebpf.ErrRefused) {
+		return err
+	}
+	before := a.planes.choice.Standard
+	switch standard := a.planes.choose(a.cluster.snapshot().config.Effective, err); {
+	case standard == before:
+		return nil
+	case a.planes.unsaved:
+		return err // the next start would try the same
+	}
+	return ErrAgain
+}
+
+// tryPrograms looks once the node's state is in place whether the kernel takes the programs.
+func (a *Agent) tryPrograms(ctx context.Context) error {
+	for a.loop.Applied() == 0 && ctx.Err() == nil {
+		pause(ctx, 200*time.Millisecond)
+	}
+	tried := make(chan error, 1)
+	go func() { tried <- ebpf.Try(a.log) }()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-tried:
+		if err != nil && !errors.Is(err, ebpf.ErrRefused) {
+			a.log.Warn("cannot tell whether this kernel takes the eBPF programs", "error", err)
+			return nil
+		}
+		return err
 	}
 }
 
@@ -141,7 +183,8 @@ func (a *Agent) whileWanted(ctx context.Context, standard bool, stop context.Can
 func (a *Agent) changeTo(e config.Effective) (c handover.Change, err error) {
 	c = handover.Change{Loop: a.loop, From: a.driver, Remove: a.removeStandard}
 	if !e.Standard {
-		c.To, err = a.openEBPF(e)
+		to, err := a.openEBPF(e)
+		c.To = to
 		return c, err
 	}
 	to, err := a.openStandard()

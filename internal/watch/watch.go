@@ -118,6 +118,9 @@ func (w *Watcher) Start(ctx context.Context) {
 	}
 }
 
+// AwaitRead waits until everything was read once. What Start began goes on when ctx ends before.
+func (w *Watcher) AwaitRead(ctx context.Context) error { return w.waitSynced(ctx) }
+
 // Run watches until ctx ends, beginning where Start did not. It returns ctx's error.
 func (w *Watcher) Run(ctx context.Context, sink Sink) error {
 	if w.stop == nil {
@@ -150,6 +153,9 @@ func (w *Watcher) Status() Status {
 }
 
 func (w *Watcher) waitSynced(ctx context.Context) error {
+	if w.Status().Synced {
+		return nil
+	}
 	start, told := time.Now(), time.Now()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
