@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -76,6 +77,21 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		change(&o)
 		if _, err := Render(o); err == nil {
 			t.Errorf("%s: %+v was rendered", what, o)
+		}
+	}
+}
+
+// In an upgrade the new agent of a node starts before the one before is ended, so it must not ask for ports of the node that that one has.
+func TestAgentsOverlap(t *testing.T) {
+	spec := find(t, Defaults(), "DaemonSet", "weir-node").Object["spec"].(map[string]any)
+	rolling, _, _ := unstructured.NestedMap(spec, "updateStrategy", "rollingUpdate")
+	if rolling["maxSurge"] != "10%" || fmt.Sprint(rolling["maxUnavailable"]) != "0" || fmt.Sprint(spec["minReadySeconds"]) != "5" {
+		t.Errorf("rolling update %v, minReadySeconds %v", rolling, spec["minReadySeconds"])
+	}
+	containers, _, _ := unstructured.NestedSlice(spec, "template", "spec", "containers")
+	for _, c := range containers {
+		if ports := c.(map[string]any)["ports"]; ports != nil {
+			t.Errorf("container %s asks for ports of the node: %v", c.(map[string]any)["name"], ports)
 		}
 	}
 }

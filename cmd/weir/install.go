@@ -317,6 +317,7 @@ func waitRollout(ctx context.Context, out io.Writer, c *clientset.Clients) error
 				last = line
 			}
 			if s.ObservedGeneration >= ds.Generation && s.DesiredNumberScheduled > 0 && s.NumberReady == s.DesiredNumberScheduled &&
+				s.NumberAvailable == s.DesiredNumberScheduled && // after some seconds in which a new agent takes the place of the one before
 				s.UpdatedNumberScheduled == s.DesiredNumberScheduled && dep.Status.ReadyReplicas > 0 && dep.Status.ObservedGeneration >= dep.Generation {
 				fmt.Fprintln(out, "Weir is installed, and ready on every node.")
 				return nil

@@ -379,7 +379,9 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // EnvironAgain is the environment with which this process starts again, after Run returned err: ErrAgain or ErrHandOver.
-func (a *Agent) EnvironAgain(err error) []string { return a.turn.environAgain(errors.Is(err, ErrHandOver)) }
+func (a *Agent) EnvironAgain(err error) []string {
+	return a.turn.environAgain(errors.Is(err, ErrHandOver))
+}
 
 // watchProxies finds out whether a kube-proxy carries Services here. It is called before the cluster's goroutine runs.
 func (a *Agent) watchProxies() {

@@ -124,7 +124,7 @@ type planes struct {
 	file    remembered[planeChoice]
 	log     *slog.Logger
 	choice  planeChoice
-	unsaved bool  // the file does not say what choice says
+	unsaved bool // the file does not say what choice says
 	bpffs   string
 
 	mu    sync.Mutex
