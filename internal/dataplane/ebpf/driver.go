@@ -170,6 +170,11 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		// Where programs of a run before begin flows, they judge: what another data plane has left may be old.
 		d.machine.handOver = d.machine.handOver && !d.tables.begins()
 		d.machine.marks = slices.ContainsFunc(d.tables.families, family.marks)
+		// What is there of our devices was made by the earlier run, and is looked at when programs can be attached.
+		d.machine.host, d.machine.tunnel = d.tables.families[0].devices()
+	}
+	if d.loading != nil && !d.loading.over() {
+		return d.applyEarly(s, changed, first)
 	}
 	if d.left {
 		d.tables.desire(s, changed, d.ifindex)
@@ -177,9 +182,6 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		return d.keepTables()
 	}
 	if d.loading != nil {
-		if !d.loading.over() {
-			return d.applyEarly(s, changed, first)
-		}
 		if err := d.endLoading(); err != nil {
 			return err
 		}

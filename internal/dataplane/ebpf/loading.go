@@ -155,8 +155,6 @@ func (d *Driver) applyEarly(s *nodestate.State, changed nodestate.Keys, first bo
 		changed = nodestate.All()
 		d.warnTables(s)
 		d.bump = d.bump || d.tables.changing()
-		// What is there of our devices was made by the earlier run, and is looked at when programs can be attached.
-		d.machine.host, d.machine.tunnel = d.tables.families[0].devices()
 	}
 	if err := d.followUplinks(s); err != nil {
 		return errors.Join(err, waiting)
