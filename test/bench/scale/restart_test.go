@@ -1,6 +1,7 @@
 package scale
 
 import (
+	"bytes"
 	"os"
 	"slices"
 	"testing"
@@ -61,9 +62,19 @@ func TestChangesDuringRestart(t *testing.T) {
 		p.stop()
 		p = next
 	}
+	next := w.plane("weir")
+	next.out += "-3"
+	next.start()
+	w.flips(&handed, next.programmed)
+	w.must(next.proc.Process.Kill()) // the one before waits, and works again
+	next.proc.Wait()
+	before := bytes.Count(p.log(), []byte(p.ready))
+	var back []float64
+	w.flips(&back, func() bool { return bytes.Count(p.log(), []byte(p.ready)) > before })
 	w.summarize("while nothing else changes", quiet)
 	w.summarize("while the agent is ended and started again", restarts)
 	w.summarize("while another agent takes its place", handed)
+	w.summarize("while the one before works again, because the other one was killed", back)
 	if path := os.Getenv(outEnv); path != "" {
 		w.must(os.WriteFile(path, p.log(), 0o644))
 	}
