@@ -4,4 +4,7 @@
 //
 // What is timed is what users see: from the call that writes an EndpointSlice to the first new connection that gets the
 // new backend.
+//
+// TestChangesDuringSwitch and TestChangesDuringRestart time the same with a change in every 100 ms, while the agent changes its data plane
+// WEIR_SCALE_SWITCHES times, and while it is ended and started again, and another one takes its place, WEIR_SCALE_RESTARTS times each.
 package scale
