@@ -93,6 +93,7 @@ func IsolatedFor(t *testing.T, limit time.Duration) bool {
 type Server struct {
 	t         *testing.T
 	dir, bin  string
+	flags     []string
 	apiserver *exec.Cmd
 	// Config has all rights.
 	Config *rest.Config
@@ -100,10 +101,11 @@ type Server struct {
 	Clients *clientset.Clients
 }
 
-// Start starts etcd and the API server and waits until it is ready.
-func Start(t *testing.T) *Server {
+// Start starts etcd and the API server and waits until it is ready. Flags are of kube-apiserver, and replace those of the same name that it gets
+// otherwise.
+func Start(t *testing.T, flags ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, dir: t.TempDir(), bin: os.Getenv(binDirEnv)}
+	s := &Server{t: t, dir: t.TempDir(), bin: os.Getenv(binDirEnv), flags: flags}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -142,10 +144,13 @@ func (s *Server) Program(name string) string {
 }
 
 // Kubeconfig writes a kubeconfig file with all rights and returns its path.
-func (s *Server) Kubeconfig() string {
+func (s *Server) Kubeconfig() string { return s.KubeconfigFor(s.Config.Host) }
+
+// KubeconfigFor is Kubeconfig for who reaches the server at another URL. It replaces the file that was written before.
+func (s *Server) KubeconfigFor(url string) string {
 	s.t.Helper()
 	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: s.Config.Host, InsecureSkipTLSVerify: true}
+	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: url, InsecureSkipTLSVerify: true}
 	cfg.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: s.Config.BearerToken}
 	cfg.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	cfg.CurrentContext = "x"
@@ -159,7 +164,7 @@ func (s *Server) Kubeconfig() string {
 // StartAPIServer starts the API server, also again after Stop, and waits until it is ready.
 func (s *Server) StartAPIServer() {
 	s.t.Helper()
-	s.apiserver = s.run("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--bind-address=127.0.0.1", "--secure-port=6443",
+	s.apiserver = s.run("kube-apiserver", append([]string{"--etcd-servers=http://127.0.0.1:2379", "--bind-address=127.0.0.1", "--secure-port=6443",
 		"--advertise-address=192.0.2.8", "--service-cluster-ip-range=10.96.0.0/12", "--authorization-mode=RBAC",
 		"--token-auth-file="+filepath.Join(s.dir, "tokens.csv"), "--cert-dir="+filepath.Join(s.dir, "certs"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+filepath.Join(s.dir, "sa.key"),
@@ -167,7 +172,7 @@ func (s *Server) StartAPIServer() {
 		"--requestheader-client-ca-file="+filepath.Join(s.dir, "front-proxy-ca.crt"), "--requestheader-allowed-names="+frontProxyName,
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file="+filepath.Join(s.dir, "front-proxy.crt"), "--proxy-client-key-file="+filepath.Join(s.dir, "front-proxy.key"),
-		"--enable-aggregator-routing=true")
+		"--enable-aggregator-routing=true"}, s.flags...)...)
 	deadline := time.Now().Add(2 * await.Patience)
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
