@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -26,8 +27,9 @@ type apiServers struct {
 	file remembered[[]string]
 
 	mu      sync.Mutex
-	learned []string // host:port, sorted
-	used    string   // fall-back in use; it is tried at once
+	learned []string  // host:port, sorted
+	used    string    // fall-back in use; it is tried at once
+	freed   time.Time // when connections were freed last
 
 	dialer net.Dialer
 }
@@ -125,6 +127,37 @@ func (s *apiServers) free(addr string) {
 	}
 }
 
+// freePause is the least time between two looks at the tracked connections, which may be many.
+const freePause = 5 * time.Second
+
+// freeConnections forgets tracked connections to the servers that something translated to elsewhere, and reports whether there were any: the agent's
+// own from the same ports would go there. Only learned addresses count: the configured one may be one that is rightly translated.
+func (s *apiServers) freeConnections() bool {
+	s.mu.Lock()
+	due := time.Since(s.freed) > freePause
+	if due {
+		s.freed = time.Now()
+	}
+	var to []netip.AddrPort
+	for _, a := range s.learned {
+		if at, err := netip.ParseAddrPort(a); err == nil {
+			to = append(to, at)
+		}
+	}
+	s.mu.Unlock()
+	if !due {
+		return false
+	}
+	freed, err := conntrack.Free(to)
+	if err != nil { // a kernel that tracks no connections has none
+		s.log.Debug("cannot look at the tracked connections to the API server", "error", err)
+	}
+	if freed > 0 {
+		s.log.Warn("forgot connections to the API server that were translated to elsewhere", "connections", freed)
+	}
+	return freed > 0
+}
+
 // dial connects to the configured address, or to the first learned one that answers. While none was learned the configured one is asked without
 // the mark, too: it may be one that Weir makes reachable.
 func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -133,7 +166,7 @@ func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, 
 	s.mu.Lock()
 	used, others := s.used, slices.DeleteFunc(slices.Clone(s.learned), func(a string) bool { return a == addr })
 	s.mu.Unlock()
-	results := make(chan dialed, 2+len(others))
+	results := make(chan dialed, 3+len(others))
 	plain := s.dialer
 	plain.Control = nil
 	try := func(d net.Dialer, a string) {
@@ -162,6 +195,9 @@ func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, 
 			}
 			errs = append(errs, r.err)
 		case <-wait.C:
+			if s.freeConnections() {
+				others = append(others, addr) // once more, from another port
+			}
 		}
 		for _, o := range others {
 			go try(s.dialer, o)

@@ -166,12 +166,12 @@ func (s *Server) StartAPIServer() {
 	s.t.Helper()
 	s.apiserver = s.run("kube-apiserver", append([]string{"--etcd-servers=http://127.0.0.1:2379", "--bind-address=127.0.0.1", "--secure-port=6443",
 		"--advertise-address=192.0.2.8", "--service-cluster-ip-range=10.96.0.0/12", "--authorization-mode=RBAC",
-		"--token-auth-file="+filepath.Join(s.dir, "tokens.csv"), "--cert-dir="+filepath.Join(s.dir, "certs"),
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+filepath.Join(s.dir, "sa.key"),
-		"--service-account-signing-key-file="+filepath.Join(s.dir, "sa.key"), "--shutdown-delay-duration=0", "--allow-privileged=true",
-		"--requestheader-client-ca-file="+filepath.Join(s.dir, "front-proxy-ca.crt"), "--requestheader-allowed-names="+frontProxyName,
+		"--token-auth-file=" + filepath.Join(s.dir, "tokens.csv"), "--cert-dir=" + filepath.Join(s.dir, "certs"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + filepath.Join(s.dir, "sa.key"),
+		"--service-account-signing-key-file=" + filepath.Join(s.dir, "sa.key"), "--shutdown-delay-duration=0", "--allow-privileged=true",
+		"--requestheader-client-ca-file=" + filepath.Join(s.dir, "front-proxy-ca.crt"), "--requestheader-allowed-names=" + frontProxyName,
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-		"--proxy-client-cert-file="+filepath.Join(s.dir, "front-proxy.crt"), "--proxy-client-key-file="+filepath.Join(s.dir, "front-proxy.key"),
+		"--proxy-client-cert-file=" + filepath.Join(s.dir, "front-proxy.crt"), "--proxy-client-key-file=" + filepath.Join(s.dir, "front-proxy.key"),
 		"--enable-aggregator-routing=true"}, s.flags...)...)
 	deadline := time.Now().Add(2 * await.Patience)
 	for {

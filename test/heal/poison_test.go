@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 
@@ -99,9 +98,6 @@ func (n *node) poison() {
 		n.t.Fatalf("poisoning the tables: %v", err)
 	} else if out != "" {
 		n.t.Logf("poisoning the tables: %s", out)
-	}
-	if n.nft && os.Getenv("WEIR_DEBUG") != "" {
-		n.outside().command("bash", "/tmp/heal-debug.sh").Run()
 	}
 	for _, at := range []netip.AddrPort{n.api(false), n.api(true)} {
 		for what, from := range map[string]*space{"balanced where they connect": n.space, "balanced by packet": n.outside()} {
