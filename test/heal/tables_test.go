@@ -68,10 +68,10 @@ func (n *node) pinned() ([]string, error) {
 	return lines, err
 }
 
-// number is what of a ruleset differs between runs.
-var number = regexp.MustCompile(`0x[0-9a-f]+`)
+// varying is what of a ruleset differs between runs: marks with the number of a policy, and the sums of rules that have one.
+var varying = regexp.MustCompile(`0x[0-9a-f]+| comment "[0-9a-f]{16}"`)
 
-// ruleset are the lines of Weir's tables in nftables.
+// ruleset are the rules of Weir's tables in nftables and the elements of their sets, whose order says nothing.
 func (n *node) ruleset() ([]string, error) {
 	out, err := n.command("nft", "-s", "list", "ruleset").Output()
 	if err != nil {
@@ -79,7 +79,9 @@ func (n *node) ruleset() ([]string, error) {
 	}
 	var lines []string
 	for line := range strings.Lines(string(out)) {
-		lines = append(lines, number.ReplaceAllString(strings.TrimSpace(line), "#"))
+		for _, part := range strings.Split(strings.TrimPrefix(strings.TrimSpace(line), "elements = "), ", ") {
+			lines = append(lines, strings.Trim(varying.ReplaceAllString(part, ""), "{}, "))
+		}
 	}
 	return lines, nil
 }
