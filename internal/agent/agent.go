@@ -280,7 +280,8 @@ func (a *Agent) connect() error {
 	}
 	a.servers = newAPIServers(filepath.Join(a.opts.StateDir, "apiservers.json"), a.log)
 	a.servers.free("")
-	go a.servers.freeConnections() // takes a while where there are many; a dial that does not get through asks again
+	// It takes a while where there are many; a dial that does not get through asks again.
+	go a.servers.freeConnections()
 	cfg.Dial = a.reached.wrap(a.servers.dial)
 	if a.clients, err = client.New(cfg, "weir-agent"); err != nil {
 		return err

@@ -130,8 +130,9 @@ func (s *apiServers) free(addr string) {
 // freePause is the least time between two looks at the tracked connections, which may be many.
 const freePause = 5 * time.Second
 
-// freeConnections forgets tracked connections to the servers that something translated to elsewhere, and reports whether there were any: the agent's
-// own from the same ports would go there. Only learned addresses count: the configured one may be one that is rightly translated.
+// freeConnections forgets tracked connections to the servers that something translated to
+// elsewhere, and reports whether there were any: the agent's own from the same ports would go
+// there. Only learned addresses count: the configured one may be one that is rightly translated.
 func (s *apiServers) freeConnections() bool {
 	s.mu.Lock()
 	due := time.Since(s.freed) > freePause

@@ -101,8 +101,8 @@ type Server struct {
 	Clients *clientset.Clients
 }
 
-// Start starts etcd and the API server and waits until it is ready. Flags are of kube-apiserver, and replace those of the same name that it gets
-// otherwise.
+// Start starts etcd and the API server and waits until it is ready. Flags are of kube-apiserver,
+// and replace those of the same name that it gets otherwise.
 func Start(t *testing.T, flags ...string) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: t.TempDir(), bin: os.Getenv(binDirEnv), flags: flags}

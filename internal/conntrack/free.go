@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Free forgets TCP connections to the given addresses and ports whose destination is translated, and returns how many these were: a
-// new connection from the same port would be translated as they are, whatever is in force now, until they time out (5 days where nobody answers).
+// Free forgets TCP connections to the given addresses and ports whose destination is translated,
+// and returns how many these were: a new connection from the same port would be translated as they
+// are, whatever is in force now, until they time out (5 days where nobody answers).
 func Free(to []netip.AddrPort) (int, error) {
 	if len(to) == 0 {
 		return 0, nil

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Connections to an address and port are forgotten where they are translated to elsewhere, in any zone; others stay.
+// Connections to an address and port are forgotten where they are translated to elsewhere, in any
+// zone; others stay.
 func TestFree(t *testing.T) {
 	table := opened(t)
 	wrong := examples()["service"]

@@ -108,7 +108,8 @@ func stay() error {
 	return err
 }
 
-// eachPort calls f with each local port of the task, and joins the errors; a port that a connection of before still has is left out.
+// eachPort calls f with each local port of the task, and joins the errors; a port that a connection
+// of before still has is left out.
 func (t task) eachPort(f func(port uint16) error) error {
 	if t.Ports[0] == 0 {
 		return f(0)
@@ -197,8 +198,8 @@ type readFrom struct {
 
 func (r readFrom) Read(b []byte) (int, error) { return r.in.Read(b) }
 
-// occupy makes a connection from each port that the thief answers, and has the socket vanish without a packet: what translates
-// the connection stays.
+// occupy makes a connection from each port that the thief answers, and has the socket vanish
+// without a packet: what translates the connection stays.
 func (t task) occupy() error {
 	n := 0
 	err := t.eachPort(func(port uint16) error {
@@ -226,7 +227,8 @@ func (t task) occupy() error {
 	return err
 }
 
-// poison applies the state on the standard input by a driver that works on the tables of the node's agent.
+// poison applies the state on the standard input by a driver that works on the tables of the node's
+// agent.
 func (t task) poison() error {
 	var s nodestate.State
 	if err := gob.NewDecoder(os.Stdin).Decode(&s); err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 )
 
-// What an agent that starts in poisoned tables may take from the start of its process: issue of security, 1.
+// What an agent that starts in poisoned tables may take from the start of its process: issue of
+// security, 1.
 const (
 	connectedWithin = 10 * time.Second
 	healedWithin    = 30 * time.Second
@@ -32,8 +33,8 @@ var attacks = map[string][]string{
 	"tracked connections on every port of a node, which nobody answers, are translated away from the API server": {hostile.Tenant},
 }
 
-// TestHostileAgentHeals: whatever is in the tables, an agent that starts reaches the API server and heals the node by itself. IPv6 is
-// tried where attacks are recorded.
+// TestHostileAgentHeals: whatever is in the tables, an agent that starts reaches the API server and
+// heals the node by itself. IPv6 is tried where attacks are recorded.
 func TestHostileAgentHeals(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -99,7 +100,8 @@ func heals(t *testing.T, w *world, f family, nft bool) {
 	}
 }
 
-// clock counts time as a process has it that wants to work every 10 ms: what the machine stood still, or was busy with others, does not count.
+// clock counts time as a process has it that wants to work every 10 ms: what the machine stood
+// still, or was busy with others, does not count.
 type clock struct{ ticks atomic.Int64 }
 
 const tick = 10 * time.Millisecond
@@ -117,7 +119,8 @@ func startClock(ctx context.Context) *clock {
 
 func (c *clock) counted() time.Duration { return time.Duration(c.ticks.Load()) * tick }
 
-// figure is how long something took, from the start of the agent's process, by the machine's time and by clock's.
+// figure is how long something took, from the start of the agent's process, by the machine's time
+// and by clock's.
 type figure struct{ wall, counted time.Duration }
 
 func (f figure) String() string { return f.wall.Round(10 * time.Millisecond).String() }
@@ -125,7 +128,8 @@ func (f figure) String() string { return f.wall.Round(10 * time.Millisecond).Str
 // figures are of a start of an agent.
 type figures struct{ connected, right figure }
 
-// measure waits until the agent that was started just now is connected, and until the tables are as wanted; nil = until its first status is published.
+// measure waits until the agent that was started just now is connected, and until the tables are as
+// wanted; nil = until its first status is published.
 func (n *node) measure(want []string) (out figures) {
 	n.t.Helper()
 	began := time.Now()
@@ -167,7 +171,8 @@ func (n *node) measure(want []string) (out figures) {
 	return out
 }
 
-// judge compares with what is asked for. A machine that is slow, as a start without poison shows, has as much more time.
+// judge compares with what is asked for. A machine that is slow, as a start without poison shows,
+// has as much more time.
 func (f figures) judge(t *testing.T, clean figures) {
 	t.Helper()
 	slow := max(1, clean.right.wall.Seconds()/2)

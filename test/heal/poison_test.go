@@ -36,8 +36,9 @@ func (n *node) addPod() (index int, mac [6]byte) {
 	return index, mac
 }
 
-// wrong is a state in which everything leads away from the API server: frontends at its address and at its cluster IP whose backend is the thief, routes to it by
-// weir0, and a host endpoint of all interfaces that denies everything in both directions, failsafe ports too.
+// wrong is a state in which everything leads away from the API server: frontends at its address and
+// at its cluster IP whose backend is the thief, routes to it by weir0, and a host endpoint of all
+// interfaces that denies everything in both directions, failsafe ports too.
 func (n *node) wrong(index int, mac [6]byte) *nodestate.State {
 	c := model.NewCluster()
 	c.Namespaces[namespace] = &model.Namespace{Name: namespace}
@@ -88,8 +89,9 @@ func (n *node) wrong(index int, mac [6]byte) *nodestate.State {
 	return &s
 }
 
-// poison has a driver write the wrong state, fills all ports that the node's processes connect from with flows to the thief, and takes the thief away: nobody
-// answers these flows, which would end them. It makes sure that no other process of the node reaches the API server.
+// poison has a driver write the wrong state, fills all ports that the node's processes connect from
+// with flows to the thief, and takes the thief away: nobody answers these flows, which would end
+// them. It makes sure that no other process of the node reaches the API server.
 func (n *node) poison() {
 	n.t.Helper()
 	var state bytes.Buffer
@@ -119,8 +121,8 @@ func (n *node) poison() {
 	}
 }
 
-// reaches tries for some seconds to reach the API server, at its address and its cluster IP, as processes do that are balanced where
-// they connect, and as those that are not.
+// reaches tries for some seconds to reach the API server, at its address and its cluster IP, as
+// processes do that are balanced where they connect, and as those that are not.
 func (n *node) reaches(seconds int) error {
 	ask := task{Op: "ask", To: []netip.AddrPort{n.api(false), n.api(true)}, Seconds: seconds}
 	_, in := ask.run(n.space, nil)

@@ -16,8 +16,9 @@ import (
 // momentary are the maps of what packets and sockets bring about.
 var momentary = []string{"weir_affinity", "weir_sockets", "weir_drops", "weir_shares"}
 
-// tables are what the node has of Weir that decides where packets go: a line for each key of the tables and for each route. A value may differ
-// between two runs of an agent, by the number of an epoch; keys do not.
+// tables are what the node has of Weir that decides where packets go: a line for each key of the
+// tables and for each route. A value may differ between two runs of an agent, by the number of an
+// epoch; keys do not.
 func (n *node) tables() ([]string, error) {
 	lines, err := n.pinned()
 	if n.nft {
@@ -68,10 +69,12 @@ func (n *node) pinned() ([]string, error) {
 	return lines, err
 }
 
-// varying is what of a ruleset differs between runs: marks with the number of a policy, and the sums of rules that have one.
+// varying is what of a ruleset differs between runs: marks with the number of a policy, and the
+// sums of rules that have one.
 var varying = regexp.MustCompile(`0x[0-9a-f]+| comment "[0-9a-f]{16}"`)
 
-// ruleset are the rules of Weir's tables in nftables and the elements of their sets, whose order says nothing.
+// ruleset are the rules of Weir's tables in nftables and the elements of their sets, whose order
+// says nothing.
 func (n *node) ruleset() ([]string, error) {
 	out, err := n.command("nft", "-s", "list", "ruleset").Output()
 	if err != nil {

@@ -65,7 +65,8 @@ func (f family) host(n int) netip.Addr {
 // bits is the length of an address.
 func (f family) bits() int { return f.api.BitLen() }
 
-// world is a real API server on a switch in the test's network namespace, to which nodes are connected.
+// world is a real API server on a switch in the test's network namespace, to which nodes are
+// connected.
 type world struct {
 	t         *testing.T
 	server    *apitest.Server
@@ -103,7 +104,8 @@ func newWorld(t *testing.T) *world {
 		shell(t, "ip addr add %s dev br0 nodad", netip.PrefixFrom(f.api, f.link.Bits()))
 	}
 	began := time.Now()
-	// Whom the Service "kubernetes" stands for is up to the test: the server itself would take its addresses of one family only.
+	// Whom the Service "kubernetes" stands for is up to the test: the server itself would take its
+	// addresses of one family only.
 	w.server = apitest.Start(t, "--bind-address=::", "--advertise-address="+families[0].api.String(), "--endpoint-reconciler-type=none",
 		fmt.Sprintf("--service-cluster-ip-range=%s,%s", families[0].services, families[1].services))
 	t.Logf("the API server was ready after %s", time.Since(began).Round(time.Millisecond))
@@ -118,7 +120,8 @@ func (w *world) buildAgent() {
 	run(w.t, exec.Command("go", "build", "-trimpath", "-o", w.agent, "github.com/weir-net/weir/cmd/weir-agent"))
 }
 
-// install makes the kinds that agents watch, pools, and a cluster IP of each family for the API server.
+// install makes the kinds that agents watch, pools, and a cluster IP of each family for the API
+// server.
 func (w *world) install() {
 	objects, err := deploy.Objects(deploy.Defaults())
 	must(w.t, err)
@@ -288,7 +291,8 @@ func (n *node) makeCgroup() {
 // addr is the node's address of its family.
 func (n *node) addr() netip.Addr { return n.fam.host(100 + n.index) }
 
-// api is where the API server is: at its own address, or at its cluster IP, which the node's tables translate.
+// api is where the API server is: at its own address, or at its cluster IP, which the node's tables
+// translate.
 func (n *node) api(clusterIP bool) netip.AddrPort {
 	if clusterIP {
 		return netip.AddrPortFrom(n.world.clusterIP[n.fam.name], 443)
