@@ -115,10 +115,19 @@ func (t task) eachPort(f func(port uint16) error) error {
 		return f(0)
 	}
 	var errs []error
+	done := 0
 	for p := t.Ports[0]; p <= t.Ports[1]; p++ {
-		if err := f(p); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EADDRINUSE) {
+		err := f(p)
+		if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EADDRINUSE) {
+			continue
+		}
+		done++
+		if err != nil {
 			errs = append(errs, fmt.Errorf("from port %d: %w", p, err))
 		}
+	}
+	if done == 0 {
+		return errors.New("no port is free")
 	}
 	return errors.Join(errs...)
 }

@@ -116,15 +116,15 @@ func (n *node) poison() {
 		n.t.Fatalf("flows to the thief: %q (%v), want most of ports %v", out, err, localPorts)
 	}
 	n.shell("ip link del %s", podInterface)
-	if err := n.reaches(0); err == nil {
+	if err := n.reaches(0, localPorts); err == nil {
 		n.t.Fatal("other processes reach the API server, whatever the tables say")
 	}
 }
 
-// reaches tries for some seconds to reach the API server, at its address and its cluster IP, as
-// processes do that are balanced where they connect, and as those that are not.
-func (n *node) reaches(seconds int) error {
-	ask := task{Op: "ask", To: []netip.AddrPort{n.api(false), n.api(true)}, Seconds: seconds}
+// reaches tries for some seconds to reach the API server, at its address and its cluster IP, from
+// local ports, as processes do that are balanced where they connect, and as those that are not.
+func (n *node) reaches(seconds int, from [2]uint16) error {
+	ask := task{Op: "ask", To: []netip.AddrPort{n.api(false), n.api(true)}, Ports: from, Seconds: seconds}
 	_, in := ask.run(n.space, nil)
 	_, out := ask.run(n.outside(), nil)
 	return errors.Join(in, out)

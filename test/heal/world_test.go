@@ -235,6 +235,9 @@ type node struct {
 // localPorts are those that the node's processes connect from.
 var localPorts = [2]uint16{40000, 40015}
 
+// otherPorts are some that have no flow to the thief.
+var otherPorts = [2]uint16{41000, 41001}
+
 func (w *world) newNode(t *testing.T, f family, nft bool) *node {
 	w.nodes++
 	n := &node{space: newSpace(t), world: w, fam: f, name: fmt.Sprintf("node%d", w.nodes), index: w.nodes, nft: nft, dir: t.TempDir()}
