@@ -89,7 +89,7 @@ func heals(t *testing.T, w *world, f family, nft bool) {
 			t.Errorf("other processes after the agent has healed the node: %v", err)
 		}
 		if nft { // flows of eBPF stay until they time out
-			every := task{Op: "ask", To: []netip.AddrPort{n.api(false)}, Ports: localPorts, Seconds: int(await.Patience.Seconds())}
+			every := task{Op: "ask", To: []netip.AddrPort{n.api(false)}, Ports: n.ports, Seconds: int(await.Patience.Seconds())}
 			if _, err := every.run(n.outside(), nil); err != nil {
 				t.Errorf("flows to the thief are left: %v", err)
 			}

@@ -94,6 +94,7 @@ func (n *node) wrong(index int, mac [6]byte) *nodestate.State {
 // them. It makes sure that no other process of the node reaches the API server.
 func (n *node) poison() {
 	n.t.Helper()
+	n.narrow()
 	var state bytes.Buffer
 	must(n.t, gob.NewEncoder(&state).Encode(n.wrong(n.addPod())))
 	if out, err := (task{Op: "poison", NFT: n.nft, BPFFS: n.bpffs + "/weir", Cgroup: n.cgroup}).run(n.space, &state); err != nil {
@@ -108,12 +109,12 @@ func (n *node) poison() {
 			}
 		}
 	}
-	out, err := task{Op: "occupy", To: []netip.AddrPort{n.api(false)}, Ports: localPorts}.run(n.outside(), nil)
+	out, err := task{Op: "occupy", To: []netip.AddrPort{n.api(false)}, Ports: n.ports}.run(n.outside(), nil)
 	if err != nil {
 		n.t.Fatalf("flows to the thief: %v", err)
 	}
-	if made, err := strconv.Atoi(out); err != nil || made < int(localPorts[1]-localPorts[0])/2 {
-		n.t.Fatalf("flows to the thief: %q (%v), want most of ports %v", out, err, localPorts)
+	if made, err := strconv.Atoi(out); err != nil || made < int(n.ports[1]-n.ports[0])/2 {
+		n.t.Fatalf("flows to the thief: %q (%v), want most of ports %v", out, err, n.ports)
 	}
 	n.shell("ip link del %s", podInterface)
 	if err := n.reaches(0, [2]uint16{}); err == nil {

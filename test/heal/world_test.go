@@ -227,13 +227,12 @@ type node struct {
 	dir   string
 	bpffs string
 	pod   *space // the thief
+	// ports are those that the node's processes connect from, first and last.
+	ports [2]uint16
 
 	process *exec.Cmd
 	log     string
 }
-
-// localPorts are those that the node's processes connect from.
-var localPorts = [2]uint16{40000, 40015}
 
 // otherPorts are some that have no flow to the thief.
 var otherPorts = [2]uint16{41000, 41001}
@@ -243,7 +242,7 @@ func (w *world) newNode(t *testing.T, f family, nft bool) *node {
 	n := &node{space: newSpace(t), world: w, fam: f, name: fmt.Sprintf("node%d", w.nodes), index: w.nodes, nft: nft, dir: t.TempDir()}
 	n.pod = newSpace(t)
 	shell(t, "ip link add eth0 netns /proc/%d/ns/net type veth peer name p%d; ip link set p%d master br0; ip link set p%d up", n.pid, n.index, n.index, n.index)
-	n.shell("ip link set eth0 up; sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.ip_local_port_range='%d %d'", localPorts[0], localPorts[1])
+	n.shell("ip link set eth0 up; sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
 	var addrs []corev1.NodeAddress
 	for _, f := range families {
 		a := f.host(100 + n.index)
@@ -289,6 +288,17 @@ func (n *node) makeCgroup() {
 		}
 		n.t.Errorf("removing %s: %v", cgroup, err)
 	})
+}
+
+// narrow has the node's processes connect from 16 ports that no flow has yet.
+func (n *node) narrow() {
+	n.t.Helper()
+	first := uint16(40000)
+	if n.ports[0] != 0 {
+		first = n.ports[0] + 100
+	}
+	n.ports = [2]uint16{first, first + 15}
+	n.shell("sysctl -qw net.ipv4.ip_local_port_range='%d %d'", n.ports[0], n.ports[1])
 }
 
 // addr is the node's address of its family.
