@@ -29,10 +29,11 @@ func (n *node) addPod() (index int, mac [6]byte) {
 	n.shell("ip link set %s up; sysctl -qw net.ipv4.conf.%s.rp_filter=2; ip route add %s dev %s", podInterface, podInterface, n.fam.thief, podInterface)
 	n.pod.shell("ip addr add %s/%d dev eth0; ip link set eth0 up; ip neigh add %s lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent; ip route add default via %s dev eth0 onlink",
 		n.fam.thief, n.fam.bits(), gateway, gateway)
-	text := strings.TrimSpace(n.shell("ip -o link show %s", podInterface))
+	// ip complains of a peer in another namespace, now and then, and shows the link all the same.
+	text := strings.TrimSpace(n.shell("ip -o link show %s 2>/dev/null", podInterface))
 	index, err := strconv.Atoi(text[:strings.Index(text, ":")])
 	must(n.t, err)
-	fmt.Sscanf(strings.TrimSpace(n.pod.shell("ip -o link show eth0 | sed 's/.*ether \\([^ ]*\\).*/\\1/'")), "%02x:%02x:%02x:%02x:%02x:%02x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5])
+	fmt.Sscanf(strings.TrimSpace(n.pod.shell("ip -o link show eth0 2>/dev/null | sed 's/.*ether \\([^ ]*\\).*/\\1/'")), "%02x:%02x:%02x:%02x:%02x:%02x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5])
 	return index, mac
 }
 

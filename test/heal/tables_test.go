@@ -73,6 +73,9 @@ func (n *node) pinned() ([]string, error) {
 // sums of rules that have one.
 var varying = regexp.MustCompile(`0x[0-9a-f]+| comment "[0-9a-f]{16}"`)
 
+// linkLocal are elements of sets that come late: the kernel looks for duplicates of such an address first.
+const linkLocal = "fe80::"
+
 // ruleset are the rules of Weir's tables in nftables and the elements of their sets, whose order
 // says nothing.
 func (n *node) ruleset() ([]string, error) {
@@ -83,7 +86,10 @@ func (n *node) ruleset() ([]string, error) {
 	var lines []string
 	for line := range strings.Lines(string(out)) {
 		for _, part := range strings.Split(strings.TrimPrefix(strings.TrimSpace(line), "elements = "), ", ") {
-			lines = append(lines, strings.Trim(varying.ReplaceAllString(part, ""), "{}, "))
+			line := strings.Trim(varying.ReplaceAllString(part, ""), "{}, ")
+			if !strings.HasPrefix(line, linkLocal) {
+				lines = append(lines, line)
+			}
 		}
 	}
 	return lines, nil
