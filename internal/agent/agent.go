@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/bits"
 	"os"
 	"path/filepath"
@@ -71,6 +72,7 @@ type Agent struct {
 	servers   *apiServers
 	reached   reached
 	watcher   *watch.Watcher
+	claims    *nodeClaims
 	driver    plane
 	programs  func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
 	findings  []kernel.Finding
@@ -144,6 +146,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.cluster.opened = resolver.AtStart().Settings
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.addrs
+	a.cluster.noteClaims = a.claims.note
 	a.reached.tell(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
@@ -286,9 +289,8 @@ func (a *Agent) connect() error {
 	if a.clients, err = client.New(cfg, "weir-agent"); err != nil {
 		return err
 	}
-	claims := newNodeClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
-	a.cluster.noteClaims = claims.note
-	a.watcher, err = watch.New(watch.Config{Core: a.clients.Core, Dynamic: a.clients.Dynamic, Log: a.log.With("part", "watch"), Claims: claims.known})
+	a.claims = newNodeClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
+	a.watcher, err = watch.New(watch.Config{Core: a.clients.Core, Dynamic: a.clients.Dynamic, Log: a.log.With("part", "watch"), Claims: maps.Clone(a.claims.known)})
 	return err
 }
 

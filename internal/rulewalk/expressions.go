@@ -68,12 +68,38 @@ var expressions map[string]func(*Walk, *chain, *expression, *registers) (verdict
 func init() {
 	nothing := func(*Walk, *chain, *expression, *registers) (verdict, error) { return on, nil }
 	expressions = map[string]func(*Walk, *chain, *expression, *registers) (verdict, error){
-		"counter": nothing, "log": nothing, "limit": nothing, // only what is shown depends on them
-		"dynset": nothing, // what packets add to sets
+		"counter": nothing, "log": nothing, // only what is shown depends on them
+		"limit": limit, "dynset": dynset,
 		"rt":     route, "exthdr": exthdr,
 		"payload": payload, "cmp": compare, "range": between, "bitwise": bitwise, "byteorder": byteorder, "immediate": immediate,
 		"meta": meta, "ct": conntrack, "lookup": lookup, "reject": reject, "nat": nat, "fib": fib, "hash": hash, "numgen": numgen,
 	}
+}
+
+// limit takes it that no rate is used up: a rule about what is over one is not met.
+func limit(_ *Walk, _ *chain, e *expression, _ *registers) (verdict, error) {
+	const flags, over = 5, 1
+	if number(e.attrs[flags])&over != 0 {
+		return no, nil
+	}
+	return on, nil
+}
+
+// dynset is what packets add to sets, with a limit for each element where it has an expression.
+func dynset(w *Walk, c *chain, e *expression, regs *registers) (verdict, error) {
+	const expr = 7
+	if e.attrs[expr] == nil {
+		return on, nil
+	}
+	inner, err := attributes(e.attrs[expr])
+	if err != nil {
+		return on, err
+	}
+	data, err := attributes(inner[expressionData])
+	if err != nil || text(inner[expressionName]) != "limit" {
+		return on, err
+	}
+	return limit(w, c, &expression{text(inner[expressionName]), data}, regs)
 }
 
 // route knows where a packet goes; the MTU of the way decides nothing.
