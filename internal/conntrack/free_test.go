@@ -36,4 +36,7 @@ func TestFree(t *testing.T) {
 	if _, found, err := table.Find(right.Orig); !found || err != nil {
 		t.Errorf("the connection that is not translated: %t (%v)", found, err)
 	}
+	if err := table.Delete(right.Orig); err != nil { // other tests have this namespace, too
+		t.Error(err)
+	}
 }
