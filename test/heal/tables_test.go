@@ -73,6 +73,9 @@ func (n *node) pinned() ([]string, error) {
 // sums of rules that have one.
 var varying = regexp.MustCompile(`0x[0-9a-f]+| comment "[0-9a-f]{16}"`)
 
+// learned are sets of what the kernel and packets bring about.
+var learned = []string{"neighbours", "resolving", "resolves", "discovers", "begun", "begun-pressed", "port-shares", "query-shares"}
+
 // linkLocal are elements of sets that come late: the kernel looks for duplicates of such an address first.
 const linkLocal = "fe80::"
 
@@ -84,7 +87,17 @@ func (n *node) ruleset() ([]string, error) {
 		return nil, fmt.Errorf("listing the ruleset: %w", err)
 	}
 	var lines []string
+	skip := false
 	for line := range strings.Lines(string(out)) {
+		switch word := strings.Fields(line); {
+		case len(word) == 3 && (word[0] == "set" || word[0] == "map"):
+			skip = slices.Contains(learned, word[1])
+		case len(word) == 3 && word[0] == "chain":
+			skip = false
+		}
+		if skip {
+			continue
+		}
 		for _, part := range strings.Split(strings.TrimPrefix(strings.TrimSpace(line), "elements = "), ", ") {
 			line := strings.Trim(varying.ReplaceAllString(part, ""), "{}, ")
 			if !strings.HasPrefix(line, linkLocal) {

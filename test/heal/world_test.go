@@ -167,7 +167,7 @@ func (w *world) serve(f family) {
 		kind = discoveryv1.AddressTypeIPv6
 	}
 	_, err := slices.Create(w.t.Context(), &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: apiName + "-" + strings.ToLower(f.name), Labels: map[string]string{discoveryv1.LabelServiceName: apiName}},
+		ObjectMeta:  metav1.ObjectMeta{Name: apiName, Labels: map[string]string{discoveryv1.LabelServiceName: apiName}},
 		AddressType: kind, Ports: []discoveryv1.EndpointPort{{Name: &name, Protocol: &proto, Port: &port}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{f.api.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes}}},
 	}, metav1.CreateOptions{})
