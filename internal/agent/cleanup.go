@@ -113,20 +113,17 @@ func removeFiles(paths ...string) error {
 	return errors.Join(errs...)
 }
 
-// nodeLock is the file in RunDir whose lock (flock(2)) has who works on the node: an agent, or a clean-up.
-const nodeLock = "agent.lock"
-
 // lockNode takes the lock of the node, or returns ErrRunning where an agent, or another clean-up, has it: nothing is removed under an agent that has
 // started and does not answer yet.
 func lockNode(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the folder of the node's lock: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, nodeLock), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, turnLock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the node's lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lockFile(f); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, ErrRunning
