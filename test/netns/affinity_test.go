@@ -54,11 +54,7 @@ func affinityOutlivesTheDriver(t *testing.T, fam family) {
 			}
 			same("while no process is there")
 			for _, n := range f.nodes {
-				n.driver.start()
-				n.apply()
-				if w := n.driver.writes(); w != 0 {
-					t.Errorf("%s: the first apply after a restart wrote %d map entries, want 0", n.name, w)
-				}
+				n.startAgain(t)
 			}
 			same("after the restart")
 			// Until the backend is gone.

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -27,13 +28,13 @@ func testTableRepaired(t *testing.T, fam family) {
 	if fam == ipv6 {
 		table, sender = "ip6 weir", sixOf("10.244.1.2")
 	}
-	// Words, sorted: chains and elements that were made again are listed in another order.
 	content := func() []string {
-		w := strings.FieldsFunc(run(t, "ip netns exec %s nft -s list table %s 2>&1 || true", f.n1.netns, table), func(r rune) bool { return strings.ContainsRune(" \t\n,", r) })
-		slices.Sort(w)
-		return w
+		return words(ownContent(run(t, "ip netns exec %s nft -s list table %s 2>&1 || true", f.n1.netns, table)))
 	}
-	whole := content()
+	whole, neighbours := content(), f.n1.knownNeighbours(t)
+	if len(neighbours) == 0 {
+		t.Error("no neighbour is known, not even the other node")
+	}
 	broken := uint64(0)
 	for _, how := range []string{
 		"delete table " + table,
@@ -46,7 +47,10 @@ func testTableRepaired(t *testing.T, fam family) {
 		run(t, "ip netns exec %s nft '%s'", f.n1.netns, how)
 		await.That(t, "the table after "+how, func() error {
 			if now := content(); !slices.Equal(now, whole) {
-				return fmt.Errorf("%d words of %d: %v", len(now), len(whole), missing(whole, now))
+				return fmt.Errorf("%d words of %d: %v are missing, %v are new", len(now), len(whole), missing(whole, now), missing(now, whole))
+			}
+			if gone := missing(neighbours, f.n1.knownNeighbours(t)); len(gone) > 0 {
+				return fmt.Errorf("neighbours %v are missing", gone)
 			}
 			return nil
 		})
@@ -61,6 +65,20 @@ func testTableRepaired(t *testing.T, fam family) {
 	if f.apply(); f.n1.driver.last.Tables != broken {
 		t.Errorf("a table was found broken %d times, want %d", f.n1.driver.last.Tables, broken)
 	}
+}
+
+// nftSet is a set or a map in what nft lists, with its name.
+var nftSet = regexp.MustCompile(`(?ms)^\t(?:set|map) (\S+) \{$.*?^\t\}$`)
+
+// ownContent is what nft lists of a table without the elements that traffic brings about: those that
+// packets add, and the neighbours that the kernel finds.
+func ownContent(list string) string {
+	return nftSet.ReplaceAllStringFunc(list, func(set string) string {
+		if nftSet.FindStringSubmatch(set)[1] == "neighbours" || strings.Contains(set, "flags dynamic") {
+			return nftElements.ReplaceAllString(set, "")
+		}
+		return set
+	})
 }
 
 // TestDenialsAreCounted: packets that policy denies are counted by the nftables driver, and stay counted when the table is made anew.
