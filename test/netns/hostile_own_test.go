@@ -88,6 +88,23 @@ func testHostileLockedOut(t *testing.T, fam family) {
 	f.n1.reaches("api", "tcp", api)
 }
 
+// TestOwnNode: an agent beside an API server reaches it at its own node's address, and at loopback.
+func TestOwnNode(t *testing.T) { inBoth(t, testOwnNode) }
+
+func testOwnNode(t *testing.T, fam family) {
+	f := newFixture(t, fam)
+	f.n1.listen("tcp", ":6443")
+	f.apply()
+	for range 3 {
+		for _, addr := range []string{"172.30.0.8:6443", "127.0.0.1:6443"} {
+			a := f.n1.call(request{Op: "get", Net: "tcp", Addr: addr, Own: true, Timeout: 10_000})
+			if !strings.HasPrefix(a.Reply, "n1 ") {
+				t.Errorf("the agent of n1 at %s: %q (%s), want an answer of n1", addr, a.Reply, a.Err)
+			}
+		}
+	}
+}
+
 // TestHostileOpenHostFlow: a Service that comes takes no connection that the node's own processes have open, in either direction.
 func TestHostileOpenHostFlow(t *testing.T) { inBoth(t, testHostileOpenHostFlow) }
 

@@ -15,5 +15,14 @@ var (
 	ownFlow   = fmt.Sprintf("ct mark %#x ", ownEpoch)                                    // in either direction
 )
 
-// ownSent lets pass what such a socket sends.
-var ownSent = ownSocket + fmt.Sprintf("ct mark set %#x accept", ownEpoch)
+// ownSent takes what such a socket sends out of the chain that it stands in.
+var ownSent = ownSocket + "goto " + sentOwnChain
+
+// sentOwn lets it pass. What the node sends to itself keeps its mark on the way back in, where the
+// same bits name the node whose tunnel a packet came by: it would be taken for a packet of another
+// node with this node's source, and be dropped. It goes on without the mark.
+var sentOwn = []string{
+	fmt.Sprintf("ct mark set %#x", ownEpoch),
+	"oifname lo meta mark set meta mark and " + hex(^uint32(kernel.OwnMask)),
+	"accept",
+}

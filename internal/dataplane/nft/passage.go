@@ -40,6 +40,7 @@ const (
 	sentOthersChain = "sent-others"
 	sentNewChain    = "sent-new"
 	sentTranslated  = "sent-translated"
+	sentOwnChain    = "sent-own" // what the agent's own sockets send
 )
 
 // goesOn are the words for a flow that was judged under a policy and has no way of its own.
@@ -329,6 +330,7 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		rules = []string{goesOn(epoch) + "goto " + sentOpen, "goto " + sentAny}
 	}
 	t.Chains[sentChain] = Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: f.rules(s, rules...)}
+	chain(sentOwnChain, sentOwn...)
 	chain(sentHomeChain, toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)
 	chain(sentNewChain,
 		"ct mark set 0",
