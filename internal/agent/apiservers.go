@@ -165,6 +165,7 @@ func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, 
 	ctx, cancel := context.WithTimeout(ctx, 2*s.dialer.Timeout)
 	defer cancel()
 	s.mu.Lock()
+	alone := len(s.learned) == 0
 	used, others := s.used, slices.DeleteFunc(slices.Clone(s.learned), func(a string) bool { return a == addr })
 	s.mu.Unlock()
 	results := make(chan dialed, 3+len(others))
@@ -181,7 +182,6 @@ func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, 
 		go try(s.dialer, used)
 		running++
 	}
-	alone := running == 1 && len(others) == 0
 	wait := time.NewTimer(patience)
 	defer wait.Stop()
 	var errs []error
