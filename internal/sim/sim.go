@@ -137,7 +137,8 @@ type Options struct {
 	FIB func(dst netip.Addr) (Hop, bool)
 	// LinkMTU is the MTU of an interface in bytes, 0 when it is not known.
 	LinkMTU func(ifindex int) int
-	// HostIfIndex is the interface by which host processes reach pool addresses (weir0), TunnelIfIndex the VXLAN device.
+	// HostIfIndex is the interface by which host processes reach pool addresses (weir0),
+	// TunnelIfIndex the VXLAN device.
 	HostIfIndex, TunnelIfIndex int
 	// Uplinks are the MAC addresses of the uplinks by interface index.
 	Uplinks map[int]packet.MAC

@@ -145,9 +145,10 @@ func (n *Node) judgeSource(in In, k flowKey, c claim) (origin, bool) {
 	return origin{kind: originLink, mac: in.Packet.SrcMAC}, true
 }
 
-// judgeEntered says whether what the stack sends on may have come into the node by the interface by which it did, and how the flow's packets
-// come then. What came by weir0, the tunnel or an uplink was looked at there. An address of the node itself may come by any other: its own
-// masquerading puts it there.
+// judgeEntered says whether what the stack sends on may have come into the node by the interface by
+// which it did, and how the flow's packets come then. What came by weir0, the tunnel or an uplink
+// was looked at there. An address of the node itself may come by any other: its own masquerading
+// puts it there.
 func (n *Node) judgeEntered(in In, k flowKey) (origin, bool) {
 	from := origin{kind: originStack, entered: in.Entered}
 	_, uplink := n.opts.Uplinks[in.Entered]

@@ -309,8 +309,8 @@ func (d *differential) arrival() sim.In {
 	return in
 }
 
-// entered is by which interface a packet came that the stack sends on, 0 = it begins in the node: mostly as its source would, at times by one
-// that no program knows.
+// entered is by which interface a packet came that the stack sends on, 0 = it begins in the node:
+// mostly as its source would, at times by one that no program knows.
 func (d *differential) entered(src netip.Addr) int {
 	ep, local := d.c.Local.Endpoints[src]
 	switch n := d.later.IntN(100); {

@@ -307,7 +307,8 @@ func (m *Machine) toPod(ifindex int) leg {
 	}
 }
 
-// stack is the node's kernel: it delivers, or routes. A packet that entered by an interface, 0 = none, pays with its TTL.
+// stack is the node's kernel: it delivers, or routes. A packet that entered by an interface, 0 =
+// none, pays with its TTL.
 func (m *Machine) stack(entered int) leg { return m.stackMarked(entered, false) }
 
 // stackMarked is stack for a packet that the programs of this node have judged (marked). It does not fragment.
