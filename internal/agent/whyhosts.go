@@ -150,7 +150,7 @@ func (i *inquiry) withoutHosts(wish netip.AddrPort) sim.Result {
 	for index, mac := range i.places.Uplinks {
 		uplinks[index] = mac
 	}
-	return sim.New(&open, sim.Options{FIB: kernelRoute, HostIfIndex: i.places.Host, Uplinks: uplinks, NoTunnel: i.places.Tunnel == 0, Pick: func(c sim.Choice) int {
+	return sim.New(&open, sim.Options{FIB: kernelRoute, HostIfIndex: i.places.Host, TunnelIfIndex: i.places.Tunnel, Uplinks: uplinks, NoTunnel: i.places.Tunnel == 0, Pick: func(c sim.Choice) int {
 		return max(0, slices.IndexFunc(c.From, func(b nodestate.Backend) bool { return netip.AddrPortFrom(b.Addr, b.Port) == wish }))
 	}}).Receive(i.in)
 }

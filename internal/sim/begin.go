@@ -23,6 +23,11 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		fwd.iif = in.IfIndex
 	} else if outside && (a.Kind == nodestate.AddrHost || a.Kind == nodestate.AddrEndpoint) {
 		return nil, &dropped{reason: reason.Spoofed}
+	} else if !outside {
+		var ok bool
+		if fwd.origin, ok = n.judgeEntered(in, k); !ok {
+			return nil, &dropped{reason: reason.Spoofed}
+		}
 	}
 	if n.forgesTunnel(in, k) {
 		return nil, &dropped{reason: reason.TunnelSource}
@@ -61,9 +66,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	}
 	b := n.state.Addrs[fwd.dst]
 	own := !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex)
-	if !outside {
-		fwd.origin = origin{kind: originStack}
-	} else if !own || n.hosts() || in.Hook == FromTunnel || b.Kind != nodestate.AddrHost {
+	if outside && (!own || n.hosts() || in.Hook == FromTunnel || b.Kind != nodestate.AddrHost) {
 		var ok bool
 		if fwd.origin, ok = n.judgeSource(in, k, claim{service: lb.found}); !ok {
 			return nil, &dropped{reason: reason.Spoofed}

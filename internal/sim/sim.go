@@ -60,7 +60,9 @@ type In struct {
 	VNI     uint32     // FromTunnel
 	Again   bool       // a fragment that was kept, on its second way in
 	Other   bool       // FromUplink: the frame is for another machine's MAC address, whatever it looks like here
-	Transit bool       // ToUplink: it came into the node by an interface, and does not begin in it
+	// Entered is, for ToWorkload and ToUplink, the interface by which the packet came into the node.
+	// 0: it begins in the node.
+	Entered int
 }
 
 // Result is what became of a packet.
@@ -135,8 +137,9 @@ type Options struct {
 	FIB func(dst netip.Addr) (Hop, bool)
 	// LinkMTU is the MTU of an interface in bytes, 0 when it is not known.
 	LinkMTU func(ifindex int) int
-	// HostIfIndex is the interface by which host processes reach pool addresses (weir0).
-	HostIfIndex int
+	// HostIfIndex is the interface by which host processes reach pool addresses (weir0),
+	// TunnelIfIndex the VXLAN device.
+	HostIfIndex, TunnelIfIndex int
 	// Uplinks are the MAC addresses of the uplinks by interface index.
 	Uplinks map[int]packet.MAC
 	// Listening says whether somebody listens to events: then flows that are allowed are told, too.

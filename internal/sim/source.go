@@ -22,16 +22,19 @@ const (
 
 // origin is where the packets of an entry come from, but for those of this node's pods (flow.iif).
 type origin struct {
-	kind  originKind
-	mac   packet.MAC
-	outer netip.Addr
+	kind    originKind
+	mac     packet.MAC
+	outer   netip.Addr
+	entered int // originStack: In.Entered
 }
 
 func fromOutside(in In) bool { return in.Hook == FromUplink || in.Hook == FromTunnel }
 
-// fits reports whether a packet from outside comes as its flow's packets come.
+// fits reports whether a packet that no pod sent here comes as its flow's packets come.
 func (o origin) fits(in In) bool {
 	switch {
+	case !fromOutside(in):
+		return o.kind == originStack && o.entered == in.Entered
 	case o.kind == originAnywhere:
 		return true
 	case in.Hook == FromTunnel:
@@ -142,13 +145,48 @@ func (n *Node) judgeSource(in In, k flowKey, c claim) (origin, bool) {
 	return origin{kind: originLink, mac: in.Packet.SrcMAC}, true
 }
 
+// judgeEntered says whether what the stack sends on may have come into the node by the interface by
+// which it did, and how the flow's packets come then. What came by weir0, the tunnel or an uplink
+// was looked at there. An address of the node itself may come by any other: its own masquerading
+// puts it there.
+func (n *Node) judgeEntered(in In, k flowKey) (origin, bool) {
+	from := origin{kind: originStack, entered: in.Entered}
+	_, uplink := n.opts.Uplinks[in.Entered]
+	if uplink || in.Entered == 0 || in.Entered == n.opts.HostIfIndex || in.Entered == n.opts.TunnelIfIndex {
+		return from, true
+	}
+	a, known := n.state.Addrs[k.src]
+	node := a.Node
+	switch {
+	case a.Kind == nodestate.AddrEndpoint:
+		return from, a.IfIndex == in.Entered
+	case known && a.Kind != nodestate.AddrPod:
+		return from, true
+	case !known:
+		r, ok := n.routeOf(k.src)
+		if !ok {
+			return from, true
+		}
+		if node = r.Node; !node.IsValid() {
+			return origin{}, false
+		}
+	}
+	hop, ok := n.opts.FIB(node)
+	return from, ok && hop.IfIndex == in.Entered
+}
+
 // keepsSource checks where a packet of an open flow comes from; a change of the tables, or of the
 // way that it comes, lets the tables decide again.
 func (n *Node) keepsSource(f *flow, in In, k flowKey) bool {
-	if !fromOutside(in) || f.epoch == n.epoch && f.origin.fits(in) {
+	if in.Hook == FromWorkload || f.epoch == n.epoch && f.origin.fits(in) {
 		return true
 	}
-	from, ok := n.judgeSource(in, k, f.claim())
+	from, ok := origin{}, false
+	if fromOutside(in) {
+		from, ok = n.judgeSource(in, k, f.claim())
+	} else {
+		from, ok = n.judgeEntered(in, k)
+	}
 	if ok {
 		f.origin = from
 	}

@@ -74,7 +74,7 @@ func (n *Node) judgeLeaving(in In, ifindex int, p *packet.Packet) *dropped {
 // goesAlone reports whether a packet at to_uplink, of an uplink, is one that is judged by itself: one that begins in the node.
 func (n *Node) goesAlone(in In) bool {
 	_, uplink := n.opts.Uplinks[in.IfIndex]
-	return uplink && !in.Transit && n.readable(in.Packet)
+	return uplink && in.Entered == 0 && n.readable(in.Packet)
 }
 
 // readable: is it a packet, or the first fragment of one, that tells its protocol and ports?
@@ -93,7 +93,7 @@ func (n *Node) readable(p *packet.Packet) bool {
 // leave is what begins in the node and meets an uplink because the programs send it there, to a neighbour.
 func (n *Node) leave(in In, r Result) Result {
 	out := In{Hook: ToUplink, IfIndex: r.IfIndex, Packet: r.Packet}
-	if in.Hook != ToUplink || in.Transit || r.Action != Neigh || !n.goesAlone(out) {
+	if in.Hook != ToUplink || in.Entered != 0 || r.Action != Neigh || !n.goesAlone(out) {
 		return r
 	}
 	if d := n.judgeLeaving(in, r.IfIndex, r.Packet); d != nil {

@@ -66,7 +66,7 @@ func (t *Runner) runAlone(in sim.In, frame []byte) (sim.Result, error) {
 	if err == nil && known && r.Action == sim.Drop && r.Reason == reason.UntrackedIngress {
 		return r, fmt.Errorf("dropped for %s behind XDP, which let it pass", r.Reason)
 	}
-	if err != nil || in.Hook != sim.ToUplink || in.Transit || r.Action != sim.Neigh || !t.uplinks(r.IfIndex) {
+	if err != nil || in.Hook != sim.ToUplink || in.Entered != 0 || r.Action != sim.Neigh || !t.uplinks(r.IfIndex) {
 		return r, err
 	}
 	return t.leave(in, r, sent)

@@ -183,9 +183,11 @@ func (t *Runner) run(in sim.In, frame []byte, name string) (sim.Result, []byte, 
 	ctx := make([]byte, skbSize)
 	ne := binary.NativeEndian
 	ne.PutUint32(ctx[skbIfIndex:], uint32(in.IfIndex))
-	if in.Hook != sim.ToUplink || in.Transit {
-		ne.PutUint32(ctx[skbIngress:], uint32(in.IfIndex))
+	entered := in.IfIndex
+	if in.Hook == sim.ToUplink || in.Hook == sim.ToWorkload {
+		entered = in.Entered
 	}
+	ne.PutUint32(ctx[skbIngress:], uint32(entered))
 	switch {
 	case in.Marked:
 		ne.PutUint32(ctx[skbMark:], markDone)

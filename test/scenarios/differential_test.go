@@ -287,9 +287,10 @@ func (d *differential) arrival() sim.In {
 		}
 	case d.isOwn(p.IP.Src) && toLocal && d.chance(90), toLocal && d.chance(5):
 		in.Hook, in.IfIndex, in.Marked = sim.ToWorkload, to.IfIndex, d.chance(3)
+		in.Entered = d.entered(p.IP.Src)
 	case d.isOwn(p.IP.Src) && !toLocal && d.chance(90), !local && !toLocal && d.chance(4): // the kernel's route to a local pod leads to to_workload
 		in.Hook, in.IfIndex, in.Marked = sim.ToUplink, one(d.crowd, scenario.Uplink, scenario.HostDevice), d.chance(3)
-		in.Transit = d.isOwn(p.IP.Src) == (d.later.IntN(100) < 5)
+		in.Entered = d.entered(p.IP.Src)
 	case d.chance(35):
 		in.Hook, in.IfIndex = sim.FromTunnel, scenario.TunnelDev
 		in.Source = nodeAddrs[1+d.IntN(2)]
@@ -306,6 +307,23 @@ func (d *differential) arrival() sim.In {
 		p.SrcMAC = packet.MAC(macOf(one(d.crowd, nodeAddrs[1], nodeAddrs[2], outside[0], outside[1])))
 	}
 	return in
+}
+
+// entered is by which interface a packet came that the stack sends on, 0 = it begins in the node:
+// mostly as its source would, at times by one that no program knows.
+func (d *differential) entered(src netip.Addr) int {
+	ep, local := d.c.Local.Endpoints[src]
+	switch n := d.later.IntN(100); {
+	case n < 8:
+		return bridge
+	case n < 12:
+		return firstPod + d.later.IntN(len(localPods))
+	case local && n < 60:
+		return ep.IfIndex
+	case d.isOwn(src) == (n < 17):
+		return one(&crowd{Rand: d.later}, scenario.Uplink, scenario.Uplink, scenario.Uplink2, scenario.TunnelDev, scenario.HostDevice)
+	}
+	return 0
 }
 
 // isOwn: may the node's own processes send from there?

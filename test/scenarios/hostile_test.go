@@ -178,7 +178,7 @@ func (h *hostile) step() error {
 		return nil
 	}
 	frame[14+at]--
-	to := sim.In{Hook: sim.ToWorkload, IfIndex: closedIf}
+	to := sim.In{Hook: sim.ToWorkload, IfIndex: closedIf, Entered: in.IfIndex}
 	res, err = h.receive(to, frame)
 	if err == nil && res.Action != sim.Drop {
 		err = fmt.Errorf("passed to the pod that nobody may reach: %s: %x", res, frame)

@@ -55,7 +55,10 @@ func macOf(a netip.Addr) [6]byte {
 	return [6]byte{2, 0, b[0], b[1], b[2], b[3]}
 }
 
-const firstPod = 1100
+const (
+	bridge   = 1006 // of containers: neither an uplink nor a pod's
+	firstPod = 1100
+)
 
 func newCrowd(seed uint64) *crowd {
 	r := &crowd{Rand: rand.New(rand.NewPCG(seed, 7)), later: rand.New(rand.NewPCG(seed, 13)), c: model.NewCluster()}

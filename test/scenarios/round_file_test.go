@@ -38,7 +38,7 @@ func init() {
 //	aside PREFIX           this network is on the link of a second uplink
 //	cluster FILE           the cluster becomes this one
 //	advance SECONDS        time passes
-//	in HOOK IFINDEX [marked] [transit] [source=ADDR vni=N] FRAME
+//	in HOOK IFINDEX [marked] [entered=IFINDEX] [source=ADDR vni=N] FRAME
 //	                       a packet arrives; the frame in hexadecimal digits, and in a comment as text
 func (r *round) write(path, comment string) error {
 	a := &txtar.Archive{}
@@ -76,8 +76,8 @@ func (r *round) write(path, comment string) error {
 			if e.in.Marked {
 				in += " marked"
 			}
-			if e.in.Transit {
-				in += " transit"
+			if e.in.Entered != 0 {
+				in += fmt.Sprintf(" entered=%d", e.in.Entered)
 			}
 			if e.in.Source.IsValid() {
 				in += " source=" + e.in.Source.String()
@@ -170,8 +170,8 @@ func arrivalOf(words []string) (*sim.In, error) {
 		switch key {
 		case "marked":
 			in.Marked = true
-		case "transit":
-			in.Transit = true
+		case "entered":
+			in.Entered, err = strconv.Atoi(value)
 		case "source":
 			in.Source, err = netip.ParseAddr(value)
 		case "vni":

@@ -109,7 +109,7 @@ func (c *carrier) Apply(s *nodestate.State) error {
 			Now:  func() time.Duration { return c.jumped + time.Since(c.begin) },
 			Pick: func(o sim.Choice) int { return c.choice.pick(o) },
 			Port: func(first uint16, n int) int { return c.choice.port(first, n) },
-			FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice,
+			FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice, TunnelIfIndex: scenario.TunnelDev,
 			Listening: func() bool { return true }, Uplinks: c.machine.Uplinks(),
 		})
 	}

@@ -33,7 +33,7 @@ func (c *simCarrier) Apply(s *nodestate.State) error {
 		Now:  func() time.Duration { return c.now },
 		Pick: func(o sim.Choice) int { return c.random.IntN(len(o.From)) },
 		Port: func(_ uint16, n int) int { return c.random.IntN(n) },
-		FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: HostDevice, Listening: func() bool { return true }, Uplinks: c.machine.Uplinks(),
+		FIB:  c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: HostDevice, TunnelIfIndex: TunnelDev, Listening: func() bool { return true }, Uplinks: c.machine.Uplinks(),
 	})
 	return nil
 }

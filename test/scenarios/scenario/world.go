@@ -278,7 +278,7 @@ func (m *Machine) enter(in sim.In) leg {
 			}
 			return m.wire(m.NextHop(r.Packet.IP.Dst)), r.Packet, nil
 		}
-		return m.stackMarked(true, r.Marked), r.Packet, nil
+		return m.stackMarked(in.IfIndex, r.Marked), r.Packet, nil
 	}
 }
 
@@ -292,7 +292,7 @@ func (m *Machine) back(in sim.In, p *packet.Packet) leg {
 	case sim.FromUplink:
 		return m.world.deliverMAC(p.SrcMAC, m.MAC)
 	}
-	return m.stack(true)
+	return m.stack(HostDevice)
 }
 
 // toPod delivers into the pod behind an interface.
@@ -307,13 +307,14 @@ func (m *Machine) toPod(ifindex int) leg {
 	}
 }
 
-// stack is the node's kernel: it delivers, or routes. forwarded packets pay with their TTL.
-func (m *Machine) stack(forwarded bool) leg { return m.stackMarked(forwarded, false) }
+// stack is the node's kernel: it delivers, or routes. A packet that entered by an interface, 0 =
+// none, pays with its TTL.
+func (m *Machine) stack(entered int) leg { return m.stackMarked(entered, false) }
 
 // stackMarked is stack for a packet that the programs of this node have judged (marked). It does not fragment.
-func (m *Machine) stackMarked(forwarded, marked bool) leg {
+func (m *Machine) stackMarked(entered int, marked bool) leg {
 	return func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error) {
-		next, end := m.Stack(p, forwarded, marked)
+		next, end := m.Stack(p, entered, marked)
 		if end != "" {
 			return j.end(end)
 		}
@@ -322,7 +323,7 @@ func (m *Machine) stackMarked(forwarded, marked bool) leg {
 }
 
 // Stack is what the node's kernel does with a packet: the hook that it meets next, or where it ends.
-func (m *Machine) Stack(p *packet.Packet, forwarded, marked bool) (next sim.In, end string) {
+func (m *Machine) Stack(p *packet.Packet, entered int, marked bool) (next sim.In, end string) {
 	if p.Kind == packet.Frame {
 		return next, "node:" + m.Name
 	}
@@ -330,7 +331,7 @@ func (m *Machine) Stack(p *packet.Packet, forwarded, marked bool) (next sim.In, 
 	if a.Kind == nodestate.AddrHost || slices.Contains(m.Own, p.IP.Dst) {
 		return next, "node:" + m.Name
 	}
-	if forwarded {
+	if entered != 0 {
 		if p.IP.TTL <= 1 {
 			return next, "lost " + m.Name + " TTL"
 		}
@@ -338,10 +339,10 @@ func (m *Machine) Stack(p *packet.Packet, forwarded, marked bool) (next sim.In, 
 		p.IP.TTL--
 	}
 	if a.Kind == nodestate.AddrEndpoint {
-		return sim.In{Hook: sim.ToWorkload, IfIndex: a.IfIndex, Marked: marked, Packet: p}, ""
+		return sim.In{Hook: sim.ToWorkload, IfIndex: a.IfIndex, Marked: marked, Packet: p, Entered: entered}, ""
 	}
 	hop, _ := m.Route(p.IP.Dst)
-	return sim.In{Hook: sim.ToUplink, IfIndex: hop.IfIndex, Marked: marked, Packet: p, Transit: forwarded}, ""
+	return sim.In{Hook: sim.ToUplink, IfIndex: hop.IfIndex, Marked: marked, Packet: p, Entered: entered}, ""
 }
 
 // NextHop is the neighbour by which the node's kernel reaches an address out of the uplink.
@@ -485,7 +486,7 @@ func (w *World) origin(from string, p *packet.Packet) (leg, error) {
 		return m.enter(sim.In{Hook: sim.FromWorkload, IfIndex: a.IfIndex}), nil
 	case "node":
 		if m := w.machines[name]; m != nil {
-			return m.stack(false), nil
+			return m.stack(0), nil
 		}
 	case "host":
 		name, via, _ := strings.Cut(name, "@")

@@ -129,7 +129,7 @@ func (c *carrier) Apply(s *nodestate.State) error {
 			Now:  func() time.Duration { return c.now },
 			Pick: c.pick,
 			Port: func(first uint16, n int) int { return min(max(int(c.guess.sport)-int(first), 0), n-1) }, Undivided: true,
-			FIB: c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice,
+			FIB: c.machine.Route, LinkMTU: c.machine.MTU, HostIfIndex: scenario.HostDevice, TunnelIfIndex: scenario.TunnelDev,
 			Listening: func() bool { return true }, Uplinks: c.machine.Uplinks(),
 		})}
 	} else {

@@ -65,7 +65,7 @@ func through(m *scenario.Machine, node *sim.Node, in sim.In) ([]step, outcome) {
 			}
 			return steps, outcome{where: atUplink(m.NextHop(r.Packet.IP.Dst)), packet: r.Packet}
 		}
-		next, end := m.Stack(r.Packet, true, r.Marked)
+		next, end := m.Stack(r.Packet, in.IfIndex, r.Marked)
 		switch {
 		case strings.HasPrefix(end, "node:"):
 			return steps, outcome{where: host, packet: r.Packet}
