@@ -70,7 +70,7 @@ func init() {
 	expressions = map[string]func(*Walk, *chain, *expression, *registers) (verdict, error){
 		"counter": nothing, "log": nothing, // only what is shown depends on them
 		"limit": limit, "dynset": dynset,
-		"rt":     route, "exthdr": exthdr,
+		"rt": route, "exthdr": exthdr,
 		"payload": payload, "cmp": compare, "range": between, "bitwise": bitwise, "byteorder": byteorder, "immediate": immediate,
 		"meta": meta, "ct": conntrack, "lookup": lookup, "reject": reject, "nat": nat, "fib": fib, "hash": hash, "numgen": numgen,
 	}
