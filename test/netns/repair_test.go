@@ -67,6 +67,42 @@ func testTableRepaired(t *testing.T, fam family) {
 	}
 }
 
+// TestDeviceTablesRepaired: so do the tables of what comes out of the tunnel, and of ARP.
+func TestDeviceTablesRepaired(t *testing.T) {
+	t.Parallel()
+	t.Run("nft-IPv4", func(t *testing.T) { testDeviceTablesRepaired(t, ipv4) })
+	t.Run("nft-IPv6", func(t *testing.T) { testDeviceTablesRepaired(t, ipv6) })
+}
+
+func testDeviceTablesRepaired(t *testing.T, fam family) {
+	f := newFixture(t, fam)
+	f.routed = true
+	f.apply()
+	broken := uint64(0)
+	for _, small := range []string{"netdev weir", "arp weir"} {
+		list := func() string {
+			return run(t, "ip netns exec %s nft -s list table %s 2>&1 | grep -v 'elements =' || true", f.n1.netns, small)
+		}
+		before := list()
+		if !strings.Contains(before, "hook") {
+			t.Errorf("there is no %s to begin with: %s", small, before)
+		}
+		for _, how := range []string{"delete", "flush"} {
+			run(t, "ip netns exec %s nft %s table %s", f.n1.netns, how, small)
+			await.That(t, small+" after "+how, func() error {
+				if now := list(); now != before {
+					return fmt.Errorf("%s\nwant:\n%s", now, before)
+				}
+				return nil
+			})
+			broken++
+		}
+	}
+	if f.apply(); f.n1.driver.last.Tables != broken {
+		t.Errorf("a table was found broken %d times, want %d", f.n1.driver.last.Tables, broken)
+	}
+}
+
 // nftSet is a set or a map in what nft lists, with its name.
 var nftSet = regexp.MustCompile(`(?ms)^\t(?:set|map) (\S+) \{$.*?^\t\}$`)
 

@@ -84,6 +84,13 @@ func (d *Driver) check(ctx context.Context, machine, elements bool) {
 			t.loaded = false
 		}
 	}
+	for _, t := range []interface{ lost() error }{d.tunnelTable, d.arpTable} {
+		if err := t.lost(); err != nil {
+			d.log.Warn("a table was changed by somebody else; making it again", "found", err)
+			d.count.repaired("table")
+			broken = true
+		}
+	}
 	if !broken && !machine && !elements {
 		return
 	}
@@ -95,7 +102,11 @@ func (d *Driver) check(ctx context.Context, machine, elements bool) {
 
 // intact says what of the table's chains and rules is not as it was written.
 func (w *written) intact() error {
-	found, err := comments(w.family)
+	of := uint8(unix.NFPROTO_IPV4)
+	if w.family.six {
+		of = unix.NFPROTO_IPV6
+	}
+	found, err := comments(of)
 	if err != nil {
 		return err
 	}
@@ -107,15 +118,23 @@ func (w *written) intact() error {
 	return nil
 }
 
-// comments are those of the rules of a family's table, by chain, in order; a rule without one has an empty one. What rules do is not
-// looked at: a library that reads it as well fails at expressions that it does not know.
-func comments(f family) (map[string][]string, error) {
+// lostRule says what is wrong where a table of the kernel's family with that number has not the one rule in the chain.
+func lostRule(family uint8, table, chain string) error {
+	found, err := comments(family)
+	if err != nil {
+		return err
+	}
+	if n := len(found[chain]); n != 1 {
+		return fmt.Errorf("chain %s of table %s has %d rules, want 1", chain, table, n)
+	}
+	return nil
+}
+
+// comments are those of the rules of our table of a family (NFPROTO_…), by chain, in order; a rule without one has an empty one. What
+// rules do is not looked at: a library that reads it as well fails at expressions that it does not know.
+func comments(of uint8) (map[string][]string, error) {
 	// linux/netfilter/nf_tables.h
 	const getRule, ruleTable, ruleChain, ruleUserData = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, 1, 2, 7
-	of := uint8(unix.NFPROTO_IPV4)
-	if f.six {
-		of = unix.NFPROTO_IPV6
-	}
 	msgs, err := kernel.Dump(func() ([][]byte, error) {
 		req := nl.NewNetlinkRequest(getRule, unix.NLM_F_DUMP)
 		req.AddData(&nl.Nfgenmsg{NfgenFamily: of})
