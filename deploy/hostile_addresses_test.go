@@ -45,6 +45,26 @@ func poolOfNobody(t *testing.T, c cluster) {
 	}
 }
 
+// poolOfNode: the pool is compared with what each Node says of its addresses.
+func poolOfNode(t *testing.T, c cluster) {
+	n2 := apitest.Object("v1", "Node", "n2", nil)
+	n2.Object["status"] = map[string]any{"addresses": []any{
+		map[string]any{"type": "Hostname", "address": "n2"}, map[string]any{"type": "InternalIP", "address": "172.31.77.2"},
+		map[string]any{"type": "InternalIP", "address": "fd00:77::2"}, map[string]any{"type": "ExternalIP", "address": "203.0.113.77"}}}
+	if err := c.try(c.Clients.Dynamic, "status", n2); err != nil {
+		t.Fatal(err)
+	}
+	for cidr, covered := range map[string]string{"172.31.0.0/16": "172.31.77.2", "172.31.77.2/32": "172.31.77.2", "fd00:77::/64": "fd00:77::2", "203.0.113.0/24": "203.0.113.77"} {
+		c.refusedSoon(t, c.Clients.Dynamic, poolOf("evil", cidr, 0), cidr+" covers "+covered+" of node n2")
+		p := poolOf("evil", cidr, 0)
+		p.Object["spec"].(map[string]any)["disabled"] = true
+		c.refused(t, c.Clients.Dynamic, "create", p, "of node n2")
+	}
+	c.taken(t, c.Clients.Dynamic, "create", poolOf("fine", "172.31.78.0/24", 0))
+	c.taken(t, c.Clients.Dynamic, "delete", poolOf("fine", "172.31.78.0/24", 0))
+	c.refused(t, c.Clients.Dynamic, "create", poolOf("evil", "10.0.0.1/16", 0), wantsPool)
+}
+
 // kubeletAsksForAddress: what a pod asks for is said when it is made. Kubelets go on writing the status.
 func kubeletAsksForAddress(t *testing.T, c cluster) {
 	const kubelet, asks, mirror = "system:node:n1", "cni.projectcalico.org/ipAddrs", "kubernetes.io/config.mirror"

@@ -75,6 +75,7 @@ func TestHostileAdmission(t *testing.T) {
 		{"the token of the controller gives an automatic host endpoint a name of its choice", hostile.Controller, controllerHostEndpointNames},
 		{"the token of the controller makes a first pool beside pools of other names", hostile.Controller, controllerFirstPools},
 		{"a pool covers loopback, link-local, multicast or all addresses", hostile.Operator, poolOfNobody},
+		{"a pool that covers a node is stored", hostile.Operator, poolOfNode},
 		{"a pool gets smaller blocks than nodes have, which then do not count", hostile.Operator, smallerBlocks},
 		{"a node has a pod of its own, made long ago, ask for a reserved address by annotation", hostile.Node, kubeletAsksForAddress},
 		{"a node makes a block under the name of another one", hostile.Node, blockNamedAsOther},

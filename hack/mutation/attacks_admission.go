@@ -78,6 +78,7 @@ func written() []mutant {
 		{"the token of the controller has the API server hand other requests on to it", "24-controller-limits.yaml", "variables.kind != 'apiservices' ||", "variables.kind != '' ||"},
 		{"the token of the controller changes a pool", "24-controller-limits.yaml", "|| variables.kind == 'ippools' && request.operation != 'CREATE')", ")"},
 		{"a pool covers loopback, link-local, multicast or all addresses", "25-addresses.yaml", "!variables.special.exists(s,", "!variables.special.exists(s, s == '' &&"},
+		{"a pool that covers a node is stored", "25-addresses.yaml", "cidr(object.spec.cidr).containsIP(ip(a.address))", "cidr(object.spec.cidr) == cidr('0.0.0.0/0')"},
 		{"a pool gets smaller blocks than nodes have, which then do not count", "25-addresses.yaml", "expression: variables.size <= variables.sizeBefore", "expression: variables.size >= 0"},
 		{"a node has a pod of its own, made long ago, ask for a reserved address by annotation", "25-addresses.yaml", "request.userInfo.username.startsWith('system:node:')", "request.userInfo.username == 'system:node:'"},
 		{"a node makes a block under the name of another one", "25-addresses.yaml", "cidr(variables.named) == variables.net", "variables.net != cidr('0.0.0.0/0')"},
