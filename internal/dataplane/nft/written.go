@@ -235,8 +235,25 @@ func sorted(keys func(yield func(string) bool)) []string {
 	return out
 }
 
-// write makes the kernel's table what it should be.
+// write makes the kernel's table what it should be. A table that is not there yet is filled first, and then hooked: at the
+// end of a transaction the kernel makes rules visible a moment before it does elements of sets of intervals
+// (nf_tables_commit, net/netfilter/nf_tables_api.c), and packets in between would meet rules without the networks that they
+// allow.
 func (w *written) write(ctx context.Context) error {
+	if w.hashes == nil && !w.there {
+		all := w.want
+		w.want = maps.Clone(all)
+		maps.DeleteFunc(w.want, func(_ string, c Chain) bool { return c.Hook != "" })
+		err := w.writeOnce(ctx)
+		w.want = all
+		if err != nil {
+			return err
+		}
+	}
+	return w.writeOnce(ctx)
+}
+
+func (w *written) writeOnce(ctx context.Context) error {
 	tx, done := w.transaction()
 	if tx == nil {
 		return nil
