@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -235,15 +236,18 @@ func sorted(keys func(yield func(string) bool)) []string {
 	return out
 }
 
-// write makes the kernel's table what it should be. A table that is not there yet is filled first, and then hooked: at the
-// end of a transaction the kernel makes rules visible a moment before it does elements of sets of intervals
-// (nf_tables_commit, net/netfilter/nf_tables_api.c), and packets in between would meet rules without the networks that they
-// allow.
+// write makes the kernel's table what it should be. At the end of a transaction the kernel makes rules visible a moment before
+// it does elements of sets of intervals (nf_tables_commit, net/netfilter/nf_tables_api.c): packets in between would meet policy
+// without the networks that it allows. So a table that is not there yet is filled first, and hooked then; and one that is made
+// anew, which has to be hooked at once, drops at first what it is to reject: what is open sends it again.
 func (w *written) write(ctx context.Context) error {
-	if w.hashes == nil && !w.there {
+	if w.hashes == nil {
 		all := w.want
-		w.want = maps.Clone(all)
-		maps.DeleteFunc(w.want, func(_ string, c Chain) bool { return c.Hook != "" })
+		if w.there {
+			w.want = withoutRejects(all)
+		} else {
+			w.want = withoutHooks(all)
+		}
 		err := w.writeOnce(ctx)
 		w.want = all
 		if err != nil {
@@ -251,6 +255,28 @@ func (w *written) write(ctx context.Context) error {
 		}
 	}
 	return w.writeOnce(ctx)
+}
+
+func withoutHooks(chains map[string]Chain) map[string]Chain {
+	out := maps.Clone(chains)
+	maps.DeleteFunc(out, func(_ string, c Chain) bool { return c.Hook != "" })
+	return out
+}
+
+// rejects is a rule's last statement where it answers.
+var rejects = regexp.MustCompile(`\breject with .*$`)
+
+func withoutRejects(chains map[string]Chain) map[string]Chain {
+	out := maps.Clone(chains)
+	for name, c := range out {
+		rules := make([]string, len(c.Rules))
+		for i, r := range c.Rules {
+			rules[i] = rejects.ReplaceAllString(r, "drop")
+		}
+		c.Rules = rules
+		out[name] = c
+	}
+	return out
 }
 
 func (w *written) writeOnce(ctx context.Context) error {
