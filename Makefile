@@ -99,7 +99,7 @@ demo: lab-build
 	@mkdir -p out
 	go run ./hack/demo
 
-# The matrix of paths and configurations in labs; writes out/bench.json, docs/benchmarks.md's tables of it and their pictures.
+# The matrix of paths and configurations in labs; writes out/bench.json, docs/results/benchmarks.md's tables of it and their pictures.
 # BENCH="-rounds 5 -extra 2" sets more (go run ./test/bench/lab -help).
 bench: lab-build
 	@mkdir -p out

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* flow.h: finding, judging again, beginning and ending flows. docs/datapath.md says what and why. */
+/* flow.h: finding, judging again, beginning and ending flows. docs/design/datapath.md says what and why. */
 #ifndef WEIR_FLOW_H
 #define WEIR_FLOW_H
 

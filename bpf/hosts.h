@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* hosts.h: what host endpoints judge. docs/datapath.md, "Host endpoints", says what and why. Nothing of this is called while
+/* hosts.h: what host endpoints judge. docs/design/datapath.md, "Host endpoints", says what and why. Nothing of this is called while
  * SET_HOSTS and SET_TO_HOST_DROP are off. */
 #ifndef WEIR_HOSTS_H
 #define WEIR_HOSTS_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* own.h: connections of this node's own processes that the tables must not take: those that are open when a Service comes, and the
- * agent's to the API server, whose sockets bear MARK_OWN. docs/datapath.md, "The agent's own connections", says what and why. */
+ * agent's to the API server, whose sockets bear MARK_OWN. docs/design/datapath.md, "The agent's own connections", says what and why. */
 #ifndef WEIR_OWN_H
 #define WEIR_OWN_H
 

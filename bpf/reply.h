@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* reply.h: what Weir answers by itself to a packet that it does not carry. The answer takes the packet's place and goes
- * back by the way that the packet came. What the answers are is in docs/datapath.md. */
+ * back by the way that the packet came. What the answers are is in docs/design/datapath.md. */
 #ifndef WEIR_REPLY_H
 #define WEIR_REPLY_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* snat.h: which ports of the node's range a pod may have towards one destination, so that none takes them all from the others.
- * docs/datapath.md, "Ports", says how, and what it holds against. */
+ * docs/design/datapath.md, "Ports", says how, and what it holds against. */
 #ifndef WEIR_SNAT_H
 #define WEIR_SNAT_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* source.h: does a packet come from where its source lives? docs/datapath.md, "Sources", says what
+/* source.h: does a packet come from where its source lives? docs/design/datapath.md, "Sources", says what
  * and why. Each packet of an open flow is compared with what its entry says (source_fits); where
  * that differs, and for a new flow, the tables are asked (source_judge). */
 #ifndef WEIR_SOURCE_H

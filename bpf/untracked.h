@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* untracked.h: what host endpoints say of each packet by itself. docs/datapath.md, "Without tracking", says what and why. XDP is
+/* untracked.h: what host endpoints say of each packet by itself. docs/design/datapath.md, "Without tracking", says what and why. XDP is
  * where it is asked first: what it found out goes with the packet, before its data. */
 #ifndef WEIR_UNTRACKED_H
 #define WEIR_UNTRACKED_H

@@ -430,6 +430,6 @@ func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bo
 	if !purge {
 		fmt.Fprintln(out, "Pools, policies and settings are kept; `weir uninstall --purge` removes them.")
 	}
-	fmt.Fprintln(out, "Programs and maps stay in the kernel of each node; --clean-nodes removes them, and so does a restart of the node. See docs/installation.md.")
+	fmt.Fprintln(out, "Programs and maps stay in the kernel of each node; --clean-nodes removes them, and so does a restart of the node. See docs/guides/install.md.")
 	return nil
 }

@@ -61,7 +61,7 @@ func writesNoTier(rules []rbacv1.PolicyRule) bool {
 func sayTierless(ctx context.Context, out io.Writer, kube kubernetes.Interface) error {
 	roles, err := tierless(ctx, kube)
 	for _, role := range roles {
-		fmt.Fprintf(out, "  %s lets policies of projectcalico.org be written and names no tier: give its subjects ClusterRole weir-default-tier too, or tiers of their own; see docs/policy.md\n", role)
+		fmt.Fprintf(out, "  %s lets policies of projectcalico.org be written and names no tier: give its subjects ClusterRole weir-default-tier too, or tiers of their own; see docs/reference/policy.md\n", role)
 	}
 	return err
 }

@@ -33,8 +33,8 @@ type picture struct {
 
 func main() {
 	in := flag.String("in", "out", "folder of the benchmarks' results; what is not there is skipped")
-	out := flag.String("out", "docs/bench", "folder to write to")
-	doc := flag.String("doc", "docs/benchmarks.md", "document whose tables of the matrix are written anew")
+	out := flag.String("out", "docs/results/bench", "folder to write to")
+	doc := flag.String("doc", "docs/results/benchmarks.md", "document whose tables of the matrix are written anew")
 	flag.Parse()
 	if err := run(*in, *out, *doc); err != nil {
 		fmt.Fprintln(os.Stderr, "plot-bench:", err)

@@ -16,7 +16,7 @@ func overdrawnProblems(snap snapshot) []weirv1.Problem {
 		p := weirv1.Problem{Object: "Namespace " + o.Namespace, Field: o.Table,
 			Message: fmt.Sprintf("asks for %d %s on this node and has %d: %d refused, the youngest first (every namespace has %d in any case, up to %d before younger ones, and more while others leave it)",
 				o.Asked, o.Table, o.Granted, o.Refused, o.Reserved, o.Share),
-			Action: "use fewer of them, or join them: see docs/policy.md, Shares of the tables"}
+			Action: "use fewer of them, or join them: see docs/reference/policy.md, Shares of the tables"}
 		if o.Namespace == "" {
 			p.Object = "Policies of the cluster"
 		}

@@ -35,7 +35,7 @@ func (i *inquiry) earlyEnds(ctx context.Context) (out []why.End, settled bool, e
 	return append(out, arrival...), denied, err
 }
 
-// untrackedEnds explains what host endpoints say to the packet by itself, as docs/datapath.md says ("Without tracking"): where it comes in,
+// untrackedEnds explains what host endpoints say to the packet by itself, as docs/design/datapath.md says ("Without tracking"): where it comes in,
 // or, when it begins in the node, as it meets the uplink. settled: that lets it pass, and nothing else is asked.
 func (i *inquiry) untrackedEnds(ctx context.Context) (out []why.End, settled bool, err error) {
 	if !i.state.JudgesAlone() || i.isTunnel() {
@@ -165,7 +165,7 @@ func kernelRoute(a netip.Addr) (sim.Hop, bool) {
 	return sim.Hop{IfIndex: routes[0].LinkIndex, Gateway: gateway.Unmap(), MTU: routes[0].MTU}, true
 }
 
-// hostEndsOf is hostEnds for a packet of which that becomes, as docs/datapath.md says ("Passage"); one that is handed on is judged by the
+// hostEndsOf is hostEnds for a packet of which that becomes, as docs/design/datapath.md says ("Passage"); one that is handed on is judged by the
 // endpoint that was chosen.
 func (i *inquiry) hostEndsOf(ctx context.Context, way sim.Result, chosen netip.AddrPort) (out []why.End, err error) {
 	src := i.in.Packet

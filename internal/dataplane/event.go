@@ -8,12 +8,12 @@ import (
 )
 
 // Event is what policy said of a flow: in its original direction, after translation of the destination, before that of
-// the source. docs/datapath.md says of which flows there is one.
+// the source. docs/design/datapath.md says of which flows there is one.
 type Event struct {
 	Src, Dst     netip.Addr
 	Sport, Dport uint16 // of ICMP Dport is type * 256 + code
 	Proto        model.Protocol
-	Hook         string // as docs/datapath.md calls it
+	Hook         string // as docs/design/datapath.md calls it
 	IfIndex      int
 	Service      nodestate.Frontend // its id, zero when none
 	Allowed      bool               // by policy

@@ -2,7 +2,7 @@ package dataplane
 
 import "maps"
 
-// Feature is a part of docs/datapath.md that not every driver carries.
+// Feature is a part of docs/design/datapath.md that not every driver carries.
 type Feature string
 
 // The features. A driver that does not say otherwise carries all of them.

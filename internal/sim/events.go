@@ -10,7 +10,7 @@ import (
 )
 
 // Event is what policy said of a flow: in its original direction, after translation of the destination, before that of
-// the source. docs/datapath.md says of which flows there is one.
+// the source. docs/design/datapath.md says of which flows there is one.
 type Event struct {
 	Src, Dst     netip.Addr
 	Sport, Dport uint16 // of ICMP 0, and type * 256 + code

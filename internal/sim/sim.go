@@ -1,5 +1,5 @@
 // Package sim is the oracle: given the state of one node and a packet at one of its hooks, it says what
-// becomes of the packet, in plain Go over the plain tables. It implements docs/datapath.md, as the
+// becomes of the packet, in plain Go over the plain tables. It implements docs/design/datapath.md, as the
 // eBPF programs do, and shares no code with them: where the two differ, one of them is wrong.
 package sim
 
@@ -16,7 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Hook is where a packet meets the data plane; docs/datapath.md lists them.
+// Hook is where a packet meets the data plane; docs/design/datapath.md lists them.
 type Hook int
 
 // The hooks. ToUplink is also that of the host device weir0.

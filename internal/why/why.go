@@ -17,7 +17,7 @@ const Path = "/why"
 // Busy is in the error of an agent that answers somebody else at the moment.
 const Busy = "another question of this kind"
 
-// Where a packet meets a node, as in docs/datapath.md.
+// Where a packet meets a node, as in docs/design/datapath.md.
 const (
 	FromWorkload = "from_workload" // sent by a pod of the node
 	ToUplink     = "to_uplink"     // sent by the node itself

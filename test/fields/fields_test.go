@@ -224,7 +224,7 @@ func outcome(t *testing.T, kind, path string) string {
 	return "SILENTLY IGNORED"
 }
 
-// TestEveryFieldIsInForceOrRefused walks the schemas that are installed. Its table is what docs/policy.md says in short.
+// TestEveryFieldIsInForceOrRefused walks the schemas that are installed. Its table is what docs/reference/policy.md says in short.
 func TestEveryFieldIsInForceOrRefused(t *testing.T) {
 	objects, err := deploy.Objects(deploy.Defaults())
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // In the changes of one round at most so many datagrams may be lost, beside those that the kernel dropped because a CPU's queue or a socket's buffer was full, and so many
-// new connections fail (see "Known limits" in docs/nftables.md), where the machine has nothing else to do (-judge): nodes differ for as long as their agents take to start.
+// new connections fail (see "Known limits" in docs/design/nftables.md), where the machine has nothing else to do (-judge): nodes differ for as long as their agents take to start.
 // Otherwise it may be the share of all that goes with some ten seconds of a busy machine.
 const (
 	fewDatagrams = 100

@@ -210,7 +210,7 @@ func (f *fixture) streams(t *testing.T, out []*running, conns int, every time.Du
 	}
 	handedOn := networks
 	if len(out) > 0 && f.family == ipv6 && f.cluster.Settings.DSR {
-		handedOn = []string{"udp"} // see "Known limits" in docs/nftables.md
+		handedOn = []string{"udp"} // see "Known limits" in docs/design/nftables.md
 	}
 	begin(f.a.worker, f.b.at("8081"), networks...)
 	begin(f.a.worker, f.c.at("8081"), networks...)

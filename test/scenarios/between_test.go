@@ -25,7 +25,7 @@ type asked struct {
 	in, out int // interfaces, as host endpoints see it; 0 = begins or ends in the node
 }
 
-// allows is what docs/datapath.md says of policy: of both ends, and of host endpoints.
+// allows is what docs/design/datapath.md says of policy: of both ends, and of host endpoints.
 func allows(s *nodestate.State, p asked) bool { return podsAllow(s, p) && hostsAllow(s, p) }
 
 func hostsAllow(s *nodestate.State, p asked) bool {

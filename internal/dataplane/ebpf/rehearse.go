@@ -180,7 +180,7 @@ func (r *Rehearsal) Close() {
 	}
 }
 
-// FlowKey is by what the programs know a flow in one direction. Ports are as in docs/datapath.md, step 0.
+// FlowKey is by what the programs know a flow in one direction. Ports are as in docs/design/datapath.md, step 0.
 type FlowKey struct {
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16

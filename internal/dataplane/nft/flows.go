@@ -13,7 +13,7 @@ import (
 )
 
 // Connection tracking goes on translating an open flow as it began. One of UDP or SCTP whose backend has left its Service begins anew, as
-// docs/datapath.md wants it: its entry is deleted, once the maps no longer have the backend. TCP goes on.
+// docs/design/datapath.md wants it: its entry is deleted, once the maps no longer have the backend. TCP goes on.
 
 // gone is a backend that left a Service's port, or a node where it has none any more, to which flows were handed on.
 type gone struct {

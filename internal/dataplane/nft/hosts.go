@@ -13,7 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Host endpoints judge what comes into the node and what leaves it, by the interface, after the policy of pods; docs/nftables.md
+// Host endpoints judge what comes into the node and what leaves it, by the interface, after the policy of pods; docs/design/nftables.md
 // has the whole of it. Nothing of this is there on a node without any, but for defaultEndpointToHostAction: Drop.
 const (
 	hostChain      = "judge-host"

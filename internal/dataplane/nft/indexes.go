@@ -17,7 +17,7 @@ import (
 
 // indexes are those of interfaces, 0 = not known: an index is compared faster than a name. What is not known, or no longer true, is slower, not
 // wrong: the kernel gives a new interface an index that none had. Only who makes an interface, or moves one here from another network namespace, can choose
-// one that was a pod's (see "Known limits" in docs/nftables.md).
+// one that was a pod's (see "Known limits" in docs/design/nftables.md).
 type indexes struct {
 	uplink int    // of the node's primary address: most of what is no pod's comes and leaves by it
 	tunnel int    // of tunnelDevice

@@ -4,7 +4,7 @@ import "github.com/weir-net/weir/internal/dataplane"
 
 var _ dataplane.Partial = (*Driver)(nil)
 
-// Lacks implements dataplane.Partial. Each of these is said in docs/nftables.md.
+// Lacks implements dataplane.Partial. Each of these is said in docs/design/nftables.md.
 func (d *Driver) Lacks() map[dataplane.Feature]string {
 	return map[dataplane.Feature]string{
 		dataplane.FeatureFragments: "connection tracking puts fragments together first",

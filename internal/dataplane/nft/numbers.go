@@ -53,7 +53,7 @@ func (n *numbers) follow(f family, s *nodestate.State) {
 	slices.SortFunc(fresh, netip.Addr.Compare)
 	for _, node := range fresh {
 		if len(n.taken) == maxNodes {
-			return // those left have no way of their own back: see docs/nftables.md
+			return // those left have no way of their own back: see docs/design/nftables.md
 		}
 		num := int(hash32(node.AsSlice()))%maxNodes + 1
 		for n.taken[num].IsValid() {

@@ -11,7 +11,7 @@ import (
 )
 
 // Policy is judged by what connection tracking knows of a flow: the source before its translation, the destination after
-// its translation, in whichever direction the packet goes. docs/nftables.md has the whole of it.
+// its translation, in whichever direction the packet goes. docs/design/nftables.md has the whole of it.
 const (
 	policyChain = "judge"      // every packet; one that needs no judgement leaves at its first rule
 	newChain    = "judge-new"  // first packets, where there are no host endpoints

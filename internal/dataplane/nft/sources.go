@@ -10,7 +10,7 @@ import (
 )
 
 // Sources that live on other nodes are checked before connection tracking, with each packet:
-// docs/datapath.md ("Sources") says what is right. The look-up in `senders`, which every packet
+// docs/design/datapath.md ("Sources") says what is right. The look-up in `senders`, which every packet
 // pays anyway, tells the addresses of nodes and of pods outside of their nodes' blocks; all other
 // pods' are told by the prefixes of pools, and looked up by their blocks.
 const (

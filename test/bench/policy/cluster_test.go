@@ -8,7 +8,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// The sizes of the policy figures: see docs/benchmarks.md.
+// The sizes of the policy figures: see docs/results/benchmarks.md.
 const (
 	scaleNodes      = 1000
 	scalePodsANode  = 100

@@ -395,7 +395,7 @@ func (c *carrier) inject(in sim.In) error {
 }
 
 // ask prepares an ARP request. What asks for the node's own addresses is its stack's matter; so are probes, from nobody, and what somebody announces
-// (docs/nftables.md).
+// (docs/design/nftables.md).
 func (c *carrier) ask(p *packet.Packet) error {
 	b := p.Payload
 	if p.Type != packet.TypeARP || len(b) < 28 {

@@ -11,7 +11,7 @@ import (
 )
 
 // The eBPF data plane looks at nothing that the node's own processes exchange before there are host endpoints, and takes the first packet after that for
-// the beginning of a flow. Connection tracking knows who began (docs/nftables.md).
+// the beginning of a flow. Connection tracking knows who began (docs/design/nftables.md).
 
 // exchange is a flow of either direction.
 type exchange struct {
