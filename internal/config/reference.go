@@ -1,0 +1,99 @@
+package config
+
+// Reference is what a manual says of one field; see docs/reference/settings.md, which is generated
+// from it.
+type Reference struct {
+	Name    string // in the FelixConfiguration; empty = the field is for the environment alone
+	Env     string // the variable of the agent's environment
+	Default string // as text, as it would be written in the environment
+	Allowed string // in words; empty where the field has no effect
+	Doc     string // one line; empty where the field has no effect
+	// Lacks says, of a field that asks for protection which is not there, what is not protected.
+	Lacks string
+}
+
+// InForce reports whether the field has an effect.
+func (r Reference) InForce() bool { return r.Doc != "" }
+
+// environmentOnly are fields that no FelixConfiguration has.
+var environmentOnly = map[string]bool{"nodePortAddresses": true, "serviceExternalIPs": true}
+
+// All returns every field that is known, in the order of the table.
+func All() []Reference {
+	all := make([]Reference, 0, len(fields))
+	for i := range fields {
+		f := &fields[i]
+		r := Reference{Name: f.name, Env: envPrefix + f.env, Default: f.def, Lacks: f.lacks}
+		if f.apply != nil {
+			r.Allowed, r.Doc = f.allow, docs[f.name]
+		}
+		if environmentOnly[f.name] {
+			r.Name = ""
+		}
+		if f.name == "bpfEnabled" {
+			r.Default = "" // unset is neither true nor false: it depends on the kernel
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// docs has a line for each field in force; a test holds that.
+var docs = map[string]string{
+	"healthEnabled": "Serve `/liveness` and `/readiness` of the agent at `healthHost`:`healthPort`.",
+	"healthHost":    "Address at which the agent's health is served.",
+	"healthPort":    "TCP port at which the agent's health is served.",
+
+	"prometheusGoMetricsEnabled":      "Serve metrics of the Go runtime, too.",
+	"prometheusMetricsCAFile":         "File with the authorities of metrics' clients, for the last two values of `prometheusMetricsClientAuth`.",
+	"prometheusMetricsCertFile":       "File with the certificate for metrics. With it and the key, metrics are served by TLS alone.",
+	"prometheusMetricsClientAuth":     "What is asked of metrics' clients: `NoClientCert`, `RequireAnyClientCert`, `VerifyClientCertIfGiven`, `RequireAndVerifyClientCert`. With any other value metrics are not served.",
+	"prometheusMetricsEnabled":        "Serve [metrics](metrics.md).",
+	"prometheusMetricsHost":           "Address at which metrics are served; empty is every address.",
+	"prometheusMetricsKeyFile":        "File with the key of the certificate for metrics.",
+	"prometheusMetricsPort":           "TCP port at which metrics are served.",
+	"prometheusProcessMetricsEnabled": "Serve metrics of the process, too.",
+
+	"allowIPIPPacketsFromWorkloads":  "Pods may send IP in IP: [Tunnels of pods](policy.md#tunnels-of-pods) says what that opens.",
+	"allowVXLANPacketsFromWorkloads": "Pods may send VXLAN: [Tunnels of pods](policy.md#tunnels-of-pods) says what that opens.",
+	"cgroupV2Path":                   "Folder of the cgroup v2 hierarchy whose sockets are this node's; empty is the root of the hierarchy.",
+	"defaultEndpointToHostAction":    "What happens to packets of pods to their own node, after the pod's policy. `RETURN`: the host endpoint `*` decides.",
+	"failsafeInboundHostPorts":       "Ports of the node that no policy of [host endpoints](policy.md#host-endpoints) closes.",
+	"failsafeOutboundHostPorts":      "Ports that the node may reach whatever the policy of [host endpoints](policy.md#host-endpoints) says.",
+	"interfacePrefix":                "How the names of pods' interfaces on the node begin.",
+	"ipv6Support":                    "Carry IPv6 where the cluster has it.",
+	"localSubnetL2Reachability":      "Answer ARP and neighbour solicitations for [addresses on the link](services.md#who-answers-for-these-addresses-on-the-link).",
+	"natOutgoingExclusions":          "Destinations that pods of a pool with `natOutgoing` reach without source NAT: addresses of pools, or those and nodes' addresses.",
+	"routeSource":                    "Routes to pods follow the nodes' blocks, or pods' addresses in the API.",
+
+	"bpfConnectTimeLoadBalancingEnabled": "Older form of `bpfConnectTimeLoadBalancing`: `true` is `Enabled`; `false` leaves it to the newer field.",
+	"bpfConnectTimeLoadBalancing":        "Protocols whose connections of pods and host processes to a cluster IP get a backend when the socket connects; the rest gets one in the packet path.",
+	"bpfConntrackTimeouts":               "How long a flow is remembered after its last packet. `Auto` is the time-out of the kernel's connection tracking where it is known, else the default. All or nothing: one part that is not valid, and none is taken.",
+	"bpfDSROptoutCIDRs":                  "Clients whose answers always go by the node that they asked; see [external traffic](external-traffic.md).",
+	"bpfDataIfacePattern":                "Regular expression of the names of uplinks: the interfaces by which nodes, and clients outside, are reached.",
+	"bpfEnabled":                         "`false`: the node has the [nftables data plane](../design/nftables.md). Unset is eBPF where the kernel can. A change is live.",
+	"bpfEnforceRPF":                      "`Strict`: what comes in by an uplink is dropped (`REVERSE_PATH`) where the route to its source leads out by another interface. `Loose` and `Disabled` do the same: sources of the cluster are checked in any case.",
+	"bpfExcludeCIDRsFromNAT":             "Cluster IPs that are not translated, for something else on the node that answers them, such as NodeLocal DNSCache.",
+	"bpfExportBufferSizeMB":              "Size of the ring of flow events in MB, rounded up to a power of 2. Takes effect when the agent starts.",
+	"bpfExternalServiceMode":             "How answers go back to clients outside: by the node that was asked, or straight ([external traffic](external-traffic.md)).",
+	"bpfHostNetworkedNATWithoutCTLB":     "Host processes reach Services in the packet path where they got no backend at connect time.",
+	"bpfIPFragTimeout":                   "Seconds that fragments of a packet wait for each other; 0 is the default, 30.",
+	"bpfIPFragmentReassemblyEnabled":     "Carry fragments of Services' and pods' packets. `false`: they are dropped (`FRAGMENT`).",
+	"bpfKubeProxyHealthzPort":            "TCP port at which the node answers load balancers' health checks as kube-proxy does; 0 is none.",
+	"bpfKubeProxyIptablesCleanupEnabled": "Remove the rules of a kube-proxy that no longer runs on the node ([services](services.md#after-a-kube-proxy)).",
+	"bpfMapSizeConntrack":                "Flows in the connection table. A change is carried over to a new table when the agent starts.",
+	"bpfMapSizeConntrackScaling":         "`DoubleIfFull`: the table doubles when it is more than 90 % full, up to four times `bpfMapSizeConntrack`.",
+	"bpfMapSizeIPSets":                   "Addresses, and as many networks, that policies may name. Takes effect when the agent starts.",
+	"bpfMapSizeNATAffinity":              "Clients with session affinity. Takes effect when the agent starts.",
+	"bpfMapSizeNATBackend":               "Backends of Services. Takes effect when the agent starts.",
+	"bpfMapSizeNATFrontend":              "Frontends of Services: cluster IPs, node ports, external addresses, by port. Takes effect when the agent starts.",
+	"bpfMapSizeRoute":                    "Addresses of pods and nodes. Takes effect when the agent starts.",
+	"bpfPSNATPorts":                      "Ports of the node for source NAT of pods, and of clients where their own port is in use.",
+
+	"vxlanMTU":  "MTU of IPv4 packets of pods where VXLAN is in use; 0 is that of the uplink less 50 bytes.",
+	"vxlanPort": "UDP port of VXLAN.",
+	"vxlanVNI":  "Network identifier of VXLAN.",
+
+	"nodePortAddresses":  "Addresses of the node at which node ports answer: networks, or `primary` for those by which nodes know each other. Empty is every address.",
+	"serviceExternalIPs": "Networks that `spec.externalIPs` of Services may name, or `none`. Empty allows every address that nobody else has.",
+}
