@@ -11,139 +11,158 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
+.PHONY: all help check image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
 
 all: build
 
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
+
+# What needs neither root nor anything but Go: the packages whose tests load, mount and listen to nothing.
+CHECK := ./internal/ask/... ./internal/calc ./internal/config ./internal/dataplane ./internal/dataplane/handover \
+	./internal/delta ./internal/events ./internal/garbage ./internal/httplimit ./internal/jhash ./internal/maglev \
+	./internal/model ./internal/nodestate ./internal/packet ./internal/reason ./internal/selector ./internal/sim \
+	./internal/watch ./internal/why ./hack/... ./test/docs ./test/fields ./test/rules ./test/scenarios/scenario
+check: ## lane 1: gofmt, vet, tests that need only Go
+	@unformatted=$$(gofmt -l api bpf cmd deploy hack internal lab test); [ -z "$$unformatted" ] || { echo "gofmt -w is needed: $$unformatted"; exit 1; }
+	go vet ./...
+	go test $(CHECK)
+	@echo "make check: passed: gofmt, vet, tests without root, documents"
+
 # What the machine lacks: compilers, containerd, Go. Does nothing when all is there.
-setup:
+setup: ## Debian packages and Go that this machine lacks
 	@hack/setup.sh
 
-build: setup
+build: setup ## Weir's programs and the lab, in bin/
 	@mkdir -p bin
 	@for b in $(BINARIES); do echo "build  bin/$$b"; go build -trimpath -ldflags "$(LDFLAGS)" -o bin/$$b ./cmd/$$b || exit 1; done
 	@echo "build  bin/weir-lab"; cd lab && go build -trimpath -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
 # Kubernetes' binaries and the images of the lab, once; progress is shown.
-lab-build: build
+lab-build: build ## Kubernetes' programs and the lab's images, once
 	@bin/weir-lab build --e2e
 
+# The image that DaemonSet and Deployment run, to be pushed to a registry.
+image: build ## Weir's image as an archive: bin/weir.tar
+	@bin/weir-lab image --output bin/weir.tar
+	@echo "image  bin/weir.tar (weir.local/weir:dev)"
+
 # Everything that is made from something else: eBPF objects, CRDs, deep copies, reasons, deploy/weir.yaml.
-generate: setup
+generate: setup ## eBPF objects, CRDs, manifests, reference pages, from their sources
 	@go generate ./...
 
 # Generated files are what their sources make of them.
-generated: generate
+generated: generate ## generated files are what their sources give
 	@git diff --exit-code --stat -- . || { echo "generated files differ from what their sources give: run make generate and commit"; exit 1; }
 
 # An API server and etcd where tests look for them.
-apiserver: lab-build
+apiserver: lab-build ## an API server and etcd for tests, out of the lab
 	@mkdir -p $(WEIR_CACHE)/apiserver
 	@bin/weir-lab build | while read -r d; do for b in kube-apiserver etcd; do if [ -x "$$d/$$b" ]; then ln -sf "$$d/$$b" $(WEIR_CACHE)/apiserver/; fi; done; done
 
 # Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root.
-unit: apiserver
+unit: apiserver ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go test -timeout 60m ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
 # Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.
 kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils
-kernels: generate
+kernels: generate ## tests on other kernels, in an emulator (root)
 	go run ./test/kernels $(KERNELS)
 
 # A night's worth of random policies and packets, the loaded programs against the oracle: PAIRS packets of IPv4, as many of IPv6, as many of both.
 PAIRS ?= 333334
-differential: generate
+differential: generate ## random policies and packets, programs against the oracle (root, a night)
 	WEIR_DIFFERENTIAL=$(PAIRS) go test -v -count 1 -timeout 12h ./test/scenarios -run 'TestDifferential(IPv6|Dual)?$$'
 
 # Deliberate faults in calc and the programs, one at a time in a copy of the tree: the tests that make test runs must find each. MUTATION="-attacks -only pool" sets more.
-mutation: apiserver
+mutation: apiserver ## deliberate faults, each of which a test must find (hours)
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go run ./hack/mutation $(MUTATION)
 
 # Attacks on Weir, each held (docs/design/security.md); writes out/hostile.json. HOSTILE="-only ./deploy" sets more.
-hostile: apiserver
+hostile: apiserver ## the attacks of docs/design/security.md (root)
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go run ./test/hostile $(HOSTILE)
 
 # Each fuzz target for a while; inputs that reached new code are kept in testdata/fuzz. FUZZ="-time 10s -only watch" sets more.
-fuzz: setup
+fuzz: setup ## each fuzz target for a while
 	go run ./hack/fuzz $(FUZZ)
 
 # The lab's own tests; they bring real labs up and down.
-lab-unit: lab-build
+lab-unit: lab-build ## the lab's own tests (root)
 	cd lab && go vet ./... && WEIR_LAB_TEST=1 go test -timeout 60m ./...
 
-test: setup build generated unit lab-unit lab-e2e e2e-conformance
+test: setup build generated unit lab-unit lab-e2e e2e-conformance ## lane 3: everything that CI runs (root)
 	@echo "make test: all parts passed: generated files, unit + scenario + namespace tests, lab tests, Weir as a whole in the lab, upstream conformance in the lab"
 
 # Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also judges how long things take.
-lab-e2e: lab-build
+lab-e2e: lab-build ## Weir as a whole in a lab (root)
 	go vet -tags lab ./test/lab
 	go test -v -tags lab -count 1 -timeout 60m ./test/lab $(LAB)
 
 # Kubernetes' own end-to-end specs of sig-network in labs, all but those that test/e2e/skips.golden names; writes out/e2e….json.
 # WEIR_E2E_FOCUS narrows them; E2E="--connect-time Disabled --mode DSR --repeat 3" sets the rest (go run ./test/e2e --help).
-e2e: lab-build
+e2e: lab-build ## Kubernetes' end-to-end specs in labs (root)
 	go run ./test/e2e $(E2E)
 
 # Those of them that are conformance specs or quick, in one plain lab.
-e2e-conformance: lab-build
+e2e-conformance: lab-build ## those of conformance, in one lab (root)
 	go run ./test/e2e --conformance --second-try $(E2E)
 
 # The conformance suite of sigs.k8s.io/network-policy-api in a lab of its own; writes out/policyapi.json. POLICYAPI="--repeat 3 --only CNPAdminTierGress" sets more.
-e2e-policyapi: lab-build
+e2e-policyapi: lab-build ## the suite of network-policy-api in a lab (root)
 	cd test/policyapi && go build -o ../../bin/policyapi .
 	bin/policyapi $(POLICYAPI)
 
-demo: lab-build
+demo: lab-build ## a real Kubernetes on this machine, and what Weir does, step by step (root)
 	@mkdir -p out
 	go run ./hack/demo
 
 # The matrix of paths and configurations in labs; writes out/bench.json, docs/results/benchmarks.md's tables of it and their pictures.
 # BENCH="-rounds 5 -extra 2" sets more (go run ./test/bench/lab -help).
-bench: lab-build
+bench: lab-build ## latency and throughput in labs beside kube-proxy (root)
 	@mkdir -p out
 	go run ./test/bench/lab $(BENCH)
 	go run ./hack/plot-bench
 
 # Latency of Services beside 10 to 100,000 others; writes out/bench-services.json.
 LABS ?= none,kube-proxy-iptables,kube-proxy-nftables,weir-tunnel,weir-dsr
-bench-services: lab-build
+bench-services: lab-build ## latency of Services beside 10 to 100,000 others (root)
 	@mkdir -p out
 	go run ./test/bench/lab -rounds 9 -extra 4 -configurations $(LABS) -sizes 10,1000,10000,100000
 
 # Latency of a Service with 5,000 backends beside one with one; writes out/bench-backends.json.
-bench-backends: lab-build
+bench-backends: lab-build ## latency of a Service with 5,000 backends (root)
 	@mkdir -p out
 	go run ./test/bench/lab -rounds 9 -extra 4 -configurations $(LABS) -backends 5000
 
 # 50,000 requests of ApacheBench to a Service while 10 to 16,000 pods are behind Services; writes out/bench-pods.json.
 bench-pods: export WEIR_SETUP_MORE := apache2-utils
-bench-pods: lab-build
+bench-pods: lab-build ## ApacheBench while 10 to 16,000 pods are behind Services (root)
 	@mkdir -p out
 	go run ./test/bench/lab -rounds 5 -extra 2 -configurations $(LABS) -pods 10,100,1000,4000,16000
 
 # Endpoint change to effect, CPU, start and memory of the agent at 10 to 100,000 Services. SIZES and PLANES choose.
 SIZES ?= 10,1000,10000,100000
 PLANES ?= weir,kube-proxy-nftables,kube-proxy-iptables
-bench-scale: lab-build
+bench-scale: lab-build ## endpoint change to effect, CPU, start, memory, by size (root)
 	@mkdir -p out
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_SCALE_SIZES=$(SIZES) WEIR_SCALE_PLANES=$(PLANES) WEIR_SCALE_CHANGES=300 \
 		WEIR_SCALE_OUT=$(CURDIR)/out/bench-scale.json go test ./test/bench/scale -run TestScale -v -count=1 -timeout 3h
 
 # What a change of policy costs the agent with 2,000 policies and 100,000 pods, and memory.
-bench-policy: setup
+bench-policy: setup ## what a change of policy costs the agent (root)
 	go test ./test/bench/policy -run '^$$' -bench . -benchtime 100x -timeout 1h
 
-bench-micro: setup
+bench-micro: setup ## nanoseconds a packet in the programs (root)
 	@mkdir -p out
 	go test ./test/bench/micro -run '^$$' -bench . -benchtime 1x
 
 # Whether the programs cost more than those of another commit, by the benchmarks of bench-micro in turns: make bench-gate OLD=COMMIT ROUNDS=15. Fails when a row, or all together, are slower.
 ROUNDS ?= 15
-bench-gate: setup
+bench-gate: setup ## programs against those of OLD=COMMIT; fails when slower (root)
 	@test -n "$(OLD)" || { echo "bench-gate: OLD names the commit to compare with: make bench-gate OLD=HEAD~1"; exit 1; }
 	go run ./test/bench/gate -old $(OLD) -rounds $(ROUNDS)
 
-clean:
+clean: ## remove bin/ and out/
 	rm -rf bin out
