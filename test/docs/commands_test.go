@@ -139,8 +139,8 @@ func TestCommandsExist(t *testing.T) {
 	known, make := commands(t, all[cliPage]), targets(t)
 	checked := 0
 	for path, lines := range all {
-		if path == cliPage {
-			continue
+		if path == cliPage || strings.HasPrefix(path, "docs/results/log/") {
+			continue // the log is as it was written
 		}
 		for _, l := range named(lines) {
 			w := words(l.text)
