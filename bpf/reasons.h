@@ -26,7 +26,7 @@
 	X(FRAGMENT_BAD, 20, "IP fragment that is cut too small, or overlaps")            \
 	X(FRAGMENT_NO_FIRST, 21, "IP fragment whose first one did not come")               \
 	X(ERROR_NO_FLOW, 22, "ICMP error about no known connection")                     \
-	X(TOO_BIG, 30, "larger than the MTU of the way")                                 \
+	X(TOO_BIG, 30, "larger than the MTU of the path")                                 \
 	X(SHARE, 31, "the pod has its share of the connection table, which is nearly full") \
 	X(VLAN, 50, "frame with a VLAN tag, from a pod or out of the tunnel")            \
 	X(FAMILY_LINK, 51, "neighbour discovery of a family that is not carried")        \

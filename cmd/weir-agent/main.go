@@ -127,7 +127,7 @@ func probeCommand() *cobra.Command {
 				case f.Missing():
 					state = "no"
 				case f.Err != nil:
-					state = "cannot tell: " + f.Err.Error()
+					state = "unknown: " + f.Err.Error()
 				}
 				need := "needed"
 				if !f.Needed {

@@ -86,8 +86,8 @@ func newBenchRun(o *options) *cobra.Command {
 	f.IntVar(&s.Concurrency, "concurrency", s.Concurrency, "connections at a time of ab and cps")
 	f.StringVar(&s.Congestion, "congestion", "", "TCP congestion control of the clients (default: that of the client's node)")
 	f.StringVar(&s.IPFamily, "ip-family", "", "IPv4 or IPv6, of the Services (default: the cluster's first)")
-	f.IntSliceVar(&s.Services, "services", nil, "measure beside so many other Services, one number after the other, such as 0,1000,10000")
-	f.IntVar(&s.Policies, "policies", 0, "measure rows of the control plane beside so many other network policies")
+	f.IntSliceVar(&s.Services, "services", nil, "measure with so many other Services, one number after the other, such as 0,1000,10000")
+	f.IntVar(&s.Policies, "policies", 0, "measure rows of the control plane with so many other network policies")
 	f.IntVar(&s.Changes, "changes", s.Changes, "changes of a row of the control plane, in a round")
 	f.Uint16Var(&s.HostPort, "host-port", 0, "port of the servers in the nodes' networks, TCP and UDP; 0 = any that is free")
 	f.DurationVar(&s.PodPatience, "pod-timeout", s.PodPatience, "how long pods may take to start")
@@ -210,7 +210,7 @@ func newBenchRows() *cobra.Command {
 
 func newBenchClean(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "clean", Short: "Remove what runs left that were killed; also ends runs that are under way", Args: cobra.NoArgs,
+		Use: "clean", Short: "Remove what runs left that were killed; also ends runs that are in progress", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.connect()
 			if err != nil {

@@ -59,7 +59,7 @@ func newBenchCompare() *cobra.Command {
 	}
 	c.Flags().Float64Var(&below, "fail-below", 0, "exit code 3 when something is certainly worse than this part of A, such as 0.95")
 	c.Flags().BoolVar(&strict, "strict", false, "with --fail-below: the estimate alone decides, whatever its interval")
-	c.Flags().StringSliceVar(&chosen, "metrics", nil, "with --fail-below: judge these instead of each row's main metric: "+judged())
+	c.Flags().StringSliceVar(&chosen, "metrics", nil, "with --fail-below: use these instead of each row's main metric: "+judged())
 	c.Flags().BoolVar(&all, "all", false, "show every metric")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c

@@ -24,7 +24,7 @@ func newLab() *cobra.Command {
 			program := filepath.Join(filepath.Dir(self), "weir-lab")
 			err = syscall.Exec(program, append([]string{"weir-lab"}, args...), os.Environ())
 			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s is not there: build it beside this program with `make build`", program)
+				return fmt.Errorf("%s is not there: build it in the folder of this program with `make build`", program)
 			}
 			return fmt.Errorf("run %s: %w", program, err)
 		},

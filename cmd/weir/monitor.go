@@ -24,9 +24,9 @@ func newMonitor(o *options) *cobra.Command {
 	var node, output string
 	var filter events.Filter
 	cmd := &cobra.Command{Use: "monitor", Short: "Show verdicts of policy on all nodes as they happen, with the rule", Args: cobra.NoArgs,
-		Long: `Show what policy says of flows as it happens, on all nodes or on one: time, node, source, destination, protocol and port,
-the verdict and the rule that decided, and what staged policies would have said. Flows are told when they begin, when they
-are judged again after a change, and, while they are denied, with each packet (each CPU tells at most 1,000 a second).
+		Long: `Show what policy decides on flows as it happens, on all nodes or on one: time, node, source, destination, protocol and port,
+the verdict and the rule that decided, and what staged policies would have decided. A flow is reported when it begins, when it is
+evaluated again after a change, and, while it is denied, with each packet (at most 1,000 a second on each CPU).
 It ends with Ctrl-C. ClusterRole weir-viewer has the rights that are needed, or the right to run programs in the pods of weir-node.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" {
@@ -55,7 +55,7 @@ It ends with Ctrl-C. ClusterRole weir-viewer has the rights that are needed, or 
 			return m.run(cmd.Context(), nodes, filter)
 		}}
 	cmd.Flags().StringVar(&node, "node", "", "only this `node`")
-	cmd.Flags().StringVar(&filter.Type, "type", "all", "drop: what is denied; log: what rules with action Log match; verdict, all: every judged flow")
+	cmd.Flags().StringVar(&filter.Type, "type", "all", "drop: what is denied; log: what rules with action Log match; verdict, all: every flow that policy decides on")
 	cmd.Flags().StringVar(&filter.Pod, "pod", "", "only flows of this pod, as `namespace/name`")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json: one object a line")
 	return cmd

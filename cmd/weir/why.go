@@ -46,9 +46,9 @@ func newWhy(o *options) *cobra.Command {
 	var f whyFlags
 	cmd := &cobra.Command{
 		Use:   "why SOURCE TARGET:PORT[/PROTOCOL]",
-		Short: "Why a connection is allowed or denied, and the way that it takes; ends with 0 allowed, 1 denied, 2 error",
-		Long: `why says what becomes of the first packet of a connection: the Service and its endpoints, the way, and each tier, policy and
-rule that is looked at on both ends. It proves it by running the programs that are loaded on the nodes, with the maps that they
+		Short: "Why a connection is allowed or denied, and the path that it takes; ends with 0 allowed, 1 denied, 2 error",
+		Long: `why shows what happens to the first packet of a connection: the Service and its endpoints, the path, and each tier, policy and
+rule that is evaluated on both ends. It proves it by running the programs that are loaded on the nodes, with the maps that they
 use, on a packet that nobody sends; nothing of what the nodes know or count changes.
 
 SOURCE is a pod (NAMESPACE/NAME, or NAME with -n), node/NAME, or an address outside of the cluster.

@@ -48,7 +48,7 @@ func parseTarget(text string) (t whyTarget, err error) {
 	if bare := strings.TrimSuffix(strings.TrimPrefix(t.host, "["), "]"); bare != t.host {
 		t.host = bare
 	} else if strings.Contains(t.host, ":") {
-		return t, fmt.Errorf("target %q: an IPv6 address stands in brackets before its port", text)
+		return t, fmt.Errorf("target %q: an IPv6 address with a port needs brackets", text)
 	}
 	return t, nil
 }

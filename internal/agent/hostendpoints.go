@@ -102,6 +102,6 @@ func uncarried(snap snapshot) []weirv1.Problem {
 		return nil
 	}
 	return []weirv1.Problem{{Object: "HostEndpoint " + snap.hostEndpoints[0].Name, Field: "IPv6", Value: snap.machine.addrs[at].String(),
-		Message: "the node has IPv6 addresses and Weir does not carry IPv6 here: no host endpoint judges what they exchange",
+		Message: "the node has IPv6 addresses and Weir does not carry IPv6 here: no host endpoint applies to what they exchange",
 		Action:  "set FelixConfiguration spec.ipv6Support to true, or filter IPv6 by other means"}}
 }

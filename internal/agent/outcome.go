@@ -25,7 +25,7 @@ func (i *inquiry) tell() {
 	if i.refusedBy() {
 		o.Verdict, o.Reason, o.Text = why.Dropped, r.Reason.String(), r.Reason.Text()
 		if r.Action == sim.Answer {
-			o.Text += "; the sender is told by an ICMP error or a reset"
+			o.Text += "; the sender gets an ICMP error or a reset"
 		}
 		return
 	}
@@ -221,7 +221,7 @@ func (i *inquiry) end(ctx context.Context, q calc.Question, iso nodestate.Isolat
 		return e, err
 	}
 	if !found {
-		return e, fmt.Errorf("%s is the address of no pod of this node, or no host endpoint judges there", q.Endpoint)
+		return e, fmt.Errorf("%s is the address of no pod of this node, or no host endpoint applies there", q.Endpoint)
 	}
 	allow, rule := i.state.Verdict(iso, q.Peer, q.Proto, q.Ports)
 	e.TableAllow = allow

@@ -180,9 +180,9 @@ func (i *inquiry) tellTables(p *nft.Passage) {
 		i.warn("the kernel has not what the agent wrote: %s", d)
 	}
 	if p.Known {
-		i.answer.Flow = "connection tracking knows a connection of these addresses and ports that was not answered yet; the packet is judged as one of it"
+		i.answer.Flow = "connection tracking knows a connection of these addresses and ports that was not answered yet; the packet is evaluated as one of it"
 		if p.Established {
-			i.answer.Flow = "connection tracking knows a connection of these addresses and ports; the packet is judged as one of it"
+			i.answer.Flow = "connection tracking knows a connection of these addresses and ports; the packet is evaluated as one of it"
 		}
 	}
 	if others := p.Proof.Others; len(others) > 0 {

@@ -25,7 +25,7 @@ const (
 	FragmentBad      Reason = 20 // IP fragment that is cut too small, or overlaps
 	FragmentNoFirst  Reason = 21 // IP fragment whose first one did not come
 	ErrorNoFlow      Reason = 22 // ICMP error about no known connection
-	TooBig           Reason = 30 // larger than the MTU of the way
+	TooBig           Reason = 30 // larger than the MTU of the path
 	Share            Reason = 31 // the pod has its share of the connection table, which is nearly full
 	VLAN             Reason = 50 // frame with a VLAN tag, from a pod or out of the tunnel
 	FamilyLink       Reason = 51 // neighbour discovery of a family that is not carried
@@ -97,7 +97,7 @@ var texts = map[Reason]string{
 	FragmentBad:      "IP fragment that is cut too small, or overlaps",
 	FragmentNoFirst:  "IP fragment whose first one did not come",
 	ErrorNoFlow:      "ICMP error about no known connection",
-	TooBig:           "larger than the MTU of the way",
+	TooBig:           "larger than the MTU of the path",
 	Share:            "the pod has its share of the connection table, which is nearly full",
 	VLAN:             "frame with a VLAN tag, from a pod or out of the tunnel",
 	FamilyLink:       "neighbour discovery of a family that is not carried",

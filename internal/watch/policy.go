@@ -163,7 +163,7 @@ func (f *finding) portRange(field string, p *networkingv1.NetworkPolicyPort) (mo
 	}
 	if p.Port.Type == intstr.String {
 		if p.EndPort != nil || p.Port.StrVal == "" || len(p.Port.StrVal) > 63 {
-			f.add(field+".port", p.Port.StrVal, "is not a port's name that may stand here; the port is left out",
+			f.add(field+".port", p.Port.StrVal, "is not a port's name that is allowed here; the port is left out",
 				"use a name without endPort, or numbers")
 			return out, false
 		}

@@ -73,7 +73,7 @@ func (p *calicoPolicy) forHosts(out *model.Policy, onForward bool) {
 // doNotTrack checks what a policy must be that judges each packet by itself.
 func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySpec) {
 	if s.PreDNAT {
-		p.bad("spec.preDNAT", "true", "stands beside doNotTrack, and no policy can be both", "leave one of them out")
+		p.bad("spec.preDNAT", "true", "is set together with doNotTrack, and no policy can be both", "leave one of them out")
 		out.PreDNAT = false
 		deny(out, p.summary())
 	}
@@ -88,7 +88,7 @@ func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySp
 		}
 		for i := range rules {
 			if rules[i].Action == v3.Log {
-				p.add(fmt.Sprintf("spec.%s[%d].action", dir, i), "Log", "is told only of packets that are denied then: there are no flows to tell of", "leave the rule out")
+				p.add(fmt.Sprintf("spec.%s[%d].action", dir, i), "Log", "reports only packets that are denied then: there are no flows to report", "leave the rule out")
 			}
 		}
 	}
@@ -203,7 +203,7 @@ func (p *calicoPolicy) expression(field string, of ...*selector.Selector) string
 	}
 	text := selector.And(of...).String()
 	if _, err := selector.Parse(text); err != nil {
-		p.bad(field, "", "cannot be used with the other selectors beside it: "+err.Error(), "make it smaller, by labels of its own")
+		p.bad(field, "", "cannot be used together with the other selectors: "+err.Error(), "make it smaller, by labels of its own")
 		return ""
 	}
 	return text

@@ -147,7 +147,7 @@ func (p *clusterPolicy) rule(field string, r *clusterRule, peers []clusterPeer, 
 	out.Ports = p.ports(field, r)
 	named := slices.ContainsFunc(out.Ports, func(x model.PortRange) bool { return x.Named != "" })
 	if named && slices.ContainsFunc(out.Peers, func(x model.Peer) bool { return x.Pods == nil }) {
-		p.bad(field, "", "has a port by name beside nodes or networks, which have no names for ports", "make two rules of it")
+		p.bad(field, "", "has a named port with nodes or networks, which have no names for ports", "make two rules of it")
 	}
 	switch {
 	case len(p.list) == before && !(p.wrong && out.Action == model.Pass):

@@ -25,7 +25,7 @@ func ConvertStagedGlobalNetworkPolicy(np *v3.StagedGlobalNetworkPolicy) (*model.
 		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,
 		ingress: s.Ingress, egress: s.Egress}
 	if s.StagedAction != v3.StagedActionDelete && s.DoNotTrack {
-		p.add("spec.doNotTrack", "true", "is about packets without flows, of which nothing is told; the policy is not looked at", "remove the policy")
+		p.add("spec.doNotTrack", "true", "is about packets without flows, which are not reported; the policy is ignored", "remove the policy")
 		return nil, p.list
 	}
 	return p.staged(s.StagedAction, nameOf(np), func(name model.Name) *model.Policy {

@@ -65,11 +65,11 @@ func (p *calicoPolicy) services(field string, r *v3.Rule, in bool, out *model.Ru
 	case svc.Name == "" || svc.Namespace == "":
 		p.bad(field+name+".services", svc.String(), "names no Service", "give name and namespace")
 	case len(e.Nets)+len(e.NotNets) > 0 || e.Selector+e.NotSelector+e.NamespaceSelector != "" || e.ServiceAccounts != nil:
-		p.bad(field+name+".services", svc.String(), "stands beside nets or selectors", "use one of them a rule")
+		p.bad(field+name+".services", svc.String(), "is set together with nets or selectors", "use one of them a rule")
 	case in:
 		out.Other = &model.Entity{Service: svc}
 	case len(e.Ports)+len(e.NotPorts) > 0:
-		p.bad(field+name+".services", svc.String(), "stands beside ports", "remove the ports: those of the endpoints count")
+		p.bad(field+name+".services", svc.String(), "is set together with ports", "remove the ports: those of the endpoints count")
 	default:
 		out.Ports = []model.PortRange{{Protocol: proto, Service: svc}}
 	}

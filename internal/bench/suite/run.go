@@ -34,7 +34,7 @@ func Run(ctx context.Context, c *Cluster, o Options, p Progress, save func(*resu
 		return nil, err
 	}
 	if o.Policies > 0 && !slices.ContainsFunc(rows, func(r planned) bool { return isControl(r.spec.Test) }) {
-		return nil, errors.New("other policies bind the server of control/policy, so only rows of the control plane are measured beside them: add some (--rows control), or leave --policies out")
+		return nil, errors.New("other policies bind the server of control/policy, so only rows of the control plane are measured with them: add some (--rows control), or leave --policies out")
 	}
 	s := &site{Cluster: c, o: &o, say: p.Say}
 	nodes, err := s.chooseNodes(ctx)
