@@ -51,7 +51,7 @@ func newInstall(o *options) *cobra.Command {
 	flags.StringVar(&f.Image, "image", f.Image, "image with Weir's programs")
 	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool; of two families: IPv4,IPv6")
 	flags.StringVar(&f.VXLANMode, "vxlan-mode", f.VXLANMode, "encapsulation of the first IPPool: Never, Always, CrossSubnet")
-	flags.StringVar(&f.ServiceExternalIPs, "service-external-ips", f.ServiceExternalIPs, "`CIDRs` that spec.externalIPs of Services may name, or none (default: every address that is nobody's)")
+	flags.StringVar(&f.ServiceExternalIPs, "service-external-ips", f.ServiceExternalIPs, "`CIDRs` that spec.externalIPs of Services may name, or none (default: every address that nobody else has)")
 	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests, change nothing")
 	flags.StringVarP(&f.output, "output", "o", "yaml", "format of --dry-run")
