@@ -62,8 +62,10 @@ func (n *node) wrong(index int, mac [6]byte) *nodestate.State {
 	c.Settings.FailsafeIn, c.Settings.FailsafeOut = nil, nil
 	c.Settings.HostNAT = true
 	var uplink int
-	_, err := fmt.Sscan(n.shell("ip -o link show eth0 | cut -d: -f1"), &uplink)
-	must(n.t, err)
+	link := n.shell("ip -o link show eth0")
+	if _, err := fmt.Sscanf(link, "%d: eth0", &uplink); err != nil {
+		n.t.Fatalf("which index eth0 of %s has: %v: %q", n.name, err, link)
+	}
 	c.Local = model.Local{Node: n.name, HostAddrs: own.Addrs, Subnets: own.Subnets, LinkMTU: 1500,
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: uplink, Addrs: own.Addrs}},
 		Endpoints: map[netip.Addr]*model.LocalEndpoint{n.fam.thief: {Pod: pod, ContainerID: "thief", Interface: podInterface, IfIndex: index, MAC: mac,

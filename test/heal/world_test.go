@@ -84,9 +84,12 @@ func must(t *testing.T, err error) {
 
 func run(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
-	out, err := cmd.CombinedOutput()
+	// ip complains of each namespace that another test has in /run/netns, which is mounted elsewhere.
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+		t.Fatalf("%v: %v\n%s%s", cmd.Args, err, out, complaints.Bytes())
 	}
 	return string(out)
 }
