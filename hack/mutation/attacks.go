@@ -1,9 +1,12 @@
 package main
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // mutant is a fault and, where it takes away the guard against an attack, what carries the attack out: the attack succeeds
-// with it, and so the test fails. The name of such a fault is the attack's, as internal/hostile records it.
+// with it, and so the test fails. The name of such a fault is the attack's, as internal/hostile records it (see recordedAs).
 type mutant struct {
 	fault
 	// pkg and run are the package and the tests (TestHostile…) of the attack: they alone are run. Of a fault without them
@@ -20,3 +23,27 @@ func all() []mutant {
 	return slices.Concat(out, attacksFrontends, attacksServers, attacksLockout, attacksSources, attacksTunnel, attacksBudget, attacksPorts, attacksTables,
 		attacksNodes, attacksAdmission, attacksAgent, attacksPods, attacksPeers)
 }
+
+// recordedAs are the attacks of mutants that have another name than theirs: where several guards hold one attack, only one of
+// the mutants can have its name.
+var recordedAs = map[string]string{
+	"a host on the link sends with the address of another node's pod, to nftables":                                               linkSendsAsPod,
+	"a node on the link sends with the address of another node's pod, to nftables":                                               linkSendsAsPod,
+	"a node sends through the tunnel with the address of another node's pod, to nftables":                                        tunnelSendsAsOther,
+	"a node sends through the tunnel with the address of another node, to nftables":                                              tunnelSendsAsOther,
+	"a host on the link sends with a node's address to a node port of this node, to nftables":                                    "a host on the link forges what a node hands on, and the answers to it",
+	"a host on the link injects into a connection of a pod with a process of another node, to nftables":                          linkInjectsToNode,
+	"a host on the link injects into a connection of a pod with a process of another node, with the node's address, to nftables": linkInjectsToNode,
+	"a host on the link sends VXLAN with a node's address as the outer source, to nftables":                                      "a host on the link sends VXLAN with a node's address as the outer source",
+	"one client outside takes the node's ports for source NAT towards a name server by a node port, with nftables":               "one client outside takes the node's ports for source NAT towards a name server by a node port",
+	"a node publishes another node's link address, which so is checked of neither":                                               "a node publishes another node's link address",
+}
+
+const (
+	linkSendsAsPod     = "a host on the link sends with the address of another node's pod"
+	linkInjectsToNode  = "a host on the link injects into a connection of a pod with a process of another node"
+	tunnelSendsAsOther = "a node sends through the tunnel with the address of another node, of its pod, or of the receiver's"
+)
+
+// attack is what the mutant lets succeed, as internal/hostile records it.
+func (m mutant) attack() string { return cmp.Or(recordedAs[m.name], m.name) }

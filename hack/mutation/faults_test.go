@@ -29,6 +29,11 @@ func TestFaultsHaveAPlace(t *testing.T) {
 			t.Errorf("%s: %v", f.name, err)
 		}
 	}
+	for name := range recordedAs {
+		if !names[name] {
+			t.Errorf("no fault is called %q", name)
+		}
+	}
 	if judged < 10 {
 		t.Errorf("%d faults in calc and the programs", judged)
 	}

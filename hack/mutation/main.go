@@ -32,7 +32,7 @@ func main() {
 	if *list {
 		for _, f := range all() {
 			if f.pkg != "" {
-				fmt.Println(f.name)
+				fmt.Println(f.attack())
 			}
 		}
 		return
