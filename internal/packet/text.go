@@ -173,7 +173,7 @@ func (p *Packet) parseEnds(src, dst string) error {
 			return err
 		}
 	}
-	if p.IP.Src.Is4() != p.IP.Dst.Is4() || p.IP.Src.Is4In6() || p.IP.Dst.Is4In6() || p.IP.Src.Zone()+p.IP.Dst.Zone() != "" {
+	if p.IP.Src.Is4() != p.IP.Dst.Is4() || p.IP.Src.Zone()+p.IP.Dst.Zone() != "" {
 		return fmt.Errorf("%q and %q are not addresses of one family", src, dst)
 	}
 	p.Type = p.etherType()
