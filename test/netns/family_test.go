@@ -29,8 +29,18 @@ func inBoth(t *testing.T, play func(t *testing.T, fam family)) {
 	if _, skipped := nftSkips(t)[t.Name()]; skipped {
 		return
 	}
+	playNFTables(t, play)
+}
+
+func playNFTables(t *testing.T, play func(t *testing.T, fam family)) {
 	t.Run("nft-IPv4", func(t *testing.T) { play(t, ipv4) })
 	t.Run("nft-IPv6", func(t *testing.T) { play(t, ipv6) })
+}
+
+// inNFTables plays a test with each family, by the nftables driver.
+func inNFTables(t *testing.T, play func(t *testing.T, fam family)) {
+	t.Parallel()
+	playNFTables(t, play)
 }
 
 // nftSkips are the tests that the nftables driver cannot play, with the reasons.

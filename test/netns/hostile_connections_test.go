@@ -21,13 +21,6 @@ const (
 	tracked = 8192
 )
 
-// inNFTables plays a test with each family, by the nftables driver.
-func inNFTables(t *testing.T, play func(t *testing.T, fam family)) {
-	t.Parallel()
-	t.Run("nft-IPv4", func(t *testing.T) { play(t, ipv4) })
-	t.Run("nft-IPv6", func(t *testing.T) { play(t, ipv6) })
-}
-
 // newTracking is a fixture whose first node takes tracked for the size of its connection tracking.
 func newTracking(t *testing.T, fam family) *fixture {
 	f := newFixture(t, fam)

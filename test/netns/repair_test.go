@@ -12,11 +12,7 @@ import (
 )
 
 // TestTableRepaired: what somebody takes away from the tables of the nftables driver comes back as it was, and so does what it is for.
-func TestTableRepaired(t *testing.T) {
-	t.Parallel()
-	t.Run("nft-IPv4", func(t *testing.T) { testTableRepaired(t, ipv4) })
-	t.Run("nft-IPv6", func(t *testing.T) { testTableRepaired(t, ipv6) })
-}
+func TestTableRepaired(t *testing.T) { inNFTables(t, testTableRepaired) }
 
 func testTableRepaired(t *testing.T, fam family) {
 	f := newFixture(t, fam)
@@ -68,11 +64,7 @@ func testTableRepaired(t *testing.T, fam family) {
 }
 
 // TestDeviceTablesRepaired: so do the tables of what comes out of the tunnel, and of ARP.
-func TestDeviceTablesRepaired(t *testing.T) {
-	t.Parallel()
-	t.Run("nft-IPv4", func(t *testing.T) { testDeviceTablesRepaired(t, ipv4) })
-	t.Run("nft-IPv6", func(t *testing.T) { testDeviceTablesRepaired(t, ipv6) })
-}
+func TestDeviceTablesRepaired(t *testing.T) { inNFTables(t, testDeviceTablesRepaired) }
 
 func testDeviceTablesRepaired(t *testing.T, fam family) {
 	f := newFixture(t, fam)
@@ -118,11 +110,7 @@ func ownContent(list string) string {
 }
 
 // TestDenialsAreCounted: packets that policy denies are counted by the nftables driver, and stay counted when the table is made anew.
-func TestDenialsAreCounted(t *testing.T) {
-	t.Parallel()
-	t.Run("nft-IPv4", func(t *testing.T) { testDenialsAreCounted(t, ipv4) })
-	t.Run("nft-IPv6", func(t *testing.T) { testDenialsAreCounted(t, ipv6) })
-}
+func TestDenialsAreCounted(t *testing.T) { inNFTables(t, testDenialsAreCounted) }
 
 func testDenialsAreCounted(t *testing.T, fam family) {
 	f := newFixture(t, fam)

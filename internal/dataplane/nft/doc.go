@@ -1,6 +1,6 @@
 // Package nft is the data plane of standard Linux: the kernel's routing, connection tracking and VXLAN, and nftables.
-// docs/design/nftables.md is its contract. The driver owns the tables `ip weir` and `ip6 weir` (and `netdev weir` where there is a
-// tunnel), the routes of its protocol number, and the devices with its alias, and touches nothing else.
+// docs/design/nftables.md is its contract. The driver owns the tables `ip weir` and `ip6 weir` (`arp weir` where pods are, `netdev weir` where there
+// is a tunnel), the routes of its protocol number, and the devices with its alias, and touches nothing else.
 //
 // Desired state is data: Render makes a Table, the text of chains, sets, maps and their elements, from a nodestate.State
 // alone. The driver compares that with what it wrote, or on its first Apply with what it reads, and writes the difference

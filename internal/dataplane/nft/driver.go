@@ -106,11 +106,11 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables of devices: %w", err)
 	}
-	d.tunnelTable = &tunnelTable{nft: n}
+	d.tunnelTable = newTunnelTable(n)
 	if n, err = o.Tables(knftables.ARPFamily); err != nil {
 		return nil, fmt.Errorf("nftables of ARP: %w", err)
 	}
-	d.arpTable = &arpTable{nft: n}
+	d.arpTable = newARPTable(n)
 	return d, nil
 }
 

@@ -84,9 +84,9 @@ func (d *Driver) check(ctx context.Context, machine, elements bool) {
 			t.loaded = false
 		}
 	}
-	for _, t := range []interface{ lost() error }{d.tunnelTable, d.arpTable} {
+	for _, t := range []*ruleTable{&d.tunnelTable.ruleTable, &d.arpTable.ruleTable} {
 		if err := t.lost(); err != nil {
-			d.log.Warn("a table was changed by somebody else; making it again", "found", err)
+			d.log.Warn("a table was changed by somebody else; making it again", "table", t.name, "found", err)
 			d.count.repaired("table")
 			broken = true
 		}
@@ -114,18 +114,6 @@ func (w *written) intact() error {
 		if !slices.Equal(found[name], want) {
 			return fmt.Errorf("chain %s has other rules", name)
 		}
-	}
-	return nil
-}
-
-// lostRule says what is wrong where a table of the kernel's family with that number has not the one rule in the chain.
-func lostRule(family uint8, table, chain string) error {
-	found, err := comments(family)
-	if err != nil {
-		return err
-	}
-	if n := len(found[chain]); n != 1 {
-		return fmt.Errorf("chain %s of table %s has %d rules, want 1", chain, table, n)
 	}
 	return nil
 }
