@@ -86,7 +86,7 @@ policy go on as they were; weir-agent started again takes over.`,
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", agent.DefaultCNIConfDir, "where the container runtime looks for network configurations")
 	f.StringVar(&o.PeersDir, "peers-dir", trust.DefaultDir, "folder with the certificates of Weir's authorities and a token for its controllers")
 	f.StringVar(&level, "log-level", envOr("WEIR_LOG_LEVEL", "info"), "debug, info, warn or error (WEIR_LOG_LEVEL)")
-	cmd.AddCommand(probeCommand(), askCommand(), cleanUpCommand(&level))
+	cmd.AddCommand(probeCommand(), askCommand(), startedCommand(), cleanUpCommand(&level))
 	return cmd
 }
 

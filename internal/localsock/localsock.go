@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,20 +40,44 @@ func Listen(path string) (*net.UnixListener, error) {
 
 // FromRoot checks that the caller is root, by the kernel's word.
 func FromRoot(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
+	cred, err := peer(conn)
 	if err != nil {
 		return err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return err
-	}
-	if cerr != nil {
-		return fmt.Errorf("read the caller's credentials: %w", cerr)
 	}
 	if cred.Uid != 0 {
 		return fmt.Errorf("the caller has user id %d, only root may call", cred.Uid)
 	}
 	return nil
+}
+
+// ListenerPID is the process that listens at the socket path, as this process's PID namespace numbers
+// it: 0 where it runs in another one, such as that of another container (SO_PEERCRED, unix(7)).
+func ListenerPID(path string) (int, error) {
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	cred, err := peer(conn.(*net.UnixConn))
+	if err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
+}
+
+// peer is who connected to this process, or who listens where this process connected to.
+func peer(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	err = raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, cerr); err != nil {
+		return nil, fmt.Errorf("read the credentials of a socket's peer: %w", err)
+	}
+	return cred, nil
 }

@@ -250,12 +250,39 @@ func (l *lab) endpointVersions(t *testing.T) string {
 	return strings.Join(all, ", ")
 }
 
+// rolledOut waits until every agent is of the DaemonSet's present template. Where that does not happen, it
+// says what the DaemonSet, its pods and the events are.
+func (l *lab) rolledOut(t *testing.T) {
+	t.Helper()
+	out, err := l.kubectl("", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=300s")
+	if err == nil {
+		return
+	}
+	for _, args := range [][]string{
+		{"get", "ds", "weir-node", "-o", "yaml"},
+		{"get", "pods", "-l", "k8s-app=weir-node", "-o", "wide"},
+		{"describe", "pods", "-l", "k8s-app=weir-node"},
+		{"get", "events", "--sort-by=.lastTimestamp"},
+	} {
+		state, err := l.kubectl("", append(args, "-n", weirNamespace)...)
+		t.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, state)
+	}
+	t.Fatalf("the DaemonSet is not rolled out: %v: %s", err, out)
+}
+
+// TestRolloutUnderTraffic rolls the DaemonSet out right after an agent became ready again: a rollout that
+// waits for a time after that (minReadySeconds) can then stand still for ever.
 func TestRolloutUnderTraffic(t *testing.T) {
 	b := newBase(t)
+	pid, err := b.killAgent("worker1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.agentsReady(t, 60*time.Second, map[string]string{"worker1": pid})
 	l := b.load(t)
 	began := time.Now()
 	b.mustKubectl(t, "", "rollout", "restart", "-n", weirNamespace, "daemonset/weir-node")
-	b.mustKubectl(t, "", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=600s")
+	b.rolledOut(t)
 	note(t, "rollout (s)", time.Since(began).Seconds())
 	l.unnoticed(t)
 }
@@ -274,7 +301,7 @@ func TestModeChange(t *testing.T) {
 	b.awaitMode(t, "Tunnel")
 	set := func(value string) {
 		b.mustKubectl(t, "", "set", "env", "-n", weirNamespace, "ds/weir-node", "FELIX_BPFExternalServiceMode"+value)
-		b.mustKubectl(t, "", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=600s")
+		b.rolledOut(t)
 	}
 	t.Cleanup(func() {
 		_, _ = b.kubectl("", "set", "env", "-n", weirNamespace, "ds/weir-node", "FELIX_BPFExternalServiceMode-")
@@ -302,7 +329,7 @@ func TestStatus(t *testing.T) {
 		`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"NotIn","values":["worker2"]}]}]}}}}}}}`)
 	t.Cleanup(func() {
 		all.mustKubectl(t, "", "patch", "-n", weirNamespace, "ds/weir-node", "--type=json", "-p", `[{"op":"remove","path":"/spec/template/spec/affinity"}]`)
-		all.mustKubectl(t, "", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=600s")
+		all.rolledOut(t)
 		all.agentsReady(t, 60*time.Second, nil)
 	})
 	eventually(t, 60*time.Second, "weir status names the node without agent", func() error {
