@@ -542,7 +542,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->fwd.epoch = w->rev.epoch = s->epoch;
 	w->fwd.seen = w->rev.seen = now;
 
-	open = p->hook == HOOK_FROM_UPLINK ? known_packet(skb) : KNOWN_NOT;
+	open = p->hook == HOOK_FROM_UPLINK && parse_connects(p) && !parse_begins(p) ? known_packet(skb) : KNOWN_NOT;
 	if (open == KNOWN_OWN)
 		return -1;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
@@ -594,7 +594,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	}
 	/* What the host's own processes get is not judged without host endpoints; what the stack routes on is. */
 	if (from_outside && !(w->own && !(s->flags & SET_HOSTS) && p->hook == HOOK_FROM_UPLINK && b && b->kind == ADDR_HOST)) {
-		ret = source_judge(skb);
+		ret = !a && !svc && source_outside(w) ? DROP_NONE : source_judge(skb);
 		if (ret) {
 			w->fwd.rule = 0;
 			return ret;
@@ -618,15 +618,15 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (w->fwd.action == ACT_TUNNEL)
 			w->fwd.flags |= FLOW_CLAMP;
 	} else {
+		w->judged.src = p->key.saddr;
+		w->judged.dst = w->fwd.daddr;
 		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) || (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
-			ret = policy_judge(w, &p->key.saddr, &w->fwd.daddr, p->key.proto, p->key.sport, w->fwd.dport);
+			ret = policy_between(a, b, p->key.proto, p->key.sport, w->fwd.dport);
 			if (w->rule)
 				w->fwd.rule = w->rule;
 			if (ret)
 				return ret;
 		} else {
-			w->judged.src = p->key.saddr;
-			w->judged.dst = w->fwd.daddr;
 			policy_note(w, a, b, p->key.proto, p->key.sport, w->fwd.dport);
 		}
 		if (p->hook == HOOK_TO_WORKLOAD || w->own) {

@@ -25,7 +25,7 @@ var attacksPods = []mutant{
 		"		return type == 134 || type == 137 ? PARSED_CAST :", "		return type == 137 ? PARSED_CAST :"},
 		"./test/netns", "^TestHostileRouterOfPods$"},
 	{fault{"a pod gets round a policy by a Service, a node port, an external address or another node", "bpf/flow.h",
-		"|| (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {\n			ret = policy_judge(", "|| (b && b->kind == ADDR_ENDPOINT && b->ingress_set && !svc)) {\n			ret = policy_judge("},
+		"|| (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {\n			ret = policy_between(", "|| (b && b->kind == ADDR_ENDPOINT && b->ingress_set && !svc)) {\n			ret = policy_between("},
 		"./test/netns", "^TestHostileDetour$"},
 	{fault{"a pod goes on with a flow that was open before a policy denied it", "bpf/flow.h",
 		"		w->fwd.rule = rule;\n		if (ret)\n			return ret;", "		w->fwd.rule = rule;\n		if (ret && !rule)\n			return ret;"},
