@@ -118,4 +118,10 @@ var attacksNodes = []mutant{
 		"	return silent, silent\n", "	return silent, true\n"}, "./internal/announce", "^TestHostileWatched$"},
 	{fault{"a node that is found to be silent on a link is chosen anew each time that it comes back", "internal/announce/announce.go",
 		"	remember = 10 * time.Minute", "	remember = time.Nanosecond"}, "./internal/announce", "^TestHostileWatched$"},
+	{fault{"a node comes to say that a gateway's address is its own", "internal/calc/holdnodes.go",
+		"slices.Contains(c.Local.Gateways, a):\n		return \"is a gateway", "slices.Contains(c.Local.Gateways, a) && hasServer:\n		return \"is a gateway"}, "./internal/calc", "^TestHostileAddressesOfOutside$/^a_node_comes_to_say_that_a_gateway's_address_is_its_own$"},
+	{fault{"a node comes to say that the address by which agents reach the API server is its own", "internal/calc/holdnodes.go",
+		"return at.Addr().Unmap() == a })", "return hasServer && at.Addr().Unmap() == a })"}, "./internal/calc", "^TestHostileAddressesOfOutside$/^a_node_comes_to_say_that_the_address_by_which_agents_reach_the_API_server_is_its_own$"},
+	{fault{"a node comes to say that the address of an API server outside of the cluster is its own", "internal/calc/holdnodes.go",
+		"if sl := apiServersOf(c); sl != nil && slices", "if sl := apiServersOf(c); sl != nil && hasServer && slices"}, "./internal/calc", "^TestHostileAddressesOfOutside$/^a_node_comes_to_say_that_the_address_of_an_API_server_outside_of_the_cluster_is_its_own$"},
 }
