@@ -66,6 +66,9 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	if (p->hook == HOOK_FROM_WORKLOAD) {
 		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)
 			return DROP_SPOOFED;
+		/* To one machine, where a router of the link would take it for the node's word. */
+		if (ip_is_listeners(p))
+			return DROP_NO_ROUTE;
 		w->fwd.from = FROM_POD;
 		w->fwd.source.w[0] = skb->ifindex;
 	} else if (!from_outside) {

@@ -90,6 +90,12 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 	return PARSED_OK;
 }
 
+/* Is the packet about groups that somebody listens to (IGMP: RFC 2236, 3376)? */
+static __always_inline int ip_is_listeners(const struct pkt *p)
+{
+	return p->key.proto == IPPROTO_IGMP;
+}
+
 /* Messages of ICMP that concern the link alone: none. */
 static __always_inline int ip_is_link(__u8 type)
 {

@@ -105,6 +105,14 @@ static __always_inline int ip6_link(struct __sk_buff *skb, const struct pkt *p, 
 	return PARSED_OK;
 }
 
+/* Is the packet, which has flow keys, about groups that somebody listens to (RFC 2710, 3810)? */
+static __always_inline int ip_is_listeners(const struct pkt *p)
+{
+	__u8 type = bpf_ntohs(p->key.sport) >> 8;
+
+	return p->l4 == L4_NONE && p->key.proto == IPPROTO_ICMPV6 && ((type >= 130 && type <= 132) || type == 143);
+}
+
 /* Multicast (which is no source either, RFC 4291 section 2.7) and link-local addresses. */
 static __always_inline int ip6_is_cast(const ip_addr *a)
 {

@@ -9,7 +9,7 @@ var attacksPorts = []mutant{
 		"	return (last ^ (others * 0x9e3779b1u >> 22)) & 0x3ff;", "	return (last ^ (others * 0x9e3779b1u >> 22)) & 0;"},
 		"./test/netns", "^TestHostilePortsTogether$"},
 	{fault{"one pod takes the node's ports for source NAT towards a server with flows that are answered", "internal/dataplane/nft/portshare.go",
-		"		chain(name,\n", "		chain(name, own,\n"},
+		"		chain(name, append([]string{\n", "		chain(name, append([]string{own,\n"},
 		"./test/netns", "^TestHostilePortsHeld$"},
 	{fault{"one pod takes the node's identifiers for source NAT of ICMP queries", "bpf/snat.h",
 		"	if (p->hook == HOOK_FROM_WORKLOAD) {", "	if (p->hook == HOOK_FROM_WORKLOAD && p->l4 != L4_QUERY) {"},

@@ -9,7 +9,7 @@ var attacksTunnel = []mutant{
 		"	return b ? b->kind != ADDR_ENDPOINT && b->kind != ADDR_POD : !route_find(&f->backend.addr);", "	return b && b->kind == ADDR_NONE;"},
 		"./test/scenarios", "^TestHostileTunnels$/^hostile-vxlan-service"},
 	{fault{"a pod's answer to a forged question as a VXLAN packet with the node's address", "internal/dataplane/nft/podtunnel.go",
-		`	return []string{from + "meta l4proto tcp accept", from + "goto " + podTunnelChain}`, `	return []string{from + "accept"}`},
+		`	return []string{from + plain, from + "goto " + podTunnelChain}`, `	return []string{from + "accept", plain}`},
 		"./test/scenarios", "^TestHostileTunnels$/^hostile-vxlan-answer"},
 	{fault{"VXLAN in a fragmented datagram of a pod", "bpf/tunnel.h",
 		"	if (p->l4 == L4_UDP && p->key.dport", "	if (p->l4 == L4_UDP && !p->fragment && p->key.dport"},

@@ -38,7 +38,7 @@ type cluster struct {
 	// reached returns where API servers were reached; nil = nothing is known of it.
 	reached func() []netip.AddrPort
 	// announce is told what this node answers neighbours for, and which nodes it watches.
-	announce func(announced, watched map[netip.Addr]bool)
+	announce func(announced map[netip.Addr]bool, watched map[netip.Addr][6]byte)
 	// noteClaims is called with Nodes that changed; full = with all that there are.
 	noteClaims func(nodes map[string]*model.Node, full bool)
 
@@ -109,7 +109,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 	c := &cluster{
 		node: node, loop: loop, log: log, queue: make(chan func(), 64),
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
-		announce: func(_, _ map[netip.Addr]bool) {}, noteClaims: func(map[string]*model.Node, bool) {},
+		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
 		guests: map[model.Name]*model.Pod{}, owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
@@ -414,7 +414,7 @@ func (c *cluster) refreshLocal() {
 	}
 }
 
-// noteSilent is called when other watched nodes than before do not answer on the link.
+// noteSilent is called when more, or others, is known of the watched nodes: of each whether it does not answer on the link.
 func (c *cluster) noteSilent(silent map[netip.Addr]bool) {
 	c.queue <- func() {
 		c.model.Local.Silent = silent

@@ -55,7 +55,6 @@ type standardPlane struct{ *nft.Driver }
 
 func (p standardPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
 func (p standardPlane) Pressures() []ebpf.Pressure            { return nil }
-func (p standardPlane) Spent() ([]ebpf.Spent, error)          { return nil, nil }
 func (p standardPlane) LostEvents() (ebpf.LostEvents, error) {
 	return ebpf.LostEvents{Full: p.Driver.LostEvents()}, nil
 }
@@ -75,6 +74,16 @@ func (p standardPlane) Held() ([]ebpf.Held, error) {
 		out = append(out, ebpf.Held{Addr: h.Addr, Entries: h.Entries})
 	}
 	return out, nil
+}
+
+// Spent are pods that used up their ports for source NAT.
+func (p standardPlane) Spent() ([]ebpf.Spent, error) {
+	spent, err := p.Driver.Spent()
+	out := make([]ebpf.Spent, 0, len(spent))
+	for _, s := range spent {
+		out = append(out, ebpf.Spent{Addr: s.Addr, Refused: s.Refused, Recent: s.Recent})
+	}
+	return out, err
 }
 
 // Events begins to read events.

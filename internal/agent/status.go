@@ -289,7 +289,7 @@ func spentProblems(spent []ebpf.Spent, owner func(netip.Addr) (model.Name, strin
 			object = "Pod " + name.String()
 		}
 		out = append(out, weirv1.Problem{Object: object, Value: "all ports for source NAT towards one destination that a pod may have",
-			Message: "its flows that nobody has answered lose their ports to newer ones, and where it has none it begins no further connection to that destination; other pods are not concerned",
+			Message: "it begins no further connection to that destination, but for those that eBPF gives the ports of its flows that nobody has answered; other pods are not concerned",
 			Action:  "see what it connects to; else widen FelixConfiguration spec.bpfPSNATPorts"})
 	}
 	return out

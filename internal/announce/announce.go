@@ -30,7 +30,8 @@ type Config struct {
 	Log *slog.Logger
 	// Links returns the uplinks as they are now.
 	Links func() []Link
-	// Silent is told the watched addresses that do not answer, whenever that changes. It must not block.
+	// Silent is told whenever more or something else is known of the watched addresses: true = does not answer, false = does, with
+	// the MAC address that was expected. It must not block.
 	Silent func(map[netip.Addr]bool)
 }
 
@@ -42,6 +43,9 @@ const (
 	refresh = 30 * time.Second
 	// burst is how many announcements a tick sends at most.
 	burst = 100
+	// remember is for how long it is kept what was found of an address that is watched no longer: a node that is chosen by turns
+	// does not have to be found silent each time.
+	remember = 10 * time.Minute
 )
 
 // repeats are the times after taking an address over at which that is announced: hosts ignore what comes
@@ -55,13 +59,14 @@ type Announcer struct {
 
 	mu        sync.Mutex
 	announced map[netip.Addr]bool
-	watched   map[netip.Addr]bool
+	watched   map[netip.Addr][6]byte
 
 	// Of Run only.
 	groups groups
 	joins  string // why the last update of groups failed
 	taken  map[netip.Addr]*claim
-	silent map[netip.Addr]bool
+	silent map[netip.Addr]bool      // as Config.Silent is told
+	looked map[netip.Addr]time.Time // at those of silent
 	now    func() time.Time
 	send   func(Link, netip.Addr) error
 }
@@ -76,11 +81,11 @@ type claim struct {
 // New returns an Announcer that announces nothing yet.
 func New(cfg Config) *Announcer {
 	return &Announcer{cfg: cfg, wake: make(chan struct{}, 1), groups: groups{joined: map[membership]string{}}, taken: map[netip.Addr]*claim{}, silent: map[netip.Addr]bool{},
-		now: time.Now, send: gratuitous}
+		looked: map[netip.Addr]time.Time{}, now: time.Now, send: gratuitous}
 }
 
-// Update sets what is announced and which nodes are watched. The maps must not change any more.
-func (a *Announcer) Update(announced, watched map[netip.Addr]bool) {
+// Update sets what is announced and which nodes are watched, with their MAC addresses. The maps must not change any more.
+func (a *Announcer) Update(announced map[netip.Addr]bool, watched map[netip.Addr][6]byte) {
 	a.mu.Lock()
 	a.announced, a.watched = announced, watched
 	a.mu.Unlock()
@@ -189,7 +194,7 @@ func (a *Announcer) tell(links []Link, addr netip.Addr) error {
 	return nil
 }
 
-// look asks the watched nodes, and reports when the silent ones are others than before.
+// look asks the watched nodes, and reports when other than before is known of them.
 func (a *Announcer) look() {
 	a.mu.Lock()
 	watched := a.watched
@@ -197,37 +202,54 @@ func (a *Announcer) look() {
 	if len(watched) == 0 && len(a.silent) == 0 {
 		return
 	}
+	now := a.now()
 	silent := map[netip.Addr]bool{}
+	for addr, was := range a.silent {
+		if _, still := watched[addr]; !still && now.Sub(a.looked[addr]) < remember {
+			silent[addr] = was
+		}
+	}
 	links := a.cfg.Links()
-	for addr := range watched {
+	for addr, mac := range watched {
 		for _, l := range links {
 			if onLink(l, addr) {
-				s, err := probe(l.Index, addr, a.silent[addr])
-				if err != nil {
-					a.cfg.Log.Debug("cannot look after a node", "address", addr, "error", err)
-				}
-				if s {
-					silent[addr] = true
+				if is, known := a.ask(l, addr, mac); known {
+					silent[addr], a.looked[addr] = is, now
 				}
 				break
 			}
 		}
 	}
+	maps.DeleteFunc(a.looked, func(addr netip.Addr, _ time.Time) bool { _, known := silent[addr]; return !known })
 	if maps.Equal(silent, a.silent) {
 		return
 	}
-	for addr := range silent {
-		if !a.silent[addr] {
+	for addr := range watched {
+		switch was := a.silent[addr]; {
+		case silent[addr] && !was:
 			a.cfg.Log.Warn("a node does not answer on the link; the addresses that it answered for are taken over", "node", addr)
-		}
-	}
-	for addr := range a.silent {
-		if _, still := watched[addr]; still && !silent[addr] {
+		case was && !silent[addr]:
 			a.cfg.Log.Info("a node answers on the link again", "node", addr)
 		}
 	}
 	a.silent = silent
 	a.cfg.Silent(maps.Clone(silent))
+}
+
+// ask looks after a watched node. That another MAC address answers says nothing: some networks answer in their hosts' place.
+func (a *Announcer) ask(l Link, addr netip.Addr, mac [6]byte) (silent, known bool) {
+	before, had := a.silent[addr]
+	silent, at, err := probe(l.Index, addr, before)
+	if err != nil {
+		a.cfg.Log.Debug("cannot look after a node", "address", addr, "error", err)
+	}
+	switch at {
+	case [6]byte{}:
+		return silent, had || silent
+	case mac:
+		return silent, true
+	}
+	return silent, silent
 }
 
 func onLink(l Link, addr netip.Addr) bool {
@@ -240,36 +262,38 @@ func onLink(l Link, addr netip.Addr) bool {
 }
 
 // probe has the kernel ask a neighbour whether it is there (RFC 4861 section 7.3, for ARP alike), and
-// returns what is known: three questions without an answer, one a second, make it silent.
-func probe(index int, addr netip.Addr, before bool) (silent bool, err error) {
+// returns what is known: three questions without an answer, one a second, make it silent. at is the MAC address that answered last, zero
+// where none did.
+func probe(index int, addr netip.Addr, before bool) (silent bool, at [6]byte, err error) {
 	family := netlink.FAMILY_V4
 	if addr.Is6() {
 		family = netlink.FAMILY_V6
 	}
 	list, err := netlink.NeighList(index, family)
 	if err != nil {
-		return before, fmt.Errorf("list neighbours: %w", err)
+		return before, at, fmt.Errorf("list neighbours: %w", err)
 	}
 	ask := netlink.Neigh{LinkIndex: index, Family: family, IP: addr.AsSlice(), State: unix.NUD_NONE, Flags: netlink.NTF_USE}
 	for _, n := range list {
 		if have, ok := netip.AddrFromSlice(n.IP); !ok || have.Unmap() != addr {
 			continue
 		}
+		if len(n.HardwareAddr) == 6 && n.State&(unix.NUD_INCOMPLETE|unix.NUD_FAILED) == 0 {
+			at = [6]byte(n.HardwareAddr)
+		}
 		switch {
 		case n.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0:
-			return false, nil // somebody said so: it is never asked
-		case n.State&unix.NUD_PROBE != 0:
-			return before, nil
-		case n.State&unix.NUD_INCOMPLETE != 0:
-			return before, nil
+			return false, at, nil // somebody said so: it is never asked
+		case n.State&(unix.NUD_PROBE|unix.NUD_INCOMPLETE) != 0:
+			return before, at, nil
 		case n.State&unix.NUD_FAILED != 0:
 			silent = true
-		case len(n.HardwareAddr) == 6:
+		case at != [6]byte{}:
 			ask.State, ask.Flags, ask.HardwareAddr = unix.NUD_PROBE, 0, n.HardwareAddr
 		}
 	}
 	if err := netlink.NeighSet(&ask); err != nil {
-		return silent, fmt.Errorf("ask neighbour %s: %w", addr, err)
+		return silent, at, fmt.Errorf("ask neighbour %s: %w", addr, err)
 	}
-	return silent, nil
+	return silent, at, nil
 }

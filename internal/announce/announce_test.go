@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/hostile"
 )
 
 var mac = net.HardwareAddr{2, 0, 0x5e, 0, 0x53, 1}
@@ -178,7 +179,7 @@ func TestOnALink(t *testing.T) {
 			sh(t, "ip -n %s neigh add %s lladdr 02:00:00:00:00:99 dev eth0 nud stale", l.right, family.taken)
 			defer l.start()()
 			other := netip.MustParseAddr(family.other)
-			l.a.Update(map[netip.Addr]bool{netip.MustParseAddr(family.taken): true}, map[netip.Addr]bool{other: true})
+			l.a.Update(map[netip.Addr]bool{netip.MustParseAddr(family.taken): true}, map[netip.Addr][6]byte{other: {}})
 			l.within("the announcement", func() bool {
 				return strings.Contains(sh(t, "ip -n %s neigh show %s", l.right, family.taken), l.mac.String())
 			})
@@ -194,6 +195,39 @@ func TestOnALink(t *testing.T) {
 			sh(t, "ip -n %s %s", l.right, family.unmute)
 			l.within("coming back", l.isSilent(other, false))
 		})
+	}
+}
+
+// TestHostileWatched: what the link tells of the watched: of one at whose address another machine answers nothing; and one that was found silent is
+// still so when it is watched again.
+func TestHostileWatched(t *testing.T) {
+	hostile.Record(t, "a node claims another machine's address on a link, and is taken for one that answers there", hostile.Node, hostile.ControlPlane, hostile.Both)
+	hostile.Record(t, "a node that is found to be silent on a link is chosen anew each time that it comes back", hostile.Node, hostile.ControlPlane, hostile.Both)
+	l := newOnALink(t)
+	theirs, err := net.ParseMAC(sh(t, "ip netns exec %s cat /sys/class/net/eth0/address", l.right))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.start()()
+	for family, at := range map[string][2]string{"IPv4": {"192.0.2.2", "192.0.2.9"}, "IPv6": {"2001:db8::2", "2001:db8::9"}} {
+		there, nobody := netip.MustParseAddr(at[0]), netip.MustParseAddr(at[1])
+		knows := func(a netip.Addr, want string) func() bool {
+			return func() bool {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				silent, known := l.silent[a]
+				return fmt.Sprint(known, silent) == want
+			}
+		}
+		l.a.Update(nil, map[netip.Addr][6]byte{there: [6]byte(theirs), nobody: {2, 9}})
+		l.within(family+": the node is found, and nobody else", func() bool { return knows(there, "true false")() && knows(nobody, "true true")() })
+		l.a.Update(nil, map[netip.Addr][6]byte{there: {2, 9}})
+		l.within(family+": another machine is not the node", knows(there, "false false"))
+		time.Sleep(3 * tick)
+		if !knows(nobody, "true true")() || !knows(there, "false false")() {
+			t.Errorf("%s: known later: %v", family, l.silent)
+		}
+		l.a.Update(nil, nil)
 	}
 }
 

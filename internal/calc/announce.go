@@ -16,6 +16,10 @@ import (
 // subnet the one with the highest digest of node and address (rendezvous hashing), so that a node that
 // goes or comes moves only its own addresses. What differs from node to node is which other nodes it
 // knows to be silent on the link: the next ones in the order watch those before them.
+//
+// Which subnets a node's uplinks have is its own word. So nodes whose primary address is in the subnet, by which the
+// link tells whether they are there, come before all others of their kind; and of an address that a node came to
+// claim later the link has to tell first.
 
 // noBalancers is the label of nodes that load balancers leave out (kubernetes/api WellKnownLabels).
 const noBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
@@ -27,15 +31,22 @@ const watchers = 2
 type announcer struct {
 	name    string
 	digest  uint64
+	primary [2]netip.Addr // by family
 	addrs   [2]netip.Addr // by family, as others ask whether it is there: the other family's where it has none
+	link    [6]byte       // the MAC address that answers then
 	subnets []netip.Prefix
 	ready   bool
 	silent  [2]bool // as addrs
+	unseen  [2]bool // as addrs: it came to claim the address later, and was not found there yet
 }
 
 func (a announcer) equal(b announcer) bool {
-	return a.name == b.name && a.addrs == b.addrs && a.ready == b.ready && a.silent == b.silent && slices.Equal(a.subnets, b.subnets)
+	return a.name == b.name && a.primary == b.primary && a.addrs == b.addrs && a.link == b.link && a.ready == b.ready && a.silent == b.silent &&
+		a.unseen == b.unseen && slices.Equal(a.subnets, b.subnets)
 }
+
+// on reports whether one of the node's subnets has an address.
+func (a announcer) on(at netip.Addr) bool { return model.Within(a.subnets, at) }
 
 // announcements keeps what this node answers for, by Service.
 type announcements struct {
@@ -58,7 +69,13 @@ type announcements struct {
 // announcement is the outcome for one address.
 type announcement struct {
 	ours  bool
-	watch []netip.Addr // nodes
+	watch []watchedNode
+}
+
+// watchedNode is an address at which a node is asked, and its MAC address.
+type watchedNode struct {
+	addr netip.Addr
+	link [6]byte
 }
 
 func newAnnouncements() *announcements {
@@ -178,33 +195,47 @@ func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *s
 		return announcement{}
 	}
 	var on []announcer
+	var link []netip.Prefix // the subnets of this node that have the address
 	for _, node := range n.nodes {
-		if slices.ContainsFunc(node.subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		if node.on(a) {
 			on = append(on, node)
 		}
+		if node.name == c.Local.Node {
+			link = slices.DeleteFunc(slices.Clone(node.subnets), func(p netip.Prefix) bool { return !p.Contains(a) })
+		}
 	}
-	on = prefer(on, func(x announcer) bool { return x.ready })
+	fam := family(a)
+	var local map[string]bool
 	if svc.ExternalLocal {
-		local := s.serving(c, svc, family(a))
-		on = prefer(on, func(x announcer) bool { return local[x.name] })
+		local = s.serving(c, svc, fam)
 	}
+	near := func(x announcer) bool { return model.Within(link, x.primary[fam]) }
 	of := digest(a.AsSlice())
 	slices.SortFunc(on, func(x, y announcer) int {
-		return cmp.Or(cmp.Compare(mix(y.digest^of), mix(x.digest^of)), strings.Compare(x.name, y.name))
+		first := func(is func(announcer) bool) int {
+			switch {
+			case is(x) == is(y):
+				return 0
+			case is(x):
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(first(func(x announcer) bool { return x.ready }),
+			first(near),
+			first(func(x announcer) bool { return local[x.name] }),
+			cmp.Compare(mix(y.digest^of), mix(x.digest^of)), strings.Compare(x.name, y.name))
 	})
 	rank := slices.IndexFunc(on, func(x announcer) bool { return x.name == c.Local.Node })
 	if rank < 0 {
 		return announcement{}
 	}
 	out := announcement{ours: true}
+	watches := rank <= watchers
 	for _, before := range on[:rank] {
-		out.ours = out.ours && before.silent[family(a)]
-	}
-	if rank <= watchers {
-		for _, before := range on[:rank] {
-			if w := before.addrs[family(a)]; w.IsValid() {
-				out.watch = append(out.watch, w)
-			}
+		out.ours = out.ours && (before.silent[fam] || watches && near(before) && before.unseen[fam])
+		if w := before.addrs[fam]; watches && w.IsValid() {
+			out.watch = append(out.watch, watchedNode{w, before.link})
 		}
 	}
 	return out
@@ -223,30 +254,16 @@ func (n *announcements) ofPods(c *cluster, a netip.Addr) bool {
 	return b != nil && b.Node != loadBalancers
 }
 
-// prefer returns those that match, all when none does: somebody has to answer, if only to refuse.
-func prefer(all []announcer, match func(announcer) bool) []announcer {
-	var out []announcer
-	for _, x := range all {
-		if match(x) {
-			out = append(out, x)
-		}
-	}
-	if len(out) == 0 {
-		return all
-	}
-	return out
-}
-
 // tables returns what the state holds: the addresses that this node answers for, and the nodes that it
 // watches.
-func (n *announcements) tables() (announced, watched map[netip.Addr]bool) {
-	announced, watched = map[netip.Addr]bool{}, map[netip.Addr]bool{}
+func (n *announcements) tables() (announced map[netip.Addr]bool, watched map[netip.Addr][6]byte) {
+	announced, watched = map[netip.Addr]bool{}, map[netip.Addr][6]byte{}
 	for a, r := range n.results {
 		if r.ours {
 			announced[a] = true
 		}
 		for _, w := range r.watch {
-			watched[w] = true
+			watched[w.addr] = w.link
 		}
 	}
 	for _, a := range n.own {
@@ -263,13 +280,16 @@ func announcers(c *cluster) []announcer {
 		if _, excluded := node.Labels[noBalancers]; excluded || len(node.Subnets) == 0 {
 			continue
 		}
-		a := announcer{name: name, digest: digest([]byte(name)), subnets: node.Subnets, ready: !node.NotReady && !node.Leaving,
-			addrs: [2]netip.Addr{node.NodeAddr(), node.NodeAddr6()}}
+		a := announcer{name: name, digest: digest([]byte(name)), subnets: node.Subnets, ready: !node.NotReady && !node.Leaving, link: node.LinkAddress,
+			primary: [2]netip.Addr{node.NodeAddr(), node.NodeAddr6()}}
+		a.addrs = a.primary
 		for fam := range a.addrs {
 			if !a.addrs[fam].IsValid() {
 				a.addrs[fam] = a.addrs[1-fam]
 			}
-			a.silent[fam] = name != c.Local.Node && c.Local.Silent[a.addrs[fam]]
+			silent, known := c.Local.Silent[a.addrs[fam]]
+			a.silent[fam] = silent && name != c.Local.Node
+			a.unseen[fam] = !known && node.Since[a.addrs[fam]] != 0
 		}
 		out = append(out, a)
 	}

@@ -32,7 +32,9 @@ func owners(c *model.Cluster, silent func(seenBy, node string) bool) map[netip.A
 	for name := range c.Nodes {
 		c.Local = model.Local{Node: name, Silent: map[netip.Addr]bool{}}
 		for other := range c.Nodes {
-			c.Local.Silent[c.Nodes[other].NodeAddr()] = silent != nil && silent(name, other)
+			if silent != nil {
+				c.Local.Silent[c.Nodes[other].NodeAddr()] = silent(name, other)
+			}
 		}
 		for a := range Calc(c).Announced {
 			out[a] = append(out[a], name)

@@ -17,7 +17,8 @@ import (
 //   - a block, when it lies in a pool at a boundary of the pool's blocks and overlaps no older block (holdBlocks): in one
 //     that was deleted, when it is older than that;
 //   - a pod's address, when a block of the pod's node holds it, or an object of an administrator grants it (podClaims);
-//   - an address of a Node, when no older Node has it and it is neither a Service's nor a pod's (holdNodes);
+//   - an address of a Node, when no older Node has it and it is neither a Service's nor a pod's (holdNodes); one that it came to
+//     claim, when it is no gateway's or API server's either;
 //   - a subnet of a NodeStatus, when the node has an address in it or this node is in it too; a link address, when the
 //     kernel's neighbour table does not contradict it.
 //
@@ -69,10 +70,12 @@ type localFacts struct {
 	subnets    []netip.Prefix
 	neighbours map[netip.Addr][6]byte
 	links      [][6]byte
+	gateways   []netip.Addr
+	servers    []netip.AddrPort
 }
 
 func factsOf(l *model.Local) localFacts {
-	f := localFacts{node: l.Node, addrs: l.HostAddrs, subnets: l.Subnets, neighbours: l.Neighbours}
+	f := localFacts{node: l.Node, addrs: l.HostAddrs, subnets: l.Subnets, neighbours: l.Neighbours, gateways: l.Gateways, servers: l.APIServers}
 	for _, i := range l.Interfaces {
 		if i.MAC != [6]byte{} {
 			f.links = append(f.links, i.MAC)
@@ -83,7 +86,7 @@ func factsOf(l *model.Local) localFacts {
 
 func (f *localFacts) equal(o *localFacts) bool {
 	return f.node == o.node && slices.Equal(f.addrs, o.addrs) && slices.Equal(f.subnets, o.subnets) && slices.Equal(f.links, o.links) &&
-		maps.Equal(f.neighbours, o.neighbours)
+		slices.Equal(f.gateways, o.gateways) && slices.Equal(f.servers, o.servers) && maps.Equal(f.neighbours, o.neighbours)
 }
 
 // follow returns the holdings of a cluster after a change. It adds to dirty what changes by claims that come to count, or
@@ -101,7 +104,8 @@ func (h *holder) follow(c *model.Cluster, dirty *Dirty) *holdings {
 		changed = true
 		h.holdBlocks(c, &next, dirty)
 	}
-	around := changed || local || dirty.Has(model.KindNodes|model.KindSettings|model.KindServiceCIDRs|model.KindReservations)
+	_, servers := dirty.Slices[apiServerSlice]
+	around := changed || local || servers || dirty.Has(model.KindNodes|model.KindSettings|model.KindServiceCIDRs|model.KindReservations|model.KindSlices)
 	if around || len(next.ranged) > 0 && (dirty.Has(model.KindServices) || len(dirty.Services) > 0) {
 		ranged := rangedOf(c)
 		changed = changed || !maps.Equal(ranged, next.ranged)

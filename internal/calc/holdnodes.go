@@ -126,6 +126,8 @@ func noNodeAddress(c *model.Cluster, h *holdings, claims *podClaims, n, first *m
 		return "is an address of node " + c.Local.Node
 	case ofService(c, a) && (n.Since[a] != 0 || h.ranged[a] <= n.ClaimedAt(a)):
 		return "is in a range of cluster IPs"
+	case n.Since[a] != 0:
+		return ofOutside(c, n, a)
 	}
 	return ""
 }
@@ -155,6 +157,30 @@ func rangedOf(c *model.Cluster) map[netip.Addr]int64 {
 		}
 	}
 	return out
+}
+
+// controlPlane is the label of nodes that have API servers. Kubelets cannot give it to themselves (NodeRestriction).
+const controlPlane = "node-role.kubernetes.io/control-plane"
+
+// ofOutside says whose an address is that a node came to claim, and that was there before: a gateway of this node, or an API server. It may be the
+// node's where the link finds the node there; and an API server's that of a node which is meant to have one and was given another address.
+func ofOutside(c *model.Cluster, n *model.Node, a netip.Addr) string {
+	if mac, known := c.Local.Neighbours[a]; known && mac == n.LinkAddress {
+		return ""
+	}
+	_, hasServer := n.Labels[controlPlane]
+	switch {
+	case slices.Contains(c.Local.Gateways, a):
+		return "is a gateway of node " + c.Local.Node
+	case hasServer:
+		return ""
+	case slices.ContainsFunc(c.Local.APIServers, func(at netip.AddrPort) bool { return at.Addr().Unmap() == a }):
+		return "is where node " + c.Local.Node + " reaches an API server"
+	}
+	if sl := apiServersOf(c); sl != nil && slices.ContainsFunc(sl.Endpoints, func(e model.ServiceEndpoint) bool { return slices.Contains(e.Addrs, a) }) {
+		return "is the address of an API server"
+	}
+	return ""
 }
 
 // ofBalancer reports whether an address that a node claims is a load balancer's in any case. A node that is reached by an address has it as its first:

@@ -1,6 +1,8 @@
 package calc
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -142,5 +144,106 @@ func TestHostileClaimedBalancer(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHostileOnAnotherLink: a node that says to be on a link of others is not left to answer there, whatever it claims with it: of those that are on
+// the link one answers for each address.
+func TestHostileOnAnotherLink(t *testing.T) {
+	links := []netip.Prefix{prefix("172.31.1.0/24"), prefix("fd00:31:1::/64")}
+	onLink := []netip.Addr{addr("172.31.1.250"), addr("fd00:31:1::250")} // of no node
+	claim := func(since int64) func(*model.Node) {
+		return func(n *model.Node) {
+			n.Subnets, n.Addrs = links, append(slices.Clone(onLink), n.Addrs...)
+			if since != 0 {
+				n.Since = map[netip.Addr]int64{onLink[0]: since, onLink[1]: since}
+			}
+		}
+	}
+	for _, tt := range []struct {
+		attack  string
+		change  func(liar *model.Node)
+		asked   bool // the nodes of the link have asked those that they watch
+		answers bool // another machine answers there at the address that the liar claims
+	}{
+		{"a node says that it is on a link of other nodes, to be chosen as the one that answers there",
+			func(n *model.Node) { n.Subnets = links }, false, false},
+		{"a node says that its network holds that of other nodes, to be chosen as the one that answers there",
+			func(n *model.Node) { n.Subnets = []netip.Prefix{prefix("172.31.0.0/16"), prefix("fd00:31::/32")} }, false, false},
+		{"a node comes to claim an address of a link of other nodes, to be chosen as the one that answers there", claim(950), false, false},
+		{"a node comes to claim another machine's address on a link of other nodes, to be chosen as the one that answers there", claim(950), true, true},
+		{"a node claims from the start an address of a link of other nodes, to be chosen as the one that answers there", claim(0), true, false},
+	} {
+		t.Run(tt.attack, func(t *testing.T) {
+			hostile.Record(t, tt.attack, hostile.Node, hostile.ControlPlane, hostile.Both)
+			c := announcedCluster(4, 60)
+			c.Pools["lb6"] = &model.Pool{Name: "lb6", CIDR: prefix("fd00:31:1::1:0/112"), LoadBalancer: true, BlockBits: 122}
+			i := 0
+			for _, s := range c.Services {
+				i++
+				s.ClusterIPs = append(s.ClusterIPs, addr(fmt.Sprintf("fd00:10:96::%x", i)))
+				s.LBIPs = append(s.LBIPs, addr(fmt.Sprintf("fd00:31:1::1:%x", i)))
+			}
+			for name, n := range c.Nodes {
+				n.Addrs = append(n.Addrs, addr("fd00:31:1::"+name[1:]+"1"))
+				n.Subnets, n.Created = links, 100
+			}
+			honest := slices.Sorted(maps.Keys(c.Nodes))
+			liar := &model.Node{Name: "liar", Addrs: []netip.Addr{addr("172.31.2.20"), addr("fd00:31:2::20")}, Created: 100}
+			tt.change(liar)
+			c.Nodes["liar"] = liar
+			answered := map[netip.Addr]int{}
+			for _, name := range honest {
+				c.Local = model.Local{Node: name, Subnets: links}
+				s := Calc(c)
+				if tt.asked {
+					c.Local.Silent = map[netip.Addr]bool{}
+					for a := range s.Watched {
+						if claimed := slices.Contains(onLink, a); !claimed || !tt.answers {
+							c.Local.Silent[a] = claimed
+						}
+					}
+					s = Calc(c)
+				}
+				for a := range s.Announced {
+					answered[a]++
+				}
+			}
+			if len(answered) != 120 {
+				t.Errorf("of 120 addresses %d are answered for on the link", len(answered))
+			}
+			for a, n := range answered {
+				if n != 1 {
+					t.Errorf("%s is answered for by %d nodes", a, n)
+				}
+			}
+		})
+	}
+}
+
+// TestNewcomerAnswers: a node that came to claim its address, as one that was given another, answers once it was found there.
+func TestNewcomerAnswers(t *testing.T) {
+	c := announcedCluster(3, 60)
+	at := c.Nodes["n1"].NodeAddr()
+	c.Nodes["n1"].Since = map[netip.Addr]int64{at: 950}
+	for _, found := range []bool{false, true} {
+		silent := func(string, string) bool { return false }
+		if !found {
+			silent = nil
+		}
+		both, alone := 0, 0
+		for a, names := range owners(c, silent) {
+			switch {
+			case slices.Equal(names, []string{"n1"}):
+				alone++
+			case len(names) == 2 && slices.Contains(names, "n1"):
+				both++
+			case len(names) != 1:
+				t.Errorf("%s is answered for by %v", a, names)
+			}
+		}
+		if found && (alone == 0 || both > 0) || !found && (alone > 0 || both == 0) {
+			t.Errorf("found %v: the newcomer answers for %d addresses, with another node for %d", found, alone, both)
+		}
 	}
 }

@@ -267,10 +267,11 @@ type Local struct {
 	Interfaces []LocalInterface // that are no pods', by index
 	// Neighbours are the link addresses of nodes and gateways on the links of the uplinks, as the kernel found them.
 	Neighbours map[netip.Addr][6]byte
-	Gateways   []netip.Addr        // next hops of the machine's routes, sorted
-	Silent     map[netip.Addr]bool // nodes that do not answer on the link, of those that the last state asked to watch
-	KubeProxy  bool                // a kube-proxy carries Services on this node, and Weir leaves them to it
-	ProxyRules bool                // rules of a kube-proxy are there, whoever carries Services
+	Gateways   []netip.Addr // next hops of the machine's routes, sorted
+	// Silent says of nodes that states asked to watch whether they do not answer on the link; of one that is not in it nothing is known yet.
+	Silent     map[netip.Addr]bool
+	KubeProxy  bool // a kube-proxy carries Services on this node, and Weir leaves them to it
+	ProxyRules bool // rules of a kube-proxy are there, whoever carries Services
 	// APIServers are where the agent reached API servers, sorted: the cluster may not know of these addresses.
 	APIServers []netip.AddrPort
 	HandOver   bool // another data plane of this node has what has no flow, while one takes the place of the other

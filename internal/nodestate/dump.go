@@ -79,7 +79,7 @@ func Dump(w io.Writer, s *State) error {
 		d.line("announce", a.String())
 	}
 	for _, a := range sortedKeys(s.Watched, netip.Addr.Compare) {
-		d.line("watch", a.String())
+		d.line("watch", a.String(), fmt.Sprintf("mac=%x", s.Watched[a]))
 	}
 	for _, k := range sortedKeys(s.HostEndpoints, HostInterface.Compare) {
 		d.hostEndpoint("host-endpoint", k, s.HostEndpoints[k])

@@ -49,9 +49,10 @@ type State struct {
 	// Clients are the addresses of the pods behind network namespaces, by netns cookie.
 	Clients map[uint64]Client
 	// Announced are the addresses that this node answers neighbours for on its uplinks: load balancers' and,
-	// where asked for, pods'. Watched are the nodes whose silence on the link would change that: the agent
-	// looks whether they are there (model.Local.Silent).
-	Announced, Watched map[netip.Addr]bool
+	// where asked for, pods'. Watched are the nodes whose silence on the link would change that, with the MAC addresses that
+	// they publish: the agent looks whether they are there (model.Local.Silent).
+	Announced map[netip.Addr]bool
+	Watched   map[netip.Addr][6]byte
 	// HostEndpoints are what host endpoints judge, by interface. Without any, what the node's own processes exchange is not
 	// looked at.
 	HostEndpoints map[HostInterface]HostEndpoint
@@ -348,7 +349,7 @@ func New() *State {
 		Addrs: map[netip.Addr]Addr{}, Routes: map[netip.Prefix]Route{}, PeerCIDRs: map[netip.Prefix]Class{},
 		Clients:   map[uint64]Client{},
 		Staged:    map[netip.Addr]StagedIsolation{},
-		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr]bool{},
+		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr][6]byte{},
 		HostEndpoints: map[HostInterface]HostEndpoint{},
 		HostStaged:    map[HostInterface]HostEndpoint{},
 	}

@@ -115,13 +115,16 @@ func route(w *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {
 	return on, regs.set(e.attrs[dreg], a.AsSlice())
 }
 
-// exthdr writes options of TCP, which decide nothing; none is read.
-func exthdr(_ *Walk, _ *chain, e *expression, _ *registers) (verdict, error) {
-	const sreg = 7
-	if _, writes := e.attrs[sreg]; !writes {
+// exthdr writes options of TCP, which decide nothing, and asks whether there is a header of extension: packets that are asked about have none.
+func exthdr(_ *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {
+	const dreg, flags, op, sreg, present, ipv6 = 1, 5, 6, 7, 1, 0
+	if _, writes := e.attrs[sreg]; writes {
+		return on, nil
+	}
+	if number(e.attrs[op]) != ipv6 || number(e.attrs[flags]) != present {
 		return on, errors.New("reading an option is not known")
 	}
-	return on, nil
+	return on, regs.set(e.attrs[dreg], []byte{0})
 }
 
 func payload(w *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {

@@ -20,6 +20,9 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		if !n.owns(in.IfIndex, k.src) {
 			return nil, &dropped{reason: reason.Spoofed}
 		}
+		if aboutListeners(in.Packet) {
+			return nil, &dropped{reason: reason.NoRoute}
+		}
 		fwd.iif = in.IfIndex
 	} else if outside && (a.Kind == nodestate.AddrHost || a.Kind == nodestate.AddrEndpoint) {
 		return nil, &dropped{reason: reason.Spoofed}
@@ -295,3 +298,17 @@ func (n *Node) enter(proven bool, k flowKey, fwd, rev *flow) {
 	delete(n.flows, r)
 	n.half[r], n.half[k] = rev, fwd
 }
+
+// aboutListeners reports whether a packet is about groups that somebody listens to: IGMP, and what ICMPv6 has of it.
+func aboutListeners(p *packet.Packet) bool {
+	if p.IP.Src.Is4() {
+		return p.IP.Proto == protoIGMP
+	}
+	if p.Kind != packet.Other || p.IP.Proto != packet.ProtoICMPv6 || p.IP.Offset != 0 || len(p.Payload) == 0 {
+		return false
+	}
+	t := p.Payload[0]
+	return t >= 130 && t <= 132 || t == 143
+}
+
+const protoIGMP = 2

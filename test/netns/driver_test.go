@@ -279,10 +279,16 @@ func nftMain(log *slog.Logger) error {
 		}
 		st := drv.Status()
 		a.Writes, a.Tables = st.Writes, st.Repairs["table"]
+		spent, err := drv.Spent()
+		for _, p := range spent {
+			if p.Recent && p.Refused > 0 {
+				a.Spent = append(a.Spent, four(p.Addr.String()))
+			}
+		}
 		for _, h := range drv.Held() {
 			a.Held = append(a.Held, four(h.Addr.String()))
 		}
-		drops, err := drv.Drops()
+		drops, err3 := drv.Drops()
 		a.Dropped = map[reason.Reason]uint64{}
 		for _, d := range drops {
 			a.Denied += d.Packets
@@ -293,7 +299,7 @@ func nftMain(log *slog.Logger) error {
 		for _, c := range fallen {
 			a.Fallen = append(a.Fallen, four(c.String()))
 		}
-		return errors.Join(err, err2)
+		return errors.Join(err, err2, err3)
 	})
 }
 

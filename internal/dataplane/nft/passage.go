@@ -85,8 +85,7 @@ func (f family) notReceived() []string {
 	if f.six {
 		return []string{
 			"iifname $pods ip6 daddr ff00::/8 meta l4proto != icmpv6 drop",
-			"iifname $pods ip6 daddr ff00::/8 icmpv6 type != { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, " +
-				"mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } drop"}
+			"iifname $pods ip6 daddr ff00::/8 icmpv6 type != { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, " + listeners + " } drop"}
 	}
 	return []string{`ip daddr 127.0.0.0/8 iifname != "lo" drop`, "iifname $pods fib daddr type != local drop"}
 }
@@ -148,7 +147,8 @@ func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 	}
 	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: f.rules(s, append(rules, any...)...)}
 	chain(workloadChain, f.workloadRules()...)
-	chain(podTunnelChain, podTunnelRules(s)...)
+	chain(podTunnelChain, f.podTunnelRules(s)...)
+	chain(podLinkChain, "drop")
 	chain(ownSourceChain, append(any,
 		`iifname "lo" return`,
 		// An answer to what was handed on has an address of this node, which was asked.
@@ -167,17 +167,17 @@ func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 }
 
 // addSender lets an address be sent from by a pod's interface alone.
-func (f family) addSender(t *Table, s *nodestate.State, a netip.Addr, v nodestate.Addr, at indexes) {
+func (f family) addSender(t *Table, a netip.Addr, v nodestate.Addr, at indexes) {
 	if v.Interface == "" {
 		t.add(mapSenders, a.String(), "goto "+ownSourceChain)
 		return
 	}
 	var rules []string
 	if v.IfIndex > 0 && (!at.named || !plainName(v.Interface)) {
-		rules = append(rules, trusts(s, fmt.Sprintf("iif %d ", v.IfIndex))...)
+		rules = append(rules, f.trusts(fmt.Sprintf("iif %d ", v.IfIndex))...)
 	}
 	if plainName(v.Interface) {
-		rules = append(rules, trusts(s, fmt.Sprintf("iifname %q ", v.Interface))...)
+		rules = append(rules, f.trusts(fmt.Sprintf("iifname %q ", v.Interface))...)
 	}
 	name := senderChain(v.Interface)
 	t.Chains[name] = Chain{Rules: append(rules, "goto "+ownSourceChain)}
@@ -227,7 +227,7 @@ func (f family) workloadRules() []string {
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 saddr fe80::/10 goto "+podDiscoveryChain,
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 saddr :: ip6 daddr { fe80::/10, ff00::/8 } return",
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr @"+setOwn+" return",
-			"icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } ip6 saddr fe80::/10 return",
+			"icmpv6 type { "+listeners+" } ip6 saddr fe80::/10 return",
 			"icmpv6 type mld2-listener-report ip6 saddr :: return")
 	}
 	return append(rules, "drop")

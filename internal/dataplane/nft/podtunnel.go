@@ -2,22 +2,31 @@ package nft
 
 import "github.com/weir-net/weir/internal/nodestate"
 
-// podTunnelChain is for what a pod sends with its own address that is not TCP: it drops the packets of tunnels, in which policy sees
-// nothing. It stands before connection tracking, which has put fragments together, so that answers meet it too.
+// podTunnelChain is for what a pod sends with its own address that is not plainly TCP: it drops the packets of tunnels, in which policy sees
+// nothing; those that name who else is to get them; and what is said to routers of the link alone.
 const podTunnelChain = "pod-tunnels"
 
-// trusts are the rules by which what comes by a pod's interface, from its own address, is let in.
-func trusts(s *nodestate.State, from string) []string {
-	if s.Settings.VXLANFromPods && s.Settings.IPIPFromPods {
-		return []string{from + "accept"}
+// podLinkChain drops what pods say to the routers of a link.
+const podLinkChain = "pod-link"
+
+// trusts lets a pod's packets pass that come from its interface, but for what podTunnelChain drops.
+func (f family) trusts(from string) []string {
+	plain := "meta l4proto tcp accept"
+	if f.six {
+		plain = "ip6 nexthdr tcp accept" // no header between
 	}
-	return []string{from + "meta l4proto tcp accept", from + "goto " + podTunnelChain}
+	return []string{from + plain, from + "goto " + podTunnelChain}
 }
 
 // podTunnelRules drop VXLAN, for any address: nodes have such that nobody listed, and source NAT makes the packet one of this node's; and
-// IP in IP.
-func podTunnelRules(s *nodestate.State) []string {
-	var rules []string
+// IP in IP. A routing header would lead a packet on that was judged by where it went first, where a node's kernel follows such (seg6_enabled). Of groups that
+// somebody listens to, what is sent to one machine would be taken for the node's word by the routers of its link.
+func (f family) podTunnelRules(s *nodestate.State) []string {
+	rules := []string{"meta l4proto 2 goto " + podLinkChain}
+	if f.six {
+		rules = []string{"exthdr rt exists drop",
+			"icmpv6 type { " + listeners + " } ip6 daddr != { fe80::/10, ff00::/8 } goto " + podLinkChain}
+	}
 	if !s.Settings.VXLANFromPods {
 		rules = append(rules, "udp dport $vxlan drop")
 	}
@@ -26,6 +35,9 @@ func podTunnelRules(s *nodestate.State) []string {
 	}
 	return append(rules, "accept")
 }
+
+// listeners are the messages about multicast listeners (RFC 2710, 3810).
+const listeners = "mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report"
 
 // toTunnelRules are for what goes to VXLAN's port once it was translated: a Service leads nobody there but to a pod, and no pod at all. Where the
 // setting opens the port to pods, the addresses that nodes are known by stay closed: what comes from this node would be taken for its own.

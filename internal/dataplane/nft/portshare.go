@@ -55,21 +55,22 @@ func (f family) portShareChains(t *Table, s *nodestate.State) {
 	const own, ports, queries = "goto " + asNodeChain, "$ip saddr . $ip daddr . meta l4proto . th dport", "$ip saddr . $ip daddr"
 	f.set(t, setPortShares, Set{Key: "$addr . $addr . inet_proto . inet_service", Learned: true, Lasting: true, Size: portSharesSize})
 	f.set(t, setQueryShares, Set{Key: "$addr . $addr", Learned: true, Lasting: true, Size: portSharesSize})
-	share, refuse := podShare(s), denyName(reason.NoPort, 0)
+	f.set(t, setSpent, Set{Key: "$addr", Learned: true, Size: spentSize})
+	share := podShare(s)
 	if share == 0 {
 		chain(asNodePod, own)
 		return
 	}
 	chain(asNodePod, "$ports goto "+portShareChain, "$icmp type echo-request goto "+queryShareChain, own)
 	counted := func(name, set, key string) {
-		chain(name,
+		chain(name, append([]string{
 			fmt.Sprintf("add @%s { %s ct count %d } %s", set, key, share, own),
-			key+" != @"+set+" "+own, // there is no room to count it
-			"goto "+refuse)
+			key + " != @" + set + " " + own}, // there is no room to count it
+			noteSpent()...)...)
 	}
 	counted(portShareChain, setPortShares, ports)
 	counted(queryShareChain, setQueryShares, queries)
-	t.Chains[refuse] = Chain{Rules: []string{"counter", "drop"}}
+	t.Chains[denyName(reason.NoPort, 0)] = Chain{Rules: []string{"counter", "drop"}}
 }
 
 // withoutShares takes the shares out of a table: the kernel does not count connections.

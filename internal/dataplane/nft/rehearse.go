@@ -379,6 +379,8 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 		return reason.NoEndpoint, 0
 	case toTunnelChain, podTunnelChain:
 		return reason.TunnelFromPod, 0
+	case podLinkChain:
+		return reason.NoRoute, 0
 	}
 	return reason.NoFlow, 0
 }

@@ -94,7 +94,7 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers, at i
 			t.add(setPods, a.String(), "")
 			t.add(setLocal, a.String(), "")
 			t.add(setHairpin, key(a, a), "")
-			f.addSender(t, s, a, v, at)
+			f.addSender(t, a, v, at)
 			if v.NATOutgoing {
 				t.add(setOutgoing, a.String(), "")
 			}

@@ -126,11 +126,6 @@ func TestSenders(t *testing.T) {
 			t.Errorf("%s: %s, want %s", chain, got, want)
 		}
 	}
-	open := *s
-	open.Settings.VXLANFromPods, open.Settings.IPIPFromPods = true, true
-	if got := strings.Join(Render(&open, false).Chains["from-pod-cali1"].Rules, "; "); got != `iifname "cali1" accept; goto own-source` {
-		t.Errorf("with tunnels allowed to pods: %s", got)
-	}
 	if strings.ContainsAny(odd, "*") {
 		t.Errorf("chain %s is no name of nft's", odd)
 	}
@@ -173,7 +168,7 @@ func TestIndexes(t *testing.T) {
 			t.Errorf("an interface %s: open flows go on by %q", name, got)
 		}
 		table := newTable(family{}.nft())
-		family{}.addSender(table, nodestate.New(), addr("10.244.1.4"), s.Addrs[addr("10.244.1.4")], at)
+		family{}.addSender(table, addr("10.244.1.4"), s.Addrs[addr("10.244.1.4")], at)
 		if got := strings.Join(table.Chains["from-pod-cali7"].Rules, "; "); got != `iifname "cali7" meta l4proto tcp accept; iifname "cali7" goto pod-tunnels; goto own-source` {
 			t.Errorf("an interface %s: who sends is told by %s", name, got)
 		}
