@@ -77,7 +77,7 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 
 func hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }
 
-// renderChains makes the chains and sets that every node has; those of the hooks are in passage.go. room is of roomFor,
+// renderChains makes the chains and sets that every node has; those of the hooks are in filter_chains.go. room is of roomFor,
 // at of findIndexes.
 func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, at indexes) {
 	f.hookChains(t, s, epoch, h, at)

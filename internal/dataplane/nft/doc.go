@@ -15,10 +15,10 @@
 //
 //	from-network  prerouting raw (-300)      sources: anti-spoofing (a look-up of the source leads to the chain of its interface), who may use
 //	                                         the tunnel, the sender's node as a mark
-//	translate     prerouting dstnat-1 (-101)  Services: the destination becomes a backend's (nat, once a flow); straight flows (straight.go)
+//	translate     prerouting dstnat-1 (-101)  Services: the destination becomes a backend's (nat, once a flow); straight flows (dsr.go)
 //	translate-own output     dstnat-1 (-101)  the same for the node's own processes
 //	admit         prerouting filter-50       who may send with an address of ours; the ct mark remembers who handed a flow on, or whom it
-//	                                         is handed on to; the packet's mark leads it there (ways.go); what was for a Service and found
+//	                                         is handed on to; the packet's mark leads it there (policy_routing.go); what was for a Service and found
 //	                                         no backend is refused
 //	forwarded     forward    filter (0)      what has no endpoint; judge
 //	received      input      filter (0)      judge
@@ -29,8 +29,8 @@
 // # What is open
 //
 // A flow that was judged under the policy in force and has no way of its own has the policy's number as its whole ct mark. Its packets,
-// once both ends have sent some, leave admit, forwarded, received and sent by their first rules (passage.go): what these do not ask before is
-// who sends, and whether a pod is there to get it. Interfaces that most packets come and leave by are told by their indexes (indexes.go).
+// once both ends have sent some, leave admit, forwarded, received and sent by their first rules (filter_chains.go): what these do not ask before is
+// who sends, and whether a pod is there to get it. Interfaces that most packets come and leave by are told by their indexes (interface_index.go).
 //
 // # Where policy attaches
 //
@@ -43,7 +43,7 @@
 //
 // ct mark: bits 0 to 15 are policy's. Bits 16 to 28 are the number of the node that packets of one direction go to, whatever the
 // routes say, 0 = none: with bit 30 those of the first direction, which are handed on, else the answers, with bit 31 through the tunnel.
-// With bit 29 the flow came through it. The numbers 8190 and 8191 are no nodes': handshakes whose answers go straight (fallback.go).
+// With bit 29 the flow came through it. The numbers 8190 and 8191 are no nodes': handshakes whose answers go straight (dsr_fallback.go).
 // The packet mark has in bits 16 to 28 the number of the node that sent the packet, and from admit to forwarded (from sent to sent-on), with bit 29, of that
 // which it goes to.
 // Between translate and admit a new flow's ct mark is scratch, and so is the packet's priority: the number of a list of

@@ -68,7 +68,7 @@ type services struct {
 	nodes   *numbers
 	homes   map[netip.Prefix]int // what is on other nodes: the node's number
 	picks   map[string]int       // how many lists use each chain
-	proxied bool                 // a kube-proxy carries Services (beside.go)
+	proxied bool                 // a kube-proxy carries Services (kube_proxy.go)
 	endings endings              // flows that are to end
 
 	dsr           bool // what Services do that do not say
@@ -85,7 +85,7 @@ type port struct {
 	homes          map[netip.AddrPort]int // of backends on other nodes: the node's number
 	live           map[netip.AddrPort]bool
 	ranges         []netip.Prefix
-	// proxied: a kube-proxy carries it (beside.go).
+	// proxied: a kube-proxy carries it (kube_proxy.go).
 	proxied bool
 
 	table   []netip.AddrPort          // of consistent hashing, by slot; nil = there is none

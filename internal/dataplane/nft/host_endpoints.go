@@ -41,7 +41,7 @@ const (
 type hostRules struct {
 	in, out, before, older map[int]string
 	silentIn, silentOut    map[int]string // as in and out, for postrouting
-	aloneIn, aloneOut      map[int]string // each packet by itself (alone.go)
+	aloneIn, aloneOut      map[int]string // each packet by itself (untracked.go)
 	forwarded              bool           // what passes the node is judged, and nothing is handed on
 	toHost                 model.ToHostAction
 	toHostChain            string // that judges what pods send to the node; "" = none does
