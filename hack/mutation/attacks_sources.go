@@ -55,7 +55,7 @@ var attacksSources = []mutant{
 		"	chain(blockTunnel, append(tunnel, \"goto \"+frontSource)...)", "	chain(blockTunnel, append(tunnel, \"goto \"+sourceProven)...)"},
 		"./test/scenarios", "^TestHostileSources$/^source-tunnel$/^nftables$"},
 	{fault{"a node sends through the tunnel with the address of another node, to nftables", "internal/dataplane/nft/remote_sources.go",
-		"setNodeHomes+\" goto \"+sourceProven, \"goto \"+nodeRequest)", "setNodeHomes+\" goto \"+sourceProven, \"goto \"+sourceProven)"},
+		"setNodeAddrMarks+\" goto \"+sourceProven, \"goto \"+nodeRequest)", "setNodeAddrMarks+\" goto \"+sourceProven, \"goto \"+sourceProven)"},
 		"./test/scenarios", "^TestHostileSources$/^source-tunnel$/^nftables$"},
 	{fault{"a node on the link sends with the address of another node's pod, to nftables", "internal/dataplane/nft/remote_sources.go",
 		" map @\"+mapServicesOutside+\" goto \"+nodeProven,\n		\"drop\")\n	chain(podSource,", " map @\"+mapServicesOutside+\" goto \"+nodeProven,\n		\"goto \"+sourceProven)\n	chain(podSource,"},

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// trustLink lets answers in that come back from the node of a backend by a link: their source is an address of this node. Tables
+// acceptLocalOfLink lets answers in that come back from the node of a backend by a link: their source is an address of this node. Tables
 // judge who may send with one. stateDir is of setting.make.
-func trustLink(index int, stateDir string) error {
+func acceptLocalOfLink(index int, stateDir string) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return fmt.Errorf("looking for interface %d: %w", index, err)
@@ -23,15 +23,15 @@ func trustLink(index int, stateDir string) error {
 	return errors.Join(acceptLocal.make(name, stateDir), err2)
 }
 
-// trustPods spares the kernel a second look-up for each packet of a pod of IPv4, where reverse paths are not checked anyway: whether the
+// acceptLocalOfPods spares the kernel a second look-up for each packet of a pod of IPv4, where reverse paths are not checked anyway: whether the
 // source is an address of the node. Tables ask whether it is the pod's.
-func (m *machine) trustPods(s *nodestate.State) error {
+func (m *hostNetwork) acceptLocalOfPods(s *nodestate.State) error {
 	pods, errs := map[string]int{}, []error(nil)
 	for a, v := range s.Addrs {
 		if v.Kind != nodestate.AddrEndpoint || v.Interface == "" || v.Interface == "all" || v.Interface == "default" || !a.Is4() {
 			continue
 		}
-		if index, known := m.trusted[v.Interface]; known && index == v.IfIndex {
+		if index, known := m.acceptLocal[v.Interface]; known && index == v.IfIndex {
 			pods[v.Interface] = index
 			continue
 		}
@@ -46,7 +46,7 @@ func (m *machine) trustPods(s *nodestate.State) error {
 			errs = append(errs, err)
 		}
 	}
-	m.trusted = pods
+	m.acceptLocal = pods
 	return errors.Join(errs...)
 }
 

@@ -12,7 +12,7 @@ import (
 // What an earlier run wrote is gone on with: numbers are in open flows, and slots are not moved for nothing.
 
 // adopt takes the numbers of nodes that stand in the kernel.
-func (n *numbers) adopt(w *written) {
+func (n *nodeNumbers) adopt(w *tableState) {
 	for k, v := range w.tracker(mapNodes).All() {
 		a, err := netip.ParseAddr(k)
 		mark, err2 := strconv.Atoi(v)
@@ -25,7 +25,7 @@ func (n *numbers) adopt(w *written) {
 }
 
 // adopt takes the numbers of lists and the slots of backends that stand in the kernel.
-func (v *services) adopt(w *written, s *nodestate.State) {
+func (v *services) adopt(w *tableState, s *nodestate.State) {
 	slots := map[uint32]map[int]netip.AddrPort{}
 	note := func(list string, slot string, b netip.AddrPort, ok bool) {
 		n, okList := parseList(list)
@@ -49,7 +49,7 @@ func (v *services) adopt(w *written, s *nodestate.State) {
 		b, ok := parseBackend(live)
 		note(list, slot, b, ok)
 	}
-	homes := adoptHomes(w)
+	homes := adoptRemote(w)
 	for f, svc := range s.Frontends.All() {
 		if !v.renders(f) || v.ports[svc.ID] != nil {
 			continue
@@ -80,15 +80,15 @@ func (v *services) adopt(w *written, s *nodestate.State) {
 		for _, b := range slices.Concat(p.cluster, p.local) {
 			p.live[b] = true
 		}
-		p.homes = homes[n]
+		p.remote = homes[n]
 		v.ports[svc.ID] = p
 	}
 }
 
-// adoptHomes returns on which nodes backends were that flows were handed on to, by the number of their port.
-func adoptHomes(w *written) map[uint32]map[netip.AddrPort]int {
+// adoptRemote returns on which nodes backends were that flows were handed on to, by the number of their port.
+func adoptRemote(w *tableState) map[uint32]map[netip.AddrPort]int {
 	out := map[uint32]map[netip.AddrPort]int{}
-	for k, value := range w.tracker(mapHomes).All() {
+	for k, value := range w.tracker(mapRemote).All() {
 		list, _, _ := strings.Cut(k, " . ")
 		n, ok := parseList(list)
 		mark, err := strconv.ParseUint(value, 10, 32)

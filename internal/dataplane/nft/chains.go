@@ -40,7 +40,7 @@ const (
 const (
 	nodeMask  = 0x1fff0000
 	nodeShift = 16
-	maxNodes  = nodeMask>>nodeShift - 2 // see asksNumber
+	maxNodes  = nodeMask>>nodeShift - 2 // see openingNumber
 )
 
 // words are what of a rule depends on the family.
@@ -65,8 +65,8 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 		"$ports", "meta l4proto { tcp, udp, sctp }",
 		"$node", f.node(s).String(),
 		"$mask", hex(nodeMask), "$rest", hex(^uint32(nodeMask)),
-		"$tunnel", tunnelDevice, "$pods", fromPods(s), "$host", hostDevice, "$way", hex(wayBit), "$through", hex(throughBit), "$handed", hex(handedBit), "$came", hex(cameBit),
-		"$goal", hex(nodeMask|throughBit), "$shakes", hex(shakesMask), "$plain", hex(^uint32(wayMarked)),
+		"$tunnel", tunnelDevice, "$pods", fromPods(s), "$host", hostDevice, "$routed", hex(routedBit), "$through", hex(tunnelBit), "$handed", hex(handedBit), "$came", hex(cameBit),
+		"$goal", hex(nodeMask|tunnelBit), "$shakes", hex(handshakeMask), "$plain", hex(^uint32(routedMask)),
 		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
 	out := make([]string, 0, len(lines))
 	for _, l := range lines {
@@ -77,10 +77,10 @@ func (f family) rules(s *nodestate.State, lines ...string) []string {
 
 func hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }
 
-// renderChains makes the chains and sets that every node has; those of the hooks are in filter_chains.go. room is of roomFor,
+// renderChains makes the chains and sets that every node has; those of the hooks are in filter_chains.go. room is of setSizeFor,
 // at of findIndexes.
 func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, at indexes) {
-	f.hookChains(t, s, epoch, h, at)
+	f.filterChains(t, s, epoch, h, at)
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: f.rules(s, f.masqueradeRules(s)...)}
 	chain(asNodeChain, f.asNodeRules(s, s.Settings.SNATFirst, s.Settings.SNATLast)...)
@@ -92,7 +92,7 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	f.serviceChains(t, s)
-	f.fallbackChains(t, s, at)
+	f.dsrFallbackChains(t, s, at)
 	f.policySets(t, room)
 
 	sets := map[string]Set{
@@ -109,13 +109,13 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	}
 }
 
-// leastRoom is the size of sets of what is on this node, up to half as many pods.
-const leastRoom = 4096
+// minSetSize is the size of sets of what is on this node, up to half as many pods.
+const minSetSize = 4096
 
-// roomFor is the size of sets of what is on this node, at least as it was: the kernel finds an element of a set with a size faster. It is
+// setSizeFor is the size of sets of what is on this node, at least as it was: the kernel finds an element of a set with a size faster. It is
 // twice what they hold, because a transaction that replaces all has both. Where it changes the table is made anew, and what packets
 // taught it is lost: so it is generous, and never less than it was.
-func (f family) roomFor(s *nodestate.State, was uint64) uint64 {
+func (f family) setSizeFor(s *nodestate.State, was uint64) uint64 {
 	held, interfaces := 0, map[string]bool{} // setWorkloads has those of either family
 	for a, v := range s.Addrs {
 		if f.has(a) { // also those of other nodes, and their pods outside of blocks: mapSenders has them
@@ -125,7 +125,7 @@ func (f family) roomFor(s *nodestate.State, was uint64) uint64 {
 			interfaces[v.Interface] = true
 		}
 	}
-	room := max(was, leastRoom)
+	room := max(was, minSetSize)
 	for room < uint64(2*max(held, len(interfaces))) {
 		room *= 2
 	}

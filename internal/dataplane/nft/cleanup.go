@@ -44,7 +44,7 @@ func Remove(ctx context.Context) error {
 			}
 		}
 	}
-	return errors.Join(append(errs, removeWays(), removeProxied(), ctx.Err())...)
+	return errors.Join(append(errs, removePolicyRoutes(), removeProxied(), ctx.Err())...)
 }
 
 // deleteTables empties the base chains and deletes the tables once no packet is inside of them. A packet that is inside of a chain while a

@@ -36,9 +36,9 @@ const (
 	// freePart is how much of what is free a pod may have while more than half of the table is used: 1 in freePart.
 	freePart = 4
 
-	// lookAtConnections is how often the driver looks how full the table is. Then it counts at most each countConnectionsEvery, and for a
+	// pollConnections is how often the driver looks how full the table is. Then it counts at most each countConnectionsEvery, and for a
 	// countPart of the time.
-	lookAtConnections     = 200 * time.Millisecond
+	pollConnections       = 200 * time.Millisecond
 	countConnectionsEvery = time.Second
 	countPart             = 10
 )
@@ -88,7 +88,7 @@ func (d *Driver) connections() (uint32, error) {
 
 // shareConnections holds pods to their shares until ctx ends.
 func (d *Driver) shareConnections(ctx context.Context) {
-	tick := time.NewTicker(lookAtConnections)
+	tick := time.NewTicker(pollConnections)
 	defer tick.Stop()
 	var next time.Time // count not before
 	pressed := true    // an agent before this one may have left shares

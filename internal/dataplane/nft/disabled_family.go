@@ -6,9 +6,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// renderClosed makes the table of a family that the node does not carry: the kernel may route it all the same, with routes and
+// renderDisabled makes the table of a family that the node does not carry: the kernel may route it all the same, with routes and
 // settings of before or of somebody else, and nothing would judge what pods send and are sent. So they send and get none.
-func (f family) renderClosed(t *Table, s *nodestate.State) {
+func (f family) renderDisabled(t *Table, s *nodestate.State) {
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, direction string) {
 		rules := []string{direction + " @" + setWorkloads + " drop"}
 		if p := podInterfaces(s); p != "" {

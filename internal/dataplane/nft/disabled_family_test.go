@@ -93,12 +93,12 @@ func TestFailedTable(t *testing.T) {
 		if err := d.Enforced(pod); (err == nil) != enforced {
 			t.Errorf("Enforced: %v", err)
 		}
-		if got := d.tables[family{}].stands; got != stands {
+		if got := d.tables[family{}].inForce; got != stands {
 			t.Errorf("the table stands: %v", got)
 		}
 	}
 	try(true, false, false)
-	if !d.tables[family{six: true}].stands {
+	if !d.tables[family{six: true}].inForce {
 		t.Error("the table of IPv6 was written, and does not stand")
 	}
 	nft.err = nil

@@ -45,7 +45,7 @@ type Driver struct {
 	mu      sync.Mutex
 	state   *nodestate.State // nil before the first Apply
 	tables  map[family]*table
-	machine machine
+	machine hostNetwork
 
 	tunnelTable *tunnelTable
 	arpTable    *arpTable
@@ -61,17 +61,17 @@ type Driver struct {
 
 // table is what a driver keeps of a family.
 type table struct {
-	*written
-	numbers  *numbers // nil while the table is the one of a family that the node does not carry
-	services *services
-	policy   *policy
-	tallies  map[string]tally // by chain
-	last     *nodestate.State // that was rendered, whole
-	room     uint64           // of roomFor
-	at       indexes          // of findIndexes
-	looked   time.Time        // at interfaces
+	*tableState
+	numbers   *nodeNumbers // nil while the table is the one of a family that the node does not carry
+	services  *services
+	policy    *policy
+	tallies   map[string]tally // by chain
+	last      *nodestate.State // that was rendered, whole
+	setSize   uint64           // of setSizeFor
+	indexes   indexes          // of findIndexes
+	refreshed time.Time        // at interfaces
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
-	stands     bool
+	inForce    bool
 	err        error                 // of the last try to write it
 	shares     map[netip.Addr]string // of setShares
 	neighbours map[netip.Addr]bool   // of findNeighbours
@@ -87,13 +87,13 @@ func New(o Options) (*Driver, error) {
 	if live {
 		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, tableName) }
 	}
-	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[family]*table{}, machine: machine{log: o.Logger, answers: map[family]int{}, stateDir: o.StateDir}}
+	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[family]*table{}, machine: hostNetwork{log: o.Logger, answers: map[family]int{}, stateDir: o.StateDir}}
 	for _, f := range families {
 		n, err := o.Tables(f.nft())
 		if err != nil {
 			return nil, fmt.Errorf("nftables of %s: %w", f, err)
 		}
-		d.tables[f] = &table{written: newWritten(n, f)}
+		d.tables[f] = &table{tableState: newTableState(n, f)}
 		if !live {
 			continue
 		}
@@ -148,14 +148,14 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	for _, f := range families {
 		t := d.tables[f]
 		if d.live {
-			if err := t.look(d.state, d.connections, d.log); err != nil {
+			if err := t.refresh(d.state, d.connections, d.log); err != nil {
 				d.log.Debug("which indexes interfaces have is not known; the last ones stay", "error", err)
 			}
 		}
 		if t.err = t.apply(ctx, d.state, d.listening); t.err != nil {
 			errs = append(errs, t.err)
 		}
-		t.stands = t.stands || t.err == nil
+		t.inForce = t.inForce || t.err == nil
 		if t.err == nil && t.services != nil && !d.opts.NoMachine {
 			errs = append(errs, t.services.endFlows())
 		}
@@ -163,8 +163,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	if machine {
 		d.arpTable.apply(ctx, d.state, d.log)
 		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
-		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].stands },
-			func(f family) *numbers { return d.tables[f].numbers })...)
+		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].inForce },
+			func(f family) *nodeNumbers { return d.tables[f].numbers })...)
 	}
 	d.problems = d.problems[:0]
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
@@ -178,7 +178,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) error {
 	static := newTable(t.family.nft())
 	if !t.family.carried(s) {
-		return t.close(ctx, static, s)
+		return t.applyDisabled(ctx, static, s)
 	}
 	if t.last != nil && t.loaded && t.hashes != nil && t.policy.listening == listening && sameButServices(t.last, s) {
 		t.services.follow(s, t)
@@ -187,14 +187,14 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 	t.last = nil
 	first := t.numbers == nil
 	if first {
-		t.anew()
-		t.numbers, t.policy = newNumbers(), newPolicy()
+		t.reset()
+		t.numbers, t.policy = newNodeNumbers(), newPolicy()
 		t.services = newServices(t.family, t.numbers)
 	}
 	t.policy.listening = listening
 	epoch, hosts := t.family.renderPolicy(static, s, t.policy)
-	t.room = t.family.roomFor(s, t.room)
-	t.family.renderChains(static, s, epoch, hosts, t.room, t.at)
+	t.setSize = t.family.setSizeFor(s, t.setSize)
+	t.family.renderChains(static, s, epoch, hosts, t.setSize, t.indexes)
 	if t.uncounted {
 		withoutShares(static)
 	}
@@ -203,19 +203,19 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 		if err := t.load(ctx); err != nil {
 			return err
 		}
-		if room := static.roomOf(t.found, t.room); t.hashes == nil && room > t.room { // what an earlier run needed
-			t.room, t.layout = room, t.found
+		if room := static.setSizeIn(t.found, t.setSize); t.hashes == nil && room > t.setSize { // what an earlier run needed
+			t.setSize, t.layout = room, t.found
 			if err := t.load(ctx); err != nil {
 				return err
 			}
 		}
-		t.stands = t.stands || t.hashes != nil
+		t.inForce = t.inForce || t.hashes != nil
 		if first {
-			t.numbers.adopt(t.written)
-			t.services.adopt(t.written, s)
+			t.numbers.adopt(t.tableState)
+			t.services.adopt(t.tableState, s)
 		}
 	}
-	t.family.renderAddrs(static, s, t.numbers, t.at)
+	t.family.renderAddrs(static, s, t.numbers, t.indexes)
 	t.family.renderRoutes(static, s)
 	t.family.renderRemote(static, s, t.numbers)
 	t.addShares(static, s)
@@ -229,18 +229,18 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 }
 
 // look finds out which interfaces indexes tell, when a state may have others, or the last look is long ago.
-func (t *table) look(s *nodestate.State, connections func() (uint32, error), log *slog.Logger) error {
-	if t.last != nil && time.Since(t.looked) < lookEvery/2 && sameButServices(t.last, s) {
+func (t *table) refresh(s *nodestate.State, connections func() (uint32, error), log *slog.Logger) error {
+	if t.last != nil && time.Since(t.refreshed) < lookEvery/2 && sameButServices(t.last, s) {
 		return nil
 	}
-	t.looked = time.Now()
-	t.lookAtNeighbours(s, log)
+	t.refreshed = time.Now()
+	t.refreshNeighbours(s, log)
 	at, err := t.family.findIndexes(s)
 	if err == nil {
 		at.connections, err = connections()
 	}
-	if err == nil && at != t.at {
-		t.at, t.last = at, nil
+	if err == nil && at != t.indexes {
+		t.indexes, t.last = at, nil
 	}
 	return err
 }
@@ -269,12 +269,12 @@ func stateSets(t *Table) []string {
 }
 
 // close writes the table of a family that the node does not carry.
-func (t *table) close(ctx context.Context, static *Table, s *nodestate.State) error {
+func (t *table) applyDisabled(ctx context.Context, static *Table, s *nodestate.State) error {
 	if t.numbers != nil {
-		t.anew()
+		t.reset()
 		t.numbers, t.services, t.policy, t.last = nil, nil, nil, nil
 	}
-	t.family.renderClosed(static, s)
+	t.family.renderDisabled(static, s)
 	if !t.loaded {
 		t.sets, t.layout = static.Sets, static.layout()
 		if err := t.load(ctx); err != nil {
@@ -286,9 +286,9 @@ func (t *table) close(ctx context.Context, static *Table, s *nodestate.State) er
 }
 
 // anew lets the table be read again, and nothing of what was desired stay.
-func (t *table) anew() {
+func (t *table) reset() {
 	writes, commits := t.writes, t.commits
-	t.written = newWritten(t.nft, t.family)
+	t.tableState = newTableState(t.nft, t.family)
 	t.writes, t.commits = writes, commits
 }
 

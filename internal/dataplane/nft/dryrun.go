@@ -87,7 +87,7 @@ func (d *Driver) Rehearse(q Question) (*Passage, error) {
 	if d.state == nil || d.tables[f].numbers == nil {
 		return nil, fmt.Errorf("the node does not carry %s", f)
 	}
-	r := &rehearsal{driver: d, family: f, question: q, out: &Passage{}}
+	r := &dryRun{driver: d, family: f, question: q, out: &Passage{}}
 	for range 3 {
 		if err := r.begin(t); err != nil {
 			return nil, err
@@ -96,7 +96,7 @@ func (d *Driver) Rehearse(q Question) (*Passage, error) {
 			return nil, err
 		}
 		if same, err := r.walk.Table.Current(); same || err != nil {
-			r.prove()
+			r.verify()
 			return r.out, err
 		}
 	}
@@ -104,7 +104,7 @@ func (d *Driver) Rehearse(q Question) (*Passage, error) {
 }
 
 // rehearsal is one packet's.
-type rehearsal struct {
+type dryRun struct {
 	driver   *Driver
 	family   family
 	question Question
@@ -113,7 +113,7 @@ type rehearsal struct {
 }
 
 // begin reads the table and makes the packet.
-func (r *rehearsal) begin(t ends) error {
+func (r *dryRun) begin(t ends) error {
 	of := uint8(unix.NFPROTO_IPV4)
 	if r.family.six {
 		of = unix.NFPROTO_IPV6
@@ -197,7 +197,7 @@ func nextHop(to netip.Addr) (netip.Addr, error) {
 }
 
 // hook lets the packet pass a hook; false = it ended there.
-func (r *rehearsal) hook(at rulewalk.Hook) (bool, error) {
+func (r *dryRun) hook(at rulewalk.Hook) (bool, error) {
 	e, err := r.walk.Hook(at)
 	if err != nil || !e.Dropped {
 		return err == nil, err
@@ -208,13 +208,13 @@ func (r *rehearsal) hook(at rulewalk.Hook) (bool, error) {
 }
 
 // pass lets the packet pass the node.
-func (r *rehearsal) pass() error {
+func (r *dryRun) pass() error {
 	defer func() {
 		w := r.walk
 		r.out.Src, r.out.Dst, r.out.SrcPort, r.out.DstPort, r.out.Choices = w.Ends.Src, w.Ends.Dst, w.Ends.SrcPort, w.Ends.DstPort, w.Choices
 	}()
 	if r.question.From.IsValid() {
-		if ok, err := r.throughTunnel(); !ok || err != nil {
+		if ok, err := r.decapsulate(); !ok || err != nil {
 			return err
 		}
 	}
@@ -228,18 +228,18 @@ func (r *rehearsal) pass() error {
 }
 
 // send is pass for what a process of the node sends.
-func (r *rehearsal) send() error {
+func (r *dryRun) send() error {
 	w := r.walk
-	for range 2 { // once more when rules changed what the way depends on
-		way, err := r.routeOf()
+	for range 2 { // once more when rules changed what the route depends on
+		route, err := r.routeOf()
 		if err != nil {
 			return err
 		}
-		if way == nil {
+		if route == nil {
 			r.nowhere()
 			return nil
 		}
-		if w.Out, err = deviceOf(way.LinkIndex); err != nil {
+		if w.Out, err = deviceOf(route.LinkIndex); err != nil {
 			return err
 		}
 		if len(w.Chains) > 0 {
@@ -252,10 +252,10 @@ func (r *rehearsal) send() error {
 	return r.leave()
 }
 
-func (r *rehearsal) nowhere() { r.out.Way, r.out.Reason = WayNowhere, reason.NoRoute }
+func (r *dryRun) nowhere() { r.out.Way, r.out.Reason = WayNowhere, reason.NoRoute }
 
 // routeOf is the kernel's route for the packet; nil = none that leads on.
-func (r *rehearsal) routeOf() (*netlink.Route, error) {
+func (r *dryRun) routeOf() (*netlink.Route, error) {
 	w := r.walk
 	found, err := netlink.RouteGetWithOptions(w.Ends.Dst.AsSlice(), &netlink.RouteGetOptions{IifIndex: w.In.Index, SrcAddr: w.Ends.Src.AsSlice(), Mark: w.Routed})
 	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EXDEV} {
@@ -273,24 +273,24 @@ func (r *rehearsal) routeOf() (*netlink.Route, error) {
 }
 
 // route is where a packet goes that came in.
-func (r *rehearsal) route() error {
+func (r *dryRun) route() error {
 	w := r.walk
-	way, err := r.routeOf()
+	route, err := r.routeOf()
 	if err != nil {
 		return err
 	}
-	if way == nil {
+	if route == nil {
 		r.nowhere()
 		return nil
 	}
-	if way.Type == unix.RTN_LOCAL {
+	if route.Type == unix.RTN_LOCAL {
 		ok, err := r.hook(rulewalk.Input)
 		if ok {
 			r.out.Way = WayNode
 		}
 		return err
 	}
-	if w.Out, err = deviceOf(way.LinkIndex); err != nil {
+	if w.Out, err = deviceOf(route.LinkIndex); err != nil {
 		return err
 	}
 	if ok, err := r.hook(rulewalk.Forward); !ok || err != nil {
@@ -300,13 +300,13 @@ func (r *rehearsal) route() error {
 }
 
 // leave says by which interface the packet goes on.
-func (r *rehearsal) leave() error {
+func (r *dryRun) leave() error {
 	w, out := r.walk, r.out
-	way, err := r.routeOf()
-	if err != nil || way == nil {
+	route, err := r.routeOf()
+	if err != nil || route == nil {
 		return errors.Join(err, errors.New("the route is gone"))
 	}
-	if w.Routed&wayBit != 0 {
+	if w.Routed&routedBit != 0 {
 		out.Node = r.driver.tables[r.family].numbers.taken[int(w.Routed&nodeMask)>>nodeShift]
 	}
 	if ok, err := r.hook(rulewalk.Postrouting); !ok || err != nil {
@@ -314,17 +314,17 @@ func (r *rehearsal) leave() error {
 	}
 	m := &r.driver.machine
 	switch {
-	case way.Type == unix.RTN_LOCAL:
+	case route.Type == unix.RTN_LOCAL:
 		out.Way = WayNode
-	case m.host != nil && way.LinkIndex == m.host.index:
+	case m.host != nil && route.LinkIndex == m.host.index:
 		r.nowhere()
-	case m.tunnel != nil && way.LinkIndex == m.tunnel.index:
-		out.Way, out.IfIndex, out.NextHop = WayTunnel, way.LinkIndex, r.farEnd()
+	case m.tunnel != nil && route.LinkIndex == m.tunnel.index:
+		out.Way, out.IfIndex, out.NextHop = WayTunnel, route.LinkIndex, r.farEnd()
 	default:
-		out.Way, out.IfIndex, out.NextHop = WayLink, way.LinkIndex, w.Ends.Dst
-		if a := r.driver.state.Addrs[w.Ends.Dst]; a.Kind == nodestate.AddrEndpoint && a.IfIndex == way.LinkIndex {
+		out.Way, out.IfIndex, out.NextHop = WayLink, route.LinkIndex, w.Ends.Dst
+		if a := r.driver.state.Addrs[w.Ends.Dst]; a.Kind == nodestate.AddrEndpoint && a.IfIndex == route.LinkIndex {
 			out.Way = WayPod
-		} else if gw, ok := netip.AddrFromSlice(way.Gw); ok && !gw.IsUnspecified() {
+		} else if gw, ok := netip.AddrFromSlice(route.Gw); ok && !gw.IsUnspecified() {
 			out.NextHop = gw.Unmap()
 		}
 	}
@@ -332,7 +332,7 @@ func (r *rehearsal) leave() error {
 }
 
 // farEnd is the node at the other end of the tunnel: the one that the mark names, or that the longest route leads to.
-func (r *rehearsal) farEnd() netip.Addr {
+func (r *dryRun) farEnd() netip.Addr {
 	if r.out.Node.IsValid() {
 		return r.out.Node
 	}
@@ -346,7 +346,7 @@ func (r *rehearsal) farEnd() netip.Addr {
 }
 
 // why is the reason for which a chain drops, with policy's rule.
-func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
+func (r *dryRun) why(chain string) (reason.Reason, nodestate.RuleID) {
 	if why, rule, ok := denyChain(chain); ok {
 		return why, rule
 	}
@@ -383,8 +383,8 @@ func (r *rehearsal) why(chain string) (reason.Reason, nodestate.RuleID) {
 	return reason.NoFlow, 0
 }
 
-// throughTunnel lets the outer packet of the tunnel pass, whose mark the inner one has. false = it ends.
-func (r *rehearsal) throughTunnel() (bool, error) {
+// decapsulate lets the outer packet of the tunnel pass, whose mark the inner one has. false = it ends.
+func (r *dryRun) decapsulate() (bool, error) {
 	s, inner := r.driver.state, r.walk
 	from := r.question.From
 	f := family{from.Is6()}

@@ -20,79 +20,79 @@ import (
 // such a handshake is over, the flow's ct mark has one of two numbers that no node has: so no rule takes it for open and judged, and its packets
 // come here. They go as routes say, because no routing rule knows these numbers.
 const (
-	asksNumber     = maxNodes + 1 // the backend has not answered yet
-	answeredNumber = maxNodes + 2
-	shakesMask     = (asksNumber & answeredNumber) << nodeShift // all of it: one of both
+	openingNumber = maxNodes + 1 // the backend has not answered yet
+	repliedNumber = maxNodes + 2
+	handshakeMask = (openingNumber & repliedNumber) << nodeShift // all of it: one of both
 
-	setFallen   = "fallen"             // clients that get their answers by the node that they ask
-	setTried    = "straight-tried"     // clients that were answered, and have not gone on since
-	setRetried  = "straight-retried"   // those of them that were answered more than once
-	setTriedNow = "straight-tried-now" // those whose first answer may be on its way
+	setDSRFallback = "fallen"             // clients that get their answers by the node that they ask
+	setUnconfirmed = "straight-tried"     // clients that were answered, and have not gone on since
+	setRetried     = "straight-retried"   // those of them that were answered more than once
+	setTriedNow    = "straight-tried-now" // those whose first answer may be on its way
 
-	straightWayChain = "straight-way" // the first packet of what may be answered straight
-	shakesChain      = "shakes"       // the client's next ones
-	shakesBackChain  = "shakes-back"  // the backend's
-	shakesOver       = "shakes-over"
-	retriedChain     = "shakes-retried"
-	repeatedChain    = "shakes-again" // a SYN that is repeated
-	fallChain        = "fall"         // its first rule counts
-	admitShakesBack  = "admit-shakes-back"
-	sentShakesChain  = "sent-shakes"
-	fallenSize       = 16384 // as many as eBPF's; further ones do not fall back
+	dsrOpenChain           = "straight-way" // the first packet of what may be answered straight
+	handshakeChain         = "shakes"       // the client's next ones
+	handshakeReplyChain    = "shakes-back"  // the backend's
+	handshakeDoneChain     = "shakes-over"
+	handshakeRetriedChain  = "shakes-retried"
+	handshakeRepeatedChain = "shakes-again" // a SYN that is repeated
+	dsrFallbackChain       = "fall"         // its first rule counts
+	admitHandshakeReply    = "admit-shakes-back"
+	sentHandshakeChain     = "sent-shakes"
+	dsrFallbackSize        = 16384 // as many as eBPF's; further ones do not fall back
 )
 
 // defaultUnacknowledged is what the kernel keeps a connection of TCP that was answered alone, unless somebody set it.
 const defaultUnacknowledged = 60 * time.Second
 
 // shakes begins a rule for a flow whose handshake is not over.
-const shakes = "ct mark and $shakes == $shakes "
+const duringHandshake = "ct mark and $shakes == $shakes "
 
-// fallbackChains follow handshakes. When one was answered says what is left of the time that connection tracking keeps it.
-func (f family) fallbackChains(t *Table, s *nodestate.State, at indexes) {
+// dsrFallbackChains follow handshakes. When one was answered says what is left of the time that connection tracking keeps it.
+func (f family) dsrFallbackChains(t *Table, s *nodestate.State, at indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	times := s.Settings.DSRTimes
 	note := func(set, who string, d time.Duration) string {
 		return fmt.Sprintf("update @%s { $ip %s timeout %dms }", set, who, max(d, time.Millisecond).Milliseconds())
 	}
-	forget := []string{"delete @" + setTried + " { $ip saddr }", "delete @" + setRetried + " { $ip saddr }"}
+	forget := []string{"delete @" + setUnconfirmed + " { $ip saddr }", "delete @" + setRetried + " { $ip saddr }"}
 	const syn, over = "tcp flags & (syn | ack) == syn ", "ct mark set ct mark and $rest"
-	chain(straightWayChain,
-		"$ip saddr @"+setFallen+" return",
-		syn+"$ip saddr @"+setRetried+" $ip saddr != @"+setTriedNow+" goto "+fallChain,
+	chain(dsrOpenChain,
+		"$ip saddr @"+setDSRFallback+" return",
+		syn+"$ip saddr @"+setRetried+" $ip saddr != @"+setTriedNow+" goto "+dsrFallbackChain,
 		"meta mark set meta mark and $rest",
-		syn+"meta mark set meta mark or "+hex(asksNumber<<nodeShift))
-	rules := []string{"counter", note(setFallen, "saddr", times.Retry)}
-	chain(fallChain, append(rules, forget...)...)
+		syn+"meta mark set meta mark or "+hex(openingNumber<<nodeShift))
+	rules := []string{"counter", note(setDSRFallback, "saddr", times.Retry)}
+	chain(dsrFallbackChain, append(rules, forget...)...)
 
-	answered := "ct mark and $mask == " + hex(answeredNumber<<nodeShift) + " "
-	again := []string{"tcp flags & syn == 0 " + answered + "jump " + shakesOver}
+	answered := "ct mark and $mask == " + hex(repliedNumber<<nodeShift) + " "
+	again := []string{"tcp flags & syn == 0 " + answered + "jump " + handshakeDoneChain}
 	if left := cmp.Or(at.unacknowledged, defaultUnacknowledged) - times.Patience; left > 0 {
-		again = append(again, syn+answered+fmt.Sprintf("ct expiration < %dms jump %s", left.Milliseconds(), repeatedChain))
+		again = append(again, syn+answered+fmt.Sprintf("ct expiration < %dms jump %s", left.Milliseconds(), handshakeRepeatedChain))
 	}
-	chain(shakesChain, append(again, "meta mark set meta mark and $rest")...)
-	chain(shakesOver, append(forget, over)...)
-	chain(repeatedChain,
+	chain(handshakeChain, append(again, "meta mark set meta mark and $rest")...)
+	chain(handshakeDoneChain, append(forget, over)...)
+	chain(handshakeRepeatedChain,
 		"meta mark and $mask == 0 meta mark set ether saddr map @"+mapLinks,
 		// Of a node port it is the node that was addressed, as for a first packet.
 		"meta mark set ct original $ip daddr map @"+mapNodes,
 		"meta mark and $mask == 0 return",
 		"ct mark set meta mark and $goal", // policy judges again
 		"iifname $tunnel ct mark set ct mark or $came",
-		"goto "+fallChain)
+		"goto "+dsrFallbackChain)
 
-	chain(shakesBackChain,
+	chain(handshakeReplyChain,
 		"tcp flags & (syn | ack) != (syn | ack) "+over+" return", // data, or a refusal
 		answered+"return",
-		"ct mark set ct mark and $rest or "+hex(answeredNumber<<nodeShift),
-		"$ip daddr @"+setTried+" goto "+retriedChain,
+		"ct mark set ct mark and $rest or "+hex(repliedNumber<<nodeShift),
+		"$ip daddr @"+setUnconfirmed+" goto "+handshakeRetriedChain,
 		note(setTriedNow, "daddr", times.Patience),
-		note(setTried, "daddr", times.Tries))
-	chain(retriedChain, note(setTried, "daddr", times.Tries), note(setRetried, "daddr", times.Tries))
-	chain(admitShakesBack, "jump "+shakesBackChain, "meta mark set meta mark and $rest")
+		note(setUnconfirmed, "daddr", times.Tries))
+	chain(handshakeRetriedChain, note(setUnconfirmed, "daddr", times.Tries), note(setRetried, "daddr", times.Tries))
+	chain(admitHandshakeReply, "jump "+handshakeReplyChain, "meta mark set meta mark and $rest")
 
 	addr := f.words().addr
-	for _, name := range []string{setFallen, setTried, setRetried, setTriedNow} {
-		t.Sets[name] = Set{Key: addr, Learned: true, Size: fallenSize}
+	for _, name := range []string{setDSRFallback, setUnconfirmed, setRetried, setTriedNow} {
+		t.Sets[name] = Set{Key: addr, Learned: true, Size: dsrFallbackSize}
 	}
 }
 
@@ -123,7 +123,7 @@ func (d *Driver) Fallen() (clients []netip.Addr, total uint64, _ error) {
 	}
 	var all []client
 	for _, f := range families {
-		_, found, err := elements(conn, f, setFallen)
+		_, found, err := elements(conn, f, setDSRFallback)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -132,7 +132,7 @@ func (d *Driver) Fallen() (clients []netip.Addr, total uint64, _ error) {
 				all = append(all, client{a, e.Expires})
 			}
 		}
-		n, err := d.tables[f].count(f, fallChain)
+		n, err := d.tables[f].count(f, dsrFallbackChain)
 		if err != nil {
 			return nil, 0, err
 		}

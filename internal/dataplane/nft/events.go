@@ -205,7 +205,7 @@ func (v *view) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
 	if int(p.Hook) < len(hookNames) {
 		e.Hook = hookNames[p.Hook]
 	}
-	said := v.judge(&e, in, out)
+	said := v.locate(&e, in, out)
 	switch says.word {
 	case wordDeny:
 		e.Reason = uint32(says.why)
@@ -232,7 +232,7 @@ type verdicts struct {
 }
 
 // judge looks up what the state says of a flow at each end, and where it comes into the node and leaves it.
-func (v *view) judge(e *dataplane.Event, in, out int) verdicts {
+func (v *view) locate(e *dataplane.Event, in, out int) verdicts {
 	q := &question{view: v, e: e}
 	src, dst := v.state.Addrs[e.Src].Kind, v.state.Addrs[e.Dst].Kind
 	q.pods(src, dst)

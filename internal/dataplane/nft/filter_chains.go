@@ -46,8 +46,8 @@ const (
 // goesOn are the words for a flow that was judged under a policy and has no way of its own.
 func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
 
-// hookChains are the base chains that are no translation's, and those that belong to them.
-func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+// filterChains are the base chains that are no translation's, and those that belong to them.
+func (f family) filterChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
 		t.Chains[name] = Chain{Type: typ, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
 	}
@@ -57,13 +57,13 @@ func (f family) hookChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	f.admitNewChains(t, s)
 	chain(admitOpenChain,
 		"ct direction reply goto "+admitBackChain,
-		wayOn+" accept",
+		routeOnward+" accept",
 		"ct status dnat ct mark and $goal != 0 ct original $ip daddr @"+setNodes+" jump "+handedOpen,
-		shakes+"goto "+shakesChain,
+		duringHandshake+"goto "+handshakeChain,
 		// The node that is asked may change, but for a node port. Policy judges again.
 		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+setNodes+" jump follow",
 		"meta mark set meta mark and $rest")
-	chain(admitBackChain, append(append(handedBack(), f.cameRules(s)...), shakes+"goto "+admitShakesBack, wayBack+" accept", "meta mark set meta mark and $rest")...)
+	chain(admitBackChain, append(append(handedBack(), f.cameRules(s)...), duringHandshake+"goto "+admitHandshakeReply, routeBack+" accept", "meta mark set meta mark and $rest")...)
 	chain("follow",
 		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
@@ -118,7 +118,7 @@ func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h ho
 	t.Chains["forwarded"] = Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: f.rules(s, rules...)}
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
 	chain(forwardedOthers,
-		"meta mark and $way != 0 jump "+departChain,
+		"meta mark and $routed != 0 jump "+departChain,
 		"ct state != new goto "+policyChain,
 		asksNeighbour(s),
 		noEndpoint,
@@ -174,10 +174,10 @@ func (f family) addSender(t *Table, s *nodestate.State, a netip.Addr, v nodestat
 	}
 	var rules []string
 	if v.IfIndex > 0 && (!at.named || !plainName(v.Interface)) {
-		rules = append(rules, trusts(s, fmt.Sprintf("iif %d ", v.IfIndex))...)
+		rules = append(rules, acceptFrom(s, fmt.Sprintf("iif %d ", v.IfIndex))...)
 	}
 	if plainName(v.Interface) {
-		rules = append(rules, trusts(s, fmt.Sprintf("iifname %q ", v.Interface))...)
+		rules = append(rules, acceptFrom(s, fmt.Sprintf("iifname %q ", v.Interface))...)
 	}
 	name := senderChain(v.Interface)
 	t.Chains[name] = Chain{Rules: append(rules, "goto "+ownSourceChain)}
@@ -250,8 +250,8 @@ func (f family) admitRules(epoch uint16) []string {
 		"ct state established,related goto " + admitOpenChain,
 		// Of another node with an address of ours comes what is known alone.
 		"meta mark and $mask != 0 ct state invalid $ip saddr @" + setLocal + " drop",
-		"meta mark and $way == 0 ct state invalid iifname != $pods " + toStraight,
-		"meta mark and $way != 0 accept", // see straightChains
+		"meta mark and $routed == 0 ct state invalid iifname != $pods " + toDSR,
+		"meta mark and $routed != 0 accept", // see dsrChains
 		"meta mark set meta mark and $rest"}
 }
 
@@ -259,12 +259,12 @@ func (f family) admitRules(epoch uint16) []string {
 func (f family) admitNewChains(t *Table, s *nodestate.State) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	chain(admitHanded,
-		slices.Concat([]string{"ct direction original meta mark set ct mark and $goal or $way accept"}, handedBack(), []string{"meta mark set meta mark and $rest"})...)
+		slices.Concat([]string{"ct direction original meta mark set ct mark and $goal or $routed accept"}, handedBack(), []string{"meta mark set meta mark and $rest"})...)
 	chain(admitPodChain,
 		"ct status and confirmed == 0 jump "+podBeginsChain, // a datagram of a flow that nobody has answered is new, too
 		"meta mark set meta mark and $rest",
 		"ct status dnat goto "+podTranslated,
-		asked+"jump refuse")
+		hasList+"jump refuse")
 	// An ICMP error is about a flow of the pod's own: it bears the address that the pod has in the
 	// flow.
 	chain(podErrorsChain,
@@ -272,34 +272,34 @@ func (f family) admitNewChains(t *Table, s *nodestate.State) {
 		"ct reply $ip saddr . $ip saddr @"+setHairpin+" goto "+admitOpenChain,
 		"drop")
 	chain(podTranslated,
-		asked+"ct mark set 0x0",
+		hasList+"ct mark set 0x0",
 		"meta priority set none")
 	chain(admitNewChain,
 		tunnelOuter+"accept",
 		"meta mark and $mask != 0 $ip saddr @"+setLocal+" drop", // see admitRules
-		"meta mark and $way == 0 "+toStraight,
-		"meta mark and $way != 0 accept",
+		"meta mark and $routed == 0 "+toDSR,
+		"meta mark and $routed != 0 accept",
 		"ct status dnat goto "+admitTranslated,
 		"ct mark and $handed != 0 goto "+handedNewChain,
 		// What a node sent with its own address through the tunnel is answered through it.
 		"iifname $tunnel $ip saddr @"+setNodes+" ct mark set $ip saddr map @"+mapNodes+" ct mark set ct mark or $through",
 		"meta mark set meta mark and $rest",
-		asked+"jump refuse")
-	chain(handedNewChain, wayOn, "meta priority set none")
+		hasList+"jump refuse")
+	chain(handedNewChain, routeOnward, "meta priority set none")
 	chain(admitTranslated,
 		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of another node's.
 		"ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
 		// Answers of Services that want it go straight to the client (direct server return).
-		"meta mark and $mask != 0 meta priority @"+setDirect+" $ip saddr != @"+setOptOut+" jump "+straightWayChain,
+		"meta mark and $mask != 0 meta priority @"+setDirect+" $ip saddr != @"+setOptOut+" jump "+dsrOpenChain,
 		// What translate left in the ct mark ends here.
-		asked+"ct mark set meta mark and $goal",
-		asked+"iifname $tunnel ct mark set ct mark or $came",
+		hasList+"ct mark set meta mark and $goal",
+		hasList+"iifname $tunnel ct mark set ct mark or $came",
 		"meta mark set meta mark and $plain",
 		"meta priority set none")
 }
 
 // asked begins a rule for the first packet of a flow to a frontend, the only one with a list's number. Programs may give theirs any.
-const asked = "meta priority != none "
+const hasList = "meta priority != none "
 
 // noEndpoint refuses what begins and goes to an address of this node's blocks that nobody has.
 const noEndpoint = "$ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
@@ -335,7 +335,7 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 	chain(sentNewChain,
 		"ct mark set 0",
 		"ct status dnat goto "+sentTranslated,
-		asked+"jump refuse",
+		hasList+"jump refuse",
 		"oifname $host jump refuse", // see forwardedOthers
 		noEndpoint,
 		"goto "+begin)
@@ -348,14 +348,14 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
 		others = append(others, "icmp type redirect drop")
 	}
-	for _, rule := range append(f.cameRules(s), shakes+"goto "+sentShakesChain, wayBack) {
+	for _, rule := range append(f.cameRules(s), duringHandshake+"goto "+sentHandshakeChain, routeBack) {
 		others = append(others, "ct direction reply "+rule)
 	}
 	chain(sentOthersChain, append(others, "jump "+judge)...)
-	chain(sentShakesChain, "jump "+shakesBackChain, "jump "+judge)
+	chain(sentHandshakeChain, "jump "+handshakeReplyChain, "jump "+judge)
 	// The packet was routed again, and by which interface it leaves now is not told.
 	t.Chains["sent-on"] = Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: f.rules(s,
-		"meta mark and $way == 0 accept",
+		"meta mark and $routed == 0 accept",
 		opening+"rt mtu",
 		"meta mark set meta mark and $plain")}
 }
@@ -390,11 +390,11 @@ func toGone(which string) string {
 	return which + "ct state established $ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
 }
 
-// wayBack gives an answer the way to the node that handed its flow on.
-const wayBack = "ct mark and $handed == 0 ct mark and $mask != 0 meta mark set ct mark and $goal or $way"
+// routeBack gives an answer the way to the node that handed its flow on.
+const routeBack = "ct mark and $handed == 0 ct mark and $mask != 0 meta mark set ct mark and $goal or $routed"
 
-// wayOn leads what this node hands on, in the first direction, to the node of the backend.
-const wayOn = "ct mark and $handed != 0 meta mark set ct mark and $goal or $way"
+// routeOnward leads what this node hands on, in the first direction, to the node of the backend.
+const routeOnward = "ct mark and $handed != 0 meta mark set ct mark and $goal or $routed"
 
 // opening begins a rule that says what fits into the tunnel, so that both ends of a connection learn it. The option is the first, as all send
 // it: at an odd place the kernel would write a wrong checksum.

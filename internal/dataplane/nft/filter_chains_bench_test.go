@@ -24,46 +24,46 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// What a packet of an open flow pays on one node for its tables: BenchmarkPassage sends datagrams of one flow from namespace to namespace, by
+// What a packet of an open flow pays on one node for its tables: BenchmarkFilterChains sends datagrams of one flow from namespace to namespace, by
 // a node that has none, what a table for Services alone takes that looks at new flows only (as kube-proxy's does), and Weir's. They take
 // turns of 500; the figures are the tenth percentiles of 201 turns, for others use the machine, too.
 
-// passageTables are what nodes are compared by.
-var passageTables = []string{"none", "services", "weir"}
+// benchTables are what nodes are compared by.
+var benchTables = []string{"none", "services", "weir"}
 
 // WEIR_PASSAGE names others, separated by commas: a name of weirWithout, or a file of nft's, a node's table of before for one.
 func init() {
 	if more := os.Getenv("WEIR_PASSAGE"); more != "" {
-		passageTables = append(passageTables, strings.Split(more, ",")...)
+		benchTables = append(benchTables, strings.Split(more, ",")...)
 	}
 }
 
 const (
-	passagePod, passageNode, passageFar = "10.244.1.2", "172.30.0.8", "10.244.2.2"
-	passageOther, passageClient         = "172.30.0.9", "172.30.1.100"
+	benchPod, benchNode, benchFar = "10.244.1.2", "172.30.0.8", "10.244.2.2"
+	benchOther, benchClient       = "172.30.0.9", "172.30.1.100"
 )
 
-// passageSite is a node between a pod, another node and a client outside.
-type passageSite struct{ pod, node, other, client netns.NsHandle }
+// benchSite is a node between a pod, another node and a client outside.
+type benchSite struct{ pod, node, other, client netns.NsHandle }
 
-// BenchmarkPassage says for each table and way what one datagram takes; the sender's and the receiver's own work is in it.
-func BenchmarkPassage(b *testing.B) {
-	sites := passageSites(b)
-	for _, way := range []struct {
+// BenchmarkFilterChains says for each table and way what one datagram takes; the sender's and the receiver's own work is in it.
+func BenchmarkFilterChains(b *testing.B) {
+	sites := benchSites(b)
+	for _, path := range []struct {
 		name, from, to string
-		ends           func(s *passageSite) (from, to netns.NsHandle)
+		ends           func(s *benchSite) (from, to netns.NsHandle)
 	}{
-		{"pod to another node", passagePod, passageFar, func(s *passageSite) (a, b netns.NsHandle) { return s.pod, s.other }},
-		{"another node to pod", passageFar, passagePod, func(s *passageSite) (a, b netns.NsHandle) { return s.other, s.pod }},
-		{"node to another node", passageNode, passageOther, func(s *passageSite) (a, b netns.NsHandle) { return s.node, s.other }},
-		{"another node to node", passageOther, passageNode, func(s *passageSite) (a, b netns.NsHandle) { return s.other, s.node }},
+		{"pod to another node", benchPod, benchFar, func(s *benchSite) (a, b netns.NsHandle) { return s.pod, s.other }},
+		{"another node to pod", benchFar, benchPod, func(s *benchSite) (a, b netns.NsHandle) { return s.other, s.pod }},
+		{"node to another node", benchNode, benchOther, func(s *benchSite) (a, b netns.NsHandle) { return s.node, s.other }},
+		{"another node to node", benchOther, benchNode, func(s *benchSite) (a, b netns.NsHandle) { return s.other, s.node }},
 	} {
-		b.Run(strings.ReplaceAll(way.name, " ", "-"), func(b *testing.B) {
+		b.Run(strings.ReplaceAll(path.name, " ", "-"), func(b *testing.B) {
 			oneThread(b)
 			flows := map[string]int{}
-			for _, t := range passageTables {
-				from, to := way.ends(sites[t])
-				fd, done, err := openFlow(from, to, way.from, way.to)
+			for _, t := range benchTables {
+				from, to := path.ends(sites[t])
+				fd, done, err := openFlow(from, to, path.from, path.to)
 				if err != nil {
 					b.Fatal(t, err)
 				}
@@ -85,15 +85,15 @@ func oneThread(b *testing.B) {
 	}
 }
 
-// passageSites makes a site for each table.
-func passageSites(b *testing.B) map[string]*passageSite {
+// benchSites makes a site for each table.
+func benchSites(b *testing.B) map[string]*benchSite {
 	if os.Getuid() != 0 {
 		b.Skip("needs root")
 	}
 	oneThread(b)
-	sites := map[string]*passageSite{}
-	for _, t := range passageTables {
-		s, err := newPassageSite(b, t)
+	sites := map[string]*benchSite{}
+	for _, t := range benchTables {
+		s, err := newBenchSite(b, t)
 		if err != nil {
 			b.Fatal(t, err)
 		}
@@ -108,15 +108,15 @@ func inTurns(b *testing.B, of string, turn func(table string) float64) {
 	took, above := map[string][]float64{}, map[string][]float64{}
 	for round := range 201 {
 		now := map[string]float64{}
-		for i := range passageTables {
-			t := passageTables[(i+round)%len(passageTables)]
+		for i := range benchTables {
+			t := benchTables[(i+round)%len(benchTables)]
 			now[t] = turn(t)
 		}
 		for t, ns := range now {
 			took[t], above[t] = append(took[t], ns), append(above[t], ns-now["services"])
 		}
 	}
-	for _, t := range passageTables {
+	for _, t := range benchTables {
 		slices.Sort(took[t])
 		slices.Sort(above[t])
 		b.ReportMetric(took[t][len(took[t])/10], filepath.Base(t)+"-ns/"+of)
@@ -167,9 +167,9 @@ func openFlow(from, to netns.NsHandle, a, b string) (fd int, done func(), err er
 	return fd, func() { unix.Close(fd); unix.Close(far) }, nil
 }
 
-// newPassageSite makes namespaces and links, and what the node between has.
-func newPassageSite(b *testing.B, table string) (*passageSite, error) {
-	s := &passageSite{}
+// newBenchSite makes namespaces and links, and what the node between has.
+func newBenchSite(b *testing.B, table string) (*benchSite, error) {
+	s := &benchSite{}
 	for _, h := range []*netns.NsHandle{&s.pod, &s.node, &s.other, &s.client} {
 		var err error
 		if *h, err = netns.New(); err != nil { // and goes there
@@ -199,15 +199,15 @@ func newPassageSite(b *testing.B, table string) (*passageSite, error) {
 	neigh := func(a string, mac net.HardwareAddr) string { return "neigh " + a + " " + mac.String() }
 	if err := errors.Join(
 		wire(s.node, "lo"), wire(s.pod, "lo"), wire(s.other, "lo"), wire(s.client, "lo"),
-		wire(s.node, "cali1", "route "+passagePod, neigh(passagePod, far[0])),
-		wire(s.node, "up0", "addr "+passageNode, "route "+passageOther, "route "+passageFar, neigh(passageOther, far[1]), neigh(passageFar, far[1])),
-		wire(s.node, hostPeer), wire(s.node, hostDevice, "route "+passageVIP, neigh(passageVIP, macs["up0"])),
-		wire(s.node, "up1", "route "+passageClient, neigh(passageClient, far[2])),
-		wire(s.pod, "eth0", "addr "+passagePod, "route "+passageFar, neigh(passageFar, macs["cali1"]), "route "+passageVIP, neigh(passageVIP, macs["cali1"]),
-			"route "+passageNode, neigh(passageNode, macs["cali1"]), "route "+passageOther, neigh(passageOther, macs["cali1"]), "route "+passageClient, neigh(passageClient, macs["cali1"])),
-		wire(s.other, "eth0", "addr "+passageOther, "addr "+passageFar, "route "+passageNode, "route "+passagePod, "route "+passageClient,
-			neigh(passageNode, macs["up0"]), neigh(passagePod, macs["up0"]), neigh(passageClient, macs["up0"])),
-		wire(s.client, "eth0", "addr "+passageClient, "route "+passageNode, neigh(passageNode, macs["up1"])),
+		wire(s.node, "cali1", "route "+benchPod, neigh(benchPod, far[0])),
+		wire(s.node, "up0", "addr "+benchNode, "route "+benchOther, "route "+benchFar, neigh(benchOther, far[1]), neigh(benchFar, far[1])),
+		wire(s.node, hostPeer), wire(s.node, hostDevice, "route "+benchVIP, neigh(benchVIP, macs["up0"])),
+		wire(s.node, "up1", "route "+benchClient, neigh(benchClient, far[2])),
+		wire(s.pod, "eth0", "addr "+benchPod, "route "+benchFar, neigh(benchFar, macs["cali1"]), "route "+benchVIP, neigh(benchVIP, macs["cali1"]),
+			"route "+benchNode, neigh(benchNode, macs["cali1"]), "route "+benchOther, neigh(benchOther, macs["cali1"]), "route "+benchClient, neigh(benchClient, macs["cali1"])),
+		wire(s.other, "eth0", "addr "+benchOther, "addr "+benchFar, "route "+benchNode, "route "+benchPod, "route "+benchClient,
+			neigh(benchNode, macs["up0"]), neigh(benchPod, macs["up0"]), neigh(benchClient, macs["up0"])),
+		wire(s.client, "eth0", "addr "+benchClient, "route "+benchNode, neigh(benchNode, macs["up1"])),
 		netns.Set(s.node)); err != nil {
 		return nil, err
 	}
@@ -224,13 +224,13 @@ func dress(table string) error {
 		if err != nil {
 			return err
 		}
-		if err := d.Apply(context.Background(), passageHere(), nodestate.All()); err != nil {
+		if err := d.Apply(context.Background(), benchHere(), nodestate.All()); err != nil {
 			return err
 		}
-		return errors.Join(passageRouting(table), nftRun(weirWithout[table]))
+		return errors.Join(benchRouting(table), nftRun(weirWithout[table]))
 	case table != "none":
 		text, err := os.ReadFile(table)
-		return errors.Join(err, passageRouting(""), nftRun(string(text)))
+		return errors.Join(err, benchRouting(""), nftRun(string(text)))
 	}
 	// Connections are tracked all the same.
 	return nftRun("add table ip track; add chain ip track c { type filter hook input priority 0; }; add rule ip track c ct state invalid")
@@ -249,8 +249,8 @@ func nftRun(text string) error {
 	return nil
 }
 
-// passageRouting is what the driver and the CNI plugin change of routing.
-func passageRouting(table string) error {
+// benchRouting is what the driver and the CNI plugin change of routing.
+func benchRouting(table string) error {
 	_, err := kernel.LooseReversePath("cali1")
 	if strings.HasPrefix(table, "weir") && table != "weir-trust" {
 		err = errors.Join(err, acceptLocal.set("cali1", 1))
@@ -258,48 +258,48 @@ func passageRouting(table string) error {
 	if table == "weir-rules" {
 		return err
 	}
-	n := newNumbers()
-	n.follow(family{}, passageState())
-	number, _ := n.of(addr(passageOther))
+	n := newNodeNumbers()
+	n.follow(family{}, benchState())
+	number, _ := n.of(addr(benchOther))
 	up, err2 := netlink.LinkByName("up0")
 	if err2 != nil {
 		return err2
 	}
-	tables := map[uint32]int{wayBit | uint32(number)<<nodeShift: wayTable + number}
+	tables := map[uint32]int{routedBit | uint32(number)<<nodeShift: routeTables + number}
 	if table == "weir-thousand" {
 		for i := range 1000 {
 			more := i*maxNodes/1000 + 1
-			tables[wayBit|uint32(more)<<nodeShift] = wayTable + more
-			tables[wayBit|throughBit|uint32(more)<<nodeShift] = throughTable + more
+			tables[routedBit|uint32(more)<<nodeShift] = routeTables + more
+			tables[routedBit|tunnelBit|uint32(more)<<nodeShift] = tunnelRouteTables + more
 		}
 	}
-	rules := wayTree(tables)
-	return errors.Join(errors.Join((&ways{}).put(family{}, map[int]route{wayTable + number: {link: up.Attrs().Index, via: addr(passageOther)}})...),
+	rules := ruleTree(tables)
+	return errors.Join(errors.Join((&policyRoutes{}).put(family{}, map[int]route{routeTables + number: {link: up.Attrs().Index, via: addr(benchOther)}})...),
 		ensureRules(family{}, rules), err, acceptLocal.set("up0", 1))
 }
 
-// passageHere is passageState with the index of the pod's interface of this namespace.
-func passageHere() *nodestate.State {
-	s := passageState()
+// benchHere is benchState with the index of the pod's interface of this namespace.
+func benchHere() *nodestate.State {
+	s := benchState()
 	if l, err := netlink.LinkByName("cali1"); err == nil {
-		v := s.Addrs[addr(passagePod)]
+		v := s.Addrs[addr(benchPod)]
 		v.IfIndex = l.Attrs().Index
-		s.Addrs[addr(passagePod)] = v
+		s.Addrs[addr(benchPod)] = v
 	}
 	return s
 }
 
-func passageState() *nodestate.State {
+func benchState() *nodestate.State {
 	s := small()
 	s.Settings.IPv6 = false
-	far := tcp(passageVIP, 80)
+	far := tcp(benchVIP, 80)
 	s.Frontends.Set(far, nodestate.Service{ID: far})
-	s.Frontends.Set(tcp("0.0.0.0", passageFarPort), nodestate.Service{ID: far, External: true})
-	s.Backends.Set(far, []nodestate.Backend{{Addr: addr(passageFar), Port: passagePort}})
+	s.Frontends.Set(tcp("0.0.0.0", benchFarPort), nodestate.Service{ID: far, External: true})
+	s.Backends.Set(far, []nodestate.Backend{{Addr: addr(benchFar), Port: benchPort}})
 	near := tcp("10.96.0.8", 80)
 	s.Frontends.Set(near, nodestate.Service{ID: near})
-	s.Frontends.Set(tcp("0.0.0.0", passageNearPort), nodestate.Service{ID: near, External: true})
-	s.Backends.Set(near, []nodestate.Backend{{Addr: addr(passagePod), Port: passagePort, Local: true}})
+	s.Frontends.Set(tcp("0.0.0.0", benchNearPort), nodestate.Service{ID: near, External: true})
+	s.Backends.Set(near, []nodestate.Backend{{Addr: addr(benchPod), Port: benchPort, Local: true}})
 	return s
 }
 

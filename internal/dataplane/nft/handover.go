@@ -34,7 +34,7 @@ func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
 		return 0, false
 	}
 	mark = uint32(num) << nodeShift
-	for bit, on := range map[uint32]bool{handedBit: w.HandsOn, throughBit: w.Tunnel, cameBit: w.Came} {
+	for bit, on := range map[uint32]bool{handedBit: w.HandsOn, tunnelBit: w.Tunnel, cameBit: w.Came} {
 		if on {
 			mark |= bit
 		}
@@ -42,10 +42,10 @@ func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
 	return mark, true
 }
 
-// wayOf is what a ct mark says; nodes are those that marks name.
-func wayOf(mark uint32, nodes map[uint32]netip.Addr) (conntrack.Way, bool) {
+// connectionRoute is what a ct mark says; nodes are those that marks name.
+func connectionRoute(mark uint32, nodes map[uint32]netip.Addr) (conntrack.Way, bool) {
 	node, ok := nodes[mark&nodeMask]
-	return conntrack.Way{Node: node, Tunnel: mark&throughBit != 0, HandsOn: mark&handedBit != 0, Came: mark&cameBit != 0}, ok
+	return conntrack.Way{Node: node, Tunnel: mark&tunnelBit != 0, HandsOn: mark&handedBit != 0, Came: mark&cameBit != 0}, ok
 }
 
 // Left reads what tables that are there know.
@@ -66,10 +66,10 @@ func Left() (left conntrack.Left, err error) {
 			}
 		}
 	}
-	left.Way = func(mark uint32, six bool) (conntrack.Way, bool) { return wayOf(mark, nodes[six]) }
-	_, flows, err := elements(conn, family{}, mapStraight)
+	left.Way = func(mark uint32, six bool) (conntrack.Way, bool) { return connectionRoute(mark, nodes[six]) }
+	_, flows, err := elements(conn, family{}, mapDSRFlows)
 	for _, e := range flows {
-		if entry, ok := straightEntry(e); ok {
+		if entry, ok := dsrEntry(e); ok {
 			left.Straight = append(left.Straight, entry)
 		}
 	}
@@ -100,13 +100,13 @@ func elements(conn *nftables.Conn, f family, set string) (*nftables.Set, []nftab
 	return nil, nil, fmt.Errorf("reading the set %s of table %s %s: %w", set, f.nft(), tableName, err)
 }
 
-// straightEntry is an element of IPv4's map of straight flows, as a connection. Each part of a key fills whole words.
-func straightEntry(e nftables.SetElement) (conntrack.Entry, bool) {
+// dsrEntry is an element of IPv4's map of straight flows, as a connection. Each part of a key fills whole words.
+func dsrEntry(e nftables.SetElement) (conntrack.Entry, bool) {
 	if len(e.Key) != 16 || len(e.Val) < 4 {
 		return conntrack.Entry{}, false
 	}
 	mark := binary.NativeEndian.Uint32(e.Val)
-	if mark&straightOver != 0 {
+	if mark&dsrClosed != 0 {
 		return conntrack.Entry{}, false
 	}
 	orig := conntrack.Tuple{Src: netip.AddrFrom4([4]byte(e.Key)), Dst: netip.AddrFrom4([4]byte(e.Key[4:])), Proto: unix.IPPROTO_TCP,

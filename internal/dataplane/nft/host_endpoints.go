@@ -33,19 +33,19 @@ const (
 
 	mapHostVerdicts = "host-verdicts"   // as verdicts
 	mapHostSilent   = "verdicts-silent" // as host-verdicts, for postrouting
-	mapAlone        = "verdicts-alone"  // as host-verdicts, of each packet by itself
+	mapUntracked    = "verdicts-alone"  // as host-verdicts, of each packet by itself
 	mapTurned       = "verdicts-turned" // as host-verdicts, for the way back of the flow at hand
 )
 
 // hostRules are the chains of host endpoints by the index of their interface, 0 = any other; those that judge nothing are "".
 type hostRules struct {
-	in, out, before, older map[int]string
-	silentIn, silentOut    map[int]string // as in and out, for postrouting
-	aloneIn, aloneOut      map[int]string // each packet by itself (untracked.go)
-	forwarded              bool           // what passes the node is judged, and nothing is handed on
-	toHost                 model.ToHostAction
-	toHostChain            string // that judges what pods send to the node; "" = none does
-	toHostSilent           string
+	in, out, before, older    map[int]string
+	silentIn, silentOut       map[int]string // as in and out, for postrouting
+	untrackedIn, untrackedOut map[int]string // each packet by itself (untracked.go)
+	forwarded                 bool           // what passes the node is judged, and nothing is handed on
+	toHost                    model.ToHostAction
+	toHostChain               string // that judges what pods send to the node; "" = none does
+	toHostSilent              string
 }
 
 // any reports whether anything is judged after pods' policy.
@@ -63,9 +63,9 @@ func (h hostRules) begin() string {
 }
 
 // beforeServices reports whether anything is judged before Services.
-func (h hostRules) beforeServices() bool { return judgeSomething(h.before) }
+func (h hostRules) beforeServices() bool { return anyChain(h.before) }
 
-func judgeSomething(chains map[int]string) bool {
+func anyChain(chains map[int]string) bool {
 	for _, name := range chains {
 		if name != "" {
 			return true
@@ -77,7 +77,7 @@ func judgeSomething(chains map[int]string) bool {
 // hosts makes the chains of the sets of host endpoints.
 func (r *policyRender) hosts(s *nodestate.State) hostRules {
 	h := hostRules{in: map[int]string{}, out: map[int]string{}, before: map[int]string{}, older: map[int]string{},
-		silentIn: map[int]string{}, silentOut: map[int]string{}, aloneIn: map[int]string{}, aloneOut: map[int]string{}}
+		silentIn: map[int]string{}, silentOut: map[int]string{}, untrackedIn: map[int]string{}, untrackedOut: map[int]string{}}
 	silent := *r
 	silent.silent = true
 	for _, at := range slices.SortedFunc(maps.Keys(s.HostEndpoints), nodestate.HostInterface.Compare) {
@@ -138,7 +138,7 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 		return r.setChain(prefix, peer, iso)
 	}
 	h.before[index] = one("before-", "$ip saddr", e.PreDNAT)
-	h.aloneIn[index], h.aloneOut[index] = one("alone-in-", "$ip saddr", e.UntrackedIngress), one("alone-out-", "$ip daddr", e.UntrackedEgress)
+	h.untrackedIn[index], h.untrackedOut[index] = one("alone-in-", "$ip saddr", e.UntrackedIngress), one("alone-out-", "$ip daddr", e.UntrackedEgress)
 	var older []string
 	if e.HostIngress.Set != 0 {
 		older = append(older, source+" @"+setOwn+" jump "+turned.setChain("turned-in-", destination, e.HostIngress))
@@ -148,7 +148,7 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 	}
 	h.older[index] = r.hostChain("host-older-", older)
 	turned.turnedVerdicts(e.HostIngress, e.HostEgress)
-	*r.sum += hash64("host", fmt.Sprint(index), h.in[index], h.out[index], h.before[index], h.older[index], h.aloneIn[index], h.aloneOut[index])
+	*r.sum += hash64("host", fmt.Sprint(index), h.in[index], h.out[index], h.before[index], h.older[index], h.untrackedIn[index], h.untrackedOut[index])
 }
 
 // hostChain makes a chain of rules about the family's addresses; "" when there are none.
@@ -207,9 +207,9 @@ func byInterface(key string, chains map[int]string) []string {
 	return rules
 }
 
-// unjudgedHosts are what no host endpoint is asked about, by a packet's own addresses: what is between nodes and for many on a link, and
+// exemptHosts are what no host endpoint is asked about, by a packet's own addresses: what is between nodes and for many on a link, and
 // the tunnel's outer packets.
-func (f family) unjudgedHosts(verdict string) []string {
+func (f family) exemptHosts(verdict string) []string {
 	rules := []string{
 		"udp dport $vxlan $ip saddr @" + setNodes + " $ip daddr @" + setOwn + " " + verdict,
 		"udp dport $vxlan $ip saddr @" + setOwn + " $ip daddr @" + setNodes + " " + verdict,
@@ -238,9 +238,9 @@ func (h hostRules) silently() hostRules {
 	return h
 }
 
-// passageChains are those that judge by the interfaces, of either direction; that of the way back ends with back.
-func (f family) passageChains(chain func(name string, rules ...string), h hostRules, name, toHost, back string) {
-	rules := h.freeRules()
+// interfaceChains are those that judge by the interfaces, of either direction; that of the way back ends with back.
+func (f family) interfaceChains(chain func(name string, rules ...string), h hostRules, name, toHost, back string) {
+	rules := h.untrackedRules()
 	if !h.forwarded {
 		rules = append(rules, "ct mark and $handed != 0 goto "+hostDoneChain) // this node is not where it goes
 	}
@@ -252,8 +252,8 @@ func (f family) passageChains(chain func(name string, rules ...string), h hostRu
 			chain(toHost, "jump "+h.toHostChain, "goto "+hostDoneChain)
 		}
 	}
-	rules = append(rules, f.unjudgedHosts("goto "+hostDoneChain)...)
-	if judgeSomething(h.older) {
+	rules = append(rules, f.exemptHosts("goto "+hostDoneChain)...)
+	if anyChain(h.older) {
 		rules = append(rules,
 			// What opens a connection is none of one, whatever came before it with the same ports: connection tracking lets it pass in the
 			// middle of what it took up.
@@ -268,10 +268,10 @@ func (f family) passageChains(chain func(name string, rules ...string), h hostRu
 	chain(name+backSuffix, slices.Concat(byInterface("oif", h.in), byInterface("iif", h.out), []string{"goto " + back})...)
 }
 
-// openRules tell the node's own processes of open connections that are denied, before they leave: postrouting only drops. They judge
+// openFlowRules tell the node's own processes of open connections that are denied, before they leave: postrouting only drops. They judge
 // what is known to leave by the interface that is known here: no Service gave it another destination, and no mark another way. What is older
 // than the tables is judged where it leaves.
-func (f family) openRules(h hostRules) []string {
+func (f family) openFlowRules(h hostRules) []string {
 	rules := []string{
 		"meta l4proto != tcp goto " + clearChain,
 		"ct state != established goto " + clearChain,
@@ -281,7 +281,7 @@ func (f family) openRules(h hostRules) []string {
 		"meta mark != 0 goto " + clearChain,
 		"ct original $ip saddr @" + setPods + " ct reply $ip saddr @" + setOwn + " goto " + clearChain,
 	}
-	rules = append(rules, f.unjudgedHosts("goto "+clearChain)...)
+	rules = append(rules, f.exemptHosts("goto "+clearChain)...)
 	for _, rule := range byInterface("oif", h.out) {
 		rules = append(rules, "ct direction original "+rule)
 	}
@@ -302,15 +302,15 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		back = clearChain + "-yet" // the next packet of the original direction is judged before Services, too
 		chain(back, "meta priority set none")
 	}
-	f.passageChains(chain, h, hostChain, toHostChain, back)
+	f.interfaceChains(chain, h, hostChain, toHostChain, back)
 	if h.onTheWayOut() {
-		f.passageChains(chain, h.silently(), leavesChain, leavesHost, back)
+		f.interfaceChains(chain, h.silently(), leavesChain, leavesHost, back)
 	}
 	chain(hostDoneChain, "meta priority set none", "goto "+markChain)
 	if !h.onTheWayOut() {
 		return
 	}
-	f.aloneChains(t, s, h)
+	f.untrackedChains(t, s, h)
 	f.set(t, mapHostVerdicts, Set{Key: "classid", Value: "verdict"})
 	f.set(t, mapHostSilent, Set{Key: "classid", Value: "verdict"})
 	f.set(t, mapTurned, Set{Key: "classid", Value: "verdict"})
@@ -322,19 +322,19 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
 	}
 	base(leavingChain, knftables.PostroutingHook, "srcnat-10", slices.Concat(
-		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", judged(epoch), ownFlow + "return", "ct state related,invalid,untracked return"},
+		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", evaluated(epoch), ownFlow + "return", "ct state related,invalid,untracked return"},
 		f.linkRules(), []string{"goto " + leavesChain})...)
 	if h.beforeServices() {
 		var free []string
-		if h.judgesAlone() {
-			free = []string{"meta mark and " + hex(freeBit) + " != 0 return"}
+		if h.hasUntracked() {
+			free = []string{"meta mark and " + hex(untrackedBit) + " != 0 return"}
 		}
-		invalid := "ct state invalid meta l4proto != tcp return" // see byItself
+		invalid := "ct state invalid meta l4proto != tcp return" // see isPerPacket
 		if h.forwarded {                                         // nothing is handed on
 			invalid = "ct state invalid return"
 		}
 		base(beforeChain, knftables.PreroutingHook, "mangle+1", slices.Concat(free,
-			[]string{"ct direction reply return", judged(epoch), "ct state related,untracked return", invalid, `iifname "` + tunnelDevice + `" return`},
-			f.linkRules(), f.unjudgedHosts("return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
+			[]string{"ct direction reply return", evaluated(epoch), "ct state related,untracked return", invalid, `iifname "` + tunnelDevice + `" return`},
+			f.linkRules(), f.exemptHosts("return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
 	}
 }

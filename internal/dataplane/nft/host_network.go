@@ -13,22 +13,22 @@ import (
 )
 
 // machine is what a node has beside tables: devices, routes, and settings of the kernel.
-type machine struct {
-	log    *slog.Logger
-	host   *device
-	tunnel *device
-	remade bool // the tunnel's device is another than before: what was attached to it is gone
-	routes routes
-	ways   ways
+type hostNetwork struct {
+	log          *slog.Logger
+	host         *device
+	tunnel       *device
+	remade       bool // the tunnel's device is another than before: what was attached to it is gone
+	routes       routes
+	policyRoutes policyRoutes
 
-	uplinks  []uplink       // by which announced addresses are answered for
-	answers  map[family]int // how many addresses are answered for; nothing = an agent before this one may have left some
-	trusted  map[string]int // pods' interfaces that were looked at, by name: their index
-	stateDir string         // survives a reboot; "" = there is none
+	uplinks     []uplink       // by which announced addresses are answered for
+	answers     map[family]int // how many addresses are answered for; nothing = an agent before this one may have left some
+	acceptLocal map[string]int // pods' interfaces that were looked at, by name: their index
+	stateDir    string         // survives a reboot; "" = there is none
 }
 
 // prepare makes what tables and routes refer to.
-func (m *machine) prepare(s *nodestate.State) []error {
+func (m *hostNetwork) prepare(s *nodestate.State) []error {
 	var errs []error
 	fail := func(key string, err error) {
 		if err != nil {
@@ -56,7 +56,7 @@ func (m *machine) prepare(s *nodestate.State) []error {
 
 // open brings devices up, lets the kernel forward and makes routes, of the families whose tables stand: what comes by them has to
 // be judged. What comes out of the tunnel may be of any family that the node carries.
-func (m *machine) open(s *nodestate.State, stands func(family) bool, numbers func(family) *numbers) []error {
+func (m *hostNetwork) open(s *nodestate.State, stands func(family) bool, numbers func(family) *nodeNumbers) []error {
 	var errs []error
 	fail := func(key string, err error) {
 		if err != nil {
@@ -84,7 +84,7 @@ func (m *machine) open(s *nodestate.State, stands func(family) bool, numbers fun
 	if opened(family{}) {
 		_, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward")
 		fail("ip_forward", err)
-		if err := m.trustPods(s); err != nil { // what it spares is all that is lost
+		if err := m.acceptLocalOfPods(s); err != nil { // what it spares is all that is lost
 			m.log.Warn("the kernel goes on checking sources of some pods", "error", err)
 		}
 	}
@@ -113,7 +113,7 @@ func (m *machine) open(s *nodestate.State, stands func(family) bool, numbers fun
 	if all {
 		for _, f := range families {
 			if n := numbers(f); n != nil {
-				errs = append(errs, m.ways.ensure(s, m, f, n)...)
+				errs = append(errs, m.policyRoutes.ensure(s, m, f, n)...)
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func (m *machine) open(s *nodestate.State, stands func(family) bool, numbers fun
 }
 
 // remove takes devices and routes away.
-func (m *machine) remove() []error {
+func (m *hostNetwork) remove() []error {
 	errs := m.routes.ensure(nil, m.log)
 	for _, name := range []string{tunnelDevice, hostDevice} {
 		if err := removeDevice(name); err != nil {
@@ -133,7 +133,7 @@ func (m *machine) remove() []error {
 
 // wantedRoutes are those that the state asks for: the pools by weir0, so that nothing for an address that nobody has
 // leaves the node, and what is on other nodes.
-func (m *machine) wantedRoutes(s *nodestate.State, opened func(family) bool, tunnel bool) (map[netip.Prefix]route, []error) {
+func (m *hostNetwork) wantedRoutes(s *nodestate.State, opened func(family) bool, tunnel bool) (map[netip.Prefix]route, []error) {
 	out, errs := map[netip.Prefix]route{}, []error(nil)
 	for p, mtu := range s.Settings.PoolRoutes {
 		f := family{p.Addr().Is6()}
@@ -141,7 +141,7 @@ func (m *machine) wantedRoutes(s *nodestate.State, opened func(family) bool, tun
 			out[p.Masked()] = route{link: m.host.index, mtu: mtu, src: f.node(s)}
 		}
 	}
-	ways := map[netip.Addr]route{}
+	known := map[netip.Addr]route{}
 	add := func(p netip.Prefix, node netip.Addr, through, sameLink bool) {
 		f := family{node.Is6()}
 		if !opened(f) || !opened(family{p.Addr().Is6()}) {
@@ -149,21 +149,21 @@ func (m *machine) wantedRoutes(s *nodestate.State, opened func(family) bool, tun
 		}
 		if through {
 			if m.tunnel != nil && tunnel {
-				out[p] = m.throughTunnel(s, node)
+				out[p] = m.tunnelRoute(s, node)
 			}
 			return
 		}
-		way, known := ways[node]
-		if !known {
+		direct, ok := known[node]
+		if !ok {
 			var err error
-			if way, err = wayTo(node); err != nil {
+			if direct, err = routeTo(node); err != nil {
 				errs = append(errs, &dataplane.KeyError{Table: "routes", Key: p.String(), Err: err})
 				return
 			}
-			way.src = f.node(s)
-			ways[node] = way
+			direct.src = f.node(s)
+			known[node] = direct
 		}
-		out[p] = way
+		out[p] = direct
 	}
 	for p, r := range s.Routes {
 		if r.Node.IsValid() {
@@ -178,8 +178,8 @@ func (m *machine) wantedRoutes(s *nodestate.State, opened func(family) bool, tun
 	return out, errs
 }
 
-// throughTunnel is the way to a node by VXLAN.
-func (m *machine) throughTunnel(s *nodestate.State, node netip.Addr) route {
+// decapsulate is the route to a node by VXLAN.
+func (m *hostNetwork) tunnelRoute(s *nodestate.State, node netip.Addr) route {
 	f := family{node.Is6()}
 	mtu := s.Settings.Tunnel.MTU
 	if f.six {
@@ -202,8 +202,8 @@ func covered(s *nodestate.State, a netip.Addr, v nodestate.Addr) bool {
 	return false
 }
 
-// wayTo is the kernel's way to a node, which is that to its pods.
-func wayTo(node netip.Addr) (route, error) {
+// routeTo is the kernel's route to a node, and so to its pods.
+func routeTo(node netip.Addr) (route, error) {
 	found, err := netlink.RouteGet(node.AsSlice())
 	if err != nil || len(found) == 0 {
 		return route{}, errors.Join(errors.New("no route to node "+node.String()), err)

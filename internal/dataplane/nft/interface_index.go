@@ -31,8 +31,8 @@ type indexes struct {
 	connections    uint32 // of Driver.connections, with them for the same reason
 }
 
-// mostIndexes bounds how many pods' interfaces one rule names, and how many others: it is written anew with each that comes or goes.
-const mostIndexes = 256
+// maxIndexes bounds how many pods' interfaces one rule names, and how many others: it is written anew with each that comes or goes.
+const maxIndexes = 256
 
 // findIndexes asks the kernel for them.
 func (f family) findIndexes(s *nodestate.State) (out indexes, err error) {
@@ -81,7 +81,7 @@ func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool)
 			}
 		}
 	}
-	if len(others) <= mostIndexes {
+	if len(others) <= maxIndexes {
 		for _, i := range slices.Sorted(maps.Keys(others)) {
 			out.others += strconv.Itoa(i) + ", "
 		}
@@ -117,7 +117,7 @@ func (f family) podIndexes(s *nodestate.State) map[int]bool {
 // pods than one rule names there are none.
 func (f family) onward(s *nodestate.State, at indexes) string {
 	words, pods := at.others, f.podIndexes(s)
-	if len(pods) <= mostIndexes && !at.named {
+	if len(pods) <= maxIndexes && !at.named {
 		for _, i := range slices.Sorted(maps.Keys(pods)) {
 			words += strconv.Itoa(i) + ", "
 		}

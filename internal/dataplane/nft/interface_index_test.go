@@ -48,7 +48,7 @@ func TestUplinkByIndex(t *testing.T) {
 				return err
 			}
 			was = at
-			d.tables[family{}].looked = time.Time{} // it is long ago
+			d.tables[family{}].refreshed = time.Time{} // it is long ago
 			if err := d.Apply(context.Background(), s, nodestate.All()); err != nil {
 				return err
 			}
@@ -137,7 +137,7 @@ func TestSenders(t *testing.T) {
 	if got := table.Chains[forwardedOpen].Rules; len(got) != 2 || got[0] != "oif { 7 } accept" {
 		t.Errorf("open flows go on by %q", got)
 	}
-	for i := range mostIndexes {
+	for i := range maxIndexes {
 		s.Addrs[addr(fmt.Sprintf("10.245.%d.%d", i/250, 1+i%250))] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: fmt.Sprint("cali", 10+i), IfIndex: 100 + i}
 	}
 	if _, there := Render(s, false).Chains[forwardedOpen]; there {

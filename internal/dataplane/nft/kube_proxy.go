@@ -11,8 +11,8 @@ import (
 // neither a packet of its connection, because the kernel asks no more chains once a destination was translated, nor put their mark on it. Maps that
 // anybody else's packets lead to have host ports alone.
 
-// besideChains are in the place of those that look for what clients outside ask. own leads from a list to that of this node's own backends.
-func (f family) besideChains(chain func(name string, rules ...string), front, atPort, own string) {
+// kubeProxyChains are in the place of those that look for what clients outside ask. own leads from a list to that of this node's own backends.
+func (f family) kubeProxyChains(chain func(name string, rules ...string), front, atPort, own string) {
 	// Which of the other nodes it was that sent this, if any.
 	const sender = "meta mark and $mask == 0 meta mark set ether saddr map @" + mapLinks
 	const handed = "meta mark and $mask != 0 "
@@ -28,8 +28,8 @@ func (f family) besideChains(chain func(name string, rules ...string), front, at
 		handed+"meta priority set "+atPort+" map @"+mapPortsOutside+" goto "+handedChain)
 }
 
-// besideMaps are the maps for a frontend of those where it is asked for from inside and from outside; "" = none. Beside a kube-proxy one of them is left.
-func (p *port) besideMaps(inside, outside string, hostPort bool) (string, string) {
+// kubeProxyMaps are the maps for a frontend of those where it is asked for from inside and from outside; "" = none. Beside a kube-proxy one of them is left.
+func (p *port) kubeProxyMaps(inside, outside string, hostPort bool) (string, string) {
 	switch {
 	case !p.proxied:
 		return inside, outside
@@ -40,7 +40,7 @@ func (p *port) besideMaps(inside, outside string, hostPort bool) (string, string
 }
 
 // besides are those of a port's lists that are asked for where a kube-proxy carries it.
-func (p *port) besides(all []list) []list {
+func (p *port) kubeProxyLists(all []list) []list {
 	if !p.proxied || p.hostPort() {
 		return all
 	}

@@ -11,7 +11,7 @@ import (
 
 // Consistent hashing: the external frontends of a Service that asks for it lead to lists of their own, whose numbers have hashList beside the other
 // bits. Their chains choose a slot by the hash of the client instead of at random; in the slot of the Maglev table, which stands under the list of all
-// backends alone, is a backend's number. What is chosen so stands below, as of Services with affinity, in mapLive and mapHomes.
+// backends alone, is a backend's number. What is chosen so stands below, as of Services with affinity, in mapLive and mapRemote.
 
 // MaxHashed is up to how many backends consistent hashing is done: with more the table would be of 100,003 elements or more, which one
 // transaction has to write.
@@ -82,8 +82,8 @@ func (v *services) hashElements(p *port, l list, out map[elementKey]string) {
 			out[elementKey{mapSlots, key(n, slot)}] = fmt.Sprint(id)
 		}
 		out[elementKey{mapLive, key(n, id)}] = key(b.Addr(), b.Port())
-		if home := p.homes[b]; home > 0 && l.number&localList == 0 {
-			out[elementKey{mapHomes, key(n, id)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
+		if home := p.remote[b]; home > 0 && l.number&localList == 0 {
+			out[elementKey{mapRemote, key(n, id)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (f family) hashRules(l list, slots int, affinity uint32) []string {
 	case l.number&handList != 0:
 		rules = []string{fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(handList))}
 		// Which node is asked may change (follow): the answers go by that one.
-		end := []string{other, "$ip daddr != @" + setOwn + " meta mark set meta mark or " + hex(throughBit), tr}
+		end := []string{other, "$ip daddr != @" + setOwn + " meta mark set meta mark or " + hex(tunnelBit), tr}
 		if affinity > 0 {
 			rules = append(rules, known+" "+remember[0]+" jump "+handOnChain, known+" "+other, known+" "+end[1], known+" "+tr)
 		}

@@ -93,8 +93,8 @@ func (f family) findNeighbours(s *nodestate.State) (map[netip.Addr]bool, error) 
 	return out, nil
 }
 
-// lookAtNeighbours finds out which neighbours are known, once in a while.
-func (t *table) lookAtNeighbours(s *nodestate.State, log *slog.Logger) {
+// refreshNeighbours finds out which neighbours are known, once in a while.
+func (t *table) refreshNeighbours(s *nodestate.State, log *slog.Logger) {
 	if !t.family.carried(s) {
 		return
 	}

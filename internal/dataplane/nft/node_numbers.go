@@ -12,26 +12,26 @@ import (
 // numbers gives other nodes the numbers by which marks name them, 1 to maxNodes. A node keeps its number while it is known:
 // open flows have it in their ct marks. It is made from the node's address, so that a restart gives nearly all the same,
 // and read back gives all.
-type numbers struct {
+type nodeNumbers struct {
 	byNode map[netip.Addr]int
 	taken  map[int]netip.Addr
 }
 
-func newNumbers() *numbers {
-	return &numbers{byNode: map[netip.Addr]int{}, taken: map[int]netip.Addr{}}
+func newNodeNumbers() *nodeNumbers {
+	return &nodeNumbers{byNode: map[netip.Addr]int{}, taken: map[int]netip.Addr{}}
 }
 
-func (n *numbers) of(node netip.Addr) (int, bool) {
+func (n *nodeNumbers) of(node netip.Addr) (int, bool) {
 	num, ok := n.byNode[node]
 	return num, ok
 }
 
-func (n *numbers) put(node netip.Addr, num int) {
+func (n *nodeNumbers) put(node netip.Addr, num int) {
 	n.byNode[node], n.taken[num] = num, node
 }
 
 // follow gives numbers to a state's nodes and takes those of nodes that are gone.
-func (n *numbers) follow(f family, s *nodestate.State) {
+func (n *nodeNumbers) follow(f family, s *nodestate.State) {
 	known := map[netip.Addr]bool{}
 	for a, v := range s.Addrs {
 		if v.Kind == nodestate.AddrNode && f.has(a) && f.has(v.Node) {

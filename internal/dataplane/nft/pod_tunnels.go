@@ -7,7 +7,7 @@ import "github.com/weir-net/weir/internal/nodestate"
 const podTunnelChain = "pod-tunnels"
 
 // trusts are the rules by which what comes by a pod's interface, from its own address, is let in.
-func trusts(s *nodestate.State, from string) []string {
+func acceptFrom(s *nodestate.State, from string) []string {
 	if s.Settings.VXLANFromPods && s.Settings.IPIPFromPods {
 		return []string{from + "accept"}
 	}

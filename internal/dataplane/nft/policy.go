@@ -67,13 +67,13 @@ func (f family) renderPolicy(t *Table, s *nodestate.State, p *policy) (epoch uin
 	r.verdicts()
 	hosts = r.hosts(s)
 	epoch = p.epochs.of(*r.sum)
-	f.judgeChains(t, s, epoch, hosts, p.listening)
+	f.policyChains(t, s, epoch, hosts, p.listening)
 	f.hostChains(t, s, epoch, hosts)
 	return epoch, hosts
 }
 
 // judged is the first rule wherever policy judges: it says that a flow needs no judgement.
-func judged(epoch uint16) string {
+func evaluated(epoch uint16) string {
 	return fmt.Sprintf("ct state established ct mark and %#x == %#x return", epochMask, epoch)
 }
 
@@ -93,14 +93,14 @@ func (f family) icmpErrors() string {
 	return "icmp type { destination-unreachable, time-exceeded, parameter-problem }"
 }
 
-// judgeChains are those that every node has.
-func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, listening bool) {
+// policyChains are those that every node has.
+func (f family) policyChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, listening bool) {
 	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
 	errors, end := f.icmpErrors(), markChain
 	if h.any() {
 		end = hostChain
 	}
-	chain(policyChain, judged(epoch), "goto "+flowChain)
+	chain(policyChain, evaluated(epoch), "goto "+flowChain)
 	flow := func(end string) []string {
 		return append(append([]string{"ct state related return"}, f.linkRules()...),
 			"udp dport $vxlan jump "+toTunnelChain,
@@ -123,9 +123,9 @@ func (f family) judgeChains(t *Table, s *nodestate.State, epoch uint16, h hostRu
 	chain(toTunnelChain, toTunnelRules(s)...)
 	if h.onTheWayOut() {
 		// Where a flow of the node's own leaves by is known after its destination was translated: leaving judges that, and marks it.
-		chain(ownChain, judged(epoch), "goto "+ownFlowChain)
+		chain(ownChain, evaluated(epoch), "goto "+ownFlowChain)
 		chain(ownFlowChain, flow(openChain)...)
-		chain(openChain, f.openRules(h)...)
+		chain(openChain, f.openFlowRules(h)...)
 	}
 	if h.onTheWayOut() {
 		chain(clearChain, "return")
@@ -290,8 +290,8 @@ func (r *policyRender) verdictsOf(why reason.Reason) string {
 		return mapTurned
 	case ofPods(why):
 		return mapVerdicts
-	case knowsNoConnections(why):
-		return mapAlone
+	case isUntracked(why):
+		return mapUntracked
 	case r.silent:
 		return mapHostSilent
 	}
@@ -304,7 +304,7 @@ func (r *policyRender) verdicts() {
 	silent.silent = true
 	for _, set := range slices.Sorted(maps.Keys(r.contents)) {
 		r.verdictsFor(set)
-		if why := r.whys[set]; !ofPods(why) && why != reason.HostPreDNAT && !knowsNoConnections(why) {
+		if why := r.whys[set]; !ofPods(why) && why != reason.HostPreDNAT && !isUntracked(why) {
 			silent.verdictsFor(set)
 		}
 	}
@@ -333,9 +333,9 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 	switch {
 	case r.turned && v.Allow:
 		return "goto " + olderPassChain
-	case v.Allow && !v.Undecided && knowsNoConnections(why):
-		return "goto " + aloneAllowedChain
-	case r.turned, v.Allow && (!v.Log || knowsNoConnections(why)):
+	case v.Allow && !v.Undecided && isUntracked(why):
+		return "goto " + untrackedAllowedChain
+	case r.turned, v.Allow && (!v.Log || isUntracked(why)):
 		return "return"
 	case v.Allow:
 		name := fmt.Sprintf("log-%d-%d", why, v.Rule)
@@ -350,7 +350,7 @@ func (r *policyRender) denyChain(why reason.Reason, rule nodestate.RuleID) strin
 	name := denyName(why, rule)
 	rules := append([]string{"counter"}, showRules(wordDeny, why, rule)...)
 	switch {
-	case knowsNoConnections(why):
+	case isUntracked(why):
 		rules = []string{"counter", showRule("", prefix{wordDeny, placeNew, why, rule})}
 	case r.silent:
 		name += silentSuffix

@@ -110,7 +110,7 @@ func contentsOf(s *nodestate.State, whys map[nodestate.SetID]reason.Reason) map[
 func (r *policyRender) contentChain(c *content) string {
 	made, prefix, to, message := &c.chain, "peer-", "ct reply proto-src", "ct original proto-dst"
 	switch {
-	case byItself(c.why):
+	case isPerPacket(c.why):
 		to, message = "th dport", "@th,0,16"
 	case r.turned:
 		made, prefix, to = &c.turned, "turned-", "ct original proto-src"
@@ -183,7 +183,7 @@ func (r *policyRender) decision(c *content, v nodestate.PolicyValue) string {
 	}
 	from := "ct original proto-src"
 	switch {
-	case byItself(c.why):
+	case isPerPacket(c.why):
 		from = "th sport"
 	case r.turned:
 		from = "ct reply proto-src"

@@ -14,30 +14,30 @@ import (
 )
 
 // Ways are for packets that go to another node whatever the routes say: what is handed on to the node of a backend, and the answers
-// of what another node handed on. Such a packet's mark has wayBit and the node's number. Routing rules lead it to a table with one
-// route (wayTree).
+// of what another node handed on. Such a packet's mark has routedBit and the node's number. Routing rules lead it to a table with one
+// route (ruleTree).
 const (
-	wayBit     = 0x20000000 // of packet marks
-	throughBit = 0x80000000 // of packet and ct marks: through the tunnel, also to a node on the link
-	handedBit  = 0x40000000 // of ct marks: what comes in the first direction goes to the node; without it answers do
-	cameBit    = 0x20000000 // of ct marks: the flow was handed on to us through the tunnel
+	routedBit = 0x20000000 // of packet marks
+	tunnelBit = 0x80000000 // of packet and ct marks: through the tunnel, also to a node on the link
+	handedBit = 0x40000000 // of ct marks: what comes in the first direction goes to the node; without it answers do
+	cameBit   = 0x20000000 // of ct marks: the flow was handed on to us through the tunnel
 
-	wayTable     = 8800 // and the node's number: tables of routes
-	throughTable = wayTable + nodeMask>>nodeShift
+	routeTables       = 8800 // and the node's number: tables of routes
+	tunnelRouteTables = routeTables + nodeMask>>nodeShift
 )
 
 // ways are the routes that were written, which the kernel's library does not read back (see routes).
-type ways struct {
-	written map[wayKey]route
+type policyRoutes struct {
+	written map[routeKey]route
 }
 
-type wayKey struct {
+type routeKey struct {
 	f     family
 	table int
 }
 
-// wayRule is a routing rule of ours, comparable.
-type wayRule struct {
+// policyRule is a routing rule of ours, comparable.
+type policyRule struct {
 	priority   int
 	mark, mask uint32
 	invert     bool
@@ -46,79 +46,79 @@ type wayRule struct {
 }
 
 // ensure makes the rules and routes of a family equal to what a state wants.
-func (w *ways) ensure(s *nodestate.State, m *machine, f family, n *numbers) []error {
-	routes, rules, errs := m.wantedWays(s, f, n)
+func (w *policyRoutes) ensure(s *nodestate.State, m *hostNetwork, f family, n *nodeNumbers) []error {
+	routes, rules, errs := m.wantedPolicyRoutes(s, f, n)
 	// Routes are there before what leads to them, and go after it.
 	errs = append(errs, w.put(f, routes)...)
 	if err := ensureRules(f, rules); err != nil {
-		return append(errs, wayError(f, err))
+		return append(errs, policyRouteError(f, err))
 	}
 	if err := w.prune(f, routes); err != nil {
-		errs = append(errs, wayError(f, err))
+		errs = append(errs, policyRouteError(f, err))
 	}
 	return errs
 }
 
-func wayError(f family, err error) error {
+func policyRouteError(f family, err error) error {
 	return &dataplane.KeyError{Table: "routes", Key: "ways of " + f.String(), Err: err}
 }
 
-// wantedWays are the routes by table, and the rules.
-func (m *machine) wantedWays(s *nodestate.State, f family, n *numbers) (map[int]route, map[wayRule]bool, []error) {
+// wantedPolicyRoutes are the routes by table, and the rules.
+func (m *hostNetwork) wantedPolicyRoutes(s *nodestate.State, f family, n *nodeNumbers) (map[int]route, map[policyRule]bool, []error) {
 	routes, tables, errs := map[int]route{}, map[uint32]int{}, []error(nil)
 	links := map[int]bool{}
 	add := func(table int, r route, mark uint32) {
 		routes[table], tables[mark] = r, table
 	}
 	for node, number := range n.byNode {
-		mark := wayBit | uint32(number)<<nodeShift
+		mark := routedBit | uint32(number)<<nodeShift
 		if m.tunnel != nil {
-			add(throughTable+number, m.throughTunnel(s, node), mark|throughBit)
+			add(tunnelRouteTables+number, m.tunnelRoute(s, node), mark|tunnelBit)
 		}
 		switch {
 		case s.Addrs[node].SameLink:
-			near, err := wayTo(node)
+			near, err := routeTo(node)
 			if err != nil {
-				errs = append(errs, wayError(f, err))
+				errs = append(errs, policyRouteError(f, err))
 				continue
 			}
-			add(wayTable+number, near, mark)
+			add(routeTables+number, near, mark)
 			if !f.six && !links[near.link] {
 				links[near.link] = true
-				if err := trustLink(near.link, m.stateDir); err != nil {
-					errs = append(errs, wayError(f, err))
+				if err := acceptLocalOfLink(near.link, m.stateDir); err != nil {
+					errs = append(errs, policyRouteError(f, err))
 				}
 			}
 		case m.tunnel != nil:
-			add(wayTable+number, m.throughTunnel(s, node), mark)
+			add(routeTables+number, m.tunnelRoute(s, node), mark)
 		}
 	}
-	return routes, wayTree(tables), errs
+	return routes, ruleTree(tables), errs
 }
 
 // put writes routes that are not there.
-func (w *ways) put(f family, want map[int]route) []error {
-	have, err := listWays(f)
+func (w *policyRoutes) put(f family, want map[int]route) []error {
+	have, err := listPolicyRoutes(f)
 	if err != nil {
-		return []error{wayError(f, err)}
+		return []error{policyRouteError(f, err)}
 	}
 	links := map[int]int{}
 	for _, r := range have {
 		links[r.Table] = r.LinkIndex
 	}
 	if w.written == nil {
-		w.written = map[wayKey]route{}
+		w.written = map[routeKey]route{}
 	}
 	var errs []error
 	for table, one := range want {
-		k := wayKey{f, table}
+		k := routeKey{f, table}
 		if link, ok := links[table]; ok && link == one.link && w.written[k] == one {
 			continue
 		}
 		out := one.netlink(netip.PrefixFrom(f.zero(), 0))
 		out.Table = table
 		if err := netlink.RouteReplace(out); err != nil {
-			errs = append(errs, wayError(f, fmt.Errorf("writing the route of table %d: %w", table, err)))
+			errs = append(errs, policyRouteError(f, fmt.Errorf("writing the route of table %d: %w", table, err)))
 			continue
 		}
 		w.written[k] = one
@@ -127,8 +127,8 @@ func (w *ways) put(f family, want map[int]route) []error {
 }
 
 // prune removes routes that nothing leads to any more.
-func (w *ways) prune(f family, want map[int]route) error {
-	have, err := listWays(f)
+func (w *policyRoutes) prune(f family, want map[int]route) error {
+	have, err := listPolicyRoutes(f)
 	if err != nil {
 		return err
 	}
@@ -141,13 +141,13 @@ func (w *ways) prune(f family, want map[int]route) error {
 			errs = append(errs, fmt.Errorf("removing the route of table %d: %w", r.Table, err))
 			continue
 		}
-		delete(w.written, wayKey{f, r.Table})
+		delete(w.written, routeKey{f, r.Table})
 	}
 	return errors.Join(errs...)
 }
 
-// listWays are our routes in tables of ways.
-func listWays(f family) ([]netlink.Route, error) {
+// listPolicyRoutes are our routes in tables of ways.
+func listPolicyRoutes(f family) ([]netlink.Route, error) {
 	found, err := kernel.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(f.number(), &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC},
 			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
@@ -157,7 +157,7 @@ func listWays(f family) ([]netlink.Route, error) {
 	}
 	var out []netlink.Route
 	for _, r := range found {
-		if r.Table > wayTable && r.Table <= throughTable+maxNodes {
+		if r.Table > routeTables && r.Table <= tunnelRouteTables+maxNodes {
 			out = append(out, r)
 		}
 	}
@@ -176,15 +176,15 @@ func listRules(f family) ([]netlink.Rule, error) {
 // ensureRules makes the rules with our protocol number equal to want. What is wanted is there, and before the table local, before
 // anything goes, so that a packet is led by the rules of before or by these; but where a rule of another version jumps elsewhere, which the
 // kernel takes for the same, that has to go first, and what has a mark meets the table local meanwhile.
-func ensureRules(f family, want map[wayRule]bool) error {
+func ensureRules(f family, want map[policyRule]bool) error {
 	found, err := listRules(f)
 	if err != nil {
 		return err
 	}
-	have := map[wayRule]bool{}
+	have := map[policyRule]bool{}
 	var gone []netlink.Rule
 	for _, r := range found {
-		if r.Protocol != routeProtocol || isLocal(r) { // putFirst's
+		if r.Protocol != routeProtocol || isLocal(r) { // putFirstRule's
 			continue
 		}
 		if k := ruleOf(r); want[k] && !have[k] {
@@ -193,14 +193,14 @@ func ensureRules(f family, want map[wayRule]bool) error {
 			gone = append(gone, r)
 		}
 	}
-	add := func(r wayRule) error {
-		if err := netlink.RuleAdd(r.netlink(f)); err != nil {
+	add := func(r policyRule) error {
+		if err := netlink.RuleAdd(r.toNetlink(f)); err != nil {
 			return fmt.Errorf("adding routing rule %+v: %w", r, err)
 		}
 		return nil
 	}
 	var errs []error
-	var again []wayRule
+	var again []policyRule
 	for r := range want {
 		if have[r] {
 			continue
@@ -212,12 +212,12 @@ func ensureRules(f family, want map[wayRule]bool) error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, putFirst(f), deleteRules(f, gone))
+	errs = append(errs, putFirstRule(f), deleteRules(f, gone))
 	for _, r := range again {
 		errs = append(errs, add(r))
 	}
 	if len(again) > 0 {
-		errs = append(errs, putFirst(f))
+		errs = append(errs, putFirstRule(f))
 	}
 	return errors.Join(errs...)
 }
@@ -233,8 +233,8 @@ func deleteRules(f family, rules []netlink.Rule) error {
 	return errors.Join(errs...)
 }
 
-func ruleOf(r netlink.Rule) wayRule {
-	out := wayRule{priority: r.Priority, mark: r.Mark, invert: r.Invert, table: r.Table, target: max(r.Goto, 0)}
+func ruleOf(r netlink.Rule) policyRule {
+	out := policyRule{priority: r.Priority, mark: r.Mark, invert: r.Invert, table: r.Table, target: max(r.Goto, 0)}
 	if r.Mask != nil {
 		out.mask = *r.Mask
 	}
@@ -242,7 +242,7 @@ func ruleOf(r netlink.Rule) wayRule {
 }
 
 // netlink is the rule as the library has it.
-func (r wayRule) netlink(f family) *netlink.Rule {
+func (r policyRule) toNetlink(f family) *netlink.Rule {
 	out := netlink.NewRule()
 	out.Family, out.Priority, out.Protocol = f.number(), r.priority, routeProtocol
 	out.Mark, out.Mask, out.Invert, out.Table = r.mark, &r.mask, r.invert, r.table
@@ -252,11 +252,11 @@ func (r wayRule) netlink(f family) *netlink.Rule {
 	return out
 }
 
-// removeWays takes away rules and their routes.
-func removeWays() error {
+// removePolicyRoutes takes away rules and their routes.
+func removePolicyRoutes() error {
 	var errs []error
 	for _, f := range families {
-		errs = append(errs, ensureRules(f, nil), (&ways{}).prune(f, nil))
+		errs = append(errs, ensureRules(f, nil), (&policyRoutes{}).prune(f, nil))
 	}
 	return errors.Join(errs...)
 }

@@ -19,8 +19,8 @@ func isLocal(r netlink.Rule) bool {
 	return r.Table == unix.RT_TABLE_LOCAL && r.Mark == 0 && r.Mask == nil && r.Src == nil && r.Dst == nil && r.IifName == "" && r.OifName == "" && !r.Invert
 }
 
-// putFirst lets wayFirst stand before the rule for the table local. At each moment there is one for that table.
-func putFirst(f family) error {
+// putFirstRule lets firstRule stand before the rule for the table local. At each moment there is one for that table.
+func putFirstRule(f family) error {
 	rules, err := listRules(f)
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func putFirst(f family) error {
 			spare = i
 		case isLocal(r) && r.Priority == 0 && local < 0:
 			local = i
-		case r.Protocol == routeProtocol && ruleOf(r) == wayFirst:
+		case r.Protocol == routeProtocol && ruleOf(r) == firstRule:
 			first = i
 		}
 	}

@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWays: among a thousand nodes each mark leads to its table, also for what has an address of this node; marks of nodes that are gone, and
+// TestPolicyRouting: among a thousand nodes each mark leads to its table, also for what has an address of this node; marks of nodes that are gone, and
 // packets without one, go as the routes say. What comes and goes changes few rules, and nothing is left afterwards.
-func TestWays(t *testing.T) {
+func TestPolicyRouting(t *testing.T) {
 	for _, f := range families {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
-			inNamespace(t, func(string) error { return waysOf(f) })
+			inNamespace(t, func(string) error { return policyRoutingOf(f) })
 		})
 	}
 }
 
-func waysOf(f family) error {
+func policyRoutingOf(f family) error {
 	own, other := addr("192.0.2.1"), addr("198.51.100.1")
 	if f.six {
 		own, other = addr("2001:db8:1::1"), addr("2001:db8:2::1")
@@ -54,17 +54,17 @@ func waysOf(f family) error {
 		return err
 	}
 	// One of another version, which jumps elsewhere.
-	old := wayFirst
+	old := firstRule
 	old.target = 86
 	r := rand.New(rand.NewPCG(1, 2))
-	w, tables := &ways{}, map[uint32]int{}
+	w, tables := &policyRoutes{}, map[uint32]int{}
 	routes := map[int]route{}
 	for _, number := range append(r.Perm(maxNodes)[:998], 0, maxNodes-1) {
-		for mark, table := range map[uint32]int{wayBit | uint32(number+1)<<nodeShift: wayTable + number + 1, wayBit | throughBit | uint32(number+1)<<nodeShift: throughTable + number + 1} {
+		for mark, table := range map[uint32]int{routedBit | uint32(number+1)<<nodeShift: routeTables + number + 1, routedBit | tunnelBit | uint32(number+1)<<nodeShift: tunnelRouteTables + number + 1} {
 			tables[mark], routes[table] = table, route{link: up}
 		}
 	}
-	if err := errors.Join(append(w.put(f, routes), netlink.RuleAdd(old.netlink(f)), ensureRules(f, wayTree(tables)))...); err != nil {
+	if err := errors.Join(append(w.put(f, routes), netlink.RuleAdd(old.toNetlink(f)), ensureRules(f, ruleTree(tables)))...); err != nil {
 		return err
 	}
 	look := func(wanted map[uint32]int) error {
@@ -74,7 +74,7 @@ func waysOf(f family) error {
 				free = unix.RT_TABLE_LOCAL
 			}
 			for number := range maxNodes + 2 {
-				for _, mark := range []uint32{uint32(number) << nodeShift, wayBit | uint32(number)<<nodeShift, wayBit | throughBit | uint32(number)<<nodeShift} {
+				for _, mark := range []uint32{uint32(number) << nodeShift, routedBit | uint32(number)<<nodeShift, routedBit | tunnelBit | uint32(number)<<nodeShift} {
 					want, is := wanted[mark]
 					if !is {
 						want = free
@@ -98,7 +98,7 @@ func waysOf(f family) error {
 	if err != nil {
 		return err
 	}
-	if err := ensureRules(f, wayTree(tables)); err != nil {
+	if err := ensureRules(f, ruleTree(tables)); err != nil {
 		return err
 	}
 	again, err := listRules(f)
@@ -110,7 +110,7 @@ func waysOf(f family) error {
 			delete(tables, mark)
 		}
 	}
-	if err := errors.Join(ensureRules(f, wayTree(tables)), look(tables), ensureRules(f, nil)); err != nil {
+	if err := errors.Join(ensureRules(f, ruleTree(tables)), look(tables), ensureRules(f, nil)); err != nil {
 		return err
 	}
 	after, err := listRules(f)

@@ -94,7 +94,7 @@ func announced(s *nodestate.State, f family) []netip.Addr {
 }
 
 // announcedRoutes lead announced addresses to weir0, but for pods, where they would go out by the uplink.
-func (m *machine) announcedRoutes(s *nodestate.State, f family, links []uplink, out map[netip.Prefix]route) {
+func (m *hostNetwork) announcedRoutes(s *nodestate.State, f family, links []uplink, out map[netip.Prefix]route) {
 	for _, a := range announced(s, f) {
 		subnet, pool, mtu := 0, 0, s.Settings.Tunnel.MTU
 		for _, u := range links {
@@ -113,7 +113,7 @@ func (m *machine) announcedRoutes(s *nodestate.State, f family, links []uplink, 
 }
 
 // answer makes the proxy entries of a family equal to what a state announces.
-func (m *machine) answer(s *nodestate.State, f family, links []uplink) []error {
+func (m *hostNetwork) answer(s *nodestate.State, f family, links []uplink) []error {
 	want, used := map[proxied]bool{}, map[string]bool{}
 	for _, a := range announced(s, f) {
 		for _, u := range links {

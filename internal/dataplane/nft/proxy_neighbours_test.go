@@ -42,7 +42,7 @@ func proxyAndRemove(dir string) error {
 	}
 	s.Addrs[netip.MustParseAddr("192.0.2.1")] = nodestate.Addr{Kind: nodestate.AddrHost}
 	s.Addrs[netip.MustParseAddr("192.0.2.60")] = nodestate.Addr{Kind: nodestate.AddrEndpoint}
-	apply := func(m *machine) error {
+	apply := func(m *hostNetwork) error {
 		links, err := uplinks(s)
 		errs := []error{err}
 		for _, f := range families {
@@ -50,8 +50,8 @@ func proxyAndRemove(dir string) error {
 		}
 		return errors.Join(errs...)
 	}
-	fresh := func() *machine {
-		return &machine{answers: map[family]int{}, stateDir: dir, host: &device{index: 7}}
+	fresh := func() *hostNetwork {
+		return &hostNetwork{answers: map[family]int{}, stateDir: dir, host: &device{index: 7}}
 	}
 	m := fresh()
 	if err := errors.Join(apply(m), apply(m)); err != nil {

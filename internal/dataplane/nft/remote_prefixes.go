@@ -6,10 +6,10 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// homesOf are the prefixes and addresses that live on other nodes which marks can name, with their numbers. There are none where nothing
+// remotePrefixesOf are the prefixes and addresses that live on other nodes which marks can name, with their numbers. There are none where nothing
 // may be handed on: policy with applyOnForward judges what passes the node by the backend, which the other node chooses, and a kube-proxy translates, as
 // do the rules that one left.
-func homesOf(f family, s *nodestate.State, n *numbers) map[netip.Prefix]int {
+func remotePrefixesOf(f family, s *nodestate.State, n *nodeNumbers) map[netip.Prefix]int {
 	out := map[netip.Prefix]int{}
 	if JudgesForwarded(s, f.six) || s.Settings.KubeProxy || s.Settings.ProxyRules {
 		return out
@@ -48,21 +48,21 @@ func JudgesForwarded(s *nodestate.State, six bool) bool {
 }
 
 // home is the number of the node where an address lives; 0 = it is none that marks can name, or this one.
-func (v *services) home(a netip.Addr) int {
+func (v *services) remoteNode(a netip.Addr) int {
 	for bits := a.BitLen(); bits >= 0; bits-- {
 		p, err := a.Prefix(bits)
 		if err != nil {
 			return 0
 		}
-		if num, ok := v.homes[p]; ok {
+		if num, ok := v.remotePrefixes[p]; ok {
 			return num
 		}
 	}
 	return 0
 }
 
-// homesOfPort are the homes of the backends that outside clients of a port may be handed on to.
-func (v *services) homesOfPort(p *port) map[netip.AddrPort]int {
+// remoteBackends are the homes of the backends that outside clients of a port may be handed on to.
+func (v *services) remoteBackends(p *port) map[netip.AddrPort]int {
 	open := false
 	for _, svc := range p.faces {
 		open = open || svc.External && !svc.LocalPolicy
@@ -72,7 +72,7 @@ func (v *services) homesOfPort(p *port) map[netip.AddrPort]int {
 	}
 	out := map[netip.AddrPort]int{}
 	for _, b := range p.cluster {
-		if num := v.home(b.Addr()); num > 0 {
+		if num := v.remoteNode(b.Addr()); num > 0 {
 			out[b] = num
 		}
 	}
@@ -80,4 +80,4 @@ func (v *services) homesOfPort(p *port) map[netip.AddrPort]int {
 }
 
 // handsOn reports whether there is anything to hand on.
-func (p *port) handsOn() bool { return len(p.homes) > 0 }
+func (p *port) handsOn() bool { return len(p.remote) > 0 }

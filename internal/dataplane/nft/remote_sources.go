@@ -35,25 +35,25 @@ const (
 	handedOpen   = "handed-still" // the same of an open flow
 	sourceForged = "forged"
 
-	setNodeLinks = "node-links" // nodes' addresses with the MAC address that they come from
-	setNodeHomes = "node-homes" // nodes' addresses with the node's mark
-	setNodesFar  = "nodes-far"  // addresses of nodes behind a router
-	setNodesBare = "nodes-bare" // addresses of nodes on the link that publish no MAC address
-	setSameNode  = "same-node"  // each node's mark, twice
-	setLinked    = "-links"     // with `block` or `pod` before it: bases of blocks, or addresses, with the MAC address of their node
-	setRoutable  = "-routed"    // those that come by an uplink, from whichever MAC address
-	setTunnelled = "-tunnelled" // those that come by the tunnel alone
-	setHomes     = "-homes"     // with their node's mark
-	ofPodBlocks  = "block"
-	ofSinglePods = "pod"
+	setNodeLinks     = "node-links" // nodes' addresses with the MAC address that they come from
+	setNodeAddrMarks = "node-homes" // nodes' addresses with the node's mark
+	setNodesFar      = "nodes-far"  // addresses of nodes behind a router
+	setNodesBare     = "nodes-bare" // addresses of nodes on the link that publish no MAC address
+	setSameNode      = "same-node"  // each node's mark, twice
+	setLinked        = "-links"     // with `block` or `pod` before it: bases of blocks, or addresses, with the MAC address of their node
+	setRoutable      = "-routed"    // those that come by an uplink, from whichever MAC address
+	setTunnelled     = "-tunnelled" // those that come by the tunnel alone
+	setWithMark      = "-homes"     // with their node's mark
+	ofPodBlocks      = "block"
+	ofSinglePods     = "pod"
 )
 
 // unprovenAnswer drops, where connection tracking has looked, what nodeToOwn let pass for the node's
 // own processes: with the mark of no node, for a flow of a pod that has the node's address.
 const unprovenAnswer = "meta mark and $mask == $mask ct status snat ct direction reply drop"
 
-// mostPools bounds how many rules tell pools' addresses; of more a set does.
-const mostPools = 8
+// maxPools bounds how many rules tell pools' addresses; of more a set does.
+const maxPools = 8
 
 // maskText is the netmask of a length, as an address.
 func (f family) maskText(bits int) string {
@@ -83,7 +83,7 @@ func (f family) fromPools(s *nodestate.State) []string {
 		}
 	}
 	pools = pools.disjoint()
-	if len(pools) > mostPools {
+	if len(pools) > maxPools {
 		return []string{"$ip saddr @" + setPodRanges + " goto " + blockSource}
 	}
 	var out []string
@@ -119,7 +119,7 @@ func (f family) remoteChains(t *Table, s *nodestate.State, at indexes, any []str
 	for _, bits := range f.blockLengths(s) {
 		key := "$ip saddr and " + f.maskText(bits)
 		blocks = append(blocks, plain(key, ofPodBlocks)...)
-		tunnel = append(tunnel, key+sender+ofPodBlocks+setHomes+" goto "+sourceProven)
+		tunnel = append(tunnel, key+sender+ofPodBlocks+setWithMark+" goto "+sourceProven)
 	}
 	chain(blockSource, append(blocks, "meta mark set ether saddr map @"+mapLinks+" goto "+frontSource, "drop")...)
 	chain(blockTunnel, append(tunnel, "goto "+frontSource)...)
@@ -130,7 +130,7 @@ func (f family) remoteChains(t *Table, s *nodestate.State, at indexes, any []str
 		"meta priority set $ip saddr . meta l4proto . th sport map @"+mapServicesOutside+" goto "+nodeProven,
 		"drop")
 	chain(podSource, append(append(pods, plain("$ip saddr", ofSinglePods)...), "drop")...)
-	chain(podTunnel, "$ip saddr"+sender+ofSinglePods+setHomes+" goto "+sourceProven, "drop")
+	chain(podTunnel, "$ip saddr"+sender+ofSinglePods+setWithMark+" goto "+sourceProven, "drop")
 
 	nodes := []string{}
 	if at.uplink > 0 {
@@ -161,7 +161,7 @@ func (f family) remoteChains(t *Table, s *nodestate.State, at indexes, any []str
 	chain(nodeService, service(nodeProven)...)
 	chain(nodeLinked, "meta mark set meta mark and $rest", "goto "+nodeRequest)
 	chain(nodeAny, "iifname $tunnel goto "+nodeTunnel, "goto "+sourceProven)
-	chain(nodeTunnel, "$ip saddr"+sender+setNodeHomes+" goto "+sourceProven, "goto "+nodeRequest)
+	chain(nodeTunnel, "$ip saddr"+sender+setNodeAddrMarks+" goto "+sourceProven, "goto "+nodeRequest)
 	chain(nodeRequest,
 		"meta priority set "+front+" map @"+mapServicesOutside+" goto "+nodeProven,
 		"meta priority set "+atPort+" map @"+mapPorts+" goto "+nodeProven,
@@ -179,12 +179,12 @@ func (f family) handedChains(chain func(name string, rules ...string)) {
 	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(localList|handList), localList)
 	known := "meta mark set $ip daddr map @" + mapNodes + " " + own + "goto choose"
 	chain(handedChain,
-		"iifname $tunnel $ip daddr . meta mark and $mask @"+setNodeHomes+" "+known,
+		"iifname $tunnel $ip daddr . meta mark and $mask @"+setNodeAddrMarks+" "+known,
 		"iifname != $tunnel $ip daddr . ether saddr @"+setNodeLinks+" "+known,
 		"iifname != $tunnel $ip daddr @"+setNodesBare+" "+known,
 		"drop")
 	chain(handedOpen,
-		"iifname $tunnel ct original $ip daddr . meta mark and $mask @"+setNodeHomes+" return",
+		"iifname $tunnel ct original $ip daddr . meta mark and $mask @"+setNodeAddrMarks+" return",
 		"iifname != $tunnel ct original $ip daddr . ether saddr @"+setNodeLinks+" return",
 		"iifname != $tunnel ct original $ip daddr @"+setNodesBare+" return",
 		"drop")
@@ -200,7 +200,7 @@ func handedBack() []string {
 
 func (f family) remoteSets(t *Table) {
 	f.set(t, setNodeLinks, Set{Key: "$addr . ether_addr"})
-	f.set(t, setNodeHomes, Set{Key: "$addr . mark"})
+	f.set(t, setNodeAddrMarks, Set{Key: "$addr . mark"})
 	f.set(t, setNodesFar, Set{Key: "$addr"})
 	f.set(t, setNodesBare, Set{Key: "$addr"})
 	f.set(t, setSameNode, Set{Key: "mark . mark"})
@@ -208,7 +208,7 @@ func (f family) remoteSets(t *Table) {
 		f.set(t, kind+setLinked, Set{Key: "$addr . ether_addr"})
 		f.set(t, kind+setRoutable, Set{Key: "$addr"})
 		f.set(t, kind+setTunnelled, Set{Key: "$addr"})
-		f.set(t, kind+setHomes, Set{Key: "$addr . mark"})
+		f.set(t, kind+setWithMark, Set{Key: "$addr . mark"})
 	}
 }
 
@@ -229,7 +229,7 @@ func (f family) addNode(t *Table, a netip.Addr, v nodestate.Addr, num int, numbe
 	t.add(mapSenders, a.String(), "goto "+chain)
 	if numbered {
 		mark := strconv.Itoa(num << nodeShift)
-		t.add(setNodeHomes, key(a, mark), "")
+		t.add(setNodeAddrMarks, key(a, mark), "")
 		if a == v.Node {
 			t.add(setSameNode, key(mark, mark), "")
 		}
@@ -237,7 +237,7 @@ func (f family) addNode(t *Table, a netip.Addr, v nodestate.Addr, num int, numbe
 }
 
 // addRemote adds the elements of a block, or of a pod outside of its node's blocks.
-func (f family) addRemote(t *Table, s *nodestate.State, n *numbers, kind string, base, node netip.Addr, sameLink, tunnel bool) {
+func (f family) addRemote(t *Table, s *nodestate.State, n *nodeNumbers, kind string, base, node netip.Addr, sameLink, tunnel bool) {
 	at := s.Addrs[node]
 	switch {
 	case sameLink && at.Kind == nodestate.AddrNode && at.MAC != [6]byte{}:
@@ -248,12 +248,12 @@ func (f family) addRemote(t *Table, s *nodestate.State, n *numbers, kind string,
 		t.add(kind+setTunnelled, base.String(), "")
 	}
 	if num, ok := n.of(node); ok {
-		t.add(kind+setHomes, key(base, strconv.Itoa(num<<nodeShift)), "")
+		t.add(kind+setWithMark, key(base, strconv.Itoa(num<<nodeShift)), "")
 	}
 }
 
 // renderRemote makes the elements of blocks on other nodes.
-func (f family) renderRemote(t *Table, s *nodestate.State, n *numbers) {
+func (f family) renderRemote(t *Table, s *nodestate.State, n *nodeNumbers) {
 	for p, r := range s.Routes {
 		if f.has(p.Addr()) && r.Node.IsValid() {
 			f.addRemote(t, s, n, ofPodBlocks, p.Masked().Addr(), r.Node, r.SameLink, r.Tunnel)

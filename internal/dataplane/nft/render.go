@@ -65,8 +65,8 @@ func Render(s *nodestate.State, six bool) *Table {
 	f := family{six}
 	t := newTable(f.nft())
 	epoch, hosts := f.renderPolicy(t, s, newPolicy())
-	f.renderChains(t, s, epoch, hosts, f.roomFor(s, 0), indexes{connections: 1 << 18}) // the kernel's default
-	n := newNumbers()
+	f.renderChains(t, s, epoch, hosts, f.setSizeFor(s, 0), indexes{connections: 1 << 18}) // the kernel's default
+	n := newNodeNumbers()
 	f.renderAddrs(t, s, n, indexes{})
 	f.renderRoutes(t, s)
 	f.renderRemote(t, s, n)
@@ -75,7 +75,7 @@ func Render(s *nodestate.State, six bool) *Table {
 }
 
 // renderAddrs makes the elements that follow nodestate.State.Addrs.
-func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *numbers, at indexes) {
+func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *nodeNumbers, at indexes) {
 	numbers.follow(f, s)
 	addWorkloads(t, s)
 	for a, v := range s.Addrs {

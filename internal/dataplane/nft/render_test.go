@@ -212,7 +212,7 @@ func TestHostileLoopback(t *testing.T) {
 		backend := nodestate.Backend{Addr: netip.MustParseAddr(map[bool]string{false: "10.244.1.9", true: "fd00::9"}[f.six]), Port: 80, Local: true}
 		s.Frontends.Set(at, nodestate.Service{ID: at})
 		s.Backends.Set(at, []nodestate.Backend{backend})
-		v := newServices(f, newNumbers())
+		v := newServices(f, newNodeNumbers())
 		v.follow(s, unserved{t})
 	}
 }

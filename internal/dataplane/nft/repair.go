@@ -101,7 +101,7 @@ func (d *Driver) check(ctx context.Context, machine, elements bool) {
 }
 
 // intact says what of the table's chains and rules is not as it was written.
-func (w *written) intact() error {
+func (w *tableState) intact() error {
 	of := uint8(unix.NFPROTO_IPV4)
 	if w.family.six {
 		of = unix.NFPROTO_IPV6

@@ -36,8 +36,8 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		"meta l4proto != { tcp, udp, sctp } return",
 		"iifname $pods goto inside",
 		"meta mark and $mask != 0 $ip saddr @"+setLocal+" drop", // see admitRules
-		toStraight,
-		"meta mark and $way != 0 return",
+		toDSR,
+		"meta mark and $routed != 0 return",
 		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 fib daddr type local return", // see tunnelOuter
 		"meta priority set "+front+" map @"+mapServicesOutside+" "+toAsked(s),
 		"$ip daddr vmap @"+mapPortals)
@@ -67,7 +67,7 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 	chain(nodeChainOutside,
 		"meta priority set "+atPort+" map @"+mapPorts+" goto "+handedChain)
 	if s.Settings.KubeProxy {
-		f.besideChains(chain, front, atPort, own)
+		f.kubeProxyChains(chain, front, atPort, own)
 	}
 	chain(rangesChain,
 		// nft 1.0.6 turns the bytes of meta l4proto round where a set has intervals, which there is nothing to of one byte; Linux 7 refuses that.
@@ -89,7 +89,7 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		mapPorts: {Key: portal, Value: "classid"}, mapPortsOutside: {Key: portal, Value: "classid"}, mapHostPorts: {Key: portal, Value: "classid"},
 		setPortsLocal: {Key: portal}, mapLists: {Key: "classid", Value: "verdict"}, mapRanged: {Key: "classid", Value: "verdict"},
 		mapBackends: {Key: "classid . mark", Value: backend}, mapSlots: {Key: "classid . mark", Value: "mark"}, mapLive: {Key: "classid . mark", Value: backend},
-		mapHomes:    {Key: "classid . mark", Value: "mark"},
+		mapRemote:   {Key: "classid . mark", Value: "mark"},
 		mapAffinity: f.affinitySet(),
 		setRanges:   {Key: frontend + " . $addr", Interval: true},
 		mapRefused:  {Key: frontend, Value: "verdict"}, mapRefusedPorts: {Key: portal, Value: "verdict"},
@@ -185,6 +185,6 @@ func (f family) affinitySet() Set {
 // serviceSets are those whose elements services follows, or packets add.
 var serviceSets = map[string]bool{
 	mapServices: true, mapServicesOutside: true, mapPorts: true, mapPortsOutside: true, mapHostPorts: true, setPortsLocal: true,
-	mapLists: true, mapRanged: true, mapBackends: true, mapSlots: true, mapLive: true, mapHomes: true, mapAffinity: true, setRanges: true,
+	mapLists: true, mapRanged: true, mapBackends: true, mapSlots: true, mapLive: true, mapRemote: true, mapAffinity: true, setRanges: true,
 	mapRefused: true, mapRefusedPorts: true, setDirect: true,
 }

@@ -28,7 +28,7 @@ const (
 	mapRanged          = "ranged-lists"     // the same, of ports with source ranges
 	mapBackends        = "backends"         // list . slot → address . port
 	mapSlots           = "affine-slots"     // list . slot → number of a backend; of Services with affinity
-	mapHomes           = "homes"            // list . slot (or number) → mark of the node where the backend is
+	mapRemote          = "homes"            // list . slot (or number) → mark of the node where the backend is
 	mapLive            = "affine-backends"  // list . number → address . port
 	mapAffinity        = "affinity"         // list . client → number
 	setRanges          = "source-ranges"    // frontend . prefix
@@ -62,14 +62,14 @@ type sink interface {
 
 // services follows the Services of a family.
 type services struct {
-	f       family
-	ports   map[nodestate.Frontend]*port // by id
-	taken   map[uint32]nodestate.Frontend
-	nodes   *numbers
-	homes   map[netip.Prefix]int // what is on other nodes: the node's number
-	picks   map[string]int       // how many lists use each chain
-	proxied bool                 // a kube-proxy carries Services (kube_proxy.go)
-	endings endings              // flows that are to end
+	f              family
+	ports          map[nodestate.Frontend]*port // by id
+	taken          map[uint32]nodestate.Frontend
+	nodes          *nodeNumbers
+	remotePrefixes map[netip.Prefix]int // what is on other nodes: the node's number
+	picks          map[string]int       // how many lists use each chain
+	proxied        bool                 // a kube-proxy carries Services (kube_proxy.go)
+	endings        endings              // flows that are to end
 
 	dsr           bool // what Services do that do not say
 	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
@@ -82,7 +82,7 @@ type port struct {
 	number         uint32 // of the list of all; with localList of the local one
 	faces          map[nodestate.Frontend]nodestate.Service
 	cluster, local []netip.AddrPort       // by slot
-	homes          map[netip.AddrPort]int // of backends on other nodes: the node's number
+	remote         map[netip.AddrPort]int // of backends on other nodes: the node's number
 	live           map[netip.AddrPort]bool
 	ranges         []netip.Prefix
 	// proxied: a kube-proxy carries it (kube_proxy.go).
@@ -95,7 +95,7 @@ type port struct {
 // element is one of a set or a map.
 type element struct{ set, key, value string }
 
-func newServices(f family, n *numbers) *services {
+func newServices(f family, n *nodeNumbers) *services {
 	return &services{f: f, nodes: n, endings: endings{}, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
 }
 
@@ -127,8 +127,8 @@ func (v *services) follow(s *nodestate.State, to sink) {
 	for id := range nodestate.Changes(v.seenRanges, s.SourceRanges, slices.Equal[[]netip.Prefix]) {
 		faces[id] = append(faces[id], nil...)
 	}
-	if homes := homesOf(v.f, s, v.nodes); !maps.Equal(homes, v.homes) {
-		v.homes = homes
+	if homes := remotePrefixesOf(v.f, s, v.nodes); !maps.Equal(homes, v.remotePrefixes) {
+		v.remotePrefixes = homes
 		for id := range v.ports {
 			faces[id] = append(faces[id], nil...)
 		}
@@ -180,14 +180,14 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 	p.cluster = place(p.cluster, v.list(now, false))
 	p.local = place(p.local, v.list(now, true))
 	p.plan(clusterBefore)
-	homes := v.homesOfPort(p)
-	v.noteLeft(id, p.homes, homes, faces)
-	p.homes = homes
+	homes := v.remoteBackends(p)
+	v.noteLeft(id, p.remote, homes, faces)
+	p.remote = homes
 	p.ranges = s.SourceRanges.At(id)
 	if len(p.faces) == 0 {
 		v.noteGone(id, p.live, nil, faces)
-		v.noteLeft(id, p.homes, nil, faces)
-		p.cluster, p.local, p.homes, p.ranges, p.live, p.table, p.numbers = nil, nil, nil, nil, nil, nil, nil
+		v.noteLeft(id, p.remote, nil, faces)
+		p.cluster, p.local, p.remote, p.ranges, p.live, p.table, p.numbers = nil, nil, nil, nil, nil, nil, nil
 		if p.number != 0 {
 			delete(v.taken, p.number)
 		}
@@ -383,7 +383,7 @@ func (p *port) lists() []list {
 	case p.handsOn():
 		out = append(out, list{p.number | handList, p.cluster})
 	}
-	return p.besides(out)
+	return p.kubeProxyLists(out)
 }
 
 // listElements adds the elements of one list.
@@ -420,8 +420,8 @@ func (v *services) listElements(p *port, l list, out map[elementKey]string) {
 			out[elementKey{mapSlots, key(n, slot)}] = fmt.Sprint(in)
 		}
 		out[elementKey{at, key(n, in)}] = key(b.Addr(), b.Port())
-		if home := p.homes[b]; home > 0 && l.number&handList != 0 {
-			out[elementKey{mapHomes, key(n, in)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
+		if home := p.remote[b]; home > 0 && l.number&handList != 0 {
+			out[elementKey{mapRemote, key(n, in)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
 		}
 	}
 }
@@ -452,7 +452,7 @@ func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 			at, there = mapHostPorts, ""
 		}
 	}
-	at, there = p.besideMaps(at, there, svc.LocalOnly)
+	at, there = p.kubeProxyMaps(at, there, svc.LocalOnly)
 	if at != "" && f.Addr.IsUnspecified() && svc.LocalPolicy {
 		out[elementKey{setPortsLocal, k}] = ""
 	}

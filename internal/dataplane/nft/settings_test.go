@@ -29,18 +29,18 @@ func trustSomePods(dir string) error {
 		errs = append(errs, err)
 		s.Addrs[netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: name, IfIndex: i + 1}
 	}
-	m := &machine{stateDir: dir}
-	if err := errors.Join(append(errs, m.trustPods(s), acceptsLocal("cali1", 1), acceptsLocal("cali2", 0))...); err != nil {
+	m := &hostNetwork{stateDir: dir}
+	if err := errors.Join(append(errs, m.acceptLocalOfPods(s), acceptsLocal("cali1", 1), acceptsLocal("cali2", 0))...); err != nil {
 		return err
 	}
 	if err := acceptLocal.set("cali1", 0); err != nil {
 		return err
 	}
-	if err := errors.Join(m.trustPods(s), acceptsLocal("cali1", 0)); err != nil { // it was looked at
+	if err := errors.Join(m.acceptLocalOfPods(s), acceptsLocal("cali1", 0)); err != nil { // it was looked at
 		return err
 	}
-	again := &machine{stateDir: dir}
-	return errors.Join(again.trustPods(s), acceptsLocal("cali1", 1), Restore(dir), acceptsLocal("cali1", 0), acceptsLocal("cali2", 0))
+	again := &hostNetwork{stateDir: dir}
+	return errors.Join(again.acceptLocalOfPods(s), acceptsLocal("cali1", 1), Restore(dir), acceptsLocal("cali1", 0), acceptsLocal("cali2", 0))
 }
 
 // TestRestore: an interface gets back what it had before, once, and what somebody else set meanwhile stays.
@@ -65,7 +65,7 @@ func trustAndRestore(dir string) error {
 	}
 	for range 2 { // the second time nothing is new
 		for name, i := range index {
-			if err := errors.Join(trustLink(i, dir), acceptsLocal(name, 1)); err != nil {
+			if err := errors.Join(acceptLocalOfLink(i, dir), acceptsLocal(name, 1)); err != nil {
 				return err
 			}
 		}

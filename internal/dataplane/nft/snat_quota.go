@@ -23,8 +23,8 @@ const (
 	portShare = 4
 	// outsideShare is the part of the range, its beginning, that all those outside may have: the rest is left to pods and the node's processes.
 	outsideShare = 2
-	// leastShared is the least size of a range of which pods have shares.
-	leastShared = 1936
+	// minSharedPorts is the least size of a range of which pods have shares.
+	minSharedPorts = 1936
 	// portSharesSize is for how many destinations of all pods connections are counted.
 	portSharesSize = 65536
 )
@@ -33,7 +33,7 @@ const (
 func podShare(s *nodestate.State) int {
 	set := s.Settings
 	n := int(set.SNATLast) - int(set.SNATFirst) + 1
-	if set.SNATFirst == 0 || n < leastShared {
+	if set.SNATFirst == 0 || n < minSharedPorts {
 		return 0
 	}
 	return n / portShare
@@ -43,7 +43,7 @@ func podShare(s *nodestate.State) int {
 func outsidePorts(s *nodestate.State) (first, last uint16) {
 	first, last = s.Settings.SNATFirst, s.Settings.SNATLast
 	n := int(last) - int(first) + 1
-	if first == 0 || n < leastShared {
+	if first == 0 || n < minSharedPorts {
 		return first, last
 	}
 	return first, first + uint16(n/outsideShare) - 1

@@ -95,14 +95,14 @@ func (t *Table) layout() string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// mostRoom is the largest that is looked for.
-const mostRoom = 1 << 22
+// maxSetSize is the largest that is looked for.
+const maxSetSize = 1 << 22
 
-// roomOf finds out how large the sets of what is on this node are in a table of a layout, when it differs in nothing else; the sets become as
-// large. Else it returns what they are here: room, of roomFor.
-func (t *Table) roomOf(layout string, room uint64) uint64 {
+// setSizeIn finds out how large the sets of what is on this node are in a table of a layout, when it differs in nothing else; the sets become as
+// large. Else it returns what they are here: room, of setSizeFor.
+func (t *Table) setSizeIn(layout string, room uint64) uint64 {
 	other := *t
-	for size := room; layout != "" && size <= mostRoom; size *= 2 {
+	for size := room; layout != "" && size <= maxSetSize; size *= 2 {
 		other.Sets = maps.Clone(t.Sets)
 		for name, s := range other.Sets {
 			if s.Size == room && !s.Learned {

@@ -14,7 +14,7 @@ import (
 )
 
 // written is a table of ours as it is in the kernel, as far as is known, and as it should be.
-type written struct {
+type tableState struct {
 	nft    knftables.Interface
 	family family
 
@@ -35,11 +35,11 @@ type written struct {
 
 const layoutChain = "layout"
 
-func newWritten(n knftables.Interface, f family) *written {
-	return &written{nft: n, family: f, elements: map[string]*delta.Tracker[string, string]{}}
+func newTableState(n knftables.Interface, f family) *tableState {
+	return &tableState{nft: n, family: f, elements: map[string]*delta.Tracker[string, string]{}}
 }
 
-func (w *written) tracker(set string) *delta.Tracker[string, string] {
+func (w *tableState) tracker(set string) *delta.Tracker[string, string] {
 	t := w.elements[set]
 	if t == nil {
 		t = delta.New[string, string]()
@@ -49,13 +49,13 @@ func (w *written) tracker(set string) *delta.Tracker[string, string] {
 }
 
 // set, unset, pick and unpick implement sink.
-func (w *written) set(set, key, value string)       { w.tracker(set).Set(key, value) }
-func (w *written) unset(set, key string)            { w.tracker(set).Unset(key) }
-func (w *written) pick(name string, rules []string) { w.want[name] = Chain{Rules: rules} }
-func (w *written) unpick(name string)               { delete(w.want, name) }
+func (w *tableState) set(set, key, value string)       { w.tracker(set).Set(key, value) }
+func (w *tableState) unset(set, key string)            { w.tracker(set).Unset(key) }
+func (w *tableState) pick(name string, rules []string) { w.want[name] = Chain{Rules: rules} }
+func (w *tableState) unpick(name string)               { delete(w.want, name) }
 
 // desire takes chains, sets, and the elements of the named sets from a table. The chains that other means desired stay.
-func (w *written) desire(t *Table, sets []string, keep func(chain string) bool) {
+func (w *tableState) desire(t *Table, sets []string, keep func(chain string) bool) {
 	for name := range w.want {
 		if _, ok := t.Chains[name]; !ok && !keep(name) {
 			delete(w.want, name)
@@ -69,7 +69,7 @@ func (w *written) desire(t *Table, sets []string, keep func(chain string) bool) 
 	w.want[layoutChain] = Chain{Rules: []string{"return"}}
 	w.sets = t.Sets
 	if w.there && w.layout != layout {
-		w.forget() // the next transaction deletes what is there
+		w.markAbsent() // the next transaction deletes what is there
 		w.there = true
 	}
 	w.layout = layout
@@ -84,7 +84,7 @@ func (w *written) desire(t *Table, sets []string, keep func(chain string) bool) 
 }
 
 // forget takes the table for absent.
-func (w *written) forget() {
+func (w *tableState) markAbsent() {
 	w.there, w.have, w.hashes, w.flush = false, nil, nil, nil
 	for name, t := range w.elements {
 		want := maps.Collect(desired(t))
@@ -110,7 +110,7 @@ func desired(t *delta.Tracker[string, string]) func(yield func(string, string) b
 }
 
 // comments of a chain's rules: what they are recognized by. The layout's is that of the table.
-func (w *written) comments(name string, c Chain) []string {
+func (w *tableState) comments(name string, c Chain) []string {
 	if name == layoutChain {
 		return []string{w.layout}
 	}
@@ -122,7 +122,7 @@ func (w *written) comments(name string, c Chain) []string {
 }
 
 // transaction makes what differs into one transaction; nil when nothing does. done is to be called when it was run.
-func (w *written) transaction() (tx *knftables.Transaction, done func()) {
+func (w *tableState) transaction() (tx *knftables.Transaction, done func()) {
 	tx = w.nft.NewTransaction()
 	fresh := w.hashes == nil
 	if fresh {
@@ -157,7 +157,7 @@ func (w *written) transaction() (tx *knftables.Transaction, done func()) {
 }
 
 // addChains makes chains that are not there, so that whatever refers to them may come in any order.
-func (w *written) addChains(tx *knftables.Transaction) {
+func (w *tableState) addChains(tx *knftables.Transaction) {
 	for _, name := range slices.Sorted(maps.Keys(w.want)) {
 		if _, ok := w.hashes[name]; !ok {
 			tx.Add(w.want[name].object(name))
@@ -166,7 +166,7 @@ func (w *written) addChains(tx *knftables.Transaction) {
 }
 
 // deleteChains deletes what is not wanted: all rules first, because one chain may lead to another.
-func (w *written) deleteChains(tx *knftables.Transaction) {
+func (w *tableState) deleteChains(tx *knftables.Transaction) {
 	var gone []string
 	for _, name := range slices.Sorted(maps.Keys(w.hashes)) {
 		if _, ok := w.want[name]; !ok {
@@ -179,7 +179,7 @@ func (w *written) deleteChains(tx *knftables.Transaction) {
 	}
 }
 
-func (w *written) writeRules(tx *knftables.Transaction, name string) {
+func (w *tableState) writeRules(tx *knftables.Transaction, name string) {
 	c := w.want[name]
 	want := w.comments(name, c)
 	have, there := w.hashes[name]
@@ -195,7 +195,7 @@ func (w *written) writeRules(tx *knftables.Transaction, name string) {
 }
 
 // deleteElements deletes what is not wanted, and what has another value. It returns all that is pending.
-func (w *written) deleteElements(tx *knftables.Transaction) (pending []element) {
+func (w *tableState) deleteElements(tx *knftables.Transaction) (pending []element) {
 	for _, name := range slices.Sorted(maps.Keys(w.elements)) {
 		t, set := w.elements[name], w.sets[name]
 		if w.flush[name] {
@@ -220,7 +220,7 @@ func (w *written) deleteElements(tx *knftables.Transaction) (pending []element) 
 	return pending
 }
 
-func (w *written) addElements(tx *knftables.Transaction) {
+func (w *tableState) addElements(tx *knftables.Transaction) {
 	for _, name := range slices.Sorted(maps.Keys(w.elements)) {
 		t := w.elements[name]
 		writes := maps.Collect(t.Writes())
@@ -240,7 +240,7 @@ func sorted(keys func(yield func(string) bool)) []string {
 // it does elements of sets of intervals (nf_tables_commit, net/netfilter/nf_tables_api.c): packets in between would meet policy
 // without the networks that it allows. So a table that is not there yet is filled first, and hooked then; and one that is made
 // anew, which has to be hooked at once, drops at first what it is to reject: what is open sends it again.
-func (w *written) write(ctx context.Context) error {
+func (w *tableState) write(ctx context.Context) error {
 	if w.hashes == nil {
 		all := w.want
 		if w.there {
@@ -279,7 +279,7 @@ func withoutRejects(chains map[string]Chain) map[string]Chain {
 	return out
 }
 
-func (w *written) writeOnce(ctx context.Context) error {
+func (w *tableState) writeOnce(ctx context.Context) error {
 	tx, done := w.transaction()
 	if tx == nil {
 		return nil
@@ -295,7 +295,7 @@ func (w *written) writeOnce(ctx context.Context) error {
 }
 
 // remove deletes the table.
-func (w *written) remove(ctx context.Context) error {
+func (w *tableState) remove(ctx context.Context) error {
 	tx := w.nft.NewTransaction()
 	tx.Add(&knftables.Table{})
 	tx.Delete(&knftables.Table{})
@@ -306,9 +306,9 @@ func (w *written) remove(ctx context.Context) error {
 }
 
 // load reads what is in the kernel. What is desired stays desired.
-func (w *written) load(ctx context.Context) error {
+func (w *tableState) load(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("reading table %s %s: %w", w.family.nft(), tableName, err) }
-	w.forget()
+	w.markAbsent()
 	w.found = ""
 	chains, err := w.nft.List(ctx, "chains")
 	if err != nil && !knftables.IsNotFound(err) {
@@ -349,7 +349,7 @@ func (w *written) load(ctx context.Context) error {
 }
 
 // loadElements reads the elements of sets that are ours to write.
-func (w *written) loadElements(ctx context.Context) error {
+func (w *tableState) loadElements(ctx context.Context) error {
 	w.flush = map[string]bool{}
 	for name, s := range w.sets {
 		if s.Learned {

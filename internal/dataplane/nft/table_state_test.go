@@ -22,7 +22,7 @@ func (r *recording) Run(ctx context.Context, tx *knftables.Transaction) error {
 // TestTableIsFilledFirst: no packet is reset in the moment in which the kernel has a new table's rules, and not yet its networks.
 func TestTableIsFilledFirst(t *testing.T) {
 	nft := &recording{Interface: newFake(t, knftables.IPv4Family)}
-	w := newWritten(nft, family{})
+	w := newTableState(nft, family{})
 	table := newTable(knftables.IPv4Family)
 	table.Sets["allowed"] = Set{Key: "ipv4_addr", Interval: true}
 	table.add("allowed", "172.30.0.0/24", "")

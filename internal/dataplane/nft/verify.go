@@ -17,17 +17,17 @@ type Asked struct {
 	Value    string // of a map
 }
 
-// mostDiffers bounds how many differences are told.
-const mostDiffers = 10
+// maxDifferences bounds how many differences are told.
+const maxDifferences = 10
 
 // prove compares what is in the kernel with what was to be written: all chains, and each element that was asked for.
-func (r *rehearsal) prove() {
+func (r *dryRun) verify() {
 	t, w := r.driver.tables[r.family], r.walk
 	p := &r.out.Proof
 	p.Family, p.Generation, p.Rules, p.Met = string(r.family.nft()), w.Table.Generation, w.Table.Rules, w.Rules
 	p.Chains, p.Others = w.Chains, w.Table.Others
 	differs := func(format string, args ...any) {
-		if text := fmt.Sprintf(format, args...); len(p.Differs) < mostDiffers && !slices.Contains(p.Differs, text) {
+		if text := fmt.Sprintf(format, args...); len(p.Differs) < maxDifferences && !slices.Contains(p.Differs, text) {
 			p.Differs = append(p.Differs, text)
 		}
 	}
@@ -77,7 +77,7 @@ func answerWords(found bool, value string) string {
 }
 
 // wanted is what a set should say of a key.
-func (w *written) wanted(set, key string) (value string, found bool) {
+func (w *tableState) wanted(set, key string) (value string, found bool) {
 	t := w.elements[set]
 	if t == nil {
 		return "", false
