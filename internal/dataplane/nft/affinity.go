@@ -22,8 +22,8 @@ const (
 	affinityMod  = 1<<32 - 1
 )
 
-// clientKey is a client of a list as the kernel has it in a key: each part fills whole words.
-func (f family) clientKey(list uint32, client netip.Addr) []byte {
+// affinityKey is a client of a list as the kernel has it in a key: each part fills whole words.
+func affinityKey(f family, list uint32, client netip.Addr) []byte {
 	key := binary.NativeEndian.AppendUint32(nil, list)
 	if f.six {
 		return binary.NativeEndian.AppendUint32(key, hashedClient(client))
@@ -103,7 +103,7 @@ func (v *services) affinityElements(a conntrack.Affinity) (out []nftables.SetEle
 		}
 		for i, n := range p.numbersOf(l) {
 			if l.slots[i] == a.Backend {
-				out = append(out, nftables.SetElement{Key: v.f.clientKey(l.number, a.Client), Val: binary.NativeEndian.AppendUint32(nil, n), Timeout: left})
+				out = append(out, nftables.SetElement{Key: affinityKey(v.f, l.number, a.Client), Val: binary.NativeEndian.AppendUint32(nil, n), Timeout: left})
 			}
 		}
 	}

@@ -58,8 +58,8 @@ func (f family) words() words {
 	return words{ip: "ip", addr: "ipv4_addr", icmp: "icmp", unreachable: "host-unreachable"}
 }
 
-// rules writes the words of the family and of the state into rules.
-func (f family) rules(s *nodestate.State, lines ...string) []string {
+// expandRules writes the words of the family and of the state into rules.
+func expandRules(f family, s *nodestate.State, lines ...string) []string {
 	w := f.words()
 	r := strings.NewReplacer("$ip", w.ip, "$icmp", w.icmp, "$unreachable", w.unreachable,
 		"$ports", "meta l4proto { tcp, udp, sctp }",
@@ -79,21 +79,21 @@ func hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }
 
 // renderChains makes the chains and sets that every node has; those of the hooks are in filter_chains.go. room is of setSizeFor,
 // at of findIndexes.
-func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, at indexes) {
-	f.filterChains(t, s, epoch, h, at)
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: f.rules(s, f.masqueradeRules(s)...)}
-	chain(asNodeChain, f.asNodeRules(s, s.Settings.SNATFirst, s.Settings.SNATLast)...)
+func renderChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, at indexes) {
+	filterChains(f, t, s, epoch, h, at)
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: expandRules(f, s, masqueradeRules(f, s)...)}
+	chain(asNodeChain, asNodeRules(f, s, s.Settings.SNATFirst, s.Settings.SNATLast)...)
 	first, last := outsidePorts(s)
-	chain(asNodeOutside, f.asNodeRules(s, first, last)...)
-	f.portShareChains(t, s)
-	f.connectionShares(t, s, at.connections)
-	f.resolveChains(t, s)
+	chain(asNodeOutside, asNodeRules(f, s, first, last)...)
+	portShareChains(f, t, s)
+	connectionShareChains(f, t, s, at.connections)
+	resolveChains(f, t, s)
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
-	f.serviceChains(t, s)
-	f.dsrFallbackChains(t, s, at)
-	f.policySets(t, room)
+	serviceChains(f, t, s)
+	dsrFallbackChains(f, t, s, at)
+	policySets(f, t, room)
 
 	sets := map[string]Set{
 		setWorkloads: {Key: "ifname", Size: room}, mapSenders: {Key: "$addr", Value: "verdict", Size: room}, setPods: {Key: "$addr", Size: room}, setOwn: {Key: "$addr", Size: room},
@@ -105,7 +105,7 @@ func (f family) renderChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 	sets[mapPortals], sets[mapInside] = Set{Key: "$addr", Value: "verdict"}, Set{Key: "$addr", Value: "verdict"}
 	sets[setDirect], sets[setOptOut] = Set{Key: "classid"}, Set{Key: "$addr", Interval: true}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
-		f.set(t, name, sets[name])
+		addSet(f, t, name, sets[name])
 	}
 }
 
@@ -115,7 +115,7 @@ const minSetSize = 4096
 // setSizeFor is the size of sets of what is on this node, at least as it was: the kernel finds an element of a set with a size faster. It is
 // twice what they hold, because a transaction that replaces all has both. Where it changes the table is made anew, and what packets
 // taught it is lost: so it is generous, and never less than it was.
-func (f family) setSizeFor(s *nodestate.State, was uint64) uint64 {
+func setSizeFor(f family, s *nodestate.State, was uint64) uint64 {
 	held, interfaces := 0, map[string]bool{} // setWorkloads has those of either family
 	for a, v := range s.Addrs {
 		if f.has(a) { // also those of other nodes, and their pods outside of blocks: mapSenders has them
@@ -132,8 +132,8 @@ func (f family) setSizeFor(s *nodestate.State, was uint64) uint64 {
 	return room
 }
 
-// set adds a set whose types are written with $addr.
-func (f family) set(t *Table, name string, s Set) {
+// addSet adds a set whose types are written with $addr.
+func addSet(f family, t *Table, name string, s Set) {
 	addr := f.words().addr
 	s.Key, s.Value = strings.ReplaceAll(s.Key, "$addr", addr), strings.ReplaceAll(s.Value, "$addr", addr)
 	t.Sets[name] = s
@@ -142,7 +142,7 @@ func (f family) set(t *Table, name string, s Set) {
 // asNodeChain gives a flow the node's address, and a port of the range that is for that; an echo's identifier plays the port.
 const asNodeChain = "as-node"
 
-func (f family) asNodeRules(s *nodestate.State, first, last uint16) []string {
+func asNodeRules(f family, s *nodestate.State, first, last uint16) []string {
 	if !f.node(s).IsValid() {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (f family) asNodeRules(s *nodestate.State, first, last uint16) []string {
 }
 
 // masqueradeRules translate sources. A node without an address of the family translates none.
-func (f family) masqueradeRules(s *nodestate.State) []string {
+func masqueradeRules(f family, s *nodestate.State) []string {
 	if !f.node(s).IsValid() {
 		return nil
 	}

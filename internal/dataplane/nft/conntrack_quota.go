@@ -51,9 +51,9 @@ type Held struct {
 
 // connectionShares make the chains and sets by which pods are held to their shares of a table of so many connections; 0 = there is no limit, or
 // it is not known.
-func (f family) connectionShares(t *Table, s *nodestate.State, connections uint32) {
+func connectionShareChains(f family, t *Table, s *nodestate.State, connections uint32) {
 	refuse := denyName(reason.Share, 0)
-	f.set(t, mapShares, Set{Key: "$addr", Value: "verdict"})
+	addSet(f, t, mapShares, Set{Key: "$addr", Value: "verdict"})
 	var begins, pressed []string
 	if connections > 0 {
 		part := func(n uint32) uint32 { return max(connections/n, 1) }
@@ -66,10 +66,10 @@ func (f family) connectionShares(t *Table, s *nodestate.State, connections uint3
 		begins = append([]string{"$ip saddr vmap @" + mapShares}, within(setBegun, begunPart, begunRate)...)
 		pressed = within(setBegunPressed, pressedPart, pressedRate)
 	}
-	t.Chains[podBeginsChain] = Chain{Rules: f.rules(s, begins...)}
-	t.Chains[podPressedChain] = Chain{Rules: f.rules(s, pressed...)}
+	t.Chains[podBeginsChain] = Chain{Rules: expandRules(f, s, begins...)}
+	t.Chains[podPressedChain] = Chain{Rules: expandRules(f, s, pressed...)}
 	for _, name := range []string{setBegun, setBegunPressed} {
-		f.set(t, name, Set{Key: "$addr", Learned: true, Size: begunSize})
+		addSet(f, t, name, Set{Key: "$addr", Learned: true, Size: begunSize})
 	}
 	t.Chains[refuse] = Chain{Rules: []string{"counter", "drop"}}
 }

@@ -8,7 +8,7 @@ import (
 
 // renderDisabled makes the table of a family that the node does not carry: the kernel may route it all the same, with routes and
 // settings of before or of somebody else, and nothing would judge what pods send and are sent. So they send and get none.
-func (f family) renderDisabled(t *Table, s *nodestate.State) {
+func renderDisabled(f family, t *Table, s *nodestate.State) {
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, direction string) {
 		rules := []string{direction + " @" + setWorkloads + " drop"}
 		if p := podInterfaces(s); p != "" {
@@ -19,7 +19,7 @@ func (f family) renderDisabled(t *Table, s *nodestate.State) {
 	base("from-network", knftables.PreroutingHook, "raw", "iifname")
 	base("forwarded", knftables.ForwardHook, "filter", "oifname")
 	base("sent", knftables.OutputHook, "filter", "oifname")
-	f.set(t, setWorkloads, Set{Key: "ifname"})
+	addSet(f, t, setWorkloads, Set{Key: "ifname"})
 	addWorkloads(t, s)
 }
 

@@ -192,9 +192,9 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 		t.services = newServices(t.family, t.numbers)
 	}
 	t.policy.listening = listening
-	epoch, hosts := t.family.renderPolicy(static, s, t.policy)
-	t.setSize = t.family.setSizeFor(s, t.setSize)
-	t.family.renderChains(static, s, epoch, hosts, t.setSize, t.indexes)
+	epoch, hosts := renderPolicy(t.family, static, s, t.policy)
+	t.setSize = setSizeFor(t.family, s, t.setSize)
+	renderChains(t.family, static, s, epoch, hosts, t.setSize, t.indexes)
 	if t.uncounted {
 		withoutShares(static)
 	}
@@ -215,9 +215,9 @@ func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) e
 			t.services.adopt(t.tableState, s)
 		}
 	}
-	t.family.renderAddrs(static, s, t.numbers, t.indexes)
-	t.family.renderRoutes(static, s)
-	t.family.renderRemote(static, s, t.numbers)
+	renderAddrs(t.family, static, s, t.numbers, t.indexes)
+	renderRoutes(t.family, static, s)
+	renderRemote(t.family, static, s, t.numbers)
 	t.addShares(static, s)
 	for a := range t.neighbours {
 		static.add(setNeighbours, a.String(), "")
@@ -235,7 +235,7 @@ func (t *table) refresh(s *nodestate.State, connections func() (uint32, error), 
 	}
 	t.refreshed = time.Now()
 	t.refreshNeighbours(s, log)
-	at, err := t.family.findIndexes(s)
+	at, err := findIndexes(t.family, s)
 	if err == nil {
 		at.connections, err = connections()
 	}
@@ -274,7 +274,7 @@ func (t *table) applyDisabled(ctx context.Context, static *Table, s *nodestate.S
 		t.reset()
 		t.numbers, t.services, t.policy, t.last = nil, nil, nil, nil
 	}
-	t.family.renderDisabled(static, s)
+	renderDisabled(t.family, static, s)
 	if !t.loaded {
 		t.sets, t.layout = static.Sets, static.layout()
 		if err := t.load(ctx); err != nil {

@@ -28,7 +28,7 @@ const (
 const toDSR = "tcp flags & syn == 0 jump " + dsrChain
 
 // dsrFlowKey is what a flow of TCP is known by. Addresses of IPv6 are hashed twice: see client.
-func (f family) dsrFlowKey() string {
+func dsrFlowKey(f family) string {
 	if f.six {
 		const hash = "jhash ip6 saddr . ip6 daddr mod 4294967295 seed "
 		return hash + "0x57656972 . " + hash + "0x72696557 . tcp sport . tcp dport"
@@ -36,7 +36,7 @@ func (f family) dsrFlowKey() string {
 	return "ip saddr . ip daddr . tcp sport . tcp dport"
 }
 
-func (f family) dsrFlowSet() Set {
+func dsrFlowSet(f family) Set {
 	s := Set{Key: "ipv4_addr . ipv4_addr . inet_service . inet_service", Value: "mark", Learned: true, Size: dsrFlowsSize}
 	if f.six {
 		s.Key, s.Value, s.TypeOf = "numgen random mod 65536 . numgen random mod 65536 . tcp sport . tcp dport", "meta mark", true
@@ -45,9 +45,9 @@ func (f family) dsrFlowSet() Set {
 }
 
 // dsrChains remember flows and find them again.
-func (f family) dsrChains(t *Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	flow := f.dsrFlowKey()
+func dsrChains(f family, t *Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+	flow := dsrFlowKey(f)
 	remember := func(seconds int) string {
 		return fmt.Sprintf("add @%s { %s timeout %ds : meta mark }", mapDSRFlows, flow, seconds)
 	}
@@ -68,12 +68,12 @@ func (f family) dsrChains(t *Table, s *nodestate.State) {
 	chain("remember-straight",
 		forget,
 		remember(dsrOpening)+" ct mark set meta mark accept")
-	f.set(t, mapDSRFlows, f.dsrFlowSet())
+	addSet(f, t, mapDSRFlows, dsrFlowSet(f))
 }
 
 // handOnChains end the choice of a backend on another node, whose mark the packet has.
-func (f family) handOnChains(t *Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+func handOnChains(f family, t *Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
 	chain(handOnChain,
 		"meta l4proto sctp meta priority @"+setDirect+" return",
 		"meta mark set meta priority . ct mark map @"+mapRemote+" jump remember",
@@ -81,5 +81,5 @@ func (f family) handOnChains(t *Table, s *nodestate.State) {
 	chain("remember",
 		"meta l4proto tcp meta priority @"+setDirect+" goto remember-straight",
 		"ct mark set meta mark accept")
-	f.dsrChains(t, s)
+	dsrChains(f, t, s)
 }

@@ -48,8 +48,8 @@ const defaultUnacknowledged = 60 * time.Second
 const duringHandshake = "ct mark and $shakes == $shakes "
 
 // dsrFallbackChains follow handshakes. When one was answered says what is left of the time that connection tracking keeps it.
-func (f family) dsrFallbackChains(t *Table, s *nodestate.State, at indexes) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+func dsrFallbackChains(f family, t *Table, s *nodestate.State, at indexes) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
 	times := s.Settings.DSRTimes
 	note := func(set, who string, d time.Duration) string {
 		return fmt.Sprintf("update @%s { $ip %s timeout %dms }", set, who, max(d, time.Millisecond).Milliseconds())

@@ -47,14 +47,14 @@ const (
 func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
 
 // filterChains are the base chains that are no translation's, and those that belong to them.
-func (f family) filterChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+func filterChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
-		t.Chains[name] = Chain{Type: typ, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
+		t.Chains[name] = Chain{Type: typ, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
 	}
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	f.sourceChains(t, s, at)
-	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", f.admitRules(epoch)...)
-	f.admitNewChains(t, s)
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+	sourceChains(f, t, s, at)
+	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", admitRules(f, epoch)...)
+	admitNewChains(f, t, s)
 	chain(admitOpenChain,
 		"ct direction reply goto "+admitBackChain,
 		routeOnward+" accept",
@@ -63,15 +63,15 @@ func (f family) filterChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 		// The node that is asked may change, but for a node port. Policy judges again.
 		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+setNodes+" jump follow",
 		"meta mark set meta mark and $rest")
-	chain(admitBackChain, append(append(handedBack(), f.cameRules(s)...), duringHandshake+"goto "+admitHandshakeReply, routeBack+" accept", "meta mark set meta mark and $rest")...)
+	chain(admitBackChain, append(append(handedBack(), cameRules(f, s)...), duringHandshake+"goto "+admitHandshakeReply, routeBack+" accept", "meta mark set meta mark and $rest")...)
 	chain("follow",
 		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
 		"ct mark set meta mark and $mask")
-	f.forwardedChains(t, s, epoch, h, at)
+	forwardedChains(f, t, s, epoch, h, at)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", slices.Concat(
-		[]string{goesOn(epoch) + "accept"}, f.notReceived(), []string{"ct state new goto " + h.begin(), ownFlow + "accept", "goto " + policyChain})...)
-	f.sentChains(t, s, epoch, h, at)
+		[]string{goesOn(epoch) + "accept"}, notReceivedRules(f), []string{"ct state new goto " + h.begin(), ownFlow + "accept", "goto " + policyChain})...)
+	sentChains(f, t, s, epoch, h, at)
 	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
 		// The outer packet is routed by the same mark.
@@ -81,7 +81,7 @@ func (f family) filterChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 // notReceived drop what the node's processes never get: from outside what is for a loopback
 // address, where somebody set route_localnet (of IPv6 the kernel takes none), and from pods what
 // is for everybody.
-func (f family) notReceived() []string {
+func notReceivedRules(f family) []string {
 	if f.six {
 		return []string{
 			"iifname $pods ip6 daddr ff00::/8 meta l4proto != icmpv6 drop",
@@ -93,15 +93,15 @@ func (f family) notReceived() []string {
 
 // forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a pod, which their indexes tell faster than
 // their names do.
-func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+func forwardedChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
 	var rules, open []string
 	for _, index := range []int{at.uplink, at.tunnel} {
 		if index > 0 {
 			open = append(open, fmt.Sprintf("oif %d accept", index))
 		}
 	}
-	if of := f.onward(s, at); of != "" {
+	if of := onwardInterfaces(f, s, at); of != "" {
 		open = append(open, "oif "+of+" accept")
 	}
 	if p := podInterfaces(s); p != "" {
@@ -115,7 +115,7 @@ func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h ho
 		chain(forwardedOpen, append(open, "goto "+forwardedAny)...)
 		rules = []string{goesOn(epoch) + "goto " + forwardedOpen, "goto " + forwardedAny}
 	}
-	t.Chains["forwarded"] = Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: f.rules(s, rules...)}
+	t.Chains["forwarded"] = Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: expandRules(f, s, rules...)}
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
 	chain(forwardedOthers,
 		"meta mark and $routed != 0 jump "+departChain,
@@ -128,8 +128,8 @@ func (f family) forwardedChains(t *Table, s *nodestate.State, epoch uint16, h ho
 
 // sourceChains judge who sends, before connection tracking heeds it. One look-up tells what has an address of this node, which is most of
 // what pods send, from the rest, which is most of what the uplink brings.
-func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+func sourceChains(f family, t *Table, s *nodestate.State, at indexes) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
 	any := []string{"iifname $pods goto " + workloadChain}
 	if p := podInterfaces(s); p != "" && fromPods(s) != p {
 		any = append(any, "iifname "+p+" drop")
@@ -139,15 +139,15 @@ func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 		// What comes out of the tunnel has the mark of the outer packet: which of the other nodes it was that sent it.
 		any = append(any, "iifname $tunnel meta mark and $mask == 0 drop")
 	}
-	rules := append([]string{"$ip saddr vmap @" + mapSenders}, slices.Concat(f.fromPools(s), f.reversePathRules(s))...)
+	rules := append([]string{"$ip saddr vmap @" + mapSenders}, slices.Concat(fromPools(f, s), reversePathRules(f, s))...)
 	if at.uplink > 0 {
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan accept", at.uplink))
 	}
 	if at.tunnel > 0 && s.NeedsTunnel() {
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan meta mark and $mask != 0 accept", at.tunnel))
 	}
-	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: f.rules(s, append(rules, any...)...)}
-	chain(workloadChain, f.workloadRules()...)
+	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: expandRules(f, s, append(rules, any...)...)}
+	chain(workloadChain, workloadRules(f)...)
 	chain(podTunnelChain, podTunnelRules(s)...)
 	chain(ownSourceChain, append(any,
 		`iifname "lo" return`,
@@ -155,7 +155,7 @@ func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 		"iifname != $tunnel meta mark set ether saddr map @"+mapLinks,
 		// What the node itself sends to many comes back to it by the interface that it left by.
 		"meta mark and $mask == 0 fib daddr type != { multicast, broadcast } drop")...)
-	f.remoteChains(t, s, at, any)
+	remoteChains(f, t, s, at, any)
 	outer := " meta mark set $ip saddr map @" + mapNodes + " accept"
 	chain("tunnel",
 		"fib daddr type != local return",
@@ -167,7 +167,7 @@ func (f family) sourceChains(t *Table, s *nodestate.State, at indexes) {
 }
 
 // addSender lets an address be sent from by a pod's interface alone.
-func (f family) addSender(t *Table, s *nodestate.State, a netip.Addr, v nodestate.Addr, at indexes) {
+func addSender(f family, t *Table, s *nodestate.State, a netip.Addr, v nodestate.Addr, at indexes) {
 	if v.Interface == "" {
 		t.add(mapSenders, a.String(), "goto "+ownSourceChain)
 		return
@@ -220,7 +220,7 @@ func workloadsBegin(s *nodestate.State) bool {
 // workloadRules are for what a pod sends and has not its own address as its source, which addSender lets pass. Of IPv6 neighbour discovery and reports of multicast
 // listeners pass, which are between it and the node alone. A pod's interface that the state does not name has no addresses: nothing
 // comes from it.
-func (f family) workloadRules() []string {
+func workloadRules(f family) []string {
 	var rules []string
 	if f.six {
 		rules = append(rules, "iifname != @"+setWorkloads+" drop",
@@ -237,7 +237,7 @@ func (f family) workloadRules() []string {
 const tunnelOuter = "udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 ct status and dnat == 0 fib daddr type local "
 
 // admitRules let pass what is open, and lead what is not to its chain.
-func (f family) admitRules(epoch uint16) []string {
+func admitRules(f family, epoch uint16) []string {
 	return []string{
 		goesOn(epoch) + "meta mark 0 accept",
 		unprovenAnswer,
@@ -256,8 +256,8 @@ func (f family) admitRules(epoch uint16) []string {
 }
 
 // admitNewChains end the marks of translation and begin those of routing: which node handed a flow on is kept in its ct mark.
-func (f family) admitNewChains(t *Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+func admitNewChains(f family, t *Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
 	chain(admitHanded,
 		slices.Concat([]string{"ct direction original meta mark set ct mark and $goal or $routed accept"}, handedBack(), []string{"meta mark set meta mark and $rest"})...)
 	chain(admitPodChain,
@@ -305,7 +305,7 @@ const hasList = "meta priority != none "
 const noEndpoint = "$ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
 
 // sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed again at the end of the chain.
-func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+func sentChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	// By which interface a packet leaves is told here by the destination that it had before a Service gave it another one.
 	judge := policyChain
 	begin := h.begin()
@@ -323,13 +323,13 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		goesOn(epoch)+"ct status and dnat == 0 accept",
 		goesOn(epoch)+"ct direction reply accept",
 		"goto "+sentOthersChain)
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	if by := f.sentByIndex(s, at); len(by) > 0 {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+	if by := sentByIndex(f, s, at); len(by) > 0 {
 		chain(sentAny, rules...)
 		chain(sentOpen, append(by, "goto "+sentAny)...)
 		rules = []string{goesOn(epoch) + "goto " + sentOpen, "goto " + sentAny}
 	}
-	t.Chains[sentChain] = Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: f.rules(s, rules...)}
+	t.Chains[sentChain] = Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: expandRules(f, s, rules...)}
 	chain(sentOwnChain, sentOwn...)
 	chain(sentHomeChain, toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)
 	chain(sentNewChain,
@@ -348,20 +348,20 @@ func (f family) sentChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
 		others = append(others, "icmp type redirect drop")
 	}
-	for _, rule := range append(f.cameRules(s), duringHandshake+"goto "+sentHandshakeChain, routeBack) {
+	for _, rule := range append(cameRules(f, s), duringHandshake+"goto "+sentHandshakeChain, routeBack) {
 		others = append(others, "ct direction reply "+rule)
 	}
 	chain(sentOthersChain, append(others, "jump "+judge)...)
 	chain(sentHandshakeChain, "jump "+handshakeReplyChain, "jump "+judge)
 	// The packet was routed again, and by which interface it leaves now is not told.
-	t.Chains["sent-on"] = Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: f.rules(s,
+	t.Chains["sent-on"] = Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: expandRules(f, s,
 		"meta mark and $routed == 0 accept",
 		opening+"rt mtu",
 		"meta mark set meta mark and $plain")}
 }
 
 // sentByIndex are the rules for open flows of the node's own processes by interfaces that indexes tell.
-func (f family) sentByIndex(s *nodestate.State, at indexes) []string {
+func sentByIndex(f family, s *nodestate.State, at indexes) []string {
 	var rules []string
 	for _, index := range []int{at.uplink, at.tunnel} {
 		if index > 0 {
@@ -371,7 +371,7 @@ func (f family) sentByIndex(s *nodestate.State, at indexes) []string {
 	if at.host > 0 {
 		rules = append(rules, fmt.Sprintf("oif %d goto %s", at.host, sentHomeChain))
 	}
-	if of := f.onward(s, at); of != "" {
+	if of := onwardInterfaces(f, s, at); of != "" {
 		rules = append(rules, "oif "+of+" ct status and dnat == 0 accept")
 	}
 	return rules
@@ -401,15 +401,15 @@ const routeOnward = "ct mark and $handed != 0 meta mark set ct mark and $goal or
 const opening = "@th,160,8 2 tcp flags & (syn | rst) == syn tcp option maxseg size set "
 
 // cameRules are for what answers a flow that came through the tunnel: the client learns what fits there, too.
-func (f family) cameRules(s *nodestate.State) []string {
-	if segment := s.Settings.Tunnel.MTU - f.headers(); segment > 0 {
+func cameRules(f family, s *nodestate.State) []string {
+	if segment := s.Settings.Tunnel.MTU - tcpHeaders(f); segment > 0 {
 		return []string{"ct mark and $came != 0 " + opening + fmt.Sprint(segment)}
 	}
 	return nil
 }
 
-// headers are the bytes of IP and TCP, and those that the tunnel's header is longer by than one of IPv4.
-func (f family) headers() int {
+// tcpHeaders are the bytes of IP and TCP, and those that the tunnel's header is longer by than one of IPv4.
+func tcpHeaders(f family) int {
 	if f.six {
 		return 20 + 60
 	}

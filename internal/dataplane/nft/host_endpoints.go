@@ -209,7 +209,7 @@ func byInterface(key string, chains map[int]string) []string {
 
 // exemptHosts are what no host endpoint is asked about, by a packet's own addresses: what is between nodes and for many on a link, and
 // the tunnel's outer packets.
-func (f family) exemptHosts(verdict string) []string {
+func exemptHosts(f family, verdict string) []string {
 	rules := []string{
 		"udp dport $vxlan $ip saddr @" + setNodes + " $ip daddr @" + setOwn + " " + verdict,
 		"udp dport $vxlan $ip saddr @" + setOwn + " $ip daddr @" + setNodes + " " + verdict,
@@ -221,11 +221,11 @@ func (f family) exemptHosts(verdict string) []string {
 }
 
 // strayHostRules drop what connection tracking has no idea of and the stack might heed, on nodes with host endpoints.
-func (f family) strayHostRules(h hostRules) []string {
+func strayHostRules(f family, h hostRules) []string {
 	if !h.onTheWayOut() {
 		return nil
 	}
-	return []string{f.icmpErrors() + " return",
+	return []string{icmpErrors(f) + " return",
 		"ct state invalid meta l4proto != { tcp, udp, sctp } $ip daddr @" + setOwn + " iifname != @" + setWorkloads + " iifname != " + ownDevices + " drop"}
 }
 
@@ -239,7 +239,7 @@ func (h hostRules) silently() hostRules {
 }
 
 // interfaceChains are those that judge by the interfaces, of either direction; that of the way back ends with back.
-func (f family) interfaceChains(chain func(name string, rules ...string), h hostRules, name, toHost, back string) {
+func interfaceChains(f family, chain func(name string, rules ...string), h hostRules, name, toHost, back string) {
 	rules := h.untrackedRules()
 	if !h.forwarded {
 		rules = append(rules, "ct mark and $handed != 0 goto "+hostDoneChain) // this node is not where it goes
@@ -252,7 +252,7 @@ func (f family) interfaceChains(chain func(name string, rules ...string), h host
 			chain(toHost, "jump "+h.toHostChain, "goto "+hostDoneChain)
 		}
 	}
-	rules = append(rules, f.exemptHosts("goto "+hostDoneChain)...)
+	rules = append(rules, exemptHosts(f, "goto "+hostDoneChain)...)
 	if anyChain(h.older) {
 		rules = append(rules,
 			// What opens a connection is none of one, whatever came before it with the same ports: connection tracking lets it pass in the
@@ -271,7 +271,7 @@ func (f family) interfaceChains(chain func(name string, rules ...string), h host
 // openFlowRules tell the node's own processes of open connections that are denied, before they leave: postrouting only drops. They judge
 // what is known to leave by the interface that is known here: no Service gave it another destination, and no mark another way. What is older
 // than the tables is judged where it leaves.
-func (f family) openFlowRules(h hostRules) []string {
+func openFlowRules(f family, h hostRules) []string {
 	rules := []string{
 		"meta l4proto != tcp goto " + clearChain,
 		"ct state != established goto " + clearChain,
@@ -281,7 +281,7 @@ func (f family) openFlowRules(h hostRules) []string {
 		"meta mark != 0 goto " + clearChain,
 		"ct original $ip saddr @" + setPods + " ct reply $ip saddr @" + setOwn + " goto " + clearChain,
 	}
-	rules = append(rules, f.exemptHosts("goto "+clearChain)...)
+	rules = append(rules, exemptHosts(f, "goto "+clearChain)...)
 	for _, rule := range byInterface("oif", h.out) {
 		rules = append(rules, "ct direction original "+rule)
 	}
@@ -292,38 +292,38 @@ func (f family) openFlowRules(h hostRules) []string {
 }
 
 // hostChains are those by which packets come to the chains of host endpoints.
-func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+func hostEndpointChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules) {
 	if !h.any() {
 		return
 	}
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
 	back := hostDoneChain
 	if h.beforeServices() {
 		back = clearChain + "-yet" // the next packet of the original direction is judged before Services, too
 		chain(back, "meta priority set none")
 	}
-	f.interfaceChains(chain, h, hostChain, toHostChain, back)
+	interfaceChains(f, chain, h, hostChain, toHostChain, back)
 	if h.onTheWayOut() {
-		f.interfaceChains(chain, h.silently(), leavesChain, leavesHost, back)
+		interfaceChains(f, chain, h.silently(), leavesChain, leavesHost, back)
 	}
 	chain(hostDoneChain, "meta priority set none", "goto "+markChain)
 	if !h.onTheWayOut() {
 		return
 	}
-	f.untrackedChains(t, s, h)
-	f.set(t, mapHostVerdicts, Set{Key: "classid", Value: "verdict"})
-	f.set(t, mapHostSilent, Set{Key: "classid", Value: "verdict"})
-	f.set(t, mapTurned, Set{Key: "classid", Value: "verdict"})
+	untrackedChains(f, t, s, h)
+	addSet(f, t, mapHostVerdicts, Set{Key: "classid", Value: "verdict"})
+	addSet(f, t, mapHostSilent, Set{Key: "classid", Value: "verdict"})
+	addSet(f, t, mapTurned, Set{Key: "classid", Value: "verdict"})
 	chain(olderChain, slices.Concat([]string{"ct original $ip saddr != @" + setOwn + " ct reply $ip saddr != @" + setOwn + " return"},
 		byInterface("iif", h.older), byInterface("oif", h.older))...)
 	// Not marked: the connection is asked about with each packet.
 	chain(olderPassChain, "meta priority set none", "accept")
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
-		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
+		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
 	}
 	base(leavingChain, knftables.PostroutingHook, "srcnat-10", slices.Concat(
 		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", evaluated(epoch), ownFlow + "return", "ct state related,invalid,untracked return"},
-		f.linkRules(), []string{"goto " + leavesChain})...)
+		linkRules(f), []string{"goto " + leavesChain})...)
 	if h.beforeServices() {
 		var free []string
 		if h.hasUntracked() {
@@ -335,6 +335,6 @@ func (f family) hostChains(t *Table, s *nodestate.State, epoch uint16, h hostRul
 		}
 		base(beforeChain, knftables.PreroutingHook, "mangle+1", slices.Concat(free,
 			[]string{"ct direction reply return", evaluated(epoch), "ct state related,untracked return", invalid, `iifname "` + tunnelDevice + `" return`},
-			f.linkRules(), f.exemptHosts("return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
+			linkRules(f), exemptHosts(f, "return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
 	}
 }

@@ -35,7 +35,7 @@ type indexes struct {
 const maxIndexes = 256
 
 // findIndexes asks the kernel for them.
-func (f family) findIndexes(s *nodestate.State) (out indexes, err error) {
+func findIndexes(f family, s *nodestate.State) (out indexes, err error) {
 	if !f.carried(s) {
 		return out, nil
 	}
@@ -43,7 +43,7 @@ func (f family) findIndexes(s *nodestate.State) (out indexes, err error) {
 	if err != nil {
 		return out, fmt.Errorf("listing interfaces: %w", err)
 	}
-	addressed, err := f.addressed(s)
+	addressed, err := addressedLinks(f, s)
 	if err != nil {
 		return out, fmt.Errorf("listing addresses: %w", err)
 	}
@@ -89,9 +89,9 @@ func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool)
 	return out
 }
 
-// addressed are the indexes of the interfaces that have addresses of the family for more than their link, with whether one is the node's primary
+// addressedLinks are the indexes of the interfaces that have addresses of the family for more than their link, with whether one is the node's primary
 // address.
-func (f family) addressed(s *nodestate.State) (map[int]bool, error) {
+func addressedLinks(f family, s *nodestate.State) (map[int]bool, error) {
 	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, f.number()) })
 	out := map[int]bool{}
 	for _, a := range addrs {
@@ -103,7 +103,7 @@ func (f family) addressed(s *nodestate.State) (map[int]bool, error) {
 }
 
 // podIndexes are those of the interfaces of pods that have an address of the family.
-func (f family) podIndexes(s *nodestate.State) map[int]bool {
+func podIndexes(f family, s *nodestate.State) map[int]bool {
 	out := map[int]bool{}
 	for a, v := range s.Addrs {
 		if f.has(a) && v.Kind == nodestate.AddrEndpoint && v.Interface != "" && v.IfIndex > 0 {
@@ -113,10 +113,10 @@ func (f family) podIndexes(s *nodestate.State) map[int]bool {
 	return out
 }
 
-// onward are the interfaces that open flows may leave by unasked, but for the uplink and the tunnel, in the words of nft; "" when there are none. Of more
+// onwardInterfaces are the interfaces that open flows may leave by unasked, but for the uplink and the tunnel, in the words of nft; "" when there are none. Of more
 // pods than one rule names there are none.
-func (f family) onward(s *nodestate.State, at indexes) string {
-	words, pods := at.others, f.podIndexes(s)
+func onwardInterfaces(f family, s *nodestate.State, at indexes) string {
+	words, pods := at.others, podIndexes(f, s)
 	if len(pods) <= maxIndexes && !at.named {
 		for _, i := range slices.Sorted(maps.Keys(pods)) {
 			words += strconv.Itoa(i) + ", "

@@ -160,7 +160,7 @@ func TestIndexes(t *testing.T) {
 		t.Errorf("%+v, want %+v", at, want)
 	}
 	for f, want := range map[family]string{{}: "{ 3, 9, 7 }", {six: true}: "{ 3, 9 }"} {
-		if got := f.onward(s, at); got != want {
+		if got := onwardInterfaces(f, s, at); got != want {
 			t.Errorf("%v: open flows go on by %q, want %q", f, got, want)
 		}
 	}
@@ -169,11 +169,11 @@ func TestIndexes(t *testing.T) {
 		if want := (indexes{named: true}); at != want {
 			t.Errorf("an interface %s: %+v, want %+v", name, at, want)
 		}
-		if got := (family{}).onward(s, at); got != "" {
+		if got := onwardInterfaces((family{}), s, at); got != "" {
 			t.Errorf("an interface %s: open flows go on by %q", name, got)
 		}
 		table := newTable(family{}.nft())
-		family{}.addSender(table, nodestate.New(), addr("10.244.1.4"), s.Addrs[addr("10.244.1.4")], at)
+		addSender(family{}, table, nodestate.New(), addr("10.244.1.4"), s.Addrs[addr("10.244.1.4")], at)
 		if got := strings.Join(table.Chains["from-pod-cali7"].Rules, "; "); got != `iifname "cali7" meta l4proto tcp accept; iifname "cali7" goto pod-tunnels; goto own-source` {
 			t.Errorf("an interface %s: who sends is told by %s", name, got)
 		}

@@ -135,12 +135,12 @@ func (p *port) hashName(l list) string {
 
 // hashRules choose from a list by a table of so many slots. The new flow's ct mark holds the slot meanwhile, and then the backend's number. Clients with
 // affinity are remembered under the list without handList.
-func (f family) hashRules(l list, slots int, affinity uint32) []string {
+func hashRules(f family, l list, slots int, affinity uint32) []string {
 	const tr = "meta l4proto { tcp, udp, sctp } dnat $ip to meta priority . ct mark map @" + mapLive
 	const chosen = "ct mark set meta priority . ct mark map @" + mapSlots
 	const other = "tcp flags & (fin | syn | rst | ack) != syn drop" // only what is handed on may begin in the middle
 	hash := []string{"ct mark set " + maglev.Expression(f.words().ip, affinity > 0, slots), chosen}
-	client := "meta priority . " + f.client()
+	client := "meta priority . " + clientExpression(f)
 	remember, forget := []string(nil), []string(nil)
 	known := "ct mark set " + client + " map @" + mapAffinity
 	if affinity > 0 {

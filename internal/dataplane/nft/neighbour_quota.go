@@ -31,20 +31,20 @@ const (
 )
 
 // resolveChains make the chains and sets by which pods are held to a rate of new neighbours.
-func (f family) resolveChains(t *Table, s *nodestate.State) {
+func resolveChains(f family, t *Table, s *nodestate.State) {
 	refuse := denyName(reason.Neighbours, 0)
-	t.Chains[newNeighbourChain] = Chain{Rules: f.rules(s,
+	t.Chains[newNeighbourChain] = Chain{Rules: expandRules(f, s,
 		"rt $ip nexthop @"+setResolving+" return",
 		fmt.Sprintf("update @%s { iifname timeout 1m limit rate over %d/second burst %d packets } goto %s", setResolves, resolvePod, resolvePod, refuse),
 		fmt.Sprintf("limit rate over %d/second burst %d packets goto %s", resolveAll, resolveAll, refuse),
 		fmt.Sprintf("add @%s { rt $ip nexthop timeout %ds }", setResolving, resolvingFor))}
-	t.Chains[podDiscoveryChain] = Chain{Rules: f.rules(s,
+	t.Chains[podDiscoveryChain] = Chain{Rules: expandRules(f, s,
 		fmt.Sprintf("update @%s { iifname timeout 1m limit rate over %d/second burst %d packets } drop", setDiscovers, discoverPod, discoverPod))}
 	t.Chains[refuse] = Chain{Rules: []string{"counter", "drop"}}
-	f.set(t, setNeighbours, Set{Key: "$addr"})
-	f.set(t, setResolving, Set{Key: "$addr", Learned: true, Size: resolvingSize})
-	f.set(t, setResolves, Set{Key: "ifname", Learned: true, Size: resolvingSize})
-	f.set(t, setDiscovers, Set{Key: "ifname", Learned: true, Size: resolvingSize})
+	addSet(f, t, setNeighbours, Set{Key: "$addr"})
+	addSet(f, t, setResolving, Set{Key: "$addr", Learned: true, Size: resolvingSize})
+	addSet(f, t, setResolves, Set{Key: "ifname", Learned: true, Size: resolvingSize})
+	addSet(f, t, setDiscovers, Set{Key: "ifname", Learned: true, Size: resolvingSize})
 }
 
 // asksNeighbour leads what a pod begins, and nobody has answered, and would go to a neighbour that is not known, to its chain.
@@ -57,7 +57,7 @@ func asksNeighbour(s *nodestate.State) string {
 }
 
 // findNeighbours are the addresses that the kernel need not look for, and those that pods do not choose.
-func (f family) findNeighbours(s *nodestate.State) (map[netip.Addr]bool, error) {
+func findNeighbours(f family, s *nodestate.State) (map[netip.Addr]bool, error) {
 	const resolved = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	out, pods := map[netip.Addr]bool{}, map[int]bool{}
 	for a, v := range s.Addrs {
@@ -98,7 +98,7 @@ func (t *table) refreshNeighbours(s *nodestate.State, log *slog.Logger) {
 	if !t.family.carried(s) {
 		return
 	}
-	found, err := t.family.findNeighbours(s)
+	found, err := findNeighbours(t.family, s)
 	if err != nil {
 		log.Debug("which neighbours are known is not; the last ones stay", "error", err)
 		return

@@ -47,18 +47,18 @@ func newPolicy() *policy {
 }
 
 // policySets are the sets and maps of policy, which every node has.
-func (f family) policySets(t *Table, room uint64) {
+func policySets(f family, t *Table, room uint64) {
 	for name, set := range map[string]Set{
 		setIsolated: {Key: "$addr", Size: room}, mapIngress: {Key: "$addr", Value: "verdict", Size: room}, mapEgress: {Key: "$addr", Value: "verdict", Size: room},
 		mapPeers: {Key: "$addr", Value: "classid"}, mapPeerNets: {Key: "$addr", Value: "classid", Interval: true},
 		mapVerdicts: {Key: "classid", Value: "verdict"},
 	} {
-		f.set(t, name, set)
+		addSet(f, t, name, set)
 	}
 }
 
 // renderPolicy makes the chains of policy, and the elements of its sets. It returns the policy's number, and what host endpoints judge.
-func (f family) renderPolicy(t *Table, s *nodestate.State, p *policy) (epoch uint16, hosts hostRules) {
+func renderPolicy(f family, t *Table, s *nodestate.State, p *policy) (epoch uint16, hosts hostRules) {
 	r := policyRender{family: f, table: t, policy: p, whys: whysOf(s, f), sum: new(uint64)}
 	r.contents = contentsOf(s, r.whys)
 	r.numbers()
@@ -67,8 +67,8 @@ func (f family) renderPolicy(t *Table, s *nodestate.State, p *policy) (epoch uin
 	r.verdicts()
 	hosts = r.hosts(s)
 	epoch = p.epochs.of(*r.sum)
-	f.policyChains(t, s, epoch, hosts, p.listening)
-	f.hostChains(t, s, epoch, hosts)
+	policyChains(f, t, s, epoch, hosts, p.listening)
+	hostEndpointChains(f, t, s, epoch, hosts)
 	return epoch, hosts
 }
 
@@ -78,7 +78,7 @@ func evaluated(epoch uint16) string {
 }
 
 // linkRules let neighbour discovery pass, which is between the ends of a link.
-func (f family) linkRules() []string {
+func linkRules(f family) []string {
 	if !f.six {
 		return nil
 	}
@@ -86,7 +86,7 @@ func (f family) linkRules() []string {
 }
 
 // icmpErrors are those that are about flows.
-func (f family) icmpErrors() string {
+func icmpErrors(f family) string {
 	if f.six {
 		return "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }"
 	}
@@ -94,15 +94,15 @@ func (f family) icmpErrors() string {
 }
 
 // policyChains are those that every node has.
-func (f family) policyChains(t *Table, s *nodestate.State, epoch uint16, h hostRules, listening bool) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
-	errors, end := f.icmpErrors(), markChain
+func policyChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, listening bool) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+	errors, end := icmpErrors(f), markChain
 	if h.any() {
 		end = hostChain
 	}
 	chain(policyChain, evaluated(epoch), "goto "+flowChain)
 	flow := func(end string) []string {
-		return append(append([]string{"ct state related return"}, f.linkRules()...),
+		return append(append([]string{"ct state related return"}, linkRules(f)...),
 			"udp dport $vxlan jump "+toTunnelChain,
 			"ct state invalid,untracked goto "+strayChain,
 			"ct state new tcp flags & (syn | ack) != syn jump "+strayChain,
@@ -125,7 +125,7 @@ func (f family) policyChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 		// Where a flow of the node's own leaves by is known after its destination was translated: leaving judges that, and marks it.
 		chain(ownChain, evaluated(epoch), "goto "+ownFlowChain)
 		chain(ownFlowChain, flow(openChain)...)
-		chain(openChain, f.openFlowRules(h)...)
+		chain(openChain, openFlowRules(f, h)...)
 	}
 	if h.onTheWayOut() {
 		chain(clearChain, "return")
@@ -139,7 +139,7 @@ func (f family) policyChains(t *Table, s *nodestate.State, epoch uint16, h hostR
 		errors + " $ip saddr @" + setPods + " drop",
 		errors + " $ip saddr != @" + setOwn + " $ip daddr @" + setPods + " drop",
 		"$ip saddr @" + setIsolated + " drop",
-		"$ip daddr @" + setIsolated + " drop"}, f.strayHostRules(h)...)...)
+		"$ip daddr @" + setIsolated + " drop"}, strayHostRules(f, h)...)...)
 }
 
 // policyRender makes the part of a table that follows from a state.

@@ -127,7 +127,7 @@ func (r *policyRender) contentChain(c *content) string {
 		key   string
 	}{
 		{model.ProtocolTCP, "tcp", to}, {model.ProtocolUDP, "udp", to},
-		{model.ProtocolSCTP, "sctp", to}, {r.icmp(), r.words().icmp, message},
+		{model.ProtocolSCTP, "sctp", to}, {icmpProtocol(r.family), r.words().icmp, message},
 	} {
 		bit := nodestate.ProtoBit(p.proto, r.six)
 		if c.head.Protos&bit == 0 {
@@ -148,7 +148,7 @@ func (r *policyRender) contentChain(c *content) string {
 	return *made
 }
 
-func (f family) icmp() model.Protocol {
+func icmpProtocol(f family) model.Protocol {
 	if f.six {
 		return model.ProtocolICMPv6
 	}

@@ -56,14 +56,14 @@ const unprovenAnswer = "meta mark and $mask == $mask ct status snat ct direction
 const maxPools = 8
 
 // maskText is the netmask of a length, as an address.
-func (f family) maskText(bits int) string {
+func maskText(f family, bits int) string {
 	all := slices.Repeat([]byte{0xff}, f.zero().BitLen()/8)
 	a, _ := netip.AddrFromSlice(all)
 	return netip.PrefixFrom(a, bits).Masked().Addr().String()
 }
 
 // blockLengths are those of blocks on other nodes, the longest first.
-func (f family) blockLengths(s *nodestate.State) []int {
+func blockLengths(f family, s *nodestate.State) []int {
 	var out []int
 	for p, r := range s.Routes {
 		if f.has(p.Addr()) && r.Node.IsValid() && !slices.Contains(out, p.Bits()) {
@@ -75,7 +75,7 @@ func (f family) blockLengths(s *nodestate.State) []int {
 }
 
 // fromPools are the rules that lead addresses of pools to their chain.
-func (f family) fromPools(s *nodestate.State) []string {
+func fromPools(f family, s *nodestate.State) []string {
 	var pools prefixes
 	for p := range s.Routes {
 		if f.has(p.Addr()) {
@@ -95,8 +95,8 @@ func (f family) fromPools(s *nodestate.State) []string {
 
 // remoteChains are those of sources that live on other nodes. any are the rules for what may come
 // from anywhere.
-func (f family) remoteChains(t *Table, s *nodestate.State, at indexes, any []string) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+func remoteChains(f family, t *Table, s *nodestate.State, at indexes, any []string) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
 	const front = "$ip daddr . meta l4proto . th dport"
 	const atPort = "meta l4proto . th dport"
 	// Pods cannot take another's address, whatever MAC address they send with.
@@ -116,8 +116,8 @@ func (f family) remoteChains(t *Table, s *nodestate.State, at indexes, any []str
 	pods := []string{"iifname $tunnel goto " + podTunnel}
 	blocks, pods = append(blocks, local...), append(pods, local...)
 	var tunnel []string
-	for _, bits := range f.blockLengths(s) {
-		key := "$ip saddr and " + f.maskText(bits)
+	for _, bits := range blockLengths(f, s) {
+		key := "$ip saddr and " + maskText(f, bits)
 		blocks = append(blocks, plain(key, ofPodBlocks)...)
 		tunnel = append(tunnel, key+sender+ofPodBlocks+setWithMark+" goto "+sourceProven)
 	}
@@ -169,13 +169,13 @@ func (f family) remoteChains(t *Table, s *nodestate.State, at indexes, any []str
 	chain(nodeProven, "meta priority set none", "goto "+sourceProven)
 	chain(ownAsked, "$ports jump "+ownService, "goto "+sourceProven)
 	chain(sourceForged, "drop")
-	chain(sourceProven, slices.Concat(f.reversePathRules(s), []string{"meta l4proto != udp accept", "udp dport != $vxlan accept"}, any)...)
-	f.handedChains(chain)
-	f.remoteSets(t)
+	chain(sourceProven, slices.Concat(reversePathRules(f, s), []string{"meta l4proto != udp accept", "udp dport != $vxlan accept"}, any)...)
+	handedChains(f, chain)
+	remoteSets(f, t)
 }
 
 // handedChains are about node ports of other nodes: what is for one was handed on by that node.
-func (f family) handedChains(chain func(name string, rules ...string)) {
+func handedChains(f family, chain func(name string, rules ...string)) {
 	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(localList|handList), localList)
 	known := "meta mark set $ip daddr map @" + mapNodes + " " + own + "goto choose"
 	chain(handedChain,
@@ -198,22 +198,22 @@ func handedBack() []string {
 		"ct mark and $handed != 0 meta mark and $mask . ct mark and $mask != @" + setSameNode + " drop"}
 }
 
-func (f family) remoteSets(t *Table) {
-	f.set(t, setNodeLinks, Set{Key: "$addr . ether_addr"})
-	f.set(t, setNodeAddrMarks, Set{Key: "$addr . mark"})
-	f.set(t, setNodesFar, Set{Key: "$addr"})
-	f.set(t, setNodesBare, Set{Key: "$addr"})
-	f.set(t, setSameNode, Set{Key: "mark . mark"})
+func remoteSets(f family, t *Table) {
+	addSet(f, t, setNodeLinks, Set{Key: "$addr . ether_addr"})
+	addSet(f, t, setNodeAddrMarks, Set{Key: "$addr . mark"})
+	addSet(f, t, setNodesFar, Set{Key: "$addr"})
+	addSet(f, t, setNodesBare, Set{Key: "$addr"})
+	addSet(f, t, setSameNode, Set{Key: "mark . mark"})
 	for _, kind := range []string{ofPodBlocks, ofSinglePods} {
-		f.set(t, kind+setLinked, Set{Key: "$addr . ether_addr"})
-		f.set(t, kind+setRoutable, Set{Key: "$addr"})
-		f.set(t, kind+setTunnelled, Set{Key: "$addr"})
-		f.set(t, kind+setWithMark, Set{Key: "$addr . mark"})
+		addSet(f, t, kind+setLinked, Set{Key: "$addr . ether_addr"})
+		addSet(f, t, kind+setRoutable, Set{Key: "$addr"})
+		addSet(f, t, kind+setTunnelled, Set{Key: "$addr"})
+		addSet(f, t, kind+setWithMark, Set{Key: "$addr . mark"})
 	}
 }
 
 // addNode adds the elements of an address of another node, whose number is num.
-func (f family) addNode(t *Table, a netip.Addr, v nodestate.Addr, num int, numbered bool) {
+func addNode(f family, t *Table, a netip.Addr, v nodestate.Addr, num int, numbered bool) {
 	chain := nodeAny
 	switch {
 	case !v.SameLink:
@@ -237,7 +237,7 @@ func (f family) addNode(t *Table, a netip.Addr, v nodestate.Addr, num int, numbe
 }
 
 // addRemote adds the elements of a block, or of a pod outside of its node's blocks.
-func (f family) addRemote(t *Table, s *nodestate.State, n *nodeNumbers, kind string, base, node netip.Addr, sameLink, tunnel bool) {
+func addRemote(f family, t *Table, s *nodestate.State, n *nodeNumbers, kind string, base, node netip.Addr, sameLink, tunnel bool) {
 	at := s.Addrs[node]
 	switch {
 	case sameLink && at.Kind == nodestate.AddrNode && at.MAC != [6]byte{}:
@@ -253,10 +253,10 @@ func (f family) addRemote(t *Table, s *nodestate.State, n *nodeNumbers, kind str
 }
 
 // renderRemote makes the elements of blocks on other nodes.
-func (f family) renderRemote(t *Table, s *nodestate.State, n *nodeNumbers) {
+func renderRemote(f family, t *Table, s *nodestate.State, n *nodeNumbers) {
 	for p, r := range s.Routes {
 		if f.has(p.Addr()) && r.Node.IsValid() {
-			f.addRemote(t, s, n, ofPodBlocks, p.Masked().Addr(), r.Node, r.SameLink, r.Tunnel)
+			addRemote(f, t, s, n, ofPodBlocks, p.Masked().Addr(), r.Node, r.SameLink, r.Tunnel)
 		}
 	}
 }

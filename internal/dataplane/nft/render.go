@@ -64,18 +64,18 @@ func (f family) carried(s *nodestate.State) bool { return !f.six || s.Settings.I
 func Render(s *nodestate.State, six bool) *Table {
 	f := family{six}
 	t := newTable(f.nft())
-	epoch, hosts := f.renderPolicy(t, s, newPolicy())
-	f.renderChains(t, s, epoch, hosts, f.setSizeFor(s, 0), indexes{connections: 1 << 18}) // the kernel's default
+	epoch, hosts := renderPolicy(f, t, s, newPolicy())
+	renderChains(f, t, s, epoch, hosts, setSizeFor(f, s, 0), indexes{connections: 1 << 18}) // the kernel's default
 	n := newNodeNumbers()
-	f.renderAddrs(t, s, n, indexes{})
-	f.renderRoutes(t, s)
-	f.renderRemote(t, s, n)
+	renderAddrs(f, t, s, n, indexes{})
+	renderRoutes(f, t, s)
+	renderRemote(f, t, s, n)
 	newServices(f, n).render(t, s)
 	return t
 }
 
 // renderAddrs makes the elements that follow nodestate.State.Addrs.
-func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *nodeNumbers, at indexes) {
+func renderAddrs(f family, t *Table, s *nodestate.State, numbers *nodeNumbers, at indexes) {
 	numbers.follow(f, s)
 	addWorkloads(t, s)
 	for a, v := range s.Addrs {
@@ -94,14 +94,14 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *nodeNumbers, 
 			t.add(setPods, a.String(), "")
 			t.add(setLocal, a.String(), "")
 			t.add(setHairpin, key(a, a), "")
-			f.addSender(t, s, a, v, at)
+			addSender(f, t, s, a, v, at)
 			if v.NATOutgoing {
 				t.add(setOutgoing, a.String(), "")
 			}
 		case nodestate.AddrNode:
 			t.add(setNodes, a.String(), "")
 			n, ok := numbers.of(v.Node)
-			f.addNode(t, a, v, n, ok)
+			addNode(f, t, a, v, n, ok)
 			if ok {
 				mark := strconv.Itoa(n << nodeShift)
 				t.add(mapNodes, a.String(), mark)
@@ -115,7 +115,7 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *nodeNumbers, 
 		}
 		if v.Kind == nodestate.AddrPod {
 			t.add(mapSenders, a.String(), "goto "+podSource)
-			f.addRemote(t, s, numbers, ofSinglePods, a, v.Node, v.SameLink, v.Tunnel)
+			addRemote(f, t, s, numbers, ofSinglePods, a, v.Node, v.SameLink, v.Tunnel)
 		}
 		if v.NodePorts {
 			t.add(setPorted, a.String(), "")
@@ -128,7 +128,7 @@ func (f family) renderAddrs(t *Table, s *nodestate.State, numbers *nodeNumbers, 
 }
 
 // renderRoutes makes the elements that follow routes: prefixes of pods.
-func (f family) renderRoutes(t *Table, s *nodestate.State) {
+func renderRoutes(f family, t *Table, s *nodestate.State) {
 	var pods, routed, blocks prefixes
 	for p, r := range s.Routes {
 		if !f.has(p.Addr()) {

@@ -15,7 +15,7 @@ import (
 
 // TestFullAffinity: remembering a client, which fails where the set is full, is no condition of its translation.
 func TestFullAffinity(t *testing.T) {
-	rules := family{}.pickRules(3, 60, false)
+	rules := pickRules(family{}, 3, 60, false)
 	last := rules[len(rules)-1]
 	if strings.Contains(last, "update") || !strings.Contains(last, "dnat ip to") {
 		t.Errorf("the last rule: %s", last)

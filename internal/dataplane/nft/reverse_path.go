@@ -4,7 +4,7 @@ import "github.com/weir-net/weir/internal/nodestate"
 
 // reversePathRules drop what comes in by an uplink that the route to its source does not lead out by (bpfEnforceRPF Strict; RFC 3704,
 // section 2.2). Multicast and broadcast are of the link alone, as are link-local sources and, of IPv6, who has no address yet.
-func (f family) reversePathRules(s *nodestate.State) []string {
+func reversePathRules(f family, s *nodestate.State) []string {
 	if !s.Settings.RPFStrict {
 		return nil
 	}

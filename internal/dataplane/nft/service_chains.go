@@ -25,12 +25,12 @@ const (
 )
 
 // serviceChains make the chains and sets of Services. Only the first packet of a flow comes by translate.
-func (f family) serviceChains(t *Table, s *nodestate.State) {
+func serviceChains(f family, t *Table, s *nodestate.State) {
 	const front = "$ip daddr . meta l4proto . th dport"
 	const atPort = "meta l4proto . th dport"
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
 	nat := func(name string, hook knftables.BaseChainHook, rules ...string) {
-		t.Chains[name] = Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: f.rules(s, rules...)}
+		t.Chains[name] = Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: expandRules(f, s, rules...)}
 	}
 	nat("translate", knftables.PreroutingHook,
 		"meta l4proto != { tcp, udp, sctp } return",
@@ -67,7 +67,7 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 	chain(nodeChainOutside,
 		"meta priority set "+atPort+" map @"+mapPorts+" goto "+handedChain)
 	if s.Settings.KubeProxy {
-		f.kubeProxyChains(chain, front, atPort, own)
+		kubeProxyChains(f, chain, front, atPort, own)
 	}
 	chain(rangesChain,
 		// nft 1.0.6 turns the bytes of meta l4proto round where a set has intervals, which there is nothing to of one byte; Linux 7 refuses that.
@@ -78,7 +78,7 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		// A packet in the middle of a connection that nobody knows is no beginning of one.
 		fmt.Sprintf("tcp flags & (fin | syn | rst | ack) != syn meta priority and %#x != %#x drop", hashList|handList, hashList|handList),
 		"meta priority vmap @"+mapLists)
-	f.handOnChains(t, s)
+	handOnChains(f, t, s)
 	chain("refuse",
 		"$ports $ip daddr @"+setPorted+" "+atPort+" vmap @"+mapRefusedPorts,
 		"$ports "+front+" vmap @"+mapRefused)
@@ -90,11 +90,11 @@ func (f family) serviceChains(t *Table, s *nodestate.State) {
 		setPortsLocal: {Key: portal}, mapLists: {Key: "classid", Value: "verdict"}, mapRanged: {Key: "classid", Value: "verdict"},
 		mapBackends: {Key: "classid . mark", Value: backend}, mapSlots: {Key: "classid . mark", Value: "mark"}, mapLive: {Key: "classid . mark", Value: backend},
 		mapRemote:   {Key: "classid . mark", Value: "mark"},
-		mapAffinity: f.affinitySet(),
+		mapAffinity: affinitySetOf(f),
 		setRanges:   {Key: frontend + " . $addr", Interval: true},
 		mapRefused:  {Key: frontend, Value: "verdict"}, mapRefusedPorts: {Key: portal, Value: "verdict"},
 	} {
-		f.set(t, name, set)
+		addSet(f, t, name, set)
 	}
 }
 
@@ -123,9 +123,9 @@ func (v *services) chains(p *port) map[string][]string {
 		switch {
 		case len(l.slots) == 0:
 		case l.number&hashList != 0:
-			out[p.pickName(l)] = v.f.hashRules(l, len(p.table), p.affinity())
+			out[p.pickName(l)] = hashRules(v.f, l, len(p.table), p.affinity())
 		default:
-			out[p.pickName(l)] = v.f.pickRules(len(l.slots), p.affinity(), l.number&handList != 0)
+			out[p.pickName(l)] = pickRules(v.f, len(l.slots), p.affinity(), l.number&handList != 0)
 		}
 	}
 	return out
@@ -134,7 +134,7 @@ func (v *services) chains(p *port) map[string][]string {
 // pickRules choose one of n backends of the list whose number is the packet's priority. The new flow's ct mark holds the
 // slot meanwhile. With affinity the backend that the client had last is taken again while it is live; the ct mark holds its
 // number. With handOn a flow whose backend is on another node is not translated: its ct mark becomes that node's.
-func (f family) pickRules(n int, affinity uint32, handOn bool) []string {
+func pickRules(f family, n int, affinity uint32, handOn bool) []string {
 	const tr = "meta l4proto { tcp, udp, sctp } dnat $ip to meta priority . ct mark map @"
 	random := fmt.Sprintf("ct mark set numgen random mod %d", n)
 	var rules []string
@@ -144,7 +144,7 @@ func (f family) pickRules(n int, affinity uint32, handOn bool) []string {
 	if affinity == 0 {
 		rules = slices.Concat([]string{random}, rules, []string{tr + mapBackends})
 	} else {
-		client := "meta priority . " + f.client()
+		client := "meta priority . " + clientExpression(f)
 		remember := fmt.Sprintf("update @%s { %s timeout %ds : ct mark }", mapAffinity, client, affinity)
 		known := "ct mark set " + client + " map @" + mapAffinity
 		live := []string{known + " " + remember + " " + tr + mapLive}
@@ -165,16 +165,16 @@ func (f family) pickRules(n int, affinity uint32, handOn bool) []string {
 	return rules
 }
 
-// client is what a client with affinity is known by. An address of IPv6 does not fit beside the number of the list (nft
+// clientExpression is what a client with affinity is known by. An address of IPv6 does not fit beside the number of the list (nft
 // before 1.0.8 gives a map's value to the registers of a key of more than 16 bytes), so it is hashed.
-func (f family) client() string {
+func clientExpression(f family) string {
 	if f.six {
 		return "jhash ip6 saddr mod 4294967295 seed 0x57656972"
 	}
 	return "ip saddr"
 }
 
-func (f family) affinitySet() Set {
+func affinitySetOf(f family) Set {
 	s := Set{Key: "classid . ipv4_addr", Value: "mark", Learned: true, Size: affinitySize}
 	if f.six { // a number of no named type
 		s.Key, s.Value, s.TypeOf = "meta priority . numgen random mod 65536", "ct mark", true

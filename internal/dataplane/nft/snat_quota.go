@@ -50,11 +50,11 @@ func outsidePorts(s *nodestate.State) (first, last uint16) {
 }
 
 // portShareChains make the chains and the sets by which pods are held to their shares.
-func (f family) portShareChains(t *Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: f.rules(s, rules...)} }
+func portShareChains(f family, t *Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
 	const own, ports, queries = "goto " + asNodeChain, "$ip saddr . $ip daddr . meta l4proto . th dport", "$ip saddr . $ip daddr"
-	f.set(t, setPortShares, Set{Key: "$addr . $addr . inet_proto . inet_service", Learned: true, Lasting: true, Size: portSharesSize})
-	f.set(t, setQueryShares, Set{Key: "$addr . $addr", Learned: true, Lasting: true, Size: portSharesSize})
+	addSet(f, t, setPortShares, Set{Key: "$addr . $addr . inet_proto . inet_service", Learned: true, Lasting: true, Size: portSharesSize})
+	addSet(f, t, setQueryShares, Set{Key: "$addr . $addr", Learned: true, Lasting: true, Size: portSharesSize})
 	share, refuse := podShare(s), denyName(reason.NoPort, 0)
 	if share == 0 {
 		chain(asNodePod, own)

@@ -33,24 +33,24 @@ func isUntracked(why reason.Reason) bool {
 func isPerPacket(why reason.Reason) bool { return why == reason.HostPreDNAT || isUntracked(why) }
 
 // untrackedChains are those of policies with doNotTrack; nothing of it is there without them.
-func (f family) untrackedChains(t *Table, s *nodestate.State, h hostRules) {
+func untrackedChains(f family, t *Table, s *nodestate.State, h hostRules) {
 	if !h.hasUntracked() {
 		return
 	}
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
-		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: f.rules(s, rules...)}
+		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
 	}
-	f.set(t, mapUntracked, Set{Key: "classid", Value: "verdict"})
+	addSet(f, t, mapUntracked, Set{Key: "classid", Value: "verdict"})
 	const end = "meta priority set none" // the numbers of the look-ups
 	// What came out of somebody's tunnel may have the mark of the outer packet.
 	unmarked := []string{"meta mark and " + hex(untrackedBit) + " != 0 meta mark set meta mark and " + hex(^uint32(untrackedBit))}
 	base(untrackedChain, knftables.PreroutingHook, "raw+1", slices.Concat(
-		unmarked, f.linkRules(), []string{"iifname $tunnel return"}, f.exemptHosts("return"), byInterface("iif", h.untrackedIn), []string{end})...)
+		unmarked, linkRules(f), []string{"iifname $tunnel return"}, exemptHosts(f, "return"), byInterface("iif", h.untrackedIn), []string{end})...)
 	base(untrackedSentChain, knftables.OutputHook, "raw+1", slices.Concat(
-		[]string{ownSocket + "return"}, unmarked, f.linkRules(), []string{"oifname $tunnel return"}, f.exemptHosts("return"), byInterface("oif", h.untrackedOut), []string{end})...)
+		[]string{ownSocket + "return"}, unmarked, linkRules(f), []string{"oifname $tunnel return"}, exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
 	base(untrackedLeavingChain, knftables.PostroutingHook, "srcnat-11", slices.Concat(
 		[]string{"meta iif != 0 return", "ct direction reply return", "ct status and dnat == 0 return", "oifname $tunnel return"},
-		f.exemptHosts("return"), byInterface("oif", h.untrackedOut), []string{end})...)
+		exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
 	t.Chains[untrackedAllowedChain] = Chain{Rules: []string{"meta mark set meta mark or " + hex(untrackedBit)}}
 	// The connection is not marked as judged: its next packet may come by itself again, or may not.
 	t.Chains[untrackedAcceptChain] = Chain{Rules: []string{end, "accept"}}
