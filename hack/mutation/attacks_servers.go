@@ -23,7 +23,7 @@ var attacksServers = []mutant{
 	{fault: fault{"a pod's host port on a loopback address takes the node's resolver or the probes of its static pods", refusalsFile,
 		"		if why := ofLoopback(p.id); why != \"\" {", "		if why := ofLoopback(p.id); false {"}, pkg: calcPackage, run: "^TestHostileHostPortOfLoopback$"},
 	{fault: fault{"a pod's host port on a loopback address is rendered, and breaks what the node asks there", "internal/dataplane/nft/services.go",
-		"return v.f.has(f.Addr) && !f.Addr.IsLoopback()", "return v.f.has(f.Addr)"}, pkg: "./internal/dataplane/nft", run: "^TestHostileLoopback$"},
+		"return v.f.Has(f.Addr) && !f.Addr.IsLoopback()", "return v.f.Has(f.Addr)"}, pkg: "./internal/dataplane/nft", run: "^TestHostileLoopback$"},
 	{fault: fault{"a younger pod's host port takes the port of an older Service's external IP at its node", "internal/calc/podaddrs.go",
 		"		return here && cmp.Or(", "		return here || cmp.Or("}, pkg: calcPackage, run: "^TestHostileYoungerHostPort$"},
 	{fault: fault{"a Service takes another port of an older external address of another namespace", guardsFile,

@@ -6,14 +6,15 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // What an earlier run wrote is gone on with: numbers are in open flows, and slots are not moved for nothing.
 
 // adopt takes the numbers of nodes that stand in the kernel.
-func (n *nodeNumbers) adopt(w *tableState) {
-	for k, v := range w.tracker(mapNodes).All() {
+func (n *nodeNumbers) adopt(w *table.State) {
+	for k, v := range w.Tracker(mapNodes).All() {
 		a, err := netip.ParseAddr(k)
 		mark, err2 := strconv.Atoi(v)
 		num := mark >> nodeShift
@@ -25,7 +26,7 @@ func (n *nodeNumbers) adopt(w *tableState) {
 }
 
 // adopt takes the numbers of lists and the slots of backends that stand in the kernel.
-func (v *services) adopt(w *tableState, s *nodestate.State) {
+func (v *services) adopt(w *table.State, s *nodestate.State) {
 	slots := map[uint32]map[int]netip.AddrPort{}
 	note := func(list string, slot string, b netip.AddrPort, ok bool) {
 		n, okList := parseList(list)
@@ -38,14 +39,14 @@ func (v *services) adopt(w *tableState, s *nodestate.State) {
 		}
 		slots[n][i] = b
 	}
-	for k, value := range w.tracker(mapBackends).All() {
+	for k, value := range w.Tracker(mapBackends).All() {
 		list, slot, _ := strings.Cut(k, " . ")
 		b, ok := parseBackend(value)
 		note(list, slot, b, ok)
 	}
-	for k, value := range w.tracker(mapSlots).All() {
+	for k, value := range w.Tracker(mapSlots).All() {
 		list, slot, _ := strings.Cut(k, " . ")
-		live, _ := w.tracker(mapLive).Actual(list + " . " + value)
+		live, _ := w.Tracker(mapLive).Actual(list + " . " + value)
 		b, ok := parseBackend(live)
 		note(list, slot, b, ok)
 	}
@@ -54,16 +55,16 @@ func (v *services) adopt(w *tableState, s *nodestate.State) {
 		if !v.renders(f) || v.ports[svc.ID] != nil {
 			continue
 		}
-		at, k := []string{mapServices, mapServicesOutside}, key(f.Addr, f.Proto, f.Port) // the latter alone beside a kube-proxy
+		at, k := []string{mapServices, mapServicesOutside}, table.Key(f.Addr, f.Proto, f.Port) // the latter alone beside a kube-proxy
 		if f.Addr.IsUnspecified() {
-			at, k = []string{mapPorts, mapPortsOutside}, key(f.Proto, f.Port)
+			at, k = []string{mapPorts, mapPortsOutside}, table.Key(f.Proto, f.Port)
 			if svc.LocalOnly {
 				at = []string{mapHostPorts}
 			}
 		}
 		text, ok := "", false
 		for _, name := range at {
-			if text, ok = w.tracker(name).Actual(k); ok {
+			if text, ok = w.Tracker(name).Actual(k); ok {
 				break
 			}
 		}
@@ -86,18 +87,18 @@ func (v *services) adopt(w *tableState, s *nodestate.State) {
 }
 
 // adoptRemote returns on which nodes backends were that flows were handed on to, by the number of their port.
-func adoptRemote(w *tableState) map[uint32]map[netip.AddrPort]int {
+func adoptRemote(w *table.State) map[uint32]map[netip.AddrPort]int {
 	out := map[uint32]map[netip.AddrPort]int{}
-	for k, value := range w.tracker(mapRemote).All() {
+	for k, value := range w.Tracker(mapRemote).All() {
 		list, _, _ := strings.Cut(k, " . ")
 		n, ok := parseList(list)
 		mark, err := strconv.ParseUint(value, 10, 32)
 		if !ok || err != nil || mark&nodeMask == 0 {
 			continue
 		}
-		text, ok := w.tracker(mapBackends).Actual(k)
+		text, ok := w.Tracker(mapBackends).Actual(k)
 		if !ok {
-			text, _ = w.tracker(mapLive).Actual(k)
+			text, _ = w.Tracker(mapLive).Actual(k)
 		}
 		b, ok := parseBackend(text)
 		if !ok {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/jhash"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -23,9 +24,9 @@ const (
 )
 
 // affinityKey is a client of a list as the kernel has it in a key: each part fills whole words.
-func affinityKey(f family, list uint32, client netip.Addr) []byte {
+func affinityKey(f table.Family, list uint32, client netip.Addr) []byte {
 	key := binary.NativeEndian.AppendUint32(nil, list)
-	if f.six {
+	if f.Six {
 		return binary.NativeEndian.AppendUint32(key, hashedClient(client))
 	}
 	return append(key, client.AsSlice()...)
@@ -54,8 +55,8 @@ func (d *Driver) Remember(all []conntrack.Affinity) error {
 	return errors.Join(errs...)
 }
 
-func (v *services) remember(conn *nftables.Conn, f family, all []conntrack.Affinity) error {
-	set, there, err := elements(conn, f, mapAffinity)
+func (v *services) remember(conn *nftables.Conn, f table.Family, all []conntrack.Affinity) error {
+	set, there, err := table.Elements(conn, f, mapAffinity)
 	if err != nil || set == nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func (v *services) remember(conn *nftables.Conn, f family, all []conntrack.Affin
 // affinityElements are those of a client, one for each list that it may be led by.
 func (v *services) affinityElements(a conntrack.Affinity) (out []nftables.SetElement) {
 	p := v.ports[nodestate.Frontend{Addr: a.Service.Addr(), Port: a.Service.Port(), Proto: model.Protocol(a.Proto)}]
-	if p == nil || !v.f.has(a.Client) {
+	if p == nil || !v.f.Has(a.Client) {
 		return nil
 	}
 	left := time.Duration(p.affinity())*time.Second - a.Age
@@ -112,8 +113,8 @@ func (v *services) affinityElements(a conntrack.Affinity) (out []nftables.SetEle
 
 // affinityOf reads which backends clients have in the tables of a family. Of IPv6 addresses tables have hashes alone: clients are those that
 // may be meant.
-func affinityOf(conn *nftables.Conn, f family, clients func() map[uint32]netip.Addr) ([]conntrack.Affinity, error) {
-	_, found, err := elements(conn, f, mapAffinity)
+func affinityOf(conn *nftables.Conn, f table.Family, clients func() map[uint32]netip.Addr) ([]conntrack.Affinity, error) {
+	_, found, err := table.Elements(conn, f, mapAffinity)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
@@ -121,19 +122,19 @@ func affinityOf(conn *nftables.Conn, f family, clients func() map[uint32]netip.A
 	if err != nil {
 		return nil, err
 	}
-	_, live, err := elements(conn, f, mapLive)
+	_, live, err := table.Elements(conn, f, mapLive)
 	if err != nil {
 		return nil, err
 	}
 	backends := map[string]netip.AddrPort{}
-	size := f.zero().BitLen() / 8
+	size := f.Zero().BitLen() / 8
 	for _, e := range live {
 		if a, ok := addrOf(e.Val, size); ok && len(e.Val) >= size+2 {
 			backends[string(e.Key)] = netip.AddrPortFrom(a, binary.BigEndian.Uint16(e.Val[size:]))
 		}
 	}
 	var hashed map[uint32]netip.Addr
-	if f.six {
+	if f.Six {
 		hashed = clients()
 	}
 	var out []conntrack.Affinity
@@ -144,7 +145,7 @@ func affinityOf(conn *nftables.Conn, f family, clients func() map[uint32]netip.A
 		service, ok := services[binary.NativeEndian.Uint32(e.Key)&^listBits]
 		backend, ok2 := backends[string(e.Key[:4])+string(e.Val[:4])]
 		client, ok3 := addrOf(e.Key[4:], 4)
-		if f.six {
+		if f.Six {
 			client, ok3 = hashed[binary.NativeEndian.Uint32(e.Key[4:])]
 		}
 		if ok && ok2 && ok3 {
@@ -156,16 +157,16 @@ func affinityOf(conn *nftables.Conn, f family, clients func() map[uint32]netip.A
 }
 
 // listsOf are the frontends that have lists, by the number of the list of all backends.
-func listsOf(conn *nftables.Conn, f family) (map[uint32]conntrack.Affinity, error) {
+func listsOf(conn *nftables.Conn, f table.Family) (map[uint32]conntrack.Affinity, error) {
 	out := map[uint32]conntrack.Affinity{}
-	size := f.zero().BitLen() / 8
+	size := f.Zero().BitLen() / 8
 	for _, name := range []string{mapServices, mapPorts} {
-		_, found, err := elements(conn, f, name)
+		_, found, err := table.Elements(conn, f, name)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range found {
-			addr, rest := f.zero(), e.Key
+			addr, rest := f.Zero(), e.Key
 			if name == mapServices {
 				a, ok := addrOf(e.Key, size)
 				if !ok {

@@ -8,33 +8,34 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // arpTable is our table of the family arp. The kernel enters whoever asks it by ARP as a neighbour, so a pod asks a few times a second: a pod has
 // the one neighbour that it needs from the start.
 type arpTable struct {
-	ruleTable
+	table.RuleTable
 	pods string // the interfaces that it is about
 }
 
 func newARPTable(n knftables.Interface) *arpTable {
-	return &arpTable{ruleTable: ruleTable{nft: n, name: "arp " + tableName, family: unix.NFPROTO_ARP, chain: "received"}}
+	return &arpTable{RuleTable: table.NewRuleTable(n, "arp "+table.Name, unix.NFPROTO_ARP, "received")}
 }
 
 // apply makes the table. A kernel without such tables goes without.
 func (a *arpTable) apply(ctx context.Context, s *nodestate.State, log *slog.Logger) {
 	pods := podInterfaces(s)
-	if a.known && a.pods == pods {
+	if a.Known && a.pods == pods {
 		return
 	}
-	a.known, a.pods = true, pods
-	chain := Chain{Type: knftables.FilterType, Hook: knftables.InputHook, Priority: "0"}
+	a.Known, a.pods = true, pods
+	chain := table.Chain{Type: knftables.FilterType, Hook: knftables.InputHook, Priority: "0"}
 	if pods != "" {
 		chain.Rules = []string{fmt.Sprintf(
 			"iifname %s update @%s { iifname timeout 1m limit rate over %d/second burst %d packets } counter drop", pods, setDiscovers, discoverPod, discoverPod)}
 	}
-	if err := a.write(ctx, chain, Set{Key: "ifname", Learned: true, Size: resolvingSize}.object(setDiscovers)); err != nil {
+	if err := a.Write(ctx, chain, table.Set{Key: "ifname", Learned: true, Size: resolvingSize}.Object(setDiscovers)); err != nil {
 		log.Warn("pods may enter any number of neighbours by ARP: the kernel takes no table of the family arp", "error", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -43,27 +44,12 @@ const (
 	maxNodes  = nodeMask>>nodeShift - 2 // see openingNumber
 )
 
-// words are what of a rule depends on the family.
-type words struct {
-	ip          string // "ip", "ip6"
-	addr        string // type
-	icmp        string // of reject
-	unreachable string // host
-}
-
-func (f family) words() words {
-	if f.six {
-		return words{ip: "ip6", addr: "ipv6_addr", icmp: "icmpv6", unreachable: "addr-unreachable"}
-	}
-	return words{ip: "ip", addr: "ipv4_addr", icmp: "icmp", unreachable: "host-unreachable"}
-}
-
 // expandRules writes the words of the family and of the state into rules.
-func expandRules(f family, s *nodestate.State, lines ...string) []string {
-	w := f.words()
-	r := strings.NewReplacer("$ip", w.ip, "$icmp", w.icmp, "$unreachable", w.unreachable,
+func expandRules(f table.Family, s *nodestate.State, lines ...string) []string {
+	w := f.Words()
+	r := strings.NewReplacer("$ip", w.IP, "$icmp", w.ICMP, "$unreachable", w.Unreachable,
 		"$ports", "meta l4proto { tcp, udp, sctp }",
-		"$node", f.node(s).String(),
+		"$node", f.Node(s).String(),
 		"$mask", hex(nodeMask), "$rest", hex(^uint32(nodeMask)),
 		"$tunnel", tunnelDevice, "$pods", fromPods(s), "$host", hostDevice, "$routed", hex(routedBit), "$through", hex(tunnelBit), "$handed", hex(handedBit), "$came", hex(cameBit),
 		"$goal", hex(nodeMask|tunnelBit), "$shakes", hex(handshakeMask), "$plain", hex(^uint32(routedMask)),
@@ -79,10 +65,10 @@ func hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }
 
 // renderChains makes the chains and sets that every node has; those of the hooks are in filter_chains.go. room is of setSizeFor,
 // at of findIndexes.
-func renderChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, at indexes) {
+func renderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, at indexes) {
 	filterChains(f, t, s, epoch, h, at)
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
-	t.Chains["leave"] = Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: expandRules(f, s, masqueradeRules(f, s)...)}
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	t.Chains["leave"] = table.Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: expandRules(f, s, masqueradeRules(f, s)...)}
 	chain(asNodeChain, asNodeRules(f, s, s.Settings.SNATFirst, s.Settings.SNATLast)...)
 	first, last := outsidePorts(s)
 	chain(asNodeOutside, asNodeRules(f, s, first, last)...)
@@ -95,17 +81,17 @@ func renderChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRu
 	dsrFallbackChains(f, t, s, at)
 	policySets(f, t, room)
 
-	sets := map[string]Set{
+	sets := map[string]table.Set{
 		setWorkloads: {Key: "ifname", Size: room}, mapSenders: {Key: "$addr", Value: "verdict", Size: room}, setPods: {Key: "$addr", Size: room}, setOwn: {Key: "$addr", Size: room},
 		setLocal: {Key: "$addr", Size: room}, setNodes: {Key: "$addr"}, mapNodes: {Key: "$addr", Value: "mark"}, mapLinks: {Key: "ether_addr", Value: "mark"},
 		setPorted: {Key: "$addr"}, setBlocks: {Key: "$addr", Interval: true}, setRouted: {Key: "$addr", Interval: true},
 		setKnown:     {Key: "$addr"},
 		setPodRanges: {Key: "$addr", Interval: true}, setOutgoing: {Key: "$addr", Size: room}, setHairpin: {Key: "$addr . $addr", Size: room}, setKeepSource: {Key: "$addr"},
 	}
-	sets[mapPortals], sets[mapInside] = Set{Key: "$addr", Value: "verdict"}, Set{Key: "$addr", Value: "verdict"}
-	sets[setDirect], sets[setOptOut] = Set{Key: "classid"}, Set{Key: "$addr", Interval: true}
+	sets[mapPortals], sets[mapInside] = table.Set{Key: "$addr", Value: "verdict"}, table.Set{Key: "$addr", Value: "verdict"}
+	sets[setDirect], sets[setOptOut] = table.Set{Key: "classid"}, table.Set{Key: "$addr", Interval: true}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
-		addSet(f, t, name, sets[name])
+		table.AddSet(f, t, name, sets[name])
 	}
 }
 
@@ -115,10 +101,10 @@ const minSetSize = 4096
 // setSizeFor is the size of sets of what is on this node, at least as it was: the kernel finds an element of a set with a size faster. It is
 // twice what they hold, because a transaction that replaces all has both. Where it changes the table is made anew, and what packets
 // taught it is lost: so it is generous, and never less than it was.
-func setSizeFor(f family, s *nodestate.State, was uint64) uint64 {
+func setSizeFor(f table.Family, s *nodestate.State, was uint64) uint64 {
 	held, interfaces := 0, map[string]bool{} // setWorkloads has those of either family
 	for a, v := range s.Addrs {
-		if f.has(a) { // also those of other nodes, and their pods outside of blocks: mapSenders has them
+		if f.Has(a) { // also those of other nodes, and their pods outside of blocks: mapSenders has them
 			held++
 		}
 		if v.Kind == nodestate.AddrEndpoint {
@@ -132,30 +118,23 @@ func setSizeFor(f family, s *nodestate.State, was uint64) uint64 {
 	return room
 }
 
-// addSet adds a set whose types are written with $addr.
-func addSet(f family, t *Table, name string, s Set) {
-	addr := f.words().addr
-	s.Key, s.Value = strings.ReplaceAll(s.Key, "$addr", addr), strings.ReplaceAll(s.Value, "$addr", addr)
-	t.Sets[name] = s
-}
-
 // asNodeChain gives a flow the node's address, and a port of the range that is for that; an echo's identifier plays the port.
 const asNodeChain = "as-node"
 
-func asNodeRules(f family, s *nodestate.State, first, last uint16) []string {
-	if !f.node(s).IsValid() {
+func asNodeRules(f table.Family, s *nodestate.State, first, last uint16) []string {
+	if !f.Node(s).IsValid() {
 		return nil
 	}
 	if last < first || first == 0 {
 		return []string{"snat to $node"}
 	}
-	to := netip.AddrPortFrom(f.node(s), first).String() + "-" + fmt.Sprint(last)
+	to := netip.AddrPortFrom(f.Node(s), first).String() + "-" + fmt.Sprint(last)
 	return []string{"$ports snat to " + to, "$icmp type echo-request snat to " + to, "snat to $node"}
 }
 
 // masqueradeRules translate sources. A node without an address of the family translates none.
-func masqueradeRules(f family, s *nodestate.State) []string {
-	if !f.node(s).IsValid() {
+func masqueradeRules(f table.Family, s *nodestate.State) []string {
+	if !f.Node(s).IsValid() {
 		return nil
 	}
 	rules := []string{

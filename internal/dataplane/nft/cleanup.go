@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -20,7 +19,7 @@ func Remove(ctx context.Context) error {
 	if err := conntrack.Release(); err != nil { // by it programs let pass what the tables judge: it goes first
 		return err
 	}
-	if err := deleteTables(); err != nil {
+	if err := table.DeleteTables(); err != nil {
 		return err
 	}
 	host, err := findDevice(hostDevice)
@@ -45,66 +44,4 @@ func Remove(ctx context.Context) error {
 		}
 	}
 	return errors.Join(append(errs, removePolicyRoutes(), removeProxied(), ctx.Err())...)
-}
-
-// deleteTables empties the base chains and deletes the tables once no packet is inside of them. A packet that is inside of a chain while a
-// transaction takes effect goes on by the rules of before, and finds the elements of after: with the table's maps gone, and their elements, it would be
-// dropped where a rule asks who sent it.
-func deleteTables() error {
-	conn, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("opening nftables: %w", err)
-	}
-	tables, err := conn.ListTables()
-	if kernel.LacksNFTables(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("listing tables: %w", err)
-	}
-	tables = slices.DeleteFunc(tables, func(t *nftables.Table) bool {
-		return t.Name != tableName || t.Family != nftables.TableFamilyIPv4 && t.Family != nftables.TableFamilyIPv6 && t.Family != nftables.TableFamilyNetdev && t.Family != nftables.TableFamilyARP
-	})
-	if len(tables) == 0 {
-		return nil
-	}
-	chains, err := conn.ListChains()
-	if err != nil {
-		return fmt.Errorf("listing chains: %w", err)
-	}
-	for _, c := range chains {
-		// Without its layout a table that stays, emptied, counts as none.
-		if (c.Hooknum != nil || c.Name == layoutChain) && slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == c.Table.Name && t.Family == c.Table.Family }) {
-			conn.FlushChain(c)
-		}
-	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("emptying chains: %w", err)
-	}
-	conntrack.AwaitPackets()
-	for _, t := range tables {
-		conn.DelTable(t)
-	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("deleting tables: %w", err)
-	}
-	return nil
-}
-
-// There reports whether a driver's table of a family is in the kernel.
-func There() (bool, error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return false, fmt.Errorf("opening nftables: %w", err)
-	}
-	tables, err := conn.ListTables()
-	if kernel.LacksNFTables(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("listing tables: %w", err)
-	}
-	return slices.ContainsFunc(tables, func(t *nftables.Table) bool {
-		return t.Name == tableName && (t.Family == nftables.TableFamilyIPv4 || t.Family == nftables.TableFamilyIPv6)
-	}), nil
 }

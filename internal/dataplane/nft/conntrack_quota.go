@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -51,9 +52,9 @@ type Held struct {
 
 // connectionShares make the chains and sets by which pods are held to their shares of a table of so many connections; 0 = there is no limit, or
 // it is not known.
-func connectionShareChains(f family, t *Table, s *nodestate.State, connections uint32) {
+func connectionShareChains(f table.Family, t *table.Table, s *nodestate.State, connections uint32) {
 	refuse := denyName(reason.Share, 0)
-	addSet(f, t, mapShares, Set{Key: "$addr", Value: "verdict"})
+	table.AddSet(f, t, mapShares, table.Set{Key: "$addr", Value: "verdict"})
 	var begins, pressed []string
 	if connections > 0 {
 		part := func(n uint32) uint32 { return max(connections/n, 1) }
@@ -66,12 +67,12 @@ func connectionShareChains(f family, t *Table, s *nodestate.State, connections u
 		begins = append([]string{"$ip saddr vmap @" + mapShares}, within(setBegun, begunPart, begunRate)...)
 		pressed = within(setBegunPressed, pressedPart, pressedRate)
 	}
-	t.Chains[podBeginsChain] = Chain{Rules: expandRules(f, s, begins...)}
-	t.Chains[podPressedChain] = Chain{Rules: expandRules(f, s, pressed...)}
+	t.Chains[podBeginsChain] = table.Chain{Rules: expandRules(f, s, begins...)}
+	t.Chains[podPressedChain] = table.Chain{Rules: expandRules(f, s, pressed...)}
 	for _, name := range []string{setBegun, setBegunPressed} {
-		addSet(f, t, name, Set{Key: "$addr", Learned: true, Size: begunSize})
+		table.AddSet(f, t, name, table.Set{Key: "$addr", Learned: true, Size: begunSize})
 	}
-	t.Chains[refuse] = Chain{Rules: []string{"counter", "drop"}}
+	t.Chains[refuse] = table.Chain{Rules: []string{"counter", "drop"}}
 }
 
 // connections is the size of the table of connection tracking; 0 = there is no limit, or nothing is tracked.
@@ -151,7 +152,7 @@ func (d *Driver) setShares(ctx context.Context, shares map[netip.Addr]string, he
 	for f, t := range d.tables {
 		of := map[netip.Addr]string{}
 		for a, to := range shares {
-			if f.has(a) {
+			if f.Has(a) {
 				of[a] = to
 			}
 		}
@@ -159,24 +160,24 @@ func (d *Driver) setShares(ctx context.Context, shares map[netip.Addr]string, he
 			continue
 		}
 		t.shares = of
-		if t.numbers == nil || !t.loaded || t.hashes == nil { // they come with the next state
+		if t.numbers == nil || !t.Current() { // they come with the next state
 			continue
 		}
 		want := map[string]string{}
 		for a, to := range of {
 			want[a.String()] = to
 		}
-		t.tracker(mapShares).Desire(maps.All(want))
-		errs = append(errs, t.write(ctx))
+		t.Tracker(mapShares).Desire(maps.All(want))
+		errs = append(errs, t.Write(ctx))
 	}
 	return errors.Join(errs...)
 }
 
 // addShares adds what applies to the addresses that are pods' still.
-func (t *table) addShares(static *Table, s *nodestate.State) {
+func (t *familyTable) addShares(static *table.Table, s *nodestate.State) {
 	for a, to := range t.shares {
 		if s.Addrs[a].Kind == nodestate.AddrEndpoint {
-			static.add(mapShares, a.String(), to)
+			static.Add(mapShares, a.String(), to)
 		}
 	}
 }
@@ -212,8 +213,8 @@ func (p podConnections) count() error {
 		return err
 	}
 	defer t.Close()
-	for _, f := range families {
-		err := t.Each(f.six, func(e conntrack.Entry) {
+	for _, f := range table.Families {
+		err := t.Each(f.Six, func(e conntrack.Entry) {
 			a := e.Orig.Src
 			if pod, ok := p.pods[a]; ok {
 				p.of[a]++

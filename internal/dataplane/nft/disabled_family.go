@@ -3,23 +3,24 @@ package nft
 import (
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // renderDisabled makes the table of a family that the node does not carry: the kernel may route it all the same, with routes and
 // settings of before or of somebody else, and nothing would judge what pods send and are sent. So they send and get none.
-func renderDisabled(f family, t *Table, s *nodestate.State) {
+func renderDisabled(f table.Family, t *table.Table, s *nodestate.State) {
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, direction string) {
 		rules := []string{direction + " @" + setWorkloads + " drop"}
 		if p := podInterfaces(s); p != "" {
 			rules = append(rules, direction+" "+p+" drop")
 		}
-		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: rules}
+		t.Chains[name] = table.Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: rules}
 	}
 	base("from-network", knftables.PreroutingHook, "raw", "iifname")
 	base("forwarded", knftables.ForwardHook, "filter", "oifname")
 	base("sent", knftables.OutputHook, "filter", "oifname")
-	addSet(f, t, setWorkloads, Set{Key: "ifname"})
+	table.AddSet(f, t, setWorkloads, table.Set{Key: "ifname"})
 	addWorkloads(t, s)
 }
 
@@ -32,10 +33,10 @@ func podInterfaces(s *nodestate.State) string {
 }
 
 // addWorkloads adds the interfaces of all pods, of whichever family their addresses are.
-func addWorkloads(t *Table, s *nodestate.State) {
+func addWorkloads(t *table.Table, s *nodestate.State) {
 	for _, v := range s.Addrs {
 		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" {
-			t.add(setWorkloads, v.Interface, "")
+			t.Add(setWorkloads, v.Interface, "")
 		}
 	}
 }

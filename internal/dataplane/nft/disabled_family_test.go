@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -93,19 +94,18 @@ func TestFailedTable(t *testing.T) {
 		if err := d.Enforced(pod); (err == nil) != enforced {
 			t.Errorf("Enforced: %v", err)
 		}
-		if got := d.tables[family{}].inForce; got != stands {
+		if got := d.tables[table.Family{}].inForce; got != stands {
 			t.Errorf("the table stands: %v", got)
 		}
 	}
 	try(true, false, false)
-	if !d.tables[family{six: true}].inForce {
+	if !d.tables[table.Family{Six: true}].inForce {
 		t.Error("the table of IPv6 was written, and does not stand")
 	}
 	nft.err = nil
 	try(false, true, true)
 	nft.err = errors.New("no space")
-	d.tables[family{}].want = nil
-	d.tables[family{}].hashes = nil
+	d.tables[table.Family{}].MarkAbsent()
 	try(true, false, true)
 }
 

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -44,7 +45,7 @@ type Driver struct {
 
 	mu      sync.Mutex
 	state   *nodestate.State // nil before the first Apply
-	tables  map[family]*table
+	tables  map[table.Family]*familyTable
 	machine hostNetwork
 
 	tunnelTable *tunnelTable
@@ -60,8 +61,8 @@ type Driver struct {
 }
 
 // table is what a driver keeps of a family.
-type table struct {
-	*tableState
+type familyTable struct {
+	*table.State
 	numbers   *nodeNumbers // nil while the table is the one of a family that the node does not carry
 	services  *services
 	policy    *policy
@@ -85,15 +86,15 @@ var _ dataplane.Driver = (*Driver)(nil)
 func New(o Options) (*Driver, error) {
 	live := o.Tables == nil
 	if live {
-		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, tableName) }
+		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, table.Name) }
 	}
-	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[family]*table{}, machine: hostNetwork{log: o.Logger, answers: map[family]int{}, stateDir: o.StateDir}}
-	for _, f := range families {
-		n, err := o.Tables(f.nft())
+	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[table.Family]*familyTable{}, machine: hostNetwork{log: o.Logger, answers: map[table.Family]int{}, stateDir: o.StateDir}}
+	for _, f := range table.Families {
+		n, err := o.Tables(f.NFT())
 		if err != nil {
 			return nil, fmt.Errorf("nftables of %s: %w", f, err)
 		}
-		d.tables[f] = &table{tableState: newTableState(n, f)}
+		d.tables[f] = &familyTable{State: table.NewState(n, f)}
 		if !live {
 			continue
 		}
@@ -145,7 +146,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		v.host = d.machine.host.index
 	}
 	d.view.Store(v)
-	for _, f := range families {
+	for _, f := range table.Families {
 		t := d.tables[f]
 		if d.live {
 			if err := t.refresh(d.state, d.connections, d.log); err != nil {
@@ -163,8 +164,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	if machine {
 		d.arpTable.apply(ctx, d.state, d.log)
 		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
-		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].inForce },
-			func(f family) *nodeNumbers { return d.tables[f].numbers })...)
+		errs = append(errs, d.machine.open(d.state, func(f table.Family) bool { return d.tables[f].inForce },
+			func(f table.Family) *nodeNumbers { return d.tables[f].numbers })...)
 	}
 	d.problems = d.problems[:0]
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
@@ -175,67 +176,68 @@ func (d *Driver) reconcile(ctx context.Context) error {
 }
 
 // apply writes what differs from a state.
-func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) error {
-	static := newTable(t.family.nft())
-	if !t.family.carried(s) {
+func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening bool) error {
+	static := table.New(t.Family.NFT())
+	if !t.Family.Carried(s) {
 		return t.applyDisabled(ctx, static, s)
 	}
-	if t.last != nil && t.loaded && t.hashes != nil && t.policy.listening == listening && sameButServices(t.last, s) {
+	if t.last != nil && t.Current() && t.policy.listening == listening && sameButServices(t.last, s) {
 		t.services.follow(s, t)
-		return t.write(ctx)
+		return t.Write(ctx)
 	}
 	t.last = nil
 	first := t.numbers == nil
 	if first {
-		t.reset()
+		t.Reset()
 		t.numbers, t.policy = newNodeNumbers(), newPolicy()
-		t.services = newServices(t.family, t.numbers)
+		t.services = newServices(t.Family, t.numbers)
 	}
 	t.policy.listening = listening
-	epoch, hosts := renderPolicy(t.family, static, s, t.policy)
-	t.setSize = setSizeFor(t.family, s, t.setSize)
-	renderChains(t.family, static, s, epoch, hosts, t.setSize, t.indexes)
+	epoch, hosts := renderPolicy(t.Family, static, s, t.policy)
+	t.setSize = setSizeFor(t.Family, s, t.setSize)
+	renderChains(t.Family, static, s, epoch, hosts, t.setSize, t.indexes)
 	if t.uncounted {
 		withoutShares(static)
 	}
-	if !t.loaded {
-		t.sets, t.layout = static.Sets, static.layout()
-		if err := t.load(ctx); err != nil {
+	if !t.Loaded {
+		t.Define(static)
+		if err := t.Load(ctx); err != nil {
 			return err
 		}
-		if room := static.setSizeIn(t.found, t.setSize); t.hashes == nil && room > t.setSize { // what an earlier run needed
-			t.setSize, t.layout = room, t.found
-			if err := t.load(ctx); err != nil {
+		if room := static.SetSizeIn(t.Found, t.setSize); !t.Present() && room > t.setSize { // what an earlier run needed
+			t.setSize = room
+			t.Define(static)
+			if err := t.Load(ctx); err != nil {
 				return err
 			}
 		}
-		t.inForce = t.inForce || t.hashes != nil
+		t.inForce = t.inForce || t.Present()
 		if first {
-			t.numbers.adopt(t.tableState)
-			t.services.adopt(t.tableState, s)
+			t.numbers.adopt(t.State)
+			t.services.adopt(t.State, s)
 		}
 	}
-	renderAddrs(t.family, static, s, t.numbers, t.indexes)
-	renderRoutes(t.family, static, s)
-	renderRemote(t.family, static, s, t.numbers)
+	renderAddrs(t.Family, static, s, t.numbers, t.indexes)
+	renderRoutes(t.Family, static, s)
+	renderRemote(t.Family, static, s, t.numbers)
 	t.addShares(static, s)
 	for a := range t.neighbours {
-		static.add(setNeighbours, a.String(), "")
+		static.Add(setNeighbours, a.String(), "")
 	}
-	t.desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
+	t.Desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
 	t.services.follow(s, t)
 	t.last = s
-	return t.write(ctx)
+	return t.Write(ctx)
 }
 
 // look finds out which interfaces indexes tell, when a state may have others, or the last look is long ago.
-func (t *table) refresh(s *nodestate.State, connections func() (uint32, error), log *slog.Logger) error {
+func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, error), log *slog.Logger) error {
 	if t.last != nil && time.Since(t.refreshed) < lookEvery/2 && sameButServices(t.last, s) {
 		return nil
 	}
 	t.refreshed = time.Now()
 	t.refreshNeighbours(s, log)
-	at, err := findIndexes(t.family, s)
+	at, err := findIndexes(t.Family, s)
 	if err == nil {
 		at.connections, err = connections()
 	}
@@ -258,7 +260,7 @@ func sameMap[K, V comparable](a, b map[K]V) bool {
 }
 
 // stateSets are the sets of a table whose elements are rendered as a whole; those of Services are followed.
-func stateSets(t *Table) []string {
+func stateSets(t *table.Table) []string {
 	var out []string
 	for name, s := range t.Sets {
 		if !s.Learned && !serviceSets[name] {
@@ -268,28 +270,21 @@ func stateSets(t *Table) []string {
 	return out
 }
 
-// close writes the table of a family that the node does not carry.
-func (t *table) applyDisabled(ctx context.Context, static *Table, s *nodestate.State) error {
+// applyDisabled writes the table of a family that the node does not carry.
+func (t *familyTable) applyDisabled(ctx context.Context, static *table.Table, s *nodestate.State) error {
 	if t.numbers != nil {
-		t.reset()
+		t.Reset()
 		t.numbers, t.services, t.policy, t.last = nil, nil, nil, nil
 	}
-	renderDisabled(t.family, static, s)
-	if !t.loaded {
-		t.sets, t.layout = static.Sets, static.layout()
-		if err := t.load(ctx); err != nil {
+	renderDisabled(t.Family, static, s)
+	if !t.Loaded {
+		t.Define(static)
+		if err := t.Load(ctx); err != nil {
 			return err
 		}
 	}
-	t.desire(static, stateSets(static), func(string) bool { return false })
-	return t.write(ctx)
-}
-
-// anew lets the table be read again, and nothing of what was desired stay.
-func (t *table) reset() {
-	writes, commits := t.writes, t.commits
-	t.tableState = newTableState(t.nft, t.family)
-	t.writes, t.commits = writes, commits
+	t.Desire(static, stateSets(static), func(string) bool { return false })
+	return t.Write(ctx)
 }
 
 // Close lets go. What was written goes on working.

@@ -1,15 +1,11 @@
 package nft
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
-
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -38,9 +34,9 @@ func (d *Driver) Drops() ([]Drop, error) {
 	defer d.mu.Unlock()
 	sums := map[Drop][2]uint64{}
 	var errs []error
-	for _, f := range families {
+	for _, f := range table.Families {
 		t := d.tables[f]
-		for name := range t.hashes {
+		for name := range t.InKernel() {
 			if _, _, ok := denyChain(name); !ok {
 				continue
 			}
@@ -68,8 +64,8 @@ func (d *Driver) Drops() ([]Drop, error) {
 func (c tally) sum() [2]uint64 { return [2]uint64{c.now[0] + c.before[0], c.now[1] + c.before[1]} }
 
 // count reads what a chain has counted.
-func (t *table) count(f family, name string) ([2]uint64, error) {
-	n, err := chainCounter(f, name)
+func (t *familyTable) count(f table.Family, name string) ([2]uint64, error) {
+	n, err := table.Counter(f, name)
 	if err != nil {
 		return n, err
 	}
@@ -92,76 +88,4 @@ func denyChain(name string) (reason.Reason, nodestate.RuleID, bool) {
 	y, err := strconv.ParseUint(why, 10, 32)
 	n, err2 := strconv.ParseUint(rule, 10, 32)
 	return reason.Reason(y), nodestate.RuleID(n), ok && ok2 && err == nil && err2 == nil
-}
-
-// chainCounter reads the first counter among a chain's rules.
-func chainCounter(f family, chain string) (n [2]uint64, _ error) {
-	// linux/netfilter/nf_tables.h
-	const (
-		getRule                               = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE
-		ruleTable, ruleChain, ruleExpressions = 1, 2, 4
-		expressionName, expressionData        = 1, 2
-		counterBytes, counterPackets          = 1, 2
-	)
-	req := nl.NewNetlinkRequest(getRule, unix.NLM_F_DUMP)
-	of := uint8(unix.NFPROTO_IPV4)
-	if f.six {
-		of = unix.NFPROTO_IPV6
-	}
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: of})
-	req.AddData(nl.NewRtAttr(ruleTable, nl.ZeroTerminated(tableName)))
-	req.AddData(nl.NewRtAttr(ruleChain, nl.ZeroTerminated(chain)))
-	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return n, nil
-	}
-	if err != nil {
-		return n, fmt.Errorf("reading the counter of chain %s: %w", chain, err)
-	}
-	for _, m := range msgs {
-		if len(m) < nl.SizeofNfgenmsg {
-			continue
-		}
-		for _, e := range attr(m[nl.SizeofNfgenmsg:], ruleExpressions) {
-			for _, one := range attrs(e) {
-				name, data := attr(one, expressionName), attr(one, expressionData)
-				if len(name) == 0 || len(data) == 0 || nl.BytesToString(name[0]) != "counter" {
-					continue
-				}
-				for i, kind := range []uint16{counterPackets, counterBytes} {
-					if v := attr(data[0], kind); len(v) > 0 && len(v[0]) == 8 {
-						n[i] = binary.BigEndian.Uint64(v[0])
-					}
-				}
-				return n, nil
-			}
-		}
-	}
-	return n, nil
-}
-
-// attrs are the values of netlink attributes, of whatever kind.
-func attrs(b []byte) (out [][]byte) {
-	all, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return nil
-	}
-	for _, a := range all {
-		out = append(out, a.Value)
-	}
-	return out
-}
-
-// attr are the values of the attributes of one kind.
-func attr(b []byte, kind uint16) (out [][]byte) {
-	all, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return nil
-	}
-	for _, a := range all {
-		if a.Attr.Type&0x3fff == kind {
-			out = append(out, a.Value)
-		}
-	}
-	return out
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -83,7 +84,7 @@ func (d *Driver) Rehearse(q Question) (*Passage, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f := family{t.src.Is6()}
+	f := table.FamilyOf(t.src)
 	if d.state == nil || d.tables[f].numbers == nil {
 		return nil, fmt.Errorf("the node does not carry %s", f)
 	}
@@ -106,7 +107,7 @@ func (d *Driver) Rehearse(q Question) (*Passage, error) {
 // rehearsal is one packet's.
 type dryRun struct {
 	driver   *Driver
-	family   family
+	family   table.Family
 	question Question
 	walk     *rulewalk.Walk
 	out      *Passage
@@ -115,10 +116,10 @@ type dryRun struct {
 // begin reads the table and makes the packet.
 func (r *dryRun) begin(t ends) error {
 	of := uint8(unix.NFPROTO_IPV4)
-	if r.family.six {
+	if r.family.Six {
 		of = unix.NFPROTO_IPV6
 	}
-	table, err := rulewalk.Read(of, tableName)
+	table, err := rulewalk.Read(of, table.Name)
 	if err != nil {
 		return err
 	}
@@ -129,7 +130,7 @@ func (r *dryRun) begin(t ends) error {
 	ip := slices.Clone(r.question.Frame[14:])
 	w := &rulewalk.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.proto), L4: 40,
 		Ends: rulewalk.Tuple{Src: t.src, Dst: t.dst, SrcPort: t.sport, DstPort: t.dport}}}
-	if !r.family.six {
+	if !r.family.Six {
 		w.L4 = int(ip[0]&15) * 4
 	}
 	if t.proto == model.ProtocolICMP || t.proto == model.ProtocolICMPv6 {
@@ -387,8 +388,8 @@ func (r *dryRun) why(chain string) (reason.Reason, nodestate.RuleID) {
 func (r *dryRun) decapsulate() (bool, error) {
 	s, inner := r.driver.state, r.walk
 	from := r.question.From
-	f := family{from.Is6()}
-	if r.driver.machine.tunnel == nil || !f.node(s).IsValid() || f != r.family {
+	f := table.FamilyOf(from)
+	if r.driver.machine.tunnel == nil || !f.Node(s).IsValid() || f != r.family {
 		return false, fmt.Errorf("nothing comes by a tunnel from %s", from)
 	}
 	routes, err := netlink.RouteGet(from.AsSlice())
@@ -399,9 +400,9 @@ func (r *dryRun) decapsulate() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	outer := outerPacket(from, f.node(s), s.Settings.Tunnel.Port, s.Settings.Tunnel.VNI)
+	outer := outerPacket(from, f.Node(s), s.Settings.Tunnel.Port, s.Settings.Tunnel.VNI)
 	l4 := len(outer) - 16
-	tuple := rulewalk.Tuple{Src: from, Dst: f.node(s), SrcPort: outerPort, DstPort: s.Settings.Tunnel.Port}
+	tuple := rulewalk.Tuple{Src: from, Dst: f.Node(s), SrcPort: outerPort, DstPort: s.Settings.Tunnel.Port}
 	w := &rulewalk.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: linkOf(s, from), IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
 	if w.Flow, err = rulewalk.FindFlow(tuple, unix.IPPROTO_UDP); err != nil {
 		return false, err
@@ -464,7 +465,7 @@ func (d *Driver) Places() (Places, error) {
 	if d.machine.tunnel != nil {
 		p.Tunnel = d.machine.tunnel.index
 	}
-	if t := d.tables[family{}]; t.policy != nil {
+	if t := d.tables[table.Family{}]; t.policy != nil {
 		p.Epoch = uint32(t.policy.epochs.current)
 	}
 	if len(d.problems) > 0 {

@@ -3,6 +3,7 @@ package nft
 import (
 	"fmt"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -28,25 +29,25 @@ const (
 const toDSR = "tcp flags & syn == 0 jump " + dsrChain
 
 // dsrFlowKey is what a flow of TCP is known by. Addresses of IPv6 are hashed twice: see client.
-func dsrFlowKey(f family) string {
-	if f.six {
+func dsrFlowKey(f table.Family) string {
+	if f.Six {
 		const hash = "jhash ip6 saddr . ip6 daddr mod 4294967295 seed "
 		return hash + "0x57656972 . " + hash + "0x72696557 . tcp sport . tcp dport"
 	}
 	return "ip saddr . ip daddr . tcp sport . tcp dport"
 }
 
-func dsrFlowSet(f family) Set {
-	s := Set{Key: "ipv4_addr . ipv4_addr . inet_service . inet_service", Value: "mark", Learned: true, Size: dsrFlowsSize}
-	if f.six {
+func dsrFlowSet(f table.Family) table.Set {
+	s := table.Set{Key: "ipv4_addr . ipv4_addr . inet_service . inet_service", Value: "mark", Learned: true, Size: dsrFlowsSize}
+	if f.Six {
 		s.Key, s.Value, s.TypeOf = "numgen random mod 65536 . numgen random mod 65536 . tcp sport . tcp dport", "meta mark", true
 	}
 	return s
 }
 
 // dsrChains remember flows and find them again.
-func dsrChains(f family, t *Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+func dsrChains(f table.Family, t *table.Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	flow := dsrFlowKey(f)
 	remember := func(seconds int) string {
 		return fmt.Sprintf("add @%s { %s timeout %ds : meta mark }", mapDSRFlows, flow, seconds)
@@ -68,12 +69,12 @@ func dsrChains(f family, t *Table, s *nodestate.State) {
 	chain("remember-straight",
 		forget,
 		remember(dsrOpening)+" ct mark set meta mark accept")
-	addSet(f, t, mapDSRFlows, dsrFlowSet(f))
+	table.AddSet(f, t, mapDSRFlows, dsrFlowSet(f))
 }
 
 // handOnChains end the choice of a backend on another node, whose mark the packet has.
-func handOnChains(f family, t *Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+func handOnChains(f table.Family, t *table.Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	chain(handOnChain,
 		"meta l4proto sctp meta priority @"+setDirect+" return",
 		"meta mark set meta priority . ct mark map @"+mapRemote+" jump remember",

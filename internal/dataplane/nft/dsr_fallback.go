@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -48,8 +49,8 @@ const defaultUnacknowledged = 60 * time.Second
 const duringHandshake = "ct mark and $shakes == $shakes "
 
 // dsrFallbackChains follow handshakes. When one was answered says what is left of the time that connection tracking keeps it.
-func dsrFallbackChains(f family, t *Table, s *nodestate.State, at indexes) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at indexes) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	times := s.Settings.DSRTimes
 	note := func(set, who string, d time.Duration) string {
 		return fmt.Sprintf("update @%s { $ip %s timeout %dms }", set, who, max(d, time.Millisecond).Milliseconds())
@@ -90,9 +91,9 @@ func dsrFallbackChains(f family, t *Table, s *nodestate.State, at indexes) {
 	chain(handshakeRetriedChain, note(setUnconfirmed, "daddr", times.Tries), note(setRetried, "daddr", times.Tries))
 	chain(admitHandshakeReply, "jump "+handshakeReplyChain, "meta mark set meta mark and $rest")
 
-	addr := f.words().addr
+	addr := f.Words().Addr
 	for _, name := range []string{setDSRFallback, setUnconfirmed, setRetried, setTriedNow} {
-		t.Sets[name] = Set{Key: addr, Learned: true, Size: dsrFallbackSize}
+		t.Sets[name] = table.Set{Key: addr, Learned: true, Size: dsrFallbackSize}
 	}
 }
 
@@ -122,8 +123,8 @@ func (d *Driver) Fallen() (clients []netip.Addr, total uint64, _ error) {
 		left time.Duration
 	}
 	var all []client
-	for _, f := range families {
-		_, found, err := elements(conn, f, setDSRFallback)
+	for _, f := range table.Families {
+		_, found, err := table.Elements(conn, f, setDSRFallback)
 		if err != nil {
 			return nil, 0, err
 		}

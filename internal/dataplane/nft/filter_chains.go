@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -47,11 +48,11 @@ const (
 func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
 
 // filterChains are the base chains that are no translation's, and those that belong to them.
-func filterChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
-		t.Chains[name] = Chain{Type: typ, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
+		t.Chains[name] = table.Chain{Type: typ, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
 	}
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	sourceChains(f, t, s, at)
 	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", admitRules(f, epoch)...)
 	admitNewChains(f, t, s)
@@ -81,8 +82,8 @@ func filterChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRu
 // notReceived drop what the node's processes never get: from outside what is for a loopback
 // address, where somebody set route_localnet (of IPv6 the kernel takes none), and from pods what
 // is for everybody.
-func notReceivedRules(f family) []string {
-	if f.six {
+func notReceivedRules(f table.Family) []string {
+	if f.Six {
 		return []string{
 			"iifname $pods ip6 daddr ff00::/8 meta l4proto != icmpv6 drop",
 			"iifname $pods ip6 daddr ff00::/8 icmpv6 type != { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, " +
@@ -93,8 +94,8 @@ func notReceivedRules(f family) []string {
 
 // forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a pod, which their indexes tell faster than
 // their names do.
-func forwardedChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	var rules, open []string
 	for _, index := range []int{at.uplink, at.tunnel} {
 		if index > 0 {
@@ -115,7 +116,7 @@ func forwardedChains(f family, t *Table, s *nodestate.State, epoch uint16, h hos
 		chain(forwardedOpen, append(open, "goto "+forwardedAny)...)
 		rules = []string{goesOn(epoch) + "goto " + forwardedOpen, "goto " + forwardedAny}
 	}
-	t.Chains["forwarded"] = Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: expandRules(f, s, rules...)}
+	t.Chains["forwarded"] = table.Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: expandRules(f, s, rules...)}
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
 	chain(forwardedOthers,
 		"meta mark and $routed != 0 jump "+departChain,
@@ -128,8 +129,8 @@ func forwardedChains(f family, t *Table, s *nodestate.State, epoch uint16, h hos
 
 // sourceChains judge who sends, before connection tracking heeds it. One look-up tells what has an address of this node, which is most of
 // what pods send, from the rest, which is most of what the uplink brings.
-func sourceChains(f family, t *Table, s *nodestate.State, at indexes) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at indexes) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	any := []string{"iifname $pods goto " + workloadChain}
 	if p := podInterfaces(s); p != "" && fromPods(s) != p {
 		any = append(any, "iifname "+p+" drop")
@@ -146,7 +147,7 @@ func sourceChains(f family, t *Table, s *nodestate.State, at indexes) {
 	if at.tunnel > 0 && s.NeedsTunnel() {
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan meta mark and $mask != 0 accept", at.tunnel))
 	}
-	t.Chains["from-network"] = Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: expandRules(f, s, append(rules, any...)...)}
+	t.Chains["from-network"] = table.Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: expandRules(f, s, append(rules, any...)...)}
 	chain(workloadChain, workloadRules(f)...)
 	chain(podTunnelChain, podTunnelRules(s)...)
 	chain(ownSourceChain, append(any,
@@ -167,9 +168,9 @@ func sourceChains(f family, t *Table, s *nodestate.State, at indexes) {
 }
 
 // addSender lets an address be sent from by a pod's interface alone.
-func addSender(f family, t *Table, s *nodestate.State, a netip.Addr, v nodestate.Addr, at indexes) {
+func addSender(f table.Family, t *table.Table, s *nodestate.State, a netip.Addr, v nodestate.Addr, at indexes) {
 	if v.Interface == "" {
-		t.add(mapSenders, a.String(), "goto "+ownSourceChain)
+		t.Add(mapSenders, a.String(), "goto "+ownSourceChain)
 		return
 	}
 	var rules []string
@@ -180,14 +181,14 @@ func addSender(f family, t *Table, s *nodestate.State, a netip.Addr, v nodestate
 		rules = append(rules, acceptFrom(s, fmt.Sprintf("iifname %q ", v.Interface))...)
 	}
 	name := senderChain(v.Interface)
-	t.Chains[name] = Chain{Rules: append(rules, "goto "+ownSourceChain)}
-	t.add(mapSenders, a.String(), "goto "+name)
+	t.Chains[name] = table.Chain{Rules: append(rules, "goto "+ownSourceChain)}
+	t.Add(mapSenders, a.String(), "goto "+name)
 }
 
 // senderChain is the chain of a pod's interface.
 func senderChain(name string) string {
 	if !plainName(name) {
-		return fmt.Sprintf("%s%016x", senderPrefix, hash64(name))
+		return fmt.Sprintf("%s%016x", senderPrefix, table.Hash(name))
 	}
 	return senderPrefix + name
 }
@@ -220,9 +221,9 @@ func workloadsBegin(s *nodestate.State) bool {
 // workloadRules are for what a pod sends and has not its own address as its source, which addSender lets pass. Of IPv6 neighbour discovery and reports of multicast
 // listeners pass, which are between it and the node alone. A pod's interface that the state does not name has no addresses: nothing
 // comes from it.
-func workloadRules(f family) []string {
+func workloadRules(f table.Family) []string {
 	var rules []string
-	if f.six {
+	if f.Six {
 		rules = append(rules, "iifname != @"+setWorkloads+" drop",
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 saddr fe80::/10 goto "+podDiscoveryChain,
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 saddr :: ip6 daddr { fe80::/10, ff00::/8 } return",
@@ -237,7 +238,7 @@ func workloadRules(f family) []string {
 const tunnelOuter = "udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 ct status and dnat == 0 fib daddr type local "
 
 // admitRules let pass what is open, and lead what is not to its chain.
-func admitRules(f family, epoch uint16) []string {
+func admitRules(f table.Family, epoch uint16) []string {
 	return []string{
 		goesOn(epoch) + "meta mark 0 accept",
 		unprovenAnswer,
@@ -256,8 +257,8 @@ func admitRules(f family, epoch uint16) []string {
 }
 
 // admitNewChains end the marks of translation and begin those of routing: which node handed a flow on is kept in its ct mark.
-func admitNewChains(f family, t *Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	chain(admitHanded,
 		slices.Concat([]string{"ct direction original meta mark set ct mark and $goal or $routed accept"}, handedBack(), []string{"meta mark set meta mark and $rest"})...)
 	chain(admitPodChain,
@@ -305,7 +306,7 @@ const hasList = "meta priority != none "
 const noEndpoint = "$ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
 
 // sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed again at the end of the chain.
-func sentChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	// By which interface a packet leaves is told here by the destination that it had before a Service gave it another one.
 	judge := policyChain
 	begin := h.begin()
@@ -323,13 +324,13 @@ func sentChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRule
 		goesOn(epoch)+"ct status and dnat == 0 accept",
 		goesOn(epoch)+"ct direction reply accept",
 		"goto "+sentOthersChain)
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	if by := sentByIndex(f, s, at); len(by) > 0 {
 		chain(sentAny, rules...)
 		chain(sentOpen, append(by, "goto "+sentAny)...)
 		rules = []string{goesOn(epoch) + "goto " + sentOpen, "goto " + sentAny}
 	}
-	t.Chains[sentChain] = Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: expandRules(f, s, rules...)}
+	t.Chains[sentChain] = table.Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: expandRules(f, s, rules...)}
 	chain(sentOwnChain, sentOwn...)
 	chain(sentHomeChain, toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)
 	chain(sentNewChain,
@@ -344,7 +345,7 @@ func sentChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRule
 		noEndpoint,
 		"goto "+begin)
 	others := []string{toGone("oifname != $host ct direction original ct status dnat ")}
-	if !f.six {
+	if !f.Six {
 		// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
 		others = append(others, "icmp type redirect drop")
 	}
@@ -354,14 +355,14 @@ func sentChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRule
 	chain(sentOthersChain, append(others, "jump "+judge)...)
 	chain(sentHandshakeChain, "jump "+handshakeReplyChain, "jump "+judge)
 	// The packet was routed again, and by which interface it leaves now is not told.
-	t.Chains["sent-on"] = Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: expandRules(f, s,
+	t.Chains["sent-on"] = table.Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: expandRules(f, s,
 		"meta mark and $routed == 0 accept",
 		opening+"rt mtu",
 		"meta mark set meta mark and $plain")}
 }
 
 // sentByIndex are the rules for open flows of the node's own processes by interfaces that indexes tell.
-func sentByIndex(f family, s *nodestate.State, at indexes) []string {
+func sentByIndex(f table.Family, s *nodestate.State, at indexes) []string {
 	var rules []string
 	for _, index := range []int{at.uplink, at.tunnel} {
 		if index > 0 {
@@ -401,7 +402,7 @@ const routeOnward = "ct mark and $handed != 0 meta mark set ct mark and $goal or
 const opening = "@th,160,8 2 tcp flags & (syn | rst) == syn tcp option maxseg size set "
 
 // cameRules are for what answers a flow that came through the tunnel: the client learns what fits there, too.
-func cameRules(f family, s *nodestate.State) []string {
+func cameRules(f table.Family, s *nodestate.State) []string {
 	if segment := s.Settings.Tunnel.MTU - tcpHeaders(f); segment > 0 {
 		return []string{"ct mark and $came != 0 " + opening + fmt.Sprint(segment)}
 	}
@@ -409,8 +410,8 @@ func cameRules(f family, s *nodestate.State) []string {
 }
 
 // tcpHeaders are the bytes of IP and TCP, and those that the tunnel's header is longer by than one of IPv4.
-func tcpHeaders(f family) int {
-	if f.six {
+func tcpHeaders(f table.Family) int {
+	if f.Six {
 		return 20 + 60
 	}
 	return 40

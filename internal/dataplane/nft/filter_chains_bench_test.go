@@ -20,6 +20,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -102,9 +103,9 @@ func benchSites(b *testing.B) map[string]*benchSite {
 	return sites
 }
 
-// inTurns reports the tenth percentile of what each table's turns took, and the median of what each took more than the one for Services alone in
-// the same round, which the machine's moods change less. Each round begins with another table.
-func inTurns(b *testing.B, of string, turn func(table string) float64) {
+// inTurns reports the tenth percentile of what each site's turns took, and the median of what each took more than the one for Services alone in
+// the same round, which the machine's moods change less. Each round begins with another site.
+func inTurns(b *testing.B, of string, turn func(site string) float64) {
 	took, above := map[string][]float64{}, map[string][]float64{}
 	for round := range 201 {
 		now := map[string]float64{}
@@ -168,7 +169,7 @@ func openFlow(from, to netns.NsHandle, a, b string) (fd int, done func(), err er
 }
 
 // newBenchSite makes namespaces and links, and what the node between has.
-func newBenchSite(b *testing.B, table string) (*benchSite, error) {
+func newBenchSite(b *testing.B, site string) (*benchSite, error) {
 	s := &benchSite{}
 	for _, h := range []*netns.NsHandle{&s.pod, &s.node, &s.other, &s.client} {
 		var err error
@@ -211,15 +212,15 @@ func newBenchSite(b *testing.B, table string) (*benchSite, error) {
 		netns.Set(s.node)); err != nil {
 		return nil, err
 	}
-	return s, dress(table)
+	return s, dress(site)
 }
 
 // dress gives the node of this namespace its tables.
-func dress(table string) error {
+func dress(site string) error {
 	switch {
-	case table == "services":
+	case site == "services":
 		return nftRun(servicesAlone)
-	case strings.HasPrefix(table, "weir"):
+	case strings.HasPrefix(site, "weir"):
 		d, err := New(Options{Logger: slog.New(slog.DiscardHandler), NoMachine: true})
 		if err != nil {
 			return err
@@ -227,13 +228,13 @@ func dress(table string) error {
 		if err := d.Apply(context.Background(), benchHere(), nodestate.All()); err != nil {
 			return err
 		}
-		return errors.Join(benchRouting(table), nftRun(weirWithout[table]))
-	case table != "none":
-		text, err := os.ReadFile(table)
+		return errors.Join(benchRouting(site), nftRun(weirWithout[site]))
+	case site != "none":
+		text, err := os.ReadFile(site)
 		return errors.Join(err, benchRouting(""), nftRun(string(text)))
 	}
 	// Connections are tracked all the same.
-	return nftRun("add table ip track; add chain ip track c { type filter hook input priority 0; }; add rule ip track c ct state invalid")
+	return nftRun("add site ip track; add chain ip track c { type filter hook input priority 0; }; add rule ip track c ct state invalid")
 }
 
 // nftRun gives nft a text.
@@ -250,23 +251,23 @@ func nftRun(text string) error {
 }
 
 // benchRouting is what the driver and the CNI plugin change of routing.
-func benchRouting(table string) error {
+func benchRouting(site string) error {
 	_, err := kernel.LooseReversePath("cali1")
-	if strings.HasPrefix(table, "weir") && table != "weir-trust" {
+	if strings.HasPrefix(site, "weir") && site != "weir-trust" {
 		err = errors.Join(err, acceptLocal.set("cali1", 1))
 	}
-	if table == "weir-rules" {
+	if site == "weir-rules" {
 		return err
 	}
 	n := newNodeNumbers()
-	n.follow(family{}, benchState())
+	n.follow(table.Family{}, benchState())
 	number, _ := n.of(addr(benchOther))
 	up, err2 := netlink.LinkByName("up0")
 	if err2 != nil {
 		return err2
 	}
 	tables := map[uint32]int{routedBit | uint32(number)<<nodeShift: routeTables + number}
-	if table == "weir-thousand" {
+	if site == "weir-thousand" {
 		for i := range 1000 {
 			more := i*maxNodes/1000 + 1
 			tables[routedBit|uint32(more)<<nodeShift] = routeTables + more
@@ -274,8 +275,8 @@ func benchRouting(table string) error {
 		}
 	}
 	rules := ruleTree(tables)
-	return errors.Join(errors.Join((&policyRoutes{}).put(family{}, map[int]route{routeTables + number: {link: up.Attrs().Index, via: addr(benchOther)}})...),
-		ensureRules(family{}, rules), err, acceptLocal.set("up0", 1))
+	return errors.Join(errors.Join((&policyRoutes{}).put(table.Family{}, map[int]route{routeTables + number: {link: up.Attrs().Index, via: addr(benchOther)}})...),
+		ensureRules(table.Family{}, rules), err, acceptLocal.set("up0", 1))
 }
 
 // benchHere is benchState with the index of the pod's interface of this namespace.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
-	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
 // What this data plane knows of connections beside what connection tracking does, for another one that takes its place, and the other way
@@ -21,7 +21,7 @@ import (
 func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	t := d.tables[family{w.Node.Is6()}]
+	t := d.tables[table.FamilyOf(w.Node)]
 	if t == nil || t.numbers == nil || d.state == nil {
 		return 0, false
 	}
@@ -56,48 +56,29 @@ func Left() (left conntrack.Left, err error) {
 	}
 	nodes := map[bool]map[uint32]netip.Addr{}
 	var errs []error
-	for _, f := range families {
-		_, known, err := elements(conn, f, mapNodes)
+	for _, f := range table.Families {
+		_, known, err := table.Elements(conn, f, mapNodes)
 		errs = append(errs, err)
-		nodes[f.six] = map[uint32]netip.Addr{}
+		nodes[f.Six] = map[uint32]netip.Addr{}
 		for _, e := range known {
 			if a, ok := netip.AddrFromSlice(e.Key); ok && len(e.Val) >= 4 {
-				nodes[f.six][binary.NativeEndian.Uint32(e.Val)&nodeMask] = a
+				nodes[f.Six][binary.NativeEndian.Uint32(e.Val)&nodeMask] = a
 			}
 		}
 	}
 	left.Way = func(mark uint32, six bool) (conntrack.Way, bool) { return connectionRoute(mark, nodes[six]) }
-	_, flows, err := elements(conn, family{}, mapDSRFlows)
+	_, flows, err := table.Elements(conn, table.Family{}, mapDSRFlows)
 	for _, e := range flows {
 		if entry, ok := dsrEntry(e); ok {
 			left.Straight = append(left.Straight, entry)
 		}
 	}
 	errs = append(errs, err)
-	for _, f := range families {
+	for _, f := range table.Families {
 		some, err := affinityOf(conn, f, trackedClients)
 		left.Affinity, errs = append(left.Affinity, some...), append(errs, err)
 	}
 	return left, errors.Join(errs...)
-}
-
-// elements are a set of a family's table and what is in it; the set is nil where it is not there.
-func elements(conn *nftables.Conn, f family, set string) (*nftables.Set, []nftables.SetElement, error) {
-	t := &nftables.Table{Name: tableName, Family: nftables.TableFamilyIPv4}
-	if f.six {
-		t.Family = nftables.TableFamilyIPv6
-	}
-	s, err := conn.GetSetByName(t, set)
-	if err == nil {
-		var found []nftables.SetElement
-		if found, err = conn.GetSetElements(s); err == nil {
-			return s, found, nil
-		}
-	}
-	if errors.Is(err, unix.ENOENT) || kernel.LacksNFTables(err) {
-		return nil, nil, nil
-	}
-	return nil, nil, fmt.Errorf("reading the set %s of table %s %s: %w", set, f.nft(), tableName, err)
 }
 
 // dsrEntry is an element of IPv4's map of straight flows, as a connection. Each part of a key fills whole words.

@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -81,7 +82,7 @@ func (r *policyRender) hosts(s *nodestate.State) hostRules {
 	silent := *r
 	silent.silent = true
 	for _, at := range slices.SortedFunc(maps.Keys(s.HostEndpoints), nodestate.HostInterface.Compare) {
-		if at.IPv6 == r.six {
+		if at.IPv6 == r.Six {
 			r.host(at.IfIndex, s.HostEndpoints[at], &h)
 		}
 	}
@@ -90,12 +91,12 @@ func (r *policyRender) hosts(s *nodestate.State) hostRules {
 		h.toHost = model.ToHostDrop
 	case model.ToHostReturn:
 		h.toHost = model.ToHostReturn
-		if iso := s.HostEndpoints[nodestate.HostInterface{IPv6: r.six}].HostIngress; iso.Set != 0 {
+		if iso := s.HostEndpoints[nodestate.HostInterface{IPv6: r.Six}].HostIngress; iso.Set != 0 {
 			h.toHostChain = r.setChain("in-", "ct original $ip saddr", iso)
 			h.toHostSilent = silent.setChain("in-silent-", "ct original $ip saddr", iso)
 		}
 	}
-	h.forwarded = JudgesForwarded(s, r.six)
+	h.forwarded = JudgesForwarded(s, r.Six)
 	if len(h.in) == 0 {
 		h.in = nil
 		h.toHostChain, h.toHostSilent = "", ""
@@ -107,7 +108,7 @@ func (r *policyRender) hosts(s *nodestate.State) hostRules {
 		}
 	}
 	if h.any() {
-		*r.sum += hash64("hosts", string(h.toHost), h.toHostChain)
+		*r.sum += table.Hash("hosts", string(h.toHost), h.toHostChain)
 	}
 	return h
 }
@@ -148,7 +149,7 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 	}
 	h.older[index] = r.hostChain("host-older-", older)
 	turned.turnedVerdicts(e.HostIngress, e.HostEgress)
-	*r.sum += hash64("host", fmt.Sprint(index), h.in[index], h.out[index], h.before[index], h.older[index], h.untrackedIn[index], h.untrackedOut[index])
+	*r.sum += table.Hash("host", fmt.Sprint(index), h.in[index], h.out[index], h.before[index], h.older[index], h.untrackedIn[index], h.untrackedOut[index])
 }
 
 // hostChain makes a chain of rules about the family's addresses; "" when there are none.
@@ -157,7 +158,7 @@ func (r *policyRender) hostChain(prefix string, rules []string) string {
 		return ""
 	}
 	for i := range rules {
-		rules[i] = strings.ReplaceAll(rules[i], "$ip", r.words().ip)
+		rules[i] = strings.ReplaceAll(rules[i], "$ip", r.Words().IP)
 	}
 	return r.chain(prefix, rules)
 }
@@ -209,19 +210,19 @@ func byInterface(key string, chains map[int]string) []string {
 
 // exemptHosts are what no host endpoint is asked about, by a packet's own addresses: what is between nodes and for many on a link, and
 // the tunnel's outer packets.
-func exemptHosts(f family, verdict string) []string {
+func exemptHosts(f table.Family, verdict string) []string {
 	rules := []string{
 		"udp dport $vxlan $ip saddr @" + setNodes + " $ip daddr @" + setOwn + " " + verdict,
 		"udp dport $vxlan $ip saddr @" + setOwn + " $ip daddr @" + setNodes + " " + verdict,
 	}
-	if f.six {
+	if f.Six {
 		return append(rules, "ip6 daddr { fe80::/10, ff00::/8 } "+verdict, "ip6 saddr { fe80::/10, ff00::/8 } "+verdict)
 	}
 	return append(rules, "fib daddr type { multicast, broadcast } "+verdict)
 }
 
 // strayHostRules drop what connection tracking has no idea of and the stack might heed, on nodes with host endpoints.
-func strayHostRules(f family, h hostRules) []string {
+func strayHostRules(f table.Family, h hostRules) []string {
 	if !h.onTheWayOut() {
 		return nil
 	}
@@ -239,7 +240,7 @@ func (h hostRules) silently() hostRules {
 }
 
 // interfaceChains are those that judge by the interfaces, of either direction; that of the way back ends with back.
-func interfaceChains(f family, chain func(name string, rules ...string), h hostRules, name, toHost, back string) {
+func interfaceChains(f table.Family, chain func(name string, rules ...string), h hostRules, name, toHost, back string) {
 	rules := h.untrackedRules()
 	if !h.forwarded {
 		rules = append(rules, "ct mark and $handed != 0 goto "+hostDoneChain) // this node is not where it goes
@@ -271,7 +272,7 @@ func interfaceChains(f family, chain func(name string, rules ...string), h hostR
 // openFlowRules tell the node's own processes of open connections that are denied, before they leave: postrouting only drops. They judge
 // what is known to leave by the interface that is known here: no Service gave it another destination, and no mark another way. What is older
 // than the tables is judged where it leaves.
-func openFlowRules(f family, h hostRules) []string {
+func openFlowRules(f table.Family, h hostRules) []string {
 	rules := []string{
 		"meta l4proto != tcp goto " + clearChain,
 		"ct state != established goto " + clearChain,
@@ -292,11 +293,11 @@ func openFlowRules(f family, h hostRules) []string {
 }
 
 // hostChains are those by which packets come to the chains of host endpoints.
-func hostEndpointChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules) {
+func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules) {
 	if !h.any() {
 		return
 	}
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	back := hostDoneChain
 	if h.beforeServices() {
 		back = clearChain + "-yet" // the next packet of the original direction is judged before Services, too
@@ -311,15 +312,15 @@ func hostEndpointChains(f family, t *Table, s *nodestate.State, epoch uint16, h 
 		return
 	}
 	untrackedChains(f, t, s, h)
-	addSet(f, t, mapHostVerdicts, Set{Key: "classid", Value: "verdict"})
-	addSet(f, t, mapHostSilent, Set{Key: "classid", Value: "verdict"})
-	addSet(f, t, mapTurned, Set{Key: "classid", Value: "verdict"})
+	table.AddSet(f, t, mapHostVerdicts, table.Set{Key: "classid", Value: "verdict"})
+	table.AddSet(f, t, mapHostSilent, table.Set{Key: "classid", Value: "verdict"})
+	table.AddSet(f, t, mapTurned, table.Set{Key: "classid", Value: "verdict"})
 	chain(olderChain, slices.Concat([]string{"ct original $ip saddr != @" + setOwn + " ct reply $ip saddr != @" + setOwn + " return"},
 		byInterface("iif", h.older), byInterface("oif", h.older))...)
 	// Not marked: the connection is asked about with each packet.
 	chain(olderPassChain, "meta priority set none", "accept")
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
-		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
+		t.Chains[name] = table.Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
 	}
 	base(leavingChain, knftables.PostroutingHook, "srcnat-10", slices.Concat(
 		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", evaluated(epoch), ownFlow + "return", "ct state related,invalid,untracked return"},

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -21,10 +22,10 @@ type hostNetwork struct {
 	routes       routes
 	policyRoutes policyRoutes
 
-	uplinks     []uplink       // by which announced addresses are answered for
-	answers     map[family]int // how many addresses are answered for; nothing = an agent before this one may have left some
-	acceptLocal map[string]int // pods' interfaces that were looked at, by name: their index
-	stateDir    string         // survives a reboot; "" = there is none
+	uplinks     []uplink             // by which announced addresses are answered for
+	answers     map[table.Family]int // how many addresses are answered for; nothing = an agent before this one may have left some
+	acceptLocal map[string]int       // pods' interfaces that were looked at, by name: their index
+	stateDir    string               // survives a reboot; "" = there is none
 }
 
 // prepare makes what tables and routes refer to.
@@ -56,7 +57,7 @@ func (m *hostNetwork) prepare(s *nodestate.State) []error {
 
 // open brings devices up, lets the kernel forward and makes routes, of the families whose tables stand: what comes by them has to
 // be judged. What comes out of the tunnel may be of any family that the node carries.
-func (m *hostNetwork) open(s *nodestate.State, stands func(family) bool, numbers func(family) *nodeNumbers) []error {
+func (m *hostNetwork) open(s *nodestate.State, stands func(table.Family) bool, numbers func(table.Family) *nodeNumbers) []error {
 	var errs []error
 	fail := func(key string, err error) {
 		if err != nil {
@@ -66,9 +67,9 @@ func (m *hostNetwork) open(s *nodestate.State, stands func(family) bool, numbers
 	if m.host == nil {
 		return nil // prepare said why
 	}
-	opened := func(f family) bool { return f.carried(s) && stands(f) }
-	all := opened(family{}) && (!s.Settings.IPv6 || opened(family{six: true}))
-	if !opened(family{}) && !opened(family{six: true}) {
+	opened := func(f table.Family) bool { return f.Carried(s) && stands(f) }
+	all := opened(table.Family{}) && (!s.Settings.IPv6 || opened(table.Family{Six: true}))
+	if !opened(table.Family{}) && !opened(table.Family{Six: true}) {
 		return nil // their tables said why
 	}
 	names := []string{hostPeer, hostDevice}
@@ -77,18 +78,18 @@ func (m *hostNetwork) open(s *nodestate.State, stands func(family) bool, numbers
 	}
 	for _, name := range names {
 		fail(name, errors.Join(setUp(name), kernel.TrustDevice(name)))
-		if opened(family{six: true}) && name != hostPeer {
+		if opened(table.Family{Six: true}) && name != hostPeer {
 			fail(name, carryIPv6(name))
 		}
 	}
-	if opened(family{}) {
+	if opened(table.Family{}) {
 		_, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward")
 		fail("ip_forward", err)
 		if err := m.acceptLocalOfPods(s); err != nil { // what it spares is all that is lost
 			m.log.Warn("the kernel goes on checking sources of some pods", "error", err)
 		}
 	}
-	if opened(family{six: true}) {
+	if opened(table.Family{Six: true}) {
 		fail("forwarding of IPv6", forwardIPv6())
 	}
 	want, errs2 := m.wantedRoutes(s, opened, all)
@@ -99,19 +100,19 @@ func (m *hostNetwork) open(s *nodestate.State, stands func(family) bool, numbers
 	} else {
 		fail("uplinks", err) // what is announced goes on by those of before
 	}
-	for _, f := range families {
+	for _, f := range table.Families {
 		if opened(f) {
 			m.announcedRoutes(s, f, m.uplinks, want)
 		}
 	}
 	errs = append(append(errs, errs2...), m.routes.ensure(want, m.log)...)
-	for _, f := range families {
-		if opened(f) || !f.carried(s) {
+	for _, f := range table.Families {
+		if opened(f) || !f.Carried(s) {
 			errs = append(errs, m.answer(s, f, m.uplinks)...)
 		}
 	}
 	if all {
-		for _, f := range families {
+		for _, f := range table.Families {
 			if n := numbers(f); n != nil {
 				errs = append(errs, m.policyRoutes.ensure(s, m, f, n)...)
 			}
@@ -133,18 +134,18 @@ func (m *hostNetwork) remove() []error {
 
 // wantedRoutes are those that the state asks for: the pools by weir0, so that nothing for an address that nobody has
 // leaves the node, and what is on other nodes.
-func (m *hostNetwork) wantedRoutes(s *nodestate.State, opened func(family) bool, tunnel bool) (map[netip.Prefix]route, []error) {
+func (m *hostNetwork) wantedRoutes(s *nodestate.State, opened func(table.Family) bool, tunnel bool) (map[netip.Prefix]route, []error) {
 	out, errs := map[netip.Prefix]route{}, []error(nil)
 	for p, mtu := range s.Settings.PoolRoutes {
-		f := family{p.Addr().Is6()}
+		f := table.FamilyOf(p.Addr())
 		if opened(f) {
-			out[p.Masked()] = route{link: m.host.index, mtu: mtu, src: f.node(s)}
+			out[p.Masked()] = route{link: m.host.index, mtu: mtu, src: f.Node(s)}
 		}
 	}
 	known := map[netip.Addr]route{}
 	add := func(p netip.Prefix, node netip.Addr, through, sameLink bool) {
-		f := family{node.Is6()}
-		if !opened(f) || !opened(family{p.Addr().Is6()}) {
+		f := table.FamilyOf(node)
+		if !opened(f) || !opened(table.FamilyOf(p.Addr())) {
 			return
 		}
 		if through {
@@ -160,7 +161,7 @@ func (m *hostNetwork) wantedRoutes(s *nodestate.State, opened func(family) bool,
 				errs = append(errs, &dataplane.KeyError{Table: "routes", Key: p.String(), Err: err})
 				return
 			}
-			direct.src = f.node(s)
+			direct.src = f.Node(s)
 			known[node] = direct
 		}
 		out[p] = direct
@@ -180,12 +181,12 @@ func (m *hostNetwork) wantedRoutes(s *nodestate.State, opened func(family) bool,
 
 // decapsulate is the route to a node by VXLAN.
 func (m *hostNetwork) tunnelRoute(s *nodestate.State, node netip.Addr) route {
-	f := family{node.Is6()}
+	f := table.FamilyOf(node)
 	mtu := s.Settings.Tunnel.MTU
-	if f.six {
+	if f.Six {
 		mtu -= 20 // the outer header is longer
 	}
-	return route{link: m.tunnel.index, mtu: mtu, src: f.node(s), remote: node, vni: s.Settings.Tunnel.VNI}
+	return route{link: m.tunnel.index, mtu: mtu, src: f.Node(s), remote: node, vni: s.Settings.Tunnel.VNI}
 }
 
 // covered reports whether the longest prefix that holds a pod's address leads where the pod is.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -35,8 +36,8 @@ type indexes struct {
 const maxIndexes = 256
 
 // findIndexes asks the kernel for them.
-func findIndexes(f family, s *nodestate.State) (out indexes, err error) {
-	if !f.carried(s) {
+func findIndexes(f table.Family, s *nodestate.State) (out indexes, err error) {
+	if !f.Carried(s) {
 		return out, nil
 	}
 	links, err := kernel.Dump(netlink.LinkList)
@@ -91,22 +92,22 @@ func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool)
 
 // addressedLinks are the indexes of the interfaces that have addresses of the family for more than their link, with whether one is the node's primary
 // address.
-func addressedLinks(f family, s *nodestate.State) (map[int]bool, error) {
-	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, f.number()) })
+func addressedLinks(f table.Family, s *nodestate.State) (map[int]bool, error) {
+	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, f.Number()) })
 	out := map[int]bool{}
 	for _, a := range addrs {
 		if !a.IP.IsLinkLocalUnicast() {
-			out[a.LinkIndex] = out[a.LinkIndex] || a.IP.Equal(f.node(s).AsSlice())
+			out[a.LinkIndex] = out[a.LinkIndex] || a.IP.Equal(f.Node(s).AsSlice())
 		}
 	}
 	return out, err
 }
 
 // podIndexes are those of the interfaces of pods that have an address of the family.
-func podIndexes(f family, s *nodestate.State) map[int]bool {
+func podIndexes(f table.Family, s *nodestate.State) map[int]bool {
 	out := map[int]bool{}
 	for a, v := range s.Addrs {
-		if f.has(a) && v.Kind == nodestate.AddrEndpoint && v.Interface != "" && v.IfIndex > 0 {
+		if f.Has(a) && v.Kind == nodestate.AddrEndpoint && v.Interface != "" && v.IfIndex > 0 {
 			out[v.IfIndex] = true
 		}
 	}
@@ -115,7 +116,7 @@ func podIndexes(f family, s *nodestate.State) map[int]bool {
 
 // onwardInterfaces are the interfaces that open flows may leave by unasked, but for the uplink and the tunnel, in the words of nft; "" when there are none. Of more
 // pods than one rule names there are none.
-func onwardInterfaces(f family, s *nodestate.State, at indexes) string {
+func onwardInterfaces(f table.Family, s *nodestate.State, at indexes) string {
 	words, pods := at.others, podIndexes(f, s)
 	if len(pods) <= maxIndexes && !at.named {
 		for _, i := range slices.Sorted(maps.Keys(pods)) {

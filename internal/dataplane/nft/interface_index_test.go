@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -48,7 +49,7 @@ func TestUplinkByIndex(t *testing.T) {
 				return err
 			}
 			was = at
-			d.tables[family{}].refreshed = time.Time{} // it is long ago
+			d.tables[table.Family{}].refreshed = time.Time{} // it is long ago
 			if err := d.Apply(context.Background(), s, nodestate.All()); err != nil {
 				return err
 			}
@@ -159,7 +160,7 @@ func TestIndexes(t *testing.T) {
 	if want := (indexes{uplink: 2, tunnel: 4, host: 5, others: "3, 9, "}); at != want {
 		t.Errorf("%+v, want %+v", at, want)
 	}
-	for f, want := range map[family]string{{}: "{ 3, 9, 7 }", {six: true}: "{ 3, 9 }"} {
+	for f, want := range map[table.Family]string{{}: "{ 3, 9, 7 }", {Six: true}: "{ 3, 9 }"} {
 		if got := onwardInterfaces(f, s, at); got != want {
 			t.Errorf("%v: open flows go on by %q, want %q", f, got, want)
 		}
@@ -169,12 +170,12 @@ func TestIndexes(t *testing.T) {
 		if want := (indexes{named: true}); at != want {
 			t.Errorf("an interface %s: %+v, want %+v", name, at, want)
 		}
-		if got := onwardInterfaces((family{}), s, at); got != "" {
+		if got := onwardInterfaces((table.Family{}), s, at); got != "" {
 			t.Errorf("an interface %s: open flows go on by %q", name, got)
 		}
-		table := newTable(family{}.nft())
-		addSender(family{}, table, nodestate.New(), addr("10.244.1.4"), s.Addrs[addr("10.244.1.4")], at)
-		if got := strings.Join(table.Chains["from-pod-cali7"].Rules, "; "); got != `iifname "cali7" meta l4proto tcp accept; iifname "cali7" goto pod-tunnels; goto own-source` {
+		rendered := table.New(table.Family{}.NFT())
+		addSender(table.Family{}, rendered, nodestate.New(), addr("10.244.1.4"), s.Addrs[addr("10.244.1.4")], at)
+		if got := strings.Join(rendered.Chains["from-pod-cali7"].Rules, "; "); got != `iifname "cali7" meta l4proto tcp accept; iifname "cali7" goto pod-tunnels; goto own-source` {
 			t.Errorf("an interface %s: who sends is told by %s", name, got)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/maglev"
 )
 
@@ -79,11 +80,11 @@ func (v *services) hashElements(p *port, l list, out map[elementKey]string) {
 	for slot, b := range l.slots {
 		id := p.numbers[b]
 		if l.number&localList != 0 { // where the hash leads to none of them
-			out[elementKey{mapSlots, key(n, slot)}] = fmt.Sprint(id)
+			out[elementKey{mapSlots, table.Key(n, slot)}] = fmt.Sprint(id)
 		}
-		out[elementKey{mapLive, key(n, id)}] = key(b.Addr(), b.Port())
+		out[elementKey{mapLive, table.Key(n, id)}] = table.Key(b.Addr(), b.Port())
 		if home := p.remote[b]; home > 0 && l.number&localList == 0 {
-			out[elementKey{mapRemote, key(n, id)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
+			out[elementKey{mapRemote, table.Key(n, id)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
 		}
 	}
 }
@@ -105,15 +106,15 @@ func (p *port) tableOf() []tableSlot {
 
 // followTable desires the slots that differ.
 func followTable(before, after []tableSlot, to sink) {
-	at := func(s tableSlot, i int) string { return key(listText(s.list), i) }
+	at := func(s tableSlot, i int) string { return table.Key(listText(s.list), i) }
 	for i, s := range before {
 		if i >= len(after) || after[i].list != s.list {
-			to.unset(mapSlots, at(s, i))
+			to.Unset(mapSlots, at(s, i))
 		}
 	}
 	for i, s := range after {
 		if i >= len(before) || before[i] != s {
-			to.set(mapSlots, at(s, i), fmt.Sprint(s.backend))
+			to.Set(mapSlots, at(s, i), fmt.Sprint(s.backend))
 		}
 	}
 }
@@ -135,11 +136,11 @@ func (p *port) hashName(l list) string {
 
 // hashRules choose from a list by a table of so many slots. The new flow's ct mark holds the slot meanwhile, and then the backend's number. Clients with
 // affinity are remembered under the list without handList.
-func hashRules(f family, l list, slots int, affinity uint32) []string {
+func hashRules(f table.Family, l list, slots int, affinity uint32) []string {
 	const tr = "meta l4proto { tcp, udp, sctp } dnat $ip to meta priority . ct mark map @" + mapLive
 	const chosen = "ct mark set meta priority . ct mark map @" + mapSlots
 	const other = "tcp flags & (fin | syn | rst | ack) != syn drop" // only what is handed on may begin in the middle
-	hash := []string{"ct mark set " + maglev.Expression(f.words().ip, affinity > 0, slots), chosen}
+	hash := []string{"ct mark set " + maglev.Expression(f.Words().IP, affinity > 0, slots), chosen}
 	client := "meta priority . " + clientExpression(f)
 	remember, forget := []string(nil), []string(nil)
 	known := "ct mark set " + client + " map @" + mapAffinity
@@ -171,7 +172,7 @@ func hashRules(f family, l list, slots int, affinity uint32) []string {
 		rules = slices.Concat(rules, forget, hash, remember, []string{tr})
 	}
 	for i, r := range rules {
-		rules[i] = strings.ReplaceAll(r, "$ip", f.words().ip)
+		rules[i] = strings.ReplaceAll(r, "$ip", f.Words().IP)
 	}
 	return rules
 }

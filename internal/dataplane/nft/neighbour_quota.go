@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -31,20 +32,20 @@ const (
 )
 
 // resolveChains make the chains and sets by which pods are held to a rate of new neighbours.
-func resolveChains(f family, t *Table, s *nodestate.State) {
+func resolveChains(f table.Family, t *table.Table, s *nodestate.State) {
 	refuse := denyName(reason.Neighbours, 0)
-	t.Chains[newNeighbourChain] = Chain{Rules: expandRules(f, s,
+	t.Chains[newNeighbourChain] = table.Chain{Rules: expandRules(f, s,
 		"rt $ip nexthop @"+setResolving+" return",
 		fmt.Sprintf("update @%s { iifname timeout 1m limit rate over %d/second burst %d packets } goto %s", setResolves, resolvePod, resolvePod, refuse),
 		fmt.Sprintf("limit rate over %d/second burst %d packets goto %s", resolveAll, resolveAll, refuse),
 		fmt.Sprintf("add @%s { rt $ip nexthop timeout %ds }", setResolving, resolvingFor))}
-	t.Chains[podDiscoveryChain] = Chain{Rules: expandRules(f, s,
+	t.Chains[podDiscoveryChain] = table.Chain{Rules: expandRules(f, s,
 		fmt.Sprintf("update @%s { iifname timeout 1m limit rate over %d/second burst %d packets } drop", setDiscovers, discoverPod, discoverPod))}
-	t.Chains[refuse] = Chain{Rules: []string{"counter", "drop"}}
-	addSet(f, t, setNeighbours, Set{Key: "$addr"})
-	addSet(f, t, setResolving, Set{Key: "$addr", Learned: true, Size: resolvingSize})
-	addSet(f, t, setResolves, Set{Key: "ifname", Learned: true, Size: resolvingSize})
-	addSet(f, t, setDiscovers, Set{Key: "ifname", Learned: true, Size: resolvingSize})
+	t.Chains[refuse] = table.Chain{Rules: []string{"counter", "drop"}}
+	table.AddSet(f, t, setNeighbours, table.Set{Key: "$addr"})
+	table.AddSet(f, t, setResolving, table.Set{Key: "$addr", Learned: true, Size: resolvingSize})
+	table.AddSet(f, t, setResolves, table.Set{Key: "ifname", Learned: true, Size: resolvingSize})
+	table.AddSet(f, t, setDiscovers, table.Set{Key: "ifname", Learned: true, Size: resolvingSize})
 }
 
 // asksNeighbour leads what a pod begins, and nobody has answered, and would go to a neighbour that is not known, to its chain.
@@ -57,18 +58,18 @@ func asksNeighbour(s *nodestate.State) string {
 }
 
 // findNeighbours are the addresses that the kernel need not look for, and those that pods do not choose.
-func findNeighbours(f family, s *nodestate.State) (map[netip.Addr]bool, error) {
+func findNeighbours(f table.Family, s *nodestate.State) (map[netip.Addr]bool, error) {
 	const resolved = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	out, pods := map[netip.Addr]bool{}, map[int]bool{}
 	for a, v := range s.Addrs {
 		switch {
 		case v.Kind == nodestate.AddrEndpoint:
 			pods[v.IfIndex] = true
-		case v.Kind == nodestate.AddrNode && f.has(a):
+		case v.Kind == nodestate.AddrNode && f.Has(a):
 			out[a] = true
 		}
 	}
-	found, err := kernel.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, f.number()) })
+	found, err := kernel.Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, f.Number()) })
 	if err != nil {
 		return nil, fmt.Errorf("listing neighbours: %w", err)
 	}
@@ -77,7 +78,7 @@ func findNeighbours(f family, s *nodestate.State) (map[netip.Addr]bool, error) {
 			out[a.Unmap()] = true
 		}
 	}
-	routes, err := kernel.Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, f.number()) })
+	routes, err := kernel.Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, f.Number()) })
 	if err != nil {
 		return nil, fmt.Errorf("listing routes: %w", err)
 	}
@@ -89,27 +90,27 @@ func findNeighbours(f family, s *nodestate.State) (map[netip.Addr]bool, error) {
 			}
 		}
 	}
-	maps.DeleteFunc(out, func(a netip.Addr, _ bool) bool { return !f.has(a) || a.IsMulticast() || a.IsUnspecified() })
+	maps.DeleteFunc(out, func(a netip.Addr, _ bool) bool { return !f.Has(a) || a.IsMulticast() || a.IsUnspecified() })
 	return out, nil
 }
 
 // refreshNeighbours finds out which neighbours are known, once in a while.
-func (t *table) refreshNeighbours(s *nodestate.State, log *slog.Logger) {
-	if !t.family.carried(s) {
+func (t *familyTable) refreshNeighbours(s *nodestate.State, log *slog.Logger) {
+	if !t.Family.Carried(s) {
 		return
 	}
-	found, err := findNeighbours(t.family, s)
+	found, err := findNeighbours(t.Family, s)
 	if err != nil {
 		log.Debug("which neighbours are known is not; the last ones stay", "error", err)
 		return
 	}
 	t.neighbours = found
-	if t.numbers == nil || !t.loaded || t.hashes == nil { // they come with the next state
+	if t.numbers == nil || !t.Current() { // they come with the next state
 		return
 	}
 	want := map[string]string{}
 	for a := range found {
 		want[a.String()] = ""
 	}
-	t.tracker(setNeighbours).Desire(maps.All(want))
+	t.Tracker(setNeighbours).Desire(maps.All(want))
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -31,10 +32,10 @@ func (n *nodeNumbers) put(node netip.Addr, num int) {
 }
 
 // follow gives numbers to a state's nodes and takes those of nodes that are gone.
-func (n *nodeNumbers) follow(f family, s *nodestate.State) {
+func (n *nodeNumbers) follow(f table.Family, s *nodestate.State) {
 	known := map[netip.Addr]bool{}
 	for a, v := range s.Addrs {
-		if v.Kind == nodestate.AddrNode && f.has(a) && f.has(v.Node) {
+		if v.Kind == nodestate.AddrNode && f.Has(a) && f.Has(v.Node) {
 			known[v.Node] = true
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -47,19 +48,19 @@ func newPolicy() *policy {
 }
 
 // policySets are the sets and maps of policy, which every node has.
-func policySets(f family, t *Table, room uint64) {
-	for name, set := range map[string]Set{
+func policySets(f table.Family, t *table.Table, room uint64) {
+	for name, set := range map[string]table.Set{
 		setIsolated: {Key: "$addr", Size: room}, mapIngress: {Key: "$addr", Value: "verdict", Size: room}, mapEgress: {Key: "$addr", Value: "verdict", Size: room},
 		mapPeers: {Key: "$addr", Value: "classid"}, mapPeerNets: {Key: "$addr", Value: "classid", Interval: true},
 		mapVerdicts: {Key: "classid", Value: "verdict"},
 	} {
-		addSet(f, t, name, set)
+		table.AddSet(f, t, name, set)
 	}
 }
 
 // renderPolicy makes the chains of policy, and the elements of its sets. It returns the policy's number, and what host endpoints judge.
-func renderPolicy(f family, t *Table, s *nodestate.State, p *policy) (epoch uint16, hosts hostRules) {
-	r := policyRender{family: f, table: t, policy: p, whys: whysOf(s, f), sum: new(uint64)}
+func renderPolicy(f table.Family, t *table.Table, s *nodestate.State, p *policy) (epoch uint16, hosts hostRules) {
+	r := policyRender{Family: f, table: t, policy: p, whys: whysOf(s, f), sum: new(uint64)}
 	r.contents = contentsOf(s, r.whys)
 	r.numbers()
 	r.peers(s)
@@ -78,24 +79,24 @@ func evaluated(epoch uint16) string {
 }
 
 // linkRules let neighbour discovery pass, which is between the ends of a link.
-func linkRules(f family) []string {
-	if !f.six {
+func linkRules(f table.Family) []string {
+	if !f.Six {
 		return nil
 	}
 	return []string{"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 return"}
 }
 
 // icmpErrors are those that are about flows.
-func icmpErrors(f family) string {
-	if f.six {
+func icmpErrors(f table.Family) string {
+	if f.Six {
 		return "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }"
 	}
 	return "icmp type { destination-unreachable, time-exceeded, parameter-problem }"
 }
 
 // policyChains are those that every node has.
-func policyChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRules, listening bool) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, listening bool) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	errors, end := icmpErrors(f), markChain
 	if h.any() {
 		end = hostChain
@@ -144,8 +145,8 @@ func policyChains(f family, t *Table, s *nodestate.State, epoch uint16, h hostRu
 
 // policyRender makes the part of a table that follows from a state.
 type policyRender struct {
-	family
-	table    *Table
+	table.Family
+	table    *table.Table
 	policy   *policy
 	whys     map[nodestate.SetID]reason.Reason // what a packet that a set denies is dropped for
 	contents map[nodestate.SetID]map[nodestate.Class]*content
@@ -158,14 +159,14 @@ type policyRender struct {
 
 // add desires an element, which a verdict follows from.
 func (r *policyRender) add(set, key, value string) {
-	r.table.add(set, key, value)
-	*r.sum += hash64(set, key, value) // in any order
+	r.table.Add(set, key, value)
+	*r.sum += table.Hash(set, key, value) // in any order
 }
 
 // chain desires a chain named by its rules.
 func (r *policyRender) chain(prefix string, rules []string) (name string) {
-	name = prefix + fmt.Sprintf("%016x", hash64(rules...))
-	r.table.Chains[name] = Chain{Rules: rules}
+	name = prefix + fmt.Sprintf("%016x", table.Hash(rules...))
+	r.table.Chains[name] = table.Chain{Rules: rules}
 	return name
 }
 
@@ -194,25 +195,25 @@ func (r *policyRender) peers(s *nodestate.State) {
 		}
 		return priorityText(0, n), n != 0
 	}
-	var nets valuedPrefixes
+	var nets table.ValuedPrefixes
 	for p, c := range s.PeerCIDRs {
-		if r.has(p.Addr()) {
+		if r.Has(p.Addr()) {
 			text, _ := number(c)
-			nets = append(nets, valuedPrefix{p.Masked(), text})
+			nets = append(nets, table.ValuedPrefix{Prefix: p.Masked(), Value: text})
 		}
 	}
 	zero := priorityText(0, 0)
-	nets = nets.disjoint()
+	nets = nets.Disjoint()
 	for _, n := range nets {
-		if n.value != zero {
-			r.add(mapPeerNets, prefixText(n.prefix), n.value)
+		if n.Value != zero {
+			r.add(mapPeerNets, table.PrefixText(n.Prefix), n.Value)
 		}
 	}
 	for a, c := range s.Peers.All() {
-		if !r.has(a) {
+		if !r.Has(a) {
 			continue
 		}
-		if text, known := number(c); known || nets.holds(a, zero) {
+		if text, known := number(c); known || nets.Holds(a, zero) {
 			r.add(mapPeers, a.String(), text)
 		}
 	}
@@ -221,7 +222,7 @@ func (r *policyRender) peers(s *nodestate.State) {
 // endpoints makes what leads from a pod to its sets.
 func (r *policyRender) endpoints(s *nodestate.State) {
 	for a, v := range s.Addrs {
-		if v.Kind != nodestate.AddrEndpoint || !r.has(a) {
+		if v.Kind != nodestate.AddrEndpoint || !r.Has(a) {
 			continue
 		}
 		if v.Ingress.Set != 0 || v.Egress.Set != 0 {
@@ -241,10 +242,10 @@ func (r *policyRender) podChain(prefix, set string, exceptions ...string) string
 	rules := append([]string{"ct original $ip saddr . ct reply $ip saddr @" + setHairpin + " return"}, exceptions...)
 	rules = append(rules, "jump "+set, "meta priority set none")
 	for i := range rules {
-		rules[i] = strings.ReplaceAll(rules[i], "$ip", r.words().ip)
+		rules[i] = strings.ReplaceAll(rules[i], "$ip", r.Words().IP)
 	}
 	name := r.chain(prefix, rules)
-	*r.sum += hash64(name)
+	*r.sum += table.Hash(name)
 	return name
 }
 
@@ -269,12 +270,12 @@ func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) st
 			rules = append(rules, deny)
 		}
 	}
-	ip := r.words().ip
+	ip := r.Words().IP
 	for i := range rules {
 		rules[i] = strings.ReplaceAll(rules[i], "$ip", ip)
 	}
 	name := r.chain(prefix, rules)
-	*r.sum += hash64(name)
+	*r.sum += table.Hash(name)
 	return name
 }
 
@@ -339,7 +340,7 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 		return "return"
 	case v.Allow:
 		name := fmt.Sprintf("log-%d-%d", why, v.Rule)
-		r.table.Chains[name] = Chain{Rules: showRules(wordAllow, why, v.Rule)}
+		r.table.Chains[name] = table.Chain{Rules: showRules(wordAllow, why, v.Rule)}
 		return "goto " + name
 	}
 	return "goto " + r.denyChain(why, v.Rule)
@@ -358,7 +359,7 @@ func (r *policyRender) denyChain(why reason.Reason, rule nodestate.RuleID) strin
 		// The connection was open: both ends are told.
 		rules = append(rules, "ct state established meta l4proto tcp tcp flags & (syn | rst) == 0 reject with tcp reset")
 	}
-	r.table.Chains[name] = Chain{Rules: append(rules, "drop")}
+	r.table.Chains[name] = table.Chain{Rules: append(rules, "drop")}
 	return name
 }
 

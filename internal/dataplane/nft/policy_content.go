@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -37,15 +38,15 @@ type portEntry struct {
 func (e portEntry) last() uint16 { return e.port | 0xffff>>e.bits }
 
 // whysOf are the sets that judge in a family, with what a packet is dropped for that they deny.
-func whysOf(s *nodestate.State, f family) map[nodestate.SetID]reason.Reason {
+func whysOf(s *nodestate.State, f table.Family) map[nodestate.SetID]reason.Reason {
 	out := map[nodestate.SetID]reason.Reason{}
 	for a, v := range s.Addrs {
-		if v.Kind == nodestate.AddrEndpoint && f.has(a) {
+		if v.Kind == nodestate.AddrEndpoint && f.Has(a) {
 			out[v.Ingress.Set], out[v.Egress.Set] = reason.PolicyIngress, reason.PolicyEgress
 		}
 	}
 	for at, h := range s.HostEndpoints {
-		if at.IPv6 != f.six {
+		if at.IPv6 != f.Six {
 			continue
 		}
 		out[h.HostIngress.Set], out[h.ForwardIngress.Set] = reason.HostIngress, reason.HostIngress
@@ -127,9 +128,9 @@ func (r *policyRender) contentChain(c *content) string {
 		key   string
 	}{
 		{model.ProtocolTCP, "tcp", to}, {model.ProtocolUDP, "udp", to},
-		{model.ProtocolSCTP, "sctp", to}, {icmpProtocol(r.family), r.words().icmp, message},
+		{model.ProtocolSCTP, "sctp", to}, {icmpProtocol(r.Family), r.Words().ICMP, message},
 	} {
-		bit := nodestate.ProtoBit(p.proto, r.six)
+		bit := nodestate.ProtoBit(p.proto, r.Six)
 		if c.head.Protos&bit == 0 {
 			continue
 		}
@@ -144,12 +145,12 @@ func (r *policyRender) contentChain(c *content) string {
 	}
 	rules = append(rules, r.decision(c, c.head))
 	*made = r.chain(prefix, rules)
-	*r.sum += hash64(*made)
+	*r.sum += table.Hash(*made)
 	return *made
 }
 
-func icmpProtocol(f family) model.Protocol {
-	if f.six {
+func icmpProtocol(f table.Family) model.Protocol {
+	if f.Six {
 		return model.ProtocolICMPv6
 	}
 	return model.ProtocolICMP
@@ -159,7 +160,7 @@ func icmpProtocol(f family) model.Protocol {
 func (r *policyRender) others(c *content) string {
 	var out []string
 	for proto, entries := range c.protos {
-		if nodestate.ProtoBit(proto, r.six) != nodestate.ProtoBitOther {
+		if nodestate.ProtoBit(proto, r.Six) != nodestate.ProtoBitOther {
 			continue
 		}
 		for _, e := range entries {
@@ -197,7 +198,7 @@ func (r *policyRender) decision(c *content, v nodestate.PolicyValue) string {
 	}
 	rules = append(rules, r.verdict(longest(t.entries, 0, t.head), c.why)) // other protocols have the source port 0
 	name := r.chain("from-", rules)
-	*r.sum += hash64(name)
+	*r.sum += table.Hash(name)
 	return "goto " + name
 }
 

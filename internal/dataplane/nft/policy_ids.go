@@ -1,9 +1,6 @@
 package nft
 
 import (
-	"cmp"
-	"hash/fnv"
-	"net/netip"
 	"slices"
 )
 
@@ -89,70 +86,4 @@ func (e *epochs) free(n uint16, sum uint64) bool {
 		was, ok = e.older[n]
 	}
 	return n != 0 && n != ownEpoch && (!ok || was == sum)
-}
-
-// hash64 names texts.
-func hash64(texts ...string) uint64 {
-	h := fnv.New64a()
-	for _, t := range texts {
-		h.Write([]byte(t))
-		h.Write([]byte{0})
-	}
-	return h.Sum64()
-}
-
-// valuedPrefix is a prefix that stands for something.
-type valuedPrefix struct {
-	prefix netip.Prefix
-	value  string
-}
-
-type valuedPrefixes []valuedPrefix
-
-// disjoint returns prefixes that do not overlap and give every address what the longest of these gives it.
-func (v valuedPrefixes) disjoint() valuedPrefixes {
-	all := slices.Clone(v)
-	slices.SortFunc(all, func(a, b valuedPrefix) int {
-		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
-	})
-	var out valuedPrefixes
-	for i := 0; i < len(all); {
-		i = all.cover(i, all[i], &out)
-	}
-	return out
-}
-
-// cover writes what p, whose prefix all[i] has or holds, is without the longer ones in it, and these. It returns the index of
-// the first that is not in p.
-func (v valuedPrefixes) cover(i int, p valuedPrefix, out *valuedPrefixes) int {
-	for i < len(v) && v[i].prefix == p.prefix { // itself
-		p.value = v[i].value
-		i++
-	}
-	if i == len(v) || !p.prefix.Contains(v[i].prefix.Addr()) {
-		*out = append(*out, p)
-		return i
-	}
-	for _, half := range halves(p.prefix) {
-		i = v.cover(i, valuedPrefix{half, p.value}, out)
-	}
-	return i
-}
-
-// halves are the two prefixes that are one bit longer.
-func halves(p netip.Prefix) [2]netip.Prefix {
-	low := p.Addr()
-	b := low.AsSlice()
-	b[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
-	high, _ := netip.AddrFromSlice(b)
-	return [2]netip.Prefix{netip.PrefixFrom(low, p.Bits()+1), netip.PrefixFrom(high, p.Bits()+1)}
-}
-
-// holds reports whether one of disjoint prefixes holds an address, with another value than none.
-func (v valuedPrefixes) holds(a netip.Addr, none string) bool {
-	i, found := slices.BinarySearchFunc(v, a, func(p valuedPrefix, a netip.Addr) int { return p.prefix.Addr().Compare(a) })
-	if !found {
-		i--
-	}
-	return i >= 0 && i < len(v) && v[i].prefix.Contains(a) && v[i].value != none
 }

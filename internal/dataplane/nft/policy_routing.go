@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -32,7 +33,7 @@ type policyRoutes struct {
 }
 
 type routeKey struct {
-	f     family
+	f     table.Family
 	table int
 }
 
@@ -46,7 +47,7 @@ type policyRule struct {
 }
 
 // ensure makes the rules and routes of a family equal to what a state wants.
-func (w *policyRoutes) ensure(s *nodestate.State, m *hostNetwork, f family, n *nodeNumbers) []error {
+func (w *policyRoutes) ensure(s *nodestate.State, m *hostNetwork, f table.Family, n *nodeNumbers) []error {
 	routes, rules, errs := m.wantedPolicyRoutes(s, f, n)
 	// Routes are there before what leads to them, and go after it.
 	errs = append(errs, w.put(f, routes)...)
@@ -59,12 +60,12 @@ func (w *policyRoutes) ensure(s *nodestate.State, m *hostNetwork, f family, n *n
 	return errs
 }
 
-func policyRouteError(f family, err error) error {
+func policyRouteError(f table.Family, err error) error {
 	return &dataplane.KeyError{Table: "routes", Key: "ways of " + f.String(), Err: err}
 }
 
 // wantedPolicyRoutes are the routes by table, and the rules.
-func (m *hostNetwork) wantedPolicyRoutes(s *nodestate.State, f family, n *nodeNumbers) (map[int]route, map[policyRule]bool, []error) {
+func (m *hostNetwork) wantedPolicyRoutes(s *nodestate.State, f table.Family, n *nodeNumbers) (map[int]route, map[policyRule]bool, []error) {
 	routes, tables, errs := map[int]route{}, map[uint32]int{}, []error(nil)
 	links := map[int]bool{}
 	add := func(table int, r route, mark uint32) {
@@ -83,7 +84,7 @@ func (m *hostNetwork) wantedPolicyRoutes(s *nodestate.State, f family, n *nodeNu
 				continue
 			}
 			add(routeTables+number, near, mark)
-			if !f.six && !links[near.link] {
+			if !f.Six && !links[near.link] {
 				links[near.link] = true
 				if err := acceptLocalOfLink(near.link, m.stateDir); err != nil {
 					errs = append(errs, policyRouteError(f, err))
@@ -97,7 +98,7 @@ func (m *hostNetwork) wantedPolicyRoutes(s *nodestate.State, f family, n *nodeNu
 }
 
 // put writes routes that are not there.
-func (w *policyRoutes) put(f family, want map[int]route) []error {
+func (w *policyRoutes) put(f table.Family, want map[int]route) []error {
 	have, err := listPolicyRoutes(f)
 	if err != nil {
 		return []error{policyRouteError(f, err)}
@@ -115,7 +116,7 @@ func (w *policyRoutes) put(f family, want map[int]route) []error {
 		if link, ok := links[table]; ok && link == one.link && w.written[k] == one {
 			continue
 		}
-		out := one.netlink(netip.PrefixFrom(f.zero(), 0))
+		out := one.netlink(netip.PrefixFrom(f.Zero(), 0))
 		out.Table = table
 		if err := netlink.RouteReplace(out); err != nil {
 			errs = append(errs, policyRouteError(f, fmt.Errorf("writing the route of table %d: %w", table, err)))
@@ -127,7 +128,7 @@ func (w *policyRoutes) put(f family, want map[int]route) []error {
 }
 
 // prune removes routes that nothing leads to any more.
-func (w *policyRoutes) prune(f family, want map[int]route) error {
+func (w *policyRoutes) prune(f table.Family, want map[int]route) error {
 	have, err := listPolicyRoutes(f)
 	if err != nil {
 		return err
@@ -147,9 +148,9 @@ func (w *policyRoutes) prune(f family, want map[int]route) error {
 }
 
 // listPolicyRoutes are our routes in tables of ways.
-func listPolicyRoutes(f family) ([]netlink.Route, error) {
+func listPolicyRoutes(f table.Family) ([]netlink.Route, error) {
 	found, err := kernel.Dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(f.number(), &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC},
+		return netlink.RouteListFiltered(f.Number(), &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC},
 			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
@@ -165,8 +166,8 @@ func listPolicyRoutes(f family) ([]netlink.Route, error) {
 }
 
 // listRules are all routing rules of a family, in their order.
-func listRules(f family) ([]netlink.Rule, error) {
-	rules, err := kernel.Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(f.number()) })
+func listRules(f table.Family) ([]netlink.Rule, error) {
+	rules, err := kernel.Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(f.Number()) })
 	if err != nil {
 		return nil, fmt.Errorf("listing routing rules: %w", err)
 	}
@@ -176,7 +177,7 @@ func listRules(f family) ([]netlink.Rule, error) {
 // ensureRules makes the rules with our protocol number equal to want. What is wanted is there, and before the table local, before
 // anything goes, so that a packet is led by the rules of before or by these; but where a rule of another version jumps elsewhere, which the
 // kernel takes for the same, that has to go first, and what has a mark meets the table local meanwhile.
-func ensureRules(f family, want map[policyRule]bool) error {
+func ensureRules(f table.Family, want map[policyRule]bool) error {
 	found, err := listRules(f)
 	if err != nil {
 		return err
@@ -222,10 +223,10 @@ func ensureRules(f family, want map[policyRule]bool) error {
 	return errors.Join(errs...)
 }
 
-func deleteRules(f family, rules []netlink.Rule) error {
+func deleteRules(f table.Family, rules []netlink.Rule) error {
 	var errs []error
 	for _, r := range rules {
-		r.Family = f.number()
+		r.Family = f.Number()
 		if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("removing routing rule %+v: %w", ruleOf(r), err))
 		}
@@ -242,9 +243,9 @@ func ruleOf(r netlink.Rule) policyRule {
 }
 
 // netlink is the rule as the library has it.
-func (r policyRule) toNetlink(f family) *netlink.Rule {
+func (r policyRule) toNetlink(f table.Family) *netlink.Rule {
 	out := netlink.NewRule()
-	out.Family, out.Priority, out.Protocol = f.number(), r.priority, routeProtocol
+	out.Family, out.Priority, out.Protocol = f.Number(), r.priority, routeProtocol
 	out.Mark, out.Mask, out.Invert, out.Table = r.mark, &r.mask, r.invert, r.table
 	if r.target > 0 {
 		out.Goto = r.target
@@ -255,7 +256,7 @@ func (r policyRule) toNetlink(f family) *netlink.Rule {
 // removePolicyRoutes takes away rules and their routes.
 func removePolicyRoutes() error {
 	var errs []error
-	for _, f := range families {
+	for _, f := range table.Families {
 		errs = append(errs, ensureRules(f, nil), (&policyRoutes{}).prune(f, nil))
 	}
 	return errors.Join(errs...)

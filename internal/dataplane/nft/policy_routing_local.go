@@ -6,6 +6,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
 // What is handed on has an address of this node as its destination, and the kernel asks the table `local` first, by the rule of
@@ -20,7 +22,7 @@ func isLocal(r netlink.Rule) bool {
 }
 
 // putFirstRule lets firstRule stand before the rule for the table local. At each moment there is one for that table.
-func putFirstRule(f family) error {
+func putFirstRule(f table.Family) error {
 	rules, err := listRules(f)
 	if err != nil {
 		return err
@@ -38,7 +40,7 @@ func putFirstRule(f family) error {
 	}
 	own := func(priority int, protocol uint8) *netlink.Rule {
 		r := netlink.NewRule()
-		r.Family, r.Priority, r.Table, r.Protocol = f.number(), priority, unix.RT_TABLE_LOCAL, protocol
+		r.Family, r.Priority, r.Table, r.Protocol = f.Number(), priority, unix.RT_TABLE_LOCAL, protocol
 		return r
 	}
 	if first >= 0 && local >= 0 && local < first {

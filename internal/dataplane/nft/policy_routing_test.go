@@ -11,12 +11,14 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
 // TestPolicyRouting: among a thousand nodes each mark leads to its table, also for what has an address of this node; marks of nodes that are gone, and
 // packets without one, go as the routes say. What comes and goes changes few rules, and nothing is left afterwards.
 func TestPolicyRouting(t *testing.T) {
-	for _, f := range families {
+	for _, f := range table.Families {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
 			inNamespace(t, func(string) error { return policyRoutingOf(f) })
@@ -24,9 +26,9 @@ func TestPolicyRouting(t *testing.T) {
 	}
 }
 
-func policyRoutingOf(f family) error {
+func policyRoutingOf(f table.Family) error {
 	own, other := addr("192.0.2.1"), addr("198.51.100.1")
-	if f.six {
+	if f.Six {
 		own, other = addr("2001:db8:1::1"), addr("2001:db8:2::1")
 	}
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "up0"}, PeerName: "up1"}
@@ -45,7 +47,7 @@ func policyRoutingOf(f family) error {
 	}
 	up, bits := d.Attrs().Index, own.BitLen()
 	err = errors.Join(netlink.AddrAdd(d, &netlink.Addr{IPNet: &net.IPNet{IP: own.AsSlice(), Mask: net.CIDRMask(bits, bits)}, Flags: unix.IFA_F_NODAD}),
-		netlink.RouteAdd(route{link: up}.netlink(netip.PrefixFrom(f.zero(), 0))))
+		netlink.RouteAdd(route{link: up}.netlink(netip.PrefixFrom(f.Zero(), 0))))
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -83,10 +84,10 @@ func uplinks(s *nodestate.State) ([]uplink, error) {
 }
 
 // announced are the addresses of a family that neighbours are answered for. What an interface has here or on another node answers by itself.
-func announced(s *nodestate.State, f family) []netip.Addr {
+func announced(s *nodestate.State, f table.Family) []netip.Addr {
 	var out []netip.Addr
 	for a := range s.Announced {
-		if kind := s.Addrs[a].Kind; f.has(a) && kind != nodestate.AddrHost && kind != nodestate.AddrNode {
+		if kind := s.Addrs[a].Kind; f.Has(a) && kind != nodestate.AddrHost && kind != nodestate.AddrNode {
 			out = append(out, a)
 		}
 	}
@@ -94,7 +95,7 @@ func announced(s *nodestate.State, f family) []netip.Addr {
 }
 
 // announcedRoutes lead announced addresses to weir0, but for pods, where they would go out by the uplink.
-func (m *hostNetwork) announcedRoutes(s *nodestate.State, f family, links []uplink, out map[netip.Prefix]route) {
+func (m *hostNetwork) announcedRoutes(s *nodestate.State, f table.Family, links []uplink, out map[netip.Prefix]route) {
 	for _, a := range announced(s, f) {
 		subnet, pool, mtu := 0, 0, s.Settings.Tunnel.MTU
 		for _, u := range links {
@@ -107,13 +108,13 @@ func (m *hostNetwork) announcedRoutes(s *nodestate.State, f family, links []upli
 		}
 		alone := netip.PrefixFrom(a, a.BitLen())
 		if _, led := out[alone]; !led && subnet > 0 && pool <= subnet && s.Addrs[a].Kind != nodestate.AddrEndpoint {
-			out[alone] = route{link: m.host.index, mtu: mtu, src: f.node(s), any: true}
+			out[alone] = route{link: m.host.index, mtu: mtu, src: f.Node(s), any: true}
 		}
 	}
 }
 
 // answer makes the proxy entries of a family equal to what a state announces.
-func (m *hostNetwork) answer(s *nodestate.State, f family, links []uplink) []error {
+func (m *hostNetwork) answer(s *nodestate.State, f table.Family, links []uplink) []error {
 	want, used := map[proxied]bool{}, map[string]bool{}
 	for _, a := range announced(s, f) {
 		for _, u := range links {
@@ -132,13 +133,13 @@ func (m *hostNetwork) answer(s *nodestate.State, f family, links []uplink) []err
 		}
 	}
 	delay := arpDelay
-	if f.six {
+	if f.Six {
 		delay = solicitDelay
 	}
 	for name := range used {
 		fail(name, delay.make(name, m.stateDir)) // else an answer waits for up to 0.8 s
 	}
-	if f.six && len(want) > 0 {
+	if f.Six && len(want) > 0 {
 		fail("all", proxyNDP.make("all", m.stateDir))
 	}
 	have, err := listProxied(f)
@@ -165,7 +166,7 @@ func (m *hostNetwork) answer(s *nodestate.State, f family, links []uplink) []err
 // removeProxied takes our entries away.
 func removeProxied() error {
 	var errs []error
-	for _, f := range families {
+	for _, f := range table.Families {
 		have, err := listProxied(f)
 		errs = append(errs, err)
 		for p, protocol := range have {
@@ -180,7 +181,7 @@ func removeProxied() error {
 // write adds or removes an entry. It outlives a link that is down for a while.
 func (p proxied) write(kind, flags int) error {
 	req := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
-	req.AddData(&netlink.Ndmsg{Family: uint8(family{p.addr.Is6()}.number()), Index: uint32(p.link), State: unix.NUD_PERMANENT, Flags: unix.NTF_PROXY})
+	req.AddData(&netlink.Ndmsg{Family: uint8(table.FamilyOf(p.addr).Number()), Index: uint32(p.link), State: unix.NUD_PERMANENT, Flags: unix.NTF_PROXY})
 	req.AddData(nl.NewRtAttr(unix.NDA_DST, p.addr.AsSlice()))
 	if kind == unix.RTM_NEWNEIGH {
 		req.AddData(nl.NewRtAttr(ndaProtocol, []byte{routeProtocol}))
@@ -192,10 +193,10 @@ func (p proxied) write(kind, flags int) error {
 }
 
 // listProxied are all proxy entries of a family, with the protocol number of who wrote them.
-func listProxied(f family) (map[proxied]uint8, error) {
+func listProxied(f table.Family) (map[proxied]uint8, error) {
 	msgs, err := kernel.Dump(func() ([][]byte, error) {
 		req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
-		req.AddData(&netlink.Ndmsg{Family: uint8(f.number()), Flags: unix.NTF_PROXY})
+		req.AddData(&netlink.Ndmsg{Family: uint8(f.Number()), Flags: unix.NTF_PROXY})
 		return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	})
 	if err != nil {
@@ -204,7 +205,7 @@ func listProxied(f family) (map[proxied]uint8, error) {
 	const head = 12 // struct ndmsg: family, 3 bytes, index, state, flags, type
 	out := map[proxied]uint8{}
 	for _, b := range msgs {
-		if len(b) < head || b[0] != uint8(f.number()) || b[10]&unix.NTF_PROXY == 0 {
+		if len(b) < head || b[0] != uint8(f.Number()) || b[10]&unix.NTF_PROXY == 0 {
 			continue
 		}
 		attrs, err := nl.ParseRouteAttr(b[head:])
@@ -220,7 +221,7 @@ func listProxied(f family) (map[proxied]uint8, error) {
 				protocol = a.Value[0]
 			}
 		}
-		if f.has(p.addr) {
+		if f.Has(p.addr) {
 			out[p] = protocol
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -45,13 +46,13 @@ func proxyAndRemove(dir string) error {
 	apply := func(m *hostNetwork) error {
 		links, err := uplinks(s)
 		errs := []error{err}
-		for _, f := range families {
+		for _, f := range table.Families {
 			errs = append(errs, m.answer(s, f, links)...)
 		}
 		return errors.Join(errs...)
 	}
 	fresh := func() *hostNetwork {
-		return &hostNetwork{answers: map[family]int{}, stateDir: dir, host: &device{index: 7}}
+		return &hostNetwork{answers: map[table.Family]int{}, stateDir: dir, host: &device{index: 7}}
 	}
 	m := fresh()
 	if err := errors.Join(apply(m), apply(m)); err != nil {
@@ -66,7 +67,7 @@ func proxyAndRemove(dir string) error {
 		return err
 	}
 	ways := map[netip.Prefix]route{}
-	m.announcedRoutes(s, family{}, links, ways)
+	m.announcedRoutes(s, table.Family{}, links, ways)
 	var led []string
 	for p, r := range ways {
 		led = append(led, fmt.Sprintf("%s by %d mtu %d", p, r.link, r.mtu))
@@ -95,7 +96,7 @@ func proxyAndRemove(dir string) error {
 	if err := errors.Join(apply(m), proxiedAre("eth0 192.0.2.200 eth0 192.0.2.40")); err != nil {
 		return err
 	}
-	if n, looked := m.answers[family{}]; n != 0 || !looked {
+	if n, looked := m.answers[table.Family{}]; n != 0 || !looked {
 		return errors.New("a driver that announces nothing goes on looking for its entries")
 	}
 	return nil
@@ -104,7 +105,7 @@ func proxyAndRemove(dir string) error {
 // proxiedAre compares all entries in the kernel, sorted.
 func proxiedAre(want string) error {
 	var got []string
-	for _, f := range families {
+	for _, f := range table.Families {
 		have, err := listProxied(f)
 		if err != nil {
 			return err

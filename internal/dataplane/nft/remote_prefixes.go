@@ -3,19 +3,20 @@ package nft
 import (
 	"net/netip"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // remotePrefixesOf are the prefixes and addresses that live on other nodes which marks can name, with their numbers. There are none where nothing
 // may be handed on: policy with applyOnForward judges what passes the node by the backend, which the other node chooses, and a kube-proxy translates, as
 // do the rules that one left.
-func remotePrefixesOf(f family, s *nodestate.State, n *nodeNumbers) map[netip.Prefix]int {
+func remotePrefixesOf(f table.Family, s *nodestate.State, n *nodeNumbers) map[netip.Prefix]int {
 	out := map[netip.Prefix]int{}
-	if JudgesForwarded(s, f.six) || s.Settings.KubeProxy || s.Settings.ProxyRules {
+	if JudgesForwarded(s, f.Six) || s.Settings.KubeProxy || s.Settings.ProxyRules {
 		return out
 	}
 	add := func(p netip.Prefix, node netip.Addr) {
-		if num, ok := n.of(node); ok && f.has(p.Addr()) {
+		if num, ok := n.of(node); ok && f.Has(p.Addr()) {
 			out[p] = num
 		}
 	}
@@ -29,7 +30,7 @@ func remotePrefixesOf(f family, s *nodestate.State, n *nodeNumbers) map[netip.Pr
 		case nodestate.AddrNode, nodestate.AddrPod:
 			add(netip.PrefixFrom(a, a.BitLen()), v.Node)
 		case nodestate.AddrHost, nodestate.AddrEndpoint: // here, whatever the block says
-			if f.has(a) {
+			if f.Has(a) {
 				out[netip.PrefixFrom(a, a.BitLen())] = 0
 			}
 		}

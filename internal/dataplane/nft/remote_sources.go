@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -56,17 +57,17 @@ const unprovenAnswer = "meta mark and $mask == $mask ct status snat ct direction
 const maxPools = 8
 
 // maskText is the netmask of a length, as an address.
-func maskText(f family, bits int) string {
-	all := slices.Repeat([]byte{0xff}, f.zero().BitLen()/8)
+func maskText(f table.Family, bits int) string {
+	all := slices.Repeat([]byte{0xff}, f.Zero().BitLen()/8)
 	a, _ := netip.AddrFromSlice(all)
 	return netip.PrefixFrom(a, bits).Masked().Addr().String()
 }
 
 // blockLengths are those of blocks on other nodes, the longest first.
-func blockLengths(f family, s *nodestate.State) []int {
+func blockLengths(f table.Family, s *nodestate.State) []int {
 	var out []int
 	for p, r := range s.Routes {
-		if f.has(p.Addr()) && r.Node.IsValid() && !slices.Contains(out, p.Bits()) {
+		if f.Has(p.Addr()) && r.Node.IsValid() && !slices.Contains(out, p.Bits()) {
 			out = append(out, p.Bits())
 		}
 	}
@@ -75,28 +76,28 @@ func blockLengths(f family, s *nodestate.State) []int {
 }
 
 // fromPools are the rules that lead addresses of pools to their chain.
-func fromPools(f family, s *nodestate.State) []string {
-	var pools prefixes
+func fromPools(f table.Family, s *nodestate.State) []string {
+	var pools table.Prefixes
 	for p := range s.Routes {
-		if f.has(p.Addr()) {
-			pools.add(p)
+		if f.Has(p.Addr()) {
+			pools.Add(p)
 		}
 	}
-	pools = pools.disjoint()
+	pools = pools.Disjoint()
 	if len(pools) > maxPools {
 		return []string{"$ip saddr @" + setPodRanges + " goto " + blockSource}
 	}
 	var out []string
 	for _, p := range pools {
-		out = append(out, "$ip saddr "+prefixText(p)+" goto "+blockSource)
+		out = append(out, "$ip saddr "+table.PrefixText(p)+" goto "+blockSource)
 	}
 	return out
 }
 
 // remoteChains are those of sources that live on other nodes. any are the rules for what may come
 // from anywhere.
-func remoteChains(f family, t *Table, s *nodestate.State, at indexes, any []string) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes, any []string) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	const front = "$ip daddr . meta l4proto . th dport"
 	const atPort = "meta l4proto . th dport"
 	// Pods cannot take another's address, whatever MAC address they send with.
@@ -175,7 +176,7 @@ func remoteChains(f family, t *Table, s *nodestate.State, at indexes, any []stri
 }
 
 // handedChains are about node ports of other nodes: what is for one was handed on by that node.
-func handedChains(f family, chain func(name string, rules ...string)) {
+func handedChains(f table.Family, chain func(name string, rules ...string)) {
 	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(localList|handList), localList)
 	known := "meta mark set $ip daddr map @" + mapNodes + " " + own + "goto choose"
 	chain(handedChain,
@@ -198,64 +199,64 @@ func handedBack() []string {
 		"ct mark and $handed != 0 meta mark and $mask . ct mark and $mask != @" + setSameNode + " drop"}
 }
 
-func remoteSets(f family, t *Table) {
-	addSet(f, t, setNodeLinks, Set{Key: "$addr . ether_addr"})
-	addSet(f, t, setNodeAddrMarks, Set{Key: "$addr . mark"})
-	addSet(f, t, setNodesFar, Set{Key: "$addr"})
-	addSet(f, t, setNodesBare, Set{Key: "$addr"})
-	addSet(f, t, setSameNode, Set{Key: "mark . mark"})
+func remoteSets(f table.Family, t *table.Table) {
+	table.AddSet(f, t, setNodeLinks, table.Set{Key: "$addr . ether_addr"})
+	table.AddSet(f, t, setNodeAddrMarks, table.Set{Key: "$addr . mark"})
+	table.AddSet(f, t, setNodesFar, table.Set{Key: "$addr"})
+	table.AddSet(f, t, setNodesBare, table.Set{Key: "$addr"})
+	table.AddSet(f, t, setSameNode, table.Set{Key: "mark . mark"})
 	for _, kind := range []string{ofPodBlocks, ofSinglePods} {
-		addSet(f, t, kind+setLinked, Set{Key: "$addr . ether_addr"})
-		addSet(f, t, kind+setRoutable, Set{Key: "$addr"})
-		addSet(f, t, kind+setTunnelled, Set{Key: "$addr"})
-		addSet(f, t, kind+setWithMark, Set{Key: "$addr . mark"})
+		table.AddSet(f, t, kind+setLinked, table.Set{Key: "$addr . ether_addr"})
+		table.AddSet(f, t, kind+setRoutable, table.Set{Key: "$addr"})
+		table.AddSet(f, t, kind+setTunnelled, table.Set{Key: "$addr"})
+		table.AddSet(f, t, kind+setWithMark, table.Set{Key: "$addr . mark"})
 	}
 }
 
 // addNode adds the elements of an address of another node, whose number is num.
-func addNode(f family, t *Table, a netip.Addr, v nodestate.Addr, num int, numbered bool) {
+func addNode(f table.Family, t *table.Table, a netip.Addr, v nodestate.Addr, num int, numbered bool) {
 	chain := nodeAny
 	switch {
 	case !v.SameLink:
-		t.add(setNodesFar, a.String(), "")
+		t.Add(setNodesFar, a.String(), "")
 	case v.MAC == [6]byte{}:
-		t.add(setNodesBare, a.String(), "")
+		t.Add(setNodesBare, a.String(), "")
 	default:
-		t.add(setNodeLinks, key(a, macText(v.MAC)), "")
+		t.Add(setNodeLinks, table.Key(a, table.MACText(v.MAC)), "")
 		if a == v.Node { // other addresses may be on other interfaces
 			chain = nodeSource
 		}
 	}
-	t.add(mapSenders, a.String(), "goto "+chain)
+	t.Add(mapSenders, a.String(), "goto "+chain)
 	if numbered {
 		mark := strconv.Itoa(num << nodeShift)
-		t.add(setNodeAddrMarks, key(a, mark), "")
+		t.Add(setNodeAddrMarks, table.Key(a, mark), "")
 		if a == v.Node {
-			t.add(setSameNode, key(mark, mark), "")
+			t.Add(setSameNode, table.Key(mark, mark), "")
 		}
 	}
 }
 
 // addRemote adds the elements of a block, or of a pod outside of its node's blocks.
-func addRemote(f family, t *Table, s *nodestate.State, n *nodeNumbers, kind string, base, node netip.Addr, sameLink, tunnel bool) {
+func addRemote(f table.Family, t *table.Table, s *nodestate.State, n *nodeNumbers, kind string, base, node netip.Addr, sameLink, tunnel bool) {
 	at := s.Addrs[node]
 	switch {
 	case sameLink && at.Kind == nodestate.AddrNode && at.MAC != [6]byte{}:
-		t.add(kind+setLinked, key(base, macText(at.MAC)), "")
+		t.Add(kind+setLinked, table.Key(base, table.MACText(at.MAC)), "")
 	case sameLink || !tunnel:
-		t.add(kind+setRoutable, base.String(), "")
+		t.Add(kind+setRoutable, base.String(), "")
 	default:
-		t.add(kind+setTunnelled, base.String(), "")
+		t.Add(kind+setTunnelled, base.String(), "")
 	}
 	if num, ok := n.of(node); ok {
-		t.add(kind+setWithMark, key(base, strconv.Itoa(num<<nodeShift)), "")
+		t.Add(kind+setWithMark, table.Key(base, strconv.Itoa(num<<nodeShift)), "")
 	}
 }
 
 // renderRemote makes the elements of blocks on other nodes.
-func renderRemote(f family, t *Table, s *nodestate.State, n *nodeNumbers) {
+func renderRemote(f table.Family, t *table.Table, s *nodestate.State, n *nodeNumbers) {
 	for p, r := range s.Routes {
-		if f.has(p.Addr()) && r.Node.IsValid() {
+		if f.Has(p.Addr()) && r.Node.IsValid() {
 			addRemote(f, t, s, n, ofPodBlocks, p.Masked().Addr(), r.Node, r.SameLink, r.Tunnel)
 		}
 	}

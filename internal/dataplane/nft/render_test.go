@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -74,7 +75,7 @@ func openFake(t *testing.T, fakes map[knftables.Family]*knftables.Fake) *Driver 
 var rawPayloads = []string{"th,96,24", "th,160,8", "th,96,8"}
 
 func newFake(t *testing.T, f knftables.Family) *knftables.Fake {
-	fake := knftables.NewFake(f, tableName)
+	fake := knftables.NewFake(f, table.Name)
 	tx := fake.NewTransaction()
 	tx.Add(&knftables.Table{})
 	for _, p := range rawPayloads {
@@ -206,10 +207,10 @@ func TestBackendNumbers(t *testing.T) {
 // TestHostileLoopback: a host port at a loopback address is nothing that packets are compared with.
 func TestHostileLoopback(t *testing.T) {
 	hostile.Record(t, "a pod's host port on a loopback address is rendered, and breaks what the node asks there", hostile.Tenant, hostile.NFTables, hostile.Both)
-	for _, f := range families {
+	for _, f := range table.Families {
 		s := small()
-		at := nodestate.Frontend{Addr: netip.MustParseAddr(map[bool]string{false: "127.0.0.1", true: "::1"}[f.six]), Port: 54323, Proto: model.ProtocolTCP}
-		backend := nodestate.Backend{Addr: netip.MustParseAddr(map[bool]string{false: "10.244.1.9", true: "fd00::9"}[f.six]), Port: 80, Local: true}
+		at := nodestate.Frontend{Addr: netip.MustParseAddr(map[bool]string{false: "127.0.0.1", true: "::1"}[f.Six]), Port: 54323, Proto: model.ProtocolTCP}
+		backend := nodestate.Backend{Addr: netip.MustParseAddr(map[bool]string{false: "10.244.1.9", true: "fd00::9"}[f.Six]), Port: 80, Local: true}
 		s.Frontends.Set(at, nodestate.Service{ID: at})
 		s.Backends.Set(at, []nodestate.Backend{backend})
 		v := newServices(f, newNodeNumbers())
@@ -220,14 +221,14 @@ func TestHostileLoopback(t *testing.T) {
 // unserved takes nothing that is of port 54323.
 type unserved struct{ t *testing.T }
 
-func (s unserved) set(set, key, value string) {
+func (s unserved) Set(set, key, value string) {
 	if strings.HasSuffix(key, " . 54323") {
 		s.t.Errorf("%s: %s, %s", set, key, value)
 	}
 }
-func (unserved) unset(string, string)  {}
-func (unserved) pick(string, []string) {}
-func (unserved) unpick(string)         {}
+func (unserved) Unset(string, string)  {}
+func (unserved) Pick(string, []string) {}
+func (unserved) Unpick(string)         {}
 
 func TestBesideKubeProxy(t *testing.T) {
 	s := small()

@@ -9,13 +9,14 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // TestFullAffinity: remembering a client, which fails where the set is full, is no condition of its translation.
 func TestFullAffinity(t *testing.T) {
-	rules := pickRules(family{}, 3, 60, false)
+	rules := pickRules(table.Family{}, 3, 60, false)
 	last := rules[len(rules)-1]
 	if strings.Contains(last, "update") || !strings.Contains(last, "dnat ip to") {
 		t.Errorf("the last rule: %s", last)
@@ -39,9 +40,9 @@ func TestEpochs(t *testing.T) {
 		return n
 	}
 	for i := range 200_000 {
-		n := follow(i, hash64("policy", strconv.Itoa(i)))
+		n := follow(i, table.Hash("policy", strconv.Itoa(i)))
 		if i%1000 == 0 {
-			if again := e.of(hash64("policy", strconv.Itoa(i))); again != n {
+			if again := e.of(table.Hash("policy", strconv.Itoa(i))); again != n {
 				t.Fatalf("policy %d has the number %d, then %d", i, n, again)
 			}
 		}
@@ -94,15 +95,15 @@ func TestRestartEndsWhatWasHandedOn(t *testing.T) {
 		here := nodestate.Backend{Addr: addr("10.244.1.2"), Port: 53, Local: true}
 		s.Backends.Set(id, []nodestate.Backend{here, {Addr: addr("10.244.2.2"), Port: 53}})
 		apply(t, d, s)
-		node, ok := d.tables[family{}].numbers.byNode[addr("172.30.0.9")]
+		node, ok := d.tables[table.Family{}].numbers.byNode[addr("172.30.0.9")]
 		if !ok {
 			t.Fatal("the other node has no number")
 		}
 		s.Backends.Set(id, []nodestate.Backend{here})
 		next := openFake(t, fakes)
 		apply(t, next, s)
-		if ends := next.tables[family{}].services.endings[gone{node: node, proto: model.ProtocolUDP}]; !ends[face] {
-			t.Errorf("affinity %d: nothing ends what was handed on: %v", affinity, next.tables[family{}].services.endings)
+		if ends := next.tables[table.Family{}].services.endings[gone{node: node, proto: model.ProtocolUDP}]; !ends[face] {
+			t.Errorf("affinity %d: nothing ends what was handed on: %v", affinity, next.tables[table.Family{}].services.endings)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -25,12 +26,12 @@ const (
 )
 
 // serviceChains make the chains and sets of Services. Only the first packet of a flow comes by translate.
-func serviceChains(f family, t *Table, s *nodestate.State) {
+func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 	const front = "$ip daddr . meta l4proto . th dport"
 	const atPort = "meta l4proto . th dport"
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	nat := func(name string, hook knftables.BaseChainHook, rules ...string) {
-		t.Chains[name] = Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: expandRules(f, s, rules...)}
+		t.Chains[name] = table.Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: expandRules(f, s, rules...)}
 	}
 	nat("translate", knftables.PreroutingHook,
 		"meta l4proto != { tcp, udp, sctp } return",
@@ -84,7 +85,7 @@ func serviceChains(f family, t *Table, s *nodestate.State) {
 		"$ports "+front+" vmap @"+mapRefused)
 
 	const frontend, portal, backend = "$addr . inet_proto . inet_service", "inet_proto . inet_service", "$addr . inet_service"
-	for name, set := range map[string]Set{
+	for name, set := range map[string]table.Set{
 		mapServices: {Key: frontend, Value: "classid"}, mapServicesOutside: {Key: frontend, Value: "classid"},
 		mapPorts: {Key: portal, Value: "classid"}, mapPortsOutside: {Key: portal, Value: "classid"}, mapHostPorts: {Key: portal, Value: "classid"},
 		setPortsLocal: {Key: portal}, mapLists: {Key: "classid", Value: "verdict"}, mapRanged: {Key: "classid", Value: "verdict"},
@@ -94,7 +95,7 @@ func serviceChains(f family, t *Table, s *nodestate.State) {
 		setRanges:   {Key: frontend + " . $addr", Interval: true},
 		mapRefused:  {Key: frontend, Value: "verdict"}, mapRefusedPorts: {Key: portal, Value: "verdict"},
 	} {
-		addSet(f, t, name, set)
+		table.AddSet(f, t, name, set)
 	}
 }
 
@@ -134,7 +135,7 @@ func (v *services) chains(p *port) map[string][]string {
 // pickRules choose one of n backends of the list whose number is the packet's priority. The new flow's ct mark holds the
 // slot meanwhile. With affinity the backend that the client had last is taken again while it is live; the ct mark holds its
 // number. With handOn a flow whose backend is on another node is not translated: its ct mark becomes that node's.
-func pickRules(f family, n int, affinity uint32, handOn bool) []string {
+func pickRules(f table.Family, n int, affinity uint32, handOn bool) []string {
 	const tr = "meta l4proto { tcp, udp, sctp } dnat $ip to meta priority . ct mark map @"
 	random := fmt.Sprintf("ct mark set numgen random mod %d", n)
 	var rules []string
@@ -160,23 +161,23 @@ func pickRules(f family, n int, affinity uint32, handOn bool) []string {
 		}, rules, []string{tr + mapLive})
 	}
 	for i, r := range rules {
-		rules[i] = strings.ReplaceAll(r, "$ip", f.words().ip)
+		rules[i] = strings.ReplaceAll(r, "$ip", f.Words().IP)
 	}
 	return rules
 }
 
 // clientExpression is what a client with affinity is known by. An address of IPv6 does not fit beside the number of the list (nft
 // before 1.0.8 gives a map's value to the registers of a key of more than 16 bytes), so it is hashed.
-func clientExpression(f family) string {
-	if f.six {
+func clientExpression(f table.Family) string {
+	if f.Six {
 		return "jhash ip6 saddr mod 4294967295 seed 0x57656972"
 	}
 	return "ip saddr"
 }
 
-func affinitySetOf(f family) Set {
-	s := Set{Key: "classid . ipv4_addr", Value: "mark", Learned: true, Size: affinitySize}
-	if f.six { // a number of no named type
+func affinitySetOf(f table.Family) table.Set {
+	s := table.Set{Key: "classid . ipv4_addr", Value: "mark", Learned: true, Size: affinitySize}
+	if f.Six { // a number of no named type
 		s.Key, s.Value, s.TypeOf = "meta priority . numgen random mod 65536", "ct mark", true
 	}
 	return s

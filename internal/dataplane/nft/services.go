@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -53,16 +54,16 @@ const affinitySize = 65536
 
 // sink takes elements and chains.
 type sink interface {
-	set(set, key, value string)
-	unset(set, key string)
+	Set(set, key, value string)
+	Unset(set, key string)
 	// pick desires the chains that choose among n backends; affinity in seconds, 0 = none.
-	pick(name string, rules []string)
-	unpick(name string)
+	Pick(name string, rules []string)
+	Unpick(name string)
 }
 
 // services follows the Services of a family.
 type services struct {
-	f              family
+	f              table.Family
 	ports          map[nodestate.Frontend]*port // by id
 	taken          map[uint32]nodestate.Frontend
 	nodes          *nodeNumbers
@@ -92,10 +93,7 @@ type port struct {
 	numbers map[netip.AddrPort]uint32 // of backends where there is one
 }
 
-// element is one of a set or a map.
-type element struct{ set, key, value string }
-
-func newServices(f family, n *nodeNumbers) *services {
+func newServices(f table.Family, n *nodeNumbers) *services {
 	return &services{f: f, nodes: n, endings: endings{}, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
 }
 
@@ -146,10 +144,10 @@ func (v *services) follow(s *nodestate.State, to sink) {
 
 // renders reports whether a frontend is one of the table's. Those at loopback addresses are not: a packet that is sent there has
 // a loopback address as its source, with which it reaches no pod.
-func (v *services) renders(f nodestate.Frontend) bool { return v.f.has(f.Addr) && !f.Addr.IsLoopback() }
+func (v *services) renders(f nodestate.Frontend) bool { return v.f.Has(f.Addr) && !f.Addr.IsLoopback() }
 
 // render adds everything to a table.
-func (v *services) render(t *Table, s *nodestate.State) { v.follow(s, tableSink{t}) }
+func (v *services) render(t *table.Table, s *nodestate.State) { v.follow(s, tableSink{t}) }
 
 func compareFrontends(a, b nodestate.Frontend) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
@@ -201,13 +199,13 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 	after, chainsAfter := v.elements(p), v.chains(p)
 	for k := range before {
 		if _, ok := after[k]; !ok {
-			to.unset(k.set, k.key)
+			to.Unset(k.set, k.key)
 		}
 	}
 	v.countChains(chainsBefore, chainsAfter, to)
 	followTable(tableBefore, p.tableOf(), to)
 	for k, value := range after {
-		to.set(k.set, k.key, value)
+		to.Set(k.set, k.key, value)
 	}
 }
 
@@ -218,7 +216,7 @@ func (v *services) countChains(before, after map[string][]string, to sink) {
 			continue
 		}
 		if v.picks[name]++; v.picks[name] == 1 {
-			to.pick(name, rules)
+			to.Pick(name, rules)
 		}
 	}
 	for name := range before {
@@ -227,7 +225,7 @@ func (v *services) countChains(before, after map[string][]string, to sink) {
 		}
 		if v.picks[name]--; v.picks[name] == 0 {
 			delete(v.picks, name)
-			to.unpick(name)
+			to.Unpick(name)
 		}
 	}
 }
@@ -250,7 +248,7 @@ func (v *services) number(id nodestate.Frontend) uint32 {
 func (v *services) list(all []nodestate.Backend, local bool) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, b := range all {
-		if b.InList(local) && v.f.has(b.Addr) {
+		if b.InList(local) && v.f.Has(b.Addr) {
 			out = append(out, netip.AddrPortFrom(b.Addr, b.Port))
 		}
 	}
@@ -333,12 +331,12 @@ func (v *services) followMode(dsr bool, to sink) {
 		v.dsr = dsr
 		for k := range v.elements(p) {
 			if _, ok := before[k]; !ok {
-				to.set(k.set, k.key, "")
+				to.Set(k.set, k.key, "")
 			}
 			delete(before, k)
 		}
 		for k := range before {
-			to.unset(k.set, k.key)
+			to.Unset(k.set, k.key)
 		}
 		v.dsr = !dsr
 	}
@@ -417,11 +415,11 @@ func (v *services) listElements(p *port, l list, out map[elementKey]string) {
 		at, in := mapBackends, uint32(slot)
 		if ids != nil {
 			at, in = mapLive, ids[slot]
-			out[elementKey{mapSlots, key(n, slot)}] = fmt.Sprint(in)
+			out[elementKey{mapSlots, table.Key(n, slot)}] = fmt.Sprint(in)
 		}
-		out[elementKey{at, key(n, in)}] = key(b.Addr(), b.Port())
+		out[elementKey{at, table.Key(n, in)}] = table.Key(b.Addr(), b.Port())
 		if home := p.remote[b]; home > 0 && l.number&handList != 0 {
-			out[elementKey{mapRemote, key(n, in)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
+			out[elementKey{mapRemote, table.Key(n, in)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
 		}
 	}
 }
@@ -445,9 +443,9 @@ func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 	if restricted {
 		inside, outside = inside|restrictedBit, outside|restrictedBit
 	}
-	at, there, k := mapServices, mapServicesOutside, key(f.Addr, f.Proto, f.Port)
+	at, there, k := mapServices, mapServicesOutside, table.Key(f.Addr, f.Proto, f.Port)
 	if f.Addr.IsUnspecified() {
-		at, there, k = mapPorts, mapPortsOutside, key(f.Proto, f.Port)
+		at, there, k = mapPorts, mapPortsOutside, table.Key(f.Proto, f.Port)
 		if svc.LocalOnly {
 			at, there = mapHostPorts, ""
 		}
@@ -469,20 +467,10 @@ func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 		}
 	}
 	if restricted {
-		for _, r := range disjointOf(v.f, p.ranges) {
-			out[elementKey{setRanges, k + " . " + prefixText(r)}] = ""
+		for _, r := range table.DisjointOf(v.f, p.ranges) {
+			out[elementKey{setRanges, k + " . " + table.PrefixText(r)}] = ""
 		}
 	}
-}
-
-func disjointOf(f family, all []netip.Prefix) prefixes {
-	var out prefixes
-	for _, p := range all {
-		if f.has(p.Addr()) {
-			out.add(p)
-		}
-	}
-	return out.disjoint()
 }
 
 // backendNumbers gives each slot's backend a number of its own, made from the backend: it does not change with the slot. It lies in a new
@@ -506,9 +494,9 @@ func backendNumbers(slots []netip.AddrPort) []uint32 {
 }
 
 // tableSink writes into a Table.
-type tableSink struct{ t *Table }
+type tableSink struct{ t *table.Table }
 
-func (s tableSink) set(set, key, value string)       { s.t.add(set, key, value) }
-func (s tableSink) unset(set, key string)            { delete(s.t.Elements[set], key) }
-func (s tableSink) pick(name string, rules []string) { s.t.Chains[name] = Chain{Rules: rules} }
-func (s tableSink) unpick(name string)               { delete(s.t.Chains, name) }
+func (s tableSink) Set(set, key, value string)       { s.t.Add(set, key, value) }
+func (s tableSink) Unset(set, key string)            { delete(s.t.Elements[set], key) }
+func (s tableSink) Pick(name string, rules []string) { s.t.Chains[name] = table.Chain{Rules: rules} }
+func (s tableSink) Unpick(name string)               { delete(s.t.Chains, name) }

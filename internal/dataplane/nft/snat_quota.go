@@ -6,6 +6,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -50,11 +51,11 @@ func outsidePorts(s *nodestate.State) (first, last uint16) {
 }
 
 // portShareChains make the chains and the sets by which pods are held to their shares.
-func portShareChains(f family, t *Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = Chain{Rules: expandRules(f, s, rules...)} }
+func portShareChains(f table.Family, t *table.Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
 	const own, ports, queries = "goto " + asNodeChain, "$ip saddr . $ip daddr . meta l4proto . th dport", "$ip saddr . $ip daddr"
-	addSet(f, t, setPortShares, Set{Key: "$addr . $addr . inet_proto . inet_service", Learned: true, Lasting: true, Size: portSharesSize})
-	addSet(f, t, setQueryShares, Set{Key: "$addr . $addr", Learned: true, Lasting: true, Size: portSharesSize})
+	table.AddSet(f, t, setPortShares, table.Set{Key: "$addr . $addr . inet_proto . inet_service", Learned: true, Lasting: true, Size: portSharesSize})
+	table.AddSet(f, t, setQueryShares, table.Set{Key: "$addr . $addr", Learned: true, Lasting: true, Size: portSharesSize})
 	share, refuse := podShare(s), denyName(reason.NoPort, 0)
 	if share == 0 {
 		chain(asNodePod, own)
@@ -69,28 +70,28 @@ func portShareChains(f family, t *Table, s *nodestate.State) {
 	}
 	counted(portShareChain, setPortShares, ports)
 	counted(queryShareChain, setQueryShares, queries)
-	t.Chains[refuse] = Chain{Rules: []string{"counter", "drop"}}
+	t.Chains[refuse] = table.Chain{Rules: []string{"counter", "drop"}}
 }
 
 // withoutShares takes the shares out of a table: the kernel does not count connections.
-func withoutShares(t *Table) {
+func withoutShares(t *table.Table) {
 	for name, rules := range map[string][]string{asNodePod: {"goto " + asNodeChain}, portShareChain: nil, queryShareChain: nil} {
 		if _, ok := t.Chains[name]; ok {
-			t.Chains[name] = Chain{Rules: rules}
+			t.Chains[name] = table.Chain{Rules: rules}
 		}
 	}
 }
 
 // countsConnections asks the kernel whether it counts connections for elements of sets. Nothing is written.
-func countsConnections(f family) error {
-	n, err := knftables.New(f.nft(), tableName+"-try")
+func countsConnections(f table.Family) error {
+	n, err := knftables.New(f.NFT(), table.Name+"-try")
 	if err != nil {
 		return err
 	}
 	tx := n.NewTransaction()
 	tx.Add(&knftables.Table{})
-	tx.Add(Set{Key: f.words().addr, Learned: true, Lasting: true, Size: 16}.object("tried"))
+	tx.Add(table.Set{Key: f.Words().Addr, Learned: true, Lasting: true, Size: 16}.Object("tried"))
 	tx.Add(&knftables.Chain{Name: "tried"})
-	tx.Add(&knftables.Rule{Chain: "tried", Rule: "add @tried { " + f.words().ip + " saddr ct count 1 } accept"})
+	tx.Add(&knftables.Rule{Chain: "tried", Rule: "add @tried { " + f.Words().IP + " saddr ct count 1 } accept"})
 	return n.Check(context.Background(), tx)
 }

@@ -68,7 +68,7 @@ func (e endings) note(k gone, faces map[nodestate.Frontend]nodestate.Service) {
 func (v *services) live(all []nodestate.Backend) map[netip.AddrPort]bool {
 	out := map[netip.AddrPort]bool{}
 	for _, b := range all {
-		if v.f.has(b.Addr) {
+		if v.f.Has(b.Addr) {
 			out[netip.AddrPortFrom(b.Addr, b.Port)] = true
 		}
 	}
@@ -110,7 +110,7 @@ func (v *services) endFlows() error {
 		return nil
 	}
 	of := netlink.InetFamily(netlink.FAMILY_V4)
-	if v.f.six {
+	if v.f.Six {
 		of = netlink.FAMILY_V6
 	}
 	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, of, maps.Clone(v.endings)); err != nil {

@@ -7,28 +7,29 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
 // tunnelTable is our table of the family netdev. What comes out of the tunnel bears whatever Ethernet addresses the other
 // node's packet had: each frame is for this node, or the stack would leave those to other addresses alone.
-type tunnelTable struct{ ruleTable }
+type tunnelTable struct{ table.RuleTable }
 
 func newTunnelTable(n knftables.Interface) *tunnelTable {
-	return &tunnelTable{ruleTable{nft: n, name: "netdev " + tableName, family: unix.NFPROTO_NETDEV, chain: "from-tunnel"}}
+	return &tunnelTable{table.NewRuleTable(n, "netdev "+table.Name, unix.NFPROTO_NETDEV, "from-tunnel")}
 }
 
 // apply makes the table, or with tunnel false removes it; again says that what was written may be gone.
 func (t *tunnelTable) apply(ctx context.Context, tunnel, again bool) []error {
-	if t.known && t.there == tunnel && !again {
+	if t.Known && t.There == tunnel && !again {
 		return nil
 	}
-	chain := Chain{Type: knftables.FilterType, Hook: knftables.IngressHook, Priority: "filter", Device: tunnelDevice}
+	chain := table.Chain{Type: knftables.FilterType, Hook: knftables.IngressHook, Priority: "filter", Device: tunnelDevice}
 	if tunnel {
 		chain.Rules = []string{"meta pkttype set host"}
 	}
-	if err := t.write(ctx, chain); err != nil {
+	if err := t.Write(ctx, chain); err != nil {
 		return []error{&dataplane.KeyError{Table: "devices", Key: tunnelDevice, Err: err}}
 	}
-	t.known = true
+	t.Known = true
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -33,14 +34,14 @@ func isUntracked(why reason.Reason) bool {
 func isPerPacket(why reason.Reason) bool { return why == reason.HostPreDNAT || isUntracked(why) }
 
 // untrackedChains are those of policies with doNotTrack; nothing of it is there without them.
-func untrackedChains(f family, t *Table, s *nodestate.State, h hostRules) {
+func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h hostRules) {
 	if !h.hasUntracked() {
 		return
 	}
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
-		t.Chains[name] = Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
+		t.Chains[name] = table.Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
 	}
-	addSet(f, t, mapUntracked, Set{Key: "classid", Value: "verdict"})
+	table.AddSet(f, t, mapUntracked, table.Set{Key: "classid", Value: "verdict"})
 	const end = "meta priority set none" // the numbers of the look-ups
 	// What came out of somebody's tunnel may have the mark of the outer packet.
 	unmarked := []string{"meta mark and " + hex(untrackedBit) + " != 0 meta mark set meta mark and " + hex(^uint32(untrackedBit))}
@@ -51,9 +52,9 @@ func untrackedChains(f family, t *Table, s *nodestate.State, h hostRules) {
 	base(untrackedLeavingChain, knftables.PostroutingHook, "srcnat-11", slices.Concat(
 		[]string{"meta iif != 0 return", "ct direction reply return", "ct status and dnat == 0 return", "oifname $tunnel return"},
 		exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
-	t.Chains[untrackedAllowedChain] = Chain{Rules: []string{"meta mark set meta mark or " + hex(untrackedBit)}}
+	t.Chains[untrackedAllowedChain] = table.Chain{Rules: []string{"meta mark set meta mark or " + hex(untrackedBit)}}
 	// The connection is not marked as judged: its next packet may come by itself again, or may not.
-	t.Chains[untrackedAcceptChain] = Chain{Rules: []string{end, "accept"}}
+	t.Chains[untrackedAcceptChain] = table.Chain{Rules: []string{end, "accept"}}
 }
 
 // hasUntracked reports whether there are policies with doNotTrack.

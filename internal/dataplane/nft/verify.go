@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -24,7 +25,7 @@ const maxDifferences = 10
 func (r *dryRun) verify() {
 	t, w := r.driver.tables[r.family], r.walk
 	p := &r.out.Proof
-	p.Family, p.Generation, p.Rules, p.Met = string(r.family.nft()), w.Table.Generation, w.Table.Rules, w.Rules
+	p.Family, p.Generation, p.Rules, p.Met = string(r.family.NFT()), w.Table.Generation, w.Table.Rules, w.Rules
 	p.Chains, p.Others = w.Chains, w.Table.Others
 	differs := func(format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); len(p.Differs) < maxDifferences && !slices.Contains(p.Differs, text) {
@@ -32,18 +33,19 @@ func (r *dryRun) verify() {
 		}
 	}
 	have := w.Table.Comments()
-	for name, want := range t.hashes {
+	written := t.InKernel()
+	for name, want := range written {
 		if !slices.Equal(have[name], want) {
 			differs("chain %s has %d rules that are not those that were written", name, len(have[name]))
 		}
 	}
 	for name := range have {
-		if _, ok := t.hashes[name]; !ok {
+		if _, ok := written[name]; !ok {
 			differs("chain %s is nobody's", name)
 		}
 	}
 	for _, l := range w.Lookups {
-		set, named := t.sets[l.Set]
+		set, named := t.Definition(l.Set)
 		if !named || set.TypeOf {
 			continue // of one rule, which is compared; or of what packets add
 		}
@@ -60,7 +62,7 @@ func (r *dryRun) verify() {
 		if set.Learned {
 			continue
 		}
-		if value, wanted := t.wanted(l.Set, a.Key); wanted != a.Found || wanted && value != a.Value {
+		if value, wanted := t.Wanted(l.Set, a.Key); wanted != a.Found || wanted && value != a.Value {
 			differs("%s in set %s is %s, and should be %s", a.Key, a.Set, answerWords(a.Found, a.Value), answerWords(wanted, value))
 		}
 	}
@@ -74,42 +76,6 @@ func answerWords(found bool, value string) string {
 		return "there"
 	}
 	return value
-}
-
-// wanted is what a set should say of a key.
-func (w *tableState) wanted(set, key string) (value string, found bool) {
-	t := w.elements[set]
-	if t == nil {
-		return "", false
-	}
-	if !w.sets[set].Interval {
-		return t.Desired(key)
-	}
-	for k, v := range desired(t) {
-		if holdsKey(k, key) {
-			return v, true
-		}
-	}
-	return "", false
-}
-
-// holdsKey reports whether an element of an interval set, whose parts may be prefixes, holds a key.
-func holdsKey(element, key string) bool {
-	have, want := strings.Split(element, " . "), strings.Split(key, " . ")
-	if len(have) != len(want) {
-		return false
-	}
-	for i, part := range have {
-		if part == want[i] {
-			continue
-		}
-		p, err := netip.ParsePrefix(part)
-		a, err2 := netip.ParseAddr(want[i])
-		if err != nil || err2 != nil || !p.Contains(a) {
-			return false
-		}
-	}
-	return true
 }
 
 // wordsOf writes bytes of the kernel in the words of nft; types are those of a set, in order.
@@ -145,7 +111,7 @@ func wordOf(kind string, b []byte) (text string, n int) {
 	case "ifname":
 		return strings.TrimRight(string(b), "\x00"), n
 	case "ether_addr":
-		return macText([6]byte(b)), n
+		return table.MACText([6]byte(b)), n
 	}
 	v := binary.NativeEndian.Uint32(b)
 	if kind == "classid" {

@@ -1,4 +1,4 @@
-package nft
+package table
 
 import (
 	"fmt"
@@ -11,16 +11,13 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// tableName is that of our tables in each family.
-const tableName = "weir"
-
 // Table is what one nftables table should hold, in the words of nft.
 type Table struct {
 	Family knftables.Family
 	Chains map[string]Chain
 	Sets   map[string]Set
-	// Elements are those of each set and map, by key; the parts of a concatenation are joined by " . ". The value is ""
-	// in sets. Sets that packets fill are not in it.
+	// Elements are those of each set and map, by key; the parts of a concatenation are joined by "
+	// . ". The value is "" in sets. Sets that packets fill are not in it.
 	Elements map[string]map[string]string
 }
 
@@ -37,23 +34,26 @@ type Chain struct {
 type Set struct {
 	Key   string // its type ("ipv4_addr . inet_service")
 	Value string // of a map
-	// TypeOf says that Key and Value are expressions of the types that are meant: some have no name.
+	// TypeOf says that Key and Value are expressions of the types that are meant: some have no
+	// name.
 	TypeOf bool
 	// Interval says that keys may be prefixes.
 	Interval bool
 	// Learned says that packets add elements, which expire; Size bounds them.
 	Learned bool
-	// Lasting says that what is learned has no time of its own: the expression in it says when it goes.
+	// Lasting says that what is learned has no time of its own: the expression in it says when it
+	// goes.
 	Lasting bool
 	Size    uint64
 }
 
-func newTable(f knftables.Family) *Table {
+// New is an empty table of a family.
+func New(f knftables.Family) *Table {
 	return &Table{Family: f, Chains: map[string]Chain{}, Sets: map[string]Set{}, Elements: map[string]map[string]string{}}
 }
 
-// add desires an element.
-func (t *Table) add(set, key, value string) {
+// Add desires an element.
+func (t *Table) Add(set, key, value string) {
 	of := t.Elements[set]
 	if of == nil {
 		of = map[string]string{}
@@ -62,8 +62,8 @@ func (t *Table) add(set, key, value string) {
 	of[key] = value
 }
 
-// key joins the parts of a concatenation.
-func key(parts ...any) string {
+// Key joins the parts of a concatenation.
+func Key(parts ...any) string {
 	var b strings.Builder
 	for i, p := range parts {
 		if i > 0 {
@@ -74,14 +74,16 @@ func key(parts ...any) string {
 	return b.String()
 }
 
-// ruleHash names the text of a rule, as a comment that the kernel keeps: nft does not give the text back as it was written.
+// ruleHash names the text of a rule, as a comment that the kernel keeps: nft does not give the text
+// back as it was written.
 func ruleHash(rule string) string {
 	h := fnv.New64a()
 	h.Write([]byte(rule))
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// layout names the definitions of a table's sets and base chains. A table of another layout is made anew.
+// layout names the definitions of a table's sets and base chains. A table of another layout is made
+// anew.
 func (t *Table) layout() string {
 	h := fnv.New64a()
 	for _, name := range slices.Sorted(maps.Keys(t.Sets)) {
@@ -98,9 +100,10 @@ func (t *Table) layout() string {
 // maxSetSize is the largest that is looked for.
 const maxSetSize = 1 << 22
 
-// setSizeIn finds out how large the sets of what is on this node are in a table of a layout, when it differs in nothing else; the sets become as
-// large. Else it returns what they are here: room, of setSizeFor.
-func (t *Table) setSizeIn(layout string, room uint64) uint64 {
+// SetSizeIn finds out how large the sets of what is on this node are in a table of a layout, when
+// it differs in nothing else; the sets become as large. Else it returns what they are here: room,
+// of setSizeFor.
+func (t *Table) SetSizeIn(layout string, room uint64) uint64 {
 	other := *t
 	for size := room; layout != "" && size <= maxSetSize; size *= 2 {
 		other.Sets = maps.Clone(t.Sets)
@@ -118,8 +121,8 @@ func (t *Table) setSizeIn(layout string, room uint64) uint64 {
 	return room
 }
 
-// object returns the definition of a set as knftables has it.
-func (s Set) object(name string) knftables.Object {
+// Object returns the definition of a set as knftables has it.
+func (s Set) Object(name string) knftables.Object {
 	var flags []knftables.SetFlag
 	if s.Interval {
 		flags = append(flags, knftables.IntervalFlag)
@@ -170,3 +173,23 @@ func (s Set) element(set, k, v string) *knftables.Element {
 	e.Map, e.Value = set, strings.Split(v, " . ")
 	return e
 }
+
+// AddSet adds a set whose types are written with $addr.
+func AddSet(f Family, t *Table, name string, s Set) {
+	addr := f.Words().Addr
+	s.Key, s.Value = strings.ReplaceAll(s.Key, "$addr", addr), strings.ReplaceAll(s.Value, "$addr", addr)
+	t.Sets[name] = s
+}
+
+// hash64 names texts.
+func Hash(texts ...string) uint64 {
+	h := fnv.New64a()
+	for _, t := range texts {
+		h.Write([]byte(t))
+		h.Write([]byte{0})
+	}
+	return h.Sum64()
+}
+
+// Name is that of our tables in each family.
+const Name = "weir"

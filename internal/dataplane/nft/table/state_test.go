@@ -1,4 +1,4 @@
-package nft
+package table
 
 import (
 	"context"
@@ -19,20 +19,21 @@ func (r *recording) Run(ctx context.Context, tx *knftables.Transaction) error {
 	return r.Interface.Run(ctx, tx)
 }
 
-// TestTableIsFilledFirst: no packet is reset in the moment in which the kernel has a new table's rules, and not yet its networks.
+// TestTableIsFilledFirst: no packet is reset in the moment in which the kernel has a new table's
+// rules, and not yet its networks.
 func TestTableIsFilledFirst(t *testing.T) {
-	nft := &recording{Interface: newFake(t, knftables.IPv4Family)}
-	w := newTableState(nft, family{})
-	table := newTable(knftables.IPv4Family)
-	table.Sets["allowed"] = Set{Key: "ipv4_addr", Interval: true}
-	table.add("allowed", "172.30.0.0/24", "")
-	table.Chains["hooked"] = Chain{Type: knftables.FilterType, Hook: knftables.InputHook, Priority: "0", Rules: []string{"ip daddr @allowed accept", "goto deny"}}
-	table.Chains["deny"] = Chain{Rules: []string{"counter", "ct state established reject with tcp reset", "drop"}}
+	nft := &recording{Interface: knftables.NewFake(knftables.IPv4Family, Name)}
+	w := NewState(nft, Family{})
+	rendered := New(knftables.IPv4Family)
+	rendered.Sets["allowed"] = Set{Key: "ipv4_addr", Interval: true}
+	rendered.Add("allowed", "172.30.0.0/24", "")
+	rendered.Chains["hooked"] = Chain{Type: knftables.FilterType, Hook: knftables.InputHook, Priority: "0", Rules: []string{"ip daddr @allowed accept", "goto deny"}}
+	rendered.Chains["deny"] = Chain{Rules: []string{"counter", "ct state established reject with tcp reset", "drop"}}
 	write := func() []string {
 		t.Helper()
 		nft.ran = nil
-		w.desire(table, []string{"allowed"}, func(string) bool { return false })
-		if err := w.write(context.Background()); err != nil {
+		w.Desire(rendered, []string{"allowed"}, func(string) bool { return false })
+		if err := w.Write(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		return nft.ran
@@ -55,7 +56,7 @@ func TestTableIsFilledFirst(t *testing.T) {
 		t.Errorf("what is there is written again:\n%s", strings.Join(ran, "\n\n"))
 	}
 	whole := w.hashes["deny"]
-	table.Sets["more"] = Set{Key: "ipv4_addr"}
+	rendered.Sets["more"] = Set{Key: "ipv4_addr"}
 	if ran = write(); len(ran) != 2 {
 		t.Fatalf("a table of another layout took %d transactions, want 2:\n%s", len(ran), strings.Join(ran, "\n\n"))
 	}

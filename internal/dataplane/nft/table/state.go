@@ -1,9 +1,10 @@
-package nft
+package table
 
 import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,49 +14,86 @@ import (
 	"github.com/weir-net/weir/internal/delta"
 )
 
-// written is a table of ours as it is in the kernel, as far as is known, and as it should be.
-type tableState struct {
+// State is a table of ours as it is in the kernel, as far as is known, and as it should be.
+type State struct {
 	nft    knftables.Interface
-	family family
+	Family Family
 
-	loaded bool
+	Loaded bool // what is in the kernel was read, or written without an error
 	there  bool // the table exists
 	have   map[string]Chain
 	want   map[string]Chain
 	sets   map[string]Set
 	hashes map[string][]string // of the rules found, by chain
 	layout string              // that is wanted
-	found  string              // that load found; empty = none
+	Found  string              // that load found; empty = none
 	flush  map[string]bool     // sets whose elements are not known
 
-	elements map[string]*delta.Tracker[string, string]
-	writes   uint64 // operations, since the start
-	commits  uint32 // transactions
+	Elements map[string]*delta.Tracker[string, string]
+	Writes   uint64 // operations, since the start
+	Commits  uint32 // transactions
 }
 
 const layoutChain = "layout"
 
-func newTableState(n knftables.Interface, f family) *tableState {
-	return &tableState{nft: n, family: f, elements: map[string]*delta.Tracker[string, string]{}}
+// NewState is a table of which nothing is known yet.
+func NewState(n knftables.Interface, f Family) *State {
+	return &State{nft: n, Family: f, Elements: map[string]*delta.Tracker[string, string]{}}
 }
 
-func (w *tableState) tracker(set string) *delta.Tracker[string, string] {
-	t := w.elements[set]
+// Present reports whether a table of the wanted layout is in the kernel, as far as is known.
+func (w *State) Present() bool { return w.hashes != nil }
+
+// Current reports whether what is in the kernel was read or written, and is of the wanted layout.
+func (w *State) Current() bool { return w.Loaded && w.Present() }
+
+// Invalidate makes the next apply read the table again.
+func (w *State) Invalidate() { w.Loaded = false }
+
+// Reset makes the table be read again, and forgets everything that was desired.
+func (w *State) Reset() {
+	writes, commits := w.Writes, w.Commits
+	*w = *NewState(w.nft, w.Family)
+	w.Writes, w.Commits = writes, commits
+}
+
+// Define says which sets and which layout are wanted, before load.
+func (w *State) Define(t *Table) { w.sets, w.layout = t.Sets, t.layout() }
+
+// InKernel are the comments of the rules in the kernel, by chain, as far as is known.
+func (w *State) InKernel() map[string][]string { return w.hashes }
+
+// Definition returns a set as it is wanted.
+func (w *State) Definition(set string) (s Set, ok bool) {
+	s, ok = w.sets[set]
+	return s, ok
+}
+
+// Tracker follows the elements of a set.
+func (w *State) Tracker(set string) *delta.Tracker[string, string] {
+	t := w.Elements[set]
 	if t == nil {
 		t = delta.New[string, string]()
-		w.elements[set] = t
+		w.Elements[set] = t
 	}
 	return t
 }
 
-// set, unset, pick and unpick implement sink.
-func (w *tableState) set(set, key, value string)       { w.tracker(set).Set(key, value) }
-func (w *tableState) unset(set, key string)            { w.tracker(set).Unset(key) }
-func (w *tableState) pick(name string, rules []string) { w.want[name] = Chain{Rules: rules} }
-func (w *tableState) unpick(name string)               { delete(w.want, name) }
+// Set wants an element.
+func (w *State) Set(set, key, value string) { w.Tracker(set).Set(key, value) }
 
-// desire takes chains, sets, and the elements of the named sets from a table. The chains that other means desired stay.
-func (w *tableState) desire(t *Table, sets []string, keep func(chain string) bool) {
+// Unset no longer wants an element.
+func (w *State) Unset(set, key string) { w.Tracker(set).Unset(key) }
+
+// Pick wants a chain, which Desire leaves alone if it is told to.
+func (w *State) Pick(name string, rules []string) { w.want[name] = Chain{Rules: rules} }
+
+// Unpick no longer wants a chain.
+func (w *State) Unpick(name string) { delete(w.want, name) }
+
+// Desire takes chains, sets, and the elements of the named sets from a table. The chains that other
+// means desired stay.
+func (w *State) Desire(t *Table, sets []string, keep func(chain string) bool) {
 	for name := range w.want {
 		if _, ok := t.Chains[name]; !ok && !keep(name) {
 			delete(w.want, name)
@@ -69,27 +107,27 @@ func (w *tableState) desire(t *Table, sets []string, keep func(chain string) boo
 	w.want[layoutChain] = Chain{Rules: []string{"return"}}
 	w.sets = t.Sets
 	if w.there && w.layout != layout {
-		w.markAbsent() // the next transaction deletes what is there
+		w.MarkAbsent() // the next transaction deletes what is there
 		w.there = true
 	}
 	w.layout = layout
-	for name := range w.elements {
+	for name := range w.Elements {
 		if _, ok := t.Sets[name]; !ok {
-			delete(w.elements, name)
+			delete(w.Elements, name)
 		}
 	}
 	for _, name := range sets {
-		w.tracker(name).Desire(maps.All(t.Elements[name]))
+		w.Tracker(name).Desire(maps.All(t.Elements[name]))
 	}
 }
 
-// forget takes the table for absent.
-func (w *tableState) markAbsent() {
+// MarkAbsent takes the table for absent.
+func (w *State) MarkAbsent() {
 	w.there, w.have, w.hashes, w.flush = false, nil, nil, nil
-	for name, t := range w.elements {
+	for name, t := range w.Elements {
 		want := maps.Collect(desired(t))
-		w.elements[name] = delta.New[string, string]()
-		w.elements[name].Desire(maps.All(want))
+		w.Elements[name] = delta.New[string, string]()
+		w.Elements[name].Desire(maps.All(want))
 	}
 }
 
@@ -110,7 +148,7 @@ func desired(t *delta.Tracker[string, string]) func(yield func(string, string) b
 }
 
 // comments of a chain's rules: what they are recognized by. The layout's is that of the table.
-func (w *tableState) comments(name string, c Chain) []string {
+func (w *State) comments(name string, c Chain) []string {
 	if name == layoutChain {
 		return []string{w.layout}
 	}
@@ -121,8 +159,9 @@ func (w *tableState) comments(name string, c Chain) []string {
 	return out
 }
 
-// transaction makes what differs into one transaction; nil when nothing does. done is to be called when it was run.
-func (w *tableState) transaction() (tx *knftables.Transaction, done func()) {
+// transaction makes what differs into one transaction; nil when nothing does. done is to be called
+// when it was run.
+func (w *State) transaction() (tx *knftables.Transaction, done func()) {
 	tx = w.nft.NewTransaction()
 	fresh := w.hashes == nil
 	if fresh {
@@ -131,7 +170,7 @@ func (w *tableState) transaction() (tx *knftables.Transaction, done func()) {
 		}
 		tx.Add(&knftables.Table{})
 		for _, name := range slices.Sorted(maps.Keys(w.sets)) {
-			tx.Add(w.sets[name].object(name))
+			tx.Add(w.sets[name].Object(name))
 		}
 	}
 	w.addChains(tx)
@@ -151,13 +190,13 @@ func (w *tableState) transaction() (tx *knftables.Transaction, done func()) {
 			w.hashes[name] = w.comments(name, c)
 		}
 		for _, e := range after {
-			w.elements[e.set].Done(e.key)
+			w.Elements[e.set].Done(e.key)
 		}
 	}
 }
 
 // addChains makes chains that are not there, so that whatever refers to them may come in any order.
-func (w *tableState) addChains(tx *knftables.Transaction) {
+func (w *State) addChains(tx *knftables.Transaction) {
 	for _, name := range slices.Sorted(maps.Keys(w.want)) {
 		if _, ok := w.hashes[name]; !ok {
 			tx.Add(w.want[name].object(name))
@@ -166,7 +205,7 @@ func (w *tableState) addChains(tx *knftables.Transaction) {
 }
 
 // deleteChains deletes what is not wanted: all rules first, because one chain may lead to another.
-func (w *tableState) deleteChains(tx *knftables.Transaction) {
+func (w *State) deleteChains(tx *knftables.Transaction) {
 	var gone []string
 	for _, name := range slices.Sorted(maps.Keys(w.hashes)) {
 		if _, ok := w.want[name]; !ok {
@@ -179,7 +218,7 @@ func (w *tableState) deleteChains(tx *knftables.Transaction) {
 	}
 }
 
-func (w *tableState) writeRules(tx *knftables.Transaction, name string) {
+func (w *State) writeRules(tx *knftables.Transaction, name string) {
 	c := w.want[name]
 	want := w.comments(name, c)
 	have, there := w.hashes[name]
@@ -194,10 +233,11 @@ func (w *tableState) writeRules(tx *knftables.Transaction, name string) {
 	}
 }
 
-// deleteElements deletes what is not wanted, and what has another value. It returns all that is pending.
-func (w *tableState) deleteElements(tx *knftables.Transaction) (pending []element) {
-	for _, name := range slices.Sorted(maps.Keys(w.elements)) {
-		t, set := w.elements[name], w.sets[name]
+// deleteElements deletes what is not wanted, and what has another value. It returns all that is
+// pending.
+func (w *State) deleteElements(tx *knftables.Transaction) (pending []element) {
+	for _, name := range slices.Sorted(maps.Keys(w.Elements)) {
+		t, set := w.Elements[name], w.sets[name]
 		if w.flush[name] {
 			if set.Value == "" {
 				tx.Flush(&knftables.Set{Name: name})
@@ -220,9 +260,9 @@ func (w *tableState) deleteElements(tx *knftables.Transaction) (pending []elemen
 	return pending
 }
 
-func (w *tableState) addElements(tx *knftables.Transaction) {
-	for _, name := range slices.Sorted(maps.Keys(w.elements)) {
-		t := w.elements[name]
+func (w *State) addElements(tx *knftables.Transaction) {
+	for _, name := range slices.Sorted(maps.Keys(w.Elements)) {
+		t := w.Elements[name]
 		writes := maps.Collect(t.Writes())
 		for _, k := range slices.Sorted(maps.Keys(writes)) {
 			tx.Add(w.sets[name].element(name, k, writes[k]))
@@ -236,11 +276,13 @@ func sorted(keys func(yield func(string) bool)) []string {
 	return out
 }
 
-// write makes the kernel's table what it should be. At the end of a transaction the kernel makes rules visible a moment before
-// it does elements of sets of intervals (nf_tables_commit, net/netfilter/nf_tables_api.c): packets in between would meet policy
-// without the networks that it allows. So a table that is not there yet is filled first, and hooked then; and one that is made
-// anew, which has to be hooked at once, drops at first what it is to reject: what is open sends it again.
-func (w *tableState) write(ctx context.Context) error {
+// Write makes the kernel's table what it should be. At the end of a transaction the kernel makes
+// rules visible a moment before it does elements of sets of intervals (nf_tables_commit,
+// net/netfilter/nf_tables_api.c): packets in between would meet policy without the networks that it
+// allows. So a table that is not there yet is filled first, and hooked then; and one that is made
+// anew, which has to be hooked at once, drops at first what it is to reject: what is open sends it
+// again.
+func (w *State) Write(ctx context.Context) error {
 	if w.hashes == nil {
 		all := w.want
 		if w.there {
@@ -279,43 +321,43 @@ func withoutRejects(chains map[string]Chain) map[string]Chain {
 	return out
 }
 
-func (w *tableState) writeOnce(ctx context.Context) error {
+func (w *State) writeOnce(ctx context.Context) error {
 	tx, done := w.transaction()
 	if tx == nil {
 		return nil
 	}
 	if err := w.nft.Run(ctx, tx); err != nil {
-		w.loaded = false // what is there may not be what we believe
-		return fmt.Errorf("writing table %s %s: %w", w.family.nft(), tableName, err)
+		w.Loaded = false // what is there may not be what we believe
+		return fmt.Errorf("writing table %s %s: %w", w.Family.NFT(), Name, err)
 	}
-	w.writes += uint64(tx.NumOperations())
-	w.commits++
+	w.Writes += uint64(tx.NumOperations())
+	w.Commits++
 	done()
 	return nil
 }
 
 // remove deletes the table.
-func (w *tableState) remove(ctx context.Context) error {
+func (w *State) remove(ctx context.Context) error {
 	tx := w.nft.NewTransaction()
 	tx.Add(&knftables.Table{})
 	tx.Delete(&knftables.Table{})
 	if err := w.nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("deleting table %s %s: %w", w.family.nft(), tableName, err)
+		return fmt.Errorf("deleting table %s %s: %w", w.Family.NFT(), Name, err)
 	}
 	return nil
 }
 
-// load reads what is in the kernel. What is desired stays desired.
-func (w *tableState) load(ctx context.Context) error {
-	fail := func(err error) error { return fmt.Errorf("reading table %s %s: %w", w.family.nft(), tableName, err) }
-	w.markAbsent()
-	w.found = ""
+// Load reads what is in the kernel. What is desired stays desired.
+func (w *State) Load(ctx context.Context) error {
+	fail := func(err error) error { return fmt.Errorf("reading table %s %s: %w", w.Family.NFT(), Name, err) }
+	w.MarkAbsent()
+	w.Found = ""
 	chains, err := w.nft.List(ctx, "chains")
 	if err != nil && !knftables.IsNotFound(err) {
 		return fail(err)
 	}
 	if len(chains) == 0 {
-		w.loaded = true
+		w.Loaded = true
 		return nil
 	}
 	w.there = true
@@ -335,21 +377,21 @@ func (w *tableState) load(ctx context.Context) error {
 		hashes[r.Chain] = append(hashes[r.Chain], text)
 	}
 	if h := hashes[layoutChain]; len(h) == 1 {
-		w.found = h[0]
+		w.Found = h[0]
 	}
-	if w.found == "" || w.sets == nil || w.layout != "" && w.found != w.layout {
-		w.loaded = true
+	if w.Found == "" || w.sets == nil || w.layout != "" && w.Found != w.layout {
+		w.Loaded = true
 		return nil // made anew
 	}
 	if err := w.loadElements(ctx); err != nil {
 		return fail(err)
 	}
-	w.hashes, w.loaded = hashes, true
+	w.hashes, w.Loaded = hashes, true
 	return nil
 }
 
 // loadElements reads the elements of sets that are ours to write.
-func (w *tableState) loadElements(ctx context.Context) error {
+func (w *State) loadElements(ctx context.Context) error {
 	w.flush = map[string]bool{}
 	for name, s := range w.sets {
 		if s.Learned {
@@ -367,8 +409,8 @@ func (w *tableState) loadElements(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		want := maps.Collect(desired(w.tracker(name)))
-		t := w.tracker(name)
+		want := maps.Collect(desired(w.Tracker(name)))
+		t := w.Tracker(name)
 		t.Load(func(yield func(string, string) bool) {
 			for _, e := range found {
 				if !yield(strings.Join(e.Key, " . "), strings.Join(e.Value, " . ")) {
@@ -381,8 +423,9 @@ func (w *tableState) loadElements(ctx context.Context) error {
 	return nil
 }
 
-// unreadable reports whether a part of an element's key is none that nft takes: nft lists an interval that ends where addresses
-// do as a range, depending on its version, and knftables knows nothing of those.
+// unreadable reports whether a part of an element's key is none that nft takes: nft lists an
+// interval that ends where addresses do as a range, depending on its version, and knftables knows
+// nothing of those.
 func unreadable(elements []*knftables.Element) bool {
 	for _, e := range elements {
 		if len(e.Key) == 0 || slices.Contains(e.Key, "") {
@@ -390,4 +433,43 @@ func unreadable(elements []*knftables.Element) bool {
 		}
 	}
 	return false
+}
+
+// element is one of a set or a map.
+type element struct{ set, key, value string }
+
+// Wanted is what a set should say of a key.
+func (w *State) Wanted(set, key string) (value string, found bool) {
+	t := w.Elements[set]
+	if t == nil {
+		return "", false
+	}
+	if !w.sets[set].Interval {
+		return t.Desired(key)
+	}
+	for k, v := range desired(t) {
+		if holdsKey(k, key) {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// holdsKey reports whether an element of an interval set, whose parts may be prefixes, holds a key.
+func holdsKey(element, key string) bool {
+	have, want := strings.Split(element, " . "), strings.Split(key, " . ")
+	if len(have) != len(want) {
+		return false
+	}
+	for i, part := range have {
+		if part == want[i] {
+			continue
+		}
+		p, err := netip.ParsePrefix(part)
+		a, err2 := netip.ParseAddr(want[i])
+		if err != nil || err2 != nil || !p.Contains(a) {
+			return false
+		}
+	}
+	return true
 }
