@@ -6,24 +6,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // What an earlier run wrote is gone on with: numbers are in open flows, and slots are not moved for nothing.
-
-// adopt takes the numbers of nodes that stand in the kernel.
-func (n *nodeNumbers) adopt(w *table.State) {
-	for k, v := range w.Tracker(mapNodes).All() {
-		a, err := netip.ParseAddr(k)
-		mark, err2 := strconv.Atoi(v)
-		num := mark >> nodeShift
-		if err != nil || err2 != nil || num < 1 || num > maxNodes || n.taken[num].IsValid() {
-			continue
-		}
-		n.put(a, num)
-	}
-}
 
 // adopt takes the numbers of lists and the slots of backends that stand in the kernel.
 func (v *services) adopt(w *table.State, s *nodestate.State) {
@@ -93,7 +81,7 @@ func adoptRemote(w *table.State) map[uint32]map[netip.AddrPort]int {
 		list, _, _ := strings.Cut(k, " . ")
 		n, ok := parseList(list)
 		mark, err := strconv.ParseUint(value, 10, 32)
-		if !ok || err != nil || mark&nodeMask == 0 {
+		if !ok || err != nil || mark&marks.NodeMask == 0 {
 			continue
 		}
 		text, ok := w.Tracker(mapBackends).Actual(k)
@@ -107,7 +95,7 @@ func adoptRemote(w *table.State) map[uint32]map[netip.AddrPort]int {
 		if n &^= listBits; out[n] == nil {
 			out[n] = map[netip.AddrPort]int{}
 		}
-		out[n][b] = int(mark&nodeMask) >> nodeShift
+		out[n][b] = int(mark&marks.NodeMask) >> marks.NodeShift
 	}
 	return out
 }

@@ -9,6 +9,8 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -37,22 +39,15 @@ const (
 	setOptOut     = "never-direct"   // clients to whom they do not
 )
 
-// nodeMask are the bits of marks that hold the number of a node; lowest is where it begins.
-const (
-	nodeMask  = 0x1fff0000
-	nodeShift = 16
-	maxNodes  = nodeMask>>nodeShift - 2 // see openingNumber
-)
-
 // expandRules writes the words of the family and of the state into rules.
 func expandRules(f table.Family, s *nodestate.State, lines ...string) []string {
 	w := f.Words()
 	r := strings.NewReplacer("$ip", w.IP, "$icmp", w.ICMP, "$unreachable", w.Unreachable,
 		"$ports", "meta l4proto { tcp, udp, sctp }",
 		"$node", f.Node(s).String(),
-		"$mask", hex(nodeMask), "$rest", hex(^uint32(nodeMask)),
-		"$tunnel", tunnelDevice, "$pods", fromPods(s), "$host", hostDevice, "$routed", hex(routedBit), "$through", hex(tunnelBit), "$handed", hex(handedBit), "$came", hex(cameBit),
-		"$goal", hex(nodeMask|tunnelBit), "$shakes", hex(handshakeMask), "$plain", hex(^uint32(routedMask)),
+		"$mask", marks.Hex(marks.NodeMask), "$rest", marks.Hex(^uint32(marks.NodeMask)),
+		"$tunnel", hostnet.TunnelDevice, "$pods", fromPods(s), "$host", hostnet.HostDevice, "$routed", marks.Hex(marks.RoutedBit), "$through", marks.Hex(marks.TunnelBit), "$handed", marks.Hex(marks.HandedBit), "$came", marks.Hex(marks.CameBit),
+		"$goal", marks.Hex(marks.NodeMask|marks.TunnelBit), "$shakes", marks.Hex(marks.HandshakeMask), "$plain", marks.Hex(^uint32(marks.RoutedMask)),
 		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
 	out := make([]string, 0, len(lines))
 	for _, l := range lines {
@@ -60,8 +55,6 @@ func expandRules(f table.Family, s *nodestate.State, lines ...string) []string {
 	}
 	return out
 }
-
-func hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }
 
 // renderChains makes the chains and sets that every node has; those of the hooks are in filter_chains.go. room is of setSizeFor,
 // at of findIndexes.

@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -46,7 +48,7 @@ type Driver struct {
 	mu      sync.Mutex
 	state   *nodestate.State // nil before the first Apply
 	tables  map[table.Family]*familyTable
-	machine hostNetwork
+	network hostnet.Network
 
 	tunnelTable *tunnelTable
 	arpTable    *arpTable
@@ -63,7 +65,7 @@ type Driver struct {
 // table is what a driver keeps of a family.
 type familyTable struct {
 	*table.State
-	numbers   *nodeNumbers // nil while the table is the one of a family that the node does not carry
+	numbers   *marks.Numbers // nil while the table is the one of a family that the node does not carry
 	services  *services
 	policy    *policy
 	tallies   map[string]tally // by chain
@@ -88,7 +90,7 @@ func New(o Options) (*Driver, error) {
 	if live {
 		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, table.Name) }
 	}
-	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[table.Family]*familyTable{}, machine: hostNetwork{log: o.Logger, answers: map[table.Family]int{}, stateDir: o.StateDir}}
+	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[table.Family]*familyTable{}, network: hostnet.New(o.Logger, o.StateDir)}
 	for _, f := range table.Families {
 		n, err := o.Tables(f.NFT())
 		if err != nil {
@@ -139,12 +141,9 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	var errs []error
 	machine := !d.opts.NoMachine && !d.left
 	if machine {
-		errs = append(errs, d.machine.prepare(d.state)...)
+		errs = append(errs, d.network.Prepare(d.state)...)
 	}
-	v := &view{state: d.state, listening: d.listening}
-	if d.machine.host != nil {
-		v.host = d.machine.host.index
-	}
+	v := &view{state: d.state, listening: d.listening, host: d.network.HostIndex()}
 	d.view.Store(v)
 	for _, f := range table.Families {
 		t := d.tables[f]
@@ -163,9 +162,9 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	}
 	if machine {
 		d.arpTable.apply(ctx, d.state, d.log)
-		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
-		errs = append(errs, d.machine.open(d.state, func(f table.Family) bool { return d.tables[f].inForce },
-			func(f table.Family) *nodeNumbers { return d.tables[f].numbers })...)
+		errs = append(errs, d.tunnelTable.apply(ctx, d.network.TunnelIndex() != 0, d.network.TunnelRemade())...)
+		errs = append(errs, d.network.Open(d.state, func(f table.Family) bool { return d.tables[f].inForce },
+			func(f table.Family) *marks.Numbers { return d.tables[f].numbers })...)
 	}
 	d.problems = d.problems[:0]
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
@@ -189,7 +188,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	first := t.numbers == nil
 	if first {
 		t.Reset()
-		t.numbers, t.policy = newNodeNumbers(), newPolicy()
+		t.numbers, t.policy = marks.NewNumbers(), newPolicy()
 		t.services = newServices(t.Family, t.numbers)
 	}
 	t.policy.listening = listening
@@ -213,7 +212,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 		}
 		t.inForce = t.inForce || t.Present()
 		if first {
-			t.numbers.adopt(t.State)
+			t.numbers.Adopt(t.Tracker(mapNodes).All())
 			t.services.adopt(t.State, s)
 		}
 	}

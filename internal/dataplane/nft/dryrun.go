@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
@@ -307,19 +308,19 @@ func (r *dryRun) leave() error {
 	if err != nil || route == nil {
 		return errors.Join(err, errors.New("the route is gone"))
 	}
-	if w.Routed&routedBit != 0 {
-		out.Node = r.driver.tables[r.family].numbers.taken[int(w.Routed&nodeMask)>>nodeShift]
+	if w.Routed&marks.RoutedBit != 0 {
+		out.Node = r.driver.tables[r.family].numbers.Taken[int(w.Routed&marks.NodeMask)>>marks.NodeShift]
 	}
 	if ok, err := r.hook(rulewalk.Postrouting); !ok || err != nil {
 		return err
 	}
-	m := &r.driver.machine
+	host, tunnel := r.driver.network.HostIndex(), r.driver.network.TunnelIndex()
 	switch {
 	case route.Type == unix.RTN_LOCAL:
 		out.Way = WayNode
-	case m.host != nil && route.LinkIndex == m.host.index:
+	case host != 0 && route.LinkIndex == host:
 		r.nowhere()
-	case m.tunnel != nil && route.LinkIndex == m.tunnel.index:
+	case tunnel != 0 && route.LinkIndex == tunnel:
 		out.Way, out.IfIndex, out.NextHop = WayTunnel, route.LinkIndex, r.farEnd()
 	default:
 		out.Way, out.IfIndex, out.NextHop = WayLink, route.LinkIndex, w.Ends.Dst
@@ -339,8 +340,12 @@ func (r *dryRun) farEnd() netip.Addr {
 	}
 	to := r.walk.Ends.Dst
 	for bits := to.BitLen(); bits >= 0; bits-- {
-		if p, err := to.Prefix(bits); err == nil && r.driver.machine.routes.written[p].remote.IsValid() {
-			return r.driver.machine.routes.written[p].remote
+		p, err := to.Prefix(bits)
+		if err != nil {
+			continue
+		}
+		if end := r.driver.network.TunnelEnd(p); end.IsValid() {
+			return end
 		}
 	}
 	return netip.Addr{}
@@ -351,7 +356,8 @@ func (r *dryRun) why(chain string) (reason.Reason, nodestate.RuleID) {
 	if why, rule, ok := denyChain(chain); ok {
 		return why, rule
 	}
-	fromTunnel := r.driver.machine.tunnel != nil && r.walk.In.Index == r.driver.machine.tunnel.index
+	tunnel := r.driver.network.TunnelIndex()
+	fromTunnel := tunnel != 0 && r.walk.In.Index == tunnel
 	switch chain {
 	case "from-network", sourceProven, ownSourceChain:
 		if fromTunnel {
@@ -389,7 +395,7 @@ func (r *dryRun) decapsulate() (bool, error) {
 	s, inner := r.driver.state, r.walk
 	from := r.question.From
 	f := table.FamilyOf(from)
-	if r.driver.machine.tunnel == nil || !f.Node(s).IsValid() || f != r.family {
+	if r.driver.network.TunnelIndex() == 0 || !f.Node(s).IsValid() || f != r.family {
 		return false, fmt.Errorf("nothing comes by a tunnel from %s", from)
 	}
 	routes, err := netlink.RouteGet(from.AsSlice())
@@ -459,12 +465,7 @@ func (d *Driver) Places() (Places, error) {
 		p.Behind = "nothing was written yet"
 		return p, nil
 	}
-	if d.machine.host != nil {
-		p.Host = d.machine.host.index
-	}
-	if d.machine.tunnel != nil {
-		p.Tunnel = d.machine.tunnel.index
-	}
+	p.Host, p.Tunnel = d.network.HostIndex(), d.network.TunnelIndex()
 	if t := d.tables[table.Family{}]; t.policy != nil {
 		p.Epoch = uint32(t.policy.epochs.current)
 	}

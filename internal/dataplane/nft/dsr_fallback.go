@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -21,10 +22,6 @@ import (
 // such a handshake is over, the flow's ct mark has one of two numbers that no node has: so no rule takes it for open and judged, and its packets
 // come here. They go as routes say, because no routing rule knows these numbers.
 const (
-	openingNumber = maxNodes + 1 // the backend has not answered yet
-	repliedNumber = maxNodes + 2
-	handshakeMask = (openingNumber & repliedNumber) << nodeShift // all of it: one of both
-
 	setDSRFallback = "fallen"             // clients that get their answers by the node that they ask
 	setUnconfirmed = "straight-tried"     // clients that were answered, and have not gone on since
 	setRetried     = "straight-retried"   // those of them that were answered more than once
@@ -61,11 +58,11 @@ func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at in
 		"$ip saddr @"+setDSRFallback+" return",
 		syn+"$ip saddr @"+setRetried+" $ip saddr != @"+setTriedNow+" goto "+dsrFallbackChain,
 		"meta mark set meta mark and $rest",
-		syn+"meta mark set meta mark or "+hex(openingNumber<<nodeShift))
+		syn+"meta mark set meta mark or "+marks.Hex(marks.OpeningNumber<<marks.NodeShift))
 	rules := []string{"counter", note(setDSRFallback, "saddr", times.Retry)}
 	chain(dsrFallbackChain, append(rules, forget...)...)
 
-	answered := "ct mark and $mask == " + hex(repliedNumber<<nodeShift) + " "
+	answered := "ct mark and $mask == " + marks.Hex(marks.RepliedNumber<<marks.NodeShift) + " "
 	again := []string{"tcp flags & syn == 0 " + answered + "jump " + handshakeDoneChain}
 	if left := cmp.Or(at.unacknowledged, defaultUnacknowledged) - times.Patience; left > 0 {
 		again = append(again, syn+answered+fmt.Sprintf("ct expiration < %dms jump %s", left.Milliseconds(), handshakeRepeatedChain))
@@ -84,7 +81,7 @@ func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at in
 	chain(handshakeReplyChain,
 		"tcp flags & (syn | ack) != (syn | ack) "+over+" return", // data, or a refusal
 		answered+"return",
-		"ct mark set ct mark and $rest or "+hex(repliedNumber<<nodeShift),
+		"ct mark set ct mark and $rest or "+marks.Hex(marks.RepliedNumber<<marks.NodeShift),
 		"$ip daddr @"+setUnconfirmed+" goto "+handshakeRetriedChain,
 		note(setTriedNow, "daddr", times.Patience),
 		note(setUnconfirmed, "daddr", times.Tries))

@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -242,7 +243,7 @@ func admitRules(f table.Family, epoch uint16) []string {
 	return []string{
 		goesOn(epoch) + "meta mark 0 accept",
 		unprovenAnswer,
-		fmt.Sprintf("ct mark and %#x == %#x ct state == established goto %s", uint32(handedBit|epochMask), handedBit|uint32(epoch), admitHanded),
+		fmt.Sprintf("ct mark and %#x == %#x ct state == established goto %s", uint32(marks.HandedBit|marks.EpochMask), marks.HandedBit|uint32(epoch), admitHanded),
 		"ct state new iifname $pods goto " + admitPodChain,
 		"ct state new goto " + admitNewChain,
 		tunnelOuter + "accept",

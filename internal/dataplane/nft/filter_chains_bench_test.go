@@ -20,6 +20,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -194,15 +196,15 @@ func newBenchSite(b *testing.B, site string) (*benchSite, error) {
 			return nil, fmt.Errorf("making %s: %w", name, err)
 		}
 	}
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: hostDevice}, PeerName: hostPeer}); err != nil {
-		return nil, fmt.Errorf("making %s: %w", hostDevice, err)
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: hostnet.HostDevice}, PeerName: hostnet.HostPeer}); err != nil {
+		return nil, fmt.Errorf("making %s: %w", hostnet.HostDevice, err)
 	}
 	neigh := func(a string, mac net.HardwareAddr) string { return "neigh " + a + " " + mac.String() }
 	if err := errors.Join(
 		wire(s.node, "lo"), wire(s.pod, "lo"), wire(s.other, "lo"), wire(s.client, "lo"),
 		wire(s.node, "cali1", "route "+benchPod, neigh(benchPod, far[0])),
 		wire(s.node, "up0", "addr "+benchNode, "route "+benchOther, "route "+benchFar, neigh(benchOther, far[1]), neigh(benchFar, far[1])),
-		wire(s.node, hostPeer), wire(s.node, hostDevice, "route "+benchVIP, neigh(benchVIP, macs["up0"])),
+		wire(s.node, hostnet.HostPeer), wire(s.node, hostnet.HostDevice, "route "+benchVIP, neigh(benchVIP, macs["up0"])),
 		wire(s.node, "up1", "route "+benchClient, neigh(benchClient, far[2])),
 		wire(s.pod, "eth0", "addr "+benchPod, "route "+benchFar, neigh(benchFar, macs["cali1"]), "route "+benchVIP, neigh(benchVIP, macs["cali1"]),
 			"route "+benchNode, neigh(benchNode, macs["cali1"]), "route "+benchOther, neigh(benchOther, macs["cali1"]), "route "+benchClient, neigh(benchClient, macs["cali1"])),
@@ -254,29 +256,34 @@ func nftRun(text string) error {
 func benchRouting(site string) error {
 	_, err := kernel.LooseReversePath("cali1")
 	if strings.HasPrefix(site, "weir") && site != "weir-trust" {
-		err = errors.Join(err, acceptLocal.set("cali1", 1))
+		err = errors.Join(err, acceptsLocalAs("cali1"))
 	}
 	if site == "weir-rules" {
 		return err
 	}
-	n := newNodeNumbers()
-	n.follow(table.Family{}, benchState())
-	number, _ := n.of(addr(benchOther))
+	n := marks.NewNumbers()
+	n.Follow(table.Family{}, benchState())
+	number, _ := n.Of(addr(benchOther))
 	up, err2 := netlink.LinkByName("up0")
 	if err2 != nil {
 		return err2
 	}
-	tables := map[uint32]int{routedBit | uint32(number)<<nodeShift: routeTables + number}
+	tables := map[uint32]int{marks.RoutedBit | uint32(number)<<marks.NodeShift: hostnet.RouteTable(number)}
 	if site == "weir-thousand" {
 		for i := range 1000 {
-			more := i*maxNodes/1000 + 1
-			tables[routedBit|uint32(more)<<nodeShift] = routeTables + more
-			tables[routedBit|tunnelBit|uint32(more)<<nodeShift] = tunnelRouteTables + more
+			more := i*marks.MaxNodes/1000 + 1
+			tables[marks.RoutedBit|uint32(more)<<marks.NodeShift] = hostnet.RouteTable(more)
+			tables[marks.RoutedBit|marks.TunnelBit|uint32(more)<<marks.NodeShift] = hostnet.TunnelRouteTable(more)
 		}
 	}
-	rules := ruleTree(tables)
-	return errors.Join(errors.Join((&policyRoutes{}).put(table.Family{}, map[int]route{routeTables + number: {link: up.Attrs().Index, via: addr(benchOther)}})...),
-		ensureRules(table.Family{}, rules), err, acceptLocal.set("up0", 1))
+	direct := &netlink.Route{LinkIndex: up.Attrs().Index, Gw: addr(benchOther).AsSlice(), Flags: int(netlink.FLAG_ONLINK), Table: hostnet.RouteTable(number)}
+	return errors.Join(netlink.RouteReplace(direct), hostnet.WriteRules(table.Family{}, tables), err, acceptsLocalAs("up0"))
+}
+
+// acceptsLocalAs sets accept_local of an interface, as the driver does.
+func acceptsLocalAs(name string) error {
+	_, err := kernel.SetSysctl(1, "net", "ipv4", "conf", name, "accept_local")
+	return err
 }
 
 // benchHere is benchState with the index of the pod's interface of this namespace.

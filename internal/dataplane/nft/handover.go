@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
@@ -29,12 +30,12 @@ func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
 	if a := d.state.Addrs[node]; a.Node.IsValid() {
 		node = a.Node
 	}
-	num, ok := t.numbers.of(node)
+	num, ok := t.numbers.Of(node)
 	if !ok {
 		return 0, false
 	}
-	mark = uint32(num) << nodeShift
-	for bit, on := range map[uint32]bool{handedBit: w.HandsOn, tunnelBit: w.Tunnel, cameBit: w.Came} {
+	mark = uint32(num) << marks.NodeShift
+	for bit, on := range map[uint32]bool{marks.HandedBit: w.HandsOn, marks.TunnelBit: w.Tunnel, marks.CameBit: w.Came} {
 		if on {
 			mark |= bit
 		}
@@ -44,8 +45,8 @@ func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
 
 // connectionRoute is what a ct mark says; nodes are those that marks name.
 func connectionRoute(mark uint32, nodes map[uint32]netip.Addr) (conntrack.Way, bool) {
-	node, ok := nodes[mark&nodeMask]
-	return conntrack.Way{Node: node, Tunnel: mark&tunnelBit != 0, HandsOn: mark&handedBit != 0, Came: mark&cameBit != 0}, ok
+	node, ok := nodes[mark&marks.NodeMask]
+	return conntrack.Way{Node: node, Tunnel: mark&marks.TunnelBit != 0, HandsOn: mark&marks.HandedBit != 0, Came: mark&marks.CameBit != 0}, ok
 }
 
 // Left reads what tables that are there know.
@@ -62,7 +63,7 @@ func Left() (left conntrack.Left, err error) {
 		nodes[f.Six] = map[uint32]netip.Addr{}
 		for _, e := range known {
 			if a, ok := netip.AddrFromSlice(e.Key); ok && len(e.Val) >= 4 {
-				nodes[f.Six][binary.NativeEndian.Uint32(e.Val)&nodeMask] = a
+				nodes[f.Six][binary.NativeEndian.Uint32(e.Val)&marks.NodeMask] = a
 			}
 		}
 	}
@@ -92,7 +93,7 @@ func dsrEntry(e nftables.SetElement) (conntrack.Entry, bool) {
 	}
 	orig := conntrack.Tuple{Src: netip.AddrFrom4([4]byte(e.Key)), Dst: netip.AddrFrom4([4]byte(e.Key[4:])), Proto: unix.IPPROTO_TCP,
 		SrcPort: binary.BigEndian.Uint16(e.Key[8:]), DstPort: binary.BigEndian.Uint16(e.Key[12:])}
-	out := conntrack.Entry{Orig: orig, Reply: orig.Turned(), Mark: mark | handedBit, Left: e.Expires.Truncate(time.Second),
+	out := conntrack.Entry{Orig: orig, Reply: orig.Turned(), Mark: mark | marks.HandedBit, Left: e.Expires.Truncate(time.Second),
 		Status: conntrack.Assured | conntrack.Confirmed, TCP: conntrack.TCP{State: conntrack.TCPEstablished}}
 	return out, true
 }

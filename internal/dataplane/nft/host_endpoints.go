@@ -8,6 +8,8 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -182,7 +184,7 @@ func (r *policyRender) turnedVerdicts(sets ...nodestate.Isolation) {
 }
 
 // ownDevices are those that no host endpoint judges: the loopback device, and Weir's towards the host.
-var ownDevices = fmt.Sprintf(`{ "lo", %q, %q }`, hostDevice, hostPeer)
+var ownDevices = fmt.Sprintf(`{ "lo", %q, %q }`, hostnet.HostDevice, hostnet.HostPeer)
 
 // byInterface are the rules that jump to the chain of the interface that a packet comes by ("iif") or leaves by ("oif"). Where there is
 // none (index 0), they do not match.
@@ -258,9 +260,9 @@ func interfaceChains(f table.Family, chain func(name string, rules ...string), h
 		rules = append(rules,
 			// What opens a connection is none of one, whatever came before it with the same ports: connection tracking lets it pass in the
 			// middle of what it took up.
-			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established tcp flags & (syn | ack) != syn jump %s", epochMask, olderChain),
-			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established meta l4proto sctp %s jump %s", epochMask, notInit, olderChain),
-			fmt.Sprintf("ct mark and %#x == 0 ct state new tcp flags & (syn | ack) != syn jump %s", epochMask, olderChain))
+			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established tcp flags & (syn | ack) != syn jump %s", marks.EpochMask, olderChain),
+			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established meta l4proto sctp %s jump %s", marks.EpochMask, notInit, olderChain),
+			fmt.Sprintf("ct mark and %#x == 0 ct state new tcp flags & (syn | ack) != syn jump %s", marks.EpochMask, olderChain))
 	}
 	rules = append(rules, "ct direction reply goto "+name+backSuffix)
 	rules = append(rules, byInterface("iif", h.in)...)
@@ -277,7 +279,7 @@ func openFlowRules(f table.Family, h hostRules) []string {
 		"meta l4proto != tcp goto " + clearChain,
 		"ct state != established goto " + clearChain,
 		"tcp flags & (syn | rst) != 0 goto " + clearChain,
-		fmt.Sprintf("ct mark and %#x == 0 goto %s", epochMask, clearChain),
+		fmt.Sprintf("ct mark and %#x == 0 goto %s", marks.EpochMask, clearChain),
 		"ct direction original ct status dnat goto " + clearChain,
 		"meta mark != 0 goto " + clearChain,
 		"ct original $ip saddr @" + setPods + " ct reply $ip saddr @" + setOwn + " goto " + clearChain,
@@ -328,14 +330,14 @@ func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoc
 	if h.beforeServices() {
 		var free []string
 		if h.hasUntracked() {
-			free = []string{"meta mark and " + hex(untrackedBit) + " != 0 return"}
+			free = []string{"meta mark and " + marks.Hex(marks.UntrackedBit) + " != 0 return"}
 		}
 		invalid := "ct state invalid meta l4proto != tcp return" // see isPerPacket
 		if h.forwarded {                                         // nothing is handed on
 			invalid = "ct state invalid return"
 		}
 		base(beforeChain, knftables.PreroutingHook, "mangle+1", slices.Concat(free,
-			[]string{"ct direction reply return", evaluated(epoch), "ct state related,untracked return", invalid, `iifname "` + tunnelDevice + `" return`},
+			[]string{"ct direction reply return", evaluated(epoch), "ct state related,untracked return", invalid, `iifname "` + hostnet.TunnelDevice + `" return`},
 			linkRules(f), exemptHosts(f, "return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
 	}
 }

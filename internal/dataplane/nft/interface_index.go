@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -21,8 +22,8 @@ import (
 // one that was a pod's (see "Known limits" in docs/design/nftables.md).
 type indexes struct {
 	uplink int    // of the node's primary address: most of what is no pod's comes and leaves by it
-	tunnel int    // of tunnelDevice
-	host   int    // of hostDevice
+	tunnel int    // of TunnelDevice
+	host   int    // of HostDevice
 	others string // those of the rest that have an address, but for pods' and the loopback device, with a comma behind each
 	// named: the name of an interface is a number. nft takes a number for a name first, so rules have no indexes then.
 	named bool
@@ -68,11 +69,11 @@ func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool)
 			return indexes{named: true}
 		}
 		switch {
-		case at.Name == hostDevice:
+		case at.Name == hostnet.HostDevice:
 			out.host = at.Index
-		case at.Name == tunnelDevice:
+		case at.Name == hostnet.TunnelDevice:
 			out.tunnel = at.Index
-		case at.Name == hostPeer, at.Flags&net.FlagLoopback != 0, names[at.Name], pods[at.Index],
+		case at.Name == hostnet.HostPeer, at.Flags&net.FlagLoopback != 0, names[at.Name], pods[at.Index],
 			s.Settings.InterfacePrefix != "" && strings.HasPrefix(at.Name, s.Settings.InterfacePrefix):
 		case addressed[at.Index]:
 			out.uplink = at.Index

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -152,7 +153,7 @@ func TestIndexes(t *testing.T) {
 	s.Addrs[addr("10.244.1.4")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali7", IfIndex: 7}
 	addressed := map[int]bool{1: false, 2: true, 3: false, 7: false, 9: false}
 	var links []netlink.Link
-	for name, index := range map[string]int{"eth0": 2, "eth1": 3, tunnelDevice: 4, hostDevice: 5, hostPeer: 6, "cali7": 7, "eth2": 8, "br0": 9} {
+	for name, index := range map[string]int{"eth0": 2, "eth1": 3, hostnet.TunnelDevice: 4, hostnet.HostDevice: 5, hostnet.HostPeer: 6, "cali7": 7, "eth2": 8, "br0": 9} {
 		links = append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}})
 	}
 	links = append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1, Flags: net.FlagLoopback}})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/maglev"
 )
@@ -84,7 +85,7 @@ func (v *services) hashElements(p *port, l list, out map[elementKey]string) {
 		}
 		out[elementKey{mapLive, table.Key(n, id)}] = table.Key(b.Addr(), b.Port())
 		if home := p.remote[b]; home > 0 && l.number&localList == 0 {
-			out[elementKey{mapRemote, table.Key(n, id)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
+			out[elementKey{mapRemote, table.Key(n, id)}] = fmt.Sprint(uint32(home)<<marks.NodeShift | marks.HandedBit)
 		}
 	}
 }
@@ -153,7 +154,7 @@ func hashRules(f table.Family, l list, slots int, affinity uint32) []string {
 	case l.number&handList != 0:
 		rules = []string{fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(handList))}
 		// Which node is asked may change (follow): the answers go by that one.
-		end := []string{other, "$ip daddr != @" + setOwn + " meta mark set meta mark or " + hex(tunnelBit), tr}
+		end := []string{other, "$ip daddr != @" + setOwn + " meta mark set meta mark or " + marks.Hex(marks.TunnelBit), tr}
 		if affinity > 0 {
 			rules = append(rules, known+" "+remember[0]+" jump "+handOnChain, known+" "+other, known+" "+end[1], known+" "+tr)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -32,9 +33,6 @@ const (
 
 // logGroup is where denied packets and those of Log rules are shown (nflog); the prefix has the reason's and the rule's number.
 const logGroup = 5184
-
-// epochMask are the bits of a ct mark that say under which policy the flow was judged.
-const epochMask = 0xffff
 
 // policy is what a driver keeps of a family's policy between states.
 type policy struct {
@@ -75,7 +73,7 @@ func renderPolicy(f table.Family, t *table.Table, s *nodestate.State, p *policy)
 
 // judged is the first rule wherever policy judges: it says that a flow needs no judgement.
 func evaluated(epoch uint16) string {
-	return fmt.Sprintf("ct state established ct mark and %#x == %#x return", epochMask, epoch)
+	return fmt.Sprintf("ct state established ct mark and %#x == %#x return", marks.EpochMask, epoch)
 }
 
 // linkRules let neighbour discovery pass, which is between the ends of a link.
@@ -131,7 +129,7 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	if h.onTheWayOut() {
 		chain(clearChain, "return")
 	}
-	mark := []string{fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(epochMask), epoch)}
+	mark := []string{fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(marks.EpochMask), epoch)}
 	if listening {
 		mark = append(mark, showRules(wordPass, 0, 0)...)
 	}

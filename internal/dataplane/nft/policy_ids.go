@@ -2,6 +2,8 @@ package nft
 
 import (
 	"slices"
+
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 )
 
 // unknownNumber is the class of peers for whose class no number was left.
@@ -60,7 +62,7 @@ type epochs struct {
 	current      uint16            // in force; 0 = none yet
 }
 
-// halfOfEpochs bounds either half: one number is always free, beside 0 and ownEpoch.
+// halfOfEpochs bounds either half: one number is always free, beside 0 and AgentEpoch.
 const halfOfEpochs = 0x7ffe
 
 func newEpochs() epochs { return epochs{newer: map[uint16]uint64{}} }
@@ -85,5 +87,5 @@ func (e *epochs) free(n uint16, sum uint64) bool {
 	if !ok {
 		was, ok = e.older[n]
 	}
-	return n != 0 && n != ownEpoch && (!ok || was == sum)
+	return n != 0 && n != marks.AgentEpoch && (!ok || was == sum)
 }

@@ -3,6 +3,7 @@ package nft
 import (
 	"net/netip"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -10,13 +11,13 @@ import (
 // remotePrefixesOf are the prefixes and addresses that live on other nodes which marks can name, with their numbers. There are none where nothing
 // may be handed on: policy with applyOnForward judges what passes the node by the backend, which the other node chooses, and a kube-proxy translates, as
 // do the rules that one left.
-func remotePrefixesOf(f table.Family, s *nodestate.State, n *nodeNumbers) map[netip.Prefix]int {
+func remotePrefixesOf(f table.Family, s *nodestate.State, n *marks.Numbers) map[netip.Prefix]int {
 	out := map[netip.Prefix]int{}
 	if JudgesForwarded(s, f.Six) || s.Settings.KubeProxy || s.Settings.ProxyRules {
 		return out
 	}
 	add := func(p netip.Prefix, node netip.Addr) {
-		if num, ok := n.of(node); ok && f.Has(p.Addr()) {
+		if num, ok := n.Of(node); ok && f.Has(p.Addr()) {
 			out[p] = num
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -229,7 +230,7 @@ func addNode(f table.Family, t *table.Table, a netip.Addr, v nodestate.Addr, num
 	}
 	t.Add(mapSenders, a.String(), "goto "+chain)
 	if numbered {
-		mark := strconv.Itoa(num << nodeShift)
+		mark := strconv.Itoa(num << marks.NodeShift)
 		t.Add(setNodeAddrMarks, table.Key(a, mark), "")
 		if a == v.Node {
 			t.Add(setSameNode, table.Key(mark, mark), "")
@@ -238,7 +239,7 @@ func addNode(f table.Family, t *table.Table, a netip.Addr, v nodestate.Addr, num
 }
 
 // addRemote adds the elements of a block, or of a pod outside of its node's blocks.
-func addRemote(f table.Family, t *table.Table, s *nodestate.State, n *nodeNumbers, kind string, base, node netip.Addr, sameLink, tunnel bool) {
+func addRemote(f table.Family, t *table.Table, s *nodestate.State, n *marks.Numbers, kind string, base, node netip.Addr, sameLink, tunnel bool) {
 	at := s.Addrs[node]
 	switch {
 	case sameLink && at.Kind == nodestate.AddrNode && at.MAC != [6]byte{}:
@@ -248,13 +249,13 @@ func addRemote(f table.Family, t *table.Table, s *nodestate.State, n *nodeNumber
 	default:
 		t.Add(kind+setTunnelled, base.String(), "")
 	}
-	if num, ok := n.of(node); ok {
-		t.Add(kind+setWithMark, table.Key(base, strconv.Itoa(num<<nodeShift)), "")
+	if num, ok := n.Of(node); ok {
+		t.Add(kind+setWithMark, table.Key(base, strconv.Itoa(num<<marks.NodeShift)), "")
 	}
 }
 
 // renderRemote makes the elements of blocks on other nodes.
-func renderRemote(f table.Family, t *table.Table, s *nodestate.State, n *nodeNumbers) {
+func renderRemote(f table.Family, t *table.Table, s *nodestate.State, n *marks.Numbers) {
 	for p, r := range s.Routes {
 		if f.Has(p.Addr()) && r.Node.IsValid() {
 			addRemote(f, t, s, n, ofPodBlocks, p.Masked().Addr(), r.Node, r.SameLink, r.Tunnel)

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -15,7 +16,7 @@ func Render(s *nodestate.State, six bool) *table.Table {
 	t := table.New(f.NFT())
 	epoch, hosts := renderPolicy(f, t, s, newPolicy())
 	renderChains(f, t, s, epoch, hosts, setSizeFor(f, s, 0), indexes{connections: 1 << 18}) // the kernel's default
-	n := newNodeNumbers()
+	n := marks.NewNumbers()
 	renderAddrs(f, t, s, n, indexes{})
 	renderRoutes(f, t, s)
 	renderRemote(f, t, s, n)
@@ -24,8 +25,8 @@ func Render(s *nodestate.State, six bool) *table.Table {
 }
 
 // renderAddrs makes the elements that follow nodestate.State.Addrs.
-func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *nodeNumbers, at indexes) {
-	numbers.follow(f, s)
+func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *marks.Numbers, at indexes) {
+	numbers.Follow(f, s)
 	addWorkloads(t, s)
 	for a, v := range s.Addrs {
 		if !f.Has(a) {
@@ -49,10 +50,10 @@ func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *no
 			}
 		case nodestate.AddrNode:
 			t.Add(setNodes, a.String(), "")
-			n, ok := numbers.of(v.Node)
+			n, ok := numbers.Of(v.Node)
 			addNode(f, t, a, v, n, ok)
 			if ok {
-				mark := strconv.Itoa(n << nodeShift)
+				mark := strconv.Itoa(n << marks.NodeShift)
 				t.Add(mapNodes, a.String(), mark)
 				if v.SameLink && v.MAC != [6]byte{} {
 					t.Add(mapLinks, table.MACText(v.MAC), mark)

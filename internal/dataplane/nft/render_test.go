@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
@@ -190,7 +191,7 @@ func TestBackendNumbers(t *testing.T) {
 	}
 	numbers, seen := backendNumbers(slots), map[uint32]bool{}
 	for i, n := range numbers {
-		if seen[n] || n&handedBit != 0 {
+		if seen[n] || n&marks.HandedBit != 0 {
 			t.Errorf("%s has the number %#x", slots[i], n)
 		}
 		seen[n] = true
@@ -213,7 +214,7 @@ func TestHostileLoopback(t *testing.T) {
 		backend := nodestate.Backend{Addr: netip.MustParseAddr(map[bool]string{false: "10.244.1.9", true: "fd00::9"}[f.Six]), Port: 80, Local: true}
 		s.Frontends.Set(at, nodestate.Service{ID: at})
 		s.Backends.Set(at, []nodestate.Backend{backend})
-		v := newServices(f, newNodeNumbers())
+		v := newServices(f, marks.NewNumbers())
 		v.follow(s, unserved{t})
 	}
 }

@@ -95,7 +95,7 @@ func TestRestartEndsWhatWasHandedOn(t *testing.T) {
 		here := nodestate.Backend{Addr: addr("10.244.1.2"), Port: 53, Local: true}
 		s.Backends.Set(id, []nodestate.Backend{here, {Addr: addr("10.244.2.2"), Port: 53}})
 		apply(t, d, s)
-		node, ok := d.tables[table.Family{}].numbers.byNode[addr("172.30.0.9")]
+		node, ok := d.tables[table.Family{}].numbers.ByNode[addr("172.30.0.9")]
 		if !ok {
 			t.Fatal("the other node has no number")
 		}

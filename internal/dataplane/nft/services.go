@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -66,7 +67,7 @@ type services struct {
 	f              table.Family
 	ports          map[nodestate.Frontend]*port // by id
 	taken          map[uint32]nodestate.Frontend
-	nodes          *nodeNumbers
+	nodes          *marks.Numbers
 	remotePrefixes map[netip.Prefix]int // what is on other nodes: the node's number
 	picks          map[string]int       // how many lists use each chain
 	proxied        bool                 // a kube-proxy carries Services (kube_proxy.go)
@@ -93,7 +94,7 @@ type port struct {
 	numbers map[netip.AddrPort]uint32 // of backends where there is one
 }
 
-func newServices(f table.Family, n *nodeNumbers) *services {
+func newServices(f table.Family, n *marks.Numbers) *services {
 	return &services{f: f, nodes: n, endings: endings{}, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
 }
 
@@ -234,7 +235,7 @@ func (v *services) countChains(before, after map[string][]string, to sink) {
 func (v *services) number(id nodestate.Frontend) uint32 {
 	b := id.Addr.AsSlice()
 	b = append(b, byte(id.Port>>8), byte(id.Port), byte(id.Proto))
-	n := hash32(b) &^ listBits
+	n := table.Hash32(b) &^ listBits
 	for {
 		if _, ok := v.taken[n]; !ok && n != 0 && n != ^uint32(listBits) { // "none" and "root" to nft
 			v.taken[n] = id
@@ -419,7 +420,7 @@ func (v *services) listElements(p *port, l list, out map[elementKey]string) {
 		}
 		out[elementKey{at, table.Key(n, in)}] = table.Key(b.Addr(), b.Port())
 		if home := p.remote[b]; home > 0 && l.number&handList != 0 {
-			out[elementKey{mapRemote, table.Key(n, in)}] = fmt.Sprint(uint32(home)<<nodeShift | handedBit)
+			out[elementKey{mapRemote, table.Key(n, in)}] = fmt.Sprint(uint32(home)<<marks.NodeShift | marks.HandedBit)
 		}
 	}
 }
@@ -484,9 +485,9 @@ func backendNumbers(slots []netip.AddrPort) []uint32 {
 	out, taken := make([]uint32, len(slots)), map[uint32]bool{}
 	for _, i := range order {
 		b, _ := slots[i].MarshalBinary() // fails never
-		n := hash32(b) &^ handedBit
+		n := table.Hash32(b) &^ marks.HandedBit
 		for taken[n] {
-			n = (n + 1) &^ handedBit
+			n = (n + 1) &^ marks.HandedBit
 		}
 		out[i], taken[n] = n, true
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -81,8 +82,8 @@ func (e endings) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	asked, proto := addrPort(f.Forward.DstIP, f.Forward.DstPort), model.Protocol(f.Forward.Protocol)
 	k := gone{backend: backend, proto: proto}
 	switch {
-	case f.Mark&handedBit != 0:
-		k = gone{node: int(f.Mark&nodeMask) >> nodeShift, proto: proto}
+	case f.Mark&marks.HandedBit != 0:
+		k = gone{node: int(f.Mark&marks.NodeMask) >> marks.NodeShift, proto: proto}
 	case backend == asked:
 		return false // not translated
 	}

@@ -41,14 +41,14 @@ func (c *counters) repaired(what string) {
 func (d *Driver) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st := Status{Tunnel: d.machine.tunnel != nil, Problems: slices.Clone(d.problems), Elements: map[string]int{},
+	st := Status{Tunnel: d.network.TunnelIndex() != 0, Problems: slices.Clone(d.problems), Elements: map[string]int{},
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last}
 	for f, t := range d.tables {
 		st.Writes += t.Writes
 		for name, tracked := range t.Elements {
 			st.Elements[fmt.Sprintf("%s %s", f.NFT(), name)] = tracked.Len()
 		}
-		st.Elements[fmt.Sprintf("%s announced", f.NFT())] = d.machine.answers[f]
+		st.Elements[fmt.Sprintf("%s announced", f.NFT())] = d.network.Answered(f)
 		if n := t.Elements[mapSenders]; n != nil {
 			for _, to := range n.All() {
 				if strings.HasPrefix(to, "goto "+senderPrefix) {

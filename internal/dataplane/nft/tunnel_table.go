@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
@@ -23,12 +24,12 @@ func (t *tunnelTable) apply(ctx context.Context, tunnel, again bool) []error {
 	if t.Known && t.There == tunnel && !again {
 		return nil
 	}
-	chain := table.Chain{Type: knftables.FilterType, Hook: knftables.IngressHook, Priority: "filter", Device: tunnelDevice}
+	chain := table.Chain{Type: knftables.FilterType, Hook: knftables.IngressHook, Priority: "filter", Device: hostnet.TunnelDevice}
 	if tunnel {
 		chain.Rules = []string{"meta pkttype set host"}
 	}
 	if err := t.Write(ctx, chain); err != nil {
-		return []error{&dataplane.KeyError{Table: "devices", Key: tunnelDevice, Err: err}}
+		return []error{&dataplane.KeyError{Table: "devices", Key: hostnet.TunnelDevice, Err: err}}
 	}
 	t.Known = true
 	return nil

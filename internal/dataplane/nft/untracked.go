@@ -5,18 +5,17 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
 
 // Policies with doNotTrack judge each packet by itself, by its own addresses and ports: what comes in before connection tracking, what begins in the
-// node where it is sent, and once more where it leaves when a Service gave it another destination. What they allow has untrackedBit in its mark, and no
+// node where it is sent, and once more where it leaves when a Service gave it another destination. What they allow has UntrackedBit in its mark, and no
 // other policy of host endpoints asks about it; it is tracked all the same, because what is for a Service, or answers what was translated, has
 // to be, and that is not known before.
 const (
-	untrackedBit = 0x40000000 // of packet marks; before admit, of a first packet for a Service, it is handedBit
-
 	untrackedChain        = "alone"
 	untrackedSentChain    = "alone-sent"
 	untrackedLeavingChain = "alone-leaving"
@@ -44,7 +43,7 @@ func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h hostR
 	table.AddSet(f, t, mapUntracked, table.Set{Key: "classid", Value: "verdict"})
 	const end = "meta priority set none" // the numbers of the look-ups
 	// What came out of somebody's tunnel may have the mark of the outer packet.
-	unmarked := []string{"meta mark and " + hex(untrackedBit) + " != 0 meta mark set meta mark and " + hex(^uint32(untrackedBit))}
+	unmarked := []string{"meta mark and " + marks.Hex(marks.UntrackedBit) + " != 0 meta mark set meta mark and " + marks.Hex(^uint32(marks.UntrackedBit))}
 	base(untrackedChain, knftables.PreroutingHook, "raw+1", slices.Concat(
 		unmarked, linkRules(f), []string{"iifname $tunnel return"}, exemptHosts(f, "return"), byInterface("iif", h.untrackedIn), []string{end})...)
 	base(untrackedSentChain, knftables.OutputHook, "raw+1", slices.Concat(
@@ -52,7 +51,7 @@ func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h hostR
 	base(untrackedLeavingChain, knftables.PostroutingHook, "srcnat-11", slices.Concat(
 		[]string{"meta iif != 0 return", "ct direction reply return", "ct status and dnat == 0 return", "oifname $tunnel return"},
 		exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
-	t.Chains[untrackedAllowedChain] = table.Chain{Rules: []string{"meta mark set meta mark or " + hex(untrackedBit)}}
+	t.Chains[untrackedAllowedChain] = table.Chain{Rules: []string{"meta mark set meta mark or " + marks.Hex(marks.UntrackedBit)}}
 	// The connection is not marked as judged: its next packet may come by itself again, or may not.
 	t.Chains[untrackedAcceptChain] = table.Chain{Rules: []string{end, "accept"}}
 }
@@ -66,10 +65,10 @@ func (h hostRules) untrackedRules() []string {
 		return nil
 	}
 	const own = "ct status and dnat == 0 ct original $ip saddr != @" + setPods + " ct reply $ip saddr != @" + setPods + " "
-	rules := []string{"meta mark and " + hex(untrackedBit) + " != 0 " + own + "goto " + untrackedAcceptChain}
+	rules := []string{"meta mark and " + marks.Hex(marks.UntrackedBit) + " != 0 " + own + "goto " + untrackedAcceptChain}
 	if anyChain(h.older) {
 		// The answer to what came by itself, and is not allowed so, may be what the node may send.
-		rules = append(rules, "ct direction reply ct mark and "+hex(epochMask)+" == 0 "+own+"jump "+olderChain)
+		rules = append(rules, "ct direction reply ct mark and "+marks.Hex(marks.EpochMask)+" == 0 "+own+"jump "+olderChain)
 	}
 	return rules
 }

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -193,3 +194,11 @@ func Hash(texts ...string) uint64 {
 
 // Name is that of our tables in each family.
 const Name = "weir"
+
+// Hash32 gives bytes a number.
+func Hash32(b []byte) uint32 {
+	h := fnv.New64a()
+	h.Write(b)
+	sum := h.Sum(nil)
+	return binary.BigEndian.Uint32(sum) ^ binary.BigEndian.Uint32(sum[4:])
+}

@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"errors"
@@ -12,15 +12,15 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestTrustPods: the kernel does not look at the sources of pods where it does not check reverse paths anyway, and only as long as this data
-// plane is there.
+// TestTrustPods: the kernel does not look at the sources of pods where it does not check reverse
+// paths anyway, and only as long as this data plane is there.
 func TestTrustPods(t *testing.T) {
 	inNamespace(t, trustSomePods)
 }
 
 func trustSomePods(dir string) error {
 	s := nodestate.New()
-	s.Addrs[addr("10.244.1.9")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali9"} // not there yet
+	s.Addrs[netip.MustParseAddr("10.244.1.9")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali9"} // not there yet
 	_, err := kernel.SetSysctl(0, "net", "ipv4", "conf", "all", "rp_filter")
 	errs := []error{err}
 	for i, name := range []string{"cali1", "cali2"} {
@@ -29,7 +29,7 @@ func trustSomePods(dir string) error {
 		errs = append(errs, err)
 		s.Addrs[netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: name, IfIndex: i + 1}
 	}
-	m := &hostNetwork{stateDir: dir}
+	m := &Network{stateDir: dir}
 	if err := errors.Join(append(errs, m.acceptLocalOfPods(s), acceptsLocal("cali1", 1), acceptsLocal("cali2", 0))...); err != nil {
 		return err
 	}
@@ -39,11 +39,12 @@ func trustSomePods(dir string) error {
 	if err := errors.Join(m.acceptLocalOfPods(s), acceptsLocal("cali1", 0)); err != nil { // it was looked at
 		return err
 	}
-	again := &hostNetwork{stateDir: dir}
-	return errors.Join(again.acceptLocalOfPods(s), acceptsLocal("cali1", 1), Restore(dir), acceptsLocal("cali1", 0), acceptsLocal("cali2", 0))
+	again := &Network{stateDir: dir}
+	return errors.Join(again.acceptLocalOfPods(s), acceptsLocal("cali1", 1), RestoreSettings(dir), acceptsLocal("cali1", 0), acceptsLocal("cali2", 0))
 }
 
-// TestRestore: an interface gets back what it had before, once, and what somebody else set meanwhile stays.
+// TestRestore: an interface gets back what it had before, once, and what somebody else set
+// meanwhile stays.
 func TestRestore(t *testing.T) {
 	inNamespace(t, trustAndRestore)
 }
@@ -73,13 +74,13 @@ func trustAndRestore(dir string) error {
 	if err := acceptLocal.set("other", 0); err != nil { // somebody else, meanwhile
 		return err
 	}
-	if err := errors.Join(Restore(dir), acceptsLocal("plain", 0), acceptsLocal("theirs", 1), acceptsLocal("other", 0)); err != nil {
+	if err := errors.Join(RestoreSettings(dir), acceptsLocal("plain", 0), acceptsLocal("theirs", 1), acceptsLocal("other", 0)); err != nil {
 		return err
 	}
 	if err := acceptLocal.set("plain", 1); err != nil {
 		return err
 	}
-	return errors.Join(Restore(dir), acceptsLocal("plain", 1)) // nothing of it is ours any more
+	return errors.Join(RestoreSettings(dir), acceptsLocal("plain", 1)) // nothing of it is ours any more
 }
 
 // acceptsLocal says where an interface is not as wanted.

@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"errors"
@@ -10,12 +10,13 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// Devices of our own: those that the eBPF data plane has, so that a node that changes its data plane keeps them. All
-// carry the alias; a device of one of these names without it belongs to somebody else and is left alone.
+// Devices of our own: those that the eBPF data plane has, so that a node that changes its data
+// plane keeps them. All carry the alias; a device of one of these names without it belongs to
+// somebody else and is left alone.
 const (
-	hostDevice   = "weir0"  // what is for pools and Services and has no other way ends there
-	hostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
-	tunnelDevice = "vxlan.calico"
+	HostDevice   = "weir0"  // what is for pools and Services and has no other way ends there
+	HostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
+	TunnelDevice = "vxlan.calico"
 
 	vxlanOverhead = 14 + 8 + 8 + 20 // bytes: inner Ethernet, VXLAN, UDP, IPv4
 	defaultMTU    = 1500            // while the uplink's is not known
@@ -49,29 +50,29 @@ func findDevice(name string) (*device, error) {
 
 // ensureHostDevice makes weir0 and its other end, down.
 func ensureHostDevice(mtu int) (*device, error) {
-	d, err := findDevice(hostDevice)
+	d, err := findDevice(HostDevice)
 	if err != nil || d != nil {
 		return d, err
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = hostDevice, mtu, hostMAC
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: hostPeer, PeerMTU: uint32(mtu)}); err != nil {
-		return nil, fmt.Errorf("making device %s: %w", hostDevice, err)
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = HostDevice, mtu, hostMAC
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: HostPeer, PeerMTU: uint32(mtu)}); err != nil {
+		return nil, fmt.Errorf("making device %s: %w", HostDevice, err)
 	}
-	err = errors.Join(kernel.DressDevice(hostPeer), kernel.DressDevice(hostDevice))
+	err = errors.Join(kernel.DressDevice(HostPeer), kernel.DressDevice(HostDevice))
 	if err == nil { // nothing that came out of weir0 may be routed again
-		_, err = kernel.SetSysctl(0, "net", "ipv4", "conf", hostPeer, "forwarding")
+		_, err = kernel.SetSysctl(0, "net", "ipv4", "conf", HostPeer, "forwarding")
 	}
 	if err != nil {
-		return nil, errors.Join(err, removeDevice(hostDevice))
+		return nil, errors.Join(err, removeDevice(HostDevice))
 	}
-	return findDevice(hostDevice)
+	return findDevice(HostDevice)
 }
 
-// ensureTunnel makes the VXLAN device, down. It is in external mode (since Linux 4.3): routes give each packet its remote
-// end and VNI, the device knows no peers.
+// ensureTunnel makes the VXLAN device, down. It is in external mode (since Linux 4.3): routes give
+// each packet its remote end and VNI, the device knows no peers.
 func ensureTunnel(port uint16, mtu int) (*device, error) {
-	d, err := findDevice(tunnelDevice)
+	d, err := findDevice(TunnelDevice)
 	if err != nil {
 		return nil, err
 	}
@@ -79,22 +80,22 @@ func ensureTunnel(port uint16, mtu int) (*device, error) {
 		if d.mtu == mtu {
 			return d, nil
 		}
-		return d, setMTU(tunnelDevice, mtu)
+		return d, setMTU(TunnelDevice, mtu)
 	}
 	if d != nil {
-		if err := removeDevice(tunnelDevice); err != nil {
+		if err := removeDevice(TunnelDevice); err != nil {
 			return nil, err
 		}
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = tunnelDevice, mtu
+	attrs.Name, attrs.MTU = TunnelDevice, mtu
 	if err := netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: int(port)}); err != nil {
-		return nil, fmt.Errorf("making device %s: %w", tunnelDevice, err)
+		return nil, fmt.Errorf("making device %s: %w", TunnelDevice, err)
 	}
-	if err := kernel.DressDevice(tunnelDevice); err != nil {
-		return nil, errors.Join(err, removeDevice(tunnelDevice))
+	if err := kernel.DressDevice(TunnelDevice); err != nil {
+		return nil, errors.Join(err, removeDevice(TunnelDevice))
 	}
-	return findDevice(tunnelDevice)
+	return findDevice(TunnelDevice)
 }
 
 // setUp brings a device up when it is not.
@@ -132,13 +133,14 @@ func removeDevice(name string) error {
 	return nil
 }
 
-// removeTunnelIfOurs leaves a foreign device of the tunnel's name alone: no tunnel is wanted, so it is nobody's concern.
+// removeTunnelIfOurs leaves a foreign device of the tunnel's name alone: no tunnel is wanted, so it
+// is nobody's concern.
 func removeTunnelIfOurs() error {
-	l, err := netlink.LinkByName(tunnelDevice)
+	l, err := netlink.LinkByName(TunnelDevice)
 	if err != nil || l.Attrs().Alias != kernel.DeviceAlias {
 		return nil
 	}
-	return removeDevice(tunnelDevice)
+	return removeDevice(TunnelDevice)
 }
 
 // carryIPv6 lets IPv6 pass one of our devices, which believes no router.

@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// forwardIPv6 makes the node a router of IPv6. A router takes no router advertisements unless it is told to (accept_ra 2),
-// so interfaces that took them are told to: their routes and addresses stay.
+// forwardIPv6 makes the node a router of IPv6. A router takes no router advertisements unless it is
+// told to (accept_ra 2), so interfaces that took them are told to: their routes and addresses stay.
 func forwardIPv6() error {
 	all, err := kernel.Sysctl("net", "ipv6", "conf", "all", "forwarding")
 	if err != nil || all == 1 {
@@ -35,8 +35,9 @@ func forwardIPv6() error {
 			return err
 		}
 	}
-	// Interfaces that come later are given "default", which "all" sets too: it stays what it was, or an uplink that comes
-	// later would forward before it could be told to go on taking advertisements.
+	// Interfaces that come later are given "default", which "all" sets too: it stays what it was,
+	// or an uplink that comes later would forward before it could be told to go on taking
+	// advertisements.
 	later, err := kernel.Sysctl("net", "ipv6", "conf", "default", "forwarding")
 	if err != nil {
 		return err

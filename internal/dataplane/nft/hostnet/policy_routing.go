@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"errors"
@@ -9,25 +9,31 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Ways are for packets that go to another node whatever the routes say: what is handed on to the node of a backend, and the answers
-// of what another node handed on. Such a packet's mark has routedBit and the node's number. Routing rules lead it to a table with one
-// route (ruleTree).
+// Policy routing is for packets that go to another node whatever the routes say: what is handed on
+// to the node of a backend, and the answers of what another node handed on. Such a packet's mark
+// has RoutedBit and the node's number. Routing rules lead it to a table with one route (ruleTree).
 const (
-	routedBit = 0x20000000 // of packet marks
-	tunnelBit = 0x80000000 // of packet and ct marks: through the tunnel, also to a node on the link
-	handedBit = 0x40000000 // of ct marks: what comes in the first direction goes to the node; without it answers do
-	cameBit   = 0x20000000 // of ct marks: the flow was handed on to us through the tunnel
-
 	routeTables       = 8800 // and the node's number: tables of routes
-	tunnelRouteTables = routeTables + nodeMask>>nodeShift
+	tunnelRouteTables = routeTables + marks.NodeMask>>marks.NodeShift
 )
 
-// ways are the routes that were written, which the kernel's library does not read back (see routes).
+// RouteTable is the table of the route to the node of a number.
+func RouteTable(number int) int { return routeTables + number }
+
+// TunnelRouteTable is the table of the route through the tunnel to the node of a number.
+func TunnelRouteTable(number int) int { return tunnelRouteTables + number }
+
+// WriteRules makes our routing rules of a family those that lead packet marks to tables.
+func WriteRules(f table.Family, tables map[uint32]int) error { return ensureRules(f, ruleTree(tables)) }
+
+// policyRoutes are the routes that were written, which the kernel's library does not read back (see
+// routes).
 type policyRoutes struct {
 	written map[routeKey]route
 }
@@ -47,7 +53,7 @@ type policyRule struct {
 }
 
 // ensure makes the rules and routes of a family equal to what a state wants.
-func (w *policyRoutes) ensure(s *nodestate.State, m *hostNetwork, f table.Family, n *nodeNumbers) []error {
+func (w *policyRoutes) ensure(s *nodestate.State, m *Network, f table.Family, n *marks.Numbers) []error {
 	routes, rules, errs := m.wantedPolicyRoutes(s, f, n)
 	// Routes are there before what leads to them, and go after it.
 	errs = append(errs, w.put(f, routes)...)
@@ -65,16 +71,16 @@ func policyRouteError(f table.Family, err error) error {
 }
 
 // wantedPolicyRoutes are the routes by table, and the rules.
-func (m *hostNetwork) wantedPolicyRoutes(s *nodestate.State, f table.Family, n *nodeNumbers) (map[int]route, map[policyRule]bool, []error) {
+func (m *Network) wantedPolicyRoutes(s *nodestate.State, f table.Family, n *marks.Numbers) (map[int]route, map[policyRule]bool, []error) {
 	routes, tables, errs := map[int]route{}, map[uint32]int{}, []error(nil)
 	links := map[int]bool{}
 	add := func(table int, r route, mark uint32) {
 		routes[table], tables[mark] = r, table
 	}
-	for node, number := range n.byNode {
-		mark := routedBit | uint32(number)<<nodeShift
+	for node, number := range n.ByNode {
+		mark := marks.RoutedBit | uint32(number)<<marks.NodeShift
 		if m.tunnel != nil {
-			add(tunnelRouteTables+number, m.tunnelRoute(s, node), mark|tunnelBit)
+			add(tunnelRouteTables+number, m.tunnelRoute(s, node), mark|marks.TunnelBit)
 		}
 		switch {
 		case s.Addrs[node].SameLink:
@@ -158,7 +164,7 @@ func listPolicyRoutes(f table.Family) ([]netlink.Route, error) {
 	}
 	var out []netlink.Route
 	for _, r := range found {
-		if r.Table > routeTables && r.Table <= tunnelRouteTables+maxNodes {
+		if r.Table > routeTables && r.Table <= tunnelRouteTables+marks.MaxNodes {
 			out = append(out, r)
 		}
 	}
@@ -174,9 +180,10 @@ func listRules(f table.Family) ([]netlink.Rule, error) {
 	return rules, nil
 }
 
-// ensureRules makes the rules with our protocol number equal to want. What is wanted is there, and before the table local, before
-// anything goes, so that a packet is led by the rules of before or by these; but where a rule of another version jumps elsewhere, which the
-// kernel takes for the same, that has to go first, and what has a mark meets the table local meanwhile.
+// ensureRules makes the rules with our protocol number equal to want. What is wanted is there, and
+// before the table local, before anything goes, so that a packet is led by the rules of before or
+// by these; but where a rule of another version jumps elsewhere, which the kernel takes for the
+// same, that has to go first, and what has a mark meets the table local meanwhile.
 func ensureRules(f table.Family, want map[policyRule]bool) error {
 	found, err := listRules(f)
 	if err != nil {

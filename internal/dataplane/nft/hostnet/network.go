@@ -1,20 +1,28 @@
-package nft
+// Package hostnet is what a node of the nftables data plane has beside tables: its devices, the routes
+// to pools and other nodes, policy routing by packet marks, proxy entries for announced addresses, and
+// the kernel's settings. Network makes them equal to a state in two steps: Prepare before tables are
+// written, Open after. Routes, rules and entries carry a protocol number of our own; nobody else's are
+// touched.
+package hostnet
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// machine is what a node has beside tables: devices, routes, and settings of the kernel.
-type hostNetwork struct {
+// Network is what was put in place, as far as is known. It is for one goroutine.
+type Network struct {
 	log          *slog.Logger
 	host         *device
 	tunnel       *device
@@ -28,8 +36,8 @@ type hostNetwork struct {
 	stateDir    string               // survives a reboot; "" = there is none
 }
 
-// prepare makes what tables and routes refer to.
-func (m *hostNetwork) prepare(s *nodestate.State) []error {
+// Prepare makes what tables and routes refer to.
+func (m *Network) Prepare(s *nodestate.State) []error {
 	var errs []error
 	fail := func(key string, err error) {
 		if err != nil {
@@ -42,22 +50,23 @@ func (m *hostNetwork) prepare(s *nodestate.State) []error {
 	}
 	var err error
 	m.host, err = ensureHostDevice(mtu)
-	fail(hostDevice, err)
+	fail(HostDevice, err)
 	before := m.tunnel
 	m.tunnel = nil
 	if s.NeedsTunnel() {
 		m.tunnel, err = ensureTunnel(s.Settings.Tunnel.Port, mtu)
-		fail(tunnelDevice, err)
+		fail(TunnelDevice, err)
 	} else {
-		fail(tunnelDevice, removeTunnelIfOurs())
+		fail(TunnelDevice, removeTunnelIfOurs())
 	}
 	m.remade = (before == nil) != (m.tunnel == nil) || before != nil && before.index != m.tunnel.index
 	return errs
 }
 
-// open brings devices up, lets the kernel forward and makes routes, of the families whose tables stand: what comes by them has to
-// be judged. What comes out of the tunnel may be of any family that the node carries.
-func (m *hostNetwork) open(s *nodestate.State, stands func(table.Family) bool, numbers func(table.Family) *nodeNumbers) []error {
+// Open brings devices up, lets the kernel forward and makes routes, of the families whose tables
+// stand: what comes by them has to be judged. What comes out of the tunnel may be of any family
+// that the node carries.
+func (m *Network) Open(s *nodestate.State, stands func(table.Family) bool, numbers func(table.Family) *marks.Numbers) []error {
 	var errs []error
 	fail := func(key string, err error) {
 		if err != nil {
@@ -72,13 +81,13 @@ func (m *hostNetwork) open(s *nodestate.State, stands func(table.Family) bool, n
 	if !opened(table.Family{}) && !opened(table.Family{Six: true}) {
 		return nil // their tables said why
 	}
-	names := []string{hostPeer, hostDevice}
+	names := []string{HostPeer, HostDevice}
 	if m.tunnel != nil && all {
-		names = append(names, tunnelDevice)
+		names = append(names, TunnelDevice)
 	}
 	for _, name := range names {
 		fail(name, errors.Join(setUp(name), kernel.TrustDevice(name)))
-		if opened(table.Family{Six: true}) && name != hostPeer {
+		if opened(table.Family{Six: true}) && name != HostPeer {
 			fail(name, carryIPv6(name))
 		}
 	}
@@ -122,9 +131,9 @@ func (m *hostNetwork) open(s *nodestate.State, stands func(table.Family) bool, n
 }
 
 // remove takes devices and routes away.
-func (m *hostNetwork) remove() []error {
+func (m *Network) remove() []error {
 	errs := m.routes.ensure(nil, m.log)
-	for _, name := range []string{tunnelDevice, hostDevice} {
+	for _, name := range []string{TunnelDevice, HostDevice} {
 		if err := removeDevice(name); err != nil {
 			errs = append(errs, err)
 		}
@@ -132,9 +141,9 @@ func (m *hostNetwork) remove() []error {
 	return errs
 }
 
-// wantedRoutes are those that the state asks for: the pools by weir0, so that nothing for an address that nobody has
-// leaves the node, and what is on other nodes.
-func (m *hostNetwork) wantedRoutes(s *nodestate.State, opened func(table.Family) bool, tunnel bool) (map[netip.Prefix]route, []error) {
+// wantedRoutes are those that the state asks for: the pools by weir0, so that nothing for an
+// address that nobody has leaves the node, and what is on other nodes.
+func (m *Network) wantedRoutes(s *nodestate.State, opened func(table.Family) bool, tunnel bool) (map[netip.Prefix]route, []error) {
 	out, errs := map[netip.Prefix]route{}, []error(nil)
 	for p, mtu := range s.Settings.PoolRoutes {
 		f := table.FamilyOf(p.Addr())
@@ -180,7 +189,7 @@ func (m *hostNetwork) wantedRoutes(s *nodestate.State, opened func(table.Family)
 }
 
 // decapsulate is the route to a node by VXLAN.
-func (m *hostNetwork) tunnelRoute(s *nodestate.State, node netip.Addr) route {
+func (m *Network) tunnelRoute(s *nodestate.State, node netip.Addr) route {
 	f := table.FamilyOf(node)
 	mtu := s.Settings.Tunnel.MTU
 	if f.Six {
@@ -215,3 +224,62 @@ func routeTo(node netip.Addr) (route, error) {
 	}
 	return r, nil
 }
+
+// Remove takes away what an earlier run left: routes to other nodes, routing rules and proxy
+// entries. Devices stay, and routes of weir0, which the other data plane uses.
+func Remove() error {
+	host, err := findDevice(HostDevice)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		found, err := kernel.Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+		})
+		if err != nil {
+			return fmt.Errorf("listing routes: %w", err)
+		}
+		for _, r := range found {
+			if host != nil && r.LinkIndex == host.index {
+				continue
+			}
+			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, routeError(kernel.RoutePrefix(r.Dst, f), "removing", err))
+			}
+		}
+	}
+	return errors.Join(append(errs, removePolicyRoutes(), removeProxied())...)
+}
+
+// New is one of which nothing is known yet; stateDir survives a reboot, "" = there is none.
+func New(log *slog.Logger, stateDir string) Network {
+	return Network{log: log, answers: map[table.Family]int{}, stateDir: stateDir}
+}
+
+// HostIndex is the index of weir0; 0 = there is none.
+func (m *Network) HostIndex() int {
+	if m.host == nil {
+		return 0
+	}
+	return m.host.index
+}
+
+// TunnelIndex is the index of the tunnel's device; 0 = there is none.
+func (m *Network) TunnelIndex() int {
+	if m.tunnel == nil {
+		return 0
+	}
+	return m.tunnel.index
+}
+
+// Answered is how many addresses of a family neighbours are answered for.
+func (m *Network) Answered(f table.Family) int { return m.answers[f] }
+
+// TunnelRemade reports whether the tunnel's device is another than before prepare: what was
+// attached to it is gone.
+func (m *Network) TunnelRemade() bool { return m.remade }
+
+// TunnelEnd is the node that the route of a prefix leads to through the tunnel; invalid = there is
+// none.
+func (m *Network) TunnelEnd(p netip.Prefix) netip.Addr { return m.routes.written[p].remote }

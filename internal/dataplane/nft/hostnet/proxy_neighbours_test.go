@@ -1,7 +1,6 @@
-package nft
+package hostnet
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,8 +17,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestProxied: announced addresses have entries on the uplinks in whose subnets they lie and a way to weir0; what an agent before left goes, somebody
-// else's stays, and so does everything while nothing changes.
+// TestProxied: announced addresses have entries on the uplinks in whose subnets they lie and a way
+// to weir0; what an agent before left goes, somebody else's stays, and so does everything while
+// nothing changes.
 func TestProxied(t *testing.T) {
 	inNamespace(t, proxyAndRemove)
 }
@@ -43,7 +43,7 @@ func proxyAndRemove(dir string) error {
 	}
 	s.Addrs[netip.MustParseAddr("192.0.2.1")] = nodestate.Addr{Kind: nodestate.AddrHost}
 	s.Addrs[netip.MustParseAddr("192.0.2.60")] = nodestate.Addr{Kind: nodestate.AddrEndpoint}
-	apply := func(m *hostNetwork) error {
+	apply := func(m *Network) error {
 		links, err := uplinks(s)
 		errs := []error{err}
 		for _, f := range table.Families {
@@ -51,14 +51,15 @@ func proxyAndRemove(dir string) error {
 		}
 		return errors.Join(errs...)
 	}
-	fresh := func() *hostNetwork {
-		return &hostNetwork{answers: map[table.Family]int{}, stateDir: dir, host: &device{index: 7}}
+	fresh := func() *Network {
+		return &Network{answers: map[table.Family]int{}, stateDir: dir, host: &device{index: 7}}
 	}
 	m := fresh()
 	if err := errors.Join(apply(m), apply(m)); err != nil {
 		return err
 	}
-	// 192.0.2.40 is somebody else's already, 192.0.2.1 the node's own, eth2 is down, and 203.0.113.1 on no link.
+	// 192.0.2.40 is somebody else's already, 192.0.2.1 the node's own, eth2 is down, and
+	// 203.0.113.1 on no link.
 	if err := proxiedAre("eth0 192.0.2.200 eth0 192.0.2.40 eth0 192.0.2.50 eth0 192.0.2.60 eth0 192.0.2.65 eth0 2001:db8::9 eth1 198.51.100.9"); err != nil {
 		return err
 	}
@@ -84,7 +85,7 @@ func proxyAndRemove(dir string) error {
 	if err := errors.Join(is(0, arpDelay.of("eth0")), is(1, proxyNDP.of("all"))); err != nil {
 		return err
 	}
-	if err := errors.Join(Remove(context.Background()), proxiedAre("eth0 192.0.2.200 eth0 192.0.2.40"), Restore(dir)); err != nil {
+	if err := errors.Join(Remove(), proxiedAre("eth0 192.0.2.200 eth0 192.0.2.40"), RestoreSettings(dir)); err != nil {
 		return err
 	}
 	if err := errors.Join(is(80, arpDelay.of("eth0")), is(0, proxyNDP.of("all"))); err != nil { // the kernel's own, in hundredths of a second

@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"encoding/json"
@@ -12,7 +12,8 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// setting is one of the kernel's that this data plane sets, of several interfaces. What it was is remembered, to be put back.
+// setting is one of the kernel's that this data plane sets, of several interfaces. What it was is
+// remembered, to be put back.
 type setting struct {
 	file string // in the state directory: what it was, by interface
 	ours int
@@ -33,7 +34,8 @@ func (s setting) of(name string) []string {
 	return []string{"net", s.path[0], s.path[1], name, s.path[2]}
 }
 
-// make sets what is wanted of an interface. stateDir is where Restore finds what was there before; "" = nowhere.
+// make sets what is wanted of an interface. stateDir is where RestoreSettings finds what was there
+// before; "" = nowhere.
 func (s setting) make(name, stateDir string) error {
 	was, err := kernel.Sysctl(s.of(name)...)
 	if err != nil || was == s.ours {
@@ -51,9 +53,10 @@ func (s setting) set(name string, v int) error {
 	return err
 }
 
-// Restore gives interfaces back the settings that they had before, where they are as this data plane set them. Reverse-path checks that were
-// strict stay loose: eBPF's data plane wants that, too. What an interface refuses is told and forgotten: nothing is to be tried again.
-func Restore(stateDir string) error {
+// RestoreSettings gives interfaces back the settings that they had before, where they are as this
+// data plane set them. Reverse-path checks that were strict stay loose: eBPF's data plane wants
+// that, too. What an interface refuses is told and forgotten: nothing is to be tried again.
+func RestoreSettings(stateDir string) error {
 	var errs []error
 	for _, s := range settings {
 		errs = append(errs, s.restore(stateDir))
@@ -98,7 +101,8 @@ func (s setting) before(stateDir string) (map[string]int, error) {
 	return out, nil
 }
 
-// remember notes what an interface had, and forgets those that are gone. What cannot be read is written anew.
+// remember notes what an interface had, and forgets those that are gone. What cannot be read is
+// written anew.
 func (s setting) remember(stateDir, name string, was int) error {
 	if stateDir == "" {
 		return nil

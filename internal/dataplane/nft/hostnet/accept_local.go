@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"errors"
@@ -11,8 +11,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// acceptLocalOfLink lets answers in that come back from the node of a backend by a link: their source is an address of this node. Tables
-// judge who may send with one. stateDir is of setting.make.
+// acceptLocalOfLink lets answers in that come back from the node of a backend by a link: their
+// source is an address of this node. Tables judge who may send with one. stateDir is of
+// setting.make.
 func acceptLocalOfLink(index int, stateDir string) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
@@ -23,9 +24,10 @@ func acceptLocalOfLink(index int, stateDir string) error {
 	return errors.Join(acceptLocal.make(name, stateDir), err2)
 }
 
-// acceptLocalOfPods spares the kernel a second look-up for each packet of a pod of IPv4, where reverse paths are not checked anyway: whether the
-// source is an address of the node. Tables ask whether it is the pod's.
-func (m *hostNetwork) acceptLocalOfPods(s *nodestate.State) error {
+// acceptLocalOfPods spares the kernel a second look-up for each packet of a pod of IPv4, where
+// reverse paths are not checked anyway: whether the source is an address of the node. Tables ask
+// whether it is the pod's.
+func (m *Network) acceptLocalOfPods(s *nodestate.State) error {
 	pods, errs := map[string]int{}, []error(nil)
 	for a, v := range s.Addrs {
 		if v.Kind != nodestate.AddrEndpoint || v.Interface == "" || v.Interface == "all" || v.Interface == "default" || !a.Is4() {

@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"errors"
@@ -12,11 +12,13 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
-// TestPolicyRouting: among a thousand nodes each mark leads to its table, also for what has an address of this node; marks of nodes that are gone, and
-// packets without one, go as the routes say. What comes and goes changes few rules, and nothing is left afterwards.
+// TestPolicyRouting: among a thousand nodes each mark leads to its table, also for what has an
+// address of this node; marks of nodes that are gone, and packets without one, go as the routes
+// say. What comes and goes changes few rules, and nothing is left afterwards.
 func TestPolicyRouting(t *testing.T) {
 	for _, f := range table.Families {
 		t.Run(f.String(), func(t *testing.T) {
@@ -27,9 +29,9 @@ func TestPolicyRouting(t *testing.T) {
 }
 
 func policyRoutingOf(f table.Family) error {
-	own, other := addr("192.0.2.1"), addr("198.51.100.1")
+	own, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
 	if f.Six {
-		own, other = addr("2001:db8:1::1"), addr("2001:db8:2::1")
+		own, other = netip.MustParseAddr("2001:db8:1::1"), netip.MustParseAddr("2001:db8:2::1")
 	}
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "up0"}, PeerName: "up1"}
 	if err := netlink.LinkAdd(pair); err != nil {
@@ -61,8 +63,8 @@ func policyRoutingOf(f table.Family) error {
 	r := rand.New(rand.NewPCG(1, 2))
 	w, tables := &policyRoutes{}, map[uint32]int{}
 	routes := map[int]route{}
-	for _, number := range append(r.Perm(maxNodes)[:998], 0, maxNodes-1) {
-		for mark, table := range map[uint32]int{routedBit | uint32(number+1)<<nodeShift: routeTables + number + 1, routedBit | tunnelBit | uint32(number+1)<<nodeShift: tunnelRouteTables + number + 1} {
+	for _, number := range append(r.Perm(marks.MaxNodes)[:998], 0, marks.MaxNodes-1) {
+		for mark, table := range map[uint32]int{marks.RoutedBit | uint32(number+1)<<marks.NodeShift: routeTables + number + 1, marks.RoutedBit | marks.TunnelBit | uint32(number+1)<<marks.NodeShift: tunnelRouteTables + number + 1} {
 			tables[mark], routes[table] = table, route{link: up}
 		}
 	}
@@ -75,8 +77,8 @@ func policyRoutingOf(f table.Family) error {
 			if to == own {
 				free = unix.RT_TABLE_LOCAL
 			}
-			for number := range maxNodes + 2 {
-				for _, mark := range []uint32{uint32(number) << nodeShift, routedBit | uint32(number)<<nodeShift, routedBit | tunnelBit | uint32(number)<<nodeShift} {
+			for number := range marks.MaxNodes + 2 {
+				for _, mark := range []uint32{uint32(number) << marks.NodeShift, marks.RoutedBit | uint32(number)<<marks.NodeShift, marks.RoutedBit | marks.TunnelBit | uint32(number)<<marks.NodeShift} {
 					want, is := wanted[mark]
 					if !is {
 						want = free

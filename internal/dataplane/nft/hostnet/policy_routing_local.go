@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"errors"
@@ -10,10 +10,12 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
-// What is handed on has an address of this node as its destination, and the kernel asks the table `local` first, by the rule of
-// priority 0. Ours of the same priority has to stand before it: of equal ones the older comes first, so the local one is made again.
+// What is handed on has an address of this node as its destination, and the kernel asks the table
+// `local` first, by the rule of priority 0. Ours of the same priority has to stand before it: of
+// equal ones the older comes first, so the local one is made again.
 
-// localSpare is the priority of a second rule for the table local, which is there while the first is made again.
+// localSpare is the priority of a second rule for the table local, which is there while the first
+// is made again.
 const localSpare = 1
 
 // isLocal reports whether a rule leads everything to the table local.
@@ -21,7 +23,8 @@ func isLocal(r netlink.Rule) bool {
 	return r.Table == unix.RT_TABLE_LOCAL && r.Mark == 0 && r.Mask == nil && r.Src == nil && r.Dst == nil && r.IifName == "" && r.OifName == "" && !r.Invert
 }
 
-// putFirstRule lets firstRule stand before the rule for the table local. At each moment there is one for that table.
+// putFirstRule lets firstRule stand before the rule for the table local. At each moment there is
+// one for that table.
 func putFirstRule(f table.Family) error {
 	rules, err := listRules(f)
 	if err != nil {
@@ -59,7 +62,8 @@ func putFirstRule(f table.Family) error {
 		return nil
 	}
 	if local < 0 {
-		// By the kernel's protocol number, so that nobody takes it for a rule of somebody who is gone.
+		// By the kernel's protocol number, so that nobody takes it for a rule of somebody who is
+		// gone.
 		if err := netlink.RuleAdd(own(0, unix.RTPROT_KERNEL)); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("adding the rule for the table local again: %w", err)
 		}

@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"encoding/binary"
@@ -17,10 +17,12 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// The kernel answers neighbours for addresses that no interface has where it has a proxy entry for them, also while no agent runs. ARP requests
-// are answered when the address is routed to another interface than that by which they come (arp_process), which a route to weir0 sees to. Neighbour
-// solicitations are where proxy_ndp is on (ndisc_recv_ns); with that of "all" those sent to the address itself are, too, instead of being forwarded
-// (ip6_forward). The entry lets the interface receive the solicited-node group.
+// The kernel answers neighbours for addresses that no interface has where it has a proxy entry for
+// them, also while no agent runs. ARP requests are answered when the address is routed to another
+// interface than that by which they come (arp_process), which a route to weir0 sees to. Neighbour
+// solicitations are where proxy_ndp is on (ndisc_recv_ns); with that of "all" those sent to the
+// address itself are, too, instead of being forwarded (ip6_forward). The entry lets the interface
+// receive the solicited-node group.
 
 // ndaProtocol is NDA_PROTOCOL of linux/neighbour.h (since Linux 5.0): who wrote an entry.
 const ndaProtocol = 12
@@ -83,7 +85,8 @@ func uplinks(s *nodestate.State) ([]uplink, error) {
 	return out, nil
 }
 
-// announced are the addresses of a family that neighbours are answered for. What an interface has here or on another node answers by itself.
+// announced are the addresses of a family that neighbours are answered for. What an interface has
+// here or on another node answers by itself.
 func announced(s *nodestate.State, f table.Family) []netip.Addr {
 	var out []netip.Addr
 	for a := range s.Announced {
@@ -94,8 +97,9 @@ func announced(s *nodestate.State, f table.Family) []netip.Addr {
 	return out
 }
 
-// announcedRoutes lead announced addresses to weir0, but for pods, where they would go out by the uplink.
-func (m *hostNetwork) announcedRoutes(s *nodestate.State, f table.Family, links []uplink, out map[netip.Prefix]route) {
+// announcedRoutes lead announced addresses to weir0, but for pods, where they would go out by the
+// uplink.
+func (m *Network) announcedRoutes(s *nodestate.State, f table.Family, links []uplink, out map[netip.Prefix]route) {
 	for _, a := range announced(s, f) {
 		subnet, pool, mtu := 0, 0, s.Settings.Tunnel.MTU
 		for _, u := range links {
@@ -114,7 +118,7 @@ func (m *hostNetwork) announcedRoutes(s *nodestate.State, f table.Family, links 
 }
 
 // answer makes the proxy entries of a family equal to what a state announces.
-func (m *hostNetwork) answer(s *nodestate.State, f table.Family, links []uplink) []error {
+func (m *Network) answer(s *nodestate.State, f table.Family, links []uplink) []error {
 	want, used := map[proxied]bool{}, map[string]bool{}
 	for _, a := range announced(s, f) {
 		for _, u := range links {

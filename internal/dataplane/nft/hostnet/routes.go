@@ -1,4 +1,4 @@
-package nft
+package hostnet
 
 import (
 	"encoding/binary"
@@ -30,15 +30,16 @@ type route struct {
 	any    bool // that somebody routes the prefix is enough
 }
 
-// routes are those that were written. The kernel's routes into the tunnel are not read back (netlink's library does not
-// know their encapsulation), so the first pass writes them again: the same route in the same place.
+// routes are those that were written. The kernel's routes into the tunnel are not read back
+// (netlink's library does not know their encapsulation), so the first pass writes them again: the
+// same route in the same place.
 type routes struct {
 	written map[netip.Prefix]route
 	changes uint64
 }
 
-// ensure makes the routes of our protocol number equal to want. Those of others are not touched: a prefix that somebody
-// else routes is an error.
+// ensure makes the routes of our protocol number equal to want. Those of others are not touched: a
+// prefix that somebody else routes is an error.
 func (r *routes) ensure(want map[netip.Prefix]route, log *slog.Logger) []error {
 	var errs []error
 	have := map[netip.Prefix]netlink.Route{}
@@ -117,7 +118,8 @@ func routeError(p netip.Prefix, doing string, err error) error {
 	return &dataplane.KeyError{Table: "routes", Key: p.String(), Err: fmt.Errorf("%s: %w", doing, err)}
 }
 
-// tunnelEncap gives packets of a route their outer addresses and VNI (LWTUNNEL_ENCAP_IP and IP6, since Linux 4.3).
+// tunnelEncap gives packets of a route their outer addresses and VNI (LWTUNNEL_ENCAP_IP and IP6,
+// since Linux 4.3).
 type tunnelEncap struct {
 	id       uint32
 	dst, src netip.Addr
