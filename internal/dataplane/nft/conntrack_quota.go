@@ -124,7 +124,7 @@ func (d *Driver) shareConnections(ctx context.Context) {
 		}
 		pressed = true
 		begin := time.Now()
-		pods := podsOf(v.state)
+		pods := podsOf(v.State)
 		err = pods.count()
 		if err == nil {
 			err = d.setShares(ctx, pods.shares(max(0, int(most)-used)/freePart), pods.held(max(0, int(most)-used)/freePart))

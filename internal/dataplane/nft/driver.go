@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
@@ -58,7 +59,7 @@ type Driver struct {
 	held        []Held
 	left        bool // Leave was called: devices, routes and settings of the kernel are another's
 
-	view atomic.Pointer[view]
+	view atomic.Pointer[events.View]
 	lost atomic.Uint64
 }
 
@@ -143,8 +144,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	if machine {
 		errs = append(errs, d.network.Prepare(d.state)...)
 	}
-	v := &view{state: d.state, listening: d.listening, host: d.network.HostIndex()}
-	d.view.Store(v)
+	d.view.Store(events.NewView(d.state, d.network.HostIndex(), d.listening))
 	for _, f := range table.Families {
 		t := d.tables[f]
 		if d.live {

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
@@ -79,13 +80,13 @@ func (d *Driver) Rehearse(q Question) (*Passage, error) {
 	if len(q.Frame) < 14 {
 		return nil, errors.New("no frame")
 	}
-	t, ok := header(q.Frame[14:])
+	t, ok := events.ParseHeader(q.Frame[14:])
 	if !ok {
 		return nil, errors.New("no IP packet")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f := table.FamilyOf(t.src)
+	f := table.FamilyOf(t.Src)
 	if d.state == nil || d.tables[f].numbers == nil {
 		return nil, fmt.Errorf("the node does not carry %s", f)
 	}
@@ -115,7 +116,7 @@ type dryRun struct {
 }
 
 // begin reads the table and makes the packet.
-func (r *dryRun) begin(t ends) error {
+func (r *dryRun) begin(t events.Header) error {
 	of := uint8(unix.NFPROTO_IPV4)
 	if r.family.Six {
 		of = unix.NFPROTO_IPV6
@@ -129,13 +130,13 @@ func (r *dryRun) begin(t ends) error {
 		pick = rand.Uint32N
 	}
 	ip := slices.Clone(r.question.Frame[14:])
-	w := &rulewalk.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.proto), L4: 40,
-		Ends: rulewalk.Tuple{Src: t.src, Dst: t.dst, SrcPort: t.sport, DstPort: t.dport}}}
+	w := &rulewalk.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.Proto), L4: 40,
+		Ends: rulewalk.Tuple{Src: t.Src, Dst: t.Dst, SrcPort: t.SrcPort, DstPort: t.DstPort}}}
 	if !r.family.Six {
 		w.L4 = int(ip[0]&15) * 4
 	}
-	if t.proto == model.ProtocolICMP || t.proto == model.ProtocolICMPv6 {
-		w.Ends.DstPort = t.message
+	if t.Proto == model.ProtocolICMP || t.Proto == model.ProtocolICMPv6 {
+		w.Ends.DstPort = t.Message
 		if len(ip) >= w.L4+6 {
 			w.Ends.SrcPort = binary.BigEndian.Uint16(ip[w.L4+4:])
 		}

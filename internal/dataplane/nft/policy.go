@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -30,9 +31,6 @@ const (
 	mapPeerNets = "peer-networks" // the same for prefixes
 	mapVerdicts = "verdicts"      // number of a set : number of a class → what the set says of it
 )
-
-// logGroup is where denied packets and those of Log rules are shown (nflog); the prefix has the reason's and the rule's number.
-const logGroup = 5184
 
 // policy is what a driver keeps of a family's policy between states.
 type policy struct {
@@ -131,7 +129,7 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	}
 	mark := []string{fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(marks.EpochMask), epoch)}
 	if listening {
-		mark = append(mark, showRules(wordPass, 0, 0)...)
+		mark = append(mark, events.ShowRules(events.Pass, 0, 0)...)
 	}
 	chain(markChain, mark...)
 	chain(strayChain, append([]string{
@@ -338,7 +336,7 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 		return "return"
 	case v.Allow:
 		name := fmt.Sprintf("log-%d-%d", why, v.Rule)
-		r.table.Chains[name] = table.Chain{Rules: showRules(wordAllow, why, v.Rule)}
+		r.table.Chains[name] = table.Chain{Rules: events.ShowRules(events.Allow, why, v.Rule)}
 		return "goto " + name
 	}
 	return "goto " + r.denyChain(why, v.Rule)
@@ -347,10 +345,10 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 // denyChain makes the chain that drops.
 func (r *policyRender) denyChain(why reason.Reason, rule nodestate.RuleID) string {
 	name := denyName(why, rule)
-	rules := append([]string{"counter"}, showRules(wordDeny, why, rule)...)
+	rules := append([]string{"counter"}, events.ShowRules(events.Deny, why, rule)...)
 	switch {
 	case isUntracked(why):
-		rules = []string{"counter", showRule("", prefix{wordDeny, placeNew, why, rule})}
+		rules = []string{"counter", events.ShowFirst(why, rule)}
 	case r.silent:
 		name += silentSuffix
 	default:

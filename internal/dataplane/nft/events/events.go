@@ -1,8 +1,12 @@
-package nft
+// Package events turns what the rules show to nflog into events of the data plane. The prefix of a
+// packet has what was said of it, by which rule, and its place in the flow; everything else is
+// looked up in the state. Where policy is evaluated, packets have the addresses by which that is
+// done: the destination is translated, and the source not yet; of the way back it is the other way
+// round. So it is not known who was asked before a Service chose.
+package events
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -20,16 +24,12 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// What the rules show to nflog becomes events. The prefix of a packet has what was said of it, by which rule, and its place in the flow; all
-// else that an event has is looked up in the state. Where policy judges, packets have the addresses by which it does: the destination is
-// translated, and the source not yet; of the way back it is the other way round. So who was asked before a Service chose is not known.
-
-// Words of prefixes: a packet that is denied, one that a rule with action Log lets pass, and, while somebody listens, one of a flow
-// that was judged and goes on.
+// Words of prefixes: a packet that is denied, one that a rule with action Log lets pass, and, while
+// somebody listens, one of a flow that was judged and goes on.
 const (
-	wordDeny  = "deny"
-	wordAllow = "allow"
-	wordPass  = "pass"
+	Deny  = "deny"
+	Allow = "allow"
+	Pass  = "pass"
 )
 
 // Places of a packet in its flow.
@@ -39,19 +39,31 @@ const (
 	placeBack = "back"
 )
 
+// logGroup is where denied packets and those of Log rules are shown (nflog); the prefix has the
+// reason's and the rule's number.
+const logGroup = 5184
+
 // shownBytes are how much of a packet is shown: enough for the headers.
 const shownBytes = 128
 
-// view is what events are made from.
-type view struct {
-	state     *nodestate.State
+// NewView is what events are made from: a state, the index of weir0, and whether every flow is
+// shown.
+func NewView(s *nodestate.State, host int, listening bool) *View {
+	return &View{State: s, host: host, listening: listening}
+}
+
+// View is what events are made from.
+type View struct {
+	State     *nodestate.State
 	host      int // index of weir0
 	listening bool
 }
 
-// EventReader reads the events of a network namespace. Read is for one goroutine; Close may be called from another.
-type EventReader struct {
-	driver *Driver
+// EventReader reads the events of a network namespace. Read is for one goroutine; Close may be
+// called from another.
+type Reader struct {
+	view   func() *View // the latest; nil = there is none yet
+	lost   func()       // the kernel had no room for packets
 	log    *kernel.PacketLog
 	wake   [2]int // a pipe: Close writes
 	closed atomic.Bool
@@ -59,9 +71,9 @@ type EventReader struct {
 	queue  []dataplane.Event
 }
 
-// Events begins to read events. One reader can be there in a network namespace.
-func (d *Driver) Events() (*EventReader, error) {
-	r := &EventReader{driver: d}
+// Open begins to read events. One reader can be there in a network namespace.
+func Open(v func() *View, lost func()) (*Reader, error) {
+	r := &Reader{view: v, lost: lost}
 	var err error
 	if r.log, err = kernel.OpenPacketLog(logGroup, shownBytes); err != nil {
 		return nil, err
@@ -73,7 +85,7 @@ func (d *Driver) Events() (*EventReader, error) {
 }
 
 // Read waits for the next event; os.ErrClosed when the reader was closed.
-func (r *EventReader) Read() (dataplane.Event, error) {
+func (r *Reader) Read() (dataplane.Event, error) {
 	r.busy.Lock()
 	defer r.busy.Unlock()
 	for len(r.queue) == 0 {
@@ -94,15 +106,15 @@ func (r *EventReader) Read() (dataplane.Event, error) {
 }
 
 // take makes events of the packets that wait.
-func (r *EventReader) take() error {
+func (r *Reader) take() error {
 	got, err := r.log.Waiting()
 	switch {
 	case errors.Is(err, unix.ENOBUFS):
-		r.driver.lost.Add(1)
+		r.lost()
 	case err != nil:
 		return err
 	}
-	v := r.driver.view.Load()
+	v := r.view()
 	for i := range got {
 		if e, ok := v.event(&got[i]); ok {
 			r.queue = append(r.queue, e)
@@ -112,7 +124,7 @@ func (r *EventReader) take() error {
 }
 
 // Waiting returns the events that are there, and does not wait.
-func (r *EventReader) Waiting() ([]dataplane.Event, error) {
+func (r *Reader) Waiting() ([]dataplane.Event, error) {
 	r.busy.Lock()
 	defer r.busy.Unlock()
 	err := r.take()
@@ -122,7 +134,7 @@ func (r *EventReader) Waiting() ([]dataplane.Event, error) {
 }
 
 // Close ends Read.
-func (r *EventReader) Close() error {
+func (r *Reader) Close() error {
 	if r.closed.Swap(true) {
 		return nil
 	}
@@ -132,23 +144,6 @@ func (r *EventReader) Close() error {
 	return errors.Join(err, r.log.Close(), unix.Close(r.wake[0]), unix.Close(r.wake[1]))
 }
 
-// LostEvents counts how often the kernel had no room for packets that were to be shown.
-func (d *Driver) LostEvents() uint64 { return d.lost.Load() }
-
-// Listen makes the rules show every flow that is judged, or only what is denied or to be logged. No flow is judged again by it.
-func (d *Driver) Listen(on bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.listening == on {
-		return nil
-	}
-	d.listening = on
-	if d.state == nil {
-		return nil // the first Apply writes it
-	}
-	return d.reconcile(context.Background())
-}
-
 // prefix is what the rules say of a packet that they show.
 type prefix struct {
 	word, place string
@@ -156,6 +151,7 @@ type prefix struct {
 	rule        nodestate.RuleID
 }
 
+// String is the prefix as rules have it.
 func (p prefix) String() string {
 	return fmt.Sprintf("weir %s %s %d %d", p.word, p.place, p.why, p.rule)
 }
@@ -170,8 +166,13 @@ func parsePrefix(text string) (p prefix, ok bool) {
 	return prefix{word: w[1], place: w[2], why: reason.Reason(y), rule: nodestate.RuleID(n)}, err == nil && err2 == nil
 }
 
-// showRules show a packet, of whichever place in its flow.
-func showRules(word string, why reason.Reason, rule nodestate.RuleID) []string {
+// ShowFirst shows what is denied, where each packet is the first.
+func ShowFirst(why reason.Reason, rule nodestate.RuleID) string {
+	return showRule("", prefix{Deny, placeNew, why, rule})
+}
+
+// ShowRules show a packet, of whichever place in its flow.
+func ShowRules(word string, why reason.Reason, rule nodestate.RuleID) []string {
 	var out []string
 	for _, at := range [][2]string{{placeNew, "ct state new"}, {placeOpen, "ct direction original ct state != new"}, {placeBack, "ct direction reply"}} {
 		out = append(out, showRule(at[1]+" ", prefix{word: word, place: at[0], why: why, rule: rule}))
@@ -185,20 +186,20 @@ func showRule(of string, says prefix) string {
 }
 
 // event makes an event of a packet; not ok when it is none, or another one tells the same.
-func (v *view) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
+func (v *View) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
 	says, ok := parsePrefix(p.Prefix)
-	t, isIP := header(p.Packet)
-	if !ok || !isIP || v == nil || v.state == nil {
+	t, isIP := ParseHeader(p.Packet)
+	if !ok || !isIP || v == nil || v.State == nil {
 		return e, false
 	}
 	in, out := p.In, p.Out
 	if says.place == placeBack {
 		in, out = out, in
-		t.src, t.dst, t.sport, t.dport = t.dst, t.src, t.dport, t.sport
+		t.Src, t.Dst, t.SrcPort, t.DstPort = t.Dst, t.Src, t.DstPort, t.SrcPort
 	}
-	e = dataplane.Event{Src: t.src, Dst: t.dst, Sport: t.sport, Dport: t.dport, Proto: t.proto, Again: says.place != placeNew, IfIndex: cmp.Or(p.In, p.Out)}
-	if t.proto == model.ProtocolICMP || t.proto == model.ProtocolICMPv6 {
-		if e.Dport = t.message; says.place == placeBack {
+	e = dataplane.Event{Src: t.Src, Dst: t.Dst, Sport: t.SrcPort, Dport: t.DstPort, Proto: t.Proto, Again: says.place != placeNew, IfIndex: cmp.Or(p.In, p.Out)}
+	if t.Proto == model.ProtocolICMP || t.Proto == model.ProtocolICMPv6 {
+		if e.Dport = t.Message; says.place == placeBack {
 			e.Dport = asking(t)
 		}
 	}
@@ -207,11 +208,12 @@ func (v *view) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
 	}
 	said := v.locate(&e, in, out)
 	switch says.word {
-	case wordDeny:
+	case Deny:
 		e.Reason = uint32(says.why)
 		v.denied(&e, says.why, says.rule)
-	case wordAllow:
-		// The last end with such a rule speaks, and only where no other rule denies or everything is told.
+	case Allow:
+		// The last end with such a rule speaks, and only where no other rule denies or everything
+		// is told.
 		if said.last != says.why || said.denied || v.listening {
 			return e, false
 		}
@@ -231,12 +233,13 @@ type verdicts struct {
 	last   reason.Reason // the last end at which a rule with action Log matched; 0 = at none
 }
 
-// judge looks up what the state says of a flow at each end, and where it comes into the node and leaves it.
-func (v *view) locate(e *dataplane.Event, in, out int) verdicts {
-	q := &question{view: v, e: e}
-	src, dst := v.state.Addrs[e.Src].Kind, v.state.Addrs[e.Dst].Kind
+// judge looks up what the state says of a flow at each end, and where it comes into the node and
+// leaves it.
+func (v *View) locate(e *dataplane.Event, in, out int) verdicts {
+	q := &question{View: v, e: e}
+	src, dst := v.State.Addrs[e.Src].Kind, v.State.Addrs[e.Dst].Kind
 	q.pods(src, dst)
-	if len(v.state.HostEndpoints) > 0 && !q.said.denied {
+	if len(v.State.HostEndpoints) > 0 && !q.said.denied {
 		q.hosts(src, dst, in, out)
 	}
 	return q.said
@@ -244,7 +247,7 @@ func (v *view) locate(e *dataplane.Event, in, out int) verdicts {
 
 // question is a flow that sets are asked about, and what they said.
 type question struct {
-	*view
+	*View
 	e    *dataplane.Event
 	said verdicts
 }
@@ -255,7 +258,7 @@ func (q *question) decide(iso nodestate.Isolation, peer bool) nodestate.PolicyVa
 	if peer {
 		addr = q.e.Dst
 	}
-	return q.state.Decide(iso, addr, q.e.Proto, nodestate.Ports{Src: q.e.Sport, Dst: q.e.Dport})
+	return q.State.Decide(iso, addr, q.e.Proto, nodestate.Ports{Src: q.e.Sport, Dst: q.e.Dport})
 }
 
 // consult asks a set that is in force.
@@ -271,7 +274,7 @@ func (q *question) consult(iso nodestate.Isolation, peer bool, why reason.Reason
 
 // pods asks the sets of pods, and those that staged policies would give them.
 func (q *question) pods(src, dst nodestate.AddrKind) {
-	e, s := q.e, q.state
+	e, s := q.e, q.State
 	if src == nodestate.AddrEndpoint {
 		e.Egress.Local = true
 		e.Egress.Rule = q.consult(s.Addrs[e.Src].Egress, true, reason.PolicyEgress).Rule
@@ -296,7 +299,7 @@ func (q *question) pods(src, dst nodestate.AddrKind) {
 func (q *question) hosts(src, dst nodestate.AddrKind, in, out int) {
 	e := q.e
 	if src == nodestate.AddrEndpoint && dst == nodestate.AddrHost {
-		if q.state.Settings.ToHost == model.ToHostReturn {
+		if q.State.Settings.ToHost == model.ToHostReturn {
 			q.host(0, func(h nodestate.HostEndpoint) nodestate.Isolation { return h.HostIngress }, &e.In, false, reason.HostIngress)
 		}
 		return
@@ -319,11 +322,12 @@ func (q *question) hosts(src, dst nodestate.AddrKind, in, out int) {
 	}
 }
 
-// host asks the set of a host endpoint, and the one that staged policies would put in its place. What they would say before Services is
-// not known: packets are shown with the address that a Service chose.
+// host asks the set of a host endpoint, and the one that staged policies would put in its place.
+// What they would say before Services is not known: packets are shown with the address that a
+// Service chose.
 func (q *question) host(index int, set func(nodestate.HostEndpoint) nodestate.Isolation, end *dataplane.EventHost, peer bool, why reason.Reason) {
-	iso := set(q.state.HostEndpointAt(index, q.e.Src))
-	h, staged := q.state.HostStagedAt(index, q.e.Src)
+	iso := set(q.State.HostEndpointAt(index, q.e.Src))
+	h, staged := q.State.HostStagedAt(index, q.e.Src)
 	if would := set(h); staged && (iso.Set != 0 || would.Set != 0) {
 		end.Judged, end.Staged = true, true
 		if would.Set != 0 {
@@ -337,11 +341,11 @@ func (q *question) host(index int, set func(nodestate.HostEndpoint) nodestate.Is
 }
 
 // judged reports whether host endpoints are asked about an interface.
-func (v *view) judged(index int) bool {
+func (v *View) judged(index int) bool {
 	if index == 0 || index == 1 || index == v.host { // none, lo, weir0
 		return false
 	}
-	for _, a := range v.state.Addrs {
+	for _, a := range v.State.Addrs {
 		if a.Kind == nodestate.AddrEndpoint && a.IfIndex == index {
 			return false
 		}
@@ -349,8 +353,9 @@ func (v *view) judged(index int) bool {
 	return true
 }
 
-// denied puts the rule that denied in its place: the state may be a later one than that of the verdict.
-func (v *view) denied(e *dataplane.Event, why reason.Reason, rule nodestate.RuleID) {
+// denied puts the rule that denied in its place: the state may be a later one than that of the
+// verdict.
+func (v *View) denied(e *dataplane.Event, why reason.Reason, rule nodestate.RuleID) {
 	switch why {
 	case reason.PolicyEgress:
 		e.Egress.Rule, e.Ingress.Rule = rule, 0

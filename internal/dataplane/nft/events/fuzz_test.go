@@ -1,4 +1,4 @@
-package nft
+package events
 
 import "testing"
 
@@ -8,7 +8,7 @@ func FuzzHeader(f *testing.F) {
 	f.Add([]byte{0x60, 0, 0, 0, 0, 8, 58, 255, 39: 1, 40: 128}, "weir")
 	f.Add([]byte{0x4f, 0, 0, 20}, "weir a b 4294967296 -1")
 	f.Fuzz(func(t *testing.T, packet []byte, text string) {
-		if e, ok := header(packet); ok && (!e.src.IsValid() || !e.dst.IsValid()) {
+		if e, ok := ParseHeader(packet); ok && (!e.Src.IsValid() || !e.Dst.IsValid()) {
 			t.Errorf("%+v of %x", e, packet)
 		} else if ok {
 			asking(e)
