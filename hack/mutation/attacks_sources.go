@@ -49,7 +49,7 @@ var attacksSources = []mutant{
 		"./test/scenarios", "^TestHostileSources$/^source-fragments$"},
 	// The same attacks, held by nftables.
 	{fault{"a host on the link sends with the address of another node's pod, to nftables", "internal/dataplane/nft/remote_sources.go",
-		"\"meta mark set ether saddr map @\"+mapLinks+\" goto \"+frontSource, \"drop\")...)", "\"meta mark set ether saddr map @\"+mapLinks+\" goto \"+frontSource, \"goto \"+sourceProven)...)"},
+		"\"meta mark set ether saddr map @\"+expr.MapLinks+\" goto \"+frontSource, \"drop\")...)", "\"meta mark set ether saddr map @\"+expr.MapLinks+\" goto \"+frontSource, \"goto \"+sourceProven)...)"},
 		"./test/scenarios", "^TestHostileSources$/^source-link$/^nftables$"},
 	{fault{"a node sends through the tunnel with the address of another node's pod, to nftables", "internal/dataplane/nft/remote_sources.go",
 		"	chain(blockTunnel, append(tunnel, \"goto \"+frontSource)...)", "	chain(blockTunnel, append(tunnel, \"goto \"+sourceProven)...)"},
@@ -67,7 +67,7 @@ var attacksSources = []mutant{
 		"		\"$ports jump \"+ownService,\n		\"meta mark set meta mark or $mask goto \"+sourceProven)\n	chain(nodeOther,", "		\"$ports jump \"+ownService,\n		\"goto \"+sourceProven)\n	chain(nodeOther,"},
 		"./test/scenarios", "^TestHostileSources$/^source-open-masqueraded$/^nftables$"},
 	{fault{"a host on the link sends VXLAN with a node's address as the outer source, to nftables", "internal/dataplane/nft/filter_chains.go",
-		"		\"$ip saddr . ether saddr @\"+setNodeLinks+outer,", "		\"$ip saddr @\"+setNodes+outer,"},
+		"		\"$ip saddr . ether saddr @\"+setNodeLinks+outer,", "		\"$ip saddr @\"+expr.SetNodes+outer,"},
 		"./test/scenarios", "^TestHostileSources$/^source-outer$/^nftables$"},
 	{fault{"a machine behind another interface of a node, such as a container's or a virtual machine's, sends with the address of a pod", "bpf/source.h",
 		"			return a->ifindex == in ? DROP_NONE : DROP_SPOOFED;", "			return DROP_NONE;"},

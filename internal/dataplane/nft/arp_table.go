@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -25,7 +26,7 @@ func newARPTable(n knftables.Interface) *arpTable {
 
 // apply makes the table. A kernel without such tables goes without.
 func (a *arpTable) apply(ctx context.Context, s *nodestate.State, log *slog.Logger) {
-	pods := podInterfaces(s)
+	pods := expr.PodInterfaces(s)
 	if a.Known && a.pods == pods {
 		return
 	}

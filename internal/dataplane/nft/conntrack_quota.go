@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -53,7 +54,7 @@ type Held struct {
 // connectionShares make the chains and sets by which pods are held to their shares of a table of so many connections; 0 = there is no limit, or
 // it is not known.
 func connectionShareChains(f table.Family, t *table.Table, s *nodestate.State, connections uint32) {
-	refuse := denyName(reason.Share, 0)
+	refuse := expr.DenyName(reason.Share, 0)
 	table.AddSet(f, t, mapShares, table.Set{Key: "$addr", Value: "verdict"})
 	var begins, pressed []string
 	if connections > 0 {
@@ -67,8 +68,8 @@ func connectionShareChains(f table.Family, t *table.Table, s *nodestate.State, c
 		begins = append([]string{"$ip saddr vmap @" + mapShares}, within(setBegun, begunPart, begunRate)...)
 		pressed = within(setBegunPressed, pressedPart, pressedRate)
 	}
-	t.Chains[podBeginsChain] = table.Chain{Rules: expandRules(f, s, begins...)}
-	t.Chains[podPressedChain] = table.Chain{Rules: expandRules(f, s, pressed...)}
+	t.Chains[podBeginsChain] = table.Chain{Rules: expr.Expand(f, s, begins...)}
+	t.Chains[podPressedChain] = table.Chain{Rules: expr.Expand(f, s, pressed...)}
 	for _, name := range []string{setBegun, setBegunPressed} {
 		table.AddSet(f, t, name, table.Set{Key: "$addr", Learned: true, Size: begunSize})
 	}
@@ -234,7 +235,7 @@ func (p podConnections) shares(most int) map[netip.Addr]string {
 	for a, pod := range p.pods {
 		out[a] = "goto " + podPressedChain
 		if p.total[pod] > most {
-			out[a] = "goto " + denyName(reason.Share, 0)
+			out[a] = "goto " + expr.DenyName(reason.Share, 0)
 		}
 	}
 	return out

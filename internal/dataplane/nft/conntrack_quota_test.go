@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -49,7 +50,7 @@ func TestConnectionsOfPods(t *testing.T) {
 		if held := p.held(65); len(held) != 1 || held[0] != (Held{addr(3), 70}) {
 			t.Errorf("held are %v", held)
 		}
-		shares, refuse := p.shares(65), "goto "+denyName(reason.Share, 0)
+		shares, refuse := p.shares(65), "goto "+expr.DenyName(reason.Share, 0)
 		if len(shares) != 3 || shares[addr(2)] != refuse || shares[addr(3)] != refuse || shares[addr(4)] != "goto "+podPressedChain {
 			t.Errorf("shares are %v", shares)
 		}

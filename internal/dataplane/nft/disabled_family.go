@@ -3,6 +3,7 @@ package nft
 import (
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -11,8 +12,8 @@ import (
 // settings of before or of somebody else, and nothing would judge what pods send and are sent. So they send and get none.
 func renderDisabled(f table.Family, t *table.Table, s *nodestate.State) {
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, direction string) {
-		rules := []string{direction + " @" + setWorkloads + " drop"}
-		if p := podInterfaces(s); p != "" {
+		rules := []string{direction + " @" + expr.SetWorkloads + " drop"}
+		if p := expr.PodInterfaces(s); p != "" {
 			rules = append(rules, direction+" "+p+" drop")
 		}
 		t.Chains[name] = table.Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: rules}
@@ -20,23 +21,15 @@ func renderDisabled(f table.Family, t *table.Table, s *nodestate.State) {
 	base("from-network", knftables.PreroutingHook, "raw", "iifname")
 	base("forwarded", knftables.ForwardHook, "filter", "oifname")
 	base("sent", knftables.OutputHook, "filter", "oifname")
-	table.AddSet(f, t, setWorkloads, table.Set{Key: "ifname"})
+	table.AddSet(f, t, expr.SetWorkloads, table.Set{Key: "ifname"})
 	addWorkloads(t, s)
-}
-
-// podInterfaces are the interfaces of pods by their names, in the words of nft; "" when the prefix is not known.
-func podInterfaces(s *nodestate.State) string {
-	if s.Settings.InterfacePrefix == "" {
-		return ""
-	}
-	return `"` + s.Settings.InterfacePrefix + `*"`
 }
 
 // addWorkloads adds the interfaces of all pods, of whichever family their addresses are.
 func addWorkloads(t *table.Table, s *nodestate.State) {
 	for _, v := range s.Addrs {
 		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" {
-			t.Add(setWorkloads, v.Interface, "")
+			t.Add(expr.SetWorkloads, v.Interface, "")
 		}
 	}
 }

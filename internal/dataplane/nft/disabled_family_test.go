@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -112,7 +113,7 @@ func TestFailedTable(t *testing.T) {
 // TestAnotherFamilysPod: an interface whose pod has addresses of one family only is a pod's in the other one, too.
 func TestAnotherFamilysPod(t *testing.T) {
 	var have []string
-	for name := range Render(small(), true).Elements[setWorkloads] {
+	for name := range Render(small(), true).Elements[expr.SetWorkloads] {
 		have = append(have, name)
 	}
 	slices.Sort(have)

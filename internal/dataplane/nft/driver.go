@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
@@ -212,7 +213,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 		}
 		t.inForce = t.inForce || t.Present()
 		if first {
-			t.numbers.Adopt(t.Tracker(mapNodes).All())
+			t.numbers.Adopt(t.Tracker(expr.MapNodes).All())
 			t.services.adopt(t.State, s)
 		}
 	}

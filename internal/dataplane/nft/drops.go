@@ -2,9 +2,8 @@ package nft
 
 import (
 	"errors"
-	"strconv"
-	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -18,13 +17,6 @@ type Drop struct {
 	Bytes   uint64
 }
 
-// denyPrefix begins the names of chains that drop: deny-<reason>-<rule>. Their first rule counts. Those that answer nobody, where others of
-// that name do, end in silentSuffix.
-const (
-	denyPrefix   = "deny-"
-	silentSuffix = "-silent"
-)
-
 // tally is what a chain counted: what it says, and what those before it of the same name said, which are gone.
 type tally struct{ now, before [2]uint64 } // packets, bytes
 
@@ -37,7 +29,7 @@ func (d *Driver) Drops() ([]Drop, error) {
 	for _, f := range table.Families {
 		t := d.tables[f]
 		for name := range t.InKernel() {
-			if _, _, ok := denyChain(name); !ok {
+			if _, _, ok := expr.DenyChain(name); !ok {
 				continue
 			}
 			if _, err := t.count(f, name); err != nil {
@@ -45,7 +37,7 @@ func (d *Driver) Drops() ([]Drop, error) {
 			}
 		}
 		for name, c := range t.tallies {
-			if why, rule, ok := denyChain(name); ok {
+			if why, rule, ok := expr.DenyChain(name); ok {
 				k, n := Drop{Reason: why, Rule: rule}, c.sum()
 				sums[k] = [2]uint64{sums[k][0] + n[0], sums[k][1] + n[1]}
 			}
@@ -79,13 +71,4 @@ func (t *familyTable) count(f table.Family, name string) ([2]uint64, error) {
 	c.now = n
 	t.tallies[name] = c
 	return c.sum(), nil
-}
-
-// denyChain reads the name of a chain that drops.
-func denyChain(name string) (reason.Reason, nodestate.RuleID, bool) {
-	rest, ok := strings.CutPrefix(strings.TrimSuffix(name, silentSuffix), denyPrefix)
-	why, rule, ok2 := strings.Cut(rest, "-")
-	y, err := strconv.ParseUint(why, 10, 32)
-	n, err2 := strconv.ParseUint(rule, 10, 32)
-	return reason.Reason(y), nodestate.RuleID(n), ok && ok2 && err == nil && err2 == nil
 }

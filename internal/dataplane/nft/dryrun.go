@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
@@ -354,7 +355,7 @@ func (r *dryRun) farEnd() netip.Addr {
 
 // why is the reason for which a chain drops, with policy's rule.
 func (r *dryRun) why(chain string) (reason.Reason, nodestate.RuleID) {
-	if why, rule, ok := denyChain(chain); ok {
+	if why, rule, ok := expr.DenyChain(chain); ok {
 		return why, rule
 	}
 	tunnel := r.driver.network.TunnelIndex()

@@ -3,6 +3,7 @@ package nft
 import (
 	"fmt"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -47,7 +48,7 @@ func dsrFlowSet(f table.Family) table.Set {
 
 // dsrChains remember flows and find them again.
 func dsrChains(f table.Family, t *table.Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	flow := dsrFlowKey(f)
 	remember := func(seconds int) string {
 		return fmt.Sprintf("add @%s { %s timeout %ds : meta mark }", mapDSRFlows, flow, seconds)
@@ -74,13 +75,13 @@ func dsrChains(f table.Family, t *table.Table, s *nodestate.State) {
 
 // handOnChains end the choice of a backend on another node, whose mark the packet has.
 func handOnChains(f table.Family, t *table.Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	chain(handOnChain,
-		"meta l4proto sctp meta priority @"+setDirect+" return",
+		"meta l4proto sctp meta priority @"+expr.SetDirect+" return",
 		"meta mark set meta priority . ct mark map @"+mapRemote+" jump remember",
 		"meta mark and $handed != 0 meta mark set 0x0")
 	chain("remember",
-		"meta l4proto tcp meta priority @"+setDirect+" goto remember-straight",
+		"meta l4proto tcp meta priority @"+expr.SetDirect+" goto remember-straight",
 		"ct mark set meta mark accept")
 	dsrChains(f, t, s)
 }

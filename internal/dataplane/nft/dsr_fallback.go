@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
@@ -47,7 +48,7 @@ const duringHandshake = "ct mark and $shakes == $shakes "
 
 // dsrFallbackChains follow handshakes. When one was answered says what is left of the time that connection tracking keeps it.
 func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at indexes) {
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	times := s.Settings.DSRTimes
 	note := func(set, who string, d time.Duration) string {
 		return fmt.Sprintf("update @%s { $ip %s timeout %dms }", set, who, max(d, time.Millisecond).Milliseconds())
@@ -70,9 +71,9 @@ func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at in
 	chain(handshakeChain, append(again, "meta mark set meta mark and $rest")...)
 	chain(handshakeDoneChain, append(forget, over)...)
 	chain(handshakeRepeatedChain,
-		"meta mark and $mask == 0 meta mark set ether saddr map @"+mapLinks,
+		"meta mark and $mask == 0 meta mark set ether saddr map @"+expr.MapLinks,
 		// Of a node port it is the node that was addressed, as for a first packet.
-		"meta mark set ct original $ip daddr map @"+mapNodes,
+		"meta mark set ct original $ip daddr map @"+expr.MapNodes,
 		"meta mark and $mask == 0 return",
 		"ct mark set meta mark and $goal", // policy judges again
 		"iifname $tunnel ct mark set ct mark or $came",

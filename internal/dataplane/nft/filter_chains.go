@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -51,28 +52,28 @@ func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == e
 // filterChains are the base chains that are no translation's, and those that belong to them.
 func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
 	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
-		t.Chains[name] = table.Chain{Type: typ, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
+		t.Chains[name] = table.Chain{Type: typ, Hook: hook, Priority: prio, Rules: expr.Expand(f, s, rules...)}
 	}
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	sourceChains(f, t, s, at)
 	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", admitRules(f, epoch)...)
 	admitNewChains(f, t, s)
 	chain(admitOpenChain,
 		"ct direction reply goto "+admitBackChain,
 		routeOnward+" accept",
-		"ct status dnat ct mark and $goal != 0 ct original $ip daddr @"+setNodes+" jump "+handedOpen,
+		"ct status dnat ct mark and $goal != 0 ct original $ip daddr @"+expr.SetNodes+" jump "+handedOpen,
 		duringHandshake+"goto "+handshakeChain,
 		// The node that is asked may change, but for a node port. Policy judges again.
-		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+setNodes+" jump follow",
+		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+expr.SetNodes+" jump follow",
 		"meta mark set meta mark and $rest")
 	chain(admitBackChain, append(append(handedBack(), cameRules(f, s)...), duringHandshake+"goto "+admitHandshakeReply, routeBack+" accept", "meta mark set meta mark and $rest")...)
 	chain("follow",
-		"meta mark and $mask == 0 iifname != @"+setWorkloads+" meta mark set ether saddr map @"+mapLinks,
+		"meta mark and $mask == 0 iifname != @"+expr.SetWorkloads+" meta mark set ether saddr map @"+expr.MapLinks,
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
 		"ct mark set meta mark and $mask")
 	forwardedChains(f, t, s, epoch, h, at)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", slices.Concat(
-		[]string{goesOn(epoch) + "accept"}, notReceivedRules(f), []string{"ct state new goto " + h.begin(), ownFlow + "accept", "goto " + policyChain})...)
+		[]string{goesOn(epoch) + "accept"}, notReceivedRules(f), []string{"ct state new goto " + h.begin(), expr.OwnFlow + "accept", "goto " + policyChain})...)
 	sentChains(f, t, s, epoch, h, at)
 	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
@@ -96,7 +97,7 @@ func notReceivedRules(f table.Family) []string {
 // forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a pod, which their indexes tell faster than
 // their names do.
 func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	var rules, open []string
 	for _, index := range []int{at.uplink, at.tunnel} {
 		if index > 0 {
@@ -106,9 +107,9 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 	if of := onwardInterfaces(f, s, at); of != "" {
 		open = append(open, "oif "+of+" accept")
 	}
-	if p := podInterfaces(s); p != "" {
+	if p := expr.PodInterfaces(s); p != "" {
 		rules = append(rules, "oifname "+p+" goto "+toPodChain)
-		chain(toPodChain, "oifname != @"+setWorkloads+" goto "+unknownPodChain, goesOn(epoch)+"accept", "goto "+forwardedOthers)
+		chain(toPodChain, "oifname != @"+expr.SetWorkloads+" goto "+unknownPodChain, goesOn(epoch)+"accept", "goto "+forwardedOthers)
 		chain(unknownPodChain, noEndpoint, "drop")
 	}
 	rules = append(rules, goesOn(epoch)+"oifname != $host accept", toGone("oifname $host "), "goto "+forwardedOthers)
@@ -117,7 +118,7 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 		chain(forwardedOpen, append(open, "goto "+forwardedAny)...)
 		rules = []string{goesOn(epoch) + "goto " + forwardedOpen, "goto " + forwardedAny}
 	}
-	t.Chains["forwarded"] = table.Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: expandRules(f, s, rules...)}
+	t.Chains["forwarded"] = table.Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: expr.Expand(f, s, rules...)}
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
 	chain(forwardedOthers,
 		"meta mark and $routed != 0 jump "+departChain,
@@ -131,9 +132,9 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 // sourceChains judge who sends, before connection tracking heeds it. One look-up tells what has an address of this node, which is most of
 // what pods send, from the rest, which is most of what the uplink brings.
 func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at indexes) {
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	any := []string{"iifname $pods goto " + workloadChain}
-	if p := podInterfaces(s); p != "" && fromPods(s) != p {
+	if p := expr.PodInterfaces(s); p != "" && expr.FromPods(s) != p {
 		any = append(any, "iifname "+p+" drop")
 	}
 	any = append(any, "udp dport $vxlan jump tunnel")
@@ -141,24 +142,24 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 		// What comes out of the tunnel has the mark of the outer packet: which of the other nodes it was that sent it.
 		any = append(any, "iifname $tunnel meta mark and $mask == 0 drop")
 	}
-	rules := append([]string{"$ip saddr vmap @" + mapSenders}, slices.Concat(fromPools(f, s), reversePathRules(f, s))...)
+	rules := append([]string{"$ip saddr vmap @" + expr.MapSenders}, slices.Concat(fromPools(f, s), reversePathRules(f, s))...)
 	if at.uplink > 0 {
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan accept", at.uplink))
 	}
 	if at.tunnel > 0 && s.NeedsTunnel() {
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan meta mark and $mask != 0 accept", at.tunnel))
 	}
-	t.Chains["from-network"] = table.Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: expandRules(f, s, append(rules, any...)...)}
+	t.Chains["from-network"] = table.Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: expr.Expand(f, s, append(rules, any...)...)}
 	chain(workloadChain, workloadRules(f)...)
 	chain(podTunnelChain, podTunnelRules(s)...)
 	chain(ownSourceChain, append(any,
 		`iifname "lo" return`,
 		// An answer to what was handed on has an address of this node, which was asked.
-		"iifname != $tunnel meta mark set ether saddr map @"+mapLinks,
+		"iifname != $tunnel meta mark set ether saddr map @"+expr.MapLinks,
 		// What the node itself sends to many comes back to it by the interface that it left by.
 		"meta mark and $mask == 0 fib daddr type != { multicast, broadcast } drop")...)
 	remoteChains(f, t, s, at, any)
-	outer := " meta mark set $ip saddr map @" + mapNodes + " accept"
+	outer := " meta mark set $ip saddr map @" + expr.MapNodes + " accept"
 	chain("tunnel",
 		"fib daddr type != local return",
 		"@th,96,24 != $vni drop",
@@ -171,52 +172,27 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 // addSender lets an address be sent from by a pod's interface alone.
 func addSender(f table.Family, t *table.Table, s *nodestate.State, a netip.Addr, v nodestate.Addr, at indexes) {
 	if v.Interface == "" {
-		t.Add(mapSenders, a.String(), "goto "+ownSourceChain)
+		t.Add(expr.MapSenders, a.String(), "goto "+ownSourceChain)
 		return
 	}
 	var rules []string
-	if v.IfIndex > 0 && (!at.named || !plainName(v.Interface)) {
+	if v.IfIndex > 0 && (!at.named || !expr.PlainName(v.Interface)) {
 		rules = append(rules, acceptFrom(s, fmt.Sprintf("iif %d ", v.IfIndex))...)
 	}
-	if plainName(v.Interface) {
+	if expr.PlainName(v.Interface) {
 		rules = append(rules, acceptFrom(s, fmt.Sprintf("iifname %q ", v.Interface))...)
 	}
 	name := senderChain(v.Interface)
 	t.Chains[name] = table.Chain{Rules: append(rules, "goto "+ownSourceChain)}
-	t.Add(mapSenders, a.String(), "goto "+name)
+	t.Add(expr.MapSenders, a.String(), "goto "+name)
 }
 
 // senderChain is the chain of a pod's interface.
 func senderChain(name string) string {
-	if !plainName(name) {
+	if !expr.PlainName(name) {
 		return fmt.Sprintf("%s%016x", senderPrefix, table.Hash(name))
 	}
 	return senderPrefix + name
-}
-
-// plainName reports whether nft takes a name as part of its own.
-func plainName(name string) bool {
-	return strings.IndexFunc(name, func(c rune) bool {
-		return c != '-' && c != '_' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
-	}) < 0
-}
-
-// fromPods is what the interfaces of pods are, behind from-network: what comes by others of their names is dropped there.
-func fromPods(s *nodestate.State) string {
-	if p := podInterfaces(s); p != "" && workloadsBegin(s) {
-		return p
-	}
-	return "@" + setWorkloads
-}
-
-// workloadsBegin reports whether all pods' interfaces have the names of such.
-func workloadsBegin(s *nodestate.State) bool {
-	for _, v := range s.Addrs {
-		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" && !strings.HasPrefix(v.Interface, s.Settings.InterfacePrefix) {
-			return false
-		}
-	}
-	return true
 }
 
 // workloadRules are for what a pod sends and has not its own address as its source, which addSender lets pass. Of IPv6 neighbour discovery and reports of multicast
@@ -225,10 +201,10 @@ func workloadsBegin(s *nodestate.State) bool {
 func workloadRules(f table.Family) []string {
 	var rules []string
 	if f.Six {
-		rules = append(rules, "iifname != @"+setWorkloads+" drop",
+		rules = append(rules, "iifname != @"+expr.SetWorkloads+" drop",
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 saddr fe80::/10 goto "+podDiscoveryChain,
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 saddr :: ip6 daddr { fe80::/10, ff00::/8 } return",
-			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr @"+setOwn+" return",
+			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr @"+expr.SetOwn+" return",
 			"icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } ip6 saddr fe80::/10 return",
 			"icmpv6 type mld2-listener-report ip6 saddr :: return")
 	}
@@ -251,7 +227,7 @@ func admitRules(f table.Family, epoch uint16) []string {
 		"ct state related iifname $pods goto " + podErrorsChain,
 		"ct state established,related goto " + admitOpenChain,
 		// Of another node with an address of ours comes what is known alone.
-		"meta mark and $mask != 0 ct state invalid $ip saddr @" + setLocal + " drop",
+		"meta mark and $mask != 0 ct state invalid $ip saddr @" + expr.SetLocal + " drop",
 		"meta mark and $routed == 0 ct state invalid iifname != $pods " + toDSR,
 		"meta mark and $routed != 0 accept", // see dsrChains
 		"meta mark set meta mark and $rest"}
@@ -259,7 +235,7 @@ func admitRules(f table.Family, epoch uint16) []string {
 
 // admitNewChains end the marks of translation and begin those of routing: which node handed a flow on is kept in its ct mark.
 func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	chain(admitHanded,
 		slices.Concat([]string{"ct direction original meta mark set ct mark and $goal or $routed accept"}, handedBack(), []string{"meta mark set meta mark and $rest"})...)
 	chain(admitPodChain,
@@ -270,21 +246,21 @@ func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 	// An ICMP error is about a flow of the pod's own: it bears the address that the pod has in the
 	// flow.
 	chain(podErrorsChain,
-		"ct original $ip saddr . $ip saddr @"+setHairpin+" goto "+admitOpenChain,
-		"ct reply $ip saddr . $ip saddr @"+setHairpin+" goto "+admitOpenChain,
+		"ct original $ip saddr . $ip saddr @"+expr.SetHairpin+" goto "+admitOpenChain,
+		"ct reply $ip saddr . $ip saddr @"+expr.SetHairpin+" goto "+admitOpenChain,
 		"drop")
 	chain(podTranslated,
 		hasList+"ct mark set 0x0",
 		"meta priority set none")
 	chain(admitNewChain,
 		tunnelOuter+"accept",
-		"meta mark and $mask != 0 $ip saddr @"+setLocal+" drop", // see admitRules
+		"meta mark and $mask != 0 $ip saddr @"+expr.SetLocal+" drop", // see admitRules
 		"meta mark and $routed == 0 "+toDSR,
 		"meta mark and $routed != 0 accept",
 		"ct status dnat goto "+admitTranslated,
 		"ct mark and $handed != 0 goto "+handedNewChain,
 		// What a node sent with its own address through the tunnel is answered through it.
-		"iifname $tunnel $ip saddr @"+setNodes+" ct mark set $ip saddr map @"+mapNodes+" ct mark set ct mark or $through",
+		"iifname $tunnel $ip saddr @"+expr.SetNodes+" ct mark set $ip saddr map @"+expr.MapNodes+" ct mark set ct mark or $through",
 		"meta mark set meta mark and $rest",
 		hasList+"jump refuse")
 	chain(handedNewChain, routeOnward, "meta priority set none")
@@ -292,7 +268,7 @@ func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of another node's.
 		"ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
 		// Answers of Services that want it go straight to the client (direct server return).
-		"meta mark and $mask != 0 meta priority @"+setDirect+" $ip saddr != @"+setOptOut+" jump "+dsrOpenChain,
+		"meta mark and $mask != 0 meta priority @"+expr.SetDirect+" $ip saddr != @"+expr.SetOptOut+" jump "+dsrOpenChain,
 		// What translate left in the ct mark ends here.
 		hasList+"ct mark set meta mark and $goal",
 		hasList+"iifname $tunnel ct mark set ct mark or $came",
@@ -304,7 +280,7 @@ func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 const hasList = "meta priority != none "
 
 // noEndpoint refuses what begins and goes to an address of this node's blocks that nobody has.
-const noEndpoint = "$ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
+const noEndpoint = "$ip daddr @" + expr.SetBlocks + " $ip daddr != @" + expr.SetKnown + " goto no-endpoint"
 
 // sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed again at the end of the chain.
 func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
@@ -315,7 +291,7 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 		judge, begin = ownChain, ownChain
 	}
 	open := goesOn(epoch) + "ct status and dnat == 0 oifname != $host "
-	if p := podInterfaces(s); p != "" {
+	if p := expr.PodInterfaces(s); p != "" {
 		open += "oifname != " + p + " "
 	}
 	rules := append([]string{open + "accept", ownSent}, toUnknown(s)...)
@@ -325,13 +301,13 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 		goesOn(epoch)+"ct status and dnat == 0 accept",
 		goesOn(epoch)+"ct direction reply accept",
 		"goto "+sentOthersChain)
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	if by := sentByIndex(f, s, at); len(by) > 0 {
 		chain(sentAny, rules...)
 		chain(sentOpen, append(by, "goto "+sentAny)...)
 		rules = []string{goesOn(epoch) + "goto " + sentOpen, "goto " + sentAny}
 	}
-	t.Chains[sentChain] = table.Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: expandRules(f, s, rules...)}
+	t.Chains[sentChain] = table.Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: expr.Expand(f, s, rules...)}
 	chain(sentOwnChain, sentOwn...)
 	chain(sentHomeChain, toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)
 	chain(sentNewChain,
@@ -356,7 +332,7 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 	chain(sentOthersChain, append(others, "jump "+judge)...)
 	chain(sentHandshakeChain, "jump "+handshakeReplyChain, "jump "+judge)
 	// The packet was routed again, and by which interface it leaves now is not told.
-	t.Chains["sent-on"] = table.Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: expandRules(f, s,
+	t.Chains["sent-on"] = table.Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: expr.Expand(f, s,
 		"meta mark and $routed == 0 accept",
 		opening+"rt mtu",
 		"meta mark set meta mark and $plain")}
@@ -381,15 +357,15 @@ func sentByIndex(f table.Family, s *nodestate.State, at indexes) []string {
 
 // toUnknown drops what would go to a pod's interface that the state does not name.
 func toUnknown(s *nodestate.State) []string {
-	if p := podInterfaces(s); p != "" {
-		return []string{"oifname " + p + " oifname != @" + setWorkloads + " drop"}
+	if p := expr.PodInterfaces(s); p != "" {
+		return []string{"oifname " + p + " oifname != @" + expr.SetWorkloads + " drop"}
 	}
 	return nil
 }
 
 // toGone refuses what belongs to an open flow whose pod is gone. What goes to addresses of pods that no route leads to goes to weir0.
 func toGone(which string) string {
-	return which + "ct state established $ip daddr @" + setBlocks + " $ip daddr != @" + setKnown + " goto no-endpoint"
+	return which + "ct state established $ip daddr @" + expr.SetBlocks + " $ip daddr != @" + expr.SetKnown + " goto no-endpoint"
 }
 
 // routeBack gives an answer the way to the node that handed its flow on.
@@ -416,4 +392,16 @@ func tcpHeaders(f table.Family) int {
 		return 20 + 60
 	}
 	return 40
+}
+
+// ownSent takes what such a socket sends out of the chain that it stands in.
+var ownSent = expr.OwnSocket + "goto " + sentOwnChain
+
+// sentOwn lets it pass. What the node sends to itself keeps its mark on the way back in, where the
+// same bits name the node whose tunnel a packet came by: it would be taken for a packet of another
+// node with this node's source, and be dropped. It goes on without the mark.
+var sentOwn = []string{
+	fmt.Sprintf("ct mark set %#x", marks.AgentEpoch),
+	"oifname lo meta mark set meta mark and " + marks.Hex(^uint32(kernel.OwnMask)),
+	"accept",
 }

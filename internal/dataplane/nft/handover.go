@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
@@ -58,7 +59,7 @@ func Left() (left conntrack.Left, err error) {
 	nodes := map[bool]map[uint32]netip.Addr{}
 	var errs []error
 	for _, f := range table.Families {
-		_, known, err := table.Elements(conn, f, mapNodes)
+		_, known, err := table.Elements(conn, f, expr.MapNodes)
 		errs = append(errs, err)
 		nodes[f.Six] = map[uint32]netip.Addr{}
 		for _, e := range known {

@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
@@ -123,10 +124,10 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 	either := func(prefix, own string, rr *policyRender, sets string, peer string, ofHost, forwarded nodestate.Isolation) string {
 		var rules []string
 		if ofHost.Set != 0 {
-			rules = append(rules, own+" @"+setOwn+" jump "+rr.setChain(sets, peer, ofHost))
+			rules = append(rules, own+" @"+expr.SetOwn+" jump "+rr.setChain(sets, peer, ofHost))
 		}
 		if forwarded.Set != 0 {
-			rules = append(rules, own+" != @"+setOwn+" jump "+rr.setChain(sets, peer, forwarded))
+			rules = append(rules, own+" != @"+expr.SetOwn+" jump "+rr.setChain(sets, peer, forwarded))
 		}
 		return r.hostChain(prefix, rules)
 	}
@@ -144,10 +145,10 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
 	h.untrackedIn[index], h.untrackedOut[index] = one("alone-in-", "$ip saddr", e.UntrackedIngress), one("alone-out-", "$ip daddr", e.UntrackedEgress)
 	var older []string
 	if e.HostIngress.Set != 0 {
-		older = append(older, source+" @"+setOwn+" jump "+turned.setChain("turned-in-", destination, e.HostIngress))
+		older = append(older, source+" @"+expr.SetOwn+" jump "+turned.setChain("turned-in-", destination, e.HostIngress))
 	}
 	if e.HostEgress.Set != 0 {
-		older = append(older, source+" != @"+setOwn+" jump "+turned.setChain("turned-out-", source, e.HostEgress))
+		older = append(older, source+" != @"+expr.SetOwn+" jump "+turned.setChain("turned-out-", source, e.HostEgress))
 	}
 	h.older[index] = r.hostChain("host-older-", older)
 	turned.turnedVerdicts(e.HostIngress, e.HostEgress)
@@ -174,11 +175,11 @@ func (r *policyRender) turnedVerdicts(sets ...nodestate.Isolation) {
 		}
 		for class, c := range r.contents[iso.Set] {
 			if number, ok := r.policy.classes.of(uint64(class)); ok {
-				r.add(mapTurned, priorityText(n, number), "goto "+r.contentChain(c))
+				r.add(mapTurned, expr.PriorityText(n, number), "goto "+r.contentChain(c))
 			}
 		}
 		if r.policy.classes.full {
-			r.add(mapTurned, priorityText(n, unknownNumber), "return")
+			r.add(mapTurned, expr.PriorityText(n, unknownNumber), "return")
 		}
 	}
 }
@@ -205,7 +206,7 @@ func byInterface(key string, chains map[int]string) []string {
 		rules = append(rules, "meta "+key+" vmap { "+strings.Join(parts, ", ")+" }")
 	}
 	if others := chains[0]; others != "" {
-		rules = append(rules, fmt.Sprintf("meta %s != { %s } %sname != @%s %sname != %s jump %s", key, strings.Join(named, ", "), key, setWorkloads, key, ownDevices, others))
+		rules = append(rules, fmt.Sprintf("meta %s != { %s } %sname != @%s %sname != %s jump %s", key, strings.Join(named, ", "), key, expr.SetWorkloads, key, ownDevices, others))
 	}
 	return rules
 }
@@ -214,8 +215,8 @@ func byInterface(key string, chains map[int]string) []string {
 // the tunnel's outer packets.
 func exemptHosts(f table.Family, verdict string) []string {
 	rules := []string{
-		"udp dport $vxlan $ip saddr @" + setNodes + " $ip daddr @" + setOwn + " " + verdict,
-		"udp dport $vxlan $ip saddr @" + setOwn + " $ip daddr @" + setNodes + " " + verdict,
+		"udp dport $vxlan $ip saddr @" + expr.SetNodes + " $ip daddr @" + expr.SetOwn + " " + verdict,
+		"udp dport $vxlan $ip saddr @" + expr.SetOwn + " $ip daddr @" + expr.SetNodes + " " + verdict,
 	}
 	if f.Six {
 		return append(rules, "ip6 daddr { fe80::/10, ff00::/8 } "+verdict, "ip6 saddr { fe80::/10, ff00::/8 } "+verdict)
@@ -229,7 +230,7 @@ func strayHostRules(f table.Family, h hostRules) []string {
 		return nil
 	}
 	return []string{icmpErrors(f) + " return",
-		"ct state invalid meta l4proto != { tcp, udp, sctp } $ip daddr @" + setOwn + " iifname != @" + setWorkloads + " iifname != " + ownDevices + " drop"}
+		"ct state invalid meta l4proto != { tcp, udp, sctp } $ip daddr @" + expr.SetOwn + " iifname != @" + expr.SetWorkloads + " iifname != " + ownDevices + " drop"}
 }
 
 // notInit is what an INIT of SCTP, which is alone in its packet (RFC 9260, 6.10), does not match: the first chunk's type.
@@ -248,7 +249,7 @@ func interfaceChains(f table.Family, chain func(name string, rules ...string), h
 		rules = append(rules, "ct mark and $handed != 0 goto "+hostDoneChain) // this node is not where it goes
 	}
 	if h.toHostChain != "" {
-		rules = append(rules, "ct original $ip saddr @"+setPods+" ct reply $ip saddr @"+setOwn+" goto "+toHost)
+		rules = append(rules, "ct original $ip saddr @"+expr.SetPods+" ct reply $ip saddr @"+expr.SetOwn+" goto "+toHost)
 		if h.toHost == model.ToHostDrop {
 			chain(toHost, "goto "+h.toHostChain)
 		} else {
@@ -282,7 +283,7 @@ func openFlowRules(f table.Family, h hostRules) []string {
 		fmt.Sprintf("ct mark and %#x == 0 goto %s", marks.EpochMask, clearChain),
 		"ct direction original ct status dnat goto " + clearChain,
 		"meta mark != 0 goto " + clearChain,
-		"ct original $ip saddr @" + setPods + " ct reply $ip saddr @" + setOwn + " goto " + clearChain,
+		"ct original $ip saddr @" + expr.SetPods + " ct reply $ip saddr @" + expr.SetOwn + " goto " + clearChain,
 	}
 	rules = append(rules, exemptHosts(f, "goto "+clearChain)...)
 	for _, rule := range byInterface("oif", h.out) {
@@ -299,7 +300,7 @@ func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoc
 	if !h.any() {
 		return
 	}
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	back := hostDoneChain
 	if h.beforeServices() {
 		back = clearChain + "-yet" // the next packet of the original direction is judged before Services, too
@@ -317,15 +318,15 @@ func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoc
 	table.AddSet(f, t, mapHostVerdicts, table.Set{Key: "classid", Value: "verdict"})
 	table.AddSet(f, t, mapHostSilent, table.Set{Key: "classid", Value: "verdict"})
 	table.AddSet(f, t, mapTurned, table.Set{Key: "classid", Value: "verdict"})
-	chain(olderChain, slices.Concat([]string{"ct original $ip saddr != @" + setOwn + " ct reply $ip saddr != @" + setOwn + " return"},
+	chain(olderChain, slices.Concat([]string{"ct original $ip saddr != @" + expr.SetOwn + " ct reply $ip saddr != @" + expr.SetOwn + " return"},
 		byInterface("iif", h.older), byInterface("oif", h.older))...)
 	// Not marked: the connection is asked about with each packet.
 	chain(olderPassChain, "meta priority set none", "accept")
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
-		t.Chains[name] = table.Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
+		t.Chains[name] = table.Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expr.Expand(f, s, rules...)}
 	}
 	base(leavingChain, knftables.PostroutingHook, "srcnat-10", slices.Concat(
-		[]string{"meta iif != 0 $ip saddr != @" + setOwn + " return", evaluated(epoch), ownFlow + "return", "ct state related,invalid,untracked return"},
+		[]string{"meta iif != 0 $ip saddr != @" + expr.SetOwn + " return", evaluated(epoch), expr.OwnFlow + "return", "ct state related,invalid,untracked return"},
 		linkRules(f), []string{"goto " + leavesChain})...)
 	if h.beforeServices() {
 		var free []string

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -118,7 +119,7 @@ func TestSenders(t *testing.T) {
 	table := Render(s, false)
 	odd := senderChain("cali*")
 	for a, chain := range map[string]string{"172.30.0.8": ownSourceChain, "10.244.1.2": "from-pod-cali1", "10.244.1.4": odd, "10.244.1.5": ownSourceChain} {
-		if got := table.Elements[mapSenders][a]; got != "goto "+chain {
+		if got := table.Elements[expr.MapSenders][a]; got != "goto "+chain {
 			t.Errorf("what comes from %s meets %q, want %s", a, got, chain)
 		}
 	}

@@ -3,6 +3,7 @@ package nft
 import (
 	"slices"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -15,7 +16,7 @@ import (
 // kubeProxyChains are in the place of those that look for what clients outside ask. own leads from a list to that of this node's own backends.
 func kubeProxyChains(f table.Family, chain func(name string, rules ...string), front, atPort, own string) {
 	// Which of the other nodes it was that sent this, if any.
-	const sender = "meta mark and $mask == 0 meta mark set ether saddr map @" + mapLinks
+	const sender = "meta mark and $mask == 0 meta mark set ether saddr map @" + expr.MapLinks
 	const handed = "meta mark and $mask != 0 "
 	chain(askedChain,
 		sender,

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/maglev"
@@ -154,7 +155,7 @@ func hashRules(f table.Family, l list, slots int, affinity uint32) []string {
 	case l.number&handList != 0:
 		rules = []string{fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(handList))}
 		// Which node is asked may change (follow): the answers go by that one.
-		end := []string{other, "$ip daddr != @" + setOwn + " meta mark set meta mark or " + marks.Hex(marks.TunnelBit), tr}
+		end := []string{other, "$ip daddr != @" + expr.SetOwn + " meta mark set meta mark or " + marks.Hex(marks.TunnelBit), tr}
 		if affinity > 0 {
 			rules = append(rules, known+" "+remember[0]+" jump "+handOnChain, known+" "+other, known+" "+end[1], known+" "+tr)
 		}

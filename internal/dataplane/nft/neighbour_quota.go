@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -33,13 +34,13 @@ const (
 
 // resolveChains make the chains and sets by which pods are held to a rate of new neighbours.
 func resolveChains(f table.Family, t *table.Table, s *nodestate.State) {
-	refuse := denyName(reason.Neighbours, 0)
-	t.Chains[newNeighbourChain] = table.Chain{Rules: expandRules(f, s,
+	refuse := expr.DenyName(reason.Neighbours, 0)
+	t.Chains[newNeighbourChain] = table.Chain{Rules: expr.Expand(f, s,
 		"rt $ip nexthop @"+setResolving+" return",
 		fmt.Sprintf("update @%s { iifname timeout 1m limit rate over %d/second burst %d packets } goto %s", setResolves, resolvePod, resolvePod, refuse),
 		fmt.Sprintf("limit rate over %d/second burst %d packets goto %s", resolveAll, resolveAll, refuse),
 		fmt.Sprintf("add @%s { rt $ip nexthop timeout %ds }", setResolving, resolvingFor))}
-	t.Chains[podDiscoveryChain] = table.Chain{Rules: expandRules(f, s,
+	t.Chains[podDiscoveryChain] = table.Chain{Rules: expr.Expand(f, s,
 		fmt.Sprintf("update @%s { iifname timeout 1m limit rate over %d/second burst %d packets } drop", setDiscovers, discoverPod, discoverPod))}
 	t.Chains[refuse] = table.Chain{Rules: []string{"counter", "drop"}}
 	table.AddSet(f, t, setNeighbours, table.Set{Key: "$addr"})
@@ -51,7 +52,7 @@ func resolveChains(f table.Family, t *table.Table, s *nodestate.State) {
 // asksNeighbour leads what a pod begins, and nobody has answered, and would go to a neighbour that is not known, to its chain.
 func asksNeighbour(s *nodestate.State) string {
 	pods := ""
-	if p := podInterfaces(s); p != "" {
+	if p := expr.PodInterfaces(s); p != "" {
 		pods = "oifname != " + p + " "
 	}
 	return "iifname $pods oifname != { $tunnel, $host } " + pods + "rt $ip nexthop != @" + setNeighbours + " jump " + newNeighbourChain

@@ -1,6 +1,9 @@
 package nft
 
-import "github.com/weir-net/weir/internal/nodestate"
+import (
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/nodestate"
+)
 
 // podTunnelChain is for what a pod sends with its own address that is not TCP: it drops the packets of tunnels, in which policy sees
 // nothing. It stands before connection tracking, which has put fragments together, so that answers meet it too.
@@ -32,11 +35,11 @@ func podTunnelRules(s *nodestate.State) []string {
 func toTunnelRules(s *nodestate.State) []string {
 	const service = "ct status dnat ct direction original "
 	if !s.Settings.VXLANFromPods {
-		return []string{"iifname @" + setWorkloads + " drop", service + "$ip daddr != @" + setPodRanges + " drop"}
+		return []string{"iifname @" + expr.SetWorkloads + " drop", service + "$ip daddr != @" + expr.SetPodRanges + " drop"}
 	}
-	rules := []string{service + "iifname != @" + setWorkloads + " $ip daddr != @" + setPodRanges + " drop"}
-	for _, node := range []string{setOwn, setNodes} {
-		rules = append(rules, "iifname @"+setWorkloads+" $ip daddr @"+node+" drop")
+	rules := []string{service + "iifname != @" + expr.SetWorkloads + " $ip daddr != @" + expr.SetPodRanges + " drop"}
+	for _, node := range []string{expr.SetOwn, expr.SetNodes} {
+		rules = append(rules, "iifname @"+expr.SetWorkloads+" $ip daddr @"+node+" drop")
 	}
 	return rules
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -92,7 +93,7 @@ func icmpErrors(f table.Family) string {
 
 // policyChains are those that every node has.
 func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, listening bool) {
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	errors, end := icmpErrors(f), markChain
 	if h.any() {
 		end = hostChain
@@ -103,9 +104,9 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 			"udp dport $vxlan jump "+toTunnelChain,
 			"ct state invalid,untracked goto "+strayChain,
 			"ct state new tcp flags & (syn | ack) != syn jump "+strayChain,
-			"ct original $ip saddr . ct reply $ip saddr @"+setHairpin+" goto "+markChain,
+			"ct original $ip saddr . ct reply $ip saddr @"+expr.SetHairpin+" goto "+markChain,
 			"ct original $ip saddr vmap @"+mapEgress,
-			"ct original $ip saddr @"+setOwn+" goto "+end, // the node's own probes
+			"ct original $ip saddr @"+expr.SetOwn+" goto "+end, // the node's own probes
 			"ct reply $ip saddr vmap @"+mapIngress,
 			"goto "+end)
 	}
@@ -133,8 +134,8 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	}
 	chain(markChain, mark...)
 	chain(strayChain, append([]string{
-		errors + " $ip saddr @" + setPods + " drop",
-		errors + " $ip saddr != @" + setOwn + " $ip daddr @" + setPods + " drop",
+		errors + " $ip saddr @" + expr.SetPods + " drop",
+		errors + " $ip saddr != @" + expr.SetOwn + " $ip daddr @" + expr.SetPods + " drop",
 		"$ip saddr @" + setIsolated + " drop",
 		"$ip daddr @" + setIsolated + " drop"}, strayHostRules(f, h)...)...)
 }
@@ -189,7 +190,7 @@ func (r *policyRender) peers(s *nodestate.State) {
 		if !ok && r.policy.classes.full && c != 0 {
 			n = unknownNumber
 		}
-		return priorityText(0, n), n != 0
+		return expr.PriorityText(0, n), n != 0
 	}
 	var nets table.ValuedPrefixes
 	for p, c := range s.PeerCIDRs {
@@ -198,7 +199,7 @@ func (r *policyRender) peers(s *nodestate.State) {
 			nets = append(nets, table.ValuedPrefix{Prefix: p.Masked(), Value: text})
 		}
 	}
-	zero := priorityText(0, 0)
+	zero := expr.PriorityText(0, 0)
 	nets = nets.Disjoint()
 	for _, n := range nets {
 		if n.Value != zero {
@@ -225,7 +226,7 @@ func (r *policyRender) endpoints(s *nodestate.State) {
 			r.add(setIsolated, a.String(), "")
 		}
 		if v.Ingress.Set != 0 {
-			r.add(mapIngress, a.String(), "jump "+r.podChain("into-", r.setChain("in-", "ct original $ip saddr", v.Ingress), "ct original $ip saddr @"+setOwn+" return"))
+			r.add(mapIngress, a.String(), "jump "+r.podChain("into-", r.setChain("in-", "ct original $ip saddr", v.Ingress), "ct original $ip saddr @"+expr.SetOwn+" return"))
 		}
 		if v.Egress.Set != 0 {
 			r.add(mapEgress, a.String(), "jump "+r.podChain("out-of-", r.setChain("out-", "ct reply $ip saddr", v.Egress)))
@@ -235,7 +236,7 @@ func (r *policyRender) endpoints(s *nodestate.State) {
 
 // podChain makes the chain that leads to a pod's set, but for what the pod sends to itself and the exceptions. The numbers of the look-ups end in it.
 func (r *policyRender) podChain(prefix, set string, exceptions ...string) string {
-	rules := append([]string{"ct original $ip saddr . ct reply $ip saddr @" + setHairpin + " return"}, exceptions...)
+	rules := append([]string{"ct original $ip saddr . ct reply $ip saddr @" + expr.SetHairpin + " return"}, exceptions...)
 	rules = append(rules, "jump "+set, "meta priority set none")
 	for i := range rules {
 		rules[i] = strings.ReplaceAll(rules[i], "$ip", r.Words().IP)
@@ -254,7 +255,7 @@ func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) st
 	rules := []string{deny} // a set without entries, or without a number
 	if ok {
 		rules = []string{
-			"meta priority set " + priorityText(0, 0),
+			"meta priority set " + expr.PriorityText(0, 0),
 			"meta priority set " + peer + " map @" + mapPeerNets,
 			"meta priority set " + peer + " map @" + mapPeers,
 			fmt.Sprintf("meta priority set meta priority or %#x", uint32(n)<<16),
@@ -316,12 +317,12 @@ func (r *policyRender) verdictsFor(set nodestate.SetID) {
 	at := r.verdictsOf(r.whys[set])
 	for class, c := range r.contents[set] {
 		if number, ok := r.policy.classes.of(uint64(class)); ok {
-			r.add(at, priorityText(n, number), "goto "+r.contentChain(c))
+			r.add(at, expr.PriorityText(n, number), "goto "+r.contentChain(c))
 		}
 	}
 	if r.policy.classes.full {
 		// Peers of classes without a number: nobody knows what they may do.
-		r.add(at, priorityText(n, unknownNumber), r.verdict(nodestate.PolicyValue{}, r.whys[set]))
+		r.add(at, expr.PriorityText(n, unknownNumber), r.verdict(nodestate.PolicyValue{}, r.whys[set]))
 	}
 }
 
@@ -342,32 +343,19 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 	return "goto " + r.denyChain(why, v.Rule)
 }
 
-// denyChain makes the chain that drops.
+// DenyChain makes the chain that drops.
 func (r *policyRender) denyChain(why reason.Reason, rule nodestate.RuleID) string {
-	name := denyName(why, rule)
+	name := expr.DenyName(why, rule)
 	rules := append([]string{"counter"}, events.ShowRules(events.Deny, why, rule)...)
 	switch {
 	case isUntracked(why):
 		rules = []string{"counter", events.ShowFirst(why, rule)}
 	case r.silent:
-		name += silentSuffix
+		name += expr.SilentSuffix
 	default:
 		// The connection was open: both ends are told.
 		rules = append(rules, "ct state established meta l4proto tcp tcp flags & (syn | rst) == 0 reject with tcp reset")
 	}
 	r.table.Chains[name] = table.Chain{Rules: append(rules, "drop")}
 	return name
-}
-
-// denyName is the name of a chain that drops; denyChain reads it.
-func denyName(why reason.Reason, rule nodestate.RuleID) string {
-	return fmt.Sprintf("%s%d-%d", denyPrefix, why, rule)
-}
-
-// priorityText is a pair of numbers as nft writes a packet's priority.
-func priorityText(set, class uint16) string {
-	if set == 0 && class == 0 {
-		return "none"
-	}
-	return fmt.Sprintf("%x:%x", set, class)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -86,7 +87,7 @@ func fromPools(f table.Family, s *nodestate.State) []string {
 	}
 	pools = pools.Disjoint()
 	if len(pools) > maxPools {
-		return []string{"$ip saddr @" + setPodRanges + " goto " + blockSource}
+		return []string{"$ip saddr @" + expr.SetPodRanges + " goto " + blockSource}
 	}
 	var out []string
 	for _, p := range pools {
@@ -98,12 +99,12 @@ func fromPools(f table.Family, s *nodestate.State) []string {
 // remoteChains are those of sources that live on other nodes. any are the rules for what may come
 // from anywhere.
 func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes, any []string) {
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	const front = "$ip daddr . meta l4proto . th dport"
 	const atPort = "meta l4proto . th dport"
 	// Pods cannot take another's address, whatever MAC address they send with.
 	local := []string{"iifname $pods goto " + workloadChain}
-	if p := podInterfaces(s); p != "" && fromPods(s) != p {
+	if p := expr.PodInterfaces(s); p != "" && expr.FromPods(s) != p {
 		local = append(local, "iifname "+p+" drop")
 	}
 	local = append(local, `iifname "lo" return`)
@@ -111,7 +112,7 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 		return []string{
 			key + " . ether saddr @" + kind + setLinked + " goto " + sourceProven,
 			key + " @" + kind + setRoutable + " goto " + sourceProven,
-			key + " @" + kind + setTunnelled + " $ip daddr @" + setOwn + " goto " + ownAsked}
+			key + " @" + kind + setTunnelled + " $ip daddr @" + expr.SetOwn + " goto " + ownAsked}
 	}
 	const sender = " . meta mark and $mask @"
 	blocks := []string{"iifname $tunnel goto " + blockTunnel}
@@ -123,7 +124,7 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 		blocks = append(blocks, plain(key, ofPodBlocks)...)
 		tunnel = append(tunnel, key+sender+ofPodBlocks+setWithMark+" goto "+sourceProven)
 	}
-	chain(blockSource, append(blocks, "meta mark set ether saddr map @"+mapLinks+" goto "+frontSource, "drop")...)
+	chain(blockSource, append(blocks, "meta mark set ether saddr map @"+expr.MapLinks+" goto "+frontSource, "drop")...)
 	chain(blockTunnel, append(tunnel, "goto "+frontSource)...)
 	// A load balancer's address may be of a pool: a node that was handed something on answers with
 	// it.
@@ -142,17 +143,17 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 	chain(nodeSource, append(nodes,
 		"$ip saddr . ether saddr @"+setNodeLinks+" goto "+sourceProven,
 		"udp dport $vxlan goto "+sourceProven, // the chain of the tunnel judges it
-		"$ip daddr @"+setOwn+" goto "+nodeToOwn,
-		"meta mark set ether saddr map @"+mapLinks+" goto "+nodeLinked,
+		"$ip daddr @"+expr.SetOwn+" goto "+nodeToOwn,
+		"meta mark set ether saddr map @"+expr.MapLinks+" goto "+nodeLinked,
 		"drop")...)
 	service := func(to string) []string {
 		return []string{
 			"meta priority set " + front + " map @" + mapServicesOutside + " goto " + to,
 			"meta priority set " + atPort + " map @" + mapHostPorts + " goto " + to,
-			"$ip daddr @" + setPorted + " meta priority set " + atPort + " map @" + mapPortsOutside + " goto " + to}
+			"$ip daddr @" + expr.SetPorted + " meta priority set " + atPort + " map @" + mapPortsOutside + " goto " + to}
 	}
 	chain(nodeToOwn,
-		"meta mark set ether saddr map @"+mapLinks+" goto "+nodeOther,
+		"meta mark set ether saddr map @"+expr.MapLinks+" goto "+nodeOther,
 		"$ports jump "+ownService,
 		"meta mark set meta mark or $mask goto "+sourceProven)
 	chain(nodeOther,
@@ -179,7 +180,7 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 // handedChains are about node ports of other nodes: what is for one was handed on by that node.
 func handedChains(f table.Family, chain func(name string, rules ...string)) {
 	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(localList|handList), localList)
-	known := "meta mark set $ip daddr map @" + mapNodes + " " + own + "goto choose"
+	known := "meta mark set $ip daddr map @" + expr.MapNodes + " " + own + "goto choose"
 	chain(handedChain,
 		"iifname $tunnel $ip daddr . meta mark and $mask @"+setNodeAddrMarks+" "+known,
 		"iifname != $tunnel $ip daddr . ether saddr @"+setNodeLinks+" "+known,
@@ -196,7 +197,7 @@ func handedChains(f table.Family, chain func(name string, rules ...string)) {
 // handed on to.
 func handedBack() []string {
 	return []string{
-		"ct mark and $handed != 0 meta mark and $mask == 0 meta mark set ether saddr map @" + mapLinks,
+		"ct mark and $handed != 0 meta mark and $mask == 0 meta mark set ether saddr map @" + expr.MapLinks,
 		"ct mark and $handed != 0 meta mark and $mask . ct mark and $mask != @" + setSameNode + " drop"}
 }
 
@@ -228,7 +229,7 @@ func addNode(f table.Family, t *table.Table, a netip.Addr, v nodestate.Addr, num
 			chain = nodeSource
 		}
 	}
-	t.Add(mapSenders, a.String(), "goto "+chain)
+	t.Add(expr.MapSenders, a.String(), "goto "+chain)
 	if numbered {
 		mark := strconv.Itoa(num << marks.NodeShift)
 		t.Add(setNodeAddrMarks, table.Key(a, mark), "")

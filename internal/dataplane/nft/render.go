@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -32,46 +33,46 @@ func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *ma
 		if !f.Has(a) {
 			continue
 		}
-		t.Add(setKnown, a.String(), "")
+		t.Add(expr.SetKnown, a.String(), "")
 		switch v.Kind {
 		case nodestate.AddrHost:
-			t.Add(setOwn, a.String(), "")
-			t.Add(mapPortals, a.String(), "goto "+ownChainOutside)
-			t.Add(mapInside, a.String(), "goto "+ownChainInside)
-			t.Add(setLocal, a.String(), "")
-			t.Add(mapSenders, a.String(), "goto "+ownSourceChain)
+			t.Add(expr.SetOwn, a.String(), "")
+			t.Add(expr.MapPortals, a.String(), "goto "+ownChainOutside)
+			t.Add(expr.MapInside, a.String(), "goto "+ownChainInside)
+			t.Add(expr.SetLocal, a.String(), "")
+			t.Add(expr.MapSenders, a.String(), "goto "+ownSourceChain)
 		case nodestate.AddrEndpoint:
-			t.Add(setPods, a.String(), "")
-			t.Add(setLocal, a.String(), "")
-			t.Add(setHairpin, table.Key(a, a), "")
+			t.Add(expr.SetPods, a.String(), "")
+			t.Add(expr.SetLocal, a.String(), "")
+			t.Add(expr.SetHairpin, table.Key(a, a), "")
 			addSender(f, t, s, a, v, at)
 			if v.NATOutgoing {
-				t.Add(setOutgoing, a.String(), "")
+				t.Add(expr.SetOutgoing, a.String(), "")
 			}
 		case nodestate.AddrNode:
-			t.Add(setNodes, a.String(), "")
+			t.Add(expr.SetNodes, a.String(), "")
 			n, ok := numbers.Of(v.Node)
 			addNode(f, t, a, v, n, ok)
 			if ok {
 				mark := strconv.Itoa(n << marks.NodeShift)
-				t.Add(mapNodes, a.String(), mark)
+				t.Add(expr.MapNodes, a.String(), mark)
 				if v.SameLink && v.MAC != [6]byte{} {
-					t.Add(mapLinks, table.MACText(v.MAC), mark)
+					t.Add(expr.MapLinks, table.MACText(v.MAC), mark)
 				}
 			}
 			if v.KeepSource {
-				t.Add(setKeepSource, a.String(), "")
+				t.Add(expr.SetKeepSource, a.String(), "")
 			}
 		}
 		if v.Kind == nodestate.AddrPod {
-			t.Add(mapSenders, a.String(), "goto "+podSource)
+			t.Add(expr.MapSenders, a.String(), "goto "+podSource)
 			addRemote(f, t, s, numbers, ofSinglePods, a, v.Node, v.SameLink, v.Tunnel)
 		}
 		if v.NodePorts {
-			t.Add(setPorted, a.String(), "")
+			t.Add(expr.SetPorted, a.String(), "")
 			if v.Kind == nodestate.AddrNode {
-				t.Add(mapPortals, a.String(), "goto "+nodeChainOutside)
-				t.Add(mapInside, a.String(), "goto "+nodeChainInside)
+				t.Add(expr.MapPortals, a.String(), "goto "+nodeChainOutside)
+				t.Add(expr.MapInside, a.String(), "goto "+nodeChainInside)
 			}
 		}
 	}
@@ -103,7 +104,7 @@ func renderRoutes(f table.Family, t *table.Table, s *nodestate.State) {
 		}
 	}
 	optOut := table.DisjointOf(f, s.Settings.DSROptOut)
-	for set, of := range map[string]table.Prefixes{setOptOut: optOut, setPodRanges: pods, setRouted: routed, setBlocks: blocks} {
+	for set, of := range map[string]table.Prefixes{expr.SetOptOut: optOut, expr.SetPodRanges: pods, expr.SetRouted: routed, expr.SetBlocks: blocks} {
 		for _, p := range of.Disjoint() {
 			t.Add(set, table.PrefixText(p), "")
 		}

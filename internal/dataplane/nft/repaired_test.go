@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -58,7 +59,7 @@ type ranges struct{ knftables.Interface }
 
 func (r ranges) ListElements(ctx context.Context, kind, name string) ([]*knftables.Element, error) {
 	found, err := r.Interface.ListElements(ctx, kind, name)
-	if name == setBlocks {
+	if name == expr.SetBlocks {
 		for _, e := range found {
 			e.Key = []string{""}
 		}

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -11,7 +12,7 @@ func reversePathRules(f table.Family, s *nodestate.State) []string {
 	if !s.Settings.RPFStrict {
 		return nil
 	}
-	uplink := `iifname != { "lo", $tunnel, $host } iifname != @` + setWorkloads + " "
+	uplink := `iifname != { "lo", $tunnel, $host } iifname != @` + expr.SetWorkloads + " "
 	if f.Six {
 		return []string{uplink + "ip6 saddr != { ::, fe80::/10 } ip6 daddr != ff00::/8 fib saddr . iif oif missing drop"}
 	}

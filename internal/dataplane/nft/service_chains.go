@@ -7,6 +7,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -29,26 +30,26 @@ const (
 func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 	const front = "$ip daddr . meta l4proto . th dport"
 	const atPort = "meta l4proto . th dport"
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	nat := func(name string, hook knftables.BaseChainHook, rules ...string) {
-		t.Chains[name] = table.Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: expandRules(f, s, rules...)}
+		t.Chains[name] = table.Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: expr.Expand(f, s, rules...)}
 	}
 	nat("translate", knftables.PreroutingHook,
 		"meta l4proto != { tcp, udp, sctp } return",
 		"iifname $pods goto inside",
-		"meta mark and $mask != 0 $ip saddr @"+setLocal+" drop", // see admitRules
+		"meta mark and $mask != 0 $ip saddr @"+expr.SetLocal+" drop", // see admitRules
 		toDSR,
 		"meta mark and $routed != 0 return",
 		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 fib daddr type local return", // see tunnelOuter
 		"meta priority set "+front+" map @"+mapServicesOutside+" "+toAsked(s),
-		"$ip daddr vmap @"+mapPortals)
-	nat("translate-own", knftables.OutputHook, ownSocket+"accept", "$ports goto inside")
+		"$ip daddr vmap @"+expr.MapPortals)
+	nat("translate-own", knftables.OutputHook, expr.OwnSocket+"accept", "$ports goto inside")
 	chain("inside",
 		"meta priority set "+front+" map @"+mapServices+" goto choose",
-		"$ip daddr vmap @"+mapInside)
+		"$ip daddr vmap @"+expr.MapInside)
 	chain(ownChainInside,
 		"meta priority set "+atPort+" map @"+mapHostPorts+" goto choose",
-		"$ip daddr != @"+setPorted+" return",
+		"$ip daddr != @"+expr.SetPorted+" return",
 		"meta priority set "+atPort+" map @"+mapPorts+" goto choose")
 	chain(nodeChainInside,
 		atPort+" @"+setPortsLocal+" return",
@@ -58,12 +59,12 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(localList|handList), localList)
 	chain(askedChain,
 		// Which of the other nodes it was that sent this, if any.
-		"meta mark and $mask == 0 meta mark set ether saddr map @"+mapLinks,
+		"meta mark and $mask == 0 meta mark set ether saddr map @"+expr.MapLinks,
 		"meta mark and $mask != 0 "+own,
 		"goto choose")
 	chain(ownChainOutside,
 		"meta priority set "+atPort+" map @"+mapHostPorts+" goto choose",
-		"$ip daddr != @"+setPorted+" return",
+		"$ip daddr != @"+expr.SetPorted+" return",
 		"meta priority set "+atPort+" map @"+mapPortsOutside+" goto choose")
 	chain(nodeChainOutside,
 		"meta priority set "+atPort+" map @"+mapPorts+" goto "+handedChain)
@@ -81,7 +82,7 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 		"meta priority vmap @"+mapLists)
 	handOnChains(f, t, s)
 	chain("refuse",
-		"$ports $ip daddr @"+setPorted+" "+atPort+" vmap @"+mapRefusedPorts,
+		"$ports $ip daddr @"+expr.SetPorted+" "+atPort+" vmap @"+mapRefusedPorts,
 		"$ports "+front+" vmap @"+mapRefused)
 
 	const frontend, portal, backend = "$addr . inet_proto . inet_service", "inet_proto . inet_service", "$addr . inet_service"
@@ -187,5 +188,5 @@ func affinitySetOf(f table.Family) table.Set {
 var serviceSets = map[string]bool{
 	mapServices: true, mapServicesOutside: true, mapPorts: true, mapPortsOutside: true, mapHostPorts: true, setPortsLocal: true,
 	mapLists: true, mapRanged: true, mapBackends: true, mapSlots: true, mapLive: true, mapRemote: true, mapAffinity: true, setRanges: true,
-	mapRefused: true, mapRefusedPorts: true, setDirect: true,
+	mapRefused: true, mapRefusedPorts: true, expr.SetDirect: true,
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
@@ -402,7 +403,7 @@ func (v *services) listElements(p *port, l list, out map[elementKey]string) {
 		}
 	}
 	if l.number&listBits != 0 && len(l.slots) > 0 && p.direct(v.dsr) {
-		out[elementKey{setDirect, n}] = ""
+		out[elementKey{expr.SetDirect, n}] = ""
 	}
 	if l.number&hashList != 0 {
 		v.hashElements(p, l, out)

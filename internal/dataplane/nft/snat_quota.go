@@ -6,6 +6,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -52,11 +53,11 @@ func outsidePorts(s *nodestate.State) (first, last uint16) {
 
 // portShareChains make the chains and the sets by which pods are held to their shares.
 func portShareChains(f table.Family, t *table.Table, s *nodestate.State) {
-	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expandRules(f, s, rules...)} }
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	const own, ports, queries = "goto " + asNodeChain, "$ip saddr . $ip daddr . meta l4proto . th dport", "$ip saddr . $ip daddr"
 	table.AddSet(f, t, setPortShares, table.Set{Key: "$addr . $addr . inet_proto . inet_service", Learned: true, Lasting: true, Size: portSharesSize})
 	table.AddSet(f, t, setQueryShares, table.Set{Key: "$addr . $addr", Learned: true, Lasting: true, Size: portSharesSize})
-	share, refuse := podShare(s), denyName(reason.NoPort, 0)
+	share, refuse := podShare(s), expr.DenyName(reason.NoPort, 0)
 	if share == 0 {
 		chain(asNodePod, own)
 		return

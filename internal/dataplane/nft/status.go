@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -49,7 +50,7 @@ func (d *Driver) Status() Status {
 			st.Elements[fmt.Sprintf("%s %s", f.NFT(), name)] = tracked.Len()
 		}
 		st.Elements[fmt.Sprintf("%s announced", f.NFT())] = d.network.Answered(f)
-		if n := t.Elements[mapSenders]; n != nil {
+		if n := t.Elements[expr.MapSenders]; n != nil {
 			for _, to := range n.All() {
 				if strings.HasPrefix(to, "goto "+senderPrefix) {
 					st.Endpoints++
@@ -73,10 +74,10 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 		if t.err != nil {
 			return fmt.Errorf("address %s: %w", a, t.err) // policy and addresses are those of before
 		}
-		if t.Elements[mapSenders] == nil {
+		if t.Elements[expr.MapSenders] == nil {
 			return fmt.Errorf("address %s is in no table: the node does not carry its family", a)
 		}
-		if to, _ := t.Elements[mapSenders].Actual(a.String()); to != "goto "+senderChain(ep.Interface) {
+		if to, _ := t.Elements[expr.MapSenders].Actual(a.String()); to != "goto "+senderChain(ep.Interface) {
 			return fmt.Errorf("address %s is not in the map of senders with interface %s", a, ep.Interface)
 		}
 	}

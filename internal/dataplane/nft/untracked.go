@@ -5,6 +5,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -38,7 +39,7 @@ func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h hostR
 		return
 	}
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
-		t.Chains[name] = table.Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expandRules(f, s, rules...)}
+		t.Chains[name] = table.Chain{Type: knftables.FilterType, Hook: hook, Priority: prio, Rules: expr.Expand(f, s, rules...)}
 	}
 	table.AddSet(f, t, mapUntracked, table.Set{Key: "classid", Value: "verdict"})
 	const end = "meta priority set none" // the numbers of the look-ups
@@ -47,7 +48,7 @@ func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h hostR
 	base(untrackedChain, knftables.PreroutingHook, "raw+1", slices.Concat(
 		unmarked, linkRules(f), []string{"iifname $tunnel return"}, exemptHosts(f, "return"), byInterface("iif", h.untrackedIn), []string{end})...)
 	base(untrackedSentChain, knftables.OutputHook, "raw+1", slices.Concat(
-		[]string{ownSocket + "return"}, unmarked, linkRules(f), []string{"oifname $tunnel return"}, exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
+		[]string{expr.OwnSocket + "return"}, unmarked, linkRules(f), []string{"oifname $tunnel return"}, exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
 	base(untrackedLeavingChain, knftables.PostroutingHook, "srcnat-11", slices.Concat(
 		[]string{"meta iif != 0 return", "ct direction reply return", "ct status and dnat == 0 return", "oifname $tunnel return"},
 		exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
@@ -64,7 +65,7 @@ func (h hostRules) untrackedRules() []string {
 	if !h.hasUntracked() {
 		return nil
 	}
-	const own = "ct status and dnat == 0 ct original $ip saddr != @" + setPods + " ct reply $ip saddr != @" + setPods + " "
+	const own = "ct status and dnat == 0 ct original $ip saddr != @" + expr.SetPods + " ct reply $ip saddr != @" + expr.SetPods + " "
 	rules := []string{"meta mark and " + marks.Hex(marks.UntrackedBit) + " != 0 " + own + "goto " + untrackedAcceptChain}
 	if anyChain(h.older) {
 		// The answer to what came by itself, and is not allowed so, may be what the node may send.

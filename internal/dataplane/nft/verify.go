@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -115,7 +116,7 @@ func wordOf(kind string, b []byte) (text string, n int) {
 	}
 	v := binary.NativeEndian.Uint32(b)
 	if kind == "classid" {
-		return priorityText(uint16(v>>16), uint16(v)), n
+		return expr.PriorityText(uint16(v>>16), uint16(v)), n
 	}
 	return fmt.Sprint(v), n
 }
