@@ -22,7 +22,7 @@ var attacksServers = []mutant{
 		"c.carriedPrefix(p) && !by.forbids(p)", "c.carriedPrefix(p) && !by.needs(p)"}, pkg: calcPackage, run: "^TestHostileServiceCIDROverNodes$"},
 	{fault: fault{"a pod's host port on a loopback address takes the node's resolver or the probes of its static pods", refusalsFile,
 		"		if why := ofLoopback(p.id); why != \"\" {", "		if why := ofLoopback(p.id); false {"}, pkg: calcPackage, run: "^TestHostileHostPortOfLoopback$"},
-	{fault: fault{"a pod's host port on a loopback address is rendered, and breaks what the node asks there", "internal/dataplane/nft/services.go",
+	{fault: fault{"a pod's host port on a loopback address is rendered, and breaks what the node asks there", "internal/dataplane/nft/services/follower.go",
 		"return v.f.Has(f.Addr) && !f.Addr.IsLoopback()", "return v.f.Has(f.Addr)"}, pkg: "./internal/dataplane/nft", run: "^TestHostileLoopback$"},
 	{fault: fault{"a younger pod's host port takes the port of an older Service's external IP at its node", "internal/calc/podaddrs.go",
 		"		return here && cmp.Or(", "		return here || cmp.Or("}, pkg: calcPackage, run: "^TestHostileYoungerHostPort$"},

@@ -58,7 +58,7 @@ var attacksSources = []mutant{
 		"setNodeAddrMarks+\" goto \"+sourceProven, \"goto \"+nodeRequest)", "setNodeAddrMarks+\" goto \"+sourceProven, \"goto \"+sourceProven)"},
 		"./test/scenarios", "^TestHostileSources$/^source-tunnel$/^nftables$"},
 	{fault{"a node on the link sends with the address of another node's pod, to nftables", "internal/dataplane/nft/remote_sources.go",
-		" map @\"+mapServicesOutside+\" goto \"+nodeProven,\n		\"drop\")\n	chain(podSource,", " map @\"+mapServicesOutside+\" goto \"+nodeProven,\n		\"goto \"+sourceProven)\n	chain(podSource,"},
+		" map @\"+services.MapServicesOutside+\" goto \"+nodeProven,\n		\"drop\")\n	chain(podSource,", " map @\"+services.MapServicesOutside+\" goto \"+nodeProven,\n		\"goto \"+sourceProven)\n	chain(podSource,"},
 		"./test/scenarios", "^TestHostileSources$/^source-link$/^nftables$"},
 	{fault{"a host on the link sends with a node's address to a node port of this node, to nftables", "internal/dataplane/nft/remote_sources.go",
 		"	chain(ownService, service(sourceForged)...)", "	chain(ownService)"},

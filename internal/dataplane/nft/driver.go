@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -68,7 +69,7 @@ type Driver struct {
 type familyTable struct {
 	*table.State
 	numbers   *marks.Numbers // nil while the table is the one of a family that the node does not carry
-	services  *services
+	services  *services.Follower
 	policy    *policy
 	tallies   map[string]tally // by chain
 	last      *nodestate.State // that was rendered, whole
@@ -158,7 +159,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		}
 		t.inForce = t.inForce || t.err == nil
 		if t.err == nil && t.services != nil && !d.opts.NoMachine {
-			errs = append(errs, t.services.endFlows())
+			errs = append(errs, t.services.EndFlows())
 		}
 	}
 	if machine {
@@ -182,7 +183,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 		return t.applyDisabled(ctx, static, s)
 	}
 	if t.last != nil && t.Current() && t.policy.listening == listening && sameButServices(t.last, s) {
-		t.services.follow(s, t)
+		t.services.Follow(s, t)
 		return t.Write(ctx)
 	}
 	t.last = nil
@@ -190,7 +191,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	if first {
 		t.Reset()
 		t.numbers, t.policy = marks.NewNumbers(), newPolicy()
-		t.services = newServices(t.Family, t.numbers)
+		t.services = services.New(t.Family, t.numbers)
 	}
 	t.policy.listening = listening
 	epoch, hosts := renderPolicy(t.Family, static, s, t.policy)
@@ -214,7 +215,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 		t.inForce = t.inForce || t.Present()
 		if first {
 			t.numbers.Adopt(t.Tracker(expr.MapNodes).All())
-			t.services.adopt(t.State, s)
+			t.services.Adopt(t.State, s)
 		}
 	}
 	renderAddrs(t.Family, static, s, t.numbers, t.indexes)
@@ -225,7 +226,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 		static.Add(setNeighbours, a.String(), "")
 	}
 	t.Desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
-	t.services.follow(s, t)
+	t.services.Follow(s, t)
 	t.last = s
 	return t.Write(ctx)
 }
@@ -263,7 +264,7 @@ func sameMap[K, V comparable](a, b map[K]V) bool {
 func stateSets(t *table.Table) []string {
 	var out []string
 	for name, s := range t.Sets {
-		if !s.Learned && !serviceSets[name] {
+		if !s.Learned && !services.SetNames[name] {
 			out = append(out, name)
 		}
 	}

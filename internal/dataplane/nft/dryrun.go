@@ -14,6 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
@@ -374,11 +375,11 @@ func (r *dryRun) why(chain string) (reason.Reason, nodestate.RuleID) {
 		return reason.Spoofed, 0
 	case "tunnel":
 		return reason.TunnelSource, 0
-	case "choose", rangesChain:
+	case "choose", services.RangesChain:
 		switch l := r.walk.Lookups; {
-		case len(l) > 0 && (l[len(l)-1].Set == mapLists || l[len(l)-1].Set == mapRanged):
+		case len(l) > 0 && (l[len(l)-1].Set == services.MapLists || l[len(l)-1].Set == services.MapRanged):
 			return reason.NoLocalBackend, 0
-		case chain == rangesChain:
+		case chain == services.RangesChain:
 			return reason.SourceRange, 0
 		}
 		return reason.NoFlow, 0

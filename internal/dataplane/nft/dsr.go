@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -76,9 +77,9 @@ func dsrChains(f table.Family, t *table.Table, s *nodestate.State) {
 // handOnChains end the choice of a backend on another node, whose mark the packet has.
 func handOnChains(f table.Family, t *table.Table, s *nodestate.State) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
-	chain(handOnChain,
+	chain(services.HandOnChain,
 		"meta l4proto sctp meta priority @"+expr.SetDirect+" return",
-		"meta mark set meta priority . ct mark map @"+mapRemote+" jump remember",
+		"meta mark set meta priority . ct mark map @"+services.MapRemote+" jump remember",
 		"meta mark and $handed != 0 meta mark set 0x0")
 	chain("remember",
 		"meta l4proto tcp meta priority @"+expr.SetDirect+" goto remember-straight",

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
@@ -77,7 +78,7 @@ func Left() (left conntrack.Left, err error) {
 	}
 	errs = append(errs, err)
 	for _, f := range table.Families {
-		some, err := affinityOf(conn, f, trackedClients)
+		some, err := services.AffinityOf(conn, f, trackedClients)
 		left.Affinity, errs = append(left.Affinity, some...), append(errs, err)
 	}
 	return left, errors.Join(errs...)
@@ -107,6 +108,6 @@ func trackedClients() map[uint32]netip.Addr {
 		return out // clients choose anew
 	}
 	defer table.Close()
-	_ = table.Each(true, func(e conntrack.Entry) { out[hashedClient(e.Orig.Src)] = e.Orig.Src })
+	_ = table.Each(true, func(e conntrack.Entry) { out[services.HashClient(e.Orig.Src)] = e.Orig.Src })
 	return out
 }

@@ -99,7 +99,7 @@ func (r *policyRender) hosts(s *nodestate.State) hostRules {
 			h.toHostSilent = silent.setChain("in-silent-", "ct original $ip saddr", iso)
 		}
 	}
-	h.forwarded = JudgesForwarded(s, r.Six)
+	h.forwarded = expr.AppliesToForwarded(s, r.Six)
 	if len(h.in) == 0 {
 		h.in = nil
 		h.toHostChain, h.toHostSilent = "", ""

@@ -1,9 +1,8 @@
 package nft
 
 import (
-	"slices"
-
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -23,40 +22,11 @@ func kubeProxyChains(f table.Family, chain func(name string, rules ...string), f
 		handed+own+"goto choose",
 		"meta priority set none")
 	chain(ownChainOutside,
-		"meta priority set "+front+" map @"+mapServices+" goto choose",
-		"meta priority set "+atPort+" map @"+mapHostPorts+" goto choose")
+		"meta priority set "+front+" map @"+services.MapServices+" goto choose",
+		"meta priority set "+atPort+" map @"+services.MapHostPorts+" goto choose")
 	chain(nodeChainOutside,
 		sender,
-		handed+"meta priority set "+atPort+" map @"+mapPortsOutside+" goto "+handedChain)
-}
-
-// kubeProxyMaps are the maps for a frontend of those where it is asked for from inside and from outside; "" = none. Beside a kube-proxy one of them is left.
-func (p *port) kubeProxyMaps(inside, outside string, hostPort bool) (string, string) {
-	switch {
-	case !p.proxied:
-		return inside, outside
-	case hostPort:
-		return inside, ""
-	}
-	return "", outside // and whom it refuses says the kube-proxy
-}
-
-// besides are those of a port's lists that are asked for where a kube-proxy carries it.
-func (p *port) kubeProxyLists(all []list) []list {
-	if !p.proxied || p.hostPort() {
-		return all
-	}
-	return slices.DeleteFunc(all, func(l list) bool { return l.number&localList == 0 })
-}
-
-// hostPort reports whether it is a pod's host port, which is Weir's everywhere.
-func (p *port) hostPort() bool {
-	for _, svc := range p.faces {
-		if svc.LocalOnly {
-			return true
-		}
-	}
-	return false
+		handed+"meta priority set "+atPort+" map @"+services.MapPortsOutside+" goto "+handedChain)
 }
 
 // toAsked leads to askedChain. Beside a kube-proxy that returns what is the kube-proxy's.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -130,7 +131,7 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 	// it.
 	chain(frontSource,
 		"iifname != $tunnel meta mark set meta mark and $rest",
-		"meta priority set $ip saddr . meta l4proto . th sport map @"+mapServicesOutside+" goto "+nodeProven,
+		"meta priority set $ip saddr . meta l4proto . th sport map @"+services.MapServicesOutside+" goto "+nodeProven,
 		"drop")
 	chain(podSource, append(append(pods, plain("$ip saddr", ofSinglePods)...), "drop")...)
 	chain(podTunnel, "$ip saddr"+sender+ofSinglePods+setWithMark+" goto "+sourceProven, "drop")
@@ -148,9 +149,9 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 		"drop")...)
 	service := func(to string) []string {
 		return []string{
-			"meta priority set " + front + " map @" + mapServicesOutside + " goto " + to,
-			"meta priority set " + atPort + " map @" + mapHostPorts + " goto " + to,
-			"$ip daddr @" + expr.SetPorted + " meta priority set " + atPort + " map @" + mapPortsOutside + " goto " + to}
+			"meta priority set " + front + " map @" + services.MapServicesOutside + " goto " + to,
+			"meta priority set " + atPort + " map @" + services.MapHostPorts + " goto " + to,
+			"$ip daddr @" + expr.SetPorted + " meta priority set " + atPort + " map @" + services.MapPortsOutside + " goto " + to}
 	}
 	chain(nodeToOwn,
 		"meta mark set ether saddr map @"+expr.MapLinks+" goto "+nodeOther,
@@ -166,8 +167,8 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 	chain(nodeAny, "iifname $tunnel goto "+nodeTunnel, "goto "+sourceProven)
 	chain(nodeTunnel, "$ip saddr"+sender+setNodeAddrMarks+" goto "+sourceProven, "goto "+nodeRequest)
 	chain(nodeRequest,
-		"meta priority set "+front+" map @"+mapServicesOutside+" goto "+nodeProven,
-		"meta priority set "+atPort+" map @"+mapPorts+" goto "+nodeProven,
+		"meta priority set "+front+" map @"+services.MapServicesOutside+" goto "+nodeProven,
+		"meta priority set "+atPort+" map @"+services.MapPorts+" goto "+nodeProven,
 		"drop")
 	chain(nodeProven, "meta priority set none", "goto "+sourceProven)
 	chain(ownAsked, "$ports jump "+ownService, "goto "+sourceProven)
@@ -179,7 +180,7 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 
 // handedChains are about node ports of other nodes: what is for one was handed on by that node.
 func handedChains(f table.Family, chain func(name string, rules ...string)) {
-	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(localList|handList), localList)
+	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(services.LocalList|services.HandList), services.LocalList)
 	known := "meta mark set $ip daddr map @" + expr.MapNodes + " " + own + "goto choose"
 	chain(handedChain,
 		"iifname $tunnel $ip daddr . meta mark and $mask @"+setNodeAddrMarks+" "+known,

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -21,7 +22,7 @@ func Render(s *nodestate.State, six bool) *table.Table {
 	renderAddrs(f, t, s, n, indexes{})
 	renderRoutes(f, t, s)
 	renderRemote(f, t, s, n)
-	newServices(f, n).render(t, s)
+	services.New(f, n).Render(t, s)
 	return t
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
-	"strings"
 	"testing"
 
 	"sigs.k8s.io/knftables"
@@ -14,18 +13,6 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
-
-// TestFullAffinity: remembering a client, which fails where the set is full, is no condition of its translation.
-func TestFullAffinity(t *testing.T) {
-	rules := pickRules(table.Family{}, 3, 60, false)
-	last := rules[len(rules)-1]
-	if strings.Contains(last, "update") || !strings.Contains(last, "dnat ip to") {
-		t.Errorf("the last rule: %s", last)
-	}
-	if before := rules[len(rules)-2]; !strings.HasPrefix(before, "update @") || strings.Contains(before, "dnat") {
-		t.Errorf("the rule that remembers: %s", before)
-	}
-}
 
 // TestEpochs: of as many policies as the documentation says, one after the other, no two have the same number, also when far more than
 // there are numbers came; and one that comes back among them keeps its own.
@@ -103,8 +90,8 @@ func TestRestartEndsWhatWasHandedOn(t *testing.T) {
 		s.Backends.Set(id, []nodestate.Backend{here})
 		next := openFake(t, fakes)
 		apply(t, next, s)
-		if ends := next.tables[table.Family{}].services.endings[gone{node: node, proto: model.ProtocolUDP}]; !ends[face] {
-			t.Errorf("affinity %d: nothing ends what was handed on: %v", affinity, next.tables[table.Family{}].services.endings)
+		if !next.tables[table.Family{}].services.EndsHandedOn(node, face) {
+			t.Errorf("affinity %d: nothing ends what was handed on", affinity)
 		}
 	}
 }

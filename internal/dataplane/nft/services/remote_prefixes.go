@@ -1,19 +1,21 @@
-package nft
+package services
 
 import (
 	"net/netip"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// remotePrefixesOf are the prefixes and addresses that live on other nodes which marks can name, with their numbers. There are none where nothing
-// may be handed on: policy with applyOnForward judges what passes the node by the backend, which the other node chooses, and a kube-proxy translates, as
-// do the rules that one left.
+// remotePrefixesOf are the prefixes and addresses that live on other nodes which marks can name,
+// with their numbers. There are none where nothing may be handed on: policy with applyOnForward
+// judges what passes the node by the backend, which the other node chooses, and a kube-proxy
+// translates, as do the rules that one left.
 func remotePrefixesOf(f table.Family, s *nodestate.State, n *marks.Numbers) map[netip.Prefix]int {
 	out := map[netip.Prefix]int{}
-	if JudgesForwarded(s, f.Six) || s.Settings.KubeProxy || s.Settings.ProxyRules {
+	if expr.AppliesToForwarded(s, f.Six) || s.Settings.KubeProxy || s.Settings.ProxyRules {
 		return out
 	}
 	add := func(p netip.Prefix, node netip.Addr) {
@@ -39,18 +41,9 @@ func remotePrefixesOf(f table.Family, s *nodestate.State, n *marks.Numbers) map[
 	return out
 }
 
-// JudgesForwarded reports whether host endpoints judge what passes the node, of a family.
-func JudgesForwarded(s *nodestate.State, six bool) bool {
-	for at, h := range s.HostEndpoints {
-		if at.IPv6 == six && (h.ForwardIngress.Set != 0 || h.ForwardEgress.Set != 0) {
-			return true
-		}
-	}
-	return false
-}
-
-// home is the number of the node where an address lives; 0 = it is none that marks can name, or this one.
-func (v *services) remoteNode(a netip.Addr) int {
+// home is the number of the node where an address lives; 0 = it is none that marks can name, or
+// this one.
+func (v *Follower) remoteNode(a netip.Addr) int {
 	for bits := a.BitLen(); bits >= 0; bits-- {
 		p, err := a.Prefix(bits)
 		if err != nil {
@@ -64,7 +57,7 @@ func (v *services) remoteNode(a netip.Addr) int {
 }
 
 // remoteBackends are the homes of the backends that outside clients of a port may be handed on to.
-func (v *services) remoteBackends(p *port) map[netip.AddrPort]int {
+func (v *Follower) remoteBackends(p *port) map[netip.AddrPort]int {
 	open := false
 	for _, svc := range p.faces {
 		open = open || svc.External && !svc.LocalPolicy

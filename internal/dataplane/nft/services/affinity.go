@@ -1,8 +1,7 @@
-package nft
+package services
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -27,36 +26,19 @@ const (
 func affinityKey(f table.Family, list uint32, client netip.Addr) []byte {
 	key := binary.NativeEndian.AppendUint32(nil, list)
 	if f.Six {
-		return binary.NativeEndian.AppendUint32(key, hashedClient(client))
+		return binary.NativeEndian.AppendUint32(key, HashClient(client))
 	}
 	return append(key, client.AsSlice()...)
 }
 
-// hashedClient is what client's expression makes of an address: nft_jhash_eval.
-func hashedClient(client netip.Addr) uint32 {
+// HashClient is what client's expression makes of an address: nft_jhash_eval.
+func HashClient(client netip.Addr) uint32 {
 	return uint32(uint64(jhash.Sum(client.AsSlice(), affinitySeed)) * affinityMod >> 32)
 }
 
-// Remember lets clients stay with the backends that they had in another data plane, but for those that have one here.
-func (d *Driver) Remember(all []conntrack.Affinity) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	conn, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("opening nftables: %w", err)
-	}
-	var errs []error
-	for f, t := range d.tables {
-		if t.services == nil {
-			continue
-		}
-		errs = append(errs, t.services.remember(conn, f, all))
-	}
-	return errors.Join(errs...)
-}
-
-func (v *services) remember(conn *nftables.Conn, f table.Family, all []conntrack.Affinity) error {
-	set, there, err := table.Elements(conn, f, mapAffinity)
+// Remember adds clients with their backends, but for those that have one.
+func (v *Follower) Remember(conn *nftables.Conn, f table.Family, all []conntrack.Affinity) error {
+	set, there, err := table.Elements(conn, f, MapAffinity)
 	if err != nil || set == nil {
 		return err
 	}
@@ -89,7 +71,7 @@ func (v *services) remember(conn *nftables.Conn, f table.Family, all []conntrack
 }
 
 // affinityElements are those of a client, one for each list that it may be led by.
-func (v *services) affinityElements(a conntrack.Affinity) (out []nftables.SetElement) {
+func (v *Follower) affinityElements(a conntrack.Affinity) (out []nftables.SetElement) {
 	p := v.ports[nodestate.Frontend{Addr: a.Service.Addr(), Port: a.Service.Port(), Proto: model.Protocol(a.Proto)}]
 	if p == nil || !v.f.Has(a.Client) {
 		return nil
@@ -99,8 +81,8 @@ func (v *services) affinityElements(a conntrack.Affinity) (out []nftables.SetEle
 		return nil
 	}
 	for _, l := range p.lists() {
-		if l.number&listBits == hashList|handList {
-			continue // has the memory of the list without handList
+		if l.number&listBits == HashList|HandList {
+			continue // has the memory of the list without HandList
 		}
 		for i, n := range p.numbersOf(l) {
 			if l.slots[i] == a.Backend {
@@ -111,10 +93,10 @@ func (v *services) affinityElements(a conntrack.Affinity) (out []nftables.SetEle
 	return out
 }
 
-// affinityOf reads which backends clients have in the tables of a family. Of IPv6 addresses tables have hashes alone: clients are those that
-// may be meant.
-func affinityOf(conn *nftables.Conn, f table.Family, clients func() map[uint32]netip.Addr) ([]conntrack.Affinity, error) {
-	_, found, err := table.Elements(conn, f, mapAffinity)
+// AffinityOf reads which backends clients have in the tables of a family. Of IPv6 addresses tables
+// have hashes alone: clients are those that may be meant.
+func AffinityOf(conn *nftables.Conn, f table.Family, clients func() map[uint32]netip.Addr) ([]conntrack.Affinity, error) {
+	_, found, err := table.Elements(conn, f, MapAffinity)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
@@ -122,7 +104,7 @@ func affinityOf(conn *nftables.Conn, f table.Family, clients func() map[uint32]n
 	if err != nil {
 		return nil, err
 	}
-	_, live, err := table.Elements(conn, f, mapLive)
+	_, live, err := table.Elements(conn, f, MapLive)
 	if err != nil {
 		return nil, err
 	}
@@ -160,14 +142,14 @@ func affinityOf(conn *nftables.Conn, f table.Family, clients func() map[uint32]n
 func listsOf(conn *nftables.Conn, f table.Family) (map[uint32]conntrack.Affinity, error) {
 	out := map[uint32]conntrack.Affinity{}
 	size := f.Zero().BitLen() / 8
-	for _, name := range []string{mapServices, mapPorts} {
+	for _, name := range []string{MapServices, MapPorts} {
 		_, found, err := table.Elements(conn, f, name)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range found {
 			addr, rest := f.Zero(), e.Key
-			if name == mapServices {
+			if name == MapServices {
 				a, ok := addrOf(e.Key, size)
 				if !ok {
 					continue

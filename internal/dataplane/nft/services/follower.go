@@ -1,4 +1,11 @@
-package nft
+// Package services follows the Services of a state and wants the elements and chains by which
+// nftables finds a backend. There are three steps, none of which depends on how many Services there
+// are: the frontend gives the number of a list of backends (as the packet's priority), the list's
+// number the chain for its length, and that chain a random slot of it the backend. An endpoint that
+// comes or goes is two or three elements, whatever the Service has; chains exist for each length in
+// use, and have one rule. Affinity, consistent hashing and the flows that end with their backend
+// belong to it.
+package services
 
 import (
 	"cmp"
@@ -14,57 +21,53 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Services are looked up in three steps, none of which depends on how many there are: the frontend gives the number of a
-// list of backends (as the packet's priority), the list's number the chain for its length, and that chain a random slot
-// of it the backend. An endpoint that comes or goes is two or three elements, whatever the Service has; chains exist for
-// each length in use, and have one rule.
-
 // Sets and maps of Services.
 const (
-	mapServices        = "services"         // address . protocol . port → list
-	mapServicesOutside = "services-outside" // the same for clients outside
-	mapPorts           = "node-ports"       // protocol . port → list
-	mapPortsOutside    = "node-ports-outside"
-	setPortsLocal      = "node-ports-local" // with externalTrafficPolicy Local: for other nodes to judge on their addresses
-	mapHostPorts       = "host-ports"       // on every address of the node
-	mapLists           = "lists"            // list → chain
-	mapRanged          = "ranged-lists"     // the same, of ports with source ranges
-	mapBackends        = "backends"         // list . slot → address . port
-	mapSlots           = "affine-slots"     // list . slot → number of a backend; of Services with affinity
-	mapRemote          = "homes"            // list . slot (or number) → mark of the node where the backend is
-	mapLive            = "affine-backends"  // list . number → address . port
-	mapAffinity        = "affinity"         // list . client → number
-	setRanges          = "source-ranges"    // frontend . prefix
-	mapRefused         = "refused"          // frontends without any backend
-	mapRefusedPorts    = "refused-ports"
+	MapServices        = "services"         // address . protocol . port → list
+	MapServicesOutside = "services-outside" // the same for clients outside
+	MapPorts           = "node-ports"       // protocol . port → list
+	MapPortsOutside    = "node-ports-outside"
+	SetPortsLocal      = "node-ports-local" // with externalTrafficPolicy Local: for other nodes to judge on their addresses
+	MapHostPorts       = "host-ports"       // on every address of the node
+	MapLists           = "lists"            // list → chain
+	MapRanged          = "ranged-lists"     // the same, of ports with source ranges
+	MapBackends        = "backends"         // list . slot → address . port
+	MapSlots           = "affine-slots"     // list . slot → number of a backend; of Services with affinity
+	MapRemote          = "homes"            // list . slot (or number) → mark of the node where the backend is
+	MapLive            = "affine-backends"  // list . number → address . port
+	MapAffinity        = "affinity"         // list . client → number
+	SetRanges          = "source-ranges"    // frontend . prefix
+	MapRefused         = "refused"          // frontends without any backend
+	MapRefusedPorts    = "refused-ports"
 )
 
-// The lists of a service port have numbers that differ in these bits: that of all backends has none, that of this node's own has
-// localList, and that for clients outside, of whom those for backends on other nodes are handed on, has handList. Those that choose by
-// consistent hashing have hashList, too.
+// The lists of a service port have numbers that differ in these bits: that of all backends has
+// none, that of this node's own has LocalList, and that for clients outside, of whom those for
+// backends on other nodes are handed on, has HandList. Those that choose by consistent hashing have
+// HashList, too.
 const (
-	localList = 1
-	handList  = 2
-	hashList  = 4
-	// restrictedBit leads by the source ranges of a frontend to the list without it.
-	restrictedBit = 8
-	listBits      = localList | handList | hashList | restrictedBit
+	LocalList = 1
+	HandList  = 2
+	HashList  = 4
+	// RestrictedBit leads by the source ranges of a frontend to the list without it.
+	RestrictedBit = 8
+	listBits      = LocalList | HandList | HashList | RestrictedBit
 )
 
 // affinitySize bounds how many clients are remembered: bpfMapSizeNATAffinity's default.
 const affinitySize = 65536
 
-// sink takes elements and chains.
-type sink interface {
+// Sink takes elements and chains.
+type Sink interface {
 	Set(set, key, value string)
 	Unset(set, key string)
-	// pick desires the chains that choose among n backends; affinity in seconds, 0 = none.
+	// Pick desires the chains that choose among n backends; affinity in seconds, 0 = none.
 	Pick(name string, rules []string)
 	Unpick(name string)
 }
 
-// services follows the Services of a family.
-type services struct {
+// Follower follows the Services of a family.
+type Follower struct {
 	f              table.Family
 	ports          map[nodestate.Frontend]*port // by id
 	taken          map[uint32]nodestate.Frontend
@@ -82,7 +85,7 @@ type services struct {
 
 // port is a service port as it was rendered last.
 type port struct {
-	number         uint32 // of the list of all; with localList of the local one
+	number         uint32 // of the list of all; with LocalList of the local one
 	faces          map[nodestate.Frontend]nodestate.Service
 	cluster, local []netip.AddrPort       // by slot
 	remote         map[netip.AddrPort]int // of backends on other nodes: the node's number
@@ -95,12 +98,13 @@ type port struct {
 	numbers map[netip.AddrPort]uint32 // of backends where there is one
 }
 
-func newServices(f table.Family, n *marks.Numbers) *services {
-	return &services{f: f, nodes: n, endings: endings{}, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
+// New follows no Services yet; n are the numbers of other nodes.
+func New(f table.Family, n *marks.Numbers) *Follower {
+	return &Follower{f: f, nodes: n, endings: endings{}, ports: map[nodestate.Frontend]*port{}, taken: map[uint32]nodestate.Frontend{}, picks: map[string]int{}}
 }
 
-// follow desires what differs from the state that was followed before.
-func (v *services) follow(s *nodestate.State, to sink) {
+// Follow desires what differs from the state that was followed before.
+func (v *Follower) Follow(s *nodestate.State, to Sink) {
 	faces := map[nodestate.Frontend][]nodestate.Frontend{} // touched, by id
 	if v.proxied != s.Settings.KubeProxy {
 		v.proxied = s.Settings.KubeProxy
@@ -144,19 +148,19 @@ func (v *services) follow(s *nodestate.State, to sink) {
 	v.seenFrontends, v.seenBackends, v.seenRanges = s.Frontends, s.Backends, s.SourceRanges
 }
 
-// renders reports whether a frontend is one of the table's. Those at loopback addresses are not: a packet that is sent there has
-// a loopback address as its source, with which it reaches no pod.
-func (v *services) renders(f nodestate.Frontend) bool { return v.f.Has(f.Addr) && !f.Addr.IsLoopback() }
+// renders reports whether a frontend is one of the table's. Those at loopback addresses are not: a
+// packet that is sent there has a loopback address as its source, with which it reaches no pod.
+func (v *Follower) renders(f nodestate.Frontend) bool { return v.f.Has(f.Addr) && !f.Addr.IsLoopback() }
 
-// render adds everything to a table.
-func (v *services) render(t *table.Table, s *nodestate.State) { v.follow(s, tableSink{t}) }
+// Render adds everything to a table.
+func (v *Follower) Render(t *table.Table, s *nodestate.State) { v.Follow(s, tableSink{t}) }
 
 func compareFrontends(a, b nodestate.Frontend) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
 }
 
 // followPort brings a service port up to date; touched are the frontends that are or were its own.
-func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched []nodestate.Frontend, to sink) {
+func (v *Follower) followPort(s *nodestate.State, id nodestate.Frontend, touched []nodestate.Frontend, to Sink) {
 	p := v.ports[id]
 	if p == nil {
 		p = &port{faces: map[nodestate.Frontend]nodestate.Service{}}
@@ -212,7 +216,7 @@ func (v *services) followPort(s *nodestate.State, id nodestate.Frontend, touched
 }
 
 // countChains follows which chains are in use.
-func (v *services) countChains(before, after map[string][]string, to sink) {
+func (v *Follower) countChains(before, after map[string][]string, to Sink) {
 	for name, rules := range after {
 		if _, was := before[name]; was {
 			continue
@@ -233,7 +237,7 @@ func (v *services) countChains(before, after map[string][]string, to sink) {
 }
 
 // number gives an id a number for its lists: without listBits, not 0, made from the id.
-func (v *services) number(id nodestate.Frontend) uint32 {
+func (v *Follower) number(id nodestate.Frontend) uint32 {
 	b := id.Addr.AsSlice()
 	b = append(b, byte(id.Port>>8), byte(id.Port), byte(id.Proto))
 	n := table.Hash32(b) &^ listBits
@@ -247,7 +251,7 @@ func (v *services) number(id nodestate.Frontend) uint32 {
 }
 
 // list returns the backends of one list, of the family.
-func (v *services) list(all []nodestate.Backend, local bool) []netip.AddrPort {
+func (v *Follower) list(all []nodestate.Backend, local bool) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, b := range all {
 		if b.InList(local) && v.f.Has(b.Addr) {
@@ -257,7 +261,8 @@ func (v *services) list(all []nodestate.Backend, local bool) []netip.AddrPort {
 	return out
 }
 
-// place gives backends slots: those that had one keep it as far as there are no holes, which the last ones fill.
+// place gives backends slots: those that had one keep it as far as there are no holes, which the
+// last ones fill.
 func place(before, want []netip.AddrPort) []netip.AddrPort {
 	wanted := make(map[netip.AddrPort]bool, len(want))
 	for _, b := range want {
@@ -327,7 +332,7 @@ func (p *port) restricted() bool {
 }
 
 // followMode follows the mode of Services that have none of their own.
-func (v *services) followMode(dsr bool, to sink) {
+func (v *Follower) followMode(dsr bool, to Sink) {
 	for _, p := range v.ports {
 		before := v.elements(p)
 		v.dsr = dsr
@@ -351,7 +356,7 @@ func listText(n uint32) string { return fmt.Sprintf("%x:%x", n>>16, n&0xffff) }
 type elementKey struct{ set, key string }
 
 // elements are those of a port as it is.
-func (v *services) elements(p *port) map[elementKey]string {
+func (v *Follower) elements(p *port) map[elementKey]string {
 	out := map[elementKey]string{}
 	if p.number == 0 || len(p.faces) == 0 {
 		return out
@@ -376,23 +381,23 @@ func (p *port) lists() []list {
 	if p.number == 0 || len(p.faces) == 0 {
 		return nil
 	}
-	out := []list{{p.number, p.cluster}, {p.number | localList, p.local}}
+	out := []list{{p.number, p.cluster}, {p.number | LocalList, p.local}}
 	switch {
 	case p.hashed():
 		out = append(out, p.hashLists()...)
 	case p.handsOn():
-		out = append(out, list{p.number | handList, p.cluster})
+		out = append(out, list{p.number | HandList, p.cluster})
 	}
 	return p.kubeProxyLists(out)
 }
 
 // listElements adds the elements of one list.
-func (v *services) listElements(p *port, l list, out map[elementKey]string) {
+func (v *Follower) listElements(p *port, l list, out map[elementKey]string) {
 	n := listText(l.number)
-	at := []string{mapLists}
+	at := []string{MapLists}
 	if p.restricted() {
-		at = append(at, mapRanged)
-		out[elementKey{mapLists, listText(l.number | restrictedBit)}] = "goto " + rangesChain
+		at = append(at, MapRanged)
+		out[elementKey{MapLists, listText(l.number | RestrictedBit)}] = "goto " + RangesChain
 	}
 	for _, at := range at {
 		switch {
@@ -405,7 +410,7 @@ func (v *services) listElements(p *port, l list, out map[elementKey]string) {
 	if l.number&listBits != 0 && len(l.slots) > 0 && p.direct(v.dsr) {
 		out[elementKey{expr.SetDirect, n}] = ""
 	}
-	if l.number&hashList != 0 {
+	if l.number&HashList != 0 {
 		v.hashElements(p, l, out)
 		return
 	}
@@ -414,52 +419,52 @@ func (v *services) listElements(p *port, l list, out map[elementKey]string) {
 		ids = backendNumbers(l.slots)
 	}
 	for slot, b := range l.slots {
-		at, in := mapBackends, uint32(slot)
+		at, in := MapBackends, uint32(slot)
 		if ids != nil {
-			at, in = mapLive, ids[slot]
-			out[elementKey{mapSlots, table.Key(n, slot)}] = fmt.Sprint(in)
+			at, in = MapLive, ids[slot]
+			out[elementKey{MapSlots, table.Key(n, slot)}] = fmt.Sprint(in)
 		}
 		out[elementKey{at, table.Key(n, in)}] = table.Key(b.Addr(), b.Port())
-		if home := p.remote[b]; home > 0 && l.number&handList != 0 {
-			out[elementKey{mapRemote, table.Key(n, in)}] = fmt.Sprint(uint32(home)<<marks.NodeShift | marks.HandedBit)
+		if home := p.remote[b]; home > 0 && l.number&HandList != 0 {
+			out[elementKey{MapRemote, table.Key(n, in)}] = fmt.Sprint(uint32(home)<<marks.NodeShift | marks.HandedBit)
 		}
 	}
 }
 
 // face adds the elements of one frontend.
-func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, out map[elementKey]string) {
+func (v *Follower) face(p *port, f nodestate.Frontend, svc nodestate.Service, out map[elementKey]string) {
 	inside, outside := p.number, p.number
 	if svc.LocalPolicy {
-		outside |= localList
+		outside |= LocalList
 		if !svc.External {
-			inside |= localList
+			inside |= LocalList
 		}
 	}
 	switch {
 	case svc.Maglev && p.hashed():
-		inside, outside = inside|hashList, outside|hashList|handList
+		inside, outside = inside|HashList, outside|HashList|HandList
 	case svc.External && !svc.LocalPolicy && p.handsOn():
-		outside |= handList
+		outside |= HandList
 	}
 	restricted := svc.Restricted && !f.Addr.IsUnspecified()
 	if restricted {
-		inside, outside = inside|restrictedBit, outside|restrictedBit
+		inside, outside = inside|RestrictedBit, outside|RestrictedBit
 	}
-	at, there, k := mapServices, mapServicesOutside, table.Key(f.Addr, f.Proto, f.Port)
+	at, there, k := MapServices, MapServicesOutside, table.Key(f.Addr, f.Proto, f.Port)
 	if f.Addr.IsUnspecified() {
-		at, there, k = mapPorts, mapPortsOutside, table.Key(f.Proto, f.Port)
+		at, there, k = MapPorts, MapPortsOutside, table.Key(f.Proto, f.Port)
 		if svc.LocalOnly {
-			at, there = mapHostPorts, ""
+			at, there = MapHostPorts, ""
 		}
 	}
 	at, there = p.kubeProxyMaps(at, there, svc.LocalOnly)
 	if at != "" && f.Addr.IsUnspecified() && svc.LocalPolicy {
-		out[elementKey{setPortsLocal, k}] = ""
+		out[elementKey{SetPortsLocal, k}] = ""
 	}
 	if at != "" && len(p.cluster)+len(p.local) == 0 {
-		refused := mapRefused
+		refused := MapRefused
 		if f.Addr.IsUnspecified() {
-			refused = mapRefusedPorts
+			refused = MapRefusedPorts
 		}
 		out[elementKey{refused, k}] = "goto refused"
 	}
@@ -470,13 +475,14 @@ func (v *services) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 	}
 	if restricted {
 		for _, r := range table.DisjointOf(v.f, p.ranges) {
-			out[elementKey{setRanges, k + " . " + table.PrefixText(r)}] = ""
+			out[elementKey{SetRanges, k + " . " + table.PrefixText(r)}] = ""
 		}
 	}
 }
 
-// backendNumbers gives each slot's backend a number of its own, made from the backend: it does not change with the slot. It lies in a new
-// flow's ct mark while that is translated, and must not say there that the flow is handed on.
+// backendNumbers gives each slot's backend a number of its own, made from the backend: it does not
+// change with the slot. It lies in a new flow's ct mark while that is translated, and must not say
+// there that the flow is handed on.
 func backendNumbers(slots []netip.AddrPort) []uint32 {
 	order := make([]int, len(slots))
 	for i := range order {
@@ -498,7 +504,14 @@ func backendNumbers(slots []netip.AddrPort) []uint32 {
 // tableSink writes into a Table.
 type tableSink struct{ t *table.Table }
 
-func (s tableSink) Set(set, key, value string)       { s.t.Add(set, key, value) }
-func (s tableSink) Unset(set, key string)            { delete(s.t.Elements[set], key) }
+// Set implements Sink.
+func (s tableSink) Set(set, key, value string) { s.t.Add(set, key, value) }
+
+// Unset implements Sink.
+func (s tableSink) Unset(set, key string) { delete(s.t.Elements[set], key) }
+
+// Pick implements Sink.
 func (s tableSink) Pick(name string, rules []string) { s.t.Chains[name] = table.Chain{Rules: rules} }
-func (s tableSink) Unpick(name string)               { delete(s.t.Chains, name) }
+
+// Unpick implements Sink.
+func (s tableSink) Unpick(name string) { delete(s.t.Chains, name) }

@@ -1,4 +1,4 @@
-package nft
+package services
 
 import (
 	"fmt"
@@ -13,10 +13,12 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Connection tracking goes on translating an open flow as it began. One of UDP or SCTP whose backend has left its Service begins anew, as
-// docs/design/datapath.md wants it: its entry is deleted, once the maps no longer have the backend. TCP goes on.
+// Connection tracking goes on translating an open flow as it began. One of UDP or SCTP whose
+// backend has left its Service begins anew, as docs/design/datapath.md wants it: its entry is
+// deleted, once the maps no longer have the backend. TCP goes on.
 
-// gone is a backend that left a Service's port, or a node where it has none any more, to which flows were handed on.
+// gone is a backend that left a Service's port, or a node where it has none any more, to which
+// flows were handed on.
 type gone struct {
 	backend netip.AddrPort
 	node    int // number
@@ -27,7 +29,7 @@ type gone struct {
 type endings map[gone]map[nodestate.Frontend]bool
 
 // noteGone notes which backends of a port are gone; faces are the frontends that it had before.
-func (v *services) noteGone(id nodestate.Frontend, before, now map[netip.AddrPort]bool, faces map[nodestate.Frontend]nodestate.Service) {
+func (v *Follower) noteGone(id nodestate.Frontend, before, now map[netip.AddrPort]bool, faces map[nodestate.Frontend]nodestate.Service) {
 	if id.Proto == model.ProtocolTCP {
 		return
 	}
@@ -40,7 +42,7 @@ func (v *services) noteGone(id nodestate.Frontend, before, now map[netip.AddrPor
 }
 
 // noteLeft notes which nodes have no backend of a port any more.
-func (v *services) noteLeft(id nodestate.Frontend, before, now map[netip.AddrPort]int, faces map[nodestate.Frontend]nodestate.Service) {
+func (v *Follower) noteLeft(id nodestate.Frontend, before, now map[netip.AddrPort]int, faces map[nodestate.Frontend]nodestate.Service) {
 	if id.Proto == model.ProtocolTCP || v.proxied {
 		return
 	}
@@ -65,8 +67,14 @@ func (e endings) note(k gone, faces map[nodestate.Frontend]nodestate.Service) {
 	}
 }
 
+// EndsHandedOn reports whether flows to a frontend that were handed on to the node of a number are
+// to end.
+func (v *Follower) EndsHandedOn(node int, f nodestate.Frontend) bool {
+	return v.endings[gone{node: node, proto: f.Proto}][f]
+}
+
 // live are a port's backends of the family that are not gone.
-func (v *services) live(all []nodestate.Backend) map[netip.AddrPort]bool {
+func (v *Follower) live(all []nodestate.Backend) map[netip.AddrPort]bool {
 	out := map[netip.AddrPort]bool{}
 	for _, b := range all {
 		if v.f.Has(b.Addr) {
@@ -105,8 +113,8 @@ func unspecified(six bool) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// endFlows deletes the entries of flows that are to end. What fails is tried again.
-func (v *services) endFlows() error {
+// EndFlows deletes the entries of flows that are to end. What fails is tried again.
+func (v *Follower) EndFlows() error {
 	if len(v.endings) == 0 {
 		return nil
 	}

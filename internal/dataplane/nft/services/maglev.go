@@ -1,4 +1,4 @@
-package nft
+package services
 
 import (
 	"fmt"
@@ -12,15 +12,18 @@ import (
 	"github.com/weir-net/weir/internal/maglev"
 )
 
-// Consistent hashing: the external frontends of a Service that asks for it lead to lists of their own, whose numbers have hashList beside the other
-// bits. Their chains choose a slot by the hash of the client instead of at random; in the slot of the Maglev table, which stands under the list of all
-// backends alone, is a backend's number. What is chosen so stands below, as of Services with affinity, in mapLive and mapRemote.
+// Consistent hashing: the external frontends of a Service that asks for it lead to lists of their
+// own, whose numbers have HashList beside the other bits. Their chains choose a slot by the hash of
+// the client instead of at random; in the slot of the Maglev table, which stands under the list of
+// all backends alone, is a backend's number. What is chosen so stands below, as of Services with
+// affinity, in MapLive and MapRemote.
 
-// MaxHashed is up to how many backends consistent hashing is done: with more the table would be of 100,003 elements or more, which one
-// transaction has to write.
+// MaxHashed is up to how many backends consistent hashing is done: with more the table would be of
+// 100,003 elements or more, which one transaction has to write.
 const MaxHashed = 100
 
-// plan computes the table when the backends are others than before; there is none where nothing asks for it, or too many.
+// plan computes the table when the backends are others than before; there is none where nothing
+// asks for it, or too many.
 func (p *port) plan(before []netip.AddrPort) {
 	hashed := false
 	for _, svc := range p.faces {
@@ -68,25 +71,26 @@ func sameMembers(a, b []netip.AddrPort) bool {
 // hashed reports whether the external frontends choose by the table.
 func (p *port) hashed() bool { return p.table != nil }
 
-// hashLists are the lists of the external frontends: of clients outside, whom another node handed on, and of all others.
+// hashLists are the lists of the external frontends: of clients outside, whom another node handed
+// on, and of all others.
 func (p *port) hashLists() []list {
-	return []list{{p.number | hashList, p.cluster}, {p.number | hashList | localList, p.local}, {p.number | hashList | handList, p.cluster}}
+	return []list{{p.number | HashList, p.cluster}, {p.number | HashList | LocalList, p.local}, {p.number | HashList | HandList, p.cluster}}
 }
 
 // hashElements adds the elements of one of these lists but for the table.
-func (v *services) hashElements(p *port, l list, out map[elementKey]string) {
+func (v *Follower) hashElements(p *port, l list, out map[elementKey]string) {
 	n := listText(l.number)
-	if l.number&handList != 0 {
+	if l.number&HandList != 0 {
 		return // it chooses from the list without
 	}
 	for slot, b := range l.slots {
 		id := p.numbers[b]
-		if l.number&localList != 0 { // where the hash leads to none of them
-			out[elementKey{mapSlots, table.Key(n, slot)}] = fmt.Sprint(id)
+		if l.number&LocalList != 0 { // where the hash leads to none of them
+			out[elementKey{MapSlots, table.Key(n, slot)}] = fmt.Sprint(id)
 		}
-		out[elementKey{mapLive, table.Key(n, id)}] = table.Key(b.Addr(), b.Port())
-		if home := p.remote[b]; home > 0 && l.number&localList == 0 {
-			out[elementKey{mapRemote, table.Key(n, id)}] = fmt.Sprint(uint32(home)<<marks.NodeShift | marks.HandedBit)
+		out[elementKey{MapLive, table.Key(n, id)}] = table.Key(b.Addr(), b.Port())
+		if home := p.remote[b]; home > 0 && l.number&LocalList == 0 {
+			out[elementKey{MapRemote, table.Key(n, id)}] = fmt.Sprint(uint32(home)<<marks.NodeShift | marks.HandedBit)
 		}
 	}
 }
@@ -101,22 +105,22 @@ func (p *port) tableOf() []tableSlot {
 	}
 	out := make([]tableSlot, len(p.table))
 	for i, b := range p.table {
-		out[i] = tableSlot{p.number | hashList, p.numbers[b]}
+		out[i] = tableSlot{p.number | HashList, p.numbers[b]}
 	}
 	return out
 }
 
 // followTable desires the slots that differ.
-func followTable(before, after []tableSlot, to sink) {
+func followTable(before, after []tableSlot, to Sink) {
 	at := func(s tableSlot, i int) string { return table.Key(listText(s.list), i) }
 	for i, s := range before {
 		if i >= len(after) || after[i].list != s.list {
-			to.Unset(mapSlots, at(s, i))
+			to.Unset(MapSlots, at(s, i))
 		}
 	}
 	for i, s := range after {
 		if i >= len(before) || before[i] != s {
-			to.Set(mapSlots, at(s, i), fmt.Sprint(s.backend))
+			to.Set(MapSlots, at(s, i), fmt.Sprint(s.backend))
 		}
 	}
 }
@@ -125,9 +129,9 @@ func followTable(before, after []tableSlot, to sink) {
 func (p *port) hashName(l list) string {
 	name := fmt.Sprintf("pick-hash-%d", len(p.table))
 	switch {
-	case l.number&handList != 0:
+	case l.number&HandList != 0:
 		name = fmt.Sprintf("pick-hash-on-%d", len(p.table))
-	case l.number&localList != 0:
+	case l.number&LocalList != 0:
 		name = fmt.Sprintf("pick-hash-here-%d-%d", len(p.table), len(l.slots))
 	}
 	if a := p.affinity(); a > 0 {
@@ -136,36 +140,37 @@ func (p *port) hashName(l list) string {
 	return name
 }
 
-// hashRules choose from a list by a table of so many slots. The new flow's ct mark holds the slot meanwhile, and then the backend's number. Clients with
-// affinity are remembered under the list without handList.
+// hashRules choose from a list by a table of so many slots. The new flow's ct mark holds the slot
+// meanwhile, and then the backend's number. Clients with affinity are remembered under the list
+// without HandList.
 func hashRules(f table.Family, l list, slots int, affinity uint32) []string {
-	const tr = "meta l4proto { tcp, udp, sctp } dnat $ip to meta priority . ct mark map @" + mapLive
-	const chosen = "ct mark set meta priority . ct mark map @" + mapSlots
+	const tr = "meta l4proto { tcp, udp, sctp } dnat $ip to meta priority . ct mark map @" + MapLive
+	const chosen = "ct mark set meta priority . ct mark map @" + MapSlots
 	const other = "tcp flags & (fin | syn | rst | ack) != syn drop" // only what is handed on may begin in the middle
 	hash := []string{"ct mark set " + maglev.Expression(f.Words().IP, affinity > 0, slots), chosen}
 	client := "meta priority . " + clientExpression(f)
 	remember, forget := []string(nil), []string(nil)
-	known := "ct mark set " + client + " map @" + mapAffinity
+	known := "ct mark set " + client + " map @" + MapAffinity
 	if affinity > 0 {
-		remember = []string{fmt.Sprintf("update @%s { %s timeout %ds : ct mark }", mapAffinity, client, affinity)}
-		forget = []string{fmt.Sprintf("delete @%s { %s : ct mark }", mapAffinity, client)}
+		remember = []string{fmt.Sprintf("update @%s { %s timeout %ds : ct mark }", MapAffinity, client, affinity)}
+		forget = []string{fmt.Sprintf("delete @%s { %s : ct mark }", MapAffinity, client)}
 	}
 	var rules []string
 	switch {
-	case l.number&handList != 0:
-		rules = []string{fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(handList))}
+	case l.number&HandList != 0:
+		rules = []string{fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(HandList))}
 		// Which node is asked may change (follow): the answers go by that one.
 		end := []string{other, "$ip daddr != @" + expr.SetOwn + " meta mark set meta mark or " + marks.Hex(marks.TunnelBit), tr}
 		if affinity > 0 {
-			rules = append(rules, known+" "+remember[0]+" jump "+handOnChain, known+" "+other, known+" "+end[1], known+" "+tr)
+			rules = append(rules, known+" "+remember[0]+" jump "+HandOnChain, known+" "+other, known+" "+end[1], known+" "+tr)
 		}
-		rules = slices.Concat(rules, forget, hash, remember, []string{"jump " + handOnChain}, end)
-	case l.number&localList != 0:
+		rules = slices.Concat(rules, forget, hash, remember, []string{"jump " + HandOnChain}, end)
+	case l.number&LocalList != 0:
 		if affinity > 0 {
 			rules = []string{known + " " + remember[0] + " " + tr}
 		}
-		rules = slices.Concat(rules, forget, []string{fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(localList))}, hash,
-			[]string{fmt.Sprintf("meta priority set meta priority or %#x", localList)}, remember, []string{tr}, forget,
+		rules = slices.Concat(rules, forget, []string{fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(LocalList))}, hash,
+			[]string{fmt.Sprintf("meta priority set meta priority or %#x", LocalList)}, remember, []string{tr}, forget,
 			[]string{fmt.Sprintf("ct mark set numgen random mod %d", len(l.slots)), chosen}, remember, []string{tr})
 	default:
 		if affinity > 0 {
@@ -181,7 +186,7 @@ func hashRules(f table.Family, l list, slots int, affinity uint32) []string {
 
 // numbersOf are those of a list's backends, by slot.
 func (p *port) numbersOf(l list) []uint32 {
-	if l.number&hashList == 0 {
+	if l.number&HashList == 0 {
 		return backendNumbers(l.slots)
 	}
 	out := make([]uint32, len(l.slots))

@@ -1,4 +1,4 @@
-package nft
+package services
 
 import (
 	"net/netip"
@@ -11,10 +11,11 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// What an earlier run wrote is gone on with: numbers are in open flows, and slots are not moved for nothing.
+// What an earlier run wrote is gone on with: numbers are in open flows, and slots are not moved for
+// nothing.
 
-// adopt takes the numbers of lists and the slots of backends that stand in the kernel.
-func (v *services) adopt(w *table.State, s *nodestate.State) {
+// Adopt takes the numbers of lists and the slots of backends that stand in the kernel.
+func (v *Follower) Adopt(w *table.State, s *nodestate.State) {
 	slots := map[uint32]map[int]netip.AddrPort{}
 	note := func(list string, slot string, b netip.AddrPort, ok bool) {
 		n, okList := parseList(list)
@@ -27,14 +28,14 @@ func (v *services) adopt(w *table.State, s *nodestate.State) {
 		}
 		slots[n][i] = b
 	}
-	for k, value := range w.Tracker(mapBackends).All() {
+	for k, value := range w.Tracker(MapBackends).All() {
 		list, slot, _ := strings.Cut(k, " . ")
 		b, ok := parseBackend(value)
 		note(list, slot, b, ok)
 	}
-	for k, value := range w.Tracker(mapSlots).All() {
+	for k, value := range w.Tracker(MapSlots).All() {
 		list, slot, _ := strings.Cut(k, " . ")
-		live, _ := w.Tracker(mapLive).Actual(list + " . " + value)
+		live, _ := w.Tracker(MapLive).Actual(list + " . " + value)
 		b, ok := parseBackend(live)
 		note(list, slot, b, ok)
 	}
@@ -43,11 +44,11 @@ func (v *services) adopt(w *table.State, s *nodestate.State) {
 		if !v.renders(f) || v.ports[svc.ID] != nil {
 			continue
 		}
-		at, k := []string{mapServices, mapServicesOutside}, table.Key(f.Addr, f.Proto, f.Port) // the latter alone beside a kube-proxy
+		at, k := []string{MapServices, MapServicesOutside}, table.Key(f.Addr, f.Proto, f.Port) // the latter alone beside a kube-proxy
 		if f.Addr.IsUnspecified() {
-			at, k = []string{mapPorts, mapPortsOutside}, table.Key(f.Proto, f.Port)
+			at, k = []string{MapPorts, MapPortsOutside}, table.Key(f.Proto, f.Port)
 			if svc.LocalOnly {
-				at = []string{mapHostPorts}
+				at = []string{MapHostPorts}
 			}
 		}
 		text, ok := "", false
@@ -65,7 +66,7 @@ func (v *services) adopt(w *table.State, s *nodestate.State) {
 			continue
 		}
 		v.taken[n] = svc.ID
-		p := &port{number: n, faces: map[nodestate.Frontend]nodestate.Service{}, cluster: inOrder(slots[n]), local: inOrder(slots[n|localList]), live: map[netip.AddrPort]bool{}}
+		p := &port{number: n, faces: map[nodestate.Frontend]nodestate.Service{}, cluster: inOrder(slots[n]), local: inOrder(slots[n|LocalList]), live: map[netip.AddrPort]bool{}}
 		for _, b := range slices.Concat(p.cluster, p.local) {
 			p.live[b] = true
 		}
@@ -74,19 +75,20 @@ func (v *services) adopt(w *table.State, s *nodestate.State) {
 	}
 }
 
-// adoptRemote returns on which nodes backends were that flows were handed on to, by the number of their port.
+// adoptRemote returns on which nodes backends were that flows were handed on to, by the number of
+// their port.
 func adoptRemote(w *table.State) map[uint32]map[netip.AddrPort]int {
 	out := map[uint32]map[netip.AddrPort]int{}
-	for k, value := range w.Tracker(mapRemote).All() {
+	for k, value := range w.Tracker(MapRemote).All() {
 		list, _, _ := strings.Cut(k, " . ")
 		n, ok := parseList(list)
 		mark, err := strconv.ParseUint(value, 10, 32)
 		if !ok || err != nil || mark&marks.NodeMask == 0 {
 			continue
 		}
-		text, ok := w.Tracker(mapBackends).Actual(k)
+		text, ok := w.Tracker(MapBackends).Actual(k)
 		if !ok {
-			text, _ = w.Tracker(mapLive).Actual(k)
+			text, _ = w.Tracker(MapLive).Actual(k)
 		}
 		b, ok := parseBackend(text)
 		if !ok {
