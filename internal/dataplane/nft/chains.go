@@ -9,13 +9,14 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // renderChains makes the chains and sets that every node has; those of the hooks are in filter_chains.go. room is of setSizeFor,
 // at of findIndexes.
-func renderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, room uint64, at indexes) {
+func renderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, room uint64, at indexes) {
 	filterChains(f, t, s, epoch, h, at)
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	t.Chains["leave"] = table.Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: expr.Expand(f, s, masqueradeRules(f, s)...)}
@@ -29,7 +30,7 @@ func renderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
 	serviceChains(f, t, s)
 	dsrFallbackChains(f, t, s, at)
-	policySets(f, t, room)
+	policy.AddSets(f, t, room)
 
 	sets := map[string]table.Set{
 		expr.SetWorkloads: {Key: "ifname", Size: room}, expr.MapSenders: {Key: "$addr", Value: "verdict", Size: room}, expr.SetPods: {Key: "$addr", Size: room}, expr.SetOwn: {Key: "$addr", Size: room},

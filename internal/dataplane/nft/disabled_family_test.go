@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -131,8 +132,8 @@ func TestFirstPacketsAreJudged(t *testing.T) {
 		}
 		asked := func() int {
 			n := 0
-			for _, rule := range Render(s, six).Chains[newChain].Rules {
-				if strings.Contains(rule, "vmap @"+mapIngress) || strings.Contains(rule, "vmap @"+mapEgress) {
+			for _, rule := range Render(s, six).Chains[policy.FirstPacketsChain].Rules {
+				if strings.Contains(rule, "vmap @"+policy.MapIngress) || strings.Contains(rule, "vmap @"+policy.MapEgress) {
 					n++
 				}
 			}
@@ -144,7 +145,7 @@ func TestFirstPacketsAreJudged(t *testing.T) {
 		}
 		s.Addrs[pod] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali2", Ingress: nodestate.Isolation{Set: 7, Rule: 1}}
 		if n := asked(); n != 2 {
-			t.Errorf("six %v: a pod is isolated, and %d maps are asked, want 2: %q", six, n, Render(s, six).Chains[newChain].Rules)
+			t.Errorf("six %v: a pod is isolated, and %d maps are asked, want 2: %q", six, n, Render(s, six).Chains[policy.FirstPacketsChain].Rules)
 		}
 	}
 }

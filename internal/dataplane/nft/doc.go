@@ -37,7 +37,7 @@
 // The chain `judge` is where forwarded, received and sent end, for every packet in both directions, with the
 // destination translated and the source not yet; first packets come by `judge-new`, which does not ask what only open flows need (where there are
 // no host endpoints). What it drops is dropped; what returns goes on. Its chains and sets are
-// made by renderPolicy (policy.go) as part of the same Table, and so of the same transaction.
+// made by Render (policy.go) as part of the same Table, and so of the same transaction.
 //
 // # Marks
 //

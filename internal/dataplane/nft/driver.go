@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -70,7 +71,7 @@ type familyTable struct {
 	*table.State
 	numbers   *marks.Numbers // nil while the table is the one of a family that the node does not carry
 	services  *services.Follower
-	policy    *policy
+	policy    *policy.State
 	tallies   map[string]tally // by chain
 	last      *nodestate.State // that was rendered, whole
 	setSize   uint64           // of setSizeFor
@@ -182,7 +183,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	if !t.Family.Carried(s) {
 		return t.applyDisabled(ctx, static, s)
 	}
-	if t.last != nil && t.Current() && t.policy.listening == listening && sameButServices(t.last, s) {
+	if t.last != nil && t.Current() && t.policy.Listening == listening && sameButServices(t.last, s) {
 		t.services.Follow(s, t)
 		return t.Write(ctx)
 	}
@@ -190,11 +191,11 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	first := t.numbers == nil
 	if first {
 		t.Reset()
-		t.numbers, t.policy = marks.NewNumbers(), newPolicy()
+		t.numbers, t.policy = marks.NewNumbers(), policy.New()
 		t.services = services.New(t.Family, t.numbers)
 	}
-	t.policy.listening = listening
-	epoch, hosts := renderPolicy(t.Family, static, s, t.policy)
+	t.policy.Listening = listening
+	epoch, hosts := policy.Render(t.Family, static, s, t.policy)
 	t.setSize = setSizeFor(t.Family, s, t.setSize)
 	renderChains(t.Family, static, s, epoch, hosts, t.setSize, t.indexes)
 	if t.uncounted {

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
@@ -387,7 +388,7 @@ func (r *dryRun) why(chain string) (reason.Reason, nodestate.RuleID) {
 		return reason.NoBackend, 0
 	case "no-endpoint", "forwarded", forwardedAny, unknownPodChain, sentChain, sentAny, sentHomeChain, sentOthersChain:
 		return reason.NoEndpoint, 0
-	case toTunnelChain, podTunnelChain:
+	case policy.TunnelPortChain, podTunnelChain:
 		return reason.TunnelFromPod, 0
 	}
 	return reason.NoFlow, 0
@@ -470,7 +471,7 @@ func (d *Driver) Places() (Places, error) {
 	}
 	p.Host, p.Tunnel = d.network.HostIndex(), d.network.TunnelIndex()
 	if t := d.tables[table.Family{}]; t.policy != nil {
-		p.Epoch = uint32(t.policy.epochs.current)
+		p.Epoch = uint32(t.policy.Epoch())
 	}
 	if len(d.problems) > 0 {
 		p.Behind = d.problems[0]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -50,7 +51,7 @@ const (
 func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
 
 // filterChains are the base chains that are no translation's, and those that belong to them.
-func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at indexes) {
 	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
 		t.Chains[name] = table.Chain{Type: typ, Hook: hook, Priority: prio, Rules: expr.Expand(f, s, rules...)}
 	}
@@ -73,7 +74,7 @@ func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 		"ct mark set meta mark and $mask")
 	forwardedChains(f, t, s, epoch, h, at)
 	base("received", knftables.FilterType, knftables.InputHook, "filter", slices.Concat(
-		[]string{goesOn(epoch) + "accept"}, notReceivedRules(f), []string{"ct state new goto " + h.begin(), expr.OwnFlow + "accept", "goto " + policyChain})...)
+		[]string{goesOn(epoch) + "accept"}, notReceivedRules(f), []string{"ct state new goto " + h.FirstPacketChain(), expr.OwnFlow + "accept", "goto " + policy.MainChain})...)
 	sentChains(f, t, s, epoch, h, at)
 	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
@@ -96,7 +97,7 @@ func notReceivedRules(f table.Family) []string {
 
 // forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a pod, which their indexes tell faster than
 // their names do.
-func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	var rules, open []string
 	for _, index := range []int{at.uplink, at.tunnel} {
@@ -122,11 +123,11 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
 	chain(forwardedOthers,
 		"meta mark and $routed != 0 jump "+departChain,
-		"ct state != new goto "+policyChain,
+		"ct state != new goto "+policy.MainChain,
 		asksNeighbour(s),
 		noEndpoint,
 		"oifname $host jump refuse", // a datagram after the first that nobody answered
-		"goto "+h.begin())
+		"goto "+h.FirstPacketChain())
 }
 
 // sourceChains judge who sends, before connection tracking heeds it. One look-up tells what has an address of this node, which is most of
@@ -283,12 +284,12 @@ const hasList = "meta priority != none "
 const noEndpoint = "$ip daddr @" + expr.SetBlocks + " $ip daddr != @" + expr.SetKnown + " goto no-endpoint"
 
 // sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed again at the end of the chain.
-func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, at indexes) {
+func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at indexes) {
 	// By which interface a packet leaves is told here by the destination that it had before a Service gave it another one.
-	judge := policyChain
-	begin := h.begin()
-	if h.onTheWayOut() {
-		judge, begin = ownChain, ownChain
+	judge := policy.MainChain
+	begin := h.FirstPacketChain()
+	if h.HasEndpoints() {
+		judge, begin = policy.OwnChain, policy.OwnChain
 	}
 	open := goesOn(epoch) + "ct status and dnat == 0 oifname != $host "
 	if p := expr.PodInterfaces(s); p != "" {

@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -28,18 +27,4 @@ func podTunnelRules(s *nodestate.State) []string {
 		rules = append(rules, "meta l4proto { 4, 41 } drop")
 	}
 	return append(rules, "accept")
-}
-
-// toTunnelRules are for what goes to VXLAN's port once it was translated: a Service leads nobody there but to a pod, and no pod at all. Where the
-// setting opens the port to pods, the addresses that nodes are known by stay closed: what comes from this node would be taken for its own.
-func toTunnelRules(s *nodestate.State) []string {
-	const service = "ct status dnat ct direction original "
-	if !s.Settings.VXLANFromPods {
-		return []string{"iifname @" + expr.SetWorkloads + " drop", service + "$ip daddr != @" + expr.SetPodRanges + " drop"}
-	}
-	rules := []string{service + "iifname != @" + expr.SetWorkloads + " $ip daddr != @" + expr.SetPodRanges + " drop"}
-	for _, node := range []string{expr.SetOwn, expr.SetNodes} {
-		rules = append(rules, "iifname @"+expr.SetWorkloads+" $ip daddr @"+node+" drop")
-	}
-	return rules
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -16,7 +17,7 @@ import (
 func Render(s *nodestate.State, six bool) *table.Table {
 	f := table.Family{Six: six}
 	t := table.New(f.NFT())
-	epoch, hosts := renderPolicy(f, t, s, newPolicy())
+	epoch, hosts := policy.Render(f, t, s, policy.New())
 	renderChains(f, t, s, epoch, hosts, setSizeFor(f, s, 0), indexes{connections: 1 << 18}) // the kernel's default
 	n := marks.NewNumbers()
 	renderAddrs(f, t, s, n, indexes{})

@@ -1,4 +1,10 @@
-package nft
+// Package policy renders the policy of a state as chains, sets and maps: that of pods, of host
+// endpoints, and untracked policy. It is evaluated by what connection tracking knows of a flow: the
+// source before its translation, the destination after it, in whichever direction the packet goes.
+// Look-up 1 gives a peer its class, look-up 2 gives a set and a class their chain, which decides by
+// ports. A flow remembers the number of the policy that it was evaluated under.
+// docs/design/nftables.md has the whole of it.
+package policy
 
 import (
 	"fmt"
@@ -14,40 +20,43 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Policy is judged by what connection tracking knows of a flow: the source before its translation, the destination after
-// its translation, in whichever direction the packet goes. docs/design/nftables.md has the whole of it.
+// Chains, sets and maps of policy.
 const (
-	policyChain = "judge"      // every packet; one that needs no judgement leaves at its first rule
-	newChain    = "judge-new"  // first packets, where there are no host endpoints
-	flowChain   = "judge-flow" // the packets of flows that were not judged, or under another policy
-	markChain   = "judged"
-	strayChain  = "stray" // packets of no flow
+	MainChain         = "judge"      // every packet; one that needs no judgement leaves at its first rule
+	FirstPacketsChain = "judge-new"  // first packets, where there are no host endpoints
+	flowChain         = "judge-flow" // the packets of flows that were not judged, or under another policy
+	markChain         = "judged"
+	strayChain        = "stray" // packets of no flow
 
-	toTunnelChain = "to-tunnel" // what is for the tunnel's port
+	TunnelPortChain = "to-tunnel" // what is for the tunnel's port
 
 	setIsolated = "isolated"   // pods with a set in any direction
-	mapIngress  = "ingress-of" // pod → jump to its set's chain
-	mapEgress   = "egress-of"
+	MapIngress  = "ingress-of" // pod → jump to its set's chain
+	MapEgress   = "egress-of"
 	mapPeers    = "peers"         // address → number of its class, as the lower half of a packet's priority
 	mapPeerNets = "peer-networks" // the same for prefixes
 	mapVerdicts = "verdicts"      // number of a set : number of a class → what the set says of it
 )
 
-// policy is what a driver keeps of a family's policy between states.
-type policy struct {
+// State is what a driver keeps of a family's policy between states.
+type State struct {
 	sets, classes *smallNumbers
 	epochs        epochs
-	listening     bool // every flow that is judged is shown
+	Listening     bool // every flow that is judged is shown
 }
 
-func newPolicy() *policy {
-	return &policy{sets: newSmallNumbers(), classes: newSmallNumbers(), epochs: newEpochs()}
+// Epoch is the number of the policy in force; 0 = there is none yet.
+func (p *State) Epoch() uint16 { return p.epochs.current }
+
+// New is of no policy yet.
+func New() *State {
+	return &State{sets: newSmallNumbers(), classes: newSmallNumbers(), epochs: newEpochs()}
 }
 
-// policySets are the sets and maps of policy, which every node has.
-func policySets(f table.Family, t *table.Table, room uint64) {
+// AddSets are the sets and maps of policy, which every node has.
+func AddSets(f table.Family, t *table.Table, room uint64) {
 	for name, set := range map[string]table.Set{
-		setIsolated: {Key: "$addr", Size: room}, mapIngress: {Key: "$addr", Value: "verdict", Size: room}, mapEgress: {Key: "$addr", Value: "verdict", Size: room},
+		setIsolated: {Key: "$addr", Size: room}, MapIngress: {Key: "$addr", Value: "verdict", Size: room}, MapEgress: {Key: "$addr", Value: "verdict", Size: room},
 		mapPeers: {Key: "$addr", Value: "classid"}, mapPeerNets: {Key: "$addr", Value: "classid", Interval: true},
 		mapVerdicts: {Key: "classid", Value: "verdict"},
 	} {
@@ -55,8 +64,9 @@ func policySets(f table.Family, t *table.Table, room uint64) {
 	}
 }
 
-// renderPolicy makes the chains of policy, and the elements of its sets. It returns the policy's number, and what host endpoints judge.
-func renderPolicy(f table.Family, t *table.Table, s *nodestate.State, p *policy) (epoch uint16, hosts hostRules) {
+// Render makes the chains of policy, and the elements of its sets. It returns the policy's number,
+// and what host endpoints judge.
+func Render(f table.Family, t *table.Table, s *nodestate.State, p *State) (epoch uint16, hosts HostRules) {
 	r := policyRender{Family: f, table: t, policy: p, whys: whysOf(s, f), sum: new(uint64)}
 	r.contents = contentsOf(s, r.whys)
 	r.numbers()
@@ -65,7 +75,7 @@ func renderPolicy(f table.Family, t *table.Table, s *nodestate.State, p *policy)
 	r.verdicts()
 	hosts = r.hosts(s)
 	epoch = p.epochs.of(*r.sum)
-	policyChains(f, t, s, epoch, hosts, p.listening)
+	policyChains(f, t, s, epoch, hosts, p.Listening)
 	hostEndpointChains(f, t, s, epoch, hosts)
 	return epoch, hosts
 }
@@ -92,40 +102,41 @@ func icmpErrors(f table.Family) string {
 }
 
 // policyChains are those that every node has.
-func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules, listening bool) {
+func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h HostRules, listening bool) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	errors, end := icmpErrors(f), markChain
 	if h.any() {
 		end = hostChain
 	}
-	chain(policyChain, evaluated(epoch), "goto "+flowChain)
+	chain(MainChain, evaluated(epoch), "goto "+flowChain)
 	flow := func(end string) []string {
 		return append(append([]string{"ct state related return"}, linkRules(f)...),
-			"udp dport $vxlan jump "+toTunnelChain,
+			"udp dport $vxlan jump "+TunnelPortChain,
 			"ct state invalid,untracked goto "+strayChain,
 			"ct state new tcp flags & (syn | ack) != syn jump "+strayChain,
 			"ct original $ip saddr . ct reply $ip saddr @"+expr.SetHairpin+" goto "+markChain,
-			"ct original $ip saddr vmap @"+mapEgress,
+			"ct original $ip saddr vmap @"+MapEgress,
 			"ct original $ip saddr @"+expr.SetOwn+" goto "+end, // the node's own probes
-			"ct reply $ip saddr vmap @"+mapIngress,
+			"ct reply $ip saddr vmap @"+MapIngress,
 			"goto "+end)
 	}
 	chain(flowChain, flow(end)...)
 	if !h.any() {
-		begin := []string{"udp dport $vxlan jump " + toTunnelChain, "tcp flags & (syn | ack) != syn jump " + strayChain}
+		begin := []string{"udp dport $vxlan jump " + TunnelPortChain, "tcp flags & (syn | ack) != syn jump " + strayChain}
 		if len(t.Elements[setIsolated]) > 0 {
-			begin = append(begin, "ct original $ip saddr vmap @"+mapEgress, "ct reply $ip saddr vmap @"+mapIngress)
+			begin = append(begin, "ct original $ip saddr vmap @"+MapEgress, "ct reply $ip saddr vmap @"+MapIngress)
 		}
-		chain(newChain, append(begin, "goto "+markChain)...)
+		chain(FirstPacketsChain, append(begin, "goto "+markChain)...)
 	}
-	chain(toTunnelChain, toTunnelRules(s)...)
-	if h.onTheWayOut() {
-		// Where a flow of the node's own leaves by is known after its destination was translated: leaving judges that, and marks it.
-		chain(ownChain, evaluated(epoch), "goto "+ownFlowChain)
+	chain(TunnelPortChain, toTunnelRules(s)...)
+	if h.HasEndpoints() {
+		// Where a flow of the node's own leaves by is known after its destination was translated:
+		// leaving judges that, and marks it.
+		chain(OwnChain, evaluated(epoch), "goto "+ownFlowChain)
 		chain(ownFlowChain, flow(openChain)...)
 		chain(openChain, openFlowRules(f, h)...)
 	}
-	if h.onTheWayOut() {
+	if h.HasEndpoints() {
 		chain(clearChain, "return")
 	}
 	mark := []string{fmt.Sprintf("ct mark set ct mark and %#x or %#x", ^uint32(marks.EpochMask), epoch)}
@@ -144,13 +155,14 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 type policyRender struct {
 	table.Family
 	table    *table.Table
-	policy   *policy
+	policy   *State
 	whys     map[nodestate.SetID]reason.Reason // what a packet that a set denies is dropped for
 	contents map[nodestate.SetID]map[nodestate.Class]*content
 	sum      *uint64 // of all that a verdict follows from
 	// turned: chains judge the way back of the flow at hand, and neither deny nor mark.
 	turned bool
-	// silent: chains of host endpoints' sets are for postrouting, where the kernel lets no rule answer.
+	// silent: chains of host endpoints' sets are for postrouting, where the kernel lets no rule
+	// answer.
 	silent bool
 }
 
@@ -182,8 +194,8 @@ func (r *policyRender) numbers() {
 	r.policy.classes.follow(classes)
 }
 
-// peers makes look-up 1. A class that no set here knows needs no number: it is as class 0 for all of them. Where an address
-// is in a prefix of a known class, it has to say so itself.
+// peers makes look-up 1. A class that no set here knows needs no number: it is as class 0 for all
+// of them. Where an address is in a prefix of a known class, it has to say so itself.
 func (r *policyRender) peers(s *nodestate.State) {
 	number := func(c nodestate.Class) (string, bool) {
 		n, ok := r.policy.classes.of(uint64(c))
@@ -226,15 +238,16 @@ func (r *policyRender) endpoints(s *nodestate.State) {
 			r.add(setIsolated, a.String(), "")
 		}
 		if v.Ingress.Set != 0 {
-			r.add(mapIngress, a.String(), "jump "+r.podChain("into-", r.setChain("in-", "ct original $ip saddr", v.Ingress), "ct original $ip saddr @"+expr.SetOwn+" return"))
+			r.add(MapIngress, a.String(), "jump "+r.podChain("into-", r.setChain("in-", "ct original $ip saddr", v.Ingress), "ct original $ip saddr @"+expr.SetOwn+" return"))
 		}
 		if v.Egress.Set != 0 {
-			r.add(mapEgress, a.String(), "jump "+r.podChain("out-of-", r.setChain("out-", "ct reply $ip saddr", v.Egress)))
+			r.add(MapEgress, a.String(), "jump "+r.podChain("out-of-", r.setChain("out-", "ct reply $ip saddr", v.Egress)))
 		}
 	}
 }
 
-// podChain makes the chain that leads to a pod's set, but for what the pod sends to itself and the exceptions. The numbers of the look-ups end in it.
+// podChain makes the chain that leads to a pod's set, but for what the pod sends to itself and the
+// exceptions. The numbers of the look-ups end in it.
 func (r *policyRender) podChain(prefix, set string, exceptions ...string) string {
 	rules := append([]string{"ct original $ip saddr . ct reply $ip saddr @" + expr.SetHairpin + " return"}, exceptions...)
 	rules = append(rules, "jump "+set, "meta priority set none")
@@ -246,7 +259,8 @@ func (r *policyRender) podChain(prefix, set string, exceptions ...string) string
 	return name
 }
 
-// setChain makes the chain of an isolation in one direction, where the peer is the given end of the flow.
+// setChain makes the chain of an isolation in one direction, where the peer is the given end of the
+// flow.
 func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) string {
 	why := r.whys[iso.Set]
 	verdicts := r.verdictsOf(why)
@@ -281,7 +295,8 @@ func ofPods(why reason.Reason) bool {
 	return why == reason.PolicyIngress || why == reason.PolicyEgress
 }
 
-// verdictsOf is the map of look-up 2 for a set. Those of host endpoints have maps of their own, one for each kind of chains.
+// verdictsOf is the map of look-up 2 for a set. Those of host endpoints have maps of their own, one
+// for each kind of chains.
 func (r *policyRender) verdictsOf(why reason.Reason) string {
 	switch {
 	case r.turned:
@@ -326,7 +341,8 @@ func (r *policyRender) verdictsFor(set nodestate.SetID) {
 	}
 }
 
-// verdict is a verdict in words; the chain that it leads to is made. why is what a packet that is denied is dropped for.
+// verdict is a verdict in words; the chain that it leads to is made. why is what a packet that is
+// denied is dropped for.
 func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) string {
 	switch {
 	case r.turned && v.Allow:
@@ -343,7 +359,7 @@ func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) strin
 	return "goto " + r.denyChain(why, v.Rule)
 }
 
-// DenyChain makes the chain that drops.
+// denyChain makes the chain that drops.
 func (r *policyRender) denyChain(why reason.Reason, rule nodestate.RuleID) string {
 	name := expr.DenyName(why, rule)
 	rules := append([]string{"counter"}, events.ShowRules(events.Deny, why, rule)...)
@@ -358,4 +374,19 @@ func (r *policyRender) denyChain(why reason.Reason, rule nodestate.RuleID) strin
 	}
 	r.table.Chains[name] = table.Chain{Rules: append(rules, "drop")}
 	return name
+}
+
+// toTunnelRules are for what goes to VXLAN's port once it was translated: a Service leads nobody
+// there but to a pod, and no pod at all. Where the setting opens the port to pods, the addresses
+// that nodes are known by stay closed: what comes from this node would be taken for its own.
+func toTunnelRules(s *nodestate.State) []string {
+	const service = "ct status dnat ct direction original "
+	if !s.Settings.VXLANFromPods {
+		return []string{"iifname @" + expr.SetWorkloads + " drop", service + "$ip daddr != @" + expr.SetPodRanges + " drop"}
+	}
+	rules := []string{service + "iifname != @" + expr.SetWorkloads + " $ip daddr != @" + expr.SetPodRanges + " drop"}
+	for _, node := range []string{expr.SetOwn, expr.SetNodes} {
+		rules = append(rules, "iifname @"+expr.SetWorkloads+" $ip daddr @"+node+" drop")
+	}
+	return rules
 }

@@ -1,4 +1,4 @@
-package nft
+package policy
 
 import (
 	"fmt"
@@ -17,8 +17,9 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Host endpoints judge what comes into the node and what leaves it, by the interface, after the policy of pods; docs/design/nftables.md
-// has the whole of it. Nothing of this is there on a node without any, but for defaultEndpointToHostAction: Drop.
+// Host endpoints judge what comes into the node and what leaves it, by the interface, after the
+// policy of pods; docs/design/nftables.md has the whole of it. Nothing of this is there on a node
+// without any, but for defaultEndpointToHostAction: Drop.
 const (
 	hostChain      = "judge-host"
 	hostDoneChain  = "judge-host-done"
@@ -28,7 +29,7 @@ const (
 	backSuffix     = "-back" // of the same for packets of the way back
 	beforeChain    = "before-services"
 	leavingChain   = "leaving" // what the node's own processes send
-	ownChain       = "judge-own"
+	OwnChain       = "judge-own"
 	ownFlowChain   = "judge-own-flow"
 	openChain      = "judge-own-open"
 	clearChain     = "not-judged"
@@ -41,8 +42,9 @@ const (
 	mapTurned       = "verdicts-turned" // as host-verdicts, for the way back of the flow at hand
 )
 
-// hostRules are the chains of host endpoints by the index of their interface, 0 = any other; those that judge nothing are "".
-type hostRules struct {
+// HostRules are the chains of host endpoints by the index of their interface, 0 = any other; those
+// that judge nothing are "".
+type HostRules struct {
 	in, out, before, older    map[int]string
 	silentIn, silentOut       map[int]string // as in and out, for postrouting
 	untrackedIn, untrackedOut map[int]string // each packet by itself (untracked.go)
@@ -53,21 +55,21 @@ type hostRules struct {
 }
 
 // any reports whether anything is judged after pods' policy.
-func (h hostRules) any() bool { return h.onTheWayOut() || h.toHost == model.ToHostDrop }
+func (h HostRules) any() bool { return h.HasEndpoints() || h.toHost == model.ToHostDrop }
 
-// onTheWayOut reports whether there are host endpoints.
-func (h hostRules) onTheWayOut() bool { return len(h.in) > 0 }
+// HasEndpoints reports whether there are host endpoints.
+func (h HostRules) HasEndpoints() bool { return len(h.in) > 0 }
 
-// begin is the chain that judges first packets.
-func (h hostRules) begin() string {
+// FirstPacketChain is the chain that evaluates first packets.
+func (h HostRules) FirstPacketChain() string {
 	if h.any() {
-		return policyChain
+		return MainChain
 	}
-	return newChain
+	return FirstPacketsChain
 }
 
 // beforeServices reports whether anything is judged before Services.
-func (h hostRules) beforeServices() bool { return anyChain(h.before) }
+func (h HostRules) beforeServices() bool { return anyChain(h.before) }
 
 func anyChain(chains map[int]string) bool {
 	for _, name := range chains {
@@ -79,8 +81,8 @@ func anyChain(chains map[int]string) bool {
 }
 
 // hosts makes the chains of the sets of host endpoints.
-func (r *policyRender) hosts(s *nodestate.State) hostRules {
-	h := hostRules{in: map[int]string{}, out: map[int]string{}, before: map[int]string{}, older: map[int]string{},
+func (r *policyRender) hosts(s *nodestate.State) HostRules {
+	h := HostRules{in: map[int]string{}, out: map[int]string{}, before: map[int]string{}, older: map[int]string{},
 		silentIn: map[int]string{}, silentOut: map[int]string{}, untrackedIn: map[int]string{}, untrackedOut: map[int]string{}}
 	silent := *r
 	silent.silent = true
@@ -106,7 +108,7 @@ func (r *policyRender) hosts(s *nodestate.State) hostRules {
 	}
 	if h.toHost == model.ToHostDrop {
 		h.toHostChain = r.denyChain(reason.ToHost, 0)
-		if h.onTheWayOut() {
+		if h.HasEndpoints() {
 			h.toHostSilent = silent.denyChain(reason.ToHost, 0)
 		}
 	}
@@ -117,7 +119,7 @@ func (r *policyRender) hosts(s *nodestate.State) hostRules {
 }
 
 // host makes the chains of one host endpoint.
-func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *hostRules) {
+func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *HostRules) {
 	const source, destination = "ct original $ip saddr", "ct reply $ip saddr"
 	turned, silent := *r, *r
 	turned.turned, silent.silent = true, true
@@ -184,11 +186,12 @@ func (r *policyRender) turnedVerdicts(sets ...nodestate.Isolation) {
 	}
 }
 
-// ownDevices are those that no host endpoint judges: the loopback device, and Weir's towards the host.
+// ownDevices are those that no host endpoint judges: the loopback device, and Weir's towards the
+// host.
 var ownDevices = fmt.Sprintf(`{ "lo", %q, %q }`, hostnet.HostDevice, hostnet.HostPeer)
 
-// byInterface are the rules that jump to the chain of the interface that a packet comes by ("iif") or leaves by ("oif"). Where there is
-// none (index 0), they do not match.
+// byInterface are the rules that jump to the chain of the interface that a packet comes by ("iif")
+// or leaves by ("oif"). Where there is none (index 0), they do not match.
 func byInterface(key string, chains map[int]string) []string {
 	var parts []string
 	named := []string{"0"}
@@ -211,8 +214,8 @@ func byInterface(key string, chains map[int]string) []string {
 	return rules
 }
 
-// exemptHosts are what no host endpoint is asked about, by a packet's own addresses: what is between nodes and for many on a link, and
-// the tunnel's outer packets.
+// exemptHosts are what no host endpoint is asked about, by a packet's own addresses: what is
+// between nodes and for many on a link, and the tunnel's outer packets.
 func exemptHosts(f table.Family, verdict string) []string {
 	rules := []string{
 		"udp dport $vxlan $ip saddr @" + expr.SetNodes + " $ip daddr @" + expr.SetOwn + " " + verdict,
@@ -224,26 +227,29 @@ func exemptHosts(f table.Family, verdict string) []string {
 	return append(rules, "fib daddr type { multicast, broadcast } "+verdict)
 }
 
-// strayHostRules drop what connection tracking has no idea of and the stack might heed, on nodes with host endpoints.
-func strayHostRules(f table.Family, h hostRules) []string {
-	if !h.onTheWayOut() {
+// strayHostRules drop what connection tracking has no idea of and the stack might heed, on nodes
+// with host endpoints.
+func strayHostRules(f table.Family, h HostRules) []string {
+	if !h.HasEndpoints() {
 		return nil
 	}
 	return []string{icmpErrors(f) + " return",
 		"ct state invalid meta l4proto != { tcp, udp, sctp } $ip daddr @" + expr.SetOwn + " iifname != @" + expr.SetWorkloads + " iifname != " + ownDevices + " drop"}
 }
 
-// notInit is what an INIT of SCTP, which is alone in its packet (RFC 9260, 6.10), does not match: the first chunk's type.
+// notInit is what an INIT of SCTP, which is alone in its packet (RFC 9260, 6.10), does not match:
+// the first chunk's type.
 const notInit = "@th,96,8 != 1"
 
 // silently are the rules for postrouting.
-func (h hostRules) silently() hostRules {
+func (h HostRules) silently() HostRules {
 	h.in, h.out, h.toHostChain = h.silentIn, h.silentOut, h.toHostSilent
 	return h
 }
 
-// interfaceChains are those that judge by the interfaces, of either direction; that of the way back ends with back.
-func interfaceChains(f table.Family, chain func(name string, rules ...string), h hostRules, name, toHost, back string) {
+// interfaceChains are those that judge by the interfaces, of either direction; that of the way back
+// ends with back.
+func interfaceChains(f table.Family, chain func(name string, rules ...string), h HostRules, name, toHost, back string) {
 	rules := h.untrackedRules()
 	if !h.forwarded {
 		rules = append(rules, "ct mark and $handed != 0 goto "+hostDoneChain) // this node is not where it goes
@@ -259,8 +265,8 @@ func interfaceChains(f table.Family, chain func(name string, rules ...string), h
 	rules = append(rules, exemptHosts(f, "goto "+hostDoneChain)...)
 	if anyChain(h.older) {
 		rules = append(rules,
-			// What opens a connection is none of one, whatever came before it with the same ports: connection tracking lets it pass in the
-			// middle of what it took up.
+			// What opens a connection is none of one, whatever came before it with the same ports:
+			// connection tracking lets it pass in the middle of what it took up.
 			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established tcp flags & (syn | ack) != syn jump %s", marks.EpochMask, olderChain),
 			fmt.Sprintf("ct mark and %#x == 0 ct status and dnat == 0 ct state established meta l4proto sctp %s jump %s", marks.EpochMask, notInit, olderChain),
 			fmt.Sprintf("ct mark and %#x == 0 ct state new tcp flags & (syn | ack) != syn jump %s", marks.EpochMask, olderChain))
@@ -272,10 +278,11 @@ func interfaceChains(f table.Family, chain func(name string, rules ...string), h
 	chain(name+backSuffix, slices.Concat(byInterface("oif", h.in), byInterface("iif", h.out), []string{"goto " + back})...)
 }
 
-// openFlowRules tell the node's own processes of open connections that are denied, before they leave: postrouting only drops. They judge
-// what is known to leave by the interface that is known here: no Service gave it another destination, and no mark another way. What is older
-// than the tables is judged where it leaves.
-func openFlowRules(f table.Family, h hostRules) []string {
+// openFlowRules tell the node's own processes of open connections that are denied, before they
+// leave: postrouting only drops. They judge what is known to leave by the interface that is known
+// here: no Service gave it another destination, and no mark another way. What is older than the
+// tables is judged where it leaves.
+func openFlowRules(f table.Family, h HostRules) []string {
 	rules := []string{
 		"meta l4proto != tcp goto " + clearChain,
 		"ct state != established goto " + clearChain,
@@ -296,7 +303,7 @@ func openFlowRules(f table.Family, h hostRules) []string {
 }
 
 // hostChains are those by which packets come to the chains of host endpoints.
-func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h hostRules) {
+func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h HostRules) {
 	if !h.any() {
 		return
 	}
@@ -307,11 +314,11 @@ func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoc
 		chain(back, "meta priority set none")
 	}
 	interfaceChains(f, chain, h, hostChain, toHostChain, back)
-	if h.onTheWayOut() {
+	if h.HasEndpoints() {
 		interfaceChains(f, chain, h.silently(), leavesChain, leavesHost, back)
 	}
 	chain(hostDoneChain, "meta priority set none", "goto "+markChain)
-	if !h.onTheWayOut() {
+	if !h.HasEndpoints() {
 		return
 	}
 	untrackedChains(f, t, s, h)

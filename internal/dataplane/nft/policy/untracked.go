@@ -1,4 +1,4 @@
-package nft
+package policy
 
 import (
 	"slices"
@@ -12,10 +12,11 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Policies with doNotTrack judge each packet by itself, by its own addresses and ports: what comes in before connection tracking, what begins in the
-// node where it is sent, and once more where it leaves when a Service gave it another destination. What they allow has UntrackedBit in its mark, and no
-// other policy of host endpoints asks about it; it is tracked all the same, because what is for a Service, or answers what was translated, has
-// to be, and that is not known before.
+// Policies with doNotTrack judge each packet by itself, by its own addresses and ports: what comes
+// in before connection tracking, what begins in the node where it is sent, and once more where it
+// leaves when a Service gave it another destination. What they allow has UntrackedBit in its mark,
+// and no other policy of host endpoints asks about it; it is tracked all the same, because what is
+// for a Service, or answers what was translated, has to be, and that is not known before.
 const (
 	untrackedChain        = "alone"
 	untrackedSentChain    = "alone-sent"
@@ -29,12 +30,14 @@ func isUntracked(why reason.Reason) bool {
 	return why == reason.UntrackedIngress || why == reason.UntrackedEgress
 }
 
-// isPerPacket reports whether a set judges packets by their own addresses and ports, not by those of their flow. That with preDNAT does so, too: before
-// Services both are the same, and of TCP that is handed on and answered straight connection tracking sees one half, and takes most of it for invalid.
+// isPerPacket reports whether a set judges packets by their own addresses and ports, not by those
+// of their flow. That with preDNAT does so, too: before Services both are the same, and of TCP that
+// is handed on and answered straight connection tracking sees one half, and takes most of it for
+// invalid.
 func isPerPacket(why reason.Reason) bool { return why == reason.HostPreDNAT || isUntracked(why) }
 
 // untrackedChains are those of policies with doNotTrack; nothing of it is there without them.
-func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h hostRules) {
+func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h HostRules) {
 	if !h.hasUntracked() {
 		return
 	}
@@ -58,10 +61,11 @@ func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h hostR
 }
 
 // hasUntracked reports whether there are policies with doNotTrack.
-func (h hostRules) hasUntracked() bool { return anyChain(h.untrackedIn) || anyChain(h.untrackedOut) }
+func (h HostRules) hasUntracked() bool { return anyChain(h.untrackedIn) || anyChain(h.untrackedOut) }
 
-// untrackedRules let pass what policies with doNotTrack allow: of the node's own processes, and of what it routes.
-func (h hostRules) untrackedRules() []string {
+// untrackedRules let pass what policies with doNotTrack allow: of the node's own processes, and of
+// what it routes.
+func (h HostRules) untrackedRules() []string {
 	if !h.hasUntracked() {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package nft
+package policy
 
 import (
 	"slices"
@@ -9,7 +9,8 @@ import (
 // unknownNumber is the class of peers for whose class no number was left.
 const unknownNumber = 0xffff
 
-// smallNumbers gives identifiers the numbers 1 to 65534. An identifier keeps its number while it is known.
+// smallNumbers gives identifiers the numbers 1 to 65534. An identifier keeps its number while it is
+// known.
 type smallNumbers struct {
 	byID  map[uint64]uint16
 	taken map[uint16]bool
@@ -54,9 +55,11 @@ func (n *smallNumbers) follow(known map[uint64]bool) {
 	}
 }
 
-// epochs gives policies the numbers by which flows remember under which one they were judged. It is made from what the policy
-// says: under the same policy a flow would be judged the same. Of the last halfOfEpochs policies since the start no two share one. Of those
-// before the start nothing is known but the number: a policy that is the first after it has that of another by a chance of 1 in 32,768.
+// epochs gives policies the numbers by which flows remember under which one they were judged. It is
+// made from what the policy says: under the same policy a flow would be judged the same. Of the
+// last halfOfEpochs policies since the start no two share one. Of those before the start nothing is
+// known but the number: a policy that is the first after it has that of another by a chance of 1 in
+// 32,768.
 type epochs struct {
 	newer, older map[uint16]uint64 // sums; the newer are of policies that were in force since the older were full
 	current      uint16            // in force; 0 = none yet
