@@ -5,7 +5,7 @@ var attacksTables = []mutant{
 	{fault{"a pod fills a node's connection tracking with connections of its own", "internal/dataplane/nft/conntrack_quota.go",
 		"func (p podConnections) shares(most int) map[netip.Addr]string {\n", "func (p podConnections) shares(most int) map[netip.Addr]string {\n	return nil\n"},
 		"./test/netns", "^TestHostileConnections$"},
-	{fault{"eight pods together fill a node's connection tracking", "internal/dataplane/nft/filter_chains.go",
+	{fault{"eight pods together fill a node's connection tracking", "internal/dataplane/nft/chains/filter_chains.go",
 		`		"ct status and confirmed == 0 jump "+podBeginsChain,`, `		"ct status and confirmed != 0 jump "+podBeginsChain,`},
 		"./test/netns", "^TestHostileConnectionsTogether$"},
 	{fault{"a pod fills the node's table of neighbours by sending to many addresses of the link", "bpf/handle.h",

@@ -3,7 +3,6 @@ package nft
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
@@ -19,22 +19,8 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Connection tracking has one table for the whole node (nf_conntrack_max). So that one pod does not fill it, rules bound how fast a pod begins
-// connections, and the driver counts those of each pod while more than half of the table is used. `ct count` would do both in the kernel, but it
-// walks a pod's whole list for a new connection, and leaves TCP connections out that are closed and stay in the table for two minutes.
+// How often the table is looked at, and how much of it a pod may have.
 const (
-	podBeginsChain  = "pod-begins"  // may a pod begin a connection?
-	podPressedChain = "pod-pressed" // the same while the table fills
-	mapShares       = "shares"      // pods' addresses → what applies to them while the table fills
-	setBegun        = "begun"       // pods' addresses with their rate
-	setBegunPressed = "begun-pressed"
-
-	// A pod begins 1/begunPart of the table at once, and then 1/begunRate of it in a second; while more than half of the table is used,
-	// 1/pressedPart and 1/pressedRate. The first is more than a node can carry for long: a closed connection of TCP stays for 120 s.
-	begunPart, begunRate     = 32, 16
-	pressedPart, pressedRate = 256, 1024
-	// begunSize is for how many addresses of pods there are rates.
-	begunSize = 65536
 	// freePart is how much of what is free a pod may have while more than half of the table is used: 1 in freePart.
 	freePart = 4
 
@@ -49,31 +35,6 @@ const (
 type Held struct {
 	Addr    netip.Addr // that with most connections
 	Entries int        // connections that the pod began, from all of its addresses
-}
-
-// connectionShares make the chains and sets by which pods are held to their shares of a table of so many connections; 0 = there is no limit, or
-// it is not known.
-func connectionShareChains(f table.Family, t *table.Table, s *nodestate.State, connections uint32) {
-	refuse := expr.DenyName(reason.Share, 0)
-	table.AddSet(f, t, mapShares, table.Set{Key: "$addr", Value: "verdict"})
-	var begins, pressed []string
-	if connections > 0 {
-		part := func(n uint32) uint32 { return max(connections/n, 1) }
-		within := func(set string, burst, rate uint32) []string {
-			return []string{
-				fmt.Sprintf("update @%s { $ip saddr timeout 1m limit rate %d/second burst %d packets } return", set, part(rate), part(burst)),
-				"$ip saddr != @" + set + " return", // there is no room to count it
-				"goto " + refuse}
-		}
-		begins = append([]string{"$ip saddr vmap @" + mapShares}, within(setBegun, begunPart, begunRate)...)
-		pressed = within(setBegunPressed, pressedPart, pressedRate)
-	}
-	t.Chains[podBeginsChain] = table.Chain{Rules: expr.Expand(f, s, begins...)}
-	t.Chains[podPressedChain] = table.Chain{Rules: expr.Expand(f, s, pressed...)}
-	for _, name := range []string{setBegun, setBegunPressed} {
-		table.AddSet(f, t, name, table.Set{Key: "$addr", Learned: true, Size: begunSize})
-	}
-	t.Chains[refuse] = table.Chain{Rules: []string{"counter", "drop"}}
 }
 
 // connections is the size of the table of connection tracking; 0 = there is no limit, or nothing is tracked.
@@ -137,7 +98,7 @@ func (d *Driver) shareConnections(ctx context.Context) {
 	}
 }
 
-// setShares writes what applies to pods' addresses while the table fills: verdicts of mapShares.
+// setShares writes what applies to pods' addresses while the table fills: verdicts of MapShares.
 func (d *Driver) setShares(ctx context.Context, shares map[netip.Addr]string, held []Held) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,7 +129,7 @@ func (d *Driver) setShares(ctx context.Context, shares map[netip.Addr]string, he
 		for a, to := range of {
 			want[a.String()] = to
 		}
-		t.Tracker(mapShares).Desire(maps.All(want))
+		t.Tracker(chains.MapShares).Desire(maps.All(want))
 		errs = append(errs, t.Write(ctx))
 	}
 	return errors.Join(errs...)
@@ -178,7 +139,7 @@ func (d *Driver) setShares(ctx context.Context, shares map[netip.Addr]string, he
 func (t *familyTable) addShares(static *table.Table, s *nodestate.State) {
 	for a, to := range t.shares {
 		if s.Addrs[a].Kind == nodestate.AddrEndpoint {
-			static.Add(mapShares, a.String(), to)
+			static.Add(chains.MapShares, a.String(), to)
 		}
 	}
 }
@@ -233,7 +194,7 @@ func (p podConnections) count() error {
 func (p podConnections) shares(most int) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for a, pod := range p.pods {
-		out[a] = "goto " + podPressedChain
+		out[a] = "goto " + chains.PodPressedChain
 		if p.total[pod] > most {
 			out[a] = "goto " + expr.DenyName(reason.Share, 0)
 		}

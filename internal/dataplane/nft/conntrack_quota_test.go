@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -51,7 +52,7 @@ func TestConnectionsOfPods(t *testing.T) {
 			t.Errorf("held are %v", held)
 		}
 		shares, refuse := p.shares(65), "goto "+expr.DenyName(reason.Share, 0)
-		if len(shares) != 3 || shares[addr(2)] != refuse || shares[addr(3)] != refuse || shares[addr(4)] != "goto "+podPressedChain {
+		if len(shares) != 3 || shares[addr(2)] != refuse || shares[addr(3)] != refuse || shares[addr(4)] != "goto "+chains.PodPressedChain {
 			t.Errorf("shares are %v", shares)
 		}
 		return nil

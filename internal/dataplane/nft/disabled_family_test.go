@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
@@ -114,7 +115,7 @@ func TestFailedTable(t *testing.T) {
 // TestAnotherFamilysPod: an interface whose pod has addresses of one family only is a pod's in the other one, too.
 func TestAnotherFamilysPod(t *testing.T) {
 	var have []string
-	for name := range Render(small(), true).Elements[expr.SetWorkloads] {
+	for name := range chains.Render(small(), true).Elements[expr.SetWorkloads] {
 		have = append(have, name)
 	}
 	slices.Sort(have)
@@ -132,7 +133,7 @@ func TestFirstPacketsAreJudged(t *testing.T) {
 		}
 		asked := func() int {
 			n := 0
-			for _, rule := range Render(s, six).Chains[policy.FirstPacketsChain].Rules {
+			for _, rule := range chains.Render(s, six).Chains[policy.FirstPacketsChain].Rules {
 				if strings.Contains(rule, "vmap @"+policy.MapIngress) || strings.Contains(rule, "vmap @"+policy.MapEgress) {
 					n++
 				}
@@ -145,7 +146,7 @@ func TestFirstPacketsAreJudged(t *testing.T) {
 		}
 		s.Addrs[pod] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali2", Ingress: nodestate.Isolation{Set: 7, Rule: 1}}
 		if n := asked(); n != 2 {
-			t.Errorf("six %v: a pod is isolated, and %d maps are asked, want 2: %q", six, n, Render(s, six).Chains[policy.FirstPacketsChain].Rules)
+			t.Errorf("six %v: a pod is isolated, and %d maps are asked, want 2: %q", six, n, chains.Render(s, six).Chains[policy.FirstPacketsChain].Rules)
 		}
 	}
 }

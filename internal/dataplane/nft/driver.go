@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
@@ -54,8 +55,8 @@ type Driver struct {
 	tables  map[table.Family]*familyTable
 	network hostnet.Network
 
-	tunnelTable *tunnelTable
-	arpTable    *arpTable
+	tunnelTable *chains.TunnelTable
+	arpTable    *chains.ArpTable
 	problems    []string
 	count       counters
 	listening   bool // somebody wants to know of every flow that is judged
@@ -74,14 +75,14 @@ type familyTable struct {
 	policy    *policy.State
 	tallies   map[string]tally // by chain
 	last      *nodestate.State // that was rendered, whole
-	setSize   uint64           // of setSizeFor
-	indexes   indexes          // of findIndexes
+	setSize   uint64           // of SetSizeFor
+	indexes   chains.Indexes   // of FindIndexes
 	refreshed time.Time        // at interfaces
 	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
 	inForce    bool
 	err        error                 // of the last try to write it
 	shares     map[netip.Addr]string // of setShares
-	neighbours map[netip.Addr]bool   // of findNeighbours
+	neighbours map[netip.Addr]bool   // of FindNeighbours
 	// uncounted says that the kernel does not count connections: no pod is held to its share of the ports for source NAT.
 	uncounted bool
 }
@@ -104,7 +105,7 @@ func New(o Options) (*Driver, error) {
 		if !live {
 			continue
 		}
-		if err := countsConnections(f); err != nil {
+		if err := chains.CountsConnections(f); err != nil {
 			d.tables[f].uncounted = true
 			o.Logger.Warn("the kernel does not count connections (nft_connlimit): no pod is held to its share of the ports for source NAT", "family", f, "error", err)
 		}
@@ -113,11 +114,11 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables of devices: %w", err)
 	}
-	d.tunnelTable = newTunnelTable(n)
+	d.tunnelTable = chains.NewTunnelTable(n)
 	if n, err = o.Tables(knftables.ARPFamily); err != nil {
 		return nil, fmt.Errorf("nftables of ARP: %w", err)
 	}
-	d.arpTable = newARPTable(n)
+	d.arpTable = chains.NewARPTable(n)
 	return d, nil
 }
 
@@ -164,8 +165,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		}
 	}
 	if machine {
-		d.arpTable.apply(ctx, d.state, d.log)
-		errs = append(errs, d.tunnelTable.apply(ctx, d.network.TunnelIndex() != 0, d.network.TunnelRemade())...)
+		d.arpTable.Apply(ctx, d.state, d.log)
+		errs = append(errs, d.tunnelTable.Apply(ctx, d.network.TunnelIndex() != 0, d.network.TunnelRemade())...)
 		errs = append(errs, d.network.Open(d.state, func(f table.Family) bool { return d.tables[f].inForce },
 			func(f table.Family) *marks.Numbers { return d.tables[f].numbers })...)
 	}
@@ -196,10 +197,10 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	}
 	t.policy.Listening = listening
 	epoch, hosts := policy.Render(t.Family, static, s, t.policy)
-	t.setSize = setSizeFor(t.Family, s, t.setSize)
-	renderChains(t.Family, static, s, epoch, hosts, t.setSize, t.indexes)
+	t.setSize = chains.SetSizeFor(t.Family, s, t.setSize)
+	chains.RenderChains(t.Family, static, s, epoch, hosts, t.setSize, t.indexes)
 	if t.uncounted {
-		withoutShares(static)
+		chains.WithoutPortShares(static)
 	}
 	if !t.Loaded {
 		t.Define(static)
@@ -219,12 +220,10 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 			t.services.Adopt(t.State, s)
 		}
 	}
-	renderAddrs(t.Family, static, s, t.numbers, t.indexes)
-	renderRoutes(t.Family, static, s)
-	renderRemote(t.Family, static, s, t.numbers)
+	chains.RenderElements(t.Family, static, s, t.numbers, t.indexes)
 	t.addShares(static, s)
 	for a := range t.neighbours {
-		static.Add(setNeighbours, a.String(), "")
+		static.Add(chains.SetNeighbours, a.String(), "")
 	}
 	t.Desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
 	t.services.Follow(s, t)
@@ -239,9 +238,9 @@ func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, er
 	}
 	t.refreshed = time.Now()
 	t.refreshNeighbours(s, log)
-	at, err := findIndexes(t.Family, s)
+	at, err := chains.FindIndexes(t.Family, s)
 	if err == nil {
-		at.connections, err = connections()
+		at.Connections, err = connections()
 	}
 	if err == nil && at != t.indexes {
 		t.indexes, t.last = at, nil
@@ -278,7 +277,7 @@ func (t *familyTable) applyDisabled(ctx context.Context, static *table.Table, s 
 		t.Reset()
 		t.numbers, t.services, t.policy, t.last = nil, nil, nil, nil
 	}
-	renderDisabled(t.Family, static, s)
+	chains.RenderDisabled(t.Family, static, s)
 	if !t.Loaded {
 		t.Define(static)
 		if err := t.Load(ctx); err != nil {

@@ -11,11 +11,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
-	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
-	"github.com/weir-net/weir/internal/dataplane/nft/policy"
-	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
@@ -357,41 +355,16 @@ func (r *dryRun) farEnd() netip.Addr {
 
 // why is the reason for which a chain drops, with policy's rule.
 func (r *dryRun) why(chain string) (reason.Reason, nodestate.RuleID) {
-	if why, rule, ok := expr.DenyChain(chain); ok {
-		return why, rule
-	}
 	tunnel := r.driver.network.TunnelIndex()
-	fromTunnel := tunnel != 0 && r.walk.In.Index == tunnel
-	switch chain {
-	case "from-network", sourceProven, ownSourceChain:
-		if fromTunnel {
-			return reason.TunnelSource, 0
-		}
-		if back, err := leadsBack(r.walk.Ends.Src, r.walk.In.Index); chain != ownSourceChain && r.driver.state.Settings.RPFStrict && err == nil && !back {
-			return reason.ReversePath, 0
-		}
-		return reason.Spoofed, 0
-	case workloadChain, "translate", "admit", admitNewChain, blockSource, blockTunnel, frontSource, podSource, podTunnel, nodeSource,
-		nodeRequest, sourceForged, handedChain, handedOpen, admitHanded, admitBackChain:
-		return reason.Spoofed, 0
-	case "tunnel":
-		return reason.TunnelSource, 0
-	case "choose", services.RangesChain:
-		switch l := r.walk.Lookups; {
-		case len(l) > 0 && (l[len(l)-1].Set == services.MapLists || l[len(l)-1].Set == services.MapRanged):
-			return reason.NoLocalBackend, 0
-		case chain == services.RangesChain:
-			return reason.SourceRange, 0
-		}
-		return reason.NoFlow, 0
-	case "refused":
-		return reason.NoBackend, 0
-	case "no-endpoint", "forwarded", forwardedAny, unknownPodChain, sentChain, sentAny, sentHomeChain, sentOthersChain:
-		return reason.NoEndpoint, 0
-	case policy.TunnelPortChain, podTunnelChain:
-		return reason.TunnelFromPod, 0
+	d := chains.Dropped{Chain: chain, FromTunnel: tunnel != 0 && r.walk.In.Index == tunnel}
+	if n := len(r.walk.Lookups); n > 0 {
+		d.LastSet = r.walk.Lookups[n-1].Set
 	}
-	return reason.NoFlow, 0
+	if r.driver.state.Settings.RPFStrict {
+		back, err := leadsBack(r.walk.Ends.Src, r.walk.In.Index)
+		d.Astray = err == nil && !back
+	}
+	return d.Why()
 }
 
 // decapsulate lets the outer packet of the tunnel pass, whose mark the inner one has. false = it ends.

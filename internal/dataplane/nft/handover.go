@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
@@ -70,7 +71,7 @@ func Left() (left conntrack.Left, err error) {
 		}
 	}
 	left.Way = func(mark uint32, six bool) (conntrack.Way, bool) { return connectionRoute(mark, nodes[six]) }
-	_, flows, err := table.Elements(conn, table.Family{}, mapDSRFlows)
+	_, flows, err := table.Elements(conn, table.Family{}, chains.MapDSRFlows)
 	for _, e := range flows {
 		if entry, ok := dsrEntry(e); ok {
 			left.Straight = append(left.Straight, entry)
@@ -90,7 +91,7 @@ func dsrEntry(e nftables.SetElement) (conntrack.Entry, bool) {
 		return conntrack.Entry{}, false
 	}
 	mark := binary.NativeEndian.Uint32(e.Val)
-	if mark&dsrClosed != 0 {
+	if mark&chains.DsrClosed != 0 {
 		return conntrack.Entry{}, false
 	}
 	orig := conntrack.Tuple{Src: netip.AddrFrom4([4]byte(e.Key)), Dst: netip.AddrFrom4([4]byte(e.Key[4:])), Proto: unix.IPPROTO_TCP,

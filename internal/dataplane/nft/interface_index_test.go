@@ -13,8 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
-	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -59,7 +59,7 @@ func TestUplinkByIndex(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			to, err := listed(forwardedOpen)
+			to, err := listed(chains.ForwardedOpen)
 			if err != nil {
 				return err
 			}
@@ -116,9 +116,9 @@ func TestSenders(t *testing.T) {
 	s := small()
 	s.Addrs[addr("10.244.1.4")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali*", IfIndex: 7}
 	s.Addrs[addr("10.244.1.5")] = nodestate.Addr{Kind: nodestate.AddrEndpoint}
-	table := Render(s, false)
-	odd := senderChain("cali*")
-	for a, chain := range map[string]string{"172.30.0.8": ownSourceChain, "10.244.1.2": "from-pod-cali1", "10.244.1.4": odd, "10.244.1.5": ownSourceChain} {
+	table := chains.Render(s, false)
+	odd := chains.SenderChain("cali*")
+	for a, chain := range map[string]string{"172.30.0.8": chains.OwnSourceChain, "10.244.1.2": "from-pod-cali1", "10.244.1.4": odd, "10.244.1.5": chains.OwnSourceChain} {
 		if got := table.Elements[expr.MapSenders][a]; got != "goto "+chain {
 			t.Errorf("what comes from %s meets %q, want %s", a, got, chain)
 		}
@@ -131,55 +131,20 @@ func TestSenders(t *testing.T) {
 	}
 	open := *s
 	open.Settings.VXLANFromPods, open.Settings.IPIPFromPods = true, true
-	if got := strings.Join(Render(&open, false).Chains["from-pod-cali1"].Rules, "; "); got != `iifname "cali1" accept; goto own-source` {
+	if got := strings.Join(chains.Render(&open, false).Chains["from-pod-cali1"].Rules, "; "); got != `iifname "cali1" accept; goto own-source` {
 		t.Errorf("with tunnels allowed to pods: %s", got)
 	}
 	if strings.ContainsAny(odd, "*") {
 		t.Errorf("chain %s is no name of nft's", odd)
 	}
-	if got := table.Chains[forwardedOpen].Rules; len(got) != 2 || got[0] != "oif { 7 } accept" {
+	if got := table.Chains[chains.ForwardedOpen].Rules; len(got) != 2 || got[0] != "oif { 7 } accept" {
 		t.Errorf("open flows go on by %q", got)
 	}
-	for i := range maxIndexes {
+	for i := range chains.MaxIndexes {
 		s.Addrs[addr(fmt.Sprintf("10.245.%d.%d", i/250, 1+i%250))] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: fmt.Sprint("cali", 10+i), IfIndex: 100 + i}
 	}
-	if _, there := Render(s, false).Chains[forwardedOpen]; there {
+	if _, there := chains.Render(s, false).Chains[chains.ForwardedOpen]; there {
 		t.Error("a rule names more pods than it may")
-	}
-}
-
-// TestIndexes: which interfaces are told by which index; none where a name of one is a number, which nft would take for that name.
-func TestIndexes(t *testing.T) {
-	s := small()
-	s.Addrs[addr("10.244.1.4")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali7", IfIndex: 7}
-	addressed := map[int]bool{1: false, 2: true, 3: false, 7: false, 9: false}
-	var links []netlink.Link
-	for name, index := range map[string]int{"eth0": 2, "eth1": 3, hostnet.TunnelDevice: 4, hostnet.HostDevice: 5, hostnet.HostPeer: 6, "cali7": 7, "eth2": 8, "br0": 9} {
-		links = append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}})
-	}
-	links = append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1, Flags: net.FlagLoopback}})
-	at := indexesOf(s, links, addressed)
-	if want := (indexes{uplink: 2, tunnel: 4, host: 5, others: "3, 9, "}); at != want {
-		t.Errorf("%+v, want %+v", at, want)
-	}
-	for f, want := range map[table.Family]string{{}: "{ 3, 9, 7 }", {Six: true}: "{ 3, 9 }"} {
-		if got := onwardInterfaces(f, s, at); got != want {
-			t.Errorf("%v: open flows go on by %q, want %q", f, got, want)
-		}
-	}
-	for _, name := range []string{"100", "0x64", "007"} {
-		at := indexesOf(s, append(links, &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Index: 10}}), addressed)
-		if want := (indexes{named: true}); at != want {
-			t.Errorf("an interface %s: %+v, want %+v", name, at, want)
-		}
-		if got := onwardInterfaces((table.Family{}), s, at); got != "" {
-			t.Errorf("an interface %s: open flows go on by %q", name, got)
-		}
-		rendered := table.New(table.Family{}.NFT())
-		addSender(table.Family{}, rendered, nodestate.New(), addr("10.244.1.4"), s.Addrs[addr("10.244.1.4")], at)
-		if got := strings.Join(rendered.Chains["from-pod-cali7"].Rules, "; "); got != `iifname "cali7" meta l4proto tcp accept; iifname "cali7" goto pod-tunnels; goto own-source` {
-			t.Errorf("an interface %s: who sends is told by %s", name, got)
-		}
 	}
 }
 

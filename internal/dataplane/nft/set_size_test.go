@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -57,14 +58,14 @@ func testRoom() error {
 		if err := d.Apply(context.Background(), s, nodestate.All()); err != nil {
 			return fmt.Errorf("%+v: %w", step, err)
 		}
-		text, err := exec.Command("nft", "list", "map", "ip", "weir", mapDSRFlows).CombinedOutput()
+		text, err := exec.Command("nft", "list", "map", "ip", "weir", chains.MapDSRFlows).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%+v: %w: %s", step, err, text)
 		}
 		if kept := strings.Contains(string(text), flow); kept != step.kept {
 			return fmt.Errorf("%+v: the straight flow is there: %t", step, kept)
 		}
-		if out, err := exec.Command("nft", "add", "element", "ip", "weir", mapDSRFlows, "{ "+flow+" timeout 1h : 0x10000 }").CombinedOutput(); err != nil {
+		if out, err := exec.Command("nft", "add", "element", "ip", "weir", chains.MapDSRFlows, "{ "+flow+" timeout 1h : 0x10000 }").CombinedOutput(); err != nil {
 			return fmt.Errorf("%+v: %w: %s", step, err, out)
 		}
 		if !step.replaced {

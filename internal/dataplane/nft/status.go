@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
@@ -52,7 +53,7 @@ func (d *Driver) Status() Status {
 		st.Elements[fmt.Sprintf("%s announced", f.NFT())] = d.network.Answered(f)
 		if n := t.Elements[expr.MapSenders]; n != nil {
 			for _, to := range n.All() {
-				if strings.HasPrefix(to, "goto "+senderPrefix) {
+				if strings.HasPrefix(to, "goto "+chains.SenderPrefix) {
 					st.Endpoints++
 				}
 			}
@@ -77,7 +78,7 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 		if t.Elements[expr.MapSenders] == nil {
 			return fmt.Errorf("address %s is in no table: the node does not carry its family", a)
 		}
-		if to, _ := t.Elements[expr.MapSenders].Actual(a.String()); to != "goto "+senderChain(ep.Interface) {
+		if to, _ := t.Elements[expr.MapSenders].Actual(a.String()); to != "goto "+chains.SenderChain(ep.Interface) {
 			return fmt.Errorf("address %s is not in the map of senders with interface %s", a, ep.Interface)
 		}
 	}

@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"sigs.k8s.io/knftables"
@@ -8,9 +8,10 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// renderDisabled makes the table of a family that the node does not carry: the kernel may route it all the same, with routes and
-// settings of before or of somebody else, and nothing would judge what pods send and are sent. So they send and get none.
-func renderDisabled(f table.Family, t *table.Table, s *nodestate.State) {
+// RenderDisabled makes the table of a family that the node does not carry: the kernel may route it
+// all the same, with routes and settings of before or of somebody else, and nothing would judge
+// what pods send and are sent. So they send and get none.
+func RenderDisabled(f table.Family, t *table.Table, s *nodestate.State) {
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, direction string) {
 		rules := []string{direction + " @" + expr.SetWorkloads + " drop"}
 		if p := expr.PodInterfaces(s); p != "" {

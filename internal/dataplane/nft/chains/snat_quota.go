@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"context"
@@ -12,8 +12,9 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Ports for source NAT are chosen by the kernel, out of the node's range. So that one pod does not take them all towards one destination, each
-// has a share: so many connections that connection tracking knows of it with that destination.
+// Ports for source NAT are chosen by the kernel, out of the node's range. So that one pod does not
+// take them all towards one destination, each has a share: so many connections that connection
+// tracking knows of it with that destination.
 const (
 	asNodePod       = "as-node-pod"     // gives a pod's flow the node's address, while the pod has less than its share of the ports
 	asNodeOutside   = "as-node-outside" // gives the flow of somebody outside the node's address, with the ports that pods do not have for themselves
@@ -23,7 +24,8 @@ const (
 	setQueryShares  = "query-shares"
 	// portShare is the part of the range that a pod may have: 1 in portShare.
 	portShare = 4
-	// outsideShare is the part of the range, its beginning, that all those outside may have: the rest is left to pods and the node's processes.
+	// outsideShare is the part of the range, its beginning, that all those outside may have: the
+	// rest is left to pods and the node's processes.
 	outsideShare = 2
 	// minSharedPorts is the least size of a range of which pods have shares.
 	minSharedPorts = 1936
@@ -41,7 +43,8 @@ func podShare(s *nodestate.State) int {
 	return n / portShare
 }
 
-// outsidePorts are the ports for what comes from outside for a Service, and goes on with the node's address: inclusive.
+// outsidePorts are the ports for what comes from outside for a Service, and goes on with the node's
+// address: inclusive.
 func outsidePorts(s *nodestate.State) (first, last uint16) {
 	first, last = s.Settings.SNATFirst, s.Settings.SNATLast
 	n := int(last) - int(first) + 1
@@ -74,8 +77,8 @@ func portShareChains(f table.Family, t *table.Table, s *nodestate.State) {
 	t.Chains[refuse] = table.Chain{Rules: []string{"counter", "drop"}}
 }
 
-// withoutShares takes the shares out of a table: the kernel does not count connections.
-func withoutShares(t *table.Table) {
+// WithoutPortShares takes the shares out of a table: the kernel does not count connections.
+func WithoutPortShares(t *table.Table) {
 	for name, rules := range map[string][]string{asNodePod: {"goto " + asNodeChain}, portShareChain: nil, queryShareChain: nil} {
 		if _, ok := t.Chains[name]; ok {
 			t.Chains[name] = table.Chain{Rules: rules}
@@ -83,8 +86,9 @@ func withoutShares(t *table.Table) {
 	}
 }
 
-// countsConnections asks the kernel whether it counts connections for elements of sets. Nothing is written.
-func countsConnections(f table.Family) error {
+// CountsConnections asks the kernel whether it counts connections for elements of sets. Nothing is
+// written.
+func CountsConnections(f table.Family) error {
 	n, err := knftables.New(f.NFT(), table.Name+"-try")
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"net/netip"
@@ -12,23 +12,28 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Render makes the table of a family from a state alone. A node that the state's makers never saw before gets the number
-// that marks gives it.
+// Render makes the table of a family from a state alone. A node that the state's makers never saw
+// before gets the number that marks gives it.
 func Render(s *nodestate.State, six bool) *table.Table {
 	f := table.Family{Six: six}
 	t := table.New(f.NFT())
 	epoch, hosts := policy.Render(f, t, s, policy.New())
-	renderChains(f, t, s, epoch, hosts, setSizeFor(f, s, 0), indexes{connections: 1 << 18}) // the kernel's default
+	RenderChains(f, t, s, epoch, hosts, SetSizeFor(f, s, 0), Indexes{Connections: 1 << 18}) // the kernel's default
 	n := marks.NewNumbers()
-	renderAddrs(f, t, s, n, indexes{})
-	renderRoutes(f, t, s)
-	renderRemote(f, t, s, n)
+	RenderElements(f, t, s, n, Indexes{})
 	services.New(f, n).Render(t, s)
 	return t
 }
 
+// RenderElements makes the elements of sets that follow addresses and routes.
+func RenderElements(f table.Family, t *table.Table, s *nodestate.State, numbers *marks.Numbers, at Indexes) {
+	renderAddrs(f, t, s, numbers, at)
+	renderRoutes(f, t, s)
+	renderRemote(f, t, s, numbers)
+}
+
 // renderAddrs makes the elements that follow nodestate.State.Addrs.
-func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *marks.Numbers, at indexes) {
+func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *marks.Numbers, at Indexes) {
 	numbers.Follow(f, s)
 	addWorkloads(t, s)
 	for a, v := range s.Addrs {
@@ -42,7 +47,7 @@ func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *ma
 			t.Add(expr.MapPortals, a.String(), "goto "+ownChainOutside)
 			t.Add(expr.MapInside, a.String(), "goto "+ownChainInside)
 			t.Add(expr.SetLocal, a.String(), "")
-			t.Add(expr.MapSenders, a.String(), "goto "+ownSourceChain)
+			t.Add(expr.MapSenders, a.String(), "goto "+OwnSourceChain)
 		case nodestate.AddrEndpoint:
 			t.Add(expr.SetPods, a.String(), "")
 			t.Add(expr.SetLocal, a.String(), "")

@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"fmt"
@@ -9,11 +9,12 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Straight flows: TCP that is handed on, and answered straight to the client. Connection tracking sees its first packets alone, and
-// takes the second for invalid, or for the beginning of something once it has forgotten the first. So such flows are remembered in a
-// map of their own, which is looked at for what connection tracking does not know.
+// Straight flows: TCP that is handed on, and answered straight to the client. Connection tracking
+// sees its first packets alone, and takes the second for invalid, or for the beginning of something
+// once it has forgotten the first. So such flows are remembered in a map of their own, which is
+// looked at for what connection tracking does not know.
 const (
-	mapDSRFlows = "straight" // flow → mark of the node that it is handed on to
+	MapDSRFlows = "straight" // flow → mark of the node that it is handed on to
 	dsrChain    = "straight"
 
 	// dsrFlowsSize bounds how many flows are remembered. Further ones are translated here.
@@ -23,11 +24,11 @@ const (
 	dsrOpen    = 3600 // after any other; of TCP that is what eBPF has
 	dsrClosing = 120  // after FIN or RST
 
-	dsrClosed = 1 // of a mark in the map: FIN or RST was seen
+	DsrClosed = 1 // of a mark in the map: FIN or RST was seen
 )
 
-// toDSR looks for the flow of what no pod sends and connection tracking does not know: it is new or invalid to it. Of the first packet that
-// it takes for new translate asks, of all others admit.
+// toDSR looks for the flow of what no pod sends and connection tracking does not know: it is new or
+// invalid to it. Of the first packet that it takes for new translate asks, of all others admit.
 const toDSR = "tcp flags & syn == 0 jump " + dsrChain
 
 // dsrFlowKey is what a flow of TCP is known by. Addresses of IPv6 are hashed twice: see client.
@@ -52,26 +53,26 @@ func dsrChains(f table.Family, t *table.Table, s *nodestate.State) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	flow := dsrFlowKey(f)
 	remember := func(seconds int) string {
-		return fmt.Sprintf("add @%s { %s timeout %ds : meta mark }", mapDSRFlows, flow, seconds)
+		return fmt.Sprintf("add @%s { %s timeout %ds : meta mark }", MapDSRFlows, flow, seconds)
 	}
-	forget := fmt.Sprintf("delete @%s { %s : meta mark }", mapDSRFlows, flow)
+	forget := fmt.Sprintf("delete @%s { %s : meta mark }", MapDSRFlows, flow)
 	const away = "meta mark set meta mark and $mask or $routed"
-	chain(dsrChain, "meta mark set "+flow+" map @"+mapDSRFlows+" goto straight-on")
+	chain(dsrChain, "meta mark set "+flow+" map @"+MapDSRFlows+" goto straight-on")
 	chain("straight-on",
-		fmt.Sprintf("meta mark and %#x != 0 ", dsrClosed)+away+" return",
+		fmt.Sprintf("meta mark and %#x != 0 ", DsrClosed)+away+" return",
 		"tcp flags & (fin | rst) != 0 goto straight-over",
-		fmt.Sprintf("update @%s { %s timeout %ds : meta mark }", mapDSRFlows, flow, dsrOpen),
+		fmt.Sprintf("update @%s { %s timeout %ds : meta mark }", MapDSRFlows, flow, dsrOpen),
 		away)
 	chain("straight-over",
 		forget,
-		fmt.Sprintf("meta mark set meta mark or %#x", dsrClosed),
+		fmt.Sprintf("meta mark set meta mark or %#x", DsrClosed),
 		remember(dsrClosing),
 		away)
 	// A map that is full ends the last rule.
 	chain("remember-straight",
 		forget,
 		remember(dsrOpening)+" ct mark set meta mark accept")
-	table.AddSet(f, t, mapDSRFlows, dsrFlowSet(f))
+	table.AddSet(f, t, MapDSRFlows, dsrFlowSet(f))
 }
 
 // handOnChains end the choice of a backend on another node, whose mark the packet has.

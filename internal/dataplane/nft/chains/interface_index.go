@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"fmt"
@@ -17,27 +17,31 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// indexes are those of interfaces, 0 = not known: an index is compared faster than a name. What is not known, or no longer true, is slower, not
-// wrong: the kernel gives a new interface an index that none had. Only who makes an interface, or moves one here from another network namespace, can choose
-// one that was a pod's (see "Known limits" in docs/design/nftables.md).
-type indexes struct {
+// Indexes are those of interfaces, 0 = not known: an index is compared faster than a name. What is
+// not known, or no longer true, is slower, not wrong: the kernel gives a new interface an index
+// that none had. Only who makes an interface, or moves one here from another network namespace, can
+// choose one that was a pod's (see "Known limits" in docs/design/nftables.md).
+type Indexes struct {
 	uplink int    // of the node's primary address: most of what is no pod's comes and leaves by it
 	tunnel int    // of TunnelDevice
 	host   int    // of HostDevice
 	others string // those of the rest that have an address, but for pods' and the loopback device, with a comma behind each
-	// named: the name of an interface is a number. nft takes a number for a name first, so rules have no indexes then.
+	// named: the name of an interface is a number. nft takes a number for a name first, so rules
+	// have no indexes then.
 	named bool
-	// unacknowledged is how long connection tracking keeps a connection of TCP that was answered alone; it comes with the indexes because both
-	// are the kernel's, and are looked at together. 0 = not known.
+	// unacknowledged is how long connection tracking keeps a connection of TCP that was answered
+	// alone; it comes with the indexes because both are the kernel's, and are looked at together. 0
+	// = not known.
 	unacknowledged time.Duration
-	connections    uint32 // of Driver.connections, with them for the same reason
+	Connections    uint32 // of Driver.connections, with them for the same reason
 }
 
-// maxIndexes bounds how many pods' interfaces one rule names, and how many others: it is written anew with each that comes or goes.
-const maxIndexes = 256
+// MaxIndexes bounds how many pods' interfaces one rule names, and how many others: it is written
+// anew with each that comes or goes.
+const MaxIndexes = 256
 
-// findIndexes asks the kernel for them.
-func findIndexes(f table.Family, s *nodestate.State) (out indexes, err error) {
+// FindIndexes asks the kernel for them.
+func FindIndexes(f table.Family, s *nodestate.State) (out Indexes, err error) {
 	if !f.Carried(s) {
 		return out, nil
 	}
@@ -55,7 +59,7 @@ func findIndexes(f table.Family, s *nodestate.State) (out indexes, err error) {
 }
 
 // indexesOf tells interfaces apart; addressed is what the function of that name returns.
-func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool) (out indexes) {
+func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool) (out Indexes) {
 	pods, names := map[int]bool{}, map[string]bool{}
 	for _, v := range s.Addrs {
 		if v.Kind == nodestate.AddrEndpoint {
@@ -66,7 +70,7 @@ func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool)
 	for _, l := range links {
 		at := l.Attrs()
 		if _, err := strconv.ParseUint(at.Name, 0, 64); err == nil {
-			return indexes{named: true}
+			return Indexes{named: true}
 		}
 		switch {
 		case at.Name == hostnet.HostDevice:
@@ -83,7 +87,7 @@ func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool)
 			}
 		}
 	}
-	if len(others) <= maxIndexes {
+	if len(others) <= MaxIndexes {
 		for _, i := range slices.Sorted(maps.Keys(others)) {
 			out.others += strconv.Itoa(i) + ", "
 		}
@@ -91,8 +95,8 @@ func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool)
 	return out
 }
 
-// addressedLinks are the indexes of the interfaces that have addresses of the family for more than their link, with whether one is the node's primary
-// address.
+// addressedLinks are the indexes of the interfaces that have addresses of the family for more than
+// their link, with whether one is the node's primary address.
 func addressedLinks(f table.Family, s *nodestate.State) (map[int]bool, error) {
 	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, f.Number()) })
 	out := map[int]bool{}
@@ -115,11 +119,12 @@ func podIndexes(f table.Family, s *nodestate.State) map[int]bool {
 	return out
 }
 
-// onwardInterfaces are the interfaces that open flows may leave by unasked, but for the uplink and the tunnel, in the words of nft; "" when there are none. Of more
-// pods than one rule names there are none.
-func onwardInterfaces(f table.Family, s *nodestate.State, at indexes) string {
+// onwardInterfaces are the interfaces that open flows may leave by unasked, but for the uplink and
+// the tunnel, in the words of nft; "" when there are none. Of more pods than one rule names there
+// are none.
+func onwardInterfaces(f table.Family, s *nodestate.State, at Indexes) string {
 	words, pods := at.others, podIndexes(f, s)
-	if len(pods) <= maxIndexes && !at.named {
+	if len(pods) <= MaxIndexes && !at.named {
 		for _, i := range slices.Sorted(maps.Keys(pods)) {
 			words += strconv.Itoa(i) + ", "
 		}

@@ -1,8 +1,7 @@
-package nft
+package chains
 
 import (
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 
@@ -16,12 +15,13 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// The kernel's table of neighbours (gc_thresh3) is the whole node's, and an entry that nobody answers for stays for three seconds, one that is new
-// for five. So pods make it look for a few new ones a second. What is known already, gateways and nodes are not asked about.
+// The kernel's table of neighbours (gc_thresh3) is the whole node's, and an entry that nobody
+// answers for stays for three seconds, one that is new for five. So pods make it look for a few new
+// ones a second. What is known already, gateways and nodes are not asked about.
 const (
 	newNeighbourChain = "new-neighbour"
 	podDiscoveryChain = "pod-discovery" // neighbour discovery from addresses that nobody can tell to be the pod's own
-	setNeighbours     = "neighbours"    // addresses that the kernel has resolved, gateways, nodes
+	SetNeighbours     = "neighbours"    // addresses that the kernel has resolved, gateways, nodes
 	setResolving      = "resolving"     // those that a pod asked for a moment ago
 	setResolves       = "resolves"      // pods' interfaces with their rate
 	setDiscovers      = "discovers"     // the same for neighbour discovery
@@ -43,23 +43,25 @@ func resolveChains(f table.Family, t *table.Table, s *nodestate.State) {
 	t.Chains[podDiscoveryChain] = table.Chain{Rules: expr.Expand(f, s,
 		fmt.Sprintf("update @%s { iifname timeout 1m limit rate over %d/second burst %d packets } drop", setDiscovers, discoverPod, discoverPod))}
 	t.Chains[refuse] = table.Chain{Rules: []string{"counter", "drop"}}
-	table.AddSet(f, t, setNeighbours, table.Set{Key: "$addr"})
+	table.AddSet(f, t, SetNeighbours, table.Set{Key: "$addr"})
 	table.AddSet(f, t, setResolving, table.Set{Key: "$addr", Learned: true, Size: resolvingSize})
 	table.AddSet(f, t, setResolves, table.Set{Key: "ifname", Learned: true, Size: resolvingSize})
 	table.AddSet(f, t, setDiscovers, table.Set{Key: "ifname", Learned: true, Size: resolvingSize})
 }
 
-// asksNeighbour leads what a pod begins, and nobody has answered, and would go to a neighbour that is not known, to its chain.
+// asksNeighbour leads what a pod begins, and nobody has answered, and would go to a neighbour that
+// is not known, to its chain.
 func asksNeighbour(s *nodestate.State) string {
 	pods := ""
 	if p := expr.PodInterfaces(s); p != "" {
 		pods = "oifname != " + p + " "
 	}
-	return "iifname $pods oifname != { $tunnel, $host } " + pods + "rt $ip nexthop != @" + setNeighbours + " jump " + newNeighbourChain
+	return "iifname $pods oifname != { $tunnel, $host } " + pods + "rt $ip nexthop != @" + SetNeighbours + " jump " + newNeighbourChain
 }
 
-// findNeighbours are the addresses that the kernel need not look for, and those that pods do not choose.
-func findNeighbours(f table.Family, s *nodestate.State) (map[netip.Addr]bool, error) {
+// FindNeighbours are the addresses that the kernel need not look for, and those that pods do not
+// choose.
+func FindNeighbours(f table.Family, s *nodestate.State) (map[netip.Addr]bool, error) {
 	const resolved = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	out, pods := map[netip.Addr]bool{}, map[int]bool{}
 	for a, v := range s.Addrs {
@@ -93,25 +95,4 @@ func findNeighbours(f table.Family, s *nodestate.State) (map[netip.Addr]bool, er
 	}
 	maps.DeleteFunc(out, func(a netip.Addr, _ bool) bool { return !f.Has(a) || a.IsMulticast() || a.IsUnspecified() })
 	return out, nil
-}
-
-// refreshNeighbours finds out which neighbours are known, once in a while.
-func (t *familyTable) refreshNeighbours(s *nodestate.State, log *slog.Logger) {
-	if !t.Family.Carried(s) {
-		return
-	}
-	found, err := findNeighbours(t.Family, s)
-	if err != nil {
-		log.Debug("which neighbours are known is not; the last ones stay", "error", err)
-		return
-	}
-	t.neighbours = found
-	if t.numbers == nil || !t.Current() { // they come with the next state
-		return
-	}
-	want := map[string]string{}
-	for a := range found {
-		want[a.String()] = ""
-	}
-	t.Tracker(setNeighbours).Desire(maps.All(want))
 }

@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"context"
@@ -13,19 +13,20 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// arpTable is our table of the family arp. The kernel enters whoever asks it by ARP as a neighbour, so a pod asks a few times a second: a pod has
-// the one neighbour that it needs from the start.
-type arpTable struct {
+// ArpTable is our table of the family arp. The kernel enters whoever asks it by ARP as a neighbour,
+// so a pod asks a few times a second: a pod has the one neighbour that it needs from the start.
+type ArpTable struct {
 	table.RuleTable
 	pods string // the interfaces that it is about
 }
 
-func newARPTable(n knftables.Interface) *arpTable {
-	return &arpTable{RuleTable: table.NewRuleTable(n, "arp "+table.Name, unix.NFPROTO_ARP, "received")}
+// NewARPTable is the table, of which nothing is known yet.
+func NewARPTable(n knftables.Interface) *ArpTable {
+	return &ArpTable{RuleTable: table.NewRuleTable(n, "arp "+table.Name, unix.NFPROTO_ARP, "received")}
 }
 
-// apply makes the table. A kernel without such tables goes without.
-func (a *arpTable) apply(ctx context.Context, s *nodestate.State, log *slog.Logger) {
+// Apply makes the table. A kernel without such tables goes without.
+func (a *ArpTable) Apply(ctx context.Context, s *nodestate.State, log *slog.Logger) {
 	pods := expr.PodInterfaces(s)
 	if a.Known && a.pods == pods {
 		return

@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"fmt"
@@ -15,9 +15,11 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// The chains of hooks that are no translation's are met by every packet. So each lets what belongs to an open flow, was judged under the
-// policy in force and goes the way of the routes pass first: the whole ct mark of such a flow is the policy's number. What comes
-// after is for the others: what begins, what nobody knows, what is judged again, and what another node handed on or is handed on to.
+// The chains of hooks that are no translation's are met by every packet. So each lets what belongs
+// to an open flow, was judged under the policy in force and goes the way of the routes pass first:
+// the whole ct mark of such a flow is the policy's number. What comes after is for the others: what
+// begins, what nobody knows, what is judged again, and what another node handed on or is handed on
+// to.
 const (
 	admitOpenChain  = "admit-open"
 	admitBackChain  = "admit-back"
@@ -29,10 +31,10 @@ const (
 	admitHanded     = "admit-handed"      // open, judged, and handed on
 	handedNewChain  = "admit-handed-new"
 	workloadChain   = "from-workload"
-	ownSourceChain  = "own-source"
-	senderPrefix    = "from-pod-" // and the name of a pod's interface: who comes by it
-	forwardedOpen   = "forwarded-open"
-	forwardedAny    = "forwarded-any" // where forwardedOpen does not know the interface
+	OwnSourceChain  = "own-source"
+	SenderPrefix    = "from-pod-" // and the name of a pod's interface: who comes by it
+	ForwardedOpen   = "forwarded-open"
+	forwardedAny    = "forwarded-any" // where ForwardedOpen does not know the interface
 	toPodChain      = "forwarded-pod"
 	forwardedOthers = "forwarded-others" // not open and judged
 	unknownPodChain = "unknown-pod"
@@ -51,7 +53,7 @@ const (
 func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
 
 // filterChains are the base chains that are no translation's, and those that belong to them.
-func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at indexes) {
+func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at Indexes) {
 	base := func(name string, typ knftables.BaseChainType, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, rules ...string) {
 		t.Chains[name] = table.Chain{Type: typ, Hook: hook, Priority: prio, Rules: expr.Expand(f, s, rules...)}
 	}
@@ -95,9 +97,9 @@ func notReceivedRules(f table.Family) []string {
 	return []string{`ip daddr 127.0.0.0/8 iifname != "lo" drop`, "iifname $pods fib daddr type != local drop"}
 }
 
-// forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a pod, which their indexes tell faster than
-// their names do.
-func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at indexes) {
+// forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a
+// pod, which their indexes tell faster than their names do.
+func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at Indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	var rules, open []string
 	for _, index := range []int{at.uplink, at.tunnel} {
@@ -116,8 +118,8 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 	rules = append(rules, goesOn(epoch)+"oifname != $host accept", toGone("oifname $host "), "goto "+forwardedOthers)
 	if len(open) > 0 {
 		chain(forwardedAny, rules...)
-		chain(forwardedOpen, append(open, "goto "+forwardedAny)...)
-		rules = []string{goesOn(epoch) + "goto " + forwardedOpen, "goto " + forwardedAny}
+		chain(ForwardedOpen, append(open, "goto "+forwardedAny)...)
+		rules = []string{goesOn(epoch) + "goto " + ForwardedOpen, "goto " + forwardedAny}
 	}
 	t.Chains["forwarded"] = table.Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: expr.Expand(f, s, rules...)}
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
@@ -130,9 +132,10 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 		"goto "+h.FirstPacketChain())
 }
 
-// sourceChains judge who sends, before connection tracking heeds it. One look-up tells what has an address of this node, which is most of
-// what pods send, from the rest, which is most of what the uplink brings.
-func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at indexes) {
+// sourceChains judge who sends, before connection tracking heeds it. One look-up tells what has an
+// address of this node, which is most of what pods send, from the rest, which is most of what the
+// uplink brings.
+func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	any := []string{"iifname $pods goto " + workloadChain}
 	if p := expr.PodInterfaces(s); p != "" && expr.FromPods(s) != p {
@@ -140,7 +143,8 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 	}
 	any = append(any, "udp dport $vxlan jump tunnel")
 	if s.NeedsTunnel() { // else there is no such device
-		// What comes out of the tunnel has the mark of the outer packet: which of the other nodes it was that sent it.
+		// What comes out of the tunnel has the mark of the outer packet: which of the other nodes
+		// it was that sent it.
 		any = append(any, "iifname $tunnel meta mark and $mask == 0 drop")
 	}
 	rules := append([]string{"$ip saddr vmap @" + expr.MapSenders}, slices.Concat(fromPools(f, s), reversePathRules(f, s))...)
@@ -153,7 +157,7 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 	t.Chains["from-network"] = table.Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: expr.Expand(f, s, append(rules, any...)...)}
 	chain(workloadChain, workloadRules(f)...)
 	chain(podTunnelChain, podTunnelRules(s)...)
-	chain(ownSourceChain, append(any,
+	chain(OwnSourceChain, append(any,
 		`iifname "lo" return`,
 		// An answer to what was handed on has an address of this node, which was asked.
 		"iifname != $tunnel meta mark set ether saddr map @"+expr.MapLinks,
@@ -171,9 +175,9 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at indexes
 }
 
 // addSender lets an address be sent from by a pod's interface alone.
-func addSender(f table.Family, t *table.Table, s *nodestate.State, a netip.Addr, v nodestate.Addr, at indexes) {
+func addSender(f table.Family, t *table.Table, s *nodestate.State, a netip.Addr, v nodestate.Addr, at Indexes) {
 	if v.Interface == "" {
-		t.Add(expr.MapSenders, a.String(), "goto "+ownSourceChain)
+		t.Add(expr.MapSenders, a.String(), "goto "+OwnSourceChain)
 		return
 	}
 	var rules []string
@@ -183,21 +187,22 @@ func addSender(f table.Family, t *table.Table, s *nodestate.State, a netip.Addr,
 	if expr.PlainName(v.Interface) {
 		rules = append(rules, acceptFrom(s, fmt.Sprintf("iifname %q ", v.Interface))...)
 	}
-	name := senderChain(v.Interface)
-	t.Chains[name] = table.Chain{Rules: append(rules, "goto "+ownSourceChain)}
+	name := SenderChain(v.Interface)
+	t.Chains[name] = table.Chain{Rules: append(rules, "goto "+OwnSourceChain)}
 	t.Add(expr.MapSenders, a.String(), "goto "+name)
 }
 
-// senderChain is the chain of a pod's interface.
-func senderChain(name string) string {
+// SenderChain is the chain of a pod's interface.
+func SenderChain(name string) string {
 	if !expr.PlainName(name) {
-		return fmt.Sprintf("%s%016x", senderPrefix, table.Hash(name))
+		return fmt.Sprintf("%s%016x", SenderPrefix, table.Hash(name))
 	}
-	return senderPrefix + name
+	return SenderPrefix + name
 }
 
-// workloadRules are for what a pod sends and has not its own address as its source, which addSender lets pass. Of IPv6 neighbour discovery and reports of multicast
-// listeners pass, which are between it and the node alone. A pod's interface that the state does not name has no addresses: nothing
+// workloadRules are for what a pod sends and has not its own address as its source, which addSender
+// lets pass. Of IPv6 neighbour discovery and reports of multicast listeners pass, which are between
+// it and the node alone. A pod's interface that the state does not name has no addresses: nothing
 // comes from it.
 func workloadRules(f table.Family) []string {
 	var rules []string
@@ -212,7 +217,8 @@ func workloadRules(f table.Family) []string {
 	return append(rules, "drop")
 }
 
-// tunnelOuter begins a rule for the tunnel's own packets: what comes out of it gets their mark. What was translated to its port is none.
+// tunnelOuter begins a rule for the tunnel's own packets: what comes out of it gets their mark.
+// What was translated to its port is none.
 const tunnelOuter = "udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 ct status and dnat == 0 fib daddr type local "
 
 // admitRules let pass what is open, and lead what is not to its chain.
@@ -234,7 +240,8 @@ func admitRules(f table.Family, epoch uint16) []string {
 		"meta mark set meta mark and $rest"}
 }
 
-// admitNewChains end the marks of translation and begin those of routing: which node handed a flow on is kept in its ct mark.
+// admitNewChains end the marks of translation and begin those of routing: which node handed a flow
+// on is kept in its ct mark.
 func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	chain(admitHanded,
@@ -266,7 +273,8 @@ func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 		hasList+"jump refuse")
 	chain(handedNewChain, routeOnward, "meta priority set none")
 	chain(admitTranslated,
-		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of another node's.
+		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of
+		// another node's.
 		"ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
 		// Answers of Services that want it go straight to the client (direct server return).
 		"meta mark and $mask != 0 meta priority @"+expr.SetDirect+" $ip saddr != @"+expr.SetOptOut+" jump "+dsrOpenChain,
@@ -277,15 +285,18 @@ func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 		"meta priority set none")
 }
 
-// asked begins a rule for the first packet of a flow to a frontend, the only one with a list's number. Programs may give theirs any.
+// asked begins a rule for the first packet of a flow to a frontend, the only one with a list's
+// number. Programs may give theirs any.
 const hasList = "meta priority != none "
 
 // noEndpoint refuses what begins and goes to an address of this node's blocks that nobody has.
 const noEndpoint = "$ip daddr @" + expr.SetBlocks + " $ip daddr != @" + expr.SetKnown + " goto no-endpoint"
 
-// sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed again at the end of the chain.
-func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at indexes) {
-	// By which interface a packet leaves is told here by the destination that it had before a Service gave it another one.
+// sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed
+// again at the end of the chain.
+func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at Indexes) {
+	// By which interface a packet leaves is told here by the destination that it had before a
+	// Service gave it another one.
 	judge := policy.MainChain
 	begin := h.FirstPacketChain()
 	if h.HasEndpoints() {
@@ -324,7 +335,8 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 		"goto "+begin)
 	others := []string{toGone("oifname != $host ct direction original ct status dnat ")}
 	if !f.Six {
-		// What is handed on leaves by the link that it came by. The kernel would tell the client to ask the other node in our place.
+		// What is handed on leaves by the link that it came by. The kernel would tell the client to
+		// ask the other node in our place.
 		others = append(others, "icmp type redirect drop")
 	}
 	for _, rule := range append(cameRules(f, s), duringHandshake+"goto "+sentHandshakeChain, routeBack) {
@@ -339,8 +351,9 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 		"meta mark set meta mark and $plain")}
 }
 
-// sentByIndex are the rules for open flows of the node's own processes by interfaces that indexes tell.
-func sentByIndex(f table.Family, s *nodestate.State, at indexes) []string {
+// sentByIndex are the rules for open flows of the node's own processes by interfaces that indexes
+// tell.
+func sentByIndex(f table.Family, s *nodestate.State, at Indexes) []string {
 	var rules []string
 	for _, index := range []int{at.uplink, at.tunnel} {
 		if index > 0 {
@@ -364,7 +377,8 @@ func toUnknown(s *nodestate.State) []string {
 	return nil
 }
 
-// toGone refuses what belongs to an open flow whose pod is gone. What goes to addresses of pods that no route leads to goes to weir0.
+// toGone refuses what belongs to an open flow whose pod is gone. What goes to addresses of pods
+// that no route leads to goes to weir0.
 func toGone(which string) string {
 	return which + "ct state established $ip daddr @" + expr.SetBlocks + " $ip daddr != @" + expr.SetKnown + " goto no-endpoint"
 }
@@ -375,11 +389,13 @@ const routeBack = "ct mark and $handed == 0 ct mark and $mask != 0 meta mark set
 // routeOnward leads what this node hands on, in the first direction, to the node of the backend.
 const routeOnward = "ct mark and $handed != 0 meta mark set ct mark and $goal or $routed"
 
-// opening begins a rule that says what fits into the tunnel, so that both ends of a connection learn it. The option is the first, as all send
-// it: at an odd place the kernel would write a wrong checksum.
+// opening begins a rule that says what fits into the tunnel, so that both ends of a connection
+// learn it. The option is the first, as all send it: at an odd place the kernel would write a wrong
+// checksum.
 const opening = "@th,160,8 2 tcp flags & (syn | rst) == syn tcp option maxseg size set "
 
-// cameRules are for what answers a flow that came through the tunnel: the client learns what fits there, too.
+// cameRules are for what answers a flow that came through the tunnel: the client learns what fits
+// there, too.
 func cameRules(f table.Family, s *nodestate.State) []string {
 	if segment := s.Settings.Tunnel.MTU - tcpHeaders(f); segment > 0 {
 		return []string{"ct mark and $came != 0 " + opening + fmt.Sprint(segment)}
@@ -387,7 +403,8 @@ func cameRules(f table.Family, s *nodestate.State) []string {
 	return nil
 }
 
-// tcpHeaders are the bytes of IP and TCP, and those that the tunnel's header is longer by than one of IPv4.
+// tcpHeaders are the bytes of IP and TCP, and those that the tunnel's header is longer by than one
+// of IPv4.
 func tcpHeaders(f table.Family) int {
 	if f.Six {
 		return 20 + 60

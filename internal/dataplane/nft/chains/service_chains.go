@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// translatePriority comes before that of kube-proxy's rules and of other people's: while both are there, what is in our maps is ours,
-// and what is not is theirs.
+// translatePriority comes before that of kube-proxy's rules and of other people's: while both are
+// there, what is in our maps is ours, and what is not is theirs.
 const translatePriority = "dstnat-1"
 
 // Chains of Services, by who asks and what.
@@ -24,7 +24,8 @@ const (
 	nodeChainInside  = "node-inside"
 )
 
-// serviceChains make the chains and sets of Services. Only the first packet of a flow comes by translate.
+// serviceChains make the chains and sets of Services. Only the first packet of a flow comes by
+// translate.
 func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 	const front = "$ip daddr . meta l4proto . th dport"
 	const atPort = "meta l4proto . th dport"
@@ -52,8 +53,8 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 	chain(nodeChainInside,
 		atPort+" @"+services.SetPortsLocal+" return",
 		"meta priority set "+atPort+" map @"+services.MapPorts+" goto choose")
-	// What another node was asked for: one of this node's own backends answers, by way of the node that was addressed, or that handed
-	// the packet on.
+	// What another node was asked for: one of this node's own backends answers, by way of the node
+	// that was addressed, or that handed the packet on.
 	own := fmt.Sprintf("meta priority set meta priority and %#x or %#x ", ^uint32(services.LocalList|services.HandList), services.LocalList)
 	chain(askedChain,
 		// Which of the other nodes it was that sent this, if any.
@@ -70,7 +71,8 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 		kubeProxyChains(f, chain, front, atPort, own)
 	}
 	chain(services.RangesChain,
-		// nft 1.0.6 turns the bytes of meta l4proto round where a set has intervals, which there is nothing to of one byte; Linux 7 refuses that.
+		// nft 1.0.6 turns the bytes of meta l4proto round where a set has intervals, which there is
+		// nothing to of one byte; Linux 7 refuses that.
 		"$ip daddr . ct original protocol . th dport . $ip saddr != @"+services.SetRanges+" drop",
 		fmt.Sprintf("meta priority set meta priority and %#x", ^uint32(services.RestrictedBit)),
 		"meta priority vmap @"+services.MapRanged) // not lists, which lead here: the kernel refuses what may go in circles

@@ -1,4 +1,10 @@
-package nft
+// Package chains renders the chains and sets that every node has: the base chains in the order in
+// which packets meet them, who may send with which address, translation for Services and its static
+// chains, handing on and direct server return, source NAT, and the quotas of pods. It puts the
+// parts of policy and services together; the package comment of internal/dataplane/nft draws the
+// order. Names and texts of rules are what an earlier run left in the kernel: they change only when
+// what they do changes.
+package chains
 
 import (
 	"fmt"
@@ -14,9 +20,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// renderChains makes the chains and sets that every node has; those of the hooks are in filter_chains.go. room is of setSizeFor,
-// at of findIndexes.
-func renderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, room uint64, at indexes) {
+// RenderChains makes the chains and sets that every node has; those of the hooks are in
+// filter_chains.go. room is of SetSizeFor, at of FindIndexes.
+func RenderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, room uint64, at Indexes) {
 	filterChains(f, t, s, epoch, h, at)
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	t.Chains["leave"] = table.Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: expr.Expand(f, s, masqueradeRules(f, s)...)}
@@ -24,7 +30,7 @@ func renderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	first, last := outsidePorts(s)
 	chain(asNodeOutside, asNodeRules(f, s, first, last)...)
 	portShareChains(f, t, s)
-	connectionShareChains(f, t, s, at.connections)
+	connectionShareChains(f, t, s, at.Connections)
 	resolveChains(f, t, s)
 	chain("no-endpoint", "meta l4proto tcp reject with tcp reset", "reject with $icmp type $unreachable")
 	chain("refused", "meta l4proto tcp reject with tcp reset", "reject with $icmp type port-unreachable")
@@ -49,10 +55,11 @@ func renderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 // minSetSize is the size of sets of what is on this node, up to half as many pods.
 const minSetSize = 4096
 
-// setSizeFor is the size of sets of what is on this node, at least as it was: the kernel finds an element of a set with a size faster. It is
-// twice what they hold, because a transaction that replaces all has both. Where it changes the table is made anew, and what packets
-// taught it is lost: so it is generous, and never less than it was.
-func setSizeFor(f table.Family, s *nodestate.State, was uint64) uint64 {
+// SetSizeFor is the size of sets of what is on this node, at least as it was: the kernel finds an
+// element of a set with a size faster. It is twice what they hold, because a transaction that
+// replaces all has both. Where it changes the table is made anew, and what packets taught it is
+// lost: so it is generous, and never less than it was.
+func SetSizeFor(f table.Family, s *nodestate.State, was uint64) uint64 {
 	held, interfaces := 0, map[string]bool{} // SetWorkloads has those of either family
 	for a, v := range s.Addrs {
 		if f.Has(a) { // also those of other nodes, and their pods outside of blocks: MapSenders has them
@@ -69,7 +76,8 @@ func setSizeFor(f table.Family, s *nodestate.State, was uint64) uint64 {
 	return room
 }
 
-// asNodeChain gives a flow the node's address, and a port of the range that is for that; an echo's identifier plays the port.
+// asNodeChain gives a flow the node's address, and a port of the range that is for that; an echo's
+// identifier plays the port.
 const asNodeChain = "as-node"
 
 func asNodeRules(f table.Family, s *nodestate.State, first, last uint16) []string {
@@ -96,6 +104,7 @@ func masqueradeRules(f table.Family, s *nodestate.State) []string {
 		return rules // whose source a Service's flow has is said by who translated it
 	}
 	return append(rules,
-		// A client outside whose backend is on another node, or outside of the cluster: the answers have to come by here.
+		// A client outside whose backend is on another node, or outside of the cluster: the answers
+		// have to come by here.
 		"ct status dnat iifname != $pods $ip saddr != @"+expr.SetOwn+" $ip daddr != @"+expr.SetLocal+" goto "+asNodeOutside)
 }

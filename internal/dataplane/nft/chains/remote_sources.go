@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 )
 
 // Sources that live on other nodes are checked before connection tracking, with each packet:
-// docs/design/datapath.md ("Sources") says what is right. The look-up in `senders`, which every packet
-// pays anyway, tells the addresses of nodes and of pods outside of their nodes' blocks; all other
-// pods' are told by the prefixes of pools, and looked up by their blocks.
+// docs/design/datapath.md ("Sources") says what is right. The look-up in `senders`, which every
+// packet pays anyway, tells the addresses of nodes and of pods outside of their nodes' blocks; all
+// other pods' are told by the prefixes of pools, and looked up by their blocks.
 const (
 	blockSource  = "block-source"      // an address of a pool
 	blockTunnel  = "block-from-tunnel" // the same, from the tunnel
@@ -52,8 +52,8 @@ const (
 	ofSinglePods     = "pod"
 )
 
-// unprovenAnswer drops, where connection tracking has looked, what nodeToOwn let pass for the node's
-// own processes: with the mark of no node, for a flow of a pod that has the node's address.
+// unprovenAnswer drops, where connection tracking has looked, what nodeToOwn let pass for the
+// node's own processes: with the mark of no node, for a flow of a pod that has the node's address.
 const unprovenAnswer = "meta mark and $mask == $mask ct status snat ct direction reply drop"
 
 // maxPools bounds how many rules tell pools' addresses; of more a set does.
@@ -99,7 +99,7 @@ func fromPools(f table.Family, s *nodestate.State) []string {
 
 // remoteChains are those of sources that live on other nodes. any are the rules for what may come
 // from anywhere.
-func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at indexes, any []string) {
+func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes, any []string) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	const front = "$ip daddr . meta l4proto . th dport"
 	const atPort = "meta l4proto . th dport"

@@ -1,15 +1,11 @@
-package nft
+package chains
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
-	"slices"
 	"time"
-
-	"github.com/google/nftables"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
@@ -18,12 +14,14 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Handshakes of TCP whose answers go straight to the client. Where they do not arrive, the client gets its answers by the node that it
-// asks: it sends its SYN again although it was answered a while ago, or leaves two handshakes unanswered and tries from another port. Until
-// such a handshake is over, the flow's ct mark has one of two numbers that no node has: so no rule takes it for open and judged, and its packets
-// come here. They go as routes say, because no routing rule knows these numbers.
+// Handshakes of TCP whose answers go straight to the client. Where they do not arrive, the client
+// gets its answers by the node that it asks: it sends its SYN again although it was answered a
+// while ago, or leaves two handshakes unanswered and tries from another port. Until such a
+// handshake is over, the flow's ct mark has one of two numbers that no node has: so no rule takes
+// it for open and judged, and its packets come here. They go as routes say, because no routing rule
+// knows these numbers.
 const (
-	setDSRFallback = "fallen"             // clients that get their answers by the node that they ask
+	SetDSRFallback = "fallen"             // clients that get their answers by the node that they ask
 	setUnconfirmed = "straight-tried"     // clients that were answered, and have not gone on since
 	setRetried     = "straight-retried"   // those of them that were answered more than once
 	setTriedNow    = "straight-tried-now" // those whose first answer may be on its way
@@ -34,20 +32,22 @@ const (
 	handshakeDoneChain     = "shakes-over"
 	handshakeRetriedChain  = "shakes-retried"
 	handshakeRepeatedChain = "shakes-again" // a SYN that is repeated
-	dsrFallbackChain       = "fall"         // its first rule counts
+	DsrFallbackChain       = "fall"         // its first rule counts
 	admitHandshakeReply    = "admit-shakes-back"
 	sentHandshakeChain     = "sent-shakes"
 	dsrFallbackSize        = 16384 // as many as eBPF's; further ones do not fall back
 )
 
-// defaultUnacknowledged is what the kernel keeps a connection of TCP that was answered alone, unless somebody set it.
+// defaultUnacknowledged is what the kernel keeps a connection of TCP that was answered alone,
+// unless somebody set it.
 const defaultUnacknowledged = 60 * time.Second
 
 // shakes begins a rule for a flow whose handshake is not over.
 const duringHandshake = "ct mark and $shakes == $shakes "
 
-// dsrFallbackChains follow handshakes. When one was answered says what is left of the time that connection tracking keeps it.
-func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at indexes) {
+// dsrFallbackChains follow handshakes. When one was answered says what is left of the time that
+// connection tracking keeps it.
+func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	times := s.Settings.DSRTimes
 	note := func(set, who string, d time.Duration) string {
@@ -56,12 +56,12 @@ func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at in
 	forget := []string{"delete @" + setUnconfirmed + " { $ip saddr }", "delete @" + setRetried + " { $ip saddr }"}
 	const syn, over = "tcp flags & (syn | ack) == syn ", "ct mark set ct mark and $rest"
 	chain(dsrOpenChain,
-		"$ip saddr @"+setDSRFallback+" return",
-		syn+"$ip saddr @"+setRetried+" $ip saddr != @"+setTriedNow+" goto "+dsrFallbackChain,
+		"$ip saddr @"+SetDSRFallback+" return",
+		syn+"$ip saddr @"+setRetried+" $ip saddr != @"+setTriedNow+" goto "+DsrFallbackChain,
 		"meta mark set meta mark and $rest",
 		syn+"meta mark set meta mark or "+marks.Hex(marks.OpeningNumber<<marks.NodeShift))
-	rules := []string{"counter", note(setDSRFallback, "saddr", times.Retry)}
-	chain(dsrFallbackChain, append(rules, forget...)...)
+	rules := []string{"counter", note(SetDSRFallback, "saddr", times.Retry)}
+	chain(DsrFallbackChain, append(rules, forget...)...)
 
 	answered := "ct mark and $mask == " + marks.Hex(marks.RepliedNumber<<marks.NodeShift) + " "
 	again := []string{"tcp flags & syn == 0 " + answered + "jump " + handshakeDoneChain}
@@ -77,7 +77,7 @@ func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at in
 		"meta mark and $mask == 0 return",
 		"ct mark set meta mark and $goal", // policy judges again
 		"iifname $tunnel ct mark set ct mark or $came",
-		"goto "+dsrFallbackChain)
+		"goto "+DsrFallbackChain)
 
 	chain(handshakeReplyChain,
 		"tcp flags & (syn | ack) != (syn | ack) "+over+" return", // data, or a refusal
@@ -90,7 +90,7 @@ func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at in
 	chain(admitHandshakeReply, "jump "+handshakeReplyChain, "meta mark set meta mark and $rest")
 
 	addr := f.Words().Addr
-	for _, name := range []string{setDSRFallback, setUnconfirmed, setRetried, setTriedNow} {
+	for _, name := range []string{SetDSRFallback, setUnconfirmed, setRetried, setTriedNow} {
 		t.Sets[name] = table.Set{Key: addr, Learned: true, Size: dsrFallbackSize}
 	}
 }
@@ -105,41 +105,4 @@ func unacknowledged() (time.Duration, error) {
 		return 0, fmt.Errorf("reading a time-out of connection tracking: %w", err)
 	}
 	return time.Duration(seconds) * time.Second, nil
-}
-
-// Fallen are the outside clients that get their answers by the node that they ask, the latest first, and how many times one fell back
-// since the driver's start, or, where the table is older, since that was made.
-func (d *Driver) Fallen() (clients []netip.Addr, total uint64, _ error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	conn, err := nftables.New()
-	if err != nil {
-		return nil, 0, fmt.Errorf("opening nftables: %w", err)
-	}
-	type client struct {
-		addr netip.Addr
-		left time.Duration
-	}
-	var all []client
-	for _, f := range table.Families {
-		_, found, err := table.Elements(conn, f, setDSRFallback)
-		if err != nil {
-			return nil, 0, err
-		}
-		for _, e := range found {
-			if a, ok := netip.AddrFromSlice(e.Key); ok {
-				all = append(all, client{a, e.Expires})
-			}
-		}
-		n, err := d.tables[f].count(f, dsrFallbackChain)
-		if err != nil {
-			return nil, 0, err
-		}
-		total += n[0]
-	}
-	slices.SortFunc(all, func(a, b client) int { return cmp.Or(cmp.Compare(b.left, a.left), a.addr.Compare(b.addr)) })
-	for _, c := range all {
-		clients = append(clients, c.addr)
-	}
-	return clients, total, nil
 }

@@ -1,4 +1,4 @@
-package nft
+package chains
 
 import (
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
@@ -6,8 +6,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// reversePathRules drop what comes in by an uplink that the route to its source does not lead out by (bpfEnforceRPF Strict; RFC 3704,
-// section 2.2). Multicast and broadcast are of the link alone, as are link-local sources and, of IPv6, who has no address yet.
+// reversePathRules drop what comes in by an uplink that the route to its source does not lead out
+// by (bpfEnforceRPF Strict; RFC 3704, section 2.2). Multicast and broadcast are of the link alone,
+// as are link-local sources and, of IPv6, who has no address yet.
 func reversePathRules(f table.Family, s *nodestate.State) []string {
 	if !s.Settings.RPFStrict {
 		return nil
