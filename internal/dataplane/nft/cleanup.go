@@ -9,8 +9,9 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
-// Remove takes away what drivers left in the kernel: tables, routes to other nodes, routing rules, and entries by which neighbours are answered. Devices, and routes of weir0, stay,
-// which another data plane uses.
+// Remove takes away what drivers left in the kernel: tables, routes to other nodes, routing rules,
+// and entries by which neighbours are answered. Devices, and routes of weir0, stay, which another
+// data plane uses.
 func Remove(ctx context.Context) error {
 	if err := conntrack.Release(); err != nil { // by it programs let pass what the tables judge: it goes first
 		return err
@@ -21,6 +22,7 @@ func Remove(ctx context.Context) error {
 	return errors.Join(hostnet.Remove(), ctx.Err())
 }
 
-// Restore gives interfaces back the settings that they had before, where they are as this data plane
-// set them. Reverse-path checks that were strict stay loose: eBPF's data plane wants that, too.
+// Restore gives interfaces back the settings that they had before, where they are as this data
+// plane set them. Reverse-path checks that were strict stay loose: eBPF's data plane wants that,
+// too.
 func Restore(stateDir string) error { return hostnet.RestoreSettings(stateDir) }

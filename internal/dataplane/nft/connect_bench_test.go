@@ -14,16 +14,18 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// What a connection pays on one node: BenchmarkConnect opens connections of TCP, asks, answers and closes them, from namespace to namespace
-// by nodes with the tables of BenchmarkFilterChains. Both ends are in one thread, so what is timed is work alone.
+// What a connection pays on one node: BenchmarkConnect opens connections of TCP, asks, answers and
+// closes them, from namespace to namespace by nodes with the tables of BenchmarkFilterChains. Both
+// ends are in one thread, so what is timed is work alone.
 
 const (
 	benchVIP, benchPort         = "10.96.0.9", 8080
 	benchFarPort, benchNearPort = 30002, 30003
 )
 
-// servicesAlone has the structure of kube-proxy's tables (pkg/proxy/nftables): filters look at what is new, Services are maps of verdicts, each with a
-// chain, and so are endpoints; a mark says what is masqueraded.
+// servicesAlone has the structure of kube-proxy's tables (pkg/proxy/nftables): filters look at what
+// is new, Services are maps of verdicts, each with a chain, and so are endpoints; a mark says what
+// is masqueraded.
 const servicesAlone = `table ip services-alone {
 	map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }
 	map service-nodeports { type inet_proto . inet_service : verdict; }
@@ -58,8 +60,9 @@ add element ip services-alone service-ips { 10.96.0.9 . tcp . 80 : goto service-
 add element ip services-alone service-nodeports { tcp . 30002 : goto external-far, tcp . 30003 : goto external-near }
 `
 
-// weirWithout are changes of Weir's table that leave a group of its chains out, as far as what is measured goes its way all the same: what is
-// cheaper with one is what the group takes, of open flows and of those that begin.
+// weirWithout are changes of Weir's table that leave a group of its chains out, as far as what is
+// measured goes its way all the same: what is cheaper with one is what the group takes, of open
+// flows and of those that begin.
 var weirWithout = map[string]string{
 	"weir-rules":        "", // routing rules
 	"weir-trust":        "", // accept_local of the pod's interface
@@ -74,7 +77,8 @@ var weirWithout = map[string]string{
 	"weir-leave":        "flush chain ip weir leave",
 }
 
-// BenchmarkConnect says for each table and way what one connection takes; the client's and the server's own work is in it.
+// BenchmarkConnect says for each table and way what one connection takes; the client's and the
+// server's own work is in it.
 func BenchmarkConnect(b *testing.B) {
 	sites := benchSites(b)
 	for _, s := range sites {

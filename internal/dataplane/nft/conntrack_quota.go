@@ -21,23 +21,26 @@ import (
 
 // How often the table is looked at, and how much of it a pod may have.
 const (
-	// freePart is how much of what is free a pod may have while more than half of the table is used: 1 in freePart.
+	// freePart is how much of what is free a pod may have while more than half of the table is
+	// used: 1 in freePart.
 	freePart = 4
 
-	// pollConnections is how often the driver looks how full the table is. Then it counts at most each countConnectionsEvery, and for a
-	// countPart of the time.
+	// pollConnections is how often the driver looks how full the table is. Then it counts at most
+	// each countConnectionsEvery, and for a countPart of the time.
 	pollConnections       = 200 * time.Millisecond
 	countConnectionsEvery = time.Second
 	countPart             = 10
 )
 
-// Held is a pod that begins no connection: it has more than its share of the table of connection tracking.
+// Held is a pod that begins no connection: it has more than its share of the table of connection
+// tracking.
 type Held struct {
 	Addr    netip.Addr // that with most connections
 	Entries int        // connections that the pod began, from all of its addresses
 }
 
-// connections is the size of the table of connection tracking; 0 = there is no limit, or nothing is tracked.
+// connections is the size of the table of connection tracking; 0 = there is no limit, or nothing is
+// tracked.
 func (d *Driver) connections() (uint32, error) {
 	if d.opts.Connections > 0 {
 		return d.opts.Connections, nil
@@ -168,7 +171,8 @@ func podsOf(s *nodestate.State) podConnections {
 	return p
 }
 
-// count reads the table. A connection is that of the pod that began it, not of the one that it leads to.
+// count reads the table. A connection is that of the pod that began it, not of the one that it
+// leads to.
 func (p podConnections) count() error {
 	t, err := conntrack.Open()
 	if err != nil {

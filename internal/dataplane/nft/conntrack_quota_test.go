@@ -59,7 +59,8 @@ func TestConnectionsOfPods(t *testing.T) {
 	})
 }
 
-// BenchmarkCountConnections is what a count takes with 130,000 connections, half of the table as it is by default.
+// BenchmarkCountConnections is what a count takes with 130,000 connections, half of the table as it
+// is by default.
 func BenchmarkCountConnections(b *testing.B) {
 	inNamespace(b, func(string) error {
 		from := netip.MustParseAddr("10.244.1.2")

@@ -18,7 +18,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestFamilySwitchedOff: a family that the node no longer carries has a table all the same, which lets nothing from and to pods by.
+// TestFamilySwitchedOff: a family that the node no longer carries has a table all the same, which
+// lets nothing from and to pods by.
 func TestFamilySwitchedOff(t *testing.T) {
 	d, fakes := fakeDriver(t)
 	six := fakes[knftables.IPv6Family]
@@ -75,7 +76,8 @@ func (f *failing) Run(ctx context.Context, tx *knftables.Transaction) error {
 	return f.Interface.Run(ctx, tx)
 }
 
-// TestFailedTable: what could not be written is enforced for nobody, and opens nothing; what stood once goes on.
+// TestFailedTable: what could not be written is enforced for nobody, and opens nothing; what stood
+// once goes on.
 func TestFailedTable(t *testing.T) {
 	nft := &failing{Interface: newFake(t, knftables.IPv4Family), err: errors.New("no space")}
 	d, err := New(Options{Logger: slog.New(slog.DiscardHandler), NoMachine: true, Tables: func(f knftables.Family) (knftables.Interface, error) {
@@ -112,7 +114,8 @@ func TestFailedTable(t *testing.T) {
 	try(true, false, true)
 }
 
-// TestAnotherFamilysPod: an interface whose pod has addresses of one family only is a pod's in the other one, too.
+// TestAnotherFamilysPod: an interface whose pod has addresses of one family only is a pod's in the
+// other one, too.
 func TestAnotherFamilysPod(t *testing.T) {
 	var have []string
 	for name := range chains.Render(small(), true).Elements[expr.SetWorkloads] {
@@ -124,7 +127,8 @@ func TestAnotherFamilysPod(t *testing.T) {
 	}
 }
 
-// First packets are judged as soon as one pod is isolated, by the maps that lead to the sets; before, nothing is looked up for them.
+// First packets are judged as soon as one pod is isolated, by the maps that lead to the sets;
+// before, nothing is looked up for them.
 func TestFirstPacketsAreJudged(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		s, pod := small(), addr("10.244.1.3")

@@ -1,13 +1,15 @@
-// Package nft is the data plane of standard Linux: the kernel's routing, connection tracking and VXLAN, and nftables.
-// docs/design/nftables.md is its contract. The driver owns the tables `ip weir` and `ip6 weir` (`arp weir` where pods are, `netdev weir` where there
-// is a tunnel), the routes of its protocol number, and the devices with its alias, and touches nothing else.
+// Package nft is the data plane of standard Linux: the kernel's routing, connection tracking and
+// VXLAN, and nftables. docs/design/nftables.md is its contract. The driver owns the tables `ip
+// weir` and `ip6 weir` (`arp weir` where pods are, `netdev weir` where there is a tunnel), the
+// routes of its protocol number, and the devices with its alias, and touches nothing else.
 //
-// Desired state is data: Render makes a Table, the text of chains, sets, maps and their elements, from a nodestate.State
-// alone. The driver compares that with what it wrote, or on its first Apply with what it reads, and writes the difference
-// as one transaction for each family: the kernel changes from one state to the next between two packets, so no order of
-// writes has to be kept and no packet meets a half of a change. A changed endpoint or address is a few elements; a chain
-// is written again only when its rules differ, which those of Services never do, and those that name pods' interfaces do with
-// each pod of the node.
+// Desired state is data: Render makes a Table, the text of chains, sets, maps and their elements,
+// from a nodestate.State alone. The driver compares that with what it wrote, or on its first Apply
+// with what it reads, and writes the difference as one transaction for each family: the kernel
+// changes from one state to the next between two packets, so no order of writes has to be kept and
+// no packet meets a half of a change. A changed endpoint or address is a few elements; a chain is
+// written again only when its rules differ, which those of Services never do, and those that name
+// pods' interfaces do with each pod of the node.
 //
 // # Chains
 //
@@ -28,24 +30,29 @@
 //
 // # What is open
 //
-// A flow that was judged under the policy in force and has no way of its own has the policy's number as its whole ct mark. Its packets,
-// once both ends have sent some, leave admit, forwarded, received and sent by their first rules (filter_chains.go): what these do not ask before is
-// who sends, and whether a pod is there to get it. Interfaces that most packets come and leave by are told by their indexes (interface_index.go).
+// A flow that was judged under the policy in force and has no way of its own has the policy's
+// number as its whole ct mark. Its packets, once both ends have sent some, leave admit, forwarded,
+// received and sent by their first rules (filter_chains.go): what these do not ask before is who
+// sends, and whether a pod is there to get it. Interfaces that most packets come and leave by are
+// told by their indexes (interface_index.go).
 //
 // # Where policy attaches
 //
-// The chain `judge` is where forwarded, received and sent end, for every packet in both directions, with the
-// destination translated and the source not yet; first packets come by `judge-new`, which does not ask what only open flows need (where there are
-// no host endpoints). What it drops is dropped; what returns goes on. Its chains and sets are
-// made by Render (policy.go) as part of the same Table, and so of the same transaction.
+// The chain `judge` is where forwarded, received and sent end, for every packet in both directions,
+// with the destination translated and the source not yet; first packets come by `judge-new`, which
+// does not ask what only open flows need (where there are no host endpoints). What it drops is
+// dropped; what returns goes on. Its chains and sets are made by Render (policy.go) as part of the
+// same Table, and so of the same transaction.
 //
 // # Marks
 //
-// ct mark: bits 0 to 15 are policy's. Bits 16 to 28 are the number of the node that packets of one direction go to, whatever the
-// routes say, 0 = none: with bit 30 those of the first direction, which are handed on, else the answers, with bit 31 through the tunnel.
-// With bit 29 the flow came through it. The numbers 8190 and 8191 are no nodes': handshakes whose answers go straight (dsr_fallback.go).
-// The packet mark has in bits 16 to 28 the number of the node that sent the packet, and from admit to forwarded (from sent to sent-on), with bit 29, of that
-// which it goes to.
-// Between translate and admit a new flow's ct mark is scratch, and so is the packet's priority: the number of a list of
-// backends, and a slot or a backend in it. What policy keeps in the ct mark it sets after admit.
+// ct mark: bits 0 to 15 are policy's. Bits 16 to 28 are the number of the node that packets of one
+// direction go to, whatever the routes say, 0 = none: with bit 30 those of the first direction,
+// which are handed on, else the answers, with bit 31 through the tunnel. With bit 29 the flow came
+// through it. The numbers 8190 and 8191 are no nodes': handshakes whose answers go straight
+// (dsr_fallback.go). The packet mark has in bits 16 to 28 the number of the node that sent the
+// packet, and from admit to forwarded (from sent to sent-on), with bit 29, of that which it goes
+// to. Between translate and admit a new flow's ct mark is scratch, and so is the packet's priority:
+// the number of a list of backends, and a slot or a backend in it. What policy keeps in the ct mark
+// it sets after admit.
 package nft

@@ -35,7 +35,8 @@ type Options struct {
 	Tables func(knftables.Family) (knftables.Interface, error)
 	// Before is called once, before the first table is written: connection tracking begins with it.
 	Before func()
-	// StateDir is a directory that survives a reboot: what of the kernel's settings was changed is remembered there; "" = nowhere.
+	// StateDir is a directory that survives a reboot: what of the kernel's settings was changed is
+	// remembered there; "" = nowhere.
 	StateDir string
 	// Connections takes the place of nf_conntrack_max, of which pods have shares; 0 = the kernel's.
 	Connections uint32
@@ -78,12 +79,14 @@ type familyTable struct {
 	setSize   uint64           // of SetSizeFor
 	indexes   chains.Indexes   // of FindIndexes
 	refreshed time.Time        // at interfaces
-	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
+	// stands says that a table with our rules was in the kernel once: what comes is judged, if by
+	// an older state.
 	inForce    bool
 	err        error                 // of the last try to write it
 	shares     map[netip.Addr]string // of setShares
 	neighbours map[netip.Addr]bool   // of FindNeighbours
-	// uncounted says that the kernel does not count connections: no pod is held to its share of the ports for source NAT.
+	// uncounted says that the kernel does not count connections: no pod is held to its share of the
+	// ports for source NAT.
 	uncounted bool
 }
 
@@ -140,8 +143,8 @@ func (d *Driver) Leave() {
 	d.left = true
 }
 
-// reconcile makes the kernel equal to the state: devices, then tables, then routes, which lead packets to what the tables
-// have judged.
+// reconcile makes the kernel equal to the state: devices, then tables, then routes, which lead
+// packets to what the tables have judged.
 func (d *Driver) reconcile(ctx context.Context) error {
 	var errs []error
 	machine := !d.opts.NoMachine && !d.left
@@ -231,7 +234,8 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	return t.Write(ctx)
 }
 
-// look finds out which interfaces indexes tell, when a state may have others, or the last look is long ago.
+// look finds out which interfaces indexes tell, when a state may have others, or the last look is
+// long ago.
 func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, error), log *slog.Logger) error {
 	if t.last != nil && time.Since(t.refreshed) < lookEvery/2 && sameButServices(t.last, s) {
 		return nil
@@ -248,8 +252,8 @@ func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, er
 	return err
 }
 
-// sameButServices reports whether two states differ in Services alone. Most changes of a cluster are of endpoints, and all else is
-// rendered as a whole.
+// sameButServices reports whether two states differ in Services alone. Most changes of a cluster
+// are of endpoints, and all else is rendered as a whole.
 func sameButServices(a, b *nodestate.State) bool {
 	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) &&
 		nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
@@ -260,7 +264,8 @@ func sameMap[K, V comparable](a, b map[K]V) bool {
 	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer() || maps.Equal(a, b)
 }
 
-// stateSets are the sets of a table whose elements are rendered as a whole; those of Services are followed.
+// stateSets are the sets of a table whose elements are rendered as a whole; those of Services are
+// followed.
 func stateSets(t *table.Table) []string {
 	var out []string
 	for name, s := range t.Sets {

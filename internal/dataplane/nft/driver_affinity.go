@@ -9,7 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 )
 
-// Remember lets clients stay with the backends that they had in another data plane, but for those that have one here.
+// Remember lets clients stay with the backends that they had in another data plane, but for those
+// that have one here.
 func (d *Driver) Remember(all []conntrack.Affinity) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,8 +13,9 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
-// Fallen are the outside clients that get their answers by the node that they ask, the latest first, and how many times one fell back
-// since the driver's start, or, where the table is older, since that was made.
+// Fallen are the outside clients that get their answers by the node that they ask, the latest
+// first, and how many times one fell back since the driver's start, or, where the table is older,
+// since that was made.
 func (d *Driver) Fallen() (clients []netip.Addr, total uint64, _ error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,10 +17,12 @@ type Drop struct {
 	Bytes   uint64
 }
 
-// tally is what a chain counted: what it says, and what those before it of the same name said, which are gone.
+// tally is what a chain counted: what it says, and what those before it of the same name said,
+// which are gone.
 type tally struct{ now, before [2]uint64 } // packets, bytes
 
-// Drops reads what policy dropped since the driver's start, or, where the table is older, since that was made.
+// Drops reads what policy dropped since the driver's start, or, where the table is older, since
+// that was made.
 func (d *Driver) Drops() ([]Drop, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -27,14 +27,17 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// What a packet of an open flow pays on one node for its tables: BenchmarkFilterChains sends datagrams of one flow from namespace to namespace, by
-// a node that has none, what a table for Services alone takes that looks at new flows only (as kube-proxy's does), and Weir's. They take
-// turns of 500; the figures are the tenth percentiles of 201 turns, for others use the machine, too.
+// What a packet of an open flow pays on one node for its tables: BenchmarkFilterChains sends
+// datagrams of one flow from namespace to namespace, by a node that has none, what a table for
+// Services alone takes that looks at new flows only (as kube-proxy's does), and Weir's. They take
+// turns of 500; the figures are the tenth percentiles of 201 turns, for others use the machine,
+// too.
 
 // benchTables are what nodes are compared by.
 var benchTables = []string{"none", "services", "weir"}
 
-// WEIR_PASSAGE names others, separated by commas: a name of weirWithout, or a file of nft's, a node's table of before for one.
+// WEIR_PASSAGE names others, separated by commas: a name of weirWithout, or a file of nft's, a
+// node's table of before for one.
 func init() {
 	if more := os.Getenv("WEIR_PASSAGE"); more != "" {
 		benchTables = append(benchTables, strings.Split(more, ",")...)
@@ -49,7 +52,8 @@ const (
 // benchSite is a node between a pod, another node and a client outside.
 type benchSite struct{ pod, node, other, client netns.NsHandle }
 
-// BenchmarkFilterChains says for each table and way what one datagram takes; the sender's and the receiver's own work is in it.
+// BenchmarkFilterChains says for each table and way what one datagram takes; the sender's and the
+// receiver's own work is in it.
 func BenchmarkFilterChains(b *testing.B) {
 	sites := benchSites(b)
 	for _, path := range []struct {
@@ -105,8 +109,9 @@ func benchSites(b *testing.B) map[string]*benchSite {
 	return sites
 }
 
-// inTurns reports the tenth percentile of what each site's turns took, and the median of what each took more than the one for Services alone in
-// the same round, which the machine's moods change less. Each round begins with another site.
+// inTurns reports the tenth percentile of what each site's turns took, and the median of what each
+// took more than the one for Services alone in the same round, which the machine's moods change
+// less. Each round begins with another site.
 func inTurns(b *testing.B, of string, turn func(site string) float64) {
 	took, above := map[string][]float64{}, map[string][]float64{}
 	for round := range 201 {

@@ -18,10 +18,12 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
-// What this data plane knows of connections beside what connection tracking does, for another one that takes its place, and the other way
-// round. It is read from the kernel: no driver needs to be there.
+// What this data plane knows of connections beside what connection tracking does, for another one
+// that takes its place, and the other way round. It is read from the kernel: no driver needs to be
+// there.
 
-// Mark is the ct mark by which a connection goes a way; ok is false where marks cannot name the node.
+// Mark is the ct mark by which a connection goes a way; ok is false where marks cannot name the
+// node.
 func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +87,8 @@ func Left() (left conntrack.Left, err error) {
 	return left, errors.Join(errs...)
 }
 
-// dsrEntry is an element of IPv4's map of straight flows, as a connection. Each part of a key fills whole words.
+// dsrEntry is an element of IPv4's map of straight flows, as a connection. Each part of a key fills
+// whole words.
 func dsrEntry(e nftables.SetElement) (conntrack.Entry, bool) {
 	if len(e.Key) != 16 || len(e.Val) < 4 {
 		return conntrack.Entry{}, false

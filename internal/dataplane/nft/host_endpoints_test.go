@@ -25,7 +25,8 @@ func guarded() *nodestate.State {
 	return s
 }
 
-// TestHostEndpoints: the chains of host endpoints are there when they are, and a restart writes nothing.
+// TestHostEndpoints: the chains of host endpoints are there when they are, and a restart writes
+// nothing.
 func TestHostEndpoints(t *testing.T) {
 	d, fakes := fakeDriver(t)
 	apply(t, d, guarded())
@@ -43,7 +44,8 @@ func TestHostEndpoints(t *testing.T) {
 	}
 }
 
-// TestToHost: what pods send to their node is dropped, or judged by the host endpoint of all interfaces, as the setting says.
+// TestToHost: what pods send to their node is dropped, or judged by the host endpoint of all
+// interfaces, as the setting says.
 func TestToHost(t *testing.T) {
 	for action, want := range map[model.ToHostAction]string{model.ToHostDrop: "add rule ip weir to-host goto deny-43-0", model.ToHostReturn: "add rule ip weir to-host jump in-"} {
 		d, fakes := fakeDriver(t)

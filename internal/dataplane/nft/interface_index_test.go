@@ -19,8 +19,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestUplinkByIndex: on a real kernel the interface with the node's address is told by its index, as long as it may be; when the address moves to
-// another one, or to one that has to be asked about, the rules follow.
+// TestUplinkByIndex: on a real kernel the interface with the node's address is told by its index,
+// as long as it may be; when the address moves to another one, or to one that has to be asked
+// about, the rules follow.
 func TestUplinkByIndex(t *testing.T) {
 	inNamespace(t, func(string) error {
 		index := map[string]int{}
@@ -110,8 +111,9 @@ func listed(chain string) (string, error) {
 	return string(out), nil
 }
 
-// TestSenders: each address of the node leads to the chain that asks by which interface it comes; a name that is none of nft's is told by its index
-// alone; and more pods than one rule names are told by their names.
+// TestSenders: each address of the node leads to the chain that asks by which interface it comes; a
+// name that is none of nft's is told by its index alone; and more pods than one rule names are told
+// by their names.
 func TestSenders(t *testing.T) {
 	s := small()
 	s.Addrs[addr("10.244.1.4")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali*", IfIndex: 7}

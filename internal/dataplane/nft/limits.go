@@ -6,7 +6,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// JudgesForwarded reports whether policies of host endpoints apply to what passes the node, of a family.
+// JudgesForwarded reports whether policies of host endpoints apply to what passes the node, of a
+// family.
 func JudgesForwarded(s *nodestate.State, six bool) bool { return expr.AppliesToForwarded(s, six) }
 
 // MaxHashed is up to how many backends consistent hashing is done.

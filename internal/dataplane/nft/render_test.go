@@ -116,7 +116,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestSecondApply: a state that was applied is not written again, neither by the same driver nor by the next one.
+// TestSecondApply: a state that was applied is not written again, neither by the same driver nor by
+// the next one.
 func TestSecondApply(t *testing.T) {
 	d, fakes := fakeDriver(t)
 	apply(t, d, small())
@@ -152,9 +153,10 @@ func TestEndpointIsFew(t *testing.T) {
 	}
 }
 
-// TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours, and what other nodes hand on; when that changes nothing else does, and
-// the table is that of a driver that knows no other.
-// TestHostileLoopback: a host port at a loopback address is nothing that packets are compared with.
+// TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours, and what other
+// nodes hand on; when that changes nothing else does, and the table is that of a driver that knows
+// no other. TestHostileLoopback: a host port at a loopback address is nothing that packets are
+// compared with.
 func TestHostileLoopback(t *testing.T) {
 	hostile.Record(t, "a pod's host port on a loopback address is rendered, and breaks what the node asks there", hostile.Tenant, hostile.NFTables, hostile.Both)
 	for _, f := range table.Families {

@@ -11,12 +11,14 @@ import (
 const (
 	// checkEvery bounds how long a table that somebody deleted or flushed goes unnoticed.
 	checkEvery = 300 * time.Millisecond
-	// lookEvery bounds how long elements that somebody deleted, devices and routes do: to look at all of them costs more.
+	// lookEvery bounds how long elements that somebody deleted, devices and routes do: to look at
+	// all of them costs more.
 	lookEvery = 10 * time.Second
 )
 
-// Run keeps the kernel as the last state wants it until ctx ends. Each transaction of nftables by anybody raises the ruleset's
-// generation by one: that number, less what we wrote, says whether there is anything to look at.
+// Run keeps the kernel as the last state wants it until ctx ends. Each transaction of nftables by
+// anybody raises the ruleset's generation by one: that number, less what we wrote, says whether
+// there is anything to look at.
 func (d *Driver) Run(ctx context.Context) error {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
@@ -54,8 +56,8 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 }
 
-// check compares the kernel's rules with ours and repairs them; with machine devices and routes too, with elements all of
-// the tables.
+// check compares the kernel's rules with ours and repairs them; with machine devices and routes
+// too, with elements all of the tables.
 func (d *Driver) check(ctx context.Context, machine, elements bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -43,7 +43,8 @@ func TestUnreadableElement(t *testing.T) {
 	}
 }
 
-// TestRestartEndsWhatWasHandedOn: flows that were handed on to a node whose last backend went while nothing of Weir ran are ended.
+// TestRestartEndsWhatWasHandedOn: flows that were handed on to a node whose last backend went while
+// nothing of Weir ran are ended.
 func TestRestartEndsWhatWasHandedOn(t *testing.T) {
 	for _, affinity := range []uint32{0, 10800} {
 		d, fakes := fakeDriver(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// crowded is a node with as many addresses of its own and of pods in each family; a pod has one of each.
+// crowded is a node with as many addresses of its own and of pods in each family; a pod has one of
+// each.
 func crowded(ipv4, ipv6 int) *nodestate.State {
 	s := small()
 	for a, v := range s.Addrs {
@@ -30,8 +31,9 @@ func crowded(ipv4, ipv6 int) *nodestate.State {
 	return s
 }
 
-// TestRoom: pods come and go on a real kernel, and so does the driver. Flows that packets taught a table stay in it, unless the family has more
-// addresses than ever since the table was made; and what replaces all pods in one transaction fits.
+// TestRoom: pods come and go on a real kernel, and so does the driver. Flows that packets taught a
+// table stay in it, unless the family has more addresses than ever since the table was made; and
+// what replaces all pods in one transaction fits.
 func TestRoom(t *testing.T) {
 	inNamespace(t, func(string) error { return testRoom() })
 }

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkStream says for each table what 64 KiB of a TCP stream take, with their acknowledgements: few packets, between which copying drives
-// tables and rules out of the processor's nearest caches, as it does in streams between machines. Both ends are in one thread.
+// BenchmarkStream says for each table what 64 KiB of a TCP stream take, with their
+// acknowledgements: few packets, between which copying drives tables and rules out of the
+// processor's nearest caches, as it does in streams between machines. Both ends are in one thread.
 func BenchmarkStream(b *testing.B) {
 	sites := benchSites(b)
 	for _, path := range []struct {

@@ -1,4 +1,4 @@
-package nft
+package dryrun
 
 import (
 	"encoding/binary"
@@ -22,9 +22,10 @@ type Asked struct {
 // maxDifferences bounds how many differences are told.
 const maxDifferences = 10
 
-// prove compares what is in the kernel with what was to be written: all chains, and each element that was asked for.
+// verify compares what is in the kernel with what was to be written: all chains, and each element
+// that was asked for.
 func (r *dryRun) verify() {
-	t, w := r.driver.tables[r.family], r.walk
+	t, w := r.node.Table, r.walk
 	p := &r.out.Proof
 	p.Family, p.Generation, p.Rules, p.Met = string(r.family.NFT()), w.Table.Generation, w.Table.Rules, w.Rules
 	p.Chains, p.Others = w.Chains, w.Table.Others

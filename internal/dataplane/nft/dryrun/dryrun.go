@@ -1,4 +1,8 @@
-package nft
+// Package dryrun lets a packet that nobody sends pass the rules that are in the kernel, and says
+// where it goes or which chain drops it: the nftables half of `weir why`. It follows the hooks as
+// the kernel does, asks the kernel for routes and flows, and compares every chain, and each element
+// that was looked up, with what was to be written. Nothing is sent, nothing is written.
+package dryrun
 
 import (
 	"encoding/binary"
@@ -13,16 +17,16 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
-	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/rulewalk"
 )
 
-// Question is a packet of which Rehearse says what becomes.
+// Question is a packet of which Run says what becomes.
 type Question struct {
 	In    int        // interface by which it comes in; 0 = the node sends it itself
 	From  netip.Addr // the node that sends it through the tunnel; invalid = it does not come by that
@@ -44,8 +48,8 @@ const (
 	WayTunnel  Way = "tunnel"  // to the node NextHop
 )
 
-// Passage is what became of a packet.
-type Passage struct {
+// Trace is what became of a packet.
+type Trace struct {
 	Way     Way
 	IfIndex int
 	NextHop netip.Addr
@@ -75,9 +79,17 @@ type Proof struct {
 	Others     []string // tables of others, which were not asked
 }
 
-// Rehearse lets a packet pass the rules that are in the kernel, and compares these with what was to be written. No packet is sent, nothing is
-// written.
-func (d *Driver) Rehearse(q Question) (*Passage, error) {
+// Node is what a dry run needs to know of the node.
+type Node struct {
+	State   *nodestate.State // nil before the first Apply
+	Table   *table.State     // of the packet's family
+	Numbers *marks.Numbers   // nil where the node does not carry the family
+	Network *hostnet.Network
+}
+
+// Run lets a packet pass the rules that are in the kernel, and compares these with what was to be
+// written. No packet is sent, nothing is written. of gives what belongs to the packet's family.
+func Run(q Question, of func(table.Family) Node) (*Trace, error) {
 	if len(q.Frame) < 14 {
 		return nil, errors.New("no frame")
 	}
@@ -85,13 +97,12 @@ func (d *Driver) Rehearse(q Question) (*Passage, error) {
 	if !ok {
 		return nil, errors.New("no IP packet")
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	f := table.FamilyOf(t.Src)
-	if d.state == nil || d.tables[f].numbers == nil {
+	n := of(f)
+	if n.State == nil || n.Numbers == nil {
 		return nil, fmt.Errorf("the node does not carry %s", f)
 	}
-	r := &dryRun{driver: d, family: f, question: q, out: &Passage{}}
+	r := &dryRun{node: n, family: f, question: q, out: &Trace{}}
 	for range 3 {
 		if err := r.begin(t); err != nil {
 			return nil, err
@@ -107,13 +118,13 @@ func (d *Driver) Rehearse(q Question) (*Passage, error) {
 	return nil, errors.New("somebody changes nftables all the time; try again")
 }
 
-// rehearsal is one packet's.
+// dryRun is one packet's.
 type dryRun struct {
-	driver   *Driver
+	node     Node
 	family   table.Family
 	question Question
 	walk     *rulewalk.Walk
-	out      *Passage
+	out      *Trace
 }
 
 // begin reads the table and makes the packet.
@@ -150,7 +161,7 @@ func (r *dryRun) begin(t events.Header) error {
 			return err
 		}
 	}
-	r.walk, *r.out = w, Passage{Known: w.Flow.Known, Established: w.Flow.State == rulewalk.StateEstablished}
+	r.walk, *r.out = w, Trace{Known: w.Flow.Known, Established: w.Flow.State == rulewalk.StateEstablished}
 	return nil
 }
 
@@ -188,7 +199,8 @@ func leadsBack(to netip.Addr, ifindex int) (bool, error) {
 	return slices.ContainsFunc(found, func(r netlink.Route) bool { return r.LinkIndex == ifindex }), nil
 }
 
-// nextHop is the gateway of the kernel's route to an address, or the address where it is on the link or has none.
+// nextHop is the gateway of the kernel's route to an address, or the address where it is on the
+// link or has none.
 func nextHop(to netip.Addr) (netip.Addr, error) {
 	found, err := netlink.RouteGet(to.AsSlice())
 	if err != nil || len(found) == 0 {
@@ -311,12 +323,12 @@ func (r *dryRun) leave() error {
 		return errors.Join(err, errors.New("the route is gone"))
 	}
 	if w.Routed&marks.RoutedBit != 0 {
-		out.Node = r.driver.tables[r.family].numbers.Taken[int(w.Routed&marks.NodeMask)>>marks.NodeShift]
+		out.Node = r.node.Numbers.Taken[int(w.Routed&marks.NodeMask)>>marks.NodeShift]
 	}
 	if ok, err := r.hook(rulewalk.Postrouting); !ok || err != nil {
 		return err
 	}
-	host, tunnel := r.driver.network.HostIndex(), r.driver.network.TunnelIndex()
+	host, tunnel := r.node.Network.HostIndex(), r.node.Network.TunnelIndex()
 	switch {
 	case route.Type == unix.RTN_LOCAL:
 		out.Way = WayNode
@@ -326,7 +338,7 @@ func (r *dryRun) leave() error {
 		out.Way, out.IfIndex, out.NextHop = WayTunnel, route.LinkIndex, r.farEnd()
 	default:
 		out.Way, out.IfIndex, out.NextHop = WayLink, route.LinkIndex, w.Ends.Dst
-		if a := r.driver.state.Addrs[w.Ends.Dst]; a.Kind == nodestate.AddrEndpoint && a.IfIndex == route.LinkIndex {
+		if a := r.node.State.Addrs[w.Ends.Dst]; a.Kind == nodestate.AddrEndpoint && a.IfIndex == route.LinkIndex {
 			out.Way = WayPod
 		} else if gw, ok := netip.AddrFromSlice(route.Gw); ok && !gw.IsUnspecified() {
 			out.NextHop = gw.Unmap()
@@ -335,7 +347,8 @@ func (r *dryRun) leave() error {
 	return nil
 }
 
-// farEnd is the node at the other end of the tunnel: the one that the mark names, or that the longest route leads to.
+// farEnd is the node at the other end of the tunnel: the one that the mark names, or that the
+// longest route leads to.
 func (r *dryRun) farEnd() netip.Addr {
 	if r.out.Node.IsValid() {
 		return r.out.Node
@@ -346,7 +359,7 @@ func (r *dryRun) farEnd() netip.Addr {
 		if err != nil {
 			continue
 		}
-		if end := r.driver.network.TunnelEnd(p); end.IsValid() {
+		if end := r.node.Network.TunnelEnd(p); end.IsValid() {
 			return end
 		}
 	}
@@ -355,24 +368,25 @@ func (r *dryRun) farEnd() netip.Addr {
 
 // why is the reason for which a chain drops, with policy's rule.
 func (r *dryRun) why(chain string) (reason.Reason, nodestate.RuleID) {
-	tunnel := r.driver.network.TunnelIndex()
+	tunnel := r.node.Network.TunnelIndex()
 	d := chains.Dropped{Chain: chain, FromTunnel: tunnel != 0 && r.walk.In.Index == tunnel}
 	if n := len(r.walk.Lookups); n > 0 {
 		d.LastSet = r.walk.Lookups[n-1].Set
 	}
-	if r.driver.state.Settings.RPFStrict {
+	if r.node.State.Settings.RPFStrict {
 		back, err := leadsBack(r.walk.Ends.Src, r.walk.In.Index)
 		d.Astray = err == nil && !back
 	}
 	return d.Why()
 }
 
-// decapsulate lets the outer packet of the tunnel pass, whose mark the inner one has. false = it ends.
+// decapsulate lets the outer packet of the tunnel pass, whose mark the inner one has. false = it
+// ends.
 func (r *dryRun) decapsulate() (bool, error) {
-	s, inner := r.driver.state, r.walk
+	s, inner := r.node.State, r.walk
 	from := r.question.From
 	f := table.FamilyOf(from)
-	if r.driver.network.TunnelIndex() == 0 || !f.Node(s).IsValid() || f != r.family {
+	if r.node.Network.TunnelIndex() == 0 || !f.Node(s).IsValid() || f != r.family {
 		return false, fmt.Errorf("nothing comes by a tunnel from %s", from)
 	}
 	routes, err := netlink.RouteGet(from.AsSlice())
@@ -400,7 +414,8 @@ func (r *dryRun) decapsulate() (bool, error) {
 	return ok, err
 }
 
-// linkOf is the Ethernet header of what a node sends by the link: its MAC address is what is looked at.
+// linkOf is the Ethernet header of what a node sends by the link: its MAC address is what is looked
+// at.
 func linkOf(s *nodestate.State, node netip.Addr) []byte {
 	b := make([]byte, 14)
 	mac := s.Addrs[node].MAC
@@ -423,49 +438,4 @@ func outerPacket(from, to netip.Addr, port uint16, vni uint32) []byte {
 	b = binary.BigEndian.AppendUint16(b, port)
 	b = append(b, 0, 16, 0, 0, 8, 0, 0, 0)
 	return binary.BigEndian.AppendUint32(b, vni<<8)
-}
-
-// Places are the interfaces of the node.
-type Places struct {
-	Uplinks      map[int][6]byte // that have addresses of the node: by index, with the MAC address
-	Tunnel, Host int             // 0 = there is none
-	Epoch        uint32          // of IPv4's policy
-	Behind       string          // what of the state is not in the kernel
-}
-
-// Places returns them.
-func (d *Driver) Places() (Places, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := Places{Uplinks: map[int][6]byte{}}
-	if d.state == nil {
-		p.Behind = "nothing was written yet"
-		return p, nil
-	}
-	p.Host, p.Tunnel = d.network.HostIndex(), d.network.TunnelIndex()
-	if t := d.tables[table.Family{}]; t.policy != nil {
-		p.Epoch = uint32(t.policy.Epoch())
-	}
-	if len(d.problems) > 0 {
-		p.Behind = d.problems[0]
-	}
-	links, err := kernel.Dump(netlink.LinkList)
-	if err != nil {
-		return p, fmt.Errorf("listing interfaces: %w", err)
-	}
-	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return p, fmt.Errorf("listing addresses: %w", err)
-	}
-	own := map[int]bool{}
-	for _, a := range addrs {
-		at, _ := netip.AddrFromSlice(a.IP)
-		own[a.LinkIndex] = own[a.LinkIndex] || d.state.Addrs[at.Unmap()].Kind == nodestate.AddrHost
-	}
-	for _, l := range links {
-		if a := l.Attrs(); own[a.Index] && a.Index != p.Host && a.Index != p.Tunnel && a.EncapType == "ether" && len(a.HardwareAddr) == 6 {
-			p.Uplinks[a.Index] = [6]byte(a.HardwareAddr)
-		}
-	}
-	return p, nil
 }
