@@ -33,7 +33,7 @@ var attacksTunnel = []mutant{
 		"	return fib.ifindex != skb->ifindex;", "	return !fib.ifindex;"},
 		"./test/netns", "^TestHostileReversePath$"},
 	{fault{"a pool's address that no node has as a source, with bpfEnforceRPF Strict", "internal/dataplane/nft/chains/reverse_path.go",
-		"	if !s.Settings.RPFStrict {", "	if !s.Settings.RPFStrict || !f.six {"},
+		"	if !s.Settings.RPFStrict {", "	if !s.Settings.RPFStrict || !f.Six {"},
 		"./test/scenarios", "^TestHostileTunnels$/^reverse-path"},
 	{fault{"IP in IP behind extension headers", "bpf/tunnel.h",
 		"	return p->l4 == L4_NONE && (p->key.proto == IPPROTO_IPIP", "	return p->l4 == L4_NONE && WEIR_FAMILY == 4 && (p->key.proto == IPPROTO_IPIP"},

@@ -13,7 +13,7 @@ import (
 // and entries by which neighbours are answered. Devices, and routes of weir0, stay, which another
 // data plane uses.
 func Remove(ctx context.Context) error {
-	if err := conntrack.Release(); err != nil { // by it programs let pass what the tables judge: it goes first
+	if err := conntrack.Release(); err != nil { // by it programs let pass what the tables evaluate: it goes first
 		return err
 	}
 	if err := table.DeleteTables(); err != nil {

@@ -77,7 +77,7 @@ var weirWithout = map[string]string{
 	"weir-leave":        "flush chain ip weir leave",
 }
 
-// BenchmarkConnect says for each table and way what one connection takes; the client's and the
+// BenchmarkConnect says for each table and path what one connection takes; the client's and the
 // server's own work is in it.
 func BenchmarkConnect(b *testing.B) {
 	sites := benchSites(b)

@@ -127,7 +127,7 @@ func TestAnotherFamilysPod(t *testing.T) {
 	}
 }
 
-// First packets are judged as soon as one pod is isolated, by the maps that lead to the sets;
+// First packets are evaluated as soon as one pod is isolated, by the maps that lead to the sets;
 // before, nothing is looked up for them.
 func TestFirstPacketsAreJudged(t *testing.T) {
 	for _, six := range []bool{false, true} {

@@ -60,7 +60,7 @@ type Driver struct {
 	arpTable    *chains.ArpTable
 	problems    []string
 	count       counters
-	listening   bool // somebody wants to know of every flow that is judged
+	listening   bool // somebody wants to know of every flow that is evaluated
 	held        []Held
 	left        bool // Leave was called: devices, routes and settings of the kernel are another's
 
@@ -79,8 +79,8 @@ type familyTable struct {
 	setSize   uint64           // of SetSizeFor
 	indexes   chains.Indexes   // of FindIndexes
 	refreshed time.Time        // at interfaces
-	// stands says that a table with our rules was in the kernel once: what comes is judged, if by
-	// an older state.
+	// inForce says that a table with our rules was in the kernel once: what comes is evaluated, if
+	// by an older state.
 	inForce    bool
 	err        error                 // of the last try to write it
 	shares     map[netip.Addr]string // of setShares
@@ -144,7 +144,7 @@ func (d *Driver) Leave() {
 }
 
 // reconcile makes the kernel equal to the state: devices, then tables, then routes, which lead
-// packets to what the tables have judged.
+// packets to what the tables have evaluated.
 func (d *Driver) reconcile(ctx context.Context) error {
 	var errs []error
 	machine := !d.opts.NoMachine && !d.left
@@ -234,8 +234,8 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	return t.Write(ctx)
 }
 
-// look finds out which interfaces indexes tell, when a state may have others, or the last look is
-// long ago.
+// refresh finds out which interfaces indexes identify, when a state may have others, or the last
+// look is long ago.
 func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, error), log *slog.Logger) error {
 	if t.last != nil && time.Since(t.refreshed) < lookEvery/2 && sameButServices(t.last, s) {
 		return nil

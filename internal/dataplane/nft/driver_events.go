@@ -17,8 +17,8 @@ func (d *Driver) Events() (*EventReader, error) {
 // LostEvents counts how often the kernel had no room for packets that were to be shown.
 func (d *Driver) LostEvents() uint64 { return d.lost.Load() }
 
-// Listen makes the rules show every flow that is judged, or only what is denied or to be logged. No
-// flow is judged again by it.
+// Listen makes the rules show every flow that is evaluated, or only what is denied or to be logged.
+// No flow is evaluated again by it.
 func (d *Driver) Listen(on bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -52,7 +52,7 @@ const (
 // benchSite is a node between a pod, another node and a client outside.
 type benchSite struct{ pod, node, other, client netns.NsHandle }
 
-// BenchmarkFilterChains says for each table and way what one datagram takes; the sender's and the
+// BenchmarkFilterChains says for each table and path what one datagram takes; the sender's and the
 // receiver's own work is in it.
 func BenchmarkFilterChains(b *testing.B) {
 	sites := benchSites(b)

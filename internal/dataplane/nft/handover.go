@@ -18,11 +18,11 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
-// What this data plane knows of connections beside what connection tracking does, for another one
+// What this data plane knows of connections besides what connection tracking does, for another one
 // that takes its place, and the other way round. It is read from the kernel: no driver needs to be
 // there.
 
-// Mark is the ct mark by which a connection goes a way; ok is false where marks cannot name the
+// Mark is the ct mark by which a connection takes a route; ok is false where marks cannot name the
 // node.
 func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
 	d.mu.Lock()
@@ -87,7 +87,7 @@ func Left() (left conntrack.Left, err error) {
 	return left, errors.Join(errs...)
 }
 
-// dsrEntry is an element of IPv4's map of straight flows, as a connection. Each part of a key fills
+// dsrEntry is an element of IPv4's map of DSR flows, as a connection. Each part of a key fills
 // whole words.
 func dsrEntry(e nftables.SetElement) (conntrack.Entry, bool) {
 	if len(e.Key) != 16 || len(e.Val) < 4 {

@@ -44,7 +44,7 @@ func TestHostEndpoints(t *testing.T) {
 	}
 }
 
-// TestToHost: what pods send to their node is dropped, or judged by the host endpoint of all
+// TestToHost: what pods send to their node is dropped, or evaluated by the host endpoint of all
 // interfaces, as the setting says.
 func TestToHost(t *testing.T) {
 	for action, want := range map[model.ToHostAction]string{model.ToHostDrop: "add rule ip weir to-host goto deny-43-0", model.ToHostReturn: "add rule ip weir to-host jump in-"} {

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestUplinkByIndex: on a real kernel the interface with the node's address is told by its index,
+// TestUplinkByIndex: on a real kernel the interface with the node's address is known by its index,
 // as long as it may be; when the address moves to another one, or to one that has to be asked
 // about, the rules follow.
 func TestUplinkByIndex(t *testing.T) {
@@ -112,8 +112,8 @@ func listed(chain string) (string, error) {
 }
 
 // TestSenders: each address of the node leads to the chain that asks by which interface it comes; a
-// name that is none of nft's is told by its index alone; and more pods than one rule names are told
-// by their names.
+// name that is none of nft's is known by its index alone; and more pods than one rule names are
+// told by their names.
 func TestSenders(t *testing.T) {
 	s := small()
 	s.Addrs[addr("10.244.1.4")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali*", IfIndex: 7}
@@ -150,7 +150,7 @@ func TestSenders(t *testing.T) {
 	}
 }
 
-// TestPodIsFew: a pod that comes is few operations, beside however many.
+// TestPodIsFew: a pod that comes is few operations, among however many.
 func TestPodIsFew(t *testing.T) {
 	s := small()
 	for i := range 200 {

@@ -62,7 +62,7 @@ func (d *Driver) Status() Status {
 	return st
 }
 
-// Enforced says what is missing for an endpoint to be enforced: its interface and addresses stand
+// Enforced says what is missing for an endpoint to be enforced: its interface and addresses are
 // in the kernel's sets, so that nothing from it or to it goes by the rules.
 func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 	d.mu.Lock()

@@ -9,7 +9,7 @@ import (
 )
 
 // RenderDisabled makes the table of a family that the node does not carry: the kernel may route it
-// all the same, with routes and settings of before or of somebody else, and nothing would judge
+// all the same, with routes and settings of before or of somebody else, and nothing would evaluate
 // what pods send and are sent. So they send and get none.
 func RenderDisabled(f table.Family, t *table.Table, s *nodestate.State) {
 	base := func(name string, hook knftables.BaseChainHook, prio knftables.BaseChainPriority, direction string) {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Straight flows: TCP that is handed on, and answered straight to the client. Connection tracking
+// DSR flows: TCP that is handed on, and answered directly to the client. Connection tracking
 // sees its first packets alone, and takes the second for invalid, or for the beginning of something
 // once it has forgotten the first. So such flows are remembered in a map of their own, which is
 // looked at for what connection tracking does not know.

@@ -14,19 +14,19 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Handshakes of TCP whose answers go straight to the client. Where they do not arrive, the client
+// Handshakes of TCP whose answers go directly to the client. Where they do not arrive, the client
 // gets its answers by the node that it asks: it sends its SYN again although it was answered a
 // while ago, or leaves two handshakes unanswered and tries from another port. Until such a
 // handshake is over, the flow's ct mark has one of two numbers that no node has: so no rule takes
-// it for open and judged, and its packets come here. They go as routes say, because no routing rule
-// knows these numbers.
+// it for open and evaluated, and its packets come here. They go as routes say, because no routing
+// rule knows these numbers.
 const (
 	SetDSRFallback = "fallen"             // clients that get their answers by the node that they ask
 	setUnconfirmed = "straight-tried"     // clients that were answered, and have not gone on since
 	setRetried     = "straight-retried"   // those of them that were answered more than once
 	setTriedNow    = "straight-tried-now" // those whose first answer may be on its way
 
-	dsrOpenChain           = "straight-way" // the first packet of what may be answered straight
+	dsrOpenChain           = "straight-way" // the first packet of what may be answered directly
 	handshakeChain         = "shakes"       // the client's next ones
 	handshakeReplyChain    = "shakes-back"  // the backend's
 	handshakeDoneChain     = "shakes-over"
@@ -75,7 +75,7 @@ func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at In
 		// Of a node port it is the node that was addressed, as for a first packet.
 		"meta mark set ct original $ip daddr map @"+expr.MapNodes,
 		"meta mark and $mask == 0 return",
-		"ct mark set meta mark and $goal", // policy judges again
+		"ct mark set meta mark and $goal", // policy evaluates again
 		"iifname $tunnel ct mark set ct mark or $came",
 		"goto "+DsrFallbackChain)
 

@@ -16,10 +16,10 @@ import (
 )
 
 // The chains of hooks that are no translation's are met by every packet. So each lets what belongs
-// to an open flow, was judged under the policy in force and goes the way of the routes pass first:
-// the whole ct mark of such a flow is the policy's number. What comes after is for the others: what
-// begins, what nobody knows, what is judged again, and what another node handed on or is handed on
-// to.
+// to an open flow, was evaluated under the policy in force and follows the routes pass first: the
+// whole ct mark of such a flow is the policy's number. What comes after is for the others: what
+// begins, what nobody knows, what is evaluated again, and what another node handed on or is handed
+// on to.
 const (
 	admitOpenChain  = "admit-open"
 	admitBackChain  = "admit-back"
@@ -28,7 +28,7 @@ const (
 	admitTranslated = "admit-translated"
 	podTranslated   = "admit-pod-translated"
 	podErrorsChain  = "admit-pod-related" // what pods report
-	admitHanded     = "admit-handed"      // open, judged, and handed on
+	admitHanded     = "admit-handed"      // open, evaluated, and handed on
 	handedNewChain  = "admit-handed-new"
 	workloadChain   = "from-workload"
 	OwnSourceChain  = "own-source"
@@ -36,20 +36,20 @@ const (
 	ForwardedOpen   = "forwarded-open"
 	forwardedAny    = "forwarded-any" // where ForwardedOpen does not know the interface
 	toPodChain      = "forwarded-pod"
-	forwardedOthers = "forwarded-others" // not open and judged
+	forwardedOthers = "forwarded-others" // not open and evaluated
 	unknownPodChain = "unknown-pod"
 	departChain     = "depart" // ends a mark that a packet was routed by
 	sentChain       = "sent"
 	sentOpen        = "sent-open"
 	sentAny         = "sent-any"  // where sentOpen does not know the interface
-	sentHomeChain   = "sent-home" // what the node's own processes send to what has no way of its own: Services, and pods that are gone
+	sentHomeChain   = "sent-home" // what the node's own processes send to what has no route of its own: Services, and pods that are gone
 	sentOthersChain = "sent-others"
 	sentNewChain    = "sent-new"
 	sentTranslated  = "sent-translated"
 	sentOwnChain    = "sent-own" // what the agent's own sockets send
 )
 
-// goesOn are the words for a flow that was judged under a policy and has no way of its own.
+// goesOn are the words for a flow that was evaluated under a policy and has no route of its own.
 func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
 
 // filterChains are the base chains that are no translation's, and those that belong to them.
@@ -66,7 +66,7 @@ func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 		routeOnward+" accept",
 		"ct status dnat ct mark and $goal != 0 ct original $ip daddr @"+expr.SetNodes+" jump "+handedOpen,
 		duringHandshake+"goto "+handshakeChain,
-		// The node that is asked may change, but for a node port. Policy judges again.
+		// The node that is asked may change, but for a node port. Policy evaluates again.
 		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+expr.SetNodes+" jump follow",
 		"meta mark set meta mark and $rest")
 	chain(admitBackChain, append(append(handedBack(), cameRules(f, s)...), duringHandshake+"goto "+admitHandshakeReply, routeBack+" accept", "meta mark set meta mark and $rest")...)
@@ -98,7 +98,7 @@ func notReceivedRules(f table.Family) []string {
 }
 
 // forwardedChains are for what passes the node. Most of it is open and leaves by the uplink or to a
-// pod, which their indexes tell faster than their names do.
+// pod, which their indexes identify faster than their names do.
 func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at Indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	var rules, open []string
@@ -132,9 +132,9 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 		"goto "+h.FirstPacketChain())
 }
 
-// sourceChains judge who sends, before connection tracking heeds it. One look-up tells what has an
-// address of this node, which is most of what pods send, from the rest, which is most of what the
-// uplink brings.
+// sourceChains evaluate who sends, before connection tracking acts on it. One look-up tells what
+// has an address of this node, which is most of what pods send, from the rest, which is most of
+// what the uplink brings.
 func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	any := []string{"iifname $pods goto " + workloadChain}
@@ -276,7 +276,7 @@ func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 		// Whom this node would hand on, and somebody else translated, is theirs: it is no flow of
 		// another node's.
 		"ct mark and $handed != 0 ct mark set 0x0 meta mark set meta mark and $plain meta priority set none",
-		// Answers of Services that want it go straight to the client (direct server return).
+		// Answers of Services that want it go directly to the client (direct server return).
 		"meta mark and $mask != 0 meta priority @"+expr.SetDirect+" $ip saddr != @"+expr.SetOptOut+" jump "+dsrOpenChain,
 		// What translate left in the ct mark ends here.
 		hasList+"ct mark set meta mark and $goal",
@@ -292,10 +292,10 @@ const hasList = "meta priority != none "
 // noEndpoint refuses what begins and goes to an address of this node's blocks that nobody has.
 const noEndpoint = "$ip daddr @" + expr.SetBlocks + " $ip daddr != @" + expr.SetKnown + " goto no-endpoint"
 
-// sentChains are for what the node itself sends. Where a rule gives a packet a way, it is routed
+// sentChains are for what the node itself sends. Where a rule gives a packet a route, it is routed
 // again at the end of the chain.
 func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at Indexes) {
-	// By which interface a packet leaves is told here by the destination that it had before a
+	// By which interface a packet leaves is known here by the destination that it had before a
 	// Service gave it another one.
 	judge := policy.MainChain
 	begin := h.FirstPacketChain()
@@ -344,7 +344,7 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 	}
 	chain(sentOthersChain, append(others, "jump "+judge)...)
 	chain(sentHandshakeChain, "jump "+handshakeReplyChain, "jump "+judge)
-	// The packet was routed again, and by which interface it leaves now is not told.
+	// The packet was routed again, and by which interface it leaves now is not known.
 	t.Chains["sent-on"] = table.Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: expr.Expand(f, s,
 		"meta mark and $routed == 0 accept",
 		opening+"rt mtu",
@@ -383,7 +383,7 @@ func toGone(which string) string {
 	return which + "ct state established $ip daddr @" + expr.SetBlocks + " $ip daddr != @" + expr.SetKnown + " goto no-endpoint"
 }
 
-// routeBack gives an answer the way to the node that handed its flow on.
+// routeBack gives an answer the route to the node that handed its flow on.
 const routeBack = "ct mark and $handed == 0 ct mark and $mask != 0 meta mark set ct mark and $goal or $routed"
 
 // routeOnward leads what this node hands on, in the first direction, to the node of the backend.
@@ -412,12 +412,12 @@ func tcpHeaders(f table.Family) int {
 	return 40
 }
 
-// ownSent takes what such a socket sends out of the chain that it stands in.
+// ownSent takes what such a socket sends out of the chain that it is in.
 var ownSent = expr.OwnSocket + "goto " + sentOwnChain
 
-// sentOwn lets it pass. What the node sends to itself keeps its mark on the way back in, where the
-// same bits name the node whose tunnel a packet came by: it would be taken for a packet of another
-// node with this node's source, and be dropped. It goes on without the mark.
+// sentOwn lets it pass. What the node sends to itself keeps its mark on the return path in, where
+// the same bits name the node whose tunnel a packet came by: it would be taken for a packet of
+// another node with this node's source, and be dropped. It goes on without the mark.
 var sentOwn = []string{
 	fmt.Sprintf("ct mark set %#x", marks.AgentEpoch),
 	"oifname lo meta mark set meta mark and " + marks.Hex(^uint32(kernel.OwnMask)),

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestIndexes: which interfaces are told by which index; none where a name of one is a number,
+// TestIndexes: which interfaces are known by which index; none where a name of one is a number,
 // which nft would take for that name.
 func TestIndexes(t *testing.T) {
 	addr := netip.MustParseAddr

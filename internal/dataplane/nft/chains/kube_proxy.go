@@ -9,7 +9,7 @@ import (
 
 // Where a kube-proxy carries Services (nodestate.Settings.KubeProxy) Weir's maps have them for one
 // purpose: what another node hands on to this one is for a backend of this node's own, which nobody
-// but Weir knows. Such a packet is told by its sender, in translate, before kube-proxy's chains;
+// but Weir knows. Such a packet is known by its sender, in translate, before kube-proxy's chains;
 // these see neither a packet of its connection, because the kernel asks no more chains once a
 // destination was translated, nor put their mark on it. Maps that anybody else's packets lead to
 // have host ports alone.

@@ -20,7 +20,7 @@ import (
 // ones a second. What is known already, gateways and nodes are not asked about.
 const (
 	newNeighbourChain = "new-neighbour"
-	podDiscoveryChain = "pod-discovery" // neighbour discovery from addresses that nobody can tell to be the pod's own
+	podDiscoveryChain = "pod-discovery" // neighbour discovery from addresses that nobody knows to be the pod's own
 	SetNeighbours     = "neighbours"    // addresses that the kernel has resolved, gateways, nodes
 	setResolving      = "resolving"     // those that a pod asked for a moment ago
 	setResolves       = "resolves"      // pods' interfaces with their rate

@@ -5,7 +5,7 @@ import (
 )
 
 // podTunnelChain is for what a pod sends with its own address that is not TCP: it drops the packets
-// of tunnels, in which policy sees nothing. It stands before connection tracking, which has put
+// of tunnels, in which policy sees nothing. It comes before connection tracking, which has put
 // fragments together, so that answers meet it too.
 const podTunnelChain = "pod-tunnels"
 

@@ -15,8 +15,8 @@ import (
 
 // Sources that live on other nodes are checked before connection tracking, with each packet:
 // docs/design/datapath.md ("Sources") says what is right. The look-up in `senders`, which every
-// packet pays anyway, tells the addresses of nodes and of pods outside of their nodes' blocks; all
-// other pods' are told by the prefixes of pools, and looked up by their blocks.
+// packet pays anyway, finds the addresses of nodes and of pods outside of their nodes' blocks; all
+// other pods' are known by the prefixes of pools, and looked up by their blocks.
 const (
 	blockSource  = "block-source"      // an address of a pool
 	blockTunnel  = "block-from-tunnel" // the same, from the tunnel
@@ -56,7 +56,7 @@ const (
 // node's own processes: with the mark of no node, for a flow of a pod that has the node's address.
 const unprovenAnswer = "meta mark and $mask == $mask ct status snat ct direction reply drop"
 
-// maxPools bounds how many rules tell pools' addresses; of more a set does.
+// maxPools bounds how many rules match pools' addresses; of more a set does.
 const maxPools = 8
 
 // maskText is the netmask of a length, as an address.
@@ -143,7 +143,7 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes
 	nodes = append(append(nodes, "iifname $tunnel goto "+nodeTunnel), local...)
 	chain(nodeSource, append(nodes,
 		"$ip saddr . ether saddr @"+setNodeLinks+" goto "+sourceProven,
-		"udp dport $vxlan goto "+sourceProven, // the chain of the tunnel judges it
+		"udp dport $vxlan goto "+sourceProven, // the chain of the tunnel evaluates it
 		"$ip daddr @"+expr.SetOwn+" goto "+nodeToOwn,
 		"meta mark set ether saddr map @"+expr.MapLinks+" goto "+nodeLinked,
 		"drop")...)

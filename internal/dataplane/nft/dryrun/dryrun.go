@@ -54,7 +54,7 @@ type Trace struct {
 	IfIndex int
 	NextHop netip.Addr
 	Node    netip.Addr       // that the packet is led to whatever the routes say, as it is handed on, or answered by it
-	Refused bool             // dropped, and the sender is told
+	Refused bool             // dropped, and the sender is informed
 	Chain   string           // that dropped
 	Reason  reason.Reason    // of a drop
 	Rule    nodestate.RuleID // of policy, of a drop

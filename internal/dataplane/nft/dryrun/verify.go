@@ -19,7 +19,7 @@ type Asked struct {
 	Value    string // of a map
 }
 
-// maxDifferences bounds how many differences are told.
+// maxDifferences bounds how many differences are reported.
 const maxDifferences = 10
 
 // verify compares what is in the kernel with what was to be written: all chains, and each element

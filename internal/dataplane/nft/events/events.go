@@ -1,8 +1,8 @@
 // Package events turns what the rules show to nflog into events of the data plane. The prefix of a
 // packet has what was said of it, by which rule, and its place in the flow; everything else is
 // looked up in the state. Where policy is evaluated, packets have the addresses by which that is
-// done: the destination is translated, and the source not yet; of the way back it is the other way
-// round. So it is not known who was asked before a Service chose.
+// done: the destination is translated, and the source not yet; of the return path it is the other
+// way round. So it is not known who was asked before a Service chose.
 package events
 
 import (
@@ -25,7 +25,7 @@ import (
 )
 
 // Words of prefixes: a packet that is denied, one that a rule with action Log lets pass, and, while
-// somebody listens, one of a flow that was judged and goes on.
+// somebody listens, one of a flow that was evaluated and goes on.
 const (
 	Deny  = "deny"
 	Allow = "allow"
@@ -185,7 +185,7 @@ func showRule(of string, says prefix) string {
 	return fmt.Sprintf("%slimit rate 1000/second burst 256 packets log prefix \"%s\" snaplen %d group %d", of, says, shownBytes, logGroup)
 }
 
-// event makes an event of a packet; not ok when it is none, or another one tells the same.
+// event makes an event of a packet; not ok when it is none, or another one reports the same.
 func (v *View) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
 	says, ok := parsePrefix(p.Prefix)
 	t, isIP := ParseHeader(p.Packet)
@@ -213,7 +213,7 @@ func (v *View) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
 		v.denied(&e, says.why, says.rule)
 	case Allow:
 		// The last end with such a rule speaks, and only where no other rule denies or everything
-		// is told.
+		// is shown.
 		if said.last != says.why || said.denied || v.listening {
 			return e, false
 		}
@@ -233,7 +233,7 @@ type verdicts struct {
 	last   reason.Reason // the last end at which a rule with action Log matched; 0 = at none
 }
 
-// judge looks up what the state says of a flow at each end, and where it comes into the node and
+// evaluate looks up what the state says of a flow at each end, and where it comes into the node and
 // leaves it.
 func (v *View) locate(e *dataplane.Event, in, out int) verdicts {
 	q := &question{View: v, e: e}
@@ -340,7 +340,7 @@ func (q *question) host(index int, set func(nodestate.HostEndpoint) nodestate.Is
 	}
 }
 
-// judged reports whether host endpoints are asked about an interface.
+// evaluated reports whether host endpoints are asked about an interface.
 func (v *View) judged(index int) bool {
 	if index == 0 || index == 1 || index == v.host { // none, lo, weir0
 		return false

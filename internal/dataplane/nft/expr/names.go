@@ -25,6 +25,6 @@ const (
 	MapInside     = "portals-inside" // the same for pods and the node's own processes
 	SetHairpin    = "hairpin"        // address . address of each pod
 	SetKeepSource = "keep-source"    // nodes' addresses that pods reach with their own
-	SetDirect     = "direct"         // lists whose answers to outside clients go straight to them
+	SetDirect     = "direct"         // lists whose answers to outside clients go directly to them
 	SetOptOut     = "never-direct"   // clients to whom they do not
 )

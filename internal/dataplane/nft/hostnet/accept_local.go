@@ -12,7 +12,7 @@ import (
 )
 
 // acceptLocalOfLink lets answers in that come back from the node of a backend by a link: their
-// source is an address of this node. Tables judge who may send with one. stateDir is of
+// source is an address of this node. Tables evaluate who may send with one. stateDir is of
 // setting.make.
 func acceptLocalOfLink(index int, stateDir string) error {
 	l, err := netlink.LinkByIndex(index)

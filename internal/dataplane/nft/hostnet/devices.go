@@ -14,7 +14,7 @@ import (
 // plane keeps them. All carry the alias; a device of one of these names without it belongs to
 // somebody else and is left alone.
 const (
-	HostDevice   = "weir0"  // what is for pools and Services and has no other way ends there
+	HostDevice   = "weir0"  // what is for pools and Services and has no other route ends there
 	HostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
 	TunnelDevice = "vxlan.calico"
 

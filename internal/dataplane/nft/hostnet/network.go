@@ -1,8 +1,8 @@
-// Package hostnet is what a node of the nftables data plane has beside tables: its devices, the routes
-// to pools and other nodes, policy routing by packet marks, proxy entries for announced addresses, and
-// the kernel's settings. Network makes them equal to a state in two steps: Prepare before tables are
-// written, Open after. Routes, rules and entries carry a protocol number of our own; nobody else's are
-// touched.
+// Package hostnet is what a node of the nftables data plane has besides tables: its devices, the
+// routes to pools and other nodes, policy routing by packet marks, proxy entries for announced
+// addresses, and the kernel's settings. Network makes them equal to a state in two steps: Prepare
+// before tables are written, Open after. Routes, rules and entries carry a protocol number of our
+// own; nobody else's are touched.
 package hostnet
 
 import (
@@ -64,8 +64,8 @@ func (m *Network) Prepare(s *nodestate.State) []error {
 }
 
 // Open brings devices up, lets the kernel forward and makes routes, of the families whose tables
-// stand: what comes by them has to be judged. What comes out of the tunnel may be of any family
-// that the node carries.
+// are in force: what comes by them has to be evaluated. What comes out of the tunnel may be of any
+// family that the node carries.
 func (m *Network) Open(s *nodestate.State, stands func(table.Family) bool, numbers func(table.Family) *marks.Numbers) []error {
 	var errs []error
 	fail := func(key string, err error) {

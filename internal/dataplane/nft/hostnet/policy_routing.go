@@ -153,7 +153,7 @@ func (w *policyRoutes) prune(f table.Family, want map[int]route) error {
 	return errors.Join(errs...)
 }
 
-// listPolicyRoutes are our routes in tables of ways.
+// listPolicyRoutes are our routes in tables of policy routes.
 func listPolicyRoutes(f table.Family) ([]netlink.Route, error) {
 	found, err := kernel.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(f.Number(), &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC},

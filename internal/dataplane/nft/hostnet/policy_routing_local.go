@@ -11,7 +11,7 @@ import (
 )
 
 // What is handed on has an address of this node as its destination, and the kernel asks the table
-// `local` first, by the rule of priority 0. Ours of the same priority has to stand before it: of
+// `local` first, by the rule of priority 0. Ours of the same priority has to come before it: of
 // equal ones the older comes first, so the local one is made again.
 
 // localSpare is the priority of a second rule for the table local, which is there while the first
@@ -23,7 +23,7 @@ func isLocal(r netlink.Rule) bool {
 	return r.Table == unix.RT_TABLE_LOCAL && r.Mark == 0 && r.Mask == nil && r.Src == nil && r.Dst == nil && r.IifName == "" && r.OifName == "" && !r.Invert
 }
 
-// putFirstRule lets firstRule stand before the rule for the table local. At each moment there is
+// putFirstRule makes firstRule come before the rule for the table local. At each moment there is
 // one for that table.
 func putFirstRule(f table.Family) error {
 	rules, err := listRules(f)

@@ -8,7 +8,7 @@ import (
 
 // A packet with RoutedBit finds the rule of its node by three steps, as in a tree: the bits of the
 // number choose a block, in it a smaller one, and in that the rule. So it meets some thirty rules
-// among thousands of nodes. All of them stand behind the tables main and default, so that other
+// among thousands of nodes. All of them come after the tables main and default, so that other
 // packets, which find their route there, pass firstRule alone.
 const (
 	treeRoot   = 40000 // the first step; treeRoot+1 is its end

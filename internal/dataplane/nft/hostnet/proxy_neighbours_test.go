@@ -17,9 +17,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestProxied: announced addresses have entries on the uplinks in whose subnets they lie and a way
-// to weir0; what an agent before left goes, somebody else's stays, and so does everything while
-// nothing changes.
+// TestProxied: announced addresses have entries on the uplinks in whose subnets they lie and a
+// route to weir0; what an agent before left goes, somebody else's stays, and so does everything
+// while nothing changes.
 func TestProxied(t *testing.T) {
 	inNamespace(t, proxyAndRemove)
 }

@@ -55,7 +55,7 @@ func (s setting) set(name string, v int) error {
 
 // RestoreSettings gives interfaces back the settings that they had before, where they are as this
 // data plane set them. Reverse-path checks that were strict stay loose: eBPF's data plane wants
-// that, too. What an interface refuses is told and forgotten: nothing is to be tried again.
+// that, too. What an interface refuses is reported and forgotten: nothing is to be tried again.
 func RestoreSettings(stateDir string) error {
 	var errs []error
 	for _, s := range settings {

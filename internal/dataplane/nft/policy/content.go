@@ -37,7 +37,7 @@ type portEntry struct {
 
 func (e portEntry) last() uint16 { return e.port | 0xffff>>e.bits }
 
-// whysOf are the sets that judge in a family, with what a packet is dropped for that they deny.
+// whysOf are the sets that apply in a family, with what a packet is dropped for that they deny.
 func whysOf(s *nodestate.State, f table.Family) map[nodestate.SetID]reason.Reason {
 	out := map[nodestate.SetID]reason.Reason{}
 	for a, v := range s.Addrs {
@@ -58,7 +58,7 @@ func whysOf(s *nodestate.State, f table.Family) map[nodestate.SetID]reason.Reaso
 	return out
 }
 
-// contentsOf are the contents of the sets that judge. A set without heads says nothing.
+// contentsOf are the contents of the sets that evaluate. A set without heads says nothing.
 func contentsOf(s *nodestate.State, whys map[nodestate.SetID]reason.Reason) map[nodestate.SetID]map[nodestate.Class]*content {
 	out := map[nodestate.SetID]map[nodestate.Class]*content{}
 	heads := map[*content]bool{}

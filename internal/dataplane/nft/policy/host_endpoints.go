@@ -17,16 +17,16 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Host endpoints judge what comes into the node and what leaves it, by the interface, after the
-// policy of pods; docs/design/nftables.md has the whole of it. Nothing of this is there on a node
-// without any, but for defaultEndpointToHostAction: Drop.
+// Policies of host endpoints apply to what comes into the node and what leaves it, by the
+// interface, after the policy of pods; docs/design/nftables.md has the whole of it. Nothing of this
+// is there on a node without any, but for defaultEndpointToHostAction: Drop.
 const (
 	hostChain      = "judge-host"
 	hostDoneChain  = "judge-host-done"
 	toHostChain    = "to-host"
 	leavesChain    = "judge-leaving" // hostChain for postrouting
 	leavesHost     = "to-host-leaving"
-	backSuffix     = "-back" // of the same for packets of the way back
+	backSuffix     = "-back" // of the same for packets of the return path
 	beforeChain    = "before-services"
 	leavingChain   = "leaving" // what the node's own processes send
 	OwnChain       = "judge-own"
@@ -39,22 +39,22 @@ const (
 	mapHostVerdicts = "host-verdicts"   // as verdicts
 	mapHostSilent   = "verdicts-silent" // as host-verdicts, for postrouting
 	mapUntracked    = "verdicts-alone"  // as host-verdicts, of each packet by itself
-	mapTurned       = "verdicts-turned" // as host-verdicts, for the way back of the flow at hand
+	mapTurned       = "verdicts-turned" // as host-verdicts, for the return path of the flow at hand
 )
 
 // HostRules are the chains of host endpoints by the index of their interface, 0 = any other; those
-// that judge nothing are "".
+// that evaluate nothing are "".
 type HostRules struct {
 	in, out, before, older    map[int]string
 	silentIn, silentOut       map[int]string // as in and out, for postrouting
 	untrackedIn, untrackedOut map[int]string // each packet by itself (untracked.go)
-	forwarded                 bool           // what passes the node is judged, and nothing is handed on
+	forwarded                 bool           // what passes the node is evaluated, and nothing is handed on
 	toHost                    model.ToHostAction
-	toHostChain               string // that judges what pods send to the node; "" = none does
+	toHostChain               string // that evaluates what pods send to the node; "" = none does
 	toHostSilent              string
 }
 
-// any reports whether anything is judged after pods' policy.
+// any reports whether anything is evaluated after pods' policy.
 func (h HostRules) any() bool { return h.HasEndpoints() || h.toHost == model.ToHostDrop }
 
 // HasEndpoints reports whether there are host endpoints.
@@ -68,7 +68,7 @@ func (h HostRules) FirstPacketChain() string {
 	return FirstPacketsChain
 }
 
-// beforeServices reports whether anything is judged before Services.
+// beforeServices reports whether anything is evaluated before Services.
 func (h HostRules) beforeServices() bool { return anyChain(h.before) }
 
 func anyChain(chains map[int]string) bool {
@@ -168,7 +168,7 @@ func (r *policyRender) hostChain(prefix string, rules []string) string {
 	return r.chain(prefix, rules)
 }
 
-// turnedVerdicts makes look-up 2 of the way back, of sets of host endpoints.
+// turnedVerdicts makes look-up 2 of the return path, of sets of host endpoints.
 func (r *policyRender) turnedVerdicts(sets ...nodestate.Isolation) {
 	for _, iso := range sets {
 		n, ok := r.policy.sets.of(uint64(iso.Set))
@@ -186,8 +186,8 @@ func (r *policyRender) turnedVerdicts(sets ...nodestate.Isolation) {
 	}
 }
 
-// ownDevices are those that no host endpoint judges: the loopback device, and Weir's towards the
-// host.
+// ownDevices are those that no host endpoint applies to: the loopback device, and Weir's towards
+// the host.
 var ownDevices = fmt.Sprintf(`{ "lo", %q, %q }`, hostnet.HostDevice, hostnet.HostPeer)
 
 // byInterface are the rules that jump to the chain of the interface that a packet comes by ("iif")
@@ -227,7 +227,7 @@ func exemptHosts(f table.Family, verdict string) []string {
 	return append(rules, "fib daddr type { multicast, broadcast } "+verdict)
 }
 
-// strayHostRules drop what connection tracking has no idea of and the stack might heed, on nodes
+// strayHostRules drop what connection tracking has no idea of and the stack might act on, on nodes
 // with host endpoints.
 func strayHostRules(f table.Family, h HostRules) []string {
 	if !h.HasEndpoints() {
@@ -247,8 +247,8 @@ func (h HostRules) silently() HostRules {
 	return h
 }
 
-// interfaceChains are those that judge by the interfaces, of either direction; that of the way back
-// ends with back.
+// interfaceChains are those that evaluate by the interfaces, of either direction; that of the
+// return path ends with back.
 func interfaceChains(f table.Family, chain func(name string, rules ...string), h HostRules, name, toHost, back string) {
 	rules := h.untrackedRules()
 	if !h.forwarded {
@@ -278,10 +278,10 @@ func interfaceChains(f table.Family, chain func(name string, rules ...string), h
 	chain(name+backSuffix, slices.Concat(byInterface("oif", h.in), byInterface("iif", h.out), []string{"goto " + back})...)
 }
 
-// openFlowRules tell the node's own processes of open connections that are denied, before they
-// leave: postrouting only drops. They judge what is known to leave by the interface that is known
-// here: no Service gave it another destination, and no mark another way. What is older than the
-// tables is judged where it leaves.
+// openFlowRules inform the node's own processes of open connections that are denied, before they
+// leave: postrouting only drops. They evaluate what is known to leave by the interface that is
+// known here: no Service gave it another destination, and no mark another route. What is older than
+// the tables is evaluated where it leaves.
 func openFlowRules(f table.Family, h HostRules) []string {
 	rules := []string{
 		"meta l4proto != tcp goto " + clearChain,
@@ -310,7 +310,7 @@ func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoc
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	back := hostDoneChain
 	if h.beforeServices() {
-		back = clearChain + "-yet" // the next packet of the original direction is judged before Services, too
+		back = clearChain + "-yet" // the next packet of the original direction is evaluated before Services, too
 		chain(back, "meta priority set none")
 	}
 	interfaceChains(f, chain, h, hostChain, toHostChain, back)

@@ -55,22 +55,22 @@ func (n *smallNumbers) follow(known map[uint64]bool) {
 	}
 }
 
-// epochs gives policies the numbers by which flows remember under which one they were judged. It is
-// made from what the policy says: under the same policy a flow would be judged the same. Of the
-// last halfOfEpochs policies since the start no two share one. Of those before the start nothing is
-// known but the number: a policy that is the first after it has that of another by a chance of 1 in
-// 32,768.
+// epochs gives policies the numbers by which flows remember under which one they were evaluated. It
+// is made from what the policy says: under the same policy a flow would be evaluated the same. Of
+// the last halfOfEpochs policies since the start no two share one. Of those before the start
+// nothing is known but the number: a policy that is the first after it has that of another by a
+// chance of 1 in 32,768.
 type epochs struct {
 	newer, older map[uint16]uint64 // sums; the newer are of policies that were in force since the older were full
 	current      uint16            // in force; 0 = none yet
 }
 
-// halfOfEpochs bounds either half: one number is always free, beside 0 and AgentEpoch.
+// halfOfEpochs bounds either half: one number is always free, besides 0 and AgentEpoch.
 const halfOfEpochs = 0x7ffe
 
 func newEpochs() epochs { return epochs{newer: map[uint16]uint64{}} }
 
-// of returns the number of a policy, never 0: a flow with 0 was not judged.
+// of returns the number of a policy, never 0: a flow with 0 was not evaluated.
 func (e *epochs) of(sum uint64) uint16 {
 	n := uint16(sum>>48^sum>>32^sum>>16^sum) | 1
 	for !e.free(n, sum) {

@@ -22,9 +22,9 @@ import (
 
 // Chains, sets and maps of policy.
 const (
-	MainChain         = "judge"      // every packet; one that needs no judgement leaves at its first rule
+	MainChain         = "judge"      // every packet; one that needs no evaluation leaves at its first rule
 	FirstPacketsChain = "judge-new"  // first packets, where there are no host endpoints
-	flowChain         = "judge-flow" // the packets of flows that were not judged, or under another policy
+	flowChain         = "judge-flow" // the packets of flows that were not evaluated, or under another policy
 	markChain         = "judged"
 	strayChain        = "stray" // packets of no flow
 
@@ -42,7 +42,7 @@ const (
 type State struct {
 	sets, classes *smallNumbers
 	epochs        epochs
-	Listening     bool // every flow that is judged is shown
+	Listening     bool // every flow that is evaluated is shown
 }
 
 // Epoch is the number of the policy in force; 0 = there is none yet.
@@ -65,7 +65,7 @@ func AddSets(f table.Family, t *table.Table, room uint64) {
 }
 
 // Render makes the chains of policy, and the elements of its sets. It returns the policy's number,
-// and what host endpoints judge.
+// and what host endpoints apply to.
 func Render(f table.Family, t *table.Table, s *nodestate.State, p *State) (epoch uint16, hosts HostRules) {
 	r := policyRender{Family: f, table: t, policy: p, whys: whysOf(s, f), sum: new(uint64)}
 	r.contents = contentsOf(s, r.whys)
@@ -80,7 +80,7 @@ func Render(f table.Family, t *table.Table, s *nodestate.State, p *State) (epoch
 	return epoch, hosts
 }
 
-// judged is the first rule wherever policy judges: it says that a flow needs no judgement.
+// evaluated is the first rule wherever policy evaluates: it says that a flow needs no evaluation.
 func evaluated(epoch uint16) string {
 	return fmt.Sprintf("ct state established ct mark and %#x == %#x return", marks.EpochMask, epoch)
 }
@@ -131,7 +131,7 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	chain(TunnelPortChain, toTunnelRules(s)...)
 	if h.HasEndpoints() {
 		// Where a flow of the node's own leaves by is known after its destination was translated:
-		// leaving judges that, and marks it.
+		// leaving evaluates that, and marks it.
 		chain(OwnChain, evaluated(epoch), "goto "+ownFlowChain)
 		chain(ownFlowChain, flow(openChain)...)
 		chain(openChain, openFlowRules(f, h)...)
@@ -159,7 +159,7 @@ type policyRender struct {
 	whys     map[nodestate.SetID]reason.Reason // what a packet that a set denies is dropped for
 	contents map[nodestate.SetID]map[nodestate.Class]*content
 	sum      *uint64 // of all that a verdict follows from
-	// turned: chains judge the way back of the flow at hand, and neither deny nor mark.
+	// turned: chains evaluate the return path of the flow at hand, and neither deny nor mark.
 	turned bool
 	// silent: chains of host endpoints' sets are for postrouting, where the kernel lets no rule
 	// answer.
@@ -369,7 +369,7 @@ func (r *policyRender) denyChain(why reason.Reason, rule nodestate.RuleID) strin
 	case r.silent:
 		name += expr.SilentSuffix
 	default:
-		// The connection was open: both ends are told.
+		// The connection was open: both ends are informed.
 		rules = append(rules, "ct state established meta l4proto tcp tcp flags & (syn | rst) == 0 reject with tcp reset")
 	}
 	r.table.Chains[name] = table.Chain{Rules: append(rules, "drop")}

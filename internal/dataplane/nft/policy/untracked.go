@@ -12,11 +12,12 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Policies with doNotTrack judge each packet by itself, by its own addresses and ports: what comes
-// in before connection tracking, what begins in the node where it is sent, and once more where it
-// leaves when a Service gave it another destination. What they allow has UntrackedBit in its mark,
-// and no other policy of host endpoints asks about it; it is tracked all the same, because what is
-// for a Service, or answers what was translated, has to be, and that is not known before.
+// Policies with doNotTrack evaluate each packet by itself, by its own addresses and ports: what
+// comes in before connection tracking, what begins in the node where it is sent, and once more
+// where it leaves when a Service gave it another destination. What they allow has UntrackedBit in
+// its mark, and no other policy of host endpoints asks about it; it is tracked all the same,
+// because what is for a Service, or answers what was translated, has to be, and that is not known
+// before.
 const (
 	untrackedChain        = "alone"
 	untrackedSentChain    = "alone-sent"
@@ -25,15 +26,15 @@ const (
 	untrackedAcceptChain  = "free"
 )
 
-// isUntracked reports whether a set judges each packet by itself.
+// isUntracked reports whether a set evaluates each packet by itself.
 func isUntracked(why reason.Reason) bool {
 	return why == reason.UntrackedIngress || why == reason.UntrackedEgress
 }
 
-// isPerPacket reports whether a set judges packets by their own addresses and ports, not by those
-// of their flow. That with preDNAT does so, too: before Services both are the same, and of TCP that
-// is handed on and answered straight connection tracking sees one half, and takes most of it for
-// invalid.
+// isPerPacket reports whether a set evaluates packets by their own addresses and ports, not by
+// those of their flow. That with preDNAT does so, too: before Services both are the same, and of
+// TCP that is handed on and answered directly connection tracking sees one half, and takes most of
+// it for invalid.
 func isPerPacket(why reason.Reason) bool { return why == reason.HostPreDNAT || isUntracked(why) }
 
 // untrackedChains are those of policies with doNotTrack; nothing of it is there without them.
@@ -56,7 +57,8 @@ func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h HostR
 		[]string{"meta iif != 0 return", "ct direction reply return", "ct status and dnat == 0 return", "oifname $tunnel return"},
 		exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
 	t.Chains[untrackedAllowedChain] = table.Chain{Rules: []string{"meta mark set meta mark or " + marks.Hex(marks.UntrackedBit)}}
-	// The connection is not marked as judged: its next packet may come by itself again, or may not.
+	// The connection is not marked as evaluated: its next packet may come by itself again, or may
+	// not.
 	t.Chains[untrackedAcceptChain] = table.Chain{Rules: []string{end, "accept"}}
 }
 

@@ -14,7 +14,7 @@ import (
 // What an earlier run wrote is gone on with: numbers are in open flows, and slots are not moved for
 // nothing.
 
-// Adopt takes the numbers of lists and the slots of backends that stand in the kernel.
+// Adopt takes the numbers of lists and the slots of backends that are in the kernel.
 func (v *Follower) Adopt(w *table.State, s *nodestate.State) {
 	slots := map[uint32]map[int]netip.AddrPort{}
 	note := func(list string, slot string, b netip.AddrPort, ok bool) {
@@ -44,7 +44,7 @@ func (v *Follower) Adopt(w *table.State, s *nodestate.State) {
 		if !v.renders(f) || v.ports[svc.ID] != nil {
 			continue
 		}
-		at, k := []string{MapServices, MapServicesOutside}, table.Key(f.Addr, f.Proto, f.Port) // the latter alone beside a kube-proxy
+		at, k := []string{MapServices, MapServicesOutside}, table.Key(f.Addr, f.Proto, f.Port) // the latter alone alongside a kube-proxy
 		if f.Addr.IsUnspecified() {
 			at, k = []string{MapPorts, MapPortsOutside}, table.Key(f.Proto, f.Port)
 			if svc.LocalOnly {

@@ -27,7 +27,7 @@ const (
 	MapServicesOutside = "services-outside" // the same for clients outside
 	MapPorts           = "node-ports"       // protocol . port → list
 	MapPortsOutside    = "node-ports-outside"
-	SetPortsLocal      = "node-ports-local" // with externalTrafficPolicy Local: for other nodes to judge on their addresses
+	SetPortsLocal      = "node-ports-local" // with externalTrafficPolicy Local: for other nodes to evaluate on their addresses
 	MapHostPorts       = "host-ports"       // on every address of the node
 	MapLists           = "lists"            // list → chain
 	MapRanged          = "ranged-lists"     // the same, of ports with source ranges
@@ -308,7 +308,7 @@ func (p *port) affinity() (seconds uint32) {
 	return seconds
 }
 
-// direct reports whether answers to outside clients go straight to them.
+// direct reports whether answers to outside clients go directly to them.
 func (p *port) direct(otherwise bool) bool {
 	for _, svc := range p.faces {
 		switch svc.Mode {

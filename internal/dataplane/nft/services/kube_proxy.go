@@ -16,7 +16,7 @@ func (p *port) kubeProxyMaps(inside, outside string, hostPort bool) (string, str
 	return "", outside // and whom it refuses says the kube-proxy
 }
 
-// besides are those of a port's lists that are asked for where a kube-proxy carries it.
+// kubeProxyLists are those of a port's lists that are asked for where a kube-proxy carries it.
 func (p *port) kubeProxyLists(all []list) []list {
 	if !p.proxied || p.hostPort() {
 		return all

@@ -13,9 +13,9 @@ import (
 )
 
 // Consistent hashing: the external frontends of a Service that asks for it lead to lists of their
-// own, whose numbers have HashList beside the other bits. Their chains choose a slot by the hash of
-// the client instead of at random; in the slot of the Maglev table, which stands under the list of
-// all backends alone, is a backend's number. What is chosen so stands below, as of Services with
+// own, whose numbers have HashList in addition to the other bits. Their chains choose a slot by the
+// hash of the client instead of at random; in the slot of the Maglev table, which is under the list
+// of all backends alone, is a backend's number. What is chosen so is below, as of Services with
 // affinity, in MapLive and MapRemote.
 
 // MaxHashed is up to how many backends consistent hashing is done: with more the table would be of
@@ -98,7 +98,7 @@ func (v *Follower) hashElements(p *port, l list, out map[elementKey]string) {
 // tableSlot is a slot of a Maglev table in the kernel.
 type tableSlot struct{ list, backend uint32 }
 
-// tableOf is what stands in each slot of a port's table.
+// tableOf is what is in each slot of a port's table.
 func (p *port) tableOf() []tableSlot {
 	if p.number == 0 || len(p.faces) == 0 {
 		return nil

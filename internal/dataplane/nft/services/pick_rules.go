@@ -83,7 +83,7 @@ func pickRules(f table.Family, n int, affinity uint32, handOn bool) []string {
 }
 
 // clientExpression is what a client with affinity is known by. An address of IPv6 does not fit
-// beside the number of the list (nft before 1.0.8 gives a map's value to the registers of a key of
+// next to the number of the list (nft before 1.0.8 gives a map's value to the registers of a key of
 // more than 16 bytes), so it is hashed.
 func clientExpression(f table.Family) string {
 	if f.Six {

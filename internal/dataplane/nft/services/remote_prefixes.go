@@ -11,7 +11,7 @@ import (
 
 // remotePrefixesOf are the prefixes and addresses that live on other nodes which marks can name,
 // with their numbers. There are none where nothing may be handed on: policy with applyOnForward
-// judges what passes the node by the backend, which the other node chooses, and a kube-proxy
+// evaluates what passes the node by the backend, which the other node chooses, and a kube-proxy
 // translates, as do the rules that one left.
 func remotePrefixesOf(f table.Family, s *nodestate.State, n *marks.Numbers) map[netip.Prefix]int {
 	out := map[netip.Prefix]int{}

@@ -1,8 +1,8 @@
-// Package table is one nftables table as text and as it is in the kernel. A Table says which chains,
-// sets and elements there should be; a State remembers what the kernel has, and writes the difference
-// as one transaction, so that no packet meets a half of a change. Rules are recognized by a hash in
-// their comment, because nft does not give their text back as it was written. The package knows
-// nothing of what the rules mean.
+// Package table is one nftables table as text and as it is in the kernel. A Table says which
+// chains, sets and elements there should be; a State remembers what the kernel has, and writes the
+// difference as one transaction, so that no packet meets a half of a change. Rules are recognized
+// by a hash in their comment, because nft does not give their text back as it was written. The
+// package knows nothing of what the rules mean.
 package table
 
 import (

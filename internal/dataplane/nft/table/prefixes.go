@@ -42,7 +42,7 @@ func MACText(m [6]byte) string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// ValuedPrefix is a prefix that stands for something.
+// ValuedPrefix is a prefix with a value.
 type ValuedPrefix struct {
 	Prefix netip.Prefix
 	Value  string
