@@ -27,7 +27,6 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
-	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/garbage"
 	"github.com/weir-net/weir/internal/ipam"
@@ -255,7 +254,7 @@ func (a *Agent) openEBPF(e config.Effective) (p ebpfPlane, err error) {
 	d, err := ebpf.New(ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
-		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.takeOver(table.There, kubeproxy.RulesThere), Left: nft.Left,
+		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.takeOver(nft.There, kubeproxy.RulesThere), Left: nft.Left,
 		InBackground: true,
 	})
 	if err != nil {

@@ -26,3 +26,6 @@ func Remove(ctx context.Context) error {
 // plane set them. Reverse-path checks that were strict stay loose: eBPF's data plane wants that,
 // too.
 func Restore(stateDir string) error { return hostnet.RestoreSettings(stateDir) }
+
+// There reports whether a driver's table of a family is in the kernel.
+func There() (bool, error) { return table.There() }

@@ -17,7 +17,7 @@ func TestRemoveTables(t *testing.T) {
 }
 
 func removeTables() error {
-	if there, err := table.There(); there || err != nil {
+	if there, err := There(); there || err != nil {
 		return fmt.Errorf("in an empty namespace our tables are there: %v, %w", there, err)
 	}
 	conn, err := nftables.New()
@@ -33,13 +33,13 @@ func removeTables() error {
 	if _, err := conntrack.Hold(context.Background(), conntrack.HoldOptions{InterfacePrefix: "cali"}); err != nil {
 		return err
 	}
-	if there, err := table.There(); !there || err != nil {
+	if there, err := There(); !there || err != nil {
 		return fmt.Errorf("our tables are there: %v, %w", there, err)
 	}
 	if err := Remove(context.Background()); err != nil {
 		return err
 	}
-	if there, err := table.There(); there || err != nil {
+	if there, err := There(); there || err != nil {
 		return fmt.Errorf("after they were removed our tables are there: %v, %w", there, err)
 	}
 	left, err := conn.ListTables()
