@@ -131,6 +131,7 @@ const (
 	tunnelChecksum                          = 0x0100 // TUNNEL_CSUM as it lies in memory: bit 0 in network order
 )
 
+// Type implements netlink.Encap.
 func (e *tunnelEncap) Type() int {
 	if e.dst.Is6() {
 		return nl.LWTUNNEL_ENCAP_IP6
@@ -138,6 +139,7 @@ func (e *tunnelEncap) Type() int {
 	return nl.LWTUNNEL_ENCAP_IP
 }
 
+// Encode implements netlink.Encap.
 func (e *tunnelEncap) Encode() ([]byte, error) {
 	attr := func(typ int, data []byte) []byte {
 		out := binary.NativeEndian.AppendUint16(nil, uint16(4+len(data)))
@@ -159,8 +161,13 @@ func (e *tunnelEncap) Encode() ([]byte, error) {
 	return out, nil
 }
 
+// Decode implements netlink.Encap.
 func (e *tunnelEncap) Decode([]byte) error { return errors.New("not needed") }
-func (e *tunnelEncap) String() string      { return fmt.Sprintf("id %d dst %s", e.id, e.dst) }
+
+// String implements netlink.Encap.
+func (e *tunnelEncap) String() string { return fmt.Sprintf("id %d dst %s", e.id, e.dst) }
+
+// Equal implements netlink.Encap.
 func (e *tunnelEncap) Equal(other netlink.Encap) bool {
 	o, ok := other.(*tunnelEncap)
 	return ok && *o == *e
