@@ -22,11 +22,18 @@ static __always_inline int frame_is_tagged(const struct __sk_buff *skb)
 	return skb->vlan_present || skb->protocol == bpf_htons(ETH_P_8021Q) || skb->protocol == bpf_htons(ETH_P_8021AD);
 }
 
-/* A frame with a tag that came in by an uplink. It is of another network than the uplink's own, and the stack knows whether there is an
- * interface for that. A tag of VLAN 0 has a priority and no VLAN (802.1Q, section 6.9.1): the stack takes such a frame for one without
- * a tag, so it is judged as one, without it. Returns FRAME_GOES_ON or what the program must return. */
-__noinline int frame_tagged(struct __sk_buff *skb)
+/* A frame that came in by an uplink and is for another machine, or has a tag. Returns FRAME_GOES_ON or
+ * what the program must return.
+ *
+ * What is for another machine's MAC address is for it alone: the stack leaves it, too, and hands it to
+ * who listens there (a bridge, a macvlan). A frame with a tag is of another network than the uplink's
+ * own, and the stack knows whether there is an interface for that. A tag of VLAN 0 has a priority and no
+ * VLAN (802.1Q, section 6.9.1): the stack takes such a frame for one without a tag, so it is evaluated
+ * as one, without it. */
+__noinline int frame_odd(struct __sk_buff *skb)
 {
+	if (skb->pkt_type == FRAME_OTHER_HOST)
+		return forward_pass(skb);
 	for (int i = 0; i < FRAME_PRIORITY_TAGS; i++) {
 		if (!skb->vlan_present)
 			return FRAME_GOES_ON;
@@ -40,15 +47,14 @@ __noinline int frame_tagged(struct __sk_buff *skb)
 	return skb->vlan_tci & FRAME_VLAN_ID ? forward_pass(skb) : drop_packet(skb, DROP_VLAN, 0);
 }
 
-/* A frame that came in by an uplink; only IPv4's program is attached. What is for another machine's MAC address is for it alone: the
- * stack leaves it, too, and hands it to who listens there (a bridge, a macvlan). Returns as frame_tagged. */
+/* A frame that came in by an uplink; only IPv4's program is attached. Both tests lead to one call: with
+ * a return of its own for either, established flows took 5 ns longer in some runs. Returns as
+ * frame_odd. */
 static __always_inline int frame_arrives(struct __sk_buff *skb)
 {
-	if (WEIR_FAMILY != 4)
-		return FRAME_GOES_ON;
-	if (skb->pkt_type == FRAME_OTHER_HOST)
-		return forward_pass(skb);
-	return skb->vlan_present ? frame_tagged(skb) : FRAME_GOES_ON;
+	if (WEIR_FAMILY == 4 && (skb->vlan_present || skb->pkt_type == FRAME_OTHER_HOST))
+		return frame_odd(skb);
+	return FRAME_GOES_ON;
 }
 
 #define FRAME_IPV6 40 /* bytes of the header */

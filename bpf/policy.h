@@ -158,19 +158,17 @@ static __always_inline void policy_note(struct scratch *w, const struct addr_val
 				  (b && b->kind == ADDR_ENDPOINT ? EVENT_INGRESS : 0);
 }
 
-/* Judges the flow scratch.judged by its original direction: addresses after translation of the destination, before
- * that of the source. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
-__noinline int policy_flow(__u8 proto, __be16 sport, __be16 dport)
+/* Evaluates the flow scratch.judged by its original direction: addresses after translation of the
+ * destination, before that of the source. a and b are what is known of these, or NULL; ports as in struct
+ * flow_key. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
+static __noinline int policy_between(struct addr_value *a, struct addr_value *b, __u8 proto, __be16 sport, __be16 dport)
 {
 	struct scratch *w = scratch_get();
-	struct addr_value *a, *b;
 	int allowed;
 
 	if (!w)
 		return DROP_POLICY_INGRESS;
 	w->rule = 0;
-	a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
-	b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
 	policy_note(w, a, b, proto, sport, dport);
 	dport = w->judged.dport;
 	if (addr_same(&w->judged.src, &w->judged.dst))
@@ -192,6 +190,17 @@ __noinline int policy_flow(__u8 proto, __be16 sport, __be16 dport)
 			return DROP_POLICY_INGRESS;
 	}
 	return DROP_NONE;
+}
+
+/* The same where nothing was looked up. */
+__noinline int policy_flow(__u8 proto, __be16 sport, __be16 dport)
+{
+	struct scratch *w = scratch_get();
+
+	if (!w)
+		return DROP_POLICY_INGRESS;
+	return policy_between(bpf_map_lookup_elem(&weir_addrs, &w->judged.src),
+			      bpf_map_lookup_elem(&weir_addrs, &w->judged.dst), proto, sport, dport);
 }
 
 static __always_inline int policy_judge(struct scratch *w, const ip_addr *src, const ip_addr *dst, __u8 proto, __be16 sport,

@@ -153,6 +153,17 @@ __noinline int source_owner(void)
 	return a ? source_of(w, a, WHOSE_NODES) : WHOSE_OUTSIDE;
 }
 
+/* Is the source of scratch.pkt, which weir_addrs does not have and whose flow has no Service, outside of
+ * the cluster? Then it may come from anywhere: what source_judge says, without the calls. */
+static __always_inline int source_outside(struct scratch *w)
+{
+	if (route_find(&w->pkt.key.saddr))
+		return 0;
+	w->source_known = SOURCE_OUTSIDE;
+	w->fwd.from = FROM_ANYWHERE;
+	return 1;
+}
+
 /* Is scratch.pkt for this node's own processes, and for no Service, nor of a flow that a program
  * leads elsewhere? What pods send there comes without the tunnel. */
 static __always_inline int source_for_host(const struct scratch *w)

@@ -12,7 +12,7 @@ var attacksLockout = []mutant{
 		"unix.SO_MARK, OwnMark)", "unix.SO_MARK, OwnMark&1)"}, pkg: "./test/heal", run: "^TestHostileAgentHeals$"},
 	{fault: fault{"tracked connections on every port of a node, which nobody answers, are translated away from the API server", "internal/conntrack/free.go",
 		"asked != got &&", "asked == got &&"}, pkg: "./test/heal", run: "^TestHostileAgentHeals$"},
-	{fault: fault{"a Service that comes takes open connections of the node's own processes", "bpf/flow.h",
+	{fault: fault{"a Service that comes takes open connections of the node's own processes", "bpf/flow_begin.h",
 		"	if (flow_goes_on(skb, p, s, a))", "	if (0)"}, pkg: "./test/netns", run: "^TestHostileOpenHostFlow$/^IPv4$"},
 	{fault: fault{"a pool's routes by weir0 cover the API server when an agent starts that knows it by its cluster IP", "internal/kernel/free.go",
 		"r.Protocol != RouteProtocol ||", "r.Protocol == RouteProtocol ||"}, pkg: "./internal/agent", run: "^TestHostileRouteToAPI$"},

@@ -320,7 +320,7 @@ func (g *giverOf[A]) shadows(now uint32) (out []conntrack.Entry, err error) {
 }
 
 // each hands on every entry, those of established flows first. A flow that becomes established meanwhile stands in one map before it leaves
-// the other (flow_promote of bpf/flow.h), so what is half open is read first: it may come twice, and is never missed.
+// the other (flow_promote of bpf/flow_state.h), so what is half open is read first: it may come twice, and is never missed.
 func (g *giverOf[A]) each(f func(flowKey[A], flowValue[A])) error {
 	type entry struct {
 		k flowKey[A]

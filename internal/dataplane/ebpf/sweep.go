@@ -116,13 +116,13 @@ func offsetOf(s *btf.Struct, name string) int {
 	return -1
 }
 
-// flowExpired is flow_expired of bpf/flow.h.
+// flowExpired is flow_expired of bpf/flow_table.h.
 func (s *sweeper) flowExpired(key, value []byte) bool {
 	return s.now-binary.NativeEndian.Uint32(value[s.seen:]) > flowLimit(s.timeouts, key[s.proto], value[s.state], value[s.flags], s.of.icmp) &&
 		int32(s.now-binary.NativeEndian.Uint32(value[s.seen:])) > 0 // not one that was seen after now was read
 }
 
-// flowLimit is flow_timeout of bpf/flow.h.
+// flowLimit is flow_timeout of bpf/flow_table.h.
 func flowLimit(timeouts [10]uint32, proto, state, flags, icmp uint8) uint32 {
 	limit := timeouts[flowTimeout(proto, state, icmp)]
 	if proto == 17 && state&(stateReplied|stateAnswered) == 0 && flags&flowHandOn == 0 {
@@ -131,7 +131,7 @@ func flowLimit(timeouts [10]uint32, proto, state, flags, icmp uint8) uint32 {
 	return limit
 }
 
-// unansweredShift is UNANSWERED_SHIFT of bpf/flow.h.
+// unansweredShift is UNANSWERED_SHIFT of bpf/flow_table.h.
 const unansweredShift = 2
 
 // flowTimeout is an index into the time-outs.

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* flow_begin.h: what becomes of the first packet of a flow: its source, its Service, policy, and where it
+ * goes. docs/design/datapath.md says what and why. */
+#ifndef WEIR_FLOW_BEGIN_H
+#define WEIR_FLOW_BEGIN_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "scratch.h"
+#include "clock.h"
+#include "parse.h"
+#include "policy.h"
+#include "hosts.h"
+#include "route.h"
+#include "rpf.h"
+#include "tunnel.h"
+#include "source.h"
+#include "known.h"
+#include "reasons.h"
+#include "flow_balance.h"
+
+/* Is the packet, which no flow has, of a connection of the host's own that is open? By weir0 goes what began with a Service. */
+static __always_inline int flow_goes_on(const struct __sk_buff *skb, const struct pkt *p, const struct settings *s, const struct addr_value *a)
+{
+	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex && parse_connects(p) && !parse_begins(p) && a && a->kind == ADDR_HOST;
+}
+
+/* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns 0 to go on with it, a drop reason
+ * (scratch.fwd.rule names the rule), or -1 to let the packet pass without a flow. */
+__noinline int flow_begin(struct __sk_buff *skb)
+{
+	struct scratch *w = scratch_get();
+	struct settings *s = settings_get();
+	struct addr_value *a, *b;
+	__u32 now = clock_now();
+	int ret, snat = 0, repoint = 0, from_outside, hand_on, svc, open;
+	struct pkt *p;
+
+	if (!w || !s)
+		return DROP_NO_ROUTE;
+	p = &w->pkt;
+	w->via = w->hand_on = addr_none();
+	w->maglev = 0;
+	w->own = 0;
+	w->judged.about = JUDGED_NEW;
+	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
+	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
+	__builtin_memset(&w->rev, 0, sizeof(w->rev));
+	w->fwd.mtu = w->rev.mtu = MTU_NONE;
+	w->fwd.saddr = p->key.saddr;
+	w->fwd.daddr = p->key.daddr;
+	w->fwd.sport = p->key.sport;
+	w->fwd.dport = p->key.dport;
+	w->fwd.epoch = w->rev.epoch = s->epoch;
+	w->fwd.seen = w->rev.seen = now;
+
+	open = p->hook == HOOK_FROM_UPLINK && parse_connects(p) && !parse_begins(p) ? known_packet(skb) : KNOWN_NOT;
+	if (open == KNOWN_OWN)
+		return -1;
+	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
+	source_forget(w);
+	w->source_known = a ? SOURCE_LISTED : SOURCE_UNLISTED;
+	if (flow_goes_on(skb, p, s, a))
+		open = KNOWN_OPEN;
+	if (p->hook == HOOK_FROM_WORKLOAD) {
+		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)
+			return DROP_SPOOFED;
+		w->fwd.from = FROM_POD;
+		w->fwd.source.w[0] = skb->ifindex;
+	} else if (!from_outside) {
+		ret = source_routed(skb);
+		if (ret)
+			return ret;
+	} else if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT)) {
+		return DROP_SPOOFED;
+	} else if (a && a->kind == ADDR_NODE && p->l4 == L4_UDP && p->key.dport == s->tunnel_port &&
+		   source_forges_tunnel(skb, p, s, a, bpf_map_lookup_elem(&weir_addrs, &p->key.daddr))) {
+		return DROP_TUNNEL_SOURCE;
+	}
+	/* The stack takes such packets where somebody set route_localnet. */
+	if (from_outside && ip_is_loopback(&p->key.daddr))
+		return DROP_NO_ROUTE;
+	if (rpf_asked(p, s) && rpf_fails(skb))
+		return DROP_REVERSE_PATH;
+	if (s->flags & SET_HOSTS) {
+		ret = host_arrives(skb);
+		if (ret)
+			return ret;
+	}
+
+	if (p->hook != HOOK_TO_WORKLOAD && open == KNOWN_NOT) {
+		ret = flow_balance(skb);
+		if (ret)
+			return ret;
+	}
+	svc = w->fwd.svc.proto;
+	hand_on = !addr_is_none(&w->hand_on);
+	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
+	if (tunnel_by_service(p, s, &w->fwd))
+		return DROP_TUNNEL_FROM_POD;
+	if (!svc) {
+		if (from_outside && !(b && b->kind == ADDR_ENDPOINT))
+			w->own = 1;
+		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
+			w->own = 1;
+	}
+	/* What the host's own processes get is not judged without host endpoints; what the stack routes on is. */
+	if (from_outside && !(w->own && !(s->flags & SET_HOSTS) && p->hook == HOOK_FROM_UPLINK && b && b->kind == ADDR_HOST)) {
+		ret = !a && !svc && source_outside(w) ? DROP_NONE : source_judge(skb);
+		if (ret) {
+			w->fwd.rule = 0;
+			return ret;
+		}
+	}
+	if (!svc) {
+		if (w->own && (!(s->flags & SET_HOSTS) || (p->untracked == UNTRACKED_ALLOWED && !(a && a->kind == ADDR_ENDPOINT))))
+			return -1;
+	}
+	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */
+	if (!parse_begins(p) && !(w->maglev && hand_on) &&
+	    (svc || (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
+	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
+		return DROP_NO_FLOW;
+
+	if (hand_on) {
+		ret = route_node(skb, &w->hand_on, w->fwd.action == ACT_TUNNEL, &w->fwd);
+		if (ret)
+			return ret;
+		w->rev.flags |= FLOW_HAND_ON;
+		if (w->fwd.action == ACT_TUNNEL)
+			w->fwd.flags |= FLOW_CLAMP;
+	} else {
+		w->judged.src = p->key.saddr;
+		w->judged.dst = w->fwd.daddr;
+		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) || (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
+			ret = policy_between(a, b, p->key.proto, p->key.sport, w->fwd.dport);
+			if (w->rule)
+				w->fwd.rule = w->rule;
+			if (ret)
+				return ret;
+		} else {
+			policy_note(w, a, b, p->key.proto, p->key.sport, w->fwd.dport);
+		}
+		if (p->hook == HOOK_TO_WORKLOAD || w->own) {
+			w->fwd.action = ACT_PASS;
+		} else {
+			ret = route_known(skb, &p->key.saddr, &w->fwd.daddr, b, &w->fwd);
+			if (ret) {
+				w->fwd.rule = 0;
+				return ret;
+			}
+		}
+		if (w->fwd.action == ACT_NEIGH) {
+			if (p->hook == HOOK_FROM_WORKLOAD)
+				snat = a && (a->flags & ADDR_NAT_OUTGOING) &&
+				       !(b && (b->kind == ADDR_POD || (b->flags & ADDR_KEEP_SOURCE))) &&
+				       !route_find(&w->fwd.daddr);
+			else if (from_outside && svc)
+				snat = 1; /* a backend on no node must answer to us */
+			else if (svc && p->hook == HOOK_TO_UPLINK && !(b && b->kind == ADDR_POD) && !route_find(&w->fwd.daddr))
+				repoint = 1; /* direct connections of the host to there have no flow to collide with */
+		} else if (svc && from_outside && w->fwd.action == ACT_PASS) {
+			repoint = 1; /* nor have those to the host's own ports */
+		} else if (svc && p->hook == HOOK_FROM_WORKLOAD && addr_same(&w->fwd.daddr, &p->key.saddr)) {
+			snat = 1; /* a pod refuses packets from its own address */
+		}
+		if (snat) {
+			w->fwd.saddr = s->node;
+			w->fwd.flags |= FLOW_SNAT;
+		}
+	}
+	if (host_on(s)) {
+		ret = host_begin(skb);
+		if (ret)
+			return ret;
+	}
+	if (b && b->kind == ADDR_ENDPOINT && !hand_on) {
+		w->rev.from = FROM_POD;
+		w->rev.source.w[0] = b->ifindex;
+	} else if (p->hook == HOOK_FROM_WORKLOAD) {
+		source_expect(w, snat && !b);
+	}
+	if (a && a->kind == ADDR_HOST) {
+		w->fwd.flags |= FLOW_FROM_HOST;
+		w->rev.flags |= FLOW_FROM_HOST;
+	}
+	w->port = (snat || repoint ? PORT_MUST : 0) | (repoint ? PORT_MAY : 0);
+	return DROP_NONE;
+}
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* flow_revalidate.h: a flow that was evaluated in an older epoch is evaluated again. */
+#ifndef WEIR_FLOW_REVALIDATE_H
+#define WEIR_FLOW_REVALIDATE_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+#include "scratch.h"
+#include "parse.h"
+#include "policy.h"
+#include "hosts.h"
+#include "lb.h"
+#include "route.h"
+#include "tunnel.h"
+#include "source.h"
+#include "reasons.h"
+#include "flow_table.h"
+
+/* A flow judged in an older epoch. 0 = goes on, -1 = begins anew, else the reason to drop (w->fwd.rule). */
+static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
+{
+	struct scratch *w = scratch_get();
+	struct settings *s = settings_get();
+	struct flow_value *way;
+	__u32 rule = 0, epoch;
+	int ret;
+
+	if (!w || !s || !p || !f)
+		return DROP_NO_FLOW;
+	epoch = *(volatile __u32 *)&s->epoch; /* what changes while this judges is judged by the next packet */
+	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
+		return -1;
+	w->fwd.rule = 0;
+	w->fwd.svc = f->svc;
+	w->judged.about = JUDGED_AGAIN;
+	if (!(f->flags & FLOW_REPLY) && tunnel_by_service(p, s, f)) {
+		w->fwd.rule = f->rule;
+		return DROP_TUNNEL_FROM_POD;
+	}
+	if ((s->flags & SET_HOSTS) && !(f->flags & FLOW_REPLY)) {
+		ret = host_arrival(skb);
+		if (ret)
+			return ret;
+	}
+	if (!(f->flags & FLOW_HAND_ON)) {
+		if (f->flags & FLOW_REPLY)
+			ret = policy_judge(w, &f->daddr, &p->key.saddr, p->key.proto, policy_other_port(p, f), p->key.sport);
+		else
+			ret = policy_judge(w, &p->key.saddr, &f->daddr, p->key.proto, p->key.sport, policy_other_port(p, f));
+		rule = w->rule;
+		w->fwd.rule = rule;
+		if (ret)
+			return ret;
+	}
+	if (!(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON | FLOW_DSR)) && f->action != ACT_PASS &&
+	    p->hook != HOOK_TO_WORKLOAD) {
+		way = &w->rev;
+		__builtin_memset(way, 0, sizeof(*way));
+		ret = route_to(skb, &f->saddr, &f->daddr, way);
+		if (ret) {
+			w->fwd.rule = 0;
+			return ret;
+		}
+		f->action = way->action;
+		f->mtu = way->mtu;
+		f->ifindex = way->ifindex;
+		if (!(f->state & STATE_WATCHED) || way->action == ACT_NEIGH || way->action == ACT_TUNNEL) {
+			f->nexthop = way->nexthop;
+			f->state &= ~STATE_WATCHED;
+		}
+		__builtin_memcpy(f->mac, way->mac, 6);
+	}
+	if (host_on(s)) {
+		w->rev = *f;
+		ret = host_again(skb);
+		f->ifindex = w->rev.ifindex;
+		if (w->rule)
+			rule = w->rule;
+		if (ret) {
+			w->fwd.rule = w->rule;
+			return ret;
+		}
+	}
+	if (rule)
+		f->rule = rule;
+	f->epoch = epoch;
+	return DROP_NONE;
+}
+
+#endif
