@@ -6,7 +6,7 @@ var attacksLockout = []mutant{
 		"(sk->mark & MARK_MASK) == MARK_OWN", "(sk->mark & MARK_MASK) == MARK_AGAIN"}, pkg: "./test/netns", run: "^TestHostileLockedOut$/^IPv4$"},
 	{fault: fault{"a pod's connection to the API server has the port that the agent takes", "bpf/own.h",
 		"		flow_end(p, f);", "		f->seen = f->seen;"}, pkg: "./test/netns", run: "^TestHostileLockedOut$/^IPv4$"},
-	{fault: fault{"a host endpoint without failsafe ports denies the API server", "internal/dataplane/nft/passage.go",
+	{fault: fault{"a host endpoint without failsafe ports denies the API server", "internal/dataplane/nft/chains/filter_chains.go",
 		`open + "accept", ownSent}`, `open + "accept"}`}, pkg: "./test/netns", run: "^TestHostileLockedOut$/^nft-IPv4$"},
 	{fault: fault{"an agent starts where frontend, route, flows and deny at once lead everybody away from the API server", "internal/kernel/own.go",
 		"unix.SO_MARK, OwnMark)", "unix.SO_MARK, OwnMark&1)"}, pkg: "./test/heal", run: "^TestHostileAgentHeals$"},

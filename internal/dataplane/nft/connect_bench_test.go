@@ -14,16 +14,18 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// What a connection pays on one node: BenchmarkConnect opens connections of TCP, asks, answers and closes them, from namespace to namespace
-// by nodes with the tables of BenchmarkPassage. Both ends are in one thread, so what is timed is work alone.
+// What a connection pays on one node: BenchmarkConnect opens connections of TCP, asks, answers and
+// closes them, from namespace to namespace by nodes with the tables of BenchmarkFilterChains. Both
+// ends are in one thread, so what is timed is work alone.
 
 const (
-	passageVIP, passagePort         = "10.96.0.9", 8080
-	passageFarPort, passageNearPort = 30002, 30003
+	benchVIP, benchPort         = "10.96.0.9", 8080
+	benchFarPort, benchNearPort = 30002, 30003
 )
 
-// servicesAlone has the structure of kube-proxy's tables (pkg/proxy/nftables): filters look at what is new, Services are maps of verdicts, each with a
-// chain, and so are endpoints; a mark says what is masqueraded.
+// servicesAlone has the structure of kube-proxy's tables (pkg/proxy/nftables): filters look at what
+// is new, Services are maps of verdicts, each with a chain, and so are endpoints; a mark says what
+// is masqueraded.
 const servicesAlone = `table ip services-alone {
 	map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }
 	map service-nodeports { type inet_proto . inet_service : verdict; }
@@ -58,8 +60,9 @@ add element ip services-alone service-ips { 10.96.0.9 . tcp . 80 : goto service-
 add element ip services-alone service-nodeports { tcp . 30002 : goto external-far, tcp . 30003 : goto external-near }
 `
 
-// weirWithout are changes of Weir's table that leave a group of its chains out, as far as what is measured goes its way all the same: what is
-// cheaper with one is what the group takes, of open flows and of those that begin.
+// weirWithout are changes of Weir's table that leave a group of its chains out, as far as what is
+// measured goes its way all the same: what is cheaper with one is what the group takes, of open
+// flows and of those that begin.
 var weirWithout = map[string]string{
 	"weir-rules":        "", // routing rules
 	"weir-trust":        "", // accept_local of the pod's interface
@@ -74,9 +77,10 @@ var weirWithout = map[string]string{
 	"weir-leave":        "flush chain ip weir leave",
 }
 
-// BenchmarkConnect says for each table and way what one connection takes; the client's and the server's own work is in it.
+// BenchmarkConnect says for each table and path what one connection takes; the client's and the
+// server's own work is in it.
 func BenchmarkConnect(b *testing.B) {
-	sites := passageSites(b)
+	sites := benchSites(b)
 	for _, s := range sites {
 		for _, in := range []netns.NsHandle{s.pod, s.node, s.other, s.client} {
 			if err := manyConnections(in); err != nil {
@@ -87,36 +91,36 @@ func BenchmarkConnect(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	pod := func(s *passageSite) netns.NsHandle { return s.pod }
-	node := func(s *passageSite) netns.NsHandle { return s.node }
-	other := func(s *passageSite) netns.NsHandle { return s.other }
-	client := func(s *passageSite) netns.NsHandle { return s.client }
-	for _, way := range []struct {
+	pod := func(s *benchSite) netns.NsHandle { return s.pod }
+	node := func(s *benchSite) netns.NsHandle { return s.node }
+	other := func(s *benchSite) netns.NsHandle { return s.other }
+	client := func(s *benchSite) netns.NsHandle { return s.client }
+	for _, path := range []struct {
 		name     string
-		from, to func(*passageSite) netns.NsHandle
+		from, to func(*benchSite) netns.NsHandle
 		server   string
 		asked    string
 		port     int
 		services bool
 		handed   bool
 	}{
-		{"pod to another node", pod, other, passageFar, passageFar, passagePort, false, false},
-		{"another node to pod", other, pod, passagePod, passagePod, passagePort, false, false},
-		{"node to another node", node, other, passageOther, passageOther, passagePort, false, false},
-		{"another node to node", other, node, passageNode, passageNode, passagePort, false, false},
-		{"pod to Service there", pod, other, passageFar, passageVIP, 80, true, false},
-		{"node to Service there", node, other, passageFar, passageVIP, 80, true, false},
-		{"client to NodePort here", client, pod, passagePod, passageNode, passageNearPort, true, false},
-		{"client to NodePort there", client, other, passageFar, passageNode, passageFarPort, true, true},
+		{"pod to another node", pod, other, benchFar, benchFar, benchPort, false, false},
+		{"another node to pod", other, pod, benchPod, benchPod, benchPort, false, false},
+		{"node to another node", node, other, benchOther, benchOther, benchPort, false, false},
+		{"another node to node", other, node, benchNode, benchNode, benchPort, false, false},
+		{"pod to Service there", pod, other, benchFar, benchVIP, 80, true, false},
+		{"node to Service there", node, other, benchFar, benchVIP, 80, true, false},
+		{"client to NodePort here", client, pod, benchPod, benchNode, benchNearPort, true, false},
+		{"client to NodePort there", client, other, benchFar, benchNode, benchFarPort, true, true},
 	} {
-		b.Run(strings.ReplaceAll(way.name, " ", "-"), func(b *testing.B) {
+		b.Run(strings.ReplaceAll(path.name, " ", "-"), func(b *testing.B) {
 			oneThread(b)
 			servers := map[string]int{}
-			for _, t := range passageTables {
-				if way.services && t == "none" {
+			for _, t := range benchTables {
+				if path.services && t == "none" {
 					continue
 				}
-				fd, err := listen(way.to(sites[t]), way.server)
+				fd, err := listen(path.to(sites[t]), path.server)
 				if err != nil {
 					b.Fatal(t, err)
 				}
@@ -124,16 +128,16 @@ func BenchmarkConnect(b *testing.B) {
 				servers[t] = fd
 			}
 			inTurns(b, "connection", func(t string) float64 {
-				if servers[t] == 0 || t == "weir-rules" && way.handed || t == "weir-translate" && way.services {
+				if servers[t] == 0 || t == "weir-rules" && path.handed || t == "weir-translate" && path.services {
 					return 0
 				}
-				if err := netns.Set(way.from(sites[t])); err != nil {
+				if err := netns.Set(path.from(sites[t])); err != nil {
 					b.Fatal(err)
 				}
 				const turn = 30
 				begin := time.Now()
 				for range turn {
-					if err := exchange(servers[t], way.asked, way.port); err != nil {
+					if err := exchange(servers[t], path.asked, path.port); err != nil {
 						b.Fatal(t, err)
 					}
 				}
@@ -172,7 +176,7 @@ func listen(in netns.NsHandle, a string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return fd, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, &unix.SockaddrInet4{Port: passagePort, Addr: addr(a).As4()}),
+	return fd, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, &unix.SockaddrInet4{Port: benchPort, Addr: addr(a).As4()}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}), unix.Listen(fd, 16))
 }
 

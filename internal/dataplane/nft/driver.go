@@ -17,6 +17,14 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
+	"github.com/weir-net/weir/internal/dataplane/nft/events"
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/policy"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -27,7 +35,8 @@ type Options struct {
 	Tables func(knftables.Family) (knftables.Interface, error)
 	// Before is called once, before the first table is written: connection tracking begins with it.
 	Before func()
-	// StateDir is a directory that survives a reboot: what of the kernel's settings was changed is remembered there; "" = nowhere.
+	// StateDir is a directory that survives a reboot: what of the kernel's settings was changed is
+	// remembered there; "" = nowhere.
 	StateDir string
 	// Connections takes the place of nf_conntrack_max, of which pods have shares; 0 = the kernel's.
 	Connections uint32
@@ -44,38 +53,40 @@ type Driver struct {
 
 	mu      sync.Mutex
 	state   *nodestate.State // nil before the first Apply
-	tables  map[family]*table
-	machine machine
+	tables  map[table.Family]*familyTable
+	network hostnet.Network
 
-	tunnelTable *tunnelTable
-	arpTable    *arpTable
+	tunnelTable *chains.TunnelTable
+	arpTable    *chains.ArpTable
 	problems    []string
 	count       counters
-	listening   bool // somebody wants to know of every flow that is judged
+	listening   bool // somebody wants to know of every flow that is evaluated
 	held        []Held
 	left        bool // Leave was called: devices, routes and settings of the kernel are another's
 
-	view atomic.Pointer[view]
+	view atomic.Pointer[events.View]
 	lost atomic.Uint64
 }
 
 // table is what a driver keeps of a family.
-type table struct {
-	*written
-	numbers  *numbers // nil while the table is the one of a family that the node does not carry
-	services *services
-	policy   *policy
-	tallies  map[string]tally // by chain
-	last     *nodestate.State // that was rendered, whole
-	room     uint64           // of roomFor
-	at       indexes          // of findIndexes
-	looked   time.Time        // at interfaces
-	// stands says that a table with our rules was in the kernel once: what comes is judged, if by an older state.
-	stands     bool
+type familyTable struct {
+	*table.State
+	numbers   *marks.Numbers // nil while the table is the one of a family that the node does not carry
+	services  *services.Follower
+	policy    *policy.State
+	tallies   map[string]tally // by chain
+	last      *nodestate.State // that was rendered, whole
+	setSize   uint64           // of SetSizeFor
+	indexes   chains.Indexes   // of FindIndexes
+	refreshed time.Time        // at interfaces
+	// inForce says that a table with our rules was in the kernel once: what comes is evaluated, if
+	// by an older state.
+	inForce    bool
 	err        error                 // of the last try to write it
 	shares     map[netip.Addr]string // of setShares
-	neighbours map[netip.Addr]bool   // of findNeighbours
-	// uncounted says that the kernel does not count connections: no pod is held to its share of the ports for source NAT.
+	neighbours map[netip.Addr]bool   // of FindNeighbours
+	// uncounted says that the kernel does not count connections: no pod is held to its share of the
+	// ports for source NAT.
 	uncounted bool
 }
 
@@ -85,19 +96,19 @@ var _ dataplane.Driver = (*Driver)(nil)
 func New(o Options) (*Driver, error) {
 	live := o.Tables == nil
 	if live {
-		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, tableName) }
+		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, table.Name) }
 	}
-	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[family]*table{}, machine: machine{log: o.Logger, answers: map[family]int{}, stateDir: o.StateDir}}
-	for _, f := range families {
-		n, err := o.Tables(f.nft())
+	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[table.Family]*familyTable{}, network: hostnet.New(o.Logger, o.StateDir)}
+	for _, f := range table.Families {
+		n, err := o.Tables(f.NFT())
 		if err != nil {
 			return nil, fmt.Errorf("nftables of %s: %w", f, err)
 		}
-		d.tables[f] = &table{written: newWritten(n, f)}
+		d.tables[f] = &familyTable{State: table.NewState(n, f)}
 		if !live {
 			continue
 		}
-		if err := countsConnections(f); err != nil {
+		if err := chains.CountsConnections(f); err != nil {
 			d.tables[f].uncounted = true
 			o.Logger.Warn("the kernel does not count connections (nft_connlimit): no pod is held to its share of the ports for source NAT", "family", f, "error", err)
 		}
@@ -106,11 +117,11 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables of devices: %w", err)
 	}
-	d.tunnelTable = newTunnelTable(n)
+	d.tunnelTable = chains.NewTunnelTable(n)
 	if n, err = o.Tables(knftables.ARPFamily); err != nil {
 		return nil, fmt.Errorf("nftables of ARP: %w", err)
 	}
-	d.arpTable = newARPTable(n)
+	d.arpTable = chains.NewARPTable(n)
 	return d, nil
 }
 
@@ -132,39 +143,35 @@ func (d *Driver) Leave() {
 	d.left = true
 }
 
-// reconcile makes the kernel equal to the state: devices, then tables, then routes, which lead packets to what the tables
-// have judged.
+// reconcile makes the kernel equal to the state: devices, then tables, then routes, which lead
+// packets to what the tables have evaluated.
 func (d *Driver) reconcile(ctx context.Context) error {
 	var errs []error
 	machine := !d.opts.NoMachine && !d.left
 	if machine {
-		errs = append(errs, d.machine.prepare(d.state)...)
+		errs = append(errs, d.network.Prepare(d.state)...)
 	}
-	v := &view{state: d.state, listening: d.listening}
-	if d.machine.host != nil {
-		v.host = d.machine.host.index
-	}
-	d.view.Store(v)
-	for _, f := range families {
+	d.view.Store(events.NewView(d.state, d.network.HostIndex(), d.listening))
+	for _, f := range table.Families {
 		t := d.tables[f]
 		if d.live {
-			if err := t.look(d.state, d.connections, d.log); err != nil {
+			if err := t.refresh(d.state, d.connections, d.log); err != nil {
 				d.log.Debug("which indexes interfaces have is not known; the last ones stay", "error", err)
 			}
 		}
 		if t.err = t.apply(ctx, d.state, d.listening); t.err != nil {
 			errs = append(errs, t.err)
 		}
-		t.stands = t.stands || t.err == nil
+		t.inForce = t.inForce || t.err == nil
 		if t.err == nil && t.services != nil && !d.opts.NoMachine {
-			errs = append(errs, t.services.endFlows())
+			errs = append(errs, t.services.EndFlows())
 		}
 	}
 	if machine {
-		d.arpTable.apply(ctx, d.state, d.log)
-		errs = append(errs, d.tunnelTable.apply(ctx, d.machine.tunnel != nil, d.machine.remade)...)
-		errs = append(errs, d.machine.open(d.state, func(f family) bool { return d.tables[f].stands },
-			func(f family) *numbers { return d.tables[f].numbers })...)
+		d.arpTable.Apply(ctx, d.state, d.log)
+		errs = append(errs, d.tunnelTable.Apply(ctx, d.network.TunnelIndex() != 0, d.network.TunnelRemade())...)
+		errs = append(errs, d.network.Open(d.state, func(f table.Family) bool { return d.tables[f].inForce },
+			func(f table.Family) *marks.Numbers { return d.tables[f].numbers })...)
 	}
 	d.problems = d.problems[:0]
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
@@ -175,78 +182,78 @@ func (d *Driver) reconcile(ctx context.Context) error {
 }
 
 // apply writes what differs from a state.
-func (t *table) apply(ctx context.Context, s *nodestate.State, listening bool) error {
-	static := newTable(t.family.nft())
-	if !t.family.carried(s) {
-		return t.close(ctx, static, s)
+func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening bool) error {
+	static := table.New(t.Family.NFT())
+	if !t.Family.Carried(s) {
+		return t.applyDisabled(ctx, static, s)
 	}
-	if t.last != nil && t.loaded && t.hashes != nil && t.policy.listening == listening && sameButServices(t.last, s) {
-		t.services.follow(s, t)
-		return t.write(ctx)
+	if t.last != nil && t.Current() && t.policy.Listening == listening && sameButServices(t.last, s) {
+		t.services.Follow(s, t)
+		return t.Write(ctx)
 	}
 	t.last = nil
 	first := t.numbers == nil
 	if first {
-		t.anew()
-		t.numbers, t.policy = newNumbers(), newPolicy()
-		t.services = newServices(t.family, t.numbers)
+		t.Reset()
+		t.numbers, t.policy = marks.NewNumbers(), policy.New()
+		t.services = services.New(t.Family, t.numbers)
 	}
-	t.policy.listening = listening
-	epoch, hosts := t.family.renderPolicy(static, s, t.policy)
-	t.room = t.family.roomFor(s, t.room)
-	t.family.renderChains(static, s, epoch, hosts, t.room, t.at)
+	t.policy.Listening = listening
+	epoch, hosts := policy.Render(t.Family, static, s, t.policy)
+	t.setSize = chains.SetSizeFor(t.Family, s, t.setSize)
+	chains.RenderChains(t.Family, static, s, epoch, hosts, t.setSize, t.indexes)
 	if t.uncounted {
-		withoutShares(static)
+		chains.WithoutPortShares(static)
 	}
-	if !t.loaded {
-		t.sets, t.layout = static.Sets, static.layout()
-		if err := t.load(ctx); err != nil {
+	if !t.Loaded {
+		t.Define(static)
+		if err := t.Load(ctx); err != nil {
 			return err
 		}
-		if room := static.roomOf(t.found, t.room); t.hashes == nil && room > t.room { // what an earlier run needed
-			t.room, t.layout = room, t.found
-			if err := t.load(ctx); err != nil {
+		if room := static.SetSizeIn(t.Found, t.setSize); !t.Present() && room > t.setSize { // what an earlier run needed
+			t.setSize = room
+			t.Define(static)
+			if err := t.Load(ctx); err != nil {
 				return err
 			}
 		}
-		t.stands = t.stands || t.hashes != nil
+		t.inForce = t.inForce || t.Present()
 		if first {
-			t.numbers.adopt(t.written)
-			t.services.adopt(t.written, s)
+			t.numbers.Adopt(t.Tracker(expr.MapNodes).All())
+			t.services.Adopt(t.State, s)
 		}
 	}
-	t.family.renderAddrs(static, s, t.numbers, t.at)
-	t.family.renderRoutes(static, s)
-	t.family.renderRemote(static, s, t.numbers)
+	chains.RenderElements(t.Family, static, s, t.numbers, t.indexes)
 	t.addShares(static, s)
 	for a := range t.neighbours {
-		static.add(setNeighbours, a.String(), "")
+		static.Add(chains.SetNeighbours, a.String(), "")
 	}
-	t.desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
-	t.services.follow(s, t)
+	t.Desire(static, stateSets(static), func(chain string) bool { return strings.HasPrefix(chain, "pick-") })
+	t.services.Follow(s, t)
 	t.last = s
-	return t.write(ctx)
+	return t.Write(ctx)
 }
 
-// look finds out which interfaces indexes tell, when a state may have others, or the last look is long ago.
-func (t *table) look(s *nodestate.State, connections func() (uint32, error), log *slog.Logger) error {
-	if t.last != nil && time.Since(t.looked) < lookEvery/2 && sameButServices(t.last, s) {
+// refresh finds out which interfaces indexes identify, when a state may have others, or the last
+// look is long ago.
+func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, error), log *slog.Logger) error {
+	if t.last != nil && time.Since(t.refreshed) < lookEvery/2 && sameButServices(t.last, s) {
 		return nil
 	}
-	t.looked = time.Now()
-	t.lookAtNeighbours(s, log)
-	at, err := t.family.findIndexes(s)
+	t.refreshed = time.Now()
+	t.refreshNeighbours(s, log)
+	at, err := chains.FindIndexes(t.Family, s)
 	if err == nil {
-		at.connections, err = connections()
+		at.Connections, err = connections()
 	}
-	if err == nil && at != t.at {
-		t.at, t.last = at, nil
+	if err == nil && at != t.indexes {
+		t.indexes, t.last = at, nil
 	}
 	return err
 }
 
-// sameButServices reports whether two states differ in Services alone. Most changes of a cluster are of endpoints, and all else is
-// rendered as a whole.
+// sameButServices reports whether two states differ in Services alone. Most changes of a cluster
+// are of endpoints, and all else is rendered as a whole.
 func sameButServices(a, b *nodestate.State) bool {
 	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) &&
 		nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
@@ -257,39 +264,33 @@ func sameMap[K, V comparable](a, b map[K]V) bool {
 	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer() || maps.Equal(a, b)
 }
 
-// stateSets are the sets of a table whose elements are rendered as a whole; those of Services are followed.
-func stateSets(t *Table) []string {
+// stateSets are the sets of a table whose elements are rendered as a whole; those of Services are
+// followed.
+func stateSets(t *table.Table) []string {
 	var out []string
 	for name, s := range t.Sets {
-		if !s.Learned && !serviceSets[name] {
+		if !s.Learned && !services.SetNames[name] {
 			out = append(out, name)
 		}
 	}
 	return out
 }
 
-// close writes the table of a family that the node does not carry.
-func (t *table) close(ctx context.Context, static *Table, s *nodestate.State) error {
+// applyDisabled writes the table of a family that the node does not carry.
+func (t *familyTable) applyDisabled(ctx context.Context, static *table.Table, s *nodestate.State) error {
 	if t.numbers != nil {
-		t.anew()
+		t.Reset()
 		t.numbers, t.services, t.policy, t.last = nil, nil, nil, nil
 	}
-	t.family.renderClosed(static, s)
-	if !t.loaded {
-		t.sets, t.layout = static.Sets, static.layout()
-		if err := t.load(ctx); err != nil {
+	chains.RenderDisabled(t.Family, static, s)
+	if !t.Loaded {
+		t.Define(static)
+		if err := t.Load(ctx); err != nil {
 			return err
 		}
 	}
-	t.desire(static, stateSets(static), func(string) bool { return false })
-	return t.write(ctx)
-}
-
-// anew lets the table be read again, and nothing of what was desired stay.
-func (t *table) anew() {
-	writes, commits := t.writes, t.commits
-	t.written = newWritten(t.nft, t.family)
-	t.writes, t.commits = writes, commits
+	t.Desire(static, stateSets(static), func(string) bool { return false })
+	return t.Write(ctx)
 }
 
 // Close lets go. What was written goes on working.

@@ -1,15 +1,10 @@
 package nft
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
-	"strconv"
-	"strings"
 
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
-
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -22,26 +17,21 @@ type Drop struct {
 	Bytes   uint64
 }
 
-// denyPrefix begins the names of chains that drop: deny-<reason>-<rule>. Their first rule counts. Those that answer nobody, where others of
-// that name do, end in silentSuffix.
-const (
-	denyPrefix   = "deny-"
-	silentSuffix = "-silent"
-)
-
-// tally is what a chain counted: what it says, and what those before it of the same name said, which are gone.
+// tally is what a chain counted: what it says, and what those before it of the same name said,
+// which are gone.
 type tally struct{ now, before [2]uint64 } // packets, bytes
 
-// Drops reads what policy dropped since the driver's start, or, where the table is older, since that was made.
+// Drops reads what policy dropped since the driver's start, or, where the table is older, since
+// that was made.
 func (d *Driver) Drops() ([]Drop, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	sums := map[Drop][2]uint64{}
 	var errs []error
-	for _, f := range families {
+	for _, f := range table.Families {
 		t := d.tables[f]
-		for name := range t.hashes {
-			if _, _, ok := denyChain(name); !ok {
+		for name := range t.InKernel() {
+			if _, _, ok := expr.DenyChain(name); !ok {
 				continue
 			}
 			if _, err := t.count(f, name); err != nil {
@@ -49,7 +39,7 @@ func (d *Driver) Drops() ([]Drop, error) {
 			}
 		}
 		for name, c := range t.tallies {
-			if why, rule, ok := denyChain(name); ok {
+			if why, rule, ok := expr.DenyChain(name); ok {
 				k, n := Drop{Reason: why, Rule: rule}, c.sum()
 				sums[k] = [2]uint64{sums[k][0] + n[0], sums[k][1] + n[1]}
 			}
@@ -68,8 +58,8 @@ func (d *Driver) Drops() ([]Drop, error) {
 func (c tally) sum() [2]uint64 { return [2]uint64{c.now[0] + c.before[0], c.now[1] + c.before[1]} }
 
 // count reads what a chain has counted.
-func (t *table) count(f family, name string) ([2]uint64, error) {
-	n, err := chainCounter(f, name)
+func (t *familyTable) count(f table.Family, name string) ([2]uint64, error) {
+	n, err := table.Counter(f, name)
 	if err != nil {
 		return n, err
 	}
@@ -83,85 +73,4 @@ func (t *table) count(f family, name string) ([2]uint64, error) {
 	c.now = n
 	t.tallies[name] = c
 	return c.sum(), nil
-}
-
-// denyChain reads the name of a chain that drops.
-func denyChain(name string) (reason.Reason, nodestate.RuleID, bool) {
-	rest, ok := strings.CutPrefix(strings.TrimSuffix(name, silentSuffix), denyPrefix)
-	why, rule, ok2 := strings.Cut(rest, "-")
-	y, err := strconv.ParseUint(why, 10, 32)
-	n, err2 := strconv.ParseUint(rule, 10, 32)
-	return reason.Reason(y), nodestate.RuleID(n), ok && ok2 && err == nil && err2 == nil
-}
-
-// chainCounter reads the first counter among a chain's rules.
-func chainCounter(f family, chain string) (n [2]uint64, _ error) {
-	// linux/netfilter/nf_tables.h
-	const (
-		getRule                               = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE
-		ruleTable, ruleChain, ruleExpressions = 1, 2, 4
-		expressionName, expressionData        = 1, 2
-		counterBytes, counterPackets          = 1, 2
-	)
-	req := nl.NewNetlinkRequest(getRule, unix.NLM_F_DUMP)
-	of := uint8(unix.NFPROTO_IPV4)
-	if f.six {
-		of = unix.NFPROTO_IPV6
-	}
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: of})
-	req.AddData(nl.NewRtAttr(ruleTable, nl.ZeroTerminated(tableName)))
-	req.AddData(nl.NewRtAttr(ruleChain, nl.ZeroTerminated(chain)))
-	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return n, nil
-	}
-	if err != nil {
-		return n, fmt.Errorf("reading the counter of chain %s: %w", chain, err)
-	}
-	for _, m := range msgs {
-		if len(m) < nl.SizeofNfgenmsg {
-			continue
-		}
-		for _, e := range attr(m[nl.SizeofNfgenmsg:], ruleExpressions) {
-			for _, one := range attrs(e) {
-				name, data := attr(one, expressionName), attr(one, expressionData)
-				if len(name) == 0 || len(data) == 0 || nl.BytesToString(name[0]) != "counter" {
-					continue
-				}
-				for i, kind := range []uint16{counterPackets, counterBytes} {
-					if v := attr(data[0], kind); len(v) > 0 && len(v[0]) == 8 {
-						n[i] = binary.BigEndian.Uint64(v[0])
-					}
-				}
-				return n, nil
-			}
-		}
-	}
-	return n, nil
-}
-
-// attrs are the values of netlink attributes, of whatever kind.
-func attrs(b []byte) (out [][]byte) {
-	all, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return nil
-	}
-	for _, a := range all {
-		out = append(out, a.Value)
-	}
-	return out
-}
-
-// attr are the values of the attributes of one kind.
-func attr(b []byte, kind uint16) (out [][]byte) {
-	all, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return nil
-	}
-	for _, a := range all {
-		if a.Attr.Type&0x3fff == kind {
-			out = append(out, a.Value)
-		}
-	}
-	return out
 }

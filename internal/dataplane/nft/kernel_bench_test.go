@@ -47,8 +47,8 @@ func large(services, sets, classes int) *nodestate.State {
 	return s
 }
 
-// BenchmarkEndpoint is what the change of one endpoint takes on a real kernel, by what stands in the table: Services of five endpoints, and
-// pairs of sets and classes.
+// BenchmarkEndpoint is what the change of one endpoint takes on a real kernel, by what is in
+// the table: Services of five endpoints, and pairs of sets and classes.
 func BenchmarkEndpoint(b *testing.B) {
 	if os.Getuid() != 0 {
 		b.Skip("needs root")

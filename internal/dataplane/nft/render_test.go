@@ -11,6 +11,9 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -74,7 +77,7 @@ func openFake(t *testing.T, fakes map[knftables.Family]*knftables.Fake) *Driver 
 var rawPayloads = []string{"th,96,24", "th,160,8", "th,96,8"}
 
 func newFake(t *testing.T, f knftables.Family) *knftables.Fake {
-	fake := knftables.NewFake(f, tableName)
+	fake := knftables.NewFake(f, table.Name)
 	tx := fake.NewTransaction()
 	tx.Add(&knftables.Table{})
 	for _, p := range rawPayloads {
@@ -113,7 +116,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestSecondApply: a state that was applied is not written again, neither by the same driver nor by the next one.
+// TestSecondApply: a state that was applied is not written again, neither by the same driver nor by
+// the next one.
 func TestSecondApply(t *testing.T) {
 	d, fakes := fakeDriver(t)
 	apply(t, d, small())
@@ -149,85 +153,34 @@ func TestEndpointIsFew(t *testing.T) {
 	}
 }
 
-func TestPlace(t *testing.T) {
-	b := func(s string) (out []netip.AddrPort) {
-		for _, c := range strings.Fields(s) {
-			out = append(out, netip.AddrPortFrom(addr("10.0.0."+c), 80))
-		}
-		return out
-	}
-	for _, c := range []struct{ before, want, got string }{
-		{"", "1 2 3", "1 2 3"},
-		{"1 2 3", "1 2 3 4", "1 2 3 4"},
-		{"1 2 3 4", "1 3 4", "1 4 3"},
-		{"1 2 3 4", "2 3", "3 2"},
-		{"1 2 3", "1 2 4", "1 2 4"},
-		{"1 2 3", "", ""},
-		{"3 2 1", "4 5", "4 5"},
-	} {
-		got := place(b(c.before), b(c.want))
-		want := b(c.got)
-		if len(got) != len(want) {
-			t.Errorf("%q -> %q: %v", c.before, c.want, got)
-			continue
-		}
-		for i := range got {
-			if got[i] != want[i] {
-				t.Errorf("%q -> %q: %v, want %v", c.before, c.want, got, want)
-				break
-			}
-		}
-	}
-}
-
-// TestBackendNumbers: a backend's number stays when others come and go, no two share one, and none looks in a ct mark like a flow that is
-// handed on.
-func TestBackendNumbers(t *testing.T) {
-	var slots []netip.AddrPort
-	for i := range 2000 {
-		slots = append(slots, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 8080))
-	}
-	numbers, seen := backendNumbers(slots), map[uint32]bool{}
-	for i, n := range numbers {
-		if seen[n] || n&handedBit != 0 {
-			t.Errorf("%s has the number %#x", slots[i], n)
-		}
-		seen[n] = true
-	}
-	for i, n := range backendNumbers(slots[:50]) {
-		if n != numbers[i] {
-			t.Errorf("%s has the number %#x among few, %#x among many", slots[i], n, numbers[i])
-		}
-	}
-}
-
-// TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours, and what other nodes hand on; when that changes nothing else does, and
-// the table is that of a driver that knows no other.
-// TestHostileLoopback: a host port at a loopback address is nothing that packets are compared with.
+// TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours, and what other
+// nodes hand on; when that changes nothing else does, and the table is that of a driver that knows
+// no other. TestHostileLoopback: a host port at a loopback address is nothing that packets are
+// compared with.
 func TestHostileLoopback(t *testing.T) {
 	hostile.Record(t, "a pod's host port on a loopback address is rendered, and breaks what the node asks there", hostile.Tenant, hostile.NFTables, hostile.Both)
-	for _, f := range families {
+	for _, f := range table.Families {
 		s := small()
-		at := nodestate.Frontend{Addr: netip.MustParseAddr(map[bool]string{false: "127.0.0.1", true: "::1"}[f.six]), Port: 54323, Proto: model.ProtocolTCP}
-		backend := nodestate.Backend{Addr: netip.MustParseAddr(map[bool]string{false: "10.244.1.9", true: "fd00::9"}[f.six]), Port: 80, Local: true}
+		at := nodestate.Frontend{Addr: netip.MustParseAddr(map[bool]string{false: "127.0.0.1", true: "::1"}[f.Six]), Port: 54323, Proto: model.ProtocolTCP}
+		backend := nodestate.Backend{Addr: netip.MustParseAddr(map[bool]string{false: "10.244.1.9", true: "fd00::9"}[f.Six]), Port: 80, Local: true}
 		s.Frontends.Set(at, nodestate.Service{ID: at})
 		s.Backends.Set(at, []nodestate.Backend{backend})
-		v := newServices(f, newNumbers())
-		v.follow(s, unserved{t})
+		v := services.New(f, marks.NewNumbers())
+		v.Follow(s, unserved{t})
 	}
 }
 
 // unserved takes nothing that is of port 54323.
 type unserved struct{ t *testing.T }
 
-func (s unserved) set(set, key, value string) {
+func (s unserved) Set(set, key, value string) {
 	if strings.HasSuffix(key, " . 54323") {
 		s.t.Errorf("%s: %s, %s", set, key, value)
 	}
 }
-func (unserved) unset(string, string)  {}
-func (unserved) pick(string, []string) {}
-func (unserved) unpick(string)         {}
+func (unserved) Unset(string, string)  {}
+func (unserved) Pick(string, []string) {}
+func (unserved) Unpick(string)         {}
 
 func TestBesideKubeProxy(t *testing.T) {
 	s := small()
@@ -254,8 +207,8 @@ func TestBesideKubeProxy(t *testing.T) {
 			}
 		}
 	}
-	same("alone", s, map[string]int{mapServices: 4, mapPorts: 1, mapHostPorts: 1, mapBackends: 5})
-	same("beside", &beside, map[string]int{mapServices: 0, mapServicesOutside: 4, mapPorts: 0, mapPortsOutside: 1, mapRefused: 0, mapHostPorts: 1, mapBackends: 3})
+	same("alone", s, map[string]int{services.MapServices: 4, services.MapPorts: 1, services.MapHostPorts: 1, services.MapBackends: 5})
+	same("beside", &beside, map[string]int{services.MapServices: 0, services.MapServicesOutside: 4, services.MapPorts: 0, services.MapPortsOutside: 1, services.MapRefused: 0, services.MapHostPorts: 1, services.MapBackends: 3})
 	again := openFake(t, fakes)
 	apply(t, again, &beside)
 	if n := again.Status().Writes; n != 0 {
@@ -263,10 +216,10 @@ func TestBesideKubeProxy(t *testing.T) {
 	}
 	changed := beside
 	changed.Backends.Set(tcp("10.96.0.1", 80), []nodestate.Backend{{Addr: addr("10.244.2.9"), Port: 8080}})
-	same("an endpoint comes", &changed, map[string]int{mapServices: 0, mapBackends: 2})
+	same("an endpoint comes", &changed, map[string]int{services.MapServices: 0, services.MapBackends: 2})
 	alone := changed
 	alone.Settings.KubeProxy = false
-	same("alone again", &alone, map[string]int{mapServices: 4, mapPorts: 1, mapHostPorts: 1})
+	same("alone again", &alone, map[string]int{services.MapServices: 4, services.MapPorts: 1, services.MapHostPorts: 1})
 	before := d.Status().Writes
 	apply(t, d, &alone)
 	if n := d.Status().Writes - before; n != 0 {

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -40,17 +43,17 @@ func (c *counters) repaired(what string) {
 func (d *Driver) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st := Status{Tunnel: d.machine.tunnel != nil, Problems: slices.Clone(d.problems), Elements: map[string]int{},
+	st := Status{Tunnel: d.network.TunnelIndex() != 0, Problems: slices.Clone(d.problems), Elements: map[string]int{},
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last}
 	for f, t := range d.tables {
-		st.Writes += t.writes
-		for name, tracked := range t.elements {
-			st.Elements[fmt.Sprintf("%s %s", f.nft(), name)] = tracked.Len()
+		st.Writes += t.Writes
+		for name, tracked := range t.Elements {
+			st.Elements[fmt.Sprintf("%s %s", f.NFT(), name)] = tracked.Len()
 		}
-		st.Elements[fmt.Sprintf("%s announced", f.nft())] = d.machine.answers[f]
-		if n := t.elements[mapSenders]; n != nil {
+		st.Elements[fmt.Sprintf("%s announced", f.NFT())] = d.network.Answered(f)
+		if n := t.Elements[expr.MapSenders]; n != nil {
 			for _, to := range n.All() {
-				if strings.HasPrefix(to, "goto "+senderPrefix) {
+				if strings.HasPrefix(to, "goto "+chains.SenderPrefix) {
 					st.Endpoints++
 				}
 			}
@@ -59,8 +62,8 @@ func (d *Driver) Status() Status {
 	return st
 }
 
-// Enforced says what is missing for an endpoint to be enforced: its interface and addresses stand in the kernel's sets, so
-// that nothing from it or to it goes by the rules.
+// Enforced says what is missing for an endpoint to be enforced: its interface and addresses are
+// in the kernel's sets, so that nothing from it or to it goes by the rules.
 func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,14 +71,14 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 		return errors.New("another data plane is taking this one's place: routes are not made until it has")
 	}
 	for _, a := range ep.Addrs {
-		t := d.tables[family{a.Is6()}]
+		t := d.tables[table.FamilyOf(a)]
 		if t.err != nil {
 			return fmt.Errorf("address %s: %w", a, t.err) // policy and addresses are those of before
 		}
-		if t.elements[mapSenders] == nil {
+		if t.Elements[expr.MapSenders] == nil {
 			return fmt.Errorf("address %s is in no table: the node does not carry its family", a)
 		}
-		if to, _ := t.elements[mapSenders].Actual(a.String()); to != "goto "+senderChain(ep.Interface) {
+		if to, _ := t.Elements[expr.MapSenders].Actual(a.String()); to != "goto "+chains.SenderChain(ep.Interface) {
 			return fmt.Errorf("address %s is not in the map of senders with interface %s", a, ep.Interface)
 		}
 	}

@@ -10,25 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkStream says for each table what 64 KiB of a TCP stream take, with their acknowledgements: few packets, between which copying drives
-// tables and rules out of the processor's nearest caches, as it does in streams between machines. Both ends are in one thread.
+// BenchmarkStream says for each table what 64 KiB of a TCP stream take, with their
+// acknowledgements: few packets, between which copying drives tables and rules out of the
+// processor's nearest caches, as it does in streams between machines. Both ends are in one thread.
 func BenchmarkStream(b *testing.B) {
-	sites := passageSites(b)
-	for _, way := range []struct {
+	sites := benchSites(b)
+	for _, path := range []struct {
 		name   string
 		server string
-		ends   func(s *passageSite) (from, to netns.NsHandle)
+		ends   func(s *benchSite) (from, to netns.NsHandle)
 	}{
-		{"pod to another node", passageFar, func(s *passageSite) (a, b netns.NsHandle) { return s.pod, s.other }},
-		{"another node to pod", passagePod, func(s *passageSite) (a, b netns.NsHandle) { return s.other, s.pod }},
+		{"pod to another node", benchFar, func(s *benchSite) (a, b netns.NsHandle) { return s.pod, s.other }},
+		{"another node to pod", benchPod, func(s *benchSite) (a, b netns.NsHandle) { return s.other, s.pod }},
 	} {
-		b.Run(strings.ReplaceAll(way.name, " ", "-"), func(b *testing.B) {
+		b.Run(strings.ReplaceAll(path.name, " ", "-"), func(b *testing.B) {
 			oneThread(b)
 			type stream struct{ client, server int }
 			streams := map[string]stream{}
-			for _, t := range passageTables {
-				from, to := way.ends(sites[t])
-				listener, err := listen(to, way.server)
+			for _, t := range benchTables {
+				from, to := path.ends(sites[t])
+				listener, err := listen(to, path.server)
 				if err != nil {
 					b.Fatal(t, err)
 				}
@@ -36,7 +37,7 @@ func BenchmarkStream(b *testing.B) {
 				if err := netns.Set(from); err != nil {
 					b.Fatal(t, err)
 				}
-				client, server, err := connection(listener, way.server, passagePort)
+				client, server, err := connection(listener, path.server, benchPort)
 				if err != nil {
 					b.Fatal(t, err)
 				}

@@ -1,0 +1,85 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weir-net/weir/internal/dataplane/nft/dryrun"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// What a dry run is asked, and what it returns.
+type (
+	Question = dryrun.Question
+	Passage  = dryrun.Trace
+)
+
+// Where a packet goes.
+const (
+	WayDropped = dryrun.WayDropped
+	WayNowhere = dryrun.WayNowhere
+	WayNode    = dryrun.WayNode
+	WayPod     = dryrun.WayPod
+	WayLink    = dryrun.WayLink
+	WayTunnel  = dryrun.WayTunnel
+)
+
+// Rehearse lets a packet pass the rules that are in the kernel, and compares these with what was to
+// be written. No packet is sent, nothing is written.
+func (d *Driver) Rehearse(q Question) (*Passage, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return dryrun.Run(q, func(f table.Family) dryrun.Node {
+		t := d.tables[f]
+		return dryrun.Node{State: d.state, Table: t.State, Numbers: t.numbers, Network: &d.network}
+	})
+}
+
+// Places are the interfaces of the node.
+type Places struct {
+	Uplinks      map[int][6]byte // that have addresses of the node: by index, with the MAC address
+	Tunnel, Host int             // 0 = there is none
+	Epoch        uint32          // of IPv4's policy
+	Behind       string          // what of the state is not in the kernel
+}
+
+// Places returns them.
+func (d *Driver) Places() (Places, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := Places{Uplinks: map[int][6]byte{}}
+	if d.state == nil {
+		p.Behind = "nothing was written yet"
+		return p, nil
+	}
+	p.Host, p.Tunnel = d.network.HostIndex(), d.network.TunnelIndex()
+	if t := d.tables[table.Family{}]; t.policy != nil {
+		p.Epoch = uint32(t.policy.Epoch())
+	}
+	if len(d.problems) > 0 {
+		p.Behind = d.problems[0]
+	}
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return p, fmt.Errorf("listing interfaces: %w", err)
+	}
+	addrs, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return p, fmt.Errorf("listing addresses: %w", err)
+	}
+	own := map[int]bool{}
+	for _, a := range addrs {
+		at, _ := netip.AddrFromSlice(a.IP)
+		own[a.LinkIndex] = own[a.LinkIndex] || d.state.Addrs[at.Unmap()].Kind == nodestate.AddrHost
+	}
+	for _, l := range links {
+		if a := l.Attrs(); own[a.Index] && a.Index != p.Host && a.Index != p.Tunnel && a.EncapType == "ether" && len(a.HardwareAddr) == 6 {
+			p.Uplinks[a.Index] = [6]byte(a.HardwareAddr)
+		}
+	}
+	return p, nil
+}

@@ -1,0 +1,63 @@
+package expr
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Expand writes the words of the family and of the state into rules.
+func Expand(f table.Family, s *nodestate.State, lines ...string) []string {
+	w := f.Words()
+	r := strings.NewReplacer("$ip", w.IP, "$icmp", w.ICMP, "$unreachable", w.Unreachable,
+		"$ports", "meta l4proto { tcp, udp, sctp }",
+		"$node", f.Node(s).String(),
+		"$mask", marks.Hex(marks.NodeMask), "$rest", marks.Hex(^uint32(marks.NodeMask)),
+		"$tunnel", hostnet.TunnelDevice, "$pods", FromPods(s), "$host", hostnet.HostDevice, "$routed", marks.Hex(marks.RoutedBit), "$through", marks.Hex(marks.TunnelBit), "$handed", marks.Hex(marks.HandedBit), "$came", marks.Hex(marks.CameBit),
+		"$goal", marks.Hex(marks.NodeMask|marks.TunnelBit), "$shakes", marks.Hex(marks.HandshakeMask), "$plain", marks.Hex(^uint32(marks.RoutedMask)),
+		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
+	out := make([]string, 0, len(lines))
+	for _, l := range lines {
+		out = append(out, r.Replace(l))
+	}
+	return out
+}
+
+// PodInterfaces are the interfaces of pods by their names, in the words of nft; "" when the prefix
+// is not known.
+func PodInterfaces(s *nodestate.State) string {
+	if s.Settings.InterfacePrefix == "" {
+		return ""
+	}
+	return `"` + s.Settings.InterfacePrefix + `*"`
+}
+
+// PlainName reports whether nft takes a name as part of its own.
+func PlainName(name string) bool {
+	return strings.IndexFunc(name, func(c rune) bool {
+		return c != '-' && c != '_' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+	}) < 0
+}
+
+// FromPods is what the interfaces of pods are, behind from-network: what comes by others of their
+// names is dropped there.
+func FromPods(s *nodestate.State) string {
+	if p := PodInterfaces(s); p != "" && workloadsBegin(s) {
+		return p
+	}
+	return "@" + SetWorkloads
+}
+
+// workloadsBegin reports whether all pods' interfaces have the names of such.
+func workloadsBegin(s *nodestate.State) bool {
+	for _, v := range s.Addrs {
+		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" && !strings.HasPrefix(v.Interface, s.Settings.InterfacePrefix) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,117 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/services"
+	"github.com/weir-net/weir/internal/dataplane/nft/table"
+)
+
+// What this data plane knows of connections besides what connection tracking does, for another one
+// that takes its place, and the other way round. It is read from the kernel: no driver needs to be
+// there.
+
+// Mark is the ct mark by which a connection takes a route; ok is false where marks cannot name the
+// node.
+func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t := d.tables[table.FamilyOf(w.Node)]
+	if t == nil || t.numbers == nil || d.state == nil {
+		return 0, false
+	}
+	node := w.Node
+	if a := d.state.Addrs[node]; a.Node.IsValid() {
+		node = a.Node
+	}
+	num, ok := t.numbers.Of(node)
+	if !ok {
+		return 0, false
+	}
+	mark = uint32(num) << marks.NodeShift
+	for bit, on := range map[uint32]bool{marks.HandedBit: w.HandsOn, marks.TunnelBit: w.Tunnel, marks.CameBit: w.Came} {
+		if on {
+			mark |= bit
+		}
+	}
+	return mark, true
+}
+
+// connectionRoute is what a ct mark says; nodes are those that marks name.
+func connectionRoute(mark uint32, nodes map[uint32]netip.Addr) (conntrack.Way, bool) {
+	node, ok := nodes[mark&marks.NodeMask]
+	return conntrack.Way{Node: node, Tunnel: mark&marks.TunnelBit != 0, HandsOn: mark&marks.HandedBit != 0, Came: mark&marks.CameBit != 0}, ok
+}
+
+// Left reads what tables that are there know.
+func Left() (left conntrack.Left, err error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return left, fmt.Errorf("opening nftables: %w", err)
+	}
+	nodes := map[bool]map[uint32]netip.Addr{}
+	var errs []error
+	for _, f := range table.Families {
+		_, known, err := table.Elements(conn, f, expr.MapNodes)
+		errs = append(errs, err)
+		nodes[f.Six] = map[uint32]netip.Addr{}
+		for _, e := range known {
+			if a, ok := netip.AddrFromSlice(e.Key); ok && len(e.Val) >= 4 {
+				nodes[f.Six][binary.NativeEndian.Uint32(e.Val)&marks.NodeMask] = a
+			}
+		}
+	}
+	left.Way = func(mark uint32, six bool) (conntrack.Way, bool) { return connectionRoute(mark, nodes[six]) }
+	_, flows, err := table.Elements(conn, table.Family{}, chains.MapDSRFlows)
+	for _, e := range flows {
+		if entry, ok := dsrEntry(e); ok {
+			left.Straight = append(left.Straight, entry)
+		}
+	}
+	errs = append(errs, err)
+	for _, f := range table.Families {
+		some, err := services.AffinityOf(conn, f, trackedClients)
+		left.Affinity, errs = append(left.Affinity, some...), append(errs, err)
+	}
+	return left, errors.Join(errs...)
+}
+
+// dsrEntry is an element of IPv4's map of DSR flows, as a connection. Each part of a key fills
+// whole words.
+func dsrEntry(e nftables.SetElement) (conntrack.Entry, bool) {
+	if len(e.Key) != 16 || len(e.Val) < 4 {
+		return conntrack.Entry{}, false
+	}
+	mark := binary.NativeEndian.Uint32(e.Val)
+	if mark&chains.DsrClosed != 0 {
+		return conntrack.Entry{}, false
+	}
+	orig := conntrack.Tuple{Src: netip.AddrFrom4([4]byte(e.Key)), Dst: netip.AddrFrom4([4]byte(e.Key[4:])), Proto: unix.IPPROTO_TCP,
+		SrcPort: binary.BigEndian.Uint16(e.Key[8:]), DstPort: binary.BigEndian.Uint16(e.Key[12:])}
+	out := conntrack.Entry{Orig: orig, Reply: orig.Turned(), Mark: mark | marks.HandedBit, Left: e.Expires.Truncate(time.Second),
+		Status: conntrack.Assured | conntrack.Confirmed, TCP: conntrack.TCP{State: conntrack.TCPEstablished}}
+	return out, true
+}
+
+// trackedClients are the addresses of IPv6 that began connections, by their hashes.
+func trackedClients() map[uint32]netip.Addr {
+	out := map[uint32]netip.Addr{}
+	table, err := conntrack.Open()
+	if err != nil {
+		return out // clients choose anew
+	}
+	defer table.Close()
+	_ = table.Each(true, func(e conntrack.Entry) { out[services.HashClient(e.Orig.Src)] = e.Orig.Src })
+	return out
+}
