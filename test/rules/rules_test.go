@@ -25,8 +25,8 @@ var mayImport = map[string][]string{
 	"internal/dataplane":          {"internal/model", "internal/nodestate"},
 	"internal/dataplane/handover": {"internal/dataplane"},
 	"internal/dataplane/ebpf":     {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
-	"internal/dataplane/nft":      {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/rulewalk"},
-	"internal/rulewalk":           {"internal/jhash", "internal/kernel"},
+	"internal/dataplane/nft":      {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/nfteval"},
+	"internal/nfteval":            {"internal/jhash", "internal/kernel"},
 	"internal/watch":              {"api", "internal/model", "internal/selector"},
 }
 

@@ -13,9 +13,9 @@ import (
 
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nfteval"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
-	"github.com/weir-net/weir/internal/rulewalk"
 )
 
 // Question is a packet of which Rehearse says what becomes.
@@ -108,7 +108,7 @@ type rehearsal struct {
 	driver   *Driver
 	family   family
 	question Question
-	walk     *rulewalk.Walk
+	walk     *nfteval.Walk
 	out      *Passage
 }
 
@@ -118,7 +118,7 @@ func (r *rehearsal) begin(t ends) error {
 	if r.family.six {
 		of = unix.NFPROTO_IPV6
 	}
-	table, err := rulewalk.Read(of, tableName)
+	table, err := nfteval.Read(of, tableName)
 	if err != nil {
 		return err
 	}
@@ -127,8 +127,8 @@ func (r *rehearsal) begin(t ends) error {
 		pick = rand.Uint32N
 	}
 	ip := slices.Clone(r.question.Frame[14:])
-	w := &rulewalk.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.proto), L4: 40,
-		Ends: rulewalk.Tuple{Src: t.src, Dst: t.dst, SrcPort: t.sport, DstPort: t.dport}}}
+	w := &nfteval.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: nfteval.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.proto), L4: 40,
+		Ends: nfteval.Tuple{Src: t.src, Dst: t.dst, SrcPort: t.sport, DstPort: t.dport}}}
 	if !r.family.six {
 		w.L4 = int(ip[0]&15) * 4
 	}
@@ -138,7 +138,7 @@ func (r *rehearsal) begin(t ends) error {
 			w.Ends.SrcPort = binary.BigEndian.Uint16(ip[w.L4+4:])
 		}
 	}
-	if w.Flow, err = rulewalk.FindFlow(w.Ends, w.Proto); err != nil {
+	if w.Flow, err = nfteval.FindFlow(w.Ends, w.Proto); err != nil {
 		return err
 	}
 	if r.question.In != 0 {
@@ -146,15 +146,15 @@ func (r *rehearsal) begin(t ends) error {
 			return err
 		}
 	}
-	r.walk, *r.out = w, Passage{Known: w.Flow.Known, Established: w.Flow.State == rulewalk.StateEstablished}
+	r.walk, *r.out = w, Passage{Known: w.Flow.Known, Established: w.Flow.State == nfteval.StateEstablished}
 	return nil
 }
 
 // deviceOf is an interface as rules see it.
-func deviceOf(index int) (rulewalk.Device, error) {
+func deviceOf(index int) (nfteval.Device, error) {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
-		return rulewalk.Device{}, fmt.Errorf("interface %d: %w", index, err)
+		return nfteval.Device{}, fmt.Errorf("interface %d: %w", index, err)
 	}
 	kind := uint16(unix.ARPHRD_VOID)
 	switch l.Attrs().EncapType {
@@ -163,7 +163,7 @@ func deviceOf(index int) (rulewalk.Device, error) {
 	case "loopback":
 		kind = unix.ARPHRD_LOOPBACK
 	}
-	return rulewalk.Device{Index: index, Name: l.Attrs().Name, Type: kind}, nil
+	return nfteval.Device{Index: index, Name: l.Attrs().Name, Type: kind}, nil
 }
 
 // addrType is the kernel's type of an address (RTN_LOCAL, …).
@@ -197,7 +197,7 @@ func nextHop(to netip.Addr) (netip.Addr, error) {
 }
 
 // hook lets the packet pass a hook; false = it ended there.
-func (r *rehearsal) hook(at rulewalk.Hook) (bool, error) {
+func (r *rehearsal) hook(at nfteval.Hook) (bool, error) {
 	e, err := r.walk.Hook(at)
 	if err != nil || !e.Dropped {
 		return err == nil, err
@@ -221,7 +221,7 @@ func (r *rehearsal) pass() error {
 	if r.question.In == 0 {
 		return r.send()
 	}
-	if ok, err := r.hook(rulewalk.Prerouting); !ok || err != nil {
+	if ok, err := r.hook(nfteval.Prerouting); !ok || err != nil {
 		return err
 	}
 	return r.route()
@@ -245,7 +245,7 @@ func (r *rehearsal) send() error {
 		if len(w.Chains) > 0 {
 			break
 		}
-		if ok, err := r.hook(rulewalk.Output); !ok || err != nil {
+		if ok, err := r.hook(nfteval.Output); !ok || err != nil {
 			return err
 		}
 	}
@@ -284,7 +284,7 @@ func (r *rehearsal) route() error {
 		return nil
 	}
 	if way.Type == unix.RTN_LOCAL {
-		ok, err := r.hook(rulewalk.Input)
+		ok, err := r.hook(nfteval.Input)
 		if ok {
 			r.out.Way = WayNode
 		}
@@ -293,7 +293,7 @@ func (r *rehearsal) route() error {
 	if w.Out, err = deviceOf(way.LinkIndex); err != nil {
 		return err
 	}
-	if ok, err := r.hook(rulewalk.Forward); !ok || err != nil {
+	if ok, err := r.hook(nfteval.Forward); !ok || err != nil {
 		return err
 	}
 	return r.leave()
@@ -309,7 +309,7 @@ func (r *rehearsal) leave() error {
 	if w.Routed&wayBit != 0 {
 		out.Node = r.driver.tables[r.family].numbers.taken[int(w.Routed&nodeMask)>>nodeShift]
 	}
-	if ok, err := r.hook(rulewalk.Postrouting); !ok || err != nil {
+	if ok, err := r.hook(nfteval.Postrouting); !ok || err != nil {
 		return err
 	}
 	m := &r.driver.machine
@@ -401,15 +401,15 @@ func (r *rehearsal) throughTunnel() (bool, error) {
 	}
 	outer := outerPacket(from, f.node(s), s.Settings.Tunnel.Port, s.Settings.Tunnel.VNI)
 	l4 := len(outer) - 16
-	tuple := rulewalk.Tuple{Src: from, Dst: f.node(s), SrcPort: outerPort, DstPort: s.Settings.Tunnel.Port}
-	w := &rulewalk.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: linkOf(s, from), IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
-	if w.Flow, err = rulewalk.FindFlow(tuple, unix.IPPROTO_UDP); err != nil {
+	tuple := nfteval.Tuple{Src: from, Dst: f.node(s), SrcPort: outerPort, DstPort: s.Settings.Tunnel.Port}
+	w := &nfteval.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: nfteval.Packet{Link: linkOf(s, from), IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
+	if w.Flow, err = nfteval.FindFlow(tuple, unix.IPPROTO_UDP); err != nil {
 		return false, err
 	}
 	r.walk = w
-	ok, err := r.hook(rulewalk.Prerouting)
+	ok, err := r.hook(nfteval.Prerouting)
 	if ok && err == nil {
-		ok, err = r.hook(rulewalk.Input)
+		ok, err = r.hook(nfteval.Input)
 	}
 	inner.Mark, inner.Lookups, inner.Chains, inner.Rules = w.Mark, w.Lookups, w.Chains, w.Rules
 	r.walk = inner

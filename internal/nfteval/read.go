@@ -1,4 +1,4 @@
-package rulewalk
+package nfteval
 
 import (
 	"encoding/binary"
