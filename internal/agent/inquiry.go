@@ -15,8 +15,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/progtest"
 	"github.com/weir-net/weir/internal/sim"
-	"github.com/weir-net/weir/internal/trial"
 	"github.com/weir-net/weir/internal/why"
 )
 
@@ -204,21 +204,21 @@ const maxRuns = 256
 
 // runProgram runs the hook's program, from a second instance of the node's.
 func (i *inquiry) runProgram() error {
-	name := trial.Program(i.in.Hook)
+	name := progtest.Program(i.in.Hook)
 	if i.in.Hook == sim.ToUplink && i.state.JudgesAlone() {
-		name = trial.EachProgram
+		name = progtest.EachProgram
 	}
 	r, err := i.agent.driver.Programs([]string{name})
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	runner, err := trial.New(r.Programs, r.Hop6)
+	runner, err := progtest.New(r.Programs, r.Hop6)
 	if err != nil {
 		return err
 	}
 	defer runner.Close()
-	if name == trial.EachProgram {
+	if name == progtest.EachProgram {
 		runner.AtUplinks(func(ifindex int) bool { _, ok := i.places.Uplinks[ifindex]; return ok })
 	}
 	if err := i.copyFlow(r); err != nil {

@@ -1,6 +1,7 @@
-// Package trial runs loaded programs on packets by BPF_PROG_TEST_RUN: the kernel runs a program on a packet, nothing is
-// attached, and no packet leaves. The programs must be loaded with trace_enabled, so that they leave their decisions behind.
-package trial
+// Package progtest runs loaded programs on packets by BPF_PROG_TEST_RUN: the kernel runs a program on
+// a packet, nothing is attached, and no packet leaves. Tests use it, and dry runs of `weir why`. The
+// programs must be loaded with trace_enabled, so that they leave their decisions behind.
+package progtest
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package trial
+package progtest
 
 import (
 	"encoding/binary"
