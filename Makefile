@@ -20,7 +20,7 @@ help: ## this list
 
 # What needs neither root nor anything but Go: the packages whose tests load, mount and listen to nothing.
 CHECK := ./internal/ask/... ./internal/calc ./internal/config ./internal/dataplane ./internal/dataplane/handover \
-	./internal/delta ./internal/events ./internal/garbage ./internal/httplimit ./internal/jhash ./internal/maglev \
+	./internal/delta ./internal/events ./internal/gctuner ./internal/httplimit ./internal/jhash ./internal/maglev \
 	./internal/model ./internal/nodestate ./internal/packet ./internal/reason ./internal/selector ./internal/sim \
 	./internal/watch ./internal/why ./hack/... ./test/docs ./test/fields ./test/rules ./test/scenarios/scenario
 check: ## lane 1: gofmt, vet, tests that need only Go

@@ -17,7 +17,7 @@ import (
 
 	"github.com/weir-net/weir/internal/agent"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
-	"github.com/weir-net/weir/internal/garbage"
+	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/peerauth/trust"
 	"github.com/weir-net/weir/internal/version"
@@ -37,11 +37,11 @@ func main() {
 // changes little of it: to collect more often while it reads the cluster costs next to nothing and keeps its memory small; after that
 // garbage is collected when changes are over, by the collector that it returns (nil where the environment has a GOGC). The first
 // objects are streamed one by one (KEP-3157) rather than read as lists, which are held as a whole.
-func tune() *garbage.Collector {
-	var collector *garbage.Collector
+func tune() *gctuner.Collector {
+	var collector *gctuner.Collector
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(40)
-		collector = garbage.New()
+		collector = gctuner.New()
 	}
 	const stream = "KUBE_FEATURE_WatchListClient"
 	if os.Getenv(stream) == "" {
@@ -50,7 +50,7 @@ func tune() *garbage.Collector {
 	return collector
 }
 
-func command(collector *garbage.Collector) *cobra.Command {
+func command(collector *gctuner.Collector) *cobra.Command {
 	o := agent.Options{Environ: os.Environ(), Garbage: collector}
 	var level string
 	cmd := &cobra.Command{

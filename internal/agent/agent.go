@@ -28,7 +28,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/events"
-	"github.com/weir-net/weir/internal/garbage"
+	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
@@ -52,7 +52,7 @@ type Options struct {
 	PeersDir   string // what controllers are known by, and the token for them; see package trust
 
 	// Garbage is told when changes are over, and runs once the first state is in place; nil = the runtime does as it likes.
-	Garbage *garbage.Collector
+	Garbage *gctuner.Collector
 }
 
 // Default paths.

@@ -1,10 +1,12 @@
-// Package garbage chooses when Go's collector of garbage runs: as soon as nothing else is waiting, and long before it has to.
+// Package gctuner chooses when Go's garbage collector runs: as soon as nothing else is waiting, and
+// long before it has to.
 //
-// The collector works beside the program. Left to itself it begins a cycle when the heap has nearly reached its goal, and whoever
-// allocates before the cycle is over then has to do the more of its work the less room is left (an assist): with a heap of 100 MiB a
-// change that allocates one marks twenty. A cycle that begins in good time asks next to nothing, and one that begins when a change is over
-// is often over itself when the next one comes.
-package garbage
+// The collector works concurrently with the program. Left to itself it begins a cycle when the heap
+// has nearly reached its goal, and whoever allocates before the cycle is over then has to do the more
+// of its work the less room is left (an assist): with a heap of 100 MiB a change that allocates one
+// marks twenty. A cycle that begins in good time asks next to nothing, and one that begins when a
+// change is over is often over itself when the next one comes.
+package gctuner
 
 import (
 	"context"
