@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-net/weir/internal/ask"
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/why"
 )
 
@@ -137,7 +137,7 @@ func askWhy(ctx context.Context, o *options, source, target string, f whyFlags) 
 }
 
 // askNode asks one agent, again when it answers somebody else at the moment.
-func askNode(ctx context.Context, asker *ask.Asker, node string, q why.Request) (*why.Answer, error) {
+func askNode(ctx context.Context, asker *agentapi.Client, node string, q why.Request) (*why.Answer, error) {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func askNode(ctx context.Context, asker *ask.Asker, node string, q why.Request) 
 	for {
 		answer := &why.Answer{}
 		err := asker.AskJSON(ctx, node, wire.Question{Path: why.Path, Body: string(body)}, answer)
-		if !errors.Is(err, ask.ErrRefused) || !strings.Contains(err.Error(), why.Busy) {
+		if !errors.Is(err, agentapi.ErrRefused) || !strings.Contains(err.Error(), why.Busy) {
 			return answer, err
 		}
 		select {

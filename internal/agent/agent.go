@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-net/weir/api/client"
+	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
-	askwire "github.com/weir-net/weir/internal/ask/wire"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/config"
@@ -354,7 +354,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("serving health and metrics", a.serve)
 	run("answering load balancers", a.serveBalancers)
 	run("answering questions", func(ctx context.Context) error {
-		return serveQuestions(ctx, filepath.Join(a.opts.RunDir, askwire.SocketName), questionMux(a.questions()))
+		return serveQuestions(ctx, filepath.Join(a.opts.RunDir, apiwire.SocketName), questionMux(a.questions()))
 	})
 	run("answering questions of controllers", a.answerControllers)
 	run("reading events", a.readEvents)

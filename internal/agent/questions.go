@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/localsock"

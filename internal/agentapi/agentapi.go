@@ -1,7 +1,8 @@
-// Package ask asks the agents of nodes, from where the API server can be reached: by the controller (group
-// live.weir.dev), for which a right to read is enough; and where that does not do, by `weir-agent ask`, which it runs in
-// the agent's pod by the API server's exec. Either way the rights of who asks count.
-package ask
+// Package agentapi is the client of the agents' API, from where the API server can be reached. It asks
+// the agent of a node by the controller (group live.weir.dev), for which a right to read is enough;
+// and where that does not do, by `weir-agent ask`, which it runs in the agent's pod by the API
+// server's exec. Either way the rights of who asks count.
+package agentapi
 
 import (
 	"bytes"
@@ -21,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	utilexec "k8s.io/client-go/util/exec"
 
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/podexec"
 )
 
@@ -37,8 +38,8 @@ var (
 	ErrRefused = errors.New("the agent refuses")
 )
 
-// Asker asks agents. It is safe for concurrent use.
-type Asker struct {
+// Client asks agents. It is safe for concurrent use.
+type Client struct {
 	Kube      kubernetes.Interface
 	Config    *rest.Config // of the same API server and user
 	Namespace string       // of the agents
@@ -54,7 +55,7 @@ const (
 
 // Ask asks the agent of a node and copies its answer to out as it comes, until the answer ends or ctx does. A cut of
 // the connection ends the question at the agent too.
-func (a *Asker) Ask(ctx context.Context, node string, q wire.Question, out io.Writer) error {
+func (a *Client) Ask(ctx context.Context, node string, q wire.Question, out io.Writer) error {
 	if len(q.Body) > wire.MaxBody {
 		return fmt.Errorf("the question to node %s has %d bytes; an agent reads %d", node, len(q.Body), wire.MaxBody)
 	}
@@ -77,14 +78,14 @@ func (a *Asker) Ask(ctx context.Context, node string, q wire.Question, out io.Wr
 	return fmt.Errorf("%w (by the controller: %s)", err, not.reason)
 }
 
-func (a *Asker) tell(node, way string) {
+func (a *Client) tell(node, way string) {
 	if a.Way != nil {
 		a.Way(node, way)
 	}
 }
 
 // byExec asks the agent of a node by a program in its pod.
-func (a *Asker) byExec(ctx context.Context, node string, q wire.Question, out io.Writer) error {
+func (a *Client) byExec(ctx context.Context, node string, q wire.Question, out io.Writer) error {
 	pod, err := a.agent(ctx, node)
 	if err != nil {
 		return err
@@ -97,7 +98,7 @@ func (a *Asker) byExec(ctx context.Context, node string, q wire.Question, out io
 }
 
 // AskJSON is Ask for an answer that is one JSON value.
-func (a *Asker) AskJSON(ctx context.Context, node string, q wire.Question, into any) error {
+func (a *Client) AskJSON(ctx context.Context, node string, q wire.Question, into any) error {
 	var out bytes.Buffer
 	if err := a.Ask(ctx, node, q, &limited{w: &out, left: maxAnswer}); err != nil {
 		return err
@@ -125,7 +126,7 @@ func Each(nodes []string, f func(i int, node string) error) []error {
 }
 
 // agent finds the running pod of a node's agent.
-func (a *Asker) agent(ctx context.Context, node string) (string, error) {
+func (a *Client) agent(ctx context.Context, node string) (string, error) {
 	pods, err := a.Kube.CoreV1().Pods(a.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: agentLabels, FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if apierrors.IsForbidden(err) {
@@ -152,7 +153,7 @@ func (a *Asker) agent(ctx context.Context, node string) (string, error) {
 }
 
 // run runs a command in the agent's container.
-func (a *Asker) run(ctx context.Context, node, pod string, command []string, out io.Writer) error {
+func (a *Client) run(ctx context.Context, node, pod string, command []string, out io.Writer) error {
 	exec, err := podexec.New(a.Kube, a.Config, a.Namespace, pod, agentContainer, command)
 	if err != nil {
 		return fmt.Errorf("prepare asking node %s: %w", node, err)
@@ -169,7 +170,7 @@ func (a *Asker) run(ctx context.Context, node, pod string, command []string, out
 }
 
 // explain says what an exec's end means.
-func (a *Asker) explain(node, pod, stderr string, err error) error {
+func (a *Client) explain(node, pod, stderr string, err error) error {
 	if err == nil {
 		return nil
 	}

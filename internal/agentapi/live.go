@@ -1,4 +1,4 @@
-package ask
+package agentapi
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/relay/live"
 )
 
@@ -27,7 +27,7 @@ func (e *notLive) Error() string { return e.reason }
 const beginWithin = 20 * time.Second
 
 // byController asks a node's agent by the API server and the controller (group live.weir.dev).
-func (a *Asker) byController(ctx context.Context, node string, q wire.Question, out io.Writer) error {
+func (a *Client) byController(ctx context.Context, node string, q wire.Question, out io.Writer) error {
 	at, err := url.Parse(q.Path)
 	if err != nil {
 		return fmt.Errorf("the path %q: %w", q.Path, err)

@@ -1,4 +1,4 @@
-package ask
+package agentapi
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/relay/live"
 )
 

@@ -1,4 +1,4 @@
-package ask
+package agentapi
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/localsock"
 	"github.com/weir-net/weir/internal/relay/live"
 )
@@ -173,7 +173,7 @@ func agentPod(name, node string, running bool) corev1.Pod {
 }
 
 // newAsker makes an asker of agents on the nodes a and b, with an agent that is a mux; c's does not run.
-func newAsker(t *testing.T, mux http.Handler) (*Asker, *apiServer) {
+func newAsker(t *testing.T, mux http.Handler) (*Client, *apiServer) {
 	t.Helper()
 	s := &apiServer{t: t, runDir: t.TempDir(), pods: []corev1.Pod{agentPod("agent-a", "a", true), agentPod("agent-b", "b", true), agentPod("agent-c", "c", false)}}
 	if mux != nil {
@@ -192,7 +192,7 @@ func newAsker(t *testing.T, mux http.Handler) (*Asker, *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Asker{Kube: kube, Config: cfg, Namespace: "agents"}, s
+	return &Client{Kube: kube, Config: cfg, Namespace: "agents"}, s
 }
 
 func echo(w http.ResponseWriter, r *http.Request) {
