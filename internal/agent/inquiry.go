@@ -17,15 +17,15 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/progtest"
 	"github.com/weir-net/weir/internal/sim"
-	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/why/wire"
 )
 
 // inquiry answers one question of `weir why`.
 type inquiry struct {
 	agent  *Agent
-	ask    why.Request
+	ask    wire.Request
 	state  *nodestate.State
-	answer *why.Answer
+	answer *wire.Answer
 
 	places ebpf.Places
 	in     sim.In // with the packet as the program gets it
@@ -36,7 +36,7 @@ type inquiry struct {
 	standard bool // the data plane is that of standard Linux
 }
 
-var hooks = map[string]sim.Hook{why.FromWorkload: sim.FromWorkload, why.ToUplink: sim.ToUplink, why.FromUplink: sim.FromUplink, why.FromTunnel: sim.FromTunnel}
+var hooks = map[string]sim.Hook{wire.FromWorkload: sim.FromWorkload, wire.ToUplink: sim.ToUplink, wire.FromUplink: sim.FromUplink, wire.FromTunnel: sim.FromTunnel}
 
 func (i *inquiry) run(ctx context.Context) error {
 	tables, standard := i.agent.driver.(rehearser)
@@ -83,29 +83,29 @@ func (i *inquiry) begin() (refused bool, err error) {
 	i.in = sim.In{Hook: hooks[q.Hook]}
 	own := i.state.Addrs[q.Source]
 	switch q.Hook {
-	case why.FromWorkload:
+	case wire.FromWorkload:
 		if own.Kind != nodestate.AddrEndpoint {
 			return false, fmt.Errorf("%s is the address of no pod of node %s", q.Source, i.answer.Node)
 		}
 		i.in.IfIndex = i.agent.driver.IfIndex(own)
-	case why.ToUplink:
+	case wire.ToUplink:
 		if own.Kind != nodestate.AddrHost {
 			return false, fmt.Errorf("%s is no address of node %s", q.Source, i.answer.Node)
 		}
 	}
 	to := netip.AddrPortFrom(q.Destination, q.Port)
 	i.findService(to)
-	if q.Hook != why.FromUplink && !i.standard {
+	if q.Hook != wire.FromUplink && !i.standard {
 		if to, refused = i.connect(to); refused {
-			i.answer.Outcome = why.Outcome{Verdict: why.Dropped, Reason: "NO_BACKEND", Text: "the connection is refused at once: the Service has no endpoint that may be used", Rule: i.answer.Service.Name}
+			i.answer.Outcome = wire.Outcome{Verdict: wire.Dropped, Reason: "NO_BACKEND", Text: "the connection is refused at once: the Service has no endpoint that may be used", Rule: i.answer.Service.Name}
 		}
 	}
 	if i.in.Packet, err = firstPacket(q, to); err != nil {
 		return false, err
 	}
-	if q.Hook == why.ToUplink {
+	if q.Hook == wire.ToUplink {
 		i.in.IfIndex, err = i.wayOut(to.Addr())
-	} else if q.Hook == why.FromUplink {
+	} else if q.Hook == wire.FromUplink {
 		i.in.IfIndex, err = i.uplink(q.Source)
 	}
 	if err == nil {
@@ -115,7 +115,7 @@ func (i *inquiry) begin() (refused bool, err error) {
 }
 
 // firstPacket is the packet that opens a connection to an address.
-func firstPacket(q *why.Request, to netip.AddrPort) (*packet.Packet, error) {
+func firstPacket(q *wire.Request, to netip.AddrPort) (*packet.Packet, error) {
 	from := netip.AddrPortFrom(q.Source, q.SourcePort)
 	switch q.Protocol {
 	case model.ProtocolTCP:
@@ -136,7 +136,7 @@ func (i *inquiry) receive() error {
 		return fmt.Errorf("what the other node sent on is no whole IP packet")
 	}
 	i.in = sim.In{Hook: hooks[h.Hook], Packet: p, Source: h.From, VNI: i.state.Settings.Tunnel.VNI}
-	if h.Hook == why.FromTunnel {
+	if h.Hook == wire.FromTunnel {
 		if i.in.IfIndex = i.places.Tunnel; i.in.IfIndex == 0 {
 			return fmt.Errorf("node %s has no tunnel", i.answer.Node)
 		}
@@ -259,7 +259,7 @@ func (i *inquiry) runProgram() error {
 // asWished reports whether the packet got the backend that was asked for, or none that could be told.
 func (i *inquiry) asWished() bool {
 	s, want := i.answer.Service, i.ask.Backend
-	if s == nil || s.Where != why.InPath || !want.IsValid() || i.result.Action == sim.Drop || i.result.Action == sim.Answer {
+	if s == nil || s.Where != wire.InPath || !want.IsValid() || i.result.Action == sim.Drop || i.result.Action == sim.Answer {
 		return true
 	}
 	p := i.result.Packet
@@ -269,7 +269,7 @@ func (i *inquiry) asWished() bool {
 // handedOn reports whether the packet of a Service goes on to another node for it to translate.
 func (i *inquiry) handedOn() bool {
 	r, s := i.result, i.answer.Service
-	return s != nil && s.Where == why.InPath && (r.Action == sim.Neigh || r.Action == sim.Tunnel) && r.Packet.IP.Dst == i.in.Packet.IP.Dst && r.Packet.DstPort == i.in.Packet.DstPort
+	return s != nil && s.Where == wire.InPath && (r.Action == sim.Neigh || r.Action == sim.Tunnel) && r.Packet.IP.Dst == i.in.Packet.IP.Dst && r.Packet.DstPort == i.in.Packet.DstPort
 }
 
 func (i *inquiry) warn(format string, args ...any) {
@@ -310,9 +310,9 @@ func (i *inquiry) findService(to netip.AddrPort) {
 	if !ok {
 		return
 	}
-	s := &why.Service{Name: ruleWords(i.state, svc.Rule), Frontend: to.String() + "/" + f.Proto.String(), Where: why.InPath, Affinity: svc.Affinity}
+	s := &wire.Service{Name: ruleWords(i.state, svc.Rule), Frontend: to.String() + "/" + f.Proto.String(), Where: wire.InPath, Affinity: svc.Affinity}
 	local := svc.LocalPolicy && !svc.External
-	if i.ask.Hook == "" || i.ask.Hook == why.FromUplink {
+	if i.ask.Hook == "" || i.ask.Hook == wire.FromUplink {
 		local = svc.LocalPolicy
 	}
 	if h := i.ask.Received; h != nil {
@@ -320,7 +320,7 @@ func (i *inquiry) findService(to netip.AddrPort) {
 	}
 	for _, b := range i.state.Backends.At(svc.ID) {
 		pod, node := i.owner(b.Addr)
-		s.Backends = append(s.Backends, why.Backend{Address: netip.AddrPortFrom(b.Addr, b.Port).String(), Pod: pod, Node: node, Usable: b.InList(local)})
+		s.Backends = append(s.Backends, wire.Backend{Address: netip.AddrPortFrom(b.Addr, b.Port).String(), Pod: pod, Node: node, Usable: b.InList(local)})
 	}
 	i.answer.Service = s
 }
@@ -357,7 +357,7 @@ func (i *inquiry) connect(to netip.AddrPort) (netip.AddrPort, bool) {
 		return rand.IntN(len(c.From))
 	}})
 	socket := sim.Socket{Cookie: 1, Proto: i.ask.Protocol}
-	if i.ask.Hook == why.FromWorkload {
+	if i.ask.Hook == wire.FromWorkload {
 		socket.Netns = 1 // of a pod that is not known
 		for cookie, client := range i.state.Clients {
 			if client.Of(i.ask.Source) == i.ask.Source {
@@ -367,13 +367,13 @@ func (i *inquiry) connect(to netip.AddrPort) (netip.AddrPort, bool) {
 	}
 	got, err := node.Connect(socket, to)
 	if err != nil {
-		s.Where = why.AtConnect
+		s.Where = wire.AtConnect
 		return to, true
 	}
 	if got == to {
 		return to, false
 	}
-	s.Where, s.Chosen = why.AtConnect, got.String()
+	s.Where, s.Chosen = wire.AtConnect, got.String()
 	if i.ask.Backend.IsValid() && !wanted {
 		i.warn("%s is no backend that this connection may get", i.ask.Backend)
 	}

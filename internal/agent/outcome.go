@@ -12,7 +12,7 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/sim"
-	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/why/wire"
 )
 
 // tell says in words what the program did.
@@ -23,7 +23,7 @@ func (i *inquiry) tell() {
 		s.Chosen = netip.AddrPortFrom(r.Packet.IP.Dst, r.Packet.DstPort).String()
 	}
 	if i.refusedBy() {
-		o.Verdict, o.Reason, o.Text = why.Dropped, r.Reason.String(), r.Reason.Text()
+		o.Verdict, o.Reason, o.Text = wire.Dropped, r.Reason.String(), r.Reason.Text()
 		if r.Action == sim.Answer {
 			o.Text += "; the sender gets an ICMP error or a reset"
 		}
@@ -33,19 +33,19 @@ func (i *inquiry) tell() {
 	pod, node := i.owner(r.Packet.IP.Dst)
 	switch r.Action {
 	case sim.Local:
-		o.Verdict, o.Way, o.Text = why.Delivered, "local", "into pod "+pod
+		o.Verdict, o.Way, o.Text = wire.Delivered, "local", "into pod "+pod
 	case sim.Pass:
-		o.Verdict, o.Way, o.Text = why.Left, "stack", "to the node's own stack, which routes it"
+		o.Verdict, o.Way, o.Text = wire.Left, "stack", "to the node's own stack, which routes it"
 		switch at := i.state.Addrs[r.Packet.IP.Dst]; {
 		case at.Kind == nodestate.AddrHost:
-			o.Verdict, o.Text = why.Delivered, "to node "+node+" itself"
+			o.Verdict, o.Text = wire.Delivered, "to node "+node+" itself"
 		case i.in.Hook == sim.ToUplink && at.Kind == nodestate.AddrNode:
-			i.sendOn(why.FromUplink, at.Node, at.Owner.Name, "")
+			i.sendOn(wire.FromUplink, at.Node, at.Owner.Name, "")
 		}
 	case sim.Tunnel, sim.Neigh:
 		i.tellWay(pod)
 	default:
-		o.Verdict, o.Text = why.Left, r.Action.String()
+		o.Verdict, o.Text = wire.Left, r.Action.String()
 	}
 }
 
@@ -57,17 +57,17 @@ func (i *inquiry) refusedBy() bool {
 // tellWay is tell for what leaves the node by its programs.
 func (i *inquiry) tellWay(pod string) {
 	r, o := i.result, &i.answer.Outcome
-	hook, node := why.FromUplink, i.nodeOf(r.Packet.IP.Dst)
+	hook, node := wire.FromUplink, i.nodeOf(r.Packet.IP.Dst)
 	o.Way = "direct"
 	if i.state.Addrs[r.NextHop].Kind == nodestate.AddrNode {
 		node = r.NextHop
 	}
 	if r.Action == sim.Tunnel {
-		hook, o.Way = why.FromTunnel, "tunnel"
+		hook, o.Way = wire.FromTunnel, "tunnel"
 	}
 	name := i.state.Addrs[node].Owner.Name
 	if !node.IsValid() || name == "" {
-		o.Verdict, o.Text = why.Left, fmt.Sprintf("out of the cluster, to the neighbour %s", r.NextHop)
+		o.Verdict, o.Text = wire.Left, fmt.Sprintf("out of the cluster, to the neighbour %s", r.NextHop)
 		return
 	}
 	i.sendOn(hook, node, name, pod)
@@ -76,7 +76,7 @@ func (i *inquiry) tellWay(pod string) {
 // sendOn says that the packet goes to a node of the cluster, where it comes in by a hook.
 func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 	r, o := i.result, &i.answer.Outcome
-	o.Verdict, o.Text = why.SentOn, fmt.Sprintf("to node %s (%s)", name, node)
+	o.Verdict, o.Text = wire.SentOn, fmt.Sprintf("to node %s (%s)", name, node)
 	if pod != "" {
 		o.Text += " for pod " + pod
 	}
@@ -89,7 +89,7 @@ func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 	if r.Packet.IP.Dst.Is6() {
 		from = i.state.Settings.Node6
 	}
-	i.answer.Next = &why.Next{Node: name, Handover: why.Handover{Hook: hook, From: from, MAC: linkAddress(i.agent.cluster.snapshot().machine.mac), Frame: frame}}
+	i.answer.Next = &wire.Next{Node: name, Handover: wire.Handover{Hook: hook, From: from, MAC: linkAddress(i.agent.cluster.snapshot().machine.mac), Frame: frame}}
 }
 
 // nodeOf is the address of the other node on which an address lives, invalid when there is none.
@@ -124,7 +124,7 @@ func (i *inquiry) explain(ctx context.Context) error {
 		return err
 	}
 	pods := i.answer.Policies
-	var hosts []why.End
+	var hosts []wire.End
 	if _, _, denied := denial(pods); !denied {
 		hosts, err = i.hostEnds(ctx)
 	}
@@ -147,7 +147,7 @@ func (i *inquiry) explainPods(ctx context.Context) error {
 		return nil
 	}
 	ports := policyPorts(src, dst)
-	if s := i.answer.Service; i.refusedBy() && s != nil && s.Where == why.InPath {
+	if s := i.answer.Service; i.refusedBy() && s != nil && s.Where == wire.InPath {
 		return i.explainBackends(ctx, from, ports)
 	}
 	ends, err := i.ends(ctx, from, to, ports)
@@ -191,12 +191,12 @@ func (i *inquiry) explainBackends(ctx context.Context, from netip.Addr, ports no
 }
 
 // ends explains what policy says at the ends of a connection that are pods of this node, as the programs judge them.
-func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate.Ports) ([]why.End, error) {
+func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate.Ports) ([]wire.End, error) {
 	a, b := i.state.Addrs[from], i.state.Addrs[to]
-	var out []why.End
+	var out []wire.End
 	var err error
 	look := func(endpoint, peer netip.Addr, iso nodestate.Isolation, in bool) {
-		var e why.End
+		var e wire.End
 		q := calc.Question{Endpoint: endpoint, Peer: peer, Ingress: in, Proto: i.ask.Protocol, Ports: ports}
 		e, err = i.end(ctx, q, iso, func(c *model.Cluster) (calc.Explanation, bool) { return calc.Explain(c, q) })
 		out = append(out, e)
@@ -211,8 +211,8 @@ func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate
 }
 
 // end is what policy says at one end, as calc explains it and as the tables have it.
-func (i *inquiry) end(ctx context.Context, q calc.Question, iso nodestate.Isolation, explain func(*model.Cluster) (calc.Explanation, bool)) (e why.End, err error) {
-	e = why.End{Direction: "egress", Peer: q.Peer}
+func (i *inquiry) end(ctx context.Context, q calc.Question, iso nodestate.Isolation, explain func(*model.Cluster) (calc.Explanation, bool)) (e wire.End, err error) {
+	e = wire.End{Direction: "egress", Peer: q.Peer}
 	if q.Ingress {
 		e.Direction = "ingress"
 	}
@@ -233,7 +233,7 @@ func (i *inquiry) end(ctx context.Context, q calc.Question, iso nodestate.Isolat
 }
 
 // denial is the first end that denies.
-func denial(ends []why.End) (rule, direction string, denied bool) {
+func denial(ends []wire.End) (rule, direction string, denied bool) {
 	for _, e := range ends {
 		if !e.Explanation.Allow {
 			return e.Explanation.Rule.String(), e.Direction, true

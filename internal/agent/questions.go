@@ -13,7 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/localsock"
 	"github.com/weir-net/weir/internal/version"
-	"github.com/weir-net/weir/internal/why"
+	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
 // questions are what an agent answers to who is root on its node, may run programs in its pod, or has the right to ask
@@ -21,10 +21,10 @@ import (
 // the pattern of their path. An answer that goes on for long ends with its request's context.
 func (a *Agent) questions() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
-		"GET /version":       a.answerVersion,
-		"GET " + events.Path: a.answerEvents,
-		"GET /status":        a.answerStatus,
-		"POST " + why.Path:   a.answerWhy,
+		"GET /version":         a.answerVersion,
+		"GET " + events.Path:   a.answerEvents,
+		"GET /status":          a.answerStatus,
+		"POST " + whywire.Path: a.answerWhy,
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/version"
-	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/why/wire"
 )
 
 // whyPause is the least time between two answers: each loads programs.
@@ -24,7 +24,7 @@ type whyTurn struct {
 	last time.Time // of the question before; guarded by mu
 }
 
-var errBusy = errors.New("the agent is answering " + why.Busy + "; try again")
+var errBusy = errors.New("the agent is answering " + wire.Busy + "; try again")
 
 // take waits until the pause since the last question is over, and returns what ends the turn.
 func (t *whyTurn) take(ctx context.Context) (func(), error) {
@@ -43,9 +43,9 @@ func (t *whyTurn) take(ctx context.Context) (func(), error) {
 	}, nil
 }
 
-// answerWhy says what becomes of a packet: POST /why with a why.Request; the answer is a why.Answer.
+// answerWhy says what becomes of a packet: POST /why with a wire.Request; the answer is a wire.Answer.
 func (a *Agent) answerWhy(w http.ResponseWriter, r *http.Request) {
-	var q why.Request
+	var q wire.Request
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields() // what one does not know of a question changes its answer
 	if err := d.Decode(&q); err != nil {
@@ -80,13 +80,13 @@ func (a *Agent) answerWhy(w http.ResponseWriter, r *http.Request) {
 var errMoved = errors.New("the node's state changes all the time; try again")
 
 // why answers from one state, which the kernel has.
-func (a *Agent) why(ctx context.Context, q why.Request) (*why.Answer, error) {
+func (a *Agent) why(ctx context.Context, q wire.Request) (*wire.Answer, error) {
 	for range 3 {
 		state, behind, err := a.settled(ctx)
 		if err != nil {
 			return nil, err
 		}
-		inquiry := &inquiry{agent: a, ask: q, state: state, answer: &why.Answer{Node: a.opts.Node, Version: version.Version, Behind: behind}}
+		inquiry := &inquiry{agent: a, ask: q, state: state, answer: &wire.Answer{Node: a.opts.Node, Version: version.Version, Behind: behind}}
 		err = inquiry.run(ctx)
 		if errors.Is(err, errMoved) {
 			continue

@@ -15,11 +15,11 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/sim"
-	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/why/wire"
 )
 
 // earlyEnds explains what host endpoints say before the way of the packet is looked for. settled: nothing else is asked.
-func (i *inquiry) earlyEnds(ctx context.Context) (out []why.End, settled bool, err error) {
+func (i *inquiry) earlyEnds(ctx context.Context) (out []wire.End, settled bool, err error) {
 	out, settled, err = i.untrackedEnds(ctx)
 	if err != nil {
 		return out, false, err
@@ -37,7 +37,7 @@ func (i *inquiry) earlyEnds(ctx context.Context) (out []why.End, settled bool, e
 
 // untrackedEnds explains what host endpoints say to the packet by itself, as docs/design/datapath.md says ("Without tracking"): where it comes in,
 // or, when it begins in the node, as it meets the uplink. settled: that lets it pass, and nothing else is asked.
-func (i *inquiry) untrackedEnds(ctx context.Context) (out []why.End, settled bool, err error) {
+func (i *inquiry) untrackedEnds(ctx context.Context) (out []wire.End, settled bool, err error) {
 	if !i.state.JudgesAlone() || i.isTunnel() {
 		return nil, false, nil
 	}
@@ -50,7 +50,7 @@ func (i *inquiry) untrackedEnds(ctx context.Context) (out []why.End, settled boo
 		if _, _, denied := denial(out); err != nil || denied || iso.Set == 0 {
 			return
 		}
-		var e why.End
+		var e wire.End
 		e, err = i.hostEnd(ctx, index, calc.HostUntracked, ingress, peer, policyPorts(p, p))
 		v := i.state.Decide(iso, peer, i.ask.Protocol, policyPorts(p, p))
 		e.Undecided = v.Allow && v.Undecided
@@ -78,7 +78,7 @@ func (i *inquiry) ofPods() bool {
 }
 
 // arrivalEnds explains what host endpoints say to what comes in by an uplink, before Services.
-func (i *inquiry) arrivalEnds(ctx context.Context) ([]why.End, error) {
+func (i *inquiry) arrivalEnds(ctx context.Context) ([]wire.End, error) {
 	p := i.in.Packet
 	if len(i.state.HostEndpoints) == 0 || i.in.Hook != sim.FromUplink || i.isTunnel() {
 		return nil, nil
@@ -87,7 +87,7 @@ func (i *inquiry) arrivalEnds(ctx context.Context) ([]why.End, error) {
 		return nil, nil
 	}
 	e, err := i.hostEnd(ctx, i.in.IfIndex, calc.HostPreDNAT, true, p.IP.Src, policyPorts(p, p))
-	return []why.End{e}, err
+	return []wire.End{e}, err
 }
 
 // isTunnel: outer packets of the tunnel are no host endpoint's to judge.
@@ -99,7 +99,7 @@ func (i *inquiry) isTunnel() bool {
 }
 
 // hostEnds explains what host endpoints say where the packet comes in, and where it leaves.
-func (i *inquiry) hostEnds(ctx context.Context) ([]why.End, error) {
+func (i *inquiry) hostEnds(ctx context.Context) ([]wire.End, error) {
 	if len(i.state.HostEndpoints) == 0 || i.isTunnel() {
 		return nil, nil
 	}
@@ -115,7 +115,7 @@ func (i *inquiry) hostEnds(ctx context.Context) ([]why.End, error) {
 	}
 	// Where a packet would have gone that was dropped, the oracle says.
 	wishes := []netip.AddrPort{{}}
-	if s := i.answer.Service; s != nil && s.Where == why.InPath {
+	if s := i.answer.Service; s != nil && s.Where == wire.InPath {
 		wishes = nil
 		for _, b := range s.Backends {
 			if at, err := netip.ParseAddrPort(b.Address); err == nil && b.Usable && len(wishes) < mostWishes {
@@ -123,7 +123,7 @@ func (i *inquiry) hostEnds(ctx context.Context) ([]why.End, error) {
 			}
 		}
 	}
-	var first []why.End
+	var first []wire.End
 	for n, wish := range wishes {
 		ends, err := i.hostEndsOf(ctx, i.withoutHosts(wish), wish)
 		if err != nil {
@@ -167,7 +167,7 @@ func kernelRoute(a netip.Addr) (sim.Hop, bool) {
 
 // hostEndsOf is hostEnds for a packet of which that becomes, as docs/design/datapath.md says ("Passage"); one that is handed on is judged by the
 // endpoint that was chosen.
-func (i *inquiry) hostEndsOf(ctx context.Context, way sim.Result, chosen netip.AddrPort) (out []why.End, err error) {
+func (i *inquiry) hostEndsOf(ctx context.Context, way sim.Result, chosen netip.AddrPort) (out []wire.End, err error) {
 	src := i.in.Packet
 	from, to, ports := src.IP.Src, way.Packet.IP.Dst, policyPorts(src, way.Packet)
 	if chosen.IsValid() && to == src.IP.Dst && (way.Action == sim.Neigh || way.Action == sim.Tunnel) {
@@ -201,7 +201,7 @@ func (i *inquiry) hostEndsOf(ctx context.Context, way sim.Result, chosen netip.A
 		return calc.HostForward
 	}
 	look := func(index int, use calc.HostUse, ingress bool, peer netip.Addr) {
-		var e why.End
+		var e wire.End
 		if _, _, denied := denial(out); err != nil || denied {
 			return
 		}
@@ -225,13 +225,13 @@ func (i *inquiry) hostEndsOf(ctx context.Context, way sim.Result, chosen netip.A
 }
 
 // hostEnd is what the host endpoint of an interface says, nothing where there is none.
-func (i *inquiry) hostEnd(ctx context.Context, index int, use calc.HostUse, ingress bool, peer netip.Addr, ports nodestate.Ports) (why.End, error) {
+func (i *inquiry) hostEnd(ctx context.Context, index int, use calc.HostUse, ingress bool, peer netip.Addr, ports nodestate.Ports) (wire.End, error) {
 	at := nodestate.HostInterface{IfIndex: index, IPv6: peer.Is6()}
 	h, ok := i.state.HostEndpoints[at]
 	if !ok {
 		at.IfIndex = 0
 		if h, ok = i.state.HostEndpoints[at]; !ok {
-			return why.End{}, nil
+			return wire.End{}, nil
 		}
 	}
 	q := calc.HostQuestion{At: at, Use: use, Question: calc.Question{Endpoint: peer, Peer: peer, Ingress: ingress, Proto: i.ask.Protocol, Ports: ports}}

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/sim"
-	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/why/wire"
 )
 
 // What host endpoints say is explained where the packet comes in, before Services, and where it leaves, for the node's own processes and
@@ -109,7 +109,7 @@ func hostInquiry(t *testing.T, policies []*model.Policy) *inquiry {
 	if state == nil || len(state.HostEndpoints) == 0 {
 		t.Fatalf("no host endpoint in\n%s", state)
 	}
-	return &inquiry{agent: &Agent{cluster: b.cluster}, ask: why.Request{Protocol: model.ProtocolTCP}, state: state,
+	return &inquiry{agent: &Agent{cluster: b.cluster}, ask: wire.Request{Protocol: model.ProtocolTCP}, state: state,
 		places: ebpf.Places{Uplinks: map[int][6]byte{testUplink: {2}}, Host: testWeir0}}
 }
 
@@ -121,10 +121,10 @@ func (i *inquiry) hostsSay(t *testing.T, hook sim.Hook, ifindex int, text string
 		t.Fatal(err)
 	}
 	result.Packet = p
-	i.answer, i.result, i.in = &why.Answer{}, result, sim.In{Hook: hook, IfIndex: ifindex, Packet: p}
+	i.answer, i.result, i.in = &wire.Answer{}, result, sim.In{Hook: hook, IfIndex: ifindex, Packet: p}
 	ends, settled, err := i.earlyEnds(t.Context())
 	if err == nil && !settled {
-		var more []why.End
+		var more []wire.End
 		more, err = i.hostEnds(t.Context())
 		ends = append(ends, more...)
 	}

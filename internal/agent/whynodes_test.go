@@ -20,7 +20,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/watch"
-	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/why/wire"
 )
 
 // whyNode is a node with the nftables driver, in a network namespace of its own. What is done there is done by its thread.
@@ -245,7 +245,7 @@ func (p *whyPair) put(policy *model.Policy) {
 }
 
 // ask asks a node, and then each that the packet is sent on to, as weir why does; no answer may be in doubt.
-func (p *whyPair) ask(t *testing.T, node string, q why.Request) (said string, answers []*why.Answer) {
+func (p *whyPair) ask(t *testing.T, node string, q wire.Request) (said string, answers []*wire.Answer) {
 	t.Helper()
 	q.SourcePort = 50000
 	if q.Protocol == 0 {
@@ -257,7 +257,7 @@ func (p *whyPair) ask(t *testing.T, node string, q why.Request) (said string, an
 		if err := q.Check(); err != nil {
 			t.Errorf("%+v: %v", q, err)
 		}
-		i := &inquiry{agent: n.agent, state: n.state, answer: &why.Answer{Node: node}, ask: q}
+		i := &inquiry{agent: n.agent, state: n.state, answer: &wire.Answer{Node: node}, ask: q}
 		var err error
 		n.in(t, "asking", func() error { err = i.run(context.Background()); return nil })
 		if err != nil {
@@ -267,7 +267,7 @@ func (p *whyPair) ask(t *testing.T, node string, q why.Request) (said string, an
 		answers = append(answers, a)
 		o := a.Outcome
 		word := node + " " + o.Verdict + " " + o.Reason + o.Way
-		if o.Rule != "" && o.Verdict == why.Dropped {
+		if o.Rule != "" && o.Verdict == wire.Dropped {
 			word += " by " + o.Rule
 		}
 		parts = append(parts, word)
@@ -297,7 +297,7 @@ type whyCase struct {
 func (p *whyPair) play(t *testing.T, cases []whyCase) {
 	t.Helper()
 	for _, c := range cases {
-		q := why.Request{Hook: c.hook, Source: netip.MustParseAddr(c.from), Destination: netip.MustParseAddr(c.to), Port: c.port}
+		q := wire.Request{Hook: c.hook, Source: netip.MustParseAddr(c.from), Destination: netip.MustParseAddr(c.to), Port: c.port}
 		if c.port == 0 {
 			q.Protocol = model.ProtocolICMP
 			if q.Source.Is6() {
@@ -309,7 +309,7 @@ func (p *whyPair) play(t *testing.T, cases []whyCase) {
 			t.Errorf("%s > %s:%d:\n%s, want\n%s", c.from, c.to, c.port, said, c.want)
 		}
 		for _, a := range answers {
-			if s := a.Service; s != nil && !slices.ContainsFunc(s.Backends, func(b why.Backend) bool { return b.Usable }) {
+			if s := a.Service; s != nil && !slices.ContainsFunc(s.Backends, func(b wire.Backend) bool { return b.Usable }) {
 				t.Errorf("%s > %s:%d, node %s: no endpoint of %+v may be used", c.from, c.to, c.port, a.Node, s)
 			}
 		}
@@ -333,17 +333,17 @@ func TestWhyOnTwoNodes(t *testing.T) {
 				{whyWeb, whyDB, "10.96.0.2", "10.96.0.1", whyN1, whyN2, whyClient}, {whyWeb6, whyDB6, "fd00:10:96::2", "fd00:10:96::1", whyN1v6, whyN26, whyClient6},
 			} {
 				p.play(t, []whyCase{
-					{"n1", why.FromWorkload, f.web, f.db, 8080, sent},
-					{"n1", why.FromWorkload, f.web, f.db, 0, sent},
-					{"n1", why.FromWorkload, f.web, f.svc, 80, sent},
-					{"n1", why.ToUplink, f.n1, f.db, 8080, sent},
-					{"n1", why.ToUplink, f.n1, f.svc, 80, sent},
-					{"n1", why.FromUplink, f.client, f.n1, 30002, sent},
-					{"n1", why.FromUplink, f.client, f.svc, 80, "n1 sent on " + c.way + ", n2 delivered local"},
-					{"n1", why.FromUplink, f.client, f.n1, 30001, "n1 delivered local"},
-					{"n1", why.FromUplink, f.client, f.near, 80, "n1 delivered local"},
-					{"n1", why.ToUplink, f.n1, f.n2, 22, "n1 sent on direct, n2 delivered stack"},
-					{"n1", why.FromWorkload, f.web, f.client, 443, "n1 left direct"},
+					{"n1", wire.FromWorkload, f.web, f.db, 8080, sent},
+					{"n1", wire.FromWorkload, f.web, f.db, 0, sent},
+					{"n1", wire.FromWorkload, f.web, f.svc, 80, sent},
+					{"n1", wire.ToUplink, f.n1, f.db, 8080, sent},
+					{"n1", wire.ToUplink, f.n1, f.svc, 80, sent},
+					{"n1", wire.FromUplink, f.client, f.n1, 30002, sent},
+					{"n1", wire.FromUplink, f.client, f.svc, 80, "n1 sent on " + c.way + ", n2 delivered local"},
+					{"n1", wire.FromUplink, f.client, f.n1, 30001, "n1 delivered local"},
+					{"n1", wire.FromUplink, f.client, f.near, 80, "n1 delivered local"},
+					{"n1", wire.ToUplink, f.n1, f.n2, 22, "n1 sent on direct, n2 delivered stack"},
+					{"n1", wire.FromWorkload, f.web, f.client, 443, "n1 left direct"},
 				})
 			}
 			p.put(&model.Policy{Kind: model.KindNetworkPolicy, Name: model.Name{Namespace: "shop", Name: "closed"}, AppliesIngress: true,
@@ -355,10 +355,10 @@ func TestWhyOnTwoNodes(t *testing.T) {
 				{whyWeb, whyDB, "10.96.0.2", whyN1, whyClient}, {whyWeb6, whyDB6, "fd00:10:96::2", whyN1v6, whyClient6},
 			} {
 				p.play(t, []whyCase{
-					{"n1", why.FromWorkload, f.web, f.db, 8080, denied},
-					{"n1", why.FromWorkload, f.web, f.svc, 80, denied},
-					{"n1", why.FromUplink, f.client, f.n1, 30002, denied},
-					{"n1", why.ToUplink, f.n1, f.db, 8080, denied}, // another node is a peer like any other
+					{"n1", wire.FromWorkload, f.web, f.db, 8080, denied},
+					{"n1", wire.FromWorkload, f.web, f.svc, 80, denied},
+					{"n1", wire.FromUplink, f.client, f.n1, 30002, denied},
+					{"n1", wire.ToUplink, f.n1, f.db, 8080, denied}, // another node is a peer like any other
 				})
 			}
 		})
@@ -383,11 +383,11 @@ func TestWhyBesideKubeProxy(t *testing.T) {
 				{whyWeb, whyDB, "10.96.0.2", "10.96.0.1", whyN1, whyN2, whyClient}, {whyWeb6, whyDB6, "fd00:10:96::2", "fd00:10:96::1", whyN1v6, whyN26, whyClient6},
 			} {
 				p.play(t, []whyCase{
-					{"n1", why.FromUplink, f.client, f.n1, 30002, "n1 sent on " + c.way + ", n2 delivered local"},
-					{"n1", why.FromWorkload, f.web, f.svc, 80, "n1 sent on " + c.way + ", n2 delivered local"},
-					{"n2", why.FromWorkload, f.db, f.web, 8080, "n2 sent on " + c.way + ", n1 delivered local"},
-					{"n2", why.FromUplink, f.client, f.n2, 30002, theirs},
-					{"n2", why.FromWorkload, f.db, f.near, 80, theirs},
+					{"n1", wire.FromUplink, f.client, f.n1, 30002, "n1 sent on " + c.way + ", n2 delivered local"},
+					{"n1", wire.FromWorkload, f.web, f.svc, 80, "n1 sent on " + c.way + ", n2 delivered local"},
+					{"n2", wire.FromWorkload, f.db, f.web, 8080, "n2 sent on " + c.way + ", n1 delivered local"},
+					{"n2", wire.FromUplink, f.client, f.n2, 30002, theirs},
+					{"n2", wire.FromWorkload, f.db, f.near, 80, theirs},
 				})
 			}
 		})
@@ -420,21 +420,21 @@ func TestWhyHostEndpointsOnTwoNodes(t *testing.T) {
 				{whyWeb, whyDB, "10.96.0.2", whyN1, whyN2, whyClient}, {whyWeb6, whyDB6, "fd00:10:96::2", whyN1v6, whyN26, whyClient6},
 			} {
 				p.play(t, []whyCase{
-					{"n1", why.ToUplink, f.n1, f.n2, 9100, "n1 sent on direct, n2 delivered stack"},
-					{"n1", why.ToUplink, f.n1, f.n2, 22, "n1 sent on direct, n2 delivered stack"}, // a failsafe port
-					{"n1", why.ToUplink, f.n1, f.n2, 9101, "n1 sent on direct, n2 dropped HOST_INGRESS by default-deny forward,gate ingress"},
-					{"n2", why.FromUplink, f.client, f.n2, 9101, "n2 dropped HOST_INGRESS by default-deny forward,gate ingress"},
-					{"n2", why.FromUplink, f.client, f.n2, 30002, "n2 dropped HOST_PRE_DNAT by GlobalNetworkPolicy first ingress[0]"},
-					{"n2", why.ToUplink, f.n2, f.client, 443, "n2 left direct"},
-					{"n2", why.ToUplink, f.n2, f.client, 25, "n2 dropped HOST_EGRESS by GlobalNetworkPolicy forward egress[0]"},
-					{"n2", why.ToUplink, f.n2, f.n1, 9101, "n2 sent on direct, n1 delivered stack"},
-					{"n2", why.FromWorkload, f.db, f.client, 25, "n2 dropped HOST_EGRESS by GlobalNetworkPolicy forward egress[0]"},
-					{"n2", why.FromWorkload, f.db, f.client, 443, "n2 left direct"},
-					{"n1", why.FromWorkload, f.web, f.db, 8080, on + "n2 delivered local"},
-					{"n1", why.FromWorkload, f.web, f.db, 8081, on + "n2 dropped HOST_INGRESS by GlobalNetworkPolicy forward ingress[0]"},
-					{"n1", why.FromWorkload, f.web, f.svc, 80, on + "n2 delivered local"},
-					{"n1", why.FromUplink, f.client, f.n1, 30002, on + handedOn},
-					{"n2", why.FromUplink, f.client, f.n2, 30001, "n2 sent on " + c.way + ", n1 delivered local"}, // not handed on, but translated
+					{"n1", wire.ToUplink, f.n1, f.n2, 9100, "n1 sent on direct, n2 delivered stack"},
+					{"n1", wire.ToUplink, f.n1, f.n2, 22, "n1 sent on direct, n2 delivered stack"}, // a failsafe port
+					{"n1", wire.ToUplink, f.n1, f.n2, 9101, "n1 sent on direct, n2 dropped HOST_INGRESS by default-deny forward,gate ingress"},
+					{"n2", wire.FromUplink, f.client, f.n2, 9101, "n2 dropped HOST_INGRESS by default-deny forward,gate ingress"},
+					{"n2", wire.FromUplink, f.client, f.n2, 30002, "n2 dropped HOST_PRE_DNAT by GlobalNetworkPolicy first ingress[0]"},
+					{"n2", wire.ToUplink, f.n2, f.client, 443, "n2 left direct"},
+					{"n2", wire.ToUplink, f.n2, f.client, 25, "n2 dropped HOST_EGRESS by GlobalNetworkPolicy forward egress[0]"},
+					{"n2", wire.ToUplink, f.n2, f.n1, 9101, "n2 sent on direct, n1 delivered stack"},
+					{"n2", wire.FromWorkload, f.db, f.client, 25, "n2 dropped HOST_EGRESS by GlobalNetworkPolicy forward egress[0]"},
+					{"n2", wire.FromWorkload, f.db, f.client, 443, "n2 left direct"},
+					{"n1", wire.FromWorkload, f.web, f.db, 8080, on + "n2 delivered local"},
+					{"n1", wire.FromWorkload, f.web, f.db, 8081, on + "n2 dropped HOST_INGRESS by GlobalNetworkPolicy forward ingress[0]"},
+					{"n1", wire.FromWorkload, f.web, f.svc, 80, on + "n2 delivered local"},
+					{"n1", wire.FromUplink, f.client, f.n1, 30002, on + handedOn},
+					{"n2", wire.FromUplink, f.client, f.n2, 30001, "n2 sent on " + c.way + ", n1 delivered local"}, // not handed on, but translated
 				})
 			}
 		})

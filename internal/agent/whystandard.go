@@ -11,7 +11,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/sim"
-	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/why/wire"
 )
 
 // rehearser is a data plane of standard Linux: it says what the rules in the kernel do with a packet.
@@ -162,7 +162,7 @@ func (i *inquiry) compareBackends(reached map[string]bool) {
 		}
 	}
 	for to := range reached {
-		if !strings.HasPrefix(to, "node ") && !slices.ContainsFunc(s.Backends, func(b why.Backend) bool { return b.Address == to && b.Usable }) {
+		if !strings.HasPrefix(to, "node ") && !slices.ContainsFunc(s.Backends, func(b wire.Backend) bool { return b.Address == to && b.Usable }) {
 			i.warn("the kernel's lists of %s have %s, which is none of its endpoints", s.Name, to)
 		}
 	}
@@ -170,10 +170,10 @@ func (i *inquiry) compareBackends(reached map[string]bool) {
 
 // tellTables says what was looked at.
 func (i *inquiry) tellTables(p *nft.Passage) {
-	t := &why.Tables{Table: p.Proof.Family + " weir", Generation: p.Proof.Generation, Rules: p.Proof.Rules, Met: p.Proof.Met, Chains: p.Proof.Chains,
+	t := &wire.Tables{Table: p.Proof.Family + " weir", Generation: p.Proof.Generation, Rules: p.Proof.Rules, Met: p.Proof.Met, Chains: p.Proof.Chains,
 		Chain: p.Chain, Same: len(p.Proof.Differs) == 0}
 	for _, l := range p.Proof.Lookups {
-		t.Lookups = append(t.Lookups, why.Lookup{Set: l.Set, Key: l.Key, Found: l.Found, Value: l.Value})
+		t.Lookups = append(t.Lookups, wire.Lookup{Set: l.Set, Key: l.Key, Found: l.Found, Value: l.Value})
 	}
 	i.answer.Tables = t
 	for _, d := range p.Proof.Differs {

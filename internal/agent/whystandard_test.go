@@ -20,7 +20,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/why/wire"
 )
 
 // TestWhyOnNftables: the answer comes from the rules in the kernel, agrees with what policy says, and says so when somebody changed the rules.
@@ -97,8 +97,8 @@ func askTables(t *testing.T, a *Agent, state *nodestate.State) error {
 		return err
 	}
 	a.driver = standardPlane{d}
-	ask := func(hook, from, to string, port uint16) *why.Answer {
-		i := &inquiry{agent: a, state: state, answer: &why.Answer{Node: "n1"}, ask: why.Request{Hook: hook, Source: netip.MustParseAddr(from), SourcePort: 50000,
+	ask := func(hook, from, to string, port uint16) *wire.Answer {
+		i := &inquiry{agent: a, state: state, answer: &wire.Answer{Node: "n1"}, ask: wire.Request{Hook: hook, Source: netip.MustParseAddr(from), SourcePort: 50000,
 			Destination: netip.MustParseAddr(to), Port: port, Protocol: model.ProtocolTCP}}
 		if err := i.run(context.Background()); err != nil {
 			t.Errorf("%s %s > %s: %v", hook, from, to, err)
@@ -111,26 +111,26 @@ func askTables(t *testing.T, a *Agent, state *nodestate.State) error {
 		want           string
 		asked          string // a set, with what it said
 	}{
-		{why.FromWorkload, "10.244.1.6", "10.244.1.5", 8080, "dropped POLICY_INGRESS by default-deny shop/deny ingress", "ingress-of 10.244.1.5"},
-		{why.FromWorkload, "10.244.1.6", "10.96.0.1", 80, "dropped POLICY_INGRESS by default-deny shop/deny ingress", "services 10.96.0.1 . tcp . 80"},
-		{why.FromWorkload, "10.244.1.5", "10.244.1.6", 8080, "delivered local", "senders 10.244.1.5"},
-		{why.FromWorkload, "10.244.1.5", "172.31.1.77", 443, "left direct", ""},
-		{why.FromUplink, "172.31.1.55", "10.244.1.6", 8080, "delivered local", ""},
-		{why.FromUplink, "10.244.1.6", "10.244.1.5", 8080, "dropped SPOOFED", "senders 10.244.1.6"},
-		{why.ToUplink, "172.31.1.8", "10.244.1.5", 8080, "delivered local", ""}, // the node's own is never denied
-		{why.ToUplink, "172.31.1.8", "172.31.1.9", 443, "sent on direct", ""},
+		{wire.FromWorkload, "10.244.1.6", "10.244.1.5", 8080, "dropped POLICY_INGRESS by default-deny shop/deny ingress", "ingress-of 10.244.1.5"},
+		{wire.FromWorkload, "10.244.1.6", "10.96.0.1", 80, "dropped POLICY_INGRESS by default-deny shop/deny ingress", "services 10.96.0.1 . tcp . 80"},
+		{wire.FromWorkload, "10.244.1.5", "10.244.1.6", 8080, "delivered local", "senders 10.244.1.5"},
+		{wire.FromWorkload, "10.244.1.5", "172.31.1.77", 443, "left direct", ""},
+		{wire.FromUplink, "172.31.1.55", "10.244.1.6", 8080, "delivered local", ""},
+		{wire.FromUplink, "10.244.1.6", "10.244.1.5", 8080, "dropped SPOOFED", "senders 10.244.1.6"},
+		{wire.ToUplink, "172.31.1.8", "10.244.1.5", 8080, "delivered local", ""}, // the node's own is never denied
+		{wire.ToUplink, "172.31.1.8", "172.31.1.9", 443, "sent on direct", ""},
 	} {
 		got := ask(c.hook, c.from, c.to, c.port)
 		o := got.Outcome
 		said := o.Verdict + " " + o.Reason + o.Way
-		if o.Rule != "" && o.Verdict == why.Dropped {
+		if o.Rule != "" && o.Verdict == wire.Dropped {
 			said += " by " + o.Rule
 		}
 		if said != c.want || len(got.Warnings) > 0 || got.Plane != planeStandard || got.Tables == nil || !got.Tables.Same || got.Tables.Rules < 50 {
 			t.Errorf("%s %s > %s:%d: %s, want %s; %q %+v", c.hook, c.from, c.to, c.port, said, c.want, got.Warnings, got.Tables)
 			continue
 		}
-		if c.asked != "" && !slices.ContainsFunc(got.Tables.Lookups, func(l why.Lookup) bool { return l.Found && l.Set+" "+l.Key == c.asked }) {
+		if c.asked != "" && !slices.ContainsFunc(got.Tables.Lookups, func(l wire.Lookup) bool { return l.Found && l.Set+" "+l.Key == c.asked }) {
 			t.Errorf("%s %s > %s:%d: %s was not asked: %+v", c.hook, c.from, c.to, c.port, c.asked, got.Tables.Lookups)
 		}
 		for _, e := range got.Policies {
@@ -139,15 +139,15 @@ func askTables(t *testing.T, a *Agent, state *nodestate.State) error {
 			}
 		}
 	}
-	return tamper(t, func() *why.Answer { return ask(why.FromWorkload, "10.244.1.6", "10.96.0.1", 80) })
+	return tamper(t, func() *wire.Answer { return ask(wire.FromWorkload, "10.244.1.6", "10.96.0.1", 80) })
 }
 
 // tamper changes the kernel's tables behind the agent's back: each answer is the changed kernel's, and says that it is.
-func tamper(t *testing.T, ask func() *why.Answer) error {
+func tamper(t *testing.T, ask func() *wire.Answer) error {
 	for _, c := range []struct{ command, verdict, warning string }{
-		{"flush map ip weir ingress-of", why.Delivered, "10.244.1.5 in set ingress-of is absent, and should be jump into-"},
-		{"insert rule ip weir judge accept", why.Delivered, "chain judge has 3 rules that are not those that were written"},
-		{"flush map ip weir services", why.Dropped, "in set services is absent"},
+		{"flush map ip weir ingress-of", wire.Delivered, "10.244.1.5 in set ingress-of is absent, and should be jump into-"},
+		{"insert rule ip weir judge accept", wire.Delivered, "chain judge has 3 rules that are not those that were written"},
+		{"flush map ip weir services", wire.Dropped, "in set services is absent"},
 	} {
 		if out, err := exec.Command("nft", strings.Fields(c.command)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("nft %s: %w: %s", c.command, err, out)

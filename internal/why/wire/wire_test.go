@@ -1,4 +1,4 @@
-package why
+package wire
 
 import (
 	"net/netip"

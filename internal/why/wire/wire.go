@@ -1,5 +1,6 @@
-// Package why is what `weir why` asks an agent (POST /why) and what it answers.
-package why
+// Package wire is what `weir why` asks an agent (POST /why) and what the agent answers: the request with
+// its check, and the answer of one node, as JSON. The engine that answers is internal/why.
+package wire
 
 import (
 	"errors"
