@@ -34,6 +34,7 @@ import (
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/localsock"
 	"github.com/weir-net/weir/internal/watch"
+	"github.com/weir-net/weir/internal/why"
 )
 
 // Options say where an agent works. All paths are absolute; nothing is written anywhere else.
@@ -87,7 +88,7 @@ type Agent struct {
 	good      *lastGoodFile
 	flows     *flowTable
 	events    *events.Hub
-	whyTurn   whyTurn
+	why       *why.Engine
 	proxies   *kubeproxy.Watch
 	// serviceChecks is nil before load balancers are answered.
 	serviceChecks atomic.Pointer[serviceChecks]
@@ -107,6 +108,7 @@ type Agent struct {
 // agent left goes on until Run has read the cluster.
 func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	a.why = &why.Engine{Node: o.Node, Agent: whyAgent{a}}
 	reading, stop := context.WithCancel(ctx)
 	defer func() {
 		if err != nil {

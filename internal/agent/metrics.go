@@ -137,7 +137,7 @@ func (c *collector) collectDrops(s *nodestate.State, count func(*prometheus.Desc
 	for _, d := range drops {
 		k := key{reason.Reason(d.Reason).String(), "gone"}
 		if _, ok := s.Rules.Get(d.Rule); d.Rule == 0 || ok {
-			k.rule = ruleWords(s, d.Rule)
+			k.rule = s.RuleText(d.Rule)
 		}
 		if labels, ok := deniedBy(s, d); ok {
 			denied[labels] += d.Packets

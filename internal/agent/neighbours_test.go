@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,14 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
+)
+
+// Two nodes on one link, and an address that nobody has.
+const (
+	nodeOne, nodeOne6 = "172.31.1.8", "fd00:172:31:1::8"
+	nodeTwo, nodeTwo6 = "172.31.1.9", "fd00:172:31:1::9"
+	silent, silent6   = "172.31.1.55", "fd00:172:31:1::55"
 )
 
 // TestHostileLinkAddressAndNeighbours holds a published link address against what ARP and neighbour discovery of a real kernel found: n1 reads, n2 has
@@ -24,7 +33,7 @@ func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 		t.Skip("needs root")
 	}
 	hostile.Record(t, "a node publishes a link address that ARP and neighbour discovery contradict", hostile.Node, hostile.ControlPlane, hostile.Both)
-	n1, n2 := newWhyNode(t, "n1"), newWhyNode(t, "n2")
+	n1, n2 := nettest.New(t, "node n1"), nettest.New(t, "node n2")
 	mac, forged, ofPod := net.HardwareAddr{2, 0, 0, 0, 0, 9}, [6]byte{2, 6, 6, 6, 6, 6}, net.HardwareAddr{2, 7, 7, 7, 7, 7}
 	up := func(name string, addrs ...string) error {
 		l, err := netlink.LinkByName(name)
@@ -45,16 +54,16 @@ func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 		}
 		return netlink.LinkSetUp(l)
 	}
-	n1.in(t, "a link between the nodes", func() error {
+	n1.Do(t, "a link between the nodes", func() error {
 		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 8}},
-			PeerName: "eth0", PeerNamespace: netlink.NsFd(n2.netns), PeerHardwareAddr: mac})
+			PeerName: "eth0", PeerNamespace: netlink.NsFd(n2.FD), PeerHardwareAddr: mac})
 		if err != nil {
 			return err
 		}
-		return up("eth0", whyN1+"/24", whyN1v6+"/64")
+		return up("eth0", nodeOne+"/24", nodeOne6+"/64")
 	})
-	n2.in(t, "its other end", func() error { return up("eth0", whyN2+"/24", whyN26+"/64") })
-	n1.in(t, "a pod that has entries of the other node's addresses", func() error {
+	n2.Do(t, "its other end", func() error { return up("eth0", nodeTwo+"/24", nodeTwo6+"/64") })
+	n1.Do(t, "a pod that has entries of the other node's addresses", func() error {
 		pod := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "cali0"}, PeerName: "pod0"}
 		if err := netlink.LinkAdd(pod); err != nil {
 			return err
@@ -65,7 +74,7 @@ func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 		if err := up("cali0"); err != nil {
 			return err
 		}
-		for _, a := range []string{whyN2, whyN26, whyClient} {
+		for _, a := range []string{nodeTwo, nodeTwo6, silent} {
 			entry := &netlink.Neigh{LinkIndex: pod.Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(a), HardwareAddr: ofPod}
 			if err := netlink.NeighSet(entry); err != nil {
 				return err
@@ -73,14 +82,14 @@ func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 		}
 		return nil
 	})
-	nodes := map[string]*model.Node{"n1": {Name: "n1", Addrs: addrsOf(whyN1, whyN1v6)},
-		"n2":    {Name: "n2", Addrs: addrsOf(whyN2, whyN26), LinkAddress: forged},
-		"quiet": {Name: "quiet", Addrs: addrsOf(whyClient, whyClient6)}} // whom nobody answers for
-	l := &local{log: n1.bench.cluster.log}
+	nodes := map[string]*model.Node{"n1": {Name: "n1", Addrs: ips(nodeOne, nodeOne6)},
+		"n2":    {Name: "n2", Addrs: ips(nodeTwo, nodeTwo6), LinkAddress: forged},
+		"quiet": {Name: "quiet", Addrs: ips(silent, silent6)}} // whom nobody answers for
+	l := &local{log: slog.New(slog.DiscardHandler)}
 	found := map[netip.Addr][6]byte{}
 	await.That(t, "the other node's link address", func() (err error) {
-		n1.in(t, "a look at the neighbours", func() error {
-			for _, a := range []string{whyN2, whyN26, whyClient, whyClient6} {
+		n1.Do(t, "a look at the neighbours", func() error {
+			for _, a := range []string{nodeTwo, nodeTwo6, silent, silent6} {
 				c, err := net.Dial("udp", net.JoinHostPort(a, "9"))
 				if err != nil {
 					return err
@@ -106,12 +115,12 @@ func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 		}
 		return nil
 	})
-	for _, a := range addrsOf(whyN2, whyN26) {
+	for _, a := range ips(nodeTwo, nodeTwo6) {
 		n := *nodes["n2"]
 		n.Addrs = []netip.Addr{a}
 		k := calc.New()
 		k.Update(&model.Cluster{Nodes: map[string]*model.Node{"n1": nodes["n1"], "n2": &n},
-			Local: model.Local{Node: "n1", Subnets: prefixesOf("172.31.1.0/24", "fd00:172:31:1::/64"), Neighbours: found}}, model.AllDirty())
+			Local: model.Local{Node: "n1", Subnets: prefixes("172.31.1.0/24", "fd00:172:31:1::/64"), Neighbours: found}}, model.AllDirty())
 		if !slices.ContainsFunc(k.Refused(), func(r calc.Refusal) bool { return r.Node == "n2" && r.Field == "status.linkAddress" }) {
 			t.Errorf("by %s: the forged link address counts: %+v", a, k.Refused())
 		}

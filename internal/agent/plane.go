@@ -15,6 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/why"
 )
 
 // plane is a data plane as the agent uses it: what a driver is, and what it can tell.
@@ -32,10 +33,7 @@ type plane interface {
 	Answers() (map[string]uint64, error)
 	Events() (events.Source, error)
 	Listen(on bool) error
-	Places() ebpf.Places
-	IfIndex(a nodestate.Addr) int
-	Programs(names []string) (*ebpf.Rehearsal, error)
-	Prove(r *ebpf.Rehearsal, program string, ifindex int, six bool) (ebpf.Proof, error)
+	why.DataPlane
 }
 
 // errNotByNFT is the answer to what only programs can be asked.
@@ -43,6 +41,9 @@ var errNotByNFT = errors.New("this node has the data plane of standard Linux (bp
 
 // ebpfPlane is that of eBPF.
 type ebpfPlane struct{ *ebpf.Driver }
+
+// Name is that in a NodeStatus.
+func (p ebpfPlane) Name() string { return planeEBPF }
 
 // Programs loads second instances of programs.
 func (p ebpfPlane) Programs(names []string) (*ebpf.Rehearsal, error) { return p.Driver.Rehearse(names) }
@@ -53,6 +54,9 @@ func (p ebpfPlane) Events() (events.Source, error) { return p.Driver.Events() }
 // standardPlane is the data plane of standard Linux. What only eBPF has is absent.
 type standardPlane struct{ *nft.Driver }
 
+// Name is that in a NodeStatus.
+func (p standardPlane) Name() string { return planeStandard }
+
 func (p standardPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
 func (p standardPlane) Pressures() []ebpf.Pressure            { return nil }
 func (p standardPlane) Spent() ([]ebpf.Spent, error)          { return nil, nil }
@@ -61,12 +65,6 @@ func (p standardPlane) LostEvents() (ebpf.LostEvents, error) {
 }
 func (p standardPlane) Answers() (map[string]uint64, error) { return nil, errNotByNFT }
 func (p standardPlane) IfIndex(a nodestate.Addr) int        { return a.IfIndex }
-func (p standardPlane) Programs([]string) (*ebpf.Rehearsal, error) {
-	return nil, errNotByNFT
-}
-func (p standardPlane) Prove(*ebpf.Rehearsal, string, int, bool) (ebpf.Proof, error) {
-	return ebpf.Proof{}, errNotByNFT
-}
 
 // Held are pods that begin no connection.
 func (p standardPlane) Held() ([]ebpf.Held, error) {

@@ -24,7 +24,7 @@ func (a *Agent) questions() map[string]http.HandlerFunc {
 		"GET /version":         a.answerVersion,
 		"GET " + events.Path:   a.answerEvents,
 		"GET /status":          a.answerStatus,
-		"POST " + whywire.Path: a.answerWhy,
+		"POST " + whywire.Path: a.why.ServeHTTP,
 	}
 }
 

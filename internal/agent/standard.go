@@ -23,14 +23,6 @@ func (a *Agent) standard() bool {
 	return ok
 }
 
-// planeName is the name of the data plane in force.
-func (a *Agent) planeName() string {
-	if a.standard() {
-		return planeStandard
-	}
-	return planeEBPF
-}
-
 // standardNever is what no node with the data plane of standard Linux does, whatever is asked. The text names no node: those of all nodes
 // are told once.
 func standardNever() []string {

@@ -120,7 +120,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	snap := a.cluster.snapshot()
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	st := &weirv1.NodeStatusStatus{
-		Version: version.Version, Dataplane: a.planeName(), ServiceHandling: servicesBy(snap.state), LinkAddress: linkAddress(snap.machine.mac),
+		Version: version.Version, Dataplane: a.driver.Name(), ServiceHandling: servicesBy(snap.state), LinkAddress: linkAddress(snap.machine.mac),
 		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
@@ -370,21 +370,9 @@ func topDrops(drops []ebpf.Drop, s *nodestate.State) []weirv1.Drop {
 	})
 	var out []weirv1.Drop
 	for _, d := range drops[:min(len(drops), maxDrops)] {
-		out = append(out, weirv1.Drop{Reason: reason.Reason(d.Reason).String(), Rule: ruleWords(s, d.Rule), Packets: int64(d.Packets)})
+		out = append(out, weirv1.Drop{Reason: reason.Reason(d.Reason).String(), Rule: s.RuleText(d.Rule), Packets: int64(d.Packets)})
 	}
 	return out
-}
-
-// ruleWords says in words what a rule number stands for.
-func ruleWords(s *nodestate.State, id nodestate.RuleID) string {
-	if id == 0 || s == nil {
-		return ""
-	}
-	r, ok := s.Rules.Get(id)
-	if !ok {
-		return fmt.Sprintf("rule %d (no longer there)", id)
-	}
-	return r.String()
 }
 
 // maxAnnounced bounds the addresses that a status names.

@@ -1,4 +1,4 @@
-package agent
+package why
 
 import (
 	"context"
@@ -15,14 +15,14 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
-	"github.com/weir-net/weir/internal/progtest"
 	"github.com/weir-net/weir/internal/sim"
 	"github.com/weir-net/weir/internal/why/wire"
 )
 
 // inquiry answers one question of `weir why`.
 type inquiry struct {
-	agent  *Agent
+	agent  Agent
+	plane  DataPlane
 	ask    wire.Request
 	state  *nodestate.State
 	answer *wire.Answer
@@ -33,16 +33,17 @@ type inquiry struct {
 	result sim.Result
 	chosen string // the endpoint that nftables chose for the result, "" = none, or not told
 
-	standard bool // the data plane is that of standard Linux
+	nftables bool // the data plane is that of nftables
 }
 
 var hooks = map[string]sim.Hook{wire.FromWorkload: sim.FromWorkload, wire.ToUplink: sim.ToUplink, wire.FromUplink: sim.FromUplink, wire.FromTunnel: sim.FromTunnel}
 
 func (i *inquiry) run(ctx context.Context) error {
-	tables, standard := i.agent.driver.(rehearser)
-	i.standard = standard
-	i.answer.Plane = i.agent.planeName()
-	i.places = i.agent.driver.Places()
+	i.plane = i.agent.DataPlane()
+	rules, nftables := i.plane.(Rules)
+	i.nftables = nftables
+	i.answer.Plane = i.plane.Name()
+	i.places = i.plane.Places()
 	i.answer.Epoch = i.places.Epoch
 	if i.answer.Behind == "" {
 		i.answer.Behind = i.places.Behind
@@ -61,15 +62,15 @@ func (i *inquiry) run(ctx context.Context) error {
 	if refused {
 		return nil
 	}
-	if standard {
-		err = i.passTables(ctx, tables)
+	if nftables {
+		err = i.evaluateRules(ctx, rules)
 	} else {
 		err = i.runProgram()
 	}
 	if err != nil {
 		return err
 	}
-	i.tell()
+	i.describe()
 	if err := i.explain(ctx); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (i *inquiry) begin() (refused bool, err error) {
 		if own.Kind != nodestate.AddrEndpoint {
 			return false, fmt.Errorf("%s is the address of no pod of node %s", q.Source, i.answer.Node)
 		}
-		i.in.IfIndex = i.agent.driver.IfIndex(own)
+		i.in.IfIndex = i.plane.IfIndex(own)
 	case wire.ToUplink:
 		if own.Kind != nodestate.AddrHost {
 			return false, fmt.Errorf("%s is no address of node %s", q.Source, i.answer.Node)
@@ -95,7 +96,7 @@ func (i *inquiry) begin() (refused bool, err error) {
 	}
 	to := netip.AddrPortFrom(q.Destination, q.Port)
 	i.findService(to)
-	if q.Hook != wire.FromUplink && !i.standard {
+	if q.Hook != wire.FromUplink && !i.nftables {
 		if to, refused = i.connect(to); refused {
 			i.answer.Outcome = wire.Outcome{Verdict: wire.Dropped, Reason: "NO_BACKEND", Text: "the connection is refused at once: the Service has no endpoint that may be used", Rule: i.answer.Service.Name}
 		}
@@ -185,7 +186,7 @@ func (i *inquiry) uplink(from netip.Addr) (int, error) {
 // wayOut is the interface by which the node's own packets to an address leave.
 func (i *inquiry) wayOut(to netip.Addr) (int, error) {
 	for p := range i.state.Settings.PoolRoutes {
-		if p.Contains(to) && i.places.Host != 0 && !i.standard {
+		if p.Contains(to) && i.places.Host != 0 && !i.nftables {
 			return i.places.Host, nil
 		}
 	}
@@ -193,67 +194,10 @@ func (i *inquiry) wayOut(to netip.Addr) (int, error) {
 	if err != nil || len(routes) == 0 {
 		return 0, fmt.Errorf("node %s has no route to %s: %w", i.answer.Node, to, err)
 	}
-	if _, ok := i.places.Uplinks[routes[0].LinkIndex]; !ok && !i.standard {
+	if _, ok := i.places.Uplinks[routes[0].LinkIndex]; !ok && !i.nftables {
 		return 0, fmt.Errorf("packets of node %s to %s leave by an interface without Weir's programs", i.answer.Node, to)
 	}
 	return routes[0].LinkIndex, nil
-}
-
-// maxRuns bounds how often a program is run until it chose the backend that was asked for.
-const maxRuns = 256
-
-// runProgram runs the hook's program, from a second instance of the node's.
-func (i *inquiry) runProgram() error {
-	name := progtest.Program(i.in.Hook)
-	if i.in.Hook == sim.ToUplink && i.state.JudgesAlone() {
-		name = progtest.EachProgram
-	}
-	r, err := i.agent.driver.Programs([]string{name})
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	runner, err := progtest.New(r.Programs, r.Hop6)
-	if err != nil {
-		return err
-	}
-	defer runner.Close()
-	if name == progtest.EachProgram {
-		runner.AtUplinks(func(ifindex int) bool { _, ok := i.places.Uplinks[ifindex]; return ok })
-	}
-	if err := i.copyFlow(r); err != nil {
-		return err
-	}
-	if err := r.CopyShare(i.in.Packet.IP.Src); err != nil {
-		return err
-	}
-	p := &i.answer.Program
-	for p.Runs = 1; ; p.Runs++ {
-		if i.result, err = runner.Run(i.in, i.frame); err != nil {
-			return err
-		}
-		if i.asWished() || p.Runs == maxRuns || i.answer.Flow != "" {
-			break
-		}
-		if err := r.Forget(); err != nil {
-			return err
-		}
-	}
-	if !i.asWished() {
-		i.warn("backend %s was never chosen in %d runs", i.ask.Backend, p.Runs)
-	}
-	proof, err := i.agent.driver.Prove(r, name, i.in.IfIndex, i.in.Packet.IP.Src.Is6())
-	if err != nil {
-		return err
-	}
-	p.Name, p.Tag, p.Live, p.ID, p.Same, p.Why = proof.Program, proof.Tag, proof.Live, proof.ID, proof.Same(), proof.Attached
-	switch {
-	case proof.Tag != proof.Live:
-		i.warn("the program that was run is not the one that is loaded (tags %s and %s): this answer is not about the node's packets", proof.Tag, proof.Live)
-	case proof.Attached != "":
-		i.warn("the program is not in effect: %s", proof.Attached)
-	}
-	return nil
 }
 
 // asWished reports whether the packet got the backend that was asked for, or none that could be told.
@@ -276,25 +220,6 @@ func (i *inquiry) warn(format string, args ...any) {
 	i.answer.Warnings = append(i.answer.Warnings, fmt.Sprintf(format, args...))
 }
 
-// copyFlow lets the rehearsal know the flow of the packet, where the node knows one.
-func (i *inquiry) copyFlow(r *ebpf.Rehearsal) error {
-	p := i.in.Packet
-	sp, dp := p.Ports()
-	k := ebpf.FlowKey{Src: p.IP.Src, Dst: p.IP.Dst, SrcPort: sp, DstPort: dp, Proto: model.Protocol(p.IP.Proto)}
-	found, established, err := r.CopyFlow(k)
-	if err != nil || !found {
-		return err
-	}
-	if _, _, err := r.CopyFlow(k.Turned()); err != nil {
-		return err
-	}
-	i.answer.Flow = "the node knows a half-open connection of these addresses and ports; it was copied"
-	if established {
-		i.answer.Flow = "the node knows a connection of these addresses and ports; it was copied"
-	}
-	return nil
-}
-
 // findService names what stands behind an address and port.
 func (i *inquiry) findService(to netip.AddrPort) {
 	f := nodestate.Frontend{Addr: to.Addr(), Port: to.Port(), Proto: i.ask.Protocol}
@@ -310,7 +235,7 @@ func (i *inquiry) findService(to netip.AddrPort) {
 	if !ok {
 		return
 	}
-	s := &wire.Service{Name: ruleWords(i.state, svc.Rule), Frontend: to.String() + "/" + f.Proto.String(), Where: wire.InPath, Affinity: svc.Affinity}
+	s := &wire.Service{Name: i.state.RuleText(svc.Rule), Frontend: to.String() + "/" + f.Proto.String(), Where: wire.InPath, Affinity: svc.Affinity}
 	local := svc.LocalPolicy && !svc.External
 	if i.ask.Hook == "" || i.ask.Hook == wire.FromUplink {
 		local = svc.LocalPolicy

@@ -1,4 +1,4 @@
-package agent
+package why
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -18,56 +17,22 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/watch"
 	"github.com/weir-net/weir/internal/why/wire"
 )
 
-// whyNode is a node with the nftables driver, in a network namespace of its own. What is done there is done by its thread.
+// whyNode is a node with the nftables driver, in a network namespace of its own.
 type whyNode struct {
-	name   string
-	bench  *bench
-	agent  *Agent
-	state  *nodestate.State
+	*nettest.Namespace
+	agent  *testNode
 	driver *nft.Driver
-	jobs   chan func() error
-	done   chan error
-	netns  int // file descriptor
-}
-
-// in does something in the node's namespace.
-func (n *whyNode) in(t *testing.T, what string, f func() error) {
-	t.Helper()
-	n.jobs <- f
-	if err := <-n.done; err != nil {
-		t.Fatalf("node %s: %s: %v", n.name, what, err)
-	}
 }
 
 func newWhyNode(t *testing.T, name string) *whyNode {
 	t.Helper()
-	n := &whyNode{name: name, bench: newBenchOf(t, name), jobs: make(chan func() error), done: make(chan error)}
-	n.agent = &Agent{cluster: n.bench.cluster}
-	go func() {
-		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
-		for f := range n.jobs {
-			n.done <- f()
-		}
-	}()
-	n.in(t, "a namespace", func() (err error) {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		n.netns, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		return err
-	})
-	t.Cleanup(func() {
-		close(n.jobs)
-		if err := unix.Close(n.netns); err != nil {
-			t.Error(err)
-		}
-	})
-	return n
+	return &whyNode{Namespace: nettest.New(t, "node "+name), agent: newTestNode(name)}
 }
 
 // whyPair are two nodes on one switch with a pod each, web on n1 and db on n2, and a Service of each.
@@ -158,14 +123,14 @@ const whyPodLink, whyUplink = 7, 20
 func (p *whyPair) wire(t *testing.T) {
 	t.Helper()
 	n1, n2 := p.nodes["n1"], p.nodes["n2"]
-	n1.in(t, "the link", func() error {
+	n1.Do(t, "the link", func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", Index: whyUplink, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 8}},
-			PeerName: "eth0", PeerNamespace: netlink.NsFd(n2.netns), PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
+			PeerName: "eth0", PeerNamespace: netlink.NsFd(n2.FD), PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
 	})
 	for name, n := range p.nodes {
 		node := p.batch.Nodes[name]
 		pod := p.podOf(name)
-		n.in(t, "interfaces", func() error {
+		n.Do(t, "interfaces", func() error {
 			uplink, err := netlink.LinkByName("eth0")
 			if err != nil {
 				return err
@@ -191,7 +156,7 @@ func (p *whyPair) wire(t *testing.T) {
 					Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}))
 			}
 			n.driver, err = nft.New(nft.Options{Logger: slog.New(slog.DiscardHandler)})
-			n.agent.driver = standardPlane{n.driver}
+			n.agent.plane = nftPlane{n.driver}
 			return errors.Join(append(errs, err)...)
 		})
 	}
@@ -210,31 +175,23 @@ func (p *whyPair) podOf(node string) *model.Pod {
 func (p *whyPair) apply(t *testing.T) {
 	t.Helper()
 	for name, n := range p.nodes {
-		c, node, pod := n.bench.cluster, p.batch.Nodes[name], p.podOf(name)
+		node, pod := p.batch.Nodes[name], p.podOf(name)
 		index := whyUplink
-		n.in(t, "the index of eth0", func() error {
+		n.Do(t, "the index of eth0", func() error {
 			l, err := netlink.LinkByName("eth0")
 			if err == nil {
 				index = l.Attrs().Index
 			}
 			return err
 		})
-		c.take(t.Context(), p.batch)
-		if err := c.do(t.Context(), func() {
-			c.restore([]model.LocalEndpoint{{Pod: pod.Name, ContainerID: "c", Interface: "cali1", IfIndex: whyPodLink, Addrs: pod.Addrs}})
-			l := &c.model.Local
-			l.HostAddrs, l.Subnets, l.LinkMTU = node.Addrs, node.Subnets, 1500
-			l.Interfaces = []model.LocalInterface{{Name: "eth0", IfIndex: index, Addrs: node.Addrs}}
-			c.snap.machine.mac = node.LinkAddress[:]
-			p.set(&c.model.Settings)
-			p.local(l)
-			c.dirty.Merge(model.AllDirty())
-			c.compute()
-			n.state = c.snapshot().state
-		}); err != nil {
-			t.Fatal(err)
-		}
-		n.in(t, "applying", func() error { return n.driver.Apply(context.Background(), n.state, nodestate.All()) })
+		l := &n.agent.cluster.Local
+		l.HostAddrs, l.Subnets, l.LinkMTU = node.Addrs, node.Subnets, 1500
+		l.Interfaces = []model.LocalInterface{{Name: "eth0", IfIndex: index, Addrs: node.Addrs}}
+		n.agent.mac = net.HardwareAddr(node.LinkAddress[:]).String()
+		p.set(&n.agent.cluster.Settings)
+		p.local(l)
+		n.agent.update(p.batch, model.LocalEndpoint{Pod: pod.Name, ContainerID: "c", Interface: "cali1", IfIndex: whyPodLink, Addrs: pod.Addrs})
+		n.Do(t, "applying", func() error { return n.driver.Apply(context.Background(), n.agent.state, nodestate.All()) })
 	}
 }
 
@@ -257,9 +214,9 @@ func (p *whyPair) ask(t *testing.T, node string, q wire.Request) (said string, a
 		if err := q.Check(); err != nil {
 			t.Errorf("%+v: %v", q, err)
 		}
-		i := &inquiry{agent: n.agent, state: n.state, answer: &wire.Answer{Node: node}, ask: q}
+		i := &inquiry{agent: n.agent, state: n.agent.state, answer: &wire.Answer{Node: node}, ask: q}
 		var err error
-		n.in(t, "asking", func() error { err = i.run(context.Background()); return nil })
+		n.Do(t, "asking", func() error { err = i.run(context.Background()); return nil })
 		if err != nil {
 			return strings.Join(append(parts, node+" error "+err.Error()), ", "), answers
 		}

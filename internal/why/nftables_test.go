@@ -1,4 +1,4 @@
-package agent
+package why
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func TestWhyOnNftables(t *testing.T) {
 	}
 	client, other := netip.MustParseAddr("10.244.1.6"), netip.MustParseAddr("172.31.1.9")
 	clientEP := model.LocalEndpoint{Pod: model.Name{Namespace: "shop", Name: "cart"}, ContainerID: "c2", Interface: "cali2", IfIndex: 8, Addrs: []netip.Addr{client}}
-	b, batch := newBench(t), whole()
+	n, batch := newTestNode("n1"), whole()
 	batch.Nodes["n2"] = &model.Node{Name: "n2", Addrs: []netip.Addr{other}, Subnets: []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24")}}
 	batch.Pods = map[model.Name]*model.Pod{web: {Name: web, Node: "n1", Labels: map[string]string{"app": "web"}, Addrs: []netip.Addr{webAddr}},
 		clientEP.Pod: {Name: clientEP.Pod, Node: "n1", Addrs: []netip.Addr{client}}}
@@ -39,21 +39,12 @@ func TestWhyOnNftables(t *testing.T) {
 		Ports: []model.ServicePort{{Protocol: model.ProtocolTCP, Port: 80}}}}
 	batch.Slices = map[model.Name]*model.EndpointSlice{closed: {Name: closed, Service: closed, Ports: []model.EndpointPort{{Protocol: model.ProtocolTCP, Port: 8080}},
 		Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{webAddr}, Node: "n1", Ready: true, Serving: true}}}}
-	if err := b.cluster.do(t.Context(), func() {
-		b.cluster.model.Local.HostAddrs, b.cluster.model.Local.LinkMTU = []netip.Addr{netip.MustParseAddr("172.31.1.8")}, 1500
-		b.cluster.restore([]model.LocalEndpoint{webEP, clientEP})
-	}); err != nil {
-		t.Fatal(err)
-	}
-	b.cluster.take(t.Context(), batch)
-	var state *nodestate.State
-	if err := b.cluster.do(t.Context(), func() { b.cluster.compute(); state = b.cluster.snapshot().state }); err != nil {
-		t.Fatal(err)
-	}
+	n.cluster.Local.HostAddrs, n.cluster.Local.LinkMTU = []netip.Addr{netip.MustParseAddr("172.31.1.8")}, 1500
+	n.update(batch, webEP, clientEP)
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
-		done <- askTables(t, &Agent{cluster: b.cluster}, state)
+		done <- askTables(t, n)
 	}()
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -61,7 +52,7 @@ func TestWhyOnNftables(t *testing.T) {
 }
 
 // askTables asks in a network namespace of its own.
-func askTables(t *testing.T, a *Agent, state *nodestate.State) error {
+func askTables(t *testing.T, n *testNode) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return err
 	}
@@ -93,12 +84,12 @@ func askTables(t *testing.T, a *Agent, state *nodestate.State) error {
 	if err != nil {
 		return err
 	}
-	if err := d.Apply(context.Background(), state, nodestate.All()); err != nil {
+	if err := d.Apply(context.Background(), n.state, nodestate.All()); err != nil {
 		return err
 	}
-	a.driver = standardPlane{d}
+	n.plane = nftPlane{d}
 	ask := func(hook, from, to string, port uint16) *wire.Answer {
-		i := &inquiry{agent: a, state: state, answer: &wire.Answer{Node: "n1"}, ask: wire.Request{Hook: hook, Source: netip.MustParseAddr(from), SourcePort: 50000,
+		i := &inquiry{agent: n, state: n.state, answer: &wire.Answer{Node: "n1"}, ask: wire.Request{Hook: hook, Source: netip.MustParseAddr(from), SourcePort: 50000,
 			Destination: netip.MustParseAddr(to), Port: port, Protocol: model.ProtocolTCP}}
 		if err := i.run(context.Background()); err != nil {
 			t.Errorf("%s %s > %s: %v", hook, from, to, err)
@@ -126,7 +117,7 @@ func askTables(t *testing.T, a *Agent, state *nodestate.State) error {
 		if o.Rule != "" && o.Verdict == wire.Dropped {
 			said += " by " + o.Rule
 		}
-		if said != c.want || len(got.Warnings) > 0 || got.Plane != planeStandard || got.Tables == nil || !got.Tables.Same || got.Tables.Rules < 50 {
+		if said != c.want || len(got.Warnings) > 0 || got.Plane != "nftables" || got.Tables == nil || !got.Tables.Same || got.Tables.Rules < 50 {
 			t.Errorf("%s %s > %s:%d: %s, want %s; %q %+v", c.hook, c.from, c.to, c.port, said, c.want, got.Warnings, got.Tables)
 			continue
 		}

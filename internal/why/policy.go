@@ -1,4 +1,4 @@
-package agent
+package why
 
 import (
 	"context"
@@ -11,104 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
-	"github.com/weir-net/weir/internal/sim"
 	"github.com/weir-net/weir/internal/why/wire"
 )
-
-// tell says in words what the program did.
-func (i *inquiry) tell() {
-	r, o := i.result, &i.answer.Outcome
-	o.Rule = ruleWords(i.state, r.Rule)
-	if s := i.answer.Service; s != nil && s.Chosen == "" && !i.refusedBy() && !i.handedOn() {
-		s.Chosen = netip.AddrPortFrom(r.Packet.IP.Dst, r.Packet.DstPort).String()
-	}
-	if i.refusedBy() {
-		o.Verdict, o.Reason, o.Text = wire.Dropped, r.Reason.String(), r.Reason.Text()
-		if r.Action == sim.Answer {
-			o.Text += "; the sender gets an ICMP error or a reset"
-		}
-		return
-	}
-	o.Packet = r.Packet.String()
-	pod, node := i.owner(r.Packet.IP.Dst)
-	switch r.Action {
-	case sim.Local:
-		o.Verdict, o.Way, o.Text = wire.Delivered, "local", "into pod "+pod
-	case sim.Pass:
-		o.Verdict, o.Way, o.Text = wire.Left, "stack", "to the node's own stack, which routes it"
-		switch at := i.state.Addrs[r.Packet.IP.Dst]; {
-		case at.Kind == nodestate.AddrHost:
-			o.Verdict, o.Text = wire.Delivered, "to node "+node+" itself"
-		case i.in.Hook == sim.ToUplink && at.Kind == nodestate.AddrNode:
-			i.sendOn(wire.FromUplink, at.Node, at.Owner.Name, "")
-		}
-	case sim.Tunnel, sim.Neigh:
-		i.tellWay(pod)
-	default:
-		o.Verdict, o.Text = wire.Left, r.Action.String()
-	}
-}
-
-// refusedBy reports whether the program dropped the packet.
-func (i *inquiry) refusedBy() bool {
-	return i.result.Action == sim.Drop || i.result.Action == sim.Answer || i.result.Action == sim.Keep
-}
-
-// tellWay is tell for what leaves the node by its programs.
-func (i *inquiry) tellWay(pod string) {
-	r, o := i.result, &i.answer.Outcome
-	hook, node := wire.FromUplink, i.nodeOf(r.Packet.IP.Dst)
-	o.Way = "direct"
-	if i.state.Addrs[r.NextHop].Kind == nodestate.AddrNode {
-		node = r.NextHop
-	}
-	if r.Action == sim.Tunnel {
-		hook, o.Way = wire.FromTunnel, "tunnel"
-	}
-	name := i.state.Addrs[node].Owner.Name
-	if !node.IsValid() || name == "" {
-		o.Verdict, o.Text = wire.Left, fmt.Sprintf("out of the cluster, to the neighbour %s", r.NextHop)
-		return
-	}
-	i.sendOn(hook, node, name, pod)
-}
-
-// sendOn says that the packet goes to a node of the cluster, where it comes in by a hook.
-func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
-	r, o := i.result, &i.answer.Outcome
-	o.Verdict, o.Text = wire.SentOn, fmt.Sprintf("to node %s (%s)", name, node)
-	if pod != "" {
-		o.Text += " for pod " + pod
-	}
-	frame, err := r.Packet.Marshal()
-	if err != nil {
-		i.warn("what goes on cannot be written as bytes: %v", err)
-		return
-	}
-	from := i.state.Settings.Node
-	if r.Packet.IP.Dst.Is6() {
-		from = i.state.Settings.Node6
-	}
-	i.answer.Next = &wire.Next{Node: name, Handover: wire.Handover{Hook: hook, From: from, MAC: linkAddress(i.agent.cluster.snapshot().machine.mac), Frame: frame}}
-}
-
-// nodeOf is the address of the other node on which an address lives, invalid when there is none.
-func (i *inquiry) nodeOf(a netip.Addr) netip.Addr {
-	switch at := i.state.Addrs[a]; at.Kind {
-	case nodestate.AddrPod:
-		return at.Node
-	case nodestate.AddrNode:
-		return at.Node
-	}
-	var best netip.Prefix
-	var node netip.Addr
-	for p, r := range i.state.Routes {
-		if p.Contains(a) && (!best.IsValid() || p.Bits() > best.Bits()) {
-			best, node = p, r.Node
-		}
-	}
-	return node
-}
 
 // explain looks at policy at the ends that are on this node, and at host endpoints, in the order in which they judge.
 func (i *inquiry) explain(ctx context.Context) error {
@@ -217,7 +121,7 @@ func (i *inquiry) end(ctx context.Context, q calc.Question, iso nodestate.Isolat
 		e.Direction = "ingress"
 	}
 	var found bool
-	if e.Explanation, found, err = i.agent.cluster.explain(ctx, i.state, explain); err != nil {
+	if e.Explanation, found, err = i.agent.Explain(ctx, i.state, explain); err != nil {
 		return e, err
 	}
 	if !found {
@@ -259,7 +163,7 @@ func (i *inquiry) compare() {
 	rule, direction, denied := denial(i.answer.Policies)
 	byPolicy := slices.Contains([]reason.Reason{reason.PolicyEgress, reason.PolicyIngress, reason.HostIngress, reason.HostEgress, reason.HostPreDNAT, reason.UntrackedIngress, reason.UntrackedEgress}, i.result.Reason)
 	judge, hint := "program", fmt.Sprintf("; the agent has epoch %d", i.answer.Epoch)
-	if i.standard {
+	if i.nftables {
 		judge = "table of rules"
 	}
 	if i.answer.Behind != "" {
@@ -282,21 +186,4 @@ func verdictWord(allow bool) string {
 		return "allowed"
 	}
 	return "denied"
-}
-
-// explain asks calc about a state, which must still be the newest.
-func (c *cluster) explain(ctx context.Context, s *nodestate.State, ask func(*model.Cluster) (calc.Explanation, bool)) (x calc.Explanation, found bool, err error) {
-	var same bool
-	if err := c.do(ctx, func() {
-		c.compute()
-		if same = c.snapshot().state == s; same {
-			x, found = ask(c.model)
-		}
-	}); err != nil {
-		return x, false, err
-	}
-	if !same {
-		return x, false, errMoved
-	}
-	return x, found, nil
 }

@@ -1,4 +1,4 @@
-package agent
+package why
 
 import (
 	"fmt"
@@ -89,27 +89,18 @@ func tcpPort(n uint16) []model.PortRange {
 // hostInquiry is an inquiry on a node with a host endpoint of all interfaces that the policies select.
 func hostInquiry(t *testing.T, policies []*model.Policy) *inquiry {
 	t.Helper()
-	b := newBench(t)
-	batch := whole()
+	n, batch := newTestNode("n1"), whole()
 	batch.HostEndpoints = map[string]*model.HostEndpoint{"n1-all": {Name: "n1-all", Node: "n1", Interface: model.AllInterfaces, Labels: map[string]string{"host": "yes"}}}
 	for _, p := range policies {
 		p.Kind, p.Tier, p.Subject = model.KindGlobalNetworkPolicy, model.TierDefault, model.Selector{Expression: "host == 'yes'"}
 		batch.Policies[p.ID()] = p
 	}
-	b.cluster.noteLocal()
-	b.cluster.take(t.Context(), batch)
-	if err := b.cluster.do(t.Context(), func() {
-		b.cluster.model.Local.HostAddrs = []netip.Addr{netip.MustParseAddr("172.31.1.8")}
-		b.cluster.dirty.Add(model.KindLocal)
-		b.cluster.compute()
-	}); err != nil {
-		t.Fatal(err)
+	n.cluster.Local.HostAddrs = []netip.Addr{netip.MustParseAddr("172.31.1.8")}
+	n.update(batch)
+	if len(n.state.HostEndpoints) == 0 {
+		t.Fatalf("no host endpoint in\n%s", n.state)
 	}
-	state := b.cluster.snapshot().state
-	if state == nil || len(state.HostEndpoints) == 0 {
-		t.Fatalf("no host endpoint in\n%s", state)
-	}
-	return &inquiry{agent: &Agent{cluster: b.cluster}, ask: wire.Request{Protocol: model.ProtocolTCP}, state: state,
+	return &inquiry{agent: n, ask: wire.Request{Protocol: model.ProtocolTCP}, state: n.state,
 		places: ebpf.Places{Uplinks: map[int][6]byte{testUplink: {2}}, Host: testWeir0}}
 }
 

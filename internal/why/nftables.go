@@ -1,4 +1,4 @@
-package agent
+package why
 
 import (
 	"context"
@@ -14,11 +14,6 @@ import (
 	"github.com/weir-net/weir/internal/why/wire"
 )
 
-// rehearser is a data plane of standard Linux: it says what the rules in the kernel do with a packet.
-type rehearser interface {
-	Rehearse(nft.Question) (*nft.Passage, error)
-}
-
 // errProxied: Weir knows of such a packet what comes before a kube-proxy's rules alone.
 var errProxied = errors.New("a kube-proxy carries Services on this node, and its rules are not Weir's to explain: ask for the address of an endpoint")
 
@@ -28,8 +23,8 @@ const (
 	mostWished  = 1000 // where one endpoint is wished for
 )
 
-// passTables lets the packet pass the rules that are in the kernel.
-func (i *inquiry) passTables(ctx context.Context, r rehearser) error {
+// evaluateRules lets the packet pass the rules that are in the kernel.
+func (i *inquiry) evaluateRules(ctx context.Context, r Rules) error {
 	proxied := i.answer.Service != nil && i.state.Settings.KubeProxy
 	if proxied && i.ask.Received == nil {
 		return errProxied
@@ -46,7 +41,7 @@ func (i *inquiry) passTables(ctx context.Context, r rehearser) error {
 		}
 		*runs++
 		i.noteReached(p, reached)
-		if i.take(p, got == nil) {
+		if i.adopt(p, got == nil) {
 			got = p
 		}
 		n := 1
@@ -61,11 +56,11 @@ func (i *inquiry) passTables(ctx context.Context, r rehearser) error {
 			break
 		}
 	}
-	i.take(got, true)
+	i.adopt(got, true)
 	if i.chosen = i.reached(got); proxied && i.chosen == "" && !i.refusedBy() {
 		return errProxied // it is not what another node hands on
 	}
-	i.tellTables(got)
+	i.describeTables(got)
 	if whole {
 		i.compareBackends(reached)
 	}
@@ -80,7 +75,7 @@ func (i *inquiry) passTables(ctx context.Context, r rehearser) error {
 }
 
 // rehearse lets the packet pass, with the choice that comes so many after the first.
-func (i *inquiry) rehearse(r rehearser, first uint32, after int) (*nft.Passage, error) {
+func (i *inquiry) rehearse(r Rules, first uint32, after int) (*nft.Passage, error) {
 	q := nft.Question{In: i.in.IfIndex, Frame: i.frame, Pick: func(n uint32) uint32 { return (first + uint32(after)) % n }}
 	switch i.in.Hook {
 	case sim.ToUplink:
@@ -91,8 +86,8 @@ func (i *inquiry) rehearse(r rehearser, first uint32, after int) (*nft.Passage, 
 	return r.Rehearse(q)
 }
 
-// take makes a passage the result, when it is the first or the one that was wished for.
-func (i *inquiry) take(p *nft.Passage, first bool) bool {
+// adopt makes a passage the result, when it is the first or the one that was wished for.
+func (i *inquiry) adopt(p *nft.Passage, first bool) bool {
 	before := i.result
 	i.result = i.resultOf(p)
 	if want := i.ask.Backend; first || want.IsValid() && (i.reached(p) == want.String() || i.reached(p) == "" && p.Node.IsValid() && p.Node == i.nodeOf(want.Addr())) {
@@ -168,8 +163,8 @@ func (i *inquiry) compareBackends(reached map[string]bool) {
 	}
 }
 
-// tellTables says what was looked at.
-func (i *inquiry) tellTables(p *nft.Passage) {
+// describeTables says what was looked at.
+func (i *inquiry) describeTables(p *nft.Passage) {
 	t := &wire.Tables{Table: p.Proof.Family + " weir", Generation: p.Proof.Generation, Rules: p.Proof.Rules, Met: p.Proof.Met, Chains: p.Proof.Chains,
 		Chain: p.Chain, Same: len(p.Proof.Differs) == 0}
 	for _, l := range p.Proof.Lookups {
