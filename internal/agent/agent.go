@@ -67,37 +67,37 @@ const (
 
 // Agent is the node daemon.
 type Agent struct {
-	opts      Options
-	log       *slog.Logger
-	clients   *client.Clients
-	servers   *apiServers
-	reached   reached
-	watcher   *watch.Watcher
-	claims    *nodeClaims
-	driver    plane
-	programs  func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
-	findings  []kernel.Finding
-	planes    *planes
-	lacking   standardLacks
-	loop      *dataplane.Loop
-	cluster   *cluster
-	announcer *announce.Announcer
-	ipam      *ipam.Allocator
-	cni       *cni.Server
-	conf      conflist
-	good      *lastGoodFile
-	flows     *flowTable
-	events    *events.Hub
-	why       *why.Engine
-	proxies   *kubeproxy.Watch
+	opts          Options
+	log           *slog.Logger
+	clients       *client.Clients
+	servers       *apiServers
+	reached       reached
+	watcher       *watch.Watcher
+	claims        *nodeClaims
+	driver        plane
+	programs      func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
+	findings      []kernel.Finding
+	planes        *planes
+	limits        nftablesLimits
+	loop          *dataplane.Loop
+	cluster       *cluster
+	announcer     *announce.Announcer
+	ipam          *ipam.Allocator
+	cni           *cni.Server
+	conf          conflist
+	good          *lastGoodFile
+	conntrackSize *conntrackSize
+	events        *events.Hub
+	why           *why.Engine
+	proxies       *kubeproxy.Watch
 	// serviceChecks is nil before load balancers are answered.
-	serviceChecks atomic.Pointer[serviceChecks]
-	began         time.Time
-	published     published
-	changing      atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
-	kick          chan struct{}          // publish the status soon
-	checks        chan struct{}          // look at the health checks of Services
-	families      chan struct{}          // look at the families that pods get
+	serviceChecks   atomic.Pointer[serviceChecks]
+	began           time.Time
+	published       published
+	changing        atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
+	statusDue       chan struct{}          // publish the status soon
+	checksDue       chan struct{}          // look at the health checks of Services
+	familiesChanged chan struct{}          // look at the families that pods get
 
 	metricsTLS metricsTLS
 	turn       *turn
@@ -107,7 +107,7 @@ type Agent struct {
 // earlier agent evaluate packets, those of this one are loaded while Run works. It attaches and writes nothing: what an earlier
 // agent left goes on until Run has read the cluster.
 func New(ctx context.Context, o Options) (_ *Agent, err error) {
-	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	a := &Agent{opts: o, log: o.Log, began: time.Now(), statusDue: make(chan struct{}, 1), checksDue: make(chan struct{}, 1), familiesChanged: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
 	a.why = &why.Engine{Node: o.Node, Agent: whyAgent{a}}
 	reading, stop := context.WithCancel(ctx)
 	defer func() {
@@ -134,14 +134,14 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		o.Log.Warn("a change of the data plane was broken off", "error", err)
 	}
 	a.good = openLastGood(o.StateDir, o.Log)
-	a.flows = openFlowTable(o.StateDir, o.Log)
+	a.conntrackSize = openConntrackSize(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.good.load())
 	resolver.ReadLinux(kernel.Sysctl)
 	if err := a.openPlane(findings, lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)
 	}
 	if began.Known && a.planes.choice.Other {
-		a.noteChanging(a.planes.choice.Standard)
+		a.noteChanging(a.planes.choice.NFTables)
 	}
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
 	a.loop.Settled = o.Garbage.Settled
@@ -154,7 +154,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, "ipam"), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
-		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.notForPods}, o.Log.With("part", "ipam"))
+		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr}, o.Log.With("part", "ipam"))
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
 	}
@@ -212,25 +212,25 @@ func (a *Agent) begin(ctx, reading context.Context) error {
 	return err
 }
 
-// openPlane opens the node's data plane: that of standard Linux, too, where the kernel has all that was looked for and does not take the programs.
+// openPlane opens the node's data plane: nftables, too, where the kernel has all that was looked for and does not take the programs.
 func (a *Agent) openPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
-	standard := a.planes.choose(e, lacks)
+	nftables := a.planes.choose(e, lacks)
 	a.findings = findings
 	var err error
 	switch {
-	case !standard:
+	case !nftables:
 		var d ebpfPlane
 		if d, err = a.openEBPF(e); err == nil {
 			a.driver, a.programs = d, d.Loaded
 		}
-	case lacks == nil && !e.Standard: // as before: whether that still is so
+	case lacks == nil && !e.NFTables: // as before: whether that still is so
 		a.programs = a.tryPrograms
 	}
 	if errors.Is(err, ebpf.ErrRefused) {
-		standard = a.planes.choose(e, err)
+		nftables = a.planes.choose(e, err)
 	}
-	if standard {
-		a.driver, err = a.openStandard()
+	if nftables {
+		a.driver, err = a.openNFTables()
 	}
 	return err
 }
@@ -256,7 +256,7 @@ func (a *Agent) openEBPF(e config.Effective) (p ebpfPlane, err error) {
 	d, err := ebpf.New(ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
-		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.takeOver(nft.There, kubeproxy.RulesThere), Left: nft.Left,
+		Sizes: mapSizes(e, a.conntrackSize.entries(e)), TakeOver: a.planes.connectionsToImport(nft.There, kubeproxy.RulesThere), Left: nft.Left,
 		InBackground: true,
 	})
 	if err != nil {
@@ -340,30 +340,30 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	})
 	run("watching the node's interfaces", func(ctx context.Context) error { return local.run(ctx, a.cluster.noteLocal) })
-	run("watching the cluster", func(ctx context.Context) error { return a.watcher.Run(ctx, a.cluster.take) })
+	run("watching the cluster", func(ctx context.Context) error { return a.watcher.Run(ctx, a.cluster.applyBatch) })
 	run("computing the node's state", a.cluster.run)
 	run("applying the node's state", a.loop.Run)
 	run("keeping the data plane", a.driver.Run)
-	run("choosing the data plane", a.keepPlane)
+	run("choosing the data plane", a.reconcilePlane)
 	run("announcing addresses", a.announcer.Run)
 	run("looking after kube-proxies", a.proxies.Run)
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	run("writing the network configuration", func(ctx context.Context) error {
-		return a.conf.keep(ctx, socket, a.ready, a.podsGetIPv6, a.families, a.log)
+		return a.conf.keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)
 	})
 	run("looking for lost addresses", a.cni.Run)
 	run("serving health and metrics", a.serve)
 	run("answering load balancers", a.serveBalancers)
 	run("answering questions", func(ctx context.Context) error {
-		return serveQuestions(ctx, filepath.Join(a.opts.RunDir, apiwire.SocketName), questionMux(a.questions()))
+		return serveAPI(ctx, filepath.Join(a.opts.RunDir, apiwire.SocketName), newAPIMux(a.apiHandlers()))
 	})
-	run("answering questions of controllers", a.answerControllers)
+	run("answering questions of controllers", a.serveControllers)
 	run("reading events", a.readEvents)
 	run("logging events", a.logEvents)
 	run("publishing the node's status", a.publish)
 	run("collecting garbage", a.collect)
-	run("sizing the connection table", a.scale)
+	run("sizing the connection table", a.growConntrack)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Wait() }()
 	select {
@@ -392,10 +392,10 @@ func (a *Agent) EnvironAgain(err error) []string {
 // watchProxies finds out whether a kube-proxy carries Services here. It is called before the cluster's goroutine runs.
 func (a *Agent) watchProxies() {
 	before := conntrack.Keep
-	if a.standard() {
+	if a.onNFTables() {
 		before = nil // its own tables keep translation up
 	}
-	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Beside: a.standard(), Before: before,
+	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Beside: a.onNFTables(), Before: before,
 		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
 }
 
@@ -417,7 +417,7 @@ func (a *Agent) collect(ctx context.Context) error {
 func (a *Agent) noteChange() {
 	a.servers.learn(a.cluster.apiServers())
 	a.good.note(a.cluster.lastGood())
-	for _, ch := range []chan struct{}{a.kick, a.checks, a.families} {
+	for _, ch := range []chan struct{}{a.statusDue, a.checksDue, a.familiesChanged} {
 		select {
 		case ch <- struct{}{}:
 		default:

@@ -53,14 +53,14 @@ func (a *Agent) serveBalancers(ctx context.Context) error {
 		switch {
 		case snap.state == nil:
 		case beside.Proxy:
-			services.follow(nodestate.New(), nil)
+			services.update(nodestate.New(), nil)
 		default:
-			services.follow(snap.state, checkAddrs(snap.state, snap.config.Settings.NodePorts))
+			services.update(snap.state, checkAddrs(snap.state, snap.config.Settings.NodePorts))
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.checks:
+		case <-a.checksDue:
 		case <-tick.C:
 		}
 	}

@@ -52,7 +52,7 @@ func TestServiceChecks(t *testing.T) {
 			t.Errorf("%s: %d weight %q %s", addr, resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), text)
 		}
 	}
-	c.follow(healthState(map[model.Name]nodestate.HealthCheck{web: {Port: 31000, Local: 2}, api: {Port: 31001}}), []string{""})
+	c.update(healthState(map[model.Name]nodestate.HealthCheck{web: {Port: 31000, Local: 2}, api: {Port: 31001}}), []string{""})
 	check(":31000", 200, "2", `{"service":{"namespace":"default","name":"web"},"localEndpoints":2,"serviceProxyHealthy":true}`)
 	check(":31001", 503, "0", `{"service":{"namespace":"default","name":"api"},"localEndpoints":0,"serviceProxyHealthy":true}`)
 	healthy = false
@@ -62,7 +62,7 @@ func TestServiceChecks(t *testing.T) {
 	before := at[":31000"]
 	refuse[":31002"] = true
 	next := healthState(map[model.Name]nodestate.HealthCheck{web: {Port: 31000, Local: 1}, api: {Port: 31002, Local: 1}})
-	c.follow(next, []string{""})
+	c.update(next, []string{""})
 	if at[":31000"] != before {
 		t.Error("a new number of endpoints opened the port anew")
 	}
@@ -72,14 +72,14 @@ func TestServiceChecks(t *testing.T) {
 		t.Error("a port that is no Service's any more is open")
 	}
 	refuse[":31002"] = false
-	c.follow(next, []string{""})
+	c.update(next, []string{""})
 	check(":31002", 200, "1", `{"service":{"namespace":"default","name":"api"},"localEndpoints":1,"serviceProxyHealthy":true}`)
-	c.follow(next, []string{"192.0.2.1", "2001:db8::1"})
+	c.update(next, []string{"192.0.2.1", "2001:db8::1"})
 	check("192.0.2.1:31000", 200, "1", `{"service":{"namespace":"default","name":"web"},"localEndpoints":1,"serviceProxyHealthy":true}`)
 	if len(c.open) != 4 || at["[2001:db8::1]:31002"] == nil {
 		t.Errorf("open: %v", at)
 	}
-	c.follow(healthState(nil), []string{""})
+	c.update(healthState(nil), []string{""})
 	if len(c.open) != 0 {
 		t.Errorf("%d ports are open for nobody", len(c.open))
 	}

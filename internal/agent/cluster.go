@@ -195,7 +195,7 @@ func (c *cluster) compute() {
 		state, keys := c.calc.Update(c.model, c.dirty)
 		c.dirty = model.Dirty{}
 		if c.noteOverlaps(c.calc.PoolOverlaps()) {
-			c.givePools()
+			c.configurePools()
 		}
 		if keys.Tables != 0 || c.gen == 0 {
 			c.noteNodeAddr(state)
@@ -258,8 +258,8 @@ func (c *cluster) snapshot() snapshot {
 	return c.snap
 }
 
-// take is the watch's sink.
-func (c *cluster) take(ctx context.Context, b *watch.Batch) {
+// applyBatch is the watch's sink.
+func (c *cluster) applyBatch(ctx context.Context, b *watch.Batch) {
 	if err := c.do(ctx, func() { c.merge(b) }); err != nil && ctx.Err() == nil {
 		c.log.Error("a change of the cluster was lost", "error", err)
 	}
@@ -358,11 +358,11 @@ func (c *cluster) configureIPAM(b *watch.Batch, ownNode bool) {
 		c.refreshLocal()
 		c.noteOverlaps(calc.PoolOverlaps(c.model))
 	}
-	c.givePools()
+	c.configurePools()
 }
 
-// givePools tells the allocator what it gives addresses of.
-func (c *cluster) givePools() {
+// configurePools tells the allocator what it gives addresses of.
+func (c *cluster) configurePools() {
 	in := &c.ipamConf
 	conf := ipam.Config{MaxBlocks: in.settings.MaxBlocks}
 	for _, name := range in.order {
@@ -403,7 +403,7 @@ func (c *cluster) refreshLocal() {
 		l.APIServers = c.reached()
 	}
 	l.HostAddrs, l.Subnets, l.LinkMTU, l.Interfaces = m.addrs, m.subnets, m.mtu, m.links
-	l.Gateways, l.Neighbours = m.gateways, c.local.around(c.model.Nodes, m.gateways)
+	l.Gateways, l.Neighbours = m.gateways, c.local.linkAddresses(c.model.Nodes, m.gateways)
 	c.mu.Lock()
 	before := c.snap.machine
 	c.snap.machine = m

@@ -111,7 +111,7 @@ func TestNothingIsAppliedBeforeTheClusterIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.cluster.noteLocal()
-		b.cluster.take(t.Context(), &watch.Batch{Nodes: whole().Nodes})
+		b.cluster.applyBatch(t.Context(), &watch.Batch{Nodes: whole().Nodes})
 		time.Sleep(10 * time.Second)
 		if b.kernel.last() != nil {
 			t.Fatal("a state was applied from a part of the cluster")
@@ -122,7 +122,7 @@ func TestNothingIsAppliedBeforeTheClusterIsKnown(t *testing.T) {
 		if err := b.cni.Attach(ctx, webEP); err == nil {
 			t.Error("an ADD succeeded before the cluster was known")
 		}
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		synctest.Wait()
 		if b.kernel.last() == nil {
 			t.Error("no state after the cluster is known")
@@ -136,7 +136,7 @@ func TestRestoredEndpointsAreInTheFirstState(t *testing.T) {
 		if err := b.cluster.do(t.Context(), func() { b.cluster.restore([]model.LocalEndpoint{webEP}) }); err != nil {
 			t.Fatal(err)
 		}
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		synctest.Wait()
 		first := b.kernel.states[0]
 		if a := first.Addrs[webAddr]; a.Kind != nodestate.AddrEndpoint || a.IfIndex != 7 {
@@ -149,7 +149,7 @@ func TestRestoredEndpointsAreInTheFirstState(t *testing.T) {
 func TestAttachKnowsTheLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		b.api[web] = webPod()
 		if err := b.cni.Attach(t.Context(), webEP); err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestAttachKnowsTheLabels(t *testing.T) {
 func TestAttachFailsForItsOwnKeysOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		b.api[web] = webPod()
 		b.kernel.fails["10.9.9.9"] = errors.New("full")
 		if err := b.cni.Attach(t.Context(), webEP); err != nil {
@@ -199,7 +199,7 @@ func TestAttachFailsForItsOwnKeysOnly(t *testing.T) {
 func TestAttachFailsWhenNotEnforced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		b.api[web] = webPod()
 		b.kernel.lacks = errors.New("no program is attached")
 		if err := b.cni.Attach(t.Context(), webEP); err == nil {
@@ -212,7 +212,7 @@ func TestAttachFailsWhenNotEnforced(t *testing.T) {
 func TestLateDetachLeavesTheNewerEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		b.api[web] = webPod()
 		newer := webEP
 		newer.ContainerID, newer.IfIndex = "c2", 8
@@ -285,7 +285,7 @@ func TestTwoFamilies(t *testing.T) {
 		six := netip.MustParseAddr("fd00:10:244:1::5")
 		batch := whole()
 		batch.Pools = map[string]*model.Pool{"six": {Name: "six", CIDR: netip.MustParsePrefix("fd00:10:244::/56"), VXLAN: model.EncapCrossSubnet, Workload: true}}
-		b.cluster.take(t.Context(), batch)
+		b.cluster.applyBatch(t.Context(), batch)
 		b.api[web] = webPod()
 		ep := webEP
 		ep.Addrs = []netip.Addr{webAddr, six}
@@ -309,7 +309,7 @@ func TestTwoFamilies(t *testing.T) {
 		if p := problems(); !strings.Contains(p, "no IPv6 address") {
 			t.Errorf("problems of a node without an IPv6 address: %q", p)
 		}
-		b.cluster.take(t.Context(), &watch.Batch{Nodes: map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("fd00:31:1::8")}}}})
+		b.cluster.applyBatch(t.Context(), &watch.Batch{Nodes: map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("fd00:31:1::8")}}}})
 		synctest.Wait()
 		if p := problems(); !strings.Contains(p, "fd00:31:1::8") || strings.Contains(p, "172.31.1.8") {
 			t.Errorf("problems of a node whose IPv6 address is on no interface: %q", p)
@@ -338,7 +338,7 @@ func TestTwoFamilies(t *testing.T) {
 			t.Errorf("problems of a link whose MTU is too small: %q", p)
 		}
 		// Switched off, nothing of it is left.
-		b.cluster.take(t.Context(), &watch.Batch{Configs: map[string]*watch.FelixConfig{"default": {Name: "default", Spec: map[string]any{"ipv6Support": false}}}})
+		b.cluster.applyBatch(t.Context(), &watch.Batch{Configs: map[string]*watch.FelixConfig{"default": {Name: "default", Spec: map[string]any{"ipv6Support": false}}}})
 		synctest.Wait()
 		s = b.kernel.last()
 		if _, still := s.Addrs[six]; still || s.Settings.IPv6 || s.Clients[9].IPv6.IsValid() || b.cluster.snapshot().nodeAddrs[1].IsValid() {

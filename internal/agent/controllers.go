@@ -13,11 +13,11 @@ import (
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )
 
-// answerControllers keeps a connection to each instance of the controller, by which users with the right to do so ask this
+// serveControllers keeps a connection to each instance of the controller, by which users with the right to do so ask this
 // agent, until ctx ends. The addresses are those of the instances themselves: no Service is on the way.
-func (a *Agent) answerControllers(ctx context.Context) error {
+func (a *Agent) serveControllers(ctx context.Context) error {
 	folder := trust.Folder(a.opts.PeersDir)
-	handler := controllerQuestions(folder, questionMux(a.questions()))
+	handler := controllerMux(folder, newAPIMux(a.apiHandlers()))
 	connected := map[string]context.CancelFunc{}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -48,8 +48,8 @@ func (a *Agent) answerControllers(ctx context.Context) error {
 	}
 }
 
-// controllerQuestions are those of users, and the one for the token.
-func controllerQuestions(folder trust.Folder, questions http.Handler) http.Handler {
+// controllerMux are those of users, and the one for the token.
+func controllerMux(folder trust.Folder, questions http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+tunnel.TokenPath, func(w http.ResponseWriter, _ *http.Request) {
 		token, err := folder.Token()

@@ -42,7 +42,7 @@ func (a *Agent) readEvents(ctx context.Context) error {
 				err = errors.Join(err, from.Close())
 			}
 		}
-		if err == nil || !a.standard() {
+		if err == nil || !a.onNFTables() {
 			return err
 		}
 		a.log.Error("events cannot be read; trying again", "error", err)
@@ -57,8 +57,8 @@ func (a *Agent) readEvents(ctx context.Context) error {
 // beat is how often a stream of events without any says that it is there: an empty line.
 const beat = 15 * time.Second
 
-// answerEvents streams events, one JSON object a line, until who asked is gone.
-func (a *Agent) answerEvents(w http.ResponseWriter, r *http.Request) {
+// serveEvents streams events, one JSON object a line, until who asked is gone.
+func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	l, err := a.events.Listen(events.Filter{Type: q.Get("type"), Pod: q.Get("pod")})
 	if err != nil {
@@ -102,7 +102,7 @@ const (
 func (a *Agent) logEvents(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return a.logSome(ctx, "drop", rate.NewLimiter(deniedRate, deniedBurst), func(e *events.Event) string {
+		return a.logMatching(ctx, "drop", rate.NewLimiter(deniedRate, deniedBurst), func(e *events.Event) string {
 			if e.Log || e.Verdict != "denied" {
 				return ""
 			}
@@ -110,13 +110,13 @@ func (a *Agent) logEvents(ctx context.Context) error {
 		})
 	})
 	g.Go(func() error {
-		return a.logSome(ctx, "log", rate.NewLimiter(loggedRate, loggedBurst), func(*events.Event) string { return "a rule with action Log matched" })
+		return a.logMatching(ctx, "log", rate.NewLimiter(loggedRate, loggedBurst), func(*events.Event) string { return "a rule with action Log matched" })
 	})
 	return g.Wait()
 }
 
-// logSome logs the events of a type that say gives words for.
-func (a *Agent) logSome(ctx context.Context, what string, limit *rate.Limiter, say func(*events.Event) string) error {
+// logMatching logs the events of a type that say gives words for.
+func (a *Agent) logMatching(ctx context.Context, what string, limit *rate.Limiter, say func(*events.Event) string) error {
 	l, err := a.events.Listen(events.Filter{Type: what})
 	if err != nil {
 		return fmt.Errorf("listening to events of type %s: %w", what, err)

@@ -24,9 +24,9 @@ func hostEndpointsOf(c *model.Cluster, node string) []*model.HostEndpoint {
 	return out
 }
 
-// hostProblems names the host endpoints of this node that judge nothing. uplinks are the interfaces with programs; the standard data plane
+// hostProblems names the host endpoints of this node that judge nothing. uplinks are the interfaces with programs; the nftables data plane
 // needs none.
-func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Problem {
+func hostProblems(snap snapshot, uplinks []string, nftables bool) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, h := range snap.hostEndpoints {
 		p := weirv1.Problem{Object: "HostEndpoint " + h.Name, Field: "spec.interfaceName", Value: h.Interface}
@@ -35,13 +35,13 @@ func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Probl
 		})
 		switch {
 		case h.Interface == model.AllInterfaces:
-			if !standard { // there all are judged
-				out = append(out, unjudged(p, snap, uplinks)...)
+			if !nftables { // there all are judged
+				out = append(out, uncoveredInterfaces(p, snap, uplinks)...)
 			}
 			continue
 		case at < 0:
 			p.Message, p.Action = "this node has no such interface; the host endpoint is not in force", "correct interfaceName or expectedIPs"
-		case !standard && !slices.Contains(uplinks, snap.machine.links[at].Name):
+		case !nftables && !slices.Contains(uplinks, snap.machine.links[at].Name):
 			p.Value = snap.machine.links[at].Name
 			p.Message, p.Action = "has no programs of Weir; the host endpoint is not in force there", "name the interface in FelixConfiguration spec.bpfDataIfacePattern"
 		default:
@@ -50,7 +50,7 @@ func hostProblems(snap snapshot, uplinks []string, standard bool) []weirv1.Probl
 		out = append(out, p)
 	}
 	if len(snap.hostEndpoints) > 0 {
-		out = append(out, uncarried(snap)...)
+		out = append(out, uncoveredIPv6(snap)...)
 	}
 	return out
 }
@@ -73,9 +73,9 @@ func arrivalProblems(node string, arrival map[string]string) []weirv1.Problem {
 	return out
 }
 
-// unjudged names the interfaces with addresses of the node that a host endpoint of all interfaces does not judge: those without programs.
+// uncoveredInterfaces names the interfaces with addresses of the node that a host endpoint of all interfaces does not judge: those without programs.
 // p is the problem to fill in.
-func unjudged(p weirv1.Problem, snap snapshot, uplinks []string) []weirv1.Problem {
+func uncoveredInterfaces(p weirv1.Problem, snap snapshot, uplinks []string) []weirv1.Problem {
 	var names []string
 	for _, l := range snap.machine.links {
 		known := func(a netip.Addr) bool { return slices.Contains(snap.machine.addrs, a) && !a.IsLinkLocalUnicast() }
@@ -92,8 +92,8 @@ func unjudged(p weirv1.Problem, snap snapshot, uplinks []string) []weirv1.Proble
 	return []weirv1.Problem{p}
 }
 
-// uncarried says when the node has IPv6 addresses that host endpoints do not judge.
-func uncarried(snap snapshot) []weirv1.Problem {
+// uncoveredIPv6 says when the node has IPv6 addresses that host endpoints do not judge.
+func uncoveredIPv6(snap snapshot) []weirv1.Problem {
 	if snap.state == nil || snap.state.Settings.IPv6 {
 		return nil
 	}

@@ -40,7 +40,7 @@ func TestHostileHealthCheckPortOfHost(t *testing.T) {
 		c := newServiceChecks(slog.New(slog.DiscardHandler), func() bool { return true })
 		c.held.now = func() time.Time { return now }
 		s := healthState(map[model.Name]nodestate.HealthCheck{name: {Port: port, Local: 1}})
-		look := func() { c.follow(s, []string{network}) }
+		look := func() { c.update(s, []string{network}) }
 		look()
 		if len(c.open) != 0 || len(checkProblems("n0", c.failing(), nil)) != 1 {
 			t.Fatalf("open %v, problems %v", c.open, checkProblems("n0", c.failing(), nil))
@@ -162,7 +162,7 @@ func TestHostileConnectionsOfManyChecks(t *testing.T) {
 	for i := range services {
 		checks[model.Name{Namespace: "team", Name: fmt.Sprint("evil-", i)}] = nodestate.HealthCheck{Port: uint16(30000 + i), Local: 1}
 	}
-	c.follow(healthState(checks), []string{"127.0.0.1"})
+	c.update(healthState(checks), []string{"127.0.0.1"})
 	defer c.close()
 	if len(at) != services {
 		t.Fatalf("%d Services are answered for", len(at))
@@ -205,12 +205,12 @@ func TestHostileChecksOfOneNamespace(t *testing.T) {
 	defer c.close()
 	old, other := model.Name{Namespace: "team", Name: "z"}, model.Name{Namespace: "other", Name: "web"}
 	checks := map[model.Name]nodestate.HealthCheck{old: {Port: 30000, Local: 1}}
-	c.follow(healthState(checks), []string{"127.0.0.1"})
+	c.update(healthState(checks), []string{"127.0.0.1"})
 	for i := range maxChecksOfNamespace + 100 {
 		checks[model.Name{Namespace: "team", Name: fmt.Sprintf("evil-%03d", i)}] = nodestate.HealthCheck{Port: uint16(30001 + i), Local: 1}
 	}
 	checks[other] = nodestate.HealthCheck{Port: 32000, Local: 1}
-	c.follow(healthState(checks), []string{"127.0.0.1"})
+	c.update(healthState(checks), []string{"127.0.0.1"})
 	answered := map[model.Name]bool{}
 	for _, check := range c.open {
 		answered[check.name] = true

@@ -31,8 +31,8 @@ func readNeighbours(links map[int]bool) (map[netip.Addr][6]byte, error) {
 	return out, nil
 }
 
-// around returns the link addresses of the nodes and gateways that are known on this machine's links.
-func (l *local) around(nodes map[string]*model.Node, gateways []netip.Addr) map[netip.Addr][6]byte {
+// linkAddresses returns the link addresses of the nodes and gateways that are known on this machine's links.
+func (l *local) linkAddresses(nodes map[string]*model.Node, gateways []netip.Addr) map[netip.Addr][6]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := map[netip.Addr][6]byte{}
@@ -50,8 +50,8 @@ func (l *local) around(nodes map[string]*model.Node, gateways []netip.Addr) map[
 	return out
 }
 
-// notForPods says why a pod cannot have an address, "" when it can: it is a node's, a gateway's or a Service's.
-func (c *cluster) notForPods(a netip.Addr) string {
+// refusePodAddr says why a pod cannot have an address, "" when it can: it is a node's, a gateway's or a Service's.
+func (c *cluster) refusePodAddr(a netip.Addr) string {
 	snap := c.snapshot()
 	switch {
 	case slices.Contains(snap.gateways, a):

@@ -102,7 +102,7 @@ func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 			if _, err := l.read(); err != nil {
 				return err
 			}
-			found = l.around(nodes, nil)
+			found = l.linkAddresses(nodes, nil)
 			return nil
 		})
 		for a, at := range found {

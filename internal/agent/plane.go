@@ -21,7 +21,7 @@ import (
 // plane is a data plane as the agent uses it: what a driver is, and what it can tell.
 type plane interface {
 	handover.Predecessor
-	enforced
+	enforcementChecker
 	Run(ctx context.Context) error
 	Status() ebpf.Status
 	Drops() ([]ebpf.Drop, error)
@@ -36,8 +36,8 @@ type plane interface {
 	why.DataPlane
 }
 
-// errNotByNFT is the answer to what only programs can be asked.
-var errNotByNFT = errors.New("this node has the data plane of standard Linux (bpfEnabled: false), which cannot be asked this; its rules are told by nft list table ip weir")
+// errNotOnNFTables is the answer to what only programs can be asked.
+var errNotOnNFTables = errors.New("this node has the data plane nftables (bpfEnabled: false), which cannot be asked this; its rules are told by nft list table ip weir")
 
 // ebpfPlane is that of eBPF.
 type ebpfPlane struct{ *ebpf.Driver }
@@ -51,23 +51,23 @@ func (p ebpfPlane) Programs(names []string) (*ebpf.Rehearsal, error) { return p.
 // Events begins to read events.
 func (p ebpfPlane) Events() (events.Source, error) { return p.Driver.Events() }
 
-// standardPlane is the data plane of standard Linux. What only eBPF has is absent.
-type standardPlane struct{ *nft.Driver }
+// nftablesPlane is the data plane nftables. What only eBPF has is absent.
+type nftablesPlane struct{ *nft.Driver }
 
 // Name is that in a NodeStatus.
-func (p standardPlane) Name() string { return planeStandard }
+func (p nftablesPlane) Name() string { return planeNFTables }
 
-func (p standardPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
-func (p standardPlane) Pressures() []ebpf.Pressure            { return nil }
-func (p standardPlane) Spent() ([]ebpf.Spent, error)          { return nil, nil }
-func (p standardPlane) LostEvents() (ebpf.LostEvents, error) {
+func (p nftablesPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
+func (p nftablesPlane) Pressures() []ebpf.Pressure            { return nil }
+func (p nftablesPlane) Spent() ([]ebpf.Spent, error)          { return nil, nil }
+func (p nftablesPlane) LostEvents() (ebpf.LostEvents, error) {
 	return ebpf.LostEvents{Full: p.Driver.LostEvents()}, nil
 }
-func (p standardPlane) Answers() (map[string]uint64, error) { return nil, errNotByNFT }
-func (p standardPlane) IfIndex(a nodestate.Addr) int        { return a.IfIndex }
+func (p nftablesPlane) Answers() (map[string]uint64, error) { return nil, errNotOnNFTables }
+func (p nftablesPlane) IfIndex(a nodestate.Addr) int        { return a.IfIndex }
 
 // Held are pods that begin no connection.
-func (p standardPlane) Held() ([]ebpf.Held, error) {
+func (p nftablesPlane) Held() ([]ebpf.Held, error) {
 	var out []ebpf.Held
 	for _, h := range p.Driver.Held() {
 		out = append(out, ebpf.Held{Addr: h.Addr, Entries: h.Entries})
@@ -76,10 +76,10 @@ func (p standardPlane) Held() ([]ebpf.Held, error) {
 }
 
 // Events begins to read events.
-func (p standardPlane) Events() (events.Source, error) { return p.Driver.Events() }
+func (p nftablesPlane) Events() (events.Source, error) { return p.Driver.Events() }
 
 // Places are those of the node in the words of eBPF's.
-func (p standardPlane) Places() ebpf.Places {
+func (p nftablesPlane) Places() ebpf.Places {
 	at, err := p.Driver.Places()
 	if err != nil && at.Behind == "" {
 		at.Behind = err.Error()
@@ -88,13 +88,13 @@ func (p standardPlane) Places() ebpf.Places {
 }
 
 // Fallen are clients that fell back from direct server return.
-func (p standardPlane) Fallen() (ebpf.Fallen, error) {
+func (p nftablesPlane) Fallen() (ebpf.Fallen, error) {
 	clients, total, err := p.Driver.Fallen()
 	return ebpf.Fallen{Clients: clients, Total: total}, err
 }
 
 // Drops counts what policy dropped, and nothing else.
-func (p standardPlane) Drops() ([]ebpf.Drop, error) {
+func (p nftablesPlane) Drops() ([]ebpf.Drop, error) {
 	drops, err := p.Driver.Drops()
 	out := make([]ebpf.Drop, 0, len(drops))
 	for _, d := range drops {
@@ -104,7 +104,7 @@ func (p standardPlane) Drops() ([]ebpf.Drop, error) {
 }
 
 // Status says what there is in the words of eBPF's.
-func (p standardPlane) Status() ebpf.Status {
+func (p nftablesPlane) Status() ebpf.Status {
 	st := p.Driver.Status()
 	return ebpf.Status{Endpoints: st.Endpoints, Tunnel: st.Tunnel, Writes: st.Writes, Problems: st.Problems, Entries: st.Elements,
 		Repairs: st.Repairs, Repaired: st.Repaired}
@@ -112,7 +112,7 @@ func (p standardPlane) Status() ebpf.Status {
 
 // planeChoice remembers which data plane the node has, and whether the other one's remains may still be there.
 type planeChoice struct {
-	Standard bool `json:"standard"`
+	NFTables bool `json:"standard"` // the name in files of earlier versions, too
 	Other    bool `json:"other"`
 	Known    bool `json:"known"`
 }
@@ -135,19 +135,19 @@ func openPlanes(stateDir, bpffs string, log *slog.Logger) *planes {
 	return p
 }
 
-// choose decides between eBPF and standard Linux: as was in force before, at the first start as the environment says, and
+// choose decides between eBPF and nftables: as was in force before, at the first start as the environment says, and
 // without eBPF where the kernel cannot carry it.
-func (p *planes) choose(e config.Effective, lacks error) (standard bool) {
+func (p *planes) choose(e config.Effective, lacks error) (nftables bool) {
 	p.mu.Lock()
 	p.lacks = lacks
 	p.mu.Unlock()
-	want := p.choice.Standard
+	want := p.choice.NFTables
 	if !p.choice.Known {
-		want = e.Standard
+		want = e.NFTables
 	}
 	if lacks != nil && !want {
 		want = true
-		p.log.Error("this kernel cannot carry the eBPF data plane; the one of standard Linux takes its place", "error", lacks)
+		p.log.Error("this kernel cannot carry the eBPF data plane; nftables takes its place", "error", lacks)
 	}
 	if err := p.note(want); err != nil {
 		p.log.Error("remembering which data plane the node has; trying again, and what the other one left stays until then", "error", err)
@@ -157,11 +157,11 @@ func (p *planes) choose(e config.Effective, lacks error) (standard bool) {
 
 // note remembers a choice, before anything is done about it. Where none was known, or another one, the other data plane may have
 // left something.
-func (p *planes) note(standard bool) error {
-	if p.choice.Known && p.choice.Standard == standard {
+func (p *planes) note(nftables bool) error {
+	if p.choice.Known && p.choice.NFTables == nftables {
 		return nil
 	}
-	p.choice = planeChoice{Standard: standard, Other: true, Known: true}
+	p.choice = planeChoice{NFTables: nftables, Other: true, Known: true}
 	return p.save()
 }
 
@@ -174,7 +174,7 @@ func (p *planes) save() error {
 
 // changed reports whether another data plane is asked for than the one in force.
 func (p *planes) changed(e config.Effective) bool {
-	return e.Standard != p.choice.Standard && (e.Standard || p.lacking() == nil)
+	return e.NFTables != p.choice.NFTables && (e.NFTables || p.lacking() == nil)
 }
 
 // lacking is what of the kernel stands against eBPF, as far as it is known yet.
@@ -187,22 +187,22 @@ func (p *planes) lacking() error {
 // problem is what weir status says of a node that has not the data plane that it is asked to have.
 func (p *planes) problem(node string, e config.Effective) []weirv1.Problem {
 	lacks := p.lacking()
-	if lacks == nil || e.Standard {
+	if lacks == nil || e.NFTables {
 		return nil
 	}
-	return []weirv1.Problem{{Object: "Node " + node, Field: "bpfEnabled", Message: "this kernel cannot carry the eBPF data plane, the one of standard Linux is in force: " + lacks.Error(),
+	return []weirv1.Problem{{Object: "Node " + node, Field: "bpfEnabled", Message: "this kernel cannot carry the eBPF data plane, nftables is in force: " + lacks.Error(),
 		Action: "use a newer kernel, or set bpfEnabled: false for this node"}}
 }
 
-// takeOver says what eBPF takes over of connection tracking at this start: what our tables translated where they are, else what a kube-proxy
+// connectionsToImport says what eBPF takes over of connection tracking at this start: what our tables translated where they are, else what a kube-proxy
 // did where its rules are. What cannot be told counts as there, but judges nothing.
-func (p *planes) takeOver(tables, rules func() (bool, error)) ebpf.TakeOver {
+func (p *planes) connectionsToImport(tables, rules func() (bool, error)) ebpf.TakeOver {
 	if !p.choice.Other {
 		return ebpf.TakeNothing
 	}
 	ours, err := tables()
 	if err != nil {
-		p.log.Warn("cannot tell whether the data plane of standard Linux was in force; of its connections those that were translated are taken over", "error", err)
+		p.log.Warn("cannot tell whether the data plane nftables was in force; of its connections those that were translated are taken over", "error", err)
 	}
 	switch {
 	case err != nil: // nobody may be there to judge what programs pass

@@ -16,11 +16,11 @@ func TestPlaneChoice(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "dataplane.json")
-	start := func(e config.Effective, lacks error, standard, other bool) *planes {
+	start := func(e config.Effective, lacks error, nftables, other bool) *planes {
 		t.Helper()
 		p := openPlanes(dir, "", log)
-		if got := p.choose(e, lacks); got != standard || p.choice.Other != other || p.unsaved {
-			t.Errorf("standard %v, the other may be there %v, unsaved %v; want %v, %v", got, p.choice.Other, p.unsaved, standard, other)
+		if got := p.choose(e, lacks); got != nftables || p.choice.Other != other || p.unsaved {
+			t.Errorf("nftables %v, the other may be there %v, unsaved %v; want %v, %v", got, p.choice.Other, p.unsaved, nftables, other)
 		}
 		return p
 	}
@@ -29,12 +29,12 @@ func TestPlaneChoice(t *testing.T) {
 	if err := p.save(); err != nil {
 		t.Fatal(err)
 	}
-	start(config.Effective{Standard: true}, nil, false, false) // as before, until the cluster's settings are read
+	start(config.Effective{NFTables: true}, nil, false, false) // as before, until the cluster's settings are read
 	start(config.Effective{}, errors.New("no such map"), true, true)
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start(config.Effective{Standard: true}, nil, true, true)
+	start(config.Effective{NFTables: true}, nil, true, true)
 }
 
 // TestTakeOver: connections are taken over where there was somebody who could have translated them.
@@ -57,7 +57,7 @@ func TestTakeOver(t *testing.T) {
 		"rules cannot be listed":  {other: true, rulesErr: failing, want: ebpf.TakeTranslated},
 	} {
 		p := &planes{log: slog.New(slog.DiscardHandler), choice: planeChoice{Other: c.other}}
-		got := p.takeOver(func() (bool, error) { return c.tables, c.tablesErr }, func() (bool, error) { return c.rules, c.rulesErr })
+		got := p.connectionsToImport(func() (bool, error) { return c.tables, c.tablesErr }, func() (bool, error) { return c.rules, c.rulesErr })
 		if got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}

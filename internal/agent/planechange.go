@@ -14,8 +14,8 @@ import (
 	"github.com/weir-net/weir/internal/kubeproxy"
 )
 
-// openStandard opens the data plane of standard Linux.
-func (a *Agent) openStandard() (plane, error) {
+// openNFTables opens the data plane nftables.
+func (a *Agent) openNFTables() (plane, error) {
 	before := func() {
 		if !a.planes.choice.Other {
 			return
@@ -28,16 +28,16 @@ func (a *Agent) openStandard() (plane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the nftables data plane: %w", err)
 	}
-	a.log.Info("the data plane is that of standard Linux (nftables)")
-	return standardPlane{d}, nil
+	a.log.Info("the data plane is nftables")
+	return nftablesPlane{d}, nil
 }
 
-// pauseOther is between two tries to remove what the other data plane left.
-const pauseOther = 5 * time.Second
+// retryRemoval is between two tries to remove what the other data plane left.
+const retryRemoval = 5 * time.Second
 
-// keepPlane removes what the other data plane left, once this one is in place, and puts the other one in the place of this one when it is
+// reconcilePlane removes what the other data plane left, once this one is in place, and puts the other one in the place of this one when it is
 // asked for. Then the agent starts again with that.
-func (a *Agent) keepPlane(ctx context.Context) error {
+func (a *Agent) reconcilePlane(ctx context.Context) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	kept := time.NewTicker(time.Minute)
@@ -61,18 +61,18 @@ func (a *Agent) keepPlane(ctx context.Context) error {
 		}
 		if a.planes.unsaved && a.planes.save() != nil {
 			// The next start would take the other data plane for the one in force, and not look for what this one leaves.
-			pause(ctx, pauseOther)
+			pause(ctx, retryRemoval)
 			continue
 		}
 		if a.planes.choice.Other && a.loop.Err() == nil {
 			if err := a.removeOther(ctx); err != nil {
 				a.log.Error("removing what the other data plane left; trying again", "error", err)
-				pause(ctx, pauseOther)
+				pause(ctx, retryRemoval)
 				continue
 			}
 		}
 		if e := a.cluster.snapshot().config.Effective; a.planes.changed(e) {
-			if err := a.changePlane(ctx, e); err != nil {
+			if err := a.switchPlane(ctx, e); err != nil {
 				return err
 			}
 		}
@@ -80,7 +80,7 @@ func (a *Agent) keepPlane(ctx context.Context) error {
 }
 
 // awaitPrograms waits for what the kernel says of the programs, while states are applied. Where its verifier refuses them after an agent of another
-// version had its own attached, the agent starts again with the data plane of standard Linux.
+// version had its own attached, the agent starts again with the data plane nftables.
 func (a *Agent) awaitPrograms(ctx context.Context) error {
 	if a.programs == nil {
 		return nil
@@ -89,9 +89,9 @@ func (a *Agent) awaitPrograms(ctx context.Context) error {
 	if ctx.Err() != nil || !errors.Is(err, ebpf.ErrRefused) {
 		return err
 	}
-	before := a.planes.choice.Standard
-	switch standard := a.planes.choose(a.cluster.snapshot().config.Effective, err); {
-	case standard == before:
+	before := a.planes.choice.NFTables
+	switch nftables := a.planes.choose(a.cluster.snapshot().config.Effective, err); {
+	case nftables == before:
 		return nil
 	case a.planes.unsaved:
 		return err // the next start would try the same
@@ -126,13 +126,13 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// changePlane puts another data plane in the place of the one in force, which goes on applying changes until then. The error is ErrAgain when the
+// switchPlane puts another data plane in the place of the one in force, which goes on applying changes until then. The error is ErrAgain when the
 // agent is to start again with it: also where the change was broken off, and is for the next start to finish.
-func (a *Agent) changePlane(ctx context.Context, e config.Effective) error {
-	a.log.Info("another data plane is asked for", "standard Linux", e.Standard)
-	a.noteChanging(e.Standard)
-	a.report(ctx)
-	if err := a.planes.note(e.Standard); err != nil {
+func (a *Agent) switchPlane(ctx context.Context, e config.Effective) error {
+	a.log.Info("another data plane is asked for", "standard Linux", e.NFTables)
+	a.noteChanging(e.NFTables)
+	a.reportSwitch(ctx)
+	if err := a.planes.note(e.NFTables); err != nil {
 		return err
 	}
 	if proxied, err := kubeproxy.RulesThere(); proxied || err != nil {
@@ -140,7 +140,7 @@ func (a *Agent) changePlane(ctx context.Context, e config.Effective) error {
 		a.log.Info("a kube-proxy's rules are here: the agent starts again with the other data plane", "error", err)
 		return ErrAgain
 	}
-	change, err := a.changeTo(e)
+	change, err := a.openSwitch(e)
 	if errors.Is(err, ebpf.ErrRefused) {
 		a.planes.choose(e, err)
 		a.changing.Store(nil)
@@ -152,7 +152,7 @@ func (a *Agent) changePlane(ctx context.Context, e config.Effective) error {
 	began := time.Now()
 	changing, stop := context.WithCancel(ctx)
 	defer stop()
-	go a.whileWanted(changing, e.Standard, stop)
+	go a.stopWhenUnwanted(changing, e.NFTables, stop)
 	if err = change.Run(changing); err != nil {
 		a.log.Error("the change of the data plane goes on with the next start", "error", err)
 		return ErrAgain
@@ -161,15 +161,15 @@ func (a *Agent) changePlane(ctx context.Context, e config.Effective) error {
 	if err := a.planes.save(); err != nil {
 		a.log.Error("remembering that the data plane has changed; the next start looks for what the other one left", "error", err)
 	}
-	a.log.Info("the data plane has changed; the agent starts again with it", "standard Linux", e.Standard, "took", time.Since(began).Round(time.Millisecond))
+	a.log.Info("the data plane has changed; the agent starts again with it", "standard Linux", e.NFTables, "took", time.Since(began).Round(time.Millisecond))
 	return ErrAgain
 }
 
-// whileWanted stops a change when the data plane that it leads to is asked for no more.
-func (a *Agent) whileWanted(ctx context.Context, standard bool, stop context.CancelFunc) {
+// stopWhenUnwanted stops a change when the data plane that it leads to is asked for no more.
+func (a *Agent) stopWhenUnwanted(ctx context.Context, nftables bool, stop context.CancelFunc) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for a.cluster.snapshot().config.Effective.Standard == standard {
+	for a.cluster.snapshot().config.Effective.NFTables == nftables {
 		select {
 		case <-ctx.Done():
 			return
@@ -179,21 +179,21 @@ func (a *Agent) whileWanted(ctx context.Context, standard bool, stop context.Can
 	stop()
 }
 
-// changeTo opens the other data plane and says how it takes the place of this one.
-func (a *Agent) changeTo(e config.Effective) (c handover.Change, err error) {
-	c = handover.Change{Loop: a.loop, From: a.driver, Remove: a.removeStandard}
-	if !e.Standard {
+// openSwitch opens the other data plane and says how it takes the place of this one.
+func (a *Agent) openSwitch(e config.Effective) (c handover.Change, err error) {
+	c = handover.Change{Loop: a.loop, From: a.driver, Remove: a.removeNFTables}
+	if !e.NFTables {
 		to, err := a.openEBPF(e)
 		c.To = to
 		return c, err
 	}
-	to, err := a.openStandard()
+	to, err := a.openNFTables()
 	if err != nil {
 		return c, err
 	}
 	c.To, c.Remove = to, a.removeEBPF
 	c.HandOver = func(ctx context.Context) error {
-		err := a.driver.(ebpfPlane).GiveWay(ctx, to.(standardPlane))
+		err := a.driver.(ebpfPlane).GiveWay(ctx, to.(nftablesPlane))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -205,13 +205,13 @@ func (a *Agent) changeTo(e config.Effective) (c handover.Change, err error) {
 	return c, nil
 }
 
-// reportWithin is how long a change of the data plane waits for its report.
-const reportWithin = time.Second
+// reportTimeout is how long a change of the data plane waits for its report.
+const reportTimeout = time.Second
 
-// report writes the NodeStatus at once: when the data plane is about to change, after which the agent does not answer for a
+// reportSwitch writes the NodeStatus at once: when the data plane is about to change, after which the agent does not answer for a
 // while, and when it has changed.
-func (a *Agent) report(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, reportWithin)
+func (a *Agent) reportSwitch(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	if err := a.publishNow(ctx, true); err != nil {
 		a.log.Warn("the change of the data plane could not be reported; it goes on", "error", err)
@@ -219,26 +219,26 @@ func (a *Agent) report(ctx context.Context) {
 }
 
 // noteChanging says from now on that a data plane is about to carry packets.
-func (a *Agent) noteChanging(standard bool) {
+func (a *Agent) noteChanging(nftables bool) {
 	to := planeEBPF
-	if standard {
-		to = planeStandard
+	if nftables {
+		to = planeNFTables
 	}
 	a.changing.Store(&to)
 }
 
-// giveWay hands the connections of the eBPF data plane over to this one.
-func (a *Agent) giveWay(ctx context.Context) {
-	if err := ebpf.GiveWay(ctx, a.planes.bpffs, a.driver.(standardPlane), a.log.With("part", "ebpf")); err != nil {
+// handOverFromEBPF hands the connections of the eBPF data plane over to this one.
+func (a *Agent) handOverFromEBPF(ctx context.Context) {
+	if err := ebpf.GiveWay(ctx, a.planes.bpffs, a.driver.(nftablesPlane), a.log.With("part", "ebpf")); err != nil {
 		a.log.Error("some open connections of the data plane before are lost", "error", err)
 	}
 }
 
 // removeOther removes what the other data plane left; of eBPF's, once its connections are handed over.
 func (a *Agent) removeOther(ctx context.Context) error {
-	remove := a.removeStandard
-	if a.planes.choice.Standard {
-		a.giveWay(ctx)
+	remove := a.removeNFTables
+	if a.planes.choice.NFTables {
+		a.handOverFromEBPF(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err() // the next start does it
 		}
@@ -251,20 +251,20 @@ func (a *Agent) removeOther(ctx context.Context) error {
 	a.log.Info("removed what the other data plane left")
 	err := a.planes.save()
 	a.changing.Store(nil)
-	a.report(ctx)
+	a.reportSwitch(ctx)
 	return err
 }
 
 // removeEBPF removes what is left of the eBPF data plane.
 func (a *Agent) removeEBPF(context.Context) error {
-	if err := conntrack.Unkeep(false); err != nil { // the tables of standard Linux do that
+	if err := conntrack.Unkeep(false); err != nil { // those of nftables do that
 		a.log.Warn("a table that does nothing stays", "error", err)
 	}
 	return ebpf.Remove(a.planes.bpffs)
 }
 
-// removeStandard removes what is left of the data plane of standard Linux.
-func (a *Agent) removeStandard(ctx context.Context) error {
+// removeNFTables removes what is left of the data plane nftables.
+func (a *Agent) removeNFTables(ctx context.Context) error {
 	if err := nft.Remove(ctx); err != nil {
 		return err
 	}

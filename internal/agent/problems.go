@@ -29,15 +29,15 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	}
 	out = append(out, nodeAddressProblems(a.opts.Node, snap)...)
 	st := a.driver.Status()
-	out = append(out, hostProblems(snap, st.Uplinks, a.standard())...)
+	out = append(out, hostProblems(snap, st.Uplinks, a.onNFTables())...)
 	out = append(out, arrivalProblems(a.opts.Node, st.Arrival)...)
 	out = append(out, a.metricsTLS.problem(a.opts.Node)...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
-	if a.standard() {
-		out = append(out, a.lacking.of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)
+	if a.onNFTables() {
+		out = append(out, a.limits.of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)
 		out = append(out, proxyProblems(a.opts.Node, a.cluster.servicesBy())...)
 	}
-	if len(st.Uplinks) == 0 && !a.standard() {
+	if len(st.Uplinks) == 0 && !a.onNFTables() {
 		out = append(out, weirv1.Problem{Object: "FelixConfiguration", Field: "spec.bpfDataIfacePattern", Value: snap.config.Settings.DataIfaces,
 			Message: "no interface of this node matches; nothing from outside reaches pods and Services", Action: "name the uplinks"})
 	}
@@ -57,7 +57,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 		objects = append(objects, checkProblems(a.opts.Node, c.failing(), c.unanswered())...)
 	}
 	if held, err := a.driver.Held(); err == nil {
-		objects = append(objects, heldProblems(held, a.standard(), a.cluster.owner)...)
+		objects = append(objects, heldProblems(held, a.onNFTables(), a.cluster.owner)...)
 	}
 	if spent, err := a.driver.Spent(); err == nil {
 		objects = append(objects, spentProblems(spent, a.cluster.owner)...)

@@ -54,9 +54,9 @@ func newServiceChecks(log *slog.Logger, healthy func() bool) *serviceChecks {
 		listen: func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) }}
 }
 
-// follow listens where a state says, on hosts, and answers by it from now on. What could not be opened is tried
+// update listens where a state says, on hosts, and answers by it from now on. What could not be opened is tried
 // again by the next call.
-func (c *serviceChecks) follow(s *nodestate.State, hosts []string) {
+func (c *serviceChecks) update(s *nodestate.State, hosts []string) {
 	if !c.first && len(c.failed) == 0 && slices.Equal(hosts, c.hosts) && !healthChanged(c.seen, s.HealthChecks) {
 		return
 	}

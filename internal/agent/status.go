@@ -48,7 +48,7 @@ func (a *Agent) publish(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.kick:
+		case <-a.statusDue:
 			if p.written() {
 				continue // the check that comes within statusPause looks at it
 			}
@@ -124,8 +124,8 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
-	if a.standard() {
-		st.UnsupportedFields = append(slices.Clone(st.UnsupportedFields), standardNever()...)
+	if a.onNFTables() {
+		st.UnsupportedFields = append(slices.Clone(st.UnsupportedFields), nftablesNever()...)
 	}
 	st.Announced = announced(snap.state)
 	for i, into := range []*string{&st.NodeAddress, &st.NodeAddressIPv6} {
@@ -219,7 +219,7 @@ func (a *Agent) dataplane() error {
 	if to := a.changing.Load(); to != nil {
 		from := planeEBPF
 		if *to == planeEBPF {
-			from = planeStandard
+			from = planeNFTables
 		}
 		return errChanging{from, *to}
 	}
@@ -260,10 +260,10 @@ func pressure(node string, all []ebpf.Pressure) []weirv1.Problem {
 }
 
 // heldProblems name the pods that begin no connections because they have too many, in eBPF's table or in that of connection tracking.
-func heldProblems(held []ebpf.Held, standard bool, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
+func heldProblems(held []ebpf.Held, nftables bool, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
 	var out []weirv1.Problem
 	share, setting := "more than an eighth of the connection table", "FelixConfiguration spec.bpfMapSizeConntrack"
-	if standard {
+	if nftables {
 		share, setting = "more than a quarter of what is free of connection tracking", "net.netfilter.nf_conntrack_max"
 	}
 	for _, h := range held {

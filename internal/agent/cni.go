@@ -17,14 +17,14 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// enforced is what the enforcer asks of a driver beside states.
-type enforced interface {
+// enforcementChecker is what the enforcer asks of a driver beside states.
+type enforcementChecker interface {
 	// Enforced says what is missing for an endpoint to be enforced.
 	Enforced(ep model.LocalEndpoint) error
 }
 
-// finder finds the pod of an ADD.
-type finder interface {
+// podFinder finds the pod of an ADD.
+type podFinder interface {
 	PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
 }
 
@@ -32,8 +32,8 @@ type finder interface {
 type enforcer struct {
 	cluster *cluster
 	loop    *dataplane.Loop
-	driver  enforced
-	pods    finder
+	driver  enforcementChecker
+	pods    podFinder
 	log     *slog.Logger
 }
 

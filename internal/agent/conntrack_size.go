@@ -18,28 +18,28 @@ const (
 	flowMap = "weir_flows"
 	// mostGrowth bounds how far the connection table grows beyond what is configured: what pods can fill costs the node memory.
 	mostGrowth = 4
-	// scalePause is between two looks at the connection table.
-	scalePause = 10 * time.Second
+	// conntrackCheckEvery is between two looks at the connection table.
+	conntrackCheckEvery = 10 * time.Second
 )
 
-// flowTable remembers how far the connection table has grown (bpfMapSizeConntrackScaling), also over a reboot.
-type flowTable struct {
-	file remembered[grown]
+// conntrackSize remembers how far the connection table has grown (bpfMapSizeConntrackScaling), also over a reboot.
+type conntrackSize struct {
+	file remembered[rememberedSize]
 	log  *slog.Logger
 }
 
-// grown is the size of the connection table, and the configured one that it has grown from.
-type grown struct {
+// rememberedSize is the size of the connection table, and the configured one that it has grown from.
+type rememberedSize struct {
 	Configured int `json:"configured"`
 	Entries    int `json:"entries"`
 }
 
-func openFlowTable(stateDir string, log *slog.Logger) *flowTable {
-	return &flowTable{file: remembered[grown]{path: filepath.Join(stateDir, "conntrack.json"), log: log}, log: log}
+func openConntrackSize(stateDir string, log *slog.Logger) *conntrackSize {
+	return &conntrackSize{file: remembered[rememberedSize]{path: filepath.Join(stateDir, "conntrack.json"), log: log}, log: log}
 }
 
 // entries returns how many entries the table has from the start of the agent on. Another configured size begins anew.
-func (f *flowTable) entries(e config.Effective) int {
+func (f *conntrackSize) entries(e config.Effective) int {
 	configured := e.Settings.MaxFlows
 	g := f.file.load()
 	if !e.MapSizes.ConntrackDoubles || g.Configured != configured {
@@ -49,7 +49,7 @@ func (f *flowTable) entries(e config.Effective) int {
 }
 
 // grow remembers twice the size when the table is nearly full, and reports whether the agent has to start again for it.
-func (f *flowTable) grow(e config.Effective, all []ebpf.Pressure) bool {
+func (f *conntrackSize) grow(e config.Effective, all []ebpf.Pressure) bool {
 	configured := e.Settings.MaxFlows
 	for _, p := range all {
 		if p.Map != flowMap || !p.High() || !e.MapSizes.ConntrackDoubles {
@@ -59,7 +59,7 @@ func (f *flowTable) grow(e config.Effective, all []ebpf.Pressure) bool {
 		if f.entries(e) != p.Capacity || 2*p.Capacity > mostGrowth*configured {
 			continue
 		}
-		if f.file.save(grown{Configured: configured, Entries: 2 * p.Capacity}) == nil {
+		if f.file.save(rememberedSize{Configured: configured, Entries: 2 * p.Capacity}) == nil {
 			f.log.Warn("the connection table is nearly full and doubles; the agent starts again, no connection is lost", "entries", p.Entries, "of", p.Capacity, "now", 2*p.Capacity)
 			return true
 		}
@@ -67,9 +67,9 @@ func (f *flowTable) grow(e config.Effective, all []ebpf.Pressure) bool {
 	return false
 }
 
-// scale looks at the connection table until it has to grow.
-func (a *Agent) scale(ctx context.Context) error {
-	tick := time.NewTicker(scalePause)
+// growConntrack looks at the connection table until it has to grow.
+func (a *Agent) growConntrack(ctx context.Context) error {
+	tick := time.NewTicker(conntrackCheckEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -77,7 +77,7 @@ func (a *Agent) scale(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if a.flows.grow(a.cluster.snapshot().config.Effective, a.driver.Pressures()) {
+		if a.conntrackSize.grow(a.cluster.snapshot().config.Effective, a.driver.Pressures()) {
 			return ErrAgain
 		}
 	}

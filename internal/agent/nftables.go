@@ -14,24 +14,24 @@ import (
 // Names of the data planes in a NodeStatus.
 const (
 	planeEBPF     = "eBPF"
-	planeStandard = "nftables"
+	planeNFTables = "nftables"
 )
 
-// standard reports whether the data plane in force is that of standard Linux.
-func (a *Agent) standard() bool {
-	_, ok := a.driver.(standardPlane)
+// onNFTables reports whether the data plane in force is nftables.
+func (a *Agent) onNFTables() bool {
+	_, ok := a.driver.(nftablesPlane)
 	return ok
 }
 
-// standardNever is what no node with the data plane of standard Linux does, whatever is asked. The text names no node: those of all nodes
+// nftablesNever is what no node with the data plane nftables does, whatever is asked. The text names no node: those of all nodes
 // are told once.
-func standardNever() []string {
+func nftablesNever() []string {
 	return []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}
 }
 
-// standardNotInForce names what a state asks for and the data plane of standard Linux does not do. Each is named once, with one example.
+// nftablesNotInForce names what a state asks for and the data plane nftables does not do. Each is named once, with one example.
 // Host endpoints are hostProblems'.
-func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Feature]string) []weirv1.Problem {
+func nftablesNotInForce(node string, s *nodestate.State, lacks map[dataplane.Feature]string) []weirv1.Problem {
 	var out []weirv1.Problem
 	add := func(field, value, message string) {
 		out = append(out, weirv1.Problem{Object: "Node " + node, Field: field, Value: value, Message: message,
@@ -40,7 +40,7 @@ func standardNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	if first, n := tooManyHashed(s); n > 0 && !s.Settings.KubeProxy {
 		add("consistent hashing", someOf(first, n), fmt.Sprintf("Services choose backends without it: in the data plane nftables it is for %d backends at most", nft.MaxHashed))
 	}
-	if _, standard := lacks[dataplane.FeatureUntracked]; standard && (nft.JudgesForwarded(s, false) || nft.JudgesForwarded(s, true)) {
+	if _, nftables := lacks[dataplane.FeatureUntracked]; nftables && (nft.JudgesForwarded(s, false) || nft.JudgesForwarded(s, true)) {
 		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: the data plane nftables hands nothing on where policies for host endpoints judge what passes the node (applyOnForward without preDNAT and doNotTrack)")
 	}
 	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.JudgesAlone() {
@@ -96,21 +96,21 @@ func tooManyHashed(s *nodestate.State) (first string, n int) {
 	return first, n
 }
 
-// standardLacks keeps what standardNotInForce says of the last state: a status is made every few seconds, and states are large.
-type standardLacks struct {
+// nftablesLimits keeps what nftablesNotInForce says of the last state: a status is made every few seconds, and states are large.
+type nftablesLimits struct {
 	mu    sync.Mutex
 	state *nodestate.State
-	said  []weirv1.Problem
+	found []weirv1.Problem
 }
 
-func (l *standardLacks) of(node string, s *nodestate.State, lacks map[dataplane.Feature]string) []weirv1.Problem {
+func (l *nftablesLimits) of(node string, s *nodestate.State, lacks map[dataplane.Feature]string) []weirv1.Problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s == nil {
 		return nil
 	}
 	if l.state != s {
-		l.state, l.said = s, standardNotInForce(node, s, lacks)
+		l.state, l.found = s, nftablesNotInForce(node, s, lacks)
 	}
-	return l.said
+	return l.found
 }

@@ -16,14 +16,14 @@ import (
 	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
-// questions are what an agent answers to who is root on its node, may run programs in its pod, or has the right to ask
+// apiHandlers are what an agent answers to who is root on its node, may run programs in its pod, or has the right to ask
 // by the API server (package relay): the handlers by
 // the pattern of their path. An answer that goes on for long ends with its request's context.
-func (a *Agent) questions() map[string]http.HandlerFunc {
+func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
-		"GET /version":         a.answerVersion,
-		"GET " + events.Path:   a.answerEvents,
-		"GET /status":          a.answerStatus,
+		"GET /version":         a.serveVersion,
+		"GET " + events.Path:   a.serveEvents,
+		"GET /status":          a.serveStatus,
 		"POST " + whywire.Path: a.why.ServeHTTP,
 	}
 }
@@ -37,20 +37,20 @@ type Version struct {
 	Epoch   uint32    `json:"epoch"` // of flows: moves on when existing ones are to be judged again
 }
 
-func (a *Agent) answerVersion(w http.ResponseWriter, _ *http.Request) {
-	answerJSON(w, Version{Version: version.Version, Node: a.opts.Node, Kernel: kernel.Release(), Began: a.began.UTC().Truncate(time.Second), Epoch: a.driver.Status().Epoch})
+func (a *Agent) serveVersion(w http.ResponseWriter, _ *http.Request) {
+	writeAnswer(w, Version{Version: version.Version, Node: a.opts.Node, Kernel: kernel.Release(), Began: a.began.UTC().Truncate(time.Second), Epoch: a.driver.Status().Epoch})
 }
 
-// answerStatus tells the node's status as it is now: a weirv1.NodeStatusStatus.
-func (a *Agent) answerStatus(w http.ResponseWriter, _ *http.Request) {
+// serveStatus tells the node's status as it is now: a weirv1.NodeStatusStatus.
+func (a *Agent) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	if a.cluster.snapshot().state == nil {
 		http.Error(w, "the agent has not read the cluster yet", http.StatusServiceUnavailable)
 		return
 	}
-	answerJSON(w, a.status(nil))
+	writeAnswer(w, a.status(nil))
 }
 
-func answerJSON(w http.ResponseWriter, v any) {
+func writeAnswer(w http.ResponseWriter, v any) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -60,8 +60,8 @@ func answerJSON(w http.ResponseWriter, v any) {
 	_, _ = w.Write(append(text, '\n')) // who asked may have gone
 }
 
-// questionMux serves questions, each with a body of limited size, and marks those that it does not know.
-func questionMux(questions map[string]http.HandlerFunc) http.Handler {
+// newAPIMux serves questions, each with a body of limited size, and marks those that it does not know.
+func newAPIMux(questions map[string]http.HandlerFunc) http.Handler {
 	mux := http.NewServeMux()
 	for pattern, handler := range questions {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -76,12 +76,12 @@ func questionMux(questions map[string]http.HandlerFunc) http.Handler {
 	return mux
 }
 
-// maxQuestions bounds the questions that are answered at a time; others are refused.
-const maxQuestions = 32
+// maxRequests bounds the questions that are answered at a time; others are refused.
+const maxRequests = 32
 
 // bounded answers as many questions at a time as it may.
 func bounded(handler http.Handler) http.Handler {
-	slots := make(chan struct{}, maxQuestions)
+	slots := make(chan struct{}, maxRequests)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case slots <- struct{}{}:
@@ -93,8 +93,8 @@ func bounded(handler http.Handler) http.Handler {
 	})
 }
 
-// serveQuestions serves a socket until ctx ends.
-func serveQuestions(ctx context.Context, socket string, handler http.Handler) error {
+// serveAPI serves a socket until ctx ends.
+func serveAPI(ctx context.Context, socket string, handler http.Handler) error {
 	l, err := localsock.Listen(socket)
 	if err != nil {
 		return err

@@ -21,13 +21,13 @@ func TestConnectionTableDoubles(t *testing.T) {
 	}
 	size := func(want int) {
 		t.Helper()
-		if got := openFlowTable(dir, log).entries(e); got != want {
+		if got := openConntrackSize(dir, log).entries(e); got != want {
 			t.Errorf("%d entries, want %d", got, want)
 		}
 	}
 	grows := func(all []ebpf.Pressure, want bool) {
 		t.Helper()
-		if got := openFlowTable(dir, log).grow(e, all); got != want {
+		if got := openConntrackSize(dir, log).grow(e, all); got != want {
 			t.Errorf("grows: %v, want %v", got, want)
 		}
 	}

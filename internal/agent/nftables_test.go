@@ -10,10 +10,10 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-func TestStandardNamesWhatItLacks(t *testing.T) {
+func TestNFTablesNamesWhatItLacks(t *testing.T) {
 	t.Parallel()
 	lacks := (*nft.Driver)(nil).Lacks()
-	var l standardLacks
+	var l nftablesLimits
 	if got := l.of("n1", nil, lacks); got != nil {
 		t.Errorf("without a state: %v", got)
 	}
@@ -47,7 +47,7 @@ func TestStandardNamesWhatItLacks(t *testing.T) {
 	}
 	// A driver that lacks none of this has to say nothing of it.
 	s.Backends = nodestate.MapOf(map[nodestate.Frontend][]nodestate.Backend{id: many[1:]})
-	if got := standardNotInForce("n1", s, nil); len(got) != 0 {
+	if got := nftablesNotInForce("n1", s, nil); len(got) != 0 {
 		t.Errorf("of a driver that lacks nothing: %v", got)
 	}
 }
