@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/weir-net/weir/internal/agent"
+	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/kernel"
@@ -101,8 +102,8 @@ func run(ctx context.Context, o agent.Options) error {
 		return err
 	}
 	err = a.Run(ctx)
-	if (errors.Is(err, agent.ErrAgain) || errors.Is(err, agent.ErrHandOver)) && ctx.Err() == nil {
-		o.Log.Info("starting again; the data plane goes on as it is", "handed over", errors.Is(err, agent.ErrHandOver))
+	if (errors.Is(err, agent.ErrAgain) || errors.Is(err, nodelock.ErrHandOver)) && ctx.Err() == nil {
+		o.Log.Info("starting again; the data plane goes on as it is", "handed over", errors.Is(err, nodelock.ErrHandOver))
 		return fmt.Errorf("starting again: %w", syscall.Exec("/proc/self/exe", os.Args, a.EnvironAgain(err)))
 	}
 	if err != nil {

@@ -52,7 +52,7 @@ var attacksAgent = []mutant{
 		"			} else {\n				unix.Close(fd)\n", "			} else {\n"},
 		"./internal/cni", "^TestHostileSocket$"},
 	{fault{"a clean-up removes what an agent that starts alongside it makes", "internal/agent/cleanup.go",
-		"		if errors.Is(err, unix.EWOULDBLOCK) {\n			return nil, ErrRunning\n", "		if errors.Is(err, unix.EWOULDBLOCK) {\n			return func() {}, nil\n"},
+		"	if errors.Is(err, nodelock.ErrHeld) {\n		return nil, ErrRunning\n", "	if errors.Is(err, nodelock.ErrHeld) {\n		return func() {}, nil\n"},
 		"./internal/agent", "^TestHostileCleanUpBesideAgent$"},
 	{fault{"a node counts as healthy for ever by a heartbeat of the future", "cmd/weir/status.go",
 		"out.ahead = out.heartbeat < -clockSkew", "out.ahead = false"},

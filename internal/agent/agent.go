@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/agent/nodelock"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/cni"
@@ -55,6 +56,9 @@ type Options struct {
 	// Garbage is told when changes are over, and runs once the first state is in place; nil = the runtime does as it likes.
 	Garbage *gctuner.Collector
 }
+
+// windDown bounds how long an agent that was asked to hand over finishes what it does.
+const windDown = 2 * time.Second
 
 // Default paths.
 const (
@@ -100,7 +104,7 @@ type Agent struct {
 	familiesChanged chan struct{}          // look at the families that pods get
 
 	metricsTLS metricsTLS
-	turn       *turn
+	lock       *nodelock.Lock
 }
 
 // New checks the kernel, loads the programs and connects everything, and begins to read the cluster meanwhile. Where programs of an
@@ -121,7 +125,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	}
 	defer func() {
 		if err != nil {
-			a.turn.close()
+			a.lock.Close()
 		}
 	}()
 	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
@@ -175,20 +179,19 @@ const readWithin = 20 * time.Second
 // begin connects to the API server and begins to read the cluster, and makes this agent the one of its node that works. Until it returns, nothing is
 // written on the node.
 func (a *Agent) begin(ctx, reading context.Context) error {
-	idle := os.Getenv(idleVariable) != ""
-	os.Unsetenv(idleVariable)
-	t, held, err := openTurn(a.opts.RunDir, a.log.With("part", "turn"))
+	idle := nodelock.OnlyWaits()
+	t, held, err := nodelock.Open(a.opts.RunDir, a.log.With("part", "nodelock"))
 	if err != nil {
 		return err
 	}
-	a.turn = t
+	a.lock = t
 	defer func() {
 		if err != nil {
-			t.close()
+			t.Close()
 		}
 	}()
 	if idle {
-		if err = t.take(ctx, false, func(context.Context) {}); err != nil {
+		if err = t.Acquire(ctx, false, func(context.Context) {}); err != nil {
 			return err
 		}
 	}
@@ -197,7 +200,7 @@ func (a *Agent) begin(ctx, reading context.Context) error {
 	}
 	a.watcher.Start(reading)
 	if !held && !idle {
-		err = t.take(ctx, true, func(ctx context.Context) {
+		err = t.Acquire(ctx, true, func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, readWithin)
 			defer cancel()
 			if err := a.watcher.AwaitRead(ctx); err != nil {
@@ -208,7 +211,7 @@ func (a *Agent) begin(ctx, reading context.Context) error {
 			return err
 		}
 	}
-	err = t.listen()
+	err = t.Listen()
 	return err
 }
 
@@ -314,7 +317,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	local, err := watchLocal(a.log)
 	if err == nil {
-		err = a.turn.serves(socket)
+		err = a.lock.NoteSocket(socket)
 	}
 	if err != nil {
 		listener.Close()
@@ -333,8 +336,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	handedOver := make(chan struct{})
 	run("working alone on the node", func(ctx context.Context) error {
-		err := a.turn.run(ctx)
-		if errors.Is(err, ErrHandOver) {
+		err := a.lock.AwaitHandOver(ctx)
+		if errors.Is(err, nodelock.ErrHandOver) {
 			close(handedOver)
 		}
 		return err
@@ -373,20 +376,20 @@ func (a *Agent) Run(ctx context.Context) error {
 		case err = <-ended:
 		case <-time.After(windDown):
 			a.log.Warn("handing over before all work has ended")
-			return ErrHandOver
+			return nodelock.ErrHandOver
 		}
 	}
 	a.cni.Close()
 	err = errors.Join(err, a.driver.Close())
 	if !errors.Is(err, ErrAgain) {
-		a.turn.close()
+		a.lock.Close()
 	}
 	return err
 }
 
 // EnvironAgain is the environment with which this process starts again, after Run returned err: ErrAgain or ErrHandOver.
 func (a *Agent) EnvironAgain(err error) []string {
-	return a.turn.environAgain(errors.Is(err, ErrHandOver))
+	return a.lock.RestartEnviron(errors.Is(err, nodelock.ErrHandOver))
 }
 
 // watchProxies finds out whether a kube-proxy carries Services here. It is called before the cluster's goroutine runs.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
@@ -113,22 +113,12 @@ func removeFiles(paths ...string) error {
 	return errors.Join(errs...)
 }
 
-// lockNode takes the lock of the node, or returns ErrRunning where an agent, or another clean-up, has it: nothing is removed under an agent that has
-// started and does not answer yet.
+// lockNode takes the lock of the node, or returns ErrRunning where an agent, or another clean-up, has
+// it: nothing is removed under an agent that has started and does not answer yet.
 func lockNode(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making the folder of the node's lock: %w", err)
+	unlock, err = nodelock.TryAcquire(dir)
+	if errors.Is(err, nodelock.ErrHeld) {
+		return nil, ErrRunning
 	}
-	f, err := os.OpenFile(filepath.Join(dir, turnLock), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("opening the node's lock: %w", err)
-	}
-	if err := lockFile(f); err != nil {
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, ErrRunning
-		}
-		return nil, fmt.Errorf("taking the node's lock: %w", err)
-	}
-	return func() { f.Close() }, nil
+	return unlock, err
 }

@@ -1,4 +1,4 @@
-package agent
+package nodelock
 
 import (
 	"context"
@@ -19,44 +19,44 @@ import (
 	"github.com/weir-net/weir/internal/localsock"
 )
 
-// turnWorker is an agent as far as turns go.
-type turnWorker struct {
-	*turn
+// worker is an agent as far as the lock goes.
+type worker struct {
+	*Lock
 	ended chan error // what run returned
 }
 
-// openWorker opens a turn; held says that it has the lock from a process before.
-func openWorker(t *testing.T, dir string, held bool) *turnWorker {
+// openWorker opens a lock; held says that it has the lock from a process before.
+func openWorker(t *testing.T, dir string, held bool) *worker {
 	t.Helper()
-	of, got, err := openTurn(dir, slog.New(slog.DiscardHandler))
+	of, got, err := Open(dir, slog.New(slog.DiscardHandler))
 	if err != nil || got != held {
 		t.Fatalf("opening: held %v, error %v", got, err)
 	}
-	t.Cleanup(of.close)
-	return &turnWorker{turn: of, ended: make(chan error, 1)}
+	t.Cleanup(of.Close)
+	return &worker{Lock: of, ended: make(chan error, 1)}
 }
 
 // work listens at the sockets as an agent does, and lets go when it is asked.
-func (w *turnWorker) work(t *testing.T) {
+func (w *worker) work(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(w.dir, filepath.Base(wire.DefaultSocket))
 	cni, err := localsock.Listen(path)
 	if err == nil {
-		err = errors.Join(w.listen(), w.serves(path))
+		err = errors.Join(w.Listen(), w.NoteSocket(path))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() {
-		err := w.run(t.Context())
+		err := w.AwaitHandOver(t.Context())
 		cni.Close()
-		w.close()
+		w.Close()
 		w.ended <- err
 	}()
 }
 
 // end waits for the end of its work.
-func (w *turnWorker) end(t *testing.T) error {
+func (w *worker) end(t *testing.T) error {
 	t.Helper()
 	select {
 	case err := <-w.ended:
@@ -68,25 +68,25 @@ func (w *turnWorker) end(t *testing.T) error {
 }
 
 // takes begins to wait for the lock.
-func (w *turnWorker) takes(ctx context.Context, ask bool, prepare func(context.Context)) <-chan error {
+func (w *worker) takes(ctx context.Context, ask bool, prepare func(context.Context)) <-chan error {
 	got := make(chan error, 1)
-	go func() { got <- w.take(ctx, ask, prepare) }()
+	go func() { got <- w.Acquire(ctx, ask, prepare) }()
 	return got
 }
 
 func nothing(context.Context) {}
 
-// TestTurnIsHandedOver: a new agent prepares while the one before works, gets its place by asking, and the one before gets it back when the new one ends.
-func TestTurnIsHandedOver(t *testing.T) {
+// TestLockIsHandedOver: a new agent prepares while the one before works, gets its place by asking, and the one before gets it back when the new one ends.
+func TestLockIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	first := openWorker(t, dir, false)
-	if err := first.take(t.Context(), true, func(context.Context) { t.Error("nobody has the lock, but it was waited for") }); err != nil {
+	if err := first.Acquire(t.Context(), true, func(context.Context) { t.Error("nobody has the lock, but it was waited for") }); err != nil {
 		t.Fatal(err)
 	}
 	first.work(t)
 	second := openWorker(t, dir, false)
 	prepared := false
-	err := second.take(t.Context(), true, func(context.Context) {
+	err := second.Acquire(t.Context(), true, func(context.Context) {
 		prepared = true
 		select {
 		case err := <-first.ended:
@@ -117,44 +117,44 @@ func TestTurnIsHandedOver(t *testing.T) {
 	}
 }
 
-// TestTurnIsKeptAcrossExec: a process that starts again in its own place keeps the lock; nobody else gets it in between.
-func TestTurnIsKeptAcrossExec(t *testing.T) {
+// TestLockIsKeptAcrossExec: a process that starts again in its own place keeps the lock; nobody else gets it in between.
+func TestLockIsKeptAcrossExec(t *testing.T) {
 	dir := t.TempDir()
 	first := openWorker(t, dir, false)
-	if err := first.take(t.Context(), true, nothing); err != nil {
+	if err := first.Acquire(t.Context(), true, nothing); err != nil {
 		t.Fatal(err)
 	}
-	env := first.environAgain(false)
-	flags, err := unix.FcntlInt(first.lock.Fd(), unix.F_GETFD, 0)
-	if err != nil || flags&unix.FD_CLOEXEC != 0 || env[len(env)-1] != fmt.Sprintf("%s=%d", heldVariable, first.lock.Fd()) {
+	env := first.RestartEnviron(false)
+	flags, err := unix.FcntlInt(first.file.Fd(), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC != 0 || env[len(env)-1] != fmt.Sprintf("%s=%d", heldVariable, first.file.Fd()) {
 		t.Fatalf("flags %#x, environment %q, error %v", flags, env[len(env)-1], err)
 	}
-	fd, err := unix.Dup(int(first.lock.Fd())) // what execve(2) leaves
+	fd, err := unix.Dup(int(first.file.Fd())) // what execve(2) leaves
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.close()
+	first.Close()
 	t.Setenv(heldVariable, fmt.Sprint(fd))
 	again := openWorker(t, dir, true)
-	if flags, err := unix.FcntlInt(again.lock.Fd(), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+	if flags, err := unix.FcntlInt(again.file.Fd(), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
 		t.Errorf("programs that the agent starts get the lock: flags %#x, error %v", flags, err)
 	}
 	if os.Getenv(heldVariable) != "" {
 		t.Errorf("%s is still there", heldVariable)
 	}
 	other := openWorker(t, dir, false)
-	if got, err := other.try(); got || err != nil {
+	if got, err := other.tryLock(); got || err != nil {
 		t.Errorf("another one got the lock: %v, error %v", got, err)
 	}
-	for _, v := range again.environAgain(true) {
+	for _, v := range again.RestartEnviron(true) {
 		if strings.HasPrefix(v, heldVariable+"=") {
 			t.Errorf("one that waits keeps the lock: %s", v)
 		}
 	}
 }
 
-// TestTurnWithAnotherFile: a descriptor that is not the lock's is not believed, and a lock file that was removed locks nobody out.
-func TestTurnWithAnotherFile(t *testing.T) {
+// TestLockWithAnotherFile: a descriptor that is not the lock's is not believed, and a lock file that was removed locks nobody out.
+func TestLockWithAnotherFile(t *testing.T) {
 	dir := t.TempDir()
 	other, err := os.Create(filepath.Join(dir, "other"))
 	if err != nil {
@@ -166,26 +166,26 @@ func TestTurnWithAnotherFile(t *testing.T) {
 	}
 	t.Setenv(heldVariable, fmt.Sprint(fd))
 	first := openWorker(t, dir, false)
-	if err := first.take(t.Context(), true, nothing); err != nil {
+	if err := first.Acquire(t.Context(), true, nothing); err != nil {
 		t.Fatal(err)
 	}
 	waiting := openWorker(t, dir, false)
 	got := waiting.takes(t.Context(), false, nothing)
-	if err := os.Remove(filepath.Join(dir, turnLock)); err != nil {
+	if err := os.Remove(filepath.Join(dir, fileName)); err != nil {
 		t.Fatal(err)
 	}
-	first.close()
+	first.Close()
 	if err := <-got; err != nil {
 		t.Fatal(err)
 	}
 	late := openWorker(t, dir, false)
-	if got, err := late.try(); got || err != nil {
+	if got, err := late.tryLock(); got || err != nil {
 		t.Errorf("two agents have the lock: %v, error %v", got, err)
 	}
 }
 
-// TestTurnBesideAnOlderVersion: an agent that knows no lock is waited for, and one that appears while this one works is given way to.
-func TestTurnBesideAnOlderVersion(t *testing.T) {
+// TestLockBesideAnOlderVersion: an agent that knows no lock is waited for, and one that appears while this one works is given way to.
+func TestLockBesideAnOlderVersion(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, filepath.Base(wire.DefaultSocket))
 	old, err := localsock.Listen(path)
@@ -217,7 +217,7 @@ func TestTurnBesideAnOlderVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.work(t)
-	c, err := net.Dial("unix", filepath.Join(dir, turnSocket))
+	c, err := net.Dial("unix", filepath.Join(dir, socketName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestTurnBesideAnOlderVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := openWorker(t, dir, false)
-	if err := again.take(t.Context(), true, nothing); err != nil {
+	if err := again.Acquire(t.Context(), true, nothing); err != nil {
 		t.Fatal(err)
 	}
 	again.work(t)
@@ -239,11 +239,11 @@ func TestTurnBesideAnOlderVersion(t *testing.T) {
 	}
 }
 
-// TestTurnEndsWithItsContext: an agent that is ended while it waits does not go on waiting.
-func TestTurnEndsWithItsContext(t *testing.T) {
+// TestLockEndsWithItsContext: an agent that is ended while it waits does not go on waiting.
+func TestLockEndsWithItsContext(t *testing.T) {
 	dir := t.TempDir()
 	first := openWorker(t, dir, false)
-	if err := first.take(t.Context(), true, nothing); err != nil {
+	if err := first.Acquire(t.Context(), true, nothing); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
