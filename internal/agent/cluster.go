@@ -43,6 +43,7 @@ type cluster struct {
 	noteClaims func(nodes map[string]*model.Node, full bool)
 
 	queue chan func()
+	ended chan struct{} // closed when run returns: nothing in queue is done any more
 
 	// Of the goroutine only.
 	model    *model.Cluster
@@ -107,7 +108,7 @@ type snapshot struct {
 
 func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, log *slog.Logger) *cluster {
 	c := &cluster{
-		node: node, loop: loop, log: log, queue: make(chan func(), 64),
+		node: node, loop: loop, log: log, queue: make(chan func(), 64), ended: make(chan struct{}),
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
 		announce: func(_, _ map[netip.Addr]bool) {}, noteClaims: func(map[string]*model.Node, bool) {},
 		guests: map[model.Name]*model.Pod{}, owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
@@ -132,6 +133,7 @@ func (c *cluster) restore(endpoints []model.LocalEndpoint) {
 
 // run works until ctx ends.
 func (c *cluster) run(ctx context.Context) error {
+	defer close(c.ended)
 	beat := time.NewTicker(time.Second)
 	defer beat.Stop()
 	for {
@@ -151,6 +153,14 @@ func (c *cluster) run(ctx context.Context) error {
 			}
 		}
 		c.compute()
+	}
+}
+
+// later has the goroutine run f; nobody waits for that, nor when the goroutine has ended.
+func (c *cluster) later(f func()) {
+	select {
+	case c.queue <- f:
+	case <-c.ended:
 	}
 }
 
@@ -416,10 +426,10 @@ func (c *cluster) refreshLocal() {
 
 // noteSilent is called when other watched nodes than before do not answer on the link.
 func (c *cluster) noteSilent(silent map[netip.Addr]bool) {
-	c.queue <- func() {
+	c.later(func() {
 		c.model.Local.Silent = silent
 		c.dirty.Add(model.KindLocal)
-	}
+	})
 }
 
 // kubeProxy returns the name of a pod of kube-proxy on this node; ok is false while the cluster is not known.
@@ -458,7 +468,7 @@ func (c *cluster) uplinks() []announce.Link {
 
 // noteLocal is called when the machine's interfaces or addresses changed.
 func (c *cluster) noteLocal() {
-	c.queue <- func() { c.dirty.Add(model.KindLocal) }
+	c.later(func() { c.dirty.Add(model.KindLocal) })
 }
 
 // indexPods keeps pods by address.

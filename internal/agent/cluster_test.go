@@ -374,3 +374,17 @@ func TestHostileOwner(t *testing.T) {
 		}
 	}
 }
+
+// Who reports a change when the agent is ending waits for nobody.
+func TestChangesAfterTheEndOfTheCluster(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	c := newCluster("n1", dataplane.NewLoop(&kernelFake{}, log), config.New("n1", nil, nil), log)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * cap(c.queue) {
+		c.noteLocal()
+	}
+}
