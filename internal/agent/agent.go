@@ -139,7 +139,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	}
 	a.good = openLastGood(o.StateDir, o.Log)
 	a.conntrackSize = openConntrackSize(o.StateDir, o.Log)
-	resolver := config.New(o.Node, o.Environ, a.good.load())
+	resolver := config.New(o.Node, o.Environ, a.good.file.Load())
 	resolver.ReadLinux(kernel.Sysctl)
 	if err := a.openPlane(findings, lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)

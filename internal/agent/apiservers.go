@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
@@ -24,7 +25,7 @@ import (
 // Weir's applies to them, so wrong ones keep no agent from what would put them right.
 type apiServers struct {
 	log  *slog.Logger
-	file remembered[[]string]
+	file *statefile.File[[]string]
 
 	mu      sync.Mutex
 	learned []string  // host:port, sorted
@@ -38,9 +39,9 @@ type apiServers struct {
 const patience = time.Second
 
 func newAPIServers(file string, log *slog.Logger) *apiServers {
-	s := &apiServers{log: log, file: remembered[[]string]{path: file, log: log},
+	s := &apiServers{log: log, file: statefile.New[[]string](file, log),
 		dialer: net.Dialer{Timeout: 3 * time.Second, Control: kernel.MarkOwn, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}}}
-	for _, a := range s.file.load() {
+	for _, a := range s.file.Load() {
 		if _, err := netip.ParseAddrPort(a); err != nil {
 			log.Warn("a learned address of the API server is not one; left out", "file", file, "address", a)
 			continue
@@ -65,7 +66,7 @@ func (s *apiServers) learn(addrs []string) {
 	s.mu.Unlock()
 	if !same {
 		s.log.Info("addresses of the API server", "addresses", addrs)
-		_ = s.file.save(addrs) // reported by save
+		_ = s.file.Save(addrs) // reported by save
 	}
 }
 

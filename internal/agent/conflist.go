@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/weir-net/weir/internal/agent/statefile"
 )
 
 // conflist is the network configuration by which the container runtime finds Weir. A node counts as ready
@@ -50,7 +52,7 @@ func (c conflist) ensure(socket string, v6 bool) (bool, error) {
 	if have, err := os.ReadFile(c.path()); err == nil && bytes.Equal(have, want) {
 		return false, nil
 	}
-	if err := writeFile(c.path(), want, 0o644); err != nil {
+	if err := statefile.Write(c.path(), want, 0o644); err != nil {
 		return false, fmt.Errorf("telling the container runtime about Weir: %w", err)
 	}
 	return true, nil

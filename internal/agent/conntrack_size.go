@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 )
@@ -24,7 +25,7 @@ const (
 
 // conntrackSize remembers how far the connection table has grown (bpfMapSizeConntrackScaling), also over a reboot.
 type conntrackSize struct {
-	file remembered[rememberedSize]
+	file *statefile.File[rememberedSize]
 	log  *slog.Logger
 }
 
@@ -35,13 +36,13 @@ type rememberedSize struct {
 }
 
 func openConntrackSize(stateDir string, log *slog.Logger) *conntrackSize {
-	return &conntrackSize{file: remembered[rememberedSize]{path: filepath.Join(stateDir, "conntrack.json"), log: log}, log: log}
+	return &conntrackSize{file: statefile.New[rememberedSize](filepath.Join(stateDir, "conntrack.json"), log), log: log}
 }
 
 // entries returns how many entries the table has from the start of the agent on. Another configured size begins anew.
 func (f *conntrackSize) entries(e config.Effective) int {
 	configured := e.Settings.MaxFlows
-	g := f.file.load()
+	g := f.file.Load()
 	if !e.MapSizes.ConntrackDoubles || g.Configured != configured {
 		return configured
 	}
@@ -59,7 +60,7 @@ func (f *conntrackSize) grow(e config.Effective, all []ebpf.Pressure) bool {
 		if f.entries(e) != p.Capacity || 2*p.Capacity > mostGrowth*configured {
 			continue
 		}
-		if f.file.save(rememberedSize{Configured: configured, Entries: 2 * p.Capacity}) == nil {
+		if f.file.Save(rememberedSize{Configured: configured, Entries: 2 * p.Capacity}) == nil {
 			f.log.Warn("the connection table is nearly full and doubles; the agent starts again, no connection is lost", "entries", p.Entries, "of", p.Capacity, "now", 2*p.Capacity)
 			return true
 		}

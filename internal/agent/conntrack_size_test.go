@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 )
@@ -48,11 +49,11 @@ func TestConnectionTableDoubles(t *testing.T) {
 	size(3000)
 	grows(full(3000), true)
 	size(6000)
-	if err := writeFile(dir+"/conntrack.json", []byte(`{"configured": 3000, "entries": 99999999}`), 0o600); err != nil {
+	if err := statefile.Write(dir+"/conntrack.json", []byte(`{"configured": 3000, "entries": 99999999}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	size(12000)
-	if err := writeFile(dir+"/conntrack.json", []byte(`{"configured": 3000, "entries": -1}`), 0o600); err != nil {
+	if err := statefile.Write(dir+"/conntrack.json", []byte(`{"configured": 3000, "entries": -1}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	size(3000)

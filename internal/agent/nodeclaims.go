@@ -4,19 +4,20 @@ import (
 	"log/slog"
 	"maps"
 
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
 )
 
 // nodeClaims remembers over restarts since when Nodes have their addresses: what a node claims while no agent runs here came later, too.
 type nodeClaims struct {
-	file  remembered[map[string]watch.NodeClaims]
+	file  *statefile.File[map[string]watch.NodeClaims]
 	known map[string]watch.NodeClaims // by the name of the Node
 }
 
 func newNodeClaims(path string, log *slog.Logger) *nodeClaims {
-	c := &nodeClaims{file: remembered[map[string]watch.NodeClaims]{path: path, log: log}}
-	if c.known = c.file.load(); c.known == nil {
+	c := &nodeClaims{file: statefile.New[map[string]watch.NodeClaims](path, log)}
+	if c.known = c.file.Load(); c.known == nil {
 		c.known = map[string]watch.NodeClaims{}
 	}
 	return c
@@ -42,6 +43,6 @@ func (c *nodeClaims) note(nodes map[string]*model.Node, full bool) {
 		changed = changed || len(c.known) != before
 	}
 	if changed {
-		_ = c.file.save(c.known) // reported there, and written with the next change
+		_ = c.file.Save(c.known) // reported there, and written with the next change
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/handover"
@@ -119,7 +120,7 @@ type planeChoice struct {
 
 // planes chooses the node's data plane at the agent's start.
 type planes struct {
-	file    remembered[planeChoice]
+	file    *statefile.File[planeChoice]
 	log     *slog.Logger
 	choice  planeChoice
 	unsaved bool // the file does not say what choice says
@@ -130,8 +131,8 @@ type planes struct {
 }
 
 func openPlanes(stateDir, bpffs string, log *slog.Logger) *planes {
-	p := &planes{file: remembered[planeChoice]{path: filepath.Join(stateDir, "dataplane.json"), log: log}, log: log, bpffs: bpffs}
-	p.choice = p.file.load()
+	p := &planes{file: statefile.New[planeChoice](filepath.Join(stateDir, "dataplane.json"), log), log: log, bpffs: bpffs}
+	p.choice = p.file.Load()
 	return p
 }
 
@@ -167,7 +168,7 @@ func (p *planes) note(nftables bool) error {
 
 // save writes the choice where the next start finds it.
 func (p *planes) save() error {
-	err := p.file.save(p.choice)
+	err := p.file.Save(p.choice)
 	p.unsaved = err != nil
 	return err
 }

@@ -1,4 +1,8 @@
-package agent
+// Package statefile keeps small files that the agent can do without but is better off with, in the
+// folder that survives a reboot. A file is replaced in one step: a reader, or the next start after a
+// crash or on a full disk, finds the old contents or the new. One that cannot be read is as if it were
+// empty, and a disk that is full is reported once; the agent goes on either way.
+package statefile
 
 import (
 	"encoding/json"
@@ -6,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writeFile puts data at path in one step: a reader, or the next start after a crash or on a full disk,
+// Write puts data at path in one step: a reader, or the next start after a crash or on a full disk,
 // finds the old contents or the new, never a part.
-func writeFile(path string, data []byte, mode fs.FileMode) error {
+func Write(path string, data []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("making the folder of %s: %w", path, err)
@@ -44,8 +47,8 @@ func explainWrite(path string, err error) error {
 	return fmt.Errorf("writing %s: %w", path, err)
 }
 
-// remembered is a JSON file of something that the agent can do without but is better off with.
-type remembered[T any] struct {
+// File is a JSON file with a value of type T.
+type File[T any] struct {
 	path string
 	log  *slog.Logger
 
@@ -53,9 +56,12 @@ type remembered[T any] struct {
 	failed bool // the last write failed and was reported
 }
 
-// load reads the file. One that is missing or cannot be read is as if it were empty; the latter is
+// New is the file at a path. Nothing is read or written yet.
+func New[T any](path string, log *slog.Logger) *File[T] { return &File[T]{path: path, log: log} }
+
+// Load reads the file. One that is missing or cannot be read is as if it were empty; the latter is
 // reported, and the next save replaces it.
-func (r *remembered[T]) load() T {
+func (r *File[T]) Load() T {
 	var v T
 	data, err := os.ReadFile(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,11 +78,11 @@ func (r *remembered[T]) load() T {
 	return v
 }
 
-// save writes the file. A failure is reported once, and returned each time.
-func (r *remembered[T]) save(v T) error {
+// Save writes the file. A failure is reported once, and returned each time.
+func (r *File[T]) Save(v T) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err == nil {
-		err = writeFile(r.path, append(data, '\n'), 0o600)
+		err = Write(r.path, append(data, '\n'), 0o600)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,27 +94,4 @@ func (r *remembered[T]) save(v T) error {
 	}
 	r.failed = err != nil
 	return err
-}
-
-// lastGoodFile keeps the configured values that were valid last, for a start with one that is not.
-type lastGoodFile struct {
-	remembered[map[string]string]
-	written map[string]string
-}
-
-func openLastGood(dir string, log *slog.Logger) *lastGoodFile {
-	return &lastGoodFile{remembered: remembered[map[string]string]{path: filepath.Join(dir, "configuration.json"), log: log}}
-}
-
-// note saves the values when they are others than before.
-func (f *lastGoodFile) note(values map[string]string) {
-	if f.written != nil && maps.Equal(f.written, values) {
-		return
-	}
-	if f.save(values) == nil {
-		f.written = maps.Clone(values)
-		if f.written == nil {
-			f.written = map[string]string{}
-		}
-	}
 }
