@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
@@ -74,8 +75,8 @@ type Agent struct {
 	opts          Options
 	log           *slog.Logger
 	clients       *client.Clients
-	servers       *apiServers
-	reached       reached
+	servers       *apiserver.Dialer
+	reached       apiserver.Reached
 	watcher       *watch.Watcher
 	claims        *nodeClaims
 	driver        plane
@@ -151,9 +152,9 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.loop.Settled = o.Garbage.Settled
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.cluster.opened = resolver.AtStart().Settings
-	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.addrs
+	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
 	a.cluster.noteClaims = a.claims.note
-	a.reached.tell(a.cluster.noteLocal)
+	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
@@ -286,11 +287,11 @@ func (a *Agent) connect() error {
 	if err != nil {
 		return err
 	}
-	a.servers = newAPIServers(filepath.Join(a.opts.StateDir, "apiservers.json"), a.log)
-	a.servers.free("")
+	a.servers = apiserver.NewDialer(filepath.Join(a.opts.StateDir, "apiservers.json"), a.log)
+	a.servers.FreeRoutes("")
 	// It takes a while where there are many; a dial that does not get through asks again.
-	go a.servers.freeConnections()
-	cfg.Dial = a.reached.wrap(a.servers.dial)
+	go a.servers.FreeConnections()
+	cfg.Dial = a.reached.Remember(a.servers.Dial)
 	if a.clients, err = client.New(cfg, "weir-agent"); err != nil {
 		return err
 	}
@@ -418,7 +419,7 @@ func (a *Agent) collect(ctx context.Context) error {
 
 // noteChange is called after the cluster goroutine handed a state on.
 func (a *Agent) noteChange() {
-	a.servers.learn(a.cluster.apiServers())
+	a.servers.Learn(a.cluster.apiServers())
 	a.good.note(a.cluster.lastGood())
 	for _, ch := range []chan struct{}{a.statusDue, a.checksDue, a.familiesChanged} {
 		select {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/cni"
@@ -69,11 +70,8 @@ type cluster struct {
 	handling kubeproxy.Handling
 }
 
-// Services whose endpoints the agent knows: the API servers, and the instances of Weir's controller.
-var (
-	apiService        = model.Name{Namespace: "default", Name: "kubernetes"}
-	controllerService = model.Name{Namespace: "kube-system", Name: "weir-controller"}
-)
+// controllerService is the Service of Weir's controller.
+var controllerService = model.Name{Namespace: "kube-system", Name: "weir-controller"}
 
 // ipamInputs are what ipam.Config is made from.
 type ipamInputs struct {
@@ -258,7 +256,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	if own := c.model.Nodes[c.node]; own != nil {
 		c.snap.leaving = own.Leaving
 	}
-	c.snap.apiServers, c.snap.controllers = serversOf(c.servers), serversOf(c.controllers)
+	c.snap.apiServers, c.snap.controllers = apiserver.Addresses(c.servers), apiserver.Addresses(c.controllers)
 }
 
 // snapshot returns what is known now.
@@ -285,8 +283,8 @@ func (c *cluster) merge(b *watch.Batch) {
 	for name := range b.Pods {
 		delete(c.guests, name)
 	}
-	noteSlices(apiService, c.servers, b.Slices)
-	noteSlices(controllerService, c.controllers, b.Slices)
+	apiserver.UpdateSlices(apiserver.Service, c.servers, b.Slices)
+	apiserver.UpdateSlices(controllerService, c.controllers, b.Slices)
 	if b.Full {
 		c.complete = true
 		c.dirty.Merge(model.AllDirty())

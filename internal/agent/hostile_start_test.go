@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/kernel"
 )
@@ -137,12 +138,12 @@ func TestHostileRouteToAPI(t *testing.T) {
 			if err := os.WriteFile(file, []byte(`["`+l.Addr().String()+`"]`), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			s := newAPIServers(file, slog.New(slog.DiscardHandler))
-			s.free("")
+			s := apiserver.NewDialer(file, slog.New(slog.DiscardHandler))
+			s.FreeRoutes("")
 			began := time.Now()
 			clusterIP := netip.AddrPortFrom(netip.MustParsePrefix(c.service).Addr().Next(), 443).String()
 			for range 2 { // at once, once the address that answers is known
-				conn, err := s.dial(context.Background(), "tcp", clusterIP)
+				conn, err := s.Dial(context.Background(), "tcp", clusterIP)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,4 +1,4 @@
-package agent
+package apiserver
 
 import (
 	"context"
@@ -11,16 +11,16 @@ import (
 // maxReached bounds the addresses that are kept: a name may lead to ever new ones.
 const maxReached = 16
 
-// reached keeps at which addresses the agent got a connection to an API server: that of the kubeconfig or of the pod's
+// Reached keeps at which addresses the agent got a connection to an API server: that of the kubeconfig or of the pod's
 // environment, which may be a load balancer's that the cluster does not know of. No Service takes them.
-type reached struct {
+type Reached struct {
 	mu      sync.Mutex
 	at      []netip.AddrPort // the latest last
 	changed func()           // may be nil
 }
 
-// wrap returns a dial function that remembers.
-func (r *reached) wrap(dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+// Remember returns a dial function that remembers.
+func (r *Reached) Remember(dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err == nil {
@@ -31,7 +31,7 @@ func (r *reached) wrap(dial func(context.Context, string, string) (net.Conn, err
 }
 
 // note keeps the address that was asked for, unless it is a name, and the one that answered.
-func (r *reached) note(asked string, answered net.Addr) {
+func (r *Reached) note(asked string, answered net.Addr) {
 	var found []netip.AddrPort
 	if at, err := netip.ParseAddrPort(asked); err == nil {
 		found = append(found, at)
@@ -57,15 +57,15 @@ func (r *reached) note(asked string, answered net.Addr) {
 	}
 }
 
-// addrs returns them, sorted.
-func (r *reached) addrs() []netip.AddrPort {
+// Addrs returns them, sorted.
+func (r *Reached) Addrs() []netip.AddrPort {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.SortedFunc(slices.Values(r.at), netip.AddrPort.Compare)
 }
 
-// tell has f called when addresses were added, in a goroutine of its own.
-func (r *reached) tell(f func()) {
+// OnChange has f called when addresses were added, in a goroutine of its own.
+func (r *Reached) OnChange(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.changed = func() { go f() }

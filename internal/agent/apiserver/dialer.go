@@ -1,4 +1,8 @@
-package agent
+// Package apiserver finds the API server, from a node on which the API server's configured address may
+// be one that Weir itself makes reachable, or that of one of several servers that is down. A Dialer
+// knows the servers' own addresses, as the cluster told them last, over restarts (EndpointSlices);
+// and Reached remembers where a connection was made, which no Service may take.
+package apiserver
 
 import (
 	"context"
@@ -8,22 +12,20 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/kernel"
-	"github.com/weir-net/weir/internal/model"
 )
 
-// apiServers finds the API server. The configured address may be one that Weir itself makes reachable
+// Dialer finds the API server. The configured address may be one that Weir itself makes reachable
 // (the cluster IP), or one of several servers that is down: when it does not answer, the servers' own
 // addresses are tried, as the cluster told them last. TLS is checked against the configured name all the
 // same, and nothing is sent before that. The sockets bear the mark of the agent's own (kernel.OwnMark): no table of
 // Weir's applies to them, so wrong ones keep no agent from what would put them right.
-type apiServers struct {
+type Dialer struct {
 	log  *slog.Logger
 	file *statefile.File[[]string]
 
@@ -38,8 +40,8 @@ type apiServers struct {
 // patience is how long the configured address is tried alone.
 const patience = time.Second
 
-func newAPIServers(file string, log *slog.Logger) *apiServers {
-	s := &apiServers{log: log, file: statefile.New[[]string](file, log),
+func NewDialer(file string, log *slog.Logger) *Dialer {
+	s := &Dialer{log: log, file: statefile.New[[]string](file, log),
 		dialer: net.Dialer{Timeout: 3 * time.Second, Control: kernel.MarkOwn, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}}}
 	for _, a := range s.file.Load() {
 		if _, err := netip.ParseAddrPort(a); err != nil {
@@ -55,8 +57,8 @@ func newAPIServers(file string, log *slog.Logger) *apiServers {
 // maxLearned bounds the addresses that are kept and dialled.
 const maxLearned = 16
 
-// learn keeps the servers' addresses, for now and for the next start: at most maxLearned. None teach nothing.
-func (s *apiServers) learn(addrs []string) {
+// Learn keeps the servers' addresses, for now and for the next start: at most maxLearned. None teach nothing.
+func (s *Dialer) Learn(addrs []string) {
 	addrs = addrs[:min(len(addrs), maxLearned)]
 	s.mu.Lock()
 	same := len(addrs) == 0 || slices.Equal(addrs, s.learned)
@@ -70,46 +72,15 @@ func (s *apiServers) learn(addrs []string) {
 	}
 }
 
-// noteSlices keeps those of the changed EndpointSlices that are of a Service: of apiService the one that the API servers write
-// themselves, which has the Service's name. Whoever may write to that namespace can label another one.
-func noteSlices(of model.Name, kept, changes map[model.Name]*model.EndpointSlice) {
-	for name, slice := range changes {
-		if slice != nil && slice.Service == of && (of != apiService || name == apiService) {
-			kept[name] = slice
-		} else {
-			delete(kept, name)
-		}
-	}
-}
-
-// serversOf returns the addresses and TCP ports of EndpointSlices, sorted.
-func serversOf(slicesByName map[model.Name]*model.EndpointSlice) []string {
-	var out []string
-	for _, s := range slicesByName {
-		for _, p := range s.Ports {
-			if p.Protocol != model.ProtocolTCP {
-				continue
-			}
-			for _, e := range s.Endpoints {
-				for _, a := range e.Addrs {
-					out = append(out, netip.AddrPortFrom(a, p.Port).String())
-				}
-			}
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
 type dialed struct {
 	conn net.Conn
 	addr string
 	err  error
 }
 
-// free takes away routes of Weir's own that lead away from the servers; addr is the configured one, empty where it may be one that Weir makes
+// FreeRoutes takes away routes of Weir's own that lead away from the servers; addr is the configured one, empty where it may be one that Weir makes
 // reachable.
-func (s *apiServers) free(addr string) {
+func (s *Dialer) FreeRoutes(addr string) {
 	s.mu.Lock()
 	all := append(slices.Clone(s.learned), addr)
 	s.mu.Unlock()
@@ -131,10 +102,10 @@ func (s *apiServers) free(addr string) {
 // freePause is the least time between two looks at the tracked connections, which may be many.
 const freePause = 5 * time.Second
 
-// freeConnections forgets tracked connections to the servers that something translated to
+// FreeConnections forgets tracked connections to the servers that something translated to
 // elsewhere, and reports whether there were any: the agent's own from the same ports would go
 // there. Only learned addresses count: the configured one may be one that is rightly translated.
-func (s *apiServers) freeConnections() bool {
+func (s *Dialer) FreeConnections() bool {
 	s.mu.Lock()
 	due := time.Since(s.freed) > freePause
 	if due {
@@ -160,9 +131,9 @@ func (s *apiServers) freeConnections() bool {
 	return freed > 0
 }
 
-// dial connects to the configured address, or to the first learned one that answers. While none was learned the configured one is asked without
+// Dial connects to the configured address, or to the first learned one that answers. While none was learned the configured one is asked without
 // the mark, too: it may be one that Weir makes reachable.
-func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+func (s *Dialer) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*s.dialer.Timeout)
 	defer cancel()
 	s.mu.Lock()
@@ -197,7 +168,7 @@ func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, 
 			}
 			errs = append(errs, r.err)
 		case <-wait.C:
-			if s.freeConnections() {
+			if s.FreeConnections() {
 				others = append(others, addr) // once more, from another port
 			}
 		}
@@ -212,7 +183,7 @@ func (s *apiServers) dial(ctx context.Context, network, addr string) (net.Conn, 
 			go try(plain, addr)
 		}
 	}
-	s.free(addr)
+	s.FreeRoutes(addr)
 	return nil, fmt.Errorf("the API server does not answer at %s, nor at the addresses learned before: %w", addr, errors.Join(errs...))
 }
 
@@ -225,7 +196,7 @@ func discard(results chan dialed, n int) {
 	}
 }
 
-func (s *apiServers) note(configured, used string) {
+func (s *Dialer) note(configured, used string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if used == configured {
@@ -240,9 +211,4 @@ func (s *apiServers) note(configured, used string) {
 		return
 	}
 	s.log.Warn("the API server is reached at an address learned before; the configured one does not answer", "configured", configured, "used", used)
-}
-
-// hostPort joins a host, empty for all addresses, and a port.
-func hostPort(host string, port uint16) string {
-	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }

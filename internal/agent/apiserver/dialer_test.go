@@ -1,4 +1,4 @@
-package agent
+package apiserver
 
 import (
 	"bytes"
@@ -26,12 +26,12 @@ func TestAPIServerIsFoundAtALearnedAddress(t *testing.T) {
 	dead := closed.Addr().String()
 	closed.Close()
 	var log bytes.Buffer
-	s := newAPIServers(filepath.Join(t.TempDir(), "apiservers.json"), logTo(&log))
-	if _, err := s.dial(context.Background(), "tcp", dead); err == nil {
+	s := NewDialer(filepath.Join(t.TempDir(), "apiservers.json"), logTo(&log))
+	if _, err := s.Dial(context.Background(), "tcp", dead); err == nil {
 		t.Fatal("connected to nobody")
 	}
-	s.learn([]string{ln.Addr().String()})
-	conn, err := s.dial(context.Background(), "tcp", dead)
+	s.Learn([]string{ln.Addr().String()})
+	conn, err := s.Dial(context.Background(), "tcp", dead)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,12 +49,12 @@ func TestCorruptStateFileIsNamedAndReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	s := newAPIServers(file, logTo(&log))
+	s := NewDialer(file, logTo(&log))
 	if len(s.learned) != 0 || !strings.Contains(log.String(), file) {
 		t.Errorf("learned %v, log %s", s.learned, log.String())
 	}
-	s.learn([]string{"172.31.1.8:6443"})
-	if again := newAPIServers(file, logTo(&log)); !slices.Equal(again.learned, []string{"172.31.1.8:6443"}) {
+	s.Learn([]string{"172.31.1.8:6443"})
+	if again := NewDialer(file, logTo(&log)); !slices.Equal(again.learned, []string{"172.31.1.8:6443"}) {
 		t.Errorf("learned %v", again.learned)
 	}
 }
