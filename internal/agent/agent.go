@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/agent/apiserver"
+	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
@@ -104,7 +105,7 @@ type Agent struct {
 	checksDue       chan struct{}          // look at the health checks of Services
 	familiesChanged chan struct{}          // look at the families that pods get
 
-	metricsTLS metricsTLS
+	metricsTLS httpserve.MetricsTLS
 	lock       *nodelock.Lock
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -30,10 +31,10 @@ func (a *Agent) healthy() error {
 
 // serveBalancers answers load balancers about this node and about single Services, until ctx ends.
 func (a *Agent) serveBalancers(ctx context.Context) error {
-	node := &listener{what: "health of the node, for load balancers", log: a.log}
-	defer node.close()
-	mode := &listener{what: "proxy mode, for programs of this node", log: a.log}
-	defer mode.close()
+	node := &httpserve.Listener{What: "health of the node, for load balancers", Log: a.log}
+	defer node.Close()
+	mode := &httpserve.Listener{What: "proxy mode, for programs of this node", Log: a.log}
+	defer mode.Close()
 	services := newServiceChecks(a.log, func() bool { return a.healthy() == nil })
 	a.serviceChecks.Store(services)
 	defer services.close()
@@ -46,10 +47,10 @@ func (a *Agent) serveBalancers(ctx context.Context) error {
 		beside := a.cluster.servicesBy()
 		beside.Proxy = beside.Proxy || beside.Seen != "" // one that begins has to find its ports free
 		if p := snap.config.HealthzPort; p != 0 && !beside.Proxy {
-			want, wantMode = hostPort("", p), modeAddr
+			want, wantMode = httpserve.HostPort("", p), modeAddr
 		}
-		node.ensure(want, handler)
-		mode.ensure(wantMode, http.HandlerFunc(proxyMode))
+		node.Ensure(want, handler)
+		mode.Ensure(wantMode, http.HandlerFunc(proxyMode))
 		switch {
 		case snap.state == nil:
 		case beside.Proxy:

@@ -19,7 +19,6 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/hostile"
-	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -230,20 +229,10 @@ type deadListener struct {
 }
 
 func (l *deadListener) Accept() (net.Conn, error) { <-l.done; return nil, net.ErrClosed }
-func (l *deadListener) Close() error              { l.once.Do(func() { close(l.done) }); return nil }
-func (l *deadListener) Addr() net.Addr            { return &net.TCPAddr{} }
 
-// The agent's own ports are bounded where they are opened.
-func TestHostileIdleConnectionsOfAgent(t *testing.T) {
-	hostile.Record(t, "idle connections to the port for health or metrics, where the agent opens it", hostile.Pod, hostile.ControlPlane, hostile.IPv4)
-	l := &listener{what: "health", log: slog.New(slog.DiscardHandler)}
-	at := hostile.FreeTCP(t)
-	l.ensure(at, http.NotFoundHandler())
-	defer l.close()
-	if n := hostile.Refused(t, "127.0.0.2", at, 10*httplimit.DefaultPerSource); n < httplimit.DefaultPerSource {
-		t.Errorf("%d of %d idle connections of one caller were refused", n, 10*httplimit.DefaultPerSource)
-	}
-}
+func (l *deadListener) Close() error { l.once.Do(func() { close(l.done) }); return nil }
+
+func (l *deadListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // A clean-up removes nothing under an agent that has the node's lock: one that has started answers no call yet.
 func TestHostileCleanUpBesideAgent(t *testing.T) {

@@ -31,7 +31,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	st := a.driver.Status()
 	out = append(out, hostProblems(snap, st.Uplinks, a.onNFTables())...)
 	out = append(out, arrivalProblems(a.opts.Node, st.Arrival)...)
-	out = append(out, a.metricsTLS.problem(a.opts.Node)...)
+	out = append(out, a.metricsTLS.Problems(a.opts.Node)...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
 	if a.onNFTables() {
 		out = append(out, a.limits.of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -73,7 +74,7 @@ func (c *serviceChecks) update(s *nodestate.State, hosts []string) {
 		}
 		ports[h.Port] = true
 		for _, host := range hosts {
-			at := hostPort(host, h.Port)
+			at := httpserve.HostPort(host, h.Port)
 			// The API gives a port once; by hand it may be there twice.
 			if other, taken := want[at]; !taken || name.String() < other.String() {
 				want[at] = name

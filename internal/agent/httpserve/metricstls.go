@@ -1,4 +1,4 @@
-package agent
+package httpserve
 
 import (
 	"crypto/tls"
@@ -14,8 +14,8 @@ import (
 	"github.com/weir-net/weir/internal/config"
 )
 
-// metricsTLS holds what metrics are protected with. Where it is asked for and cannot be had exactly, metrics are not served.
-type metricsTLS struct {
+// MetricsTLS holds what metrics are protected with. Where it is asked for and cannot be had exactly, metrics are not served.
+type MetricsTLS struct {
 	mu    sync.Mutex
 	want  config.MetricsTLS
 	stamp string      // of the files that were read
@@ -25,7 +25,7 @@ type metricsTLS struct {
 
 // refresh reads the files again when they have changed, and returns what to serve by; nil, nil = without encryption, as nothing else
 // is asked for. A connection is opened by what was read last, so that a certificate can be renewed in place.
-func (m *metricsTLS) refresh(enabled bool, want config.MetricsTLS) (*tls.Config, error) {
+func (m *MetricsTLS) refresh(enabled bool, want config.MetricsTLS) (*tls.Config, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !enabled || !want.Wanted() {
@@ -46,19 +46,19 @@ func (m *metricsTLS) refresh(enabled bool, want config.MetricsTLS) (*tls.Config,
 	}}, nil
 }
 
-// ensure serves metrics as they are to be protected, or not at all.
-func (m *metricsTLS) ensure(l *listener, e config.Metrics, handler http.Handler) {
+// Ensure serves metrics as they are to be protected, or not at all.
+func (m *MetricsTLS) Ensure(l *Listener, e config.Metrics, handler http.Handler) {
 	secure, err := m.refresh(e.Enabled, e.TLS)
 	if err != nil {
-		l.ensure("", nil)
+		l.Ensure("", nil)
 		return
 	}
 	l.tls = secure
-	l.ensure(address(e.Endpoint), handler)
+	l.Ensure(Address(e.Endpoint), handler)
 }
 
-// problem says why metrics are not served.
-func (m *metricsTLS) problem(node string) []weirv1.Problem {
+// Problems says why metrics are not served.
+func (m *MetricsTLS) Problems(node string) []weirv1.Problem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err == nil {

@@ -1,4 +1,4 @@
-package agent
+package httpserve
 
 import (
 	"crypto/ecdsa"
@@ -84,8 +84,8 @@ func TestHostileMetricsAreNotServedInClear(t *testing.T) {
 	ours, foreign := newAuthority(t, "ours"), newAuthority(t, "foreign")
 	port := freePort(t)
 	e := config.Metrics{Endpoint: config.Endpoint{Enabled: true, Host: "127.0.0.1", Port: port}, TLS: config.MetricsTLS{ClientAuth: config.RequireAndVerifyClientCert}}
-	l, m := &listener{what: "metrics", log: slog.New(slog.DiscardHandler)}, &metricsTLS{}
-	defer l.close()
+	l, m := &Listener{What: "metrics", Log: slog.New(slog.DiscardHandler)}, &MetricsTLS{}
+	defer l.Close()
 	read := func(scheme string, a *authority, client string) (string, error) {
 		conf := &tls.Config{RootCAs: x509.NewCertPool()}
 		conf.RootCAs.AddCert(ours.cert)
@@ -117,28 +117,28 @@ func TestHostileMetricsAreNotServedInClear(t *testing.T) {
 	for _, bad := range []config.MetricsTLS{e.TLS, {ClientAuth: "Require"}, {ClientAuth: config.NoClientCert, CAFile: "/nowhere"},
 		{ClientAuth: config.NoClientCert, CertFile: ours.path("ours.crt"), KeyFile: ours.path("none.key")}} {
 		e.TLS = bad
-		m.ensure(l, e, metrics)
+		m.Ensure(l, e, metrics)
 		for _, scheme := range []string{"http", "https"} {
 			refused(fmt.Sprint(bad), scheme, ours, "client")
 		}
-		if p := m.problem("n1"); len(p) != 1 || !strings.Contains(p[0].Message, "metrics are not served") {
+		if p := m.Problems("n1"); len(p) != 1 || !strings.Contains(p[0].Message, "metrics are not served") {
 			t.Errorf("%+v: %v", bad, p)
 		}
 	}
 	cert, key := ours.pair("server")
 	e.TLS = config.MetricsTLS{ClientAuth: config.RequireAndVerifyClientCert, CertFile: cert, KeyFile: key, CAFile: ours.path("ours.crt")}
-	m.ensure(l, e, metrics)
+	m.Ensure(l, e, metrics)
 	refused("verified", "http", ours, "client")
 	refused("verified", "https", ours, "")
 	refused("verified", "https", foreign, "client")
-	if got, err := read("https", ours, "client"); got != "secret 1" || len(m.problem("n1")) > 0 {
-		t.Errorf("a good certificate: %q, %v; %v", got, err, m.problem("n1"))
+	if got, err := read("https", ours, "client"); got != "secret 1" || len(m.Problems("n1")) > 0 {
+		t.Errorf("a good certificate: %q, %v; %v", got, err, m.Problems("n1"))
 	}
 	// Another certificate in the files takes the place of the first; files that are broken end it.
 	if err := os.WriteFile(e.TLS.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: foreign.cert.Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.ensure(l, e, metrics)
+	m.Ensure(l, e, metrics)
 	refused("after a change of the authority", "https", ours, "client")
 	if got, err := read("https", foreign, "client"); got != "secret 1" {
 		t.Errorf("the new authority's: %q, %v", got, err)
@@ -146,7 +146,7 @@ func TestHostileMetricsAreNotServedInClear(t *testing.T) {
 	if err := os.WriteFile(key, []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.ensure(l, e, metrics)
+	m.Ensure(l, e, metrics)
 	refused("with a broken key", "https", foreign, "client")
 	refused("with a broken key", "http", foreign, "client")
 }
