@@ -20,6 +20,7 @@ import (
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/httpserve"
+	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
@@ -97,7 +98,7 @@ type Agent struct {
 	why           *why.Engine
 	proxies       *kubeproxy.Watch
 	// serviceChecks is nil before load balancers are answered.
-	serviceChecks   atomic.Pointer[serviceChecks]
+	serviceChecks   atomic.Pointer[lbhealth.ServiceChecks]
 	began           time.Time
 	published       published
 	changing        atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
@@ -359,7 +360,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	run("looking for lost addresses", a.cni.Run)
 	run("serving health and metrics", a.serve)
-	run("answering load balancers", a.serveBalancers)
+	run("answering load balancers", a.serveLoadBalancers)
 	run("answering questions", func(ctx context.Context) error {
 		return serveAPI(ctx, filepath.Join(a.opts.RunDir, apiwire.SocketName), newAPIMux(a.apiHandlers()))
 	})

@@ -163,3 +163,22 @@ func applyAlone(t *testing.T, standard bool, o CleanUpOptions, s *nodestate.Stat
 	}
 	return errors.Join(d.Apply(context.Background(), s, nodestate.All()), d.Close())
 }
+
+// A clean-up removes nothing under an agent that has the node's lock: one that has started answers no call yet.
+func TestHostileCleanUpBesideAgent(t *testing.T) {
+	hostile.Record(t, "a clean-up removes what an agent that starts alongside it makes", hostile.Operator, hostile.ControlPlane, hostile.Both)
+	dir := filepath.Join(t.TempDir(), "weir")
+	unlock, err := lockNode(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockNode(dir); !errors.Is(err, ErrRunning) {
+		t.Errorf("beside an agent: %v", err)
+	}
+	unlock()
+	again, err := lockNode(dir)
+	if err != nil {
+		t.Fatalf("when the agent has ended: %v", err)
+	}
+	again()
+}

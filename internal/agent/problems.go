@@ -8,6 +8,7 @@ import (
 	"time"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/dataplane"
 )
 
@@ -54,7 +55,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	}
 	objects := slices.Concat(overlapProblems(snap.overlaps), unfitProblems(snap), claimProblems(snap.refused), refusalProblems(snap.state), overdrawnProblems(snap), snap.problems, snap.tierless)
 	if c := a.serviceChecks.Load(); c != nil {
-		objects = append(objects, checkProblems(a.opts.Node, c.failing(), c.unanswered())...)
+		objects = append(objects, lbhealth.Problems(a.opts.Node, c.Failing(), c.Unanswered())...)
 	}
 	if held, err := a.driver.Held(); err == nil {
 		objects = append(objects, heldProblems(held, a.onNFTables(), a.cluster.owner)...)

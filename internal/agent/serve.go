@@ -12,7 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-net/weir/internal/agent/httpserve"
+	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // stuckAfter is how long a part of the agent may be busy with one thing before it counts as hanging.
@@ -94,4 +96,54 @@ func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 	return mux
+}
+
+// staleAfter is how late a state may be before the node is no good to load balancers (kube-proxy: twice its sync period).
+const staleAfter = 60 * time.Second
+
+// healthy says why load balancers should turn away, whatever becomes of the Node. While the agent starts the data
+// plane of the one before goes on.
+func (a *Agent) healthy() error {
+	if late := a.loop.Stale(); late > staleAfter {
+		return fmt.Errorf("the node's state has been waiting for %s", late.Round(time.Second))
+	}
+	return a.alive()
+}
+
+// serveLoadBalancers answers load balancers about this node and about single Services, until ctx ends.
+func (a *Agent) serveLoadBalancers(ctx context.Context) error {
+	node := &httpserve.Listener{What: "health of the node, for load balancers", Log: a.log}
+	defer node.Close()
+	mode := &httpserve.Listener{What: "proxy mode, for programs of this node", Log: a.log}
+	defer mode.Close()
+	services := lbhealth.NewServiceChecks(a.log, func() bool { return a.healthy() == nil })
+	a.serviceChecks.Store(services)
+	defer services.Close()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	handler := lbhealth.NodeHandler(func() (error, bool) { return a.healthy(), !a.cluster.snapshot().leaving }, time.Now)
+	for {
+		snap := a.cluster.snapshot()
+		want, wantMode := "", ""
+		proxy := a.cluster.servicesBy()
+		proxy.Proxy = proxy.Proxy || proxy.Seen != "" // one that begins has to find its ports free
+		if p := snap.config.HealthzPort; p != 0 && !proxy.Proxy {
+			want, wantMode = httpserve.HostPort("", p), lbhealth.ProxyModeAddr
+		}
+		node.Ensure(want, handler)
+		mode.Ensure(wantMode, http.HandlerFunc(lbhealth.ProxyMode))
+		switch {
+		case snap.state == nil:
+		case proxy.Proxy:
+			services.Update(nodestate.New(), nil)
+		default:
+			services.Update(snap.state, lbhealth.ServiceAddrs(snap.state, snap.config.Settings.NodePorts))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.checksDue:
+		case <-tick.C:
+		}
+	}
 }

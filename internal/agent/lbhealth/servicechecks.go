@@ -1,4 +1,4 @@
-package agent
+package lbhealth
 
 import (
 	"errors"
@@ -26,8 +26,8 @@ const (
 	maxChecksOfNamespace = 512
 )
 
-// serviceChecks answers load balancers for each Service that has a healthCheckNodePort. It is for one goroutine.
-type serviceChecks struct {
+// ServiceChecks answers load balancers for each Service that has a healthCheckNodePort. It is for one goroutine.
+type ServiceChecks struct {
 	log     *slog.Logger
 	healthy func() bool
 	listen  func(addr string) (net.Listener, error)
@@ -35,7 +35,7 @@ type serviceChecks struct {
 	open   map[string]*serviceCheck // by host:port
 	failed map[string]model.Name    // was said
 	beyond []model.Name             // Services that their namespace has too many of, sorted
-	held   heldPorts
+	held   foreignPorts
 	budget *httplimit.Budget // of all of open
 	mu     sync.Mutex        // of failed and beyond, for failing and unanswered
 	first  bool              // nothing was followed yet
@@ -49,15 +49,15 @@ type serviceCheck struct {
 	server *http.Server
 }
 
-func newServiceChecks(log *slog.Logger, healthy func() bool) *serviceChecks {
-	return &serviceChecks{log: log, healthy: healthy, first: true, open: map[string]*serviceCheck{}, failed: map[string]model.Name{}, held: newHeldPorts(),
+func NewServiceChecks(log *slog.Logger, healthy func() bool) *ServiceChecks {
+	return &ServiceChecks{log: log, healthy: healthy, first: true, open: map[string]*serviceCheck{}, failed: map[string]model.Name{}, held: newForeignPorts(),
 		budget: httplimit.NewBudget(maxCheckConns, maxCheckConnsPerSource),
 		listen: func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) }}
 }
 
-// update listens where a state says, on hosts, and answers by it from now on. What could not be opened is tried
+// Update listens where a state says, on hosts, and answers by it from now on. What could not be opened is tried
 // again by the next call.
-func (c *serviceChecks) update(s *nodestate.State, hosts []string) {
+func (c *ServiceChecks) Update(s *nodestate.State, hosts []string) {
 	if !c.first && len(c.failed) == 0 && slices.Equal(hosts, c.hosts) && !healthChanged(c.seen, s.HealthChecks) {
 		return
 	}
@@ -102,7 +102,7 @@ func (c *serviceChecks) update(s *nodestate.State, hosts []string) {
 }
 
 // beyondShare returns the Services whose checks their namespaces have too many of. Those that are answered for go on to be, and of others the smaller names come first.
-func (c *serviceChecks) beyondShare(s *nodestate.State) map[model.Name]bool {
+func (c *ServiceChecks) beyondShare(s *nodestate.State) map[model.Name]bool {
 	of := map[string][]model.Name{}
 	for name := range s.HealthChecks.All() {
 		of[name.Namespace] = append(of[name.Namespace], name)
@@ -140,8 +140,8 @@ func healthChanged(before, after nodestate.Map[model.Name, nodestate.HealthCheck
 }
 
 // start reports whether it could listen.
-func (c *serviceChecks) start(at string, name model.Name) bool {
-	if !c.held.may(portOf(at)) {
+func (c *ServiceChecks) start(at string, name model.Name) bool {
+	if !c.held.free(portOf(at)) {
 		c.failed[at] = name
 		return false
 	}
@@ -168,7 +168,7 @@ func (c *serviceChecks) start(at string, name model.Name) bool {
 }
 
 // handler answers as kube-proxy does.
-func (c *serviceChecks) handler(check *serviceCheck) http.Handler {
+func (c *ServiceChecks) handler(check *serviceCheck) http.Handler {
 	type object struct {
 		Namespace string `json:"namespace"`
 		Name      string `json:"name"`
@@ -184,21 +184,21 @@ func (c *serviceChecks) handler(check *serviceCheck) http.Handler {
 	})
 }
 
-// failing returns what cannot be listened at, and for whom. Any goroutine may call it.
-func (c *serviceChecks) failing() map[string]model.Name {
+// Failing returns what cannot be listened at, and for whom. Any goroutine may call it.
+func (c *ServiceChecks) Failing() map[string]model.Name {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.failed)
 }
 
-// unanswered returns the Services that are not answered for because their namespace has too many. Any goroutine may call it.
-func (c *serviceChecks) unanswered() []model.Name {
+// Unanswered returns the Services that are not answered for because their namespace has too many. Any goroutine may call it.
+func (c *ServiceChecks) Unanswered() []model.Name {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.beyond)
 }
 
-func (c *serviceChecks) close() {
+func (c *ServiceChecks) Close() {
 	for _, check := range c.open {
 		check.server.Close()
 	}

@@ -1,4 +1,4 @@
-package agent
+package lbhealth
 
 import (
 	"bufio"
@@ -18,23 +18,23 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// heldFor is how long a port must have been nobody's before the agent takes it, once somebody else had it: a process of the
+// foreignFor is how long a port must have been nobody's before the agent takes it, once somebody else had it: a process of the
 // host that restarts finds its port free.
-const heldFor = time.Minute
+const foreignFor = time.Minute
 
-// heldPorts are ports that health checks of Services ask for and others have.
-type heldPorts struct {
+// foreignPorts are ports that health checks of Services ask for and others have.
+type foreignPorts struct {
 	now     func() time.Time
 	listens func(port uint16) bool
 	seen    map[uint16]time.Time // when somebody else had it last
 }
 
-func newHeldPorts() heldPorts {
-	return heldPorts{now: time.Now, listens: func(port uint16) bool { return listens("/proc", port) }, seen: map[uint16]time.Time{}}
+func newForeignPorts() foreignPorts {
+	return foreignPorts{now: time.Now, listens: func(port uint16) bool { return listens("/proc", port) }, seen: map[uint16]time.Time{}}
 }
 
-// may reports whether the agent may take a port.
-func (h *heldPorts) may(port uint16) bool {
+// free reports whether the agent may take a port.
+func (h *foreignPorts) free(port uint16) bool {
 	last, held := h.seen[port]
 	if !held {
 		return true
@@ -43,7 +43,7 @@ func (h *heldPorts) may(port uint16) bool {
 		h.seen[port] = h.now()
 		return false
 	}
-	if h.now().Sub(last) < heldFor {
+	if h.now().Sub(last) < foreignFor {
 		return false
 	}
 	delete(h.seen, port)
@@ -51,14 +51,14 @@ func (h *heldPorts) may(port uint16) bool {
 }
 
 // failed notes why the agent could not take a port.
-func (h *heldPorts) failed(port uint16, err error) {
+func (h *foreignPorts) failed(port uint16, err error) {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		h.seen[port] = h.now()
 	}
 }
 
 // keep forgets all other ports.
-func (h *heldPorts) keep(ports map[uint16]bool) {
+func (h *foreignPorts) keep(ports map[uint16]bool) {
 	for port := range h.seen {
 		if !ports[port] {
 			delete(h.seen, port)
@@ -95,8 +95,8 @@ func portOf(at string) uint16 {
 	return uint16(n)
 }
 
-// checkProblems says which Services' health checks are not answered because somebody else has their port, or their namespace has too many.
-func checkProblems(node string, failed map[string]model.Name, beyond []model.Name) []weirv1.Problem {
+// Problems says which Services' health checks are not answered because somebody else has their port, or their namespace has too many.
+func Problems(node string, failed map[string]model.Name, beyond []model.Name) []weirv1.Problem {
 	var out []weirv1.Problem
 	for at, name := range failed {
 		out = append(out, weirv1.Problem{Object: "Service " + name.String(), Field: "spec.healthCheckNodePort", Value: at,

@@ -1,4 +1,4 @@
-package agent
+package lbhealth
 
 import (
 	"encoding/json"
@@ -25,8 +25,8 @@ func healthState(checks map[model.Name]nodestate.HealthCheck) *nodestate.State {
 
 func TestServiceChecks(t *testing.T) {
 	healthy := true
-	c := newServiceChecks(slog.New(slog.DiscardHandler), func() bool { return healthy })
-	defer c.close()
+	c := NewServiceChecks(slog.New(slog.DiscardHandler), func() bool { return healthy })
+	defer c.Close()
 	at := map[string]net.Addr{} // by what was asked for
 	refuse := map[string]bool{}
 	c.listen = func(addr string) (net.Listener, error) {
@@ -52,7 +52,7 @@ func TestServiceChecks(t *testing.T) {
 			t.Errorf("%s: %d weight %q %s", addr, resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), text)
 		}
 	}
-	c.update(healthState(map[model.Name]nodestate.HealthCheck{web: {Port: 31000, Local: 2}, api: {Port: 31001}}), []string{""})
+	c.Update(healthState(map[model.Name]nodestate.HealthCheck{web: {Port: 31000, Local: 2}, api: {Port: 31001}}), []string{""})
 	check(":31000", 200, "2", `{"service":{"namespace":"default","name":"web"},"localEndpoints":2,"serviceProxyHealthy":true}`)
 	check(":31001", 503, "0", `{"service":{"namespace":"default","name":"api"},"localEndpoints":0,"serviceProxyHealthy":true}`)
 	healthy = false
@@ -62,7 +62,7 @@ func TestServiceChecks(t *testing.T) {
 	before := at[":31000"]
 	refuse[":31002"] = true
 	next := healthState(map[model.Name]nodestate.HealthCheck{web: {Port: 31000, Local: 1}, api: {Port: 31002, Local: 1}})
-	c.update(next, []string{""})
+	c.Update(next, []string{""})
 	if at[":31000"] != before {
 		t.Error("a new number of endpoints opened the port anew")
 	}
@@ -72,14 +72,14 @@ func TestServiceChecks(t *testing.T) {
 		t.Error("a port that is no Service's any more is open")
 	}
 	refuse[":31002"] = false
-	c.update(next, []string{""})
+	c.Update(next, []string{""})
 	check(":31002", 200, "1", `{"service":{"namespace":"default","name":"api"},"localEndpoints":1,"serviceProxyHealthy":true}`)
-	c.update(next, []string{"192.0.2.1", "2001:db8::1"})
+	c.Update(next, []string{"192.0.2.1", "2001:db8::1"})
 	check("192.0.2.1:31000", 200, "1", `{"service":{"namespace":"default","name":"web"},"localEndpoints":1,"serviceProxyHealthy":true}`)
 	if len(c.open) != 4 || at["[2001:db8::1]:31002"] == nil {
 		t.Errorf("open: %v", at)
 	}
-	c.update(healthState(nil), []string{""})
+	c.Update(healthState(nil), []string{""})
 	if len(c.open) != 0 {
 		t.Errorf("%d ports are open for nobody", len(c.open))
 	}
@@ -89,7 +89,7 @@ func TestHealthz(t *testing.T) {
 	now := time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC)
 	var wrong error
 	stays := true
-	h := healthzHandler(func() (error, bool) { return wrong, stays }, func() time.Time { return now })
+	h := NodeHandler(func() (error, bool) { return wrong, stays }, func() time.Time { return now })
 	for _, step := range []struct {
 		name           string
 		err            error
@@ -129,10 +129,10 @@ func TestCheckAddrs(t *testing.T) {
 		"10.0.0.2": {Kind: nodestate.AddrHost}, "10.0.0.3": {Kind: nodestate.AddrNode, NodePorts: true}} {
 		s.Addrs[netip.MustParseAddr(a)] = v
 	}
-	if got := checkAddrs(s, model.NodePortAddresses{}); len(got) != 1 || got[0] != "" {
+	if got := ServiceAddrs(s, model.NodePortAddresses{}); len(got) != 1 || got[0] != "" {
 		t.Errorf("everywhere: %q", got)
 	}
-	if got := checkAddrs(s, model.NodePortAddresses{Primary: true}); len(got) != 1 || got[0] != "10.0.0.1" {
+	if got := ServiceAddrs(s, model.NodePortAddresses{Primary: true}); len(got) != 1 || got[0] != "10.0.0.1" {
 		t.Errorf("primary: %q", got)
 	}
 }
@@ -140,7 +140,7 @@ func TestCheckAddrs(t *testing.T) {
 func TestProxyMode(t *testing.T) {
 	for path, want := range map[string]int{"/proxyMode": http.StatusOK, "/metrics": http.StatusNotFound, "/": http.StatusNotFound} {
 		w := httptest.NewRecorder()
-		proxyMode(w, httptest.NewRequest(http.MethodGet, path, nil))
+		ProxyMode(w, httptest.NewRequest(http.MethodGet, path, nil))
 		if w.Code != want || want == http.StatusOK && w.Body.String() != "weir" {
 			t.Errorf("%s: %d %q", path, w.Code, w.Body)
 		}
