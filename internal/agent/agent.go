@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
+	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
@@ -318,7 +319,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	local, err := watchLocal(a.log)
+	watcher, err := machine.New(a.log)
 	if err == nil {
 		err = a.lock.NoteSocket(socket)
 	}
@@ -326,7 +327,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		listener.Close()
 		return err
 	}
-	a.cluster.local = local
+	a.cluster.machine = watcher
 	a.watchProxies()
 	g, ctx := errgroup.WithContext(ctx)
 	run := func(what string, f func(context.Context) error) {
@@ -345,7 +346,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	})
-	run("watching the node's interfaces", func(ctx context.Context) error { return local.run(ctx, a.cluster.noteLocal) })
+	run("watching the node's interfaces", func(ctx context.Context) error { return watcher.Run(ctx, a.cluster.noteLocal) })
 	run("watching the cluster", func(ctx context.Context) error { return a.watcher.Run(ctx, a.cluster.applyBatch) })
 	run("computing the node's state", a.cluster.run)
 	run("applying the node's state", a.loop.Run)

@@ -15,6 +15,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/agent/apiserver"
+	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/cni"
@@ -33,7 +34,7 @@ type cluster struct {
 	node    string
 	loop    *dataplane.Loop
 	log     *slog.Logger
-	local   *local
+	machine *machine.Watcher
 	changed func()            // after a state was handed on
 	pools   func(ipam.Config) // what the allocator follows changed
 	// reached returns where API servers were reached; nil = nothing is known of it.
@@ -92,7 +93,7 @@ type snapshot struct {
 	// gateways and serviceCIDRs are addresses that no pod gets.
 	gateways     []netip.Addr
 	serviceCIDRs []netip.Prefix
-	machine      machine
+	machine      machine.Facts
 	// hostEndpoints are those of this node, by name.
 	hostEndpoints []*model.HostEndpoint
 	nodeAddrs     [2]netip.Addr // IPv4, IPv6
@@ -390,7 +391,7 @@ func (c *cluster) configurePools() {
 
 // refreshLocal takes over what the machine has.
 func (c *cluster) refreshLocal() {
-	if !c.dirty.Has(model.KindLocal) || c.local == nil {
+	if !c.dirty.Has(model.KindLocal) || c.machine == nil {
 		return
 	}
 	var node []netip.Addr
@@ -403,22 +404,22 @@ func (c *cluster) refreshLocal() {
 	}
 	pattern, err := regexp.Compile(c.model.Settings.DataIfaces)
 	isUplink := func(name string) bool { return err == nil && pattern.MatchString(name) }
-	m := c.local.machine(node, isUplink, c.model.Settings.InterfacePrefix)
+	m := c.machine.Facts(node, isUplink, c.model.Settings.InterfacePrefix)
 	l := &c.model.Local
 	by := c.servicesBy()
 	l.KubeProxy, l.ProxyRules = by.Proxy, by.Mode != ""
 	if c.reached != nil {
 		l.APIServers = c.reached()
 	}
-	l.HostAddrs, l.Subnets, l.LinkMTU, l.Interfaces = m.addrs, m.subnets, m.mtu, m.links
-	l.Gateways, l.Neighbours = m.gateways, c.local.linkAddresses(c.model.Nodes, m.gateways)
+	l.HostAddrs, l.Subnets, l.LinkMTU, l.Interfaces = m.Addrs, m.Subnets, m.MTU, m.Links
+	l.Gateways, l.Neighbours = m.Gateways, c.machine.LinkAddresses(c.model.Nodes, m.Gateways)
 	c.mu.Lock()
 	before := c.snap.machine
 	c.snap.machine = m
 	c.mu.Unlock()
-	if len(m.missing) > 0 && (before.addrs == nil || !slices.Equal(before.missing, m.missing)) {
-		c.log.Error("no interface of this machine has an address that the Node object tells", "node", c.node, "address", fmt.Sprint(m.missing),
-			"addresses", fmt.Sprint(m.addrs))
+	if len(m.Missing) > 0 && (before.Addrs == nil || !slices.Equal(before.Missing, m.Missing)) {
+		c.log.Error("no interface of this machine has an address that the Node object tells", "node", c.node, "address", fmt.Sprint(m.Missing),
+			"addresses", fmt.Sprint(m.Addrs))
 	}
 }
 
@@ -458,10 +459,10 @@ func (c *cluster) servicesBy() kubeproxy.Handling {
 // uplinks returns the uplinks with their subnets.
 func (c *cluster) uplinks() []announce.Link {
 	pattern, err := regexp.Compile(c.snapshot().config.Settings.DataIfaces)
-	if err != nil || c.local == nil {
+	if err != nil || c.machine == nil {
 		return nil
 	}
-	return c.local.uplinks(pattern.MatchString)
+	return c.machine.Uplinks(pattern.MatchString)
 }
 
 // noteLocal is called when the machine's interfaces or addresses changed.

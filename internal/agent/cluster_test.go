@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
@@ -281,7 +282,8 @@ func TestKubeProxyOfThisNode(t *testing.T) {
 func TestTwoFamilies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.local = &local{links: []linkFact{{name: "eth0", index: 2, mtu: 1500, up: true, addrs: prefixes("172.31.1.8/24")}}}
+		eth0 := machine.Link{Name: "eth0", Index: 2, MTU: 1500, Up: true, Addrs: []netip.Prefix{netip.MustParsePrefix("172.31.1.8/24")}}
+		b.cluster.machine = machine.Of(eth0)
 		six := netip.MustParseAddr("fd00:10:244:1::5")
 		batch := whole()
 		batch.Pools = map[string]*model.Pool{"six": {Name: "six", CIDR: netip.MustParsePrefix("fd00:10:244::/56"), VXLAN: model.EncapCrossSubnet, Workload: true}}
@@ -315,7 +317,8 @@ func TestTwoFamilies(t *testing.T) {
 			t.Errorf("problems of a node whose IPv6 address is on no interface: %q", p)
 		}
 		if err := b.cluster.do(t.Context(), func() {
-			b.cluster.local.links[0].addrs = prefixes("172.31.1.8/24", "fd00:31:1::8/64")
+			eth0.Addrs = append(eth0.Addrs, netip.MustParsePrefix("fd00:31:1::8/64"))
+			b.cluster.machine = machine.Of(eth0)
 			b.cluster.dirty.Add(model.KindLocal)
 		}); err != nil {
 			t.Fatal(err)
@@ -328,7 +331,8 @@ func TestTwoFamilies(t *testing.T) {
 			t.Errorf("the node's own address is %+v", a)
 		}
 		if err := b.cluster.do(t.Context(), func() {
-			b.cluster.local.links[0].mtu = 1320
+			eth0.MTU = 1320
+			b.cluster.machine = machine.Of(eth0)
 			b.cluster.dirty.Add(model.KindLocal)
 		}); err != nil {
 			t.Fatal(err)

@@ -30,7 +30,7 @@ func hostProblems(snap snapshot, uplinks []string, nftables bool) []weirv1.Probl
 	var out []weirv1.Problem
 	for _, h := range snap.hostEndpoints {
 		p := weirv1.Problem{Object: "HostEndpoint " + h.Name, Field: "spec.interfaceName", Value: h.Interface}
-		at := slices.IndexFunc(snap.machine.links, func(l model.LocalInterface) bool {
+		at := slices.IndexFunc(snap.machine.Links, func(l model.LocalInterface) bool {
 			return l.Name == h.Interface || h.Interface == "" && slices.ContainsFunc(l.Addrs, func(a netip.Addr) bool { return slices.Contains(h.ExpectedIPs, a) })
 		})
 		switch {
@@ -41,8 +41,8 @@ func hostProblems(snap snapshot, uplinks []string, nftables bool) []weirv1.Probl
 			continue
 		case at < 0:
 			p.Message, p.Action = "this node has no such interface; the host endpoint is not in force", "correct interfaceName or expectedIPs"
-		case !nftables && !slices.Contains(uplinks, snap.machine.links[at].Name):
-			p.Value = snap.machine.links[at].Name
+		case !nftables && !slices.Contains(uplinks, snap.machine.Links[at].Name):
+			p.Value = snap.machine.Links[at].Name
 			p.Message, p.Action = "has no programs of Weir; the host endpoint is not in force there", "name the interface in FelixConfiguration spec.bpfDataIfacePattern"
 		default:
 			continue
@@ -77,8 +77,8 @@ func arrivalProblems(node string, arrival map[string]string) []weirv1.Problem {
 // p is the problem to fill in.
 func uncoveredInterfaces(p weirv1.Problem, snap snapshot, uplinks []string) []weirv1.Problem {
 	var names []string
-	for _, l := range snap.machine.links {
-		known := func(a netip.Addr) bool { return slices.Contains(snap.machine.addrs, a) && !a.IsLinkLocalUnicast() }
+	for _, l := range snap.machine.Links {
+		known := func(a netip.Addr) bool { return slices.Contains(snap.machine.Addrs, a) && !a.IsLinkLocalUnicast() }
 		if !slices.Contains(uplinks, l.Name) && slices.ContainsFunc(l.Addrs, known) {
 			names = append(names, l.Name)
 		}
@@ -97,11 +97,11 @@ func uncoveredIPv6(snap snapshot) []weirv1.Problem {
 	if snap.state == nil || snap.state.Settings.IPv6 {
 		return nil
 	}
-	at := slices.IndexFunc(snap.machine.addrs, netip.Addr.Is6)
+	at := slices.IndexFunc(snap.machine.Addrs, netip.Addr.Is6)
 	if at < 0 {
 		return nil
 	}
-	return []weirv1.Problem{{Object: "HostEndpoint " + snap.hostEndpoints[0].Name, Field: "IPv6", Value: snap.machine.addrs[at].String(),
+	return []weirv1.Problem{{Object: "HostEndpoint " + snap.hostEndpoints[0].Name, Field: "IPv6", Value: snap.machine.Addrs[at].String(),
 		Message: "the node has IPv6 addresses and Weir does not carry IPv6 here: no host endpoint applies to what they exchange",
 		Action:  "set FelixConfiguration spec.ipv6Support to true, or filter IPv6 by other means"}}
 }

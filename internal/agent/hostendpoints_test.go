@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -24,7 +25,7 @@ func TestHostEndpointsThatJudgeNothingAreNamed(t *testing.T) {
 		h.Name = name
 		c.HostEndpoints[name] = &h
 	}
-	snap := snapshot{hostEndpoints: hostEndpointsOf(c, "n1"), machine: machine{links: []model.LocalInterface{
+	snap := snapshot{hostEndpoints: hostEndpointsOf(c, "n1"), machine: machine.Facts{Links: []model.LocalInterface{
 		{Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, {Name: "lan0"}}}}
 	got := hostProblems(snap, []string{"eth0"}, false)
 	if len(got) != 2 || !strings.Contains(got[0].String(), "HostEndpoint gone") || !strings.Contains(got[0].Message, "no such interface") ||
@@ -32,8 +33,8 @@ func TestHostEndpointsThatJudgeNothingAreNamed(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	// What the endpoint of all interfaces does not reach is named.
-	snap.machine.links[1].Addrs = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
-	snap.machine.addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}
+	snap.machine.Links[1].Addrs = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+	snap.machine.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}
 	snap.state = nodestate.New()
 	got = hostProblems(snap, []string{"eth0"}, false)
 	if len(got) != 4 || got[0].Object != "HostEndpoint all" || got[0].Value != "lan0" || got[3].Field != "IPv6" || got[3].Value != "2001:db8::1" {

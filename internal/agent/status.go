@@ -120,7 +120,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	snap := a.cluster.snapshot()
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	st := &weirv1.NodeStatusStatus{
-		Version: version.Version, Dataplane: a.driver.Name(), ServiceHandling: servicesBy(snap.state), LinkAddress: linkAddress(snap.machine.mac),
+		Version: version.Version, Dataplane: a.driver.Name(), ServiceHandling: servicesBy(snap.state), LinkAddress: linkAddress(snap.machine.MAC),
 		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
@@ -133,7 +133,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 			*into = a.String()
 		}
 	}
-	for _, p := range snap.machine.subnets {
+	for _, p := range snap.machine.Subnets {
 		st.Subnets = append(st.Subnets, p.String())
 	}
 	if f, err := a.driver.Fallen(); err == nil {
@@ -301,7 +301,7 @@ const minMTU6 = 1280
 // nodeAddressProblems says which of the node's addresses are nowhere, or missing, and when links are too small.
 func nodeAddressProblems(node string, snap snapshot) []weirv1.Problem {
 	var out []weirv1.Problem
-	for _, addr := range snap.machine.missing {
+	for _, addr := range snap.machine.Missing {
 		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses", Value: addr.String(),
 			Message: "no interface of this machine has the address; other nodes cannot reach its pods",
 			Action:  "give it to an interface, or set kubelet's --node-ip"})

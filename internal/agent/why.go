@@ -70,4 +70,4 @@ func (a whyAgent) Explain(ctx context.Context, s *nodestate.State, ask why.Expla
 func (a whyAgent) DataPlane() why.DataPlane { return a.driver }
 
 // LinkAddress implements why.Agent.
-func (a whyAgent) LinkAddress() string { return linkAddress(a.cluster.snapshot().machine.mac) }
+func (a whyAgent) LinkAddress() string { return linkAddress(a.cluster.snapshot().machine.MAC) }

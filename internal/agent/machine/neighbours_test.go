@@ -1,4 +1,4 @@
-package agent
+package machine
 
 import (
 	"fmt"
@@ -85,7 +85,7 @@ func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 	nodes := map[string]*model.Node{"n1": {Name: "n1", Addrs: ips(nodeOne, nodeOne6)},
 		"n2":    {Name: "n2", Addrs: ips(nodeTwo, nodeTwo6), LinkAddress: forged},
 		"quiet": {Name: "quiet", Addrs: ips(silent, silent6)}} // whom nobody answers for
-	l := &local{log: slog.New(slog.DiscardHandler)}
+	l := &Watcher{log: slog.New(slog.DiscardHandler)}
 	found := map[netip.Addr][6]byte{}
 	await.That(t, "the other node's link address", func() (err error) {
 		n1.Do(t, "a look at the neighbours", func() error {
@@ -102,7 +102,7 @@ func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 			if _, err := l.read(); err != nil {
 				return err
 			}
-			found = l.linkAddresses(nodes, nil)
+			found = l.LinkAddresses(nodes, nil)
 			return nil
 		})
 		for a, at := range found {
@@ -125,4 +125,12 @@ func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 			t.Errorf("by %s: the forged link address counts: %+v", a, k.Refused())
 		}
 	}
+}
+
+func ips(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		out = append(out, netip.MustParseAddr(t))
+	}
+	return out
 }

@@ -1,4 +1,9 @@
-package agent
+// Package machine reads what the kernel knows of the node's machine, and goes on reading whenever that
+// changes: interfaces with their addresses, next hops of routes, and link addresses that ARP and
+// neighbour discovery found. Facts are what the model of the cluster takes from it: the node's own
+// addresses, subnets on its uplinks, the MTU, and what is missing. Weir's own devices, and those of
+// pods, are left out.
+package machine
 
 import (
 	"bytes"
@@ -20,50 +25,50 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// local follows the machine's own addresses and links.
-type local struct {
+// Watcher follows the machine's own addresses and links.
+type Watcher struct {
 	log *slog.Logger
 
 	mu         sync.Mutex
-	links      []linkFact
+	links      []Link
 	gateways   []netip.Addr
 	neighbours map[netip.Addr][6]byte // link addresses as ARP and neighbour discovery found them
 	isRead     bool
 }
 
-// linkFact is one interface with its addresses.
-type linkFact struct {
-	name     string
-	index    int
-	mtu      int
-	mac      net.HardwareAddr
-	loopback bool
-	up       bool
-	addrs    []netip.Prefix
+// Link is one interface with its addresses.
+type Link struct {
+	Name     string
+	Index    int
+	MTU      int
+	MAC      net.HardwareAddr
+	Loopback bool
+	Up       bool
+	Addrs    []netip.Prefix
 }
 
-func (l linkFact) equal(o linkFact) bool {
-	return l.name == o.name && l.index == o.index && l.mtu == o.mtu && bytes.Equal(l.mac, o.mac) &&
-		l.loopback == o.loopback && l.up == o.up && slices.Equal(l.addrs, o.addrs)
+func (l Link) equal(o Link) bool {
+	return l.Name == o.Name && l.Index == o.Index && l.MTU == o.MTU && bytes.Equal(l.MAC, o.MAC) &&
+		l.Loopback == o.Loopback && l.Up == o.Up && slices.Equal(l.Addrs, o.Addrs)
 }
 
 const (
-	// localSettle is how long to wait after a change for others that belong to it.
-	localSettle = 50 * time.Millisecond
-	// localRefresh bounds how long a change is missed whose notice was lost.
-	localRefresh = 30 * time.Second
+	// settleTime is how long to wait after a change for others that belong to it.
+	settleTime = 50 * time.Millisecond
+	// refreshEvery bounds how long a change is missed whose notice was lost.
+	refreshEvery = 30 * time.Second
 )
 
-// watchLocal reads the machine once.
-func watchLocal(log *slog.Logger) (*local, error) {
-	l := &local{log: log}
+// New reads the machine once.
+func New(log *slog.Logger) (*Watcher, error) {
+	l := &Watcher{log: log}
 	_, err := l.read()
 	return l, err
 }
 
-// run reads the machine again whenever addresses or links change, and calls changed when something is
+// Run reads the machine again whenever addresses or links change, and calls changed when something is
 // different.
-func (l *local) run(ctx context.Context, changed func()) error {
+func (l *Watcher) Run(ctx context.Context, changed func()) error {
 	links, addrs, done := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64), make(chan struct{})
 	defer func() { close(done) }()
 	subscribe := func() error {
@@ -82,12 +87,12 @@ func (l *local) run(ctx context.Context, changed func()) error {
 	soon := time.NewTimer(0)
 	defer soon.Stop()
 	pending := true
-	refresh := time.NewTicker(localRefresh)
+	refresh := time.NewTicker(refreshEvery)
 	defer refresh.Stop()
 	later := func() {
 		if !pending {
 			pending = true
-			soon.Reset(localSettle)
+			soon.Reset(settleTime)
 		}
 	}
 	for {
@@ -123,8 +128,11 @@ func (l *local) run(ctx context.Context, changed func()) error {
 	}
 }
 
+// Of is a machine with these interfaces, for tests. It is not read.
+func Of(links ...Link) *Watcher { return &Watcher{links: links, isRead: true} }
+
 // read reports whether something is different.
-func (l *local) read() (bool, error) {
+func (l *Watcher) read() (bool, error) {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
 		return false, fmt.Errorf("listing interfaces: %w", err)
@@ -142,23 +150,23 @@ func (l *local) read() (bool, error) {
 		bits, _ := a.Mask.Size()
 		byLink[a.LinkIndex] = append(byLink[a.LinkIndex], netip.PrefixFrom(ip.Unmap(), bits))
 	}
-	var facts []linkFact
+	var facts []Link
 	for _, k := range links {
 		at := k.Attrs()
-		f := linkFact{
-			name: at.Name, index: at.Index, mtu: at.MTU, mac: at.HardwareAddr,
-			loopback: at.Flags&net.FlagLoopback != 0, up: at.Flags&net.FlagUp != 0, addrs: byLink[at.Index],
+		f := Link{
+			Name: at.Name, Index: at.Index, MTU: at.MTU, MAC: at.HardwareAddr,
+			Loopback: at.Flags&net.FlagLoopback != 0, Up: at.Flags&net.FlagUp != 0, Addrs: byLink[at.Index],
 		}
 		if at.Alias == "weir" || strings.HasPrefix(at.Alias, "weir:") {
 			continue // our own devices, and pods'
 		}
-		slices.SortFunc(f.addrs, netip.Prefix.Compare)
+		slices.SortFunc(f.Addrs, netip.Prefix.Compare)
 		facts = append(facts, f)
 	}
-	slices.SortFunc(facts, func(a, b linkFact) int { return a.index - b.index })
+	slices.SortFunc(facts, func(a, b Link) int { return a.Index - b.Index })
 	ours := map[int]bool{}
 	for _, f := range facts {
-		ours[f.index] = true
+		ours[f.Index] = true
 	}
 	neighbours, err := readNeighbours(ours)
 	if err != nil {
@@ -170,103 +178,103 @@ func (l *local) read() (bool, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isRead && slices.EqualFunc(l.links, facts, linkFact.equal) && slices.Equal(l.gateways, routers) && maps.Equal(l.neighbours, neighbours) {
+	if l.isRead && slices.EqualFunc(l.links, facts, Link.equal) && slices.Equal(l.gateways, routers) && maps.Equal(l.neighbours, neighbours) {
 		return false, nil
 	}
 	l.links, l.gateways, l.neighbours, l.isRead = facts, routers, neighbours, true
 	return true, nil
 }
 
-// machine is what a cluster's Local takes from the machine, and what others are told about it.
-type machine struct {
-	addrs   []netip.Addr
-	subnets []netip.Prefix
-	mtu     int
-	mac     net.HardwareAddr // of the uplink that holds the node's address
-	links   []model.LocalInterface
-	missing []netip.Addr // addresses of the node that no interface holds
+// Facts are what a cluster's Local takes from the machine, and what others are told about it.
+type Facts struct {
+	Addrs   []netip.Addr
+	Subnets []netip.Prefix
+	MTU     int
+	MAC     net.HardwareAddr // of the uplink that holds the node's address
+	Links   []model.LocalInterface
+	Missing []netip.Addr // addresses of the node that no interface holds
 
-	gateways []netip.Addr
+	Gateways []netip.Addr
 }
 
 // excluded are interfaces whose addresses are not the node's: those of kube-proxy's IPVS mode are the
 // Services' (interfaceExclude).
 var excluded = map[string]bool{"kube-ipvs0": true}
 
-// machine computes from what was read. Uplinks are those that isUplink says; node are the addresses by which
+// Facts computes from what was read. Uplinks are those that isUplink says; node are the addresses by which
 // others know the node, one a family at most. The link of the first that there is counts as the node's.
-func (l *local) machine(node []netip.Addr, isUplink func(string) bool, podPrefix string) machine {
+func (l *Watcher) Facts(node []netip.Addr, isUplink func(string) bool, podPrefix string) Facts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m := machine{missing: slices.Clone(node), gateways: l.gateways}
+	m := Facts{Missing: slices.Clone(node), Gateways: l.gateways}
 	link := len(node) + 1 // how good the link is that m.mtu is of: smaller is better
 	for _, f := range l.links {
-		if excluded[f.name] || podPrefix != "" && strings.HasPrefix(f.name, podPrefix) && !isUplink(f.name) {
+		if excluded[f.Name] || podPrefix != "" && strings.HasPrefix(f.Name, podPrefix) && !isUplink(f.Name) {
 			continue
 		}
-		if !f.loopback {
-			m.links = append(m.links, f.known())
+		if !f.Loopback {
+			m.Links = append(m.Links, f.modelled())
 		}
 		rank := len(node) + 1
-		if isUplink(f.name) && f.up {
+		if isUplink(f.Name) && f.Up {
 			rank = len(node) // until the node's address is known or there
 		}
-		for _, p := range f.addrs {
+		for _, p := range f.Addrs {
 			a := p.Addr()
 			// Of IPv6's link-local ones each link has its own; those of IPv4 are as any other (NodeLocal DNSCache).
 			if a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
 				continue
 			}
-			m.addrs = append(m.addrs, a)
+			m.Addrs = append(m.Addrs, a)
 			if i := slices.Index(node, a); i >= 0 {
 				rank = min(rank, i)
-				m.missing = slices.DeleteFunc(m.missing, func(x netip.Addr) bool { return x == a })
+				m.Missing = slices.DeleteFunc(m.Missing, func(x netip.Addr) bool { return x == a })
 			}
-			if isUplink(f.name) && !f.loopback && p.Bits() < a.BitLen() && !a.IsLinkLocalUnicast() {
-				m.subnets = append(m.subnets, p.Masked())
+			if isUplink(f.Name) && !f.Loopback && p.Bits() < a.BitLen() && !a.IsLinkLocalUnicast() {
+				m.Subnets = append(m.Subnets, p.Masked())
 			}
 		}
 		if rank >= link {
 			continue
 		}
-		m.mtu, m.mac, link = f.mtu, nil, rank
+		m.MTU, m.MAC, link = f.MTU, nil, rank
 		if rank < len(node) {
-			m.mac = f.mac
+			m.MAC = f.MAC
 		}
 	}
-	slices.SortFunc(m.addrs, netip.Addr.Compare)
-	m.addrs = slices.Compact(m.addrs)
-	slices.SortFunc(m.subnets, netip.Prefix.Compare)
-	m.subnets = slices.Compact(m.subnets)
-	if len(m.mac) != 6 {
-		m.mac = nil
+	slices.SortFunc(m.Addrs, netip.Addr.Compare)
+	m.Addrs = slices.Compact(m.Addrs)
+	slices.SortFunc(m.Subnets, netip.Prefix.Compare)
+	m.Subnets = slices.Compact(m.Subnets)
+	if len(m.MAC) != 6 {
+		m.MAC = nil
 	}
 	return m
 }
 
-// known is the interface as the model has it.
-func (l linkFact) known() model.LocalInterface {
-	out := model.LocalInterface{Name: l.name, IfIndex: l.index}
-	if len(l.mac) == 6 {
-		out.MAC = [6]byte(l.mac)
+// modelled is the interface as the model has it.
+func (l Link) modelled() model.LocalInterface {
+	out := model.LocalInterface{Name: l.Name, IfIndex: l.Index}
+	if len(l.MAC) == 6 {
+		out.MAC = [6]byte(l.MAC)
 	}
-	for _, p := range l.addrs {
+	for _, p := range l.Addrs {
 		out.Addrs = append(out.Addrs, p.Addr())
 	}
 	return out
 }
 
-// uplinks returns the uplinks that are up, with the subnets of their addresses.
-func (l *local) uplinks(isUplink func(string) bool) []announce.Link {
+// Uplinks returns the uplinks that are up, with the subnets of their addresses.
+func (l *Watcher) Uplinks(isUplink func(string) bool) []announce.Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []announce.Link
 	for _, f := range l.links {
-		if !f.up || f.loopback || excluded[f.name] || !isUplink(f.name) {
+		if !f.Up || f.Loopback || excluded[f.Name] || !isUplink(f.Name) {
 			continue
 		}
-		link := announce.Link{Index: f.index, Name: f.name, MAC: f.mac}
-		for _, p := range f.addrs {
+		link := announce.Link{Index: f.Index, Name: f.Name, MAC: f.MAC}
+		for _, p := range f.Addrs {
 			if a := p.Addr(); p.Bits() < a.BitLen() && !a.IsLinkLocalUnicast() {
 				link.Subnets = append(link.Subnets, p.Masked())
 			}
