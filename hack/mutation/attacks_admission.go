@@ -4,7 +4,7 @@ package main
 var attacksAdmission = append([]mutant{
 	{fault: fault{"a tier that is gone cuts off all that its policies selected", "internal/calc/tiers.go", "	return there\n", "	return there || true\n"},
 		pkg: "./internal/calc", run: "^TestHostileMissingTierCutsNobodyOff$"},
-	{fault: fault{"a deleted tier leaves its policies without effect unnoticed", "internal/agent/tierless.go", "there {\n\t\t\treturn", "there || true {\n\t\t\treturn"},
+	{fault: fault{"a deleted tier leaves its policies without effect unnoticed", "internal/agent/problems/tiers.go", "there {\n\t\t\treturn", "there || true {\n\t\t\treturn"},
 		pkg: "./internal/agent", run: "^TestHostileMissingTierIsSaid$"},
 	{fault: fault{"a tier is deleted under its policies", "internal/controller/keeper.go", "		if err != nil || by != \"\" {", "		if err != nil || by != \"\" && u.GetKind() != \"Tier\" {"},
 		pkg: "./internal/controller", run: "^TestHostileTierIsKept$"},

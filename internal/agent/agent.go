@@ -23,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/agent/nodelock"
+	"github.com/weir-net/weir/internal/agent/problems"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/cni"
@@ -86,7 +87,7 @@ type Agent struct {
 	programs      func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
 	findings      []kernel.Finding
 	planes        *planes
-	limits        nftablesLimits
+	limits        problems.NFTables
 	loop          *dataplane.Loop
 	cluster       *cluster
 	announcer     *announce.Announcer

@@ -16,6 +16,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/machine"
+	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/cni"
@@ -103,6 +104,11 @@ type snapshot struct {
 	apiServers    []string
 	controllers   []string
 	beat          time.Time // of the goroutine
+}
+
+// node is what problems of the node are about.
+func (s snapshot) node(name string) problems.Node {
+	return problems.Node{Name: name, State: s.state, Machine: s.machine, HostEndpoints: s.hostEndpoints}
 }
 
 func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, log *slog.Logger) *cluster {
@@ -593,4 +599,15 @@ func (s snapshot) policies() int {
 		}
 	}
 	return len(names)
+}
+
+// noteTiers finds the policies without a tier anew when a batch, which the model has already, may have changed which these are.
+func (c *cluster) noteTiers(b *watch.Batch) {
+	if !b.Full && len(b.Tiers)+len(b.Policies)+len(b.Staged) == 0 {
+		return
+	}
+	found := problems.MissingTiers(c.model)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.snap.tierless = found
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/agent/machine"
+	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
@@ -303,7 +304,7 @@ func TestTwoFamilies(t *testing.T) {
 		}
 		problems := func() string {
 			var out []string
-			for _, p := range nodeAddressProblems("n1", b.cluster.snapshot()) {
+			for _, p := range problems.Addresses(b.cluster.snapshot().node("n1")) {
 				out = append(out, p.String())
 			}
 			return strings.Join(out, " ")

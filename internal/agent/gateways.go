@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/ipam"
 )
@@ -34,25 +34,11 @@ func (c *cluster) noteOverlaps(overlaps []calc.PoolOverlap) bool {
 		return false
 	}
 	c.overlaps = overlaps
-	for _, p := range overlapProblems(overlaps) {
+	for _, p := range problems.Overlaps(overlaps) {
 		c.log.Error("a pool covers what nodes need", "problem", p.String())
 	}
 	c.mu.Lock()
 	c.snap.overlaps = overlaps
 	c.mu.Unlock()
 	return true
-}
-
-// overlapProblems says what is not in force of pools that cover what nodes need.
-func overlapProblems(overlaps []calc.PoolOverlap) []weirv1.Problem {
-	var out []weirv1.Problem
-	for _, o := range overlaps {
-		message := "covers " + o.What + ": the pool is refused; it is not routed but for blocks that it has already, and no address of it is given"
-		if o.Gives {
-			message = "covers " + o.What + ": it is not routed but for its blocks"
-		}
-		out = append(out, weirv1.Problem{Object: "IPPool " + o.Pool, Field: "spec.cidr", Value: o.CIDR.String(), Message: message,
-			Action: "make a pool with a network of its own, move its pods there, and delete this one"})
-	}
-	return out
 }

@@ -220,3 +220,21 @@ func (p *planes) connectionsToImport(tables, rules func() (bool, error)) ebpf.Ta
 	}
 	return ebpf.TakeNothing
 }
+
+// Names of the data planes in a NodeStatus.
+const (
+	planeEBPF     = "eBPF"
+	planeNFTables = "nftables"
+)
+
+// onNFTables reports whether the data plane in force is nftables.
+func (a *Agent) onNFTables() bool {
+	_, ok := a.driver.(nftablesPlane)
+	return ok
+}
+
+// nftablesNever is what no node with the data plane nftables does, whatever is asked. The text names no node: those of all nodes
+// are told once.
+func nftablesNever() []string {
+	return []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}
+}

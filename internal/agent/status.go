@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +19,6 @@ import (
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/version"
@@ -233,107 +231,6 @@ func (a *Agent) dataplane() error {
 		return errors.New(strings.Join(st.Problems, "; "))
 	}
 	return nil
-}
-
-// recentRepair is for how long a repair is told.
-const recentRepair = 10 * time.Minute
-
-// pressure names the maps that are nearly full. The text has no numbers that move: the metrics have them.
-func pressure(node string, all []ebpf.Pressure) []weirv1.Problem {
-	var out []weirv1.Problem
-	for _, p := range all {
-		if !p.High() {
-			continue
-		}
-		action := "use less of it, or tell us: the size is fixed"
-		if p.Setting != "" {
-			action = "raise FelixConfiguration spec." + p.Setting + " and restart the agent"
-		}
-		name := "map " + p.Map
-		if p.Family != "" {
-			name += " of " + p.Family
-		}
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: name, Value: fmt.Sprintf("more than 90 %% of %d entries", p.Capacity),
-			Message: "the map is nearly full: what comes beyond is not carried, or evicts what was used least", Action: action})
-	}
-	return out
-}
-
-// heldProblems name the pods that begin no connections because they have too many, in eBPF's table or in that of connection tracking.
-func heldProblems(held []ebpf.Held, nftables bool, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
-	var out []weirv1.Problem
-	share, setting := "more than an eighth of the connection table", "FelixConfiguration spec.bpfMapSizeConntrack"
-	if nftables {
-		share, setting = "more than a quarter of what is free of connection tracking", "net.netfilter.nf_conntrack_max"
-	}
-	for _, h := range held {
-		object := "address " + h.Addr.String()
-		if name, _, ok := owner(h.Addr); ok {
-			object = "Pod " + name.String()
-		}
-		out = append(out, weirv1.Problem{Object: object, Value: share, Message: "the table is nearly full and the pod has more than its share: it begins no further connection",
-			Action: "see what it connects to; else raise " + setting})
-	}
-	return out
-}
-
-// spentProblems name the pods that have used up their ports for source NAT towards a destination, and try on.
-func spentProblems(spent []ebpf.Spent, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
-	var out []weirv1.Problem
-	for _, p := range spent {
-		if !p.Recent {
-			continue
-		}
-		object := "address " + p.Addr.String()
-		if name, _, ok := owner(p.Addr); ok {
-			object = "Pod " + name.String()
-		}
-		out = append(out, weirv1.Problem{Object: object, Value: "all ports for source NAT towards one destination that a pod may have",
-			Message: "its flows that nobody has answered lose their ports to newer ones, and where it has none it begins no further connection to that destination; other pods are not concerned",
-			Action:  "see what it connects to; else widen FelixConfiguration spec.bpfPSNATPorts"})
-	}
-	return out
-}
-
-// minMTU6 is the smallest MTU of a link that carries IPv6 (RFC 8200, section 5), bytes.
-const minMTU6 = 1280
-
-// nodeAddressProblems says which of the node's addresses are nowhere, or missing, and when links are too small.
-func nodeAddressProblems(node string, snap snapshot) []weirv1.Problem {
-	var out []weirv1.Problem
-	for _, addr := range snap.machine.Missing {
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses", Value: addr.String(),
-			Message: "no interface of this machine has the address; other nodes cannot reach its pods",
-			Action:  "give it to an interface, or set kubelet's --node-ip"})
-	}
-	if s := snap.state; s != nil && s.Settings.IPv6 && s.Settings.PodMTU > 0 && s.Settings.PodMTU < minMTU6 {
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "MTU of pods", Value: strconv.Itoa(s.Settings.PodMTU),
-			Message: "IPv6 needs 1280 bytes at least: the kernel of a pod takes no IPv6 address",
-			Action:  "raise the MTU of the uplink or spec.vxlanMTU of FelixConfiguration default, less 20 bytes for VXLAN over IPv6, or do without IPv6"})
-	}
-	if s := snap.state; s != nil && s.Settings.IPv6 && !s.Settings.Node6.IsValid() {
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses",
-			Message: "the cluster has an IPPool of IPv6, and this node no IPv6 address: no other node reaches the IPv6 addresses of its pods",
-			Action:  "name one in kubelet's --node-ip, or set ipv6Support: false in FelixConfiguration node." + node})
-	}
-	return out
-}
-
-// unfitProblems says which policies take more of the node than there is.
-func unfitProblems(snap snapshot) []weirv1.Problem {
-	if snap.state == nil {
-		return nil
-	}
-	var out []weirv1.Problem
-	for _, r := range snap.state.Unfit {
-		p := weirv1.Problem{Object: "Policies " + r.Name, Field: r.Detail, Message: "are too large together for this node: the pods that they select are cut off",
-			Action: "use fewer rules, ports and selectors; where it is for the networks in them, raise FelixConfiguration spec.bpfMapSizeIPSets and restart the agent"}
-		if r.Kind != "policy-too-large" {
-			p.Message = "would be too large together for this node: what the staged ones would do to the pods that they select is not found out"
-		}
-		out = append(out, p)
-	}
-	return out
 }
 
 // fallback names the latest clients for which direct server return does not work; nil when there are none.

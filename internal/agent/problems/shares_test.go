@@ -1,4 +1,4 @@
-package agent
+package problems
 
 import (
 	"strings"
@@ -11,7 +11,7 @@ func TestOverdrawnNamespacesAreNamed(t *testing.T) {
 	t.Parallel()
 	s := nodestate.New()
 	s.Overdrawn = []nodestate.Overdrawn{{Table: "policy entries", Refused: 1, Asked: 70000}, {Namespace: "shop", Table: "policy entries", Refused: 3, Asked: 90000, Granted: 32000, Reserved: 1024, Share: 32768, Total: 262144}}
-	got := overdrawnProblems(snapshot{state: s})
+	got := Overdrawn(Node{State: s})
 	if len(got) != 2 || got[0].Object != "Policies of the cluster" || got[1].Object != "Namespace shop" || got[1].Field != "policy entries" {
 		t.Fatalf("%+v", got)
 	}
@@ -20,7 +20,7 @@ func TestOverdrawnNamespacesAreNamed(t *testing.T) {
 			t.Errorf("%q does not say %q", got[1].Message, want)
 		}
 	}
-	if got := overdrawnProblems(snapshot{}); len(got) > 0 {
+	if got := Overdrawn(Node{}); len(got) > 0 {
 		t.Error("without a state:", got)
 	}
 }

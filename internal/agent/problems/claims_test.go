@@ -1,4 +1,4 @@
-package agent
+package problems
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ func TestHostileClaimsFillTheStatus(t *testing.T) {
 			calc.Refusal{Object: fmt.Sprint("Pod default/", i), Field: "status.podIPs", Value: fmt.Sprint(i), Why: "lies in no IPPool", Node: "far"})
 	}
 	all = append(all, calc.Refusal{Object: "IPAMBlock z", Field: "spec.cidr", Value: "z", Why: "lies in no IPPool", Node: "near"})
-	got := claimProblems(all)
+	got := Claims(all)
 	if len(got) != 3 || !strings.Contains(got[0].Message, "499 more") || !strings.Contains(got[0].Message, "node far") || got[2].Object != "IPAMBlock z" {
 		t.Errorf("%d problems: %+v", len(got), got)
 	}

@@ -1,4 +1,4 @@
-package agent
+package problems
 
 import (
 	"cmp"
@@ -6,22 +6,10 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
-	"github.com/weir-net/weir/internal/watch"
 )
 
-// noteTiers finds the policies without a tier anew when a batch, which the model has already, may have changed which these are.
-func (c *cluster) noteTiers(b *watch.Batch) {
-	if !b.Full && len(b.Tiers)+len(b.Policies)+len(b.Staged) == 0 {
-		return
-	}
-	found := tierless(c.model)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.snap.tierless = found
-}
-
-// tierless names the policies whose tier does not exist: they are not in force.
-func tierless(c *model.Cluster) []weirv1.Problem {
+// MissingTiers names the policies whose tier does not exist: they are not in force.
+func MissingTiers(c *model.Cluster) []weirv1.Problem {
 	var out []weirv1.Problem
 	note := func(p *model.Policy, message string) {
 		if _, there := c.Tier(p.Tier); there {

@@ -1,4 +1,4 @@
-package agent
+package problems
 
 import (
 	"slices"
@@ -8,9 +8,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// refusalProblems says which frontends and backends of Services, and which host ports, are not in force. What was refused
+// Refusals says which frontends and backends of Services, and which host ports, are not in force. What was refused
 // comes before what is pointed at.
-func refusalProblems(s *nodestate.State) []weirv1.Problem {
+func Refusals(s *nodestate.State) []weirv1.Problem {
 	if s == nil || s.Refused.Len() == 0 {
 		return nil
 	}

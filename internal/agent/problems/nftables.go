@@ -1,4 +1,4 @@
-package agent
+package problems
 
 import (
 	"fmt"
@@ -10,24 +10,6 @@ import (
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/nodestate"
 )
-
-// Names of the data planes in a NodeStatus.
-const (
-	planeEBPF     = "eBPF"
-	planeNFTables = "nftables"
-)
-
-// onNFTables reports whether the data plane in force is nftables.
-func (a *Agent) onNFTables() bool {
-	_, ok := a.driver.(nftablesPlane)
-	return ok
-}
-
-// nftablesNever is what no node with the data plane nftables does, whatever is asked. The text names no node: those of all nodes
-// are told once.
-func nftablesNever() []string {
-	return []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}
-}
 
 // nftablesNotInForce names what a state asks for and the data plane nftables does not do. Each is named once, with one example.
 // Host endpoints are hostProblems'.
@@ -49,8 +31,8 @@ func nftablesNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	return out
 }
 
-// proxyProblems names a way of kube-proxy's beside which policy is not what it says.
-func proxyProblems(node string, h kubeproxy.Handling) []weirv1.Problem {
+// KubeProxy names a way of kube-proxy's beside which policy is not what it says.
+func KubeProxy(node string, h kubeproxy.Handling) []weirv1.Problem {
 	if !h.Proxy || h.Mode != kubeproxy.ModeIPVS {
 		return nil
 	}
@@ -96,14 +78,14 @@ func tooManyHashed(s *nodestate.State) (first string, n int) {
 	return first, n
 }
 
-// nftablesLimits keeps what nftablesNotInForce says of the last state: a status is made every few seconds, and states are large.
-type nftablesLimits struct {
+// NFTables keeps what nftablesNotInForce says of the last state: a status is made every few seconds, and states are large.
+type NFTables struct {
 	mu    sync.Mutex
 	state *nodestate.State
 	found []weirv1.Problem
 }
 
-func (l *nftablesLimits) of(node string, s *nodestate.State, lacks map[dataplane.Feature]string) []weirv1.Problem {
+func (l *NFTables) Of(node string, s *nodestate.State, lacks map[dataplane.Feature]string) []weirv1.Problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s == nil {

@@ -1,4 +1,4 @@
-package agent
+package problems
 
 import (
 	"net/netip"
@@ -13,11 +13,11 @@ import (
 func TestNFTablesNamesWhatItLacks(t *testing.T) {
 	t.Parallel()
 	lacks := (*nft.Driver)(nil).Lacks()
-	var l nftablesLimits
-	if got := l.of("n1", nil, lacks); got != nil {
+	var l NFTables
+	if got := l.Of("n1", nil, lacks); got != nil {
 		t.Errorf("without a state: %v", got)
 	}
-	if got := l.of("n1", nodestate.New(), lacks); len(got) != 0 {
+	if got := l.Of("n1", nodestate.New(), lacks); len(got) != 0 {
 		t.Errorf("a state that asks for nothing: %v", got)
 	}
 	pod := netip.MustParseAddr("10.0.0.9")
@@ -36,7 +36,7 @@ func TestNFTablesNamesWhatItLacks(t *testing.T) {
 	s.Backends = nodestate.MapOf(map[nodestate.Frontend][]nodestate.Backend{id: many})
 	s.Policy = nodestate.MapOf(map[nodestate.PolicyKey]nodestate.PolicyValue{{Set: 1, Head: true}: {Allow: true}, {Set: 1, Port: 80}: {Allow: true, Log: true}})
 	want := [][2]string{{"consistent hashing", "hashed"}}
-	got := l.of("n1", s, lacks)
+	got := l.Of("n1", s, lacks)
 	if len(got) != len(want) {
 		t.Fatalf("%d are named, want %d: %v", len(got), len(want), got)
 	}

@@ -1,4 +1,4 @@
-package agent
+package problems
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 )
 
-// claimProblems tells what nodes claim and does not count (calc.Refusal): one problem for each node and kind of claim,
+// Claims tells what nodes claim and does not count (calc.Refusal): one problem for each node and kind of claim,
 // so that one node cannot fill the list.
-func claimProblems(refused []calc.Refusal) []weirv1.Problem {
+func Claims(refused []calc.Refusal) []weirv1.Problem {
 	type group struct{ node, kind, field string }
 	count := map[group]int{}
 	first := map[group]int{}

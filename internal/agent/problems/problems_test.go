@@ -1,4 +1,4 @@
-package agent
+package problems
 
 import (
 	"encoding/json"
@@ -24,8 +24,8 @@ func TestHostileReports(t *testing.T) {
 	}
 	s.Refused = nodestate.MapOf(refused)
 	own := []weirv1.Problem{{Object: "Node n1", Message: "no uplink"}}
-	objects := append(refusalProblems(s), weirv1.Problem{Object: "IPPool default", Message: "overlaps"}, weirv1.Problem{Object: "Service other/web", Message: "is refused"})
-	got := shownProblems("n1", own, objects)
+	objects := append(Refusals(s), weirv1.Problem{Object: "IPPool default", Message: "overlaps"}, weirv1.Problem{Object: "Service other/web", Message: "is refused"})
+	got := Shown("n1", own, objects)
 	var names []string
 	for _, p := range got {
 		names = append(names, p.Object)
@@ -47,7 +47,7 @@ func TestHostileLongReports(t *testing.T) {
 			name := fmt.Sprintf("Service team-%d/evil-%d", i%namespaces, i)
 			objects = append(objects, weirv1.Problem{Object: name, Field: strings.Repeat("<", 250_000), Value: strings.Repeat("<", 250_000), Message: "is refused", Action: "correct it"})
 		}
-		status := weirv1.NodeStatusStatus{Problems: shownProblems("n1", []weirv1.Problem{{Object: "Node n1", Message: "no uplink"}}, objects)}
+		status := weirv1.NodeStatusStatus{Problems: Shown("n1", []weirv1.Problem{{Object: "Node n1", Message: "no uplink"}}, objects)}
 		text, err := json.Marshal(status)
 		if err != nil {
 			t.Fatal(err)

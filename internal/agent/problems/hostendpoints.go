@@ -1,7 +1,6 @@
-package agent
+package problems
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,51 +11,39 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// hostEndpointsOf returns a node's host endpoints, by name.
-func hostEndpointsOf(c *model.Cluster, node string) []*model.HostEndpoint {
-	var out []*model.HostEndpoint
-	for _, h := range c.HostEndpoints {
-		if h.Node == node {
-			out = append(out, h)
-		}
-	}
-	slices.SortFunc(out, func(a, b *model.HostEndpoint) int { return cmp.Compare(a.Name, b.Name) })
-	return out
-}
-
-// hostProblems names the host endpoints of this node that judge nothing. uplinks are the interfaces with programs; the nftables data plane
+// HostEndpoints names the host endpoints of this node that judge nothing. uplinks are the interfaces with programs; the nftables data plane
 // needs none.
-func hostProblems(snap snapshot, uplinks []string, nftables bool) []weirv1.Problem {
+func HostEndpoints(n Node, uplinks []string, nftables bool) []weirv1.Problem {
 	var out []weirv1.Problem
-	for _, h := range snap.hostEndpoints {
+	for _, h := range n.HostEndpoints {
 		p := weirv1.Problem{Object: "HostEndpoint " + h.Name, Field: "spec.interfaceName", Value: h.Interface}
-		at := slices.IndexFunc(snap.machine.Links, func(l model.LocalInterface) bool {
+		at := slices.IndexFunc(n.Machine.Links, func(l model.LocalInterface) bool {
 			return l.Name == h.Interface || h.Interface == "" && slices.ContainsFunc(l.Addrs, func(a netip.Addr) bool { return slices.Contains(h.ExpectedIPs, a) })
 		})
 		switch {
 		case h.Interface == model.AllInterfaces:
 			if !nftables { // there all are judged
-				out = append(out, uncoveredInterfaces(p, snap, uplinks)...)
+				out = append(out, uncoveredInterfaces(p, n, uplinks)...)
 			}
 			continue
 		case at < 0:
 			p.Message, p.Action = "this node has no such interface; the host endpoint is not in force", "correct interfaceName or expectedIPs"
-		case !nftables && !slices.Contains(uplinks, snap.machine.Links[at].Name):
-			p.Value = snap.machine.Links[at].Name
+		case !nftables && !slices.Contains(uplinks, n.Machine.Links[at].Name):
+			p.Value = n.Machine.Links[at].Name
 			p.Message, p.Action = "has no programs of Weir; the host endpoint is not in force there", "name the interface in FelixConfiguration spec.bpfDataIfacePattern"
 		default:
 			continue
 		}
 		out = append(out, p)
 	}
-	if len(snap.hostEndpoints) > 0 {
-		out = append(out, uncoveredIPv6(snap)...)
+	if len(n.HostEndpoints) > 0 {
+		out = append(out, uncoveredIPv6(n)...)
 	}
 	return out
 }
 
-// arrivalProblems says on which uplinks what doNotTrack policy denies is dropped later than in the driver's XDP, by ebpf.Status.Arrival.
-func arrivalProblems(node string, arrival map[string]string) []weirv1.Problem {
+// LateDrops says on which uplinks what doNotTrack policy denies is dropped later than in the driver's XDP, by ebpf.Status.Arrival.
+func LateDrops(node string, arrival map[string]string) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, name := range slices.Sorted(maps.Keys(arrival)) {
 		p := weirv1.Problem{Object: "Node " + node, Field: "doNotTrack on " + name, Value: arrival[name]}
@@ -75,10 +62,10 @@ func arrivalProblems(node string, arrival map[string]string) []weirv1.Problem {
 
 // uncoveredInterfaces names the interfaces with addresses of the node that a host endpoint of all interfaces does not judge: those without programs.
 // p is the problem to fill in.
-func uncoveredInterfaces(p weirv1.Problem, snap snapshot, uplinks []string) []weirv1.Problem {
+func uncoveredInterfaces(p weirv1.Problem, n Node, uplinks []string) []weirv1.Problem {
 	var names []string
-	for _, l := range snap.machine.Links {
-		known := func(a netip.Addr) bool { return slices.Contains(snap.machine.Addrs, a) && !a.IsLinkLocalUnicast() }
+	for _, l := range n.Machine.Links {
+		known := func(a netip.Addr) bool { return slices.Contains(n.Machine.Addrs, a) && !a.IsLinkLocalUnicast() }
 		if !slices.Contains(uplinks, l.Name) && slices.ContainsFunc(l.Addrs, known) {
 			names = append(names, l.Name)
 		}
@@ -93,15 +80,15 @@ func uncoveredInterfaces(p weirv1.Problem, snap snapshot, uplinks []string) []we
 }
 
 // uncoveredIPv6 says when the node has IPv6 addresses that host endpoints do not judge.
-func uncoveredIPv6(snap snapshot) []weirv1.Problem {
-	if snap.state == nil || snap.state.Settings.IPv6 {
+func uncoveredIPv6(n Node) []weirv1.Problem {
+	if n.State == nil || n.State.Settings.IPv6 {
 		return nil
 	}
-	at := slices.IndexFunc(snap.machine.Addrs, netip.Addr.Is6)
+	at := slices.IndexFunc(n.Machine.Addrs, netip.Addr.Is6)
 	if at < 0 {
 		return nil
 	}
-	return []weirv1.Problem{{Object: "HostEndpoint " + snap.hostEndpoints[0].Name, Field: "IPv6", Value: snap.machine.Addrs[at].String(),
+	return []weirv1.Problem{{Object: "HostEndpoint " + n.HostEndpoints[0].Name, Field: "IPv6", Value: n.Machine.Addrs[at].String(),
 		Message: "the node has IPv6 addresses and Weir does not carry IPv6 here: no host endpoint applies to what they exchange",
 		Action:  "set FelixConfiguration spec.ipv6Support to true, or filter IPv6 by other means"}}
 }
