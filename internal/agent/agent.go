@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/agent/api"
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
@@ -39,6 +40,7 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/localsock"
+	"github.com/weir-net/weir/internal/peerauth/trust"
 	"github.com/weir-net/weir/internal/watch"
 	"github.com/weir-net/weir/internal/why"
 )
@@ -364,9 +366,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("serving health and metrics", a.serve)
 	run("answering load balancers", a.serveLoadBalancers)
 	run("answering questions", func(ctx context.Context) error {
-		return serveAPI(ctx, filepath.Join(a.opts.RunDir, apiwire.SocketName), newAPIMux(a.apiHandlers()))
+		return api.ServeSocket(ctx, filepath.Join(a.opts.RunDir, apiwire.SocketName), api.NewMux(a.apiHandlers()))
 	})
-	run("answering questions of controllers", a.serveControllers)
+	run("answering questions of controllers", func(ctx context.Context) error {
+		return api.ServeControllers(ctx, trust.Folder(a.opts.PeersDir), api.NewMux(a.apiHandlers()), func() []string { return a.cluster.snapshot().controllers }, a.log)
+	})
 	run("reading events", a.readEvents)
 	run("logging events", a.logEvents)
 	run("publishing the node's status", a.publish)

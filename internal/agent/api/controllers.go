@@ -1,4 +1,4 @@
-package agent
+package api
 
 import (
 	"context"
@@ -13,22 +13,22 @@ import (
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )
 
-// serveControllers keeps a connection to each instance of the controller, by which users with the right to do so ask this
-// agent, until ctx ends. The addresses are those of the instances themselves: no Service is on the way.
-func (a *Agent) serveControllers(ctx context.Context) error {
-	folder := trust.Folder(a.opts.PeersDir)
-	handler := controllerMux(folder, newAPIMux(a.apiHandlers()))
+// ServeControllers keeps a connection to each instance of the controller, by which users with the right
+// to do so ask this agent, until ctx ends. addrs returns the addresses of the instances themselves: no
+// Service is in the path.
+func ServeControllers(ctx context.Context, folder trust.Folder, questions http.Handler, addrs func() []string, log *slog.Logger) error {
+	handler := controllerMux(folder, questions)
 	connected := map[string]context.CancelFunc{}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		there := map[string]bool{}
-		for _, addr := range a.cluster.snapshot().controllers {
+		for _, addr := range addrs() {
 			there[addr] = true
 			if connected[addr] == nil {
 				one, cancel := context.WithCancel(ctx)
 				connected[addr] = cancel
-				go (&controllerLink{addr: addr, folder: folder, handler: handler, log: a.log, retry: time.Second}).keep(one)
+				go (&controllerLink{addr: addr, folder: folder, handler: handler, log: log, retry: time.Second}).keep(one)
 			}
 		}
 		for addr, cancel := range connected {
