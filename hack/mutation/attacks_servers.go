@@ -30,6 +30,6 @@ var attacksServers = []mutant{
 		"first.Namespace != svc.Name.Namespace && ", "false && "}, pkg: calcPackage, run: "^TestHostileOtherPortOfAddress$"},
 	{fault: fault{"a node writes a Service's external address, or that of its backend, into the status of its pod", "internal/calc/podaddrs.go",
 		"				if c.held.counts(c, now, a) {", "				if c.held != nil {"}, pkg: calcPackage, run: "^TestHostilePodAddressOfService$"},
-	{fault: fault{"a node writes an address into the status of its pod that somebody else's pod asks for or has", "internal/agent/cluster.go",
+	{fault: fault{"a node writes an address into the status of its pod that somebody else's pod asks for or has", "internal/agent/cluster_pods.go",
 		"r.Object == \"Pod \"+p.Name.String() && r.Value == a.String()", "r.Object == \"\" && r.Value == a.String()"}, pkg: "./internal/agent", run: "^TestHostileOwner$"},
 }

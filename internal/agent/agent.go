@@ -85,10 +85,10 @@ type Agent struct {
 	reached       apiserver.Reached
 	watcher       *watch.Watcher
 	claims        *nodeClaims
-	driver        plane
+	driver        dataPlane
 	programs      func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
 	findings      []kernel.Finding
-	planes        *planes
+	planes        *planeChooser
 	limits        problems.NFTables
 	loop          *dataplane.Loop
 	cluster       *cluster
@@ -135,7 +135,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 			a.lock.Close()
 		}
 	}()
-	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
+	a.planes = openPlaneChooser(o.StateDir, o.BPFFS, o.Log)
 	began := a.planes.choice
 	release := conntrack.Release
 	if a.planes.choice.Other { // a change was broken off, perhaps: connections stay apart until it is done, which ends with Release
@@ -148,7 +148,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.conntrackSize = openConntrackSize(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.good.file.Load())
 	resolver.ReadLinux(kernel.Sysctl)
-	if err := a.openPlane(findings, lacks, resolver.AtStart()); err != nil {
+	if err := a.openDataPlane(findings, lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)
 	}
 	if began.Known && a.planes.choice.Other {
@@ -222,8 +222,8 @@ func (a *Agent) begin(ctx, reading context.Context) error {
 	return err
 }
 
-// openPlane opens the node's data plane: nftables, too, where the kernel has all that was looked for and does not take the programs.
-func (a *Agent) openPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
+// openDataPlane opens the node's data plane: nftables, too, where the kernel has all that was looked for and does not take the programs.
+func (a *Agent) openDataPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
 	nftables := a.planes.choose(e, lacks)
 	a.findings = findings
 	var err error

@@ -16,9 +16,9 @@ func TestPlaneChoice(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "dataplane.json")
-	start := func(e config.Effective, lacks error, nftables, other bool) *planes {
+	start := func(e config.Effective, lacks error, nftables, other bool) *planeChooser {
 		t.Helper()
-		p := openPlanes(dir, "", log)
+		p := openPlaneChooser(dir, "", log)
 		if got := p.choose(e, lacks); got != nftables || p.choice.Other != other || p.unsaved {
 			t.Errorf("nftables %v, the other may be there %v, unsaved %v; want %v, %v", got, p.choice.Other, p.unsaved, nftables, other)
 		}
@@ -56,7 +56,7 @@ func TestTakeOver(t *testing.T) {
 		"tables cannot be listed": {other: true, tablesErr: failing, want: ebpf.TakeTranslated},
 		"rules cannot be listed":  {other: true, rulesErr: failing, want: ebpf.TakeTranslated},
 	} {
-		p := &planes{log: slog.New(slog.DiscardHandler), choice: planeChoice{Other: c.other}}
+		p := &planeChooser{log: slog.New(slog.DiscardHandler), choice: planeChoice{Other: c.other}}
 		got := p.connectionsToImport(func() (bool, error) { return c.tables, c.tablesErr }, func() (bool, error) { return c.rules, c.rulesErr })
 		if got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
@@ -70,7 +70,7 @@ func TestPlaneChoiceThatCannotBeKept(t *testing.T) {
 	if err := os.WriteFile(dir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := openPlanes(dir, "", slog.New(slog.DiscardHandler))
+	p := openPlaneChooser(dir, "", slog.New(slog.DiscardHandler))
 	if p.choose(config.Effective{}, nil); !p.unsaved {
 		t.Error("a choice that could not be written counts as remembered")
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-net/weir/internal/why"
 )
 
-// plane is a data plane as the agent uses it: what a driver is, and what it can tell.
-type plane interface {
+// dataPlane is a data plane as the agent uses it: what a driver is, and what it can tell.
+type dataPlane interface {
 	handover.Predecessor
 	enforcementChecker
 	Run(ctx context.Context) error
@@ -118,8 +118,8 @@ type planeChoice struct {
 	Known    bool `json:"known"`
 }
 
-// planes chooses the node's data plane at the agent's start.
-type planes struct {
+// planeChooser chooses the node's data plane at the agent's start.
+type planeChooser struct {
 	file    *statefile.File[planeChoice]
 	log     *slog.Logger
 	choice  planeChoice
@@ -130,15 +130,15 @@ type planes struct {
 	lacks error // what of the kernel stands against eBPF
 }
 
-func openPlanes(stateDir, bpffs string, log *slog.Logger) *planes {
-	p := &planes{file: statefile.New[planeChoice](filepath.Join(stateDir, "dataplane.json"), log), log: log, bpffs: bpffs}
+func openPlaneChooser(stateDir, bpffs string, log *slog.Logger) *planeChooser {
+	p := &planeChooser{file: statefile.New[planeChoice](filepath.Join(stateDir, "dataplane.json"), log), log: log, bpffs: bpffs}
 	p.choice = p.file.Load()
 	return p
 }
 
 // choose decides between eBPF and nftables: as was in force before, at the first start as the environment says, and
 // without eBPF where the kernel cannot carry it.
-func (p *planes) choose(e config.Effective, lacks error) (nftables bool) {
+func (p *planeChooser) choose(e config.Effective, lacks error) (nftables bool) {
 	p.mu.Lock()
 	p.lacks = lacks
 	p.mu.Unlock()
@@ -158,7 +158,7 @@ func (p *planes) choose(e config.Effective, lacks error) (nftables bool) {
 
 // note remembers a choice, before anything is done about it. Where none was known, or another one, the other data plane may have
 // left something.
-func (p *planes) note(nftables bool) error {
+func (p *planeChooser) note(nftables bool) error {
 	if p.choice.Known && p.choice.NFTables == nftables {
 		return nil
 	}
@@ -167,26 +167,26 @@ func (p *planes) note(nftables bool) error {
 }
 
 // save writes the choice where the next start finds it.
-func (p *planes) save() error {
+func (p *planeChooser) save() error {
 	err := p.file.Save(p.choice)
 	p.unsaved = err != nil
 	return err
 }
 
 // changed reports whether another data plane is asked for than the one in force.
-func (p *planes) changed(e config.Effective) bool {
+func (p *planeChooser) changed(e config.Effective) bool {
 	return e.NFTables != p.choice.NFTables && (e.NFTables || p.lacking() == nil)
 }
 
 // lacking is what of the kernel stands against eBPF, as far as it is known yet.
-func (p *planes) lacking() error {
+func (p *planeChooser) lacking() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lacks
 }
 
 // problem is what weir status says of a node that has not the data plane that it is asked to have.
-func (p *planes) problem(node string, e config.Effective) []weirv1.Problem {
+func (p *planeChooser) problem(node string, e config.Effective) []weirv1.Problem {
 	lacks := p.lacking()
 	if lacks == nil || e.NFTables {
 		return nil
@@ -197,7 +197,7 @@ func (p *planes) problem(node string, e config.Effective) []weirv1.Problem {
 
 // connectionsToImport says what eBPF takes over of connection tracking at this start: what our tables translated where they are, else what a kube-proxy
 // did where its rules are. What cannot be told counts as there, but judges nothing.
-func (p *planes) connectionsToImport(tables, rules func() (bool, error)) ebpf.TakeOver {
+func (p *planeChooser) connectionsToImport(tables, rules func() (bool, error)) ebpf.TakeOver {
 	if !p.choice.Other {
 		return ebpf.TakeNothing
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // openNFTables opens the data plane nftables.
-func (a *Agent) openNFTables() (plane, error) {
+func (a *Agent) openNFTables() (dataPlane, error) {
 	before := func() {
 		if !a.planes.choice.Other {
 			return
