@@ -1,5 +1,5 @@
-// Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to the
-// data plane, answers the CNI plugin, and tells how the node is.
+// Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to
+// the data plane, answers the CNI plugin, and reports how the node is.
 package agent
 
 import (
@@ -60,7 +60,8 @@ type Options struct {
 	CNIConfDir string
 	PeersDir   string // what controllers are known by, and the token for them; see package trust
 
-	// Garbage is told when changes are over, and runs once the first state is in place; nil = the runtime does as it likes.
+	// Garbage gets to know when changes are over, and runs once the first state is in place; nil =
+	// the runtime does as it likes.
 	Garbage *gctuner.Collector
 }
 
@@ -114,9 +115,10 @@ type Agent struct {
 	lock       *nodelock.Lock
 }
 
-// New checks the kernel, loads the programs and connects everything, and begins to read the cluster meanwhile. Where programs of an
-// earlier agent evaluate packets, those of this one are loaded while Run works. It attaches and writes nothing: what an earlier
-// agent left goes on until Run has read the cluster.
+// New checks the kernel, loads the programs and connects everything, and begins to read the cluster
+// meanwhile. Where programs of an earlier agent evaluate packets, those of this one are loaded
+// while Run works. It attaches and writes nothing: what an earlier agent left goes on until Run has
+// read the cluster.
 func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a := &Agent{opts: o, log: o.Log, began: time.Now(), statusDue: make(chan struct{}, 1), checksDue: make(chan struct{}, 1), familiesChanged: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
 	a.why = &why.Engine{Node: o.Node, Agent: whyAgent{a}}
@@ -180,11 +182,12 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	return a, nil
 }
 
-// readWithin bounds how long another agent of this node goes on working while this one reads the cluster.
+// readWithin bounds how long another agent of this node goes on working while this one reads the
+// cluster.
 const readWithin = 20 * time.Second
 
-// begin connects to the API server and begins to read the cluster, and makes this agent the one of its node that works. Until it returns, nothing is
-// written on the node.
+// begin connects to the API server and begins to read the cluster, and makes this agent the one of
+// its node that works. Until it returns, nothing is written on the node.
 func (a *Agent) begin(ctx, reading context.Context) error {
 	idle := nodelock.OnlyWaits()
 	t, held, err := nodelock.Open(a.opts.RunDir, a.log.With("part", "nodelock"))
@@ -222,7 +225,8 @@ func (a *Agent) begin(ctx, reading context.Context) error {
 	return err
 }
 
-// openDataPlane opens the node's data plane: nftables, too, where the kernel has all that was looked for and does not take the programs.
+// openDataPlane opens the node's data plane: nftables, too, where the kernel has all that was
+// looked for and does not take the programs.
 func (a *Agent) openDataPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
 	nftables := a.planes.choose(e, lacks)
 	a.findings = findings
@@ -396,12 +400,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// EnvironAgain is the environment with which this process starts again, after Run returned err: ErrAgain or ErrHandOver.
+// EnvironAgain is the environment with which this process starts again, after Run returned err:
+// ErrAgain or ErrHandOver.
 func (a *Agent) EnvironAgain(err error) []string {
 	return a.lock.RestartEnviron(errors.Is(err, nodelock.ErrHandOver))
 }
 
-// watchProxies finds out whether a kube-proxy carries Services here. It is called before the cluster's goroutine runs.
+// watchProxies finds out whether a kube-proxy carries Services here. It is called before the
+// cluster's goroutine runs.
 func (a *Agent) watchProxies() {
 	before := conntrack.Keep
 	if a.onNFTables() {
@@ -411,8 +417,8 @@ func (a *Agent) watchProxies() {
 		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
 }
 
-// collect gives the memory of the start back to the kernel, which is more than what is needed later, and then has the collector of
-// garbage begin when changes are over.
+// collect gives the memory of the start back to the kernel, which is more than what is needed
+// later, and then has the collector of garbage begin when changes are over.
 func (a *Agent) collect(ctx context.Context) error {
 	for a.loop.Applied() == 0 {
 		select {
@@ -437,8 +443,8 @@ func (a *Agent) noteChange() {
 	}
 }
 
-// podsGetIPv6 reports whether pods get an IPv6 address without asking for one: the node carries the family, and
-// a pool has some for it.
+// podsGetIPv6 reports whether pods get an IPv6 address without asking for one: the node carries the
+// family, and a pool has some for it.
 func (a *Agent) podsGetIPv6() bool {
 	return a.cluster.cniSettings().IPv6 && a.ipam.Gives(true)
 }

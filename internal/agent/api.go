@@ -11,9 +11,9 @@ import (
 	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
-// apiHandlers are what an agent answers to who is root on its node, may run programs in its pod, or has the right to ask
-// by the API server (package relay): the handlers by
-// the pattern of their path. An answer that goes on for long ends with its request's context.
+// apiHandlers are what an agent answers to who is root on its node, may run programs in its pod, or
+// has the right to ask by the API server (package relay): the handlers by the pattern of their
+// path. An answer that goes on for long ends with its request's context.
 func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"GET /version":         a.serveVersion,
@@ -29,14 +29,14 @@ type Version struct {
 	Node    string    `json:"node"`
 	Kernel  string    `json:"kernel"`
 	Began   time.Time `json:"began"`
-	Epoch   uint32    `json:"epoch"` // of flows: moves on when existing ones are to be judged again
+	Epoch   uint32    `json:"epoch"` // of flows: moves on when existing ones are to be evaluated again
 }
 
 func (a *Agent) serveVersion(w http.ResponseWriter, _ *http.Request) {
 	api.WriteJSON(w, Version{Version: version.Version, Node: a.opts.Node, Kernel: kernel.Release(), Began: a.began.UTC().Truncate(time.Second), Epoch: a.driver.Status().Epoch})
 }
 
-// serveStatus tells the node's status as it is now: a weirv1.NodeStatusStatus.
+// serveStatus reports the node's status as it is now: a weirv1.NodeStatusStatus.
 func (a *Agent) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	if a.cluster.snapshot().state == nil {
 		http.Error(w, "the agent has not read the cluster yet", http.StatusServiceUnavailable)

@@ -33,7 +33,7 @@ type cluster struct {
 	pools   func(ipam.Config) // what the allocator follows changed
 	// reached returns where API servers were reached; nil = nothing is known of it.
 	reached func() []netip.AddrPort
-	// announce is told what this node answers neighbours for, and which nodes it watches.
+	// announce gets what this node answers neighbours for, and which nodes it watches.
 	announce func(announced, watched map[netip.Addr]bool)
 	// noteClaims is called with Nodes that changed; full = with all that there are.
 	noteClaims func(nodes map[string]*model.Node, full bool)
@@ -61,7 +61,7 @@ type cluster struct {
 	owns map[netip.Addr][]*model.Pod // pods by the addresses that they are said to have
 	// proxies are the pods of kube-proxy on this node.
 	proxies map[string]bool
-	// handling says who carries Services; beside eBPF that is Weir, and it stays zero.
+	// handling says who carries Services; with eBPF that is Weir, and it stays zero.
 	handling kubeproxy.Handling
 }
 
@@ -142,8 +142,8 @@ func (c *cluster) do(ctx context.Context, f func()) error {
 	}
 }
 
-// change runs f in the goroutine and returns the generation of the state that has its effect, when that
-// was handed to the loop; not before the whole cluster was read.
+// change runs f in the goroutine and returns the generation of the state that has its effect, when
+// that was handed to the loop; not before the whole cluster was read.
 func (c *cluster) change(ctx context.Context, f func()) (uint64, error) {
 	submitted := make(chan uint64, 1)
 	select {
@@ -215,7 +215,8 @@ func (c *cluster) merge(b *watch.Batch) {
 		c.dirty.Merge(model.AllDirty())
 		c.log.Info("the cluster is known", "nodes", len(c.model.Nodes), "pods", len(c.model.Pods), "services", len(c.model.Services), "policies", len(c.model.Policies))
 	}
-	// Once all is known, that there is none is known too, and what was remembered of one is forgotten.
+	// Once all is known, that there is none is known too, and what was remembered of one is
+	// forgotten.
 	configured := b.Full && b.Configs["default"] == nil && c.resolver.Set("default", nil)
 	for name, conf := range b.Configs {
 		var spec map[string]any
@@ -269,7 +270,8 @@ func (c *cluster) resolve() {
 	}
 }
 
-// noteTiers finds the policies without a tier anew when a batch, which the model has already, may have changed which these are.
+// noteTiers finds the policies without a tier anew when a batch, which the model has already, may
+// have changed which these are.
 func (c *cluster) noteTiers(b *watch.Batch) {
 	if !b.Full && len(b.Tiers)+len(b.Policies)+len(b.Staged) == 0 {
 		return

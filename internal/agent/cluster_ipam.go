@@ -44,7 +44,7 @@ func (c *cluster) configureIPAM(b *watch.Batch, ownNode bool) {
 	c.configurePools()
 }
 
-// configurePools tells the allocator what it gives addresses of.
+// configurePools gives the allocator the pools that it takes addresses of.
 func (c *cluster) configurePools() {
 	in := &c.ipamConf
 	conf := ipam.Config{MaxBlocks: in.settings.MaxBlocks}
@@ -63,8 +63,8 @@ func (c *cluster) configurePools() {
 	c.pools(conf)
 }
 
-// withoutOverlaps takes the pools that cover what nodes need out of those that addresses are given of, and the nodes' own addresses out of those that may
-// be given.
+// withoutOverlaps takes the pools that cover what nodes need out of those that addresses are given
+// of, and the nodes' own addresses out of those that may be given.
 func (c *cluster) withoutOverlaps(conf *ipam.Config) {
 	for i := range conf.Pools {
 		p := &conf.Pools[i]
@@ -82,7 +82,8 @@ func (c *cluster) withoutOverlaps(conf *ipam.Config) {
 	}
 }
 
-// noteOverlaps is called with the pools that cover what nodes need. It reports whether they are others than before.
+// noteOverlaps is called with the pools that cover what nodes need. It reports whether they are
+// others than before.
 func (c *cluster) noteOverlaps(overlaps []calc.PoolOverlap) bool {
 	if slices.Equal(c.overlaps, overlaps) {
 		return false
@@ -97,7 +98,8 @@ func (c *cluster) noteOverlaps(overlaps []calc.PoolOverlap) bool {
 	return true
 }
 
-// refusePodAddr says why a pod cannot have an address, "" when it can: it is a node's, a gateway's or a Service's.
+// refusePodAddr says why a pod cannot have an address, "" when it can: it is a node's, a gateway's
+// or a Service's.
 func (c *cluster) refusePodAddr(a netip.Addr) string {
 	snap := c.snapshot()
 	switch {

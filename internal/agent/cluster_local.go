@@ -13,8 +13,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// noteNodeAddr reports a node address that changed. Flows that were translated to the old one end; all
-// that is computed from it follows.
+// noteNodeAddr reports a node address that changed. Flows that were translated to the old one end;
+// all that is computed from it follows.
 func (c *cluster) noteNodeAddr(s *nodestate.State) {
 	c.mu.Lock()
 	before, now := c.snap.nodeAddrs, [2]netip.Addr{s.Settings.Node, s.Settings.Node6}
@@ -56,7 +56,7 @@ func (c *cluster) refreshLocal() {
 	c.snap.machine = m
 	c.mu.Unlock()
 	if len(m.Missing) > 0 && (before.Addrs == nil || !slices.Equal(before.Missing, m.Missing)) {
-		c.log.Error("no interface of this machine has an address that the Node object tells", "node", c.node, "address", fmt.Sprint(m.Missing),
+		c.log.Error("no interface of this machine has an address that the Node object has", "node", c.node, "address", fmt.Sprint(m.Missing),
 			"addresses", fmt.Sprint(m.Addrs))
 	}
 }
@@ -69,7 +69,8 @@ func (c *cluster) noteSilent(silent map[netip.Addr]bool) {
 	})
 }
 
-// kubeProxy returns the name of a pod of kube-proxy on this node; ok is false while the cluster is not known.
+// kubeProxy returns the name of a pod of kube-proxy on this node; ok is false while the cluster is
+// not known.
 func (c *cluster) kubeProxy() (name string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +80,8 @@ func (c *cluster) kubeProxy() (name string, ok bool) {
 	return name, c.snap.state != nil
 }
 
-// noteHandling is called when somebody else than before carries Services on this node, or a kube-proxy comes or goes.
+// noteHandling is called when somebody else than before carries Services on this node, or a
+// kube-proxy comes or goes.
 func (c *cluster) noteHandling(h kubeproxy.Handling) {
 	c.mu.Lock()
 	c.handling = h
@@ -108,8 +110,8 @@ func (c *cluster) noteLocal() {
 	c.later(func() { c.dirty.Add(model.KindLocal) })
 }
 
-// isKubeProxy reports whether a pod is a kube-proxy of this node, by the labels and names that kubeadm, static
-// manifests and distributions give it.
+// isKubeProxy reports whether a pod is a kube-proxy of this node, by the labels and names that
+// kubeadm, static manifests and distributions give it.
 func (c *cluster) isKubeProxy(p *model.Pod) bool {
 	return p != nil && p.Node == c.node && !p.Finished && p.HostNetwork &&
 		(p.Labels["k8s-app"] == "kube-proxy" || p.Labels["component"] == "kube-proxy" || strings.HasPrefix(p.Name.Name, "kube-proxy"))

@@ -39,7 +39,8 @@ func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
 	}
 }
 
-// owner returns which pod has an address, and on which node; what other nodes say counts as far as it does in the state.
+// owner returns which pod has an address, and on which node; what other nodes say counts as far as
+// it does in the state.
 func (c *cluster) owner(a netip.Addr) (model.Name, string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

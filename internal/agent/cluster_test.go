@@ -147,7 +147,8 @@ func TestRestoredEndpointsAreInTheFirstState(t *testing.T) {
 	})
 }
 
-// The watch has not seen the pod yet: it is isolated by its labels all the same when the ADD returns.
+// The watch has not seen the pod yet: it is isolated by its labels all the same when the ADD
+// returns.
 func TestAttachKnowsTheLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -278,8 +279,8 @@ func TestKubeProxyOfThisNode(t *testing.T) {
 	}
 }
 
-// On a node of two families a pod's interface has an address of each; what the node lacks of the second is said, and
-// does not hold up the first.
+// On a node of two families a pod's interface has an address of each; what the node lacks of the
+// second is said, and does not hold up the first.
 func TestTwoFamilies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -352,7 +353,8 @@ func TestTwoFamilies(t *testing.T) {
 	})
 }
 
-// TestHostileOwner: what a node says that its pods have hides nobody's pod, and keeps no address from a pod that asks for it.
+// TestHostileOwner: what a node says that its pods have hides nobody's pod, and keeps no address
+// from a pod that asks for it.
 func TestHostileOwner(t *testing.T) {
 	hostile.Record(t, "a node writes an address into the status of its pod that somebody else's pod asks for or has", hostile.Node, hostile.ControlPlane, hostile.Both)
 	for _, a := range ips("10.244.0.7", "fd00:10:244::7") {

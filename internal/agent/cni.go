@@ -17,7 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// enforcementChecker is what the enforcer asks of a driver beside states.
+// enforcementChecker is what the enforcer asks of a driver apart from states.
 type enforcementChecker interface {
 	// Enforced says what is missing for an endpoint to be enforced.
 	Enforced(ep model.LocalEndpoint) error
@@ -37,8 +37,8 @@ type enforcer struct {
 	log     *slog.Logger
 }
 
-// Attach implements cni.Enforcer. The pod's labels are known before its endpoint is, so that policy binds
-// its first packet.
+// Attach implements cni.Enforcer. The pod's labels are known before its endpoint is, so that policy
+// binds its first packet.
 func (e *enforcer) Attach(ctx context.Context, ep model.LocalEndpoint) error {
 	began := time.Now()
 	pod, err := e.pods.PodForAdd(ctx, ep.Pod, "")
@@ -84,8 +84,8 @@ func (e *enforcer) Check(ctx context.Context, ep model.LocalEndpoint) error {
 	return e.driver.Enforced(ep)
 }
 
-// concerning picks the failures of an endpoint's addresses and interface. An address whose policy could not
-// be written is among them: the driver holds it back.
+// concerning picks the failures of an endpoint's addresses and interface. An address whose policy
+// could not be written is among them: the driver holds it back.
 func concerning(ep model.LocalEndpoint) func(*dataplane.KeyError) bool {
 	return func(e *dataplane.KeyError) bool {
 		if e.Table == "programs" && strings.HasPrefix(e.Key, ep.Interface+" ") {

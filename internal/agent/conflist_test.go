@@ -37,7 +37,8 @@ func TestConflistIsReadByRuntimes(t *testing.T) {
 	}
 }
 
-// TestConflistFollowsFamilies: the file says that pods get IPv6 when they do, also when that changes.
+// TestConflistFollowsFamilies: the file says that pods get IPv6 when they do, also when that
+// changes.
 func TestConflistFollowsFamilies(t *testing.T) {
 	c := conflist{dir: t.TempDir()}
 	var v6 atomic.Bool

@@ -17,19 +17,22 @@ var ErrAgain = errors.New("to be started again")
 
 const (
 	flowMap = "weir_flows"
-	// mostGrowth bounds how far the connection table grows beyond what is configured: what pods can fill costs the node memory.
+	// mostGrowth bounds how far the connection table grows beyond what is configured: what pods can
+	// fill costs the node memory.
 	mostGrowth = 4
 	// conntrackCheckEvery is between two looks at the connection table.
 	conntrackCheckEvery = 10 * time.Second
 )
 
-// conntrackSize remembers how far the connection table has grown (bpfMapSizeConntrackScaling), also over a reboot.
+// conntrackSize remembers how far the connection table has grown (bpfMapSizeConntrackScaling), also
+// over a reboot.
 type conntrackSize struct {
 	file *statefile.File[rememberedSize]
 	log  *slog.Logger
 }
 
-// rememberedSize is the size of the connection table, and the configured one that it has grown from.
+// rememberedSize is the size of the connection table, and the configured one that it has grown
+// from.
 type rememberedSize struct {
 	Configured int `json:"configured"`
 	Entries    int `json:"entries"`
@@ -39,7 +42,8 @@ func openConntrackSize(stateDir string, log *slog.Logger) *conntrackSize {
 	return &conntrackSize{file: statefile.New[rememberedSize](filepath.Join(stateDir, "conntrack.json"), log), log: log}
 }
 
-// entries returns how many entries the table has from the start of the agent on. Another configured size begins anew.
+// entries returns how many entries the table has from the start of the agent on. Another configured
+// size begins anew.
 func (f *conntrackSize) entries(e config.Effective) int {
 	configured := e.Settings.MaxFlows
 	g := f.file.Load()
@@ -49,14 +53,16 @@ func (f *conntrackSize) entries(e config.Effective) int {
 	return min(max(g.Entries, configured), mostGrowth*configured)
 }
 
-// grow remembers twice the size when the table is nearly full, and reports whether the agent has to start again for it.
+// grow remembers twice the size when the table is nearly full, and reports whether the agent has to
+// start again for it.
 func (f *conntrackSize) grow(e config.Effective, all []ebpf.Pressure) bool {
 	configured := e.Settings.MaxFlows
 	for _, p := range all {
 		if p.Map != flowMap || !p.High() || !e.MapSizes.ConntrackDoubles {
 			continue
 		}
-		// A table of another size than the one of the next start is one that the next start changes.
+		// A table of another size than the one of the next start is one that the next start
+		// changes.
 		if f.entries(e) != p.Capacity || 2*p.Capacity > mostGrowth*configured {
 			continue
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 )
 
-// The connection table doubles when it is nearly full, twice at most, remembers that, and forgets it with another
-// configured size.
+// The connection table doubles when it is nearly full, twice at most, remembers that, and forgets
+// it with another configured size.
 func TestConnectionTableDoubles(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)

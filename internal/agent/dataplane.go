@@ -19,7 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/why"
 )
 
-// dataPlane is a data plane as the agent uses it: what a driver is, and what it can tell.
+// dataPlane is a data plane as the agent uses it: what a driver is, and what it reports.
 type dataPlane interface {
 	handover.Predecessor
 	enforcementChecker
@@ -38,7 +38,7 @@ type dataPlane interface {
 }
 
 // errNotOnNFTables is the answer to what only programs can be asked.
-var errNotOnNFTables = errors.New("this node has the data plane nftables (bpfEnabled: false), which cannot be asked this; its rules are told by nft list table ip weir")
+var errNotOnNFTables = errors.New("this node has the data plane nftables (bpfEnabled: false), which cannot be asked this; see its rules with nft list table ip weir")
 
 // ebpfPlane is that of eBPF.
 type ebpfPlane struct{ *ebpf.Driver }
@@ -111,7 +111,8 @@ func (p nftablesPlane) Status() ebpf.Status {
 		Repairs: st.Repairs, Repaired: st.Repaired}
 }
 
-// planeChoice remembers which data plane the node has, and whether the other one's remains may still be there.
+// planeChoice remembers which data plane the node has, and whether the other one's remains may
+// still be there.
 type planeChoice struct {
 	NFTables bool `json:"standard"` // the name in files of earlier versions, too
 	Other    bool `json:"other"`
@@ -127,7 +128,7 @@ type planeChooser struct {
 	bpffs   string
 
 	mu    sync.Mutex
-	lacks error // what of the kernel stands against eBPF
+	lacks error // what of the kernel rules eBPF out
 }
 
 func openPlaneChooser(stateDir, bpffs string, log *slog.Logger) *planeChooser {
@@ -136,8 +137,8 @@ func openPlaneChooser(stateDir, bpffs string, log *slog.Logger) *planeChooser {
 	return p
 }
 
-// choose decides between eBPF and nftables: as was in force before, at the first start as the environment says, and
-// without eBPF where the kernel cannot carry it.
+// choose decides between eBPF and nftables: as was in force before, at the first start as the
+// environment says, and without eBPF where the kernel cannot carry it.
 func (p *planeChooser) choose(e config.Effective, lacks error) (nftables bool) {
 	p.mu.Lock()
 	p.lacks = lacks
@@ -156,8 +157,8 @@ func (p *planeChooser) choose(e config.Effective, lacks error) (nftables bool) {
 	return want
 }
 
-// note remembers a choice, before anything is done about it. Where none was known, or another one, the other data plane may have
-// left something.
+// note remembers a choice, before anything is done about it. Where none was known, or another one,
+// the other data plane may have left something.
 func (p *planeChooser) note(nftables bool) error {
 	if p.choice.Known && p.choice.NFTables == nftables {
 		return nil
@@ -178,7 +179,7 @@ func (p *planeChooser) changed(e config.Effective) bool {
 	return e.NFTables != p.choice.NFTables && (e.NFTables || p.lacking() == nil)
 }
 
-// lacking is what of the kernel stands against eBPF, as far as it is known yet.
+// lacking is what of the kernel rules eBPF out, as far as it is known yet.
 func (p *planeChooser) lacking() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,25 +196,26 @@ func (p *planeChooser) problem(node string, e config.Effective) []weirv1.Problem
 		Action: "use a newer kernel, or set bpfEnabled: false for this node"}}
 }
 
-// connectionsToImport says what eBPF takes over of connection tracking at this start: what our tables translated where they are, else what a kube-proxy
-// did where its rules are. What cannot be told counts as there, but judges nothing.
+// connectionsToImport says what eBPF takes over of connection tracking at this start: what our
+// tables translated where they are, else what a kube-proxy did where its rules are. What is not
+// known counts as there, but evaluates nothing.
 func (p *planeChooser) connectionsToImport(tables, rules func() (bool, error)) ebpf.TakeOver {
 	if !p.choice.Other {
 		return ebpf.TakeNothing
 	}
 	ours, err := tables()
 	if err != nil {
-		p.log.Warn("cannot tell whether the data plane nftables was in force; of its connections those that were translated are taken over", "error", err)
+		p.log.Warn("it is not known whether the data plane nftables was in force; of its connections those that were translated are taken over", "error", err)
 	}
 	switch {
-	case err != nil: // nobody may be there to judge what programs pass
+	case err != nil: // nothing may be there to evaluate what programs pass
 		return ebpf.TakeTranslated
 	case ours:
 		return ebpf.TakeAll
 	}
 	theirs, err := rules()
 	if err != nil {
-		p.log.Warn("cannot tell whether a kube-proxy balanced connections; they are taken over as if one did", "error", err)
+		p.log.Warn("it is not known whether a kube-proxy balanced connections; they are taken over as if one did", "error", err)
 	}
 	if theirs || err != nil {
 		return ebpf.TakeTranslated
@@ -233,8 +235,8 @@ func (a *Agent) onNFTables() bool {
 	return ok
 }
 
-// nftablesNever is what no node with the data plane nftables does, whatever is asked. The text names no node: those of all nodes
-// are told once.
+// nftablesNever is what no node with the data plane nftables does, whatever is asked. The text
+// names no node: those of all nodes are reported once.
 func nftablesNever() []string {
 	return []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}
 }

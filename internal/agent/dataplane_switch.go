@@ -35,8 +35,8 @@ func (a *Agent) openNFTables() (dataPlane, error) {
 // retryRemoval is between two tries to remove what the other data plane left.
 const retryRemoval = 5 * time.Second
 
-// reconcilePlane removes what the other data plane left, once this one is in place, and puts the other one in the place of this one when it is
-// asked for. Then the agent starts again with that.
+// reconcilePlane removes what the other data plane left, once this one is in place, and puts the
+// other one in the place of this one when it is asked for. Then the agent starts again with that.
 func (a *Agent) reconcilePlane(ctx context.Context) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -60,7 +60,8 @@ func (a *Agent) reconcilePlane(ctx context.Context) error {
 			continue
 		}
 		if a.planes.unsaved && a.planes.save() != nil {
-			// The next start would take the other data plane for the one in force, and not look for what this one leaves.
+			// The next start would take the other data plane for the one in force, and not look for
+			// what this one leaves.
 			pause(ctx, retryRemoval)
 			continue
 		}
@@ -79,8 +80,9 @@ func (a *Agent) reconcilePlane(ctx context.Context) error {
 	}
 }
 
-// awaitPrograms waits for what the kernel says of the programs, while states are applied. Where its verifier refuses them after an agent of another
-// version had its own attached, the agent starts again with the data plane nftables.
+// awaitPrograms waits for what the kernel says of the programs, while states are applied. Where its
+// verifier refuses them after an agent of another version had its own attached, the agent starts
+// again with the data plane nftables.
 func (a *Agent) awaitPrograms(ctx context.Context) error {
 	if a.programs == nil {
 		return nil
@@ -111,7 +113,7 @@ func (a *Agent) tryPrograms(ctx context.Context) error {
 		return ctx.Err()
 	case err := <-tried:
 		if err != nil && !errors.Is(err, ebpf.ErrRefused) {
-			a.log.Warn("cannot tell whether this kernel takes the eBPF programs", "error", err)
+			a.log.Warn("it is not known whether this kernel takes the eBPF programs", "error", err)
 			return nil
 		}
 		return err
@@ -126,8 +128,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// switchPlane puts another data plane in the place of the one in force, which goes on applying changes until then. The error is ErrAgain when the
-// agent is to start again with it: also where the change was broken off, and is for the next start to finish.
+// switchPlane puts another data plane in the place of the one in force, which goes on applying
+// changes until then. The error is ErrAgain when the agent is to start again with it: also where
+// the change was broken off, and is for the next start to finish.
 func (a *Agent) switchPlane(ctx context.Context, e config.Effective) error {
 	a.log.Info("another data plane is asked for", "standard Linux", e.NFTables)
 	a.noteChanging(e.NFTables)
@@ -208,8 +211,8 @@ func (a *Agent) openSwitch(e config.Effective) (c handover.Change, err error) {
 // reportTimeout is how long a change of the data plane waits for its report.
 const reportTimeout = time.Second
 
-// reportSwitch writes the NodeStatus at once: when the data plane is about to change, after which the agent does not answer for a
-// while, and when it has changed.
+// reportSwitch writes the NodeStatus at once: when the data plane is about to change, after which
+// the agent does not answer for a while, and when it has changed.
 func (a *Agent) reportSwitch(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -234,7 +237,8 @@ func (a *Agent) handOverFromEBPF(ctx context.Context) {
 	}
 }
 
-// removeOther removes what the other data plane left; of eBPF's, once its connections are handed over.
+// removeOther removes what the other data plane left; of eBPF's, once its connections are handed
+// over.
 func (a *Agent) removeOther(ctx context.Context) error {
 	remove := a.removeNFTables
 	if a.planes.choice.NFTables {

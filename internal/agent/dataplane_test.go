@@ -11,7 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 )
 
-// TestPlaneChoice: what the other data plane left is looked for whenever it cannot be excluded that it was there.
+// TestPlaneChoice: what the other data plane left is looked for whenever it cannot be excluded that
+// it was there.
 func TestPlaneChoice(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()

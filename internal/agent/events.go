@@ -32,8 +32,8 @@ func (n eventNames) Pod(a netip.Addr) (model.Name, bool) {
 // retryEvents is how long the agent waits after events could not be read.
 const retryEvents = 10 * time.Second
 
-// readEvents reads the data plane's events until ctx ends. Those of nftables come by a group of nflog that somebody else may have: that is said,
-// and tried again.
+// readEvents reads the data plane's events until ctx ends. Those of nftables come by a group of
+// nflog that somebody else may have: that is said, and tried again.
 func (a *Agent) readEvents(ctx context.Context) error {
 	for {
 		from, err := a.driver.Events()
@@ -84,7 +84,7 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 			text = []byte{'\n'}
 		case e := <-l.Events():
 			if text, err = json.Marshal(e); err != nil {
-				a.log.Error("an event cannot be told", "error", err)
+				a.log.Error("an event cannot be written", "error", err)
 				return
 			}
 			text = append(text, '\n')
@@ -92,13 +92,15 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Lines a second in the agent's log, in the long run and at once: of denied flows, and of what rules with action Log match.
+// Lines a second in the agent's log, in the long run and at once: of denied flows, and of what
+// rules with action Log match.
 const (
 	deniedRate, deniedBurst = 1, 20
 	loggedRate, loggedBurst = 20, 200
 )
 
-// logEvents writes what is denied, and what rules with action Log match, into the agent's log, at a limited rate.
+// logEvents writes what is denied, and what rules with action Log match, into the agent's log, at a
+// limited rate.
 func (a *Agent) logEvents(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

@@ -25,13 +25,15 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// kernelHas is what clean-up has to leave as it was: interfaces, routes, rules, neighbours, filters, programs of this namespace, nftables.
+// kernelHas is what clean-up has to leave as it was: interfaces, routes, rules, neighbours,
+// filters, programs of this namespace, nftables.
 func kernelHas(t *testing.T) []string {
 	t.Helper()
 	var out []string
 	for _, line := range []string{"ip -o link | sed 's/^[0-9]*: //; s/NO-CARRIER,//; s/,LOWER_UP//; s/ \\(state\\|qlen\\|mode\\|group\\|link\\/\\).*//'", "ip route show table all", "ip -6 route show table all", "ip rule", "ip -6 rule",
 		"ip neigh show proxy", "ip -6 neigh show proxy", "nft -s list ruleset", "tc filter show dev eth0 ingress", "tc filter show dev eth0 egress"} {
-		// What ip says on its standard error is about namespaces of other tests, which come and go meanwhile.
+		// What ip says on its standard error is about namespaces of other tests, which come and go
+		// meanwhile.
 		text, err := exec.Command("sh", "-c", line).Output()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", line, err, text)
@@ -48,8 +50,8 @@ func kernelHas(t *testing.T) []string {
 	return out
 }
 
-// TestHostileLeftovers: after clean-up a node's kernel has what it had before Weir, of either data plane; pods that are left have no interface, and so
-// nobody reaches them without policy.
+// TestHostileLeftovers: after clean-up a node's kernel has what it had before Weir, of either data
+// plane; pods that are left have no interface, and so nobody reaches them without policy.
 func TestHostileLeftovers(t *testing.T) {
 	const attack = "what Weir left in a node's kernel goes on after it was removed"
 	hostile.Record(t, attack, hostile.Operator, hostile.EBPF, hostile.Both)
@@ -164,7 +166,8 @@ func applyAlone(t *testing.T, standard bool, o CleanUpOptions, s *nodestate.Stat
 	return errors.Join(d.Apply(context.Background(), s, nodestate.All()), d.Close())
 }
 
-// A clean-up removes nothing under an agent that has the node's lock: one that has started answers no call yet.
+// A clean-up removes nothing under an agent that has the node's lock: one that has started answers
+// no call yet.
 func TestHostileCleanUpBesideAgent(t *testing.T) {
 	hostile.Record(t, "a clean-up removes what an agent that starts alongside it makes", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	dir := filepath.Join(t.TempDir(), "weir")

@@ -13,7 +13,8 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("weir_"+name, help, labels, nil)
 }
 
-// The metrics. Those that count start at zero with the agent, but for drops, which start with the programs.
+// The metrics. Those that count start at zero with the agent, but for drops, which start with the
+// programs.
 var (
 	descBuild       = describe("build_info", "Always 1; the version of the agent.", "version")
 	descPackets     = describe("dropped_packets_total", "Packets dropped, by reason and by the rule that decided.", "reason", "rule")
@@ -153,7 +154,8 @@ func (c *collector) collectDrops(s *nodestate.State, count func(*prometheus.Desc
 	}
 }
 
-// deniedBy returns direction, tier, kind, policy and rule of a drop by policy. Rules that are gone share one.
+// deniedBy returns direction, tier, kind, policy and rule of a drop by policy. Rules that are gone
+// share one.
 func deniedBy(s *nodestate.State, d ebpf.Drop) (labels [5]string, ok bool) {
 	switch reason.Reason(d.Reason) {
 	case reason.PolicyIngress:

@@ -9,7 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// nodeClaims remembers over restarts since when Nodes have their addresses: what a node claims while no agent runs here came later, too.
+// nodeClaims remembers over restarts since when Nodes have their addresses: what a node claims
+// while no agent runs here came later, too.
 type nodeClaims struct {
 	file  *statefile.File[map[string]watch.NodeClaims]
 	known map[string]watch.NodeClaims // by the name of the Node

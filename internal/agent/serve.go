@@ -17,7 +17,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// stuckAfter is how long a part of the agent may be busy with one thing before it counts as hanging.
+// stuckAfter is how long a part of the agent may be busy with one thing before it counts as
+// hanging.
 const stuckAfter = 60 * time.Second
 
 // alive says why the agent should be restarted.
@@ -98,11 +99,12 @@ func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 	return mux
 }
 
-// staleAfter is how late a state may be before the node is no good to load balancers (kube-proxy: twice its sync period).
+// staleAfter is how late a state may be before the node is no good to load balancers (kube-proxy:
+// twice its sync period).
 const staleAfter = 60 * time.Second
 
-// healthy says why load balancers should turn away, whatever becomes of the Node. While the agent starts the data
-// plane of the one before goes on.
+// healthy says why load balancers should turn away, whatever becomes of the Node. While the agent
+// starts the data plane of the one before goes on.
 func (a *Agent) healthy() error {
 	if late := a.loop.Stale(); late > staleAfter {
 		return fmt.Errorf("the node's state has been waiting for %s", late.Round(time.Second))
@@ -110,7 +112,8 @@ func (a *Agent) healthy() error {
 	return a.alive()
 }
 
-// serveLoadBalancers answers load balancers about this node and about single Services, until ctx ends.
+// serveLoadBalancers answers load balancers about this node and about single Services, until ctx
+// ends.
 func (a *Agent) serveLoadBalancers(ctx context.Context) error {
 	node := &httpserve.Listener{What: "health of the node, for load balancers", Log: a.log}
 	defer node.Close()

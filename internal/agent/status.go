@@ -35,8 +35,8 @@ const (
 	maxClients  = 20
 )
 
-// publish keeps the node's NodeStatus: at the start, when something that others look at changes, and
-// every heartbeat. Numbers alone wait for the heartbeat, so a pod's start writes nothing.
+// publish keeps the node's NodeStatus: at the start, when something that others look at changes,
+// and every heartbeat. Numbers alone wait for the heartbeat, so a pod's start writes nothing.
 func (a *Agent) publish(ctx context.Context) error {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
@@ -116,7 +116,7 @@ func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 	return a != nil && reflect.DeepEqual(strip(*a), strip(*b))
 }
 
-// status tells how the node is now.
+// status reports how the node is now.
 func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus {
 	snap := a.cluster.snapshot()
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
@@ -236,7 +236,8 @@ func (a *Agent) dataplane() error {
 	return nil
 }
 
-// fallback names the latest clients for which direct server return does not work; nil when there are none.
+// fallback names the latest clients for which direct server return does not work; nil when there
+// are none.
 func fallback(f ebpf.Fallen) *weirv1.DSRFallback {
 	if len(f.Clients) == 0 {
 		return nil
@@ -248,9 +249,9 @@ func fallback(f ebpf.Fallen) *weirv1.DSRFallback {
 	return out
 }
 
-// topDrops are the most frequent drops, with the rules' words. Rules that are gone are left out: their counts stay in the
-// kernel, and would hide what is dropped now (the metrics have them together, as "gone"). So is what
-// nobody has to look at.
+// topDrops are the most frequent drops, with the rules' words. Rules that are gone are left out:
+// their counts stay in the kernel, and would hide what is dropped now (the metrics have them
+// together, as "gone"). So is what nobody has to look at.
 func topDrops(drops []ebpf.Drop, s *nodestate.State) []weirv1.Drop {
 	drops = slices.DeleteFunc(drops, func(d ebpf.Drop) bool {
 		if d.Rule == 0 || s == nil {

@@ -58,7 +58,8 @@ func TestDropsThatAreNoNews(t *testing.T) {
 	}
 }
 
-// Rules come and go with policies: whoever makes many that deny and removes them again must not hide what is dropped now.
+// Rules come and go with policies: whoever makes many that deny and removes them again must not
+// hide what is dropped now.
 func TestHostileDropsOfRulesThatAreGone(t *testing.T) {
 	hostile.Record(t, "counts of removed rules hide the drops that happen now", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	s := nodestate.New()
@@ -73,7 +74,8 @@ func TestHostileDropsOfRulesThatAreGone(t *testing.T) {
 	}
 }
 
-// While another data plane is about to carry the packets, the status says so, from the first moment on.
+// While another data plane is about to carry the packets, the status says so, from the first moment
+// on.
 func TestHostileChangeIsReported(t *testing.T) {
 	hostile.Record(t, "a node that changes its data plane is reported as healthy with the one before", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	for _, c := range []struct {

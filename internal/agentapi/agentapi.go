@@ -1,7 +1,7 @@
-// Package agentapi is the client of the agents' API, from where the API server can be reached. It asks
-// the agent of a node by the controller (group live.weir.dev), for which a right to read is enough;
-// and where that does not do, by `weir-agent ask`, which it runs in the agent's pod by the API
-// server's exec. Either way the rights of who asks count.
+// Package agentapi is the client of the agents' API, from where the API server can be reached. It
+// asks the agent of a node by the controller (group live.weir.dev), for which a right to read is
+// enough; and where that does not do, by `weir-agent ask`, which it runs in the agent's pod by the
+// API server's exec. Either way the rights of who asks count.
 package agentapi
 
 import (
@@ -26,11 +26,12 @@ import (
 	"github.com/weir-net/weir/internal/podexec"
 )
 
-// What stands between a question and its answer; found with errors.Is.
+// Why a question has no answer; found with errors.Is.
 var (
 	// ErrNoAgent: no agent runs on the node, or it does not answer at its socket.
 	ErrNoAgent = errors.New("no agent answers on the node")
-	// ErrNoRight: the user may ask neither by the controller nor by running programs in the agent's pod.
+	// ErrNoRight: the user may ask neither by the controller nor by running programs in the agent's
+	// pod.
 	ErrNoRight = errors.New("not allowed to ask agents")
 	// ErrTooOld: the agent's version does not know the question.
 	ErrTooOld = errors.New("the agent's version does not know this question")
@@ -43,8 +44,8 @@ type Client struct {
 	Kube      kubernetes.Interface
 	Config    *rest.Config // of the same API server and user
 	Namespace string       // of the agents
-	// Way is told how a node was asked, and why not otherwise; may be nil.
-	Way func(node, way string)
+	// Report gets how a node was asked, and why not otherwise; may be nil.
+	Report func(node, how string)
 }
 
 const (
@@ -53,8 +54,8 @@ const (
 	agentProgram   = "/weir-agent"
 )
 
-// Ask asks the agent of a node and copies its answer to out as it comes, until the answer ends or ctx does. A cut of
-// the connection ends the question at the agent too.
+// Ask asks the agent of a node and copies its answer to out as it comes, until the answer ends or
+// ctx does. A cut of the connection ends the question at the agent too.
 func (a *Client) Ask(ctx context.Context, node string, q wire.Question, out io.Writer) error {
 	if len(q.Body) > wire.MaxBody {
 		return fmt.Errorf("the question to node %s has %d bytes; an agent reads %d", node, len(q.Body), wire.MaxBody)
@@ -62,10 +63,10 @@ func (a *Client) Ask(ctx context.Context, node string, q wire.Question, out io.W
 	why := a.byController(ctx, node, q, out)
 	var not *notLive
 	if !errors.As(why, &not) {
-		a.tell(node, "by the controller")
+		a.report(node, "by the controller")
 		return why
 	}
-	a.tell(node, "by exec in the agent's pod, not by the controller: "+not.reason)
+	a.report(node, "by exec in the agent's pod, not by the controller: "+not.reason)
 	err := a.byExec(ctx, node, q, out)
 	switch {
 	case err == nil || ctx.Err() != nil:
@@ -78,9 +79,9 @@ func (a *Client) Ask(ctx context.Context, node string, q wire.Question, out io.W
 	return fmt.Errorf("%w (by the controller: %s)", err, not.reason)
 }
 
-func (a *Client) tell(node, way string) {
-	if a.Way != nil {
-		a.Way(node, way)
+func (a *Client) report(node, how string) {
+	if a.Report != nil {
+		a.Report(node, how)
 	}
 }
 
@@ -109,7 +110,8 @@ func (a *Client) AskJSON(ctx context.Context, node string, q wire.Question, into
 	return nil
 }
 
-// Each calls f for all nodes at once, a dozen at a time, and returns what each returned, in the order of nodes.
+// Each calls f for all nodes at once, a dozen at a time, and returns what each returned, in the
+// order of nodes.
 func Each(nodes []string, f func(i int, node string) error) []error {
 	errs := make([]error, len(nodes))
 	slots := make(chan struct{}, 12)
@@ -158,7 +160,8 @@ func (a *Client) run(ctx context.Context, node, pod string, command []string, ou
 	if err != nil {
 		return fmt.Errorf("prepare asking node %s: %w", node, err)
 	}
-	// The standard input stays open and silent: its end tells the command that nobody listens any more.
+	// The standard input stays open and silent: its end shows the command that nobody listens any
+	// more.
 	silence, end := io.Pipe()
 	defer end.Close()
 	said := &limited{w: &bytes.Buffer{}, left: maxStderr, quiet: true}
@@ -200,7 +203,8 @@ const (
 	maxStderr = 8 << 10
 )
 
-// limited hands on a limited number of bytes; what is beyond is an error, or left out when it is quiet.
+// limited hands on a limited number of bytes; what is beyond is an error, or left out when it is
+// quiet.
 type limited struct {
 	w     io.Writer
 	left  int

@@ -30,7 +30,8 @@ import (
 	"github.com/weir-net/weir/internal/relay/live"
 )
 
-// apiServer is an API server of one namespace of agents, whose exec runs here what `weir-agent ask` runs.
+// apiServer is an API server of one namespace of agents, whose exec runs here what `weir-agent ask`
+// runs.
 type apiServer struct {
 	t      *testing.T
 	runDir string // of the agent
@@ -172,7 +173,8 @@ func agentPod(name, node string, running bool) corev1.Pod {
 	return p
 }
 
-// newAsker makes an asker of agents on the nodes a and b, with an agent that is a mux; c's does not run.
+// newAsker makes an asker of agents on the nodes a and b, with an agent that is a mux; c's does not
+// run.
 func newAsker(t *testing.T, mux http.Handler) (*Client, *apiServer) {
 	t.Helper()
 	s := &apiServer{t: t, runDir: t.TempDir(), pods: []corev1.Pod{agentPod("agent-a", "a", true), agentPod("agent-b", "b", true), agentPod("agent-c", "c", false)}}

@@ -15,7 +15,8 @@ import (
 	"github.com/weir-net/weir/internal/relay/live"
 )
 
-// notLive says why a question was not answered by the controller; nothing was written, so it can be asked otherwise.
+// notLive says why a question was not answered by the controller; nothing was written, so it can be
+// asked otherwise.
 type notLive struct {
 	reason string
 	right  bool // the user has not the right

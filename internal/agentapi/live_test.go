@@ -34,7 +34,7 @@ func refusing(code int, reason metav1.StatusReason, cause string) http.HandlerFu
 func TestByController(t *testing.T) {
 	a, s := newAsker(t, http.NotFoundHandler())
 	var ways []string
-	a.Way = func(_, way string) { ways = append(ways, way) }
+	a.Report = func(_, way string) { ways = append(ways, way) }
 	s.live = func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %s %s %v", r.Method, r.URL.RequestURI(), body, err)
@@ -57,8 +57,8 @@ func TestByController(t *testing.T) {
 	}
 }
 
-// Where the controller does not answer, or the user has not the right to ask it, the agent is asked by exec; an answer of the
-// agent is one, by either way.
+// Where the controller does not answer, or the user has not the right to ask it, the agent is asked
+// by exec; an answer of the agent is one, by either way.
 func TestByExecWhereTheControllerDoesNot(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -2,10 +2,10 @@
 // long before it has to.
 //
 // The collector works concurrently with the program. Left to itself it begins a cycle when the heap
-// has nearly reached its goal, and whoever allocates before the cycle is over then has to do the more
-// of its work the less room is left (an assist): with a heap of 100 MiB a change that allocates one
-// marks twenty. A cycle that begins in good time asks next to nothing, and one that begins when a
-// change is over is often over itself when the next one comes.
+// has nearly reached its goal, and whoever allocates before the cycle is over then has to do the
+// more of its work the less room is left (an assist): with a heap of 100 MiB a change that
+// allocates one marks twenty. A cycle that begins in good time asks next to nothing, and one that
+// begins when a change is over is often over itself when the next one comes.
 package gctuner
 
 import (
@@ -17,9 +17,11 @@ import (
 )
 
 const (
-	// Percent takes the place of GOGC: what the runtime keeps to by itself, should nobody say that anything is over.
+	// Percent takes the place of GOGC: what the runtime keeps to by itself, should nobody say that
+	// anything is over.
 	Percent = 100
-	// A cycle is due when the heap has grown by this much of what lived after the last one: less where nothing is waiting.
+	// A cycle is due when the heap has grown by this much of what lived after the last one: less
+	// where nothing is waiting.
 	shareResting, shareBusy = 0.4, 0.6
 	// least is by how much at least, bytes.
 	least = 4 << 20
@@ -36,7 +38,8 @@ type Collector struct {
 // New returns a collector that does nothing before Run.
 func New() *Collector { return &Collector{settled: make(chan bool, 1), pause: pause} }
 
-// Settled says that a piece of work is over, and whether the next one is waiting already. It never blocks; one goroutine calls it.
+// Settled says that a piece of work is over, and whether the next one is waiting already. It never
+// blocks; one goroutine calls it.
 func (c *Collector) Settled(waiting bool) {
 	if c == nil {
 		return
@@ -66,7 +69,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if h.read(); h.due(waiting) {
-			runtime.GC() // beside the others; it returns when the cycle is over
+			runtime.GC() // alongside the others; it returns when the cycle is over
 		}
 	}
 }

@@ -43,7 +43,8 @@ func forced() uint64 {
 
 var sink []byte
 
-// Cycles begin when work is over and enough was allocated and dropped; and GOGC is what it was when the collector has ended.
+// Cycles begin when work is over and enough was allocated and dropped; and GOGC is what it was when
+// the collector has ended.
 func TestCollectsInGoodTime(t *testing.T) {
 	const mib = 1 << 20
 	before := debug.SetGCPercent(73)

@@ -13,7 +13,8 @@ import (
 // registers are those that the expressions of one rule share (NFT_REG32_00 to 15): 4 bytes each.
 type registers [64]byte
 
-// at is where a register begins: NFT_REG_1 to 4 of 16 bytes, or one of 4 bytes (8 to 23); -1 = that of verdicts.
+// at is where a register begins: NFT_REG_1 to 4 of 16 bytes, or one of 4 bytes (8 to 23); -1 = that
+// of verdicts.
 func at(reg []byte) int {
 	switch n := int(number(reg)); {
 	case n >= 1 && n <= 4:
@@ -62,7 +63,8 @@ func (r *registers) get32(reg []byte) (uint32, error) {
 var on = verdict{code: goOn}
 var no = verdict{code: missed}
 
-// expressions are those that this package knows, by the kernel's names. Attributes are those of linux/netfilter/nf_tables.h.
+// expressions are those that this package knows, by the kernel's names. Attributes are those of
+// linux/netfilter/nf_tables.h.
 var expressions map[string]func(*Walk, *chain, *expression, *registers) (verdict, error)
 
 func init() {
@@ -102,7 +104,7 @@ func dynset(w *Walk, c *chain, e *expression, regs *registers) (verdict, error) 
 	return limit(w, c, &expression{text(inner[expressionName]), data}, regs)
 }
 
-// route knows where a packet goes; the MTU of the way decides nothing.
+// route knows where a packet goes; the MTU of the route decides nothing.
 func route(w *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {
 	const dreg, key, nexthop4, nexthop6 = 1, 2, 1, 2
 	if k := number(e.attrs[key]); k != nexthop4 && k != nexthop6 || w.NextHop == nil {

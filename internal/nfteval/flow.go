@@ -25,7 +25,8 @@ const (
 	statusDNAT = 1 << 5
 )
 
-// Tuple is one direction of a flow. Of ICMP the source port is the identifier, the destination port type and code.
+// Tuple is one direction of a flow. Of ICMP the source port is the identifier, the destination port
+// type and code.
 type Tuple struct {
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
@@ -35,7 +36,7 @@ type Tuple struct {
 type Flow struct {
 	Known           bool // before the packet
 	State           uint32
-	IsReply         bool // the packet goes the way back
+	IsReply         bool // the packet is of the reply's direction
 	Status, Mark    uint32
 	Left            uint32 // seconds until it is forgotten
 	Original, Reply Tuple
@@ -51,7 +52,8 @@ const (
 	icmp6ID, icmp6Type, icmp6Code                 = 7, 8, 9
 )
 
-// FindFlow asks connection tracking for the flow of a packet with these ends, and makes a new one when there is none.
+// FindFlow asks connection tracking for the flow of a packet with these ends, and makes a new one
+// when there is none.
 func FindFlow(t Tuple, proto uint8) (Flow, error) {
 	family, src, dst := uint8(unix.AF_INET), 1, 2
 	if t.Src.Is6() {

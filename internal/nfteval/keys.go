@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// meta reads what a packet has beside its bytes, or sets it (enum nft_meta_keys).
+// meta reads what a packet has apart from its bytes, or sets it (enum nft_meta_keys).
 func meta(w *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {
 	const dreg, key, sreg = 1, 2, 3
 	k := number(e.attrs[key])

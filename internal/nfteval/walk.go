@@ -48,7 +48,7 @@ type Lookup struct {
 	Inside string // the chain that asked
 }
 
-// Packet is a packet on its way. Hook changes what rules change.
+// Packet is a packet as it passes. Hook changes what rules change.
 type Packet struct {
 	Link     []byte // Ethernet header, nil = none yet
 	IP       []byte // from the IP header on
@@ -59,18 +59,19 @@ type Packet struct {
 	Routed   uint32 // the mark that it was routed by
 	Priority uint32
 	Flow     Flow
-	// Ends are the packet's own, which translation changes; IP keeps what it was made of and is written with them.
+	// Ends are the packet's own, which translation changes; IP keeps what it was made of and is
+	// written with them.
 	Ends Tuple
 }
 
 // Ended is what became of a packet at a hook.
 type Ended struct {
 	Dropped bool
-	Refused bool   // and the sender is told
+	Refused bool   // and the sender gets an answer
 	Chain   string // that dropped
 }
 
-// Walk is a packet's way through the rules of a table.
+// Walk is a packet's path through the rules of a table.
 type Walk struct {
 	Packet
 	Table *Table
@@ -82,7 +83,8 @@ type Walk struct {
 	LeadsBack func(to netip.Addr, ifindex int) (bool, error)
 	// NextHop is the gateway of the route to an address, or the address where it is on the link.
 	NextHop func(to netip.Addr) (netip.Addr, error)
-	// Lookups are those in sets with a name, in their order; Rules how many rules were looked at, Chains those of them that were entered.
+	// Lookups are those in sets with a name, in their order; Rules how many rules were looked at,
+	// Chains those of them that were entered.
 	Lookups []Lookup
 	Rules   int
 	Chains  []string
@@ -103,15 +105,15 @@ func (w *Walk) Hook(at Hook) (Ended, error) {
 		}
 	}
 	slices.SortFunc(chains, func(a, b *chain) int { return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.name, b.name)) })
-	told := false
+	natDone := false
 	for _, c := range chains {
 		if c.typ == "nat" {
-			if told {
+			if natDone {
 				continue
 			}
 			if w.Flow.Known {
-				w.follow(at)
-				told = true
+				w.translateKnown(at)
+				natDone = true
 				continue
 			}
 			w.translated = false
@@ -120,7 +122,7 @@ func (w *Walk) Hook(at Hook) (Ended, error) {
 		if err != nil {
 			return Ended{}, fmt.Errorf("chain %s: %w", c.name, err)
 		}
-		told = told || c.typ == "nat" && w.translated
+		natDone = natDone || c.typ == "nat" && w.translated
 		if v.code == goOn {
 			v.code = int32(c.policy)
 			w.last = c.name
@@ -138,8 +140,8 @@ func (w *Walk) Hook(at Hook) (Ended, error) {
 	return Ended{}, nil
 }
 
-// follow translates a packet of a flow that connection tracking knew before.
-func (w *Walk) follow(at Hook) {
+// translateKnown translates a packet of a flow that connection tracking knew before.
+func (w *Walk) translateKnown(at Hook) {
 	to := w.Flow.Reply
 	if w.Flow.IsReply {
 		to = w.Flow.Original

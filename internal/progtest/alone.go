@@ -12,7 +12,7 @@ import (
 	"github.com/weir-net/weir/internal/sim"
 )
 
-// The programs that are there where host endpoints judge each packet by itself (doNotTrack).
+// The programs that are there where host endpoints apply to each packet by itself (doNotTrack).
 const (
 	arriveProgram = "weir_arrive" // in XDP
 	EachProgram   = "weir_to_uplink_each"
@@ -38,9 +38,10 @@ const (
 	xdpSize    = 24
 )
 
-// Alone makes Run take the way that packets take while on says that host endpoints judge each by itself: those that come by an
-// uplink meet XDP first, and those that begin in the node and leave by one meet a program of their own, also when it sends them out of it itself. rule
-// is where the one in XDP leaves the rule by which it drops.
+// Alone makes Run take the path of packets while on says that host endpoints apply to each by
+// itself: those that come by an uplink meet XDP first, and those that begin in the node and leave
+// by one meet a program of their own, also when it sends them out of it itself. rule is where the
+// one in XDP leaves the rule by which it drops.
 func (t *Runner) Alone(on func() bool, rule *ebpf.Map, uplinks func(ifindex int) bool) {
 	t.alone, t.rule, t.uplinks = on, rule, uplinks
 }
@@ -54,11 +55,11 @@ func (t *Runner) runAlone(in sim.In, frame []byte) (sim.Result, error) {
 	name, known := Program(in.Hook), false
 	switch in.Hook {
 	case sim.FromUplink:
-		r, judged, err := t.arrive(in, frame)
+		r, decided, err := t.arrive(in, frame)
 		if err != nil || r.Action == sim.Drop {
 			return r, err
 		}
-		known = judged
+		known = decided
 	case sim.ToUplink:
 		name = EachProgram
 	}
@@ -72,8 +73,8 @@ func (t *Runner) runAlone(in sim.In, frame []byte) (sim.Result, error) {
 	return t.leave(in, r, sent)
 }
 
-// arrive is XDP. judged: it found out what is said of the packet.
-func (t *Runner) arrive(in sim.In, frame []byte) (r sim.Result, judged bool, err error) {
+// arrive is XDP. decided: it evaluated policy for the packet.
+func (t *Runner) arrive(in sim.In, frame []byte) (r sim.Result, decided bool, err error) {
 	ctx := make([]byte, xdpSize)
 	binary.NativeEndian.PutUint32(ctx[xdpDataEnd:], uint32(len(frame)))
 	binary.NativeEndian.PutUint32(ctx[xdpIfIndex:], uint32(in.IfIndex))
@@ -94,11 +95,11 @@ func (t *Runner) arrive(in sim.In, frame []byte) (r sim.Result, judged bool, err
 	case xdpPass:
 		r.Action = sim.Pass
 		if n := len(out.DataOut) - len(frame); n == stampSize {
-			judged = binary.NativeEndian.Uint32(out.DataOut[stampVerdict:]) != stampUnknown
+			decided = binary.NativeEndian.Uint32(out.DataOut[stampVerdict:]) != stampUnknown
 		} else if n != 0 {
 			return r, false, fmt.Errorf("%s put %d bytes before the packet", arriveProgram, n)
 		}
-		return r, judged, nil
+		return r, decided, nil
 	}
 	return r, false, fmt.Errorf("%s returned %d", arriveProgram, ret)
 }

@@ -1,6 +1,6 @@
-// Package progtest runs loaded programs on packets by BPF_PROG_TEST_RUN: the kernel runs a program on
-// a packet, nothing is attached, and no packet leaves. Tests use it, and dry runs of `weir why`. The
-// programs must be loaded with trace_enabled, so that they leave their decisions behind.
+// Package progtest runs loaded programs on packets by BPF_PROG_TEST_RUN: the kernel runs a program
+// on a packet, nothing is attached, and no packet leaves. Tests use it, and dry runs of `weir why`.
+// The programs must be loaded with trace_enabled, so that they leave their decisions behind.
 package progtest
 
 import (
@@ -35,7 +35,8 @@ const (
 // packetOtherHost is PACKET_OTHERHOST (linux/if_packet.h); PACKET_HOST is 0.
 const packetOtherHost = 3
 
-// traceKept is what the programs leave in cb[0] for a fragment that waits, TRACE_KEPT of bpf/maps.h.
+// traceKept is what the programs leave in cb[0] for a fragment that waits, TRACE_KEPT of
+// bpf/maps.h.
 const traceKept = 0x400
 
 // Offsets in struct __sk_buff, the context of tc programs, a fixed part of the kernel's interface.
@@ -59,13 +60,13 @@ type Runner struct {
 	link     *ebpf.Program // as a device gives a frame to the stack, then weir_from_uplink
 	jumps    *ebpf.Map
 
-	alone   func() bool // packets are judged by themselves, too
+	alone   func() bool // packets are evaluated by themselves, too
 	rule    *ebpf.Map   // weir_trace_rule
 	uplinks func(ifindex int) bool
 }
 
-// New makes a runner of the programs of IPv4, by name, which call those of IPv6; these leave next hops in hop6, their
-// map weir_trace, nil where there are none.
+// New makes a runner of the programs of IPv4, by name, which call those of IPv6; these leave next
+// hops in hop6, their map weir_trace, nil where there are none.
 func New(programs map[string]*ebpf.Program, hop6 *ebpf.Map) (*Runner, error) {
 	r := &Runner{programs: programs, hop6: hop6}
 	var err error
@@ -89,8 +90,9 @@ const (
 	jumpUplink = 1
 )
 
-// prepareLink loads a program that says of a frame for whom it is, as a device's driver does, and goes on with weir_from_uplink:
-// BPF_PROG_TEST_RUN goes by the MAC address of an interface that may be another one. cb begins with the kind, PACKET_HOST or PACKET_OTHERHOST.
+// prepareLink loads a program that says of a frame for whom it is, as a device's driver does, and
+// goes on with weir_from_uplink: BPF_PROG_TEST_RUN goes by the MAC address of an interface that may
+// be another one. cb begins with the kind, PACKET_HOST or PACKET_OTHERHOST.
 func (t *Runner) prepareLink() error {
 	if err := t.jumps.Put(uint32(jumpUplink), uint32(t.programs[Program(sim.FromUplink)].FD())); err != nil {
 		return err
@@ -109,8 +111,8 @@ func (t *Runner) prepareLink() error {
 }
 
 // prepareTunnel loads a program that gives a packet the metadata of a tunnel, which
-// BPF_PROG_TEST_RUN cannot, and goes on with weir_from_tunnel. cb begins with the outer source, of IPv4 in host
-// byte order, and goes on with the VNI.
+// BPF_PROG_TEST_RUN cannot, and goes on with weir_from_tunnel. cb begins with the outer source, of
+// IPv4 in host byte order, and goes on with the VNI.
 func (t *Runner) prepareTunnel() error {
 	if err := t.jumps.Put(uint32(jumpTunnel), uint32(t.programs[Program(sim.FromTunnel)].FD())); err != nil {
 		return err
@@ -123,7 +125,8 @@ func (t *Runner) prepareTunnel() error {
 	return err
 }
 
-// asIfTunnel is the program for outer addresses of so many words; flags are those of bpf_skb_set_tunnel_key.
+// asIfTunnel is the program for outer addresses of so many words; flags are those of
+// bpf_skb_set_tunnel_key.
 func (t *Runner) asIfTunnel(words int16, flags int32) (*ebpf.Program, error) {
 	// struct bpf_tunnel_key: tunnel_id, remote (16 bytes), tos, ttl, ext, label, local (16 bytes)
 	const size, local = 44, 28
@@ -167,7 +170,8 @@ func (t *Runner) Close() {
 // ErrNotRunnable: BPF_PROG_TEST_RUN refuses frames that are cut inside the IPv4 header.
 var ErrNotRunnable = errors.New("BPF_PROG_TEST_RUN does not take this frame")
 
-// Run runs the hook's program on a frame, which in.Packet shows. Call it inside of the node's network namespace.
+// Run runs the hook's program on a frame, which in.Packet shows. Call it inside of the node's
+// network namespace.
 func (t *Runner) Run(in sim.In, frame []byte) (sim.Result, error) {
 	if in.Packet.Kind == packet.Frame && in.Packet.Type == packet.TypeIPv4 && len(in.Packet.Payload) < 20 {
 		return sim.Result{}, ErrNotRunnable
@@ -274,7 +278,8 @@ func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
 	marked := ne.Uint32(ctx[skbMark:])&markMask == markDone
 	switch r.Action {
 	case sim.Pass:
-		// An answer for a host process goes in by the host device. What the programs of this family have no part in goes on to the filter behind.
+		// An answer for a host process goes in by the host device. What the programs of this family
+		// have no part in goes on to the filter behind.
 		if ret != tcOK && !(ret == tcUnspec && in.Hook == sim.ToWorkload) && (ret != tcRedirect || in.Hook == sim.ToUplink || in.Hook == sim.ToWorkload) {
 			return r, fmt.Errorf("says pass and returns %d", ret)
 		}

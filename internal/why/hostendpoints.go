@@ -18,7 +18,8 @@ import (
 	"github.com/weir-net/weir/internal/why/wire"
 )
 
-// earlyEnds explains what host endpoints say before the way of the packet is looked for. settled: nothing else is asked.
+// earlyEnds explains what host endpoints say before the route of the packet is looked for. settled:
+// nothing else is asked.
 func (i *inquiry) earlyEnds(ctx context.Context) (out []wire.End, settled bool, err error) {
 	out, settled, err = i.untrackedEnds(ctx)
 	if err != nil {
@@ -35,8 +36,9 @@ func (i *inquiry) earlyEnds(ctx context.Context) (out []wire.End, settled bool, 
 	return append(out, arrival...), denied, err
 }
 
-// untrackedEnds explains what host endpoints say to the packet by itself, as docs/design/datapath.md says ("Without tracking"): where it comes in,
-// or, when it begins in the node, as it meets the uplink. settled: that lets it pass, and nothing else is asked.
+// untrackedEnds explains what host endpoints say to the packet by itself, as
+// docs/design/datapath.md says ("Without tracking"): where it comes in, or, when it begins in the
+// node, as it meets the uplink. settled: that lets it pass, and nothing else is asked.
 func (i *inquiry) untrackedEnds(ctx context.Context) (out []wire.End, settled bool, err error) {
 	if !i.state.JudgesAlone() || i.isTunnel() {
 		return nil, false, nil
@@ -90,7 +92,7 @@ func (i *inquiry) arrivalEnds(ctx context.Context) ([]wire.End, error) {
 	return []wire.End{e}, err
 }
 
-// isTunnel: outer packets of the tunnel are no host endpoint's to judge.
+// isTunnel: no host endpoint applies to outer packets of the tunnel.
 func (i *inquiry) isTunnel() bool {
 	p := i.in.Packet
 	a, b := i.state.Addrs[p.IP.Src].Kind, i.state.Addrs[p.IP.Dst].Kind
@@ -142,7 +144,8 @@ func (i *inquiry) hostEnds(ctx context.Context) ([]wire.End, error) {
 // mostWishes bounds the endpoints of a Service that are tried to find the one that was chosen.
 const mostWishes = 16
 
-// withoutHosts is what would become of the packet if there were no host endpoints; of a Service it gets the endpoint wish.
+// withoutHosts is what would become of the packet if there were no host endpoints; of a Service it
+// gets the endpoint wish.
 func (i *inquiry) withoutHosts(wish netip.AddrPort) sim.Result {
 	open := *i.state
 	open.HostEndpoints, open.Settings.ToHost = nil, model.ToHostAccept
@@ -155,7 +158,8 @@ func (i *inquiry) withoutHosts(wish netip.AddrPort) sim.Result {
 	}}).Receive(i.in)
 }
 
-// kernelRoute is the kernel's route to an address; false where it leads nowhere, or to the node itself.
+// kernelRoute is the kernel's route to an address; false where it leads nowhere, or to the node
+// itself.
 func kernelRoute(a netip.Addr) (sim.Hop, bool) {
 	routes, err := netlink.RouteGet(a.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
@@ -165,12 +169,12 @@ func kernelRoute(a netip.Addr) (sim.Hop, bool) {
 	return sim.Hop{IfIndex: routes[0].LinkIndex, Gateway: gateway.Unmap(), MTU: routes[0].MTU}, true
 }
 
-// hostEndsOf is hostEnds for a packet of which that becomes, as docs/design/datapath.md says ("Passage"); one that is handed on is judged by the
-// endpoint that was chosen.
-func (i *inquiry) hostEndsOf(ctx context.Context, way sim.Result, chosen netip.AddrPort) (out []wire.End, err error) {
+// hostEndsOf is hostEnds for a packet of which that becomes, as docs/design/datapath.md says
+// ("Passage"); one that is handed on is evaluated by the endpoint that was chosen.
+func (i *inquiry) hostEndsOf(ctx context.Context, result sim.Result, chosen netip.AddrPort) (out []wire.End, err error) {
 	src := i.in.Packet
-	from, to, ports := src.IP.Src, way.Packet.IP.Dst, policyPorts(src, way.Packet)
-	if chosen.IsValid() && to == src.IP.Dst && (way.Action == sim.Neigh || way.Action == sim.Tunnel) {
+	from, to, ports := src.IP.Src, result.Packet.IP.Dst, policyPorts(src, result.Packet)
+	if chosen.IsValid() && to == src.IP.Dst && (result.Action == sim.Neigh || result.Action == sim.Tunnel) {
 		to, ports.Dst = chosen.Addr(), chosen.Port()
 	}
 	a, b := i.state.Addrs[from].Kind, i.state.Addrs[to].Kind
@@ -179,11 +183,11 @@ func (i *inquiry) hostEndsOf(ctx context.Context, way sim.Result, chosen netip.A
 		in = i.in.IfIndex
 	}
 	switch {
-	case way.Action == sim.Neigh:
-		leaves = way.IfIndex
-	case way.Action == sim.Tunnel:
+	case result.Action == sim.Neigh:
+		leaves = result.IfIndex
+	case result.Action == sim.Tunnel:
 		leaves = i.places.Tunnel
-	case way.Action == sim.Pass && i.in.Hook == sim.ToUplink && i.in.IfIndex != i.places.Host:
+	case result.Action == sim.Pass && i.in.Hook == sim.ToUplink && i.in.IfIndex != i.places.Host:
 		leaves = i.in.IfIndex
 	}
 	ownFrom, ownTo := a == nodestate.AddrHost, b == nodestate.AddrHost

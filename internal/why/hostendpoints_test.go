@@ -13,8 +13,8 @@ import (
 	"github.com/weir-net/weir/internal/why/wire"
 )
 
-// What host endpoints say is explained where the packet comes in, before Services, and where it leaves, for the node's own processes and
-// for what the node hands on; the tables say the same.
+// What host endpoints say is explained where the packet comes in, before Services, and where it
+// leaves, for the node's own processes and for what the node hands on; the tables say the same.
 func TestWhyExplainsHostEndpoints(t *testing.T) {
 	i := hostInquiry(t, []*model.Policy{
 		{Name: model.Name{Name: "gate"}, Order: 2, AppliesIngress: true, AppliesEgress: true, Ingress: []model.Rule{{Action: model.Allow, Ports: tcpPort(9100)}}, Egress: []model.Rule{{Action: model.Allow, Ports: tcpPort(443)}}},
@@ -50,8 +50,8 @@ func TestWhyExplainsHostEndpoints(t *testing.T) {
 	}
 }
 
-// What host endpoints say of a packet by itself comes first; what they allow so of the node's own is asked nothing else, what no rule is
-// about all else.
+// What host endpoints say of a packet by itself comes first; what they allow so of the node's own
+// is asked nothing else, what no rule is about all else.
 func TestWhyExplainsUntracked(t *testing.T) {
 	i := hostInquiry(t, []*model.Policy{
 		{Name: model.Name{Name: "gate"}, Order: 2, AppliesIngress: true, AppliesEgress: true, Ingress: []model.Rule{{Action: model.Allow, Ports: tcpPort(9100)}}, Egress: []model.Rule{{Action: model.Allow, Ports: tcpPort(443)}}},
@@ -86,7 +86,8 @@ func tcpPort(n uint16) []model.PortRange {
 	return []model.PortRange{{Protocol: model.ProtocolTCP, First: n, Last: n}}
 }
 
-// hostInquiry is an inquiry on a node with a host endpoint of all interfaces that the policies select.
+// hostInquiry is an inquiry on a node with a host endpoint of all interfaces that the policies
+// select.
 func hostInquiry(t *testing.T, policies []*model.Policy) *inquiry {
 	t.Helper()
 	n, batch := newTestNode("n1"), whole()

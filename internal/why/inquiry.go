@@ -31,7 +31,7 @@ type inquiry struct {
 	in     sim.In // with the packet as the program gets it
 	frame  []byte
 	result sim.Result
-	chosen string // the endpoint that nftables chose for the result, "" = none, or not told
+	chosen string // the endpoint that nftables chose for the result, "" = none, or not known
 
 	nftables bool // the data plane is that of nftables
 }
@@ -78,7 +78,8 @@ func (i *inquiry) run(ctx context.Context) error {
 	return nil
 }
 
-// begin makes the first packet of a connection, as it leaves its socket. refused: the socket gets no connection.
+// begin makes the first packet of a connection, as it leaves its socket. refused: the socket gets
+// no connection.
 func (i *inquiry) begin() (refused bool, err error) {
 	q := &i.ask
 	i.in = sim.In{Hook: hooks[q.Hook]}
@@ -200,7 +201,7 @@ func (i *inquiry) wayOut(to netip.Addr) (int, error) {
 	return routes[0].LinkIndex, nil
 }
 
-// asWished reports whether the packet got the backend that was asked for, or none that could be told.
+// asWished reports whether the packet got the backend that was asked for, or none that is known.
 func (i *inquiry) asWished() bool {
 	s, want := i.answer.Service, i.ask.Backend
 	if s == nil || s.Where != wire.InPath || !want.IsValid() || i.result.Action == sim.Drop || i.result.Action == sim.Answer {
@@ -220,7 +221,7 @@ func (i *inquiry) warn(format string, args ...any) {
 	i.answer.Warnings = append(i.answer.Warnings, fmt.Sprintf(format, args...))
 }
 
-// findService names what stands behind an address and port.
+// findService names the Service of an address and port.
 func (i *inquiry) findService(to netip.AddrPort) {
 	f := nodestate.Frontend{Addr: to.Addr(), Port: to.Port(), Proto: i.ask.Protocol}
 	svc, ok := i.state.Frontends.Get(f)
@@ -266,8 +267,9 @@ func (i *inquiry) owner(a netip.Addr) (pod, node string) {
 	return "", i.state.Addrs[i.nodeOf(a)].Owner.Name
 }
 
-// connect is what becomes of a socket that connects: where its packets go, or that it is refused. The socket programs
-// cannot be run without a socket; what they look up is looked up here, by the rules of the oracle.
+// connect is what becomes of a socket that connects: where its packets go, or that it is refused.
+// The socket programs cannot be run without a socket; what they look up is looked up here, by the
+// rules of the oracle.
 func (i *inquiry) connect(to netip.AddrPort) (netip.AddrPort, bool) {
 	s := i.answer.Service
 	if s == nil || i.ask.Protocol != model.ProtocolTCP && i.ask.Protocol != model.ProtocolUDP {

@@ -141,7 +141,8 @@ func (i *inquiry) noteReached(p *nft.Passage, reached map[string]bool) {
 	}
 }
 
-// compareBackends says which endpoints of a Service the kernel's lists have and should not have, or the other way round.
+// compareBackends says which endpoints of a Service the kernel's lists have and should not have, or
+// the other way round.
 func (i *inquiry) compareBackends(reached map[string]bool) {
 	s := i.answer.Service
 	if s == nil || i.answer.Flow != "" || s.Affinity > 0 {

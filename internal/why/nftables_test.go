@@ -23,7 +23,8 @@ import (
 	"github.com/weir-net/weir/internal/why/wire"
 )
 
-// TestWhyOnNftables: the answer comes from the rules in the kernel, agrees with what policy says, and says so when somebody changed the rules.
+// TestWhyOnNftables: the answer comes from the rules in the kernel, agrees with what policy says,
+// and says so when somebody changed the rules.
 func TestWhyOnNftables(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -133,7 +134,8 @@ func askTables(t *testing.T, n *testNode) error {
 	return tamper(t, func() *wire.Answer { return ask(wire.FromWorkload, "10.244.1.6", "10.96.0.1", 80) })
 }
 
-// tamper changes the kernel's tables behind the agent's back: each answer is the changed kernel's, and says that it is.
+// tamper changes the kernel's tables behind the agent's back: each answer is the changed kernel's,
+// and says that it is.
 func tamper(t *testing.T, ask func() *wire.Answer) error {
 	for _, c := range []struct{ command, verdict, warning string }{
 		{"flush map ip weir ingress-of", wire.Delivered, "10.244.1.5 in set ingress-of is absent, and should be jump into-"},

@@ -35,7 +35,8 @@ func newWhyNode(t *testing.T, name string) *whyNode {
 	return &whyNode{Namespace: nettest.New(t, "node "+name), agent: newTestNode(name)}
 }
 
-// whyPair are two nodes on one switch with a pod each, web on n1 and db on n2, and a Service of each.
+// whyPair are two nodes on one switch with a pod each, web on n1 and db on n2, and a Service of
+// each.
 type whyPair struct {
 	nodes map[string]*whyNode
 	batch *watch.Batch
@@ -201,7 +202,8 @@ func (p *whyPair) put(policy *model.Policy) {
 	p.batch.Policies[policy.ID()] = policy
 }
 
-// ask asks a node, and then each that the packet is sent on to, as weir why does; no answer may be in doubt.
+// ask asks a node, and then each that the packet is sent on to, as weir why does; no answer may be
+// in doubt.
 func (p *whyPair) ask(t *testing.T, node string, q wire.Request) (said string, answers []*wire.Answer) {
 	t.Helper()
 	q.SourcePort = 50000
@@ -273,8 +275,8 @@ func (p *whyPair) play(t *testing.T, cases []whyCase) {
 	}
 }
 
-// TestWhyOnTwoNodes: on two nodes with nftables each takes the packet from the other one, on one link and by the tunnel, in both families, by Services and
-// handed on; what denies is named.
+// TestWhyOnTwoNodes: on two nodes with nftables each takes the packet from the other one, on one
+// link and by the tunnel, in both families, by Services and handed on; what denies is named.
 func TestWhyOnTwoNodes(t *testing.T) {
 	for _, c := range []struct {
 		name, way string
@@ -328,7 +330,8 @@ var whyWays = []struct {
 	encap model.EncapMode
 }{{"direct", model.EncapNever}, {"tunnel", model.EncapAlways}}
 
-// TestWhyBesideKubeProxy: what another node hands on to a node with a kube-proxy is Weir's to explain, all else that is for a Service is not.
+// TestWhyBesideKubeProxy: what another node hands on to a node with a kube-proxy is Weir's to
+// explain, all else that is for a Service is not.
 func TestWhyBesideKubeProxy(t *testing.T) {
 	const theirs = "n2 error a kube-proxy carries Services on this node, and its rules are not Weir's to explain: ask for the address of an endpoint"
 	for _, c := range whyWays {
@@ -351,7 +354,8 @@ func TestWhyBesideKubeProxy(t *testing.T) {
 	}
 }
 
-// TestWhyHostEndpointsOnTwoNodes: host endpoints of a node with nftables judge what another node sends, what passes, and what the node itself sends.
+// TestWhyHostEndpointsOnTwoNodes: host endpoints of a node with nftables apply to what another node
+// sends, what passes, and what the node itself sends.
 func TestWhyHostEndpointsOnTwoNodes(t *testing.T) {
 	for _, c := range whyWays {
 		t.Run(c.way, func(t *testing.T) {

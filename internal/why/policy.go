@@ -14,7 +14,8 @@ import (
 	"github.com/weir-net/weir/internal/why/wire"
 )
 
-// explain looks at policy at the ends that are on this node, and at host endpoints, in the order in which they judge.
+// explain looks at policy at the ends that are on this node, and at host endpoints, in the order in
+// which they are evaluated.
 func (i *inquiry) explain(ctx context.Context) error {
 	arrival, settled, err := i.earlyEnds(ctx)
 	if err != nil {
@@ -59,7 +60,8 @@ func (i *inquiry) explainPods(ctx context.Context) error {
 	return err
 }
 
-// policyPorts are what policy looks at of a connection's first packet, before and after its destination is translated.
+// policyPorts are what policy looks at of a connection's first packet, before and after its
+// destination is translated.
 func policyPorts(src, dst *packet.Packet) nodestate.Ports {
 	if src.Kind == packet.Echo {
 		return nodestate.Ports{Dst: uint16(src.ICMPType)<<8 | uint16(src.ICMPCode)}
@@ -67,7 +69,8 @@ func policyPorts(src, dst *packet.Packet) nodestate.Ports {
 	return nodestate.Ports{Src: src.SrcPort, Dst: dst.DstPort}
 }
 
-// explainBackends finds the backend that was chosen when the packet was dropped: the first whose policies say so.
+// explainBackends finds the backend that was chosen when the packet was dropped: the first whose
+// policies say so.
 func (i *inquiry) explainBackends(ctx context.Context, from netip.Addr, ports nodestate.Ports) error {
 	if i.result.Reason != reason.PolicyEgress && i.result.Reason != reason.PolicyIngress {
 		return nil // policy was not reached
@@ -94,7 +97,8 @@ func (i *inquiry) explainBackends(ctx context.Context, from netip.Addr, ports no
 	return nil
 }
 
-// ends explains what policy says at the ends of a connection that are pods of this node, as the programs judge them.
+// ends explains what policy says at the ends of a connection that are pods of this node, as the
+// programs evaluate them.
 func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate.Ports) ([]wire.End, error) {
 	a, b := i.state.Addrs[from], i.state.Addrs[to]
 	var out []wire.End
@@ -162,9 +166,9 @@ func (i *inquiry) compare() {
 	}
 	rule, direction, denied := denial(i.answer.Policies)
 	byPolicy := slices.Contains([]reason.Reason{reason.PolicyEgress, reason.PolicyIngress, reason.HostIngress, reason.HostEgress, reason.HostPreDNAT, reason.UntrackedIngress, reason.UntrackedEgress}, i.result.Reason)
-	judge, hint := "program", fmt.Sprintf("; the agent has epoch %d", i.answer.Epoch)
+	evaluator, hint := "program", fmt.Sprintf("; the agent has epoch %d", i.answer.Epoch)
 	if i.nftables {
-		judge = "table of rules"
+		evaluator = "table of rules"
 	}
 	if i.answer.Behind != "" {
 		hint += " and is behind: " + i.answer.Behind
@@ -173,11 +177,11 @@ func (i *inquiry) compare() {
 	}
 	switch {
 	case denied && !i.refusedBy():
-		i.warn("policy denies this at %s by %s, and the %s lets it through%s", direction, rule, judge, hint)
+		i.warn("policy denies this at %s by %s, and the %s lets it through%s", direction, rule, evaluator, hint)
 	case byPolicy && i.refusedBy() && !denied:
-		i.warn("policy allows this, and the %s drops it by %s%s", judge, i.answer.Outcome.Rule, hint)
+		i.warn("policy allows this, and the %s drops it by %s%s", evaluator, i.answer.Outcome.Rule, hint)
 	case byPolicy && i.refusedBy() && rule != i.answer.Outcome.Rule:
-		i.warn("policy denies this by %s, and the %s by %s%s", rule, judge, i.answer.Outcome.Rule, hint)
+		i.warn("policy denies this by %s, and the %s by %s%s", rule, evaluator, i.answer.Outcome.Rule, hint)
 	}
 }
 

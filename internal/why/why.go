@@ -1,8 +1,8 @@
-// Package why answers `weir why`: what one node does with a packet, and why. The answer comes from the
-// data plane itself: the loaded programs are run on the packet (eBPF), or the rules in the kernel are
-// evaluated for it (nftables), and nothing is sent. Alongside it, package calc explains the policies
-// at each end from the cluster's objects, and the tables of the node's state say what they hold;
-// where the three do not agree the answer has a warning.
+// Package why answers `weir why`: what one node does with a packet, and why. The answer comes from
+// the data plane itself: the loaded programs are run on the packet (eBPF), or the rules in the
+// kernel are evaluated for it (nftables), and nothing is sent. Alongside it, package calc explains
+// the policies at each end from the cluster's objects, and the tables of the node's state say what
+// they hold; where the three do not agree the answer has a warning.
 //
 //	Engine (why.go) ─ inquiry (inquiry.go): the packet, at the hook where it meets the node
 //	  ├─ program.go, nftables.go   what the data plane does with it
@@ -31,8 +31,8 @@ import (
 
 // Agent is what the engine needs of the node's agent.
 type Agent interface {
-	// AppliedState returns the newest state, once it is in the kernel; behind says what of it is not
-	// there in good time.
+	// AppliedState returns the newest state, once it is in the kernel; behind says what of it is
+	// not there in good time.
 	AppliedState(ctx context.Context) (s *nodestate.State, behind string, err error)
 	// Explain asks about the cluster as it was when a state was computed, or returns ErrMoved when
 	// that is not the newest state any more.
@@ -46,8 +46,8 @@ type Agent interface {
 // Explainer asks package calc about a cluster.
 type Explainer func(*model.Cluster) (x calc.Explanation, found bool)
 
-// DataPlane is what the engine asks of any data plane. One that is also Programs is eBPF's, one that
-// is also Rules that of nftables.
+// DataPlane is what the engine asks of any data plane. One that is also Programs is eBPF's, one
+// that is also Rules that of nftables.
 type DataPlane interface {
 	Name() string // as in a NodeStatus
 	Places() ebpf.Places

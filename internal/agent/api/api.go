@@ -1,8 +1,8 @@
-// Package api serves the API of a node's agent (package agentapi is its client): a set of handlers that
-// the agent brings, at a socket of the node, for root and for programs in the agent's pod; and by a
-// connection to each instance of the controller, for users who have the right to ask by the API
-// server. Bodies, and requests at a time, are bounded. An answer that goes on for long ends with its
-// request's context.
+// Package api serves the API of a node's agent (package agentapi is its client): a set of handlers
+// that the agent brings, at a socket of the node, for root and for programs in the agent's pod; and
+// by a connection to each instance of the controller, for users who have the right to ask by the
+// API server. Bodies, and requests at a time, are bounded. An answer that goes on for long ends
+// with its request's context.
 package api
 
 import (

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )
 
-// ServeControllers keeps a connection to each instance of the controller, by which users with the right
-// to do so ask this agent, until ctx ends. addrs returns the addresses of the instances themselves: no
-// Service is in the path.
+// ServeControllers keeps a connection to each instance of the controller, by which users with the
+// right to do so ask this agent, until ctx ends. addrs returns the addresses of the instances
+// themselves: no Service is in the path.
 func ServeControllers(ctx context.Context, folder trust.Folder, questions http.Handler, addrs func() []string, log *slog.Logger) error {
 	handler := controllerMux(folder, questions)
 	connected := map[string]context.CancelFunc{}

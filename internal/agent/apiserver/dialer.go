@@ -1,7 +1,7 @@
-// Package apiserver finds the API server, from a node on which the API server's configured address may
-// be one that Weir itself makes reachable, or that of one of several servers that is down. A Dialer
-// knows the servers' own addresses, as the cluster told them last, over restarts (EndpointSlices);
-// and Reached remembers where a connection was made, which no Service may take.
+// Package apiserver finds the API server, from a node on which the API server's configured address
+// may be one that Weir itself makes reachable, or that of one of several servers that is down. A
+// Dialer knows the servers' own addresses, as the cluster had them last, over restarts
+// (EndpointSlices); and Reached remembers where a connection was made, which no Service may take.
 package apiserver
 
 import (
@@ -21,10 +21,11 @@ import (
 )
 
 // Dialer finds the API server. The configured address may be one that Weir itself makes reachable
-// (the cluster IP), or one of several servers that is down: when it does not answer, the servers' own
-// addresses are tried, as the cluster told them last. TLS is checked against the configured name all the
-// same, and nothing is sent before that. The sockets bear the mark of the agent's own (kernel.OwnMark): no table of
-// Weir's applies to them, so wrong ones keep no agent from what would put them right.
+// (the cluster IP), or one of several servers that is down: when it does not answer, the servers'
+// own addresses are tried, as the cluster had them last. TLS is checked against the configured name
+// all the same, and nothing is sent before that. The sockets bear the mark of the agent's own
+// (kernel.OwnMark): no table of Weir's applies to them, so wrong ones keep no agent from what would
+// put them right.
 type Dialer struct {
 	log  *slog.Logger
 	file *statefile.File[[]string]
@@ -57,7 +58,8 @@ func NewDialer(file string, log *slog.Logger) *Dialer {
 // maxLearned bounds the addresses that are kept and dialled.
 const maxLearned = 16
 
-// Learn keeps the servers' addresses, for now and for the next start: at most maxLearned. None teach nothing.
+// Learn keeps the servers' addresses, for now and for the next start: at most maxLearned. None
+// teach nothing.
 func (s *Dialer) Learn(addrs []string) {
 	addrs = addrs[:min(len(addrs), maxLearned)]
 	s.mu.Lock()
@@ -78,8 +80,8 @@ type dialed struct {
 	err  error
 }
 
-// FreeRoutes takes away routes of Weir's own that lead away from the servers; addr is the configured one, empty where it may be one that Weir makes
-// reachable.
+// FreeRoutes takes away routes of Weir's own that lead away from the servers; addr is the
+// configured one, empty where it may be one that Weir makes reachable.
 func (s *Dialer) FreeRoutes(addr string) {
 	s.mu.Lock()
 	all := append(slices.Clone(s.learned), addr)
@@ -131,8 +133,9 @@ func (s *Dialer) FreeConnections() bool {
 	return freed > 0
 }
 
-// Dial connects to the configured address, or to the first learned one that answers. While none was learned the configured one is asked without
-// the mark, too: it may be one that Weir makes reachable.
+// Dial connects to the configured address, or to the first learned one that answers. While none was
+// learned the configured one is asked without the mark, too: it may be one that Weir makes
+// reachable.
 func (s *Dialer) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*s.dialer.Timeout)
 	defer cancel()

@@ -7,8 +7,9 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// UpdateSlices keeps those of the changed EndpointSlices that are of a Service: of Service the one that the API servers write
-// themselves, which has the Service's name. Whoever may write to that namespace can label another one.
+// UpdateSlices keeps those of the changed EndpointSlices that are of a Service: of Service the one
+// that the API servers write themselves, which has the Service's name. Whoever may write to that
+// namespace can label another one.
 func UpdateSlices(of model.Name, kept, changes map[model.Name]*model.EndpointSlice) {
 	for name, slice := range changes {
 		if slice != nil && slice.Service == of && (of != Service || name == Service) {

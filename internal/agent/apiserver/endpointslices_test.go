@@ -33,7 +33,8 @@ func TestAPIServersOfEndpointSlices(t *testing.T) {
 	}
 }
 
-// TestHostileServersOfSlices: of the Service's slices only the API servers' own says where an agent connects to.
+// TestHostileServersOfSlices: of the Service's slices only the API servers' own says where an agent
+// connects to.
 func TestHostileServersOfSlices(t *testing.T) {
 	hostile.Record(t, "an EndpointSlice that a tenant wrote says where agents look for the API server, and says it thousandfold", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	servers := map[model.Name]*model.EndpointSlice{}

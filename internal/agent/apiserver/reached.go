@@ -11,8 +11,9 @@ import (
 // maxReached bounds the addresses that are kept: a name may lead to ever new ones.
 const maxReached = 16
 
-// Reached keeps at which addresses the agent got a connection to an API server: that of the kubeconfig or of the pod's
-// environment, which may be a load balancer's that the cluster does not know of. No Service takes them.
+// Reached keeps at which addresses the agent got a connection to an API server: that of the
+// kubeconfig or of the pod's environment, which may be a load balancer's that the cluster does not
+// know of. No Service takes them.
 type Reached struct {
 	mu      sync.Mutex
 	at      []netip.AddrPort // the latest last

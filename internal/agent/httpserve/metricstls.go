@@ -14,7 +14,8 @@ import (
 	"github.com/weir-net/weir/internal/config"
 )
 
-// MetricsTLS holds what metrics are protected with. Where it is asked for and cannot be had exactly, metrics are not served.
+// MetricsTLS holds what metrics are protected with. Where it is asked for and cannot be had
+// exactly, metrics are not served.
 type MetricsTLS struct {
 	mu    sync.Mutex
 	want  config.MetricsTLS
@@ -23,8 +24,9 @@ type MetricsTLS struct {
 	err   error
 }
 
-// refresh reads the files again when they have changed, and returns what to serve by; nil, nil = without encryption, as nothing else
-// is asked for. A connection is opened by what was read last, so that a certificate can be renewed in place.
+// refresh reads the files again when they have changed, and returns what to serve by; nil, nil =
+// without encryption, as nothing else is asked for. A connection is opened by what was read last,
+// so that a certificate can be renewed in place.
 func (m *MetricsTLS) refresh(enabled bool, want config.MetricsTLS) (*tls.Config, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +71,7 @@ func (m *MetricsTLS) Problems(node string) []weirv1.Problem {
 		Action:  "correct prometheusMetricsClientAuth, CertFile, KeyFile and CAFile of FelixConfiguration or of the environment, and mount the files in DaemonSet weir-node"}}
 }
 
-// stampOf tells versions of files apart.
+// stampOf distinguishes versions of files.
 func stampOf(paths ...string) string {
 	var out strings.Builder
 	for _, p := range paths {

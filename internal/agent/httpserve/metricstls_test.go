@@ -78,7 +78,8 @@ func (a *authority) pair(name string) (cert, key string) {
 	return a.path(name + ".crt"), a.path(name + ".key")
 }
 
-// TestHostileMetricsAreNotServedInClear asks for metrics without, with a foreign and with a good certificate.
+// TestHostileMetricsAreNotServedInClear asks for metrics without, with a foreign and with a good
+// certificate.
 func TestHostileMetricsAreNotServedInClear(t *testing.T) {
 	hostile.Record(t, "metrics that ask for certificates are read without one", hostile.Link, hostile.ControlPlane, hostile.Both)
 	ours, foreign := newAuthority(t, "ours"), newAuthority(t, "foreign")
@@ -113,7 +114,8 @@ func TestHostileMetricsAreNotServedInClear(t *testing.T) {
 			t.Errorf("%s: %s with certificate %q: got %q, %v", when, scheme, client, got, err)
 		}
 	}
-	// Asked for, and the files are missing, or the word is none: nothing is served, and that is said.
+	// Asked for, and the files are missing, or the word is none: nothing is served, and that is
+	// said.
 	for _, bad := range []config.MetricsTLS{e.TLS, {ClientAuth: "Require"}, {ClientAuth: config.NoClientCert, CAFile: "/nowhere"},
 		{ClientAuth: config.NoClientCert, CertFile: ours.path("ours.crt"), KeyFile: ours.path("none.key")}} {
 		e.TLS = bad

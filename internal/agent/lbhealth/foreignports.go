@@ -18,8 +18,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// foreignFor is how long a port must have been nobody's before the agent takes it, once somebody else had it: a process of the
-// host that restarts finds its port free.
+// foreignFor is how long a port must have been nobody's before the agent takes it, once somebody
+// else had it: a process of the host that restarts finds its port free.
 const foreignFor = time.Minute
 
 // foreignPorts are ports that health checks of Services ask for and others have.
@@ -66,7 +66,8 @@ func (h *foreignPorts) keep(ports map[uint16]bool) {
 	}
 }
 
-// listens reports whether a socket of this network namespace listens on a TCP port (proc(5), net/tcp).
+// listens reports whether a socket of this network namespace listens on a TCP port (proc(5),
+// net/tcp).
 func listens(proc string, port uint16) bool {
 	for _, table := range []string{"tcp", "tcp6"} {
 		f, err := os.Open(filepath.Join(proc, "self/net", table))
@@ -95,7 +96,8 @@ func portOf(at string) uint16 {
 	return uint16(n)
 }
 
-// Problems says which Services' health checks are not answered because somebody else has their port, or their namespace has too many.
+// Problems says which Services' health checks are not answered because somebody else has their
+// port, or their namespace has too many.
 func Problems(node string, failed map[string]model.Name, beyond []model.Name) []weirv1.Problem {
 	var out []weirv1.Problem
 	for at, name := range failed {

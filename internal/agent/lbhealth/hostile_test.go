@@ -18,8 +18,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// A process of the host has a port that a tenant's Service asks for, with real sockets. It restarts: for a moment nobody has
-// the port.
+// A process of the host has a port that a tenant's Service asks for, with real sockets. It
+// restarts: for a moment nobody has the port.
 func TestHostileHealthCheckPortOfHost(t *testing.T) {
 	hostile.Record(t, "a healthCheckNodePort takes the port of a process of the host while that restarts", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	for _, network := range []string{"127.0.0.1", "::1"} {
@@ -89,7 +89,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// A tenant makes hundreds of Services with healthCheckNodePorts, and a pod opens idle connections to all of them: they share one budget.
+// A tenant makes hundreds of Services with healthCheckNodePorts, and a pod opens idle connections
+// to all of them: they share one budget.
 func TestHostileConnectionsOfManyChecks(t *testing.T) {
 	hostile.Record(t, "idle connections to the health checks of hundreds of Services multiply what an agent holds", hostile.Pod, hostile.ControlPlane, hostile.IPv4)
 	const services, idle = 300, 3000
@@ -143,7 +144,8 @@ func TestHostileConnectionsOfManyChecks(t *testing.T) {
 	}
 }
 
-// A namespace with more Services that are checked than it may have takes listeners from nobody else, and those that were there go on.
+// A namespace with more Services that are checked than it may have takes listeners from nobody
+// else, and those that were there go on.
 func TestHostileChecksOfOneNamespace(t *testing.T) {
 	hostile.Record(t, "a tenant's Services with healthCheckNodePorts take as many listeners of an agent as there are", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	c := NewServiceChecks(slog.New(slog.DiscardHandler), func() bool { return true })

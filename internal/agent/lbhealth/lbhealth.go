@@ -1,9 +1,9 @@
-// Package lbhealth answers load balancers over HTTP as kube-proxy does: about the node (/healthz, and
-// /livez, which a node that is about to go still passes), and about each Service with a
-// healthCheckNodePort: whether endpoints of it are on this node. They ask without encryption, at the
-// nodes' addresses; what they get to know is a number of endpoints and the time. Tenants choose the
-// ports of Services, so what all of them together may take is bounded, and a port that a process of
-// the host has, or had a minute ago, is not taken.
+// Package lbhealth answers load balancers over HTTP as kube-proxy does: about the node (/healthz,
+// and /livez, which a node that is about to go still passes), and about each Service with a
+// healthCheckNodePort: whether endpoints of it are on this node. They ask without encryption, at
+// the nodes' addresses; what they get to know is a number of endpoints and the time. Tenants choose
+// the ports of Services, so what all of them together may take is bounded, and a port that a
+// process of the host has, or had a minute ago, is not taken.
 package lbhealth
 
 import (
@@ -17,10 +17,12 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// ProxyModeAddr is where kube-proxy says which of its ways it goes; programs on a node ask there who carries Services.
+// ProxyModeAddr is where kube-proxy reports its mode; programs on a node ask there who carries
+// Services.
 const ProxyModeAddr = "127.0.0.1:10249"
 
-// ProxyMode is none of kube-proxy's (iptables, ipvs, nftables), so nobody takes this for one of them.
+// ProxyMode is none of kube-proxy's (iptables, ipvs, nftables), so nobody takes this for one of
+// them.
 func ProxyMode(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/proxyMode" {
 		http.NotFound(w, r)
@@ -31,8 +33,8 @@ func ProxyMode(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("weir")) // whoever asked may be gone
 }
 
-// NodeHandler answers as kube-proxy does: /healthz is for load balancers, and fails on a node that is about to go;
-// /livez does not. state says what is wrong, and whether the node stays.
+// NodeHandler answers as kube-proxy does: /healthz is for load balancers, and fails on a node that
+// is about to go; /livez does not. state says what is wrong, and whether the node stays.
 func NodeHandler(state func() (err error, stays bool), now func() time.Time) http.Handler {
 	var mu sync.Mutex
 	updated := now() // when all was well last

@@ -18,7 +18,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Bounds of all health checks of Services together: tenants make as many of these as they like, and their ports are open to everybody.
+// Bounds of all health checks of Services together: tenants make as many of these as they like, and
+// their ports are open to everybody.
 const (
 	maxCheckConns          = 1024
 	maxCheckConnsPerSource = 64
@@ -26,7 +27,8 @@ const (
 	maxChecksOfNamespace = 512
 )
 
-// ServiceChecks answers load balancers for each Service that has a healthCheckNodePort. It is for one goroutine.
+// ServiceChecks answers load balancers for each Service that has a healthCheckNodePort. It is for
+// one goroutine.
 type ServiceChecks struct {
 	log     *slog.Logger
 	healthy func() bool
@@ -55,8 +57,8 @@ func NewServiceChecks(log *slog.Logger, healthy func() bool) *ServiceChecks {
 		listen: func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) }}
 }
 
-// Update listens where a state says, on hosts, and answers by it from now on. What could not be opened is tried
-// again by the next call.
+// Update listens where a state says, on hosts, and answers by it from now on. What could not be
+// opened is tried again by the next call.
 func (c *ServiceChecks) Update(s *nodestate.State, hosts []string) {
 	if !c.first && len(c.failed) == 0 && slices.Equal(hosts, c.hosts) && !healthChanged(c.seen, s.HealthChecks) {
 		return
@@ -101,7 +103,8 @@ func (c *ServiceChecks) Update(s *nodestate.State, hosts []string) {
 	}
 }
 
-// beyondShare returns the Services whose checks their namespaces have too many of. Those that are answered for go on to be, and of others the smaller names come first.
+// beyondShare returns the Services whose checks their namespaces have too many of. Those that are
+// answered for go on to be, and of others the smaller names come first.
 func (c *ServiceChecks) beyondShare(s *nodestate.State) map[model.Name]bool {
 	of := map[string][]model.Name{}
 	for name := range s.HealthChecks.All() {
@@ -191,7 +194,8 @@ func (c *ServiceChecks) Failing() map[string]model.Name {
 	return maps.Clone(c.failed)
 }
 
-// Unanswered returns the Services that are not answered for because their namespace has too many. Any goroutine may call it.
+// Unanswered returns the Services that are not answered for because their namespace has too many.
+// Any goroutine may call it.
 func (c *ServiceChecks) Unanswered() []model.Name {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package machine reads what the kernel knows of the node's machine, and goes on reading whenever that
-// changes: interfaces with their addresses, next hops of routes, and link addresses that ARP and
-// neighbour discovery found. Facts are what the model of the cluster takes from it: the node's own
-// addresses, subnets on its uplinks, the MTU, and what is missing. Weir's own devices, and those of
-// pods, are left out.
+// Package machine reads what the kernel knows of the node's machine, and goes on reading whenever
+// that changes: interfaces with their addresses, next hops of routes, and link addresses that ARP
+// and neighbour discovery found. Facts are what the model of the cluster takes from it: the node's
+// own addresses, subnets on its uplinks, the MTU, and what is missing. Weir's own devices, and
+// those of pods, are left out.
 package machine
 
 import (
@@ -66,8 +66,8 @@ func New(log *slog.Logger) (*Watcher, error) {
 	return l, err
 }
 
-// Run reads the machine again whenever addresses or links change, and calls changed when something is
-// different.
+// Run reads the machine again whenever addresses or links change, and calls changed when something
+// is different.
 func (l *Watcher) Run(ctx context.Context, changed func()) error {
 	links, addrs, done := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64), make(chan struct{})
 	defer func() { close(done) }()
@@ -185,7 +185,7 @@ func (l *Watcher) read() (bool, error) {
 	return true, nil
 }
 
-// Facts are what a cluster's Local takes from the machine, and what others are told about it.
+// Facts are what a cluster's Local takes from the machine, and what is reported of it.
 type Facts struct {
 	Addrs   []netip.Addr
 	Subnets []netip.Prefix
@@ -197,12 +197,13 @@ type Facts struct {
 	Gateways []netip.Addr
 }
 
-// excluded are interfaces whose addresses are not the node's: those of kube-proxy's IPVS mode are the
-// Services' (interfaceExclude).
+// excluded are interfaces whose addresses are not the node's: those of kube-proxy's IPVS mode are
+// the Services' (interfaceExclude).
 var excluded = map[string]bool{"kube-ipvs0": true}
 
-// Facts computes from what was read. Uplinks are those that isUplink says; node are the addresses by which
-// others know the node, one a family at most. The link of the first that there is counts as the node's.
+// Facts computes from what was read. Uplinks are those that isUplink says; node are the addresses
+// by which others know the node, one a family at most. The link of the first that there is counts
+// as the node's.
 func (l *Watcher) Facts(node []netip.Addr, isUplink func(string) bool, podPrefix string) Facts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,7 +222,8 @@ func (l *Watcher) Facts(node []netip.Addr, isUplink func(string) bool, podPrefix
 		}
 		for _, p := range f.Addrs {
 			a := p.Addr()
-			// Of IPv6's link-local ones each link has its own; those of IPv4 are as any other (NodeLocal DNSCache).
+			// Of IPv6's link-local ones each link has its own; those of IPv4 are as any other
+			// (NodeLocal DNSCache).
 			if a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
 				continue
 			}

@@ -29,7 +29,8 @@ func readNeighbours(links map[int]bool) (map[netip.Addr][6]byte, error) {
 	return out, nil
 }
 
-// LinkAddresses returns the link addresses of the nodes and gateways that are known on this machine's links.
+// LinkAddresses returns the link addresses of the nodes and gateways that are known on this
+// machine's links.
 func (l *Watcher) LinkAddresses(nodes map[string]*model.Node, gateways []netip.Addr) map[netip.Addr][6]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()

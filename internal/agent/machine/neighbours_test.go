@@ -26,8 +26,8 @@ const (
 	silent, silent6   = "172.31.1.55", "fd00:172:31:1::55"
 )
 
-// TestHostileLinkAddressAndNeighbours holds a published link address against what ARP and neighbour discovery of a real kernel found: n1 reads, n2 has
-// the addresses.
+// TestHostileLinkAddressAndNeighbours holds a published link address against what ARP and neighbour
+// discovery of a real kernel found: n1 reads, n2 has the addresses.
 func TestHostileLinkAddressAndNeighbours(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

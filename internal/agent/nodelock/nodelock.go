@@ -1,10 +1,11 @@
-// Package nodelock decides which of two agents of a node works. During an upgrade two may run at once:
-// the DaemonSet starts the new one first. Only one works, the one with the lock (flock(2)) of a file in
-// the folder of what does not survive a reboot; the kernel releases it when its holder ends, however
-// it ends. Who wants it connects to the holder's socket: the holder stops working, and starts again as
-// one that waits for the lock until it is ended, so that it works again if the newer one ends before.
-// A holder that starts again for another reason keeps the lock across execve(2). An agent of a version
-// without the lock is recognized by its answering the CNI plugin, and is waited for.
+// Package nodelock decides which of two agents of a node works. During an upgrade two may run at
+// once: the DaemonSet starts the new one first. Only one works, the one with the lock (flock(2)) of
+// a file in the folder of what does not survive a reboot; the kernel releases it when its holder
+// ends, however it ends. Who wants it connects to the holder's socket: the holder stops working,
+// and starts again as one that waits for the lock until it is ended, so that it works again if the
+// newer one ends before. A holder that starts again for another reason keeps the lock across
+// execve(2). An agent of a version without the lock is recognized by its answering the CNI plugin,
+// and is waited for.
 package nodelock
 
 import (
@@ -36,7 +37,8 @@ const (
 	waitVariable = "WEIR_AGENT_WAITS"
 )
 
-// ErrHandOver says that another agent of this node asked for this one's place: the process is to be started again, to wait.
+// ErrHandOver says that another agent of this node asked for this one's place: the process is to be
+// started again, to wait.
 var ErrHandOver = errors.New("handed over to another agent of this node")
 
 const (
@@ -110,8 +112,8 @@ func openFile(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// inherited is the file with the lock as this process has it since before it started again, nil where
-// it has none.
+// inherited is the file with the lock as this process has it since before it started again, nil
+// where it has none.
 func inherited(dir string, log *slog.Logger) *os.File {
 	fd, err := strconv.Atoi(os.Getenv(heldVariable))
 	if err != nil {
@@ -159,8 +161,9 @@ func (l *Lock) tryLock() (bool, error) {
 	return false, nil
 }
 
-// Acquire waits for the lock, and asks its holder for it unless this agent is one that only waits. prepare is called once before that, when there is
-// a holder: what takes time is done while that one works.
+// Acquire waits for the lock, and asks its holder for it unless this agent is one that only waits.
+// prepare is called once before that, when there is a holder: what takes time is done while that
+// one works.
 func (l *Lock) Acquire(ctx context.Context, ask bool, prepare func(context.Context)) error {
 	var asked time.Time
 	var conn net.Conn
@@ -213,7 +216,7 @@ func (l *Lock) Acquire(ctx context.Context, ask bool, prepare func(context.Conte
 // awaitOlderAgent waits for the end of an agent that has no lock.
 func (l *Lock) awaitOlderAgent(ctx context.Context) error {
 	path := filepath.Join(l.dir, filepath.Base(wire.DefaultSocket))
-	for began, told := time.Now(), false; ; told = true {
+	for began, reported := time.Now(), false; ; reported = true {
 		conn, err := net.DialTimeout("unix", path, time.Second)
 		if err != nil {
 			return nil // nobody listens
@@ -223,7 +226,7 @@ func (l *Lock) awaitOlderAgent(ctx context.Context) error {
 			l.log.Warn("an agent of an older version still runs on this node; both work until it is ended")
 			return nil
 		}
-		if !told {
+		if !reported {
 			l.log.Info("an agent of an older version runs on this node; waiting for its end")
 		}
 		select {
@@ -240,7 +243,8 @@ func (l *Lock) Listen() (err error) {
 	return err
 }
 
-// NoteSocket notes that this agent has made the CNI plugin's socket, at path: who takes that works in its place.
+// NoteSocket notes that this agent has made the CNI plugin's socket, at path: who takes that works
+// in its place.
 func (l *Lock) NoteSocket(path string) (err error) {
 	l.servedPath = path
 	if l.served, err = os.Lstat(path); err != nil {
@@ -249,7 +253,8 @@ func (l *Lock) NoteSocket(path string) (err error) {
 	return nil
 }
 
-// AwaitHandOver returns ErrHandOver when another agent asks for the place of this one, or has taken the CNI plugin's socket.
+// AwaitHandOver returns ErrHandOver when another agent asks for the place of this one, or has taken
+// the CNI plugin's socket.
 func (l *Lock) AwaitHandOver(ctx context.Context) error {
 	defer l.socket.Close()
 	asked := make(chan error, 1)
@@ -290,7 +295,8 @@ func (l *Lock) AwaitHandOver(ctx context.Context) error {
 	}
 }
 
-// RestartEnviron is the environment for a start of this process in its own place: with the lock, or waiting for it.
+// RestartEnviron is the environment for a start of this process in its own place: with the lock, or
+// waiting for it.
 func (l *Lock) RestartEnviron(waits bool) []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, heldVariable+"=") || strings.HasPrefix(v, waitVariable+"=")

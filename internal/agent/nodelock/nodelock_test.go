@@ -76,7 +76,8 @@ func (w *worker) takes(ctx context.Context, ask bool, prepare func(context.Conte
 
 func nothing(context.Context) {}
 
-// TestLockIsHandedOver: a new agent prepares while the one before works, gets its place by asking, and the one before gets it back when the new one ends.
+// TestLockIsHandedOver: a new agent prepares while the one before works, gets its place by asking,
+// and the one before gets it back when the new one ends.
 func TestLockIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	first := openWorker(t, dir, false)
@@ -117,7 +118,8 @@ func TestLockIsHandedOver(t *testing.T) {
 	}
 }
 
-// TestLockIsKeptAcrossExec: a process that starts again in its own place keeps the lock; nobody else gets it in between.
+// TestLockIsKeptAcrossExec: a process that starts again in its own place keeps the lock; nobody
+// else gets it in between.
 func TestLockIsKeptAcrossExec(t *testing.T) {
 	dir := t.TempDir()
 	first := openWorker(t, dir, false)
@@ -153,7 +155,8 @@ func TestLockIsKeptAcrossExec(t *testing.T) {
 	}
 }
 
-// TestLockWithAnotherFile: a descriptor that is not the lock's is not believed, and a lock file that was removed locks nobody out.
+// TestLockWithAnotherFile: a descriptor that is not the lock's is not believed, and a lock file
+// that was removed locks nobody out.
 func TestLockWithAnotherFile(t *testing.T) {
 	dir := t.TempDir()
 	other, err := os.Create(filepath.Join(dir, "other"))
@@ -184,7 +187,8 @@ func TestLockWithAnotherFile(t *testing.T) {
 	}
 }
 
-// TestLockBesideAnOlderVersion: an agent that knows no lock is waited for, and one that appears while this one works is given way to.
+// TestLockBesideAnOlderVersion: an agent that knows no lock is waited for, and one that appears
+// while this one works is given way to.
 func TestLockBesideAnOlderVersion(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, filepath.Base(wire.DefaultSocket))

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 )
 
-// Claims tells what nodes claim and does not count (calc.Refusal): one problem for each node and kind of claim,
-// so that one node cannot fill the list.
+// Claims reports what nodes claim and does not count (calc.Refusal): one problem for each node and
+// kind of claim, so that one node cannot fill the list.
 func Claims(refused []calc.Refusal) []weirv1.Problem {
 	type group struct{ node, kind, field string }
 	count := map[group]int{}

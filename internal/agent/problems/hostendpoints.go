@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// HostEndpoints names the host endpoints of this node that judge nothing. uplinks are the interfaces with programs; the nftables data plane
-// needs none.
+// HostEndpoints names the host endpoints of this node that are not in force. uplinks are the
+// interfaces with programs; the nftables data plane needs none.
 func HostEndpoints(n Node, uplinks []string, nftables bool) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, h := range n.HostEndpoints {
@@ -22,7 +22,7 @@ func HostEndpoints(n Node, uplinks []string, nftables bool) []weirv1.Problem {
 		})
 		switch {
 		case h.Interface == model.AllInterfaces:
-			if !nftables { // there all are judged
+			if !nftables { // there all are covered
 				out = append(out, uncoveredInterfaces(p, n, uplinks)...)
 			}
 			continue
@@ -42,7 +42,8 @@ func HostEndpoints(n Node, uplinks []string, nftables bool) []weirv1.Problem {
 	return out
 }
 
-// LateDrops says on which uplinks what doNotTrack policy denies is dropped later than in the driver's XDP, by ebpf.Status.Arrival.
+// LateDrops says on which uplinks what doNotTrack policy denies is dropped later than in the
+// driver's XDP, by ebpf.Status.Arrival.
 func LateDrops(node string, arrival map[string]string) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, name := range slices.Sorted(maps.Keys(arrival)) {
@@ -60,8 +61,8 @@ func LateDrops(node string, arrival map[string]string) []weirv1.Problem {
 	return out
 }
 
-// uncoveredInterfaces names the interfaces with addresses of the node that a host endpoint of all interfaces does not judge: those without programs.
-// p is the problem to fill in.
+// uncoveredInterfaces names the interfaces with addresses of the node that a host endpoint of all
+// interfaces does not cover: those without programs. p is the problem to fill in.
 func uncoveredInterfaces(p weirv1.Problem, n Node, uplinks []string) []weirv1.Problem {
 	var names []string
 	for _, l := range n.Machine.Links {
@@ -79,7 +80,7 @@ func uncoveredInterfaces(p weirv1.Problem, n Node, uplinks []string) []weirv1.Pr
 	return []weirv1.Problem{p}
 }
 
-// uncoveredIPv6 says when the node has IPv6 addresses that host endpoints do not judge.
+// uncoveredIPv6 says when the node has IPv6 addresses that host endpoints do not cover.
 func uncoveredIPv6(n Node) []weirv1.Problem {
 	if n.State == nil || n.State.Settings.IPv6 {
 		return nil

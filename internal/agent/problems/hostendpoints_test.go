@@ -11,7 +11,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-func TestHostEndpointsThatJudgeNothingAreNamed(t *testing.T) {
+func TestHostEndpointsThatAreNotInForceAreNamed(t *testing.T) {
 	t.Parallel()
 	endpoints := []*model.HostEndpoint{
 		{Name: "all", Node: "n1", Interface: model.AllInterfaces},

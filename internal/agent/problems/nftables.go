@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// nftablesNotInForce names what a state asks for and the data plane nftables does not do. Each is named once, with one example.
-// Host endpoints are hostProblems'.
+// nftablesNotInForce names what a state asks for and the data plane nftables does not do. Each is
+// named once, with one example. Host endpoints are hostProblems'.
 func nftablesNotInForce(node string, s *nodestate.State, lacks map[dataplane.Feature]string) []weirv1.Problem {
 	var out []weirv1.Problem
 	add := func(field, value, message string) {
@@ -23,21 +23,21 @@ func nftablesNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 		add("consistent hashing", someOf(first, n), fmt.Sprintf("Services choose backends without it: in the data plane nftables it is for %d backends at most", nft.MaxHashed))
 	}
 	if _, nftables := lacks[dataplane.FeatureUntracked]; nftables && (nft.JudgesForwarded(s, false) || nft.JudgesForwarded(s, true)) {
-		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: the data plane nftables hands nothing on where policies for host endpoints judge what passes the node (applyOnForward without preDNAT and doNotTrack)")
+		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: the data plane nftables hands nothing on where policies for host endpoints apply to what passes the node (applyOnForward without preDNAT and doNotTrack)")
 	}
 	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.JudgesAlone() {
-		add("doNotTrack", "", "packets are judged by themselves, but take room in the connection table: "+why)
+		add("doNotTrack", "", "packets are evaluated by themselves, but take room in the connection table: "+why)
 	}
 	return out
 }
 
-// KubeProxy names a way of kube-proxy's beside which policy is not what it says.
+// KubeProxy names a mode of kube-proxy with which policy is not what it says.
 func KubeProxy(node string, h kubeproxy.Handling) []weirv1.Problem {
 	if !h.Proxy || h.Mode != kubeproxy.ModeIPVS {
 		return nil
 	}
 	return []weirv1.Problem{{Object: "Node " + node, Field: "services", Value: "kube-proxy in mode ipvs",
-		Message: "it translates after policy has judged: what asks for a Service is judged by the Service's address, and what comes to a pod by one as the node's own",
+		Message: "it translates after policy was evaluated: what asks for a Service is evaluated by the Service's address, and what comes to a pod by one as the node's own",
 		Action:  "let kube-proxy have mode nftables or iptables, or remove it: Weir carries Services"}}
 }
 
@@ -49,8 +49,8 @@ func someOf(first string, n int) string {
 	return fmt.Sprintf("%s and %d more", first, n-1)
 }
 
-// tooManyHashed counts the Services' ports that ask for consistent hashing and have more backends than nftables does that for, and returns the first by
-// name.
+// tooManyHashed counts the Services' ports that ask for consistent hashing and have more backends
+// than nftables does that for, and returns the first by name.
 func tooManyHashed(s *nodestate.State) (first string, n int) {
 	seen := map[nodestate.Frontend]bool{}
 	for _, svc := range s.Frontends.All() {
@@ -78,7 +78,8 @@ func tooManyHashed(s *nodestate.State) (first string, n int) {
 	return first, n
 }
 
-// NFTables keeps what nftablesNotInForce says of the last state: a status is made every few seconds, and states are large.
+// NFTables keeps what nftablesNotInForce says of the last state: a status is made every few
+// seconds, and states are large.
 type NFTables struct {
 	mu    sync.Mutex
 	state *nodestate.State

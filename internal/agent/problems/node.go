@@ -14,17 +14,18 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// recentRepair is for how long a repair is told.
+// recentRepair is for how long a repair is reported.
 const recentRepair = 10 * time.Minute
 
-// FullMaps names the maps that are nearly full. The text has no numbers that move: the metrics have them.
+// FullMaps names the maps that are nearly full. The text has no numbers that move: the metrics have
+// them.
 func FullMaps(node string, all []ebpf.Pressure) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, p := range all {
 		if !p.High() {
 			continue
 		}
-		action := "use less of it, or tell us: the size is fixed"
+		action := "use less of it, or report this: the size is fixed"
 		if p.Setting != "" {
 			action = "raise FelixConfiguration spec." + p.Setting + " and restart the agent"
 		}
@@ -38,7 +39,8 @@ func FullMaps(node string, all []ebpf.Pressure) []weirv1.Problem {
 	return out
 }
 
-// BusyPods name the pods that begin no connections because they have too many, in eBPF's table or in that of connection tracking.
+// BusyPods name the pods that begin no connections because they have too many, in eBPF's table or
+// in that of connection tracking.
 func BusyPods(held []ebpf.Held, nftables bool, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
 	var out []weirv1.Problem
 	share, setting := "more than an eighth of the connection table", "FelixConfiguration spec.bpfMapSizeConntrack"
@@ -56,7 +58,8 @@ func BusyPods(held []ebpf.Held, nftables bool, owner func(netip.Addr) (model.Nam
 	return out
 }
 
-// PodsWithoutPorts name the pods that have used up their ports for source NAT towards a destination, and try on.
+// PodsWithoutPorts name the pods that have used up their ports for source NAT towards a
+// destination, and try on.
 func PodsWithoutPorts(spent []ebpf.Spent, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, p := range spent {
@@ -77,7 +80,8 @@ func PodsWithoutPorts(spent []ebpf.Spent, owner func(netip.Addr) (model.Name, st
 // minMTU6 is the smallest MTU of a link that carries IPv6 (RFC 8200, section 5), bytes.
 const minMTU6 = 1280
 
-// Addresses says which of the node's addresses are nowhere, or missing, and when links are too small.
+// Addresses says which of the node's addresses are nowhere, or missing, and when links are too
+// small.
 func Addresses(n Node) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, addr := range n.Machine.Missing {

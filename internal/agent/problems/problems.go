@@ -1,8 +1,8 @@
 // Package problems lists what is not in force on a node as it is written: of the machine, of the
-// configuration, and of objects that the state of the node refuses. Each function takes plain values
-// and returns entries of a NodeStatus, with what to do about them. Shown chooses which of them a
-// NodeStatus has room for: tenants make as many objects as they like, and what is wrong with the node
-// has to be seen in any case.
+// configuration, and of objects that the state of the node refuses. Each function takes plain
+// values and returns entries of a NodeStatus, with what to do about them. Shown chooses which of
+// them a NodeStatus has room for: tenants make as many objects as they like, and what is wrong with
+// the node has to be seen in any case.
 package problems
 
 import (
@@ -24,9 +24,8 @@ const (
 	maxNamespacedOfEachName = 5  // of the objects of one namespace
 )
 
-// Shown returns what a NodeStatus has of the problems: those of the node itself, then those
-// of objects of the cluster, then a share of those of each namespace; and how many there are beside
-// them.
+// Shown returns what a NodeStatus has of the problems: those of the node itself, then those of
+// objects of the cluster, then a share of those of each namespace; and how many there are besides.
 func Shown(node string, own, objects []weirv1.Problem) []weirv1.Problem {
 	var cluster, namespaced []weirv1.Problem
 	for _, p := range objects {

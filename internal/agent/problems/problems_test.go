@@ -13,7 +13,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Whoever reads a node's status sees what is wrong with the node, however many Services a tenant makes.
+// Whoever reads a node's status sees what is wrong with the node, however many Services a tenant
+// makes.
 func TestHostileReports(t *testing.T) {
 	hostile.Record(t, "a tenant's refused Services crowd the node's own problems out of its status", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	s := nodestate.New()
@@ -37,8 +38,8 @@ func TestHostileReports(t *testing.T) {
 	}
 }
 
-// Whatever tenants write into their objects, and however many namespaces have some, the status can be stored: etcd takes 1.5 MiB, and the API server keeps
-// each NodeStatus for every watcher.
+// Whatever tenants write into their objects, and however many namespaces have some, the status can
+// be stored: etcd takes 1.5 MiB, and the API server keeps each NodeStatus for every watcher.
 func TestHostileLongReports(t *testing.T) {
 	hostile.Record(t, "long annotations of a tenant's Services keep every NodeStatus from being written", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	for _, namespaces := range []int{1, 100} {

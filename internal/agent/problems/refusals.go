@@ -8,8 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Refusals says which frontends and backends of Services, and which host ports, are not in force. What was refused
-// comes before what is pointed at.
+// Refusals says which frontends and backends of Services, and which host ports, are not in force.
+// What was refused comes before what is pointed at.
 func Refusals(s *nodestate.State) []weirv1.Problem {
 	if s == nil || s.Refused.Len() == 0 {
 		return nil

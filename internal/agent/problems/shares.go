@@ -6,7 +6,8 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 )
 
-// Overdrawn names the namespaces that ask for more of this node's tables than they get, with the figures.
+// Overdrawn names the namespaces that ask for more of this node's tables than they get, with the
+// figures.
 func Overdrawn(n Node) []weirv1.Problem {
 	if n.State == nil {
 		return nil

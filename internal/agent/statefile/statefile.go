@@ -1,7 +1,7 @@
 // Package statefile keeps small files that the agent can do without but is better off with, in the
-// folder that survives a reboot. A file is replaced in one step: a reader, or the next start after a
-// crash or on a full disk, finds the old contents or the new. One that cannot be read is as if it were
-// empty, and a disk that is full is reported once; the agent goes on either way.
+// folder that survives a reboot. A file is replaced in one step: a reader, or the next start after
+// a crash or on a full disk, finds the old contents or the new. One that cannot be read is as if it
+// were empty, and a disk that is full is reported once; the agent goes on either way.
 package statefile
 
 import (

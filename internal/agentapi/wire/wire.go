@@ -1,6 +1,6 @@
-// Package wire is the protocol of the agent's API, which the command `weir-agent ask` and who runs it
-// from outside have in common: an agent answers questions by HTTP/1.1 at a unix socket in its run
-// folder; ask sends one question and copies the answer to its standard output.
+// Package wire is the protocol of the agent's API, which the command `weir-agent ask` and who runs
+// it from outside have in common: an agent answers questions by HTTP/1.1 at a unix socket in its
+// run folder; ask sends one question and copies the answer to its standard output.
 package wire
 
 import (
@@ -32,7 +32,7 @@ const (
 	ExitNoAgent = 5 // nobody answers at the socket
 )
 
-// Error is a failure of Do, with the exit code that tells it.
+// Error is a failure of Do, with its exit code.
 type Error struct {
 	Code int
 	Text string
@@ -49,8 +49,8 @@ type Question struct {
 	Body string
 }
 
-// Do asks the agent whose run folder is given and copies its answer to out as it comes, until the answer or ctx ends.
-// All its errors but those of out and of ctx are *Error.
+// Do asks the agent whose run folder is given and copies its answer to out as it comes, until the
+// answer or ctx ends. All its errors but those of out and of ctx are *Error.
 func Do(ctx context.Context, runDir string, q Question, out io.Writer) error {
 	if !strings.HasPrefix(q.Path, "/") {
 		return &Error{ExitFailed, fmt.Sprintf("the path %q does not begin with /", q.Path)}

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzRequest reads any bytes as a question: what passes its check has two addresses of one family and a bounded frame.
+// FuzzRequest reads any bytes as a question: what passes its check has two addresses of one family
+// and a bounded frame.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"hook":"from_workload","source":"10.0.0.1","destination":"10.0.0.2","protocol":6,"port":80}`))
 	f.Add([]byte(`{"source":"fd00::1","destination":"fd00::2","protocol":58,"received":{"hook":"from_tunnel","from":"10.0.0.9","frame":"AAAA"}}`))

@@ -1,5 +1,5 @@
-// Package wire is what `weir why` asks an agent (POST /why) and what the agent answers: the request with
-// its check, and the answer of one node, as JSON. The engine that answers is internal/why.
+// Package wire is what `weir why` asks an agent (POST /why) and what the agent answers: the request
+// with its check, and the answer of one node, as JSON. The engine that answers is internal/why.
 package wire
 
 import (
@@ -26,7 +26,8 @@ const (
 	FromTunnel   = "from_tunnel"   // from another node, decapsulated
 )
 
-// Request asks what becomes of the first packet of a connection, or of one packet that another node sent on.
+// Request asks what becomes of the first packet of a connection, or of one packet that another node
+// sent on.
 type Request struct {
 	Hook        string         `json:"hook"`
 	Source      netip.Addr     `json:"source"`
@@ -38,7 +39,7 @@ type Request struct {
 	Received    *Handover      `json:"received,omitempty"`
 }
 
-// Handover is a packet on its way to another node.
+// Handover is a packet that goes to another node.
 type Handover struct {
 	Hook  string     `json:"hook"`          // where it comes in: FromTunnel, FromUplink
 	From  netip.Addr `json:"from"`          // the node that sends it: the tunnel's outer source
@@ -90,7 +91,7 @@ func (q *Request) Check() error {
 type Answer struct {
 	Node     string   `json:"node"`
 	Version  string   `json:"version"`
-	Plane    string   `json:"plane"`            // the data plane that judged
+	Plane    string   `json:"plane"`            // the data plane that decided
 	Epoch    uint32   `json:"epoch"`            // of flows
 	Behind   string   `json:"behind,omitempty"` // what of the desired state is not in the kernel
 	Packet   string   `json:"packet"`           // as it comes in
@@ -105,7 +106,7 @@ type Answer struct {
 	Warnings []string `json:"warnings,omitempty"` // where what was found does not fit together
 }
 
-// Service is what stands behind the address that was asked for.
+// Service is that of the address that was asked for.
 type Service struct {
 	Name     string    `json:"name"` // "Service default/web port http"
 	Frontend string    `json:"frontend"`
@@ -140,7 +141,7 @@ type End struct {
 	TableAllow bool           `json:"tableAllow"`
 	TableRule  nodestate.Rule `json:"tableRule"`
 	Agrees     bool           `json:"agrees"`
-	Undecided  bool           `json:"undecided,omitempty"` // doNotTrack: allowed to go on, and be judged by all else
+	Undecided  bool           `json:"undecided,omitempty"` // doNotTrack: allowed to go on, and be evaluated by all else
 }
 
 // Program is the program that was run; of nftables the interface and the number of runs alone.
