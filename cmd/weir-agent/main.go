@@ -102,9 +102,9 @@ func run(ctx context.Context, o agent.Options) error {
 		return err
 	}
 	err = a.Run(ctx)
-	if (errors.Is(err, agent.ErrAgain) || errors.Is(err, nodelock.ErrHandOver)) && ctx.Err() == nil {
+	if (errors.Is(err, agent.ErrRestart) || errors.Is(err, nodelock.ErrHandOver)) && ctx.Err() == nil {
 		o.Log.Info("starting again; the data plane goes on as it is", "handed over", errors.Is(err, nodelock.ErrHandOver))
-		return fmt.Errorf("starting again: %w", syscall.Exec("/proc/self/exe", os.Args, a.EnvironAgain(err)))
+		return fmt.Errorf("starting again: %w", syscall.Exec("/proc/self/exe", os.Args, a.RestartEnviron(err)))
 	}
 	if err != nil {
 		o.Log.Error("ending; the data plane goes on as it is", "error", err)

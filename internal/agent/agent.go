@@ -1,5 +1,14 @@
-// Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to
-// the data plane, answers the CNI plugin, and reports how the node is.
+// Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to the
+// data plane, answers the CNI plugin, and reports how the node is.
+//
+//	watch ─ cluster (cluster*.go): the model, one goroutine ─ calc ─► dataplane.Loop ─► driver
+//	           ▲                                                           (dataplane*.go)
+//	machine ───┘      cni.go: pods come and go      status.go, metrics.go: what is in force
+//
+// What needs nothing of the rest is a package below: apiserver (how the API server is found), machine
+// (interfaces, routes and neighbours), nodelock (which of two agents works), problems (what is not in
+// force), lbhealth (health checks of load balancers), httpserve (the HTTP ports), api (the agent's
+// API), statefile (small files on disk). The answers to `weir why` are internal/why.
 package agent
 
 import (
@@ -394,15 +403,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.cni.Close()
 	err = errors.Join(err, a.driver.Close())
-	if !errors.Is(err, ErrAgain) {
+	if !errors.Is(err, ErrRestart) {
 		a.lock.Close()
 	}
 	return err
 }
 
-// EnvironAgain is the environment with which this process starts again, after Run returned err:
-// ErrAgain or ErrHandOver.
-func (a *Agent) EnvironAgain(err error) []string {
+// RestartEnviron is the environment with which this process starts again, after Run returned err:
+// ErrRestart or ErrHandOver.
+func (a *Agent) RestartEnviron(err error) []string {
 	return a.lock.RestartEnviron(errors.Is(err, nodelock.ErrHandOver))
 }
 

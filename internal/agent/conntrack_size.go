@@ -12,8 +12,8 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 )
 
-// ErrAgain says that the agent is to be started again at once.
-var ErrAgain = errors.New("to be started again")
+// ErrRestart says that the agent is to be started again at once.
+var ErrRestart = errors.New("to be started again")
 
 const (
 	flowMap = "weir_flows"
@@ -85,7 +85,7 @@ func (a *Agent) growConntrack(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if a.conntrackSize.grow(a.cluster.snapshot().config.Effective, a.driver.Pressures()) {
-			return ErrAgain
+			return ErrRestart
 		}
 	}
 }

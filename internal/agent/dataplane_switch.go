@@ -98,7 +98,7 @@ func (a *Agent) awaitPrograms(ctx context.Context) error {
 	case a.planes.unsaved:
 		return err // the next start would try the same
 	}
-	return ErrAgain
+	return ErrRestart
 }
 
 // tryPrograms looks once the node's state is in place whether the kernel takes the programs.
@@ -129,7 +129,7 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // switchPlane puts another data plane in the place of the one in force, which goes on applying
-// changes until then. The error is ErrAgain when the agent is to start again with it: also where
+// changes until then. The error is ErrRestart when the agent is to start again with it: also where
 // the change was broken off, and is for the next start to finish.
 func (a *Agent) switchPlane(ctx context.Context, e config.Effective) error {
 	a.log.Info("another data plane is asked for", "standard Linux", e.NFTables)
@@ -141,7 +141,7 @@ func (a *Agent) switchPlane(ctx context.Context, e config.Effective) error {
 	if proxied, err := kubeproxy.RulesThere(); proxied || err != nil {
 		// The other one starts with the question who carries Services.
 		a.log.Info("a kube-proxy's rules are here: the agent starts again with the other data plane", "error", err)
-		return ErrAgain
+		return ErrRestart
 	}
 	change, err := a.openSwitch(e)
 	if errors.Is(err, ebpf.ErrRefused) {
@@ -158,14 +158,14 @@ func (a *Agent) switchPlane(ctx context.Context, e config.Effective) error {
 	go a.stopWhenUnwanted(changing, e.NFTables, stop)
 	if err = change.Run(changing); err != nil {
 		a.log.Error("the change of the data plane goes on with the next start", "error", err)
-		return ErrAgain
+		return ErrRestart
 	}
 	a.planes.choice.Other = false
 	if err := a.planes.save(); err != nil {
 		a.log.Error("remembering that the data plane has changed; the next start looks for what the other one left", "error", err)
 	}
 	a.log.Info("the data plane has changed; the agent starts again with it", "standard Linux", e.NFTables, "took", time.Since(began).Round(time.Millisecond))
-	return ErrAgain
+	return ErrRestart
 }
 
 // stopWhenUnwanted stops a change when the data plane that it leads to is asked for no more.
