@@ -52,7 +52,7 @@ func tune() *gctuner.Collector {
 }
 
 func command(collector *gctuner.Collector) *cobra.Command {
-	o := agent.Options{Environ: os.Environ(), Garbage: collector}
+	o := agent.Options{Environ: os.Environ(), GCTuner: collector}
 	var level string
 	cmd := &cobra.Command{
 		Use:   "weir-agent",

@@ -69,9 +69,9 @@ type Options struct {
 	CNIConfDir string
 	PeersDir   string // what controllers are known by, and the token for them; see package trust
 
-	// Garbage gets to know when changes are over, and runs once the first state is in place; nil =
+	// GCTuner gets to know when changes are over, and runs once the first state is in place; nil =
 	// the runtime does as it likes.
-	Garbage *gctuner.Collector
+	GCTuner *gctuner.Collector
 }
 
 // windDown bounds how long an agent that was asked to hand over finishes what it does.
@@ -88,32 +88,32 @@ const (
 
 // Agent is the node daemon.
 type Agent struct {
-	opts          Options
-	log           *slog.Logger
-	clients       *client.Clients
-	servers       *apiserver.Dialer
-	reached       apiserver.Reached
-	watcher       *watch.Watcher
-	claims        *nodeClaims
-	driver        dataPlane
-	programs      func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
-	findings      []kernel.Finding
-	planes        *planeChooser
-	limits        problems.NFTables
-	loop          *dataplane.Loop
-	cluster       *cluster
-	announcer     *announce.Announcer
-	ipam          *ipam.Allocator
-	cni           *cni.Server
-	conf          conflist
-	good          *lastGoodFile
-	conntrackSize *conntrackSize
-	events        *events.Hub
-	why           *why.Engine
-	proxies       *kubeproxy.Watch
+	opts           Options
+	log            *slog.Logger
+	clients        *client.Clients
+	servers        *apiserver.Dialer
+	reached        apiserver.Reached
+	watcher        *watch.Watcher
+	claims         *nodeClaims
+	driver         dataPlane
+	programs       func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
+	kernelFindings []kernel.Finding
+	planes         *planeChooser
+	limits         problems.NFTables
+	loop           *dataplane.Loop
+	cluster        *cluster
+	announcer      *announce.Announcer
+	ipam           *ipam.Allocator
+	cni            *cni.Server
+	conf           conflist
+	lastGood       *lastGoodFile
+	conntrackSize  *conntrackSize
+	events         *events.Hub
+	why            *why.Engine
+	proxies        *kubeproxy.Watch
 	// serviceChecks is nil before load balancers are answered.
 	serviceChecks   atomic.Pointer[lbhealth.ServiceChecks]
-	began           time.Time
+	started         time.Time
 	published       published
 	changing        atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
 	statusDue       chan struct{}          // publish the status soon
@@ -129,7 +129,7 @@ type Agent struct {
 // while Run works. It attaches and writes nothing: what an earlier agent left goes on until Run has
 // read the cluster.
 func New(ctx context.Context, o Options) (_ *Agent, err error) {
-	a := &Agent{opts: o, log: o.Log, began: time.Now(), statusDue: make(chan struct{}, 1), checksDue: make(chan struct{}, 1), familiesChanged: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	a := &Agent{opts: o, log: o.Log, started: time.Now(), statusDue: make(chan struct{}, 1), checksDue: make(chan struct{}, 1), familiesChanged: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
 	a.why = &why.Engine{Node: o.Node, Agent: whyAgent{a}}
 	reading, stop := context.WithCancel(ctx)
 	defer func() {
@@ -138,7 +138,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		}
 	}()
 	findings, lacks := kernel.Probe()
-	if err := a.begin(ctx, reading); err != nil {
+	if err := a.acquireNode(ctx, reading); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -155,9 +155,9 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	if err := release(); err != nil {
 		o.Log.Warn("a change of the data plane was broken off", "error", err)
 	}
-	a.good = openLastGood(o.StateDir, o.Log)
+	a.lastGood = openLastGood(o.StateDir, o.Log)
 	a.conntrackSize = openConntrackSize(o.StateDir, o.Log)
-	resolver := config.New(o.Node, o.Environ, a.good.file.Load())
+	resolver := config.New(o.Node, o.Environ, a.lastGood.file.Load())
 	resolver.ReadLinux(kernel.Sysctl)
 	if err := a.openDataPlane(findings, lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)
@@ -166,7 +166,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		a.noteChanging(a.planes.choice.NFTables)
 	}
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
-	a.loop.Settled = o.Garbage.Settled
+	a.loop.Settled = o.GCTuner.Settled
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.cluster.opened = resolver.AtStart().Settings
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
@@ -180,7 +180,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
 	}
-	a.cluster.pools = a.ipam.Configure
+	a.cluster.setPools = a.ipam.Configure
 	a.cni, err = cni.New(cni.Options{
 		IPAM: a.ipam, Pods: pods{a.watcher, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Log: o.Log.With("part", "cni"),
 		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.watcher, log: o.Log},
@@ -195,9 +195,9 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 // cluster.
 const readWithin = 20 * time.Second
 
-// begin connects to the API server and begins to read the cluster, and makes this agent the one of
+// acquireNode connects to the API server and begins to read the cluster, and makes this agent the one of
 // its node that works. Until it returns, nothing is written on the node.
-func (a *Agent) begin(ctx, reading context.Context) error {
+func (a *Agent) acquireNode(ctx, reading context.Context) error {
 	idle := nodelock.OnlyWaits()
 	t, held, err := nodelock.Open(a.opts.RunDir, a.log.With("part", "nodelock"))
 	if err != nil {
@@ -238,7 +238,7 @@ func (a *Agent) begin(ctx, reading context.Context) error {
 // looked for and does not take the programs.
 func (a *Agent) openDataPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
 	nftables := a.planes.choose(e, lacks)
-	a.findings = findings
+	a.kernelFindings = findings
 	var err error
 	switch {
 	case !nftables:
@@ -270,7 +270,7 @@ func (a *Agent) openEBPF(e config.Effective) (p ebpfPlane, err error) {
 		}
 	}
 	lacks := map[string]bool{}
-	for _, f := range a.findings {
+	for _, f := range a.kernelFindings {
 		if f.Err != nil {
 			a.log.Warn("the kernel lacks something that Weir can do without", "feature", f.Name, "since", f.Since, "without it", f.Fallback)
 			lacks[f.Name] = true
@@ -387,7 +387,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("reading events", a.readEvents)
 	run("logging events", a.logEvents)
 	run("publishing the node's status", a.publish)
-	run("collecting garbage", a.collect)
+	run("collecting garbage", a.tuneGC)
 	run("sizing the connection table", a.growConntrack)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Wait() }()
@@ -426,9 +426,9 @@ func (a *Agent) watchProxies() {
 		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
 }
 
-// collect gives the memory of the start back to the kernel, which is more than what is needed
+// tuneGC gives the memory of the start back to the kernel, which is more than what is needed
 // later, and then has the collector of garbage begin when changes are over.
-func (a *Agent) collect(ctx context.Context) error {
+func (a *Agent) tuneGC(ctx context.Context) error {
 	for a.loop.Applied() == 0 {
 		select {
 		case <-ctx.Done():
@@ -437,13 +437,13 @@ func (a *Agent) collect(ctx context.Context) error {
 		}
 	}
 	debug.FreeOSMemory()
-	return a.opts.Garbage.Run(ctx)
+	return a.opts.GCTuner.Run(ctx)
 }
 
 // noteChange is called after the cluster goroutine handed a state on.
 func (a *Agent) noteChange() {
 	a.servers.Learn(a.cluster.apiServers())
-	a.good.note(a.cluster.lastGood())
+	a.lastGood.note(a.cluster.lastGood())
 	for _, ch := range []chan struct{}{a.statusDue, a.checksDue, a.familiesChanged} {
 		select {
 		case ch <- struct{}{}:

@@ -33,7 +33,7 @@ type Version struct {
 }
 
 func (a *Agent) serveVersion(w http.ResponseWriter, _ *http.Request) {
-	api.WriteJSON(w, Version{Version: version.Version, Node: a.opts.Node, Kernel: kernel.Release(), Began: a.began.UTC().Truncate(time.Second), Epoch: a.driver.Status().Epoch})
+	api.WriteJSON(w, Version{Version: version.Version, Node: a.opts.Node, Kernel: kernel.Release(), Began: a.started.UTC().Truncate(time.Second), Epoch: a.driver.Status().Epoch})
 }
 
 // serveStatus reports the node's status as it is now: a weirv1.NodeStatusStatus.

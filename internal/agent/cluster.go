@@ -25,12 +25,12 @@ import (
 // cluster owns the model: everything that changes it goes through one goroutine, which computes the
 // node's state and hands it to the loop.
 type cluster struct {
-	node    string
-	loop    *dataplane.Loop
-	log     *slog.Logger
-	machine *machine.Watcher
-	changed func()            // after a state was handed on
-	pools   func(ipam.Config) // what the allocator follows changed
+	node     string
+	loop     *dataplane.Loop
+	log      *slog.Logger
+	machine  *machine.Watcher
+	changed  func()            // after a state was handed on
+	setPools func(ipam.Config) // gives the allocator its pools
 	// reached returns where API servers were reached; nil = nothing is known of it.
 	reached func() []netip.AddrPort
 	// announce gets what this node answers neighbours for, and which nodes it watches.
@@ -42,23 +42,23 @@ type cluster struct {
 	ended chan struct{} // closed when run returns: nothing in queue is done any more
 
 	// Of the goroutine only.
-	model    *model.Cluster
-	dirty    model.Dirty
-	calc     *calc.Calculator
-	resolver *config.Resolver
-	complete bool // the whole cluster was read once
-	gen      uint64
-	waiting  []chan uint64
-	guests   map[model.Name]*model.Pod // pods that an ADD brought before the watch did
-	ipamConf ipamInputs
+	model     *model.Cluster
+	dirty     model.Dirty
+	calc      *calc.Calculator
+	resolver  *config.Resolver
+	complete  bool // the whole cluster was read once
+	gen       uint64
+	waiting   []chan uint64
+	earlyPods map[model.Name]*model.Pod // pods that an ADD brought before the watch did
+	ipamConf  ipamInputs
 	// servers are the EndpointSlices of apiService, controllers those of controllerService.
 	servers, controllers map[model.Name]*model.EndpointSlice
 	opened               model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
 	overlaps             []calc.PoolOverlap
 
-	mu   sync.Mutex
-	snap snapshot
-	owns map[netip.Addr][]*model.Pod // pods by the addresses that they are said to have
+	mu         sync.Mutex
+	snap       snapshot
+	podsByAddr map[netip.Addr][]*model.Pod // pods by the addresses that they are said to have
 	// proxies are the pods of kube-proxy on this node.
 	proxies map[string]bool
 	// handling says who carries Services; with eBPF that is Weir, and it stays zero.
@@ -71,9 +71,9 @@ var controllerService = model.Name{Namespace: "kube-system", Name: "weir-control
 func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, log *slog.Logger) *cluster {
 	c := &cluster{
 		node: node, loop: loop, log: log, queue: make(chan func(), 64), ended: make(chan struct{}),
-		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
+		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
 		announce: func(_, _ map[netip.Addr]bool) {}, noteClaims: func(map[string]*model.Node, bool) {},
-		guests: map[model.Name]*model.Pod{}, owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
+		earlyPods: map[model.Name]*model.Pod{}, podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
@@ -206,7 +206,7 @@ func (c *cluster) merge(b *watch.Batch) {
 		c.noteClaims(b.Nodes, b.Full)
 	}
 	for name := range b.Pods {
-		delete(c.guests, name)
+		delete(c.earlyPods, name)
 	}
 	apiserver.UpdateSlices(apiserver.Service, c.servers, b.Slices)
 	apiserver.UpdateSlices(controllerService, c.controllers, b.Slices)

@@ -60,7 +60,7 @@ func (c *cluster) configurePools() {
 		conf.NodeLabels = n.Labels
 	}
 	c.withoutOverlaps(&conf)
-	c.pools(conf)
+	c.setPools(conf)
 }
 
 // withoutOverlaps takes the pools that cover what nodes need out of those that addresses are given

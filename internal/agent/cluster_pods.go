@@ -20,8 +20,8 @@ func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
 	for name, now := range changes {
 		if before := c.model.Pods[name]; before != nil {
 			for _, a := range before.Addrs {
-				if c.owns[a] = slices.DeleteFunc(c.owns[a], func(p *model.Pod) bool { return p.Name == name }); len(c.owns[a]) == 0 {
-					delete(c.owns, a)
+				if c.podsByAddr[a] = slices.DeleteFunc(c.podsByAddr[a], func(p *model.Pod) bool { return p.Name == name }); len(c.podsByAddr[a]) == 0 {
+					delete(c.podsByAddr, a)
 				}
 			}
 		}
@@ -34,7 +34,7 @@ func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
 			continue
 		}
 		for _, a := range now.Addrs {
-			c.owns[a] = append(c.owns[a], now)
+			c.podsByAddr[a] = append(c.podsByAddr[a], now)
 		}
 	}
 }
@@ -44,7 +44,7 @@ func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
 func (c *cluster) owner(a netip.Addr) (model.Name, string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.owns[a] {
+	for _, p := range c.podsByAddr[a] {
 		if !slices.ContainsFunc(c.snap.refused, func(r calc.Refusal) bool { return r.Object == "Pod "+p.Name.String() && r.Value == a.String() }) {
 			return p.Name, p.Node, true
 		}
@@ -57,7 +57,7 @@ func (c *cluster) attach(ctx context.Context, ep model.LocalEndpoint, pod *watch
 	return c.change(ctx, func() {
 		if pod != nil && !reflect.DeepEqual(c.model.Pods[ep.Pod], pod.Pod) {
 			c.indexPods(map[model.Name]*model.Pod{ep.Pod: pod.Pod})
-			c.model.Pods[ep.Pod], c.guests[ep.Pod] = pod.Pod, pod.Pod
+			c.model.Pods[ep.Pod], c.earlyPods[ep.Pod] = pod.Pod, pod.Pod
 			c.dirty.AddPod(ep.Pod)
 		}
 		if pod != nil && pod.Namespace != nil && c.model.Namespaces[ep.Pod.Namespace] == nil {
@@ -81,10 +81,10 @@ func (c *cluster) detach(ctx context.Context, ep model.LocalEndpoint) (uint64, e
 			}
 		}
 		// A pod that only the ADD knew and that was gone before the watch saw it.
-		if guest := c.guests[ep.Pod]; guest != nil && c.model.Pods[ep.Pod] == guest {
+		if guest := c.earlyPods[ep.Pod]; guest != nil && c.model.Pods[ep.Pod] == guest {
 			c.indexPods(map[model.Name]*model.Pod{ep.Pod: nil})
 			delete(c.model.Pods, ep.Pod)
-			delete(c.guests, ep.Pod)
+			delete(c.earlyPods, ep.Pod)
 			c.dirty.AddPod(ep.Pod)
 		}
 	})

@@ -254,7 +254,7 @@ func TestAddressOwners(t *testing.T) {
 }
 
 func TestKubeProxyOfThisNode(t *testing.T) {
-	c := &cluster{node: "n1", model: model.NewCluster(), owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
+	c := &cluster{node: "n1", model: model.NewCluster(), podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
 	pod := func(name, node, label string, finished bool) (model.Name, *model.Pod) {
 		n := model.Name{Namespace: "kube-system", Name: name}
 		return n, &model.Pod{Name: n, Node: node, HostNetwork: true, Finished: finished, Labels: map[string]string{"k8s-app": label}}
@@ -358,7 +358,7 @@ func TestTwoFamilies(t *testing.T) {
 func TestHostileOwner(t *testing.T) {
 	hostile.Record(t, "a node writes an address into the status of its pod that somebody else's pod asks for or has", hostile.Node, hostile.ControlPlane, hostile.Both)
 	for _, a := range ips("10.244.0.7", "fd00:10:244::7") {
-		c := &cluster{node: "n1", model: model.NewCluster(), owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
+		c := &cluster{node: "n1", model: model.NewCluster(), podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
 		index := func(name, node string) model.Name {
 			p := &model.Pod{Name: model.Name{Namespace: "default", Name: name}, Node: node, Addrs: []netip.Addr{a}}
 			c.indexPods(map[model.Name]*model.Pod{p.Name: p})

@@ -17,9 +17,9 @@ var ErrRestart = errors.New("to be started again")
 
 const (
 	flowMap = "weir_flows"
-	// mostGrowth bounds how far the connection table grows beyond what is configured: what pods can
+	// maxGrowth bounds how far the connection table grows beyond what is configured: what pods can
 	// fill costs the node memory.
-	mostGrowth = 4
+	maxGrowth = 4
 	// conntrackCheckEvery is between two looks at the connection table.
 	conntrackCheckEvery = 10 * time.Second
 )
@@ -50,7 +50,7 @@ func (f *conntrackSize) entries(e config.Effective) int {
 	if !e.MapSizes.ConntrackDoubles || g.Configured != configured {
 		return configured
 	}
-	return min(max(g.Entries, configured), mostGrowth*configured)
+	return min(max(g.Entries, configured), maxGrowth*configured)
 }
 
 // grow remembers twice the size when the table is nearly full, and reports whether the agent has to
@@ -63,7 +63,7 @@ func (f *conntrackSize) grow(e config.Effective, all []ebpf.Pressure) bool {
 		}
 		// A table of another size than the one of the next start is one that the next start
 		// changes.
-		if f.entries(e) != p.Capacity || 2*p.Capacity > mostGrowth*configured {
+		if f.entries(e) != p.Capacity || 2*p.Capacity > maxGrowth*configured {
 			continue
 		}
 		if f.file.Save(rememberedSize{Configured: configured, Entries: 2 * p.Capacity}) == nil {

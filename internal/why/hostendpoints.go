@@ -120,7 +120,7 @@ func (i *inquiry) hostEnds(ctx context.Context) ([]wire.End, error) {
 	if s := i.answer.Service; s != nil && s.Where == wire.InPath {
 		wishes = nil
 		for _, b := range s.Backends {
-			if at, err := netip.ParseAddrPort(b.Address); err == nil && b.Usable && len(wishes) < mostWishes {
+			if at, err := netip.ParseAddrPort(b.Address); err == nil && b.Usable && len(wishes) < maxTriedBackends {
 				wishes = append(wishes, at)
 			}
 		}
@@ -141,8 +141,8 @@ func (i *inquiry) hostEnds(ctx context.Context) ([]wire.End, error) {
 	return first, nil
 }
 
-// mostWishes bounds the endpoints of a Service that are tried to find the one that was chosen.
-const mostWishes = 16
+// maxTriedBackends bounds the endpoints of a Service that are tried to find the one that was chosen.
+const maxTriedBackends = 16
 
 // withoutHosts is what would become of the packet if there were no host endpoints; of a Service it
 // gets the endpoint wish.

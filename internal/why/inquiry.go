@@ -53,7 +53,7 @@ func (i *inquiry) run(ctx context.Context) error {
 	if i.ask.Received != nil {
 		err = i.receive()
 	} else {
-		refused, err = i.begin()
+		refused, err = i.openConnection()
 	}
 	if err != nil {
 		return err
@@ -78,9 +78,9 @@ func (i *inquiry) run(ctx context.Context) error {
 	return nil
 }
 
-// begin makes the first packet of a connection, as it leaves its socket. refused: the socket gets
+// openConnection makes the first packet of a connection, as it leaves its socket. refused: the socket gets
 // no connection.
-func (i *inquiry) begin() (refused bool, err error) {
+func (i *inquiry) openConnection() (refused bool, err error) {
 	q := &i.ask
 	i.in = sim.In{Hook: hooks[q.Hook]}
 	own := i.state.Addrs[q.Source]
@@ -106,12 +106,12 @@ func (i *inquiry) begin() (refused bool, err error) {
 		return false, err
 	}
 	if q.Hook == wire.ToUplink {
-		i.in.IfIndex, err = i.wayOut(to.Addr())
+		i.in.IfIndex, err = i.outInterface(to.Addr())
 	} else if q.Hook == wire.FromUplink {
-		i.in.IfIndex, err = i.uplink(q.Source)
+		i.in.IfIndex, err = i.inInterface(q.Source)
 	}
 	if err == nil {
-		err = i.address(own.MAC)
+		err = i.addressFrame(own.MAC)
 	}
 	return refused, err
 }
@@ -143,9 +143,9 @@ func (i *inquiry) receive() error {
 			return fmt.Errorf("node %s has no tunnel", i.answer.Node)
 		}
 		i.findService(netip.AddrPortFrom(p.IP.Dst, p.DstPort))
-		return i.address([6]byte{})
+		return i.addressFrame([6]byte{})
 	}
-	if i.in.IfIndex, err = i.uplink(h.From); err != nil {
+	if i.in.IfIndex, err = i.inInterface(h.From); err != nil {
 		return err
 	}
 	var mac [6]byte
@@ -153,11 +153,11 @@ func (i *inquiry) receive() error {
 		mac = [6]byte(m)
 	}
 	i.findService(netip.AddrPortFrom(p.IP.Dst, p.DstPort))
-	return i.address(mac)
+	return i.addressFrame(mac)
 }
 
-// address gives the frame the MAC addresses that it has at its interface, the sender's being from.
-func (i *inquiry) address(from [6]byte) error {
+// addressFrame gives the frame the MAC addresses that it has at its interface, the sender's being from.
+func (i *inquiry) addressFrame(from [6]byte) error {
 	l, err := netlink.LinkByIndex(i.in.IfIndex)
 	if err != nil {
 		return fmt.Errorf("interface %d, by which the packet would come: %w", i.in.IfIndex, err)
@@ -171,8 +171,8 @@ func (i *inquiry) address(from [6]byte) error {
 	return err
 }
 
-// uplink is the interface by which packets of an address come.
-func (i *inquiry) uplink(from netip.Addr) (int, error) {
+// inInterface is the interface by which packets of an address come.
+func (i *inquiry) inInterface(from netip.Addr) (int, error) {
 	if routes, err := netlink.RouteGet(from.AsSlice()); err == nil && len(routes) > 0 {
 		if _, ok := i.places.Uplinks[routes[0].LinkIndex]; ok {
 			return routes[0].LinkIndex, nil
@@ -184,8 +184,8 @@ func (i *inquiry) uplink(from netip.Addr) (int, error) {
 	return slices.Min(slices.Collect(maps.Keys(i.places.Uplinks))), nil
 }
 
-// wayOut is the interface by which the node's own packets to an address leave.
-func (i *inquiry) wayOut(to netip.Addr) (int, error) {
+// outInterface is the interface by which the node's own packets to an address leave.
+func (i *inquiry) outInterface(to netip.Addr) (int, error) {
 	for p := range i.state.Settings.PoolRoutes {
 		if p.Contains(to) && i.places.Host != 0 && !i.nftables {
 			return i.places.Host, nil
@@ -201,8 +201,8 @@ func (i *inquiry) wayOut(to netip.Addr) (int, error) {
 	return routes[0].LinkIndex, nil
 }
 
-// asWished reports whether the packet got the backend that was asked for, or none that is known.
-func (i *inquiry) asWished() bool {
+// gotWantedBackend reports whether the packet got the backend that was asked for, or none that is known.
+func (i *inquiry) gotWantedBackend() bool {
 	s, want := i.answer.Service, i.ask.Backend
 	if s == nil || s.Where != wire.InPath || !want.IsValid() || i.result.Action == sim.Drop || i.result.Action == sim.Answer {
 		return true

@@ -17,10 +17,10 @@ import (
 // errProxied: Weir knows of such a packet what comes before a kube-proxy's rules alone.
 var errProxied = errors.New("a kube-proxy carries Services on this node, and its rules are not Weir's to explain: ask for the address of an endpoint")
 
-// mostChoices bounds how many of the numbers among which rules choose at random are tried.
+// maxChoices bounds how many of the numbers among which rules choose at random are tried.
 const (
-	mostChoices = 32
-	mostWished  = 1000 // where one endpoint is wished for
+	maxChoices       = 32
+	maxWantedChoices = 1000 // where one endpoint is wished for
 )
 
 // evaluateRules lets the packet pass the rules that are in the kernel.
@@ -48,9 +48,9 @@ func (i *inquiry) evaluateRules(ctx context.Context, r Rules) error {
 		if len(p.Choices) > 0 {
 			n = int(slices.Max(p.Choices))
 		}
-		most := mostChoices
+		most := maxChoices
 		if i.ask.Backend.IsValid() {
-			most = mostWished // each choice is tried, to find the one that was wished for
+			most = maxWantedChoices // each choice is tried, to find the one that was wished for
 		}
 		if whole = *runs >= n; whole || *runs >= most || ctx.Err() != nil {
 			break
@@ -64,7 +64,7 @@ func (i *inquiry) evaluateRules(ctx context.Context, r Rules) error {
 	if whole {
 		i.compareBackends(reached)
 	}
-	if !i.asWished() {
+	if !i.gotWantedBackend() {
 		what := "of all choices"
 		if !whole {
 			what = fmt.Sprintf("of the %d choices that were tried", *runs)

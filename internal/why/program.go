@@ -46,14 +46,14 @@ func (i *inquiry) runProgram() error {
 		if i.result, err = runner.Run(i.in, i.frame); err != nil {
 			return err
 		}
-		if i.asWished() || p.Runs == maxRuns || i.answer.Flow != "" {
+		if i.gotWantedBackend() || p.Runs == maxRuns || i.answer.Flow != "" {
 			break
 		}
 		if err := r.Forget(); err != nil {
 			return err
 		}
 	}
-	if !i.asWished() {
+	if !i.gotWantedBackend() {
 		i.warn("backend %s was never chosen in %d runs", i.ask.Backend, p.Runs)
 	}
 	proof, err := plane.Prove(r, name, i.in.IfIndex, i.in.Packet.IP.Src.Is6())
