@@ -422,7 +422,7 @@ func (a *Agent) watchProxies() {
 	if a.onNFTables() {
 		before = nil // its own tables keep translation up
 	}
-	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Beside: a.onNFTables(), Before: before,
+	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Alongside: a.onNFTables(), Before: before,
 		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
 }
 

@@ -132,7 +132,7 @@ func pause(ctx context.Context, d time.Duration) {
 // changes until then. The error is ErrRestart when the agent is to start again with it: also where
 // the change was broken off, and is for the next start to finish.
 func (a *Agent) switchPlane(ctx context.Context, e config.Effective) error {
-	a.log.Info("another data plane is asked for", "standard Linux", e.NFTables)
+	a.log.Info("another data plane is asked for", "nftables", e.NFTables)
 	a.noteChanging(e.NFTables)
 	a.reportSwitch(ctx)
 	if err := a.planes.note(e.NFTables); err != nil {
@@ -164,7 +164,7 @@ func (a *Agent) switchPlane(ctx context.Context, e config.Effective) error {
 	if err := a.planes.save(); err != nil {
 		a.log.Error("remembering that the data plane has changed; the next start looks for what the other one left", "error", err)
 	}
-	a.log.Info("the data plane has changed; the agent starts again with it", "standard Linux", e.NFTables, "took", time.Since(began).Round(time.Millisecond))
+	a.log.Info("the data plane has changed; the agent starts again with it", "nftables", e.NFTables, "took", time.Since(began).Round(time.Millisecond))
 	return ErrRestart
 }
 

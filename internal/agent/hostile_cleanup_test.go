@@ -62,8 +62,8 @@ func TestHostileLeftovers(t *testing.T) {
 	l := beyond(t, netip.MustParsePrefix("192.0.2.8/24"), netip.MustParsePrefix("192.0.2.70/24"))
 	defer l.Close()
 	log := slog.New(slog.DiscardHandler)
-	for _, standard := range []bool{false, true} {
-		t.Run(fmt.Sprintf("standard Linux %t", standard), func(t *testing.T) {
+	for _, nftables := range []bool{false, true} {
+		t.Run(fmt.Sprintf("nftables %t", nftables), func(t *testing.T) {
 			before := kernelHas(t)
 			dir := t.TempDir()
 			mount := filepath.Join(dir, "bpf")
@@ -105,7 +105,7 @@ func TestHostileLeftovers(t *testing.T) {
 			s.Addrs[netip.MustParseAddr("192.0.2.70")] = nodestate.Addr{Kind: nodestate.AddrNode, Node: netip.MustParseAddr("192.0.2.70"), SameLink: true}
 			s.Addrs[netip.MustParseAddr("10.244.1.2")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: attrs.Name, IfIndex: pod.Attrs().Index}
 			s.Routes[netip.MustParsePrefix("10.244.9.0/26")] = nodestate.Route{Pool: true, Tunnel: true, Node: netip.MustParseAddr("192.0.2.70")}
-			if err := applyAlone(t, standard, o, s); err != nil {
+			if err := applyAlone(t, nftables, o, s); err != nil {
 				t.Fatal(err)
 			}
 			if len(kernelHas(t)) <= len(before) {
@@ -149,10 +149,10 @@ func TestHostileLeftovers(t *testing.T) {
 }
 
 // applyAlone puts a state into the kernel by a driver, which ends then.
-func applyAlone(t *testing.T, standard bool, o CleanUpOptions, s *nodestate.State) error {
+func applyAlone(t *testing.T, nftables bool, o CleanUpOptions, s *nodestate.State) error {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	if standard {
+	if nftables {
 		d, err := nft.New(nft.Options{Logger: log, StateDir: o.StateDir})
 		if err != nil {
 			return err
