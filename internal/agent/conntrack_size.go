@@ -9,7 +9,7 @@ import (
 
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 )
 
 // ErrRestart says that the agent is to be started again at once.
@@ -55,7 +55,7 @@ func (f *conntrackSize) entries(e config.Effective) int {
 
 // grow remembers twice the size when the table is nearly full, and reports whether the agent has to
 // start again for it.
-func (f *conntrackSize) grow(e config.Effective, all []ebpf.Pressure) bool {
+func (f *conntrackSize) grow(e config.Effective, all []dataplane.Pressure) bool {
 	configured := e.Settings.MaxFlows
 	for _, p := range all {
 		if p.Map != flowMap || !p.High() || !e.MapSizes.ConntrackDoubles {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 )
 
 // The connection table doubles when it is nearly full, twice at most, remembers that, and forgets
@@ -16,8 +16,8 @@ func TestConnectionTableDoubles(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	e := config.Default()
 	e.Settings.MaxFlows, e.MapSizes.ConntrackDoubles = 1000, true
-	full := func(capacity int) []ebpf.Pressure {
-		return []ebpf.Pressure{{Map: "weir_peers", Entries: 10, Capacity: 10}, {Map: flowMap, Family: "ipv4", Entries: 1, Capacity: capacity},
+	full := func(capacity int) []dataplane.Pressure {
+		return []dataplane.Pressure{{Map: "weir_peers", Entries: 10, Capacity: 10}, {Map: flowMap, Family: "ipv4", Entries: 1, Capacity: capacity},
 			{Map: flowMap, Family: "ipv6", Entries: capacity*9/10 + 1, Capacity: capacity}}
 	}
 	size := func(want int) {
@@ -26,14 +26,14 @@ func TestConnectionTableDoubles(t *testing.T) {
 			t.Errorf("%d entries, want %d", got, want)
 		}
 	}
-	grows := func(all []ebpf.Pressure, want bool) {
+	grows := func(all []dataplane.Pressure, want bool) {
 		t.Helper()
 		if got := openConntrackSize(dir, log).grow(e, all); got != want {
 			t.Errorf("grows: %v, want %v", got, want)
 		}
 	}
 	size(1000)
-	grows([]ebpf.Pressure{{Map: flowMap, Entries: 900, Capacity: 1000}}, false)
+	grows([]dataplane.Pressure{{Map: flowMap, Entries: 900, Capacity: 1000}}, false)
 	grows(full(1000), true)
 	size(2000)
 	grows(full(1000), false) // what was remembered is not in force yet

@@ -10,6 +10,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
@@ -24,14 +25,7 @@ type dataPlane interface {
 	handover.Predecessor
 	enforcementChecker
 	Run(ctx context.Context) error
-	Status() ebpf.Status
-	Drops() ([]ebpf.Drop, error)
-	Fallen() (ebpf.Fallen, error)
-	Pressures() []ebpf.Pressure
-	Held() ([]ebpf.Held, error)
-	Spent() ([]ebpf.Spent, error)
-	LostEvents() (ebpf.LostEvents, error)
-	Answers() (map[string]uint64, error)
+	dataplane.Reporter
 	Events() (events.Source, error)
 	Listen(on bool) error
 	why.DataPlane
@@ -46,6 +40,57 @@ type ebpfPlane struct{ *ebpf.Driver }
 // Name is that in a NodeStatus.
 func (p ebpfPlane) Name() string { return planeEBPF }
 
+// convert has the elements of a list in another type of the same fields.
+func convert[From, To any](list []From, to func(From) To) []To {
+	if list == nil {
+		return nil
+	}
+	out := make([]To, 0, len(list))
+	for _, v := range list {
+		out = append(out, to(v))
+	}
+	return out
+}
+
+// What the driver reports, in the words of package dataplane.
+
+func (p ebpfPlane) Status() dataplane.Status {
+	st := p.Driver.Status()
+	return dataplane.Status{Uplinks: st.Uplinks, Endpoints: st.Endpoints, Tunnel: st.Tunnel, Epoch: st.Epoch, Writes: st.Writes,
+		Repairs: st.Repairs, Repaired: st.Repaired, Problems: st.Problems, Entries: st.Entries, Arrival: st.Arrival, Late: st.Late}
+}
+
+func (p ebpfPlane) Drops() ([]dataplane.Drop, error) {
+	drops, err := p.Driver.Drops()
+	return convert(drops, func(d ebpf.Drop) dataplane.Drop { return dataplane.Drop(d) }), err
+}
+
+func (p ebpfPlane) Fallen() (dataplane.DSRFallback, error) {
+	f, err := p.Driver.Fallen()
+	return dataplane.DSRFallback(f), err
+}
+
+func (p ebpfPlane) Pressures() []dataplane.Pressure {
+	return convert(p.Driver.Pressures(), func(x ebpf.Pressure) dataplane.Pressure { return dataplane.Pressure(x) })
+}
+
+func (p ebpfPlane) Held() ([]dataplane.HeldPod, error) {
+	held, err := p.Driver.Held()
+	return convert(held, func(h ebpf.Held) dataplane.HeldPod { return dataplane.HeldPod(h) }), err
+}
+
+func (p ebpfPlane) Spent() ([]dataplane.SpentPod, error) {
+	spent, err := p.Driver.Spent()
+	return convert(spent, func(x ebpf.Spent) dataplane.SpentPod { return dataplane.SpentPod(x) }), err
+}
+
+func (p ebpfPlane) LostEvents() (dataplane.LostEvents, error) {
+	lost, err := p.Driver.LostEvents()
+	return dataplane.LostEvents(lost), err
+}
+
+func (p ebpfPlane) Places() dataplane.Places { return dataplane.Places(p.Driver.Places()) }
+
 // Programs loads second instances of programs.
 func (p ebpfPlane) Programs(names []string) (*ebpf.Rehearsal, error) { return p.Driver.Rehearse(names) }
 
@@ -59,19 +104,19 @@ type nftablesPlane struct{ *nft.Driver }
 func (p nftablesPlane) Name() string { return planeNFTables }
 
 func (p nftablesPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
-func (p nftablesPlane) Pressures() []ebpf.Pressure            { return nil }
-func (p nftablesPlane) Spent() ([]ebpf.Spent, error)          { return nil, nil }
-func (p nftablesPlane) LostEvents() (ebpf.LostEvents, error) {
-	return ebpf.LostEvents{Full: p.Driver.LostEvents()}, nil
+func (p nftablesPlane) Pressures() []dataplane.Pressure       { return nil }
+func (p nftablesPlane) Spent() ([]dataplane.SpentPod, error)  { return nil, nil }
+func (p nftablesPlane) LostEvents() (dataplane.LostEvents, error) {
+	return dataplane.LostEvents{Full: p.Driver.LostEvents()}, nil
 }
 func (p nftablesPlane) Answers() (map[string]uint64, error) { return nil, errNotOnNFTables }
 func (p nftablesPlane) IfIndex(a nodestate.Addr) int        { return a.IfIndex }
 
 // Held are pods that begin no connection.
-func (p nftablesPlane) Held() ([]ebpf.Held, error) {
-	var out []ebpf.Held
+func (p nftablesPlane) Held() ([]dataplane.HeldPod, error) {
+	var out []dataplane.HeldPod
 	for _, h := range p.Driver.Held() {
-		out = append(out, ebpf.Held{Addr: h.Addr, Entries: h.Entries})
+		out = append(out, dataplane.HeldPod{Addr: h.Addr, Entries: h.Entries})
 	}
 	return out, nil
 }
@@ -80,34 +125,34 @@ func (p nftablesPlane) Held() ([]ebpf.Held, error) {
 func (p nftablesPlane) Events() (events.Source, error) { return p.Driver.Events() }
 
 // Places are those of the node in the words of eBPF's.
-func (p nftablesPlane) Places() ebpf.Places {
+func (p nftablesPlane) Places() dataplane.Places {
 	at, err := p.Driver.Places()
 	if err != nil && at.Behind == "" {
 		at.Behind = err.Error()
 	}
-	return ebpf.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
+	return dataplane.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
 }
 
 // Fallen are clients that fell back from direct server return.
-func (p nftablesPlane) Fallen() (ebpf.Fallen, error) {
+func (p nftablesPlane) Fallen() (dataplane.DSRFallback, error) {
 	clients, total, err := p.Driver.Fallen()
-	return ebpf.Fallen{Clients: clients, Total: total}, err
+	return dataplane.DSRFallback{Clients: clients, Total: total}, err
 }
 
 // Drops counts what policy dropped, and nothing else.
-func (p nftablesPlane) Drops() ([]ebpf.Drop, error) {
+func (p nftablesPlane) Drops() ([]dataplane.Drop, error) {
 	drops, err := p.Driver.Drops()
-	out := make([]ebpf.Drop, 0, len(drops))
+	out := make([]dataplane.Drop, 0, len(drops))
 	for _, d := range drops {
-		out = append(out, ebpf.Drop{Reason: uint32(d.Reason), Rule: d.Rule, Packets: d.Packets, Bytes: d.Bytes})
+		out = append(out, dataplane.Drop{Reason: uint32(d.Reason), Rule: d.Rule, Packets: d.Packets, Bytes: d.Bytes})
 	}
 	return out, err
 }
 
 // Status says what there is in the words of eBPF's.
-func (p nftablesPlane) Status() ebpf.Status {
+func (p nftablesPlane) Status() dataplane.Status {
 	st := p.Driver.Status()
-	return ebpf.Status{Endpoints: st.Endpoints, Tunnel: st.Tunnel, Writes: st.Writes, Problems: st.Problems, Entries: st.Elements,
+	return dataplane.Status{Endpoints: st.Endpoints, Tunnel: st.Tunnel, Writes: st.Writes, Problems: st.Problems, Entries: st.Elements,
 		Repairs: st.Repairs, Repaired: st.Repaired}
 }
 

@@ -3,7 +3,7 @@ package agent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/version"
@@ -156,7 +156,7 @@ func (c *collector) collectDrops(s *nodestate.State, count func(*prometheus.Desc
 
 // deniedBy returns direction, tier, kind, policy and rule of a drop by policy. Rules that are gone
 // share one.
-func deniedBy(s *nodestate.State, d ebpf.Drop) (labels [5]string, ok bool) {
+func deniedBy(s *nodestate.State, d dataplane.Drop) (labels [5]string, ok bool) {
 	switch reason.Reason(d.Reason) {
 	case reason.PolicyIngress:
 		labels[0] = "ingress"

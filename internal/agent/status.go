@@ -21,7 +21,6 @@ import (
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/dataplane"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/version"
@@ -238,7 +237,7 @@ func (a *Agent) dataplane() error {
 
 // fallback names the latest clients for which direct server return does not work; nil when there
 // are none.
-func fallback(f ebpf.Fallen) *weirv1.DSRFallback {
+func fallback(f dataplane.DSRFallback) *weirv1.DSRFallback {
 	if len(f.Clients) == 0 {
 		return nil
 	}
@@ -252,15 +251,15 @@ func fallback(f ebpf.Fallen) *weirv1.DSRFallback {
 // topDrops are the most frequent drops, with the rules' words. Rules that are gone are left out:
 // their counts stay in the kernel, and would hide what is dropped now (the metrics have them
 // together, as "gone"). So is what nobody has to look at.
-func topDrops(drops []ebpf.Drop, s *nodestate.State) []weirv1.Drop {
-	drops = slices.DeleteFunc(drops, func(d ebpf.Drop) bool {
+func topDrops(drops []dataplane.Drop, s *nodestate.State) []weirv1.Drop {
+	drops = slices.DeleteFunc(drops, func(d dataplane.Drop) bool {
 		if d.Rule == 0 || s == nil {
 			return reason.Reason(d.Reason).Quiet()
 		}
 		_, there := s.Rules.Get(d.Rule)
 		return !there
 	})
-	slices.SortStableFunc(drops, func(x, y ebpf.Drop) int {
+	slices.SortStableFunc(drops, func(x, y dataplane.Drop) int {
 		switch {
 		case x.Packets > y.Packets:
 			return -1

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -41,7 +41,7 @@ func TestNumbersWaitForTheHeartbeat(t *testing.T) {
 func TestDropsAreNamedByRule(t *testing.T) {
 	s := nodestate.New()
 	s.Rules.Set(7, nodestate.Rule{Kind: "NetworkPolicy", Name: "shop/web", Detail: "ingress"})
-	got := topDrops([]ebpf.Drop{{Reason: 3, Packets: 1}, {Reason: 1, Rule: 7, Packets: 9}, {Reason: 2, Rule: 8, Packets: 4}}, s)
+	got := topDrops([]dataplane.Drop{{Reason: 3, Packets: 1}, {Reason: 1, Rule: 7, Packets: 9}, {Reason: 2, Rule: 8, Packets: 4}}, s)
 	if len(got) != 2 || got[0].Rule != "NetworkPolicy shop/web ingress" || got[0].Reason != "POLICY_INGRESS" || got[0].Packets != 9 {
 		t.Errorf("%+v", got)
 	}
@@ -52,7 +52,7 @@ func TestDropsAreNamedByRule(t *testing.T) {
 
 // What every pod sends by itself on a node without IPv6 is no news.
 func TestDropsThatAreNoNews(t *testing.T) {
-	got := topDrops([]ebpf.Drop{{Reason: uint32(reason.FamilyLink), Packets: 1 << 30}, {Reason: uint32(reason.Family), Packets: 1}}, nodestate.New())
+	got := topDrops([]dataplane.Drop{{Reason: uint32(reason.FamilyLink), Packets: 1 << 30}, {Reason: uint32(reason.Family), Packets: 1}}, nodestate.New())
 	if len(got) != 1 || got[0].Reason != "FAMILY" {
 		t.Errorf("%+v", got)
 	}
@@ -64,9 +64,9 @@ func TestHostileDropsOfRulesThatAreGone(t *testing.T) {
 	hostile.Record(t, "counts of removed rules hide the drops that happen now", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	s := nodestate.New()
 	s.Rules.Set(7, nodestate.Rule{Kind: "NetworkPolicy", Name: "shop/web", Detail: "ingress"})
-	drops := []ebpf.Drop{{Reason: 1, Rule: 7, Packets: 3}}
+	drops := []dataplane.Drop{{Reason: 1, Rule: 7, Packets: 3}}
 	for id := range nodestate.RuleID(1000) {
-		drops = append(drops, ebpf.Drop{Reason: 1, Rule: 1000 + id, Packets: 1 << 20})
+		drops = append(drops, dataplane.Drop{Reason: 1, Rule: 1000 + id, Packets: 1 << 20})
 	}
 	got := topDrops(drops, s)
 	if len(got) != 1 || got[0].Rule != "NetworkPolicy shop/web ingress" || got[0].Packets != 3 {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
@@ -102,7 +102,7 @@ func hostInquiry(t *testing.T, policies []*model.Policy) *inquiry {
 		t.Fatalf("no host endpoint in\n%s", n.state)
 	}
 	return &inquiry{agent: n, ask: wire.Request{Protocol: model.ProtocolTCP}, state: n.state,
-		places: ebpf.Places{Uplinks: map[int][6]byte{testUplink: {2}}, Host: testWeir0}}
+		places: dataplane.Places{Uplinks: map[int][6]byte{testUplink: {2}}, Host: testWeir0}}
 }
 
 // hostsSay is what host endpoints say of a packet at a hook, of which that becomes.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
@@ -27,7 +27,7 @@ type inquiry struct {
 	state  *nodestate.State
 	answer *wire.Answer
 
-	places ebpf.Places
+	places dataplane.Places
 	in     sim.In // with the packet as the program gets it
 	frame  []byte
 	result sim.Result

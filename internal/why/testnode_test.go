@@ -6,7 +6,7 @@ import (
 
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/config"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -59,9 +59,9 @@ type nftPlane struct{ *nft.Driver }
 
 func (nftPlane) Name() string                 { return "nftables" }
 func (nftPlane) IfIndex(a nodestate.Addr) int { return a.IfIndex }
-func (p nftPlane) Places() ebpf.Places {
+func (p nftPlane) Places() dataplane.Places {
 	at, _ := p.Driver.Places()
-	return ebpf.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
+	return dataplane.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
 }
 
 var (

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
@@ -50,7 +51,7 @@ type Explainer func(*model.Cluster) (x calc.Explanation, found bool)
 // that is also Rules that of nftables.
 type DataPlane interface {
 	Name() string // as in a NodeStatus
-	Places() ebpf.Places
+	Places() dataplane.Places
 	IfIndex(a nodestate.Addr) int
 }
 

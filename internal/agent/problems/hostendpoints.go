@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -43,15 +43,15 @@ func HostEndpoints(n Node, uplinks []string, nftables bool) []weirv1.Problem {
 }
 
 // LateDrops says on which uplinks what doNotTrack policy denies is dropped later than in the
-// driver's XDP, by ebpf.Status.Arrival.
+// driver's XDP, by dataplane.Status.Arrival.
 func LateDrops(node string, arrival map[string]string) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, name := range slices.Sorted(maps.Keys(arrival)) {
 		p := weirv1.Problem{Object: "Node " + node, Field: "doNotTrack on " + name, Value: arrival[name]}
 		switch arrival[name] {
-		case ebpf.XDPNative:
+		case dataplane.XDPNative:
 			continue
-		case ebpf.XDPGeneric:
+		case dataplane.XDPGeneric:
 			p.Message, p.Action = "the driver has no XDP: what doNotTrack policy denies is dropped in the generic one, after the kernel has taken the packet in; policy is in force", "use a driver with XDP where floods are to be dropped"
 		default:
 			p.Message, p.Action = "XDP cannot be had: what doNotTrack policy denies is dropped by from_uplink, at more cost; policy is in force", "end another program in XDP on the interface, or use another driver or kernel"

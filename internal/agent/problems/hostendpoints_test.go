@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/agent/machine"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -47,7 +47,7 @@ func TestHostEndpointsThatAreNotInForceAreNamed(t *testing.T) {
 // Where what doNotTrack policy denies is not dropped as early as it could be is said.
 func TestLaterThanXDPIsNamed(t *testing.T) {
 	t.Parallel()
-	got := LateDrops("n1", map[string]string{"eth0": ebpf.XDPNative, "eth1": ebpf.XDPGeneric, "eth2": "device or resource busy"})
+	got := LateDrops("n1", map[string]string{"eth0": dataplane.XDPNative, "eth1": dataplane.XDPGeneric, "eth2": "device or resource busy"})
 	if len(got) != 2 || got[0].Field != "doNotTrack on eth1" || !strings.Contains(got[0].Message, "generic") || got[1].Value != "device or resource busy" {
 		t.Errorf("%v", got)
 	}

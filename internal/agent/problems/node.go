@@ -9,7 +9,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/calc"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -19,7 +19,7 @@ const recentRepair = 10 * time.Minute
 
 // FullMaps names the maps that are nearly full. The text has no numbers that move: the metrics have
 // them.
-func FullMaps(node string, all []ebpf.Pressure) []weirv1.Problem {
+func FullMaps(node string, all []dataplane.Pressure) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, p := range all {
 		if !p.High() {
@@ -41,7 +41,7 @@ func FullMaps(node string, all []ebpf.Pressure) []weirv1.Problem {
 
 // BusyPods name the pods that begin no connections because they have too many, in eBPF's table or
 // in that of connection tracking.
-func BusyPods(held []ebpf.Held, nftables bool, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
+func BusyPods(held []dataplane.HeldPod, nftables bool, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
 	var out []weirv1.Problem
 	share, setting := "more than an eighth of the connection table", "FelixConfiguration spec.bpfMapSizeConntrack"
 	if nftables {
@@ -60,7 +60,7 @@ func BusyPods(held []ebpf.Held, nftables bool, owner func(netip.Addr) (model.Nam
 
 // PodsWithoutPorts name the pods that have used up their ports for source NAT towards a
 // destination, and try on.
-func PodsWithoutPorts(spent []ebpf.Spent, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
+func PodsWithoutPorts(spent []dataplane.SpentPod, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, p := range spent {
 		if !p.Recent {
@@ -142,7 +142,7 @@ type Node struct {
 }
 
 // Repairs says what somebody else removed of late; nothing while that is long ago.
-func Repairs(node string, st ebpf.Status) []weirv1.Problem {
+func Repairs(node string, st dataplane.Status) []weirv1.Problem {
 	if time.Since(st.Repaired) >= recentRepair {
 		return nil
 	}
