@@ -1,14 +1,14 @@
-// Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to the
-// data plane, answers the CNI plugin, and reports how the node is.
+// Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to
+// the data plane, answers the CNI plugin, and reports how the node is.
 //
 //	watch ─ cluster (cluster*.go): the model, one goroutine ─ calc ─► dataplane.Loop ─► driver
 //	           ▲                                                           (dataplane*.go)
 //	machine ───┘      cni.go: pods come and go      status.go, metrics.go: what is in force
 //
-// What needs nothing of the rest is a package below: apiserver (how the API server is found), machine
-// (interfaces, routes and neighbours), nodelock (which of two agents works), problems (what is not in
-// force), lbhealth (health checks of load balancers), httpserve (the HTTP ports), api (the agent's
-// API), statefile (small files on disk). The answers to `weir why` are internal/why.
+// What needs nothing of the rest is a package below: apiserver (how the API server is found),
+// machine (interfaces, routes and neighbours), nodelock (which of two agents works), problems (what
+// is not in force), lbhealth (health checks of load balancers), httpserve (the HTTP ports), api
+// (the agent's API), statefile (small files on disk). The answers to `weir why` are internal/why.
 package agent
 
 import (
@@ -195,8 +195,8 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 // cluster.
 const readWithin = 20 * time.Second
 
-// acquireNode connects to the API server and begins to read the cluster, and makes this agent the one of
-// its node that works. Until it returns, nothing is written on the node.
+// acquireNode connects to the API server and begins to read the cluster, and makes this agent the
+// one of its node that works. Until it returns, nothing is written on the node.
 func (a *Agent) acquireNode(ctx, reading context.Context) error {
 	idle := nodelock.OnlyWaits()
 	t, held, err := nodelock.Open(a.opts.RunDir, a.log.With("part", "nodelock"))
@@ -418,11 +418,11 @@ func (a *Agent) RestartEnviron(err error) []string {
 // watchProxies finds out whether a kube-proxy carries Services here. It is called before the
 // cluster's goroutine runs.
 func (a *Agent) watchProxies() {
-	before := conntrack.Keep
-	if a.onNFTables() {
-		before = nil // its own tables keep translation up
+	before, alongside := conntrack.Keep, a.driver.traits().alongsideProxy
+	if alongside {
+		before = nil // the data plane's own tables keep translation up
 	}
-	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Alongside: a.onNFTables(), Before: before,
+	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Alongside: alongside, Before: before,
 		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
 }
 

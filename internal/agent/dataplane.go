@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
@@ -29,6 +30,22 @@ type dataPlane interface {
 	Events() (events.Source, error)
 	Listen(on bool) error
 	why.DataPlane
+	traits() traits
+}
+
+// traits are in what data planes differ, as far as the agent is concerned.
+type traits struct {
+	// alongsideProxy: a kube-proxy of the node may go on carrying Services.
+	alongsideProxy bool
+	// uplinks: policy is in force on interfaces with programs alone.
+	uplinks bool
+	// sharedEvents: somebody else may have what events are read from.
+	sharedEvents bool
+	// connections is the table whose shares pods have.
+	connections problems.ConnectionTable
+	// never is what no node with this data plane does, whatever is asked. The text names no node:
+	// those of all nodes are reported once.
+	never []string
 }
 
 // errNotOnNFTables is the answer to what only programs can be asked.
@@ -39,6 +56,10 @@ type ebpfPlane struct{ *ebpf.Driver }
 
 // Name is that in a NodeStatus.
 func (p ebpfPlane) Name() string { return planeEBPF }
+
+func (p ebpfPlane) traits() traits {
+	return traits{uplinks: true, connections: problems.ConnectionTable{Share: "more than an eighth of the connection table", Setting: "FelixConfiguration spec.bpfMapSizeConntrack"}}
+}
 
 // convert has the elements of a list in another type of the same fields.
 func convert[From, To any](list []From, to func(From) To) []To {
@@ -102,6 +123,12 @@ type nftablesPlane struct{ *nft.Driver }
 
 // Name is that in a NodeStatus.
 func (p nftablesPlane) Name() string { return planeNFTables }
+
+func (p nftablesPlane) traits() traits {
+	return traits{alongsideProxy: true, sharedEvents: true,
+		connections: problems.ConnectionTable{Share: "more than a quarter of what is free of connection tracking", Setting: "net.netfilter.nf_conntrack_max"},
+		never:       []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}}
+}
 
 func (p nftablesPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
 func (p nftablesPlane) Pressures() []dataplane.Pressure       { return nil }
@@ -273,15 +300,3 @@ const (
 	planeEBPF     = "eBPF"
 	planeNFTables = "nftables"
 )
-
-// onNFTables reports whether the data plane in force is nftables.
-func (a *Agent) onNFTables() bool {
-	_, ok := a.driver.(nftablesPlane)
-	return ok
-}
-
-// nftablesNever is what no node with the data plane nftables does, whatever is asked. The text
-// names no node: those of all nodes are reported once.
-func nftablesNever() []string {
-	return []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}
-}

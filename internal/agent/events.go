@@ -33,7 +33,7 @@ func (n eventNames) Pod(a netip.Addr) (model.Name, bool) {
 const retryEvents = 10 * time.Second
 
 // readEvents reads the data plane's events until ctx ends. Those of nftables come by a group of
-// nflog that somebody else may have: that is said, and tried again.
+// nflog that somebody else may have: that is reported, and tried again.
 func (a *Agent) readEvents(ctx context.Context) error {
 	for {
 		from, err := a.driver.Events()
@@ -42,7 +42,7 @@ func (a *Agent) readEvents(ctx context.Context) error {
 				err = errors.Join(err, from.Close())
 			}
 		}
-		if err == nil || !a.onNFTables() {
+		if err == nil || !a.driver.traits().sharedEvents {
 			return err
 		}
 		a.log.Error("events cannot be read; trying again", "error", err)

@@ -124,8 +124,8 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
-	if a.onNFTables() {
-		st.UnsupportedFields = append(slices.Clone(st.UnsupportedFields), nftablesNever()...)
+	if never := a.driver.traits().never; len(never) > 0 {
+		st.UnsupportedFields = append(slices.Clone(st.UnsupportedFields), never...)
 	}
 	st.Announced = announced(snap.state)
 	for i, into := range []*string{&st.NodeAddress, &st.NodeAddressIPv6} {
@@ -301,16 +301,16 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 		out = append(out, weirv1.Problem{Object: p.Object, Field: p.Field, Value: p.Value, Message: p.Message, Action: p.Action})
 	}
 	out = append(out, problems.Addresses(n)...)
-	st := a.driver.Status()
-	out = append(out, problems.HostEndpoints(n, st.Uplinks, a.onNFTables())...)
+	st, of := a.driver.Status(), a.driver.traits()
+	out = append(out, problems.HostEndpoints(n, st.Uplinks, !of.uplinks)...)
 	out = append(out, problems.LateDrops(a.opts.Node, st.Arrival)...)
 	out = append(out, a.metricsTLS.Problems(a.opts.Node)...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
-	if a.onNFTables() {
+	if of.alongsideProxy {
 		out = append(out, a.limits.Of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)
 		out = append(out, problems.KubeProxy(a.opts.Node, a.cluster.servicesBy())...)
 	}
-	if len(st.Uplinks) == 0 && !a.onNFTables() {
+	if len(st.Uplinks) == 0 && of.uplinks {
 		out = append(out, problems.NoUplinks(snap.config.Settings.DataIfaces))
 	}
 	out = append(out, problems.FullMaps(a.opts.Node, a.driver.Pressures())...)
@@ -320,7 +320,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 		objects = append(objects, lbhealth.Problems(a.opts.Node, c.Failing(), c.Unanswered())...)
 	}
 	if held, err := a.driver.Held(); err == nil {
-		objects = append(objects, problems.BusyPods(held, a.onNFTables(), a.cluster.owner)...)
+		objects = append(objects, problems.BusyPods(held, of.connections, a.cluster.owner)...)
 	}
 	if spent, err := a.driver.Spent(); err == nil {
 		objects = append(objects, problems.PodsWithoutPorts(spent, a.cluster.owner)...)

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Reporter is what a data plane reports, apart from what Apply returns. What a driver does not have is
-// empty.
+// Reporter is what a data plane reports, apart from what Apply returns. What a driver does not have
+// is empty.
 type Reporter interface {
 	Status() Status
 	// Drops counts dropped packets, by reason and rule.
@@ -34,8 +34,8 @@ type Status struct {
 	Repaired  time.Time         // of the last repair; zero = none
 	Problems  []string          // what could not be put in place at the last try
 	Entries   map[string]int    // of the tables, by name
-	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is any:
-	// XDPNative, XDPGeneric, or why not in XDP.
+	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is
+	// any: XDPNative, XDPGeneric, or why not in XDP.
 	Arrival map[string]string
 	Late    uint64 // packets that doNotTrack policy evaluated behind XDP
 }
@@ -54,8 +54,8 @@ type Drop struct {
 	Bytes   uint64
 }
 
-// DSRFallback are the outside clients that get their answers by the node that they ask, because those
-// of direct server return did not arrive.
+// DSRFallback are the outside clients that get their answers by the node that they ask, because
+// those of direct server return did not arrive.
 type DSRFallback struct {
 	Clients []netip.Addr // now, the latest first
 	Total   uint64       // times that a client fell back since the programs were loaded

@@ -12,8 +12,8 @@ import (
 )
 
 // HostEndpoints names the host endpoints of this node that are not in force. uplinks are the
-// interfaces with programs; the nftables data plane needs none.
-func HostEndpoints(n Node, uplinks []string, nftables bool) []weirv1.Problem {
+// interfaces with programs; a data plane that covers all interfaces needs none.
+func HostEndpoints(n Node, uplinks []string, everywhere bool) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, h := range n.HostEndpoints {
 		p := weirv1.Problem{Object: "HostEndpoint " + h.Name, Field: "spec.interfaceName", Value: h.Interface}
@@ -22,13 +22,13 @@ func HostEndpoints(n Node, uplinks []string, nftables bool) []weirv1.Problem {
 		})
 		switch {
 		case h.Interface == model.AllInterfaces:
-			if !nftables { // there all are covered
+			if !everywhere { // there all are covered
 				out = append(out, uncoveredInterfaces(p, n, uplinks)...)
 			}
 			continue
 		case at < 0:
 			p.Message, p.Action = "this node has no such interface; the host endpoint is not in force", "correct interfaceName or expectedIPs"
-		case !nftables && !slices.Contains(uplinks, n.Machine.Links[at].Name):
+		case !everywhere && !slices.Contains(uplinks, n.Machine.Links[at].Name):
 			p.Value = n.Machine.Links[at].Name
 			p.Message, p.Action = "has no programs of Weir; the host endpoint is not in force there", "name the interface in FelixConfiguration spec.bpfDataIfacePattern"
 		default:

@@ -39,21 +39,23 @@ func FullMaps(node string, all []dataplane.Pressure) []weirv1.Problem {
 	return out
 }
 
+// ConnectionTable is a table of connections of which a pod that has too many begins no more.
+type ConnectionTable struct {
+	Share   string // in words: what too many are
+	Setting string // of its size
+}
+
 // BusyPods name the pods that begin no connections because they have too many, in eBPF's table or
 // in that of connection tracking.
-func BusyPods(held []dataplane.HeldPod, nftables bool, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
+func BusyPods(held []dataplane.HeldPod, of ConnectionTable, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
 	var out []weirv1.Problem
-	share, setting := "more than an eighth of the connection table", "FelixConfiguration spec.bpfMapSizeConntrack"
-	if nftables {
-		share, setting = "more than a quarter of what is free of connection tracking", "net.netfilter.nf_conntrack_max"
-	}
 	for _, h := range held {
 		object := "address " + h.Addr.String()
 		if name, _, ok := owner(h.Addr); ok {
 			object = "Pod " + name.String()
 		}
-		out = append(out, weirv1.Problem{Object: object, Value: share, Message: "the table is nearly full and the pod has more than its share: it begins no further connection",
-			Action: "see what it connects to; else raise " + setting})
+		out = append(out, weirv1.Problem{Object: object, Value: of.Share, Message: "the table is nearly full and the pod has more than its share: it begins no further connection",
+			Action: "see what it connects to; else raise " + of.Setting})
 	}
 	return out
 }
