@@ -92,8 +92,10 @@ fuzz: setup ## each fuzz target for a while
 lab-unit: lab-build ## the lab's own tests (root)
 	cd lab && go vet ./... && WEIR_LAB_TEST=1 go test -timeout 60m ./...
 
-test: setup build generated unit lab-unit lab-e2e e2e-conformance ## lane 3: everything that CI runs (root)
-	@echo "make test: all parts passed: generated files, unit + scenario + namespace tests, lab tests, Weir as a whole in the lab, upstream conformance in the lab"
+# One after the other: what failed is named in the last lines.
+TEST_PARTS := setup build generated unit lab-unit lab-e2e e2e-conformance
+test: ## lane 3: everything that CI runs (root)
+	@MAKE="$(MAKE)" hack/parts.sh $(TEST_PARTS)
 
 # Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also judges how long things take.
 lab-e2e: lab-build ## Weir as a whole in a lab (root)
