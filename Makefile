@@ -19,10 +19,10 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
 
 # What needs neither root nor anything but Go: the packages whose tests load, mount and listen to nothing.
-CHECK := ./internal/ask/... ./internal/calc ./internal/config ./internal/dataplane ./internal/dataplane/handover \
-	./internal/delta ./internal/events ./internal/garbage ./internal/httplimit ./internal/jhash ./internal/maglev \
+CHECK := ./internal/agent/problems ./internal/agentapi/... ./internal/calc ./internal/config ./internal/dataplane ./internal/dataplane/handover \
+	./internal/delta ./internal/events ./internal/gctuner ./internal/httplimit ./internal/jhash ./internal/maglev \
 	./internal/model ./internal/nodestate ./internal/packet ./internal/reason ./internal/selector ./internal/sim \
-	./internal/watch ./internal/why ./hack/... ./test/docs ./test/fields ./test/rules ./test/scenarios/scenario
+	./internal/watch ./internal/why/wire ./hack/... ./test/docs ./test/fields ./test/rules ./test/scenarios/scenario
 check: ## lane 1: gofmt, vet, tests that need only Go
 	@unformatted=$$(gofmt -l api bpf cmd deploy hack internal lab test); [ -z "$$unformatted" ] || { echo "gofmt -w is needed: $$unformatted"; exit 1; }
 	go vet ./...

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-net/weir/internal/agent"
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 )
 
 // askCommand sends a question to the agent that runs on this machine, and writes its answer.

@@ -16,8 +16,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/weir-net/weir/internal/agent"
+	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
-	"github.com/weir-net/weir/internal/garbage"
+	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/peerauth/trust"
 	"github.com/weir-net/weir/internal/version"
@@ -37,11 +38,11 @@ func main() {
 // changes little of it: to collect more often while it reads the cluster costs next to nothing and keeps its memory small; after that
 // garbage is collected when changes are over, by the collector that it returns (nil where the environment has a GOGC). The first
 // objects are streamed one by one (KEP-3157) rather than read as lists, which are held as a whole.
-func tune() *garbage.Collector {
-	var collector *garbage.Collector
+func tune() *gctuner.Collector {
+	var collector *gctuner.Collector
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(40)
-		collector = garbage.New()
+		collector = gctuner.New()
 	}
 	const stream = "KUBE_FEATURE_WatchListClient"
 	if os.Getenv(stream) == "" {
@@ -50,8 +51,8 @@ func tune() *garbage.Collector {
 	return collector
 }
 
-func command(collector *garbage.Collector) *cobra.Command {
-	o := agent.Options{Environ: os.Environ(), Garbage: collector}
+func command(collector *gctuner.Collector) *cobra.Command {
+	o := agent.Options{Environ: os.Environ(), GCTuner: collector}
 	var level string
 	cmd := &cobra.Command{
 		Use:   "weir-agent",
@@ -101,9 +102,9 @@ func run(ctx context.Context, o agent.Options) error {
 		return err
 	}
 	err = a.Run(ctx)
-	if (errors.Is(err, agent.ErrAgain) || errors.Is(err, agent.ErrHandOver)) && ctx.Err() == nil {
-		o.Log.Info("starting again; the data plane goes on as it is", "handed over", errors.Is(err, agent.ErrHandOver))
-		return fmt.Errorf("starting again: %w", syscall.Exec("/proc/self/exe", os.Args, a.EnvironAgain(err)))
+	if (errors.Is(err, agent.ErrRestart) || errors.Is(err, nodelock.ErrHandOver)) && ctx.Err() == nil {
+		o.Log.Info("starting again; the data plane goes on as it is", "handed over", errors.Is(err, nodelock.ErrHandOver))
+		return fmt.Errorf("starting again: %w", syscall.Exec("/proc/self/exe", os.Args, a.RestartEnviron(err)))
 	}
 	if err != nil {
 		o.Log.Error("ending; the data plane goes on as it is", "error", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-net/weir/internal/agent"
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/localsock"
 )
 

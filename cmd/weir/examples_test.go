@@ -12,7 +12,7 @@ import (
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/why"
+	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
 // example returns the block of code that follows "<!-- example: name -->" in a guide.
@@ -50,29 +50,29 @@ func compare(t *testing.T, guide, name, got string) {
 func TestExampleWhy(t *testing.T) {
 	cart, db := netip.MustParseAddr("10.244.124.130"), netip.MustParseAddr("10.244.15.193")
 	s := &story{Source: "pod shop/cart", Target: "pod shop/db",
-		Request: why.Request{Source: cart, Destination: db, Protocol: model.ProtocolTCP, Port: 5432},
-		Nodes: []why.Answer{{
+		Request: whywire.Request{Source: cart, Destination: db, Protocol: model.ProtocolTCP, Port: 5432},
+		Nodes: []whywire.Answer{{
 			Node: "worker1", Plane: "eBPF", Epoch: 14,
-			Policies: []why.End{{Direction: "egress", Explanation: calc.Explanation{
+			Policies: []whywire.End{{Direction: "egress", Explanation: calc.Explanation{
 				Known: true, Pod: model.Name{Namespace: "shop", Name: "cart"}}}},
-			Program: why.Program{Name: "weir_from_workload", Interface: "cali0c3b84a0ec8",
+			Program: whywire.Program{Name: "weir_from_workload", Interface: "cali0c3b84a0ec8",
 				Tag: "2ff95c08ee1dcfb5", ID: 1852, Same: true},
 			Packet: "tcp 10.244.124.130:50000 > 10.244.15.193:5432 S ttl=64",
-			Outcome: why.Outcome{Verdict: why.SentOn, Way: "direct", Text: "to node worker2 (172.31.1.208)",
+			Outcome: whywire.Outcome{Verdict: whywire.SentOn, Way: "direct", Text: "to node worker2 (172.31.1.208)",
 				Packet: "tcp 10.244.124.130:50000 > 10.244.15.193:5432 S ttl=63"},
 		}, {
 			Node: "worker2", Plane: "eBPF", Epoch: 15,
-			Policies: []why.End{{Direction: "ingress", Peer: cart, Explanation: calc.Explanation{
+			Policies: []whywire.End{{Direction: "ingress", Peer: cart, Explanation: calc.Explanation{
 				Known: true, Isolated: true, Pod: model.Name{Namespace: "shop", Name: "db"},
 				Rule: defaultDeny(),
 				Tiers: []calc.ExplainedTier{{Name: "default", End: calc.EndDefaultDeny,
 					Policies: []calc.ExplainedPolicy{{Kind: "NetworkPolicy", Name: "shop/db-clients",
 						Rules: []calc.ExplainedRule{{Detail: "ingress[0]", Action: "Allow", Why: calc.NotPeer}}}}}},
 			}}},
-			Program: why.Program{Name: "weir_from_uplink", Interface: "eth0", Tag: "d51ad8cbc2295d6a",
+			Program: whywire.Program{Name: "weir_from_uplink", Interface: "eth0", Tag: "d51ad8cbc2295d6a",
 				ID: 1859, Same: true},
 			Packet: "tcp 10.244.124.130:50000 > 10.244.15.193:5432 S ttl=63",
-			Outcome: why.Outcome{Verdict: why.Dropped, Reason: "POLICY_INGRESS",
+			Outcome: whywire.Outcome{Verdict: whywire.Dropped, Reason: "POLICY_INGRESS",
 				Text: "denied by ingress policy", Rule: defaultDeny().String()},
 		}}}
 	s.conclude()

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/api/client/clientset"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
-	"github.com/weir-net/weir/internal/ask"
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 )
 
 // answerWithin is how long an agent has to answer a question of one piece.
@@ -25,7 +25,7 @@ const answerWithin = 20 * time.Second
 // statuses is where the agents' reports come from: what they last wrote, or what they say when they are asked.
 type statuses struct {
 	clients *clientset.Clients
-	asker   *ask.Asker // nil = what they last wrote
+	asker   *agentapi.Client // nil = what they last wrote
 }
 
 // read returns the reports of nodes by name. What keeps an agent from answering is a fault of r.
@@ -43,10 +43,10 @@ func (s statuses) read(ctx context.Context, r *report, nodes []corev1.Node) (map
 	}
 	var silent []int
 	errs := map[int]error{}
-	for i, err := range ask.Each(names, func(i int, node string) error {
+	for i, err := range agentapi.Each(names, func(i int, node string) error {
 		return s.asker.AskJSON(ctx, node, wire.Question{Path: "/status"}, &answers[i].Status)
 	}) {
-		if errors.Is(err, ask.ErrNoAgent) {
+		if errors.Is(err, agentapi.ErrNoAgent) {
 			silent = append(silent, i)
 		}
 		if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/agentapi"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/apitest"
-	"github.com/weir-net/weir/internal/ask"
-	"github.com/weir-net/weir/internal/ask/wire"
 )
 
 // testLiveChange asks an agent that does not answer because it starts again with another data plane, as it reported before.
@@ -79,18 +79,18 @@ func testLive(t *testing.T, s *apitest.Server, kubeconfig string) {
 	} {
 		cfg := rest.CopyConfig(s.Config)
 		cfg.Impersonate = rest.ImpersonationConfig{UserName: c.user, Groups: []string{"system:authenticated"}}
-		a := &ask.Asker{Kube: s.As(c.user, "").Kube, Config: cfg, Namespace: deploy.Namespace}
+		a := &agentapi.Client{Kube: s.As(c.user, "").Kube, Config: cfg, Namespace: deploy.Namespace}
 		// Rights that were just given may not count yet.
 		apitest.Eventually(t, 0, "the refusal of "+c.user, func() error {
 			err := a.Ask(ctx, "n1", wire.Question{Path: "/version"}, io.Discard)
-			if !errors.Is(err, ask.ErrNoRight) || !strings.Contains(err.Error(), c.says) {
+			if !errors.Is(err, agentapi.ErrNoRight) || !strings.Contains(err.Error(), c.says) {
 				return errors.Join(errors.New("not the expected error"), err)
 			}
 			return nil
 		})
 	}
-	a := &ask.Asker{Kube: kube, Config: s.Config, Namespace: deploy.Namespace}
-	if err := a.Ask(ctx, "n1", wire.Question{Path: "/version"}, io.Discard); err == nil || errors.Is(err, ask.ErrNoRight) {
+	a := &agentapi.Client{Kube: kube, Config: s.Config, Namespace: deploy.Namespace}
+	if err := a.Ask(ctx, "n1", wire.Question{Path: "/version"}, io.Discard); err == nil || errors.Is(err, agentapi.ErrNoRight) {
 		t.Errorf("asking where no kubelet is: %v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
-	"github.com/weir-net/weir/internal/ask"
+	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/version"
 )
 
@@ -60,15 +60,15 @@ func (o *options) connect() (*clientset.Clients, error) {
 }
 
 // asker asks the agents of nodes.
-func (o *options) asker(c *clientset.Clients) (*ask.Asker, error) {
+func (o *options) asker(c *clientset.Clients) (*agentapi.Client, error) {
 	cfg, err := client.LoadConfig(o.kubeconfig)
 	if err != nil {
 		return nil, err
 	}
 	cfg.UserAgent = "weir/" + version.Version
-	asker := &ask.Asker{Kube: c.Kube, Config: cfg, Namespace: deploy.Namespace}
+	asker := &agentapi.Client{Kube: c.Kube, Config: cfg, Namespace: deploy.Namespace}
 	if o.verbose {
-		asker.Way = func(node, way string) { fmt.Fprintf(os.Stderr, "weir: node %s is asked %s\n", node, way) }
+		asker.Report = func(node, way string) { fmt.Fprintf(os.Stderr, "weir: node %s is asked %s\n", node, way) }
 	}
 	return asker, nil
 }

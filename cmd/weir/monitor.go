@@ -14,8 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/weir-net/weir/internal/ask"
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/events"
 )
 
@@ -96,7 +96,7 @@ func (m *monitor) run(ctx context.Context, nodes []string, f events.Filter) erro
 		return nil // Ctrl-C is how this ends
 	}
 	for _, err := range errs {
-		if errors.Is(err, ask.ErrNoRight) {
+		if errors.Is(err, agentapi.ErrNoRight) {
 			return err
 		}
 	}

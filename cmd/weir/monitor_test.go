@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/events"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-net/weir/internal/ask"
-	"github.com/weir-net/weir/internal/ask/wire"
-	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/agentapi"
+	"github.com/weir-net/weir/internal/agentapi/wire"
+	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
 // codedError ends the program with a code; err may be nil when everything was said already.
@@ -85,12 +85,12 @@ It asks the agents as weir status --live does: by the controller, for which Clus
 
 // story is what all nodes on the way said.
 type story struct {
-	Source  string       `json:"source"`
-	Target  string       `json:"target"`
-	Request why.Request  `json:"request"`
-	Nodes   []why.Answer `json:"nodes"`
-	Allowed bool         `json:"allowed"`
-	Verdict string       `json:"verdict"` // in one line
+	Source  string           `json:"source"`
+	Target  string           `json:"target"`
+	Request whywire.Request  `json:"request"`
+	Nodes   []whywire.Answer `json:"nodes"`
+	Allowed bool             `json:"allowed"`
+	Verdict string           `json:"verdict"` // in one line
 	// Doubtful: what was found does not fit together; the warnings of the nodes say how.
 	Doubtful bool `json:"doubtful"`
 }
@@ -137,15 +137,15 @@ func askWhy(ctx context.Context, o *options, source, target string, f whyFlags) 
 }
 
 // askNode asks one agent, again when it answers somebody else at the moment.
-func askNode(ctx context.Context, asker *ask.Asker, node string, q why.Request) (*why.Answer, error) {
+func askNode(ctx context.Context, asker *agentapi.Client, node string, q whywire.Request) (*whywire.Answer, error) {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		answer := &why.Answer{}
-		err := asker.AskJSON(ctx, node, wire.Question{Path: why.Path, Body: string(body)}, answer)
-		if !errors.Is(err, ask.ErrRefused) || !strings.Contains(err.Error(), why.Busy) {
+		answer := &whywire.Answer{}
+		err := asker.AskJSON(ctx, node, wire.Question{Path: whywire.Path, Body: string(body)}, answer)
+		if !errors.Is(err, agentapi.ErrRefused) || !strings.Contains(err.Error(), whywire.Busy) {
 			return answer, err
 		}
 		select {
@@ -160,11 +160,11 @@ func askNode(ctx context.Context, asker *ask.Asker, node string, q why.Request) 
 func (s *story) conclude() {
 	last := &s.Nodes[len(s.Nodes)-1]
 	o := &last.Outcome
-	s.Allowed = o.Verdict != why.Dropped
+	s.Allowed = o.Verdict != whywire.Dropped
 	switch {
 	case s.Allowed:
 		s.Verdict = "allowed: " + o.Text
-		if o.Verdict == why.Left {
+		if o.Verdict == whywire.Left {
 			s.Verdict = "allowed as far as Weir decides: " + o.Text
 		}
 	case o.Rule != "":

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/why"
+	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
 func TestTargets(t *testing.T) {
@@ -53,14 +53,14 @@ func TestStoryIsOneScreen(t *testing.T) {
 	}
 	rules = append(rules, calc.ExplainedRule{Detail: "egress[199]", Action: "Deny", Matched: true})
 	rule := nodestate.Rule{Kind: "NetworkPolicy", Name: "a/p", Detail: "egress[199]"}
-	s := &story{Source: "pod a/client", Target: "Service a/web", Request: why.Request{Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.96.0.1"), Protocol: model.ProtocolTCP, Port: 80},
-		Nodes: []why.Answer{{Node: "n1\x1b[2J", Epoch: 4, Service: &why.Service{Name: "Service a/web", Frontend: "10.96.0.1:80/tcp", Where: why.AtConnect, Chosen: "10.0.0.30:80"},
-			Policies: []why.End{{Direction: "egress", Explanation: calc.Explanation{Isolated: true, Known: true, Rule: rule,
+	s := &story{Source: "pod a/client", Target: "Service a/web", Request: whywire.Request{Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.96.0.1"), Protocol: model.ProtocolTCP, Port: 80},
+		Nodes: []whywire.Answer{{Node: "n1\x1b[2J", Epoch: 4, Service: &whywire.Service{Name: "Service a/web", Frontend: "10.96.0.1:80/tcp", Where: whywire.AtConnect, Chosen: "10.0.0.30:80"},
+			Policies: []whywire.End{{Direction: "egress", Explanation: calc.Explanation{Isolated: true, Known: true, Rule: rule,
 				Tiers: []calc.ExplainedTier{{Name: "default", End: calc.EndDecided, Policies: []calc.ExplainedPolicy{{Kind: "NetworkPolicy", Name: "a/p", Rules: rules}}}}}}},
-			Program: why.Program{Name: "weir_from_workload", Tag: "aa", Live: "aa", Same: true, ID: 7},
-			Outcome: why.Outcome{Verdict: why.Dropped, Reason: "POLICY_EGRESS", Text: "denied by egress policy", Rule: rule.String()}}}}
+			Program: whywire.Program{Name: "weir_from_workload", Tag: "aa", Live: "aa", Same: true, ID: 7},
+			Outcome: whywire.Outcome{Verdict: whywire.Dropped, Reason: "POLICY_EGRESS", Text: "denied by egress policy", Rule: rule.String()}}}}
 	for i := range 30 {
-		s.Nodes[0].Service.Backends = append(s.Nodes[0].Service.Backends, why.Backend{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 80).String(), Usable: true})
+		s.Nodes[0].Service.Backends = append(s.Nodes[0].Service.Backends, whywire.Backend{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 80).String(), Usable: true})
 	}
 	s.conclude()
 	var out strings.Builder

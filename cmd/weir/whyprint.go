@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc"
-	"github.com/weir-net/weir/internal/why"
+	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
 // write prints the story, for people or for programs.
@@ -56,7 +56,7 @@ func named(name, address string) string {
 	return fmt.Sprintf("%s (%s)", name, address)
 }
 
-func writeNode(b *strings.Builder, a *why.Answer) {
+func writeNode(b *strings.Builder, a *whywire.Answer) {
 	plane := ""
 	if a.Plane != "" {
 		plane = a.Plane + ", "
@@ -95,7 +95,7 @@ func writeNode(b *strings.Builder, a *why.Answer) {
 	if a.Tables != nil {
 		writeTables(b, a)
 	}
-	if o.Verdict == why.Dropped {
+	if o.Verdict == whywire.Dropped {
 		in := ""
 		if a.Tables != nil && a.Tables.Chain != "" {
 			in = ", by chain " + a.Tables.Chain
@@ -110,7 +110,7 @@ func writeNode(b *strings.Builder, a *why.Answer) {
 }
 
 // writeTables prints what the rules in the kernel were asked.
-func writeTables(b *strings.Builder, a *why.Answer) {
+func writeTables(b *strings.Builder, a *whywire.Answer) {
 	t := a.Tables
 	same := "all as written"
 	if !t.Same {
@@ -136,7 +136,7 @@ func writeTables(b *strings.Builder, a *why.Answer) {
 // mostBackends is how many endpoints of a Service are shown.
 const mostBackends = 8
 
-func writeService(b *strings.Builder, s *why.Service) {
+func writeService(b *strings.Builder, s *whywire.Service) {
 	fmt.Fprintf(b, "  service  %s at %s, translated %s", s.Name, s.Frontend, s.Where)
 	if s.Affinity > 0 {
 		fmt.Fprintf(b, ", affinity %d s", s.Affinity)
@@ -169,12 +169,12 @@ func writeService(b *strings.Builder, s *why.Service) {
 	}
 }
 
-// hostUses say what a host endpoint judges, by why.End.Host.
+// hostUses say what a host endpoint judges, by whywire.End.Host.
 var hostUses = map[string]string{"host": "what the node's own processes exchange", "forward": "what the node hands on", "preDNAT": "what comes in, before Services",
 	"doNotTrack": "each packet by itself"}
 
 // endOf names whose policies these are.
-func endOf(e *why.End) string {
+func endOf(e *whywire.End) string {
 	if e.Host == "" {
 		return "pod " + e.Explanation.Pod.String()
 	}
@@ -182,7 +182,7 @@ func endOf(e *why.End) string {
 }
 
 // writeEnd prints the tiers, policies and rules of one end.
-func writeEnd(b *strings.Builder, e *why.End) {
+func writeEnd(b *strings.Builder, e *whywire.End) {
 	x := &e.Explanation
 	if !x.Isolated && e.Host != "" {
 		fmt.Fprintf(b, "  %-8s no policy of %s is about %s: allowed\n", e.Direction, endOf(e), hostUses[e.Host])

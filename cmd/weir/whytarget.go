@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/weir-net/weir/internal/model"
-	"github.com/weir-net/weir/internal/why"
+	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
 // defaultSourcePort is of those that client sockets get (RFC 6335, section 6).
@@ -83,7 +83,7 @@ func resolveWhy(ctx context.Context, kube kubernetes.Interface, source, target s
 	if err != nil {
 		return nil, "", err
 	}
-	q := why.Request{Hook: from.hook, SourcePort: f.sourcePort}
+	q := whywire.Request{Hook: from.hook, SourcePort: f.sourcePort}
 	if q.SourcePort == 0 {
 		q.SourcePort = defaultSourcePort
 	}
@@ -99,7 +99,7 @@ func resolveWhy(ctx context.Context, kube kubernetes.Interface, source, target s
 		}
 	}
 	node := from.node
-	if from.hook == why.FromUplink {
+	if from.hook == whywire.FromUplink {
 		if node = f.node; node == "" {
 			node, err = r.nodeWith(ctx, q.Destination)
 		}
@@ -127,7 +127,7 @@ func ofOneFamily(from, to *end) (a, b netip.Addr, err error) {
 // source finds where a connection begins.
 func (r resolver) source(ctx context.Context, text string) (*end, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
-		return &end{text: a.String(), addrs: []netip.Addr{a}, hook: why.FromUplink}, nil
+		return &end{text: a.String(), addrs: []netip.Addr{a}, hook: whywire.FromUplink}, nil
 	}
 	if name, ok := strings.CutPrefix(text, "node/"); ok {
 		return r.node(ctx, name)
@@ -145,7 +145,7 @@ func (r resolver) source(ctx context.Context, text string) (*end, error) {
 		return e, err
 	}
 	e := podEnd(pod)
-	if e.hook = why.FromWorkload; len(e.addrs) == 0 || e.node == "" {
+	if e.hook = whywire.FromWorkload; len(e.addrs) == 0 || e.node == "" {
 		return nil, fmt.Errorf("pod %s has no address (yet)", name)
 	}
 	return e, nil
@@ -166,7 +166,7 @@ func (r resolver) node(ctx context.Context, name string) (*end, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	e := &end{text: "node " + name, node: name, hook: why.ToUplink, addrs: nodeAddresses(n)}
+	e := &end{text: "node " + name, node: name, hook: whywire.ToUplink, addrs: nodeAddresses(n)}
 	if len(e.addrs) == 0 {
 		return nil, fmt.Errorf("node %s has no address", name)
 	}

@@ -10,8 +10,8 @@ var attacksServers = []mutant{
 		"sl.Name == apiServerSlice || apiServersOf(c) == nil", "sl.Service == apiService"}, pkg: calcPackage, run: "^TestHostileSliceOfAPIServers$"},
 	{fault: fault{"an EndpointSlice that a tenant wrote opens ports of host endpoints as the API servers' own does", guardsFile,
 		"sl.Name == apiServerSlice || apiServersOf(c) == nil", "sl.Service == apiService"}, pkg: calcPackage, run: "^TestHostileSliceOpensHosts$"},
-	{fault: fault{"an EndpointSlice that a tenant wrote says where agents look for the API server, and says it thousandfold", "internal/agent/apiservers.go",
-		"slice.Service == of && (of != apiService || name == apiService)", "slice.Service == of"}, pkg: "./internal/agent", run: "^TestHostileServersOfSlices$"},
+	{fault: fault{"an EndpointSlice that a tenant wrote says where agents look for the API server, and says it thousandfold", "internal/agent/apiserver/endpointslices.go",
+		"slice.Service == of && (of != Service || name == Service)", "slice.Service == of"}, pkg: "./internal/agent/apiserver", run: "^TestHostileServersOfSlices$"},
 	{fault: fault{"a node claims the address of an API server outside, whose port is then kept from every node's pods and Services", guardsFile,
 		"c.Nodes[name].Since[a] == 0", "c.Nodes[name] != nil"}, pkg: calcPackage, run: "^TestHostileNodeIsAPIServer$"},
 	{fault: fault{"a pool covers the load balancer by which agents reach the API server", "internal/calc/overlaps.go",
@@ -30,6 +30,6 @@ var attacksServers = []mutant{
 		"first.Namespace != svc.Name.Namespace && ", "false && "}, pkg: calcPackage, run: "^TestHostileOtherPortOfAddress$"},
 	{fault: fault{"a node writes a Service's external address, or that of its backend, into the status of its pod", "internal/calc/podaddrs.go",
 		"				if c.held.counts(c, now, a) {", "				if c.held != nil {"}, pkg: calcPackage, run: "^TestHostilePodAddressOfService$"},
-	{fault: fault{"a node writes an address into the status of its pod that somebody else's pod asks for or has", "internal/agent/cluster.go",
+	{fault: fault{"a node writes an address into the status of its pod that somebody else's pod asks for or has", "internal/agent/cluster_pods.go",
 		"r.Object == \"Pod \"+p.Name.String() && r.Value == a.String()", "r.Object == \"\" && r.Value == a.String()"}, pkg: "./internal/agent", run: "^TestHostileOwner$"},
 }

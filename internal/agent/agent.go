@@ -1,5 +1,14 @@
-// Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to the
-// data plane, answers the CNI plugin, and tells how the node is.
+// Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to
+// the data plane, answers the CNI plugin, and reports how the node is.
+//
+//	watch ─ cluster (cluster*.go): the model, one goroutine ─ calc ─► dataplane.Loop ─► driver
+//	           ▲                                                           (dataplane*.go)
+//	machine ───┘      cni.go: pods come and go      status.go, metrics.go: what is in force
+//
+// What needs nothing of the rest is a package below: apiserver (how the API server is found),
+// machine (interfaces, routes and neighbours), nodelock (which of two agents works), problems (what
+// is not in force), lbhealth (health checks of load balancers), httpserve (the HTTP ports), api
+// (the agent's API), statefile (small files on disk). The answers to `weir why` are internal/why.
 package agent
 
 import (
@@ -18,8 +27,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/agent/api"
+	"github.com/weir-net/weir/internal/agent/apiserver"
+	"github.com/weir-net/weir/internal/agent/httpserve"
+	"github.com/weir-net/weir/internal/agent/lbhealth"
+	"github.com/weir-net/weir/internal/agent/machine"
+	"github.com/weir-net/weir/internal/agent/nodelock"
+	"github.com/weir-net/weir/internal/agent/problems"
+	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
-	askwire "github.com/weir-net/weir/internal/ask/wire"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/config"
@@ -28,12 +44,14 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/events"
-	"github.com/weir-net/weir/internal/garbage"
+	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/localsock"
+	"github.com/weir-net/weir/internal/peerauth/trust"
 	"github.com/weir-net/weir/internal/watch"
+	"github.com/weir-net/weir/internal/why"
 )
 
 // Options say where an agent works. All paths are absolute; nothing is written anywhere else.
@@ -51,9 +69,13 @@ type Options struct {
 	CNIConfDir string
 	PeersDir   string // what controllers are known by, and the token for them; see package trust
 
-	// Garbage is told when changes are over, and runs once the first state is in place; nil = the runtime does as it likes.
-	Garbage *garbage.Collector
+	// GCTuner gets to know when changes are over, and runs once the first state is in place; nil =
+	// the runtime does as it likes.
+	GCTuner *gctuner.Collector
 }
+
+// windDown bounds how long an agent that was asked to hand over finishes what it does.
+const windDown = 2 * time.Second
 
 // Default paths.
 const (
@@ -66,47 +88,49 @@ const (
 
 // Agent is the node daemon.
 type Agent struct {
-	opts      Options
-	log       *slog.Logger
-	clients   *client.Clients
-	servers   *apiServers
-	reached   reached
-	watcher   *watch.Watcher
-	claims    *nodeClaims
-	driver    plane
-	programs  func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
-	findings  []kernel.Finding
-	planes    *planes
-	lacking   standardLacks
-	loop      *dataplane.Loop
-	cluster   *cluster
-	announcer *announce.Announcer
-	ipam      *ipam.Allocator
-	cni       *cni.Server
-	conf      conflist
-	good      *lastGoodFile
-	flows     *flowTable
-	events    *events.Hub
-	whyTurn   whyTurn
-	proxies   *kubeproxy.Watch
+	opts           Options
+	log            *slog.Logger
+	clients        *client.Clients
+	servers        *apiserver.Dialer
+	reached        apiserver.Reached
+	watcher        *watch.Watcher
+	claims         *nodeClaims
+	driver         dataPlane
+	programs       func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
+	kernelFindings []kernel.Finding
+	planes         *planeChooser
+	limits         problems.NFTables
+	loop           *dataplane.Loop
+	cluster        *cluster
+	announcer      *announce.Announcer
+	ipam           *ipam.Allocator
+	cni            *cni.Server
+	conf           conflist
+	lastGood       *lastGoodFile
+	conntrackSize  *conntrackSize
+	events         *events.Hub
+	why            *why.Engine
+	proxies        *kubeproxy.Watch
 	// serviceChecks is nil before load balancers are answered.
-	serviceChecks atomic.Pointer[serviceChecks]
-	began         time.Time
-	published     published
-	changing      atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
-	kick          chan struct{}          // publish the status soon
-	checks        chan struct{}          // look at the health checks of Services
-	families      chan struct{}          // look at the families that pods get
+	serviceChecks   atomic.Pointer[lbhealth.ServiceChecks]
+	started         time.Time
+	published       published
+	changing        atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
+	statusDue       chan struct{}          // publish the status soon
+	checksDue       chan struct{}          // look at the health checks of Services
+	familiesChanged chan struct{}          // look at the families that pods get
 
-	metricsTLS metricsTLS
-	turn       *turn
+	metricsTLS httpserve.MetricsTLS
+	lock       *nodelock.Lock
 }
 
-// New checks the kernel, loads the programs and connects everything, and begins to read the cluster meanwhile. Where programs of an
-// earlier agent evaluate packets, those of this one are loaded while Run works. It attaches and writes nothing: what an earlier
-// agent left goes on until Run has read the cluster.
+// New checks the kernel, loads the programs and connects everything, and begins to read the cluster
+// meanwhile. Where programs of an earlier agent evaluate packets, those of this one are loaded
+// while Run works. It attaches and writes nothing: what an earlier agent left goes on until Run has
+// read the cluster.
 func New(ctx context.Context, o Options) (_ *Agent, err error) {
-	a := &Agent{opts: o, log: o.Log, began: time.Now(), kick: make(chan struct{}, 1), checks: make(chan struct{}, 1), families: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	a := &Agent{opts: o, log: o.Log, started: time.Now(), statusDue: make(chan struct{}, 1), checksDue: make(chan struct{}, 1), familiesChanged: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	a.why = &why.Engine{Node: o.Node, Agent: whyAgent{a}}
 	reading, stop := context.WithCancel(ctx)
 	defer func() {
 		if err != nil {
@@ -114,15 +138,15 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		}
 	}()
 	findings, lacks := kernel.Probe()
-	if err := a.begin(ctx, reading); err != nil {
+	if err := a.acquireNode(ctx, reading); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			a.turn.close()
+			a.lock.Close()
 		}
 	}()
-	a.planes = openPlanes(o.StateDir, o.BPFFS, o.Log)
+	a.planes = openPlaneChooser(o.StateDir, o.BPFFS, o.Log)
 	began := a.planes.choice
 	release := conntrack.Release
 	if a.planes.choice.Other { // a change was broken off, perhaps: connections stay apart until it is done, which ends with Release
@@ -131,32 +155,32 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	if err := release(); err != nil {
 		o.Log.Warn("a change of the data plane was broken off", "error", err)
 	}
-	a.good = openLastGood(o.StateDir, o.Log)
-	a.flows = openFlowTable(o.StateDir, o.Log)
-	resolver := config.New(o.Node, o.Environ, a.good.load())
+	a.lastGood = openLastGood(o.StateDir, o.Log)
+	a.conntrackSize = openConntrackSize(o.StateDir, o.Log)
+	resolver := config.New(o.Node, o.Environ, a.lastGood.file.Load())
 	resolver.ReadLinux(kernel.Sysctl)
-	if err := a.openPlane(findings, lacks, resolver.AtStart()); err != nil {
+	if err := a.openDataPlane(findings, lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)
 	}
 	if began.Known && a.planes.choice.Other {
-		a.noteChanging(a.planes.choice.Standard)
+		a.noteChanging(a.planes.choice.NFTables)
 	}
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
-	a.loop.Settled = o.Garbage.Settled
+	a.loop.Settled = o.GCTuner.Settled
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.cluster.opened = resolver.AtStart().Settings
-	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.addrs
+	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
 	a.cluster.noteClaims = a.claims.note
-	a.reached.tell(a.cluster.noteLocal)
+	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, "ipam"), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
-		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.notForPods}, o.Log.With("part", "ipam"))
+		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr}, o.Log.With("part", "ipam"))
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
 	}
-	a.cluster.pools = a.ipam.Configure
+	a.cluster.setPools = a.ipam.Configure
 	a.cni, err = cni.New(cni.Options{
 		IPAM: a.ipam, Pods: pods{a.watcher, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Log: o.Log.With("part", "cni"),
 		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.watcher, log: o.Log},
@@ -167,26 +191,26 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	return a, nil
 }
 
-// readWithin bounds how long another agent of this node goes on working while this one reads the cluster.
+// readWithin bounds how long another agent of this node goes on working while this one reads the
+// cluster.
 const readWithin = 20 * time.Second
 
-// begin connects to the API server and begins to read the cluster, and makes this agent the one of its node that works. Until it returns, nothing is
-// written on the node.
-func (a *Agent) begin(ctx, reading context.Context) error {
-	idle := os.Getenv(idleVariable) != ""
-	os.Unsetenv(idleVariable)
-	t, held, err := openTurn(a.opts.RunDir, a.log.With("part", "turn"))
+// acquireNode connects to the API server and begins to read the cluster, and makes this agent the
+// one of its node that works. Until it returns, nothing is written on the node.
+func (a *Agent) acquireNode(ctx, reading context.Context) error {
+	idle := nodelock.OnlyWaits()
+	t, held, err := nodelock.Open(a.opts.RunDir, a.log.With("part", "nodelock"))
 	if err != nil {
 		return err
 	}
-	a.turn = t
+	a.lock = t
 	defer func() {
 		if err != nil {
-			t.close()
+			t.Close()
 		}
 	}()
 	if idle {
-		if err = t.take(ctx, false, func(context.Context) {}); err != nil {
+		if err = t.Acquire(ctx, false, func(context.Context) {}); err != nil {
 			return err
 		}
 	}
@@ -195,7 +219,7 @@ func (a *Agent) begin(ctx, reading context.Context) error {
 	}
 	a.watcher.Start(reading)
 	if !held && !idle {
-		err = t.take(ctx, true, func(ctx context.Context) {
+		err = t.Acquire(ctx, true, func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, readWithin)
 			defer cancel()
 			if err := a.watcher.AwaitRead(ctx); err != nil {
@@ -206,29 +230,30 @@ func (a *Agent) begin(ctx, reading context.Context) error {
 			return err
 		}
 	}
-	err = t.listen()
+	err = t.Listen()
 	return err
 }
 
-// openPlane opens the node's data plane: that of standard Linux, too, where the kernel has all that was looked for and does not take the programs.
-func (a *Agent) openPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
-	standard := a.planes.choose(e, lacks)
-	a.findings = findings
+// openDataPlane opens the node's data plane: nftables, too, where the kernel has all that was
+// looked for and does not take the programs.
+func (a *Agent) openDataPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
+	nftables := a.planes.choose(e, lacks)
+	a.kernelFindings = findings
 	var err error
 	switch {
-	case !standard:
+	case !nftables:
 		var d ebpfPlane
 		if d, err = a.openEBPF(e); err == nil {
 			a.driver, a.programs = d, d.Loaded
 		}
-	case lacks == nil && !e.Standard: // as before: whether that still is so
+	case lacks == nil && !e.NFTables: // as before: whether that still is so
 		a.programs = a.tryPrograms
 	}
 	if errors.Is(err, ebpf.ErrRefused) {
-		standard = a.planes.choose(e, err)
+		nftables = a.planes.choose(e, err)
 	}
-	if standard {
-		a.driver, err = a.openStandard()
+	if nftables {
+		a.driver, err = a.openNFTables()
 	}
 	return err
 }
@@ -245,7 +270,7 @@ func (a *Agent) openEBPF(e config.Effective) (p ebpfPlane, err error) {
 		}
 	}
 	lacks := map[string]bool{}
-	for _, f := range a.findings {
+	for _, f := range a.kernelFindings {
 		if f.Err != nil {
 			a.log.Warn("the kernel lacks something that Weir can do without", "feature", f.Name, "since", f.Since, "without it", f.Fallback)
 			lacks[f.Name] = true
@@ -254,7 +279,7 @@ func (a *Agent) openEBPF(e config.Effective) (p ebpfPlane, err error) {
 	d, err := ebpf.New(ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
-		Sizes: mapSizes(e, a.flows.entries(e)), TakeOver: a.planes.takeOver(nft.There, kubeproxy.RulesThere), Left: nft.Left,
+		Sizes: mapSizes(e, a.conntrackSize.entries(e)), TakeOver: a.planes.connectionsToImport(nft.There, kubeproxy.RulesThere), Left: nft.Left,
 		InBackground: true,
 	})
 	if err != nil {
@@ -281,11 +306,11 @@ func (a *Agent) connect() error {
 	if err != nil {
 		return err
 	}
-	a.servers = newAPIServers(filepath.Join(a.opts.StateDir, "apiservers.json"), a.log)
-	a.servers.free("")
+	a.servers = apiserver.NewDialer(filepath.Join(a.opts.StateDir, "apiservers.json"), a.log)
+	a.servers.FreeRoutes("")
 	// It takes a while where there are many; a dial that does not get through asks again.
-	go a.servers.freeConnections()
-	cfg.Dial = a.reached.wrap(a.servers.dial)
+	go a.servers.FreeConnections()
+	cfg.Dial = a.reached.Remember(a.servers.Dial)
 	if a.clients, err = client.New(cfg, "weir-agent"); err != nil {
 		return err
 	}
@@ -310,15 +335,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	local, err := watchLocal(a.log)
+	watcher, err := machine.New(a.log)
 	if err == nil {
-		err = a.turn.serves(socket)
+		err = a.lock.NoteSocket(socket)
 	}
 	if err != nil {
 		listener.Close()
 		return err
 	}
-	a.cluster.local = local
+	a.cluster.machine = watcher
 	a.watchProxies()
 	g, ctx := errgroup.WithContext(ctx)
 	run := func(what string, f func(context.Context) error) {
@@ -331,37 +356,39 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	handedOver := make(chan struct{})
 	run("working alone on the node", func(ctx context.Context) error {
-		err := a.turn.run(ctx)
-		if errors.Is(err, ErrHandOver) {
+		err := a.lock.AwaitHandOver(ctx)
+		if errors.Is(err, nodelock.ErrHandOver) {
 			close(handedOver)
 		}
 		return err
 	})
-	run("watching the node's interfaces", func(ctx context.Context) error { return local.run(ctx, a.cluster.noteLocal) })
-	run("watching the cluster", func(ctx context.Context) error { return a.watcher.Run(ctx, a.cluster.take) })
+	run("watching the node's interfaces", func(ctx context.Context) error { return watcher.Run(ctx, a.cluster.noteLocal) })
+	run("watching the cluster", func(ctx context.Context) error { return a.watcher.Run(ctx, a.cluster.applyBatch) })
 	run("computing the node's state", a.cluster.run)
 	run("applying the node's state", a.loop.Run)
 	run("keeping the data plane", a.driver.Run)
-	run("choosing the data plane", a.keepPlane)
+	run("choosing the data plane", a.reconcilePlane)
 	run("announcing addresses", a.announcer.Run)
 	run("looking after kube-proxies", a.proxies.Run)
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	run("writing the network configuration", func(ctx context.Context) error {
-		return a.conf.keep(ctx, socket, a.ready, a.podsGetIPv6, a.families, a.log)
+		return a.conf.keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)
 	})
 	run("looking for lost addresses", a.cni.Run)
 	run("serving health and metrics", a.serve)
-	run("answering load balancers", a.serveBalancers)
+	run("answering load balancers", a.serveLoadBalancers)
 	run("answering questions", func(ctx context.Context) error {
-		return serveQuestions(ctx, filepath.Join(a.opts.RunDir, askwire.SocketName), questionMux(a.questions()))
+		return api.ServeSocket(ctx, filepath.Join(a.opts.RunDir, apiwire.SocketName), api.NewMux(a.apiHandlers()))
 	})
-	run("answering questions of controllers", a.answerControllers)
+	run("answering questions of controllers", func(ctx context.Context) error {
+		return api.ServeControllers(ctx, trust.Folder(a.opts.PeersDir), api.NewMux(a.apiHandlers()), func() []string { return a.cluster.snapshot().controllers }, a.log)
+	})
 	run("reading events", a.readEvents)
 	run("logging events", a.logEvents)
 	run("publishing the node's status", a.publish)
-	run("collecting garbage", a.collect)
-	run("sizing the connection table", a.scale)
+	run("collecting garbage", a.tuneGC)
+	run("sizing the connection table", a.growConntrack)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Wait() }()
 	select {
@@ -371,35 +398,37 @@ func (a *Agent) Run(ctx context.Context) error {
 		case err = <-ended:
 		case <-time.After(windDown):
 			a.log.Warn("handing over before all work has ended")
-			return ErrHandOver
+			return nodelock.ErrHandOver
 		}
 	}
 	a.cni.Close()
 	err = errors.Join(err, a.driver.Close())
-	if !errors.Is(err, ErrAgain) {
-		a.turn.close()
+	if !errors.Is(err, ErrRestart) {
+		a.lock.Close()
 	}
 	return err
 }
 
-// EnvironAgain is the environment with which this process starts again, after Run returned err: ErrAgain or ErrHandOver.
-func (a *Agent) EnvironAgain(err error) []string {
-	return a.turn.environAgain(errors.Is(err, ErrHandOver))
+// RestartEnviron is the environment with which this process starts again, after Run returned err:
+// ErrRestart or ErrHandOver.
+func (a *Agent) RestartEnviron(err error) []string {
+	return a.lock.RestartEnviron(errors.Is(err, nodelock.ErrHandOver))
 }
 
-// watchProxies finds out whether a kube-proxy carries Services here. It is called before the cluster's goroutine runs.
+// watchProxies finds out whether a kube-proxy carries Services here. It is called before the
+// cluster's goroutine runs.
 func (a *Agent) watchProxies() {
-	before := conntrack.Keep
-	if a.standard() {
-		before = nil // its own tables keep translation up
+	before, alongside := conntrack.Keep, a.driver.traits().alongsideProxy
+	if alongside {
+		before = nil // the data plane's own tables keep translation up
 	}
-	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Beside: a.standard(), Before: before,
+	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Alongside: alongside, Before: before,
 		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
 }
 
-// collect gives the memory of the start back to the kernel, which is more than what is needed later, and then has the collector of
-// garbage begin when changes are over.
-func (a *Agent) collect(ctx context.Context) error {
+// tuneGC gives the memory of the start back to the kernel, which is more than what is needed
+// later, and then has the collector of garbage begin when changes are over.
+func (a *Agent) tuneGC(ctx context.Context) error {
 	for a.loop.Applied() == 0 {
 		select {
 		case <-ctx.Done():
@@ -408,14 +437,14 @@ func (a *Agent) collect(ctx context.Context) error {
 		}
 	}
 	debug.FreeOSMemory()
-	return a.opts.Garbage.Run(ctx)
+	return a.opts.GCTuner.Run(ctx)
 }
 
 // noteChange is called after the cluster goroutine handed a state on.
 func (a *Agent) noteChange() {
-	a.servers.learn(a.cluster.apiServers())
-	a.good.note(a.cluster.lastGood())
-	for _, ch := range []chan struct{}{a.kick, a.checks, a.families} {
+	a.servers.Learn(a.cluster.apiServers())
+	a.lastGood.note(a.cluster.lastGood())
+	for _, ch := range []chan struct{}{a.statusDue, a.checksDue, a.familiesChanged} {
 		select {
 		case ch <- struct{}{}:
 		default:
@@ -423,8 +452,8 @@ func (a *Agent) noteChange() {
 	}
 }
 
-// podsGetIPv6 reports whether pods get an IPv6 address without asking for one: the node carries the family, and
-// a pool has some for it.
+// podsGetIPv6 reports whether pods get an IPv6 address without asking for one: the node carries the
+// family, and a pool has some for it.
 func (a *Agent) podsGetIPv6() bool {
 	return a.cluster.cniSettings().IPv6 && a.ipam.Gives(true)
 }

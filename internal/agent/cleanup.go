@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
@@ -32,9 +32,10 @@ type CleanUpOptions struct {
 // ErrRunning says that an agent runs on the node.
 var ErrRunning = errors.New("an agent runs on this node: end it first (kubectl -n kube-system delete ds weir-node, or weir uninstall --clean-nodes)")
 
-// CleanUp removes from the node what agents made: programs with their links and pins, tables of nftables, routes and routing rules, devices, files, and the
-// network of pods that are still there, which nothing would judge any more. Settings of the kernel become what they were where that was noted. It
-// goes on after an error, may be repeated, and needs no API server.
+// CleanUp removes from the node what agents made: programs with their links and pins, tables of
+// nftables, routes and routing rules, devices, files, and the network of pods that are still there,
+// which no policy would cover any more. Settings of the kernel become what they were where that was
+// noted. It goes on after an error, may be repeated, and needs no API server.
 func CleanUp(ctx context.Context, o CleanUpOptions) error {
 	if c, err := net.DialTimeout("unix", filepath.Join(o.RunDir, filepath.Base(wire.DefaultSocket)), time.Second); err == nil {
 		c.Close()
@@ -96,7 +97,8 @@ func gone(index int) bool {
 	return errors.As(err, new(netlink.LinkNotFoundError))
 }
 
-// removeFiles removes files and folders with what is in them. A folder that is a mount of its own, as in a container, is emptied.
+// removeFiles removes files and folders with what is in them. A folder that is a mount of its own,
+// as in a container, is emptied.
 func removeFiles(paths ...string) error {
 	var errs []error
 	for _, p := range paths {
@@ -113,22 +115,12 @@ func removeFiles(paths ...string) error {
 	return errors.Join(errs...)
 }
 
-// lockNode takes the lock of the node, or returns ErrRunning where an agent, or another clean-up, has it: nothing is removed under an agent that has
-// started and does not answer yet.
+// lockNode takes the lock of the node, or returns ErrRunning where an agent, or another clean-up,
+// has it: nothing is removed under an agent that has started and does not answer yet.
 func lockNode(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making the folder of the node's lock: %w", err)
+	unlock, err = nodelock.TryAcquire(dir)
+	if errors.Is(err, nodelock.ErrHeld) {
+		return nil, ErrRunning
 	}
-	f, err := os.OpenFile(filepath.Join(dir, turnLock), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("opening the node's lock: %w", err)
-	}
-	if err := lockFile(f); err != nil {
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, ErrRunning
-		}
-		return nil, fmt.Errorf("taking the node's lock: %w", err)
-	}
-	return func() { f.Close() }, nil
+	return unlock, err
 }

@@ -4,19 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"reflect"
-	"regexp"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	weirv1 "github.com/weir-net/weir/api/weir/v1"
-	"github.com/weir-net/weir/internal/announce"
+	"github.com/weir-net/weir/internal/agent/apiserver"
+	"github.com/weir-net/weir/internal/agent/machine"
+	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/calc"
-	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/ipam"
@@ -29,88 +25,55 @@ import (
 // cluster owns the model: everything that changes it goes through one goroutine, which computes the
 // node's state and hands it to the loop.
 type cluster struct {
-	node    string
-	loop    *dataplane.Loop
-	log     *slog.Logger
-	local   *local
-	changed func()            // after a state was handed on
-	pools   func(ipam.Config) // what the allocator follows changed
+	node     string
+	loop     *dataplane.Loop
+	log      *slog.Logger
+	machine  *machine.Watcher
+	changed  func()            // after a state was handed on
+	setPools func(ipam.Config) // gives the allocator its pools
 	// reached returns where API servers were reached; nil = nothing is known of it.
 	reached func() []netip.AddrPort
-	// announce is told what this node answers neighbours for, and which nodes it watches.
+	// announce gets what this node answers neighbours for, and which nodes it watches.
 	announce func(announced map[netip.Addr]bool, watched map[netip.Addr][6]byte)
 	// noteClaims is called with Nodes that changed; full = with all that there are.
 	noteClaims func(nodes map[string]*model.Node, full bool)
 
 	queue chan func()
+	ended chan struct{} // closed when run returns: nothing in queue is done any more
 
 	// Of the goroutine only.
-	model    *model.Cluster
-	dirty    model.Dirty
-	calc     *calc.Calculator
-	resolver *config.Resolver
-	complete bool // the whole cluster was read once
-	gen      uint64
-	waiting  []chan uint64
-	guests   map[model.Name]*model.Pod // pods that an ADD brought before the watch did
-	ipamConf ipamInputs
+	model     *model.Cluster
+	dirty     model.Dirty
+	calc      *calc.Calculator
+	resolver  *config.Resolver
+	complete  bool // the whole cluster was read once
+	gen       uint64
+	waiting   []chan uint64
+	earlyPods map[model.Name]*model.Pod // pods that an ADD brought before the watch did
+	ipamConf  ipamInputs
 	// servers are the EndpointSlices of apiService, controllers those of controllerService.
 	servers, controllers map[model.Name]*model.EndpointSlice
 	opened               model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
 	overlaps             []calc.PoolOverlap
 
-	mu   sync.Mutex
-	snap snapshot
-	owns map[netip.Addr][]*model.Pod // pods by the addresses that they are said to have
+	mu         sync.Mutex
+	snap       snapshot
+	podsByAddr map[netip.Addr][]*model.Pod // pods by the addresses that they are said to have
 	// proxies are the pods of kube-proxy on this node.
 	proxies map[string]bool
-	// handling says who carries Services; beside eBPF that is Weir, and it stays zero.
+	// handling says who carries Services; with eBPF that is Weir, and it stays zero.
 	handling kubeproxy.Handling
 }
 
-// Services whose endpoints the agent knows: the API servers, and the instances of Weir's controller.
-var (
-	apiService        = model.Name{Namespace: "default", Name: "kubernetes"}
-	controllerService = model.Name{Namespace: "kube-system", Name: "weir-controller"}
-)
-
-// ipamInputs are what ipam.Config is made from.
-type ipamInputs struct {
-	order        []string
-	reservations map[string]*watch.Reservation
-	settings     watch.IPAMConfig
-}
-
-// snapshot is what others may look at. Values in it are never changed.
-type snapshot struct {
-	state    *nodestate.State
-	config   config.Result
-	lastGood map[string]string
-	problems []weirv1.Problem // of objects
-	overlaps []calc.PoolOverlap
-	tierless []weirv1.Problem // policies whose tier does not exist
-	refused  []calc.Refusal   // claims of nodes
-	// gateways and serviceCIDRs are addresses that no pod gets.
-	gateways     []netip.Addr
-	serviceCIDRs []netip.Prefix
-	machine      machine
-	// hostEndpoints are those of this node, by name.
-	hostEndpoints []*model.HostEndpoint
-	nodeAddrs     [2]netip.Addr // IPv4, IPv6
-	leaving       bool          // this node is about to be removed
-	endpoints     int
-	services      int
-	apiServers    []string
-	controllers   []string
-	beat          time.Time // of the goroutine
-}
+// controllerService is the Service of Weir's controller.
+var controllerService = model.Name{Namespace: "kube-system", Name: "weir-controller"}
 
 func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, log *slog.Logger) *cluster {
 	c := &cluster{
-		node: node, loop: loop, log: log, queue: make(chan func(), 64),
-		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, pools: func(ipam.Config) {},
+		node: node, loop: loop, log: log, queue: make(chan func(), 64), ended: make(chan struct{}),
+		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
 		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
-		guests: map[model.Name]*model.Pod{}, owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
+		earlyPods: map[model.Name]*model.Pod{}, podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
@@ -132,6 +95,7 @@ func (c *cluster) restore(endpoints []model.LocalEndpoint) {
 
 // run works until ctx ends.
 func (c *cluster) run(ctx context.Context) error {
+	defer close(c.ended)
 	beat := time.NewTicker(time.Second)
 	defer beat.Stop()
 	for {
@@ -154,6 +118,14 @@ func (c *cluster) run(ctx context.Context) error {
 	}
 }
 
+// later has the goroutine run f; nobody waits for that, nor when the goroutine has ended.
+func (c *cluster) later(f func()) {
+	select {
+	case c.queue <- f:
+	case <-c.ended:
+	}
+}
+
 // do runs f in the goroutine and returns when it is over.
 func (c *cluster) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
@@ -170,8 +142,8 @@ func (c *cluster) do(ctx context.Context, f func()) error {
 	}
 }
 
-// change runs f in the goroutine and returns the generation of the state that has its effect, when that
-// was handed to the loop; not before the whole cluster was read.
+// change runs f in the goroutine and returns the generation of the state that has its effect, when
+// that was handed to the loop; not before the whole cluster was read.
 func (c *cluster) change(ctx context.Context, f func()) (uint64, error) {
 	submitted := make(chan uint64, 1)
 	select {
@@ -195,7 +167,7 @@ func (c *cluster) compute() {
 		state, keys := c.calc.Update(c.model, c.dirty)
 		c.dirty = model.Dirty{}
 		if c.noteOverlaps(c.calc.PoolOverlaps()) {
-			c.givePools()
+			c.configurePools()
 		}
 		if keys.Tables != 0 || c.gen == 0 {
 			c.noteNodeAddr(state)
@@ -219,47 +191,8 @@ func (c *cluster) compute() {
 	c.mu.Unlock()
 }
 
-// noteNodeAddr reports a node address that changed. Flows that were translated to the old one end; all
-// that is computed from it follows.
-func (c *cluster) noteNodeAddr(s *nodestate.State) {
-	c.mu.Lock()
-	before, now := c.snap.nodeAddrs, [2]netip.Addr{s.Settings.Node, s.Settings.Node6}
-	c.snap.nodeAddrs = now
-	c.mu.Unlock()
-	for i := range now {
-		if before[i].IsValid() && before[i] != now[i] {
-			c.log.Warn("the node's address changed; connections translated to the old one end", "from", before[i].String(), "to", now[i].String())
-		}
-	}
-}
-
-// publish renews what others see.
-func (c *cluster) publish(state *nodestate.State) {
-	containers := map[string]bool{}
-	for _, ep := range c.model.Local.Endpoints {
-		containers[ep.ContainerID+" "+ep.Interface] = true
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
-	c.snap.refused = c.calc.Refused()
-	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
-	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
-	if own := c.model.Nodes[c.node]; own != nil {
-		c.snap.leaving = own.Leaving
-	}
-	c.snap.apiServers, c.snap.controllers = serversOf(c.servers), serversOf(c.controllers)
-}
-
-// snapshot returns what is known now.
-func (c *cluster) snapshot() snapshot {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.snap
-}
-
-// take is the watch's sink.
-func (c *cluster) take(ctx context.Context, b *watch.Batch) {
+// applyBatch is the watch's sink.
+func (c *cluster) applyBatch(ctx context.Context, b *watch.Batch) {
 	if err := c.do(ctx, func() { c.merge(b) }); err != nil && ctx.Err() == nil {
 		c.log.Error("a change of the cluster was lost", "error", err)
 	}
@@ -273,16 +206,17 @@ func (c *cluster) merge(b *watch.Batch) {
 		c.noteClaims(b.Nodes, b.Full)
 	}
 	for name := range b.Pods {
-		delete(c.guests, name)
+		delete(c.earlyPods, name)
 	}
-	noteSlices(apiService, c.servers, b.Slices)
-	noteSlices(controllerService, c.controllers, b.Slices)
+	apiserver.UpdateSlices(apiserver.Service, c.servers, b.Slices)
+	apiserver.UpdateSlices(controllerService, c.controllers, b.Slices)
 	if b.Full {
 		c.complete = true
 		c.dirty.Merge(model.AllDirty())
 		c.log.Info("the cluster is known", "nodes", len(c.model.Nodes), "pods", len(c.model.Pods), "services", len(c.model.Services), "policies", len(c.model.Policies))
 	}
-	// Once all is known, that there is none is known too, and what was remembered of one is forgotten.
+	// Once all is known, that there is none is known too, and what was remembered of one is
+	// forgotten.
 	configured := b.Full && b.Configs["default"] == nil && c.resolver.Set("default", nil)
 	for name, conf := range b.Configs {
 		var spec map[string]any
@@ -336,252 +270,14 @@ func (c *cluster) resolve() {
 	}
 }
 
-func (c *cluster) configureIPAM(b *watch.Batch, ownNode bool) {
-	in := &c.ipamConf
-	if len(b.Pools) > 0 {
-		in.order = b.PoolOrder
-	}
-	for name, r := range b.Reservations {
-		if r == nil {
-			delete(in.reservations, name)
-		} else {
-			in.reservations[name] = r
-		}
-	}
-	if b.IPAM != nil {
-		in.settings = *b.IPAM
-	}
-	if !b.Full && !ownNode && len(b.Pools) == 0 && len(b.Reservations) == 0 && b.IPAM == nil {
+// noteTiers finds the policies without a tier anew when a batch, which the model has already, may
+// have changed which these are.
+func (c *cluster) noteTiers(b *watch.Batch) {
+	if !b.Full && len(b.Tiers)+len(b.Policies)+len(b.Staged) == 0 {
 		return
 	}
-	if b.Full { // before a block is taken of a pool that covers what nodes need
-		c.refreshLocal()
-		c.noteOverlaps(calc.PoolOverlaps(c.model))
-	}
-	c.givePools()
-}
-
-// givePools tells the allocator what it gives addresses of.
-func (c *cluster) givePools() {
-	in := &c.ipamConf
-	conf := ipam.Config{MaxBlocks: in.settings.MaxBlocks}
-	for _, name := range in.order {
-		if p := c.model.Pools[name]; p != nil {
-			conf.Pools = append(conf.Pools, *p)
-		}
-	}
-	for _, r := range in.reservations {
-		conf.Reservations = append(conf.Reservations, r.CIDRs...)
-	}
-	if n := c.model.Nodes[c.node]; n != nil {
-		conf.NodeLabels = n.Labels
-	}
-	c.withoutOverlaps(&conf)
-	c.pools(conf)
-}
-
-// refreshLocal takes over what the machine has.
-func (c *cluster) refreshLocal() {
-	if !c.dirty.Has(model.KindLocal) || c.local == nil {
-		return
-	}
-	var node []netip.Addr
-	if n := c.model.Nodes[c.node]; n != nil {
-		node = append(node, n.NodeAddr())
-		if c.model.CarriesIPv6() {
-			node = append(node, n.NodeAddr6())
-		}
-		node = slices.DeleteFunc(node, func(a netip.Addr) bool { return !a.IsValid() })
-	}
-	pattern, err := regexp.Compile(c.model.Settings.DataIfaces)
-	isUplink := func(name string) bool { return err == nil && pattern.MatchString(name) }
-	m := c.local.machine(node, isUplink, c.model.Settings.InterfacePrefix)
-	l := &c.model.Local
-	by := c.servicesBy()
-	l.KubeProxy, l.ProxyRules = by.Proxy, by.Mode != ""
-	if c.reached != nil {
-		l.APIServers = c.reached()
-	}
-	l.HostAddrs, l.Subnets, l.LinkMTU, l.Interfaces = m.addrs, m.subnets, m.mtu, m.links
-	l.Gateways, l.Neighbours = m.gateways, c.local.around(c.model.Nodes, m.gateways)
-	c.mu.Lock()
-	before := c.snap.machine
-	c.snap.machine = m
-	c.mu.Unlock()
-	if len(m.missing) > 0 && (before.addrs == nil || !slices.Equal(before.missing, m.missing)) {
-		c.log.Error("no interface of this machine has an address that the Node object tells", "node", c.node, "address", fmt.Sprint(m.missing),
-			"addresses", fmt.Sprint(m.addrs))
-	}
-}
-
-// noteSilent is called when more, or others, is known of the watched nodes: of each whether it does not answer on the link.
-func (c *cluster) noteSilent(silent map[netip.Addr]bool) {
-	c.queue <- func() {
-		c.model.Local.Silent = silent
-		c.dirty.Add(model.KindLocal)
-	}
-}
-
-// kubeProxy returns the name of a pod of kube-proxy on this node; ok is false while the cluster is not known.
-func (c *cluster) kubeProxy() (name string, ok bool) {
+	found := problems.MissingTiers(c.model)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name = range c.proxies {
-		break
-	}
-	return name, c.snap.state != nil
-}
-
-// noteHandling is called when somebody else than before carries Services on this node, or a kube-proxy comes or goes.
-func (c *cluster) noteHandling(h kubeproxy.Handling) {
-	c.mu.Lock()
-	c.handling = h
-	c.mu.Unlock()
-	c.noteLocal()
-}
-
-// servicesBy says who carries Services on this node.
-func (c *cluster) servicesBy() kubeproxy.Handling {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.handling
-}
-
-// uplinks returns the uplinks with their subnets.
-func (c *cluster) uplinks() []announce.Link {
-	pattern, err := regexp.Compile(c.snapshot().config.Settings.DataIfaces)
-	if err != nil || c.local == nil {
-		return nil
-	}
-	return c.local.uplinks(pattern.MatchString)
-}
-
-// noteLocal is called when the machine's interfaces or addresses changed.
-func (c *cluster) noteLocal() {
-	c.queue <- func() { c.dirty.Add(model.KindLocal) }
-}
-
-// indexPods keeps pods by address.
-func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, now := range changes {
-		if before := c.model.Pods[name]; before != nil {
-			for _, a := range before.Addrs {
-				if c.owns[a] = slices.DeleteFunc(c.owns[a], func(p *model.Pod) bool { return p.Name == name }); len(c.owns[a]) == 0 {
-					delete(c.owns, a)
-				}
-			}
-		}
-		if c.isKubeProxy(now) {
-			c.proxies[name.String()] = true
-		} else {
-			delete(c.proxies, name.String())
-		}
-		if now == nil || now.HostNetwork || now.Finished {
-			continue
-		}
-		for _, a := range now.Addrs {
-			c.owns[a] = append(c.owns[a], now)
-		}
-	}
-}
-
-// isKubeProxy reports whether a pod is a kube-proxy of this node, by the labels and names that kubeadm, static
-// manifests and distributions give it.
-func (c *cluster) isKubeProxy(p *model.Pod) bool {
-	return p != nil && p.Node == c.node && !p.Finished && p.HostNetwork &&
-		(p.Labels["k8s-app"] == "kube-proxy" || p.Labels["component"] == "kube-proxy" || strings.HasPrefix(p.Name.Name, "kube-proxy"))
-}
-
-// owner returns which pod has an address, and on which node; what other nodes say counts as far as it does in the state.
-func (c *cluster) owner(a netip.Addr) (model.Name, string, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.owns[a] {
-		if !slices.ContainsFunc(c.snap.refused, func(r calc.Refusal) bool { return r.Object == "Pod "+p.Name.String() && r.Value == a.String() }) {
-			return p.Name, p.Node, true
-		}
-	}
-	return model.Name{}, "", false
-}
-
-// attach adds an endpoint, with its pod where the watch has not brought that yet.
-func (c *cluster) attach(ctx context.Context, ep model.LocalEndpoint, pod *watch.AddPod) (uint64, error) {
-	return c.change(ctx, func() {
-		if pod != nil && !reflect.DeepEqual(c.model.Pods[ep.Pod], pod.Pod) {
-			c.indexPods(map[model.Name]*model.Pod{ep.Pod: pod.Pod})
-			c.model.Pods[ep.Pod], c.guests[ep.Pod] = pod.Pod, pod.Pod
-			c.dirty.AddPod(ep.Pod)
-		}
-		if pod != nil && pod.Namespace != nil && c.model.Namespaces[ep.Pod.Namespace] == nil {
-			c.model.Namespaces[ep.Pod.Namespace] = pod.Namespace
-			c.dirty.Add(model.KindNamespaces)
-		}
-		for _, a := range ep.Addrs {
-			c.model.Local.Endpoints[a] = &ep
-		}
-		c.dirty.Add(model.KindLocal)
-	})
-}
-
-// detach forgets an endpoint, unless its addresses are another one's by now.
-func (c *cluster) detach(ctx context.Context, ep model.LocalEndpoint) (uint64, error) {
-	return c.change(ctx, func() {
-		for a, have := range maps.Clone(c.model.Local.Endpoints) {
-			if have.ContainerID == ep.ContainerID && have.Interface == ep.Interface {
-				delete(c.model.Local.Endpoints, a)
-				c.dirty.Add(model.KindLocal)
-			}
-		}
-		// A pod that only the ADD knew and that was gone before the watch saw it.
-		if guest := c.guests[ep.Pod]; guest != nil && c.model.Pods[ep.Pod] == guest {
-			c.indexPods(map[model.Name]*model.Pod{ep.Pod: nil})
-			delete(c.model.Pods, ep.Pod)
-			delete(c.guests, ep.Pod)
-			c.dirty.AddPod(ep.Pod)
-		}
-	})
-}
-
-// has reports whether an endpoint is part of the model as it is given.
-func (c *cluster) has(ctx context.Context, ep model.LocalEndpoint) (bool, error) {
-	found := len(ep.Addrs) > 0
-	err := c.do(ctx, func() {
-		for _, a := range ep.Addrs {
-			have := c.model.Local.Endpoints[a]
-			found = found && have != nil && have.ContainerID == ep.ContainerID && have.IfIndex == ep.IfIndex
-		}
-	})
-	return found, err
-}
-
-// cniSettings are the values for new interfaces.
-func (c *cluster) cniSettings() cni.Settings {
-	s := c.snapshot()
-	out := cni.Settings{InterfacePrefix: s.config.Settings.InterfacePrefix, RouteProtocol: podRouteProtocol}
-	if s.state != nil {
-		out.MTU, out.IPv6 = s.state.Settings.PodMTU, s.state.Settings.IPv6
-	}
-	return out
-}
-
-// podRouteProtocol is deviceRouteProtocol's default: boot.
-const podRouteProtocol = 3
-
-func (c *cluster) apiServers() []string        { return c.snapshot().apiServers }
-func (c *cluster) lastGood() map[string]string { return c.snapshot().lastGood }
-
-// policies counts the policies that apply to pods of this node.
-func (s snapshot) policies() int {
-	if s.state == nil {
-		return 0
-	}
-	names := map[string]bool{}
-	for _, r := range s.state.Rules.All() {
-		if strings.HasSuffix(strings.TrimSuffix(r.Kind, ".projectcalico.org"), "Policy") && model.KindInForce(r.Kind) == r.Kind {
-			names[r.Kind+" "+r.Name] = true
-		}
-	}
-	return len(names)
+	c.snap.tierless = found
 }

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-net/weir/internal/agent/machine"
+	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
@@ -111,7 +113,7 @@ func TestNothingIsAppliedBeforeTheClusterIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.cluster.noteLocal()
-		b.cluster.take(t.Context(), &watch.Batch{Nodes: whole().Nodes})
+		b.cluster.applyBatch(t.Context(), &watch.Batch{Nodes: whole().Nodes})
 		time.Sleep(10 * time.Second)
 		if b.kernel.last() != nil {
 			t.Fatal("a state was applied from a part of the cluster")
@@ -122,7 +124,7 @@ func TestNothingIsAppliedBeforeTheClusterIsKnown(t *testing.T) {
 		if err := b.cni.Attach(ctx, webEP); err == nil {
 			t.Error("an ADD succeeded before the cluster was known")
 		}
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		synctest.Wait()
 		if b.kernel.last() == nil {
 			t.Error("no state after the cluster is known")
@@ -136,7 +138,7 @@ func TestRestoredEndpointsAreInTheFirstState(t *testing.T) {
 		if err := b.cluster.do(t.Context(), func() { b.cluster.restore([]model.LocalEndpoint{webEP}) }); err != nil {
 			t.Fatal(err)
 		}
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		synctest.Wait()
 		first := b.kernel.states[0]
 		if a := first.Addrs[webAddr]; a.Kind != nodestate.AddrEndpoint || a.IfIndex != 7 {
@@ -145,11 +147,12 @@ func TestRestoredEndpointsAreInTheFirstState(t *testing.T) {
 	})
 }
 
-// The watch has not seen the pod yet: it is isolated by its labels all the same when the ADD returns.
+// The watch has not seen the pod yet: it is isolated by its labels all the same when the ADD
+// returns.
 func TestAttachKnowsTheLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		b.api[web] = webPod()
 		if err := b.cni.Attach(t.Context(), webEP); err != nil {
 			t.Fatal(err)
@@ -176,7 +179,7 @@ func TestAttachKnowsTheLabels(t *testing.T) {
 func TestAttachFailsForItsOwnKeysOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		b.api[web] = webPod()
 		b.kernel.fails["10.9.9.9"] = errors.New("full")
 		if err := b.cni.Attach(t.Context(), webEP); err != nil {
@@ -199,7 +202,7 @@ func TestAttachFailsForItsOwnKeysOnly(t *testing.T) {
 func TestAttachFailsWhenNotEnforced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		b.api[web] = webPod()
 		b.kernel.lacks = errors.New("no program is attached")
 		if err := b.cni.Attach(t.Context(), webEP); err == nil {
@@ -212,7 +215,7 @@ func TestAttachFailsWhenNotEnforced(t *testing.T) {
 func TestLateDetachLeavesTheNewerEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.take(t.Context(), whole())
+		b.cluster.applyBatch(t.Context(), whole())
 		b.api[web] = webPod()
 		newer := webEP
 		newer.ContainerID, newer.IfIndex = "c2", 8
@@ -251,7 +254,7 @@ func TestAddressOwners(t *testing.T) {
 }
 
 func TestKubeProxyOfThisNode(t *testing.T) {
-	c := &cluster{node: "n1", model: model.NewCluster(), owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
+	c := &cluster{node: "n1", model: model.NewCluster(), podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
 	pod := func(name, node, label string, finished bool) (model.Name, *model.Pod) {
 		n := model.Name{Namespace: "kube-system", Name: name}
 		return n, &model.Pod{Name: n, Node: node, HostNetwork: true, Finished: finished, Labels: map[string]string{"k8s-app": label}}
@@ -276,16 +279,17 @@ func TestKubeProxyOfThisNode(t *testing.T) {
 	}
 }
 
-// On a node of two families a pod's interface has an address of each; what the node lacks of the second is said, and
-// does not hold up the first.
+// On a node of two families a pod's interface has an address of each; what the node lacks of the
+// second is said, and does not hold up the first.
 func TestTwoFamilies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.cluster.local = &local{links: []linkFact{{name: "eth0", index: 2, mtu: 1500, up: true, addrs: prefixes("172.31.1.8/24")}}}
+		eth0 := machine.Link{Name: "eth0", Index: 2, MTU: 1500, Up: true, Addrs: []netip.Prefix{netip.MustParsePrefix("172.31.1.8/24")}}
+		b.cluster.machine = machine.Of(eth0)
 		six := netip.MustParseAddr("fd00:10:244:1::5")
 		batch := whole()
 		batch.Pools = map[string]*model.Pool{"six": {Name: "six", CIDR: netip.MustParsePrefix("fd00:10:244::/56"), VXLAN: model.EncapCrossSubnet, Workload: true}}
-		b.cluster.take(t.Context(), batch)
+		b.cluster.applyBatch(t.Context(), batch)
 		b.api[web] = webPod()
 		ep := webEP
 		ep.Addrs = []netip.Addr{webAddr, six}
@@ -301,7 +305,7 @@ func TestTwoFamilies(t *testing.T) {
 		}
 		problems := func() string {
 			var out []string
-			for _, p := range nodeAddressProblems("n1", b.cluster.snapshot()) {
+			for _, p := range problems.Addresses(b.cluster.snapshot().node("n1")) {
 				out = append(out, p.String())
 			}
 			return strings.Join(out, " ")
@@ -309,13 +313,14 @@ func TestTwoFamilies(t *testing.T) {
 		if p := problems(); !strings.Contains(p, "no IPv6 address") {
 			t.Errorf("problems of a node without an IPv6 address: %q", p)
 		}
-		b.cluster.take(t.Context(), &watch.Batch{Nodes: map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("fd00:31:1::8")}}}})
+		b.cluster.applyBatch(t.Context(), &watch.Batch{Nodes: map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("fd00:31:1::8")}}}})
 		synctest.Wait()
 		if p := problems(); !strings.Contains(p, "fd00:31:1::8") || strings.Contains(p, "172.31.1.8") {
 			t.Errorf("problems of a node whose IPv6 address is on no interface: %q", p)
 		}
 		if err := b.cluster.do(t.Context(), func() {
-			b.cluster.local.links[0].addrs = prefixes("172.31.1.8/24", "fd00:31:1::8/64")
+			eth0.Addrs = append(eth0.Addrs, netip.MustParsePrefix("fd00:31:1::8/64"))
+			b.cluster.machine = machine.Of(eth0)
 			b.cluster.dirty.Add(model.KindLocal)
 		}); err != nil {
 			t.Fatal(err)
@@ -328,7 +333,8 @@ func TestTwoFamilies(t *testing.T) {
 			t.Errorf("the node's own address is %+v", a)
 		}
 		if err := b.cluster.do(t.Context(), func() {
-			b.cluster.local.links[0].mtu = 1320
+			eth0.MTU = 1320
+			b.cluster.machine = machine.Of(eth0)
 			b.cluster.dirty.Add(model.KindLocal)
 		}); err != nil {
 			t.Fatal(err)
@@ -338,7 +344,7 @@ func TestTwoFamilies(t *testing.T) {
 			t.Errorf("problems of a link whose MTU is too small: %q", p)
 		}
 		// Switched off, nothing of it is left.
-		b.cluster.take(t.Context(), &watch.Batch{Configs: map[string]*watch.FelixConfig{"default": {Name: "default", Spec: map[string]any{"ipv6Support": false}}}})
+		b.cluster.applyBatch(t.Context(), &watch.Batch{Configs: map[string]*watch.FelixConfig{"default": {Name: "default", Spec: map[string]any{"ipv6Support": false}}}})
 		synctest.Wait()
 		s = b.kernel.last()
 		if _, still := s.Addrs[six]; still || s.Settings.IPv6 || s.Clients[9].IPv6.IsValid() || b.cluster.snapshot().nodeAddrs[1].IsValid() {
@@ -347,11 +353,12 @@ func TestTwoFamilies(t *testing.T) {
 	})
 }
 
-// TestHostileOwner: what a node says that its pods have hides nobody's pod, and keeps no address from a pod that asks for it.
+// TestHostileOwner: what a node says that its pods have hides nobody's pod, and keeps no address
+// from a pod that asks for it.
 func TestHostileOwner(t *testing.T) {
 	hostile.Record(t, "a node writes an address into the status of its pod that somebody else's pod asks for or has", hostile.Node, hostile.ControlPlane, hostile.Both)
 	for _, a := range ips("10.244.0.7", "fd00:10:244::7") {
-		c := &cluster{node: "n1", model: model.NewCluster(), owns: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
+		c := &cluster{node: "n1", model: model.NewCluster(), podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
 		index := func(name, node string) model.Name {
 			p := &model.Pod{Name: model.Name{Namespace: "default", Name: name}, Node: node, Addrs: []netip.Addr{a}}
 			c.indexPods(map[model.Name]*model.Pod{p.Name: p})
@@ -372,5 +379,19 @@ func TestHostileOwner(t *testing.T) {
 		if _, _, ok := c.owner(a); ok {
 			t.Errorf("%s is said to be of a pod that is gone", a)
 		}
+	}
+}
+
+// Who reports a change when the agent is ending waits for nobody.
+func TestChangesAfterTheEndOfTheCluster(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	c := newCluster("n1", dataplane.NewLoop(&kernelFake{}, log), config.New("n1", nil, nil), log)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * cap(c.queue) {
+		c.noteLocal()
 	}
 }

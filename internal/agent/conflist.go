@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/weir-net/weir/internal/agent/statefile"
 )
 
-// conflist is the network configuration by which the container runtime finds Weir. A node counts as ready
-// for pods once it is there.
+// conflist is the network configuration by which the container runtime finds Weir. A node counts as
+// ready for pods once it is there.
 type conflist struct {
 	dir string
 }
@@ -23,8 +25,8 @@ const (
 	pluginName = "weir-cni"
 )
 
-// render returns the file's contents; with v6, pods get an IPv6 address too. Version 1.0.0 is what containerd
-// 1.6 knows; newer runtimes take it too, and ask the plugin for what it supports.
+// render returns the file's contents; with v6, pods get an IPv6 address too. Version 1.0.0 is what
+// containerd 1.6 knows; newer runtimes take it too, and ask the plugin for what it supports.
 func (conflist) render(socket string, v6 bool) []byte {
 	conf := map[string]any{
 		"cniVersion": "1.0.0",
@@ -50,15 +52,15 @@ func (c conflist) ensure(socket string, v6 bool) (bool, error) {
 	if have, err := os.ReadFile(c.path()); err == nil && bytes.Equal(have, want) {
 		return false, nil
 	}
-	if err := writeFile(c.path(), want, 0o644); err != nil {
-		return false, fmt.Errorf("telling the container runtime about Weir: %w", err)
+	if err := statefile.Write(c.path(), want, 0o644); err != nil {
+		return false, fmt.Errorf("writing the container runtime's network configuration: %w", err)
 	}
 	return true, nil
 }
 
-// keep writes the file once ready says so, and again when somebody removes it or what v6 says is different,
-// until ctx ends; look is a hint that it may be. The file stays when the agent ends: pods that are asked for
-// meanwhile are told to wait by the plugin.
+// keep writes the file once ready says so, and again when somebody removes it or what v6 says is
+// different, until ctx ends; look is a hint that it may be. The file stays when the agent ends:
+// pods that are asked for meanwhile are held back by the plugin.
 func (c conflist) keep(ctx context.Context, socket string, ready func() error, v6 func() bool, look <-chan struct{}, log *slog.Logger) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

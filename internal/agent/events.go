@@ -32,8 +32,8 @@ func (n eventNames) Pod(a netip.Addr) (model.Name, bool) {
 // retryEvents is how long the agent waits after events could not be read.
 const retryEvents = 10 * time.Second
 
-// readEvents reads the data plane's events until ctx ends. Those of nftables come by a group of nflog that somebody else may have: that is said,
-// and tried again.
+// readEvents reads the data plane's events until ctx ends. Those of nftables come by a group of
+// nflog that somebody else may have: that is reported, and tried again.
 func (a *Agent) readEvents(ctx context.Context) error {
 	for {
 		from, err := a.driver.Events()
@@ -42,7 +42,7 @@ func (a *Agent) readEvents(ctx context.Context) error {
 				err = errors.Join(err, from.Close())
 			}
 		}
-		if err == nil || !a.standard() {
+		if err == nil || !a.driver.traits().sharedEvents {
 			return err
 		}
 		a.log.Error("events cannot be read; trying again", "error", err)
@@ -57,8 +57,8 @@ func (a *Agent) readEvents(ctx context.Context) error {
 // beat is how often a stream of events without any says that it is there: an empty line.
 const beat = 15 * time.Second
 
-// answerEvents streams events, one JSON object a line, until who asked is gone.
-func (a *Agent) answerEvents(w http.ResponseWriter, r *http.Request) {
+// serveEvents streams events, one JSON object a line, until who asked is gone.
+func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	l, err := a.events.Listen(events.Filter{Type: q.Get("type"), Pod: q.Get("pod")})
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *Agent) answerEvents(w http.ResponseWriter, r *http.Request) {
 			text = []byte{'\n'}
 		case e := <-l.Events():
 			if text, err = json.Marshal(e); err != nil {
-				a.log.Error("an event cannot be told", "error", err)
+				a.log.Error("an event cannot be written", "error", err)
 				return
 			}
 			text = append(text, '\n')
@@ -92,17 +92,19 @@ func (a *Agent) answerEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Lines a second in the agent's log, in the long run and at once: of denied flows, and of what rules with action Log match.
+// Lines a second in the agent's log, in the long run and at once: of denied flows, and of what
+// rules with action Log match.
 const (
 	deniedRate, deniedBurst = 1, 20
 	loggedRate, loggedBurst = 20, 200
 )
 
-// logEvents writes what is denied, and what rules with action Log match, into the agent's log, at a limited rate.
+// logEvents writes what is denied, and what rules with action Log match, into the agent's log, at a
+// limited rate.
 func (a *Agent) logEvents(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return a.logSome(ctx, "drop", rate.NewLimiter(deniedRate, deniedBurst), func(e *events.Event) string {
+		return a.logMatching(ctx, "drop", rate.NewLimiter(deniedRate, deniedBurst), func(e *events.Event) string {
 			if e.Log || e.Verdict != "denied" {
 				return ""
 			}
@@ -110,13 +112,13 @@ func (a *Agent) logEvents(ctx context.Context) error {
 		})
 	})
 	g.Go(func() error {
-		return a.logSome(ctx, "log", rate.NewLimiter(loggedRate, loggedBurst), func(*events.Event) string { return "a rule with action Log matched" })
+		return a.logMatching(ctx, "log", rate.NewLimiter(loggedRate, loggedBurst), func(*events.Event) string { return "a rule with action Log matched" })
 	})
 	return g.Wait()
 }
 
-// logSome logs the events of a type that say gives words for.
-func (a *Agent) logSome(ctx context.Context, what string, limit *rate.Limiter, say func(*events.Event) string) error {
+// logMatching logs the events of a type that say gives words for.
+func (a *Agent) logMatching(ctx context.Context, what string, limit *rate.Limiter, say func(*events.Event) string) error {
 	l, err := a.events.Listen(events.Filter{Type: what})
 	if err != nil {
 		return fmt.Errorf("listening to events of type %s: %w", what, err)

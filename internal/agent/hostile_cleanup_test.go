@@ -25,13 +25,15 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// kernelHas is what clean-up has to leave as it was: interfaces, routes, rules, neighbours, filters, programs of this namespace, nftables.
+// kernelHas is what clean-up has to leave as it was: interfaces, routes, rules, neighbours,
+// filters, programs of this namespace, nftables.
 func kernelHas(t *testing.T) []string {
 	t.Helper()
 	var out []string
 	for _, line := range []string{"ip -o link | sed 's/^[0-9]*: //; s/NO-CARRIER,//; s/,LOWER_UP//; s/ \\(state\\|qlen\\|mode\\|group\\|link\\/\\).*//'", "ip route show table all", "ip -6 route show table all", "ip rule", "ip -6 rule",
 		"ip neigh show proxy", "ip -6 neigh show proxy", "nft -s list ruleset", "tc filter show dev eth0 ingress", "tc filter show dev eth0 egress"} {
-		// What ip says on its standard error is about namespaces of other tests, which come and go meanwhile.
+		// What ip says on its standard error is about namespaces of other tests, which come and go
+		// meanwhile.
 		text, err := exec.Command("sh", "-c", line).Output()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", line, err, text)
@@ -48,8 +50,8 @@ func kernelHas(t *testing.T) []string {
 	return out
 }
 
-// TestHostileLeftovers: after clean-up a node's kernel has what it had before Weir, of either data plane; pods that are left have no interface, and so
-// nobody reaches them without policy.
+// TestHostileLeftovers: after clean-up a node's kernel has what it had before Weir, of either data
+// plane; pods that are left have no interface, and so nobody reaches them without policy.
 func TestHostileLeftovers(t *testing.T) {
 	const attack = "what Weir left in a node's kernel goes on after it was removed"
 	hostile.Record(t, attack, hostile.Operator, hostile.EBPF, hostile.Both)
@@ -60,8 +62,8 @@ func TestHostileLeftovers(t *testing.T) {
 	l := beyond(t, netip.MustParsePrefix("192.0.2.8/24"), netip.MustParsePrefix("192.0.2.70/24"))
 	defer l.Close()
 	log := slog.New(slog.DiscardHandler)
-	for _, standard := range []bool{false, true} {
-		t.Run(fmt.Sprintf("standard Linux %t", standard), func(t *testing.T) {
+	for _, nftables := range []bool{false, true} {
+		t.Run(fmt.Sprintf("nftables %t", nftables), func(t *testing.T) {
 			before := kernelHas(t)
 			dir := t.TempDir()
 			mount := filepath.Join(dir, "bpf")
@@ -103,7 +105,7 @@ func TestHostileLeftovers(t *testing.T) {
 			s.Addrs[netip.MustParseAddr("192.0.2.70")] = nodestate.Addr{Kind: nodestate.AddrNode, Node: netip.MustParseAddr("192.0.2.70"), SameLink: true}
 			s.Addrs[netip.MustParseAddr("10.244.1.2")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: attrs.Name, IfIndex: pod.Attrs().Index}
 			s.Routes[netip.MustParsePrefix("10.244.9.0/26")] = nodestate.Route{Pool: true, Tunnel: true, Node: netip.MustParseAddr("192.0.2.70")}
-			if err := applyAlone(t, standard, o, s); err != nil {
+			if err := applyAlone(t, nftables, o, s); err != nil {
 				t.Fatal(err)
 			}
 			if len(kernelHas(t)) <= len(before) {
@@ -147,10 +149,10 @@ func TestHostileLeftovers(t *testing.T) {
 }
 
 // applyAlone puts a state into the kernel by a driver, which ends then.
-func applyAlone(t *testing.T, standard bool, o CleanUpOptions, s *nodestate.State) error {
+func applyAlone(t *testing.T, nftables bool, o CleanUpOptions, s *nodestate.State) error {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	if standard {
+	if nftables {
 		d, err := nft.New(nft.Options{Logger: log, StateDir: o.StateDir})
 		if err != nil {
 			return err
@@ -162,4 +164,24 @@ func applyAlone(t *testing.T, standard bool, o CleanUpOptions, s *nodestate.Stat
 		return err
 	}
 	return errors.Join(d.Apply(context.Background(), s, nodestate.All()), d.Close())
+}
+
+// A clean-up removes nothing under an agent that has the node's lock: one that has started answers
+// no call yet.
+func TestHostileCleanUpBesideAgent(t *testing.T) {
+	hostile.Record(t, "a clean-up removes what an agent that starts alongside it makes", hostile.Operator, hostile.ControlPlane, hostile.Both)
+	dir := filepath.Join(t.TempDir(), "weir")
+	unlock, err := lockNode(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockNode(dir); !errors.Is(err, ErrRunning) {
+		t.Errorf("beside an agent: %v", err)
+	}
+	unlock()
+	again, err := lockNode(dir)
+	if err != nil {
+		t.Fatalf("when the agent has ended: %v", err)
+	}
+	again()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/kernel"
 )
@@ -24,7 +25,8 @@ import (
 // insideEnv says that a test is in a network namespace of its own.
 const insideEnv = "WEIR_TEST_INSIDE"
 
-// inNamespace runs a test once more, in a process in a network namespace of its own, and reports whether this is that process.
+// inNamespace runs a test once more, in a process in a network namespace of its own, and reports
+// whether this is that process.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) != "" {
@@ -42,7 +44,8 @@ func inNamespace(t *testing.T) bool {
 	return false
 }
 
-// beyond makes the interface eth0, whose other end is in another namespace with a listener on its address, and returns that.
+// beyond makes the interface eth0, whose other end is in another namespace with a listener on its
+// address, and returns that.
 func beyond(t *testing.T, own, far netip.Prefix) net.Listener {
 	t.Helper()
 	type result struct {
@@ -91,8 +94,9 @@ func beyond(t *testing.T, own, far netip.Prefix) net.Listener {
 	return r.l
 }
 
-// TestHostileRouteToAPI: an agent that starts where a route by weir0 leads to the API server's network, and one to its address, gets there, by the
-// configured cluster IP too; the routes of pods and Services stay.
+// TestHostileRouteToAPI: an agent that starts where a route by weir0 leads to the API server's
+// network, and one to its address, gets there, by the configured cluster IP too; the routes of pods
+// and Services stay.
 func TestHostileRouteToAPI(t *testing.T) {
 	const attack = "a pool's routes by weir0 cover the API server when an agent starts that knows it by its cluster IP"
 	hostile.Record(t, attack, hostile.Operator, hostile.EBPF, hostile.Both)
@@ -137,12 +141,12 @@ func TestHostileRouteToAPI(t *testing.T) {
 			if err := os.WriteFile(file, []byte(`["`+l.Addr().String()+`"]`), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			s := newAPIServers(file, slog.New(slog.DiscardHandler))
-			s.free("")
+			s := apiserver.NewDialer(file, slog.New(slog.DiscardHandler))
+			s.FreeRoutes("")
 			began := time.Now()
 			clusterIP := netip.AddrPortFrom(netip.MustParsePrefix(c.service).Addr().Next(), 443).String()
 			for range 2 { // at once, once the address that answers is known
-				conn, err := s.dial(context.Background(), "tcp", clusterIP)
+				conn, err := s.Dial(context.Background(), "tcp", clusterIP)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -3,7 +3,7 @@ package agent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/version"
@@ -13,7 +13,8 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("weir_"+name, help, labels, nil)
 }
 
-// The metrics. Those that count start at zero with the agent, but for drops, which start with the programs.
+// The metrics. Those that count start at zero with the agent, but for drops, which start with the
+// programs.
 var (
 	descBuild       = describe("build_info", "Always 1; the version of the agent.", "version")
 	descPackets     = describe("dropped_packets_total", "Packets dropped, by reason and by the rule that decided.", "reason", "rule")
@@ -137,7 +138,7 @@ func (c *collector) collectDrops(s *nodestate.State, count func(*prometheus.Desc
 	for _, d := range drops {
 		k := key{reason.Reason(d.Reason).String(), "gone"}
 		if _, ok := s.Rules.Get(d.Rule); d.Rule == 0 || ok {
-			k.rule = ruleWords(s, d.Rule)
+			k.rule = s.RuleText(d.Rule)
 		}
 		if labels, ok := deniedBy(s, d); ok {
 			denied[labels] += d.Packets
@@ -153,8 +154,9 @@ func (c *collector) collectDrops(s *nodestate.State, count func(*prometheus.Desc
 	}
 }
 
-// deniedBy returns direction, tier, kind, policy and rule of a drop by policy. Rules that are gone share one.
-func deniedBy(s *nodestate.State, d ebpf.Drop) (labels [5]string, ok bool) {
+// deniedBy returns direction, tier, kind, policy and rule of a drop by policy. Rules that are gone
+// share one.
+func deniedBy(s *nodestate.State, d dataplane.Drop) (labels [5]string, ok bool) {
 	switch reason.Reason(d.Reason) {
 	case reason.PolicyIngress:
 		labels[0] = "ingress"

@@ -2,11 +2,8 @@ package agent
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"net/http"
 	"time"
 
@@ -14,11 +11,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/weir-net/weir/internal/agent/httpserve"
+	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/config"
-	"github.com/weir-net/weir/internal/httplimit"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// stuckAfter is how long a part of the agent may be busy with one thing before it counts as hanging.
+// stuckAfter is how long a part of the agent may be busy with one thing before it counts as
+// hanging.
 const stuckAfter = 60 * time.Second
 
 // alive says why the agent should be restarted.
@@ -43,88 +43,30 @@ func (a *Agent) ready() error {
 	return a.alive()
 }
 
-// listener serves one handler at an address that may change.
-type listener struct {
-	what string
-	log  *slog.Logger
-
-	want   string // host:port; empty = nothing
-	server *http.Server
-	failed bool
-	tls    *tls.Config // nil = without encryption
-}
-
-// ensure listens where it should.
-func (l *listener) ensure(want string, handler http.Handler) {
-	if want == l.want && (want == "" || l.server != nil) {
-		return
-	}
-	l.close()
-	l.want = want
-	if want == "" {
-		return
-	}
-	ln, err := net.Listen("tcp", want)
-	if err != nil {
-		if !l.failed {
-			l.log.Error("cannot serve; trying again", "what", l.what, "address", want, "error", err)
-		}
-		l.failed = true
-		return
-	}
-	l.failed = false
-	server := httplimit.NewServer(handler)
-	l.server = server
-	l.log.Info("serving", "what", l.what, "address", ln.Addr().String())
-	ln = httplimit.NewListener(ln, httplimit.DefaultTotal, httplimit.DefaultPerSource)
-	if l.tls != nil {
-		ln = tls.NewListener(ln, l.tls)
-	}
-	go func() {
-		if err := server.Serve(ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			l.log.Error("serving ended", "what", l.what, "error", err)
-		}
-	}()
-}
-
-func (l *listener) close() {
-	if l.server != nil {
-		l.server.Close()
-		l.server = nil
-	}
-}
-
 // serve offers health and metrics where the configuration says, until ctx ends.
 func (a *Agent) serve(ctx context.Context) error {
-	health := &listener{what: "health", log: a.log}
-	metrics := &listener{what: "metrics", log: a.log}
-	defer health.close()
-	defer metrics.close()
+	health := &httpserve.Listener{What: "health", Log: a.log}
+	metrics := &httpserve.Listener{What: "metrics", Log: a.log}
+	defer health.Close()
+	defer metrics.Close()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var shown config.Metrics
 	var handler http.Handler
 	for {
 		e := a.cluster.snapshot().config
-		health.ensure(address(e.Health), a.healthHandler())
+		health.Ensure(httpserve.Address(e.Health), a.healthHandler())
 		if handler == nil || e.Metrics != shown {
 			shown, handler = e.Metrics, a.metricsHandler(e.Metrics)
-			metrics.ensure("", nil)
+			metrics.Ensure("", nil)
 		}
-		a.metricsTLS.ensure(metrics, e.Metrics, handler)
+		a.metricsTLS.Ensure(metrics, e.Metrics, handler)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
 	}
-}
-
-func address(e config.Endpoint) string {
-	if !e.Enabled {
-		return ""
-	}
-	return hostPort(e.Host, e.Port)
 }
 
 func (a *Agent) healthHandler() http.Handler {
@@ -155,4 +97,56 @@ func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 	return mux
+}
+
+// staleAfter is how late a state may be before the node is no good to load balancers (kube-proxy:
+// twice its sync period).
+const staleAfter = 60 * time.Second
+
+// healthy says why load balancers should turn away, whatever becomes of the Node. While the agent
+// starts the data plane of the one before goes on.
+func (a *Agent) healthy() error {
+	if late := a.loop.Stale(); late > staleAfter {
+		return fmt.Errorf("the node's state has been waiting for %s", late.Round(time.Second))
+	}
+	return a.alive()
+}
+
+// serveLoadBalancers answers load balancers about this node and about single Services, until ctx
+// ends.
+func (a *Agent) serveLoadBalancers(ctx context.Context) error {
+	node := &httpserve.Listener{What: "health of the node, for load balancers", Log: a.log}
+	defer node.Close()
+	mode := &httpserve.Listener{What: "proxy mode, for programs of this node", Log: a.log}
+	defer mode.Close()
+	services := lbhealth.NewServiceChecks(a.log, func() bool { return a.healthy() == nil })
+	a.serviceChecks.Store(services)
+	defer services.Close()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	handler := lbhealth.NodeHandler(func() (error, bool) { return a.healthy(), !a.cluster.snapshot().leaving }, time.Now)
+	for {
+		snap := a.cluster.snapshot()
+		want, wantMode := "", ""
+		proxy := a.cluster.servicesBy()
+		proxy.Proxy = proxy.Proxy || proxy.Seen != "" // one that begins has to find its ports free
+		if p := snap.config.HealthzPort; p != 0 && !proxy.Proxy {
+			want, wantMode = httpserve.HostPort("", p), lbhealth.ProxyModeAddr
+		}
+		node.Ensure(want, handler)
+		mode.Ensure(wantMode, http.HandlerFunc(lbhealth.ProxyMode))
+		switch {
+		case snap.state == nil:
+		case proxy.Proxy:
+			services.Update(nodestate.New(), nil)
+		default:
+			services.Update(snap.state, lbhealth.ServiceAddrs(snap.state, snap.config.Settings.NodePorts))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.checksDue:
+		case <-tick.C:
+		}
+	}
 }

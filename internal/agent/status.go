@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,8 +18,9 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
-	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/agent/lbhealth"
+	"github.com/weir-net/weir/internal/agent/problems"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/version"
@@ -34,8 +34,8 @@ const (
 	maxClients  = 20
 )
 
-// publish keeps the node's NodeStatus: at the start, when something that others look at changes, and
-// every heartbeat. Numbers alone wait for the heartbeat, so a pod's start writes nothing.
+// publish keeps the node's NodeStatus: at the start, when something that others look at changes,
+// and every heartbeat. Numbers alone wait for the heartbeat, so a pod's start writes nothing.
 func (a *Agent) publish(ctx context.Context) error {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
@@ -48,7 +48,7 @@ func (a *Agent) publish(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.kick:
+		case <-a.statusDue:
 			if p.written() {
 				continue // the check that comes within statusPause looks at it
 			}
@@ -115,17 +115,17 @@ func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 	return a != nil && reflect.DeepEqual(strip(*a), strip(*b))
 }
 
-// status tells how the node is now.
+// status reports how the node is now.
 func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus {
 	snap := a.cluster.snapshot()
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	st := &weirv1.NodeStatusStatus{
-		Version: version.Version, Dataplane: a.planeName(), ServiceHandling: servicesBy(snap.state), LinkAddress: linkAddress(snap.machine.mac),
+		Version: version.Version, Dataplane: a.driver.Name(), ServiceHandling: servicesBy(snap.state), LinkAddress: linkAddress(snap.machine.MAC),
 		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
-	if a.standard() {
-		st.UnsupportedFields = append(slices.Clone(st.UnsupportedFields), standardNever()...)
+	if never := a.driver.traits().never; len(never) > 0 {
+		st.UnsupportedFields = append(slices.Clone(st.UnsupportedFields), never...)
 	}
 	st.Announced = announced(snap.state)
 	for i, into := range []*string{&st.NodeAddress, &st.NodeAddressIPv6} {
@@ -133,7 +133,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 			*into = a.String()
 		}
 	}
-	for _, p := range snap.machine.subnets {
+	for _, p := range snap.machine.Subnets {
 		st.Subnets = append(st.Subnets, p.String())
 	}
 	if f, err := a.driver.Fallen(); err == nil {
@@ -219,7 +219,7 @@ func (a *Agent) dataplane() error {
 	if to := a.changing.Load(); to != nil {
 		from := planeEBPF
 		if *to == planeEBPF {
-			from = planeStandard
+			from = planeNFTables
 		}
 		return errChanging{from, *to}
 	}
@@ -235,109 +235,9 @@ func (a *Agent) dataplane() error {
 	return nil
 }
 
-// recentRepair is for how long a repair is told.
-const recentRepair = 10 * time.Minute
-
-// pressure names the maps that are nearly full. The text has no numbers that move: the metrics have them.
-func pressure(node string, all []ebpf.Pressure) []weirv1.Problem {
-	var out []weirv1.Problem
-	for _, p := range all {
-		if !p.High() {
-			continue
-		}
-		action := "use less of it, or tell us: the size is fixed"
-		if p.Setting != "" {
-			action = "raise FelixConfiguration spec." + p.Setting + " and restart the agent"
-		}
-		name := "map " + p.Map
-		if p.Family != "" {
-			name += " of " + p.Family
-		}
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: name, Value: fmt.Sprintf("more than 90 %% of %d entries", p.Capacity),
-			Message: "the map is nearly full: what comes beyond is not carried, or evicts what was used least", Action: action})
-	}
-	return out
-}
-
-// heldProblems name the pods that begin no connections because they have too many, in eBPF's table or in that of connection tracking.
-func heldProblems(held []ebpf.Held, standard bool, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
-	var out []weirv1.Problem
-	share, setting := "more than an eighth of the connection table", "FelixConfiguration spec.bpfMapSizeConntrack"
-	if standard {
-		share, setting = "more than a quarter of what is free of connection tracking", "net.netfilter.nf_conntrack_max"
-	}
-	for _, h := range held {
-		object := "address " + h.Addr.String()
-		if name, _, ok := owner(h.Addr); ok {
-			object = "Pod " + name.String()
-		}
-		out = append(out, weirv1.Problem{Object: object, Value: share, Message: "the table is nearly full and the pod has more than its share: it begins no further connection",
-			Action: "see what it connects to; else raise " + setting})
-	}
-	return out
-}
-
-// spentProblems name the pods that have used up their ports for source NAT towards a destination, and try on.
-func spentProblems(spent []ebpf.Spent, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
-	var out []weirv1.Problem
-	for _, p := range spent {
-		if !p.Recent {
-			continue
-		}
-		object := "address " + p.Addr.String()
-		if name, _, ok := owner(p.Addr); ok {
-			object = "Pod " + name.String()
-		}
-		out = append(out, weirv1.Problem{Object: object, Value: "all ports for source NAT towards one destination that a pod may have",
-			Message: "it begins no further connection to that destination, but for those that eBPF gives the ports of its flows that nobody has answered; other pods are not concerned",
-			Action:  "see what it connects to; else widen FelixConfiguration spec.bpfPSNATPorts"})
-	}
-	return out
-}
-
-// minMTU6 is the smallest MTU of a link that carries IPv6 (RFC 8200, section 5), bytes.
-const minMTU6 = 1280
-
-// nodeAddressProblems says which of the node's addresses are nowhere, or missing, and when links are too small.
-func nodeAddressProblems(node string, snap snapshot) []weirv1.Problem {
-	var out []weirv1.Problem
-	for _, addr := range snap.machine.missing {
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses", Value: addr.String(),
-			Message: "no interface of this machine has the address; other nodes cannot reach its pods",
-			Action:  "give it to an interface, or set kubelet's --node-ip"})
-	}
-	if s := snap.state; s != nil && s.Settings.IPv6 && s.Settings.PodMTU > 0 && s.Settings.PodMTU < minMTU6 {
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "MTU of pods", Value: strconv.Itoa(s.Settings.PodMTU),
-			Message: "IPv6 needs 1280 bytes at least: the kernel of a pod takes no IPv6 address",
-			Action:  "raise the MTU of the uplink or spec.vxlanMTU of FelixConfiguration default, less 20 bytes for VXLAN over IPv6, or do without IPv6"})
-	}
-	if s := snap.state; s != nil && s.Settings.IPv6 && !s.Settings.Node6.IsValid() {
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "status.addresses",
-			Message: "the cluster has an IPPool of IPv6, and this node no IPv6 address: no other node reaches the IPv6 addresses of its pods",
-			Action:  "name one in kubelet's --node-ip, or set ipv6Support: false in FelixConfiguration node." + node})
-	}
-	return out
-}
-
-// unfitProblems says which policies take more of the node than there is.
-func unfitProblems(snap snapshot) []weirv1.Problem {
-	if snap.state == nil {
-		return nil
-	}
-	var out []weirv1.Problem
-	for _, r := range snap.state.Unfit {
-		p := weirv1.Problem{Object: "Policies " + r.Name, Field: r.Detail, Message: "are too large together for this node: the pods that they select are cut off",
-			Action: "use fewer rules, ports and selectors; where it is for the networks in them, raise FelixConfiguration spec.bpfMapSizeIPSets and restart the agent"}
-		if r.Kind != "policy-too-large" {
-			p.Message = "would be too large together for this node: what the staged ones would do to the pods that they select is not found out"
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
-// fallback names the latest clients for which direct server return does not work; nil when there are none.
-func fallback(f ebpf.Fallen) *weirv1.DSRFallback {
+// fallback names the latest clients for which direct server return does not work; nil when there
+// are none.
+func fallback(f dataplane.DSRFallback) *weirv1.DSRFallback {
 	if len(f.Clients) == 0 {
 		return nil
 	}
@@ -348,18 +248,18 @@ func fallback(f ebpf.Fallen) *weirv1.DSRFallback {
 	return out
 }
 
-// topDrops are the most frequent drops, with the rules' words. Rules that are gone are left out: their counts stay in the
-// kernel, and would hide what is dropped now (the metrics have them together, as "gone"). So is what
-// nobody has to look at.
-func topDrops(drops []ebpf.Drop, s *nodestate.State) []weirv1.Drop {
-	drops = slices.DeleteFunc(drops, func(d ebpf.Drop) bool {
+// topDrops are the most frequent drops, with the rules' words. Rules that are gone are left out:
+// their counts stay in the kernel, and would hide what is dropped now (the metrics have them
+// together, as "gone"). So is what nobody has to look at.
+func topDrops(drops []dataplane.Drop, s *nodestate.State) []weirv1.Drop {
+	drops = slices.DeleteFunc(drops, func(d dataplane.Drop) bool {
 		if d.Rule == 0 || s == nil {
 			return reason.Reason(d.Reason).Quiet()
 		}
 		_, there := s.Rules.Get(d.Rule)
 		return !there
 	})
-	slices.SortStableFunc(drops, func(x, y ebpf.Drop) int {
+	slices.SortStableFunc(drops, func(x, y dataplane.Drop) int {
 		switch {
 		case x.Packets > y.Packets:
 			return -1
@@ -370,21 +270,9 @@ func topDrops(drops []ebpf.Drop, s *nodestate.State) []weirv1.Drop {
 	})
 	var out []weirv1.Drop
 	for _, d := range drops[:min(len(drops), maxDrops)] {
-		out = append(out, weirv1.Drop{Reason: reason.Reason(d.Reason).String(), Rule: ruleWords(s, d.Rule), Packets: int64(d.Packets)})
+		out = append(out, weirv1.Drop{Reason: reason.Reason(d.Reason).String(), Rule: s.RuleText(d.Rule), Packets: int64(d.Packets)})
 	}
 	return out
-}
-
-// ruleWords says in words what a rule number stands for.
-func ruleWords(s *nodestate.State, id nodestate.RuleID) string {
-	if id == 0 || s == nil {
-		return ""
-	}
-	r, ok := s.Rules.Get(id)
-	if !ok {
-		return fmt.Sprintf("rule %d (no longer there)", id)
-	}
-	return r.String()
 }
 
 // maxAnnounced bounds the addresses that a status names.
@@ -403,4 +291,39 @@ func announced(s *nodestate.State) []string {
 		out = append(out, a.String())
 	}
 	return out
+}
+
+// problems are those of this machine and of the configuration, and then those of objects.
+func (a *Agent) problems(snap snapshot) []weirv1.Problem {
+	n := snap.node(a.opts.Node)
+	out := slices.Clone(snap.config.Problems)
+	for _, p := range a.ipam.Problems() {
+		out = append(out, weirv1.Problem{Object: p.Object, Field: p.Field, Value: p.Value, Message: p.Message, Action: p.Action})
+	}
+	out = append(out, problems.Addresses(n)...)
+	st, of := a.driver.Status(), a.driver.traits()
+	out = append(out, problems.HostEndpoints(n, st.Uplinks, !of.uplinks)...)
+	out = append(out, problems.LateDrops(a.opts.Node, st.Arrival)...)
+	out = append(out, a.metricsTLS.Problems(a.opts.Node)...)
+	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
+	if of.alongsideProxy {
+		out = append(out, a.limits.Of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)
+		out = append(out, problems.KubeProxy(a.opts.Node, a.cluster.servicesBy())...)
+	}
+	if len(st.Uplinks) == 0 && of.uplinks {
+		out = append(out, problems.NoUplinks(snap.config.Settings.DataIfaces))
+	}
+	out = append(out, problems.FullMaps(a.opts.Node, a.driver.Pressures())...)
+	out = append(out, problems.Repairs(a.opts.Node, st)...)
+	objects := slices.Concat(problems.Overlaps(snap.overlaps), problems.Unfit(n), problems.Claims(snap.refused), problems.Refusals(snap.state), problems.Overdrawn(n), snap.problems, snap.tierless)
+	if c := a.serviceChecks.Load(); c != nil {
+		objects = append(objects, lbhealth.Problems(a.opts.Node, c.Failing(), c.Unanswered())...)
+	}
+	if held, err := a.driver.Held(); err == nil {
+		objects = append(objects, problems.BusyPods(held, of.connections, a.cluster.owner)...)
+	}
+	if spent, err := a.driver.Spent(); err == nil {
+		objects = append(objects, problems.PodsWithoutPorts(spent, a.cluster.owner)...)
+	}
+	return problems.Shown(a.opts.Node, out, objects)
 }

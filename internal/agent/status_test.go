@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -41,7 +41,7 @@ func TestNumbersWaitForTheHeartbeat(t *testing.T) {
 func TestDropsAreNamedByRule(t *testing.T) {
 	s := nodestate.New()
 	s.Rules.Set(7, nodestate.Rule{Kind: "NetworkPolicy", Name: "shop/web", Detail: "ingress"})
-	got := topDrops([]ebpf.Drop{{Reason: 3, Packets: 1}, {Reason: 1, Rule: 7, Packets: 9}, {Reason: 2, Rule: 8, Packets: 4}}, s)
+	got := topDrops([]dataplane.Drop{{Reason: 3, Packets: 1}, {Reason: 1, Rule: 7, Packets: 9}, {Reason: 2, Rule: 8, Packets: 4}}, s)
 	if len(got) != 2 || got[0].Rule != "NetworkPolicy shop/web ingress" || got[0].Reason != "POLICY_INGRESS" || got[0].Packets != 9 {
 		t.Errorf("%+v", got)
 	}
@@ -52,20 +52,21 @@ func TestDropsAreNamedByRule(t *testing.T) {
 
 // What every pod sends by itself on a node without IPv6 is no news.
 func TestDropsThatAreNoNews(t *testing.T) {
-	got := topDrops([]ebpf.Drop{{Reason: uint32(reason.FamilyLink), Packets: 1 << 30}, {Reason: uint32(reason.Family), Packets: 1}}, nodestate.New())
+	got := topDrops([]dataplane.Drop{{Reason: uint32(reason.FamilyLink), Packets: 1 << 30}, {Reason: uint32(reason.Family), Packets: 1}}, nodestate.New())
 	if len(got) != 1 || got[0].Reason != "FAMILY" {
 		t.Errorf("%+v", got)
 	}
 }
 
-// Rules come and go with policies: whoever makes many that deny and removes them again must not hide what is dropped now.
+// Rules come and go with policies: whoever makes many that deny and removes them again must not
+// hide what is dropped now.
 func TestHostileDropsOfRulesThatAreGone(t *testing.T) {
 	hostile.Record(t, "counts of removed rules hide the drops that happen now", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	s := nodestate.New()
 	s.Rules.Set(7, nodestate.Rule{Kind: "NetworkPolicy", Name: "shop/web", Detail: "ingress"})
-	drops := []ebpf.Drop{{Reason: 1, Rule: 7, Packets: 3}}
+	drops := []dataplane.Drop{{Reason: 1, Rule: 7, Packets: 3}}
 	for id := range nodestate.RuleID(1000) {
-		drops = append(drops, ebpf.Drop{Reason: 1, Rule: 1000 + id, Packets: 1 << 20})
+		drops = append(drops, dataplane.Drop{Reason: 1, Rule: 1000 + id, Packets: 1 << 20})
 	}
 	got := topDrops(drops, s)
 	if len(got) != 1 || got[0].Rule != "NetworkPolicy shop/web ingress" || got[0].Packets != 3 {
@@ -73,7 +74,8 @@ func TestHostileDropsOfRulesThatAreGone(t *testing.T) {
 	}
 }
 
-// While another data plane is about to carry the packets, the status says so, from the first moment on.
+// While another data plane is about to carry the packets, the status says so, from the first moment
+// on.
 func TestHostileChangeIsReported(t *testing.T) {
 	hostile.Record(t, "a node that changes its data plane is reported as healthy with the one before", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	for _, c := range []struct {
@@ -112,19 +114,5 @@ func TestAnnouncedAddressesAreListed(t *testing.T) {
 	got := announced(s)
 	if len(got) != maxAnnounced || got[0] != "192.0.2.0" || got[99] != "192.0.2.99" {
 		t.Errorf("%d: %v", len(got), got)
-	}
-}
-
-func TestPoliciesThatDoNotFitAreNamed(t *testing.T) {
-	t.Parallel()
-	s := nodestate.New()
-	s.Unfit = []nodestate.Rule{{Kind: "policy-too-large", Name: "shop/a,b", Detail: "ingress"}, {Kind: "staged-policy-too-large", Name: "shop/a (staged)", Detail: "egress"}}
-	got := unfitProblems(snapshot{state: s})
-	if len(got) != 2 || !strings.Contains(got[0].String(), "Policies shop/a,b ingress: are too large") || !strings.Contains(got[0].Message, "cut off") ||
-		!strings.Contains(got[1].String(), "Policies shop/a (staged) egress: would be") {
-		t.Errorf("%v", got)
-	}
-	if got := unfitProblems(snapshot{}); len(got) > 0 {
-		t.Errorf("before there is a state: %v", got)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// What is not in force because its tier is gone is a problem of the node, which makes `weir status` end with an error.
+// What is not in force because its tier is gone is a problem of the node, which makes `weir status`
+// end with an error.
 func TestHostileMissingTierIsSaid(t *testing.T) {
 	hostile.Record(t, "a deleted tier leaves its policies without effect unnoticed", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	c := newCluster("n1", nil, config.New("n1", nil, nil), slog.New(slog.DiscardHandler))

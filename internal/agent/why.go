@@ -2,102 +2,23 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"sync"
 	"time"
 
+	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/version"
 	"github.com/weir-net/weir/internal/why"
 )
 
-// whyPause is the least time between two answers: each loads programs.
-const whyPause = 200 * time.Millisecond
+// whyAgent is why.Agent.
+type whyAgent struct{ *Agent }
 
-// whyTurn lets one question in at a time.
-type whyTurn struct {
-	mu   sync.Mutex
-	last time.Time // of the question before; guarded by mu
-}
+// applyWithin is how long an answer waits for the newest state to be in the kernel.
+const applyWithin = 2 * time.Second
 
-var errBusy = errors.New("the agent is answering " + why.Busy + "; try again")
-
-// take waits until the pause since the last question is over, and returns what ends the turn.
-func (t *whyTurn) take(ctx context.Context) (func(), error) {
-	if !t.mu.TryLock() {
-		return nil, errBusy
-	}
-	select {
-	case <-time.After(whyPause - time.Since(t.last)):
-	case <-ctx.Done():
-		t.mu.Unlock()
-		return nil, ctx.Err()
-	}
-	return func() {
-		t.last = time.Now()
-		t.mu.Unlock()
-	}, nil
-}
-
-// answerWhy says what becomes of a packet: POST /why with a why.Request; the answer is a why.Answer.
-func (a *Agent) answerWhy(w http.ResponseWriter, r *http.Request) {
-	var q why.Request
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields() // what one does not know of a question changes its answer
-	if err := d.Decode(&q); err != nil {
-		http.Error(w, fmt.Sprintf("the question cannot be read by weir-agent %s: %v", version.Version, err), http.StatusBadRequest)
-		return
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		http.Error(w, "there is something behind the question", http.StatusBadRequest)
-		return
-	}
-	if err := q.Check(); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	end, err := a.whyTurn.take(r.Context())
-	if errors.Is(err, errBusy) {
-		http.Error(w, err.Error(), http.StatusTooManyRequests)
-		return
-	} else if err != nil {
-		return // nobody listens any more
-	}
-	defer end()
-	answer, err := a.why(r.Context(), q)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-		return
-	}
-	answerJSON(w, answer)
-}
-
-// errMoved: the state changed while the question was answered.
-var errMoved = errors.New("the node's state changes all the time; try again")
-
-// why answers from one state, which the kernel has.
-func (a *Agent) why(ctx context.Context, q why.Request) (*why.Answer, error) {
-	for range 3 {
-		state, behind, err := a.settled(ctx)
-		if err != nil {
-			return nil, err
-		}
-		inquiry := &inquiry{agent: a, ask: q, state: state, answer: &why.Answer{Node: a.opts.Node, Version: version.Version, Behind: behind}}
-		err = inquiry.run(ctx)
-		if errors.Is(err, errMoved) {
-			continue
-		}
-		return inquiry.answer, err
-	}
-	return nil, errMoved
-}
-
-// settled returns the state that is in the kernel, or what of it is not there.
-func (a *Agent) settled(ctx context.Context) (s *nodestate.State, behind string, err error) {
+// AppliedState implements why.Agent.
+func (a whyAgent) AppliedState(ctx context.Context) (s *nodestate.State, behind string, err error) {
 	var gen uint64
 	if err := a.cluster.do(ctx, func() {
 		a.cluster.compute()
@@ -108,7 +29,7 @@ func (a *Agent) settled(ctx context.Context) (s *nodestate.State, behind string,
 	if s == nil {
 		return nil, "", errors.New("the agent has not read the cluster yet")
 	}
-	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
+	wait, cancel := context.WithTimeout(ctx, applyWithin)
 	defer cancel()
 	for a.loop.Applied() < gen && wait.Err() == nil {
 		select {
@@ -126,3 +47,27 @@ func (a *Agent) settled(ctx context.Context) (s *nodestate.State, behind string,
 	}
 	return s, behind, nil
 }
+
+// Explain implements why.Agent.
+func (a whyAgent) Explain(ctx context.Context, s *nodestate.State, ask why.Explainer) (x calc.Explanation, found bool, err error) {
+	c := a.cluster
+	var same bool
+	if err := c.do(ctx, func() {
+		c.compute()
+		if same = c.snapshot().state == s; same {
+			x, found = ask(c.model)
+		}
+	}); err != nil {
+		return x, false, err
+	}
+	if !same {
+		return x, false, why.ErrMoved
+	}
+	return x, found, nil
+}
+
+// DataPlane implements why.Agent.
+func (a whyAgent) DataPlane() why.DataPlane { return a.driver }
+
+// LinkAddress implements why.Agent.
+func (a whyAgent) LinkAddress() string { return linkAddress(a.cluster.snapshot().machine.MAC) }

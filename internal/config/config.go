@@ -29,8 +29,8 @@ type Effective struct {
 	// CgroupV2Path is the folder of the unified control group hierarchy whose sockets are this node's;
 	// empty = the root of the hierarchy.
 	CgroupV2Path string
-	// Standard asks for the data plane of standard Linux (bpfEnabled: false), in force from the start of the agent on.
-	Standard bool
+	// NFTables asks for the data plane nftables (bpfEnabled: false), in force from the start of the agent on.
+	NFTables bool
 	// MapSizes are the sizes of maps, in force from the start of the agent on.
 	MapSizes MapSizes
 	// EventsMB is the size of the ring of events, in force from the start of the agent on.

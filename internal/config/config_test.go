@@ -189,10 +189,10 @@ func TestUnsupportedIsSaid(t *testing.T) {
 }
 
 func TestDataPlane(t *testing.T) {
-	for text, standard := range map[string]bool{`{}`: false, `{"bpfEnabled":true}`: false, `{"bpfEnabled":false}`: true} {
+	for text, nftables := range map[string]bool{`{}`: false, `{"bpfEnabled":true}`: false, `{"bpfEnabled":false}`: true} {
 		r := New("n1", nil, nil)
 		r.Set("default", spec(t, text))
-		if got := r.Resolve(); got.Effective.Standard != standard || len(got.Unsupported)+len(got.Problems) > 0 {
+		if got := r.Resolve(); got.Effective.NFTables != nftables || len(got.Unsupported)+len(got.Problems) > 0 {
 			t.Errorf("%s: %+v", text, got)
 		}
 	}

@@ -251,7 +251,7 @@ func serviceExternalIPs() field {
 
 // bpfEnabled chooses the data plane. Unset is eBPF where the kernel can, whatever the default was elsewhere.
 func bpfEnabled() field {
-	return boolean("bpfEnabled", "BPFEnabled", false, func(e *Effective, on bool) { e.Standard = !on })
+	return boolean("bpfEnabled", "BPFEnabled", false, func(e *Effective, on bool) { e.NFTables = !on })
 }
 
 var byName, byEnv = index()

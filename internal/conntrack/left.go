@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Way is how packets of one direction of a connection go to another node, whatever the routes say. Data planes of standard Linux have it in
+// Way is how packets of one direction of a connection go to another node, whatever the routes say. nftables has it in
 // the connection's mark.
 type Way struct {
 	Node    netip.Addr // an address by which the node is known

@@ -21,8 +21,8 @@ type Config struct {
 	// Pod returns the name of a pod of kube-proxy on this node, "" when there is none; ok is false while
 	// the cluster is not known.
 	Pod func() (name string, ok bool)
-	// Beside says that Services are left to a kube-proxy that runs here. Otherwise Weir carries them all the same.
-	Beside bool
+	// Alongside says that Services are left to a kube-proxy that runs here. Otherwise Weir carries them all the same.
+	Alongside bool
 	// Before is called before rules are taken away, by which open connections may be translated. nil = nobody asks.
 	Before func() error
 	// Changed is called after Handling changed. nil = nobody asks.
@@ -72,7 +72,7 @@ type Watch struct {
 // New looks for the first time: where rules of a kube-proxy are there, one carries Services until it is known that none runs.
 func New(cfg Config) *Watch {
 	w := &Watch{cfg: cfg}
-	if cfg.Beside {
+	if cfg.Alongside {
 		w.look()
 	}
 	return w
@@ -91,7 +91,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	defer clean.Stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	if !w.cfg.Beside {
+	if !w.cfg.Alongside {
 		look.Stop()
 	}
 	c := cleaner{cfg: w.cfg}
@@ -196,7 +196,7 @@ func (c *cleaner) look() {
 	who, known := running(c.cfg)
 	switch {
 	case who != "":
-		if c.gone = 0; c.told != who && !c.cfg.Beside {
+		if c.gone = 0; c.told != who && !c.cfg.Alongside {
 			c.cfg.Log.Warn("a kube-proxy runs on this node; its rules are left alone. Weir does its work: remove it", "seen", who)
 		}
 		c.told = who

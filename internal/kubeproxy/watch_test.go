@@ -98,7 +98,7 @@ func TestWatch(t *testing.T) {
 		sh(t, "table ip kube-proxy {\n chain services {\n }\n}\n", "nft -f -")
 		pod, known := "", false
 		var told []Handling
-		w := New(Config{Log: slog.New(slog.DiscardHandler), Beside: true, proc: t.TempDir(), Enabled: func() bool { return true },
+		w := New(Config{Log: slog.New(slog.DiscardHandler), Alongside: true, proc: t.TempDir(), Enabled: func() bool { return true },
 			Pod: func() (string, bool) { return pod, known }, Changed: func(h Handling) { told = append(told, h) }})
 		if h := w.Handling(); !h.Proxy || h.Mode != ModeNFTables {
 			t.Errorf("at the start: %+v", h)

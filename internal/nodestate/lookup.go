@@ -1,6 +1,7 @@
 package nodestate
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/model"
@@ -54,6 +55,18 @@ func (s *State) ClassOf(addr netip.Addr) Class {
 // Ports are what of a packet policy looks at beside its addresses and its protocol. Of ICMP, Dst is the type * 256 + the
 // code; other protocols without ports have zeros.
 type Ports struct{ Src, Dst uint16 }
+
+// RuleText says in words what a rule number stands for, "" for none.
+func (s *State) RuleText(id RuleID) string {
+	if id == 0 || s == nil {
+		return ""
+	}
+	r, ok := s.Rules.Get(id)
+	if !ok {
+		return fmt.Sprintf("rule %d (no longer there)", id)
+	}
+	return r.String()
+}
 
 // Verdict is look-up 2 for an endpoint's set in one direction: may it exchange packets of this
 // protocol with these ports with peer, and which rule says so. No isolation allows by rule 0.

@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/relay/live"
 )

@@ -5,7 +5,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/weir-net/weir/internal/ask/wire"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/peerauth/trust"
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )

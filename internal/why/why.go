@@ -1,199 +1,164 @@
-// Package why is what `weir why` asks an agent (POST /why) and what it answers.
+// Package why answers `weir why`: what one node does with a packet, and why. The answer comes from
+// the data plane itself: the loaded programs are run on the packet (eBPF), or the rules in the
+// kernel are evaluated for it (nftables), and nothing is sent. Alongside it, package calc explains
+// the policies at each end from the cluster's objects, and the tables of the node's state say what
+// they hold; where the three do not agree the answer has a warning.
+//
+//	Engine (why.go) ─ inquiry (inquiry.go): the packet, at the hook where it meets the node
+//	  ├─ program.go, nftables.go   what the data plane does with it
+//	  ├─ outcome.go                that in words, and the node where to ask on
+//	  └─ policy.go, hostendpoints.go   what policy says, compared with that
 package why
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
+	"io"
+	"net/http"
+	"sync"
+	"time"
 
 	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/version"
+	"github.com/weir-net/weir/internal/why/wire"
 )
 
-// Path is where agents are asked.
-const Path = "/why"
-
-// Busy is in the error of an agent that answers somebody else at the moment.
-const Busy = "another question of this kind"
-
-// Where a packet meets a node, as in docs/design/datapath.md.
-const (
-	FromWorkload = "from_workload" // sent by a pod of the node
-	ToUplink     = "to_uplink"     // sent by the node itself
-	FromUplink   = "from_uplink"   // from the network
-	FromTunnel   = "from_tunnel"   // from another node, decapsulated
-)
-
-// Request asks what becomes of the first packet of a connection, or of one packet that another node sent on.
-type Request struct {
-	Hook        string         `json:"hook"`
-	Source      netip.Addr     `json:"source"`
-	Destination netip.Addr     `json:"destination"`
-	Protocol    model.Protocol `json:"protocol"` // TCP, UDP, SCTP, or ICMP of the family: an echo request
-	SourcePort  uint16         `json:"sourcePort"`
-	Port        uint16         `json:"port"`
-	Backend     netip.AddrPort `json:"backend"` // of a Service: this one; invalid = any
-	Received    *Handover      `json:"received,omitempty"`
+// Agent is what the engine needs of the node's agent.
+type Agent interface {
+	// AppliedState returns the newest state, once it is in the kernel; behind says what of it is
+	// not there in good time.
+	AppliedState(ctx context.Context) (s *nodestate.State, behind string, err error)
+	// Explain asks about the cluster as it was when a state was computed, or returns ErrMoved when
+	// that is not the newest state any more.
+	Explain(ctx context.Context, s *nodestate.State, ask Explainer) (x calc.Explanation, found bool, err error)
+	// DataPlane is what carries the node's packets.
+	DataPlane() DataPlane
+	// LinkAddress is the MAC address by which other nodes reach this one, "" when it is not known.
+	LinkAddress() string
 }
 
-// Handover is a packet on its way to another node.
-type Handover struct {
-	Hook  string     `json:"hook"`          // where it comes in: FromTunnel, FromUplink
-	From  netip.Addr `json:"from"`          // the node that sends it: the tunnel's outer source
-	MAC   string     `json:"mac,omitempty"` // of that node's uplink
-	Frame []byte     `json:"frame"`         // Ethernet
+// Explainer asks package calc about a cluster.
+type Explainer func(*model.Cluster) (x calc.Explanation, found bool)
+
+// DataPlane is what the engine asks of any data plane. One that is also Programs is eBPF's, one
+// that is also Rules that of nftables.
+type DataPlane interface {
+	Name() string // as in a NodeStatus
+	Places() dataplane.Places
+	IfIndex(a nodestate.Addr) int
 }
 
-// maxFrame bounds a frame, bytes: what the first packet of a connection takes, and more.
-const maxFrame = 512
+// Programs is a data plane whose programs can be run on a packet that is not sent.
+type Programs interface {
+	// Programs loads second instances of programs.
+	Programs(names []string) (*ebpf.Rehearsal, error)
+	// Prove compares such an instance with the program that the node's packets meet.
+	Prove(r *ebpf.Rehearsal, program string, ifindex int, six bool) (ebpf.Proof, error)
+}
 
-// Check says what in a request cannot be asked.
-func (q *Request) Check() error {
-	switch {
-	case !q.Source.IsValid() || !q.Destination.IsValid() || q.Source.Is4() != q.Destination.Is4() || q.Source.Is4In6() || q.Destination.Is4In6():
-		return fmt.Errorf("%v and %v are not two addresses of one family", q.Source, q.Destination)
-	case q.Source.Zone() != "" || q.Destination.Zone() != "":
-		return errors.New("an address with a zone is one link's alone")
-	case q.Destination.IsMulticast() || q.Destination.IsUnspecified() || q.Source.IsMulticast() || q.Source.IsUnspecified():
-		return fmt.Errorf("nobody has the address %v or %v alone", q.Source, q.Destination)
+// Rules is a data plane whose rules in the kernel can be evaluated for a packet that is not sent.
+type Rules interface {
+	Rehearse(nft.Question) (*nft.Passage, error)
+}
+
+// ErrMoved says that the state changed while the question was answered.
+var ErrMoved = errors.New("the node's state changes all the time; try again")
+
+// Engine answers questions about the packets of one node, one at a time.
+type Engine struct {
+	Node  string
+	Agent Agent
+
+	slot slot
+}
+
+// minPause is the least time between two answers: each loads programs.
+const minPause = 200 * time.Millisecond
+
+// slot lets one question in at a time.
+type slot struct {
+	mu   sync.Mutex
+	last time.Time // when the question before was answered; guarded by mu
+}
+
+var errBusy = errors.New("the agent is answering " + wire.Busy + "; try again")
+
+// acquire waits until the pause since the last question is over, and returns what frees the slot.
+func (s *slot) acquire(ctx context.Context) (release func(), err error) {
+	if !s.mu.TryLock() {
+		return nil, errBusy
 	}
-	switch q.Protocol {
-	case model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP:
-	case model.ProtocolICMP, model.ProtocolICMPv6:
-		if (q.Protocol == model.ProtocolICMP) != q.Source.Is4() {
-			return errors.New("ICMP is not that of the addresses' family")
-		}
-	default:
-		return fmt.Errorf("protocol %s: want tcp, udp, sctp or icmp", q.Protocol)
+	select {
+	case <-time.After(minPause - time.Since(s.last)):
+	case <-ctx.Done():
+		s.mu.Unlock()
+		return nil, ctx.Err()
 	}
-	switch q.Hook {
-	case FromWorkload, ToUplink, FromUplink:
-		if q.Received != nil {
-			return fmt.Errorf("a packet of another node does not come by %s", q.Hook)
-		}
-	case FromTunnel:
-		return errors.New("what comes by the tunnel was sent on by another node")
-	case "":
-		h := q.Received
-		if h == nil || h.Hook != FromTunnel && h.Hook != FromUplink || len(h.Frame) == 0 || len(h.Frame) > maxFrame || !h.From.IsValid() {
-			return errors.New("neither a hook nor a packet of another node")
-		}
-	default:
-		return fmt.Errorf("no such hook: %q", q.Hook)
+	return func() {
+		s.last = time.Now()
+		s.mu.Unlock()
+	}, nil
+}
+
+// ServeHTTP answers POST /why with a wire.Request; the answer is a wire.Answer.
+func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var q wire.Request
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields() // what one does not know of a question changes its answer
+	if err := d.Decode(&q); err != nil {
+		http.Error(w, fmt.Sprintf("the question cannot be read by weir-agent %s: %v", version.Version, err), http.StatusBadRequest)
+		return
 	}
-	return nil
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		http.Error(w, "there is something behind the question", http.StatusBadRequest)
+		return
+	}
+	if err := q.Check(); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	release, err := e.slot.acquire(r.Context())
+	if errors.Is(err, errBusy) {
+		http.Error(w, err.Error(), http.StatusTooManyRequests)
+		return
+	} else if err != nil {
+		return // nobody listens any more
+	}
+	defer release()
+	answer, err := e.answer(r.Context(), q)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(text, '\n')) // who asked may have gone
 }
 
-// Answer is what one node does with the packet.
-type Answer struct {
-	Node     string   `json:"node"`
-	Version  string   `json:"version"`
-	Plane    string   `json:"plane"`            // the data plane that judged
-	Epoch    uint32   `json:"epoch"`            // of flows
-	Behind   string   `json:"behind,omitempty"` // what of the desired state is not in the kernel
-	Packet   string   `json:"packet"`           // as it comes in
-	Flow     string   `json:"flow,omitempty"`   // what the node remembers of such a packet
-	Service  *Service `json:"service,omitempty"`
-	Policies []End    `json:"policies,omitempty"`
-	Program  Program  `json:"program"`          // of eBPF
-	Tables   *Tables  `json:"tables,omitempty"` // of nftables
-	Outcome  Outcome  `json:"outcome"`
-	Next     *Next    `json:"next,omitempty"`
-	Notes    []string `json:"notes,omitempty"`    // what else counts, and is not explained
-	Warnings []string `json:"warnings,omitempty"` // where what was found does not fit together
-}
-
-// Service is what stands behind the address that was asked for.
-type Service struct {
-	Name     string    `json:"name"` // "Service default/web port http"
-	Frontend string    `json:"frontend"`
-	Where    string    `json:"where"` // AtConnect, InPath
-	Backends []Backend `json:"backends"`
-	Chosen   string    `json:"chosen,omitempty"`   // of this answer; any other of those that may be chosen could be, in a real connection
-	Affinity uint32    `json:"affinity,omitempty"` // seconds
-}
-
-// Where a Service is translated.
-const (
-	AtConnect = "in the socket, when it connects"
-	InPath    = "in the packet path"
-)
-
-// Backend is an endpoint of a Service.
-type Backend struct {
-	Address string `json:"address"`
-	Pod     string `json:"pod,omitempty"`
-	Node    string `json:"node,omitempty"`
-	Usable  bool   `json:"usable"` // new connections like this one may get it
-}
-
-// End is what policy says at one end of the connection.
-type End struct {
-	Direction   string           `json:"direction"`           // ingress, egress
-	Host        string           `json:"host,omitempty"`      // of a host endpoint: host, forward, preDNAT, doNotTrack
-	Interface   string           `json:"interface,omitempty"` // of a host endpoint: by which the packet comes in, or leaves
-	Peer        netip.Addr       `json:"peer"`
-	Explanation calc.Explanation `json:"explanation"`
-	// Table is what the tables that the programs look up say; it must be the same.
-	TableAllow bool           `json:"tableAllow"`
-	TableRule  nodestate.Rule `json:"tableRule"`
-	Agrees     bool           `json:"agrees"`
-	Undecided  bool           `json:"undecided,omitempty"` // doNotTrack: allowed to go on, and be judged by all else
-}
-
-// Program is the program that was run; of nftables the interface and the number of runs alone.
-type Program struct {
-	Name      string `json:"name"`
-	Interface string `json:"interface"`
-	Tag       string `json:"tag"`  // the kernel's digest of the instructions that were run
-	Live      string `json:"live"` // of those that the node's packets meet
-	ID        uint32 `json:"id"`   // of the program that these meet
-	Same      bool   `json:"same"`
-	Why       string `json:"why,omitempty"` // not the same
-	Runs      int    `json:"runs"`          // how often, until the backend was the one that was asked for
-}
-
-// Tables are the rules in the kernel that the packet was led through.
-type Tables struct {
-	Table      string   `json:"table"`           // "ip weir"
-	Generation uint32   `json:"generation"`      // of the node's nftables
-	Rules      int      `json:"rules"`           // in the table; each was compared with what the agent wrote
-	Met        int      `json:"met"`             // by the packet
-	Chains     []string `json:"chains"`          // in the order in which the packet met them
-	Chain      string   `json:"chain,omitempty"` // that dropped it
-	Lookups    []Lookup `json:"lookups"`         // what the kernel was asked, each compared with what the agent wrote
-	Same       bool     `json:"same"`            // all is as the agent wrote it
-}
-
-// Lookup is a question to a set in the kernel, with the answer.
-type Lookup struct {
-	Set   string `json:"set"`
-	Key   string `json:"key"`
-	Found bool   `json:"found"`
-	Value string `json:"value,omitempty"` // of a map
-}
-
-// Outcome is what the program, or the rules, decided.
-type Outcome struct {
-	Verdict string `json:"verdict"`
-	Text    string `json:"text"`             // in words
-	Packet  string `json:"packet,omitempty"` // as it goes on
-	Reason  string `json:"reason,omitempty"` // of a drop
-	Rule    string `json:"rule,omitempty"`   // that allowed last, or denied
-	Way     string `json:"way,omitempty"`    // local, direct, tunnel, stack
-}
-
-// Verdicts.
-const (
-	Delivered = "delivered" // to the pod, or to the node itself
-	SentOn    = "sent on"   // to another node of the cluster
-	Left      = "left"      // the cluster, or to the kernel's stack, which routes it
-	Dropped   = "dropped"
-)
-
-// Next is where to ask on.
-type Next struct {
-	Node     string   `json:"node"`
-	Handover Handover `json:"handover"`
+// answer answers from one state, which the kernel has.
+func (e *Engine) answer(ctx context.Context, q wire.Request) (*wire.Answer, error) {
+	for range 3 {
+		state, behind, err := e.Agent.AppliedState(ctx)
+		if err != nil {
+			return nil, err
+		}
+		i := &inquiry{agent: e.Agent, ask: q, state: state, answer: &wire.Answer{Node: e.Node, Version: version.Version, Behind: behind}}
+		err = i.run(ctx)
+		if errors.Is(err, ErrMoved) {
+			continue
+		}
+		return i.answer, err
+	}
+	return nil, ErrMoved
 }

@@ -25,8 +25,9 @@ var mayImport = map[string][]string{
 	"internal/dataplane":          {"internal/model", "internal/nodestate"},
 	"internal/dataplane/handover": {"internal/dataplane"},
 	"internal/dataplane/ebpf":     {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
-	"internal/dataplane/nft":      {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/rulewalk"},
-	"internal/rulewalk":           {"internal/jhash", "internal/kernel"},
+	"internal/dataplane/nft":      {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/nfteval"},
+	"internal/nfteval":            {"internal/jhash", "internal/kernel"},
+	"internal/why/wire":           {"internal/calc", "internal/model", "internal/nodestate"},
 	"internal/watch":              {"api", "internal/model", "internal/selector"},
 }
 
@@ -39,6 +40,7 @@ var never = map[string][]string{
 	"internal/dataplane/handover": {"internal/dataplane/ebpf", "internal/dataplane/nft", "internal/agent"},
 	"internal/dataplane/ebpf":     {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico", "internal/dataplane/nft"},
 	"internal/dataplane/nft":      {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime", "github.com/projectcalico", "internal/dataplane/ebpf"},
+	"internal/why":                {"internal/agent", "internal/watch", "k8s.io"},
 	"cmd/weir-cni":                {"internal/calc", "internal/watch", "k8s.io"}, // starts in milliseconds
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
-	"github.com/weir-net/weir/internal/garbage"
+	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -28,7 +28,7 @@ type node struct {
 	k       *calc.Calculator
 	maps    offline
 	loop    *dataplane.Loop
-	garbage *garbage.Collector
+	garbage *gctuner.Collector
 }
 
 // offline are maps as a driver.
@@ -51,7 +51,7 @@ func newNode(b *testing.B, c *model.Cluster) *node {
 	if err != nil {
 		b.Fatal(err)
 	}
-	n := &node{c: c, k: calc.New(), maps: offline{maps}, garbage: garbage.New()}
+	n := &node{c: c, k: calc.New(), maps: offline{maps}, garbage: gctuner.New()}
 	n.loop = dataplane.NewLoop(n.maps, slog.New(slog.DiscardHandler))
 	n.loop.Settled = n.garbage.Settled
 	ctx, stop := context.WithCancel(context.Background())

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
+	"github.com/weir-net/weir/internal/progtest"
 	"github.com/weir-net/weir/internal/sim"
-	"github.com/weir-net/weir/internal/trial"
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
@@ -220,7 +220,7 @@ func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 		}
 		return err
 	})
-	if errors.Is(err, trial.ErrNotRunnable) {
+	if errors.Is(err, progtest.ErrNotRunnable) {
 		return c.oracle.Receive(in), nil
 	}
 	if err != nil {

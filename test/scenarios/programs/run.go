@@ -6,16 +6,16 @@ package programs
 
 import (
 	driver "github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/progtest"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/sim"
-	"github.com/weir-net/weir/internal/trial"
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
 // set is a loaded collection of programs.
 type set struct {
 	*driver.Offline
-	runner *trial.Runner
+	runner *progtest.Runner
 	events *driver.EventReader
 }
 
@@ -30,7 +30,7 @@ func load(host, tunnelDev int) (*set, error) {
 		o.Close()
 		return nil, err
 	}
-	if s.runner, err = trial.New(o.Programs, o.IPv6.Maps["weir_trace"]); err != nil {
+	if s.runner, err = progtest.New(o.Programs, o.IPv6.Maps["weir_trace"]); err != nil {
 		s.close()
 		return nil, err
 	}

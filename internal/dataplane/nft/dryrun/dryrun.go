@@ -21,9 +21,9 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nfteval"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
-	"github.com/weir-net/weir/internal/rulewalk"
 )
 
 // Question is a packet of which Run says what becomes.
@@ -123,7 +123,7 @@ type dryRun struct {
 	node     Node
 	family   table.Family
 	question Question
-	walk     *rulewalk.Walk
+	walk     *nfteval.Walk
 	out      *Trace
 }
 
@@ -133,7 +133,7 @@ func (r *dryRun) begin(t events.Header) error {
 	if r.family.Six {
 		of = unix.NFPROTO_IPV6
 	}
-	table, err := rulewalk.Read(of, table.Name)
+	table, err := nfteval.Read(of, table.Name)
 	if err != nil {
 		return err
 	}
@@ -142,8 +142,8 @@ func (r *dryRun) begin(t events.Header) error {
 		pick = rand.Uint32N
 	}
 	ip := slices.Clone(r.question.Frame[14:])
-	w := &rulewalk.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.Proto), L4: 40,
-		Ends: rulewalk.Tuple{Src: t.Src, Dst: t.Dst, SrcPort: t.SrcPort, DstPort: t.DstPort}}}
+	w := &nfteval.Walk{Table: table, Pick: pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: nfteval.Packet{Link: r.question.Frame[:14], IP: ip, Proto: uint8(t.Proto), L4: 40,
+		Ends: nfteval.Tuple{Src: t.Src, Dst: t.Dst, SrcPort: t.SrcPort, DstPort: t.DstPort}}}
 	if !r.family.Six {
 		w.L4 = int(ip[0]&15) * 4
 	}
@@ -153,7 +153,7 @@ func (r *dryRun) begin(t events.Header) error {
 			w.Ends.SrcPort = binary.BigEndian.Uint16(ip[w.L4+4:])
 		}
 	}
-	if w.Flow, err = rulewalk.FindFlow(w.Ends, w.Proto); err != nil {
+	if w.Flow, err = nfteval.FindFlow(w.Ends, w.Proto); err != nil {
 		return err
 	}
 	if r.question.In != 0 {
@@ -161,15 +161,15 @@ func (r *dryRun) begin(t events.Header) error {
 			return err
 		}
 	}
-	r.walk, *r.out = w, Trace{Known: w.Flow.Known, Established: w.Flow.State == rulewalk.StateEstablished}
+	r.walk, *r.out = w, Trace{Known: w.Flow.Known, Established: w.Flow.State == nfteval.StateEstablished}
 	return nil
 }
 
 // deviceOf is an interface as rules see it.
-func deviceOf(index int) (rulewalk.Device, error) {
+func deviceOf(index int) (nfteval.Device, error) {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
-		return rulewalk.Device{}, fmt.Errorf("interface %d: %w", index, err)
+		return nfteval.Device{}, fmt.Errorf("interface %d: %w", index, err)
 	}
 	kind := uint16(unix.ARPHRD_VOID)
 	switch l.Attrs().EncapType {
@@ -178,7 +178,7 @@ func deviceOf(index int) (rulewalk.Device, error) {
 	case "loopback":
 		kind = unix.ARPHRD_LOOPBACK
 	}
-	return rulewalk.Device{Index: index, Name: l.Attrs().Name, Type: kind}, nil
+	return nfteval.Device{Index: index, Name: l.Attrs().Name, Type: kind}, nil
 }
 
 // addrType is the kernel's type of an address (RTN_LOCAL, …).
@@ -213,7 +213,7 @@ func nextHop(to netip.Addr) (netip.Addr, error) {
 }
 
 // hook lets the packet pass a hook; false = it ended there.
-func (r *dryRun) hook(at rulewalk.Hook) (bool, error) {
+func (r *dryRun) hook(at nfteval.Hook) (bool, error) {
 	e, err := r.walk.Hook(at)
 	if err != nil || !e.Dropped {
 		return err == nil, err
@@ -237,7 +237,7 @@ func (r *dryRun) pass() error {
 	if r.question.In == 0 {
 		return r.send()
 	}
-	if ok, err := r.hook(rulewalk.Prerouting); !ok || err != nil {
+	if ok, err := r.hook(nfteval.Prerouting); !ok || err != nil {
 		return err
 	}
 	return r.route()
@@ -261,7 +261,7 @@ func (r *dryRun) send() error {
 		if len(w.Chains) > 0 {
 			break
 		}
-		if ok, err := r.hook(rulewalk.Output); !ok || err != nil {
+		if ok, err := r.hook(nfteval.Output); !ok || err != nil {
 			return err
 		}
 	}
@@ -300,7 +300,7 @@ func (r *dryRun) route() error {
 		return nil
 	}
 	if route.Type == unix.RTN_LOCAL {
-		ok, err := r.hook(rulewalk.Input)
+		ok, err := r.hook(nfteval.Input)
 		if ok {
 			r.out.Way = WayNode
 		}
@@ -309,7 +309,7 @@ func (r *dryRun) route() error {
 	if w.Out, err = deviceOf(route.LinkIndex); err != nil {
 		return err
 	}
-	if ok, err := r.hook(rulewalk.Forward); !ok || err != nil {
+	if ok, err := r.hook(nfteval.Forward); !ok || err != nil {
 		return err
 	}
 	return r.leave()
@@ -325,7 +325,7 @@ func (r *dryRun) leave() error {
 	if w.Routed&marks.RoutedBit != 0 {
 		out.Node = r.node.Numbers.Taken[int(w.Routed&marks.NodeMask)>>marks.NodeShift]
 	}
-	if ok, err := r.hook(rulewalk.Postrouting); !ok || err != nil {
+	if ok, err := r.hook(nfteval.Postrouting); !ok || err != nil {
 		return err
 	}
 	host, tunnel := r.node.Network.HostIndex(), r.node.Network.TunnelIndex()
@@ -399,15 +399,15 @@ func (r *dryRun) decapsulate() (bool, error) {
 	}
 	outer := outerPacket(from, f.Node(s), s.Settings.Tunnel.Port, s.Settings.Tunnel.VNI)
 	l4 := len(outer) - 16
-	tuple := rulewalk.Tuple{Src: from, Dst: f.Node(s), SrcPort: outerPort, DstPort: s.Settings.Tunnel.Port}
-	w := &rulewalk.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: rulewalk.Packet{Link: linkOf(s, from), IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
-	if w.Flow, err = rulewalk.FindFlow(tuple, unix.IPPROTO_UDP); err != nil {
+	tuple := nfteval.Tuple{Src: from, Dst: f.Node(s), SrcPort: outerPort, DstPort: s.Settings.Tunnel.Port}
+	w := &nfteval.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: nfteval.Packet{Link: linkOf(s, from), IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
+	if w.Flow, err = nfteval.FindFlow(tuple, unix.IPPROTO_UDP); err != nil {
 		return false, err
 	}
 	r.walk = w
-	ok, err := r.hook(rulewalk.Prerouting)
+	ok, err := r.hook(nfteval.Prerouting)
 	if ok && err == nil {
-		ok, err = r.hook(rulewalk.Input)
+		ok, err = r.hook(nfteval.Input)
 	}
 	inner.Mark, inner.Lookups, inner.Chains, inner.Rules = w.Mark, w.Lookups, w.Chains, w.Rules
 	r.walk = inner

@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/apiserver"
+	"github.com/weir-net/weir/internal/agent/machine"
+	"github.com/weir-net/weir/internal/agent/problems"
+	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// snapshot is what others may look at. Values in it are never changed.
+type snapshot struct {
+	state    *nodestate.State
+	config   config.Result
+	lastGood map[string]string
+	problems []weirv1.Problem // of objects
+	overlaps []calc.PoolOverlap
+	tierless []weirv1.Problem // policies whose tier does not exist
+	refused  []calc.Refusal   // claims of nodes
+	// gateways and serviceCIDRs are addresses that no pod gets.
+	gateways     []netip.Addr
+	serviceCIDRs []netip.Prefix
+	machine      machine.Facts
+	// hostEndpoints are those of this node, by name.
+	hostEndpoints []*model.HostEndpoint
+	nodeAddrs     [2]netip.Addr // IPv4, IPv6
+	leaving       bool          // this node is about to be removed
+	endpoints     int
+	services      int
+	apiServers    []string
+	controllers   []string
+	beat          time.Time // of the goroutine
+}
+
+// node is what problems of the node are about.
+func (s snapshot) node(name string) problems.Node {
+	return problems.Node{Name: name, State: s.state, Machine: s.machine, HostEndpoints: s.hostEndpoints}
+}
+
+// publish renews what others see.
+func (c *cluster) publish(state *nodestate.State) {
+	containers := map[string]bool{}
+	for _, ep := range c.model.Local.Endpoints {
+		containers[ep.ContainerID+" "+ep.Interface] = true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
+	c.snap.refused = c.calc.Refused()
+	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
+	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
+	if own := c.model.Nodes[c.node]; own != nil {
+		c.snap.leaving = own.Leaving
+	}
+	c.snap.apiServers, c.snap.controllers = apiserver.Addresses(c.servers), apiserver.Addresses(c.controllers)
+}
+
+// snapshot returns what is known now.
+func (c *cluster) snapshot() snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.snap
+}
+
+func (c *cluster) apiServers() []string { return c.snapshot().apiServers }
+
+func (c *cluster) lastGood() map[string]string { return c.snapshot().lastGood }
+
+// policies counts the policies that apply to pods of this node.
+func (s snapshot) policies() int {
+	if s.state == nil {
+		return 0
+	}
+	names := map[string]bool{}
+	for _, r := range s.state.Rules.All() {
+		if strings.HasSuffix(strings.TrimSuffix(r.Kind, ".projectcalico.org"), "Policy") && model.KindInForce(r.Kind) == r.Kind {
+			names[r.Kind+" "+r.Name] = true
+		}
+	}
+	return len(names)
+}
+
+// hostEndpointsOf returns a node's host endpoints, by name.
+func hostEndpointsOf(c *model.Cluster, node string) []*model.HostEndpoint {
+	var out []*model.HostEndpoint
+	for _, h := range c.HostEndpoints {
+		if h.Node == node {
+			out = append(out, h)
+		}
+	}
+	slices.SortFunc(out, func(a, b *model.HostEndpoint) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}

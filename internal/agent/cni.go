@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/weir-net/weir/internal/cni"
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+// enforcementChecker is what the enforcer asks of a driver apart from states.
+type enforcementChecker interface {
+	// Enforced says what is missing for an endpoint to be enforced.
+	Enforced(ep model.LocalEndpoint) error
+}
+
+// podFinder finds the pod of an ADD.
+type podFinder interface {
+	PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
+}
+
+// enforcer is cni.Enforcer.
+type enforcer struct {
+	cluster *cluster
+	loop    *dataplane.Loop
+	driver  enforcementChecker
+	pods    podFinder
+	log     *slog.Logger
+}
+
+// Attach implements cni.Enforcer. The pod's labels are known before its endpoint is, so that policy
+// binds its first packet.
+func (e *enforcer) Attach(ctx context.Context, ep model.LocalEndpoint) error {
+	began := time.Now()
+	pod, err := e.pods.PodForAdd(ctx, ep.Pod, "")
+	if err != nil {
+		return err
+	}
+	found := time.Now()
+	gen, err := e.cluster.attach(ctx, ep, pod)
+	if err != nil {
+		return err
+	}
+	computed := time.Now()
+	if err := e.loop.Wait(ctx, gen, concerning(ep)); err != nil {
+		return fmt.Errorf("pod %s: %w", ep.Pod, err)
+	}
+	applied := time.Now()
+	if err := e.driver.Enforced(ep); err != nil {
+		return fmt.Errorf("pod %s: %w", ep.Pod, err)
+	}
+	e.log.Debug("endpoint enforced", "pod", ep.Pod.String(), "interface", ep.Interface, "finding the pod", found.Sub(began),
+		"computing", computed.Sub(found), "applying", applied.Sub(computed), "checking", time.Since(applied))
+	return nil
+}
+
+// Detach implements cni.Enforcer.
+func (e *enforcer) Detach(ctx context.Context, ep model.LocalEndpoint) error {
+	gen, err := e.cluster.detach(ctx, ep)
+	if err != nil {
+		return err
+	}
+	return e.loop.Wait(ctx, gen, concerning(ep))
+}
+
+// Check implements cni.Enforcer.
+func (e *enforcer) Check(ctx context.Context, ep model.LocalEndpoint) error {
+	ok, err := e.cluster.has(ctx, ep)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("endpoint of pod %s is not known to the agent", ep.Pod)
+	}
+	return e.driver.Enforced(ep)
+}
+
+// concerning picks the failures of an endpoint's addresses and interface. An address whose policy
+// could not be written is among them: the driver holds it back.
+func concerning(ep model.LocalEndpoint) func(*dataplane.KeyError) bool {
+	return func(e *dataplane.KeyError) bool {
+		if e.Table == "programs" && strings.HasPrefix(e.Key, ep.Interface+" ") {
+			return true
+		}
+		for _, a := range ep.Addrs {
+			if e.Key == a.String() {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// pods is cni.Pods.
+type pods struct {
+	watcher *watch.Watcher
+	node    string
+}
+
+// PodForAdd implements cni.Pods.
+func (p pods) PodForAdd(ctx context.Context, name model.Name, uid string) (cni.Pod, error) {
+	pod, err := p.watcher.PodForAdd(ctx, name, uid)
+	switch {
+	case apierrors.IsNotFound(err), errors.Is(err, watch.ErrPodReplaced):
+		return cni.Pod{}, fmt.Errorf("%w: %w", cni.ErrPodNotFound, err)
+	case err != nil:
+		return cni.Pod{}, err
+	}
+	out := cni.Pod{Name: name, UID: pod.UID, Labels: pod.Pod.Labels, Annotations: pod.Annotations, NamespaceAnnotations: pod.NamespaceAnnotations}
+	if pod.Namespace != nil {
+		out.NamespaceLabels = map[string]string{}
+		maps.Copy(out.NamespaceLabels, pod.Namespace.Labels)
+	}
+	return out, nil
+}
+
+// PodLives implements cni.Pods.
+func (p pods) PodLives(name model.Name, uid string) bool {
+	return p.watcher.PodLives(name, uid, p.node)
+}

@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/weir-net/weir/internal/await"
+)
+
+func TestConflistIsReadByRuntimes(t *testing.T) {
+	c := conflist{dir: t.TempDir()}
+	wrote, err := c.ensure("/run/weir/cni.sock", false)
+	if err != nil || !wrote {
+		t.Fatalf("wrote %t, %v", wrote, err)
+	}
+	if wrote, err = c.ensure("/run/weir/cni.sock", false); err != nil || wrote {
+		t.Errorf("wrote again: %t, %v", wrote, err)
+	}
+	list, err := libcni.ConfListFromFile(c.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list.CNIVersion != "1.0.0" || len(list.Plugins) != 1 || list.Plugins[0].Network.Type != "weir-cni" {
+		t.Errorf("%+v", list)
+	}
+	files, err := libcni.ConfFiles(c.dir, []string{".conf", ".conflist", ".json"})
+	if err != nil || len(files) != 1 {
+		t.Errorf("files for the runtime: %v, %v", files, err)
+	}
+}
+
+// TestConflistFollowsFamilies: the file says that pods get IPv6 when they do, also when that
+// changes.
+func TestConflistFollowsFamilies(t *testing.T) {
+	c := conflist{dir: t.TempDir()}
+	var v6 atomic.Bool
+	look, stop := make(chan struct{}, 1), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		stop <- c.keep(ctx, "/run/weir/cni.sock", func() error { return nil }, v6.Load, look, slog.New(slog.DiscardHandler))
+	}()
+	for _, want := range []bool{false, true, false} {
+		v6.Store(want)
+		select {
+		case look <- struct{}{}:
+		default:
+		}
+		await.That(t, fmt.Sprintf("assign_ipv6 is %t", want), func() error {
+			raw, err := os.ReadFile(c.path())
+			if err != nil {
+				return err
+			}
+			var conf struct {
+				Plugins []struct {
+					IPAM struct {
+						IPv4 bool `json:"assign_ipv4"`
+						IPv6 bool `json:"assign_ipv6"`
+					}
+				}
+			}
+			if err := json.Unmarshal(raw, &conf); err != nil {
+				return err
+			}
+			if got := conf.Plugins[0].IPAM; !got.IPv4 || got.IPv6 != want {
+				return fmt.Errorf("the file says %+v", got)
+			}
+			return nil
+		})
+	}
+	cancel()
+	if err := <-stop; err != nil {
+		t.Error(err)
+	}
+}
+
+func ips(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		out = append(out, netip.MustParseAddr(t))
+	}
+	return out
+}

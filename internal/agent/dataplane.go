@@ -1,0 +1,248 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/problems"
+	"github.com/weir-net/weir/internal/agent/statefile"
+	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/handover"
+	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/why"
+)
+
+// dataPlane is a data plane as the agent uses it: what a driver is, and what it reports.
+type dataPlane interface {
+	handover.Predecessor
+	enforcementChecker
+	Run(ctx context.Context) error
+	dataplane.Reporter
+	Events() (events.Source, error)
+	Listen(on bool) error
+	why.DataPlane
+	traits() traits
+}
+
+// traits are in what data planes differ, as far as the agent is concerned.
+type traits struct {
+	// alongsideProxy: a kube-proxy of the node may go on carrying Services.
+	alongsideProxy bool
+	// uplinks: policy is in force on interfaces with programs alone.
+	uplinks bool
+	// sharedEvents: somebody else may have what events are read from.
+	sharedEvents bool
+	// connections is the table whose shares pods have.
+	connections problems.ConnectionTable
+	// never is what no node with this data plane does, whatever is asked. The text names no node:
+	// those of all nodes are reported once.
+	never []string
+}
+
+// errNotOnNFTables is the answer to what only programs can be asked.
+var errNotOnNFTables = errors.New("this node has the data plane nftables (bpfEnabled: false), which cannot be asked this; see its rules with nft list table ip weir")
+
+// nftablesPlane is the data plane nftables. What only eBPF has is absent.
+type nftablesPlane struct{ *nft.Driver }
+
+// Name is that in a NodeStatus.
+func (p nftablesPlane) Name() string { return planeNFTables }
+
+func (p nftablesPlane) traits() traits {
+	return traits{alongsideProxy: true, sharedEvents: true,
+		connections: problems.ConnectionTable{Share: "more than a quarter of what is free of connection tracking", Setting: "net.netfilter.nf_conntrack_max"},
+		never:       []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}}
+}
+
+func (p nftablesPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
+
+func (p nftablesPlane) Pressures() []dataplane.Pressure { return nil }
+
+func (p nftablesPlane) LostEvents() (dataplane.LostEvents, error) {
+	return dataplane.LostEvents{Full: p.Driver.LostEvents()}, nil
+}
+
+func (p nftablesPlane) Answers() (map[string]uint64, error) { return nil, errNotOnNFTables }
+
+func (p nftablesPlane) IfIndex(a nodestate.Addr) int { return a.IfIndex }
+
+// Held are pods that begin no connection.
+func (p nftablesPlane) Held() ([]dataplane.HeldPod, error) {
+	var out []dataplane.HeldPod
+	for _, h := range p.Driver.Held() {
+		out = append(out, dataplane.HeldPod{Addr: h.Addr, Entries: h.Entries})
+	}
+	return out, nil
+}
+
+// Spent are pods that used up their ports for source NAT.
+func (p nftablesPlane) Spent() ([]dataplane.SpentPod, error) {
+	spent, err := p.Driver.Spent()
+	out := make([]dataplane.SpentPod, 0, len(spent))
+	for _, s := range spent {
+		out = append(out, dataplane.SpentPod{Addr: s.Addr, Refused: s.Refused, Recent: s.Recent})
+	}
+	return out, err
+}
+
+// Events begins to read events.
+func (p nftablesPlane) Events() (events.Source, error) { return p.Driver.Events() }
+
+// Places are those of the node in the words of eBPF's.
+func (p nftablesPlane) Places() dataplane.Places {
+	at, err := p.Driver.Places()
+	if err != nil && at.Behind == "" {
+		at.Behind = err.Error()
+	}
+	return dataplane.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
+}
+
+// Fallen are clients that fell back from direct server return.
+func (p nftablesPlane) Fallen() (dataplane.DSRFallback, error) {
+	clients, total, err := p.Driver.Fallen()
+	return dataplane.DSRFallback{Clients: clients, Total: total}, err
+}
+
+// Drops counts what policy dropped, and nothing else.
+func (p nftablesPlane) Drops() ([]dataplane.Drop, error) {
+	drops, err := p.Driver.Drops()
+	out := make([]dataplane.Drop, 0, len(drops))
+	for _, d := range drops {
+		out = append(out, dataplane.Drop{Reason: uint32(d.Reason), Rule: d.Rule, Packets: d.Packets, Bytes: d.Bytes})
+	}
+	return out, err
+}
+
+// Status says what there is in the words of eBPF's.
+func (p nftablesPlane) Status() dataplane.Status {
+	st := p.Driver.Status()
+	return dataplane.Status{Endpoints: st.Endpoints, Tunnel: st.Tunnel, Writes: st.Writes, Problems: st.Problems, Entries: st.Elements,
+		Repairs: st.Repairs, Repaired: st.Repaired}
+}
+
+// planeChoice remembers which data plane the node has, and whether the other one's remains may
+// still be there.
+type planeChoice struct {
+	NFTables bool `json:"standard"` // the name in files of earlier versions, too
+	Other    bool `json:"other"`
+	Known    bool `json:"known"`
+}
+
+// planeChooser chooses the node's data plane at the agent's start.
+type planeChooser struct {
+	file    *statefile.File[planeChoice]
+	log     *slog.Logger
+	choice  planeChoice
+	unsaved bool // the file does not say what choice says
+	bpffs   string
+
+	mu    sync.Mutex
+	lacks error // what of the kernel rules eBPF out
+}
+
+func openPlaneChooser(stateDir, bpffs string, log *slog.Logger) *planeChooser {
+	p := &planeChooser{file: statefile.New[planeChoice](filepath.Join(stateDir, "dataplane.json"), log), log: log, bpffs: bpffs}
+	p.choice = p.file.Load()
+	return p
+}
+
+// choose decides between eBPF and nftables: as was in force before, at the first start as the
+// environment says, and without eBPF where the kernel cannot carry it.
+func (p *planeChooser) choose(e config.Effective, lacks error) (nftables bool) {
+	p.mu.Lock()
+	p.lacks = lacks
+	p.mu.Unlock()
+	want := p.choice.NFTables
+	if !p.choice.Known {
+		want = e.NFTables
+	}
+	if lacks != nil && !want {
+		want = true
+		p.log.Error("this kernel cannot carry the eBPF data plane; nftables takes its place", "error", lacks)
+	}
+	if err := p.note(want); err != nil {
+		p.log.Error("remembering which data plane the node has; trying again, and what the other one left stays until then", "error", err)
+	}
+	return want
+}
+
+// note remembers a choice, before anything is done about it. Where none was known, or another one,
+// the other data plane may have left something.
+func (p *planeChooser) note(nftables bool) error {
+	if p.choice.Known && p.choice.NFTables == nftables {
+		return nil
+	}
+	p.choice = planeChoice{NFTables: nftables, Other: true, Known: true}
+	return p.save()
+}
+
+// save writes the choice where the next start finds it.
+func (p *planeChooser) save() error {
+	err := p.file.Save(p.choice)
+	p.unsaved = err != nil
+	return err
+}
+
+// changed reports whether another data plane is asked for than the one in force.
+func (p *planeChooser) changed(e config.Effective) bool {
+	return e.NFTables != p.choice.NFTables && (e.NFTables || p.lacking() == nil)
+}
+
+// lacking is what of the kernel rules eBPF out, as far as it is known yet.
+func (p *planeChooser) lacking() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lacks
+}
+
+// problem is what weir status says of a node that has not the data plane that it is asked to have.
+func (p *planeChooser) problem(node string, e config.Effective) []weirv1.Problem {
+	lacks := p.lacking()
+	if lacks == nil || e.NFTables {
+		return nil
+	}
+	return []weirv1.Problem{{Object: "Node " + node, Field: "bpfEnabled", Message: "this kernel cannot carry the eBPF data plane, nftables is in force: " + lacks.Error(),
+		Action: "use a newer kernel, or set bpfEnabled: false for this node"}}
+}
+
+// connectionsToImport says what eBPF takes over of connection tracking at this start: what our
+// tables translated where they are, else what a kube-proxy did where its rules are. What is not
+// known counts as there, but evaluates nothing.
+func (p *planeChooser) connectionsToImport(tables, rules func() (bool, error)) ebpf.TakeOver {
+	if !p.choice.Other {
+		return ebpf.TakeNothing
+	}
+	ours, err := tables()
+	if err != nil {
+		p.log.Warn("it is not known whether the data plane nftables was in force; of its connections those that were translated are taken over", "error", err)
+	}
+	switch {
+	case err != nil: // nothing may be there to evaluate what programs pass
+		return ebpf.TakeTranslated
+	case ours:
+		return ebpf.TakeAll
+	}
+	theirs, err := rules()
+	if err != nil {
+		p.log.Warn("it is not known whether a kube-proxy balanced connections; they are taken over as if one did", "error", err)
+	}
+	if theirs || err != nil {
+		return ebpf.TakeTranslated
+	}
+	return ebpf.TakeNothing
+}
+
+// Names of the data planes in a NodeStatus.
+const (
+	planeEBPF     = "eBPF"
+	planeNFTables = "nftables"
+)

@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+)
+
+// TestPlaneChoice: what the other data plane left is looked for whenever it cannot be excluded that
+// it was there.
+func TestPlaneChoice(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "dataplane.json")
+	start := func(e config.Effective, lacks error, nftables, other bool) *planeChooser {
+		t.Helper()
+		p := openPlaneChooser(dir, "", log)
+		if got := p.choose(e, lacks); got != nftables || p.choice.Other != other || p.unsaved {
+			t.Errorf("nftables %v, the other may be there %v, unsaved %v; want %v, %v", got, p.choice.Other, p.unsaved, nftables, other)
+		}
+		return p
+	}
+	p := start(config.Effective{}, nil, false, true) // nobody knows what was there
+	p.choice.Other = false
+	if err := p.save(); err != nil {
+		t.Fatal(err)
+	}
+	start(config.Effective{NFTables: true}, nil, false, false) // as before, until the cluster's settings are read
+	start(config.Effective{}, errors.New("no such map"), true, true)
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(config.Effective{NFTables: true}, nil, true, true)
+}
+
+// TestTakeOver: connections are taken over where there was somebody who could have translated them.
+func TestTakeOver(t *testing.T) {
+	failing := errors.New("no answer")
+	for name, c := range map[string]struct {
+		other     bool
+		tables    bool
+		tablesErr error
+		rules     bool
+		rulesErr  error
+		want      ebpf.TakeOver
+	}{
+		"nobody":                  {other: true, want: ebpf.TakeNothing},
+		"as before":               {tables: true, rules: true, want: ebpf.TakeNothing},
+		"our tables":              {other: true, tables: true, want: ebpf.TakeAll},
+		"beside a kube-proxy":     {other: true, tables: true, rules: true, want: ebpf.TakeAll},
+		"a kube-proxy":            {other: true, rules: true, want: ebpf.TakeTranslated},
+		"tables cannot be listed": {other: true, tablesErr: failing, want: ebpf.TakeTranslated},
+		"rules cannot be listed":  {other: true, rulesErr: failing, want: ebpf.TakeTranslated},
+	} {
+		p := &planeChooser{log: slog.New(slog.DiscardHandler), choice: planeChoice{Other: c.other}}
+		got := p.connectionsToImport(func() (bool, error) { return c.tables, c.tablesErr }, func() (bool, error) { return c.rules, c.rulesErr })
+		if got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestPlaneChoiceThatCannotBeKept is known for one.
+func TestPlaneChoiceThatCannotBeKept(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := openPlaneChooser(dir, "", slog.New(slog.DiscardHandler))
+	if p.choose(config.Effective{}, nil); !p.unsaved {
+		t.Error("a choice that could not be written counts as remembered")
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.save(); err != nil || p.unsaved {
+		t.Errorf("saving again: %v", err)
+	}
+}

@@ -1,0 +1,54 @@
+// Package nettest makes network namespaces for tests. A Namespace has a thread of its own, which
+// runs what a test wants done there and ends with the namespace.
+package nettest
+
+import (
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Namespace is a network namespace that lasts until its test ends.
+type Namespace struct {
+	FD int // its file descriptor, for links that are moved there
+
+	name string
+	jobs chan func() error
+	done chan error
+}
+
+// New makes a namespace, which needs root. Its name is that of failures.
+func New(t *testing.T, name string) *Namespace {
+	t.Helper()
+	n := &Namespace{name: name, jobs: make(chan func() error), done: make(chan error)}
+	go func() {
+		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
+		for f := range n.jobs {
+			n.done <- f()
+		}
+	}()
+	n.Do(t, "a namespace", func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		n.FD, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	})
+	t.Cleanup(func() {
+		close(n.jobs)
+		if err := unix.Close(n.FD); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// Do runs f in the namespace, by its thread. The test ends when f fails at what it is for.
+func (n *Namespace) Do(t *testing.T, what string, f func() error) {
+	t.Helper()
+	n.jobs <- f
+	if err := <-n.done; err != nil {
+		t.Fatalf("%s: %s: %v", n.name, what, err)
+	}
+}

@@ -1,0 +1,90 @@
+package why
+
+import (
+	"fmt"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/progtest"
+	"github.com/weir-net/weir/internal/sim"
+)
+
+// maxRuns bounds how often a program is run until it chose the backend that was asked for.
+const maxRuns = 256
+
+// runProgram runs the hook's program, from a second instance of the node's.
+func (i *inquiry) runProgram() error {
+	name := progtest.Program(i.in.Hook)
+	if i.in.Hook == sim.ToUplink && i.state.JudgesAlone() {
+		name = progtest.EachProgram
+	}
+	plane, ok := i.plane.(Programs)
+	if !ok {
+		return fmt.Errorf("the data plane %s has neither programs nor rules that can be asked", i.plane.Name())
+	}
+	r, err := plane.Programs([]string{name})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	runner, err := progtest.New(r.Programs, r.Hop6)
+	if err != nil {
+		return err
+	}
+	defer runner.Close()
+	if name == progtest.EachProgram {
+		runner.AtUplinks(func(ifindex int) bool { _, ok := i.places.Uplinks[ifindex]; return ok })
+	}
+	if err := i.copyFlow(r); err != nil {
+		return err
+	}
+	if err := r.CopyShare(i.in.Packet.IP.Src); err != nil {
+		return err
+	}
+	p := &i.answer.Program
+	for p.Runs = 1; ; p.Runs++ {
+		if i.result, err = runner.Run(i.in, i.frame); err != nil {
+			return err
+		}
+		if i.gotWantedBackend() || p.Runs == maxRuns || i.answer.Flow != "" {
+			break
+		}
+		if err := r.Forget(); err != nil {
+			return err
+		}
+	}
+	if !i.gotWantedBackend() {
+		i.warn("backend %s was never chosen in %d runs", i.ask.Backend, p.Runs)
+	}
+	proof, err := plane.Prove(r, name, i.in.IfIndex, i.in.Packet.IP.Src.Is6())
+	if err != nil {
+		return err
+	}
+	p.Name, p.Tag, p.Live, p.ID, p.Same, p.Why = proof.Program, proof.Tag, proof.Live, proof.ID, proof.Same(), proof.Attached
+	switch {
+	case proof.Tag != proof.Live:
+		i.warn("the program that was run is not the one that is loaded (tags %s and %s): this answer is not about the node's packets", proof.Tag, proof.Live)
+	case proof.Attached != "":
+		i.warn("the program is not in effect: %s", proof.Attached)
+	}
+	return nil
+}
+
+// copyFlow lets the rehearsal know the flow of the packet, where the node knows one.
+func (i *inquiry) copyFlow(r *ebpf.Rehearsal) error {
+	p := i.in.Packet
+	sp, dp := p.Ports()
+	k := ebpf.FlowKey{Src: p.IP.Src, Dst: p.IP.Dst, SrcPort: sp, DstPort: dp, Proto: model.Protocol(p.IP.Proto)}
+	found, established, err := r.CopyFlow(k)
+	if err != nil || !found {
+		return err
+	}
+	if _, _, err := r.CopyFlow(k.Turned()); err != nil {
+		return err
+	}
+	i.answer.Flow = "the node knows a half-open connection of these addresses and ports; it was copied"
+	if established {
+		i.answer.Flow = "the node knows a connection of these addresses and ports; it was copied"
+	}
+	return nil
+}
