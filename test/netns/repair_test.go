@@ -57,10 +57,7 @@ func testTableRepaired(t *testing.T, fam family) {
 			broken++
 		}
 	}
-	// What is whole is not taken for broken.
-	if f.apply(); f.n1.driver.last.Tables != broken {
-		t.Errorf("a table was found broken %d times, want %d", f.n1.driver.last.Tables, broken)
-	}
+	f.foundBroken(t, broken)
 }
 
 // TestDeviceTablesRepaired: so do the tables of what comes out of the tunnel, and of ARP.
@@ -90,8 +87,15 @@ func testDeviceTablesRepaired(t *testing.T, fam family) {
 			broken++
 		}
 	}
-	if f.apply(); f.n1.driver.last.Tables != broken {
-		t.Errorf("a table was found broken %d times, want %d", f.n1.driver.last.Tables, broken)
+	f.foundBroken(t, broken)
+}
+
+// foundBroken: what is whole is not taken for broken. A table that was broken while the driver read
+// its elements anew, every 10 s, is repaired by that, and not counted.
+func (f *fixture) foundBroken(t *testing.T, most uint64) {
+	t.Helper()
+	if f.apply(); f.n1.driver.last.Tables == 0 || f.n1.driver.last.Tables > most {
+		t.Errorf("a table was found broken %d times, want 1 to %d", f.n1.driver.last.Tables, most)
 	}
 }
 
