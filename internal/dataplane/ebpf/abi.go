@@ -13,8 +13,8 @@ import (
 // abiNumber is WEIR_ABI of bpf/abi.h. A test compares it, and the numbers below, with that file.
 const abiNumber = 4
 
-// Bits and indexes of bpf/abi.h. Enums that no variable has as its type are not in the object's BTF,
-// so they cannot be generated with the types.
+// Bits and indexes of bpf/abi.h. Enums that no variable has as its type are not in the object's
+// BTF, so they cannot be generated with the types.
 const (
 	addrNATOutgoing = 1
 	addrSameLink    = 2

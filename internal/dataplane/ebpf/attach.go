@@ -37,8 +37,9 @@ var (
 		{"getpeername4", ebpf.AttachCgroupInet4GetPeername}, {"getpeername6", ebpf.AttachCgroupInet6GetPeername},
 	}
 
-	// cgroupHooks6 are those of the programs for IPv6. On each hook both families' programs are attached and all run (links
-	// always share a hook): a socket address is of one family, which the other's program leaves alone, so their order is no matter.
+	// cgroupHooks6 are those of the programs for IPv6. On each hook both families' programs are
+	// attached and all run (links always share a hook): a socket address is of one family, which
+	// the other's program leaves alone, so their order is no matter.
 	cgroupHooks6 = []hook{
 		{ipv6Prefix + "connect6", ebpf.AttachCGroupInet6Connect}, {ipv6Prefix + "sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
 		{ipv6Prefix + "recvmsg6", ebpf.AttachCGroupUDP6Recvmsg}, {ipv6Prefix + "getpeername6", ebpf.AttachCgroupInet6GetPeername},
@@ -48,8 +49,8 @@ var (
 // ipv6Prefix is before the names of IPv6's own hooks.
 const ipv6Prefix = "ipv6-"
 
-// site is one place where a program is attached: a hook of an interface, or of the control group when
-// ifindex is 0.
+// site is one place where a program is attached: a hook of an interface, or of the control group
+// when ifindex is 0.
 type site struct {
 	ifindex int
 	hook    hook
@@ -73,13 +74,14 @@ func (s site) String() string {
 // errAbsent says that a site's interface is not there.
 var errAbsent = errors.New("no such interface")
 
-// attacher attaches programs to sites: by links where the kernel has tcx, by clsact where it does not,
-// and where a link takes too long.
+// attacher attaches programs to sites: by links where the kernel has tcx, by clsact where it does
+// not, and where a link takes too long.
 type attacher interface {
 	// attach puts prog at a site. The error is errAbsent when the interface does not exist.
 	attach(s site, prog *ebpf.Program) (attachment, error)
-	// adopt takes over what an earlier run pinned at path, when it is alive and belongs to the site.
-	adopt(s site, path string) (attachment, error)
+	// reuse takes over what an earlier run pinned at path, when it is alive and belongs to the
+	// site.
+	reuse(s site, path string) (attachment, error)
 	// links says whether interfaces get links.
 	links() bool
 }
@@ -134,7 +136,7 @@ func (b bpfLinks) attach(s site, prog *ebpf.Program) (attachment, error) {
 
 func (bpfLinks) links() bool { return true }
 
-func (b bpfLinks) adopt(s site, path string) (attachment, error) {
+func (b bpfLinks) reuse(s site, path string) (attachment, error) {
 	l, err := link.LoadPinnedLink(path, nil)
 	if err != nil {
 		return nil, err
@@ -213,7 +215,7 @@ type attachments struct {
 	back map[site]backed // what stands behind links
 	log  *slog.Logger
 
-	adopted int // links of an earlier run that were taken over
+	reused int // links of an earlier run that were taken over
 }
 
 func newAttachments(by attacher, dir string, log *slog.Logger) *attachments {
@@ -273,8 +275,9 @@ func (a *attachments) withdraw(hooks []hook) error {
 	return errors.Join(errs...)
 }
 
-// ensure attaches the program of a site, or, where an earlier run left it attached, replaces it in place.
-// With quick a site that has no link yet begins with what attaches without waiting; settle does the rest later.
+// ensure attaches the program of a site, or, where an earlier run left it attached, replaces it in
+// place. With quick a site that has no link yet begins with what attaches without waiting; settle
+// does the rest later.
 func (a *attachments) ensure(s site, quick bool) error {
 	if _, ok := a.at[s]; ok {
 		return nil
@@ -291,14 +294,14 @@ func (a *attachments) ensure(s site, quick bool) error {
 	}
 	if a.dir != "" {
 		path := filepath.Join(a.dir, s.pin())
-		at, err := a.by.adopt(s, path)
+		at, err := a.by.reuse(s, path)
 		if err == nil {
 			if err := at.update(s, prog); err != nil {
 				at.close()
 				return fmt.Errorf("replacing the program at %s: %w", s, err)
 			}
 			a.at[s] = at
-			a.adopted++
+			a.reused++
 			return nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -311,13 +314,14 @@ func (a *attachments) ensure(s site, quick bool) error {
 	if err := a.attach(s, prog, a.by); err != nil {
 		return err
 	}
-	if at, err := (clsact{}).adopt(s, ""); err == nil && s.ifindex != 0 && s.hook.at != ebpf.AttachXDP && a.at[s].pinned() && !ofWorkload(s.hook) {
+	if at, err := (clsact{}).reuse(s, ""); err == nil && s.ifindex != 0 && s.hook.at != ebpf.AttachXDP && a.at[s].pinned() && !ofWorkload(s.hook) {
 		return at.detach(s)
 	}
 	return nil // a pod's filters stay behind its links: see backstop
 }
 
-// hasPin reports whether a run before this one may have left a link at a site: its program comes before any filter.
+// hasPin reports whether a run before this one may have left a link at a site: its program comes
+// before any filter.
 func (a *attachments) hasPin(s site) bool {
 	if a.dir == "" {
 		return false
@@ -338,7 +342,8 @@ func (a *attachments) settle() error {
 		if err := a.attach(s, a.prog[s.hook.name], a.by); err != nil {
 			return err
 		}
-		// The link comes before the filter: from here on that sees nothing, unless the link is lost.
+		// The link comes before the filter: from here on that sees nothing, unless the link is
+		// lost.
 		if ofWorkload(s.hook) {
 			return nil
 		}
@@ -402,7 +407,7 @@ func (a *attachments) drop(s site) error {
 	return errors.Join(a.forget(s), at.detach(s), at.close())
 }
 
-// forget removes a site and its pin, and leaves the program attached while somebody holds it.
+// unpinFlows removes a site and its pin, and leaves the program attached while somebody holds it.
 func (a *attachments) forget(s site) error {
 	delete(a.at, s)
 	delete(a.back, s)
@@ -418,9 +423,9 @@ func (a *attachments) forget(s site) error {
 // lingering is how long the interface of a pod that is gone is given to go.
 const lingering = 3 * time.Second
 
-// dropLater detaches a pod's interface once that is gone, which costs nothing then; to detach a link from
-// an interface holds up other pods' starts for a grace period of RCU. Until then the program drops what
-// comes from there: the interface has no address any more.
+// dropLater detaches a pod's interface once that is gone, which costs nothing then; to detach a
+// link from an interface holds up other pods' starts for a grace period of RCU. Until then the
+// program drops what comes from there: the interface has no address any more.
 func (a *attachments) dropLater(s site) error {
 	at := a.at[s]
 	time.AfterFunc(lingering, func() {
@@ -453,7 +458,7 @@ func (a *attachments) broken() map[site]error {
 func (a *attachments) renew(s site) error {
 	at := a.at[s]
 	if err := at.check(s, 0); err == nil {
-		// Only its pin or its program is wrong: mend it in place, no packet goes unseen.
+		// Only its pin or its program is wrong: repair it in place, no packet goes unseen.
 		if err := at.update(s, a.prog[s.hook.name]); err != nil {
 			return fmt.Errorf("replacing the program at %s: %w", s, err)
 		}

@@ -17,13 +17,15 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// A link lives as long as its pin or somebody who holds it. Where both go, because pins are removed and the agent ends, its program goes with it. So
-// behind the links of each pod's interface the same programs stay as clsact filters, which belong to the interface: they carry the pod's
-// packets as before, by the same maps, which live as long as they do. While there is a link they see nothing: its verdicts are final.
-// The map by which programs of IPv4 call those of IPv6 is emptied when nobody has it open or pinned, so those of IPv6 have a filter of their own before.
+// A link lives as long as its pin or somebody who holds it. Where both go, because pins are removed
+// and the agent ends, its program goes with it. So behind the links of each pod's interface the
+// same programs stay as clsact filters, which belong to the interface: they carry the pod's packets
+// as before, by the same maps, which live as long as they do. While there is a link they see
+// nothing: its verdicts are final. The map by which programs of IPv4 call those of IPv6 is emptied
+// when nobody has it open or pinned, so those of IPv6 have a filter of their own before.
 
-// backstopAfter is how long no interface must have been attached before one without a clsact qdisc gets it: it drops what it sends to the pod for a
-// grace period of RCU.
+// backstopAfter is how long no interface must have been attached before one without a clsact qdisc
+// gets it: it drops what it sends to the pod for a grace period of RCU.
 const backstopAfter = time.Minute
 
 // backed is what stands behind the links of a site: programs of IPv4 and of IPv6.
@@ -34,7 +36,8 @@ func ofWorkload(h hook) bool { return h == fromWorkload || h == toWorkload }
 // six is the same place for the program of IPv6.
 func (s site) six() site { return site{s.ifindex, hook{ipv6Prefix + s.hook.name, s.hook.at}} }
 
-// backstop makes the filters behind pods' links what they should be. An interface without a clsact qdisc gets it with anew, one at a call.
+// backstop makes the filters behind pods' links what they should be. An interface without a clsact
+// qdisc gets it with anew, one at a call.
 func (a *attachments) backstop(anew bool) error {
 	var errs []error
 	for s := range a.at {
@@ -65,7 +68,8 @@ func (a *attachments) backstop(anew bool) error {
 	return errors.Join(errs...)
 }
 
-// putBackstop puts the programs of a site into its filters. What they took the place of goes after it.
+// putBackstop puts the programs of a site into its filters. What they took the place of goes after
+// it.
 func (a *attachments) putBackstop(s site) error {
 	if err := (filter{filterName(s)}).put(s, a.prog[s.hook.name]); err != nil {
 		return fmt.Errorf("adding filter %s to interface %d: %w", filterName(s), s.ifindex, err)
@@ -94,7 +98,8 @@ func (a *attachments) dropBackstop(s site) error {
 	return errors.Join(removeFiltersAt(s.ifindex, parentOf(s), filterName(s)), removeFiltersAt(s.ifindex, parentOf(s), filterName(s.six())))
 }
 
-// checkPins pins maps again whose pin somebody removed, or put another one in its place. Those of links are looked at with the links.
+// checkPins pins maps again whose pin somebody removed, or put another one in its place. Those of
+// links are looked at with the links.
 func (d *Driver) checkPins() {
 	if d.opts.BPFFS == "" {
 		return
@@ -113,7 +118,7 @@ func (d *Driver) checkPins() {
 			return
 		}
 		for name, m := range l.Maps {
-			if unpinned[name] || l.family == ipv6Name && (isShared(name) || name == programsOfIPv6 || name == guardsOfIPv6) {
+			if unpinned[name] || l.family == ipv6Name && (isShared(name) || name == programsOfIPv6 || name == untrackedOfIPv6) {
 				continue
 			}
 			path := filepath.Join(dir, name)
@@ -140,7 +145,8 @@ func isShared(name string) bool {
 	return false
 }
 
-// pinnedAt reports whether what is pinned at a path is the map. One look at the file is enough where it is the one of the last time.
+// pinnedAt reports whether what is pinned at a path is the map. One look at the file is enough
+// where it is the one of the last time.
 func (d *Driver) pinnedAt(path string, m *ebpf.Map) bool {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -176,8 +182,9 @@ func sameMapID(a, b *ebpf.Map) bool {
 	return ok1 && ok2 && m == n
 }
 
-// recoverMaps pins again the maps of programs that carry on as filters of pods' interfaces, when the pins are gone: what an agent
-// before this one knew of flows is kept, and its policy stays in force until ours is written.
+// recoverMaps pins again the maps of programs that carry on as filters of pods' interfaces, when
+// the pins are gone: what an agent before this one knew of flows is kept, and its policy stays in
+// force until ours is written.
 func recoverMaps(root string, log *slog.Logger) error {
 	if _, err := os.Lstat(filepath.Join(mapsDir(root), "weir_settings")); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -30,7 +30,8 @@ func isPinned(t *testing.T, d instance, name string) {
 	}
 }
 
-// TestHostileForeignPin: who pins a map of another layout, or an empty one, in the place of one of Weir's does not get the next agent to take it over.
+// TestHostileForeignPin: who pins a map of another layout, or an empty one, in the place of one of
+// Weir's does not get the next agent to take it over.
 func TestHostileForeignPin(t *testing.T) {
 	hostile.Record(t, attackForeign, hostile.Operator, hostile.EBPF, hostile.Both)
 	b := newBench(t)
@@ -87,7 +88,8 @@ func TestHostileOnePin(t *testing.T) {
 	}
 }
 
-// An interface that began with links, because it was there before, gets filters behind them when things are quiet for long.
+// An interface that began with links, because it was there before, gets filters behind them when
+// things are quiet for long.
 func TestBackstopComesLater(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)

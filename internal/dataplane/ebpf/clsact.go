@@ -11,13 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clsact attaches by a clsact qdisc and a filter in direct-action mode (Linux 4.5). A filter belongs to the
-// interface: it needs no pin, and goes with it. Nothing waits for a grace period of RCU, which takes 4 to
-// 15 ms for each tcx link; so the interfaces of new pods begin with it and get their links later.
+// clsact attaches by a clsact qdisc and a filter in direct-action mode (Linux 4.5). A filter
+// belongs to the interface: it needs no pin, and goes with it. Nothing waits for a grace period of
+// RCU, which takes 4 to 15 ms for each tcx link; so the interfaces of new pods begin with it and
+// get their links later.
 type clsact struct{}
 
-// These priorities are ours; lower ones come first, others may add theirs behind. The program of IPv4 is for all packets, and
-// calls that of IPv6; where that is lost (see backstop.go), it has a filter of its own before.
+// These priorities are ours; lower ones come first, others may add theirs behind. The program of
+// IPv4 is for all packets, and calls that of IPv6; where that is lost (see backstop.go), it has a
+// filter of its own before.
 const (
 	priority6      = 1
 	filterPriority = 2
@@ -66,8 +68,8 @@ func (clsact) attach(s site, prog *ebpf.Program) (attachment, error) {
 	return f, nil
 }
 
-// adopt takes over a filter of an earlier run; there is no pin to look at.
-func (clsact) adopt(s site, _ string) (attachment, error) {
+// reuse takes over a filter of an earlier run; there is no pin to look at.
+func (clsact) reuse(s site, _ string) (attachment, error) {
 	f := filter{filterName(s)}
 	return f, f.check(s, 0)
 }
@@ -118,7 +120,8 @@ func (f filter) detach(s site) error {
 	return nil
 }
 
-// withoutTCX attaches to interfaces by clsact and to control groups by links: for kernels before 6.6.
+// withoutTCX attaches to interfaces by clsact and to control groups by links: for kernels before
+// 6.6.
 type withoutTCX struct{ bpfLinks }
 
 func (w withoutTCX) attach(s site, prog *ebpf.Program) (attachment, error) {
@@ -128,11 +131,11 @@ func (w withoutTCX) attach(s site, prog *ebpf.Program) (attachment, error) {
 	return clsact{}.attach(s, prog)
 }
 
-func (w withoutTCX) adopt(s site, path string) (attachment, error) {
+func (w withoutTCX) reuse(s site, path string) (attachment, error) {
 	if s.ifindex == 0 || s.hook.at == ebpf.AttachXDP {
-		return w.bpfLinks.adopt(s, path)
+		return w.bpfLinks.reuse(s, path)
 	}
-	at, err := clsact{}.adopt(s, path)
+	at, err := clsact{}.reuse(s, path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}

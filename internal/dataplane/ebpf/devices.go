@@ -13,23 +13,24 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// Devices of our own. All carry the alias; a device of one of these names without it belongs to somebody
-// else and is left alone.
+// Devices of our own. All carry the alias; a device of one of these names without it belongs to
+// somebody else and is left alone.
 const (
 	hostDevice   = "weir0"  // host processes reach pool addresses through it
 	hostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
 	tunnelDevice = "vxlan.calico"
 
-	// routeProtocol marks our routes (rtnetlink(7) RTA protocol, of the range for user space daemons).
+	// routeProtocol marks our routes (rtnetlink(7) RTA protocol, of the range for user space
+	// daemons).
 	routeProtocol = 87
 )
 
-// hostMAC is that of weir0, and of the host side of every pod's interface: what programs send up into the
-// stack by weir0 carries it.
+// hostMAC is that of weir0, and of the host side of every pod's interface: what programs send up
+// into the stack by weir0 carries it.
 var hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 
-// hostSideMAC is the MAC address of the host side of every pod's interface, and of weir0: the programs
-// address what they hand to the host's stack to it.
+// hostSideMAC is the MAC address of the host side of every pod's interface, and of weir0: the
+// programs address what they hand to the host's stack to it.
 var hostSideMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 
 // vxlanOverhead is what an IPv4 packet grows by: inner Ethernet, VXLAN, UDP and outer IPv4 headers.
@@ -88,7 +89,8 @@ func ensureHostDevice(mtu int) (*device, bool, error) {
 			return nil, false, errors.Join(err, removeDevice(hostDevice))
 		}
 	}
-	// Nothing that came out of weir0 may be routed again, and what the programs put into it was checked by them.
+	// Nothing that came out of weir0 may be routed again, and what the programs put into it was
+	// checked by them.
 	if _, err := kernel.SetSysctl(0, "net", "ipv4", "conf", hostPeer, "forwarding"); err != nil {
 		return nil, false, errors.Join(err, removeDevice(hostDevice))
 	}
@@ -99,8 +101,9 @@ func ensureHostDevice(mtu int) (*device, bool, error) {
 	return d, true, err
 }
 
-// ensureTunnel makes the VXLAN device, down, and returns it and whether it was made. It is in external
-// mode (since Linux 4.3): programs give each packet its remote end and VNI, the device knows no peers.
+// ensureTunnel makes the VXLAN device, down, and returns it and whether it was made. It is in
+// external mode (since Linux 4.3): programs give each packet its remote end and VNI, the device
+// knows no peers.
 func ensureTunnel(port uint16, mtu int) (*device, bool, error) {
 	d, err := findDevice(tunnelDevice)
 	if err != nil {
@@ -175,9 +178,9 @@ func removeDevice(name string) error {
 	return nil
 }
 
-// ensureRoutes makes the routes of a device of one family (netlink's number) equal to want (prefix to MTU), all with source
-// src, and returns how many it changed. Routes of others are not touched, on other devices neither: a prefix that
-// somebody else routes is an error.
+// ensureRoutes makes the routes of a device of one family (netlink's number) equal to want (prefix
+// to MTU), all with source src, and returns how many it changed. Routes of others are not touched,
+// on other devices neither: a prefix that somebody else routes is an error.
 func ensureRoutes(family, index int, want map[netip.Prefix]int, src netip.Addr) (int, []error) {
 	have, err := kernel.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(family,

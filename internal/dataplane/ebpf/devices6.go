@@ -13,8 +13,8 @@ func sysctl6(ifname, setting string) []string {
 	return []string{"net", "ipv6", "conf", ifname, setting}
 }
 
-// carryIPv6 lets IPv6 pass one of our devices. It gets no address, sends nothing of its own but reports of multicast
-// listeners, which end at its other side, and believes no router.
+// carryIPv6 lets IPv6 pass one of our devices. It gets no address, sends nothing of its own but
+// reports of multicast listeners, which end at its other side, and believes no router.
 func carryIPv6(name string) error {
 	for _, s := range []struct {
 		setting string
@@ -27,9 +27,10 @@ func carryIPv6(name string) error {
 	return nil
 }
 
-// forwardIPv6 makes the node a router of IPv6: the programs' look-ups in the kernel's routes (bpf_fib_lookup) fail on an
-// interface that does not forward. A router takes no router advertisements unless it is told to (accept_ra 2), so those
-// interfaces that took them before are told to: their routes and addresses stay. Not told are those named in except.
+// forwardIPv6 makes the node a router of IPv6: the programs' look-ups in the kernel's routes
+// (bpf_fib_lookup) fail on an interface that does not forward. A router takes no router
+// advertisements unless it is told to (accept_ra 2), so those interfaces that took them before are
+// told to: their routes and addresses stay. Not told are those named in except.
 func forwardIPv6(uplinks map[int]string, except map[string]bool) (kept []string, err error) {
 	all, err := kernel.Sysctl(sysctl6("all", "forwarding")...)
 	if err != nil {
@@ -49,8 +50,9 @@ func forwardIPv6(uplinks map[int]string, except map[string]bool) (kept []string,
 				return kept, err
 			}
 		}
-		// Interfaces that come later are given "default", which "all" sets too: it stays what it was, or an uplink that
-		// comes later would forward before it could be told to go on taking advertisements.
+		// Interfaces that come later are given "default", which "all" sets too: it stays what it
+		// was, or an uplink that comes later would forward before it could be told to go on taking
+		// advertisements.
 		later, err := kernel.Sysctl(sysctl6("default", "forwarding")...)
 		if err != nil {
 			return kept, err
@@ -77,7 +79,8 @@ func forwardIPv6(uplinks map[int]string, except map[string]bool) (kept []string,
 	return kept, nil
 }
 
-// keepAdvertisements adds an interface that takes router advertisements, as a host does, to those that go on when it forwards.
+// keepAdvertisements adds an interface that takes router advertisements, as a host does, to those
+// that go on when it forwards.
 func keepAdvertisements(kept []string, name string) ([]string, error) {
 	forwards, err := kernel.Sysctl(sysctl6(name, "forwarding")...)
 	if err != nil {
@@ -93,7 +96,8 @@ func keepAdvertisements(kept []string, name string) ([]string, error) {
 	return append(kept, name), nil
 }
 
-// exists6 reports whether an interface can have IPv6: it exists, and its MTU is not too small for it.
+// exists6 reports whether an interface can have IPv6: it exists, and its MTU is not too small for
+// it.
 func exists6(name string) bool {
 	_, err := os.Stat("/proc/sys/net/ipv6/conf/" + name)
 	return err == nil

@@ -115,7 +115,7 @@ func TestDevicesAndRoutes(t *testing.T) {
 	}
 }
 
-// The node's address changes: routes carry the new source, flows judge themselves again.
+// The node's address changes: routes carry the new source, flows evaluate themselves again.
 func TestNodeAddressChanges(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -165,7 +165,8 @@ func TestForeignDeviceAndRouteAreLeftAlone(t *testing.T) {
 	}
 }
 
-// The links outlive the driver, and the next one updates them in place: the kernel's ids of the links stay.
+// The links outlive the driver, and the next one updates them in place: the kernel's ids of the
+// links stay.
 func TestRestartKeepsLinks(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -186,8 +187,8 @@ func TestRestartKeepsLinks(t *testing.T) {
 	}
 }
 
-// An agent that ends between the last write of a change and the move of the epoch leaves a note; the next one, which finds nothing
-// to write, moves the epoch all the same.
+// An agent that ends between the last write of a change and the move of the epoch leaves a note;
+// the next one, which finds nothing to write, moves the epoch all the same.
 func TestEndBeforeTheEpochMoves(t *testing.T) {
 	everywhere := nodestate.HostInterface{}
 	for name, change := range map[string]func(*nodestate.State){
@@ -254,7 +255,8 @@ func linkIDs(t *testing.T, d instance) map[string]int {
 	return ids
 }
 
-// A new pod's interface begins with filters, which attach at once, and gets its links when things are quiet.
+// A new pod's interface begins with filters, which attach at once, and gets its links when things
+// are quiet.
 func TestNewEndpointBeginsQuickly(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -289,7 +291,7 @@ func TestNewEndpointBeginsQuickly(t *testing.T) {
 		if !at.pinned() {
 			t.Errorf("%s did not get its link", s)
 		}
-		_, err := (clsact{}).adopt(s, "")
+		_, err := (clsact{}).reuse(s, "")
 		if backed := s.ifindex == ep.IfIndex && ofWorkload(s.hook); backed && err != nil {
 			t.Errorf("%s lost the filter behind its link: %v", s, err)
 		} else if !backed && !ofWorkload(s.hook) && s.ifindex != 0 && err == nil {
@@ -315,8 +317,8 @@ func TestConformanceWithoutTCX(t *testing.T) {
 		must(t, d.Close())
 		d = b.open(t)
 		applied(t, d, s)
-		if d.programs.adopted != len(d.programs.at) || len(d.programs.broken()) != 0 {
-			t.Errorf("%d of %d taken over, broken %v", d.programs.adopted, len(d.programs.at), d.programs.broken())
+		if d.programs.reused != len(d.programs.at) || len(d.programs.broken()) != 0 {
+			t.Errorf("%d of %d taken over, broken %v", d.programs.reused, len(d.programs.at), d.programs.broken())
 		}
 		pod := site{b.ifaces[0].Index, fromWorkload}
 		none := *s
@@ -328,8 +330,8 @@ func TestConformanceWithoutTCX(t *testing.T) {
 	})
 }
 
-// An agent that ends before its endpoints have their links leaves filters that work, and the next one
-// puts links before them.
+// An agent that ends before its endpoints have their links leaves filters that work, and the next
+// one puts links before them.
 func TestRestartBeforeLinks(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -474,7 +476,8 @@ func TestStrictReversePathIsRelaxed(t *testing.T) {
 	}
 }
 
-// Where reverse paths are checked on all interfaces, our devices pass the loose check: it needs an address.
+// Where reverse paths are checked on all interfaces, our devices pass the loose check: it needs an
+// address.
 func TestReversePathOfAllInterfaces(t *testing.T) {
 	b := newBench(t)
 	_, err := kernel.SetSysctl(1, "net", "ipv4", "conf", "all", "rp_filter")

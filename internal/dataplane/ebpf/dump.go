@@ -13,8 +13,8 @@ import (
 )
 
 // readState reads maps back as a state: what Apply would have to be given to write them. Names of
-// interfaces, owners, the words of rules, and settings other than those that programs see are not in
-// the maps and stay empty. A backend list with a hole is an error.
+// interfaces, owners, the words of rules, and settings other than those that programs see are not
+// in the maps and stay empty. A backend list with a hole is an error.
 func readState(families ...*loaded) (*nodestate.State, error) {
 	t := newTables(families...)
 	if err := t.load(); err != nil {
@@ -30,7 +30,7 @@ func readState(families ...*loaded) (*nodestate.State, error) {
 
 func (t *familyTables[A]) read(s *nodestate.State) error {
 	readSettings(s, t.current)
-	t.readJudged(s)
+	t.readEvaluated(s)
 	for k, v := range t.routes.tracker.All() {
 		r := nodestate.Route{
 			Pool: v.Flags&routePool != 0, Local: v.Flags&routeLocal != 0,
@@ -65,11 +65,11 @@ func (t *familyTables[A]) readPolicy(s *nodestate.State) error {
 	var zero uint32
 	err := errors.Join(t.settings.Lookup(&zero, unsafe.Pointer(&t.current)), t.addrs.load(), t.peers.load(), t.peerCIDRs.load())
 	readSettings(s, t.current)
-	t.readJudged(s)
+	t.readEvaluated(s)
 	return err
 }
 
-func (t *familyTables[A]) readJudged(s *nodestate.State) {
+func (t *familyTables[A]) readEvaluated(s *nodestate.State) {
 	for k, v := range t.addrs.tracker.All() {
 		s.Addrs[fromAddr(k)] = readAddr(v)
 	}
@@ -168,7 +168,8 @@ func readMode(flags uint32) model.ExternalMode {
 	return ""
 }
 
-// readServices reads frontends and backends. A backend that is in no list is read where weir_live has it.
+// readServices reads frontends and backends. A backend that is in no list is read where weir_live
+// has it.
 func readServices[A address](s *nodestate.State, sv *services[A]) error {
 	spare := map[nodestate.Frontend][]nodestate.Backend{}
 	for k, in := range sv.live.tracker.All() {

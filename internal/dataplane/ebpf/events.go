@@ -17,7 +17,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// EventReader reads the events of both families' programs. It is for one goroutine; Close may be called from another.
+// EventReader reads the events of both families' programs. It is for one goroutine; Close may be
+// called from another.
 type EventReader struct {
 	ring   *ringbuf.Reader
 	record ringbuf.Record
@@ -105,7 +106,8 @@ func wideAddr(words [4]uint32) netip.Addr {
 	return netip.AddrFrom16(b).Unmap()
 }
 
-// Listen makes the programs tell every judged flow, or only what is denied or to be logged. No flow is judged again by it.
+// Listen makes the programs tell every evaluated flow, or only what is denied or to be logged. No
+// flow is evaluated again by it.
 func (d *Driver) Listen(on bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -33,9 +33,9 @@ type familyTables[A address] struct {
 	seenPeers  nodestate.Map[netip.Addr, nodestate.Class]
 	seenCIDRs  map[netip.Prefix]nodestate.Class // that was desired last; nil = nothing since the map was read
 
-	fallenMap  *ebpf.Map
-	sockets    *ebpf.Map
-	socketsErr error
+	dsrFallbackMap *ebpf.Map
+	sockets        *ebpf.Map
+	socketsErr     error
 
 	flows, flowsNew, affinity *ebpf.Map
 
@@ -46,17 +46,17 @@ type familyTables[A address] struct {
 }
 
 func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
-	t := &familyTables[A]{settings: m["weir_settings"], sockets: m["weir_sockets"], fallenMap: m["weir_dsr_fallen"],
+	t := &familyTables[A]{settings: m["weir_settings"], sockets: m["weir_sockets"], dsrFallbackMap: m["weir_dsr_fallen"],
 		flows: m["weir_flows"], flowsNew: m["weir_flows_new"], affinity: m["weir_affinity"], counts: c}
-	t.addrs = newTable[A, addrValue[A]]("weir_addrs", m["weir_addrs"], showAddr[A], &c.judged)
+	t.addrs = newTable[A, addrValue[A]]("weir_addrs", m["weir_addrs"], showAddr[A], &c.reevaluated)
 	t.staged = newTable[A, weirStagedValue]("weir_staged", m["weir_staged"], showAddr[A], &c.quiet)
-	t.routes = newTable[prefixKey[A], routeValue[A]]("weir_routes", m["weir_routes"], showPrefix[A], &c.judged)
-	t.peers = newTable[A, uint64]("weir_peers", m["weir_peers"], showAddr[A], &c.judged)
-	t.peerCIDRs = newTable[prefixKey[A], uint64]("weir_peer_cidrs", m["weir_peer_cidrs"], showPrefix[A], &c.judged)
+	t.routes = newTable[prefixKey[A], routeValue[A]]("weir_routes", m["weir_routes"], showPrefix[A], &c.reevaluated)
+	t.peers = newTable[A, uint64]("weir_peers", m["weir_peers"], showAddr[A], &c.reevaluated)
+	t.peerCIDRs = newTable[prefixKey[A], uint64]("weir_peer_cidrs", m["weir_peer_cidrs"], showPrefix[A], &c.reevaluated)
 	t.clients = newTable[uint64, A]("weir_clients", m["weir_clients"], showCookie, &c.quiet)
-	t.links = newTable[weirLinkKey, A]("weir_links", m["weir_links"], showLink, &c.judged)
+	t.links = newTable[weirLinkKey, A]("weir_links", m["weir_links"], showLink, &c.reevaluated)
 	t.ranges = newTable[rangeKey[A], uint8]("weir_ranges", m["weir_ranges"], showRange[A], &c.quiet)
-	t.services = newServices[A](m, &c.judged)
+	t.services = newServices[A](m, &c.reevaluated)
 	t.peers.tracker.CountValues()
 	t.peerCIDRs.tracker.CountValues()
 	t.dsrOptOut = newTable[prefixKey[A], uint8]("weir_dsr_optout", m["weir_dsr_optout"], showPrefix[A], &c.quiet)
@@ -88,8 +88,8 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 		t.routes.desire(renderRoutes[A](s))
 	}
 	if changed.Has(nodestate.TablePolicy) {
-		t.followPeers(s)
-		t.followCIDRs(s)
+		t.desirePeers(s)
+		t.desireCIDRs(s)
 	}
 	if changed.Has(nodestate.TableServices) {
 		t.ranges.desire(renderRanges[A](s))
@@ -130,7 +130,8 @@ func (t *familyTables[A]) writeOthers() {
 	})
 }
 
-// removeEndpoints removes those that go. They come before any other change of policy: nothing is allowed by it.
+// removeEndpoints removes those that go. They come before any other change of policy: nothing is
+// allowed by it.
 func (t *familyTables[A]) removeEndpoints() {
 	t.addrs.remove(func(a A) error {
 		if v, _ := t.addrs.tracker.Actual(a); v.Kind != endpointKind {
@@ -168,7 +169,7 @@ func (t *familyTables[A]) removeServices() {
 	t.counts.ended += uint64(ended)
 }
 
-func (t *familyTables[A]) removeJudged(held bool) (left bool) {
+func (t *familyTables[A]) removeEvaluated(held bool) (left bool) {
 	t.routes.remove(nil)
 	t.dsrOptOut.remove(nil)
 	t.links.remove(nil)
@@ -200,9 +201,10 @@ func (t *familyTables[A]) settle() error {
 	return t.putSettings(v)
 }
 
-// writeSettings makes the settings equal to what the state says; the epoch stays. Host endpoints count for as long as there is one in
-// their map; what pods may send to the node is, until a change is made, what both the old and the new setting allow. When they or,
-// as pending says, other tables change, it notes that in them.
+// writeSettings makes the settings equal to what the state says; the epoch stays. Host endpoints
+// count for as long as there is one in their map; what pods may send to the node is, until a change
+// is made, what both the old and the new setting allow. When they or, as pending says, other tables
+// change, it notes that in them.
 func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict, pending bool) {
 	t.uplinks.desire(maps.All(m.uplinks))
 	v := renderSettings[A](s, m)
@@ -220,7 +222,7 @@ func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict, p
 		return
 	}
 	if t.settingsErr = t.putSettings(v); t.settingsErr == nil && changed {
-		t.counts.judged++
+		t.counts.reevaluated++
 	}
 }
 
@@ -246,9 +248,9 @@ func (t *familyTables[A]) devices() (host, tunnel int) {
 
 func (t *familyTables[A]) marks() bool { return t.current.Flags&setMarks != 0 }
 
-func (t *familyTables[A]) judgesHosts() bool { return t.current.Flags&setHosts != 0 }
+func (t *familyTables[A]) evaluatesHosts() bool { return t.current.Flags&setHosts != 0 }
 
-func (t *familyTables[A]) judgesAlone() bool { return t.current.Flags&setUntracked != 0 }
+func (t *familyTables[A]) evaluatesUntracked() bool { return t.current.Flags&setUntracked != 0 }
 
 func (t *familyTables[A]) epoch() uint32 { return t.current.Epoch }
 

@@ -63,7 +63,8 @@ const (
 	stateReset    = 32
 )
 
-// enterBy says that packets come from the pod behind an interface; 0 = from none, and from where is to be found out.
+// enterBy says that packets come from the pod behind an interface; 0 = from none, and from where is
+// to be found out.
 func (v *flowValue[A]) enterBy(ifindex uint32) {
 	if ifindex == 0 {
 		return
@@ -85,13 +86,14 @@ func (v flowValue[A]) after(proto uint8) flowKey[A] {
 	return flowKey[A]{Saddr: v.Saddr, Daddr: v.Daddr, Sport: v.Sport, Dport: v.Dport, Proto: proto}
 }
 
-// turned is the key of the other direction.
-func (k flowKey[A]) turned() flowKey[A] {
+// reversed is the key of the other direction.
+func (k flowKey[A]) reversed() flowKey[A] {
 	return flowKey[A]{Saddr: k.Daddr, Daddr: k.Saddr, Sport: k.Dport, Dport: k.Sport, Proto: k.Proto}
 }
 
-// tuple is a key in the words of connection tracking; answer says that it is of a flow's answers. It is not ok where connection tracking
-// has no such flow, or tells flows by more than the key: ICMP that is no query, and protocols that have ports there but not here.
+// tuple is a key in the words of connection tracking; answer says that it is of a flow's answers.
+// It is not ok where connection tracking has no such flow, or tells flows by more than the key:
+// ICMP that is no query, and protocols that have ports there but not here.
 func (k flowKey[A]) tuple(answer bool) (t conntrack.Tuple, ok bool) {
 	t = conntrack.Tuple{Src: fromAddr(k.Saddr), Dst: fromAddr(k.Daddr), Proto: k.Proto}
 	src, dst := be16(k.Sport), be16(k.Dport)
@@ -153,7 +155,8 @@ func eachFlow[A address](m *ebpf.Map, f func(flowKey[A], flowValue[A])) error {
 	})
 }
 
-// affinityKey and affinityValue are struct affinity_key and affinity_value of bpf/abi.h, for both families.
+// affinityKey and affinityValue are struct affinity_key and affinity_value of bpf/abi.h, for both
+// families.
 type affinityKey[A address] struct {
 	Svc    svcKey[A]
 	Client client[A]

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// A pod sends more packets that policy denies than are told of all pods, and then another one sends one: somebody who watches learns of
-// that one, too.
+// A pod sends more packets that policy denies than are told of all pods, and then another one sends
+// one: somebody who watches learns of that one, too.
 func TestHostileEventsOfOnePod(t *testing.T) {
 	needRoot(t)
 	for _, x := range []struct{ family, attacker, victim, peer string }{

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// sides are the places of what a host endpoint judges, by enum host_set of the programs.
+// sides are the places of what a host endpoint evaluates, by enum host_set of the programs.
 func sides(h *nodestate.HostEndpoint) map[int]*nodestate.Isolation {
 	return map[int]*nodestate.Isolation{
 		hostIngress: &h.HostIngress, hostEgress: &h.HostEgress, hostForwardIngress: &h.ForwardIngress, hostForwardEgress: &h.ForwardEgress,
@@ -16,7 +16,8 @@ func sides(h *nodestate.HostEndpoint) map[int]*nodestate.Isolation {
 	}
 }
 
-// renderHosts are the entries of host endpoints; staged are what these would judge with the staged policies in force.
+// renderHosts are the entries of host endpoints; staged are what these would evaluate with the
+// staged policies in force.
 func renderHosts(hosts, staged map[nodestate.HostInterface]nodestate.HostEndpoint) iter.Seq2[weirHostKey, weirHostValue] {
 	return func(yield func(weirHostKey, weirHostValue) bool) {
 		for k, h := range hosts {
@@ -67,7 +68,8 @@ func (t *tables) hostKeys() []weirHostKey {
 	return slices.Collect(maps.Keys(all))
 }
 
-// hostWas and hostIs return what judges at an interface by what the map holds, and by what it should hold.
+// hostWas and hostIs return what evaluates at an interface by what the map holds, and by what it
+// should hold.
 func (t *tables) hostWas(k weirHostKey) weirHostValue { return hostAt(k, t.hosts.tracker.Actual) }
 
 func (t *tables) hostIs(k weirHostKey) weirHostValue { return hostAt(k, t.hosts.tracker.Desired) }
@@ -99,8 +101,8 @@ func (t *tables) hostSets(in map[uint64]bool) {
 	}
 }
 
-// partHosts gives each interface that is to have an entry one that says what judges there now: from then on each is changed by
-// itself. False: not all have one.
+// partHosts gives each interface that is to have an entry one that says what evaluates there now:
+// from then on each is changed by itself. False: not all have one.
 func (t *tables) partHosts() bool {
 	fresh := map[weirHostKey]weirHostValue{}
 	for k := range t.hosts.tracker.Writes() {
@@ -115,9 +117,9 @@ func (t *tables) partHosts() bool {
 	return made
 }
 
-// interimHosts gives host endpoints the sets between. Without room for these they keep what they have: a node is never cut off
-// from those who run it. False: not all have them.
-func (t *tables) interimHosts(b *bridge) bool {
+// interimHosts gives host endpoints the sets between. Without room for these they keep what they
+// have: a node is never cut off from those who run it. False: not all have them.
+func (t *tables) interimHosts(b *transition) bool {
 	if b.deny != 0 {
 		return true
 	}
@@ -125,7 +127,7 @@ func (t *tables) interimHosts(b *bridge) bool {
 	for _, k := range t.hostKeys() {
 		v, is := t.hostWas(k), t.hostIs(k)
 		for i := range v.Sides {
-			set := b.between(0, change{v.Sides[i].Set, is.Sides[i].Set})
+			set := b.interimSet(0, change{v.Sides[i].Set, is.Sides[i].Set})
 			if set != v.Sides[i].Set {
 				v.Sides[i] = weirHostSide{Set: set, Rule: is.Sides[i].Rule}
 			}
@@ -135,8 +137,8 @@ func (t *tables) interimHosts(b *bridge) bool {
 	return made
 }
 
-// writeHosts gives host endpoints the sets that they should have, and those that are to go what judges there after them. held says
-// that one has not got it.
+// writeHosts gives host endpoints the sets that they should have, and those that are to go what
+// evaluates there after them. held says that one has not got it.
 func (t *tables) writeHosts() (held bool) {
 	t.hosts.write(func(_ weirHostKey, v weirHostValue) error { return t.hostReady(v) })
 	gone := map[weirHostKey]weirHostValue{}
@@ -149,8 +151,9 @@ func (t *tables) writeHosts() (held bool) {
 	return held || t.hosts.tracker.PendingWrites() > 0
 }
 
-// judgesAlone reports whether an entry of the map asks for each packet to be judged by itself.
-func (t *tables) judgesAlone() bool {
+// evaluatesUntracked reports whether an entry of the map asks for each packet to be evaluated by
+// itself.
+func (t *tables) evaluatesUntracked() bool {
 	for _, v := range t.hosts.tracker.All() {
 		if v.Sides[hostUntrackedIngress].Set|v.Sides[hostUntrackedEgress].Set != 0 {
 			return true

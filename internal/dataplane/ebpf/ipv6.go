@@ -12,21 +12,22 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// The programs and maps of IPv6 are in the kernel while the node carries it, and only then: nothing of them is loaded,
-// attached or pinned on a node of IPv4 alone. They come before a state is written and are called once it is; when they
-// go, nothing calls them first.
+// The programs and maps of IPv6 are in the kernel while the node carries it, and only then: nothing
+// of them is loaded, attached or pinned on a node of IPv4 alone. They come before a state is
+// written and are called once it is; when they go, nothing calls them first.
 
-// followIPv6 loads what IPv6 needs when a state is the first to carry it, and unloads it when one no longer does. It reports
-// whether it came: its tables are empty, or as an earlier run left them, and want the whole state. Without it IPv4 goes on.
-func (d *Driver) followIPv6(s *nodestate.State, first bool) (came bool) {
+// ensureIPv6 loads what IPv6 needs when a state is the first to carry it, and unloads it when one
+// no longer does. It reports whether it came: its tables are empty, or as an earlier run left them,
+// and want the whole state. Without it IPv4 goes on.
+func (d *Driver) ensureIPv6(s *nodestate.State, first bool) (came bool) {
 	d.sixErr = nil
 	var err error
 	switch {
 	case s.Settings.IPv6 && d.six == nil:
-		came, err = true, d.enterIPv6(first)
-	case !s.Settings.IPv6 && (d.six != nil || first || d.leaving):
-		err = d.leaveIPv6()
-		d.leaving = err != nil
+		came, err = true, d.addIPv6(first)
+	case !s.Settings.IPv6 && (d.six != nil || first || d.removingIPv6):
+		err = d.removeIPv6()
+		d.removingIPv6 = err != nil
 	}
 	if err != nil {
 		d.sixErr = &dataplane.KeyError{Table: "programs", Key: "IPv6", Err: err}
@@ -34,7 +35,7 @@ func (d *Driver) followIPv6(s *nodestate.State, first bool) (came bool) {
 	return came && err == nil
 }
 
-func (d *Driver) enterIPv6(first bool) error {
+func (d *Driver) addIPv6(first bool) error {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return fmt.Errorf("the kernel has no IPv6; set FelixConfiguration ipv6Support to false: %w", err)
 	}
@@ -60,10 +61,10 @@ func (d *Driver) enterIPv6(first bool) error {
 	return nil
 }
 
-// leaveIPv6 also takes away what an earlier run left.
-func (d *Driver) leaveIPv6() error {
+// removeIPv6 also takes away what an earlier run left.
+func (d *Driver) removeIPv6() error {
 	_, err := d.loaded.call(nil)
-	errs := []error{err, d.loaded.callGuards(nil, nil), d.programs.withdraw(cgroupHooks6)}
+	errs := []error{err, d.loaded.callUntracked(nil, nil), d.programs.withdraw(cgroupHooks6)}
 	if d.six != nil {
 		d.tables.families = d.tables.families[:1]
 		d.six.Close()
@@ -82,7 +83,8 @@ func (d *Driver) leaveIPv6() error {
 	return errors.Join(errs...)
 }
 
-// callIPv6 makes IPv4's programs, which are the ones attached, call those of IPv6, once these have their tables.
+// callIPv6 makes IPv4's programs, which are the ones attached, call those of IPv6, once these have
+// their tables.
 func (d *Driver) callIPv6() error {
 	if d.six == nil {
 		return nil
@@ -118,8 +120,8 @@ func (d *Driver) openRoutes() []error {
 	return errs
 }
 
-// carryIPv6 lets IPv6 pass one of our devices. Below its least MTU (1,280; RFC 8200, section 5) the kernel has no IPv6 on a device:
-// that is told once, and all else is in force.
+// carryIPv6 lets IPv6 pass one of our devices. Below its least MTU (1,280; RFC 8200, section 5) the
+// kernel has no IPv6 on a device: that is told once, and all else is in force.
 func (d *Driver) carryIPv6(name string) error {
 	narrow := !exists6(name)
 	if narrow && !d.narrow[name] {

@@ -21,7 +21,7 @@ import (
 
 const node6 = "fd00:172:31:1::207"
 
-// sample6 is sample with IPv6 beside IPv4, on a bench whose node has an address of each.
+// sample6 is sample with IPv6 alongside IPv4, on a bench whose node has an address of each.
 func sample6(b *bench) *nodestate.State {
 	s := sample(b)
 	s.Settings.IPv6, s.Settings.Node6 = true, netip.MustParseAddr(node6)
@@ -85,7 +85,8 @@ func routes6(t *testing.T, b *bench) map[string]string {
 	return out
 }
 
-// A node without IPv6 has nothing of it in the kernel, one that begins to carry it has all, and one that stops nothing again.
+// A node without IPv6 has nothing of it in the kernel, one that begins to carry it has all, and one
+// that stops nothing again.
 func TestIPv6ComesAndGoes(t *testing.T) {
 	b := newBench(t).withNode6()
 	d := b.open(t)
@@ -160,7 +161,8 @@ func TestIPv6GoesLater(t *testing.T) {
 	}
 }
 
-// An uplink too narrow for IPv6 is no error of each check: IPv4 goes on, and IPv6 comes when the MTU grows.
+// An uplink too narrow for IPv6 is no error of each check: IPv4 goes on, and IPv6 comes when the
+// MTU grows.
 func TestIPv6NeedsItsLeastMTU(t *testing.T) {
 	b := newBench(t).withNode6()
 	d := b.open(t)
@@ -257,7 +259,8 @@ func TestIPv6Repair(t *testing.T) {
 	}
 }
 
-// A node that begins to forward goes on taking router advertisements where it did, and nowhere else.
+// A node that begins to forward goes on taking router advertisements where it did, and nowhere
+// else.
 func TestRouterAdvertisementsGoOn(t *testing.T) {
 	b := newBench(t).withNode6()
 	set := func(v int, name, setting string) {
@@ -288,7 +291,8 @@ func TestRouterAdvertisementsGoOn(t *testing.T) {
 			t.Errorf("%s: accept_ra %d, want %d, forwarding %d (%v, %v)", name, accepts, want, forwards, err1, err2)
 		}
 	}
-	// Where forwarding was on already and advertisements are not taken, nothing changes; one that somebody set apart forwards.
+	// Where forwarding was on already and advertisements are not taken, nothing changes; one that
+	// somebody set apart forwards.
 	set(1, "other", "accept_ra")
 	set(1, "eth0", "accept_ra")
 	set(0, "eth0", "forwarding")
@@ -337,7 +341,8 @@ func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 	}
 }
 
-// Each family's maps are counted by themselves, also those that only the sweep counts, and no longer when it is gone.
+// Each family's maps are counted by themselves, also those that only the sweep counts, and no
+// longer when it is gone.
 func TestPressureOfBothFamilies(t *testing.T) {
 	b := newBench(t).withNode6()
 	d := b.open(t)
@@ -350,13 +355,13 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	must(t, err)
 	must(t, d.six.Maps["weir_flows"].Put(weir6FlowKey{Proto: 6}, weir6FlowValue{Seen: now, State: 1}))
 	must(t, d.six.Maps["weir_flows"].Put(weir6FlowKey{Proto: 58}, weir6FlowValue{Seen: now - 100000}))
-	all := map[*loaded][]*sweeper{}
+	all := map[*loaded][]*tableGC{}
 	round := func() {
 		t.Helper()
-		d.keepSweepers(all, d.both())
+		d.keepTableGCs(all, d.both())
 		for _, list := range all {
 			for _, s := range list {
-				if !d.sweepRound(t.Context(), s, clock) {
+				if !d.gcRound(t.Context(), s, clock) {
 					t.Fatal("the sweep ended")
 				}
 			}
@@ -386,7 +391,7 @@ func TestPressureOfBothFamilies(t *testing.T) {
 			t.Errorf("%s of IPv6 is told of", p.Map)
 		}
 	}
-	d.keepSweepers(all, nil)
+	d.keepTableGCs(all, nil)
 }
 
 // A change of a route of IPv6 makes flows look for their way again, when the node carries it.

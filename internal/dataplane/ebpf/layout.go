@@ -4,9 +4,10 @@ import (
 	"net/netip"
 )
 
-// The structures of bpf/abi.h that hold addresses, for both families. The programs are compiled once for each, so
-// that C has two layouts of every one; a test compares each with the types generated from C. A field that C pads
-// in one family only is padded here by the compiler: such values are handed to the kernel by pointer (see table).
+// The structures of bpf/abi.h that hold addresses, for both families. The programs are compiled
+// once for each, so that C has two layouts of every one; a test compares each with the types
+// generated from C. A field that C pads in one family only is padded here by the compiler: such
+// values are handed to the kernel by pointer (see table).
 
 type (
 	ip4 [4]byte
@@ -103,8 +104,8 @@ type settings[A address] struct {
 	FlowsEach     uint32
 }
 
-// toAddr returns an address of the family as the maps hold it. Any other address is none, which no table has as a
-// key but for node ports.
+// toAddr returns an address of the family as the maps hold it. Any other address is none, which no
+// table has as a key but for node ports.
 func toAddr[A address](a netip.Addr) A {
 	var out A
 	a = a.Unmap()

@@ -15,8 +15,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// maglevTables are the Maglev tables of service ports: a map of maps, one array for each. A backend's change writes the
-// slots that change; a table of another size is made beside the old one, and takes its place at once.
+// maglevTables are the Maglev tables of service ports: a map of maps, one array for each. A
+// backend's change writes the slots that change; a table of another size is made alongside the old
+// one, and takes its place at once.
 type maglevTables[A address] struct {
 	outer    *ebpf.Map
 	writes   *uint64
@@ -81,7 +82,8 @@ func (t *maglevTables[A]) close() {
 	}
 }
 
-// plan computes the table of a service port, when it is to have one and its backends are not those of before.
+// plan computes the table of a service port, when it is to have one and its backends are not those
+// of before.
 func (t *maglevTables[A]) plan(id nodestate.Frontend, wanted bool, list []nodestate.Backend) {
 	key := toSvc[A](id)
 	if !wanted {

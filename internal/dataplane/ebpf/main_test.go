@@ -20,7 +20,8 @@ import (
 
 const insideEnv = "WEIR_TEST_INSIDE"
 
-// TestMain runs the tests in a network and a mount namespace of their own, which end with the process.
+// TestMain runs the tests in a network and a mount namespace of their own, which end with the
+// process.
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 || os.Getenv(insideEnv) != "" {
 		os.Exit(m.Run())
@@ -45,8 +46,8 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// bench is a node to be: pins, a control group, an uplink and four pod interfaces. Tests share the network
-// namespace, so they do not run in parallel.
+// bench is a node to be: pins, a control group, an uplink and four pod interfaces. Tests share the
+// network namespace, so they do not run in parallel.
 type bench struct {
 	t      testing.TB
 	bpffs  string

@@ -15,9 +15,10 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Maps of another layout are pinned in a folder of that layout's number. What traffic made is carried over from there
-// when an agent of another version starts, so that no open connection is lost: entries are taken apart by the names of
-// their fields, which the pinned maps' own BTF tells. A field that is new is zero, one that is gone is dropped.
+// Maps of another layout are pinned in a folder of that layout's number. What traffic made is
+// carried over from there when an agent of another version starts, so that no open connection is
+// lost: entries are taken apart by the names of their fields, which the pinned maps' own BTF tells.
+// A field that is new is zero, one that is gone is dropped.
 
 // carried are the maps that are carried over, with the names of their keys' and values' structures.
 var carried = []struct{ name, key, value string }{
@@ -26,9 +27,9 @@ var carried = []struct{ name, key, value string }{
 	{"weir_affinity", "affinity_key", "affinity_value"},
 }
 
-// A carried map that changes its size is made anew, and the one before is pinned in the folder of layout 0, which no version
-// has: from there its contents are carried over as from another layout. So it makes no difference when the agent is killed
-// in the middle.
+// A carried map that changes its size is made anew, and the one before is pinned in the folder of
+// layout 0, which no version has: from there its contents are carried over as from another layout.
+// So it makes no difference when the agent is killed in the middle.
 const resized = 0
 
 func isCarried(name string) bool {
@@ -59,7 +60,8 @@ func setAside(path string) error {
 	return nil
 }
 
-// oldLayouts returns the folders of other layouts, the newest first. In each are folders of maps, as in ours.
+// oldLayouts returns the folders of other layouts, the newest first. In each are folders of maps,
+// as in ours.
 func oldLayouts(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -79,7 +81,8 @@ func oldLayouts(root string) ([]string, error) {
 	return out, nil
 }
 
-// carryOver takes over what traffic made in maps of another layout. A failure loses flows, and is no reason not to start.
+// carryOver takes over what traffic made in maps of another layout. A failure loses flows, and is
+// no reason not to start.
 func (d *Driver) carryOver(to *loaded, first bool) {
 	if d.opts.BPFFS == "" {
 		return
@@ -104,8 +107,9 @@ func (d *Driver) carryOver(to *loaded, first bool) {
 	}
 }
 
-// migrate carries over what the maps of another layout hold and ours do not: entries that are there stay as they are,
-// so it may be called again for what came meanwhile. It returns the number of entries that were added.
+// migrate carries over what the maps of another layout hold and ours do not: entries that are there
+// stay as they are, so it may be called again for what came meanwhile. It returns the number of
+// entries that were added.
 func migrate(from string, to map[string]*ebpf.Map) (int, error) {
 	sum := 0
 	var errs []error
@@ -119,8 +123,8 @@ func migrate(from string, to map[string]*ebpf.Map) (int, error) {
 	return sum, errors.Join(errs...)
 }
 
-// migrateEpoch makes the settings begin after the epoch of another layout's, so that every flow that is carried over is
-// judged anew. It must come before the settings are read.
+// migrateEpoch makes the settings begin after the epoch of another layout's, so that every flow
+// that is carried over is evaluated again. It must come before the settings are read.
 func migrateEpoch(from string, to *ebpf.Map) error {
 	old, layout, err := openOld(filepath.Join(from, "weir_settings"), "settings")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -234,8 +238,9 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 	return n, errors.Join(append(errs, err)...)
 }
 
-// walk hands on every entry of a hash map that programs go on to write. It goes by batches, each of which is whole buckets: unlike the way
-// from key to key it does not lose its place when an entry is removed meanwhile.
+// walk hands on every entry of a hash map that programs go on to write. It goes by batches, each of
+// which is whole buckets: unlike the way from key to key it does not lose its place when an entry
+// is removed meanwhile.
 func walk(m *ebpf.Map, each func(key, value []byte)) error {
 	size := min(int(m.MaxEntries()), batchSize)
 	keys, keyBytes := byteArrays(int(m.KeySize()), size)
@@ -255,8 +260,8 @@ func walk(m *ebpf.Map, each func(key, value []byte)) error {
 	}
 }
 
-// copyEntry says where a flow's packets come from, of a layout up to 3: that had the pod's interface, 0 for all others (`iif`), of which it is found out
-// by the next packet.
+// copyEntry says where a flow's packets come from, of a layout up to 3: that had the pod's
+// interface, 0 for all others (`iif`), of which it is found out by the next packet.
 func copyEntry(to *btf.Struct, out []byte, from *btf.Struct, in []byte) {
 	was, where, source := offsetOf(from, "iif"), offsetOf(to, "from"), offsetOf(to, "source")
 	if was < 0 || where < 0 || source < 0 {
@@ -268,8 +273,9 @@ func copyEntry(to *btf.Struct, out []byte, from *btf.Struct, in []byte) {
 	}
 }
 
-// copyFields copies what has the same name: structures field by field, and everything else byte by byte, as much as both
-// have. That is right for what the maps hold: addresses and ports in network byte order, numbers in little-endian.
+// copyFields copies what has the same name: structures field by field, and everything else byte by
+// byte, as much as both have. That is right for what the maps hold: addresses and ports in network
+// byte order, numbers in little-endian.
 func copyFields(to *btf.Struct, out []byte, from *btf.Struct, in []byte) {
 	for _, m := range to.Members {
 		i := slices.IndexFunc(from.Members, func(o btf.Member) bool { return o.Name == m.Name })

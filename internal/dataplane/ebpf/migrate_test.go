@@ -87,7 +87,8 @@ func oldTypes() (key, value *btf.Struct) {
 	return key, value
 }
 
-// TestFlowsSurviveAnotherLayout starts a driver where the maps of layout 1 are pinned, with flows in them.
+// TestFlowsSurviveAnotherLayout starts a driver where the maps of layout 1 are pinned, with flows
+// in them.
 func TestFlowsSurviveAnotherLayout(t *testing.T) {
 	b := newBench(t)
 	dir := filepath.Join(b.bpffs, "1", "maps")
@@ -150,7 +151,8 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 	}
 }
 
-// TestFlowsSurviveAnotherSize changes the size of the connection table, lets the agent die in the middle, and changes it again.
+// TestFlowsSurviveAnotherSize changes the size of the connection table, lets the agent die in the
+// middle, and changes it again.
 func TestFlowsSurviveAnotherSize(t *testing.T) {
 	b := newBench(t)
 	st := sample(b)

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// ports carries weir_ports: which ports any frontend, or any backend on the node's own addresses, has. The
-// programs take a missing bit as proof that a packet is not ours, so a bit is set before what it stands
-// for is written, and cleared after that is gone.
+// ports carries weir_ports: which ports any frontend, or any backend on the node's own addresses,
+// has. The programs take a missing bit as proof that a packet is not ours, so a bit is set before
+// what it stands for is written, and cleared after that is gone.
 type ports struct {
 	m      *ebpf.Map
 	holds  [portWords]weirPortBits // what the map holds
@@ -70,7 +70,7 @@ func (p *ports) load() error {
 	return nil
 }
 
-// desire follows a state: see follow.go. addrs says that the node's addresses may have changed.
+// desire follows a state: see incremental.go. addrs says that the node's addresses may have changed.
 func (p *ports) desire(s *nodestate.State, addrs bool) {
 	for f, c := range nodestate.Changes(p.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		switch {
@@ -125,7 +125,8 @@ func (p *ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, b
 	}
 }
 
-// use counts a use of a port: bit is the one for TCP. Protocols other than TCP, UDP and SCTP are not told apart by port.
+// use counts a use of a port: bit is the one for TCP. Protocols other than TCP, UDP and SCTP are
+// not told apart by port.
 func (p *ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
 	switch proto {
 	case model.ProtocolUDP:

@@ -18,11 +18,13 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// Two flows that share their source port, one to a Service and one straight to its backend, begin on two CPUs at once. The backend tells
-// them apart in each case: one of both has another port there.
+// Two flows that share their source port, one to a Service and one straight to its backend, begin
+// on two CPUs at once. The backend tells them apart in each case: one of both has another port
+// there.
 func TestFlowsThatBeginAtOnce(t *testing.T) {
 	needRoot(t)
-	// Each pair takes a port of the pod's share towards the backend (an eleventh of the range): fewer than half of these.
+	// Each pair takes a port of the pod's share towards the backend (an eleventh of the range):
+	// fewer than half of these.
 	const lo, pairs = 1, 2000
 	o, err := LoadForTest(TestOptions{Trace: true, Sizes: map[string]uint32{"weir_flows_new": 16 * pairs}})
 	must(t, err)
@@ -95,7 +97,8 @@ func TestFlowsThatBeginAtOnce(t *testing.T) {
 	}
 }
 
-// onCPU ties the goroutine to a thread, and that to one of the CPUs that the process may use. The thread ends with the goroutine.
+// onCPU ties the goroutine to a thread, and that to one of the CPUs that the process may use. The
+// thread ends with the goroutine.
 func onCPU(i int) error {
 	runtime.LockOSThread()
 	var all, one unix.CPUSet

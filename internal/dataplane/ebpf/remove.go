@@ -14,9 +14,9 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// Remove takes away what drivers left in the kernel below a folder of pins: links, whose programs are detached with them, maps,
-// and filters of interfaces in this network namespace. Devices and routes stay, which another data plane uses. No driver
-// may be open.
+// Remove takes away what drivers left in the kernel below a folder of pins: links, whose programs
+// are detached with them, maps, and filters of interfaces in this network namespace. Devices and
+// routes stay, which another data plane uses. No driver may be open.
 func Remove(bpffs string) error {
 	var errs []error
 	links, err := kernel.Dump(netlink.LinkList)
@@ -43,13 +43,15 @@ func removeFilters(ifindex int) error {
 	return errors.Join(removeFiltersAt(ifindex, netlink.HANDLE_MIN_INGRESS, "weir_"), removeFiltersAt(ifindex, netlink.HANDLE_MIN_EGRESS, "weir_"))
 }
 
-// removeFilter removes the filters of a hook from an interface, those of both families, when it has any.
+// removeFilter removes the filters of a hook from an interface, those of both families, when it has
+// any.
 func removeFilter(ifindex int, h hook) error {
 	s := site{ifindex, h}
 	return errors.Join(removeFiltersAt(ifindex, parentOf(s), filterName(s)), removeFiltersAt(ifindex, parentOf(s), filterName(s.six())))
 }
 
-// removeFiltersAt removes our filters whose names begin with a prefix from one side of an interface.
+// removeFiltersAt removes our filters whose names begin with a prefix from one side of an
+// interface.
 func removeFiltersAt(ifindex int, parent uint32, prefix string) error {
 	return removeFiltersIf(ifindex, parent, func(b *netlink.BpfFilter) bool {
 		return (b.Priority == filterPriority || b.Priority == priority6) && strings.HasPrefix(b.Name, prefix)

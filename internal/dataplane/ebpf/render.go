@@ -181,8 +181,8 @@ func renderClients[A address](s *nodestate.State) iter.Seq2[uint64, A] {
 	}
 }
 
-// renderLinks returns the MAC addresses of other nodes' uplinks. Where two addresses of one node carry
-// the same, both lead to its primary address.
+// renderLinks returns the MAC addresses of other nodes' uplinks. Where two addresses of one node
+// carry the same, both lead to its primary address.
 func renderLinks[A address](s *nodestate.State) map[weirLinkKey]A {
 	links := map[weirLinkKey]A{}
 	for addr, a := range s.Addrs {
@@ -209,8 +209,8 @@ func (c clock) units(d time.Duration) uint32 {
 	return uint32(min(max(u, 1), math.MaxInt32))
 }
 
-// now is about what the programs' clock says: jiffies begin 300 s before they overflow 32 bits (the kernel's INITIAL_JIFFIES)
-// and follow the monotonic clock.
+// now is about what the programs' clock says: jiffies begin 300 s before they overflow 32 bits (the
+// kernel's INITIAL_JIFFIES) and follow the monotonic clock.
 func (c clock) now() uint32 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -230,17 +230,17 @@ func (c clock) perThousandSeconds() uint32 { return uint32(1000 * c.hz / 256) }
 
 // machine is what a settings entry says of the kernel rather than of the state.
 type machine struct {
-	clock     clock
-	hostNetns uint64
-	host      int  // interface index of weir0
-	tunnel    int  // of the VXLAN device; 0 = none
-	listening bool // somebody listens to events
-	handOver  bool // another data plane has what has no flow yet
-	marks     bool // all programs that are attached put marks on what they translate when told to
-	apart     bool // what is translated for the node's own processes is marked
-	judging   bool // there are host endpoints still in the map
-	alone     bool // some of them judge each packet by itself
-	flows     int  // entries that weir_flows has room for; 0 = what the state says
+	clock      clock
+	hostNetns  uint64
+	host       int  // interface index of weir0
+	tunnel     int  // of the VXLAN device; 0 = none
+	listening  bool // somebody listens to events
+	handOver   bool // another data plane has what has no flow yet
+	marks      bool // all programs that are attached put marks on what they translate when told to
+	apart      bool // what is translated for the node's own processes is marked
+	hostPolicy bool // there are host endpoints still in the map
+	untracked  bool // some of them evaluate each packet by itself
+	flows      int  // entries that weir_flows has room for; 0 = what the state says
 	// uplinks are their MAC addresses by interface index.
 	uplinks map[uint32]weirLinkKey
 }
@@ -268,8 +268,8 @@ func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
 			bit{m.handOver || c.HandOver, setHandOver},
 			bit{m.apart, setApart},
 			bit{m.marks, setMarks},
-			bit{len(s.HostEndpoints) > 0 || m.judging, setHosts},
-			bit{s.JudgesAlone() || m.alone, setUntracked},
+			bit{len(s.HostEndpoints) > 0 || m.hostPolicy, setHosts},
+			bit{s.JudgesAlone() || m.untracked, setUntracked},
 			bit{c.VXLANFromPods, setVXLANFromPods},
 			bit{c.IPIPFromPods, setIPIPFromPods},
 			bit{c.RPFStrict, setRPFStrict},
@@ -311,11 +311,12 @@ func nodeOf[A address](c nodestate.Settings) netip.Addr {
 	return c.Node
 }
 
-// ipv6Extra is what an IPv6 header is longer by than an IPv4 one, bytes. The outer header of a packet in the tunnel is
-// of the family of the inner one.
+// ipv6Extra is what an IPv6 header is longer by than an IPv4 one, bytes. The outer header of a
+// packet in the tunnel is of the family of the inner one.
 const ipv6Extra = 20
 
-// tunnelMTU is how long a packet of the family may be that fits into the tunnel, bytes; 0 = not known.
+// tunnelMTU is how long a packet of the family may be that fits into the tunnel, bytes; 0 = not
+// known.
 func tunnelMTU[A address](c nodestate.Settings) uint32 {
 	mtu := c.Tunnel.MTU
 	if carries[A](netip.IPv6Unspecified()) {

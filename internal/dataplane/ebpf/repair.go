@@ -25,7 +25,7 @@ const (
 	noticeBuffer = 1 << 20
 )
 
-// counters are what the driver did beside writing tables.
+// counters are what the driver did alongside writing tables.
 type counters struct {
 	repairs map[string]uint64 // by what was repaired
 	routes  uint64            // of weir0, changed
@@ -66,8 +66,8 @@ func subscribe() (*notices, error) {
 }
 
 // Run keeps the kernel as the last state wants it until ctx ends: programs that somebody detached,
-// devices and routes of ours that somebody removed are put back within a second, and new uplinks get
-// their programs. Changed routes and links of others make flows look for their way again.
+// devices and routes of ours that somebody removed are put back within a second, and new uplinks
+// get their programs. Changed routes and links of others make flows look for their way again.
 func (d *Driver) Run(ctx context.Context) error {
 	n, err := subscribe()
 	if err != nil {
@@ -81,7 +81,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.endRun = stop
 	d.mu.Unlock()
-	sweep.Go(func() { d.sweep(ctx) })
+	sweep.Go(func() { d.collectGarbage(ctx) })
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	soon := time.NewTimer(0)
@@ -132,8 +132,8 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 }
 
-// noteLink reports whether a link's change concerns the driver at once. Flows remember the interface that
-// they leave by, so a change of an uplink makes them look again.
+// noteLink reports whether a link's change concerns the driver at once. Flows remember the
+// interface that they leave by, so a change of an uplink makes them look again.
 func (d *Driver) noteLink(u netlink.LinkUpdate) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,8 +150,8 @@ func (d *Driver) noteLink(u netlink.LinkUpdate) bool {
 	return ours || uplink
 }
 
-// noteRoute reports whether a route's change concerns the driver at once: one of its own is gone, or
-// flows may have to move.
+// noteRoute reports whether a route's change concerns the driver at once: one of its own is gone,
+// or flows may have to move.
 func (d *Driver) noteRoute(u netlink.RouteUpdate) bool {
 	if u.Table == unix.RT_TABLE_LOCAL {
 		return false
@@ -171,18 +171,18 @@ func (d *Driver) noteRoute(u netlink.RouteUpdate) bool {
 	return true
 }
 
-// Invalidate makes every flow judge itself and look for its way again.
+// Invalidate makes every flow evaluate itself and look for its way again.
 func (d *Driver) Invalidate() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.bump = true
 }
 
-// check compares the kernel with what should be there beside the tables, and repairs.
+// check compares the kernel with what should be there alongside the tables, and repairs.
 func (d *Driver) check(links bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state == nil || d.left || d.loading != nil {
+	if d.state == nil || d.handingOver || d.loading != nil {
 		return
 	}
 	if links {
@@ -204,12 +204,12 @@ func (d *Driver) check(links bool) {
 	d.settle()
 }
 
-// quiet is how long no interface must have been attached before those that began quickly get their links:
-// each link holds up everything else that changes interfaces, for a grace period of RCU.
+// quiet is how long no interface must have been attached before those that began quickly get their
+// links: each link holds up everything else that changes interfaces, for a grace period of RCU.
 const quiet = 5 * time.Second
 
-// settle gives one program that is attached by a filter its link, when nothing else is going on. One at a
-// check: a pod that starts just then waits for that one only.
+// settle gives one program that is attached by a filter its link, when nothing else is going on.
+// One at a check: a pod that starts just then waits for that one only.
 func (d *Driver) settle() {
 	if err := d.programs.backstop(time.Since(d.attached) >= backstopAfter); err != nil {
 		d.attached = time.Now() // not at once again

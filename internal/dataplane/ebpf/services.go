@@ -12,12 +12,13 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// services carries frontends, backend lists and live backends. A list names its backends by slot; the
-// number of slots stands in the frontends. So that a look-up never meets a slot without a backend, a new
-// slot is written before the count that includes it, and a slot is deleted after the count that does not.
+// services carries frontends, backend lists and live backends. A list names its backends by slot;
+// the number of slots stands in the frontends. So that a look-up never meets a slot without a
+// backend, a new slot is written before the count that includes it, and a slot is deleted after the
+// count that does not.
 //
-// The first state is compared with the maps as a whole. Of each later one only what differs from the state
-// before is looked at: see follow.
+// The first state is compared with the maps as a whole. Of each later one only what differs from
+// the state before is looked at: see follow.
 type services[A address] struct {
 	frontends *table[svcKey[A], svcValue[A]]
 	backends  *table[backendKey[A], backend[A]]
@@ -71,14 +72,14 @@ func (s *services[A]) load() error {
 
 func (s *services[A]) desire(st *nodestate.State) {
 	if s.fresh {
-		s.adopt(st)
+		s.reuse(st)
 		return
 	}
-	s.follow(st)
+	s.desireChanges(st)
 }
 
-// adopt sets the whole desired contents, with the slots that are in the maps.
-func (s *services[A]) adopt(st *nodestate.State) {
+// reuse sets the whole desired contents, with the slots that are in the maps.
+func (s *services[A]) reuse(st *nodestate.State) {
 	s.fresh = false
 	s.seenFrontends, s.seenBackends = st.Frontends, st.Backends
 	for f, svc := range st.Frontends.All() {
@@ -181,8 +182,8 @@ func serviceFlags(svc nodestate.Service) uint32 {
 		bit{svc.Mode == model.ExternalModeTunnel, svcModeTunnel}, bit{svc.Mode == model.ExternalModeDSR, svcModeDSR})
 }
 
-// renderLive returns the backends of service ports that look them up again for a flow or a client, with
-// the lists that they are in: UDP and SCTP, and those with affinity.
+// renderLive returns the backends of service ports that look them up again for a flow or a client,
+// with the lists that they are in: UDP and SCTP, and those with affinity.
 func (s *services[A]) renderLive(st *nodestate.State) iter.Seq2[liveKey[A], uint8] {
 	return func(yield func(liveKey[A], uint8) bool) {
 		for id, backends := range st.Backends.All() {

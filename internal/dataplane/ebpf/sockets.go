@@ -16,9 +16,10 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A UDP socket of a host process that connected to a Service was given a backend for good: no program sees what it
-// sends. When its backend goes, the socket is ended (SOCK_DESTROY of sock_diag): its next call fails, and
-// whoever owns it connects again. Sockets of pods are never given a backend that way.
+// A UDP socket of a host process that connected to a Service was given a backend for good: no
+// program sees what it sends. When its backend goes, the socket is ended (SOCK_DESTROY of
+// sock_diag): its next call fails, and whoever owns it connects again. Sockets of pods are never
+// given a backend that way.
 
 // lostBackend is a UDP backend that is going from a service port.
 type lostBackend[A address] struct {
@@ -56,8 +57,8 @@ type sockValue[A address] struct {
 	Svc  svcKey[A]
 }
 
-// endLost ends the connected UDP sockets of this network namespace that were given one of these backends. It
-// returns how many.
+// endLost ends the connected UDP sockets of this network namespace that were given one of these
+// backends. It returns how many.
 func endLost[A address](sockets *ebpf.Map, lost map[lostBackend[A]]bool) (int, error) {
 	if len(lost) == 0 {
 		return 0, nil

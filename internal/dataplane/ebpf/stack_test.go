@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestStack: no chain of calls takes more of the stack than kernels like 6.1 allow, which count each frame in steps of 32 bytes (6.18, with a compiler
-// for programs, of 16).
+// TestStack: no chain of calls takes more of the stack than kernels like 6.1 allow, which count
+// each frame in steps of 32 bytes (6.18, with a compiler for programs, of 16).
 func TestStack(t *testing.T) {
 	t.Parallel()
 	const most, step = 512, 32
@@ -36,7 +36,8 @@ type frame struct {
 	calls map[string]bool
 }
 
-// framesOf finds the functions of a program. How deep one goes is told by what it writes and reads there, and by addresses there that it makes.
+// framesOf finds the functions of a program. How deep one goes is told by what it writes and reads
+// there, and by addresses there that it makes.
 func framesOf(all asm.Instructions) map[string]*frame {
 	out := map[string]*frame{}
 	var f *frame

@@ -28,10 +28,11 @@ type Status struct {
 	Repaired  time.Time         // of the last repair; zero = none
 	Problems  []string          // what could not be put in place at the last try
 	Entries   map[string]int    // of the tables, by map
-	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is any: XDPNative, XDPGeneric, or why
-	// not in XDP.
+	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is
+	// any: XDPNative, XDPGeneric, or why not in XDP.
 	Arrival map[string]string
-	// Late counts the packets that doNotTrack policy judged behind XDP: because that is not there, or could not tell what they are.
+	// Late counts the packets that doNotTrack policy evaluated behind XDP: because that is not
+	// there, or could not tell what they are.
 	Late uint64
 }
 
@@ -41,7 +42,7 @@ func (d *Driver) Status() Status {
 	defer d.mu.Unlock()
 	st := Status{
 		ABI: abiNumber, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
-		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.counts.judged + d.tables.counts.quiet + d.tables.counts.epochs,
+		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.counts.reevaluated + d.tables.counts.quiet + d.tables.counts.epochs,
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
 		Entries: d.tables.entries(), Arrival: d.arrival(),
 	}
@@ -97,8 +98,8 @@ func readDrops(m *ebpf.Map) ([]Drop, error) {
 	return out, it.Err()
 }
 
-// Enforced says what is missing for an endpoint to be enforced: its programs are attached and in effect,
-// and its addresses are in the maps.
+// Enforced says what is missing for an endpoint to be enforced: its programs are attached and in
+// effect, and its addresses are in the maps.
 func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

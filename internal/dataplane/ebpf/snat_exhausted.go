@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// spentRecent is for how long a pod counts as one that has used up its ports for source NAT.
-const spentRecent = time.Minute
+// exhaustedRecent is for how long a pod counts as one that has used up its ports for source NAT.
+const exhaustedRecent = time.Minute
 
-// Spent is a pod that found no port for source NAT towards a destination among those that it may have.
+// Spent is a pod that found no port for source NAT towards a destination among those that it may
+// have.
 type Spent struct {
 	Addr     netip.Addr
 	Replaced uint64 // flows that were not established, and lost their port to a newer one of the same pod
@@ -18,12 +19,12 @@ type Spent struct {
 	Recent   bool   // it goes on
 }
 
-// spentValue is struct spent of bpf/abi.h.
-type spentValue struct{ Replaced, Refused uint64 }
+// exhaustedValue is struct spent of bpf/abi.h.
+type exhaustedValue struct{ Replaced, Refused uint64 }
 
-// spentNote is what was read last of a pod, and when that changed.
-type spentNote struct {
-	value spentValue
+// exhaustedNote is what was read last of a pod, and when that changed.
+type exhaustedNote struct {
+	value exhaustedValue
 	since time.Time
 }
 
@@ -31,32 +32,32 @@ type spentNote struct {
 func (d *Driver) Spent() ([]Spent, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now, notes := time.Now(), map[netip.Addr]spentNote{}
+	now, notes := time.Now(), map[netip.Addr]exhaustedNote{}
 	var out []Spent
 	for _, l := range d.both() {
 		m := l.Maps["weir_spent"]
-		key, v := make([]byte, m.KeySize()), spentValue{}
+		key, v := make([]byte, m.KeySize()), exhaustedValue{}
 		it := m.Iterate()
 		for it.Next(&key, &v) {
 			a, ok := netip.AddrFromSlice(key)
 			if !ok {
 				continue
 			}
-			note, known := d.spent[a]
+			note, known := d.exhausted[a]
 			if !known || note.value != v {
-				note = spentNote{value: v}
-				if d.spent != nil { // else it may be of long before this run
+				note = exhaustedNote{value: v}
+				if d.exhausted != nil { // else it may be of long before this run
 					note.since = now
 				}
 			}
 			notes[a] = note
-			out = append(out, Spent{a, v.Replaced, v.Refused, now.Sub(note.since) < spentRecent})
+			out = append(out, Spent{a, v.Replaced, v.Refused, now.Sub(note.since) < exhaustedRecent})
 		}
 		if err := it.Err(); err != nil {
 			return nil, fmt.Errorf("reading who used up its ports: %w", err)
 		}
 	}
-	d.spent = notes
+	d.exhausted = notes
 	slices.SortFunc(out, func(a, b Spent) int { return a.Addr.Compare(b.Addr) })
 	return out, nil
 }

@@ -26,24 +26,24 @@ func TestSharesAreCounted(t *testing.T) {
 	}
 	outside := weirFlowKey{Proto: 6, Sport: 1, Dport: 1}
 	must(t, s.m.Put(outside, weirFlowValue{Seen: s.now, State: 1}))
-	share := func(a [4]byte) (v shareValue, ok bool) {
-		err := s.shares.m.Lookup(a[:], &v)
+	share := func(a [4]byte) (v quotaValue, ok bool) {
+		err := s.quotas.m.Lookup(a[:], &v)
 		return v, err == nil
 	}
-	must(t, s.shares.m.Put(pod[:], shareValue{Counted: 3, Begun: 50}))
-	must(t, s.shares.m.Put(gone[:], shareValue{Counted: 20}))
-	must(t, s.shares.begin())
+	must(t, s.quotas.m.Put(pod[:], quotaValue{Counted: 3, Begun: 50}))
+	must(t, s.quotas.m.Put(gone[:], quotaValue{Counted: 20}))
+	must(t, s.quotas.begin())
 	s.begun = true
-	must(t, s.shares.m.Put(pod[:], shareValue{Counted: 3, Begun: 54})) // four more while the round lasts
-	must(t, s.shares.m.Put(new[:], shareValue{Begun: 2}))
+	must(t, s.quotas.m.Put(pod[:], quotaValue{Counted: 3, Begun: 54})) // four more while the round lasts
+	must(t, s.quotas.m.Put(new[:], quotaValue{Begun: 2}))
 	s.round(t)
 	for _, test := range []struct {
 		addr  [4]byte
-		want  shareValue
+		want  quotaValue
 		there bool
 	}{
-		{pod, shareValue{Counted: 20, Begun: 4}, true}, {new, shareValue{Begun: 2}, true}, {gone, shareValue{}, false},
-		{[4]byte{}, shareValue{Counted: 21}, true},
+		{pod, quotaValue{Counted: 20, Begun: 4}, true}, {new, quotaValue{Begun: 2}, true}, {gone, quotaValue{}, false},
+		{[4]byte{}, quotaValue{Counted: 21}, true},
 	} {
 		if got, ok := share(test.addr); got != test.want || ok != test.there {
 			t.Errorf("share of %v: %+v, %t; want %+v, %t", test.addr, got, ok, test.want, test.there)
@@ -52,7 +52,7 @@ func TestSharesAreCounted(t *testing.T) {
 	if s.pressed() {
 		t.Error("21 entries of 4096 press nobody")
 	}
-	must(t, s.shares.m.Put(make([]byte, 4), shareValue{Counted: 3000, Begun: 73}))
+	must(t, s.quotas.m.Put(make([]byte, 4), quotaValue{Counted: 3000, Begun: 73}))
 	if !s.pressed() {
 		t.Error("3073 entries of 4096 press nobody")
 	}
@@ -60,12 +60,12 @@ func TestSharesAreCounted(t *testing.T) {
 		each, most uint32
 		want       []Held
 	}{{19, 3072, []Held{{netip.AddrFrom4(pod), 24}}}, {24, 3072, nil}, {19, 3073, nil}} {
-		if got, err := s.shares.held(test.each, test.most); err != nil || !slices.Equal(got, test.want) {
+		if got, err := s.quotas.held(test.each, test.most); err != nil || !slices.Equal(got, test.want) {
 			t.Errorf("held above %d of %d: %v, %v", test.each, test.most, got, err)
 		}
 	}
 	s.round(t)
-	if got, _ := share(pod); got != (shareValue{Counted: 20}) {
+	if got, _ := share(pod); got != (quotaValue{Counted: 20}) {
 		t.Errorf("after a quiet round the share is %+v", got)
 	}
 }

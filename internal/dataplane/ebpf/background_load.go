@@ -20,10 +20,11 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// The kernel's verifier takes seconds for the programs of both families. Where programs of an earlier run evaluate packets by the maps that this run
-// has opened, states are written to these at once: a change of policy, of Services or of endpoints does not wait for the programs. Devices,
-// routes and what is attached stay as they are until then. Programs of another version with the same layout number know these tables: that is
-// what the number says.
+// The kernel's verifier takes seconds for the programs of both families. Where programs of an
+// earlier run evaluate packets by the maps that this run has opened, states are written to these at
+// once: a change of policy, of Services or of endpoints does not wait for the programs. Devices,
+// routes and what is attached stay as they are until then. Programs of another version with the
+// same layout number know these tables: that is what the number says.
 
 // loading are programs that are being loaded in the background.
 type loading struct {
@@ -33,10 +34,10 @@ type loading struct {
 
 	err, err6 error // why IPv4's, and why IPv6's programs are not loaded
 	four, six *ebpf.Collection
-	guards    []*guardSet // of doNotTrack, by family as in Driver.both; none = not asked for, or not loaded
+	untracked []*untrackedPrograms // of doNotTrack, by family as in Driver.both; none = not asked for, or not loaded
 }
 
-// over reports whether the programs are loaded, or cannot be.
+// importing reports whether the programs are loaded, or cannot be.
 func (p *loading) over() bool {
 	select {
 	case <-p.done:
@@ -54,7 +55,7 @@ func (p *loading) drop() {
 			c.Close()
 		}
 	}
-	for _, g := range p.guards {
+	for _, g := range p.untracked {
 		g.close()
 	}
 }
@@ -79,17 +80,18 @@ func (d *Driver) beginLoading() {
 			if !alone || i > 0 && p.err6 != nil {
 				break
 			}
-			g, err := loadGuards(l)
+			g, err := loadUntracked(l)
 			if err != nil {
 				break // the Apply that needs them says why
 			}
-			p.guards = append(p.guards, g)
+			p.untracked = append(p.untracked, g)
 		}
 	}()
 }
 
-// Loaded returns once the programs are in the kernel, or why they cannot be: ErrRefused where its verifier does not take them. Programs of an
-// earlier run go on then, by tables that are kept up to date.
+// Loaded returns once the programs are in the kernel, or why they cannot be: ErrRefused where its
+// verifier does not take them. Programs of an earlier run go on then, by tables that are kept up to
+// date.
 func (d *Driver) Loaded(ctx context.Context) error {
 	d.mu.Lock()
 	p := d.loading
@@ -117,19 +119,19 @@ func (d *Driver) endLoading() error {
 		d.six.install(p.six)
 		p.err6 = d.programs.offer(ipv6Prefix, d.six.Programs)
 	}
-	if p.err6 != nil { // followIPv6 tries again
+	if p.err6 != nil { // ensureIPv6 tries again
 		d.tables.families = d.tables.families[:1]
 		d.six.Close()
 		d.six = nil
 	} else if d.six != nil {
 		d.log.Info("the node carries IPv6", "maps found", d.six.found)
 	}
-	for i, g := range p.guards {
+	for i, g := range p.untracked {
 		switch {
 		case i == 0:
-			d.useGuards(g)
+			d.useUntracked(g)
 		case g.of == d.six:
-			d.guards.six = g
+			d.untracked.six = g
 		default:
 			g.close()
 		}
@@ -156,7 +158,7 @@ func (d *Driver) applyEarly(s *nodestate.State, changed nodestate.Keys, first bo
 		d.warnTables(s)
 		d.bump = d.bump || d.tables.changing()
 	}
-	if err := d.followUplinks(s); err != nil {
+	if err := d.ensureUplinks(s); err != nil {
 		return errors.Join(err, waiting)
 	}
 	d.tables.desire(s, changed, d.ifindex)
@@ -164,14 +166,15 @@ func (d *Driver) applyEarly(s *nodestate.State, changed nodestate.Keys, first bo
 	err := d.keepTables()
 	if first {
 		d.log.Info("the node's policy and Services are in the kernel, and its programs are being loaded", "maps found", d.loaded.found,
-			"entries written", d.tables.counts.judged+d.tables.counts.quiet, "epoch", d.tables.epoch())
+			"entries written", d.tables.counts.reevaluated+d.tables.counts.quiet, "epoch", d.tables.epoch())
 	}
 	return errors.Join(err, waiting)
 }
 
-// findJudging reports whether programs of an earlier run evaluate packets by the maps that are open, and no others do: all maps were there, with
-// the size that they are to have, and are those of the programs that are attached. It opens the maps of IPv6 where that run carried it.
-func (d *Driver) findJudging() bool {
+// findEvaluating reports whether programs of an earlier run evaluate packets by the maps that are
+// open, and no others do: all maps were there, with the size that they are to have, and are those
+// of the programs that are attached. It opens the maps of IPv6 where that run carried it.
+func (d *Driver) findEvaluating() bool {
 	if !d.opts.InBackground || d.opts.BPFFS == "" || d.opts.TakeOver != TakeNothing || d.loaded.found != d.loaded.pinned || len(d.loaded.recreated) > 0 {
 		return false
 	}
@@ -225,7 +228,8 @@ func (t *familyTables[A]) found() bool {
 	return t.settings.Lookup(&zero, unsafe.Pointer(&v)) == nil && v.Epoch != 0
 }
 
-// sameMaps says why programs that are attached do not work by the maps that are open; six is nil where IPv6's are not.
+// sameMaps says why programs that are attached do not work by the maps that are open; six is nil
+// where IPv6's are not.
 func (d *Driver) sameMaps(six *loaded) error {
 	ids, err := d.attachedFound()
 	if err != nil {
@@ -286,8 +290,8 @@ func usesOnly(id ebpf.ProgramID, open map[ebpf.MapID]bool, spec *ebpf.Collection
 	return nil
 }
 
-// attachedFound returns the programs that an earlier run left in effect: of its links, of filters where the kernel has no links for
-// interfaces, and those that these programs call.
+// attachedFound returns the programs that an earlier run left in effect: of its links, of filters
+// where the kernel has no links for interfaces, and those that these programs call.
 func (d *Driver) attachedFound() (map[ebpf.ProgramID]bool, error) {
 	ids := map[ebpf.ProgramID]bool{}
 	dir := linksDir(d.opts.BPFFS)
@@ -309,7 +313,7 @@ func (d *Driver) attachedFound() (map[ebpf.ProgramID]bool, error) {
 			return nil, err
 		}
 	}
-	for _, name := range []string{programsOfIPv6, guardsOfIPv6} {
+	for _, name := range []string{programsOfIPv6, untrackedOfIPv6} {
 		m := d.loaded.Maps[name]
 		for slot := range m.MaxEntries() {
 			var id uint32

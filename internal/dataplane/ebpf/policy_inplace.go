@@ -11,32 +11,37 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// A set keeps its number when its rules change, so that a change of one of many rules writes what that rule decides. What
-// stands under the set and a class then turns into something else where it is. Each port does so by itself: first, everywhere,
-// what is denied after the change is denied (narrow), then what is allowed after it is allowed (widen). So at each moment a look-up
-// finds what was or what will be, and as nothing is allowed anew before all is narrow, two judgements of one packet
-// agree with one of the policies, too. What counts for each port before and after is asked at the prefixes of both: an entry that
-// comes stands first for what counted at its place, and one that goes says what will count there, until it goes.
+// A set keeps its number when its rules change, so that a change of one of many rules writes what
+// that rule decides. What stands under the set and a class then turns into something else where it
+// is. Each port does so by itself: first, everywhere, what is denied after the change is denied
+// (narrow), then what is allowed after it is allowed (widen). So at each moment a look-up finds
+// what was or what will be, and as nothing is allowed anew before all is narrow, two evaluations of
+// one packet agree with one of the policies, too. What counts for each port before and after is
+// asked at the prefixes of both: an entry that comes stands first for what counted at its place,
+// and one that goes says what will count there, until it goes.
 
-// turn is what stands under a set and a class that are used before and after a change, and becomes something else.
-type turn struct {
-	at       holding
+// inPlaceChange is what stands under a set and a class that are used before and after a change, and
+// becomes something else.
+type inPlaceChange struct {
+	at       setClass
 	keys     []weirPolicyKey // of entries by destination port, without set and class, longest prefixes first
 	was, is  finder
 	narrowed target // allows what both do
 	widened  target
 	sources  verdicts // all that is to be, where the source port decides somewhere; else nil
-	late     bool     // nothing is to be narrowed
+	late     bool     // passAll is to be narrowed
 	stuck    bool     // there are no numbers for the tables of source ports: it is narrowed, and to be tried again
 }
 
-// Turned counts what turned into something else: by what is pending alone, after a look at all of it, and where source ports decide.
-type Turned struct{ Plain, Whole, Sources int }
+// InPlaceChanges counts what turned into something else: by what is pending alone, after a look at
+// all of it, and where source ports decide.
+type InPlaceChanges struct{ Plain, Whole, Sources int }
 
-// finder returns the verdict that counts for the ports of a key's prefix, or for headKey where there is no entry.
+// finder returns the verdict that counts for the ports of a key's prefix, or for headKey where
+// there is no entry.
 type finder func(weirPolicyKey) weirPolicyValue
 
-// target is what a turn is to say.
+// target is what a change in place is to say.
 type target struct {
 	find   finder
 	tables verdicts // of source ports, which nothing leads to yet
@@ -46,7 +51,7 @@ type target struct {
 	final  bool                     // it is what the turn becomes
 }
 
-// bare is what a verdict says beside where entries are.
+// bare is what a verdict says alongside where entries are.
 func bare(v weirPolicyValue) weirPolicyValue {
 	return weirPolicyValue{Rule: v.Rule, Verdict: v.Verdict, Sources: v.Sources}
 }
@@ -57,7 +62,7 @@ func allowing(v weirPolicyValue) bool { return v.Verdict&policyAllow != 0 }
 func (v verdicts) bare(k weirPolicyKey) weirPolicyValue { return bare(v.find(k)) }
 
 // finder looks up what stands under a set and a class by what the map holds, or should hold.
-func (h holding) finder(get func(weirPolicyKey) (weirPolicyValue, bool)) finder {
+func (h setClass) finder(get func(weirPolicyKey) (weirPolicyValue, bool)) finder {
 	return func(k weirPolicyKey) weirPolicyValue {
 		k = h.key(k)
 		for n := int(k.Len); n >= 0 && k.Head == 0; n-- {
@@ -72,7 +77,7 @@ func (h holding) finder(get func(weirPolicyKey) (weirPolicyValue, bool)) finder 
 }
 
 // key completes a key.
-func (h holding) key(k weirPolicyKey) weirPolicyKey {
+func (h setClass) key(k weirPolicyKey) weirPolicyKey {
 	k.Set, k.Peer = h.set, h.class
 	return k
 }
@@ -81,16 +86,16 @@ func (h holding) key(k weirPolicyKey) weirPolicyKey {
 type pendingGroup struct {
 	keys    []weirPolicyKey // of entries by destination port
 	writes  bool
-	fresh   bool     // nothing is to go or to change
+	fresh   bool     // passAll is to go or to change
 	numbers []uint16 // of tables of source ports that are concerned
 }
 
-// pendingGroups collects what is pending under the sets that endpoints are to have, as far as it may be looked at before the
-// change is over.
-func (t *tables) pendingGroups(s *survey) map[holding]*pendingGroup {
-	out := map[holding]*pendingGroup{}
+// pendingGroups collects what is pending under the sets that endpoints are to have, as far as it
+// may be looked at before the change is over.
+func (t *tables) pendingGroups(s *survey) map[setClass]*pendingGroup {
+	out := map[setClass]*pendingGroup{}
 	note := func(k weirPolicyKey, v weirPolicyValue, write, over bool) {
-		at := holding{k.Set, k.Peer}
+		at := setClass{k.Set, k.Peer}
 		g := out[at]
 		if g == nil {
 			g = &pendingGroup{fresh: true}
@@ -132,8 +137,8 @@ func (t *tables) pendingGroups(s *survey) map[holding]*pendingGroup {
 	return out
 }
 
-// turns returns what turns, that of classes of their own before that of everybody else.
-func (t *tables) turns(s *survey) []*turn {
+// inPlaceChanges returns what turns, that of classes of their own before that of everybody else.
+func (t *tables) inPlaceChanges(s *survey) []*inPlaceChange {
 	t.clearSources()
 	groups := t.pendingGroups(s)
 	if len(groups) == 0 {
@@ -146,25 +151,25 @@ func (t *tables) turns(s *survey) []*turn {
 		t.each(func(f family) { n += f.holdsClass(class) })
 		return n > 0 || class == 0, n+uses[class] > 0 || class == 0
 	}
-	var out []*turn
-	rest, whole := map[holding]*pendingGroup{}, map[holding]bool{}
+	var out []*inPlaceChange
+	rest, whole := map[setClass]*pendingGroup{}, map[setClass]bool{}
 	for at, g := range groups {
 		before, after := used(at.class)
 		if g.fresh && !(s.old[at.set] && before) || !g.writes && !after {
 			continue // nobody looks at it while it comes or goes
 		}
-		if x := t.plainTurn(at, g); x != nil {
-			t.turned.Plain++
+		if x := t.plainChange(at, g); x != nil {
+			t.inPlaceCount.Plain++
 			out = append(out, x)
 			continue
 		}
 		rest[at] = g
-		whole[at], whole[holding{at.set, 0}] = true, true
+		whole[at], whole[setClass{at.set, 0}] = true, true
 	}
 	if len(rest) > 0 {
-		held := t.holdings(s, &bridge{}, whole)
+		held := t.policyDiff(s, &transition{}, whole)
 		for at, g := range rest {
-			out = append(out, t.wholeTurn(at, g, held))
+			out = append(out, t.wholeChange(at, g, held))
 		}
 	}
 	everybody := map[uint64]bool{}
@@ -174,21 +179,21 @@ func (t *tables) turns(s *survey) []*turn {
 	for _, x := range out {
 		x.late = x.late && !everybody[x.at.set]
 	}
-	slices.SortFunc(out, func(a, b *turn) int {
+	slices.SortFunc(out, func(a, b *inPlaceChange) int {
 		return cmp.Or(cmp.Compare(min(b.at.class, 1), min(a.at.class, 1)), cmp.Compare(a.at.set, b.at.set), cmp.Compare(a.at.class, b.at.class))
 	})
 	return out
 }
 
-// plainTurn is a turn of what has a head before and after, and is nowhere about source ports: only what is pending has to be looked
-// at. nil: it is not so.
-func (t *tables) plainTurn(at holding, g *pendingGroup) *turn {
+// plainChange is a change in place of what has a head before and after, and is nowhere about source
+// ports: only what is pending has to be looked at. nil: it is not so.
+func (t *tables) plainChange(at setClass, g *pendingGroup) *inPlaceChange {
 	_, had := t.policy.tracker.Actual(at.key(headKey))
 	head, has := t.policy.tracker.Desired(at.key(headKey))
 	if !had || !has || len(g.numbers) > 0 {
 		return nil
 	}
-	x := &turn{at: at, keys: g.keys, was: at.finder(t.policy.tracker.Actual), is: at.finder(t.policy.tracker.Desired)}
+	x := &inPlaceChange{at: at, keys: g.keys, was: at.finder(t.policy.tracker.Actual), is: at.finder(t.policy.tracker.Desired)}
 	for _, k := range append(slices.Clip(g.keys), headKey) {
 		if x.was(k).Sources != 0 || x.is(k).Sources != 0 {
 			return nil
@@ -199,8 +204,8 @@ func (t *tables) plainTurn(at holding, g *pendingGroup) *turn {
 	return x
 }
 
-// plain makes the targets of a turn without source ports.
-func (x *turn) plain(protos uint8, lens uint32) {
+// plain makes the targets of a change in place without source ports.
+func (x *inPlaceChange) plain(protos uint8, lens uint32) {
 	x.sort()
 	// The verdicts are asked for once: the map changes under way.
 	was, is := map[weirPolicyKey]weirPolicyValue{}, map[weirPolicyKey]weirPolicyValue{}
@@ -219,17 +224,17 @@ func (x *turn) plain(protos uint8, lens uint32) {
 	x.widened = target{protos: protos, lens: lens, find: x.is, final: true}
 }
 
-func (x *turn) sort() {
+func (x *inPlaceChange) sort() {
 	slices.SortFunc(x.keys, func(a, b weirPolicyKey) int {
 		return cmp.Or(cmp.Compare(b.Len, a.Len), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
 	})
 	x.keys = slices.Compact(x.keys)
 }
 
-// wholeTurn is a turn of which all is looked at.
-func (t *tables) wholeTurn(at holding, g *pendingGroup, held *holdings) *turn {
+// wholeChange is a change in place of which all is looked at.
+func (t *tables) wholeChange(at setClass, g *pendingGroup, held *policyDiff) *inPlaceChange {
 	was, is := held.was(at.set, at.class), held.is(at.set, at.class)
-	x := &turn{at: at, keys: g.keys, was: was.bare, is: is.bare}
+	x := &inPlaceChange{at: at, keys: g.keys, was: was.bare, is: is.bare}
 	numbers := g.numbers
 	for _, of := range []verdicts{was, is} {
 		for k, v := range of {
@@ -243,53 +248,55 @@ func (t *tables) wholeTurn(at holding, g *pendingGroup, held *holdings) *turn {
 	}
 	head := is[headKey]
 	if len(numbers) == 0 {
-		t.turned.Whole++
+		t.inPlaceCount.Whole++
 		x.plain(head.Protos|was[headKey].Protos, head.Lens|was[headKey].Lens)
 		return x
 	}
-	t.turned.Sources++
+	t.inPlaceCount.Sources++
 	x.sort()
 	x.sources = is
-	x.narrowed = denial(held.rules[at.set]).target() // leads to no table, so that at the next try all numbers are free
+	x.narrowed = denyAll(held.rules[at.set]).target() // toBackend to no table, so that at the next try all numbers are free
 	switch bases := freeBases(numbers); len(bases) {
 	case 0:
 		x.stuck = true
 	case 1:
 		x.widened = is.shift(bases[0]).target()
 	default:
-		x.narrowed, x.widened = meet(was, is).shift(bases[0]).target(), is.shift(bases[1]).target()
+		x.narrowed, x.widened = intersect(was, is).shift(bases[0]).target(), is.shift(bases[1]).target()
 	}
 	return x
 }
 
-// clearSources deletes the tables of source ports that turns which failed have left, and that nothing leads to.
+// clearSources deletes the tables of source ports that changes in place which failed have left, and
+// that nothing leads to.
 func (t *tables) clearSources() {
 	type sources struct {
-		at     holding
+		at     setClass
 		number uint16
 	}
 	left := map[sources]bool{}
 	for k := range t.policy.tracker.Deletes() {
 		if k.Sources >= sourceBase {
-			left[sources{holding{k.Set, k.Peer}, k.Sources}] = true
+			left[sources{setClass{k.Set, k.Peer}, k.Sources}] = true
 		}
 	}
 	if len(left) == 0 {
 		return
 	}
 	for k, v := range t.policy.tracker.All() {
-		delete(left, sources{holding{k.Set, k.Peer}, v.Sources})
+		delete(left, sources{setClass{k.Set, k.Peer}, v.Sources})
 	}
 	waitGrace()
 	t.policy.remove(func(k weirPolicyKey) error {
-		if !left[sources{holding{k.Set, k.Peer}, k.Sources}] {
+		if !left[sources{setClass{k.Set, k.Peer}, k.Sources}] {
 			return errLater
 		}
 		return nil
 	})
 }
 
-// Numbers of tables of source ports come in bases of this size: the lowest is that of a state's, others are for the time between.
+// Numbers of tables of source ports come in bases of this size: the lowest is that of a state's,
+// others are for the time between.
 const sourceBase = 1 << 13
 
 // freeBases returns up to two bases of numbers that are not in use.
@@ -330,7 +337,7 @@ func (v verdicts) target() target {
 }
 
 // put makes the map hold a verdict until its pending change is made.
-func (t *tables) put(at holding, k weirPolicyKey, v weirPolicyValue) bool {
+func (t *tables) put(at setClass, k weirPolicyKey, v weirPolicyValue) bool {
 	if have, ok := t.policy.tracker.Actual(at.key(k)); ok && have == v {
 		return true
 	}
@@ -341,46 +348,47 @@ func (t *tables) put(at holding, k weirPolicyKey, v weirPolicyValue) bool {
 	if t.policy.interim(at.key(k), v) {
 		return true
 	}
-	if t.turnErr == nil {
-		t.turnErr = &dataplane.KeyError{Table: t.policy.name, Key: showPolicy(at.key(k)), Err: fmt.Errorf("a change of policy waits for it")}
+	if t.inPlaceErr == nil {
+		t.inPlaceErr = &dataplane.KeyError{Table: t.policy.name, Key: showPolicy(at.key(k)), Err: fmt.Errorf("a change of policy waits for it")}
 	}
 	return false
 }
 
 // narrow denies what the turns deny after the change, and reports whether it is done.
-func (t *tables) narrow(b *bridge) bool {
-	of := slices.DeleteFunc(slices.Clone(b.turns), func(x *turn) bool { return x.late })
-	return t.lead(of, func(x *turn) *target { return &x.narrowed })
+func (t *tables) narrow(b *transition) bool {
+	of := slices.DeleteFunc(slices.Clone(b.inPlace), func(x *inPlaceChange) bool { return x.late })
+	return t.moveTo(of, func(x *inPlaceChange) *target { return &x.narrowed })
 }
 
-// widen makes the turns say what they are to say, and reports whether it is done.
-func (t *tables) widen(b *bridge) bool {
-	for _, x := range b.turns {
+// widen makes the changes in place say what they are to say, and reports whether it is done.
+func (t *tables) widen(b *transition) bool {
+	for _, x := range b.inPlace {
 		if x.stuck {
-			t.turnErr = &dataplane.KeyError{Table: t.policy.name, Key: showPolicy(x.at.key(headKey)),
+			t.inPlaceErr = &dataplane.KeyError{Table: t.policy.name, Key: showPolicy(x.at.key(headKey)),
 				Err: errors.New("earlier writes failed, and left no number for another table of source ports: it is denied until the next try")}
 			return false
 		}
 	}
-	return t.lead(b.turns, func(x *turn) *target { return &x.widened }) && t.settleSources(b)
+	return t.moveTo(b.inPlace, func(x *inPlaceChange) *target { return &x.widened }) && t.settleSources(b)
 }
 
-// lead leads turns to their targets, those of everybody else after those of classes: peers of a class that has no verdicts of its
-// own yet are judged by the former.
-func (t *tables) lead(turns []*turn, to func(*turn) *target) bool {
-	n := slices.IndexFunc(turns, func(x *turn) bool { return x.at.class == 0 })
+// moveTo leads turns to their targets, those of everybody else after those of classes: peers of a
+// class that has no verdicts of its own yet are evaluated by the former.
+func (t *tables) moveTo(turns []*inPlaceChange, to func(*inPlaceChange) *target) bool {
+	n := slices.IndexFunc(turns, func(x *inPlaceChange) bool { return x.at.class == 0 })
 	if n < 0 {
 		n = len(turns)
 	}
-	return t.leadAll(turns[:n], to) && t.leadAll(turns[n:], to)
+	return t.moveAllTo(turns[:n], to) && t.moveAllTo(turns[n:], to)
 }
 
-// leadAll is lead for turns of which none depends on another. A program that has read a head looks at no entry of a length that came
-// since, nor does one that looked for a longer prefix look again: so heads, entries that come, and others change one after
-// the other, a grace apart.
-func (t *tables) leadAll(turns []*turn, to func(*turn) *target) bool {
+// moveAllTo is lead for changes in place of which none depends on another. A program that has read
+// a head looks at no entry of a length that came since, nor does one that looked for a longer
+// prefix look again: so heads, entries that come, and others change one after the other, a grace
+// apart.
+func (t *tables) moveAllTo(turns []*inPlaceChange, to func(*inPlaceChange) *target) bool {
 	defer func() { t.graceDue = false }()
-	for _, step := range []func(*turn, *target) bool{t.leadHead, t.leadComing, t.leadRest} {
+	for _, step := range []func(*inPlaceChange, *target) bool{t.moveHead, t.moveAdded, t.movePresent} {
 		before := *t.policy.writes
 		for _, x := range turns {
 			if !step(x, to(x)) {
@@ -392,8 +400,9 @@ func (t *tables) leadAll(turns []*turn, to func(*turn) *target) bool {
 	return true
 }
 
-// leadHead writes the tables of source ports, and makes a head that is there send on to all entries before and after.
-func (t *tables) leadHead(x *turn, to *target) bool {
+// moveHead writes the tables of source ports, and makes a head that is there send on to all entries
+// before and after.
+func (t *tables) moveHead(x *inPlaceChange, to *target) bool {
 	for _, heads := range []uint8{0, 1} {
 		for k, v := range to.tables {
 			if k.Head == heads && !t.put(x.at, k, v) {
@@ -410,8 +419,9 @@ func (t *tables) leadHead(x *turn, to *target) bool {
 	return t.put(x.at, headKey, h)
 }
 
-// leadComing writes the entries that come, the longest prefixes first: each counts for what no longer one is about.
-func (t *tables) leadComing(x *turn, to *target) bool {
+// moveAdded writes the entries that come, the longest prefixes first: each counts for what no
+// longer one is about.
+func (t *tables) moveAdded(x *inPlaceChange, to *target) bool {
 	_, own := t.policy.tracker.Actual(x.at.key(headKey))
 	for _, k := range x.keys {
 		if _, there := t.policy.tracker.Actual(x.at.key(k)); there || to.omit != nil && to.omit(k) {
@@ -427,8 +437,8 @@ func (t *tables) leadComing(x *turn, to *target) bool {
 	return true
 }
 
-// leadRest writes the entries that are there, and last the head.
-func (t *tables) leadRest(x *turn, to *target) bool {
+// movePresent writes the entries that are there, and last the head.
+func (t *tables) movePresent(x *inPlaceChange, to *target) bool {
 	for _, k := range x.keys {
 		if _, there := t.policy.tracker.Actual(x.at.key(k)); there && !t.put(x.at, k, to.find(k)) {
 			return false
@@ -443,10 +453,11 @@ func (t *tables) leadRest(x *turn, to *target) bool {
 	return t.put(x.at, headKey, h)
 }
 
-// settleSources gives the tables of source ports of turns their own numbers, when nothing leads to what had these.
-func (t *tables) settleSources(b *bridge) bool {
-	var of []*turn
-	for _, x := range b.turns {
+// settleSources gives the tables of source ports of turns their own numbers, when nothing leads to
+// what had these.
+func (t *tables) settleSources(b *transition) bool {
+	var of []*inPlaceChange
+	for _, x := range b.inPlace {
 		if _, stays := t.policy.tracker.Desired(x.at.key(headKey)); x.sources != nil && stays {
 			of = append(of, x)
 		}
@@ -472,7 +483,7 @@ func (t *tables) settleSources(b *bridge) bool {
 		}
 		last := x.sources.target()
 		last.final = true
-		if !t.leadHead(x, &last) || !t.leadRest(x, &last) {
+		if !t.moveHead(x, &last) || !t.movePresent(x, &last) {
 			return false
 		}
 	}

@@ -19,34 +19,37 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 )
 
-// Heir is the data plane that takes the place of the programs.
-type Heir interface {
+// Successor is the data plane that takes the place of the programs.
+type Successor interface {
 	// Mark is the mark of a connection in connection tracking whose packets go by another node.
 	Mark(conntrack.Way) (mark uint32, ok bool)
 	// Remember lets clients stay with their backends.
 	Remember([]conntrack.Affinity) error
 }
 
-// GiveWay hands the flows of a driver that is no more over to connection tracking, and lets its programs, which still carry all packets,
-// pass them on to the stack. The other data plane is in place by then: it judges what comes by there. bpffs is the folder of pins.
-// First most flows are told, while programs go on. Then programs begin no more flows: the other data plane does. So all that is left to
-// be told is told, and from then on it does not matter which of the two carries a packet of a flow that both know. What cannot be told is
-// lost, and no reason not to go on: Remove does the rest.
-func GiveWay(ctx context.Context, bpffs string, to Heir, log *slog.Logger) error {
-	return giveWay(ctx, bpffs, to, nil, log)
+// GiveWay hands the flows of a driver that is no more over to connection tracking, and lets its
+// programs, which still carry all packets, pass them on to the stack. The other data plane is in
+// place by then: it evaluates what comes by there. bpffs is the folder of pins. First most flows
+// are exported, while programs go on. Then programs begin no more flows: the other data plane does. So
+// all that is left to be exported is exported, and from then on it does not matter which of the two carries
+// a packet of a flow that both know. What cannot be exported is lost, and no reason not to go on:
+// Remove does the rest.
+func GiveWay(ctx context.Context, bpffs string, to Successor, log *slog.Logger) error {
+	return exportFlows(ctx, bpffs, to, nil, log)
 }
 
-// giveWay is GiveWay; handOver changes the settings where their driver is still there, which owns them. nil = it is not.
-func giveWay(ctx context.Context, bpffs string, to Heir, handOver func(on, apart bool) error, log *slog.Logger) error {
+// exportFlows is GiveWay; handOver changes the settings where their driver is still there, which
+// owns them. nil = it is not.
+func exportFlows(ctx context.Context, bpffs string, to Successor, handOver func(on, apart bool) error, log *slog.Logger) error {
 	began := time.Now()
-	g, err := openGivers(bpffs, to)
+	g, err := openExporters(bpffs, to)
 	g.driver = handOver
 	defer g.close()
 	if err != nil || len(g.families) == 0 {
 		return err
 	}
-	first, err1 := g.tell(tellHidden)
-	err1 = errors.Join(err1, g.remind(to))
+	first, err1 := g.export(exportUnseen)
+	err1 = errors.Join(err1, g.exportAffinities(to))
 	marks := g.marks()
 	beside := conntrack.NewBeside(g.table, marks)
 	if err = beside.Open(ctx); err != nil { // nobody would take marks off again
@@ -57,24 +60,25 @@ func giveWay(ctx context.Context, bpffs string, to Heir, handOver func(on, apart
 		return errors.Join(err, ctx.Err(), g.handOver(false, false), beside.Close()) // programs go on, and the next start begins anew
 	}
 	conntrack.AwaitPackets() // what was beginning has begun, and bears a mark where it has to
-	err1 = errors.Join(err1, g.remind(to))
-	err = errors.Join(err, g.keepApart(ctx, beside))
-	second, err2 := g.tell(tellAll)
+	err1 = errors.Join(err1, g.exportAffinities(to))
+	err = errors.Join(err, g.exportShadows(ctx, beside))
+	second, err2 := g.export(exportAll)
 	if err != nil {
-		err = g.keepApart(ctx, beside) // what could not be led
+		err = g.exportShadows(ctx, beside) // what could not be led
 	}
 	g.full = g.full || errors.Is(err, conntrack.ErrFull)
 	if err != nil {
 		log.Warn("connections between the node's processes and Services may be lost", "error", err)
 	}
-	if err := g.forget(); err != nil {
+	if err := g.unpinFlows(); err != nil {
 		return errors.Join(err, g.handOver(false, false), beside.Close())
 	}
 	err = beside.Unsent()
 	conntrack.AwaitPackets() // what the node sent, and programs translate
-	// Each packet is translated by one of the two: what comes by the programs of the ways in as long as they are there; what the node sends by
-	// connection tracking, and programs of the ways out know nothing of what is translated.
-	err3 := g.pass(fromUplink, fromTunnel, fromWorkload, toWorkload, toUplink)
+	// Each packet is translated by one of the two: what comes by the programs of the ingress paths
+	// as long as they are there; what the node sends by connection tracking, and programs of the
+	// egress paths know nothing of what is translated.
+	err3 := g.disablePrograms(fromUplink, fromTunnel, fromWorkload, toWorkload, toUplink)
 	conntrack.AwaitPackets()
 	err4 := beside.Close()
 	if g.full {
@@ -84,38 +88,42 @@ func giveWay(ctx context.Context, bpffs string, to Heir, handOver func(on, apart
 	return errors.Join(err, err1, err2, err3, err4)
 }
 
-// keepApart keeps apart what programs translate and the stack sees, and lets them go on translating it, while connection tracking is told of it.
-func (g *givers) keepApart(ctx context.Context, beside *conntrack.Beside) error {
+// exportShadows keeps apart what programs translate and the stack sees, and lets them go on
+// translating it, while connection tracking is exported of it.
+func (g *exporters) exportShadows(ctx context.Context, beside *conntrack.Beside) error {
 	seen, err := g.shadows()
 	return errors.Join(err, beside.Add(ctx, seen), beside.Sent(ctx))
 }
 
-// givers are the flows of the families that have any, and the programs.
-type givers struct {
+// exporters are the flows of the families that have any, and the programs.
+type exporters struct {
 	bpffs    string
 	driver   func(on, apart bool) error // owns the settings; nil = nobody does
-	families []giver
+	families []exporter
 	table    *conntrack.Table
 	clock    *kernelClock
-	nothing  *ebpf.Program
+	passAll  *ebpf.Program
 	full     bool // connection tracking had no room for all
 }
 
-type giver interface {
+type exporter interface {
 	affinities(now uint32) ([]conntrack.Affinity, error)
-	// marks reports whether programs mark what they translate for the stack, when they are asked to.
+	// marks reports whether programs mark what they translate for the stack, when they are asked
+	// to.
 	marks() bool
-	// handOver lets what has no flow pass, or be judged again; with apart what is translated for the stack bears a mark.
+	// handOver lets what has no flow pass, or be evaluated again; with apart what is translated for
+	// the stack bears a mark.
 	handOver(on, apart bool) error
 	// shadows are the flows that programs translate and the stack sees, as it sees them.
 	shadows(now uint32) ([]conntrack.Entry, error)
-	tell(t *conntrack.Table, now uint32, w telling, room int) (int, error)
+	export(t *conntrack.Table, now uint32, w exportScope, room int) (int, error)
 	close()
 }
 
-// forget removes the pins of the flows, before programs stop to keep them: whoever comes later, to hand over or to carry packets by programs
-// again, must not take them for what is true then. Those that are open stay open.
-func (g *givers) forget() error {
+// unpinFlows removes the pins of the flows, before programs stop to keep them: whoever comes later,
+// to hand over or to carry packets by programs again, must not take them for what is true then.
+// Those that are open stay open.
+func (g *exporters) unpinFlows() error {
 	var errs []error
 	for _, dir := range []string{mapsDir(g.bpffs), maps6Dir(g.bpffs)} {
 		for _, name := range []string{"weir_flows", "weir_flows_new"} {
@@ -127,10 +135,10 @@ func (g *givers) forget() error {
 	return errors.Join(errs...)
 }
 
-func openGivers(bpffs string, to Heir) (*givers, error) {
-	g := &givers{bpffs: bpffs}
-	four, err := openGiver[ip4](mapsDir(bpffs), to)
-	six, err6 := openGiver[ip6](maps6Dir(bpffs), to)
+func openExporters(bpffs string, to Successor) (*exporters, error) {
+	g := &exporters{bpffs: bpffs}
+	four, err := openExporter[ip4](mapsDir(bpffs), to)
+	six, err6 := openExporter[ip6](maps6Dir(bpffs), to)
 	if four != nil {
 		g.families = append(g.families, four)
 	}
@@ -147,7 +155,7 @@ func openGivers(bpffs string, to Heir) (*givers, error) {
 		return g, err
 	}
 	const next = -1 // TCX_NEXT, TC_ACT_UNSPEC
-	g.nothing, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "weir_nothing", Type: ebpf.SchedCLS, License: "GPL",
+	g.passAll, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "weir_nothing", Type: ebpf.SchedCLS, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()}})
 	if err != nil {
 		return g, fmt.Errorf("loading the program that passes everything: %w", err)
@@ -155,7 +163,7 @@ func openGivers(bpffs string, to Heir) (*givers, error) {
 	return g, nil
 }
 
-func (g *givers) close() {
+func (g *exporters) close() {
 	for _, f := range g.families {
 		f.close()
 	}
@@ -165,23 +173,23 @@ func (g *givers) close() {
 	if g.clock != nil {
 		g.clock.close()
 	}
-	if g.nothing != nil {
-		g.nothing.Close()
+	if g.passAll != nil {
+		g.passAll.Close()
 	}
 }
 
-// telling is which flows are told.
-type telling int
+// exportScope is which flows are exported.
+type exportScope int
 
 const (
-	tellSeen   telling = iota // those whose packets the stack sees, as it sees them
-	tellHidden                // the others, and what is not translated
-	tellAll
+	exportSeen   exportScope = iota // those whose packets the stack sees, as it sees them
+	exportUnseen                    // the others, and what is not translated
+	exportAll
 )
 
-// marks are the marks of packets that programs heed.
-func (g *givers) marks() conntrack.Marks {
-	out := besideMarks
+// marks are the marks of packets that programs respect.
+func (g *exporters) marks() conntrack.Marks {
+	out := handoverMarks
 	for _, f := range g.families {
 		if !f.marks() {
 			out.Seen = 0
@@ -190,8 +198,9 @@ func (g *givers) marks() conntrack.Marks {
 	return out
 }
 
-// handOver lets what has no flow pass the programs, and with apart what they translate for the stack be marked; or lets it begin one again.
-func (g *givers) handOver(on, apart bool) error {
+// handOver lets what has no flow pass the programs, and with apart what they translate for the
+// stack be marked; or lets it begin one again.
+func (g *exporters) handOver(on, apart bool) error {
 	if g.driver != nil {
 		return g.driver(on, apart)
 	}
@@ -202,8 +211,8 @@ func (g *givers) handOver(on, apart bool) error {
 	return errors.Join(errs...)
 }
 
-// remind tells which backends clients with affinity have.
-func (g *givers) remind(to Heir) error {
+// exportAffinities reports which backends clients with affinity have.
+func (g *exporters) exportAffinities(to Successor) error {
 	if to == nil {
 		return nil
 	}
@@ -221,7 +230,7 @@ func (g *givers) remind(to Heir) error {
 }
 
 // shadows are the flows that programs translate and the stack sees, as it sees them.
-func (g *givers) shadows() (out []conntrack.Entry, err error) {
+func (g *exporters) shadows() (out []conntrack.Entry, err error) {
 	now, err := g.clock.now()
 	if err != nil {
 		return nil, err
@@ -234,8 +243,8 @@ func (g *givers) shadows() (out []conntrack.Entry, err error) {
 	return out, errors.Join(errs...)
 }
 
-// tell tells what was not told yet.
-func (g *givers) tell(w telling) (int, error) {
+// export exports what was not exported yet.
+func (g *exporters) export(w exportScope) (int, error) {
 	now, err := g.clock.now()
 	if err != nil {
 		return 0, err
@@ -247,7 +256,7 @@ func (g *givers) tell(w telling) (int, error) {
 	sum := 0
 	var errs []error
 	for _, f := range g.families {
-		n, err := f.tell(g.table, now, w, room-sum)
+		n, err := f.export(g.table, now, w, room-sum)
 		sum += n
 		if errors.Is(err, conntrack.ErrFull) {
 			g.full = true
@@ -258,17 +267,17 @@ func (g *givers) tell(w telling) (int, error) {
 	return sum, errors.Join(errs...)
 }
 
-// giverOf has the flows of one family.
-type giverOf[A address] struct {
+// familyExporter has the flows of one family.
+type familyExporter[A address] struct {
 	flows, half, settings, affinity *ebpf.Map
 	current                         settings[A]
-	to                              Heir // nil = nobody: marks name no nodes
-	told                            map[flowKey[A]]struct{}
+	to                              Successor // nil = nobody: marks name no nodes
+	exported                        map[flowKey[A]]struct{}
 }
 
-// openGiver opens the flows of a family; it returns nil where there are none.
-func openGiver[A address](dir string, to Heir) (giver, error) {
-	g := &giverOf[A]{told: map[flowKey[A]]struct{}{}, to: to}
+// openExporter opens the flows of a family; it returns nil where there are none.
+func openExporter[A address](dir string, to Successor) (exporter, error) {
+	g := &familyExporter[A]{exported: map[flowKey[A]]struct{}{}, to: to}
 	for name, m := range map[string]**ebpf.Map{"weir_flows": &g.flows, "weir_flows_new": &g.half, "weir_settings": &g.settings, "weir_affinity": &g.affinity} {
 		var err error
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(dir, name), nil); err != nil {
@@ -282,7 +291,7 @@ func openGiver[A address](dir string, to Heir) (giver, error) {
 	return g, nil
 }
 
-func (g *giverOf[A]) close() {
+func (g *familyExporter[A]) close() {
 	for _, m := range []*ebpf.Map{g.flows, g.half, g.settings, g.affinity} {
 		if m != nil {
 			m.Close()
@@ -290,11 +299,11 @@ func (g *giverOf[A]) close() {
 	}
 }
 
-func (g *giverOf[A]) marks() bool {
+func (g *familyExporter[A]) marks() bool {
 	return readSettingsMap(g.settings, &g.current) == nil && g.current.Flags&setMarks != 0
 }
 
-func (g *giverOf[A]) handOver(on, apart bool) error {
+func (g *familyExporter[A]) handOver(on, apart bool) error {
 	if err := readSettingsMap(g.settings, &g.current); err != nil {
 		return err
 	}
@@ -307,21 +316,22 @@ func (g *giverOf[A]) handOver(on, apart bool) error {
 	return nil
 }
 
-func (g *giverOf[A]) shadows(now uint32) (out []conntrack.Entry, err error) {
+func (g *familyExporter[A]) shadows(now uint32) (out []conntrack.Entry, err error) {
 	err = g.each(func(k flowKey[A], v flowValue[A]) {
 		if v.Flags&flowReply != 0 || !v.inStack() {
 			return
 		}
-		if e, ok := tracked(k, v, g.left(k, v, now)); ok {
+		if e, ok := conntrackEntry(k, v, g.timeLeft(k, v, now)); ok {
 			out = append(out, v.shadow(e))
 		}
 	})
 	return out, err
 }
 
-// each hands on every entry, those of established flows first. A flow that becomes established meanwhile stands in one map before it leaves
-// the other (flow_promote of bpf/flow.h), so what is half open is read first: it may come twice, and is never missed.
-func (g *giverOf[A]) each(f func(flowKey[A], flowValue[A])) error {
+// each hands on every entry, those of established flows first. A flow that becomes established
+// meanwhile stands in one map before it leaves the other (flow_promote of bpf/flow.h), so what is
+// half open is read first: it may come twice, and is never missed.
+func (g *familyExporter[A]) each(f func(flowKey[A], flowValue[A])) error {
 	type entry struct {
 		k flowKey[A]
 		v flowValue[A]
@@ -336,12 +346,12 @@ func (g *giverOf[A]) each(f func(flowKey[A], flowValue[A])) error {
 }
 
 // find looks for an entry, in the order of each.
-func (g *giverOf[A]) find(k flowKey[A], v *flowValue[A]) bool {
+func (g *familyExporter[A]) find(k flowKey[A], v *flowValue[A]) bool {
 	return lookUpFlow(g.half, k, v) == nil || lookUpFlow(g.flows, k, v) == nil
 }
 
 // affinities are those whose client is known by its address.
-func (g *giverOf[A]) affinities(now uint32) (out []conntrack.Affinity, err error) {
+func (g *familyExporter[A]) affinities(now uint32) (out []conntrack.Affinity, err error) {
 	if err := readSettingsMap(g.settings, &g.current); err != nil {
 		return nil, err
 	}
@@ -356,12 +366,12 @@ func (g *giverOf[A]) affinities(now uint32) (out []conntrack.Affinity, err error
 }
 
 // span is how long some units of the clock are.
-func (g *giverOf[A]) span(units int64) time.Duration {
+func (g *familyExporter[A]) span(units int64) time.Duration {
 	return time.Duration(units) * 1000 * time.Second / time.Duration(max(g.current.PerSecond, 1))
 }
 
-// tell tells of at most room flows; the error is conntrack.ErrFull when there are more.
-func (g *giverOf[A]) tell(t *conntrack.Table, now uint32, w telling, room int) (n int, err error) {
+// export exports at most room flows; the error is conntrack.ErrFull when there are more.
+func (g *familyExporter[A]) export(t *conntrack.Table, now uint32, w exportScope, room int) (n int, err error) {
 	if err := readSettingsMap(g.settings, &g.current); err != nil {
 		return 0, err
 	}
@@ -373,7 +383,7 @@ func (g *giverOf[A]) tell(t *conntrack.Table, now uint32, w telling, room int) (
 			full = full || due
 			return
 		}
-		put, err := g.tellOne(t, k, v, now, w)
+		put, err := g.exportOne(t, k, v, now, w)
 		some.Add(err)
 		if put {
 			n++
@@ -385,60 +395,62 @@ func (g *giverOf[A]) tell(t *conntrack.Table, now uint32, w telling, room int) (
 	return n, conntrack.ErrFull
 }
 
-// due returns the original direction of the flow that an entry is of, and whether it is this entry's to tell of it now.
-func (g *giverOf[A]) due(k flowKey[A], v flowValue[A], w telling) (orig flowKey[A], due bool) {
+// due returns the original direction of the flow that an entry is of, and whether it is this
+// entry's to export it now.
+func (g *familyExporter[A]) due(k flowKey[A], v flowValue[A], w exportScope) (orig flowKey[A], due bool) {
 	orig = k
 	if v.Flags&flowReply != 0 {
-		orig = v.after(k.Proto).turned()
+		orig = v.after(k.Proto).reversed()
 	}
-	if _, done := g.told[orig]; done || w == tellHidden && v.inStack() || w == tellSeen && !v.seenByStack() {
+	if _, done := g.exported[orig]; done || w == exportUnseen && v.inStack() || w == exportSeen && !v.seenByStack() {
 		return orig, false
 	}
 	return orig, v.Flags&flowReply == 0 || !g.known(orig)
 }
 
-// tellOne tells the flow of an entry, unless it was told.
-func (g *giverOf[A]) tellOne(t *conntrack.Table, k flowKey[A], v flowValue[A], now uint32, w telling) (put bool, err error) {
+// exportOne exports the flow of an entry, unless it was exported.
+func (g *familyExporter[A]) exportOne(t *conntrack.Table, k flowKey[A], v flowValue[A], now uint32, w exportScope) (put bool, err error) {
 	orig, due := g.due(k, v, w)
 	if !due {
 		return false, nil
 	}
-	e, ok := tracked(k, v, g.left(k, v, now))
+	e, ok := conntrackEntry(k, v, g.timeLeft(k, v, now))
 	if !ok {
 		return false, nil
 	}
-	if w == tellSeen && v.inStack() {
+	if w == exportSeen && v.inStack() {
 		e = v.shadow(e)
 	}
 	if e.Mark, ok = g.mark(orig, v); !ok {
 		return false, nil
 	}
 	put, err = t.Put(e, func(there conntrack.Entry) bool {
-		if w == tellSeen && there.Translated() {
+		if w == exportSeen && there.Translated() {
 			return true // by the other data plane, whose tables an earlier start wrote
 		}
-		if w == tellAll && v.State&stateClosing != 0 && there.Orig == e.Orig && (there.Translated() || !e.Translated()) {
+		if w == exportAll && v.State&stateClosing != 0 && there.Orig == e.Orig && (there.Translated() || !e.Translated()) {
 			return true // what has the addresses and ports of one that ended is a new one, unless it is the same one as the stack sees it
 		}
-		// What processes of the node send meets the other data plane first, which chose by itself for what began meanwhile.
+		// What processes of the node send meets the other data plane first, which chose by itself
+		// for what began meanwhile.
 		return v.Flags&flowFromHost != 0 && there.Translated() && (there.Orig == e.Orig || !e.Translated())
 	})
-	if err == nil && w != tellSeen {
-		g.told[orig] = struct{}{}
+	if err == nil && w != exportSeen {
+		g.exported[orig] = struct{}{}
 	}
 	return put, err
 }
 
-// mark is what connection tracking is to know of the node by which packets of a flow go. It is not ok where the flow is handed on to a node
-// that no mark names. v is the entry of either direction.
-func (g *giverOf[A]) mark(orig flowKey[A], v flowValue[A]) (mark uint32, ok bool) {
+// mark is what connection tracking is to know of the node by which packets of a flow go. It is not
+// ok where the flow is handed on to a node that no mark names. v is the entry of either direction.
+func (g *familyExporter[A]) mark(orig flowKey[A], v flowValue[A]) (mark uint32, ok bool) {
 	handsOn := v.Flags&flowHandOn != 0
 	if g.to == nil {
 		return 0, !handsOn
 	}
 	at := orig
 	if !handsOn {
-		at = v.after(orig.Proto).turned()
+		at = v.after(orig.Proto).reversed()
 		if v.Flags&flowReply != 0 {
 			at = orig
 		}
@@ -459,13 +471,13 @@ func (g *giverOf[A]) mark(orig flowKey[A], v flowValue[A]) (mark uint32, ok bool
 }
 
 // known reports whether the original direction of a flow has an entry.
-func (g *giverOf[A]) known(orig flowKey[A]) bool {
+func (g *familyExporter[A]) known(orig flowKey[A]) bool {
 	var v flowValue[A]
 	return g.find(orig, &v)
 }
 
-// left is how long an entry has until its time-out; negative when it is over.
-func (g *giverOf[A]) left(k flowKey[A], v flowValue[A], now uint32) time.Duration {
+// timeLeft is how long an entry has until its time-out; negative when it is over.
+func (g *familyExporter[A]) timeLeft(k flowKey[A], v flowValue[A], now uint32) time.Duration {
 	icmp := uint8(unix.IPPROTO_ICMP)
 	if fromAddr(k.Saddr).Is6() {
 		icmp = unix.IPPROTO_ICMPV6

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// verdicts are what stands in look-up 2 under a set and a class, by keys without these two. One without a head says
-// nothing.
+// verdicts are what stands in look-up 2 under a set and a class, by keys without these two. One
+// without a head says nothing.
 type verdicts map[weirPolicyKey]weirPolicyValue
 
 type policyEntry struct {
@@ -18,8 +18,8 @@ type policyEntry struct {
 
 var headKey = weirPolicyKey{Head: 1}
 
-// denial is what denies everything by a rule.
-func denial(rule uint32) verdicts { return verdicts{headKey: {Rule: rule}} }
+// denyAll is what denies everything by a rule.
+func denyAll(rule uint32) verdicts { return verdicts{headKey: {Rule: rule}} }
 
 // find returns the entry with the longest prefix that a key's prefix lies in, else the head.
 func (v verdicts) find(k weirPolicyKey) weirPolicyValue {
@@ -41,17 +41,17 @@ func (v verdicts) under(out []policyEntry, set, class uint64) []policyEntry {
 	return out
 }
 
-// meeting makes the verdicts that allow what two others both allow.
-type meeting struct {
+// intersection makes the verdicts that allow what two others both allow.
+type intersection struct {
 	a, b, out verdicts
 	tables    map[[2]uint16]uint16          // of source ports: that of each, 0 = allows all; and the number here
 	bySources [2]map[uint16][]weirPolicyKey // of a and b
 }
 
-// meet returns what both allow. A denial bears the rule of the one that denies. Where it would take more tables of source ports than
-// have numbers, what is left is denied by no rule.
-func meet(a, b verdicts) verdicts {
-	m := &meeting{a: a, b: b, out: verdicts{}, tables: map[[2]uint16]uint16{}, bySources: [2]map[uint16][]weirPolicyKey{a.bySources(), b.bySources()}}
+// intersect returns what both allow. A denial bears the rule of the one that denies. Where it would
+// take more tables of source ports than have numbers, what is left is denied by no rule.
+func intersect(a, b verdicts) verdicts {
+	m := &intersection{a: a, b: b, out: verdicts{}, tables: map[[2]uint16]uint16{}, bySources: [2]map[uint16][]weirPolicyKey{a.bySources(), b.bySources()}}
 	x, y := a[headKey], b[headKey]
 	head := m.value(x, y)
 	head.Protos, head.Lens = x.Protos|y.Protos, x.Lens|y.Lens
@@ -80,9 +80,9 @@ func (v verdicts) bySources() map[uint16][]weirPolicyKey {
 	return out
 }
 
-// value is what two verdicts on the same packets allow. It is logged where one of them is; a denial of all source ports
-// does not ask the other's table of them.
-func (m *meeting) value(x, y weirPolicyValue) weirPolicyValue {
+// value is what two verdicts on the same packets allow. It is logged where one of them is; a denial
+// of all source ports does not ask the other's table of them.
+func (m *intersection) value(x, y weirPolicyValue) weirPolicyValue {
 	switch {
 	case x.Sources == 0 && x.Verdict&policyAllow == 0:
 		return logged(x, y)
@@ -105,7 +105,7 @@ func (m *meeting) value(x, y weirPolicyValue) weirPolicyValue {
 }
 
 // table makes a table of source ports.
-func (m *meeting) table(n uint16, x, y weirPolicyValue) {
+func (m *intersection) table(n uint16, x, y weirPolicyValue) {
 	side := func(v verdicts, of weirPolicyValue, k weirPolicyKey) weirPolicyValue {
 		if of.Sources == 0 {
 			return of
@@ -146,23 +146,25 @@ func logged(v, other weirPolicyValue) weirPolicyValue {
 	return v
 }
 
-// holding names verdicts.
-type holding struct{ set, class uint64 }
+// setClass names verdicts.
+type setClass struct{ set, class uint64 }
 
-// holdings are the verdicts that the sets have before and after, as far as a bridge needs them.
-type holdings struct {
-	before, after sayings
+// policyDiff are the verdicts that the sets have before and after, as far as a transition needs
+// them.
+type policyDiff struct {
+	before, after setVerdicts
 	rules         map[uint64]uint32
 }
 
-// sayings are the verdicts of sets at one time.
-type sayings struct {
-	by    map[holding]verdicts
+// setVerdicts are the verdicts of sets at one time.
+type setVerdicts struct {
+	by    map[setClass]verdicts
 	heads map[uint64][]uint64 // by set: the classes with verdicts of their own
 }
 
-// holdings reads what the map has and is to get: for the sets and classes of a bridge, and for more.
-func (t *tables) holdings(s *survey, b *bridge, more map[holding]bool) *holdings {
+// policyDiff reads what the map has and is to get: for the sets and classes of a transition, and
+// for more.
+func (t *tables) policyDiff(s *survey, b *transition, more map[setClass]bool) *policyDiff {
 	whole, classes := map[uint64]bool{}, map[uint64]bool{0: true}
 	for c := range b.sets {
 		whole[c.was], whole[c.is] = true, true
@@ -174,9 +176,9 @@ func (t *tables) holdings(s *survey, b *bridge, more map[holding]bool) *holdings
 		clear(classes)
 	}
 	wanted := func(k weirPolicyKey) bool {
-		return whole[k.Set] || classes[k.Peer] && (s.old[k.Set] || s.new[k.Set]) || len(more) > 0 && more[holding{k.Set, k.Peer}]
+		return whole[k.Set] || classes[k.Peer] && (s.old[k.Set] || s.new[k.Set]) || len(more) > 0 && more[setClass{k.Set, k.Peer}]
 	}
-	h := &holdings{before: newSayings(), after: newSayings(), rules: s.rules}
+	h := &policyDiff{before: newSetVerdicts(), after: newSetVerdicts(), rules: s.rules}
 	for k, v := range t.policy.tracker.All() {
 		if !wanted(k) {
 			continue
@@ -196,12 +198,12 @@ func (t *tables) holdings(s *survey, b *bridge, more map[holding]bool) *holdings
 	return h
 }
 
-func newSayings() sayings {
-	return sayings{by: map[holding]verdicts{}, heads: map[uint64][]uint64{}}
+func newSetVerdicts() setVerdicts {
+	return setVerdicts{by: map[setClass]verdicts{}, heads: map[uint64][]uint64{}}
 }
 
-func (y *sayings) note(k weirPolicyKey, v weirPolicyValue) {
-	at := holding{k.Set, k.Peer}
+func (y *setVerdicts) note(k weirPolicyKey, v weirPolicyValue) {
+	at := setClass{k.Set, k.Peer}
 	if y.by[at] == nil {
 		y.by[at] = verdicts{}
 	}
@@ -210,7 +212,7 @@ func (y *sayings) note(k weirPolicyKey, v weirPolicyValue) {
 }
 
 // complete leaves out what has no head: it counts for nothing.
-func (y *sayings) complete() {
+func (y *setVerdicts) complete() {
 	for at, v := range y.by {
 		if _, ok := v[headKey]; !ok {
 			delete(y.by, at)
@@ -221,28 +223,34 @@ func (y *sayings) complete() {
 }
 
 // of returns what a set says of a class. No set allows everything.
-func (y *sayings) of(set, class uint64, rules map[uint64]uint32) verdicts {
+func (y *setVerdicts) of(set, class uint64, rules map[uint64]uint32) verdicts {
 	if set == 0 {
 		return verdicts{headKey: {Verdict: policyAllow}}
 	}
 	for _, c := range []uint64{class, 0} {
-		if v := y.by[holding{set, c}]; v != nil {
+		if v := y.by[setClass{set, c}]; v != nil {
 			return v
 		}
 	}
-	return denial(rules[set])
+	return denyAll(rules[set])
 }
 
 // was and is are what a set says of a class before and after.
-func (h *holdings) was(set, class uint64) verdicts { return h.before.of(set, class, h.rules) }
-func (h *holdings) is(set, class uint64) verdicts  { return h.after.of(set, class, h.rules) }
+func (h *policyDiff) was(set, class uint64) verdicts { return h.before.of(set, class, h.rules) }
+func (h *policyDiff) is(set, class uint64) verdicts  { return h.after.of(set, class, h.rules) }
 
-// ownedWas and ownedIs report whether a set has verdicts on a class that are not those of everybody else.
-func (h *holdings) ownedWas(set, class uint64) bool { return len(h.before.by[holding{set, class}]) > 0 }
-func (h *holdings) ownedIs(set, class uint64) bool  { return len(h.after.by[holding{set, class}]) > 0 }
+// ownedWas and ownedIs report whether a set has verdicts on a class that are not those of everybody
+// else.
+func (h *policyDiff) ownedWas(set, class uint64) bool {
+	return len(h.before.by[setClass{set, class}]) > 0
+}
+func (h *policyDiff) ownedIs(set, class uint64) bool {
+	return len(h.after.by[setClass{set, class}]) > 0
+}
 
-// classes returns those on which a set before or one after has verdicts, and that of everybody else.
-func (h *holdings) classes(c change) []uint64 {
+// classes returns those on which a set before or one after has verdicts, and that of everybody
+// else.
+func (h *policyDiff) classes(c change) []uint64 {
 	all := map[uint64]bool{0: true}
 	for _, class := range h.before.heads[c.was] {
 		all[class] = true

@@ -9,12 +9,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Shares: how many entries of weir_flows the flows of each pod have. The programs count what begins, and nobody counts what ends
-// but the sweep: after each of its rounds the map says what the round counted, and what began since the round did. What began
-// during the round may be in both: too much for one round, never too little.
+// Shares: how many entries of weir_flows the flows of each pod have. The programs count what
+// begins, and nobody counts what ends but the sweep: after each of its rounds the map says what the
+// round counted, and what began since the round did. What began during the round may be in both:
+// too much for one round, never too little.
 
-// shares is the part of a sweeper that counts.
-type shares struct {
+// quotas is the part of a sweeper that counts.
+type quotas struct {
 	m       *ebpf.Map
 	addr    int // bytes of an address
 	flags   int // offsets in flow_value
@@ -23,24 +24,24 @@ type shares struct {
 	before  map[string]uint32 // begun, at the round's beginning
 }
 
-// shareValue is struct share of bpf/abi.h in host byte order.
-type shareValue struct{ Counted, Begun uint32 }
+// quotaValue is struct share of bpf/abi.h in host byte order.
+type quotaValue struct{ Counted, Begun uint32 }
 
-func newShares(m *ebpf.Map, flags, from int) (*shares, error) {
+func newQuotas(m *ebpf.Map, flags, from int) (*quotas, error) {
 	c, err := m.Clone()
 	if err != nil {
 		return nil, fmt.Errorf("counting shares: %w", err)
 	}
-	return &shares{m: c, addr: int(m.KeySize()), flags: flags, from: from}, nil
+	return &quotas{m: c, addr: int(m.KeySize()), flags: flags, from: from}, nil
 }
 
 // everybody is the key of all flows together.
-func (s *shares) everybody() string { return string(make([]byte, s.addr)) }
+func (s *quotas) everybody() string { return string(make([]byte, s.addr)) }
 
-func (s *shares) read() (map[string]shareValue, error) {
-	out := map[string]shareValue{}
+func (s *quotas) read() (map[string]quotaValue, error) {
+	out := map[string]quotaValue{}
 	key := make([]byte, s.addr)
-	var v shareValue
+	var v quotaValue
 	it := s.m.Iterate()
 	for it.Next(&key, &v) {
 		out[string(key)] = v
@@ -49,7 +50,7 @@ func (s *shares) read() (map[string]shareValue, error) {
 }
 
 // begin is called before the first entry of a round.
-func (s *shares) begin() error {
+func (s *quotas) begin() error {
 	now, err := s.read()
 	if err != nil {
 		return fmt.Errorf("reading shares: %w", err)
@@ -62,7 +63,7 @@ func (s *shares) begin() error {
 }
 
 // note counts an entry: both directions of a flow by the one that a pod sends.
-func (s *shares) note(key, value []byte) {
+func (s *quotas) note(key, value []byte) {
 	s.counted[s.everybody()]++
 	const reply = 1 // enum flow_flag
 	if value[s.flags]&reply == 0 && value[s.from] == fromPod {
@@ -71,19 +72,19 @@ func (s *shares) note(key, value []byte) {
 }
 
 // end is called after the last entry of a round.
-func (s *shares) end() error {
+func (s *quotas) end() error {
 	now, err := s.read()
 	if err != nil {
 		return fmt.Errorf("reading shares: %w", err)
 	}
 	for k := range s.counted {
 		if _, ok := now[k]; !ok {
-			now[k] = shareValue{}
+			now[k] = quotaValue{}
 		}
 	}
 	for k, was := range now {
-		v := shareValue{Counted: s.counted[k], Begun: was.Begun - s.before[k]}
-		if v == (shareValue{}) && k != s.everybody() {
+		v := quotaValue{Counted: s.counted[k], Begun: was.Begun - s.before[k]}
+		if v == (quotaValue{}) && k != s.everybody() {
 			if err := s.m.Delete([]byte(k)); err != nil {
 				return fmt.Errorf("removing a share: %w", err)
 			}
@@ -97,32 +98,34 @@ func (s *shares) end() error {
 }
 
 // pressed reports whether the table may be three quarters full: the next round should tell soon.
-func (s *shares) pressed(room int) bool {
-	var v shareValue
+func (s *quotas) pressed(room int) bool {
+	var v quotaValue
 	if err := s.m.Lookup([]byte(s.everybody()), &v); err != nil {
 		return false
 	}
 	return int(v.Counted+v.Begun) > room-room/4
 }
 
-func (s *shares) close() { s.m.Close() }
+func (s *quotas) close() { s.m.Close() }
 
-// Held is a pod that begins no other flow: it has more than its share of a table of connections that is nearly full.
+// Held is a pod that begins no other flow: it has more than its share of a table of connections
+// that is nearly full.
 type Held struct {
 	Addr    netip.Addr
 	Entries int // of the table, whose flows it began
 }
 
-// Held reads which pods are held, by their addresses. They are few: each has more than an eighth of a table.
+// Held reads which pods are held, by their addresses. They are few: each has more than an eighth of
+// a table.
 func (d *Driver) Held() ([]Held, error) {
 	type source struct {
-		s          *shares
+		s          *quotas
 		each, most uint32
 	}
 	var sources []source
 	d.mu.Lock()
 	for i, l := range d.both() {
-		s, err := newShares(l.Maps["weir_shares"], 0, 0) // the family may be unloaded meanwhile
+		s, err := newQuotas(l.Maps["weir_shares"], 0, 0) // the family may be unloaded meanwhile
 		if err != nil {
 			d.mu.Unlock()
 			return nil, err
@@ -145,8 +148,8 @@ func (d *Driver) Held() ([]Held, error) {
 }
 
 // held is share_spent of bpf/share.h for every pod.
-func (s *shares) held(each, most uint32) ([]Held, error) {
-	var all shareValue
+func (s *quotas) held(each, most uint32) ([]Held, error) {
+	var all quotaValue
 	switch err := s.m.Lookup([]byte(s.everybody()), &all); {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return nil, nil

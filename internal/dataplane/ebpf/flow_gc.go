@@ -19,28 +19,31 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// The programs look at time-outs when they meet an entry, so an entry that nobody meets stays until an LRU table needs
-// its place. The sweep walks the tables in small batches with long pauses between: it removes what is expired, so that
-// eviction meets live flows last, and counts what is left.
+// The programs look at time-outs when they meet an entry, so an entry that nobody meets stays until
+// an LRU table needs its place. The sweep walks the tables in small batches with long pauses
+// between: it removes what is expired, so that eviction meets live flows last, and counts what is
+// left.
 
 const (
-	sweepBatch = 2048
-	// sweepShare is the part of one core that the sweep may take: 1 in sweepShare.
-	sweepShare = 200
-	// sweepPressed is the same while the table of connections is nearly full: pods are held to what the last round counted.
-	sweepPressed = 20
-	// sweepPause is the least time between two batches, sweepRest that between two rounds.
-	sweepPause = 20 * time.Millisecond
-	sweepRest  = 10 * time.Second
+	gcBatch = 2048
+	// gcShare is the part of one core that the sweep may take: 1 in gcShare.
+	gcShare = 200
+	// gcSharePressed is the same while the table of connections is nearly full: pods are held to
+	// what the last round counted.
+	gcSharePressed = 20
+	// gcPause is the least time between two batches, gcRest that between two rounds.
+	gcPause = 20 * time.Millisecond
+	gcRest  = 10 * time.Second
 )
 
-// swept are the tables that programs fill, with what tells that an entry is expired; nil only counts.
-var swept = map[string]func(*sweeper, []byte, []byte) bool{
-	"weir_flows": (*sweeper).flowExpired, "weir_flows_new": (*sweeper).flowExpired, "weir_affinity": nil, "weir_sockets": nil,
+// gcTables are the tables that programs fill, with what tells that an entry is expired; nil only
+// counts.
+var gcTables = map[string]func(*tableGC, []byte, []byte) bool{
+	"weir_flows": (*tableGC).flowExpired, "weir_flows_new": (*tableGC).flowExpired, "weir_affinity": nil, "weir_sockets": nil,
 }
 
-// sweeper walks one table.
-type sweeper struct {
+// tableGC walks one table.
+type tableGC struct {
 	name    string
 	of      *loaded
 	m       *ebpf.Map
@@ -56,19 +59,19 @@ type sweeper struct {
 	cursor               ebpf.MapBatchCursor
 	counted, removed     int     // in this round
 	entries, lastRemoved int     // of the last whole round
-	shares               *shares // of weir_flows
+	quotas               *quotas // of weir_flows
 	begun                bool    // a round
 }
 
-func newSweeper(name string, of *loaded) (*sweeper, error) {
+func newTableGC(name string, of *loaded) (*tableGC, error) {
 	m, err := of.Maps[name].Clone() // the family may be unloaded meanwhile
 	if err != nil {
 		return nil, fmt.Errorf("sweeping map %s: %w", name, err)
 	}
-	s := &sweeper{name: name, of: of, m: m, keySize: int(m.KeySize()), valueSize: int(m.ValueSize())}
-	s.keys, s.rawKeys = byteArrays(s.keySize, sweepBatch)
-	s.values, s.rawValues = byteArrays(s.valueSize, sweepBatch)
-	if expired := swept[name]; expired != nil {
+	s := &tableGC{name: name, of: of, m: m, keySize: int(m.KeySize()), valueSize: int(m.ValueSize())}
+	s.keys, s.rawKeys = byteArrays(s.keySize, gcBatch)
+	s.values, s.rawValues = byteArrays(s.valueSize, gcBatch)
+	if expired := gcTables[name]; expired != nil {
 		s.expired = func(k, v []byte) bool { return expired(s, k, v) }
 		key, err1 := structOf(m, "flow_key")
 		value, err2 := structOf(m, "flow_value")
@@ -82,7 +85,7 @@ func newSweeper(name string, of *loaded) (*sweeper, error) {
 			return nil, fmt.Errorf("sweeping map %s: its entries tell no time", name)
 		}
 		if name == "weir_flows" {
-			if s.shares, err = newShares(of.Maps["weir_shares"], s.flags, offsetOf(value, "from")); err != nil {
+			if s.quotas, err = newQuotas(of.Maps["weir_shares"], s.flags, offsetOf(value, "from")); err != nil {
 				s.close()
 				return nil, fmt.Errorf("sweeping map %s: %w", name, err)
 			}
@@ -91,15 +94,15 @@ func newSweeper(name string, of *loaded) (*sweeper, error) {
 	return s, nil
 }
 
-func (s *sweeper) close() {
+func (s *tableGC) close() {
 	s.m.Close()
-	if s.shares != nil {
-		s.shares.close()
+	if s.quotas != nil {
+		s.quotas.close()
 	}
 }
 
 // pressed reports whether the table is so full that a round should not take long.
-func (s *sweeper) pressed() bool { return s.shares != nil && s.shares.pressed(int(s.m.MaxEntries())) }
+func (s *tableGC) pressed() bool { return s.quotas != nil && s.quotas.pressed(int(s.m.MaxEntries())) }
 
 // byteArrays makes n arrays of a size, and the same memory as bytes.
 func byteArrays(size, n int) (any, []byte) {
@@ -117,7 +120,7 @@ func offsetOf(s *btf.Struct, name string) int {
 }
 
 // flowExpired is flow_expired of bpf/flow.h.
-func (s *sweeper) flowExpired(key, value []byte) bool {
+func (s *tableGC) flowExpired(key, value []byte) bool {
 	return s.now-binary.NativeEndian.Uint32(value[s.seen:]) > flowLimit(s.timeouts, key[s.proto], value[s.state], value[s.flags], s.of.icmp) &&
 		int32(s.now-binary.NativeEndian.Uint32(value[s.seen:])) > 0 // not one that was seen after now was read
 }
@@ -155,9 +158,9 @@ func flowTimeout(proto, state, icmp uint8) int {
 }
 
 // step looks at one batch and reports whether a round is over.
-func (s *sweeper) step() (over bool, err error) {
-	if s.shares != nil && !s.begun {
-		if err := s.shares.begin(); err != nil {
+func (s *tableGC) step() (over bool, err error) {
+	if s.quotas != nil && !s.begun {
+		if err := s.quotas.begin(); err != nil {
 			return true, err
 		}
 	}
@@ -172,24 +175,24 @@ func (s *sweeper) step() (over bool, err error) {
 		key, value := s.rawKeys[i*s.keySize:][:s.keySize], s.rawValues[i*s.valueSize:][:s.valueSize]
 		if s.expired == nil || !s.expired(key, value) || !s.remove(key) {
 			s.counted++
-			if s.shares != nil {
-				s.shares.note(key, value)
+			if s.quotas != nil {
+				s.quotas.note(key, value)
 			}
 		}
 	}
 	if over {
 		s.entries, s.lastRemoved = s.counted, s.removed
 		s.cursor, s.counted, s.removed, s.begun = ebpf.MapBatchCursor{}, 0, 0, false
-		if s.shares != nil {
-			return true, s.shares.end()
+		if s.quotas != nil {
+			return true, s.quotas.end()
 		}
 	}
 	return over, nil
 }
 
-// remove takes an expired entry out. A packet may have begun the flow anew since it was read: what was taken out tells,
-// and is put back.
-func (s *sweeper) remove(key []byte) bool {
+// remove takes an expired entry out. A packet may have begun the flow anew since it was read: what
+// was taken out tells, and is put back.
+func (s *tableGC) remove(key []byte) bool {
 	value := make([]byte, s.valueSize)
 	if err := s.m.LookupAndDelete(key, &value); err != nil {
 		return errors.Is(err, ebpf.ErrKeyNotExist)
@@ -221,24 +224,24 @@ func (c *kernelClock) now() (uint32, error) {
 
 func (c *kernelClock) close() { c.program.Close() }
 
-// sweep works until ctx ends.
-func (d *Driver) sweep(ctx context.Context) {
+// collectGarbage works until ctx ends.
+func (d *Driver) collectGarbage(ctx context.Context) {
 	clock, err := newKernelClock()
 	if err != nil {
 		d.log.Error("expired flows stay until their place is needed", "error", err)
 		return
 	}
 	defer clock.close()
-	all := map[*loaded][]*sweeper{}
-	defer func() { d.keepSweepers(all, nil) }()
+	all := map[*loaded][]*tableGC{}
+	defer func() { d.keepTableGCs(all, nil) }()
 	for {
 		d.mu.Lock()
 		families := d.both()
-		d.keepSweepers(all, families) // while they cannot be closed
+		d.keepTableGCs(all, families) // while they cannot be closed
 		d.mu.Unlock()
 		for _, l := range families {
 			for _, s := range all[l] {
-				if !d.sweepRound(ctx, s, clock) {
+				if !d.gcRound(ctx, s, clock) {
 					return
 				}
 			}
@@ -250,13 +253,13 @@ func (d *Driver) sweep(ctx context.Context) {
 }
 
 // rest waits for the next round, shorter when a table is pressed.
-func (d *Driver) rest(ctx context.Context, all map[*loaded][]*sweeper) bool {
-	for range int(sweepRest / time.Second) {
+func (d *Driver) rest(ctx context.Context, all map[*loaded][]*tableGC) bool {
+	for range int(gcRest / time.Second) {
 		if !wait(ctx, time.Second) {
 			return false
 		}
 		for _, list := range all {
-			if slices.ContainsFunc(list, (*sweeper).pressed) {
+			if slices.ContainsFunc(list, (*tableGC).pressed) {
 				return true
 			}
 		}
@@ -264,9 +267,9 @@ func (d *Driver) rest(ctx context.Context, all map[*loaded][]*sweeper) bool {
 	return true
 }
 
-// keepSweepers makes those of families that came, and lets go of those of families that went. A family whose tables
-// cannot be opened is tried again in the next round.
-func (d *Driver) keepSweepers(all map[*loaded][]*sweeper, families []*loaded) {
+// keepTableGCs makes those of families that came, and lets go of those of families that went. A
+// family whose tables cannot be opened is tried again in the next round.
+func (d *Driver) keepTableGCs(all map[*loaded][]*tableGC, families []*loaded) {
 	for l, list := range all {
 		if !slices.Contains(families, l) {
 			for _, s := range list {
@@ -279,7 +282,7 @@ func (d *Driver) keepSweepers(all map[*loaded][]*sweeper, families []*loaded) {
 		if _, ok := all[l]; ok {
 			continue
 		}
-		list, err := newSweepers(l)
+		list, err := newTableGCs(l)
 		if err != nil {
 			d.log.Error("tables are not swept", "family", l.family, "error", err)
 			continue
@@ -288,10 +291,10 @@ func (d *Driver) keepSweepers(all map[*loaded][]*sweeper, families []*loaded) {
 	}
 }
 
-func newSweepers(l *loaded) ([]*sweeper, error) {
-	var out []*sweeper
-	for name := range swept {
-		s, err := newSweeper(name, l)
+func newTableGCs(l *loaded) ([]*tableGC, error) {
+	var out []*tableGC
+	for name := range gcTables {
+		s, err := newTableGC(name, l)
 		if err != nil {
 			for _, s := range out {
 				s.close()
@@ -303,8 +306,8 @@ func newSweepers(l *loaded) ([]*sweeper, error) {
 	return out, nil
 }
 
-// sweepRound goes through one table once and reports whether to go on.
-func (d *Driver) sweepRound(ctx context.Context, s *sweeper, clock *kernelClock) bool {
+// gcRound goes through one table once and reports whether to go on.
+func (d *Driver) gcRound(ctx context.Context, s *tableGC, clock *kernelClock) bool {
 	for over := false; !over; {
 		d.mu.Lock()
 		known, there := d.state != nil, slices.Contains(d.both(), s.of)
@@ -325,13 +328,13 @@ func (d *Driver) sweepRound(ctx context.Context, s *sweeper, clock *kernelClock)
 		}
 		if err != nil {
 			d.log.Warn("sweeping a table", "family", s.of.family, "error", err)
-			return wait(ctx, sweepRest)
+			return wait(ctx, gcRest)
 		}
-		share := time.Duration(sweepShare)
+		share := time.Duration(gcShare)
 		if s.pressed() {
-			share = sweepPressed
+			share = gcSharePressed
 		}
-		if !wait(ctx, max(sweepPause, time.Since(began)*(share-1))) {
+		if !wait(ctx, max(gcPause, time.Since(began)*(share-1))) {
 			return false
 		}
 	}
@@ -365,7 +368,8 @@ type Pressure struct {
 // High reports whether a map is so full that somebody must know.
 func (p Pressure) High() bool { return p.Entries*10 > p.Capacity*9 }
 
-// Pressures returns how full the maps are, sorted by name. A map that was not counted yet is left out.
+// Pressures returns how full the maps are, sorted by name. A map that was not counted yet is left
+// out.
 func (d *Driver) Pressures() []Pressure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -388,7 +392,8 @@ func (d *Driver) Pressures() []Pressure {
 	return out
 }
 
-// warnTables tells before a state is written which tables it does not fit into: such a state is written as far as it fits.
+// warnTables tells before a state is written which tables it does not fit into: such a state is
+// written as far as it fits.
 func (d *Driver) warnTables(s *nodestate.State) {
 	for _, l := range d.both() {
 		for name, n := range needed(s, l.family == ipv6Name) {
@@ -400,7 +405,8 @@ func (d *Driver) warnTables(s *nodestate.State) {
 	}
 }
 
-// needed counts the entries of a family that a state wants in the tables that follow the size of the cluster.
+// needed counts the entries of a family that a state wants in the tables that follow the size of
+// the cluster.
 func needed(s *nodestate.State, six bool) map[string]int {
 	of := func(a netip.Addr) bool { return a.Is6() == six }
 	n := map[string]int{}

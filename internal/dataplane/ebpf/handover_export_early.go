@@ -2,16 +2,17 @@ package ebpf
 
 import "log/slog"
 
-// Foretell tells connection tracking of the flows whose packets the stack sees as long as programs carry them: those of the node's own
-// processes. It is called before the other data plane's tables are written: with them connection tracking begins, and would take the side
-// whose packet it sees first for the one that opened the connection.
+// Foretell informs connection tracking of the flows whose packets the stack sees as long as
+// programs carry them: those of the node's own processes. It is called before the other data
+// plane's tables are written: with them connection tracking begins, and would take the side whose
+// packet it sees first for the one that opened the connection.
 func Foretell(bpffs string, log *slog.Logger) error {
-	g, err := openGivers(bpffs, nil)
+	g, err := openExporters(bpffs, nil)
 	defer g.close()
 	if err != nil || len(g.families) == 0 {
 		return err
 	}
-	n, err := g.tell(tellSeen)
+	n, err := g.export(exportSeen)
 	if g.full {
 		log.Warn("connection tracking is full to nine tenths (net.netfilter.nf_conntrack_max); further connections are not made known")
 	}

@@ -11,31 +11,32 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// What is made of tracked connections when this data plane takes over. Every entry is of an epoch that was never in force: it is judged at
-// its next packet, and its way found.
+// What is made of tracked connections when this data plane takes over. Every entry is of an epoch
+// that was never in force: it is evaluated at its next packet, and its way found.
 
-// taker makes entries of tracked connections.
-type taker struct {
-	state   *nodestate.State
-	ifindex func(nodestate.Addr) int
-	which   TakeOver
-	left    conntrack.Left
-	route   func(to netip.Addr) (ifindex int, via netip.Addr, ok bool) // the kernel's
+// importer makes entries of tracked connections.
+type importer struct {
+	state       *nodestate.State
+	ifindex     func(nodestate.Addr) int
+	which       TakeOver
+	predecessor conntrack.Left
+	route       func(to netip.Addr) (ifindex int, via netip.Addr, ok bool) // the kernel's
 }
 
-// taken is a flow as it is written into the maps.
-type taken[A address] struct {
+// importedFlow is a flow as it is written into the maps.
+type importedFlow[A address] struct {
 	key, back   flowKey[A]
 	there, here flowValue[A] // of the original direction, and of the answers
 	established bool         // else half open
 }
 
-// of makes the entries of a connection. It is not ok for those that are not ours: between others, over, or translated by
-// somebody else for other ends than pods and Services. now and epoch are the clock's and the settings'.
-func takenOf[A address](t taker, e conntrack.Entry, now, epoch uint32) (f taken[A], ok bool) {
-	way, named := t.way(e)
+// of makes the entries of a connection. It is not ok for those that are not ours: between others,
+// over, or translated by somebody else for other ends than pods and Services. now and epoch are the
+// clock's and the settings'.
+func importFlow[A address](t importer, e conntrack.Entry, now, epoch uint32) (f importedFlow[A], ok bool) {
+	way, named := t.markedRoute(e)
 	if named && way.HandsOn && e.Zone == 0 {
-		return handedOf[A](t, e, way, now, epoch)
+		return importForwarded[A](t, e, way, now, epoch)
 	}
 	if e.Zone != 0 || !t.ours(e) {
 		return f, false
@@ -43,11 +44,11 @@ func takenOf[A address](t taker, e conntrack.Entry, now, epoch uint32) (f taken[
 	var ok1, ok2 bool
 	f.key, ok1 = keyOf[A](e.Orig)
 	f.back, ok2 = keyOf[A](e.Reply)
-	states, live := takenStates(e)
+	states, live := importedStates(e)
 	if !ok1 || !ok2 || !live {
 		return f, false
 	}
-	after, back := f.back.turned(), f.key.turned()
+	after, back := f.back.reversed(), f.key.reversed()
 	src, translated := t.state.Addrs[e.Orig.Src], e.Translated()
 	f.there = flowValue[A]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport}
 	f.here = flowValue[A]{Saddr: back.Saddr, Daddr: back.Daddr, Sport: back.Sport, Dport: back.Dport, Flags: flowReply}
@@ -79,50 +80,53 @@ func takenOf[A address](t taker, e conntrack.Entry, now, epoch uint32) (f taken[
 		if way.Came {
 			f.here.Flags |= flowClamp
 		}
-		if !f.here.goByNode(t, way) {
+		if !f.here.routeByNode(t, way) {
 			return f, false
 		}
 	}
 	f.established = states[0]&stateReplied != 0 || src.Kind == nodestate.AddrHost && translated
-	// Among what is half open, answers to ports that are not ours are not looked for: such a flow begins anew.
+	// Among what is half open, answers to ports that are not ours are not looked for: such a flow
+	// begins anew.
 	return f, f.established || f.there.Flags&flowSNAT == 0
 }
 
-// ours reports whether a connection is one that this data plane would carry: it begins or ends at a pod of this node, or is
-// translated as Services and natOutgoing do it, or to be told from one that is.
-func (t taker) ours(e conntrack.Entry) bool {
+// ours reports whether a connection is one that this data plane would carry: it begins or ends at a
+// pod of this node, or is translated as Services and natOutgoing do it, or to be told from one that
+// is.
+func (t importer) ours(e conntrack.Entry) bool {
 	src, backend := t.state.Addrs[e.Orig.Src], t.state.Addrs[e.Reply.Src]
 	here := src.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrEndpoint
 	if !e.Translated() {
 		return here && t.which == TakeAll
 	}
 	if e.Reply.Src != e.Orig.Dst || e.Reply.SrcPort != e.Orig.DstPort {
-		if !t.leads(e) {
+		if !t.toBackend(e) {
 			return false
 		}
-	} else if t.which != TakeAll || src.Kind != nodestate.AddrEndpoint && !t.repointed(e) {
+	} else if t.which != TakeAll || src.Kind != nodestate.AddrEndpoint && !t.changesSourcePort(e) {
 		return false // a source alone is translated for pods alone
 	}
 	same := e.Reply.Dst == e.Orig.Src
 	return same || t.state.Addrs[e.Reply.Dst].Kind == nodestate.AddrHost
 }
 
-// repointed reports whether a connection to a pod or to the node got nothing but another source port: its own is that of one that a Service led
-// to the same place.
-func (t taker) repointed(e conntrack.Entry) bool {
-	return e.Reply.Dst == e.Orig.Src && (t.state.Addrs[e.Reply.Src].Kind == nodestate.AddrHost || t.leads(e))
+// changesSourcePort reports whether a connection to a pod or to the node got nothing but another
+// source port: its own is that of one that a Service led to the same place.
+func (t importer) changesSourcePort(e conntrack.Entry) bool {
+	return e.Reply.Dst == e.Orig.Src && (t.state.Addrs[e.Reply.Src].Kind == nodestate.AddrHost || t.toBackend(e))
 }
 
-// inStack reports whether a connection is one of the node's own processes to an address of the node, a loopback one too, that is translated to a pod or a backend
-// (a node port). Its packets are sent to the loopback device, where no program sees them: connection tracking goes on translating it. What
-// programs see is what comes of that.
-func (t taker) inStack(e conntrack.Entry) bool {
+// inStack reports whether a connection is one of the node's own processes to an address of the
+// node, a loopback one too, that is translated to a pod or a backend (a node port). Its packets are
+// sent to the loopback device, where no program sees them: connection tracking goes on translating
+// it. What programs see is what comes of that.
+func (t importer) inStack(e conntrack.Entry) bool {
 	own := func(a netip.Addr) bool { return a.IsLoopback() || t.state.Addrs[a].Kind == nodestate.AddrHost }
-	return e.Translated() && own(e.Orig.Src) && own(e.Orig.Dst) && t.leads(e)
+	return e.Translated() && own(e.Orig.Src) && own(e.Orig.Dst) && t.toBackend(e)
 }
 
-// routed reports whether an address is in a block of pods.
-func (t taker) routed(a netip.Addr) bool {
+// inPodBlock reports whether an address is in a block of pods.
+func (t importer) inPodBlock(a netip.Addr) bool {
 	for bits := a.BitLen(); bits >= 0; bits-- {
 		p, err := a.Prefix(bits)
 		if err != nil {
@@ -136,7 +140,7 @@ func (t taker) routed(a netip.Addr) bool {
 }
 
 // service is what is asked for by a packet.
-func (t taker) service(orig conntrack.Tuple) (nodestate.Service, bool) {
+func (t importer) service(orig conntrack.Tuple) (nodestate.Service, bool) {
 	if !orig.Ported() {
 		return nodestate.Service{}, false
 	}
@@ -149,30 +153,32 @@ func (t taker) service(orig conntrack.Tuple) (nodestate.Service, bool) {
 	return svc, ok
 }
 
-// leads reports whether what is translated is led to a pod, or to a backend of the Service that is asked for.
-func (t taker) leads(e conntrack.Entry) bool {
+// toBackend reports whether what is translated is led to a pod, or to a backend of the Service that
+// is asked for.
+func (t importer) toBackend(e conntrack.Entry) bool {
 	kind := t.state.Addrs[e.Reply.Src].Kind
-	return kind == nodestate.AddrEndpoint || kind == nodestate.AddrPod || t.routed(e.Reply.Src) || t.balanced(e)
+	return kind == nodestate.AddrEndpoint || kind == nodestate.AddrPod || t.inPodBlock(e.Reply.Src) || t.balanced(e)
 }
 
 // balanced reports whether a connection leads to a backend of the Service that it asked for.
-func (t taker) balanced(e conntrack.Entry) bool {
+func (t importer) balanced(e conntrack.Entry) bool {
 	svc, ok := t.service(e.Orig)
 	return ok && slices.ContainsFunc(t.state.Backends.At(svc.ID), func(b nodestate.Backend) bool {
 		return b.Addr == e.Reply.Src && b.Port == e.Reply.SrcPort
 	})
 }
 
-// iif is the interface by which packets of an address enter, 0 where they come from no pod of this node.
-func (t taker) iif(a netip.Addr) uint32 {
+// iif is the interface by which packets of an address enter, 0 where they come from no pod of this
+// node.
+func (t importer) iif(a netip.Addr) uint32 {
 	if v := t.state.Addrs[a]; v.Kind == nodestate.AddrEndpoint {
 		return uint32(t.ifindex(v))
 	}
 	return 0
 }
 
-// takenStates are the states of the two entries; live is false of what is over.
-func takenStates(e conntrack.Entry) (states [2]uint8, live bool) {
+// importedStates are the states of the two entries; live is false of what is over.
+func importedStates(e conntrack.Entry) (states [2]uint8, live bool) {
 	if e.Orig.Proto != unix.IPPROTO_TCP {
 		if e.Status&conntrack.SeenReply != 0 {
 			return [2]uint8{stateReplied, stateReplied}, true
@@ -201,9 +207,9 @@ func takenStates(e conntrack.Entry) (states [2]uint8, live bool) {
 	return states, true
 }
 
-// shadow is what the node's stack sees of a translated connection once programs translate it, where it sees anything of it: what they give
-// it, or what it gives them.
-func (t taker) shadow(e conntrack.Entry) (conntrack.Entry, bool) {
+// shadow is what the node's stack sees of a translated connection once programs translate it, where
+// it sees anything of it: what they give it, or what it gives them.
+func (t importer) shadow(e conntrack.Entry) (conntrack.Entry, bool) {
 	switch {
 	case !e.Translated():
 		return e, false

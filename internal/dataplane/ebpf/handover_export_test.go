@@ -23,8 +23,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestGiveWayAndTakeOver: what the maps of a driver know when it has gone is known to connection tracking then, its programs pass
-// everything, and a driver that begins with empty maps knows it again, and connection tracking no more translates it.
+// TestGiveWayAndTakeOver: what the maps of a driver know when it has gone is known to connection
+// tracking then, its programs pass everything, and a driver that begins with empty maps knows it
+// again, and connection tracking no more translates it.
 func TestGiveWayAndTakeOver(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -33,9 +34,9 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	now, err := d.now()
 	must(t, err)
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40000", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40000", "10.244.1.3:8080")
-	there, here := flowTo(after, stateReplied, flowRewrite, actNeigh), flowTo(asked.turned(), stateReplied, flowRewrite|flowReply, actNeigh)
+	there, here := flowTo(after, stateReplied, flowRewrite, actNeigh), flowTo(asked.reversed(), stateReplied, flowRewrite|flowReply, actNeigh)
 	there.Seen, here.Seen = now, now
-	for k, v := range map[flowKey[ip4]]flowValue[ip4]{asked: there, after.turned(): here} {
+	for k, v := range map[flowKey[ip4]]flowValue[ip4]{asked: there, after.reversed(): here} {
 		if put, err := addFlow(d.loaded.Maps["weir_flows"], k, v); !put || err != nil {
 			t.Fatalf("adding a flow: %v, %v", put, err)
 		}
@@ -46,7 +47,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	table, err := conntrack.Open()
 	must(t, err)
 	defer table.Close()
-	want, _ := tracked(asked, there, leastLeft)
+	want, _ := conntrackEntry(asked, there, minTimeout)
 	got, found, err := table.Find(want.Reply)
 	if err != nil || !found || got.Orig != want.Orig || got.Reply != want.Reply || got.TCP != want.TCP {
 		t.Fatalf("connection tracking knows %+v (%v, %v), want %+v", got, found, err, want)
@@ -56,7 +57,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 			t.Errorf("program %s is still in a link", name)
 		}
 	}
-	// The maps are no more kept by anybody: they are not told of again.
+	// The maps are no more kept by anybody: they are not exported of again.
 	must(t, table.Delete(want.Orig))
 	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	if got, found, err := table.Find(want.Orig); found || err != nil {
@@ -78,7 +79,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	if err := lookUpFlow(d.loaded.Maps["weir_flows"], asked, &v); err != nil || v.after(asked.Proto) != after || v.Epoch == d.tables.epoch() {
 		t.Errorf("the flow is taken over as %+v (%v)", v, err)
 	}
-	if err := lookUpFlow(d.loaded.Maps["weir_flows"], after.turned(), &v); err != nil || v.after(asked.Proto) != asked.turned() {
+	if err := lookUpFlow(d.loaded.Maps["weir_flows"], after.reversed(), &v); err != nil || v.after(asked.Proto) != asked.reversed() {
 		t.Errorf("its answers are taken over as %+v (%v)", v, err)
 	}
 	if got, found, err := table.Find(want.Orig); found || err != nil {
@@ -109,7 +110,8 @@ func heldBack(t *testing.T) bool {
 	return there
 }
 
-// TestGiveWayBrokenOff: where the agent ends meanwhile, programs go on, their flows stay, and nothing is held back.
+// TestGiveWayBrokenOff: where the agent ends meanwhile, programs go on, their flows stay, and
+// nothing is held back.
 func TestGiveWayBrokenOff(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -131,7 +133,8 @@ func TestGiveWayBrokenOff(t *testing.T) {
 	}
 }
 
-// TestForetellKeeps: what the other data plane translates already, after an earlier start, stays translated.
+// TestForetellKeeps: what the other data plane translates already, after an earlier start, stays
+// translated.
 func TestForetellKeeps(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -147,7 +150,7 @@ func TestForetellKeeps(t *testing.T) {
 	table, err := conntrack.Open()
 	must(t, err)
 	defer table.Close()
-	want, _ := tracked(asked, there, leastLeft)
+	want, _ := conntrackEntry(asked, there, minTimeout)
 	for name, present := range map[string]bool{"nothing": false, "its translation": true} {
 		if present {
 			_, err = table.Put(want, func(conntrack.Entry) bool { return false })
@@ -162,13 +165,13 @@ func TestForetellKeeps(t *testing.T) {
 	}
 }
 
-// TestForetoldEnds: where a connection ended after the stack's view of it was foretold, what is told of it takes the place of that; of a new
-// one with its addresses and ports it does not.
+// TestForetoldEnds: where a connection ended after the stack's view of it was announced, what is
+// told of it takes the place of that; of a new one with its addresses and ports it does not.
 func TestForetoldEnds(t *testing.T) {
 	const closed = stateReplied | stateFIN | stateClosing
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.244.1.3:8080")
 	there := flowTo(after, stateReplied, flowRewrite|flowFromHost, actNeigh)
-	ended, _ := tracked(asked, there, leastLeft)
+	ended, _ := conntrackEntry(asked, there, minTimeout)
 	seen, other := there.shadow(ended), ended
 	other.Reply.SrcPort++ // another backend's
 	for name, was := range map[string]conntrack.Entry{"the stack's view": seen, "a new connection": other} {
@@ -202,13 +205,15 @@ func TestForetoldEnds(t *testing.T) {
 	}
 }
 
-// nftFailsOnce lets the nft program fail when it is to add elements for the first time. said is what it was told.
+// nftFailsOnce lets the nft program fail when it is to add elements for the first time. said is
+// what it was exported.
 func nftFailsOnce(t *testing.T) (said func() string) {
 	t.Helper()
 	return nftHeard(t, "[ -e %[1]s.failed ] || { : >%[1]s.failed; exit 1; }")
 }
 
-// nftHeard lets the nft program do something, in the words of sh, before it adds elements. said is what it was told.
+// nftHeard lets the nft program do something, in the words of sh, before it adds elements. said is
+// what it was exported.
 func nftHeard(t *testing.T, before string) (said func() string) {
 	t.Helper()
 	real, err := exec.LookPath("nft")
@@ -226,7 +231,8 @@ func nftHeard(t *testing.T, before string) (said func() string) {
 	}
 }
 
-// TestGiveWayOfOlder: what programs translate that put no mark on it, those of a version before, is led all the same.
+// TestGiveWayOfOlder: what programs translate that put no mark on it, those of a version before, is
+// led all the same.
 func TestGiveWayOfOlder(t *testing.T) {
 	for name, older := range map[string]bool{"this version": false, "an older one": true} {
 		t.Run(name, func(t *testing.T) {
@@ -247,7 +253,8 @@ func TestGiveWayOfOlder(t *testing.T) {
 	}
 }
 
-// TestGiveWayLeadsAgain: what could not be led to its zone is tried again before programs pass everything.
+// TestGiveWayLeadsAgain: what could not be led to its zone is tried again before programs pass
+// everything.
 func TestGiveWayLeadsAgain(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -270,7 +277,8 @@ func TestGiveWayLeadsAgain(t *testing.T) {
 	}
 }
 
-// TestTakeOverLeadsAgain: what could not be led to its zone is tried again at the next look, though the connection is taken over.
+// TestTakeOverLeadsAgain: what could not be led to its zone is tried again at the next look, though
+// the connection is taken over.
 func TestTakeOverLeadsAgain(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
@@ -280,35 +288,36 @@ func TestTakeOverLeadsAgain(t *testing.T) {
 	must(t, err)
 	defer table.Close()
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.244.1.3:8080")
-	e, _ := tracked(asked, flowTo(after, stateReplied, flowRewrite|flowFromHost, actNeigh), time.Hour)
+	e, _ := conntrackEntry(asked, flowTo(after, stateReplied, flowRewrite|flowFromHost, actNeigh), time.Hour)
 	_, err = table.Put(e, func(conntrack.Entry) bool { return false })
 	must(t, err)
 	defer table.Delete(e.Orig)
 	nftFailsOnce(t)
-	clear(d.programs.prog) // nothing is attached, so the change does not end
-	if err := d.Apply(context.Background(), s, nodestate.All()); err == nil || d.over == nil {
+	clear(d.programs.prog) // passAll is attached, so the change does not end
+	if err := d.Apply(context.Background(), s, nodestate.All()); err == nil || d.importing == nil {
 		t.Fatal("it has ended")
 	}
 	seen := e.Orig // from the host
 	four := d.tables.families[0]
-	if d.over.beside.Leads(seen) || !d.over.has(four, e) {
-		t.Errorf("led: %v, taken over: %v", d.over.beside.Leads(seen), d.over.has(four, e))
+	if d.importing.alongside.Leads(seen) || !d.importing.has(four, e) {
+		t.Errorf("led: %v, taken over: %v", d.importing.alongside.Leads(seen), d.importing.has(four, e))
 	}
-	d.takeTracked(d.over)
-	if !d.over.beside.Leads(seen) {
+	d.importTracked(d.importing)
+	if !d.importing.alongside.Leads(seen) {
 		t.Error("it is not led the next time")
 	}
-	for _, d.over.begun = range []bool{false, true} { // programs removed it: the next one with its addresses and ports is in its place
-		must(t, four.untake(e.Orig, e.Reply))
-		d.takeTracked(d.over)
+	for _, d.importing.begun = range []bool{false, true} { // programs removed it: the next one with its addresses and ports is in its place
+		must(t, four.forgetImported(e.Orig, e.Reply))
+		d.importTracked(d.importing)
 		if !four.knows(e.Orig) || !four.knows(e.Reply) {
-			t.Errorf("begun %v: what took its place is not taken over", d.over.begun)
+			t.Errorf("begun %v: what took its place is not taken over", d.importing.begun)
 		}
 	}
-	must(t, d.over.beside.Close())
+	must(t, d.importing.alongside.Close())
 }
 
-// TestGiveWayMissesNone: a flow that becomes established while flows are read, so moves from one map to the other, is not missed.
+// TestGiveWayMissesNone: a flow that becomes established while flows are read, so moves from one
+// map to the other, is not missed.
 func TestGiveWayMissesNone(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -322,10 +331,10 @@ func TestGiveWayMissesNone(t *testing.T) {
 		}
 	}
 	must(t, d.Close())
-	opened, err := openGiver[ip4](mapsDir(b.bpffs), nil)
+	opened, err := openExporter[ip4](mapsDir(b.bpffs), nil)
 	must(t, err)
 	defer opened.close()
-	g := opened.(*giverOf[ip4])
+	g := opened.(*familyExporter[ip4])
 	came := map[flowKey[ip4]]bool{}
 	must(t, g.each(func(k flowKey[ip4], _ flowValue[ip4]) {
 		came[k] = true
@@ -342,7 +351,8 @@ func TestGiveWayMissesNone(t *testing.T) {
 	}
 }
 
-// TestTakeOverKeepsLinks: links that an earlier run left are taken over, though another data plane's connections are taken over too.
+// TestTakeOverKeepsLinks: links that an earlier run left are taken over, though another data
+// plane's connections are taken over too.
 func TestTakeOverKeepsLinks(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
@@ -353,18 +363,18 @@ func TestTakeOverKeepsLinks(t *testing.T) {
 	b.edit = func(o *Options) { o.TakeOver = TakeAll }
 	d = b.open(t)
 	applied(t, d, s)
-	if d.programs.adopted != sites {
-		t.Errorf("%d links are taken over, want %d", d.programs.adopted, sites)
+	if d.programs.reused != sites {
+		t.Errorf("%d links are taken over, want %d", d.programs.reused, sites)
 	}
 	for s := range d.programs.at {
-		if f, err := (clsact{}).adopt(s, ""); s.ifindex != 0 && err == nil {
+		if f, err := (clsact{}).reuse(s, ""); s.ifindex != 0 && err == nil {
 			t.Errorf("%s has %+v, too", s, f)
 		}
 	}
 }
 
-// TestTakeOverOnce: interfaces that get no program do not keep the others from carrying packets, nor hold them back again; where none
-// gets one, connection tracking is in force until one does.
+// TestTakeOverOnce: interfaces that get no program do not keep the others from carrying packets,
+// nor hold them back again; where none gets one, connection tracking is in force until one does.
 func TestTakeOverOnce(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
@@ -382,18 +392,18 @@ func TestTakeOverOnce(t *testing.T) {
 		}
 	}
 	fail()
-	if d.tookOver || d.over == nil {
+	if d.importDone || d.importing == nil {
 		t.Fatal("taken over though no program is attached")
 	}
-	took, held := d.over.took, d.over.held
+	took, held := d.importing.readAt, d.importing.held
 	fail()
-	if d.tookOver || d.over == nil || d.over.took != took || d.over.held != held {
+	if d.importDone || d.importing == nil || d.importing.readAt != took || d.importing.held != held {
 		t.Error("taken over or held back again at once")
 	}
 	maps.Copy(d.programs.prog, programs)
 	delete(d.programs.prog, "from_tunnel")
 	fail()
-	if !d.tookOver || d.over != nil {
+	if !d.importDone || d.importing != nil {
 		t.Error("not taken over though most programs are attached")
 	}
 	if heldBack(t) {
@@ -440,8 +450,9 @@ func programsInLinks(t *testing.T, bpffs string) (names []string) {
 	return names
 }
 
-// TestMarksAreToldWhenAttached: the settings say that programs put marks on packets once all of them are attached, those of an older version may be
-// there until then; and go on saying so when the agent starts again.
+// TestMarksAreToldWhenAttached: the settings say that programs put marks on packets once all of
+// them are attached, those of an older version may be there until then; and go on saying so when
+// the agent starts again.
 func TestMarksAreToldWhenAttached(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
@@ -450,7 +461,7 @@ func TestMarksAreToldWhenAttached(t *testing.T) {
 	delete(d.programs.prog, "from_tunnel")
 	told := func() bool {
 		t.Helper()
-		g, err := openGivers(b.bpffs, nil)
+		g, err := openExporters(b.bpffs, nil)
 		must(t, err)
 		defer g.close()
 		return g.marks().Seen != 0

@@ -33,7 +33,8 @@ func newFollower() *services[ip4] {
 	return s
 }
 
-// randomChange changes a service port of a state: its backends, its frontends, or what stands there.
+// randomChange changes a service port of a state: its backends, its frontends, or what stands
+// there.
 func randomChange(r *rand.Rand, st *nodestate.State) {
 	proto := []model.Protocol{model.ProtocolTCP, model.ProtocolUDP}[r.IntN(2)]
 	id := nodestate.Frontend{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(r.IntN(6))}), Port: 80, Proto: proto}
@@ -70,8 +71,8 @@ func randomChange(r *rand.Rand, st *nodestate.State) {
 	}
 }
 
-// TestFollowingIsAsGoodAsLookingAtAll holds that after any sequence of changes the maps hold what a first look at the
-// last state would put there, but for the order of slots.
+// TestFollowingIsAsGoodAsLookingAtAll holds that after any sequence of changes the maps hold what a
+// first look at the last state would put there, but for the order of slots.
 func TestFollowingIsAsGoodAsLookingAtAll(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {
@@ -148,8 +149,8 @@ func lists(t *testing.T, s *services[ip4]) map[svcKey[ip4]]map[backend[ip4]]bool
 	return out
 }
 
-// TestOneEndpointOfMany: few writes, whatever the length of the list, for one that goes, comes, is replaced, begins
-// to terminate, or becomes local.
+// TestOneEndpointOfMany: few writes, whatever the length of the list, for one that goes, comes, is
+// replaced, begins to terminate, or becomes local.
 func TestOneEndpointOfMany(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{10, 5000, 10000} {

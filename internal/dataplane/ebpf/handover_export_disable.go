@@ -16,8 +16,8 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// pass lets the programs of some hooks pass everything, in this order.
-func (g *givers) pass(hooks ...hook) error {
+// disablePrograms lets the programs of some hooks pass everything, in this order.
+func (g *exporters) disablePrograms(hooks ...hook) error {
 	pins, err := os.ReadDir(linksDir(g.bpffs))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("looking for pinned links: %w", err)
@@ -31,7 +31,7 @@ func (g *givers) pass(hooks ...hook) error {
 		for _, pin := range pins {
 			index, name, ok := strings.Cut(pin.Name(), "-")
 			if _, err := strconv.Atoi(index); ok && err == nil && name == h.name {
-				errs = append(errs, g.passLink(filepath.Join(linksDir(g.bpffs), pin.Name())))
+				errs = append(errs, g.disableLink(filepath.Join(linksDir(g.bpffs), pin.Name())))
 			}
 		}
 		for _, l := range links {
@@ -41,8 +41,9 @@ func (g *givers) pass(hooks ...hook) error {
 	return errors.Join(errs...)
 }
 
-// passLink replaces the program of a pinned link. To detach it would wait for a grace period of RCU.
-func (g *givers) passLink(path string) error {
+// disableLink replaces the program of a pinned link. To detach it would wait for a grace period of
+// RCU.
+func (g *exporters) disableLink(path string) error {
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -51,7 +52,7 @@ func (g *givers) passLink(path string) error {
 		return fmt.Errorf("opening the link %s: %w", path, err)
 	}
 	defer l.Close()
-	if err := l.Update(g.nothing); err != nil && !errors.Is(err, unix.ENOLINK) {
+	if err := l.Update(g.passAll); err != nil && !errors.Is(err, unix.ENOLINK) {
 		return fmt.Errorf("taking the program out of the link %s: %w", path, err)
 	}
 	return nil

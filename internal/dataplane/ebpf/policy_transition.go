@@ -7,22 +7,25 @@ import (
 	"maps"
 )
 
-// A change of policy takes many writes, and a packet may come between any two of them. Alone, a change of endpoints' sets
-// or of peers' classes is exact at each moment: a look-up finds what was or what will be. Together they are not: an old
-// set knows nothing of a new class, and what it says of everybody else may be wider. Nor are they where a packet is judged
-// twice, by both ends' sets: one look-up by what was and one by what will be may allow what neither policy does.
+// A change of policy takes many writes, and a packet may come between any two of them. Alone, a
+// change of endpoints' sets or of peers' classes is exact at each moment: a look-up finds what was
+// or what will be. Together they are not: an old set knows nothing of a new class, and what it says
+// of everybody else may be wider. Nor are they where a packet is evaluated twice, by both ends'
+// sets: one look-up by what was and one by what will be may allow what neither policy does.
 //
-// A bridge leads over it. An address whose class changes from A to B is first of a class AB of its own, under which each old set
-// says what it said of A, and each new one what it will say of B; then endpoints get their new sets; then the class becomes B.
-// Where packets may be judged twice there is a set between an old and a new one, that allows what both do: all endpoints
-// have it at a time, so before that moment nothing is allowed that the old policy denies, and after it nothing that
-// the new one does. What is allowed before and after is allowed throughout. What a set itself says is changed at the same moment:
-// see turn.
+// A transition leads over it. An address whose class changes from A to B is first of a class AB of
+// its own, under which each old set says what it said of A, and each new one what it will say of B;
+// then endpoints get their new sets; then the class becomes B. Where packets may be evaluated twice
+// there is a set between an old and a new one, that allows what both do: all endpoints have it at a
+// time, so before that moment nothing is allowed that the old policy denies, and after it nothing
+// that the new one does. What is allowed before and after is allowed throughout. What a set itself
+// says is changed at the same moment: see turn.
 
-// change is a number that becomes another: the class of an address, or the set of an endpoint in one direction.
+// change is a number that becomes another: the class of an address, or the set of an endpoint in
+// one direction.
 type change struct{ was, is uint64 }
 
-// Directions, in surveys and bridges.
+// Directions, in surveys and transition.
 const (
 	dirIngress = iota
 	dirEgress
@@ -31,18 +34,18 @@ const (
 
 // survey is what the pending changes mean to policy.
 type survey struct {
-	sets     [dirs]map[change]bool // of endpoints that were there and stay
-	isolated [dirs]bool            // some endpoint has a set, before or after
-	old, new map[uint64]bool       // the sets of endpoints before and after, those that go and come among them
-	kept     bool                  // some endpoint that stays was isolated
-	rules    map[uint64]uint32     // what decides where a set has no entry
-	classes  map[change]bool
-	local    bool            // the class of an endpoint changes
-	hosts    map[change]bool // sets of host endpoints
-	judging  bool            // there are some, before or after
-	users    map[uint64]int  // of sets: who has them, before or after, as bits by direction; of host endpoints another bit
-	turned   int             // the same of sets that say something else than before
-	turning  map[uint64]bool // these sets
+	sets         [dirs]map[change]bool // of endpoints that were there and stay
+	isolated     [dirs]bool            // some endpoint has a set, before or after
+	old, new     map[uint64]bool       // the sets of endpoints before and after, those that go and come among them
+	kept         bool                  // some endpoint that stays was isolated
+	rules        map[uint64]uint32     // what decides where a set has no entry
+	classes      map[change]bool
+	local        bool            // the class of an endpoint changes
+	hosts        map[change]bool // sets of host endpoints
+	hasHosts     bool            // there are some, before or after
+	users        map[uint64]int  // of sets: who has them, before or after, as bits by direction; of host endpoints another bit
+	inPlaceUsers int             // the same of sets that say something else than before
+	inPlace      map[uint64]bool // these sets
 }
 
 // ofHosts is the bit of host endpoints in survey.users.
@@ -51,21 +54,21 @@ const ofHosts = 1 << dirs
 func newSurvey() *survey {
 	return &survey{sets: [dirs]map[change]bool{{}, {}}, old: map[uint64]bool{}, new: map[uint64]bool{},
 		rules: map[uint64]uint32{}, classes: map[change]bool{}, hosts: map[change]bool{},
-		users: map[uint64]int{}, turning: map[uint64]bool{}}
+		users: map[uint64]int{}, inPlace: map[uint64]bool{}}
 }
 
-// noteTurns notes the sets that say something else of somebody.
-func (s *survey) noteTurns(turns []*turn) {
+// noteInPlace notes the sets that say something else of somebody.
+func (s *survey) noteInPlace(turns []*inPlaceChange) {
 	for _, x := range turns {
-		s.turning[x.at.set] = true
+		s.inPlace[x.at.set] = true
 		if s.old[x.at.set] {
-			s.turned |= s.users[x.at.set]
+			s.inPlaceUsers |= s.users[x.at.set]
 		}
 	}
 }
 
 // touches reports whether a change of sets is from or to one that says something else than before.
-func (s *survey) touches(c change) bool { return s.turning[c.was] || s.turning[c.is] }
+func (s *survey) touches(c change) bool { return s.inPlace[c.was] || s.inPlace[c.is] }
 
 // noteSet notes one direction of an endpoint that was there, and stays.
 func (s *survey) noteSet(dir int, c change) {
@@ -76,7 +79,7 @@ func (s *survey) noteSet(dir int, c change) {
 	}
 }
 
-// noteHost notes what a host endpoint judges, before and after.
+// noteHost notes what a host endpoint evaluates, before and after.
 func (s *survey) noteHost(was, is weirHostSide) {
 	if was.Set != 0 {
 		s.old[was.Set], s.rules[was.Set], s.kept = true, was.Rule, true
@@ -86,7 +89,7 @@ func (s *survey) noteHost(was, is weirHostSide) {
 	if is.Set != 0 {
 		s.new[is.Set], s.rules[is.Set] = true, is.Rule
 	}
-	s.judging = s.judging || was.Set|is.Set != 0
+	s.hasHosts = s.hasHosts || was.Set|is.Set != 0
 	if was.Set != is.Set {
 		s.hosts[change{was.Set, is.Set}] = true
 	}
@@ -102,9 +105,10 @@ func (s *survey) noteClass(was, is uint64, local bool) {
 	}
 }
 
-// replaced reports whether an endpoint that was isolated gets another set, or none, or one of what it had says something else.
+// replaced reports whether an endpoint that was isolated gets another set, or none, or one of what
+// it had says something else.
 func (s *survey) replaced() bool {
-	if s.turned != 0 {
+	if s.inPlaceUsers != 0 {
 		return true
 	}
 	for _, sets := range s.changed() {
@@ -117,14 +121,14 @@ func (s *survey) replaced() bool {
 	return false
 }
 
-// mixed reports whether two judgements of one packet may change. Host endpoints judge beside pods, and where packets come in
-// and go out.
+// mixed reports whether two evaluations of one packet may change. Host endpoints evaluate alongside
+// pods, and where packets come in and go out.
 func (s *survey) mixed() bool {
-	if s.judging && len(s.hosts)+len(s.sets[dirIngress])+len(s.sets[dirEgress])+len(s.classes)+len(s.turning) > 1 {
+	if s.hasHosts && len(s.hosts)+len(s.sets[dirIngress])+len(s.sets[dirEgress])+len(s.classes)+len(s.inPlace) > 1 {
 		return true
 	}
 	changes := func(dir int) bool {
-		return len(s.sets[dir]) > 0 || s.local && s.isolated[dir] || s.turned&(1<<dir) != 0
+		return len(s.sets[dir]) > 0 || s.local && s.isolated[dir] || s.inPlaceUsers&(1<<dir) != 0
 	}
 	if changes(dirIngress) && changes(dirEgress) {
 		return true
@@ -139,24 +143,25 @@ func (s *survey) mixed() bool {
 	return false
 }
 
-// bridge is what stands between two policies. nil: nobody was isolated, and the order of writes does not matter.
-type bridge struct {
+// planTransition is what stands between two policies. nil: nobody was isolated, and the order of
+// writes does not matter.
+type transition struct {
 	over    bool // there is something to go over; else look-ups are exact by themselves
 	mixed   bool // all endpoints have to be on it before one goes on
 	classes map[change]uint64
 	sets    map[change]uint64
-	deny    uint64 // not 0: there is no room for a bridge, and this set denies everything meanwhile
-	turns   []*turn
+	deny    uint64 // not 0: there is no room for a transition, and this set denies everything meanwhile
+	inPlace []*inPlaceChange
 }
 
-// mix names what stands between two numbers, or for a kind of things alone.
-func mix(kind string, c change) uint64 {
+// interimHash names what stands between two numbers, or for a kind of things alone.
+func interimHash(kind string, c change) uint64 {
 	sum := sha256.Sum256(fmt.Appendf(nil, "between %s %d %d", kind, c.was, c.is))
 	return binary.BigEndian.Uint64(sum[:8]) | 1 // never 0
 }
 
-// between returns the set that an endpoint has on the bridge.
-func (b *bridge) between(_ int, c change) uint64 {
+// interimSet returns the set that an endpoint has on the transition.
+func (b *transition) interimSet(_ int, c change) uint64 {
 	switch {
 	case b.deny != 0 && c.was|c.is != 0:
 		return b.deny
@@ -170,12 +175,13 @@ func (b *bridge) between(_ int, c change) uint64 {
 	return c.was
 }
 
-// stand returns what stands for a change: itself for what stood for one to the same end already, if that is what it was.
-func (t *tables) stand(kind string, c change) uint64 {
+// interimID returns what stands for a change: itself for what stood for one to the same end
+// already, if that is what it was.
+func (t *tables) interimID(kind string, c change) uint64 {
 	if of, ok := t.interims[c.was]; ok && of.is == c.is && of.policy == t.policies {
 		return c.was
 	}
-	return mix(kind, c)
+	return interimHash(kind, c)
 }
 
 // interim is what a class or a set stands for between two policies.
@@ -184,8 +190,8 @@ type interim struct {
 	policy uint64 // what tables.policies was
 }
 
-// forget gives up what earlier plans left and neither the maps nor this one use.
-func (t *tables) forget(s *survey, b *bridge) {
+// unpinFlows gives up what earlier plans left and neither the maps nor this one use.
+func (t *tables) forgetInterims(s *survey, b *transition) {
 	if t.temps == nil || t.interims == nil {
 		t.temps, t.interims = map[weirPolicyKey]struct{}{}, map[uint64]interim{}
 	}
@@ -214,38 +220,39 @@ func (t *tables) forget(s *survey, b *bridge) {
 	}
 }
 
-// bridge plans one where the pending changes want it, and desires the verdicts that it takes.
-func (t *tables) bridge() *bridge {
+// planTransition plans one where the pending changes want it, and desires the verdicts that it
+// takes.
+func (t *tables) planTransition() *transition {
 	s := newSurvey()
 	t.each(func(f family) { f.surveySets(s) })
 	t.surveyHosts(s)
-	turns := t.turns(s)
+	turns := t.inPlaceChanges(s)
 	if !s.kept && len(turns) == 0 {
 		return nil // nobody was isolated: there is nothing to keep
 	}
 	t.each(func(f family) { f.surveyClasses(s) })
-	s.noteTurns(turns)
+	s.noteInPlace(turns)
 	mixed := s.mixed()
 	free := int(t.policy.m.MaxEntries()) - t.policy.tracker.Len() - t.policy.tracker.PendingWrites()
-	b := &bridge{mixed: mixed, classes: map[change]uint64{}, sets: map[change]uint64{}, turns: turns}
+	b := &transition{mixed: mixed, classes: map[change]uint64{}, sets: map[change]uint64{}, inPlace: turns}
 	if free < 0 && free+t.policy.tracker.PendingDeletes() >= 0 { // what was has to go first
-		b.over, b.deny = true, mix("all", change{})
-		t.forget(s, b)
+		b.over, b.deny = true, interimHash("all", change{})
+		t.forgetInterims(s, b)
 		return b
 	}
 	if !mixed && (!s.replaced() || len(s.classes) == 0) {
-		t.forget(s, b)
+		t.forgetInterims(s, b)
 		return b
 	}
 	b.over = true
 	for c := range s.classes {
-		b.classes[c] = t.stand("classes", c)
+		b.classes[c] = t.interimID("classes", c)
 	}
 	if mixed {
 		for _, sets := range s.changed() {
 			for c := range sets {
 				if c.was != 0 && c.is != 0 || s.touches(c) {
-					b.sets[c] = t.stand("sets", c)
+					b.sets[c] = t.interimID("sets", c)
 				}
 			}
 		}
@@ -253,11 +260,11 @@ func (t *tables) bridge() *bridge {
 	var temps []policyEntry
 	fit := true
 	if len(b.classes)+len(b.sets) > 0 {
-		temps, fit = t.spans(s, b, free)
+		temps, fit = t.transitionVerdicts(s, b, free)
 	}
-	t.forget(s, b)
+	t.forgetInterims(s, b)
 	if !fit {
-		b.deny = mix("all", change{})
+		b.deny = interimHash("all", change{})
 		return b
 	}
 	for _, stands := range []map[change]uint64{b.classes, b.sets} {
@@ -274,9 +281,9 @@ func (t *tables) bridge() *bridge {
 	return b
 }
 
-// spans returns the verdicts of a bridge, if there is room for them.
-func (t *tables) spans(s *survey, b *bridge, room int) (out []policyEntry, fit bool) {
-	held := t.holdings(s, b, nil)
+// transitionVerdicts returns the verdicts of a transition, if there is room for them.
+func (t *tables) transitionVerdicts(s *survey, b *transition, room int) (out []policyEntry, fit bool) {
+	held := t.policyDiff(s, b, nil)
 	for _, set := range union(s.old, s.new) {
 		for c, via := range b.classes {
 			var parts []verdicts
@@ -292,7 +299,7 @@ func (t *tables) spans(s *survey, b *bridge, room int) (out []policyEntry, fit b
 			}
 			all := parts[0]
 			if len(parts) > 1 && !maps.Equal(parts[0], parts[1]) {
-				all = meet(parts[0], parts[1])
+				all = intersect(parts[0], parts[1])
 			}
 			if out = all.under(out, set, via); len(out) > room {
 				return nil, false
@@ -304,7 +311,7 @@ func (t *tables) spans(s *survey, b *bridge, room int) (out []policyEntry, fit b
 			continue // its verdicts are there
 		}
 		for _, class := range held.classes(c) {
-			if out = meet(held.was(c.was, class), held.is(c.is, class)).under(out, set, class); len(out) > room {
+			if out = intersect(held.was(c.was, class), held.is(c.is, class)).under(out, set, class); len(out) > room {
 				return nil, false
 			}
 		}
@@ -312,7 +319,7 @@ func (t *tables) spans(s *survey, b *bridge, room int) (out []policyEntry, fit b
 			if !held.ownedWas(c.was, p.was) && !held.ownedIs(c.is, p.is) {
 				continue
 			}
-			if out = meet(held.was(c.was, p.was), held.is(c.is, p.is)).under(out, set, via); len(out) > room {
+			if out = intersect(held.was(c.was, p.was), held.is(c.is, p.is)).under(out, set, via); len(out) > room {
 				return nil, false
 			}
 		}
@@ -320,10 +327,11 @@ func (t *tables) spans(s *survey, b *bridge, room int) (out []policyEntry, fit b
 	return out, len(out) <= max(room, 0)
 }
 
-// cross writes classes and endpoints, over the bridge where there is one, and reports whether it is crossed. What cannot be written
-// keeps it standing: an endpoint that waits for its verdicts is judged as before.
-func (t *tables) cross(b *bridge) bool {
-	if !t.partHosts() || !t.approach(b) {
+// applyTransition writes classes and endpoints, over the transition where there is one, and reports
+// whether it is crossed. What cannot be written keeps it standing: an endpoint that waits for its
+// verdicts is evaluated as before.
+func (t *tables) applyTransition(b *transition) bool {
+	if !t.partHosts() || !t.enterTransition(b) {
 		t.each(family.writeOthers)
 		return false
 	}
@@ -331,7 +339,7 @@ func (t *tables) cross(b *bridge) bool {
 		t.each(family.writeOthers)
 		return false
 	}
-	if t.turning = nil; b != nil && len(b.turns) > 0 {
+	if t.inPlace = nil; b != nil && len(b.inPlace) > 0 {
 		t.writeVerdicts()
 	}
 	held := false
@@ -347,14 +355,14 @@ func (t *tables) cross(b *bridge) bool {
 	return true
 }
 
-// approach does what comes before endpoints get their sets, and reports whether they may.
-func (t *tables) approach(b *bridge) bool {
+// enterTransition does what comes before endpoints get their sets, and reports whether they may.
+func (t *tables) enterTransition(b *transition) bool {
 	switch {
 	case b == nil:
 		return t.all(family.writeClasses)
 	case b.deny != 0:
-		return t.all(func(f family) bool { return f.interimSets(b.between, func(uint64, uint64) error { return nil }) }) && t.all(family.changeClasses) && t.narrow(b)
-	case t.wanting(b):
+		return t.all(func(f family) bool { return f.interimSets(b.interimSet, func(uint64, uint64) error { return nil }) }) && t.all(family.changeClasses) && t.narrow(b)
+	case t.lacksVerdicts(b):
 		return false
 	case !b.over:
 		return t.all(family.changeClasses) && t.narrow(b)
@@ -362,15 +370,16 @@ func (t *tables) approach(b *bridge) bool {
 	if !t.all(func(f family) bool { return f.interimClasses(b.classes) }) {
 		return false
 	}
-	made := t.all(func(f family) bool { return f.interimSets(b.between, t.verdictsReady) })
+	made := t.all(func(f family) bool { return f.interimSets(b.interimSet, t.verdictsReady) })
 	return (t.interimHosts(b) && made || !b.mixed) && t.narrow(b)
 }
 
-// wanting reports whether verdicts could not be written that a class or set would lead to at once.
-func (t *tables) wanting(b *bridge) bool {
+// lacksVerdicts reports whether verdicts could not be written that a class or set would lead to at
+// once.
+func (t *tables) lacksVerdicts(b *transition) bool {
 	used, looked := map[uint64]bool{}, false
 	for k := range t.policy.tracker.Failures() {
-		if _, write := t.policy.tracker.Desired(k); !write || t.turning[holding{k.Set, k.Peer}] {
+		if _, write := t.policy.tracker.Desired(k); !write || t.inPlace[setClass{k.Set, k.Peer}] {
 			continue
 		}
 		if _, temp := t.temps[k]; temp {

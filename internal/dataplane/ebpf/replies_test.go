@@ -30,16 +30,17 @@ func TestAnswersHaveNames(t *testing.T) {
 			continue
 		}
 		found++
-		if answerNames[uint32(n)] == "" {
+		if replyNames[uint32(n)] == "" {
 			t.Errorf("ANSWER_%s has no name", m[1])
 		}
 	}
-	if found != len(answerNames) {
-		t.Errorf("%d answers in abi.h, %d names", found, len(answerNames))
+	if found != len(replyNames) {
+		t.Errorf("%d answers in abi.h, %d names", found, len(replyNames))
 	}
 }
 
-// However many packets ask for a Service without backends, only so many are answered; all are counted.
+// However many packets ask for a Service without backends, only so many are answered; all are
+// counted.
 func TestAnswersAreLimited(t *testing.T) {
 	needRoot(t)
 	const burst, packets = 4, 100

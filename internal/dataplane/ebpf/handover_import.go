@@ -22,36 +22,39 @@ const (
 	TakeAll                 // those of our own data plane of standard Linux
 )
 
-// takeAgain is how long nothing is taken over after programs could be attached nowhere.
-const takeAgain = 10 * time.Second
+// importRetry is how long nothing is taken over after programs could be attached nowhere.
+const importRetry = 10 * time.Second
 
-// besideMarks are the marks of packets that programs heed.
-var besideMarks = conntrack.Marks{Mask: markMask, Seen: markSeen, Done: markDone}
+// handoverMarks are the marks of packets that programs respect.
+var handoverMarks = conntrack.Marks{Mask: markMask, Seen: markSeen, Done: markDone}
 
-// takeOver is the taking over of tracked connections from another data plane, while programs are being attached. It takes them over before.
-// Of our own data plane what has no flow passes the programs until all of them are attached, and what began meanwhile was taken over; and
-// what both translate and the stack sees is kept apart (conntrack.Beside). Beside a kube-proxy, whose tables judge nothing, packets of no
-// known connection are held back instead. The ways in are attached first: when what comes out of them meets the programs of the ways
-// out, no packet is translated by both.
-type takeOver struct {
-	table   *conntrack.Table
-	beside  *conntrack.Beside
-	taker   taker
-	release func() error               // nil = nothing is held back
-	done    map[conntrack.Tuple]tookAs // by the tuple of the original direction
+// handoverImport is the taking over of tracked connections from another data plane, while programs
+// are being attached. It takes them over before. Of our own data plane what has no flow passes the
+// programs until all of them are attached, and what began meanwhile was taken over; and what both
+// translate and the stack sees is kept apart (conntrack.Beside). Beside a kube-proxy, whose tables
+// judge nothing, packets of no known connection are held back instead. The ingress paths are
+// attached first: when what comes out of them meets the programs of the ways out, no packet is
+// translated by both.
+type handoverImport struct {
+	table     *conntrack.Table
+	alongside *conntrack.Beside
+	importer  importer
+	release   func() error                   // nil = nothing is held back
+	done      map[conntrack.Tuple]importedAs // by the tuple of the original direction
 	// translated are those taken over that connection tracking would go on translating.
-	translated []conntrack.Entry
-	loosen     []conntrack.Tuple
-	inStack    map[conntrack.Tuple]conntrack.Entry // those that connection tracking goes on translating
-	flows      int
-	step       int  // of beginFlows
-	turning    bool // all programs are attached: what the node sends of what they know is theirs to translate
-	begun      bool // programs begin flows again: what they have is right
-	took, held time.Time
+	translated   []conntrack.Entry
+	loosen       []conntrack.Tuple
+	inStack      map[conntrack.Tuple]conntrack.Entry // those that connection tracking goes on translating
+	flows        int
+	step         int  // of beginFlows
+	attached     bool // all programs are attached: what the node sends of what they know is theirs to translate
+	begun        bool // programs begin flows again: what they have is right
+	readAt, held time.Time
 }
 
-// tookAs is what a connection was when it was taken over: another one may have its addresses and ports now.
-type tookAs struct {
+// importedAs is what a connection was when it was taken over: another one may have its addresses
+// and ports now.
+type importedAs struct {
 	answers conntrack.Tuple
 	phase   int
 }
@@ -69,37 +72,38 @@ func phaseOf(e conntrack.Entry) int {
 	return 2
 }
 
-// beginTakeOver does what comes before programs are attached. A failure loses connections, and is no reason not to go on. Packets are
-// held back once: where programs could be attached nowhere, the next tries do without, and look seldom for what is to be taken over.
-func (d *Driver) beginTakeOver() {
-	if d.opts.TakeOver == TakeNothing || d.tookOver {
+// beginImport does what comes before programs are attached. A failure loses connections, and is no
+// reason not to go on. Packets are held back once: where programs could be attached nowhere, the
+// next tries do without, and look seldom for what is to be taken over.
+func (d *Driver) beginImport() {
+	if d.opts.TakeOver == TakeNothing || d.importDone {
 		return
 	}
-	if o := d.over; o != nil {
-		o.taker.state = d.state
-		if time.Since(o.took) >= takeAgain && !d.carries() {
+	if o := d.importing; o != nil {
+		o.importer.state = d.state
+		if time.Since(o.readAt) >= importRetry && !d.carries() {
 			clear(o.done)
 			o.translated, o.flows = nil, 0
-			if err := d.endApart(o); err != nil { // no program translates yet: it would grow with each try
+			if err := d.endMarks(o); err != nil { // no program translates yet: it would grow with each try
 				d.log.Warn("taking over connections from another data plane", "error", err)
 			}
-			d.takeTracked(o)
+			d.importTracked(o)
 		}
 		return
 	}
 	table, err := conntrack.Open()
 	if err != nil {
-		d.tookOver, d.machine.handOver = true, false
+		d.importDone, d.machine.handOver = true, false
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
-	o := &takeOver{table: table, beside: conntrack.NewBeside(table, besideMarks), taker: taker{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]tookAs{},
+	o := &handoverImport{table: table, alongside: conntrack.NewBeside(table, handoverMarks), importer: importer{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
 		inStack: map[conntrack.Tuple]conntrack.Entry{}}
-	d.takeTracked(o)
+	d.importTracked(o)
 	set := d.state.Settings
 	o.held = time.Now()
 	if d.opts.TakeOver == TakeAll {
-		d.over = o
+		d.importing = o
 		return
 	}
 	if set.InterfacePrefix != "" {
@@ -108,11 +112,12 @@ func (d *Driver) beginTakeOver() {
 			d.log.Info("connections that begin while the data plane changes may be lost", "error", err)
 		}
 	}
-	d.takeTracked(o)
-	d.over = o
+	d.importTracked(o)
+	d.importing = o
 }
 
-// carries reports whether a way in has its program: single interfaces that have none do not keep the others' packets from it.
+// carries reports whether a way in has its program: single interfaces that have none do not keep
+// the others' packets from it.
 func (d *Driver) carries() bool {
 	for s := range d.programs.at {
 		if s.hook == fromWorkload || s.hook == fromUplink {
@@ -122,27 +127,27 @@ func (d *Driver) carries() bool {
 	return false
 }
 
-// takeTracked takes over what was not yet.
-func (d *Driver) takeTracked(o *takeOver) {
+// importTracked takes over what was not yet.
+func (d *Driver) importTracked(o *handoverImport) {
 	clock, err := newKernelClock()
 	if err != nil {
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
 	defer clock.close()
-	o.took = time.Now()
+	o.readAt = time.Now()
 	now, err := clock.now()
 	errs := []error{err}
 	if d.opts.TakeOver == TakeAll {
-		errs = append(errs, d.keepApart(o))
+		errs = append(errs, d.beginMarks(o))
 	}
 	if d.opts.TakeOver == TakeAll && d.opts.Left != nil {
 		var err error
-		o.taker.left, err = d.opts.Left()
+		o.importer.predecessor, err = d.opts.Left()
 		errs = append(errs, err)
 	}
 	for i, f := range d.tables.families {
-		errs = append(errs, o.takeFamily(f, d.both()[i].family == ipv6Name, now))
+		errs = append(errs, o.importFamily(f, d.both()[i].family == ipv6Name, now))
 	}
 	if d.opts.TakeOver == TakeAll {
 		var some conntrack.Some
@@ -157,37 +162,39 @@ func (d *Driver) takeTracked(o *takeOver) {
 	}
 }
 
-// keepApart lets programs mark what they translate and the stack sees, once the table is there that heeds it.
-func (d *Driver) keepApart(o *takeOver) error {
-	if err := o.beside.Open(context.Background()); err != nil {
+// exportShadows lets programs mark what they translate and the stack sees, once the table is there
+// that respects it.
+func (d *Driver) beginMarks(o *handoverImport) error {
+	if err := o.alongside.Open(context.Background()); err != nil {
 		return err
 	}
 	d.machine.apart = true
 	return d.changeFlags(setApart, 0)
 }
 
-// endApart ends what keepApart began, and leads nothing any more.
-func (d *Driver) endApart(o *takeOver) error {
+// endMarks ends what exportShadows began, and leads nothing any more.
+func (d *Driver) endMarks(o *handoverImport) error {
 	d.machine.apart = false
 	err := d.changeFlags(0, setApart)
 	conntrack.AwaitPackets() // what bears a mark still is unmarked by the table
-	return errors.Join(err, o.beside.Close())
+	return errors.Join(err, o.alongside.Close())
 }
 
-// changeFlags changes flags of the settings for which no flow has to be judged again.
+// changeFlags changes flags of the settings for which no flow has to be evaluated again.
 func (d *Driver) changeFlags(set, clear uint32) error {
 	var errs []error
 	d.tables.each(func(f family) { errs = append(errs, f.changeFlags(set, clear)) })
 	return errors.Join(errs...)
 }
 
-// takeFamily takes over what was not yet of a family. As soon as programs know a connection they translate it: what the stack sees of one is
-// kept apart before. What could not be is tried again each time, though programs have it.
-func (o *takeOver) takeFamily(f family, six bool, now uint32) error {
+// importFamily takes over what was not yet of a family. As soon as programs know a connection they
+// translate it: what the stack sees of one is kept apart before. What could not be is tried again
+// each time, though programs have it.
+func (o *handoverImport) importFamily(f family, six bool, now uint32) error {
 	var some conntrack.Some
-	for _, e := range o.taker.left.Straight {
+	for _, e := range o.importer.predecessor.Straight {
 		if e.Orig.Src.Is6() == six {
-			some.Add(o.takeOne(f, e, now))
+			some.Add(o.importOne(f, e, now))
 		}
 	}
 	var seen, apart []conntrack.Entry
@@ -195,29 +202,29 @@ func (o *takeOver) takeFamily(f family, six bool, now uint32) error {
 		if e.Zone != 0 {
 			return
 		}
-		if o.taker.inStack(e) {
-			some.Add(o.takeInStack(f, e, now))
+		if o.importer.inStack(e) {
+			some.Add(o.importInStack(f, e, now))
 			return
 		}
-		if shadow, ok := o.taker.shadow(e); ok && o.taker.which == TakeAll && o.taker.ours(e) && !(o.has(f, e) && o.beside.Leads(shadow.Orig)) {
+		if shadow, ok := o.importer.shadow(e); ok && o.importer.which == TakeAll && o.importer.ours(e) && !(o.has(f, e) && o.alongside.Leads(shadow.Orig)) {
 			seen, apart = append(seen, shadow), append(apart, e)
 			return
 		}
-		some.Add(o.takeOne(f, e, now))
+		some.Add(o.importOne(f, e, now))
 	})
-	err = errors.Join(err, o.beside.Add(context.Background(), seen))
+	err = errors.Join(err, o.alongside.Add(context.Background(), seen))
 	for _, e := range apart {
 		if !loose(e) && !o.has(f, e) { // what comes in goes by programs from here on, what the node sends does not yet
 			some.Add(o.table.Loosen(e.Orig))
 		}
-		some.Add(o.takeOne(f, e, now))
+		some.Add(o.importOne(f, e, now))
 	}
-	if o.turning {
-		err = errors.Join(err, o.beside.Sent(context.Background()))
+	if o.attached {
+		err = errors.Join(err, o.alongside.Sent(context.Background()))
 	}
-	for _, a := range o.taker.left.Affinity {
+	for _, a := range o.importer.predecessor.Affinity {
 		if a.Client.Is6() == six {
-			some.Add(f.takeAffinity(o.taker, a, now))
+			some.Add(f.importAffinity(o.importer, a, now))
 		}
 	}
 	return errors.Join(err, some.Err())
@@ -228,9 +235,9 @@ func loose(e conntrack.Entry) bool {
 	return e.Orig.Proto != unix.IPPROTO_TCP || e.TCP.OrigFlags&e.TCP.RepFlags&conntrack.TCPLiberal != 0
 }
 
-// has reports whether programs have a connection: it was taken over, is the same still, and has not ended and begun anew meanwhile, in which
-// case programs have removed it.
-func (o *takeOver) has(f family, e conntrack.Entry) bool {
+// has reports whether programs have a connection: it was taken over, is the same still, and has not
+// ended and begun anew meanwhile, in which case programs have removed it.
+func (o *handoverImport) has(f family, e conntrack.Entry) bool {
 	known := f.knows(e.Orig)
 	if !known || o.begun {
 		return known
@@ -239,43 +246,45 @@ func (o *takeOver) has(f family, e conntrack.Entry) bool {
 	return ok && was.answers == e.Reply && was.phase <= phaseOf(e)
 }
 
-// takeOne takes over a connection that was not yet.
-func (o *takeOver) takeOne(f family, e conntrack.Entry, now uint32) error {
+// importOne takes over a connection that was not yet.
+func (o *handoverImport) importOne(f family, e conntrack.Entry, now uint32) error {
 	if o.has(f, e) {
 		return nil
 	}
 	if was, ok := o.done[e.Orig]; ok && !o.begun && f.knows(e.Orig) { // a new one took its place
-		if err := f.untake(e.Orig, was.answers); err != nil {
+		if err := f.forgetImported(e.Orig, was.answers); err != nil {
 			return err
 		}
 	}
-	took, err := f.take(o.taker, e, now, o.begun)
+	took, err := f.importConnection(o.importer, e, now, o.begun)
 	if took {
 		o.note(e)
 	}
 	return err
 }
 
-// takeInStack takes over what connection tracking makes of a connection that it goes on translating.
-func (o *takeOver) takeInStack(f family, e conntrack.Entry, now uint32) error {
+// importInStack takes over what connection tracking makes of a connection that it goes on
+// translating.
+func (o *handoverImport) importInStack(f family, e conntrack.Entry, now uint32) error {
 	o.inStack[e.Orig] = e
 	if e.Orig = e.Reply.Turned(); o.has(f, e) {
 		return nil
 	}
-	from := o.taker
-	from.which, from.left = TakeAll, conntrack.Left{} // it is the node's own, whoever translates
-	took, err := f.take(from, e, now, o.begun)
+	from := o.importer
+	from.which, from.predecessor = TakeAll, conntrack.Left{} // it is the node's own, whoever translates
+	took, err := f.importConnection(from, e, now, o.begun)
 	if took {
-		o.done[e.Orig] = tookAs{e.Reply, phaseOf(e)}
+		o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
 		o.flows++
 	}
 	return err
 }
 
-// keepInStack lets connection tracking go on translating what it has to, whatever becomes of the rules and the routes. A source that was
-// translated by masquerading is bound to the interface by which packets left, and the connection forgotten with the first one that leaves by another
+// keepInStack lets connection tracking go on translating what it has to, whatever becomes of the
+// rules and the routes. A source that was translated by masquerading is bound to the interface by
+// which packets left, and the connection forgotten with the first one that leaves by another
 // (nf_nat_oif_changed); one that is written is not.
-func (o *takeOver) keepInStack() error {
+func (o *handoverImport) keepInStack() error {
 	if len(o.inStack) == 0 {
 		return nil
 	}
@@ -299,10 +308,10 @@ func (o *takeOver) keepInStack() error {
 }
 
 // note notes what is to be done for a connection that was taken over.
-func (o *takeOver) note(e conntrack.Entry) {
-	o.done[e.Orig] = tookAs{e.Reply, phaseOf(e)}
+func (o *handoverImport) note(e conntrack.Entry) {
+	o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
 	o.flows++
-	if way, ok := o.taker.way(e); e.Translated() || ok && way.HandsOn {
+	if way, ok := o.importer.markedRoute(e); e.Translated() || ok && way.HandsOn {
 		o.translated = append(o.translated, e)
 	}
 	if !loose(e) {
@@ -310,7 +319,8 @@ func (o *takeOver) note(e conntrack.Entry) {
 	}
 }
 
-// kernelRoute asks the kernel's routes: the interface and the gateway, or the address itself where it is on the link.
+// kernelRoute asks the kernel's routes: the interface and the gateway, or the address itself where
+// it is on the link.
 func kernelRoute(to netip.Addr) (ifindex int, via netip.Addr, ok bool) {
 	found, err := netlink.RouteGet(to.AsSlice())
 	if err != nil || len(found) == 0 {
@@ -323,14 +333,16 @@ func kernelRoute(to netip.Addr) (ifindex int, via netip.Addr, ok bool) {
 	return found[0].LinkIndex, via, via.Is6() == to.Is6()
 }
 
-// turnOver is called when all programs are attached, and packets are kept apart or held back: what the stack sees of connections from now on is not
-// what connection tracking translates. What the stack sees of one may have the tuple of another one that is translated: all of these go first.
-func (o *takeOver) turnOver() error {
+// replaceTracked is called when all programs are attached, and packets are kept apart or held back:
+// what the stack sees of connections from now on is not what connection tracking translates. What
+// the stack sees of one may have the tuple of another one that is translated: all of these go
+// first.
+func (o *handoverImport) replaceTracked() error {
 	var some conntrack.Some
 	var seen []conntrack.Entry
 	rest := o.translated[:0]
 	for _, e := range o.translated {
-		s, ok := o.taker.shadow(e)
+		s, ok := o.importer.shadow(e)
 		if !ok {
 			rest = append(rest, e)
 			continue
@@ -346,11 +358,11 @@ func (o *takeOver) turnOver() error {
 	return some.Err()
 }
 
-// endTakeOver lets packets go on. With done programs carry them: connection tracking forgets what it translated, which would be
-// wrong when it comes back into force. It reports whether there is more to do by the next Apply: to read all connections takes long, and
-// tables are written in between.
-func (d *Driver) endTakeOver(done bool) (more bool) {
-	o := d.over
+// endImport lets packets go on. With done programs carry them: connection tracking forgets what it
+// translated, which would be wrong when it comes back into force. It reports whether there is more
+// to do by the next Apply: to read all connections takes long, and tables are written in between.
+func (d *Driver) endImport(done bool) (more bool) {
+	o := d.importing
 	if o == nil {
 		return false
 	}
@@ -363,7 +375,7 @@ func (d *Driver) endTakeOver(done bool) (more bool) {
 	}
 	var err error
 	if done {
-		err = errors.Join(o.turnOver(), o.keepInStack(), d.endApart(o))
+		err = errors.Join(o.replaceTracked(), o.keepInStack(), d.endMarks(o))
 	}
 	held := time.Since(o.held)
 	if o.release != nil {
@@ -374,7 +386,7 @@ func (d *Driver) endTakeOver(done bool) (more bool) {
 		}
 	}
 	if done {
-		d.over, d.tookOver = nil, true
+		d.importing, d.importDone = nil, true
 		defer o.table.Close()
 		var some conntrack.Some
 		for _, e := range o.translated {
@@ -392,20 +404,21 @@ func (d *Driver) endTakeOver(done bool) (more bool) {
 // stepsToBegin are those of beginFlows, each of which reads all connections once.
 const stepsToBegin = 3
 
-// beginFlows makes the next step of letting programs begin flows, once they have those that the other data plane began meanwhile.
-func (d *Driver) beginFlows(o *takeOver) error {
+// beginFlows makes the next step of letting programs begin flows, once they have those that the
+// other data plane began meanwhile.
+func (d *Driver) beginFlows(o *handoverImport) error {
 	var err error
 	switch o.step {
 	case 0:
-		o.turning = true
-		err = o.beside.Sent(context.Background())
+		o.attached = true
+		err = o.alongside.Sent(context.Background())
 	case 1: // then what began until now
 		d.machine.handOver, o.begun = false, true
 		err = d.changeFlags(0, setHandOver)
 	case 2: // then what was beginning
 		conntrack.AwaitPackets()
 	}
-	d.takeTracked(o)
+	d.importTracked(o)
 	return err
 }
 
@@ -420,18 +433,18 @@ func (t *familyTables[A]) changeFlags(set, clear uint32) error {
 	return t.putSettings(v)
 }
 
-// dropTakeOver ends what was not done.
-func (d *Driver) dropTakeOver() {
-	if d.over != nil {
-		d.over.table.Close()
-		d.over = nil
+// dropImport ends what was not done.
+func (d *Driver) dropImport() {
+	if d.importing != nil {
+		d.importing.table.Close()
+		d.importing = nil
 	}
 }
 
-// take writes a tracked connection into the flow maps, wholly or not at all, and reports whether it is there. With begun programs begin flows:
-// one that has the answers already is theirs.
-func (t *familyTables[A]) take(from taker, e conntrack.Entry, now uint32, begun bool) (bool, error) {
-	f, ok := takenOf[A](from, e, now, t.current.Epoch)
+// cloneMaps writes a tracked connection into the flow maps, wholly or not at all, and reports
+// whether it is there. With begun programs begin flows: one that has the answers already is theirs.
+func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error) {
+	f, ok := importFlow[A](from, e, now, t.current.Epoch)
 	if !ok {
 		return false, nil
 	}
@@ -459,8 +472,8 @@ func (t *familyTables[A]) knows(of conntrack.Tuple) bool {
 	return ok && (lookUpFlow(t.flowsNew, k, &v) == nil || lookUpFlow(t.flows, k, &v) == nil)
 }
 
-// untake forgets a connection that was taken over.
-func (t *familyTables[A]) untake(orig, answers conntrack.Tuple) error {
+// forgetImported forgets a connection that was taken over.
+func (t *familyTables[A]) forgetImported(orig, answers conntrack.Tuple) error {
 	var errs []error
 	for _, of := range []conntrack.Tuple{orig, answers} {
 		k, ok := keyOf[A](of)
@@ -476,7 +489,8 @@ func (t *familyTables[A]) untake(orig, answers conntrack.Tuple) error {
 	return errors.Join(errs...)
 }
 
-// rank orders sites as they are attached: the ways in before the ways out, and those that answers of pods come by before pods.
+// rank orders sites as they are attached: the ingress paths before the egress paths, and those that
+// answers of pods come by before pods.
 func (s site) rank() int {
 	switch s.hook {
 	case fromUplink, fromTunnel:

@@ -41,12 +41,12 @@ func flowsAged(t testing.TB, m *ebpf.Map, n int, now uint32, one int) {
 	}
 }
 
-func sweepOf(t testing.TB, size uint32) (*sweeper, *kernelClock) {
+func sweepOf(t testing.TB, size uint32) (*tableGC, *kernelClock) {
 	t.Helper()
 	o, err := LoadForTest(TestOptions{Sizes: map[string]uint32{"weir_flows": size}})
 	must(t, err)
 	t.Cleanup(o.Close)
-	s, err := newSweeper("weir_flows", o.loaded)
+	s, err := newTableGC("weir_flows", o.loaded)
 	must(t, err)
 	t.Cleanup(s.close)
 	clock, err := newKernelClock()
@@ -60,7 +60,7 @@ func sweepOf(t testing.TB, size uint32) (*sweeper, *kernelClock) {
 	return s, clock
 }
 
-func (s *sweeper) round(t testing.TB) (steps int) {
+func (s *tableGC) round(t testing.TB) (steps int) {
 	t.Helper()
 	for over := false; !over; steps++ {
 		var err error
@@ -125,8 +125,8 @@ func TestPressureIsToldInTime(t *testing.T) {
 	}
 }
 
-// BenchmarkSweep is one round through a million live flows. With the pauses of Driver.sweep it takes at most 1/sweepShare
-// of a core, and so sweepShare times as long.
+// BenchmarkSweep is one round through a million live flows. With the pauses of
+// Driver.collectGarbage it takes at most 1/gcShare of a core, and so gcShare times as long.
 func BenchmarkSweep(b *testing.B) {
 	needRoot(b)
 	s, _ := sweepOf(b, 1<<20)
@@ -141,8 +141,9 @@ func BenchmarkSweep(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(steps), "ns/step")
 }
 
-// BenchmarkSweepCPU lets the driver sweep as it does on a node, pauses included, for one round through the table of connections, and reports how
-// much of a core that took: with a million live flows, and with a million of which half is to go. A round takes two and a half minutes on a
+// BenchmarkSweepCPU lets the driver sweep as it does on a node, pauses included, for one round
+// through the table of connections, and reports how much of a core that took: with a million live
+// flows, and with a million of which half is to go. A round takes two and a half minutes on a
 // machine that does nothing else.
 func BenchmarkSweepCPU(b *testing.B) {
 	needRoot(b)
@@ -170,7 +171,7 @@ func BenchmarkSweepCPU(b *testing.B) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					d.sweep(ctx)
+					d.collectGarbage(ctx)
 				}()
 				await.Within(b, time.Hour, "a round", func() error {
 					if time.Sleep(time.Second); left() == 0 {

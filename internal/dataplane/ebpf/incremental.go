@@ -7,11 +7,11 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Following a state: of a state that was made from the one before, only what differs is looked at, so that one
-// endpoint's change costs the same among ten Services and among a hundred thousand.
+// Following a state: of a state that was made from the one before, only what differs is looked at,
+// so that one endpoint's change costs the same among ten Services and among a hundred thousand.
 
-// follow desires what differs from the state that was followed before.
-func (s *services[A]) follow(st *nodestate.State) {
+// desireChanges desires what differs from the state that was followed before.
+func (s *services[A]) desireChanges(st *nodestate.State) {
 	touched := map[nodestate.Frontend]struct{}{} // ids
 	for f, c := range nodestate.Changes(s.seenFrontends, st.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		if c.Was {
@@ -30,14 +30,14 @@ func (s *services[A]) follow(st *nodestate.State) {
 	}
 	for id := range touched {
 		if carries[A](id.Addr) {
-			s.followPort(st, id)
+			s.desirePort(st, id)
 		}
 	}
 	s.seenFrontends, s.seenBackends = st.Frontends, st.Backends
 }
 
-// followPort brings a service port's lists, live backends and frontends up to date.
-func (s *services[A]) followPort(st *nodestate.State, id nodestate.Frontend) {
+// desirePort brings a service port's lists, live backends and frontends up to date.
+func (s *services[A]) desirePort(st *nodestate.State, id nodestate.Frontend) {
 	before, now := s.seenBackends.At(id), st.Backends.At(id)
 	key := toSvc[A](id)
 	for _, scope := range scopes {
@@ -166,8 +166,9 @@ func (s *services[A]) noteAffinity(st *nodestate.State, id nodestate.Frontend) {
 	}
 }
 
-// differences walks what differs between two lists that are sorted by address and port, by the addresses and
-// ports alone: the backend that it names, and what it is in each. With left or right false that list counts as empty.
+// differences walks what differs between two lists that are sorted by address and port, by the
+// addresses and ports alone: the backend that it names, and what it is in each. With left or right
+// false that list counts as empty.
 func differences(before, now []nodestate.Backend, left, right bool) func(yield func(nodestate.Backend, nodestate.Change[nodestate.Backend]) bool) {
 	return func(yield func(nodestate.Backend, nodestate.Change[nodestate.Backend]) bool) {
 		if !left {
@@ -207,8 +208,8 @@ func differences(before, now []nodestate.Backend, left, right bool) func(yield f
 	}
 }
 
-// followPolicy desires the verdicts that differ from those that were followed before.
-func (t *tables) followPolicy(s *nodestate.State) {
+// desirePolicy desires the verdicts that differ from those that were followed before.
+func (t *tables) desirePolicy(s *nodestate.State) {
 	if t.policyFresh {
 		t.policy.desire(renderPolicy(s))
 		t.policies++
@@ -225,8 +226,8 @@ func (t *tables) followPolicy(s *nodestate.State) {
 	t.policyFresh, t.seenPolicy = false, s.Policy
 }
 
-// followPeers desires the classes of addresses that differ from those that were followed before.
-func (t *familyTables[A]) followPeers(s *nodestate.State) {
+// desirePeers desires the classes of addresses that differ from those that were followed before.
+func (t *familyTables[A]) desirePeers(s *nodestate.State) {
 	if t.peersFresh {
 		t.peers.desire(renderPeers[A](s))
 	} else {
@@ -243,8 +244,8 @@ func (t *familyTables[A]) followPeers(s *nodestate.State) {
 	t.peersFresh, t.seenPeers = false, s.Peers
 }
 
-// followCIDRs desires the classes of prefixes that differ from those that were followed before.
-func (t *familyTables[A]) followCIDRs(s *nodestate.State) {
+// desireCIDRs desires the classes of prefixes that differ from those that were followed before.
+func (t *familyTables[A]) desireCIDRs(s *nodestate.State) {
 	switch {
 	case t.seenCIDRs == nil:
 		t.peerCIDRs.desire(renderPeerCIDRs[A](s))

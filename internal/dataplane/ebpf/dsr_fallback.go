@@ -9,63 +9,64 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Fallen are the outside clients that get their answers by the node that they ask, because straight ones
-// (direct server return) did not arrive.
+// Fallen are the outside clients that get their answers by the node that they ask, because straight
+// ones (direct server return) did not arrive.
 type Fallen struct {
 	Clients []netip.Addr // now, the latest first
 	Total   uint64       // times that a client fell back since the programs were loaded
 }
 
-type fallenClient struct {
+type dsrFallbackClient struct {
 	addr netip.Addr
 	age  int32 // clock units
 }
 
-// fallenSource is what Fallen reads of a family, its own as long as it reads.
-type fallenSource struct {
-	walk   func(now uint32) ([]fallenClient, error)
+// dsrFallbackSource is what Fallen reads of a family, its own as long as it reads.
+type dsrFallbackSource struct {
+	walk   func(now uint32) ([]dsrFallbackClient, error)
 	close  func() error
 	counts *ebpf.Map
 }
 
-// fallenSources are those of the families that the node carries now.
-func (d *Driver) fallenSources() ([]fallenSource, error) {
+// dsrFallbackSources are those of the families that the node carries now.
+func (d *Driver) dsrFallbackSources() ([]dsrFallbackSource, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var out []fallenSource
+	var out []dsrFallbackSource
 	for i, l := range d.both() {
 		counts, err := l.Maps["weir_counts"].Clone() // the family may be unloaded meanwhile
 		if err != nil {
-			closeFallen(out)
+			closeDSRFallback(out)
 			return nil, fmt.Errorf("opening map weir_counts: %w", err)
 		}
-		walk, done, err := d.tables.families[i].fallen()
+		walk, done, err := d.tables.families[i].dsrFallback()
 		if err != nil {
 			counts.Close()
-			closeFallen(out)
+			closeDSRFallback(out)
 			return nil, err
 		}
-		out = append(out, fallenSource{walk, done, counts})
+		out = append(out, dsrFallbackSource{walk, done, counts})
 	}
 	return out, nil
 }
 
-func closeFallen(all []fallenSource) {
+func closeDSRFallback(all []dsrFallbackSource) {
 	for _, s := range all {
 		s.close()
 		s.counts.Close()
 	}
 }
 
-// Fallen reads the clients that fell back. The walk over a full map takes a while: nothing waits for it.
+// Fallen reads the clients that fell back. The walk over a full map takes a while: nothing waits
+// for it.
 func (d *Driver) Fallen() (Fallen, error) {
-	sources, err := d.fallenSources()
+	sources, err := d.dsrFallbackSources()
 	if err != nil {
 		return Fallen{}, err
 	}
-	defer closeFallen(sources)
+	defer closeDSRFallback(sources)
 	var out Fallen
-	var all []fallenClient
+	var all []dsrFallbackClient
 	for _, s := range sources {
 		some, err := s.walk(d.machine.clock.now())
 		if err != nil {
@@ -78,27 +79,28 @@ func (d *Driver) Fallen() (Fallen, error) {
 		}
 		out.Total += n
 	}
-	slices.SortFunc(all, func(a, b fallenClient) int { return cmp.Or(cmp.Compare(a.age, b.age), a.addr.Compare(b.addr)) })
+	slices.SortFunc(all, func(a, b dsrFallbackClient) int { return cmp.Or(cmp.Compare(a.age, b.age), a.addr.Compare(b.addr)) })
 	for _, c := range all {
 		out.Clients = append(out.Clients, c.addr)
 	}
 	return out, nil
 }
 
-// fallen returns what walks through the clients, without those that are due to be tried again, and what ends it.
-func (t *familyTables[A]) fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error) {
-	m, err := t.fallenMap.Clone()
+// dsrFallback returns what walks through the clients, without those that are due to be tried again,
+// and what ends it.
+func (t *familyTables[A]) dsrFallback() (walk func(now uint32) ([]dsrFallbackClient, error), done func() error, err error) {
+	m, err := t.dsrFallbackMap.Clone()
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening map weir_dsr_fallen: %w", err)
 	}
 	retry := int32(t.current.Timeouts[timeoutDSRRetry])
-	return func(now uint32) ([]fallenClient, error) {
-		var out []fallenClient
+	return func(now uint32) ([]dsrFallbackClient, error) {
+		var out []dsrFallbackClient
 		it := m.Iterate()
 		var client A
 		for since := uint32(0); it.Next(&client, &since); {
 			if age := int32(now - since); age <= retry {
-				out = append(out, fallenClient{fromAddr(client), age})
+				out = append(out, dsrFallbackClient{fromAddr(client), age})
 			}
 		}
 		if err := it.Err(); err != nil {

@@ -30,7 +30,7 @@ func TestTracked(t *testing.T) {
 	asked := flowKeyOf(tcp, "10.244.1.2:40000", "10.96.0.1:80")
 	after := flowKeyOf(tcp, "10.244.1.2:40000", "10.244.2.3:8080")
 	service, _ := asked.tuple(false)
-	answer, _ := after.turned().tuple(true)
+	answer, _ := after.reversed().tuple(true)
 	const liberal = conntrack.TCPLiberal
 	tracking := func(state uint8, status conntrack.Status) *conntrack.Entry {
 		return &conntrack.Entry{Orig: service, Reply: answer, Left: time.Minute, Status: status | conntrack.Confirmed, TCP: conntrack.TCP{State: state, OrigFlags: liberal, RepFlags: liberal}}
@@ -50,7 +50,7 @@ func TestTracked(t *testing.T) {
 		want  *conntrack.Entry
 	}{
 		"open":                   {asked, flowTo(after, stateReplied, flowRewrite, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
-		"open, by its answers":   {after.turned(), flowTo(asked.turned(), stateReplied, flowRewrite|flowReply, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
+		"open, by its answers":   {after.reversed(), flowTo(asked.reversed(), stateReplied, flowRewrite|flowReply, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
 		"one side is closed":     {asked, flowTo(after, stateReplied|stateFIN, flowRewrite, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
 		"both sides are closed":  {asked, flowTo(after, stateReplied|stateFIN|stateClosing, flowRewrite, actNeigh), 0, over},
 		"begun":                  {asked, flowTo(after, 0, flowRewrite, actNeigh), 0, tracking(conntrack.TCPSynRecv, 0)},
@@ -67,7 +67,7 @@ func TestTracked(t *testing.T) {
 			Orig:   conntrack.Tuple{Proto: icmp, Src: addr("10.244.1.2"), Dst: addr("192.0.2.1"), ID: 77, Type: conntrack.EchoRequest},
 			Reply:  conntrack.Tuple{Proto: icmp, Src: addr("192.0.2.1"), Dst: addr("172.30.0.8"), ID: 20001, Type: conntrack.EchoReply},
 			Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute}},
-		"masqueraded echo, by its answers": {out.turned(), flowTo(echo.turned(), stateReplied, flowRewrite|flowReply, actNeigh), 0, &conntrack.Entry{
+		"masqueraded echo, by its answers": {out.reversed(), flowTo(echo.reversed(), stateReplied, flowRewrite|flowReply, actNeigh), 0, &conntrack.Entry{
 			Orig:   conntrack.Tuple{Proto: icmp, Src: addr("10.244.1.2"), Dst: addr("192.0.2.1"), ID: 77, Type: conntrack.EchoRequest},
 			Reply:  conntrack.Tuple{Proto: icmp, Src: addr("192.0.2.1"), Dst: addr("172.30.0.8"), ID: 20001, Type: conntrack.EchoReply},
 			Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute}},
@@ -76,9 +76,9 @@ func TestTracked(t *testing.T) {
 		if left == 0 {
 			left = time.Minute
 		}
-		got, ok := tracked(c.key, c.value, left)
+		got, ok := conntrackEntry(c.key, c.value, left)
 		if c.want != nil && c.left > 0 {
-			c.want.Left = leastLeft
+			c.want.Left = minTimeout
 		}
 		if ok != (c.want != nil) || ok && got != *c.want {
 			t.Errorf("%s: %+v %v, want %+v", name, got, ok, c.want)
@@ -86,9 +86,10 @@ func TestTracked(t *testing.T) {
 	}
 }
 
-// takerOf is for a node 172.30.0.8 with the pod 10.244.1.2, which knows 10.244.2.0/26 on another node and the Service 10.96.0.1:80 with a node
-// port and the backends 10.244.2.3:8080 and 192.0.2.80:80.
-func takerOf() taker {
+// takerOf is for a node 172.30.0.8 with the pod 10.244.1.2, which knows 10.244.2.0/26 on another
+// node and the Service 10.96.0.1:80 with a node port and the backends 10.244.2.3:8080 and
+// 192.0.2.80:80.
+func takerOf() importer {
 	s := nodestate.New()
 	addr := netip.MustParseAddr
 	s.Addrs[addr("172.30.0.8")] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: true}
@@ -101,7 +102,7 @@ func takerOf() taker {
 	s.Frontends.Set(id, nodestate.Service{ID: id})
 	s.Frontends.Set(nodestate.Frontend{Addr: netip.IPv4Unspecified(), Port: 30001, Proto: model.ProtocolTCP}, nodestate.Service{ID: id, External: true})
 	s.Backends.Set(id, []nodestate.Backend{{Addr: addr("10.244.2.3"), Port: 8080}, {Addr: addr("192.0.2.80"), Port: 80}})
-	return taker{state: s, ifindex: func(a nodestate.Addr) int { return a.IfIndex }, which: TakeAll}
+	return importer{state: s, ifindex: func(a nodestate.Addr) int { return a.IfIndex }, which: TakeAll}
 }
 
 func connection(src, dst, afterSrc, afterDst string) conntrack.Entry {
@@ -122,7 +123,7 @@ func TestTaken(t *testing.T) {
 		want bool
 		svc  bool
 		iif  [2]uint32 // of the original direction and of the answers
-		more [2]uint8  // flags, beside flowReply and flowRewrite
+		more [2]uint8  // flags, alongside flowReply and flowRewrite
 	}{
 		"pod to a Service":                   {connection(pod, "10.96.0.1:80", pod, "10.244.2.3:8080"), true, true, [2]uint32{7, 0}, [2]uint8{}},
 		"pod to a backend that left":         {connection(pod, "10.96.0.1:80", pod, "10.244.2.4:8080"), true, true, [2]uint32{7, 0}, [2]uint8{}},
@@ -147,14 +148,14 @@ func TestTaken(t *testing.T) {
 		"another zone":                       {zone, false, false, [2]uint32{}, [2]uint8{}},
 		"over":                               {closed, false, false, [2]uint32{}, [2]uint8{}},
 	} {
-		f, ok := takenOf[ip4](takerOf(), c.e, 1000, 5)
+		f, ok := importFlow[ip4](takerOf(), c.e, 1000, 5)
 		if ok != c.want {
 			t.Errorf("%s: taken over %v, want %v", name, ok, c.want)
 		}
 		if !ok {
 			continue
 		}
-		if f.key.turned() != f.here.after(f.key.Proto) || f.back.turned() != f.there.after(f.key.Proto) {
+		if f.key.reversed() != f.here.after(f.key.Proto) || f.back.reversed() != f.there.after(f.key.Proto) {
 			t.Errorf("%s: the entries do not mirror each other: %+v", name, f)
 		}
 		rewrite := uint8(0)
@@ -188,13 +189,14 @@ func TestTakenHalfOpen(t *testing.T) {
 		"pod to a backend elsewhere": {connection(pod, "10.96.0.1:80", node, "192.0.2.80:80"), false},
 	} {
 		c.e.TCP.State, c.e.Status = conntrack.TCPSynSent, conntrack.Confirmed
-		if f, ok := takenOf[ip4](takerOf(), c.e, 1000, 5); ok != c.want || ok && f.established {
+		if f, ok := importFlow[ip4](takerOf(), c.e, 1000, 5); ok != c.want || ok && f.established {
 			t.Errorf("%s: taken over %v, want %v (%+v)", name, ok, c.want, f)
 		}
 	}
 }
 
-// TestTakenOfOthers: of a data plane that is not ours, what was translated to pods and backends of Services is taken over.
+// TestTakenOfOthers: of a data plane that is not ours, what was translated to pods and backends of
+// Services is taken over.
 func TestTakenOfOthers(t *testing.T) {
 	const pod, client, node = "10.244.1.2:40000", "172.30.0.55:50000", "172.30.0.8:20001"
 	from := takerOf()
@@ -210,20 +212,21 @@ func TestTakenOfOthers(t *testing.T) {
 		"pod to the outside":         {connection(pod, "192.0.2.1:443", node, "192.0.2.1:443"), false},
 		"the node to its pod":        {connection("172.30.0.8:41000", "10.244.1.2:80", "172.30.0.8:41000", "10.244.1.2:80"), false},
 	} {
-		if _, ok := takenOf[ip4](from, c.e, 1000, 5); ok != c.want {
+		if _, ok := importFlow[ip4](from, c.e, 1000, 5); ok != c.want {
 			t.Errorf("%s: taken over %v, want %v", name, ok, c.want)
 		}
 	}
 }
 
-// TestTakeWhollyOrNot: a connection of which one direction finds no room is not taken over, and leaves nothing.
+// TestTakeWhollyOrNot: a connection of which one direction finds no room is not taken over, and
+// leaves nothing.
 func TestTakeWhollyOrNot(t *testing.T) {
 	needRoot(t)
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(flowKey[ip4]{})), ValueSize: uint32(unsafe.Sizeof(flowValue[ip4]{})), MaxEntries: 1})
 	must(t, err)
 	defer m.Close()
 	f := &familyTables[ip4]{flows: m, flowsNew: m}
-	took, err := f.take(takerOf(), connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "10.244.2.3:8080"), 1000, false)
+	took, err := f.importConnection(takerOf(), connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "10.244.2.3:8080"), 1000, false)
 	if took || err == nil {
 		t.Errorf("taken over %v, %v", took, err)
 	}
@@ -248,13 +251,14 @@ func TestTakenStates(t *testing.T) {
 	} {
 		e := connection("10.244.1.2:1", "10.244.2.2:2", "10.244.1.2:1", "10.244.2.2:2")
 		e.TCP = c.tcp
-		if states, live := takenStates(e); live != c.live || live && states != c.states {
+		if states, live := importedStates(e); live != c.live || live && states != c.states {
 			t.Errorf("%s: %v %v", name, states, live)
 		}
 	}
 }
 
-// What is told to connection tracking and taken over from it is the flow that it was, in both directions and both ways round.
+// What is exported to connection tracking and taken over from it is the flow that it was, in both
+// directions and both ways round.
 func TestThereAndBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	from := takerOf()
@@ -282,17 +286,17 @@ func TestThereAndBack(t *testing.T) {
 		if after != key {
 			flags = flowRewrite
 		}
-		e, ok := tracked(key, flowTo(after, stateReplied, flags, actNeigh), time.Minute)
-		back, ok2 := tracked(after.turned(), flowTo(key.turned(), stateReplied, flags|flowReply, actNeigh), time.Minute)
+		e, ok := conntrackEntry(key, flowTo(after, stateReplied, flags, actNeigh), time.Minute)
+		back, ok2 := conntrackEntry(after.reversed(), flowTo(key.reversed(), stateReplied, flags|flowReply, actNeigh), time.Minute)
 		if !ok || !ok2 || e != back {
 			t.Fatalf("%+v to %+v is told as %+v, its answers as %+v", key, after, e, back)
 		}
-		f, ok := takenOf[ip4](from, e, 0, 0)
+		f, ok := importFlow[ip4](from, e, 0, 0)
 		if !ok {
 			continue
 		}
 		taken++
-		if f.key != key || f.there.after(proto) != after || f.back != after.turned() {
+		if f.key != key || f.there.after(proto) != after || f.back != after.reversed() {
 			t.Fatalf("%+v to %+v came back as %+v", key, after, f)
 		}
 	}
@@ -331,7 +335,7 @@ func TestTakenWays(t *testing.T) {
 	from.route = func(to netip.Addr) (int, netip.Addr, bool) { return 2, to, to != far }
 	ways := map[uint32]conntrack.Way{1: {Node: node}, 2: {Node: far}, 3: {Node: node, Tunnel: true, Came: true}, 4: {Node: node, HandsOn: true},
 		5: {Node: far, HandsOn: true}, 6: {Node: netip.MustParseAddr("172.30.0.99"), HandsOn: true}}
-	from.left.Way = func(mark uint32, six bool) (conntrack.Way, bool) { w, ok := ways[mark]; return w, ok && !six }
+	from.predecessor.Way = func(mark uint32, six bool) (conntrack.Way, bool) { w, ok := ways[mark]; return w, ok && !six }
 	taken, handed := connection(client, "172.30.0.9:30001", client, "10.244.1.2:8080"), connection(client, "172.30.0.8:30001", client, "172.30.0.8:30001")
 	type goes struct {
 		action  uint8
@@ -353,7 +357,7 @@ func TestTakenWays(t *testing.T) {
 		6: {handed, false, nil, nil},
 	} {
 		c.e.Mark = mark
-		f, ok := takenOf[ip4](from, c.e, 1000, 5)
+		f, ok := importFlow[ip4](from, c.e, 1000, 5)
 		if ok != c.ok {
 			t.Errorf("mark %d: taken over %v, want %v", mark, ok, c.ok)
 		}

@@ -15,14 +15,16 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// hold makes drivers of a bench load programs in the background, when the returned function is called.
+// hold makes drivers of a bench load programs in the background, when the returned function is
+// called.
 func (b *bench) hold() (goOn func()) {
 	held := make(chan struct{})
 	b.edit = func(o *Options) { o.InBackground, o.BeforeLoad = true, func() { <-held } }
 	return func() { close(held) }
 }
 
-// TestTablesBeforePrograms: a state is in the maps of an earlier run before programs are loaded; what is attached, and our devices, wait for them.
+// TestTablesBeforePrograms: a state is in the maps of an earlier run before programs are loaded;
+// what is attached, and our devices, wait for them.
 func TestTablesBeforePrograms(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -87,7 +89,8 @@ func TestCloseBeforeProgramsAreLoaded(t *testing.T) {
 	}
 }
 
-// TestProgramsBeforeTables: where the maps are not those by which programs of an earlier run evaluate packets, ours are loaded first.
+// TestProgramsBeforeTables: where the maps are not those by which programs of an earlier run
+// evaluate packets, ours are loaded first.
 func TestProgramsBeforeTables(t *testing.T) {
 	b := newBench(t)
 	settings := filepath.Join(mapsDir(b.bpffs), "weir_settings")

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// The kernel's verifier says it: no program writes to a map that a rehearsal shares with the node.
+// The kernel's verifier says it: no program writes to a map that a dry run shares with the node.
 func TestRehearsalsCannotWriteLiveMaps(t *testing.T) {
 	needRoot(t)
 	load := func(read func() (*ebpf.CollectionSpec, error), readOnly []string) error {
@@ -53,14 +53,15 @@ func TestRehearsalsCannotWriteLiveMaps(t *testing.T) {
 	}
 }
 
-// What says how the node should be is shared, or a rehearsal would decide by an empty table: every map is of one kind.
+// What says how the node should be is shared, or a dry run would decide by an empty table: every
+// map is of one kind.
 func TestRehearsalsShareDesiredState(t *testing.T) {
 	t.Parallel()
 	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: loadWeir, ipv6Name: loadWeir6} {
 		spec, err := read()
 		must(t, err)
 		for m := range spec.Maps {
-			left := stateful[m] || unpinned[m] || m == programsOfIPv6 || m == guardsOfIPv6
+			left := stateful[m] || unpinned[m] || m == programsOfIPv6 || m == untrackedOfIPv6
 			if live := slices.Contains(liveMaps, m); left == live {
 				t.Errorf("%s: map %s is what packets leave behind: %t, and shared: %t; desired state belongs into liveMaps", name, m, left, live)
 			}
@@ -118,7 +119,8 @@ func synTo(port uint16) []byte {
 	return b
 }
 
-// runSyn runs from_workload at the loopback device and returns the decision and the rule that it left in cb.
+// runSyn runs from_workload at the loopback device and returns the decision and the rule that it
+// left in cb.
 func runSyn(t *testing.T, p *ebpf.Program, port uint16) (decision, rule uint32) {
 	t.Helper()
 	ctx := make([]byte, 192)
@@ -131,7 +133,8 @@ func runSyn(t *testing.T, p *ebpf.Program, port uint16) (decision, rule uint32) 
 	return binary.NativeEndian.Uint32(cb), binary.NativeEndian.Uint32(cb[12:])
 }
 
-// A rehearsal decides as the programs do, changes nothing of theirs, follows their tables and leaves nothing behind.
+// A dry run decides as the programs do, changes nothing of theirs, follows their tables and leaves
+// nothing behind.
 func TestRehearsal(t *testing.T) {
 	needRoot(t)
 	o, err := LoadForTest(TestOptions{Trace: true})
@@ -176,7 +179,7 @@ func TestRehearsal(t *testing.T) {
 	}
 	// A pod that has its share of a table that is nearly full begins nothing, once that is copied.
 	for _, pod := range [][]byte{k.Src.AsSlice(), make([]byte, 4)} {
-		must(t, o.Maps["weir_shares"].Put(pod, shareValue{Counted: 1 << 20}))
+		must(t, o.Maps["weir_shares"].Put(pod, quotaValue{Counted: 1 << 20}))
 	}
 	must(t, r.Forget())
 	if d, _ := runSyn(t, r.Programs[program], 80); d != 2 {

@@ -14,20 +14,20 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// way is by which node packets of a connection go, as its mark says.
-func (t taker) way(e conntrack.Entry) (conntrack.Way, bool) {
-	if t.which != TakeAll || t.left.Way == nil || e.Mark == 0 {
+// markedRoute is by which node packets of a connection go, as its mark says.
+func (t importer) markedRoute(e conntrack.Entry) (conntrack.Way, bool) {
+	if t.which != TakeAll || t.predecessor.Way == nil || e.Mark == 0 {
 		return conntrack.Way{}, false
 	}
-	return t.left.Way(e.Mark, e.Orig.Src.Is6())
+	return t.predecessor.Way(e.Mark, e.Orig.Src.Is6())
 }
 
-// handedOf makes the entries of a connection that this node hands on.
-func handedOf[A address](t taker, e conntrack.Entry, way conntrack.Way, now, epoch uint32) (f taken[A], ok bool) {
+// importForwarded makes the entries of a connection that this node hands on.
+func importForwarded[A address](t importer, e conntrack.Entry, way conntrack.Way, now, epoch uint32) (f importedFlow[A], ok bool) {
 	var ok1, ok2 bool
 	f.key, ok1 = keyOf[A](e.Orig)
 	f.back, ok2 = keyOf[A](e.Reply)
-	states, live := takenStates(e)
+	states, live := importedStates(e)
 	if !ok1 || !ok2 || !live || e.Translated() {
 		return f, false
 	}
@@ -45,31 +45,31 @@ func handedOf[A address](t taker, e conntrack.Entry, way conntrack.Way, now, epo
 		f.there.Svc = toSvc[A](svc.ID)
 		f.there.Backend = backend[A]{Addr: toAddr[A](t.node(way.Node))} // answers come from there, whatever became of the backend
 		for _, b := range t.state.Backends.At(svc.ID) {                 // which one the other node chose is not known; whether it has one is asked by it
-			if t.home(b.Addr) == t.node(way.Node) {
+			if t.backendNode(b.Addr) == t.node(way.Node) {
 				f.there.Backend = backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}
 			}
 		}
 		f.here.Svc, f.here.Backend = f.there.Svc, f.there.Backend
 	}
 	f.established = states[0]&stateReplied != 0
-	return f, f.there.goByNode(t, way) && f.here.goByRoute(t, e.Orig.Src)
+	return f, f.there.routeByNode(t, way) && f.here.routeByKernel(t, e.Orig.Src)
 }
 
-// goByNode lets a flow's packets go to a node.
-func (v *flowValue[A]) goByNode(t taker, way conntrack.Way) bool {
+// routeByNode lets a flow's packets go to a node.
+func (v *flowValue[A]) routeByNode(t importer, way conntrack.Way) bool {
 	node := t.node(way.Node)
 	if !node.IsValid() {
 		return false
 	}
 	if !way.Tunnel && t.state.Addrs[way.Node].SameLink {
-		return v.goByRoute(t, node)
+		return v.routeByKernel(t, node)
 	}
 	v.Action, v.Ifindex, v.Nexthop, v.Mtu = actTunnel, 0, toAddr[A](node), uint16(tunnelMTU[A](t.state.Settings))
 	return t.state.NeedsTunnel()
 }
 
-// goByRoute lets them go as the kernel's routes say.
-func (v *flowValue[A]) goByRoute(t taker, to netip.Addr) bool {
+// routeByKernel lets them go as the kernel's routes say.
+func (v *flowValue[A]) routeByKernel(t importer, to netip.Addr) bool {
 	if t.route == nil {
 		return false
 	}
@@ -78,16 +78,18 @@ func (v *flowValue[A]) goByRoute(t taker, to netip.Addr) bool {
 	return ok
 }
 
-// node is the primary address of another node, of the family of one of its addresses; invalid when nobody knows it.
-func (t taker) node(a netip.Addr) netip.Addr {
+// node is the primary address of another node, of the family of one of its addresses; invalid when
+// nobody knows it.
+func (t importer) node(a netip.Addr) netip.Addr {
 	if v := t.state.Addrs[a]; v.Kind == nodestate.AddrNode {
 		return v.Node
 	}
 	return netip.Addr{}
 }
 
-// home is the primary address of the node where a backend lives; invalid when it is this one or none.
-func (t taker) home(a netip.Addr) netip.Addr {
+// backendNode is the primary address of the node where a backend lives; invalid when it is this one
+// or none.
+func (t importer) backendNode(a netip.Addr) netip.Addr {
 	if v, ok := t.state.Addrs[a]; ok {
 		return v.Node
 	}
@@ -103,8 +105,9 @@ func (t taker) home(a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// takeAffinity remembers which backend a client had in another data plane, unless it is known to have one.
-func (t *familyTables[A]) takeAffinity(from taker, a conntrack.Affinity, now uint32) error {
+// importAffinity remembers which backend a client had in another data plane, unless it is known to
+// have one.
+func (t *familyTables[A]) importAffinity(from importer, a conntrack.Affinity, now uint32) error {
 	svc, ok := from.state.Frontends.Get(nodestate.Frontend{Addr: a.Service.Addr(), Port: a.Service.Port(), Proto: model.Protocol(a.Proto)})
 	if !ok || svc.Affinity == 0 || a.Age > time.Duration(svc.Affinity)*time.Second {
 		return nil

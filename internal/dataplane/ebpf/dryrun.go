@@ -14,10 +14,11 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Rehearsal is a second instance of a node's programs that is attached to nothing. What says how the node should be
-// (policy, classes, addresses, routes, services, settings) it reads in the very maps of the programs that are attached;
-// what packets leave behind (flows, affinity, counts, and whatever map is not known here) it has in small maps of its own.
-// Nothing that it does changes how the node treats a packet. It is not safe for concurrent use.
+// Rehearsal is a second instance of a node's programs that is attached to nothing. What says how
+// the node should be (policy, classes, addresses, routes, services, settings) it reads in the very
+// maps of the programs that are attached; what packets leave behind (flows, affinity, counts, and
+// whatever map is not known here) it has in small maps of its own. Nothing that it does changes how
+// the node treats a packet. It is not safe for concurrent use.
 type Rehearsal struct {
 	Programs map[string]*ebpf.Program // of IPv4, by name; with Trace
 	Hop6     *ebpf.Map                // weir_trace of IPv6; nil without it
@@ -26,24 +27,25 @@ type Rehearsal struct {
 	live     [2]map[string]*ebpf.Map // clones of liveMaps and copiedMaps, of IPv4 and IPv6
 }
 
-// liveMaps are the maps of desired state that a rehearsal shares with the node. Its programs only read them: a test loads
-// them with maps that the kernel lets no program write. A map that is not listed is a private one, empty.
+// liveMaps are the maps of desired state that a dry run shares with the node. Its programs only
+// read them: a test loads them with maps that the kernel lets no program write. A map that is not
+// listed is a private one, empty.
 var liveMaps = []string{
 	"weir_settings", "weir_addrs", "weir_routes", "weir_services", "weir_ranges", "weir_backends", "weir_maglev", "weir_live",
 	"weir_peers", "weir_peer_cidrs", "weir_policy", "weir_hosts", "weir_hosts_staged", "weir_staged", "weir_clients", "weir_links", "weir_dsr_optout", "weir_announced", "weir_uplinks", "weir_ports",
 }
 
-// copiedMaps are those of which a rehearsal may copy single entries into its own.
+// copiedMaps are those of which a dry run may copy single entries into its own.
 var copiedMaps = []string{"weir_flows", "weir_flows_new", "weir_shares"}
 
-// rehearsalEntries bounds the private maps, which one packet at a time fills.
-const rehearsalEntries = 1024
+// dryRunEntries bounds the private maps, which one packet at a time fills.
+const dryRunEntries = 1024
 
-// Rehearse loads the programs of some hooks ("weir_from_workload") a second time, while the driver goes on with its work.
-// Close it soon: it holds kernel memory, about that of the programs.
+// Rehearse loads the programs of some hooks ("weir_from_workload") a second time, while the driver
+// goes on with its work. Close it soon: it holds kernel memory, about that of the programs.
 func (d *Driver) Rehearse(programs []string) (*Rehearsal, error) {
 	r := &Rehearsal{}
-	err := d.lend(r)
+	err := d.shareMaps(r)
 	if err == nil {
 		err = r.load(programs, d.opts.constants())
 	}
@@ -54,8 +56,8 @@ func (d *Driver) Rehearse(programs []string) (*Rehearsal, error) {
 	return r, nil
 }
 
-// lend gives a rehearsal the live maps.
-func (d *Driver) lend(r *Rehearsal) error {
+// shareMaps gives a dry run the live maps.
+func (d *Driver) shareMaps(r *Rehearsal) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state == nil {
@@ -68,11 +70,11 @@ func (d *Driver) lend(r *Rehearsal) error {
 	if d.called != d.six {
 		six = nil
 	}
-	return r.take(d.loaded, six)
+	return r.cloneMaps(d.loaded, six)
 }
 
-// take clones the live maps of the families that the node carries; six may be nil.
-func (r *Rehearsal) take(four, six *loaded) error {
+// cloneMaps clones the live maps of the families that the node carries; six may be nil.
+func (r *Rehearsal) cloneMaps(four, six *loaded) error {
 	for i, l := range []*loaded{four, six} {
 		if l == nil {
 			continue
@@ -96,14 +98,14 @@ func (r *Rehearsal) take(four, six *loaded) error {
 // load loads the programs of the families whose maps were taken.
 func (r *Rehearsal) load(programs []string, c constants) (err error) {
 	c.trace = true
-	if r.four, err = rehearseFamily(loadWeir, r.live[0], nil, programs, c); err != nil {
+	if r.four, err = loadDryRunFamily(loadWeir, r.live[0], nil, programs, c); err != nil {
 		return err
 	}
 	r.Programs = r.four.Programs
 	if r.live[1] == nil {
 		return nil
 	}
-	if r.six, err = rehearseFamily(loadWeir6, r.live[1], r.four, programs, c); err != nil {
+	if r.six, err = loadDryRunFamily(loadWeir6, r.live[1], r.four, programs, c); err != nil {
 		return err
 	}
 	r.Hop6 = r.six.Maps["weir_trace"]
@@ -117,8 +119,9 @@ func (r *Rehearsal) load(programs []string, c constants) (err error) {
 	return nil
 }
 
-// rehearseFamily loads one family's programs. The maps that both families share are those of first, where it is given.
-func rehearseFamily(read func() (*ebpf.CollectionSpec, error), live map[string]*ebpf.Map, first *ebpf.Collection, programs []string, c constants) (*ebpf.Collection, error) {
+// loadDryRunFamily loads one family's programs. The maps that both families share are those of
+// first, where it is given.
+func loadDryRunFamily(read func() (*ebpf.CollectionSpec, error), live map[string]*ebpf.Map, first *ebpf.Collection, programs []string, c constants) (*ebpf.Collection, error) {
 	spec, err := read()
 	if err != nil {
 		return nil, err
@@ -156,7 +159,7 @@ func rehearseFamily(read func() (*ebpf.CollectionSpec, error), live map[string]*
 func shrink(ms *ebpf.MapSpec) {
 	switch ms.Type {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash:
-		ms.MaxEntries = min(ms.MaxEntries, rehearsalEntries)
+		ms.MaxEntries = min(ms.MaxEntries, dryRunEntries)
 	case ebpf.RingBuf:
 		ms.MaxEntries = min(ms.MaxEntries, 1<<16) // a power of two and of whole pages
 	case ebpf.Array:
@@ -180,14 +183,15 @@ func (r *Rehearsal) Close() {
 	}
 }
 
-// FlowKey is by what the programs know a flow in one direction. Ports are as in docs/design/datapath.md, step 0.
+// FlowKey is by what the programs know a flow in one direction. Ports are as in
+// docs/design/datapath.md, step 0.
 type FlowKey struct {
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
 	Proto            model.Protocol
 }
 
-// Turned is the key of what comes back, where nothing is translated.
+// InPlaceChanges is the key of what comes back, where nothing is translated.
 func (k FlowKey) Turned() FlowKey { return FlowKey{k.Dst, k.Src, k.DstPort, k.SrcPort, k.Proto} }
 
 // bytes is struct flow_key.
@@ -198,8 +202,8 @@ func (k FlowKey) bytes() []byte {
 	return append(out, uint8(k.Proto), 0, 0, 0)
 }
 
-// CopyFlow copies what the node remembers of a flow into the rehearsal, and reports whether there was something, and
-// whether it is established.
+// CopyFlow copies what the node remembers of a flow into the dry run, and reports whether there was
+// something, and whether it is established.
 func (r *Rehearsal) CopyFlow(k FlowKey) (found, established bool, err error) {
 	for _, name := range []string{"weir_flows", "weir_flows_new"} {
 		there, err := r.copyEntry(name, k.bytes(), k.Src.Is6())
@@ -244,7 +248,8 @@ func (r *Rehearsal) copyEntry(name string, key []byte, six bool) (bool, error) {
 	return true, nil
 }
 
-// Forget empties the rehearsal's own tables of flows and affinity, so that the next packet begins as the first did.
+// Forget empties the dry run's own tables of flows and affinity, so that the next packet begins as
+// the first did.
 func (r *Rehearsal) Forget() error {
 	var errs []error
 	for _, c := range []*ebpf.Collection{r.four, r.six} {
@@ -258,7 +263,7 @@ func (r *Rehearsal) Forget() error {
 	return errors.Join(errs...)
 }
 
-// Proof compares a program of a rehearsal with the one that is loaded for the node's packets.
+// Proof compares a program of a dry run with the one that is loaded for the node's packets.
 type Proof struct {
 	Program  string // "weir_from_workload"
 	Tag      string // of the instance that was run: the kernel's digest of its instructions
@@ -270,7 +275,8 @@ type Proof struct {
 // Same reports whether the instance is the very program that the node's packets meet.
 func (p Proof) Same() bool { return p.Tag != "" && p.Tag == p.Live && p.Attached == "" }
 
-// Prove compares the program that was run for a packet at an interface with the one that is attached there.
+// Prove compares the program that was run for a packet at an interface with the one that is
+// attached there.
 func (d *Driver) Prove(r *Rehearsal, program string, ifindex int, six bool) (Proof, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -304,7 +310,7 @@ func (d *Driver) Prove(r *Rehearsal, program string, ifindex int, six bool) (Pro
 
 // live is a program that the node's packets meet.
 func (d *Driver) live(l *loaded, program string) *ebpf.Program {
-	for _, g := range []*guardSet{d.guards.four, d.guards.six} {
+	for _, g := range []*untrackedPrograms{d.untracked.four, d.untracked.six} {
 		if program == eachProgram && g != nil && g.of == l {
 			return g.each
 		}
@@ -367,7 +373,7 @@ func (o *Offline) Rehearse(programs []string) (*Rehearsal, error) {
 		six = nil
 	}
 	r := &Rehearsal{}
-	err := r.take(o.loaded, six)
+	err := r.cloneMaps(o.loaded, six)
 	if err == nil {
 		err = r.load(programs, constants{setRetval: true})
 	}

@@ -6,7 +6,8 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 )
 
-// TestInStack: what the node asks of its own addresses goes by the loopback device, and stays with connection tracking.
+// TestInStack: what the node asks of its own addresses goes by the loopback device, and stays with
+// connection tracking.
 func TestInStack(t *testing.T) {
 	const node, other = "172.30.0.8:40000", "172.30.0.8:20001"
 	for name, c := range map[string]struct {

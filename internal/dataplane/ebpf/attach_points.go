@@ -14,7 +14,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// attachAtOnce bounds how long a state waits for the places to which programs are being attached: 25 ms each.
+// attachAtOnce bounds how long a state waits for the places to which programs are being attached:
+// 25 ms each.
 const attachAtOnce = 8
 
 // sites returns where programs belong, with the interfaces' names.
@@ -58,8 +59,9 @@ func (d *Driver) sites() map[site]string {
 	return out
 }
 
-// attachAll attaches what is wanted and detaches what is not, with strays also what nobody knows of. An
-// interface that is gone is no error: its pod is being removed, or its state comes with the next one.
+// attachAll attaches what is wanted and detaches what is not, with strays also what nobody knows
+// of. An interface that is gone is no error: its pod is being removed, or its state comes with the
+// next one.
 func (d *Driver) attachAll(strays bool) []error {
 	var errs []error
 	wanted := map[site]bool{}
@@ -70,15 +72,16 @@ func (d *Driver) attachAll(strays bool) []error {
 	for _, s := range order {
 		name := sites[s]
 		wanted[s] = true
-		if d.programs.has(s) || s.hook == arrive && !d.guards.due(s.ifindex) {
+		if d.programs.has(s) || s.hook == arrive && !d.untracked.due(s.ifindex) {
 			continue
 		}
-		if room <= 0 && s.ifindex != 0 && d.over != nil && d.opts.TakeOver == TakeAll {
+		if room <= 0 && s.ifindex != 0 && d.importing != nil && d.opts.TakeOver == TakeAll {
 			return append(errs, dataplane.ErrUnfinished)
 		}
-		// A new clsact qdisc makes a device drop what it sends for a grace period of RCU: where a pod is in the middle of something, and
-		// another data plane goes on meanwhile, its link is waited for.
-		quick := d.started || d.over != nil && d.opts.TakeOver == TakeTranslated
+		// A new clsact qdisc makes a device drop what it sends for a grace period of RCU: where a
+		// pod is in the middle of something, and another data plane goes on meanwhile, its link is
+		// waited for.
+		quick := d.started || d.importing != nil && d.opts.TakeOver == TakeTranslated
 		err := d.programs.ensure(s, quick && (s.hook == fromWorkload || s.hook == toWorkload))
 		if err == nil && s.ifindex != 0 {
 			room--
@@ -87,7 +90,7 @@ func (d *Driver) attachAll(strays bool) []error {
 		case errors.Is(err, errAbsent):
 			d.absent[s] = name
 		case s.hook == arrive:
-			d.guards.tried(s.ifindex, name, err, d.log)
+			d.untracked.tried(s.ifindex, name, err, d.log)
 		case err != nil:
 			errs = append(errs, &dataplane.KeyError{Table: "programs", Key: name + " " + s.hook.name, Err: err})
 		case s.ifindex != 0 && (s.hook == fromWorkload || s.hook == fromUplink):
@@ -102,8 +105,8 @@ func (d *Driver) attachAll(strays bool) []error {
 }
 
 // relax lets packets of pods, and answers to the node's own packets to pods, through the kernel's
-// reverse-path check: the route to a pod's address leads to weir0, whichever interface its packets come
-// from, so the strict check would drop them all. The programs check sources themselves.
+// reverse-path check: the route to a pod's address leads to weir0, whichever interface its packets
+// come from, so the strict check would drop them all. The programs check sources themselves.
 func (d *Driver) relax(ifindex int, name string) {
 	if name == "" {
 		l, err := netlink.LinkByIndex(ifindex)

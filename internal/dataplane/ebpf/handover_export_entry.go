@@ -8,20 +8,22 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 )
 
-// What connection tracking is told of flows when another data plane takes over. Policy is not: a connection without the mark of one is
-// judged at its next packet, in its original direction.
+// What connection tracking is exported of flows when another data plane takes over. Policy is not: a
+// connection without the mark of one is evaluated at its next packet, in its original direction.
 
-// leastLeft is how long an entry that is told stays at least: it may be told before its packets come by there.
-const leastLeft = 30 * time.Second
+// minTimeout is how long an entry that is exported stays at least: it may be exported before its packets
+// come by there.
+const minTimeout = 30 * time.Second
 
-// tracked is what connection tracking is to know of the flow that an entry of the maps is of, in either direction. left is how long the
-// entry has. It is not ok where there is nothing to know: what is over, and what the entry does not tell. Which node packets go by is the
-// giver's to say.
-func tracked[A address](k flowKey[A], v flowValue[A], left time.Duration) (e conntrack.Entry, ok bool) {
+// conntrackEntry is what connection tracking is to know of the flow that an entry of the maps is
+// of, in either direction. left is how long the entry has. It is not ok where there is nothing to
+// know: what is over, and what the entry does not tell. Which node packets go by is the giver's to
+// say.
+func conntrackEntry[A address](k flowKey[A], v flowValue[A], left time.Duration) (e conntrack.Entry, ok bool) {
 	if left < 0 || v.State&stateClosing != 0 && v.State&stateReset != 0 {
 		return e, false
 	}
-	orig, reply := k, v.after(k.Proto).turned()
+	orig, reply := k, v.after(k.Proto).reversed()
 	if v.Flags&flowReply != 0 {
 		orig, reply = reply, orig
 	}
@@ -42,10 +44,10 @@ func tracked[A address](k flowKey[A], v flowValue[A], left time.Duration) (e con
 	if v.State&stateReplied != 0 {
 		e.Status |= conntrack.Assured
 	}
-	e.Left = max(left, leastLeft).Truncate(time.Second)
+	e.Left = max(left, minTimeout).Truncate(time.Second)
 	switch k.Proto {
 	case unix.IPPROTO_TCP:
-		e.TCP = trackedTCP(v.State)
+		e.TCP = conntrackTCP(v.State)
 	case unix.IPPROTO_SCTP:
 		if v.State&(stateReplied|stateClosing) != stateReplied {
 			return e, false
@@ -55,9 +57,11 @@ func tracked[A address](k flowKey[A], v flowValue[A], left time.Duration) (e con
 	return e, true
 }
 
-// trackedTCP is the state of a connection. A FIN of one side is not told: the side that is left may go on for as long as it likes.
-func trackedTCP(state uint8) conntrack.TCP {
-	// What is half open may be answered by programs meanwhile: in this state connection tracking takes each of the packets that follow.
+// conntrackTCP is the state of a connection. A FIN of one side is not exported: the side that is left
+// may go on for as long as it likes.
+func conntrackTCP(state uint8) conntrack.TCP {
+	// What is half open may be answered by programs meanwhile: in this state connection tracking
+	// takes each of the packets that follow.
 	t := conntrack.TCP{State: conntrack.TCPSynRecv, OrigFlags: conntrack.TCPLiberal, RepFlags: conntrack.TCPLiberal}
 	switch {
 	case state&stateClosing != 0:
@@ -70,8 +74,9 @@ func trackedTCP(state uint8) conntrack.TCP {
 	return t
 }
 
-// inStack reports whether the node's stack sees packets of a flow that is translated after they were translated, or their answers: as long
-// as programs translate, connection tracking must not do it too.
+// inStack reports whether the node's stack sees packets of a flow that is translated after they
+// were translated, or their answers: as long as programs translate, connection tracking must not do
+// it too.
 func (v flowValue[A]) inStack() bool {
 	return v.Flags&flowRewrite != 0 && v.seenByStack()
 }
@@ -79,7 +84,8 @@ func (v flowValue[A]) inStack() bool {
 // seenByStack reports whether the node's stack sees packets of a flow at all.
 func (v flowValue[A]) seenByStack() bool { return v.Action == actPass || v.Flags&flowFromHost != 0 }
 
-// shadow is what the stack sees of a translated connection: what it gives to programs, or what they give it.
+// shadow is what the stack sees of a translated connection: what it gives to programs, or what they
+// give it.
 func (v flowValue[A]) shadow(e conntrack.Entry) conntrack.Entry {
 	if v.Flags&flowFromHost != 0 {
 		e.Reply = e.Orig.Turned()

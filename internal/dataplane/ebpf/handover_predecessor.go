@@ -9,17 +9,18 @@ import (
 func (d *Driver) Leave() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.left = true
+	d.handingOver = true
 	d.endRun()
 }
 
-// GiveWay is the function of that name for a driver that goes on applying states to its tables meanwhile. Leave was called before.
-func (d *Driver) GiveWay(ctx context.Context, to Heir) error {
-	return giveWay(ctx, d.opts.BPFFS, to, d.handOver, d.log)
+// GiveWay is the function of that name for a driver that goes on applying states to its tables
+// meanwhile. Leave was called before.
+func (d *Driver) GiveWay(ctx context.Context, to Successor) error {
+	return exportFlows(ctx, d.opts.BPFFS, to, d.handOver, d.log)
 }
 
-// handOver lets what has no flow pass the programs, and with apart what they translate for the stack be marked; or lets them begin flows again.
-// The next Apply writes the same.
+// handOver lets what has no flow pass the programs, and with apart what they translate for the
+// stack be marked; or lets them begin flows again. The next Apply writes the same.
 func (d *Driver) handOver(on, apart bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -42,7 +43,7 @@ func handOverFlags(on, apart bool) (set, clear uint32) {
 
 // keepTables makes the tables equal to what is desired, and nothing else.
 func (d *Driver) keepTables() error {
-	before := d.tables.counts.judged
+	before := d.tables.counts.reevaluated
 	d.tables.write(d.state, d.machine)
 	d.tables.remove(d.state, d.machine)
 	errs := d.endTables(before)

@@ -7,7 +7,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// surveySets notes the sets of endpoints: of those that were there and stay what becomes of them, of others what they are.
+// surveySets notes the sets of endpoints: of those that were there and stay what becomes of them,
+// of others what they are.
 func (t *familyTables[A]) surveySets(s *survey) {
 	note := func(to map[uint64]bool, v addrValue[A]) {
 		for dir, iso := range [dirs]weirHostSide{{Set: v.IngressSet, Rule: v.IngressRule}, {Set: v.EgressSet, Rule: v.EgressRule}} {
@@ -93,9 +94,10 @@ func (t *familyTables[A]) surveyClasses(s *survey) {
 	}
 }
 
-// interimClasses gives what changes its class the one that stands for both, in via. What comes without one has the class that
-// it was of: then all boundaries are there, and no address changes with another one. Prefixes that are to go stay until
-// removeJudged. False: not all could be written.
+// interimClasses gives what changes its class the one that stands for both, in via. What comes
+// without one has the class that it was of: then all boundaries are there, and no address changes
+// with another one. Prefixes that are to go stay until removeEvaluated. False: not all could be
+// written.
 func (t *familyTables[A]) interimClasses(via map[change]uint64) bool {
 	c, made := t.classing(), true
 	for _, changed := range []bool{false, true} {
@@ -130,7 +132,8 @@ func (t *familyTables[A]) interimClasses(via map[change]uint64) bool {
 	return made
 }
 
-// eachClass walks the pending changes of look-up 1: of prefixes and of addresses, with whether the map has them.
+// eachClass walks the pending changes of look-up 1: of prefixes and of addresses, with whether the
+// map has them.
 func (t *familyTables[A]) eachClass(prefix func(prefixKey[A], bool), addr func(A, bool)) {
 	for p := range t.peerCIDRs.tracker.Writes() {
 		_, present := t.peerCIDRs.tracker.Actual(p)
@@ -148,7 +151,8 @@ func (t *familyTables[A]) eachClass(prefix func(prefixKey[A], bool), addr func(A
 	}
 }
 
-// settleClasses gives what is to go the class of what is around it, so that nothing changes when it goes.
+// settleClasses gives what is to go the class of what is around it, so that nothing changes when it
+// goes.
 func (t *familyTables[A]) settleClasses() bool {
 	c, made := t.classing(), true
 	prefixes, addrs := map[prefixKey[A]]uint64{}, map[A]uint64{}
@@ -175,7 +179,8 @@ func (t *familyTables[A]) changeClasses() bool {
 	return t.interimClasses(nil) && t.writeClasses() && t.settleClasses()
 }
 
-// interimSets gives the endpoints that were there and stay the sets between. False: not all have them.
+// interimSets gives the endpoints that were there and stay the sets between. False: not all have
+// them.
 func (t *familyTables[A]) interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error) bool {
 	now, made := map[A]addrValue[A]{}, true
 	for a, v := range t.addrs.tracker.All() {
@@ -204,7 +209,8 @@ func (t *familyTables[A]) interimSets(between func(dir int, c change) uint64, re
 	return made
 }
 
-// observe calls a function after each change of the maps that policy is in, and one before each write, which may fail it.
+// observe calls a function after each change of the maps that policy is in, and one before each
+// write, which may fail it.
 func (t *familyTables[A]) observe(after func(), fail func() error) {
 	t.addrs.after, t.peers.after, t.peerCIDRs.after = after, after, after
 	t.addrs.fail, t.peers.fail, t.peerCIDRs.fail = fail, fail, fail

@@ -24,7 +24,8 @@ func (s said) of(class nodestate.Class, head, ssh bool) said {
 	return s
 }
 
-// bySource makes source ports decide about everybody's TCP to some ports, otherwise with each number.
+// bySource makes source ports decide about everybody's TCP to some ports, otherwise with each
+// number.
 func (s said) bySource(other uint16) said {
 	s.of(0, false, false)
 	for n := uint16(1); n <= 3; n++ {
@@ -35,7 +36,8 @@ func (s said) bySource(other uint16) said {
 	return s
 }
 
-// turnState is a state of one endpoint whose set says something, and of as many classes of peers as is said.
+// turnState is a state of one endpoint whose set says something, and of as many classes of peers as
+// is said.
 func turnState(says said, classes int) *nodestate.State {
 	s := nodestate.New()
 	s.Settings.Node, s.Settings.SNATFirst, s.Settings.SNATLast = netip.MustParseAddr("172.31.1.207"), 20000, 29999
@@ -68,8 +70,9 @@ func holdsSaid(t *testing.T, o *Offline, s *nodestate.State) {
 	}
 }
 
-// A set that is in use says nothing of its own of classes any more, which are in use, too. Who has read one of their heads finds the
-// entries for a grace after it; and flows that began meanwhile are judged again.
+// A set that is in use says nothing of its own of classes any more, which are in use, too. Who has
+// read one of their heads finds the entries for a grace after it; and flows that began meanwhile
+// are evaluated again.
 func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 	const classes = 20
 	o := turnOffline(t)
@@ -86,7 +89,7 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 	var epoch uint32
 	o.AfterEachWrite(func() {
 		for class := uint64(100); class < 100+classes; class++ {
-			at := holding{turnSet, class}
+			at := setClass{turnSet, class}
 			for gone, k := range map[*map[uint64]time.Time]weirPolicyKey{&headGone: headKey, &entryGone: {Proto: 6, Port: 22, Len: 16}} {
 				if _, seen := (*gone)[class]; !seen && !there(at.key(k)) {
 					(*gone)[class] = time.Now()
@@ -118,7 +121,7 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 func TestTurnRemovesNoEntriesOfAHeadThatStays(t *testing.T) {
 	o := turnOffline(t)
 	must(t, o.Apply(turnState(said{}.of(0, true, false).of(100, false, false).of(101, false, false), 2)))
-	at := holding{turnSet, 100}
+	at := setClass{turnSet, 100}
 	o.tables.policy.keep = func(k weirPolicyKey) error {
 		if k == at.key(headKey) {
 			return errors.New("a delete that fails for a test")
@@ -130,7 +133,7 @@ func TestTurnRemovesNoEntriesOfAHeadThatStays(t *testing.T) {
 		t.Fatal("no error although a delete failed")
 	}
 	for class, want := range map[uint64]bool{100: true, 101: false} {
-		k := holding{turnSet, class}.key(weirPolicyKey{Proto: 6, Port: 22, Len: 16})
+		k := setClass{turnSet, class}.key(weirPolicyKey{Proto: 6, Port: 22, Len: 16})
 		var v weirPolicyValue
 		if err := o.Maps["weir_policy"].Lookup(&k, &v); (err == nil) != want || allowing(v) {
 			t.Errorf("class %d: its entry is there: %t, allows: %t", class, err == nil, allowing(v))
@@ -155,7 +158,8 @@ func TestTurnFindsFreeBases(t *testing.T) {
 	}
 }
 
-// Changes about source ports fail again and again, each at another write, and are made once writes succeed.
+// Changes about source ports fail again and again, each at another write, and are made once writes
+// succeed.
 func TestTurnFailsInARow(t *testing.T) {
 	for name, cut := range map[string]func(try int) int{
 		"early":           func(int) int { return 3 },
@@ -191,14 +195,14 @@ func TestTurnFailsInARow(t *testing.T) {
 	}
 }
 
-// Entries lead to tables of nearly all bases. With one base left the change is made at once, with none at the second try; what
-// counts in between is a denial.
+// Entries lead to tables of nearly all bases. With one base left the change is made at once, with
+// none at the second try; what counts in between is a denial.
 func TestTurnWithoutFreeBases(t *testing.T) {
 	for used, tries := range map[int]int{5: 1, 6: 1, 7: 2} {
 		t.Run(fmt.Sprint(used), func(t *testing.T) {
 			o := turnOffline(t)
 			must(t, o.Apply(turnState(said{}.bySource(1), 0)))
-			at := holding{set: turnSet}
+			at := setClass{set: turnSet}
 			head, _ := o.tables.policy.tracker.Actual(at.key(headKey))
 			for i := range used {
 				n := uint16((i+1)*sourceBase + 1)
@@ -225,14 +229,14 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 	}
 }
 
-// Two policies meet in as many tables of source ports as there are numbers in a base: the last one has its own in each base, and
-// what would take another is denied.
+// Two policies meet in as many tables of source ports as there are numbers in a base: the last one
+// has its own in each base, and what would take another is denied.
 func TestTurnOfMorePairsThanNumbers(t *testing.T) {
 	side := verdicts{}
 	for n := uint16(1); n <= 2; n++ {
 		side[weirPolicyKey{Head: 1, Sources: n}] = weirPolicyValue{Verdict: policyAllow}
 	}
-	m := &meeting{a: side, b: side, out: verdicts{}, tables: map[[2]uint16]uint16{}}
+	m := &intersection{a: side, b: side, out: verdicts{}, tables: map[[2]uint16]uint16{}}
 	numbers := verdicts{}
 	for n := uint16(1); n < sourceBase-1; n++ {
 		m.tables[[2]uint16{n, 1 << 15}] = n
