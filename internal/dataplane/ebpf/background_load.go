@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -64,7 +65,7 @@ func (p *loading) drop() {
 func (d *Driver) beginLoading() {
 	p := &loading{began: time.Now(), done: make(chan struct{})}
 	d.loading = p
-	families, alone := d.both(), d.flagsFound()&setUntracked != 0
+	families, alone := d.both(), d.flagsFound()&abi.SetUntracked != 0
 	go func() {
 		defer close(p.done)
 		if d.opts.BeforeLoad != nil {
@@ -181,7 +182,7 @@ func (d *Driver) findEvaluating() bool {
 	if others, err := oldLayouts(d.opts.BPFFS); err != nil || len(others) > 0 {
 		return false
 	}
-	if d.flagsFound()&(setHandOver|setApart) != 0 || !d.tables.families[0].(*familyTables[ip4]).found() {
+	if d.flagsFound()&(abi.SetHandOver|abi.SetApart) != 0 || !d.tables.families[0].(*familyTables[abi.Ip4]).found() {
 		return false
 	}
 	var six *loaded
@@ -214,9 +215,9 @@ func (d *Driver) findEvaluating() bool {
 // flagsFound are the flags of the settings as the map of IPv4 has them.
 func (d *Driver) flagsFound() uint32 {
 	var zero uint32
-	var v settings[ip4]
+	var v abi.Settings[abi.Ip4]
 	if err := d.loaded.Maps["weir_settings"].Lookup(&zero, unsafe.Pointer(&v)); err != nil {
-		return setHandOver
+		return abi.SetHandOver
 	}
 	return v.Flags
 }
@@ -224,7 +225,7 @@ func (d *Driver) flagsFound() uint32 {
 // found reports whether an earlier run put a state into the maps as a whole.
 func (t *familyTables[A]) found() bool {
 	var zero uint32
-	var v settings[A]
+	var v abi.Settings[A]
 	return t.settings.Lookup(&zero, unsafe.Pointer(&v)) == nil && v.Epoch != 0
 }
 

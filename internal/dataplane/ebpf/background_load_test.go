@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -50,7 +51,7 @@ func TestTablesBeforePrograms(t *testing.T) {
 	if len(d.programs.at) > 0 || d.started {
 		t.Error("programs were attached before they were loaded")
 	}
-	now := d.tables.families[0].(*familyTables[ip4]).current
+	now := d.tables.families[0].(*familyTables[abi.Ip4]).current
 	if now.HostIfindex == 0 || int(now.HostIfindex) != b.link(hostDevice).Attrs().Index {
 		t.Errorf("the settings say that weir0 is interface %d", now.HostIfindex)
 	}
@@ -98,7 +99,7 @@ func TestProgramsBeforeTables(t *testing.T) {
 		m, err := ebpf.LoadPinnedMap(settings, nil)
 		must(t, err)
 		defer m.Close()
-		tables := newFamily[ip4](map[string]*ebpf.Map{"weir_settings": m}, &counts{})
+		tables := newFamily[abi.Ip4](map[string]*ebpf.Map{"weir_settings": m}, &counts{})
 		var zero uint32
 		must(t, m.Lookup(&zero, unsafe.Pointer(&tables.current)))
 		must(t, tables.changeFlags(set, 0))
@@ -113,7 +114,7 @@ func TestProgramsBeforeTables(t *testing.T) {
 			old, err := ebpf.LoadPinnedMap(path, nil)
 			must(t, err)
 			defer old.Close()
-			spec, err := loadWeir()
+			spec, err := abi.LoadWeir()
 			must(t, err)
 			other, err := ebpf.NewMap(spec.Maps["weir_addrs"])
 			must(t, err)
@@ -123,9 +124,9 @@ func TestProgramsBeforeTables(t *testing.T) {
 		{name: "a map is missing", before: func() { must(t, os.Remove(filepath.Join(mapsDir(b.bpffs), "weir_routes"))) }},
 		{name: "a map changes its size", edit: func(o *Options) { o.Sizes["weir_services"] = 1000 }},
 		{name: "another layout is there", before: func() {
-			must(t, os.MkdirAll(filepath.Join(b.bpffs, strconv.Itoa(abiNumber-1), "maps"), 0o700))
+			must(t, os.MkdirAll(filepath.Join(b.bpffs, strconv.Itoa(abi.Number-1), "maps"), 0o700))
 		}},
-		{name: "a change of the data plane was broken off", before: func() { changeFlags(setHandOver) }},
+		{name: "a change of the data plane was broken off", before: func() { changeFlags(abi.SetHandOver) }},
 		{name: "no program is attached", before: func() {
 			must(t, os.RemoveAll(linksDir(b.bpffs)))
 		}},

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -193,7 +194,7 @@ func recoverMaps(root string, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("listing interfaces: %w", err)
 	}
-	spec, err := loadWeir()
+	spec, err := abi.LoadWeir()
 	if err != nil {
 		return err
 	}

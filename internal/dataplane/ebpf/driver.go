@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -267,7 +268,7 @@ func (d *Driver) reconcile(devices bool) error {
 		d.endCarryOver()
 		if !d.machine.marks { // those of an older version were attached until now
 			d.machine.marks = true
-			if err := d.changeFlags(setMarks, 0); err != nil {
+			if err := d.changeFlags(abi.SetMarks, 0); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -445,7 +446,7 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 			pods[a.Interface] = true
 		}
 	}
-	found, addrs := map[int]string{}, map[uint32]weirLinkKey{}
+	found, addrs := map[int]string{}, map[uint32]abi.WeirLinkKey{}
 	for _, l := range links {
 		attrs := l.Attrs()
 		if attrs.Flags&net.FlagLoopback != 0 || pods[attrs.Name] || !d.isUplink(attrs.Name) {
@@ -457,7 +458,7 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 		}
 		found[attrs.Index] = attrs.Name
 		if len(attrs.HardwareAddr) == 6 {
-			addrs[uint32(attrs.Index)] = weirLinkKey{Mac: [6]uint8(attrs.HardwareAddr)}
+			addrs[uint32(attrs.Index)] = abi.WeirLinkKey{Mac: [6]uint8(attrs.HardwareAddr)}
 		}
 	}
 	for index, name := range found {

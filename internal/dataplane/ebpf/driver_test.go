@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/conformance"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -500,9 +501,9 @@ func TestSizeChange(t *testing.T) {
 	d := b.open(t)
 	s := sample(b)
 	applied(t, d, s)
-	var key weirFlowKey
+	var key abi.WeirFlowKey
 	key.Sport = 1
-	must(t, d.loaded.Maps["weir_flows"].Put(key, weirFlowValue{Epoch: 3}))
+	must(t, d.loaded.Maps["weir_flows"].Put(key, abi.WeirFlowValue{Epoch: 3}))
 	must(t, d.Close())
 	b.edit = func(o *Options) {
 		o.Sizes["weir_services"], o.Sizes["weir_flows"], o.Sizes["weir_peer_cidrs"] = 1000, 2048, 1000
@@ -512,7 +513,7 @@ func TestSizeChange(t *testing.T) {
 	if n := d.loaded.Maps["weir_services"].MaxEntries(); n != 1000 {
 		t.Errorf("services have %d entries", n)
 	}
-	var flow weirFlowValue
+	var flow abi.WeirFlowValue
 	if err := d.loaded.Maps["weir_flows"].Lookup(key, &flow); err != nil || flow.Epoch != 3 {
 		t.Errorf("a flow is lost: %v", err)
 	}

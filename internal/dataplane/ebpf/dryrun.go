@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -98,14 +99,14 @@ func (r *Rehearsal) cloneMaps(four, six *loaded) error {
 // load loads the programs of the families whose maps were taken.
 func (r *Rehearsal) load(programs []string, c constants) (err error) {
 	c.trace = true
-	if r.four, err = loadDryRunFamily(loadWeir, r.live[0], nil, programs, c); err != nil {
+	if r.four, err = loadDryRunFamily(abi.LoadWeir, r.live[0], nil, programs, c); err != nil {
 		return err
 	}
 	r.Programs = r.four.Programs
 	if r.live[1] == nil {
 		return nil
 	}
-	if r.six, err = loadDryRunFamily(loadWeir6, r.live[1], r.four, programs, c); err != nil {
+	if r.six, err = loadDryRunFamily(abi.LoadWeir6, r.live[1], r.four, programs, c); err != nil {
 		return err
 	}
 	r.Hop6 = r.six.Maps["weir_trace"]

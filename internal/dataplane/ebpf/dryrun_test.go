@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -38,7 +39,7 @@ func TestRehearsalsCannotWriteLiveMaps(t *testing.T) {
 		}
 		return err
 	}
-	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: loadWeir, ipv6Name: loadWeir6} {
+	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: abi.LoadWeir, ipv6Name: abi.LoadWeir6} {
 		if err := load(read, liveMaps); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -48,7 +49,7 @@ func TestRehearsalsCannotWriteLiveMaps(t *testing.T) {
 			t.Errorf("map %s is what packets leave behind, and shared", m)
 		}
 	}
-	if err := load(loadWeir, []string{"weir_flows"}); err == nil {
+	if err := load(abi.LoadWeir, []string{"weir_flows"}); err == nil {
 		t.Error("the verifier lets a program write a map that no program may write: this test proves nothing")
 	}
 }
@@ -57,7 +58,7 @@ func TestRehearsalsCannotWriteLiveMaps(t *testing.T) {
 // map is of one kind.
 func TestRehearsalsShareDesiredState(t *testing.T) {
 	t.Parallel()
-	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: loadWeir, ipv6Name: loadWeir6} {
+	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: abi.LoadWeir, ipv6Name: abi.LoadWeir6} {
 		spec, err := read()
 		must(t, err)
 		for m := range spec.Maps {

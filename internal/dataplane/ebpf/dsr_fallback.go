@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // Fallen are the outside clients that get their answers by the node that they ask, because straight
@@ -73,7 +75,7 @@ func (d *Driver) Fallen() (Fallen, error) {
 			return Fallen{}, err
 		}
 		all = append(all, some...)
-		n, err := readCount(s.counts, countDSRFallen)
+		n, err := readCount(s.counts, abi.CountDSRFallen)
 		if err != nil {
 			return Fallen{}, err
 		}
@@ -93,14 +95,14 @@ func (t *familyTables[A]) dsrFallback() (walk func(now uint32) ([]dsrFallbackCli
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening map weir_dsr_fallen: %w", err)
 	}
-	retry := int32(t.current.Timeouts[timeoutDSRRetry])
+	retry := int32(t.current.Timeouts[abi.TimeoutDSRRetry])
 	return func(now uint32) ([]dsrFallbackClient, error) {
 		var out []dsrFallbackClient
 		it := m.Iterate()
 		var client A
 		for since := uint32(0); it.Next(&client, &since); {
 			if age := int32(now - since); age <= retry {
-				out = append(out, dsrFallbackClient{fromAddr(client), age})
+				out = append(out, dsrFallbackClient{abi.FromAddr(client), age})
 			}
 		}
 		if err := it.Err(); err != nil {

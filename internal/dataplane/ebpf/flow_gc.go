@@ -15,7 +15,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -51,7 +53,7 @@ type tableGC struct {
 
 	proto, seen, state, flags int // offsets of fields
 	now                       uint32
-	timeouts                  [10]uint32
+	timeouts                  [abi.NumTimeouts]uint32
 
 	keys, values         any    // slices of arrays of bytes
 	rawKeys, rawValues   []byte // the same
@@ -126,35 +128,31 @@ func (s *tableGC) flowExpired(key, value []byte) bool {
 }
 
 // flowLimit is flow_timeout of bpf/flow.h.
-func flowLimit(timeouts [10]uint32, proto, state, flags, icmp uint8) uint32 {
+func flowLimit(timeouts [abi.NumTimeouts]uint32, proto, state, flags, icmp uint8) uint32 {
 	limit := timeouts[flowTimeout(proto, state, icmp)]
-	if proto == 17 && state&(stateReplied|stateAnswered) == 0 && flags&flowHandOn == 0 {
-		return limit >> unansweredShift
+	if proto == unix.IPPROTO_UDP && state&(abi.StateReplied|abi.StateAnswered) == 0 && flags&abi.FlowHandOn == 0 {
+		return limit >> abi.UnansweredShift
 	}
 	return limit
 }
 
-// unansweredShift is UNANSWERED_SHIFT of bpf/flow.h.
-const unansweredShift = 2
-
 // flowTimeout is an index into the time-outs.
 func flowTimeout(proto, state, icmp uint8) int {
-	const replied, closing, reset = 1, 4, 32 // enum flow_state
 	switch {
-	case (proto == 6 || proto == 132) && state&closing != 0 && state&reset != 0:
-		return timeoutTCPClosing
-	case (proto == 6 || proto == 132) && state&closing != 0:
-		return timeoutTCPFins
-	case (proto == 6 || proto == 132) && state&replied == 0:
-		return timeoutTCPSyn
-	case proto == 6:
-		return timeoutTCPEst
-	case proto == 17:
-		return timeoutUDP
+	case (proto == unix.IPPROTO_TCP || proto == unix.IPPROTO_SCTP) && state&abi.StateClosing != 0 && state&abi.StateReset != 0:
+		return abi.TimeoutTCPClosing
+	case (proto == unix.IPPROTO_TCP || proto == unix.IPPROTO_SCTP) && state&abi.StateClosing != 0:
+		return abi.TimeoutTCPFins
+	case (proto == unix.IPPROTO_TCP || proto == unix.IPPROTO_SCTP) && state&abi.StateReplied == 0:
+		return abi.TimeoutTCPSyn
+	case proto == unix.IPPROTO_TCP:
+		return abi.TimeoutTCPEst
+	case proto == unix.IPPROTO_UDP:
+		return abi.TimeoutUDP
 	case proto == icmp:
-		return timeoutICMP
+		return abi.TimeoutICMP
 	}
-	return timeoutOther
+	return abi.TimeoutOther
 }
 
 // step looks at one batch and reports whether a round is over.
@@ -312,7 +310,7 @@ func (d *Driver) gcRound(ctx context.Context, s *tableGC, clock *kernelClock) bo
 		d.mu.Lock()
 		known, there := d.state != nil, slices.Contains(d.both(), s.of)
 		if known {
-			s.timeouts = renderSettings[ip4](d.state, d.machine).Timeouts
+			s.timeouts = renderSettings[abi.Ip4](d.state, d.machine).Timeouts
 		}
 		d.mu.Unlock()
 		if !known {

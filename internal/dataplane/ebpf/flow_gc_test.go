@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -23,10 +24,10 @@ func flowsOf(t testing.TB, m *ebpf.Map, n int, now uint32) {
 func flowsAged(t testing.TB, m *ebpf.Map, n int, now uint32, one int) {
 	t.Helper()
 	const chunk = 8192
-	keys, values := make([]weirFlowKey, 0, chunk), make([]weirFlowValue, 0, chunk)
+	keys, values := make([]abi.WeirFlowKey, 0, chunk), make([]abi.WeirFlowValue, 0, chunk)
 	for i := range n {
-		var k weirFlowKey
-		v := weirFlowValue{Seen: now - 1, State: 1}
+		var k abi.WeirFlowKey
+		v := abi.WeirFlowValue{Seen: now - 1, State: 1}
 		k.Proto, k.Sport, k.Dport = 6, uint16(i), uint16(i>>16)
 		if one > 0 && i%one == 0 {
 			v.Seen = now - 100000
@@ -88,8 +89,8 @@ func TestSweep(t *testing.T) {
 	if s.entries != n/2 || s.lastRemoved != n/2 {
 		t.Errorf("%d flows are left and %d were removed, want %d each", s.entries, s.lastRemoved, n/2)
 	}
-	var k weirFlowKey
-	var v weirFlowValue
+	var k abi.WeirFlowKey
+	var v abi.WeirFlowValue
 	for it := s.m.Iterate(); it.Next(&k, &v); {
 		if k.Sport%2 == 0 {
 			t.Fatalf("a flow that was expired is there: %+v", k)
@@ -97,7 +98,7 @@ func TestSweep(t *testing.T) {
 	}
 	// One that a packet began anew between the look and the removal stays.
 	var raw [16]byte
-	k = weirFlowKey{Proto: 6, Sport: 1}
+	k = abi.WeirFlowKey{Proto: 6, Sport: 1}
 	raw[12] = 6
 	binary.NativeEndian.PutUint16(raw[8:], 1)
 	if s.remove(raw[:]) {
@@ -109,7 +110,7 @@ func TestSweep(t *testing.T) {
 	if n := s.round(t); n < 2 || s.entries != 25000 || s.lastRemoved != 0 {
 		t.Errorf("the second round counts %d and removes %d in %d steps", s.entries, s.lastRemoved, n)
 	}
-	if err := s.m.Lookup(weirFlowKey{}, &v); !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := s.m.Lookup(abi.WeirFlowKey{}, &v); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Errorf("looking for what is not there: %v", err)
 	}
 }

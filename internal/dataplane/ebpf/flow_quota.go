@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // Shares: how many entries of weir_flows the flows of each pod have. The programs count what
@@ -65,8 +67,7 @@ func (s *quotas) begin() error {
 // note counts an entry: both directions of a flow by the one that a pod sends.
 func (s *quotas) note(key, value []byte) {
 	s.counted[s.everybody()]++
-	const reply = 1 // enum flow_flag
-	if value[s.flags]&reply == 0 && value[s.from] == fromPod {
+	if value[s.flags]&abi.FlowReply == 0 && value[s.from] == abi.FromPod {
 		s.counted[string(key[:s.addr])] += 2
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // A round tells how many entries the flows of each pod have, and keeps what began while it lasted.
@@ -13,19 +15,19 @@ func TestSharesAreCounted(t *testing.T) {
 	s, _ := sweepOf(t, 4096)
 	pod, gone, new := [4]byte{10, 244, 1, 2}, [4]byte{10, 244, 1, 3}, [4]byte{10, 244, 1, 4}
 	flow := func(i int, saddr [4]byte, seen uint32) {
-		k := weirFlowKey{Proto: 6, Sport: uint16(i), Dport: 80}
+		k := abi.WeirFlowKey{Proto: 6, Sport: uint16(i), Dport: 80}
 		k.Saddr.W[0] = binary.NativeEndian.Uint32(saddr[:])
-		must(t, s.m.Put(k, weirFlowValue{Seen: seen, State: 1, From: fromPod}))
-		back := weirFlowKey{Proto: 6, Sport: 80, Dport: uint16(i)}
+		must(t, s.m.Put(k, abi.WeirFlowValue{Seen: seen, State: 1, From: abi.FromPod}))
+		back := abi.WeirFlowKey{Proto: 6, Sport: 80, Dport: uint16(i)}
 		back.Daddr.W[0] = binary.NativeEndian.Uint32(saddr[:])
-		must(t, s.m.Put(back, weirFlowValue{Seen: seen, State: 1, Flags: 1, From: fromPod})) // a pod answers
+		must(t, s.m.Put(back, abi.WeirFlowValue{Seen: seen, State: 1, Flags: 1, From: abi.FromPod})) // a pod answers
 	}
 	for i := range 10 {
 		flow(i, pod, s.now)
 		flow(100+i, gone, s.now-100000)
 	}
-	outside := weirFlowKey{Proto: 6, Sport: 1, Dport: 1}
-	must(t, s.m.Put(outside, weirFlowValue{Seen: s.now, State: 1}))
+	outside := abi.WeirFlowKey{Proto: 6, Sport: 1, Dport: 1}
+	must(t, s.m.Put(outside, abi.WeirFlowValue{Seen: s.now, State: 1}))
 	share := func(a [4]byte) (v quotaValue, ok bool) {
 		err := s.quotas.m.Lookup(a[:], &v)
 		return v, err == nil

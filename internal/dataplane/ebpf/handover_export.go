@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // Successor is the data plane that takes the place of the programs.
@@ -137,8 +138,8 @@ func (g *exporters) unpinFlows() error {
 
 func openExporters(bpffs string, to Successor) (*exporters, error) {
 	g := &exporters{bpffs: bpffs}
-	four, err := openExporter[ip4](mapsDir(bpffs), to)
-	six, err6 := openExporter[ip6](maps6Dir(bpffs), to)
+	four, err := openExporter[abi.Ip4](mapsDir(bpffs), to)
+	six, err6 := openExporter[abi.Ip6](maps6Dir(bpffs), to)
 	if four != nil {
 		g.families = append(g.families, four)
 	}
@@ -268,16 +269,16 @@ func (g *exporters) export(w exportScope) (int, error) {
 }
 
 // familyExporter has the flows of one family.
-type familyExporter[A address] struct {
+type familyExporter[A abi.Address] struct {
 	flows, half, settings, affinity *ebpf.Map
-	current                         settings[A]
+	current                         abi.Settings[A]
 	to                              Successor // nil = nobody: marks name no nodes
-	exported                        map[flowKey[A]]struct{}
+	exported                        map[abi.FlowKey[A]]struct{}
 }
 
 // openExporter opens the flows of a family; it returns nil where there are none.
-func openExporter[A address](dir string, to Successor) (exporter, error) {
-	g := &familyExporter[A]{exported: map[flowKey[A]]struct{}{}, to: to}
+func openExporter[A abi.Address](dir string, to Successor) (exporter, error) {
+	g := &familyExporter[A]{exported: map[abi.FlowKey[A]]struct{}{}, to: to}
 	for name, m := range map[string]**ebpf.Map{"weir_flows": &g.flows, "weir_flows_new": &g.half, "weir_settings": &g.settings, "weir_affinity": &g.affinity} {
 		var err error
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(dir, name), nil); err != nil {
@@ -300,7 +301,7 @@ func (g *familyExporter[A]) close() {
 }
 
 func (g *familyExporter[A]) marks() bool {
-	return readSettingsMap(g.settings, &g.current) == nil && g.current.Flags&setMarks != 0
+	return readSettingsMap(g.settings, &g.current) == nil && g.current.Flags&abi.SetMarks != 0
 }
 
 func (g *familyExporter[A]) handOver(on, apart bool) error {
@@ -317,12 +318,12 @@ func (g *familyExporter[A]) handOver(on, apart bool) error {
 }
 
 func (g *familyExporter[A]) shadows(now uint32) (out []conntrack.Entry, err error) {
-	err = g.each(func(k flowKey[A], v flowValue[A]) {
-		if v.Flags&flowReply != 0 || !v.inStack() {
+	err = g.each(func(k abi.FlowKey[A], v abi.FlowValue[A]) {
+		if v.Flags&abi.FlowReply != 0 || !seenTranslated(v) {
 			return
 		}
 		if e, ok := conntrackEntry(k, v, g.timeLeft(k, v, now)); ok {
-			out = append(out, v.shadow(e))
+			out = append(out, shadowOf(v, e))
 		}
 	})
 	return out, err
@@ -331,13 +332,13 @@ func (g *familyExporter[A]) shadows(now uint32) (out []conntrack.Entry, err erro
 // each hands on every entry, those of established flows first. A flow that becomes established
 // meanwhile stands in one map before it leaves the other (flow_promote of bpf/flow.h), so what is
 // half open is read first: it may come twice, and is never missed.
-func (g *familyExporter[A]) each(f func(flowKey[A], flowValue[A])) error {
+func (g *familyExporter[A]) each(f func(abi.FlowKey[A], abi.FlowValue[A])) error {
 	type entry struct {
-		k flowKey[A]
-		v flowValue[A]
+		k abi.FlowKey[A]
+		v abi.FlowValue[A]
 	}
 	var half []entry
-	err := eachFlow(g.half, func(k flowKey[A], v flowValue[A]) { half = append(half, entry{k, v}) })
+	err := eachFlow(g.half, func(k abi.FlowKey[A], v abi.FlowValue[A]) { half = append(half, entry{k, v}) })
 	err = errors.Join(err, eachFlow(g.flows, f))
 	for _, e := range half {
 		f(e.k, e.v)
@@ -346,7 +347,7 @@ func (g *familyExporter[A]) each(f func(flowKey[A], flowValue[A])) error {
 }
 
 // find looks for an entry, in the order of each.
-func (g *familyExporter[A]) find(k flowKey[A], v *flowValue[A]) bool {
+func (g *familyExporter[A]) find(k abi.FlowKey[A], v *abi.FlowValue[A]) bool {
 	return lookUpFlow(g.half, k, v) == nil || lookUpFlow(g.flows, k, v) == nil
 }
 
@@ -355,12 +356,12 @@ func (g *familyExporter[A]) affinities(now uint32) (out []conntrack.Affinity, er
 	if err := readSettingsMap(g.settings, &g.current); err != nil {
 		return nil, err
 	}
-	err = eachAffinity(g.affinity, func(k affinityKey[A], v affinityValue[A]) {
+	err = eachAffinity(g.affinity, func(k abi.AffinityKey[A], v abi.AffinityValue[A]) {
 		if k.Client.Netns != [2]uint32{} {
 			return
 		}
-		out = append(out, conntrack.Affinity{Service: netip.AddrPortFrom(fromAddr(k.Svc.Addr), be16(k.Svc.Port)), Proto: k.Svc.Proto, Client: fromAddr(k.Client.Addr),
-			Backend: netip.AddrPortFrom(fromAddr(v.Backend.Addr), be16(v.Backend.Port)), Age: g.span(max(int64(int32(now-v.Seen)), 0))})
+		out = append(out, conntrack.Affinity{Service: netip.AddrPortFrom(abi.FromAddr(k.Svc.Addr), abi.Be16(k.Svc.Port)), Proto: k.Svc.Proto, Client: abi.FromAddr(k.Client.Addr),
+			Backend: netip.AddrPortFrom(abi.FromAddr(v.Backend.Addr), abi.Be16(v.Backend.Port)), Age: g.span(max(int64(int32(now-v.Seen)), 0))})
 	})
 	return out, err
 }
@@ -377,7 +378,7 @@ func (g *familyExporter[A]) export(t *conntrack.Table, now uint32, w exportScope
 	}
 	var some conntrack.Some
 	full := false
-	err = g.each(func(k flowKey[A], v flowValue[A]) {
+	err = g.each(func(k abi.FlowKey[A], v abi.FlowValue[A]) {
 		if n >= room {
 			_, due := g.due(k, v, w)
 			full = full || due
@@ -397,19 +398,19 @@ func (g *familyExporter[A]) export(t *conntrack.Table, now uint32, w exportScope
 
 // due returns the original direction of the flow that an entry is of, and whether it is this
 // entry's to export it now.
-func (g *familyExporter[A]) due(k flowKey[A], v flowValue[A], w exportScope) (orig flowKey[A], due bool) {
+func (g *familyExporter[A]) due(k abi.FlowKey[A], v abi.FlowValue[A], w exportScope) (orig abi.FlowKey[A], due bool) {
 	orig = k
-	if v.Flags&flowReply != 0 {
-		orig = v.after(k.Proto).reversed()
+	if v.Flags&abi.FlowReply != 0 {
+		orig = v.After(k.Proto).Reversed()
 	}
-	if _, done := g.exported[orig]; done || w == exportUnseen && v.inStack() || w == exportSeen && !v.seenByStack() {
+	if _, done := g.exported[orig]; done || w == exportUnseen && seenTranslated(v) || w == exportSeen && !seenByStack(v) {
 		return orig, false
 	}
-	return orig, v.Flags&flowReply == 0 || !g.known(orig)
+	return orig, v.Flags&abi.FlowReply == 0 || !g.known(orig)
 }
 
 // exportOne exports the flow of an entry, unless it was exported.
-func (g *familyExporter[A]) exportOne(t *conntrack.Table, k flowKey[A], v flowValue[A], now uint32, w exportScope) (put bool, err error) {
+func (g *familyExporter[A]) exportOne(t *conntrack.Table, k abi.FlowKey[A], v abi.FlowValue[A], now uint32, w exportScope) (put bool, err error) {
 	orig, due := g.due(k, v, w)
 	if !due {
 		return false, nil
@@ -418,8 +419,8 @@ func (g *familyExporter[A]) exportOne(t *conntrack.Table, k flowKey[A], v flowVa
 	if !ok {
 		return false, nil
 	}
-	if w == exportSeen && v.inStack() {
-		e = v.shadow(e)
+	if w == exportSeen && seenTranslated(v) {
+		e = shadowOf(v, e)
 	}
 	if e.Mark, ok = g.mark(orig, v); !ok {
 		return false, nil
@@ -428,12 +429,12 @@ func (g *familyExporter[A]) exportOne(t *conntrack.Table, k flowKey[A], v flowVa
 		if w == exportSeen && there.Translated() {
 			return true // by the other data plane, whose tables an earlier start wrote
 		}
-		if w == exportAll && v.State&stateClosing != 0 && there.Orig == e.Orig && (there.Translated() || !e.Translated()) {
+		if w == exportAll && v.State&abi.StateClosing != 0 && there.Orig == e.Orig && (there.Translated() || !e.Translated()) {
 			return true // what has the addresses and ports of one that ended is a new one, unless it is the same one as the stack sees it
 		}
 		// What processes of the node send meets the other data plane first, which chose by itself
 		// for what began meanwhile.
-		return v.Flags&flowFromHost != 0 && there.Translated() && (there.Orig == e.Orig || !e.Translated())
+		return v.Flags&abi.FlowFromHost != 0 && there.Translated() && (there.Orig == e.Orig || !e.Translated())
 	})
 	if err == nil && w != exportSeen {
 		g.exported[orig] = struct{}{}
@@ -443,43 +444,43 @@ func (g *familyExporter[A]) exportOne(t *conntrack.Table, k flowKey[A], v flowVa
 
 // mark is what connection tracking is to know of the node by which packets of a flow go. It is not
 // ok where the flow is handed on to a node that no mark names. v is the entry of either direction.
-func (g *familyExporter[A]) mark(orig flowKey[A], v flowValue[A]) (mark uint32, ok bool) {
-	handsOn := v.Flags&flowHandOn != 0
+func (g *familyExporter[A]) mark(orig abi.FlowKey[A], v abi.FlowValue[A]) (mark uint32, ok bool) {
+	handsOn := v.Flags&abi.FlowHandOn != 0
 	if g.to == nil {
 		return 0, !handsOn
 	}
 	at := orig
 	if !handsOn {
-		at = v.after(orig.Proto).reversed()
-		if v.Flags&flowReply != 0 {
+		at = v.After(orig.Proto).Reversed()
+		if v.Flags&abi.FlowReply != 0 {
 			at = orig
 		}
 	}
-	var goes flowValue[A]
+	var goes abi.FlowValue[A]
 	switch {
-	case handsOn == (v.Flags&flowReply == 0):
+	case handsOn == (v.Flags&abi.FlowReply == 0):
 		goes = v
 	case !g.find(at, &goes):
 		return 0, !handsOn
 	}
-	if !handsOn && goes.Flags&flowViaNode == 0 {
+	if !handsOn && goes.Flags&abi.FlowViaNode == 0 {
 		return 0, true
 	}
-	mark, ok = g.to.Mark(conntrack.Way{Node: fromAddr(goes.Nexthop), HandsOn: handsOn, Tunnel: !handsOn && goes.Action == actTunnel,
-		Came: !handsOn && goes.Flags&flowClamp != 0})
+	mark, ok = g.to.Mark(conntrack.Way{Node: abi.FromAddr(goes.Nexthop), HandsOn: handsOn, Tunnel: !handsOn && goes.Action == abi.ActTunnel,
+		Came: !handsOn && goes.Flags&abi.FlowClamp != 0})
 	return mark, ok || !handsOn
 }
 
 // known reports whether the original direction of a flow has an entry.
-func (g *familyExporter[A]) known(orig flowKey[A]) bool {
-	var v flowValue[A]
+func (g *familyExporter[A]) known(orig abi.FlowKey[A]) bool {
+	var v abi.FlowValue[A]
 	return g.find(orig, &v)
 }
 
 // timeLeft is how long an entry has until its time-out; negative when it is over.
-func (g *familyExporter[A]) timeLeft(k flowKey[A], v flowValue[A], now uint32) time.Duration {
+func (g *familyExporter[A]) timeLeft(k abi.FlowKey[A], v abi.FlowValue[A], now uint32) time.Duration {
 	icmp := uint8(unix.IPPROTO_ICMP)
-	if fromAddr(k.Saddr).Is6() {
+	if abi.FromAddr(k.Saddr).Is6() {
 		icmp = unix.IPPROTO_ICMPV6
 	}
 	age := max(int64(int32(now-v.Seen)), 0)

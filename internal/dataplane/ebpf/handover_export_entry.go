@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // What connection tracking is exported of flows when another data plane takes over. Policy is not: a
@@ -19,29 +20,29 @@ const minTimeout = 30 * time.Second
 // of, in either direction. left is how long the entry has. It is not ok where there is nothing to
 // know: what is over, and what the entry does not tell. Which node packets go by is the giver's to
 // say.
-func conntrackEntry[A address](k flowKey[A], v flowValue[A], left time.Duration) (e conntrack.Entry, ok bool) {
-	if left < 0 || v.State&stateClosing != 0 && v.State&stateReset != 0 {
+func conntrackEntry[A abi.Address](k abi.FlowKey[A], v abi.FlowValue[A], left time.Duration) (e conntrack.Entry, ok bool) {
+	if left < 0 || v.State&abi.StateClosing != 0 && v.State&abi.StateReset != 0 {
 		return e, false
 	}
-	orig, reply := k, v.after(k.Proto).reversed()
-	if v.Flags&flowReply != 0 {
+	orig, reply := k, v.After(k.Proto).Reversed()
+	if v.Flags&abi.FlowReply != 0 {
 		orig, reply = reply, orig
 	}
 	var ok1, ok2 bool
-	e.Orig, ok1 = orig.tuple(false)
-	e.Reply, ok2 = reply.tuple(true)
+	e.Orig, ok1 = tupleOf(orig, false)
+	e.Reply, ok2 = tupleOf(reply, true)
 	if !ok1 || !ok2 {
 		return e, false
 	}
-	both := v.State&(stateReplied|stateAnswered|stateClosing) != 0
-	if v.Flags&flowHandOn != 0 { // answers may not come by here
-		both = v.State&stateAnswered != 0
+	both := v.State&(abi.StateReplied|abi.StateAnswered|abi.StateClosing) != 0
+	if v.Flags&abi.FlowHandOn != 0 { // answers may not come by here
+		both = v.State&abi.StateAnswered != 0
 	}
 	e.Status = conntrack.Confirmed
 	if both {
 		e.Status |= conntrack.SeenReply
 	}
-	if v.State&stateReplied != 0 {
+	if v.State&abi.StateReplied != 0 {
 		e.Status |= conntrack.Assured
 	}
 	e.Left = max(left, minTimeout).Truncate(time.Second)
@@ -49,7 +50,7 @@ func conntrackEntry[A address](k flowKey[A], v flowValue[A], left time.Duration)
 	case unix.IPPROTO_TCP:
 		e.TCP = conntrackTCP(v.State)
 	case unix.IPPROTO_SCTP:
-		if v.State&(stateReplied|stateClosing) != stateReplied {
+		if v.State&(abi.StateReplied|abi.StateClosing) != abi.StateReplied {
 			return e, false
 		}
 		e.SCTP = conntrack.SCTPEstablished
@@ -64,30 +65,32 @@ func conntrackTCP(state uint8) conntrack.TCP {
 	// takes each of the packets that follow.
 	t := conntrack.TCP{State: conntrack.TCPSynRecv, OrigFlags: conntrack.TCPLiberal, RepFlags: conntrack.TCPLiberal}
 	switch {
-	case state&stateClosing != 0:
+	case state&abi.StateClosing != 0:
 		t.State = conntrack.TCPTimeWait
 		t.OrigFlags |= conntrack.TCPCloseInit // a SYN opens a new one
 		t.RepFlags |= conntrack.TCPCloseInit
-	case state&stateReplied != 0:
+	case state&abi.StateReplied != 0:
 		t.State = conntrack.TCPEstablished
 	}
 	return t
 }
 
-// inStack reports whether the node's stack sees packets of a flow that is translated after they
+// seenTranslated reports whether the node's stack sees packets of a flow that is translated after they
 // were translated, or their answers: as long as programs translate, connection tracking must not do
 // it too.
-func (v flowValue[A]) inStack() bool {
-	return v.Flags&flowRewrite != 0 && v.seenByStack()
+func seenTranslated[A abi.Address](v abi.FlowValue[A]) bool {
+	return v.Flags&abi.FlowRewrite != 0 && seenByStack(v)
 }
 
 // seenByStack reports whether the node's stack sees packets of a flow at all.
-func (v flowValue[A]) seenByStack() bool { return v.Action == actPass || v.Flags&flowFromHost != 0 }
+func seenByStack[A abi.Address](v abi.FlowValue[A]) bool {
+	return v.Action == abi.ActPass || v.Flags&abi.FlowFromHost != 0
+}
 
-// shadow is what the stack sees of a translated connection: what it gives to programs, or what they
+// shadowOf is what the stack sees of a translated connection: what it gives to programs, or what they
 // give it.
-func (v flowValue[A]) shadow(e conntrack.Entry) conntrack.Entry {
-	if v.Flags&flowFromHost != 0 {
+func shadowOf[A abi.Address](v abi.FlowValue[A], e conntrack.Entry) conntrack.Entry {
+	if v.Flags&abi.FlowFromHost != 0 {
 		e.Reply = e.Orig.Turned()
 	} else {
 		e.Orig = e.Reply.Turned()

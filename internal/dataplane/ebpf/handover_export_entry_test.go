@@ -11,26 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-func flowKeyOf(proto uint8, src, dst string) flowKey[ip4] {
+func flowKeyOf(proto uint8, src, dst string) abi.FlowKey[abi.Ip4] {
 	s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
-	return flowKey[ip4]{Saddr: toAddr[ip4](s.Addr()), Daddr: toAddr[ip4](d.Addr()), Sport: be16(s.Port()), Dport: be16(d.Port()), Proto: proto}
+	return abi.FlowKey[abi.Ip4]{Saddr: abi.ToAddr[abi.Ip4](s.Addr()), Daddr: abi.ToAddr[abi.Ip4](d.Addr()), Sport: abi.Be16(s.Port()), Dport: abi.Be16(d.Port()), Proto: proto}
 }
 
 // flowTo is an entry that makes of a packet another.
-func flowTo(after flowKey[ip4], state, flags, action uint8) flowValue[ip4] {
-	return flowValue[ip4]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport, State: state, Flags: flags, Action: action}
+func flowTo(after abi.FlowKey[abi.Ip4], state, flags, action uint8) abi.FlowValue[abi.Ip4] {
+	return abi.FlowValue[abi.Ip4]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport, State: state, Flags: flags, Action: action}
 }
 
 func TestTracked(t *testing.T) {
 	const tcp, udp, icmp = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMP
 	asked := flowKeyOf(tcp, "10.244.1.2:40000", "10.96.0.1:80")
 	after := flowKeyOf(tcp, "10.244.1.2:40000", "10.244.2.3:8080")
-	service, _ := asked.tuple(false)
-	answer, _ := after.reversed().tuple(true)
+	service, _ := tupleOf(asked, false)
+	answer, _ := tupleOf(after.Reversed(), true)
 	const liberal = conntrack.TCPLiberal
 	tracking := func(state uint8, status conntrack.Status) *conntrack.Entry {
 		return &conntrack.Entry{Orig: service, Reply: answer, Left: time.Minute, Status: status | conntrack.Confirmed, TCP: conntrack.TCP{State: state, OrigFlags: liberal, RepFlags: liberal}}
@@ -44,30 +45,30 @@ func TestTracked(t *testing.T) {
 	handedBack.Status |= conntrack.SeenReply
 	addr := netip.MustParseAddr
 	for name, c := range map[string]struct {
-		key   flowKey[ip4]
-		value flowValue[ip4]
+		key   abi.FlowKey[abi.Ip4]
+		value abi.FlowValue[abi.Ip4]
 		left  time.Duration // 0 = a minute
 		want  *conntrack.Entry
 	}{
-		"open":                   {asked, flowTo(after, stateReplied, flowRewrite, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
-		"open, by its answers":   {after.reversed(), flowTo(asked.reversed(), stateReplied, flowRewrite|flowReply, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
-		"one side is closed":     {asked, flowTo(after, stateReplied|stateFIN, flowRewrite, actNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
-		"both sides are closed":  {asked, flowTo(after, stateReplied|stateFIN|stateClosing, flowRewrite, actNeigh), 0, over},
-		"begun":                  {asked, flowTo(after, 0, flowRewrite, actNeigh), 0, tracking(conntrack.TCPSynRecv, 0)},
-		"answered":               {asked, flowTo(after, stateAnswered, flowRewrite, actNeigh), 0, tracking(conntrack.TCPSynRecv, conntrack.SeenReply)},
-		"reset":                  {asked, flowTo(after, stateReplied|stateClosing|stateReset, flowRewrite, actNeigh), 0, nil},
-		"too old":                {asked, flowTo(after, stateReplied, flowRewrite, actNeigh), -time.Second, nil},
-		"handed on":              {asked, flowTo(asked, stateReplied, flowHandOn, actNeigh), 0, handed},
-		"answered by here":       {asked, flowTo(asked, stateReplied|stateAnswered, flowHandOn, actNeigh), 0, &handedBack},
-		"about to be forgotten":  {asked, flowTo(after, stateReplied, flowRewrite, actNeigh), time.Second, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
-		"an ICMP message":        {flowKey[ip4]{Proto: icmp, Sport: be16(0x0500), Dport: be16(0x4500)}, flowValue[ip4]{State: stateReplied}, 0, nil},
-		"GRE":                    {flowKey[ip4]{Proto: unix.IPPROTO_GRE}, flowValue[ip4]{State: stateReplied}, 0, nil},
-		"SCTP that is half open": {flowKeyOf(unix.IPPROTO_SCTP, "10.244.1.2:1", "10.244.2.2:2"), flowValue[ip4]{}, 0, nil},
-		"masqueraded echo": {echo, flowTo(out, stateReplied, flowRewrite|flowSNAT, actNeigh), 0, &conntrack.Entry{
+		"open":                   {asked, flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
+		"open, by its answers":   {after.Reversed(), flowTo(asked.Reversed(), abi.StateReplied, abi.FlowRewrite|abi.FlowReply, abi.ActNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
+		"one side is closed":     {asked, flowTo(after, abi.StateReplied|abi.StateFIN, abi.FlowRewrite, abi.ActNeigh), 0, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
+		"both sides are closed":  {asked, flowTo(after, abi.StateReplied|abi.StateFIN|abi.StateClosing, abi.FlowRewrite, abi.ActNeigh), 0, over},
+		"begun":                  {asked, flowTo(after, 0, abi.FlowRewrite, abi.ActNeigh), 0, tracking(conntrack.TCPSynRecv, 0)},
+		"answered":               {asked, flowTo(after, abi.StateAnswered, abi.FlowRewrite, abi.ActNeigh), 0, tracking(conntrack.TCPSynRecv, conntrack.SeenReply)},
+		"reset":                  {asked, flowTo(after, abi.StateReplied|abi.StateClosing|abi.StateReset, abi.FlowRewrite, abi.ActNeigh), 0, nil},
+		"too old":                {asked, flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActNeigh), -time.Second, nil},
+		"handed on":              {asked, flowTo(asked, abi.StateReplied, abi.FlowHandOn, abi.ActNeigh), 0, handed},
+		"answered by here":       {asked, flowTo(asked, abi.StateReplied|abi.StateAnswered, abi.FlowHandOn, abi.ActNeigh), 0, &handedBack},
+		"about to be forgotten":  {asked, flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActNeigh), time.Second, tracking(conntrack.TCPEstablished, conntrack.SeenReply|conntrack.Assured)},
+		"an ICMP message":        {abi.FlowKey[abi.Ip4]{Proto: icmp, Sport: abi.Be16(0x0500), Dport: abi.Be16(0x4500)}, abi.FlowValue[abi.Ip4]{State: abi.StateReplied}, 0, nil},
+		"GRE":                    {abi.FlowKey[abi.Ip4]{Proto: unix.IPPROTO_GRE}, abi.FlowValue[abi.Ip4]{State: abi.StateReplied}, 0, nil},
+		"SCTP that is half open": {flowKeyOf(unix.IPPROTO_SCTP, "10.244.1.2:1", "10.244.2.2:2"), abi.FlowValue[abi.Ip4]{}, 0, nil},
+		"masqueraded echo": {echo, flowTo(out, abi.StateReplied, abi.FlowRewrite|abi.FlowSNAT, abi.ActNeigh), 0, &conntrack.Entry{
 			Orig:   conntrack.Tuple{Proto: icmp, Src: addr("10.244.1.2"), Dst: addr("192.0.2.1"), ID: 77, Type: conntrack.EchoRequest},
 			Reply:  conntrack.Tuple{Proto: icmp, Src: addr("192.0.2.1"), Dst: addr("172.30.0.8"), ID: 20001, Type: conntrack.EchoReply},
 			Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute}},
-		"masqueraded echo, by its answers": {out.reversed(), flowTo(echo.reversed(), stateReplied, flowRewrite|flowReply, actNeigh), 0, &conntrack.Entry{
+		"masqueraded echo, by its answers": {out.Reversed(), flowTo(echo.Reversed(), abi.StateReplied, abi.FlowRewrite|abi.FlowReply, abi.ActNeigh), 0, &conntrack.Entry{
 			Orig:   conntrack.Tuple{Proto: icmp, Src: addr("10.244.1.2"), Dst: addr("192.0.2.1"), ID: 77, Type: conntrack.EchoRequest},
 			Reply:  conntrack.Tuple{Proto: icmp, Src: addr("192.0.2.1"), Dst: addr("172.30.0.8"), ID: 20001, Type: conntrack.EchoReply},
 			Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute}},
@@ -106,8 +107,8 @@ func takerOf() importer {
 }
 
 func connection(src, dst, afterSrc, afterDst string) conntrack.Entry {
-	asked, _ := flowKeyOf(unix.IPPROTO_TCP, src, dst).tuple(false)
-	after, _ := flowKeyOf(unix.IPPROTO_TCP, afterSrc, afterDst).tuple(false)
+	asked, _ := tupleOf(flowKeyOf(unix.IPPROTO_TCP, src, dst), false)
+	after, _ := tupleOf(flowKeyOf(unix.IPPROTO_TCP, afterSrc, afterDst), false)
 	return conntrack.Entry{Orig: asked, Reply: after.Turned(), Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute,
 		TCP: conntrack.TCP{State: conntrack.TCPEstablished}}
 }
@@ -123,22 +124,22 @@ func TestTaken(t *testing.T) {
 		want bool
 		svc  bool
 		iif  [2]uint32 // of the original direction and of the answers
-		more [2]uint8  // flags, alongside flowReply and flowRewrite
+		more [2]uint8  // flags, alongside FlowReply and FlowRewrite
 	}{
 		"pod to a Service":                   {connection(pod, "10.96.0.1:80", pod, "10.244.2.3:8080"), true, true, [2]uint32{7, 0}, [2]uint8{}},
 		"pod to a backend that left":         {connection(pod, "10.96.0.1:80", pod, "10.244.2.4:8080"), true, true, [2]uint32{7, 0}, [2]uint8{}},
-		"pod to a backend elsewhere":         {connection(pod, "10.96.0.1:80", node, "192.0.2.80:80"), true, true, [2]uint32{7, 0}, [2]uint8{flowSNAT, 0}},
+		"pod to a backend elsewhere":         {connection(pod, "10.96.0.1:80", node, "192.0.2.80:80"), true, true, [2]uint32{7, 0}, [2]uint8{abi.FlowSNAT, 0}},
 		"pod to a pod":                       {connection(pod, "10.244.2.3:8080", pod, "10.244.2.3:8080"), true, false, [2]uint32{7, 0}, [2]uint8{}},
-		"pod to the outside":                 {connection(pod, "192.0.2.1:443", node, "192.0.2.1:443"), true, false, [2]uint32{7, 0}, [2]uint8{flowSNAT, 0}},
+		"pod to the outside":                 {connection(pod, "192.0.2.1:443", node, "192.0.2.1:443"), true, false, [2]uint32{7, 0}, [2]uint8{abi.FlowSNAT, 0}},
 		"client to a pod":                    {connection(client, "172.30.0.8:30001", client, "10.244.1.2:8080"), true, true, [2]uint32{0, 7}, [2]uint8{}},
-		"client to a pod elsewhere":          {connection(client, "172.30.0.8:30001", node, "10.244.2.3:8080"), true, true, [2]uint32{}, [2]uint8{flowSNAT, 0}},
+		"client to a pod elsewhere":          {connection(client, "172.30.0.8:30001", node, "10.244.2.3:8080"), true, true, [2]uint32{}, [2]uint8{abi.FlowSNAT, 0}},
 		"client by another node":             {connection(client, "172.30.0.9:30001", client, "10.244.1.2:8080"), true, true, [2]uint32{0, 7}, [2]uint8{}},
-		"client to a backend elsewhere":      {connection(client, "172.30.0.8:30001", node, "192.0.2.80:80"), true, true, [2]uint32{}, [2]uint8{flowSNAT, 0}},
-		"the node to a Service":              {connection("172.30.0.8:41000", "10.96.0.1:80", "172.30.0.8:41000", "10.244.2.3:8080"), true, true, [2]uint32{}, [2]uint8{flowFromHost, flowFromHost}},
-		"the node to its pod":                {connection("172.30.0.8:41000", "10.244.1.2:80", "172.30.0.8:41000", "10.244.1.2:80"), true, false, [2]uint32{0, 7}, [2]uint8{flowFromHost, flowFromHost}},
+		"client to a backend elsewhere":      {connection(client, "172.30.0.8:30001", node, "192.0.2.80:80"), true, true, [2]uint32{}, [2]uint8{abi.FlowSNAT, 0}},
+		"the node to a Service":              {connection("172.30.0.8:41000", "10.96.0.1:80", "172.30.0.8:41000", "10.244.2.3:8080"), true, true, [2]uint32{}, [2]uint8{abi.FlowFromHost, abi.FlowFromHost}},
+		"the node to its pod":                {connection("172.30.0.8:41000", "10.244.1.2:80", "172.30.0.8:41000", "10.244.1.2:80"), true, false, [2]uint32{0, 7}, [2]uint8{abi.FlowFromHost, abi.FlowFromHost}},
 		"the node to the outside":            {connection("172.30.0.8:41000", "192.0.2.1:443", "172.30.0.8:41000", "192.0.2.1:443"), false, false, [2]uint32{}, [2]uint8{}},
-		"the node to its pod, repointed":     {connection("172.30.0.8:41000", "10.244.1.2:80", node, "10.244.1.2:80"), true, false, [2]uint32{0, 7}, [2]uint8{flowFromHost, flowFromHost}},
-		"the node to a pod, repointed":       {connection("172.30.0.8:41000", "10.244.2.3:80", node, "10.244.2.3:80"), true, false, [2]uint32{}, [2]uint8{flowFromHost, flowFromHost}},
+		"the node to its pod, repointed":     {connection("172.30.0.8:41000", "10.244.1.2:80", node, "10.244.1.2:80"), true, false, [2]uint32{0, 7}, [2]uint8{abi.FlowFromHost, abi.FlowFromHost}},
+		"the node to a pod, repointed":       {connection("172.30.0.8:41000", "10.244.2.3:80", node, "10.244.2.3:80"), true, false, [2]uint32{}, [2]uint8{abi.FlowFromHost, abi.FlowFromHost}},
 		"client to the node, repointed":      {connection(client, "172.30.0.8:8081", "172.30.0.55:1024", "172.30.0.8:8081"), true, false, [2]uint32{}, [2]uint8{}},
 		"client to the outside, repointed":   {connection(client, "192.0.2.1:443", "172.30.0.55:1024", "192.0.2.1:443"), false, false, [2]uint32{}, [2]uint8{}},
 		"the node to the outside, repointed": {connection("172.30.0.8:41000", "192.0.2.1:443", node, "192.0.2.1:443"), false, false, [2]uint32{}, [2]uint8{}},
@@ -148,30 +149,30 @@ func TestTaken(t *testing.T) {
 		"another zone":                       {zone, false, false, [2]uint32{}, [2]uint8{}},
 		"over":                               {closed, false, false, [2]uint32{}, [2]uint8{}},
 	} {
-		f, ok := importFlow[ip4](takerOf(), c.e, 1000, 5)
+		f, ok := importFlow[abi.Ip4](takerOf(), c.e, 1000, 5)
 		if ok != c.want {
 			t.Errorf("%s: taken over %v, want %v", name, ok, c.want)
 		}
 		if !ok {
 			continue
 		}
-		if f.key.reversed() != f.here.after(f.key.Proto) || f.back.reversed() != f.there.after(f.key.Proto) {
+		if f.key.Reversed() != f.here.After(f.key.Proto) || f.back.Reversed() != f.there.After(f.key.Proto) {
 			t.Errorf("%s: the entries do not mirror each other: %+v", name, f)
 		}
 		rewrite := uint8(0)
 		if c.e.Translated() {
-			rewrite = flowRewrite
+			rewrite = abi.FlowRewrite
 		}
-		if f.there.Flags != rewrite|c.more[0] || f.here.Flags != rewrite|flowReply|c.more[1] {
+		if f.there.Flags != rewrite|c.more[0] || f.here.Flags != rewrite|abi.FlowReply|c.more[1] {
 			t.Errorf("%s: flags %#x, %#x", name, f.there.Flags, f.here.Flags)
 		}
-		if got := [2]uint32{f.there.entersBy(), f.here.entersBy()}; got != c.iif {
+		if got := [2]uint32{f.there.EntersBy(), f.here.EntersBy()}; got != c.iif {
 			t.Errorf("%s: packets enter at %v, want %v", name, got, c.iif)
 		}
 		if (f.there.Svc.Proto != 0) != c.svc || f.there.Svc != f.here.Svc || f.there.Backend != f.here.Backend {
 			t.Errorf("%s: Service %+v, %+v", name, f.there.Svc, f.here.Svc)
 		}
-		if !f.established || f.there.State != stateReplied || f.there.Epoch == 5 || f.there.Seen != 1000 {
+		if !f.established || f.there.State != abi.StateReplied || f.there.Epoch == 5 || f.there.Seen != 1000 {
 			t.Errorf("%s: %+v", name, f.there)
 		}
 	}
@@ -189,7 +190,7 @@ func TestTakenHalfOpen(t *testing.T) {
 		"pod to a backend elsewhere": {connection(pod, "10.96.0.1:80", node, "192.0.2.80:80"), false},
 	} {
 		c.e.TCP.State, c.e.Status = conntrack.TCPSynSent, conntrack.Confirmed
-		if f, ok := importFlow[ip4](takerOf(), c.e, 1000, 5); ok != c.want || ok && f.established {
+		if f, ok := importFlow[abi.Ip4](takerOf(), c.e, 1000, 5); ok != c.want || ok && f.established {
 			t.Errorf("%s: taken over %v, want %v (%+v)", name, ok, c.want, f)
 		}
 	}
@@ -212,7 +213,7 @@ func TestTakenOfOthers(t *testing.T) {
 		"pod to the outside":         {connection(pod, "192.0.2.1:443", node, "192.0.2.1:443"), false},
 		"the node to its pod":        {connection("172.30.0.8:41000", "10.244.1.2:80", "172.30.0.8:41000", "10.244.1.2:80"), false},
 	} {
-		if _, ok := importFlow[ip4](from, c.e, 1000, 5); ok != c.want {
+		if _, ok := importFlow[abi.Ip4](from, c.e, 1000, 5); ok != c.want {
 			t.Errorf("%s: taken over %v, want %v", name, ok, c.want)
 		}
 	}
@@ -222,15 +223,15 @@ func TestTakenOfOthers(t *testing.T) {
 // leaves nothing.
 func TestTakeWhollyOrNot(t *testing.T) {
 	needRoot(t)
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(flowKey[ip4]{})), ValueSize: uint32(unsafe.Sizeof(flowValue[ip4]{})), MaxEntries: 1})
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(abi.FlowKey[abi.Ip4]{})), ValueSize: uint32(unsafe.Sizeof(abi.FlowValue[abi.Ip4]{})), MaxEntries: 1})
 	must(t, err)
 	defer m.Close()
-	f := &familyTables[ip4]{flows: m, flowsNew: m}
+	f := &familyTables[abi.Ip4]{flows: m, flowsNew: m}
 	took, err := f.importConnection(takerOf(), connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "10.244.2.3:8080"), 1000, false)
 	if took || err == nil {
 		t.Errorf("taken over %v, %v", took, err)
 	}
-	must(t, eachFlow(m, func(k flowKey[ip4], _ flowValue[ip4]) { t.Errorf("%+v is left", k) }))
+	must(t, eachFlow(m, func(k abi.FlowKey[abi.Ip4], _ abi.FlowValue[abi.Ip4]) { t.Errorf("%+v is left", k) }))
 }
 
 func TestTakenStates(t *testing.T) {
@@ -241,11 +242,11 @@ func TestTakenStates(t *testing.T) {
 		states [2]uint8
 	}{
 		"SYN sent":            {conntrack.TCP{State: conntrack.TCPSynSent}, true, [2]uint8{}},
-		"answered":            {conntrack.TCP{State: conntrack.TCPSynRecv}, true, [2]uint8{stateAnswered, stateAnswered}},
-		"established":         {conntrack.TCP{State: conntrack.TCPEstablished}, true, [2]uint8{stateReplied, stateReplied}},
-		"closed by the first": {conntrack.TCP{State: conntrack.TCPFinWait, OrigFlags: init}, true, [2]uint8{stateReplied | stateFIN, stateReplied}},
-		"by the second":       {conntrack.TCP{State: conntrack.TCPCloseWait, RepFlags: init}, true, [2]uint8{stateReplied, stateReplied | stateFIN}},
-		"by both":             {conntrack.TCP{State: conntrack.TCPTimeWait}, true, [2]uint8{stateReplied | stateFIN | stateClosing, stateReplied | stateFIN | stateClosing}},
+		"answered":            {conntrack.TCP{State: conntrack.TCPSynRecv}, true, [2]uint8{abi.StateAnswered, abi.StateAnswered}},
+		"established":         {conntrack.TCP{State: conntrack.TCPEstablished}, true, [2]uint8{abi.StateReplied, abi.StateReplied}},
+		"closed by the first": {conntrack.TCP{State: conntrack.TCPFinWait, OrigFlags: init}, true, [2]uint8{abi.StateReplied | abi.StateFIN, abi.StateReplied}},
+		"by the second":       {conntrack.TCP{State: conntrack.TCPCloseWait, RepFlags: init}, true, [2]uint8{abi.StateReplied, abi.StateReplied | abi.StateFIN}},
+		"by both":             {conntrack.TCP{State: conntrack.TCPTimeWait}, true, [2]uint8{abi.StateReplied | abi.StateFIN | abi.StateClosing, abi.StateReplied | abi.StateFIN | abi.StateClosing}},
 		"reset":               {conntrack.TCP{State: conntrack.TCPClose}, false, [2]uint8{}},
 		"of a later kernel":   {conntrack.TCP{State: 99}, false, [2]uint8{}},
 	} {
@@ -268,35 +269,35 @@ func TestThereAndBack(t *testing.T) {
 	for range 5000 {
 		proto := []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_ICMP, 50}[r.IntN(5)]
 		addrs := []string{"10.244.1.2", "10.244.2.3", "10.96.0.1", "172.30.0.8", "172.30.0.9", "172.30.0.55", "192.0.2.80"}
-		key := flowKey[ip4]{Saddr: toAddr[ip4](netip.MustParseAddr(pick(addrs...))), Daddr: toAddr[ip4](netip.MustParseAddr(pick(addrs...))), Proto: proto}
-		after := flowKey[ip4]{Saddr: key.Saddr, Daddr: toAddr[ip4](netip.MustParseAddr(pick("10.244.1.2", "10.244.2.3"))), Proto: proto}
+		key := abi.FlowKey[abi.Ip4]{Saddr: abi.ToAddr[abi.Ip4](netip.MustParseAddr(pick(addrs...))), Daddr: abi.ToAddr[abi.Ip4](netip.MustParseAddr(pick(addrs...))), Proto: proto}
+		after := abi.FlowKey[abi.Ip4]{Saddr: key.Saddr, Daddr: abi.ToAddr[abi.Ip4](netip.MustParseAddr(pick("10.244.1.2", "10.244.2.3"))), Proto: proto}
 		switch proto {
 		case unix.IPPROTO_ICMP:
 			id, to, query := port(), port(), []uint16{8, 13, 15, 17}[r.IntN(4)]
-			key.Sport, key.Dport, after.Sport, after.Dport = be16(id), be16(id+query), be16(to), be16(to+query)
+			key.Sport, key.Dport, after.Sport, after.Dport = abi.Be16(id), abi.Be16(id+query), abi.Be16(to), abi.Be16(to+query)
 			after.Daddr = key.Daddr
 		case 50:
 		default:
-			key.Sport, key.Dport, after.Sport, after.Dport = be16(port()), be16(port()), be16(port()), be16(port())
+			key.Sport, key.Dport, after.Sport, after.Dport = abi.Be16(port()), abi.Be16(port()), abi.Be16(port()), abi.Be16(port())
 		}
 		if r.IntN(3) == 0 {
-			after.Saddr = toAddr[ip4](netip.MustParseAddr("172.30.0.8"))
+			after.Saddr = abi.ToAddr[abi.Ip4](netip.MustParseAddr("172.30.0.8"))
 		}
 		flags := uint8(0)
 		if after != key {
-			flags = flowRewrite
+			flags = abi.FlowRewrite
 		}
-		e, ok := conntrackEntry(key, flowTo(after, stateReplied, flags, actNeigh), time.Minute)
-		back, ok2 := conntrackEntry(after.reversed(), flowTo(key.reversed(), stateReplied, flags|flowReply, actNeigh), time.Minute)
+		e, ok := conntrackEntry(key, flowTo(after, abi.StateReplied, flags, abi.ActNeigh), time.Minute)
+		back, ok2 := conntrackEntry(after.Reversed(), flowTo(key.Reversed(), abi.StateReplied, flags|abi.FlowReply, abi.ActNeigh), time.Minute)
 		if !ok || !ok2 || e != back {
 			t.Fatalf("%+v to %+v is told as %+v, its answers as %+v", key, after, e, back)
 		}
-		f, ok := importFlow[ip4](from, e, 0, 0)
+		f, ok := importFlow[abi.Ip4](from, e, 0, 0)
 		if !ok {
 			continue
 		}
 		taken++
-		if f.key != key || f.there.after(proto) != after || f.back != after.reversed() {
+		if f.key != key || f.there.After(proto) != after || f.back != after.Reversed() {
 			t.Fatalf("%+v to %+v came back as %+v", key, after, f)
 		}
 	}
@@ -343,26 +344,26 @@ func TestTakenWays(t *testing.T) {
 		nexthop netip.Addr
 		flags   uint8
 	}
-	outside := goes{actNeigh, 2, netip.MustParseAddr("172.30.0.55"), flowHandOn | flowReply}
+	outside := goes{abi.ActNeigh, 2, netip.MustParseAddr("172.30.0.55"), abi.FlowHandOn | abi.FlowReply}
 	for mark, c := range map[uint32]struct {
 		e           conntrack.Entry
 		ok          bool
 		there, here *goes
 	}{
-		1: {taken, true, nil, &goes{actNeigh, 2, node, flowReply | flowRewrite | flowViaNode}},
-		2: {taken, true, nil, &goes{actTunnel, 0, far, flowReply | flowRewrite | flowViaNode}},
-		3: {taken, true, nil, &goes{actTunnel, 0, node, flowReply | flowRewrite | flowViaNode | flowClamp}},
-		4: {handed, true, &goes{actNeigh, 2, node, flowHandOn}, &outside},
-		5: {handed, true, &goes{actTunnel, 0, far, flowHandOn}, &outside},
+		1: {taken, true, nil, &goes{abi.ActNeigh, 2, node, abi.FlowReply | abi.FlowRewrite | abi.FlowViaNode}},
+		2: {taken, true, nil, &goes{abi.ActTunnel, 0, far, abi.FlowReply | abi.FlowRewrite | abi.FlowViaNode}},
+		3: {taken, true, nil, &goes{abi.ActTunnel, 0, node, abi.FlowReply | abi.FlowRewrite | abi.FlowViaNode | abi.FlowClamp}},
+		4: {handed, true, &goes{abi.ActNeigh, 2, node, abi.FlowHandOn}, &outside},
+		5: {handed, true, &goes{abi.ActTunnel, 0, far, abi.FlowHandOn}, &outside},
 		6: {handed, false, nil, nil},
 	} {
 		c.e.Mark = mark
-		f, ok := importFlow[ip4](from, c.e, 1000, 5)
+		f, ok := importFlow[abi.Ip4](from, c.e, 1000, 5)
 		if ok != c.ok {
 			t.Errorf("mark %d: taken over %v, want %v", mark, ok, c.ok)
 		}
-		for v, want := range map[*flowValue[ip4]]*goes{&f.there: c.there, &f.here: c.here} {
-			if got := (goes{v.Action, v.Ifindex, fromAddr(v.Nexthop), v.Flags}); want != nil && got != *want {
+		for v, want := range map[*abi.FlowValue[abi.Ip4]]*goes{&f.there: c.there, &f.here: c.here} {
+			if got := (goes{v.Action, v.Ifindex, abi.FromAddr(v.Nexthop), v.Flags}); want != nil && got != *want {
 				t.Errorf("mark %d: %+v, want %+v", mark, got, *want)
 			}
 		}

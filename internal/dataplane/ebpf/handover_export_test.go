@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -34,9 +35,9 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	now, err := d.now()
 	must(t, err)
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40000", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40000", "10.244.1.3:8080")
-	there, here := flowTo(after, stateReplied, flowRewrite, actNeigh), flowTo(asked.reversed(), stateReplied, flowRewrite|flowReply, actNeigh)
+	there, here := flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActNeigh), flowTo(asked.Reversed(), abi.StateReplied, abi.FlowRewrite|abi.FlowReply, abi.ActNeigh)
 	there.Seen, here.Seen = now, now
-	for k, v := range map[flowKey[ip4]]flowValue[ip4]{asked: there, after.reversed(): here} {
+	for k, v := range map[abi.FlowKey[abi.Ip4]]abi.FlowValue[abi.Ip4]{asked: there, after.Reversed(): here} {
 		if put, err := addFlow(d.loaded.Maps["weir_flows"], k, v); !put || err != nil {
 			t.Fatalf("adding a flow: %v, %v", put, err)
 		}
@@ -75,11 +76,11 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	b.edit = func(o *Options) { o.TakeOver = TakeAll }
 	d = b.open(t)
 	applied(t, d, s)
-	var v flowValue[ip4]
-	if err := lookUpFlow(d.loaded.Maps["weir_flows"], asked, &v); err != nil || v.after(asked.Proto) != after || v.Epoch == d.tables.epoch() {
+	var v abi.FlowValue[abi.Ip4]
+	if err := lookUpFlow(d.loaded.Maps["weir_flows"], asked, &v); err != nil || v.After(asked.Proto) != after || v.Epoch == d.tables.epoch() {
 		t.Errorf("the flow is taken over as %+v (%v)", v, err)
 	}
-	if err := lookUpFlow(d.loaded.Maps["weir_flows"], after.reversed(), &v); err != nil || v.after(asked.Proto) != asked.reversed() {
+	if err := lookUpFlow(d.loaded.Maps["weir_flows"], after.Reversed(), &v); err != nil || v.After(asked.Proto) != asked.Reversed() {
 		t.Errorf("its answers are taken over as %+v (%v)", v, err)
 	}
 	if got, found, err := table.Find(want.Orig); found || err != nil {
@@ -142,7 +143,7 @@ func TestForetellKeeps(t *testing.T) {
 	now, err := d.now()
 	must(t, err)
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40009", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40009", "172.31.1.207:9000")
-	there := flowTo(after, stateReplied, flowRewrite, actPass)
+	there := flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActPass)
 	there.Seen = now
 	_, err = addFlow(d.loaded.Maps["weir_flows"], asked, there)
 	must(t, err)
@@ -168,11 +169,11 @@ func TestForetellKeeps(t *testing.T) {
 // TestForetoldEnds: where a connection ended after the stack's view of it was announced, what is
 // told of it takes the place of that; of a new one with its addresses and ports it does not.
 func TestForetoldEnds(t *testing.T) {
-	const closed = stateReplied | stateFIN | stateClosing
+	const closed = abi.StateReplied | abi.StateFIN | abi.StateClosing
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.244.1.3:8080")
-	there := flowTo(after, stateReplied, flowRewrite|flowFromHost, actNeigh)
+	there := flowTo(after, abi.StateReplied, abi.FlowRewrite|abi.FlowFromHost, abi.ActNeigh)
 	ended, _ := conntrackEntry(asked, there, minTimeout)
-	seen, other := there.shadow(ended), ended
+	seen, other := shadowOf(there, ended), ended
 	other.Reply.SrcPort++ // another backend's
 	for name, was := range map[string]conntrack.Entry{"the stack's view": seen, "a new connection": other} {
 		t.Run(name, func(t *testing.T) {
@@ -240,7 +241,7 @@ func TestGiveWayOfOlder(t *testing.T) {
 			d := b.open(t)
 			applied(t, d, sample(b))
 			if older {
-				must(t, d.changeFlags(0, setMarks))
+				must(t, d.changeFlags(0, abi.SetMarks))
 			}
 			must(t, d.Close())
 			said := nftHeard(t, ":")
@@ -260,7 +261,7 @@ func TestGiveWayLeadsAgain(t *testing.T) {
 	d := b.open(t)
 	applied(t, d, sample(b))
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40012", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40012", "172.31.1.207:9000")
-	there := flowTo(after, stateReplied, flowRewrite, actPass)
+	there := flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActPass)
 	var err error
 	there.Seen, err = d.now()
 	must(t, err)
@@ -288,7 +289,7 @@ func TestTakeOverLeadsAgain(t *testing.T) {
 	must(t, err)
 	defer table.Close()
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.244.1.3:8080")
-	e, _ := conntrackEntry(asked, flowTo(after, stateReplied, flowRewrite|flowFromHost, actNeigh), time.Hour)
+	e, _ := conntrackEntry(asked, flowTo(after, abi.StateReplied, abi.FlowRewrite|abi.FlowFromHost, abi.ActNeigh), time.Hour)
 	_, err = table.Put(e, func(conntrack.Entry) bool { return false })
 	must(t, err)
 	defer table.Delete(e.Orig)
@@ -324,19 +325,19 @@ func TestGiveWayMissesNone(t *testing.T) {
 	applied(t, d, sample(b))
 	flows, half := d.loaded.Maps["weir_flows"], d.loaded.Maps["weir_flows_new"]
 	there, moves := flowKeyOf(unix.IPPROTO_UDP, "10.244.1.2:40010", "10.244.2.3:53"), flowKeyOf(unix.IPPROTO_UDP, "10.244.1.2:40011", "10.244.2.3:53")
-	v := flowTo(moves, 0, 0, actNeigh)
-	for k, m := range map[flowKey[ip4]]*ebpf.Map{there: flows, moves: half} {
+	v := flowTo(moves, 0, 0, abi.ActNeigh)
+	for k, m := range map[abi.FlowKey[abi.Ip4]]*ebpf.Map{there: flows, moves: half} {
 		if put, err := addFlow(m, k, v); !put || err != nil {
 			t.Fatalf("adding a flow: %v, %v", put, err)
 		}
 	}
 	must(t, d.Close())
-	opened, err := openExporter[ip4](mapsDir(b.bpffs), nil)
+	opened, err := openExporter[abi.Ip4](mapsDir(b.bpffs), nil)
 	must(t, err)
 	defer opened.close()
-	g := opened.(*familyExporter[ip4])
-	came := map[flowKey[ip4]]bool{}
-	must(t, g.each(func(k flowKey[ip4], _ flowValue[ip4]) {
+	g := opened.(*familyExporter[abi.Ip4])
+	came := map[abi.FlowKey[abi.Ip4]]bool{}
+	must(t, g.each(func(k abi.FlowKey[abi.Ip4], _ abi.FlowValue[abi.Ip4]) {
 		came[k] = true
 		if k == there { // as flow_promote does it, when the established ones have been read
 			_, err := addFlow(g.flows, moves, v)

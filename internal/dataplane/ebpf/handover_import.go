@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // TakeOver is which connections of another data plane are taken over.
@@ -26,7 +27,7 @@ const (
 const importRetry = 10 * time.Second
 
 // handoverMarks are the marks of packets that programs respect.
-var handoverMarks = conntrack.Marks{Mask: markMask, Seen: markSeen, Done: markDone}
+var handoverMarks = conntrack.Marks{Mask: abi.MarkMask, Seen: abi.MarkSeen, Done: abi.MarkDone}
 
 // handoverImport is the taking over of tracked connections from another data plane, while programs
 // are being attached. It takes them over before. Of our own data plane what has no flow passes the
@@ -116,7 +117,7 @@ func (d *Driver) beginImport() {
 	d.importing = o
 }
 
-// carries reports whether a way in has its program: single interfaces that have none do not keep
+// Carries reports whether a way in has its program: single interfaces that have none do not keep
 // the others' packets from it.
 func (d *Driver) carries() bool {
 	for s := range d.programs.at {
@@ -169,13 +170,13 @@ func (d *Driver) beginMarks(o *handoverImport) error {
 		return err
 	}
 	d.machine.apart = true
-	return d.changeFlags(setApart, 0)
+	return d.changeFlags(abi.SetApart, 0)
 }
 
 // endMarks ends what exportShadows began, and leads nothing any more.
 func (d *Driver) endMarks(o *handoverImport) error {
 	d.machine.apart = false
-	err := d.changeFlags(0, setApart)
+	err := d.changeFlags(0, abi.SetApart)
 	conntrack.AwaitPackets() // what bears a mark still is unmarked by the table
 	return errors.Join(err, o.alongside.Close())
 }
@@ -414,7 +415,7 @@ func (d *Driver) beginFlows(o *handoverImport) error {
 		err = o.alongside.Sent(context.Background())
 	case 1: // then what began until now
 		d.machine.handOver, o.begun = false, true
-		err = d.changeFlags(0, setHandOver)
+		err = d.changeFlags(0, abi.SetHandOver)
 	case 2: // then what was beginning
 		conntrack.AwaitPackets()
 	}
@@ -468,7 +469,7 @@ func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now
 // knows reports whether the flow maps have a key.
 func (t *familyTables[A]) knows(of conntrack.Tuple) bool {
 	k, ok := keyOf[A](of)
-	var v flowValue[A]
+	var v abi.FlowValue[A]
 	return ok && (lookUpFlow(t.flowsNew, k, &v) == nil || lookUpFlow(t.flows, k, &v) == nil)
 }
 

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -24,16 +25,16 @@ type importer struct {
 }
 
 // importedFlow is a flow as it is written into the maps.
-type importedFlow[A address] struct {
-	key, back   flowKey[A]
-	there, here flowValue[A] // of the original direction, and of the answers
-	established bool         // else half open
+type importedFlow[A abi.Address] struct {
+	key, back   abi.FlowKey[A]
+	there, here abi.FlowValue[A] // of the original direction, and of the answers
+	established bool             // else half open
 }
 
 // of makes the entries of a connection. It is not ok for those that are not ours: between others,
 // over, or translated by somebody else for other ends than pods and Services. now and epoch are the
 // clock's and the settings'.
-func importFlow[A address](t importer, e conntrack.Entry, now, epoch uint32) (f importedFlow[A], ok bool) {
+func importFlow[A abi.Address](t importer, e conntrack.Entry, now, epoch uint32) (f importedFlow[A], ok bool) {
 	way, named := t.markedRoute(e)
 	if named && way.HandsOn && e.Zone == 0 {
 		return importForwarded[A](t, e, way, now, epoch)
@@ -48,46 +49,46 @@ func importFlow[A address](t importer, e conntrack.Entry, now, epoch uint32) (f 
 	if !ok1 || !ok2 || !live {
 		return f, false
 	}
-	after, back := f.back.reversed(), f.key.reversed()
+	after, back := f.back.Reversed(), f.key.Reversed()
 	src, translated := t.state.Addrs[e.Orig.Src], e.Translated()
-	f.there = flowValue[A]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport}
-	f.here = flowValue[A]{Saddr: back.Saddr, Daddr: back.Daddr, Sport: back.Sport, Dport: back.Dport, Flags: flowReply}
+	f.there = abi.FlowValue[A]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport}
+	f.here = abi.FlowValue[A]{Saddr: back.Saddr, Daddr: back.Daddr, Sport: back.Sport, Dport: back.Dport, Flags: abi.FlowReply}
 	f.there.State, f.here.State = states[0], states[1]
-	for _, v := range []*flowValue[A]{&f.there, &f.here} {
-		v.Seen, v.Epoch, v.Action = now, epoch-1, actNeigh
+	for _, v := range []*abi.FlowValue[A]{&f.there, &f.here} {
+		v.Seen, v.Epoch, v.Action = now, epoch-1, abi.ActNeigh
 		if translated {
-			v.Flags |= flowRewrite
+			v.Flags |= abi.FlowRewrite
 		}
 		if src.Kind == nodestate.AddrHost {
-			v.Flags |= flowFromHost
+			v.Flags |= abi.FlowFromHost
 		}
 	}
 	if e.Reply.Dst != e.Orig.Src {
-		f.there.Flags |= flowSNAT
+		f.there.Flags |= abi.FlowSNAT
 	}
-	f.there.enterBy(t.iif(e.Orig.Src))
-	f.here.enterBy(t.iif(e.Reply.Src))
+	f.there.EnterBy(t.iif(e.Orig.Src))
+	f.here.EnterBy(t.iif(e.Reply.Src))
 	if svc, found := t.service(e.Orig); found && translated {
-		f.there.Svc = toSvc[A](svc.ID)
-		f.there.Backend = backend[A]{Addr: toAddr[A](e.Reply.Src), Port: be16(e.Reply.SrcPort)}
+		f.there.Svc = abi.ToSvc[A](svc.ID)
+		f.there.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](e.Reply.Src), Port: abi.Be16(e.Reply.SrcPort)}
 		f.here.Svc, f.here.Backend = f.there.Svc, f.there.Backend
 	}
 	if src.Kind == nodestate.AddrHost && !translated {
-		f.there.Action = actPass // it is met where the stack sends it to the pod
+		f.there.Action = abi.ActPass // it is met where the stack sends it to the pod
 	}
 	if named {
-		f.here.Flags |= flowViaNode
+		f.here.Flags |= abi.FlowViaNode
 		if way.Came {
-			f.here.Flags |= flowClamp
+			f.here.Flags |= abi.FlowClamp
 		}
-		if !f.here.routeByNode(t, way) {
+		if !routeByNode(&f.here, t, way) {
 			return f, false
 		}
 	}
-	f.established = states[0]&stateReplied != 0 || src.Kind == nodestate.AddrHost && translated
+	f.established = states[0]&abi.StateReplied != 0 || src.Kind == nodestate.AddrHost && translated
 	// Among what is half open, answers to ports that are not ours are not looked for: such a flow
 	// begins anew.
-	return f, f.established || f.there.Flags&flowSNAT == 0
+	return f, f.established || f.there.Flags&abi.FlowSNAT == 0
 }
 
 // ours reports whether a connection is one that this data plane would carry: it begins or ends at a
@@ -181,25 +182,25 @@ func (t importer) iif(a netip.Addr) uint32 {
 func importedStates(e conntrack.Entry) (states [2]uint8, live bool) {
 	if e.Orig.Proto != unix.IPPROTO_TCP {
 		if e.Status&conntrack.SeenReply != 0 {
-			return [2]uint8{stateReplied, stateReplied}, true
+			return [2]uint8{abi.StateReplied, abi.StateReplied}, true
 		}
 		return states, true
 	}
 	switch e.TCP.State {
 	case conntrack.TCPSynSent:
 	case conntrack.TCPSynRecv:
-		states = [2]uint8{stateAnswered, stateAnswered}
+		states = [2]uint8{abi.StateAnswered, abi.StateAnswered}
 	case conntrack.TCPEstablished:
-		states = [2]uint8{stateReplied, stateReplied}
+		states = [2]uint8{abi.StateReplied, abi.StateReplied}
 	case conntrack.TCPFinWait, conntrack.TCPCloseWait:
-		states = [2]uint8{stateReplied, stateReplied}
+		states = [2]uint8{abi.StateReplied, abi.StateReplied}
 		for i, flags := range []uint8{e.TCP.OrigFlags, e.TCP.RepFlags} {
 			if flags&conntrack.TCPCloseInit != 0 {
-				states[i] |= stateFIN
+				states[i] |= abi.StateFIN
 			}
 		}
 	case conntrack.TCPLastAck, conntrack.TCPTimeWait:
-		const over = stateReplied | stateFIN | stateClosing
+		const over = abi.StateReplied | abi.StateFIN | abi.StateClosing
 		states = [2]uint8{over, over}
 	default:
 		return states, false

@@ -3,6 +3,8 @@ package ebpf
 import (
 	"context"
 	"errors"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // Leave implements handover.Predecessor. New interfaces get no programs from then on, and Run ends.
@@ -31,12 +33,12 @@ func (d *Driver) handOver(on, apart bool) error {
 
 // handOverFlags are the flags of the settings to set and to clear.
 func handOverFlags(on, apart bool) (set, clear uint32) {
-	clear = setHandOver | setApart
+	clear = abi.SetHandOver | abi.SetApart
 	if on {
-		set |= setHandOver
+		set |= abi.SetHandOver
 	}
 	if apart {
-		set |= setApart
+		set |= abi.SetApart
 	}
 	return set, clear &^ set
 }

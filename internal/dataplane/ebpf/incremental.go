@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -21,15 +22,15 @@ func (s *services[A]) desireChanges(st *nodestate.State) {
 		if c.Is {
 			s.face(f, c.After, true)
 			touched[c.After.ID] = struct{}{}
-		} else if carries[A](f.Addr) {
-			s.frontends.tracker.Unset(toSvc[A](f))
+		} else if abi.Carries[A](f.Addr) {
+			s.frontends.tracker.Unset(abi.ToSvc[A](f))
 		}
 	}
 	for id := range nodestate.Changes(s.seenBackends, st.Backends, slices.Equal[[]nodestate.Backend]) {
 		touched[id] = struct{}{}
 	}
 	for id := range touched {
-		if carries[A](id.Addr) {
+		if abi.Carries[A](id.Addr) {
 			s.desirePort(st, id)
 		}
 	}
@@ -39,7 +40,7 @@ func (s *services[A]) desireChanges(st *nodestate.State) {
 // desirePort brings a service port's lists, live backends and frontends up to date.
 func (s *services[A]) desirePort(st *nodestate.State, id nodestate.Frontend) {
 	before, now := s.seenBackends.At(id), st.Backends.At(id)
-	key := toSvc[A](id)
+	key := abi.ToSvc[A](id)
 	for _, scope := range scopes {
 		key.Scope = scope
 		s.changeList(key, before, now)
@@ -48,9 +49,9 @@ func (s *services[A]) desirePort(st *nodestate.State, id nodestate.Frontend) {
 	s.noteAffinity(st, id)
 	looks := s.looksUp(id)
 	for b, c := range differences(before, now, looked, looks) {
-		k := liveKey[A]{Svc: toSvc[A](id), Backend: toBackend[A](b)}
+		k := abi.LiveKey[A]{Svc: abi.ToSvc[A](id), Backend: toBackend[A](b)}
 		switch {
-		case !carries[A](b.Addr):
+		case !abi.Carries[A](b.Addr):
 		case c.Is:
 			s.live.tracker.Set(k, liveIn(c.After))
 		default:
@@ -59,8 +60,8 @@ func (s *services[A]) desirePort(st *nodestate.State, id nodestate.Frontend) {
 	}
 	s.maglev.plan(id, s.anyFrontend(st, id, func(svc nodestate.Service) bool { return svc.Maglev }), now)
 	set := func(f nodestate.Frontend) {
-		if svc, ok := st.Frontends.Get(f); ok && svc.ID == id && carries[A](f.Addr) {
-			s.frontends.tracker.Set(toSvc[A](f), s.frontend(svc))
+		if svc, ok := st.Frontends.Get(f); ok && svc.ID == id && abi.Carries[A](f.Addr) {
+			s.frontends.tracker.Set(abi.ToSvc[A](f), s.frontend(svc))
 		}
 	}
 	set(id)
@@ -70,9 +71,9 @@ func (s *services[A]) desirePort(st *nodestate.State, id nodestate.Frontend) {
 }
 
 // changeList gives the backends that come to a list slots, those of backends that go first.
-func (s *services[A]) changeList(key svcKey[A], before, now []nodestate.Backend) {
-	in := func(b nodestate.Backend) bool { return b.InList(key.Scope == scopeLocal) && carries[A](b.Addr) }
-	var gone, come []backend[A]
+func (s *services[A]) changeList(key abi.SvcKey[A], before, now []nodestate.Backend) {
+	in := func(b nodestate.Backend) bool { return b.InList(key.Scope == abi.ScopeLocal) && abi.Carries[A](b.Addr) }
+	var gone, come []abi.Backend[A]
 	for b, c := range differences(before, now, true, true) {
 		was, is := c.Was && in(c.Before), c.Is && in(c.After)
 		switch {
@@ -95,9 +96,9 @@ func (s *services[A]) changeList(key svcKey[A], before, now []nodestate.Backend)
 		holes = append(holes, slices.Index(list, b))
 	}
 	slices.Sort(holes)
-	set := func(slot int, b backend[A]) {
+	set := func(slot int, b abi.Backend[A]) {
 		list[slot] = b
-		s.backends.tracker.Set(backendKey[A]{Svc: key, Slot: uint32(slot)}, b)
+		s.backends.tracker.Set(abi.BackendKey[A]{Svc: key, Slot: uint32(slot)}, b)
 	}
 	for _, b := range come {
 		if len(holes) == 0 {
@@ -117,14 +118,14 @@ func (s *services[A]) changeList(key svcKey[A], before, now []nodestate.Backend)
 			holes = holes[1:]
 		}
 		list = list[:last]
-		s.backends.tracker.Unset(backendKey[A]{Svc: key, Slot: uint32(last)})
+		s.backends.tracker.Unset(abi.BackendKey[A]{Svc: key, Slot: uint32(last)})
 	}
 	s.keepList(key, list)
 }
 
 // face notes a frontend of an id, or forgets it.
 func (s *services[A]) face(f nodestate.Frontend, svc nodestate.Service, is bool) {
-	if f == svc.ID || !carries[A](f.Addr) {
+	if f == svc.ID || !abi.Carries[A](f.Addr) {
 		return
 	}
 	of := s.faces[svc.ID]
@@ -233,11 +234,11 @@ func (t *familyTables[A]) desirePeers(s *nodestate.State) {
 	} else {
 		for a, c := range nodestate.Changes(t.seenPeers, s.Peers, func(a, b nodestate.Class) bool { return a == b }) {
 			switch {
-			case !carries[A](a):
+			case !abi.Carries[A](a):
 			case c.Is:
-				t.peers.tracker.Set(toAddr[A](a), uint64(c.After))
+				t.peers.tracker.Set(abi.ToAddr[A](a), uint64(c.After))
 			default:
-				t.peers.tracker.Unset(toAddr[A](a))
+				t.peers.tracker.Unset(abi.ToAddr[A](a))
 			}
 		}
 	}
@@ -251,13 +252,13 @@ func (t *familyTables[A]) desireCIDRs(s *nodestate.State) {
 		t.peerCIDRs.desire(renderPeerCIDRs[A](s))
 	case !nodestate.SameMap(t.seenCIDRs, s.PeerCIDRs):
 		for p, c := range s.PeerCIDRs {
-			if was, ok := t.seenCIDRs[p]; carries[A](p.Addr()) && (!ok || was != c) {
-				t.peerCIDRs.tracker.Set(toPrefix[A](p), uint64(c))
+			if was, ok := t.seenCIDRs[p]; abi.Carries[A](p.Addr()) && (!ok || was != c) {
+				t.peerCIDRs.tracker.Set(abi.ToPrefix[A](p), uint64(c))
 			}
 		}
 		for p := range t.seenCIDRs {
-			if _, still := s.PeerCIDRs[p]; carries[A](p.Addr()) && !still {
-				t.peerCIDRs.tracker.Unset(toPrefix[A](p))
+			if _, still := s.PeerCIDRs[p]; abi.Carries[A](p.Addr()) && !still {
+				t.peerCIDRs.tracker.Unset(abi.ToPrefix[A](p))
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/delta"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -26,9 +27,9 @@ func settleAll[K, V comparable](t *delta.Tracker[K, V]) int {
 }
 
 // newFollower returns the services of maps that hold nothing.
-func newFollower() *services[ip4] {
-	s := newServices[ip4](nil, new(uint64))
-	s.lists, s.fresh = map[svcKey[ip4]][]backend[ip4]{}, true
+func newFollower() *services[abi.Ip4] {
+	s := newServices[abi.Ip4](nil, new(uint64))
+	s.lists, s.fresh = map[abi.SvcKey[abi.Ip4]][]abi.Backend[abi.Ip4]{}, true
 	s.faces, s.affine = map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, map[nodestate.Frontend]struct{}{}
 	return s
 }
@@ -105,7 +106,7 @@ func TestFollowingIsAsGoodAsLookingAtAll(t *testing.T) {
 				t.Fatalf("seed %d step %d: other ports", seed, step)
 			}
 			got, want := lists(t, s), lists(t, fresh)
-			if !maps.EqualFunc(got, want, maps.Equal[map[backend[ip4]]bool]) {
+			if !maps.EqualFunc(got, want, maps.Equal[map[abi.Backend[abi.Ip4]]bool]) {
 				t.Fatalf("seed %d step %d: lists %v, want %v", seed, step, got, want)
 			}
 		}
@@ -131,19 +132,19 @@ func same[K, V comparable](t *testing.T, seed uint64, step int, what string, got
 }
 
 // lists reads the lists from the map of backends; each must have the slots from 0 on.
-func lists(t *testing.T, s *services[ip4]) map[svcKey[ip4]]map[backend[ip4]]bool {
+func lists(t *testing.T, s *services[abi.Ip4]) map[abi.SvcKey[abi.Ip4]]map[abi.Backend[abi.Ip4]]bool {
 	t.Helper()
-	out, slots := map[svcKey[ip4]]map[backend[ip4]]bool{}, map[svcKey[ip4]]uint32{}
+	out, slots := map[abi.SvcKey[abi.Ip4]]map[abi.Backend[abi.Ip4]]bool{}, map[abi.SvcKey[abi.Ip4]]uint32{}
 	for k, b := range s.backends.tracker.All() {
 		if out[k.Svc] == nil {
-			out[k.Svc] = map[backend[ip4]]bool{}
+			out[k.Svc] = map[abi.Backend[abi.Ip4]]bool{}
 		}
 		out[k.Svc][b] = true
 		slots[k.Svc] = max(slots[k.Svc], k.Slot+1)
 	}
 	for k, n := range slots {
 		if int(n) != len(out[k]) || len(s.lists[k]) != int(n) {
-			t.Fatalf("list %s has %d slots, %d backends, and is planned to have %d", showSvc(k), n, len(out[k]), len(s.lists[k]))
+			t.Fatalf("list %s has %d slots, %d backends, and is planned to have %d", abi.ShowSvc(k), n, len(out[k]), len(s.lists[k]))
 		}
 	}
 	return out

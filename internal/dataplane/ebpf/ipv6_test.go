@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/conformance"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -311,7 +312,7 @@ func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 	b := newBench(t).withNode6()
 	dir := filepath.Join(b.bpffs, "1", folders[ipv6Name])
 	must(t, kernel.EnsureBPFFS("", dir))
-	spec, err := loadWeir6()
+	spec, err := abi.LoadWeir6()
 	must(t, err)
 	old := func(name string) *ebpf.Map {
 		ms := spec.Maps[name].Copy()
@@ -323,13 +324,13 @@ func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 		return m
 	}
 	flows, settings := old("weir_flows"), old("weir_settings")
-	var key weir6FlowKey
+	var key abi.Weir6FlowKey
 	key.Proto, key.Sport = 6, 7
-	must(t, flows.Put(key, weir6FlowValue{Epoch: 41, Seen: 77, Ifindex: 6}))
-	must(t, settings.Put(uint32(0), weir6Settings{Epoch: 41}))
+	must(t, flows.Put(key, abi.Weir6FlowValue{Epoch: 41, Seen: 77, Ifindex: 6}))
+	must(t, settings.Put(uint32(0), abi.Weir6Settings{Epoch: 41}))
 	d := b.open(t)
 	applied(t, d, sample6(b))
-	var got weir6FlowValue
+	var got abi.Weir6FlowValue
 	if err := d.six.Maps["weir_flows"].Lookup(key, &got); err != nil || got.Epoch != 41 || got.Seen != 77 || got.Ifindex != 6 {
 		t.Errorf("the flow is %+v, %v", got, err)
 	}
@@ -353,8 +354,8 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	defer clock.close()
 	now, err := clock.now()
 	must(t, err)
-	must(t, d.six.Maps["weir_flows"].Put(weir6FlowKey{Proto: 6}, weir6FlowValue{Seen: now, State: 1}))
-	must(t, d.six.Maps["weir_flows"].Put(weir6FlowKey{Proto: 58}, weir6FlowValue{Seen: now - 100000}))
+	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 6}, abi.Weir6FlowValue{Seen: now, State: 1}))
+	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 58}, abi.Weir6FlowValue{Seen: now - 100000}))
 	all := map[*loaded][]*tableGC{}
 	round := func() {
 		t.Helper()

@@ -17,6 +17,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -154,11 +155,11 @@ func load(four *loaded, dir string, sizes map[string]uint32, c constants, log *s
 // share.
 func openMaps(four *loaded, dir string, sizes map[string]uint32, c constants, log *slog.Logger) (_ *loaded, err error) {
 	l := &loaded{recreated: map[string]bool{}, family: ipv4Name, icmp: unix.IPPROTO_ICMP}
-	l.tables = func(c *counts) family { return newFamily[ip4](l.Maps, c) }
-	l.read, l.constants = loadWeir, c
+	l.tables = func(c *counts) family { return newFamily[abi.Ip4](l.Maps, c) }
+	l.read, l.constants = abi.LoadWeir, c
 	if four != nil {
-		l.tables = func(c *counts) family { return newFamily[ip6](l.Maps, c) }
-		l.read = loadWeir6
+		l.tables = func(c *counts) family { return newFamily[abi.Ip6](l.Maps, c) }
+		l.read = abi.LoadWeir6
 		l.family, l.icmp = ipv6Name, unix.IPPROTO_ICMPV6
 	}
 	spec, err := l.read()
@@ -416,7 +417,7 @@ func mapsDir(root string) string  { return familyDir(root, ipv4Name) }
 func maps6Dir(root string) string { return familyDir(root, ipv6Name) }
 
 func familyDir(root, family string) string {
-	return filepath.Join(root, strconv.Itoa(abiNumber), folders[family])
+	return filepath.Join(root, strconv.Itoa(abi.Number), folders[family])
 }
 
 // linksDir holds the pinned links. It does not carry the number of the layout: a link outlives it,
@@ -441,7 +442,7 @@ func removeOldLayouts(root string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if n, err := strconv.Atoi(e.Name()); err != nil || n == abiNumber {
+		if n, err := strconv.Atoi(e.Name()); err != nil || n == abi.Number {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(root, e.Name())); err != nil {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // Maps of another layout are pinned in a folder of that layout's number. What traffic made is
@@ -69,7 +71,7 @@ func oldLayouts(root string) ([]string, error) {
 	}
 	var numbers []int
 	for _, e := range entries {
-		if n, err := strconv.Atoi(e.Name()); err == nil && n != abiNumber {
+		if n, err := strconv.Atoi(e.Name()); err == nil && n != abi.Number {
 			numbers = append(numbers, n)
 		}
 	}
@@ -268,7 +270,7 @@ func copyEntry(to *btf.Struct, out []byte, from *btf.Struct, in []byte) {
 		return
 	}
 	if ifindex := in[was:][:4]; binary.NativeEndian.Uint32(ifindex) != 0 {
-		out[where] = fromPod
+		out[where] = abi.FromPod
 		copy(out[source:], ifindex)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -115,9 +116,9 @@ func (o *Offline) JudgesAlone() bool { return o.tables.families[0].evaluatesUntr
 
 // SetUplinks tells the MAC addresses of uplinks by interface index; the next Apply writes them.
 func (o *Offline) SetUplinks(macs map[int][6]byte) {
-	o.machine.uplinks = map[uint32]weirLinkKey{}
+	o.machine.uplinks = map[uint32]abi.WeirLinkKey{}
 	for index, mac := range macs {
-		o.machine.uplinks[uint32(index)] = weirLinkKey{Mac: mac}
+		o.machine.uplinks[uint32(index)] = abi.WeirLinkKey{Mac: mac}
 	}
 }
 

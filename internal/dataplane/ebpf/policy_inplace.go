@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -24,7 +25,7 @@ import (
 // becomes something else.
 type inPlaceChange struct {
 	at       setClass
-	keys     []weirPolicyKey // of entries by destination port, without set and class, longest prefixes first
+	keys     []abi.WeirPolicyKey // of entries by destination port, without set and class, longest prefixes first
 	was, is  finder
 	narrowed target // allows what both do
 	widened  target
@@ -39,7 +40,7 @@ type InPlaceChanges struct{ Plain, Whole, Sources int }
 
 // finder returns the verdict that counts for the ports of a key's prefix, or for headKey where
 // there is no entry.
-type finder func(weirPolicyKey) weirPolicyValue
+type finder func(abi.WeirPolicyKey) abi.WeirPolicyValue
 
 // target is what a change in place is to say.
 type target struct {
@@ -47,23 +48,23 @@ type target struct {
 	tables verdicts // of source ports, which nothing leads to yet
 	protos uint8    // bits of the head
 	lens   uint32
-	omit   func(weirPolicyKey) bool // an entry that is not there need not come; nil = every one comes
-	final  bool                     // it is what the turn becomes
+	omit   func(abi.WeirPolicyKey) bool // an entry that is not there need not come; nil = every one comes
+	final  bool                         // it is what the turn becomes
 }
 
 // bare is what a verdict says alongside where entries are.
-func bare(v weirPolicyValue) weirPolicyValue {
-	return weirPolicyValue{Rule: v.Rule, Verdict: v.Verdict, Sources: v.Sources}
+func bare(v abi.WeirPolicyValue) abi.WeirPolicyValue {
+	return abi.WeirPolicyValue{Rule: v.Rule, Verdict: v.Verdict, Sources: v.Sources}
 }
 
-func allowing(v weirPolicyValue) bool { return v.Verdict&policyAllow != 0 }
+func allowing(v abi.WeirPolicyValue) bool { return v.Verdict&abi.PolicyAllow != 0 }
 
 // bare is find for turns.
-func (v verdicts) bare(k weirPolicyKey) weirPolicyValue { return bare(v.find(k)) }
+func (v verdicts) bare(k abi.WeirPolicyKey) abi.WeirPolicyValue { return bare(v.find(k)) }
 
 // finder looks up what stands under a set and a class by what the map holds, or should hold.
-func (h setClass) finder(get func(weirPolicyKey) (weirPolicyValue, bool)) finder {
-	return func(k weirPolicyKey) weirPolicyValue {
+func (h setClass) finder(get func(abi.WeirPolicyKey) (abi.WeirPolicyValue, bool)) finder {
+	return func(k abi.WeirPolicyKey) abi.WeirPolicyValue {
 		k = h.key(k)
 		for n := int(k.Len); n >= 0 && k.Head == 0; n-- {
 			k.Len, k.Port = uint8(n), nodestate.MaskPort(k.Port, uint8(n))
@@ -77,14 +78,14 @@ func (h setClass) finder(get func(weirPolicyKey) (weirPolicyValue, bool)) finder
 }
 
 // key completes a key.
-func (h setClass) key(k weirPolicyKey) weirPolicyKey {
+func (h setClass) key(k abi.WeirPolicyKey) abi.WeirPolicyKey {
 	k.Set, k.Peer = h.set, h.class
 	return k
 }
 
 // pendingGroup is what is pending under a set and a class.
 type pendingGroup struct {
-	keys    []weirPolicyKey // of entries by destination port
+	keys    []abi.WeirPolicyKey // of entries by destination port
 	writes  bool
 	fresh   bool     // passAll is to go or to change
 	numbers []uint16 // of tables of source ports that are concerned
@@ -94,7 +95,7 @@ type pendingGroup struct {
 // may be looked at before the change is over.
 func (t *tables) pendingGroups(s *survey) map[setClass]*pendingGroup {
 	out := map[setClass]*pendingGroup{}
-	note := func(k weirPolicyKey, v weirPolicyValue, write, over bool) {
+	note := func(k abi.WeirPolicyKey, v abi.WeirPolicyValue, write, over bool) {
 		at := setClass{k.Set, k.Peer}
 		g := out[at]
 		if g == nil {
@@ -200,7 +201,7 @@ func (t *tables) plainChange(at setClass, g *pendingGroup) *inPlaceChange {
 		}
 	}
 	x.plain(head.Protos, head.Lens)
-	x.narrowed.omit = func(k weirPolicyKey) bool { return !allowing(x.was(k)) && allowing(x.is(k)) }
+	x.narrowed.omit = func(k abi.WeirPolicyKey) bool { return !allowing(x.was(k)) && allowing(x.is(k)) }
 	return x
 }
 
@@ -208,14 +209,14 @@ func (t *tables) plainChange(at setClass, g *pendingGroup) *inPlaceChange {
 func (x *inPlaceChange) plain(protos uint8, lens uint32) {
 	x.sort()
 	// The verdicts are asked for once: the map changes under way.
-	was, is := map[weirPolicyKey]weirPolicyValue{}, map[weirPolicyKey]weirPolicyValue{}
+	was, is := map[abi.WeirPolicyKey]abi.WeirPolicyValue{}, map[abi.WeirPolicyKey]abi.WeirPolicyValue{}
 	x.late = true
 	for _, k := range append(slices.Clip(x.keys), headKey) {
 		was[k], is[k] = x.was(k), x.is(k)
 		x.late = x.late && (allowing(is[k]) || !allowing(was[k]))
 	}
-	x.was, x.is = func(k weirPolicyKey) weirPolicyValue { return was[k] }, func(k weirPolicyKey) weirPolicyValue { return is[k] }
-	x.narrowed = target{protos: protos, lens: lens, find: func(k weirPolicyKey) weirPolicyValue {
+	x.was, x.is = func(k abi.WeirPolicyKey) abi.WeirPolicyValue { return was[k] }, func(k abi.WeirPolicyKey) abi.WeirPolicyValue { return is[k] }
+	x.narrowed = target{protos: protos, lens: lens, find: func(k abi.WeirPolicyKey) abi.WeirPolicyValue {
 		if !allowing(was[k]) && allowing(is[k]) {
 			return was[k]
 		}
@@ -225,7 +226,7 @@ func (x *inPlaceChange) plain(protos uint8, lens uint32) {
 }
 
 func (x *inPlaceChange) sort() {
-	slices.SortFunc(x.keys, func(a, b weirPolicyKey) int {
+	slices.SortFunc(x.keys, func(a, b abi.WeirPolicyKey) int {
 		return cmp.Or(cmp.Compare(b.Len, a.Len), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
 	})
 	x.keys = slices.Compact(x.keys)
@@ -287,7 +288,7 @@ func (t *tables) clearSources() {
 		delete(left, sources{setClass{k.Set, k.Peer}, v.Sources})
 	}
 	waitGrace()
-	t.policy.remove(func(k weirPolicyKey) error {
+	t.policy.remove(func(k abi.WeirPolicyKey) error {
 		if !left[sources{setClass{k.Set, k.Peer}, k.Sources}] {
 			return errLater
 		}
@@ -337,7 +338,7 @@ func (v verdicts) target() target {
 }
 
 // put makes the map hold a verdict until its pending change is made.
-func (t *tables) put(at setClass, k weirPolicyKey, v weirPolicyValue) bool {
+func (t *tables) put(at setClass, k abi.WeirPolicyKey, v abi.WeirPolicyValue) bool {
 	if have, ok := t.policy.tracker.Actual(at.key(k)); ok && have == v {
 		return true
 	}
@@ -349,7 +350,7 @@ func (t *tables) put(at setClass, k weirPolicyKey, v weirPolicyValue) bool {
 		return true
 	}
 	if t.inPlaceErr == nil {
-		t.inPlaceErr = &dataplane.KeyError{Table: t.policy.name, Key: showPolicy(at.key(k)), Err: fmt.Errorf("a change of policy waits for it")}
+		t.inPlaceErr = &dataplane.KeyError{Table: t.policy.name, Key: abi.ShowPolicy(at.key(k)), Err: fmt.Errorf("a change of policy waits for it")}
 	}
 	return false
 }
@@ -364,7 +365,7 @@ func (t *tables) narrow(b *transition) bool {
 func (t *tables) widen(b *transition) bool {
 	for _, x := range b.inPlace {
 		if x.stuck {
-			t.inPlaceErr = &dataplane.KeyError{Table: t.policy.name, Key: showPolicy(x.at.key(headKey)),
+			t.inPlaceErr = &dataplane.KeyError{Table: t.policy.name, Key: abi.ShowPolicy(x.at.key(headKey)),
 				Err: errors.New("earlier writes failed, and left no number for another table of source ports: it is denied until the next try")}
 			return false
 		}
@@ -467,10 +468,10 @@ func (t *tables) settleSources(b *transition) bool {
 	}
 	waitGrace()
 	for _, x := range of {
-		formerly := func(k weirPolicyKey) bool {
+		formerly := func(k abi.WeirPolicyKey) bool {
 			return k.Set == x.at.set && k.Peer == x.at.class && k.Sources != 0 && k.Sources < sourceBase
 		}
-		t.policy.remove(func(k weirPolicyKey) error {
+		t.policy.remove(func(k abi.WeirPolicyKey) error {
 			if !formerly(k) {
 				return errLater
 			}

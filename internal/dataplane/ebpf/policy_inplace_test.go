@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -81,8 +82,8 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 		before.of(nodestate.Class(100+c), false, false)
 	}
 	must(t, o.Apply(turnState(before, classes)))
-	there := func(k weirPolicyKey) bool {
-		var v weirPolicyValue
+	there := func(k abi.WeirPolicyKey) bool {
+		var v abi.WeirPolicyValue
 		return o.Maps["weir_policy"].Lookup(&k, &v) == nil
 	}
 	headGone, entryGone := map[uint64]time.Time{}, map[uint64]time.Time{}
@@ -90,7 +91,7 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 	o.AfterEachWrite(func() {
 		for class := uint64(100); class < 100+classes; class++ {
 			at := setClass{turnSet, class}
-			for gone, k := range map[*map[uint64]time.Time]weirPolicyKey{&headGone: headKey, &entryGone: {Proto: 6, Port: 22, Len: 16}} {
+			for gone, k := range map[*map[uint64]time.Time]abi.WeirPolicyKey{&headGone: headKey, &entryGone: {Proto: 6, Port: 22, Len: 16}} {
 				if _, seen := (*gone)[class]; !seen && !there(at.key(k)) {
 					(*gone)[class] = time.Now()
 				}
@@ -122,7 +123,7 @@ func TestTurnRemovesNoEntriesOfAHeadThatStays(t *testing.T) {
 	o := turnOffline(t)
 	must(t, o.Apply(turnState(said{}.of(0, true, false).of(100, false, false).of(101, false, false), 2)))
 	at := setClass{turnSet, 100}
-	o.tables.policy.keep = func(k weirPolicyKey) error {
+	o.tables.policy.keep = func(k abi.WeirPolicyKey) error {
 		if k == at.key(headKey) {
 			return errors.New("a delete that fails for a test")
 		}
@@ -133,8 +134,8 @@ func TestTurnRemovesNoEntriesOfAHeadThatStays(t *testing.T) {
 		t.Fatal("no error although a delete failed")
 	}
 	for class, want := range map[uint64]bool{100: true, 101: false} {
-		k := setClass{turnSet, class}.key(weirPolicyKey{Proto: 6, Port: 22, Len: 16})
-		var v weirPolicyValue
+		k := setClass{turnSet, class}.key(abi.WeirPolicyKey{Proto: 6, Port: 22, Len: 16})
+		var v abi.WeirPolicyValue
 		if err := o.Maps["weir_policy"].Lookup(&k, &v); (err == nil) != want || allowing(v) {
 			t.Errorf("class %d: its entry is there: %t, allows: %t", class, err == nil, allowing(v))
 		}
@@ -206,9 +207,9 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 			head, _ := o.tables.policy.tracker.Actual(at.key(headKey))
 			for i := range used {
 				n := uint16((i+1)*sourceBase + 1)
-				k := at.key(weirPolicyKey{Proto: 6, Port: uint16(200 + i), Len: 16})
-				if !o.tables.put(at, weirPolicyKey{Head: 1, Sources: n}, weirPolicyValue{Verdict: policyAllow, Rule: 5}) ||
-					!o.tables.put(at, k, weirPolicyValue{Sources: n}) {
+				k := at.key(abi.WeirPolicyKey{Proto: 6, Port: uint16(200 + i), Len: 16})
+				if !o.tables.put(at, abi.WeirPolicyKey{Head: 1, Sources: n}, abi.WeirPolicyValue{Verdict: abi.PolicyAllow, Rule: 5}) ||
+					!o.tables.put(at, k, abi.WeirPolicyValue{Sources: n}) {
 					t.Fatal(o.tables.errors())
 				}
 			}
@@ -219,7 +220,7 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 				}
 				for k, v := range o.tables.policy.tracker.All() {
 					if k.Sources == 0 && (allowing(v) || v.Sources != 0) {
-						t.Errorf("%s is %+v, with the head %+v before", showPolicy(k), v, head)
+						t.Errorf("%s is %+v, with the head %+v before", abi.ShowPolicy(k), v, head)
 					}
 				}
 			}
@@ -234,27 +235,27 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 func TestTurnOfMorePairsThanNumbers(t *testing.T) {
 	side := verdicts{}
 	for n := uint16(1); n <= 2; n++ {
-		side[weirPolicyKey{Head: 1, Sources: n}] = weirPolicyValue{Verdict: policyAllow}
+		side[abi.WeirPolicyKey{Head: 1, Sources: n}] = abi.WeirPolicyValue{Verdict: abi.PolicyAllow}
 	}
 	m := &intersection{a: side, b: side, out: verdicts{}, tables: map[[2]uint16]uint16{}}
 	numbers := verdicts{}
 	for n := uint16(1); n < sourceBase-1; n++ {
 		m.tables[[2]uint16{n, 1 << 15}] = n
-		numbers[weirPolicyKey{Head: 1, Sources: n}] = weirPolicyValue{}
+		numbers[abi.WeirPolicyKey{Head: 1, Sources: n}] = abi.WeirPolicyValue{}
 	}
-	pair := func(x, y uint16) weirPolicyValue {
-		return m.value(weirPolicyValue{Sources: x}, weirPolicyValue{Sources: y})
+	pair := func(x, y uint16) abi.WeirPolicyValue {
+		return m.value(abi.WeirPolicyValue{Sources: x}, abi.WeirPolicyValue{Sources: y})
 	}
 	last := pair(1, 1)
-	for _, v := range []weirPolicyValue{pair(1, 2), pair(2, 1)} {
+	for _, v := range []abi.WeirPolicyValue{pair(1, 2), pair(2, 1)} {
 		if v.Sources != 0 || allowing(v) {
 			t.Errorf("without a number: %+v", v)
 		}
 	}
-	if again := pair(1, 1); last.Sources == 0 || again != last || !allowing(m.out[weirPolicyKey{Head: 1, Sources: last.Sources}]) {
+	if again := pair(1, 1); last.Sources == 0 || again != last || !allowing(m.out[abi.WeirPolicyKey{Head: 1, Sources: last.Sources}]) {
 		t.Errorf("the last number: %+v, and asked again %+v", last, again)
 	}
-	numbers[weirPolicyKey{Head: 1, Sources: last.Sources}] = last
+	numbers[abi.WeirPolicyKey{Head: 1, Sources: last.Sources}] = last
 	if moved := numbers.shift(7 * sourceBase); len(moved) != sourceBase-1 {
 		t.Errorf("%d numbers in another base, not %d", len(moved), sourceBase-1)
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // A change of policy takes many writes, and a packet may come between any two of them. Alone, a
@@ -80,7 +82,7 @@ func (s *survey) noteSet(dir int, c change) {
 }
 
 // noteHost notes what a host endpoint evaluates, before and after.
-func (s *survey) noteHost(was, is weirHostSide) {
+func (s *survey) noteHost(was, is abi.WeirHostSide) {
 	if was.Set != 0 {
 		s.old[was.Set], s.rules[was.Set], s.kept = true, was.Rule, true
 	}
@@ -193,7 +195,7 @@ type interim struct {
 // unpinFlows gives up what earlier plans left and neither the maps nor this one use.
 func (t *tables) forgetInterims(s *survey, b *transition) {
 	if t.temps == nil || t.interims == nil {
-		t.temps, t.interims = map[weirPolicyKey]struct{}{}, map[uint64]interim{}
+		t.temps, t.interims = map[abi.WeirPolicyKey]struct{}{}, map[uint64]interim{}
 	}
 	if len(t.temps) == 0 && len(t.interims) == 0 {
 		return

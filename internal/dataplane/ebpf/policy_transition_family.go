@@ -3,6 +3,7 @@ package ebpf
 import (
 	"net/netip"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/delta"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -10,8 +11,8 @@ import (
 // surveySets notes the sets of endpoints: of those that were there and stay what becomes of them,
 // of others what they are.
 func (t *familyTables[A]) surveySets(s *survey) {
-	note := func(to map[uint64]bool, v addrValue[A]) {
-		for dir, iso := range [dirs]weirHostSide{{Set: v.IngressSet, Rule: v.IngressRule}, {Set: v.EgressSet, Rule: v.EgressRule}} {
+	note := func(to map[uint64]bool, v abi.AddrValue[A]) {
+		for dir, iso := range [dirs]abi.WeirHostSide{{Set: v.IngressSet, Rule: v.IngressRule}, {Set: v.EgressSet, Rule: v.EgressRule}} {
 			if iso.Set != 0 {
 				to[iso.Set], s.rules[iso.Set] = true, iso.Rule
 				s.users[iso.Set] |= 1 << dir
@@ -85,7 +86,7 @@ func (t *familyTables[A]) surveyClasses(s *survey) {
 	}
 	c := t.classing()
 	t.eachClass(
-		func(p prefixKey[A], _ bool) { s.noteClass(c.wasIn(p), c.isIn(p), false) },
+		func(p abi.PrefixKey[A], _ bool) { s.noteClass(c.wasIn(p), c.isIn(p), false) },
 		func(a A, _ bool) { s.noteClass(c.was(a), c.is(a), false) })
 	for a, v := range t.addrs.tracker.All() {
 		if is, ok := t.addrs.tracker.Desired(a); ok && v.Kind == uint8(nodestate.AddrEndpoint) && is.Kind == v.Kind {
@@ -101,8 +102,8 @@ func (t *familyTables[A]) surveyClasses(s *survey) {
 func (t *familyTables[A]) interimClasses(via map[change]uint64) bool {
 	c, made := t.classing(), true
 	for _, changed := range []bool{false, true} {
-		prefixes, addrs := map[prefixKey[A]]uint64{}, map[A]uint64{}
-		prefix := func(p prefixKey[A], present bool) {
+		prefixes, addrs := map[abi.PrefixKey[A]]uint64{}, map[A]uint64{}
+		prefix := func(p abi.PrefixKey[A], present bool) {
 			was := c.wasIn(p)
 			if class, ok := via[change{was, c.isIn(p)}]; ok && changed {
 				prefixes[p] = class
@@ -134,7 +135,7 @@ func (t *familyTables[A]) interimClasses(via map[change]uint64) bool {
 
 // eachClass walks the pending changes of look-up 1: of prefixes and of addresses, with whether the
 // map has them.
-func (t *familyTables[A]) eachClass(prefix func(prefixKey[A], bool), addr func(A, bool)) {
+func (t *familyTables[A]) eachClass(prefix func(abi.PrefixKey[A], bool), addr func(A, bool)) {
 	for p := range t.peerCIDRs.tracker.Writes() {
 		_, present := t.peerCIDRs.tracker.Actual(p)
 		prefix(p, present)
@@ -155,7 +156,7 @@ func (t *familyTables[A]) eachClass(prefix func(prefixKey[A], bool), addr func(A
 // goes.
 func (t *familyTables[A]) settleClasses() bool {
 	c, made := t.classing(), true
-	prefixes, addrs := map[prefixKey[A]]uint64{}, map[A]uint64{}
+	prefixes, addrs := map[abi.PrefixKey[A]]uint64{}, map[A]uint64{}
 	for p := range t.peerCIDRs.tracker.Deletes() {
 		prefixes[p] = c.isIn(p)
 	}
@@ -182,13 +183,13 @@ func (t *familyTables[A]) changeClasses() bool {
 // interimSets gives the endpoints that were there and stay the sets between. False: not all have
 // them.
 func (t *familyTables[A]) interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error) bool {
-	now, made := map[A]addrValue[A]{}, true
+	now, made := map[A]abi.AddrValue[A]{}, true
 	for a, v := range t.addrs.tracker.All() {
 		is, ok := t.addrs.tracker.Desired(a)
 		if !ok || v.Kind != endpointKind || is.Kind != v.Kind {
 			continue
 		}
-		if !v.sameSets(is) && ready(is.IngressSet, is.EgressSet) != nil {
+		if !v.SameSets(is) && ready(is.IngressSet, is.EgressSet) != nil {
 			made = false
 			continue
 		}
@@ -217,7 +218,7 @@ func (t *familyTables[A]) observe(after func(), fail func() error) {
 }
 
 // classing finds classes as look-up 1 does, by what the maps hold and by what they should hold.
-type classing[A address] struct {
+type classing[A abi.Address] struct {
 	t    *familyTables[A]
 	lens []uint32 // of the prefixes that there are, longest first
 }
@@ -243,26 +244,26 @@ func (c *classing[A]) was(a A) uint64 {
 	if class, ok := c.t.peers.tracker.Actual(a); ok {
 		return class
 	}
-	return c.around(fromAddr(a), 128, c.t.peerCIDRs.tracker.Actual)
+	return c.around(abi.FromAddr(a), 128, c.t.peerCIDRs.tracker.Actual)
 }
 
 func (c *classing[A]) is(a A) uint64 {
 	if class, ok := c.t.peers.tracker.Desired(a); ok {
 		return class
 	}
-	return c.around(fromAddr(a), 128, c.t.peerCIDRs.tracker.Desired)
+	return c.around(abi.FromAddr(a), 128, c.t.peerCIDRs.tracker.Desired)
 }
 
-func (c *classing[A]) wasIn(p prefixKey[A]) uint64 {
-	return c.around(fromAddr(p.Addr), p.Len, c.t.peerCIDRs.tracker.Actual)
+func (c *classing[A]) wasIn(p abi.PrefixKey[A]) uint64 {
+	return c.around(abi.FromAddr(p.Addr), p.Len, c.t.peerCIDRs.tracker.Actual)
 }
 
-func (c *classing[A]) isIn(p prefixKey[A]) uint64 {
-	return c.around(fromAddr(p.Addr), p.Len, c.t.peerCIDRs.tracker.Desired)
+func (c *classing[A]) isIn(p abi.PrefixKey[A]) uint64 {
+	return c.around(abi.FromAddr(p.Addr), p.Len, c.t.peerCIDRs.tracker.Desired)
 }
 
 // around returns the class of the longest prefix, of most bits, that an address lies in.
-func (c *classing[A]) around(a netip.Addr, most uint32, get func(prefixKey[A]) (uint64, bool)) uint64 {
+func (c *classing[A]) around(a netip.Addr, most uint32, get func(abi.PrefixKey[A]) (uint64, bool)) uint64 {
 	for _, n := range c.lens {
 		if n > most {
 			continue
@@ -271,7 +272,7 @@ func (c *classing[A]) around(a netip.Addr, most uint32, get func(prefixKey[A]) (
 		if err != nil {
 			continue
 		}
-		if class, ok := get(toPrefix[A](p)); ok {
+		if class, ok := get(abi.ToPrefix[A](p)); ok {
 			return class
 		}
 	}

@@ -4,32 +4,33 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // verdicts are what stands in look-up 2 under a set and a class, by keys without these two. One
 // without a head says nothing.
-type verdicts map[weirPolicyKey]weirPolicyValue
+type verdicts map[abi.WeirPolicyKey]abi.WeirPolicyValue
 
 type policyEntry struct {
-	key   weirPolicyKey
-	value weirPolicyValue
+	key   abi.WeirPolicyKey
+	value abi.WeirPolicyValue
 }
 
-var headKey = weirPolicyKey{Head: 1}
+var headKey = abi.WeirPolicyKey{Head: 1}
 
 // denyAll is what denies everything by a rule.
 func denyAll(rule uint32) verdicts { return verdicts{headKey: {Rule: rule}} }
 
 // find returns the entry with the longest prefix that a key's prefix lies in, else the head.
-func (v verdicts) find(k weirPolicyKey) weirPolicyValue {
+func (v verdicts) find(k abi.WeirPolicyKey) abi.WeirPolicyValue {
 	for n := int(k.Len); n >= 0; n-- {
 		k.Len, k.Port = uint8(n), nodestate.MaskPort(k.Port, uint8(n))
 		if e, ok := v[k]; ok {
 			return e
 		}
 	}
-	return v[weirPolicyKey{Head: 1, Sources: k.Sources}]
+	return v[abi.WeirPolicyKey{Head: 1, Sources: k.Sources}]
 }
 
 // under adds the entries as they are written for a set and a class.
@@ -44,14 +45,14 @@ func (v verdicts) under(out []policyEntry, set, class uint64) []policyEntry {
 // intersection makes the verdicts that allow what two others both allow.
 type intersection struct {
 	a, b, out verdicts
-	tables    map[[2]uint16]uint16          // of source ports: that of each, 0 = allows all; and the number here
-	bySources [2]map[uint16][]weirPolicyKey // of a and b
+	tables    map[[2]uint16]uint16              // of source ports: that of each, 0 = allows all; and the number here
+	bySources [2]map[uint16][]abi.WeirPolicyKey // of a and b
 }
 
 // intersect returns what both allow. A denial bears the rule of the one that denies. Where it would
 // take more tables of source ports than have numbers, what is left is denied by no rule.
 func intersect(a, b verdicts) verdicts {
-	m := &intersection{a: a, b: b, out: verdicts{}, tables: map[[2]uint16]uint16{}, bySources: [2]map[uint16][]weirPolicyKey{a.bySources(), b.bySources()}}
+	m := &intersection{a: a, b: b, out: verdicts{}, tables: map[[2]uint16]uint16{}, bySources: [2]map[uint16][]abi.WeirPolicyKey{a.bySources(), b.bySources()}}
 	x, y := a[headKey], b[headKey]
 	head := m.value(x, y)
 	head.Protos, head.Lens = x.Protos|y.Protos, x.Lens|y.Lens
@@ -67,12 +68,12 @@ func intersect(a, b verdicts) verdicts {
 }
 
 // bySources returns the keys of the entries of each table of source ports.
-func (v verdicts) bySources() map[uint16][]weirPolicyKey {
-	var out map[uint16][]weirPolicyKey
+func (v verdicts) bySources() map[uint16][]abi.WeirPolicyKey {
+	var out map[uint16][]abi.WeirPolicyKey
 	for k := range v {
 		if k.Sources != 0 && k.Head == 0 {
 			if out == nil {
-				out = map[uint16][]weirPolicyKey{}
+				out = map[uint16][]abi.WeirPolicyKey{}
 			}
 			out[k.Sources] = append(out[k.Sources], k)
 		}
@@ -82,31 +83,31 @@ func (v verdicts) bySources() map[uint16][]weirPolicyKey {
 
 // value is what two verdicts on the same packets allow. It is logged where one of them is; a denial
 // of all source ports does not ask the other's table of them.
-func (m *intersection) value(x, y weirPolicyValue) weirPolicyValue {
+func (m *intersection) value(x, y abi.WeirPolicyValue) abi.WeirPolicyValue {
 	switch {
-	case x.Sources == 0 && x.Verdict&policyAllow == 0:
+	case x.Sources == 0 && x.Verdict&abi.PolicyAllow == 0:
 		return logged(x, y)
-	case y.Sources == 0 && y.Verdict&policyUndecided != 0 && x.Sources == 0:
+	case y.Sources == 0 && y.Verdict&abi.PolicyUndecided != 0 && x.Sources == 0:
 		return logged(x, y) // an allowance of a packet by itself is one, before the change or after it
-	case y.Sources == 0 && (y.Verdict&policyAllow == 0 || x.Sources == 0):
+	case y.Sources == 0 && (y.Verdict&abi.PolicyAllow == 0 || x.Sources == 0):
 		return logged(y, x)
 	}
 	key := [2]uint16{x.Sources, y.Sources}
 	n, ok := m.tables[key]
 	if !ok && len(m.tables) == sourceBase-1 {
-		return weirPolicyValue{}
+		return abi.WeirPolicyValue{}
 	}
 	if !ok {
 		n = uint16(len(m.tables) + 1)
 		m.tables[key] = n
 		m.table(n, x, y)
 	}
-	return weirPolicyValue{Sources: n}
+	return abi.WeirPolicyValue{Sources: n}
 }
 
 // table makes a table of source ports.
-func (m *intersection) table(n uint16, x, y weirPolicyValue) {
-	side := func(v verdicts, of weirPolicyValue, k weirPolicyKey) weirPolicyValue {
+func (m *intersection) table(n uint16, x, y abi.WeirPolicyValue) {
+	side := func(v verdicts, of abi.WeirPolicyValue, k abi.WeirPolicyKey) abi.WeirPolicyValue {
 		if of.Sources == 0 {
 			return of
 		}
@@ -115,7 +116,7 @@ func (m *intersection) table(n uint16, x, y weirPolicyValue) {
 		}
 		return v.find(k)
 	}
-	k := weirPolicyKey{Head: 1, Sources: n}
+	k := abi.WeirPolicyKey{Head: 1, Sources: n}
 	hx, hy := side(m.a, x, k), side(m.b, y, k)
 	head := m.value(plain(hx), plain(hy))
 	if x.Sources != 0 {
@@ -135,14 +136,14 @@ func (m *intersection) table(n uint16, x, y weirPolicyValue) {
 }
 
 // plain is a verdict alone.
-func plain(v weirPolicyValue) weirPolicyValue {
-	return weirPolicyValue{Rule: v.Rule, Verdict: v.Verdict}
+func plain(v abi.WeirPolicyValue) abi.WeirPolicyValue {
+	return abi.WeirPolicyValue{Rule: v.Rule, Verdict: v.Verdict}
 }
 
 // logged is a verdict alone that is logged where another one is, too.
-func logged(v, other weirPolicyValue) weirPolicyValue {
+func logged(v, other abi.WeirPolicyValue) abi.WeirPolicyValue {
 	v = plain(v)
-	v.Verdict |= other.Verdict & policyLog
+	v.Verdict |= other.Verdict & abi.PolicyLog
 	return v
 }
 
@@ -175,7 +176,7 @@ func (t *tables) policyDiff(s *survey, b *transition, more map[setClass]bool) *p
 	if len(b.classes) == 0 {
 		clear(classes)
 	}
-	wanted := func(k weirPolicyKey) bool {
+	wanted := func(k abi.WeirPolicyKey) bool {
 		return whole[k.Set] || classes[k.Peer] && (s.old[k.Set] || s.new[k.Set]) || len(more) > 0 && more[setClass{k.Set, k.Peer}]
 	}
 	h := &policyDiff{before: newSetVerdicts(), after: newSetVerdicts(), rules: s.rules}
@@ -202,7 +203,7 @@ func newSetVerdicts() setVerdicts {
 	return setVerdicts{by: map[setClass]verdicts{}, heads: map[uint64][]uint64{}}
 }
 
-func (y *setVerdicts) note(k weirPolicyKey, v weirPolicyValue) {
+func (y *setVerdicts) note(k abi.WeirPolicyKey, v abi.WeirPolicyValue) {
 	at := setClass{k.Set, k.Peer}
 	if y.by[at] == nil {
 		y.by[at] = verdicts{}
@@ -225,7 +226,7 @@ func (y *setVerdicts) complete() {
 // of returns what a set says of a class. No set allows everything.
 func (y *setVerdicts) of(set, class uint64, rules map[uint64]uint32) verdicts {
 	if set == 0 {
-		return verdicts{headKey: {Verdict: policyAllow}}
+		return verdicts{headKey: {Verdict: abi.PolicyAllow}}
 	}
 	for _, c := range []uint64{class, 0} {
 		if v := y.by[setClass{set, c}]; v != nil {

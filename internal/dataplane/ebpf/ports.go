@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -19,8 +20,8 @@ import (
 // what it stands for is written, and cleared after that is gone.
 type ports struct {
 	m      *ebpf.Map
-	holds  [portWords]weirPortBits // what the map holds
-	want   [portWords]weirPortBits
+	holds  [abi.PortWords]abi.WeirPortBits // what the map holds
+	want   [abi.PortWords]abi.WeirPortBits
 	stale  map[int]struct{} // words whose two sides may differ
 	writes *uint64
 	errs   map[int]error // by word: those that could not be written
@@ -38,26 +39,17 @@ type portUse struct {
 	bit  uint8
 }
 
-// The bits, enum port_bit of the programs.
-const (
-	portWords       = 8192
-	portTCPFrontend = 1
-	portTCPHost     = 4
-	portShiftUDP    = 1
-	portShiftSCTP   = 4
-)
-
 func newPorts(m *ebpf.Map, writes *uint64) *ports {
 	return &ports{m: m, writes: writes, uses: map[portUse]int{}, stale: map[int]struct{}{}, errs: map[int]error{}}
 }
 
 func (p *ports) load() error {
-	for i := range portWords {
+	for i := range abi.PortWords {
 		p.stale[i] = struct{}{}
 	}
-	keys := make([]uint32, portWords)
+	keys := make([]uint32, abi.PortWords)
 	var cursor ebpf.MapBatchCursor
-	for done := 0; done < portWords; {
+	for done := 0; done < abi.PortWords; {
 		n, err := p.m.BatchLookup(&cursor, keys[done:], p.holds[done:], nil)
 		done += n
 		if errors.Is(err, ebpf.ErrKeyNotExist) || n == 0 {
@@ -75,9 +67,9 @@ func (p *ports) desire(s *nodestate.State, addrs bool) {
 	for f, c := range nodestate.Changes(p.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		switch {
 		case c.Is && !c.Was:
-			p.use(f.Port, f.Proto, portTCPFrontend, 1)
+			p.use(f.Port, f.Proto, abi.PortTCPFrontend, 1)
 		case c.Was && !c.Is:
-			p.use(f.Port, f.Proto, portTCPFrontend, -1)
+			p.use(f.Port, f.Proto, abi.PortTCPFrontend, -1)
 		}
 	}
 	p.seenFrontends = s.Frontends
@@ -120,7 +112,7 @@ func hostAddrs(s *nodestate.State) map[netip.Addr]struct{} {
 func (p *ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, backends []nodestate.Backend, n int) {
 	for _, b := range backends {
 		if _, ok := hosts[b.Addr]; ok {
-			p.use(b.Port, id.Proto, portTCPHost, n)
+			p.use(b.Port, id.Proto, abi.PortTCPHost, n)
 		}
 	}
 }
@@ -130,9 +122,9 @@ func (p *ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, b
 func (p *ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
 	switch proto {
 	case model.ProtocolUDP:
-		bit <<= portShiftUDP
+		bit <<= abi.PortShiftUDP
 	case model.ProtocolSCTP:
-		bit <<= portShiftSCTP
+		bit <<= abi.PortShiftSCTP
 	case model.ProtocolTCP:
 	default:
 		return

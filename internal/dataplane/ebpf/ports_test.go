@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
@@ -78,9 +79,9 @@ func TestFlowsThatBeginAtOnce(t *testing.T) {
 	for n := range pairs {
 		var seen [2]uint16 // by the backend
 		for i, dst := range to {
-			port := be16(uint16(1000 + n))
+			port := abi.Be16(uint16(1000 + n))
 			key := flowKeyOf(unix.IPPROTO_TCP, fmt.Sprintf("%s:%d", a, 1000+n), dst)
-			var flow flowValue[ip4]
+			var flow abi.FlowValue[abi.Ip4]
 			if err := o.Maps["weir_flows_new"].Lookup(key, &flow); err != nil {
 				t.Fatalf("flow %d to %s: %v", n, dst, err)
 			}

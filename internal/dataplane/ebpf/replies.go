@@ -4,17 +4,19 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // replyNames are the words for enum answer of bpf/abi.h.
 var replyNames = map[uint32]string{
-	1:  "port unreachable",
-	2:  "time exceeded",
-	3:  "too big",
-	4:  "host unreachable",
-	5:  "reset",
-	14: "limited",
-	15: "failed",
+	abi.AnswerPortUnreachable: "port unreachable",
+	abi.AnswerTimeExceeded:    "time exceeded",
+	abi.AnswerTooBig:          "too big",
+	abi.AnswerHostUnreachable: "host unreachable",
+	abi.AnswerReset:           "reset",
+	abi.AnswerLimited:         "limited",
+	abi.AnswerFailed:          "failed",
 }
 
 // Answers counts the packets that the programs answered by themselves (ICMP errors), by what they

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // exhaustedRecent is for how long a pod counts as one that has used up its ports for source NAT.
@@ -19,12 +21,9 @@ type Spent struct {
 	Recent   bool   // it goes on
 }
 
-// exhaustedValue is struct spent of bpf/abi.h.
-type exhaustedValue struct{ Replaced, Refused uint64 }
-
 // exhaustedNote is what was read last of a pod, and when that changed.
 type exhaustedNote struct {
-	value exhaustedValue
+	value abi.ExhaustedValue
 	since time.Time
 }
 
@@ -36,7 +35,7 @@ func (d *Driver) Spent() ([]Spent, error) {
 	var out []Spent
 	for _, l := range d.both() {
 		m := l.Maps["weir_spent"]
-		key, v := make([]byte, m.KeySize()), exhaustedValue{}
+		key, v := make([]byte, m.KeySize()), abi.ExhaustedValue{}
 		it := m.Iterate()
 		for it.Next(&key, &v) {
 			a, ok := netip.AddrFromSlice(key)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // TestStack: no chain of calls takes more of the stack than kernels like 6.1 allow, which count
@@ -15,7 +17,7 @@ import (
 func TestStack(t *testing.T) {
 	t.Parallel()
 	const most, step = 512, 32
-	for family, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: loadWeir, ipv6Name: loadWeir6} {
+	for family, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: abi.LoadWeir, ipv6Name: abi.LoadWeir6} {
 		spec, err := read()
 		must(t, err)
 		for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {

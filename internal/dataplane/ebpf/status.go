@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -41,13 +42,13 @@ func (d *Driver) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st := Status{
-		ABI: abiNumber, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
+		ABI: abi.Number, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
 		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.counts.reevaluated + d.tables.counts.quiet + d.tables.counts.epochs,
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
 		Entries: d.tables.entries(), Arrival: d.arrival(),
 	}
 	for _, l := range d.both() {
-		if n, err := readCount(l.Maps["weir_counts"], countUntracked); err == nil {
+		if n, err := readCount(l.Maps["weir_counts"], abi.CountUntracked); err == nil {
 			st.Late += n
 		}
 	}
@@ -83,8 +84,8 @@ func (o *Offline) Drops() ([]Drop, error) { return readDrops(o.Maps["weir_drops"
 
 func readDrops(m *ebpf.Map) ([]Drop, error) {
 	var out []Drop
-	var key weirDropKey
-	var cpus []weirDropValue
+	var key abi.WeirDropKey
+	var cpus []abi.WeirDropValue
 	it := m.Iterate()
 	for it.Next(&key, &cpus) {
 		drop := Drop{Reason: key.Reason, Rule: nodestate.RuleID(key.Rule)}

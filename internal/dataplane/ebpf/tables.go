@@ -7,25 +7,26 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // tables are all maps that a state is written to, without anything that is attached: those that
 // both families share, and those of each.
 type tables struct {
-	policy       *table[weirPolicyKey, weirPolicyValue]
-	hosts        *table[weirHostKey, weirHostValue]
-	would        *table[weirHostKey, weirHostValue] // of host endpoints, with the staged policies in force
+	policy       *table[abi.WeirPolicyKey, abi.WeirPolicyValue]
+	hosts        *table[abi.WeirHostKey, abi.WeirHostValue]
+	would        *table[abi.WeirHostKey, abi.WeirHostValue] // of host endpoints, with the staged policies in force
 	ports        *ports
 	families     []family
 	counts       *counts
-	temps        map[weirPolicyKey]struct{} // of transition that are not crossed yet
-	interims     map[uint64]interim         // what their classes and sets stand between
-	held         bool                       // what was is still needed: the last change is not crossed
-	policies     uint64                     // counts what verdicts should be, as it changes
-	inPlace      map[setClass]bool          // what must not be written in any order
-	inPlaceErr   error                      // why it is not
-	graceDue     bool                       // programs may have read something that was written since
+	temps        map[abi.WeirPolicyKey]struct{} // of transition that are not crossed yet
+	interims     map[uint64]interim             // what their classes and sets stand between
+	held         bool                           // what was is still needed: the last change is not crossed
+	policies     uint64                         // counts what verdicts should be, as it changes
+	inPlace      map[setClass]bool              // what must not be written in any order
+	inPlaceErr   error                          // why it is not
+	graceDue     bool                           // programs may have read something that was written since
 	inPlaceCount InPlaceChanges
 
 	policyFresh bool // policy was read from the map and not compared with a state yet
@@ -105,9 +106,9 @@ type family interface {
 func newTables(families ...*loaded) *tables {
 	shared := families[0].Maps
 	t := &tables{counts: &counts{}}
-	t.policy = newTable[weirPolicyKey, weirPolicyValue]("weir_policy", shared["weir_policy"], showPolicy, &t.counts.reevaluated)
-	t.hosts = newTable[weirHostKey, weirHostValue]("weir_hosts", shared["weir_hosts"], showHost, &t.counts.reevaluated)
-	t.would = newTable[weirHostKey, weirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], showHost, &t.counts.quiet)
+	t.policy = newTable[abi.WeirPolicyKey, abi.WeirPolicyValue]("weir_policy", shared["weir_policy"], abi.ShowPolicy, &t.counts.reevaluated)
+	t.hosts = newTable[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts", shared["weir_hosts"], abi.ShowHost, &t.counts.reevaluated)
+	t.would = newTable[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], abi.ShowHost, &t.counts.quiet)
 	t.ports = newPorts(shared["weir_ports"], &t.counts.quiet)
 	for _, l := range families {
 		t.families = append(t.families, l.tables(t.counts))
@@ -196,7 +197,7 @@ func (t *tables) writeVerdicts() {
 				broken[setClass{k.Set, k.Peer}] = true
 			}
 		}
-		t.policy.write(func(k weirPolicyKey, _ weirPolicyValue) error {
+		t.policy.write(func(k abi.WeirPolicyKey, _ abi.WeirPolicyValue) error {
 			switch {
 			case rank(k) != pass, len(t.inPlace) > 0 && t.inPlace[setClass{k.Set, k.Peer}]:
 				return errLater
@@ -209,7 +210,7 @@ func (t *tables) writeVerdicts() {
 }
 
 // rank orders verdicts: those of a higher one lead to those of a lower one.
-func rank(k weirPolicyKey) int {
+func rank(k abi.WeirPolicyKey) int {
 	switch {
 	case k.Head == 0:
 		return 0
@@ -268,16 +269,16 @@ func (t *tables) removeVerdicts() (again bool) {
 	used := map[uint64]bool{}
 	t.setsInUse(used)
 	wait := true
-	for _, due := range []func(weirPolicyKey) bool{
-		func(k weirPolicyKey) bool { return rank(k) == 2 && k.Peer == 0 },
-		func(k weirPolicyKey) bool { return rank(k) == 2 },
-		func(k weirPolicyKey) bool { return !t.headGoes(setClass{k.Set, k.Peer}) },
+	for _, due := range []func(abi.WeirPolicyKey) bool{
+		func(k abi.WeirPolicyKey) bool { return rank(k) == 2 && k.Peer == 0 },
+		func(k abi.WeirPolicyKey) bool { return rank(k) == 2 },
+		func(k abi.WeirPolicyKey) bool { return !t.headGoes(setClass{k.Set, k.Peer}) },
 	} {
 		if wait {
 			waitGrace()
 			wait = false
 		}
-		t.policy.remove(func(k weirPolicyKey) error {
+		t.policy.remove(func(k abi.WeirPolicyKey) error {
 			if t.held && used[k.Set] || !due(k) {
 				return errLater
 			}

@@ -1,4 +1,4 @@
-package ebpf
+package abi
 
 import (
 	"net/netip"
@@ -10,17 +10,17 @@ import (
 // values are handed to the kernel by pointer (see table).
 
 type (
-	ip4 [4]byte
-	ip6 [16]byte
+	Ip4 [4]byte
+	Ip6 [16]byte
 )
 
-// address is an address as the maps hold it, in network byte order. The zero value is none.
-type address interface {
-	ip4 | ip6
+// Address is an address as the maps hold it, in network byte order. The zero value is none.
+type Address interface {
+	Ip4 | Ip6
 	comparable
 }
 
-type addrValue[A address] struct {
+type AddrValue[A Address] struct {
 	Kind        uint8
 	Flags       uint8
 	Mac         [6]uint8
@@ -32,29 +32,29 @@ type addrValue[A address] struct {
 	EgressRule  uint32
 }
 
-func (v addrValue[A]) sameSets(o addrValue[A]) bool {
+func (v AddrValue[A]) SameSets(o AddrValue[A]) bool {
 	return v.IngressSet == o.IngressSet && v.EgressSet == o.EgressSet
 }
 
-type prefixKey[A address] struct {
+type PrefixKey[A Address] struct {
 	Len  uint32
 	Addr A
 }
 
-type routeValue[A address] struct {
+type RouteValue[A Address] struct {
 	Node  A
 	Flags uint32
 }
 
-type svcKey[A address] struct {
+type SvcKey[A Address] struct {
 	Addr  A
 	Port  uint16
 	Proto uint8
 	Scope uint8
 }
 
-type svcValue[A address] struct {
-	Id       svcKey[A]
+type SvcValue[A Address] struct {
+	Id       SvcKey[A]
 	Count    uint32
 	Local    uint32
 	Flags    uint32
@@ -63,29 +63,29 @@ type svcValue[A address] struct {
 	Table    uint32
 }
 
-type rangeKey[A address] struct {
+type RangeKey[A Address] struct {
 	Len  uint32
-	Id   svcKey[A]
+	Id   SvcKey[A]
 	Addr A
 }
 
-type backendKey[A address] struct {
-	Svc  svcKey[A]
+type BackendKey[A Address] struct {
+	Svc  SvcKey[A]
 	Slot uint32
 }
 
-type backend[A address] struct {
+type Backend[A Address] struct {
 	Addr  A
 	Port  uint16
 	Flags uint16
 }
 
-type liveKey[A address] struct {
-	Svc     svcKey[A]
-	Backend backend[A]
+type LiveKey[A Address] struct {
+	Svc     SvcKey[A]
+	Backend Backend[A]
 }
 
-type settings[A address] struct {
+type Settings[A Address] struct {
 	Epoch         uint32
 	Flags         uint32
 	Node          A
@@ -94,7 +94,7 @@ type settings[A address] struct {
 	SnatMin       uint16
 	SnatMax       uint16
 	HostNetns     uint64
-	Timeouts      [10]uint32
+	Timeouts      [NumTimeouts]uint32
 	PerSecond     uint32
 	TunnelMtu     uint32
 	HostIfindex   uint32
@@ -104,17 +104,17 @@ type settings[A address] struct {
 	FlowsEach     uint32
 }
 
-// toAddr returns an address of the family as the maps hold it. Any other address is none, which no
+// ToAddr returns an address of the family as the maps hold it. Any other address is none, which no
 // table has as a key but for node ports.
-func toAddr[A address](a netip.Addr) A {
+func ToAddr[A Address](a netip.Addr) A {
 	var out A
 	a = a.Unmap()
 	switch p := any(&out).(type) {
-	case *ip4:
+	case *Ip4:
 		if a.Is4() {
 			*p = a.As4()
 		}
-	case *ip6:
+	case *Ip6:
 		if a.Is6() {
 			*p = a.As16()
 		}
@@ -122,19 +122,37 @@ func toAddr[A address](a netip.Addr) A {
 	return out
 }
 
-func fromAddr[A address](v A) netip.Addr {
+func FromAddr[A Address](v A) netip.Addr {
 	switch a := any(v).(type) {
-	case ip4:
+	case Ip4:
 		return netip.AddrFrom4(a)
-	case ip6:
+	case Ip6:
 		return netip.AddrFrom16(a)
 	}
 	return netip.Addr{}
 }
 
-// carries reports whether an address is of the family.
-func carries[A address](a netip.Addr) bool {
+// Carries reports whether an address is of the family.
+func Carries[A Address](a netip.Addr) bool {
 	var family A
-	_, four := any(family).(ip4)
+	_, four := any(family).(Ip4)
 	return a.IsValid() && (a.Is4() || a.Is4In6()) == four
 }
+
+// SockKey and SockValue are struct sock_key and sock_value.
+type SockKey[A Address] struct {
+	Cookie [2]uint32
+	Addr   A
+	Port   uint16
+	Proto  uint16
+}
+
+type SockValue[A Address] struct {
+	Addr A
+	Port uint16
+	Pad  uint16
+	Svc  SvcKey[A]
+}
+
+// ExhaustedValue is struct spent of bpf/abi.h.
+type ExhaustedValue struct{ Replaced, Refused uint64 }
