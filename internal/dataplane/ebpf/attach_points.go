@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -19,40 +21,40 @@ import (
 const attachAtOnce = 8
 
 // sites returns where programs belong, with the interfaces' names.
-func (d *Driver) sites() map[site]string {
-	out := map[site]string{}
-	both := func(index int, name string, in, eg hook) {
-		out[site{index, in}], out[site{index, eg}] = name, name
+func (d *Driver) sites() map[attach.Site]string {
+	out := map[attach.Site]string{}
+	both := func(index int, name string, in, eg attach.Hook) {
+		out[attach.Site{Ifindex: index, Hook: in}], out[attach.Site{Ifindex: index, Hook: eg}] = name, name
 	}
 	for _, a := range d.state.Addrs {
 		if a.Kind != nodestate.AddrEndpoint {
 			continue
 		}
 		if index := d.ifindex(a); index != 0 {
-			both(index, a.Interface, fromWorkload, toWorkload)
+			both(index, a.Interface, attach.FromWorkload, attach.ToWorkload)
 		}
 	}
 	for index, name := range d.uplinks {
-		if _, pod := out[site{index, fromWorkload}]; !pod {
-			both(index, name, fromUplink, toUplink)
-			if d.programs.prog[arrive.name] != nil {
-				out[site{index, arrive}] = name
+		if _, pod := out[attach.Site{Ifindex: index, Hook: attach.FromWorkload}]; !pod {
+			both(index, name, attach.FromUplink, attach.ToUplink)
+			if d.programs.Prog[arrive.Name] != nil {
+				out[attach.Site{Ifindex: index, Hook: arrive}] = name
 			}
 		}
 	}
 	if d.devices.host != nil {
-		out[site{d.devices.host.index, toUplink}] = hostDevice
+		out[attach.Site{Ifindex: d.devices.host.Index, Hook: attach.ToUplink}] = hostdev.HostDevice
 	}
 	if d.devices.tunnel != nil {
-		out[site{d.devices.tunnel.index, fromTunnel}] = tunnelDevice
+		out[attach.Site{Ifindex: d.devices.tunnel.Index, Hook: attach.FromTunnel}] = hostdev.TunnelDevice
 	}
 	if d.opts.Cgroup != "" {
-		for _, h := range cgroupHooks {
-			out[site{0, h}] = "cgroup"
+		for _, h := range attach.CgroupHooks {
+			out[attach.Site{Ifindex: 0, Hook: h}] = "cgroup"
 		}
 		if d.six != nil {
-			for _, h := range cgroupHooks6 {
-				out[site{0, h}] = "cgroup"
+			for _, h := range attach.CgroupHooks6 {
+				out[attach.Site{Ifindex: 0, Hook: h}] = "cgroup"
 			}
 		}
 	}
@@ -64,41 +66,41 @@ func (d *Driver) sites() map[site]string {
 // next one.
 func (d *Driver) attachAll(strays bool) []error {
 	var errs []error
-	wanted := map[site]bool{}
+	wanted := map[attach.Site]bool{}
 	clear(d.absent)
 	room := cmp.Or(d.opts.AttachAtOnce, attachAtOnce)
 	sites := d.sites()
-	order := slices.SortedFunc(maps.Keys(sites), func(a, b site) int { return cmp.Compare(a.rank(), b.rank()) })
+	order := slices.SortedFunc(maps.Keys(sites), func(a, b attach.Site) int { return cmp.Compare(a.Rank(), b.Rank()) })
 	for _, s := range order {
 		name := sites[s]
 		wanted[s] = true
-		if d.programs.has(s) || s.hook == arrive && !d.untracked.due(s.ifindex) {
+		if d.programs.Has(s) || s.Hook == arrive && !d.untracked.due(s.Ifindex) {
 			continue
 		}
-		if room <= 0 && s.ifindex != 0 && d.importing != nil && d.opts.TakeOver == TakeAll {
+		if room <= 0 && s.Ifindex != 0 && d.importing != nil && d.opts.TakeOver == TakeAll {
 			return append(errs, dataplane.ErrUnfinished)
 		}
 		// A new clsact qdisc makes a device drop what it sends for a grace period of RCU: where a
 		// pod is in the middle of something, and another data plane goes on meanwhile, its link is
 		// waited for.
 		quick := d.started || d.importing != nil && d.opts.TakeOver == TakeTranslated
-		err := d.programs.ensure(s, quick && (s.hook == fromWorkload || s.hook == toWorkload))
-		if err == nil && s.ifindex != 0 {
+		err := d.programs.Ensure(s, quick && (s.Hook == attach.FromWorkload || s.Hook == attach.ToWorkload))
+		if err == nil && s.Ifindex != 0 {
 			room--
 		}
 		switch {
-		case errors.Is(err, errAbsent):
+		case errors.Is(err, attach.ErrAbsent):
 			d.absent[s] = name
-		case s.hook == arrive:
-			d.untracked.tried(s.ifindex, name, err, d.log)
+		case s.Hook == arrive:
+			d.untracked.tried(s.Ifindex, name, err, d.log)
 		case err != nil:
-			errs = append(errs, &dataplane.KeyError{Table: "programs", Key: name + " " + s.hook.name, Err: err})
-		case s.ifindex != 0 && (s.hook == fromWorkload || s.hook == fromUplink):
-			d.relax(s.ifindex, name)
+			errs = append(errs, &dataplane.KeyError{Table: "programs", Key: name + " " + s.Hook.Name, Err: err})
+		case s.Ifindex != 0 && (s.Hook == attach.FromWorkload || s.Hook == attach.FromUplink):
+			d.relax(s.Ifindex, name)
 			d.attached = time.Now()
 		}
 	}
-	if err := d.programs.retain(wanted, strays); err != nil {
+	if err := d.programs.Retain(wanted, strays); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "detach", Err: err})
 	}
 	return errs
@@ -120,6 +122,6 @@ func (d *Driver) relax(ifindex int, name string) {
 		d.log.Warn("could not relax the reverse-path check; packets of pods may be dropped when it is strict", "interface", name, "error", err)
 	}
 	if changed {
-		d.log.Info("reverse-path check was strict and is loose now: routes to pods lead to "+hostDevice, "interface", name)
+		d.log.Info("reverse-path check was strict and is loose now: routes to pods lead to "+hostdev.HostDevice, "interface", name)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -38,7 +39,7 @@ type loading struct {
 	untracked []*untrackedPrograms // of doNotTrack, by family as in Driver.both; none = not asked for, or not loaded
 }
 
-// importing reports whether the programs are loaded, or cannot be.
+// over reports whether the programs are loaded, or cannot be.
 func (p *loading) over() bool {
 	select {
 	case <-p.done:
@@ -111,14 +112,14 @@ func (d *Driver) Loaded(ctx context.Context) error {
 // endLoading makes the programs that were loaded in the background those to attach.
 func (d *Driver) endLoading() error {
 	p := d.loading
-	if err := d.programs.offer("", p.four.Programs); err != nil {
+	if err := d.programs.Offer("", p.four.Programs); err != nil {
 		return err
 	}
 	d.loading = nil
 	d.loaded.install(p.four)
 	if p.six != nil {
 		d.six.install(p.six)
-		p.err6 = d.programs.offer(ipv6Prefix, d.six.Programs)
+		p.err6 = d.programs.Offer(attach.Ipv6Prefix, d.six.Programs)
 	}
 	if p.err6 != nil { // ensureIPv6 tries again
 		d.tables.families = d.tables.families[:1]

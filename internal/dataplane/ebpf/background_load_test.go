@@ -13,6 +13,8 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -48,11 +50,11 @@ func TestTablesBeforePrograms(t *testing.T) {
 			t.Errorf("routes %v, epoch %d after %d", got.Routes, d.Status().Epoch, epoch)
 		}
 	}
-	if len(d.programs.at) > 0 || d.started {
+	if len(d.programs.At) > 0 || d.started {
 		t.Error("programs were attached before they were loaded")
 	}
 	now := d.tables.families[0].(*familyTables[abi.Ip4]).current
-	if now.HostIfindex == 0 || int(now.HostIfindex) != b.link(hostDevice).Attrs().Index {
+	if now.HostIfindex == 0 || int(now.HostIfindex) != b.link(hostdev.HostDevice).Attrs().Index {
 		t.Errorf("the settings say that weir0 is interface %d", now.HostIfindex)
 	}
 	goOn()
@@ -61,7 +63,7 @@ func TestTablesBeforePrograms(t *testing.T) {
 	if after := linkIDs(t, d); len(after) != len(links) {
 		t.Errorf("links before %v, after %v", links, after)
 	}
-	if broken := d.programs.broken(); len(broken) != 0 || d.Status().Epoch != epoch+1 {
+	if broken := d.programs.Broken(); len(broken) != 0 || d.Status().Epoch != epoch+1 {
 		t.Errorf("broken: %v, epoch %d", broken, d.Status().Epoch)
 	}
 }
@@ -85,7 +87,7 @@ func TestCloseBeforeProgramsAreLoaded(t *testing.T) {
 	b.edit = nil
 	d = b.open(t)
 	applied(t, d, s)
-	if broken := d.programs.broken(); len(broken) != 0 {
+	if broken := d.programs.Broken(); len(broken) != 0 {
 		t.Errorf("broken: %v", broken)
 	}
 }
@@ -119,7 +121,7 @@ func TestProgramsBeforeTables(t *testing.T) {
 			other, err := ebpf.NewMap(spec.Maps["weir_addrs"])
 			must(t, err)
 			defer other.Close()
-			must(t, pinOver(other, path))
+			must(t, bpffs.PinOver(other, path))
 		}},
 		{name: "a map is missing", before: func() { must(t, os.Remove(filepath.Join(mapsDir(b.bpffs), "weir_routes"))) }},
 		{name: "a map changes its size", edit: func(o *Options) { o.Sizes["weir_services"] = 1000 }},

@@ -18,6 +18,8 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -72,14 +74,14 @@ type Driver struct {
 	removingIPv6 bool            // something of IPv6 is still there that should go
 	narrow       map[string]bool // our devices whose MTU is too small for IPv6
 	tables       *tables
-	programs     *attachments
+	programs     *attach.Attachments
 	untracked    untracked
 	machine      machine
 	state        *nodestate.State // nil before the first Apply
 	devices      devices
 	uplinks      map[int]string // by interface index, as found last
 	pattern      *regexp.Regexp // that found them
-	absent       map[site]string
+	absent       map[attach.Site]string
 	started      bool // the first Apply is over: what earlier runs left is dealt with
 	carried      bool // what programs of an earlier run made is taken over
 	importing    *handoverImport
@@ -98,7 +100,7 @@ type Driver struct {
 
 // devices is what is known of our own devices.
 type devices struct {
-	host, tunnel *device
+	host, tunnel *hostdev.Device
 	fresh        map[string]bool // made since programs were attached last; still down
 }
 
@@ -135,14 +137,14 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	var by attacher = bpfLinks{cgroup: o.Cgroup}
+	var by attach.Attacher = attach.BpfLinks{Cgroup: o.Cgroup}
 	if o.NoTCX {
-		by = withoutTCX{bpfLinks{cgroup: o.Cgroup}}
+		by = attach.WithoutTCX{BpfLinks: attach.BpfLinks{Cgroup: o.Cgroup}}
 	}
 	d := &Driver{
-		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: newAttachments(by, links, o.Logger),
+		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: attach.NewAttachments(by, links, o.Logger),
 		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.TakeOver == TakeAll},
-		endRun:  func() {}, absent: map[site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
+		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}
 	if d.findEvaluating() {
 		d.beginLoading()
@@ -154,7 +156,7 @@ func New(o Options) (*Driver, error) {
 		return nil, err
 	}
 	l.install(programs)
-	if err := d.programs.offer("", l.Programs); err != nil {
+	if err := d.programs.Offer("", l.Programs); err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -284,8 +286,8 @@ func (d *Driver) reconcile(devices bool) error {
 	errs = append(errs, d.endTables(before)...)
 	if !d.started && len(errs) == 0 {
 		d.started = true
-		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.reused, "entries written", d.tables.counts.reevaluated+d.tables.counts.quiet,
-			"epoch", d.tables.epoch(), "programs attached", len(d.programs.at))
+		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.Reused, "entries written", d.tables.counts.reevaluated+d.tables.counts.quiet,
+			"epoch", d.tables.epoch(), "programs attached", len(d.programs.At))
 	}
 	d.note(errs)
 	return errors.Join(errs...)
@@ -333,27 +335,27 @@ func (d *Driver) prepareDevices() []error {
 			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: name, Err: err})
 		}
 	}
-	uplinkMTU := d.state.Settings.Tunnel.MTU + vxlanOverhead
+	uplinkMTU := d.state.Settings.Tunnel.MTU + hostdev.VxlanOverhead
 	if d.state.Settings.Tunnel.MTU <= 0 {
 		uplinkMTU = defaultMTU
 	}
-	host, made, err := ensureHostDevice(uplinkMTU)
-	fail(hostDevice, err)
+	host, made, err := hostdev.EnsureHostDevice(uplinkMTU)
+	fail(hostdev.HostDevice, err)
 	d.devices.host = host
 	if made {
-		d.devices.fresh[hostDevice], d.devices.fresh[hostPeer] = true, true
-		d.log.Info("made the host device", "device", hostDevice, "index", host.index)
+		d.devices.fresh[hostdev.HostDevice], d.devices.fresh[hostdev.HostPeer] = true, true
+		d.log.Info("made the host device", "device", hostdev.HostDevice, "index", host.Index)
 	}
 	if d.state.NeedsTunnel() {
-		tunnel, made, err := ensureTunnel(d.state.Settings.Tunnel.Port, uplinkMTU)
-		fail(tunnelDevice, err)
+		tunnel, made, err := hostdev.EnsureTunnel(d.state.Settings.Tunnel.Port, uplinkMTU)
+		fail(hostdev.TunnelDevice, err)
 		d.devices.tunnel = tunnel
 		if made {
-			d.devices.fresh[tunnelDevice] = true
-			d.log.Info("made the tunnel device", "device", tunnelDevice, "index", tunnel.index, "port", d.state.Settings.Tunnel.Port, "mtu", uplinkMTU)
+			d.devices.fresh[hostdev.TunnelDevice] = true
+			d.log.Info("made the tunnel device", "device", hostdev.TunnelDevice, "index", tunnel.Index, "port", d.state.Settings.Tunnel.Port, "mtu", uplinkMTU)
 		}
 	} else if d.devices.tunnel != nil || !d.started {
-		fail(tunnelDevice, removeTunnelIfOurs())
+		fail(hostdev.TunnelDevice, removeTunnelIfOurs())
 		d.devices.tunnel = nil
 	}
 	d.machine.host, d.machine.tunnel = indexOf(d.devices.host), indexOf(d.devices.tunnel)
@@ -366,18 +368,18 @@ const defaultMTU = 1500
 // removeTunnelIfOurs leaves a foreign device of the tunnel's name alone: no tunnel is wanted, so it
 // is nobody's concern.
 func removeTunnelIfOurs() error {
-	l, err := netlink.LinkByName(tunnelDevice)
+	l, err := netlink.LinkByName(hostdev.TunnelDevice)
 	if err != nil || l.Attrs().Alias != kernel.DeviceAlias {
 		return nil
 	}
-	return removeDevice(tunnelDevice)
+	return hostdev.RemoveDevice(hostdev.TunnelDevice)
 }
 
-func indexOf(d *device) int {
+func indexOf(d *hostdev.Device) int {
 	if d == nil {
 		return 0
 	}
-	return d.index
+	return d.Index
 }
 
 // openDevices brings our devices up, when their programs are attached, and sets routes.
@@ -389,24 +391,24 @@ func (d *Driver) openDevices() []error {
 		}
 	}
 	open := func(name string) {
-		up, err := setUp(name)
+		up, err := hostdev.SetUp(name)
 		fail(name, err)
 		if up && !d.devices.fresh[name] {
 			d.count.repaired("device", d.log, "brought a device up again", "device", name)
 		}
 		fail(name, kernel.TrustDevice(name))
-		if d.six != nil && name != hostPeer {
+		if d.six != nil && name != hostdev.HostPeer {
 			fail(name, d.carryIPv6(name))
 		}
 		delete(d.devices.fresh, name)
 	}
-	if d.devices.host != nil && d.programs.has(site{d.devices.host.index, toUplink}) {
-		open(hostPeer)
-		open(hostDevice)
+	if d.devices.host != nil && d.programs.Has(attach.Site{Ifindex: d.devices.host.Index, Hook: attach.ToUplink}) {
+		open(hostdev.HostPeer)
+		open(hostdev.HostDevice)
 		errs = append(errs, d.openRoutes()...)
 	}
-	if d.devices.tunnel != nil && d.programs.has(site{d.devices.tunnel.index, fromTunnel}) {
-		open(tunnelDevice)
+	if d.devices.tunnel != nil && d.programs.Has(attach.Site{Ifindex: d.devices.tunnel.Index, Hook: attach.FromTunnel}) {
+		open(hostdev.TunnelDevice)
 	}
 	if _, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward"); err != nil {
 		fail("ip_forward", err)
@@ -474,14 +476,14 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 }
 
 func (d *Driver) isUplink(name string) bool {
-	return name != hostDevice && name != hostPeer && name != tunnelDevice && d.pattern.MatchString(name)
+	return name != hostdev.HostDevice && name != hostdev.HostPeer && name != hostdev.TunnelDevice && d.pattern.MatchString(name)
 }
 
 // Close lets go of programs, maps and links. What is pinned goes on working.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.programs.close()
+	err := d.programs.Close()
 	d.dropImport()
 	families := d.both()
 	free := func() {

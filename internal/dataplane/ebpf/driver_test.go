@@ -20,6 +20,8 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -66,13 +68,13 @@ func TestAttachesToEverythingAndOnlyThat(t *testing.T) {
 	if !slices.Equal(st.Uplinks, []string{"eth0", "eth0p"}) || st.Endpoints != 4 || !st.Sockets || !st.Tunnel || len(st.Problems) != 0 {
 		t.Errorf("status %+v", st)
 	}
-	if want := 2*4 + 2*2 + 2 + len(cgroupHooks); len(d.programs.at) != want {
-		t.Errorf("%d programs attached, want %d", len(d.programs.at), want)
+	if want := 2*4 + 2*2 + 2 + len(attach.CgroupHooks); len(d.programs.At) != want {
+		t.Errorf("%d programs attached, want %d", len(d.programs.At), want)
 	}
 	entries, err := os.ReadDir(linksDir(b.bpffs))
 	must(t, err)
-	if len(entries) != len(d.programs.at) {
-		t.Errorf("%d links pinned for %d programs", len(entries), len(d.programs.at))
+	if len(entries) != len(d.programs.At) {
+		t.Errorf("%d links pinned for %d programs", len(entries), len(d.programs.At))
 	}
 }
 
@@ -81,14 +83,14 @@ func TestDevicesAndRoutes(t *testing.T) {
 	d := b.open(t)
 	s := sample(b)
 	applied(t, d, s)
-	host, tunnel := b.link(hostDevice), b.link(tunnelDevice)
+	host, tunnel := b.link(hostdev.HostDevice), b.link(hostdev.TunnelDevice)
 	if host.Attrs().Flags&net.FlagUp == 0 || tunnel.Attrs().Flags&net.FlagUp == 0 {
 		t.Error("a device is down")
 	}
 	if host.Attrs().HardwareAddr.String() != "ee:ee:ee:ee:ee:ee" {
 		t.Errorf("the host device has the MAC address %v", host.Attrs().HardwareAddr)
 	}
-	for name, path := range map[string][]string{"0": {hostDevice, "rp_filter"}, "1": {hostDevice, "accept_local"}} {
+	for name, path := range map[string][]string{"0": {hostdev.HostDevice, "rp_filter"}, "1": {hostdev.HostDevice, "accept_local"}} {
 		if v, err := kernel.Sysctl(append([]string{"net", "ipv4", "conf"}, path...)...); err != nil || strconv.Itoa(v) != name {
 			t.Errorf("%v is %d, %v", path, v, err)
 		}
@@ -106,7 +108,7 @@ func TestDevicesAndRoutes(t *testing.T) {
 	plain.Settings = s.Settings
 	plain.Settings.PoolRoutes = nil
 	applied(t, d, plain)
-	if _, err := netlink.LinkByName(tunnelDevice); err == nil {
+	if _, err := netlink.LinkByName(hostdev.TunnelDevice); err == nil {
 		t.Error("the tunnel device stays although nothing needs it")
 	}
 	routes, err = netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: host.Attrs().Index}, netlink.RT_FILTER_OIF)
@@ -127,7 +129,7 @@ func TestNodeAddressChanges(t *testing.T) {
 	moved := *s
 	moved.Settings.Node = netip.MustParseAddr("172.31.1.99")
 	applied(t, d, &moved)
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: b.link(hostDevice).Attrs().Index}, netlink.RT_FILTER_OIF)
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: b.link(hostdev.HostDevice).Attrs().Index}, netlink.RT_FILTER_OIF)
 	must(t, err)
 	if len(routes) != 1 || routes[0].Src.String() != "172.31.1.99" {
 		t.Errorf("routes %v", routes)
@@ -146,9 +148,9 @@ func TestNodeAddressChanges(t *testing.T) {
 func TestForeignDeviceAndRouteAreLeftAlone(t *testing.T) {
 	b := newBench(t)
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = tunnelDevice
+	attrs.Name = hostdev.TunnelDevice
 	must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: 4790}))
-	foreign := b.link(tunnelDevice)
+	foreign := b.link(hostdev.TunnelDevice)
 	t.Cleanup(func() { netlink.LinkDel(foreign) })
 	_, prefix, _ := net.ParseCIDR("10.244.0.0/16")
 	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: b.link("eth0").Attrs().Index, Dst: prefix, Scope: netlink.SCOPE_LINK}))
@@ -157,7 +159,7 @@ func TestForeignDeviceAndRouteAreLeftAlone(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error although the names are taken")
 	}
-	if b.link(tunnelDevice).Attrs().Index != foreign.Attrs().Index {
+	if b.link(hostdev.TunnelDevice).Attrs().Index != foreign.Attrs().Index {
 		t.Error("the foreign device was replaced")
 	}
 	routes, _ := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: prefix}, netlink.RT_FILTER_DST)
@@ -183,7 +185,7 @@ func TestRestartKeepsLinks(t *testing.T) {
 	if st := d.Status(); st.Epoch != epoch || st.Writes != 0 {
 		t.Errorf("epoch %d, then %d; %d writes", epoch, st.Epoch, st.Writes)
 	}
-	if broken := d.programs.broken(); len(broken) != 0 {
+	if broken := d.programs.Broken(); len(broken) != 0 {
 		t.Errorf("broken after restart: %v", broken)
 	}
 }
@@ -244,14 +246,14 @@ func endsBeforeTheEpochMoves(t *testing.T, b *bench, s, changed *nodestate.State
 func linkIDs(t *testing.T, d instance) map[string]int {
 	t.Helper()
 	ids := map[string]int{}
-	for s, at := range d.programs.at {
-		l, is := at.(bpfLink)
+	for s, at := range d.programs.At {
+		l, is := at.(attach.BpfLink)
 		if !is {
 			t.Skipf("%s has no link: this kernel has none for interfaces (TestConformanceWithoutTCX is about filters)", s)
 		}
 		info, err := l.Info()
 		must(t, err)
-		ids[s.pin()] = int(info.ID)
+		ids[s.Pin()] = int(info.ID)
 	}
 	return ids
 }
@@ -268,13 +270,13 @@ func TestNewEndpointBeginsQuickly(t *testing.T) {
 	applied(t, d, s)
 	ep := model.LocalEndpoint{Interface: b.ifaces[0].Name, IfIndex: b.ifaces[0].Index, Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}
 	must(t, d.Enforced(ep))
-	for _, h := range []hook{fromWorkload, toWorkload} {
-		if d.programs.at[site{ep.IfIndex, h}].pinned() {
-			t.Errorf("%s began with a link", h.name)
+	for _, h := range []attach.Hook{attach.FromWorkload, attach.ToWorkload} {
+		if d.programs.At[attach.Site{Ifindex: ep.IfIndex, Hook: h}].Pinned() {
+			t.Errorf("%s began with a link", h.Name)
 		}
 	}
 	// Somebody removes the qdisc.
-	must(t, netlink.QdiscDel(clsactQdisc(ep.IfIndex)))
+	must(t, netlink.QdiscDel(attach.ClsactQdisc(ep.IfIndex)))
 	if err := d.Enforced(ep); err == nil {
 		t.Error("enforced without a filter")
 	}
@@ -288,14 +290,14 @@ func TestNewEndpointBeginsQuickly(t *testing.T) {
 		d.check(false)
 	}
 	must(t, d.Enforced(ep))
-	for s, at := range d.programs.at {
-		if !at.pinned() {
+	for s, at := range d.programs.At {
+		if !at.Pinned() {
 			t.Errorf("%s did not get its link", s)
 		}
-		_, err := (clsact{}).reuse(s, "")
-		if backed := s.ifindex == ep.IfIndex && ofWorkload(s.hook); backed && err != nil {
+		_, err := (attach.Clsact{}).Reuse(s, "")
+		if backed := s.Ifindex == ep.IfIndex && attach.OfWorkload(s.Hook); backed && err != nil {
 			t.Errorf("%s lost the filter behind its link: %v", s, err)
-		} else if !backed && !ofWorkload(s.hook) && s.ifindex != 0 && err == nil {
+		} else if !backed && !attach.OfWorkload(s.Hook) && s.Ifindex != 0 && err == nil {
 			t.Errorf("%s has a filter", s)
 		}
 	}
@@ -318,14 +320,14 @@ func TestConformanceWithoutTCX(t *testing.T) {
 		must(t, d.Close())
 		d = b.open(t)
 		applied(t, d, s)
-		if d.programs.reused != len(d.programs.at) || len(d.programs.broken()) != 0 {
-			t.Errorf("%d of %d taken over, broken %v", d.programs.reused, len(d.programs.at), d.programs.broken())
+		if d.programs.Reused != len(d.programs.At) || len(d.programs.Broken()) != 0 {
+			t.Errorf("%d of %d taken over, broken %v", d.programs.Reused, len(d.programs.At), d.programs.Broken())
 		}
-		pod := site{b.ifaces[0].Index, fromWorkload}
+		pod := attach.Site{Ifindex: b.ifaces[0].Index, Hook: attach.FromWorkload}
 		none := *s
 		none.Addrs = map[netip.Addr]nodestate.Addr{}
 		applied(t, d, &none)
-		if err := (filter{filterName(pod)}).check(pod, 0); err == nil {
+		if err := (attach.Filter{Name: attach.FilterName(pod)}).Check(pod, 0); err == nil {
 			t.Error("the filter of an endpoint that is gone stays")
 		}
 	})
@@ -342,8 +344,8 @@ func TestRestartBeforeLinks(t *testing.T) {
 	applied(t, d, &none)
 	applied(t, d, s)
 	must(t, d.Close())
-	pod := site{b.ifaces[0].Index, fromWorkload}
-	if err := (filter{filterName(pod)}).check(pod, 0); err != nil {
+	pod := attach.Site{Ifindex: b.ifaces[0].Index, Hook: attach.FromWorkload}
+	if err := (attach.Filter{Name: attach.FilterName(pod)}).Check(pod, 0); err != nil {
 		t.Errorf("without an agent: %v", err)
 	}
 	d = b.open(t)
@@ -352,7 +354,7 @@ func TestRestartBeforeLinks(t *testing.T) {
 		t.Errorf("%d writes", st.Writes)
 	}
 	d.check(false)
-	if err := (filter{filterName(pod)}).check(pod, d.programs.ids[fromWorkload.name]); !d.programs.at[pod].pinned() || err != nil {
+	if err := (attach.Filter{Name: attach.FilterName(pod)}).Check(pod, d.programs.Ids[attach.FromWorkload.Name]); !d.programs.At[pod].Pinned() || err != nil {
 		t.Errorf("no link, or nothing behind it: %v", err)
 	}
 }
@@ -399,22 +401,26 @@ func TestRepair(t *testing.T) {
 		harm          func()
 		mended        func() bool
 	}{
-		{"link detached", "program", func() { must(t, d.programs.at[site{b.ifaces[1].Index, fromWorkload}].(bpfLink).Link.Detach()) },
-			func() bool { return len(d.programs.broken()) == 0 }},
+		{"link detached", "program", func() {
+			must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].(attach.BpfLink).Link.Detach())
+		},
+			func() bool { return len(d.programs.Broken()) == 0 }},
 		{"pin removed", "program", func() { must(t, os.Remove(filepath.Join(linksDir(b.bpffs), "cgroup-connect4"))) },
-			func() bool { return len(d.programs.broken()) == 0 }},
+			func() bool { return len(d.programs.Broken()) == 0 }},
 		{"another program in the link", "program", func() {
-			must(t, d.programs.at[site{b.ifaces[1].Index, fromWorkload}].update(site{b.ifaces[1].Index, fromWorkload}, d.programs.prog["to_uplink"]))
-		}, func() bool { return len(d.programs.broken()) == 0 }},
-		{"tunnel device removed", "device", func() { must(t, netlink.LinkDel(b.link(tunnelDevice))) },
-			func() bool { return up(tunnelDevice) && d.programs.has(site{d.machine.tunnel, fromTunnel}) }},
-		{"host device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostDevice))) },
-			func() bool { return up(hostDevice) && hasPoolRoute() }},
-		{"host device brought down", "device", func() { must(t, netlink.LinkSetDown(b.link(hostDevice))) },
-			func() bool { return up(hostDevice) && hasPoolRoute() }},
+			must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].Update(attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}, d.programs.Prog["to_uplink"]))
+		}, func() bool { return len(d.programs.Broken()) == 0 }},
+		{"tunnel device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostdev.TunnelDevice))) },
+			func() bool {
+				return up(hostdev.TunnelDevice) && d.programs.Has(attach.Site{Ifindex: d.machine.tunnel, Hook: attach.FromTunnel})
+			}},
+		{"host device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostdev.HostDevice))) },
+			func() bool { return up(hostdev.HostDevice) && hasPoolRoute() }},
+		{"host device brought down", "device", func() { must(t, netlink.LinkSetDown(b.link(hostdev.HostDevice))) },
+			func() bool { return up(hostdev.HostDevice) && hasPoolRoute() }},
 		{"route removed", "route", func() {
 			_, prefix, _ := net.ParseCIDR("10.244.0.0/16")
-			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostDevice).Attrs().Index, Scope: netlink.SCOPE_LINK}))
+			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostdev.HostDevice).Attrs().Index, Scope: netlink.SCOPE_LINK}))
 		}, hasPoolRoute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -449,7 +455,7 @@ func TestNewUplinkIsAttached(t *testing.T) {
 	if !within(patience, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return d.programs.has(site{eth1.Index, fromUplink}) && d.programs.has(site{eth1.Index, toUplink})
+		return d.programs.Has(attach.Site{Ifindex: eth1.Index, Hook: attach.FromUplink}) && d.programs.Has(attach.Site{Ifindex: eth1.Index, Hook: attach.ToUplink})
 	}) {
 		t.Error("a new uplink stays without programs")
 	}
@@ -486,7 +492,7 @@ func TestReversePathOfAllInterfaces(t *testing.T) {
 	t.Cleanup(func() { kernel.SetSysctl(0, "net", "ipv4", "conf", "all", "rp_filter") })
 	d := b.open(t)
 	applied(t, d, sample(b))
-	for _, name := range []string{hostDevice, tunnelDevice, "eth0"} {
+	for _, name := range []string{hostdev.HostDevice, hostdev.TunnelDevice, "eth0"} {
 		v, err := kernel.Sysctl("net", "ipv4", "conf", name, "rp_filter")
 		addrs, _ := netlink.AddrList(b.link(name), netlink.FAMILY_V4)
 		if err != nil || v != 2 || len(addrs) != 1 {
@@ -525,7 +531,7 @@ func TestSizeChange(t *testing.T) {
 	if !nodestate.EqualMaps(got.Frontends, s.Frontends) || len(s.PeerCIDRs) == 0 || !maps.Equal(got.PeerCIDRs, s.PeerCIDRs) {
 		t.Error("the services or networks are not all there")
 	}
-	if broken := d.programs.broken(); len(broken) != 0 {
+	if broken := d.programs.Broken(); len(broken) != 0 {
 		t.Errorf("broken: %v", broken)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -192,7 +193,7 @@ type FlowKey struct {
 	Proto            model.Protocol
 }
 
-// InPlaceChanges is the key of what comes back, where nothing is translated.
+// Turned is the key of what comes back, where nothing is translated.
 func (k FlowKey) Turned() FlowKey { return FlowKey{k.Dst, k.Src, k.DstPort, k.SrcPort, k.Proto} }
 
 // bytes is struct flow_key.
@@ -323,11 +324,11 @@ func (d *Driver) live(l *loaded, program string) *ebpf.Program {
 func (d *Driver) notAttached(program string, ifindex int) string {
 	name := program
 	if program == eachProgram {
-		name = "weir_" + toUplink.name
+		name = "weir_" + attach.ToUplink.Name
 	}
-	for s, at := range d.programs.at {
-		if s.ifindex == ifindex && "weir_"+s.hook.name == name {
-			if err := at.check(s, d.programs.ids[s.hook.name]); err != nil {
+	for s, at := range d.programs.At {
+		if s.Ifindex == ifindex && "weir_"+s.Hook.Name == name {
+			if err := at.Check(s, d.programs.Ids[s.Hook.Name]); err != nil {
 				return err.Error()
 			}
 			return ""
@@ -353,10 +354,10 @@ func (d *Driver) Places() Places {
 		p.Uplinks[index] = d.machine.uplinks[uint32(index)].Mac
 	}
 	if d.devices.tunnel != nil {
-		p.Tunnel = d.devices.tunnel.index
+		p.Tunnel = d.devices.tunnel.Index
 	}
 	if d.devices.host != nil {
-		p.Host = d.devices.host.index
+		p.Host = d.devices.host.Index
 	}
 	if len(d.problems) > 0 {
 		p.Behind = d.problems[0]

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 )
 
 // Successor is the data plane that takes the place of the programs.
@@ -79,7 +80,7 @@ func exportFlows(ctx context.Context, bpffs string, to Successor, handOver func(
 	// Each packet is translated by one of the two: what comes by the programs of the ingress paths
 	// as long as they are there; what the node sends by connection tracking, and programs of the
 	// egress paths know nothing of what is translated.
-	err3 := g.disablePrograms(fromUplink, fromTunnel, fromWorkload, toWorkload, toUplink)
+	err3 := g.disablePrograms(attach.FromUplink, attach.FromTunnel, attach.FromWorkload, attach.ToWorkload, attach.ToUplink)
 	conntrack.AwaitPackets()
 	err4 := beside.Close()
 	if g.full {

@@ -13,11 +13,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
 // disablePrograms lets the programs of some hooks pass everything, in this order.
-func (g *exporters) disablePrograms(hooks ...hook) error {
+func (g *exporters) disablePrograms(hooks ...attach.Hook) error {
 	pins, err := os.ReadDir(linksDir(g.bpffs))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("looking for pinned links: %w", err)
@@ -30,12 +31,12 @@ func (g *exporters) disablePrograms(hooks ...hook) error {
 	for _, h := range hooks {
 		for _, pin := range pins {
 			index, name, ok := strings.Cut(pin.Name(), "-")
-			if _, err := strconv.Atoi(index); ok && err == nil && name == h.name {
+			if _, err := strconv.Atoi(index); ok && err == nil && name == h.Name {
 				errs = append(errs, g.disableLink(filepath.Join(linksDir(g.bpffs), pin.Name())))
 			}
 		}
 		for _, l := range links {
-			errs = append(errs, removeFilter(l.Attrs().Index, h))
+			errs = append(errs, attach.RemoveFilter(l.Attrs().Index, h))
 		}
 	}
 	return errors.Join(errs...)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -294,7 +295,7 @@ func TestTakeOverLeadsAgain(t *testing.T) {
 	must(t, err)
 	defer table.Delete(e.Orig)
 	nftFailsOnce(t)
-	clear(d.programs.prog) // passAll is attached, so the change does not end
+	clear(d.programs.Prog) // passAll is attached, so the change does not end
 	if err := d.Apply(context.Background(), s, nodestate.All()); err == nil || d.importing == nil {
 		t.Fatal("it has ended")
 	}
@@ -359,16 +360,16 @@ func TestTakeOverKeepsLinks(t *testing.T) {
 	s := sample(b)
 	d := b.open(t)
 	applied(t, d, s)
-	sites := len(d.programs.at)
+	sites := len(d.programs.At)
 	must(t, d.Close())
 	b.edit = func(o *Options) { o.TakeOver = TakeAll }
 	d = b.open(t)
 	applied(t, d, s)
-	if d.programs.reused != sites {
-		t.Errorf("%d links are taken over, want %d", d.programs.reused, sites)
+	if d.programs.Reused != sites {
+		t.Errorf("%d links are taken over, want %d", d.programs.Reused, sites)
 	}
-	for s := range d.programs.at {
-		if f, err := (clsact{}).reuse(s, ""); s.ifindex != 0 && err == nil {
+	for s := range d.programs.At {
+		if f, err := (attach.Clsact{}).Reuse(s, ""); s.Ifindex != 0 && err == nil {
 			t.Errorf("%s has %+v, too", s, f)
 		}
 	}
@@ -381,8 +382,8 @@ func TestTakeOverOnce(t *testing.T) {
 	s := sample(b)
 	b.edit = func(o *Options) { o.TakeOver = TakeAll }
 	d := b.open(t)
-	programs := maps.Clone(d.programs.prog)
-	clear(d.programs.prog)
+	programs := maps.Clone(d.programs.Prog)
+	clear(d.programs.Prog)
 	fail := func() {
 		t.Helper()
 		if err := applyWhole(d, s); err == nil {
@@ -401,8 +402,8 @@ func TestTakeOverOnce(t *testing.T) {
 	if d.importDone || d.importing == nil || d.importing.readAt != took || d.importing.held != held {
 		t.Error("taken over or held back again at once")
 	}
-	maps.Copy(d.programs.prog, programs)
-	delete(d.programs.prog, "from_tunnel")
+	maps.Copy(d.programs.Prog, programs)
+	delete(d.programs.Prog, "from_tunnel")
 	fail()
 	if !d.importDone || d.importing != nil {
 		t.Error("not taken over though most programs are attached")
@@ -410,7 +411,7 @@ func TestTakeOverOnce(t *testing.T) {
 	if heldBack(t) {
 		t.Error("the table is still there")
 	}
-	maps.Copy(d.programs.prog, programs)
+	maps.Copy(d.programs.Prog, programs)
 	applied(t, d, s)
 }
 
@@ -458,8 +459,8 @@ func TestMarksAreToldWhenAttached(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
 	d := b.open(t)
-	programs := maps.Clone(d.programs.prog)
-	delete(d.programs.prog, "from_tunnel")
+	programs := maps.Clone(d.programs.Prog)
+	delete(d.programs.Prog, "from_tunnel")
 	told := func() bool {
 		t.Helper()
 		g, err := openExporters(b.bpffs, nil)
@@ -470,14 +471,14 @@ func TestMarksAreToldWhenAttached(t *testing.T) {
 	if err := d.Apply(context.Background(), s, nodestate.All()); err == nil || told() {
 		t.Errorf("%v; told: %v, want an error, and nothing told", err, told())
 	}
-	maps.Copy(d.programs.prog, programs)
+	maps.Copy(d.programs.Prog, programs)
 	applied(t, d, s)
 	if !told() {
 		t.Error("not told though all programs are attached")
 	}
 	must(t, d.Close())
 	d = b.open(t)
-	clear(d.programs.prog) // those that are there stay: what the next agent cannot attach does not make it forget
+	clear(d.programs.Prog) // those that are there stay: what the next agent cannot attach does not make it forget
 	if err := d.Apply(context.Background(), s, nodestate.All()); !told() {
 		t.Errorf("forgotten by the next agent (%v)", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 )
 
 // TakeOver is which connections of another data plane are taken over.
@@ -117,11 +118,11 @@ func (d *Driver) beginImport() {
 	d.importing = o
 }
 
-// Carries reports whether a way in has its program: single interfaces that have none do not keep
+// carries reports whether a way in has its program: single interfaces that have none do not keep
 // the others' packets from it.
 func (d *Driver) carries() bool {
-	for s := range d.programs.at {
-		if s.hook == fromWorkload || s.hook == fromUplink {
+	for s := range d.programs.At {
+		if s.Hook == attach.FromWorkload || s.Hook == attach.FromUplink {
 			return true
 		}
 	}
@@ -163,7 +164,7 @@ func (d *Driver) importTracked(o *handoverImport) {
 	}
 }
 
-// exportShadows lets programs mark what they translate and the stack sees, once the table is there
+// beginMarks lets programs mark what they translate and the stack sees, once the table is there
 // that respects it.
 func (d *Driver) beginMarks(o *handoverImport) error {
 	if err := o.alongside.Open(context.Background()); err != nil {
@@ -442,7 +443,7 @@ func (d *Driver) dropImport() {
 	}
 }
 
-// cloneMaps writes a tracked connection into the flow maps, wholly or not at all, and reports
+// importConnection writes a tracked connection into the flow maps, wholly or not at all, and reports
 // whether it is there. With begun programs begin flows: one that has the answers already is theirs.
 func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error) {
 	f, ok := importFlow[A](from, e, now, t.current.Epoch)
@@ -488,16 +489,4 @@ func (t *familyTables[A]) forgetImported(orig, answers conntrack.Tuple) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// rank orders sites as they are attached: the ingress paths before the egress paths, and those that
-// answers of pods come by before pods.
-func (s site) rank() int {
-	switch s.hook {
-	case fromUplink, fromTunnel:
-		return 0
-	case fromWorkload:
-		return 1
-	}
-	return 2
 }

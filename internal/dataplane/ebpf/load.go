@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -82,7 +84,7 @@ func (l *loaded) call(six *loaded) (int, error) {
 			}
 			continue
 		}
-		id, idErr := programID(six.Programs[name])
+		id, idErr := attach.ProgramID(six.Programs[name])
 		if idErr == nil && err == nil && have == uint32(id) {
 			continue
 		}
@@ -337,7 +339,7 @@ func (l *loaded) openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (m *
 			}
 		}
 	}
-	if err := pinOver(m, path); err != nil {
+	if err := bpffs.PinOver(m, path); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("pinning map %s: %w", spec.Name, err)
 	}
@@ -369,26 +371,6 @@ func (l *loaded) keep(m *ebpf.Map, path string, spec *ebpf.MapSpec, log *slog.Lo
 	spec.MaxEntries = wanted
 	log.Info("a map changes its size", "map", spec.Name, "from", m.MaxEntries(), "to", wanted)
 	return false
-}
-
-// pinOver pins an object in the place of what is pinned there.
-func pinOver(o interface {
-	Pin(string) error
-	Unpin() error
-}, path string) error {
-	// The object believes that it is pinned where it was pinned first; here that is never true any
-	// more.
-	if err := o.Unpin(); err != nil {
-		return err
-	}
-	next := path + "-next" // no map's name, and bpffs takes no dots
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := o.Pin(next); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
 }
 
 // unpinAll removes the pins in a folder. What they name goes when nothing uses it any more.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/conformance"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -83,8 +84,8 @@ func newBench(t testing.TB) *bench {
 	}
 	must(t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(172, 31, 1, 207), Mask: net.CIDRMask(24, 32)}}))
 	t.Cleanup(func() {
-		for _, name := range []string{hostDevice, tunnelDevice} {
-			if err := removeDevice(name); err != nil {
+		for _, name := range []string{hostdev.HostDevice, hostdev.TunnelDevice} {
+			if err := hostdev.RemoveDevice(name); err != nil {
 				t.Error(err)
 			}
 		}

@@ -145,7 +145,7 @@ func (s *survey) mixed() bool {
 	return false
 }
 
-// planTransition is what stands between two policies. nil: nobody was isolated, and the order of
+// transition is what stands between two policies. nil: nobody was isolated, and the order of
 // writes does not matter.
 type transition struct {
 	over    bool // there is something to go over; else look-ups are exact by themselves
@@ -192,7 +192,7 @@ type interim struct {
 	policy uint64 // what tables.policies was
 }
 
-// unpinFlows gives up what earlier plans left and neither the maps nor this one use.
+// forgetInterims gives up what earlier plans left and neither the maps nor this one use.
 func (t *tables) forgetInterims(s *survey, b *transition) {
 	if t.temps == nil || t.interims == nil {
 		t.temps, t.interims = map[abi.WeirPolicyKey]struct{}{}, map[uint64]interim{}

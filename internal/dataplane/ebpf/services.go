@@ -33,7 +33,7 @@ type services[A abi.Address] struct {
 	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
 	seenBackends  nodestate.Map[nodestate.Frontend, []nodestate.Backend]
 	faces         map[nodestate.Frontend]map[nodestate.Frontend]struct{} // frontends of an id other than itself
-	affine        map[nodestate.Frontend]struct{}                        // ids with affinity
+	affine        map[nodestate.Frontend]struct{}                        // Ids with affinity
 }
 
 func newServices[A abi.Address](maps map[string]*ebpf.Map, writes *uint64) *services[A] {

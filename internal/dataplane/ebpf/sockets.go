@@ -107,7 +107,7 @@ func (r *diagRequest) Serialize() []byte {
 	return binary.NativeEndian.AppendUint32(b, r.id.Cookie[1])
 }
 
-// Address returns the 16 bytes of an address, of which IPv4 uses the first four.
+// address returns the 16 bytes of an address, of which IPv4 uses the first four.
 func (r *diagRequest) address(ip net.IP) []byte {
 	out := make([]byte, 16)
 	if r.family == unix.AF_INET {

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -52,11 +53,11 @@ func (d *Driver) Status() Status {
 			st.Late += n
 		}
 	}
-	for s := range d.programs.at {
-		switch s.hook {
-		case fromWorkload:
+	for s := range d.programs.At {
+		switch s.Hook {
+		case attach.FromWorkload:
 			st.Endpoints++
-		case cgroupHooks[0]:
+		case attach.CgroupHooks[0]:
 			st.Sockets = true
 		}
 	}
@@ -104,14 +105,14 @@ func readDrops(m *ebpf.Map) ([]Drop, error) {
 func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, h := range []hook{fromWorkload, toWorkload} {
-		s := site{ep.IfIndex, h}
-		at, ok := d.programs.at[s]
+	for _, h := range []attach.Hook{attach.FromWorkload, attach.ToWorkload} {
+		s := attach.Site{Ifindex: ep.IfIndex, Hook: h}
+		at, ok := d.programs.At[s]
 		if !ok {
-			return fmt.Errorf("no program %s is attached to interface %s (%d)", h.name, ep.Interface, ep.IfIndex)
+			return fmt.Errorf("no program %s is attached to interface %s (%d)", h.Name, ep.Interface, ep.IfIndex)
 		}
-		if err := at.check(s, d.programs.ids[h.name]); err != nil {
-			return fmt.Errorf("program %s of interface %s: %w", h.name, ep.Interface, err)
+		if err := at.Check(s, d.programs.Ids[h.Name]); err != nil {
+			return fmt.Errorf("program %s of interface %s: %w", h.Name, ep.Interface, err)
 		}
 	}
 	for _, a := range ep.Addrs {

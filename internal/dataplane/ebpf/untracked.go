@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 )
 
 // What host endpoints say of each packet by itself (doNotTrack) is said by two programs that are in
@@ -28,7 +28,7 @@ const (
 var untrackedNames = []string{arriveProgram, eachProgram}
 
 // arrive is the hook of weir_arrive.
-var arrive = hook{"arrive", ebpf.AttachXDP}
+var arrive = attach.Hook{Name: "arrive", At: ebpf.AttachXDP}
 
 // untrackedOfIPv6 is the map by which IPv4's weir_arrive calls that of IPv6; slotEach is where
 // programsOfIPv6 has the other program (HOOK_TO_UPLINK_EACH).
@@ -109,7 +109,7 @@ func (l *loaded) callUntracked(arrive, each *ebpf.Program) error {
 			}
 			return nil
 		}
-		if id, idErr := programID(p); idErr == nil && err == nil && have == uint32(id) {
+		if id, idErr := attach.ProgramID(p); idErr == nil && err == nil && have == uint32(id) {
 			return nil
 		}
 		if err := m.Put(slot, p); err != nil {
@@ -192,10 +192,10 @@ func (d *Driver) ensureUntracked() error {
 	if six := d.untracked.six; six != nil {
 		errs = append(errs, d.loaded.callUntracked(six.arrive, six.each))
 	}
-	if g := d.untracked.four; g.arrive != nil && d.programs.prog[arrive.name] == nil {
-		errs = append(errs, d.programs.offer("", map[string]*ebpf.Program{arriveProgram: g.arrive}))
+	if g := d.untracked.four; g.arrive != nil && d.programs.Prog[arrive.Name] == nil {
+		errs = append(errs, d.programs.Offer("", map[string]*ebpf.Program{arriveProgram: g.arrive}))
 	}
-	return errors.Join(append(errs, d.programs.use(toUplink, d.untracked.four.each))...)
+	return errors.Join(append(errs, d.programs.Use(attach.ToUplink, d.untracked.four.each))...)
 }
 
 // useUntracked makes programs of IPv4 those that are offered.
@@ -211,27 +211,11 @@ func (d *Driver) removeUntracked() error {
 	if d.state.JudgesAlone() || d.tables.evaluatesUntracked() || d.untracked.four == nil && d.started {
 		return nil
 	}
-	err := errors.Join(d.programs.withdraw([]hook{arrive}), d.programs.use(toUplink, d.loaded.Programs["weir_to_uplink"]), d.loaded.callUntracked(nil, nil))
+	err := errors.Join(d.programs.Withdraw([]attach.Hook{arrive}), d.programs.Use(attach.ToUplink, d.loaded.Programs["weir_to_uplink"]), d.loaded.callUntracked(nil, nil))
 	if err == nil {
 		d.untracked.close()
 	}
 	return err
-}
-
-// attachXDP attaches in the driver where it can, in the stack's generic way where it cannot.
-func attachXDP(s site, prog *ebpf.Program) (attachment, error) {
-	var errs []error
-	for _, mode := range []link.XDPAttachFlags{link.XDPDriverMode, link.XDPGenericMode} {
-		l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: s.ifindex, Flags: mode})
-		if err == nil {
-			return bpfLink{Link: l}, nil
-		}
-		if errors.Is(err, unix.ENODEV) {
-			return nil, errAbsent
-		}
-		errs = append(errs, err)
-	}
-	return nil, fmt.Errorf("attaching to XDP of interface %d: %w", s.ifindex, errors.Join(errs...))
 }
 
 // Where a program in XDP runs.
@@ -252,7 +236,7 @@ func (d *Driver) arrival() map[string]string {
 			out[name] = d.untracked.four.arriveErr.Error()
 		case failed:
 			out[name] = f.err.Error()
-		case d.programs.has(site{index, arrive}):
+		case d.programs.Has(attach.Site{Ifindex: index, Hook: arrive}):
 			out[name] = xdpMode(index)
 		}
 	}

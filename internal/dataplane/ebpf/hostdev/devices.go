@@ -1,4 +1,4 @@
-package ebpf
+package hostdev
 
 import (
 	"errors"
@@ -16,13 +16,13 @@ import (
 // Devices of our own. All carry the alias; a device of one of these names without it belongs to
 // somebody else and is left alone.
 const (
-	hostDevice   = "weir0"  // host processes reach pool addresses through it
-	hostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
-	tunnelDevice = "vxlan.calico"
+	HostDevice   = "weir0"  // host processes reach pool addresses through it
+	HostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
+	TunnelDevice = "vxlan.calico"
 
-	// routeProtocol marks our routes (rtnetlink(7) RTA protocol, of the range for user space
+	// RouteProtocol marks our routes (rtnetlink(7) RTA protocol, of the range for user space
 	// daemons).
-	routeProtocol = 87
+	RouteProtocol = 87
 )
 
 // hostMAC is that of weir0, and of the host side of every pod's interface: what programs send up
@@ -33,19 +33,19 @@ var hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 // programs address what they hand to the host's stack to it.
 var hostSideMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 
-// vxlanOverhead is what an IPv4 packet grows by: inner Ethernet, VXLAN, UDP and outer IPv4 headers.
-const vxlanOverhead = 14 + 8 + 8 + 20
+// VxlanOverhead is what an IPv4 packet grows by: inner Ethernet, VXLAN, UDP and outer IPv4 headers.
+const VxlanOverhead = 14 + 8 + 8 + 20
 
-// device is one of our devices as it is in the kernel.
-type device struct {
-	index int
+// Device is one of our devices as it is in the kernel.
+type Device struct {
+	Index int
 	up    bool
 	mtu   int
 	port  int // VXLAN
 }
 
-// findDevice returns one of our devices, nil when there is none.
-func findDevice(name string) (*device, error) {
+// FindDevice returns one of our devices, nil when there is none.
+func FindDevice(name string) (*Device, error) {
 	l, err := netlink.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil, nil
@@ -57,79 +57,79 @@ func findDevice(name string) (*device, error) {
 	if attrs.Alias != kernel.DeviceAlias {
 		return nil, fmt.Errorf("device %s exists and is not Weir's (it lacks the alias %q): remove it with ip link del %s", name, kernel.DeviceAlias, name)
 	}
-	d := &device{index: attrs.Index, up: attrs.Flags&net.FlagUp != 0, mtu: attrs.MTU}
+	d := &Device{Index: attrs.Index, up: attrs.Flags&net.FlagUp != 0, mtu: attrs.MTU}
 	if v, ok := l.(*netlink.Vxlan); ok {
 		d.port = v.Port
 	}
 	return d, nil
 }
 
-// ensureHostDevice makes weir0 and its other end, down, and returns weir0 and whether it was made.
-func ensureHostDevice(mtu int) (*device, bool, error) {
-	d, err := findDevice(hostDevice)
+// EnsureHostDevice makes weir0 and its other end, down, and returns weir0 and whether it was made.
+func EnsureHostDevice(mtu int) (*Device, bool, error) {
+	d, err := FindDevice(HostDevice)
 	if err != nil {
 		return nil, false, err
 	}
 	if d != nil {
-		if peer, err := findDevice(hostPeer); err != nil || peer != nil {
+		if peer, err := FindDevice(HostPeer); err != nil || peer != nil {
 			return d, false, err
 		}
-		if err := removeDevice(hostDevice); err != nil {
+		if err := RemoveDevice(HostDevice); err != nil {
 			return nil, false, err
 		}
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = hostDevice, mtu, hostSideMAC
-	err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: hostPeer, PeerMTU: uint32(mtu)})
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = HostDevice, mtu, hostSideMAC
+	err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: HostPeer, PeerMTU: uint32(mtu)})
 	if err != nil {
-		return nil, false, explainDevice(hostDevice, "veth", "CONFIG_VETH, since Linux 2.6.24", err)
+		return nil, false, explainDevice(HostDevice, "veth", "CONFIG_VETH, since Linux 2.6.24", err)
 	}
-	for _, name := range []string{hostPeer, hostDevice} {
+	for _, name := range []string{HostPeer, HostDevice} {
 		if err := kernel.DressDevice(name); err != nil {
-			return nil, false, errors.Join(err, removeDevice(hostDevice))
+			return nil, false, errors.Join(err, RemoveDevice(HostDevice))
 		}
 	}
 	// Nothing that came out of weir0 may be routed again, and what the programs put into it was
 	// checked by them.
-	if _, err := kernel.SetSysctl(0, "net", "ipv4", "conf", hostPeer, "forwarding"); err != nil {
-		return nil, false, errors.Join(err, removeDevice(hostDevice))
+	if _, err := kernel.SetSysctl(0, "net", "ipv4", "conf", HostPeer, "forwarding"); err != nil {
+		return nil, false, errors.Join(err, RemoveDevice(HostDevice))
 	}
-	if _, err := kernel.SetSysctl(0, "net", "ipv4", "conf", hostDevice, "rp_filter"); err != nil {
-		return nil, false, errors.Join(err, removeDevice(hostDevice))
+	if _, err := kernel.SetSysctl(0, "net", "ipv4", "conf", HostDevice, "rp_filter"); err != nil {
+		return nil, false, errors.Join(err, RemoveDevice(HostDevice))
 	}
-	d, err = findDevice(hostDevice)
+	d, err = FindDevice(HostDevice)
 	return d, true, err
 }
 
-// ensureTunnel makes the VXLAN device, down, and returns it and whether it was made. It is in
+// EnsureTunnel makes the VXLAN device, down, and returns it and whether it was made. It is in
 // external mode (since Linux 4.3): programs give each packet its remote end and VNI, the device
 // knows no peers.
-func ensureTunnel(port uint16, mtu int) (*device, bool, error) {
-	d, err := findDevice(tunnelDevice)
+func EnsureTunnel(port uint16, mtu int) (*Device, bool, error) {
+	d, err := FindDevice(TunnelDevice)
 	if err != nil {
 		return nil, false, err
 	}
 	if d != nil {
 		if d.port == int(port) {
 			if d.mtu != mtu {
-				return d, false, setMTU(tunnelDevice, mtu)
+				return d, false, setMTU(TunnelDevice, mtu)
 			}
 			return d, false, nil
 		}
-		if err := removeDevice(tunnelDevice); err != nil {
+		if err := RemoveDevice(TunnelDevice); err != nil {
 			return nil, false, err
 		}
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = tunnelDevice, mtu
+	attrs.Name, attrs.MTU = TunnelDevice, mtu
 	err = netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Learning: false, Port: int(port)})
 	if err != nil {
-		return nil, false, explainDevice(tunnelDevice, "vxlan", "CONFIG_VXLAN, since Linux 4.3", err)
+		return nil, false, explainDevice(TunnelDevice, "vxlan", "CONFIG_VXLAN, since Linux 4.3", err)
 	}
-	if err := kernel.DressDevice(tunnelDevice); err != nil {
-		return nil, false, errors.Join(err, removeDevice(tunnelDevice))
+	if err := kernel.DressDevice(TunnelDevice); err != nil {
+		return nil, false, errors.Join(err, RemoveDevice(TunnelDevice))
 	}
-	d, err = findDevice(tunnelDevice)
+	d, err = FindDevice(TunnelDevice)
 	return d, true, err
 }
 
@@ -140,8 +140,8 @@ func explainDevice(name, kind, config string, err error) error {
 	return fmt.Errorf("making device %s: %w", name, err)
 }
 
-// setUp brings a device up when it is not, and reports whether it had to.
-func setUp(name string) (bool, error) {
+// SetUp brings a device up when it is not, and reports whether it had to.
+func SetUp(name string) (bool, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return false, fmt.Errorf("bringing %s up: %w", name, err)
@@ -166,28 +166,28 @@ func setMTU(name string, mtu int) error {
 	return nil
 }
 
-// removeDevice deletes one of our devices when it is there.
-func removeDevice(name string) error {
-	d, err := findDevice(name)
+// RemoveDevice deletes one of our devices when it is there.
+func RemoveDevice(name string) error {
+	d, err := FindDevice(name)
 	if err != nil || d == nil {
 		return err
 	}
-	if err := netlink.LinkDel(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: d.index}}); err != nil {
+	if err := netlink.LinkDel(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: d.Index}}); err != nil {
 		return fmt.Errorf("removing device %s: %w", name, err)
 	}
 	return nil
 }
 
-// ensureRoutes makes the routes of a device of one family (netlink's number) equal to want (prefix
+// EnsureRoutes makes the routes of a device of one family (netlink's number) equal to want (prefix
 // to MTU), all with source src, and returns how many it changed. Routes of others are not touched,
 // on other devices neither: a prefix that somebody else routes is an error.
-func ensureRoutes(family, index int, want map[netip.Prefix]int, src netip.Addr) (int, []error) {
+func EnsureRoutes(family, index int, want map[netip.Prefix]int, src netip.Addr) (int, []error) {
 	have, err := kernel.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(family,
-			&netlink.Route{LinkIndex: index, Protocol: routeProtocol}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
+			&netlink.Route{LinkIndex: index, Protocol: RouteProtocol}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
 	})
 	if err != nil {
-		return 0, []error{fmt.Errorf("listing the routes of %s: %w", hostDevice, err)}
+		return 0, []error{fmt.Errorf("listing the routes of %s: %w", HostDevice, err)}
 	}
 	changes, errs := 0, []error(nil)
 	present := map[netip.Prefix]netlink.Route{}
@@ -223,7 +223,7 @@ func ensureRoutes(family, index int, want map[netip.Prefix]int, src netip.Addr) 
 
 func hostRoute(index int, p netip.Prefix, mtu int, src netip.Addr) *netlink.Route {
 	return &netlink.Route{
-		LinkIndex: index, Scope: netlink.SCOPE_LINK, Protocol: routeProtocol, MTU: mtu,
+		LinkIndex: index, Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol, MTU: mtu,
 		Dst: &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 		Src: src.AsSlice(),
 	}
@@ -233,5 +233,5 @@ func routeError(p netip.Prefix, doing string, err error) error {
 	if errors.Is(err, unix.EEXIST) {
 		err = fmt.Errorf("somebody else routes this prefix (ip route show %s); remove that route, or the pool: %w", p, err)
 	}
-	return &dataplane.KeyError{Table: "routes of " + hostDevice, Key: p.String(), Err: fmt.Errorf("%s: %w", doing, err)}
+	return &dataplane.KeyError{Table: "routes of " + HostDevice, Key: p.String(), Err: fmt.Errorf("%s: %w", doing, err)}
 }
