@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -180,7 +181,7 @@ func TestRehearsal(t *testing.T) {
 	}
 	// A pod that has its share of a table that is nearly full begins nothing, once that is copied.
 	for _, pod := range [][]byte{k.Src.AsSlice(), make([]byte, 4)} {
-		must(t, o.Maps["weir_shares"].Put(pod, quotaValue{Counted: 1 << 20}))
+		must(t, o.Maps["weir_shares"].Put(pod, flowtable.QuotaValue{Counted: 1 << 20}))
 	}
 	must(t, r.Forget())
 	if d, _ := runSyn(t, r.Programs[program], 80); d != 2 {

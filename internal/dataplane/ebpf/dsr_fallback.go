@@ -14,7 +14,7 @@ import (
 // Fallen are the outside clients that get their answers by the node that they ask, because straight
 // ones (direct server return) did not arrive.
 type Fallen struct {
-	Clients []netip.Addr // now, the latest first
+	Clients []netip.Addr // Now, the latest first
 	Total   uint64       // times that a client fell back since the programs were loaded
 }
 

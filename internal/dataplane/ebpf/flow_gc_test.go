@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -42,30 +43,30 @@ func flowsAged(t testing.TB, m *ebpf.Map, n int, now uint32, one int) {
 	}
 }
 
-func sweepOf(t testing.TB, size uint32) (*tableGC, *kernelClock) {
+func sweepOf(t testing.TB, size uint32) (*flowtable.TableGC, *flowtable.KernelClock) {
 	t.Helper()
 	o, err := LoadForTest(TestOptions{Sizes: map[string]uint32{"weir_flows": size}})
 	must(t, err)
 	t.Cleanup(o.Close)
-	s, err := newTableGC("weir_flows", o.loaded)
+	s, err := flowtable.NewTableGC("weir_flows", o.loaded.Maps, o.loaded.icmp)
 	must(t, err)
-	t.Cleanup(s.close)
-	clock, err := newKernelClock()
+	t.Cleanup(s.Close)
+	clock, err := flowtable.NewKernelClock()
 	must(t, err)
-	t.Cleanup(clock.close)
-	for i := range s.timeouts {
-		s.timeouts[i] = 1000
+	t.Cleanup(clock.Close)
+	for i := range s.Timeouts {
+		s.Timeouts[i] = 1000
 	}
-	s.now, err = clock.now()
+	s.Now, err = clock.Now()
 	must(t, err)
 	return s, clock
 }
 
-func (s *tableGC) round(t testing.TB) (steps int) {
+func gcRoundOf(t testing.TB, s *flowtable.TableGC) (steps int) {
 	t.Helper()
 	for over := false; !over; steps++ {
 		var err error
-		over, err = s.step()
+		over, err = s.Step()
 		must(t, err)
 	}
 	return steps
@@ -74,9 +75,9 @@ func (s *tableGC) round(t testing.TB) (steps int) {
 func TestSweep(t *testing.T) {
 	needRoot(t)
 	s, clock := sweepOf(t, 200000)
-	begin, before := time.Now(), s.now
+	begin, before := time.Now(), s.Now
 	time.Sleep(1100 * time.Millisecond)
-	now, err := clock.now()
+	now, err := clock.Now()
 	must(t, err)
 	// A unit is between 0.256 s (HZ=1000) and 2.56 s (HZ=100).
 	passed := time.Since(begin).Seconds()
@@ -84,14 +85,14 @@ func TestSweep(t *testing.T) {
 		t.Errorf("%.1f s are %.0f units of the clock", passed, units)
 	}
 	const n = 50000
-	flowsOf(t, s.m, n, s.now)
-	s.round(t)
-	if s.entries != n/2 || s.lastRemoved != n/2 {
-		t.Errorf("%d flows are left and %d were removed, want %d each", s.entries, s.lastRemoved, n/2)
+	flowsOf(t, s.M, n, s.Now)
+	gcRoundOf(t, s)
+	if s.Entries != n/2 || s.LastRemoved != n/2 {
+		t.Errorf("%d flows are left and %d were removed, want %d each", s.Entries, s.LastRemoved, n/2)
 	}
 	var k abi.WeirFlowKey
 	var v abi.WeirFlowValue
-	for it := s.m.Iterate(); it.Next(&k, &v); {
+	for it := s.M.Iterate(); it.Next(&k, &v); {
 		if k.Sport%2 == 0 {
 			t.Fatalf("a flow that was expired is there: %+v", k)
 		}
@@ -101,16 +102,16 @@ func TestSweep(t *testing.T) {
 	k = abi.WeirFlowKey{Proto: 6, Sport: 1}
 	raw[12] = 6
 	binary.NativeEndian.PutUint16(raw[8:], 1)
-	if s.remove(raw[:]) {
+	if s.Remove(raw[:]) {
 		t.Error("a live flow counts as removed")
 	}
-	if err := s.m.Lookup(&k, &v); err != nil {
+	if err := s.M.Lookup(&k, &v); err != nil {
 		t.Errorf("a live flow is lost: %v", err)
 	}
-	if n := s.round(t); n < 2 || s.entries != 25000 || s.lastRemoved != 0 {
-		t.Errorf("the second round counts %d and removes %d in %d steps", s.entries, s.lastRemoved, n)
+	if n := gcRoundOf(t, s); n < 2 || s.Entries != 25000 || s.LastRemoved != 0 {
+		t.Errorf("the second round counts %d and removes %d in %d steps", s.Entries, s.LastRemoved, n)
 	}
-	if err := s.m.Lookup(abi.WeirFlowKey{}, &v); !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := s.M.Lookup(abi.WeirFlowKey{}, &v); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Errorf("looking for what is not there: %v", err)
 	}
 }
@@ -131,14 +132,14 @@ func TestPressureIsToldInTime(t *testing.T) {
 func BenchmarkSweep(b *testing.B) {
 	needRoot(b)
 	s, _ := sweepOf(b, 1<<20)
-	flowsOf(b, s.m, 1000000, s.now)
-	s.round(b) // removes half
-	b.ReportMetric(float64(s.lastRemoved), "removed")
+	flowsOf(b, s.M, 1000000, s.Now)
+	gcRoundOf(b, s) // removes half
+	b.ReportMetric(float64(s.LastRemoved), "removed")
 	steps := 0
 	for b.Loop() {
-		steps += s.round(b)
+		steps += gcRoundOf(b, s)
 	}
-	b.ReportMetric(float64(s.entries), "flows")
+	b.ReportMetric(float64(s.Entries), "flows")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(steps), "ns/step")
 }
 
@@ -154,10 +155,10 @@ func BenchmarkSweepCPU(b *testing.B) {
 			n.edit = func(o *Options) { o.Sizes["weir_flows"] = 1 << 20 }
 			d := n.open(b)
 			must(b, d.Apply(b.Context(), sample(n), nodestate.All()))
-			clock, err := newKernelClock()
+			clock, err := flowtable.NewKernelClock()
 			must(b, err)
-			defer clock.close()
-			now, err := clock.now()
+			defer clock.Close()
+			now, err := clock.Now()
 			must(b, err)
 			flowsAged(b, d.loaded.Maps["weir_flows"], 1000000, now, old)
 			left := func() int {

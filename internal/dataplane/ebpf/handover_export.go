@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 )
 
 // Successor is the data plane that takes the place of the programs.
@@ -103,7 +104,7 @@ type exporters struct {
 	driver   func(on, apart bool) error // owns the settings; nil = nobody does
 	families []exporter
 	table    *conntrack.Table
-	clock    *kernelClock
+	clock    *flowtable.KernelClock
 	passAll  *ebpf.Program
 	full     bool // connection tracking had no room for all
 }
@@ -153,7 +154,7 @@ func openExporters(bpffs string, to Successor) (*exporters, error) {
 	if g.table, err = conntrack.Open(); err != nil {
 		return g, err
 	}
-	if g.clock, err = newKernelClock(); err != nil {
+	if g.clock, err = flowtable.NewKernelClock(); err != nil {
 		return g, err
 	}
 	const next = -1 // TCX_NEXT, TC_ACT_UNSPEC
@@ -173,7 +174,7 @@ func (g *exporters) close() {
 		g.table.Close()
 	}
 	if g.clock != nil {
-		g.clock.close()
+		g.clock.Close()
 	}
 	if g.passAll != nil {
 		g.passAll.Close()
@@ -218,7 +219,7 @@ func (g *exporters) exportAffinities(to Successor) error {
 	if to == nil {
 		return nil
 	}
-	now, err := g.clock.now()
+	now, err := g.clock.Now()
 	if err != nil {
 		return err
 	}
@@ -233,7 +234,7 @@ func (g *exporters) exportAffinities(to Successor) error {
 
 // shadows are the flows that programs translate and the stack sees, as it sees them.
 func (g *exporters) shadows() (out []conntrack.Entry, err error) {
-	now, err := g.clock.now()
+	now, err := g.clock.Now()
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +248,7 @@ func (g *exporters) shadows() (out []conntrack.Entry, err error) {
 
 // export exports what was not exported yet.
 func (g *exporters) export(w exportScope) (int, error) {
-	now, err := g.clock.now()
+	now, err := g.clock.Now()
 	if err != nil {
 		return 0, err
 	}
@@ -302,11 +303,11 @@ func (g *familyExporter[A]) close() {
 }
 
 func (g *familyExporter[A]) marks() bool {
-	return readSettingsMap(g.settings, &g.current) == nil && g.current.Flags&abi.SetMarks != 0
+	return flowtable.ReadSettingsMap(g.settings, &g.current) == nil && g.current.Flags&abi.SetMarks != 0
 }
 
 func (g *familyExporter[A]) handOver(on, apart bool) error {
-	if err := readSettingsMap(g.settings, &g.current); err != nil {
+	if err := flowtable.ReadSettingsMap(g.settings, &g.current); err != nil {
 		return err
 	}
 	set, clear := handOverFlags(on, apart)
@@ -339,8 +340,8 @@ func (g *familyExporter[A]) each(f func(abi.FlowKey[A], abi.FlowValue[A])) error
 		v abi.FlowValue[A]
 	}
 	var half []entry
-	err := eachFlow(g.half, func(k abi.FlowKey[A], v abi.FlowValue[A]) { half = append(half, entry{k, v}) })
-	err = errors.Join(err, eachFlow(g.flows, f))
+	err := flowtable.EachFlow(g.half, func(k abi.FlowKey[A], v abi.FlowValue[A]) { half = append(half, entry{k, v}) })
+	err = errors.Join(err, flowtable.EachFlow(g.flows, f))
 	for _, e := range half {
 		f(e.k, e.v)
 	}
@@ -349,15 +350,15 @@ func (g *familyExporter[A]) each(f func(abi.FlowKey[A], abi.FlowValue[A])) error
 
 // find looks for an entry, in the order of each.
 func (g *familyExporter[A]) find(k abi.FlowKey[A], v *abi.FlowValue[A]) bool {
-	return lookUpFlow(g.half, k, v) == nil || lookUpFlow(g.flows, k, v) == nil
+	return flowtable.LookUpFlow(g.half, k, v) == nil || flowtable.LookUpFlow(g.flows, k, v) == nil
 }
 
 // affinities are those whose client is known by its address.
 func (g *familyExporter[A]) affinities(now uint32) (out []conntrack.Affinity, err error) {
-	if err := readSettingsMap(g.settings, &g.current); err != nil {
+	if err := flowtable.ReadSettingsMap(g.settings, &g.current); err != nil {
 		return nil, err
 	}
-	err = eachAffinity(g.affinity, func(k abi.AffinityKey[A], v abi.AffinityValue[A]) {
+	err = flowtable.EachAffinity(g.affinity, func(k abi.AffinityKey[A], v abi.AffinityValue[A]) {
 		if k.Client.Netns != [2]uint32{} {
 			return
 		}
@@ -374,7 +375,7 @@ func (g *familyExporter[A]) span(units int64) time.Duration {
 
 // export exports at most room flows; the error is conntrack.ErrFull when there are more.
 func (g *familyExporter[A]) export(t *conntrack.Table, now uint32, w exportScope, room int) (n int, err error) {
-	if err := readSettingsMap(g.settings, &g.current); err != nil {
+	if err := flowtable.ReadSettingsMap(g.settings, &g.current); err != nil {
 		return 0, err
 	}
 	var some conntrack.Some
@@ -485,5 +486,5 @@ func (g *familyExporter[A]) timeLeft(k abi.FlowKey[A], v abi.FlowValue[A], now u
 		icmp = unix.IPPROTO_ICMPV6
 	}
 	age := max(int64(int32(now-v.Seen)), 0)
-	return g.span(int64(flowLimit(g.current.Timeouts, k.Proto, v.State, v.Flags, icmp)) - age)
+	return g.span(int64(flowtable.FlowLimit(g.current.Timeouts, k.Proto, v.State, v.Flags, icmp)) - age)
 }

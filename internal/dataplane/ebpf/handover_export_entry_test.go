@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -231,7 +232,7 @@ func TestTakeWhollyOrNot(t *testing.T) {
 	if took || err == nil {
 		t.Errorf("taken over %v, %v", took, err)
 	}
-	must(t, eachFlow(m, func(k abi.FlowKey[abi.Ip4], _ abi.FlowValue[abi.Ip4]) { t.Errorf("%+v is left", k) }))
+	must(t, flowtable.EachFlow(m, func(k abi.FlowKey[abi.Ip4], _ abi.FlowValue[abi.Ip4]) { t.Errorf("%+v is left", k) }))
 }
 
 func TestTakenStates(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -39,7 +40,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	there, here := flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActNeigh), flowTo(asked.Reversed(), abi.StateReplied, abi.FlowRewrite|abi.FlowReply, abi.ActNeigh)
 	there.Seen, here.Seen = now, now
 	for k, v := range map[abi.FlowKey[abi.Ip4]]abi.FlowValue[abi.Ip4]{asked: there, after.Reversed(): here} {
-		if put, err := addFlow(d.loaded.Maps["weir_flows"], k, v); !put || err != nil {
+		if put, err := flowtable.AddFlow(d.loaded.Maps["weir_flows"], k, v); !put || err != nil {
 			t.Fatalf("adding a flow: %v, %v", put, err)
 		}
 	}
@@ -78,10 +79,10 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	d = b.open(t)
 	applied(t, d, s)
 	var v abi.FlowValue[abi.Ip4]
-	if err := lookUpFlow(d.loaded.Maps["weir_flows"], asked, &v); err != nil || v.After(asked.Proto) != after || v.Epoch == d.tables.epoch() {
+	if err := flowtable.LookUpFlow(d.loaded.Maps["weir_flows"], asked, &v); err != nil || v.After(asked.Proto) != after || v.Epoch == d.tables.epoch() {
 		t.Errorf("the flow is taken over as %+v (%v)", v, err)
 	}
-	if err := lookUpFlow(d.loaded.Maps["weir_flows"], after.Reversed(), &v); err != nil || v.After(asked.Proto) != asked.Reversed() {
+	if err := flowtable.LookUpFlow(d.loaded.Maps["weir_flows"], after.Reversed(), &v); err != nil || v.After(asked.Proto) != asked.Reversed() {
 		t.Errorf("its answers are taken over as %+v (%v)", v, err)
 	}
 	if got, found, err := table.Find(want.Orig); found || err != nil {
@@ -146,7 +147,7 @@ func TestForetellKeeps(t *testing.T) {
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40009", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40009", "172.31.1.207:9000")
 	there := flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActPass)
 	there.Seen = now
-	_, err = addFlow(d.loaded.Maps["weir_flows"], asked, there)
+	_, err = flowtable.AddFlow(d.loaded.Maps["weir_flows"], asked, there)
 	must(t, err)
 	must(t, d.Close())
 	table, err := conntrack.Open()
@@ -186,7 +187,7 @@ func TestForetoldEnds(t *testing.T) {
 			var err error
 			v.Seen, err = d.now()
 			must(t, err)
-			_, err = addFlow(d.loaded.Maps["weir_flows"], asked, v)
+			_, err = flowtable.AddFlow(d.loaded.Maps["weir_flows"], asked, v)
 			must(t, err)
 			must(t, d.Close())
 			table, err := conntrack.Open()
@@ -266,7 +267,7 @@ func TestGiveWayLeadsAgain(t *testing.T) {
 	var err error
 	there.Seen, err = d.now()
 	must(t, err)
-	_, err = addFlow(d.loaded.Maps["weir_flows"], asked, there)
+	_, err = flowtable.AddFlow(d.loaded.Maps["weir_flows"], asked, there)
 	must(t, err)
 	must(t, d.Close())
 	said := nftFailsOnce(t)
@@ -328,7 +329,7 @@ func TestGiveWayMissesNone(t *testing.T) {
 	there, moves := flowKeyOf(unix.IPPROTO_UDP, "10.244.1.2:40010", "10.244.2.3:53"), flowKeyOf(unix.IPPROTO_UDP, "10.244.1.2:40011", "10.244.2.3:53")
 	v := flowTo(moves, 0, 0, abi.ActNeigh)
 	for k, m := range map[abi.FlowKey[abi.Ip4]]*ebpf.Map{there: flows, moves: half} {
-		if put, err := addFlow(m, k, v); !put || err != nil {
+		if put, err := flowtable.AddFlow(m, k, v); !put || err != nil {
 			t.Fatalf("adding a flow: %v, %v", put, err)
 		}
 	}
@@ -341,7 +342,7 @@ func TestGiveWayMissesNone(t *testing.T) {
 	must(t, g.each(func(k abi.FlowKey[abi.Ip4], _ abi.FlowValue[abi.Ip4]) {
 		came[k] = true
 		if k == there { // as flow_promote does it, when the established ones have been read
-			_, err := addFlow(g.flows, moves, v)
+			_, err := flowtable.AddFlow(g.flows, moves, v)
 			must(t, errors.Join(err, g.half.Delete(&moves)))
 		}
 	}))
@@ -415,14 +416,14 @@ func TestTakeOverOnce(t *testing.T) {
 	applied(t, d, s)
 }
 
-// now reads the programs' clock.
+// Now reads the programs' clock.
 func (i instance) now() (uint32, error) {
-	c, err := newKernelClock()
+	c, err := flowtable.NewKernelClock()
 	if err != nil {
 		return 0, err
 	}
-	defer c.close()
-	return c.now()
+	defer c.Close()
+	return c.Now()
 }
 
 // programsInLinks are the names of the programs in the pinned links of interfaces.

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 )
 
 // TakeOver is which connections of another data plane are taken over.
@@ -131,14 +132,14 @@ func (d *Driver) carries() bool {
 
 // importTracked takes over what was not yet.
 func (d *Driver) importTracked(o *handoverImport) {
-	clock, err := newKernelClock()
+	clock, err := flowtable.NewKernelClock()
 	if err != nil {
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
-	defer clock.close()
+	defer clock.Close()
 	o.readAt = time.Now()
-	now, err := clock.now()
+	now, err := clock.Now()
 	errs := []error{err}
 	if d.opts.TakeOver == TakeAll {
 		errs = append(errs, d.beginMarks(o))
@@ -454,11 +455,11 @@ func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now
 	if f.established {
 		m = t.flows
 	}
-	put, err := addFlow(m, f.back, f.here)
+	put, err := flowtable.AddFlow(m, f.back, f.here)
 	if err != nil || begun && !put {
 		return false, err
 	}
-	if _, err := addFlow(m, f.key, f.there); err != nil {
+	if _, err := flowtable.AddFlow(m, f.key, f.there); err != nil {
 		if put {
 			err = errors.Join(err, m.Delete(&f.back))
 		}
@@ -471,7 +472,7 @@ func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now
 func (t *familyTables[A]) knows(of conntrack.Tuple) bool {
 	k, ok := keyOf[A](of)
 	var v abi.FlowValue[A]
-	return ok && (lookUpFlow(t.flowsNew, k, &v) == nil || lookUpFlow(t.flows, k, &v) == nil)
+	return ok && (flowtable.LookUpFlow(t.flowsNew, k, &v) == nil || flowtable.LookUpFlow(t.flows, k, &v) == nil)
 }
 
 // forgetImported forgets a connection that was taken over.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -148,7 +149,7 @@ func (t importer) service(orig conntrack.Tuple) (nodestate.Service, bool) {
 	f := nodestate.Frontend{Addr: orig.Dst, Port: orig.DstPort, Proto: model.Protocol(orig.Proto)}
 	svc, ok := t.state.Frontends.Get(f)
 	if kind := t.state.Addrs[orig.Dst].Kind; !ok && (kind == nodestate.AddrHost || kind == nodestate.AddrNode) {
-		f.Addr = unspecified(orig.Dst)
+		f.Addr = flowtable.Unspecified(orig.Dst)
 		svc, ok = t.state.Frontends.Get(f)
 	}
 	return svc, ok

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -353,20 +354,20 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	d := b.open(t)
 	s := sample6(b)
 	applied(t, d, s)
-	clock, err := newKernelClock()
+	clock, err := flowtable.NewKernelClock()
 	must(t, err)
-	defer clock.close()
-	now, err := clock.now()
+	defer clock.Close()
+	now, err := clock.Now()
 	must(t, err)
 	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 6}, abi.Weir6FlowValue{Seen: now, State: 1}))
 	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 58}, abi.Weir6FlowValue{Seen: now - 100000}))
-	all := map[*loaded][]*tableGC{}
+	all := map[*loaded][]*flowtable.TableGC{}
 	round := func() {
 		t.Helper()
 		d.keepTableGCs(all, d.both())
-		for _, list := range all {
+		for l, list := range all {
 			for _, s := range list {
-				if !d.gcRound(t.Context(), s, clock) {
+				if !d.gcRound(t.Context(), l, s, clock) {
 					t.Fatal("the sweep ended")
 				}
 			}

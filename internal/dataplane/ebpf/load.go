@@ -108,7 +108,7 @@ type loaded struct {
 	tables    func(*counts) family
 	family    string         // ipv4Name or ipv6Name
 	icmp      uint8          // the protocol number that is ICMP
-	counted   map[string]int // entries of tables that programs fill, at the last sweep
+	counted   map[string]int // Entries of tables that programs fill, at the last sweep
 	read      func() (*ebpf.CollectionSpec, error)
 	constants constants
 	spec      *ebpf.CollectionSpec // of programs that are not loaded yet; nil = they are

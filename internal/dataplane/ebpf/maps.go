@@ -114,7 +114,7 @@ func (t *table[K, V]) interim(k K, v V) bool {
 	return true
 }
 
-// remove makes the pending deletes. ready is as in write.
+// Remove makes the pending deletes. ready is as in write.
 func (t *table[K, V]) remove(ready func(K) error) {
 	for k := range t.tracker.Deletes() {
 		if ready != nil {

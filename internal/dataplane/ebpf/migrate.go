@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 )
 
 // Maps of another layout are pinned in a folder of that layout's number. What traffic made is
@@ -136,7 +137,7 @@ func migrateEpoch(from string, to *ebpf.Map) error {
 		return err
 	}
 	defer old.Close()
-	own, err := structOf(to, "settings")
+	own, err := flowtable.StructOf(to, "settings")
 	if err != nil {
 		return err
 	}
@@ -173,38 +174,12 @@ func openOld(path, value string) (*ebpf.Map, *btf.Struct, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := structOf(m, value)
+	s, err := flowtable.StructOf(m, value)
 	if err != nil {
 		m.Close()
 		return nil, nil, err
 	}
 	return m, s, nil
-}
-
-// structOf returns a structure as the map's BTF tells it.
-func structOf(m *ebpf.Map, name string) (*btf.Struct, error) {
-	info, err := m.Info()
-	if err != nil {
-		return nil, fmt.Errorf("asking for the layout: %w", err)
-	}
-	id, ok := info.BTFID()
-	if !ok || id == 0 {
-		return nil, errors.New("the map does not tell its layout")
-	}
-	h, err := btf.NewHandleFromID(id)
-	if err != nil {
-		return nil, fmt.Errorf("reading the layout: %w", err)
-	}
-	defer h.Close()
-	spec, err := h.Spec(nil)
-	if err != nil {
-		return nil, fmt.Errorf("reading the layout: %w", err)
-	}
-	var s *btf.Struct
-	if err := spec.TypeByName(name, &s); err != nil {
-		return nil, fmt.Errorf("the layout has no struct %s: %w", name, err)
-	}
-	return s, nil
 }
 
 func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, error) {
@@ -213,9 +188,9 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 		return 0, err
 	}
 	defer old.Close()
-	oldKey, err1 := structOf(old, keyName)
-	newKey, err2 := structOf(to, keyName)
-	newValue, err3 := structOf(to, valueName)
+	oldKey, err1 := flowtable.StructOf(old, keyName)
+	newKey, err2 := flowtable.StructOf(to, keyName)
+	newValue, err3 := flowtable.StructOf(to, valueName)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return 0, err
 	}
@@ -224,7 +199,7 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 	}
 	n := 0
 	var errs []error
-	err = walk(old, func(key, value []byte) {
+	err = flowtable.Walk(old, func(key, value []byte) {
 		k, v := make([]byte, newKey.Size), make([]byte, newValue.Size)
 		copyFields(newKey, k, oldKey, key)
 		copyFields(newValue, v, oldValue, value)
@@ -240,32 +215,10 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 	return n, errors.Join(append(errs, err)...)
 }
 
-// walk hands on every entry of a hash map that programs go on to write. It goes by batches, each of
-// which is whole buckets: unlike the way from key to key it does not lose its place when an entry
-// is removed meanwhile.
-func walk(m *ebpf.Map, each func(key, value []byte)) error {
-	size := min(int(m.MaxEntries()), batchSize)
-	keys, keyBytes := byteArrays(int(m.KeySize()), size)
-	values, valueBytes := byteArrays(int(m.ValueSize()), size)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := m.BatchLookup(&cursor, keys, values, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("reading the old map: %w", err)
-		}
-		for i := range n {
-			each(keyBytes[i*int(m.KeySize()):][:m.KeySize()], valueBytes[i*int(m.ValueSize()):][:m.ValueSize()])
-		}
-		if err != nil {
-			return nil
-		}
-	}
-}
-
 // copyEntry says where a flow's packets come from, of a layout up to 3: that had the pod's
 // interface, 0 for all others (`iif`), of which it is found out by the next packet.
 func copyEntry(to *btf.Struct, out []byte, from *btf.Struct, in []byte) {
-	was, where, source := offsetOf(from, "iif"), offsetOf(to, "from"), offsetOf(to, "source")
+	was, where, source := flowtable.OffsetOf(from, "iif"), flowtable.OffsetOf(to, "from"), flowtable.OffsetOf(to, "source")
 	if was < 0 || where < 0 || source < 0 {
 		return
 	}

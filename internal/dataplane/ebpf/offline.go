@@ -38,7 +38,7 @@ type Offline struct {
 // TestOptions are for LoadForTest.
 type TestOptions struct {
 	Trace bool
-	Sizes map[string]uint32 // entries, by the name of the map; 0 or absent = as compiled
+	Sizes map[string]uint32 // Entries, by the name of the map; 0 or absent = as compiled
 	// HostDevice and Tunnel are the interface indexes of weir0 and of the VXLAN device as the
 	// programs are told them.
 	HostDevice, Tunnel int

@@ -210,7 +210,7 @@ func (c clock) units(d time.Duration) uint32 {
 	return uint32(min(max(u, 1), math.MaxInt32))
 }
 
-// now is about what the programs' clock says: jiffies begin 300 s before they overflow 32 bits (the
+// Now is about what the programs' clock says: jiffies begin 300 s before they overflow 32 bits (the
 // kernel's INITIAL_JIFFIES) and follow the monotonic clock.
 func (c clock) now() uint32 {
 	var ts unix.Timespec
@@ -241,7 +241,7 @@ type machine struct {
 	apart      bool // what is translated for the node's own processes is marked
 	hostPolicy bool // there are host endpoints still in the map
 	untracked  bool // some of them evaluate each packet by itself
-	flows      int  // entries that weir_flows has room for; 0 = what the state says
+	flows      int  // Entries that weir_flows has room for; 0 = what the state says
 	// uplinks are their MAC addresses by interface index.
 	uplinks map[uint32]abi.WeirLinkKey
 }

@@ -233,7 +233,7 @@ func (s *services[A]) pending() bool {
 	return s.frontends.pending() || s.backends.pending() || s.live.pending() || len(s.maglev.dirty) > 0
 }
 
-// remove makes the pending deletes. A slot stays while a frontend still counts it.
+// Remove makes the pending deletes. A slot stays while a frontend still counts it.
 func (s *services[A]) remove() {
 	s.frontends.remove(nil)
 	counted := map[abi.SvcKey[A]]error{}

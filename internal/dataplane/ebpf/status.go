@@ -25,7 +25,7 @@ type Status struct {
 	Sockets   bool              // socket programs are attached
 	Epoch     uint32            // of flows
 	HZ        int               // jiffies per second
-	Writes    uint64            // entries written or deleted since the start
+	Writes    uint64            // Entries written or deleted since the start
 	Repairs   map[string]uint64 // by what: program, device, route
 	Repaired  time.Time         // of the last repair; zero = none
 	Problems  []string          // what could not be put in place at the last try

@@ -235,7 +235,7 @@ func (t *tables) verdictsReady(ingress, egress uint64) error {
 	return nil
 }
 
-// remove makes all pending deletes but those of verdicts, in the opposite order of write.
+// Remove makes all pending deletes but those of verdicts, in the opposite order of write.
 func (t *tables) remove(s *nodestate.State, m machine) {
 	if slices.ContainsFunc(t.families, family.servicesPending) {
 		waitGrace()
@@ -327,7 +327,7 @@ func (t *tables) errors() []error {
 	return errs
 }
 
-// entries counts what each table holds, both families together.
+// Entries counts what each table holds, both families together.
 func (t *tables) entries() map[string]int {
 	sum := map[string]int{"policy": t.policy.tracker.Len()}
 	t.each(func(f family) {

@@ -1,10 +1,9 @@
-package ebpf
+package flowtable
 
 import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -16,43 +15,43 @@ import (
 // round counted, and what began since the round did. What began during the round may be in both:
 // too much for one round, never too little.
 
-// quotas is the part of a sweeper that counts.
-type quotas struct {
-	m       *ebpf.Map
+// Quotas is the part of a sweeper that counts.
+type Quotas struct {
+	M       *ebpf.Map
 	addr    int // bytes of an address
 	flags   int // offsets in flow_value
 	from    int
 	counted map[string]uint32 // of this round, by address
-	before  map[string]uint32 // begun, at the round's beginning
+	before  map[string]uint32 // Begun, at the round's beginning
 }
 
-// quotaValue is struct share of bpf/abi.h in host byte order.
-type quotaValue struct{ Counted, Begun uint32 }
+// QuotaValue is struct share of bpf/abi.h in host byte order.
+type QuotaValue struct{ Counted, Begun uint32 }
 
-func newQuotas(m *ebpf.Map, flags, from int) (*quotas, error) {
+func NewQuotas(m *ebpf.Map, flags, from int) (*Quotas, error) {
 	c, err := m.Clone()
 	if err != nil {
 		return nil, fmt.Errorf("counting shares: %w", err)
 	}
-	return &quotas{m: c, addr: int(m.KeySize()), flags: flags, from: from}, nil
+	return &Quotas{M: c, addr: int(m.KeySize()), flags: flags, from: from}, nil
 }
 
 // everybody is the key of all flows together.
-func (s *quotas) everybody() string { return string(make([]byte, s.addr)) }
+func (s *Quotas) everybody() string { return string(make([]byte, s.addr)) }
 
-func (s *quotas) read() (map[string]quotaValue, error) {
-	out := map[string]quotaValue{}
+func (s *Quotas) read() (map[string]QuotaValue, error) {
+	out := map[string]QuotaValue{}
 	key := make([]byte, s.addr)
-	var v quotaValue
-	it := s.m.Iterate()
+	var v QuotaValue
+	it := s.M.Iterate()
 	for it.Next(&key, &v) {
 		out[string(key)] = v
 	}
 	return out, it.Err()
 }
 
-// begin is called before the first entry of a round.
-func (s *quotas) begin() error {
+// Begin is called before the first entry of a round.
+func (s *Quotas) Begin() error {
 	now, err := s.read()
 	if err != nil {
 		return fmt.Errorf("reading shares: %w", err)
@@ -65,7 +64,7 @@ func (s *quotas) begin() error {
 }
 
 // note counts an entry: both directions of a flow by the one that a pod sends.
-func (s *quotas) note(key, value []byte) {
+func (s *Quotas) note(key, value []byte) {
 	s.counted[s.everybody()]++
 	if value[s.flags]&abi.FlowReply == 0 && value[s.from] == abi.FromPod {
 		s.counted[string(key[:s.addr])] += 2
@@ -73,41 +72,41 @@ func (s *quotas) note(key, value []byte) {
 }
 
 // end is called after the last entry of a round.
-func (s *quotas) end() error {
+func (s *Quotas) end() error {
 	now, err := s.read()
 	if err != nil {
 		return fmt.Errorf("reading shares: %w", err)
 	}
 	for k := range s.counted {
 		if _, ok := now[k]; !ok {
-			now[k] = quotaValue{}
+			now[k] = QuotaValue{}
 		}
 	}
 	for k, was := range now {
-		v := quotaValue{Counted: s.counted[k], Begun: was.Begun - s.before[k]}
-		if v == (quotaValue{}) && k != s.everybody() {
-			if err := s.m.Delete([]byte(k)); err != nil {
+		v := QuotaValue{Counted: s.counted[k], Begun: was.Begun - s.before[k]}
+		if v == (QuotaValue{}) && k != s.everybody() {
+			if err := s.M.Delete([]byte(k)); err != nil {
 				return fmt.Errorf("removing a share: %w", err)
 			}
 			continue
 		}
-		if err := s.m.Put([]byte(k), v); err != nil {
+		if err := s.M.Put([]byte(k), v); err != nil {
 			return fmt.Errorf("writing a share: %w", err)
 		}
 	}
 	return nil
 }
 
-// pressed reports whether the table may be three quarters full: the next round should tell soon.
-func (s *quotas) pressed(room int) bool {
-	var v quotaValue
-	if err := s.m.Lookup([]byte(s.everybody()), &v); err != nil {
+// Pressed reports whether the table may be three quarters full: the next round should tell soon.
+func (s *Quotas) Pressed(room int) bool {
+	var v QuotaValue
+	if err := s.M.Lookup([]byte(s.everybody()), &v); err != nil {
 		return false
 	}
 	return int(v.Counted+v.Begun) > room-room/4
 }
 
-func (s *quotas) close() { s.m.Close() }
+func (s *Quotas) Close() { s.M.Close() }
 
 // Held is a pod that begins no other flow: it has more than its share of a table of connections
 // that is nearly full.
@@ -116,42 +115,10 @@ type Held struct {
 	Entries int // of the table, whose flows it began
 }
 
-// Held reads which pods are held, by their addresses. They are few: each has more than an eighth of
-// a table.
-func (d *Driver) Held() ([]Held, error) {
-	type source struct {
-		s          *quotas
-		each, most uint32
-	}
-	var sources []source
-	d.mu.Lock()
-	for i, l := range d.both() {
-		s, err := newQuotas(l.Maps["weir_shares"], 0, 0) // the family may be unloaded meanwhile
-		if err != nil {
-			d.mu.Unlock()
-			return nil, err
-		}
-		defer s.close()
-		each, most := d.tables.families[i].shareLimits()
-		sources = append(sources, source{s, each, most})
-	}
-	d.mu.Unlock()
-	var out []Held
-	for _, from := range sources {
-		held, err := from.s.held(from.each, from.most)
-		if err != nil {
-			return nil, fmt.Errorf("reading shares: %w", err)
-		}
-		out = append(out, held...)
-	}
-	slices.SortFunc(out, func(a, b Held) int { return a.Addr.Compare(b.Addr) })
-	return out, nil
-}
-
-// held is share_spent of bpf/share.h for every pod.
-func (s *quotas) held(each, most uint32) ([]Held, error) {
-	var all quotaValue
-	switch err := s.m.Lookup([]byte(s.everybody()), &all); {
+// Held is share_spent of bpf/share.h for every pod.
+func (s *Quotas) Held(each, most uint32) ([]Held, error) {
+	var all QuotaValue
+	switch err := s.M.Lookup([]byte(s.everybody()), &all); {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return nil, nil
 	case err != nil:

@@ -1,4 +1,4 @@
-package ebpf
+package flowtable
 
 import (
 	"errors"
@@ -11,48 +11,48 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
-// eachFlow hands on the entries of a flow map that programs may be writing.
-func eachFlow[A abi.Address](m *ebpf.Map, f func(abi.FlowKey[A], abi.FlowValue[A])) error {
+// EachFlow hands on the entries of a flow map that programs may be writing.
+func EachFlow[A abi.Address](m *ebpf.Map, f func(abi.FlowKey[A], abi.FlowValue[A])) error {
 	var k abi.FlowKey[A]
 	var v abi.FlowValue[A]
 	if int(m.KeySize()) != int(unsafe.Sizeof(k)) || int(m.ValueSize()) != int(unsafe.Sizeof(v)) {
 		return fmt.Errorf("the map has entries of %d and %d bytes, not of %d and %d", m.KeySize(), m.ValueSize(), unsafe.Sizeof(k), unsafe.Sizeof(v))
 	}
-	return walk(m, func(key, value []byte) {
+	return Walk(m, func(key, value []byte) {
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&k)), unsafe.Sizeof(k)), key)
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), value)
 		f(k, v)
 	})
 }
 
-// eachAffinity hands on the entries of a map that programs may be writing.
-func eachAffinity[A abi.Address](m *ebpf.Map, f func(abi.AffinityKey[A], abi.AffinityValue[A])) error {
+// EachAffinity hands on the entries of a map that programs may be writing.
+func EachAffinity[A abi.Address](m *ebpf.Map, f func(abi.AffinityKey[A], abi.AffinityValue[A])) error {
 	var k abi.AffinityKey[A]
 	var v abi.AffinityValue[A]
 	if int(m.KeySize()) != int(unsafe.Sizeof(k)) || int(m.ValueSize()) != int(unsafe.Sizeof(v)) {
 		return fmt.Errorf("the map has entries of %d and %d bytes, not of %d and %d", m.KeySize(), m.ValueSize(), unsafe.Sizeof(k), unsafe.Sizeof(v))
 	}
-	return walk(m, func(key, value []byte) {
+	return Walk(m, func(key, value []byte) {
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&k)), unsafe.Sizeof(k)), key)
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), value)
 		f(k, v)
 	})
 }
 
-// unspecified is the address of frontends that are on all addresses, in the family of another.
-func unspecified(like netip.Addr) netip.Addr {
+// Unspecified is the address of frontends that are on all addresses, in the family of another.
+func Unspecified(like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return netip.IPv4Unspecified()
 	}
 	return netip.IPv6Unspecified()
 }
 
-func lookUpFlow[A abi.Address](m *ebpf.Map, k abi.FlowKey[A], v *abi.FlowValue[A]) error {
+func LookUpFlow[A abi.Address](m *ebpf.Map, k abi.FlowKey[A], v *abi.FlowValue[A]) error {
 	return m.Lookup(&k, unsafe.Pointer(v))
 }
 
-// addFlow writes an entry where none is, and reports whether it did.
-func addFlow[A abi.Address](m *ebpf.Map, k abi.FlowKey[A], v abi.FlowValue[A]) (bool, error) {
+// AddFlow writes an entry where none is, and reports whether it did.
+func AddFlow[A abi.Address](m *ebpf.Map, k abi.FlowKey[A], v abi.FlowValue[A]) (bool, error) {
 	err := m.Update(&k, unsafe.Pointer(&v), ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
 		return false, nil
@@ -60,7 +60,7 @@ func addFlow[A abi.Address](m *ebpf.Map, k abi.FlowKey[A], v abi.FlowValue[A]) (
 	return err == nil, err
 }
 
-func readSettingsMap[A abi.Address](m *ebpf.Map, v *abi.Settings[A]) error {
+func ReadSettingsMap[A abi.Address](m *ebpf.Map, v *abi.Settings[A]) error {
 	var zero uint32
 	if err := m.Lookup(&zero, unsafe.Pointer(v)); err != nil {
 		return fmt.Errorf("reading the settings: %w", err)
