@@ -26,6 +26,6 @@ var attacksLockout = []mutant{
 		"c.carriedPrefix(p) && !by.forbids(p)", "c.carriedPrefix(p)"}, pkg: "./internal/calc", run: "^TestHostileServiceCIDROverNodes$"},
 	{fault: fault{"a pod goes on reaching another one that a policy shuts while the data plane changes", "internal/dataplane/ebpf/driver.go",
 		"		return d.keepTables()\n", "		return nil\n"}, pkg: "./test/netns", run: "^TestHostileChangeDuringSwitch$/^IPv4$"},
-	{fault: fault{"a pod goes on reaching another one that a policy shuts while the agent starts", "internal/dataplane/ebpf/loading.go",
+	{fault: fault{"a pod goes on reaching another one that a policy shuts while the agent starts", "internal/dataplane/ebpf/background_load.go",
 		"	err := d.keepTables()\n", "	var err error\n"}, pkg: "./test/netns", run: "^TestHostileChangeDuringStart$/^IPv4$"},
 }

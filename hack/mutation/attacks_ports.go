@@ -26,8 +26,8 @@ var attacksPorts = []mutant{
 	{fault{"the pins of programs and maps are removed while the agent runs, and the agent is killed", "internal/dataplane/ebpf/repair.go",
 		"	d.checkPins()\n", ""},
 		"./test/netns", "^TestHostilePins$"},
-	{fault{"the pins of programs and maps are removed while no agent runs", "internal/dataplane/ebpf/attach.go",
-		"		if ofWorkload(s.hook) {\n			return nil\n		}\n		return at.detach(s)", "		return at.detach(s)"},
+	{fault{"the pins of programs and maps are removed while no agent runs", "internal/dataplane/ebpf/attach/attach.go",
+		"		if OfWorkload(s.Hook) {\n			return nil\n		}\n		return at.detach(s)", "		return at.detach(s)"},
 		"./test/netns", "^TestHostilePinsAfter$"},
 	{fault{"the map by which IPv4's programs call those of IPv6 is emptied while no agent runs", "bpf/handle.h",
 		"			return TC_ACT_UNSPEC;\n", "			return TC_ACT_OK;\n"},
@@ -36,6 +36,6 @@ var attacksPorts = []mutant{
 		"	if known, ok := d.pins[path]; ok && known == st.Ino {", "	if _, ok := d.pins[path]; ok {"},
 		"./internal/dataplane/ebpf", "^TestHostileForeignPin$"},
 	{fault{"one pin of many is removed while the agent runs", "internal/dataplane/ebpf/backstop.go",
-		"			if err := pinOver(m, path); err != nil {", "			if err := pinOver(m, path+\"-lost\"); err != nil {"},
+		"			if err := bpffs.PinOver(m, path); err != nil {", "			if err := bpffs.PinOver(m, path+\"-lost\"); err != nil {"},
 		"./internal/dataplane/ebpf", "^TestHostileOnePin$"},
 }

@@ -7,94 +7,24 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// A link lives as long as its pin or somebody who holds it. Where both go, because pins are removed and the agent ends, its program goes with it. So
-// behind the links of each pod's interface the same programs stay as clsact filters, which belong to the interface: they carry the pod's
-// packets as before, by the same maps, which live as long as they do. While there is a link they see nothing: its verdicts are final.
-// The map by which programs of IPv4 call those of IPv6 is emptied when nobody has it open or pinned, so those of IPv6 have a filter of their own before.
-
-// backstopAfter is how long no interface must have been attached before one without a clsact qdisc gets it: it drops what it sends to the pod for a
-// grace period of RCU.
+// backstopAfter is how long no interface must have been attached before one without a clsact qdisc
+// gets it: it drops what it sends to the pod for a grace period of RCU.
 const backstopAfter = time.Minute
 
-// backed is what stands behind the links of a site: programs of IPv4 and of IPv6.
-type backed [2]ebpf.ProgramID
-
-func ofWorkload(h hook) bool { return h == fromWorkload || h == toWorkload }
-
-// six is the same place for the program of IPv6.
-func (s site) six() site { return site{s.ifindex, hook{ipv6Prefix + s.hook.name, s.hook.at}} }
-
-// backstop makes the filters behind pods' links what they should be. An interface without a clsact qdisc gets it with anew, one at a call.
-func (a *attachments) backstop(anew bool) error {
-	var errs []error
-	for s := range a.at {
-		want := backed{a.ids[s.hook.name], a.ids[s.six().hook.name]}
-		have, known := a.back[s]
-		if !ofWorkload(s.hook) || have == want || known && have == (backed{}) && !anew {
-			continue
-		}
-		made := known && have == (backed{})
-		if made {
-			if err := netlink.QdiscAdd(clsactQdisc(s.ifindex)); err != nil && !errors.Is(err, unix.EEXIST) {
-				errs = append(errs, fmt.Errorf("adding a clsact qdisc to interface %d: %w", s.ifindex, err))
-			}
-		}
-		switch err := a.putBackstop(s); {
-		case err == nil:
-			a.back[s] = want
-		case errors.Is(err, unix.ENODEV):
-		case made:
-			errs = append(errs, err)
-		default:
-			a.back[s] = backed{} // it has no such qdisc
-		}
-		if made {
-			break
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// putBackstop puts the programs of a site into its filters. What they took the place of goes after it.
-func (a *attachments) putBackstop(s site) error {
-	if err := (filter{filterName(s)}).put(s, a.prog[s.hook.name]); err != nil {
-		return fmt.Errorf("adding filter %s to interface %d: %w", filterName(s), s.ifindex, err)
-	}
-	if err := removeFiltersIf(s.ifindex, parentOf(s), func(b *netlink.BpfFilter) bool {
-		return b.Priority == priority6 && b.Protocol == unix.ETH_P_ALL && strings.HasPrefix(b.Name, "weir_")
-	}); err != nil { // of a version that knew no others
-		return err
-	}
-	six := s.six()
-	if prog := a.prog[six.hook.name]; prog != nil {
-		if err := (filter{filterName(six)}).put(six, prog); err != nil {
-			return fmt.Errorf("adding filter %s to interface %d: %w", filterName(six), s.ifindex, err)
-		}
-		return nil
-	}
-	return removeFiltersAt(s.ifindex, parentOf(s), filterName(six))
-}
-
-// dropBackstop removes the filters of a site.
-func (a *attachments) dropBackstop(s site) error {
-	delete(a.back, s)
-	if !ofWorkload(s.hook) {
-		return nil
-	}
-	return errors.Join(removeFiltersAt(s.ifindex, parentOf(s), filterName(s)), removeFiltersAt(s.ifindex, parentOf(s), filterName(s.six())))
-}
-
-// checkPins pins maps again whose pin somebody removed, or put another one in its place. Those of links are looked at with the links.
+// checkPins pins maps again whose pin somebody removed, or put another one in its place. Those of
+// links are looked at with the links.
 func (d *Driver) checkPins() {
 	if d.opts.BPFFS == "" {
 		return
@@ -113,7 +43,7 @@ func (d *Driver) checkPins() {
 			return
 		}
 		for name, m := range l.Maps {
-			if unpinned[name] || l.family == ipv6Name && (isShared(name) || name == programsOfIPv6 || name == guardsOfIPv6) {
+			if unpinned[name] || l.family == ipv6Name && (isShared(name) || name == programsOfIPv6 || name == untrackedOfIPv6) {
 				continue
 			}
 			path := filepath.Join(dir, name)
@@ -121,7 +51,7 @@ func (d *Driver) checkPins() {
 				continue
 			}
 			lost++
-			if err := pinOver(m, path); err != nil {
+			if err := bpffs.PinOver(m, path); err != nil {
 				d.log.Error("pinning a map again", "map", name, "error", err)
 			}
 		}
@@ -140,7 +70,8 @@ func isShared(name string) bool {
 	return false
 }
 
-// pinnedAt reports whether what is pinned at a path is the map. One look at the file is enough where it is the one of the last time.
+// pinnedAt reports whether what is pinned at a path is the map. One look at the file is enough
+// where it is the one of the last time.
 func (d *Driver) pinnedAt(path string, m *ebpf.Map) bool {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -176,8 +107,9 @@ func sameMapID(a, b *ebpf.Map) bool {
 	return ok1 && ok2 && m == n
 }
 
-// recoverMaps pins again the maps of programs that carry on as filters of pods' interfaces, when the pins are gone: what an agent
-// before this one knew of flows is kept, and its policy stays in force until ours is written.
+// recoverMaps pins again the maps of programs that carry on as filters of pods' interfaces, when
+// the pins are gone: what an agent before this one knew of flows is kept, and its policy stays in
+// force until ours is written.
 func recoverMaps(root string, log *slog.Logger) error {
 	if _, err := os.Lstat(filepath.Join(mapsDir(root), "weir_settings")); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -186,20 +118,20 @@ func recoverMaps(root string, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("listing interfaces: %w", err)
 	}
-	spec, err := loadWeir()
+	spec, err := abi.LoadWeir()
 	if err != nil {
 		return err
 	}
-	s := site{0, fromWorkload}
-	for family, of := range map[string]site{ipv4Name: s, ipv6Name: s.six()} {
+	s := attach.Site{Ifindex: 0, Hook: attach.FromWorkload}
+	for family, of := range map[string]attach.Site{ipv4Name: s, ipv6Name: s.Six()} {
 		var id ebpf.ProgramID
 		for _, l := range links {
-			filters, err := netlink.FilterList(l, parentOf(of))
+			filters, err := netlink.FilterList(l, attach.ParentOf(of))
 			if err != nil {
 				continue // no qdisc
 			}
 			for _, each := range filters {
-				if b, ok := each.(*netlink.BpfFilter); ok && b.Name == filterName(of) && b.Priority == of.priority() {
+				if b, ok := each.(*netlink.BpfFilter); ok && b.Name == attach.FilterName(of) && b.Priority == of.Priority() {
 					id = max(id, ebpf.ProgramID(b.Id)) // the newest
 				}
 			}
@@ -236,7 +168,7 @@ func pinMapsOf(id ebpf.ProgramID, dir string, spec *ebpf.CollectionSpec, family 
 		}
 		name := fullName(m, spec)
 		if name != "" && !unpinned[name] && !(family == ipv6Name && isShared(name)) {
-			if err = pinOver(m, filepath.Join(dir, name)); err == nil {
+			if err = bpffs.PinOver(m, filepath.Join(dir, name)); err == nil {
 				n++
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/hostile"
 )
 
@@ -30,7 +31,8 @@ func isPinned(t *testing.T, d instance, name string) {
 	}
 }
 
-// TestHostileForeignPin: who pins a map of another layout, or an empty one, in the place of one of Weir's does not get the next agent to take it over.
+// TestHostileForeignPin: who pins a map of another layout, or an empty one, in the place of one of
+// Weir's does not get the next agent to take it over.
 func TestHostileForeignPin(t *testing.T) {
 	hostile.Record(t, attackForeign, hostile.Operator, hostile.EBPF, hostile.Both)
 	b := newBench(t)
@@ -74,11 +76,11 @@ func TestHostileOnePin(t *testing.T) {
 		d.check(false)
 		isPinned(t, d, name)
 	}
-	for s, at := range d.programs.at {
-		if !at.pinned() {
+	for s, at := range d.programs.At {
+		if !at.Pinned() {
 			continue
 		}
-		path := filepath.Join(d.programs.dir, s.pin())
+		path := filepath.Join(d.programs.Dir, s.Pin())
 		must(t, os.Remove(path))
 		d.check(false)
 		if _, err := os.Lstat(path); err != nil {
@@ -87,30 +89,31 @@ func TestHostileOnePin(t *testing.T) {
 	}
 }
 
-// An interface that began with links, because it was there before, gets filters behind them when things are quiet for long.
+// An interface that began with links, because it was there before, gets filters behind them when
+// things are quiet for long.
 func TestBackstopComesLater(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	applied(t, d, sample(b))
-	pod := site{b.ifaces[0].Index, fromWorkload}
+	pod := attach.Site{Ifindex: b.ifaces[0].Index, Hook: attach.FromWorkload}
 	d.check(false)
-	if err := (filter{filterName(pod)}).check(pod, 0); err == nil {
+	if err := (attach.Filter{Name: attach.FilterName(pod)}).Check(pod, 0); err == nil {
 		t.Fatal("it has a filter at once: its qdisc made it drop packets")
 	}
 	for range 2 * len(b.ifaces) {
 		d.attached = time.Now().Add(-2 * backstopAfter)
 		d.check(false)
 	}
-	for s := range d.programs.at {
-		if !ofWorkload(s.hook) {
+	for s := range d.programs.At {
+		if !attach.OfWorkload(s.Hook) {
 			continue
 		}
-		if err := (filter{filterName(s)}).check(s, d.programs.ids[s.hook.name]); err != nil {
+		if err := (attach.Filter{Name: attach.FilterName(s)}).Check(s, d.programs.Ids[s.Hook.Name]); err != nil {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
 	must(t, Remove(d.opts.BPFFS))
-	if err := (filter{filterName(pod)}).check(pod, 0); err == nil {
+	if err := (attach.Filter{Name: attach.FilterName(pod)}).Check(pod, 0); err == nil {
 		t.Error("it stays when the data plane is removed")
 	}
 }

@@ -8,8 +8,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A call for each entry is most of what it takes to read or fill a large map. Kernels from 5.6 on take many entries
-// at once, for most types of maps; otherwise, and for what a batch could not do, one call does one entry.
+// A call for each entry is most of what it takes to read or fill a large map. Kernels from 5.6 on
+// take many entries at once, for most types of maps; otherwise, and for what a batch could not do,
+// one call does one entry.
 
 const (
 	// batchSize is how many entries a call takes at most.
@@ -18,8 +19,8 @@ const (
 	batchWorth = 32
 )
 
-// room holds keys or values of a batch: as they are, and as cilium/ebpf takes them without another copy, which it does
-// for arrays of bytes alone.
+// room holds keys or values of a batch: as they are, and as cilium/ebpf takes them without another
+// copy, which it does for arrays of bytes alone.
 type room[T any] struct {
 	of    []T
 	bytes any // [][size of T]byte
@@ -69,7 +70,8 @@ func (t *table[K, V]) readSingly(yield func(K, V) bool) error {
 	return it.Err()
 }
 
-// writeBatches makes pending writes many at once. What it leaves, because it is not ready or fails, is for write.
+// writeBatches makes pending writes many at once. What it leaves, because it is not ready or fails,
+// is for write.
 func (t *table[K, V]) writeBatches(ready func(K, V) error) {
 	left := t.tracker.PendingWrites()
 	if t.single || t.after != nil || left < batchWorth {

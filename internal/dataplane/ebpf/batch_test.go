@@ -35,7 +35,8 @@ func newBatchTable(t testing.TB, kind ebpf.MapType, size uint32) *table[uint64, 
 // prefixOf is a key of a trie: 32 bits of prefix length, 32 of address.
 func prefixOf(i uint64) uint64 { return 32 | i<<32 }
 
-// TestBatches: many entries are written and read as if one by one, also where the kernel takes no batches.
+// TestBatches: many entries are written and read as if one by one, also where the kernel takes no
+// batches.
 func TestBatches(t *testing.T) {
 	for _, c := range []struct {
 		kind ebpf.MapType

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// BenchmarkEndpoint is the driver's part of a pod's start on a node with 100 pods: one more endpoint, and
-// its programs.
+// BenchmarkEndpoint is the driver's part of a pod's start on a node with 100 pods: one more
+// endpoint, and its programs.
 func BenchmarkEndpoint(b *testing.B) {
 	n := newBench(b)
 	d := n.open(b)

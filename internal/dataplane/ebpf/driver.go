@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"regexp"
@@ -17,6 +16,9 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -24,8 +26,8 @@ import (
 // Options say where a driver works.
 type Options struct {
 	Logger *slog.Logger
-	// BPFFS is the folder below which maps and links are pinned, "/sys/fs/bpf/weir" on a node. Empty pins
-	// nothing: all is gone when the driver is closed.
+	// BPFFS is the folder below which maps and links are pinned, "/sys/fs/bpf/weir" on a node.
+	// Empty pins nothing: all is gone when the driver is closed.
 	BPFFS string
 	// BPFFSMount is where a BPF file system is mounted if BPFFS is not on one; empty = it must be.
 	BPFFSMount string
@@ -39,17 +41,20 @@ type Options struct {
 	SetRetval bool
 	// NoTCX says that the kernel has no tcx links: interfaces get clsact filters.
 	NoTCX bool
-	// TakeOver says which connections are taken over that another data plane tracks, which is in force until the first Apply.
-	// Left tells what the data plane before knows beside what connection tracking does; nil = nothing.
+	// TakeOver says which connections are taken over that another data plane tracks, which is in
+	// force until the first Apply. Left tells what the data plane before knows alongside what
+	// connection tracking does; nil = nothing.
 	Left     func() (conntrack.Left, error)
 	TakeOver TakeOver
-	// AttachAtOnce is to how many places of interfaces an Apply attaches programs while connections of our other data plane are taken
-	// over, which is in force meanwhile; 0 = attachAtOnce.
+	// AttachAtOnce is to how many places of interfaces an Apply attaches programs while connections
+	// of our other data plane are taken over, which is in force meanwhile; 0 = attachAtOnce.
 	AttachAtOnce int
-	// InBackground loads the programs in the background where those of an earlier run evaluate packets by the same maps: see loading. An
-	// Apply writes tables alone until then, and returns dataplane.Waiting.
+	// InBackground loads the programs in the background where those of an earlier run evaluate
+	// packets by the same maps: see loading. An Apply writes tables alone until then, and returns
+	// dataplane.Waiting.
 	InBackground bool
-	// BeforeLoad is called before programs are loaded in the background, for tests; nil = nothing is.
+	// BeforeLoad is called before programs are loaded in the background, for tests; nil = nothing
+	// is.
 	BeforeLoad func()
 }
 
@@ -60,49 +65,49 @@ type Driver struct {
 	opts Options
 	log  *slog.Logger
 
-	mu       sync.Mutex
-	loaded   *loaded         // of IPv4; its programs are the ones attached
-	six      *loaded         // of IPv6; nil = the node does not carry it
-	called   *loaded         // the six that IPv4's programs call
-	sixErr   error           // why the state's wish about IPv6 is not fulfilled
-	leaving  bool            // something of IPv6 is still there that should go
-	narrow   map[string]bool // our devices whose MTU is too small for IPv6
-	tables   *tables
-	programs *attachments
-	guards   guards
-	machine  machine
-	state    *nodestate.State // nil before the first Apply
-	devices  devices
-	uplinks  map[int]string // by interface index, as found last
-	pattern  *regexp.Regexp // that found them
-	absent   map[site]string
-	started  bool // the first Apply is over: what earlier runs left is dealt with
-	carried  bool // what programs of an earlier run made is taken over
-	over     *takeOver
-	tookOver bool // connections of another data plane are taken over
-	bump     bool // something beside the tables changed that flows depend on
-	count    counters
-	problems []string
-	attached time.Time  // when an interface got its programs last
-	wished   deviceWish // what our devices were made for last
-	spent    map[netip.Addr]spentNote
-	pins     map[string]uint64 // inodes of pinned maps, by path, that are ours
-	left     bool              // Leave was called
-	loading  *loading          // programs are being loaded; nil = they are
-	endRun   func()            // ends Run
+	mu           sync.Mutex
+	loaded       *loaded         // of IPv4; its programs are the ones attached
+	six          *loaded         // of IPv6; nil = the node does not carry it
+	called       *loaded         // the six that IPv4's programs call
+	sixErr       error           // why the state's wish about IPv6 is not fulfilled
+	removingIPv6 bool            // something of IPv6 is still there that should go
+	narrow       map[string]bool // our devices whose MTU is too small for IPv6
+	tables       *tables
+	programs     *attach.Attachments
+	untracked    untracked
+	machine      machine
+	state        *nodestate.State // nil before the first Apply
+	devices      devices
+	uplinks      map[int]string // by interface index, as found last
+	pattern      *regexp.Regexp // that found them
+	absent       map[attach.Site]string
+	started      bool // the first Apply is over: what earlier runs left is dealt with
+	carried      bool // what programs of an earlier run made is taken over
+	importing    *handoverImport
+	importDone   bool // connections of another data plane are taken over
+	bump         bool // something alongside the tables changed that flows depend on
+	count        counters
+	problems     []string
+	attached     time.Time  // when an interface got its programs last
+	wished       deviceWish // what our devices were made for last
+	exhausted    map[netip.Addr]exhaustedNote
+	pins         map[string]uint64 // inodes of pinned maps, by path, that are ours
+	handingOver  bool              // Leave was called
+	loading      *loading          // programs are being loaded; nil = they are
+	endRun       func()            // ends Run
 }
 
 // devices is what is known of our own devices.
 type devices struct {
-	host, tunnel *device
+	host, tunnel *hostdev.Device
 	fresh        map[string]bool // made since programs were attached last; still down
 }
 
 var _ dataplane.Driver = (*Driver)(nil)
 
-// New loads the programs and takes over what an earlier run left pinned. Nothing is attached, and no map
-// is written, before the first Apply: until then the programs of the earlier run go on. With InBackground ours may be
-// loaded when New has returned: see Loaded.
+// New loads the programs and takes over what an earlier run left pinned. Nothing is attached, and
+// no map is written, before the first Apply: until then the programs of the earlier run go on. With
+// InBackground ours may be loaded when New has returned: see Loaded.
 func New(o Options) (*Driver, error) {
 	if o.Cgroup != "" {
 		if err := kernel.CheckCgroupV2(o.Cgroup); err != nil {
@@ -131,16 +136,16 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	var by attacher = bpfLinks{cgroup: o.Cgroup}
+	var by attach.Attacher = attach.BpfLinks{Cgroup: o.Cgroup}
 	if o.NoTCX {
-		by = withoutTCX{bpfLinks{cgroup: o.Cgroup}}
+		by = attach.WithoutTCX{BpfLinks: attach.BpfLinks{Cgroup: o.Cgroup}}
 	}
 	d := &Driver{
-		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: newAttachments(by, links, o.Logger),
+		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: attach.NewAttachments(by, links, o.Logger),
 		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.TakeOver == TakeAll},
-		endRun:  func() {}, absent: map[site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
+		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}
-	if d.findJudging() {
+	if d.findEvaluating() {
 		d.beginLoading()
 		return d, nil
 	}
@@ -150,7 +155,7 @@ func New(o Options) (*Driver, error) {
 		return nil, err
 	}
 	l.install(programs)
-	if err := d.programs.offer("", l.Programs); err != nil {
+	if err := d.programs.Offer("", l.Programs); err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -167,16 +172,18 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		if err := d.tables.load(); err != nil {
 			return err
 		}
-		// Where programs of a run before begin flows, they judge: what another data plane has left may be old.
+		// Where programs of a run before begin flows, they evaluate: what another data plane has
+		// left may be old.
 		d.machine.handOver = d.machine.handOver && !d.tables.begins()
 		d.machine.marks = slices.ContainsFunc(d.tables.families, family.marks)
-		// What is there of our devices was made by the earlier run, and is looked at when programs can be attached.
+		// What is there of our devices was made by the earlier run, and is looked at when programs
+		// can be attached.
 		d.machine.host, d.machine.tunnel = d.tables.families[0].devices()
 	}
 	if d.loading != nil && !d.loading.over() {
 		return d.applyEarly(s, changed, first)
 	}
-	if d.left {
+	if d.handingOver {
 		d.tables.desire(s, changed, d.ifindex)
 		d.state = s
 		return d.keepTables()
@@ -187,38 +194,17 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		}
 		changed = nodestate.All()
 	}
-	if came := d.followIPv6(s, first); came || first {
+	if came := d.ensureIPv6(s, first); came || first {
 		changed = nodestate.All()
 		d.warnTables(s)
 		d.bump = d.bump || d.tables.changing()
 	}
-	if err := d.followUplinks(s); err != nil {
+	if err := d.ensureUplinks(s); err != nil {
 		return err
 	}
 	d.tables.desire(s, changed, d.ifindex)
 	d.state = s
 	return d.reconcile(!d.wished.equal(wish(s)) || len(d.problems) > 0)
-}
-
-// deviceWish is what of a state our devices and their routes are made from.
-type deviceWish struct {
-	made   bool
-	tunnel nodestate.Tunnel
-	needed bool // the tunnel
-	node   netip.Addr
-	six    bool
-	node6  netip.Addr
-	routes map[netip.Prefix]int
-}
-
-func wish(s *nodestate.State) deviceWish {
-	return deviceWish{made: true, tunnel: s.Settings.Tunnel, needed: s.NeedsTunnel(), node: s.Settings.Node,
-		six: s.Settings.IPv6, node6: s.Settings.Node6, routes: s.Settings.PoolRoutes}
-}
-
-func (w deviceWish) equal(o deviceWish) bool {
-	return w.made == o.made && w.tunnel == o.tunnel && w.needed == o.needed && w.node == o.node &&
-		w.six == o.six && w.node6 == o.node6 && maps.Equal(w.routes, o.routes)
 }
 
 // ifindex returns the interface of an endpoint.
@@ -234,11 +220,11 @@ func (d *Driver) ifindex(a nodestate.Addr) int {
 	return l.Attrs().Index
 }
 
-// reconcile makes the kernel equal to what is desired: devices (down), tables, programs, devices (up),
-// routes, deletes, and last the epoch. Devices are looked at only when asked to: a pod's start does not
-// touch them, and check looks at them all the time.
+// reconcile makes the kernel equal to what is desired: devices (down), tables, programs, devices
+// (up), routes, deletes, and last the epoch. Devices are looked at only when asked to: a pod's
+// start does not touch them, and check looks at them all the time.
 func (d *Driver) reconcile(devices bool) error {
-	before := d.tables.counts.judged
+	before := d.tables.counts.reevaluated
 	var errs []error
 	if devices {
 		errs = d.prepareDevices()
@@ -247,13 +233,13 @@ func (d *Driver) reconcile(devices bool) error {
 	if err := errors.Join(d.sixErr, d.callIPv6()); err != nil {
 		errs = append(errs, err)
 	}
-	if err := d.followGuards(); err != nil {
+	if err := d.ensureUntracked(); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
 	}
-	d.beginTakeOver()
+	d.beginImport()
 	attachErrs := d.attachAll(devices)
 	unfinished := slices.Contains(attachErrs, dataplane.ErrUnfinished)
-	if d.endTakeOver(!unfinished && (len(attachErrs) == 0 || d.carries())) {
+	if d.endImport(!unfinished && (len(attachErrs) == 0 || d.carries())) {
 		unfinished = true
 		attachErrs = append(attachErrs, dataplane.ErrUnfinished)
 	}
@@ -262,7 +248,7 @@ func (d *Driver) reconcile(devices bool) error {
 		d.endCarryOver()
 		if !d.machine.marks { // those of an older version were attached until now
 			d.machine.marks = true
-			if err := d.changeFlags(setMarks, 0); err != nil {
+			if err := d.changeFlags(abi.SetMarks, 0); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -272,21 +258,21 @@ func (d *Driver) reconcile(devices bool) error {
 		d.wished = wish(d.state)
 	}
 	d.tables.remove(d.state, d.machine)
-	if err := d.leaveGuards(); err != nil {
+	if err := d.removeUntracked(); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
 	}
 	errs = append(errs, d.endTables(before)...)
 	if !d.started && len(errs) == 0 {
 		d.started = true
-		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.adopted, "entries written", d.tables.counts.judged+d.tables.counts.quiet,
-			"epoch", d.tables.epoch(), "programs attached", len(d.programs.at))
+		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.Reused, "entries written", d.tables.counts.reevaluated+d.tables.counts.quiet,
+			"epoch", d.tables.epoch(), "programs attached", len(d.programs.At))
 	}
 	d.note(errs)
 	return errors.Join(errs...)
 }
 
-// endCarryOver takes over, once, what the old programs made until they were replaced by ours, and lets go of the maps
-// that they had.
+// endCarryOver takes over, once, what the old programs made until they were replaced by ours, and
+// lets go of the maps that they had.
 func (d *Driver) endCarryOver() {
 	if d.carried {
 		return
@@ -318,8 +304,8 @@ func (d *Driver) note(errs []error) {
 	}
 }
 
-// prepareDevices makes our devices, down, so that their indexes are known and nothing passes them before
-// their programs are attached.
+// prepareDevices makes our devices, down, so that their indexes are known and nothing passes them
+// before their programs are attached.
 func (d *Driver) prepareDevices() []error {
 	var errs []error
 	fail := func(name string, err error) {
@@ -327,27 +313,27 @@ func (d *Driver) prepareDevices() []error {
 			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: name, Err: err})
 		}
 	}
-	uplinkMTU := d.state.Settings.Tunnel.MTU + vxlanOverhead
+	uplinkMTU := d.state.Settings.Tunnel.MTU + hostdev.VxlanOverhead
 	if d.state.Settings.Tunnel.MTU <= 0 {
 		uplinkMTU = defaultMTU
 	}
-	host, made, err := ensureHostDevice(uplinkMTU)
-	fail(hostDevice, err)
+	host, made, err := hostdev.EnsureHostDevice(uplinkMTU)
+	fail(hostdev.HostDevice, err)
 	d.devices.host = host
 	if made {
-		d.devices.fresh[hostDevice], d.devices.fresh[hostPeer] = true, true
-		d.log.Info("made the host device", "device", hostDevice, "index", host.index)
+		d.devices.fresh[hostdev.HostDevice], d.devices.fresh[hostdev.HostPeer] = true, true
+		d.log.Info("made the host device", "device", hostdev.HostDevice, "index", host.Index)
 	}
 	if d.state.NeedsTunnel() {
-		tunnel, made, err := ensureTunnel(d.state.Settings.Tunnel.Port, uplinkMTU)
-		fail(tunnelDevice, err)
+		tunnel, made, err := hostdev.EnsureTunnel(d.state.Settings.Tunnel.Port, uplinkMTU)
+		fail(hostdev.TunnelDevice, err)
 		d.devices.tunnel = tunnel
 		if made {
-			d.devices.fresh[tunnelDevice] = true
-			d.log.Info("made the tunnel device", "device", tunnelDevice, "index", tunnel.index, "port", d.state.Settings.Tunnel.Port, "mtu", uplinkMTU)
+			d.devices.fresh[hostdev.TunnelDevice] = true
+			d.log.Info("made the tunnel device", "device", hostdev.TunnelDevice, "index", tunnel.Index, "port", d.state.Settings.Tunnel.Port, "mtu", uplinkMTU)
 		}
 	} else if d.devices.tunnel != nil || !d.started {
-		fail(tunnelDevice, removeTunnelIfOurs())
+		fail(hostdev.TunnelDevice, removeTunnelIfOurs())
 		d.devices.tunnel = nil
 	}
 	d.machine.host, d.machine.tunnel = indexOf(d.devices.host), indexOf(d.devices.tunnel)
@@ -357,21 +343,21 @@ func (d *Driver) prepareDevices() []error {
 // defaultMTU is used while the uplink's is not known, bytes.
 const defaultMTU = 1500
 
-// removeTunnelIfOurs leaves a foreign device of the tunnel's name alone: no tunnel is wanted, so it is
-// nobody's concern.
+// removeTunnelIfOurs leaves a foreign device of the tunnel's name alone: no tunnel is wanted, so it
+// is nobody's concern.
 func removeTunnelIfOurs() error {
-	l, err := netlink.LinkByName(tunnelDevice)
+	l, err := netlink.LinkByName(hostdev.TunnelDevice)
 	if err != nil || l.Attrs().Alias != kernel.DeviceAlias {
 		return nil
 	}
-	return removeDevice(tunnelDevice)
+	return hostdev.RemoveDevice(hostdev.TunnelDevice)
 }
 
-func indexOf(d *device) int {
+func indexOf(d *hostdev.Device) int {
 	if d == nil {
 		return 0
 	}
-	return d.index
+	return d.Index
 }
 
 // openDevices brings our devices up, when their programs are attached, and sets routes.
@@ -383,24 +369,24 @@ func (d *Driver) openDevices() []error {
 		}
 	}
 	open := func(name string) {
-		up, err := setUp(name)
+		up, err := hostdev.SetUp(name)
 		fail(name, err)
 		if up && !d.devices.fresh[name] {
 			d.count.repaired("device", d.log, "brought a device up again", "device", name)
 		}
 		fail(name, kernel.TrustDevice(name))
-		if d.six != nil && name != hostPeer {
+		if d.six != nil && name != hostdev.HostPeer {
 			fail(name, d.carryIPv6(name))
 		}
 		delete(d.devices.fresh, name)
 	}
-	if d.devices.host != nil && d.programs.has(site{d.devices.host.index, toUplink}) {
-		open(hostPeer)
-		open(hostDevice)
+	if d.devices.host != nil && d.programs.Has(attach.Site{Ifindex: d.devices.host.Index, Hook: attach.ToUplink}) {
+		open(hostdev.HostPeer)
+		open(hostdev.HostDevice)
 		errs = append(errs, d.openRoutes()...)
 	}
-	if d.devices.tunnel != nil && d.programs.has(site{d.devices.tunnel.index, fromTunnel}) {
-		open(tunnelDevice)
+	if d.devices.tunnel != nil && d.programs.Has(attach.Site{Ifindex: d.devices.tunnel.Index, Hook: attach.FromTunnel}) {
+		open(hostdev.TunnelDevice)
 	}
 	if _, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward"); err != nil {
 		fail("ip_forward", err)
@@ -411,8 +397,8 @@ func (d *Driver) openDevices() []error {
 	return errs
 }
 
-// followUplinks looks for uplinks where they were not looked for yet, or by another pattern.
-func (d *Driver) followUplinks(s *nodestate.State) error {
+// ensureUplinks looks for uplinks where they were not looked for yet, or by another pattern.
+func (d *Driver) ensureUplinks(s *nodestate.State) error {
 	pattern, err := regexp.Compile(s.Settings.DataIfaces)
 	if err != nil {
 		return &dataplane.KeyError{Table: "interfaces", Key: "bpfDataIfacePattern", Err: err}
@@ -440,7 +426,7 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 			pods[a.Interface] = true
 		}
 	}
-	found, addrs := map[int]string{}, map[uint32]weirLinkKey{}
+	found, addrs := map[int]string{}, map[uint32]abi.WeirLinkKey{}
 	for _, l := range links {
 		attrs := l.Attrs()
 		if attrs.Flags&net.FlagLoopback != 0 || pods[attrs.Name] || !d.isUplink(attrs.Name) {
@@ -452,7 +438,7 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 		}
 		found[attrs.Index] = attrs.Name
 		if len(attrs.HardwareAddr) == 6 {
-			addrs[uint32(attrs.Index)] = weirLinkKey{Mac: [6]uint8(attrs.HardwareAddr)}
+			addrs[uint32(attrs.Index)] = abi.WeirLinkKey{Mac: [6]uint8(attrs.HardwareAddr)}
 		}
 	}
 	for index, name := range found {
@@ -468,15 +454,15 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 }
 
 func (d *Driver) isUplink(name string) bool {
-	return name != hostDevice && name != hostPeer && name != tunnelDevice && d.pattern.MatchString(name)
+	return name != hostdev.HostDevice && name != hostdev.HostPeer && name != hostdev.TunnelDevice && d.pattern.MatchString(name)
 }
 
 // Close lets go of programs, maps and links. What is pinned goes on working.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.programs.close()
-	d.dropTakeOver()
+	err := d.programs.Close()
+	d.dropImport()
 	families := d.both()
 	free := func() {
 		for _, l := range families {
@@ -492,6 +478,6 @@ func (d *Driver) Close() error {
 		return err
 	}
 	free()
-	d.guards.close()
+	d.untracked.close()
 	return err
 }

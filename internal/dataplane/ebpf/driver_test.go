@@ -16,11 +16,12 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/conformance"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -57,37 +58,19 @@ func applyWhole(d instance, s *nodestate.State) error {
 	}
 }
 
-func TestAttachesToEverythingAndOnlyThat(t *testing.T) {
-	b := newBench(t)
-	d := b.open(t)
-	applied(t, d, sample(b))
-	st := d.Status()
-	if !slices.Equal(st.Uplinks, []string{"eth0", "eth0p"}) || st.Endpoints != 4 || !st.Sockets || !st.Tunnel || len(st.Problems) != 0 {
-		t.Errorf("status %+v", st)
-	}
-	if want := 2*4 + 2*2 + 2 + len(cgroupHooks); len(d.programs.at) != want {
-		t.Errorf("%d programs attached, want %d", len(d.programs.at), want)
-	}
-	entries, err := os.ReadDir(linksDir(b.bpffs))
-	must(t, err)
-	if len(entries) != len(d.programs.at) {
-		t.Errorf("%d links pinned for %d programs", len(entries), len(d.programs.at))
-	}
-}
-
 func TestDevicesAndRoutes(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	s := sample(b)
 	applied(t, d, s)
-	host, tunnel := b.link(hostDevice), b.link(tunnelDevice)
+	host, tunnel := b.link(hostdev.HostDevice), b.link(hostdev.TunnelDevice)
 	if host.Attrs().Flags&net.FlagUp == 0 || tunnel.Attrs().Flags&net.FlagUp == 0 {
 		t.Error("a device is down")
 	}
 	if host.Attrs().HardwareAddr.String() != "ee:ee:ee:ee:ee:ee" {
 		t.Errorf("the host device has the MAC address %v", host.Attrs().HardwareAddr)
 	}
-	for name, path := range map[string][]string{"0": {hostDevice, "rp_filter"}, "1": {hostDevice, "accept_local"}} {
+	for name, path := range map[string][]string{"0": {hostdev.HostDevice, "rp_filter"}, "1": {hostdev.HostDevice, "accept_local"}} {
 		if v, err := kernel.Sysctl(append([]string{"net", "ipv4", "conf"}, path...)...); err != nil || strconv.Itoa(v) != name {
 			t.Errorf("%v is %d, %v", path, v, err)
 		}
@@ -105,7 +88,7 @@ func TestDevicesAndRoutes(t *testing.T) {
 	plain.Settings = s.Settings
 	plain.Settings.PoolRoutes = nil
 	applied(t, d, plain)
-	if _, err := netlink.LinkByName(tunnelDevice); err == nil {
+	if _, err := netlink.LinkByName(hostdev.TunnelDevice); err == nil {
 		t.Error("the tunnel device stays although nothing needs it")
 	}
 	routes, err = netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: host.Attrs().Index}, netlink.RT_FILTER_OIF)
@@ -115,7 +98,7 @@ func TestDevicesAndRoutes(t *testing.T) {
 	}
 }
 
-// The node's address changes: routes carry the new source, flows judge themselves again.
+// The node's address changes: routes carry the new source, flows evaluate themselves again.
 func TestNodeAddressChanges(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
@@ -126,7 +109,7 @@ func TestNodeAddressChanges(t *testing.T) {
 	moved := *s
 	moved.Settings.Node = netip.MustParseAddr("172.31.1.99")
 	applied(t, d, &moved)
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: b.link(hostDevice).Attrs().Index}, netlink.RT_FILTER_OIF)
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: b.link(hostdev.HostDevice).Attrs().Index}, netlink.RT_FILTER_OIF)
 	must(t, err)
 	if len(routes) != 1 || routes[0].Src.String() != "172.31.1.99" {
 		t.Errorf("routes %v", routes)
@@ -145,9 +128,9 @@ func TestNodeAddressChanges(t *testing.T) {
 func TestForeignDeviceAndRouteAreLeftAlone(t *testing.T) {
 	b := newBench(t)
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = tunnelDevice
+	attrs.Name = hostdev.TunnelDevice
 	must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: 4790}))
-	foreign := b.link(tunnelDevice)
+	foreign := b.link(hostdev.TunnelDevice)
 	t.Cleanup(func() { netlink.LinkDel(foreign) })
 	_, prefix, _ := net.ParseCIDR("10.244.0.0/16")
 	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: b.link("eth0").Attrs().Index, Dst: prefix, Scope: netlink.SCOPE_LINK}))
@@ -156,7 +139,7 @@ func TestForeignDeviceAndRouteAreLeftAlone(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error although the names are taken")
 	}
-	if b.link(tunnelDevice).Attrs().Index != foreign.Attrs().Index {
+	if b.link(hostdev.TunnelDevice).Attrs().Index != foreign.Attrs().Index {
 		t.Error("the foreign device was replaced")
 	}
 	routes, _ := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: prefix}, netlink.RT_FILTER_DST)
@@ -165,29 +148,8 @@ func TestForeignDeviceAndRouteAreLeftAlone(t *testing.T) {
 	}
 }
 
-// The links outlive the driver, and the next one updates them in place: the kernel's ids of the links stay.
-func TestRestartKeepsLinks(t *testing.T) {
-	b := newBench(t)
-	d := b.open(t)
-	s := sample(b)
-	applied(t, d, s)
-	before, epoch := linkIDs(t, d), d.Status().Epoch
-	must(t, d.Close())
-	d = b.open(t)
-	applied(t, d, s)
-	if after := linkIDs(t, d); !maps.Equal(before, after) {
-		t.Errorf("links before %v, after %v", before, after)
-	}
-	if st := d.Status(); st.Epoch != epoch || st.Writes != 0 {
-		t.Errorf("epoch %d, then %d; %d writes", epoch, st.Epoch, st.Writes)
-	}
-	if broken := d.programs.broken(); len(broken) != 0 {
-		t.Errorf("broken after restart: %v", broken)
-	}
-}
-
-// An agent that ends between the last write of a change and the move of the epoch leaves a note; the next one, which finds nothing
-// to write, moves the epoch all the same.
+// An agent that ends between the last write of a change and the move of the epoch leaves a note;
+// the next one, which finds nothing to write, moves the epoch all the same.
 func TestEndBeforeTheEpochMoves(t *testing.T) {
 	everywhere := nodestate.HostInterface{}
 	for name, change := range map[string]func(*nodestate.State){
@@ -242,142 +204,17 @@ func endsBeforeTheEpochMoves(t *testing.T, b *bench, s, changed *nodestate.State
 func linkIDs(t *testing.T, d instance) map[string]int {
 	t.Helper()
 	ids := map[string]int{}
-	for s, at := range d.programs.at {
-		l, is := at.(bpfLink)
+	for s, at := range d.programs.At {
+		l, is := at.(attach.BpfLink)
 		if !is {
 			t.Skipf("%s has no link: this kernel has none for interfaces (TestConformanceWithoutTCX is about filters)", s)
 		}
 		info, err := l.Info()
 		must(t, err)
-		ids[s.pin()] = int(info.ID)
+		ids[s.Pin()] = int(info.ID)
 	}
 	return ids
 }
-
-// A new pod's interface begins with filters, which attach at once, and gets its links when things are quiet.
-func TestNewEndpointBeginsQuickly(t *testing.T) {
-	b := newBench(t)
-	d := b.open(t)
-	s := sample(b)
-	none := *s
-	none.Addrs = map[netip.Addr]nodestate.Addr{}
-	applied(t, d, &none)
-	applied(t, d, s)
-	ep := model.LocalEndpoint{Interface: b.ifaces[0].Name, IfIndex: b.ifaces[0].Index, Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}
-	must(t, d.Enforced(ep))
-	for _, h := range []hook{fromWorkload, toWorkload} {
-		if d.programs.at[site{ep.IfIndex, h}].pinned() {
-			t.Errorf("%s began with a link", h.name)
-		}
-	}
-	// Somebody removes the qdisc.
-	must(t, netlink.QdiscDel(clsactQdisc(ep.IfIndex)))
-	if err := d.Enforced(ep); err == nil {
-		t.Error("enforced without a filter")
-	}
-	d.check(false)
-	must(t, d.Enforced(ep))
-	if d.Status().Repairs["program"] != 2 {
-		t.Errorf("repairs %v", d.Status().Repairs)
-	}
-	d.attached = time.Now().Add(-2 * backstopAfter) // the qdisc was removed
-	for range 2 * len(b.ifaces) {
-		d.check(false)
-	}
-	must(t, d.Enforced(ep))
-	for s, at := range d.programs.at {
-		if !at.pinned() {
-			t.Errorf("%s did not get its link", s)
-		}
-		_, err := (clsact{}).adopt(s, "")
-		if backed := s.ifindex == ep.IfIndex && ofWorkload(s.hook); backed && err != nil {
-			t.Errorf("%s lost the filter behind its link: %v", s, err)
-		} else if !backed && !ofWorkload(s.hook) && s.ifindex != 0 && err == nil {
-			t.Errorf("%s has a filter", s)
-		}
-	}
-}
-
-// A kernel without tcx: the whole suite, with filters on all interfaces.
-func TestConformanceWithoutTCX(t *testing.T) {
-	needRoot(t)
-	conformance.Run(t, func(t *testing.T) conformance.Bench {
-		b := newBench(t)
-		b.edit = func(o *Options) { o.NoTCX = true }
-		return b
-	})
-	t.Run("filters are attached, taken over and removed", func(t *testing.T) {
-		b := newBench(t)
-		b.edit = func(o *Options) { o.NoTCX = true }
-		d := b.open(t)
-		s := sample(b)
-		applied(t, d, s)
-		must(t, d.Close())
-		d = b.open(t)
-		applied(t, d, s)
-		if d.programs.adopted != len(d.programs.at) || len(d.programs.broken()) != 0 {
-			t.Errorf("%d of %d taken over, broken %v", d.programs.adopted, len(d.programs.at), d.programs.broken())
-		}
-		pod := site{b.ifaces[0].Index, fromWorkload}
-		none := *s
-		none.Addrs = map[netip.Addr]nodestate.Addr{}
-		applied(t, d, &none)
-		if err := (filter{filterName(pod)}).check(pod, 0); err == nil {
-			t.Error("the filter of an endpoint that is gone stays")
-		}
-	})
-}
-
-// An agent that ends before its endpoints have their links leaves filters that work, and the next one
-// puts links before them.
-func TestRestartBeforeLinks(t *testing.T) {
-	b := newBench(t)
-	d := b.open(t)
-	s := sample(b)
-	none := *s
-	none.Addrs = map[netip.Addr]nodestate.Addr{}
-	applied(t, d, &none)
-	applied(t, d, s)
-	must(t, d.Close())
-	pod := site{b.ifaces[0].Index, fromWorkload}
-	if err := (filter{filterName(pod)}).check(pod, 0); err != nil {
-		t.Errorf("without an agent: %v", err)
-	}
-	d = b.open(t)
-	applied(t, d, s)
-	if st := d.Status(); st.Writes != 0 {
-		t.Errorf("%d writes", st.Writes)
-	}
-	d.check(false)
-	if err := (filter{filterName(pod)}).check(pod, d.programs.ids[fromWorkload.name]); !d.programs.at[pod].pinned() || err != nil {
-		t.Errorf("no link, or nothing behind it: %v", err)
-	}
-}
-
-func TestEndpointThatGoesIsDetached(t *testing.T) {
-	b := newBench(t)
-	d := b.open(t)
-	s := sample(b)
-	applied(t, d, s)
-	less := conformance.Random(6, nil)
-	applied(t, d, less)
-	if n := d.Status().Endpoints; n != 0 {
-		t.Errorf("%d endpoints are still attached", n)
-	}
-	// An interface that vanishes before its endpoint is no error.
-	applied(t, d, s)
-	must(t, netlink.LinkDel(b.link(b.ifaces[0].Name)))
-	d.check(true)
-	if err := d.Apply(context.Background(), s, nodestate.All()); err != nil {
-		t.Errorf("apply with a vanished interface: %v", err)
-	}
-	if st := d.Status(); !slices.Equal(st.Absent, []string{b.ifaces[0].Name}) || st.Endpoints != 3 {
-		t.Errorf("status %+v", st)
-	}
-}
-
-// What repairs take on a machine with nothing else to do follows from checkEvery.
-const patience = await.Patience
 
 func TestRepair(t *testing.T) {
 	if checkEvery > 500*time.Millisecond {
@@ -396,22 +233,26 @@ func TestRepair(t *testing.T) {
 		harm          func()
 		mended        func() bool
 	}{
-		{"link detached", "program", func() { must(t, d.programs.at[site{b.ifaces[1].Index, fromWorkload}].(bpfLink).Link.Detach()) },
-			func() bool { return len(d.programs.broken()) == 0 }},
+		{"link detached", "program", func() {
+			must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].(attach.BpfLink).Link.Detach())
+		},
+			func() bool { return len(d.programs.Broken()) == 0 }},
 		{"pin removed", "program", func() { must(t, os.Remove(filepath.Join(linksDir(b.bpffs), "cgroup-connect4"))) },
-			func() bool { return len(d.programs.broken()) == 0 }},
+			func() bool { return len(d.programs.Broken()) == 0 }},
 		{"another program in the link", "program", func() {
-			must(t, d.programs.at[site{b.ifaces[1].Index, fromWorkload}].update(site{b.ifaces[1].Index, fromWorkload}, d.programs.prog["to_uplink"]))
-		}, func() bool { return len(d.programs.broken()) == 0 }},
-		{"tunnel device removed", "device", func() { must(t, netlink.LinkDel(b.link(tunnelDevice))) },
-			func() bool { return up(tunnelDevice) && d.programs.has(site{d.machine.tunnel, fromTunnel}) }},
-		{"host device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostDevice))) },
-			func() bool { return up(hostDevice) && hasPoolRoute() }},
-		{"host device brought down", "device", func() { must(t, netlink.LinkSetDown(b.link(hostDevice))) },
-			func() bool { return up(hostDevice) && hasPoolRoute() }},
+			must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].Update(attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}, d.programs.Prog["to_uplink"]))
+		}, func() bool { return len(d.programs.Broken()) == 0 }},
+		{"tunnel device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostdev.TunnelDevice))) },
+			func() bool {
+				return up(hostdev.TunnelDevice) && d.programs.Has(attach.Site{Ifindex: d.machine.tunnel, Hook: attach.FromTunnel})
+			}},
+		{"host device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostdev.HostDevice))) },
+			func() bool { return up(hostdev.HostDevice) && hasPoolRoute() }},
+		{"host device brought down", "device", func() { must(t, netlink.LinkSetDown(b.link(hostdev.HostDevice))) },
+			func() bool { return up(hostdev.HostDevice) && hasPoolRoute() }},
 		{"route removed", "route", func() {
 			_, prefix, _ := net.ParseCIDR("10.244.0.0/16")
-			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostDevice).Attrs().Index, Scope: netlink.SCOPE_LINK}))
+			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostdev.HostDevice).Attrs().Index, Scope: netlink.SCOPE_LINK}))
 		}, hasPoolRoute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -432,33 +273,6 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-func TestNewUplinkIsAttached(t *testing.T) {
-	b := newBench(t)
-	d := b.open(t)
-	applied(t, d, sample(b))
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- d.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
-	time.Sleep(100 * time.Millisecond)
-	epoch := d.Status().Epoch
-	eth1 := b.veth("eth1", "x1")
-	if !within(patience, func() bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.programs.has(site{eth1.Index, fromUplink}) && d.programs.has(site{eth1.Index, toUplink})
-	}) {
-		t.Error("a new uplink stays without programs")
-	}
-	_, prefix, _ := net.ParseCIDR("192.0.2.0/24")
-	time.Sleep(50 * time.Millisecond)
-	epoch = d.Status().Epoch
-	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Index, Dst: prefix, Scope: netlink.SCOPE_LINK}))
-	if !within(patience, func() bool { return d.Status().Epoch > epoch }) {
-		t.Error("a new route does not make flows look again")
-	}
-}
-
 func TestStrictReversePathIsRelaxed(t *testing.T) {
 	b := newBench(t)
 	for _, name := range []string{"eth0", b.ifaces[0].Name} {
@@ -474,7 +288,8 @@ func TestStrictReversePathIsRelaxed(t *testing.T) {
 	}
 }
 
-// Where reverse paths are checked on all interfaces, our devices pass the loose check: it needs an address.
+// Where reverse paths are checked on all interfaces, our devices pass the loose check: it needs an
+// address.
 func TestReversePathOfAllInterfaces(t *testing.T) {
 	b := newBench(t)
 	_, err := kernel.SetSysctl(1, "net", "ipv4", "conf", "all", "rp_filter")
@@ -482,7 +297,7 @@ func TestReversePathOfAllInterfaces(t *testing.T) {
 	t.Cleanup(func() { kernel.SetSysctl(0, "net", "ipv4", "conf", "all", "rp_filter") })
 	d := b.open(t)
 	applied(t, d, sample(b))
-	for _, name := range []string{hostDevice, tunnelDevice, "eth0"} {
+	for _, name := range []string{hostdev.HostDevice, hostdev.TunnelDevice, "eth0"} {
 		v, err := kernel.Sysctl("net", "ipv4", "conf", name, "rp_filter")
 		addrs, _ := netlink.AddrList(b.link(name), netlink.FAMILY_V4)
 		if err != nil || v != 2 || len(addrs) != 1 {
@@ -497,9 +312,9 @@ func TestSizeChange(t *testing.T) {
 	d := b.open(t)
 	s := sample(b)
 	applied(t, d, s)
-	var key weirFlowKey
+	var key abi.WeirFlowKey
 	key.Sport = 1
-	must(t, d.loaded.Maps["weir_flows"].Put(key, weirFlowValue{Epoch: 3}))
+	must(t, d.loaded.Maps["weir_flows"].Put(key, abi.WeirFlowValue{Epoch: 3}))
 	must(t, d.Close())
 	b.edit = func(o *Options) {
 		o.Sizes["weir_services"], o.Sizes["weir_flows"], o.Sizes["weir_peer_cidrs"] = 1000, 2048, 1000
@@ -509,7 +324,7 @@ func TestSizeChange(t *testing.T) {
 	if n := d.loaded.Maps["weir_services"].MaxEntries(); n != 1000 {
 		t.Errorf("services have %d entries", n)
 	}
-	var flow weirFlowValue
+	var flow abi.WeirFlowValue
 	if err := d.loaded.Maps["weir_flows"].Lookup(key, &flow); err != nil || flow.Epoch != 3 {
 		t.Errorf("a flow is lost: %v", err)
 	}
@@ -521,7 +336,7 @@ func TestSizeChange(t *testing.T) {
 	if !nodestate.EqualMaps(got.Frontends, s.Frontends) || len(s.PeerCIDRs) == 0 || !maps.Equal(got.PeerCIDRs, s.PeerCIDRs) {
 		t.Error("the services or networks are not all there")
 	}
-	if broken := d.programs.broken(); len(broken) != 0 {
+	if broken := d.programs.Broken(); len(broken) != 0 {
 		t.Errorf("broken: %v", broken)
 	}
 }

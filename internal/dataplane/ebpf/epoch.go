@@ -1,8 +1,9 @@
 package ebpf
 
-// endTables lets flows judge themselves again where entries were written since there were before of them, and returns what could not be written.
+// endTables lets flows evaluate themselves again where entries were written since there were before
+// of them, and returns what could not be written.
 func (d *Driver) endTables(before uint64) []error {
-	if d.tables.counts.judged != before || d.tables.stale() {
+	if d.tables.counts.reevaluated != before || d.tables.stale() {
 		d.bump = true
 	}
 	err := d.raiseEpoch()
@@ -17,7 +18,7 @@ func (d *Driver) endTables(before uint64) []error {
 	return errs
 }
 
-// raiseEpoch makes flows judge themselves again when something changed that they depend on.
+// raiseEpoch makes flows evaluate themselves again when something changed that they depend on.
 func (d *Driver) raiseEpoch() error {
 	if !d.bump {
 		return d.tables.settle()

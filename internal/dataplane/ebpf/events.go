@@ -13,11 +13,13 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// EventReader reads the events of both families' programs. It is for one goroutine; Close may be called from another.
+// EventReader reads the events of both families' programs. It is for one goroutine; Close may be
+// called from another.
 type EventReader struct {
 	ring   *ringbuf.Reader
 	record ringbuf.Record
@@ -69,29 +71,29 @@ func (r *EventReader) Close() error { return r.ring.Close() }
 var hookNames = [...]string{"from_workload", "to_workload", "from_uplink", "to_uplink", "from_tunnel"}
 
 func toEvent(sample []byte) (dataplane.Event, error) {
-	var v weirEvent
+	var v abi.WeirEvent
 	if len(sample) < int(unsafe.Sizeof(v)) {
 		return dataplane.Event{}, fmt.Errorf("an event has %d bytes, not %d", len(sample), unsafe.Sizeof(v))
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), sample)
 	e := dataplane.Event{
-		Src: wideAddr(v.Saddr), Dst: wideAddr(v.Daddr), Sport: be16(v.Sport), Dport: be16(v.Dport), Proto: model.Protocol(v.Proto),
+		Src: wideAddr(v.Saddr), Dst: wideAddr(v.Daddr), Sport: abi.Be16(v.Sport), Dport: abi.Be16(v.Dport), Proto: model.Protocol(v.Proto),
 		IfIndex: int(v.Ifindex), Reason: v.Reason,
-		Allowed: v.Flags&eventAllowed != 0, Log: v.Flags&eventLog != 0, Again: v.Flags&eventAgain != 0,
-		Egress: dataplane.EventEnd{Local: v.Flags&eventEgress != 0, Rule: nodestate.RuleID(v.Rules[0]),
-			Staged: v.Staged&stagedEgress != 0, StagedDenied: v.Staged&stagedEgressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[0])},
-		Ingress: dataplane.EventEnd{Local: v.Flags&eventIngress != 0, Rule: nodestate.RuleID(v.Rules[1]),
-			Staged: v.Staged&stagedIngress != 0, StagedDenied: v.Staged&stagedIngressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[1])},
+		Allowed: v.Flags&abi.EventAllowed != 0, Log: v.Flags&abi.EventLog != 0, Again: v.Flags&abi.EventAgain != 0,
+		Egress: dataplane.EventEnd{Local: v.Flags&abi.EventEgress != 0, Rule: nodestate.RuleID(v.Rules[0]),
+			Staged: v.Staged&abi.StagedEgress != 0, StagedDenied: v.Staged&abi.StagedEgressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[0])},
+		Ingress: dataplane.EventEnd{Local: v.Flags&abi.EventIngress != 0, Rule: nodestate.RuleID(v.Rules[1]),
+			Staged: v.Staged&abi.StagedIngress != 0, StagedDenied: v.Staged&abi.StagedIngressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[1])},
 	}
-	e.In = dataplane.EventHost{Judged: v.Flags&eventHostIn != 0, Rule: nodestate.RuleID(v.HostRules[0]),
-		Staged: v.Staged&stagedHostIn != 0, StagedDenied: v.Staged&stagedHostInDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[0])}
-	e.Out = dataplane.EventHost{Judged: v.Flags&eventHostOut != 0, Rule: nodestate.RuleID(v.HostRules[1]),
-		Staged: v.Staged&stagedHostOut != 0, StagedDenied: v.Staged&stagedHostOutDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[1])}
+	e.In = dataplane.EventHost{Judged: v.Flags&abi.EventHostIn != 0, Rule: nodestate.RuleID(v.HostRules[0]),
+		Staged: v.Staged&abi.StagedHostIn != 0, StagedDenied: v.Staged&abi.StagedHostInDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[0])}
+	e.Out = dataplane.EventHost{Judged: v.Flags&abi.EventHostOut != 0, Rule: nodestate.RuleID(v.HostRules[1]),
+		Staged: v.Staged&abi.StagedHostOut != 0, StagedDenied: v.Staged&abi.StagedHostOutDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[1])}
 	if int(v.Hook) < len(hookNames) {
 		e.Hook = hookNames[v.Hook]
 	}
 	if v.SvcProto != 0 {
-		e.Service = nodestate.Frontend{Addr: wideAddr(v.SvcAddr), Port: be16(v.SvcPort), Proto: model.Protocol(v.SvcProto)}
+		e.Service = nodestate.Frontend{Addr: wideAddr(v.SvcAddr), Port: abi.Be16(v.SvcPort), Proto: model.Protocol(v.SvcProto)}
 	}
 	return e, nil
 }
@@ -105,7 +107,8 @@ func wideAddr(words [4]uint32) netip.Addr {
 	return netip.AddrFrom16(b).Unmap()
 }
 
-// Listen makes the programs tell every judged flow, or only what is denied or to be logged. No flow is judged again by it.
+// Listen makes the programs tell every evaluated flow, or only what is denied or to be logged. No
+// flow is evaluated again by it.
 func (d *Driver) Listen(on bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -124,9 +127,9 @@ func (d *Driver) Listen(on bool) error {
 // listen writes whether somebody listens.
 func (t *familyTables[A]) listen(on bool) error {
 	v := t.current
-	v.Flags &^= setEvents
+	v.Flags &^= abi.SetEvents
 	if on {
-		v.Flags |= setEvents
+		v.Flags |= abi.SetEvents
 	}
 	if v == t.current {
 		return nil
@@ -147,11 +150,11 @@ func (d *Driver) LostEvents() (LostEvents, error) {
 	defer d.mu.Unlock()
 	var out LostEvents
 	for _, l := range d.both() {
-		full, err := readCount(l.Maps["weir_counts"], countEventsLost)
+		full, err := readCount(l.Maps["weir_counts"], abi.CountEventsLost)
 		if err != nil {
 			return out, err
 		}
-		limited, err := readCount(l.Maps["weir_counts"], countEventsLimited)
+		limited, err := readCount(l.Maps["weir_counts"], abi.CountEventsLimited)
 		if err != nil {
 			return out, err
 		}

@@ -11,57 +11,58 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // familyTables are the maps of one family.
-type familyTables[A address] struct {
-	addrs     *table[A, addrValue[A]]
-	staged    *table[A, weirStagedValue]
-	routes    *table[prefixKey[A], routeValue[A]]
+type familyTables[A abi.Address] struct {
+	addrs     *table[A, abi.AddrValue[A]]
+	staged    *table[A, abi.WeirStagedValue]
+	routes    *table[abi.PrefixKey[A], abi.RouteValue[A]]
 	peers     *table[A, uint64]
-	peerCIDRs *table[prefixKey[A], uint64]
+	peerCIDRs *table[abi.PrefixKey[A], uint64]
 	clients   *table[uint64, A]
-	links     *table[weirLinkKey, A]
+	links     *table[abi.WeirLinkKey, A]
 	services  *services[A]
-	ranges    *table[rangeKey[A], uint8]
-	dsrOptOut *table[prefixKey[A], uint8]
+	ranges    *table[abi.RangeKey[A], uint8]
+	dsrOptOut *table[abi.PrefixKey[A], uint8]
 	announced *table[A, uint8]
-	uplinks   *table[uint32, weirLinkKey]
+	uplinks   *table[uint32, abi.WeirLinkKey]
 
 	peersFresh bool // peers were read from the map and not compared with a state yet
 	seenPeers  nodestate.Map[netip.Addr, nodestate.Class]
 	seenCIDRs  map[netip.Prefix]nodestate.Class // that was desired last; nil = nothing since the map was read
 
-	fallenMap  *ebpf.Map
-	sockets    *ebpf.Map
-	socketsErr error
+	dsrFallbackMap *ebpf.Map
+	sockets        *ebpf.Map
+	socketsErr     error
 
 	flows, flowsNew, affinity *ebpf.Map
 
 	settings    *ebpf.Map
-	current     settings[A] // what the map holds
+	current     abi.Settings[A] // what the map holds
 	settingsErr error
 	counts      *counts
 }
 
-func newFamily[A address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
-	t := &familyTables[A]{settings: m["weir_settings"], sockets: m["weir_sockets"], fallenMap: m["weir_dsr_fallen"],
+func newFamily[A abi.Address](m map[string]*ebpf.Map, c *counts) *familyTables[A] {
+	t := &familyTables[A]{settings: m["weir_settings"], sockets: m["weir_sockets"], dsrFallbackMap: m["weir_dsr_fallen"],
 		flows: m["weir_flows"], flowsNew: m["weir_flows_new"], affinity: m["weir_affinity"], counts: c}
-	t.addrs = newTable[A, addrValue[A]]("weir_addrs", m["weir_addrs"], showAddr[A], &c.judged)
-	t.staged = newTable[A, weirStagedValue]("weir_staged", m["weir_staged"], showAddr[A], &c.quiet)
-	t.routes = newTable[prefixKey[A], routeValue[A]]("weir_routes", m["weir_routes"], showPrefix[A], &c.judged)
-	t.peers = newTable[A, uint64]("weir_peers", m["weir_peers"], showAddr[A], &c.judged)
-	t.peerCIDRs = newTable[prefixKey[A], uint64]("weir_peer_cidrs", m["weir_peer_cidrs"], showPrefix[A], &c.judged)
-	t.clients = newTable[uint64, A]("weir_clients", m["weir_clients"], showCookie, &c.quiet)
-	t.links = newTable[weirLinkKey, A]("weir_links", m["weir_links"], showLink, &c.judged)
-	t.ranges = newTable[rangeKey[A], uint8]("weir_ranges", m["weir_ranges"], showRange[A], &c.quiet)
-	t.services = newServices[A](m, &c.judged)
+	t.addrs = newTable[A, abi.AddrValue[A]]("weir_addrs", m["weir_addrs"], abi.ShowAddr[A], &c.reevaluated)
+	t.staged = newTable[A, abi.WeirStagedValue]("weir_staged", m["weir_staged"], abi.ShowAddr[A], &c.quiet)
+	t.routes = newTable[abi.PrefixKey[A], abi.RouteValue[A]]("weir_routes", m["weir_routes"], abi.ShowPrefix[A], &c.reevaluated)
+	t.peers = newTable[A, uint64]("weir_peers", m["weir_peers"], abi.ShowAddr[A], &c.reevaluated)
+	t.peerCIDRs = newTable[abi.PrefixKey[A], uint64]("weir_peer_cidrs", m["weir_peer_cidrs"], abi.ShowPrefix[A], &c.reevaluated)
+	t.clients = newTable[uint64, A]("weir_clients", m["weir_clients"], abi.ShowCookie, &c.quiet)
+	t.links = newTable[abi.WeirLinkKey, A]("weir_links", m["weir_links"], abi.ShowLink, &c.reevaluated)
+	t.ranges = newTable[abi.RangeKey[A], uint8]("weir_ranges", m["weir_ranges"], abi.ShowRange[A], &c.quiet)
+	t.services = newServices[A](m, &c.reevaluated)
 	t.peers.tracker.CountValues()
 	t.peerCIDRs.tracker.CountValues()
-	t.dsrOptOut = newTable[prefixKey[A], uint8]("weir_dsr_optout", m["weir_dsr_optout"], showPrefix[A], &c.quiet)
-	t.announced = newTable[A, uint8]("weir_announced", m["weir_announced"], showAddr[A], &c.quiet)
-	t.uplinks = newTable[uint32, weirLinkKey]("weir_uplinks", m["weir_uplinks"], func(i uint32) string { return fmt.Sprint("interface ", i) }, &c.quiet)
+	t.dsrOptOut = newTable[abi.PrefixKey[A], uint8]("weir_dsr_optout", m["weir_dsr_optout"], abi.ShowPrefix[A], &c.quiet)
+	t.announced = newTable[A, uint8]("weir_announced", m["weir_announced"], abi.ShowAddr[A], &c.quiet)
+	t.uplinks = newTable[uint32, abi.WeirLinkKey]("weir_uplinks", m["weir_uplinks"], func(i uint32) string { return fmt.Sprint("interface ", i) }, &c.quiet)
 	return t
 }
 
@@ -88,8 +89,8 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 		t.routes.desire(renderRoutes[A](s))
 	}
 	if changed.Has(nodestate.TablePolicy) {
-		t.followPeers(s)
-		t.followCIDRs(s)
+		t.desirePeers(s)
+		t.desireCIDRs(s)
 	}
 	if changed.Has(nodestate.TableServices) {
 		t.ranges.desire(renderRanges[A](s))
@@ -111,9 +112,9 @@ func (t *familyTables[A]) writeClasses() bool {
 
 func (t *familyTables[A]) writeEndpoints(ready func(ingress, egress uint64) error) (held bool) {
 	t.staged.write(nil)
-	t.addrs.write(func(_ A, v addrValue[A]) error { return ready(v.IngressSet, v.EgressSet) })
+	t.addrs.write(func(_ A, v abi.AddrValue[A]) error { return ready(v.IngressSet, v.EgressSet) })
 	for a, is := range t.addrs.tracker.Writes() {
-		if v, ok := t.addrs.tracker.Actual(a); ok && v.Kind == endpointKind && !(is.Kind == v.Kind && v.sameSets(is)) {
+		if v, ok := t.addrs.tracker.Actual(a); ok && v.Kind == endpointKind && !(is.Kind == v.Kind && v.SameSets(is)) {
 			return true
 		}
 	}
@@ -122,7 +123,7 @@ func (t *familyTables[A]) writeEndpoints(ready func(ingress, egress uint64) erro
 
 // writeOthers writes addresses that no endpoint has or had.
 func (t *familyTables[A]) writeOthers() {
-	t.addrs.write(func(a A, v addrValue[A]) error {
+	t.addrs.write(func(a A, v abi.AddrValue[A]) error {
 		if was, _ := t.addrs.tracker.Actual(a); v.Kind == endpointKind || was.Kind == endpointKind {
 			return errors.New("waits for policy")
 		}
@@ -130,7 +131,8 @@ func (t *familyTables[A]) writeOthers() {
 	})
 }
 
-// removeEndpoints removes those that go. They come before any other change of policy: nothing is allowed by it.
+// removeEndpoints removes those that go. They come before any other change of policy: nothing is
+// allowed by it.
 func (t *familyTables[A]) removeEndpoints() {
 	t.addrs.remove(func(a A) error {
 		if v, _ := t.addrs.tracker.Actual(a); v.Kind != endpointKind {
@@ -168,7 +170,7 @@ func (t *familyTables[A]) removeServices() {
 	t.counts.ended += uint64(ended)
 }
 
-func (t *familyTables[A]) removeJudged(held bool) (left bool) {
+func (t *familyTables[A]) removeEvaluated(held bool) (left bool) {
 	t.routes.remove(nil)
 	t.dsrOptOut.remove(nil)
 	t.links.remove(nil)
@@ -188,7 +190,7 @@ func (t *familyTables[A]) pending() bool {
 }
 
 // changing reports whether the settings say that a change is under way: see tables.write.
-func (t *familyTables[A]) changing() bool { return t.current.Flags&setChanging != 0 }
+func (t *familyTables[A]) changing() bool { return t.current.Flags&abi.SetChanging != 0 }
 
 // settle takes back what writeSettings noted of a change.
 func (t *familyTables[A]) settle() error {
@@ -196,38 +198,39 @@ func (t *familyTables[A]) settle() error {
 		return nil
 	}
 	v := t.current
-	v.Flags &^= setChanging
+	v.Flags &^= abi.SetChanging
 	return t.putSettings(v)
 }
 
-// writeSettings makes the settings equal to what the state says; the epoch stays. Host endpoints count for as long as there is one in
-// their map; what pods may send to the node is, until a change is made, what both the old and the new setting allow. When they or,
-// as pending says, other tables change, it notes that in them.
+// writeSettings makes the settings equal to what the state says; the epoch stays. Host endpoints
+// count for as long as there is one in their map; what pods may send to the node is, until a change
+// is made, what both the old and the new setting allow. When they or, as pending says, other tables
+// change, it notes that in them.
 func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict, pending bool) {
 	t.uplinks.desire(maps.All(m.uplinks))
 	v := renderSettings[A](s, m)
 	v.Epoch = t.current.Epoch
-	v.Flags |= t.current.Flags & setChanging
+	v.Flags |= t.current.Flags & abi.SetChanging
 	if strict {
-		v.Flags |= t.current.Flags & (setHosts | setUntracked | setToHostDrop | setToHostReturn)
+		v.Flags |= t.current.Flags & (abi.SetHosts | abi.SetUntracked | abi.SetToHostDrop | abi.SetToHostReturn)
 	}
 	changed := v != t.current
 	if changed || pending {
-		v.Flags |= setChanging
+		v.Flags |= abi.SetChanging
 	}
 	if v == t.current {
 		t.settingsErr = nil
 		return
 	}
 	if t.settingsErr = t.putSettings(v); t.settingsErr == nil && changed {
-		t.counts.judged++
+		t.counts.reevaluated++
 	}
 }
 
 func (t *familyTables[A]) nextEpoch() error {
 	v := t.current
 	v.Epoch++
-	v.Flags &^= setChanging
+	v.Flags &^= abi.SetChanging
 	if err := t.putSettings(v); err != nil {
 		return &dataplane.KeyError{Table: "weir_settings", Key: "epoch", Err: err}
 	}
@@ -237,18 +240,18 @@ func (t *familyTables[A]) nextEpoch() error {
 
 // begins reports whether the settings, as an earlier run left them, let programs begin flows.
 func (t *familyTables[A]) begins() bool {
-	return t.current.Epoch != 0 && t.current.Flags&setHandOver == 0
+	return t.current.Epoch != 0 && t.current.Flags&abi.SetHandOver == 0
 }
 
 func (t *familyTables[A]) devices() (host, tunnel int) {
 	return int(t.current.HostIfindex), int(t.current.TunnelIfindex)
 }
 
-func (t *familyTables[A]) marks() bool { return t.current.Flags&setMarks != 0 }
+func (t *familyTables[A]) marks() bool { return t.current.Flags&abi.SetMarks != 0 }
 
-func (t *familyTables[A]) judgesHosts() bool { return t.current.Flags&setHosts != 0 }
+func (t *familyTables[A]) evaluatesHosts() bool { return t.current.Flags&abi.SetHosts != 0 }
 
-func (t *familyTables[A]) judgesAlone() bool { return t.current.Flags&setUntracked != 0 }
+func (t *familyTables[A]) evaluatesUntracked() bool { return t.current.Flags&abi.SetUntracked != 0 }
 
 func (t *familyTables[A]) epoch() uint32 { return t.current.Epoch }
 
@@ -257,7 +260,7 @@ func (t *familyTables[A]) shareLimits() (each, most uint32) {
 	return t.current.FlowsEach, t.current.FlowsMost
 }
 
-func (t *familyTables[A]) putSettings(v settings[A]) error {
+func (t *familyTables[A]) putSettings(v abi.Settings[A]) error {
 	var zero uint32
 	if err := t.settings.Update(&zero, unsafe.Pointer(&v), ebpf.UpdateAny); err != nil {
 		return err
@@ -290,9 +293,9 @@ func (t *familyTables[A]) entries() map[string]int {
 }
 
 func (t *familyTables[A]) endpoint(a netip.Addr) (int, bool) {
-	if !carries[A](a) {
+	if !abi.Carries[A](a) {
 		return 0, false
 	}
-	v, _ := t.addrs.tracker.Actual(toAddr[A](a))
+	v, _ := t.addrs.tracker.Actual(abi.ToAddr[A](a))
 	return int(v.Ifindex), true
 }

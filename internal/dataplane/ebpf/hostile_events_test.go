@@ -10,14 +10,15 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// A pod sends more packets that policy denies than are told of all pods, and then another one sends one: somebody who watches learns of
-// that one, too.
+// A pod sends more packets that policy denies than are told of all pods, and then another one sends
+// one: somebody who watches learns of that one, too.
 func TestHostileEventsOfOnePod(t *testing.T) {
 	needRoot(t)
 	for _, x := range []struct{ family, attacker, victim, peer string }{
@@ -60,7 +61,7 @@ func TestHostileEventsOfOnePod(t *testing.T) {
 				binary.NativeEndian.PutUint32(ctx[40:], 1)
 				_, err = o.Programs["weir_from_workload"].Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, 2048), Context: ctx, ContextOut: out})
 				must(t, err)
-				limited, err = readCount(counts, countEventsLimited)
+				limited, err = readCount(counts, abi.CountEventsLimited)
 				must(t, err)
 				return limited
 			}

@@ -5,22 +5,24 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// sides are the places of what a host endpoint judges, by enum host_set of the programs.
+// sides are the places of what a host endpoint evaluates, by enum host_set of the programs.
 func sides(h *nodestate.HostEndpoint) map[int]*nodestate.Isolation {
 	return map[int]*nodestate.Isolation{
-		hostIngress: &h.HostIngress, hostEgress: &h.HostEgress, hostForwardIngress: &h.ForwardIngress, hostForwardEgress: &h.ForwardEgress,
-		hostPreDNAT: &h.PreDNAT, hostUntrackedIngress: &h.UntrackedIngress, hostUntrackedEgress: &h.UntrackedEgress,
+		abi.HostIngress: &h.HostIngress, abi.HostEgress: &h.HostEgress, abi.HostForwardIngress: &h.ForwardIngress, abi.HostForwardEgress: &h.ForwardEgress,
+		abi.HostPreDNAT: &h.PreDNAT, abi.HostUntrackedIngress: &h.UntrackedIngress, abi.HostUntrackedEgress: &h.UntrackedEgress,
 	}
 }
 
-// renderHosts are the entries of host endpoints; staged are what these would judge with the staged policies in force.
-func renderHosts(hosts, staged map[nodestate.HostInterface]nodestate.HostEndpoint) iter.Seq2[weirHostKey, weirHostValue] {
-	return func(yield func(weirHostKey, weirHostValue) bool) {
+// renderHosts are the entries of host endpoints; staged are what these would evaluate with the
+// staged policies in force.
+func renderHosts(hosts, staged map[nodestate.HostInterface]nodestate.HostEndpoint) iter.Seq2[abi.WeirHostKey, abi.WeirHostValue] {
+	return func(yield func(abi.WeirHostKey, abi.WeirHostValue) bool) {
 		for k, h := range hosts {
-			key, value := weirHostKey{Ifindex: uint32(k.IfIndex), Family: 4}, weirHostValue{}
+			key, value := abi.WeirHostKey{Ifindex: uint32(k.IfIndex), Family: 4}, abi.WeirHostValue{}
 			if k.IPv6 {
 				key.Family = 6
 			}
@@ -30,8 +32,8 @@ func renderHosts(hosts, staged map[nodestate.HostInterface]nodestate.HostEndpoin
 			if would, ok := staged[k]; ok {
 				for i, iso := range sides(&would) {
 					// Of what has no flow nothing is staged.
-					if alone := i == hostUntrackedIngress || i == hostUntrackedEgress; !alone && (iso.Set != 0 || value.Sides[i].Set != 0) {
-						value.Sides[i].Flags = hostStaged
+					if alone := i == abi.HostUntrackedIngress || i == abi.HostUntrackedEgress; !alone && (iso.Set != 0 || value.Sides[i].Set != 0) {
+						value.Sides[i].Flags = abi.HostStaged
 					}
 				}
 			}
@@ -44,7 +46,7 @@ func renderHosts(hosts, staged map[nodestate.HostInterface]nodestate.HostEndpoin
 
 // readHosts leaves out the names.
 func readHosts(s *nodestate.State, t *tables) {
-	for of, to := range map[*table[weirHostKey, weirHostValue]]map[nodestate.HostInterface]nodestate.HostEndpoint{t.hosts: s.HostEndpoints, t.would: s.HostStaged} {
+	for of, to := range map[*table[abi.WeirHostKey, abi.WeirHostValue]]map[nodestate.HostInterface]nodestate.HostEndpoint{t.hosts: s.HostEndpoints, t.would: s.HostStaged} {
 		for k, v := range of.tracker.All() {
 			var h nodestate.HostEndpoint
 			for i, iso := range sides(&h) {
@@ -56,8 +58,8 @@ func readHosts(s *nodestate.State, t *tables) {
 }
 
 // hostKeys are the places for which there is or is to be an entry.
-func (t *tables) hostKeys() []weirHostKey {
-	all := map[weirHostKey]bool{}
+func (t *tables) hostKeys() []abi.WeirHostKey {
+	all := map[abi.WeirHostKey]bool{}
 	for k := range t.hosts.tracker.All() {
 		all[k] = true
 	}
@@ -67,15 +69,20 @@ func (t *tables) hostKeys() []weirHostKey {
 	return slices.Collect(maps.Keys(all))
 }
 
-// hostWas and hostIs return what judges at an interface by what the map holds, and by what it should hold.
-func (t *tables) hostWas(k weirHostKey) weirHostValue { return hostAt(k, t.hosts.tracker.Actual) }
+// hostWas and hostIs return what evaluates at an interface by what the map holds, and by what it
+// should hold.
+func (t *tables) hostWas(k abi.WeirHostKey) abi.WeirHostValue {
+	return hostAt(k, t.hosts.tracker.Actual)
+}
 
-func (t *tables) hostIs(k weirHostKey) weirHostValue { return hostAt(k, t.hosts.tracker.Desired) }
+func (t *tables) hostIs(k abi.WeirHostKey) abi.WeirHostValue {
+	return hostAt(k, t.hosts.tracker.Desired)
+}
 
-func hostAt(k weirHostKey, get func(weirHostKey) (weirHostValue, bool)) weirHostValue {
+func hostAt(k abi.WeirHostKey, get func(abi.WeirHostKey) (abi.WeirHostValue, bool)) abi.WeirHostValue {
 	v, ok := get(k)
 	if !ok {
-		v, _ = get(weirHostKey{Family: k.Family})
+		v, _ = get(abi.WeirHostKey{Family: k.Family})
 	}
 	return v
 }
@@ -99,10 +106,10 @@ func (t *tables) hostSets(in map[uint64]bool) {
 	}
 }
 
-// partHosts gives each interface that is to have an entry one that says what judges there now: from then on each is changed by
-// itself. False: not all have one.
+// partHosts gives each interface that is to have an entry one that says what evaluates there now:
+// from then on each is changed by itself. False: not all have one.
 func (t *tables) partHosts() bool {
-	fresh := map[weirHostKey]weirHostValue{}
+	fresh := map[abi.WeirHostKey]abi.WeirHostValue{}
 	for k := range t.hosts.tracker.Writes() {
 		if _, ok := t.hosts.tracker.Actual(k); !ok {
 			fresh[k] = t.hostWas(k)
@@ -115,9 +122,9 @@ func (t *tables) partHosts() bool {
 	return made
 }
 
-// interimHosts gives host endpoints the sets between. Without room for these they keep what they have: a node is never cut off
-// from those who run it. False: not all have them.
-func (t *tables) interimHosts(b *bridge) bool {
+// interimHosts gives host endpoints the sets between. Without room for these they keep what they
+// have: a node is never cut off from those who run it. False: not all have them.
+func (t *tables) interimHosts(b *transition) bool {
 	if b.deny != 0 {
 		return true
 	}
@@ -125,9 +132,9 @@ func (t *tables) interimHosts(b *bridge) bool {
 	for _, k := range t.hostKeys() {
 		v, is := t.hostWas(k), t.hostIs(k)
 		for i := range v.Sides {
-			set := b.between(0, change{v.Sides[i].Set, is.Sides[i].Set})
+			set := b.interimSet(0, change{v.Sides[i].Set, is.Sides[i].Set})
 			if set != v.Sides[i].Set {
-				v.Sides[i] = weirHostSide{Set: set, Rule: is.Sides[i].Rule}
+				v.Sides[i] = abi.WeirHostSide{Set: set, Rule: is.Sides[i].Rule}
 			}
 		}
 		made = t.hostReady(v) == nil && t.hosts.interim(k, v) && made
@@ -135,11 +142,11 @@ func (t *tables) interimHosts(b *bridge) bool {
 	return made
 }
 
-// writeHosts gives host endpoints the sets that they should have, and those that are to go what judges there after them. held says
-// that one has not got it.
+// writeHosts gives host endpoints the sets that they should have, and those that are to go what
+// evaluates there after them. held says that one has not got it.
 func (t *tables) writeHosts() (held bool) {
-	t.hosts.write(func(_ weirHostKey, v weirHostValue) error { return t.hostReady(v) })
-	gone := map[weirHostKey]weirHostValue{}
+	t.hosts.write(func(_ abi.WeirHostKey, v abi.WeirHostValue) error { return t.hostReady(v) })
+	gone := map[abi.WeirHostKey]abi.WeirHostValue{}
 	for k := range t.hosts.tracker.Deletes() {
 		gone[k] = t.hostIs(k)
 	}
@@ -149,10 +156,11 @@ func (t *tables) writeHosts() (held bool) {
 	return held || t.hosts.tracker.PendingWrites() > 0
 }
 
-// judgesAlone reports whether an entry of the map asks for each packet to be judged by itself.
-func (t *tables) judgesAlone() bool {
+// evaluatesUntracked reports whether an entry of the map asks for each packet to be evaluated by
+// itself.
+func (t *tables) evaluatesUntracked() bool {
 	for _, v := range t.hosts.tracker.All() {
-		if v.Sides[hostUntrackedIngress].Set|v.Sides[hostUntrackedEgress].Set != 0 {
+		if v.Sides[abi.HostUntrackedIngress].Set|v.Sides[abi.HostUntrackedEgress].Set != 0 {
 			return true
 		}
 	}
@@ -160,7 +168,7 @@ func (t *tables) judgesAlone() bool {
 }
 
 // hostReady holds a host endpoint back while part of one of its sets could not be written.
-func (t *tables) hostReady(v weirHostValue) error {
+func (t *tables) hostReady(v abi.WeirHostValue) error {
 	for i := 0; i < len(v.Sides); i += 2 {
 		if err := t.verdictsReady(v.Sides[i].Set, v.Sides[i+1].Set); err != nil {
 			return err

@@ -8,25 +8,28 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// The programs and maps of IPv6 are in the kernel while the node carries it, and only then: nothing of them is loaded,
-// attached or pinned on a node of IPv4 alone. They come before a state is written and are called once it is; when they
-// go, nothing calls them first.
+// The programs and maps of IPv6 are in the kernel while the node carries it, and only then: nothing
+// of them is loaded, attached or pinned on a node of IPv4 alone. They come before a state is
+// written and are called once it is; when they go, nothing calls them first.
 
-// followIPv6 loads what IPv6 needs when a state is the first to carry it, and unloads it when one no longer does. It reports
-// whether it came: its tables are empty, or as an earlier run left them, and want the whole state. Without it IPv4 goes on.
-func (d *Driver) followIPv6(s *nodestate.State, first bool) (came bool) {
+// ensureIPv6 loads what IPv6 needs when a state is the first to carry it, and unloads it when one
+// no longer does. It reports whether it came: its tables are empty, or as an earlier run left them,
+// and want the whole state. Without it IPv4 goes on.
+func (d *Driver) ensureIPv6(s *nodestate.State, first bool) (came bool) {
 	d.sixErr = nil
 	var err error
 	switch {
 	case s.Settings.IPv6 && d.six == nil:
-		came, err = true, d.enterIPv6(first)
-	case !s.Settings.IPv6 && (d.six != nil || first || d.leaving):
-		err = d.leaveIPv6()
-		d.leaving = err != nil
+		came, err = true, d.addIPv6(first)
+	case !s.Settings.IPv6 && (d.six != nil || first || d.removingIPv6):
+		err = d.removeIPv6()
+		d.removingIPv6 = err != nil
 	}
 	if err != nil {
 		d.sixErr = &dataplane.KeyError{Table: "programs", Key: "IPv6", Err: err}
@@ -34,7 +37,7 @@ func (d *Driver) followIPv6(s *nodestate.State, first bool) (came bool) {
 	return came && err == nil
 }
 
-func (d *Driver) enterIPv6(first bool) error {
+func (d *Driver) addIPv6(first bool) error {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return fmt.Errorf("the kernel has no IPv6; set FelixConfiguration ipv6Support to false: %w", err)
 	}
@@ -50,7 +53,7 @@ func (d *Driver) enterIPv6(first bool) error {
 		d.carryOver(six, true)
 	}
 	tables := six.tables(d.tables.counts)
-	if err := errors.Join(tables.load(), d.programs.offer(ipv6Prefix, six.Programs)); err != nil {
+	if err := errors.Join(tables.load(), d.programs.Offer(attach.Ipv6Prefix, six.Programs)); err != nil {
 		six.Close()
 		return err
 	}
@@ -60,10 +63,10 @@ func (d *Driver) enterIPv6(first bool) error {
 	return nil
 }
 
-// leaveIPv6 also takes away what an earlier run left.
-func (d *Driver) leaveIPv6() error {
+// removeIPv6 also takes away what an earlier run left.
+func (d *Driver) removeIPv6() error {
 	_, err := d.loaded.call(nil)
-	errs := []error{err, d.loaded.callGuards(nil, nil), d.programs.withdraw(cgroupHooks6)}
+	errs := []error{err, d.loaded.callUntracked(nil, nil), d.programs.Withdraw(attach.CgroupHooks6)}
 	if d.six != nil {
 		d.tables.families = d.tables.families[:1]
 		d.six.Close()
@@ -73,8 +76,8 @@ func (d *Driver) leaveIPv6() error {
 	if d.opts.BPFFS != "" {
 		errs = append(errs, unpinAll(maps6Dir(d.opts.BPFFS)))
 	}
-	for _, name := range []string{hostDevice, tunnelDevice} { // its routes go with it
-		if dev, err := findDevice(name); err == nil && dev != nil {
+	for _, name := range []string{hostdev.HostDevice, hostdev.TunnelDevice} { // its routes go with it
+		if dev, err := hostdev.FindDevice(name); err == nil && dev != nil {
 			_, err := kernel.DisableIPv6(name)
 			errs = append(errs, err)
 		}
@@ -82,7 +85,8 @@ func (d *Driver) leaveIPv6() error {
 	return errors.Join(errs...)
 }
 
-// callIPv6 makes IPv4's programs, which are the ones attached, call those of IPv6, once these have their tables.
+// callIPv6 makes IPv4's programs, which are the ones attached, call those of IPv6, once these have
+// their tables.
 func (d *Driver) callIPv6() error {
 	if d.six == nil {
 		return nil
@@ -109,19 +113,19 @@ func (d *Driver) both() []*loaded {
 // openRoutes makes the routes of weir0 those of the pools and Services.
 func (d *Driver) openRoutes() []error {
 	c := d.state.Settings
-	n, errs := ensureRoutes(netlink.FAMILY_V4, d.devices.host.index, ofFamily(c.PoolRoutes, false), c.Node)
-	if d.six != nil && !d.narrow[hostDevice] {
-		n6, errs6 := ensureRoutes(netlink.FAMILY_V6, d.devices.host.index, ofFamily(c.PoolRoutes, true), c.Node6)
+	n, errs := hostdev.EnsureRoutes(netlink.FAMILY_V4, d.devices.host.Index, hostdev.OfFamily(c.PoolRoutes, false), c.Node)
+	if d.six != nil && !d.narrow[hostdev.HostDevice] {
+		n6, errs6 := hostdev.EnsureRoutes(netlink.FAMILY_V6, d.devices.host.Index, hostdev.OfFamily(c.PoolRoutes, true), c.Node6)
 		n, errs = n+n6, append(errs, errs6...)
 	}
 	d.count.routes += uint64(n)
 	return errs
 }
 
-// carryIPv6 lets IPv6 pass one of our devices. Below its least MTU (1,280; RFC 8200, section 5) the kernel has no IPv6 on a device:
-// that is told once, and all else is in force.
+// carryIPv6 lets IPv6 pass one of our devices. Below its least MTU (1,280; RFC 8200, section 5) the
+// kernel has no IPv6 on a device: that is told once, and all else is in force.
 func (d *Driver) carryIPv6(name string) error {
-	narrow := !exists6(name)
+	narrow := !hostdev.Exists6(name)
 	if narrow && !d.narrow[name] {
 		d.log.Warn("the uplink's MTU is too small for IPv6: it is not carried by this device", "device", name, "least", leastMTU6)
 	}
@@ -129,7 +133,7 @@ func (d *Driver) carryIPv6(name string) error {
 	if narrow {
 		return nil
 	}
-	return carryIPv6(name)
+	return hostdev.CarryIPv6(name)
 }
 
 // leastMTU6 is what every link of IPv6 carries, bytes.
@@ -137,16 +141,16 @@ const leastMTU6 = 1280
 
 // forwardIPv6 leaves a node alone that has IPv6 but no pods and no Services of it.
 func (d *Driver) forwardIPv6() error {
-	if len(ofFamily(d.state.Settings.PoolRoutes, true)) == 0 {
+	if len(hostdev.OfFamily(d.state.Settings.PoolRoutes, true)) == 0 {
 		return nil
 	}
-	except := map[string]bool{hostDevice: true, hostPeer: true, tunnelDevice: true}
+	except := map[string]bool{hostdev.HostDevice: true, hostdev.HostPeer: true, hostdev.TunnelDevice: true}
 	for _, a := range d.state.Addrs {
 		if a.Kind == nodestate.AddrEndpoint {
 			except[a.Interface] = true
 		}
 	}
-	kept, err := forwardIPv6(d.uplinks, except)
+	kept, err := hostdev.ForwardIPv6(d.uplinks, except)
 	if len(kept) > 0 {
 		d.log.Info("the node forwards IPv6 now; interfaces that took router advertisements go on taking them (accept_ra 2)", "interfaces", kept)
 	}

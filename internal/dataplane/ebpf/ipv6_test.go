@@ -15,13 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/conformance"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 const node6 = "fd00:172:31:1::207"
 
-// sample6 is sample with IPv6 beside IPv4, on a bench whose node has an address of each.
+// sample6 is sample with IPv6 alongside IPv4, on a bench whose node has an address of each.
 func sample6(b *bench) *nodestate.State {
 	s := sample(b)
 	s.Settings.IPv6, s.Settings.Node6 = true, netip.MustParseAddr(node6)
@@ -44,7 +48,7 @@ func (b *bench) withNode6() *bench {
 // without6 is the state of the same node when it carries no IPv6.
 func without6(s *nodestate.State) *nodestate.State {
 	c := conformance.WithoutIPv6(s)
-	c.Settings.PoolRoutes = ofFamily(s.Settings.PoolRoutes, false)
+	c.Settings.PoolRoutes = hostdev.OfFamily(s.Settings.PoolRoutes, false)
 	return c
 }
 
@@ -76,7 +80,7 @@ func pins(t *testing.T, dir string) (names []string) {
 func routes6(t *testing.T, b *bench) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{LinkIndex: b.link(hostDevice).Attrs().Index, Protocol: routeProtocol},
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{LinkIndex: b.link(hostdev.HostDevice).Attrs().Index, Protocol: hostdev.RouteProtocol},
 		netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
 	must(t, err)
 	for _, r := range routes {
@@ -85,7 +89,8 @@ func routes6(t *testing.T, b *bench) map[string]string {
 	return out
 }
 
-// A node without IPv6 has nothing of it in the kernel, one that begins to carry it has all, and one that stops nothing again.
+// A node without IPv6 has nothing of it in the kernel, one that begins to carry it has all, and one
+// that stops nothing again.
 func TestIPv6ComesAndGoes(t *testing.T) {
 	b := newBench(t).withNode6()
 	d := b.open(t)
@@ -99,16 +104,16 @@ func TestIPv6ComesAndGoes(t *testing.T) {
 		if names := pins(t, maps6Dir(b.bpffs)); len(names) != 0 {
 			t.Errorf("%s: maps of IPv6 are pinned: %v", when, names)
 		}
-		for _, h := range cgroupHooks6 {
-			if d.programs.has(site{0, h}) || slices.Contains(pins(t, linksDir(b.bpffs)), site{0, h}.pin()) {
-				t.Errorf("%s: %s is attached", when, h.name)
+		for _, h := range attach.CgroupHooks6 {
+			if d.programs.Has(attach.Site{Ifindex: 0, Hook: h}) || slices.Contains(pins(t, linksDir(b.bpffs)), attach.Site{Ifindex: 0, Hook: h}.Pin()) {
+				t.Errorf("%s: %s is attached", when, h.Name)
 			}
 		}
 		if r := routes6(t, b); len(r) != 0 {
 			t.Errorf("%s: routes %v", when, r)
 		}
-		for _, name := range []string{hostDevice, hostPeer, tunnelDevice} {
-			if v, err := kernel.Sysctl(sysctl6(name, "disable_ipv6")...); err != nil || v != 1 {
+		for _, name := range []string{hostdev.HostDevice, hostdev.HostPeer, hostdev.TunnelDevice} {
+			if v, err := kernel.Sysctl(hostdev.Sysctl6(name, "disable_ipv6")...); err != nil || v != 1 {
 				t.Errorf("%s: disable_ipv6 of %s is %d, %v", when, name, v, err)
 			}
 		}
@@ -123,9 +128,9 @@ func TestIPv6ComesAndGoes(t *testing.T) {
 		if ids := d.calledPrograms(t); len(ids) != len(ipv6Slots) {
 			t.Errorf("programs %v are called for IPv6", ids)
 		}
-		for _, h := range cgroupHooks6 {
-			if !d.programs.has(site{0, h}) {
-				t.Errorf("%s is not attached", h.name)
+		for _, h := range attach.CgroupHooks6 {
+			if !d.programs.Has(attach.Site{Ifindex: 0, Hook: h}) {
+				t.Errorf("%s is not attached", h.Name)
 			}
 		}
 		want := map[string]string{"fd00:10:244::/56": node6, "fd00:10:96::/112": node6}
@@ -160,22 +165,23 @@ func TestIPv6GoesLater(t *testing.T) {
 	}
 }
 
-// An uplink too narrow for IPv6 is no error of each check: IPv4 goes on, and IPv6 comes when the MTU grows.
+// An uplink too narrow for IPv6 is no error of each check: IPv4 goes on, and IPv6 comes when the
+// MTU grows.
 func TestIPv6NeedsItsLeastMTU(t *testing.T) {
 	b := newBench(t).withNode6()
 	d := b.open(t)
 	s := sample6(b)
-	s.Settings.Tunnel.MTU = leastMTU6 - vxlanOverhead - 1
+	s.Settings.Tunnel.MTU = leastMTU6 - hostdev.VxlanOverhead - 1
 	applied(t, d, s)
 	must(t, d.reconcile(true))
 	if r := routes6(t, b); len(r) != 0 {
 		t.Errorf("routes %v on a device without IPv6", r)
 	}
-	must(t, netlink.LinkSetMTU(b.link(hostPeer), 1500))
-	must(t, netlink.LinkSetMTU(b.link(hostDevice), 1500))
+	must(t, netlink.LinkSetMTU(b.link(hostdev.HostPeer), 1500))
+	must(t, netlink.LinkSetMTU(b.link(hostdev.HostDevice), 1500))
 	must(t, d.reconcile(true))
-	if v, err := kernel.Sysctl(sysctl6(hostDevice, "disable_ipv6")...); err != nil || v != 0 {
-		t.Errorf("disable_ipv6 of %s is %d, %v", hostDevice, v, err)
+	if v, err := kernel.Sysctl(hostdev.Sysctl6(hostdev.HostDevice, "disable_ipv6")...); err != nil || v != 0 {
+		t.Errorf("disable_ipv6 of %s is %d, %v", hostdev.HostDevice, v, err)
 	}
 	if r := routes6(t, b); len(r) == 0 {
 		t.Error("no routes of IPv6")
@@ -210,7 +216,7 @@ func TestIPv6Restart(t *testing.T) {
 	if _, err := d.six.Maps["weir_flows"].LookupBytes(flow); err != nil {
 		t.Errorf("a flow is lost: %v", err)
 	}
-	if broken := d.programs.broken(); len(broken) != 0 {
+	if broken := d.programs.Broken(); len(broken) != 0 {
 		t.Errorf("broken after restart: %v", broken)
 	}
 	// The next one finds that the node carries no IPv6 any more.
@@ -220,9 +226,9 @@ func TestIPv6Restart(t *testing.T) {
 	if ids, names := d.calledPrograms(t), pins(t, maps6Dir(b.bpffs)); len(ids)+len(names) != 0 {
 		t.Errorf("programs %v are called, and maps %v pinned", ids, names)
 	}
-	for _, h := range cgroupHooks6 {
-		if slices.Contains(pins(t, linksDir(b.bpffs)), site{0, h}.pin()) {
-			t.Errorf("%s stays pinned", h.name)
+	for _, h := range attach.CgroupHooks6 {
+		if slices.Contains(pins(t, linksDir(b.bpffs)), attach.Site{Ifindex: 0, Hook: h}.Pin()) {
+			t.Errorf("%s stays pinned", h.Name)
 		}
 	}
 }
@@ -236,19 +242,21 @@ func TestIPv6Repair(t *testing.T) {
 		"calls": func() { must(t, d.loaded.Maps[programsOfIPv6].Delete(uint32(2))) },
 		"route": func() {
 			_, prefix, _ := net.ParseCIDR("fd00:10:244::/56")
-			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostDevice).Attrs().Index}))
+			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostdev.HostDevice).Attrs().Index}))
 		},
-		"socket program": func() { must(t, d.programs.at[site{0, cgroupHooks6[0]}].(bpfLink).Link.Detach()) },
-		"device":         func() { must(t, netlink.LinkDel(b.link(hostDevice))) },
+		"socket program": func() {
+			must(t, d.programs.At[attach.Site{Ifindex: 0, Hook: attach.CgroupHooks6[0]}].(attach.BpfLink).Link.Detach())
+		},
+		"device": func() { must(t, netlink.LinkDel(b.link(hostdev.HostDevice))) },
 		"IPv6 switched off on the host device": func() {
-			_, err := kernel.DisableIPv6(hostDevice)
+			_, err := kernel.DisableIPv6(hostdev.HostDevice)
 			must(t, err)
 		},
 	} {
 		harm()
 		d.check(true)
-		if ids, r := d.calledPrograms(t), routes6(t, b); len(ids) != len(ipv6Slots) || len(r) != 2 || len(d.programs.broken()) != 0 || len(d.Status().Problems) != 0 {
-			t.Errorf("%s: programs %v, routes %v, broken %v, problems %v", what, ids, r, d.programs.broken(), d.Status().Problems)
+		if ids, r := d.calledPrograms(t), routes6(t, b); len(ids) != len(ipv6Slots) || len(r) != 2 || len(d.programs.Broken()) != 0 || len(d.Status().Problems) != 0 {
+			t.Errorf("%s: programs %v, routes %v, broken %v, problems %v", what, ids, r, d.programs.Broken(), d.Status().Problems)
 		}
 	}
 	repairs := d.Status().Repairs
@@ -257,12 +265,13 @@ func TestIPv6Repair(t *testing.T) {
 	}
 }
 
-// A node that begins to forward goes on taking router advertisements where it did, and nowhere else.
+// A node that begins to forward goes on taking router advertisements where it did, and nowhere
+// else.
 func TestRouterAdvertisementsGoOn(t *testing.T) {
 	b := newBench(t).withNode6()
 	set := func(v int, name, setting string) {
 		t.Helper()
-		_, err := kernel.SetSysctl(v, sysctl6(name, setting)...)
+		_, err := kernel.SetSysctl(v, hostdev.Sysctl6(name, setting)...)
 		must(t, err)
 	}
 	set(0, "all", "forwarding")
@@ -277,25 +286,26 @@ func TestRouterAdvertisementsGoOn(t *testing.T) {
 	d := b.open(t)
 	s := sample6(b)
 	applied(t, d, without6(s))
-	if v, err := kernel.Sysctl(sysctl6("all", "forwarding")...); err != nil || v != 0 {
+	if v, err := kernel.Sysctl(hostdev.Sysctl6("all", "forwarding")...); err != nil || v != 0 {
 		t.Errorf("a node without IPv6 forwards it: %d, %v", v, err)
 	}
 	applied(t, d, s)
-	for name, want := range map[string]int{"eth0": 2, "other": 2, "deaf": 0, pod: 1, hostDevice: 0, tunnelDevice: 0} {
-		accepts, err1 := kernel.Sysctl(sysctl6(name, "accept_ra")...)
-		forwards, err2 := kernel.Sysctl(sysctl6(name, "forwarding")...)
+	for name, want := range map[string]int{"eth0": 2, "other": 2, "deaf": 0, pod: 1, hostdev.HostDevice: 0, hostdev.TunnelDevice: 0} {
+		accepts, err1 := kernel.Sysctl(hostdev.Sysctl6(name, "accept_ra")...)
+		forwards, err2 := kernel.Sysctl(hostdev.Sysctl6(name, "forwarding")...)
 		if err1 != nil || err2 != nil || accepts != want || forwards != 1 {
 			t.Errorf("%s: accept_ra %d, want %d, forwarding %d (%v, %v)", name, accepts, want, forwards, err1, err2)
 		}
 	}
-	// Where forwarding was on already and advertisements are not taken, nothing changes; one that somebody set apart forwards.
+	// Where forwarding was on already and advertisements are not taken, nothing changes; one that
+	// somebody set apart forwards.
 	set(1, "other", "accept_ra")
 	set(1, "eth0", "accept_ra")
 	set(0, "eth0", "forwarding")
 	d.check(true)
 	for name, want := range map[string]int{"other": 1, "eth0": 2} {
-		accepts, err1 := kernel.Sysctl(sysctl6(name, "accept_ra")...)
-		forwards, err2 := kernel.Sysctl(sysctl6(name, "forwarding")...)
+		accepts, err1 := kernel.Sysctl(hostdev.Sysctl6(name, "accept_ra")...)
+		forwards, err2 := kernel.Sysctl(hostdev.Sysctl6(name, "forwarding")...)
 		if err1 != nil || err2 != nil || accepts != want || forwards != 1 {
 			t.Errorf("later %s: accept_ra %d, want %d, forwarding %d (%v, %v)", name, accepts, want, forwards, err1, err2)
 		}
@@ -307,7 +317,7 @@ func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 	b := newBench(t).withNode6()
 	dir := filepath.Join(b.bpffs, "1", folders[ipv6Name])
 	must(t, kernel.EnsureBPFFS("", dir))
-	spec, err := loadWeir6()
+	spec, err := abi.LoadWeir6()
 	must(t, err)
 	old := func(name string) *ebpf.Map {
 		ms := spec.Maps[name].Copy()
@@ -319,13 +329,13 @@ func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 		return m
 	}
 	flows, settings := old("weir_flows"), old("weir_settings")
-	var key weir6FlowKey
+	var key abi.Weir6FlowKey
 	key.Proto, key.Sport = 6, 7
-	must(t, flows.Put(key, weir6FlowValue{Epoch: 41, Seen: 77, Ifindex: 6}))
-	must(t, settings.Put(uint32(0), weir6Settings{Epoch: 41}))
+	must(t, flows.Put(key, abi.Weir6FlowValue{Epoch: 41, Seen: 77, Ifindex: 6}))
+	must(t, settings.Put(uint32(0), abi.Weir6Settings{Epoch: 41}))
 	d := b.open(t)
 	applied(t, d, sample6(b))
-	var got weir6FlowValue
+	var got abi.Weir6FlowValue
 	if err := d.six.Maps["weir_flows"].Lookup(key, &got); err != nil || got.Epoch != 41 || got.Seen != 77 || got.Ifindex != 6 {
 		t.Errorf("the flow is %+v, %v", got, err)
 	}
@@ -337,26 +347,27 @@ func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 	}
 }
 
-// Each family's maps are counted by themselves, also those that only the sweep counts, and no longer when it is gone.
+// Each family's maps are counted by themselves, also those that only the sweep counts, and no
+// longer when it is gone.
 func TestPressureOfBothFamilies(t *testing.T) {
 	b := newBench(t).withNode6()
 	d := b.open(t)
 	s := sample6(b)
 	applied(t, d, s)
-	clock, err := newKernelClock()
+	clock, err := flowtable.NewKernelClock()
 	must(t, err)
-	defer clock.close()
-	now, err := clock.now()
+	defer clock.Close()
+	now, err := clock.Now()
 	must(t, err)
-	must(t, d.six.Maps["weir_flows"].Put(weir6FlowKey{Proto: 6}, weir6FlowValue{Seen: now, State: 1}))
-	must(t, d.six.Maps["weir_flows"].Put(weir6FlowKey{Proto: 58}, weir6FlowValue{Seen: now - 100000}))
-	all := map[*loaded][]*sweeper{}
+	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 6}, abi.Weir6FlowValue{Seen: now, State: 1}))
+	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 58}, abi.Weir6FlowValue{Seen: now - 100000}))
+	all := map[*loaded][]*flowtable.TableGC{}
 	round := func() {
 		t.Helper()
-		d.keepSweepers(all, d.both())
-		for _, list := range all {
+		d.keepTableGCs(all, d.both())
+		for l, list := range all {
 			for _, s := range list {
-				if !d.sweepRound(t.Context(), s, clock) {
+				if !d.gcRound(t.Context(), l, s, clock) {
 					t.Fatal("the sweep ended")
 				}
 			}
@@ -386,7 +397,7 @@ func TestPressureOfBothFamilies(t *testing.T) {
 			t.Errorf("%s of IPv6 is told of", p.Map)
 		}
 	}
-	d.keepSweepers(all, nil)
+	d.keepTableGCs(all, nil)
 }
 
 // A change of a route of IPv6 makes flows look for their way again, when the node carries it.

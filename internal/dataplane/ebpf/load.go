@@ -17,6 +17,9 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -35,15 +38,15 @@ var sizeSettings = map[string]string{
 	"weir_events":     "bpfExportBufferSizeMB",
 }
 
-// headroom are maps that take, while they change, what was and what will be, and by how much more they are made than their setting
-// says. Entries that are not there take no memory.
+// headroom are maps that take, while they change, what was and what will be, and by how much more
+// they are made than their setting says. Entries that are not there take no memory.
 var headroom = map[string]uint32{"weir_peer_cidrs": 2}
 
 // roomOf is how many entries a map may hold as its setting says.
 func roomOf(name string, m *ebpf.Map) int { return int(m.MaxEntries() / max(headroom[name], 1)) }
 
-// stateful are the maps whose contents only traffic makes: they keep the size that they have rather than
-// lose what they know.
+// stateful are the maps whose contents only traffic makes: they keep the size that they have rather
+// than lose what they know.
 var stateful = map[string]bool{
 	"weir_flows": true, "weir_flows_new": true, "weir_affinity": true, "weir_sockets": true, "weir_drops": true,
 	"weir_answers": true, "weir_frags": true, "weir_frag_slots": true, "weir_frag_rings": true,
@@ -53,13 +56,15 @@ var stateful = map[string]bool{
 // shared maps are the same for both families: what they hold has no addresses.
 var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_hosts", "weir_hosts_staged", "weir_trace_rule"}
 
-// programsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those of IPv6.
+// programsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those
+// of IPv6.
 const programsOfIPv6 = "weir_ipv6"
 
 // ipv6Slots are the programs in programsOfIPv6 by their index, enum hook.
 var ipv6Slots = []string{"weir_from_workload", "weir_to_workload", "weir_from_uplink", "weir_to_uplink", "weir_from_tunnel"}
 
-// call makes the programs of IPv4 call those of six, nil = none, and returns how many of these calls were others.
+// call makes the programs of IPv4 call those of six, nil = none, and returns how many of these
+// calls were others.
 func (l *loaded) call(six *loaded) (int, error) {
 	changed := 0
 	m := l.Maps[programsOfIPv6]
@@ -79,7 +84,7 @@ func (l *loaded) call(six *loaded) (int, error) {
 			}
 			continue
 		}
-		id, idErr := programID(six.Programs[name])
+		id, idErr := attach.ProgramID(six.Programs[name])
 		if idErr == nil && err == nil && have == uint32(id) {
 			continue
 		}
@@ -91,7 +96,8 @@ func (l *loaded) call(six *loaded) (int, error) {
 	return changed, nil
 }
 
-// unpinned maps hold nothing from one packet to the next, or, as that of events, nothing that outlives its reader.
+// unpinned maps hold nothing from one packet to the next, or, as that of events, nothing that
+// outlives its reader.
 var unpinned = map[string]bool{"weir_events": true, "weir_event_rate": true, "weir_trace": true, "weir_trace_rule": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
 
 // loaded are the programs and maps in the kernel, not attached yet.
@@ -102,7 +108,7 @@ type loaded struct {
 	tables    func(*counts) family
 	family    string         // ipv4Name or ipv6Name
 	icmp      uint8          // the protocol number that is ICMP
-	counted   map[string]int // entries of tables that programs fill, at the last sweep
+	counted   map[string]int // Entries of tables that programs fill, at the last sweep
 	read      func() (*ebpf.CollectionSpec, error)
 	constants constants
 	spec      *ebpf.CollectionSpec // of programs that are not loaded yet; nil = they are
@@ -124,7 +130,8 @@ type constants struct {
 	unlimited bool
 	// eventInterval is the time between two events of a CPU in the long run; 0 = as compiled.
 	eventInterval time.Duration
-	// answers are how many packets a CPU may answer by itself in a second, and burst how many at once; 0 = as compiled.
+	// answers are how many packets a CPU may answer by itself in a second, and burst how many at
+	// once; 0 = as compiled.
 	answers, burst uint32
 }
 
@@ -143,16 +150,18 @@ func load(four *loaded, dir string, sizes map[string]uint32, c constants, log *s
 	return l, nil
 }
 
-// openMaps makes the maps. With a folder on bpffs, maps pinned there are taken over, and the others are pinned there.
+// openMaps makes the maps. With a folder on bpffs, maps pinned there are taken over, and the others
+// are pinned there.
 //
-// The maps of IPv6 are opened beside those of IPv4, given as four, some of which both families share.
+// The maps of IPv6 are opened alongside those of IPv4, given as four, some of which both families
+// share.
 func openMaps(four *loaded, dir string, sizes map[string]uint32, c constants, log *slog.Logger) (_ *loaded, err error) {
 	l := &loaded{recreated: map[string]bool{}, family: ipv4Name, icmp: unix.IPPROTO_ICMP}
-	l.tables = func(c *counts) family { return newFamily[ip4](l.Maps, c) }
-	l.read, l.constants = loadWeir, c
+	l.tables = func(c *counts) family { return newFamily[abi.Ip4](l.Maps, c) }
+	l.read, l.constants = abi.LoadWeir, c
 	if four != nil {
-		l.tables = func(c *counts) family { return newFamily[ip6](l.Maps, c) }
-		l.read = loadWeir6
+		l.tables = func(c *counts) family { return newFamily[abi.Ip6](l.Maps, c) }
+		l.read = abi.LoadWeir6
 		l.family, l.icmp = ipv6Name, unix.IPPROTO_ICMPV6
 	}
 	spec, err := l.read()
@@ -162,7 +171,7 @@ func openMaps(four *loaded, dir string, sizes map[string]uint32, c constants, lo
 	if err := specialize(spec, sizes, c); err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return slices.Contains(guardPrograms, name) })
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return slices.Contains(untrackedNames, name) })
 	if err := rlimit.RemoveMemlock(); err != nil {
 		log.Debug("could not lift the limit on locked memory; needed before Linux 5.11 only", "error", err)
 	}
@@ -174,7 +183,7 @@ func openMaps(four *loaded, dir string, sizes map[string]uint32, c constants, lo
 	}()
 	if four != nil {
 		delete(spec.Maps, programsOfIPv6)
-		delete(spec.Maps, guardsOfIPv6)
+		delete(spec.Maps, untrackedOfIPv6)
 		for _, name := range shared {
 			if l.Maps[name], err = four.Maps[name].Clone(); err != nil {
 				return nil, fmt.Errorf("sharing map %s: %w", name, err)
@@ -200,7 +209,8 @@ func openMaps(four *loaded, dir string, sizes map[string]uint32, c constants, lo
 	return l, nil
 }
 
-// verify loads the programs, which takes the kernel's verifier seconds, and changes nothing of l. The error is ErrRefused where it does not take them.
+// verify loads the programs, which takes the kernel's verifier seconds, and changes nothing of l.
+// The error is ErrRefused where it does not take them.
 func (l *loaded) verify() (*ebpf.Collection, error) {
 	c, err := ebpf.NewCollectionWithOptions(l.spec, ebpf.CollectionOptions{MapReplacements: l.Maps})
 	if err != nil {
@@ -221,7 +231,8 @@ func (l *loaded) install(c *ebpf.Collection) {
 	l.Programs, l.Variables, l.spec = c.Programs, c.Variables, nil
 }
 
-// ErrRefused is of programs that the kernel's verifier does not take: another data plane has to take their place.
+// ErrRefused is of programs that the kernel's verifier does not take: another data plane has to
+// take their place.
 var ErrRefused = errors.New("this kernel's verifier does not take the programs")
 
 // refused tells what the verifier said from what else stood against loading.
@@ -232,8 +243,8 @@ func refused(err error) error {
 	return err
 }
 
-// Try loads the programs of both families and forgets them, to say whether this kernel takes them; nothing is attached. The error is ErrRefused
-// where its verifier does not.
+// Try loads the programs of both families and forgets them, to say whether this kernel takes them;
+// nothing is attached. The error is ErrRefused where its verifier does not.
 func Try(log *slog.Logger) error {
 	small := map[string]uint32{"weir_flows": 1024, "weir_flows_new": 1024}
 	four, err := load(nil, "", small, constants{}, log)
@@ -285,8 +296,8 @@ func specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c constants)
 	return errors.Join(spec.Variables["reply_interval_ns"].Set(interval), spec.Variables["reply_burst"].Set(c.burst))
 }
 
-// openMap takes over the map that is pinned at path, or makes one and pins it there. It may adapt the
-// size in spec to that of a map that is kept.
+// openMap takes over the map that is pinned at path, or makes one and pins it there. It may adapt
+// the size in spec to that of a map that is kept.
 func (l *loaded) openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (m *ebpf.Map, err error) {
 	old, err := ebpf.LoadPinnedMap(path, nil)
 	switch {
@@ -328,7 +339,7 @@ func (l *loaded) openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (m *
 			}
 		}
 	}
-	if err := pinOver(m, path); err != nil {
+	if err := bpffs.PinOver(m, path); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("pinning map %s: %w", spec.Name, err)
 	}
@@ -362,25 +373,6 @@ func (l *loaded) keep(m *ebpf.Map, path string, spec *ebpf.MapSpec, log *slog.Lo
 	return false
 }
 
-// pinOver pins an object in the place of what is pinned there.
-func pinOver(o interface {
-	Pin(string) error
-	Unpin() error
-}, path string) error {
-	// The object believes that it is pinned where it was pinned first; here that is never true any more.
-	if err := o.Unpin(); err != nil {
-		return err
-	}
-	next := path + "-next" // no map's name, and bpffs takes no dots
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := o.Pin(next); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
-}
-
 // unpinAll removes the pins in a folder. What they name goes when nothing uses it any more.
 func unpinAll(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -401,16 +393,17 @@ func (l *loaded) folder() string { return folders[l.family] }
 
 var folders = map[string]string{ipv4Name: "maps", ipv6Name: "maps6"}
 
-// mapsDir is where maps of this layout are pinned, below the driver's folder on bpffs. maps6Dir is where those of IPv6 are.
+// mapsDir is where maps of this layout are pinned, below the driver's folder on bpffs. maps6Dir is
+// where those of IPv6 are.
 func mapsDir(root string) string  { return familyDir(root, ipv4Name) }
 func maps6Dir(root string) string { return familyDir(root, ipv6Name) }
 
 func familyDir(root, family string) string {
-	return filepath.Join(root, strconv.Itoa(abiNumber), folders[family])
+	return filepath.Join(root, strconv.Itoa(abi.Number), folders[family])
 }
 
-// linksDir holds the pinned links. It does not carry the number of the layout: a link outlives it, and
-// its program is replaced in place.
+// linksDir holds the pinned links. It does not carry the number of the layout: a link outlives it,
+// and its program is replaced in place.
 func linksDir(root string) string { return filepath.Join(root, "links") }
 
 // prepareDirs makes the folders on bpffs.
@@ -431,7 +424,7 @@ func removeOldLayouts(root string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if n, err := strconv.Atoi(e.Name()); err != nil || n == abiNumber {
+		if n, err := strconv.Atoi(e.Name()); err != nil || n == abi.Number {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(root, e.Name())); err != nil {

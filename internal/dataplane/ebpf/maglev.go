@@ -11,46 +11,48 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/maglev"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// maglevTables are the Maglev tables of service ports: a map of maps, one array for each. A backend's change writes the
-// slots that change; a table of another size is made beside the old one, and takes its place at once.
-type maglevTables[A address] struct {
+// maglevTables are the Maglev tables of service ports: a map of maps, one array for each. A
+// backend's change writes the slots that change; a table of another size is made alongside the old
+// one, and takes its place at once.
+type maglevTables[A abi.Address] struct {
 	outer    *ebpf.Map
 	writes   *uint64
-	have     map[svcKey[A]]*maglevTable[A]
-	want     map[svcKey[A]][]backend[A]
+	have     map[abi.SvcKey[A]]*maglevTable[A]
+	want     map[abi.SvcKey[A]][]abi.Backend[A]
 	planned  map[nodestate.Frontend][]nodestate.Backend // what want was computed from
-	failures map[svcKey[A]]error
-	dirty    map[svcKey[A]]struct{} // those of want that may not be in the kernel
+	failures map[abi.SvcKey[A]]error
+	dirty    map[abi.SvcKey[A]]struct{} // those of want that may not be in the kernel
 }
 
 // maglevTable is an array in the kernel and what it holds.
-type maglevTable[A address] struct {
+type maglevTable[A abi.Address] struct {
 	m     *ebpf.Map
-	slots []backend[A]
+	slots []abi.Backend[A]
 }
 
-func newMaglevTables[A address](outer *ebpf.Map, writes *uint64) *maglevTables[A] {
-	return &maglevTables[A]{outer: outer, writes: writes, have: map[svcKey[A]]*maglevTable[A]{}, want: map[svcKey[A]][]backend[A]{},
-		planned: map[nodestate.Frontend][]nodestate.Backend{}, failures: map[svcKey[A]]error{}, dirty: map[svcKey[A]]struct{}{}}
+func newMaglevTables[A abi.Address](outer *ebpf.Map, writes *uint64) *maglevTables[A] {
+	return &maglevTables[A]{outer: outer, writes: writes, have: map[abi.SvcKey[A]]*maglevTable[A]{}, want: map[abi.SvcKey[A]][]abi.Backend[A]{},
+		planned: map[nodestate.Frontend][]nodestate.Backend{}, failures: map[abi.SvcKey[A]]error{}, dirty: map[abi.SvcKey[A]]struct{}{}}
 }
 
 // load reads the tables that are there.
 func (t *maglevTables[A]) load() error {
 	t.close()
 	it := t.outer.Iterate()
-	var key svcKey[A]
+	var key abi.SvcKey[A]
 	for id := ebpf.MapID(0); it.Next(&key, &id); {
 		m, err := ebpf.NewMapFromID(id)
 		if err != nil {
-			return fmt.Errorf("opening the Maglev table of %s: %w", showSvc(key), err)
+			return fmt.Errorf("opening the Maglev table of %s: %w", abi.ShowSvc(key), err)
 		}
-		slots := make([]backend[A], m.MaxEntries())
+		slots := make([]abi.Backend[A], m.MaxEntries())
 		if err := readArray(m, slots); err != nil {
-			return errors.Join(fmt.Errorf("reading the Maglev table of %s: %w", showSvc(key), err), m.Close())
+			return errors.Join(fmt.Errorf("reading the Maglev table of %s: %w", abi.ShowSvc(key), err), m.Close())
 		}
 		t.have[key] = &maglevTable[A]{m: m, slots: slots}
 	}
@@ -60,7 +62,7 @@ func (t *maglevTables[A]) load() error {
 	return nil
 }
 
-func readArray[A address](m *ebpf.Map, slots []backend[A]) error {
+func readArray[A abi.Address](m *ebpf.Map, slots []abi.Backend[A]) error {
 	keys := make([]uint32, len(slots))
 	var cursor ebpf.MapBatchCursor
 	n, err := m.BatchLookup(&cursor, keys, slots, nil)
@@ -73,7 +75,7 @@ func readArray[A address](m *ebpf.Map, slots []backend[A]) error {
 	return err
 }
 
-// close forgets the arrays; the kernel keeps those that are in the map.
+// Close forgets the arrays; the kernel keeps those that are in the map.
 func (t *maglevTables[A]) close() {
 	for k, have := range t.have {
 		have.m.Close()
@@ -81,9 +83,10 @@ func (t *maglevTables[A]) close() {
 	}
 }
 
-// plan computes the table of a service port, when it is to have one and its backends are not those of before.
+// plan computes the table of a service port, when it is to have one and its backends are not those
+// of before.
 func (t *maglevTables[A]) plan(id nodestate.Frontend, wanted bool, list []nodestate.Backend) {
-	key := toSvc[A](id)
+	key := abi.ToSvc[A](id)
 	if !wanted {
 		delete(t.planned, id)
 		delete(t.want, key)
@@ -98,20 +101,20 @@ func (t *maglevTables[A]) plan(id nodestate.Frontend, wanted bool, list []nodest
 }
 
 // maglevSlots computes a service port's table, nil when it has no backend.
-func maglevSlots[A address](list []nodestate.Backend) []backend[A] {
+func maglevSlots[A abi.Address](list []nodestate.Backend) []abi.Backend[A] {
 	var addrs []netip.AddrPort
-	var values []backend[A]
+	var values []abi.Backend[A]
 	for _, b := range list {
-		if !b.InList(false) || !carries[A](b.Addr) {
+		if !b.InList(false) || !abi.Carries[A](b.Addr) {
 			continue
 		}
-		v := backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}
+		v := abi.Backend[A]{Addr: abi.ToAddr[A](b.Addr), Port: abi.Be16(b.Port)}
 		if b.InList(true) {
-			v.Flags = slotLocal
+			v.Flags = abi.SlotLocal
 		}
 		addrs, values = append(addrs, netip.AddrPortFrom(b.Addr, b.Port)), append(values, v)
 	}
-	var slots []backend[A]
+	var slots []abi.Backend[A]
 	for _, i := range maglev.Table(addrs) {
 		slots = append(slots, values[i])
 	}
@@ -119,7 +122,7 @@ func maglevSlots[A address](list []nodestate.Backend) []backend[A] {
 }
 
 // size returns the number of slots of a wanted table.
-func (t *maglevTables[A]) size(id svcKey[A]) uint32 { return uint32(len(t.want[id])) }
+func (t *maglevTables[A]) size(id abi.SvcKey[A]) uint32 { return uint32(len(t.want[id])) }
 
 // write makes the tables that have slots what they should be.
 func (t *maglevTables[A]) write() {
@@ -136,17 +139,17 @@ func (t *maglevTables[A]) write() {
 	}
 }
 
-func (t *maglevTables[A]) writeOne(id svcKey[A], slots []backend[A]) error {
+func (t *maglevTables[A]) writeOne(id abi.SvcKey[A], slots []abi.Backend[A]) error {
 	have := t.have[id]
 	if have != nil && len(have.slots) == len(slots) {
 		return t.change(have, slots)
 	}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_maglev_one", Type: ebpf.Array, KeySize: 4,
-		ValueSize: uint32(unsafe.Sizeof(backend[A]{})), MaxEntries: uint32(len(slots)), Flags: unix.BPF_F_INNER_MAP})
+		ValueSize: uint32(unsafe.Sizeof(abi.Backend[A]{})), MaxEntries: uint32(len(slots)), Flags: unix.BPF_F_INNER_MAP})
 	if err != nil {
 		return fmt.Errorf("making a table of %d slots: %w", len(slots), err)
 	}
-	next := &maglevTable[A]{m: m, slots: make([]backend[A], len(slots))}
+	next := &maglevTable[A]{m: m, slots: make([]abi.Backend[A], len(slots))}
 	if err := t.change(next, slots); err != nil {
 		return errors.Join(err, m.Close())
 	}
@@ -162,9 +165,9 @@ func (t *maglevTables[A]) writeOne(id svcKey[A], slots []backend[A]) error {
 }
 
 // change writes the slots that differ.
-func (t *maglevTables[A]) change(have *maglevTable[A], slots []backend[A]) error {
+func (t *maglevTables[A]) change(have *maglevTable[A], slots []abi.Backend[A]) error {
 	var keys []uint32
-	var values []backend[A]
+	var values []abi.Backend[A]
 	for i, b := range slots {
 		if have.slots[i] != b {
 			keys, values = append(keys, uint32(i)), append(values, b)
@@ -184,7 +187,7 @@ func (t *maglevTables[A]) change(have *maglevTable[A], slots []backend[A]) error
 	return nil
 }
 
-// remove deletes the tables that no frontend uses any more.
+// Remove deletes the tables that no frontend uses any more.
 func (t *maglevTables[A]) remove() {
 	for id, have := range t.have {
 		if len(t.want[id]) > 0 {
@@ -203,20 +206,20 @@ func (t *maglevTables[A]) remove() {
 func (t *maglevTables[A]) errors() []error {
 	var errs []error
 	for id, err := range t.failures {
-		errs = append(errs, &dataplane.KeyError{Table: "weir_maglev", Key: showSvc(id), Err: err})
+		errs = append(errs, &dataplane.KeyError{Table: "weir_maglev", Key: abi.ShowSvc(id), Err: err})
 	}
 	return errs
 }
 
 // check compares a table in the kernel with what the backends ask for.
-func (t *maglevTables[A]) check(id svcKey[A], list []nodestate.Backend) error {
+func (t *maglevTables[A]) check(id abi.SvcKey[A], list []nodestate.Backend) error {
 	want := maglevSlots[A](list)
 	have := t.have[id]
 	if len(want) == 0 && have == nil {
 		return nil
 	}
 	if have == nil || !slices.Equal(have.slots, want) {
-		return fmt.Errorf("the Maglev table of %s is not that of its %d backends", showSvc(id), len(list))
+		return fmt.Errorf("the Maglev table of %s is not that of its %d backends", abi.ShowSvc(id), len(list))
 	}
 	return nil
 }

@@ -15,12 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/conformance"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
 const insideEnv = "WEIR_TEST_INSIDE"
 
-// TestMain runs the tests in a network and a mount namespace of their own, which end with the process.
+// TestMain runs the tests in a network and a mount namespace of their own, which end with the
+// process.
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 || os.Getenv(insideEnv) != "" {
 		os.Exit(m.Run())
@@ -45,8 +47,8 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// bench is a node to be: pins, a control group, an uplink and four pod interfaces. Tests share the network
-// namespace, so they do not run in parallel.
+// bench is a node to be: pins, a control group, an uplink and four pod interfaces. Tests share the
+// network namespace, so they do not run in parallel.
 type bench struct {
 	t      testing.TB
 	bpffs  string
@@ -82,8 +84,8 @@ func newBench(t testing.TB) *bench {
 	}
 	must(t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(172, 31, 1, 207), Mask: net.CIDRMask(24, 32)}}))
 	t.Cleanup(func() {
-		for _, name := range []string{hostDevice, tunnelDevice} {
-			if err := removeDevice(name); err != nil {
+		for _, name := range []string{hostdev.HostDevice, hostdev.TunnelDevice} {
+			if err := hostdev.RemoveDevice(name); err != nil {
 				t.Error(err)
 			}
 		}

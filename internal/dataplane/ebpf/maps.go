@@ -13,8 +13,8 @@ import (
 	"github.com/weir-net/weir/internal/delta"
 )
 
-// table is one map with the difference between what it holds and what it should hold. K has no padding; V may
-// have some, and is laid out in memory as the map's values are.
+// table is one map with the difference between what it holds and what it should hold. K has no
+// padding; V may have some, and is laid out in memory as the map's values are.
 type table[K, V comparable] struct {
 	name    string
 	m       *ebpf.Map
@@ -99,7 +99,8 @@ func (t *table[K, V]) changed() {
 	}
 }
 
-// interim makes the map hold v at a key until its pending change is made, and reports whether it does.
+// interim makes the map hold v at a key until its pending change is made, and reports whether it
+// does.
 func (t *table[K, V]) interim(k K, v V) bool {
 	if have, ok := t.tracker.Actual(k); ok && have == v {
 		return true
@@ -113,7 +114,7 @@ func (t *table[K, V]) interim(k K, v V) bool {
 	return true
 }
 
-// remove makes the pending deletes. ready is as in write.
+// Remove makes the pending deletes. ready is as in write.
 func (t *table[K, V]) remove(ready func(K) error) {
 	for k := range t.tracker.Deletes() {
 		if ready != nil {

@@ -13,11 +13,15 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 )
 
-// Maps of another layout are pinned in a folder of that layout's number. What traffic made is carried over from there
-// when an agent of another version starts, so that no open connection is lost: entries are taken apart by the names of
-// their fields, which the pinned maps' own BTF tells. A field that is new is zero, one that is gone is dropped.
+// Maps of another layout are pinned in a folder of that layout's number. What traffic made is
+// carried over from there when an agent of another version starts, so that no open connection is
+// lost: entries are taken apart by the names of their fields, which the pinned maps' own BTF tells.
+// A field that is new is zero, one that is gone is dropped.
 
 // carried are the maps that are carried over, with the names of their keys' and values' structures.
 var carried = []struct{ name, key, value string }{
@@ -26,9 +30,9 @@ var carried = []struct{ name, key, value string }{
 	{"weir_affinity", "affinity_key", "affinity_value"},
 }
 
-// A carried map that changes its size is made anew, and the one before is pinned in the folder of layout 0, which no version
-// has: from there its contents are carried over as from another layout. So it makes no difference when the agent is killed
-// in the middle.
+// A carried map that changes its size is made anew, and the one before is pinned in the folder of
+// layout 0, which no version has: from there its contents are carried over as from another layout.
+// So it makes no difference when the agent is killed in the middle.
 const resized = 0
 
 func isCarried(name string) bool {
@@ -59,7 +63,8 @@ func setAside(path string) error {
 	return nil
 }
 
-// oldLayouts returns the folders of other layouts, the newest first. In each are folders of maps, as in ours.
+// oldLayouts returns the folders of other layouts, the newest first. In each are folders of maps,
+// as in ours.
 func oldLayouts(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -67,7 +72,7 @@ func oldLayouts(root string) ([]string, error) {
 	}
 	var numbers []int
 	for _, e := range entries {
-		if n, err := strconv.Atoi(e.Name()); err == nil && n != abiNumber {
+		if n, err := strconv.Atoi(e.Name()); err == nil && n != abi.Number {
 			numbers = append(numbers, n)
 		}
 	}
@@ -79,7 +84,8 @@ func oldLayouts(root string) ([]string, error) {
 	return out, nil
 }
 
-// carryOver takes over what traffic made in maps of another layout. A failure loses flows, and is no reason not to start.
+// carryOver takes over what traffic made in maps of another layout. A failure loses flows, and is
+// no reason not to start.
 func (d *Driver) carryOver(to *loaded, first bool) {
 	if d.opts.BPFFS == "" {
 		return
@@ -104,8 +110,9 @@ func (d *Driver) carryOver(to *loaded, first bool) {
 	}
 }
 
-// migrate carries over what the maps of another layout hold and ours do not: entries that are there stay as they are,
-// so it may be called again for what came meanwhile. It returns the number of entries that were added.
+// migrate carries over what the maps of another layout hold and ours do not: entries that are there
+// stay as they are, so it may be called again for what came meanwhile. It returns the number of
+// entries that were added.
 func migrate(from string, to map[string]*ebpf.Map) (int, error) {
 	sum := 0
 	var errs []error
@@ -119,8 +126,8 @@ func migrate(from string, to map[string]*ebpf.Map) (int, error) {
 	return sum, errors.Join(errs...)
 }
 
-// migrateEpoch makes the settings begin after the epoch of another layout's, so that every flow that is carried over is
-// judged anew. It must come before the settings are read.
+// migrateEpoch makes the settings begin after the epoch of another layout's, so that every flow
+// that is carried over is evaluated again. It must come before the settings are read.
 func migrateEpoch(from string, to *ebpf.Map) error {
 	old, layout, err := openOld(filepath.Join(from, "weir_settings"), "settings")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +137,7 @@ func migrateEpoch(from string, to *ebpf.Map) error {
 		return err
 	}
 	defer old.Close()
-	own, err := structOf(to, "settings")
+	own, err := flowtable.StructOf(to, "settings")
 	if err != nil {
 		return err
 	}
@@ -167,38 +174,12 @@ func openOld(path, value string) (*ebpf.Map, *btf.Struct, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := structOf(m, value)
+	s, err := flowtable.StructOf(m, value)
 	if err != nil {
 		m.Close()
 		return nil, nil, err
 	}
 	return m, s, nil
-}
-
-// structOf returns a structure as the map's BTF tells it.
-func structOf(m *ebpf.Map, name string) (*btf.Struct, error) {
-	info, err := m.Info()
-	if err != nil {
-		return nil, fmt.Errorf("asking for the layout: %w", err)
-	}
-	id, ok := info.BTFID()
-	if !ok || id == 0 {
-		return nil, errors.New("the map does not tell its layout")
-	}
-	h, err := btf.NewHandleFromID(id)
-	if err != nil {
-		return nil, fmt.Errorf("reading the layout: %w", err)
-	}
-	defer h.Close()
-	spec, err := h.Spec(nil)
-	if err != nil {
-		return nil, fmt.Errorf("reading the layout: %w", err)
-	}
-	var s *btf.Struct
-	if err := spec.TypeByName(name, &s); err != nil {
-		return nil, fmt.Errorf("the layout has no struct %s: %w", name, err)
-	}
-	return s, nil
 }
 
 func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, error) {
@@ -207,9 +188,9 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 		return 0, err
 	}
 	defer old.Close()
-	oldKey, err1 := structOf(old, keyName)
-	newKey, err2 := structOf(to, keyName)
-	newValue, err3 := structOf(to, valueName)
+	oldKey, err1 := flowtable.StructOf(old, keyName)
+	newKey, err2 := flowtable.StructOf(to, keyName)
+	newValue, err3 := flowtable.StructOf(to, valueName)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return 0, err
 	}
@@ -218,7 +199,7 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 	}
 	n := 0
 	var errs []error
-	err = walk(old, func(key, value []byte) {
+	err = flowtable.Walk(old, func(key, value []byte) {
 		k, v := make([]byte, newKey.Size), make([]byte, newValue.Size)
 		copyFields(newKey, k, oldKey, key)
 		copyFields(newValue, v, oldValue, value)
@@ -234,42 +215,22 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 	return n, errors.Join(append(errs, err)...)
 }
 
-// walk hands on every entry of a hash map that programs go on to write. It goes by batches, each of which is whole buckets: unlike the way
-// from key to key it does not lose its place when an entry is removed meanwhile.
-func walk(m *ebpf.Map, each func(key, value []byte)) error {
-	size := min(int(m.MaxEntries()), batchSize)
-	keys, keyBytes := byteArrays(int(m.KeySize()), size)
-	values, valueBytes := byteArrays(int(m.ValueSize()), size)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := m.BatchLookup(&cursor, keys, values, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("reading the old map: %w", err)
-		}
-		for i := range n {
-			each(keyBytes[i*int(m.KeySize()):][:m.KeySize()], valueBytes[i*int(m.ValueSize()):][:m.ValueSize()])
-		}
-		if err != nil {
-			return nil
-		}
-	}
-}
-
-// copyEntry says where a flow's packets come from, of a layout up to 3: that had the pod's interface, 0 for all others (`iif`), of which it is found out
-// by the next packet.
+// copyEntry says where a flow's packets come from, of a layout up to 3: that had the pod's
+// interface, 0 for all others (`iif`), of which it is found out by the next packet.
 func copyEntry(to *btf.Struct, out []byte, from *btf.Struct, in []byte) {
-	was, where, source := offsetOf(from, "iif"), offsetOf(to, "from"), offsetOf(to, "source")
+	was, where, source := flowtable.OffsetOf(from, "iif"), flowtable.OffsetOf(to, "from"), flowtable.OffsetOf(to, "source")
 	if was < 0 || where < 0 || source < 0 {
 		return
 	}
 	if ifindex := in[was:][:4]; binary.NativeEndian.Uint32(ifindex) != 0 {
-		out[where] = fromPod
+		out[where] = abi.FromPod
 		copy(out[source:], ifindex)
 	}
 }
 
-// copyFields copies what has the same name: structures field by field, and everything else byte by byte, as much as both
-// have. That is right for what the maps hold: addresses and ports in network byte order, numbers in little-endian.
+// copyFields copies what has the same name: structures field by field, and everything else byte by
+// byte, as much as both have. That is right for what the maps hold: addresses and ports in network
+// byte order, numbers in little-endian.
 func copyFields(to *btf.Struct, out []byte, from *btf.Struct, in []byte) {
 	for _, m := range to.Members {
 		i := slices.IndexFunc(from.Members, func(o btf.Member) bool { return o.Name == m.Name })

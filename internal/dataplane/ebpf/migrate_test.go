@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/weir-net/weir/internal/dataplane/conformance"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -87,7 +88,8 @@ func oldTypes() (key, value *btf.Struct) {
 	return key, value
 }
 
-// TestFlowsSurviveAnotherLayout starts a driver where the maps of layout 1 are pinned, with flows in them.
+// TestFlowsSurviveAnotherLayout starts a driver where the maps of layout 1 are pinned, with flows
+// in them.
 func TestFlowsSurviveAnotherLayout(t *testing.T) {
 	b := newBench(t)
 	dir := filepath.Join(b.bpffs, "1", "maps")
@@ -123,17 +125,17 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 	must(t, d.Apply(t.Context(), conformance.Random(1, nil), nodestate.All()))
 	var raw bytes.Buffer
 	must(t, binary.Write(&raw, binary.NativeEndian, key))
-	var got weirFlowValue
+	var got abi.WeirFlowValue
 	if err := d.loaded.Maps["weir_flows"].Lookup(raw.Bytes(), &got); err != nil {
 		t.Fatalf("the flow is lost: %v", err)
 	}
 	if got.Epoch != 41 || got.Seen != 77 || got.Sport != value.Sport || got.Dport != value.Dport || got.Action != 2 || got.State != 1 || got.Flags != 2 ||
-		got.From != fromPod || got.Source.W[0] != 5 || got.Ifindex != 6 || got.Rule != 99 || got.Mac != value.Mac {
+		got.From != abi.FromPod || got.Source.W[0] != 5 || got.Ifindex != 6 || got.Rule != 99 || got.Mac != value.Mac {
 		t.Errorf("the flow is %+v, was %+v", got, value)
 	}
 	raw.Reset()
 	must(t, binary.Write(&raw, binary.NativeEndian, outside))
-	var unknown weirFlowValue
+	var unknown abi.WeirFlowValue
 	if err := d.loaded.Maps["weir_flows"].Lookup(raw.Bytes(), &unknown); err != nil || unknown.From != 0 {
 		t.Errorf("packets of a flow from outside come from %d (%v), though nobody has checked where from", unknown.From, err)
 	}
@@ -150,11 +152,14 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 	}
 }
 
-// TestFlowsSurviveAnotherSize changes the size of the connection table, lets the agent die in the middle, and changes it again.
+// TestFlowsSurviveAnotherSize changes the size of the connection table, lets the agent die in the
+// middle, and changes it again.
 func TestFlowsSurviveAnotherSize(t *testing.T) {
 	b := newBench(t)
 	st := sample(b)
-	flow := func(i int) weirFlowKey { return weirFlowKey{Sport: uint16(i), Dport: uint16(i >> 16), Proto: 6} }
+	flow := func(i int) abi.WeirFlowKey {
+		return abi.WeirFlowKey{Sport: uint16(i), Dport: uint16(i >> 16), Proto: 6}
+	}
 	open := func(flows, affinity uint32) instance {
 		b.edit = func(o *Options) { o.Sizes["weir_flows"], o.Sizes["weir_affinity"] = flows, affinity }
 		return b.open(t)
@@ -162,7 +167,7 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 	has := func(d instance, first, n int) {
 		t.Helper()
 		for i := first; i < first+n; i++ {
-			var v weirFlowValue
+			var v abi.WeirFlowValue
 			if err := d.loaded.Maps["weir_flows"].Lookup(flow(i), &v); err != nil || v.Seen != uint32(i) {
 				t.Fatalf("flow %d: %v, %+v", i, err, v)
 			}
@@ -178,13 +183,13 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 	d := open(16384, 1024)
 	applied(t, d, st)
 	for i := range n {
-		must(t, d.loaded.Maps["weir_flows"].Put(flow(i), weirFlowValue{Seen: uint32(i)}))
+		must(t, d.loaded.Maps["weir_flows"].Put(flow(i), abi.WeirFlowValue{Seen: uint32(i)}))
 	}
-	must(t, d.loaded.Maps["weir_affinity"].Put(weirAffinityKey{Svc: weirSvcKey{Port: 7}}, weirAffinityValue{Seen: 9}))
+	must(t, d.loaded.Maps["weir_affinity"].Put(abi.WeirAffinityKey{Svc: abi.WeirSvcKey{Port: 7}}, abi.WeirAffinityValue{Seen: 9}))
 	before := d
 	// Killed before its first state: the programs of the one before go on, and so do their maps.
 	d = open(32768, 2048)
-	must(t, before.loaded.Maps["weir_flows"].Put(flow(n), weirFlowValue{Seen: n}))
+	must(t, before.loaded.Maps["weir_flows"].Put(flow(n), abi.WeirFlowValue{Seen: n}))
 	must(t, d.Close())
 	// The next one finishes that before it begins anything else.
 	d = open(65536, 2048)
@@ -197,8 +202,8 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 	applied(t, d, st)
 	size(d, 65536)
 	has(d, 0, n+1)
-	var a weirAffinityValue
-	if err := d.loaded.Maps["weir_affinity"].Lookup(weirAffinityKey{Svc: weirSvcKey{Port: 7}}, &a); err != nil || a.Seen != 9 {
+	var a abi.WeirAffinityValue
+	if err := d.loaded.Maps["weir_affinity"].Lookup(abi.WeirAffinityKey{Svc: abi.WeirSvcKey{Port: 7}}, &a); err != nil || a.Seen != 9 {
 		t.Errorf("an affinity is lost: %v, %+v", err, a)
 	}
 	if _, err := os.Stat(filepath.Join(b.bpffs, "0")); !os.IsNotExist(err) {

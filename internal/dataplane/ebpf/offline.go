@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -29,23 +30,25 @@ type Offline struct {
 	tables  *tables
 	machine machine
 	state   *nodestate.State
-	bump    bool // flows are to be judged again
+	bump    bool // flows are to be evaluated again
 
-	guards, guards6 *guardSet
+	guards, guards6 *untrackedPrograms
 }
 
 // TestOptions are for LoadForTest.
 type TestOptions struct {
 	Trace bool
-	Sizes map[string]uint32 // entries, by the name of the map; 0 or absent = as compiled
-	// HostDevice and Tunnel are the interface indexes of weir0 and of the VXLAN device as the programs
-	// are told them.
+	Sizes map[string]uint32 // Entries, by the name of the map; 0 or absent = as compiled
+	// HostDevice and Tunnel are the interface indexes of weir0 and of the VXLAN device as the
+	// programs are told them.
 	HostDevice, Tunnel int
-	// Answers are how many packets a CPU may answer by itself in a second, Burst how many at once; 0 = as compiled.
+	// Answers are how many packets a CPU may answer by itself in a second, Burst how many at once;
+	// 0 = as compiled.
 	Answers, Burst uint32
-	// EventInterval is the time between two events of a CPU in the long run; 0 = every event is told.
+	// EventInterval is the time between two events of a CPU in the long run; 0 = every event is
+	// told.
 	EventInterval time.Duration
-	// Listening makes the programs tell every judged flow.
+	// Listening makes the programs tell every evaluated flow.
 	Listening bool
 	HostNetns uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
 }
@@ -87,14 +90,15 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 	return out, nil
 }
 
-// guard loads the programs that judge each packet by itself, which a node has only while it asks for them.
+// guard loads the programs that evaluate each packet by itself, which a node has only while it asks
+// for them.
 func (o *Offline) guard() error {
 	for _, x := range []struct {
 		l    *loaded
-		to   **guardSet
+		to   **untrackedPrograms
 		into map[string]*ebpf.Program
 	}{{o.loaded, &o.guards, o.Programs}, {o.six, &o.guards6, o.IPv6.Programs}} {
-		g, err := loadGuards(x.l)
+		g, err := loadUntracked(x.l)
 		*x.to = g
 		if err != nil {
 			return err
@@ -107,23 +111,23 @@ func (o *Offline) guard() error {
 	return nil
 }
 
-// JudgesAlone reports whether the settings say that host endpoints judge each packet by itself.
-func (o *Offline) JudgesAlone() bool { return o.tables.families[0].judgesAlone() }
+// JudgesAlone reports whether the settings say that host endpoints evaluate each packet by itself.
+func (o *Offline) JudgesAlone() bool { return o.tables.families[0].evaluatesUntracked() }
 
 // SetUplinks tells the MAC addresses of uplinks by interface index; the next Apply writes them.
 func (o *Offline) SetUplinks(macs map[int][6]byte) {
-	o.machine.uplinks = map[uint32]weirLinkKey{}
+	o.machine.uplinks = map[uint32]abi.WeirLinkKey{}
 	for index, mac := range macs {
-		o.machine.uplinks[uint32(index)] = weirLinkKey{Mac: mac}
+		o.machine.uplinks[uint32(index)] = abi.WeirLinkKey{Mac: mac}
 	}
 }
 
-// Apply makes the maps equal to a state, with the driver's own code. Flows stay; the epoch moves on when
-// something changed.
+// Apply makes the maps equal to a state, with the driver's own code. Flows stay; the epoch moves on
+// when something changed.
 func (o *Offline) Apply(s *nodestate.State) error { return o.ApplyChanged(s, nodestate.All()) }
 
 // Writes counts the entries that were written and removed since the maps were made.
-func (o *Offline) Writes() uint64 { return o.tables.counts.judged + o.tables.counts.quiet }
+func (o *Offline) Writes() uint64 { return o.tables.counts.reevaluated + o.tables.counts.quiet }
 
 // ApplyChanged is Apply for a state of which is known what changed.
 func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error {
@@ -132,7 +136,7 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 			return err
 		}
 	}
-	before := o.tables.counts.judged
+	before := o.tables.counts.reevaluated
 	o.tables.desire(s, changed, func(a nodestate.Addr) int { return a.IfIndex })
 	o.tables.write(s, o.machine)
 	o.tables.remove(s, o.machine)
@@ -144,12 +148,12 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 	}
 	_, err := o.loaded.call(six)
 	if six == nil {
-		err = errors.Join(err, o.loaded.callGuards(nil, nil))
+		err = errors.Join(err, o.loaded.callUntracked(nil, nil))
 	} else {
-		err = errors.Join(err, o.loaded.callGuards(o.guards6.arrive, o.guards6.each))
+		err = errors.Join(err, o.loaded.callUntracked(o.guards6.arrive, o.guards6.each))
 	}
 	errs = append(errs, err)
-	o.bump = o.bump || o.tables.counts.judged != before || o.tables.stale()
+	o.bump = o.bump || o.tables.counts.reevaluated != before || o.tables.stale()
 	err = nil
 	if o.bump {
 		err = o.tables.nextEpoch()
@@ -166,8 +170,8 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 	return errors.Join(append(errs, o.tables.errors()...)...)
 }
 
-// AfterEachWrite makes Apply call a function after each change of a map that policy is in; nil ends that. fail, if not nil, is
-// called before each write of an entry, which fails by its error.
+// AfterEachWrite makes Apply call a function after each change of a map that policy is in; nil ends
+// that. fail, if not nil, is called before each write of an entry, which fails by its error.
 func (o *Offline) AfterEachWrite(f func(), fail func() error) {
 	o.tables.policy.after, o.tables.policy.fail = f, fail
 	o.tables.hosts.after, o.tables.hosts.fail = f, fail
@@ -178,7 +182,7 @@ func (o *Offline) AfterEachWrite(f func(), fail func() error) {
 func (o *Offline) Temporary() int { return len(o.tables.temps) }
 
 // Turned counts what of sets that keep their numbers became something else.
-func (o *Offline) Turned() Turned { return o.tables.turned }
+func (o *Offline) Turned() InPlaceChanges { return o.tables.inPlaceCount }
 
 // Policy reads back what of the maps decides about policy, of IPv4.
 func (o *Offline) Policy() (*nodestate.State, error) {
@@ -189,13 +193,13 @@ func (o *Offline) Policy() (*nodestate.State, error) {
 	for _, f := range t.families {
 		errs = append(errs, f.readPolicy(s))
 	}
-	if !t.families[0].judgesHosts() {
+	if !t.families[0].evaluatesHosts() {
 		clear(s.HostEndpoints)
 	}
 	return s, errors.Join(errs...)
 }
 
-// Epoch is that of flows: it moves on when they are to be judged again.
+// Epoch is that of flows: it moves on when they are to be evaluated again.
 func (o *Offline) Epoch() uint32 { return o.tables.epoch() }
 
 // Listen is Driver.Listen.

@@ -10,17 +10,18 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// ports carries weir_ports: which ports any frontend, or any backend on the node's own addresses, has. The
-// programs take a missing bit as proof that a packet is not ours, so a bit is set before what it stands
-// for is written, and cleared after that is gone.
+// ports carries weir_ports: which ports any frontend, or any backend on the node's own addresses,
+// has. The programs take a missing bit as proof that a packet is not ours, so a bit is set before
+// what it stands for is written, and cleared after that is gone.
 type ports struct {
 	m      *ebpf.Map
-	holds  [portWords]weirPortBits // what the map holds
-	want   [portWords]weirPortBits
+	holds  [abi.PortWords]abi.WeirPortBits // what the map holds
+	want   [abi.PortWords]abi.WeirPortBits
 	stale  map[int]struct{} // words whose two sides may differ
 	writes *uint64
 	errs   map[int]error // by word: those that could not be written
@@ -38,26 +39,17 @@ type portUse struct {
 	bit  uint8
 }
 
-// The bits, enum port_bit of the programs.
-const (
-	portWords       = 8192
-	portTCPFrontend = 1
-	portTCPHost     = 4
-	portShiftUDP    = 1
-	portShiftSCTP   = 4
-)
-
 func newPorts(m *ebpf.Map, writes *uint64) *ports {
 	return &ports{m: m, writes: writes, uses: map[portUse]int{}, stale: map[int]struct{}{}, errs: map[int]error{}}
 }
 
 func (p *ports) load() error {
-	for i := range portWords {
+	for i := range abi.PortWords {
 		p.stale[i] = struct{}{}
 	}
-	keys := make([]uint32, portWords)
+	keys := make([]uint32, abi.PortWords)
 	var cursor ebpf.MapBatchCursor
-	for done := 0; done < portWords; {
+	for done := 0; done < abi.PortWords; {
 		n, err := p.m.BatchLookup(&cursor, keys[done:], p.holds[done:], nil)
 		done += n
 		if errors.Is(err, ebpf.ErrKeyNotExist) || n == 0 {
@@ -70,14 +62,14 @@ func (p *ports) load() error {
 	return nil
 }
 
-// desire follows a state: see follow.go. addrs says that the node's addresses may have changed.
+// desire follows a state: see incremental.go. addrs says that the node's addresses may have changed.
 func (p *ports) desire(s *nodestate.State, addrs bool) {
 	for f, c := range nodestate.Changes(p.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		switch {
 		case c.Is && !c.Was:
-			p.use(f.Port, f.Proto, portTCPFrontend, 1)
+			p.use(f.Port, f.Proto, abi.PortTCPFrontend, 1)
 		case c.Was && !c.Is:
-			p.use(f.Port, f.Proto, portTCPFrontend, -1)
+			p.use(f.Port, f.Proto, abi.PortTCPFrontend, -1)
 		}
 	}
 	p.seenFrontends = s.Frontends
@@ -120,18 +112,19 @@ func hostAddrs(s *nodestate.State) map[netip.Addr]struct{} {
 func (p *ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, backends []nodestate.Backend, n int) {
 	for _, b := range backends {
 		if _, ok := hosts[b.Addr]; ok {
-			p.use(b.Port, id.Proto, portTCPHost, n)
+			p.use(b.Port, id.Proto, abi.PortTCPHost, n)
 		}
 	}
 }
 
-// use counts a use of a port: bit is the one for TCP. Protocols other than TCP, UDP and SCTP are not told apart by port.
+// use counts a use of a port: bit is the one for TCP. Protocols other than TCP, UDP and SCTP are
+// not told apart by port.
 func (p *ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
 	switch proto {
 	case model.ProtocolUDP:
-		bit <<= portShiftUDP
+		bit <<= abi.PortShiftUDP
 	case model.ProtocolSCTP:
-		bit <<= portShiftSCTP
+		bit <<= abi.PortShiftSCTP
 	case model.ProtocolTCP:
 	default:
 		return

@@ -13,16 +13,19 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// Two flows that share their source port, one to a Service and one straight to its backend, begin on two CPUs at once. The backend tells
-// them apart in each case: one of both has another port there.
+// Two flows that share their source port, one to a Service and one straight to its backend, begin
+// on two CPUs at once. The backend tells them apart in each case: one of both has another port
+// there.
 func TestFlowsThatBeginAtOnce(t *testing.T) {
 	needRoot(t)
-	// Each pair takes a port of the pod's share towards the backend (an eleventh of the range): fewer than half of these.
+	// Each pair takes a port of the pod's share towards the backend (an eleventh of the range):
+	// fewer than half of these.
 	const lo, pairs = 1, 2000
 	o, err := LoadForTest(TestOptions{Trace: true, Sizes: map[string]uint32{"weir_flows_new": 16 * pairs}})
 	must(t, err)
@@ -76,9 +79,9 @@ func TestFlowsThatBeginAtOnce(t *testing.T) {
 	for n := range pairs {
 		var seen [2]uint16 // by the backend
 		for i, dst := range to {
-			port := be16(uint16(1000 + n))
+			port := abi.Be16(uint16(1000 + n))
 			key := flowKeyOf(unix.IPPROTO_TCP, fmt.Sprintf("%s:%d", a, 1000+n), dst)
-			var flow flowValue[ip4]
+			var flow abi.FlowValue[abi.Ip4]
 			if err := o.Maps["weir_flows_new"].Lookup(key, &flow); err != nil {
 				t.Fatalf("flow %d to %s: %v", n, dst, err)
 			}
@@ -95,7 +98,8 @@ func TestFlowsThatBeginAtOnce(t *testing.T) {
 	}
 }
 
-// onCPU ties the goroutine to a thread, and that to one of the CPUs that the process may use. The thread ends with the goroutine.
+// onCPU ties the goroutine to a thread, and that to one of the CPUs that the process may use. The
+// thread ends with the goroutine.
 func onCPU(i int) error {
 	runtime.LockOSThread()
 	var all, one unix.CPUSet

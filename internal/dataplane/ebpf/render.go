@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -15,31 +16,31 @@ import (
 // The functions of this file turn a state's tables into the contents of maps. They are pure. Each
 // takes what is of its family, and leaves the rest out.
 
-func renderAddrs[A address](s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[A, addrValue[A]] {
-	return func(yield func(A, addrValue[A]) bool) {
+func renderAddrs[A abi.Address](s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[A, abi.AddrValue[A]] {
+	return func(yield func(A, abi.AddrValue[A]) bool) {
 		for addr, a := range s.Addrs {
-			if carries[A](addr) && !yield(toAddr[A](addr), renderAddr[A](a, isStaged(s, addr), ifindex)) {
+			if abi.Carries[A](addr) && !yield(abi.ToAddr[A](addr), renderAddr[A](a, isStaged(s, addr), ifindex)) {
 				return
 			}
 		}
 	}
 }
 
-func renderAddr[A address](a nodestate.Addr, staged bool, ifindex func(nodestate.Addr) int) addrValue[A] {
-	v := addrValue[A]{
+func renderAddr[A abi.Address](a nodestate.Addr, staged bool, ifindex func(nodestate.Addr) int) abi.AddrValue[A] {
+	v := abi.AddrValue[A]{
 		Kind: uint8(a.Kind), Mac: a.MAC,
 		IngressSet: uint64(a.Ingress.Set), EgressSet: uint64(a.Egress.Set),
 		IngressRule: uint32(a.Ingress.Rule), EgressRule: uint32(a.Egress.Rule),
 	}
 	if a.Node.IsValid() {
-		v.Node = toAddr[A](a.Node)
+		v.Node = abi.ToAddr[A](a.Node)
 	}
 	if a.Kind == nodestate.AddrEndpoint {
 		v.Ifindex = uint32(ifindex(a))
 	}
 	v.Flags = flags[uint8](
-		bit{a.NATOutgoing, addrNATOutgoing}, bit{a.SameLink, addrSameLink},
-		bit{a.Tunnel, addrTunnel}, bit{a.Primary, addrPrimary}, bit{a.NodePorts, addrNodePorts}, bit{a.KeepSource, addrKeepSource}, bit{staged, addrStaged})
+		bit{a.NATOutgoing, abi.AddrNATOutgoing}, bit{a.SameLink, abi.AddrSameLink},
+		bit{a.Tunnel, abi.AddrTunnel}, bit{a.Primary, abi.AddrPrimary}, bit{a.NodePorts, abi.AddrNodePorts}, bit{a.KeepSource, abi.AddrKeepSource}, bit{staged, abi.AddrStaged})
 	return v
 }
 
@@ -64,42 +65,42 @@ func isStaged(s *nodestate.State, addr netip.Addr) bool {
 	return ok && s.Addrs[addr].Kind == nodestate.AddrEndpoint
 }
 
-func renderStaged[A address](s *nodestate.State) iter.Seq2[A, weirStagedValue] {
-	return func(yield func(A, weirStagedValue) bool) {
+func renderStaged[A abi.Address](s *nodestate.State) iter.Seq2[A, abi.WeirStagedValue] {
+	return func(yield func(A, abi.WeirStagedValue) bool) {
 		for addr, v := range s.Staged {
-			value := weirStagedValue{IngressSet: uint64(v.Ingress.Set), EgressSet: uint64(v.Egress.Set),
+			value := abi.WeirStagedValue{IngressSet: uint64(v.Ingress.Set), EgressSet: uint64(v.Egress.Set),
 				IngressRule: uint32(v.Ingress.Rule), EgressRule: uint32(v.Egress.Rule)}
-			if carries[A](addr) && isStaged(s, addr) && !yield(toAddr[A](addr), value) {
+			if abi.Carries[A](addr) && isStaged(s, addr) && !yield(abi.ToAddr[A](addr), value) {
 				return
 			}
 		}
 	}
 }
 
-func renderRoutes[A address](s *nodestate.State) iter.Seq2[prefixKey[A], routeValue[A]] {
-	return func(yield func(prefixKey[A], routeValue[A]) bool) {
+func renderRoutes[A abi.Address](s *nodestate.State) iter.Seq2[abi.PrefixKey[A], abi.RouteValue[A]] {
+	return func(yield func(abi.PrefixKey[A], abi.RouteValue[A]) bool) {
 		for p, r := range s.Routes {
-			if !carries[A](p.Addr()) {
+			if !abi.Carries[A](p.Addr()) {
 				continue
 			}
-			v := routeValue[A]{Flags: flags[uint32](
-				bit{r.Pool, routePool}, bit{r.Node.IsValid(), routeRemote}, bit{r.Local, routeLocal},
-				bit{r.Tunnel, routeTunnel}, bit{r.SameLink, routeSameLink})}
+			v := abi.RouteValue[A]{Flags: flags[uint32](
+				bit{r.Pool, abi.RoutePool}, bit{r.Node.IsValid(), abi.RouteRemote}, bit{r.Local, abi.RouteLocal},
+				bit{r.Tunnel, abi.RouteTunnel}, bit{r.SameLink, abi.RouteSameLink})}
 			if r.Node.IsValid() {
-				v.Node = toAddr[A](r.Node)
+				v.Node = abi.ToAddr[A](r.Node)
 			}
-			if !yield(toPrefix[A](p), v) {
+			if !yield(abi.ToPrefix[A](p), v) {
 				return
 			}
 		}
 	}
 }
 
-func renderRanges[A address](s *nodestate.State) iter.Seq2[rangeKey[A], uint8] {
-	return func(yield func(rangeKey[A], uint8) bool) {
+func renderRanges[A abi.Address](s *nodestate.State) iter.Seq2[abi.RangeKey[A], uint8] {
+	return func(yield func(abi.RangeKey[A], uint8) bool) {
 		for id, list := range s.SourceRanges.All() {
 			for _, p := range list {
-				if carries[A](p.Addr()) && !yield(toRange[A](id, p), 1) {
+				if abi.Carries[A](p.Addr()) && !yield(abi.ToRange[A](id, p), 1) {
 					return
 				}
 			}
@@ -107,38 +108,38 @@ func renderRanges[A address](s *nodestate.State) iter.Seq2[rangeKey[A], uint8] {
 	}
 }
 
-func renderPeers[A address](s *nodestate.State) iter.Seq2[A, uint64] {
+func renderPeers[A abi.Address](s *nodestate.State) iter.Seq2[A, uint64] {
 	return func(yield func(A, uint64) bool) {
 		for a, c := range s.Peers.All() {
-			if carries[A](a) && !yield(toAddr[A](a), uint64(c)) {
+			if abi.Carries[A](a) && !yield(abi.ToAddr[A](a), uint64(c)) {
 				return
 			}
 		}
 	}
 }
 
-func renderPeerCIDRs[A address](s *nodestate.State) iter.Seq2[prefixKey[A], uint64] {
-	return func(yield func(prefixKey[A], uint64) bool) {
+func renderPeerCIDRs[A abi.Address](s *nodestate.State) iter.Seq2[abi.PrefixKey[A], uint64] {
+	return func(yield func(abi.PrefixKey[A], uint64) bool) {
 		for p, c := range s.PeerCIDRs {
-			if carries[A](p.Addr()) && !yield(toPrefix[A](p), uint64(c)) {
+			if abi.Carries[A](p.Addr()) && !yield(abi.ToPrefix[A](p), uint64(c)) {
 				return
 			}
 		}
 	}
 }
 
-func renderDSROptOut[A address](s *nodestate.State) iter.Seq2[prefixKey[A], uint8] {
-	return func(yield func(prefixKey[A], uint8) bool) {
+func renderDSROptOut[A abi.Address](s *nodestate.State) iter.Seq2[abi.PrefixKey[A], uint8] {
+	return func(yield func(abi.PrefixKey[A], uint8) bool) {
 		for _, p := range s.Settings.DSROptOut {
-			if carries[A](p.Addr()) && !yield(toPrefix[A](p), 1) {
+			if abi.Carries[A](p.Addr()) && !yield(abi.ToPrefix[A](p), 1) {
 				return
 			}
 		}
 	}
 }
 
-func renderPolicy(s *nodestate.State) iter.Seq2[weirPolicyKey, weirPolicyValue] {
-	return func(yield func(weirPolicyKey, weirPolicyValue) bool) {
+func renderPolicy(s *nodestate.State) iter.Seq2[abi.WeirPolicyKey, abi.WeirPolicyValue] {
+	return func(yield func(abi.WeirPolicyKey, abi.WeirPolicyValue) bool) {
 		for k, v := range s.Policy.All() {
 			if !yield(toPolicyKey(k), toPolicyValue(v)) {
 				return
@@ -147,33 +148,33 @@ func renderPolicy(s *nodestate.State) iter.Seq2[weirPolicyKey, weirPolicyValue] 
 	}
 }
 
-func toPolicyKey(k nodestate.PolicyKey) weirPolicyKey {
-	key := weirPolicyKey{Set: uint64(k.Set), Peer: uint64(k.Peer), Port: k.Port, Proto: uint8(k.Proto), Len: k.Len, Sources: k.Sources}
+func toPolicyKey(k nodestate.PolicyKey) abi.WeirPolicyKey {
+	key := abi.WeirPolicyKey{Set: uint64(k.Set), Peer: uint64(k.Peer), Port: k.Port, Proto: uint8(k.Proto), Len: k.Len, Sources: k.Sources}
 	if k.Head {
 		key.Head = 1
 	}
 	return key
 }
 
-func toPolicyValue(v nodestate.PolicyValue) weirPolicyValue {
-	value := weirPolicyValue{Rule: uint32(v.Rule), Lens: v.Lens, Protos: v.Protos, Sources: v.Sources}
+func toPolicyValue(v nodestate.PolicyValue) abi.WeirPolicyValue {
+	value := abi.WeirPolicyValue{Rule: uint32(v.Rule), Lens: v.Lens, Protos: v.Protos, Sources: v.Sources}
 	if v.Allow {
-		value.Verdict |= policyAllow
+		value.Verdict |= abi.PolicyAllow
 	}
 	if v.Log {
-		value.Verdict |= policyLog
+		value.Verdict |= abi.PolicyLog
 	}
 	if v.Undecided {
-		value.Verdict |= policyUndecided
+		value.Verdict |= abi.PolicyUndecided
 	}
 	return value
 }
 
-func renderClients[A address](s *nodestate.State) iter.Seq2[uint64, A] {
+func renderClients[A abi.Address](s *nodestate.State) iter.Seq2[uint64, A] {
 	return func(yield func(uint64, A) bool) {
 		for cookie, client := range s.Clients {
 			for _, a := range []netip.Addr{client.IPv4, client.IPv6} {
-				if a.IsValid() && carries[A](a) && !yield(cookie, toAddr[A](a)) {
+				if a.IsValid() && abi.Carries[A](a) && !yield(cookie, abi.ToAddr[A](a)) {
 					return
 				}
 			}
@@ -181,21 +182,21 @@ func renderClients[A address](s *nodestate.State) iter.Seq2[uint64, A] {
 	}
 }
 
-// renderLinks returns the MAC addresses of other nodes' uplinks. Where two addresses of one node carry
-// the same, both lead to its primary address.
-func renderLinks[A address](s *nodestate.State) map[weirLinkKey]A {
-	links := map[weirLinkKey]A{}
+// renderLinks returns the MAC addresses of other nodes' uplinks. Where two addresses of one node
+// carry the same, both lead to its primary address.
+func renderLinks[A abi.Address](s *nodestate.State) map[abi.WeirLinkKey]A {
+	links := map[abi.WeirLinkKey]A{}
 	for addr, a := range s.Addrs {
-		if a.Kind != nodestate.AddrNode || a.MAC == [6]byte{} || !carries[A](addr) {
+		if a.Kind != nodestate.AddrNode || a.MAC == [6]byte{} || !abi.Carries[A](addr) {
 			continue
 		}
 		node := addr
 		if a.Node.IsValid() {
 			node = a.Node
 		}
-		key := weirLinkKey{Mac: a.MAC}
-		if have, ok := links[key]; !ok || fromAddr(have).Compare(node) > 0 {
-			links[key] = toAddr[A](node)
+		key := abi.WeirLinkKey{Mac: a.MAC}
+		if have, ok := links[key]; !ok || abi.FromAddr(have).Compare(node) > 0 {
+			links[key] = abi.ToAddr[A](node)
 		}
 	}
 	return links
@@ -209,8 +210,8 @@ func (c clock) units(d time.Duration) uint32 {
 	return uint32(min(max(u, 1), math.MaxInt32))
 }
 
-// now is about what the programs' clock says: jiffies begin 300 s before they overflow 32 bits (the kernel's INITIAL_JIFFIES)
-// and follow the monotonic clock.
+// Now is about what the programs' clock says: jiffies begin 300 s before they overflow 32 bits (the
+// kernel's INITIAL_JIFFIES) and follow the monotonic clock.
 func (c clock) now() uint32 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -230,25 +231,25 @@ func (c clock) perThousandSeconds() uint32 { return uint32(1000 * c.hz / 256) }
 
 // machine is what a settings entry says of the kernel rather than of the state.
 type machine struct {
-	clock     clock
-	hostNetns uint64
-	host      int  // interface index of weir0
-	tunnel    int  // of the VXLAN device; 0 = none
-	listening bool // somebody listens to events
-	handOver  bool // another data plane has what has no flow yet
-	marks     bool // all programs that are attached put marks on what they translate when told to
-	apart     bool // what is translated for the node's own processes is marked
-	judging   bool // there are host endpoints still in the map
-	alone     bool // some of them judge each packet by itself
-	flows     int  // entries that weir_flows has room for; 0 = what the state says
+	clock      clock
+	hostNetns  uint64
+	host       int  // interface index of weir0
+	tunnel     int  // of the VXLAN device; 0 = none
+	listening  bool // somebody listens to events
+	handOver   bool // another data plane has what has no flow yet
+	marks      bool // all programs that are attached put marks on what they translate when told to
+	apart      bool // what is translated for the node's own processes is marked
+	hostPolicy bool // there are host endpoints still in the map
+	untracked  bool // some of them evaluate each packet by itself
+	flows      int  // Entries that weir_flows has room for; 0 = what the state says
 	// uplinks are their MAC addresses by interface index.
-	uplinks map[uint32]weirLinkKey
+	uplinks map[uint32]abi.WeirLinkKey
 }
 
-func renderAnnounced[A address](s *nodestate.State) iter.Seq2[A, uint8] {
+func renderAnnounced[A abi.Address](s *nodestate.State) iter.Seq2[A, uint8] {
 	return func(yield func(A, uint8) bool) {
 		for a := range s.Announced {
-			if carries[A](a) && !yield(toAddr[A](a), 1) {
+			if abi.Carries[A](a) && !yield(abi.ToAddr[A](a), 1) {
 				return
 			}
 		}
@@ -256,69 +257,70 @@ func renderAnnounced[A address](s *nodestate.State) iter.Seq2[A, uint8] {
 }
 
 // renderSettings leaves the epoch 0.
-func renderSettings[A address](s *nodestate.State, m machine) settings[A] {
+func renderSettings[A abi.Address](s *nodestate.State, m machine) abi.Settings[A] {
 	c := s.Settings
-	v := settings[A]{
+	v := abi.Settings[A]{
 		Flags: flags[uint32](
-			bit{c.DSR, setDSR},
-			bit{c.ConnectTime == model.ConnectTimeTCP || c.ConnectTime == model.ConnectTimeEnabled, setCTLBTCP},
-			bit{c.ConnectTime == model.ConnectTimeEnabled, setCTLBUDP},
-			bit{c.HostNAT, setHostNAT},
-			bit{m.listening, setEvents},
-			bit{m.handOver || c.HandOver, setHandOver},
-			bit{m.apart, setApart},
-			bit{m.marks, setMarks},
-			bit{len(s.HostEndpoints) > 0 || m.judging, setHosts},
-			bit{s.JudgesAlone() || m.alone, setUntracked},
-			bit{c.VXLANFromPods, setVXLANFromPods},
-			bit{c.IPIPFromPods, setIPIPFromPods},
-			bit{c.RPFStrict, setRPFStrict},
-			bit{c.ToHost == model.ToHostDrop, setToHostDrop},
-			bit{c.ToHost == model.ToHostReturn, setToHostReturn},
-			bit{true, setPorts}), // tables keep weir_ports
-		Node: toAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
+			bit{c.DSR, abi.SetDSR},
+			bit{c.ConnectTime == model.ConnectTimeTCP || c.ConnectTime == model.ConnectTimeEnabled, abi.SetCTLBTCP},
+			bit{c.ConnectTime == model.ConnectTimeEnabled, abi.SetCTLBUDP},
+			bit{c.HostNAT, abi.SetHostNAT},
+			bit{m.listening, abi.SetEvents},
+			bit{m.handOver || c.HandOver, abi.SetHandOver},
+			bit{m.apart, abi.SetApart},
+			bit{m.marks, abi.SetMarks},
+			bit{len(s.HostEndpoints) > 0 || m.hostPolicy, abi.SetHosts},
+			bit{s.JudgesAlone() || m.untracked, abi.SetUntracked},
+			bit{c.VXLANFromPods, abi.SetVXLANFromPods},
+			bit{c.IPIPFromPods, abi.SetIPIPFromPods},
+			bit{c.RPFStrict, abi.SetRPFStrict},
+			bit{c.ToHost == model.ToHostDrop, abi.SetToHostDrop},
+			bit{c.ToHost == model.ToHostReturn, abi.SetToHostReturn},
+			bit{true, abi.SetPorts}), // tables keep weir_ports
+		Node: abi.ToAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
 		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,
 		PerSecond: m.clock.perThousandSeconds(), TunnelMtu: tunnelMTU[A](c),
-		HostIfindex: uint32(m.host), TunnelPort: be16(c.Tunnel.Port),
+		HostIfindex: uint32(m.host), TunnelPort: abi.Be16(c.Tunnel.Port),
 		DsrPatience: m.clock.fineUnits(c.DSRTimes.Patience),
 	}
 	t := c.Timeouts
-	v.Timeouts[timeoutTCPSyn] = m.clock.units(t.TCPSynSent)
-	v.Timeouts[timeoutTCPEst] = m.clock.units(t.TCPEstablished)
-	v.Timeouts[timeoutTCPClosing] = m.clock.units(t.TCPReset)
-	v.Timeouts[timeoutTCPFins] = m.clock.units(t.TCPFins)
-	v.Timeouts[timeoutUDP] = m.clock.units(t.UDP)
-	v.Timeouts[timeoutICMP] = m.clock.units(t.ICMP)
-	v.Timeouts[timeoutOther] = m.clock.units(t.Generic)
+	v.Timeouts[abi.TimeoutTCPSyn] = m.clock.units(t.TCPSynSent)
+	v.Timeouts[abi.TimeoutTCPEst] = m.clock.units(t.TCPEstablished)
+	v.Timeouts[abi.TimeoutTCPClosing] = m.clock.units(t.TCPReset)
+	v.Timeouts[abi.TimeoutTCPFins] = m.clock.units(t.TCPFins)
+	v.Timeouts[abi.TimeoutUDP] = m.clock.units(t.UDP)
+	v.Timeouts[abi.TimeoutICMP] = m.clock.units(t.ICMP)
+	v.Timeouts[abi.TimeoutOther] = m.clock.units(t.Generic)
 	if t.Fragment > 0 {
-		v.Timeouts[timeoutFragment] = m.clock.units(t.Fragment)
+		v.Timeouts[abi.TimeoutFragment] = m.clock.units(t.Fragment)
 	}
 	room := m.flows
 	if room == 0 {
 		room = c.MaxFlows
 	}
 	v.FlowsMost, v.FlowsEach = uint32(room-room/16), uint32(room/8)
-	v.Timeouts[timeoutDSRTries] = m.clock.units(c.DSRTimes.Tries)
-	v.Timeouts[timeoutDSRRetry] = m.clock.units(c.DSRTimes.Retry)
+	v.Timeouts[abi.TimeoutDSRTries] = m.clock.units(c.DSRTimes.Tries)
+	v.Timeouts[abi.TimeoutDSRRetry] = m.clock.units(c.DSRTimes.Retry)
 	return v
 }
 
 // nodeOf is the node's primary address of the family.
-func nodeOf[A address](c nodestate.Settings) netip.Addr {
-	if carries[A](c.Node6) {
+func nodeOf[A abi.Address](c nodestate.Settings) netip.Addr {
+	if abi.Carries[A](c.Node6) {
 		return c.Node6
 	}
 	return c.Node
 }
 
-// ipv6Extra is what an IPv6 header is longer by than an IPv4 one, bytes. The outer header of a packet in the tunnel is
-// of the family of the inner one.
+// ipv6Extra is what an IPv6 header is longer by than an IPv4 one, bytes. The outer header of a
+// packet in the tunnel is of the family of the inner one.
 const ipv6Extra = 20
 
-// tunnelMTU is how long a packet of the family may be that fits into the tunnel, bytes; 0 = not known.
-func tunnelMTU[A address](c nodestate.Settings) uint32 {
+// tunnelMTU is how long a packet of the family may be that fits into the tunnel, bytes; 0 = not
+// known.
+func tunnelMTU[A abi.Address](c nodestate.Settings) uint32 {
 	mtu := c.Tunnel.MTU
-	if carries[A](netip.IPv6Unspecified()) {
+	if abi.Carries[A](netip.IPv6Unspecified()) {
 		mtu -= ipv6Extra
 	}
 	return uint32(max(mtu, 0))

@@ -12,12 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 )
 
 const (
 	// checkEvery bounds how long a detached program or a removed device goes unnoticed.
 	checkEvery = 400 * time.Millisecond
-	// settle is how long to wait after a change of the network for others that belong to it.
+	// Settle is how long to wait after a change of the network for others that belong to it.
 	settle = 20 * time.Millisecond
 	// refreshEvery bounds how long a change is missed whose notice was lost.
 	refreshEvery = 10 * time.Second
@@ -25,7 +27,7 @@ const (
 	noticeBuffer = 1 << 20
 )
 
-// counters are what the driver did beside writing tables.
+// counters are what the driver did alongside writing tables.
 type counters struct {
 	repairs map[string]uint64 // by what was repaired
 	routes  uint64            // of weir0, changed
@@ -66,8 +68,8 @@ func subscribe() (*notices, error) {
 }
 
 // Run keeps the kernel as the last state wants it until ctx ends: programs that somebody detached,
-// devices and routes of ours that somebody removed are put back within a second, and new uplinks get
-// their programs. Changed routes and links of others make flows look for their way again.
+// devices and routes of ours that somebody removed are put back within a second, and new uplinks
+// get their programs. Changed routes and links of others make flows look for their way again.
 func (d *Driver) Run(ctx context.Context) error {
 	n, err := subscribe()
 	if err != nil {
@@ -81,7 +83,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.endRun = stop
 	d.mu.Unlock()
-	sweep.Go(func() { d.sweep(ctx) })
+	sweep.Go(func() { d.collectGarbage(ctx) })
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	soon := time.NewTimer(0)
@@ -132,8 +134,8 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 }
 
-// noteLink reports whether a link's change concerns the driver at once. Flows remember the interface that
-// they leave by, so a change of an uplink makes them look again.
+// noteLink reports whether a link's change concerns the driver at once. Flows remember the
+// interface that they leave by, so a change of an uplink makes them look again.
 func (d *Driver) noteLink(u netlink.LinkUpdate) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,7 +144,7 @@ func (d *Driver) noteLink(u netlink.LinkUpdate) bool {
 	}
 	attrs := u.Link.Attrs()
 	_, known := d.uplinks[attrs.Index]
-	ours := attrs.Name == hostDevice || attrs.Name == hostPeer || attrs.Name == tunnelDevice
+	ours := attrs.Name == hostdev.HostDevice || attrs.Name == hostdev.HostPeer || attrs.Name == hostdev.TunnelDevice
 	uplink := known || d.isUplink(attrs.Name)
 	if uplink && !ours {
 		d.bump = true
@@ -150,8 +152,8 @@ func (d *Driver) noteLink(u netlink.LinkUpdate) bool {
 	return ours || uplink
 }
 
-// noteRoute reports whether a route's change concerns the driver at once: one of its own is gone, or
-// flows may have to move.
+// noteRoute reports whether a route's change concerns the driver at once: one of its own is gone,
+// or flows may have to move.
 func (d *Driver) noteRoute(u netlink.RouteUpdate) bool {
 	if u.Table == unix.RT_TABLE_LOCAL {
 		return false
@@ -161,28 +163,28 @@ func (d *Driver) noteRoute(u netlink.RouteUpdate) bool {
 	if d.state == nil || u.Family == netlink.FAMILY_V6 && d.six == nil {
 		return false
 	}
-	if u.Protocol == routeProtocol {
+	if u.Protocol == hostdev.RouteProtocol {
 		return u.Type == unix.RTM_DELROUTE
 	}
-	if d.programs.has(site{u.LinkIndex, fromWorkload}) {
+	if d.programs.Has(attach.Site{Ifindex: u.LinkIndex, Hook: attach.FromWorkload}) {
 		return false // the host's route to a pod of this node: flows to pods follow the tables
 	}
 	d.bump = true
 	return true
 }
 
-// Invalidate makes every flow judge itself and look for its way again.
+// Invalidate makes every flow evaluate itself and look for its way again.
 func (d *Driver) Invalidate() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.bump = true
 }
 
-// check compares the kernel with what should be there beside the tables, and repairs.
+// check compares the kernel with what should be there alongside the tables, and repairs.
 func (d *Driver) check(links bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.state == nil || d.left || d.loading != nil {
+	if d.state == nil || d.handingOver || d.loading != nil {
 		return
 	}
 	if links {
@@ -199,26 +201,26 @@ func (d *Driver) check(links bool) {
 		d.log.Error("keeping the data plane as it should be", "error", err)
 	}
 	if n := d.count.routes - routes; n > 0 {
-		d.count.repaired("route", d.log, "put routes of pools back", "device", hostDevice, "routes", n)
+		d.count.repaired("route", d.log, "put routes of pools back", "device", hostdev.HostDevice, "routes", n)
 	}
 	d.settle()
 }
 
-// quiet is how long no interface must have been attached before those that began quickly get their links:
-// each link holds up everything else that changes interfaces, for a grace period of RCU.
+// quiet is how long no interface must have been attached before those that began quickly get their
+// links: each link holds up everything else that changes interfaces, for a grace period of RCU.
 const quiet = 5 * time.Second
 
-// settle gives one program that is attached by a filter its link, when nothing else is going on. One at a
-// check: a pod that starts just then waits for that one only.
+// settle gives one program that is attached by a filter its link, when nothing else is going on.
+// One at a check: a pod that starts just then waits for that one only.
 func (d *Driver) settle() {
-	if err := d.programs.backstop(time.Since(d.attached) >= backstopAfter); err != nil {
+	if err := d.programs.Backstop(time.Since(d.attached) >= backstopAfter); err != nil {
 		d.attached = time.Now() // not at once again
 		d.log.Warn("a pod's interface is without filters behind its links", "error", err)
 	}
 	if time.Since(d.attached) < quiet {
 		return
 	}
-	if err := d.programs.settle(); err != nil {
+	if err := d.programs.Settle(); err != nil {
 		d.attached = time.Now() // not at once again
 		d.log.Warn("a program stays attached by a filter", "error", err)
 	}
@@ -228,13 +230,13 @@ func (d *Driver) settle() {
 func (d *Driver) checkDevices() {
 	for _, known := range []struct {
 		name string
-		dev  **device
-	}{{hostDevice, &d.devices.host}, {tunnelDevice, &d.devices.tunnel}} {
+		dev  **hostdev.Device
+	}{{hostdev.HostDevice, &d.devices.host}, {hostdev.TunnelDevice, &d.devices.tunnel}} {
 		if *known.dev == nil {
 			continue
 		}
-		now, err := findDevice(known.name)
-		if err == nil && now != nil && now.index == (*known.dev).index {
+		now, err := hostdev.FindDevice(known.name)
+		if err == nil && now != nil && now.Index == (*known.dev).Index {
 			continue
 		}
 		d.count.repaired("device", d.log, "a device of ours was removed; making it again", "device", known.name)
@@ -244,25 +246,25 @@ func (d *Driver) checkDevices() {
 
 // checkPrograms attaches again what somebody detached.
 func (d *Driver) checkPrograms() {
-	broken := d.programs.broken()
+	broken := d.programs.Broken()
 	if len(broken) == 0 {
 		return
 	}
 	wanted := d.sites()
 	for s, reason := range broken {
 		name, ok := wanted[s]
-		if !ok || s.ifindex != 0 && !exists(s.ifindex) {
+		if !ok || s.Ifindex != 0 && !exists(s.Ifindex) {
 			// The interface is gone, and its program with it.
-			if err := d.programs.drop(s); err != nil {
+			if err := d.programs.Drop(s); err != nil {
 				d.log.Debug("letting go of a link whose interface is gone", "site", s.String(), "error", err)
 			}
 			continue
 		}
-		if err := d.programs.renew(s); err != nil {
-			d.log.Error("a program was detached and cannot be attached again", "interface", name, "hook", s.hook.name, "reason", reason, "error", err)
+		if err := d.programs.Renew(s); err != nil {
+			d.log.Error("a program was detached and cannot be attached again", "interface", name, "hook", s.Hook.Name, "reason", reason, "error", err)
 			continue
 		}
-		d.count.repaired("program", d.log, "a program was detached; attached it again", "interface", name, "hook", s.hook.name, "reason", reason)
+		d.count.repaired("program", d.log, "a program was detached; attached it again", "interface", name, "hook", s.Hook.Name, "reason", reason)
 	}
 }
 

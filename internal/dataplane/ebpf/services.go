@@ -8,37 +8,39 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// services carries frontends, backend lists and live backends. A list names its backends by slot; the
-// number of slots stands in the frontends. So that a look-up never meets a slot without a backend, a new
-// slot is written before the count that includes it, and a slot is deleted after the count that does not.
+// services carries frontends, backend lists and live backends. A list names its backends by slot;
+// the number of slots stands in the frontends. So that a look-up never meets a slot without a
+// backend, a new slot is written before the count that includes it, and a slot is deleted after the
+// count that does not.
 //
-// The first state is compared with the maps as a whole. Of each later one only what differs from the state
-// before is looked at: see follow.
-type services[A address] struct {
-	frontends *table[svcKey[A], svcValue[A]]
-	backends  *table[backendKey[A], backend[A]]
-	live      *table[liveKey[A], uint8]
+// The first state is compared with the maps as a whole. Of each later one only what differs from
+// the state before is looked at: see follow.
+type services[A abi.Address] struct {
+	frontends *table[abi.SvcKey[A], abi.SvcValue[A]]
+	backends  *table[abi.BackendKey[A], abi.Backend[A]]
+	live      *table[abi.LiveKey[A], uint8]
 	maglev    *maglevTables[A]
 
-	lists map[svcKey[A]][]backend[A] // by id with scope; the index is the slot
-	fresh bool                       // what was read from the maps was not compared with a state yet
+	lists map[abi.SvcKey[A]][]abi.Backend[A] // by id with scope; the index is the slot
+	fresh bool                               // what was read from the maps was not compared with a state yet
 
 	// What the desired contents were made from.
 	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
 	seenBackends  nodestate.Map[nodestate.Frontend, []nodestate.Backend]
 	faces         map[nodestate.Frontend]map[nodestate.Frontend]struct{} // frontends of an id other than itself
-	affine        map[nodestate.Frontend]struct{}                        // ids with affinity
+	affine        map[nodestate.Frontend]struct{}                        // Ids with affinity
 }
 
-func newServices[A address](maps map[string]*ebpf.Map, writes *uint64) *services[A] {
+func newServices[A abi.Address](maps map[string]*ebpf.Map, writes *uint64) *services[A] {
 	return &services[A]{
-		frontends: newTable[svcKey[A], svcValue[A]]("weir_services", maps["weir_services"], showSvc[A], writes),
-		backends:  newTable[backendKey[A], backend[A]]("weir_backends", maps["weir_backends"], showBackend[A], writes),
-		live:      newTable[liveKey[A], uint8]("weir_live", maps["weir_live"], showLive[A], writes),
+		frontends: newTable[abi.SvcKey[A], abi.SvcValue[A]]("weir_services", maps["weir_services"], abi.ShowSvc[A], writes),
+		backends:  newTable[abi.BackendKey[A], abi.Backend[A]]("weir_backends", maps["weir_backends"], abi.ShowBackend[A], writes),
+		live:      newTable[abi.LiveKey[A], uint8]("weir_live", maps["weir_live"], abi.ShowLive[A], writes),
 		maglev:    newMaglevTables[A](maps["weir_maglev"], writes),
 	}
 }
@@ -48,7 +50,7 @@ func (s *services[A]) load() error {
 	if err := errors.Join(s.frontends.load(), s.backends.load(), s.live.load(), s.maglev.load()); err != nil {
 		return err
 	}
-	s.lists = map[svcKey[A]][]backend[A]{}
+	s.lists = map[abi.SvcKey[A]][]abi.Backend[A]{}
 	s.faces = map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}
 	s.affine = map[nodestate.Frontend]struct{}{}
 	limit := uint32(s.backends.tracker.Len())
@@ -61,7 +63,7 @@ func (s *services[A]) load() error {
 		}
 		list := s.lists[k.Svc]
 		for uint32(len(list)) <= k.Slot {
-			list = append(list, backend[A]{})
+			list = append(list, abi.Backend[A]{})
 		}
 		list[k.Slot] = b
 		s.lists[k.Svc] = list
@@ -71,14 +73,14 @@ func (s *services[A]) load() error {
 
 func (s *services[A]) desire(st *nodestate.State) {
 	if s.fresh {
-		s.adopt(st)
+		s.reuse(st)
 		return
 	}
-	s.follow(st)
+	s.desireChanges(st)
 }
 
-// adopt sets the whole desired contents, with the slots that are in the maps.
-func (s *services[A]) adopt(st *nodestate.State) {
+// reuse sets the whole desired contents, with the slots that are in the maps.
+func (s *services[A]) reuse(st *nodestate.State) {
 	s.fresh = false
 	s.seenFrontends, s.seenBackends = st.Frontends, st.Backends
 	for f, svc := range st.Frontends.All() {
@@ -86,16 +88,16 @@ func (s *services[A]) adopt(st *nodestate.State) {
 		if svc.Affinity > 0 {
 			s.affine[svc.ID] = struct{}{}
 		}
-		if svc.Maglev && carries[A](svc.ID.Addr) {
+		if svc.Maglev && abi.Carries[A](svc.ID.Addr) {
 			s.maglev.plan(svc.ID, true, st.Backends.At(svc.ID))
 		}
 	}
-	wanted := make(map[svcKey[A]]bool, st.Backends.Len())
+	wanted := make(map[abi.SvcKey[A]]bool, st.Backends.Len())
 	for id, backends := range st.Backends.All() {
-		if !carries[A](id.Addr) {
+		if !abi.Carries[A](id.Addr) {
 			continue
 		}
-		key := toSvc[A](id)
+		key := abi.ToSvc[A](id)
 		wanted[key] = true
 		for _, scope := range scopes {
 			key.Scope = scope
@@ -104,7 +106,7 @@ func (s *services[A]) adopt(st *nodestate.State) {
 	}
 	for key := range s.lists { // found in the map, and no service port has it
 		id := key
-		id.Scope = scopeAll
+		id.Scope = abi.ScopeAll
 		if !wanted[id] {
 			s.setList(key, nil)
 		}
@@ -114,35 +116,35 @@ func (s *services[A]) adopt(st *nodestate.State) {
 }
 
 // scopes are the lists of a service port.
-var scopes = []uint8{scopeAll, scopeLocal}
+var scopes = []uint8{abi.ScopeAll, abi.ScopeLocal}
 
 // inList returns the backends of one list as the map has them.
-func inList[A address](backends []nodestate.Backend, scope uint8) []backend[A] {
-	out := make([]backend[A], 0, len(backends))
+func inList[A abi.Address](backends []nodestate.Backend, scope uint8) []abi.Backend[A] {
+	out := make([]abi.Backend[A], 0, len(backends))
 	for _, b := range backends {
-		if b.InList(scope == scopeLocal) && carries[A](b.Addr) {
+		if b.InList(scope == abi.ScopeLocal) && abi.Carries[A](b.Addr) {
 			out = append(out, toBackend[A](b))
 		}
 	}
 	return out
 }
 
-func toBackend[A address](b nodestate.Backend) backend[A] {
-	return backend[A]{Addr: toAddr[A](b.Addr), Port: be16(b.Port)}
+func toBackend[A abi.Address](b nodestate.Backend) abi.Backend[A] {
+	return abi.Backend[A]{Addr: abi.ToAddr[A](b.Addr), Port: abi.Be16(b.Port)}
 }
 
 // setList desires a whole list.
-func (s *services[A]) setList(key svcKey[A], list []backend[A]) {
+func (s *services[A]) setList(key abi.SvcKey[A], list []abi.Backend[A]) {
 	for i, b := range list {
-		s.backends.tracker.Set(backendKey[A]{Svc: key, Slot: uint32(i)}, b)
+		s.backends.tracker.Set(abi.BackendKey[A]{Svc: key, Slot: uint32(i)}, b)
 	}
 	for i := len(list); i < len(s.lists[key]); i++ {
-		s.backends.tracker.Unset(backendKey[A]{Svc: key, Slot: uint32(i)})
+		s.backends.tracker.Unset(abi.BackendKey[A]{Svc: key, Slot: uint32(i)})
 	}
 	s.keepList(key, list)
 }
 
-func (s *services[A]) keepList(key svcKey[A], list []backend[A]) {
+func (s *services[A]) keepList(key abi.SvcKey[A], list []abi.Backend[A]) {
 	if len(list) == 0 {
 		delete(s.lists, key)
 		return
@@ -150,10 +152,10 @@ func (s *services[A]) keepList(key svcKey[A], list []backend[A]) {
 	s.lists[key] = list
 }
 
-func (s *services[A]) renderFrontends(st *nodestate.State) iter.Seq2[svcKey[A], svcValue[A]] {
-	return func(yield func(svcKey[A], svcValue[A]) bool) {
+func (s *services[A]) renderFrontends(st *nodestate.State) iter.Seq2[abi.SvcKey[A], abi.SvcValue[A]] {
+	return func(yield func(abi.SvcKey[A], abi.SvcValue[A]) bool) {
 		for f, svc := range st.Frontends.All() {
-			if carries[A](f.Addr) && !yield(toSvc[A](f), s.frontend(svc)) {
+			if abi.Carries[A](f.Addr) && !yield(abi.ToSvc[A](f), s.frontend(svc)) {
 				return
 			}
 		}
@@ -161,11 +163,11 @@ func (s *services[A]) renderFrontends(st *nodestate.State) iter.Seq2[svcKey[A], 
 }
 
 // frontend is what stands at a frontend, with the lengths of the lists as they are planned.
-func (s *services[A]) frontend(svc nodestate.Service) svcValue[A] {
-	id := toSvc[A](svc.ID)
+func (s *services[A]) frontend(svc nodestate.Service) abi.SvcValue[A] {
+	id := abi.ToSvc[A](svc.ID)
 	local := id
-	local.Scope = scopeLocal
-	v := svcValue[A]{
+	local.Scope = abi.ScopeLocal
+	v := abi.SvcValue[A]{
 		Id: id, Count: uint32(len(s.lists[id])), Local: uint32(len(s.lists[local])),
 		Flags: serviceFlags(svc), Affinity: svc.Affinity, Rule: uint32(svc.Rule),
 	}
@@ -176,21 +178,21 @@ func (s *services[A]) frontend(svc nodestate.Service) svcValue[A] {
 }
 
 func serviceFlags(svc nodestate.Service) uint32 {
-	return flags[uint32](bit{svc.LocalOnly, svcLocalFrontend}, bit{svc.External, svcExternal}, bit{svc.LocalPolicy, svcLocal},
-		bit{svc.Restricted, svcRestricted}, bit{svc.HostBackend, svcHostBackend}, bit{svc.Maglev, svcMaglev},
-		bit{svc.Mode == model.ExternalModeTunnel, svcModeTunnel}, bit{svc.Mode == model.ExternalModeDSR, svcModeDSR})
+	return flags[uint32](bit{svc.LocalOnly, abi.SvcLocalFrontend}, bit{svc.External, abi.SvcExternal}, bit{svc.LocalPolicy, abi.SvcLocal},
+		bit{svc.Restricted, abi.SvcRestricted}, bit{svc.HostBackend, abi.SvcHostBackend}, bit{svc.Maglev, abi.SvcMaglev},
+		bit{svc.Mode == model.ExternalModeTunnel, abi.SvcModeTunnel}, bit{svc.Mode == model.ExternalModeDSR, abi.SvcModeDSR})
 }
 
-// renderLive returns the backends of service ports that look them up again for a flow or a client, with
-// the lists that they are in: UDP and SCTP, and those with affinity.
-func (s *services[A]) renderLive(st *nodestate.State) iter.Seq2[liveKey[A], uint8] {
-	return func(yield func(liveKey[A], uint8) bool) {
+// renderLive returns the backends of service ports that look them up again for a flow or a client,
+// with the lists that they are in: UDP and SCTP, and those with affinity.
+func (s *services[A]) renderLive(st *nodestate.State) iter.Seq2[abi.LiveKey[A], uint8] {
+	return func(yield func(abi.LiveKey[A], uint8) bool) {
 		for id, backends := range st.Backends.All() {
-			if !carries[A](id.Addr) || !s.looksUp(id) {
+			if !abi.Carries[A](id.Addr) || !s.looksUp(id) {
 				continue
 			}
 			for _, b := range backends {
-				if carries[A](b.Addr) && !yield(liveKey[A]{Svc: toSvc[A](id), Backend: toBackend[A](b)}, liveIn(b)) {
+				if abi.Carries[A](b.Addr) && !yield(abi.LiveKey[A]{Svc: abi.ToSvc[A](id), Backend: toBackend[A](b)}, liveIn(b)) {
 					return
 				}
 			}
@@ -205,7 +207,7 @@ func (s *services[A]) looksUp(id nodestate.Frontend) bool {
 }
 
 func liveIn(b nodestate.Backend) uint8 {
-	return flags[uint8](bit{b.InList(false), liveAll}, bit{b.InList(true), liveLocal})
+	return flags[uint8](bit{b.InList(false), abi.LiveAll}, bit{b.InList(true), abi.LiveLocal})
 }
 
 // write makes the pending writes. A frontend whose list could not be written keeps its old count.
@@ -213,13 +215,13 @@ func (s *services[A]) write() {
 	s.live.write(nil)
 	s.maglev.write()
 	s.backends.write(nil)
-	incomplete := map[svcKey[A]]error{}
+	incomplete := map[abi.SvcKey[A]]error{}
 	for k, err := range s.backends.tracker.Failures() {
 		id := k.Svc
-		id.Scope = scopeAll
+		id.Scope = abi.ScopeAll
 		incomplete[id] = err
 	}
-	s.frontends.write(func(_ svcKey[A], v svcValue[A]) error {
+	s.frontends.write(func(_ abi.SvcKey[A], v abi.SvcValue[A]) error {
 		if err, ok := incomplete[v.Id]; ok {
 			return fmt.Errorf("waits for its backends: %w", err)
 		}
@@ -231,18 +233,18 @@ func (s *services[A]) pending() bool {
 	return s.frontends.pending() || s.backends.pending() || s.live.pending() || len(s.maglev.dirty) > 0
 }
 
-// remove makes the pending deletes. A slot stays while a frontend still counts it.
+// Remove makes the pending deletes. A slot stays while a frontend still counts it.
 func (s *services[A]) remove() {
 	s.frontends.remove(nil)
-	counted := map[svcKey[A]]error{}
+	counted := map[abi.SvcKey[A]]error{}
 	for f, err := range s.frontends.tracker.Failures() {
 		if v, ok := s.frontends.tracker.Actual(f); ok {
 			counted[v.Id] = err
 		}
 	}
-	s.backends.remove(func(k backendKey[A]) error {
+	s.backends.remove(func(k abi.BackendKey[A]) error {
 		id := k.Svc
-		id.Scope = scopeAll
+		id.Scope = abi.ScopeAll
 		if err, ok := counted[id]; ok {
 			return fmt.Errorf("a frontend still counts it: %w", err)
 		}

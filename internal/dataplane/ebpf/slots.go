@@ -1,10 +1,10 @@
 package ebpf
 
-// place gives every wanted backend a slot of a list, and moves as few as possible: a backend that has a
-// slot keeps it, a new one takes the slot of one that went away, and a hole that is left is filled with
-// the last. So one endpoint's change is one or two writes, whatever the length of the list. The zero
-// value in have is a hole. want has no duplicates and not the zero value. The result has the length of
-// want and no holes. have is not changed.
+// place gives every wanted backend a slot of a list, and moves as few as possible: a backend that
+// has a slot keeps it, a new one takes the slot of one that went away, and a hole that is left is
+// filled with the last. So one endpoint's change is one or two writes, whatever the length of the
+// list. The zero value in have is a hole. want has no duplicates and not the zero value. The result
+// has the length of want and no holes. have is not changed.
 func place[T comparable](have, want []T) []T {
 	var hole T
 	wanted := make(map[T]bool, len(want)) // to: has a slot

@@ -27,8 +27,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// After any change the list holds what is wanted and nothing else, and no more slots are written than
-// backends were added or removed.
+// After any change the list holds what is wanted and nothing else, and no more slots are written
+// than backends were added or removed.
 func TestPlaceMovesLittle(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	for range 3000 {

@@ -12,18 +12,20 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A UDP socket of a host process that connected to a Service was given a backend for good: no program sees what it
-// sends. When its backend goes, the socket is ended (SOCK_DESTROY of sock_diag): its next call fails, and
-// whoever owns it connects again. Sockets of pods are never given a backend that way.
+// A UDP socket of a host process that connected to a Service was given a backend for good: no
+// program sees what it sends. When its backend goes, the socket is ended (SOCK_DESTROY of
+// sock_diag): its next call fails, and whoever owns it connects again. Sockets of pods are never
+// given a backend that way.
 
 // lostBackend is a UDP backend that is going from a service port.
-type lostBackend[A address] struct {
-	svc     svcKey[A]
-	backend backend[A]
+type lostBackend[A abi.Address] struct {
+	svc     abi.SvcKey[A]
+	backend abi.Backend[A]
 }
 
 // lost returns the UDP backends that the pending deletes take away.
@@ -41,35 +43,20 @@ func (s *services[A]) lost() map[lostBackend[A]]bool {
 	return out
 }
 
-// sockKey and sockValue are struct sock_key and sock_value.
-type sockKey[A address] struct {
-	Cookie [2]uint32
-	Addr   A
-	Port   uint16
-	Proto  uint16
-}
-
-type sockValue[A address] struct {
-	Addr A
-	Port uint16
-	Pad  uint16
-	Svc  svcKey[A]
-}
-
-// endLost ends the connected UDP sockets of this network namespace that were given one of these backends. It
-// returns how many.
-func endLost[A address](sockets *ebpf.Map, lost map[lostBackend[A]]bool) (int, error) {
+// endLost ends the connected UDP sockets of this network namespace that were given one of these
+// backends. It returns how many.
+func endLost[A abi.Address](sockets *ebpf.Map, lost map[lostBackend[A]]bool) (int, error) {
 	if len(lost) == 0 {
 		return 0, nil
 	}
 	gone := map[netip.AddrPort]bool{}
 	for l := range lost {
-		gone[netip.AddrPortFrom(fromAddr(l.backend.Addr), be16(l.backend.Port))] = true
+		gone[netip.AddrPortFrom(abi.FromAddr(l.backend.Addr), abi.Be16(l.backend.Port))] = true
 	}
 	ended := 0
 	var errs []error
 	kinds := []uint8{unix.AF_INET6} // a socket of IPv6 may carry IPv4
-	if carries[A](netip.IPv4Unspecified()) {
+	if abi.Carries[A](netip.IPv4Unspecified()) {
 		kinds = append(kinds, unix.AF_INET)
 	}
 	for _, family := range kinds {
@@ -83,9 +70,9 @@ func endLost[A address](sockets *ebpf.Map, lost map[lostBackend[A]]bool) (int, e
 			if !ok || !gone[netip.AddrPortFrom(to.Unmap(), s.ID.DestinationPort)] {
 				continue
 			}
-			key := sockKey[A]{Cookie: s.ID.Cookie, Addr: toAddr[A](to.Unmap()), Port: be16(s.ID.DestinationPort), Proto: uint16(model.ProtocolUDP)}
-			var v sockValue[A]
-			if sockets.Lookup(&key, &v) != nil || !lost[lostBackend[A]{v.Svc, backend[A]{Addr: key.Addr, Port: key.Port}}] {
+			key := abi.SockKey[A]{Cookie: s.ID.Cookie, Addr: abi.ToAddr[A](to.Unmap()), Port: abi.Be16(s.ID.DestinationPort), Proto: uint16(model.ProtocolUDP)}
+			var v abi.SockValue[A]
+			if sockets.Lookup(&key, &v) != nil || !lost[lostBackend[A]{v.Svc, abi.Backend[A]{Addr: key.Addr, Port: key.Port}}] {
 				continue // it has the backend's address, but not from us
 			}
 			switch err := destroySocket(family, s); {

@@ -8,14 +8,16 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
-// TestStack: no chain of calls takes more of the stack than kernels like 6.1 allow, which count each frame in steps of 32 bytes (6.18, with a compiler
-// for programs, of 16).
+// TestStack: no chain of calls takes more of the stack than kernels like 6.1 allow, which count
+// each frame in steps of 32 bytes (6.18, with a compiler for programs, of 16).
 func TestStack(t *testing.T) {
 	t.Parallel()
 	const most, step = 512, 32
-	for family, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: loadWeir, ipv6Name: loadWeir6} {
+	for family, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: abi.LoadWeir, ipv6Name: abi.LoadWeir6} {
 		spec, err := read()
 		must(t, err)
 		for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
@@ -36,7 +38,8 @@ type frame struct {
 	calls map[string]bool
 }
 
-// framesOf finds the functions of a program. How deep one goes is told by what it writes and reads there, and by addresses there that it makes.
+// framesOf finds the functions of a program. How deep one goes is told by what it writes and reads
+// there, and by addresses there that it makes.
 func framesOf(all asm.Instructions) map[string]*frame {
 	out := map[string]*frame{}
 	var f *frame

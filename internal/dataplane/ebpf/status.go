@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -23,15 +25,16 @@ type Status struct {
 	Sockets   bool              // socket programs are attached
 	Epoch     uint32            // of flows
 	HZ        int               // jiffies per second
-	Writes    uint64            // entries written or deleted since the start
+	Writes    uint64            // Entries written or deleted since the start
 	Repairs   map[string]uint64 // by what: program, device, route
 	Repaired  time.Time         // of the last repair; zero = none
 	Problems  []string          // what could not be put in place at the last try
 	Entries   map[string]int    // of the tables, by map
-	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is any: XDPNative, XDPGeneric, or why
-	// not in XDP.
+	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is
+	// any: XDPNative, XDPGeneric, or why not in XDP.
 	Arrival map[string]string
-	// Late counts the packets that doNotTrack policy judged behind XDP: because that is not there, or could not tell what they are.
+	// Late counts the packets that doNotTrack policy evaluated behind XDP: because that is not
+	// there, or could not tell what they are.
 	Late uint64
 }
 
@@ -40,21 +43,21 @@ func (d *Driver) Status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st := Status{
-		ABI: abiNumber, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
-		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.counts.judged + d.tables.counts.quiet + d.tables.counts.epochs,
+		ABI: abi.Number, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
+		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.counts.reevaluated + d.tables.counts.quiet + d.tables.counts.epochs,
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
 		Entries: d.tables.entries(), Arrival: d.arrival(),
 	}
 	for _, l := range d.both() {
-		if n, err := readCount(l.Maps["weir_counts"], countUntracked); err == nil {
+		if n, err := readCount(l.Maps["weir_counts"], abi.CountUntracked); err == nil {
 			st.Late += n
 		}
 	}
-	for s := range d.programs.at {
-		switch s.hook {
-		case fromWorkload:
+	for s := range d.programs.At {
+		switch s.Hook {
+		case attach.FromWorkload:
 			st.Endpoints++
-		case cgroupHooks[0]:
+		case attach.CgroupHooks[0]:
 			st.Sockets = true
 		}
 	}
@@ -82,8 +85,8 @@ func (o *Offline) Drops() ([]Drop, error) { return readDrops(o.Maps["weir_drops"
 
 func readDrops(m *ebpf.Map) ([]Drop, error) {
 	var out []Drop
-	var key weirDropKey
-	var cpus []weirDropValue
+	var key abi.WeirDropKey
+	var cpus []abi.WeirDropValue
 	it := m.Iterate()
 	for it.Next(&key, &cpus) {
 		drop := Drop{Reason: key.Reason, Rule: nodestate.RuleID(key.Rule)}
@@ -97,19 +100,19 @@ func readDrops(m *ebpf.Map) ([]Drop, error) {
 	return out, it.Err()
 }
 
-// Enforced says what is missing for an endpoint to be enforced: its programs are attached and in effect,
-// and its addresses are in the maps.
+// Enforced says what is missing for an endpoint to be enforced: its programs are attached and in
+// effect, and its addresses are in the maps.
 func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, h := range []hook{fromWorkload, toWorkload} {
-		s := site{ep.IfIndex, h}
-		at, ok := d.programs.at[s]
+	for _, h := range []attach.Hook{attach.FromWorkload, attach.ToWorkload} {
+		s := attach.Site{Ifindex: ep.IfIndex, Hook: h}
+		at, ok := d.programs.At[s]
 		if !ok {
-			return fmt.Errorf("no program %s is attached to interface %s (%d)", h.name, ep.Interface, ep.IfIndex)
+			return fmt.Errorf("no program %s is attached to interface %s (%d)", h.Name, ep.Interface, ep.IfIndex)
 		}
-		if err := at.check(s, d.programs.ids[h.name]); err != nil {
-			return fmt.Errorf("program %s of interface %s: %w", h.name, ep.Interface, err)
+		if err := at.Check(s, d.programs.Ids[h.Name]); err != nil {
+			return fmt.Errorf("program %s of interface %s: %w", h.Name, ep.Interface, err)
 		}
 	}
 	for _, a := range ep.Addrs {

@@ -7,26 +7,27 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// tables are all maps that a state is written to, without anything that is attached: those that both families share,
-// and those of each.
+// tables are all maps that a state is written to, without anything that is attached: those that
+// both families share, and those of each.
 type tables struct {
-	policy   *table[weirPolicyKey, weirPolicyValue]
-	hosts    *table[weirHostKey, weirHostValue]
-	would    *table[weirHostKey, weirHostValue] // of host endpoints, with the staged policies in force
-	ports    *ports
-	families []family
-	counts   *counts
-	temps    map[weirPolicyKey]struct{} // of bridges that are not crossed yet
-	interims map[uint64]interim         // what their classes and sets stand between
-	held     bool                       // what was is still needed: the last change is not crossed
-	policies uint64                     // counts what verdicts should be, as it changes
-	turning  map[holding]bool           // what must not be written in any order
-	turnErr  error                      // why it is not
-	graceDue bool                       // programs may have read something that was written since
-	turned   Turned
+	policy       *table[abi.WeirPolicyKey, abi.WeirPolicyValue]
+	hosts        *table[abi.WeirHostKey, abi.WeirHostValue]
+	would        *table[abi.WeirHostKey, abi.WeirHostValue] // of host endpoints, with the staged policies in force
+	ports        *ports
+	families     []family
+	counts       *counts
+	temps        map[abi.WeirPolicyKey]struct{} // of transition that are not crossed yet
+	interims     map[uint64]interim             // what their classes and sets stand between
+	held         bool                           // what was is still needed: the last change is not crossed
+	policies     uint64                         // counts what verdicts should be, as it changes
+	inPlace      map[setClass]bool              // what must not be written in any order
+	inPlaceErr   error                          // why it is not
+	graceDue     bool                           // programs may have read something that was written since
+	inPlaceCount InPlaceChanges
 
 	policyFresh bool // policy was read from the map and not compared with a state yet
 	seenPolicy  nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
@@ -34,26 +35,27 @@ type tables struct {
 
 // counts are of writes.
 type counts struct {
-	judged uint64 // that may change what becomes of an existing flow
-	quiet  uint64 // others
-	epochs uint64 // of the epoch alone
-	ended  uint64 // not writes: UDP sockets of host processes, whose backends went
+	reevaluated uint64 // that may change what becomes of an existing flow
+	quiet       uint64 // others
+	epochs      uint64 // of the epoch alone
+	ended       uint64 // not writes: UDP sockets of host processes, whose backends went
 }
 
 // family are the tables of IPv4 or of IPv6.
 type family interface {
 	load() error
 	desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int)
-	// writeSettings makes the settings equal to what the state says. While a change is made, strict keeps what they say of the
-	// node's own traffic. pending says that other tables change, too; any change is noted in them.
+	// writeSettings makes the settings equal to what the state says. While a change is made, strict
+	// keeps what they say of the node's own traffic. pending says that other tables change, too;
+	// any change is noted in them.
 	writeSettings(s *nodestate.State, m machine, strict, pending bool)
 	pending() bool
 	changing() bool
 	settle() error
 	writeClasses() (all bool)
 	changeClasses() (all bool)
-	// writeEndpoints writes addresses, of endpoints those whose verdicts are ready. held says that an endpoint has sets still that
-	// it should not have.
+	// writeEndpoints writes addresses, of endpoints those whose verdicts are ready. held says that
+	// an endpoint has sets still that it should not have.
 	writeEndpoints(ready func(ingress, egress uint64) error) (held bool)
 	writeOthers()
 	removeEndpoints()
@@ -69,31 +71,33 @@ type family interface {
 	observe(after func(), fail func() error)
 	writeServices()
 	removeServices()
-	// removeJudged makes deletes; held keeps classes. left says that some class is still to change.
-	removeJudged(held bool) (left bool)
+	// removeEvaluated makes deletes; held keeps classes. left says that some class is still to
+	// change.
+	removeEvaluated(held bool) (left bool)
 	servicesPending() bool
 	nextEpoch() error
 	listen(on bool) error
 	changeFlags(set, clear uint32) error
 	epoch() uint32
-	judgesHosts() bool // by the settings
+	evaluatesHosts() bool // by the settings
 	shareLimits() (each, most uint32)
-	judgesAlone() bool
+	evaluatesUntracked() bool
 	begins() bool
 	marks() bool
 	devices() (host, tunnel int) // by the settings
 	errors() []error
 	entries() map[string]int
-	fallen() (walk func(now uint32) ([]fallenClient, error), done func() error, err error)
-	// endpoint returns the interface of the endpoint that has an address; ok is false when the address is of the
-	// other family.
+	dsrFallback() (walk func(now uint32) ([]dsrFallbackClient, error), done func() error, err error)
+	// endpoint returns the interface of the endpoint that has an address; ok is false when the
+	// address is of the other family.
 	endpoint(a netip.Addr) (ifindex int, ok bool)
-	// take takes a tracked connection over from another data plane; it reports whether it is one that this one carries.
-	take(from taker, e conntrack.Entry, now uint32, begun bool) (bool, error)
-	untake(orig, answers conntrack.Tuple) error
+	// importConnection takes a tracked connection over from another data plane; it reports whether it is
+	// one that this one carries.
+	importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error)
+	forgetImported(orig, answers conntrack.Tuple) error
 	knows(of conntrack.Tuple) bool
-	// takeAffinity remembers which backend a client had, unless it is known to have one.
-	takeAffinity(from taker, a conntrack.Affinity, now uint32) error
+	// importAffinity remembers which backend a client had, unless it is known to have one.
+	importAffinity(from importer, a conntrack.Affinity, now uint32) error
 	read(s *nodestate.State) error
 	readPolicy(s *nodestate.State) error
 }
@@ -102,9 +106,9 @@ type family interface {
 func newTables(families ...*loaded) *tables {
 	shared := families[0].Maps
 	t := &tables{counts: &counts{}}
-	t.policy = newTable[weirPolicyKey, weirPolicyValue]("weir_policy", shared["weir_policy"], showPolicy, &t.counts.judged)
-	t.hosts = newTable[weirHostKey, weirHostValue]("weir_hosts", shared["weir_hosts"], showHost, &t.counts.judged)
-	t.would = newTable[weirHostKey, weirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], showHost, &t.counts.quiet)
+	t.policy = newTable[abi.WeirPolicyKey, abi.WeirPolicyValue]("weir_policy", shared["weir_policy"], abi.ShowPolicy, &t.counts.reevaluated)
+	t.hosts = newTable[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts", shared["weir_hosts"], abi.ShowHost, &t.counts.reevaluated)
+	t.would = newTable[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], abi.ShowHost, &t.counts.quiet)
 	t.ports = newPorts(shared["weir_ports"], &t.counts.quiet)
 	for _, l := range families {
 		t.families = append(t.families, l.tables(t.counts))
@@ -139,7 +143,7 @@ func (t *tables) begins() bool { return slices.ContainsFunc(t.families, family.b
 // desire sets what the maps should hold, for the tables that may have changed.
 func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
 	if changed.Has(nodestate.TablePolicy) {
-		t.followPolicy(s)
+		t.desirePolicy(s)
 	}
 	if changed.Has(nodestate.TablePolicy) || changed.Has(nodestate.TableStaged) {
 		t.hosts.desire(renderHosts(s.HostEndpoints, s.HostStaged))
@@ -151,26 +155,27 @@ func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func
 	t.each(func(f family) { f.desire(s, changed, ifindex) })
 }
 
-// write makes all pending writes, in an order in which no packet is allowed that both the state before
-// and the state after deny: verdicts before the classes that lead to them, both before the endpoints
-// that are isolated by them, and where that is not enough, by a bridge. Entries by port come before the heads that
-// point to them. First of all the settings note that a change is under way; nextEpoch or settle takes that back. An agent that
-// finds the note when it starts does what the one before it did not come to: it moves the epoch on.
+// write makes all pending writes, in an order in which no packet is allowed that both the state
+// before and the state after deny: verdicts before the classes that lead to them, both before the
+// endpoints that are isolated by them, and where that is not enough, by a transition. Entries by
+// port come before the heads that point to them. First of all the settings note that a change is
+// under way; nextEpoch or settle takes that back. An agent that finds the note when it starts does
+// what the one before it did not come to: it moves the epoch on.
 func (t *tables) write(s *nodestate.State, m machine) {
 	pending := t.policy.pending() || t.hosts.pending()
 	t.each(func(f family) { pending = f.pending() || pending })
 	t.each(func(f family) { f.writeSettings(s, m, true, pending) })
 	t.each(family.removeEndpoints)
-	b := t.bridge()
-	if t.turning, t.turnErr = nil, nil; b != nil && len(b.turns) > 0 {
-		t.turning = map[holding]bool{}
-		for _, x := range b.turns {
-			t.turning[x.at] = true
+	b := t.planTransition()
+	if t.inPlace, t.inPlaceErr = nil, nil; b != nil && len(b.inPlace) > 0 {
+		t.inPlace = map[setClass]bool{}
+		for _, x := range b.inPlace {
+			t.inPlace[x.at] = true
 		}
 	}
 	t.writeVerdicts()
 	t.would.write(nil)
-	t.held = !t.cross(b)
+	t.held = !t.applyTransition(b)
 	t.each(family.writeRoutes)
 	t.ports.grow()
 	t.each(family.writeServices)
@@ -182,21 +187,21 @@ func (t *tables) setsInUse(in map[uint64]bool) {
 	t.each(func(f family) { f.setsInUse(in) })
 }
 
-// writeVerdicts writes entries by port, then the heads of source ports, then the heads that lead to both. No head is written that
-// leads to something that could not be.
+// writeVerdicts writes entries by port, then the heads of source ports, then the heads that lead to
+// both. No head is written that leads to something that could not be.
 func (t *tables) writeVerdicts() {
 	for pass := range 3 {
-		broken := map[holding]bool{}
+		broken := map[setClass]bool{}
 		for k := range t.policy.tracker.Failures() {
 			if _, write := t.policy.tracker.Desired(k); write && rank(k) < pass {
-				broken[holding{k.Set, k.Peer}] = true
+				broken[setClass{k.Set, k.Peer}] = true
 			}
 		}
-		t.policy.write(func(k weirPolicyKey, _ weirPolicyValue) error {
+		t.policy.write(func(k abi.WeirPolicyKey, _ abi.WeirPolicyValue) error {
 			switch {
-			case rank(k) != pass, len(t.turning) > 0 && t.turning[holding{k.Set, k.Peer}]:
+			case rank(k) != pass, len(t.inPlace) > 0 && t.inPlace[setClass{k.Set, k.Peer}]:
 				return errLater
-			case broken[holding{k.Set, k.Peer}]:
+			case broken[setClass{k.Set, k.Peer}]:
 				return errors.New("waits for entries of its own that could not be written")
 			}
 			return nil
@@ -205,7 +210,7 @@ func (t *tables) writeVerdicts() {
 }
 
 // rank orders verdicts: those of a higher one lead to those of a lower one.
-func rank(k weirPolicyKey) int {
+func rank(k abi.WeirPolicyKey) int {
 	switch {
 	case k.Head == 0:
 		return 0
@@ -215,8 +220,9 @@ func rank(k weirPolicyKey) int {
 	return 2
 }
 
-// verdictsReady holds back an endpoint's isolation while part of its policy set could not be written:
-// the endpoint keeps what it had, and a new endpoint stays unreachable, rather than be judged by half a set.
+// verdictsReady holds back an endpoint's isolation while part of its policy set could not be
+// written: the endpoint keeps what it had, and a new endpoint stays unreachable, rather than be
+// evaluated by half a set.
 func (t *tables) verdictsReady(ingress, egress uint64) error {
 	if ingress == 0 && egress == 0 {
 		return nil
@@ -229,7 +235,7 @@ func (t *tables) verdictsReady(ingress, egress uint64) error {
 	return nil
 }
 
-// remove makes all pending deletes but those of verdicts, in the opposite order of write.
+// Remove makes all pending deletes but those of verdicts, in the opposite order of write.
 func (t *tables) remove(s *nodestate.State, m machine) {
 	if slices.ContainsFunc(t.families, family.servicesPending) {
 		waitGrace()
@@ -239,20 +245,23 @@ func (t *tables) remove(s *nodestate.State, m machine) {
 	t.would.remove(nil)
 	if !t.held {
 		t.hosts.remove(nil)
-		m.judging, m.alone = t.hosts.tracker.Len() > 0, t.judgesAlone()
+		m.hostPolicy, m.untracked = t.hosts.tracker.Len() > 0, t.evaluatesUntracked()
 		t.each(func(f family) { f.writeSettings(s, m, false, false) })
 	}
-	t.each(func(f family) { t.held = f.removeJudged(t.held) || t.held })
+	t.each(func(f family) { t.held = f.removeEvaluated(t.held) || t.held })
 }
 
-// stale reports whether flows are to be judged again although no table that judges changed: verdicts are to go.
+// stale reports whether flows are to be evaluated again although no table that evaluates changed:
+// verdicts are to go.
 func (t *tables) stale() bool { return !t.held && t.policy.tracker.PendingDeletes() > 0 }
 
-// removeVerdicts makes the deletes that are left, once every flow that is judged again is judged by what is there to stay. Of a set
-// that goes, what counts for everybody else goes first: a packet that is being judged by it finds a denial. Then go the heads of
-// classes, and last what heads lead to: a program that has read a head and finds no entry does as the head says, so entries stay for
-// a grace after it, and for as long as it cannot be deleted. While a change is held, only what nobody uses goes. again reports whether
-// something went of a set that is in use: flows that began meanwhile are to be judged again.
+// removeVerdicts makes the deletes that are left, once every flow that is evaluated again is
+// evaluated by what is there to stay. Of a set that goes, what counts for everybody else goes
+// first: a packet that is being evaluated by it finds a denial. Then go the heads of classes, and
+// last what heads lead to: a program that has read a head and finds no entry does as the head says,
+// so entries stay for a grace after it, and for as long as it cannot be deleted. While a change is
+// held, only what nobody uses goes. again reports whether something went of a set that is in use:
+// flows that began meanwhile are to be evaluated again.
 func (t *tables) removeVerdicts() (again bool) {
 	if t.policy.tracker.PendingDeletes() == 0 {
 		return false
@@ -260,16 +269,16 @@ func (t *tables) removeVerdicts() (again bool) {
 	used := map[uint64]bool{}
 	t.setsInUse(used)
 	wait := true
-	for _, due := range []func(weirPolicyKey) bool{
-		func(k weirPolicyKey) bool { return rank(k) == 2 && k.Peer == 0 },
-		func(k weirPolicyKey) bool { return rank(k) == 2 },
-		func(k weirPolicyKey) bool { return !t.headGoes(holding{k.Set, k.Peer}) },
+	for _, due := range []func(abi.WeirPolicyKey) bool{
+		func(k abi.WeirPolicyKey) bool { return rank(k) == 2 && k.Peer == 0 },
+		func(k abi.WeirPolicyKey) bool { return rank(k) == 2 },
+		func(k abi.WeirPolicyKey) bool { return !t.headGoes(setClass{k.Set, k.Peer}) },
 	} {
 		if wait {
 			waitGrace()
 			wait = false
 		}
-		t.policy.remove(func(k weirPolicyKey) error {
+		t.policy.remove(func(k abi.WeirPolicyKey) error {
 			if t.held && used[k.Set] || !due(k) {
 				return errLater
 			}
@@ -282,13 +291,13 @@ func (t *tables) removeVerdicts() (again bool) {
 }
 
 // headGoes reports whether a head is there that is to go.
-func (t *tables) headGoes(at holding) bool {
+func (t *tables) headGoes(at setClass) bool {
 	_, there := t.policy.tracker.Actual(at.key(headKey))
 	_, stays := t.policy.tracker.Desired(at.key(headKey))
 	return there && !stays
 }
 
-// nextEpoch makes every flow judge itself again.
+// nextEpoch makes every flow evaluate itself again.
 func (t *tables) nextEpoch() error {
 	var errs []error
 	t.each(func(f family) { errs = append(errs, f.nextEpoch()) })
@@ -300,7 +309,7 @@ func (t *tables) changing() bool {
 	return slices.ContainsFunc(t.families, family.changing)
 }
 
-// settle notes that no change is under way, where flows need not judge themselves again.
+// settle notes that no change is under way, where flows need not evaluate themselves again.
 func (t *tables) settle() error {
 	var errs []error
 	t.each(func(f family) { errs = append(errs, f.settle()) })
@@ -310,15 +319,15 @@ func (t *tables) settle() error {
 // errors returns what could not be written.
 func (t *tables) errors() []error {
 	errs := slices.Concat(t.policy.errors(), t.hosts.errors(), t.would.errors())
-	if t.turnErr != nil && len(errs) == 0 {
-		errs = append(errs, t.turnErr)
+	if t.inPlaceErr != nil && len(errs) == 0 {
+		errs = append(errs, t.inPlaceErr)
 	}
 	errs = slices.AppendSeq(errs, maps.Values(t.ports.errs))
 	t.each(func(f family) { errs = append(errs, f.errors()...) })
 	return errs
 }
 
-// entries counts what each table holds, both families together.
+// Entries counts what each table holds, both families together.
 func (t *tables) entries() map[string]int {
 	sum := map[string]int{"policy": t.policy.tracker.Len()}
 	t.each(func(f family) {
@@ -332,8 +341,8 @@ func (t *tables) entries() map[string]int {
 // epoch is that of the first family; all are raised together.
 func (t *tables) epoch() uint32 { return t.families[0].epoch() }
 
-// endpoint reports whether an address is that of the endpoint behind an interface, or of a family that is not
-// carried.
+// endpoint reports whether an address is that of the endpoint behind an interface, or of a family
+// that is not carried.
 func (t *tables) endpoint(a netip.Addr, ifindex int) bool {
 	for _, f := range t.families {
 		if index, ok := f.endpoint(a); ok {

@@ -9,35 +9,36 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 )
 
-// What host endpoints say of each packet by itself (doNotTrack) is said by two programs that are in the kernel only while a policy
-// asks for it: weir_arrive, in XDP on each uplink, and weir_to_uplink_each, which takes the place of weir_to_uplink. Where XDP
-// cannot be had, weir_from_uplink judges: later, and at more cost.
+// What host endpoints say of each packet by itself (doNotTrack) is said by two programs that are in
+// the kernel only while a policy asks for it: weir_arrive, in XDP on each uplink, and
+// weir_to_uplink_each, which takes the place of weir_to_uplink. Where XDP cannot be had,
+// weir_from_uplink evaluates: later, and at more cost.
 
 const (
 	arriveProgram = "weir_arrive"
 	eachProgram   = "weir_to_uplink_each"
 )
 
-// guardPrograms are those.
-var guardPrograms = []string{arriveProgram, eachProgram}
+// untrackedNames are those.
+var untrackedNames = []string{arriveProgram, eachProgram}
 
 // arrive is the hook of weir_arrive.
-var arrive = hook{"arrive", ebpf.AttachXDP}
+var arrive = attach.Hook{Name: "arrive", At: ebpf.AttachXDP}
 
-// guardsOfIPv6 is the map by which IPv4's weir_arrive calls that of IPv6; slotEach is where programsOfIPv6 has the other program
-// (HOOK_TO_UPLINK_EACH).
+// untrackedOfIPv6 is the map by which IPv4's weir_arrive calls that of IPv6; slotEach is where
+// programsOfIPv6 has the other program (HOOK_TO_UPLINK_EACH).
 const (
-	guardsOfIPv6 = "weir_xdp_ipv6"
-	slotEach     = 5
+	untrackedOfIPv6 = "weir_xdp_ipv6"
+	slotEach        = 5
 )
 
-// guardSet are the programs of a family.
-type guardSet struct {
+// untrackedPrograms are the programs of a family.
+type untrackedPrograms struct {
 	of        *loaded
 	all       []*ebpf.Collection
 	each      *ebpf.Program
@@ -45,10 +46,10 @@ type guardSet struct {
 	arriveErr error
 }
 
-// loadGuards loads the programs of a family beside those that it has, with the same maps. A kernel that has no use for the one in
-// XDP is no error.
-func loadGuards(l *loaded) (*guardSet, error) {
-	g := &guardSet{of: l}
+// loadUntracked loads the programs of a family alongside those that it has, with the same maps. A
+// kernel that has no use for the one in XDP is no error.
+func loadUntracked(l *loaded) (*untrackedPrograms, error) {
+	g := &untrackedPrograms{of: l}
 	var err error
 	if g.each, err = g.load(eachProgram); err != nil {
 		g.close()
@@ -58,7 +59,7 @@ func loadGuards(l *loaded) (*guardSet, error) {
 	return g, nil
 }
 
-func (g *guardSet) load(name string) (*ebpf.Program, error) {
+func (g *untrackedPrograms) load(name string) (*ebpf.Program, error) {
 	spec, err := g.of.read()
 	if err != nil {
 		return nil, fmt.Errorf("reading the compiled programs: %w", err)
@@ -85,7 +86,7 @@ func (g *guardSet) load(name string) (*ebpf.Program, error) {
 	return c.Programs[name], nil
 }
 
-func (g *guardSet) close() {
+func (g *untrackedPrograms) close() {
 	if g == nil {
 		return
 	}
@@ -94,8 +95,8 @@ func (g *guardSet) close() {
 	}
 }
 
-// callGuards makes IPv4's programs call these of IPv6, or none.
-func (l *loaded) callGuards(arrive, each *ebpf.Program) error {
+// callUntracked makes IPv4's programs call these of IPv6, or none.
+func (l *loaded) callUntracked(arrive, each *ebpf.Program) error {
 	put := func(name string, slot uint32, p *ebpf.Program) error {
 		m, have := l.Maps[name], uint32(0)
 		err := m.Lookup(slot, &have)
@@ -108,7 +109,7 @@ func (l *loaded) callGuards(arrive, each *ebpf.Program) error {
 			}
 			return nil
 		}
-		if id, idErr := programID(p); idErr == nil && err == nil && have == uint32(id) {
+		if id, idErr := attach.ProgramID(p); idErr == nil && err == nil && have == uint32(id) {
 			return nil
 		}
 		if err := m.Put(slot, p); err != nil {
@@ -116,12 +117,12 @@ func (l *loaded) callGuards(arrive, each *ebpf.Program) error {
 		}
 		return nil
 	}
-	return errors.Join(put(guardsOfIPv6, 0, arrive), put(programsOfIPv6, slotEach, each))
+	return errors.Join(put(untrackedOfIPv6, 0, arrive), put(programsOfIPv6, slotEach, each))
 }
 
-// guards are what a driver has of them.
-type guards struct {
-	four, six *guardSet
+// untracked are what a driver has of them.
+type untracked struct {
+	four, six *untrackedPrograms
 	failed    map[int]noXDP // by interface index
 }
 
@@ -135,13 +136,13 @@ type noXDP struct {
 const xdpEvery = 10 * time.Second
 
 // due reports whether XDP is worth a try on an interface.
-func (g *guards) due(ifindex int) bool {
+func (g *untracked) due(ifindex int) bool {
 	f, failed := g.failed[ifindex]
 	return !failed || time.Since(f.when) > xdpEvery
 }
 
 // tried notes how it went.
-func (g *guards) tried(ifindex int, name string, err error, log *slog.Logger) {
+func (g *untracked) tried(ifindex int, name string, err error, log *slog.Logger) {
 	before, failed := g.failed[ifindex]
 	if err == nil {
 		delete(g.failed, ifindex)
@@ -156,80 +157,65 @@ func (g *guards) tried(ifindex int, name string, err error, log *slog.Logger) {
 	g.failed[ifindex] = noXDP{err, time.Now()}
 }
 
-func (g *guards) close() {
+func (g *untracked) close() {
 	g.four.close()
 	g.six.close()
-	*g = guards{}
+	*g = untracked{}
 }
 
-// followGuards loads and offers what is needed for a state that judges packets by themselves, and makes IPv4's call IPv6's.
-func (d *Driver) followGuards() error {
-	if !d.state.JudgesAlone() && !d.tables.judgesAlone() {
+// ensureUntracked loads and offers what is needed for a state that evaluates packets by themselves,
+// and makes IPv4's call IPv6's.
+func (d *Driver) ensureUntracked() error {
+	if !d.state.JudgesAlone() && !d.tables.evaluatesUntracked() {
 		return nil
 	}
-	if d.guards.four == nil {
-		g, err := loadGuards(d.loaded)
+	if d.untracked.four == nil {
+		g, err := loadUntracked(d.loaded)
 		if err != nil {
 			return err
 		}
-		d.useGuards(g)
+		d.useUntracked(g)
 	}
-	if d.guards.six != nil && d.guards.six.of != d.six {
-		d.guards.six.close()
-		d.guards.six = nil
+	if d.untracked.six != nil && d.untracked.six.of != d.six {
+		d.untracked.six.close()
+		d.untracked.six = nil
 	}
 	// What fails for IPv6 does not keep IPv4's from being in force.
 	var errs []error
-	if d.six != nil && d.guards.six == nil {
-		g, err := loadGuards(d.six)
+	if d.six != nil && d.untracked.six == nil {
+		g, err := loadUntracked(d.six)
 		if err == nil {
-			d.guards.six = g
+			d.untracked.six = g
 		}
 		errs = append(errs, err)
 	}
-	if six := d.guards.six; six != nil {
-		errs = append(errs, d.loaded.callGuards(six.arrive, six.each))
+	if six := d.untracked.six; six != nil {
+		errs = append(errs, d.loaded.callUntracked(six.arrive, six.each))
 	}
-	if g := d.guards.four; g.arrive != nil && d.programs.prog[arrive.name] == nil {
-		errs = append(errs, d.programs.offer("", map[string]*ebpf.Program{arriveProgram: g.arrive}))
+	if g := d.untracked.four; g.arrive != nil && d.programs.Prog[arrive.Name] == nil {
+		errs = append(errs, d.programs.Offer("", map[string]*ebpf.Program{arriveProgram: g.arrive}))
 	}
-	return errors.Join(append(errs, d.programs.use(toUplink, d.guards.four.each))...)
+	return errors.Join(append(errs, d.programs.Use(attach.ToUplink, d.untracked.four.each))...)
 }
 
-// useGuards makes programs of IPv4 those that are offered.
-func (d *Driver) useGuards(g *guardSet) {
-	d.guards.four = g
+// useUntracked makes programs of IPv4 those that are offered.
+func (d *Driver) useUntracked(g *untrackedPrograms) {
+	d.untracked.four = g
 	if g.arriveErr != nil {
 		d.log.Warn("this kernel does not take the program for XDP: what doNotTrack policy denies is dropped later, at more cost", "error", g.arriveErr)
 	}
 }
 
-// leaveGuards takes everything back once nothing asks for it, also what an earlier run left.
-func (d *Driver) leaveGuards() error {
-	if d.state.JudgesAlone() || d.tables.judgesAlone() || d.guards.four == nil && d.started {
+// removeUntracked takes everything back once nothing asks for it, also what an earlier run left.
+func (d *Driver) removeUntracked() error {
+	if d.state.JudgesAlone() || d.tables.evaluatesUntracked() || d.untracked.four == nil && d.started {
 		return nil
 	}
-	err := errors.Join(d.programs.withdraw([]hook{arrive}), d.programs.use(toUplink, d.loaded.Programs["weir_to_uplink"]), d.loaded.callGuards(nil, nil))
+	err := errors.Join(d.programs.Withdraw([]attach.Hook{arrive}), d.programs.Use(attach.ToUplink, d.loaded.Programs["weir_to_uplink"]), d.loaded.callUntracked(nil, nil))
 	if err == nil {
-		d.guards.close()
+		d.untracked.close()
 	}
 	return err
-}
-
-// attachXDP attaches in the driver where it can, in the stack's generic way where it cannot.
-func attachXDP(s site, prog *ebpf.Program) (attachment, error) {
-	var errs []error
-	for _, mode := range []link.XDPAttachFlags{link.XDPDriverMode, link.XDPGenericMode} {
-		l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: s.ifindex, Flags: mode})
-		if err == nil {
-			return bpfLink{Link: l}, nil
-		}
-		if errors.Is(err, unix.ENODEV) {
-			return nil, errAbsent
-		}
-		errs = append(errs, err)
-	}
-	return nil, fmt.Errorf("attaching to XDP of interface %d: %w", s.ifindex, errors.Join(errs...))
 }
 
 // Where a program in XDP runs.
@@ -240,17 +226,17 @@ const (
 
 // arrival is Status.Arrival.
 func (d *Driver) arrival() map[string]string {
-	if d.guards.four == nil {
+	if d.untracked.four == nil {
 		return nil
 	}
 	out := map[string]string{}
 	for index, name := range d.uplinks {
-		switch f, failed := d.guards.failed[index]; {
-		case d.guards.four.arriveErr != nil:
-			out[name] = d.guards.four.arriveErr.Error()
+		switch f, failed := d.untracked.failed[index]; {
+		case d.untracked.four.arriveErr != nil:
+			out[name] = d.untracked.four.arriveErr.Error()
 		case failed:
 			out[name] = f.err.Error()
-		case d.programs.has(site{index, arrive}):
+		case d.programs.Has(attach.Site{Ifindex: index, Hook: arrive}):
 			out[name] = xdpMode(index)
 		}
 	}

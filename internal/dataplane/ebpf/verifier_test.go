@@ -21,14 +21,15 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 const (
-	// budget is the most instructions that the verifier may walk for one program. Its limit is a million.
+	// budget is the most instructions that the verifier may walk for one program. Its limit is a
+	// million.
 	budget = 150_000
 	// slack is how much more than the table says other kernels and small changes may take.
 	slack = 1.25
 )
 
-// The verifier's work for each program stays far below its limit, and does not grow unseen: the table says
-// how much it was, on the kernel that it names.
+// The verifier's work for each program stays far below its limit, and does not grow unseen: the
+// table says how much it was, on the kernel that it names.
 func TestVerifierBudget(t *testing.T) {
 	needRoot(t)
 	o, err := LoadForTest(TestOptions{})

@@ -1,0 +1,79 @@
+package abi
+
+import (
+	"encoding/binary"
+	"unsafe"
+)
+
+// FlowKey and FlowValue are struct flow_key and flow_value of bpf/abi.h, for both families.
+type FlowKey[A Address] struct {
+	Saddr, Daddr A
+	Sport, Dport uint16
+	Proto        uint8
+	Pad          [3]uint8
+}
+
+type FlowValue[A Address] struct {
+	Epoch        uint32
+	Seen         uint32
+	Saddr, Daddr A
+	Sport, Dport uint16
+	Action       uint8
+	State        uint8
+	Flags        uint8
+	From         uint8
+	Source       A
+	Ifindex      uint32
+	Nexthop      A
+	Rule         uint32
+	Mac          [6]uint8
+	Mtu          uint16
+	Svc          SvcKey[A]
+	Backend      Backend[A]
+}
+
+// EnterBy says that packets come from the pod behind an interface; 0 = from none, and from where is
+// to be found out.
+func (v *FlowValue[A]) EnterBy(ifindex uint32) {
+	if ifindex == 0 {
+		return
+	}
+	v.From = FromPod
+	binary.NativeEndian.PutUint32(unsafe.Slice((*byte)(unsafe.Pointer(&v.Source)), 4), ifindex)
+}
+
+// EntersBy is the interface of the pod that packets come from, 0 when they come from none.
+func (v FlowValue[A]) EntersBy() uint32 {
+	if v.From != FromPod {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(unsafe.Slice((*byte)(unsafe.Pointer(&v.Source)), 4))
+}
+
+// After is the packet as it goes on, in the way of a key.
+func (v FlowValue[A]) After(proto uint8) FlowKey[A] {
+	return FlowKey[A]{Saddr: v.Saddr, Daddr: v.Daddr, Sport: v.Sport, Dport: v.Dport, Proto: proto}
+}
+
+// Reversed is the key of the other direction.
+func (k FlowKey[A]) Reversed() FlowKey[A] {
+	return FlowKey[A]{Saddr: k.Daddr, Daddr: k.Saddr, Sport: k.Dport, Dport: k.Sport, Proto: k.Proto}
+}
+
+// AffinityKey and AffinityValue are struct affinity_key and affinity_value of bpf/abi.h, for both
+// families.
+type AffinityKey[A Address] struct {
+	Svc    SvcKey[A]
+	Client Client[A]
+}
+
+type Client[A Address] struct {
+	Addr  A
+	Netns [2]uint32
+}
+
+type AffinityValue[A Address] struct {
+	Backend Backend[A]
+	Seen    uint32
+	Pad     uint32
+}

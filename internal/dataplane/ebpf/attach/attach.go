@@ -1,0 +1,508 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+)
+
+// Hook is what a program is attached as. Its name is the program's without the prefix.
+type Hook struct {
+	Name string
+	At   ebpf.AttachType
+}
+
+var (
+	FromWorkload = Hook{"from_workload", ebpf.AttachTCXIngress}
+	ToWorkload   = Hook{"to_workload", ebpf.AttachTCXEgress}
+	FromUplink   = Hook{"from_uplink", ebpf.AttachTCXIngress}
+	ToUplink     = Hook{"to_uplink", ebpf.AttachTCXEgress}
+	FromTunnel   = Hook{"from_tunnel", ebpf.AttachTCXIngress}
+
+	CgroupHooks = []Hook{
+		{"connect4", ebpf.AttachCGroupInet4Connect}, {"connect6", ebpf.AttachCGroupInet6Connect},
+		{"sendmsg4", ebpf.AttachCGroupUDP4Sendmsg}, {"sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
+		{"recvmsg4", ebpf.AttachCGroupUDP4Recvmsg}, {"recvmsg6", ebpf.AttachCGroupUDP6Recvmsg},
+		{"getpeername4", ebpf.AttachCgroupInet4GetPeername}, {"getpeername6", ebpf.AttachCgroupInet6GetPeername},
+	}
+
+	// CgroupHooks6 are those of the programs for IPv6. On each hook both families' programs are
+	// attached and all run (links always share a hook): a socket address is of one family, which
+	// the other's program leaves alone, so their order is no matter.
+	CgroupHooks6 = []Hook{
+		{Ipv6Prefix + "connect6", ebpf.AttachCGroupInet6Connect}, {Ipv6Prefix + "sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
+		{Ipv6Prefix + "recvmsg6", ebpf.AttachCGroupUDP6Recvmsg}, {Ipv6Prefix + "getpeername6", ebpf.AttachCgroupInet6GetPeername},
+	}
+)
+
+// Ipv6Prefix is before the names of IPv6's own hooks.
+const Ipv6Prefix = "ipv6-"
+
+// Site is one place where a program is attached: a hook of an interface, or of the control group
+// when ifindex is 0.
+type Site struct {
+	Ifindex int
+	Hook    Hook
+}
+
+// Pin is the name of a site's link below the folder of links.
+func (s Site) Pin() string {
+	if s.Ifindex == 0 {
+		return "cgroup-" + s.Hook.Name
+	}
+	return strconv.Itoa(s.Ifindex) + "-" + s.Hook.Name
+}
+
+func (s Site) String() string {
+	if s.Ifindex == 0 {
+		return s.Hook.Name + " of the control group"
+	}
+	return fmt.Sprintf("%s of interface %d", s.Hook.Name, s.Ifindex)
+}
+
+// ErrAbsent says that a site's interface is not there.
+var ErrAbsent = errors.New("no such interface")
+
+// Attacher attaches programs to sites: by links where the kernel has tcx, by clsact where it does
+// not, and where a link takes too long.
+type Attacher interface {
+	// attach puts prog at a site. The error is ErrAbsent when the interface does not exist.
+	attach(s Site, prog *ebpf.Program) (attachment, error)
+	// Reuse takes over what an earlier run pinned at path, when it is alive and belongs to the
+	// site.
+	Reuse(s Site, path string) (attachment, error)
+	// links says whether interfaces get links.
+	links() bool
+}
+
+// attachment is a program at its site.
+type attachment interface {
+	// Update replaces the program without a moment when none is there.
+	Update(s Site, prog *ebpf.Program) error
+	// Check says why the program is no longer in effect; nil when it is.
+	Check(s Site, prog ebpf.ProgramID) error
+	// Pin makes the attachment outlive the process, when it needs a pin for that.
+	Pin(path string) error
+	Pinned() bool
+	// detach takes the program away.
+	detach(s Site) error
+	// Close lets go of the attachment; a pinned one stays in effect.
+	Close() error
+}
+
+// BpfLinks attaches by bpf_link: tcx (Linux 6.6) and control groups (5.7).
+type BpfLinks struct {
+	Cgroup string
+}
+
+type BpfLink struct {
+	link.Link
+	cgroup uint64 // id that the link should have
+}
+
+func (b BpfLinks) attach(s Site, prog *ebpf.Program) (attachment, error) {
+	if s.Hook.At == ebpf.AttachXDP {
+		return attachXDP(s, prog)
+	}
+	if s.Ifindex == 0 {
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: b.Cgroup, Attach: s.Hook.At, Program: prog})
+		if err != nil {
+			return nil, fmt.Errorf("attaching to control group %s: %w", b.Cgroup, err)
+		}
+		id, err := cgroupID(b.Cgroup)
+		return BpfLink{l, id}, err
+	}
+	// Before whatever else is attached: others must not see packets that policy denies.
+	l, err := link.AttachTCX(link.TCXOptions{Interface: s.Ifindex, Program: prog, Attach: s.Hook.At, Anchor: link.Head()})
+	if errors.Is(err, unix.ENODEV) {
+		return nil, ErrAbsent
+	}
+	if err != nil {
+		return nil, fmt.Errorf("attaching %s to interface %d: %w", s.Hook.Name, s.Ifindex, err)
+	}
+	return BpfLink{Link: l}, nil
+}
+
+func (BpfLinks) links() bool { return true }
+
+func (b BpfLinks) Reuse(s Site, path string) (attachment, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return nil, err
+	}
+	a := BpfLink{Link: l}
+	if s.Ifindex == 0 {
+		if a.cgroup, err = cgroupID(b.Cgroup); err != nil {
+			l.Close()
+			return nil, err
+		}
+	}
+	if err := a.Check(s, 0); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return a, nil
+}
+
+func (l BpfLink) Check(s Site, prog ebpf.ProgramID) error {
+	info, err := l.Info()
+	if err != nil {
+		return err
+	}
+	if prog != 0 && info.Program != prog {
+		return fmt.Errorf("another program (id %d) was put into the link", info.Program)
+	}
+	if tcx := info.TCX(); tcx != nil {
+		if int(tcx.Ifindex) != s.Ifindex || ebpf.AttachType(tcx.AttachType) != s.Hook.At {
+			return errors.New("the link was detached from its interface")
+		}
+		return nil
+	}
+	if xdp := info.XDP(); xdp != nil {
+		if int(xdp.Ifindex) != s.Ifindex || s.Hook.At != ebpf.AttachXDP {
+			return errors.New("the link was detached from its interface")
+		}
+		return nil
+	}
+	if cg := info.Cgroup(); cg != nil && s.Ifindex == 0 {
+		if cg.CgroupId != l.cgroup || ebpf.AttachType(cg.AttachType) != s.Hook.At {
+			return errors.New("the link was detached from its control group")
+		}
+		return nil
+	}
+	return errors.New("the link is of another kind")
+}
+
+func (l BpfLink) Update(_ Site, prog *ebpf.Program) error { return l.Link.Update(prog) }
+func (l BpfLink) Pin(path string) error                   { return bpffs.PinOver(l.Link, path) }
+func (l BpfLink) Pinned() bool                            { return true }
+func (l BpfLink) Close() error                            { return l.Link.Close() }
+
+func (l BpfLink) detach(Site) error {
+	if err := l.Link.Detach(); err != nil && !errors.Is(err, unix.ENOLINK) {
+		return err
+	}
+	return nil
+}
+
+// cgroupID is the inode number of a folder of the unified hierarchy (kernfs), on 64-bit kernels.
+func cgroupID(path string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, fmt.Errorf("control group %s: %w", path, err)
+	}
+	return st.Ino, nil
+}
+
+// Attachments are all programs at their sites.
+type Attachments struct {
+	by   Attacher
+	Dir  string // of pins; empty = nothing is pinned
+	Prog map[string]*ebpf.Program
+	Ids  map[string]ebpf.ProgramID
+	At   map[Site]attachment
+	back map[Site]backed // what stands behind links
+	log  *slog.Logger
+
+	Reused int // links of an earlier run that were taken over
+}
+
+func NewAttachments(by Attacher, dir string, log *slog.Logger) *Attachments {
+	return &Attachments{by: by, Dir: dir, Prog: map[string]*ebpf.Program{}, Ids: map[string]ebpf.ProgramID{}, At: map[Site]attachment{}, back: map[Site]backed{}, log: log}
+}
+
+// Offer makes programs ready to be attached: that of hook prefix + name is weir_name.
+func (a *Attachments) Offer(prefix string, programs map[string]*ebpf.Program) error {
+	for name, p := range programs {
+		id, err := ProgramID(p)
+		if err != nil {
+			return fmt.Errorf("program %s: %w", name, err)
+		}
+		name = prefix + strings.TrimPrefix(name, "weir_")
+		a.Prog[name], a.Ids[name] = p, id
+	}
+	return nil
+}
+
+func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
+	info, err := p.Info()
+	if err != nil {
+		return 0, err
+	}
+	id, _ := info.ID()
+	return id, nil
+}
+
+// Use puts another program to the sites of a hook, and to those that come.
+func (a *Attachments) Use(h Hook, prog *ebpf.Program) error {
+	id, err := ProgramID(prog)
+	if err != nil || a.Ids[h.Name] == id {
+		return err
+	}
+	a.Prog[h.Name], a.Ids[h.Name] = prog, id
+	var errs []error
+	for s, at := range a.At {
+		if s.Hook == h {
+			errs = append(errs, at.Update(s, prog))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Withdraw detaches the programs of some hooks wherever they are.
+func (a *Attachments) Withdraw(hooks []Hook) error {
+	var errs []error
+	for s := range a.At {
+		if slices.Contains(hooks, s.Hook) {
+			errs = append(errs, a.Drop(s))
+		}
+	}
+	for _, h := range hooks {
+		delete(a.Prog, h.Name)
+		delete(a.Ids, h.Name)
+	}
+	return errors.Join(errs...)
+}
+
+// Ensure attaches the program of a site, or, where an earlier run left it attached, replaces it in
+// place. With quick a site that has no link yet begins with what attaches without waiting; settle
+// does the rest later.
+func (a *Attachments) Ensure(s Site, quick bool) error {
+	if _, ok := a.At[s]; ok {
+		return nil
+	}
+	prog := a.Prog[s.Hook.Name]
+	if prog == nil {
+		return fmt.Errorf("no program for %s", s)
+	}
+	if quick && s.Ifindex != 0 && !a.hasPin(s) {
+		if err := a.attach(s, prog, Clsact{}); err == nil || errors.Is(err, ErrAbsent) {
+			return err
+		}
+		// Somebody else's ingress qdisc is there, for one: a link is slower and does not mind.
+	}
+	if a.Dir != "" {
+		path := filepath.Join(a.Dir, s.Pin())
+		at, err := a.by.Reuse(s, path)
+		if err == nil {
+			if err := at.Update(s, prog); err != nil {
+				at.Close()
+				return fmt.Errorf("replacing the program at %s: %w", s, err)
+			}
+			a.At[s] = at
+			a.Reused++
+			return nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			a.log.Info("a pinned link is of no use and is replaced", "link", path, "reason", err)
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("removing the link %s: %w", path, err)
+			}
+		}
+	}
+	if err := a.attach(s, prog, a.by); err != nil {
+		return err
+	}
+	if at, err := (Clsact{}).Reuse(s, ""); err == nil && s.Ifindex != 0 && s.Hook.At != ebpf.AttachXDP && a.At[s].Pinned() && !OfWorkload(s.Hook) {
+		return at.detach(s)
+	}
+	return nil // a pod's filters stay behind its links: see backstop
+}
+
+// hasPin reports whether a run before this one may have left a link at a site: its program comes
+// before any filter.
+func (a *Attachments) hasPin(s Site) bool {
+	if a.Dir == "" {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(a.Dir, s.Pin()))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// Settle gives one site that began quickly its link.
+func (a *Attachments) Settle() error {
+	if !a.by.links() {
+		return nil
+	}
+	for s, at := range a.At {
+		if at.Pinned() || s.Ifindex == 0 {
+			continue
+		}
+		if err := a.attach(s, a.Prog[s.Hook.Name], a.by); err != nil {
+			return err
+		}
+		// The link comes before the filter: from here on that sees nothing, unless the link is
+		// lost.
+		if OfWorkload(s.Hook) {
+			return nil
+		}
+		return at.detach(s)
+	}
+	return nil
+}
+
+func (a *Attachments) attach(s Site, prog *ebpf.Program, by Attacher) error {
+	at, err := by.attach(s, prog)
+	if err != nil {
+		return err
+	}
+	if a.Dir != "" && at.Pinned() {
+		if err := at.Pin(filepath.Join(a.Dir, s.Pin())); err != nil {
+			return errors.Join(fmt.Errorf("pinning the link of %s: %w", s, err), at.Close())
+		}
+	}
+	a.At[s] = at
+	return nil
+}
+
+// Retain detaches everything but the given sites; with strays also what an earlier run left pinned.
+func (a *Attachments) Retain(wanted map[Site]bool, strays bool) error {
+	var errs []error
+	for s, at := range a.At {
+		switch {
+		case wanted[s]:
+		case at.Pinned() && (s.Hook == FromWorkload || s.Hook == ToWorkload):
+			errs = append(errs, a.dropLater(s))
+		default:
+			errs = append(errs, a.Drop(s), a.dropBackstop(s))
+		}
+	}
+	if a.Dir == "" || !strays {
+		return errors.Join(errs...)
+	}
+	keep := map[string]bool{}
+	for s := range wanted {
+		keep[s.Pin()] = true
+	}
+	entries, err := os.ReadDir(a.Dir)
+	if err != nil {
+		return errors.Join(append(errs, fmt.Errorf("looking for pinned links: %w", err))...)
+	}
+	for _, e := range entries {
+		if keep[e.Name()] {
+			continue
+		}
+		// Without a pin and without a holder the kernel detaches it.
+		if err := os.Remove(filepath.Join(a.Dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("removing a link that is no longer wanted: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Drop detaches one site.
+func (a *Attachments) Drop(s Site) error {
+	at := a.At[s]
+	return errors.Join(a.forget(s), at.detach(s), at.Close())
+}
+
+// forget removes a site and its pin, and leaves the program attached while somebody holds it.
+func (a *Attachments) forget(s Site) error {
+	delete(a.At, s)
+	delete(a.back, s)
+	if a.Dir == "" {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(a.Dir, s.Pin())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the link of %s: %w", s, err)
+	}
+	return nil
+}
+
+// lingering is how long the interface of a pod that is gone is given to go.
+const lingering = 3 * time.Second
+
+// dropLater detaches a pod's interface once that is gone, which costs nothing then; to detach a
+// link from an interface holds up other pods' starts for a grace period of RCU. Until then the
+// program drops what comes from there: the interface has no address any more.
+func (a *Attachments) dropLater(s Site) error {
+	at := a.At[s]
+	time.AfterFunc(lingering, func() {
+		if err := at.Close(); err != nil {
+			a.log.Debug("letting go of a link", "site", s.String(), "error", err)
+		}
+	})
+	return a.forget(s)
+}
+
+// Broken returns the sites whose program is no longer in effect or no longer pinned, and why.
+func (a *Attachments) Broken() map[Site]error {
+	out := map[Site]error{}
+	for s, at := range a.At {
+		if err := at.Check(s, a.Ids[s.Hook.Name]); err != nil {
+			out[s] = err
+			continue
+		}
+		if a.Dir == "" || !at.Pinned() {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(a.Dir, s.Pin())); err != nil {
+			out[s] = fmt.Errorf("its pin is gone: %w", err)
+		}
+	}
+	return out
+}
+
+// Renew attaches a broken site again.
+func (a *Attachments) Renew(s Site) error {
+	at := a.At[s]
+	if err := at.Check(s, 0); err == nil {
+		// Only its pin or its program is wrong: repair it in place, no packet goes unseen.
+		if err := at.Update(s, a.Prog[s.Hook.Name]); err != nil {
+			return fmt.Errorf("replacing the program at %s: %w", s, err)
+		}
+		if a.Dir == "" || !at.Pinned() {
+			return nil
+		}
+		path := filepath.Join(a.Dir, s.Pin())
+		if _, err := os.Lstat(path); err == nil {
+			return nil
+		}
+		return at.Pin(path)
+	}
+	if err := a.Drop(s); err != nil {
+		a.log.Debug("dropping a broken link", "site", s.String(), "error", err)
+	}
+	return a.attach(s, a.Prog[s.Hook.Name], a.by)
+}
+
+// Close lets go of everything and leaves what is pinned in effect.
+func (a *Attachments) Close() error {
+	var errs []error
+	for _, at := range a.At {
+		errs = append(errs, at.Close())
+	}
+	clear(a.At)
+	return errors.Join(errs...)
+}
+
+// Has reports whether the program of a site is attached by this run.
+func (a *Attachments) Has(s Site) bool {
+	_, ok := a.At[s]
+	return ok
+}
+
+// Rank orders sites as they are attached: the ingress paths before the egress paths, and those that
+// answers of pods come by before pods.
+func (s Site) Rank() int {
+	switch s.Hook {
+	case FromUplink, FromTunnel:
+		return 0
+	case FromWorkload:
+		return 1
+	}
+	return 2
+}

@@ -1,0 +1,126 @@
+package ebpf
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+)
+
+// Fallen are the outside clients that get their answers by the node that they ask, because straight
+// ones (direct server return) did not arrive.
+type Fallen struct {
+	Clients []netip.Addr // Now, the latest first
+	Total   uint64       // times that a client fell back since the programs were loaded
+}
+
+type dsrFallbackClient struct {
+	addr netip.Addr
+	age  int32 // clock units
+}
+
+// dsrFallbackSource is what Fallen reads of a family, its own as long as it reads.
+type dsrFallbackSource struct {
+	walk   func(now uint32) ([]dsrFallbackClient, error)
+	close  func() error
+	counts *ebpf.Map
+}
+
+// dsrFallbackSources are those of the families that the node carries now.
+func (d *Driver) dsrFallbackSources() ([]dsrFallbackSource, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []dsrFallbackSource
+	for i, l := range d.both() {
+		counts, err := l.Maps["weir_counts"].Clone() // the family may be unloaded meanwhile
+		if err != nil {
+			closeDSRFallback(out)
+			return nil, fmt.Errorf("opening map weir_counts: %w", err)
+		}
+		walk, done, err := d.tables.families[i].dsrFallback()
+		if err != nil {
+			counts.Close()
+			closeDSRFallback(out)
+			return nil, err
+		}
+		out = append(out, dsrFallbackSource{walk, done, counts})
+	}
+	return out, nil
+}
+
+func closeDSRFallback(all []dsrFallbackSource) {
+	for _, s := range all {
+		s.close()
+		s.counts.Close()
+	}
+}
+
+// Fallen reads the clients that fell back. The walk over a full map takes a while: nothing waits
+// for it.
+func (d *Driver) Fallen() (Fallen, error) {
+	sources, err := d.dsrFallbackSources()
+	if err != nil {
+		return Fallen{}, err
+	}
+	defer closeDSRFallback(sources)
+	var out Fallen
+	var all []dsrFallbackClient
+	for _, s := range sources {
+		some, err := s.walk(d.machine.clock.now())
+		if err != nil {
+			return Fallen{}, err
+		}
+		all = append(all, some...)
+		n, err := readCount(s.counts, abi.CountDSRFallen)
+		if err != nil {
+			return Fallen{}, err
+		}
+		out.Total += n
+	}
+	slices.SortFunc(all, func(a, b dsrFallbackClient) int { return cmp.Or(cmp.Compare(a.age, b.age), a.addr.Compare(b.addr)) })
+	for _, c := range all {
+		out.Clients = append(out.Clients, c.addr)
+	}
+	return out, nil
+}
+
+// dsrFallback returns what walks through the clients, without those that are due to be tried again,
+// and what ends it.
+func (t *familyTables[A]) dsrFallback() (walk func(now uint32) ([]dsrFallbackClient, error), done func() error, err error) {
+	m, err := t.dsrFallbackMap.Clone()
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening map weir_dsr_fallen: %w", err)
+	}
+	retry := int32(t.current.Timeouts[abi.TimeoutDSRRetry])
+	return func(now uint32) ([]dsrFallbackClient, error) {
+		var out []dsrFallbackClient
+		it := m.Iterate()
+		var client A
+		for since := uint32(0); it.Next(&client, &since); {
+			if age := int32(now - since); age <= retry {
+				out = append(out, dsrFallbackClient{abi.FromAddr(client), age})
+			}
+		}
+		if err := it.Err(); err != nil {
+			return nil, fmt.Errorf("reading map weir_dsr_fallen: %w", err)
+		}
+		return out, nil
+	}, m.Close, nil
+}
+
+// readCount adds up one counter of all CPUs.
+func readCount(m *ebpf.Map, which uint32) (uint64, error) {
+	var cpus []uint64
+	if err := m.Lookup(which, &cpus); err != nil {
+		return 0, fmt.Errorf("reading map weir_counts: %w", err)
+	}
+	var n uint64
+	for _, c := range cpus {
+		n += c
+	}
+	return n, nil
+}

@@ -1,0 +1,220 @@
+package ebpf
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// The programs look at time-outs when they meet an entry, so an entry that nobody meets stays until
+// an LRU table needs its place. The sweep walks the tables in small batches with long pauses
+// between: it removes what is expired, so that eviction meets live flows last, and counts what is
+// left.
+
+const (
+	// gcShare is the part of one core that the sweep may take: 1 in gcShare.
+	gcShare = 200
+	// gcSharePressed is the same while the table of connections is nearly full: pods are held to
+	// what the last round counted.
+	gcSharePressed = 20
+	// gcPause is the least time between two batches, gcRest that between two rounds.
+	gcPause = 20 * time.Millisecond
+	gcRest  = 10 * time.Second
+)
+
+// collectGarbage works until ctx ends.
+func (d *Driver) collectGarbage(ctx context.Context) {
+	clock, err := flowtable.NewKernelClock()
+	if err != nil {
+		d.log.Error("expired flows stay until their place is needed", "error", err)
+		return
+	}
+	defer clock.Close()
+	all := map[*loaded][]*flowtable.TableGC{}
+	defer func() { d.keepTableGCs(all, nil) }()
+	for {
+		d.mu.Lock()
+		families := d.both()
+		d.keepTableGCs(all, families) // while they cannot be closed
+		d.mu.Unlock()
+		for _, l := range families {
+			for _, s := range all[l] {
+				if !d.gcRound(ctx, l, s, clock) {
+					return
+				}
+			}
+		}
+		if !d.rest(ctx, all) {
+			return
+		}
+	}
+}
+
+// rest waits for the next round, shorter when a table is pressed.
+func (d *Driver) rest(ctx context.Context, all map[*loaded][]*flowtable.TableGC) bool {
+	for range int(gcRest / time.Second) {
+		if !wait(ctx, time.Second) {
+			return false
+		}
+		for _, list := range all {
+			if slices.ContainsFunc(list, (*flowtable.TableGC).Pressed) {
+				return true
+			}
+		}
+	}
+	return true
+}
+
+// keepTableGCs makes those of families that came, and lets go of those of families that went. A
+// family whose tables cannot be opened is tried again in the next round.
+func (d *Driver) keepTableGCs(all map[*loaded][]*flowtable.TableGC, families []*loaded) {
+	for l, list := range all {
+		if !slices.Contains(families, l) {
+			for _, s := range list {
+				s.Close()
+			}
+			delete(all, l)
+		}
+	}
+	for _, l := range families {
+		if _, ok := all[l]; ok {
+			continue
+		}
+		list, err := flowtable.NewTableGCs(l.Maps, l.icmp)
+		if err != nil {
+			d.log.Error("tables are not swept", "family", l.family, "error", err)
+			continue
+		}
+		all[l] = list
+	}
+}
+
+// gcRound goes through one table once and reports whether to go on.
+func (d *Driver) gcRound(ctx context.Context, l *loaded, s *flowtable.TableGC, clock *flowtable.KernelClock) bool {
+	for over := false; !over; {
+		d.mu.Lock()
+		known, there := d.state != nil, slices.Contains(d.both(), l)
+		if known {
+			s.Timeouts = renderSettings[abi.Ip4](d.state, d.machine).Timeouts
+		}
+		d.mu.Unlock()
+		if !known {
+			return wait(ctx, time.Second)
+		}
+		if !there {
+			return true
+		}
+		began := time.Now()
+		var err error
+		if s.Now, err = clock.Now(); err == nil {
+			over, err = s.Step()
+		}
+		if err != nil {
+			d.log.Warn("sweeping a table", "family", l.family, "error", err)
+			return wait(ctx, gcRest)
+		}
+		share := time.Duration(gcShare)
+		if s.Pressed() {
+			share = gcSharePressed
+		}
+		if !wait(ctx, max(gcPause, time.Since(began)*(share-1))) {
+			return false
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l.counted == nil {
+		l.counted = map[string]int{}
+	}
+	l.counted[s.Name] = s.Entries
+	return true
+}
+
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// Pressure is how full a map is.
+type Pressure struct {
+	Map      string
+	Family   string // ipv4 or ipv6: each has its own map; empty = both share it
+	Setting  string // FelixConfiguration field that sets its size; empty = none
+	Entries  int    // of tables that programs fill: at the last sweep
+	Capacity int
+}
+
+// High reports whether a map is so full that somebody must know.
+func (p Pressure) High() bool { return p.Entries*10 > p.Capacity*9 }
+
+// Pressures returns how full the maps are, sorted by name. A map that was not counted yet is left
+// out.
+func (d *Driver) Pressures() []Pressure {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []Pressure
+	add := func(l *loaded, family, name string, entries int) {
+		if m := l.Maps[name]; m != nil {
+			out = append(out, Pressure{Map: name, Family: family, Setting: sizeSettings[name], Entries: entries, Capacity: roomOf(name, m)})
+		}
+	}
+	add(d.loaded, "", "weir_policy", d.tables.policy.tracker.Len())
+	for i, l := range d.both() {
+		for table, n := range d.tables.families[i].entries() {
+			add(l, l.family, "weir_"+table, n)
+		}
+		for name, n := range l.counted {
+			add(l, l.family, name, n)
+		}
+	}
+	slices.SortFunc(out, func(a, b Pressure) int { return cmp.Or(cmp.Compare(a.Map, b.Map), cmp.Compare(a.Family, b.Family)) })
+	return out
+}
+
+// warnTables tells before a state is written which tables it does not fit into: such a state is
+// written as far as it fits.
+func (d *Driver) warnTables(s *nodestate.State) {
+	for _, l := range d.both() {
+		for name, n := range needed(s, l.family == ipv6Name) {
+			if m := l.Maps[name]; m != nil && n > int(m.MaxEntries()) {
+				d.log.Error("the cluster does not fit into a map; what is beyond is not carried", "map", name, "family", l.family,
+					"needed", n, "entries", m.MaxEntries(), "setting", sizeSettings[name])
+			}
+		}
+	}
+}
+
+// needed counts the entries of a family that a state wants in the tables that follow the size of
+// the cluster.
+func needed(s *nodestate.State, six bool) map[string]int {
+	of := func(a netip.Addr) bool { return a.Is6() == six }
+	n := map[string]int{}
+	count := func(name string, yes bool, by int) {
+		if yes {
+			n[name] += by
+		}
+	}
+	for f := range s.Frontends.All() {
+		count("weir_services", of(f.Addr), 1)
+	}
+	for id, list := range s.Backends.All() {
+		count("weir_backends", of(id.Addr), len(list))
+	}
+	for a := range s.Addrs {
+		count("weir_addrs", of(a), 1)
+	}
+	for a := range s.Peers.All() {
+		count("weir_peers", of(a), 1)
+	}
+	return n
+}

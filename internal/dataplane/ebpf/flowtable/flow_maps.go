@@ -1,0 +1,69 @@
+package flowtable
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+)
+
+// EachFlow hands on the entries of a flow map that programs may be writing.
+func EachFlow[A abi.Address](m *ebpf.Map, f func(abi.FlowKey[A], abi.FlowValue[A])) error {
+	var k abi.FlowKey[A]
+	var v abi.FlowValue[A]
+	if int(m.KeySize()) != int(unsafe.Sizeof(k)) || int(m.ValueSize()) != int(unsafe.Sizeof(v)) {
+		return fmt.Errorf("the map has entries of %d and %d bytes, not of %d and %d", m.KeySize(), m.ValueSize(), unsafe.Sizeof(k), unsafe.Sizeof(v))
+	}
+	return Walk(m, func(key, value []byte) {
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&k)), unsafe.Sizeof(k)), key)
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), value)
+		f(k, v)
+	})
+}
+
+// EachAffinity hands on the entries of a map that programs may be writing.
+func EachAffinity[A abi.Address](m *ebpf.Map, f func(abi.AffinityKey[A], abi.AffinityValue[A])) error {
+	var k abi.AffinityKey[A]
+	var v abi.AffinityValue[A]
+	if int(m.KeySize()) != int(unsafe.Sizeof(k)) || int(m.ValueSize()) != int(unsafe.Sizeof(v)) {
+		return fmt.Errorf("the map has entries of %d and %d bytes, not of %d and %d", m.KeySize(), m.ValueSize(), unsafe.Sizeof(k), unsafe.Sizeof(v))
+	}
+	return Walk(m, func(key, value []byte) {
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&k)), unsafe.Sizeof(k)), key)
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), value)
+		f(k, v)
+	})
+}
+
+// Unspecified is the address of frontends that are on all addresses, in the family of another.
+func Unspecified(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+func LookUpFlow[A abi.Address](m *ebpf.Map, k abi.FlowKey[A], v *abi.FlowValue[A]) error {
+	return m.Lookup(&k, unsafe.Pointer(v))
+}
+
+// AddFlow writes an entry where none is, and reports whether it did.
+func AddFlow[A abi.Address](m *ebpf.Map, k abi.FlowKey[A], v abi.FlowValue[A]) (bool, error) {
+	err := m.Update(&k, unsafe.Pointer(&v), ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func ReadSettingsMap[A abi.Address](m *ebpf.Map, v *abi.Settings[A]) error {
+	var zero uint32
+	if err := m.Lookup(&zero, unsafe.Pointer(v)); err != nil {
+		return fmt.Errorf("reading the settings: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+)
+
+// Leave implements handover.Predecessor. New interfaces get no programs from then on, and Run ends.
+func (d *Driver) Leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.handingOver = true
+	d.endRun()
+}
+
+// GiveWay is the function of that name for a driver that goes on applying states to its tables
+// meanwhile. Leave was called before.
+func (d *Driver) GiveWay(ctx context.Context, to Successor) error {
+	return exportFlows(ctx, d.opts.BPFFS, to, d.handOver, d.log)
+}
+
+// handOver lets what has no flow pass the programs, and with apart what they translate for the
+// stack be marked; or lets them begin flows again. The next Apply writes the same.
+func (d *Driver) handOver(on, apart bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.machine.handOver, d.machine.apart = on, apart
+	set, clear := handOverFlags(on, apart)
+	return d.changeFlags(set, clear)
+}
+
+// handOverFlags are the flags of the settings to set and to clear.
+func handOverFlags(on, apart bool) (set, clear uint32) {
+	clear = abi.SetHandOver | abi.SetApart
+	if on {
+		set |= abi.SetHandOver
+	}
+	if apart {
+		set |= abi.SetApart
+	}
+	return set, clear &^ set
+}
+
+// keepTables makes the tables equal to what is desired, and nothing else.
+func (d *Driver) keepTables() error {
+	before := d.tables.counts.reevaluated
+	d.tables.write(d.state, d.machine)
+	d.tables.remove(d.state, d.machine)
+	errs := d.endTables(before)
+	d.note(errs)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,43 @@
+package ebpf
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+)
+
+// replyNames are the words for enum answer of bpf/abi.h.
+var replyNames = map[uint32]string{
+	abi.AnswerPortUnreachable: "port unreachable",
+	abi.AnswerTimeExceeded:    "time exceeded",
+	abi.AnswerTooBig:          "too big",
+	abi.AnswerHostUnreachable: "host unreachable",
+	abi.AnswerReset:           "reset",
+	abi.AnswerLimited:         "limited",
+	abi.AnswerFailed:          "failed",
+}
+
+// Answers counts the packets that the programs answered by themselves (ICMP errors), by what they
+// sent; "limited" are those that went without one because of the limit on answers.
+func (d *Driver) Answers() (map[string]uint64, error) {
+	return readReplies(d.loaded.Maps["weir_answers"])
+}
+
+// Answers is Driver.Answers.
+func (o *Offline) Answers() (map[string]uint64, error) { return readReplies(o.Maps["weir_answers"]) }
+
+func readReplies(m *ebpf.Map) (map[string]uint64, error) {
+	out := map[string]uint64{}
+	for i, name := range replyNames {
+		var cpus []uint64
+		if err := m.Lookup(i, &cpus); err != nil {
+			return nil, fmt.Errorf("reading map weir_answers: %w", err)
+		}
+		for _, n := range cpus {
+			out[name] += n
+		}
+	}
+	return out, nil
+}
