@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* abi.h: what crosses the boundary between the programs and user space: map keys, map values, and
  * the numbers in them. The Go types are generated from these (bpf2go). Addresses and ports are in
- * network byte order unless a comment says otherwise. Raise WEIR_ABI when a layout changes: maps are
- * pinned below a folder of that number. */
+ * network byte order unless a comment says otherwise. Raise WEIR_ABI when a layout changes: maps
+ * are pinned below a folder of that number. */
 #ifndef WEIR_ABI_H
 #define WEIR_ABI_H
 
@@ -18,7 +18,7 @@
 #define MARK_OWN 0x0be00000u  /* of a socket of the agent's own, towards the API server */
 #define MARK_SEEN 0x0bc00000u /* translated by a Weir program for a process of this node, while SET_APART says so */
 
-/* --- addresses: map weir_addrs, hash ip_addr -> struct addr_value -------------------------------- */
+/* --- addresses: map weir_addrs, hash ip_addr -> struct addr_value ----------------------------- */
 
 enum addr_kind {
 	ADDR_NONE = 0,
@@ -50,7 +50,7 @@ struct addr_value {
 	__u32 egress_rule;
 };
 
-/* --- prefixes: map weir_routes, LPM struct prefix_key -> struct route_value ---------------------- */
+/* --- prefixes: map weir_routes, LPM struct prefix_key -> struct route_value ------------------- */
 
 struct prefix_key {
 	__u32 len; /* bits */
@@ -70,12 +70,13 @@ struct route_value {
 	__u32 flags; /* enum route_flag */
 };
 
-/* --- services ----------------------------------------------------------------------------------- */
+/* --- services --------------------------------------------------------------------------------- */
 
 enum svc_scope { SCOPE_ALL = 0, SCOPE_LOCAL = 1 };
 
 /* A frontend (map weir_services), or the name of a service's backend list. addr 0 = every address
- * of every node (node ports). The id of a service port is its canonical frontend: cluster IP, port. */
+ * of every node (node ports). The id of a service port is its canonical frontend: cluster IP,
+ * port. */
 struct svc_key {
 	ip_addr addr;
 	__be16 port;
@@ -104,7 +105,8 @@ struct svc_value {
 	__u32 table;    /* slots of its Maglev table; 0 = new flows choose at random */
 };
 
-/* map weir_ranges: LPM struct range_key -> __u8; whom the RESTRICTED frontends of a service port are for */
+/* map weir_ranges: LPM struct range_key -> __u8; whom the RESTRICTED frontends of a service port
+ * are for */
 struct range_key {
 	__u32 len; /* bits of id, all, and of addr */
 	struct svc_key id;
@@ -123,15 +125,15 @@ struct backend {
 	__u16 flags;
 };
 
-/* map weir_maglev: hash of maps struct svc_key (an id) -> array of struct backend, whose length is svc_value.table. In
- * its slots `flags` is enum slot_flag. */
+/* map weir_maglev: hash of maps struct svc_key (an id) -> array of struct backend, whose length is
+ * svc_value.table. In its slots `flags` is enum slot_flag. */
 enum slot_flag {
 	SLOT_LOCAL = 1, /* the backend is in the list of SCOPE_LOCAL */
 };
 
-/* map weir_live: hash struct live_key -> __u8, enum live_list; the backends that are not gone of a service port
- * that is UDP or SCTP or has affinity. A UDP or SCTP flow to one that is not there chooses again; a client is led
- * again to one that is in the list to choose from. */
+/* map weir_live: hash struct live_key -> __u8, enum live_list; the backends that are not gone of a
+ * service port that is UDP or SCTP or has affinity. A UDP or SCTP flow to one that is not there
+ * chooses again; a client is led again to one that is in the list to choose from. */
 enum live_list { /* bit n: in the list of scope n */
 	LIVE_ALL = 1,
 	LIVE_LOCAL = 2,
@@ -142,7 +144,8 @@ struct live_key {
 	struct backend backend; /* flags 0 */
 };
 
-/* Who asks for a service: an address, or, where none is known, the netns cookie of a socket (low word first). */
+/* Who asks for a service: an address, or, where none is known, the netns cookie of a socket (low
+ * word first). */
 struct client {
 	ip_addr addr;
 	__u32 netns[2];
@@ -163,13 +166,14 @@ struct affinity_value {
 /* --- policy -------------------------------------------------------------------------------------
  * map weir_peers: hash ip_addr -> __u64 class; map weir_peer_cidrs: LPM prefix_key -> __u64 class.
  * Look-up 1: the exact address, then the longest prefix, else class 0.
- * map weir_policy: hash struct policy_key -> struct policy_value.
- * Look-up 2: the head (head = 1, proto, port, len 0) of (set, class); where there is none, the head of
- * (set, 0); where there is none, the endpoint's default rule, which denies. A head whose `protos` has
- * the packet's protocol sends on to the entries of its (set, class) by port prefix, longest first, of
- * the lengths in `lens`; where none matches, the head's own verdict counts. The port is the destination's, of ICMP the
- * type * 256 + the code; protocols of POLICY_OTHER have entries of len 0 alone. Where what was found has `sources`, the
- * source port decides: the head of (set, class, sources), and in the same way its entries, with proto 0. */
+ * map weir_policy: hash struct policy_key -> struct policy_value. Look-up 2: the head (head = 1,
+ * proto, port, len 0) of (set, class); where there is none, the head of (set, 0); where there is
+ * none, the endpoint's default rule, which denies. A head whose `protos` has the packet's protocol
+ * sends on to the entries of its (set, class) by port prefix, longest first, of the lengths in
+ * `lens`; where none matches, the head's own verdict counts. The port is the destination's, of ICMP
+ * the type * 256 + the code; protocols of POLICY_OTHER have entries of len 0 alone. Where what was
+ * found has `sources`, the source port decides: the head of (set, class, sources), and in the same
+ * way its entries, with proto 0. */
 struct policy_key {
 	__u64 set;
 	__u64 peer;
@@ -197,8 +201,8 @@ struct policy_value {
 	__u16 sources; /* not 0: the source port decides, by this table */
 };
 
-/* map weir_staged: hash ip_addr -> struct staged_value; of an endpoint with ADDR_STAGED, what would bind it if its staged
- * policies were in force. Looked at only for events. */
+/* map weir_staged: hash ip_addr -> struct staged_value; of an endpoint with ADDR_STAGED, what would
+ * bind it if its staged policies were in force. Looked at only for events. */
 struct staged_value {
 	__u64 ingress_set; /* 0 = not isolated in that direction */
 	__u64 egress_set;
@@ -206,7 +210,7 @@ struct staged_value {
 	__u32 egress_rule;
 };
 
-/* --- host endpoints: map weir_hosts, hash struct host_key -> struct host_value ------------------- */
+/* --- host endpoints: map weir_hosts, hash struct host_key -> struct host_value ---------------- */
 
 struct host_key {
 	__u32 ifindex; /* 0 = every interface without an entry of its own */
@@ -234,21 +238,24 @@ enum host_flag {
 	HOST_STAGED = 1, /* staged policies would judge differently here, or something did: see weir_hosts_staged */
 };
 
-/* map weir_hosts_staged: hash struct host_key -> struct host_value; what would judge if the staged policies were in force. Looked at only
- * for events. */
+/* map weir_hosts_staged: hash struct host_key -> struct host_value; what would judge if the staged
+ * policies were in force. Looked at only for events. */
 struct host_value {
 	struct host_side sides[HOST_SETS];
 };
 
-/* --- flows: maps weir_flows (established) and weir_flows_new (half open), LRU hash --------------- */
+/* --- flows: maps weir_flows (established) and weir_flows_new (half open), LRU hash ------------ */
 
-/* By how much the destination port of an ICMP message that nothing answers is beyond its source port. */
+/* By how much the destination port of an ICMP message that nothing answers is beyond its source
+ * port. */
 #define ICMP_ONE_WAY 0x4000
 
-/* A packet as it is seen where a Weir program meets it. An ICMP query that another message answers (echo, timestamp, information,
- * address mask; code 0): sport = identifier, dport = identifier + the type, modulo 65536; its answer the other way round. Other ICMP:
- * sport = the type * 256 + the code, dport = that + ICMP_ONE_WAY, modulo 65536. No such distance is the opposite of another one, so no
- * message has the key of the answer to another, whatever its identifier. Other protocols without ports: 0. */
+/* A packet as it is seen where a Weir program meets it. An ICMP query that another message answers
+ * (echo, timestamp, information, address mask; code 0): sport = identifier, dport = identifier +
+ * the type, modulo 65536; its answer the other way round. Other ICMP: sport = the type * 256 + the
+ * code, dport = that + ICMP_ONE_WAY, modulo 65536. No such distance is the opposite of another one,
+ * so no message has the key of the answer to another, whatever its identifier. Other protocols
+ * without ports: 0. */
 struct flow_key {
 	ip_addr saddr;
 	ip_addr daddr;
@@ -286,7 +293,8 @@ enum flow_state {
 	STATE_RESET = 32, /* with STATE_CLOSING: by RST */
 };
 
-/* Where packets of an entry's direction come from. The programs compare each packet with it (source.h). */
+/* Where packets of an entry's direction come from. The programs compare each packet with it
+ * (source.h). */
 enum flow_from {
 	FROM_UNKNOWN = 0,  /* not known yet: the next packet from outside is checked against the tables */
 	FROM_ANYWHERE = 1, /* anywhere but from a pod: the source is outside of the cluster */
@@ -325,8 +333,10 @@ struct flow_value {
 };
 
 /* --- fragments ----------------------------------------------------------------------------------
- * map weir_frags: LRU hash struct frag_key -> struct frag_value; what the first fragment of a packet said.
- * map weir_frag_slots: array of FRAG_RINGS * FRAG_SLOTS struct frag_slot; fragments that came before their first.
+ * map weir_frags: LRU hash struct frag_key -> struct frag_value; what the first fragment of a
+ * packet said.
+ * map weir_frag_slots: array of FRAG_RINGS * FRAG_SLOTS struct frag_slot; fragments that came
+ * before their first.
  * map weir_frag_rings: array of FRAG_RINGS struct frag_ring. */
 struct frag_key {
 	ip_addr saddr;
@@ -375,7 +385,7 @@ struct frag_ring {
 	__u32 seen; /* when something was kept last */
 };
 
-/* --- settings: map weir_settings, array of one ------------------------------------------------- */
+/* --- settings: map weir_settings, array of one ------------------------------------------------ */
 
 enum settings_flag {
 	SET_DSR = 1,           /* bpfExternalServiceMode: DSR */
@@ -397,8 +407,9 @@ enum settings_flag {
 	SET_CHANGING = 64,     /* user space is writing a change, and has not moved the epoch on yet; nothing to the programs */
 };
 
-/* map weir_ports: array of PORT_WORDS struct port_bits; bits[port & 7] of entry port >> 3 (host byte order) says what the
- * port is used for anywhere, so that traffic which is not ours is told by one cheap look. */
+/* map weir_ports: array of PORT_WORDS struct port_bits; bits[port & 7] of entry port >> 3 (host
+ * byte order) says what the port is used for anywhere, so that traffic which is not ours is told by
+ * one cheap look. */
 #define PORT_WORDS 8192
 
 enum port_bit {
@@ -459,10 +470,12 @@ struct link_key {
 	__u8 pad[2];
 };
 
-/* map weir_dsr_optout: LPM struct prefix_key -> __u8; clients whose answers never go straight to them */
+/* map weir_dsr_optout: LPM struct prefix_key -> __u8; clients whose answers never go straight to
+ * them */
 
-/* map weir_dsr_tries: LRU hash ip_addr -> struct dsr_tries; clients that were answered straight, and have not been heard
- * since. map weir_dsr_fallen: LRU hash ip_addr -> struct dsr_fallen; clients for which that does not work. */
+/* map weir_dsr_tries: LRU hash ip_addr -> struct dsr_tries; clients that were answered straight,
+ * and have not been heard since. map weir_dsr_fallen: LRU hash ip_addr -> struct dsr_fallen;
+ * clients for which that does not work. */
 struct dsr_tries {
 	__u32 seen;  /* the last answer, clock units */
 	__u16 since; /* the first, units of 16 jiffies */
@@ -483,15 +496,18 @@ enum count {
 };
 
 /* map weir_announced: hash ip_addr -> __u8; addresses that this node answers neighbours for
- * map weir_uplinks: hash __u32 interface index -> struct link_key; the MAC address that it answers with there */
+ * map weir_uplinks: hash __u32 interface index -> struct link_key; the MAC address that it answers
+ * with there */
 
-/* map weir_shares: hash ip_addr -> struct share; entries of weir_flows whose flows a pod began; of no address: of all flows */
+/* map weir_shares: hash ip_addr -> struct share; entries of weir_flows whose flows a pod began; of
+ * no address: of all flows */
 struct share {
 	__u32 counted; /* by user space, at its last round */
 	__u32 begun;   /* since */
 };
 
-/* map weir_spent: LRU hash ip_addr -> struct spent; pods that found no port for source NAT among those that they may have */
+/* map weir_spent: LRU hash ip_addr -> struct spent; pods that found no port for source NAT among
+ * those that they may have */
 struct spent {
 	__u64 replaced; /* flows whose port one that is not established lost to a newer one of the same pod */
 	__u64 refused;  /* packets that were dropped */
@@ -499,8 +515,9 @@ struct spent {
 
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */
 
-/* map weir_sockets: LRU hash struct sock_key -> struct sock_value; what a UDP socket asked for, by what it got; and,
- * with SOCK_ASKED in proto, what it got by what it asked for. Of TCP it holds what versions without weir_streams wrote. */
+/* map weir_sockets: LRU hash struct sock_key -> struct sock_value; what a UDP socket asked for, by
+ * what it got; and, with SOCK_ASKED in proto, what it got by what it asked for. Of TCP it holds
+ * what versions without weir_streams wrote. */
 #define SOCK_ASKED 256
 struct sock_key {
 	__u32 cookie[2]; /* low word first */
@@ -516,8 +533,9 @@ struct sock_value {
 	struct svc_key svc;
 };
 
-/* map weir_streams: array, low bits of the socket's cookie -> struct sock_stream; what a TCP socket asked for and what it got. A socket that
- * comes takes the place of an older one: nothing has to be removed, and to write costs a fraction of a hash table's entry. */
+/* map weir_streams: array, low bits of the socket's cookie -> struct sock_stream; what a TCP socket
+ * asked for and what it got. A socket that comes takes the place of an older one: nothing has to be
+ * removed, and to write costs a fraction of a hash table's entry. */
 #define STREAM_SLOTS 65536
 struct sock_stream {
 	struct bpf_spin_lock lock;
@@ -528,7 +546,7 @@ struct sock_stream {
 	__be16 asked_port;
 };
 
-/* --- answers: map weir_answers, per-CPU array enum answer -> __u64 packets ---------------------- */
+/* --- answers: map weir_answers, per-CPU array enum answer -> __u64 packets -------------------- */
 
 /* What Weir answered by itself to packets that it dropped. */
 enum answer {
@@ -543,7 +561,7 @@ enum answer {
 	ANSWERS = 16,
 };
 
-/* --- drops: map weir_drops, per-CPU hash struct drop_key -> struct drop_value ------------------- */
+/* --- drops: map weir_drops, per-CPU hash struct drop_key -> struct drop_value ----------------- */
 
 struct drop_key {
 	__u32 reason; /* enum drop_reason, reasons.h */
@@ -555,7 +573,7 @@ struct drop_value {
 	__u64 bytes;
 };
 
-/* --- events: map weir_events, ring buffer of struct event, one for both families ----------------- */
+/* --- events: map weir_events, ring buffer of struct event, one for both families -------------- */
 
 enum event_flag {
 	EVENT_ALLOWED = 1, /* by policy; `reason` may still say that the packet was dropped for another reason */
@@ -578,8 +596,8 @@ enum event_staged {
 	STAGED_HOST_OUT_DENIED = 128,
 };
 
-/* A flow as it was judged: in its original direction, after translation of the destination, before that of the source.
- * Addresses of IPv4 are mapped (RFC 4291 section 2.5.5.2). */
+/* A flow as it was judged: in its original direction, after translation of the destination, before
+ * that of the source. Addresses of IPv4 are mapped (RFC 4291 section 2.5.5.2). */
 struct event {
 	__be32 saddr[4];
 	__be32 daddr[4];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* addr.h: the address type. Each program is compiled once a family, with -DWEIR_FAMILY=4 or 6; this is all that the
- * switch decides here. Addresses are compared and emptied by these functions only, in network byte order. */
+/* addr.h: the address type. Each program is compiled once a family, with -DWEIR_FAMILY=4 or 6; this
+ * is all that the switch decides here. Addresses are compared and emptied by these functions only,
+ * in network byte order. */
 #ifndef WEIR_ADDR_H
 #define WEIR_ADDR_H
 
@@ -79,7 +80,8 @@ static __inline__ __attribute__((always_inline)) void addr_widen(__be32 *to, con
 		to[i] = a->w[i];
 }
 
-/* Addresses as packets and the kernel's structures hold them: from 4 or 16 bytes, and to them, by words. */
+/* Addresses as packets and the kernel's structures hold them: from 4 or 16 bytes, and to them, by
+ * words. */
 static __inline__ __attribute__((always_inline)) void addr_load(ip_addr *a, const void *from)
 {
 	const __be32 *words = from;

@@ -11,7 +11,8 @@ static __always_inline __u32 clock_now(void)
 	return (__u32)(bpf_jiffies64() >> 8);
 }
 
-/* Is a moment longer ago than the limit? Another processor may have noted it after this one read now. */
+/* Is a moment longer ago than the limit? Another processor may have noted it after this one read
+ * now. */
 static __always_inline int clock_past(__u32 now, __u32 seen, __u32 limit)
 {
 	return (__s32)(now - seen) > (__s32)limit;

@@ -9,7 +9,8 @@
 #include "clock.h"
 #include "parse.h"
 
-/* Handshakes in a row that a client left unanswered, each from another port, until its next one goes by the tunnel. */
+/* Handshakes in a row that a client left unanswered, each from another port, until its next one
+ * goes by the tunnel. */
 #define DSR_TRIES 2
 
 /* Does the service want it? Its own flags win over the setting. */
@@ -41,8 +42,8 @@ static __always_inline void dsr_fall(const ip_addr *client, __u32 now)
 		(*count)++;
 }
 
-/* Did straight answers not arrive at the client lately? A client may give up before it repeats a SYN, and try again from
- * another port: then its handshakes are counted. */
+/* Did straight answers not arrive at the client lately? A client may give up before it repeats a
+ * SYN, and try again from another port: then its handshakes are counted. */
 static __always_inline int dsr_failed(const struct pkt *p, const struct settings *s)
 {
 	struct dsr_fallen *f = bpf_map_lookup_elem(&weir_dsr_fallen, &p->key.saddr);

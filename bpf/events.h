@@ -10,8 +10,8 @@
 #include "policy.h"
 #include "hosts.h"
 
-/* The least time between two events of a CPU in the long run, and how many may come at once; of denied flows, and again
- * of all others. */
+/* The least time between two events of a CPU in the long run, and how many may come at once; of
+ * denied flows, and again of all others. */
 const volatile __u64 event_interval_ns = 1000000;
 const volatile __u64 event_burst = 256;
 
@@ -20,9 +20,9 @@ struct {
 	__uint(max_entries, 1 << 20); /* bytes */
 } weir_events SEC(".maps");
 
-/* Per CPU: the times until which the rates are used up: of denied flows, of others. The first is of the CPU, the others are of pods, by
- * the last byte of their addresses: one pod has no more than a part of the rate, so that what it is denied does not keep others' events
- * away. */
+/* Per CPU: the times until which the rates are used up: of denied flows, of others. The first is of
+ * the CPU, the others are of pods, by the last byte of their addresses: one pod has no more than a
+ * part of the rate, so that what it is denied does not keep others' events away. */
 #define EVENT_PODS 256
 #define EVENT_PART 8 /* of the rate in the long run, ... */
 #define EVENT_BURST_PART 4 /* ... and of what may come at once */
@@ -56,7 +56,8 @@ static __always_inline int event_left(__u32 which, int denied, __u64 now, __u64 
 	return 1;
 }
 
-/* Which rate is that of the pod that the event is about: of who sends, where that is a pod of this node. */
+/* Which rate is that of the pod that the event is about: of who sends, where that is a pod of this
+ * node. */
 static __always_inline __u32 event_pod(const struct scratch *w)
 {
 	const ip_addr *a = w->judged.ends & EVENT_EGRESS ? &w->judged.src : &w->judged.dst;
@@ -111,8 +112,9 @@ __noinline int event_staged(void)
 	return 0;
 }
 
-/* What the staged policies of a host endpoint would have said of scratch.judged where it was asked, by the place in judged.host_asked.
- * Where it would have been denied before Services, nothing more is asked. */
+/* What the staged policies of a host endpoint would have said of scratch.judged where it was asked,
+ * by the place in judged.host_asked. Where it would have been denied before Services, nothing more
+ * is asked. */
 __noinline int event_staged_host(__u32 slot)
 {
 	struct host_key key = { .family = WEIR_FAMILY };
@@ -186,7 +188,8 @@ static __always_inline int event_denies(__u32 reason)
 	return reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS || (reason >= DROP_HOST_INGRESS && reason <= DROP_UNTRACKED_EGRESS);
 }
 
-/* Writes the event of scratch.judged, at a hook of an interface; the packet was dropped for reason, 0 = it goes on. */
+/* Writes the event of scratch.judged, at a hook of an interface; the packet was dropped for reason,
+ * 0 = it goes on. */
 __noinline int event_put(__u32 ifindex, __u32 reason)
 {
 	int denied = event_denies(reason);
@@ -217,7 +220,8 @@ __noinline int event_put(__u32 ifindex, __u32 reason)
 	return 0;
 }
 
-/* Tells what was judged, if anything was and somebody wants to know: ret as of flow_begin and flow_revalidate. */
+/* Tells what was judged, if anything was and somebody wants to know: ret as of flow_begin and
+ * flow_revalidate. */
 static __always_inline void event_tell(struct __sk_buff *skb, const struct settings *s, const struct scratch *w, int ret)
 {
 	if (!w->judged.about || !w->judged.ends || ret < 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* fallback.h: handshakes whose answers go straight to the client. Where the answers do not arrive, the client goes on by
- * the node that it asked. */
+/* fallback.h: handshakes whose answers go straight to the client. Where the answers do not arrive,
+ * the client goes on by the node that it asked. */
 #ifndef WEIR_FALLBACK_H
 #define WEIR_FALLBACK_H
 
@@ -15,14 +15,15 @@
 #include "dsr.h"
 #include "flow.h"
 
-/* When the flow whose first direction is f was first answered, in units of 16 jiffies. The packets of that direction end
- * on this node: no next hop is in the way. */
+/* When the flow whose first direction is f was first answered, in units of 16 jiffies. The packets
+ * of that direction end on this node: no next hop is in the way. */
 static __always_inline __u16 *fallback_since(struct flow_value *f)
 {
 	return (__u16 *)&f->nexthop;
 }
 
-/* Turns the way back of the half-open flow f, whose packet was just handed on again, to the node that did so. */
+/* Turns the way back of the half-open flow f, whose packet was just handed on again, to the node
+ * that did so. */
 static __always_inline void fallback_take(struct __sk_buff *skb, struct scratch *w, struct flow_value *f)
 {
 	struct pkt *p = &w->pkt;
@@ -52,7 +53,8 @@ static __always_inline void fallback_take(struct __sk_buff *skb, struct scratch 
 	dsr_fall(&p->key.saddr, clock_now());
 }
 
-/* The packet in scratch.pkt belongs to a half-open flow with FLOW_DSR. Returns 1 when the handshake is over. */
+/* The packet in scratch.pkt belongs to a half-open flow with FLOW_DSR. Returns 1 when the handshake
+ * is over. */
 __noinline int fallback_follow(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();

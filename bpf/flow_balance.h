@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* flow_balance.h: which Service a packet is for, which backend it gets, and the node that handed it on. */
+/* flow_balance.h: which Service a packet is for, which backend it gets, and the node that handed it
+ * on. */
 #ifndef WEIR_FLOW_BALANCE_H
 #define WEIR_FLOW_BALANCE_H
 
@@ -15,8 +16,8 @@
 #include "reasons.h"
 #include "flow_table.h"
 
-/* The node that handed the packet on to this one; 0 when it came from outside. b is what is known of the packet's
- * destination. */
+/* The node that handed the packet on to this one; 0 when it came from outside. b is what is known
+ * of the packet's destination. */
 static __always_inline int flow_handed_by(struct __sk_buff *skb, struct pkt *p, const struct addr_value *b, int node_port,
 					  ip_addr *via)
 {
@@ -52,8 +53,9 @@ __noinline int flow_hash(int affine)
 	return 0;
 }
 
-/* Which service, which backend. Returns 0, or the reason to drop; scratch.fwd gets the destination, and `svc` and
- * `backend` when there is a service; scratch.via and scratch.hand_on are set where they apply. */
+/* Which service, which backend. Returns 0, or the reason to drop; scratch.fwd gets the destination,
+ * and `svc` and `backend` when there is a service; scratch.via and scratch.hand_on are set where
+ * they apply. */
 __noinline int flow_balance(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
@@ -126,8 +128,8 @@ static __always_inline void flow_watch(struct flow_value *f, const ip_addr *via)
 	f->nexthop = *via;
 }
 
-/* A packet of the watched flow f: did another node than before hand it on? Then the answers go back by that one; where
- * none did, straight to the client. */
+/* A packet of the watched flow f: did another node than before hand it on? Then the answers go back
+ * by that one; where none did, straight to the client. */
 static __noinline int flow_follow(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
 	struct scratch *w = scratch_get();

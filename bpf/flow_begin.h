@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* flow_begin.h: what becomes of the first packet of a flow: its source, its Service, policy, and where it
- * goes. docs/design/datapath.md says what and why. */
+/* flow_begin.h: what becomes of the first packet of a flow: its source, its Service, policy, and
+ * where it goes. docs/design/datapath.md says what and why. */
 #ifndef WEIR_FLOW_BEGIN_H
 #define WEIR_FLOW_BEGIN_H
 
@@ -20,14 +20,16 @@
 #include "reasons.h"
 #include "flow_balance.h"
 
-/* Is the packet, which no flow has, of a connection of the host's own that is open? By weir0 goes what began with a Service. */
+/* Is the packet, which no flow has, of a connection of the host's own that is open? By weir0 goes
+ * what began with a Service. */
 static __always_inline int flow_goes_on(const struct __sk_buff *skb, const struct pkt *p, const struct settings *s, const struct addr_value *a)
 {
 	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex && parse_connects(p) && !parse_begins(p) && a && a->kind == ADDR_HOST;
 }
 
-/* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns 0 to go on with it, a drop reason
- * (scratch.fwd.rule names the rule), or -1 to let the packet pass without a flow. */
+/* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns 0 to go on with
+ * it, a drop reason (scratch.fwd.rule names the rule), or -1 to let the packet pass without a
+ * flow. */
 __noinline int flow_begin(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
@@ -108,7 +110,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
 			w->own = 1;
 	}
-	/* What the host's own processes get is not judged without host endpoints; what the stack routes on is. */
+	/* What the host's own processes get is not judged without host endpoints; what the stack routes
+	 * on is. */
 	if (from_outside && !(w->own && !(s->flags & SET_HOSTS) && p->hook == HOOK_FROM_UPLINK && b && b->kind == ADDR_HOST)) {
 		ret = !a && !svc && source_outside(w) ? DROP_NONE : source_judge(skb);
 		if (ret) {

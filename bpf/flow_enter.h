@@ -30,7 +30,8 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 		w->rev.action = ACT_PASS;
 		return DROP_NONE;
 	}
-	/* The stack routes the answers of the host; but those that it routes to weir0 need the way from there. */
+	/* The stack routes the answers of the host; but those that it routes to weir0 need the way from
+	 * there. */
 	if (w->own && !route_find(&p->key.saddr)) {
 		a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
 		if (!a || a->kind != ADDR_POD) {
@@ -77,8 +78,9 @@ static __always_inline void flow_rewrites(struct scratch *w, const struct pkt *p
 	w->rev.flags |= FLOW_REWRITE;
 }
 
-/* Enters the reply key, which was free when the port was chosen. Returns -1 when it went to another flow since: two that share a source port
- * may begin on two CPUs at once, and the answers of both would be taken for those of one. */
+/* Enters the reply key, which was free when the port was chosen. Returns -1 when it went to another
+ * flow since: two that share a source port may begin on two CPUs at once, and the answers of both
+ * would be taken for those of one. */
 static __always_inline int flow_claim(struct scratch *w, void *table)
 {
 	if (table != &weir_flows && w->stale)
@@ -91,7 +93,8 @@ static __always_inline int flow_claim(struct scratch *w, void *table)
 	return 0;
 }
 
-/* Enters both keys of a new flow, with another source port where the chosen one is gone. Returns 0 or the reason to drop. */
+/* Enters both keys of a new flow, with another source port where the chosen one is gone. Returns 0
+ * or the reason to drop. */
 __noinline int flow_write(int established)
 {
 	struct scratch *w = scratch_get();
@@ -112,7 +115,8 @@ __noinline int flow_write(int established)
 	return DROP_NONE;
 }
 
-/* Ends what flow_begin began, once it is known where the packet goes: ports, the way back, the entries. Returns 0 or the reason to drop. */
+/* Ends what flow_begin began, once it is known where the packet goes: ports, the way back, the
+ * entries. Returns 0 or the reason to drop. */
 __noinline int flow_enter(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
@@ -156,8 +160,8 @@ __noinline int flow_enter(struct __sk_buff *skb)
 		flow_watch(&w->fwd, &w->via);
 	if (!p->missed)
 		flow_forget(p, w);
-	/* What the node's own processes ask of Services cannot be forged from outside; and the answers are found by the one look-up that traffic
-	 * of the host is spared no less. */
+	/* What the node's own processes ask of Services cannot be forged from outside; and the answers
+	 * are found by the one look-up that traffic of the host is spared no less. */
 	return flow_write(p->hook == HOOK_TO_UPLINK && (w->fwd.svc.proto || !(s->flags & SET_HOSTS)));
 }
 

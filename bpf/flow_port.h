@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* flow_port.h: source ports: the reply key of a new flow must be free, and a pod has its share of ports
- * (snat.h). */
+/* flow_port.h: source ports: the reply key of a new flow must be free, and a pod has its share of
+ * ports (snat.h). */
 #ifndef WEIR_FLOW_PORT_H
 #define WEIR_FLOW_PORT_H
 
@@ -15,8 +15,8 @@
 #include "reasons.h"
 #include "flow_table.h"
 
-/* May scratch.fwd take the reply key scratch.rkey, because it is free, or its own already? scratch.own_port says whether it belongs to a flow of the
- * same sender that is not established. */
+/* May scratch.fwd take the reply key scratch.rkey, because it is free, or its own already?
+ * scratch.own_port says whether it belongs to a flow of the same sender that is not established. */
 __noinline int flow_reply_free(__u32 now)
 {
 	struct flow_value *half_open, *f;
@@ -38,7 +38,8 @@ __noinline int flow_reply_free(__u32 now)
 	return flow_leads_back(f, &w->pkt);
 }
 
-/* Ends the half-open flow that has the reply key scratch.rkey: its port goes to a newer flow of the same sender. */
+/* Ends the half-open flow that has the reply key scratch.rkey: its port goes to a newer flow of the
+ * same sender. */
 static __noinline int flow_replace(void)
 {
 	struct scratch *w = scratch_get();
@@ -55,7 +56,8 @@ static __noinline int flow_replace(void)
 	return 1;
 }
 
-/* Makes port the source port of scratch.fwd; of an ICMP query it is the identifier, which is in both. */
+/* Makes port the source port of scratch.fwd; of an ICMP query it is the identifier, which is in
+ * both. */
 static __always_inline void flow_set_port(struct scratch *w, __u16 port)
 {
 	__u16 apart = bpf_ntohs(w->pkt.key.dport) - bpf_ntohs(w->pkt.key.sport);
@@ -66,7 +68,8 @@ static __always_inline void flow_set_port(struct scratch *w, __u16 port)
 		w->rkey.sport = w->fwd.dport = bpf_htons((__u16)(port + apart));
 }
 
-/* Looks at the port of the try i, and returns whether it is free. Else it notes whether a flow of the same sender has it that would be replaced first. */
+/* Looks at the port of the try i, and returns whether it is free. Else it notes whether a flow of
+ * the same sender has it that would be replaced first. */
 __noinline int flow_try_port(__u32 i, __u32 now)
 {
 	struct scratch *w = scratch_get();
@@ -83,8 +86,9 @@ __noinline int flow_try_port(__u32 i, __u32 now)
 	return 0;
 }
 
-/* Sets w->fwd's source port so that the reply key is unique, and w->rkey. A pod that has used up the ports that it may have takes that of the flow of its own,
- * among those looked at, that is not established and was used least recently. */
+/* Sets w->fwd's source port so that the reply key is unique, and w->rkey. A pod that has used up
+ * the ports that it may have takes that of the flow of its own, among those looked at, that is not
+ * established and was used least recently. */
 __noinline int flow_pick_port(int must_change)
 {
 	struct scratch *w = scratch_get();

@@ -17,7 +17,8 @@
 #include "reasons.h"
 #include "flow_table.h"
 
-/* A flow judged in an older epoch. 0 = goes on, -1 = begins anew, else the reason to drop (w->fwd.rule). */
+/* A flow judged in an older epoch. 0 = goes on, -1 = begins anew, else the reason to drop
+ * (w->fwd.rule). */
 static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
 	struct scratch *w = scratch_get();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* flow_state.h: what packets of an open flow change in its entries: half open to established, answered,
- * closing. */
+/* flow_state.h: what packets of an open flow change in its entries: half open to established,
+ * answered, closing. */
 #ifndef WEIR_FLOW_STATE_H
 #define WEIR_FLOW_STATE_H
 
@@ -14,8 +14,8 @@
 #include "flow_table.h"
 #include "flow_balance.h"
 
-/* Does the packet prove that both ends of the half-open flow f want it? Whoever forges a source does not get the answer,
- * and so does not go on after it. */
+/* Does the packet prove that both ends of the half-open flow f want it? Whoever forges a source
+ * does not get the answer, and so does not go on after it. */
 static __always_inline int flow_proven(struct pkt *p, struct flow_value *f, struct scratch *w)
 {
 	struct flow_value *other;
@@ -32,7 +32,8 @@ static __always_inline int flow_proven(struct pkt *p, struct flow_value *f, stru
 	return 0;
 }
 
-/* Moves both entries of a half-open flow to the established ones. f is the entry of this direction. */
+/* Moves both entries of a half-open flow to the established ones. f is the entry of this
+ * direction. */
 static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 {
 	struct scratch *w = scratch_get();

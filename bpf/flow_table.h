@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* flow_table.h: what an entry of the tables of flows means: its time-out, its direction, the key of the
- * entry of the other direction. */
+/* flow_table.h: what an entry of the tables of flows means: its time-out, its direction, the key of
+ * the entry of the other direction. */
 #ifndef WEIR_FLOW_TABLE_H
 #define WEIR_FLOW_TABLE_H
 
@@ -50,7 +50,8 @@ static __always_inline void flow_partner(struct flow_key *k, const struct flow_v
 	k->pad[0] = k->pad[1] = k->pad[2] = 0;
 }
 
-/* Does the packet come from a pod, and from the one that the flow's packets come from; or neither does? */
+/* Does the packet come from a pod, and from the one that the flow's packets come from; or neither
+ * does? */
 static __always_inline int flow_enters(const struct flow_value *f, const struct pkt *p, __u32 ifindex)
 {
 	if (p->hook == HOOK_FROM_WORKLOAD)
@@ -58,7 +59,8 @@ static __always_inline int flow_enters(const struct flow_value *f, const struct 
 	return f->from != FROM_POD;
 }
 
-/* Is f the entry of the other direction of the flow of p's key? The key may have gone to another flow since. */
+/* Is f the entry of the other direction of the flow of p's key? The key may have gone to another
+ * flow since. */
 static __always_inline int flow_leads_back(const struct flow_value *f, const struct pkt *p)
 {
 	return addr_same(&f->saddr, &p->key.daddr) && addr_same(&f->daddr, &p->key.saddr) && f->sport == p->key.dport &&

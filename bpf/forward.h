@@ -34,7 +34,8 @@ static __always_inline void forward_mark(struct __sk_buff *skb, __u32 mark)
 	skb->mark = (skb->mark & ~MARK_MASK) | mark;
 }
 
-/* TTL (which is more than 1) and the Ethernet addresses of a pod's interface, in one look at the header. */
+/* TTL (which is more than 1) and the Ethernet addresses of a pod's interface, in one look at the
+ * header. */
 static __always_inline int forward_headers(struct __sk_buff *skb, int ttl, const __u8 *mac)
 {
 	struct ethhdr *eth = (void *)(long)skb->data;
@@ -98,15 +99,16 @@ static __always_inline int forward_rewrite(struct __sk_buff *skb, struct pkt *p,
 	return f->flags & FLOW_REWRITE ? nat_rewrite(skb, p, f) : DROP_NONE;
 }
 
-/* Can the host's stack do the fragmenting? What goes into the tunnel is fragmented outside of it, by the stack too. */
+/* Can the host's stack do the fragmenting? What goes into the tunnel is fragmented outside of it,
+ * by the stack too. */
 static __always_inline int forward_can_fragment(const struct pkt *p, const struct flow_value *f, const struct settings *s)
 {
 	return p->l4 != L4_ERROR && p->hook != HOOK_TO_UPLINK && p->hook != HOOK_TO_WORKLOAD && s->host_ifindex &&
 	       (f->action == ACT_NEIGH || f->action == ACT_LOCAL) && !(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON));
 }
 
-/* Translates the packet and leaves the rest to the host's stack, which routes and fragments it. The mark lets it pass the
- * programs that it meets then. */
+/* Translates the packet and leaves the rest to the host's stack, which routes and fragments it. The
+ * mark lets it pass the programs that it meets then. */
 static __always_inline int forward_fragmented(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
 {
 	int ret = forward_rewrite(skb, p, f);
@@ -160,9 +162,10 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 	}
 	if (!host && (s->flags & SET_APART) && (f->flags & FLOW_REWRITE))
 		forward_mark(skb, MARK_SEEN);
-	/* An answer that a host process gets from the Service's address: it comes in by weir0, where reverse-path
-	 * checks expect it. A pod's interface has no address of its own: even loose checks fail there. What has the pod's own
-	 * address comes in by its interface, and is expected nowhere else. */
+	/* An answer that a host process gets from the Service's address: it comes in by weir0, where
+	 * reverse-path checks expect it. A pod's interface has no address of its own: even loose checks
+	 * fail there. What has the pod's own address comes in by its interface, and is expected nowhere
+	 * else. */
 	if ((f->flags & (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST)) == (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST) &&
 	    !host && s->host_ifindex && !(p->hook == HOOK_FROM_WORKLOAD && addr_same(&f->saddr, &p->key.saddr)))
 		return forward_to_host(skb, s);

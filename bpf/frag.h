@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* frag.h: IP fragments. Only the first one has ports: it notes them under (source, destination, identification, and protocol
- * where all tell it), and the others take them from there. One that comes before its first is kept, and sent again, to the hook
- * where it came in, right after the first has gone on.
+/* frag.h: IP fragments. Only the first one has ports: it notes them under (source, destination,
+ * identification, and protocol where all tell it), and the others take them from there. One that
+ * comes before its first is kept, and sent again, to the hook where it came in, right after the
+ * first has gone on.
  *
- * What is kept lies in rings of FRAG_SLOTS slots. A ring belongs to a pod's interface, or to sources of the network, by
- * hash: whoever sends many fragments without a first overwrites his own ring, and no one of the network that of
- * a pod. */
+ * What is kept lies in rings of FRAG_SLOTS slots. A ring belongs to a pod's interface, or to
+ * sources of the network, by hash: whoever sends many fragments without a first overwrites his own
+ * ring, and no one of the network that of a pod. */
 #ifndef WEIR_FRAG_H
 #define WEIR_FRAG_H
 
@@ -28,7 +29,8 @@ struct frag_saved {
 };
 MAP(weir_frag_saved, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct frag_saved, 1, 0);
 
-/* Drops a fragment that is not carried where it could reach a pod; elsewhere it is left to the stack. */
+/* Drops a fragment that is not carried where it could reach a pod; elsewhere it is left to the
+ * stack. */
 __noinline int frag_refuse(struct __sk_buff *skb, __u32 reason)
 {
 	struct settings *s = settings_get();
@@ -54,8 +56,8 @@ __noinline int frag_refuse(struct __sk_buff *skb, __u32 reason)
 	return forward_pass(skb);
 }
 
-/* Looks at the fragment in scratch.pkt: fills scratch.frag and .fkey. Returns -1 for one that nobody sends in
- * good faith (RFC 1858, 3128, 791). */
+/* Looks at the fragment in scratch.pkt: fills scratch.frag and .fkey. Returns -1 for one that
+ * nobody sends in good faith (RFC 1858, 3128, 791). */
 __noinline int frag_look(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
@@ -116,8 +118,8 @@ static __always_inline struct frag_slot *frag_slot(__u32 ring, __u32 at)
 	return bpf_map_lookup_elem(&weir_frag_slots, &index);
 }
 
-/* The bytes in one slot of a frame that has `left` bytes, at least one, from there on. Linux 6.1 does not conclude from a comparison with 0 that a
- * length is at least 1. */
+/* The bytes in one slot of a frame that has `left` bytes, at least one, from there on. Linux 6.1
+ * does not conclude from a comparison with 0 that a length is at least 1. */
 static __always_inline __u64 frag_part(__u64 left)
 {
 	__u64 last = left - 1;
@@ -188,7 +190,8 @@ static __always_inline int frag_keep(struct __sk_buff *skb)
 		if (i < parts && frag_store(skb, ring, at + i, i))
 			return -1;
 	}
-	/* With the lock in frag_release: either that sees this fragment, or we the note that it follows. */
+	/* With the lock in frag_release: either that sees this fragment, or we the note that it
+	 * follows. */
 	bpf_spin_lock(&r->lock);
 	r->seen = now;
 	bpf_spin_unlock(&r->lock);
@@ -215,8 +218,9 @@ static __always_inline void frag_free(struct frag_slot *slot)
 	bpf_spin_unlock(&slot->lock);
 }
 
-/* Sends the frame that begins in the slot at `at` again, when it waits for scratch.fkey. skb is what carries
- * it, and counts it; skb was written over when scratch.frag.dirty is set. Returns 0, or -1 = skb could not take it. */
+/* Sends the frame that begins in the slot at `at` again, when it waits for scratch.fkey. skb is
+ * what carries it, and counts it; skb was written over when scratch.frag.dirty is set. Returns 0,
+ * or -1 = skb could not take it. */
 __noinline int frag_send(struct __sk_buff *skb, __u32 ring, __u32 at)
 {
 	struct scratch *w = scratch_get();
@@ -262,9 +266,9 @@ __noinline int frag_send(struct __sk_buff *skb, __u32 ring, __u32 at)
 	return 0;
 }
 
-/* Sends again what waits for scratch.fkey, from the hook's interface. skb is the first fragment, as it goes on;
- * it looks the same afterwards. Returns -1 when skb is spoilt. What the loop changes lies in the scratch map: Linux 6.1 follows each
- * value of a register through each of its turns. */
+/* Sends again what waits for scratch.fkey, from the hook's interface. skb is the first fragment, as
+ * it goes on; it looks the same afterwards. Returns -1 when skb is spoilt. What the loop changes
+ * lies in the scratch map: Linux 6.1 follows each value of a register through each of its turns. */
 __noinline int frag_release(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
@@ -350,8 +354,8 @@ __noinline int frag_wait(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
-/* The first fragment went on, by a flow or without one: it is noted, and those that waited for it follow. Returns
- * the program's return code, `ret` unless the packet is spoilt. */
+/* The first fragment went on, by a flow or without one: it is noted, and those that waited for it
+ * follow. Returns the program's return code, `ret` unless the packet is spoilt. */
 __noinline int frag_first(struct __sk_buff *skb, int ret)
 {
 	struct scratch *w = scratch_get();

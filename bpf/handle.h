@@ -32,7 +32,8 @@
 #include "resolve.h"
 #include "untracked.h"
 
-/* The programs for IPv4 are what is attached: they call those for IPv6, which are loaded when the node carries it. */
+/* The programs for IPv4 are what is attached: they call those for IPv6, which are loaded when the
+ * node carries it. */
 static __always_inline void handle_family(struct __sk_buff *skb, __u32 hook)
 {
 	if (WEIR_FAMILY == 4 && skb->protocol == bpf_htons(ETH_P_IPV6))
@@ -68,8 +69,8 @@ static __always_inline int handle_forward(struct __sk_buff *skb, struct scratch 
 	return handle_send(skb);
 }
 
-/* An ICMP error, in scratch.pkt, about no flow that is known. It begins none: what the node itself reports goes on, and no pod
- * sends or gets one. */
+/* An ICMP error, in scratch.pkt, about no flow that is known. It begins none: what the node itself
+ * reports goes on, and no pod sends or gets one. */
 __noinline int handle_stray(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
@@ -104,8 +105,9 @@ __noinline int handle_stray(struct __sk_buff *skb)
 	return handle_send(skb);
 }
 
-/* An ICMP error about a flow that is known: may it come from where it says? From outside it may bear an address of this node's
- * or of a pod here only as the other end of the flow does: so answers come from the node that has the backend. */
+/* An ICMP error about a flow that is known: may it come from where it says? From outside it may
+ * bear an address of this node's or of a pod here only as the other end of the flow does: so
+ * answers come from the node that has the backend. */
 static __always_inline int handle_error_spoofed(struct __sk_buff *skb, const struct pkt *p)
 {
 	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &p->saddr);
@@ -142,7 +144,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	if (f && !flow_enters(f, p, skb->ifindex))
 		f = NULL;
 	if (f && (f->state & STATE_CLOSING) && (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
-		/* The new connection is the other data plane's: this is not to meet its packets. A RST anybody may forge. */
+		/* The new connection is the other data plane's: this is not to meet its packets. A RST
+		 * anybody may forge. */
 		if ((s->flags & SET_HAND_OVER) && !(f->state & STATE_RESET))
 			flow_end(p, f);
 		f = NULL;
@@ -206,7 +209,8 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	return handle_forward(skb, w, f);
 }
 
-/* Traffic of the host's own that no Service and no flow can concern: neither port is one of ours. */
+/* Traffic of the host's own that no Service and no flow can concern: neither port is one of
+ * ours. */
 static __always_inline int handle_is_foreign(struct __sk_buff *skb, struct pkt *p, const struct settings *s)
 {
 	struct addr_value *a, *b;
@@ -284,7 +288,8 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 	return handle_forward(skb, w, f);
 }
 
-/* A fragment, for the packet in scratch.pkt. -1 = it is a first one, and to be treated as a whole packet. */
+/* A fragment, for the packet in scratch.pkt. -1 = it is a first one, and to be treated as a whole
+ * packet. */
 __noinline int handle_fragment(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
@@ -299,8 +304,8 @@ __noinline int handle_fragment(struct __sk_buff *skb)
 	return w->frag.begin ? handle_later(skb) : -1;
 }
 
-/* What host endpoints say by itself of scratch.pkt. Not in handle_slow: the stack is too small. Returns 1 = it was
- * dropped. */
+/* What host endpoints say by itself of scratch.pkt. Not in handle_slow: the stack is too small.
+ * Returns 1 = it was dropped. */
 static __always_inline int handle_arrival(struct __sk_buff *skb, __u8 hook)
 {
 	struct settings *s;
@@ -316,7 +321,8 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, __u8
 {
 	if (parsed == PARSED_OTHER) {
 		handle_family(skb, p->hook);
-		/* A link outlives the map of IPv6's programs where pins are removed. The filter behind it has them without that map. */
+		/* A link outlives the map of IPv6's programs where pins are removed. The filter behind it
+		 * has them without that map. */
 		if (WEIR_FAMILY == 4 && p->hook == HOOK_TO_WORKLOAD) {
 			forward_pass(skb);
 			return TC_ACT_UNSPEC;
@@ -388,8 +394,9 @@ static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p, __u
 	return handle_slow(skb);
 }
 
-/* What host endpoints say by itself of a packet that has a flow: where XDP did not say it, this asks. The flow may have begun elsewhere, or in
- * the other direction: it tells nothing of that. Returns 1 = it was dropped. */
+/* What host endpoints say by itself of a packet that has a flow: where XDP did not say it, this
+ * asks. The flow may have begun elsewhere, or in the other direction: it tells nothing of that.
+ * Returns 1 = it was dropped. */
 static __always_inline int handle_known_arrival(struct __sk_buff *skb, struct pkt *p)
 {
 	struct scratch *w = scratch_get();

@@ -25,7 +25,8 @@ int weir_to_uplink(struct __sk_buff *skb)
 	return handle_packet(skb, HOOK_TO_UPLINK, NULL);
 }
 
-/* In its place where host endpoints judge each packet by itself. What begins in this node is judged also when its programs sent it on. */
+/* In its place where host endpoints judge each packet by itself. What begins in this node is judged
+ * also when its programs sent it on. */
 SEC("tc")
 int weir_to_uplink_each(struct __sk_buff *skb)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* hosts.h: what host endpoints judge. docs/design/datapath.md, "Host endpoints", says what and why. Nothing of this is called while
- * SET_HOSTS and SET_TO_HOST_DROP are off. */
+/* hosts.h: what host endpoints judge. docs/design/datapath.md, "Host endpoints", says what and why.
+ * Nothing of this is called while SET_HOSTS and SET_TO_HOST_DROP are off. */
 #ifndef WEIR_HOSTS_H
 #define WEIR_HOSTS_H
 
@@ -19,8 +19,9 @@ enum host_own {
 	HOST_OWN_DST = 2,
 };
 
-/* What the kernel's routes say of one end of the flow scratch.judged, enum host_own: the interface by which they lead on, -1 by one
- * that is not told, 0 = the node keeps what is for it: it is the node's own, or nobody's. */
+/* What the kernel's routes say of one end of the flow scratch.judged, enum host_own: the interface
+ * by which they lead on, -1 by one that is not told, 0 = the node keeps what is for it: it is the
+ * node's own, or nobody's. */
 __noinline int host_leads(struct __sk_buff *skb, __u32 which)
 {
 	struct bpf_fib_lookup fib = {};
@@ -47,8 +48,9 @@ static __always_inline __u8 host_kind(const ip_addr *addr)
 	return a ? a->kind : ADDR_NONE;
 }
 
-/* Finds out which ends of the flow scratch.judged are the node, and by which interface one leaves that the stack sends on; its
- * original direction comes into the node by the interface `in` and leaves it by `out`, 0 = by none that is known. Returns `out`. */
+/* Finds out which ends of the flow scratch.judged are the node, and by which interface one leaves
+ * that the stack sends on; its original direction comes into the node by the interface `in` and
+ * leaves it by `out`, 0 = by none that is known. Returns `out`. */
 __noinline int host_passage(struct __sk_buff *skb, __u32 in, __u32 out)
 {
 	struct scratch *w = scratch_get();
@@ -76,8 +78,8 @@ __noinline int host_passage(struct __sk_buff *skb, __u32 in, __u32 out)
 
 #define HOST_SLOT_PRE_DNAT 2 /* of judged.host_asked */
 
-/* Does a set of the host endpoint of an interface deny the flow scratch.judged? scratch.rule becomes the rule that decided, when
- * one was asked. */
+/* Does a set of the host endpoint of an interface deny the flow scratch.judged? scratch.rule
+ * becomes the rule that decided, when one was asked. */
 __noinline int host_denies(__u32 ifindex, __u32 which, __u8 proto, __be16 dport)
 {
 	struct host_key key = { .ifindex = ifindex, .family = WEIR_FAMILY };
@@ -116,8 +118,10 @@ __noinline int host_denies(__u32 ifindex, __u32 which, __u8 proto, __be16 dport)
 	return denied;
 }
 
-/* Judges the flow scratch.judged, of which host_passage has looked at the ends. Its original direction comes into the node by the
- * interface `in` and leaves it by `out`; 0 = it begins or ends in the node. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
+/* Judges the flow scratch.judged, of which host_passage has looked at the ends. Its original
+ * direction comes into the node by the interface `in` and leaves it by `out`; 0 = it begins or ends
+ * in the node. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 =
+ * none. */
 __noinline int host_flow(__u32 in, __u32 out, __u8 proto, __be16 sport, __be16 dport)
 {
 	struct scratch *w = scratch_get();
@@ -171,13 +175,15 @@ static __always_inline __u32 host_there(const struct __sk_buff *skb, const struc
 	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex ? skb->ifindex : 0;
 }
 
-/* Is the packet of a flow that the stack sends on, where it leaves? It was judged where it came in. */
+/* Is the packet of a flow that the stack sends on, where it leaves? It was judged where it came
+ * in. */
 static __always_inline int host_passes(const struct pkt *p, const struct flow_value *f)
 {
 	return p->hook == HOOK_TO_UPLINK && f->action == ACT_PASS && f->ifindex;
 }
 
-/* The tunnel's outer packets between nodes are no host endpoint's to judge. a and b are what is known of both ends. */
+/* The tunnel's outer packets between nodes are no host endpoint's to judge. a and b are what is
+ * known of both ends. */
 static __always_inline int host_is_tunnel(const struct pkt *p, const struct settings *s, const struct addr_value *a,
 					  const struct addr_value *b)
 {
@@ -185,7 +191,8 @@ static __always_inline int host_is_tunnel(const struct pkt *p, const struct sett
 	       ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) || (a->kind == ADDR_HOST && b->kind == ADDR_NODE));
 }
 
-/* Would a packet of scratch.judged's addresses reach the host past its endpoints? What hides from policy must not. */
+/* Would a packet of scratch.judged's addresses reach the host past its endpoints? What hides from
+ * policy must not. */
 __noinline int host_guards(struct __sk_buff *skb, __u32 hook)
 {
 	struct settings *s = settings_get();
@@ -243,8 +250,9 @@ __noinline int host_arrives(struct __sk_buff *skb)
 	return host_arrival(skb);
 }
 
-/* Judges the flow that begins, scratch.fwd, whose way is known. Returns 0, the reason to drop, or -1: the packet passes without a
- * flow. A connection of the host that is older than the endpoint may show itself by a packet of either direction. */
+/* Judges the flow that begins, scratch.fwd, whose way is known. Returns 0, the reason to drop, or
+ * -1: the packet passes without a flow. A connection of the host that is older than the endpoint
+ * may show itself by a packet of either direction. */
 __noinline int host_begin(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
@@ -284,7 +292,8 @@ __noinline int host_begin(struct __sk_buff *skb)
 		w->judged.own = (own & HOST_OWN_SRC ? HOST_OWN_DST : 0) | (own & HOST_OWN_DST ? HOST_OWN_SRC : 0);
 		if (!host_flow(there, here, p->key.proto, p->key.dport, p->key.sport))
 			return -1;
-		/* The event is about the packet's own direction, what was said before its destination changed among it. */
+		/* The event is about the packet's own direction, what was said before its destination
+		 * changed among it. */
 		w->judged.host_asked[0] = w->judged.host_asked[1] = 0;
 		w->judged.src = p->key.saddr;
 		w->judged.dst = p->key.daddr;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* ip4.h: what is particular to IPv4 (RFC 791, 792) in reading, changing and making packets. ip6.h has the same
- * functions for IPv6; ip.h chooses. */
+/* ip4.h: what is particular to IPv4 (RFC 791, 792) in reading, changing and making packets. ip6.h
+ * has the same functions for IPv6; ip.h chooses. */
 #ifndef WEIR_IP4_H
 #define WEIR_IP4_H
 
@@ -32,8 +32,8 @@ static __always_inline int ip_is_error(__u8 type)
 	return type == 3 || type == 11 || type == 12; /* unreachable, time exceeded, parameter problem */
 }
 
-/* Queries by an identifier that answers repeat (RFC 792, 950): echo, timestamp, information, address mask. The number of an answer
- * is the next one, of an echo's 0. */
+/* Queries by an identifier that answers repeat (RFC 792, 950): echo, timestamp, information,
+ * address mask. The number of an answer is the next one, of an echo's 0. */
 #define IP_QUERIES (1u << IP_ECHO | 1u << 13 | 1u << 15 | 1u << 17)
 #define IP_ANSWERS (1u << IP_ECHO_REPLY | 1u << 14 | 1u << 16 | 1u << 18)
 
@@ -55,7 +55,8 @@ static __always_inline __u32 ip_answer(__u32 query)
 	return query == IP_ECHO ? IP_ECHO_REPLY : query + 1;
 }
 
-/* Reads the header: addresses, protocol, hops; *l4 = where the upper layer begins in the frame, *len = its bytes. */
+/* Reads the header: addresses, protocol, hops; *l4 = where the upper layer begins in the frame,
+ * *len = its bytes. */
 static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 *l4, __u32 *len)
 {
 	struct ethhdr *eth;
@@ -102,8 +103,8 @@ static __always_inline int ip_is_link(__u8 type)
 	return 0;
 }
 
-/* Reads the header at `ip` of a frame of so many bytes before there is an skb, as ip_parse does. -1 = it is no packet that all is plain
- * of: ip_parse says what it is. */
+/* Reads the header at `ip` of a frame of so many bytes before there is an skb, as ip_parse does. -1
+ * = it is no packet that all is plain of: ip_parse says what it is. */
 static __always_inline int ip_plain(struct xdp_md *ctx, const ip_head *ip, __u32 frame, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4,
 				    __u32 *len)
 {
@@ -138,7 +139,8 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 	return 0;
 }
 
-/* Reads the header at off that an ICMP error, which ends at `end`, quotes: *l4 = where its upper layer begins. 0 on success. */
+/* Reads the header at off that an ICMP error, which ends at `end`, quotes: *l4 = where its upper
+ * layer begins. 0 on success. */
 static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, __u32 end, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
 {
 	struct {
@@ -186,7 +188,8 @@ static __always_inline int ip_csum_pseudo(struct __sk_buff *skb, __u32 off, __u3
 	return bpf_l4_csum_replace(skb, off, 0, diff, BPF_F_PSEUDO_HDR | flags);
 }
 
-/* Addresses changed by diff, folded, in a packet whose upper layer covers none: the header's checksum makes up for it. */
+/* Addresses changed by diff, folded, in a packet whose upper layer covers none: the header's
+ * checksum makes up for it. */
 static __always_inline void ip_unsummed(struct __sk_buff *skb, __u32 diff) {}
 
 /* What the ICMP checksum changes by where addresses change by diff: it does not cover them. */
@@ -195,14 +198,15 @@ static __always_inline __u32 ip_icmp_diff(__u32 diff)
 	return 0;
 }
 
-/* What an ICMP error's checksum changes by where the addresses of the header that it quotes change by diff: that header's
- * own checksum is mended, so that its words together add nothing. */
+/* What an ICMP error's checksum changes by where the addresses of the header that it quotes change
+ * by diff: that header's own checksum is mended, so that its words together add nothing. */
 static __always_inline __u32 ip_quoted_diff(__u32 diff)
 {
 	return 0;
 }
 
-/* The outer source of a packet that came out of the tunnel; the helper gives IPv4 in host byte order. */
+/* The outer source of a packet that came out of the tunnel; the helper gives IPv4 in host byte
+ * order. */
 static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_key *key)
 {
 	src->w[0] = bpf_htonl(key->remote_ipv4);
@@ -235,7 +239,8 @@ static __always_inline __u32 ip_bytes(const ip_head *ip)
 	return bpf_ntohs(ip->tot_len);
 }
 
-/* The type of service of an answer to the packet: its own, with precedence 6 (RFC 1812 section 4.3.2.5). */
+/* The type of service of an answer to the packet: its own, with precedence 6 (RFC 1812 section
+ * 4.3.2.5). */
 static __always_inline __u8 ip_answer_tos(const ip_head *ip)
 {
 	return (ip->tos & 0x1e) | 0xc0;

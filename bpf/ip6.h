@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* ip6.h: what is particular to IPv6 (RFC 8200, 4443, 4861) in reading, changing and making packets. The functions are
- * those of ip4.h. */
+/* ip6.h: what is particular to IPv6 (RFC 8200, 4443, 4861) in reading, changing and making packets.
+ * The functions are those of ip4.h. */
 #ifndef WEIR_IP6_H
 #define WEIR_IP6_H
 
@@ -39,7 +39,8 @@ static __always_inline int ip_is_error(__u8 type)
 	return type >= 1 && type <= 4; /* unreachable, packet too big, time exceeded, parameter problem */
 }
 
-/* The type of the query that a message of this type is, or answers; 0 = neither. Information queries (RFC 4620) have no identifier. */
+/* The type of the query that a message of this type is, or answers; 0 = neither. Information
+ * queries (RFC 4620) have no identifier. */
 static __always_inline __u32 ip_query(__u8 type)
 {
 	return type == IP_ECHO || type == IP_ECHO_REPLY ? IP_ECHO : 0;
@@ -51,9 +52,9 @@ static __always_inline __u32 ip_answer(__u32 query)
 	return query + 1;
 }
 
-/* Finds the upper layer of a packet that ends at `end`: on entry *off and *proto are what follows the fixed header. A chain that
- * is cut or too long, a routing header that has segments left or is of type 0 (RFC 5095), and a second fragment header hide
- * what would have to be judged. */
+/* Finds the upper layer of a packet that ends at `end`: on entry *off and *proto are what follows
+ * the fixed header. A chain that is cut or too long, a routing header that has segments left or is
+ * of type 0 (RFC 5095), and a second fragment header hide what would have to be judged. */
 static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 end, __u8 *proto, __u16 *frag_at)
 {
 	__u32 start = *off;
@@ -89,8 +90,9 @@ static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 en
 	return PARSED_HIDDEN;
 }
 
-/* Neighbour discovery, and reports of multicast listeners. What a router alone says is not taken from just anybody:
- * PARSED_CAST. Discovery counts only on the link itself (hop limit 255); what a pod could send beyond is judged. */
+/* Neighbour discovery, and reports of multicast listeners. What a router alone says is not taken
+ * from just anybody: PARSED_CAST. Discovery counts only on the link itself (hop limit 255); what a
+ * pod could send beyond is judged. */
 static __always_inline int ip6_link(struct __sk_buff *skb, const struct pkt *p, __u32 l4, int cast)
 {
 	__u8 type;
@@ -241,7 +243,8 @@ static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, __u32 end
 	return ip6_upper(skb, l4, end, proto, &frag_at) == PARSED_OK ? 0 : -1;
 }
 
-/* One hop less, of more than one. No checksum of the header makes up for it in what a device summed. */
+/* One hop less, of more than one. No checksum of the header makes up for it in what a device
+ * summed. */
 static __always_inline void ip_hop(struct __sk_buff *skb, ip_head *ip)
 {
 	ip->hop_limit--;
@@ -258,13 +261,15 @@ static __always_inline int ip_csum_pseudo(struct __sk_buff *skb, __u32 off, __u3
 {
 	if (bpf_l4_csum_replace(skb, off, 0, diff, BPF_F_PSEUDO_HDR | flags))
 		return -1;
-	/* The helper takes for granted that a header's checksum changes too, as IPv4's does, and corrects the sum over the
-	 * packet that a device may have given. Here addresses and checksum together leave that as it was. */
+	/* The helper takes for granted that a header's checksum changes too, as IPv4's does, and
+	 * corrects the sum over the packet that a device may have given. Here addresses and checksum
+	 * together leave that as it was. */
 	bpf_csum_update(skb, diff);
 	return 0;
 }
 
-/* Nothing in the packet makes up for addresses that change by diff, folded: so what a device summed is corrected. */
+/* Nothing in the packet makes up for addresses that change by diff, folded: so what a device summed
+ * is corrected. */
 static __always_inline void ip_unsummed(struct __sk_buff *skb, __u32 diff)
 {
 	bpf_csum_update(skb, diff);
@@ -285,7 +290,8 @@ static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_k
 	addr_load(src, key->remote_ipv6);
 }
 
-/* An interface has several addresses, and the kernel may prefer one that other nodes do not know. */
+/* An interface has several addresses, and the kernel may prefer one that other nodes do not
+ * know. */
 static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node, const ip_addr *own)
 {
 	addr_store(key->remote_ipv6, node);
@@ -333,13 +339,15 @@ static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *d
 	return sum;
 }
 
-/* How much of the packet a later fragment surely does not hold. It does not tell the protocol, and the first one may end early. */
+/* How much of the packet a later fragment surely does not hold. It does not tell the protocol, and
+ * the first one may end early. */
 static __always_inline __u32 ip_frag_head(__u8 proto)
 {
 	return 0;
 }
 
-/* The protocol of the fragment, if it is one that all fragments of a packet tell. Only the first does (RFC 8200 section 4.5). */
+/* The protocol of the fragment, if it is one that all fragments of a packet tell. Only the first
+ * does (RFC 8200 section 4.5). */
 static __always_inline __u8 ip_frag_proto(__u8 proto)
 {
 	return 0;

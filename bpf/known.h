@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* known.h: whether a packet answers, or goes on with, a connection that a process of this node has open. */
+/* known.h: whether a packet answers, or goes on with, a connection that a process of this node has
+ * open. */
 #ifndef WEIR_KNOWN_H
 #define WEIR_KNOWN_H
 
@@ -17,7 +18,8 @@ enum known {
 
 #define SOCKET_LISTENS 10 /* TCP_LISTEN of the kernel */
 
-/* Which socket of this network namespace has the connection of a TCP packet that came in: enum known. One that listens has none. */
+/* Which socket of this network namespace has the connection of a TCP packet that came in: enum
+ * known. One that listens has none. */
 static __always_inline int known_socket(void *ctx, const ip_addr *src, __be16 sport, const ip_addr *dst, __be16 dport)
 {
 	struct bpf_sock_tuple tuple = {};

@@ -11,7 +11,8 @@
 #include "maglev.h"
 #include "reasons.h"
 
-/* Is the port (network byte order) ruled out as one that `tcp_bit`, or its like for UDP or SCTP, stands for? */
+/* Is the port (network byte order) ruled out as one that `tcp_bit`, or its like for UDP or SCTP,
+ * stands for? */
 static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u8 proto, __u8 tcp_bit)
 {
 	__u32 at = (__u16)(port << 8 | port >> 8);
@@ -27,7 +28,8 @@ static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u
 				    proto == IPPROTO_SCTP ? tcp_bit << PORT_SCTP : tcp_bit));
 }
 
-/* The service that answers at (addr, port, proto); `at` is what weir_addrs says of addr, and decides on node ports. */
+/* The service that answers at (addr, port, proto); `at` is what weir_addrs says of addr, and
+ * decides on node ports. */
 static __always_inline struct svc_value *lb_find(const ip_addr *addr, __be16 port, __u8 proto, const struct addr_value *at,
 						 int *node_port)
 {
@@ -53,8 +55,8 @@ static __always_inline int lb_admits(const struct svc_value *v, const ip_addr *c
 	return !(v->flags & SVC_RESTRICTED) || bpf_map_lookup_elem(&weir_ranges, &key);
 }
 
-/* The list that traffic of this node's pods and processes chooses from; -1: another node's port, which is that
- * node's to judge. */
+/* The list that traffic of this node's pods and processes chooses from; -1: another node's port,
+ * which is that node's to judge. */
 static __always_inline int lb_scope_inside(const struct svc_value *v, __u8 kind, int node_port)
 {
 	if (!(v->flags & SVC_LOCAL))
@@ -74,7 +76,8 @@ static __always_inline __u8 *lb_lists(const struct svc_key *id, const struct bac
 	return bpf_map_lookup_elem(&weir_live, &key);
 }
 
-/* The keys that lb_choose looks by, one after the other: together they would take much of the stack. */
+/* The keys that lb_choose looks by, one after the other: together they would take much of the
+ * stack. */
 union lb_keys {
 	struct affinity_key client;
 	struct live_key live;
@@ -97,8 +100,8 @@ static __always_inline void lb_key_live(union lb_keys *k, const struct svc_key *
 	k->live.backend.port = b->port;
 }
 
-/* Chooses a backend of v from one of its lists, by the hash of the flow where the service wants that; 0 = the flow is not
- * known. Returns DROP_NONE or the reason why there is none. */
+/* Chooses a backend of v from one of its lists, by the hash of the flow where the service wants
+ * that; 0 = the flow is not known. Returns DROP_NONE or the reason why there is none. */
 static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct client *client, __u32 hash, struct backend *out)
 {
 	union lb_keys key;

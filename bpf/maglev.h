@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* maglev.h: consistent hashing: every node makes the same choice of a backend for a client's flow (Maglev, NSDI 2016,
- * section 3.4; user space computes the tables). */
+/* maglev.h: consistent hashing: every node makes the same choice of a backend for a client's flow
+ * (Maglev, NSDI 2016, section 3.4; user space computes the tables). */
 #ifndef WEIR_MAGLEV_H
 #define WEIR_MAGLEV_H
 
@@ -16,8 +16,9 @@ static __always_inline __u32 maglev_rotate(__u32 v, int by)
 	return v << by | v >> (32 - by);
 }
 
-/* The kernel's jhash (linux/jhash.h) of a client's address and, unless its port does not count, of that in a word of its own: what an expression
- * of nftables can compute, too. Never 0, which is the same slot as 1. */
+/* The kernel's jhash (linux/jhash.h) of a client's address and, unless its port does not count, of
+ * that in a word of its own: what an expression of nftables can compute, too. Never 0, which is the
+ * same slot as 1. */
 static __always_inline __u32 maglev_hash(const ip_addr *client, __be16 port, int affine)
 {
 	__u32 a = 0xdeadbeef + sizeof(*client) + (affine ? 0 : sizeof(__u32)) + MAGLEV_SEED;
@@ -47,7 +48,8 @@ static __always_inline __u32 maglev_hash(const ip_addr *client, __be16 port, int
 	return c ? c : 1;
 }
 
-/* The backend of a hash among all, or where this node alone may answer, if it is here. NULL: none. */
+/* The backend of a hash among all, or where this node alone may answer, if it is here. NULL:
+ * none. */
 static __always_inline struct backend *maglev_choose(const struct svc_value *v, __u8 scope, __u32 hash)
 {
 	void *table = bpf_map_lookup_elem(&weir_maglev, &v->id);

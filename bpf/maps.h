@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* maps.h: the maps, and the load-time constants. Sizes are defaults; user space sets them at load. */
+/* maps.h: the maps, and the load-time constants. Sizes are defaults; user space sets them at
+ * load. */
 #ifndef WEIR_MAPS_H
 #define WEIR_MAPS_H
 
@@ -7,14 +8,16 @@
 #include <bpf/bpf_helpers.h>
 #include "abi.h"
 
-/* 1 = write each decision to skb->cb, for tests: cb[0] 1 + action, or 0x100 + reason of a drop, 0x200 + reason of one that is answered; cb[1] ifindex;
- * cb[2] next hop; cb[3] rule. TRACE_KEPT for a fragment that waits; cb[4] how many of them were sent again. */
+/* 1 = write each decision to skb->cb, for tests: cb[0] 1 + action, or 0x100 + reason of a drop,
+ * 0x200 + reason of one that is answered; cb[1] ifindex; cb[2] next hop; cb[3] rule. TRACE_KEPT for
+ * a fragment that waits; cb[4] how many of them were sent again. */
 const volatile __u8 trace_enabled = 0;
 #define TRACE_KEPT 0x400
 /* 1 = bpf_set_retval exists (5.18), so that connect() can say ECONNREFUSED. */
 const volatile __u8 can_set_retval = 1;
 
-/* Keeps the compiler from merging two bounds of a length into one that the verifier does not understand. */
+/* Keeps the compiler from merging two bounds of a length into one that the verifier does not
+ * understand. */
 #define OPAQUE(v) asm volatile("" : "+r"(v))
 
 #define MAP(map_name, map_type, key_type, value_type, entries, flags)                    \
@@ -26,7 +29,8 @@ const volatile __u8 can_set_retval = 1;
 		__uint(map_flags, flags);                                                \
 	} map_name SEC(".maps")
 
-/* The programs for IPv6 by enum hook; IPv4's call them. Nothing is there when the node carries no IPv6. */
+/* The programs for IPv6 by enum hook; IPv4's call them. Nothing is there when the node carries no
+ * IPv6. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(key_size, sizeof(__u32));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* mss.h: TCP segments that fit the tunnel. An outside client, whose MTU we do not set, may be handed on through it;
- * so both SYNs announce no more than fits (RFC 9293 section 3.7.1). */
+/* mss.h: TCP segments that fit the tunnel. An outside client, whose MTU we do not set, may be
+ * handed on through it; so both SYNs announce no more than fits (RFC 9293 section 3.7.1). */
 #ifndef WEIR_MSS_H
 #define WEIR_MSS_H
 
@@ -15,7 +15,8 @@
 #define MSS_OPTIONS 40 /* bytes, at most */
 #define MSS_KIND 2
 
-/* Lowers the MSS option of a SYN to what the tunnel carries. A SYN without a well-formed option stays as it is. */
+/* Lowers the MSS option of a SYN to what the tunnel carries. A SYN without a well-formed option
+ * stays as it is. */
 static __noinline int mss_clamp(struct __sk_buff *skb, struct pkt *p)
 {
 	struct settings *s = settings_get();
@@ -49,7 +50,8 @@ static __noinline int mss_clamp(struct __sk_buff *skb, struct pkt *p)
 			return 0;
 		__builtin_memcpy(&was, &opt[2], 2);
 		now = bpf_htons((__u16)limit);
-		/* At an odd offset the value straddles two words of the checksum: its bytes are swapped there. */
+		/* At an odd offset the value straddles two words of the checksum: its bytes are swapped
+		 * there. */
 		if ((off - (p->l4_off & IP_L4_MASK)) & 1)
 			bpf_l4_csum_replace(skb, (p->l4_off & IP_L4_MASK) + offsetof(struct tcphdr, check),
 					    (__u16)(was << 8 | was >> 8), (__u16)(now << 8 | now >> 8), 2);

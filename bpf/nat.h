@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* nat.h: rewriting packets. Header bytes are written in place; layer 4 checksums go through the helper that knows
- * about offloads (bpf_l4_csum_replace). */
+/* nat.h: rewriting packets. Header bytes are written in place; layer 4 checksums go through the
+ * helper that knows about offloads (bpf_l4_csum_replace). */
 #ifndef WEIR_NAT_H
 #define WEIR_NAT_H
 
@@ -11,7 +11,8 @@
 #include "parse.h"
 #include "reasons.h"
 
-/* The ports of an SCTP packet whose header is readable, and its checksum, which covers no addresses. */
+/* The ports of an SCTP packet whose header is readable, and its checksum, which covers no
+ * addresses. */
 static __always_inline int nat_sctp(struct __sk_buff *skb, const struct pkt *p, const struct flow_value *f)
 {
 	__u32 diff = (__u16)(p->key.sport ^ f->sport) | (__u32)(__u16)(p->key.dport ^ f->dport) << 16;
@@ -92,7 +93,8 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 	return DROP_NONE;
 }
 
-/* An ICMP error whose quoted packet belongs to the flow entry f (of the direction in which the error travels). */
+/* An ICMP error whose quoted packet belongs to the flow entry f (of the direction in which the
+ * error travels). */
 static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
 	__u32 off, sum, quoted_l4, diff, outer, query;
@@ -109,7 +111,8 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 	    (parse_tells(p->key.proto) && bpf_skb_load_bytes(skb, quoted_l4, ports, sizeof(ports))))
 		return DROP_REWRITE;
 
-	/* Inside: the quoted packet went the other way, so its source is what f makes of the destination. */
+	/* Inside: the quoted packet went the other way, so its source is what f makes of the
+	 * destination. */
 	diff = csum_diff_addr(&p->key.daddr, &f->daddr) + csum_diff_addr(&p->key.saddr, &f->saddr);
 	ip_readdress(&ip, &f->daddr, &f->saddr, diff);
 	if (bpf_skb_store_bytes(skb, off, &ip, sizeof(ip), 0))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* neigh.h: answers to neighbours who ask for an address that this node announces (a load balancer's, which no
- * interface has). Made here rather than in user space, so that they are right while no agent runs. */
+/* neigh.h: answers to neighbours who ask for an address that this node announces (a load
+ * balancer's, which no interface has). Made here rather than in user space, so that they are right
+ * while no agent runs. */
 #ifndef WEIR_NEIGH_H
 #define WEIR_NEIGH_H
 
@@ -32,9 +33,9 @@ static __always_inline int neigh_send(struct __sk_buff *skb, __u32 ifindex)
 	return bpf_redirect(ifindex, 0);
 }
 
-/* int neigh_answer(struct __sk_buff *skb): turns a question for one of our addresses into its answer, and sends that back.
- * Everything else is left to the kernel. An answer is hardly longer than its question and goes to the same link, so nobody
- * gains by asking. */
+/* int neigh_answer(struct __sk_buff *skb): turns a question for one of our addresses into its
+ * answer, and sends that back. Everything else is left to the kernel. An answer is hardly longer
+ * than its question and goes to the same link, so nobody gains by asking. */
 #if WEIR_FAMILY == 6
 #include "neigh6.h"
 #else

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* overlay.c: what other nodes sent through VXLAN (RFC 7348), by a device in collect-metadata mode. */
+/* overlay.c: what other nodes sent through VXLAN (RFC 7348), by a device in collect-metadata
+ * mode. */
 #include "handle.h"
 
-/* The outer source goes to scratch.outer, that of no node for what is sent again (frag.h), which was judged before. -1 = it is no other
- * node, or not our tunnel. The inner Ethernet addresses mean nothing: the packet is for this machine. */
+/* The outer source goes to scratch.outer, that of no node for what is sent again (frag.h), which
+ * was judged before. -1 = it is no other node, or not our tunnel. The inner Ethernet addresses mean
+ * nothing: the packet is for this machine. */
 __noinline int overlay_source(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* own.h: connections of this node's own processes that the tables must not take: those that are open when a Service comes, and the
- * agent's to the API server, whose sockets bear MARK_OWN. docs/design/datapath.md, "The agent's own connections", says what and why. */
+/* own.h: connections of this node's own processes that the tables must not take: those that are
+ * open when a Service comes, and the agent's to the API server, whose sockets bear MARK_OWN.
+ * docs/design/datapath.md, "The agent's own connections", says what and why. */
 #ifndef WEIR_OWN_H
 #define WEIR_OWN_H
 
@@ -12,11 +13,13 @@
 #include "parse.h"
 #include "flow.h"
 
-/* The mask under which MARK_DONE and MARK_OWN are one value, so that the fast path compares once. */
+/* The mask under which MARK_DONE and MARK_OWN are one value, so that the fast path compares
+ * once. */
 #define MARK_SENT_ON (MARK_MASK & ~(MARK_DONE ^ MARK_OWN))
 
-/* May a packet pass that leaves by an uplink or by weir0, and whose mark is MARK_DONE or MARK_OWN? The agent's own passes wherever the
- * kernel's routes lead it but by weir0. What the table of flows has of its connection is of another one: it ends with the SYN. */
+/* May a packet pass that leaves by an uplink or by weir0, and whose mark is MARK_DONE or MARK_OWN?
+ * The agent's own passes wherever the kernel's routes lead it but by weir0. What the table of flows
+ * has of its connection is of another one: it ends with the SYN. */
 __noinline int own_leaves(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();

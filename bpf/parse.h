@@ -92,7 +92,8 @@ struct frag_info {
 	__u8 sent;  /* frag_release: how many fragments were sent again */
 };
 
-/* Does the packet's protocol open its connections, so that the first packet is known by its flags? */
+/* Does the packet's protocol open its connections, so that the first packet is known by its
+ * flags? */
 static __always_inline int parse_connects(const struct pkt *p)
 {
 	return p->l4 == L4_TCP || p->l4 == L4_SCTP;
@@ -134,14 +135,15 @@ static __always_inline int parse_tells(__u8 proto)
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP || proto == IP_ICMP;
 }
 
-/* The query that an ICMP message is, or answers; 0 = neither. Queries with a code that is not 0 are messages as any other: nobody
- * sends them, and policy tells codes apart. */
+/* The query that an ICMP message is, or answers; 0 = neither. Queries with a code that is not 0 are
+ * messages as any other: nobody sends them, and policy tells codes apart. */
 static __always_inline __u32 parse_query(__u8 type, __u8 code)
 {
 	return code ? 0 : ip_query(type);
 }
 
-/* What stands for the ports of an ICMP message that is no error; see struct flow_key. Returns enum l4. */
+/* What stands for the ports of an ICMP message that is no error; see struct flow_key. Returns enum
+ * l4. */
 static __always_inline __u8 parse_message(__u8 type, __u8 code, __be16 id, __be16 *sport, __be16 *dport)
 {
 	__u32 query = parse_query(type, code), message = type << 8 | code;
@@ -162,8 +164,8 @@ static __always_inline __u8 parse_message(__u8 type, __u8 code, __be16 id, __be1
 	return L4_ANSWER;
 }
 
-/* The ports of a packet that an ICMP error quotes, which ends at `end`: only eight bytes after the quoted IP header are certain, and
- * of a protocol without ports not even these. */
+/* The ports of a packet that an ICMP error quotes, which ends at `end`: only eight bytes after the
+ * quoted IP header are certain, and of a protocol without ports not even these. */
 static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p, __u32 end)
 {
 	__be16 ports[4];

@@ -33,8 +33,8 @@ static __always_inline __u8 policy_proto_bit(__u8 proto)
 	return POLICY_OTHER;
 }
 
-/* Looks for the entry of judged.key with the longest prefix of port, of the lengths in lens. Returns 1 with
- * judged.value when there is one. */
+/* Looks for the entry of judged.key with the longest prefix of port, of the lengths in lens.
+ * Returns 1 with judged.value when there is one. */
 __noinline int policy_by_port(__u32 lens, __u16 port)
 {
 	struct scratch *w = scratch_get();
@@ -57,8 +57,8 @@ __noinline int policy_by_port(__u32 lens, __u16 port)
 	return 0;
 }
 
-/* Look-up 2 for judged.peer and judged.sport. Returns 1 = allowed; scratch.rule, when an entry matched, is the deciding
- * rule. */
+/* Look-up 2 for judged.peer and judged.sport. Returns 1 = allowed; scratch.rule, when an entry
+ * matched, is the deciding rule. */
 __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 {
 	struct scratch *w = scratch_get();
@@ -107,7 +107,8 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 	return w->judged.value.verdict & POLICY_ALLOW;
 }
 
-/* What policy takes for the destination port of an ICMP flow whose key has these ports: see struct flow_key. */
+/* What policy takes for the destination port of an ICMP flow whose key has these ports: see struct
+ * flow_key. */
 static __always_inline __be16 policy_message(__be16 sport, __be16 dport)
 {
 	__u16 apart = bpf_ntohs(dport) - bpf_ntohs(sport);
@@ -123,8 +124,8 @@ static __always_inline __be16 policy_port(__u8 proto, __be16 sport, __be16 dport
 	return proto == IP_ICMP ? policy_message(sport, dport) : dport;
 }
 
-/* With the source port of the packet p, whose entry is f, the port that is judged: the one after translation. Those of ICMP belong
- * together, and policy asks for their distance alone. */
+/* With the source port of the packet p, whose entry is f, the port that is judged: the one after
+ * translation. Those of ICMP belong together, and policy asks for their distance alone. */
 static __always_inline __be16 policy_other_port(const struct pkt *p, const struct flow_value *f)
 {
 	return p->key.proto == IP_ICMP ? p->key.dport : f->dport;
@@ -159,8 +160,9 @@ static __always_inline void policy_note(struct scratch *w, const struct addr_val
 }
 
 /* Evaluates the flow scratch.judged by its original direction: addresses after translation of the
- * destination, before that of the source. a and b are what is known of these, or NULL; ports as in struct
- * flow_key. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 = none. */
+ * destination, before that of the source. a and b are what is known of these, or NULL; ports as in
+ * struct flow_key. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 =
+ * none. */
 static __noinline int policy_between(struct addr_value *a, struct addr_value *b, __u8 proto, __be16 sport, __be16 dport)
 {
 	struct scratch *w = scratch_get();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* reasons.h: why a packet was dropped. One table: C reads it as it is, the Go names are generated from
- * it (hack/gen-reasons). X(NAME, number, "text"); numbers are never reused. */
+/* reasons.h: why a packet was dropped. One table: C reads it as it is, the Go names are generated
+ * from it (hack/gen-reasons). X(NAME, number, "text"); numbers are never reused. */
 #ifndef WEIR_REASONS_H
 #define WEIR_REASONS_H
 

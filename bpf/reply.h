@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* reply.h: what Weir answers by itself to a packet that it does not carry. The answer takes the packet's place and goes
- * back by the way that the packet came. What the answers are is in docs/design/datapath.md. */
+/* reply.h: what Weir answers by itself to a packet that it does not carry. The answer takes the
+ * packet's place and goes back by the way that the packet came. What the answers are is in
+ * docs/design/datapath.md. */
 #ifndef WEIR_REPLY_H
 #define WEIR_REPLY_H
 
@@ -22,8 +23,9 @@ const volatile __u32 reply_burst = 128;
 #define REPLY_HEAD ((__u32)(sizeof(ip_head) + sizeof(struct icmp_head)))
 #define REPLY_MOST IP_LEAST_MTU /* bytes of an ICMP error */
 #define REPLY_QUOTE (REPLY_MOST - REPLY_HEAD)
-/* Taken off the front of the packet on the way, to be beyond where a checksum that the sender left to its device begins:
- * bpf_skb_adjust_room then forgets about that checksum, which is not one of the answer's. */
+/* Taken off the front of the packet on the way, to be beyond where a checksum that the sender left
+ * to its device begins: bpf_skb_adjust_room then forgets about that checksum, which is not one of
+ * the answer's. */
 #define REPLY_ROOM 128
 #define REPLY_SUM_STEP 512 /* bytes that bpf_csum_diff takes before Linux 6.13 */
 
@@ -94,8 +96,8 @@ static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *
 	return ANSWER_NONE;
 }
 
-/* May this packet be answered? RFC 1122 section 3.2.2: no errors about errors, nor about what was sent to many or by
- * nobody in particular. The rest of ICMP counts as errors here. */
+/* May this packet be answered? RFC 1122 section 3.2.2: no errors about errors, nor about what was
+ * sent to many or by nobody in particular. The rest of ICMP counts as errors here. */
 static __always_inline int reply_may(struct __sk_buff *skb, struct scratch *w, struct reply_work *r)
 {
 	struct pkt *p = &w->pkt;
@@ -274,8 +276,9 @@ static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, stru
 	return forward_to_host(skb, s);
 }
 
-/* The packet in scratch.pkt does not fit its way. Returns 1 when it must not go on. A protocol that does not fragment on
- * the way has no choice; nor has the host's own stack, which learns by the answer. */
+/* The packet in scratch.pkt does not fit its way. Returns 1 when it must not go on. A protocol that
+ * does not fragment on the way has no choice; nor has the host's own stack, which learns by the
+ * answer. */
 static __always_inline int reply_too_big(struct __sk_buff *skb, struct pkt *p, const struct flow_value *f)
 {
 	struct reply_work *r = reply_get();
@@ -286,8 +289,8 @@ static __always_inline int reply_too_big(struct __sk_buff *skb, struct pkt *p, c
 	return p->hook == HOOK_TO_UPLINK || !ip_fragments(skb);
 }
 
-/* Drops the packet in scratch.pkt, which is skb as it came, and answers it when the reason is one that is answered.
- * Returns what the program must return. */
+/* Drops the packet in scratch.pkt, which is skb as it came, and answers it when the reason is one
+ * that is answered. Returns what the program must return. */
 __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 {
 	struct settings *s = settings_get();
@@ -310,7 +313,8 @@ __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 		return drop_packet(skb, reason, rule);
 	}
 	drop_count(skb, reason, rule);
-	/* A port is unreachable where it was looked for; everything else is reported by the node that sees it. */
+	/* A port is unreachable where it was looked for; everything else is reported by the node that
+	 * sees it. */
 	if ((answer == ANSWER_RESET ? reply_reset(skb, p, r) :
 				      reply_error(skb, p, r, answer == ANSWER_PORT_UNREACHABLE ? &p->daddr : &s->node)) ||
 	    reply_replace(skb)) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* resolve.h: how many neighbours a pod makes the kernel look for. Its table of these (gc_thresh3) is the whole node's: an entry that nobody
- * answers for stays for three seconds, one that is new for five, whatever else has to be resolved. */
+/* resolve.h: how many neighbours a pod makes the kernel look for. Its table of these (gc_thresh3)
+ * is the whole node's: an entry that nobody answers for stays for three seconds, one that is new
+ * for five, whatever else has to be resolved. */
 #ifndef WEIR_RESOLVE_H
 #define WEIR_RESOLVE_H
 
@@ -26,7 +27,8 @@ struct resolve_rate {
 };
 MAP(weir_resolves, BPF_MAP_TYPE_LRU_HASH, __u32, struct resolve_rate, 8192, 0);
 
-/* Takes one of the `most` that a key has in a window; 0 = none is left. CPUs that begin a window at once may lose a few counts. */
+/* Takes one of the `most` that a key has in a window; 0 = none is left. CPUs that begin a window at
+ * once may lose a few counts. */
 static __noinline int resolve_take(__u32 key, __u32 most)
 {
 	struct resolve_rate first = { .count = 1 }, *r;
@@ -48,8 +50,8 @@ static __noinline int resolve_take(__u32 key, __u32 most)
 	return 1;
 }
 
-/* Would scratch.pkt, of a flow of a pod's that nobody has answered (scratch.fwd), make the kernel look for one neighbour too many? Gateways and
- * nodes are not the pod's to choose. */
+/* Would scratch.pkt, of a flow of a pod's that nobody has answered (scratch.fwd), make the kernel
+ * look for one neighbour too many? Gateways and nodes are not the pod's to choose. */
 __noinline int resolve_spent(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
@@ -78,7 +80,8 @@ static __always_inline int resolve_owns(struct __sk_buff *skb, const ip_addr *se
 	return a && a->kind == ADDR_ENDPOINT && a->ifindex == skb->ifindex;
 }
 
-/* ARP, neighbour discovery and reports of multicast listeners of a pod. Who has no address yet is not entered. */
+/* ARP, neighbour discovery and reports of multicast listeners of a pod. Who has no address yet is
+ * not entered. */
 __noinline int resolve_link(struct __sk_buff *skb)
 {
 	ip_addr sender = {};

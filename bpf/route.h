@@ -17,7 +17,8 @@ static __always_inline struct route_value *route_find(const ip_addr *dst)
 	return bpf_map_lookup_elem(&weir_routes, &key);
 }
 
-/* One look-up in the kernel's routes. A length to check, even of one byte, makes the kernel tell the route's MTU (5.12). */
+/* One look-up in the kernel's routes. A length to check, even of one byte, makes the kernel tell
+ * the route's MTU (5.12). */
 static __always_inline long route_ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const ip_addr *src, const ip_addr *dst,
 				      __u16 len)
 {
@@ -41,7 +42,8 @@ static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const
 		return DROP_NO_ROUTE;
 	ret = route_ask(skb, &fib, src, dst, 1);
 	mtu = fib.mtu_result;
-	/* Without a neighbour the kernel stops before it tells the MTU, unless that is what it stops for. */
+	/* Without a neighbour the kernel stops before it tells the MTU, unless that is what it stops
+	 * for. */
 	if (ret == BPF_FIB_LKUP_RET_NO_NEIGH && route_ask(skb, &again, src, dst, MTU_NONE) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		mtu = again.mtu_result;
 	/* A missing neighbour entry is found by bpf_redirect_neigh. */

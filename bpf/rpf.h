@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* rpf.h: reverse paths (RFC 3704, section 2.2): with bpfEnforceRPF Strict a flow begins only where the route to its source leads out. */
+/* rpf.h: reverse paths (RFC 3704, section 2.2): with bpfEnforceRPF Strict a flow begins only where
+ * the route to its source leads out. */
 #ifndef WEIR_RPF_H
 #define WEIR_RPF_H
 
@@ -10,8 +11,8 @@
 #include "parse.h"
 #include "route.h"
 
-/* By whose route the source is reached: its own, or that of the node where a pod lives or that handed the packet on, which it bears the MAC
- * address of. None = by no uplink. */
+/* By whose route the source is reached: its own, or that of the node where a pod lives or that
+ * handed the packet on, which it bears the MAC address of. None = by no uplink. */
 static __always_inline ip_addr rpf_behind(struct __sk_buff *skb, const struct pkt *p)
 {
 	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &p->saddr);
@@ -31,8 +32,9 @@ static __always_inline ip_addr rpf_behind(struct __sk_buff *skb, const struct pk
 	return r->flags & ROUTE_REMOTE ? r->node : addr_none();
 }
 
-/* Does scratch.pkt, which begins a flow or passes without one, come in by an uplink that its source is not reached by? Of a route with an
- * encapsulation the kernel tells no interface: any will do. */
+/* Does scratch.pkt, which begins a flow or passes without one, come in by an uplink that its source
+ * is not reached by? Of a route with an encapsulation the kernel tells no interface: any will
+ * do. */
 __noinline int rpf_fails(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();

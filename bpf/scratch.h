@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* scratch.h: what the slow path works on. It is too big for the stack, and global functions, which the verifier
- * looks at once each rather than once a caller, take no pointers to it. Programs on one CPU do not
- * interrupt each other: tcx runs with bottom halves off. Socket programs do not use it. */
+/* scratch.h: what the slow path works on. It is too big for the stack, and global functions, which
+ * the verifier looks at once each rather than once a caller, take no pointers to it. Programs on
+ * one CPU do not interrupt each other: tcx runs with bottom halves off. Socket programs do not use
+ * it. */
 #ifndef WEIR_SCRATCH_H
 #define WEIR_SCRATCH_H
 
@@ -72,8 +73,8 @@ struct scratch {
 		__u32 staged_rules[2];
 		__u32 host_rules[2];
 		__u32 staged_host_rules[2];
-		/* host_denies: what it was asked, where the flow comes in, where it leaves, and before Services: the place in host_value + 1,
-		 * 0 = nothing, and the interface of its entry. */
+		/* host_denies: what it was asked, where the flow comes in, where it leaves, and before
+		 * Services: the place in host_value + 1, 0 = nothing, and the interface of its entry. */
 		__u32 host_asked[4];
 		__u32 host_at[4];
 	} judged;

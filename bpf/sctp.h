@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* sctp.h: SCTP (RFC 9260). The first chunk tells what TCP tells by flags. The checksum is a CRC32c over the whole packet,
- * but CRCs are linear: what other ports change in it follows from the ports alone and from the number of bytes
- * up to the end, so the payload is not read. */
+/* sctp.h: SCTP (RFC 9260). The first chunk tells what TCP tells by flags. The checksum is a CRC32c
+ * over the whole packet, but CRCs are linear: what other ports change in it follows from the ports
+ * alone and from the number of bytes up to the end, so the payload is not read. */
 #ifndef WEIR_SCTP_H
 #define WEIR_SCTP_H
 
@@ -68,7 +68,8 @@ __noinline __u32 sctp_multiply(__u32 a, __u32 b)
 	return product;
 }
 
-/* The change of the CRC of `bytes` bytes whose first four change by `diff` (as they lie, little endian). */
+/* The change of the CRC of `bytes` bytes whose first four change by `diff` (as they lie, little
+ * endian). */
 static __always_inline __u32 sctp_crc_change(__u32 diff, __u32 bytes)
 {
 	for (int i = 0; i < 16; i++) {

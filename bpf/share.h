@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* share.h: how much of the table of established flows each pod has, so that none fills it alone. User space counts now and
- * then; what begins after that is counted here. */
+/* share.h: how much of the table of established flows each pod has, so that none fills it alone.
+ * User space counts now and then; what begins after that is counted here. */
 #ifndef WEIR_SHARE_H
 #define WEIR_SHARE_H
 
@@ -47,7 +47,8 @@ static __noinline int share_add(const ip_addr *pod, __u32 entries)
 	return 0;
 }
 
-/* The flow of scratch.fwd, which came with scratch.pkt, and scratch.rev, where there is one, is established now. */
+/* The flow of scratch.fwd, which came with scratch.pkt, and scratch.rev, where there is one, is
+ * established now. */
 static __noinline int share_take(int both)
 {
 	struct scratch *w = scratch_get();

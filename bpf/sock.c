@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* sock.c: Services are translated where a connection starts. The 6 forms carry IPv4-mapped addresses where the
- * programs are compiled for IPv4, and IPv6 ones where they are compiled for that; the 4 forms are attached for IPv4 only. */
+/* sock.c: Services are translated where a connection starts. The 6 forms carry IPv4-mapped
+ * addresses where the programs are compiled for IPv4, and IPv6 ones where they are compiled for
+ * that; the 4 forms are attached for IPv4 only. */
 #include <linux/bpf.h>
 #include <linux/in.h>
 #include <bpf/bpf_helpers.h>
@@ -110,9 +111,9 @@ static __always_inline void sock_note(struct sock_key *asked, const struct svc_v
 	bpf_map_update_elem(&weir_sockets, asked, &val, BPF_ANY);
 }
 
-/* Translates *addr, *port where they name a Service. A UDP socket of a pod that connects is left to the packet path: there
- * its flow gets another backend when its own is gone, which no program can give a connected socket. Returns what the
- * hook must return. */
+/* Translates *addr, *port where they name a Service. A UDP socket of a pod that connects is left to
+ * the packet path: there its flow gets another backend when its own is gone, which no program can
+ * give a connected socket. Returns what the hook must return. */
 static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr, __be16 *port, int connects)
 {
 	struct settings *s = settings_get();
@@ -211,7 +212,8 @@ static __always_inline int sock_back4(struct bpf_sock_addr *ctx)
 	return SOCK_ALLOW;
 }
 
-/* The address of an IPv6 socket's peer, when it is of the family that is compiled for: IPv4 comes mapped. */
+/* The address of an IPv6 socket's peer, when it is of the family that is compiled for: IPv4 comes
+ * mapped. */
 static __always_inline int sock_read6(struct bpf_sock_addr *ctx, ip_addr *addr)
 {
 	int mapped = !ctx->user_ip6[0] && !ctx->user_ip6[1] && ctx->user_ip6[2] == bpf_htonl(0xffff);

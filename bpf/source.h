@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* source.h: does a packet come from where its source lives? docs/design/datapath.md, "Sources", says what
- * and why. Each packet of an open flow is compared with what its entry says (source_fits); where
- * that differs, and for a new flow, the tables are asked (source_judge). */
+/* source.h: does a packet come from where its source lives? docs/design/datapath.md, "Sources",
+ * says what and why. Each packet of an open flow is compared with what its entry says
+ * (source_fits); where that differs, and for a new flow, the tables are asked (source_judge). */
 #ifndef WEIR_SOURCE_H
 #define WEIR_SOURCE_H
 
@@ -153,8 +153,9 @@ __noinline int source_owner(void)
 	return a ? source_of(w, a, WHOSE_NODES) : WHOSE_OUTSIDE;
 }
 
-/* Is the source of scratch.pkt, which weir_addrs does not have and whose flow has no Service, outside of
- * the cluster? Then it may come from anywhere: what source_judge says, without the calls. */
+/* Is the source of scratch.pkt, which weir_addrs does not have and whose flow has no Service,
+ * outside of the cluster? Then it may come from anywhere: what source_judge says, without the
+ * calls. */
 static __always_inline int source_outside(struct scratch *w)
 {
 	if (route_find(&w->pkt.key.saddr))
@@ -227,9 +228,10 @@ __noinline int source_judge(struct __sk_buff *skb)
 	return DROP_NONE;
 }
 
-/* Where the answers to a pod's flow scratch.fwd come from, as far as its own route tells: by the tunnel from the node that it leads to, or
- * from the MAC address of the next hop where that is a node. What comes otherwise is checked against the tables, as without this.
- * outside: the other end is in none of the tables. */
+/* Where the answers to a pod's flow scratch.fwd come from, as far as its own route tells: by the
+ * tunnel from the node that it leads to, or from the MAC address of the next hop where that is a
+ * node. What comes otherwise is checked against the tables, as without this. outside: the other end
+ * is in none of the tables. */
 static __always_inline void source_expect(struct scratch *w, int outside)
 {
 	struct addr_value *n;
@@ -252,10 +254,11 @@ static __always_inline void source_expect(struct scratch *w, int outside)
 	source_link(&w->rev.source, n->mac);
 }
 
-/* May scratch.pkt, which the stack sends to a pod or by an uplink, have come in by the interface by which it did, 0 = it was sent here? By
- * those that are neither an uplink nor the tunnel, such as containers' bridges, no pod of another node comes, unless its node is reached there; and a pod
- * of this node by its own alone. An address of the node itself may be there by masquerading. scratch.fwd's from and source are written. Returns 0 or the
- * reason to drop. */
+/* May scratch.pkt, which the stack sends to a pod or by an uplink, have come in by the interface by
+ * which it did, 0 = it was sent here? By those that are neither an uplink nor the tunnel, such as
+ * containers' bridges, no pod of another node comes, unless its node is reached there; and a pod of
+ * this node by its own alone. An address of the node itself may be there by masquerading.
+ * scratch.fwd's from and source are written. Returns 0 or the reason to drop. */
 __noinline int source_routed(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();

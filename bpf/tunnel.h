@@ -10,8 +10,9 @@
 #include "parse.h"
 #include "route.h"
 
-/* Is VXLAN's port of an address closed to pods? Of any address, for nodes have such that nobody listed, and source NAT makes the packet
- * one of this node's. Where the setting opens it, the addresses that nodes are known by stay closed. */
+/* Is VXLAN's port of an address closed to pods? Of any address, for nodes have such that nobody
+ * listed, and source NAT makes the packet one of this node's. Where the setting opens it, the
+ * addresses that nodes are known by stay closed. */
 static __always_inline int tunnel_closed(const struct settings *s, const ip_addr *dst)
 {
 	struct addr_value *b;
@@ -30,7 +31,8 @@ static __always_inline int tunnel_from_pod(const struct pkt *p, const struct set
 	return p->l4 == L4_NONE && (p->key.proto == IPPROTO_IPIP || p->key.proto == IPPROTO_IPV6) && !(s->flags & SET_IPIP_FROM_PODS);
 }
 
-/* Does a Service lead the flow f of the packet to VXLAN's port of something else than a pod, where its source would become the node's? */
+/* Does a Service lead the flow f of the packet to VXLAN's port of something else than a pod, where
+ * its source would become the node's? */
 static __always_inline int tunnel_by_service(const struct pkt *p, const struct settings *s, const struct flow_value *f)
 {
 	struct addr_value *b;

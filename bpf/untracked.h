@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* untracked.h: what host endpoints say of each packet by itself. docs/design/datapath.md, "Without tracking", says what and why. XDP is
- * where it is asked first: what it found out goes with the packet, before its data. */
+/* untracked.h: what host endpoints say of each packet by itself. docs/design/datapath.md, "Without
+ * tracking", says what and why. XDP is where it is asked first: what it found out goes with the
+ * packet, before its data. */
 #ifndef WEIR_UNTRACKED_H
 #define WEIR_UNTRACKED_H
 
@@ -16,8 +17,8 @@
 #include "reasons.h"
 #include "known.h"
 
-/* What stands before a packet's data when XDP has looked at it. What another machine of this kernel, another interface or another
- * program left there counts for nothing. */
+/* What stands before a packet's data when XDP has looked at it. What another machine of this
+ * kernel, another interface or another program left there counts for nothing. */
 struct untracked_stamp {
 	__u32 magic;
 	__u32 netns; /* of the cookie of the node's network namespace */
@@ -27,8 +28,9 @@ struct untracked_stamp {
 
 #define UNTRACKED_MAGIC 0x77656972u
 
-/* What the set `which` of the host endpoint of an interface says of the packet from scratch.judged.src to .dst. The destination port
- * of ICMP is the message's type * 256 + its code. */
+/* What the set `which` of the host endpoint of an interface says of the packet from
+ * scratch.judged.src to .dst. The destination port of ICMP is the message's type * 256 + its
+ * code. */
 __noinline int untracked_judge(__u32 ifindex, __u32 which, __u8 proto, __be16 sport, __be16 dport)
 {
 	struct settings *s = settings_get();
@@ -80,14 +82,16 @@ static __always_inline void untracked_tell(struct scratch *w, __u32 ifindex, __u
 	event_put(ifindex, reason);
 }
 
-/* Is what comes by itself judged here? Then an error and a fragment that is not the first, of which policy was asked by what they are and not by
- * what their flow is, do not make a flow one that was judged: its own packets are still to be asked about. */
+/* Is what comes by itself judged here? Then an error and a fragment that is not the first, of which
+ * policy was asked by what they are and not by what their flow is, do not make a flow one that was
+ * judged: its own packets are still to be asked about. */
 static __always_inline int untracked_comes(const struct settings *s, const struct pkt *p)
 {
 	return (s->flags & SET_UNTRACKED) && p->hook == HOOK_FROM_UPLINK;
 }
 
-/* Finds out what is said of scratch.pkt, which comes in by an uplink: pkt.untracked. Returns 1 = it was dropped. */
+/* Finds out what is said of scratch.pkt, which comes in by an uplink: pkt.untracked. Returns 1 = it
+ * was dropped. */
 __noinline int untracked_arrives(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
@@ -119,8 +123,9 @@ __noinline int untracked_arrives(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Reads a packet that leaves by an uplink, as it meets it there, into scratch.pkt, and finds out what is said of it when it begins in
- * this node: pkt.untracked. What is denied is dropped, and counted. Returns enum parsed. */
+/* Reads a packet that leaves by an uplink, as it meets it there, into scratch.pkt, and finds out
+ * what is said of it when it begins in this node: pkt.untracked. What is denied is dropped, and
+ * counted. Returns enum parsed. */
 __noinline int untracked_leaves(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
@@ -147,7 +152,8 @@ __noinline int untracked_leaves(struct __sk_buff *skb)
 	return parsed;
 }
 
-/* Does the entry f carry nothing but what the stack exchanges by itself? Then what is allowed untracked needs no judgement of it. */
+/* Does the entry f carry nothing but what the stack exchanges by itself? Then what is allowed
+ * untracked needs no judgement of it. */
 static __noinline int untracked_plain(const struct pkt *p, const struct flow_value *f)
 {
 	struct addr_value *a, *b;

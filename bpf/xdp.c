@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* xdp.c: uplinks, before anything is made of a packet: what host endpoints deny to each packet by itself ends here. Packets that are
- * not plain to see (fragments, ICMP errors, whatever is odd) go on: from_uplink looks closer, and judges those. */
+/* xdp.c: uplinks, before anything is made of a packet: what host endpoints deny to each packet by
+ * itself ends here. Packets that are not plain to see (fragments, ICMP errors, whatever is odd) go
+ * on: from_uplink looks closer, and judges those. */
 #include "handle.h"
 
 /* The program for IPv6, which IPv4's calls. */
@@ -91,7 +92,8 @@ int weir_arrive(struct xdp_md *ctx)
 	own = bpf_map_lookup_elem(&weir_uplinks, &in);
 	if (!own) /* a driver's part of an uplink (of a bond, say) has no host endpoint of its own */
 		return XDP_PASS;
-	/* from_uplink leaves it, too; where the interface has another MAC address by now, it judges what comes without a word of this. */
+	/* from_uplink leaves it, too; where the interface has another MAC address by now, it judges
+	 * what comes without a word of this. */
 	if (xdp_is_elsewhere(ctx, own))
 		return XDP_PASS;
 	if (WEIR_FAMILY == 4 && xdp_is(ctx, ETH_P_IPV6))

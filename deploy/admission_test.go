@@ -39,8 +39,8 @@ func (w *warnings) take() string {
 	return strings.Join(w.all, "; ")
 }
 
-// TestWhatIsWrittenIsChecked tries what testdata/policies.yaml has at a real API server: what is wrong is refused, or warned
-// of, with the name of the field.
+// TestWhatIsWrittenIsChecked tries what testdata/policies.yaml has at a real API server: what is
+// wrong is refused, or warned of, with the name of the field.
 func TestWhatIsWrittenIsChecked(t *testing.T) {
 	if !apitest.Isolated(t) {
 		return
@@ -104,7 +104,8 @@ type resource struct {
 	namespaced bool
 }
 
-// install makes the kinds and the policies of admission of projectcalico.org, and returns the kinds' resources.
+// install makes the kinds and the policies of admission of projectcalico.org, and returns the
+// kinds' resources.
 func install(t *testing.T, api dynamic.Interface) map[string]resource {
 	t.Helper()
 	objects, err := Objects(Defaults())

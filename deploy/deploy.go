@@ -1,6 +1,6 @@
-// Package deploy holds what is installed in a cluster: CustomResourceDefinitions, rights, the DaemonSet of
-// the agent and the Deployment of the controller. The same text goes to deploy/weir.yaml, for plain
-// `kubectl apply -f`, and to `weir install`.
+// Package deploy holds what is installed in a cluster: CustomResourceDefinitions, rights, the
+// DaemonSet of the agent and the Deployment of the controller. The same text goes to
+// deploy/weir.yaml, for plain `kubectl apply -f`, and to `weir install`.
 package deploy
 
 import (
@@ -23,16 +23,19 @@ import (
 //go:embed crds/*.yaml manifests/* policy/*.yaml
 var files embed.FS
 
-// ManagedByLabel is, with the value ManagedBy, on those CustomResourceDefinitions of policy.networking.k8s.io that Weir brought.
+// ManagedByLabel is, with the value ManagedBy, on those CustomResourceDefinitions of
+// policy.networking.k8s.io that Weir brought.
 const (
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "weir"
 )
 
-// TierFinalizer keeps a Tier that was deleted until no policy is in it. The controller puts it on, and takes it off.
+// TierFinalizer keeps a Tier that was deleted until no policy is in it. The controller puts it on,
+// and takes it off.
 const TierFinalizer = "weir.dev/policies"
 
-// PoolFinalizer keeps an IPPool that was deleted until it has no block and no pod an address of it, likewise.
+// PoolFinalizer keeps an IPPool that was deleted until it has no block and no pod an address of it,
+// likewise.
 const PoolFinalizer = "weir.dev/blocks"
 
 // Namespace is where everything that has one is installed.
@@ -41,13 +44,14 @@ const Namespace = "kube-system"
 // Options are what differs between clusters.
 type Options struct {
 	Image string
-	// PodCIDR is the first IPPool's, or those of the first two, one of each family, with a comma between; VXLANMode
-	// is Never, Always or CrossSubnet.
+	// PodCIDR is the first IPPool's, or those of the first two, one of each family, with a comma
+	// between; VXLANMode is Never, Always or CrossSubnet.
 	PodCIDR, VXLANMode string
-	// APIServerHost and APIServerPort are how nodes reach the API server without any Service; empty =
-	// by its cluster IP, for which kube-proxy must run.
+	// APIServerHost and APIServerPort are how nodes reach the API server without any Service; empty
+	// = by its cluster IP, for which kube-proxy must run.
 	APIServerHost, APIServerPort string
-	// ServiceExternalIPs are the networks that spec.externalIPs of Services may name, with commas between, or none; empty = all.
+	// ServiceExternalIPs are the networks that spec.externalIPs of Services may name, with commas
+	// between, or none; empty = all.
 	ServiceExternalIPs string
 }
 
@@ -163,8 +167,9 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	return Parse(text)
 }
 
-// PolicyDefinitions returns the CustomResourceDefinitions of policy.networking.k8s.io, which is not ours: they are for clusters that
-// have none. Neither Render nor Objects has them, so that nobody's own become older by them.
+// PolicyDefinitions returns the CustomResourceDefinitions of policy.networking.k8s.io, which is not
+// ours: they are for clusters that have none. Neither Render nor Objects has them, so that nobody's
+// own become older by them.
 func PolicyDefinitions() ([]*unstructured.Unstructured, error) {
 	entries, err := fs.ReadDir(files, "policy")
 	if err != nil {
@@ -215,9 +220,9 @@ func Parse(text []byte) ([]*unstructured.Unstructured, error) {
 	return out, nil
 }
 
-// DefaultObjects returns the first IPPools and the FelixConfiguration "default", that are made once, when there
-// is none, and belong to the cluster's owner from then on. The pools are one for each network of podCIDR (Options):
-// "default", and "default-ipv6" for IPv6 beside IPv4.
+// DefaultObjects returns the first IPPools and the FelixConfiguration "default", that are made
+// once, when there is none, and belong to the cluster's owner from then on. The pools are one for
+// each network of podCIDR (Options): "default", and "default-ipv6" for IPv6 beside IPv4.
 func DefaultObjects(podCIDR, vxlanMode string) (pools []*unstructured.Unstructured, felix *unstructured.Unstructured, err error) {
 	object := func(kind, name string, spec map[string]any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{

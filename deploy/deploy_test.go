@@ -81,7 +81,8 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	}
 }
 
-// In an upgrade the new agent of a node starts before the one before is ended, so it must not ask for ports of the node that that one has.
+// In an upgrade the new agent of a node starts before the one before is ended, so it must not ask
+// for ports of the node that that one has.
 func TestAgentsOverlap(t *testing.T) {
 	spec := find(t, Defaults(), "DaemonSet", "weir-node").Object["spec"].(map[string]any)
 	rolling, _, _ := unstructured.NestedMap(spec, "updateStrategy", "rollingUpdate")
@@ -129,7 +130,8 @@ func TestAgentIsConfined(t *testing.T) {
 	}
 }
 
-// No rule grants a wildcard, a secret other than that of Weir's own authorities, or the right to give oneself more rights.
+// No rule grants a wildcard, a secret other than that of Weir's own authorities, or the right to
+// give oneself more rights.
 func TestRightsAreNarrow(t *testing.T) {
 	objects, err := Objects(Defaults())
 	if err != nil {

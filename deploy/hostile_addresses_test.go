@@ -65,7 +65,8 @@ func poolOfNode(t *testing.T, c cluster) {
 	c.refused(t, c.Clients.Dynamic, "create", poolOf("evil", "10.0.0.1/16", 0), wantsPool)
 }
 
-// kubeletAsksForAddress: what a pod asks for is said when it is made. Kubelets go on writing the status.
+// kubeletAsksForAddress: what a pod asks for is said when it is made. Kubelets go on writing the
+// status.
 func kubeletAsksForAddress(t *testing.T, c cluster) {
 	const kubelet, asks, mirror = "system:node:n1", "cni.projectcalico.org/ipAddrs", "kubernetes.io/config.mirror"
 	c.grant(t, kubelet, "shop", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "pods/status"}, Verbs: []string{"patch"}})
@@ -104,7 +105,8 @@ func kubeletAsksForAddress(t *testing.T, c cluster) {
 	}
 }
 
-// Blocks may be made larger, never smaller: those that nodes have would be larger than a block of the pool.
+// Blocks may be made larger, never smaller: those that nodes have would be larger than a block of
+// the pool.
 func smallerBlocks(t *testing.T, c cluster) {
 	c.Create(poolOf("grown", "10.78.0.0/16", 0)) // 26
 	c.refused(t, c.Clients.Dynamic, "update", poolOf("grown", "10.78.0.0/16", 27), "spec.blockSize: nodes have blocks of /26")

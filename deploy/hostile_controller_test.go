@@ -114,7 +114,8 @@ func controllerLeases(t *testing.T, c cluster) {
 	c.taken(t, own, "update", lease("weir-controller"))
 }
 
-// Automatic host endpoints allow what no policy denies. Those of operators are not the controller's.
+// Automatic host endpoints allow what no policy denies. Those of operators are not the
+// controller's.
 func controllerHostEndpoints(t *testing.T, c cluster) {
 	own := c.as(controllerUser, "")
 	hep := func(name string, auto bool, profiles ...any) *unstructured.Unstructured {
@@ -135,7 +136,8 @@ func controllerHostEndpoints(t *testing.T, c cluster) {
 	c.taken(t, own, "delete", hep("n1-auto-hep", true, allow))
 }
 
-// The first pools and the first settings are made once, with nothing else in them than what makes a new installation work.
+// The first pools and the first settings are made once, with nothing else in them than what makes a
+// new installation work.
 func controllerPools(t *testing.T, c cluster) {
 	own := c.as(controllerUser, "")
 	c.mayNot(t, controllerUser, "patch,delete,deletecollection projectcalico.org/ippools", "update,patch,delete,deletecollection projectcalico.org/felixconfigurations",
@@ -194,8 +196,10 @@ func controllerChangesPool(t *testing.T, c cluster) {
 	c.taken(t, c.Clients.Dynamic, "delete", kept)
 }
 
-// The controller gives Services addresses, by their status, and keeps those that have some by a finalizer. An update of the status could change what else is
-// in the metadata: labels that load balancers' classes and policies go by, annotations that are settings, owners that have the Service collected.
+// The controller gives Services addresses, by their status, and keeps those that have some by a
+// finalizer. An update of the status could change what else is in the metadata: labels that load
+// balancers' classes and policies go by, annotations that are settings, owners that have the
+// Service collected.
 func controllerServices(t *testing.T, c cluster) {
 	own := c.as(controllerUser, "")
 	c.mayNot(t, controllerUser, "patch /services/status")
@@ -229,7 +233,8 @@ func controllerServices(t *testing.T, c cluster) {
 	c.taken(t, own, "status", made)
 }
 
-// An automatic host endpoint has a name that says of which node it is: none is named so that it comes before another one.
+// An automatic host endpoint has a name that says of which node it is: none is named so that it
+// comes before another one.
 func controllerHostEndpointNames(t *testing.T, c cluster) {
 	own := c.as(controllerUser, "")
 	hep := func(name, node string) *unstructured.Unstructured {

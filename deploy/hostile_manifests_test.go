@@ -8,7 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 )
 
-// A container whose environment refers to an object of the API is not started again while the API server is away.
+// A container whose environment refers to an object of the API is not started again while the API
+// server is away.
 func TestHostileOutageHoldsNoContainer(t *testing.T) {
 	hostile.Record(t, "a container that ends while the API server is away stays away", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	o := Defaults()

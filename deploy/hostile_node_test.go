@@ -61,7 +61,8 @@ func otherNodesObjects(t *testing.T, c cluster) {
 	c.taken(t, n1, "delete", own)
 }
 
-// A finalizer or an owner on a node's objects would keep blocks for ever, or have them removed under pods of other nodes.
+// A finalizer or an owner on a node's objects would keep blocks for ever, or have them removed
+// under pods of other nodes.
 func nodeKeepsObjects(t *testing.T, c cluster) {
 	c.pool(t)
 	n1 := c.as(agentUser, "n1")

@@ -34,7 +34,8 @@ type cluster struct {
 	*apitest.Server
 }
 
-// TestHostileAdmission writes at a real API server what a tenant, a node, the controller and an operator must not write.
+// TestHostileAdmission writes at a real API server what a tenant, a node, the controller and an
+// operator must not write.
 func TestHostileAdmission(t *testing.T) {
 	if !apitest.Isolated(t) {
 		return
@@ -170,7 +171,8 @@ func object(apiVersion, kind, namespace, name string, spec map[string]any) *unst
 	return u
 }
 
-// try does to an object what the verb says: create, update, status (an update of this), delete, deletecollection; or patch, with the object as merge patch.
+// try does to an object what the verb says: create, update, status (an update of this), delete,
+// deletecollection; or patch, with the object as merge patch.
 func (c cluster) try(as dynamic.Interface, verb string, u *unstructured.Unstructured) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -228,7 +230,8 @@ func (c cluster) refused(t *testing.T, as dynamic.Interface, verb string, u *uns
 	}
 }
 
-// refusedSoon is refused for what is compared with objects that were just made: the API server reads these a moment later.
+// refusedSoon is refused for what is compared with objects that were just made: the API server
+// reads these a moment later.
 func (c cluster) refusedSoon(t *testing.T, as dynamic.Interface, u *unstructured.Unstructured, words string) {
 	t.Helper()
 	apitest.Eventually(t, 10*time.Second, "refusal of "+u.GetKind()+" "+u.GetName(), func() error {
@@ -261,7 +264,8 @@ func (c cluster) may(t *testing.T, user string, gvr schema.GroupVersionResource,
 	return got.Status.Allowed
 }
 
-// mayNot expects that a user has none of these rights: "verb,verb group/resource/subresource" each, in kube-system and everywhere.
+// mayNot expects that a user has none of these rights: "verb,verb group/resource/subresource" each,
+// in kube-system and everywhere.
 func (c cluster) mayNot(t *testing.T, user string, rights ...string) {
 	t.Helper()
 	for _, right := range rights {

@@ -29,7 +29,8 @@ func writes(kind string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{"projectcalico.org"}, Resources: []string{kind}, Verbs: []string{"*"}}
 }
 
-// Whoever may write NetworkPolicies of a namespace has the default tier by an aggregated role, and no other.
+// Whoever may write NetworkPolicies of a namespace has the default tier by an aggregated role, and
+// no other.
 func tenantWrites(t *testing.T, c cluster) {
 	dev := c.as("dev", "")
 	c.taken(t, dev, "create", policyIn("", "plain"))
@@ -64,7 +65,8 @@ func tenantMovesIn(t *testing.T, c cluster) {
 	}
 }
 
-// The tier that the policy is in now needs rights too: otherwise what guards the tenant would be made the tenant's own.
+// The tier that the policy is in now needs rights too: otherwise what guards the tenant would be
+// made the tenant's own.
 func tenantMovesOut(t *testing.T, c cluster) {
 	dev := c.as("dev", "")
 	for _, verb := range []string{"update", "patch"} {
@@ -89,7 +91,8 @@ func tenantStages(t *testing.T, c cluster) {
 	c.taken(t, c.as("dev", ""), "create", staged)
 }
 
-// A name in the role is the tier's and the policy's, whether the policy's own has the tier in front or not.
+// A name in the role is the tier's and the policy's, whether the policy's own has the tier in front
+// or not.
 func tenantNamed(t *testing.T, c cluster) {
 	c.grant(t, "one", "shop", writes("networkpolicies"), tierRule("networkpolicies", "security.web"), getTier("security"))
 	one := c.as("one", "")
@@ -134,7 +137,8 @@ func builtInChanged(t *testing.T, c cluster) {
 	}
 }
 
-// Nothing that asks for encryption is stored while there is none: whoever wrote it would believe in it.
+// Nothing that asks for encryption is stored while there is none: whoever wrote it would believe in
+// it.
 func encryptionRefused(field string) func(*testing.T, cluster) {
 	return func(t *testing.T, c cluster) {
 		admin := c.Clients.Dynamic

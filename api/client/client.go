@@ -25,8 +25,9 @@ type Clients struct {
 	Dynamic dynamic.Interface
 }
 
-// LoadConfig returns the configuration of a connection: from the kubeconfig file when one is named, else
-// from the pod's service account and the ConfigMap weir-config, else from $KUBECONFIG or ~/.kube/config.
+// LoadConfig returns the configuration of a connection: from the kubeconfig file when one is named,
+// else from the pod's service account and the ConfigMap weir-config, else from $KUBECONFIG or
+// ~/.kube/config.
 func LoadConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		if cfg, err := inCluster(); err == nil {
@@ -56,14 +57,15 @@ func New(cfg *rest.Config, userAgent string) (*Clients, error) {
 	return &Clients{Core: core, Dynamic: dyn}, nil
 }
 
-// Tune returns a copy of cfg that notices a dead server within about 10 s (TCP keep-alive; HTTP/2's own
-// check takes 45 s) and has no client-side rate limit: callers bound themselves, and the server has
-// priority and fairness.
+// Tune returns a copy of cfg that notices a dead server within about 10 s (TCP keep-alive; HTTP/2's
+// own check takes 45 s) and has no client-side rate limit: callers bound themselves, and the server
+// has priority and fairness.
 func Tune(cfg *rest.Config, userAgent string) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent = userAgent
 	cfg.QPS = -1
-	// The server warns at every request for a kind that is not enforced; `weir status` says it once.
+	// The server warns at every request for a kind that is not enforced; `weir status` says it
+	// once.
 	cfg.WarningHandlerWithContext = rest.NoWarnings{}
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{
@@ -92,7 +94,8 @@ func NodeStatuses(d dynamic.Interface) Resource[weirv1.NodeStatus] {
 	return Resource[weirv1.NodeStatus]{d.Resource(weirv1.NodeStatuses), weirv1.GroupVersion.WithKind("NodeStatus")}
 }
 
-// Get returns the object of a name. Errors are those of k8s.io/apimachinery/pkg/api/errors, wrapped.
+// Get returns the object of a name. Errors are those of k8s.io/apimachinery/pkg/api/errors,
+// wrapped.
 func (r Resource[T]) Get(ctx context.Context, name string) (*T, error) {
 	u, err := r.api.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -144,8 +147,8 @@ func (r Resource[T]) Update(ctx context.Context, obj *T) (*T, error) {
 	return r.from(got)
 }
 
-// Apply makes the object what obj says, whether it exists or not (server-side apply, with force, under
-// the field manager's name).
+// Apply makes the object what obj says, whether it exists or not (server-side apply, with force,
+// under the field manager's name).
 func (r Resource[T]) Apply(ctx context.Context, obj *T, manager string) error {
 	u, err := r.to(obj)
 	if err != nil {

@@ -23,8 +23,8 @@ type Lister[L runtime.Object] interface {
 	Watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error)
 }
 
-// Core are the kinds of Kubernetes itself that an agent reads. client-go's clientset would do too, but it knows
-// every kind that there is, and half of the agent's memory would be that knowledge.
+// Core are the kinds of Kubernetes itself that an agent reads. client-go's clientset would do too,
+// but it knows every kind that there is, and half of the agent's memory would be that knowledge.
 type Core struct {
 	Namespaces Lister[*corev1.NamespaceList]
 	Pods       Lister[*corev1.PodList]

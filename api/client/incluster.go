@@ -10,11 +10,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ConfigDir is where Weir's pods have the ConfigMap weir-config, a file for each key. It is mounted, because a container whose
-// environment refers to a ConfigMap is not started again while the API server is away.
+// ConfigDir is where Weir's pods have the ConfigMap weir-config, a file for each key. It is
+// mounted, because a container whose environment refers to a ConfigMap is not started again while
+// the API server is away.
 const ConfigDir = "/etc/weir/config"
 
-// Configured returns what is configured by a variable of the environment, or else by a key of the ConfigMap; empty = neither.
+// Configured returns what is configured by a variable of the environment, or else by a key of the
+// ConfigMap; empty = neither.
 func Configured(variable, key string) string {
 	if v := os.Getenv(variable); v != "" {
 		return v
@@ -42,8 +44,9 @@ func inCluster() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// configuredHost returns host:port of the ConfigMap, unless the environment names an API server of its own. Each pod's environment
-// names the Service's address: that one stands in KUBERNETES_PORT too, as a URL.
+// configuredHost returns host:port of the ConfigMap, unless the environment names an API server of
+// its own. Each pod's environment names the Service's address: that one stands in KUBERNETES_PORT
+// too, as a URL.
 func configuredHost(env func(string) string, dir string) string {
 	host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")
 	service, err := url.Parse(env("KUBERNETES_PORT"))

@@ -1,4 +1,5 @@
-// Command weir-agent is the node daemon of Weir: it carries pods, Services and network policy on its node.
+// Command weir-agent is the node daemon of Weir: it carries pods, Services and network policy on
+// its node.
 package main
 
 import (
@@ -34,10 +35,11 @@ func main() {
 	}
 }
 
-// tune sets what Go programs take from the environment, where that says nothing. The agent holds the cluster and
-// changes little of it: to collect more often while it reads the cluster costs next to nothing and keeps its memory small; after that
-// garbage is collected when changes are over, by the collector that it returns (nil where the environment has a GOGC). The first
-// objects are streamed one by one (KEP-3157) rather than read as lists, which are held as a whole.
+// tune sets what Go programs take from the environment, where that says nothing. The agent holds
+// the cluster and changes little of it: to collect more often while it reads the cluster costs next
+// to nothing and keeps its memory small; after that garbage is collected when changes are over, by
+// the collector that it returns (nil where the environment has a GOGC). The first objects are
+// streamed one by one (KEP-3157) rather than read as lists, which are held as a whole.
 func tune() *gctuner.Collector {
 	var collector *gctuner.Collector
 	if os.Getenv("GOGC") == "" {

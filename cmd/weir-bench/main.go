@@ -1,5 +1,5 @@
-// Command weir-bench is the load of the demo and of the benchmarks: it serves and makes requests inside
-// a network namespace of the lab and prints what it measured as JSON.
+// Command weir-bench is the load of the demo and of the benchmarks: it serves and makes requests
+// inside a network namespace of the lab and prints what it measured as JSON.
 package main
 
 import (
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// noPreemption keeps Go's scheduler from sending signals to threads that block in system calls: they
-// would only interrupt them.
+// noPreemption keeps Go's scheduler from sending signals to threads that block in system calls:
+// they would only interrupt them.
 const noPreemption = "asyncpreemptoff=1"
 
 func main() {
@@ -25,7 +25,8 @@ func main() {
 			os.Exit(1)
 		}
 	}
-	// Nothing here makes garbage worth collecting, and the collector cannot stop threads that block.
+	// Nothing here makes garbage worth collecting, and the collector cannot stop threads that
+	// block.
 	debug.SetGCPercent(-1)
 	runtime.GOMAXPROCS(8)
 	c := &cobra.Command{

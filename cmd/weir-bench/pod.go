@@ -26,7 +26,8 @@ const (
 	nameEnv  = "WEIR_BENCH_NAME"
 )
 
-// ordinary undoes what the clients of labs need: here goroutines may wait, and a long run makes garbage.
+// ordinary undoes what the clients of labs need: here goroutines may wait, and a long run makes
+// garbage.
 func ordinary() {
 	runtime.GOMAXPROCS(max(4, runtime.NumCPU()))
 	debug.SetGCPercent(400)

@@ -1,5 +1,5 @@
-// Command weir-cni is the CNI plugin of Weir: the container runtime runs it for every pod, and it asks
-// the agent of the node.
+// Command weir-cni is the CNI plugin of Weir: the container runtime runs it for every pod, and it
+// asks the agent of the node.
 package main
 
 import (

@@ -85,15 +85,16 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, health, listen strin
 // listenRetry is the time between two attempts to listen.
 const listenRetry = time.Second
 
-// serveHealth serves where the kubelet asks for both instances of one node at the same address: it hears of the one that has it.
+// serveHealth serves where the kubelet asks for both instances of one node at the same address: it
+// hears of the one that has it.
 func serveHealth(ctx context.Context, addr string, s *http.Server) {
 	listenInTurn(ctx, addr, "/liveness and /metrics", func(l net.Listener) error {
 		return s.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
 	})
 }
 
-// listenInTurn listens at an address as soon as nobody else does, and serves until ctx or the server ends. Two instances on one
-// node have it in turn.
+// listenInTurn listens at an address as soon as nobody else does, and serves until ctx or the
+// server ends. Two instances on one node have it in turn.
 func listenInTurn(ctx context.Context, addr, what string, serve func(net.Listener) error) {
 	for said := false; ; {
 		l, err := net.Listen("tcp", addr)

@@ -13,7 +13,8 @@ import (
 	"github.com/weir-net/weir/internal/httplimit"
 )
 
-// The second instance on a node serves as soon as the first one has ended, and ends when it is closed.
+// The second instance on a node serves as soon as the first one has ended, and ends when it is
+// closed.
 func TestHealthIsServedInTurn(t *testing.T) {
 	first, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

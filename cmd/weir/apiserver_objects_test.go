@@ -11,7 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// keepTierAndPool makes a tier and a pool as the controller keeps them: without one they must not stay for ever, nor hold the removal of their kinds up.
+// keepTierAndPool makes a tier and a pool as the controller keeps them: without one they must not
+// stay for ever, nor hold the removal of their kinds up.
 func keepTierAndPool(t *testing.T, s *apitest.Server) {
 	t.Helper()
 	pool := apitest.Object("projectcalico.org/v3", "IPPool", "kept", map[string]any{"cidr": "10.247.0.0/16"})
@@ -132,7 +133,8 @@ spec: {selector: all()}
 		t.Errorf("apply and patch of a policy whose selector cannot be read:\n%s", odd)
 	}
 	run("", "delete", "globalnetworkpolicy", "odd")
-	// What other data planes' installers and manuals apply, in one go; kinds that have no effect yet say so.
+	// What other data planes' installers and manuals apply, in one go; kinds that have no effect
+	// yet say so.
 	out = run(`
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration

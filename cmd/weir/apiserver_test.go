@@ -71,8 +71,8 @@ func weir(t *testing.T, kubeconfig, stdin string, args ...string) (string, error
 	return out.String(), err
 }
 
-// One API server for the whole story: a watch that starts before anything is installed, the installation,
-// rights, the objects, an API server that goes away, and the controller.
+// One API server for the whole story: a watch that starts before anything is installed, the
+// installation, rights, the objects, an API server that goes away, and the controller.
 func TestAgainstAnAPIServer(t *testing.T) {
 	if !apitest.Isolated(t) {
 		return

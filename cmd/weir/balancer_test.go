@@ -120,7 +120,8 @@ func testBalancers(t *testing.T, s *apitest.Server, f *follower, kubeconfig stri
 	if err := agent.Delete(ctx, "192-0-2-0-28", ""); err == nil || apierrors.IsNotFound(err) {
 		t.Errorf("an agent deleted a block of load balancers: %v", err)
 	}
-	// A Service that goes while no controller runs waits for one, unless somebody forces it; and one that is no load balancer any more.
+	// A Service that goes while no controller runs waits for one, unless somebody forces it; and
+	// one that is no load balancer any more.
 	stop()
 	if err := services.Delete(ctx, "fixed", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

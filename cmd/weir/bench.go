@@ -113,8 +113,9 @@ func endBench(out io.Writer, f *result.File, output string) error {
 	return err
 }
 
-// untilSignal makes what would end the program at once leave it the time to remove what it made: a terminal that goes away (unless it is
-// to survive that, as under nohup), and an output that nobody reads any more, as with `| tee` and Ctrl-C.
+// untilSignal makes what would end the program at once leave it the time to remove what it made: a
+// terminal that goes away (unless it is to survive that, as under nohup), and an output that nobody
+// reads any more, as with `| tee` and Ctrl-C.
 func untilSignal(ctx context.Context) (context.Context, func()) {
 	signal.Ignore(syscall.SIGPIPE)
 	stop := func() {}
@@ -146,7 +147,8 @@ func (o *options) benchCluster() (*suite.Cluster, error) {
 			if err != nil {
 				return nil, err
 			}
-			// The standard input stays open and silent: its end tells the command that nobody listens any more.
+			// The standard input stays open and silent: its end tells the command that nobody
+			// listens any more.
 			silence, end := io.Pipe()
 			defer end.Close()
 			var out, said capped

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/term"
 )
 
-// progress shows how a run gets on: one line that changes on a terminal, a line for each measurement elsewhere.
+// progress shows how a run gets on: one line that changes on a terminal, a line for each
+// measurement elsewhere.
 type progress struct {
 	out   io.Writer
 	live  bool

@@ -22,7 +22,8 @@ const (
 	cleanDaemon = "weir-clean-up"
 )
 
-// cleanUpDaemon is the DaemonSet that runs weir-agent clean-up on each node. It needs no network of pods, no right in the API, and nothing of what it removes.
+// cleanUpDaemon is the DaemonSet that runs weir-agent clean-up on each node. It needs no network of
+// pods, no right in the API, and nothing of what it removes.
 func cleanUpDaemon(image string) *appsv1.DaemonSet {
 	yes, no, both := true, false, corev1.MountPropagationBidirectional
 	folder := corev1.HostPathDirectoryOrCreate
@@ -66,7 +67,8 @@ func imageOf(ctx context.Context, kube kubernetes.Interface) (string, error) {
 	return ds.Spec.Template.Spec.Containers[0].Image, nil
 }
 
-// cleanNodes runs weir-agent clean-up on each node, and waits until it is done everywhere. The DaemonSet of the agents is gone by then, or going.
+// cleanNodes runs weir-agent clean-up on each node, and waits until it is done everywhere. The
+// DaemonSet of the agents is gone by then, or going.
 func cleanNodes(ctx context.Context, out io.Writer, kube kubernetes.Interface, image string, timeout time.Duration) error {
 	sets := kube.AppsV1().DaemonSets(deploy.Namespace)
 	if _, err := sets.Create(ctx, cleanUpDaemon(image), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -96,8 +98,8 @@ func cleanNodes(ctx context.Context, out io.Writer, kube kubernetes.Interface, i
 	return nil
 }
 
-// endCleanUp deletes what a clean-up that was interrupted left, and waits until its pods are gone: they would go on to remove what agents make, from nodes that
-// come back too.
+// endCleanUp deletes what a clean-up that was interrupted left, and waits until its pods are gone:
+// they would go on to remove what agents make, from nodes that come back too.
 func endCleanUp(ctx context.Context, out io.Writer, kube kubernetes.Interface) error {
 	propagation := metav1.DeletePropagationForeground
 	switch err := kube.AppsV1().DaemonSets(deploy.Namespace).Delete(ctx, cleanDaemon, metav1.DeleteOptions{PropagationPolicy: &propagation}); {

@@ -33,7 +33,8 @@ func cleaned(ready int32) *fake.Clientset {
 	return kube
 }
 
-// TestCleanNodes: each node is cleaned up by a pod that needs nothing of what is removed, and what does that is removed when all are done.
+// TestCleanNodes: each node is cleaned up by a pod that needs nothing of what is removed, and what
+// does that is removed when all are done.
 func TestCleanNodes(t *testing.T) {
 	kube := cleaned(3)
 	var out bytes.Buffer
@@ -56,7 +57,8 @@ func TestCleanNodes(t *testing.T) {
 	}
 }
 
-// TestHostileCleanUpThatWasInterrupted: what goes on cleaning nodes up is gone before something is installed again, with its pods.
+// TestHostileCleanUpThatWasInterrupted: what goes on cleaning nodes up is gone before something is
+// installed again, with its pods.
 func TestHostileCleanUpThatWasInterrupted(t *testing.T) {
 	hostile.Record(t, "a clean-up that was interrupted goes on to remove what was installed since", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	kube := cleaned(2)

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-net/weir/deploy"
 )
 
-// releaseFinalizers takes the controller's finalizers off all tiers and pools: without a controller one that is deleted would stay for ever, and with it
-// its definition.
+// releaseFinalizers takes the controller's finalizers off all tiers and pools: without a controller
+// one that is deleted would stay for ever, and with it its definition.
 func releaseFinalizers(ctx context.Context, d dynamic.Interface) error {
 	tiers := schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "tiers"}
 	for resource, finalizer := range map[schema.GroupVersionResource]string{tiers: deploy.TierFinalizer, poolResource: deploy.PoolFinalizer} {

@@ -230,7 +230,8 @@ func applyAll(ctx context.Context, d dynamic.Interface, objects []*unstructured.
 	return nil
 }
 
-// oursOrNone reports whether a CustomResourceDefinition of a group that is not ours may be written: it is not there, or Weir brought it.
+// oursOrNone reports whether a CustomResourceDefinition of a group that is not ours may be written:
+// it is not there, or Weir brought it.
 func oursOrNone(ctx context.Context, d dynamic.Interface, name string) (bool, error) {
 	have, err := d.Resource(crdResource).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -413,7 +414,8 @@ func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bo
 		}
 		return nil
 	}
-	// The controller goes with its rights before its finalizers, so that it does not put them on again.
+	// The controller goes with its rights before its finalizers, so that it does not put them on
+	// again.
 	if err := errors.Join(remove(false), releaseFinalizers(ctx, d)); err != nil {
 		return err
 	}

@@ -59,7 +59,8 @@ it compares the node's own allocations as well.`,
 	return cmd
 }
 
-// inventory reads what there is: the cluster's objects, and the allocations of this node where they are.
+// inventory reads what there is: the cluster's objects, and the allocations of this node where they
+// are.
 func (f *ipamFlags) inventory(ctx context.Context, c *clientset.Clients) (ipam.Inventory, error) {
 	inv := ipam.Inventory{Nodes: map[string]bool{}}
 	pools, err := listTyped[v3.IPPool](ctx, c, "ippools")

@@ -32,7 +32,8 @@ func foreignKind(kind, plural string, names ...string) kindInfo {
 		names: append([]string{plural}, names...), inForce: true}
 }
 
-// loadKinds returns all kinds, from the CustomResourceDefinitions that are installed with this version.
+// loadKinds returns all kinds, from the CustomResourceDefinitions that are installed with this
+// version.
 var loadKinds = sync.OnceValues(func() ([]kindInfo, error) {
 	objects, err := deploy.Objects(deploy.Defaults())
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newLab hands over to weir-lab, which is a program of its own: the lab's module needs what Weir does not.
+// newLab hands over to weir-lab, which is a program of its own: the lab's module needs what Weir
+// does not.
 func newLab() *cobra.Command {
 	return &cobra.Command{
 		Use: "lab", Short: "A real Kubernetes on this machine: up, status, exec, down",

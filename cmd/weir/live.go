@@ -22,7 +22,8 @@ import (
 // answerWithin is how long an agent has to answer a question of one piece.
 const answerWithin = 20 * time.Second
 
-// statuses is where the agents' reports come from: what they last wrote, or what they say when they are asked.
+// statuses is where the agents' reports come from: what they last wrote, or what they say when they
+// are asked.
 type statuses struct {
 	clients *clientset.Clients
 	asker   *agentapi.Client // nil = what they last wrote
@@ -55,7 +56,8 @@ func (s statuses) read(ctx context.Context, r *report, nodes []corev1.Node) (map
 		}
 		byName[names[i]] = answers[i]
 	}
-	// An agent does not answer while it starts again with another data plane. It has said so before.
+	// An agent does not answer while it starts again with another data plane. It has said so
+	// before.
 	if len(silent) > 0 {
 		last, err := s.written(ctx, r)
 		if err != nil {

@@ -19,7 +19,8 @@ import (
 	"github.com/weir-net/weir/internal/apitest"
 )
 
-// testLiveChange asks an agent that does not answer because it starts again with another data plane, as it reported before.
+// testLiveChange asks an agent that does not answer because it starts again with another data
+// plane, as it reported before.
 func testLiveChange(t *testing.T, s *apitest.Server, kubeconfig string) {
 	statuses := client.NodeStatuses(s.Clients.Dynamic)
 	now := metav1.Now()

@@ -1,4 +1,5 @@
-// Command weir installs Weir in a cluster, says how it is, and handles the objects that configure it.
+// Command weir installs Weir in a cluster, says how it is, and handles the objects that configure
+// it.
 package main
 
 import (

@@ -53,7 +53,8 @@ func TestFindKind(t *testing.T) {
 	}
 }
 
-// What is not a good file changes nothing: it is refused before anything is sent, even without a cluster.
+// What is not a good file changes nothing: it is refused before anything is sent, even without a
+// cluster.
 func TestFilesAreReadFirst(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "no object",

@@ -134,7 +134,8 @@ func (m *monitor) follow(ctx context.Context, node string, q wire.Question) erro
 	return <-done
 }
 
-// show writes one event. What it says is the node's word: nothing of it gets to the terminal as it came.
+// show writes one event. What it says is the node's word: nothing of it gets to the terminal as it
+// came.
 func (m *monitor) show(line []byte) error {
 	var e events.Event
 	if err := json.Unmarshal(line, &e); err != nil {

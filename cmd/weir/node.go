@@ -28,8 +28,8 @@ func newNode() *cobra.Command {
 	return node
 }
 
-// installProgram copies a program into a folder in one step: a container runtime that starts it meanwhile
-// gets the old one or the new one, and a failed copy leaves nothing behind.
+// installProgram copies a program into a folder in one step: a container runtime that starts it
+// meanwhile gets the old one or the new one, and a failed copy leaves nothing behind.
 func installProgram(from, dir string) (string, error) {
 	target := filepath.Join(dir, filepath.Base(from))
 	in, err := os.Open(from)

@@ -20,8 +20,8 @@ const clusterPolicy = `{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind
 "tier": "Admin", "priority": 3, "subject": {"namespaces": {}},
 "egress": [{"action": "Deny", "to": [{"nodes": {}}, {"networks": ["192.0.2.0/24"]}], "protocols": [{"tcp": {"destinationPort": {"range": {"start": 1, "end": 9}}}}]}]}}`
 
-// The definition of ClusterNetworkPolicy comes with the installation, its policies are in force, and are no longer when it goes; one that somebody
-// else brought stays as it is.
+// The definition of ClusterNetworkPolicy comes with the installation, its policies are in force,
+// and are no longer when it goes; one that somebody else brought stays as it is.
 func testClusterPolicies(t *testing.T, s *apitest.Server, f *follower, kubeconfig string) {
 	const definition = "clusternetworkpolicies.policy.networking.k8s.io"
 	id := model.PolicyID{Kind: model.KindClusterNetworkPolicy, Name: model.Name{Name: "gate"}}

@@ -331,7 +331,8 @@ func (f *resourceFlags) eachObject(ctx context.Context, cmd *cobra.Command, do o
 	return nil
 }
 
-// warn says what of an object the agents will not enforce as it is written: they convert it by the same code.
+// warn says what of an object the agents will not enforce as it is written: they convert it by the
+// same code.
 func warn(out io.Writer, u *unstructured.Unstructured) {
 	for _, p := range watch.Check(u) {
 		fmt.Fprintf(out, "warning: %s\n", p)

@@ -158,8 +158,8 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 	return r, nil
 }
 
-// runningAgents are the nodes whose agent's pod is ready: what an agent said last does not tell that it has
-// gone since.
+// runningAgents are the nodes whose agent's pod is ready: what an agent said last does not tell
+// that it has gone since.
 func runningAgents(ctx context.Context, c *clientset.Clients) (map[string]bool, error) {
 	pods, err := c.Kube.CoreV1().Pods(deploy.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=weir-node"})
 	if err != nil {
@@ -208,7 +208,8 @@ func (r *report) readComponents(ctx context.Context, c *clientset.Clients) error
 	return nil
 }
 
-// readAPIService says when questions of live.weir.dev cannot be asked: namespaces that are deleted wait for that, too.
+// readAPIService says when questions of live.weir.dev cannot be asked: namespaces that are deleted
+// wait for that, too.
 func (r *report) readAPIService(ctx context.Context, c *clientset.Clients) error {
 	have, err := c.Dynamic.Resource(apiServiceResource).Get(ctx, live.APIService, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {

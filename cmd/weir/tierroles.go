@@ -12,11 +12,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// passthrough is a role that Calico's installers bind to everybody, so that the rights on tiers alone decide. It stays so here: to
-// give everybody the default tier is nobody's wish.
+// passthrough is a role that Calico's installers bind to everybody, so that the rights on tiers
+// alone decide. It stays so here: to give everybody the default tier is nobody's wish.
 const passthrough = "calico-tiered-policy-passthrough"
 
-// tierless are the roles that let somebody write policies of projectcalico.org and name no tier: their subjects need one more role.
+// tierless are the roles that let somebody write policies of projectcalico.org and name no tier:
+// their subjects need one more role.
 func tierless(ctx context.Context, kube kubernetes.Interface) ([]string, error) {
 	cluster, err := kube.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// namespaced are the kinds of projectcalico.org that live in a namespace; controller-gen knows no other
-// scope than its default from these types.
+// namespaced are the kinds of projectcalico.org that live in a namespace; controller-gen knows no
+// other scope than its default from these types.
 var namespaced = []string{"NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", "StagedKubernetesNetworkPolicy"}
 
-// inForce are the kinds of projectcalico.org that Weir acts on. The API server answers every request for
-// another one with a warning, which kubectl shows.
+// inForce are the kinds of projectcalico.org that Weir acts on. The API server answers every
+// request for another one with a warning, which kubectl shows.
 var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration",
 	"NetworkPolicy", "GlobalNetworkPolicy", "Tier", "NetworkSet", "GlobalNetworkSet", "HostEndpoint",
 	"StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy"}
@@ -155,7 +155,8 @@ func adaptKind(kind string, spec map[string]any) error {
 	}
 	switch kind {
 	case "FelixConfiguration":
-		// A field that this version of the types does not have must reach the agent, which reports it.
+		// A field that this version of the types does not have must reach the agent, which reports
+		// it.
 		spec["x-kubernetes-preserve-unknown-fields"] = true
 		if err := enum("bpfAttachType", "Netkit", "TCX", "TC"); err != nil {
 			return err

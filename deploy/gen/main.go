@@ -1,7 +1,9 @@
-// Command gen writes deploy/policy, the published CustomResourceDefinitions of policy.networking.k8s.io, and deploy/crds: the CustomResourceDefinitions of weir.dev from api/weir/v1, and those of
-// projectcalico.org from the published module github.com/projectcalico/api, both by controller-gen. The
-// published types are made for another kind of server, so what their markers cannot say is put right here.
-// Run it from the repository's root: go run ./deploy/gen
+// Command gen writes deploy/policy, the published CustomResourceDefinitions of
+// policy.networking.k8s.io, and deploy/crds: the CustomResourceDefinitions of weir.dev from
+// api/weir/v1, and those of projectcalico.org from the published module
+// github.com/projectcalico/api, both by controller-gen. The published types are made for another
+// kind of server, so what their markers cannot say is put right here. Run it from the repository's
+// root: go run ./deploy/gen
 package main
 
 import (

@@ -17,8 +17,8 @@ import (
 // policyModule is the module of policy.networking.k8s.io; test/policyapi says which version.
 const policyModule = "sigs.k8s.io/network-policy-api"
 
-// generatePolicy returns the definitions of policy.networking.k8s.io by file name: as they are published, of the experimental
-// channel, which has all fields, without the descriptions.
+// generatePolicy returns the definitions of policy.networking.k8s.io by file name: as they are
+// published, of the experimental channel, which has all fields, without the descriptions.
 func generatePolicy(root string) (map[string][]byte, error) {
 	cmd := exec.Command("go", "mod", "download", "-json", policyModule) // go list names no folder where nothing was built yet
 	cmd.Dir = filepath.Join(root, "test/policyapi")

@@ -56,7 +56,8 @@ func (s *stage) add(name string) { s.modes = append(s.modes, &mode{name: name, s
 
 func (s *stage) weir() bool { return s.lab.Proxy == "weir" }
 
-// walk brings a lab up and shows, in each of its modes, who nginx thinks is calling and whom a policy keeps out.
+// walk brings a lab up and shows, in each of its modes, who nginx thinks is calling and whom a
+// policy keeps out.
 func (d *demo) walk(ctx context.Context, s *stage) error {
 	d.step("A Kubernetes of three nodes and two outside clients, Services carried by %s", s.lab.Proxy)
 	if err := s.lab.Up(ctx); err != nil {
@@ -100,7 +101,8 @@ func (d *demo) walk(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// enter switches a lab that Weir carries to the mode, live, and waits until new connections take its way.
+// enter switches a lab that Weir carries to the mode, live, and waits until new connections take
+// its way.
 func (d *demo) enter(ctx context.Context, m *mode) error {
 	s := m.stage
 	if !s.weir() {

@@ -1,5 +1,5 @@
-// Command fuzz runs each fuzz target of the tree for a while, one after the other, and keeps inputs that reached new code in
-// the target's testdata/fuzz, where go test plays them:
+// Command fuzz runs each fuzz target of the tree for a while, one after the other, and keeps inputs
+// that reached new code in the target's testdata/fuzz, where go test plays them:
 //
 //	go run ./hack/fuzz [-time 2m] [-only TEXT] [-keep 20]
 //

@@ -1,5 +1,5 @@
-// Command gen-reasons writes the Go names of the reasons for drops from bpf/reasons.h, the one table
-// of them. Usage: gen-reasons <reasons.h> <out.go>; "-" writes to standard output.
+// Command gen-reasons writes the Go names of the reasons for drops from bpf/reasons.h, the one
+// table of them. Usage: gen-reasons <reasons.h> <out.go>; "-" writes to standard output.
 package main
 
 import (
@@ -41,7 +41,8 @@ func run(in, out string) error {
 	return os.WriteFile(out, code, 0o644)
 }
 
-// generate returns the Go source. It refuses a table whose numbers are not unique or that has no rows.
+// generate returns the Go source. It refuses a table whose numbers are not unique or that has no
+// rows.
 func generate(header []byte) ([]byte, error) {
 	rows := row.FindAllSubmatch(header, -1)
 	if len(rows) == 0 {

@@ -5,12 +5,13 @@ import (
 	"slices"
 )
 
-// mutant is a fault and, where it takes away the guard against an attack, what carries the attack out: the attack succeeds
-// with it, and so the test fails. The name of such a fault is the attack's, as internal/hostile records it (see recordedAs).
+// mutant is a fault and, where it takes away the guard against an attack, what carries the attack
+// out: the attack succeeds with it, and so the test fails. The name of such a fault is the
+// attack's, as internal/hostile records it (see recordedAs).
 type mutant struct {
 	fault
-	// pkg and run are the package and the tests (TestHostile…) of the attack: they alone are run. Of a fault without them
-	// all of tests are.
+	// pkg and run are the package and the tests (TestHostile…) of the attack: they alone are run.
+	// Of a fault without them all of tests are.
 	pkg, run string
 }
 
@@ -24,8 +25,8 @@ func all() []mutant {
 		attacksNodes, attacksAdmission, attacksAgent, attacksPods, attacksPeers)
 }
 
-// recordedAs are the attacks of mutants that have another name than theirs: where several guards hold one attack, only one of
-// the mutants can have its name.
+// recordedAs are the attacks of mutants that have another name than theirs: where several guards
+// hold one attack, only one of the mutants can have its name.
 var recordedAs = map[string]string{
 	"a host on the link sends with the address of another node's pod, to nftables":                                               linkSendsAsPod,
 	"a node on the link sends with the address of another node's pod, to nftables":                                               linkSendsAsPod,

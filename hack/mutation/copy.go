@@ -23,8 +23,9 @@ const notElse = "^(TestSim|TestPrograms|TestNFT|TestDifferentialNFT.*)$"
 // timeLimit of a package's tests; beside other work they take many times what they take alone.
 const timeLimit = "-timeout=2h"
 
-// tests are what must find the faults, the quick ones first: properties of calc, conversions, scenarios on the oracle and on the
-// loaded programs, and then all else of these, the fixed rounds of random clusters and packets above all.
+// tests are what must find the faults, the quick ones first: properties of calc, conversions,
+// scenarios on the oracle and on the loaded programs, and then all else of these, the fixed rounds
+// of random clusters and packets above all.
 var tests = [][]string{
 	{"./internal/calc"}, {"./internal/watch"}, {"./test/scenarios", "-run", scenarioFiles}, {"./test/scenarios", "-skip", notElse},
 }
@@ -35,7 +36,8 @@ type copied struct {
 	env  []string
 }
 
-// newCopy copies what git knows of the tree, as it is in the working directory, to a folder in scratch.
+// newCopy copies what git knows of the tree, as it is in the working directory, to a folder in
+// scratch.
 func newCopy(ctx context.Context, scratch string) (*copied, error) {
 	c := &copied{tree: filepath.Join(scratch, "tree")}
 	temporary := filepath.Join(scratch, "tmp")
@@ -63,7 +65,8 @@ func newCopy(ctx context.Context, scratch string) (*copied, error) {
 	return c, nil
 }
 
-// tests are those that must find the fault. Where only the programs are other ones, only what loads them.
+// tests are those that must find the fault. Where only the programs are other ones, only what loads
+// them.
 func (f *mutant) tests() [][]string {
 	switch {
 	case f.pkg != "":

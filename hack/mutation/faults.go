@@ -10,7 +10,8 @@ type fault struct {
 	name, file, text, becomes string
 }
 
-// faults are the mistakes that the tests must find. Each leaves a tree that builds, and programs that load.
+// faults are the mistakes that the tests must find. Each leaves a tree that builds, and programs
+// that load.
 var faults = []fault{
 	{"look-up 1 forgets networks", "bpf/policy.h",
 		"		class = bpf_map_lookup_elem(&weir_peer_cidrs, &pk);", "		return pk.len == 0;"},

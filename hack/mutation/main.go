@@ -1,10 +1,12 @@
-// Command mutation puts deliberate faults into a copy of the tree, one at a time, and asserts that the tests find each:
+// Command mutation puts deliberate faults into a copy of the tree, one at a time, and asserts that
+// the tests find each:
 //
 //	go run ./hack/mutation [-only REGEXP] [-faults-only] [-attacks] [-v] [-list]
 //
-// The tests have to pass without a fault first: those of attacks are run by themselves, and one that is skipped tries nothing.
-// It needs root, as the tests do, and takes up to a few minutes a fault on a calm machine. The tree that it is run in is not touched; the copy
-// and all that the tests make of it are gone when it ends, by a signal too.
+// The tests have to pass without a fault first: those of attacks are run by themselves, and one
+// that is skipped tries nothing. It needs root, as the tests do, and takes up to a few minutes a
+// fault on a calm machine. The tree that it is run in is not touched; the copy and all that the
+// tests make of it are gone when it ends, by a signal too.
 package main
 
 import (
@@ -132,8 +134,8 @@ func result(tried int, missed, wrong []string) error {
 	return errors.Join(errs...)
 }
 
-// plant puts one fault into the copy, runs the tests, and takes it out again; by names the test that found it, "" when none did,
-// and output is what it printed.
+// plant puts one fault into the copy, runs the tests, and takes it out again; by names the test
+// that found it, "" when none did, and output is what it printed.
 func (c *copied) plant(ctx context.Context, f *mutant) (by, output string, err error) {
 	path := filepath.Join(c.tree, f.file)
 	before, err := os.ReadFile(path)
@@ -164,7 +166,8 @@ func (c *copied) plant(ctx context.Context, f *mutant) (by, output string, err e
 	return by, out, nil
 }
 
-// passes reports why the tests of an attack do not show, without any fault, that it is held: they fail, there is none, or one is skipped.
+// passes reports why the tests of an attack do not show, without any fault, that it is held: they
+// fail, there is none, or one is skipped.
 func (c *copied) passes(ctx context.Context, f *mutant) error {
 	out, err := c.test(ctx, [][]string{append(f.tests()[0], "-v")})
 	return shows(out, err)

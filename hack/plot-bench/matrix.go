@@ -229,7 +229,8 @@ func (m *matrix) markdown(folder string) (string, error) {
 	return b.String(), err
 }
 
-// entry is a table's field: a path in a configuration; what does not differ between Weir's modes was measured in one.
+// entry is a table's field: a path in a configuration; what does not differ between Weir's modes
+// was measured in one.
 func (m *matrix) entry(row, configuration string) string {
 	c := m.at(row, configuration)
 	switch {

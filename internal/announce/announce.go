@@ -1,6 +1,6 @@
-// Package announce is the node's own part in answering neighbours for addresses that no interface has: it
-// tells the link when this node takes an address over, and it looks whether the nodes that this one would
-// take over from are still there. The answers themselves are made by the data plane.
+// Package announce is the node's own part in answering neighbours for addresses that no interface
+// has: it tells the link when this node takes an address over, and it looks whether the nodes that
+// this one would take over from are still there. The answers themselves are made by the data plane.
 package announce
 
 import (
@@ -30,26 +30,26 @@ type Config struct {
 	Log *slog.Logger
 	// Links returns the uplinks as they are now.
 	Links func() []Link
-	// Silent is told whenever more or something else is known of the watched addresses: true = does not answer, false = does, with
-	// the MAC address that was expected. It must not block.
+	// Silent is told whenever more or something else is known of the watched addresses: true = does
+	// not answer, false = does, with the MAC address that was expected. It must not block.
 	Silent func(map[netip.Addr]bool)
 }
 
 const (
 	// tick is the time between two looks; a watched node is asked as often.
 	tick = 500 * time.Millisecond
-	// refresh is the interval at which everything is announced again: a node whose link was cut for a
-	// while does not know that another one answered meanwhile.
+	// refresh is the interval at which everything is announced again: a node whose link was cut for
+	// a while does not know that another one answered meanwhile.
 	refresh = 30 * time.Second
 	// burst is how many announcements a tick sends at most.
 	burst = 100
-	// remember is for how long it is kept what was found of an address that is watched no longer: a node that is chosen by turns
-	// does not have to be found silent each time.
+	// remember is for how long it is kept what was found of an address that is watched no longer: a
+	// node that is chosen by turns does not have to be found silent each time.
 	remember = 10 * time.Minute
 )
 
-// repeats are the times after taking an address over at which that is announced: hosts ignore what comes
-// within a second of another answer, and any one may be lost.
+// repeats are the times after taking an address over at which that is announced: hosts ignore what
+// comes within a second of another answer, and any one may be lost.
 var repeats = []time.Duration{0, time.Second, 3 * time.Second}
 
 // Announcer does both. It is safe for concurrent use.
@@ -84,7 +84,8 @@ func New(cfg Config) *Announcer {
 		looked: map[netip.Addr]time.Time{}, now: time.Now, send: gratuitous}
 }
 
-// Update sets what is announced and which nodes are watched, with their MAC addresses. The maps must not change any more.
+// Update sets what is announced and which nodes are watched, with their MAC addresses. The maps
+// must not change any more.
 func (a *Announcer) Update(announced map[netip.Addr]bool, watched map[netip.Addr][6]byte) {
 	a.mu.Lock()
 	a.announced, a.watched = announced, watched
@@ -236,7 +237,8 @@ func (a *Announcer) look() {
 	a.cfg.Silent(maps.Clone(silent))
 }
 
-// ask looks after a watched node. That another MAC address answers says nothing: some networks answer in their hosts' place.
+// ask looks after a watched node. That another MAC address answers says nothing: some networks
+// answer in their hosts' place.
 func (a *Announcer) ask(l Link, addr netip.Addr, mac [6]byte) (silent, known bool) {
 	before, had := a.silent[addr]
 	silent, at, err := probe(l.Index, addr, before)
@@ -261,9 +263,9 @@ func onLink(l Link, addr netip.Addr) bool {
 	return false
 }
 
-// probe has the kernel ask a neighbour whether it is there (RFC 4861 section 7.3, for ARP alike), and
-// returns what is known: three questions without an answer, one a second, make it silent. at is the MAC address that answered last, zero
-// where none did.
+// probe has the kernel ask a neighbour whether it is there (RFC 4861 section 7.3, for ARP alike),
+// and returns what is known: three questions without an answer, one a second, make it silent. at is
+// the MAC address that answered last, zero where none did.
 func probe(index int, addr netip.Addr, before bool) (silent bool, at [6]byte, err error) {
 	family := netlink.FAMILY_V4
 	if addr.Is6() {

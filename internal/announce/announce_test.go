@@ -167,7 +167,8 @@ func (l *onALink) within(what string, ok func() bool) {
 	}
 }
 
-// The right one hears that the left one takes an address over, and the left one notices when the right one is gone.
+// The right one hears that the left one takes an address over, and the left one notices when the
+// right one is gone.
 func TestOnALink(t *testing.T) {
 	for _, family := range []struct{ name, taken, other, mute, unmute string }{
 		{"IPv4", "192.0.2.77", "192.0.2.2", "link set eth0 arp off", "link set eth0 arp on"},
@@ -198,8 +199,8 @@ func TestOnALink(t *testing.T) {
 	}
 }
 
-// TestHostileWatched: what the link tells of the watched: of one at whose address another machine answers nothing; and one that was found silent is
-// still so when it is watched again.
+// TestHostileWatched: what the link tells of the watched: of one at whose address another machine
+// answers nothing; and one that was found silent is still so when it is watched again.
 func TestHostileWatched(t *testing.T) {
 	hostile.Record(t, "a node claims another machine's address on a link, and is taken for one that answers there", hostile.Node, hostile.ControlPlane, hostile.Both)
 	hostile.Record(t, "a node that is found to be silent on a link is chosen anew each time that it comes back", hostile.Node, hostile.ControlPlane, hostile.Both)

@@ -31,14 +31,14 @@ func gratuitous(l Link, addr netip.Addr) error {
 
 var everybody = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// announcement is an ARP announcement (RFC 5227 section 3): a request whose sender and target are the
-// address itself.
+// announcement is an ARP announcement (RFC 5227 section 3): a request whose sender and target are
+// the address itself.
 func announcement(addr netip.Addr, mac net.HardwareAddr) []byte {
 	return bytes.Join([][]byte{everybody, mac, {8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, mac, addr.AsSlice(), make([]byte, 6), addr.AsSlice()}, nil)
 }
 
-// advertisement is an unsolicited neighbour advertisement to all nodes, with the override flag (RFC 4861
-// section 7.2.6).
+// advertisement is an unsolicited neighbour advertisement to all nodes, with the override flag (RFC
+// 4861 section 7.2.6).
 func advertisement(addr netip.Addr, mac net.HardwareAddr) []byte {
 	src, all := addr.AsSlice(), netip.MustParseAddr("ff02::1").AsSlice()
 	icmp := bytes.Join([][]byte{{136, 0, 0, 0, 0x20, 0, 0, 0}, src, {2, 1}, mac}, nil)

@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Neighbours ask for an address of IPv6 by a multicast group that its last 24 bits name (RFC 4861). An interface receives only
-// groups that it was told of, and a switch that snoops sends only those that were reported to it. So each group of an
-// announced address is joined by a socket, which also reports it (RFC 3810), and its MAC address is given to the interface,
-// where it stays while no agent runs and the data plane answers by itself.
+// Neighbours ask for an address of IPv6 by a multicast group that its last 24 bits name (RFC 4861).
+// An interface receives only groups that it was told of, and a switch that snoops sends only those
+// that were reported to it. So each group of an announced address is joined by a socket, which also
+// reports it (RFC 3810), and its MAC address is given to the interface, where it stays while no
+// agent runs and the data plane answers by itself.
 
 // membership is a group on an interface.
 type membership struct {
@@ -22,7 +23,8 @@ type membership struct {
 	group netip.Addr
 }
 
-// groups keeps what this process joined. What an earlier one left on an interface costs a few frames that are ignored, and stays.
+// groups keeps what this process joined. What an earlier one left on an interface costs a few
+// frames that are ignored, and stays.
 type groups struct {
 	joined  map[membership]string // the interface's name then
 	sockets []*groupSocket
@@ -82,7 +84,8 @@ func (g *groups) update(want map[membership]string) error {
 	return errors.Join(errs...)
 }
 
-// join makes a socket a member; one holds as many groups as the kernel lets it (net.core.optmem_max).
+// join makes a socket a member; one holds as many groups as the kernel lets it
+// (net.core.optmem_max).
 func (g *groups) join(m membership) error {
 	if len(g.sockets) == 0 {
 		if err := g.open(); err != nil {
@@ -138,7 +141,8 @@ func (g *groups) close() {
 	g.sockets = nil
 }
 
-// filter adds a group's MAC address (RFC 2464, section 7) to those that an interface receives, or removes it.
+// filter adds a group's MAC address (RFC 2464, section 7) to those that an interface receives, or
+// removes it.
 func filter(request uint, name string, group netip.Addr) error {
 	var ifreq struct { // netdevice(7)
 		name   [unix.IFNAMSIZ]byte

@@ -1,8 +1,8 @@
-// Package apitest runs a real kube-apiserver with etcd for tests, in network and process namespaces of
-// their own: nothing of it is reachable from outside, and everything of it ends with the test.
+// Package apitest runs a real kube-apiserver with etcd for tests, in network and process namespaces
+// of their own: nothing of it is reachable from outside, and everything of it ends with the test.
 //
-// The two programs are looked for in the folder that WEIR_APISERVER_BIN_DIR names; tests are skipped when
-// that is not set.
+// The two programs are looked for in the folder that WEIR_APISERVER_BIN_DIR names; tests are
+// skipped when that is not set.
 package apitest
 
 import (
@@ -37,12 +37,14 @@ import (
 const (
 	binDirEnv = "WEIR_APISERVER_BIN_DIR"
 	insideEnv = "WEIR_APITEST_INSIDE"
-	// Advertised is the address and port that the Service "kubernetes" stands for. Nothing is there.
+	// Advertised is the address and port that the Service "kubernetes" stands for. Nothing is
+	// there.
 	Advertised = "192.0.2.8:6443"
 )
 
-// Isolated runs the calling test anew in namespaces of its own (network, processes, mounts), and returns false in
-// the outer one, which must return then. It skips the test when the programs are not there.
+// Isolated runs the calling test anew in namespaces of its own (network, processes, mounts), and
+// returns false in the outer one, which must return then. It skips the test when the programs are
+// not there.
 func Isolated(t *testing.T) bool {
 	t.Helper()
 	return IsolatedFor(t, 15*time.Minute)
@@ -130,7 +132,8 @@ func Start(t *testing.T, flags ...string) *Server {
 // Etcd is where etcd answers, without encryption.
 const Etcd = "http://127.0.0.1:2379"
 
-// Program returns the path of another program of the same release, such as kube-proxy; empty when there is none.
+// Program returns the path of another program of the same release, such as kube-proxy; empty when
+// there is none.
 func (s *Server) Program(name string) string {
 	server, err := filepath.EvalSymlinks(filepath.Join(s.bin, "kube-apiserver"))
 	if err != nil {
@@ -146,7 +149,8 @@ func (s *Server) Program(name string) string {
 // Kubeconfig writes a kubeconfig file with all rights and returns its path.
 func (s *Server) Kubeconfig() string { return s.KubeconfigFor(s.Config.Host) }
 
-// KubeconfigFor is Kubeconfig for who reaches the server at another URL. It replaces the file that was written before.
+// KubeconfigFor is Kubeconfig for who reaches the server at another URL. It replaces the file that
+// was written before.
 func (s *Server) KubeconfigFor(url string) string {
 	s.t.Helper()
 	cfg := clientcmdapi.NewConfig()
@@ -197,7 +201,8 @@ func (s *Server) Stop() {
 	}
 }
 
-// As returns clients of another user, with extra as from a token that names a node; node may be empty.
+// As returns clients of another user, with extra as from a token that names a node; node may be
+// empty.
 func (s *Server) As(user, node string) *clientset.Clients {
 	s.t.Helper()
 	cfg := rest.CopyConfig(s.Config)
@@ -212,7 +217,8 @@ func (s *Server) As(user, node string) *clientset.Clients {
 	return c
 }
 
-// Create makes an object, with all rights, where it is not there; a kind that was defined just now takes a moment to be served.
+// Create makes an object, with all rights, where it is not there; a kind that was defined just now
+// takes a moment to be served.
 func (s *Server) Create(u *unstructured.Unstructured) {
 	s.t.Helper()
 	gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// frontProxyName is in the certificate by which the API server shows itself to servers that APIServices name.
+// frontProxyName is in the certificate by which the API server shows itself to servers that
+// APIServices name.
 const frontProxyName = "front-proxy-client"
 
 // frontProxy makes that certificate, and its authority.

@@ -6,11 +6,13 @@ import (
 	"time"
 )
 
-// Patience is how long a test waits at least. What works takes as long as it takes; only a failure takes this long, so it
-// is meant for the slowest machine that has other work as well. No test judges how fast a machine is.
+// Patience is how long a test waits at least. What works takes as long as it takes; only a failure
+// takes this long, so it is meant for the slowest machine that has other work as well. No test
+// judges how fast a machine is.
 const Patience = 2 * time.Minute
 
-// That waits until check returns nil, and ends the test with its last error when it does not within Patience.
+// That waits until check returns nil, and ends the test with its last error when it does not within
+// Patience.
 func That(t testing.TB, what string, check func() error) {
 	t.Helper()
 	Within(t, Patience, what, check)

@@ -10,10 +10,12 @@ import (
 	"time"
 )
 
-// userHZ is the unit of /proc/stat: clock ticks a second (USER_HZ, 100 on every architecture of ours).
+// userHZ is the unit of /proc/stat: clock ticks a second (USER_HZ, 100 on every architecture of
+// ours).
 const userHZ = 100
 
-// CPUTime is what all CPUs of the machine have spent since boot. Time stolen by a hypervisor is not in it.
+// CPUTime is what all CPUs of the machine have spent since boot. Time stolen by a hypervisor is not
+// in it.
 type CPUTime struct {
 	Busy time.Duration // on anything, interrupts included; the network's work for other processes is in it
 	User time.Duration // on programs' own instructions

@@ -28,7 +28,8 @@ type Rounds struct {
 	Count int // runs to keep of each case
 	// Others is how many CPUs something else may keep busy in a run that is kept.
 	Others float64
-	// Fill is how many runs a case has in any case: its least disturbed ones count where there are fewer undisturbed.
+	// Fill is how many runs a case has in any case: its least disturbed ones count where there are
+	// fewer undisturbed.
 	Fill int
 	// Extra is how many further rounds may be made for runs that were dropped.
 	Extra int
@@ -41,9 +42,9 @@ type Rounds struct {
 	Say func(round int, c Case, r Run, verdict string)
 }
 
-// Interleave runs every case once a round, forwards in one round and backwards in the next, so that a
-// slow minute and what a case leaves behind hit all alike. Runs that others disturbed are dropped and made
-// up for in further rounds.
+// Interleave runs every case once a round, forwards in one round and backwards in the next, so that
+// a slow minute and what a case leaves behind hit all alike. Runs that others disturbed are dropped
+// and made up for in further rounds.
 func (o Rounds) Interleave(ctx context.Context, cases []Case) ([]Outcome, error) {
 	out := make([]Outcome, len(cases))
 	spare := make([][]Run, len(cases))

@@ -1,6 +1,6 @@
-// Package bench is what the benchmarks have in common: statistics that bear outliers, rounds that take
-// turns so that a slow minute hits every configuration alike, a measure of what else the machine was
-// doing, and results as tables and JSON.
+// Package bench is what the benchmarks have in common: statistics that bear outliers, rounds that
+// take turns so that a slow minute hits every configuration alike, a measure of what else the
+// machine was doing, and results as tables and JSON.
 package bench
 
 import (
@@ -47,8 +47,8 @@ func Mean(sample []float64) float64 {
 // Median of a sample, 0 for an empty one.
 func Median(sample []float64) float64 { return Quantile(sample, 0.5) }
 
-// Quantile q (0..1) of a sample, between its values by linear interpolation (Hyndman and Fan's type 7);
-// 0 for an empty one.
+// Quantile q (0..1) of a sample, between its values by linear interpolation (Hyndman and Fan's type
+// 7); 0 for an empty one.
 func Quantile(sample []float64, q float64) float64 {
 	s := slices.Clone(sample)
 	slices.Sort(s)

@@ -7,15 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// Table is text in columns. Cells that begin with a digit, a sign or a dash stand at the right edge of
-// their column.
+// Table is text in columns. Cells that begin with a digit, a sign or a dash stand at the right edge
+// of their column.
 type Table struct {
 	Head []string
 	Rows [][]string
 }
 
-// Add appends a row; what is not a string is formatted with %v, floats with three significant digits or
-// all their integer ones.
+// Add appends a row; what is not a string is formatted with %v, floats with three significant
+// digits or all their integer ones.
 func (t *Table) Add(cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {

@@ -23,7 +23,8 @@ func (x *addrIndex) clear() {
 	clear(x.addrs)
 }
 
-// put says what endpoints of a slice the index is about: those that about holds of. A slice that is gone is nil.
+// put says what endpoints of a slice the index is about: those that about holds of. A slice that is
+// gone is nil.
 func (x *addrIndex) put(name model.Name, sl *model.EndpointSlice, about func(*model.ServiceEndpoint) bool) {
 	var addrs []netip.Addr
 	if sl != nil {
@@ -72,7 +73,8 @@ func (h hereAddrs) has(a netip.Addr) bool {
 	return ok
 }
 
-// follow takes over what interfaces the node has now, and returns the addresses that came or went with them.
+// follow takes over what interfaces the node has now, and returns the addresses that came or went
+// with them.
 func (h *hereAddrs) follow(endpoints map[netip.Addr]*model.LocalEndpoint) []netip.Addr {
 	var moved []netip.Addr
 	now := make(hereAddrs, len(endpoints))

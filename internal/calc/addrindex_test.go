@@ -9,7 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// What comes to the node concerns the Services that name its address, not all whose endpoints name no node.
+// What comes to the node concerns the Services that name its address, not all whose endpoints name
+// no node.
 func TestWhatComesConcernsItsServicesAlone(t *testing.T) {
 	t.Parallel()
 	c := twoServices()

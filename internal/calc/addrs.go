@@ -8,8 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// addrs returns what the node knows of single addresses. One address has one meaning: the node's own
-// comes before its endpoints, those before other nodes, those before pods elsewhere.
+// addrs returns what the node knows of single addresses. One address has one meaning: the node's
+// own comes before its endpoints, those before other nodes, those before pods elsewhere.
 func addrs(c *cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
 	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.held.pods))
 	pools := poolIndex(c)
@@ -103,8 +103,8 @@ func put(out map[netip.Addr]nodestate.Addr, a netip.Addr, v nodestate.Addr) {
 	out[a] = v
 }
 
-// clients returns the addresses behind the network namespaces of this node's pods: of several in one family
-// the smallest.
+// clients returns the addresses behind the network namespaces of this node's pods: of several in
+// one family the smallest.
 func clients(c *cluster) map[uint64]nodestate.Client {
 	out := make(map[uint64]nodestate.Client, len(c.Local.Endpoints))
 	for a, ep := range c.Local.Endpoints {

@@ -11,15 +11,16 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// Which node answers neighbours (ARP, neighbour solicitation) for a load balancer's address is a function
-// of the cluster, so that all nodes agree without talking: of the nodes whose uplinks have the address's
-// subnet the one with the highest digest of node and address (rendezvous hashing), so that a node that
-// goes or comes moves only its own addresses. What differs from node to node is which other nodes it
-// knows to be silent on the link: the next ones in the order watch those before them.
+// Which node answers neighbours (ARP, neighbour solicitation) for a load balancer's address is a
+// function of the cluster, so that all nodes agree without talking: of the nodes whose uplinks have
+// the address's subnet the one with the highest digest of node and address (rendezvous hashing), so
+// that a node that goes or comes moves only its own addresses. What differs from node to node is
+// which other nodes it knows to be silent on the link: the next ones in the order watch those
+// before them.
 //
-// Which subnets a node's uplinks have is its own word. So nodes whose primary address is in the subnet, by which the
-// link tells whether they are there, come before all others of their kind; and of an address that a node came to
-// claim later the link has to tell first.
+// Which subnets a node's uplinks have is its own word. So nodes whose primary address is in the
+// subnet, by which the link tells whether they are there, come before all others of their kind; and
+// of an address that a node came to claim later the link has to tell first.
 
 // noBalancers is the label of nodes that load balancers leave out (kubernetes/api WellKnownLabels).
 const noBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
@@ -54,8 +55,9 @@ type announcements struct {
 	pools []netip.Prefix // of load balancers
 	own   []netip.Addr   // endpoints of this node that answer by themselves
 	wide  bool           // every load balancer's address, and pods
-	// taken are the addresses of nodes and gateways, each of which answers for its own, whatever a Service says; with the time in Unix
-	// seconds when a node came to claim it that did not have it at first, else 0.
+	// taken are the addresses of nodes and gateways, each of which answers for its own, whatever a
+	// Service says; with the time in Unix seconds when a node came to claim it that did not have it
+	// at first, else 0.
 	taken map[netip.Addr]int64
 	// admitted is serviceExternalIPs.
 	admitted []netip.Prefix
@@ -84,8 +86,8 @@ func newAnnouncements() *announcements {
 
 const inputsAnnounced = model.KindNodes | model.KindPools | model.KindBlocks | model.KindLocal | model.KindSettings
 
-// update brings the answers up to date. touched are the Services that may have changed, after the index
-// of their slices followed.
+// update brings the answers up to date. touched are the Services that may have changed, after the
+// index of their slices followed.
 func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed bool) {
 	all := dirty.Has(model.KindServices | model.KindSlices)
 	if all || dirty.Has(inputsAnnounced) {
@@ -189,7 +191,8 @@ func (n *announcements) answers(name model.Name, a netip.Addr) bool {
 	return n.results[a].ours && slices.Contains(n.holders[a], name)
 }
 
-// elect says whether this node answers for an address, and which nodes it watches to take over from them.
+// elect says whether this node answers for an address, and which nodes it watches to take over from
+// them.
 func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *services) announcement {
 	if n.ofNode(a, svc) || n.ofPods(c, a) {
 		return announcement{}
@@ -241,8 +244,9 @@ func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *s
 	return out
 }
 
-// ofNode reports whether an address is a node's or a gateway's rather than a Service's. What an administrator has granted to Services a node that came
-// to claim it after the Service was made does not take from it.
+// ofNode reports whether an address is a node's or a gateway's rather than a Service's. What an
+// administrator has granted to Services a node that came to claim it after the Service was made
+// does not take from it.
 func (n *announcements) ofNode(a netip.Addr, svc *model.Service) bool {
 	since, taken := n.taken[a]
 	return taken && (since == 0 || since < svc.Created || !model.Within(n.admitted, a))
@@ -254,8 +258,8 @@ func (n *announcements) ofPods(c *cluster, a netip.Addr) bool {
 	return b != nil && b.Node != loadBalancers
 }
 
-// tables returns what the state holds: the addresses that this node answers for, and the nodes that it
-// watches.
+// tables returns what the state holds: the addresses that this node answers for, and the nodes that
+// it watches.
 func (n *announcements) tables() (announced map[netip.Addr]bool, watched map[netip.Addr][6]byte) {
 	announced, watched = map[netip.Addr]bool{}, map[netip.Addr][6]byte{}
 	for a, r := range n.results {
@@ -296,8 +300,9 @@ func announcers(c *cluster) []announcer {
 	return out
 }
 
-// notAnnounced returns the addresses that nobody answers for but those who have them: of all nodes, of this machine and of
-// its gateways; with the time of the claim where a node has it not from the start.
+// notAnnounced returns the addresses that nobody answers for but those who have them: of all nodes,
+// of this machine and of its gateways; with the time of the claim where a node has it not from the
+// start.
 func notAnnounced(c *cluster) map[netip.Addr]int64 {
 	out := map[netip.Addr]int64{}
 	for _, node := range c.Nodes {
@@ -340,8 +345,8 @@ func ownAnswers(c *cluster, wide bool) []netip.Addr {
 	return out
 }
 
-// serving returns the nodes that have endpoints of a Service in one family that take new connections: ready ones or,
-// on nodes without, such as serve while they terminate (KEP-1669).
+// serving returns the nodes that have endpoints of a Service in one family that take new
+// connections: ready ones or, on nodes without, such as serve while they terminate (KEP-1669).
 func (s *services) serving(c *cluster, svc *model.Service, fam int) map[string]bool {
 	out := map[string]bool{}
 	for _, name := range s.slices[svc.Name] {

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// announced has n nodes on one link, pools of load balancers in and outside of it, and Services lb0.. with
-// an address each.
+// announced has n nodes on one link, pools of load balancers in and outside of it, and Services
+// lb0.. with an address each.
 func announcedCluster(nodes, services int) *model.Cluster {
 	c := model.NewCluster()
 	c.Pools["lb"] = &model.Pool{Name: "lb", CIDR: prefix("172.31.1.128/25"), LoadBalancer: true, BlockBits: 26}
@@ -96,7 +96,8 @@ func TestExactlyOneNodeAnswers(t *testing.T) {
 	}
 }
 
-// A node that is silent on the link is replaced by the next one, which watches it, before the API knows.
+// A node that is silent on the link is replaced by the next one, which watches it, before the API
+// knows.
 func TestSilentNodeIsReplaced(t *testing.T) {
 	c := announcedCluster(5, 100)
 	before := one(t, owners(c, nil), 100)

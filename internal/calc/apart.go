@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// reservedApart is how many classes a namespace's policies may make in any case. What they make beyond is lent while the sets of all
-// others fit: the largest consumer is held back first.
+// reservedApart is how many classes a namespace's policies may make in any case. What they make
+// beyond is lent while the sets of all others fit: the largest consumer is held back first.
 const reservedApart = 64
 
 // divider knows the classes that the policies of namespaces make.
@@ -77,8 +77,9 @@ func (s *sets) divider(k *classes) *divider {
 	return d
 }
 
-// count finds out how many classes the oldest policies tell apart by themselves. Of two neighbours in the order of their marks the first
-// mark in which they differ says which policy tells them apart; the first of all is told from class 0.
+// count finds out how many classes the oldest policies tell apart by themselves. Of two neighbours
+// in the order of their marks the first mark in which they differ says which policy tells them
+// apart; the first of all is told from class 0.
 func (o *asker) count(marks [][]asked) {
 	o.apart = make([]int, len(o.all)+1)
 	slices.SortFunc(marks, func(a, b []asked) int { return slices.CompareFunc(a, b, compareMarks) })
@@ -108,7 +109,8 @@ func (o *asker) first(most int) int {
 	return n - 1
 }
 
-// left names, for each class, what is left of it when namespaces have no more than most classes each: classes of one name are one then.
+// left names, for each class, what is left of it when namespaces have no more than most classes
+// each: classes of one name are one then.
 func (d *divider) left(k *classes, most int) map[*class]uint64 {
 	if have := d.kept[most]; have != nil {
 		return have
@@ -160,8 +162,9 @@ func (x *suspect) size(left map[*class]uint64) (n int) {
 	return n
 }
 
-// suspect looks at a refused set; nil when nobody but itself can be the reason: it takes too much by its own rules, or knows no two classes
-// that these do not tell apart. No more ranges of ports are looked at than for one set; spent is how many are charged, in whatever order classes come.
+// suspect looks at a refused set; nil when nobody but itself can be the reason: it takes too much
+// by its own rules, or knows no two classes that these do not tell apart. No more ranges of ports
+// are looked at than for one set; spent is how many are charged, in whatever order classes come.
 func (w *writing) suspect(o *offer) (x *suspect, spent int) {
 	t := o.set
 	asks, kinds := t.asks(w.ports), map[uint64]*class{}
@@ -208,8 +211,9 @@ func (w *writing) suspect(o *offer) (x *suspect, spent int) {
 	return x, spent
 }
 
-// heldApart returns the policies to hold back because what they tell apart makes sets of others too large, with the namespaces whose they
-// are: none while nobody but those who ask for too much by themselves is refused.
+// heldApart returns the policies to hold back because what they tell apart makes sets of others too
+// large, with the namespaces whose they are: none while nobody but those who ask for too much by
+// themselves is refused.
 func (p *policyTables) heldApart() (map[policySide]bool, []nodestate.Overdrawn) {
 	if p.sets == nil || !p.cutOff() {
 		return nil, nil
@@ -288,7 +292,8 @@ func (t *set) workOn(c *class) int {
 	return columns * ranges
 }
 
-// fitting returns those of the refused sets that are granted what they take when namespaces have no more than most classes each.
+// fitting returns those of the refused sets that are granted what they take when namespaces have no
+// more than most classes each.
 func (p *policyTables) fitting(d *divider, suspects []*suspect, most int) map[*suspect]bool {
 	left := d.left(p.classes, most)
 	bySet := make(map[*set]*suspect, len(suspects))
@@ -325,7 +330,8 @@ func (p *policyTables) fitting(d *divider, suspects []*suspect, most int) map[*s
 	return out
 }
 
-// holdsBack reports whether a policy of a set is not among the oldest that tell no more than most classes apart.
+// holdsBack reports whether a policy of a set is not among the oldest that tell no more than most
+// classes apart.
 func (d *divider) holdsBack(t *set, most int) bool {
 	return slices.ContainsFunc(t.of, func(b *bound) bool {
 		o := d.askers[b.policy.Name.Namespace]
@@ -337,9 +343,10 @@ func (d *divider) holdsBack(t *set, most int) bool {
 	})
 }
 
-// divideClasses holds policies back, and takes up again, what others' sets leave no room for. Which these are follows from all policies, those
-// that are held back among them: while there are some, tables of all of them are kept beside those in force. It reports whether the
-// isolation of endpoints may have changed.
+// divideClasses holds policies back, and takes up again, what others' sets leave no room for. Which
+// these are follows from all policies, those that are held back among them: while there are some,
+// tables of all of them are kept beside those in force. It reports whether the isolation of
+// endpoints may have changed.
 func (k *Calculator) divideClasses(c *cluster, dirty *Dirty) bool {
 	all := k.policy
 	if k.whole != nil {

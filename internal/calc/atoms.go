@@ -13,8 +13,8 @@ import (
 )
 
 // atom is one question about a peer whose answer some rule in use depends on: is it picked by this
-// selector, is it in one of these CIDRs, does it call this port by this name. It is true of the addresses of
-// the pods that it picks, and of those in cidrs but not in except.
+// selector, is it in one of these CIDRs, does it call this port by this name. It is true of the
+// addresses of the pods that it picks, and of those in cidrs but not in except.
 type atom struct {
 	text   string // says what it asks: equal texts are one atom
 	index  int32  // its number for as long as it is in use
@@ -40,8 +40,8 @@ type atom struct {
 // maxAtomName is how long the text of an atom may be in those of classes.
 const maxAtomName = 256
 
-// name is an atom's text, or what is short and made of it: a tenant's few lists of thousands of networks or labels may make thousands
-// of classes.
+// name is an atom's text, or what is short and made of it: a tenant's few lists of thousands of
+// networks or labels may make thousands of classes.
 func (a *atom) name() string {
 	if len(a.text) > maxAtomName && a.digest == "" {
 		sum := sha256.Sum256([]byte(a.text))
@@ -55,7 +55,8 @@ func (a *atom) picksPods() bool {
 	return a.pods != nil || a.expr != nil || a.named != nil || slices.ContainsFunc(a.parts, (*atom).picksPods)
 }
 
-// asksNamespaces and asksAccounts report whether the answer may depend on the labels of namespaces, or of service accounts.
+// asksNamespaces and asksAccounts report whether the answer may depend on the labels of namespaces,
+// or of service accounts.
 func (a *atom) asksNamespaces() bool {
 	return a.pods != nil && a.pods.Namespace == "" && a.pods.Namespaces != nil && len(a.pods.Namespaces.Requirements) > 0 ||
 		a.expr != nil && looksAt(a.expr, model.PrefixNamespace) || slices.ContainsFunc(a.parts, (*atom).asksNamespaces)
@@ -140,8 +141,8 @@ func (x *atoms) end() (gone []*atom) {
 	return gone
 }
 
-// use notes that a computation uses an atom, brings its addresses up to date, and returns the one that stands for all of
-// its text.
+// use notes that a computation uses an atom, brings its addresses up to date, and returns the one
+// that stands for all of its text.
 func (x *atoms) use(a *atom) *atom {
 	have, known := x.byText[a.text]
 	if known {
@@ -213,8 +214,8 @@ func (x *atoms) follow(a *atom, known bool) {
 	}
 }
 
-// contents returns the CIDRs of an atom that are made from objects, when these may have changed or all is to be made; and
-// notes which they are.
+// contents returns the CIDRs of an atom that are made from objects, when these may have changed or
+// all is to be made; and notes which they are.
 func (x *atoms) contents(a *atom, all bool) (cidrs []netip.Prefix, made bool) {
 	switch {
 	case a.expr != nil && (all || x.dirty.Has(model.KindNetworkSets|model.KindHostEndpoints|model.KindNamespaces) || x.dirty.Has(model.KindNodes) && hostsByNode(x.c)):
@@ -266,7 +267,8 @@ func (x *atoms) others(r *model.Rule) []clause {
 	return out
 }
 
-// newPeer returns an atom of a rule's peer, not interned, nil for one that no carried address can be.
+// newPeer returns an atom of a rule's peer, not interned, nil for one that no carried address can
+// be.
 func (x *atoms) newPeer(p *model.Peer) *atom {
 	switch {
 	case p.Pods != nil:
@@ -337,7 +339,8 @@ func (x *atoms) expression(text string) *atom {
 	return x.use(a)
 }
 
-// setsWith returns the addresses of the network sets and the host endpoints that an expression picks.
+// setsWith returns the addresses of the network sets and the host endpoints that an expression
+// picks.
 func (x *atoms) setsWith(expr *selector.Selector) []netip.Prefix {
 	var all []netip.Prefix
 	for _, s := range x.c.NetworkSets {
@@ -404,7 +407,8 @@ func (x *atoms) slicesOf(service model.Name) []*model.EndpointSlice {
 	return x.slices[service]
 }
 
-// ports makes the atoms of those that call a port by a name, or that are a Service's endpoints at one.
+// ports makes the atoms of those that call a port by a name, or that are a Service's endpoints at
+// one.
 func (x *atoms) ports(n portName, pods *podIndex) {
 	if n.service == (model.Name{}) {
 		for number := range pods.numbersOf(n) {

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// large returns a cluster of 1,000 nodes with a block and ten pods each, in a hundred namespaces; every
-// namespace has the same policies: those of one bind some of this node's pods.
+// large returns a cluster of 1,000 nodes with a block and ten pods each, in a hundred namespaces;
+// every namespace has the same policies: those of one bind some of this node's pods.
 func large(policies int) *model.Cluster {
 	c := model.NewCluster()
 	c.Pools["main"] = &model.Pool{Name: "main", CIDR: prefix("10.0.0.0/8"), VXLAN: model.EncapAlways, NATOutgoing: true, Workload: true}

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// A set of policies that takes more of a node than it may is refused: its pods are cut off in that direction, by a rule
-// that names the policies; the others are as if it were not there.
+// A set of policies that takes more of a node than it may is refused: its pods are cut off in that
+// direction, by a rule that names the policies; the others are as if it were not there.
 func TestPolicyBeyondTheBoundIsRefused(t *testing.T) {
 	t.Parallel()
 	c := policyFixture()
@@ -70,7 +70,8 @@ func stage(c *model.Cluster, p model.Policy) {
 	c.Staged[p.ID()] = s
 }
 
-// What staged policies take never costs a policy that is in force its place: a staged set that does not fit is left out.
+// What staged policies take never costs a policy that is in force its place: a staged set that does
+// not fit is left out.
 func TestStagedPolicyBeyondTheBoundIsLeftOut(t *testing.T) {
 	t.Parallel()
 	c := policyFixture()
@@ -120,7 +121,8 @@ func TestStagedPolicyBeyondTheBoundIsLeftOut(t *testing.T) {
 	}
 }
 
-// What staged policies would do is found in the tables of policy beside what is in force, by the endpoints' second pair of sets.
+// What staged policies would do is found in the tables of policy beside what is in force, by the
+// endpoints' second pair of sets.
 func TestStagedPolicy(t *testing.T) {
 	t.Parallel()
 	c := policyFixture()
@@ -166,7 +168,8 @@ func TestStagedPolicy(t *testing.T) {
 	}
 }
 
-// Of more networks than the table holds none is written: the sets that ask for networks are cut off, the others are not.
+// Of more networks than the table holds none is written: the sets that ask for networks are cut
+// off, the others are not.
 func TestMoreNetworksThanFitCutOff(t *testing.T) {
 	t.Parallel()
 	c := policyFixture()

@@ -9,7 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Bounds on the work of one computation, in ranges of ports to look at: what asks for more is refused before it is done.
+// Bounds on the work of one computation, in ranges of ports to look at: what asks for more is
+// refused before it is done.
 const (
 	maxSetWork   = 1 << 23
 	maxOwnerWork = 1 << 25
@@ -27,8 +28,8 @@ type offer struct {
 	ok      bool            // it is to be written
 }
 
-// admit decides which sets are written: those of host endpoints first, which tenants' policies must not push out, then what
-// namespaces are granted, then what staged policies alone make.
+// admit decides which sets are written: those of host endpoints first, which tenants' policies must
+// not push out, then what namespaces are granted, then what staged policies alone make.
 func (s *sets) admit(p *policyTables, w *writing, offers []*offer) {
 	left := p.room
 	p.hostOffers = nil
@@ -66,7 +67,8 @@ func (s *sets) take(p *policyTables, w *writing, o *offer, left *int) {
 	}
 }
 
-// admitTenants admits what namespaces are granted of total entries, and notes who is refused something.
+// admitTenants admits what namespaces are granted of total entries, and notes who is refused
+// something.
 func (s *sets) admitTenants(p *policyTables, w *writing, tenants []*offer, total int) {
 	slices.SortFunc(tenants, func(a, b *offer) int {
 		return cmp.Or(strings.Compare(a.owner, b.owner), cmp.Compare(a.created, b.created), strings.Compare(a.set.name, b.set.name))
@@ -123,7 +125,8 @@ func overdrawn(tenants []*offer, total int) (out []nodestate.Overdrawn) {
 	return out
 }
 
-// measure finds out how much a set would take. False: more than a set may, or more work than it may make.
+// measure finds out how much a set would take. False: more than a set may, or more work than it may
+// make.
 func (w *writing) measure(o *offer) bool {
 	t := o.set
 	if m, ok := w.measured[t.id]; ok && o.was == nil && m.set == t && !w.anew && !w.touches(t) {
@@ -158,8 +161,8 @@ func (w *writing) touches(t *set) bool {
 	return slices.ContainsFunc(w.classes.came, t.knows) || slices.ContainsFunc(w.classes.went, t.knows)
 }
 
-// work is about how many ranges of ports are to be looked at to decide for all classes that the set may tell apart. It depends on
-// what there is alone.
+// work is about how many ranges of ports are to be looked at to decide for all classes that the set
+// may tell apart. It depends on what there is alone.
 func (t *set) work() int {
 	told, always, total := 1, 1, 0
 	columns := 1
@@ -187,8 +190,8 @@ func (t *set) work() int {
 	return columns * (total + always*told)
 }
 
-// ownerOf returns the namespace that is charged for a set: that of its pods; none where they are of several, which only
-// policies of the cluster bring about.
+// ownerOf returns the namespace that is charged for a set: that of its pods; none where they are of
+// several, which only policies of the cluster bring about.
 func (s *sets) ownerOf(t *set) string {
 	if len(s.owners[t]) != 1 {
 		return ""
@@ -199,8 +202,9 @@ func (s *sets) ownerOf(t *set) string {
 	return ""
 }
 
-// createdAt returns since when a set is claimed: when the newest policy of a namespace in it was created, or the newest of all where
-// none is of a namespace. What pods of several namespaces share comes before that, with the most of them first.
+// createdAt returns since when a set is claimed: when the newest policy of a namespace in it was
+// created, or the newest of all where none is of a namespace. What pods of several namespaces share
+// comes before that, with the most of them first.
 func (s *sets) createdAt(t *set) int64 {
 	if n := len(s.owners[t]); n > 1 {
 		return -int64(n)

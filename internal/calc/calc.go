@@ -1,8 +1,8 @@
-// Package calc turns a cluster into the desired state of one node. It is pure: it reads no clock, no
-// kernel and no API server, and equal clusters give equal states, whatever was computed before.
+// Package calc turns a cluster into the desired state of one node. It is pure: it reads no clock,
+// no kernel and no API server, and equal clusters give equal states, whatever was computed before.
 //
-// Calc does it at once. A Calculator does the same for a cluster that changes: it computes again only
-// the tables whose inputs changed, and of the services only those that did.
+// Calc does it at once. A Calculator does the same for a cluster that changes: it computes again
+// only the tables whose inputs changed, and of the services only those that did.
 package calc
 
 import (
@@ -136,8 +136,8 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	return k.state, keys
 }
 
-// updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether the
-// isolation of endpoints may have changed.
+// updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether
+// the isolation of endpoints may have changed.
 func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
 	if dirty.Has(model.KindPods) {
 		k.policy.numbers.clear()
@@ -171,8 +171,9 @@ func replace[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys,
 	keys.Tables |= t
 }
 
-// take puts a table into a state when something was written to it. What was written may be what was there
-// before all the same: numbers of rules that one source gives back and another takes, for one.
+// take puts a table into a state when something was written to it. What was written may be what was
+// there before all the same: numbers of rules that one source gives back and another takes, for
+// one.
 func take[K comparable, V any](from *table[K, V], have *nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) {
 	if !from.Changed() {
 		return
@@ -183,8 +184,8 @@ func take[K comparable, V any](from *table[K, V], have *nodestate.Map[K, V], key
 	}
 }
 
-// adopt changes a table of a state to the contents of want, and returns it: what is equal stays shared with
-// the states before.
+// adopt changes a table of a state to the contents of want, and returns it: what is equal stays
+// shared with the states before.
 func adopt[K, V comparable](have *nodestate.Map[K, V], want nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) nodestate.Map[K, V] {
 	e := have.Edit()
 	for k, c := range nodestate.Changes(*have, want, func(a, b V) bool { return a == b }) {

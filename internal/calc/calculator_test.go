@@ -152,8 +152,9 @@ type frozen struct {
 // weak says in which worlds the numbers of classes collide.
 func weak(seed int) bool { return seed%5 == 2 }
 
-// calculator returns a new one; in some worlds with numbers of classes that collide, in every other world with rule numbers of services that collide,
-// in some with so little room for policy that some of it is refused.
+// calculator returns a new one; in some worlds with numbers of classes that collide, in every other
+// world with rule numbers of services that collide, in some with so little room for policy that
+// some of it is refused.
 func calculator(seed int) *Calculator {
 	k := New()
 	if seed%3 == 0 {
@@ -285,8 +286,8 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	}
 }
 
-// buildInOrder adds the objects of a cluster one by one in a random order, some of them twice with a
-// removal between.
+// buildInOrder adds the objects of a cluster one by one in a random order, some of them twice with
+// a removal between.
 func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
 	c := model.NewCluster()
 	c.Settings, c.Reservations = full.Settings, full.Reservations

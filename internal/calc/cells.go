@@ -6,17 +6,19 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// cell is a span of destination ports with one verdict or, where sources is not nil, with verdicts by source port.
+// cell is a span of destination ports with one verdict or, where sources is not nil, with verdicts
+// by source port.
 type cell struct {
 	segment
 	sources []segment // of all source ports, in their order; equal ones of one protocol are the same list
 }
 
-// cells returns the verdicts on all ports of a protocol. ok is false when it takes more than most steps of work, or too many source
-// ports are told apart.
+// cells returns the verdicts on all ports of a protocol. ok is false when it takes more than most
+// steps of work, or too many source ports are told apart.
 //
-// Source ports for which the same rules match have the same verdicts on all destination ports: they are one column, whatever
-// number of ranges they are in. Destination ports on which all columns agree have one list of sources.
+// Source ports for which the same rules match have the same verdicts on all destination ports: they
+// are one column, whatever number of ranges they are in. Destination ports on which all columns
+// agree have one list of sources.
 func (s *set) cells(about [][]*setRule, c *class, proto model.Protocol, most int) (out []cell, ok bool) {
 	cuts, of, starts, ok := sourceColumns(about, c, proto, most)
 	if !ok {
@@ -88,8 +90,8 @@ func newRows(cuts []uint16, of []int) *rows {
 	return r
 }
 
-// sources returns the list of the verdicts of all columns, nil where they agree. ok is false when the lists have more than most
-// segments together.
+// sources returns the list of the verdicts of all columns, nil where they agree. ok is false when
+// the lists have more than most segments together.
 func (r *rows) sources(most int) (list []segment, ok bool) {
 	if !slices.ContainsFunc(r.verdicts, func(v verdict) bool { return v != r.verdicts[0] }) {
 		return nil, true
@@ -126,8 +128,9 @@ func verdictsKey(all []verdict) string {
 	return string(key)
 }
 
-// sourceColumns returns where the ranges of source ports begin that rules tell apart for a class, of each the number of its column,
-// and of each column one source port. ok is false where there are too many.
+// sourceColumns returns where the ranges of source ports begin that rules tell apart for a class,
+// of each the number of its column, and of each column one source port. ok is false where there are
+// too many.
 func sourceColumns(about [][]*setRule, c *class, proto model.Protocol, most int) (cuts []uint16, of []int, starts []uint16, ok bool) {
 	var conditions [][]span
 	cuts = []uint16{0}

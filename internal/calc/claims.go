@@ -10,11 +10,12 @@ import (
 )
 
 // Frontends are claimed by service ports, and one of the claims holds. A cluster IP holds against
-// everything else, so that no Service can take another's traffic by naming its address as an external
-// IP; then come Services, the oldest first; then host ports. A port whose own cluster IP is
-// held by another has no other frontend either: its id would lead to the other's backends. At a node's address an
-// external IP comes after what answers on all of the node's addresses: an older Service's node port, and older pods' ports on it.
-// A health check's port is claimed as a node port is, so that nobody takes it, and has no frontend.
+// everything else, so that no Service can take another's traffic by naming its address as an
+// external IP; then come Services, the oldest first; then host ports. A port whose own cluster IP
+// is held by another has no other frontend either: its id would lead to the other's backends. At a
+// node's address an external IP comes after what answers on all of the node's addresses: an older
+// Service's node port, and older pods' ports on it. A health check's port is claimed as a node port
+// is, so that nobody takes it, and has no frontend.
 
 // claim enters a port's claims; affected collects the frontends to be resolved again.
 func (s *services) claim(p *port, affected map[nodestate.Frontend]struct{}) {
@@ -30,7 +31,8 @@ func (s *services) claim(p *port, affected map[nodestate.Frontend]struct{}) {
 	}
 }
 
-// onAllAddresses is the frontend on all addresses of a node that a frontend on one of them competes with.
+// onAllAddresses is the frontend on all addresses of a node that a frontend on one of them competes
+// with.
 func onAllAddresses(f nodestate.Frontend) nodestate.Frontend {
 	f.Addr = unspecified(f.Addr)
 	return f
@@ -109,7 +111,8 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 	s.report(concerned)
 }
 
-// noteLosers keeps who does not get a frontend, and brings the health checks up to date that are claimed there.
+// noteLosers keeps who does not get a frontend, and brings the health checks up to date that are
+// claimed there.
 func (s *services) noteLosers(f nodestate.Frontend, holder *port, concerned map[source]struct{}) {
 	for _, p := range s.claims[f] {
 		concerned[p.src] = struct{}{}
@@ -144,8 +147,8 @@ func (s *services) holder(f nodestate.Frontend) *port {
 	return best
 }
 
-// before returns who comes before an external IP at a node's address because it answers on all of the node's addresses, nil
-// when nobody does.
+// before returns who comes before an external IP at a node's address because it answers on all of
+// the node's addresses, nil when nobody does.
 func (s *services) before(p *port, f nodestate.Frontend) *port {
 	if p.src.hostPorts || f.Addr.IsUnspecified() || !s.guards.ofNode(f.Addr) || slices.Contains(p.internal, f) {
 		return nil

@@ -24,8 +24,8 @@ func (c *class) has(a *atom) bool {
 	return found
 }
 
-// classes is the partition of addresses that the atoms make. It follows the atoms and the pods: what neither concerns is
-// not looked at.
+// classes is the partition of addresses that the atoms make. It follows the atoms and the pods:
+// what neither concerns is not looked at.
 type classes struct {
 	byKey map[string]*class // "" is not in it: class 0
 	ids   *ids[nodestate.Class]
@@ -48,7 +48,8 @@ func newClasses(digest func(text string) nodestate.Class) *classes {
 		peers: map[netip.Addr]*class{}, cidrs: newPrefixes[*class](), regions: newRegions(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
 }
 
-// update follows what became of the atoms, those that are gone among them, and of the pods at some addresses.
+// update follows what became of the atoms, those that are gone among them, and of the pods at some
+// addresses.
 func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr) {
 	touched := k.followCIDRs(x, gone)
 	again := make(map[*atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to ask anew
@@ -121,8 +122,8 @@ func (x *podIndex) picked(a *atom, f func(netip.Addr)) {
 	}
 }
 
-// refined returns the atoms of an address's class after some were asked anew, of which now is what pods say; nil when no
-// atom picks a pod there.
+// refined returns the atoms of an address's class after some were asked anew, of which now is what
+// pods say; nil when no atom picks a pod there.
 func (k *classes) refined(pods *podIndex, addr netip.Addr, now []*atom, again map[*atom]bool) []*atom {
 	of, picked := slices.Clone(now), len(now) > 0
 	if was := k.peers[addr]; was != nil {
@@ -140,7 +141,8 @@ func (k *classes) refined(pods *podIndex, addr netip.Addr, now []*atom, again ma
 	return append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
 }
 
-// anew returns the atoms that are true of an address by all that is known now; nil when none picks a pod there.
+// anew returns the atoms that are true of an address by all that is known now; nil when none picks
+// a pod there.
 func (k *classes) anew(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
 	var of []*atom
 	for _, pod := range pods.at(addr) {
@@ -243,7 +245,8 @@ func classKey(atoms []*atom) string {
 	return string(key)
 }
 
-// followCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which something changed thereby.
+// followCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which
+// something changed thereby.
 func (k *classes) followCIDRs(x *atoms, gone []*atom) *touched {
 	t := &touched{prefixes: newPrefixes[struct{}]()}
 	for _, a := range gone {
@@ -319,8 +322,8 @@ func (k *classes) followRegions(t *touched) {
 	}
 }
 
-// number gives new classes their numbers, forgets those without users, and writes the tables of look-up 1. A prefix is left
-// out where the next longer region around it has the same class.
+// number gives new classes their numbers, forgets those without users, and writes the tables of
+// look-up 1. A prefix is left out where the next longer region around it has the same class.
 func (k *classes) number(t *touched) {
 	var gone, come []string
 	for c := range k.idle {

@@ -2,10 +2,12 @@ package calc
 
 import "slices"
 
-// Two sets of one name have the same policies. Where a few of their rules differ, only what these rules are about has to be decided anew.
+// Two sets of one name have the same policies. Where a few of their rules differ, only what these
+// rules are about has to be decided anew.
 
-// differing returns the rules of a set before, and of this one, between the first and the last that differ in each tier. ok is false
-// where something else differs, so that everything may be decided otherwise.
+// differing returns the rules of a set before, and of this one, between the first and the last that
+// differ in each tier. ok is false where something else differs, so that everything may be decided
+// otherwise.
 func (s *set) differing(was *set) (before, after []*setRule, ok bool) {
 	if s.dir != was.dir || s.six != was.six || s.denied != was.denied || s.denyID != was.denyID || s.passedID != was.passedID || len(s.tiers) != len(was.tiers) {
 		return nil, nil, false
@@ -50,7 +52,8 @@ func (m *portMatch) equal(o *portMatch) bool {
 	return m.any == o.any && slices.Equal(m.in, o.in) && slices.Equal(m.not, o.not)
 }
 
-// concerned returns the classes that some of these rules may be about. ok is false when a rule is not about certain ones.
+// concerned returns the classes that some of these rules may be about. ok is false when a rule is
+// not about certain ones.
 func (s *set) concerned(rules []*setRule) (of map[*class]struct{}, ok bool) {
 	of = map[*class]struct{}{}
 	for _, r := range rules {

@@ -8,9 +8,9 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// The node knows first that a pod of its own is gone: its interface is. The EndpointSlice says so seconds later, more on a
-// busy machine. An endpoint on this node whose address lies in a block of this node, and that no interface here has, has
-// ended: what is sent there is refused.
+// The node knows first that a pod of its own is gone: its interface is. The EndpointSlice says so
+// seconds later, more on a busy machine. An endpoint on this node whose address lies in a block of
+// this node, and that no interface here has, has ended: what is sent there is refused.
 
 // own keeps what tells the endpoints that have ended.
 type own struct {
@@ -29,8 +29,9 @@ func (o *own) ended(a netip.Addr) bool {
 	return slices.ContainsFunc(o.blocks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// follow takes over what blocks the node has now, and what interfaces: moved are the addresses that came or went with
-// them. It returns the slices whose endpoints may have ended by it, or be there again.
+// follow takes over what blocks the node has now, and what interfaces: moved are the addresses that
+// came or went with them. It returns the slices whose endpoints may have ended by it, or be there
+// again.
 func (o *own) follow(c *cluster, dirty *Dirty, moved []netip.Addr) []model.Name {
 	out := o.named.of(moved)
 	if dirty.Has(model.KindBlocks | model.KindLocal) {

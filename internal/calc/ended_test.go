@@ -17,7 +17,8 @@ func backendAddrs(s *nodestate.State, id nodestate.Frontend) []string {
 	return out
 }
 
-// A pod whose interface is gone takes nothing more, before its EndpointSlice says so; unless it is all there is.
+// A pod whose interface is gone takes nothing more, before its EndpointSlice says so; unless it is
+// all there is.
 func TestEndpointWithoutInterfaceHasEnded(t *testing.T) {
 	t.Parallel()
 	c := twoServices()
@@ -59,8 +60,8 @@ func TestEndpointWithoutInterfaceHasEnded(t *testing.T) {
 	}
 }
 
-// With policy Local the node that answers for an address leads new connections to other nodes when it has no ready endpoint,
-// and only there.
+// With policy Local the node that answers for an address leads new connections to other nodes when
+// it has no ready endpoint, and only there.
 func TestAnswererWithoutReadyEndpointsUsesOthers(t *testing.T) {
 	t.Parallel()
 	lb := addr("172.31.1.241")

@@ -26,10 +26,11 @@ type candidate struct {
 // hints says which kinds of hints an endpoint has.
 type hints struct{ zones, nodes bool }
 
-// choose returns the backends of a service port in one family that are not gone, and says which of them new
-// flows choose by KEP-1669: in the whole cluster, and on this node, the ready endpoints (all of them, when
-// the Service publishes those that are not ready); where there are none, those that still serve while they
-// terminate. Hints (trafficDistribution) cut the ready ones of the whole cluster down. Sorted, each once. relief: see port.
+// choose returns the backends of a service port in one family that are not gone, and says which of
+// them new flows choose by KEP-1669: in the whole cluster, and on this node, the ready endpoints
+// (all of them, when the Service publishes those that are not ready); where there are none, those
+// that still serve while they terminate. Hints (trafficDistribution) cut the ready ones of the
+// whole cluster down. Sorted, each once. relief: see port.
 func (s *services) choose(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) (out []nodestate.Backend, relief bool) {
 	all := s.candidates(c, svc, sp, fam)
 	meant := meantFor(all)
@@ -50,8 +51,9 @@ func (s *services) choose(c *cluster, svc *model.Service, sp *model.ServicePort,
 	return out, relief
 }
 
-// meantFor says which ready endpoints this node is to use: those meant for it, where all ready endpoints say for
-// which nodes they are and one says for this; else those meant for its zone, by the same rule; else all.
+// meantFor says which ready endpoints this node is to use: those meant for it, where all ready
+// endpoints say for which nodes they are and one says for this; else those meant for its zone, by
+// the same rule; else all.
 func meantFor(all []candidate) func(*candidate) bool {
 	var node, zone, ready bool
 	every := hints{true, true}
@@ -73,9 +75,10 @@ func meantFor(all []candidate) func(*candidate) bool {
 	return func(*candidate) bool { return true }
 }
 
-// candidates returns the endpoints of a service port in one family that are not gone, sorted, each once:
-// while slices are rewritten an endpoint may be in two, and what either says for it counts. Those that have ended on this
-// node are left out when there are others (but not of a Service whose list must be the same on all nodes).
+// candidates returns the endpoints of a service port in one family that are not gone, sorted, each
+// once: while slices are rewritten an endpoint may be in two, and what either says for it counts.
+// Those that have ended on this node are left out when there are others (but not of a Service whose
+// list must be the same on all nodes).
 func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) []candidate {
 	var all []candidate
 	for _, name := range s.slices[svc.Name] {
@@ -107,7 +110,8 @@ func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServiceP
 	return out
 }
 
-// appendCandidates appends a slice's endpoints; like has the port, and ready when all are published.
+// appendCandidates appends a slice's endpoints; like has the port, and ready when all are
+// published.
 func (s *services) appendCandidates(out []candidate, c *cluster, sl *model.EndpointSlice, proto model.Protocol, like candidate, fam int) []candidate {
 	for i := range sl.Endpoints {
 		e := &sl.Endpoints[i]
@@ -160,8 +164,9 @@ func (s *services) updateHealth(c *cluster, name model.Name, affected map[nodest
 	s.claim(p, affected)
 }
 
-// readyHere counts the ready endpoints of a Service on this node, in the family that has more: a pod of two
-// families is one. Those that terminate do not count, so that load balancers turn away from them.
+// readyHere counts the ready endpoints of a Service on this node, in the family that has more: a
+// pod of two families is one. Those that terminate do not count, so that load balancers turn away
+// from them.
 func readyHere(c *cluster, names []model.Name, svc *model.Service) int {
 	var found [2]map[netip.Addr]bool
 	for _, name := range names {

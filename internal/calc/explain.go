@@ -8,7 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Question is a packet as policy sees it from one of its ends. Of ICMP, Ports is as in nodestate.Ports.
+// Question is a packet as policy sees it from one of its ends. Of ICMP, Ports is as in
+// nodestate.Ports.
 type Question struct {
 	Endpoint, Peer netip.Addr // Endpoint is one of this node's
 	Ingress        bool       // to the endpoint
@@ -16,10 +17,12 @@ type Question struct {
 	Ports          nodestate.Ports
 }
 
-// Explanation says how policy decides a question: what was looked at, in its order, until the verdict.
+// Explanation says how policy decides a question: what was looked at, in its order, until the
+// verdict.
 type Explanation struct {
 	Pod model.Name `json:"pod"`
-	// HostEndpoint is the host endpoint that judges, in the place of a pod; of those Isolated says that there is something to judge by.
+	// HostEndpoint is the host endpoint that judges, in the place of a pod; of those Isolated says
+	// that there is something to judge by.
 	HostEndpoint string `json:"hostEndpoint,omitempty"`
 
 	Isolated bool            `json:"isolated"` // a policy of this direction selects the pod; without one everything is allowed
@@ -74,8 +77,9 @@ const (
 
 var actionNames = [...]string{model.Allow: "Allow", model.Deny: "Deny", model.Pass: "Pass", model.Log: "Log"}
 
-// Explain answers a question about an endpoint of c.Local.Node by its policies, rule by rule. ok is false when no
-// such endpoint is known. It comes to the verdict of the tables of Calc, as far as these are not too large.
+// Explain answers a question about an endpoint of c.Local.Node by its policies, rule by rule. ok is
+// false when no such endpoint is known. It comes to the verdict of the tables of Calc, as far as
+// these are not too large.
 func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 	c := look(all)
 	ep := c.Local.Endpoints[q.Endpoint]
@@ -167,7 +171,8 @@ func (s *sets) explainTiers(t *set, tiers []setTier, c *class, q Question, x *Ex
 	return false
 }
 
-// explainTier walks a tier's policies. decided is the rule that allows or denies, nil when none does.
+// explainTier walks a tier's policies. decided is the rule that allows or denies, nil when none
+// does.
 func (s *sets) explainTier(t *set, tier *setTier, of []*bound, c *class, q Question) (out ExplainedTier, decided *setRule) {
 	out = ExplainedTier{Name: of[0].policy.Tier, End: EndDefaultDeny}
 	for _, b := range of {
@@ -225,7 +230,8 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *class, q Questi
 	return nil
 }
 
-// whyNot returns the first condition of a rule that does not hold for peers of a class, empty when all do.
+// whyNot returns the first condition of a rule that does not hold for peers of a class, empty when
+// all do.
 func (r *setRule) whyNot(c *class, q Question) string {
 	dst := q.Ports.Dst
 	if nodestate.ProtoBit(q.Proto, !q.Endpoint.Is4()) == nodestate.ProtoBitOther {

@@ -10,8 +10,8 @@ import (
 // HostUse says which of a host endpoint's sets is asked.
 type HostUse = hostUse
 
-// What host endpoints judge: what the node's own processes exchange, what the node hands on, what comes in before Services, and each
-// packet by itself.
+// What host endpoints judge: what the node's own processes exchange, what the node hands on, what
+// comes in before Services, and each packet by itself.
 const (
 	HostOwn       HostUse = useHost
 	HostForward   HostUse = useForward
@@ -19,14 +19,16 @@ const (
 	HostUntracked HostUse = useUntracked
 )
 
-// HostQuestion is a packet as a host endpoint sees it at an interface. Of Question, Endpoint is an address of the packet's family.
+// HostQuestion is a packet as a host endpoint sees it at an interface. Of Question, Endpoint is an
+// address of the packet's family.
 type HostQuestion struct {
 	Question
 	At  nodestate.HostInterface // as in nodestate.State.HostEndpoints
 	Use HostUse
 }
 
-// ExplainHost is Explain for a host endpoint of this node. ok is false where none is for the interface.
+// ExplainHost is Explain for a host endpoint of this node. ok is false where none is for the
+// interface.
 func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
 	c := look(all)
 	h := hostsHere(c)[q.At.IfIndex]
@@ -51,7 +53,8 @@ func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
 	return x, true
 }
 
-// explainHost walks the failsafe ports, the tiers and the profiles of a host endpoint's set for peers of a class.
+// explainHost walks the failsafe ports, the tiers and the profiles of a host endpoint's set for
+// peers of a class.
 func (s *sets) explainHost(t *set, c *class, q HostQuestion, x *Explanation) {
 	x.Isolated = true
 	tiers := t.tiers

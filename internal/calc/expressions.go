@@ -21,8 +21,8 @@ func parseExpression(text string) *selector.Selector {
 // labels looks up the labels by which expressions see something.
 type labels = func(key string) (value string, ok bool)
 
-// podLabels are a pod's labels to expressions: what names it, its own, and those of its namespace and its service
-// account below their prefixes.
+// podLabels are a pod's labels to expressions: what names it, its own, and those of its namespace
+// and its service account below their prefixes.
 func podLabels(c *cluster, p *model.Pod) labels {
 	return func(key string) (string, bool) {
 		switch key {
@@ -73,8 +73,8 @@ func setLabels(c *cluster, s *model.NetworkSet) labels {
 	}
 }
 
-// ownLabel looks up a label of an object itself. Those below the prefixes are not its own to have: who makes pods in a
-// namespace is not who says what the namespace is.
+// ownLabel looks up a label of an object itself. Those below the prefixes are not its own to have:
+// who makes pods in a namespace is not who says what the namespace is.
 func ownLabel(of map[string]string, key string) (string, bool) {
 	if strings.HasPrefix(key, model.PrefixNamespace) || strings.HasPrefix(key, model.PrefixAccount) {
 		return "", false
@@ -97,7 +97,8 @@ func namespaceLabel(c *cluster, name, key string) (string, bool) {
 	return v, ok
 }
 
-// looksAt reports whether an expression looks at labels below a prefix: those of namespaces or of service accounts.
+// looksAt reports whether an expression looks at labels below a prefix: those of namespaces or of
+// service accounts.
 func looksAt(s *selector.Selector, prefix string) bool {
 	return slices.ContainsFunc(s.Labels(), func(l string) bool { return strings.HasPrefix(l, prefix) })
 }
@@ -134,7 +135,8 @@ func onlyICMPOf(ports []model.PortRange, six bool) bool {
 	return true
 }
 
-// picks reports whether an expression is true of an address of a pod of ours: by the pod, or by a network set.
+// picks reports whether an expression is true of an address of a pod of ours: by the pod, or by a
+// network set.
 func (s *sets) picks(text string, pod *model.Pod, a netip.Addr) bool {
 	o, ok := s.own[text]
 	if !ok {

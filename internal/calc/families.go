@@ -27,8 +27,8 @@ func lookAt(c *model.Cluster, held *holdings) *cluster {
 	return &cluster{Cluster: &of, ipv6: of.CarriesIPv6(), held: held}
 }
 
-// carried reports whether addresses of this family go into tables: the one place that says so. Addresses that mean
-// something else on every link are nobody's.
+// carried reports whether addresses of this family go into tables: the one place that says so.
+// Addresses that mean something else on every link are nobody's.
 func (c *cluster) carried(a netip.Addr) bool {
 	return a.Is4() || c.ipv6 && a.Is6() && !a.IsLinkLocalUnicast()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// dual is a cluster of two families, in which not everything has both: the control node has no IPv6 address, the pod
-// old and some Services have one family.
+// dual is a cluster of two families, in which not everything has both: the control node has no IPv6
+// address, the pod old and some Services have one family.
 func dual() *model.Cluster {
 	c := base()
 	c.Nodes["worker"].Addrs = append(c.Nodes["worker"].Addrs, addr("fd00:31:1::207"))
@@ -55,7 +55,8 @@ func dual() *model.Cluster {
 	return c
 }
 
-// dualServices gives dual Services: of both families, of IPv6 alone, and with endpoints of one family only.
+// dualServices gives dual Services: of both families, of IPv6 alone, and with endpoints of one
+// family only.
 func dualServices(c *model.Cluster) {
 	add := func(name string, s model.Service, four, six []string) {
 		s.Name = model.Name{Namespace: "default", Name: name}
@@ -79,7 +80,8 @@ func dualServices(c *model.Cluster) {
 	add("half", model.Service{ClusterIPs: []netip.Addr{addr("fd00:10:96::12"), addr("10.96.0.12")}, Ports: plain}, four, nil)
 }
 
-// four is the part of a state that is about IPv4, as text; what is common to both families is left out.
+// four is the part of a state that is about IPv4, as text; what is common to both families is left
+// out.
 func four(s *nodestate.State) string {
 	out := nodestate.New()
 	for a, v := range s.Addrs {
@@ -256,7 +258,8 @@ func TestNodePortAddressesByFamily(t *testing.T) {
 	}
 }
 
-// A pod's two addresses have one class and share its sets, so that policy costs no more than with one.
+// A pod's two addresses have one class and share its sets, so that policy costs no more than with
+// one.
 func TestOneClassForBothAddresses(t *testing.T) {
 	t.Parallel()
 	c := dual()
@@ -269,8 +272,8 @@ func TestOneClassForBothAddresses(t *testing.T) {
 	}
 }
 
-// A load balancer's address is answered for by one node for each family, by the endpoints of that family, and the
-// nodes before this one are watched by their address of that family.
+// A load balancer's address is answered for by one node for each family, by the endpoints of that
+// family, and the nodes before this one are watched by their address of that family.
 func TestAnnouncedByFamily(t *testing.T) {
 	t.Parallel()
 	c := dual()

@@ -9,8 +9,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Whoever may write Services of a namespace names addresses and ports of anybody. What nodes need to stay in the
-// cluster, and what is somebody else's, is refused here, before it becomes a frontend or a backend.
+// Whoever may write Services of a namespace names addresses and ports of anybody. What nodes need
+// to stay in the cluster, and what is somebody else's, is refused here, before it becomes a
+// frontend or a backend.
 
 // socket is a port of a protocol.
 type socket struct {
@@ -43,15 +44,15 @@ const (
 // systemNamespace holds what runs the cluster: whoever may write there has the cluster.
 const systemNamespace = "kube-system"
 
-// labelBackends on a Namespace, which tenants cannot write, says what its EndpointSlices may name: backendsAny lifts the
-// limits to the pods of the namespace and to ports that nodes do not need.
+// labelBackends on a Namespace, which tenants cannot write, says what its EndpointSlices may name:
+// backendsAny lifts the limits to the pods of the namespace and to ports that nodes do not need.
 const (
 	labelBackends = "weir.dev/service-backends"
 	backendsAny   = "any"
 )
 
-// metadata are addresses at which clouds give out credentials or configuration, beyond the link-local ones: AWS and
-// Google by IPv6, Azure, Alibaba, Oracle.
+// metadata are addresses at which clouds give out credentials or configuration, beyond the
+// link-local ones: AWS and Google by IPv6, Azure, Alibaba, Oracle.
 var metadata = map[netip.Addr]struct{}{
 	netip.MustParseAddr("fd00:ec2::254"): {}, netip.MustParseAddr("fd20:ce::254"): {}, netip.MustParseAddr("168.63.129.16"): {},
 	netip.MustParseAddr("100.100.100.200"): {}, netip.MustParseAddr("192.0.0.192"): {},
@@ -59,8 +60,9 @@ var metadata = map[netip.Addr]struct{}{
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// guardsOf reads them from a cluster. Of API servers that are on nodes the port is needed on all addresses of these nodes; of
-// others, as those of a cloud, the address and port alone: there the port is 443, which much else is behind on nodes.
+// guardsOf reads them from a cluster. Of API servers that are on nodes the port is needed on all
+// addresses of these nodes; of others, as those of a cloud, the address and port alone: there the
+// port is 443, which much else is behind on nodes.
 func guardsOf(c *cluster) *guards {
 	g := &guards{node: c.Local.Node, ports: map[socket]string{}, apiPorts: map[hostSocket]struct{}{}, servers: map[nodestate.Frontend]struct{}{}, nodes: map[netip.Addr]string{},
 		own: slices.Clone(c.Local.HostAddrs), gateways: slices.Clone(c.Local.Gateways), services: slices.Clone(c.ServiceCIDRs),
@@ -113,8 +115,9 @@ func (g *guards) addPorts(c *cluster) {
 	}
 }
 
-// addServers adds the API servers: those that the cluster names and those that this node reached. An address that a node
-// came to claim later makes no port of that node needed, or a node could take the port from everybody's host ports.
+// addServers adds the API servers: those that the cluster names and those that this node reached.
+// An address that a node came to claim later makes no port of that node needed, or a node could
+// take the port from everybody's host ports.
 func (g *guards) addServers(c *cluster) {
 	add := func(a netip.Addr, port uint16) {
 		if port == 0 {
@@ -143,8 +146,8 @@ func (g *guards) addServers(c *cluster) {
 	}
 }
 
-// apiServersOf returns the EndpointSlice that the API servers write about themselves, nil where there is none. Others of
-// apiService are whoever's may write to its namespace.
+// apiServersOf returns the EndpointSlice that the API servers write about themselves, nil where
+// there is none. Others of apiService are whoever's may write to its namespace.
 func apiServersOf(c *model.Cluster) *model.EndpointSlice {
 	if sl := c.Slices[apiServerSlice]; sl != nil && sl.Service == apiService {
 		return sl
@@ -152,8 +155,8 @@ func apiServersOf(c *model.Cluster) *model.EndpointSlice {
 	return nil
 }
 
-// believed reports whether an EndpointSlice counts for its Service: of apiService the API servers' own does, and others only
-// where these write none.
+// believed reports whether an EndpointSlice counts for its Service: of apiService the API servers'
+// own does, and others only where these write none.
 func believed(c *model.Cluster, sl *model.EndpointSlice) bool {
 	return sl.Service != apiService || sl.Name == apiServerSlice || apiServersOf(c) == nil
 }
@@ -202,7 +205,8 @@ func (g *guards) ofNode(a netip.Addr) bool {
 	return is
 }
 
-// never says why an address is no Service's and no endpoint's, whatever else there is; "" = it may be.
+// never says why an address is no Service's and no endpoint's, whatever else there is; "" = it may
+// be.
 func never(a netip.Addr) string {
 	_, cloud := metadata[a]
 	switch {
@@ -216,8 +220,9 @@ func never(a netip.Addr) string {
 	return ""
 }
 
-// needed says what needs an address and port, so that no frontend may take it; "" = nothing does. The unspecified address
-// stands for all of a node's, and so do those of its loopback device: of the node of that name, or of any where it is "".
+// needed says what needs an address and port, so that no frontend may take it; "" = nothing does.
+// The unspecified address stands for all of a node's, and so do those of its loopback device: of
+// the node of that name, or of any where it is "".
 func (g *guards) needed(f nodestate.Frontend, node string) string {
 	if _, is := g.servers[f]; is {
 		return "an API server listens there"
@@ -236,12 +241,13 @@ func (g *guards) needed(f nodestate.Frontend, node string) string {
 	return ""
 }
 
-// loopbackPorts are what the node and its kubelet ask at loopback addresses: probes of static pods (etcd, the controller managers,
-// the scheduler), the kubelet, proxies before API servers (k3s and RKE2, Talos), kube-proxy's ports.
+// loopbackPorts are what the node and its kubelet ask at loopback addresses: probes of static pods
+// (etcd, the controller managers, the scheduler), the kubelet, proxies before API servers (k3s and
+// RKE2, Talos), kube-proxy's ports.
 var loopbackPorts = []uint16{2379, 2380, 2381, 6443, 6444, 7445, kubeletHealthzPort, 10249, kubeletPort, 10255, 10256, 10257, 10258, 10259}
 
-// ofLoopback says why a host port may not be at a loopback address, "" where it may or is elsewhere. Processes of the node are
-// all that asks there: a resolver at 127.0.0.53 is theirs.
+// ofLoopback says why a host port may not be at a loopback address, "" where it may or is
+// elsewhere. Processes of the node are all that asks there: a resolver at 127.0.0.53 is theirs.
 func ofLoopback(f nodestate.Frontend) string {
 	switch a := f.Addr; {
 	case !a.IsLoopback():
@@ -254,16 +260,17 @@ func ofLoopback(f nodestate.Frontend) string {
 	return ""
 }
 
-// mayLead reports whether an address outside may lead to API servers that are on nodes: kubelets often use one that the
-// cluster does not know, as that of a load balancer or one that moves between these nodes, with the port that the servers have.
+// mayLead reports whether an address outside may lead to API servers that are on nodes: kubelets
+// often use one that the cluster does not know, as that of a load balancer or one that moves
+// between these nodes, with the port that the servers have.
 func (g *guards) mayLead(f nodestate.Frontend) bool {
 	_, is := g.apiPorts[hostSocket{"", socket{f.Port, f.Proto}}]
 	return is && g.external == nil
 }
 
-// taken says whose an address is that a Service asks to have from outside; "" = it may have it. ofStatus says that it is
-// in the status of its load balancer, which tenants do not write: it may be of a pool of load balancers, and is not
-// limited by serviceExternalIPs.
+// taken says whose an address is that a Service asks to have from outside; "" = it may have it.
+// ofStatus says that it is in the status of its load balancer, which tenants do not write: it may
+// be of a pool of load balancers, and is not limited by serviceExternalIPs.
 func (s *services) taken(svc *model.Service, a netip.Addr, ofStatus bool) string {
 	g := s.guards
 	pools := g.pools
@@ -295,7 +302,8 @@ func (s *services) taken(svc *model.Service, a netip.Addr, ofStatus bool) string
 	return ""
 }
 
-// apart says why the Services of a namespace may not have an endpoint of an EndpointSlice; "" = they may.
+// apart says why the Services of a namespace may not have an endpoint of an EndpointSlice; "" =
+// they may.
 func (s *services) apart(sl *model.EndpointSlice, a netip.Addr, port uint16, proto model.Protocol) string {
 	if why := never(a); why != "" {
 		return why

@@ -10,9 +10,10 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// What the policies of a namespace name costs others in two tables: networks (look-up 1), and classes, of which each takes entries of
-// every set whose rules are about it. Both are asked for by policies, not by sets. One that is held back makes neither: what it
-// selects is cut off in that direction.
+// What the policies of a namespace name costs others in two tables: networks (look-up 1), and
+// classes, of which each takes entries of every set whose rules are about it. Both are asked for by
+// policies, not by sets. One that is held back makes neither: what it selects is cut off in that
+// direction.
 
 // policySide is a policy in one direction.
 type policySide struct {
@@ -32,8 +33,8 @@ func compareAskings(a, b *asking) int {
 		strings.Compare(a.id.Kind, b.id.Kind), cmp.Compare(a.dir, b.dir))
 }
 
-// askings returns the policies of namespaces that bind endpoints here, by namespace and the oldest first, without what policies of
-// the cluster and host endpoints ask, too.
+// askings returns the policies of namespaces that bind endpoints here, by namespace and the oldest
+// first, without what policies of the cluster and host endpoints ask, too.
 func (s *sets) askings() []*asking {
 	var all []*asking
 	wide := map[*atom]bool{}
@@ -84,8 +85,8 @@ func (a *atom) networks() (n int) {
 	return n
 }
 
-// crowdedOut returns the policies of namespaces whose networks do not fit beside those of the cluster's policies, and notes of which
-// namespaces they are. Staged policies are left out first.
+// crowdedOut returns the policies of namespaces whose networks do not fit beside those of the
+// cluster's policies, and notes of which namespaces they are. Staged policies are left out first.
 func (s *sets) crowdedOut(p *policyTables) map[policySide]bool {
 	p.overNetworks = nil
 	if s.atoms.networks <= p.most || len(s.pairs)+len(s.hostPairs) > 0 {
@@ -142,7 +143,8 @@ func (s *sets) holdsBack(dir direction, policies []*model.Policy) bool {
 	})
 }
 
-// closed finds or makes the set of policies of which one is held back: it is never written, and asks for nothing.
+// closed finds or makes the set of policies of which one is held back: it is never written, and
+// asks for nothing.
 func (s *sets) closed(dir direction, policies []*model.Policy) *set {
 	var key strings.Builder
 	key.WriteString(dir.String() + " closed")

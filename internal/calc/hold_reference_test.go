@@ -7,7 +7,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// has reports whether an address in a pod's status is the pod's, by the plainest reading of the rules.
+// has reports whether an address in a pod's status is the pod's, by the plainest reading of the
+// rules.
 func (r reference) has(p *model.Pod, a netip.Addr) bool {
 	block := r.blockOf(a)
 	if p.Node == r.c.Local.Node && p.Node != "" && (block == nil || block.Node == p.Node) {
@@ -60,7 +61,8 @@ func (r reference) contested(a netip.Addr) bool {
 	return model.Within(r.c.Reservations, a)
 }
 
-// firstOf returns the oldest pod with a title to an address, where more than the block decides or there is none.
+// firstOf returns the oldest pod with a title to an address, where more than the block decides or
+// there is none.
 func (r reference) firstOf(a netip.Addr) *model.Pod {
 	var first *model.Pod
 	block := r.blockOf(a)

@@ -11,16 +11,18 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A node, or whoever has its token, writes IPAMBlocks, the status of its pods, the addresses of its Node and its NodeStatus.
-// What it writes there is a claim, and a claim counts only where it takes nothing from anybody else:
+// A node, or whoever has its token, writes IPAMBlocks, the status of its pods, the addresses of its
+// Node and its NodeStatus. What it writes there is a claim, and a claim counts only where it takes
+// nothing from anybody else:
 //
-//   - a block, when it lies in a pool at a boundary of the pool's blocks and overlaps no older block (holdBlocks): in one
-//     that was deleted, when it is older than that;
-//   - a pod's address, when a block of the pod's node holds it, or an object of an administrator grants it (podClaims);
-//   - an address of a Node, when no older Node has it and it is neither a Service's nor a pod's (holdNodes); one that it came to
-//     claim, when it is no gateway's or API server's either;
-//   - a subnet of a NodeStatus, when the node has an address in it or this node is in it too; a link address, when the
-//     kernel's neighbour table does not contradict it.
+//   - a block, when it lies in a pool at a boundary of the pool's blocks and overlaps no older
+//     block (holdBlocks): in one that was deleted, when it is older than that;
+//   - a pod's address, when a block of the pod's node holds it, or an object of an administrator
+//     grants it (podClaims);
+//   - an address of a Node, when no older Node has it and it is neither a Service's nor a pod's
+//     (holdNodes); one that it came to claim, when it is no gateway's or API server's either;
+//   - a subnet of a NodeStatus, when the node has an address in it or this node is in it too; a
+//     link address, when the kernel's neighbour table does not contradict it.
 //
 // The rest of calc sees only what counts.
 
@@ -39,11 +41,12 @@ type holdings struct {
 	byAddr *prefixes[string] // the node of the block that holds an address
 	nodes  map[string]*model.Node
 	pods   map[netip.Addr]model.Name // pods with an address that no block of their node holds
-	// special are the addresses of pods that more than their block decides on: those that reservations cover, or that
-	// other Nodes claim. Of them pods has all that count.
+	// special are the addresses of pods that more than their block decides on: those that
+	// reservations cover, or that other Nodes claim. Of them pods has all that count.
 	special func(netip.Addr) bool
 
-	// ranged are addresses of nodes in a range of cluster IPs, with the creation of the oldest Service that has it.
+	// ranged are addresses of nodes in a range of cluster IPs, with the creation of the oldest
+	// Service that has it.
 	ranged map[netip.Addr]int64
 
 	refused [3][]Refusal // of blocks, nodes, pods
@@ -89,8 +92,9 @@ func (f *localFacts) equal(o *localFacts) bool {
 		slices.Equal(f.gateways, o.gateways) && slices.Equal(f.servers, o.servers) && maps.Equal(f.neighbours, o.neighbours)
 }
 
-// follow returns the holdings of a cluster after a change. It adds to dirty what changes by claims that come to count, or
-// do so no longer; the addresses of pods apart, which podIndex.follow looks at.
+// follow returns the holdings of a cluster after a change. It adds to dirty what changes by claims
+// that come to count, or do so no longer; the addresses of pods apart, which podIndex.follow looks
+// at.
 func (h *holder) follow(c *model.Cluster, dirty *Dirty) *holdings {
 	facts := factsOf(&c.Local)
 	local := h.now == nil || !facts.equal(&h.local)
@@ -162,8 +166,8 @@ func (h *holdings) all() []Refusal {
 	return out
 }
 
-// counts reports whether an address of a pod is the pod's, as far as the API says: what the node knows of its own
-// endpoints comes before that.
+// counts reports whether an address of a pod is the pod's, as far as the API says: what the node
+// knows of its own endpoints comes before that.
 func (h *holdings) counts(c *cluster, p *model.Pod, a netip.Addr) bool {
 	if p.Node == c.Local.Node && p.Node != "" {
 		at, held := h.byAddr.lookup(a)
@@ -217,7 +221,8 @@ func blockBits(p *model.Pool) int {
 	return max(bits, p.CIDR.Bits())
 }
 
-// blockClaim is a block that may count, with the prefix inside which blocks of its pool can overlap.
+// blockClaim is a block that may count, with the prefix inside which blocks of its pool can
+// overlap.
 type blockClaim struct {
 	*model.Block
 	root netip.Prefix
@@ -250,8 +255,8 @@ func holdBlocks(c *model.Cluster) (map[netip.Prefix]*model.Block, []Refusal) {
 	return out, refused
 }
 
-// rootOf returns the prefix of the size of the largest block that a block could overlap in its pools, or why the block
-// does not count.
+// rootOf returns the prefix of the size of the largest block that a block could overlap in its
+// pools, or why the block does not count.
 func rootOf(pools *prefixes[*model.Pool], b *model.Block) (root netip.Prefix, why string) {
 	if !b.CIDR.IsValid() || b.CIDR != b.CIDR.Masked() || b.CIDR.Addr().Is4In6() {
 		return root, "is not the address of a network"

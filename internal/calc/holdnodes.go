@@ -12,8 +12,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// holdNodes returns the nodes with those of their addresses, subnets and link addresses that count. What was made for a
-// node before is taken again where it is equal.
+// holdNodes returns the nodes with those of their addresses, subnets and link addresses that count.
+// What was made for a node before is taken again where it is equal.
 func holdNodes(c *model.Cluster, h *holdings, claims *podClaims, before map[string]*model.Node) (map[string]*model.Node, []Refusal) {
 	out := make(map[string]*model.Node, len(c.Nodes))
 	first := firstNodes(c)
@@ -132,8 +132,9 @@ func noNodeAddress(c *model.Cluster, h *holdings, claims *podClaims, n, first *m
 	return ""
 }
 
-// rangedOf returns the addresses of nodes in ranges of cluster IPs (an operator's mistake, or a node's claim), with the creation
-// time of the oldest Service that has it: a node keeps an address that it had before.
+// rangedOf returns the addresses of nodes in ranges of cluster IPs (an operator's mistake, or a
+// node's claim), with the creation time of the oldest Service that has it: a node keeps an address
+// that it had before.
 func rangedOf(c *model.Cluster) map[netip.Addr]int64 {
 	var out map[netip.Addr]int64
 	for _, n := range c.Nodes {
@@ -159,11 +160,13 @@ func rangedOf(c *model.Cluster) map[netip.Addr]int64 {
 	return out
 }
 
-// controlPlane is the label of nodes that have API servers. Kubelets cannot give it to themselves (NodeRestriction).
+// controlPlane is the label of nodes that have API servers. Kubelets cannot give it to themselves
+// (NodeRestriction).
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
-// ofOutside says whose an address is that a node came to claim, and that was there before: a gateway of this node, or an API server. It may be the
-// node's where the link finds the node there; and an API server's that of a node which is meant to have one and was given another address.
+// ofOutside says whose an address is that a node came to claim, and that was there before: a
+// gateway of this node, or an API server. It may be the node's where the link finds the node there;
+// and an API server's that of a node which is meant to have one and was given another address.
 func ofOutside(c *model.Cluster, n *model.Node, a netip.Addr) string {
 	if mac, known := c.Local.Neighbours[a]; known && mac == n.LinkAddress {
 		return ""
@@ -183,15 +186,17 @@ func ofOutside(c *model.Cluster, n *model.Node, a netip.Addr) string {
 	return ""
 }
 
-// ofBalancer reports whether an address that a node claims is a load balancer's in any case. A node that is reached by an address has it as its first:
-// so blocks of load balancers take that from none that was there before them, even where somebody made a pool of nodes' addresses.
+// ofBalancer reports whether an address that a node claims is a load balancer's in any case. A node
+// that is reached by an address has it as its first: so blocks of load balancers take that from
+// none that was there before them, even where somebody made a pool of nodes' addresses.
 func ofBalancer(b *model.Block, n *model.Node, a netip.Addr) bool {
 	return b.Node == loadBalancers && a != n.NodeAddr() && a != n.NodeAddr6()
 }
 
-// noLinkAddress says why a node is not reached at the link address that it published, "" when it is. What the kernel's
-// neighbour table has for one of the node's addresses decides; where it has nothing yet, an address that others have is not taken: of several
-// nodes that publish it first has it, the oldest.
+// noLinkAddress says why a node is not reached at the link address that it published, "" when it
+// is. What the kernel's neighbour table has for one of the node's addresses decides; where it has
+// nothing yet, an address that others have is not taken: of several nodes that publish it first has
+// it, the oldest.
 func noLinkAddress(c *model.Cluster, n *model.Node, first string) string {
 	mac := n.LinkAddress
 	if mac == [6]byte{} {

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// podClaims are the addresses of pods that more than the block of their node decides on: those that no block of their node
-// holds, and the special ones (holdings.special).
+// podClaims are the addresses of pods that more than the block of their node decides on: those that
+// no block of their node holds, and the special ones (holdings.special).
 type podClaims struct {
 	of map[model.Name]podClaim
 	at map[netip.Addr][]model.Name
@@ -89,7 +89,8 @@ func (x *podClaims) enter(p *model.Pod, h *holdings) bool {
 	return len(addrs) > 0
 }
 
-// decide returns which pods have the addresses that are to be decided: of those with a title the one whose node's block holds it, else the oldest.
+// decide returns which pods have the addresses that are to be decided: of those with a title the
+// one whose node's block holds it, else the oldest.
 func (x *podClaims) decide(c *model.Cluster, h *holdings) (map[netip.Addr]model.Name, []Refusal) {
 	out := make(map[netip.Addr]model.Name, len(x.at))
 	if len(x.at) == 0 {
@@ -145,8 +146,8 @@ func noTitle(c *model.Cluster, h *holdings, pools *prefixes[*model.Pool], p *mod
 	return "lies in no block of the pod's node"
 }
 
-// firstPod compares two pods that claim an address. A block is the better title than a reservation: what a pod asks for, and what its status says, its
-// node may have written long after it was made.
+// firstPod compares two pods that claim an address. A block is the better title than a reservation:
+// what a pod asks for, and what its status says, its node may have written long after it was made.
 func firstPod(h *holdings, at netip.Addr, a, b *model.Pod) int {
 	if node, held := h.byAddr.lookup(at); held && (a.Node == node) != (b.Node == node) {
 		if a.Node == node {
@@ -163,7 +164,8 @@ func ofMachine(c *model.Cluster, a netip.Addr) bool { return slices.Contains(c.L
 // ofService reports whether an address is in a range of cluster IPs.
 func ofService(c *model.Cluster, a netip.Addr) bool { return model.Within(c.ServiceCIDRs, a) }
 
-// holder returns the pod that has an address by a block of its node, among those whose addresses were to be decided.
+// holder returns the pod that has an address by a block of its node, among those whose addresses
+// were to be decided.
 func (x *podClaims) holder(h *holdings, a netip.Addr) *model.Pod {
 	node, held := h.byAddr.lookup(a)
 	if name, ok := h.pods[a]; ok && held {

@@ -74,8 +74,8 @@ func TestHostileAnnouncements(t *testing.T) {
 	}
 }
 
-// TestHostileClaimedBalancer: what a Service has of a load balancer's block, or by an administrator's grant, goes on being answered for when a node
-// says that it is its own.
+// TestHostileClaimedBalancer: what a Service has of a load balancer's block, or by an
+// administrator's grant, goes on being answered for when a node says that it is its own.
 func TestHostileClaimedBalancer(t *testing.T) {
 	for _, tt := range []struct {
 		attack string
@@ -147,8 +147,8 @@ func TestHostileClaimedBalancer(t *testing.T) {
 	}
 }
 
-// TestHostileOnAnotherLink: a node that says to be on a link of others is not left to answer there, whatever it claims with it: of those that are on
-// the link one answers for each address.
+// TestHostileOnAnotherLink: a node that says to be on a link of others is not left to answer there,
+// whatever it claims with it: of those that are on the link one answers for each address.
 func TestHostileOnAnotherLink(t *testing.T) {
 	links := []netip.Prefix{prefix("172.31.1.0/24"), prefix("fd00:31:1::/64")}
 	onLink := []netip.Addr{addr("172.31.1.250"), addr("fd00:31:1::250")} // of no node
@@ -221,7 +221,8 @@ func TestHostileOnAnotherLink(t *testing.T) {
 	}
 }
 
-// TestNewcomerAnswers: a node that came to claim its address, as one that was given another, answers once it was found there.
+// TestNewcomerAnswers: a node that came to claim its address, as one that was given another,
+// answers once it was found there.
 func TestNewcomerAnswers(t *testing.T) {
 	c := announcedCluster(3, 60)
 	at := c.Nodes["n1"].NodeAddr()

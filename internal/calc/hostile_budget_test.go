@@ -36,8 +36,8 @@ func greedy(c *model.Cluster, ns string, pods, rules int) {
 	}
 }
 
-// Policies that take few entries and much work: what each of 4,000 networks gets is what everybody gets, of 4,000 ports. The time
-// is bounded by refusing them before they are looked at.
+// Policies that take few entries and much work: what each of 4,000 networks gets is what everybody
+// gets, of 4,000 ports. The time is bounded by refusing them before they are looked at.
 func TestHostileWorkOfOneNamespace(t *testing.T) {
 	t.Parallel()
 	hostile.Record(t, "a namespace's policies take minutes of an agent's processor", hostile.Tenant, hostile.ControlPlane, hostile.Both)
@@ -104,8 +104,8 @@ func TestOverdrawnNamespaceIsNamed(t *testing.T) {
 	}
 }
 
-// What a tenant has within its share stays when a newcomer comes, whatever that one asks for and whatever its name is; and the
-// same sets are refused when the agent starts with all of it there.
+// What a tenant has within its share stays when a newcomer comes, whatever that one asks for and
+// whatever its name is; and the same sets are refused when the agent starts with all of it there.
 func TestNewcomerDisplacesNothing(t *testing.T) {
 	t.Parallel()
 	c := shared(10, "middle")

@@ -41,7 +41,8 @@ func TestHostileHostPortOfLoopback(t *testing.T) {
 	}
 }
 
-// TestHostileYoungerHostPort: of a Service's external IP at a node's address and a pod's host port there the older one has it.
+// TestHostileYoungerHostPort: of a Service's external IP at a node's address and a pod's host port
+// there the older one has it.
 func TestHostileYoungerHostPort(t *testing.T) {
 	hostile.Record(t, "a younger pod's host port takes the port of an older Service's external IP at its node", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	for _, node := range []string{"worker", "far"} {
@@ -124,8 +125,8 @@ func TestHostileOtherPortOfAddress(t *testing.T) {
 	}
 }
 
-// claimed adds Services of others at which the claims of a node may aim: with external addresses, of a load balancer and of their own,
-// and with pods and what is no pod behind them.
+// claimed adds Services of others at which the claims of a node may aim: with external addresses,
+// of a load balancer and of their own, and with pods and what is no pod behind them.
 func claimed(c *model.Cluster) *model.Cluster {
 	victim := name("victim", "web")
 	c.Services[victim] = &model.Service{Name: victim, Created: 1000, UID: "m", ClusterIPs: addrList("10.96.0.70", "fd00:10:96::70"), ExternalIPs: addrList("198.51.100.7", "2001:db8:1::1"),
@@ -139,7 +140,8 @@ func claimed(c *model.Cluster) *model.Cluster {
 	return c
 }
 
-// TestHostilePodAddressOfService: what a node writes into the status of its pods takes no Service's address and no backend.
+// TestHostilePodAddressOfService: what a node writes into the status of its pods takes no Service's
+// address and no backend.
 func TestHostilePodAddressOfService(t *testing.T) {
 	hostile.Record(t, "a node writes a Service's external address, or that of its backend, into the status of its pod", hostile.Node, hostile.ControlPlane, hostile.Both)
 	c := claimed(evil())

@@ -11,8 +11,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// broad gives the victim's pod a policy that allows everybody on four ports in, and all addresses but one on four ports out; it is
-// younger than what others wrote. A third tenant has a policy about a hundred networks.
+// broad gives the victim's pod a policy that allows everybody on four ports in, and all addresses
+// but one on four ports out; it is younger than what others wrote. A third tenant has a policy
+// about a hundred networks.
 func broad(c *model.Cluster) {
 	except := []netip.Prefix{prefix("169.254.169.254/32")}
 	ports := []model.PortRange{tcp(80, 80), tcp(443, 443), tcp(8080, 8080), tcp(8443, 8443)}
@@ -28,7 +29,8 @@ func broad(c *model.Cluster) {
 	c.Policies[q.ID()] = q
 }
 
-// keepsOthers fails unless the policies of the victim and of the third tenant are in force as they are written.
+// keepsOthers fails unless the policies of the victim and of the third tenant are in force as they
+// are written.
 func keepsOthers(t *testing.T, s *nodestate.State, third netip.Addr) {
 	t.Helper()
 	keepsPolicy(t, s)
@@ -51,8 +53,8 @@ func keepsOthers(t *testing.T, s *nodestate.State, third netip.Addr) {
 	}
 }
 
-// What a tenant tells apart costs others an entry a port: single networks in one policy and in many, networks of which each is a
-// pattern of few lists, and pods that a few labels tell apart.
+// What a tenant tells apart costs others an entry a port: single networks in one policy and in
+// many, networks of which each is a pattern of few lists, and pods that a few labels tell apart.
 func TestHostileClassesOfOneNamespace(t *testing.T) {
 	t.Parallel()
 	hostile.Record(t, "a namespace's rules tell so many peers apart that the policy sets of others are refused", hostile.Tenant, hostile.ControlPlane, hostile.Both)
@@ -124,7 +126,8 @@ func TestHostileClassesOfOneNamespace(t *testing.T) {
 	}
 }
 
-// Fourteen lists of 8,000 networks each make 16,000 classes, in the names of which each list would be written out: 144 KB by 7 by 16,000.
+// Fourteen lists of 8,000 networks each make 16,000 classes, in the names of which each list would
+// be written out: 144 KB by 7 by 16,000.
 func TestHostileNamesOfClasses(t *testing.T) {
 	t.Parallel()
 	hostile.Record(t, "a few lists of thousands of networks make classes whose names take gigabytes", hostile.Tenant, hostile.ControlPlane, hostile.Both)
@@ -144,7 +147,8 @@ func TestHostileNamesOfClasses(t *testing.T) {
 	}
 }
 
-// patterns are rules about some lists of networks, of which each is in those that the bits of its number say.
+// patterns are rules about some lists of networks, of which each is in those that the bits of its
+// number say.
 func patterns(networks, lists int) (out []model.Rule) {
 	for bit := range lists {
 		r := model.Rule{Action: model.Allow, Other: &model.Entity{InNets: true}}
@@ -158,7 +162,8 @@ func patterns(networks, lists int) (out []model.Rule) {
 	return out
 }
 
-// rejoins goes on with a calculator: what the attack took back brings all of it into force, and what comes again is refused again.
+// rejoins goes on with a calculator: what the attack took back brings all of it into force, and
+// what comes again is refused again.
 func rejoins(t *testing.T, k *Calculator, c *model.Cluster) {
 	t.Helper()
 	var dirty Dirty
@@ -189,8 +194,9 @@ func rejoins(t *testing.T, k *Calculator, c *model.Cluster) {
 	}
 }
 
-// A namespace that tells no more peers apart than are reserved for each is not refused for that, however narrow the table gets; and who
-// asks for more than a set may have by itself takes nothing from others by it.
+// A namespace that tells no more peers apart than are reserved for each is not refused for that,
+// however narrow the table gets; and who asks for more than a set may have by itself takes nothing
+// from others by it.
 func TestClassesAreLent(t *testing.T) {
 	t.Parallel()
 	c := shared(8, "attacker", "third")

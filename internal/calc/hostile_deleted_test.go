@@ -7,7 +7,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// The pods of a pool that was deleted under them are reached as before: the pool stays until its last block is gone.
+// The pods of a pool that was deleted under them are reached as before: the pool stays until its
+// last block is gone.
 func TestHostilePoolDeletedUnderPods(t *testing.T) {
 	hostile.Record(t, "a pool is deleted under its pods, and they are cut off from other nodes", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	c := evil()

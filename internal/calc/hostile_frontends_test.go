@@ -11,7 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// attacked is dual with API servers on a node and beyond the cluster, and a tenant's pod in namespace team.
+// attacked is dual with API servers on a node and beyond the cluster, and a tenant's pod in
+// namespace team.
 func attacked() *model.Cluster {
 	c := dual()
 	c.Nodes["control"].Addrs = append(c.Nodes["control"].Addrs, addr("fd00:31:1::8"))
@@ -57,8 +58,8 @@ func addrList(ips ...string) (out []netip.Addr) {
 	return out
 }
 
-// keeps fails where an address and port lead to the tenant, by themselves or as a node's port, and where the tenant's
-// Service does not work at its cluster IPs.
+// keeps fails where an address and port lead to the tenant, by themselves or as a node's port, and
+// where the tenant's Service does not work at its cluster IPs.
 func keeps(t *testing.T, c *model.Cluster, proto model.Protocol, port uint16, ips ...string) {
 	t.Helper()
 	s := Calc(c)
@@ -214,7 +215,8 @@ func TestHostileExternalIPInPool(t *testing.T) {
 	keeps(t, c, model.ProtocolTCP, 80, ips...)
 }
 
-// A claim on what is never a Service's: this goes past internal/watch, which leaves most of it out already.
+// A claim on what is never a Service's: this goes past internal/watch, which leaves most of it out
+// already.
 func TestHostileExternalIPOfNobody(t *testing.T) {
 	hostile.Record(t, "a Service's external IP takes a loopback, link-local, multicast or metadata address", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	ips := []string{"169.254.169.254", "127.0.0.1", "224.0.0.251", "::1", "ff02::fb", "fd00:ec2::254", "168.63.129.16", "::ffff:172.31.1.8"}

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// The attacks by what a compromised node writes: worker is where the state is computed, far is compromised, control is the
-// victim. Each is carried out with the addresses of both families.
+// The attacks by what a compromised node writes: worker is where the state is computed, far is
+// compromised, control is the victim. Each is carried out with the addresses of both families.
 
 // evil is a cluster of two families in which a pod of control has an address.
 func evil() *model.Cluster {
@@ -30,7 +30,8 @@ func evil() *model.Cluster {
 	return c
 }
 
-// ours are addresses that are none of the compromised node's: pods of others, nodes, Services, the world.
+// ours are addresses that are none of the compromised node's: pods of others, nodes, Services, the
+// world.
 var ours = []netip.Addr{addr("10.244.0.7"), addr("10.244.0.60"), addr("10.244.1.1"), addr("10.244.3.3"), addr("172.31.1.8"), addr("172.31.1.1"), addr("172.31.1.207"),
 	addr("10.96.0.10"), addr("10.96.0.1"), addr("8.8.8.8"), addr("198.51.100.7"),
 	addr("fd00:10:244::7"), addr("fd00:10:244::3f"), addr("fd00:10:244:1::1"), addr("fd00:31:1::9"), addr("fd00:10:96::10"), addr("2001:db8:1::1")}
@@ -66,7 +67,8 @@ func see(s *nodestate.State, a netip.Addr) seen {
 	return out
 }
 
-// unmoved asserts that an attack changes nothing for any of ours, and of more, and that it is reported.
+// unmoved asserts that an attack changes nothing for any of ours, and of more, and that it is
+// reported.
 func unmoved(t *testing.T, before *model.Cluster, attack func(*model.Cluster), more ...netip.Addr) {
 	t.Helper()
 	claimed(before)
@@ -206,7 +208,8 @@ func TestHostileNodeAddresses(t *testing.T) {
 	}
 }
 
-// TestHostileAddressesOfOutside: what was there before a node says that it is its own: this node's gateways, and API servers outside of the cluster.
+// TestHostileAddressesOfOutside: what was there before a node says that it is its own: this node's
+// gateways, and API servers outside of the cluster.
 func TestHostileAddressesOfOutside(t *testing.T) {
 	claim := func(c *model.Cluster, since int64, addrs ...netip.Addr) *model.Node {
 		n := *c.Nodes["far"]
@@ -327,7 +330,8 @@ func TestHostileLinkAddress(t *testing.T) {
 	}
 }
 
-// TestHostileNodeInterference lets one node claim at random, and holds that nothing changes for anybody else's addresses.
+// TestHostileNodeInterference lets one node claim at random, and holds that nothing changes for
+// anybody else's addresses.
 func TestHostileNodeInterference(t *testing.T) {
 	hostile.Record(t, "a node claims blocks, pods' addresses, addresses, subnets and link addresses at random", hostile.Node, hostile.ControlPlane, hostile.Both)
 	for seed := range 300 {

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// victim is a pod of a namespace of its own whose policy lets TCP 80 of anybody in, and TCP 443 out to all addresses. Its name
-// comes after those of the attackers' namespaces.
+// victim is a pod of a namespace of its own whose policy lets TCP 80 of anybody in, and TCP 443 out
+// to all addresses. Its name comes after those of the attackers' namespaces.
 const victim = "10.244.1.200"
 
 // shared is a node with the victim's pod and pods of other tenants, n in each of their namespaces.
@@ -139,7 +139,8 @@ func TestHostileSourceTimesDestinationPorts(t *testing.T) {
 	}
 }
 
-// fill has the pods of a namespace from the first on take what room there is left, by policies of 32,768, 16,384, and so on, entries.
+// fill has the pods of a namespace from the first on take what room there is left, by policies of
+// 32,768, 16,384, and so on, entries.
 func fill(c *model.Cluster, ns string, first int) {
 	for i := range 16 {
 		name := fmt.Sprint("pod-", first+i)

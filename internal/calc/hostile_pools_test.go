@@ -10,8 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// reachable are addresses of base that no route of Weir's may lead to: of this node and the others, a router, and API servers, one of them behind
-// the router.
+// reachable are addresses of base that no route of Weir's may lead to: of this node and the others,
+// a router, and API servers, one of them behind the router.
 var reachable = []string{"172.31.1.207", "172.31.1.8", "172.31.2.20", "172.31.1.1", "203.0.113.9", "198.51.100.6",
 	"fd00:31:1::207", "fd00:31:1::8", "fd00:31:2::20", "fd00:31:1::1", "2001:db8:9::9", "2001:db8:c::6"}
 
@@ -39,8 +39,9 @@ func surrounded() *model.Cluster {
 	return c
 }
 
-// TestHostilePoolOverNodes: whatever networks pools have, in use or not, no route leads by weir0, or to a pod, that covers a node's address, a
-// router, an API server or a network that this node is on; what the pool's other blocks have stays routed, and the pool is named.
+// TestHostilePoolOverNodes: whatever networks pools have, in use or not, no route leads by weir0,
+// or to a pod, that covers a node's address, a router, an API server or a network that this node is
+// on; what the pool's other blocks have stays routed, and the pool is named.
 func TestHostilePoolOverNodes(t *testing.T) {
 	t.Parallel()
 	const attack = "a pool, disabled or not, covers nodes, a gateway or the API server"
@@ -115,8 +116,9 @@ func TestHostilePoolOverNodes(t *testing.T) {
 	}
 }
 
-// TestHostilePoolByOneNode: a node that says that it has an address in a pool in use, or that its network is there, takes nothing from it but the
-// route as a whole; its blocks stay routed and addresses are given. (An address in another node's block is no node's: see what nodes may claim.)
+// TestHostilePoolByOneNode: a node that says that it has an address in a pool in use, or that its
+// network is there, takes nothing from it but the route as a whole; its blocks stay routed and
+// addresses are given. (An address in another node's block is no node's: see what nodes may claim.)
 func TestHostilePoolByOneNode(t *testing.T) {
 	t.Parallel()
 	for _, plane := range []string{hostile.EBPF, hostile.NFTables} {
@@ -142,7 +144,8 @@ func TestHostilePoolByOneNode(t *testing.T) {
 	}
 }
 
-// TestHostileServiceCIDROverNodes: a range of cluster IPs that covers this node's network is not routed by weir0.
+// TestHostileServiceCIDROverNodes: a range of cluster IPs that covers this node's network is not
+// routed by weir0.
 func TestHostileServiceCIDROverNodes(t *testing.T) {
 	t.Parallel()
 	for _, plane := range []string{hostile.EBPF, hostile.NFTables} {
@@ -171,7 +174,8 @@ func TestHostileServiceCIDROverNodes(t *testing.T) {
 		if _, ok := s.Settings.PoolRoutes[prefix("10.96.0.0/16")]; !ok {
 			t.Error("the other range is not routed")
 		}
-		// A Service that comes and has the node's address takes it from no node; one that was there before does.
+		// A Service that comes and has the node's address takes it from no node; one that was there
+		// before does.
 		svc := name("default", "late")
 		c.Nodes["far"].Created = 100
 		c.Services[svc] = &model.Service{Name: svc, Created: 200, ClusterIPs: addrList("172.31.2.20", "fd00:31:2::20"), Ports: []model.ServicePort{{Protocol: model.ProtocolTCP, Port: 80}}}
@@ -182,7 +186,8 @@ func TestHostileServiceCIDROverNodes(t *testing.T) {
 	}
 }
 
-// TestDisabledPoolIsRoutedWhileItIsUsed: a disabled pool makes a route by weir0 only while a block or a pod of it is there.
+// TestDisabledPoolIsRoutedWhileItIsUsed: a disabled pool makes a route by weir0 only while a block
+// or a pod of it is there.
 func TestDisabledPoolIsRoutedWhileItIsUsed(t *testing.T) {
 	t.Parallel()
 	c := base()

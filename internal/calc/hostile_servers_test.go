@@ -10,8 +10,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestHostileExternalIPOfUnknownServers: kubelets of a cluster whose API servers are behind an address that moves between
-// them use that one, which neither the cluster nor agents that are given another one know of.
+// TestHostileExternalIPOfUnknownServers: kubelets of a cluster whose API servers are behind an
+// address that moves between them use that one, which neither the cluster nor agents that are given
+// another one know of.
 func TestHostileExternalIPOfUnknownServers(t *testing.T) {
 	hostile.Record(t, "a Service's external IP is the address by which kubelets reach the API servers, and agents do not", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	ips := []string{"172.31.1.100", "2001:db8:a::100"}
@@ -37,7 +38,8 @@ func TestHostileExternalIPOfUnknownServers(t *testing.T) {
 	}
 }
 
-// TestHostileExternalIPOfReachedServer: what an agent reached the API server by, although the cluster does not name it.
+// TestHostileExternalIPOfReachedServer: what an agent reached the API server by, although the
+// cluster does not name it.
 func TestHostileExternalIPOfReachedServer(t *testing.T) {
 	hostile.Record(t, "a Service's external IP or load balancer's address takes the API server's load balancer, which only agents know", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	ips := []string{"198.51.100.6", "2001:db8:c::6"}
@@ -54,7 +56,8 @@ func TestHostileExternalIPOfReachedServer(t *testing.T) {
 	keeps(t, c, model.ProtocolTCP, 16443, "127.0.0.1")
 }
 
-// TestHostileSliceOfAPIServers: who may write to the namespace default labels an EndpointSlice as one of the API servers.
+// TestHostileSliceOfAPIServers: who may write to the namespace default labels an EndpointSlice as
+// one of the API servers.
 func TestHostileSliceOfAPIServers(t *testing.T) {
 	hostile.Record(t, "an EndpointSlice that a tenant wrote counts as the API servers' own", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	c := attacked()
@@ -104,7 +107,8 @@ func TestHostileSliceOpensHosts(t *testing.T) {
 	}
 }
 
-// TestHostileNodeIsAPIServer: a node that claims an external API server's address makes its port needed on no other node.
+// TestHostileNodeIsAPIServer: a node that claims an external API server's address makes its port
+// needed on no other node.
 func TestHostileNodeIsAPIServer(t *testing.T) {
 	hostile.Record(t, "a node claims the address of an API server outside, whose port is then kept from every node's pods and Services", hostile.Node, hostile.ControlPlane, hostile.Both)
 	c := attacked()

@@ -10,7 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// tenants is a cluster with a Service of a victim, which has one endpoint, and none of anybody else.
+// tenants is a cluster with a Service of a victim, which has one endpoint, and none of anybody
+// else.
 func tenants() *model.Cluster {
 	c := base()
 	addTenantService(c, "victim", "web", 1000, "10.96.0.99", 1)
@@ -170,7 +171,8 @@ func TestHostileMaglevTables(t *testing.T) {
 	}
 }
 
-// Which Services are refused follows from the objects alone: whatever came first, and after each change.
+// Which Services are refused follows from the objects alone: whatever came first, and after each
+// change.
 func TestServicesBeyondTheTablesFollowTheObjects(t *testing.T) {
 	t.Parallel()
 	c := tenants()

@@ -69,9 +69,10 @@ func (u hostUser) isolate(dir direction, iso nodestate.Isolation, hosts map[node
 	hosts[u.at] = h
 }
 
-// hostsHere returns the host endpoints of this node by the index of their interface, 0 for all interfaces. Of several for one
-// interface that with the smallest name counts. An automatic one, which the controller makes and which allows what no policy denies, counts only
-// where no other one has its interface or all of them.
+// hostsHere returns the host endpoints of this node by the index of their interface, 0 for all
+// interfaces. Of several for one interface that with the smallest name counts. An automatic one,
+// which the controller makes and which allows what no policy denies, counts only where no other one
+// has its interface or all of them.
 func hostsHere(c *cluster) map[int]*model.HostEndpoint {
 	out := map[int]*model.HostEndpoint{}
 	put := func(index int, h *model.HostEndpoint) {
@@ -154,9 +155,10 @@ func (s *sets) bindHost(h *model.HostEndpoint, policies []*model.Policy, user ho
 	s.hosts[t] = append(s.hosts[t], user)
 }
 
-// hostSet finds or makes the set of one use of a host endpoint in one direction, nil where there is none: where no policy is for it, only
-// what the node's own processes exchange is judged. Of one that staged policies would make staged is true: it is the one in force where
-// that says the same, and stands under a number of its own otherwise.
+// hostSet finds or makes the set of one use of a host endpoint in one direction, nil where there is
+// none: where no policy is for it, only what the node's own processes exchange is judged. Of one
+// that staged policies would make staged is true: it is the one in force where that says the same,
+// and stands under a number of its own otherwise.
 func (s *sets) hostSet(h *model.HostEndpoint, policies []*model.Policy, user hostUser, dir direction, staged bool) *set {
 	var list []*bound
 	for _, p := range policies {
@@ -177,8 +179,9 @@ func (s *sets) hostSet(h *model.HostEndpoint, policies []*model.Policy, user hos
 // forHosts reports whether a set is a host endpoint's.
 func (s *sets) forHosts(t *set) bool { return t.vital || len(s.hosts[t]) > 0 }
 
-// hostCIDRs returns those of all prefixes at which something begins or ends that a host endpoint's set asks for. Where a longer one is
-// left out, the questions of these sets have the same answers as in the next one around it.
+// hostCIDRs returns those of all prefixes at which something begins or ends that a host endpoint's
+// set asks for. Where a longer one is left out, the questions of these sets have the same answers
+// as in the next one around it.
 func (s *sets) hostCIDRs(all map[netip.Prefix]nodestate.Class) map[netip.Prefix]nodestate.Class {
 	out := map[netip.Prefix]nodestate.Class{}
 	for _, t := range s.byKey {
@@ -224,8 +227,8 @@ func (s *sets) intern(t *set) *set {
 	return t
 }
 
-// newFailsafeSet makes what takes the place of a set that does not fit: the failsafe ports are open, and nothing else. So no amount of
-// policy locks those out who run the node.
+// newFailsafeSet makes what takes the place of a set that does not fit: the failsafe ports are
+// open, and nothing else. So no amount of policy locks those out who run the node.
 func (s *sets) newFailsafeSet(of *set, user hostUser, dir direction) *set {
 	t := &set{dir: dir, six: of.six, vital: true, deny: of.refused, passed: of.refused, denied: true, alone: of.alone, refused: of.refused}
 	var text strings.Builder
@@ -236,8 +239,8 @@ func (s *sets) newFailsafeSet(of *set, user hostUser, dir direction) *set {
 	return t
 }
 
-// newHostSet makes a set: the failsafe ports, then the tiers, then, of the node's own traffic, the profiles. Before Services and
-// without flows the end of a tier decides nothing.
+// newHostSet makes a set: the failsafe ports, then the tiers, then, of the node's own traffic, the
+// profiles. Before Services and without flows the end of a tier decides nothing.
 func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, dir direction) *set {
 	t := &set{dir: dir, of: list, six: user.at.IPv6, alone: user.use == useUntracked}
 	ports := &model.Pod{Ports: h.Ports}
@@ -294,8 +297,9 @@ func (t *set) end(h *model.HostEndpoint, user hostUser, text *strings.Builder) {
 	}
 }
 
-// failsafes is the tier of the ports that are open whatever policy says. Where each packet is judged by itself, the answers of inbound
-// ones are known by their source port, and those to outbound ones too; all of these go on to be tracked.
+// failsafes is the tier of the ports that are open whatever policy says. Where each packet is
+// judged by itself, the answers of inbound ones are known by their source port, and those to
+// outbound ones too; all of these go on to be tracked.
 func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) setTier {
 	tier := setTier{pass: true, deny: nodestate.Rule{Kind: "default-deny", Name: "failsafe", Detail: dir.String()}}
 	alone := user.use == useUntracked
@@ -338,13 +342,15 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 	return tier
 }
 
-// apiService is the Service that the API servers stand behind: a node that does not reach them cannot learn that policy was mended.
+// apiService is the Service that the API servers stand behind: a node that does not reach them
+// cannot learn that policy was mended.
 var apiService = model.Name{Namespace: "default", Name: "kubernetes"}
 
 // maxAPIServerPorts bounds the ports of apiService's endpoints that are open.
 const maxAPIServerPorts = 16
 
-// apiServers is the rule that leaves the way to the API servers open, or that of their answers, nil where none is known.
+// apiServers is the rule that leaves the way to the API servers open, or that of their answers, nil
+// where none is known.
 func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	var at []model.PortRange
 	for _, sl := range s.atoms.slicesOf(apiService) {
@@ -375,9 +381,10 @@ func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	return &setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil)}
 }
 
-// hostRule returns a rule as it is for a host endpoint, nil when it is not about it, and a letter that says which. What a rule says of
-// the endpoint's own end must be the same for all addresses that may stand there: where it is not, or these are not
-// known, a rule that allows is left out, as is one that only logs, and any other denies.
+// hostRule returns a rule as it is for a host endpoint, nil when it is not about it, and a letter
+// that says which. What a rule says of the endpoint's own end must be the same for all addresses
+// that may stand there: where it is not, or these are not known, a rule that allows is left out, as
+// is one that only logs, and any other denies.
 func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, byte) {
 	m := r.of
 	if m.IPVersion != 0 && (m.IPVersion == 6) != user.at.IPv6 || len(m.Ports) > 0 && onlyICMPOf(m.Ports, user.at.IPv6) {
@@ -389,7 +396,8 @@ func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, b
 	yes, no := false, false
 	if user.use == useHost {
 		for _, a := range s.c.Local.HostAddrs {
-			// A rule for the node's network is not left out because of an address like that of NodeLocal DNSCache, which nobody beyond the link reaches.
+			// A rule for the node's network is not left out because of an address like that of
+			// NodeLocal DNSCache, which nobody beyond the link reaches.
 			if a.Is6() == user.at.IPv6 && !(m.Action == model.Allow && a.IsLinkLocalUnicast()) {
 				holds := s.ownHolds(m.Own, h, a)
 				yes, no = yes || holds, no || !holds

@@ -87,8 +87,8 @@ func TestWayToAPIServersIsOpen(t *testing.T) {
 	check("false default-deny", "false default-deny")
 }
 
-// An address that the node has for itself alone, such as that of NodeLocal DNSCache, takes nothing from a rule that allows what comes to
-// the node's network; a rule that denies counts it.
+// An address that the node has for itself alone, such as that of NodeLocal DNSCache, takes nothing
+// from a rule that allows what comes to the node's network; a rule that denies counts it.
 func TestLinkLocalAddressLeavesRulesOfTheNodesNetwork(t *testing.T) {
 	t.Parallel()
 	own := func(nets ...netip.Prefix) *model.Entity { return &model.Entity{InNets: true, Nets: nets} }
@@ -119,7 +119,8 @@ func TestLinkLocalAddressLeavesRulesOfTheNodesNetwork(t *testing.T) {
 	}
 }
 
-// A rule that logs decides nothing, also where it is not known whether it is about the node's end of a packet.
+// A rule that logs decides nothing, also where it is not known whether it is about the node's end
+// of a packet.
 func TestLogOfAnUnknownOwnEndDeniesNothing(t *testing.T) {
 	t.Parallel()
 	about := model.Entity{InNets: true, Nets: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}}
@@ -134,8 +135,8 @@ func TestLogOfAnUnknownOwnEndDeniesNothing(t *testing.T) {
 	}
 }
 
-// A policy with doNotTrack is about packets by themselves, and about nothing else: what no rule of it is about goes on, and so do the
-// failsafe ports, their answers, and those of the API servers.
+// A policy with doNotTrack is about packets by themselves, and about nothing else: what no rule of
+// it is about goes on, and so do the failsafe ports, their answers, and those of the API servers.
 func TestUntrackedSetsHandOn(t *testing.T) {
 	t.Parallel()
 	c := hostFixture(model.Rule{Action: model.Allow, Ports: []model.PortRange{tcp(53, 53)}}, model.Rule{Action: model.Deny, Ports: []model.PortRange{tcp(1, 9000)}})
@@ -179,7 +180,8 @@ func TestUntrackedSetsHandOn(t *testing.T) {
 	}
 }
 
-// Staged policies say what host endpoints would judge by, under sets of their own, and leave what they judge by as it is.
+// Staged policies say what host endpoints would judge by, under sets of their own, and leave what
+// they judge by as it is.
 func TestStagedPoliciesLeaveHostEndpointsAlone(t *testing.T) {
 	t.Parallel()
 	at := nodestate.HostInterface{}

@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// ids gives texts numbers that are made from the texts: the start of their SHA-256. Two texts with one
-// digest are told apart by their order: the smaller keeps it, the larger is hashed again with a salt.
-// The numbers depend on the set of texts only, not on how it came about. 0 is never given.
+// ids gives texts numbers that are made from the texts: the start of their SHA-256. Two texts with
+// one digest are told apart by their order: the smaller keeps it, the larger is hashed again with a
+// salt. The numbers depend on the set of texts only, not on how it came about. 0 is never given.
 type ids[T ~uint32 | ~uint64] struct {
 	digest func(text string) T
 	byText map[string]T
@@ -114,8 +114,8 @@ func digest64[T ~uint64](text string) T {
 	return T(binary.BigEndian.Uint64(sum[:8]))
 }
 
-// The numbers of rules of services and of policies are apart by their top bit, so that the ones do not
-// depend on the others.
+// The numbers of rules of services and of policies are apart by their top bit, so that the ones do
+// not depend on the others.
 const policyRuleBit = 1 << 31
 
 func digestServiceRule[T ~uint32](text string) T {

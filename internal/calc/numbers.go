@@ -5,8 +5,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// ruleNumbers gives the rules of policies their numbers, and keeps both from one computation to the next: of a policy of
-// many rules only those that came or went are looked at.
+// ruleNumbers gives the rules of policies their numbers, and keeps both from one computation to the
+// next: of a policy of many rules only those that came or went are looked at.
 type ruleNumbers struct {
 	ids   *ids[nodestate.RuleID]
 	table *table[nodestate.RuleID, nodestate.Rule] // of a state, with rules that are not policies'
@@ -15,7 +15,8 @@ type ruleNumbers struct {
 	named map[string]bool           // these, and those that are in the table once a set is refused
 	cut   map[string]nodestate.Rule // which are in the table
 	sets  *ids[nodestate.SetID]
-	// renumbered says that others than those that came have other numbers than before: two texts have one digest.
+	// renumbered says that others than those that came have other numbers than before: two texts
+	// have one digest.
 	renumbered bool
 }
 
@@ -49,8 +50,8 @@ func (n *ruleNumbers) clear() {
 	*n = *newRuleNumbers(n.table)
 }
 
-// follow makes the rules of these policies, and those that sets have beside, the ones that have numbers. Those named in refusals
-// are not in the table until they are cut.
+// follow makes the rules of these policies, and those that sets have beside, the ones that have
+// numbers. Those named in refusals are not in the table until they are cut.
 func (n *ruleNumbers) follow(compiled [directions]map[*model.Policy]*bound, ends, refusals map[string]nodestate.Rule) {
 	var gone, come []string
 	fresh := map[string]nodestate.Rule{}
@@ -108,8 +109,8 @@ func (n *ruleNumbers) follow(compiled [directions]map[*model.Policy]*bound, ends
 	n.end(ends, refusals)
 }
 
-// compare calls gone and come for what differs between two versions of a policy's rules, nil for none before. Rules of one name keep
-// their number.
+// compare calls gone and come for what differs between two versions of a policy's rules, nil for
+// none before. Rules of one name keep their number.
 func (n *ruleNumbers) compare(was, is *bound, gone, come func(*rule)) {
 	var before []*rule
 	if was != nil {

@@ -9,18 +9,21 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A pool says where pods are. One that covers what nodes reach each other and the API server by would lead that to pods: such a pool is refused as a
-// whole, and the blocks that it has go on as far as they cover nothing of it.
+// A pool says where pods are. One that covers what nodes reach each other and the API server by
+// would lead that to pods: such a pool is refused as a whole, and the blocks that it has go on as
+// far as they cover nothing of it.
 
 // apiServerSlice is the EndpointSlice that API servers write themselves about apiService.
 var apiServerSlice = model.Name{Namespace: "default", Name: "kubernetes"}
 
 // covered is what no pool may cover, with the words that say so.
 type covered struct {
-	// own are the networks and addresses that this node depends on: what it is on, its gateways, and API servers.
+	// own are the networks and addresses that this node depends on: what it is on, its gateways,
+	// and API servers.
 	own []coveredPrefix
-	// others are other nodes' addresses and networks, and the ranges of cluster IPs. Nodes tell theirs themselves: so that no node takes a pool
-	// from others by telling one, nodes go on giving addresses of a pool that has blocks; it has no route as a whole.
+	// others are other nodes' addresses and networks, and the ranges of cluster IPs. Nodes tell
+	// theirs themselves: so that no node takes a pool from others by telling one, nodes go on
+	// giving addresses of a pool that has blocks; it has no route as a whole.
 	others []coveredPrefix
 }
 
@@ -115,8 +118,9 @@ func overlapping(all []coveredPrefix, p netip.Prefix, singles bool) string {
 	return ""
 }
 
-// overlap says what of the nodes' a pool covers, "" when nothing. One that is for load balancers alone may be a part of the network that nodes are on,
-// whose neighbours are answered for it: only single addresses count.
+// overlap says what of the nodes' a pool covers, "" when nothing. One that is for load balancers
+// alone may be a part of the network that nodes are on, whose neighbours are answered for it: only
+// single addresses count.
 func (c *covered) overlap(p *model.Pool) string {
 	if p.CIDR.Bits() == 0 {
 		return "everything"
@@ -152,7 +156,8 @@ func (c *covered) needs(p netip.Prefix) bool {
 	return p.Bits() == 0 || overlapping(everywhere, p, false) != "" || overlapping(c.own, p, false) != ""
 }
 
-// forbids reports whether nothing may be routed to a prefix: it covers what this node depends on, or another node's address.
+// forbids reports whether nothing may be routed to a prefix: it covers what this node depends on,
+// or another node's address.
 func (c *covered) forbids(p netip.Prefix) bool {
 	return c.needs(p) || overlapping(c.others, p, true) != ""
 }
@@ -181,8 +186,8 @@ type PoolOverlap struct {
 	Gives bool
 }
 
-// PoolOverlaps returns them, sorted by name, as of the last Update. Nothing of such a pool is routed but its blocks, and no node takes blocks of it
-// unless Gives.
+// PoolOverlaps returns them, sorted by name, as of the last Update. Nothing of such a pool is
+// routed but its blocks, and no node takes blocks of it unless Gives.
 func (k *Calculator) PoolOverlaps() []PoolOverlap { return k.overlaps }
 
 // PoolOverlaps returns those of a cluster.

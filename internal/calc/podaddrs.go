@@ -16,8 +16,9 @@ type hostSocket struct {
 	socket
 }
 
-// podAddrs tells which pods have an address, as far as their nodes' claims count (holdings), and which ports of nodes pods
-// have. Pods on the host network have no address of their own, and have the ports that they name.
+// podAddrs tells which pods have an address, as far as their nodes' claims count (holdings), and
+// which ports of nodes pods have. Pods on the host network have no address of their own, and have
+// the ports that they name.
 type podAddrs struct {
 	known   map[model.Name]knownPod
 	at      map[netip.Addr][]model.Name
@@ -58,7 +59,8 @@ func (p *podAddrs) foreign(namespace string, a netip.Addr) bool {
 	return p.has(a) && !(here && mine(owner)) && !slices.ContainsFunc(p.at[a], mine)
 }
 
-// follow takes over what changed. It returns the addresses that came or went with pods, and the ports of nodes that did.
+// follow takes over what changed. It returns the addresses that came or went with pods, and the
+// ports of nodes that did.
 func (p *podAddrs) follow(c *cluster, dirty *Dirty) (moved []netip.Addr, ports []socket) {
 	put := func(name model.Name, anew bool) {
 		before, now := p.known[name], c.Pods[name]
@@ -181,7 +183,8 @@ func (p *podAddrs) add(pod knownPod, in bool, moved *[]netip.Addr, ports *[]sock
 	}
 }
 
-// onNode reports whether a pod that is older than a Service's port has the port of a node's address.
+// onNode reports whether a pod that is older than a Service's port has the port of a node's
+// address.
 func (p *podAddrs) onNode(node string, f nodestate.Frontend, than *port) bool {
 	return slices.ContainsFunc(p.ports[hostSocket{node, socket{f.Port, f.Proto}}], func(x podPort) bool {
 		here := !x.at.IsValid() || x.at == f.Addr || x.at.IsUnspecified() && (x.at.Is6() || f.Addr.Is4())

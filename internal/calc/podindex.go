@@ -30,9 +30,10 @@ func (p *peerPod) claims(c *cluster, f func(netip.Addr)) {
 
 type podSet map[*peerPod]struct{}
 
-// podIndex finds the pods that selectors pick without trying every pod for every selector. It holds those that have an
-// address of their own, and follows them. What the node knows of its own endpoints comes before what the API says,
-// which shows a new pod's address late and an old pod's for too long.
+// podIndex finds the pods that selectors pick without trying every pod for every selector. It holds
+// those that have an address of their own, and follows them. What the node knows of its own
+// endpoints comes before what the API says, which shows a new pod's address late and an old pod's
+// for too long.
 type podIndex struct {
 	c       *cluster
 	byName  map[model.Name]*peerPod
@@ -61,7 +62,8 @@ func newPodIndex(c *cluster) *podIndex {
 	return x
 }
 
-// relabelled are the addresses of pods whose namespace or service account has other labels than before.
+// relabelled are the addresses of pods whose namespace or service account has other labels than
+// before.
 type relabelled struct{ byNamespace, byAccount map[netip.Addr]struct{} }
 
 // relabel finds the pods around which labels changed.
@@ -124,7 +126,8 @@ func localPods(c *cluster) (map[netip.Addr]model.Name, map[model.Name][]netip.Ad
 	return local, ours
 }
 
-// follow takes over what changed, and returns the addresses that may have changed hands or whose pods changed.
+// follow takes over what changed, and returns the addresses that may have changed hands or whose
+// pods changed.
 func (x *podIndex) follow(c *cluster, dirty *Dirty) []netip.Addr {
 	names := map[model.Name]struct{}{}
 	maps.Copy(names, dirty.Pods)
@@ -234,7 +237,8 @@ func (x *podIndex) claimantsIn(p netip.Prefix, f func(*peerPod)) {
 func (s podSet) add(p *peerPod)    { s[p] = struct{}{} }
 func (s podSet) remove(p *peerPod) { delete(s, p) }
 
-// each does something to every set that a pod belongs into, and counts its ports. A pod without an address belongs into none.
+// each does something to every set that a pod belongs into, and counts its ports. A pod without an
+// address belongs into none.
 func (x *podIndex) each(p *peerPod, do func(podSet, *peerPod), count int) {
 	if len(p.addrs) == 0 {
 		return
@@ -364,8 +368,8 @@ func (x *podIndex) matching(sel *model.Selector, f func(*peerPod)) {
 	}
 }
 
-// withValue returns the pods with a value that sel asks for, and how many they are; nil when it asks for none. No pod is in
-// two of the sets.
+// withValue returns the pods with a value that sel asks for, and how many they are; nil when it
+// asks for none. No pod is in two of the sets.
 func (x *podIndex) withValue(sel *model.LabelSelector) (with []podSet, n int) {
 	i := asksForValue(sel)
 	if i < 0 {

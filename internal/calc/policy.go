@@ -9,9 +9,10 @@ import (
 	"github.com/weir-net/weir/internal/selector"
 )
 
-// policyTables is what policy puts into a state, with what it was made from: a change costs what it changes. The number of a
-// policy set is made from what names its policies, in their order, and what they find at its endpoints: a change of a rule
-// changes what stands under the set, of the classes that the rule is about.
+// policyTables is what policy puts into a state, with what it was made from: a change costs what it
+// changes. The number of a policy set is made from what names its policies, in their order, and
+// what they find at its endpoints: a change of a rule changes what stands under the set, of the
+// classes that the rule is about.
 type policyTables struct {
 	ingress, egress map[netip.Addr]nodestate.Isolation // of the isolated endpoints
 	policy          nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
@@ -39,11 +40,13 @@ type policyTables struct {
 	// measured is how much those would take, and overdrawn says of which namespaces they are.
 	measured  map[nodestate.SetID]measure
 	overdrawn []nodestate.Overdrawn
-	// hostOffers and tenants are the sets of host endpoints and of pods as they were offered last, tenants for tenantRoom entries together.
+	// hostOffers and tenants are the sets of host endpoints and of pods as they were offered last,
+	// tenants for tenantRoom entries together.
 	hostOffers, tenants []*offer
 	tenantRoom          int
 	tenantsChanged      bool // since asked
-	// heldBack are policies that are not in force, because they tell too many peers apart (see Calculator.divideClasses).
+	// heldBack are policies that are not in force, because they tell too many peers apart (see
+	// Calculator.divideClasses).
 	heldBack                  map[policySide]bool
 	apart                     int // classes that each namespace may make
 	overClasses, overNetworks []nodestate.Overdrawn
@@ -58,7 +61,8 @@ func newPolicyTables(digest func(text string) nodestate.Class, rules *table[node
 	return &policyTables{digest: digest, room: maxPolicyEntries, apart: reservedApart, numbers: newRuleNumbers(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
-// follow brings the tables up to date. It reports whether the isolation of endpoints may have changed.
+// follow brings the tables up to date. It reports whether the isolation of endpoints may have
+// changed.
 func (p *policyTables) follow(c *cluster, dirty *Dirty) bool {
 	var at []netip.Addr // whose pods changed
 	if p.pods != nil {
@@ -89,7 +93,8 @@ func (p *policyTables) follow(c *cluster, dirty *Dirty) bool {
 	return false
 }
 
-// concerned reports whether a change may concern the sets, rather than the classes of pods elsewhere alone.
+// concerned reports whether a change may concern the sets, rather than the classes of pods
+// elsewhere alone.
 func (p *policyTables) concerned(c *cluster, dirty *Dirty) bool {
 	if dirty.Has(inputsPolicy) || p.sets != nil && p.atoms.depends.concern(c, dirty) {
 		return true
@@ -107,8 +112,8 @@ func (p *policyTables) concerned(c *cluster, dirty *Dirty) bool {
 
 // bind resolves the policies that bind this node's endpoints. The pods at some addresses changed.
 //
-// Staged policies make classes of their own, which take room of the sets in force too. Where those or the classes
-// do not fit with them, they are left out.
+// Staged policies make classes of their own, which take room of the sets in force too. Where those
+// or the classes do not fit with them, they are left out.
 func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
 	if p.subjects == nil || dirty.Has(model.KindPolicies) {
 		p.subjects = indexSubjects(c.Policies, p.subjects)
@@ -189,8 +194,8 @@ func (p *policyTables) overAll() []nodestate.Overdrawn {
 	return slices.Concat(p.overdrawn, p.overNetworks, p.overClasses)
 }
 
-// writeSets writes look-up 1 as the classes have it, and look-up 2 when sets or classes came or went. It reports whether
-// other sets than before do not fit.
+// writeSets writes look-up 1 as the classes have it, and look-up 2 when sets or classes came or
+// went. It reports whether other sets than before do not fit.
 func (p *policyTables) writeSets() bool {
 	p.peers, p.peerCIDRs = p.classes.peersOut, p.classes.cidrsOut
 	if p.crowded = len(p.peerCIDRs) > p.most; p.crowded {
@@ -301,9 +306,10 @@ func (s *subject) selects(c *cluster, pod *model.Pod) bool {
 	return selects(c, &s.policy.Subject, pod) && (s.expr == nil || s.expr.MatchesFunc(podLabels(c, pod)))
 }
 
-// of returns the policies that select the pod of an endpoint, in their order. A pod that is not known
-// (yet) might have any labels: every policy that could select it does, and known is false. So it is with a
-// pod whose namespace or service account is not known, where the labels of these matter.
+// of returns the policies that select the pod of an endpoint, in their order. A pod that is not
+// known (yet) might have any labels: every policy that could select it does, and known is false. So
+// it is with a pod whose namespace or service account is not known, where the labels of these
+// matter.
 func (s *subjects) of(c *cluster, name model.Name) (list []*model.Policy, known bool) {
 	pod := c.Pods[name]
 	switch {

@@ -124,7 +124,8 @@ func checkVerdict(t *testing.T, s *nodestate.State, iso nodestate.Isolation, ref
 	return v
 }
 
-// An endpoint may be there before its pod is: until then nothing may pass that a policy could forbid.
+// An endpoint may be there before its pod is: until then nothing may pass that a policy could
+// forbid.
 func TestEndpointOfUnknownPodIsIsolated(t *testing.T) {
 	t.Parallel()
 	c := policyFixture()

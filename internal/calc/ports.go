@@ -86,7 +86,8 @@ func (m *portMatch) named() bool {
 	return slices.ContainsFunc(m.in, is) || slices.ContainsFunc(m.not, is)
 }
 
-// resolve replaces names by the ports that the pod has under them. A name that it does not have matches nothing.
+// resolve replaces names by the ports that the pod has under them. A name that it does not have
+// matches nothing.
 func (m *portMatch) resolve(pod *model.Pod) {
 	m.in, m.not = resolvePorts(m.in, pod), resolvePorts(m.not, pod)
 }
@@ -164,8 +165,8 @@ type span struct{ first, last uint16 }
 // otherProto stands for every protocol that no rule names.
 const otherProto = model.ProtocolAny
 
-// covers returns what a port range covers of a protocol. A range of ports of any protocol means those
-// that have ports; only the full one means all of IP.
+// covers returns what a port range covers of a protocol. A range of ports of any protocol means
+// those that have ports; only the full one means all of IP.
 func covers(p model.PortRange, proto model.Protocol) (span, bool) {
 	full := p.First == 0 && p.Last == 65535
 	switch {
@@ -192,7 +193,8 @@ func mergeSpans(all []span) []span {
 	return out
 }
 
-// splitSpans divides sorted disjoint spans into what lies in cut (sorted, disjoint) and what does not.
+// splitSpans divides sorted disjoint spans into what lies in cut (sorted, disjoint) and what does
+// not.
 func splitSpans(from, cut []span) (in, out []span) {
 	for _, f := range from {
 		at, done := f.first, false

@@ -8,8 +8,9 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// world makes random clusters that are small and crowded, so that everything meets everything. Whether the node
-// carries IPv6 is left to chance, and changes: by a pool, by an address of the node, by the setting.
+// world makes random clusters that are small and crowded, so that everything meets everything.
+// Whether the node carries IPv6 is left to chance, and changes: by a pool, by an address of the
+// node, by the setting.
 type world struct {
 	*rand.Rand
 	claims *world     // draws what nodes claim: apart, so that all else is as it is without
@@ -226,7 +227,8 @@ func (w *world) addService(i int) {
 	w.c.Services[s.Name] = s
 }
 
-// dare lets a Service have an age, and ask for what may be refused: addresses of nodes, pods, pools, API servers, and ports.
+// dare lets a Service have an age, and ask for what may be refused: addresses of nodes, pods,
+// pools, API servers, and ports.
 func (w *world) dare(s *model.Service) {
 	l := &world{Rand: w.later}
 	s.Created, s.UID = int64(l.IntN(3)), pick(l, "", "u", "v")

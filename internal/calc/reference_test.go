@@ -11,8 +11,9 @@ import (
 	"github.com/weir-net/weir/internal/selector"
 )
 
-// reference answers by walking tiers, policies, rules and pods, packet by packet; it shares nothing with the code under test
-// but the model and the selector language. The pods of an address decide which selectors pick it and what it calls its ports.
+// reference answers by walking tiers, policies, rules and pods, packet by packet; it shares nothing
+// with the code under test but the model and the selector language. The pods of an address decide
+// which selectors pick it and what it calls its ports.
 type reference struct{ c *model.Cluster }
 
 // question is a packet as policy sees it, from the side of one of our pods.
@@ -276,8 +277,8 @@ func (r reference) inForce(p *model.Policy) bool {
 	return slices.Contains(names, p.Tier)
 }
 
-// mine returns the policies that bind the pod in the direction, in the order within tiers. unknown: what the pod is cannot be
-// told yet, and some policy could bind it.
+// mine returns the policies that bind the pod in the direction, in the order within tiers. unknown:
+// what the pod is cannot be told yet, and some policy could bind it.
 func (r reference) mine(q question) (mine []*model.Policy, unknown bool) {
 	byLabels, byAccounts, could := false, false, false
 	for _, p := range r.c.Policies {
@@ -298,7 +299,8 @@ func (r reference) mine(q question) (mine []*model.Policy, unknown bool) {
 	return mine, could && (byLabels && r.c.Namespaces[q.pod.Name.Namespace] == nil || byAccounts && q.pod.ServiceAccount != "" && account == nil)
 }
 
-// verdict returns whether a packet is allowed, the text of the rule that says so, and whether a rule asked for a log before.
+// verdict returns whether a packet is allowed, the text of the rule that says so, and whether a
+// rule asked for a log before.
 func (r reference) verdict(q question) (allow bool, name string, log bool) {
 	mine, unknown := r.mine(q)
 	if unknown {

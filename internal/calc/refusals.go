@@ -83,8 +83,9 @@ func frontendText(f nodestate.Frontend) string {
 	return netip.AddrPortFrom(f.Addr, f.Port).String() + "/" + f.Proto.String()
 }
 
-// addresses returns which of the addresses that a Service asks for it may have, of both families: those of
-// spec.externalIPs, and those of its load balancer's status. note is called for the others; nil = nobody asks.
+// addresses returns which of the addresses that a Service asks for it may have, of both families:
+// those of spec.externalIPs, and those of its load balancer's status. note is called for the
+// others; nil = nobody asks.
 func (s *services) addresses(svc *model.Service, note func(field, value, message, action string)) (external, balanced []netip.Addr) {
 	pick := func(all []netip.Addr, field string, ofStatus bool) (out []netip.Addr) {
 		for _, a := range all {
@@ -106,8 +107,8 @@ func (s *services) addresses(svc *model.Service, note func(field, value, message
 	return pick(svc.ExternalIPs, "spec.externalIPs", false), pick(svc.LBIPs, "status.loadBalancer.ingress", true)
 }
 
-// Refusals returns what of Services and host ports is not in force, as every agent finds it: of a cluster of which no node's
-// view is asked for.
+// Refusals returns what of Services and host ports is not in force, as every agent finds it: of a
+// cluster of which no node's view is asked for.
 func Refusals(all *model.Cluster) nodestate.Map[nodestate.Object, []nodestate.Refusal] {
 	s, _ := New().Update(all, model.AllDirty())
 	return s.Refused
@@ -130,7 +131,8 @@ type askedAddrs struct {
 	uid     string
 }
 
-// noteAsked keeps which addresses a Service asks for, nil for one that is gone. It returns those about which that is new.
+// noteAsked keeps which addresses a Service asks for, nil for one that is gone. It returns those
+// about which that is new.
 func (s *services) noteAsked(name model.Name, svc *model.Service) []netip.Addr {
 	was, now := s.asked[name], askedAddrs{}
 	if svc != nil && len(svc.ExternalIPs)+len(svc.LBIPs) > 0 {
@@ -169,8 +171,8 @@ func (s *services) oldest(a netip.Addr) (out model.Name) {
 	return out
 }
 
-// allow takes from a Service's port the frontends that nodes need, and reports whether its cluster IP is left. The
-// Service of the API servers has its own.
+// allow takes from a Service's port the frontends that nodes need, and reports whether its cluster
+// IP is left. The Service of the API servers has its own.
 func (s *services) allow(p *port, svc *model.Service) bool {
 	p.frontends = slices.DeleteFunc(p.frontends, func(f nodestate.Frontend) bool {
 		if slices.Contains(p.asked, f) && !slices.Contains(p.internal, f) && s.guards.needed(f, "") == "" && s.guards.mayLead(f) {
@@ -196,7 +198,8 @@ func (s *services) allow(p *port, svc *model.Service) bool {
 	return slices.Contains(p.frontends, p.id)
 }
 
-// allowedHostPorts leaves out host ports that nodes need, and those at addresses that the node does not have.
+// allowedHostPorts leaves out host ports that nodes need, and those at addresses that the node does
+// not have.
 func (s *services) allowedHostPorts(all []*port) []*port {
 	return slices.DeleteFunc(all, func(p *port) bool {
 		a := p.id.Addr
@@ -216,8 +219,9 @@ func (s *services) allowedHostPorts(all []*port) []*port {
 	})
 }
 
-// guard brings the guards up to date, and marks in dirty what is to be looked at again as a whole. It returns the addresses
-// for which the answer may be another one, and adds to affected the frontends.
+// guard brings the guards up to date, and marks in dirty what is to be looked at again as a whole.
+// It returns the addresses for which the answer may be another one, and adds to affected the
+// frontends.
 func (s *services) guard(c *cluster, dirty *Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
 	moved, ports := s.pods.follow(c, dirty)
 	for _, p := range ports {

@@ -45,7 +45,8 @@ func (r *regions) boundary(p netip.Prefix) bool {
 	return len(r.cidrs.values[p]) > 0 || len(r.excepts.values[p]) > 0
 }
 
-// at returns the atoms that are true of the region of a prefix: of its addresses that no longer prefix contains.
+// at returns the atoms that are true of the region of a prefix: of its addresses that no longer
+// prefix contains.
 func (r *regions) at(p netip.Prefix) []*atom {
 	var excluded map[*atom]bool
 	r.excepts.containing(p, func(_ netip.Prefix, of []*atom) bool {

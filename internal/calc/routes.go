@@ -10,7 +10,8 @@ import (
 )
 
 // vxlanOverhead is what VXLAN over IPv4 adds to an IP packet, in bytes: outer IPv4 20, UDP 8,
-// VXLAN 8 (RFC 7348), inner Ethernet 14. The outer header is of the inner packet's family: IPv6's is longer by ipv6Extra.
+// VXLAN 8 (RFC 7348), inner Ethernet 14. The outer header is of the inner packet's family: IPv6's
+// is longer by ipv6Extra.
 const (
 	vxlanOverhead = 50
 	ipv6Extra     = 20
@@ -66,7 +67,8 @@ func settings(c *cluster) nodestate.Settings {
 	return s
 }
 
-// tunnelMTU returns the bytes of an inner IPv4 packet, 0 when neither the settings nor the uplink say.
+// tunnelMTU returns the bytes of an inner IPv4 packet, 0 when neither the settings nor the uplink
+// say.
 func tunnelMTU(c *cluster) int {
 	if c.Settings.VXLANMTU > 0 {
 		return c.Settings.VXLANMTU
@@ -90,8 +92,8 @@ func encapsulates(p *model.Pool) bool {
 	return p.VXLAN == model.EncapAlways || p.VXLAN == model.EncapCrossSubnet
 }
 
-// tunnelled reports whether traffic to an address of the pool on that node is encapsulated. pool may
-// be nil: an address of no pool is not.
+// tunnelled reports whether traffic to an address of the pool on that node is encapsulated. pool
+// may be nil: an address of no pool is not.
 func tunnelled(pool *model.Pool, sameLink bool) bool {
 	if pool == nil {
 		return false
@@ -131,8 +133,8 @@ func routes(c *cluster) map[netip.Prefix]nodestate.Route {
 // loadBalancers is the node of blocks whose addresses Services have (weirv1.LoadBalancers).
 const loadBalancers = "virtual:load-balancer"
 
-// amongNodes reports whether a pool that is only for load balancers has addresses of nodes in it, as one
-// that is the whole of a subnet: it cannot be routed as one.
+// amongNodes reports whether a pool that is only for load balancers has addresses of nodes in it,
+// as one that is the whole of a subnet: it cannot be routed as one.
 func amongNodes(c *cluster, p *model.Pool) bool {
 	if !p.LoadBalancer || p.Workload {
 		return false

@@ -35,7 +35,8 @@ const (
 // ask is how many places of each table and family a Service asks for.
 type ask [serviceTables][2]int
 
-// serviceShares decides which Services, and which pods' host ports, are carried, where they ask for more than there is.
+// serviceShares decides which Services, and which pods' host ports, are carried, where they ask for
+// more than there is.
 type serviceShares struct {
 	asks    map[source]ask
 	total   ask
@@ -46,7 +47,8 @@ type serviceShares struct {
 	overdrawn []nodestate.Overdrawn
 }
 
-// follow looks at those again that changed, and returns those that are refused now and were not before, or the other way round.
+// follow looks at those again that changed, and returns those that are refused now and were not
+// before, or the other way round.
 func (x *serviceShares) follow(c *cluster, s *services, changed map[source]struct{}) (turned []source) {
 	if x.asks == nil {
 		x.asks = map[source]ask{}
@@ -205,7 +207,8 @@ func askOfHostPorts(ports []*port) (out ask) {
 	return out
 }
 
-// behind counts the endpoints of a Service's port in one family. One on this node counts twice, being in two lists.
+// behind counts the endpoints of a Service's port in one family. One on this node counts twice,
+// being in two lists.
 func (s *services) behind(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) (n int) {
 	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
@@ -238,7 +241,8 @@ func (s *services) behind(c *cluster, svc *model.Service, sp *model.ServicePort,
 	return n
 }
 
-// maglevSlots is how many slots the table of a Service port with some backends has (internal/maglev).
+// maglevSlots is how many slots the table of a Service port with some backends has
+// (internal/maglev).
 func maglevSlots(backends int) int {
 	switch {
 	case backends == 0:

@@ -37,7 +37,8 @@ type port struct {
 	backends []nodestate.Backend
 	// hostBackend says that one of them is one of this node's own addresses.
 	hostBackend bool
-	// relief says that the policy is Local, that no backend here is ready, and that others are, on other nodes.
+	// relief says that the policy is Local, that no backend here is ready, and that others are, on
+	// other nodes.
 	relief bool
 }
 
@@ -173,7 +174,8 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 	s.report(sources)
 }
 
-// followAsked keeps which addresses the Services among sources ask for, and returns those about which that is new.
+// followAsked keeps which addresses the Services among sources ask for, and returns those about
+// which that is new.
 func (s *services) followAsked(c *cluster, sources map[source]struct{}) (moved []netip.Addr) {
 	for src := range sources {
 		if !src.hostPorts {
@@ -289,7 +291,8 @@ func (s *services) indexSlice(c *cluster, name model.Name) {
 	s.owners[name] = sl.Service
 }
 
-// reconsider looks again at the frontends of Services that this node may answer for, or may not any more.
+// reconsider looks again at the frontends of Services that this node may answer for, or may not any
+// more.
 func (s *services) reconsider(names map[model.Name]struct{}) {
 	affected := map[nodestate.Frontend]struct{}{}
 	for name := range names {
@@ -326,8 +329,8 @@ func (s *services) renumber(gone, come []*port, affected map[nodestate.Frontend]
 	}
 }
 
-// renumberOthers writes the rules anew whose numbers changed because of other rules. Which numbers they
-// had is not known any more, so all of services' are looked at.
+// renumberOthers writes the rules anew whose numbers changed because of other rules. Which numbers
+// they had is not known any more, so all of services' are looked at.
 func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.Frontend]struct{}) {
 	stale := map[nodestate.RuleID]bool{}
 	for id := range s.rules.All() {
@@ -437,9 +440,10 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, ask
 	return p
 }
 
-// valueAt is what stands at one of a port's frontends. An address that is both its cluster IP and an
-// external one is a cluster IP. At one that this node answers neighbours for, where policy Local leaves it no ready endpoint,
-// new connections go to the ready ones of other nodes: whoever asked the address has no other node to turn to.
+// valueAt is what stands at one of a port's frontends. An address that is both its cluster IP and
+// an external one is a cluster IP. At one that this node answers neighbours for, where policy Local
+// leaves it no ready endpoint, new connections go to the ready ones of other nodes: whoever asked
+// the address has no other node to turn to.
 func (s *services) valueAt(p *port, f nodestate.Frontend) nodestate.Service {
 	if slices.Contains(p.internal, f) {
 		return p.value

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// sets are the policy sets of the node: the lists of policies that bind its endpoints. Endpoints with
-// one list share a set, unless the list names ports that they have at different numbers.
+// sets are the policy sets of the node: the lists of policies that bind its endpoints. Endpoints
+// with one list share a set, unless the list names ports that they have at different numbers.
 type sets struct {
 	c        *cluster
 	before   *policyTables // with what was compiled before
@@ -67,8 +67,8 @@ type rule struct {
 	everywhere *setRule // as it is in all sets, once one asked, if it is so
 }
 
-// portName is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service it stands
-// for the ports of that one's endpoints.
+// portName is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service
+// it stands for the ports of that one's endpoints.
 type portName struct {
 	proto   model.Protocol
 	name    string
@@ -107,15 +107,16 @@ type set struct {
 	closed           bool // one of its policies is held back
 }
 
-// setRule is a rule with the ports it has for the endpoints of the set. Sets share it; only stands changes it, to what is equal,
-// which those that compare two by their addresses rely on.
+// setRule is a rule with the ports it has for the endpoints of the set. Sets share it; only stands
+// changes it, to what is equal, which those that compare two by their addresses rely on.
 type setRule struct {
 	*rule
 	dst, src portMatch
 	on       bool // it allows by handing on to what is tracked
 }
 
-// in returns a rule for endpoints that have the ports of a pod: the same one for all, where it does not ask for theirs by name.
+// in returns a rule for endpoints that have the ports of a pod: the same one for all, where it does
+// not ask for theirs by name.
 func (r *rule) in(dir direction, pod *model.Pod) *setRule {
 	if r.everywhere != nil {
 		return r.everywhere
@@ -156,7 +157,8 @@ func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
 	s.bindStaged(a, ep, policies, known)
 }
 
-// setOf finds or makes the set of the policies that bind an address in a direction; nil when none does.
+// setOf finds or makes the set of the policies that bind an address in a direction; nil when none
+// does.
 func (s *sets) setOf(dir direction, policies []*model.Policy, known bool, pod model.Name, a netip.Addr) *set {
 	var binding []*model.Policy
 	for _, p := range policies {
@@ -211,7 +213,8 @@ func (s *sets) find(dir direction, list []*bound, pod *model.Pod, known bool, a 
 	return t
 }
 
-// held says which of a policy's rules are about an address: the family, and a 1 or a 0 for each rule.
+// held says which of a policy's rules are about an address: the family, and a 1 or a 0 for each
+// rule.
 func (s *sets) held(b *bound, pod *model.Pod, a netip.Addr) string {
 	out := []byte("4:")
 	if !a.Is4() {
@@ -324,7 +327,8 @@ func (s *sets) reuseRule(r *rule) {
 	}
 }
 
-// compileRules compiles the rules of a policy; those that are as they were formerly (nil: there were none) stay the same.
+// compileRules compiles the rules of a policy; those that are as they were formerly (nil: there
+// were none) stay the same.
 func (s *sets) compileRules(b *bound, dir direction, former *bound) {
 	p := b.policy
 	rules := p.Ingress
@@ -370,7 +374,8 @@ func (b *bound) allText() string {
 	return b.text
 }
 
-// noteNames notes by what names a rule calls ports: those of the endpoint itself, and those of the other end.
+// noteNames notes by what names a rule calls ports: those of the endpoint itself, and those of the
+// other end.
 func (s *sets) noteNames(b *bound, dir direction, m *model.Rule) {
 	for i, list := range [...][]model.PortRange{m.Ports, m.NotPorts, m.SourcePorts, m.NotSourcePorts} {
 		own := (dir == ingress) == (i < 2)
@@ -387,7 +392,8 @@ func (s *sets) noteNames(b *bound, dir direction, m *model.Rule) {
 	}
 }
 
-// byAddr reports whether a rule may hold for one address of a pod and not for another, or mean something else.
+// byAddr reports whether a rule may hold for one address of a pod and not for another, or mean
+// something else.
 func byAddr(m *model.Rule) bool {
 	icmp := func(p model.Protocol) bool { return p == model.ProtocolICMP || p == model.ProtocolICMPv6 }
 	return m.IPVersion != 0 || m.Own != nil || icmp(m.NotProtocol) ||
@@ -474,8 +480,9 @@ type end struct {
 	id   *nodestate.RuleID
 }
 
-// findEnds notes the set's ends, and the name that stands for it when it is not written because it is too large. That has a number
-// of its own: what stands under a number is all there before an endpoint has it.
+// findEnds notes the set's ends, and the name that stands for it when it is not written because it
+// is too large. That has a number of its own: what stands under a number is all there before an
+// endpoint has it.
 func (t *set) findEnds() {
 	if t.ends != nil {
 		return
@@ -504,7 +511,8 @@ func (s *sets) isolate(t *set, to nodestate.Isolation, out *policyTables) {
 	}
 }
 
-// eachEnd calls f for every rule that verdicts may name and that is not of a policy's bound, and the place of its number.
+// eachEnd calls f for every rule that verdicts may name and that is not of a policy's bound, and
+// the place of its number.
 func (t *set) eachEnd(f func(nodestate.Rule, *nodestate.RuleID)) {
 	f(t.deny, &t.denyID)
 	passed := t.passed

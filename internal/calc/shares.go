@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// A table of the node that tenants fill is divided among their namespaces. The result depends on what is asked for alone, never on
-// what came first to this agent, so a restart decides the same:
+// A table of the node that tenants fill is divided among their namespaces. The result depends on
+// what is asked for alone, never on what came first to this agent, so a restart decides the same:
 //
-//   - One half of the table is reserved: each namespace has a part of it, shareOwners of them fit. Who asks for no more is never
-//     refused, whatever others ask for.
-//   - With the other half a namespace may have up to its share, one in shareParts of the table, in all; the older claim comes first.
-//     What is granted so is never taken back for a younger claim.
-//   - What is left then is lent, to the namespace that has least first: the largest consumer is the first to be refused. What is
-//     lent goes back when others claim what is theirs.
+//   - One half of the table is reserved: each namespace has a part of it, shareOwners of them fit.
+//     Who asks for no more is never refused, whatever others ask for.
+//   - With the other half a namespace may have up to its share, one in shareParts of the table, in
+//     all; the older claim comes first. What is granted so is never taken back for a younger claim.
+//   - What is left then is lent, to the namespace that has least first: the largest consumer is the
+//     first to be refused. What is lent goes back when others claim what is theirs.
 const (
 	shareOwners = 128 // namespaces whose reserved parts make up half of a table
 	shareParts  = 8   // how many whole shares make up a table

@@ -31,8 +31,8 @@ func sums(claims []claim, granted []grade) (asked, held map[string]int, all int)
 	return asked, held, all
 }
 
-// Who asks for no more than is reserved gets it, whatever others ask for; nobody is refused while there is room; and the table is
-// never overdrawn.
+// Who asks for no more than is reserved gets it, whatever others ask for; nobody is refused while
+// there is room; and the table is never overdrawn.
 func TestGrantKeepsWhatIsReserved(t *testing.T) {
 	t.Parallel()
 	const total = 20_000
@@ -62,7 +62,8 @@ func TestGrantKeepsWhatIsReserved(t *testing.T) {
 	}
 }
 
-// What is left when all have what is kept for them goes to who has least: the largest consumer is refused first.
+// What is left when all have what is kept for them goes to who has least: the largest consumer is
+// refused first.
 func TestGrantRefusesTheLargestConsumerFirst(t *testing.T) {
 	t.Parallel()
 	var claims []claim
@@ -81,7 +82,8 @@ func TestGrantRefusesTheLargestConsumerFirst(t *testing.T) {
 	}
 }
 
-// A younger claim takes nothing that is kept for somebody. The order in which claims are written down means nothing.
+// A younger claim takes nothing that is kept for somebody. The order in which claims are written
+// down means nothing.
 func TestGrantKeepsTheOlderClaim(t *testing.T) {
 	t.Parallel()
 	const total = 20_000

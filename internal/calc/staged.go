@@ -10,7 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// pair is what an address of an endpoint would have for sets if the staged policies were in force; nil is no isolation.
+// pair is what an address of an endpoint would have for sets if the staged policies were in force;
+// nil is no isolation.
 type pair struct {
 	addr netip.Addr
 	sets [directions]*set
@@ -25,8 +26,8 @@ func (p *policyTables) stage(c *cluster) {
 	p.would = indexSubjects(asIfInForce(c.Policies, c.Staged), p.would)
 }
 
-// asIfInForce returns the policies that there would be. A policy that would stay is the same one, so that sets of such
-// policies are the same sets.
+// asIfInForce returns the policies that there would be. A policy that would stay is the same one,
+// so that sets of such policies are the same sets.
 func asIfInForce(policies map[model.PolicyID]*model.Policy, staged map[model.PolicyID]*model.StagedPolicy) map[model.PolicyID]*model.Policy {
 	out := maps.Clone(policies)
 	for _, p := range staged {
@@ -39,7 +40,8 @@ func asIfInForce(policies map[model.PolicyID]*model.Policy, staged map[model.Pol
 	return out
 }
 
-// bindStaged finds or makes the sets that an endpoint's address would have, where its policies would be others.
+// bindStaged finds or makes the sets that an endpoint's address would have, where its policies
+// would be others.
 func (s *sets) bindStaged(a netip.Addr, ep *model.LocalEndpoint, inForce []*model.Policy, known bool) {
 	if s.staged == nil {
 		return
@@ -55,8 +57,8 @@ func (s *sets) bindStaged(a netip.Addr, ep *model.LocalEndpoint, inForce []*mode
 	s.pairs = append(s.pairs, p)
 }
 
-// isolateStaged gives the endpoints what they would have. One with a set that does not fit is left out, unless that
-// set is in force: then it would be cut off as it is.
+// isolateStaged gives the endpoints what they would have. One with a set that does not fit is left
+// out, unless that set is in force: then it would be cut off as it is.
 func (s *sets) isolateStaged(out *policyTables) {
 	var unfit []nodestate.Rule
 	for _, p := range s.pairs {
@@ -90,7 +92,8 @@ type hostPair struct {
 	name string // of the host endpoint
 }
 
-// isolateStagedHosts is isolateStaged for host endpoints: one with a set that does not fit is left out.
+// isolateStagedHosts is isolateStaged for host endpoints: one with a set that does not fit is left
+// out.
 func (s *sets) isolateStagedHosts(out *policyTables) (unfit []nodestate.Rule) {
 	left := map[nodestate.HostInterface]bool{}
 	for _, p := range s.hostPairs {

@@ -31,8 +31,9 @@ func (s surroundings) equal(o surroundings) bool {
 	return s.zone == o.zone && slices.Equal(s.node, o.node) && slices.Equal(s.host, o.host) && slices.Equal(s.excluded, o.excluded)
 }
 
-// admitted returns the source ranges of one family. Where they admit this node, they admit the load balancer's
-// own addresses too: a node that has one on an interface sends from it to itself, as kube-proxy found.
+// admitted returns the source ranges of one family. Where they admit this node, they admit the load
+// balancer's own addresses too: a node that has one on an interface sends from it to itself, as
+// kube-proxy found.
 func (s surroundings) admitted(c *cluster, svc *model.Service, lb []netip.Addr, fam int) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range svc.SourceRanges {

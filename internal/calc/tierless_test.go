@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// tierless has a policy of each kind that has tiers, all of a tier that does not exist: for the pods of nginx, for every pod and
-// for the node.
+// tierless has a policy of each kind that has tiers, all of a tier that does not exist: for the
+// pods of nginx, for every pod and for the node.
 func tierless() *model.Cluster {
 	c := hostFixture(model.Rule{Action: model.Deny})
 	clear(c.Policies)
@@ -29,8 +29,9 @@ func tierless() *model.Cluster {
 	return c
 }
 
-// A tier that was deleted, or is not there yet, leaves its policies without effect: what is in force is what would be without
-// them, for pods, for the node and for what staged policies would do. Other tiers are in force as before.
+// A tier that was deleted, or is not there yet, leaves its policies without effect: what is in
+// force is what would be without them, for pods, for the node and for what staged policies would
+// do. Other tiers are in force as before.
 func TestHostileMissingTierCutsNobodyOff(t *testing.T) {
 	t.Parallel()
 	hostile.Record(t, "a tier that is gone cuts off all that its policies selected", hostile.Operator, hostile.ControlPlane, hostile.Both)

@@ -16,8 +16,9 @@ type setTier struct {
 	denyID nodestate.RuleID
 }
 
-// inForce reports whether the tier of a policy exists. Where it does not, the policy has no place among the others: it neither
-// isolates what it selects nor allows anything, and the agent names it in the node's status.
+// inForce reports whether the tier of a policy exists. Where it does not, the policy has no place
+// among the others: it neither isolates what it selects nor allows anything, and the agent names it
+// in the node's status.
 func inForce(c *cluster, p *model.Policy) bool {
 	_, there := c.Tier(p.Tier)
 	return there
@@ -44,7 +45,8 @@ func (t *setTier) text() string {
 	return " denies"
 }
 
-// fallThrough is the rule of what every tier passes on, or of endpoints in no tier: pods' implicit profiles allow it.
+// fallThrough is the rule of what every tier passes on, or of endpoints in no tier: pods' implicit
+// profiles allow it.
 func fallThrough(dir direction) nodestate.Rule {
 	return nodestate.Rule{Kind: "default-allow", Name: "profile", Detail: dir.String()}
 }

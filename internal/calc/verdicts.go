@@ -8,8 +8,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Bounds on what policy may take of a node, below the size of the programs' map, so that all of it can be
-// replaced at once. What goes beyond is refused: its endpoints are cut off, by a rule that says so.
+// Bounds on what policy may take of a node, below the size of the programs' map, so that all of it
+// can be replaced at once. What goes beyond is refused: its endpoints are cut off, by a rule that
+// says so.
 const (
 	maxSetEntries    = 1 << 16
 	maxPolicyEntries = 1 << 18
@@ -32,7 +33,8 @@ type segment struct {
 	verdict
 }
 
-// entry is a port prefix of a protocol with one verdict, or with one for each range of source ports.
+// entry is a port prefix of a protocol with one verdict, or with one for each range of source
+// ports.
 type entry struct {
 	proto model.Protocol
 	portPrefix
@@ -117,8 +119,9 @@ func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate
 	}
 }
 
-// decide resolves the set's rules for the addresses of a class; nil is class 0. A protocol gets entries
-// where it is decided otherwise than the head says. ok is false when it takes more than most entries.
+// decide resolves the set's rules for the addresses of a class; nil is class 0. A protocol gets
+// entries where it is decided otherwise than the head says. ok is false when it takes more than
+// most entries.
 func (s *set) decide(c *class, most int) (d *decision, ok bool) {
 	about := s.about(c)
 	tables := map[*segment]int{}
@@ -210,10 +213,11 @@ func (s *set) protocols() []model.Protocol {
 	return out
 }
 
-// segments returns the verdicts on all destination ports of a protocol, in the order of ports, of packets with one
-// source port. The rules of a tier are looked at in their order and the first that matches decides; Pass hands on to
-// the next tier, and so does a tier's end where that passes. What the last tier passes on is allowed by profiles. Log
-// decides nothing: it marks what is decided after it.
+// segments returns the verdicts on all destination ports of a protocol, in the order of ports, of
+// packets with one source port. The rules of a tier are looked at in their order and the first that
+// matches decides; Pass hands on to the next tier, and so does a tier's end where that passes. What
+// the last tier passes on is allowed by profiles. Log decides nothing: it marks what is decided
+// after it.
 func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, source uint16) []segment {
 	open := []span{{0, 65535}}
 	var logged []span
@@ -308,7 +312,8 @@ func (s *set) about(c *class) [][]*setRule {
 // rulePlace is where a rule stands in its set.
 type rulePlace struct{ tier, rule int32 }
 
-// index notes which rules want which atoms, so that a class of one of ten thousand networks asks few of ten thousand rules.
+// index notes which rules want which atoms, so that a class of one of ten thousand networks asks
+// few of ten thousand rules.
 func (s *set) index() {
 	s.byAtom = map[*atom][]rulePlace{}
 	for t := range s.tiers {
@@ -326,7 +331,8 @@ func (s *set) index() {
 	}
 }
 
-// matches reports whether a rule that is about the addresses of a class is about packets of a protocol with a source port.
+// matches reports whether a rule that is about the addresses of a class is about packets of a
+// protocol with a source port.
 func (r *setRule) matches(c *class, proto model.Protocol, source uint16) bool {
 	if r.of.NotProtocol != model.ProtocolAny && r.of.NotProtocol == proto {
 		return false

@@ -126,8 +126,9 @@ type writing struct {
 	measured, keep map[nodestate.SetID]measure // of sets that are not written: before, and from now on
 }
 
-// plan prepares to write a set, of which something is written already or, where was is nil, nothing. It returns how many entries it
-// has then, and what writes them and returns what is written; no such function when it takes more than most entries.
+// plan prepares to write a set, of which something is written already or, where was is nil,
+// nothing. It returns how many entries it has then, and what writes them and returns what is
+// written; no such function when it takes more than most entries.
 func (w *writing) plan(t *set, was *written, most int) (size int, put func() *written) {
 	if was != nil && was.set == t {
 		return w.renew(t, was, map[*class]struct{}{}, most)
@@ -172,7 +173,8 @@ func (w *writing) put(t *set, was, now *written) *written {
 	return now
 }
 
-// renew decides anew what rules say of the concerned classes, and of those that came, and forgets those that went: see plan.
+// renew decides anew what rules say of the concerned classes, and of those that came, and forgets
+// those that went: see plan.
 func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, most int) (total int, put func() *written) {
 	for _, c := range w.classes.came {
 		if t.knows(c) {
@@ -264,8 +266,9 @@ func (w *writing) remove(id nodestate.SetID, was *written) {
 	was.each(id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { w.entries.Delete(k) })
 }
 
-// decisions returns what is to be written for which classes; nil when it is more than most entries. Class 0 has a head
-// when rules without peers decide something; another class has one when it is decided otherwise than class 0.
+// decisions returns what is to be written for which classes; nil when it is more than most entries.
+// Class 0 has a head when rules without peers decide something; another class has one when it is
+// decided otherwise than class 0.
 func (s *set) decisions(ports map[portName][]*atom, most int) *written {
 	zero, ok := s.decide(nil, most)
 	if !ok {

@@ -150,8 +150,8 @@ func (s *Server) already(ctx context.Context, req wire.Request, ps *podSide) *wi
 	return makeResult(req, records, host.Attrs().MTU)
 }
 
-// makeRoom removes what earlier calls left: of this container, and of older sandboxes of this pod, which
-// would have the same host interface.
+// makeRoom removes what earlier calls left: of this container, and of older sandboxes of this pod,
+// which would have the same host interface.
 func (s *Server) makeRoom(ctx context.Context, req wire.Request, name model.Name) error {
 	groups := map[string][]ipam.Record{}
 	for _, r := range append(s.IPAM.ByPod(name), s.IPAM.Lookup(req.ContainerID, req.IfName)...) {

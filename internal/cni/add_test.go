@@ -74,7 +74,8 @@ func TestAddCheckDel(t *testing.T) {
 	}
 }
 
-// exchange sends a datagram from the host to the pod and an answer back, with no ARP and no neighbour solicitation.
+// exchange sends a datagram from the host to the pod and an answer back, with no ARP and no
+// neighbour solicitation.
 func exchange(t *testing.T, host, pod *os.File, addr netip.Addr) {
 	t.Helper()
 	var server, client *net.UDPConn
@@ -287,7 +288,8 @@ func TestCheckFindsDamage(t *testing.T) {
 	}
 }
 
-// damage is something that CHECK must find, by what it says. It is mended afterwards but where fix is nil, which is the last.
+// damage is something that CHECK must find, by what it says. It is mended afterwards but where fix
+// is nil, which is the last.
 type damage struct {
 	want        string
 	break_, fix func() error

@@ -24,7 +24,8 @@ const (
 // unsupported are annotations that change what a pod gets, and that Weir does not act on yet.
 var unsupported = []string{annotationPrefix + "floatingIPs", annotationPrefix + "allowedSourcePrefixes", annotationPrefix + "ipAddrsNoIpam"}
 
-// applyAnnotations changes the request as the pod's annotations say. The error names the annotation.
+// applyAnnotations changes the request as the pod's annotations say. The error names the
+// annotation.
 func applyAnnotations(p Pod, req *ipam.Request, log *slog.Logger) *wire.Error {
 	for _, name := range unsupported {
 		if _, ok := p.Annotations[name]; ok {

@@ -16,7 +16,8 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// routed says what has an address by the kernel's routes, "" when it is no interface of a pod and not this machine.
+// routed says what has an address by the kernel's routes, "" when it is no interface of a pod and
+// not this machine.
 func (s *Server) routed(a netip.Addr) (string, error) {
 	routes, err := s.host.RouteGet(a.AsSlice())
 	switch {
@@ -43,8 +44,9 @@ func (s *Server) routed(a netip.Addr) (string, error) {
 	return "", nil
 }
 
-// refuseMAC refuses a MAC address that a pod asks for and that somebody else has, as far as this machine knows: another
-// pod, one of its own interfaces, or a machine on one of its links, such as a gateway or another node.
+// refuseMAC refuses a MAC address that a pod asks for and that somebody else has, as far as this
+// machine knows: another pod, one of its own interfaces, or a machine on one of its links, such as
+// a gateway or another node.
 func (s *Server) refuseMAC(req ipam.Request) *wire.Error {
 	mac, err := net.ParseMAC(req.MAC)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package cni answers the CNI plugin in the agent: it gives a pod its address, makes its interface, and
-// answers only when the data plane enforces it. What it did is on disk (package ipam) and in the
-// interface's alias, so that a restart finds every endpoint again.
+// Package cni answers the CNI plugin in the agent: it gives a pod its address, makes its interface,
+// and answers only when the data plane enforces it. What it did is on disk (package ipam) and in
+// the interface's alias, so that a restart finds every endpoint again.
 package cni
 
 import (
@@ -30,18 +30,19 @@ type Pod struct {
 	Annotations map[string]string
 	// NamespaceAnnotations are used for pools when the pod has none of its own. May be nil.
 	NamespaceAnnotations map[string]string
-	// NamespaceLabels are those of the namespace, for the namespaceSelector of pools; nil = not known yet.
+	// NamespaceLabels are those of the namespace, for the namespaceSelector of pools; nil = not
+	// known yet.
 	NamespaceLabels map[string]string
 }
 
 // Pods finds pods.
 type Pods interface {
 	// PodForAdd returns the pod. The API may know it a little earlier than the caller's view of it:
-	// PodForAdd waits for it within ctx. uid may be empty, as old runtimes do not say it; otherwise a
-	// pod with another uid is not the one. ErrPodNotFound when there is none.
+	// PodForAdd waits for it within ctx. uid may be empty, as old runtimes do not say it; otherwise
+	// a pod with another uid is not the one. ErrPodNotFound when there is none.
 	PodForAdd(ctx context.Context, name model.Name, uid string) (Pod, error)
-	// PodLives reports whether the pod with that uid (any, when empty) exists, is on this node and has
-	// not finished. When in doubt, true.
+	// PodLives reports whether the pod with that uid (any, when empty) exists, is on this node and
+	// has not finished. When in doubt, true.
 	PodLives(name model.Name, uid string) bool
 }
 
@@ -64,8 +65,8 @@ type Settings struct {
 	IPv6            bool   // the data plane carries it
 }
 
-// LimitedError is a reason for not being ready under which pods that run already may lack connectivity
-// (CNI error 51 instead of 50).
+// LimitedError is a reason for not being ready under which pods that run already may lack
+// connectivity (CNI error 51 instead of 50).
 type LimitedError struct{ Reason string }
 
 func (e *LimitedError) Error() string { return e.Reason }
@@ -201,7 +202,8 @@ var (
 	gateway6 = netip.MustParseAddr("fe80::1")
 )
 
-// minMTU6 is the least MTU of a link with IPv6 (RFC 8200, section 5); the kernel has none on a smaller one.
+// minMTU6 is the least MTU of a link with IPv6 (RFC 8200, section 5); the kernel has none on a
+// smaller one.
 const minMTU6 = 1280
 
 func gatewayFor(a netip.Addr) netip.Addr {

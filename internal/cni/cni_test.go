@@ -112,8 +112,8 @@ func (f *fakePods) PodLives(name model.Name, _ string) bool {
 	return !f.gone[name]
 }
 
-// fakeEnforcer keeps what is attached, and insists on the contract: one endpoint an interface index, and
-// an interface that is down before it is enforced.
+// fakeEnforcer keeps what is attached, and insists on the contract: one endpoint an interface
+// index, and an interface that is down before it is enforced.
 type fakeEnforcer struct {
 	mu       sync.Mutex
 	attached map[netip.Addr]model.LocalEndpoint

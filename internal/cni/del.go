@@ -18,8 +18,8 @@ import (
 
 func macText(mac [6]byte) string { return net.HardwareAddr(mac[:]).String() }
 
-// del removes what an ADD made. What is not there is not an error: a runtime calls DEL as often as it
-// likes.
+// del removes what an ADD made. What is not there is not an error: a runtime calls DEL as often as
+// it likes.
 func (s *Server) del(ctx context.Context, req wire.Request) error {
 	name := model.Name{Namespace: req.Namespace, Name: req.Pod}
 	if records := s.IPAM.Lookup(req.ContainerID, req.IfName); len(records) > 0 {
@@ -36,7 +36,8 @@ func (s *Server) del(ctx context.Context, req wire.Request) error {
 	if name.Name == "" {
 		return nil
 	}
-	// No record: an interface whose alias names this container is left of a damaged state directory.
+	// No record: an interface whose alias names this container is left of a damaged state
+	// directory.
 	link, err := s.ownLink(hostName(s.Settings().InterfacePrefix, name, req.IfName), alias(name, req.ContainerID, req.IfName))
 	if err != nil || link == nil {
 		return err
@@ -53,8 +54,8 @@ func (s *Server) ownLink(host, text string) (netlink.Link, error) {
 	return link, nil
 }
 
-// teardown removes an interface, its data-plane state and its addresses, in the order in which nothing
-// is used after it is gone. A step that fails leaves the addresses taken.
+// teardown removes an interface, its data-plane state and its addresses, in the order in which
+// nothing is used after it is gone. A step that fails leaves the addresses taken.
 func (s *Server) teardown(ctx context.Context, records []ipam.Record) error {
 	r := records[0]
 	link, err := s.host.byName(r.HostInterface)
@@ -63,8 +64,8 @@ func (s *Server) teardown(ctx context.Context, records []ipam.Record) error {
 	}
 	ifindex := 0
 	if link != nil {
-		// Without an alias an ADD was interrupted right after making it; with another one it belongs to
-		// a newer sandbox.
+		// Without an alias an ADD was interrupted right after making it; with another one it
+		// belongs to a newer sandbox.
 		if text := link.Attrs().Alias; text != "" && text != alias(r.PodName(), r.ContainerID, r.IfName) {
 			link = nil
 		} else {
@@ -179,8 +180,8 @@ func (s *Server) gc(ctx context.Context, req wire.Request) error {
 	return errors.Join(errs...)
 }
 
-// teardownLocked removes the interface of a record found without a lock, if it still is the one found
-// and sure agrees.
+// teardownLocked removes the interface of a record found without a lock, if it still is the one
+// found and sure agrees.
 func (s *Server) teardownLocked(ctx context.Context, r ipam.Record, sure func([]ipam.Record) bool) error {
 	unlock, err := s.lockBoth(ctx, r.ContainerID, r.PodName())
 	if err != nil {

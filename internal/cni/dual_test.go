@@ -21,8 +21,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// dualWorld is a host whose pods have addresses of both families. With off, it is one on which IPv6 is off for
-// new interfaces, as distributions and administrators set it.
+// dualWorld is a host whose pods have addresses of both families. With off, it is one on which IPv6
+// is off for new interfaces, as distributions and administrators set it.
 func dualWorld(t testing.TB, off bool) (w *world, pod *os.File) {
 	t.Helper()
 	w, pod = newWorld(t), newNetns(t)
@@ -78,7 +78,8 @@ func TestDualStackInterface(t *testing.T) {
 	}
 }
 
-// checkHostSide: a router that takes no advertisements, and has no address by which it would speak of itself.
+// checkHostSide: a router that takes no advertisements, and has no address by which it would speak
+// of itself.
 func (w *world) checkHostSide(host netlink.Link, addr netip.Addr, mac string) {
 	t := w.t
 	t.Helper()
@@ -161,9 +162,9 @@ func wantSysctls(t testing.TB, ns *os.File, want map[string]string) {
 	}
 }
 
-// TestHostSideIsSilent: a pod hears nothing from its host side that it has not asked for, but the report that the
-// kernel makes of the groups that every router is in (ff02::2 and the like). What would be sent is sent within
-// a second or two of a link's start.
+// TestHostSideIsSilent: a pod hears nothing from its host side that it has not asked for, but the
+// report that the kernel makes of the groups that every router is in (ff02::2 and the like). What
+// would be sent is sent within a second or two of a link's start.
 func TestHostSideIsSilent(t *testing.T) {
 	w, ns := dualWorld(t, false)
 	var fd int
@@ -250,7 +251,8 @@ func TestIPv6Refused(t *testing.T) {
 	}
 }
 
-// TestRestartFindsBothFamilies: endpoints are whole again also when one record of two is damaged or lost.
+// TestRestartFindsBothFamilies: endpoints are whole again also when one record of two is damaged or
+// lost.
 func TestRestartFindsBothFamilies(t *testing.T) {
 	for _, lost := range []string{"none", "IPv4", "IPv6", "both"} {
 		for _, how := range []string{"damaged", "removed"} {

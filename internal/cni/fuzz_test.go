@@ -16,8 +16,8 @@ import (
 	"github.com/weir-net/weir/internal/ipam"
 )
 
-// FuzzRequest sends anything to the protocol's reader; what it and validate accept has names that are safe
-// in file names, sysctl paths and aliases.
+// FuzzRequest sends anything to the protocol's reader; what it and validate accept has names that
+// are safe in file names, sysctl paths and aliases.
 func FuzzRequest(f *testing.F) {
 	for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
 		body, _ := json.Marshal(request(command, "p", "c"))

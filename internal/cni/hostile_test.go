@@ -47,7 +47,8 @@ func TestHostileMACAddresses(t *testing.T) {
 	}
 }
 
-// A pod whose name is too long for the alias of its interface: its record cannot be made again from there.
+// A pod whose name is too long for the alias of its interface: its record cannot be made again from
+// there.
 func TestHostileRecordsLostOfLongNames(t *testing.T) {
 	hostile.Record(t, "the records of a node are lost, and the address of a pod with a long name is given again", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	w := newWorld(t)

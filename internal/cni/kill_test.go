@@ -34,8 +34,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKill kills an agent at every step of an ADD and of a DEL. The next agent finds a state from which
-// the runtime's DEL, or a new sandbox, leads to a clean end; without either, reconciliation does.
+// TestKill kills an agent at every step of an ADD and of a DEL. The next agent finds a state from
+// which the runtime's DEL, or a new sandbox, leads to a clean end; without either, reconciliation
+// does.
 func TestKill(t *testing.T) {
 	if dir := os.Getenv("WEIR_CNI_KILL_DIR"); dir != "" {
 		killedAgent(t, dir, os.Getenv("WEIR_CNI_KILL_STEP"))
@@ -130,7 +131,8 @@ func killedAgent(t *testing.T, dir, at string) {
 			select {}
 		}
 	}
-	// An allocator looks at the clock before each address that it takes, and after each that it gives back.
+	// An allocator looks at the clock before each address that it takes, and after each that it
+	// gives back.
 	doing := "add"
 	now := func() time.Time {
 		if files, _ := filepath.Glob(dir + "/[0-9a-f]*"); len(files) == 1 {

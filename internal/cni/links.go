@@ -37,9 +37,9 @@ const (
 	maxAlias          = 255
 )
 
-// hostName is the name of a pod's interface on the host, as the field has it: the prefix and the first
-// 11 hexadecimal digits of the SHA-1 of "namespace.name". Interfaces of another name than eth0 hash
-// theirs too.
+// hostName is the name of a pod's interface on the host, as the field has it: the prefix and the
+// first 11 hexadecimal digits of the SHA-1 of "namespace.name". Interfaces of another name than
+// eth0 hash theirs too.
 func hostName(prefix string, pod model.Name, ifname string) string {
 	text := pod.Namespace + "." + pod.Name
 	if ifname != "eth0" {
@@ -49,8 +49,8 @@ func hostName(prefix string, pod model.Name, ifname string) string {
 	return prefix + hex.EncodeToString(sum[:])[:11]
 }
 
-// alias says on the interface itself whose it is: "weir:namespace/pod/container", with "/ifname" when
-// that is not eth0. Names too long for the kernel are replaced by their hash.
+// alias says on the interface itself whose it is: "weir:namespace/pod/container", with "/ifname"
+// when that is not eth0. Names too long for the kernel are replaced by their hash.
 func alias(pod model.Name, container, ifname string) string {
 	text := "weir:" + pod.Namespace + "/" + pod.Name + "/" + container
 	if ifname != "eth0" {
@@ -63,7 +63,8 @@ func alias(pod model.Name, container, ifname string) string {
 	return text
 }
 
-// parseAlias is alias backwards. ok is false for interfaces that are not ours, or whose alias is a hash.
+// parseAlias is alias backwards. ok is false for interfaces that are not ours, or whose alias is a
+// hash.
 func parseAlias(text string) (pod model.Name, container, ifname string, ok bool) {
 	rest, found := strings.CutPrefix(text, "weir:")
 	parts := strings.Split(rest, "/")
@@ -146,9 +147,9 @@ func (h *hostLinks) remove(l netlink.Link) error {
 	return nil
 }
 
-// label sets the alias and settings of a host side in one message: forwarding, loose reverse path (the
-// programs check the source; answers come from Service addresses before they are translated), no proxy
-// ARP. With v6 it gets no link-local address, so it has nothing to tell the pod about.
+// label sets the alias and settings of a host side in one message: forwarding, loose reverse path
+// (the programs check the source; answers come from Service addresses before they are translated),
+// no proxy ARP. With v6 it gets no link-local address, so it has nothing to tell the pod about.
 func (h *hostLinks) label(ifindex int, text string, v6 bool) error {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: h.raw}
@@ -169,8 +170,9 @@ func (h *hostLinks) label(ifindex int, text string, v6 bool) error {
 	return err
 }
 
-// ipv6 sets the kernel's own IPv6 on a host side: off where the pod has no address of that family (a
-// kernel without IPv6 is fine then); else as of a router that takes no advertisements from the pod.
+// ipv6 sets the kernel's own IPv6 on a host side: off where the pod has no address of that family
+// (a kernel without IPv6 is fine then); else as of a router that takes no advertisements from the
+// pod.
 func (h *hostLinks) ipv6(name string, wanted bool) error {
 	return h.inside(func() error {
 		if !wanted {
@@ -204,8 +206,9 @@ func (h *hostLinks) inside(f func() error) error {
 	return kernel.InNetns(int(*h.ns), f)
 }
 
-// settle waits until the kernel sends by a link that was set up. It notices the carrier of a veth pair
-// in a worker of its own, and drops what is sent earlier; since Linux 6.8 asking for the link is enough.
+// settle waits until the kernel sends by a link that was set up. It notices the carrier of a veth
+// pair in a worker of its own, and drops what is sent earlier; since Linux 6.8 asking for the link
+// is enough.
 func settle(ctx context.Context, h *netlink.Handle, ifindex int) error {
 	for {
 		l, err := h.LinkByIndex(ifindex)

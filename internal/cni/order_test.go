@@ -73,8 +73,8 @@ func (w *world) consistent(pod string) (container string) {
 	return records[0].ContainerID
 }
 
-// TestOrders runs two ADDs and a DEL (and the DEL of both) for one pod in every order, one after the
-// other and at the same time.
+// TestOrders runs two ADDs and a DEL (and the DEL of both) for one pod in every order, one after
+// the other and at the same time.
 func TestOrders(t *testing.T) {
 	w := newWorld(t)
 	w.v6 = true

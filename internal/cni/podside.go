@@ -64,8 +64,8 @@ func netnsCookie(fd int) (uint64, error) {
 	return cookie, nil
 }
 
-// veth makes both ends in one call: the host's, which stays down, and the pod's, which is put into its
-// namespace at once.
+// veth makes both ends in one call: the host's, which stays down, and the pod's, which is put into
+// its namespace at once.
 func (h *hostLinks) veth(name string, p *podSide, ifname, mac string, mtu int) (*netlink.Veth, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, hostMAC[:]
@@ -96,8 +96,8 @@ func (p *podSide) configure(ifname string, addrs []netip.Addr) error {
 	}
 	if slices.ContainsFunc(addrs, netip.Addr.Is6) {
 		err := kernel.InNetns(int(p.file.Fd()), func() error {
-			// Routes are given here, and nobody else has the pod's addresses: nothing to solicit, nothing to
-			// wait for.
+			// Routes are given here, and nobody else has the pod's addresses: nothing to solicit,
+			// nothing to wait for.
 			return setIPv6(ifname, sysctl{"accept_ra", 0}, sysctl{"accept_dad", 0}, sysctl{"disable_ipv6", 0})
 		})
 		if err != nil {
@@ -125,8 +125,8 @@ func (p *podSide) configure(ifname string, addrs []netip.Addr) error {
 	return nil
 }
 
-// settleAddrs waits until the pod receives at its IPv6 addresses. The kernel makes the local route of one in a
-// worker of its own, also when there is no detection of duplicates to wait for.
+// settleAddrs waits until the pod receives at its IPv6 addresses. The kernel makes the local route
+// of one in a worker of its own, also when there is no detection of duplicates to wait for.
 func (p *podSide) settleAddrs(ctx context.Context, addrs []netip.Addr) error {
 	for _, a := range addrs {
 		for a.Is6() {

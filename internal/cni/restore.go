@@ -21,10 +21,10 @@ var ErrNotRestored = errors.New("cannot find the node's endpoints")
 // reconcileInterval is how often Run looks for allocations without an owner.
 const reconcileInterval = 30 * time.Second
 
-// Restore finds the endpoints that exist: records with an interface that is theirs, and interfaces that
-// name their container and whose record is lost or cannot be read, which is then written again. It is
-// called once before Serve. Errors about single records come with the other endpoints; ErrNotRestored says
-// that nothing is known of any.
+// Restore finds the endpoints that exist: records with an interface that is theirs, and interfaces
+// that name their container and whose record is lost or cannot be read, which is then written
+// again. It is called once before Serve. Errors about single records come with the other endpoints;
+// ErrNotRestored says that nothing is known of any.
 func (s *Server) Restore(ctx context.Context) ([]model.LocalEndpoint, error) {
 	links, err := kernel.Dump(s.host.LinkList)
 	if err != nil {
@@ -52,8 +52,8 @@ func (s *Server) Restore(ctx context.Context) ([]model.LocalEndpoint, error) {
 	return out, errors.Join(errs...)
 }
 
-// podAddrs reads the permanent neighbour entries of all interfaces: the addresses of pods, with their MAC
-// addresses, by the index of the interface. With an error it returns what could be read.
+// podAddrs reads the permanent neighbour entries of all interfaces: the addresses of pods, with
+// their MAC addresses, by the index of the interface. With an error it returns what could be read.
 func (s *Server) podAddrs() (map[int]map[netip.Addr]string, error) {
 	out := map[int]map[netip.Addr]string{}
 	var errs []error
@@ -77,8 +77,8 @@ func (s *Server) podAddrs() (map[int]map[netip.Addr]string, error) {
 	return out, errors.Join(errs...)
 }
 
-// rebuild writes those records of an interface that are missing. What only a record knows comes from the
-// one of the other family, if that is there.
+// rebuild writes those records of an interface that are missing. What only a record knows comes
+// from the one of the other family, if that is there.
 func (s *Server) rebuild(l netlink.Link, addrs map[netip.Addr]string, r ipam.Record) error {
 	r.HostInterface, r.Attempt = l.Attrs().Name, "restored"
 	known := map[netip.Addr]bool{}
@@ -118,8 +118,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// Reconcile releases allocations that have had no owner for the grace period: the interface is gone (or
-// belongs to a newer sandbox of the pod), and so is the pod, or its other sandbox has an interface.
+// Reconcile releases allocations that have had no owner for the grace period: the interface is gone
+// (or belongs to a newer sandbox of the pod), and so is the pod, or its other sandbox has an
+// interface.
 func (s *Server) Reconcile(ctx context.Context, now time.Time) error {
 	var errs []error
 	for _, r := range s.stale.Find(s.IPAM.Records(), s.live, now) {

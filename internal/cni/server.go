@@ -106,8 +106,8 @@ func (s *Server) note(req wire.Request, failure *wire.Error, took time.Duration)
 	s.Log.Info("CNI call", attrs...)
 }
 
-// Handle answers one request; netns is the pod's network namespace where the command needs one. undo is
-// not nil after an ADD: it takes back what the ADD did when the answer cannot be delivered.
+// Handle answers one request; netns is the pod's network namespace where the command needs one.
+// undo is not nil after an ADD: it takes back what the ADD did when the answer cannot be delivered.
 func (s *Server) Handle(ctx context.Context, req wire.Request, netns *os.File) (result *wire.Result, undo func(), failure *wire.Error) {
 	if req.Version != wire.Version {
 		return nil, nil, refusal(wire.CodeTryAgain, "the plugin speaks version %d of the protocol, the agent version %d: one of them is being upgraded", req.Version, wire.Version)

@@ -164,8 +164,8 @@ func TestPluginWithoutAgent(t *testing.T) {
 	}
 }
 
-// TestPluginWaits: pods that come and go while the agent is started again are late, not failed. The agent is
-// away, ends before it answers, and has not finished its start.
+// TestPluginWaits: pods that come and go while the agent is started again are late, not failed. The
+// agent is away, ends before it answers, and has not finished its start.
 func TestPluginWaits(t *testing.T) {
 	w := newWorld(t)
 	ns := newNetns(t)
@@ -439,8 +439,9 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkPluginAdd is a whole ADD with the start of the plugin, with 100 pods on the node. It reports
-// percentiles in milliseconds. The plugin here is the test binary, which starts more slowly.
+// BenchmarkPluginAdd is a whole ADD with the start of the plugin, with 100 pods on the node. It
+// reports percentiles in milliseconds. The plugin here is the test binary, which starts more
+// slowly.
 func BenchmarkPluginAdd(b *testing.B) {
 	w := newWorld(b)
 	socket := w.serve()

@@ -8,7 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/cni/wire"
 )
 
-// The agent does not rely on the plugin's checks: whatever can write to the socket may send anything.
+// The agent does not rely on the plugin's checks: whatever can write to the socket may send
+// anything.
 var (
 	containerText = regexp.MustCompile(`^[a-zA-Z0-9][-a-zA-Z0-9_.]{0,127}$`)
 	namespaceText = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)

@@ -1,8 +1,8 @@
-// Package config makes the effective settings of a node out of the FelixConfiguration resources and the
-// daemon's environment: the environment wins over FelixConfiguration node.<name>, which wins over
-// FelixConfiguration default, which wins over the documented default. A value that is not valid is
-// reported, and the last good one stays in force. A field that has no effect yet is reported when it is
-// set to something else than its default.
+// Package config makes the effective settings of a node out of the FelixConfiguration resources and
+// the daemon's environment: the environment wins over FelixConfiguration node.<name>, which wins
+// over FelixConfiguration default, which wins over the documented default. A value that is not
+// valid is reported, and the last good one stays in force. A field that has no effect yet is
+// reported when it is set to something else than its default.
 package config
 
 import (
@@ -22,14 +22,17 @@ type Effective struct {
 	Settings model.Settings
 	Health   Endpoint
 	Metrics  Metrics
-	// HealthzPort is bpfKubeProxyHealthzPort: where load balancers ask for the node, on every address; 0 = nowhere.
+	// HealthzPort is bpfKubeProxyHealthzPort: where load balancers ask for the node, on every
+	// address; 0 = nowhere.
 	HealthzPort uint16
-	// KubeProxyCleanup is bpfKubeProxyIptablesCleanupEnabled: what a kube-proxy that is gone left is removed.
+	// KubeProxyCleanup is bpfKubeProxyIptablesCleanupEnabled: what a kube-proxy that is gone left
+	// is removed.
 	KubeProxyCleanup bool
-	// CgroupV2Path is the folder of the unified control group hierarchy whose sockets are this node's;
-	// empty = the root of the hierarchy.
+	// CgroupV2Path is the folder of the unified control group hierarchy whose sockets are this
+	// node's; empty = the root of the hierarchy.
 	CgroupV2Path string
-	// NFTables asks for the data plane nftables (bpfEnabled: false), in force from the start of the agent on.
+	// NFTables asks for the data plane nftables (bpfEnabled: false), in force from the start of the
+	// agent on.
 	NFTables bool
 	// MapSizes are the sizes of maps, in force from the start of the agent on.
 	MapSizes MapSizes
@@ -39,7 +42,8 @@ type Effective struct {
 	linux map[string]time.Duration // see ReadLinux
 }
 
-// MapSizes are entries of the data plane's maps. The size of the connection table is Settings.MaxFlows.
+// MapSizes are entries of the data plane's maps. The size of the connection table is
+// Settings.MaxFlows.
 type MapSizes struct {
 	NATFrontend, NATBackend, NATAffinity, Route, IPSets int
 	ConntrackDoubles                                    bool // the connection table, when it is nearly full
@@ -59,7 +63,8 @@ type Metrics struct {
 	TLS         MetricsTLS
 }
 
-// MetricsTLS says how metrics are protected. What is not in force exactly, the agent does not serve metrics without.
+// MetricsTLS says how metrics are protected. What is not in force exactly, the agent does not serve
+// metrics without.
 type MetricsTLS struct {
 	CAFile, CertFile, KeyFile string
 	ClientAuth                string // as it was written, where it is none of the four
@@ -107,8 +112,8 @@ type Resolver struct {
 	specs      map[string]map[string]any
 	lastGood   map[string]string
 	linux      map[string]time.Duration // see ReadLinux
-	// read says that what was configured is known. Before that, nothing configured means nothing: a value
-	// that was good before a restart is kept for the case that its field's is bad now.
+	// read says that what was configured is known. Before that, nothing configured means nothing: a
+	// value that was good before a restart is kept for the case that its field's is bad now.
 	read bool
 }
 
@@ -121,8 +126,8 @@ type setting struct {
 	path   string // field path or variable
 }
 
-// New returns a Resolver for the node. environ has the form of os.Environ. lastGood is what LastGood
-// returned before a restart, or nil.
+// New returns a Resolver for the node. environ has the form of os.Environ. lastGood is what
+// LastGood returned before a restart, or nil.
 func New(node string, environ []string, lastGood map[string]string) *Resolver {
 	r := &Resolver{node: node, specs: map[string]map[string]any{}, lastGood: map[string]string{}}
 	maps.Copy(r.lastGood, lastGood)
@@ -144,8 +149,8 @@ func New(node string, environ []string, lastGood map[string]string) *Resolver {
 
 const envPrefix = "FELIX_"
 
-// Set records the spec of the FelixConfiguration of a name as decoded JSON; nil when it is gone. Those
-// of other nodes are ignored. It reports whether the name concerns this node.
+// Set records the spec of the FelixConfiguration of a name as decoded JSON; nil when it is gone.
+// Those of other nodes are ignored. It reports whether the name concerns this node.
 func (r *Resolver) Set(name string, spec map[string]any) bool {
 	if name != "default" && name != "node."+r.node {
 		return false
@@ -201,7 +206,8 @@ func (r *Resolver) Resolve() Result {
 	return out
 }
 
-// agentPorts are the TCP ports on which the agent or the controller listens, now or by default: a change of one must not find it taken.
+// agentPorts are the TCP ports on which the agent or the controller listens, now or by default: a
+// change of one must not find it taken.
 func agentPorts(e *Effective) []uint16 {
 	ports := append(model.DefaultAgentPorts(), e.Health.Port, e.Metrics.Port)
 	if e.HealthzPort != 0 {
@@ -211,8 +217,8 @@ func agentPorts(e *Effective) []uint16 {
 	return slices.Compact(ports)
 }
 
-// AtStart returns what was in force before a restart, as far as nothing else is known yet: for what has to be there
-// before the cluster is read, such as maps with their sizes.
+// AtStart returns what was in force before a restart, as far as nothing else is known yet: for what
+// has to be there before the cluster is read, such as maps with their sizes.
 func (r *Resolver) AtStart() Effective {
 	var known Result
 	chosen := r.chosen(&known)

@@ -245,7 +245,8 @@ func TestAtStartWhatWasInForceCounts(t *testing.T) {
 	}
 }
 
-// Auto is what the kernel's connection tracking has, where it has something: of TCPFinsSeen also when nothing is said.
+// Auto is what the kernel's connection tracking has, where it has something: of TCPFinsSeen also
+// when nothing is said.
 func TestTimeoutsOfLinux(t *testing.T) {
 	kernel := map[string]int{"nf_conntrack_tcp_timeout_time_wait": 120, "nf_conntrack_tcp_timeout_syn_sent": 0, "nf_conntrack_icmp_timeout": 30}
 	for _, c := range []struct {

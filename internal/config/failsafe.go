@@ -13,8 +13,9 @@ import (
 // maxFailsafes bounds a list of ports: each is a rule of every host endpoint.
 const maxFailsafes = 256
 
-// failsafes is a field of a list of ports: in the resource objects of protocol, port and, where given, net; in the environment
-// protocol:port or protocol:net:port, separated by commas, or the word none. def is what is in force without it.
+// failsafes is a field of a list of ports: in the resource objects of protocol, port and, where
+// given, net; in the environment protocol:port or protocol:net:port, separated by commas, or the
+// word none. def is what is in force without it.
 func failsafes(name, env string, def []model.Failsafe, set func(*Effective, []model.Failsafe)) field {
 	return field{name: name, env: env, def: failsafeText(def), allow: "a list such as tcp:22,udp:10.0.0.0/8:68, or none",
 		apply: func(e *Effective, text string) ([]string, error) {

@@ -2,8 +2,8 @@ package config
 
 import "testing"
 
-// FuzzResolve gives a field any text, in the environment and in a FelixConfiguration: it is in force or a problem names it,
-// and what is in force before a restart is in force after it.
+// FuzzResolve gives a field any text, in the environment and in a FelixConfiguration: it is in
+// force or a problem names it, and what is in force before a restart is in force after it.
 func FuzzResolve(f *testing.F) {
 	for i, text := range []string{"true", "-1", "20000:29999", "9999999999", "10.0.0.0/8,::/0", "10.0", "1h", "[", "Strict", "\x00", "tcp:10.0.0.0/8:22"} {
 		f.Add(uint8(i), text, true)

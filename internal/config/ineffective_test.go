@@ -8,7 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 )
 
-// What somebody believes to be protected, and is not, makes the node degraded: it is a problem, not a note.
+// What somebody believes to be protected, and is not, makes the node degraded: it is a problem, not
+// a note.
 func TestHostileIneffectiveProtectionIsAProblem(t *testing.T) {
 	hostile.Record(t, "a setting of protection that has no effect passes for one that has", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	for _, c := range []struct{ field, env, value string }{
@@ -33,7 +34,8 @@ func TestHostileIneffectiveProtectionIsAProblem(t *testing.T) {
 	}
 }
 
-// A value that is none changes nothing of what is in force, and one that weakens nothing is not put in the place of a good one.
+// A value that is none changes nothing of what is in force, and one that weakens nothing is not put
+// in the place of a good one.
 func TestHostileBadValueChangesNothing(t *testing.T) {
 	hostile.Record(t, "a value that is none replaces a setting in force", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	r := New("n1", nil, nil)
@@ -52,7 +54,8 @@ func TestHostileBadValueChangesNothing(t *testing.T) {
 	}
 }
 
-// What says how metrics are protected is in force as it is written, or metrics are not served: agents look at it.
+// What says how metrics are protected is in force as it is written, or metrics are not served:
+// agents look at it.
 func TestMetricsProtection(t *testing.T) {
 	r := New("n1", nil, nil)
 	r.Set("default", spec(t, `{"prometheusMetricsEnabled":true,"prometheusMetricsCertFile":"/c","prometheusMetricsKeyFile":"/k","prometheusMetricsCAFile":"/a","prometheusMetricsClientAuth":"requireAndVerifyClientCert"}`))

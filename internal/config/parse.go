@@ -20,10 +20,11 @@ type field struct {
 	allow string
 	// same lists further texts that mean what is in force anyway.
 	same []string
-	// lacks says, of a field without effect, what is not protected although the field asks for it: that is a problem.
+	// lacks says, of a field without effect, what is not protected although the field asks for it:
+	// that is a problem.
 	lacks string
-	// apply puts a value in force, or says why it is none. Notes are about parts that have no effect.
-	// nil = the field has no effect yet.
+	// apply puts a value in force, or says why it is none. Notes are about parts that have no
+	// effect. nil = the field has no effect yet.
 	apply func(e *Effective, text string) (notes []string, err error)
 }
 
@@ -173,8 +174,8 @@ func portRange(name, env, def string, set func(e *Effective, first, last uint16)
 // maxCIDRs bounds a list of CIDRs: each is an entry of a map.
 const maxCIDRs = 10000
 
-// cidrs is a field of a list of CIDRs or addresses: as JSON in the resource, separated by commas in the environment.
-// The list is sorted, and has each prefix once.
+// cidrs is a field of a list of CIDRs or addresses: as JSON in the resource, separated by commas in
+// the environment. The list is sorted, and has each prefix once.
 func cidrs(name, env string, set func(*Effective, []netip.Prefix)) field {
 	return field{name: name, env: env, def: "", same: []string{"[]"}, allow: "a list of CIDRs such as 10.0.0.0/8",
 		apply: func(e *Effective, text string) ([]string, error) {
@@ -216,13 +217,14 @@ func cidr(text string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// unsupported is a field that has no effect yet; same lists values beside the default that mean what is
-// in force anyway.
+// unsupported is a field that has no effect yet; same lists values beside the default that mean
+// what is in force anyway.
 func unsupported(name, env, def string, same ...string) field {
 	return field{name: name, env: env, def: def, same: same}
 }
 
-// ineffective is a field that asks for some protection and has no effect: set to something else than its default it is a problem.
+// ineffective is a field that asks for some protection and has no effect: set to something else
+// than its default it is a problem.
 func ineffective(name, env, def, lacks string, same ...string) field {
 	return field{name: name, env: env, def: def, same: same, lacks: lacks}
 }

@@ -20,8 +20,8 @@ var off = []string{"0", "no", "n", "f"}
 
 var defaultFailsafesIn, defaultFailsafesOut = model.DefaultFailsafes()
 
-// fields is the table of everything that may be configured: the name in the FelixConfiguration, the name
-// in the environment, the default, and how a value is read.
+// fields is the table of everything that may be configured: the name in the FelixConfiguration, the
+// name in the environment, the default, and how a value is read.
 var fields = []field{
 	// Health port and timeouts.
 	boolean("healthEnabled", "HealthEnabled", false, func(e *Effective, v bool) { e.Health.Enabled = v }),
@@ -184,7 +184,8 @@ var fields = []field{
 	unsupported("wireguardRoutingRulePriority", "WireguardRoutingRulePriority", "99"),
 	unsupported("wireguardThreadingEnabled", "WireguardThreadingEnabled", "false"),
 
-	// kube-proxy's option nodePortAddresses. No FelixConfiguration has it: it is for the environment.
+	// kube-proxy's option nodePortAddresses. No FelixConfiguration has it: it is for the
+	// environment.
 	nodePortAddresses(),
 
 	// What spec.externalIPs of Services may name. No FelixConfiguration has it either.
@@ -194,8 +195,8 @@ var fields = []field{
 	unsupported("awsSrcDstCheck", "AWSSrcDstCheck", "DoNothing"),
 }
 
-// connectTimeEnabled is the older form of bpfConnectTimeLoadBalancing; true means Enabled, and false
-// leaves the decision to the newer field, whose default is TCP.
+// connectTimeEnabled is the older form of bpfConnectTimeLoadBalancing; true means Enabled, and
+// false leaves the decision to the newer field, whose default is TCP.
 func connectTimeEnabled() field {
 	return boolean("bpfConnectTimeLoadBalancingEnabled", "BPFConnectTimeLoadBalancingEnabled", false, func(e *Effective, v bool) {
 		if v {
@@ -204,7 +205,8 @@ func connectTimeEnabled() field {
 	})
 }
 
-// metricsClientAuth keeps a word that is none of the four too: without knowing what is asked for, metrics are not served.
+// metricsClientAuth keeps a word that is none of the four too: without knowing what is asked for,
+// metrics are not served.
 func metricsClientAuth() field {
 	return verbatim("prometheusMetricsClientAuth", "PrometheusMetricsClientAuth", NoClientCert, func(e *Effective, v string) {
 		for _, known := range []string{NoClientCert, RequireAnyClientCert, VerifyClientCertIfGiven, RequireAndVerifyClientCert} {
@@ -249,7 +251,8 @@ func serviceExternalIPs() field {
 	return f
 }
 
-// bpfEnabled chooses the data plane. Unset is eBPF where the kernel can, whatever the default was elsewhere.
+// bpfEnabled chooses the data plane. Unset is eBPF where the kernel can, whatever the default was
+// elsewhere.
 func bpfEnabled() field {
 	return boolean("bpfEnabled", "BPFEnabled", false, func(e *Effective, on bool) { e.NFTables = !on })
 }

@@ -16,8 +16,9 @@ const (
 	gracePeriod = 10 * time.Second
 )
 
-// applyTimeouts reads bpfConntrackTimeouts: an object in the resource, "TCPSynSent=20s,UDPTimeout=60s" in
-// the environment. It is all or nothing: one bad value, and none is taken.
+// applyTimeouts reads bpfConntrackTimeouts: an object in the resource,
+// "TCPSynSent=20s,UDPTimeout=60s" in the environment. It is all or nothing: one bad value, and none
+// is taken.
 func applyTimeouts(e *Effective, text string) (notes []string, err error) {
 	values, err := timeoutValues(text)
 	if err != nil {
@@ -28,8 +29,8 @@ func applyTimeouts(e *Effective, text string) (notes []string, err error) {
 		"tcpsynsent": &t.TCPSynSent, "tcpestablished": &t.TCPEstablished, "tcpresetseen": &t.TCPReset, "tcpfinsseen": &t.TCPFins,
 		"udptimeout": &t.UDP, "icmptimeout": &t.ICMP, "generictimeout": &t.Generic,
 	}
-	// Elsewhere it keeps a cleaner from entries of which only half is written. Here both are there before the first packet
-	// goes on, and each lives for its time-out at least.
+	// Elsewhere it keeps a cleaner from entries of which only half is written. Here both are there
+	// before the first packet goes on, and each lives for its time-out at least.
 	unused := time.Duration(0)
 	targets["creationgraceperiod"] = &unused
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -60,14 +61,15 @@ func applyTimeouts(e *Effective, text string) (notes []string, err error) {
 	return notes, nil
 }
 
-// linuxTimeouts are the kernel's settings that Auto stands for, below net/netfilter, by the part's name in lower case.
+// linuxTimeouts are the kernel's settings that Auto stands for, below net/netfilter, by the part's
+// name in lower case.
 var linuxTimeouts = map[string]string{
 	"tcpsynsent": "nf_conntrack_tcp_timeout_syn_sent", "tcpestablished": "nf_conntrack_tcp_timeout_established",
 	"tcpfinsseen": "nf_conntrack_tcp_timeout_time_wait", "generictimeout": "nf_conntrack_generic_timeout", "icmptimeout": "nf_conntrack_icmp_timeout",
 }
 
-// ReadLinux asks for the kernel's time-outs (read returns seconds), which Auto stands for. Where the kernel has none, as
-// without the module nf_conntrack, Auto is Weir's default.
+// ReadLinux asks for the kernel's time-outs (read returns seconds), which Auto stands for. Where
+// the kernel has none, as without the module nf_conntrack, Auto is Weir's default.
 func (r *Resolver) ReadLinux(read func(path ...string) (int, error)) {
 	r.linux = map[string]time.Duration{}
 	for part, name := range linuxTimeouts {

@@ -10,33 +10,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BesideZone is the zone of connections as the node's stack sees them where programs translate them.
+// BesideZone is the zone of connections as the node's stack sees them where programs translate
+// them.
 const BesideZone = 8787
 
 // besideSet is one of the table's sets, by which it is told from a Hold.
 const besideSet = "arrive4"
 
-// besideTime is how long the nft program is given in all: nothing waits for it but the change of the data plane, and there may be many
-// connections.
+// besideTime is how long the nft program is given in all: nothing waits for it but the change of
+// the data plane, and there may be many connections.
 const besideTime = 30 * time.Second
 
 // ErrFull says that the table of tracked connections has no room for more.
 var ErrFull = errors.New("the table of tracked connections has no room for more")
 
-// Marks are the packet marks by which programs and connection tracking tell each other what they have translated.
+// Marks are the packet marks by which programs and connection tracking tell each other what they
+// have translated.
 type Marks struct {
 	Mask uint32 // the bits of the others
 	Seen uint32 // programs put it on what they translate and the stack sees; 0 = they do not, those of an older version
 	Done uint32 // programs let pass what bears it
 }
 
-// Beside keeps connections that programs translate and the node's stack sees apart from the same ones as they are where connection tracking
-// translates them: one of their tuples is the same, so they cannot stand in one zone. While one data plane takes over from another each
-// packet finds the one that it belongs to, whichever of the two translates it. What it leads are single connections by their tuples, in
-// the table inet weir-switch. It needs the nft program.
+// Beside keeps connections that programs translate and the node's stack sees apart from the same
+// ones as they are where connection tracking translates them: one of their tuples is the same, so
+// they cannot stand in one zone. While one data plane takes over from another each packet finds the
+// one that it belongs to, whichever of the two translates it. What it leads are single connections
+// by their tuples, in the table inet weir-switch. It needs the nft program.
 //
-// A translated packet may look like another connection's before its translation, where two have the same source port: what programs
-// translated is told by its mark, and what connection tracking translates gets one by which programs let it pass.
+// A translated packet may look like another connection's before its translation, where two have the
+// same source port: what programs translated is told by its mark, and what connection tracking
+// translates gets one by which programs let it pass.
 type Beside struct {
 	table *Table
 	marks Marks
@@ -52,8 +56,9 @@ func NewBeside(t *Table, m Marks) *Beside {
 	return &Beside{table: t.In(BesideZone), marks: m, led: map[Tuple]struct{}{}}
 }
 
-// Open makes the table, if it is not there. From then on programs may mark what they translate, and let what connection tracking translates
-// pass; nothing is led yet. By it the next process finds what is in the zone, whenever this one is killed.
+// Open makes the table, if it is not there. From then on programs may mark what they translate, and
+// let what connection tracking translates pass; nothing is led yet. By it the next process finds
+// what is in the zone, whenever this one is killed.
 func (b *Beside) Open(ctx context.Context) error {
 	if b.made {
 		return nil
@@ -66,14 +71,16 @@ func (b *Beside) Open(ctx context.Context) error {
 	return nil
 }
 
-// Leads reports whether what comes in of a connection, named by the tuple of its original direction, is led to the zone.
+// Leads reports whether what comes in of a connection, named by the tuple of its original
+// direction, is led to the zone.
 func (b *Beside) Leads(orig Tuple) bool {
 	_, ok := b.led[orig]
 	return ok
 }
 
-// Add keeps connections apart that were not yet: they are made in the zone, and what comes in and belongs to them is led there. What could
-// not be led is tried again with the next call. The error is ErrFull when there was no room for all.
+// Add keeps connections apart that were not yet: they are made in the zone, and what comes in and
+// belongs to them is led there. What could not be led is tried again with the next call. The error
+// is ErrFull when there was no room for all.
 func (b *Beside) Add(ctx context.Context, all []Entry) error {
 	room, err := Room()
 	if err != nil {
@@ -121,7 +128,8 @@ func (b *Beside) nft(ctx context.Context, text string) error {
 	return nft(ctx, text, besideTime-b.spent)
 }
 
-// Sent leads what the node sends, too, of all that was added so far. Programs have to know the connections by then: they translate it.
+// Sent leads what the node sends, too, of all that was added so far. Programs have to know the
+// connections by then: they translate it.
 func (b *Beside) Sent(ctx context.Context) error {
 	if len(b.rest) == 0 {
 		return nil
@@ -133,12 +141,14 @@ func (b *Beside) Sent(ctx context.Context) error {
 	return besideError(err)
 }
 
-// Unsent leads what the node sends no more, of all connections at once: connection tracking translates it.
+// Unsent leads what the node sends no more, of all connections at once: connection tracking
+// translates it.
 func (b *Beside) Unsent() error {
 	return besideError(dropChains("sent"))
 }
 
-// Close leads nothing there any more, and forgets what is there. After an error it may be called again.
+// Close leads nothing there any more, and forgets what is there. After an error it may be called
+// again.
 func (b *Beside) Close() error {
 	if !b.begun {
 		return nil
@@ -150,8 +160,9 @@ func (b *Beside) Close() error {
 	return besideError(err)
 }
 
-// endBeside takes away what leads packets to the zone, forgets what is there once none is on its way to it any more, and takes the table
-// away last: as long as it is there, the zone may not be empty, and the next process looks.
+// endBeside takes away what leads packets to the zone, forgets what is there once none is on its
+// way to it any more, and takes the table away last: as long as it is there, the zone may not be
+// empty, and the next process looks.
 func endBeside(t *Table) error {
 	if err := dropChains(); err != nil {
 		if err2 := dropTable(); err2 != nil { // with all that leads
@@ -183,10 +194,11 @@ func (t *Table) forgetZone(zone uint16) error {
 	return some.Err()
 }
 
-// AwaitPackets waits until every packet that was inside of a program or a hook of this kernel has passed it: for a grace period of RCU
-// (membarrier(2), MEMBARRIER_CMD_GLOBAL), some ten milliseconds. To look at a clock would not do: a processor may stand still for longer.
-// It does not wait for packets between two of them: those in a queue (of NFQUEUE, of a device, of a processor), and what a process is
-// about to send (udp_sendmsg as a whole is no reader of RCU).
+// AwaitPackets waits until every packet that was inside of a program or a hook of this kernel has
+// passed it: for a grace period of RCU (membarrier(2), MEMBARRIER_CMD_GLOBAL), some ten
+// milliseconds. To look at a clock would not do: a processor may stand still for longer. It does
+// not wait for packets between two of them: those in a queue (of NFQUEUE, of a device, of a
+// processor), and what a process is about to send (udp_sendmsg as a whole is no reader of RCU).
 func AwaitPackets() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL
 	_, _, err := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
@@ -195,7 +207,8 @@ func AwaitPackets() {
 	}
 }
 
-// oneProcessor reports whether it may be that a single processor is online. This process may be bound to one of several.
+// oneProcessor reports whether it may be that a single processor is online. This process may be
+// bound to one of several.
 func oneProcessor() bool {
 	var set unix.CPUSet
 	err := unix.SchedGetaffinity(0, &set)
@@ -209,8 +222,9 @@ func besideError(err error) error {
 	return err
 }
 
-// rules make the table, in the words of nft: it leads nothing yet. The chains come before those of data planes at their hooks, and before
-// the zone is looked at, or after the translation of sources. What goes to the loopback device meets no program.
+// rules make the table, in the words of nft: it leads nothing yet. The chains come before those of
+// data planes at their hooks, and before the zone is looked at, or after the translation of
+// sources. What goes to the loopback device meets no program.
 func (b *Beside) rules() string {
 	text := `
 add table inet $table

@@ -13,8 +13,9 @@ import (
 
 var testMarks = Marks{Mask: 0x0ff00000, Seen: 0x0bc00000, Done: 0x0ba00000}
 
-// TestBeside: a connection as the stack sees it stands beside the same one translated, with whom it shares a tuple, the kernel takes the rules
-// that lead packets to it, and nothing is left of it in the end.
+// TestBeside: a connection as the stack sees it stands beside the same one translated, with whom it
+// shares a tuple, the kernel takes the rules that lead packets to it, and nothing is left of it in
+// the end.
 func TestBeside(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()
@@ -98,8 +99,8 @@ func TestBesideAgain(t *testing.T) {
 	}
 }
 
-// TestBesideMarks: what comes in is led by its mark and its tuple, and by its tuple alone where programs put no mark on it; a chain that leads what
-// the node sends goes by itself.
+// TestBesideMarks: what comes in is led by its mark and its tuple, and by its tuple alone where
+// programs put no mark on it; a chain that leads what the node sends goes by itself.
 func TestBesideMarks(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()
@@ -156,8 +157,8 @@ func failingNft(t *testing.T) (again func()) {
 	return func() { t.Setenv("PATH", path) }
 }
 
-// TestReleaseForgets: what a process that was killed kept apart is forgotten by the next one, and nothing else. It may have been killed before
-// anything was led.
+// TestReleaseForgets: what a process that was killed kept apart is forgotten by the next one, and
+// nothing else. It may have been killed before anything was led.
 func TestReleaseForgets(t *testing.T) {
 	t.Run("led", testReleaseForgets)
 	t.Run("not led", func(t *testing.T) {
@@ -216,7 +217,8 @@ func TestSome(t *testing.T) {
 	}
 }
 
-// TestLoosen: windows of a connection are not looked at any more, and all else stays; one that is not there is no error.
+// TestLoosen: windows of a connection are not looked at any more, and all else stays; one that is
+// not there is no error.
 func TestLoosen(t *testing.T) {
 	table := opened(t)
 	want := examples()["service"]

@@ -25,8 +25,8 @@ const (
 	Echo6Reply   = 129
 )
 
-// answers are the types of ICMP that answer a query, by its type: echo, timestamp, information, address mask. Those of ICMPv6 have other
-// numbers.
+// answers are the types of ICMP that answer a query, by its type: echo, timestamp, information,
+// address mask. Those of ICMPv6 have other numbers.
 var answers = map[uint8]uint8{EchoRequest: EchoReply, 13: 14, 15: 16, 17: 18, Echo6Request: Echo6Reply}
 
 var queries = func() map[uint8]uint8 {
@@ -37,7 +37,8 @@ var queries = func() map[uint8]uint8 {
 	return out
 }()
 
-// Query returns the type of the query that a tuple of ICMP is of, and whether it is of the answer to it; ok is false for other messages.
+// Query returns the type of the query that a tuple of ICMP is of, and whether it is of the answer
+// to it; ok is false for other messages.
 func (t Tuple) Query() (query uint8, answer, ok bool) {
 	if q, is := queries[t.Type]; is {
 		query, answer, ok = q, true, true
@@ -47,7 +48,8 @@ func (t Tuple) Query() (query uint8, answer, ok bool) {
 	return query, answer, ok && t.ICMP() && t.Code == 0 && (query == Echo6Request) == t.Src.Is6()
 }
 
-// Turned is the tuple of the answers, where nothing is translated. Of ICMP it is right for queries and their answers.
+// Turned is the tuple of the answers, where nothing is translated. Of ICMP it is right for queries
+// and their answers.
 func (t Tuple) Turned() Tuple {
 	t.Src, t.Dst, t.SrcPort, t.DstPort = t.Dst, t.Src, t.DstPort, t.SrcPort
 	if query, answer, ok := t.Query(); ok && answer {

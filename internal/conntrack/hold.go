@@ -28,14 +28,17 @@ const nftTime = 3 * time.Second
 type HoldOptions struct {
 	// InterfacePrefix begins the names of pods' interfaces.
 	InterfacePrefix string
-	// TunnelPort is that of the tunnel (UDP), whose packets are answered from other ports: they always begin something. 0 = there is none.
+	// TunnelPort is that of the tunnel (UDP), whose packets are answered from other ports: they
+	// always begin something. 0 = there is none.
 	TunnelPort uint16
 }
 
-// Hold drops packets of pods, Services and the node's processes that belong to no tracked connection, and what these processes send to
-// pods and answer as a Service, for a moment: while one data plane takes over from another, a connection that the next one does not know
-// yet would be answered by a reset, or be given another port. What is dropped is sent again. It ends by itself after five seconds, whatever
-// becomes of the caller. It needs the nft program. release is to be called after an error, too: it takes away whatever is there.
+// Hold drops packets of pods, Services and the node's processes that belong to no tracked
+// connection, and what these processes send to pods and answer as a Service, for a moment: while
+// one data plane takes over from another, a connection that the next one does not know yet would be
+// answered by a reset, or be given another port. What is dropped is sent again. It ends by itself
+// after five seconds, whatever becomes of the caller. It needs the nft program. release is to be
+// called after an error, too: it takes away whatever is there.
 func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) {
 	if err = nft(ctx, o.rules(), nftTime); err != nil {
 		err = fmt.Errorf("holding packets back while the data plane changes: %w", err)
@@ -43,11 +46,12 @@ func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) 
 	return Release, err
 }
 
-// Release ends a Hold, or what a Beside leads, if there is one, takes its table away, and forgets what a Beside had, also that of a process that
-// was killed. It does not need the nft program.
+// Release ends a Hold, or what a Beside leads, if there is one, takes its table away, and forgets
+// what a Beside had, also that of a process that was killed. It does not need the nft program.
 func Release() error { return released(release(false)) }
 
-// ReleaseHold ends a Hold, and leaves alone what a Beside leads: who goes on with the change of the data plane goes on with that.
+// ReleaseHold ends a Hold, and leaves alone what a Beside leads: who goes on with the change of the
+// data plane goes on with that.
 func ReleaseHold() error { return released(release(true)) }
 
 func released(err error) error {
@@ -134,8 +138,8 @@ func dropChains(only ...string) error {
 	return nil
 }
 
-// rules are the Hold in the words of nft. Chains come before those of data planes (filter), and after the translation of
-// destinations.
+// rules are the Hold in the words of nft. Chains come before those of data planes (filter), and
+// after the translation of destinations.
 func (o HoldOptions) rules() string {
 	tunnel := ""
 	if o.TunnelPort > 0 {
@@ -177,7 +181,8 @@ table inet $table {
 `)
 }
 
-// nft runs the nft program. It is not broken off with ctx: a transaction half awaited may be in force or not.
+// nft runs the nft program. It is not broken off with ctx: a transaction half awaited may be in
+// force or not.
 func nft(ctx context.Context, text string, patience time.Duration) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer stop()

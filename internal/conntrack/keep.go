@@ -16,10 +16,12 @@ const keptTable = "weir-kept"
 
 var keptFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 
-// Keep lets connection tracking go on translating the connections that it translates, whose rules will be taken away. The kernel does it for as
-// long as a network namespace has any chain of type nat (nf_nat_register_fn), and tracks connections for as long as any rule asks for that
-// (nf_ct_netns_get), whatever they say: with the last one that goes, open connections are translated no longer. So it makes such a chain for
-// each family, in the tables ip and ip6 weir-kept, with a rule that changes nothing. They may be there already.
+// Keep lets connection tracking go on translating the connections that it translates, whose rules
+// will be taken away. The kernel does it for as long as a network namespace has any chain of type
+// nat (nf_nat_register_fn), and tracks connections for as long as any rule asks for that
+// (nf_ct_netns_get), whatever they say: with the last one that goes, open connections are
+// translated no longer. So it makes such a chain for each family, in the tables ip and ip6
+// weir-kept, with a rule that changes nothing. They may be there already.
 func Keep() error {
 	var errs []error
 	for _, family := range keptFamilies {
@@ -42,7 +44,8 @@ func Keep() error {
 	return keepError(errors.Join(errs...))
 }
 
-// Unkeep takes away what Keep made, if it is there: at once, or with idle only when connection tracking translates nothing any more.
+// Unkeep takes away what Keep made, if it is there: at once, or with idle only when connection
+// tracking translates nothing any more.
 func Unkeep(idle bool) error {
 	conn, err := nftables.New()
 	if err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestKeep: a connection that a rule translated goes on when the rule goes with all chains of type nat that there were, after Keep, and does not
-// without it. What Keep made goes when nothing is translated any more.
+// TestKeep: a connection that a rule translated goes on when the rule goes with all chains of type
+// nat that there were, after Keep, and does not without it. What Keep made goes when nothing is
+// translated any more.
 func TestKeep(t *testing.T) {
 	table := opened(t)
 	lo, err := netlink.LinkByName("lo")

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Way is how packets of one direction of a connection go to another node, whatever the routes say. nftables has it in
-// the connection's mark.
+// Way is how packets of one direction of a connection go to another node, whatever the routes say.
+// nftables has it in the connection's mark.
 type Way struct {
 	Node    netip.Addr // an address by which the node is known
 	Tunnel  bool       // through the tunnel, whatever link there is
@@ -16,9 +16,11 @@ type Way struct {
 
 // Left is what a data plane that makes room knows beside what connection tracking does.
 type Left struct {
-	// Way is what the mark of a connection says; ok is false where it says nothing of another node. nil = no mark does.
+	// Way is what the mark of a connection says; ok is false where it says nothing of another node.
+	// nil = no mark does.
 	Way func(mark uint32, six bool) (way Way, ok bool)
-	// Straight are connections that connection tracking does not follow: TCP of which this node sees the original direction alone.
+	// Straight are connections that connection tracking does not follow: TCP of which this node
+	// sees the original direction alone.
 	Straight []Entry
 	Affinity []Affinity
 }

@@ -8,7 +8,8 @@ import (
 // mostErrors is how many errors Some keeps.
 const mostErrors = 3
 
-// Some are the errors of something that is done for many connections: the first few of them, and how many there were.
+// Some are the errors of something that is done for many connections: the first few of them, and
+// how many there were.
 type Some struct {
 	errs []error
 	more int

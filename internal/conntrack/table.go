@@ -13,14 +13,15 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// Table is the table of tracked connections of the network namespace in which it was opened. It is for one goroutine.
+// Table is the table of tracked connections of the network namespace in which it was opened. It is
+// for one goroutine.
 type Table struct {
 	sock *nl.SocketHandle
 	zone uint16
 }
 
-// In is the part of the table that is of a zone: another connection may have the same tuples there. Of a Table that was opened it is
-// zone 0.
+// In is the part of the table that is of a zone: another connection may have the same tuples there.
+// Of a Table that was opened it is zone 0.
 func (t *Table) In(zone uint16) *Table { return &Table{t.sock, zone} }
 
 // Open opens the table. The kernel needs nf_conntrack_netlink.
@@ -51,7 +52,8 @@ func (t *Table) request(kind, flags int, six bool) *nl.NetlinkRequest {
 	return req
 }
 
-// Each hands on every connection of a family, those of other zones too. What changes meanwhile may be missing, or there twice.
+// Each hands on every connection of a family, those of other zones too. What changes meanwhile may
+// be missing, or there twice.
 func (t *Table) Each(six bool, f func(Entry)) error {
 	var bad error
 	err := t.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, six).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
@@ -69,7 +71,8 @@ func (t *Table) Each(six bool, f func(Entry)) error {
 	return bad
 }
 
-// Room is how many connections may be added: until the table of this network namespace is filled to nine tenths.
+// Room is how many connections may be added: until the table of this network namespace is filled to
+// nine tenths.
 func Room() (int, error) {
 	var numbers [2]int
 	for i, name := range []string{"nf_conntrack_max", "nf_conntrack_count"} {
@@ -99,7 +102,8 @@ func (t *Table) named(kind, flags int, of Tuple) *nl.NetlinkRequest {
 	return req
 }
 
-// Create adds a connection, in the zone of this part of the table. The error is unix.EEXIST when one of its tuples belongs to another.
+// Create adds a connection, in the zone of this part of the table. The error is unix.EEXIST when
+// one of its tuples belongs to another.
 func (t *Table) Create(e Entry) error {
 	req := t.request(nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, e.Orig.Src.Is6())
 	e.Zone = t.zone
@@ -136,7 +140,8 @@ func (t *Table) Delete(of Tuple) error {
 	return nil
 }
 
-// Loosen lets windows of a TCP connection be not looked at any more, if there is one: its packets are seen in part.
+// Loosen lets windows of a TCP connection be not looked at any more, if there is one: its packets
+// are seen in part.
 func (t *Table) Loosen(of Tuple) error {
 	req := t.named(nl.IPCTNL_MSG_CT_NEW, 0, of)
 	liberal := []byte{TCPLiberal, TCPLiberal}
@@ -148,7 +153,8 @@ func (t *Table) Loosen(of Tuple) error {
 	return nil
 }
 
-// Put adds a connection in the place of whatever has one of its tuples. Where keep says so of what is there, that stays.
+// Put adds a connection in the place of whatever has one of its tuples. Where keep says so of what
+// is there, that stays.
 func (t *Table) Put(e Entry, keep func(there Entry) bool) (put bool, err error) {
 	for range 3 {
 		err = t.Create(e)

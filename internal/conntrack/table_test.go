@@ -183,7 +183,8 @@ func TestPutReplaces(t *testing.T) {
 	}
 }
 
-// The kernel takes the rules of every Hold, and they are gone when it is released; to release what is not there is no error.
+// The kernel takes the rules of every Hold, and they are gone when it is released; to release what
+// is not there is no error.
 func TestHold(t *testing.T) {
 	if os.Getenv(insideEnv) == "" {
 		t.Skip("needs root")

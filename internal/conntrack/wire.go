@@ -83,8 +83,9 @@ func appendNAT(b []byte, kind uint16, t Tuple, addr netip.Addr, port uint16) []b
 	return attr(b, kind|nested, nat)
 }
 
-// encode makes the attributes of a new entry. The kernel wants the tuple of the answers before translation, and makes of it, by what
-// the ends become, the one that it keeps; where the tuple is given translated it sees nothing to translate.
+// encode makes the attributes of a new entry. The kernel wants the tuple of the answers before
+// translation, and makes of it, by what the ends become, the one that it keeps; where the tuple is
+// given translated it sees nothing to translate.
 func (e Entry) encode() []byte {
 	b := appendTuple(nil, nl.CTA_TUPLE_ORIG, e.Orig)
 	b = appendTuple(b, nl.CTA_TUPLE_REPLY, e.Orig.Turned())

@@ -1,9 +1,9 @@
-// Package controller does for the whole cluster what no node can do for itself: it gives back the blocks
-// of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the first pool
-// of a new installation, says in the status of cluster-wide policies whether they are enforced as written, keeps tiers that
-// have policies and pools that have addresses, writes events about Services that ask for what they may not have, keeps the
-// certificate authorities of Weir's own connections, and gives addresses to load balancers.
-// One instance leads at a time.
+// Package controller does for the whole cluster what no node can do for itself: it gives back the
+// blocks of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the
+// first pool of a new installation, says in the status of cluster-wide policies whether they are
+// enforced as written, keeps tiers that have policies and pools that have addresses, writes events
+// about Services that ask for what they may not have, keeps the certificate authorities of Weir's
+// own connections, and gives addresses to load balancers. One instance leads at a time.
 package controller
 
 import (
@@ -38,7 +38,8 @@ type Config struct {
 	Identity, Namespace string
 	// PodCIDR and VXLANMode are the first pools' (deploy.Options); an empty PodCIDR makes none.
 	PodCIDR, VXLANMode string
-	// Environ has the form of os.Environ: FELIX_… are the agents' settings, as far as they were given to the controller too.
+	// Environ has the form of os.Environ: FELIX_… are the agents' settings, as far as they were
+	// given to the controller too.
 	Environ []string
 	// Grace is how long a node must be gone until what it had is given back.
 	Grace time.Duration
@@ -46,8 +47,8 @@ type Config struct {
 	Interval time.Duration
 }
 
-// DefaultGrace and DefaultInterval are what the deployment uses. A node object that is made anew, as some
-// clouds do on a restart, finds its blocks as they were.
+// DefaultGrace and DefaultInterval are what the deployment uses. A node object that is made anew,
+// as some clouds do on a restart, finds its blocks as they were.
 const (
 	DefaultGrace    = 5 * time.Minute
 	DefaultInterval = 30 * time.Second
@@ -118,8 +119,8 @@ func New(cfg Config) *Controller {
 	return c
 }
 
-// Run waits until it leads, and then looks at the cluster until ctx ends or the lead is lost, which is
-// an error: the process is to be started again.
+// Run waits until it leads, and then looks at the cluster until ctx ends or the lead is lost, which
+// is an error: the process is to be started again.
 func (c *Controller) Run(ctx context.Context) error {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Name: "weir-controller", Namespace: c.cfg.Namespace},
@@ -187,8 +188,8 @@ func (c *Controller) lead(ctx context.Context) {
 	}
 }
 
-// Reconcile looks at the cluster once and does what is due. Its parts do not hold each other up; the
-// errors are joined.
+// Reconcile looks at the cluster once and does what is due. Its parts do not hold each other up;
+// the errors are joined.
 func (c *Controller) Reconcile(ctx context.Context) error {
 	c.metrics.looks.Inc()
 	err := errors.Join(

@@ -179,8 +179,8 @@ func TestDefaultsAreMadeOnce(t *testing.T) {
 	}
 }
 
-// Of two families each has its pool; what an attempt left that ended between them is completed, and nothing is added to
-// pools that somebody made.
+// Of two families each has its pool; what an attempt left that ended between them is completed, and
+// nothing is added to pools that somebody made.
 func TestDefaultPoolsOfTwoFamilies(t *testing.T) {
 	for what, tt := range map[string]struct {
 		there map[string]string

@@ -31,9 +31,10 @@ const createdBy, creator = model.HostEndpointCreatedBy, model.HostEndpointCreato
 // hostEndpointSuffix follows the node's name in that of its automatic host endpoint.
 const hostEndpointSuffix = "-auto-hep"
 
-// hostEndpoints keeps the host endpoints of nodes that KubeControllersConfiguration "default" asks for (controllers.node.hostEndpoint
-// with autoCreate Enabled): one of all interfaces for each node, unless createDefaultHostEndpoint is Disabled, and those of templates.
-// None that it made stays otherwise.
+// hostEndpoints keeps the host endpoints of nodes that KubeControllersConfiguration "default" asks
+// for (controllers.node.hostEndpoint with autoCreate Enabled): one of all interfaces for each node,
+// unless createDefaultHostEndpoint is Disabled, and those of templates. None that it made stays
+// otherwise.
 func (c *Controller) hostEndpoints(ctx context.Context) error {
 	api := c.cfg.Dynamic.Resource(hostEndpointResource)
 	list, err := api.List(ctx, metav1.ListOptions{LabelSelector: createdBy + "=" + creator})
@@ -93,8 +94,8 @@ func (c *Controller) once(about, msg string, args ...any) {
 	}
 }
 
-// wantedHostEndpoints returns the automatic host endpoints by name, and the nodes that may have more: a template that cannot be
-// understood makes none, and takes away none that it made before.
+// wantedHostEndpoints returns the automatic host endpoints by name, and the nodes that may have
+// more: a template that cannot be understood makes none, and takes away none that it made before.
 func (c *Controller) wantedHostEndpoints(ctx context.Context) (wanted map[string]*unstructured.Unstructured, unsure map[string]bool, err error) {
 	u, err := c.cfg.Dynamic.Resource(controllersResource).Get(ctx, "default", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -147,15 +148,16 @@ func nodeOf(h *unstructured.Unstructured) string {
 	return name
 }
 
-// hostTemplate makes host endpoints of nodes: of the interface with their addresses in some networks.
+// hostTemplate makes host endpoints of nodes: of the interface with their addresses in some
+// networks.
 type hostTemplate struct {
 	*v3.Template
 	nodes *selector.Selector
 	nets  []netip.Prefix
 }
 
-// hostTemplates reads templates. One that cannot be understood, and one that asks for interfaces by their names, which the API does not
-// tell, makes none, and the log says so.
+// hostTemplates reads templates. One that cannot be understood, and one that asks for interfaces by
+// their names, which the API does not tell, makes none, and the log says so.
 func (c *Controller) hostTemplates(list []v3.Template) (out []hostTemplate) {
 	for i := range list {
 		t := hostTemplate{Template: &list[i]}
@@ -189,7 +191,8 @@ func (c *Controller) hostTemplates(list []v3.Template) (out []hostTemplate) {
 	return out
 }
 
-// of is the host endpoint of a node, nil where the template is not for it or it has no address in the networks.
+// of is the host endpoint of a node, nil where the template is not for it or it has no address in
+// the networks.
 func (t *hostTemplate) of(n *corev1.Node) *unstructured.Unstructured {
 	label := func(key string) (string, bool) {
 		v, ok := n.Labels[key]
@@ -216,7 +219,8 @@ func nodeAddresses(n *corev1.Node, nets []netip.Prefix) (out []any) {
 	return out
 }
 
-// autoHostEndpoint is a host endpoint of a node, which allows everything until policy selects it. It has the node's labels, and these.
+// autoHostEndpoint is a host endpoint of a node, which allows everything until policy selects it.
+// It has the node's labels, and these.
 func autoHostEndpoint(n *corev1.Node, name, iface string, ips []any, more map[string]string) *unstructured.Unstructured {
 	spec := map[string]any{"node": n.Name, "profiles": []any{model.ProfileDefaultAllow}}
 	if iface != "" {

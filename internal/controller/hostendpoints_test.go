@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Host endpoints of all nodes come when they are asked for, follow the nodes' labels and addresses, and go when they are not asked for
-// any more. Those that somebody made stay as they are.
+// Host endpoints of all nodes come when they are asked for, follow the nodes' labels and addresses,
+// and go when they are not asked for any more. Those that somebody made stay as they are.
 func TestAutoHostEndpoints(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{"role": "worker"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "w1"}, {Type: corev1.NodeInternalIP, Address: "172.31.1.207"}}}}

@@ -17,14 +17,16 @@ import (
 	"github.com/weir-net/weir/deploy"
 )
 
-// keeper keeps the objects of a kind that others depend on, by a finalizer: what was deleted stays in force until nothing uses it.
+// keeper keeps the objects of a kind that others depend on, by a finalizer: what was deleted stays
+// in force until nothing uses it.
 type keeper struct {
 	c         *Controller
 	resource  schema.GroupVersionResource
 	finalizer string
 	retry     time.Duration // between two looks while an object waits, or a look failed
 	reason    string        // of the event that says what it waits for
-	// users returns what uses a deleted object, "" when nothing does. It is asked once for each look at which there is such an object.
+	// users returns what uses a deleted object, "" when nothing does. It is asked once for each
+	// look at which there is such an object.
 	users   func(context.Context) (func(*unstructured.Unstructured) (string, error), error)
 	message func(user string) string
 	told    map[string]bool // by UID: that the object waits
@@ -43,7 +45,8 @@ func (c *Controller) keepers() []*keeper {
 	}
 }
 
-// run puts the finalizer on each object as soon as the object is there, and takes it off a deleted one when nothing uses it any more, until ctx ends.
+// run puts the finalizer on each object as soon as the object is there, and takes it off a deleted
+// one when nothing uses it any more, until ctx ends.
 func (k *keeper) run(ctx context.Context) {
 	news := make(chan struct{}, 1)
 	wake := func() {

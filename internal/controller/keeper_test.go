@@ -22,7 +22,8 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 )
 
-// leading starts a real API server and a controller with its own rights, and returns the server and what ends the controller.
+// leading starts a real API server and a controller with its own rights, and returns the server and
+// what ends the controller.
 func leading(t *testing.T) (*apitest.Server, func()) {
 	t.Helper()
 	s := apitest.Start(t)
@@ -101,7 +102,8 @@ func (k kept) goes(name, why string) {
 	})
 }
 
-// stays waits for the event that says that a deleted object is still used: the controller has looked at it.
+// stays waits for the event that says that a deleted object is still used: the controller has
+// looked at it.
 func (k kept) stays(name, reason string) {
 	k.t.Helper()
 	apitest.Eventually(k.t, time.Minute, "the event about "+name, func() error {
@@ -119,7 +121,8 @@ func (k kept) stays(name, reason string) {
 	}
 }
 
-// TestHostileTierIsKept deletes tiers at a real API server, while the controller runs with its own rights.
+// TestHostileTierIsKept deletes tiers at a real API server, while the controller runs with its own
+// rights.
 func TestHostileTierIsKept(t *testing.T) {
 	if !apitest.Isolated(t) {
 		return
@@ -178,8 +181,8 @@ func TestHostilePoolIsKept(t *testing.T) {
 	end()
 }
 
-// TestHostilePoolIsNotKeptByNode: what a node claims of a pool after it was deleted does not keep it. The API server's times have seconds, so the
-// objects are the fake's.
+// TestHostilePoolIsNotKeptByNode: what a node claims of a pool after it was deleted does not keep
+// it. The API server's times have seconds, so the objects are the fake's.
 func TestHostilePoolIsNotKeptByNode(t *testing.T) {
 	hostile.Record(t, "a node keeps a deleted pool for ever by blocks that it goes on to claim", hostile.Node, hostile.ControlPlane, hostile.Both)
 	deleted := metav1.NewTime(time.Unix(1000, 0))
@@ -205,7 +208,8 @@ func TestHostilePoolIsNotKeptByNode(t *testing.T) {
 	}
 }
 
-// TestPoolIsKeptByPods: a pod may have an address of a pool beside its blocks, where an IPReservation holds it, or routeSource is WorkloadIPs.
+// TestPoolIsKeptByPods: a pod may have an address of a pool beside its blocks, where an
+// IPReservation holds it, or routeSource is WorkloadIPs.
 func TestPoolIsKeptByPods(t *testing.T) {
 	for _, tt := range []struct {
 		addr      string
@@ -220,7 +224,8 @@ func TestPoolIsKeptByPods(t *testing.T) {
 	}
 }
 
-// poolUser returns what keeps the pool 10.65.0.0/16, which was deleted at the second 1000, in a cluster of one pod and an IPReservation of 10.65.9.0/24.
+// poolUser returns what keeps the pool 10.65.0.0/16, which was deleted at the second 1000, in a
+// cluster of one pod and an IPReservation of 10.65.9.0/24.
 func poolUser(t *testing.T, pod *corev1.Pod, workloads bool) string {
 	t.Helper()
 	pool, deleted := poolObject("gone", "10.65.0.0/16"), metav1.Unix(1000, 0)
@@ -244,8 +249,9 @@ func poolUser(t *testing.T, pod *corev1.Pod, workloads bool) string {
 	return user
 }
 
-// TestHostilePoolIsNotKeptByPodsOfNode: what the status of a pod says is its node's word, so an address of a deleted pool there keeps the pool only where an
-// administrator grants it, and the pod was there before.
+// TestHostilePoolIsNotKeptByPodsOfNode: what the status of a pod says is its node's word, so an
+// address of a deleted pool there keeps the pool only where an administrator grants it, and the pod
+// was there before.
 func TestHostilePoolIsNotKeptByPodsOfNode(t *testing.T) {
 	for name, tt := range map[string]struct {
 		addr    string
@@ -265,7 +271,8 @@ func TestHostilePoolIsNotKeptByPodsOfNode(t *testing.T) {
 	}
 }
 
-// TestPoolInsideAnother: what another pool has as well does not keep a deleted one, such as a pool that was refused because it overlaps.
+// TestPoolInsideAnother: what another pool has as well does not keep a deleted one, such as a pool
+// that was refused because it overlaps.
 func TestPoolInsideAnother(t *testing.T) {
 	twin := poolObject("twin", "10.65.64.0/18")
 	deleted := metav1.Now()

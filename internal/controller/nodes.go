@@ -16,7 +16,8 @@ import (
 
 // collectNodes gives back what belongs to nodes that have been gone for the grace period.
 func (c *Controller) collectNodes(ctx context.Context) error {
-	// From the API server's memory: what is missing there is looked up again before anything is removed.
+	// From the API server's memory: what is missing there is looked up again before anything is
+	// removed.
 	nodes, err := c.cfg.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
@@ -115,8 +116,8 @@ type podAddress struct {
 	created time.Time // the pod
 }
 
-// podAddresses returns the addresses of all pods that have not finished, as the API server's storage has
-// them now.
+// podAddresses returns the addresses of all pods that have not finished, as the API server's
+// storage has them now.
 func (c *Controller) podAddresses(ctx context.Context) ([]podAddress, error) {
 	var out []podAddress
 	opts := metav1.ListOptions{Limit: 500}
@@ -142,7 +143,8 @@ func (c *Controller) podAddresses(ctx context.Context) ([]podAddress, error) {
 	}
 }
 
-// firstWithin returns an address that is inside of the CIDR. A CIDR that cannot be read holds nothing.
+// firstWithin returns an address that is inside of the CIDR. A CIDR that cannot be read holds
+// nothing.
 func firstWithin(cidr string, addrs []podAddress) (netip.Addr, bool) {
 	p, err := netip.ParsePrefix(cidr)
 	if err != nil {

@@ -17,8 +17,9 @@ import (
 
 var apiServiceResource = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
-// keepAuthorities looks after the certificate authorities for connections between Weir's programs, and tells the API server
-// which certificates the controller has. Where somebody removed the APIService, it stays so.
+// keepAuthorities looks after the certificate authorities for connections between Weir's programs,
+// and tells the API server which certificates the controller has. Where somebody removed the
+// APIService, it stays so.
 func (c *Controller) keepAuthorities(ctx context.Context) error {
 	bundle, err := c.peers.Ensure(ctx)
 	if err != nil {

@@ -23,8 +23,8 @@ var policyResources = []schema.GroupVersionResource{
 	{Group: "policy.networking.k8s.io", Version: "v1alpha1", Resource: "baselineadminnetworkpolicies"},
 }
 
-// The condition that says whether agents enforce a policy as it is written. It is about what the object says, found by the code with
-// which agents read it, and not about any node's progress.
+// The condition that says whether agents enforce a policy as it is written. It is about what the
+// object says, found by the code with which agents read it, and not about any node's progress.
 const (
 	conditionAccepted  = "Accepted"
 	reasonAsWritten    = "EnforcedAsWritten"
@@ -35,7 +35,8 @@ const (
 	conditionsOfStatus = "conditions"
 )
 
-// reportPolicies writes the condition of each policy where it is not what it should be. Kinds that are not installed have none.
+// reportPolicies writes the condition of each policy where it is not what it should be. Kinds that
+// are not installed have none.
 func (c *Controller) reportPolicies(ctx context.Context) error {
 	var errs []error
 	for _, r := range policyResources {

@@ -66,7 +66,8 @@ const (
 	baseline = `{apiVersion: policy.networking.k8s.io/v1alpha1, kind: BaselineAdminNetworkPolicy, metadata: {name: default}, spec: {subject: {namespaces: {}}, ingress: [{action: Pass, from: [{namespaces: {}}]}]}}`
 )
 
-// Each policy says whether it is enforced as it is written, names the field that is not, and is written only when that changes.
+// Each policy says whether it is enforced as it is written, names the field that is not, and is
+// written only when that changes.
 func TestConditionsOfPolicies(t *testing.T) {
 	f := newFixture(t)
 	for _, text := range []string{fine, names, admin, baseline} {
@@ -102,7 +103,8 @@ func TestConditionsOfPolicies(t *testing.T) {
 	}
 }
 
-// A policy that is corrected is accepted; what somebody else changes meanwhile is left for the next look; what cannot be read is an error.
+// A policy that is corrected is accepted; what somebody else changes meanwhile is left for the next
+// look; what cannot be read is an error.
 func TestConditionsChange(t *testing.T) {
 	f := newFixture(t)
 	f.policy(names)

@@ -22,8 +22,9 @@ var (
 	felixResource       = v3.SchemeGroupVersion.WithResource("felixconfigurations")
 )
 
-// ensureDefaults makes the first pools, one for each family that is asked for, and the FelixConfiguration "default", once: the latter, made last,
-// says that this was done, so that a pool that somebody removed does not come back.
+// ensureDefaults makes the first pools, one for each family that is asked for, and the
+// FelixConfiguration "default", once: the latter, made last, says that this was done, so that a
+// pool that somebody removed does not come back.
 func (c *Controller) ensureDefaults(ctx context.Context) error {
 	if c.cfg.PodCIDR == "" {
 		return nil
@@ -61,7 +62,8 @@ func (c *Controller) ensureDefaults(ctx context.Context) error {
 	return nil
 }
 
-// onlyOf reports whether all pools that there are, are first ones: an earlier attempt was interrupted, if there are any.
+// onlyOf reports whether all pools that there are, are first ones: an earlier attempt was
+// interrupted, if there are any.
 func onlyOf(first []*unstructured.Unstructured, have []unstructured.Unstructured) bool {
 	for i := range have {
 		if !slices.ContainsFunc(first, func(p *unstructured.Unstructured) bool {

@@ -17,9 +17,11 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// addressesOfPools returns what has addresses of a deleted pool: blocks, and pods beside them. A block that was claimed after the pool was deleted counts
-// for nobody, and does not keep it. Nor does a pod that is younger than that, or has an address that nobody but its node grants it: outside of all blocks an
-// address counts that an IPReservation holds, and with routeSource WorkloadIPs each.
+// addressesOfPools returns what has addresses of a deleted pool: blocks, and pods beside them. A
+// block that was claimed after the pool was deleted counts for nobody, and does not keep it. Nor
+// does a pod that is younger than that, or has an address that nobody but its node grants it:
+// outside of all blocks an address counts that an IPReservation holds, and with routeSource
+// WorkloadIPs each.
 func (c *Controller) addressesOfPools(ctx context.Context) (func(*unstructured.Unstructured) (string, error), error) {
 	blocks, err := c.blocks.List(ctx)
 	if err != nil {

@@ -29,8 +29,8 @@ import (
 const (
 	// listPage is how many objects are read at once: of pods and EndpointSlices there are many.
 	listPage = 500
-	// everyRounds is how often pods and EndpointSlices are read, in looks at the cluster: what Services ask for themselves
-	// is found at each.
+	// everyRounds is how often pods and EndpointSlices are read, in looks at the cluster: what
+	// Services ask for themselves is found at each.
 	everyRounds = 10
 	// maxEvents bounds the events of one look: the next one writes further ones.
 	maxEvents = 50
@@ -38,8 +38,8 @@ const (
 	reasonRefused = "ServiceRefused"
 )
 
-// serviceRefusals keeps what is said of Services that ask for what they may not have. It is found by the code with which agents
-// refuse it, for a cluster without a node of its own.
+// serviceRefusals keeps what is said of Services that ask for what they may not have. It is found
+// by the code with which agents refuse it, for a cluster without a node of its own.
 type serviceRefusals struct {
 	rounds int
 	pods   map[model.Name]*model.Pod
@@ -47,7 +47,8 @@ type serviceRefusals struct {
 	told   map[types.UID]string
 }
 
-// reportRefusals writes an event for each Service of which something is not in force, once for what is said of it.
+// reportRefusals writes an event for each Service of which something is not in force, once for what
+// is said of it.
 func (c *Controller) reportRefusals(ctx context.Context) error {
 	m, services, err := c.refusalCluster(ctx)
 	if err != nil {
@@ -94,7 +95,8 @@ func refusalMessage(list []nodestate.Refusal) string {
 	return strings.ToValidUTF8(text[:min(len(text), 1000)], "") // the API takes 1,024 bytes
 }
 
-// serviceEvent writes a warning about a Service. Its name is made from what it says, so that another leader does not say it again.
+// serviceEvent writes a warning about a Service. Its name is made from what it says, so that
+// another leader does not say it again.
 func (c *Controller) serviceEvent(ctx context.Context, s *corev1.Service, reason, message string) error {
 	now := metav1.NewTime(c.now())
 	sum := sha256.Sum256([]byte(string(s.UID) + "\n" + reason + "\n" + message))
@@ -179,7 +181,8 @@ func (c *Controller) readRanges(ctx context.Context, m *model.Cluster) error {
 	return nil
 }
 
-// readSettings reads FelixConfiguration default below the environment, as an agent does that has none of its own.
+// readSettings reads FelixConfiguration default below the environment, as an agent does that has
+// none of its own.
 func (c *Controller) readSettings(ctx context.Context, m *model.Cluster) error {
 	r := config.New("", c.cfg.Environ, nil)
 	u, err := c.cfg.Dynamic.Resource(felixResource).Get(ctx, "default", metav1.GetOptions{})

@@ -94,7 +94,8 @@ func TestRefusedServicesFollowTheSetting(t *testing.T) {
 	}
 }
 
-// The events are bounded in each look at the cluster: whoever makes Services must not write an event for each at once.
+// The events are bounded in each look at the cluster: whoever makes Services must not write an
+// event for each at once.
 func TestHostileEvents(t *testing.T) {
 	hostile.Record(t, "a tenant's refused Services fill the events of the cluster at once", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	var all []*corev1.Service
@@ -112,7 +113,8 @@ func TestHostileEvents(t *testing.T) {
 	}
 }
 
-// A namespace that takes no events, as with a quota of them, has its own fault: other Services are reported on.
+// A namespace that takes no events, as with a quota of them, has its own fault: other Services are
+// reported on.
 func TestHostileEventsOfOneNamespace(t *testing.T) {
 	hostile.Record(t, "a namespace that takes no more events keeps what is refused of others' Services from being reported", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	var all []*corev1.Service

@@ -22,8 +22,8 @@ var tieredResources = []schema.GroupVersionResource{
 	v3.SchemeGroupVersion.WithResource("stagedglobalnetworkpolicies"),
 }
 
-// policiesOfTiers returns a policy of each tier that has one: until it has none the tier, and with it what its policies say, stays in force. A kind that
-// is not there has none.
+// policiesOfTiers returns a policy of each tier that has one: until it has none the tier, and with
+// it what its policies say, stays in force. A kind that is not there has none.
 func (c *Controller) policiesOfTiers(ctx context.Context) (func(*unstructured.Unstructured) (string, error), error) {
 	used := map[string]string{}
 	for _, r := range tieredResources {

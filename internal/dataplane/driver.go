@@ -13,20 +13,20 @@ import (
 type Driver interface {
 	// Apply makes the kernel equal to s. It may be called with everything or with a hint of what
 	// changed: the result is the same. The first call reads what is in the kernel and writes only
-	// differences. Errors are joined, each wrapped in a KeyError that names what could not be written;
-	// the caller retries. After an error everything not named is in place. With ErrUnfinished among them the caller
-	// calls again at once, with the latest state.
+	// differences. Errors are joined, each wrapped in a KeyError that names what could not be
+	// written; the caller retries. After an error everything not named is in place. With
+	// ErrUnfinished among them the caller calls again at once, with the latest state.
 	Apply(ctx context.Context, s *nodestate.State, changed nodestate.Keys) error
 	// Close lets go of the kernel's objects and leaves them working.
 	Close() error
 }
 
-// ErrUnfinished is of an Apply that put the state's tables in place and leaves more to do: what takes long is done in pieces, and a
-// state that was submitted meanwhile waits for one piece.
+// ErrUnfinished is of an Apply that put the state's tables in place and leaves more to do: what
+// takes long is done in pieces, and a state that was submitted meanwhile waits for one piece.
 var ErrUnfinished = errors.New("not finished")
 
-// Waiting is the ErrUnfinished of an Apply that cannot do the rest before Until is closed: the caller calls again then, or with the next
-// state.
+// Waiting is the ErrUnfinished of an Apply that cannot do the rest before Until is closed: the
+// caller calls again then, or with the next state.
 type Waiting struct {
 	For   string // what is not there yet
 	Until <-chan struct{}

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Event is what policy said of a flow: in its original direction, after translation of the destination, before that of
-// the source. docs/design/datapath.md says of which flows there is one.
+// Event is what policy said of a flow: in its original direction, after translation of the
+// destination, before that of the source. docs/design/datapath.md says of which flows there is one.
 type Event struct {
 	Src, Dst     netip.Addr
 	Sport, Dport uint16 // of ICMP Dport is type * 256 + code

@@ -16,10 +16,12 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// Loop applies states to a driver, one at a time and always the latest: what is submitted while an Apply
-// is under way is squashed. What could not be put in place is tried again, with growing pauses.
+// Loop applies states to a driver, one at a time and always the latest: what is submitted while an
+// Apply is under way is squashed. What could not be put in place is tried again, with growing
+// pauses.
 type Loop struct {
-	// Settled, set before Run, is called after each Apply; waiting says that another state was submitted meanwhile.
+	// Settled, set before Run, is called after each Apply; waiting says that another state was
+	// submitted meanwhile.
 	Settled func(waiting bool)
 
 	driver Driver
@@ -56,8 +58,8 @@ func NewLoop(d Driver, log *slog.Logger) *Loop {
 	return &Loop{Settled: func(bool) {}, driver: d, log: log, wake: make(chan struct{}, 1), moved: make(chan struct{})}
 }
 
-// Submit hands a state over and returns its generation. changed says what differs from the state that
-// was submitted before.
+// Submit hands a state over and returns its generation. changed says what differs from the state
+// that was submitted before.
 func (l *Loop) Submit(s *nodestate.State, changed nodestate.Keys) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +90,9 @@ func (l *Loop) again() {
 	}
 }
 
-// Follow returns a loop for another driver that is to take the place of this one's. It gets the latest state and all that is submitted
-// here from then on, with the same generations, and Wait waits for it, too.
+// Follow returns a loop for another driver that is to take the place of this one's. It gets the
+// latest state and all that is submitted here from then on, with the same generations, and Wait
+// waits for it, too.
 func (l *Loop) Follow(d Driver) *Loop {
 	next := NewLoop(d, l.log)
 	l.mu.Lock()
@@ -115,7 +118,8 @@ func (l *Loop) following() *Loop {
 	return l.next
 }
 
-// End lets nothing more be applied, and returns when no Apply is under way. What is submitted goes to the loop that follows.
+// End lets nothing more be applied, and returns when no Apply is under way. What is submitted goes
+// to the loop that follows.
 func (l *Loop) End() {
 	l.mu.Lock()
 	l.ended, l.waits = true, time.Time{}
@@ -225,8 +229,9 @@ func (l *Loop) report(before, now error) {
 	}
 }
 
-// Wait returns nil when a state of at least the given generation was applied and no key that concerns
-// the caller failed, here and by the loop that follows. It returns what failed when ctx ends before that.
+// Wait returns nil when a state of at least the given generation was applied and no key that
+// concerns the caller failed, here and by the loop that follows. It returns what failed when ctx
+// ends before that.
 func (l *Loop) Wait(ctx context.Context, gen uint64, concerns func(*KeyError) bool) error {
 	if next := l.following(); next != nil {
 		if err := next.Wait(ctx, gen, concerns); err != nil {
@@ -292,14 +297,16 @@ func (l *Loop) Err() error {
 	return l.err
 }
 
-// Applied returns the generation that was applied last, single keys aside; 0 = none yet. An Apply that left more to do does not count.
+// Applied returns the generation that was applied last, single keys aside; 0 = none yet. An Apply
+// that left more to do does not count.
 func (l *Loop) Applied() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.whole
 }
 
-// Stuck returns for how long the Apply under way has been going on, here or by the loop that follows; 0 when there is none.
+// Stuck returns for how long the Apply under way has been going on, here or by the loop that
+// follows; 0 when there is none.
 func (l *Loop) Stuck() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,8 +320,8 @@ func (l *Loop) Stuck() time.Duration {
 	return max(stuck, time.Since(l.began))
 }
 
-// Stale returns for how long a state has been waiting to be put in place; 0 when none is. One that was put in place but
-// for single keys does not wait.
+// Stale returns for how long a state has been waiting to be put in place; 0 when none is. One that
+// was put in place but for single keys does not wait.
 func (l *Loop) Stale() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

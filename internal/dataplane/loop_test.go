@@ -107,8 +107,8 @@ func TestLoopGoesOnWithWhatIsUnfinished(t *testing.T) {
 	})
 }
 
-// TestLoopWaitsWithTheDriver: an Apply that waits for something is made again when that is there, and for each new state before; none of
-// them counts as applied.
+// TestLoopWaitsWithTheDriver: an Apply that waits for something is made again when that is there,
+// and for each new state before; none of them counts as applied.
 func TestLoopWaitsWithTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		until := make(chan struct{})

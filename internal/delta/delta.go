@@ -1,6 +1,6 @@
-// Package delta tracks the difference between what a table should hold and what it holds. It stores the
-// actual contents and the pending changes; the desired contents are their sum. It is not safe for
-// concurrent use.
+// Package delta tracks the difference between what a table should hold and what it holds. It stores
+// the actual contents and the pending changes; the desired contents are their sum. It is not safe
+// for concurrent use.
 package delta
 
 import "iter"
@@ -22,8 +22,8 @@ func New[K, V comparable]() *Tracker[K, V] {
 	}
 }
 
-// Load sets the actual contents, as read from the table. What was desired before is forgotten: until
-// something is desired, nothing is pending.
+// Load sets the actual contents, as read from the table. What was desired before is forgotten:
+// until something is desired, nothing is pending.
 func (t *Tracker[K, V]) Load(entries iter.Seq2[K, V]) {
 	counted := t.counts != nil
 	*t = *New[K, V]()
@@ -66,8 +66,8 @@ func (t *Tracker[K, V]) uncount(k K) {
 	}
 }
 
-// Desire sets the whole desired contents: what is not named is to be deleted. The sequence names every
-// key once; it may be walked twice.
+// Desire sets the whole desired contents: what is not named is to be deleted. The sequence names
+// every key once; it may be walked twice.
 func (t *Tracker[K, V]) Desire(entries iter.Seq2[K, V]) {
 	clear(t.writes)
 	clear(t.deletes)
@@ -180,7 +180,8 @@ func (t *Tracker[K, V]) Deletes() iter.Seq[K] {
 	}
 }
 
-// Interim notes that the table holds v at a key for now: what is desired there stays, and is pending.
+// Interim notes that the table holds v at a key for now: what is desired there stays, and is
+// pending.
 func (t *Tracker[K, V]) Interim(k K, v V) {
 	want, ok := t.Desired(k)
 	t.hold(k, v)

@@ -13,10 +13,12 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Path is the question to an agent: a stream of events, one JSON object a line, until who asked is gone.
+// Path is the question to an agent: a stream of events, one JSON object a line, until who asked is
+// gone.
 const Path = "/events"
 
-// Event is what policy said of a flow on one node: in the flow's original direction, after a Service chose the backend.
+// Event is what policy said of a flow on one node: in the flow's original direction, after a
+// Service chose the backend.
 type Event struct {
 	Time        time.Time `json:"time"`
 	Node        string    `json:"node"`
@@ -145,8 +147,9 @@ func hostEndOf(s *nodestate.State, d dataplane.Event, h dataplane.EventHost, in 
 	return e
 }
 
-// hostName is the name of the host endpoint that judged where the flow comes in, or where it leaves: the only one that there is, or
-// that of the packet's interface, when it is known that this is the one.
+// hostName is the name of the host endpoint that judged where the flow comes in, or where it
+// leaves: the only one that there is, or that of the packet's interface, when it is known that this
+// is the one.
 func hostName(s *nodestate.State, d dataplane.Event, in bool) string {
 	names := map[string]bool{}
 	for _, h := range s.HostEndpoints {
@@ -180,8 +183,8 @@ func ruleOf(s *nodestate.State, id nodestate.RuleID) *Rule {
 	return &Rule{Kind: "gone", Detail: fmt.Sprintf("%08x", uint32(id))}
 }
 
-// Deciding is the rule that decided: of a denied flow the one that denied, else that of the destination, else of the source, else of
-// a host endpoint.
+// Deciding is the rule that decided: of a denied flow the one that denied, else that of the
+// destination, else of the source, else of a host endpoint.
 func (e *Event) Deciding() *Rule {
 	switch {
 	case e.Reason == reason.HostEgress.String() && e.HostEgress != nil:

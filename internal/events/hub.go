@@ -70,7 +70,8 @@ type Hub struct {
 	lost      atomic.Uint64
 }
 
-// NewHub returns a hub of a node. listen makes the programs tell every judged flow, or only what they always tell.
+// NewHub returns a hub of a node. listen makes the programs tell every judged flow, or only what
+// they always tell.
 func NewHub(node string, by Namer, listen func(on bool) error, log *slog.Logger) *Hub {
 	return &Hub{node: node, by: by, listen: listen, log: log, listeners: map[*Listener]bool{}}
 }

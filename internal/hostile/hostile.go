@@ -1,7 +1,7 @@
-// Package hostile records which attacks the tests carried out, and whether they were held. A test of an attack is named
-// TestHostile…, and calls Record for each attack, data plane and family that it covers; `make hostile` runs these tests,
-// collects the rows into out/hostile.json, and fails when one is not held. For each attack there is a mutant in
-// hack/mutation under which it succeeds.
+// Package hostile records which attacks the tests carried out, and whether they were held. A test
+// of an attack is named TestHostile…, and calls Record for each attack, data plane and family that
+// it covers; `make hostile` runs these tests, collects the rows into out/hostile.json, and fails
+// when one is not held. For each attack there is a mutant in hack/mutation under which it succeeds.
 package hostile
 
 import (
@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// OutputVariable names the environment variable with the path of the file to which rows are appended, a JSON object a
-// line. Nothing is recorded where it is not set.
+// OutputVariable names the environment variable with the path of the file to which rows are
+// appended, a JSON object a line. Nothing is recorded where it is not set.
 const OutputVariable = "WEIR_HOSTILE_OUT"
 
 // Who attacks (docs/design/security.md).

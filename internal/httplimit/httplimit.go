@@ -1,6 +1,7 @@
-// Package httplimit serves HTTP to callers that nobody has authenticated: health checks of load balancers and of the kubelet,
-// and metrics. These ports are open to pods and, by kube-proxy's contract, to everybody. So the connections of all callers and of
-// one are bounded, and so is the time for which one may be silent. A new caller is always served: where there are too many
+// Package httplimit serves HTTP to callers that nobody has authenticated: health checks of load
+// balancers and of the kubelet, and metrics. These ports are open to pods and, by kube-proxy's
+// contract, to everybody. So the connections of all callers and of one are bounded, and so is the
+// time for which one may be silent. A new caller is always served: where there are too many
 // connections, the oldest of the caller with the most is closed.
 package httplimit
 
@@ -18,14 +19,15 @@ const (
 	DefaultPerSource = 32
 )
 
-// NewServer returns a server that waits for nobody: 5 s for the header of a request, 10 s for all of it, 30 s for the answer
-// to be read, and 30 s between two requests.
+// NewServer returns a server that waits for nobody: 5 s for the header of a request, 10 s for all
+// of it, 30 s for the answer to be read, and 30 s between two requests.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
 }
 
-// Budget bounds the connections of one listener, or of several together. It is safe for concurrent use.
+// Budget bounds the connections of one listener, or of several together. It is safe for concurrent
+// use.
 type Budget struct {
 	total, perSource int
 
@@ -79,8 +81,9 @@ func (b *Budget) Open() int {
 	return b.count
 }
 
-// Keep takes a connection that a Listener accepted, or one above it (tls.Conn), out of its budget: whoever is at the other end has proved who it is, so it does
-// not make room for others. How many are kept is for the caller to bound.
+// Keep takes a connection that a Listener accepted, or one above it (tls.Conn), out of its budget:
+// whoever is at the other end has proved who it is, so it does not make room for others. How many
+// are kept is for the caller to bound.
 func Keep(c net.Conn) {
 	for {
 		switch over := c.(type) {
@@ -97,8 +100,8 @@ func Keep(c net.Conn) {
 	}
 }
 
-// add counts a connection. It returns nil for one of a caller that has its share already, and the connection that has to make
-// room, if any.
+// add counts a connection. It returns nil for one of a caller that has its share already, and the
+// connection that has to make room, if any.
 func (b *Budget) add(c net.Conn) (accepted, evicted *conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

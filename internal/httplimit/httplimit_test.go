@@ -86,7 +86,8 @@ func TestHostileIdleConnectionsOfOne(t *testing.T) {
 	}
 }
 
-// Many callers do so together: there are never more than the total, and a new caller is served all the same.
+// Many callers do so together: there are never more than the total, and a new caller is served all
+// the same.
 func TestHostileIdleConnectionsOfMany(t *testing.T) {
 	hostile.Record(t, "idle connections of many pods occupy the agent's HTTP ports", hostile.Pod, hostile.ControlPlane, hostile.IPv4)
 	const total, share = 64, 8

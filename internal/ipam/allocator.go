@@ -17,26 +17,27 @@ import (
 
 // Options tune an Allocator; the zero value of a field means its default.
 type Options struct {
-	// LowWater is the number of free addresses a family below which another block is claimed ahead of
-	// need. Default 16.
+	// LowWater is the number of free addresses a family below which another block is claimed ahead
+	// of need. Default 16.
 	LowWater int
 	// Cooldown is how long a released address rests while others are free. Default 30 s.
 	Cooldown time.Duration
-	// BlockIdle is how long a block that is not needed stays empty before it is given back. Default 5 min.
+	// BlockIdle is how long a block that is not needed stays empty before it is given back. Default
+	// 5 min.
 	BlockIdle time.Duration
 	// Refresh is the interval at which Run compares its blocks with the API. Default 5 min.
 	Refresh time.Duration
-	// Rescan is the interval at which Run looks for files that others removed or wrote, and for idle
-	// blocks. Default 30 s.
+	// Rescan is the interval at which Run looks for files that others removed or wrote, and for
+	// idle blocks. Default 30 s.
 	Rescan time.Duration
-	// Owner tells which pod of the cluster has an address, as far as the agent knows. It is asked for
-	// fixed addresses that no block of this node covers. May be nil.
+	// Owner tells which pod of the cluster has an address, as far as the agent knows. It is asked
+	// for fixed addresses that no block of this node covers. May be nil.
 	Owner func(netip.Addr) (pod model.Name, node string, ok bool)
-	// Refuse says why an address is not to be given to a pod, "" when it may be: it is a node's, a gateway's or a Service's.
-	// May be nil.
+	// Refuse says why an address is not to be given to a pod, "" when it may be: it is a node's, a
+	// gateway's or a Service's. May be nil.
 	Refuse func(netip.Addr) string
-	// Routed says what has an address by the kernel's routes, "" when neither a pod nor this machine does. cni.New sets
-	// it (UseInterfaces). May be nil.
+	// Routed says what has an address by the kernel's routes, "" when neither a pod nor this
+	// machine does. cni.New sets it (UseInterfaces). May be nil.
 	Routed func(netip.Addr) (string, error)
 	// InUse reports whether the interface of a record exists: the record is kept then, also when
 	// somebody removed its file. cni.New sets it (UseInterfaces). May be nil.
@@ -80,8 +81,8 @@ type ownBlock struct {
 	idleSince time.Time // zero: not idle
 }
 
-// Open reads the allocations below dir. Files that cannot be read keep their addresses taken; Problems
-// names them. Blocks become known with Configure and Run.
+// Open reads the allocations below dir. Files that cannot be read keep their addresses taken;
+// Problems names them. Blocks become known with Configure and Run.
 func Open(dir, node string, blocks Blocks, opt Options, log *slog.Logger) (*Allocator, error) {
 	if opt.LowWater == 0 {
 		opt.LowWater = 16
@@ -198,8 +199,8 @@ func (a *Allocator) Problems() []Problem {
 	return out
 }
 
-// Allocate takes the addresses of an interface, one a family, and returns their records: all or none.
-// An *Error says what somebody has to change; other errors are worth another try.
+// Allocate takes the addresses of an interface, one a family, and returns their records: all or
+// none. An *Error says what somebody has to change; other errors are worth another try.
 func (a *Allocator) Allocate(ctx context.Context, req Request) ([]Record, error) {
 	var out []Record
 	fail := func(err error) ([]Record, error) {
@@ -244,7 +245,8 @@ func (a *Allocator) Allocate(ctx context.Context, req Request) ([]Record, error)
 	return out, nil
 }
 
-// allocateAny takes a free address of the blocks of this node, and claims a block when there is none.
+// allocateAny takes a free address of the blocks of this node, and claims a block when there is
+// none.
 func (a *Allocator) allocateAny(ctx context.Context, req Request, v6 bool) (Record, error) {
 	for rechecked := false; ; {
 		a.mu.Lock()
@@ -371,8 +373,8 @@ func (a *Allocator) whyNoPool(v6 bool) string {
 	return strings.Join(why, "; ")
 }
 
-// pick returns a free address of the pools' blocks; mu is held. Addresses that were just released come
-// last.
+// pick returns a free address of the pools' blocks; mu is held. Addresses that were just released
+// come last.
 func (a *Allocator) pick(pools []*pool) (netip.Addr, bool) {
 	now := a.opt.Now()
 	for _, rested := range []bool{true, false} {

@@ -27,8 +27,8 @@ func (s *store) loadBlocks() []Block {
 	return slices.DeleteFunc(out, func(b Block) bool { return !b.CIDR.IsValid() })
 }
 
-// saveBlocks keeps the node's blocks on disk, so that pods start after a restart while the API server
-// is away; mu is held.
+// saveBlocks keeps the node's blocks on disk, so that pods start after a restart while the API
+// server is away; mu is held.
 func (a *Allocator) saveBlocks() {
 	var out []Block
 	for _, b := range a.own {
@@ -153,8 +153,8 @@ func (a *Allocator) claimFor(ctx context.Context, pools []*pool, v6 bool) error 
 	return nil
 }
 
-// claimOne claims the first free block of the pools. False: there is none, or the node has as many as
-// it may have. The caller holds claiming.
+// claimOne claims the first free block of the pools. False: there is none, or the node has as many
+// as it may have. The caller holds claiming.
 func (a *Allocator) claimOne(ctx context.Context, pools []*pool) (bool, error) {
 	all, err := a.refresh(ctx)
 	if err != nil {
@@ -275,15 +275,16 @@ func (a *Allocator) free(pools []*pool) int {
 	return n
 }
 
-// Gives reports whether a pool gives addresses of a family to pods of this node that do not ask for one.
+// Gives reports whether a pool gives addresses of a family to pods of this node that do not ask for
+// one.
 func (a *Allocator) Gives(v6 bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.automaticPools(v6)) > 0
 }
 
-// Free counts the addresses that pods can get without the API: those left in this node's blocks of the
-// pools that it uses without being asked.
+// Free counts the addresses that pods can get without the API: those left in this node's blocks of
+// the pools that it uses without being asked.
 func (a *Allocator) Free() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -335,8 +336,8 @@ func (a *Allocator) Refresh(ctx context.Context) error {
 	return err
 }
 
-// Maintain claims blocks until each family has as many free addresses as the low-water mark says, if
-// there are blocks to claim.
+// Maintain claims blocks until each family has as many free addresses as the low-water mark says,
+// if there are blocks to claim.
 func (a *Allocator) Maintain(ctx context.Context) error {
 	a.claiming.Lock()
 	defer a.claiming.Unlock()
@@ -388,8 +389,8 @@ func (a *Allocator) claimAhead(ctx context.Context, v6 bool) error {
 	}
 }
 
-// releaseIdle gives back blocks that have been empty for long and are not needed: never the last of the node in its family
-// that is in a pool, never one with an allocation.
+// releaseIdle gives back blocks that have been empty for long and are not needed: never the last of
+// the node in its family that is in a pool, never one with an allocation.
 func (a *Allocator) releaseIdle(ctx context.Context) error {
 	a.claiming.Lock()
 	defer a.claiming.Unlock()
@@ -442,7 +443,8 @@ func (a *Allocator) idle() []netip.Prefix {
 			if a.isAutomatic(b) {
 				n = a.freeIn(b)
 			}
-			// Nothing is given from a block of a pool that is gone or was deleted, and the latter waits for it: it goes at once.
+			// Nothing is given from a block of a pool that is gone or was deleted, and the latter
+			// waits for it: it goes at once.
 			if a.inPool(b) && (left < 2 || now.Sub(b.idleSince) < a.opt.BlockIdle || n > 0 && free-n < 2*a.opt.LowWater) {
 				continue
 			}

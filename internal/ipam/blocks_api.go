@@ -16,8 +16,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// APIBlocks keeps blocks as IPAMBlock objects: their name is made from the CIDR, so that creating one
-// claims it.
+// APIBlocks keeps blocks as IPAMBlock objects: their name is made from the CIDR, so that creating
+// one claims it.
 type APIBlocks struct {
 	node   string
 	client client.Resource[weirv1.IPAMBlock]
@@ -43,8 +43,8 @@ func (b *APIBlocks) List(ctx context.Context) ([]Block, error) {
 	return out, nil
 }
 
-// ConvertBlock reads an IPAMBlock; false: its CIDR cannot be read. Allocations that cannot be read, or lie
-// outside of it, are left out.
+// ConvertBlock reads an IPAMBlock; false: its CIDR cannot be read. Allocations that cannot be read,
+// or lie outside of it, are left out.
 func ConvertBlock(o *weirv1.IPAMBlock) (Block, bool) {
 	cidr, err := netip.ParsePrefix(o.Spec.CIDR)
 	if err != nil || cidr != cidr.Masked() {

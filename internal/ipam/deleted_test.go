@@ -9,7 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A block of a pool that is gone counts for nobody, and one that was deleted waits for its blocks: these go as soon as they are empty, and not before.
+// A block of a pool that is gone counts for nobody, and one that was deleted waits for its blocks:
+// these go as soon as they are empty, and not before.
 func TestBlockOfNoPoolIsReleased(t *testing.T) {
 	deleted := poolOf("p", "10.0.0.0/24", 28)
 	deleted.Deleted = 1

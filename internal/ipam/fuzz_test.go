@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzRecord reads any bytes as the file of an address: they are its record as it was written, or an error.
+// FuzzRecord reads any bytes as the file of an address: they are its record as it was written, or
+// an error.
 func FuzzRecord(f *testing.F) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	good, err := encode(Record{Address: addr})

@@ -9,11 +9,12 @@ import (
 	"strconv"
 )
 
-// The records of a node can be lost, whole or in part. So they are not all that is asked before an address is given: the
-// kernel knows which interface of a pod an address leads to, and the API which pod of this node has it.
+// The records of a node can be lost, whole or in part. So they are not all that is asked before an
+// address is given: the kernel knows which interface of a pod an address leads to, and the API
+// which pod of this node has it.
 
-// heldElsewhere says who has an address of which there is no record, "" when nobody does. An error says that it cannot be
-// found out.
+// heldElsewhere says who has an address of which there is no record, "" when nobody does. An error
+// says that it cannot be found out.
 func (a *Allocator) heldElsewhere(addr netip.Addr, req *Request) (string, error) {
 	if a.opt.Refuse != nil {
 		if why := a.opt.Refuse(addr); why != "" {
@@ -34,7 +35,8 @@ func (a *Allocator) heldElsewhere(addr netip.Addr, req *Request) (string, error)
 	return "", nil
 }
 
-// setAside keeps an address, which pick took, from being given until recheck finds it free; with an error it is given back.
+// setAside keeps an address, which pick took, from being given until recheck finds it free; with an
+// error it is given back.
 func (a *Allocator) setAside(addr netip.Addr, held string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -67,7 +69,8 @@ func (a *Allocator) recheck() {
 	}
 }
 
-// keep writes the files of records that are known and that no file has: the disk was full when they were found.
+// keep writes the files of records that are known and that no file has: the disk was full when they
+// were found.
 func (a *Allocator) keep() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,7 +89,8 @@ func (a *Allocator) keep() {
 	}
 }
 
-// canRecord returns an error while records of running pods cannot be written: what is not recorded is not given.
+// canRecord returns an error while records of running pods cannot be written: what is not recorded
+// is not given.
 func (a *Allocator) canRecord() error {
 	a.keep()
 	a.mu.Lock()

@@ -1,10 +1,10 @@
 // Package ipam gives pods their addresses. The agent is the only allocator of its node: it holds
-// blocks (ranges of an IPPool that belong to the node, claimed through the API ahead of need), and each
-// single allocation is one file on the node. So a pod starts without an API write, and an address is
-// either taken by a file or free, whatever was killed when.
+// blocks (ranges of an IPPool that belong to the node, claimed through the API ahead of need), and
+// each single allocation is one file on the node. So a pod starts without an API write, and an
+// address is either taken by a file or free, whatever was killed when.
 //
-// Records are not flushed to the disk one by one: what a power failure can lose belongs to containers
-// that it ended too.
+// Records are not flushed to the disk one by one: what a power failure can lose belongs to
+// containers that it ended too.
 package ipam
 
 import (
@@ -41,8 +41,8 @@ type ServiceAddress struct {
 
 // Blocks is where blocks are claimed for this node, for all nodes to see.
 type Blocks interface {
-	// List returns the blocks of all nodes as they are now in the API, not as a cache saw them: a block
-	// that was just released must not come back.
+	// List returns the blocks of all nodes as they are now in the API, not as a cache saw them: a
+	// block that was just released must not come back.
 	List(ctx context.Context) ([]Block, error)
 	// Claim makes cidr a block of this node. It is atomic over all nodes; ErrTaken (wrapped or not)
 	// when it exists already, whoever has it.
@@ -84,7 +84,8 @@ func (r Record) holder() string {
 
 // Config is what of the cluster the allocation follows.
 type Config struct {
-	// Pools in order of preference, the oldest first. Of two that overlap the later one is not used.
+	// Pools in order of preference, the oldest first. Of two that overlap the later one is not
+	// used.
 	Pools []model.Pool
 	// Reservations are the CIDRs of IPReservations: never given unless asked for by annotation.
 	Reservations []netip.Prefix
@@ -101,7 +102,8 @@ type Problem = weirv1.Problem
 type Request struct {
 	Record     // template: everything but Address, Node and Time
 	IPv4, IPv6 bool
-	// NamespaceLabels are those of the pod's namespace, for the namespaceSelector of pools; nil = not known.
+	// NamespaceLabels are those of the pod's namespace, for the namespaceSelector of pools; nil =
+	// not known.
 	NamespaceLabels map[string]string
 	// Pools4 and Pools6 are names or CIDRs of pools; empty = every pool that is for this node.
 	Pools4, Pools6 []string

@@ -22,7 +22,8 @@ type pool struct {
 	closed     bool // its namespaceSelector cannot be read: no pod gets any
 }
 
-// automatic reports whether addresses of the pool are given without being asked for, to pods of every namespace.
+// automatic reports whether addresses of the pool are given without being asked for, to pods of
+// every namespace.
 func (p *pool) automatic() bool { return p.unasked() && p.namespaces == nil && !p.closed }
 
 // unasked reports whether addresses of the pool are given without being asked for.
@@ -104,8 +105,8 @@ func (p *pool) block(i uint64) netip.Prefix {
 	return netip.PrefixFrom(offset(p.CIDR.Addr(), i<<(p.CIDR.Addr().BitLen()-p.BlockBits)), p.BlockBits)
 }
 
-// freeBlock returns a block that overlaps none in use and is not reserved as a whole. Nodes begin to look at different places, so
-// that two that claim at once seldom want the same one.
+// freeBlock returns a block that overlaps none in use and is not reserved as a whole. Nodes begin
+// to look at different places, so that two that claim at once seldom want the same one.
 func (p *pool) freeBlock(node string, used map[netip.Prefix]bool, reserved []netip.Prefix) (netip.Prefix, bool) {
 	var odd []netip.Prefix // of another size, from before the pool's blockSize was changed
 	for b := range used {
@@ -131,8 +132,8 @@ func (p *pool) freeBlock(node string, used map[netip.Prefix]bool, reserved []net
 
 func addrsOf(block netip.Prefix) uint64 { return 1 << (block.Addr().BitLen() - block.Bits()) }
 
-// UsablePools returns those of the pools, the oldest first, that pass validation: of two that overlap the
-// later one does not.
+// UsablePools returns those of the pools, the oldest first, that pass validation: of two that
+// overlap the later one does not.
 func UsablePools(all []model.Pool) []model.Pool {
 	pools, _ := validatePools(Config{Pools: all})
 	out := make([]model.Pool, 0, len(pools))
@@ -142,8 +143,8 @@ func UsablePools(all []model.Pool) []model.Pool {
 	return out
 }
 
-// FreeBlocks yields the blocks of a pool that overlap none of used and are not reserved as a whole, the
-// lowest first.
+// FreeBlocks yields the blocks of a pool that overlap none of used and are not reserved as a whole,
+// the lowest first.
 func FreeBlocks(mp model.Pool, used, reserved []netip.Prefix) iter.Seq[netip.Prefix] {
 	p := &pool{Pool: mp}
 	taken := make(map[netip.Prefix]bool, len(used))

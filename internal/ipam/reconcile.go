@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// rescan takes over what changed in the directory without us: files that weir ipam release removed, and
-// files that another process wrote.
+// rescan takes over what changed in the directory without us: files that weir ipam release removed,
+// and files that another process wrote.
 func (a *Allocator) rescan() {
 	a.keep()
 	a.recheck()
@@ -48,8 +48,8 @@ func (a *Allocator) compare() (gone []Record) {
 	return gone
 }
 
-// forget frees addresses whose files somebody removed, unless their interface is there: then the file is
-// written again.
+// forget frees addresses whose files somebody removed, unless their interface is there: then the
+// file is written again.
 func (a *Allocator) forget(gone []Record) {
 	for _, r := range gone {
 		used := a.opt.InUse != nil && r.ContainerID != "" && a.opt.InUse(r)
@@ -81,8 +81,9 @@ type missing struct {
 	since     time.Time
 }
 
-// Find returns the records for which live has been false in every call for at least Grace. live is true
-// when the interface of the record exists, or its container, or its pod without a newer container.
+// Find returns the records for which live has been false in every call for at least Grace. live is
+// true when the interface of the record exists, or its container, or its pod without a newer
+// container.
 func (s *Stale) Find(records []Record, live func(Record) bool, now time.Time) []Record {
 	next := map[netip.Addr]missing{}
 	var out []Record

@@ -85,8 +85,8 @@ func (a *Allocator) adopt(addr netip.Addr) {
 	}
 }
 
-// Release frees the addresses of one interface of a container and returns what was freed. Nothing to
-// free is fine.
+// Release frees the addresses of one interface of a container and returns what was freed. Nothing
+// to free is fine.
 func (a *Allocator) Release(containerID, ifname string) ([]Record, error) {
 	var errs []error
 	var out []Record
@@ -100,8 +100,8 @@ func (a *Allocator) Release(containerID, ifname string) ([]Record, error) {
 	return out, errors.Join(errs...)
 }
 
-// ReleaseAddress frees one address, also one whose file cannot be read. The caller knows that nobody
-// uses it.
+// ReleaseAddress frees one address, also one whose file cannot be read. The caller knows that
+// nobody uses it.
 func (a *Allocator) ReleaseAddress(addr netip.Addr) error {
 	a.mu.Lock()
 	r, ok := a.taken[addr]
@@ -131,9 +131,9 @@ func (a *Allocator) release(r Record, cool bool) error {
 	return nil
 }
 
-// Restore writes a record that was rebuilt from the machine, over a file that cannot be read or that is
-// missing. A readable record of the address is left alone, and reported as an error when it is about
-// another container.
+// Restore writes a record that was rebuilt from the machine, over a file that cannot be read or
+// that is missing. A readable record of the address is left alone, and reported as an error when it
+// is about another container.
 func (a *Allocator) Restore(r Record) error {
 	r.Node = a.node
 	a.mu.Lock()

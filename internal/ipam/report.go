@@ -15,8 +15,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// Inventory is what weir ipam looks at. What the caller cannot see stays empty: in the cluster the API
-// objects, on a node also the records below its state directory (ReadDir).
+// Inventory is what weir ipam looks at. What the caller cannot see stays empty: in the cluster the
+// API objects, on a node also the records below its state directory (ReadDir).
 type Inventory struct {
 	Pools        []model.Pool // the oldest first
 	Reservations []netip.Prefix
@@ -37,8 +37,8 @@ type Balancer struct {
 	Addrs []netip.Addr
 }
 
-// ReadDir reads the records below a state directory, without changing anything, and says which files
-// cannot be read.
+// ReadDir reads the records below a state directory, without changing anything, and says which
+// files cannot be read.
 func ReadDir(dir string) ([]Record, []Problem, error) {
 	s := &store{dir: dir}
 	if _, err := os.Stat(dir); err != nil {
@@ -62,9 +62,9 @@ func ReadDir(dir string) ([]Record, []Problem, error) {
 	return sorted(records), sortProblems(problems), nil
 }
 
-// ReleaseFile frees an address on the node whose state directory it is, also when its file cannot be
-// read, and returns what was known of it. The agent notices within its Rescan interval. The caller made
-// sure that nobody uses the address.
+// ReleaseFile frees an address on the node whose state directory it is, also when its file cannot
+// be read, and returns what was known of it. The agent notices within its Rescan interval. The
+// caller made sure that nobody uses the address.
 func ReleaseFile(dir string, addr netip.Addr) (Record, error) {
 	s := &store{dir: dir}
 	r, err := s.read(addr)
@@ -168,8 +168,8 @@ func (inv *Inventory) addresses() map[netip.Addr][]string {
 }
 
 // Check finds what is wrong: pools that are not used, blocks that leaked, addresses given twice or
-// outside of their node's blocks, and on a node records and pods that do not fit each other. An empty
-// answer is a clean one.
+// outside of their node's blocks, and on a node records and pods that do not fit each other. An
+// empty answer is a clean one.
 func Check(inv Inventory) []Problem {
 	_, out := validatePools(Config{Pools: inv.Pools})
 	out = append(out, inv.Broken...)
@@ -191,8 +191,9 @@ func Check(inv Inventory) []Problem {
 	return sortProblems(out)
 }
 
-// Leaked returns the blocks of nodes that do not exist any more and that no pod has an address of: those
-// that a controller, or weir ipam release, may give back. Without knowledge of the nodes there are none.
+// Leaked returns the blocks of nodes that do not exist any more and that no pod has an address of:
+// those that a controller, or weir ipam release, may give back. Without knowledge of the nodes
+// there are none.
 func Leaked(inv Inventory) []Block {
 	if inv.Nodes == nil {
 		return nil
@@ -222,8 +223,8 @@ func (inv *Inventory) releasable(b Block) error {
 	return nil
 }
 
-// ReleaseBlock gives the block of a node that is gone back to its pool; the error says why it may not.
-// blocksOf returns the Blocks of a node (NewAPIBlocks).
+// ReleaseBlock gives the block of a node that is gone back to its pool; the error says why it may
+// not. blocksOf returns the Blocks of a node (NewAPIBlocks).
 func ReleaseBlock(ctx context.Context, inv Inventory, cidr netip.Prefix, blocksOf func(node string) Blocks) error {
 	i := slices.IndexFunc(inv.Blocks, func(b Block) bool { return b.CIDR == cidr })
 	if i < 0 {

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// store is the directory of allocations: one file per taken address, named by the address. A file is
-// made complete under another name and then linked, so it is either there as a whole or not at all,
-// and link(2) fails when somebody else has the address.
+// store is the directory of allocations: one file per taken address, named by the address. A file
+// is made complete under another name and then linked, so it is either there as a whole or not at
+// all, and link(2) fails when somebody else has the address.
 type store struct{ dir string }
 
 const (
@@ -32,8 +32,8 @@ const (
 // step is called between the steps that a crash may separate; tests kill the process there.
 var step = func(string) {}
 
-// openStore goes on without the directory where the disk takes none: the node gives no address then, and pods that
-// run go on.
+// openStore goes on without the directory where the disk takes none: the node gives no address
+// then, and pods that run go on.
 func openStore(dir string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil && !full(err) {
 		return nil, fmt.Errorf("make the address state directory %s: %w", dir, explain(err))
@@ -164,8 +164,8 @@ func (s *store) remove(a netip.Addr) error {
 	return nil
 }
 
-// read returns the record of an address. fs.ErrNotExist: it is free. Any other error: it is taken, and
-// nobody knows by whom.
+// read returns the record of an address. fs.ErrNotExist: it is free. Any other error: it is taken,
+// and nobody knows by whom.
 func (s *store) read(a netip.Addr) (Record, error) {
 	f, err := os.Open(s.path(a))
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 
 var testConfig = Config{Pools: []model.Pool{poolOf("p", "10.0.0.0/24", 26)}}
 
-// TestDamagedFiles damages a record in many ways; the address stays taken, a problem names the file, and
-// it can be released or restored.
+// TestDamagedFiles damages a record in many ways; the address stays taken, a problem names the
+// file, and it can be released or restored.
 func TestDamagedFiles(t *testing.T) {
 	api := newAPI()
 	for name, damage := range map[string]func([]byte) []byte{
@@ -172,8 +172,8 @@ func TestTwoProcesses(t *testing.T) {
 }
 
 // TestKill runs an allocator in a process of its own and kills it at every step. Afterwards each
-// acknowledged allocation is there, none is there twice, what was acknowledged as released is free, and
-// nothing but the one operation in progress is in doubt.
+// acknowledged allocation is there, none is there twice, what was acknowledged as released is free,
+// and nothing but the one operation in progress is in doubt.
 func TestKill(t *testing.T) {
 	if dir := os.Getenv("WEIR_IPAM_KILL_DIR"); dir != "" {
 		killChild(t, dir, os.Getenv("WEIR_IPAM_KILL_STEP"))
@@ -199,7 +199,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// killChild allocates and releases, says so line by line, and kills itself at the n-th passage of a step.
+// killChild allocates and releases, says so line by line, and kills itself at the n-th passage of a
+// step.
 func killChild(t *testing.T, dir, at string) {
 	at, nth, _ := cutLast(at)
 	passed := 0
@@ -329,7 +330,8 @@ func afterKill(t *testing.T, dir, log string) {
 			t.Error("lost:", c)
 		}
 	}
-	// The runtime calls DEL for the operation in doubt, and all that is not held can be given again.
+	// The runtime calls DEL for the operation in doubt, and all that is not held can be given
+	// again.
 	if _, err := a.Release(doubt, "eth0"); err != nil {
 		t.Fatal(err)
 	}

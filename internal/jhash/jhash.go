@@ -1,4 +1,5 @@
-// Package jhash is Bob Jenkins' hash as the kernel has it (linux/jhash.h, public domain): nftables computes it, and so do the eBPF programs.
+// Package jhash is Bob Jenkins' hash as the kernel has it (linux/jhash.h, public domain): nftables
+// computes it, and so do the eBPF programs.
 package jhash
 
 import (

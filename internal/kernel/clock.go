@@ -15,9 +15,10 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// HZ returns the kernel's jiffies per second (CONFIG_HZ). It reads the kernel's own configuration where
-// that is shown, and measures for about 200 ms otherwise, or for longer where that is too short: a virtual machine that waits for a CPU
-// gets its ticks late. Needs the right to load programs for the latter.
+// HZ returns the kernel's jiffies per second (CONFIG_HZ). It reads the kernel's own configuration
+// where that is shown, and measures for about 200 ms otherwise, or for longer where that is too
+// short: a virtual machine that waits for a CPU gets its ticks late. Needs the right to load
+// programs for the latter.
 func HZ() (int, error) {
 	if hz, err := configuredHZ("/proc/config.gz"); err == nil {
 		return hz, nil
@@ -68,8 +69,8 @@ func parseHZ(r io.Reader) (int, error) {
 	return 0, errors.New("no CONFIG_HZ")
 }
 
-// rates are the values that kernels are built with (kernel/Kconfig.hz), on the architectures that have
-// a BPF compiler.
+// rates are the values that kernels are built with (kernel/Kconfig.hz), on the architectures that
+// have a BPF compiler.
 var rates = []int{100, 250, 300, 1000}
 
 // measuredHZ lets a program read jiffies twice, and compares with the time that passed.
@@ -85,7 +86,8 @@ func measuredHZ(span time.Duration) (int, error) {
 		return 0, fmt.Errorf("loading a program that reads jiffies: %w", err)
 	}
 	defer prog.Close()
-	// A reading during which this process had to wait for a CPU says little of when it was made: it is done again.
+	// A reading during which this process had to wait for a CPU says little of when it was made: it
+	// is done again.
 	read := func() (ret uint32, at time.Time, err error) {
 		for took, tries := span, 0; took > span/40 && tries < 100; tries++ {
 			begin := time.Now()

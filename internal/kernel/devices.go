@@ -10,15 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DeviceAlias marks the devices that are ours (IFLA_IFALIAS). Both data planes have the same ones, so that a node that changes its data plane
-// keeps them; a device of such a name without the alias belongs to somebody else and is left alone.
+// DeviceAlias marks the devices that are ours (IFLA_IFALIAS). Both data planes have the same ones,
+// so that a node that changes its data plane keeps them; a device of such a name without the alias
+// belongs to somebody else and is left alone.
 const DeviceAlias = "weir"
 
-// quietAddr is given to our devices where the machine checks reverse paths on all interfaces: the loose check needs an
-// interface that has an address. Nothing is sent from it or to it.
+// quietAddr is given to our devices where the machine checks reverse paths on all interfaces: the
+// loose check needs an interface that has an address. Nothing is sent from it or to it.
 var quietAddr = &net.IPNet{IP: net.IPv4(169, 254, 1, 2), Mask: net.CIDRMask(32, 32)}
 
-// DressDevice marks a new device as ours and keeps it quiet: no ARP, and no IPv6 unless the node carries that.
+// DressDevice marks a new device as ours and keeps it quiet: no ARP, and no IPv6 unless the node
+// carries that.
 func DressDevice(name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -34,9 +36,10 @@ func DressDevice(name string) error {
 	return err
 }
 
-// TrustDevice lets packets in by one of our devices whatever route leads to their source: answers of Services and of pods on
-// other nodes arrive there, and outside clients' packets that a node hands on. The data plane has judged them. Answers of a
-// Service of the node's own address have a local source.
+// TrustDevice lets packets in by one of our devices whatever route leads to their source: answers
+// of Services and of pods on other nodes arrive there, and outside clients' packets that a node
+// hands on. The data plane has judged them. Answers of a Service of the node's own address have a
+// local source.
 func TrustDevice(name string) error {
 	all, err := Sysctl("net", "ipv4", "conf", "all", "rp_filter")
 	if err != nil {
@@ -62,7 +65,8 @@ func TrustDevice(name string) error {
 	return nil
 }
 
-// RoutePrefix is the destination of a route of a family (netlink.FAMILY_V4 or FAMILY_V6); a route without one is the default route.
+// RoutePrefix is the destination of a route of a family (netlink.FAMILY_V4 or FAMILY_V6); a route
+// without one is the default route.
 func RoutePrefix(n *net.IPNet, family int) netip.Prefix {
 	switch {
 	case n == nil && family == netlink.FAMILY_V6:

@@ -10,15 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostDevice is the device by which the node's own processes reach pods and Services, and RouteProtocol what marks Weir's routes (rtnetlink(7), of the
-// range for user space daemons). Both data planes have both.
+// HostDevice is the device by which the node's own processes reach pods and Services, and
+// RouteProtocol what marks Weir's routes (rtnetlink(7), of the range for user space daemons). Both
+// data planes have both.
 const (
 	HostDevice    = "weir0"
 	RouteProtocol = 87
 )
 
-// FreeRoutes removes Weir's routes by HostDevice that cover one of the addresses, or a gateway of the node's other routes. It asks nobody but the
-// kernel, so that a node gets back to the API server whatever an earlier run left. It returns what it removed.
+// FreeRoutes removes Weir's routes by HostDevice that cover one of the addresses, or a gateway of
+// the node's other routes. It asks nobody but the kernel, so that a node gets back to the API
+// server whatever an earlier run left. It returns what it removed.
 func FreeRoutes(addrs []netip.Addr) ([]netip.Prefix, error) {
 	host, err := netlink.LinkByName(HostDevice)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -62,7 +64,8 @@ func freeRoutes(family, host int, addrs []netip.Addr) ([]netip.Prefix, error) {
 	return out, errors.Join(errs...)
 }
 
-// Gateways are the routers that a route leads by; none of Weir's routes, whose routers are other nodes.
+// Gateways are the routers that a route leads by; none of Weir's routes, whose routers are other
+// nodes.
 func Gateways(r netlink.Route) []netip.Addr {
 	var out []netip.Addr
 	if r.Protocol == RouteProtocol {

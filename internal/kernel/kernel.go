@@ -1,3 +1,3 @@
-// Package kernel reads and prepares what the data plane needs of the running kernel: features, clock,
-// mounts, network namespaces, sysctls.
+// Package kernel reads and prepares what the data plane needs of the running kernel: features,
+// clock, mounts, network namespaces, sysctls.
 package kernel

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CgroupV2 returns the mount point of the unified control group hierarchy (cgroups(7)) of this mount
-// namespace. A plain /sys/fs/cgroup is preferred to other mounts of it.
+// CgroupV2 returns the mount point of the unified control group hierarchy (cgroups(7)) of this
+// mount namespace. A plain /sys/fs/cgroup is preferred to other mounts of it.
 func CgroupV2() (string, error) {
 	f, err := os.Open("/proc/self/mounts")
 	if err != nil {
@@ -62,8 +62,8 @@ func CheckCgroupV2(dir string) error {
 	return nil
 }
 
-// EnsureBPFFS makes dir, whose nearest existing parent must be on a BPF file system. Where it is not,
-// one is mounted at root, when root is not empty.
+// EnsureBPFFS makes dir, whose nearest existing parent must be on a BPF file system. Where it is
+// not, one is mounted at root, when root is not empty.
 func EnsureBPFFS(root, dir string) error {
 	on, err := onBPFFS(dir)
 	if err != nil {

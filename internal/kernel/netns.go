@@ -13,8 +13,8 @@ import (
 // soNetnsCookie is SO_NETNS_COOKIE of asm-generic/socket.h, since kernel 5.14.
 const soNetnsCookie = 71
 
-// NetnsCookie returns the number that the kernel gave the calling thread's network namespace, which is
-// what bpf_get_netns_cookie returns to programs.
+// NetnsCookie returns the number that the kernel gave the calling thread's network namespace, which
+// is what bpf_get_netns_cookie returns to programs.
 func NetnsCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -31,7 +31,8 @@ func NetnsCookie() (uint64, error) {
 	return binary.NativeEndian.Uint64(buf[:]), nil
 }
 
-// InNetns runs f in the network namespace that fd is open on. When the thread cannot come back it ends with the goroutine.
+// InNetns runs f in the network namespace that fd is open on. When the thread cannot come back it
+// ends with the goroutine.
 func InNetns(fd int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

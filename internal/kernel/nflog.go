@@ -45,8 +45,8 @@ type PacketLog struct {
 	got []Logged // read and not handed on yet
 }
 
-// OpenPacketLog listens to a group of the calling thread's network namespace; each packet is handed over at once,
-// with at most the given number of bytes. One socket of a namespace can have a group.
+// OpenPacketLog listens to a group of the calling thread's network namespace; each packet is handed
+// over at once, with at most the given number of bytes. One socket of a namespace can have a group.
 func OpenPacketLog(group uint16, bytes uint32) (*PacketLog, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -98,8 +98,8 @@ func (l *PacketLog) Close() error { return unix.Close(l.fd) }
 // Fd is for poll: it is readable when Waiting has something to return.
 func (l *PacketLog) Fd() int { return l.fd }
 
-// Waiting returns what was logged and not read yet, without waiting for more. The error is unix.ENOBUFS where the kernel
-// had to drop some.
+// Waiting returns what was logged and not read yet, without waiting for more. The error is
+// unix.ENOBUFS where the kernel had to drop some.
 func (l *PacketLog) Waiting() ([]Logged, error) {
 	for {
 		_, err := l.receive()
@@ -114,7 +114,8 @@ func (l *PacketLog) Waiting() ([]Logged, error) {
 	}
 }
 
-// receive reads one datagram. answered: it held the acknowledgement of a request, whose error is returned.
+// receive reads one datagram. answered: it held the acknowledgement of a request, whose error is
+// returned.
 func (l *PacketLog) receive() (answered bool, _ error) {
 	n, _, err := unix.Recvfrom(l.fd, l.buf, 0)
 	if err != nil {

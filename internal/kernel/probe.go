@@ -30,7 +30,8 @@ const (
 	FeatureTCX       = "tcx links"
 )
 
-// Finding is a feature with what the probe found: nil, ebpf.ErrNotSupported or why it could not tell.
+// Finding is a feature with what the probe found: nil, ebpf.ErrNotSupported or why it could not
+// tell.
 type Finding struct {
 	Feature
 	Err error
@@ -64,8 +65,9 @@ func Features() []Feature {
 	}
 }
 
-// Probe looks for every feature. It loads and forgets small programs and changes nothing. The error is
-// not nil when a needed feature is missing or could not be probed; it names all of them, and the kernel.
+// Probe looks for every feature. It loads and forgets small programs and changes nothing. The error
+// is not nil when a needed feature is missing or could not be probed; it names all of them, and the
+// kernel.
 func Probe() ([]Finding, error) {
 	release := Release()
 	if err := mayLoad(); err != nil {
@@ -143,8 +145,8 @@ func probeNetnsCookie() error {
 	return err
 }
 
-// probeTCX asks to attach to an interface that cannot exist: a kernel with tcx answers that there is no
-// such interface, one without that it does not know the request.
+// probeTCX asks to attach to an interface that cannot exist: a kernel with tcx answers that there
+// is no such interface, one without that it does not know the request.
 func probeTCX() error {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, License: "GPL",

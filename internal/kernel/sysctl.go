@@ -37,8 +37,8 @@ func SetSysctl(v int, path ...string) (bool, error) {
 	return true, nil
 }
 
-// LooseReversePath relaxes the reverse-path check (RFC 3704) of an interface from strict to loose, and
-// leaves an interface that is loose or unchecked as it is. The kernel takes the greater of the
+// LooseReversePath relaxes the reverse-path check (RFC 3704) of an interface from strict to loose,
+// and leaves an interface that is loose or unchecked as it is. The kernel takes the greater of the
 // interface's value and that of "all".
 func LooseReversePath(ifname string) (bool, error) {
 	all, err := Sysctl("net", "ipv4", "conf", "all", "rp_filter")

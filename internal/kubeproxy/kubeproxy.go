@@ -1,6 +1,7 @@
-// Package kubeproxy knows whether a kube-proxy carries Services on this node, and removes what one left behind when it is gone: its
-// chains of iptables (of both kinds), its nftables tables, its ipsets and its device. Nothing is touched that kube-proxy does not
-// name, and nothing while one may run.
+// Package kubeproxy knows whether a kube-proxy carries Services on this node, and removes what one
+// left behind when it is gone: its chains of iptables (of both kinds), its nftables tables, its
+// ipsets and its device. Nothing is touched that kube-proxy does not name, and nothing while one
+// may run.
 package kubeproxy
 
 import (
@@ -18,12 +19,14 @@ type Config struct {
 	Log *slog.Logger
 	// Enabled says whether to clean up (bpfKubeProxyIptablesCleanupEnabled).
 	Enabled func() bool
-	// Pod returns the name of a pod of kube-proxy on this node, "" when there is none; ok is false while
-	// the cluster is not known.
+	// Pod returns the name of a pod of kube-proxy on this node, "" when there is none; ok is false
+	// while the cluster is not known.
 	Pod func() (name string, ok bool)
-	// Alongside says that Services are left to a kube-proxy that runs here. Otherwise Weir carries them all the same.
+	// Alongside says that Services are left to a kube-proxy that runs here. Otherwise Weir carries
+	// them all the same.
 	Alongside bool
-	// Before is called before rules are taken away, by which open connections may be translated. nil = nobody asks.
+	// Before is called before rules are taken away, by which open connections may be translated.
+	// nil = nobody asks.
 	Before func() error
 	// Changed is called after Handling changed. nil = nobody asks.
 	Changed func(Handling)
@@ -35,7 +38,8 @@ type Config struct {
 type Handling struct {
 	// Proxy: a kube-proxy does: it runs, and its rules are there.
 	Proxy bool
-	// Mode is that of its rules (ModeIPTables, ModeNFTables); "" where there are none, whoever runs.
+	// Mode is that of its rules (ModeIPTables, ModeNFTables); "" where there are none, whoever
+	// runs.
 	Mode string
 	// Seen is by what a kube-proxy is seen, rules or not; "" when none is.
 	Seen string
@@ -44,16 +48,18 @@ type Handling struct {
 const (
 	// interval is the time between two looks for what is to be removed.
 	interval = 20 * time.Second
-	// quiet is how many such looks in a row must find no kube-proxy: one that is restarted is gone for moments.
+	// quiet is how many such looks in a row must find no kube-proxy: one that is restarted is gone
+	// for moments.
 	quiet = 2
 	// seldom is how many looks pass between two clean-ups when nothing was left.
 	seldom = 15
 	// lookEvery is the time between two looks at who carries Services.
 	lookEvery = 2 * time.Second
-	// patience is how many of these in a row must find no kube-proxy before Services are taken over from one whose rules are
-	// still there.
+	// patience is how many of these in a row must find no kube-proxy before Services are taken over
+	// from one whose rules are still there.
 	patience = 5
-	// bare is how many of them in a row must find no rules of a kube-proxy that carried Services: it may write them anew.
+	// bare is how many of them in a row must find no rules of a kube-proxy that carried Services:
+	// it may write them anew.
 	bare = 2
 )
 
@@ -69,7 +75,8 @@ type Watch struct {
 	now Handling
 }
 
-// New looks for the first time: where rules of a kube-proxy are there, one carries Services until it is known that none runs.
+// New looks for the first time: where rules of a kube-proxy are there, one carries Services until
+// it is known that none runs.
 func New(cfg Config) *Watch {
 	w := &Watch{cfg: cfg}
 	if cfg.Alongside {
@@ -108,7 +115,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// clean lets a cleaner look, unless a kube-proxy carries Services: then it counts from the beginning when none does.
+// clean lets a cleaner look, unless a kube-proxy carries Services: then it counts from the
+// beginning when none does.
 func (w *Watch) clean(c *cleaner) {
 	if w.Handling().Proxy {
 		c.gone = 0
@@ -157,7 +165,8 @@ func (w *Watch) log(what string, args ...any) {
 	}
 }
 
-// judge says who carries Services, by the rules that are there, who runs, and whether that can be said.
+// judge says who carries Services, by the rules that are there, who runs, and whether that can be
+// said.
 func (w *Watch) judge(mode, who string, known bool) Handling {
 	before, now := w.now, Handling{Mode: mode, Seen: who}
 	if mode != "" {
@@ -176,7 +185,8 @@ func (w *Watch) judge(mode, who string, known bool) Handling {
 	case who != "":
 		now.Proxy = true
 	case !known, w.absent < patience:
-		// It may be restarted, or not be seen yet: rules that come by themselves, or are there at the start, are somebody's.
+		// It may be restarted, or not be seen yet: rules that come by themselves, or are there at
+		// the start, are somebody's.
 		now.Proxy = before.Proxy || before.Mode == ""
 	}
 	return now
@@ -243,8 +253,8 @@ func cleanOnce(cfg Config) int {
 	return seldom
 }
 
-// Clean removes what a kube-proxy left behind in this network namespace. The caller made sure that none
-// runs.
+// Clean removes what a kube-proxy left behind in this network namespace. The caller made sure that
+// none runs.
 func Clean() (Removed, error) {
 	var out Removed
 	var errs []error

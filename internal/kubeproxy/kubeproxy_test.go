@@ -50,8 +50,8 @@ func sh(t *testing.T, stdin, format string, args ...any) string {
 	return out.String()
 }
 
-// others are rules that are not kube-proxy's: the kubelet's, kube-router's, a user's, some with names close to
-// kube-proxy's. KUBEPROXY marks where a table's rules of kube-proxy come.
+// others are rules that are not kube-proxy's: the kubelet's, kube-router's, a user's, some with
+// names close to kube-proxy's. KUBEPROXY marks where a table's rules of kube-proxy come.
 const others = `*mangle
 :PREROUTING ACCEPT [0:0]
 :INPUT ACCEPT [0:0]
@@ -305,8 +305,8 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// The agent opens and closes sockets of its own while it looks for a kube-proxy's. Whatever the order, its own are nobody
-// else's, and another's that stays is found.
+// The agent opens and closes sockets of its own while it looks for a kube-proxy's. Whatever the
+// order, its own are nobody else's, and another's that stays is found.
 func TestHostileOwnSocketIsNoKubeProxy(t *testing.T) {
 	hostile.Record(t, "an agent takes its own sockets for a kube-proxy and hands Services away", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	for _, c := range []struct {

@@ -14,10 +14,10 @@ import (
 )
 
 // The older kind of iptables keeps a table as one block of bytes (linux/netfilter/x_tables.h,
-// linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h): entries one after the other, a
-// chain of the user's begins with an entry whose target is ERROR and bears its name, and a jump is an
-// offset into the block. A table is read, written anew without kube-proxy's parts, and put in place at
-// once; the kernel refuses it when the table has another number of entries by then.
+// linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h): entries one after the
+// other, a chain of the user's begins with an entry whose target is ERROR and bears its name, and a
+// jump is an offset into the block. A table is read, written anew without kube-proxy's parts, and
+// put in place at once; the kernel refuses it when the table has another number of entries by then.
 
 // layout is what differs between IPv4 and IPv6, in bytes.
 type layout struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// cleanNFT removes the tables of kube-proxy's mode nftables, and its chains from those that iptables keeps
-// in nftables, with the rules that lead to them.
+// cleanNFT removes the tables of kube-proxy's mode nftables, and its chains from those that
+// iptables keeps in nftables, with the rules that lead to them.
 func cleanNFT() (Removed, error) {
 	var out Removed
 	c, err := nftables.New()

@@ -27,8 +27,8 @@ const ipvsDevice = "kube-ipvs0"
 // servicesChain is where kube-proxy's rules begin, in the table nat of iptables of either kind.
 const servicesChain = "KUBE-SERVICES"
 
-// ruleFinder looks for the rules of a kube-proxy in this network namespace. A table of the older kind of iptables is read again
-// only when its size changed.
+// ruleFinder looks for the rules of a kube-proxy in this network namespace. A table of the older
+// kind of iptables is read again only when its size changed.
 type ruleFinder struct {
 	legacy map[int]legacySeen // by family
 }
@@ -97,7 +97,8 @@ func nftMode() (string, error) {
 	return "", errors.Join(errs...)
 }
 
-// hasChain reports whether a table has a chain. The library keeps the text of the kernel's error alone.
+// hasChain reports whether a table has a chain. The library keeps the text of the kernel's error
+// alone.
 func hasChain(c *nftables.Conn, t *nftables.Table, name string) (bool, error) {
 	_, err := c.ListChain(t, name)
 	switch {

@@ -14,8 +14,8 @@ import (
 // ports are where a kube-proxy listens unless it is told otherwise: health and metrics.
 var ports = []uint16{10256, 10249}
 
-// running says by what a kube-proxy is seen on this node, "" when none is; known is false while that
-// cannot be said.
+// running says by what a kube-proxy is seen on this node, "" when none is; known is false while
+// that cannot be said.
 func running(cfg Config) (who string, known bool) {
 	pod, known := cfg.Pod()
 	if pod != "" {
@@ -37,8 +37,9 @@ func listener(proc string) string {
 	return fmt.Sprintf("somebody listens on TCP port %d", port)
 }
 
-// foreign returns the port of a socket that is not this process's own. The process opens and closes sockets meanwhile, so
-// its descriptors are read after the sockets were, and what is not among them has to be there still.
+// foreign returns the port of a socket that is not this process's own. The process opens and closes
+// sockets meanwhile, so its descriptors are read after the sockets were, and what is not among them
+// has to be there still.
 func foreign(sockets func() map[string]uint16, own func() map[string]bool) (port uint16, found bool) {
 	first := sockets()
 	if len(first) == 0 {
@@ -67,7 +68,8 @@ func ownSockets(proc string) map[string]bool {
 	return own
 }
 
-// listening are the sockets that listen on one of kube-proxy's ports: the port by the socket's inode.
+// listening are the sockets that listen on one of kube-proxy's ports: the port by the socket's
+// inode.
 func listening(proc string) map[string]uint16 {
 	out := map[string]uint16{}
 	for _, table := range []string{"tcp", "tcp6"} {
@@ -93,8 +95,8 @@ func listening(proc string) map[string]uint16 {
 	return out
 }
 
-// process finds a process of that name in this network namespace, where those of the node can be seen. One whose namespace cannot
-// be told counts.
+// process finds a process of that name in this network namespace, where those of the node can be
+// seen. One whose namespace cannot be told counts.
 func process(proc string) string {
 	own, _ := os.Readlink(filepath.Join(proc, "self/ns/net"))
 	all, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/comm"))

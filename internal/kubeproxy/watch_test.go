@@ -8,8 +8,8 @@ import (
 	"github.com/google/nftables"
 )
 
-// TestJudge: who carries Services follows from the rules that are there and from who runs; a kube-proxy that is restarted keeps them, one that
-// is gone does not.
+// TestJudge: who carries Services follows from the rules that are there and from who runs; a
+// kube-proxy that is restarted keeps them, one that is gone does not.
 func TestJudge(t *testing.T) {
 	type look struct {
 		mode, who string
@@ -49,7 +49,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestRulesAreSeen: rules of each mode, and of each kind of iptables, are told from those of others.
+// TestRulesAreSeen: rules of each mode, and of each kind of iptables, are told from those of
+// others.
 func TestRulesAreSeen(t *testing.T) {
 	for _, v := range []string{"", "6"} {
 		for _, kind := range []string{"legacy", "nft"} {
@@ -92,7 +93,8 @@ func TestRulesAreSeen(t *testing.T) {
 	})
 }
 
-// TestWatch: rules that nobody keeps are somebody's at the start, and are told to who asks; they are not cleaned up while they are.
+// TestWatch: rules that nobody keeps are somebody's at the start, and are told to who asks; they
+// are not cleaned up while they are.
 func TestWatch(t *testing.T) {
 	inNamespace(t, func() {
 		sh(t, "table ip kube-proxy {\n chain services {\n }\n}\n", "nft -f -")
@@ -148,7 +150,8 @@ func TestChainThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// TestCleanerCounts: looks that found nobody before a kube-proxy carried Services do not count once it is gone.
+// TestCleanerCounts: looks that found nobody before a kube-proxy carried Services do not count once
+// it is gone.
 func TestCleanerCounts(t *testing.T) {
 	w := &Watch{now: Handling{Proxy: true, Mode: ModeIPTables}}
 	c := cleaner{cfg: Config{Enabled: func() bool { return true }}, gone: quiet - 1}

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// book is who has which address: the blocks of load balancers as they were read, with what was changed
-// since.
+// book is who has which address: the blocks of load balancers as they were read, with what was
+// changed since.
 type book struct {
 	blocks map[netip.Prefix]*page
 	others []netip.Prefix // blocks of nodes
@@ -132,8 +132,8 @@ func (b *book) takeAny(pool *lbPool, s *corev1.Service, reserved func(netip.Addr
 	return netip.Addr{}, false
 }
 
-// free returns the lowest address of a block that nobody has. The addresses that some systems take for
-// a network's own or its broadcast, .0 and .255, are given only when asked for.
+// free returns the lowest address of a block that nobody has. The addresses that some systems take
+// for a network's own or its broadcast, .0 and .255, are given only when asked for.
 func (b *book) free(cidr, pool netip.Prefix, reserved func(netip.Addr) bool) (netip.Addr, bool) {
 	if p := b.blocks[cidr]; p != nil {
 		if size := cidr.Addr().BitLen() - cidr.Bits(); size < 31 && len(p.addrs) == 1<<size {

@@ -114,8 +114,8 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// round brings blocks and Services in line once. What fails is left for the next round; nothing is given
-// before the block that says so was written.
+// round brings blocks and Services in line once. What fails is left for the next round; nothing is
+// given before the block that says so was written.
 func (c *Controller) round(ctx context.Context, src *sources) error {
 	v, services, err := src.view()
 	if err != nil {
@@ -156,7 +156,8 @@ func (c *Controller) round(ctx context.Context, src *sources) error {
 	return errors.Join(errs...)
 }
 
-// serious drops the error of a write that came too late: the next change that is told wakes the controller.
+// serious drops the error of a write that came too late: the next change that is told wakes the
+// controller.
 func serious(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil
@@ -182,8 +183,8 @@ func (c *Controller) count(b *book, want map[types.UID]*wanted) {
 	c.failed.Store(failed)
 }
 
-// release frees what no Service has a use for. An address that a Service's status still names, or that its finalizer
-// stands for, is freed a round later, when the Service was written.
+// release frees what no Service has a use for. An address that a Service's status still names, or
+// that its finalizer stands for, is freed a round later, when the Service was written.
 func (c *Controller) release(ctx context.Context, b *book, services []*corev1.Service, want map[types.UID]*wanted) error {
 	known := map[types.UID]*corev1.Service{}
 	for _, s := range services {

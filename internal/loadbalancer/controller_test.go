@@ -312,7 +312,8 @@ func TestRequests(t *testing.T) {
 	f.has("taken", "203.0.113.9")
 }
 
-// A controller that starts anew gives nothing twice, keeps what was given, and finds what leaked meanwhile.
+// A controller that starts anew gives nothing twice, keeps what was given, and finds what leaked
+// meanwhile.
 func TestRestart(t *testing.T) {
 	f := newFixture(t)
 	f.pool("lb", "192.0.2.0/26", nil)
@@ -348,7 +349,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// compareVersions lets the fake server refuse what was made from an old version, as a real one does.
+// compareVersions lets the fake server refuse what was made from an old version, as a real one
+// does.
 func compareVersions(fake *clienttesting.Fake, kind schema.GroupResource) {
 	versions := map[string]int{} // under the lock that Fake holds while reactors run
 	fake.PrependReactor("*", kind.Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {

@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Finalizer is what every controller of load balancers puts on a Service that it serves (KEP-980), so that the
-// Service outlives what was made for it. One controller serves a Service, so whoever serves it removes it.
+// Finalizer is what every controller of load balancers puts on a Service that it serves (KEP-980),
+// so that the Service outlives what was made for it. One controller serves a Service, so whoever
+// serves it removes it.
 //
-// It is written with the status, as the cloud providers' controllers do: the API server takes metadata from an
-// update of the status, so the right to change Services' specs is not needed.
+// It is written with the status, as the cloud providers' controllers do: the API server takes
+// metadata from an update of the status, so the right to change Services' specs is not needed.
 const Finalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 func hasFinalizer(s *corev1.Service) bool { return slices.Contains(s.Finalizers, Finalizer) }
@@ -37,9 +38,9 @@ func dropFinalizer(s *corev1.Service) bool {
 	return len(s.Finalizers) != n
 }
 
-// retire lets go of Services that are to have nothing of us any more: those that are being deleted, and those that are
-// no load balancers now. Their addresses stay in the book until the finalizer was seen to be gone, so what is ours can be told
-// also after a failure between.
+// retire lets go of Services that are to have nothing of us any more: those that are being deleted,
+// and those that are no load balancers now. Their addresses stay in the book until the finalizer
+// was seen to be gone, so what is ours can be told also after a failure between.
 func (c *Controller) retire(ctx context.Context, v *view, b *book, services []*corev1.Service, want map[types.UID]*wanted) error {
 	var errs []error
 	for _, s := range services {

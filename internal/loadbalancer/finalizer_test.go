@@ -29,8 +29,8 @@ func (f *fixture) finalizers(name string, want ...string) {
 	})
 }
 
-// change writes a Service as a user would. The real API server clears the status of what is no load balancer; the fake one
-// does not, so a change of the type does.
+// change writes a Service as a user would. The real API server clears the status of what is no load
+// balancer; the fake one does not, so a change of the type does.
 func (f *fixture) change(name string, change func(*corev1.Service)) {
 	f.t.Helper()
 	apitest.Eventually(f.t, 10*time.Second, "change "+name, func() error {
@@ -83,8 +83,8 @@ func TestFinalizer(t *testing.T) {
 	}
 }
 
-// An API server that does not take the removal, and a controller that starts anew meanwhile: the address is not free
-// before the finalizer is gone, and the finalizer is still known to be ours.
+// An API server that does not take the removal, and a controller that starts anew meanwhile: the
+// address is not free before the finalizer is gone, and the finalizer is still known to be ours.
 func TestFinalizerAfterFailure(t *testing.T) {
 	f := newFixture(t)
 	f.pool("lb", "192.0.2.0/29", nil)

@@ -1,8 +1,9 @@
 // Package loadbalancer gives addresses of IPPools to Services of type LoadBalancer.
 //
-// Who has which address is kept in IPAMBlocks whose node is weirv1.LoadBalancers, and nowhere else: an
-// update of a block names the version that it was made from, so two controllers cannot give one address
-// twice, and one that starts anew goes on where the last one ended. The Services' status follows.
+// Who has which address is kept in IPAMBlocks whose node is weirv1.LoadBalancers, and nowhere else:
+// an update of a block names the version that it was made from, so two controllers cannot give one
+// address twice, and one that starts anew goes on where the last one ended. The Services' status
+// follows.
 package loadbalancer
 
 import (
@@ -21,7 +22,8 @@ import (
 // Class is the loadBalancerClass of Services that ask for an address of Weir.
 const Class = "weir.dev/load-balancer"
 
-// Mode says which Services get an address (KubeControllersConfiguration spec.controllers.loadBalancer.assignIPs).
+// Mode says which Services get an address (KubeControllersConfiguration
+// spec.controllers.loadBalancer.assignIPs).
 type Mode string
 
 // The modes. Off gives no new address; what was given stays.
@@ -45,8 +47,8 @@ type lbPool struct {
 	namespaces *selector.Selector
 }
 
-// newView keeps the pools that load balancers may use. Of two that overlap the later one is not used, as
-// with pods; all are the pools of every use, the oldest first.
+// newView keeps the pools that load balancers may use. Of two that overlap the later one is not
+// used, as with pods; all are the pools of every use, the oldest first.
 func newView(mode Mode, all []model.Pool, reservations []netip.Prefix, namespaces map[string]map[string]string) *view {
 	v := &view{mode: mode, reservations: reservations, namespaces: namespaces}
 	for _, p := range ipam.UsablePools(all) {
@@ -82,7 +84,8 @@ func ofOurClass(s *corev1.Service) bool {
 	return s.Spec.LoadBalancerClass != nil && *s.Spec.LoadBalancerClass == Class
 }
 
-// foreign reports whether somebody else gave the Service its addresses: none of them is of our pools.
+// foreign reports whether somebody else gave the Service its addresses: none of them is of our
+// pools.
 func (v *view) foreign(s *corev1.Service) bool {
 	for _, in := range s.Status.LoadBalancer.Ingress {
 		if a, err := netip.ParseAddr(in.IP); err == nil && v.poolOf(a) != nil {
@@ -154,8 +157,8 @@ type assignment struct {
 	errs  []string     // why it lacks one
 }
 
-// assign chooses the addresses of one Service and enters them in the book. What the Service has stays
-// while its request allows it.
+// assign chooses the addresses of one Service and enters them in the book. What the Service has
+// stays while its request allows it.
 func (v *view) assign(s *corev1.Service, r *request, b *book) assignment {
 	var out assignment
 	if r.err != nil {
@@ -227,7 +230,8 @@ func (v *view) assignFamily(s *corev1.Service, r *request, b *book, v6 bool) (ne
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	// An address that the status names already is kept where it is free: the blocks may have been lost.
+	// An address that the status names already is kept where it is free: the blocks may have been
+	// lost.
 	for _, in := range s.Status.LoadBalancer.Ingress {
 		if a, err := netip.ParseAddr(in.IP); err == nil && a.Is6() == v6 && inPools(pools, a) && !v.reserved(a) && b.take(v.poolOf(a), a, s) == nil {
 			return a, nil

@@ -45,8 +45,8 @@ func (r *request) named(v6 bool) []string {
 	return r.pools4
 }
 
-// newRequest reads a Service. The annotation of addresses counts rather than spec.loadBalancerIP, which is
-// deprecated.
+// newRequest reads a Service. The annotation of addresses counts rather than spec.loadBalancerIP,
+// which is deprecated.
 func newRequest(s *corev1.Service) *request {
 	r := &request{}
 	if text := s.Annotations[annotationAddrs]; text != "" {

@@ -23,8 +23,8 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// sources follows the objects that an assignment is made from. It is apart from internal/watch because the
-// controller needs few kinds, and those of Services whole.
+// sources follows the objects that an assignment is made from. It is apart from internal/watch
+// because the controller needs few kinds, and those of Services whole.
 type sources struct {
 	wake                         chan struct{} // capacity 1
 	informers                    []cache.SharedIndexInformer
@@ -117,8 +117,8 @@ func (s *sources) view() (*view, []*corev1.Service, error) {
 	return newView(modeOf(configs), models, reserved, byName), services, nil
 }
 
-// modeOf reads the KubeControllersConfiguration "default". Without one every Service is served; one without
-// spec.controllers.loadBalancer turns the controller off.
+// modeOf reads the KubeControllersConfiguration "default". Without one every Service is served; one
+// without spec.controllers.loadBalancer turns the controller off.
 func modeOf(configs []*v3.KubeControllersConfiguration) Mode {
 	for _, c := range configs {
 		switch {

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Condition of a Service that lacks an address that it asks for: status False, with the reason in words. It
-// is removed when all is well.
+// Condition of a Service that lacks an address that it asks for: status False, with the reason in
+// words. It is removed when all is well.
 const Condition = "weir.dev/LoadBalancerAddress"
 
 // The reasons of events about Services.
@@ -81,8 +81,8 @@ func join(addrs []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// tell writes an event about a Service, the same one not twice in a row. An event that cannot be written is
-// logged: it holds nothing up.
+// tell writes an event about a Service, the same one not twice in a row. An event that cannot be
+// written is logged: it holds nothing up.
 func (c *Controller) tell(ctx context.Context, s *corev1.Service, kind, reason, message string) {
 	if c.told[s.UID] == reason+message {
 		return

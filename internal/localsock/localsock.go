@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen makes the socket at path for root only, with mode 0600. It takes the place of an earlier one in one step, so
-// that who calls finds either the old process or this one; what a killed process left is replaced too. Something at
-// path that is not a socket is an error.
+// Listen makes the socket at path for root only, with mode 0600. It takes the place of an earlier
+// one in one step, so that who calls finds either the old process or this one; what a killed
+// process left is replaced too. Something at path that is not a socket is an error.
 func Listen(path string) (*net.UnixListener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -50,8 +50,9 @@ func FromRoot(conn *net.UnixConn) error {
 	return nil
 }
 
-// ListenerPID is the process that listens at the socket path, as this process's PID namespace numbers
-// it: 0 where it runs in another one, such as that of another container (SO_PEERCRED, unix(7)).
+// ListenerPID is the process that listens at the socket path, as this process's PID namespace
+// numbers it: 0 where it runs in another one, such as that of another container (SO_PEERCRED,
+// unix(7)).
 func ListenerPID(path string) (int, error) {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {

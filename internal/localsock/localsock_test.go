@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// inNamespace names the socket whose listener this program, started again by the test, is to look up.
+// inNamespace names the socket whose listener this program, started again by the test, is to look
+// up.
 const inNamespace = "WEIR_TEST_LISTENER"
 
 func TestMain(m *testing.M) {
@@ -26,7 +27,8 @@ func TestMain(m *testing.M) {
 	fmt.Print(pid)
 }
 
-// The agent's startup probe rests on it: in another container's PID namespace the listener is process 0.
+// The agent's startup probe rests on it: in another container's PID namespace the listener is
+// process 0.
 func TestListenerPID(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.sock")
 	if _, err := ListenerPID(path); err == nil {

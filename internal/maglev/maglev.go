@@ -1,6 +1,6 @@
-// Package maglev is consistent hashing by look-up tables: "Maglev: A Fast and Reliable Software Network Load Balancer"
-// (NSDI 2016), section 3.4. Everybody who knows the same backends computes the same table, and with it makes the
-// same choice for a client, without telling each other.
+// Package maglev is consistent hashing by look-up tables: "Maglev: A Fast and Reliable Software
+// Network Load Balancer" (NSDI 2016), section 3.4. Everybody who knows the same backends computes
+// the same table, and with it makes the same choice for a client, without telling each other.
 package maglev
 
 import (
@@ -13,11 +13,12 @@ import (
 	"github.com/weir-net/weir/internal/jhash"
 )
 
-// sizes are the numbers of slots that a table may have: primes. They are few, since a table of another size shares
-// nothing with the one before.
+// sizes are the numbers of slots that a table may have: primes. They are few, since a table of
+// another size shares nothing with the one before.
 var sizes = [...]int{1021, 10007, 100003, 655373}
 
-// Size returns the number of slots for n backends: at least 100 for each up to 6,553 backends; 0 for none.
+// Size returns the number of slots for n backends: at least 100 for each up to 6,553 backends; 0
+// for none.
 func Size(n int) int {
 	if n == 0 {
 		return 0
@@ -30,8 +31,9 @@ func Size(n int) int {
 	return sizes[len(sizes)-1]
 }
 
-// Table returns for each slot the index of its backend in the list. The order of the list, which must not have
-// repetitions, does not matter for who gets which slot. The result is empty when the list is.
+// Table returns for each slot the index of its backend in the list. The order of the list, which
+// must not have repetitions, does not matter for who gets which slot. The result is empty when the
+// list is.
 func Table(backends []netip.AddrPort) []int32 {
 	m := Size(len(backends))
 	slots := make([]int32, m)
@@ -43,8 +45,8 @@ func Table(backends []netip.AddrPort) []int32 {
 		order[i] = int32(i)
 	}
 	slices.SortFunc(order, func(a, b int32) int { return backends[a].Compare(backends[b]) })
-	// Each backend goes through the slots in an order of its own, at+k*skip mod m, and they take turns in taking the
-	// next one that is free.
+	// Each backend goes through the slots in an order of its own, at+k*skip mod m, and they take
+	// turns in taking the next one that is free.
 	at, skip := make([]int, len(order)), make([]int, len(order))
 	for i, b := range order {
 		at[i], skip[i] = permutation(backends[b], m)
@@ -83,8 +85,9 @@ func permutation(b netip.AddrPort, m int) (offset, skip int) {
 // seed is that of the hash, equal in bpf/maglev.h.
 const seed = 0x57656972
 
-// Slot returns the slot of a client's flow in a table of n slots. The port does not count for Services with session affinity (affine). It is what
-// nftables' `jhash ADDRESS . PORT mod n seed` gives: the kernel's jhash over the address and, in a word of its own, the port, as a share of n.
+// Slot returns the slot of a client's flow in a table of n slots. The port does not count for
+// Services with session affinity (affine). It is what nftables' `jhash ADDRESS . PORT mod n seed`
+// gives: the kernel's jhash over the address and, in a word of its own, the port, as a share of n.
 func Slot(client netip.AddrPort, affine bool, n int) int {
 	key := client.Addr().AsSlice()
 	if !affine {

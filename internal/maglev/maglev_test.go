@@ -39,8 +39,9 @@ func counts(table []int32, n int) []int {
 	return c
 }
 
-// Each backend gets nearly as many slots as any other: with at least 100 slots a backend, within 1 % of the mean and one
-// slot, which is what section 3.4 of the paper asks of a table 100 times as large as the number of backends.
+// Each backend gets nearly as many slots as any other: with at least 100 slots a backend, within 1
+// % of the mean and one slot, which is what section 3.4 of the paper asks of a table 100 times as
+// large as the number of backends.
 func TestLoadIsEven(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 10, 11, 99, 100, 1000, 5000, 10000} {
 		c := counts(Table(backends(n)), n)
@@ -65,8 +66,8 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	}
 }
 
-// disrupted returns the share of slots that another backend gets, beyond those that must change, when the backend at
-// index gone leaves.
+// disrupted returns the share of slots that another backend gets, beyond those that must change,
+// when the backend at index gone leaves.
 func disrupted(list []netip.AddrPort, gone int) float64 {
 	before := Table(list)
 	after := Table(slices.Delete(slices.Clone(list), gone, gone+1))
@@ -106,8 +107,9 @@ func TestDisruption(t *testing.T) {
 	}
 }
 
-// TestSlot: clients' consecutive ports fill 100 buckets evenly (the chi-squared statistic of 99 degrees of freedom is below 149 with a probability of
-// 0.999), and so do consecutive clients whose ports do not count.
+// TestSlot: clients' consecutive ports fill 100 buckets evenly (the chi-squared statistic of 99
+// degrees of freedom is below 149 with a probability of 0.999), and so do consecutive clients whose
+// ports do not count.
 func TestSlot(t *testing.T) {
 	for _, text := range []string{"172.31.1.55", "fd00::55"} {
 		client := netip.MustParseAddr(text)

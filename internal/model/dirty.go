@@ -27,9 +27,9 @@ const (
 	AllKinds Kind = 1<<iota - 1
 )
 
-// Dirty says what of a Cluster may have changed since it was looked at before. A bit of Kinds stands
-// for every object of that kind; Pods, Services and Slices name single ones, for the kinds that are
-// many and change often. The zero value says that nothing changed.
+// Dirty says what of a Cluster may have changed since it was looked at before. A bit of Kinds
+// stands for every object of that kind; Pods, Services and Slices name single ones, for the kinds
+// that are many and change often. The zero value says that nothing changed.
 type Dirty struct {
 	Kinds    Kind
 	Pods     map[Name]struct{}

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// HostEndpoint is a HostEndpoint of projectcalico.org: an interface of a node, or all of them, whose traffic is judged.
+// HostEndpoint is a HostEndpoint of projectcalico.org: an interface of a node, or all of them,
+// whose traffic is judged.
 type HostEndpoint struct {
 	Name   string
 	Labels map[string]string
@@ -28,14 +29,16 @@ func (h *HostEndpoint) Automatic() bool {
 	return h.Labels[HostEndpointCreatedBy] == HostEndpointCreator
 }
 
-// AllInterfaces is a host endpoint's interface name that stands for those that have no host endpoint of their own.
+// AllInterfaces is a host endpoint's interface name that stands for those that have no host
+// endpoint of their own.
 const AllInterfaces = "*"
 
-// ProfileDefaultAllow is the profile that is there without an object, and allows what it is asked about.
+// ProfileDefaultAllow is the profile that is there without an object, and allows what it is asked
+// about.
 const ProfileDefaultAllow = "projectcalico-default-allow"
 
-// AddrsIn returns the addresses by which others know the endpoint: those expected, else those of its node when it is of all
-// interfaces.
+// AddrsIn returns the addresses by which others know the endpoint: those expected, else those of
+// its node when it is of all interfaces.
 func (h *HostEndpoint) AddrsIn(c *Cluster) []netip.Addr {
 	if len(h.ExpectedIPs) > 0 || h.Interface != AllInterfaces {
 		return h.ExpectedIPs
@@ -64,15 +67,17 @@ type Failsafe struct {
 // ToHostAction says what becomes of what pods send to their own node, once their policy allowed it.
 type ToHostAction string
 
-// The values of defaultEndpointToHostAction. ToHostReturn leaves it to the host endpoint of all interfaces.
+// The values of defaultEndpointToHostAction. ToHostReturn leaves it to the host endpoint of all
+// interfaces.
 const (
 	ToHostAccept ToHostAction = "ACCEPT"
 	ToHostDrop   ToHostAction = "DROP"
 	ToHostReturn ToHostAction = "RETURN"
 )
 
-// DefaultFailsafes returns the ports that are open by default: SSH, DHCP, BGP, etcd, Typha's, the controller's, and API servers'; DNS.
-// Without the controller's the API server would take its APIService for unavailable, and deletions of namespaces would wait.
+// DefaultFailsafes returns the ports that are open by default: SSH, DHCP, BGP, etcd, Typha's, the
+// controller's, and API servers'; DNS. Without the controller's the API server would take its
+// APIService for unavailable, and deletions of namespaces would wait.
 func DefaultFailsafes() (inbound, outbound []Failsafe) {
 	tcp := func(ports ...uint16) (out []Failsafe) {
 		for _, p := range ports {

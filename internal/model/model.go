@@ -1,5 +1,5 @@
-// Package model holds the cluster as plain values: what calc reads. It knows no API machinery and no
-// kernel; watch fills it from API objects, the agent fills Node.Local from the machine.
+// Package model holds the cluster as plain values: what calc reads. It knows no API machinery and
+// no kernel; watch fills it from API objects, the agent fills Node.Local from the machine.
 package model
 
 import (
@@ -26,7 +26,8 @@ type Cluster struct {
 	Services   map[Name]*Service
 	Slices     map[Name]*EndpointSlice
 	Policies   map[PolicyID]*Policy
-	// Staged are the policies that are looked at and not in force. Their changes are marked by KindPolicies.
+	// Staged are the policies that are looked at and not in force. Their changes are marked by
+	// KindPolicies.
 	Staged map[PolicyID]*StagedPolicy
 	Tiers  map[string]*Tier
 	// NetworkSets are the NetworkSets and, without a namespace, the GlobalNetworkSets.
@@ -35,10 +36,11 @@ type Cluster struct {
 	HostEndpoints   map[string]*HostEndpoint
 	Pools           map[string]*Pool
 	Blocks          map[netip.Prefix]*Block
-	// ServiceCIDRs are the ranges of cluster IPs (networking.k8s.io/v1 ServiceCIDR), where the API has them.
-	// Their changes are marked by KindSettings.
+	// ServiceCIDRs are the ranges of cluster IPs (networking.k8s.io/v1 ServiceCIDR), where the API
+	// has them. Their changes are marked by KindSettings.
 	ServiceCIDRs []netip.Prefix
-	// Reservations are the ranges of the IPReservations, sorted. Their changes are marked by KindReservations.
+	// Reservations are the ranges of the IPReservations, sorted. Their changes are marked by
+	// KindReservations.
 	Reservations []netip.Prefix
 	Settings     Settings
 	Local        Local
@@ -95,11 +97,13 @@ type Node struct {
 	NotReady    bool           // its condition Ready is False or Unknown
 	Created     int64          // Unix seconds
 	UID         string
-	// Since is when an address came that the node did not have when it was first seen, Unix seconds; nil = none did.
+	// Since is when an address came that the node did not have when it was first seen, Unix
+	// seconds; nil = none did.
 	Since map[netip.Addr]int64
 }
 
-// ClaimedAt returns since when the node claims an address, as far as is known: at the earliest since it exists.
+// ClaimedAt returns since when the node claims an address, as far as is known: at the earliest
+// since it exists.
 func (n *Node) ClaimedAt(a netip.Addr) int64 { return max(n.Created, n.Since[a]) }
 
 // Protocol is an IP protocol number (IANA).
@@ -140,11 +144,12 @@ func itoa(v uint8) string {
 	return itoa(v/10) + string(rune('0'+v%10))
 }
 
-// Service is a v1 Service that has a cluster IP; headless and ExternalName Services are not carried.
+// Service is a v1 Service that has a cluster IP; headless and ExternalName Services are not
+// carried.
 type Service struct {
 	Name Name
-	// Created is metadata.creationTimestamp, Unix seconds, and UID metadata.uid: of two Services that claim one address
-	// and port, the older one has it.
+	// Created is metadata.creationTimestamp, Unix seconds, and UID metadata.uid: of two Services
+	// that claim one address and port, the older one has it.
 	Created     int64
 	UID         string
 	Annotations map[string]string
@@ -153,14 +158,17 @@ type Service struct {
 	LBIPs       []netip.Addr // status.loadBalancer.ingress, as given
 	Ports       []ServicePort
 	Affinity    uint32 // seconds of sessionAffinity ClientIP, 0 = None
-	// HealthPort is spec.healthCheckNodePort where it counts: type LoadBalancer, externalTrafficPolicy Local. 0 = none.
+	// HealthPort is spec.healthCheckNodePort where it counts: type LoadBalancer,
+	// externalTrafficPolicy Local. 0 = none.
 	HealthPort uint16
-	// SourceRanges are spec.loadBalancerSourceRanges; Restricted says that there are any, good or bad.
+	// SourceRanges are spec.loadBalancerSourceRanges; Restricted says that there are any, good or
+	// bad.
 	SourceRanges []netip.Prefix
 	Restricted   bool
 	// PublishNotReady is spec.publishNotReadyAddresses.
 	PublishNotReady bool
-	// Maglev says that external frontends choose backends by consistent hashing (annotation AnnotationStrategy).
+	// Maglev says that external frontends choose backends by consistent hashing (annotation
+	// AnnotationStrategy).
 	Maglev bool
 	// ExternalMode overrides bpfExternalServiceMode (annotation AnnotationExternalMode).
 	ExternalMode ExternalMode
@@ -168,7 +176,8 @@ type Service struct {
 	ExternalLocal, InternalLocal bool
 }
 
-// ExternalMode is the way back to clients outside of the cluster whose packets another node handed on.
+// ExternalMode is the way back to clients outside of the cluster whose packets another node handed
+// on.
 type ExternalMode string
 
 // The values of AnnotationExternalMode; the zero value leaves it to bpfExternalServiceMode.
@@ -177,7 +186,8 @@ const (
 	ExternalModeDSR    ExternalMode = "dsr"
 )
 
-// AnnotationStrategy on a Service says how its external frontends choose backends: "maglev", or at random.
+// AnnotationStrategy on a Service says how its external frontends choose backends: "maglev", or at
+// random.
 const AnnotationStrategy = "lb.projectcalico.org/external-traffic-strategy"
 
 // AnnotationExternalMode on a Service overrides bpfExternalServiceMode for it.
@@ -195,8 +205,8 @@ type ServicePort struct {
 type EndpointSlice struct {
 	Name    Name
 	Service Name // label kubernetes.io/service-name
-	// NotCarried says that it is of a headless Service or for another proxy: rules of policies that name the Service
-	// mean its endpoints, nothing else looks at them.
+	// NotCarried says that it is of a headless Service or for another proxy: rules of policies that
+	// name the Service mean its endpoints, nothing else looks at them.
 	NotCarried bool
 	Ports      []EndpointPort
 	Endpoints  []ServiceEndpoint
@@ -248,9 +258,11 @@ type Pool struct {
 	Manual       bool   // assignmentMode Manual: only by annotation
 	Workload     bool   // allowedUses has Workload
 	LoadBalancer bool   // allowedUses has LoadBalancer
-	// NamespaceSelector limits the namespaces whose pods and Services get addresses of the pool; empty = every namespace.
+	// NamespaceSelector limits the namespaces whose pods and Services get addresses of the pool;
+	// empty = every namespace.
 	NamespaceSelector string
-	// Deleted is when the pool was deleted, Unix seconds; 0 = it was not. It stays while it has blocks: these count, and nothing more is given of it.
+	// Deleted is when the pool was deleted, Unix seconds; 0 = it was not. It stays while it has
+	// blocks: these count, and nothing more is given of it.
 	Deleted int64
 }
 
@@ -265,14 +277,17 @@ type Local struct {
 	Subnets    []netip.Prefix   // on-link subnets of the uplinks
 	LinkMTU    int              // of the uplink that holds the node's address, bytes
 	Interfaces []LocalInterface // that are no pods', by index
-	// Neighbours are the link addresses of nodes and gateways on the links of the uplinks, as the kernel found them.
+	// Neighbours are the link addresses of nodes and gateways on the links of the uplinks, as the
+	// kernel found them.
 	Neighbours map[netip.Addr][6]byte
 	Gateways   []netip.Addr // next hops of the machine's routes, sorted
-	// Silent says of nodes that states asked to watch whether they do not answer on the link; of one that is not in it nothing is known yet.
+	// Silent says of nodes that states asked to watch whether they do not answer on the link; of
+	// one that is not in it nothing is known yet.
 	Silent     map[netip.Addr]bool
 	KubeProxy  bool // a kube-proxy carries Services on this node, and Weir leaves them to it
 	ProxyRules bool // rules of a kube-proxy are there, whoever carries Services
-	// APIServers are where the agent reached API servers, sorted: the cluster may not know of these addresses.
+	// APIServers are where the agent reached API servers, sorted: the cluster may not know of these
+	// addresses.
 	APIServers []netip.AddrPort
 	HandOver   bool // another data plane of this node has what has no flow, while one takes the place of the other
 }

@@ -11,7 +11,8 @@ type PolicyID struct {
 	Name Name
 }
 
-// The kinds of policies, as rules name them. The two kinds that are both called NetworkPolicy are told apart by their group.
+// The kinds of policies, as rules name them. The two kinds that are both called NetworkPolicy are
+// told apart by their group.
 const (
 	KindNetworkPolicy              = "NetworkPolicy" // networking.k8s.io
 	KindCalicoNetworkPolicy        = "NetworkPolicy.projectcalico.org"
@@ -25,7 +26,8 @@ const (
 	KindStagedKubernetesNetworkPolicy = "StagedKubernetesNetworkPolicy"
 )
 
-// KindInForce returns the kind whose policies those of a staged kind stand for; every other kind itself.
+// KindInForce returns the kind whose policies those of a staged kind stand for; every other kind
+// itself.
 func KindInForce(kind string) string {
 	switch kind {
 	case KindStagedNetworkPolicy:
@@ -49,22 +51,23 @@ type Policy struct {
 	Ingress                       []Rule   // used when AppliesIngress
 	Egress                        []Rule   // used when AppliesEgress
 	AppliesIngress, AppliesEgress bool
-	// What a policy says to host endpoints. One with PreDNAT or DoNotTrack is for them alone: PreDNAT judges what comes in, as it
-	// came, before Services are translated; DoNotTrack judges each packet by itself, before everything else. ApplyOnForward
-	// is about what is forwarded by the node beside what its own processes exchange.
+	// What a policy says to host endpoints. One with PreDNAT or DoNotTrack is for them alone:
+	// PreDNAT judges what comes in, as it came, before Services are translated; DoNotTrack judges
+	// each packet by itself, before everything else. ApplyOnForward is about what is forwarded by
+	// the node beside what its own processes exchange.
 	ApplyOnForward, PreDNAT, DoNotTrack bool
-	// Invalid says what in the object cannot be enforced exactly, naming the field. A NetworkPolicy then isolates
-	// its subject and allows nothing; a policy of another kind has one rule that denies everything (fail closed).
-	// Empty = fine.
+	// Invalid says what in the object cannot be enforced exactly, naming the field. A NetworkPolicy
+	// then isolates its subject and allows nothing; a policy of another kind has one rule that
+	// denies everything (fail closed). Empty = fine.
 	Invalid string
 }
 
 // ID is the key of the policy in a Cluster.
 func (p *Policy) ID() PolicyID { return PolicyID{p.Kind, p.Name} }
 
-// StagedPolicy is a policy of a staged kind: what would be decided if it were in force is found out, and decides nothing.
-// It would stand in the place of the policy of the same name whose kind is KindInForce, or beside the others when
-// there is none.
+// StagedPolicy is a policy of a staged kind: what would be decided if it were in force is found
+// out, and decides nothing. It would stand in the place of the policy of the same name whose kind
+// is KindInForce, or beside the others when there is none.
 type StagedPolicy struct {
 	Policy Policy
 	// Delete says that it stages the end of that policy: its own rules mean nothing.
@@ -76,8 +79,8 @@ func (p *StagedPolicy) Replaces() PolicyID {
 	return PolicyID{KindInForce(p.Policy.Kind), p.Policy.Name}
 }
 
-// Tier is a list of policies that is looked at as one: a rule's Pass, and the end of a tier that passes, lead to the next
-// tier. A tier counts for a pod when one of its policies selects the pod.
+// Tier is a list of policies that is looked at as one: a rule's Pass, and the end of a tier that
+// passes, lead to the next tier. A tier counts for a pod when one of its policies selects the pod.
 type Tier struct {
 	Name  string
 	Order float64 // lower is earlier, +Inf last; equal ones by name
@@ -104,7 +107,8 @@ var builtInTiers = map[string]Tier{
 	TierBaseline: {TierBaseline, orderBaseline, true}, TierBaselineV1: {TierBaselineV1, orderBaseline, true},
 }
 
-// Tier returns a tier by its name; known is false of one that does not exist, whose policies are not in force.
+// Tier returns a tier by its name; known is false of one that does not exist, whose policies are
+// not in force.
 func (c *Cluster) Tier(name string) (t Tier, known bool) {
 	if t, ok := builtInTiers[name]; ok {
 		return t, true
@@ -115,7 +119,8 @@ func (c *Cluster) Tier(name string) (t Tier, known bool) {
 	return Tier{Name: name, Order: math.Inf(1)}, false
 }
 
-// NetworkSet is a NetworkSet, or with an empty namespace a GlobalNetworkSet: addresses that selectors pick by labels.
+// NetworkSet is a NetworkSet, or with an empty namespace a GlobalNetworkSet: addresses that
+// selectors pick by labels.
 type NetworkSet struct {
 	Name   Name
 	Labels map[string]string
@@ -148,7 +153,8 @@ type Rule struct {
 
 	IPVersion   uint8    // 4 or 6; 0 = both
 	NotProtocol Protocol // any but this one; ProtocolAny = no such condition
-	// NotPorts are destination ports that do not match; SourcePorts and NotSourcePorts are the same of the source.
+	// NotPorts are destination ports that do not match; SourcePorts and NotSourcePorts are the same
+	// of the source.
 	NotPorts, SourcePorts, NotSourcePorts []PortRange
 	Other                                 *Entity // what else holds of the other end; nil = nothing
 	Own                                   *Entity // what holds of the end that the policy isolates; nil = nothing
@@ -162,8 +168,9 @@ type Peer struct {
 	Nodes  *LabelSelector // the nodes' addresses
 }
 
-// Entity is an end of a rule of projectcalico.org: everything in it holds. Expressions are of package selector, over the
-// labels of pods and network sets, those of their namespace and account below PrefixNamespace and PrefixAccount.
+// Entity is an end of a rule of projectcalico.org: everything in it holds. Expressions are of
+// package selector, over the labels of pods and network sets, those of their namespace and account
+// below PrefixNamespace and PrefixAccount.
 type Entity struct {
 	InNets                bool // one of Nets, which may be none
 	Nets, NotNets         []netip.Prefix
@@ -171,19 +178,20 @@ type Entity struct {
 	Service               Name   // the address is an endpoint's of this Service; zero = no such condition
 }
 
-// PortRange matches a protocol and its ports First..Last, or the port that the pod at that end calls
-// Named. Protocol ProtocolAny = every one. First 0, Last 65535 = every port. The port of an ICMP message, in the family
-// of the packet, is its type * 256 + its code.
+// PortRange matches a protocol and its ports First..Last, or the port that the pod at that end
+// calls Named. Protocol ProtocolAny = every one. First 0, Last 65535 = every port. The port of an
+// ICMP message, in the family of the packet, is its type * 256 + its code.
 type PortRange struct {
 	Protocol    Protocol
 	First, Last uint16
 	Named       string
-	// Service, when set, matches the ports (with their protocols) at which the other end is an endpoint of the Service.
+	// Service, when set, matches the ports (with their protocols) at which the other end is an
+	// endpoint of the Service.
 	Service Name
 }
 
-// Selector picks pods: those in the namespaces picked by Namespaces (or in Namespace when that is set)
-// whose labels match Pods and Expression.
+// Selector picks pods: those in the namespaces picked by Namespaces (or in Namespace when that is
+// set) whose labels match Pods and Expression.
 type Selector struct {
 	Namespace  string         // exactly this one, when not empty
 	Namespaces *LabelSelector // otherwise; nil = every namespace
@@ -196,15 +204,15 @@ const (
 	LabelNamespace      = "projectcalico.org/namespace"
 	LabelServiceAccount = "projectcalico.org/serviceaccount"
 	LabelOrchestrator   = "projectcalico.org/orchestrator"
-	// PrefixNamespace and PrefixAccount stand before the labels of the namespace and of the service account, which come
-	// after its own; with LabelName also their names.
+	// PrefixNamespace and PrefixAccount stand before the labels of the namespace and of the service
+	// account, which come after its own; with LabelName also their names.
 	PrefixNamespace = "pcns."
 	PrefixAccount   = "pcsa."
 	LabelName       = "projectcalico.org/name"
 )
 
-// LabelSelector is a conjunction of requirements (metav1.LabelSelector, with matchLabels turned into
-// In requirements). Its canonical text names it: two equal texts select the same.
+// LabelSelector is a conjunction of requirements (metav1.LabelSelector, with matchLabels turned
+// into In requirements). Its canonical text names it: two equal texts select the same.
 type LabelSelector struct {
 	Requirements []Requirement // sorted by key, operator, values
 }

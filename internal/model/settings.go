@@ -16,8 +16,8 @@ const (
 	ConnectTimeDisabled ConnectTimeLB = "Disabled"
 )
 
-// Settings are the effective values of this node: environment over FelixConfiguration node.<name> over
-// FelixConfiguration default, validated. Only what calc and the drivers use is here.
+// Settings are the effective values of this node: environment over FelixConfiguration node.<name>
+// over FelixConfiguration default, validated. Only what calc and the drivers use is here.
 type Settings struct {
 	ConnectTime     ConnectTimeLB
 	DSR             bool // bpfExternalServiceMode DSR
@@ -33,42 +33,49 @@ type Settings struct {
 	// L2Reachability is localSubnetL2Reachability PodsAndLoadBalancers.
 	L2Reachability    bool
 	NATExcludeHostIPs bool // natOutgoingExclusions IPPoolsAndHostIPs
-	// WorkloadRoutes is routeSource WorkloadIPs: an address of a pool that no block holds is the oldest pod's that has it.
+	// WorkloadRoutes is routeSource WorkloadIPs: an address of a pool that no block holds is the
+	// oldest pod's that has it.
 	WorkloadRoutes bool
 	// NodePorts says on which of the nodes' addresses node ports answer.
 	NodePorts NodePortAddresses
 	// ExcludeFromNAT are bpfExcludeCIDRsFromNAT: what is addressed in them is no Service's.
 	ExcludeFromNAT []netip.Prefix
-	// HostNAT is bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced in the packet path too.
+	// HostNAT is bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced in the packet
+	// path too.
 	HostNAT bool
 	// IPv6Support is ipv6Support: nodes carry IPv6 where the cluster has it.
 	IPv6Support bool
 	MaxFlows    int // bpfMapSizeConntrack
-	// MaxNetworks is bpfMapSizeIPSets: how many networks, of both families together, policy may tell apart on a node.
+	// MaxNetworks is bpfMapSizeIPSets: how many networks, of both families together, policy may
+	// tell apart on a node.
 	MaxNetworks int
-	// MaxFrontends and MaxBackends are bpfMapSizeNATFrontend and bpfMapSizeNATBackend: how many of each Services may have on a node, in
-	// each family. 0 = the default.
+	// MaxFrontends and MaxBackends are bpfMapSizeNATFrontend and bpfMapSizeNATBackend: how many of
+	// each Services may have on a node, in each family. 0 = the default.
 	MaxFrontends, MaxBackends int
 	// ToHost is defaultEndpointToHostAction.
 	ToHost ToHostAction
-	// VXLANFromPods and IPIPFromPods are allowVXLANPacketsFromWorkloads and allowIPIPPacketsFromWorkloads.
+	// VXLANFromPods and IPIPFromPods are allowVXLANPacketsFromWorkloads and
+	// allowIPIPPacketsFromWorkloads.
 	VXLANFromPods, IPIPFromPods bool
 	// RPFStrict is bpfEnforceRPF Strict.
 	RPFStrict bool
 	// FailsafeIn and FailsafeOut are failsafeInboundHostPorts and failsafeOutboundHostPorts.
 	FailsafeIn, FailsafeOut []Failsafe
 	Timeouts                Timeouts
-	// AgentPorts are the TCP ports on which the agent or the controller listens: no Service takes them on a node. Sorted, each once.
+	// AgentPorts are the TCP ports on which the agent or the controller listens: no Service takes
+	// them on a node. Sorted, each once.
 	AgentPorts []uint16
-	// ServiceExternalIPs are what spec.externalIPs of Services may name, sorted, each once; nil = every address
-	// that is nobody's, empty = none.
+	// ServiceExternalIPs are what spec.externalIPs of Services may name, sorted, each once; nil =
+	// every address that is nobody's, empty = none.
 	ServiceExternalIPs []netip.Prefix
 }
 
-// DefaultAgentPorts are those of the controller, of metrics, health, the proxy mode, and the health of the node.
+// DefaultAgentPorts are those of the controller, of metrics, health, the proxy mode, and the health
+// of the node.
 func DefaultAgentPorts() []uint16 { return []uint16{ControllerPort, 9091, 9099, 10249, 10256} }
 
-// ControllerPort is where instances of the controller listen on their nodes, for agents and API servers.
+// ControllerPort is where instances of the controller listen on their nodes, for agents and API
+// servers.
 const ControllerPort = 5474
 
 // NodePortAddresses is kube-proxy's option of that name. The zero value is every address.
@@ -77,8 +84,8 @@ type NodePortAddresses struct {
 	CIDRs   []netip.Prefix
 }
 
-// Has reports whether node ports answer on an address; primary says that it is its node's own. CIDRs of one family
-// say nothing about the other.
+// Has reports whether node ports answer on an address; primary says that it is its node's own.
+// CIDRs of one family say nothing about the other.
 func (n NodePortAddresses) Has(a netip.Addr, primary bool) bool {
 	if n.Primary {
 		return primary
@@ -94,7 +101,8 @@ func Within(prefixes []netip.Prefix, a netip.Addr) bool {
 
 // DSRTimes say when an outside client that is answered straight falls back to the tunnel.
 type DSRTimes struct {
-	// Patience after the backend's answer: a SYN that is repeated later says that the answer was lost.
+	// Patience after the backend's answer: a SYN that is repeated later says that the answer was
+	// lost.
 	Patience time.Duration
 	// Tries is how long handshakes that were left unanswered count, after the last answer.
 	Tries time.Duration
@@ -107,8 +115,8 @@ type Timeouts struct {
 	TCPSynSent, TCPEstablished, UDP, ICMP, Generic time.Duration
 	// TCPFins is for what was closed from both sides, TCPReset for what was reset.
 	TCPFins, TCPReset time.Duration
-	// Fragment is how long an IP packet's fragments wait for each other (bpfIPFragTimeout); 0 = fragments are not
-	// carried (bpfIPFragmentReassemblyEnabled false).
+	// Fragment is how long an IP packet's fragments wait for each other (bpfIPFragTimeout); 0 =
+	// fragments are not carried (bpfIPFragmentReassemblyEnabled false).
 	Fragment time.Duration
 }
 
@@ -127,7 +135,8 @@ func DefaultSettings() Settings {
 	}
 }
 
-// NodeAddr returns the address by which other nodes know n for IPv4: its first one; invalid when it has none.
+// NodeAddr returns the address by which other nodes know n for IPv4: its first one; invalid when it
+// has none.
 func (n *Node) NodeAddr() netip.Addr { return n.AddrLike(netip.IPv4Unspecified()) }
 
 // NodeAddr6 is NodeAddr for IPv6.
@@ -143,8 +152,8 @@ func (n *Node) AddrLike(like netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// CarriesIPv6 reports whether the node Local.Node carries IPv6: ipv6Support, and a pool of IPv6, an IPv6 address
-// of its own in the API, or a host endpoint.
+// CarriesIPv6 reports whether the node Local.Node carries IPv6: ipv6Support, and a pool of IPv6, an
+// IPv6 address of its own in the API, or a host endpoint.
 func (c *Cluster) CarriesIPv6() bool {
 	if !c.Settings.IPv6Support {
 		return false

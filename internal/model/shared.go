@@ -7,17 +7,19 @@ import (
 	"strings"
 )
 
-// Shared keeps one of the equal values that many pods have: their labels, container ports, and the names of their namespace, node
-// and service account. A hundred thousand pods come from some thousand templates, and each object is decoded with strings and maps of its own.
-// It forgets what is not asked for any more; what it has handed out stays as it is. The zero value is ready. It is for one goroutine.
+// Shared keeps one of the equal values that many pods have: their labels, container ports, and the
+// names of their namespace, node and service account. A hundred thousand pods come from some
+// thousand templates, and each object is decoded with strings and maps of its own. It forgets what
+// is not asked for any more; what it has handed out stays as it is. The zero value is ready. It is
+// for one goroutine.
 type Shared struct {
 	texts  generations[string, string]
 	labels generations[uint64, map[string]string]
 	ports  generations[uint64, []PodPort]
 }
 
-// sharedMost is how much the values of a kind take in a generation, some bytes for what they are in included. More that differ are not
-// shared as well as they could be.
+// sharedMost is how much the values of a kind take in a generation, some bytes for what they are in
+// included. More that differ are not shared as well as they could be.
 const sharedMost = 4 << 20
 
 // sharedEach is what a string takes beside its own bytes, in a map or a list and in the cache.

@@ -70,7 +70,8 @@ func TestSharedTellsApart(t *testing.T) {
 	}
 }
 
-// What is asked for stays; what is not is forgotten, so that no number of texts, and no size of one, takes more than two generations.
+// What is asked for stays; what is not is forgotten, so that no number of texts, and no size of
+// one, takes more than two generations.
 func TestSharedIsBounded(t *testing.T) {
 	var s Shared
 	kept := s.Text("kept")

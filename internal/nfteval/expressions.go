@@ -117,7 +117,8 @@ func route(w *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {
 	return on, regs.set(e.attrs[dreg], a.AsSlice())
 }
 
-// exthdr writes options of TCP, which decide nothing, and asks whether there is a header of extension: packets that are asked about have none.
+// exthdr writes options of TCP, which decide nothing, and asks whether there is a header of
+// extension: packets that are asked about have none.
 func exthdr(_ *Walk, _ *chain, e *expression, regs *registers) (verdict, error) {
 	const dreg, flags, op, sreg, present, ipv6 = 1, 5, 6, 7, 1, 0
 	if _, writes := e.attrs[sreg]; writes {

@@ -6,8 +6,8 @@ import (
 	"reflect"
 )
 
-// SameMap reports whether two tables of states, which nobody changes any more, are one and the same in memory: then nothing in them
-// differs.
+// SameMap reports whether two tables of states, which nobody changes any more, are one and the same
+// in memory: then nothing in them differs.
 func SameMap[K comparable, V any](a, b map[K]V) bool {
 	return a != nil && reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
@@ -18,8 +18,9 @@ type Change[V any] struct {
 	Was, Is       bool // the key was there before, is there after
 }
 
-// Changes walks the keys whose values differ between two maps. What both share is not looked at, so the
-// cost follows the number of changes when after was made from before, and the sizes when it was not.
+// Changes walks the keys whose values differ between two maps. What both share is not looked at, so
+// the cost follows the number of changes when after was made from before, and the sizes when it was
+// not.
 func Changes[K comparable, V any](before, after Map[K, V], equal func(a, b V) bool) iter.Seq2[K, Change[V]] {
 	return func(yield func(K, Change[V]) bool) {
 		d := differ[K, V]{equal: equal, yield: yield}

@@ -274,7 +274,8 @@ func (d *dumper) rule(id RuleID) string {
 	return fmt.Sprintf("by unknown rule %08x", uint32(id))
 }
 
-// String names the rule: kind, object, place in the object, and the tier, where it is another than the usual one.
+// String names the rule: kind, object, place in the object, and the tier, where it is another than
+// the usual one.
 func (r Rule) String() string {
 	s := strings.TrimRight(r.Kind+" "+r.Name+" "+r.Detail, " ")
 	if r.Tier != "" && r.Tier != model.TierDefault {
@@ -293,7 +294,8 @@ func (f Frontend) Compare(o Frontend) int {
 	return cmp.Or(f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port), cmp.Compare(f.Proto, o.Proto))
 }
 
-// Compare orders policy keys by set, class, table of source ports, heads first, then protocol, port, length.
+// Compare orders policy keys by set, class, table of source ports, heads first, then protocol,
+// port, length.
 func (k PolicyKey) Compare(o PolicyKey) int {
 	head := func(k PolicyKey) int {
 		if k.Head {

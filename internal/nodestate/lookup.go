@@ -52,8 +52,8 @@ func (s *State) ClassOf(addr netip.Addr) Class {
 	return 0
 }
 
-// Ports are what of a packet policy looks at beside its addresses and its protocol. Of ICMP, Dst is the type * 256 + the
-// code; other protocols without ports have zeros.
+// Ports are what of a packet policy looks at beside its addresses and its protocol. Of ICMP, Dst is
+// the type * 256 + the code; other protocols without ports have zeros.
 type Ports struct{ Src, Dst uint16 }
 
 // RuleText says in words what a rule number stands for, "" for none.
@@ -127,8 +127,9 @@ func (s *State) byPort(key PolicyKey, lens uint32, port uint16) (PolicyValue, bo
 // MaskPort keeps the first bits of a port (host byte order).
 func MaskPort(port uint16, bits uint8) uint16 { return port &^ (0xffff >> bits) }
 
-// NeedsTunnel reports whether anything goes through the tunnel, or may come by it: a route or an address that asks for
-// it, or a node that is not on our link, to which packets of outside clients are handed on through it.
+// NeedsTunnel reports whether anything goes through the tunnel, or may come by it: a route or an
+// address that asks for it, or a node that is not on our link, to which packets of outside clients
+// are handed on through it.
 func (s *State) NeedsTunnel() bool {
 	for _, r := range s.Routes {
 		if r.Tunnel {

@@ -8,13 +8,13 @@ import (
 	"maps"
 )
 
-// Map is a table that can be copied and changed in constant time: an assignment is a copy, and Set and
-// Delete on one copy leave the others as they are. The zero value is empty. Any number of goroutines may
-// read copies while one changes its own.
+// Map is a table that can be copied and changed in constant time: an assignment is a copy, and Set
+// and Delete on one copy leave the others as they are. The zero value is empty. Any number of
+// goroutines may read copies while one changes its own.
 //
-// It is a trie of hashes: inner nodes have sixteen children, leaves hold a few entries side by side. A
-// change copies one leaf and the nodes above it; all else is shared, and Changes finds what differs
-// between two maps that share by looking at what they do not.
+// It is a trie of hashes: inner nodes have sixteen children, leaves hold a few entries side by
+// side. A change copies one leaf and the nodes above it; all else is shared, and Changes finds what
+// differs between two maps that share by looking at what they do not.
 type Map[K comparable, V any] struct {
 	root *mapNode[K, V]
 	n    int
@@ -28,7 +28,8 @@ const (
 	mapDepth = 64 / mapBits
 )
 
-// mapNode is a leaf (kids nil) or an inner node. Inner nodes stay when they run empty: only their leaves go.
+// mapNode is a leaf (kids nil) or an inner node. Inner nodes stay when they run empty: only their
+// leaves go.
 type mapNode[K comparable, V any] struct {
 	entries []mapEntry[K, V]
 	kids    *[mapWidth]*mapNode[K, V]
@@ -140,7 +141,8 @@ func (e *Editor[K, V]) Map() Map[K, V] {
 	return e.m
 }
 
-// Changed reports whether there was a Set, or a Delete of what was there, since Map was called last.
+// Changed reports whether there was a Set, or a Delete of what was there, since Map was called
+// last.
 func (e *Editor[K, V]) Changed() bool { return e.edit != nil }
 
 // Get returns the value of a key.
@@ -188,7 +190,8 @@ func (n *mapNode[K, V]) own(edit *edition) *mapNode[K, V] {
 	return c
 }
 
-// set returns the node with the entry, and whether the key is new. hash has lost its depth lower digits.
+// set returns the node with the entry, and whether the key is new. hash has lost its depth lower
+// digits.
 func (n *mapNode[K, V]) set(edit *edition, hash uint64, depth int, k K, v V) (*mapNode[K, V], bool) {
 	if n == nil {
 		return &mapNode[K, V]{edit: edit, entries: []mapEntry[K, V]{{k, v}}}, true

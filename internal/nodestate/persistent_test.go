@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestMapIsAMap plays random changes on a Map and on a Go map, and holds that every copy that was taken on
-// the way keeps its contents, and that Changes between any two copies is what a full comparison finds.
+// TestMapIsAMap plays random changes on a Map and on a Go map, and holds that every copy that was
+// taken on the way keeps its contents, and that Changes between any two copies is what a full
+// comparison finds.
 func TestMapIsAMap(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(30) {
@@ -87,8 +88,8 @@ func compare(t *testing.T, a, b Map[int, int], before, after map[int]int) {
 	}
 }
 
-// TestChangesLooksAtLittle holds what the data plane's cost of a change rests on: one changed key among
-// many is found by looking at a few entries.
+// TestChangesLooksAtLittle holds what the data plane's cost of a change rests on: one changed key
+// among many is found by looking at a few entries.
 func TestChangesLooksAtLittle(t *testing.T) {
 	t.Parallel()
 	plain := map[int]int{}

@@ -10,57 +10,65 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// State is the whole desired state of a node. A State that was handed on is never changed. The tables that
-// follow the size of the cluster are Maps: a copy of a State shares them, and a change of the copy costs what
-// changed.
+// State is the whole desired state of a node. A State that was handed on is never changed. The
+// tables that follow the size of the cluster are Maps: a copy of a State shares them, and a change
+// of the copy costs what changed.
 type State struct {
 	Settings  Settings
 	Addrs     map[netip.Addr]Addr
 	Routes    map[netip.Prefix]Route
 	Frontends Map[Frontend, Service]
-	// Backends are the backends of a service port that are not gone, by its id, sorted by address and port.
-	// Backend says which of them new flows may choose. The order carries no meaning: a driver keeps its own slots.
+	// Backends are the backends of a service port that are not gone, by its id, sorted by address
+	// and port. Backend says which of them new flows may choose. The order carries no meaning: a
+	// driver keeps its own slots.
 	Backends Map[Frontend, []Backend]
 	// SourceRanges are whom the Restricted frontends of a service port are for, by its id, sorted.
 	SourceRanges Map[Frontend, []netip.Prefix]
-	// HealthChecks are the Services whose health on this node is asked for (healthCheckNodePort). They are no
-	// driver's concern: the agent answers.
+	// HealthChecks are the Services whose health on this node is asked for (healthCheckNodePort).
+	// They are no driver's concern: the agent answers.
 	HealthChecks Map[model.Name, HealthCheck]
-	// Refused says what of Services and of pods' host ports is not in force, and why. It is no driver's concern.
+	// Refused says what of Services and of pods' host ports is not in force, and why. It is no
+	// driver's concern.
 	Refused   Map[Object, []Refusal]
 	Peers     Map[netip.Addr, Class]
 	PeerCIDRs map[netip.Prefix]Class
-	// Policy is look-up 2. A set keeps its number when the rules of its policies change, so what stands under a set and a
-	// class may become something else. A driver should add to Policy first, then write Peers, PeerCIDRs and Addrs, move the
-	// epoch on, and remove from Policy last: open flows are judged by complete tables only. A new flow between
-	// these steps may meet a new class with an old set, for which there are no entries: it must not get the verdict of
-	// class 0. Nor may it meet half of what a set becomes.
+	// Policy is look-up 2. A set keeps its number when the rules of its policies change, so what
+	// stands under a set and a class may become something else. A driver should add to Policy
+	// first, then write Peers, PeerCIDRs and Addrs, move the epoch on, and remove from Policy last:
+	// open flows are judged by complete tables only. A new flow between these steps may meet a new
+	// class with an old set, for which there are no entries: it must not get the verdict of class
+	// 0. Nor may it meet half of what a set becomes.
 	Policy Map[PolicyKey, PolicyValue]
-	// Staged are the isolations that endpoints would have if the staged policies were in force: of the endpoints for
-	// which that differs. Nothing is decided by them.
+	// Staged are the isolations that endpoints would have if the staged policies were in force: of
+	// the endpoints for which that differs. Nothing is decided by them.
 	Staged map[netip.Addr]StagedIsolation
-	// Unfit names the sets of policies that take too much of the node, sorted: Kind policy-too-large, whose
-	// endpoints are cut off, and staged-policy-too-large, which are not looked at. They are no driver's concern.
+	// Unfit names the sets of policies that take too much of the node, sorted: Kind
+	// policy-too-large, whose endpoints are cut off, and staged-policy-too-large, which are not
+	// looked at. They are no driver's concern.
 	Unfit []Rule
-	// Overdrawn says which namespaces ask for more of a table than they get, sorted. It is no driver's concern either.
+	// Overdrawn says which namespaces ask for more of a table than they get, sorted. It is no
+	// driver's concern either.
 	Overdrawn []Overdrawn
 	// Rules names every number that appears elsewhere in the state.
 	Rules Map[RuleID, Rule]
 	// Clients are the addresses of the pods behind network namespaces, by netns cookie.
 	Clients map[uint64]Client
-	// Announced are the addresses that this node answers neighbours for on its uplinks: load balancers' and,
-	// where asked for, pods'. Watched are the nodes whose silence on the link would change that, with the MAC addresses that
-	// they publish: the agent looks whether they are there (model.Local.Silent).
+	// Announced are the addresses that this node answers neighbours for on its uplinks: load
+	// balancers' and, where asked for, pods'. Watched are the nodes whose silence on the link would
+	// change that, with the MAC addresses that they publish: the agent looks whether they are there
+	// (model.Local.Silent).
 	Announced map[netip.Addr]bool
 	Watched   map[netip.Addr][6]byte
-	// HostEndpoints are what host endpoints judge, by interface. Without any, what the node's own processes exchange is not
-	// looked at.
+	// HostEndpoints are what host endpoints judge, by interface. Without any, what the node's own
+	// processes exchange is not looked at.
 	HostEndpoints map[HostInterface]HostEndpoint
-	// HostStaged are what they would judge if the staged policies were in force: those for which that differs. Nothing is decided by it.
+	// HostStaged are what they would judge if the staged policies were in force: those for which
+	// that differs. Nothing is decided by it.
 	HostStaged map[HostInterface]HostEndpoint
 }
 
-// Overdrawn is a namespace that asks for more of a table of the node than it gets. Figures are entries of the table.
+// Overdrawn is a namespace that asks for more of a table of the node than it gets. Figures are
+// entries of the table.
 type Overdrawn struct {
 	Namespace string // empty: what pods of several namespaces share, by policies of the cluster
 	Table     string
@@ -76,7 +84,8 @@ func (o Overdrawn) String() string {
 	return fmt.Sprintf("%q: %d of %d %s, %d refused (reserved %d, share %d, all %d)", o.Namespace, o.Granted, o.Asked, o.Table, o.Refused, o.Reserved, o.Share, o.Total)
 }
 
-// HostInterface is an interface in one family. IfIndex 0 stands for all that have no entry of their own.
+// HostInterface is an interface in one family. IfIndex 0 stands for all that have no entry of their
+// own.
 type HostInterface struct {
 	IfIndex int
 	IPv6    bool
@@ -85,8 +94,8 @@ type HostInterface struct {
 // HostEndpoint is what is judged on an interface. Sets of an Isolation of 0 judge nothing.
 type HostEndpoint struct {
 	Name string
-	// HostIngress and HostEgress are of the traffic of the node's own processes, ForwardIngress and ForwardEgress of what the
-	// node hands on: to and from pods, and to other nodes.
+	// HostIngress and HostEgress are of the traffic of the node's own processes, ForwardIngress and
+	// ForwardEgress of what the node hands on: to and from pods, and to other nodes.
 	HostIngress, HostEgress, ForwardIngress, ForwardEgress Isolation
 	PreDNAT                                                Isolation // of what comes in, before Services
 	UntrackedIngress, UntrackedEgress                      Isolation // of each packet, before everything else
@@ -100,7 +109,8 @@ func (s *State) HostEndpointAt(ifindex int, like netip.Addr) HostEndpoint {
 	return s.HostEndpoints[HostInterface{0, like.Is6()}]
 }
 
-// JudgesAlone reports whether a host endpoint of the node judges each packet by itself (doNotTrack).
+// JudgesAlone reports whether a host endpoint of the node judges each packet by itself
+// (doNotTrack).
 func (s *State) JudgesAlone() bool {
 	for _, h := range s.HostEndpoints {
 		if h.UntrackedIngress.Set != 0 || h.UntrackedEgress.Set != 0 {
@@ -110,7 +120,8 @@ func (s *State) JudgesAlone() bool {
 	return false
 }
 
-// HostStagedAt returns what would be judged there if the staged policies were in force; ok is false where they change nothing.
+// HostStagedAt returns what would be judged there if the staged policies were in force; ok is false
+// where they change nothing.
 func (s *State) HostStagedAt(ifindex int, like netip.Addr) (h HostEndpoint, ok bool) {
 	at := HostInterface{ifindex, like.Is6()}
 	if _, own := s.HostEndpoints[at]; !own {
@@ -135,26 +146,31 @@ type Settings struct {
 	DataIfaces          string // regular expression of uplinks
 	// InterfacePrefix begins the names of pods' interfaces on the node.
 	InterfacePrefix string
-	// PoolRoutes are prefixes that host processes reach by Weir's host device, with the MTU of the way:
-	// the pools, and the ranges of cluster IPs where they are known.
+	// PoolRoutes are prefixes that host processes reach by Weir's host device, with the MTU of the
+	// way: the pools, and the ranges of cluster IPs where they are known.
 	PoolRoutes map[netip.Prefix]int
 	PodMTU     int // of new pod interfaces, bytes
-	// HostNAT says that what host processes send is balanced in the packet path, not in the sockets alone.
+	// HostNAT says that what host processes send is balanced in the packet path, not in the sockets
+	// alone.
 	HostNAT  bool
 	MaxFlows int
-	// KubeProxy: a kube-proxy carries Services on this node. A driver that can stand beside one leaves all frontends but host
-	// ports (LocalOnly) to it, and what other nodes hand on to this one.
+	// KubeProxy: a kube-proxy carries Services on this node. A driver that can stand beside one
+	// leaves all frontends but host ports (LocalOnly) to it, and what other nodes hand on to this
+	// one.
 	KubeProxy bool
-	// ProxyRules: rules of a kube-proxy are there, be it gone or not: they translate what nobody translated before them.
+	// ProxyRules: rules of a kube-proxy are there, be it gone or not: they translate what nobody
+	// translated before them.
 	ProxyRules bool
-	// HandOver: another data plane of this node has what has no flow in this one, while one takes the place of the other. Only a driver that
-	// has flows of its own looks at it.
+	// HandOver: another data plane of this node has what has no flow in this one, while one takes
+	// the place of the other. Only a driver that has flows of its own looks at it.
 	HandOver bool
 	// ToHost is what becomes of what pods send to the node.
 	ToHost model.ToHostAction
-	// VXLANFromPods and IPIPFromPods: pods may send to VXLAN's port of addresses that are no node's, and IP in IP.
+	// VXLANFromPods and IPIPFromPods: pods may send to VXLAN's port of addresses that are no
+	// node's, and IP in IP.
 	VXLANFromPods, IPIPFromPods bool
-	// RPFStrict: what comes in by an uplink begins nothing where the route to its source leads out by another interface.
+	// RPFStrict: what comes in by an uplink begins nothing where the route to its source leads out
+	// by another interface.
 	RPFStrict bool
 	Timeouts  model.Timeouts
 }
@@ -166,7 +182,8 @@ type Tunnel struct {
 	MTU  int // bytes of an inner IP packet
 }
 
-// Client is a pod as its sockets' programs see it: its address in each family, invalid where it has none.
+// Client is a pod as its sockets' programs see it: its address in each family, invalid where it has
+// none.
 type Client struct{ IPv4, IPv6 netip.Addr }
 
 // Of returns the client's address in the family of an address.
@@ -233,7 +250,8 @@ type Isolation struct {
 	Rule RuleID
 }
 
-// StagedIsolation is what an endpoint's two isolations would be. Their sets are of the table Policy.
+// StagedIsolation is what an endpoint's two isolations would be. Their sets are of the table
+// Policy.
 type StagedIsolation struct{ Ingress, Egress Isolation }
 
 // Route is what the node knows of a prefix.
@@ -242,8 +260,9 @@ type Route struct {
 	Node                          netip.Addr // valid: the prefix lives on this other node
 }
 
-// Frontend is an address, port and protocol that a service answers on; Addr is the zero (unspecified,
-// 0.0.0.0) address for node ports. The frontend of the cluster IP is also the id of the service port.
+// Frontend is an address, port and protocol that a service answers on; Addr is the zero
+// (unspecified, 0.0.0.0) address for node ports. The frontend of the cluster IP is also the id of
+// the service port.
 type Frontend struct {
 	Addr  netip.Addr
 	Port  uint16
@@ -267,9 +286,9 @@ type Service struct {
 	Rule RuleID
 }
 
-// Backend is one endpoint of a service port that is not gone: it is ready, or serves while it terminates.
-// Flows that have it keep it. New ones choose from the cluster list or, where only this node may answer, from
-// the local list; which endpoints are in them is KEP-1669 (calc).
+// Backend is one endpoint of a service port that is not gone: it is ready, or serves while it
+// terminates. Flows that have it keep it. New ones choose from the cluster list or, where only this
+// node may answer, from the local list; which endpoints are in them is KEP-1669 (calc).
 type Backend struct {
 	Addr  netip.Addr
 	Port  uint16
@@ -303,9 +322,9 @@ type Refusal struct {
 	Allowed                       bool
 }
 
-// Class, SetID: content-made identifiers (the first 8 bytes of a SHA-256 of a canonical text: of a class what it is, of a
-// set the names of its policies, and what tells endpoints of the same policies apart).
-// Class 0 is "matched by nothing in use here"; SetID 0 is "not isolated".
+// Class, SetID: content-made identifiers (the first 8 bytes of a SHA-256 of a canonical text: of a
+// class what it is, of a set the names of its policies, and what tells endpoints of the same
+// policies apart). Class 0 is "matched by nothing in use here"; SetID 0 is "not isolated".
 type (
 	Class  uint64
 	SetID  uint64
@@ -327,7 +346,8 @@ type PolicyKey struct {
 type PolicyValue struct {
 	Allow bool
 	Log   bool // a rule with action Log matched on the way to this verdict
-	// Undecided is said beside Allow in sets that judge each packet by itself: no rule is about it, and it goes on to be tracked.
+	// Undecided is said beside Allow in sets that judge each packet by itself: no rule is about it,
+	// and it goes on to be tracked.
 	Undecided bool
 	Rule      RuleID
 	Protos    uint8  // heads: 1 TCP, 2 UDP, 4 SCTP, 8 ICMP, 16 any other have entries of their own

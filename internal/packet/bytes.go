@@ -16,8 +16,8 @@ const (
 
 var be = binary.BigEndian
 
-// Marshal returns the frame's bytes, with the checksums computed. It fails on what no header can hold:
-// addresses that are not IPv4, option lengths, a packet of more than 65535 bytes.
+// Marshal returns the frame's bytes, with the checksums computed. It fails on what no header can
+// hold: addresses that are not IPv4, option lengths, a packet of more than 65535 bytes.
 func (p *Packet) Marshal() ([]byte, error) {
 	b := make([]byte, ethLen, ethLen+ipLen+tcpLen+len(p.Payload))
 	copy(b[0:6], p.DstMAC[:])
@@ -47,7 +47,8 @@ func (p *Packet) etherType() uint16 {
 	return TypeIPv4
 }
 
-// marshal writes the header in front of n bytes; total overrides the length field when not negative.
+// marshal writes the header in front of n bytes; total overrides the length field when not
+// negative.
 func (h *IPv4) marshal(total, n int) ([]byte, error) {
 	if h.six() {
 		return h.marshal6(total, n)
@@ -190,9 +191,10 @@ func (q *Quote) marshal() ([]byte, error) {
 }
 
 // Unmarshal reads a frame. It fails on less than an Ethernet header only; IP that is cut or
-// contradicts itself comes back as a Frame, transport headers that do as Other. An extension header that does, or that is
-// the second fragment header, is Proto and the beginning of the payload. Bytes after the IP
-// packet (padding), flow labels and reserved bits are dropped. The result shares nothing with b.
+// contradicts itself comes back as a Frame, transport headers that do as Other. An extension header
+// that does, or that is the second fragment header, is Proto and the beginning of the payload.
+// Bytes after the IP packet (padding), flow labels and reserved bits are dropped. The result shares
+// nothing with b.
 func Unmarshal(b []byte) (*Packet, error) {
 	if len(b) < ethLen {
 		return nil, fmt.Errorf("frame of %d bytes: less than an Ethernet header", len(b))

@@ -38,7 +38,8 @@ func (h *IPv4) size() int {
 	return ipLen + len(h.Options)
 }
 
-// IsError reports whether the type is one of those ICMP errors that quote a packet, in the family of the header.
+// IsError reports whether the type is one of those ICMP errors that quote a packet, in the family
+// of the header.
 func IsError(h *IPv4, icmpType uint8) bool {
 	if h.six() {
 		return icmpType >= 1 && icmpType <= 4
@@ -76,8 +77,8 @@ func (h *IPv4) fragmentAt() int {
 	return slices.IndexFunc(h.Ext, func(e Ext) bool { return e.Proto == ProtoFragment })
 }
 
-// ExtLen is the length of the extension headers, bytes; after counts those after the fragment header alone, which are a part
-// of what is fragmented.
+// ExtLen is the length of the extension headers, bytes; after counts those after the fragment
+// header alone, which are a part of what is fragmented.
 func (h *IPv4) ExtLen() (all, after int) {
 	for _, e := range h.chain() {
 		n := extUnit
@@ -131,8 +132,8 @@ func (h *IPv4) marshalExt() (b []byte, first uint8, err error) {
 	return b, next(0), nil
 }
 
-// unmarshalExt reads the extension headers at the beginning of b as far as they can be read, and returns their length. It
-// ends after the header of a fragment that is not the first.
+// unmarshalExt reads the extension headers at the beginning of b as far as they can be read, and
+// returns their length. It ends after the header of a fragment that is not the first.
 func (h *IPv4) unmarshalExt(b []byte) (n int) {
 	for len(h.Ext) < extMost && IsExtension(h.Proto) && len(b) >= n+extUnit {
 		e, at := Ext{Proto: h.Proto}, b[n:]

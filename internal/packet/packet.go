@@ -1,5 +1,6 @@
-// Package packet is a small text form for packets and its translation to and from bytes: Ethernet with
-// IPv4 or IPv6 and TCP, UDP, SCTP, ICMP echo, ICMP errors with the packet that they quote, or anything else as bytes.
+// Package packet is a small text form for packets and its translation to and from bytes: Ethernet
+// with IPv4 or IPv6 and TCP, UDP, SCTP, ICMP echo, ICMP errors with the packet that they quote, or
+// anything else as bytes.
 //
 //	tcp 10.244.1.2:1234 > 10.96.0.1:80 S ttl=64
 //	udp 10.244.1.2:999 > 10.96.0.10:53 ttl=64 data="query"
@@ -71,8 +72,9 @@ func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// IPv4 is an IP header: of IPv4 (RFC 791), or of IPv6 (RFC 8200) where the addresses are, which has none of DF, Options and
-// SumError, and ID, MF and Offset in a fragment header only. Lengths and checksum follow from the rest.
+// IPv4 is an IP header: of IPv4 (RFC 791), or of IPv6 (RFC 8200) where the addresses are, which has
+// none of DF, Options and SumError, and ID, MF and Offset in a fragment header only. Lengths and
+// checksum follow from the rest.
 type IPv4 struct {
 	Src, Dst netip.Addr
 	TTL, TOS uint8
@@ -87,8 +89,8 @@ type IPv4 struct {
 	SumError uint16
 }
 
-// Ext is an extension header of IPv6 (RFC 8200 section 4). One of ProtoFragment stands for what ID, MF and Offset say, and a
-// fragment without one has it at the end.
+// Ext is an extension header of IPv6 (RFC 8200 section 4). One of ProtoFragment stands for what ID,
+// MF and Offset say, and a fragment without one has it at the end.
 type Ext struct {
 	Proto uint8  // its own number
 	Data  []byte // all after its length field: 6 bytes and a multiple of 8, up to 2,046; of ProtoFragment nil
@@ -123,7 +125,8 @@ type Packet struct {
 	Payload   []byte
 }
 
-// Quote is the packet inside an ICMP error: an IP header and what followed it, of TCP, UDP, SCTP and ICMP at least 8 bytes.
+// Quote is the packet inside an ICMP error: an IP header and what followed it, of TCP, UDP, SCTP
+// and ICMP at least 8 bytes.
 type Quote struct {
 	IP       IPv4
 	TotalLen uint16 // of the packet that is quoted, bytes

@@ -1,12 +1,14 @@
 package packet
 
-// answers are the ICMP types that answer queries by the identifier of these (RFC 792, 950): echo, timestamp, information, address mask.
+// answers are the ICMP types that answer queries by the identifier of these (RFC 792, 950): echo,
+// timestamp, information, address mask.
 var answers = map[uint8]uint8{8: 0, 13: 14, 15: 16, 17: 18}
 
 // answers6 are those of ICMPv6 (RFC 4443).
 var answers6 = map[uint8]uint8{echoRequest6: echoReply6}
 
-// QueryType returns the type of the query that an ICMP message is, or answers; ok is false when it is neither, as with any code but 0.
+// QueryType returns the type of the query that an ICMP message is, or answers; ok is false when it
+// is neither, as with any code but 0.
 func QueryType(h *IPv4, icmpType, code uint8) (query uint8, ok bool) {
 	of := answers
 	if h.six() {
@@ -20,7 +22,8 @@ func QueryType(h *IPv4, icmpType, code uint8) (query uint8, ok bool) {
 	return 0, false
 }
 
-// AnswerType returns the type of the answer to a query of this type, and of the query that this type answers, in either family.
+// AnswerType returns the type of the answer to a query of this type, and of the query that this
+// type answers, in either family.
 func AnswerType(icmpType uint8) uint8 {
 	for _, of := range []map[uint8]uint8{answers, answers6} {
 		for q, a := range of {

@@ -2,12 +2,14 @@ package packet
 
 import "net/netip"
 
-// OneWay is by how much Ports has the destination port of an ICMP message that nothing answers beyond its source port.
+// OneWay is by how much Ports has the destination port of an ICMP message that nothing answers
+// beyond its source port.
 const OneWay = 0x4000
 
-// Ports returns the ports as a flow key has them: those of TCP, UDP and SCTP; of an ICMP query that is answered the identifier, and
-// the identifier + the type, of its answer the other way round; of other ICMP the type * 256 + the code, and that + OneWay, all modulo
-// 65536; zeros for everything else, fragments but the first included.
+// Ports returns the ports as a flow key has them: those of TCP, UDP and SCTP; of an ICMP query that
+// is answered the identifier, and the identifier + the type, of its answer the other way round; of
+// other ICMP the type * 256 + the code, and that + OneWay, all modulo 65536; zeros for everything
+// else, fragments but the first included.
 func (p *Packet) Ports() (src, dst uint16) {
 	switch {
 	case p.Kind == TCP || p.Kind == UDP || p.Kind == SCTP:
@@ -21,7 +23,8 @@ func (p *Packet) Ports() (src, dst uint16) {
 	return ports(&p.IP, p.Payload)
 }
 
-// TCPFlags returns the flags of a TCP segment or of its first fragment, also of one whose header contradicts itself.
+// TCPFlags returns the flags of a TCP segment or of its first fragment, also of one whose header
+// contradicts itself.
 func (p *Packet) TCPFlags() uint8 {
 	if p.Kind == Other && p.IP.Proto == ProtoTCP && p.IP.Offset == 0 && len(p.Payload) >= tcpLen {
 		return p.Payload[13]
@@ -29,8 +32,8 @@ func (p *Packet) TCPFlags() uint8 {
 	return p.Flags
 }
 
-// Rewrite gives the packet other addresses and ports (as in Ports). Checksums stay as right or wrong as
-// they were.
+// Rewrite gives the packet other addresses and ports (as in Ports). Checksums stay as right or
+// wrong as they were.
 func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	was := p.IP
 	p.IP.Src, p.IP.Dst = src, dst
@@ -76,7 +79,8 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	}
 }
 
-// rewriteEcho gives the first bytes of an echo another identifier, and mends the checksum, also for addresses that it covers.
+// rewriteEcho gives the first bytes of an echo another identifier, and mends the checksum, also for
+// addresses that it covers.
 func rewriteEcho(was, now *IPv4, from []byte, sport, dport uint16) []byte {
 	l4, id := clone(from), sport
 	if !isRequest(l4[0]) {
@@ -94,7 +98,8 @@ func rewriteEcho(was, now *IPv4, from []byte, sport, dport uint16) []byte {
 // Ports returns the quoted packet's ports, in the form of Packet.Ports.
 func (q *Quote) Ports() (src, dst uint16) { return ports(&q.IP, q.L4) }
 
-// mustQuote is how much of the packet's transport an ICMP error quotes at least, bytes: what tells its ports, if it has any.
+// mustQuote is how much of the packet's transport an ICMP error quotes at least, bytes: what tells
+// its ports, if it has any.
 func (h *IPv4) mustQuote() int {
 	switch h.Proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP, h.icmp():
@@ -113,9 +118,9 @@ func ports(h *IPv4, l4 []byte) (src, dst uint16) {
 	return 0, 0
 }
 
-// Rewrite gives the quoted packet other addresses and ports (an ICMP query's identifier as in Ports). Of the
-// checksums inside, the IP header's and such a query's are mended; those of TCP and UDP are not, which
-// nobody verifies in a quote: what they cover is not all there.
+// Rewrite gives the quoted packet other addresses and ports (an ICMP query's identifier as in
+// Ports). Of the checksums inside, the IP header's and such a query's are mended; those of TCP and
+// UDP are not, which nobody verifies in a quote: what they cover is not all there.
 func (q *Quote) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	was := q.IP
 	q.IP.Src, q.IP.Dst = src, dst

@@ -79,7 +79,8 @@ func (p *Packet) unmarshalSCTP(b []byte) bool {
 	return true
 }
 
-// FirstChunk is the type of the first chunk of an SCTP packet or of its first fragment, if it has one.
+// FirstChunk is the type of the first chunk of an SCTP packet or of its first fragment, if it has
+// one.
 func (p *Packet) FirstChunk() (uint8, bool) {
 	if p.Kind == SCTP {
 		return p.Chunk, true

@@ -19,8 +19,8 @@ const (
 
 const flagLetters = "FSRP.UEW" // bit 0 first, as tcpdump writes them
 
-// Words splits a packet's text at spaces outside quotation marks and brackets. It fails on a mark or a
-// bracket that is not closed.
+// Words splits a packet's text at spaces outside quotation marks and brackets. It fails on a mark
+// or a bracket that is not closed.
 func Words(s string) ([]string, error) {
 	var words []string
 	for i := 0; i < len(s); {
@@ -516,8 +516,8 @@ func parseQuote(s string) (*Quote, error) {
 	return q, nil
 }
 
-// String returns the quoted packet's text without brackets. What the first eight bytes do not tell is
-// not invented: where they differ from those of the packet named, l4= and tot= give them.
+// String returns the quoted packet's text without brackets. What the first eight bytes do not tell
+// is not invented: where they differ from those of the packet named, l4= and tot= give them.
 func (q *Quote) String() string {
 	p := q.guess()
 	s := strings.Join(p.words(), " ")

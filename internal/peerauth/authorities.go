@@ -1,8 +1,9 @@
-// Package peerauth lets Weir's own programs know each other across nodes. The controller keeps a certificate authority
-// (Keeper) and serves with certificates of it (Serving); agents trust what it publishes (package trust) and prove
-// themselves by a token of their service account with an audience of its own (Reviewer). A client of the API server is
-// known by what the API server says of it (FrontProxy). No agent has a certificate or a key: what authenticates it is bound
-// to its pod and its node by the API server, and ends with these.
+// Package peerauth lets Weir's own programs know each other across nodes. The controller keeps a
+// certificate authority (Keeper) and serves with certificates of it (Serving); agents trust what it
+// publishes (package trust) and prove themselves by a token of their service account with an
+// audience of its own (Reviewer). A client of the API server is known by what the API server says
+// of it (FrontProxy). No agent has a certificate or a key: what authenticates it is bound to its
+// pod and its node by the API server, and ends with these.
 package peerauth
 
 import (
@@ -25,7 +26,8 @@ import (
 const (
 	// authorityLife is that of an authority. After half of it a new one is made.
 	authorityLife = 365 * 24 * time.Hour
-	// settling is how long a new authority is published before it signs anything: by then every agent has read it.
+	// settling is how long a new authority is published before it signs anything: by then every
+	// agent has read it.
 	settling = 24 * time.Hour
 	// servingLife is that of a serving certificate; after half of it a new one is made.
 	servingLife = 24 * time.Hour
@@ -81,8 +83,8 @@ func newSerial() (*big.Int, error) {
 	return serial.Add(serial, big.NewInt(1)), nil
 }
 
-// renewed returns the authorities that are to count from now on: without those that have expired, and with a new one
-// where half of the life of the newest is over. The others stay as they are.
+// renewed returns the authorities that are to count from now on: without those that have expired,
+// and with a new one where half of the life of the newest is over. The others stay as they are.
 func (as authorities) renewed(now time.Time, domain string) (authorities, error) {
 	var out authorities
 	for _, a := range as {
@@ -100,7 +102,8 @@ func (as authorities) renewed(now time.Time, domain string) (authorities, error)
 	return append(out, a), nil
 }
 
-// signer returns the newest authority that has been published for long enough, or else the oldest; nil = there is none.
+// signer returns the newest authority that has been published for long enough, or else the oldest;
+// nil = there is none.
 func (as authorities) signer(now time.Time) *authority {
 	for i := len(as) - 1; i >= 0; i-- {
 		if a := as[i]; (i == 0 || !now.Before(a.made().Add(settling))) && now.Before(a.cert.NotAfter) {

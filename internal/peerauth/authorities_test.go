@@ -67,8 +67,8 @@ func (k *kept) verify(s *Serving, bundle []byte) error {
 	return err
 }
 
-// For three years agents that read what is published half a day late believe each instance, whichever looks first, and the
-// authorities change meanwhile.
+// For three years agents that read what is published half a day late believe each instance,
+// whichever looks first, and the authorities change meanwhile.
 func TestRenewalIsNoticedByNobody(t *testing.T) {
 	t.Parallel()
 	k := newKept()
@@ -93,7 +93,8 @@ func TestRenewalIsNoticedByNobody(t *testing.T) {
 	}
 }
 
-// A leader that was away for long makes a new authority, and so does one whose Secret was emptied: nothing counts that expired.
+// A leader that was away for long makes a new authority, and so does one whose Secret was emptied:
+// nothing counts that expired.
 func TestAuthorityAfterALongTime(t *testing.T) {
 	t.Parallel()
 	k := newKept()

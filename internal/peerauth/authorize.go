@@ -9,8 +9,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Allowed asks the API server whether a user may do something. The API server has asked itself before it handed the
-// request on; a certificate of its front proxy that is in other hands is not enough to read anything, so.
+// Allowed asks the API server whether a user may do something. The API server has asked itself
+// before it handed the request on; a certificate of its front proxy that is in other hands is not
+// enough to read anything, so.
 func Allowed(ctx context.Context, kube kubernetes.Interface, u *User, what authorizationv1.ResourceAttributes) (bool, error) {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra, ResourceAttributes: &what}}

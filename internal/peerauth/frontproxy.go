@@ -35,8 +35,9 @@ var (
 	ErrUnknownProxy = errors.New("how the API server shows itself was not read yet")
 )
 
-// FrontProxy knows the users of requests that the API server hands on (its aggregation layer): it shows a certificate of
-// an authority that ConfigMap kube-system/extension-apiserver-authentication names, and says in headers who asked.
+// FrontProxy knows the users of requests that the API server hands on (its aggregation layer): it
+// shows a certificate of an authority that ConfigMap kube-system/extension-apiserver-authentication
+// names, and says in headers who asked.
 type FrontProxy struct {
 	Kube kubernetes.Interface
 	Log  *slog.Logger

@@ -86,7 +86,8 @@ func TestHostileTokens(t *testing.T) {
 	}
 }
 
-// A caller with many wrong tokens neither asks the API server for each at once, nor keeps other callers from being asked about.
+// A caller with many wrong tokens neither asks the API server for each at once, nor keeps other
+// callers from being asked about.
 func TestHostileManyTokens(t *testing.T) {
 	hostile.Record(t, "one caller with many wrong tokens keeps the API server busy and agents waiting", hostile.Pod, hostile.ControlPlane, hostile.Both)
 	asked, release := make(chan struct{}, 100), make(chan struct{})
@@ -132,7 +133,8 @@ func TestHostileManyTokens(t *testing.T) {
 	}
 }
 
-// Pods with an address each send wrong tokens, and the API server is slow: agents of nodes are asked about all the same.
+// Pods with an address each send wrong tokens, and the API server is slow: agents of nodes are
+// asked about all the same.
 func TestHostileTokensOfManyPods(t *testing.T) {
 	hostile.Record(t, "wrong tokens of many pods keep nodes' agents from connecting", hostile.Pod, hostile.ControlPlane, hostile.Both)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.31.1.8"}}}}
@@ -247,7 +249,8 @@ func TestHostileForgedUsers(t *testing.T) {
 	}
 }
 
-// An API server whose users have certificates of the authority of its front proxy: each of them could say to be anybody.
+// An API server whose users have certificates of the authority of its front proxy: each of them
+// could say to be anybody.
 func TestHostileSharedFrontProxy(t *testing.T) {
 	hostile.Record(t, "users whose certificates are of the front proxy's authority ask as anybody", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	p := newProxied(t)

@@ -13,9 +13,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Objects of the authority. Both are installed empty, so that the controller needs no right to create any.
+// Objects of the authority. Both are installed empty, so that the controller needs no right to
+// create any.
 const (
-	// ObjectName is the name of the Secret with the authorities and their keys, and of the ConfigMap with the certificates.
+	// ObjectName is the name of the Secret with the authorities and their keys, and of the
+	// ConfigMap with the certificates.
 	ObjectName = "weir-peer-ca"
 	// SecretKey is where the Secret has them.
 	SecretKey = "authorities.pem"
@@ -23,7 +25,8 @@ const (
 	BundleKey = "ca.crt"
 )
 
-// Keeper makes, renews and publishes the authorities. One instance of the controller does so at a time: the leader.
+// Keeper makes, renews and publishes the authorities. One instance of the controller does so at a
+// time: the leader.
 type Keeper struct {
 	Kube      kubernetes.Interface
 	Namespace string
@@ -31,8 +34,9 @@ type Keeper struct {
 	Now       func() time.Time
 }
 
-// Ensure looks after the authorities once, and returns the certificates that are published. A Secret that cannot be read
-// is left as it is: it may be somebody's mistake, and a new authority is trusted by nobody yet.
+// Ensure looks after the authorities once, and returns the certificates that are published. A
+// Secret that cannot be read is left as it is: it may be somebody's mistake, and a new authority is
+// trusted by nobody yet.
 func (k *Keeper) Ensure(ctx context.Context) ([]byte, error) {
 	secret, err := k.Kube.CoreV1().Secrets(k.Namespace).Get(ctx, ObjectName, metav1.GetOptions{})
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ErrToken: a token is not that of an agent. Any other error of Review says that it could not be asked.
+// ErrToken: a token is not that of an agent. Any other error of Review says that it could not be
+// asked.
 var ErrToken = errors.New("the token is not one of an agent for this server")
 
 // Peer is an agent that has proved who it is.
@@ -23,14 +24,16 @@ type Peer struct {
 	PodUID string
 }
 
-// Extra attributes of a user that is the service account of a pod (Kubernetes 1.30 and newer for the node).
+// Extra attributes of a user that is the service account of a pod (Kubernetes 1.30 and newer for
+// the node).
 const (
 	extraNode = "authentication.kubernetes.io/node-name"
 	extraPod  = "authentication.kubernetes.io/pod-uid"
 )
 
-// Bounds of the questions to the API server that are under way. Of callers with an address of a Node there are maxNodeReviews more: what pods send bears
-// another one, but for those of the node's own network, and for what is translated to the node's address.
+// Bounds of the questions to the API server that are under way. Of callers with an address of a
+// Node there are maxNodeReviews more: what pods send bears another one, but for those of the node's
+// own network, and for what is translated to the node's address.
 const (
 	maxReviews     = 16
 	maxNodeReviews = 16
@@ -52,7 +55,8 @@ type Reviewer struct {
 	asked   time.Time // for nodes
 }
 
-// NewReviewer returns a Reviewer of tokens of a user, system:serviceaccount:NAMESPACE:NAME, made for an audience.
+// NewReviewer returns a Reviewer of tokens of a user, system:serviceaccount:NAMESPACE:NAME, made
+// for an audience.
 func NewReviewer(kube kubernetes.Interface, user, audience string) *Reviewer {
 	return &Reviewer{kube: kube, user: user, audience: audience, busy: map[netip.Addr]struct{}{}, now: time.Now}
 }
@@ -63,8 +67,8 @@ var ErrBusy = errors.New("too many tokens are being looked at; try again")
 // maxToken bounds a token's length.
 const maxToken = 8 << 10
 
-// Review returns the agent that a token is of. Of one caller one token is asked about at a time, so that who sends many
-// wrong ones keeps neither the API server busy nor agents waiting.
+// Review returns the agent that a token is of. Of one caller one token is asked about at a time, so
+// that who sends many wrong ones keeps neither the API server busy nor agents waiting.
 func (r *Reviewer) Review(ctx context.Context, from netip.Addr, token string) (Peer, error) {
 	if token == "" || len(token) > maxToken {
 		return Peer{}, fmt.Errorf("%w: it has %d bytes", ErrToken, len(token))
@@ -126,7 +130,8 @@ func (r *Reviewer) end(from netip.Addr) {
 	delete(r.busy, from)
 }
 
-// ofNode reports whether an address is one of a Node. Where the API server does not say, what it said last counts.
+// ofNode reports whether an address is one of a Node. Where the API server does not say, what it
+// said last counts.
 func (r *Reviewer) ofNode(ctx context.Context, addr netip.Addr) bool {
 	r.nodesMu.Lock()
 	defer r.nodesMu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Serving serves TLS with a certificate of the newest authority that everybody knows. Each instance of a server makes its
-// own: the key never leaves the process. It is safe for concurrent use.
+// Serving serves TLS with a certificate of the newest authority that everybody knows. Each instance
+// of a server makes its own: the key never leaves the process. It is safe for concurrent use.
 type Serving struct {
 	Kube            kubernetes.Interface
 	Namespace, Name string // of the server, as clients ask for it
@@ -57,7 +57,8 @@ func textOf(err error) string {
 	return err.Error()
 }
 
-// Refresh makes a new certificate where half of the life of the one in use is over, or where another authority signs.
+// Refresh makes a new certificate where half of the life of the one in use is over, or where
+// another authority signs.
 func (s *Serving) Refresh(ctx context.Context) error {
 	as, err := read(ctx, s.Kube, s.Namespace)
 	if err != nil {
@@ -88,7 +89,8 @@ func (s *Serving) Ready() bool {
 	return s.cert != nil && s.Now().Before(s.cert.Leaf.NotAfter)
 }
 
-// Config returns what to serve TLS by. Clients may show a certificate; it is not verified (see FrontProxy.User).
+// Config returns what to serve TLS by. Clients may show a certificate; it is not verified (see
+// FrontProxy.User).
 func (s *Serving) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {

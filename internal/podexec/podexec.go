@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// New prepares a command with standard input, output and error. It speaks WebSocket, and SPDY with servers and proxies that
-// do not.
+// New prepares a command with standard input, output and error. It speaks WebSocket, and SPDY with
+// servers and proxies that do not.
 func New(kube kubernetes.Interface, config *rest.Config, namespace, pod, container string, command []string) (remotecommand.Executor, error) {
 	url := kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
@@ -31,7 +31,8 @@ func New(kube kubernetes.Interface, config *rest.Config, namespace, pod, contain
 	})
 }
 
-// Status returns what the API server answered instead of running a command; nil when it is not known.
+// Status returns what the API server answered instead of running a command; nil when it is not
+// known.
 func Status(err error) *apierrors.StatusError {
 	var upgrade *httpstream.UpgradeFailureError
 	if errors.As(err, &upgrade) {

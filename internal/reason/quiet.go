@@ -1,4 +1,5 @@
 package reason
 
-// Quiet reports whether nobody has to look at drops for the reason: every pod sends such packets by itself, and nothing is amiss.
+// Quiet reports whether nobody has to look at drops for the reason: every pod sends such packets by
+// itself, and nothing is amiss.
 func (r Reason) Quiet() bool { return r == FamilyLink }

@@ -9,7 +9,8 @@ import "strconv"
 // Reason is a number of enum drop_reason.
 type Reason uint32
 
-// String returns the name as it is written in bpf/reasons.h, or the number of a reason that is not there.
+// String returns the name as it is written in bpf/reasons.h, or the number of a reason that is not
+// there.
 func (r Reason) String() string {
 	if n, ok := names[r]; ok {
 		return n

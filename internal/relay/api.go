@@ -72,7 +72,8 @@ func unauthorized(err error) failure {
 	return failure{http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "", peerauth.ErrNotProxied.Error()}
 }
 
-// discovery says what the group has; the API server asks this, too, to know whether the controller is there.
+// discovery says what the group has; the API server asks this, too, to know whether the controller
+// is there.
 func (r *Relay) discovery(w http.ResponseWriter, req *http.Request) {
 	if _, err := r.cfg.Proxy.User(req); err != nil {
 		refuse(w, unauthorized(err))
@@ -138,7 +139,8 @@ func (r *Relay) ask(w http.ResponseWriter, req *http.Request, node, question str
 	return r.handOn(w, req, a, question, method)
 }
 
-// Questions at a time, of all users and of one: monitors of all nodes of a large cluster are one question a node.
+// Questions at a time, of all users and of one: monitors of all nodes of a large cluster are one
+// question a node.
 const (
 	maxAsking        = 4096
 	maxAskingPerUser = 1536
@@ -167,14 +169,15 @@ func (r *Relay) end(user string) {
 const (
 	// answerWithin is how long an agent may take until its answer begins.
 	answerWithin = 30 * time.Second
-	// readWithin is how long who asked may take to read a piece, and an agent to send the next: events have a line each
-	// 15 s at least.
+	// readWithin is how long who asked may take to read a piece, and an agent to send the next:
+	// events have a line each 15 s at least.
 	readWithin = 45 * time.Second
 	// maxAnswer bounds answers of one piece.
 	maxAnswer = 16 << 20
 )
 
-// handOn asks an agent and copies its answer. What an agent says is its node's word: nothing of it but the body is taken over.
+// handOn asks an agent and copies its answer. What an agent says is its node's word: nothing of it
+// but the body is taken over.
 func (r *Relay) handOn(w http.ResponseWriter, req *http.Request, a *agent, question, method string) int {
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
@@ -236,8 +239,8 @@ func printable(text string) string {
 	}, strings.ReplaceAll(strings.TrimSpace(text), "\n", " "))
 }
 
-// copyPieces copies at most left bytes (-1 = without an end), each piece as it comes. It holds one piece: who reads slowly
-// makes the agent wait, and one that does not read is left.
+// copyPieces copies at most left bytes (-1 = without an end), each piece as it comes. It holds one
+// piece: who reads slowly makes the agent wait, and one that does not read is left.
 func copyPieces(w http.ResponseWriter, from io.Reader, left int64, late *time.Timer) error {
 	out := http.NewResponseController(w)
 	piece := make([]byte, 8<<10)

@@ -41,7 +41,8 @@ const (
 	relayPort = 5474
 )
 
-// TestHostileLiveByAPIServer has a real API server hand questions on, with the rights that are installed and real tokens.
+// TestHostileLiveByAPIServer has a real API server hand questions on, with the rights that are
+// installed and real tokens.
 func TestHostileLiveByAPIServer(t *testing.T) {
 	if !apitest.Isolated(t) {
 		return
@@ -101,7 +102,8 @@ func TestHostileLiveByAPIServer(t *testing.T) {
 			t.Errorf("somebody answers for n2: %q %v", text, err)
 		}
 	})
-	// A namespace is deleted while the group is served: nothing holds it up (the API server itself has no controller for that here).
+	// A namespace is deleted while the group is served: nothing holds it up (the API server itself
+	// has no controller for that here).
 	lists, err := s.Clients.Kube.Discovery().ServerPreferredResources()
 	if err != nil || len(lists) == 0 {
 		t.Errorf("discovery: %v", err)

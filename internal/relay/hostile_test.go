@@ -39,8 +39,8 @@ import (
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )
 
-// place is a controller that serves, beside an API server that is played: a token says "NODE POD", and the user viewer
-// may ask everything.
+// place is a controller that serves, beside an API server that is played: a token says "NODE POD",
+// and the user viewer may ask everything.
 type place struct {
 	*Relay
 	t      *testing.T
@@ -165,7 +165,8 @@ func (p *place) answered(user, node, question string, certs ...tls.Certificate) 
 	return resp.StatusCode, string(text)
 }
 
-// connect has an agent answer for as long as the test lasts; the channel says how its connection ended.
+// connect has an agent answer for as long as the test lasts; the channel says how its connection
+// ended.
 func (p *place) connect(token string, handler http.Handler) chan error {
 	p.t.Helper()
 	node, _, _ := strings.Cut(token, " ")

@@ -1,7 +1,7 @@
-// Package relay is the controller's part of asking agents: agents keep a connection to each instance of the controller
-// (package tunnel), and users ask by the API server, which hands requests of the group live.weir.dev on
-// (an APIService). So what a user may ask is a matter of the API server's own rights, and nobody needs to run programs in
-// the agents' pods.
+// Package relay is the controller's part of asking agents: agents keep a connection to each
+// instance of the controller (package tunnel), and users ask by the API server, which hands
+// requests of the group live.weir.dev on (an APIService). So what a user may ask is a matter of the
+// API server's own rights, and nobody needs to run programs in the agents' pods.
 package relay
 
 import (
@@ -32,11 +32,13 @@ type Config struct {
 	Proxy *peerauth.FrontProxy
 	// Reviewer knows agents by their tokens.
 	Reviewer *peerauth.Reviewer
-	// ReviewEvery is the time between two looks at whether the token of a connected agent still counts; 0 = DefaultReviewEvery.
+	// ReviewEvery is the time between two looks at whether the token of a connected agent still
+	// counts; 0 = DefaultReviewEvery.
 	ReviewEvery time.Duration
 }
 
-// DefaultReviewEvery is what the controller uses: 1,000 agents then cost the API server three questions a second.
+// DefaultReviewEvery is what the controller uses: 1,000 agents then cost the API server three
+// questions a second.
 const DefaultReviewEvery = 5 * time.Minute
 
 // Relay hands questions of users on to agents. It is safe for concurrent use.
@@ -81,7 +83,8 @@ func New(cfg Config) *Relay {
 // Register offers the relay's metrics.
 func (r *Relay) Register(to prometheus.Registerer) { to.MustRegister(r.refused, r.asked, r.count) }
 
-// Bounds of connections of API servers, and of those that have proved nothing yet. Agents have one each besides.
+// Bounds of connections of API servers, and of those that have proved nothing yet. Agents have one
+// each besides.
 const (
 	maxConns          = 8192
 	maxConnsPerSource = 32
@@ -152,7 +155,8 @@ func sourceOf(req *http.Request) netip.Addr {
 	return at.Addr().Unmap().WithZone("")
 }
 
-// add makes an agent the one that answers for its node. The one before is of an earlier pod, or lost its connection: so nobody has more than one.
+// add makes an agent the one that answers for its node. The one before is of an earlier pod, or
+// lost its connection: so nobody has more than one.
 func (r *Relay) add(a *agent) {
 	r.mu.Lock()
 	before := r.agents[a.peer.Node]
@@ -232,8 +236,8 @@ func (r *Relay) again(ctx context.Context, a *agent, from netip.Addr) error {
 	return err
 }
 
-// agentWithin is how long a question waits for a node's agent to be connected: it connects anew within seconds when the
-// controller started again.
+// agentWithin is how long a question waits for a node's agent to be connected: it connects anew
+// within seconds when the controller started again.
 const agentWithin = 5 * time.Second
 
 // agent returns that of a node; nil = none is connected.

@@ -10,7 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )
 
-// answers are an agent's: what it is asked, and of which node it is; /events is one line, and then nothing until who asked is gone.
+// answers are an agent's: what it is asked, and of which node it is; /events is one line, and then
+// nothing until who asked is gone.
 func answers(node string, folder trust.Folder) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+tunnel.TokenPath, func(w http.ResponseWriter, _ *http.Request) {

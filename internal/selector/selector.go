@@ -8,8 +8,8 @@
 //	        | label "in" "{" strings "}" | label "not" "in" "{" strings "}"
 //	        | label "contains" string | label "starts" "with" string | label "ends" "with" string
 //
-// Strings are in single or double quotes, without escapes. An absent label satisfies != and "not in",
-// and no other operator.
+// Strings are in single or double quotes, without escapes. An absent label satisfies != and "not
+// in", and no other operator.
 package selector
 
 import (
@@ -24,8 +24,8 @@ type Selector struct {
 	root node
 }
 
-// Parse reads a selector. The empty string selects everything. The error says at which column what was
-// expected.
+// Parse reads a selector. The empty string selects everything. The error says at which column what
+// was expected.
 func Parse(s string) (*Selector, error) {
 	if len(s) > maxLength {
 		return nil, fmt.Errorf("selector is %d bytes long, at most %d are allowed", len(s), maxLength)
@@ -55,8 +55,8 @@ func (s *Selector) MatchesFunc(labels func(label string) (value string, ok bool)
 	return s.root.eval(labels)
 }
 
-// Prefixed returns the selector with a prefix before every label. Where all and global are not nil they take the
-// place of all() and global().
+// Prefixed returns the selector with a prefix before every label. Where all and global are not nil
+// they take the place of all() and global().
 func (s *Selector) Prefixed(prefix string, all, global *Selector) *Selector {
 	return &Selector{root: s.root.prefixed(&renaming{prefix, all, global})}
 }
@@ -93,7 +93,8 @@ func And(of ...*Selector) *Selector {
 	return &Selector{root: list}
 }
 
-// Requires returns a label and its value that every match has; ok is false when there is none that the selector's form tells.
+// Requires returns a label and its value that every match has; ok is false when there is none that
+// the selector's form tells.
 func (s *Selector) Requires() (label, value string, ok bool) { return requires(s.root) }
 
 func requires(n node) (label, value string, ok bool) {

@@ -134,7 +134,8 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	return fwd, nil
 }
 
-// goesOn: is the packet, which no flow has, of a connection of the host's own that is open? By weir0 goes what began with a Service.
+// goesOn: is the packet, which no flow has, of a connection of the host's own that is open? By
+// weir0 goes what began with a Service.
 func (n *Node) goesOn(in In, k flowKey, opening bool) bool {
 	return in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex && connects(k.proto) && !opening && n.kind(k.src) == nodestate.AddrHost
 }
@@ -182,8 +183,8 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 	return false
 }
 
-// untracked: may a direct connection between the same ends exist, of which there is no flow? Those of the host's own to
-// other hosts, and those from outside to the host's own ports have none.
+// untracked: may a direct connection between the same ends exist, of which there is no flow? Those
+// of the host's own to other hosts, and those from outside to the host's own ports have none.
 func (n *Node) untracked(in In, fwd *flow) bool {
 	switch in.Hook {
 	case FromUplink, FromTunnel:
@@ -195,7 +196,8 @@ func (n *Node) untracked(in In, fwd *flow) bool {
 	return false
 }
 
-// pickPort makes the reply key unique by the source port. must: a port of the range is taken in any case.
+// pickPort makes the reply key unique by the source port. must: a port of the range is taken in any
+// case.
 func (n *Node) pickPort(in In, k flowKey, fwd *flow, must bool) bool {
 	if !must && n.replyFree(k, fwd) {
 		return true
@@ -284,8 +286,8 @@ func (n *Node) whyNoWayBack(k flowKey, via netip.Addr) reason.Reason {
 	return why
 }
 
-// enter writes both entries, and forgets what an ended flow of the same packets left. proven: they need not prove that they are
-// answered, as what the node itself asks of Services.
+// enter writes both entries, and forgets what an ended flow of the same packets left. proven: they
+// need not prove that they are answered, as what the node itself asks of Services.
 func (n *Node) enter(proven bool, k flowKey, fwd, rev *flow) {
 	if old := n.flows[k]; old != nil {
 		forget(n.flows, old, k)
@@ -299,7 +301,8 @@ func (n *Node) enter(proven bool, k flowKey, fwd, rev *flow) {
 	n.half[r], n.half[k] = rev, fwd
 }
 
-// aboutListeners reports whether a packet is about groups that somebody listens to: IGMP, and what ICMPv6 has of it.
+// aboutListeners reports whether a packet is about groups that somebody listens to: IGMP, and what
+// ICMPv6 has of it.
 func aboutListeners(p *packet.Packet) bool {
 	if p.IP.Src.Is4() {
 		return p.IP.Proto == protoIGMP

@@ -36,8 +36,8 @@ type tries struct {
 	first, last time.Duration // answers
 }
 
-// failedDSR: did straight answers not arrive at the client lately? Its second handshake in a row that it left
-// unanswered says so too.
+// failedDSR: did straight answers not arrive at the client lately? Its second handshake in a row
+// that it left unanswered says so too.
 func (n *Node) failedDSR(k flowKey) bool {
 	now, t := n.opts.Now(), n.state.Settings.DSRTimes
 	if since, ok := n.fallen[k.src]; ok && now-since <= t.Retry {
@@ -57,7 +57,8 @@ func (n *Node) fall(client netip.Addr) {
 	delete(n.tries, client)
 }
 
-// followDSR watches the handshake of a flow whose answers go straight to the client. It reports whether it is over.
+// followDSR watches the handshake of a flow whose answers go straight to the client. It reports
+// whether it is over.
 func (n *Node) followDSR(f *flow, k flowKey, in In, flags uint8) bool {
 	now := n.opts.Now()
 	syn, ack := flags&packet.SYN != 0, flags&packet.ACK != 0

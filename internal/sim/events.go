@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Event is what policy said of a flow: in its original direction, after translation of the destination, before that of
-// the source. docs/design/datapath.md says of which flows there is one.
+// Event is what policy said of a flow: in its original direction, after translation of the
+// destination, before that of the source. docs/design/datapath.md says of which flows there is one.
 type Event struct {
 	Src, Dst     netip.Addr
 	Sport, Dport uint16 // of ICMP 0, and type * 256 + code
@@ -118,7 +118,8 @@ func (n *Node) about(k flowKey) *Event {
 	return e
 }
 
-// tell adds the event of what was judged last, when somebody wants to know: d is why the packet was dropped.
+// tell adds the event of what was judged last, when somebody wants to know: d is why the packet was
+// dropped.
 func (n *Node) tell(in In, d *dropped) {
 	e := n.judged
 	if e == nil || !e.Egress.Local && !e.Ingress.Local && !e.In.Judged && !e.Out.Judged {

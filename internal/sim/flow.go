@@ -64,8 +64,9 @@ func (f *flow) partner(proto model.Protocol) flowKey {
 	return flowKey{src: f.dst, dst: f.src, sport: f.dport, dport: f.sport, proto: proto}
 }
 
-// otherPort is what f's entry of k adds to the source port of k for judgement: the port after translation. Of an ICMP query both ports
-// have the identifier in them, and tell the type by their distance: they are taken as the packet has them.
+// otherPort is what f's entry of k adds to the source port of k for judgement: the port after
+// translation. Of an ICMP query both ports have the identifier in them, and tell the type by their
+// distance: they are taken as the packet has them.
 func (f *flow) otherPort(k flowKey) uint16 {
 	if k.proto == icmpOf(k.src) {
 		return k.dport
@@ -129,14 +130,16 @@ func enters(f *flow, in In) bool {
 	return f.iif == 0
 }
 
-// end lets a flow that has ended be no more: another one of the same addresses and ports begins, which the other data plane has.
+// end lets a flow that has ended be no more: another one of the same addresses and ports begins,
+// which the other data plane has.
 func (n *Node) end(f *flow, k flowKey) {
 	for _, table := range []map[flowKey]*flow{n.flows, n.half} {
 		forget(table, f, k)
 	}
 }
 
-// forget removes a flow, f, with the key k, from a table. The key of the other direction may have gone to another flow since.
+// forget removes a flow, f, with the key k, from a table. The key of the other direction may have
+// gone to another flow since.
 func forget(table map[flowKey]*flow, f *flow, k flowKey) {
 	if o := f.partner(k.proto); table[o] != nil && table[o].partner(k.proto) == k {
 		delete(table, o)
@@ -321,8 +324,9 @@ func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uin
 	return rule, nil
 }
 
-// message is the type * 256 + the code of the ICMP messages of a flow, by the distance of what stands for their ports: that of a query
-// is its type, that of an answer the opposite, and of a message of one way packet.OneWay.
+// message is the type * 256 + the code of the ICMP messages of a flow, by the distance of what
+// stands for their ports: that of a query is its type, that of an answer the opposite, and of a
+// message of one way packet.OneWay.
 func message(sport, dport uint16) uint16 {
 	switch beyond, before := dport-sport, sport-dport; {
 	case beyond == packet.OneWay:

@@ -173,8 +173,8 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 	return r
 }
 
-// keep lets a fragment wait for its first. How much is kept is not modelled: the programs' bounds are wider
-// than any scenario.
+// keep lets a fragment wait for its first. How much is kept is not modelled: the programs' bounds
+// are wider than any scenario.
 func (n *Node) keep(in In, k fragmentKey) Result {
 	switch in.Hook {
 	case FromWorkload:
@@ -209,15 +209,16 @@ func (n *Node) refuseFragment(in In, why reason.Reason) Result {
 	return Result{Action: Pass, Packet: in.Packet}
 }
 
-// unmendable: the checksum of SCTP changes with the ports by as much as the whole packet's length says, which the first
-// fragment does not know.
+// unmendable: the checksum of SCTP changes with the ports by as much as the whole packet's length
+// says, which the first fragment does not know.
 func unmendable(p *packet.Packet, f *flow) bool {
 	sport, dport := p.Ports()
 	return p.Fragment() && p.IP.Offset == 0 && p.IP.Proto == packet.ProtoSCTP && (sport != f.sport || dport != f.dport) &&
 		[4]byte(p.Payload[8:12]) != [4]byte{}
 }
 
-// query says whether a packet, or the packet of a first fragment, is an ICMP query that another message answers, or such an answer.
+// query says whether a packet, or the packet of a first fragment, is an ICMP query that another
+// message answers, or such an answer.
 func query(p *packet.Packet) (asks, answers bool) {
 	kind, code := p.ICMPType, p.ICMPCode
 	switch {

@@ -12,8 +12,8 @@ import (
 // tunnelInterface stands for the tunnel's device, for which no host endpoint is by its name.
 const tunnelInterface = -1
 
-// passage says by which interfaces the original direction of a flow enters and leaves the node, 0 = by none that is known; and which of
-// its ends are the node itself.
+// passage says by which interfaces the original direction of a flow enters and leaves the node, 0 =
+// by none that is known; and which of its ends are the node itself.
 type passage struct {
 	in, out          int
 	ownFrom, ownDest bool
@@ -30,7 +30,8 @@ func (p passage) inside() bool { return p.in == 0 && p.out == 0 }
 // hosts reports whether the node has host endpoints.
 func (n *Node) hosts() bool { return len(n.state.HostEndpoints) > 0 }
 
-// passageOf returns the passage of the flow k, in its original direction, of which a packet goes this way.
+// passageOf returns the passage of the flow k, in its original direction, of which a packet goes
+// this way.
 func (n *Node) passageOf(in In, w way, reply bool, k flowKey) passage {
 	var p passage
 	switch in.Hook {
@@ -57,8 +58,9 @@ func (n *Node) passageOf(in In, w way, reply bool, k flowKey) passage {
 	return n.ends(p, k)
 }
 
-// ends completes a passage: whether an end is the node, and by which uplink the stack sends on what it carries. Where no table knows
-// an address, and the kernel's routes do not lead on, the node keeps what is for it.
+// ends completes a passage: whether an end is the node, and by which uplink the stack sends on what
+// it carries. Where no table knows an address, and the kernel's routes do not lead on, the node
+// keeps what is for it.
 func (n *Node) ends(p passage, k flowKey) passage {
 	from, to := n.kind(k.src), n.kind(k.dst)
 	p.ownFrom, p.ownDest = from == nodestate.AddrHost, to == nodestate.AddrHost
@@ -76,7 +78,8 @@ func (n *Node) ends(p passage, k flowKey) passage {
 	return p
 }
 
-// passes: is the packet of a flow that the stack sends on by another uplink, where it leaves? It was judged where it came in.
+// passes: is the packet of a flow that the stack sends on by another uplink, where it leaves? It
+// was judged where it came in.
 func passes(in In, f *flow) bool {
 	return in.Hook == ToUplink && f.way.action == Pass && f.way.ifindex != 0
 }
@@ -108,8 +111,8 @@ func (n *Node) judgeArrival(in In, k flowKey) *dropped {
 	return nil
 }
 
-// consult asks one set of the host endpoint of an interface, and notes its answer and that of the one that staged policies would put in its
-// place. Rule 0 = there is no set.
+// consult asks one set of the host endpoint of an interface, and notes its answer and that of the
+// one that staged policies would put in its place. Rule 0 = there is no set.
 func (n *Node) consult(end *HostEnd, ifindex int, set func(nodestate.HostEndpoint) nodestate.Isolation, k flowKey, peer netip.Addr) (allow bool, rule nodestate.RuleID) {
 	ports := portsOf(k.src, k.proto, k.sport, k.dport)
 	iso := set(n.state.HostEndpointAt(ifindex, k.src))
@@ -129,7 +132,8 @@ func (n *Node) consult(end *HostEnd, ifindex int, set func(nodestate.HostEndpoin
 	return v.Allow, v.Rule
 }
 
-// judgeHost is what host endpoints say to a flow. The rule is the one that allowed last, 0 when nothing judged.
+// judgeHost is what host endpoints say to a flow. The rule is the one that allowed last, 0 when
+// nothing judged.
 func (n *Node) judgeHost(k flowKey, p passage) (nodestate.RuleID, *dropped) {
 	if !n.hosts() && n.state.Settings.ToHost != model.ToHostDrop {
 		return 0, nil
@@ -183,8 +187,8 @@ func (n *Node) judgeToHost(k flowKey, is bool) (nodestate.RuleID, *dropped) {
 	return 0, nil
 }
 
-// judgeHostAtFirst judges a flow that begins. unseen: the packet passes without a flow, because it is of a connection that is older than
-// the host endpoint, in whichever direction.
+// judgeHostAtFirst judges a flow that begins. unseen: the packet passes without a flow, because it
+// is of a connection that is older than the host endpoint, in whichever direction.
 func (n *Node) judgeHostAtFirst(in In, k flowKey, fwd, rev *flow, opening bool) (unseen bool, _ *dropped) {
 	judged := flowKey{src: k.src, dst: fwd.dst, sport: k.sport, dport: fwd.dport, proto: k.proto}
 	if fwd.handOn {

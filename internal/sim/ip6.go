@@ -44,8 +44,8 @@ const (
 	extBytes   = 456
 )
 
-// chainOf walks the extension headers of IPv6. hidden: what they carry, or where to, is not known. fragment: the packet is one, as
-// far as that is known.
+// chainOf walks the extension headers of IPv6. hidden: what they carry, or where to, is not known.
+// fragment: the packet is one, as far as that is known.
 func chainOf(h *packet.IPv4) (hidden, fragment bool) {
 	if !h.Src.Is6() {
 		return false, h.MF || h.Offset != 0
@@ -69,8 +69,9 @@ func chainOf(h *packet.IPv4) (hidden, fragment bool) {
 	return packet.IsExtension(h.Proto) || size > extBytes, fragment
 }
 
-// linkOf tells what belongs to a link of IPv6. Neighbour discovery (RFC 4861) counts with hop limit 255, from a pod when it cannot
-// leave its link; what routers alone say (advertisements, redirects) is for nobody to say here, and is as multicast is.
+// linkOf tells what belongs to a link of IPv6. Neighbour discovery (RFC 4861) counts with hop limit
+// 255, from a pod when it cannot leave its link; what routers alone say (advertisements, redirects)
+// is for nobody to say here, and is as multicast is.
 func linkOf(p *packet.Packet, h Hook) shape {
 	if !p.IP.Src.Is6() {
 		return shapeOK

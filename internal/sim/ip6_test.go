@@ -76,7 +76,8 @@ func TestExtensionHeadersHideNothing(t *testing.T) {
 	}
 }
 
-// What belongs to a link alone goes to no pod from outside: the kernel would forward it, one hop less.
+// What belongs to a link alone goes to no pod from outside: the kernel would forward it, one hop
+// less.
 func TestNothingOfALinkGoesToAPod(t *testing.T) {
 	for _, hook := range []Hook{FromUplink, FromTunnel} {
 		for text, want := range map[string]string{

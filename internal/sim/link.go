@@ -14,7 +14,8 @@ const (
 	typeServiceVLAN = 0x88a8
 )
 
-// isTagged reports whether a frame has a VLAN tag. Tags that the kernel has taken off are not modelled: frames with such never get here.
+// isTagged reports whether a frame has a VLAN tag. Tags that the kernel has taken off are not
+// modelled: frames with such never get here.
 func isTagged(p *packet.Packet) bool {
 	return p.Kind == packet.Frame && (p.Type == typeVLAN || p.Type == typeServiceVLAN)
 }
@@ -37,8 +38,8 @@ func foreignReason(p *packet.Packet) reason.Reason {
 	return reason.Family
 }
 
-// isDiscovery reports whether a frame of IPv6, which the node does not carry, is neighbour discovery or a report of multicast listeners,
-// which have a hop-by-hop header before them.
+// isDiscovery reports whether a frame of IPv6, which the node does not carry, is neighbour
+// discovery or a report of multicast listeners, which have a hop-by-hop header before them.
 func isDiscovery(p *packet.Packet) bool {
 	frame, err := p.Marshal()
 	if err != nil || p.Type != packet.TypeIPv6 || len(frame) < 14+40 {
@@ -59,8 +60,8 @@ func isDiscovery(p *packet.Packet) bool {
 	return t >= 130 && t <= 137 || t == 143
 }
 
-// strays reports whether a packet that would begin something comes in by an uplink that its source is not reached by (RFC 3704,
-// section 2.2).
+// strays reports whether a packet that would begin something comes in by an uplink that its source
+// is not reached by (RFC 3704, section 2.2).
 func (n *Node) strays(in In) bool {
 	if in.Hook != FromUplink || !n.state.Settings.RPFStrict {
 		return false
@@ -73,8 +74,8 @@ func (n *Node) strays(in In) bool {
 	return !ok || hop.IfIndex != in.IfIndex
 }
 
-// behind is by whose route a packet's source is reached: its own, or that of the node where a pod lives or that handed the packet on.
-// Invalid: no uplink leads there.
+// behind is by whose route a packet's source is reached: its own, or that of the node where a pod
+// lives or that handed the packet on. Invalid: no uplink leads there.
 func (n *Node) behind(p *packet.Packet) netip.Addr {
 	src := p.IP.Src
 	if node := n.links[p.SrcMAC].Of(src); node.IsValid() {

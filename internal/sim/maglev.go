@@ -8,8 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// maglevChoice is the backend that all nodes choose for a packet's flow; nil where the service does not want that, or
-// this node alone may answer and the backend is elsewhere.
+// maglevChoice is the backend that all nodes choose for a packet's flow; nil where the service does
+// not want that, or this node alone may answer and the backend is elsewhere.
 func (n *Node) maglevChoice(s nodestate.Service, localOnly bool, k flowKey) *nodestate.Backend {
 	if !s.Maglev {
 		return nil
@@ -34,8 +34,8 @@ func (n *Node) maglevChoice(s nodestate.Service, localOnly bool, k flowKey) *nod
 	return &b
 }
 
-// follow turns the answers of a watched flow to the node that handed its packet on, or straight to the client when none
-// did.
+// follow turns the answers of a watched flow to the node that handed its packet on, or straight to
+// the client when none did.
 func (n *Node) follow(f *flow, k flowKey, in In) {
 	via := n.handedBy(in, false, k.dst)
 	rev, _ := n.find(f.partner(k.proto))

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// clampMSS lowers the maximum segment size that a SYN announces (RFC 9293, section 3.7.1) to what fits
-// into an IP packet of mtu bytes; 0 = not known. Options that do not parse end the search.
+// clampMSS lowers the maximum segment size that a SYN announces (RFC 9293, section 3.7.1) to what
+// fits into an IP packet of mtu bytes; 0 = not known. Options that do not parse end the search.
 func clampMSS(p *packet.Packet, mtu int) {
 	const end, nop, mss = 0, 1, 2
 	headers := 40 + longer(p.IP.Src)

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// neighbour answers an ARP request (RFC 826) for an address that the node announces; ok is false for
-// everything else. The answer is a frame back to who asked.
+// neighbour answers an ARP request (RFC 826) for an address that the node announces; ok is false
+// for everything else. The answer is a frame back to who asked.
 func (n *Node) neighbour(in In) (Result, bool) {
 	own, ok := n.opts.Uplinks[in.IfIndex]
 	b := in.Packet.Payload
@@ -37,8 +37,8 @@ func (n *Node) neighbour(in In) (Result, bool) {
 	return Result{Action: Answer, Packet: p, IfIndex: in.IfIndex}, true
 }
 
-// solicited answers a neighbour solicitation (RFC 4861, sections 7.1.1 and 7.2.4) for an address that the node announces; ok is
-// false for everything else.
+// solicited answers a neighbour solicitation (RFC 4861, sections 7.1.1 and 7.2.4) for an address
+// that the node announces; ok is false for everything else.
 func (n *Node) solicited(in In) (Result, bool) {
 	const head, most = 24, 24 + 64
 	own, ok := n.opts.Uplinks[in.IfIndex]
@@ -71,8 +71,8 @@ func (n *Node) solicited(in In) (Result, bool) {
 		Payload: answer, IP: packet.IPv4{Src: target, Dst: to, TTL: 255, Proto: packet.ProtoICMPv6}}}, true
 }
 
-// senderOf is the address that a frame about a link says to come from, which the kernel enters as a neighbour; none where it tells none, or one that
-// nobody can tell to be the sender's.
+// senderOf is the address that a frame about a link says to come from, which the kernel enters as a
+// neighbour; none where it tells none, or one that nobody can tell to be the sender's.
 func senderOf(p *packet.Packet) netip.Addr {
 	if p.Type != packet.TypeARP {
 		if p.IP.Src.IsLinkLocalUnicast() || p.IP.Src.IsMulticast() {

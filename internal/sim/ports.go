@@ -8,7 +8,8 @@ import (
 const (
 	// snatTries is how many ports are looked at for a free one.
 	snatTries = 32
-	// snatGroups is how many groups of windows the range of ports is cut into, and how many windows each has.
+	// snatGroups is how many groups of windows the range of ports is cut into, and how many windows
+	// each has.
 	snatGroups = 11
 	// snatLeast is the least size of a window: below it the range is not divided.
 	snatLeast = 16
@@ -16,8 +17,8 @@ const (
 	snatOutside = 5
 )
 
-// portsFor are the ports that are looked at for a flow, in their order: of a pod those of its windows, of those outside those of the first
-// groups, of others (no pod) those of the range.
+// portsFor are the ports that are looked at for a flow, in their order: of a pod those of its
+// windows, of those outside those of the first groups, of others (no pod) those of the range.
 func (n *Node) portsFor(first, last uint16, pod netip.Addr, outside bool) []uint16 {
 	total := int(last) - int(first) + 1
 	if outside && total >= snatGroups*snatGroups*snatLeast {
@@ -47,7 +48,8 @@ func (n *Node) portsFor(first, last uint16, pod netip.Addr, outside bool) []uint
 	return out
 }
 
-// windowsOf are the windows of a pod: one of each group, the values of the polynomial that its address names.
+// windowsOf are the windows of a pod: one of each group, the values of the polynomial that its
+// address names.
 func windowsOf(pod netip.Addr) []int {
 	b := pod.AsSlice()
 	last := binary.BigEndian.Uint32(b[len(b)-4:])

@@ -48,8 +48,8 @@ func errorFor(r reason.Reason, six bool) (icmpError, bool) {
 	return icmpError{}, false
 }
 
-// refuse ends a packet: it is answered where the reason is one that is answered, else dropped. The limit on
-// answers is not part of the oracle.
+// refuse ends a packet: it is answered where the reason is one that is answered, else dropped. The
+// limit on answers is not part of the oracle.
 func (n *Node) refuse(in In, d dropped) Result {
 	e, ok := errorFor(d.reason, in.Packet.IP.Src.Is6())
 	reset := (d.reason == reason.NoEndpoint || d.reason == reason.NoBackend || d.reset) && in.Packet.IP.Proto == packet.ProtoTCP && !in.Packet.Fragment()
@@ -87,8 +87,8 @@ func (n *Node) refuse(in In, d dropped) Result {
 	return r
 }
 
-// mayAnswer: no errors about errors, about what was sent to many, or to nobody in particular (RFC 1122,
-// section 3.2.2); and only where there is a way back.
+// mayAnswer: no errors about errors, about what was sent to many, or to nobody in particular (RFC
+// 1122, section 3.2.2); and only where there is a way back.
 func (n *Node) mayAnswer(in In) bool {
 	p := in.Packet
 	switch {

@@ -72,8 +72,8 @@ func (n *Node) fib(dst netip.Addr) (way, bool) {
 	return way{action: Neigh, ifindex: hop.IfIndex, next: next, mtu: hop.MTU}, true
 }
 
-// home is the other node where a backend lives, invalid when it lives here or on no node, and whether
-// packets are handed on to it by the tunnel.
+// home is the other node where a backend lives, invalid when it lives here or on no node, and
+// whether packets are handed on to it by the tunnel.
 func (n *Node) home(dst netip.Addr) (node netip.Addr, tunnel bool) {
 	if a, ok := n.state.Addrs[dst]; ok {
 		if a.Kind != nodestate.AddrNode && a.Kind != nodestate.AddrPod {

@@ -137,7 +137,8 @@ func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
 	return r, nil
 }
 
-// handedBy is the node that handed a packet for a Service on to this one, invalid when it came from outside.
+// handedBy is the node that handed a packet for a Service on to this one, invalid when it came from
+// outside.
 func (n *Node) handedBy(in In, nodePort bool, dst netip.Addr) netip.Addr {
 	switch {
 	case nodePort && n.kind(dst) == nodestate.AddrNode:
@@ -150,8 +151,9 @@ func (n *Node) handedBy(in In, nodePort bool, dst netip.Addr) netip.Addr {
 	return n.links[in.Packet.SrcMAC].Of(dst)
 }
 
-// insideScope says for traffic of this node's pods and processes whether only this node's backends count, and
-// with false that the frontend is not for it: another node's port, which is that node's to judge.
+// insideScope says for traffic of this node's pods and processes whether only this node's backends
+// count, and with false that the frontend is not for it: another node's port, which is that node's
+// to judge.
 func (n *Node) insideScope(s nodestate.Service, nodePort bool, dst netip.Addr) (localOnly, ok bool) {
 	if s.LocalPolicy && nodePort && n.kind(dst) == nodestate.AddrNode {
 		return false, false
@@ -164,8 +166,8 @@ func (n *Node) admits(s nodestate.Service, client netip.Addr) bool {
 	return !s.Restricted || model.Within(n.state.SourceRanges.At(s.ID), client)
 }
 
-// choose picks a backend: the one that the client has already where the service wants that, else the hashed one where
-// there is one, else any.
+// choose picks a backend: the one that the client has already where the service wants that, else
+// the hashed one where there is one, else any.
 func (n *Node) choose(s nodestate.Service, localOnly bool, key affinityKey, hashed *nodestate.Backend) (nodestate.Backend, bool) {
 	list := slices.DeleteFunc(slices.Clone(n.state.Backends.At(s.ID)), func(b nodestate.Backend) bool { return !b.InList(localOnly) })
 	if len(list) == 0 {

@@ -10,7 +10,8 @@ func all(of netip.Addr) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// take counts the entries of a flow that is established now: f, of the direction of k, and other, which may be nil.
+// take counts the entries of a flow that is established now: f, of the direction of k, and other,
+// which may be nil.
 func (n *Node) take(f *flow, k flowKey, other *flow) {
 	entries, pod := 1, netip.Addr{}
 	if other != nil {
@@ -28,8 +29,8 @@ func (n *Node) take(f *flow, k flowKey, other *flow) {
 	n.shares[all(k.src)] += entries
 }
 
-// spent reports whether a pod has an eighth of the table, of which no more than a sixteenth is free. Nothing counts the
-// entries that end: the oracle has no sweep.
+// spent reports whether a pod has an eighth of the table, of which no more than a sixteenth is
+// free. Nothing counts the entries that end: the oracle has no sweep.
 func (n *Node) spent(pod netip.Addr) bool {
 	room := n.state.Settings.MaxFlows
 	return n.shares[pod] > room/8 && n.shares[all(pod)] > room-room/16

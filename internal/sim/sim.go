@@ -1,6 +1,7 @@
-// Package sim is the oracle: given the state of one node and a packet at one of its hooks, it says what
-// becomes of the packet, in plain Go over the plain tables. It implements docs/design/datapath.md, as the
-// eBPF programs do, and shares no code with them: where the two differ, one of them is wrong.
+// Package sim is the oracle: given the state of one node and a packet at one of its hooks, it says
+// what becomes of the packet, in plain Go over the plain tables. It implements
+// docs/design/datapath.md, as the eBPF programs do, and shares no code with them: where the two
+// differ, one of them is wrong.
 package sim
 
 import (
@@ -60,8 +61,8 @@ type In struct {
 	VNI     uint32     // FromTunnel
 	Again   bool       // a fragment that was kept, on its second way in
 	Other   bool       // FromUplink: the frame is for another machine's MAC address, whatever it looks like here
-	// Entered is, for ToWorkload and ToUplink, the interface by which the packet came into the node.
-	// 0: it begins in the node.
+	// Entered is, for ToWorkload and ToUplink, the interface by which the packet came into the
+	// node. 0: it begins in the node.
 	Entered int
 }
 
@@ -128,8 +129,9 @@ type Options struct {
 	Now func() time.Duration
 	// Pick returns the index in Choice.From of the backend to take.
 	Pick func(Choice) int
-	// Port returns where in a range of n ports the search for a free one begins, counted from first. Where a pod has windows of the range
-	// alone, it begins there when that is in one of them.
+	// Port returns where in a range of n ports the search for a free one begins, counted from
+	// first. Where a pod has windows of the range alone, it begins there when that is in one of
+	// them.
 	Port func(first uint16, n int) int
 	// Undivided says that the whole range is everybody's, as with the kernel's connection tracking.
 	Undivided bool
@@ -173,8 +175,8 @@ type Node struct {
 	service     nodestate.Frontend
 }
 
-// New returns a node without flows. Options.Now, Pick and Port default to a clock that stands still and
-// to the first choice.
+// New returns a node without flows. Options.Now, Pick and Port default to a clock that stands still
+// and to the first choice.
 func New(s *nodestate.State, o Options) *Node {
 	if o.Now == nil {
 		o.Now = func() time.Duration { return 0 }
@@ -209,7 +211,8 @@ func (n *Node) SetState(s *nodestate.State) {
 	n.ReplaceState(s)
 }
 
-// ReplaceState replaces the state by one that means the same for every flow that is open: none is judged again.
+// ReplaceState replaces the state by one that means the same for every flow that is open: none is
+// judged again.
 func (n *Node) ReplaceState(s *nodestate.State) {
 	n.state = s
 	n.maglev = map[nodestate.Frontend][]int32{}
@@ -325,7 +328,8 @@ func (n *Node) shapeOf(p *packet.Packet, h Hook) shape {
 	return shapeOK
 }
 
-// Receive says what becomes of a packet, and remembers what a node remembers. in.Packet stays as it is.
+// Receive says what becomes of a packet, and remembers what a node remembers. in.Packet stays as it
+// is.
 func (n *Node) Receive(in In) Result {
 	n.events = nil
 	n.alone, n.unseen = false, false

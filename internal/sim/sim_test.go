@@ -12,8 +12,8 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// The scenarios of test/scenarios are the oracle's main test. Here is what they do not reach: states written by
-// hand, sockets, and that time and choices come from outside.
+// The scenarios of test/scenarios are the oracle's main test. Here is what they do not reach:
+// states written by hand, sockets, and that time and choices come from outside.
 
 var (
 	own  = netip.MustParseAddr("172.31.1.1")

@@ -30,18 +30,20 @@ type socketKey struct {
 	proto  model.Protocol
 }
 
-// Connect is the hook connect: where a socket that asks for dst is really connected to. It fails with ErrRefused.
+// Connect is the hook connect: where a socket that asks for dst is really connected to. It fails
+// with ErrRefused.
 func (n *Node) Connect(s Socket, dst netip.AddrPort) (netip.AddrPort, error) {
 	return n.ask(s, dst, s.Proto == model.ProtocolTCP && n.state.Settings.ConnectTime != model.ConnectTimeDisabled)
 }
 
-// Send is the hook sendmsg of a socket that is not connected: where a datagram to dst is really sent. It fails with
-// ErrRefused.
+// Send is the hook sendmsg of a socket that is not connected: where a datagram to dst is really
+// sent. It fails with ErrRefused.
 func (n *Node) Send(s Socket, dst netip.AddrPort) (netip.AddrPort, error) {
 	return n.ask(s, dst, n.state.Settings.ConnectTime == model.ConnectTimeEnabled)
 }
 
-// ask: wanted says that the mode asks for it; what never leaves the node's loopback device is balanced anyway.
+// ask: wanted says that the mode asks for it; what never leaves the node's loopback device is
+// balanced anyway.
 func (n *Node) ask(s Socket, dst netip.AddrPort, wanted bool) (netip.AddrPort, error) {
 	onHost := s.Netns == 0
 	if !onHost && (!wanted || dst.Addr().IsLoopback()) {

@@ -5,7 +5,8 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// stray is what becomes of an ICMP error about no flow: it begins none. The node's own goes on; no pod sends or gets one.
+// stray is what becomes of an ICMP error about no flow: it begins none. The node's own goes on; no
+// pod sends or gets one.
 func (n *Node) stray(in In) (Result, *dropped) {
 	src, dst := in.Packet.IP.Src, in.Packet.IP.Dst
 	k := n.kind(src)

@@ -26,7 +26,8 @@ func (n *Node) tunnels(proto model.Protocol, dst netip.Addr, port uint16) bool {
 	return false
 }
 
-// leadsToTunnel: does a Service lead the flow to VXLAN's port, where a node may take it for another node's?
+// leadsToTunnel: does a Service lead the flow to VXLAN's port, where a node may take it for another
+// node's?
 func (n *Node) leadsToTunnel(in In, f *flow) bool {
 	if f.svc.Proto != model.ProtocolUDP || f.backend.Port != n.state.Settings.Tunnel.Port {
 		return false

@@ -7,7 +7,8 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// alone is a packet as policy judges it by itself: an ICMP message, an error too, by its own type and code.
+// alone is a packet as policy judges it by itself: an ICMP message, an error too, by its own type
+// and code.
 func alone(p *packet.Packet) flowKey {
 	k := flowKey{src: p.IP.Src, dst: p.IP.Dst, proto: model.Protocol(p.IP.Proto)}
 	if k.proto != icmpOf(k.src) {
@@ -22,7 +23,8 @@ func alone(p *packet.Packet) flowKey {
 	return k
 }
 
-// judgeAlone is what host endpoints say by itself of a packet that comes in by an uplink. n.alone: they allow it.
+// judgeAlone is what host endpoints say by itself of a packet that comes in by an uplink. n.alone:
+// they allow it.
 func (n *Node) judgeAlone(in In) *dropped {
 	if in.Hook != FromUplink {
 		return nil
@@ -30,7 +32,8 @@ func (n *Node) judgeAlone(in In) *dropped {
 	return n.untrackedVerdict(in, n.state.HostEndpointAt(in.IfIndex, in.Packet.IP.Src).UntrackedIngress, alone(in.Packet), true)
 }
 
-// asksAlone: is policy asked about what comes by itself? Then what is no whole packet of a flow does not make it one that was judged.
+// asksAlone: is policy asked about what comes by itself? Then what is no whole packet of a flow
+// does not make it one that was judged.
 func (n *Node) asksAlone(in In) bool { return in.Hook == FromUplink && n.state.JudgesAlone() }
 
 // untrackedVerdict asks a set about a packet by itself.
@@ -65,13 +68,15 @@ func (n *Node) plain(f *flow, k flowKey) bool {
 		n.kind(k.src) != nodestate.AddrEndpoint && n.kind(k.dst) != nodestate.AddrEndpoint
 }
 
-// judgeLeaving is what host endpoints say by itself of a packet that begins in the node and leaves by an uplink.
+// judgeLeaving is what host endpoints say by itself of a packet that begins in the node and leaves
+// by an uplink.
 func (n *Node) judgeLeaving(in In, ifindex int, p *packet.Packet) *dropped {
 	in.Hook, in.IfIndex = ToUplink, ifindex
 	return n.untrackedVerdict(in, n.state.HostEndpointAt(ifindex, p.IP.Src).UntrackedEgress, alone(p), false)
 }
 
-// goesAlone reports whether a packet at to_uplink, of an uplink, is one that is judged by itself: one that begins in the node.
+// goesAlone reports whether a packet at to_uplink, of an uplink, is one that is judged by itself:
+// one that begins in the node.
 func (n *Node) goesAlone(in In) bool {
 	_, uplink := n.opts.Uplinks[in.IfIndex]
 	return uplink && in.Entered == 0 && n.readable(in.Packet)
@@ -90,7 +95,8 @@ func (n *Node) readable(p *packet.Packet) bool {
 	return false
 }
 
-// leave is what begins in the node and meets an uplink because the programs send it there, to a neighbour.
+// leave is what begins in the node and meets an uplink because the programs send it there, to a
+// neighbour.
 func (n *Node) leave(in In, r Result) Result {
 	out := In{Hook: ToUplink, IfIndex: r.IfIndex, Packet: r.Packet}
 	if in.Hook != ToUplink || in.Entered != 0 || r.Action != Neigh || !n.goesAlone(out) {

@@ -9,9 +9,9 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// Batch is what changed since the batch before it, squashed: of several changes of one object only the
-// last one is here. In every map a nil value says that the object is gone. Values are never changed
-// after they were handed on.
+// Batch is what changed since the batch before it, squashed: of several changes of one object only
+// the last one is here. In every map a nil value says that the object is gone. Values are never
+// changed after they were handed on.
 type Batch struct {
 	// Full is set in the first batch, which holds the whole cluster.
 	Full bool

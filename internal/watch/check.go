@@ -37,8 +37,8 @@ func problemsOf[V any](convert func(*unstructured.Unstructured) (*V, []weirv1.Pr
 	}
 }
 
-// Check returns what of an object is not in force as it is written, as every agent would find it. It knows the kinds
-// that are converted one by one; of others it returns nothing.
+// Check returns what of an object is not in force as it is written, as every agent would find it.
+// It knows the kinds that are converted one by one; of others it returns nothing.
 func Check(u *unstructured.Unstructured) []weirv1.Problem {
 	if c := checks[u.GroupVersionKind().Group+"/"+u.GetKind()]; c != nil {
 		return c(u)

@@ -15,7 +15,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// finding collects the problems of one object. They are kept for as long as the object is there, and an annotation may have 256 KiB.
+// finding collects the problems of one object. They are kept for as long as the object is there,
+// and an annotation may have 256 KiB.
 type finding struct {
 	object string
 	list   []weirv1.Problem
@@ -81,8 +82,8 @@ const (
 	annotationMirror = "kubernetes.io/config.mirror" // written by a kubelet that made the pod itself
 )
 
-// askedAddrs returns the addresses that a pod asks for. What cannot be read, its ADD refuses. A pod that stands for a
-// static one asks for nothing: its node wrote it.
+// askedAddrs returns the addresses that a pod asks for. What cannot be read, its ADD refuses. A pod
+// that stands for a static one asks for nothing: its node wrote it.
 func askedAddrs(annotations map[string]string) []netip.Addr {
 	text, ok := annotations[annotationAddrs]
 	if _, mirror := annotations[annotationMirror]; mirror || !ok {
@@ -121,7 +122,8 @@ func (f *finding) podPorts(out []model.PodPort, field string, ports []corev1.Con
 			continue
 		}
 		mp := model.PodPort{Name: cp.Name, Protocol: proto, Port: port}
-		// The API server sets hostPort to containerPort in host-network pods: nothing is to be forwarded.
+		// The API server sets hostPort to containerPort in host-network pods: nothing is to be
+		// forwarded.
 		if cp.HostPort != 0 && !hostNetwork {
 			if mp.HostPort, ok = f.port(field+".hostPort", cp.HostPort); !ok {
 				continue
@@ -151,13 +153,15 @@ func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
 	return out, f.list
 }
 
-// What a node may claim: a node, or whoever has its token, writes its status, which may have tens of thousands of addresses.
+// What a node may claim: a node, or whoever has its token, writes its status, which may have tens
+// of thousands of addresses.
 const (
 	maxNodeAddrs   = 8  // of each family
 	maxNodeSubnets = 32 // of both families together
 )
 
-// nodeAddrs returns the addresses of a Node that count, internal ones first: the first maxNodeAddrs of each family. What is beyond is one problem.
+// nodeAddrs returns the addresses of a Node that count, internal ones first: the first maxNodeAddrs
+// of each family. What is beyond is one problem.
 func (f *finding) nodeAddrs(list []corev1.NodeAddress) []netip.Addr {
 	var out []netip.Addr
 	var of [2]int // by family
@@ -195,16 +199,16 @@ func (f *finding) nodeAddrs(list []corev1.NodeAddress) []netip.Addr {
 	return out
 }
 
-// notOurs says whether the labels of a Service or of an EndpointSlice take it from every proxy that is not named in
-// them. As for kube-proxy their presence counts, not their value.
+// notOurs says whether the labels of a Service or of an EndpointSlice take it from every proxy that
+// is not named in them. As for kube-proxy their presence counts, not their value.
 func notOurs(labels map[string]string) bool {
 	_, other := labels["service.kubernetes.io/service-proxy-name"]
 	_, headless := labels[corev1.IsHeadlessService]
 	return other || headless
 }
 
-// ConvertService converts a Service. It returns nil for those that are not carried: headless by address or by label,
-// ExternalName, and those handed to another proxy by label.
+// ConvertService converts a Service. It returns nil for those that are not carried: headless by
+// address or by label, ExternalName, and those handed to another proxy by label.
 func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || s.Spec.ClusterIP == corev1.ClusterIPNone || s.Spec.ClusterIP == "" {
 		return nil, nil
@@ -301,8 +305,8 @@ func (f *finding) affinity(c *corev1.SessionAffinityConfig) uint32 {
 // maxSourceRanges bounds what one Service may put into the table of source ranges.
 const maxSourceRanges = 1024
 
-// sourceRanges returns whom the load balancer's addresses are for, and whether they are for these alone. A range
-// that cannot be read admits nobody.
+// sourceRanges returns whom the load balancer's addresses are for, and whether they are for these
+// alone. A range that cannot be read admits nobody.
 func (f *finding) sourceRanges(s *corev1.Service) (ranges []netip.Prefix, restricted bool) {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || len(s.Spec.LoadBalancerSourceRanges) == 0 {
 		return nil, false
@@ -323,8 +327,8 @@ func (f *finding) sourceRanges(s *corev1.Service) (ranges []netip.Prefix, restri
 	return ranges, true
 }
 
-// loadBalancerIPs returns the load balancer's addresses that this cluster answers on itself: not those
-// of mode Proxy (KEP-1860).
+// loadBalancerIPs returns the load balancer's addresses that this cluster answers on itself: not
+// those of mode Proxy (KEP-1860).
 func (f *finding) loadBalancerIPs(s *corev1.Service) []netip.Addr {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil
@@ -341,8 +345,8 @@ func (f *finding) loadBalancerIPs(s *corev1.Service) []netip.Addr {
 	return out
 }
 
-// ConvertEndpointSlice converts an EndpointSlice. It returns nil for those of no Service and with names instead of
-// addresses. Those of headless Services and of other proxies are for policy alone.
+// ConvertEndpointSlice converts an EndpointSlice. It returns nil for those of no Service and with
+// names instead of addresses. Those of headless Services and of other proxies are for policy alone.
 func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, []weirv1.Problem) {
 	service := s.Labels[discoveryv1.LabelServiceName]
 	if service == "" || s.AddressType == discoveryv1.AddressTypeFQDN {
@@ -372,7 +376,8 @@ func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, [
 		out.Ports = append(out.Ports, p)
 	}
 	for i, ep := range s.Endpoints {
-		// Every address of an endpoint stands for the same thing; only the first is used (API reference).
+		// Every address of an endpoint stands for the same thing; only the first is used (API
+		// reference).
 		if len(ep.Addresses) == 0 {
 			continue
 		}
@@ -406,8 +411,9 @@ func isTrue(b *bool, unset bool) bool {
 	return *b
 }
 
-// unicast parses an address that packets may be sent to on somebody's behalf. Loopback, link-local and
-// multicast addresses would turn a Service or a pod's status into a way to the node's own sockets.
+// unicast parses an address that packets may be sent to on somebody's behalf. Loopback, link-local
+// and multicast addresses would turn a Service or a pod's status into a way to the node's own
+// sockets.
 func (f *finding) unicast(field, text string) (netip.Addr, bool) {
 	a, err := parseAddr(text)
 	if err != nil {

@@ -31,8 +31,8 @@ func decode[T any](u *unstructured.Unstructured) (*T, error) {
 	return &v, nil
 }
 
-// ConvertPool converts an IPPool. It returns nil when the pool's CIDR cannot be read. A blockSize that
-// does not fit the pool, an overlap and a bad nodeSelector are found by internal/ipam.
+// ConvertPool converts an IPPool. It returns nil when the pool's CIDR cannot be read. A blockSize
+// that does not fit the pool, an overlap and a bad nodeSelector are found by internal/ipam.
 func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 	f := newFinding("IPPool", p)
 	cidr, err := parsePrefix(p.Spec.CIDR, true)
@@ -140,8 +140,8 @@ func ConvertIPAMConfiguration(c *v3.IPAMConfiguration) (*IPAMConfig, []weirv1.Pr
 	return out, f.list
 }
 
-// ConvertBlock converts an IPAMBlock. It returns nil when the block cannot be read, or is not named after
-// its CIDR: its name is what makes it unique.
+// ConvertBlock converts an IPAMBlock. It returns nil when the block cannot be read, or is not named
+// after its CIDR: its name is what makes it unique.
 func ConvertBlock(b *weirv1.IPAMBlock) (*model.Block, []weirv1.Problem) {
 	f := newFinding("IPAMBlock", b)
 	cidr, err := parsePrefix(b.Spec.CIDR, true)
@@ -206,7 +206,8 @@ func AddNodeStatus(n *model.Node, published *Published) *model.Node {
 	return &out
 }
 
-// ConvertFelixConfiguration takes a FelixConfiguration's spec as it was written; internal/config reads it.
+// ConvertFelixConfiguration takes a FelixConfiguration's spec as it was written; internal/config
+// reads it.
 func ConvertFelixConfiguration(u *unstructured.Unstructured) (*FelixConfig, []weirv1.Problem) {
 	spec, ok, err := unstructured.NestedMap(u.Object, "spec")
 	if err != nil || !ok {
@@ -215,7 +216,8 @@ func ConvertFelixConfiguration(u *unstructured.Unstructured) (*FelixConfig, []we
 	return &FelixConfig{Name: u.GetName(), Spec: spec}, nil
 }
 
-// ConvertFelixConfigurationV3 is ConvertFelixConfiguration for the published type, for tests and tools.
+// ConvertFelixConfigurationV3 is ConvertFelixConfiguration for the published type, for tests and
+// tools.
 func ConvertFelixConfigurationV3(c *v3.FelixConfiguration) (*FelixConfig, error) {
 	raw, err := json.Marshal(c.Spec)
 	if err != nil {

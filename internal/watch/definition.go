@@ -18,9 +18,10 @@ import (
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// definition follows whether a CustomResourceDefinition is there: one that many clusters do not have, and that comes and goes
-// while the agent runs. While it is not there its resource is not asked for, and has no objects: that an API server answers "not
-// found" alone says nothing, since one that starts does so for resources that it has.
+// definition follows whether a CustomResourceDefinition is there: one that many clusters do not
+// have, and that comes and goes while the agent runs. While it is not there its resource is not
+// asked for, and has no objects: that an API server answers "not found" alone says nothing, since
+// one that starts does so for resources that it has.
 type definition struct {
 	mu      sync.Mutex
 	known   bool

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A kind whose definition is not there is not asked for and holds nothing up; its policies count as soon as it is there, and no
-// longer when it is gone.
+// A kind whose definition is not there is not asked for and holds nothing up; its policies count as
+// soon as it is there, and no longer when it is gone.
 func TestADefinitionComesAndGoes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -12,9 +12,9 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 )
 
-// FuzzConvertObjects makes objects of any bytes that the API's types can be read from. Whoever may write an object may put
-// anything into it that its schema allows: the conversions do not panic, and what they let through are addresses and
-// prefixes that the tables can hold.
+// FuzzConvertObjects makes objects of any bytes that the API's types can be read from. Whoever may
+// write an object may put anything into it that its schema allows: the conversions do not panic,
+// and what they let through are addresses and prefixes that the tables can hold.
 func FuzzConvertObjects(f *testing.F) {
 	for kind, text := range []string{
 		`{"metadata":{"name":"s","namespace":"n"},"spec":{"clusterIPs":["10.96.0.1"],"externalIPs":["192.0.2.1","::ffff:192.0.2.1"],"ports":[{"port":80,"nodePort":30000}],"loadBalancerSourceRanges":["10.0.0.0/8"]}}`,

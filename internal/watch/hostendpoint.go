@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// ConvertHostEndpoint converts a HostEndpoint. What cannot be read of it allows nothing; one that names no interface is
-// not in force.
+// ConvertHostEndpoint converts a HostEndpoint. What cannot be read of it allows nothing; one that
+// names no interface is not in force.
 func ConvertHostEndpoint(h *v3.HostEndpoint) (*model.HostEndpoint, []weirv1.Problem) {
 	f := newFinding("HostEndpoint", h)
 	s := &h.Spec

@@ -15,7 +15,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// All that is compared with nodes' addresses is of one form: an IPv4 address written as IPv6 is IPv4.
+// All that is compared with nodes' addresses is of one form: an IPv4 address written as IPv6 is
+// IPv4.
 func TestHostileMappedAddress(t *testing.T) {
 	hostile.Record(t, "an IPv4-mapped IPv6 address hides a node's address from the comparison", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "evil"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.66", Type: corev1.ServiceTypeLoadBalancer,
@@ -118,7 +119,8 @@ func TestHostileLoopbackOfService(t *testing.T) {
 	}
 }
 
-// What is wrong with a Service is kept as long as the Service, in each agent: not with the 250 KB that its annotation may have.
+// What is wrong with a Service is kept as long as the Service, in each agent: not with the 250 KB
+// that its annotation may have.
 func TestHostileLongAnnotations(t *testing.T) {
 	hostile.Record(t, "long annotations of a tenant's Services fill the memory of every agent", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	long := strings.Repeat("ä", 125_000)

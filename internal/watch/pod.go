@@ -12,8 +12,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// cacheWait is how long PodForAdd waits for the watch to see the pod: the kubelet learns of a pod from
-// the same API server at the same moment.
+// cacheWait is how long PodForAdd waits for the watch to see the pod: the kubelet learns of a pod
+// from the same API server at the same moment.
 const cacheWait = 100 * time.Millisecond
 
 // ErrPodReplaced says that a pod of this name exists, but with another UID.
@@ -30,9 +30,9 @@ type AddPod struct {
 	Problems             []weirv1.Problem
 }
 
-// PodForAdd returns the pod of a CNI ADD, from the cache when it is there with this UID, after a short
-// wait, or from the API server. An empty uid accepts any. Errors: ErrPodReplaced, those of the API server
-// (apierrors.IsNotFound works on them), and ctx's.
+// PodForAdd returns the pod of a CNI ADD, from the cache when it is there with this UID, after a
+// short wait, or from the API server. An empty uid accepts any. Errors: ErrPodReplaced, those of
+// the API server (apierrors.IsNotFound works on them), and ctx's.
 func (w *Watcher) PodForAdd(ctx context.Context, name model.Name, uid string) (*AddPod, error) {
 	deadline := time.NewTimer(cacheWait)
 	defer deadline.Stop()
@@ -76,7 +76,8 @@ func newPodEntry(p *corev1.Pod, v *model.Pod, found []weirv1.Problem) any {
 }
 
 // is reports whether the kubelet calls the pod by this UID. A static pod's UID is the hash of its
-// file; the object that stands for it in the API has a UID of its own, and the hash in an annotation.
+// file; the object that stands for it in the API has a UID of its own, and the hash in an
+// annotation.
 func (p *podEntry) is(uid string) bool {
 	return p != nil && (uid == "" || p.uid == uid || p.annotations[configHash] == uid)
 }
@@ -101,9 +102,9 @@ func (w *Watcher) addPod(p *podEntry) *AddPod {
 	return out
 }
 
-// PodLives reports whether the pod with that UID (any, when empty) exists, is on the node and has not
-// finished. When in doubt it does: before everything was read, and for a pod that is not known while
-// the API server does not answer.
+// PodLives reports whether the pod with that UID (any, when empty) exists, is on the node and has
+// not finished. When in doubt it does: before everything was read, and for a pod that is not known
+// while the API server does not answer.
 func (w *Watcher) PodLives(name model.Name, uid, node string) bool {
 	p := w.pods.get(name)
 	if p == nil {

@@ -43,7 +43,8 @@ func (w *Watcher) addPolicies(d dynamic.Interface) error {
 	)
 }
 
-// policyKind is a kind of policy. An object that cannot be read denies everything to what it selects.
+// policyKind is a kind of policy. An object that cannot be read denies everything to what it
+// selects.
 func policyKind[T any](name string, convert func(*T) (*model.Policy, []weirv1.Problem)) kind[*unstructured.Unstructured, model.Policy] {
 	return kind[*unstructured.Unstructured, model.Policy]{object: name,
 		convert: func(u *unstructured.Unstructured) (*model.Policy, []weirv1.Problem) {
@@ -58,7 +59,8 @@ func policyKind[T any](name string, convert func(*T) (*model.Policy, []weirv1.Pr
 		}}
 }
 
-// stagedKind is a staged kind of policy. An object that cannot be read would deny everything to what it selects.
+// stagedKind is a staged kind of policy. An object that cannot be read would deny everything to
+// what it selects.
 func stagedKind[T any](name string, convert func(*T) (*model.StagedPolicy, []weirv1.Problem)) kind[*unstructured.Unstructured, model.StagedPolicy] {
 	return kind[*unstructured.Unstructured, model.StagedPolicy]{object: name,
 		convert: func(u *unstructured.Unstructured) (*model.StagedPolicy, []weirv1.Problem) {
@@ -81,8 +83,8 @@ func stagedKind[T any](name string, convert func(*T) (*model.StagedPolicy, []wei
 		}}
 }
 
-// unreadable converts a policy whose rules, or more of it, cannot be read: to one that denies everything. As much of
-// the rest counts as can be read.
+// unreadable converts a policy whose rules, or more of it, cannot be read: to one that denies
+// everything. As much of the rest counts as can be read.
 func unreadable[T any](u *unstructured.Unstructured, convert func(*T) (*model.Policy, []weirv1.Problem), why error) (*model.Policy, []weirv1.Problem) {
 	bare := u.DeepCopy()
 	directions := map[string]bool{}

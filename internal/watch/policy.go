@@ -14,9 +14,10 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// ConvertNetworkPolicy converts a networking.k8s.io/v1 NetworkPolicy. What cannot be enforced exactly
-// is named in Invalid, and its rule is left out: the pods stay isolated, and less is allowed rather than
-// more. A subject selector that cannot be read selects every pod of the namespace.
+// ConvertNetworkPolicy converts a networking.k8s.io/v1 NetworkPolicy. What cannot be enforced
+// exactly is named in Invalid, and its rule is left out: the pods stay isolated, and less is
+// allowed rather than more. A subject selector that cannot be read selects every pod of the
+// namespace.
 func ConvertNetworkPolicy(np *networkingv1.NetworkPolicy) (*model.Policy, []weirv1.Problem) {
 	f := newFinding("NetworkPolicy", np)
 	return f.networkPolicy(model.KindNetworkPolicy, np), f.list
@@ -62,9 +63,9 @@ func (f *finding) policyTypes(np *networkingv1.NetworkPolicy) (ingress, egress b
 	return ingress, egress
 }
 
-// rule appends a converted rule, or nothing when no part of it can be enforced as written. An empty list
-// of peers or ports means "all", so a list that lost all its elements must not be passed on. Where only
-// some elements are bad the rule goes on with the others.
+// rule appends a converted rule, or nothing when no part of it can be enforced as written. An empty
+// list of peers or ports means "all", so a list that lost all its elements must not be passed on.
+// Where only some elements are bad the rule goes on with the others.
 func (f *finding) rule(out *[]model.Rule, namespace, field, peersName string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
 	rule := model.Rule{Action: model.Allow}
 	for i := range peers {

@@ -30,7 +30,8 @@ type calicoPolicy struct {
 	wrong                                               bool // something cannot be enforced as it is written
 }
 
-// bad reports what cannot be enforced as it is written. The policy then denies everything to its subject.
+// bad reports what cannot be enforced as it is written. The policy then denies everything to its
+// subject.
 func (p *calicoPolicy) bad(field, value, message, action string) {
 	p.add(field, value, message+"; the policy denies everything", action)
 	p.wrong = true
@@ -45,7 +46,8 @@ func ConvertCalicoPolicy(np *v3.NetworkPolicy) (*model.Policy, []weirv1.Problem)
 	return p.convert(nameOf(np)), p.list
 }
 
-// ConvertGlobalNetworkPolicy converts a projectcalico.org/v3 GlobalNetworkPolicy. It returns nil for one that is not in force.
+// ConvertGlobalNetworkPolicy converts a projectcalico.org/v3 GlobalNetworkPolicy. It returns nil
+// for one that is not in force.
 func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []weirv1.Problem) {
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindGlobalNetworkPolicy, np), kind: model.KindGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
@@ -106,8 +108,8 @@ func (p *calicoPolicy) preDNAT(out *model.Policy) {
 	}
 }
 
-// unknownEnd tells about rules whose own end is not known where a host endpoint judges what is forwarded. There they are
-// strict: what allows is left out, anything else denies (calc).
+// unknownEnd tells about rules whose own end is not known where a host endpoint judges what is
+// forwarded. There they are strict: what allows is left out, anything else denies (calc).
 func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 	for _, dir := range []string{"egress", "ingress"} {
 		rules := out.Ingress
@@ -156,7 +158,8 @@ func deny(p *model.Policy, why string) {
 	}
 }
 
-// directions applies the default of types: the directions of which there are rules, ingress where there are none.
+// directions applies the default of types: the directions of which there are rules, ingress where
+// there are none.
 func (p *calicoPolicy) directions() (ingress, egress bool) {
 	if len(p.types) == 0 {
 		return len(p.ingress) > 0 || len(p.egress) == 0, len(p.egress) > 0
@@ -196,7 +199,8 @@ func (p *calicoPolicy) parse(field, text string) *selector.Selector {
 	return s
 }
 
-// expression joins selectors; empty when there is none. Those that are right each may be too much together.
+// expression joins selectors; empty when there is none. Those that are right each may be too much
+// together.
 func (p *calicoPolicy) expression(field string, of ...*selector.Selector) string {
 	if !slices.ContainsFunc(of, func(s *selector.Selector) bool { return s != nil }) {
 		return ""
@@ -209,8 +213,8 @@ func (p *calicoPolicy) expression(field string, of ...*selector.Selector) string
 	return text
 }
 
-// ofNamespaces makes a selector of namespaces one of what is in them: all() is everything that is in a namespace, and
-// global() what is in none.
+// ofNamespaces makes a selector of namespaces one of what is in them: all() is everything that is
+// in a namespace, and global() what is in none.
 func ofNamespaces(s *selector.Selector) *selector.Selector {
 	if s == nil {
 		return nil

@@ -87,7 +87,8 @@ spec:
 	}
 }
 
-// What cannot be enforced as it is written denies everything to what it selects, and says which field it is.
+// What cannot be enforced as it is written denies everything to what it selects, and says which
+// field it is.
 func TestCalicoPolicyThatIsWrongDenies(t *testing.T) {
 	t.Parallel()
 	for spec, field := range map[string]string{
@@ -143,7 +144,8 @@ func TestConvertTier(t *testing.T) {
 	}
 }
 
-// Selectors that are right each can be too much together: the policy denies rather than pick nobody.
+// Selectors that are right each can be too much together: the policy denies rather than pick
+// nobody.
 func TestSelectorsTooMuchTogether(t *testing.T) {
 	t.Parallel()
 	var values []string
@@ -165,8 +167,8 @@ func TestSelectorsTooMuchTogether(t *testing.T) {
 	}
 }
 
-// FuzzConvertCalicoPolicy: whatever a policy's spec is, it becomes one whose selectors can be read, or one that denies
-// everything in the directions that it is about.
+// FuzzConvertCalicoPolicy: whatever a policy's spec is, it becomes one whose selectors can be read,
+// or one that denies everything in the directions that it is about.
 func FuzzConvertCalicoPolicy(f *testing.F) {
 	for _, spec := range []string{
 		"{selector: app == 'web', types: [Ingress], ingress: [{action: Allow, protocol: TCP, source: {nets: [10.0.0.0/8], notSelector: has(a)}, destination: {ports: [80, '90:95', web]}}]}",

@@ -16,9 +16,10 @@ import (
 
 // clusterPolicy is a ClusterPolicy on its way into the model.
 //
-// What cannot be enforced as it is written fails closed as the API asks for: an Allow rule matches nothing, a Deny or a Pass rule
-// denies everything. The other rules of the policy count. Where it is not a rule that cannot be read, but whom the policy is about
-// or where its place is, it is about all pods, allows nothing, and denies what it would pass on.
+// What cannot be enforced as it is written fails closed as the API asks for: an Allow rule matches
+// nothing, a Deny or a Pass rule denies everything. The other rules of the policy count. Where it
+// is not a rule that cannot be read, but whom the policy is about or where its place is, it is
+// about all pods, allows nothing, and denies what it would pass on.
 type clusterPolicy struct {
 	finding
 	consequence string // of what is found now
@@ -50,7 +51,8 @@ func ConvertAdminNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Proble
 	return p.convert(o, model.KindAdminNetworkPolicy, model.TierAdminV1, "Allow"), p.list
 }
 
-// ConvertBaselineAdminNetworkPolicy converts a policy.networking.k8s.io/v1alpha1 BaselineAdminNetworkPolicy.
+// ConvertBaselineAdminNetworkPolicy converts a policy.networking.k8s.io/v1alpha1
+// BaselineAdminNetworkPolicy.
 func ConvertBaselineAdminNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Problem) {
 	p := newClusterPolicy(model.KindBaselineAdminNetworkPolicy, o)
 	return p.convert(o, model.KindBaselineAdminNetworkPolicy, model.TierBaselineV1, "Allow"), p.list
@@ -109,7 +111,8 @@ func (p *clusterPolicy) subject(s *clusterSubject) model.Selector {
 	return out
 }
 
-// pods returns the pods of namespaces, or of pods where namespaces is nil. What is wrong is reported.
+// pods returns the pods of namespaces, or of pods where namespaces is nil. What is wrong is
+// reported.
 func (p *clusterPolicy) pods(field string, namespaces *metav1.LabelSelector, pods *namespacedPods) *model.Selector {
 	if namespaces != nil {
 		return &model.Selector{Namespaces: p.labelSelector(field+".namespaces", namespaces)}
@@ -118,8 +121,8 @@ func (p *clusterPolicy) pods(field string, namespaces *metav1.LabelSelector, pod
 		Pods: p.labelSelector(field+".pods.podSelector", &pods.PodSelector)}
 }
 
-// rule converts a rule. It keeps its place whatever is wrong with it, so that "ingress[2]" names the same rule in the object and
-// in a verdict.
+// rule converts a rule. It keeps its place whatever is wrong with it, so that "ingress[2]" names
+// the same rule in the object and in a verdict.
 func (p *clusterPolicy) rule(field string, r *clusterRule, peers []clusterPeer, actions map[string]model.Action, in bool) model.Rule {
 	before := len(p.list)
 	out := model.Rule{Name: r.Name}
@@ -296,8 +299,8 @@ func (p *clusterPolicy) named(field, name string) model.PortRange {
 	return model.PortRange{Protocol: model.ProtocolAny, Named: name}
 }
 
-// unknownFields returns the fields below spec that ClusterPolicy does not have. They may be what narrows a rule in another
-// version of the kind.
+// unknownFields returns the fields below spec that ClusterPolicy does not have. They may be what
+// narrows a rule in another version of the kind.
 func unknownFields(u *unstructured.Unstructured) (out []string) {
 	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &ClusterPolicy{}, true)
 	strict, is := runtime.AsStrictDecodingError(err)

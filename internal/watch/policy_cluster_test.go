@@ -100,8 +100,8 @@ spec:
 	check(t, got, want, found, "")
 }
 
-// A rule that cannot be enforced as it is written allows nothing, and where it would deny or pass on it denies everything; the rest of
-// the policy counts.
+// A rule that cannot be enforced as it is written allows nothing, and where it would deny or pass
+// on it denies everything; the rest of the policy counts.
 func TestRulesOfClusterPoliciesFailClosed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ kind, rule, field string }{
@@ -155,7 +155,8 @@ func TestRulesOfClusterPoliciesFailClosed(t *testing.T) {
 	}
 }
 
-// Nodes and networks are no peers of ingress: the node's own packets cannot be told from those of its health checks.
+// Nodes and networks are no peers of ingress: the node's own packets cannot be told from those of
+// its health checks.
 func TestIngressPeersOfClusterPolicies(t *testing.T) {
 	t.Parallel()
 	for _, peer := range []string{`{nodes: {}}`, `{networks: [10.0.0.0/8]}`} {
@@ -166,7 +167,8 @@ func TestIngressPeersOfClusterPolicies(t *testing.T) {
 	}
 }
 
-// Where it cannot be told whom a policy is about, or where its place is, it is about everybody, allows nothing, and does not pass.
+// Where it cannot be told whom a policy is about, or where its place is, it is about everybody,
+// allows nothing, and does not pass.
 func TestClusterPoliciesFailClosed(t *testing.T) {
 	t.Parallel()
 	rules := `ingress: [{action: Accept, from: [{namespaces: {}}]}, {action: Pass, from: [{namespaces: {}}]}, {action: Deny, from: [{namespaces: {}}]}]`
@@ -193,7 +195,8 @@ func TestClusterPoliciesFailClosed(t *testing.T) {
 	}
 }
 
-// A field that is not known may be what narrows a rule, in a version of the kind that was before ours or comes after it.
+// A field that is not known may be what narrows a rule, in a version of the kind that was before
+// ours or comes after it.
 func TestFieldsThatAreNotKnownFailClosed(t *testing.T) {
 	t.Parallel()
 	object := func(action string, peer map[string]any, more map[string]any) *unstructured.Unstructured {

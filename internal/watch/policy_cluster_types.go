@@ -5,8 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClusterPolicy is as much of the kinds of policy.networking.k8s.io as counts here: ClusterNetworkPolicy (v1alpha2),
-// AdminNetworkPolicy and BaselineAdminNetworkPolicy (v1alpha1). Where they call the same thing by the same name they share it.
+// ClusterPolicy is as much of the kinds of policy.networking.k8s.io as counts here:
+// ClusterNetworkPolicy (v1alpha2), AdminNetworkPolicy and BaselineAdminNetworkPolicy (v1alpha1).
+// Where they call the same thing by the same name they share it.
 type ClusterPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

@@ -8,7 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// ConvertStagedNetworkPolicy converts a StagedNetworkPolicy. It returns nil for one that is to be ignored.
+// ConvertStagedNetworkPolicy converts a StagedNetworkPolicy. It returns nil for one that is to be
+// ignored.
 func ConvertStagedNetworkPolicy(np *v3.StagedNetworkPolicy) (*model.StagedPolicy, []weirv1.Problem) {
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindStagedNetworkPolicy, np), kind: model.KindStagedNetworkPolicy, tier: s.Tier, order: s.Order,
@@ -17,8 +18,8 @@ func ConvertStagedNetworkPolicy(np *v3.StagedNetworkPolicy) (*model.StagedPolicy
 	return p.staged(s.StagedAction, nameOf(np), p.convert), p.list
 }
 
-// ConvertStagedGlobalNetworkPolicy converts a StagedGlobalNetworkPolicy. It returns nil for one that is to be ignored,
-// and for one without tracking: of what has no flow there are no events.
+// ConvertStagedGlobalNetworkPolicy converts a StagedGlobalNetworkPolicy. It returns nil for one
+// that is to be ignored, and for one without tracking: of what has no flow there are no events.
 func ConvertStagedGlobalNetworkPolicy(np *v3.StagedGlobalNetworkPolicy) (*model.StagedPolicy, []weirv1.Problem) {
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindStagedGlobalNetworkPolicy, np), kind: model.KindStagedGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
@@ -36,7 +37,8 @@ func ConvertStagedGlobalNetworkPolicy(np *v3.StagedGlobalNetworkPolicy) (*model.
 	}), p.list
 }
 
-// ConvertStagedKubernetesNetworkPolicy converts a StagedKubernetesNetworkPolicy. It returns nil for one that is to be ignored.
+// ConvertStagedKubernetesNetworkPolicy converts a StagedKubernetesNetworkPolicy. It returns nil for
+// one that is to be ignored.
 func ConvertStagedKubernetesNetworkPolicy(np *v3.StagedKubernetesNetworkPolicy) (*model.StagedPolicy, []weirv1.Problem) {
 	f := newFinding(model.KindStagedKubernetesNetworkPolicy, np)
 	s := &np.Spec
@@ -47,8 +49,8 @@ func ConvertStagedKubernetesNetworkPolicy(np *v3.StagedKubernetesNetworkPolicy) 
 	return out, f.list
 }
 
-// staged converts by the action. Learn is for those who write the rules; until they have, it is as Set. An action that
-// is none stages the policy: it decides nothing either way.
+// staged converts by the action. Learn is for those who write the rules; until they have, it is as
+// Set. An action that is none stages the policy: it decides nothing either way.
 func (f *finding) staged(action v3.StagedAction, name model.Name, convert func(model.Name) *model.Policy) *model.StagedPolicy {
 	switch action {
 	case v3.StagedActionIgnore:

@@ -43,8 +43,9 @@ func (p *calicoPolicy) rule(field string, r *v3.Rule, in bool) model.Rule {
 	return out
 }
 
-// services adds the match by a Service: of the addresses of its endpoints where they are the source, and of their
-// addresses and ports where they are the destination. It is about the other end alone.
+// services adds the match by a Service: of the addresses of its endpoints where they are the
+// source, and of their addresses and ports where they are the destination. It is about the other
+// end alone.
 func (p *calicoPolicy) services(field string, r *v3.Rule, in bool, out *model.Rule, proto model.Protocol) {
 	own, other, name := r.Source.Services, r.Destination.Services, ".destination"
 	e := &r.Destination

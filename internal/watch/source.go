@@ -127,15 +127,16 @@ func (h *health) status() Status {
 	return s
 }
 
-// patient is a ListerWatcher that does not fail while the API server is away, but waits and tries again
-// at most lastRetry apart: client-go's own waiting grows to half a minute. Errors that ask for another
-// request than the same one again are passed on.
+// patient is a ListerWatcher that does not fail while the API server is away, but waits and tries
+// again at most lastRetry apart: client-go's own waiting grows to half a minute. Errors that ask
+// for another request than the same one again are passed on.
 type patient struct {
 	resource string
 	health   *health
 	list     func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
 	watch    func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error)
-	// definition, when set, has to be there before anything is asked for; gone is called while it is not.
+	// definition, when set, has to be there before anything is asked for; gone is called while it
+	// is not.
 	definition *definition
 	gone       func()
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// store receives the objects of one resource from a reflector, converts each as it comes and lets go of it. All
-// methods are called by the reflector's goroutine.
+// store receives the objects of one resource from a reflector, converts each as it comes and lets
+// go of it. All methods are called by the reflector's goroutine.
 type store[O metav1.Object, V any] struct {
 	w *Watcher
 	k kind[O, V]
@@ -26,7 +26,8 @@ type store[O metav1.Object, V any] struct {
 	filled atomic.Bool // everything was read once
 }
 
-// converted takes an object's place while a reflector collects the first ones. Its metadata are the name alone.
+// converted takes an object's place while a reflector collects the first ones. Its metadata are the
+// name alone.
 type converted[V any] struct {
 	metav1.ObjectMeta
 	value *V
@@ -45,7 +46,8 @@ func addSource[O metav1.Object, V any](w *Watcher, p *patient, example runtime.O
 	return s
 }
 
-// Transformer makes a reflector that streams its first objects (KEP-3157) collect what they are converted to.
+// Transformer makes a reflector that streams its first objects (KEP-3157) collect what they are
+// converted to.
 func (s *store[O, V]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return s.convert(obj) }
 }

@@ -1,9 +1,11 @@
-// Package watch reads the cluster's objects from the API server, converts them into the model's values
-// and hands them on in batches. It keeps the values only, not the objects: informers would hold the cluster twice.
+// Package watch reads the cluster's objects from the API server, converts them into the model's
+// values and hands them on in batches. It keeps the values only, not the objects: informers would
+// hold the cluster twice.
 //
-// Nothing is handed on before everything was read once. While the API server is away the watch goes on
-// with what it knows, tries again at least every two seconds, and catches up. What is wrong in an object
-// is reported as a problem that names the object and the field; the rest of the object counts.
+// Nothing is handed on before everything was read once. While the API server is away the watch goes
+// on with what it knows, tries again at least every two seconds, and catches up. What is wrong in
+// an object is reported as a problem that names the object and the field; the rest of the object
+// counts.
 package watch
 
 import (
@@ -37,7 +39,8 @@ type Config struct {
 	Claims map[string]NodeClaims
 }
 
-// NodeClaims says since when a Node has its addresses: since it was first seen (0), or since a later time, in Unix seconds.
+// NodeClaims says since when a Node has its addresses: since it was first seen (0), or since a
+// later time, in Unix seconds.
 type NodeClaims struct {
 	UID   string               `json:"uid"`
 	Addrs map[netip.Addr]int64 `json:"addresses"`
@@ -52,8 +55,8 @@ func ClaimsOf(n *model.Node) NodeClaims {
 	return c
 }
 
-// Sink receives a batch. While it is busy changes are squashed into the next one. It is called by one
-// goroutine.
+// Sink receives a batch. While it is busy changes are squashed into the next one. It is called by
+// one goroutine.
 type Sink func(ctx context.Context, b *Batch)
 
 // Watcher follows the cluster.
@@ -109,8 +112,8 @@ func New(cfg Config) (*Watcher, error) {
 	return w, nil
 }
 
-// Start begins to read the cluster, until ctx or Run ends; what is read waits for Run. Who has something else to do
-// before Run saves the time that reading takes.
+// Start begins to read the cluster, until ctx or Run ends; what is read waits for Run. Who has
+// something else to do before Run saves the time that reading takes.
 func (w *Watcher) Start(ctx context.Context) {
 	ctx, w.stop = context.WithCancel(ctx)
 	for _, s := range w.sources {
@@ -238,10 +241,11 @@ type kind[O metav1.Object, V any] struct {
 	share func(*model.Shared, *V)
 	// extra is what else is needed of an object; may be nil.
 	extra func(o O, v *V, found []weirv1.Problem) any
-	// keep is told the extra of every object that comes or changes, nil when it is gone; may be nil.
+	// keep is told the extra of every object that comes or changes, nil when it is gone; may be
+	// nil.
 	keep func(name model.Name, extra any)
-	// record is called with w.mu held, with now nil for an object that is gone or is not carried; before is the
-	// value that was recorded last, for those whose place depends on their content.
+	// record is called with w.mu held, with now nil for an object that is gone or is not carried;
+	// before is the value that was recorded last, for those whose place depends on their content.
 	record func(b *Batch, name model.Name, extra any, now, before *V)
 	// filled is called after all objects were recorded; may be nil.
 	filled func()
@@ -351,8 +355,8 @@ func (w *Watcher) reservedRanges() []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// noteAddrs remembers since when a node has addresses that it did not have when it was first seen: what a node claims later
-// takes nothing from those who had it before. w.mu is held.
+// noteAddrs remembers since when a node has addresses that it did not have when it was first seen:
+// what a node claims later takes nothing from those who had it before. w.mu is held.
 func (w *Watcher) noteAddrs(now *model.Node) {
 	before := NodeClaims{}
 	if n := w.nodes[now.Name]; n != nil {

@@ -125,8 +125,8 @@ func (f *fixture) next(t *testing.T, what string) *Batch {
 	}
 }
 
-// first takes the first batch, and waits until every resource is watched: what is created between a list and its watch
-// the fake server never tells.
+// first takes the first batch, and waits until every resource is watched: what is created between a
+// list and its watch the fake server never tells.
 func (f *fixture) first(t *testing.T) *Batch {
 	t.Helper()
 	b := f.next(t, "first")
@@ -308,7 +308,8 @@ func TestNothingBeforeEverythingWasRead(t *testing.T) {
 	}
 }
 
-// While the API server is away the wait between two tries grows to lastRetry and not to client-go's half a minute.
+// While the API server is away the wait between two tries grows to lastRetry and not to client-go's
+// half a minute.
 func TestTriesAreNeverFarApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

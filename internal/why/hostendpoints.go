@@ -141,7 +141,8 @@ func (i *inquiry) hostEnds(ctx context.Context) ([]wire.End, error) {
 	return first, nil
 }
 
-// maxTriedBackends bounds the endpoints of a Service that are tried to find the one that was chosen.
+// maxTriedBackends bounds the endpoints of a Service that are tried to find the one that was
+// chosen.
 const maxTriedBackends = 16
 
 // withoutHosts is what would become of the packet if there were no host endpoints; of a Service it

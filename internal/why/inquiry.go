@@ -78,8 +78,8 @@ func (i *inquiry) run(ctx context.Context) error {
 	return nil
 }
 
-// openConnection makes the first packet of a connection, as it leaves its socket. refused: the socket gets
-// no connection.
+// openConnection makes the first packet of a connection, as it leaves its socket. refused: the
+// socket gets no connection.
 func (i *inquiry) openConnection() (refused bool, err error) {
 	q := &i.ask
 	i.in = sim.In{Hook: hooks[q.Hook]}
@@ -156,7 +156,8 @@ func (i *inquiry) receive() error {
 	return i.addressFrame(mac)
 }
 
-// addressFrame gives the frame the MAC addresses that it has at its interface, the sender's being from.
+// addressFrame gives the frame the MAC addresses that it has at its interface, the sender's being
+// from.
 func (i *inquiry) addressFrame(from [6]byte) error {
 	l, err := netlink.LinkByIndex(i.in.IfIndex)
 	if err != nil {
@@ -201,7 +202,8 @@ func (i *inquiry) outInterface(to netip.Addr) (int, error) {
 	return routes[0].LinkIndex, nil
 }
 
-// gotWantedBackend reports whether the packet got the backend that was asked for, or none that is known.
+// gotWantedBackend reports whether the packet got the backend that was asked for, or none that is
+// known.
 func (i *inquiry) gotWantedBackend() bool {
 	s, want := i.answer.Service, i.ask.Backend
 	if s == nil || s.Where != wire.InPath || !want.IsValid() || i.result.Action == sim.Drop || i.result.Action == sim.Answer {

@@ -11,8 +11,9 @@ import (
 
 const (
 	apiServer = "172.31.1.8:6443" // of every lab
-	// apiProxy is where the specs find the API server: a spec that restarts it takes a refused connection for a
-	// failure of its own, and a load balancer in front of API servers does not refuse either.
+	// apiProxy is where the specs find the API server: a spec that restarts it takes a refused
+	// connection for a failure of its own, and a load balancer in front of API servers does not
+	// refuse either.
 	apiProxy = "127.0.0.1:6443"
 	// patience is how long a connection waits for the API server.
 	patience = 2 * time.Minute

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestServeAPI: a connection that comes while nobody serves waits, and is served when somebody does.
+// TestServeAPI: a connection that comes while nobody serves waits, and is served when somebody
+// does.
 func TestServeAPI(t *testing.T) {
 	// On an address of its own, so that nobody takes the port meanwhile.
 	pid := os.Getpid()

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// specs runs specs of a group and tells how each ended, when it ended, and again at the end with what was wrong. What was under way when
-// ctx ended is not told.
+// specs runs specs of a group and tells how each ended, when it ended, and again at the end with
+// what was wrong. What was under way when ctx ended is not told.
 func (l *lab) specs(ctx context.Context, t task, name string, o options, tell func(spec)) error {
 	log := strings.TrimSuffix(o.out, ".json") + "-" + name + ".log"
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
@@ -74,8 +74,8 @@ func (l *lab) ginkgo(t task, procs int, reports string) []string {
 		"--disable-log-dump=true", "--delete-namespace-on-failure=true"}
 }
 
-// exactly is an expression that the texts of these specs match and no other. Ginkgo puts the suite's name before
-// a text, so only its end can be tied.
+// exactly is an expression that the texts of these specs match and no other. Ginkgo puts the
+// suite's name before a text, so only its end can be tied.
 func exactly(specs []string) string {
 	quoted := make([]string, len(specs))
 	for i, s := range specs {

@@ -23,7 +23,8 @@ type skip struct {
 	Reason string `json:"reason"`
 }
 
-// listSpecs asks e2e.test for the names of all its specs that begin with a text, in the order of their names.
+// listSpecs asks e2e.test for the names of all its specs that begin with a text, in the order of
+// their names.
 func listSpecs(e2eTest, prefix string) ([]string, error) {
 	out, err := exec.Command(e2eTest, "--list-tests").Output()
 	if err != nil {
@@ -57,7 +58,8 @@ func parseSpecs(listing, prefix string) ([]string, error) {
 	return names, nil
 }
 
-// readSkips reads skips.golden: "reason KEY: text" opens a section, each other line is a spec; "#" begins a comment.
+// readSkips reads skips.golden: "reason KEY: text" opens a section, each other line is a spec; "#"
+// begins a comment.
 func readSkips(path string) ([]skip, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -90,8 +92,8 @@ func readSkips(path string) ([]skip, error) {
 	return out, nil
 }
 
-// selectSpecs returns the specs that are not skipped. A skip that names no spec is an error: the list would
-// outlive what it is about.
+// selectSpecs returns the specs that are not skipped. A skip that names no spec is an error: the
+// list would outlive what it is about.
 func selectSpecs(specs []string, skips []skip) ([]string, error) {
 	left := map[string]bool{}
 	for _, s := range specs {
@@ -116,7 +118,8 @@ func selectSpecs(specs []string, skips []skip) ([]string, error) {
 	return out, nil
 }
 
-// readKnown reads known-failures.txt: one name a line, and above it a comment that says what it waits for.
+// readKnown reads known-failures.txt: one name a line, and above it a comment that says what it
+// waits for.
 func readKnown(path string) (map[string]string, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -12,7 +12,8 @@ type group struct {
 	Name string
 	// Match says which specs belong here; a spec goes to the first group that matches.
 	Match *regexp.Regexp
-	// Workers is the number of worker nodes of the lab, Zones the number of zones they are spread over.
+	// Workers is the number of worker nodes of the lab, Zones the number of zones they are spread
+	// over.
 	Workers, Zones int
 	// Dual labs have both address families.
 	Dual bool
@@ -20,7 +21,8 @@ type group struct {
 	Plain bool
 	// Procs is the number of parallel processes, 0 for what the command line says.
 	Procs int
-	// Beside groups run at the same time as the next one in their lab: their specs wait more than they work.
+	// Beside groups run at the same time as the next one in their lab: their specs wait more than
+	// they work.
 	Beside bool
 }
 
@@ -39,23 +41,24 @@ var whole = []group{
 	// Three zones of two nodes each.
 	{Name: "zones", Match: regexp.MustCompile(`Traffic Distribution should route traffic (correctly between pods on multiple nodes|to an endpoint on the same node or fall back to same zone)`),
 		Workers: 6, Zones: 3},
-	// One node answers for an address on its subnet, and with policy Local it chooses among its own backends. The spec wants to see several
-	// where affinity is off: so all of them are on this node.
+	// One node answers for an address on its subnet, and with policy Local it chooses among its own
+	// backends. The spec wants to see several where affinity is off: so all of them are on this
+	// node.
 	{Name: "single", Match: regexp.MustCompile(`switch session affinity for LoadBalancer service with Local traffic policy`), Workers: 1, Zones: 1},
 	// Each makes nine pods, and asks a hundred or more connections of them again and again.
 	{Name: "netpol", Match: regexp.MustCompile(`NetworkPolicy between server and client`), Workers: 3, Zones: 3, Procs: 4},
 	// What is about two families.
 	{Name: "dual", Match: regexp.MustCompile(`\[Feature:(IPv6DualStack|Networking-IPv6)\]`), Workers: 2, Zones: 2, Dual: true},
-	// Five minutes to a quarter of an hour each, nearly all of it waiting: for pods that take their time to end, and for connections that
-	// nobody answers.
+	// Five minutes to a quarter of an hour each, nearly all of it waiting: for pods that take their
+	// time to end, and for connections that nobody answers.
 	{Name: "long", Match: regexp.MustCompile(strings.Join([]string{`should not have connectivity disruption during rolling update`,
 		`should only allow access from service loadbalancer source ranges`, `affinity timeout work for service with type clusterIP`}, "|")),
 		Workers: 3, Zones: 3, Procs: 4, Beside: true},
 	{Name: "main", Match: regexp.MustCompile(``), Workers: 3, Zones: 3},
 }
 
-// conformance is what `make test` runs: the conformance specs, and others that take little and need nothing but nodes and pods,
-// so that each part of Services that has a spec has one there.
+// conformance is what `make test` runs: the conformance specs, and others that take little and need
+// nothing but nodes and pods, so that each part of Services that has a spec has one there.
 var conformance = []group{
 	{Name: "conformance", Match: regexp.MustCompile(`\[Conformance\]|` + strings.Join([]string{
 		`internalTrafficPolicy=Local Pod`, `externalTrafficPolicy=Local for type=NodePort`, `no ready endpoints with (in|ex)ternall?TrafficPolicy=Local`,
@@ -70,8 +73,9 @@ type task struct {
 	Specs []string
 }
 
-// labs puts tasks that can share a lab together, in the order in which the first of each comes. In a lab those that run beside others
-// begin, and those with one process, which may break things for a while, end.
+// labs puts tasks that can share a lab together, in the order in which the first of each comes. In
+// a lab those that run beside others begin, and those with one process, which may break things for
+// a while, end.
 func labs(tasks []task) [][]task {
 	var out [][]task
 	for _, t := range tasks {
@@ -97,7 +101,8 @@ func labs(tasks []task) [][]task {
 	return out
 }
 
-// divide gives each spec to the first group that matches it. Specs that no group matches are returned apart.
+// divide gives each spec to the first group that matches it. Specs that no group matches are
+// returned apart.
 func divide(groups []group, specs []string) (tasks []task, rest []string) {
 	tasks = make([]task, len(groups))
 	for i, g := range groups {

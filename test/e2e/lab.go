@@ -16,12 +16,13 @@ import (
 const (
 	// far is the machine outside of the cluster that the specs run on.
 	far = "client3"
-	// farAddr is its address. It shares no /16 with a node: a spec takes a source within the node's /16 for a
-	// translated one.
+	// farAddr is its address. It shares no /16 with a node: a spec takes a source within the node's
+	// /16 for a translated one.
 	farAddr = "198.51.100.55"
 	farLAN  = "172.31.2.55" // its address at the router
 	farGW   = "172.31.2.1"
-	// dnsAddr and webAddr are what specs look for in the Internet. In the lab they are addresses of the router.
+	// dnsAddr and webAddr are what specs look for in the Internet. In the lab they are addresses of
+	// the router.
 	dnsAddr, webAddr = "8.8.8.8", "8.8.4.4"
 	dnsAddr6         = "2001:4860:4860::8888"
 )
@@ -181,8 +182,8 @@ func (l *lab) up(ctx context.Context, g group, s settings, proxy string) error {
 	return l.furnish(ctx, g, proxy)
 }
 
-// furnish gives the lab what the specs of the whole suite look for: zones, a client far away, an Internet, and
-// components that can be restarted.
+// furnish gives the lab what the specs of the whole suite look for: zones, a client far away, an
+// Internet, and components that can be restarted.
 func (l *lab) furnish(ctx context.Context, g group, proxy string) error {
 	for i := 0; i <= g.Workers; i++ {
 		node := "cp"
@@ -239,7 +240,8 @@ func (l *lab) start(machine string, args ...string) error {
 	return nil
 }
 
-// restarters starts what restarts components for specs. Each does so for the first time now, so everything is waited for.
+// restarters starts what restarts components for specs. Each does so for the first time now, so
+// everything is waited for.
 func (l *lab) restarters(ctx context.Context) error {
 	if _, err := l.kubectl(ctx, restartYAML, "apply", "-f", "-"); err != nil {
 		return err
@@ -276,7 +278,8 @@ const zone = `google.com dns.google 8.8.8.8.in-addr.arpa {
 }
 `
 
-// internet starts a name server and a web server at the router, and lets the cluster's DNS ask the former.
+// internet starts a name server and a web server at the router, and lets the cluster's DNS ask the
+// former.
 func (l *lab) internet(ctx context.Context, dual bool) error {
 	corefile, addrs := filepath.Join(l.dir, "Corefile"), dnsAddr
 	if dual {
@@ -318,7 +321,8 @@ func (l *lab) internet(ctx context.Context, dual bool) error {
 	return nil
 }
 
-// down removes the lab. It also ends what internet started: those processes are in the lab's namespaces.
+// down removes the lab. It also ends what internet started: those processes are in the lab's
+// namespaces.
 func (l *lab) down() error {
 	err := command(context.Background(), "down", "--name", l.name).Run()
 	for _, c := range l.run {

@@ -1,7 +1,8 @@
-// Command e2e lets Kubernetes' own end-to-end tests judge Weir: it brings labs up, runs the specs of sig-network
-// of the upstream e2e.test in them, and compares the outcome with two lists. skips.golden names every spec that is not run,
-// with the reason; known-failures.txt those that do not pass yet. Every other spec has to pass. It writes
-// out/e2e….json and exits 1 when a spec failed that is not known to, when a known failure passed, when a spec skipped itself, and when
+// Command e2e lets Kubernetes' own end-to-end tests judge Weir: it brings labs up, runs the specs
+// of sig-network of the upstream e2e.test in them, and compares the outcome with two lists.
+// skips.golden names every spec that is not run, with the reason; known-failures.txt those that do
+// not pass yet. Every other spec has to pass. It writes out/e2e….json and exits 1 when a spec
+// failed that is not known to, when a known failure passed, when a spec skipped itself, and when
 // the lists and e2e.test do not agree.
 package main
 

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// recorder keeps the result, and writes it whenever a spec ended: a run that is cut short loses only what was under way.
+// recorder keeps the result, and writes it whenever a spec ended: a run that is cut short loses
+// only what was under way.
 type recorder struct {
 	mu   sync.Mutex
 	res  *result
@@ -68,7 +69,8 @@ func (r *recorder) again(s spec) {
 	r.write()
 }
 
-// failed are the specs of a task that failed in the run under way and are not too long to be run once more.
+// failed are the specs of a task that failed in the run under way and are not too long to be run
+// once more.
 func (r *recorder) failed(t task) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

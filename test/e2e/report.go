@@ -28,8 +28,8 @@ type spec struct {
 	Outcome string  `json:"outcome"`
 	Seconds float64 `json:"seconds"`
 	Message string  `json:"message,omitempty"`
-	// Again is the outcome of a second try of a spec that failed: it tells what fails now and then, and changes nothing but
-	// with --second-try.
+	// Again is the outcome of a second try of a spec that failed: it tells what fails now and then,
+	// and changes nothing but with --second-try.
 	Again string `json:"again,omitempty"`
 }
 
@@ -47,8 +47,8 @@ type result struct {
 	Focus    string   `json:"focus,omitempty"`
 	Groups   string   `json:"groups,omitempty"`
 	Build    string   `json:"build"` // of Weir's programs
-	// SecondTry excuses a few specs that passed when they were run again alone: upstream's specs have time limits, which a
-	// machine that is slow and shared does not always keep.
+	// SecondTry excuses a few specs that passed when they were run again alone: upstream's specs
+	// have time limits, which a machine that is slow and shared does not always keep.
 	SecondTry bool     `json:"second_try,omitempty"`
 	Runs      []oneRun `json:"runs"`
 	Skipped   []skip   `json:"skipped"`
@@ -80,8 +80,8 @@ type problem struct {
 	Text string `xml:",chardata"`
 }
 
-// readReports reads the JUnit files of a run: the outcome of each spec by its name. What is not a spec (the suite's
-// own set-up) is there only if it failed.
+// readReports reads the JUnit files of a run: the outcome of each spec by its name. What is not a
+// spec (the suite's own set-up) is there only if it failed.
 func readReports(dir string) (map[string]spec, error) {
 	files, _ := filepath.Glob(filepath.Join(dir, "junit*.xml"))
 	if len(files) == 0 {
@@ -164,7 +164,8 @@ func (r *result) excused(run oneRun) map[string]bool {
 	return out
 }
 
-// judge sorts what did not pass into known and wrong, and finds known failures that passed. What was not run did not pass.
+// judge sorts what did not pass into known and wrong, and finds known failures that passed. What
+// was not run did not pass.
 func (r *result) judge(known map[string]string, tasks []task) {
 	r.judged, r.Known, r.Wrong, r.Recovered = true, nil, nil, nil
 	bad := map[string]bool{}

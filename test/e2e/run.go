@@ -53,7 +53,8 @@ func inLab(ctx context.Context, o options, bin string, tasks []task, rec *record
 	return l.groups(ctx, tasks, o, rec)
 }
 
-// groups runs groups one after the other, those that are to run beside others at the same time as the next.
+// groups runs groups one after the other, those that are to run beside others at the same time as
+// the next.
 func (l *lab) groups(ctx context.Context, tasks []task, o options, rec *recorder) error {
 	var beside sync.WaitGroup
 	errs := make([]error, len(tasks))
@@ -78,8 +79,8 @@ func (l *lab) groups(ctx context.Context, tasks []task, o options, rec *recorder
 	return errors.Join(errs...)
 }
 
-// group runs the specs of one group, and then those that failed once more, to tell what fails each time from what fails now and then.
-// A spec that failed has failed, whatever comes of it then.
+// group runs the specs of one group, and then those that failed once more, to tell what fails each
+// time from what fails now and then. A spec that failed has failed, whatever comes of it then.
 func (l *lab) group(ctx context.Context, t task, o options, rec *recorder) error {
 	if err := l.specs(ctx, t, t.Name, o, func(s spec) { rec.ended(s) }); err != nil {
 		return err

@@ -1,5 +1,6 @@
-// Package fields holds that no field of a policy is silently ignored: every field that the API server stores has an effect
-// on what the agents compute, or is reported, or is in the list of those that need none.
+// Package fields holds that no field of a policy is silently ignored: every field that the API
+// server stores has an effect on what the agents compute, or is reported, or is in the list of
+// those that need none.
 package fields
 
 import (
@@ -52,8 +53,8 @@ func by[T, V any](convert func(*T) (*V, []weirv1.Problem)) func(object) (any, []
 	}
 }
 
-// sample is a value of a field, and what must stand beside it for the value to mean something. Both are by the field's
-// path inside of spec, or inside of a rule or of an end of one.
+// sample is a value of a field, and what must stand beside it for the value to mean something. Both
+// are by the field's path inside of spec, or inside of a rule or of an end of one.
 type sample struct {
 	value  any
 	beside object
@@ -120,7 +121,8 @@ func base(kind string) object {
 	return object{"kind": kind, "metadata": object{"name": "x", "namespace": "shop"}, "spec": spec}
 }
 
-// put sets a field below at, which is reached by steps as in a path; lists have one element. What a map has stays.
+// put sets a field below at, which is reached by steps as in a path; lists have one element. What a
+// map has stays.
 func put(t *testing.T, at object, path string, value any) {
 	head, rest, more := strings.Cut(path, ".")
 	name, isList := strings.CutSuffix(head, "[]")
@@ -152,7 +154,8 @@ func put(t *testing.T, at object, path string, value any) {
 	}
 }
 
-// split divides a field's path into that of the rule, or of the end or the peer, and the rest, which names the sample.
+// split divides a field's path into that of the rule, or of the end or the peer, and the rest,
+// which names the sample.
 func split(path string) (where, field string) {
 	for _, w := range []string{"ingress[].source.", "ingress[].destination.", "egress[].source.", "egress[].destination.",
 		"ingress[].from[].", "egress[].to[].", "ingress[].", "egress[]."} {
@@ -224,7 +227,8 @@ func outcome(t *testing.T, kind, path string) string {
 	return "SILENTLY IGNORED"
 }
 
-// TestEveryFieldIsInForceOrRefused walks the schemas that are installed. Its table is what docs/reference/policy.md says in short.
+// TestEveryFieldIsInForceOrRefused walks the schemas that are installed. Its table is what
+// docs/reference/policy.md says in short.
 func TestEveryFieldIsInForceOrRefused(t *testing.T) {
 	objects, err := deploy.Objects(deploy.Defaults())
 	if err != nil {

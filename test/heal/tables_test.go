@@ -76,7 +76,8 @@ var varying = regexp.MustCompile(`0x[0-9a-f]+| comment "[0-9a-f]{16}"`)
 // learned are sets of what the kernel and packets bring about.
 var learned = []string{"neighbours", "resolving", "resolves", "discovers", "begun", "begun-pressed", "port-shares", "query-shares"}
 
-// linkLocal are elements of sets that come late: the kernel looks for duplicates of such an address first.
+// linkLocal are elements of sets that come late: the kernel looks for duplicates of such an address
+// first.
 const linkLocal = "fe80::"
 
 // ruleset are the rules of Weir's tables in nftables and the elements of their sets, whose order

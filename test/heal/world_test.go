@@ -84,7 +84,8 @@ func must(t *testing.T, err error) {
 
 func run(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
-	// ip complains of each namespace that another test has in /run/netns, which is mounted elsewhere.
+	// ip complains of each namespace that another test has in /run/netns, which is mounted
+	// elsewhere.
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.Output()

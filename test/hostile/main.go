@@ -1,9 +1,11 @@
-// Command hostile runs the tests of attacks (TestHostile… in all packages) and writes what they recorded:
+// Command hostile runs the tests of attacks (TestHostile… in all packages) and writes what they
+// recorded:
 //
 //	go run ./test/hostile [-out out/hostile.json] [-only TEXT]
 //
-// It fails when a test fails, when an attack was not held, and when an attack has no mutant in hack/mutation or the
-// other way round: that of a test that was skipped is missing. It needs root, and an API server at WEIR_APISERVER_BIN_DIR, as the tests do.
+// It fails when a test fails, when an attack was not held, and when an attack has no mutant in
+// hack/mutation or the other way round: that of a test that was skipped is missing. It needs root,
+// and an API server at WEIR_APISERVER_BIN_DIR, as the tests do.
 package main
 
 import (

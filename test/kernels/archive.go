@@ -59,7 +59,8 @@ func (a *archive) apt(ctx context.Context, tool string, args ...string) error {
 	return err
 }
 
-// kernel brings the newest one whose version begins with the given one. One that is there is not brought again.
+// kernel brings the newest one whose version begins with the given one. One that is there is not
+// brought again.
 func (a *archive) kernel(ctx context.Context, version string) (*kernel, error) {
 	if !regexp.MustCompile(`^[0-9]+(\.[0-9]+)*$`).MatchString(version) {
 		return nil, errors.New("that is no version")

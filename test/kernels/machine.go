@@ -44,7 +44,8 @@ func (k *kernel) play(ctx context.Context, work, files string, checks []check, l
 	defer os.Remove(image)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	// Without cmpxchg16b, of which QEMU 7.2 gets the flags wrong now and then: 6.12 allocates memory by it, and ends in an exception.
+	// Without cmpxchg16b, of which QEMU 7.2 gets the flags wrong now and then: 6.12 allocates
+	// memory by it, and ends in an exception.
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "Broadwell-noTSX,-cx16", "-smp", "2", "-m", "4G", "-nographic", "-no-reboot",
 		"-net", "none", "-kernel", k.image, "-initrd", image, "-append", "console=ttyS0 quiet panic=-1 mitigations=off")
 	console, err := cmd.StdoutPipe()
@@ -156,7 +157,8 @@ for m in ` + strings.Join(loaded, " ") + `; do modprobe $m; done
 		command(ctx, root, "sh", "-c", "find . | cpio -o -H newc --quiet >"+image))
 }
 
-// withLibraries copies a program of this machine to /usr/sbin under root, with what it is linked to.
+// withLibraries copies a program of this machine to /usr/sbin under root, with what it is linked
+// to.
 func withLibraries(ctx context.Context, root, name string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Command kernels boots Debian's kernels in an emulator and runs Weir's tests on them: whether the programs load, the scenarios, the drivers.
-// `make kernels` calls it. Nothing of the machine is changed but the cache; the emulated machines have no network.
+// Command kernels boots Debian's kernels in an emulator and runs Weir's tests on them: whether the
+// programs load, the scenarios, the drivers. `make kernels` calls it. Nothing of the machine is
+// changed but the cache; the emulated machines have no network.
 package main
 
 import (
@@ -29,7 +30,8 @@ type check struct {
 	refuses string
 }
 
-// An emulated processor takes ten times as long, so what runs there are the tests that say most about a kernel.
+// An emulated processor takes ten times as long, so what runs there are the tests that say most
+// about a kernel.
 var checks = []check{
 	{name: "probe", command: "/t/weir-agent probe", old: true, refuses: "cannot carry Weir"},
 	{name: "programs", dir: "ebpf", command: "./test -test.run 'TestVerifierBudget|TestRefused|TestConformanceWithoutTCX/filters'"},

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// What is read off a console: a check passes by its code alone, one that has to be refused by what it says, too, and one that did not end fails.
+// What is read off a console: a check passes by its code alone, one that has to be refused by what
+// it says, too, and one that did not end fails.
 func TestRead(t *testing.T) {
 	console := "noise\n=== begin 0\nkernel 5.10 cannot carry Weir: it has no x\n\n=== end 0 1 2\n=== begin 1\nPASS\n\n=== end 1 0 31\n=== begin 2\n--- FAIL: TestA\n\n=== end 2 1 5\n=== begin 3\nhalf"
 	list := []check{{name: "probe", refuses: "cannot carry Weir"}, {name: "good"}, {name: "bad"}, {name: "cut off"}}

@@ -187,7 +187,8 @@ func (l *load) unnoticed(t *testing.T) {
 	for _, r := range l.datagrams {
 		res := result[dialResult](t, r)
 		datagrams += res.Attempts
-		// The kernel drops datagrams when a CPU's queue of packets is full, which is the whole machine's.
+		// The kernel drops datagrams when a CPU's queue of packets is full, which is the whole
+		// machine's.
 		if *judge && res.Failed > 0 || res.Failed > res.Attempts/50 || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
@@ -207,7 +208,8 @@ func TestAgentKilledUnderTraffic(t *testing.T) {
 	time.Sleep(time.Second)
 	old := map[string]string{}
 	var before, after string
-	// On a busy machine a probe of some pod may fail meanwhile, and then there is something to write: once more.
+	// On a busy machine a probe of some pod may fail meanwhile, and then there is something to
+	// write: once more.
 	for tries := 0; tries == 0 || before != after && tries < 4; tries++ {
 		before = b.endpointVersions(t)
 		for node := range nodes {
@@ -250,8 +252,8 @@ func (l *lab) endpointVersions(t *testing.T) string {
 	return strings.Join(all, ", ")
 }
 
-// rolledOut waits until every agent is of the DaemonSet's present template. Where that does not happen, it
-// says what the DaemonSet, its pods and the events are.
+// rolledOut waits until every agent is of the DaemonSet's present template. Where that does not
+// happen, it says what the DaemonSet, its pods and the events are.
 func (l *lab) rolledOut(t *testing.T) {
 	t.Helper()
 	out, err := l.kubectl("", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=300s")
@@ -270,8 +272,8 @@ func (l *lab) rolledOut(t *testing.T) {
 	t.Fatalf("the DaemonSet is not rolled out: %v: %s", err, out)
 }
 
-// TestRolloutUnderTraffic rolls the DaemonSet out right after an agent became ready again: a rollout that
-// waits for a time after that (minReadySeconds) can then stand still for ever.
+// TestRolloutUnderTraffic rolls the DaemonSet out right after an agent became ready again: a
+// rollout that waits for a time after that (minReadySeconds) can then stand still for ever.
 func TestRolloutUnderTraffic(t *testing.T) {
 	b := newBase(t)
 	pid, err := b.killAgent("worker1")

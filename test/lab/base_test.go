@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// base is what most tests begin with: a server and a client on each worker, and a Service for each server
-// whose node ports begin at 30710 and 30720.
+// base is what most tests begin with: a server and a client on each worker, and a Service for each
+// server whose node ports begin at 30710 and 30720.
 type base struct {
 	*space
 	srv1, srv2, cli1, cli2 *place

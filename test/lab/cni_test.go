@@ -20,14 +20,14 @@ import (
 const (
 	addP50 = 20
 	addP99 = 80
-	// disturbed is the control's p99 from which on other programs of the machine hold up what an ADD does
-	// many times.
+	// disturbed is the control's p99 from which on other programs of the machine hold up what an
+	// ADD does many times.
 	disturbed = 20
 )
 
-// TestCNICalls calls the plugin as a runtime does, for 100 pods, and measures each call with its process.
-// The pods exist in the API, and kubelet waits for a volume that never comes, so nobody else calls it for
-// them.
+// TestCNICalls calls the plugin as a runtime does, for 100 pods, and measures each call with its
+// process. The pods exist in the API, and kubelet waits for a volume that never comes, so nobody
+// else calls it for them.
 func TestCNICalls(t *testing.T) {
 	figures.begin(t)
 	s := all.newSpace(t, "cnicalls")
@@ -98,8 +98,8 @@ func (s *space) callPlugin(t *testing.T, count int) cniTimes {
 	return res
 }
 
-// TestHundredPods starts 100 pods at once and reads from the agents' logs what each ADD took in the agent,
-// while kubelets and runtimes keep every CPU busy.
+// TestHundredPods starts 100 pods at once and reads from the agents' logs what each ADD took in the
+// agent, while kubelets and runtimes keep every CPU busy.
 func TestHundredPods(t *testing.T) {
 	figures.begin(t)
 	s := all.newSpace(t, "hundred")
@@ -198,8 +198,8 @@ func (s *space) addTimes(t *testing.T, node string, since time.Time) []float64 {
 	return took
 }
 
-// TestChurn makes and deletes pods while the agents are killed again and again. Afterwards no address is
-// lost or given twice.
+// TestChurn makes and deletes pods while the agents are killed again and again. Afterwards no
+// address is lost or given twice.
 func TestChurn(t *testing.T) {
 	figures.begin(t)
 	s := all.newSpace(t, "churn")
@@ -215,7 +215,8 @@ func TestChurn(t *testing.T) {
 			case <-time.After(5 * time.Second):
 			}
 			node := []string{"worker1", "worker2"}[i%2]
-			// On a slow machine an agent's start takes longer than that: one that never ends it starts no pods.
+			// On a slow machine an agent's start takes longer than that: one that never ends it
+			// starts no pods.
 			if p, err := s.agentPod(node); err != nil || !isReady(p) {
 				continue
 			}
@@ -286,8 +287,8 @@ func TestChurn(t *testing.T) {
 	s.checkIPAM(t)
 }
 
-// checkIPAM waits for weir ipam check to be content, in the cluster and on each node: pods may just be
-// starting or ending.
+// checkIPAM waits for weir ipam check to be content, in the cluster and on each node: pods may just
+// be starting or ending.
 func (l *lab) checkIPAM(t *testing.T) {
 	t.Helper()
 	eventually(t, 60*time.Second, "weir ipam check", func() error {

@@ -1,5 +1,5 @@
-// Package lab tests Weir as a whole: a real Kubernetes in the lab, its API server, kubelets and container
-// runtime, with real pods, sockets and clients.
+// Package lab tests Weir as a whole: a real Kubernetes in the lab, its API server, kubelets and
+// container runtime, with real pods, sockets and clients.
 //
 // Its tests have the build tag lab, so that what is not run is not counted as passed:
 //
@@ -7,6 +7,7 @@
 //	go test -tags lab ./test/lab -lab NAME        # in a lab that is there
 //	go test -tags lab ./test/lab -run TestPolicy
 //
-// They need root, the programs in bin/ (make build) and a filled cache (weir-lab build). Figures go to
-// out/lab.json. Whatever dials an address of the lab does so from one of the lab's network namespaces.
+// They need root, the programs in bin/ (make build) and a filled cache (weir-lab build). Figures go
+// to out/lab.json. Whatever dials an address of the lab does so from one of the lab's network
+// namespaces.
 package lab

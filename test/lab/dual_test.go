@@ -12,14 +12,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// six is the IPv6 address of a machine of a lab of both families, by its IPv4 address: it has the same number.
+// six is the IPv6 address of a machine of a lab of both families, by its IPv4 address: it has the
+// same number.
 func six(addr string) string {
 	net, number, _ := strings.Cut(strings.TrimPrefix(addr, "172.31."), ".")
 	return "fd00:172:31:" + net + "::" + number
 }
 
-// dual is a lab of both families with a server and a client on each worker, and a Service of both families for each
-// server.
+// dual is a lab of both families with a server and a client on each worker, and a Service of both
+// families for each server.
 type dual struct {
 	*space
 	srv1, srv2, cli1, cli2 *place // by their IPv6 addresses
@@ -73,8 +74,8 @@ func (l *lab) client6(i int) *place {
 	return c
 }
 
-// TestDualStack is what the lab of both families shows of IPv6; what is the same for both is tested with IPv4 and, packet
-// by packet, in the scenarios.
+// TestDualStack is what the lab of both families shows of IPv6; what is the same for both is tested
+// with IPv4 and, packet by packet, in the scenarios.
 func TestDualStack(t *testing.T) {
 	d := newDual(t)
 	inside := []*place{d.cli1, d.cli2, d.srv1, d.node6("cp"), d.node6("worker1"), d.node6("worker2")}
@@ -145,7 +146,8 @@ func (d *dual) testNodePorts(t *testing.T) {
 	}
 }
 
-// testPolicy: a rule about IPv6 addresses allows one of two outside clients, on open connections too, and says nothing about IPv4.
+// testPolicy: a rule about IPv6 addresses allows one of two outside clients, on open connections
+// too, and says nothing about IPv4.
 func (d *dual) testPolicy(t *testing.T) {
 	np := at(six(cpAddr), nodePort1+nodeWho)
 	open := d.client6(2).begin(t, "stream", at(six(cpAddr), nodePort1+nodeEcho))
@@ -163,7 +165,8 @@ func (d *dual) testPolicy(t *testing.T) {
 	d.client6(2).soon(t, np, true)
 }
 
-// testAgentsEnd: connections that are open last while all agents are killed and start again, and new ones work meanwhile.
+// testAgentsEnd: connections that are open last while all agents are killed and start again, and
+// new ones work meanwhile.
 func (d *dual) testAgentsEnd(t *testing.T) {
 	streams := []*running{
 		d.client6(1).begin(t, "stream", at(six(cpAddr), nodePort2+nodeEcho)),

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-net/weir/internal/await"
 )
 
-// TestEndpointChange measures from the API's event of a change of an EndpointSlice until requests go where
-// it says, on several ways at once.
+// TestEndpointChange measures from the API's event of a change of an EndpointSlice until requests
+// go where it says, on several ways at once.
 func TestEndpointChange(t *testing.T) {
 	b := newBase(t)
 	ctx := context.Background()
@@ -85,8 +85,8 @@ func TestEndpointChange(t *testing.T) {
 	}
 }
 
-// eventTime is when the change was first heard of: by its watch event or by the answer to the one who
-// made it.
+// eventTime is when the change was first heard of: by its watch event or by the answer to the one
+// who made it.
 func eventTime(t *testing.T, events <-chan [2]int64, version string, answered int64) int64 {
 	t.Helper()
 	var want int64
@@ -104,8 +104,8 @@ func eventTime(t *testing.T, events <-chan [2]int64, version string, answered in
 	}
 }
 
-// effect returns how long after began (ns) the first request was sent that the named server answered, ms;
-// 0 when that was before.
+// effect returns how long after began (ns) the first request was sent that the named server
+// answered, ms; 0 when that was before.
 func effect(r *running, name string, began int64) (float64, error) {
 	for start := time.Now(); time.Since(start) < await.Patience; time.Sleep(2 * time.Millisecond) {
 		lines := r.seen()

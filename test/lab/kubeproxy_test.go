@@ -9,9 +9,11 @@ import (
 	"time"
 )
 
-// In the changes of one round at most so many datagrams may be lost, beside those that the kernel dropped because a CPU's queue or a socket's buffer was full, and so many
-// new connections fail (see "Known limits" in docs/design/nftables.md), where the machine has nothing else to do (-judge): nodes differ for as long as their agents take to start.
-// Otherwise it may be the share of all that goes with some ten seconds of a busy machine.
+// In the changes of one round at most so many datagrams may be lost, beside those that the kernel
+// dropped because a CPU's queue or a socket's buffer was full, and so many new connections fail
+// (see "Known limits" in docs/design/nftables.md), where the machine has nothing else to do
+// (-judge): nodes differ for as long as their agents take to start. Otherwise it may be the share
+// of all that goes with some ten seconds of a busy machine.
 const (
 	fewDatagrams = 100
 	fewDials     = 30
@@ -19,9 +21,11 @@ const (
 	busyShare    = 0.05
 )
 
-// TestFromKubeProxy goes from a real kube-proxy to Weir and back by the commands that the documentation names, with connections of all kinds open
-// from before each step, and new ones all the time. "by nftables" waits until Weir's nftables data plane carries Services, and kube-proxy's rules
-// are gone, before eBPF is switched on; "at once" does not wait, and "eBPF first" has eBPF before kube-proxy goes.
+// TestFromKubeProxy goes from a real kube-proxy to Weir and back by the commands that the
+// documentation names, with connections of all kinds open from before each step, and new ones all
+// the time. "by nftables" waits until Weir's nftables data plane carries Services, and kube-proxy's
+// rules are gone, before eBPF is switched on; "at once" does not wait, and "eBPF first" has eBPF
+// before kube-proxy goes.
 func TestFromKubeProxy(t *testing.T) {
 	p := newProxied(t)
 	cases := []struct{ mode, how string }{{"iptables", "by nftables"}, {"nftables", "at once"}}
@@ -48,8 +52,8 @@ type round struct {
 	tried   int
 }
 
-// oneFirst gives one node eBPF, while the others have a kube-proxy: what it hands on is translated by the node of the backend, with the client's address,
-// and all else by kube-proxy.
+// oneFirst gives one node eBPF, while the others have a kube-proxy: what it hands on is translated
+// by the node of the backend, with the client's address, and all else by kube-proxy.
 func (p *proxied) oneFirst(t *testing.T, mode string) {
 	p.eBPF(t, false)
 	p.withProxy(t)
@@ -193,8 +197,8 @@ func (r *round) end(t *testing.T) {
 	}
 }
 
-// carriedBy tells who carries Services by whom a backend sees: kube-proxy puts the node's address in the client's place, Weir does not. All kinds of
-// new connections work.
+// carriedBy tells who carries Services by whom a backend sees: kube-proxy puts the node's address
+// in the client's place, Weir does not. All kinds of new connections work.
 func (p *proxied) carriedBy(t *testing.T, who string) {
 	t.Helper()
 	seen := client1Addr
@@ -219,8 +223,9 @@ func (p *proxied) carriedBy(t *testing.T, who string) {
 	p.srv1.reaches(t, at(p.ip1, whoPort), "srv1", "")
 }
 
-// notInTheWay looks that nothing of Weir's is where kube-proxy's rules do their work: no Service in the maps in which anybody's packets are looked up, no
-// look-up in the others but for what another node sent, and there is no table of a switch and no program.
+// notInTheWay looks that nothing of Weir's is where kube-proxy's rules do their work: no Service in
+// the maps in which anybody's packets are looked up, no look-up in the others but for what another
+// node sent, and there is no table of a switch and no program.
 func (p *proxied) notInTheWay(t *testing.T) {
 	t.Helper()
 	for node := range nodes {

@@ -129,8 +129,8 @@ func (l *lab) weir(t *testing.T, args ...string) (string, int) {
 	return string(out), c.ProcessState.ExitCode()
 }
 
-// patchFelix changes the FelixConfiguration "default", and changes the fields back to nothing when the
-// test ends.
+// patchFelix changes the FelixConfiguration "default", and changes the fields back to nothing when
+// the test ends.
 func (l *lab) patchFelix(t *testing.T, spec string, fields ...string) {
 	t.Helper()
 	if out, code := l.weir(t, "patch", "felixconfiguration", "default", "--patch", `{"spec":`+spec+`}`); code != 0 {

@@ -28,7 +28,8 @@ var (
 	judge = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do")
 )
 
-// all is the lab of this package's tests; both is the one of TestDualStack, with both families; beside is the one of TestFromKubeProxy.
+// all is the lab of this package's tests; both is the one of TestDualStack, with both families;
+// beside is the one of TestFromKubeProxy.
 var all, both, beside *lab
 
 func TestMain(m *testing.M) {
@@ -100,8 +101,8 @@ func setUp(ctx context.Context, dir string) error {
 		name = fmt.Sprintf("weir-e2e-%d", os.Getpid()%1000000)
 		// All that is needed for its removal is known before it is started.
 		all = &lab{name: name, bin: bin, traffic: traffic, own: true}
-		// Read-only root file systems, as container operating systems have them: what needs a place to write
-		// that is not documented fails here.
+		// Read-only root file systems, as container operating systems have them: what needs a place
+		// to write that is not documented fails here.
 		if err := all.up(ctx, "--read-only-root"); err != nil {
 			return err
 		}

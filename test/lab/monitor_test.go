@@ -78,7 +78,8 @@ func (w *watching) find(texts ...string) error {
 	return fmt.Errorf("no event of %q among %d, the last of which are%s\n%q", texts, len(w.seen), last, w.odd)
 }
 
-// TestPolicyMonitor: weir monitor shows verdicts of the nodes where they fall, with the names of pods, Service and rule.
+// TestPolicyMonitor: weir monitor shows verdicts of the nodes where they fall, with the names of
+// pods, Service and rule.
 func TestPolicyMonitor(t *testing.T) {
 	b := newBase(t)
 	b.policy(t, "watched", `{podSelector: {matchLabels: {pod: srv1}}, ingress: [{from: [{podSelector: {matchLabels: {pod: cli1}}}]}]}`)

@@ -178,8 +178,8 @@ func TestServices(t *testing.T) {
 	})
 }
 
-// awaitMode waits until new connections of client1 by the control-plane node take the way of a mode: in
-// tunnel mode what the server answers goes out of that node too.
+// awaitMode waits until new connections of client1 by the control-plane node take the way of a
+// mode: in tunnel mode what the server answers goes out of that node too.
 func (b *base) awaitMode(t *testing.T, mode string) {
 	t.Helper()
 	b.client(1).awaitMode(t, mode, at(cpAddr, nodePort2+nodeEcho))

@@ -15,8 +15,8 @@ import (
 // outage is how long the API server is away.
 const outage = 60 * time.Second
 
-// apiServerPID is the API server's process as the control-plane node numbers it: the only one there whose
-// command line begins with its name.
+// apiServerPID is the API server's process as the control-plane node numbers it: the only one there
+// whose command line begins with its name.
 func (l *lab) apiServerPID(t *testing.T) string {
 	t.Helper()
 	out := l.must(t, "cp", "sh", "-c", `for p in /proc/[0-9]*; do if tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q '^[^ ]*kube-apiserver '; then echo ${p#/proc/}; fi; done`)
@@ -27,8 +27,8 @@ func (l *lab) apiServerPID(t *testing.T) string {
 	return pids[0]
 }
 
-// TestAPIServerAway stops the API server: traffic and policy go on, an agent that is killed meanwhile
-// comes back, and changes are caught up.
+// TestAPIServerAway stops the API server: traffic and policy go on, an agent that is killed
+// meanwhile comes back, and changes are caught up.
 func TestAPIServerAway(t *testing.T) {
 	b := newBase(t)
 	ctx := context.Background()

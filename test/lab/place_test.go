@@ -98,8 +98,8 @@ func (p *place) dial(t *testing.T, to string, count int, args ...string) dialRes
 	return r
 }
 
-// reaches fails the test unless all connections get to a server of that name, which sees that address. An
-// empty name or address is not looked at.
+// reaches fails the test unless all connections get to a server of that name, which sees that
+// address. An empty name or address is not looked at.
 func (p *place) reaches(t *testing.T, to, name, seen string, args ...string) {
 	t.Helper()
 	r := p.dial(t, to, 5, args...)

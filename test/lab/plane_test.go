@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// TestStandardDataPlane: bpfEnabled: false takes the nodes over to nftables and true takes them back, live. Pods stay, Services and policy are the
-// same before, on nftables and after, at no moment does a denied connection get through, and no open one ends.
+// TestStandardDataPlane: bpfEnabled: false takes the nodes over to nftables and true takes them
+// back, live. Pods stay, Services and policy are the same before, on nftables and after, at no
+// moment does a denied connection get through, and no open one ends.
 func TestStandardDataPlane(t *testing.T) {
 	b := newBase(t)
 	open := b.start(t, b.server("open", "worker2", nil))[0]
@@ -81,8 +82,9 @@ func TestStandardDataPlane(t *testing.T) {
 	}
 }
 
-// TestMixedDataPlanes: one node has nftables, the others eBPF. Pods and cluster IPs work across, without a tunnel and in it, policy is in force on both
-// sides. Whichever node is asked for a node port, the backend sees the client's address.
+// TestMixedDataPlanes: one node has nftables, the others eBPF. Pods and cluster IPs work across,
+// without a tunnel and in it, policy is in force on both sides. Whichever node is asked for a node
+// port, the backend sees the client's address.
 func TestMixedDataPlanes(t *testing.T) {
 	b := newBase(t)
 	b.mustKubectl(t, `{"apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.worker2"}, "spec": {"bpfEnabled": false}}`, "apply", "-f", "-")
@@ -148,7 +150,8 @@ func (l *lab) awaitPlane(t *testing.T, plane string) {
 	l.awaitPlanes(t, want)
 }
 
-// awaitPlanes waits until every node says that it has a data plane, and has nothing left of the other one.
+// awaitPlanes waits until every node says that it has a data plane, and has nothing left of the
+// other one.
 func (l *lab) awaitPlanes(t *testing.T, want map[string]string) {
 	t.Helper()
 	eventually(t, time.Minute, fmt.Sprintf("the data planes %v", want), func() error {

@@ -148,8 +148,8 @@ func TestPolicyKinds(t *testing.T) {
 	})
 }
 
-// TestPolicyBeforeFirstPacket: pods that dial from their first moment under a policy that denies all never
-// get out.
+// TestPolicyBeforeFirstPacket: pods that dial from their first moment under a policy that denies
+// all never get out.
 func TestPolicyBeforeFirstPacket(t *testing.T) {
 	b := newBase(t)
 	escape := func(name, node string, labels map[string]string) *corev1.Pod {

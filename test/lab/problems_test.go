@@ -30,11 +30,12 @@ func (l *lab) says(t *testing.T, code int, words ...string) {
 	})
 }
 
-// TestConfigurationOutOfRange: a value that is out of range does not come into force, the one before stays,
-// and the status says what to do.
+// TestConfigurationOutOfRange: a value that is out of range does not come into force, the one
+// before stays, and the status says what to do.
 func TestConfigurationOutOfRange(t *testing.T) {
 	b := newBase(t)
-	// vxlanMTU shows in the links of new pods once VXLAN is in use: a value in force that can be seen.
+	// vxlanMTU shows in the links of new pods once VXLAN is in use: a value in force that can be
+	// seen.
 	b.poolMode(t, "Always")
 	b.patchFelix(t, `{"vxlanMTU":1400}`, "vxlanMTU")
 	mtu := func(what string, want int) {

@@ -17,16 +17,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// proxied is a lab with a real kube-proxy and Weir, a server and a client on each worker, and Services: one of each server, one of both, and
-// one of both with externalTrafficPolicy Local.
+// proxied is a lab with a real kube-proxy and Weir, a server and a client on each worker, and
+// Services: one of each server, one of both, and one of both with externalTrafficPolicy Local.
 type proxied struct {
 	*space
 	srv1, srv2, cli1, cli2 *place
 	ip1, ip2, ip12         string // cluster IPs
 }
 
-// Node ports of the Services of one server each begin at nodePort1 and nodePort2. nodePortSeen is of one that is asked only by whom its backend
-// sees: a new flow of UDP that has the source port of one from before the data plane changed is carried on as that one was, with its address.
+// Node ports of the Services of one server each begin at nodePort1 and nodePort2. nodePortSeen is
+// of one that is asked only by whom its backend sees: a new flow of UDP that has the source port of
+// one from before the data plane changed is carried on as that one was, with its address.
 const (
 	nodePortBoth  = 30730
 	nodePortLocal = 30740
@@ -99,7 +100,8 @@ func (l *lab) awaitServices(t *testing.T, by string) {
 	})
 }
 
-// proxyRules are kube-proxy's tables, chains and ipsets on a node; the kubelet has chains with such names, too.
+// proxyRules are kube-proxy's tables, chains and ipsets on a node; the kubelet has chains with such
+// names, too.
 func (l *lab) proxyRules(node string) ([]string, error) {
 	list, err := l.exec(node, "sh", "-c", "nft list chains; nft list tables; ip -o link show type dummy; if command -v ipset >/dev/null; then ipset list -n; fi")
 	if err != nil {
@@ -130,7 +132,8 @@ func (l *lab) awaitNoRules(t *testing.T) {
 	})
 }
 
-// proxyRuns waits until a kube-proxy runs on every node in a mode, and its rules are there and no others of its.
+// proxyRuns waits until a kube-proxy runs on every node in a mode, and its rules are there and no
+// others of its.
 func (l *lab) proxyRuns(t *testing.T, mode string) {
 	t.Helper()
 	eventually(t, 0, "kube-proxy runs in mode "+mode, func() error {
@@ -253,7 +256,8 @@ func (o *opened) alive(t *testing.T, when string) {
 	}
 }
 
-// end ends them: every byte has to be back, and every datagram; it returns how many of these are missing, and how many there were.
+// end ends them: every byte has to be back, and every datagram; it returns how many of these are
+// missing, and how many there were.
 func (o *opened) end(t *testing.T) (gap float64, lost, sent int) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -279,9 +283,10 @@ func (o *opened) end(t *testing.T) (gap float64, lost, sent int) {
 	return gap, lost, sent
 }
 
-// machineDrops counts the packets that a busy machine dropped: because a CPU's queue was full (net.core.netdev_max_backlog; of the whole machine, in
-// /proc/net/softnet_stat, whose lines are hexadecimal numbers, the second of which is it), or the buffer of a socket that nobody read (of everybody
-// who takes part, RcvbufErrors of UDP in /proc/net/snmp).
+// machineDrops counts the packets that a busy machine dropped: because a CPU's queue was full
+// (net.core.netdev_max_backlog; of the whole machine, in /proc/net/softnet_stat, whose lines are
+// hexadecimal numbers, the second of which is it), or the buffer of a socket that nobody read (of
+// everybody who takes part, RcvbufErrors of UDP in /proc/net/snmp).
 func (p *proxied) machineDrops(t *testing.T) (sum int) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/net/softnet_stat")
@@ -309,7 +314,8 @@ func (p *proxied) machineDrops(t *testing.T) (sum int) {
 	return sum
 }
 
-// snmp is a counter of /proc/net/snmp: names are in the first line of a kind, numbers in the second one.
+// snmp is a counter of /proc/net/snmp: names are in the first line of a kind, numbers in the second
+// one.
 func snmp(t *testing.T, text, kind, name string) int {
 	t.Helper()
 	var names []string

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestDetachedPrograms: what somebody detaches is attached again (-judge: within a second), and reported.
+// TestDetachedPrograms: what somebody detaches is attached again (-judge: within a second), and
+// reported.
 func TestDetachedPrograms(t *testing.T) {
 	b := newBase(t)
 	b.metricsOn(t, "worker1")

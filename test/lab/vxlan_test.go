@@ -91,8 +91,8 @@ func TestEncapsulation(t *testing.T) {
 	}
 	unbroken(t, tcp)
 	unbroken(t, outside)
-	// The nodes do not change at the same moment; what one sends into a tunnel that the other has not made
-	// yet is lost.
+	// The nodes do not change at the same moment; what one sends into a tunnel that the other has
+	// not made yet is lost.
 	r := result[dialResult](t, udp)
 	note(t, "datagrams lost in 4 changes, 10 ms apart", float64(r.Failed))
 	if *judge && r.Failed > 100 || r.Failed > r.Attempts/2 {

@@ -39,8 +39,9 @@ func (b *space) denied(t *testing.T, from *place, to, want string) {
 	}
 }
 
-// TestWhyStandard asks why on nodes with nftables beside real connections: on two nodes without a tunnel and in it, by Services, handed on, with policy and
-// host endpoints; and where the nodes' data planes differ.
+// TestWhyStandard asks why on nodes with nftables beside real connections: on two nodes without a
+// tunnel and in it, by Services, handed on, with policy and host endpoints; and where the nodes'
+// data planes differ.
 func TestWhyStandard(t *testing.T) {
 	b := newBase(t)
 	b.patchFelix(t, `{"bpfEnabled":false}`, "bpfEnabled")

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestAffinityOutlivesTheDriver: a client of a Service with session affinity comes to the same backend while no process of
-// ours is there, and when the next one has taken over, whoever chose: the socket, the pod's hook or the uplink's.
+// TestAffinityOutlivesTheDriver: a client of a Service with session affinity comes to the same
+// backend while no process of ours is there, and when the next one has taken over, whoever chose:
+// the socket, the pod's hook or the uplink's.
 func TestAffinityOutlivesTheDriver(t *testing.T) { inBoth(t, affinityOutlivesTheDriver) }
 
 func affinityOutlivesTheDriver(t *testing.T, fam family) {

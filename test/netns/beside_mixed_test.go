@@ -7,8 +7,9 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestMixedBesideKubeProxy: a node with nftables leaves Services to a kube-proxy, and translates what nodes with eBPF and nftables hand on to it all
-// the same, with the client's address. All else is the kube-proxy's, which is told by the endpoint that its rules name.
+// TestMixedBesideKubeProxy: a node with nftables leaves Services to a kube-proxy, and translates
+// what nodes with eBPF and nftables hand on to it all the same, with the client's address. All else
+// is the kube-proxy's, which is told by the endpoint that its rules name.
 func TestMixedBesideKubeProxy(t *testing.T) {
 	inMixed(t, func(t *testing.T, f *fixture) {
 		mode := "iptables" // with each family, each way there and each way back
@@ -76,7 +77,8 @@ func testMixedBesideKubeProxy(t *testing.T, f *fixture, mode string) {
 		want(t, nw+" pod of the node with eBPF", f.a.reaches("c", nw, "10.96.0.2:80"), "10.244.1.2")
 		want(t, nw+" node port of another node", f.d.reaches("b", nw, "172.30.0.8:30001"), "172.30.0.9")
 	}
-	// A process of another node that has a kube-proxy: what it asks of this node is sent by a node, and not handed on.
+	// A process of another node that has a kube-proxy: what it asks of this node is sent by a node,
+	// and not handed on.
 	n3.kubeProxy(mode, theirs("10.244.3.2"))
 	f.apply()
 	for _, nw := range networks {

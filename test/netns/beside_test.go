@@ -18,8 +18,9 @@ type proxied struct {
 	backend   string
 }
 
-// kubeProxy writes the rules of kube-proxy 1.34 for Services with one endpoint each, port 80 -> 8080 for TCP and UDP. It is the text that
-// kube-proxy makes, but for comments, for what no packet of the test meets, and for digests.
+// kubeProxy writes the rules of kube-proxy 1.34 for Services with one endpoint each, port 80 ->
+// 8080 for TCP and UDP. It is the text that kube-proxy makes, but for comments, for what no packet
+// of the test meets, and for digests.
 func (n *node) kubeProxy(mode string, all []proxied) {
 	n.lan.t.Helper()
 	text, restore := n.iptables(all), "iptables-nft-restore"
@@ -143,8 +144,9 @@ table $ip kube-proxy {
 `)
 }
 
-// TestBesideKubeProxy: the nftables driver leaves Services to a kube-proxy of either mode, and takes them over, live: connections stay, and
-// policy sees who asks and who is asked, whoever translates. What kube-proxy's rules say is told from what Weir's say by their endpoints.
+// TestBesideKubeProxy: the nftables driver leaves Services to a kube-proxy of either mode, and
+// takes them over, live: connections stay, and policy sees who asks and who is asked, whoever
+// translates. What kube-proxy's rules say is told from what Weir's say by their endpoints.
 func TestBesideKubeProxy(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"iptables", "nftables"} {

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestSameSourcePort: sockets that share a source port, to a backend and to Services that lead there, are connections of
-// their own, on every path.
+// TestSameSourcePort: sockets that share a source port, to a backend and to Services that lead
+// there, are connections of their own, on every path.
 func TestSameSourcePort(t *testing.T) { inBoth(t, testSameSourcePort) }
 
 func testSameSourcePort(t *testing.T, fam family) {

@@ -16,10 +16,12 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// fragmentSize is how much of a datagram sendReversed puts into one packet, bytes: what fits the tunnel too.
+// fragmentSize is how much of a datagram sendReversed puts into one packet, bytes: what fits the
+// tunnel too.
 const fragmentSize = 1360
 
-// echo starts a UDP server that sends back what it gets, when reversed as fragments whose last comes first.
+// echo starts a UDP server that sends back what it gets, when reversed as fragments whose last
+// comes first.
 func echo(r request) error {
 	network := "udp4"
 	if own, err := netip.ParseAddr(r.From); err == nil && own.Is6() {
@@ -131,8 +133,9 @@ func sendReversed(from, to netip.AddrPort, data []byte) (err error) {
 	return nil
 }
 
-// exchanges are datagrams sent, each from a port of its own, and how many of them were sent again: a fragment's
-// identification may by chance be that of a datagram shortly before, which loses the later one.
+// exchanges are datagrams sent, each from a port of its own, and how many of them were sent again:
+// a fragment's identification may by chance be that of a datagram shortly before, which loses the
+// later one.
 type exchanges struct {
 	port        uint16
 	sent, again int
@@ -154,8 +157,8 @@ func (e *exchanges) datagrams(t *testing.T, what string, w *worker, src netip.Ad
 	}
 }
 
-// TestFragments sends datagrams that do not fit a packet on every way, with the fragments in order and reversed.
-// Server 8081 answers in order, 8082 reversed.
+// TestFragments sends datagrams that do not fit a packet on every way, with the fragments in order
+// and reversed. Server 8081 answers in order, 8082 reversed.
 func TestFragments(t *testing.T) { inBoth(t, testFragments) }
 
 func testFragments(t *testing.T, fam family) {
@@ -164,8 +167,8 @@ func testFragments(t *testing.T, fam family) {
 		p.echo(p.local.Addrs[0])
 	}
 	f.client.echo(f.client.addr)
-	// The shorter this is the less often a new datagram is taken for one before; much shorter, and a busy machine's
-	// sender has not sent the last fragment by then.
+	// The shorter this is the less often a new datagram is taken for one before; much shorter, and
+	// a busy machine's sender has not sent the last fragment by then.
 	f.cluster.Settings.Timeouts.Fragment = 5 * time.Second
 	e := &exchanges{port: 40000}
 	f.service("near", "10.96.0.1", 30001, f.b)

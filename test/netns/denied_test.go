@@ -17,8 +17,10 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A door counts what comes to a port, by the name of who sends it, and answers; SYNs, answered or not, by the address. Who knocks sends without a pause, whatever becomes of it:
-// datagrams by turns from a port that stays, whose flow has been answered once, and from a new one; or opens TCP connections.
+// A door counts what comes to a port, by the name of who sends it, and answers; SYNs, answered or
+// not, by the address. Who knocks sends without a pause, whatever becomes of it: datagrams by turns
+// from a port that stays, whose flow has been answered once, and from a new one; or opens TCP
+// connections.
 
 var (
 	doorMu  sync.Mutex
@@ -139,8 +141,9 @@ func arrivals() answer {
 	return answer{Arrived: maps.Clone(arrived)}
 }
 
-// TestSwitchDenied: what policy denies arrives at no moment of ten changes of the data plane: datagrams of open flows and of new ones, and
-// connections, between pods on one node and on two, by Services, from outside and to there.
+// TestSwitchDenied: what policy denies arrives at no moment of ten changes of the data plane:
+// datagrams of open flows and of new ones, and connections, between pods on one node and on two, by
+// Services, from outside and to there.
 func TestSwitchDenied(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {

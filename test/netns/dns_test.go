@@ -61,7 +61,8 @@ func dnsAnswer(q []byte, own netip.Addr) []byte {
 	return append(append(out, 0xc0, header, 0, typeA, 0, 1, 0, 0, 0, 0, 0, 4), a[:]...) // no time to live
 }
 
-// resolve runs a program that looks names up, with a /etc of its own: the machine's resolv.conf may be a link, and its nsswitch.conf name others.
+// resolve runs a program that looks names up, with a /etc of its own: the machine's resolv.conf may
+// be a link, and its nsswitch.conf name others.
 func resolve(r request) answer {
 	cmd := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c",
 		`mount -t tmpfs none /etc && cp "$1" /etc/resolv.conf && echo "hosts: files dns" >/etc/nsswitch.conf && shift && exec "$@"`, "sh", r.From, r.Name, r.Addr)
@@ -73,8 +74,9 @@ func resolve(r request) answer {
 	return a
 }
 
-// TestDNS: programs with either C library look names up at the Service's address, and go on when its backend is replaced.
-// glibc asks from connected sockets, musl from one that is not, and drops answers that come from elsewhere than asked.
+// TestDNS: programs with either C library look names up at the Service's address, and go on when
+// its backend is replaced. glibc asks from connected sockets, musl from one that is not, and drops
+// answers that come from elsewhere than asked.
 func TestDNS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,3 +1,3 @@
-// Package netns tests drivers with real sockets in network namespaces: nodes with pods, and clients outside,
-// on one switch. Each node has a process that runs the driver; calc makes its states.
+// Package netns tests drivers with real sockets in network namespaces: nodes with pods, and clients
+// outside, on one switch. Each node has a process that runs the driver; calc makes its states.
 package netns

@@ -30,8 +30,8 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// driverProcess is a process of this test binary that runs the driver in a node's network namespace. It gets
-// whole states on its standard input and answers each with a line.
+// driverProcess is a process of this test binary that runs the driver in a node's network
+// namespace. It gets whole states on its standard input and answers each with a line.
 type driverProcess struct {
 	t     *testing.T
 	node  *node
@@ -303,12 +303,14 @@ func nftMain(log *slog.Logger) error {
 	})
 }
 
-// takesOver reports whether another data plane carries the node's packets until the first state is applied.
+// takesOver reports whether another data plane carries the node's packets until the first state is
+// applied.
 func takesOver() bool { return os.Getenv("WEIR_TEST_TAKEOVER") != "" }
 
 var removed bool
 
-// removeOther takes away what another data plane left, once, some time after the first state was applied.
+// removeOther takes away what another data plane left, once, some time after the first state was
+// applied.
 func removeOther(remove func() error) error {
 	if removed || !takesOver() {
 		return nil
@@ -375,7 +377,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// moreAtOnce lets two tests a CPU run at once, unless -parallel says how many: they wait half of the time.
+// moreAtOnce lets two tests a CPU run at once, unless -parallel says how many: they wait half of
+// the time.
 func moreAtOnce() {
 	flag.Parse()
 	said := false

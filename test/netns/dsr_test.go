@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// behindRouters puts a client into a subnet of its own, 172.29.0.0/24. It reaches the nodes by router r1, and one node reaches it so, too; the other one
-// reaches it by router r2, which lets nothing through whose beginning it did not see.
+// behindRouters puts a client into a subnet of its own, 172.29.0.0/24. It reaches the nodes by
+// router r1, and one node reaches it so, too; the other one reaches it by router r2, which lets
+// nothing through whose beginning it did not see.
 func (f *fixture) behindRouters(t *testing.T, near, far *node) *worker {
 	t.Helper()
 	l := f.lan
@@ -43,8 +44,9 @@ func (f *fixture) behindRouters(t *testing.T, near, far *node) *worker {
 	return f.startWorker("behind", ns, "")
 }
 
-// TestDSRFallsBack: a firewall between drops what the backend's node sends straight to the client. The first connection
-// takes one repeated SYN, further ones nothing; without the fallback none ever comes about.
+// TestDSRFallsBack: a firewall between drops what the backend's node sends straight to the client.
+// The first connection takes one repeated SYN, further ones nothing; without the fallback none ever
+// comes about.
 func TestDSRFallsBack(t *testing.T) {
 	inBoth(t, func(t *testing.T, fam family) {
 		for name, routed := range map[string]bool{"one link": false, "through the tunnel": true} {
@@ -57,7 +59,8 @@ func TestDSRFallsBack(t *testing.T) {
 	})
 }
 
-// TestMixedDSRFallsBack: it is so, too, where the node that is asked and the backend's have different data planes.
+// TestMixedDSRFallsBack: it is so, too, where the node that is asked and the backend's have
+// different data planes.
 func TestMixedDSRFallsBack(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"mixed-IPv4": ipv4, "mixed-IPv6": ipv6} {

@@ -11,9 +11,9 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A family says with which addresses a test is played. The tests are written with IPv4's; played with IPv6, each
-// address is given to workers as its counterpart, and what they answer is read the other way. The nodes carry both then,
-// and every host, pod and Service has an address of each.
+// A family says with which addresses a test is played. The tests are written with IPv4's; played
+// with IPv6, each address is given to workers as its counterpart, and what they answer is read the
+// other way. The nodes carry both then, and every host, pod and Service has an address of each.
 type family int
 
 const (
@@ -61,7 +61,8 @@ func nftSkips(t *testing.T) map[string]string {
 	return out
 }
 
-// headerMore is what a packet's header is longer by than one of IPv4, bytes; that of the tunnel is too.
+// headerMore is what a packet's header is longer by than one of IPv4, bytes; that of the tunnel is
+// too.
 func (fam family) headerMore() int {
 	if fam == ipv6 {
 		return 20

@@ -40,8 +40,9 @@ func newSender() (*sender, error) {
 	return &sender{fd, unix.SockaddrLinklayer{Ifindex: link.Index}}, nil
 }
 
-// flood sends r.Size packets of r.Net (syn, ack, udp) to r.Addr by the neighbour whose MAC address is r.Name, each from
-// another address of 11.0.0.0/8 or its counterparts. The answer is how long it took.
+// flood sends r.Size packets of r.Net (syn, ack, udp) to r.Addr by the neighbour whose MAC address
+// is r.Name, each from another address of 11.0.0.0/8 or its counterparts. The answer is how long it
+// took.
 func flood(r request) answer {
 	s, err := newSender()
 	if err != nil {
@@ -80,7 +81,8 @@ func flood(r request) answer {
 	return answer{Reply: time.Since(begin).String()}
 }
 
-// load is what goes on in a worker while something else happens: connections that talk all the time, and new ones.
+// load is what goes on in a worker while something else happens: connections that talk all the
+// time, and new ones.
 type load struct {
 	stop    atomic.Bool
 	running sync.WaitGroup
@@ -96,8 +98,8 @@ type load struct {
 
 var current *load
 
-// startLoad opens r.Size connections to r.Addr, which talk one after the other, and lets four others be opened and closed
-// again and again.
+// startLoad opens r.Size connections to r.Addr, which talk one after the other, and lets four
+// others be opened and closed again and again.
 func startLoad(r request, timeout time.Duration) answer {
 	l := &load{last: time.Now()}
 	var conns []net.Conn
@@ -166,7 +168,8 @@ type loadReport struct {
 	Longest, Gap        time.Duration
 }
 
-// stopLoad ends the load once something was seen of it: on a busy machine the flood may be over sooner.
+// stopLoad ends the load once something was seen of it: on a busy machine the flood may be over
+// sooner.
 func stopLoad() answer {
 	l := current
 	for end := time.Now().Add(await.Patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -185,8 +188,8 @@ func stopLoad() answer {
 	return answer{Load: &loadReport{l.talks, l.opened, l.lost, l.errs, l.longest, l.gap}}
 }
 
-// TestFlood: packets of connections that never come about, from a source each, harm neither those that are open nor those
-// that begin. WEIR_FLOOD=1000000 sends that many of each kind.
+// TestFlood: packets of connections that never come about, from a source each, harm neither those
+// that are open nor those that begin. WEIR_FLOOD=1000000 sends that many of each kind.
 func TestFlood(t *testing.T) {
 	count := 60000
 	if text := os.Getenv("WEIR_FLOOD"); text != "" {
@@ -224,7 +227,8 @@ func TestFlood(t *testing.T) {
 		if len(r.Errs) > 0 {
 			t.Errorf("%s: %d open connections broke, one by: %s", c.what, len(r.Errs), r.Errs[0])
 		}
-		// With so few packets, and on a machine that does other things, the gap says nothing of the programs.
+		// With so few packets, and on a machine that does other things, the gap says nothing of the
+		// programs.
 		if os.Getenv("WEIR_FLOOD") != "" && r.Gap > time.Second {
 			t.Errorf("%s: no new connection for %s", c.what, r.Gap)
 		}

@@ -132,7 +132,8 @@ const (
 	tagService  = 0x88a800c8
 )
 
-// TestHostileFrames: frames with VLAN tags go neither from a pod nor to one, and nodes leave frames that are for others alone.
+// TestHostileFrames: frames with VLAN tags go neither from a pod nor to one, and nodes leave frames
+// that are for others alone.
 func TestHostileFrames(t *testing.T) { inBoth(t, testHostileFrames) }
 
 func testHostileFrames(t *testing.T, fam family) {
@@ -189,7 +190,8 @@ func testHostileFrames(t *testing.T, fam family) {
 	}
 }
 
-// control sends a frame that arrives, with the text: what was sent before it on the same way had its time.
+// control sends a frame that arrives, with the text: what was sent before it on the same way had
+// its time.
 func (w *wire) control(at *wire, frame []byte, text string) {
 	w.t.Helper()
 	await.Within(w.t, 20*time.Second, text, func() error {
@@ -201,7 +203,8 @@ func (w *wire) control(at *wire, frame []byte, text string) {
 	})
 }
 
-// TestHostileReversePath: with bpfEnforceRPF Strict nothing begins with a source whose route leads out by another interface.
+// TestHostileReversePath: with bpfEnforceRPF Strict nothing begins with a source whose route leads
+// out by another interface.
 func TestHostileReversePath(t *testing.T) { inBoth(t, testHostileReversePath) }
 
 func testHostileReversePath(t *testing.T, fam family) {

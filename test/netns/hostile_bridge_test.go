@@ -8,13 +8,15 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// Attacks of machines that are behind an interface of a node that is no uplink: containers' bridges, virtual machines, a VPN.
+// Attacks of machines that are behind an interface of a node that is no uplink: containers'
+// bridges, virtual machines, a VPN.
 const (
 	attackBehind     = "a machine behind another interface of a node, such as a container's or a virtual machine's, sends with the address of a pod"
 	attackBehindOpen = "a machine behind another interface of a node injects into an open connection of pods"
 )
 
-// TestHostileSourcesBehindNodes: what the stack forwards from interfaces that are no uplinks bears no pod's address.
+// TestHostileSourcesBehindNodes: what the stack forwards from interfaces that are no uplinks bears
+// no pod's address.
 func TestHostileSourcesBehindNodes(t *testing.T) { inBoth(t, testHostileSourcesBehindNodes) }
 
 func testHostileSourcesBehindNodes(t *testing.T, fam family) {

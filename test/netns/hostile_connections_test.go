@@ -17,7 +17,8 @@ const (
 	attackTracking         = "a pod fills a node's connection tracking with connections of its own"
 	attackTrackingTogether = "eight pods together fill a node's connection tracking"
 
-	// tracked is what the data plane of these tests takes for nf_conntrack_max, which network namespaces share.
+	// tracked is what the data plane of these tests takes for nf_conntrack_max, which network
+	// namespaces share.
 	tracked = 8192
 )
 
@@ -43,7 +44,8 @@ func tracks(t *testing.T, n *node) int {
 	return v
 }
 
-// fill lets pods make connections that are answered, until each is refused or the node has more than `enough` connections.
+// fill lets pods make connections that are answered, until each is refused or the node has more
+// than `enough` connections.
 func (f *fixture) fill(pods []*pod, enough int) {
 	f.t.Helper()
 	const turn = 1000
@@ -71,7 +73,8 @@ func (f *fixture) fill(pods []*pod, enough int) {
 	}
 }
 
-// TestHostileConnections: a pod that fills connection tracking is held to a share of it, and nobody else is.
+// TestHostileConnections: a pod that fills connection tracking is held to a share of it, and nobody
+// else is.
 func TestHostileConnections(t *testing.T) { inNFTables(t, testHostileConnections) }
 
 func testHostileConnections(t *testing.T, fam family) {

@@ -10,8 +10,9 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 )
 
-// TestHostileRoutingHeaders: a pod sends to nobody by a routing header that names him behind the destination, not even where the kernels
-// of its node and of others would follow one (seg6_enabled).
+// TestHostileRoutingHeaders: a pod sends to nobody by a routing header that names him behind the
+// destination, not even where the kernels of its node and of others would follow one
+// (seg6_enabled).
 func TestHostileRoutingHeaders(t *testing.T) {
 	t.Parallel()
 	t.Run("IPv6", testHostileRoutingHeaders)
@@ -53,7 +54,8 @@ func testHostileRoutingHeaders(t *testing.T) {
 	}
 }
 
-// TestHostileListenersOfPods: what a pod says of groups that it listens to, or asks of others as a router does, is heard by nobody but its node.
+// TestHostileListenersOfPods: what a pod says of groups that it listens to, or asks of others as a
+// router does, is heard by nobody but its node.
 func TestHostileListenersOfPods(t *testing.T) { inBoth(t, testHostileListenersOfPods) }
 
 func testHostileListenersOfPods(t *testing.T, fam family) {

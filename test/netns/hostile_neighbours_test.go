@@ -14,10 +14,12 @@ const (
 	attackNeighboursLink = "a pod fills the node's table of neighbours by asking in the names of many"
 )
 
-// names are the addresses with which an attacker tries: few, for all namespaces of a machine share one table.
+// names are the addresses with which an attacker tries: few, for all namespaces of a machine share
+// one table.
 const names = 190
 
-// mostNeighbours is how many entries of the table an attacker may make in a moment: two turns of what it has in one.
+// mostNeighbours is how many entries of the table an attacker may make in a moment: two turns of
+// what it has in one.
 const mostNeighbours = 48
 
 // neighbours counts the entries of a node's table at an interface.
@@ -26,7 +28,8 @@ func neighbours(t *testing.T, n *node, fam family, ifname string) int {
 	return strings.Count(run(t, "ip -%d -n %s neigh show dev %s nud all", fam, n.netns, ifname), "\n")
 }
 
-// TestHostileNeighbours: a pod that sends to many addresses of the nodes' link makes the kernel look for a few of them.
+// TestHostileNeighbours: a pod that sends to many addresses of the nodes' link makes the kernel
+// look for a few of them.
 func TestHostileNeighbours(t *testing.T) { inBoth(t, testHostileNeighbours) }
 
 func testHostileNeighbours(t *testing.T, fam family) {
@@ -45,7 +48,8 @@ func testHostileNeighbours(t *testing.T, fam family) {
 	want(t, "another pod", r.b.reaches("client", "udp", "172.30.0.55:7000"), "172.30.0.8")
 }
 
-// TestHostileNeighboursByLink: a pod that asks the node by ARP, or solicits its advertisement as a router, in the names of many enters a few of them.
+// TestHostileNeighboursByLink: a pod that asks the node by ARP, or solicits its advertisement as a
+// router, in the names of many enters a few of them.
 func TestHostileNeighboursByLink(t *testing.T) { inBoth(t, testHostileNeighboursByLink) }
 
 func testHostileNeighboursByLink(t *testing.T, fam family) {

@@ -32,9 +32,9 @@ func freeRoutes(r request) answer {
 // api is the API server of these tests, on the nodes' link.
 const api = "172.30.0.70:6443"
 
-// lockedOut is a fixture on whose node n1 everything leads away from the API server: a Service answers at its address, with a pod as the backend,
-// a route leads there by weir0, a host endpoint denies everything in both directions, and a pod's connection to it has the
-// node's port 40000.
+// lockedOut is a fixture on whose node n1 everything leads away from the API server: a Service
+// answers at its address, with a pod as the backend, a route leads there by weir0, a host endpoint
+// denies everything in both directions, and a pod's connection to it has the node's port 40000.
 func lockedOut(t *testing.T, fam family) (*fixture, *nodestate.State) {
 	f := newFixture(t, fam)
 	at := netip.MustParseAddrPort(fam.endpoint(api))
@@ -63,8 +63,9 @@ func lockedOut(t *testing.T, fam family) (*fixture, *nodestate.State) {
 	return f, right
 }
 
-// TestHostileLockedOut: whatever is in the tables, what bears the mark of the agent's own sockets reaches the API server, after the agent took the
-// routes away that the kernel has no other reason for; other processes do once the tables are right again.
+// TestHostileLockedOut: whatever is in the tables, what bears the mark of the agent's own sockets
+// reaches the API server, after the agent took the routes away that the kernel has no other reason
+// for; other processes do once the tables are right again.
 func TestHostileLockedOut(t *testing.T) { inBoth(t, testHostileLockedOut) }
 
 func testHostileLockedOut(t *testing.T, fam family) {
@@ -105,7 +106,8 @@ func testOwnNode(t *testing.T, fam family) {
 	}
 }
 
-// TestHostileOpenHostFlow: a Service that comes takes no connection that the node's own processes have open, in either direction.
+// TestHostileOpenHostFlow: a Service that comes takes no connection that the node's own processes
+// have open, in either direction.
 func TestHostileOpenHostFlow(t *testing.T) { inBoth(t, testHostileOpenHostFlow) }
 
 func testHostileOpenHostFlow(t *testing.T, fam family) {

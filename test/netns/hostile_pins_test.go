@@ -23,7 +23,8 @@ const (
 	attackPinsCalls   = "the map by which IPv4's programs call those of IPv6 is emptied while no agent runs"
 )
 
-// guarded is a node with two pods, whose interfaces have their links: server is reached by friend alone, and the others knock all the time.
+// guarded is a node with two pods, whose interfaces have their links: server is reached by friend
+// alone, and the others knock all the time.
 type guarded struct {
 	*fixture
 	server, friend *pod
@@ -86,7 +87,8 @@ func (g *guarded) losePins() {
 	}
 }
 
-// holds fails the test when the open connection does not go on for a while, or anybody else came in.
+// holds fails the test when the open connection does not go on for a while, or anybody else came
+// in.
 func (g *guarded) holds(when string) {
 	g.t.Helper()
 	for range 20 {
@@ -106,7 +108,8 @@ func (g *guarded) denies(when string) {
 	}
 }
 
-// TestHostilePins: whoever removes the pins while the agent runs finds them there again, and when the agent is killed then everything goes on.
+// TestHostilePins: whoever removes the pins while the agent runs finds them there again, and when
+// the agent is killed then everything goes on.
 func TestHostilePins(t *testing.T) { inBoth(t, testHostilePins) }
 
 func testHostilePins(t *testing.T, fam family) {
@@ -124,8 +127,9 @@ func testHostilePins(t *testing.T, fam family) {
 	want(t, "a new connection", g.friend.reaches("server", "tcp", g.server.at("8080")), g.friend.local.Addrs[0].String())
 }
 
-// TestHostilePinsAfter: where the pins are removed while no agent runs, so that all links end, policy stays in force at the interfaces, what it allows goes
-// on, and the next agent takes it over.
+// TestHostilePinsAfter: where the pins are removed while no agent runs, so that all links end,
+// policy stays in force at the interfaces, what it allows goes on, and the next agent takes it
+// over.
 func TestHostilePinsAfter(t *testing.T) { inBoth(t, testHostilePinsAfter) }
 
 func testHostilePinsAfter(t *testing.T, fam family) {
@@ -142,7 +146,8 @@ func testHostilePinsAfter(t *testing.T, fam family) {
 	want(t, "a new connection", g.friend.reaches("server", "tcp", g.server.at("8080")), g.friend.local.Addrs[0].String())
 }
 
-// TestHostilePinsCalls: the kernel empties a map of programs when its pin goes, which can be before the links' pins go: IPv6's policy stays in force.
+// TestHostilePinsCalls: the kernel empties a map of programs when its pin goes, which can be before
+// the links' pins go: IPv6's policy stays in force.
 func TestHostilePinsCalls(t *testing.T) {
 	record(t, attackPinsCalls, hostile.Operator, ipv6)
 	g := newGuarded(t, ipv6) // nftables has no such map

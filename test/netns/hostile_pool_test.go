@@ -8,8 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestHostilePoolOnTheLink: pools over the network that nodes are on, in use or disabled, keep no node from the others, from what is on the link,
-// or from its own pods and those of other nodes.
+// TestHostilePoolOnTheLink: pools over the network that nodes are on, in use or disabled, keep no
+// node from the others, from what is on the link, or from its own pods and those of other nodes.
 func TestHostilePoolOnTheLink(t *testing.T) { inBoth(t, testHostilePoolOnTheLink) }
 
 func testHostilePoolOnTheLink(t *testing.T, fam family) {

@@ -40,8 +40,9 @@ func takePorts(r request) answer {
 	return lookUps(r)
 }
 
-// drain sends a packet from each of r.Size source ports (of ICMP, with each of as many identifiers), r.From being the first, to r.Addr. UDP is sent
-// by ordinary sockets, the rest as frames.
+// drain sends a packet from each of r.Size source ports (of ICMP, with each of as many
+// identifiers), r.From being the first, to r.Addr. UDP is sent by ordinary sockets, the rest as
+// frames.
 func drain(r request) answer {
 	from, err := netip.ParseAddrPort(r.From)
 	if err != nil {
@@ -106,8 +107,8 @@ func question() []byte {
 	return append([]byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x07example\x04test\x00"), 0, 1, 0, 1)
 }
 
-// lookUps asks a name server r.Size questions, each from another socket, as a resolver does: again after a second, three times in all. Again
-// of the answer is how many were answered.
+// lookUps asks a name server r.Size questions, each from another socket, as a resolver does: again
+// after a second, three times in all. Again of the answer is how many were answered.
 func lookUps(r request) answer {
 	a, buf := answer{}, make([]byte, 512)
 	for range r.Size {
@@ -185,8 +186,8 @@ func record(t *testing.T, attack, actor string, fam family) {
 	hostile.Record(t, attack, actor, plane, of)
 }
 
-// TestHostilePortsUnanswered: a pod that sends unanswered datagrams from many ports takes none from its neighbours, whether they ask afterwards or
-// meanwhile.
+// TestHostilePortsUnanswered: a pod that sends unanswered datagrams from many ports takes none from
+// its neighbours, whether they ask afterwards or meanwhile.
 func TestHostilePortsUnanswered(t *testing.T) { inBoth(t, testHostilePortsUnanswered) }
 
 func testHostilePortsUnanswered(t *testing.T, fam family) {
@@ -210,7 +211,8 @@ func testHostilePortsTogether(t *testing.T, fam family) {
 	c.resolves()
 }
 
-// TestHostilePortsOutside: nor does a client outside, or another node's pod, by the node port of a Service whose backend is the name server.
+// TestHostilePortsOutside: nor does a client outside, or another node's pod, by the node port of a
+// Service whose backend is the name server.
 func TestHostilePortsOutside(t *testing.T) { inBoth(t, testHostilePortsOutside) }
 
 func testHostilePortsOutside(t *testing.T, fam family) {
@@ -229,7 +231,8 @@ func testHostilePortsOutside(t *testing.T, fam family) {
 	c.resolves()
 }
 
-// TestHostilePortsHeld: a pod whose flows are answered keeps no more than its share of the ports; what it has open goes on.
+// TestHostilePortsHeld: a pod whose flows are answered keeps no more than its share of the ports;
+// what it has open goes on.
 func TestHostilePortsHeld(t *testing.T) { inBoth(t, testHostilePortsHeld) }
 
 func testHostilePortsHeld(t *testing.T, fam family) {
@@ -252,8 +255,9 @@ func testHostilePortsHeld(t *testing.T, fam family) {
 	}
 }
 
-// hold asks a name server twice from each of r.Size source ports, r.From being the first, so that its flows are established. It ends where nobody has
-// answered for a while; Again of the answer is how many ports were answered.
+// hold asks a name server twice from each of r.Size source ports, r.From being the first, so that
+// its flows are established. It ends where nobody has answered for a while; Again of the answer is
+// how many ports were answered.
 func hold(r request) answer {
 	from, err := netip.ParseAddrPort(r.From)
 	if err != nil {
@@ -284,7 +288,8 @@ func hold(r request) answer {
 	return a
 }
 
-// TestHostilePortsSYNs: a flood of SYNs that nobody answers takes no port from the neighbours' connections.
+// TestHostilePortsSYNs: a flood of SYNs that nobody answers takes no port from the neighbours'
+// connections.
 func TestHostilePortsSYNs(t *testing.T) { inBoth(t, testHostilePortsSYNs) }
 
 func testHostilePortsSYNs(t *testing.T, fam family) {

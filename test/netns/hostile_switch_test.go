@@ -8,8 +8,9 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestHostileChangeDuringSwitch: what policy allows or denies from one step of a change of the data plane on is so at the next step, for new flows and
-// for an open one, in both directions: no change of policy waits for the end.
+// TestHostileChangeDuringSwitch: what policy allows or denies from one step of a change of the data
+// plane on is so at the next step, for new flows and for an open one, in both directions: no change
+// of policy waits for the end.
 func TestHostileChangeDuringSwitch(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
@@ -82,7 +83,8 @@ func (g *gate) turn() {
 	}
 }
 
-// check holds that packets of the open flow, and of new ones, pass when the pod is open and do not when it is shut.
+// check holds that packets of the open flow, and of new ones, pass when the pod is open and do not
+// when it is shut.
 func (g *gate) check(when string) {
 	f := g.f
 	f.t.Helper()
@@ -105,8 +107,9 @@ func (g *gate) check(when string) {
 	}
 }
 
-// TestHostileChangeDuringStart: what policy allows or denies while an agent that was started again loads its programs is so at once, for new flows and
-// for an open one: programs of the run before evaluate packets, by tables that are written first.
+// TestHostileChangeDuringStart: what policy allows or denies while an agent that was started again
+// loads its programs is so at once, for new flows and for an open one: programs of the run before
+// evaluate packets, by tables that are written first.
 func TestHostileChangeDuringStart(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {

@@ -30,8 +30,9 @@ func (fam family) ip(t *testing.T, netns, format string, args ...any) {
 	run(t, "ip %s -n %s %s", option, netns, fmt.Sprintf(format, args...))
 }
 
-// TestHostEndpointOwnAddresses: an address that only the kernel of the node knows, on a device of its own, is as closed as those that Weir
-// knows; and what the kernel routes to a second uplink is judged for the interface by which it leaves.
+// TestHostEndpointOwnAddresses: an address that only the kernel of the node knows, on a device of
+// its own, is as closed as those that Weir knows; and what the kernel routes to a second uplink is
+// judged for the interface by which it leaves.
 func TestHostEndpointOwnAddresses(t *testing.T) { inBoth(t, testHostEndpointOwnAddresses) }
 
 func testHostEndpointOwnAddresses(t *testing.T, fam family) {
@@ -93,8 +94,9 @@ func testHostEndpointOwnAddresses(t *testing.T, fam family) {
 	w.reaches("client", "tcp", "172.30.0.55:7000") // the other way nothing forbids
 }
 
-// TestForgedAnswers: what forges answers to connections that the node never made, from where policy lets the node connect to, is answered
-// by the node's stack, and makes no entry in the table of established connections.
+// TestForgedAnswers: what forges answers to connections that the node never made, from where policy
+// lets the node connect to, is answered by the node's stack, and makes no entry in the table of
+// established connections.
 func TestForgedAnswers(t *testing.T) {
 	t.Parallel()
 	f := newFixtureAlone(t, ipv4)
@@ -136,7 +138,8 @@ func TestForgedAnswers(t *testing.T) {
 	}
 }
 
-// flows counts the entries of a table of IPv4's flows with and without an address that flood sends from.
+// flows counts the entries of a table of IPv4's flows with and without an address that flood sends
+// from.
 func (n *node) flows(table string) (flooded, others int) {
 	n.lan.t.Helper()
 	n.eachFlow(ipv4, table, func(src, dst netip.Addr, _ [5]byte) {
@@ -149,7 +152,8 @@ func (n *node) flows(table string) (flooded, others int) {
 	return flooded, others
 }
 
-// eachFlow calls see for each entry of a family's table of flows, with its addresses in IPv4's, its ports (source, destination, big-endian) and protocol.
+// eachFlow calls see for each entry of a family's table of flows, with its addresses in IPv4's, its
+// ports (source, destination, big-endian) and protocol.
 func (n *node) eachFlow(fam family, table string, see func(src, dst netip.Addr, rest [5]byte)) {
 	t := n.lan.t
 	t.Helper()

@@ -37,8 +37,8 @@ func (w *worker) opens(id int, addr string) {
 	}
 }
 
-// TestHostEndpoint: what a node's own processes exchange is judged on its uplink, open connections too; failsafe ports stay open; what
-// goes to pods is not its matter.
+// TestHostEndpoint: what a node's own processes exchange is judged on its uplink, open connections
+// too; failsafe ports stay open; what goes to pods is not its matter.
 func TestHostEndpoint(t *testing.T) { inBoth(t, testHostEndpoint) }
 
 func testHostEndpoint(t *testing.T, fam family) {
@@ -85,8 +85,9 @@ func testHostEndpoint(t *testing.T, fam family) {
 	f.n1.reaches("client", "tcp", "172.30.0.55:7000")
 }
 
-// TestHostEndpointReset: an open connection that a change of a host endpoint's policy denies ends by a reset to who sends: to processes of
-// the node, their clients, pods that ask outside, and clients of Services.
+// TestHostEndpointReset: an open connection that a change of a host endpoint's policy denies ends
+// by a reset to who sends: to processes of the node, their clients, pods that ask outside, and
+// clients of Services.
 func TestHostEndpointReset(t *testing.T) { inBoth(t, testHostEndpointReset) }
 
 func testHostEndpointReset(t *testing.T, fam family) {
@@ -133,8 +134,8 @@ func testHostEndpointHandedOn(t *testing.T, fam family) {
 	}
 }
 
-// TestHostEndpointHandsOn: a node hands on with the client's address though it has a host endpoint, whose policy is about the node alone and
-// before Services.
+// TestHostEndpointHandsOn: a node hands on with the client's address though it has a host endpoint,
+// whose policy is about the node alone and before Services.
 func TestHostEndpointHandsOn(t *testing.T) {
 	inBoth(t, func(t *testing.T, fam family) {
 		for _, dsr := range []bool{false, true} {
@@ -178,8 +179,8 @@ func (f *fixture) handsOnWithHostEndpoint(t *testing.T) {
 	}
 }
 
-// TestHostEndpointForward: what a node hands on is judged by policy with applyOnForward, and node ports before they are translated by
-// that with preDNAT; both bind connections that are open.
+// TestHostEndpointForward: what a node hands on is judged by policy with applyOnForward, and node
+// ports before they are translated by that with preDNAT; both bind connections that are open.
 func TestHostEndpointForward(t *testing.T) { inBoth(t, testHostEndpointForward) }
 
 func testHostEndpointForward(t *testing.T, fam family) {
@@ -224,8 +225,9 @@ func testHostEndpointForward(t *testing.T, fam family) {
 	}
 }
 
-// TestHostEndpointCarriedOver: what a node with policy for what it sends hands on through the tunnel goes on when the node changes over to
-// nftables. There such a connection is older than the tables: it is not marked as judged, and each packet of it is asked about.
+// TestHostEndpointCarriedOver: what a node with policy for what it sends hands on through the
+// tunnel goes on when the node changes over to nftables. There such a connection is older than the
+// tables: it is not marked as judged, and each packet of it is asked about.
 func TestHostEndpointCarriedOver(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {

@@ -10,8 +10,9 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// TestServiceToTheTunnel: a Service whose endpoint is the tunnel's port of a node leads nobody into the tunnel: neither by the node
-// that hands on to it, nor by one that gives the flow its own address.
+// TestServiceToTheTunnel: a Service whose endpoint is the tunnel's port of a node leads nobody into
+// the tunnel: neither by the node that hands on to it, nor by one that gives the flow its own
+// address.
 func TestServiceToTheTunnel(t *testing.T) {
 	t.Parallel()
 	t.Run("nft-IPv4", func(t *testing.T) {

@@ -6,8 +6,9 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestSeveralAddresses: a node's uplink has an address that the cluster does not know it by, and that the kernel
-// prefers as a source. What nodes send each other bears the one that it is known by.
+// TestSeveralAddresses: a node's uplink has an address that the cluster does not know it by, and
+// that the kernel prefers as a source. What nodes send each other bears the one that it is known
+// by.
 func TestSeveralAddresses(t *testing.T) {
 	f := newFixture(t, ipv6)
 	for _, n := range f.nodes {
@@ -25,7 +26,8 @@ func TestSeveralAddresses(t *testing.T) {
 	}
 }
 
-// TestIPv6SwitchedOnAndOff: a node of IPv4 begins to carry IPv6 and stops again. Connections of IPv4 see nothing of it.
+// TestIPv6SwitchedOnAndOff: a node of IPv4 begins to carry IPv6 and stops again. Connections of
+// IPv4 see nothing of it.
 func TestIPv6SwitchedOnAndOff(t *testing.T) {
 	f := newFixture(t, ipv6)
 	f.service("far", "10.96.0.2", 30002, f.c)
@@ -69,8 +71,8 @@ func TestIPv6SwitchedOnAndOff(t *testing.T) {
 	}
 }
 
-// TestIPv6Restart: each node's driver is killed and started again, with connections of both families open all the time, of
-// pods, the node's processes and clients.
+// TestIPv6Restart: each node's driver is killed and started again, with connections of both
+// families open all the time, of pods, the node's processes and clients.
 func TestIPv6Restart(t *testing.T) {
 	f := newFixture(t, ipv6)
 	f.service("far", "10.96.0.2", 30002, f.c)

@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours are names of what a run of these tests makes outside of its namespaces; they tell its process.
+// ours are names of what a run of these tests makes outside of its namespaces; they tell its
+// process.
 var ours = regexp.MustCompile(`^wn([0-9]+)-[0-9]+-`)
 
-// removeLeftovers removes what runs left that were killed: network namespaces, bpffs mounts, control groups. What belongs to a process that is alive,
-// whichever it is, stays.
+// removeLeftovers removes what runs left that were killed: network namespaces, bpffs mounts,
+// control groups. What belongs to a process that is alive, whichever it is, stays.
 func removeLeftovers() error {
 	var errs []error
 	dead := func(dir string, remove func(path string) error) {

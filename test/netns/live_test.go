@@ -19,8 +19,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// A live process changes its data plane as an agent does, with both drivers in it (handover.Change), and stands still at each step of the change
-// until it is told to go on.
+// A live process changes its data plane as an agent does, with both drivers in it
+// (handover.Change), and stands still at each step of the change until it is told to go on.
 
 // order is what a live process is told, one thing at a time.
 type order struct {
@@ -220,7 +220,8 @@ func (l *liver) changeTo(plane string) (handover.Change, handover.Predecessor, e
 	return c, nil, fmt.Errorf("no data plane %q", plane)
 }
 
-// stoppingHeir stands still whenever it is told of affinity: before and after programs begin no more flows.
+// stoppingHeir stands still whenever it is told of affinity: before and after programs begin no
+// more flows.
 type stoppingHeir struct {
 	*nft.Driver
 	l *liver

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestMaglevIngressLost: of two nodes that a client's packets may come by, one goes. With consistent hashing open connections go
-// on by the other, and it chooses the same backends.
+// TestMaglevIngressLost: of two nodes that a client's packets may come by, one goes. With
+// consistent hashing open connections go on by the other, and it chooses the same backends.
 func TestMaglevIngressLost(t *testing.T) { inBoth(t, testMaglevIngressLost) }
 
 func testMaglevIngressLost(t *testing.T, fam family) {

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// inMixed plays a test with each family, where n1 has eBPF and all other nodes nftables: on one link and not, with answers through the
-// node that was asked and straight ones.
+// inMixed plays a test with each family, where n1 has eBPF and all other nodes nftables: on one
+// link and not, with answers through the node that was asked and straight ones.
 func inMixed(t *testing.T, play func(t *testing.T, f *fixture)) {
 	t.Parallel()
 	for name, fam := range map[string]family{"mixed-IPv4": ipv4, "mixed-IPv6": ipv6} {
@@ -24,7 +24,8 @@ func inMixed(t *testing.T, play func(t *testing.T, f *fixture)) {
 	}
 }
 
-// TestMixedTaken: what a node with eBPF hands on reaches backends of a node with nftables with the client's address.
+// TestMixedTaken: what a node with eBPF hands on reaches backends of a node with nftables with the
+// client's address.
 func TestMixedTaken(t *testing.T) {
 	inMixed(t, func(t *testing.T, f *fixture) {
 		const vip = "203.0.113.9"
@@ -50,7 +51,8 @@ func TestMixedTaken(t *testing.T) {
 	})
 }
 
-// TestMixedHandedOn: what a node with nftables hands on is taken by nodes with eBPF and with nftables, which see the client's address.
+// TestMixedHandedOn: what a node with nftables hands on is taken by nodes with eBPF and with
+// nftables, which see the client's address.
 func TestMixedHandedOn(t *testing.T) {
 	inMixed(t, func(t *testing.T, f *fixture) {
 		const vip = "203.0.113.9"
@@ -87,7 +89,8 @@ func TestMixedHandedOn(t *testing.T) {
 			}
 		}
 		f.client.bulk("more than a packet, both ways", "172.30.0.9:30004")
-		// The rule for what is handed on stands before the one for the table local, of which there is one.
+		// The rule for what is handed on stands before the one for the table local, of which there
+		// is one.
 		for _, ip := range []string{"ip -4", "ip -6"} {
 			rules := strings.Split(run(t, "%s -n %s rule | grep -E '^[01]:'", ip, f.n2.netns), "\n")
 			if ip == "ip -6" && f.family != ipv6 {
@@ -100,7 +103,8 @@ func TestMixedHandedOn(t *testing.T) {
 	})
 }
 
-// TestMixedBackendsChange: connections that a node with nftables handed on stay where they are when other backends come and go.
+// TestMixedBackendsChange: connections that a node with nftables handed on stay where they are when
+// other backends come and go.
 func TestMixedBackendsChange(t *testing.T) {
 	inMixed(t, func(t *testing.T, f *fixture) {
 		f.service("web", "10.96.0.1", 30001, f.a, f.b)
@@ -125,8 +129,8 @@ func TestMixedBackendsChange(t *testing.T) {
 	})
 }
 
-// TestMixedIngressLost: the node that was asked goes. Open connections to an external IP go on by another one, with nothing that waits for
-// the first.
+// TestMixedIngressLost: the node that was asked goes. Open connections to an external IP go on by
+// another one, with nothing that waits for the first.
 func TestMixedIngressLost(t *testing.T) {
 	inMixed(t, func(t *testing.T, f *fixture) {
 		const vip = "203.0.113.9"
@@ -158,7 +162,8 @@ func (f *fixture) asks(vip string, n *node) {
 	run(f.t, "ip -n %s route replace %s via %s", f.client.netns, f.family.addr(vip), f.family.addr(n.addr.String()))
 }
 
-// TestMixedPolicy: the policy of a backend's pod on a node with nftables sees the client behind a node with eBPF, also of what is open.
+// TestMixedPolicy: the policy of a backend's pod on a node with nftables sees the client behind a
+// node with eBPF, also of what is open.
 func TestMixedPolicy(t *testing.T) {
 	inMixed(t, func(t *testing.T, f *fixture) {
 		f.service("far", "10.96.0.2", 30002, f.c)

@@ -15,8 +15,8 @@ const (
 	farAddr  = "172.28.0.2"
 )
 
-// behindTwoRouters makes a host behind two routers, the first of which is the nodes' default gateway:
-// switch - r1 - (MTU 1280) - r2 - far.
+// behindTwoRouters makes a host behind two routers, the first of which is the nodes' default
+// gateway: switch - r1 - (MTU 1280) - r2 - far.
 func (f *fixture) behindTwoRouters() *host {
 	r1, r2, far := f.newNetns("r1"), f.newNetns("r2"), f.newNetns("far")
 	f.hosts++
@@ -57,8 +57,8 @@ func (w *worker) bulk(what, addr string) {
 	}
 }
 
-// learns sends datagrams in packets of 1,500 bytes that must not be fragmented, and fails the test unless the sender learns
-// what fits, and that it fits.
+// learns sends datagrams in packets of 1,500 bytes that must not be fragmented, and fails the test
+// unless the sender learns what fits, and that it fits.
 func (w *worker) learns(what, addr string, mtu int) {
 	w.t.Helper()
 	headers := 28 + w.family.headerMore()
@@ -121,7 +121,8 @@ func testPathMTU(t *testing.T, fam family) {
 	}
 }
 
-// TestFragmentsOnTheWay: the node's own route takes less than a pod sends, and the pod allows to fragment.
+// TestFragmentsOnTheWay: the node's own route takes less than a pod sends, and the pod allows to
+// fragment.
 func TestFragmentsOnTheWay(t *testing.T) {
 	f := newFixture(t, ipv4)
 	far := f.behindTwoRouters()

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A client on the link resolves a load balancer's address, by exactly one node's answer, and connects. Another node
-// answers when that one is not ready. No agent is needed for the answers.
+// A client on the link resolves a load balancer's address, by exactly one node's answer, and
+// connects. Another node answers when that one is not ready. No agent is needed for the answers.
 func TestNeighboursOfALoadBalancer(t *testing.T) { inBoth(t, testNeighboursOfALoadBalancer) }
 
 func testNeighboursOfALoadBalancer(t *testing.T, fam family) {

@@ -16,7 +16,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// A lan is a switch with nodes and clients on it, all in namespaces of this test. Nothing in it has a route out.
+// A lan is a switch with nodes and clients on it, all in namespaces of this test. Nothing in it has
+// a route out.
 type lan struct {
 	t       *testing.T
 	prefix  string
@@ -229,7 +230,8 @@ func (l *lan) endpoints(name string, backends ...*pod) {
 	l.slices(name, 8080, list)
 }
 
-// slices makes the endpoints of a Service, a slice for each family. They are given by IPv4 addresses.
+// slices makes the endpoints of a Service, a slice for each family. They are given by IPv4
+// addresses.
 func (l *lan) slices(name string, port uint16, list []model.ServiceEndpoint) {
 	full := model.Name{Namespace: "default", Name: name}
 	slice := &model.EndpointSlice{Name: full, Service: full, Endpoints: list, Ports: []model.EndpointPort{

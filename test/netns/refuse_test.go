@@ -25,7 +25,8 @@ func testNoBackend(t *testing.T, fam family) {
 			f := newFixture(t, fam)
 			f.cluster.Settings.ConnectTime = mode
 			f.service("none", "10.96.0.3", 30003)
-			// A question whose checksum was left to the device must not make the device write one into the answer.
+			// A question whose checksum was left to the device must not make the device write one
+			// into the answer.
 			run(t, "ip netns exec %s ethtool -K eth0 tx off", f.n2.netns)
 			f.apply()
 			for _, nw := range networks {
@@ -66,7 +67,8 @@ func testBackendsGo(t *testing.T, fam family) {
 	}
 }
 
-// TestPodGone: a TCP connection goes on while its backend has only left the Service, and is reset, by whichever way it came, when the pod is gone.
+// TestPodGone: a TCP connection goes on while its backend has only left the Service, and is reset,
+// by whichever way it came, when the pod is gone.
 func TestPodGone(t *testing.T) { inBoth(t, testPodGone) }
 
 func testPodGone(t *testing.T, fam family) {

@@ -11,7 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestTableRepaired: what somebody takes away from the tables of the nftables driver comes back as it was, and so does what it is for.
+// TestTableRepaired: what somebody takes away from the tables of the nftables driver comes back as
+// it was, and so does what it is for.
 func TestTableRepaired(t *testing.T) { inNFTables(t, testTableRepaired) }
 
 func testTableRepaired(t *testing.T, fam family) {
@@ -102,8 +103,8 @@ func (f *fixture) foundBroken(t *testing.T, most uint64) {
 // nftSet is a set or a map in what nft lists, with its name.
 var nftSet = regexp.MustCompile(`(?ms)^\t(?:set|map) (\S+) \{$.*?^\t\}$`)
 
-// ownContent is what nft lists of a table without the elements that traffic brings about: those that
-// packets add, and the neighbours that the kernel finds.
+// ownContent is what nft lists of a table without the elements that traffic brings about: those
+// that packets add, and the neighbours that the kernel finds.
 func ownContent(list string) string {
 	return nftSet.ReplaceAllStringFunc(list, func(set string) string {
 		if nftSet.FindStringSubmatch(set)[1] == "neighbours" || strings.Contains(set, "flags dynamic") {
@@ -113,7 +114,8 @@ func ownContent(list string) string {
 	})
 }
 
-// TestDenialsAreCounted: packets that policy denies are counted by the nftables driver, and stay counted when the table is made anew.
+// TestDenialsAreCounted: packets that policy denies are counted by the nftables driver, and stay
+// counted when the table is made anew.
 func TestDenialsAreCounted(t *testing.T) { inNFTables(t, testDenialsAreCounted) }
 
 func testDenialsAreCounted(t *testing.T, fam family) {

@@ -25,8 +25,8 @@ func (n *node) startAgain(t *testing.T) {
 	}
 }
 
-// knownNeighbours are the elements of the sets of neighbours of both families; none on a node of the
-// eBPF driver.
+// knownNeighbours are the elements of the sets of neighbours of both families; none on a node of
+// the eBPF driver.
 func (n *node) knownNeighbours(t *testing.T) []string {
 	t.Helper()
 	var out []string

@@ -10,8 +10,9 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 )
 
-// hoard makes UDP flows to r.Addr from r.Size ports, r.From being the first: of two questions each, so that they are established. It ends
-// with the first flow that does not come about; Again of the answer is how many did.
+// hoard makes UDP flows to r.Addr from r.Size ports, r.From being the first: of two questions each,
+// so that they are established. It ends with the first flow that does not come about; Again of the
+// answer is how many did.
 func hoard(r request) answer {
 	from, err := netip.ParseAddrPort(r.From)
 	if err != nil {
@@ -52,7 +53,8 @@ func establish(from, to *net.UDPAddr) bool {
 	return true
 }
 
-// TestHostileShare: a pod that fills the connection table is held to its share of it, and nobody else is.
+// TestHostileShare: a pod that fills the connection table is held to its share of it, and nobody
+// else is.
 func TestHostileShare(t *testing.T) { inBoth(t, testHostileShare) }
 
 func testHostileShare(t *testing.T, fam family) {

@@ -15,7 +15,8 @@ func (f *fixture) hostEndpoints(name string, n *node) {
 	f.slices(name, 9000, []model.ServiceEndpoint{{Addrs: []netip.Addr{n.addr}, Node: n.name, Ready: true, Serving: true}})
 }
 
-// TestOwnBackends: a pod reaches itself, and the node's processes their own node, through a Service.
+// TestOwnBackends: a pod reaches itself, and the node's processes their own node, through a
+// Service.
 func TestOwnBackends(t *testing.T) { inBoth(t, testOwnBackends) }
 
 func testOwnBackends(t *testing.T, fam family) {
@@ -42,7 +43,8 @@ func testOwnBackends(t *testing.T, fam family) {
 	}
 }
 
-// TestLoopbackHostPorts: the node's processes, and nobody else, reach a host port on a loopback address.
+// TestLoopbackHostPorts: the node's processes, and nobody else, reach a host port on a loopback
+// address.
 func TestLoopbackHostPorts(t *testing.T) { inBoth(t, testLoopbackHostPorts) }
 
 func testLoopbackHostPorts(t *testing.T, fam family) {
@@ -68,8 +70,8 @@ func testLoopbackHostPorts(t *testing.T, fam family) {
 	}
 }
 
-// TestUDPSocketsFollow: no UDP socket, connected or not, of a pod or of the node, stays with a backend that is gone; each
-// stays with its backend until then.
+// TestUDPSocketsFollow: no UDP socket, connected or not, of a pod or of the node, stays with a
+// backend that is gone; each stays with its backend until then.
 func TestUDPSocketsFollow(t *testing.T) { inBoth(t, testUDPSocketsFollow) }
 
 func testUDPSocketsFollow(t *testing.T, fam family) {

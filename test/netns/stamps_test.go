@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stamped is a connection that tells when the kernel had what was read last (SO_TIMESTAMPNS, socket(7)): that is what a data plane does, and
-// not when a process that waited for a CPU came to read it.
+// stamped is a connection that tells when the kernel had what was read last (SO_TIMESTAMPNS,
+// socket(7)): that is what a data plane does, and not when a process that waited for a CPU came to
+// read it.
 type stamped struct {
 	net.Conn
 	raw syscall.RawConn

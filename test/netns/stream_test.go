@@ -21,8 +21,9 @@ import (
 	"github.com/weir-net/weir/internal/await"
 )
 
-// A stream is some connections that exchange lines with their sums as long as it goes on. A server's answer begins with how long its process
-// had the line, its name and whom it saw: the last two may not change while a connection is open.
+// A stream is some connections that exchange lines with their sums as long as it goes on. A
+// server's answer begins with how long its process had the line, its name and whom it saw: the last
+// two may not change while a connection is open.
 
 // streamReport is what became of a stream so far.
 type streamReport struct {
@@ -38,7 +39,8 @@ type streamReport struct {
 	Errs             []string
 }
 
-// slow is what an exchange takes no longer than when nothing is lost on its way: TCP sends what was lost again after 0.2 s at the soonest.
+// slow is what an exchange takes no longer than when nothing is lost on its way: TCP sends what was
+// lost again after 0.2 s at the soonest.
 const slow = 200 * time.Millisecond
 
 // spoken is what a connection said, and what came back.
@@ -49,8 +51,8 @@ type spoken struct {
 	came         time.Time     // when the kernel had the answer
 }
 
-// add adds an exchange. What counts is how long it was on its way: from when it was sent until the kernel had the answer, without what the server's
-// process had it.
+// add adds an exchange. What counts is how long it was on its way: from when it was sent until the
+// kernel had the answer, without what the server's process had it.
 func (r *streamReport) add(e spoken) {
 	r.Exchanges++
 	on := e.came.Sub(e.began) - e.held
@@ -86,7 +88,8 @@ type stream struct {
 
 var streams = map[int]*stream{}
 
-// serveLines answers each line, or datagram, by when its kernel had it and how long its process did, in microseconds, the server's name, whom it came from, and the line.
+// serveLines answers each line, or datagram, by when its kernel had it and how long its process
+// did, in microseconds, the server's name, whom it came from, and the line.
 func serveLines(r request) error {
 	if r.Net == "udp" {
 		return serveDatagrams(r.Addr, func(c *net.UDPConn) error { return errors.Join(roomy(c), askStamps(c)) }, func(said []byte, from asker) {
@@ -134,7 +137,8 @@ func (e *spoken) times(got string) (rest string, err error) {
 	return words[2], nil
 }
 
-// roomy gives a socket room for what comes while its process waits for a CPU: what does not fit would count as lost.
+// roomy gives a socket room for what comes while its process waits for a CPU: what does not fit
+// would count as lost.
 func roomy(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -176,7 +180,8 @@ func serveStream(r request, timeout time.Duration) answer {
 	return answer{Err: strings.Join(s.report.Errs, "; "), Stream: &s.report}
 }
 
-// startStream opens r.Size connections, each of which begins an exchange every r.Every milliseconds; with r.From from that port on.
+// startStream opens r.Size connections, each of which begins an exchange every r.Every
+// milliseconds; with r.From from that port on.
 func startStream(r request, timeout time.Duration) answer {
 	s := &stream{ended: make(chan struct{}), made: make([]int, r.Size), every: time.Duration(max(r.Every, 5)) * time.Millisecond}
 	first, shares := netip.ParseAddrPort(r.From)
@@ -294,11 +299,12 @@ func (s *stream) noteRepeats(raw syscall.RawConn) error {
 	return nil
 }
 
-// lastAnswers is how long no answer has to come until those that are missing are taken for lost. Late ones are not: machines are busy.
+// lastAnswers is how long no answer has to come until those that are missing are taken for lost.
+// Late ones are not: machines are busy.
 const lastAnswers = 5 * time.Second
 
-// beat sends datagrams, whatever becomes of those before, until the stream ends, and counts those that were never answered. None is sent
-// again.
+// beat sends datagrams, whatever becomes of those before, until the stream ends, and counts those
+// that were never answered. None is sent again.
 func (s *stream) beat(i int, c *stamped) error {
 	var mu sync.Mutex
 	sent, over := map[string]*spoken{}, time.Time{} // what is not answered yet; when nothing was sent any more
@@ -394,7 +400,8 @@ func (s *stream) hear(i int, c *stamped, mu *sync.Mutex, sent map[string]*spoken
 	}
 }
 
-// goesOn waits until each connection has made some exchanges more than were noted last, or than now, and tells.
+// goesOn waits until each connection has made some exchanges more than were noted last, or than
+// now, and tells.
 func (s *stream) goesOn(some int) answer {
 	s.mu.Lock()
 	before := s.noted
@@ -445,7 +452,8 @@ func (w *worker) stream(t *testing.T, id, conns int, every time.Duration, networ
 	return w.streamFrom(t, id, conns, every, network, addr, "")
 }
 
-// streamFrom begins one whose connections have the source ports from that of an address on, which others may have, too.
+// streamFrom begins one whose connections have the source ports from that of an address on, which
+// others may have, too.
 func (w *worker) streamFrom(t *testing.T, id, conns int, every time.Duration, network, addr, from string) *running {
 	t.Helper()
 	s := &running{w, id, strings.TrimSpace(fmt.Sprintf("%s %s -> %s %s", w.name, from, network, addr)), max(1, min(5, int(time.Second/every)))}
@@ -455,8 +463,9 @@ func (w *worker) streamFrom(t *testing.T, id, conns int, every time.Duration, ne
 	return s
 }
 
-// allGoOn fails the test unless every connection of every stream makes some exchanges more, and returns the streams. Where a stream may break, the
-// first that does is told, and left out from then on.
+// allGoOn fails the test unless every connection of every stream makes some exchanges more, and
+// returns the streams. Where a stream may break, the first that does is told, and left out from
+// then on.
 func allGoOn(t *testing.T, all []*running, when string, mayBreak *int) (rest []*running) {
 	t.Helper()
 	for _, s := range all {

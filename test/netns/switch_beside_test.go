@@ -6,9 +6,11 @@ import (
 	"time"
 )
 
-// TestSwitchBesideKubeProxy: the node of a backend goes from nftables, where a kube-proxy carries Services, to eBPF and back, while the other one hands
-// clients on to it. Open connections go on, new ones work all the time, and no datagram is lost. WEIR_SWITCH is for all parts, and lets no new
-// connection fail: one in some 1,700 was reset in the moment in which programs are attached until reply keys were taken only where they still are free; none of 14,851 since.
+// TestSwitchBesideKubeProxy: the node of a backend goes from nftables, where a kube-proxy carries
+// Services, to eBPF and back, while the other one hands clients on to it. Open connections go on,
+// new ones work all the time, and no datagram is lost. WEIR_SWITCH is for all parts, and lets no
+// new connection fail: one in some 1,700 was reset in the moment in which programs are attached
+// until reply keys were taken only where they still are free; none of 14,851 since.
 func TestSwitchBesideKubeProxy(t *testing.T) {
 	t.Parallel()
 	parts := []struct {
@@ -59,7 +61,8 @@ func testSwitchBesideKubeProxy(t *testing.T, fam family, routed bool) {
 	end()
 }
 
-// beginsAnew makes one connection after the other until it is told to end. Each has to come about, but for one where strictSwitch does not ask for all.
+// beginsAnew makes one connection after the other until it is told to end. Each has to come about,
+// but for one where strictSwitch does not ask for all.
 func (f *fixture) beginsAnew(t *testing.T, to string) (end func()) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	made, longest := 0, time.Duration(0)

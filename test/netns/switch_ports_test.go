@@ -8,10 +8,11 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestSwitchSamePorts: connections that share their source port, one to a Service and one straight to its backend, so that one of both gets
-// another port where the backend sees it, go on while nodes change their data planes. None is reset, and none gets what is another's, whichever
-// of the two began first, and in which data plane. WEIR_SWITCH is how many pairs there are of each kind; with it,
-// pods of both families are isolated, and are not. Each part takes a minute and more.
+// TestSwitchSamePorts: connections that share their source port, one to a Service and one straight
+// to its backend, so that one of both gets another port where the backend sees it, go on while
+// nodes change their data planes. None is reset, and none gets what is another's, whichever of the
+// two began first, and in which data plane. WEIR_SWITCH is how many pairs there are of each kind;
+// with it, pods of both families are isolated, and are not. Each part takes a minute and more.
 func TestSwitchSamePorts(t *testing.T) {
 	t.Parallel()
 	parts := []struct {
@@ -85,7 +86,8 @@ func testSwitchSamePorts(t *testing.T, fam family, isolated bool) {
 	endStreams(t, streams, dropped)
 }
 
-// switchServices are what the streams of changes of the data plane ask, with policy that isolates every pod or without.
+// switchServices are what the streams of changes of the data plane ask, with policy that isolates
+// every pod or without.
 func (f *fixture) switchServices(isolated bool) {
 	f.cluster.Settings.ConnectTime = model.ConnectTimeDisabled
 	f.cluster.Settings.HostNAT = true

@@ -12,9 +12,10 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// switchTo gives the node another data plane, as an agent does it that is asked for it: it starts again with that, and takes away what the
-// one before left once its own is in place: what a start does that finds a change broken off. A live one does all of it in one process, as agents
-// do where nothing goes wrong. With the one that it has, it only starts again.
+// switchTo gives the node another data plane, as an agent does it that is asked for it: it starts
+// again with that, and takes away what the one before left once its own is in place: what a start
+// does that finds a change broken off. A live one does all of it in one process, as agents do where
+// nothing goes wrong. With the one that it has, it only starts again.
 func (n *node) switchTo(plane string) {
 	n.lan.t.Helper()
 	if n.driver.live && plane != n.driver.plane {
@@ -29,8 +30,9 @@ func (n *node) switchTo(plane string) {
 	n.apply()
 }
 
-// TestSwitch: open connections of all kinds go on while nodes change their data planes, in both directions: those that one node carries alone, and
-// those that it hands on to another, by the link with answers through it, and by the tunnel with answers straight to the client.
+// TestSwitch: open connections of all kinds go on while nodes change their data planes, in both
+// directions: those that one node carries alone, and those that it hands on to another, by the link
+// with answers through it, and by the tunnel with answers straight to the client.
 func TestSwitch(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
@@ -114,14 +116,16 @@ func (f *fixture) roomFor(conns int) {
 	}
 }
 
-// strictSwitch: nothing at all may be lost. Otherwise one stream may break, and fewLost datagrams be lost: that happened in one run of some ten
-// before tables were emptied ahead of their removal, and what may be left of it is not known well enough to fail CI by it.
+// strictSwitch: nothing at all may be lost. Otherwise one stream may break, and fewLost datagrams
+// be lost: that happened in one run of some ten before tables were emptied ahead of their removal,
+// and what may be left of it is not known well enough to fail CI by it.
 func strictSwitch() bool { return os.Getenv("WEIR_SWITCH") != "" }
 
 const fewLost = 10
 
-// switchSize is how many connections of each kind there are, how often each exchanges something, and how often a node changes its data plane.
-// WEIR_SWITCH=<connections> makes it large, ten changes, and strict.
+// switchSize is how many connections of each kind there are, how often each exchanges something,
+// and how often a node changes its data plane. WEIR_SWITCH=<connections> makes it large, ten
+// changes, and strict.
 func switchSize(t *testing.T) (conns int, every time.Duration, turns int) {
 	t.Helper()
 	text := os.Getenv("WEIR_SWITCH")
@@ -135,8 +139,9 @@ func switchSize(t *testing.T) (conns int, every time.Duration, turns int) {
 	return n, max(10*time.Millisecond, time.Duration(n)*5*time.Millisecond), 10
 }
 
-// endStreams fails the test when more datagrams were lost than may be, other than those that the kernel dropped because a CPU's queue was full, of whomever they were
-// (dropped were before). How long something took is told alone: a busy machine lets everything wait.
+// endStreams fails the test when more datagrams were lost than may be, other than those that the
+// kernel dropped because a CPU's queue was full, of whomever they were (dropped were before). How
+// long something took is told alone: a busy machine lets everything wait.
 func endStreams(t *testing.T, all []*running, dropped int) {
 	t.Helper()
 	var sum streamReport
@@ -160,8 +165,9 @@ func endStreams(t *testing.T, all []*running, dropped int) {
 	}
 }
 
-// queueDrops counts the packets that were dropped because a CPU's queue was full (net.core.netdev_max_backlog), of all network namespaces:
-// /proc/net/softnet_stat, whose lines are hexadecimal numbers, the second of which is it.
+// queueDrops counts the packets that were dropped because a CPU's queue was full
+// (net.core.netdev_max_backlog), of all network namespaces: /proc/net/softnet_stat, whose lines are
+// hexadecimal numbers, the second of which is it.
 func queueDrops(t *testing.T) (sum int) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/net/softnet_stat")
@@ -184,7 +190,8 @@ func (f *fixture) linesAt(service string) {
 	f.slices(service, 8081, f.cluster.Slices[name].Endpoints)
 }
 
-// isolate lets pods a, b and c get only what the streams of testSwitch are, and begin nothing but a.
+// isolate lets pods a, b and c get only what the streams of testSwitch are, and begin nothing but
+// a.
 func (f *fixture) isolate() {
 	anybody := []model.Peer{{CIDR: f.family.prefix("172.30.0.0/24")}, {Pods: &model.Selector{Namespace: "default", Pods: hasApp("a")}}}
 	for _, app := range []string{"b", "c"} {
@@ -231,7 +238,8 @@ func (f *fixture) streams(t *testing.T, out []*running, conns int, every time.Du
 	return out
 }
 
-// TestSwitchAffinity: a client of a Service with session affinity comes to the backend that it had, whichever data plane its node has.
+// TestSwitchAffinity: a client of a Service with session affinity comes to the backend that it had,
+// whichever data plane its node has.
 func TestSwitchAffinity(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {

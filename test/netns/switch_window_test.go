@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// What a change of the data plane does to connections is told apart from what a busy machine does to them: each change is held against a
-// window before it in which the same node only starts its driver again, with the data plane that it has. That takes as long, and as much of
-// the CPUs.
+// What a change of the data plane does to connections is told apart from what a busy machine does
+// to them: each change is held against a window before it in which the same node only starts its
+// driver again, with the data plane that it has. That takes as long, and as much of the CPUs.
 
 // window is what happened to streams in a span of time.
 type window struct {
@@ -74,7 +74,8 @@ func (w *watched) end(t *testing.T, all []*running) window {
 	return out
 }
 
-// readCounters are those of the network namespace: /proc/net/snmp and netstat, which have two lines for each kind, of names and of numbers.
+// readCounters are those of the network namespace: /proc/net/snmp and netstat, which have two lines
+// for each kind, of names and of numbers.
 func readCounters() answer {
 	out := map[string]int{}
 	for _, name := range []string{"snmp", "netstat"} {

@@ -17,8 +17,8 @@ import (
 // traceMost is how many hops a way may have.
 const traceMost = 8
 
-// trace sends datagrams whose hops end one after the other, and returns who said so, until the destination answers or says
-// that nobody listens.
+// trace sends datagrams whose hops end one after the other, and returns who said so, until the
+// destination answers or says that nobody listens.
 func trace(r request, timeout time.Duration) answer {
 	to, err := netip.ParseAddrPort(r.Addr)
 	if err != nil {
@@ -38,7 +38,8 @@ func trace(r request, timeout time.Duration) answer {
 	return answer{Reply: strings.Join(hops, " ")}
 }
 
-// traceHop asks with a socket of its own, again when the datagram or the answer was lost, until the deadline.
+// traceHop asks with a socket of its own, again when the datagram or the answer was lost, until the
+// deadline.
 func traceHop(to netip.AddrPort, hops int, deadline time.Time) (hop string, last bool, err error) {
 	domain, level, received, limit := unix.AF_INET, unix.IPPROTO_IP, unix.IP_RECVERR, unix.IP_TTL
 	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(to.Port()), Addr: [4]byte(to.Addr().AsSlice()[:4])}
@@ -90,7 +91,8 @@ func readError(fd int) (from string, last bool, err error) {
 		return "", false, err
 	}
 	for _, m := range messages {
-		// struct sock_extended_err: errno, origin, type, code, info, data; then the sender as a sockaddr.
+		// struct sock_extended_err: errno, origin, type, code, info, data; then the sender as a
+		// sockaddr.
 		d := m.Data
 		four := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_RECVERR && len(d) >= 16+8
 		six := m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_RECVERR && len(d) >= 16+24
@@ -114,7 +116,8 @@ func (w *worker) traces(what, addr, hops string) {
 	}
 }
 
-// TestTraceroute: every hop of a pod's way tells of itself: the nodes, the routers, and who is asked at last.
+// TestTraceroute: every hop of a pod's way tells of itself: the nodes, the routers, and who is
+// asked at last.
 func TestTraceroute(t *testing.T) { inBoth(t, testTraceroute) }
 
 func testTraceroute(t *testing.T, fam family) {

@@ -147,8 +147,8 @@ func testNodePortKeepsTheClient(t *testing.T, fam family) {
 	}
 }
 
-// TestHandOnThroughTheTunnel: nodes that do not share a link hand an outside client's packets on by VXLAN, and both
-// ends of a connection learn what fits in there.
+// TestHandOnThroughTheTunnel: nodes that do not share a link hand an outside client's packets on by
+// VXLAN, and both ends of a connection learn what fits in there.
 func TestHandOnThroughTheTunnel(t *testing.T) { inBoth(t, testHandOnThroughTheTunnel) }
 
 func testHandOnThroughTheTunnel(t *testing.T, fam family) {
@@ -162,7 +162,8 @@ func testHandOnThroughTheTunnel(t *testing.T, fam family) {
 			for _, nw := range networks {
 				want(t, nw, f.client.reaches("c", nw, "172.30.0.8:30002"), "172.30.0.55")
 			}
-			// 1450 less 40 of IPv4 and TCP, less 12 of the time stamp option; with IPv6 both headers are longer
+			// 1450 less 40 of IPv4 and TCP, less 12 of the time stamp option; with IPv6 both
+			// headers are longer
 			if a, want := f.client.get("tcp", "172.30.0.8:30002"), 1398-2*fam.headerMore(); a.MSS != want {
 				t.Errorf("the client's segments are of %d bytes, want %d", a.MSS, want)
 			}
@@ -280,7 +281,8 @@ func testSpoofedSource(t *testing.T, fam family) {
 	}
 }
 
-// TestDriverRestart: the process that programs the node is killed; nothing notices, and its successor writes nothing.
+// TestDriverRestart: the process that programs the node is killed; nothing notices, and its
+// successor writes nothing.
 func TestDriverRestart(t *testing.T) { inBoth(t, testDriverRestart) }
 
 func testDriverRestart(t *testing.T, fam family) {

@@ -46,7 +46,8 @@ func (f *fixture) guardNode(profiles ...string) {
 	f.cluster.HostEndpoints["n1"] = &model.HostEndpoint{Name: "n1", Node: "n1", Interface: model.AllInterfaces, Labels: map[string]string{"role": "node"}, Profiles: profiles}
 }
 
-// leavesXDP waits until no program is in XDP of an interface: the kernel detaches a link a moment after nobody holds it any more.
+// leavesXDP waits until no program is in XDP of an interface: the kernel detaches a link a moment
+// after nobody holds it any more.
 func (n *node) leavesXDP(dev string) {
 	n.t.Helper()
 	await.That(n.t, "XDP of "+dev+" without a program", func() error {
@@ -57,7 +58,8 @@ func (n *node) leavesXDP(dev string) {
 	})
 }
 
-// inXDP names the program in XDP of an interface of the node and its mode, as the kernel tells them; empty where there is none.
+// inXDP names the program in XDP of an interface of the node and its mode, as the kernel tells
+// them; empty where there is none.
 func (n *node) inXDP(dev string) (id uint32, mode string) {
 	n.lan.t.Helper()
 	n.in(func() error {
@@ -103,9 +105,11 @@ func (n *node) tracked(proto model.Protocol, port uint16) (count int) {
 	return count
 }
 
-// TestUntracked: policy with doNotTrack judges each packet by itself, in XDP where it comes in, open connections too, whatever it is for; and
-// where it leaves what the node itself sends, by whichever way, and not what pods send. What it allows of the node's own has no flow, and is
-// not judged again; all else is judged as ever. With nftables it is so before connection tracking, which has flows all the same.
+// TestUntracked: policy with doNotTrack judges each packet by itself, in XDP where it comes in,
+// open connections too, whatever it is for; and where it leaves what the node itself sends, by
+// whichever way, and not what pods send. What it allows of the node's own has no flow, and is not
+// judged again; all else is judged as ever. With nftables it is so before connection tracking,
+// which has flows all the same.
 func TestUntracked(t *testing.T) { inBoth(t, testUntracked) }
 
 func testUntracked(t *testing.T, fam family) {
@@ -205,8 +209,8 @@ func testUntracked(t *testing.T, fam family) {
 	f.n1.reaches("client", "tcp", "172.30.0.55:7000")
 }
 
-// TestUntrackedTunnel: where nothing may come in, pods still meet those of other nodes through the tunnel, neighbours are found, and failsafe
-// ports are open.
+// TestUntrackedTunnel: where nothing may come in, pods still meet those of other nodes through the
+// tunnel, neighbours are found, and failsafe ports are open.
 func TestUntrackedTunnel(t *testing.T) { inBoth(t, testUntrackedTunnel) }
 
 func testUntrackedTunnel(t *testing.T, fam family) {
@@ -232,8 +236,8 @@ func testUntrackedTunnel(t *testing.T, fam family) {
 	f.client.reaches("n1", "tcp", "172.30.0.8:22")
 }
 
-// TestUntrackedStaysInForce: while no agent runs what was denied stays so; the next one takes the link over as it is. With the last such
-// policy, and with a change of the data plane, it goes.
+// TestUntrackedStaysInForce: while no agent runs what was denied stays so; the next one takes the
+// link over as it is. With the last such policy, and with a change of the data plane, it goes.
 func TestUntrackedStaysInForce(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
@@ -293,7 +297,8 @@ func testUntrackedStaysInForce(t *testing.T, fam family) {
 	f.client2.reaches("n1", "udp", "172.30.0.8:9000")
 }
 
-// TestUntrackedBesideAnotherProgram: where somebody else has XDP, it stays his; the policy is in force behind it.
+// TestUntrackedBesideAnotherProgram: where somebody else has XDP, it stays his; the policy is in
+// force behind it.
 func TestUntrackedBesideAnotherProgram(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
@@ -362,7 +367,8 @@ func testUntrackedBesideAnotherProgram(t *testing.T, fam family) {
 	judged()
 }
 
-// TestUntrackedGeneric: on a device whose driver has no XDP the kernel's generic one runs the program.
+// TestUntrackedGeneric: on a device whose driver has no XDP the kernel's generic one runs the
+// program.
 func TestUntrackedGeneric(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
@@ -398,8 +404,8 @@ func testUntrackedGeneric(t *testing.T, fam family) {
 	}
 }
 
-// TestUntrackedFlood: what floods a port that doNotTrack policy denies ends in XDP, each packet counted by its rule, and leaves no flow; what
-// floods one that it allows leaves none either.
+// TestUntrackedFlood: what floods a port that doNotTrack policy denies ends in XDP, each packet
+// counted by its rule, and leaves no flow; what floods one that it allows leaves none either.
 func TestUntrackedFlood(t *testing.T) {
 	t.Run("IPv4", func(t *testing.T) { testUntrackedFlood(t, ipv4) })
 	t.Run("IPv6", func(t *testing.T) { testUntrackedFlood(t, ipv6) })

@@ -23,8 +23,9 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// A worker is a process of this test binary inside one network namespace (and one cgroup): it listens and
-// dials as it is told, a JSON object a line on its standard input, an answer a line on its output.
+// A worker is a process of this test binary inside one network namespace (and one cgroup): it
+// listens and dials as it is told, a JSON object a line on its standard input, an answer a line on
+// its output.
 
 type request struct {
 	Op      string // listen, get, open, bind, send, talk, close, echo, exchange, bulk, probe, trace
@@ -72,8 +73,9 @@ type worker struct {
 	lost   *atomic.Int32 // datagrams of the whole LAN that were not answered
 }
 
-// mostLost is how many datagrams of a test may be lost. The kernel drops some of whoever sends at that moment when a CPU's
-// queue of packets is full (net.core.netdev_max_backlog), be it by another test's; what Weir drops it drops again and again.
+// mostLost is how many datagrams of a test may be lost. The kernel drops some of whoever sends at
+// that moment when a CPU's queue of packets is full (net.core.netdev_max_backlog), be it by another
+// test's; what Weir drops it drops again and again.
 const mostLost = 2
 
 // udpPatience is how long an answer to a datagram is waited for until the question is asked again.
@@ -155,7 +157,8 @@ func (w *worker) get(network, addr string, timeout ...int) answer {
 	return w.call(r)
 }
 
-// reaches fails the test unless server answers at addr; it returns the source address that the server saw.
+// reaches fails the test unless server answers at addr; it returns the source address that the
+// server saw.
 func (w *worker) reaches(server, network, addr string) string {
 	w.t.Helper()
 	a := w.get(network, addr)
@@ -384,7 +387,8 @@ func (a asker) Write(b []byte) (int, error) { return a.server.WriteToUDPAddrPort
 // String is the sender's address; a server of both families sees those of IPv4 as IPv6 has them.
 func (a asker) String() string { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String() }
 
-// serveDatagrams listens at a UDP address, and hands each datagram to a function; prepare, when not nil, has the socket before.
+// serveDatagrams listens at a UDP address, and hands each datagram to a function; prepare, when not
+// nil, has the socket before.
 func serveDatagrams(addr string, prepare func(*net.UDPConn) error, each func(said []byte, from asker)) error {
 	pc, err := net.ListenPacket("udp", addr)
 	if err != nil {
@@ -440,7 +444,8 @@ func listen(r request) error {
 	return nil
 }
 
-// bulk sends lines of 1,000 bytes, Size bytes in all, and reads an answer to each, which is as long.
+// bulk sends lines of 1,000 bytes, Size bytes in all, and reads an answer to each, which is as
+// long.
 func bulk(r request, timeout time.Duration) error {
 	c, err := dial(r, timeout)
 	if err != nil {
@@ -467,7 +472,8 @@ func bulk(r request, timeout time.Duration) error {
 	return <-sent
 }
 
-// probe sends datagrams of Size bytes until one is answered, or the kernel refuses to send one of that size.
+// probe sends datagrams of Size bytes until one is answered, or the kernel refuses to send one of
+// that size.
 func probe(r request, timeout time.Duration) answer {
 	c, err := dial(r, timeout)
 	if err != nil {

@@ -1,8 +1,10 @@
-// Command policyapi lets the conformance suite of sigs.k8s.io/network-policy-api judge Weir: it brings a lab up, runs the suite's
-// tests in it as they are, prints a line for each, and writes out/policyapi.json. Every test has to pass, but for those that
-// skips.golden names, with the reason. Run it in the folder of the repository, as make e2e-policyapi does.
+// Command policyapi lets the conformance suite of sigs.k8s.io/network-policy-api judge Weir: it
+// brings a lab up, runs the suite's tests in it as they are, prints a line for each, and writes
+// out/policyapi.json. Every test has to pass, but for those that skips.golden names, with the
+// reason. Run it in the folder of the repository, as make e2e-policyapi does.
 //
-// The kernel of the lab may have no SCTP sockets, so SCTP is spoken by a program of its own, on raw sockets: see sctp.
+// The kernel of the lab may have no SCTP sockets, so SCTP is spoken by a program of its own, on raw
+// sockets: see sctp.
 package main
 
 import (
@@ -129,7 +131,8 @@ func inLab(ctx context.Context, o options, dir string, res *result) (err error) 
 // houses are the names of the suite's namespaces after "network-policy-conformance-".
 var houses = []string{"gryffindor", "slytherin", "hufflepuff", "ravenclaw", "forbidden-forrest"}
 
-// clear waits until what an earlier run left is gone: the suite makes nothing in a namespace that is being deleted.
+// clear waits until what an earlier run left is gone: the suite makes nothing in a namespace that
+// is being deleted.
 func clear(ctx context.Context, lab string) error {
 	args := []string{"kubectl", "--name", lab, "delete", "namespace", "--ignore-not-found", "--timeout=5m"}
 	for _, h := range houses {

@@ -36,8 +36,8 @@ type result struct {
 
 func (r *result) add(tests []test) { r.Tests = append(r.Tests, tests...) }
 
-// judge counts. It returns an error when a test failed, when one was skipped that skips does not name, and when skips names
-// one that was not.
+// judge counts. It returns an error when a test failed, when one was skipped that skips does not
+// name, and when skips names one that was not.
 func (r *result) judge(skips map[string]string, only string) error {
 	var errs []error
 	r.Skipped = map[string]string{}
@@ -101,7 +101,8 @@ func readSkips(path string) (map[string]string, error) {
 	return out, nil
 }
 
-// progress reads the output of go test -v as it is written, and prints a line for each test of the suite that ended.
+// progress reads the output of go test -v as it is written, and prints a line for each test of the
+// suite that ended.
 type progress struct {
 	log, to io.Writer
 	began   time.Time
@@ -114,8 +115,8 @@ type progress struct {
 	failed  bool // its outcome
 }
 
-// whole returns an error when the suite failed, and none of its tests did: then it failed outside of them, as in setting up or in removing
-// what it made. exited is how its program ended.
+// whole returns an error when the suite failed, and none of its tests did: then it failed outside
+// of them, as in setting up or in removing what it made. exited is how its program ended.
 func (p *progress) whole(exited error) error {
 	for _, t := range p.tests {
 		if t.Outcome == "FAIL" {
@@ -131,7 +132,8 @@ func (p *progress) whole(exited error) error {
 	return nil
 }
 
-// outcome is how go test tells how a test ended, with -test.v=test2json: as soon as it ended, the parts of a test before the test.
+// outcome is how go test tells how a test ended, with -test.v=test2json: as soon as it ended, the
+// parts of a test before the test.
 var outcome = regexp.MustCompile(`^\x16?\s*--- (PASS|FAIL|SKIP): TestConformance(/\S+)? \(([0-9.]+)s\)$`)
 
 func (p *progress) Write(b []byte) (int, error) {

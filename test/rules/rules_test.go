@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// mayImport lists, for packages on a seam, the packages of ours that they may import. A package that is
-// not listed is free, but see never.
+// mayImport lists, for packages on a seam, the packages of ours that they may import. A package
+// that is not listed is free, but see never.
 var mayImport = map[string][]string{
 	"internal/model":              {},
 	"internal/nodestate":          {"internal/model"},
@@ -47,8 +47,8 @@ var never = map[string][]string{
 // within reports whether an import path is pkg or below it.
 func within(path, pkg string) bool { return path == pkg || strings.HasPrefix(path, pkg+"/") }
 
-// belongs reports whether a package falls under the rule of another: itself, or a folder below it that
-// has no rule of its own.
+// belongs reports whether a package falls under the rule of another: itself, or a folder below it
+// that has no rule of its own.
 func belongs(path string) (rule string, ok bool) {
 	for at := path; at != "."; at = filepath.Dir(at) {
 		if _, ok := mayImport[at]; ok {
@@ -133,7 +133,8 @@ func reach(all map[string]*pkg, from string) map[string][]string {
 	return ways
 }
 
-// TestTheMiddleIsPure holds that the pure packages cannot look at a clock, a file, a socket or chance.
+// TestTheMiddleIsPure holds that the pure packages cannot look at a clock, a file, a socket or
+// chance.
 func TestTheMiddleIsPure(t *testing.T) {
 	t.Parallel()
 	all := packages(t)

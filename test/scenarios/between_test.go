@@ -62,7 +62,8 @@ func hostsAllow(s *nodestate.State, p asked) bool {
 	return true
 }
 
-// aloneAllows is what a host endpoint says of a packet by itself, at an uplink; alone: that is all that it says.
+// aloneAllows is what a host endpoint says of a packet by itself, at an uplink; alone: that is all
+// that it says.
 func aloneAllows(s *nodestate.State, iso nodestate.Isolation, at int, peer netip.Addr, p asked) (ok, alone bool) {
 	if iso.Set == 0 || at != scenario.Uplink {
 		return true, false
@@ -162,8 +163,8 @@ func loadBetween(t *testing.T, sizes map[string]uint32) *between {
 	if os.Getuid() != 0 {
 		t.Skip("maps need root: run with sudo")
 	}
-	// All of the maps is read after each write, and to read one takes as long as it is large: there is room for some times of what
-	// these clusters need, which the bridges must not come to feel.
+	// All of the maps is read after each write, and to read one takes as long as it is large: there
+	// is room for some times of what these clusters need, which the bridges must not come to feel.
 	small := map[string]uint32{"weir_policy": 16384, "weir_peers": 1024, "weir_addrs": 1024}
 	maps.Copy(small, sizes)
 	o, err := ebpf.LoadForTest(ebpf.TestOptions{Sizes: small})
@@ -193,8 +194,9 @@ func (r *crowd) fewHosts() {
 	r.c.Settings.FailsafeOut = []model.Failsafe{{Protocol: model.ProtocolUDP, Port: 53}}
 }
 
-// TestPolicyBetweenWrites looks at the maps after each write of a change of policy: what is allowed by then is allowed before
-// the change or after it, and what is allowed before and after is allowed all the time.
+// TestPolicyBetweenWrites looks at the maps after each write of a change of policy: what is allowed
+// by then is allowed before the change or after it, and what is allowed before and after is allowed
+// all the time.
 func TestPolicyBetweenWrites(t *testing.T) {
 	b := loadBetween(t, nil)
 	for seed := uint64(1); seed <= 4; seed++ {
@@ -227,8 +229,8 @@ func TestPolicyBetweenWrites(t *testing.T) {
 	t.Logf("%d writes, %d looks at verdicts that change, turned %+v", b.writes, b.changed, b.o.Turned())
 }
 
-// TestPolicyBetweenFailures is the same with writes that fail: one, or all from one on, so that the change is held; it is not made
-// twice, and it is crossed once writes succeed again.
+// TestPolicyBetweenFailures is the same with writes that fail: one, or all from one on, so that the
+// change is held; it is not made twice, and it is crossed once writes succeed again.
 func TestPolicyBetweenFailures(t *testing.T) {
 	b := loadBetween(t, nil)
 	failed, held := 0, 0

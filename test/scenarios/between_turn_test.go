@@ -26,8 +26,8 @@ func (r *crowd) say(policy *nodestate.Map[nodestate.PolicyKey, nodestate.PolicyV
 	policy.Set(key, head)
 }
 
-// TestSetsTurnPortByPort changes what the sets of two pods say of each other, and of everybody else, under the same numbers: both judge
-// the same packets.
+// TestSetsTurnPortByPort changes what the sets of two pods say of each other, and of everybody
+// else, under the same numbers: both judge the same packets.
 func TestSetsTurnPortByPort(t *testing.T) {
 	b := loadBetween(t, nil)
 	b.all = nil

@@ -24,10 +24,11 @@ const (
 	nftPacketsPerRound = 120
 )
 
-// TestDifferentialNFT lets connections of random pods, nodes and clients meet random policies, which change under way, on a kernel
-// that the nftables driver wrote: what comes out is what the oracle says. There are no Services in it, and only packets that
-// connection tracking has no opinion of its own about. It plays the same rounds each time; WEIR_DIFFERENTIAL plays new ones as for
-// TestDifferential, WEIR_SEED=<seed> plays one.
+// TestDifferentialNFT lets connections of random pods, nodes and clients meet random policies,
+// which change under way, on a kernel that the nftables driver wrote: what comes out is what the
+// oracle says. There are no Services in it, and only packets that connection tracking has no
+// opinion of its own about. It plays the same rounds each time; WEIR_DIFFERENTIAL plays new ones as
+// for TestDifferential, WEIR_SEED=<seed> plays one.
 func TestDifferentialNFT(t *testing.T) {
 	r := newWires(t)
 	differNFT(t, r, r.New)
@@ -127,7 +128,8 @@ func playPolicies(r *wires.Runner, make scenario.NewCarrier, seed uint64, seen m
 	return nil
 }
 
-// guard gives the node's uplink a host endpoint, and a policy before Services that denies some of what comes.
+// guard gives the node's uplink a host endpoint, and a policy before Services that denies some of
+// what comes.
 func (d *policies) guard() {
 	d.c.HostEndpoints["guard"] = &model.HostEndpoint{Name: "guard", Node: "n0", Interface: "eth0", Labels: map[string]string{"guard": "yes"}, Profiles: []string{model.ProfileDefaultAllow}}
 	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "guard"}, Tier: model.TierDefault, Subject: model.Selector{Expression: "guard == 'yes'"},
@@ -202,7 +204,8 @@ func (d *policies) changePolicy() {
 	}
 }
 
-// opening is the first packet of a connection that a pod of the node has one end of, or the node itself.
+// opening is the first packet of a connection that a pod of the node has one end of, or the node
+// itself.
 func (d *policies) opening() *packet.Packet {
 	own := one(d.crowd, localPods...)
 	peer := one(d.crowd, one(d.crowd, localPods...), one(d.crowd, localPods...), one(d.crowd, otherPods...), one(d.crowd, outside...), ownAddr)

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// connection is one that goes on as its ends mean it to, while all around it changes: so what is open meets policy, backends and
-// ways that came after it.
+// connection is one that goes on as its ends mean it to, while all around it changes: so what is
+// open meets policy, backends and ways that came after it.
 type connection struct {
 	client, server sim.In // a packet of each end, where the node gets it
 	said           int    // packets after the first

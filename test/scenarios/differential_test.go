@@ -21,10 +21,11 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// TestDifferential lets random packets meet random states, which change under way: programs and oracle must
-// agree on every packet. It plays the same rounds each time, apart from what the programs themselves choose at
-// random; WEIR_DIFFERENTIAL=<duration> plays new rounds for so long, WEIR_DIFFERENTIAL=<number> that many packets, and
-// WEIR_SEED=<seed> one round, which a failure has named; WEIR_ROUND=<file> plays the least part of it that fails, which the failure has written.
+// TestDifferential lets random packets meet random states, which change under way: programs and
+// oracle must agree on every packet. It plays the same rounds each time, apart from what the
+// programs themselves choose at random; WEIR_DIFFERENTIAL=<duration> plays new rounds for so long,
+// WEIR_DIFFERENTIAL=<number> that many packets, and WEIR_SEED=<seed> one round, which a failure has
+// named; WEIR_ROUND=<file> plays the least part of it that fails, which the failure has written.
 func TestDifferential(t *testing.T) {
 	r := newRunner(t)
 	differ(t, r, bench{r.New, calc.Calc, r.Reset})
@@ -107,7 +108,8 @@ const (
 	logBegins       = "\nafter:\n"
 )
 
-// Together the fixed rounds are at least 50,000 packets, each with the policies that it meets: this does not compile when they are not.
+// Together the fixed rounds are at least 50,000 packets, each with the policies that it meets: this
+// does not compile when they are not.
 var _ [3*fixedRounds*packetsPerRound - 50_000]struct{}
 
 // differential is one round.
@@ -128,7 +130,8 @@ type differential struct {
 	seen    map[string]int
 }
 
-// playRandom plays one round, returns what happened in it, and counts in seen what became of packets.
+// playRandom plays one round, returns what happened in it, and counts in seen what became of
+// packets.
 func playRandom(b bench, seed uint64, seen map[string]int) (made *round, err error) {
 	d := &differential{crowd: newCrowd(seed), state: b.state, hands: &crowd{Rand: rand.New(rand.NewPCG(seed, 17))},
 		talks: &crowd{Rand: rand.New(rand.NewPCG(seed, 19))}, seen: seen}
@@ -188,7 +191,8 @@ func (d *differential) step() error {
 		}
 	}
 	if !d.short && d.chance(2) {
-		// Longer than a repeated SYN must wait, and shorter than every time-out, also after a long jump.
+		// Longer than a repeated SYN must wait, and shorter than every time-out, also after a long
+		// jump.
 		d.short = true
 		d.note("8 s pass")
 		d.happens(event{seconds: 8})
@@ -414,12 +418,14 @@ func (d *differential) packet() *packet.Packet {
 	return p
 }
 
-// identifier is one of an ICMP query: those of which one is the other and a type away, and around 0 and 65535.
+// identifier is one of an ICMP query: those of which one is the other and a type away, and around 0
+// and 65535.
 func (d *differential) identifier() uint16 {
 	return one[uint16](d.crowd, 7, 7, 15, 0, 65528, 65535, 20000)
 }
 
-// message is an ICMP message that is neither an echo nor an error: also one that is a query but for its code, or the answer to one.
+// message is an ICMP message that is neither an echo nor an error: also one that is a query but for
+// its code, or the answer to one.
 func (d *differential) message() []byte {
 	m := []byte{one[byte](d.crowd, 13, 13, 14, 8, 0, 255), byte(1 + d.IntN(2)), 1, 2, 3, 4, 5, 6}
 	if m[0] == 255 {
@@ -464,8 +470,8 @@ func (d *differential) large() []byte {
 	return make([]byte, one(d.crowd, 1280, 1300, 1450, 1500)-50+d.IntN(60))
 }
 
-// request is the beginning of something sensible: a pod, the node or a client asks a service, a node port or
-// a pod.
+// request is the beginning of something sensible: a pod, the node or a client asks a service, a
+// node port or a pod.
 func (d *differential) request() *packet.Packet {
 	p := &packet.Packet{Type: packet.TypeIPv4, Kind: packet.TCP, Flags: packet.SYN, IP: packet.IPv4{Proto: packet.ProtoTCP, TTL: 64}}
 	port := uint16(80)

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// TestDifferentialDual lets random packets of both families meet random states that calc made of clusters of two
-// families. Now and then IPv6 is switched off.
+// TestDifferentialDual lets random packets of both families meet random states that calc made of
+// clusters of two families. Now and then IPv6 is switched off.
 func TestDifferentialDual(t *testing.T) {
 	r := newRunner(t)
 	differ(t, r, bench{scenario.Both(r.New), func(c *model.Cluster) *nodestate.State {
@@ -23,8 +23,8 @@ func TestDifferentialDual(t *testing.T) {
 	}, r.Reset})
 }
 
-// TestBothFamiliesAlike: in a cluster in which everything has an address of each family, calc says of IPv6 what it says
-// of IPv4 in one of IPv4 alone.
+// TestBothFamiliesAlike: in a cluster in which everything has an address of each family, calc says
+// of IPv6 what it says of IPv4 in one of IPv4 alone.
 func TestBothFamiliesAlike(t *testing.T) {
 	for seed := range uint64(200) {
 		r := newCrowd(seed)
@@ -93,7 +93,8 @@ func ofIPv6(s *nodestate.State) *nodestate.State {
 	return out
 }
 
-// sameVerdicts compares what policy says of pods in one state with what it says in another of their addresses of IPv6.
+// sameVerdicts compares what policy says of pods in one state with what it says in another of their
+// addresses of IPv6.
 func sameVerdicts(t *testing.T, seed uint64, r *crowd, four, dual *nodestate.State) {
 	t.Helper()
 	say := func(s *nodestate.State, iso nodestate.Isolation, peer netip.Addr, proto model.Protocol, port uint16) string {

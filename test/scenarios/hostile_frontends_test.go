@@ -16,7 +16,8 @@ func TestHostileFrontends(t *testing.T) {
 	playHostile(t, "hostile-frontends.txtar", frontendsAttack, attacks.Tenant)
 }
 
-// playHostile plays a scenario of an attack on both data planes, with each family, and records what was held.
+// playHostile plays a scenario of an attack on both data planes, with each family, and records what
+// was held.
 func playHostile(t *testing.T, file, name, actor string) {
 	t.Run("ebpf", func(t *testing.T) {
 		r := newRunner(t)

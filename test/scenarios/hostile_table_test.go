@@ -11,7 +11,8 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// TestHostilePolicyTable has a tenant with 95 KB of NetworkPolicies on the node of a pod whose policy allows a few ports.
+// TestHostilePolicyTable has a tenant with 95 KB of NetworkPolicies on the node of a pod whose
+// policy allows a few ports.
 func TestHostilePolicyTable(t *testing.T) {
 	playAttacks(t, []scenarioAttack{
 		{name: "policies of 250 peers and 250 ports fill the policy table", actor: attack.Tenant, file: "hostile-policy-table", make: policyTable},
@@ -19,7 +20,8 @@ func TestHostilePolicyTable(t *testing.T) {
 	})
 }
 
-// policyTable are four policies of 250 peers and 250 ports, and two that took what was left of the table of policies.
+// policyTable are four policies of 250 peers and 250 ports, and two that took what was left of the
+// table of policies.
 func policyTable(t *testing.T) *scenario.Scenario {
 	t.Helper()
 	var b strings.Builder

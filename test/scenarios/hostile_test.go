@@ -19,8 +19,9 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// Hostile frames: cut, padded, with lengths that lie, options and chains of headers of any kind, and fragments that
-// overlap. Programs and oracle agree on each of them, and what policy denies goes nowhere, whatever it looks like.
+// Hostile frames: cut, padded, with lengths that lie, options and chains of headers of any kind,
+// and fragments that overlap. Programs and oracle agree on each of them, and what policy denies
+// goes nowhere, whatever it looks like.
 func TestHostileFrames(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[six], func(t *testing.T) {
@@ -60,8 +61,8 @@ const (
 	muteIf   = 1203 // that may reach nobody; nobody begins anything with it here
 )
 
-// hostile is a node with these pods, and who sends to them. The last two bytes of the addresses differ each, so that no
-// changed byte makes one of another.
+// hostile is a node with these pods, and who sends to them. The last two bytes of the addresses
+// differ each, so that no changed byte makes one of another.
 type hostile struct {
 	*rand.Rand
 	six                     bool
@@ -289,7 +290,8 @@ func (h *hostile) frame(src netip.Addr) []byte {
 	}
 }
 
-// sumICMPv6 is the sum that the checksum of a message without one has to make up for (RFC 4443, section 2.3).
+// sumICMPv6 is the sum that the checksum of a message without one has to make up for (RFC 4443,
+// section 2.3).
 func sumICMPv6(p *packet.Packet) uint16 {
 	sum := uint32(len(p.Payload) + packet.ProtoICMPv6)
 	b := slices.Concat(p.IP.Src.AsSlice(), p.IP.Dst.AsSlice(), p.Payload)

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// scenarioAttack is an attack that a scenario carries out: on these data planes and in these families, nil = both. A scenario of IPv6
-// alone has IPv6's addresses; others are mirrored.
+// scenarioAttack is an attack that a scenario carries out: on these data planes and in these
+// families, nil = both. A scenario of IPv6 alone has IPv6's addresses; others are mirrored.
 type scenarioAttack struct {
 	name, file, actor string
 	planes, families  []string
@@ -38,7 +38,8 @@ var tunnelAttacks = []scenarioAttack{
 // TestHostileTunnels plays the attacks by tunnels on both data planes, in both families.
 func TestHostileTunnels(t *testing.T) { playAttacks(t, tunnelAttacks) }
 
-// playAttacks plays scenarios that are attacks on the loaded programs and on kernels that nftables' driver wrote, in both families.
+// playAttacks plays scenarios that are attacks on the loaded programs and on kernels that nftables'
+// driver wrote, in both families.
 func playAttacks(t *testing.T, attacks []scenarioAttack) {
 	programs, wires := newRunner(t), newWires(t)
 	planes := []struct {

@@ -25,7 +25,8 @@ var noMirror = map[string]string{
 	"odd-packets.txtar":                "malformed IPv4 headers, options",
 }
 
-// TestIPv6 plays the scenarios with IPv6 in the place of IPv4, on the oracle and on the loaded programs.
+// TestIPv6 plays the scenarios with IPv6 in the place of IPv4, on the oracle and on the loaded
+// programs.
 func TestIPv6(t *testing.T) {
 	r := newRunner(t)
 	for _, name := range files(t) {

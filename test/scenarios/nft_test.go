@@ -43,8 +43,9 @@ func (t telling) Told() ([]dataplane.Event, error) { return t.events.Waiting() }
 
 func (t telling) Close() error { return errors.Join(t.events.Close(), t.Driver.Close()) }
 
-// TestNFT plays every scenario on kernels that the nftables driver wrote, with the oracle beside them. What a scenario needs, and the
-// driver says that it lacks, ends it; skips-nft.golden has the line, so that this cannot grow unseen.
+// TestNFT plays every scenario on kernels that the nftables driver wrote, with the oracle beside
+// them. What a scenario needs, and the driver says that it lacks, ends it; skips-nft.golden has the
+// line, so that this cannot grow unseen.
 func TestNFT(t *testing.T) {
 	r := newWires(t)
 	var skips strings.Builder

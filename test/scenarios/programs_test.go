@@ -41,8 +41,9 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// timely plays on the programs, whose clock goes on by itself while the oracle's only goes where it is moved. What disagreed and
-// took so long that this may be why says nothing, and is played again. The shortest time in a scenario is 0.75 s.
+// timely plays on the programs, whose clock goes on by itself while the oracle's only goes where it
+// is moved. What disagreed and took so long that this may be why says nothing, and is played again.
+// The shortest time in a scenario is 0.75 s.
 func timely(t *testing.T, r *programs.Runner, limit time.Duration, play func() error) error {
 	t.Helper()
 	for tries, skipped := 1, r.Skipped; ; tries++ {

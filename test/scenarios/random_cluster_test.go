@@ -13,8 +13,8 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// crowd makes random clusters that are small and crowded, so that everything meets everything. Node n0 is
-// the one under test; n1 is on its link, n2 behind the router.
+// crowd makes random clusters that are small and crowded, so that everything meets everything. Node
+// n0 is the one under test; n1 is on its link, n2 behind the router.
 type crowd struct {
 	*rand.Rand
 	c     *model.Cluster
@@ -64,7 +64,8 @@ func newCrowd(seed uint64) *crowd {
 	r := &crowd{Rand: rand.New(rand.NewPCG(seed, 7)), later: rand.New(rand.NewPCG(seed, 13)), c: model.NewCluster()}
 	r.mtus = map[int]int{0: one(r, 1500, 1500, 1300), scenario.Uplink: one(r, 1500, 1500, 1280)}
 	c := r.c
-	// Time-outs far apart from each other and from how long a round takes; see differential.advance.
+	// Time-outs far apart from each other and from how long a round takes; see
+	// differential.advance.
 	c.Settings.Timeouts = model.Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPFins: 53 * time.Second, TCPReset: 120 * time.Second,
 		UDP: 55 * time.Second, ICMP: 20 * time.Second, Generic: time.Hour, Fragment: 55 * time.Second}
 	c.Settings.DSRTimes = model.DSRTimes{Patience: 7 * time.Second, Tries: 120 * time.Second, Retry: 155 * time.Second}

@@ -61,8 +61,9 @@ func (r *crowd) forHosts(p *model.Policy) {
 	}
 }
 
-// Addresses that the kernel of node n0 may have: linkOwn is one that the node's tables know, the others are told by nobody. linkAll is the
-// broadcast address of its uplink's subnet, which it always has.
+// Addresses that the kernel of node n0 may have: linkOwn is one that the node's tables know, the
+// others are told by nobody. linkAll is the broadcast address of its uplink's subnet, which it
+// always has.
 var (
 	linkOwn   = netip.MustParseAddr("169.254.20.10")
 	secretOwn = addrs("169.254.7.7", "198.51.100.7")

@@ -146,7 +146,8 @@ func (r *crowd) clusterPolicy() {
 	r.c.Policies[p.ID()] = p
 }
 
-// clusterRule is a rule as these kinds have them: with at least one peer, nodes and networks in egress.
+// clusterRule is a rule as these kinds have them: with at least one peer, nodes and networks in
+// egress.
 func (r *crowd) clusterRule(in bool) model.Rule {
 	rule := model.Rule{Action: one(r, model.Allow, model.Allow, model.Deny, model.Pass)}
 	pods := true

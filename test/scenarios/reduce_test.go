@@ -62,8 +62,9 @@ func aboutAnswers() func(sim.In, sim.Result) bool {
 	}
 }
 
-// TestReduce: where the carrier is wrong about one kind of packet, little more than such a packet and the policy that matters to it is left of
-// a round, and the file that is written of it fails as the round did.
+// TestReduce: where the carrier is wrong about one kind of packet, little more than such a packet
+// and the policy that matters to it is left of a round, and the file that is written of it fails as
+// the round did.
 func TestReduce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

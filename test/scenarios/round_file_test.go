@@ -30,8 +30,8 @@ func init() {
 	}
 }
 
-// write writes a round as a txtar archive: the comment, a file for each cluster (the tables of model.Cluster), and the file round,
-// whose lines are
+// write writes a round as a txtar archive: the comment, a file for each cluster (the tables of
+// model.Cluster), and the file round, whose lines are
 //
 //	mtu IFINDEX BYTES      the MTU of an interface
 //	own ADDR               the kernel has this address, and maybe no table knows it

@@ -49,7 +49,8 @@ func snapshot(c *model.Cluster) *model.Cluster {
 	return &s
 }
 
-// play plays a round. What a packet sets free comes in again, and what follows from a packet otherwise is in the round itself.
+// play plays a round. What a packet sets free comes in again, and what follows from a packet
+// otherwise is in the round itself.
 func (r *round) play(b bench) (err error) {
 	m := (&crowd{mtus: r.mtus, own: r.own, aside: r.aside}).machine()
 	var carrier scenario.Carrier

@@ -1,4 +1,5 @@
-// Package scenarios_test plays the scenario files of this folder on everything that carries packets.
+// Package scenarios_test plays the scenario files of this folder on everything that carries
+// packets.
 package scenarios_test
 
 import (

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// shareScript has one pod that opens connections until the table, which is as small as may be, is nearly full: 1,024 entries, of
-// which 960 may be used by anybody. It is too long to be a file.
+// shareScript has one pod that opens connections until the table, which is as small as may be, is
+// nearly full: 1,024 entries, of which 960 may be used by anybody. It is too long to be a file.
 func shareScript(t *testing.T) fs.FS {
 	t.Helper()
 	cluster, err := fs.ReadFile(dir, "clusters/flat.yaml")

@@ -14,8 +14,9 @@ import (
 	"github.com/weir-net/weir/test/scenarios/programs"
 )
 
-// shrink returns the least part of a round that still fails: it leaves out packets, then objects of its clusters, then rules of
-// its policies, in ever smaller groups, until nothing more can go (delta debugging, Zeller and Hildebrandt 2002).
+// shrink returns the least part of a round that still fails: it leaves out packets, then objects of
+// its clusters, then rules of its policies, in ever smaller groups, until nothing more can go
+// (delta debugging, Zeller and Hildebrandt 2002).
 func shrink(r *round, fails func(*round) bool) *round {
 	for {
 		before := len(r.packets()) + len(r.objects()) + len(r.rules())
@@ -46,8 +47,8 @@ func least(n int, fails func(keep []bool) bool) []bool {
 	return keep
 }
 
-// failing makes shrink's question: does a round still fail as err says: for a packet or for a state, by a difference or otherwise? What
-// takes so long that the clocks may be why says nothing.
+// failing makes shrink's question: does a round still fail as err says: for a packet or for a
+// state, by a difference or otherwise? What takes so long that the clocks may be why says nothing.
 func failing(b bench, err error) func(*round) bool {
 	alike := func(other error) bool {
 		return errors.As(err, new(differs)) == errors.As(other, new(differs)) && errors.Is(err, programs.ErrDiffer) == errors.Is(other, programs.ErrDiffer)
@@ -59,13 +60,15 @@ func failing(b bench, err error) func(*round) bool {
 	}
 }
 
-// tooLong is how long a round may take until what disagrees may be due to the programs' clock, which goes on by itself.
+// tooLong is how long a round may take until what disagrees may be due to the programs' clock,
+// which goes on by itself.
 const tooLong = 3 * time.Second
 
 // outRounds is the folder for the files of rounds that failed.
 const outRounds = "../../out"
 
-// reduce finds the least part of a round that fails, writes it to a file, and returns what to say of it.
+// reduce finds the least part of a round that fails, writes it to a file, and returns what to say
+// of it.
 func reduce(test string, b bench, seed uint64, r *round, err error) string {
 	fails := failing(b, err)
 	if !fails(r) {
@@ -85,7 +88,8 @@ func reduce(test string, b bench, seed uint64, r *round, err error) string {
 	return fmt.Sprintf("the least part of it that fails, %d events, %d objects and %d rules: %s", len(r.events), len(r.objects()), len(r.rules()), again)
 }
 
-// part is what can be left out of a round: an event, an object of all clusters, or a rule of a policy.
+// part is what can be left out of a round: an event, an object of all clusters, or a rule of a
+// policy.
 type part struct {
 	event  int    // but the first one
 	table  string // the field of model.Cluster

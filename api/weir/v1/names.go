@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// BlockName returns the name of the IPAMBlock for a CIDR: its canonical text with "-" in place of ".",
-// ":" and "/", as "10-244-0-0-26". The parts of an IPv6 address are written in full (RFC 5952 would make
-// "::" into two dashes, and a leading one), as "fd00-0010-0244-0000-0000-0000-0000-0000-122".
+// BlockName returns the name of the IPAMBlock for a CIDR: its canonical text with "-" in place of
+// ".", ":" and "/", as "10-244-0-0-26". The parts of an IPv6 address are written in full (RFC 5952
+// would make "::" into two dashes, and a leading one), as
+// "fd00-0010-0244-0000-0000-0000-0000-0000-122".
 func BlockName(cidr netip.Prefix) string {
 	cidr = cidr.Masked()
 	text := netip.PrefixFrom(cidr.Addr(), cidr.Bits()).String()

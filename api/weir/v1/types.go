@@ -1,5 +1,5 @@
-// Package v1 holds the kinds of API group weir.dev that Weir keeps for itself: which node owns which
-// block of addresses, and what each node says about itself. They carry no logic.
+// Package v1 holds the kinds of API group weir.dev that Weir keeps for itself: which node owns
+// which block of addresses, and what each node says about itself. They carry no logic.
 //
 // +kubebuilder:object:generate=true
 // +groupName=weir.dev
@@ -21,8 +21,9 @@ var (
 	NodeStatuses = GroupVersion.WithResource("nodestatuses")
 )
 
-// IPAMBlock gives a range of a pool to one node. Its name is BlockName of its CIDR, so that creating it
-// claims the range atomically: of two nodes that try, one is refused with AlreadyExists.
+// IPAMBlock gives a range of a pool to one node. Its name is BlockName of its CIDR, so that
+// creating it claims the range atomically: of two nodes that try, one is refused with
+// AlreadyExists.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,singular=ipamblock,categories=weir
@@ -45,23 +46,24 @@ type IPAMBlockSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=49
 	CIDR string `json:"cidr"`
-	// Node that gives addresses of the block to its pods, or "virtual:load-balancer" (LoadBalancers).
+	// Node that gives addresses of the block to its pods, or "virtual:load-balancer"
+	// (LoadBalancers).
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`
 	// Pool is the name of the IPPool that the block was cut from.
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
-	// Allocations are the addresses of the block that Services have. Blocks of nodes have none: a node keeps
-	// its own records.
+	// Allocations are the addresses of the block that Services have. Blocks of nodes have none: a
+	// node keeps its own records.
 	// +listType=map
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=65536
 	Allocations []Allocation `json:"allocations,omitempty"`
 }
 
-// LoadBalancers is the Node of the blocks whose addresses Services of type LoadBalancer get. No node can
-// have this name.
+// LoadBalancers is the Node of the blocks whose addresses Services of type LoadBalancer get. No
+// node can have this name.
 const LoadBalancers = "virtual:load-balancer"
 
 // Allocation says which Service has an address.
@@ -110,7 +112,8 @@ type NodeStatusStatus struct {
 	Version string `json:"version,omitempty"`
 	// Dataplane that carries the packets: "eBPF" or "nftables".
 	Dataplane string `json:"dataplane,omitempty"`
-	// ServiceHandling says who carries Services: "Weir" or "kube-proxy". Beside eBPF it is always Weir.
+	// ServiceHandling says who carries Services: "Weir" or "kube-proxy". Beside eBPF it is always
+	// Weir.
 	ServiceHandling string `json:"serviceHandling,omitempty"`
 	// NodeAddress is the address by which other nodes know this one, for IPv4.
 	NodeAddress string `json:"nodeAddress,omitempty"`
@@ -136,12 +139,12 @@ type NodeStatusStatus struct {
 	// Drops are the most frequent drops by reason and rule since the programs were loaded.
 	// +listType=atomic
 	Drops []Drop `json:"drops,omitempty"`
-	// Announced are the addresses that this node answers neighbours for, the first 100 of them: load balancers'
-	// and, where asked for, pods'.
+	// Announced are the addresses that this node answers neighbours for, the first 100 of them:
+	// load balancers' and, where asked for, pods'.
 	// +listType=atomic
 	Announced []string `json:"announced,omitempty"`
-	// DSRFallback are the outside clients that get their answers by the node that they ask, because straight ones
-	// (direct server return) did not arrive.
+	// DSRFallback are the outside clients that get their answers by the node that they ask, because
+	// straight ones (direct server return) did not arrive.
 	DSRFallback *DSRFallback `json:"dsrFallback,omitempty"`
 	// Problems name objects whose content is not in force as written, the field, and what to do.
 	// +listType=atomic
@@ -175,7 +178,8 @@ const (
 	ConditionConfiguration = "Configuration"
 )
 
-// ReasonChanging is the reason of the condition Dataplane while another data plane is about to carry the node's packets.
+// ReasonChanging is the reason of the condition Dataplane while another data plane is about to
+// carry the node's packets.
 const ReasonChanging = "Changing"
 
 // DSRFallback names clients for which direct server return does not work.
@@ -200,7 +204,8 @@ type Problem struct {
 	// Object is its kind and name: "IPPool default", "NetworkPolicy shop/allow-web".
 	// +kubebuilder:validation:MaxLength=512
 	Object string `json:"object"`
-	// Field is the path inside of the object: "spec.cidr". For the environment, the variable's name.
+	// Field is the path inside of the object: "spec.cidr". For the environment, the variable's
+	// name.
 	// +kubebuilder:validation:MaxLength=256
 	Field string `json:"field,omitempty"`
 	// Value as it was written; its end is left out where it is long.

@@ -18,8 +18,9 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// REST returns how to speak to the API server of a lab as its administrator: by connections that are opened inside
-// of the lab, where no packet finds a way out of the machine. The client does not hold its requests back.
+// REST returns how to speak to the API server of a lab as its administrator: by connections that
+// are opened inside of the lab, where no packet finds a way out of the machine. The client does not
+// hold its requests back.
 func REST(name string) (*rest.Config, error) {
 	raw, err := os.ReadFile(filepath.Join("/run/weir-lab", name, "admin.conf"))
 	if err != nil {
@@ -45,8 +46,8 @@ func Store(name string) *store.Store {
 		}}}}
 }
 
-// dialFrom opens a socket in a network namespace. Addresses in a lab's kubeconfig are numbers, so the one
-// socket is opened on the thread that is there.
+// dialFrom opens a socket in a network namespace. Addresses in a lab's kubeconfig are numbers, so
+// the one socket is opened on the thread that is there.
 func dialFrom(ctx context.Context, path, network, addr string) (conn net.Conn, err error) {
 	there, err := netns.GetFromPath(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package lab runs the demo's and the benchmarks' parts in labs: it calls weir-lab, and finds pods and
-// runs programs where they are. It knows labs only by that program's commands.
+// Package lab runs the demo's and the benchmarks' parts in labs: it calls weir-lab, and finds pods
+// and runs programs where they are. It knows labs only by that program's commands.
 package lab
 
 import (
@@ -40,7 +40,8 @@ type Lab struct {
 	out      io.Writer
 }
 
-// New names a lab without starting it. bin is the folder of weir-lab and weir-bench; what weir-lab says goes to out.
+// New names a lab without starting it. bin is the folder of weir-lab and weir-bench; what weir-lab
+// says goes to out.
 func New(name, proxy, bin string, out io.Writer) (*Lab, error) {
 	abs, err := filepath.Abs(bin)
 	if err != nil {
@@ -97,7 +98,8 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// output runs a command and returns what it prints; its error carries what it says on the other output.
+// output runs a command and returns what it prints; its error carries what it says on the other
+// output.
 func output(ctx context.Context, c *exec.Cmd, stdin string) (string, error) {
 	var out, say bytes.Buffer
 	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &say
@@ -237,7 +239,8 @@ func (p Place) Measure(ctx context.Context, args ...string) (bench.Run, error) {
 	return r, nil
 }
 
-// Serve starts a server of weir-bench there. It ends with the returned function, or with this process.
+// Serve starts a server of weir-bench there. It ends with the returned function, or with this
+// process.
 func (p Place) Serve(ctx context.Context, args ...string) (stop func(), err error) {
 	c := p.Lab.command(context.Background(), "exec", append([]string{p.Machine, "--"}, p.argv(append([]string{"server"}, args...))...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us

@@ -34,12 +34,12 @@ func ModePatch(m Mode) string {
 // beside theirs.
 const probes = 300
 
-// AwaitMode waits until new connections of the client to a node port of the control-plane node, with a
-// backend on another node, take the way of the mode. It returns the packets of one connection that the
-// control-plane node sends out.
+// AwaitMode waits until new connections of the client to a node port of the control-plane node,
+// with a backend on another node, take the way of the mode. It returns the packets of one
+// connection that the control-plane node sends out.
 //
-// The node hands each packet of the client on. In mode Tunnel the answers, at least a SYN-ACK, data and
-// a FIN, go through it too.
+// The node hands each packet of the client on. In mode Tunnel the answers, at least a SYN-ACK, data
+// and a FIN, go through it too.
 func AwaitMode(ctx context.Context, client Place, to netip.AddrPort, m Mode) (float64, error) {
 	var out float64
 	for start := time.Now(); time.Since(start) < 15*time.Second; {
@@ -60,11 +60,12 @@ func AwaitMode(ctx context.Context, client Place, to netip.AddrPort, m Mode) (fl
 	return out, fmt.Errorf("15 s after switching to %s the control-plane node still sends %.1f packets a connection", m, out)
 }
 
-// packetsBetween is between the packets that one connection takes in the two modes: about 7 of the client,
-// and 5 of the server.
+// packetsBetween is between the packets that one connection takes in the two modes: about 7 of the
+// client, and 5 of the server.
 const packetsBetween = 9
 
-// PacketsThrough makes connections and returns how many packets a connection the control-plane node sends out for it.
+// PacketsThrough makes connections and returns how many packets a connection the control-plane node
+// sends out for it.
 func PacketsThrough(ctx context.Context, client Place, to netip.AddrPort, count int) (float64, error) {
 	before, err := client.Lab.sent(ctx)
 	if err != nil {
@@ -89,7 +90,8 @@ func (l *Lab) sent(ctx context.Context) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 }
 
-// SetConnectTime switches balancing at connect time on or off in a lab that Weir's programs carry, live.
+// SetConnectTime switches balancing at connect time on or off in a lab that Weir's programs carry,
+// live.
 func (l *Lab) SetConnectTime(ctx context.Context, on bool) error {
 	value := "Disabled"
 	if on {
@@ -99,8 +101,9 @@ func (l *Lab) SetConnectTime(ctx context.Context, on bool) error {
 	return err
 }
 
-// AwaitConnectTime waits until new connections of a pod to a Service are balanced at connect time, or not. The pod's own sockets tell:
-// balanced at connect time they are connected to the backend, otherwise to the cluster IP.
+// AwaitConnectTime waits until new connections of a pod to a Service are balanced at connect time,
+// or not. The pod's own sockets tell: balanced at connect time they are connected to the backend,
+// otherwise to the cluster IP.
 func AwaitConnectTime(ctx context.Context, client Place, service netip.AddrPort, on bool) error {
 	var balanced bool
 	for start, port := time.Now(), 40000; time.Since(start) < 15*time.Second; port++ {
@@ -128,8 +131,9 @@ func AwaitConnectTime(ctx context.Context, client Place, service netip.AddrPort,
 	return fmt.Errorf("15 s after balancing at connect time was switched, connections are balanced there: %v", balanced)
 }
 
-// peerOf finds the IPv4 peer of the socket at a local port in the text of /proc/net/tcp and tcp6 (proc_pid_net(5): addresses are words in
-// the machine's byte order, which is little-endian on all that Weir runs on, ports hexadecimal numbers).
+// peerOf finds the IPv4 peer of the socket at a local port in the text of /proc/net/tcp and tcp6
+// (proc_pid_net(5): addresses are words in the machine's byte order, which is little-endian on all
+// that Weir runs on, ports hexadecimal numbers).
 func peerOf(sockets string, port uint16) (netip.Addr, bool) {
 	for line := range strings.Lines(sockets) {
 		f := strings.Fields(line)
@@ -149,7 +153,8 @@ func peerOf(sockets string, port uint16) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// UseNFTables changes a lab that Weir carries over to the nftables data plane, live, and waits until every node says that it has it.
+// UseNFTables changes a lab that Weir carries over to the nftables data plane, live, and waits
+// until every node says that it has it.
 func (l *Lab) UseNFTables(ctx context.Context) error {
 	if _, err := l.Weir(ctx, "patch", "felixconfiguration", "default", "--patch", `{"spec":{"bpfEnabled":false}}`); err != nil {
 		return err

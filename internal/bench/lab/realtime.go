@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is timed runs at real-time priority, so that whatever else the machine does has to wait for the
-// fraction of a second that a run takes. The kernel keeps 5 % for the others in any case
+// What is timed runs at real-time priority, so that whatever else the machine does has to wait for
+// the fraction of a second that a run takes. The kernel keeps 5 % for the others in any case
 // (kernel.sched_rt_runtime_us), and every run is bounded.
 
-// Raise gives all threads of a process of this machine the lowest real-time priority (SCHED_FIFO 1). Groups
-// of the cgroup-v1 hierarchy "cpu" have no real-time budget, so the process is moved to its root.
+// Raise gives all threads of a process of this machine the lowest real-time priority (SCHED_FIFO
+// 1). Groups of the cgroup-v1 hierarchy "cpu" have no real-time budget, so the process is moved to
+// its root.
 func Raise(pid int) error {
 	err := os.WriteFile("/sys/fs/cgroup/cpu/cgroup.procs", []byte(strconv.Itoa(pid)), 0o644)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -14,8 +14,9 @@ import (
 	"github.com/weir-net/weir/internal/bench"
 )
 
-// Apache runs ApacheBench: count requests, each on a connection of its own, with so many open at a time. The times
-// are in µs; its mean is the time of a request as a client sees it. It fails when a single request did.
+// Apache runs ApacheBench: count requests, each on a connection of its own, with so many open at a
+// time. The times are in µs; its mean is the time of a request as a client sees it. It fails when a
+// single request did.
 func Apache(t Target, count, concurrency int) (bench.Summary, error) {
 	program, err := exec.LookPath("ab")
 	if err != nil {

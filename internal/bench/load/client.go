@@ -37,9 +37,9 @@ func (p Ports) at(i int) uint16 { return p.First + uint16(i%(int(p.Last)-int(p.F
 // errLimit says that the time was up before the count was reached.
 var errLimit = errors.New("the time limit was reached")
 
-// Requests makes count connections one after the other: connect, send a request, read the whole answer,
-// close first. It returns the time of each in µs, from before connect to after close, and fails at the
-// first that fails. Requests of the same process begin with different ports.
+// Requests makes count connections one after the other: connect, send a request, read the whole
+// answer, close first. It returns the time of each in µs, from before connect to after close, and
+// fails at the first that fails. Requests of the same process begin with different ports.
 func Requests(t Target, count int) ([]float64, error) {
 	if err := pin(t.CPU); err != nil {
 		return nil, err
@@ -121,7 +121,8 @@ var (
 	okStatus   = []byte("HTTP/1.1 200 ")
 )
 
-// exchange sends a request and reads the answer to its end, which Content-Length tells. It returns the body.
+// exchange sends a request and reads the answer to its end, which Content-Length tells. It returns
+// the body.
 func exchange(fd int, request, buf []byte) ([]byte, error) {
 	if err := writeAll(fd, request); err != nil {
 		return nil, fmt.Errorf("sending the request: %w", err)
@@ -232,8 +233,8 @@ func datagramSocket(t Target) (int, error) {
 	return fd, nil
 }
 
-// RoundTrips sends count datagrams of size bytes, each after the answer to the one before, and returns
-// the times in µs. It fails at the first that stays away.
+// RoundTrips sends count datagrams of size bytes, each after the answer to the one before, and
+// returns the times in µs. It fails at the first that stays away.
 func RoundTrips(t Target, count, size int) ([]float64, error) {
 	if err := pin(t.CPU); err != nil {
 		return nil, err

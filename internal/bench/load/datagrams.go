@@ -28,9 +28,10 @@ type Rate struct {
 // step is how often a client sends what is due.
 const step = time.Millisecond
 
-// Datagrams sends datagrams at a rate to a sink of datagrams, for a while. Flow.Bytes is what arrived; sent is what was sent, which is less than the rate
-// asks for where the client does not come round in time. The work of carrying a packet is done in the sender's thread, and so in Flow.ClientCPU, as
-// far as the kernel does not leave it to ksoftirqd.
+// Datagrams sends datagrams at a rate to a sink of datagrams, for a while. Flow.Bytes is what
+// arrived; sent is what was sent, which is less than the rate asks for where the client does not
+// come round in time. The work of carrying a packet is done in the sender's thread, and so in
+// Flow.ClientCPU, as far as the kernel does not leave it to ksoftirqd.
 func Datagrams(t Target, d time.Duration, r Rate) (f Flow, sent int64, err error) {
 	if r.Size < datagramHead || r.Size > 65507 || r.Bits <= 0 {
 		return f, 0, fmt.Errorf("datagrams of %d bytes, %.0f bits a second: want %d to 65507 bytes, and some bits", r.Size, r.Bits, datagramHead)
@@ -95,7 +96,8 @@ func sinkSays(fd int, buf []byte, t Target) (int64, time.Duration, error) {
 	return 0, 0, fmt.Errorf("no answer from the sink at %v", t.To)
 }
 
-// serveDatagramSink swallows datagrams and says at the end of a flow how many bytes there were and what CPU time that took, in ns.
+// serveDatagramSink swallows datagrams and says at the end of a flow how many bytes there were and
+// what CPU time that took, in ns.
 func serveDatagramSink(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20); err != nil {
 		return fmt.Errorf("making room for datagrams: %w", err)

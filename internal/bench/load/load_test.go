@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// serve starts the servers on loopback, once. They never yield, so there is no garbage collection beside them.
+// serve starts the servers on loopback, once. They never yield, so there is no garbage collection
+// beside them.
 var serve = sync.OnceValues(func() (ServerOptions, error) {
 	runtime.GOMAXPROCS(8)
 	debug.SetGCPercent(-1)

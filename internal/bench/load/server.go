@@ -17,7 +17,8 @@ type ServerOptions struct {
 	CPU, SinkCPU    int // < 0 = any
 	// HTTPPorts is at how many ports HTTP is answered, from HTTP's on; 0 = one.
 	HTTPPorts int
-	// CloseFirst makes the HTTP server close its connections, as ApacheBench expects; otherwise clients do.
+	// CloseFirst makes the HTTP server close its connections, as ApacheBench expects; otherwise
+	// clients do.
 	CloseFirst bool
 }
 
@@ -27,9 +28,9 @@ const serverPatience = 2 * time.Second
 // cpuPath is what a client asks for to learn the CPU time that the server has used, in ns.
 const cpuPath = "/cpu"
 
-// Serve serves until a listener fails. It returns once all listen, with a channel for the first failure.
-// Each server has a thread of its own that never yields to Go's scheduler, so the caller's GOMAXPROCS
-// must exceed the number of servers, and nothing may stop the world.
+// Serve serves until a listener fails. It returns once all listen, with a channel for the first
+// failure. Each server has a thread of its own that never yields to Go's scheduler, so the caller's
+// GOMAXPROCS must exceed the number of servers, and nothing may stop the world.
 func Serve(o ServerOptions) (<-chan error, error) {
 	failed := make(chan error, 4)
 	start := func(what string, at netip.AddrPort, kind, cpu int, loop func(fd int) error) error {
@@ -103,8 +104,8 @@ func acceptOne(fd int) (int, error) {
 	}
 }
 
-// serveHTTP answers one request a connection, one connection after the other, and waits for the client to close first
-// unless it does.
+// serveHTTP answers one request a connection, one connection after the other, and waits for the
+// client to close first unless it does.
 func serveHTTP(fd int, closes bool) error {
 	const body = "Weir's bench server: 64 bytes of body, so that it is not empty.\n"
 	answer := response(body)
@@ -161,7 +162,8 @@ func serveUDP(fd int) error {
 	}
 }
 
-// serveSink reads a stream to its end and answers how many bytes there were and what CPU time that took, in ns.
+// serveSink reads a stream to its end and answers how many bytes there were and what CPU time that
+// took, in ns.
 func serveSink(fd int) error {
 	buf := make([]byte, streamBuffer)
 	for {

@@ -1,7 +1,7 @@
-// Package load makes the traffic of the benchmarks: connect–request–close over TCP, round trips over
-// UDP, one TCP stream, and the servers for them. It speaks to the kernel by blocking system calls on
-// pinned threads, because Go's poller and scheduler would be most of what is measured. IPv4 only. Every
-// client is bounded in count and time.
+// Package load makes the traffic of the benchmarks: connect–request–close over TCP, round trips
+// over UDP, one TCP stream, and the servers for them. It speaks to the kernel by blocking system
+// calls on pinned threads, because Go's poller and scheduler would be most of what is measured.
+// IPv4 only. Every client is bounded in count and time.
 package load
 
 import (
@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// congestion is what the bench's sockets use: allowed in every network namespace, unlike the machine's default.
+// congestion is what the bench's sockets use: allowed in every network namespace, unlike the
+// machine's default.
 const congestion = "reno"
 
 // sockaddr is struct sockaddr_in.
@@ -127,7 +128,8 @@ func tcpOptions(fd int) error {
 	return nil
 }
 
-// pin binds the calling goroutine to its thread, and the thread to a CPU; cpu < 0 leaves the CPU open.
+// pin binds the calling goroutine to its thread, and the thread to a CPU; cpu < 0 leaves the CPU
+// open.
 func pin(cpu int) error {
 	runtime.LockOSThread()
 	if cpu < 0 {

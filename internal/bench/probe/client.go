@@ -103,7 +103,8 @@ func (c *Client) ask(s Spec, path string) ([]byte, error) {
 	return append([]byte(nil), body...), err
 }
 
-// ping makes one request over TCP, and one round trip of a datagram where there is an address for it.
+// ping makes one request over TCP, and one round trip of a datagram where there is an address for
+// it.
 func (c *Client) ping(s Spec) (Result, error) {
 	direct := s
 	direct.Direct = s.To
@@ -127,7 +128,8 @@ func (c *Client) ping(s Spec) (Result, error) {
 	return r, err
 }
 
-// operation is what a loop repeats. It is false when there was no answer, which is counted and not an error.
+// operation is what a loop repeats. It is false when there was no answer, which is counted and not
+// an error.
 type operation interface {
 	do() (bool, error)
 	close()
@@ -297,7 +299,8 @@ func (t *roundTrip) do() (bool, error) {
 
 func (t *roundTrip) close() { t.fd.close() }
 
-// request is a connection for one request, which the server closes first: ports of the client are free at once.
+// request is a connection for one request, which the server closes first: ports of the client are
+// free at once.
 type request struct {
 	s    Spec
 	text []byte

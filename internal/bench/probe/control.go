@@ -22,8 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tests of the control plane write to the API server from the same process that sees the effect, so that one clock
-// tells both times. A pod's service account has the rights for that, in its own namespace.
+// The tests of the control plane write to the API server from the same process that sees the
+// effect, so that one clock tells both times. A pod's service account has the rights for that, in
+// its own namespace.
 
 // api is the API server as a pod sees it.
 type api struct {
@@ -94,7 +95,8 @@ const (
 // changeLimit is how long one change may take until its effect.
 const changeLimit = 2 * time.Minute
 
-// pause is between two changes: what puts changes together (kube-proxy for a second) must not see two as one.
+// pause is between two changes: what puts changes together (kube-proxy for a second) must not see
+// two as one.
 var pause = 1500 * time.Millisecond
 
 // control measures the time from a write to its effect, Count times.
@@ -187,7 +189,8 @@ func (c *Client) changer(ctx context.Context, a *api, s Spec) (change func(i int
 	return nil, nil, fmt.Errorf("test %s changes nothing", s.Test)
 }
 
-// moveTo writes the address of a backend into the EndpointSlice, and connects until that backend answers.
+// moveTo writes the address of a backend into the EndpointSlice, and connects until that backend
+// answers.
 func (c *Client) moveTo(ctx context.Context, a *api, s Spec, name string, took *time.Duration) error {
 	patch := map[string]any{"endpoints": []any{map[string]any{"addresses": []string{s.Control.Backends[name].String()}, "conditions": map[string]bool{"ready": true}}}}
 	began := time.Now()
@@ -219,10 +222,12 @@ func (c *Client) moveTo(ctx context.Context, a *api, s Spec, name string, took *
 	}
 }
 
-// policyPatience is how long a connection may take to be made while a policy's effect is looked for: so exact are the times.
+// policyPatience is how long a connection may take to be made while a policy's effect is looked
+// for: so exact are the times.
 const policyPatience = 8 * time.Millisecond
 
-// policy makes the NetworkPolicy let everybody in, or nobody, and waits until a new connection is made, or none.
+// policy makes the NetworkPolicy let everybody in, or nobody, and waits until a new connection is
+// made, or none.
 func (c *Client) policy(ctx context.Context, a *api, s Spec, open bool, took *time.Duration) error {
 	rules := []any{}
 	if open {

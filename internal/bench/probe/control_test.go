@@ -93,7 +93,8 @@ func TestChanges(t *testing.T) {
 		Backends: map[string]netip.Addr{"here": a.To.Addr(), "there": b.To.Addr()}}}
 	start := a.To.String()
 	backend.Store(&start)
-	// The second server has another name than the first, which both have from serve: so ask for one that is not there.
+	// The second server has another name than the first, which both have from serve: so ask for one
+	// that is not there.
 	ctx, cancel := context.WithCancel(t.Context())
 	other := &Server{At: netip.MustParseAddr("127.0.0.3"), Token: testToken, Name: "there"}
 	up := make(chan Listening, 1)

@@ -34,7 +34,8 @@ type Daemon struct {
 	RSS  float64 `json:"rss_mib"`
 }
 
-// daemonNames are the processes that make pod networks, Services or policy, as /proc/PID/comm has them (15 bytes at most).
+// daemonNames are the processes that make pod networks, Services or policy, as /proc/PID/comm has
+// them (15 bytes at most).
 var daemonNames = []string{
 	"weir-agent", "weir-controller", "kube-proxy", "calico-node", "calico-typha", "bird", "bird6", "confd", "felix", "cilium-agent", "cilium-operator", "cilium-envoy",
 	"flanneld", "kube-router", "kindnetd", "antrea-agent", "antrea-controlle", "ovs-vswitchd", "ovsdb-server", "ovn-controller", "ovnkube", "aws-k8s-agent",
@@ -120,8 +121,8 @@ func proxyMode(ctx context.Context, url string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// ReadDaemons looks through the processes that can be seen: in a pod with the node's process namespace, all of the node. Processes
-// of one name are one daemon.
+// ReadDaemons looks through the processes that can be seen: in a pod with the node's process
+// namespace, all of the node. Processes of one name are one daemon.
 func ReadDaemons(proc string) ([]Daemon, error) {
 	folders, err := os.ReadDir(proc)
 	if err != nil {

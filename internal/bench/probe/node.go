@@ -14,8 +14,8 @@ import (
 // ticks is the unit of /proc/stat: clock ticks a second (USER_HZ).
 const ticks = 100
 
-// Reading is what a node's CPUs have done since it started, in seconds, and what memory is in use. A pod reads the whole
-// node's, because /proc/stat and /proc/meminfo are not namespaced.
+// Reading is what a node's CPUs have done since it started, in seconds, and what memory is in use.
+// A pod reads the whole node's, because /proc/stat and /proc/meminfo are not namespaced.
 type Reading struct {
 	At      float64 `json:"at"`   // seconds of the reader's monotonic clock
 	Boot    string  `json:"boot"` // the kernel's random name for its start: the same on nodes that share a kernel
@@ -41,7 +41,8 @@ type Use struct {
 	MemUsed float64 `json:"mem_used_mib"`
 }
 
-// Busy are the CPU seconds that were worked; waiting for disks and what a hypervisor took away are not work.
+// Busy are the CPU seconds that were worked; waiting for disks and what a hypervisor took away are
+// not work.
 func (u Use) Busy() float64 { return u.User + u.Nice + u.System }
 
 // VCPUs is how many CPUs were busy on average.
@@ -81,7 +82,8 @@ func ReadNode() (Reading, error) {
 	return r, nil
 }
 
-// cpu reads the first line of /proc/stat (proc_stat(5)): user nice system idle iowait irq softirq steal.
+// cpu reads the first line of /proc/stat (proc_stat(5)): user nice system idle iowait irq softirq
+// steal.
 func (r *Reading) cpu(from io.Reader) error {
 	cpus := 0
 	found := false

@@ -77,7 +77,8 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// A fixed rate is not exceeded, whatever the machine's speed; that it is reached depends on the machine and is reported.
+// A fixed rate is not exceeded, whatever the machine's speed; that it is reached depends on the
+// machine and is reported.
 func TestPace(t *testing.T) {
 	to := serve(t, "127.0.0.1")
 	to.Test, to.Duration, to.Size, to.Rate = Datagrams, 300*time.Millisecond, 1000, 8e6 // 1,000 datagrams a second

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Everything over TCP begins with a request of HTTP/1.1 whose head fits maxHead bytes. What a path of it stands for:
+// Everything over TCP begins with a request of HTTP/1.1 whose head fits maxHead bytes. What a path
+// of it stands for:
 //
 //	GET  /            an answer with ?bytes=N of body
 //	GET  /who         the server's name
@@ -166,7 +167,8 @@ func (h head) number(name string, least, most int) (int, error) {
 	return n, nil
 }
 
-// readAnswer reads the head of an answer and returns the length of its body. It allocates nothing when all is well.
+// readAnswer reads the head of an answer and returns the length of its body. It allocates nothing
+// when all is well.
 func (b *buffered) readAnswer() (int, error) {
 	raw, err := b.until(headEnd, maxHead)
 	if err != nil {

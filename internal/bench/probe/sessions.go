@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A datagram begins with the name of its session and a number: 16 bytes. Names are given out over a connection that
-// has shown the token, and are not guessed; a datagram of no session is neither answered nor counted.
+// A datagram begins with the name of its session and a number: 16 bytes. Names are given out over a
+// connection that has shown the token, and are not guessed; a datagram of no session is neither
+// answered nor counted.
 const (
 	nameBytes = 8
 	seqBytes  = 8
@@ -61,7 +62,8 @@ func (s *sessions) remove(name uint64) {
 	delete(s.all, name)
 }
 
-// hold makes a session and answers each line of the connection with its counters, until the connection ends.
+// hold makes a session and answers each line of the connection with its counters, until the
+// connection ends.
 func (s *sessions) hold(b *buffered, echo bool) error {
 	name, made, err := s.add(echo)
 	if err != nil {

@@ -67,7 +67,8 @@ func listen(at netip.AddrPort, kind int) (socket, error) {
 	return s, nil
 }
 
-// bufferSize is asked for at sockets of datagrams; the kernel gives at most net.core.rmem_max and wmem_max.
+// bufferSize is asked for at sockets of datagrams; the kernel gives at most net.core.rmem_max and
+// wmem_max.
 const bufferSize = 8 << 20
 
 func (s socket) buffers() {
@@ -83,7 +84,8 @@ func (s socket) port() (uint16, error) {
 	return addrPort(sa).Port(), nil
 }
 
-// connect opens a connection, or binds a UDP socket to its peer. A blocking call takes at most patience.
+// connect opens a connection, or binds a UDP socket to its peer. A blocking call takes at most
+// patience.
 func connect(to netip.AddrPort, kind int, patience time.Duration, c congestion) (socket, error) {
 	sa, family := sockaddr(to)
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
@@ -109,7 +111,8 @@ func connect(to netip.AddrPort, kind int, patience time.Duration, c congestion) 
 	return s, nil
 }
 
-// connect waits for a connection that a signal interrupted while it was made: it goes on without the call.
+// connect waits for a connection that a signal interrupted while it was made: it goes on without
+// the call.
 func (s socket) connect(to unix.Sockaddr, patience time.Duration) error {
 	err := unix.Connect(int(s), to)
 	if err != unix.EINTR {
@@ -136,7 +139,8 @@ func expired(err error) bool {
 	return err == unix.EAGAIN || err == unix.EINPROGRESS || err == unix.ETIMEDOUT
 }
 
-// congestion is the TCP congestion control that a socket is to use; without a name the one of its network namespace.
+// congestion is the TCP congestion control that a socket is to use; without a name the one of its
+// network namespace.
 type congestion struct {
 	name string
 	must bool // else the namespace's where this one may not be set (EPERM) or is not known (ENOENT); tcp(7)

@@ -1,6 +1,7 @@
-// Package probe is what `weir bench` runs in its pods: a server that answers only who has its token, and clients that
-// measure towards it over TCP and UDP. It needs no rights and no settings of the node. Servers and clients speak to the
-// kernel by blocking system calls on threads of their own, because Go's poller would be part of what is measured.
+// Package probe is what `weir bench` runs in its pods: a server that answers only who has its
+// token, and clients that measure towards it over TCP and UDP. It needs no rights and no settings
+// of the node. Servers and clients speak to the kernel by blocking system calls on threads of their
+// own, because Go's poller would be part of what is measured.
 package probe
 
 import (
@@ -56,7 +57,8 @@ type Spec struct {
 type Control struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"` // of the EndpointSlice, of the NetworkPolicy, or the beginning of pods' names
-	// Backends are the two addresses that an EndpointSlice changes between, with the names that their servers tell.
+	// Backends are the two addresses that an EndpointSlice changes between, with the names that
+	// their servers tell.
 	Backends map[string]netip.Addr `json:"backends,omitempty"`
 	Pod      []byte                `json:"pod,omitempty"` // JSON of a Pod, without a name
 }
@@ -123,12 +125,14 @@ type Result struct {
 	Size       int   `json:"size,omitempty"` // bytes of a datagram
 	// Latency is in µs.
 	Latency *Latency `json:"latency,omitempty"`
-	// Inner is a second time of the same operations: of PodStart, from the program's start to its first packet.
+	// Inner is a second time of the same operations: of PodStart, from the program's start to its
+	// first packet.
 	Inner *Latency `json:"inner,omitempty"`
 	// Client and Server are what the two nodes did meanwhile.
 	Client Use `json:"client"`
 	Server Use `json:"server"`
-	// OneMachine: both nodes run on one kernel (a test cluster, or one node). Client and Server are then of the same machine.
+	// OneMachine: both nodes run on one kernel (a test cluster, or one node). Client and Server are
+	// then of the same machine.
 	OneMachine bool   `json:"one_machine,omitempty"`
 	Congestion string `json:"congestion,omitempty"` // TCP congestion control that was in use
 	MSS        int    `json:"mss,omitempty"`        // bytes, of the TCP connection

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stream sends over as many connections as there are threads. What counts are the bytes that arrived.
+// stream sends over as many connections as there are threads. What counts are the bytes that
+// arrived.
 func (c *Client) stream(ctx context.Context, s Spec) (Result, error) {
 	fds := make([]socket, s.Threads)
 	ends := make([]*buffered, s.Threads)
@@ -52,7 +53,8 @@ func (c *Client) stream(ctx context.Context, s Spec) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	// What was under way at the beginning stands for what is at the end: both are what fits the windows.
+	// What was under way at the beginning stands for what is at the end: both are what fits the
+	// windows.
 	r.Bytes, r.Congestion, r.MSS = sent.Load()-before, congestion, mss
 	arrived := int64(0)
 	for i, fd := range fds {
@@ -213,7 +215,8 @@ func (t *trip) do() (bool, error) {
 	}
 }
 
-// datagrams sends in one direction, as fast as it goes or at a rate, from as many sockets as there are threads.
+// datagrams sends in one direction, as fast as it goes or at a rate, from as many sockets as there
+// are threads.
 func (c *Client) datagrams(ctx context.Context, s Spec) (Result, error) {
 	flows := make([]*flow, s.Threads)
 	for i := range flows {

@@ -25,7 +25,8 @@ type tableOf struct {
 	Rows  [][]string
 }
 
-// picture is a figure in the page. SVG comes from the drawing library, which escapes the texts that it draws.
+// picture is a figure in the page. SVG comes from the drawing library, which escapes the texts that
+// it draws.
 type picture struct {
 	Title string
 	SVG   template.HTML

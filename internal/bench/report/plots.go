@@ -62,7 +62,8 @@ func Figures(files []*result.File) ([]Figure, error) {
 	return append(append(out, more...), curves...), err
 }
 
-// keys are the rows with a metric and one of the tests that any of the files has, in the order of the files.
+// keys are the rows with a metric and one of the tests that any of the files has, in the order of
+// the files.
 func keys(files []*result.File, m result.Metric, tests []string) []string {
 	var out []string
 	for _, t := range tests {

@@ -18,7 +18,8 @@ type Difference struct {
 	A      float64 `json:"a"` // medians
 	B      float64 `json:"b"`
 	Ratio          // B/A
-	// Good is the ratio turned so that above 1 is better: B/A where more is better, A/B where less is.
+	// Good is the ratio turned so that above 1 is better: B/A where more is better, A/B where less
+	// is.
 	Good float64 `json:"good"`
 	Note string  `json:"note"`
 	// Main: the row is about this metric.
@@ -158,9 +159,10 @@ func (c *Comparison) unlike(a, b *File) {
 	}
 }
 
-// Below returns what got worse than limit (such as 0.95: by more than five percent) with certainty: the whole interval, of at
-// least 95 %, is beyond the limit. With strict, the estimate alone decides. It judges the main metric of each row, or those metrics
-// that are given; what A has and B has not counts always.
+// Below returns what got worse than limit (such as 0.95: by more than five percent) with certainty:
+// the whole interval, of at least 95 %, is beyond the limit. With strict, the estimate alone
+// decides. It judges the main metric of each row, or those metrics that are given; what A has and B
+// has not counts always.
 func (c *Comparison) Below(limit float64, strict bool, metrics ...Metric) []Difference {
 	var out []Difference
 	for _, d := range c.Differences {
@@ -186,7 +188,8 @@ func (d *Difference) best() float64 {
 	return 1 / d.Low
 }
 
-// Geomean is the mean of the good ratios of a metric over the rows, as one figure; 0 where there are none.
+// Geomean is the mean of the good ratios of a metric over the rows, as one figure; 0 where there
+// are none.
 func (c *Comparison) Geomean(m Metric) float64 {
 	sum, n := 0.0, 0
 	for _, d := range c.Differences {

@@ -1,5 +1,5 @@
-// Package result is what `weir bench` writes and reads: files of measurements, what they say with which certainty, and
-// how two of them compare.
+// Package result is what `weir bench` writes and reads: files of measurements, what they say with
+// which certainty, and how two of them compare.
 package result
 
 import (
@@ -20,8 +20,8 @@ const Schema = "weir.dev/bench/v1"
 // Generator is metadata.generator of our files; knb's say "knb".
 const Generator = "weir-bench"
 
-// File is a run. Metadata and Data have the names of knb's JSON (k8s-bench-suite), so what reads that reads this; all
-// that knb has not is in the other fields.
+// File is a run. Metadata and Data have the names of knb's JSON (k8s-bench-suite), so what reads
+// that reads this; all that knb has not is in the other fields.
 type File struct {
 	Schema   string   `json:"schema"`
 	Metadata Metadata `json:"metadata"`
@@ -158,8 +158,8 @@ type Round struct {
 	Daemons map[string][]probe.Daemon `json:"daemons,omitempty"`
 }
 
-// CheckOutput says before a run whether its results can be written: the folder has to take files, and what is there under the name has
-// to be a regular file, because it is replaced.
+// CheckOutput says before a run whether its results can be written: the folder has to take files,
+// and what is there under the name has to be a regular file, because it is replaced.
 func CheckOutput(path string) error {
 	if err := replaceable(path); err != nil {
 		return err

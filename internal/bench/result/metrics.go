@@ -131,7 +131,8 @@ func (r *Round) figures(test string, idle float64) map[Metric]float64 {
 	return out
 }
 
-// Finish works out what the rounds say: values, ratios to the nodes themselves, knb's names, warnings.
+// Finish works out what the rounds say: values, ratios to the nodes themselves, knb's names,
+// warnings.
 func (f *File) Finish() {
 	idle := f.idle()
 	byRound := make([]map[int]map[Metric]float64, len(f.Rows))
@@ -186,8 +187,8 @@ func (f *File) idle() map[int]float64 {
 	return out
 }
 
-// idle is what to take off the row's CPU time: what was measured beside as many Services, or else beside the next number. Nothing is
-// taken off where the client is no node.
+// idle is what to take off the row's CPU time: what was measured beside as many Services, or else
+// beside the next number. Nothing is taken off where the client is no node.
 func (r *Row) idle(bySize map[int]float64) float64 {
 	if strings.HasPrefix(r.ID, Outside) {
 		return 0

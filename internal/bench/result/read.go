@@ -19,7 +19,8 @@ import (
 	"github.com/weir-net/weir/internal/bench/probe"
 )
 
-// Files come from elsewhere: what is read of them is bounded. A run has no more than maxRounds either.
+// Files come from elsewhere: what is read of them is bounded. A run has no more than maxRounds
+// either.
 const (
 	maxFile   = 256 << 20
 	maxRows   = 10_000
@@ -121,8 +122,8 @@ func (f *File) bounded() error {
 	return nil
 }
 
-// fromKnb makes rows of knb's results. knb measures once, and does not say how many CPUs its percentages are of; so there is
-// bandwidth, with no interval, and no CPU time for a GB.
+// fromKnb makes rows of knb's results. knb measures once, and does not say how many CPUs its
+// percentages are of; so there is bandwidth, with no interval, and no CPU time for a GB.
 func (f *File) fromKnb() {
 	f.Schema, f.Cluster.DataPlane = Schema, "not told (knb)"
 	f.Cluster.Kubernetes = f.Data.K8sVersion
@@ -155,8 +156,9 @@ func (f *File) fromKnb() {
 	}
 }
 
-// parseKnbData reads what `knb -o data` writes: a compressed tar archive with a file of shell variables (env) that names the pods, and
-// for each pod its bandwidth (.bw, Mbit/s) and the averages of both nodes (-client.avg, -server.avg).
+// parseKnbData reads what `knb -o data` writes: a compressed tar archive with a file of shell
+// variables (env) that names the pods, and for each pod its bandwidth (.bw, Mbit/s) and the
+// averages of both nodes (-client.avg, -server.avg).
 func parseKnbData(raw []byte) (*File, error) {
 	files, err := untar(raw)
 	if err != nil {
@@ -209,7 +211,8 @@ func parseKnbData(raw []byte) (*File, error) {
 	return f, nil
 }
 
-// average reads the second line of a file of averages: user, nice, system, iowait and steal in percent, and memory in MB.
+// average reads the second line of a file of averages: user, nice, system, iowait and steal in
+// percent, and memory in MB.
 func (n *KnbNode) average(text string) error {
 	lines := strings.Split(text, "\n")
 	if len(lines) < 2 {

@@ -430,7 +430,8 @@ func TestBelowNeedsTheWholeInterval(t *testing.T) {
 	}
 }
 
-// Large samples are compared by the normal distribution, which gives almost what the exact one does.
+// Large samples are compared by the normal distribution, which gives almost what the exact one
+// does.
 func TestNormalRank(t *testing.T) {
 	for _, n := range [][2]int{{50, 51}, {12, 80}, {60, 45}} {
 		below := rankSums(n[0], n[1])
@@ -470,7 +471,8 @@ func TestReadingIsBounded(t *testing.T) {
 	}
 }
 
-// Idle time is that of the same number of Services, or the next; none is taken off where the client is no node.
+// Idle time is that of the same number of Services, or the next; none is taken off where the client
+// is no node.
 func TestIdleBySize(t *testing.T) {
 	f := &File{Schema: Schema}
 	add := func(id string, services int, spec probe.Spec, system float64) {

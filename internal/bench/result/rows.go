@@ -61,7 +61,8 @@ const (
 	fewRounds   = 6    // from which on the interval has 95 %
 )
 
-// doubts are what makes a row's figures mean less than they seem to. idle: what the nodes do by themselves was measured.
+// doubts are what makes a row's figures mean less than they seem to. idle: what the nodes do by
+// themselves was measured.
 func (r *Row) doubts(idle bool) []string {
 	var out []string
 	failed := 0
@@ -127,7 +128,8 @@ func (r *Row) congestion() []string {
 	return slices.Compact(out)
 }
 
-// otherCongestion is the doubt that a row and the one of the nodes themselves do not differ by the path alone.
+// otherCongestion is the doubt that a row and the one of the nodes themselves do not differ by the
+// path alone.
 func (f *File) otherCongestion(r *Row) []string {
 	id, ok := hostRow(r.ID)
 	if !ok {

@@ -113,7 +113,8 @@ func (f *File) table(w io.Writer, title string, tests []string, head []Metric) e
 	return tab.Write(w, false)
 }
 
-// Notes are all that makes figures mean less than they seem to. What is the same of many rows is one of them.
+// Notes are all that makes figures mean less than they seem to. What is the same of many rows is
+// one of them.
 func (f *File) Notes() []string {
 	out := slices.Clone(f.Warnings)
 	var noisy, order []string

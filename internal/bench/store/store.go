@@ -1,6 +1,6 @@
-// Package store makes a cluster of a benchmark large: it writes Services with their EndpointSlices straight into the
-// API server's etcd, many at once, as the API server itself would store them. A hundred thousand Services take
-// a minute that way; made through the API they take an hour.
+// Package store makes a cluster of a benchmark large: it writes Services with their EndpointSlices
+// straight into the API server's etcd, many at once, as the API server itself would store them. A
+// hundred thousand Services take a minute that way; made through the API they take an hour.
 package store
 
 import (
@@ -35,13 +35,15 @@ type Store struct {
 // Service is one to be made: TCP, and all of its endpoints ready.
 type Service struct {
 	Namespace, Name string
-	// IP is of the cluster, and nobody else's. Invalid: the Service is there, and gets EndpointSlices alone.
+	// IP is of the cluster, and nobody else's. Invalid: the Service is there, and gets
+	// EndpointSlices alone.
 	IP        netip.Addr
 	Port      uint16
 	Endpoints []Endpoint
 }
 
-// Endpoint is an address and port without a pod. Those that follow each other with one port share slices.
+// Endpoint is an address and port without a pod. Those that follow each other with one port share
+// slices.
 type Endpoint struct {
 	Addr netip.Addr
 	Port uint16
@@ -167,7 +169,8 @@ func (v *Service) puts() ([]put, error) {
 	if !v.IP.IsValid() {
 		return out, nil
 	}
-	// What says that the address is taken (KEP-1880); without it the API server would look for the reason.
+	// What says that the address is taken (KEP-1880); without it the API server would look for the
+	// reason.
 	ip := &networkingv1.IPAddress{ObjectMeta: meta("", v.IP.String(), map[string]string{
 		"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}),
 		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: v.Namespace, Name: v.Name}}}

@@ -20,8 +20,8 @@ import (
 	"github.com/weir-net/weir/internal/bench/result"
 )
 
-// kubelet plays kubelets and the controller of namespaces: pods serve at addresses of the loopback device, the server's at the cluster IP
-// of its Service.
+// kubelet plays kubelets and the controller of namespaces: pods serve at addresses of the loopback
+// device, the server's at the cluster IP of its Service.
 type kubelet struct {
 	*apitest.Server
 	t  *testing.T
@@ -211,7 +211,8 @@ func TestRunAtAnAPIServer(t *testing.T) {
 	}
 }
 
-// mayStart holds that the API server takes the pod that control/pod starts, and no pod there that is more than that.
+// mayStart holds that the API server takes the pod that control/pod starts, and no pod there that
+// is more than that.
 func mayStart(t *testing.T, s *apitest.Server, spec *probe.Spec) {
 	var p corev1.Pod
 	if err := json.Unmarshal(spec.Control.Pod, &p); err != nil {

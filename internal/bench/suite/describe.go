@@ -73,7 +73,8 @@ func (s *site) describe(ctx context.Context, nodes int, rows []planned) (*result
 	return f, nil
 }
 
-// known are settings of data planes that change what is measured: the resource, the object, and its fields.
+// known are settings of data planes that change what is measured: the resource, the object, and its
+// fields.
 var known = []struct {
 	prefix          string
 	gvr             schema.GroupVersionResource

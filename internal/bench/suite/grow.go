@@ -54,7 +54,8 @@ func numbers(from, to int) <-chan int {
 	return out
 }
 
-// fillerAddress is of no pod: 198.18.0.0/15 is for benchmarks (RFC 2544), 2001:2::/48 likewise (RFC 5180).
+// fillerAddress is of no pod: 198.18.0.0/15 is for benchmarks (RFC 2544), 2001:2::/48 likewise (RFC
+// 5180).
 func fillerAddress(i int, six bool) string {
 	if six {
 		return netip.AddrFrom16([16]byte{0x20, 1, 0, 2, 12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}).String()
@@ -62,7 +63,8 @@ func fillerAddress(i int, six bool) string {
 	return netip.AddrFrom4([4]byte{198, 18 + byte(i>>16&1), byte(i >> 8), byte(i)}).String()
 }
 
-// grow makes other Services up to a number, each with two endpoints that belong to no pod, and the other policies.
+// grow makes other Services up to a number, each with two endpoints that belong to no pod, and the
+// other policies.
 func (s *site) grow(ctx context.Context, size int) error {
 	if size > s.fillers {
 		s.say(fmt.Sprintf("making %d Services of two endpoints without pods", size-s.fillers))
@@ -84,7 +86,8 @@ func (s *site) grow(ctx context.Context, size int) error {
 // settling is how long a data plane may take to put all Services in force.
 const settling = 30 * time.Minute
 
-// settled waits until a Service that is made after all others works, and then a moment for what is still at work.
+// settled waits until a Service that is made after all others works, and then a moment for what is
+// still at work.
 func (s *site) settled(ctx context.Context) error {
 	if s.fillers == 0 && s.policies == 0 {
 		return nil
@@ -155,7 +158,8 @@ func (s *site) slice(service string, port int32, names ...string) *discoveryv1.E
 	return e
 }
 
-// fillerPolicy makes the i-th other policy. It binds the server that the changing policy binds, which nothing else is measured by.
+// fillerPolicy makes the i-th other policy. It binds the server that the changing policy binds,
+// which nothing else is measured by.
 func (s *site) fillerPolicy(ctx context.Context, i int) error {
 	tcp := corev1.ProtocolTCP
 	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("other-%d", i)}, Spec: networkingv1.NetworkPolicySpec{
@@ -168,8 +172,9 @@ func (s *site) fillerPolicy(ctx context.Context, i int) error {
 	return err
 }
 
-// buildControl makes the rights for what the rows of the control plane change, and a namespace for the pods that they start: who may
-// make pods in a namespace may do there what its level of Pod Security lets pods do.
+// buildControl makes the rights for what the rows of the control plane change, and a namespace for
+// the pods that they start: who may make pods in a namespace may do there what its level of Pod
+// Security lets pods do.
 func (s *site) buildControl(ctx context.Context) error {
 	if err := s.makeNamespace(ctx, &s.started, startedNamespace(s.o, s.namespace+"-started")); err != nil {
 		return err

@@ -66,7 +66,8 @@ func TestPodEnded(t *testing.T) {
 	nothingLeft(t, w)
 }
 
-// A namespace is removed also when the request that made it was given up; and not when the API server refused it.
+// A namespace is removed also when the request that made it was given up; and not when the API
+// server refused it.
 func TestNamespaceThatIsNotSure(t *testing.T) {
 	w := twoNodes(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -31,10 +31,12 @@ func newToken() (string, error) {
 	return hex.EncodeToString(raw), nil
 }
 
-// newNamespace is a name that no other run has: it is known before the namespace is made, so that it can be removed whatever becomes of that.
+// newNamespace is a name that no other run has: it is known before the namespace is made, so that
+// it can be removed whatever becomes of that.
 func newNamespace() string { return "weir-bench-" + strings.ToLower(rand.Text()[:10]) }
 
-// namespaceObject is for all but started pods. Pods in the nodes' networks are what the others are compared with, so it is privileged.
+// namespaceObject is for all but started pods. Pods in the nodes' networks are what the others are
+// compared with, so it is privileged.
 func namespaceObject(o *Options, name string) *corev1.Namespace {
 	return labelled(o, name, "run", "privileged")
 }
@@ -52,8 +54,8 @@ func labelled(o *Options, name, what, level string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, Annotations: map[string]string{"weir.dev/bench-by": "weir " + o.Version}}}
 }
 
-// podObject is a pod that serves, and in which clients are run. It has no rights on its node, ends by itself, and is bound to its node
-// whatever keeps other pods off.
+// podObject is a pod that serves, and in which clients are run. It has no rights on its node, ends
+// by itself, and is bound to its node whatever keeps other pods off.
 func podObject(o *Options, name, node string, limit int64, control bool) *corev1.Pod {
 	host := name == podServerHost || name == podClientHost
 	yes, no := true, false
@@ -110,7 +112,8 @@ func serviceObject(o *Options, name string, kind corev1.ServiceType) *corev1.Ser
 	return s
 }
 
-// changeRules are the rights of the client's pod in the namespace of the run, for the rows of the control plane.
+// changeRules are the rights of the client's pod in the namespace of the run, for the rows of the
+// control plane.
 func changeRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, ResourceNames: []string{sliceName}, Verbs: []string{"patch"}},

@@ -1,5 +1,6 @@
-// Package suite runs `weir bench` on a cluster, whatever carries its pod network: it makes a few pods in a namespace of its
-// own, has them measure in rounds, and removes everything. It needs nothing but the API server.
+// Package suite runs `weir bench` on a cluster, whatever carries its pod network: it makes a few
+// pods in a namespace of its own, has them measure in rounds, and removes everything. It needs
+// nothing but the API server.
 package suite
 
 import (

@@ -73,7 +73,8 @@ const (
 	podClient     = "client"      // on the client's node
 	podServerHost = "server-host" // in the network of the server's node
 	podClientHost = "client-host"
-	// For the control plane only, on the server's node: a second backend, and one that policy binds.
+	// For the control plane only, on the server's node: a second backend, and one that policy
+	// binds.
 	podOther  = "other-server"
 	podPolicy = "bound-server"
 )
@@ -151,7 +152,8 @@ func plan(o *Options) ([]planned, error) {
 		found := false
 		for i, p := range all {
 			ok := word == p.id || word == "default" && p.usual || slices.Contains(p.groups, word) || slices.Contains(knbTests[word], p.id) ||
-				// What needs to be asked for by its name: where this program runs may not reach a node, and the control plane is written to.
+				// What needs to be asked for by its name: where this program runs may not reach a
+				// node, and the control plane is written to.
 				word == "all" && p.from != outside && !slices.Contains(p.groups, "control")
 			if p.from == outside && word != outside && word != outsidePath.name && word != p.id {
 				ok = false

@@ -23,8 +23,8 @@ type Progress interface {
 	End(row string, figure string)
 }
 
-// Run measures. It removes all that it made, also when ctx ends; what was measured by then is in the file, which is
-// nil only when nothing was. save is called after each round.
+// Run measures. It removes all that it made, also when ctx ends; what was measured by then is in
+// the file, which is nil only when nothing was. save is called after each round.
 func Run(ctx context.Context, c *Cluster, o Options, p Progress, save func(*result.File) error) (*result.File, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -56,7 +56,8 @@ func Run(ctx context.Context, c *Cluster, o Options, p Progress, save func(*resu
 	expected = expected*time.Duration(o.Rounds*len(o.Services)) + growing(&o)
 	p.Say(fmt.Sprintf("client on %s, server on %s; %d rows, %d rounds, about %s", s.client, s.server, len(rows), o.Rounds, expected.Round(time.Second)))
 	f, err := func() (*result.File, error) {
-		// Pods end by themselves should this program be killed, and not before even on a slow cluster.
+		// Pods end by themselves should this program be killed, and not before even on a slow
+		// cluster.
 		if err := s.build(ctx, rows, 4*expected+time.Duration(len(o.Services))*settling); err != nil {
 			return nil, err
 		}
@@ -108,13 +109,14 @@ func cost(s probe.Spec) time.Duration {
 	return d + time.Duration(s.Count)*each[s.Test]
 }
 
-// growing is how long it takes to make the other Services, each of two objects, and policies, at 200 objects a second.
+// growing is how long it takes to make the other Services, each of two objects, and policies, at
+// 200 objects a second.
 func growing(o *Options) time.Duration {
 	return time.Duration(2*slices.Max(o.Services)+o.Policies) * 5 * time.Millisecond
 }
 
-// measureAll goes through the sizes, and through the rows in turns: forwards in one round and backwards in the next, so that a slow
-// minute hits all alike.
+// measureAll goes through the sizes, and through the rows in turns: forwards in one round and
+// backwards in the next, so that a slow minute hits all alike.
 func (s *site) measureAll(ctx context.Context, f *result.File, rows []planned, p Progress, save func(*result.File) error) error {
 	total := s.o.Rounds * len(s.o.Services) * len(rows)
 	done, began, planCost := 0, time.Now(), time.Duration(0)

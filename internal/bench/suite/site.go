@@ -153,7 +153,8 @@ func (s *site) build(ctx context.Context, rows []planned, limit time.Duration) e
 // seconds is a limit that the API server takes for a pod.
 func seconds(limit time.Duration) int64 { return min(int64(limit.Seconds()), math.MaxInt32) }
 
-// makeNamespace makes one, and sets name as soon as it may be there: when ctx ends meanwhile, nobody knows.
+// makeNamespace makes one, and sets name as soon as it may be there: when ctx ends meanwhile,
+// nobody knows.
 func (s *site) makeNamespace(ctx context.Context, name *string, ns *corev1.Namespace) error {
 	*name = ns.Name
 	_, err := s.Kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
@@ -166,8 +167,8 @@ func (s *site) makeNamespace(ctx context.Context, name *string, ns *corev1.Names
 	return fmt.Errorf("making the namespace %s: %w", ns.Name, err)
 }
 
-// rightFamily returns an error when pods and nodes serve at addresses of another family than was asked for: they have one address each
-// here, the first.
+// rightFamily returns an error when pods and nodes serve at addresses of another family than was
+// asked for: they have one address each here, the first.
 func (s *site) rightFamily() error {
 	for _, name := range []string{podServer, podServerHost} {
 		at, six := s.at[name].To.Addr(), s.o.IPFamily == "IPv6"

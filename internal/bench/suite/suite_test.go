@@ -24,7 +24,8 @@ import (
 	"github.com/weir-net/weir/internal/bench/result"
 )
 
-// world is a cluster whose pods are servers of this process, at loopback addresses that only this process uses.
+// world is a cluster whose pods are servers of this process, at loopback addresses that only this
+// process uses.
 type world struct {
 	*Cluster
 	kube *fake.Clientset

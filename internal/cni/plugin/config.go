@@ -1,5 +1,5 @@
-// Package plugin is the CNI plugin: it validates what the runtime says and hands it to the agent. It
-// holds no state and touches nothing of the machine.
+// Package plugin is the CNI plugin: it validates what the runtime says and hands it to the agent.
+// It holds no state and touches nothing of the machine.
 package plugin
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/weir-net/weir/internal/cni/wire"
 )
 
-// config is the network configuration: the keys that Weir reads. Keys that other releases or runtimes
-// add are not an error (CNI specification, section 1).
+// config is the network configuration: the keys that Weir reads. Keys that other releases or
+// runtimes add are not an error (CNI specification, section 1).
 type config struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
@@ -65,7 +65,8 @@ func fail(code uint, format string, args ...any) error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
 
-// parse makes a request and the path of the agent's socket from a call. Everything in it comes from outside.
+// parse makes a request and the path of the agent's socket from a call. Everything in it comes from
+// outside.
 func parse(command string, args *skel.CmdArgs) (wire.Request, config, error) {
 	var conf config
 	req := wire.Request{Command: command}

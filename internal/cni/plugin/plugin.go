@@ -26,14 +26,16 @@ const maxStdin = 1 << 20
 // agent undoes what it did.
 const timeout = 60 * time.Second
 
-// StartTimeout is how long ADD and DEL wait for an agent that is being started. Without it a restart of the
-// agent would fail the start of a pod, and kubelet tries again only after 10 to 15 s. Tests shorten it.
+// StartTimeout is how long ADD and DEL wait for an agent that is being started. Without it a
+// restart of the agent would fail the start of a pod, and kubelet tries again only after 10 to 15
+// s. Tests shorten it.
 var StartTimeout = 30 * time.Second
 
 // startInterval is how often they ask meanwhile.
 const startInterval = 100 * time.Millisecond
 
-// Main serves one CNI call from the environment and the standard input, and returns the exit status.
+// Main serves one CNI call from the environment and the standard input, and returns the exit
+// status.
 func Main(about string) int {
 	if os.Getenv("CNI_COMMAND") == "DEL" {
 		// A DEL needs no namespace, and the library would open whatever the path leads to by now.
@@ -87,8 +89,8 @@ func call(req wire.Request, conf config, netns *os.File) (*wire.Result, error) {
 	defer cancel()
 	res, err := wire.Call(ctx, conf.Socket, req, netns)
 	var remote *wire.Error
-	// Both commands may be repeated (CNI specification, section 2): an agent that ended before it answered
-	// finds out what it had done.
+	// Both commands may be repeated (CNI specification, section 2): an agent that ended before it
+	// answered finds out what it had done.
 	if req.Command == "ADD" || req.Command == "DEL" {
 		for began := time.Now(); time.Since(began) < StartTimeout && starting(err); {
 			time.Sleep(startInterval)
@@ -106,8 +108,8 @@ func call(req wire.Request, conf config, netns *os.File) (*wire.Result, error) {
 	return res, nil
 }
 
-// starting reports whether a call failed for want of an agent that has finished its start: nobody listens,
-// the agent ended before it answered, or it says so.
+// starting reports whether a call failed for want of an agent that has finished its start: nobody
+// listens, the agent ended before it answered, or it says so.
 func starting(err error) bool {
 	var remote *wire.Error
 	if errors.As(err, &remote) {
@@ -191,8 +193,8 @@ func openNetns(path string) (*os.File, error) {
 	return f, nil
 }
 
-// result renders the agent's answer in the newest form; the CNI library converts it to the version that
-// the runtime asked for.
+// result renders the agent's answer in the newest form; the CNI library converts it to the version
+// that the runtime asked for.
 func result(r *wire.Result) (*types100.Result, error) {
 	if r == nil {
 		return nil, errors.New("no result")

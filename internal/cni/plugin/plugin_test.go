@@ -34,8 +34,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse: no input makes the plugin panic, an error has a CNI code and a message, and what is accepted
-// names a pod and fits on the wire.
+// FuzzParse: no input makes the plugin panic, an error has a CNI code and a message, and what is
+// accepted names a pod and fits on the wire.
 func FuzzParse(f *testing.F) {
 	for _, conf := range []string{`{"name":"weir","mtu":1400}`, `{"name":"weir","ipam":{"assign_ipv4":"true"}}`, `{`, `[]`, `null`,
 		`{"name":"weir","prevResult":{"ips":[{"address":"10.0.0.1/32"}]}}`, `{"name":"weir","cni.dev/valid-attachments":[{"containerID":"c","ifname":"e"}]}`} {

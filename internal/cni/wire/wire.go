@@ -1,7 +1,7 @@
-// Package wire is what the CNI plugin and the agent say to each other: over a unix socket one request
-// and one response, each a header of 8 bytes ("WCNI", then the length of the body as a big-endian
-// uint32) and a JSON body. The descriptor of the pod's network namespace travels with the request's
-// header (SCM_RIGHTS), so that the agent needs no view of the runtime's mounts.
+// Package wire is what the CNI plugin and the agent say to each other: over a unix socket one
+// request and one response, each a header of 8 bytes ("WCNI", then the length of the body as a
+// big-endian uint32) and a JSON body. The descriptor of the pod's network namespace travels with
+// the request's header (SCM_RIGHTS), so that the agent needs no view of the runtime's mounts.
 package wire
 
 import (
@@ -117,8 +117,8 @@ type Response struct {
 	Error   *Error  `json:"error,omitempty"`
 }
 
-// Call sends a request to the agent at socket and waits for the answer. An error of type *Error came
-// from the agent; others mean that it could not be reached or did not answer in time.
+// Call sends a request to the agent at socket and waits for the answer. An error of type *Error
+// came from the agent; others mean that it could not be reached or did not answer in time.
 func Call(ctx context.Context, socket string, req Request, netns *os.File) (*Result, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {

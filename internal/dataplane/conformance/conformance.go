@@ -1,5 +1,6 @@
-// Package conformance is what every driver must do, as tests. A driver's own tests call Run with a way to
-// open it; each open within one test works on the same kernel objects, as a restarted agent does.
+// Package conformance is what every driver must do, as tests. A driver's own tests call Run with a
+// way to open it; each open within one test works on the same kernel objects, as a restarted agent
+// does.
 package conformance
 
 import (
@@ -20,15 +21,15 @@ import (
 // Instance is an open driver with what the tests must see of it.
 type Instance interface {
 	dataplane.Driver
-	// Load reads from the kernel what state it carries. What a kernel does not hold (owners, the words of
-	// rules) is empty.
+	// Load reads from the kernel what state it carries. What a kernel does not hold (owners, the
+	// words of rules) is empty.
 	Load() (*nodestate.State, error)
 	// Writes returns how many entries were written or deleted since the instance was opened.
 	Writes() uint64
 }
 
-// Bench prepares kernel objects for one test and opens drivers on them. Interfaces returns host-side
-// interfaces that exist, for endpoints.
+// Bench prepares kernel objects for one test and opens drivers on them. Interfaces returns
+// host-side interfaces that exist, for endpoints.
 type Bench interface {
 	Open(t *testing.T) Instance
 	Interfaces() []Interface

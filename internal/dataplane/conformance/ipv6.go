@@ -8,7 +8,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// mirror is an address of IPv6 for one of IPv4; that of node ports stays the one that is unspecified.
+// mirror is an address of IPv6 for one of IPv4; that of node ports stays the one that is
+// unspecified.
 func mirror(a netip.Addr) netip.Addr {
 	if !a.Is4() {
 		return a

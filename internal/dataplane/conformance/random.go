@@ -17,8 +17,8 @@ func settings() nodestate.Settings {
 	}
 }
 
-// Random returns a state made from a seed, with endpoints behind the given interfaces. It is well formed
-// as calc makes it: sorted backends without duplicates, ids that exist.
+// Random returns a state made from a seed, with endpoints behind the given interfaces. It is well
+// formed as calc makes it: sorted backends without duplicates, ids that exist.
 func Random(seed uint64, interfaces []Interface) *nodestate.State {
 	r := rand.New(rand.NewPCG(seed, 99))
 	s := nodestate.New()

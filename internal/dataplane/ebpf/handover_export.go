@@ -33,10 +33,10 @@ type Successor interface {
 // GiveWay hands the flows of a driver that is no more over to connection tracking, and lets its
 // programs, which still carry all packets, pass them on to the stack. The other data plane is in
 // place by then: it evaluates what comes by there. bpffs is the folder of pins. First most flows
-// are exported, while programs go on. Then programs begin no more flows: the other data plane does. So
-// all that is left to be exported is exported, and from then on it does not matter which of the two carries
-// a packet of a flow that both know. What cannot be exported is lost, and no reason not to go on:
-// Remove does the rest.
+// are exported, while programs go on. Then programs begin no more flows: the other data plane does.
+// So all that is left to be exported is exported, and from then on it does not matter which of the
+// two carries a packet of a flow that both know. What cannot be exported is lost, and no reason not
+// to go on: Remove does the rest.
 func GiveWay(ctx context.Context, bpffs string, to Successor, log *slog.Logger) error {
 	return exportFlows(ctx, bpffs, to, nil, log)
 }
@@ -332,8 +332,8 @@ func (g *familyExporter[A]) shadows(now uint32) (out []conntrack.Entry, err erro
 }
 
 // each hands on every entry, those of established flows first. A flow that becomes established
-// meanwhile stands in one map before it leaves the other (flow_promote of bpf/flow_state.h), so what is
-// half open is read first: it may come twice, and is never missed.
+// meanwhile stands in one map before it leaves the other (flow_promote of bpf/flow_state.h), so
+// what is half open is read first: it may come twice, and is never missed.
 func (g *familyExporter[A]) each(f func(abi.FlowKey[A], abi.FlowValue[A])) error {
 	type entry struct {
 		k abi.FlowKey[A]

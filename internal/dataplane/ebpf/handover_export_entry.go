@@ -9,11 +9,11 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
-// What connection tracking is exported of flows when another data plane takes over. Policy is not: a
-// connection without the mark of one is evaluated at its next packet, in its original direction.
+// What connection tracking is exported of flows when another data plane takes over. Policy is not:
+// a connection without the mark of one is evaluated at its next packet, in its original direction.
 
-// minTimeout is how long an entry that is exported stays at least: it may be exported before its packets
-// come by there.
+// minTimeout is how long an entry that is exported stays at least: it may be exported before its
+// packets come by there.
 const minTimeout = 30 * time.Second
 
 // conntrackEntry is what connection tracking is to know of the flow that an entry of the maps is
@@ -58,8 +58,8 @@ func conntrackEntry[A abi.Address](k abi.FlowKey[A], v abi.FlowValue[A], left ti
 	return e, true
 }
 
-// conntrackTCP is the state of a connection. A FIN of one side is not exported: the side that is left
-// may go on for as long as it likes.
+// conntrackTCP is the state of a connection. A FIN of one side is not exported: the side that is
+// left may go on for as long as it likes.
 func conntrackTCP(state uint8) conntrack.TCP {
 	// What is half open may be answered by programs meanwhile: in this state connection tracking
 	// takes each of the packets that follow.
@@ -75,9 +75,9 @@ func conntrackTCP(state uint8) conntrack.TCP {
 	return t
 }
 
-// seenTranslated reports whether the node's stack sees packets of a flow that is translated after they
-// were translated, or their answers: as long as programs translate, connection tracking must not do
-// it too.
+// seenTranslated reports whether the node's stack sees packets of a flow that is translated after
+// they were translated, or their answers: as long as programs translate, connection tracking must
+// not do it too.
 func seenTranslated[A abi.Address](v abi.FlowValue[A]) bool {
 	return v.Flags&abi.FlowRewrite != 0 && seenByStack(v)
 }
@@ -87,8 +87,8 @@ func seenByStack[A abi.Address](v abi.FlowValue[A]) bool {
 	return v.Action == abi.ActPass || v.Flags&abi.FlowFromHost != 0
 }
 
-// shadowOf is what the stack sees of a translated connection: what it gives to programs, or what they
-// give it.
+// shadowOf is what the stack sees of a translated connection: what it gives to programs, or what
+// they give it.
 func shadowOf[A abi.Address](v abi.FlowValue[A], e conntrack.Entry) conntrack.Entry {
 	if v.Flags&abi.FlowFromHost != 0 {
 		e.Reply = e.Orig.Turned()

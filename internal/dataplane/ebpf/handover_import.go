@@ -444,8 +444,9 @@ func (d *Driver) dropImport() {
 	}
 }
 
-// importConnection writes a tracked connection into the flow maps, wholly or not at all, and reports
-// whether it is there. With begun programs begin flows: one that has the answers already is theirs.
+// importConnection writes a tracked connection into the flow maps, wholly or not at all, and
+// reports whether it is there. With begun programs begin flows: one that has the answers already is
+// theirs.
 func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error) {
 	f, ok := importFlow[A](from, e, now, t.current.Epoch)
 	if !ok {

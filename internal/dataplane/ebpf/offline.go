@@ -14,13 +14,13 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Offline are the programs and maps in the kernel, attached to nothing and pinned nowhere: for runs of
-// BPF_PROG_TEST_RUN. Load them with LoadForTest, write a state with Apply, and run
+// Offline are the programs and maps in the kernel, attached to nothing and pinned nowhere: for runs
+// of BPF_PROG_TEST_RUN. Load them with LoadForTest, write a state with Apply, and run
 //
 //	o.Programs["weir_from_workload"].Run(&ebpf.RunOptions{Data: frame, DataOut: out, Context: skb, ContextOut: skb})
 //
-// with a context that is a struct __sk_buff whose ifindex and ingress_ifindex name an interface of the
-// calling thread's network namespace. With Trace each program leaves its decision in cb (see
+// with a context that is a struct __sk_buff whose ifindex and ingress_ifindex name an interface of
+// the calling thread's network namespace. With Trace each program leaves its decision in cb (see
 // trace_enabled in bpf/maps.h).
 type Offline struct {
 	*ebpf.Collection

@@ -62,7 +62,8 @@ func (p *ports) load() error {
 	return nil
 }
 
-// desire follows a state: see incremental.go. addrs says that the node's addresses may have changed.
+// desire follows a state: see incremental.go. addrs says that the node's addresses may have
+// changed.
 func (p *ports) desire(s *nodestate.State, addrs bool) {
 	for f, c := range nodestate.Changes(p.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		switch {

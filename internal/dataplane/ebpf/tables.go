@@ -91,8 +91,8 @@ type family interface {
 	// endpoint returns the interface of the endpoint that has an address; ok is false when the
 	// address is of the other family.
 	endpoint(a netip.Addr) (ifindex int, ok bool)
-	// importConnection takes a tracked connection over from another data plane; it reports whether it is
-	// one that this one carries.
+	// importConnection takes a tracked connection over from another data plane; it reports whether
+	// it is one that this one carries.
 	importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error)
 	forgetImported(orig, answers conntrack.Tuple) error
 	knows(of conntrack.Tuple) bool

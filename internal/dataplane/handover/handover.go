@@ -1,5 +1,6 @@
-// Package handover puts one data plane in the place of another on a node whose packets go on. Both apply what is submitted until the
-// new one carries all packets: a change of policy waits for no step of the change of the data plane.
+// Package handover puts one data plane in the place of another on a node whose packets go on. Both
+// apply what is submitted until the new one carries all packets: a change of policy waits for no
+// step of the change of the data plane.
 package handover
 
 import (
@@ -14,8 +15,8 @@ import (
 // Predecessor is a driver in force whose place another one takes.
 type Predecessor interface {
 	dataplane.Driver
-	// Leave lets the driver from then on keep the tables by which packets are judged, and nothing else: devices, routes and what is
-	// attached are the successor's to change.
+	// Leave lets the driver from then on keep the tables by which packets are judged, and nothing
+	// else: devices, routes and what is attached are the successor's to change.
 	Leave()
 }
 
@@ -24,19 +25,21 @@ type Change struct {
 	Loop *dataplane.Loop // of From; it runs
 	From Predecessor
 	To   dataplane.Driver
-	// HandOver is called once To has put the node's state in place, and lets it carry what From carries. nil = To does that itself while it puts
-	// its first state in place.
+	// HandOver is called once To has put the node's state in place, and lets it carry what From
+	// carries. nil = To does that itself while it puts its first state in place.
 	HandOver func(ctx context.Context) error
-	// Remove removes what From leaves in the kernel. Nothing is applied to From any more, and it is closed.
+	// Remove removes what From leaves in the kernel. Nothing is applied to From any more, and it is
+	// closed.
 	Remove func(ctx context.Context) error
 }
 
 // lookEvery is between two looks at whether the successor is in place.
 const lookEvery = 20 * time.Millisecond
 
-// Run makes the change. Both drivers get every state that is submitted to the loop meanwhile, the predecessor until all packets are the
-// successor's, the successor until Run returns. Where ctx ends before, or something fails, the one in force goes on with the tables
-// that it has, and the change is for the next start of the process to finish.
+// Run makes the change. Both drivers get every state that is submitted to the loop meanwhile, the
+// predecessor until all packets are the successor's, the successor until Run returns. Where ctx
+// ends before, or something fails, the one in force goes on with the tables that it has, and the
+// change is for the next start of the process to finish.
 func (c Change) Run(ctx context.Context) error {
 	c.From.Leave()
 	next := c.Loop.Follow(c.To)

@@ -63,8 +63,8 @@ func begin(t *testing.T, d *driver) *dataplane.Loop {
 	return l
 }
 
-// TestBothApply: what is submitted while connections are handed over is applied by both before that goes on; what comes after the
-// predecessor's end is the successor's alone.
+// TestBothApply: what is submitted while connections are handed over is applied by both before that
+// goes on; what comes after the predecessor's end is the successor's alone.
 func TestBothApply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, to := &driver{}, &driver{fails: 3}
@@ -99,7 +99,8 @@ func TestBothApply(t *testing.T) {
 	})
 }
 
-// TestBrokenOff: where a successor never comes into place, or handing over fails, the one in force goes on applying and nothing of it is removed.
+// TestBrokenOff: where a successor never comes into place, or handing over fails, the one in force
+// goes on applying and nothing of it is removed.
 func TestBrokenOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails    int

@@ -1,6 +1,6 @@
-// Package trust is the part of peerauth that agents use: it makes sure that a server is Weir's before anything is told
-// to it, and reads the token by which the agent proves itself. Both are files of the agent's pod, which the kubelet
-// renews.
+// Package trust is the part of peerauth that agents use: it makes sure that a server is Weir's
+// before anything is told to it, and reads the token by which the agent proves itself. Both are
+// files of the agent's pod, which the kubelet renews.
 package trust
 
 import (
@@ -24,8 +24,8 @@ const DefaultDir = "/var/run/secrets/weir/peers"
 // Folder is where the files are.
 type Folder string
 
-// Client returns the configuration of a connection to a server of a name. It is made anew for each connection: the files
-// change.
+// Client returns the configuration of a connection to a server of a name. It is made anew for each
+// connection: the files change.
 func (f Folder) Client(server string) (*tls.Config, error) {
 	path := filepath.Join(string(f), bundleFile)
 	text, err := os.ReadFile(path)

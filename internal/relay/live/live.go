@@ -1,9 +1,10 @@
-// Package live names what users ask about nodes by the API server: the group live.weir.dev, which the controller answers.
+// Package live names what users ask about nodes by the API server: the group live.weir.dev, which
+// the controller answers.
 package live
 
 // The group and what it has. A resource of it is agents/QUESTION of a node's name, such as
-// /apis/live.weir.dev/v1alpha1/agents/worker1/status; rights are given for apiGroups [live.weir.dev], resources
-// [agents/status].
+// /apis/live.weir.dev/v1alpha1/agents/worker1/status; rights are given for apiGroups
+// [live.weir.dev], resources [agents/status].
 const (
 	Group    = "live.weir.dev"
 	Version  = "v1alpha1"

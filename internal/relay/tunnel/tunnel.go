@@ -1,6 +1,6 @@
-// Package tunnel lets an agent answer questions by a connection that it made itself: it asks a controller to turn the
-// connection round, and serves HTTP/2 on it from then on. So agents listen nowhere, and whoever answers as the agent of a
-// node has proved to be it.
+// Package tunnel lets an agent answer questions by a connection that it made itself: it asks a
+// controller to turn the connection round, and serves HTTP/2 on it from then on. So agents listen
+// nowhere, and whoever answers as the agent of a node has proved to be it.
 package tunnel
 
 import (
@@ -29,7 +29,8 @@ const (
 	TokenPath = "/token"
 )
 
-// ServerName is the name in the certificate of controllers, and Audience what the tokens of agents are made for.
+// ServerName is the name in the certificate of controllers, and Audience what the tokens of agents
+// are made for.
 const (
 	ServerName = "weir-controller.kube-system.svc"
 	Audience   = ServerName
@@ -38,15 +39,18 @@ const (
 const (
 	// greeting is how long the two ends have until the connection is turned round.
 	greeting = 10 * time.Second
-	// silence is after how long the other end is asked whether it is there, and for how long it may not answer.
+	// silence is after how long the other end is asked whether it is there, and for how long it may
+	// not answer.
 	silence = 20 * time.Second
-	// streamBuffer bounds what is read ahead of who asked, bytes; maxStreams the questions at a time.
+	// streamBuffer bounds what is read ahead of who asked, bytes; maxStreams the questions at a
+	// time.
 	streamBuffer = 64 << 10
 	maxStreams   = 64
 	maxHeader    = 16 << 10
 )
 
-// Accept turns the connection of a request round, and returns what asks the agent by it. It has been authenticated.
+// Accept turns the connection of a request round, and returns what asks the agent by it. It has
+// been authenticated.
 func Accept(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -111,8 +115,8 @@ func (c *Conn) Alive() bool { s := c.client.State(); return !s.Closed && !s.Clos
 // Close ends the connection and with it every answer that is under way.
 func (c *Conn) Close() { c.client.Close() }
 
-// Answer connects to a controller and answers its questions until ctx or the connection ends. The token is sent to a
-// server that Weir's authorities vouch for, and to nobody else.
+// Answer connects to a controller and answers its questions until ctx or the connection ends. The
+// token is sent to a server that Weir's authorities vouch for, and to nobody else.
 func Answer(ctx context.Context, dialer *net.Dialer, addr string, folder trust.Folder, handler http.Handler) error {
 	config, err := folder.Client(ServerName)
 	if err != nil {
@@ -131,8 +135,8 @@ func Answer(ctx context.Context, dialer *net.Dialer, addr string, folder trust.F
 	return serve(ctx, conn, token, handler)
 }
 
-// serve asks the controller at the other end to turn the connection round, and answers its questions until ctx or the
-// connection ends. The connection is closed in any case.
+// serve asks the controller at the other end to turn the connection round, and answers its
+// questions until ctx or the connection ends. The connection is closed in any case.
 func serve(ctx context.Context, conn net.Conn, token string, handler http.Handler) error {
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	defer conn.Close()

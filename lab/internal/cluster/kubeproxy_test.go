@@ -9,7 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestKubeProxyManifest: nothing is left to be filled in, and what kubectl and kube-proxy read of it says what the lab is.
+// TestKubeProxyManifest: nothing is left to be filled in, and what kubectl and kube-proxy read of
+// it says what the lab is.
 func TestKubeProxyManifest(t *testing.T) {
 	for family, pods := range map[plan.Family]string{plan.IPv4: "10.244.0.0/16", plan.Dual: "10.244.0.0/16,fd00:10:244::/56"} {
 		l, err := plan.New("t", 1, family)

@@ -29,8 +29,8 @@ const recipe = "3"
 // WeirImage is the name of Weir's own image in a lab.
 const WeirImage = "weir.local/weir:dev"
 
-// BenchImage is the name of the image that `weir bench` runs its pods from: weir-bench and nothing else. Weir's own image has that
-// name too, because it has the program.
+// BenchImage is the name of the image that `weir bench` runs its pods from: weir-bench and nothing
+// else. Weir's own image has that name too, because it has the program.
 const BenchImage = "weir.local/weir-bench:dev"
 
 // KubeProxyImage is the name of kube-proxy's image.
@@ -317,7 +317,8 @@ func Weir(dir, out string) error {
 	return write(programs, tables, out, WeirImage, BenchImage)
 }
 
-// Bench writes the image of `weir bench` from the program in a folder: that program and nothing else that runs.
+// Bench writes the image of `weir bench` from the program in a folder: that program and nothing
+// else that runs.
 func Bench(dir, out string) error {
 	path := filepath.Join(dir, benchProgram)
 	if _, err := os.Stat(path); err != nil {

@@ -12,8 +12,9 @@ import (
 
 var library = regexp.MustCompile(`(?m)^\s*(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$`)
 
-// nft is the nft program of this machine's nftables package, with the libraries that it is linked with, where a container
-// finds them: the nftables data plane runs it. The names of protocols are those that nft prints.
+// nft is the nft program of this machine's nftables package, with the libraries that it is linked
+// with, where a container finds them: the nftables data plane runs it. The names of protocols are
+// those that nft prints.
 func nft() ([]entry, error) {
 	path, err := exec.LookPath("nft")
 	if err != nil {

@@ -63,7 +63,8 @@ func (b *Builder) SeedWithWeir(ctx context.Context, base, dir string) (string, e
 	return b.seedWith(ctx, base, contents, "Weir's image", func(archive string) error { return Weir(dir, archive) })
 }
 
-// SeedWithBench adds the image of `weir bench` to a seed; without that program the seed stays as it is.
+// SeedWithBench adds the image of `weir bench` to a seed; without that program the seed stays as it
+// is.
 func (b *Builder) SeedWithBench(ctx context.Context, base, dir string) (string, error) {
 	program, err := os.ReadFile(filepath.Join(dir, benchProgram))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -42,8 +42,8 @@ var sysctls = map[string]string{
 	"net/ipv4/conf/default/send_redirects": "0",
 }
 
-// sysctls6 are those of a lab of both families besides. Nobody else gives out the lab's addresses, so none is
-// tentative first, and machines have their routes from the plan.
+// sysctls6 are those of a lab of both families besides. Nobody else gives out the lab's addresses,
+// so none is tentative first, and machines have their routes from the plan.
 var sysctls6 = map[string]string{
 	"net/ipv6/conf/all/disable_ipv6":     "0",
 	"net/ipv6/conf/default/disable_ipv6": "0",

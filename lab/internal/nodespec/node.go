@@ -175,7 +175,8 @@ func kubeletConfig(in Inputs, m plan.Machine) (string, error) {
 		"nodeStatusUpdateFrequency": "5s",
 		"nodeStatusReportFrequency": "1m",
 		"syncFrequency":             "10s",
-		// Tests kill agents many times: the n-th restart is to come as soon as the first one (KEP-4603).
+		// Tests kill agents many times: the n-th restart is to come as soon as the first one
+		// (KEP-4603).
 		"featureGates":     object{"KubeletCrashLoopBackOffMax": true},
 		"crashLoopBackOff": object{"maxContainerRestartPeriod": "5s"},
 		"maxPods":          250,

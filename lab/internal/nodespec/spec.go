@@ -81,7 +81,8 @@ type Inputs struct {
 	Folders  []string // folders below Programs that hold programs
 	Weir     string   // folder of the machine with Weir's programs, or empty
 	MaxFiles uint64   // hard limit of open files
-	// FeatureGates are for the API server and its controllers, as their flag has it; empty leaves the defaults.
+	// FeatureGates are for the API server and its controllers, as their flag has it; empty leaves
+	// the defaults.
 	FeatureGates string
 	// ReadOnlyRoot asks for nodes like those of container operating systems.
 	ReadOnlyRoot bool

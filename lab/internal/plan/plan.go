@@ -43,8 +43,8 @@ var (
 	DNS               = netip.MustParseAddr("10.96.0.10")
 )
 
-// The same in IPv6, for labs of both families. A machine's number is written in IPv6 as in IPv4: 172.31.1.207
-// and fd00:172:31:1::207.
+// The same in IPv6, for labs of both families. A machine's number is written in IPv6 as in IPv4:
+// 172.31.1.207 and fd00:172:31:1::207.
 var (
 	LAN6        = netip.MustParsePrefix("fd00:172:31:1::/64")
 	FarLAN6     = netip.MustParsePrefix("fd00:172:31:2::/64")
@@ -172,7 +172,8 @@ func New(name string, workers int, family Family) (*Lab, error) {
 
 const controlPlaneHost = 8
 
-// networks are the lab's networks on the switch, or behind the router: their addresses and the router's in them.
+// networks are the lab's networks on the switch, or behind the router: their addresses and the
+// router's in them.
 func (l *Lab) networks(far bool) []Network {
 	out := []Network{{Addr: LAN, Gateway: Gateway}}
 	if far {
@@ -297,7 +298,8 @@ const (
 	ProxyNFTables Proxy = "kube-proxy-nftables"
 	// ProxyNone routes pods and carries no Service traffic.
 	ProxyNone Proxy = "none"
-	// ProxyBesideIPTables is kube-proxy in iptables mode for Services and Weir, with its nftables data plane, for pods and policy.
+	// ProxyBesideIPTables is kube-proxy in iptables mode for Services and Weir, with its nftables
+	// data plane, for pods and policy.
 	ProxyBesideIPTables Proxy = "weir+kube-proxy-iptables"
 	// ProxyBesideNFTables is the same with kube-proxy in nftables mode.
 	ProxyBesideNFTables Proxy = "weir+kube-proxy-nftables"

@@ -1,9 +1,12 @@
-// Command gate compares what the eBPF programs cost in two versions, and fails when the new one is slower:
+// Command gate compares what the eBPF programs cost in two versions, and fails when the new one is
+// slower:
 //
 //	go run ./test/bench/gate -old COMMIT [-rounds 15] [-run REGEXP] [-out out/bench-gate.json]
 //
-// Each round runs the benchmarks of test/bench/micro three times, one after the other and in turned order: the old
-// version, the old version again, and the working tree. All run the benchmarks as they are in the working tree. What a version costs is told from noise by the second run of the old one.
+// Each round runs the benchmarks of test/bench/micro three times, one after the other and in turned
+// order: the old version, the old version again, and the working tree. All run the benchmarks as
+// they are in the working tree. What a version costs is told from noise by the second run of the
+// old one.
 package main
 
 import (
@@ -132,14 +135,16 @@ func (o options) gate(ctx context.Context) (err error) {
 	return r.err()
 }
 
-// packets are the benchmarks of what a packet costs. The others compare sizes of tables with each other, and take minutes.
+// packets are the benchmarks of what a packet costs. The others compare sizes of tables with each
+// other, and take minutes.
 const packets = "^Benchmark(Established|HostTraffic|Cold|NewFlow|Connection|Policy|Untracked)$"
 
 // benchmarks is the folder of the benchmarks, from the folder of go.mod.
 const benchmarks = "test/bench/micro"
 
-// sameBenchmarks puts the benchmarks of the working tree in the place of those of the tree of the old version: a ratio
-// means something only where both sides measure the same packets in the same way. They have to compile there.
+// sameBenchmarks puts the benchmarks of the working tree in the place of those of the tree of the
+// old version: a ratio means something only where both sides measure the same packets in the same
+// way. They have to compile there.
 func sameBenchmarks(tree string) error {
 	to := filepath.Join(tree, benchmarks)
 	if err := os.RemoveAll(to); err != nil {
@@ -168,8 +173,8 @@ func compile(ctx context.Context, tree, binary string) error {
 	return nil
 }
 
-// measure runs the benchmarks once, and returns nanoseconds a packet by row. The benchmarks write their result below the
-// folder of go.mod, which here is a folder of the run's own.
+// measure runs the benchmarks once, and returns nanoseconds a packet by row. The benchmarks write
+// their result below the folder of go.mod, which here is a folder of the run's own.
 func (o options) measure(ctx context.Context, binary, dir string) (map[string]float64, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err

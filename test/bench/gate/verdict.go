@@ -14,7 +14,8 @@ import (
 	"github.com/weir-net/weir/internal/bench/result"
 )
 
-// A row is slower when its interval lies wholly above slower and above that of old/old; all together may cost mean.
+// A row is slower when its interval lies wholly above slower and above that of old/old; all
+// together may cost mean.
 const (
 	slower = 1.03
 	mean   = 1.02

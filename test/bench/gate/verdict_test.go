@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// measured is rounds of rows whose new version costs factor times the old one, with noise of some percent.
+// measured is rounds of rows whose new version costs factor times the old one, with noise of some
+// percent.
 func measured(rounds int, factors map[string]float64) (out []sample) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for round := range rounds {

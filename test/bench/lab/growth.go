@@ -15,13 +15,13 @@ const (
 	flat = 1.03
 	// below is how much of kube-proxy's a request may take at the largest number of pods.
 	below = 0.70
-	// drifted is how far the machine may have drifted, either way, for the drift to be taken for one: beyond that
-	// the control was disturbed.
+	// drifted is how far the machine may have drifted, either way, for the drift to be taken for
+	// one: beyond that the control was disturbed.
 	drifted = 0.15
 )
 
-// Growth is one entry of out/bench-services-targets.json and out/bench-pods-targets.json: a path in a configuration,
-// at all sizes.
+// Growth is one entry of out/bench-services-targets.json and out/bench-pods-targets.json: a path in
+// a configuration, at all sizes.
 type Growth struct {
 	Path          string    `json:"path"`
 	Configuration string    `json:"configuration"`
@@ -30,8 +30,8 @@ type Growth struct {
 	Means         []float64 `json:"means_us"`       // medians of the rounds' means, by size
 	P99           []float64 `json:"p99_us"`
 	Ratio         float64   `json:"ratio"` // the largest size to the smallest
-	// Drift is the same ratio of a path without a data plane, where nothing grew: what else changed from the
-	// one size to the other. 0 = was not measured, and Corrected is Ratio.
+	// Drift is the same ratio of a path without a data plane, where nothing grew: what else changed
+	// from the one size to the other. 0 = was not measured, and Corrected is Ratio.
 	Drift     float64 `json:"drift"`
 	Corrected float64 `json:"corrected"`
 	// OfPeers are what the largest size takes of what it takes with the other data planes.
@@ -40,7 +40,8 @@ type Growth struct {
 	Met     bool               `json:"met"` // Corrected is within Limit; Ratio, where Drift is too large to be one
 }
 
-// control is the path without a data plane that tells the drift of another: one between pods, or one between hosts.
+// control is the path without a data plane that tells the drift of another: one between pods, or
+// one between hosts.
 func control(path string) string {
 	if strings.HasPrefix(path, "pod") {
 		return rowPodRemote
@@ -153,7 +154,8 @@ func (r *runner) write(results []Result, follows any) error {
 	return bench.WriteJSON(strings.TrimSuffix(r.file(), ".json")+"-targets.json", follows)
 }
 
-// Crowd is one entry of out/bench-backends-targets.json: what a Service of many backends costs of one of one.
+// Crowd is one entry of out/bench-backends-targets.json: what a Service of many backends costs of
+// one of one.
 type Crowd struct {
 	Path          string  `json:"path"`
 	Configuration string  `json:"configuration"`

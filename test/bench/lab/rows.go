@@ -11,7 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/bench/lab"
 )
 
-// The configurations. Tunnel, DSR and path share a lab: their settings are switched live between rounds.
+// The configurations. Tunnel, DSR and path share a lab: their settings are switched live between
+// rounds.
 const (
 	none       = "none"
 	kpIPTables = "kube-proxy-iptables"
@@ -136,8 +137,8 @@ const (
 	rowMany          = ", many backends"
 )
 
-// rows are measured in this order. The client pod and the pod "near" are on worker1, the pod "far" and
-// the host process on worker2.
+// rows are measured in this order. The client pod and the pod "near" are on worker1, the pod "far"
+// and the host process on worker2.
 var rows = []row{
 	{name: rowHostLatency, kind: requests, sized: true, control: true, from: worker1, to: hostProcess},
 	{name: rowClientHost, kind: requests, from: client1, to: hostProcess},
@@ -176,7 +177,8 @@ func (r row) beside(others int) row {
 	return r
 }
 
-// has says whether a row exists in a configuration. A row that a setting does not change is measured with one value.
+// has says whether a row exists in a configuration. A row that a setting does not change is
+// measured with one value.
 func (r row) has(configuration string) bool {
 	switch configuration {
 	case none:
@@ -220,8 +222,8 @@ func (r *runner) measure(ctx context.Context, w row, limit float64) ([]bench.Out
 	return rounds.Interleave(ctx, cases)
 }
 
-// once is one run of a row in one configuration: warm-up, then what counts. Client and server share a
-// CPU, because that is the pure cost of the path; a stream's ends have one each.
+// once is one run of a row in one configuration: warm-up, then what counts. Client and server share
+// a CPU, because that is the pure cost of the path; a stream's ends have one each.
 func (r *runner) once(ctx context.Context, w row, s *site, configuration string) (bench.Run, error) {
 	if err := s.enter(ctx, configuration, w); err != nil {
 		return bench.Run{}, err

@@ -19,7 +19,8 @@ import (
 	"github.com/weir-net/weir/internal/bench/store"
 )
 
-// fillers is the namespace of Services that only make a cluster large: each with two endpoints that nobody asks.
+// fillers is the namespace of Services that only make a cluster large: each with two endpoints that
+// nobody asks.
 const fillers = "fillers"
 
 // manyIPs is a second range of cluster IPs, the fillers' alone.
@@ -27,7 +28,8 @@ const manyIPs = "10.112.0.0/12"
 
 const (
 	fillerPort = 80
-	// canary is a Service of the pod "far" that is made after the fillers: when it answers, they are in force.
+	// canary is a Service of the pod "far" that is made after the fillers: when it answers, they
+	// are in force.
 	canary = "canary"
 )
 
@@ -92,7 +94,8 @@ func prepare(ctx context.Context, kube kubernetes.Interface) error {
 	return nil
 }
 
-// fillerServices are the Services numbered from first to below size. Their addresses belong to no pod.
+// fillerServices are the Services numbered from first to below size. Their addresses belong to no
+// pod.
 func fillerServices(first, size int) []store.Service {
 	var out []store.Service
 	for i := first; i < size; i++ {
@@ -108,8 +111,9 @@ func fillerServices(first, size int) []store.Service {
 	return out
 }
 
-// awaitCanary makes a Service of the pod "far" anew and waits until it answers from the client pod. Its EndpointSlice is
-// written here: the cluster's own controller takes minutes for one while it looks through 100,000 new Services.
+// awaitCanary makes a Service of the pod "far" anew and waits until it answers from the client pod.
+// Its EndpointSlice is written here: the cluster's own controller takes minutes for one while it
+// looks through 100,000 new Services.
 func (s *site) awaitCanary(ctx context.Context, kube kubernetes.Interface) error {
 	services, slices := kube.CoreV1().Services("default"), kube.DiscoveryV1().EndpointSlices("default")
 	for _, remove := range []func(context.Context, string, metav1.DeleteOptions) error{services.Delete, slices.Delete} {

@@ -119,7 +119,8 @@ func (r *runner) fill(ctx context.Context, s *site) error {
 	return s.reachable(ctx, r.plan())
 }
 
-// fill makes the pods and services and starts the servers, on the CPU that the clients use; the sinks on another.
+// fill makes the pods and services and starts the servers, on the CPU that the clients use; the
+// sinks on another.
 func (s *site) fill(ctx context.Context) error {
 	if _, err := s.lab.Kubectl(ctx, podsYAML, "apply", "-f", "-"); err != nil {
 		return err
@@ -155,8 +156,8 @@ func (s *site) fill(ctx context.Context) error {
 	return nil
 }
 
-// reachable waits until every path that is to be measured works in the lab's configurations, and the one by which
-// modes are told apart.
+// reachable waits until every path that is to be measured works in the lab's configurations, and
+// the one by which modes are told apart.
 func (s *site) reachable(ctx context.Context, plan []row) error {
 	plan = append(plan, rows[slices.IndexFunc(rows, func(w row) bool { return w.name == rowPortRemote })])
 	for _, w := range plan {
@@ -178,7 +179,8 @@ func (s *site) reachable(ctx context.Context, plan []row) error {
 	return nil
 }
 
-// enter switches a lab that Weir's programs carry to the configuration's settings, as far as the row depends on them.
+// enter switches a lab that Weir's programs carry to the configuration's settings, as far as the
+// row depends on them.
 func (s *site) enter(ctx context.Context, configuration string, w row) error {
 	if s.lab.Proxy != "weir" || configuration == weirNFT {
 		return nil

@@ -71,8 +71,9 @@ func (s *site) serveApache(ctx context.Context) error {
 	return s.apply(ctx, apacheYAML, "ab")
 }
 
-// crowd makes a Service of many backends, and one of one beside it. The backends are ports of the pod "far", where one
-// server answers at all of them: each is an endpoint of its own, and all take the same time.
+// crowd makes a Service of many backends, and one of one beside it. The backends are ports of the
+// pod "far", where one server answers at all of them: each is an endpoint of its own, and all take
+// the same time.
 func (s *site) crowd(ctx context.Context, n int) error {
 	stop, err := s.far.Serve(ctx, "--http", netip.AddrPortFrom(s.far.Addr, crowdPort).String(), "--http-ports", strconv.Itoa(n), "--cpu", "0")
 	if err != nil {
@@ -106,7 +107,8 @@ func (s *site) crowd(ctx context.Context, n int) error {
 	return nil
 }
 
-// enlarge gives the agents maps for more Services than the defaults have room for. An agent reads sizes when it starts.
+// enlarge gives the agents maps for more Services than the defaults have room for. An agent reads
+// sizes when it starts.
 func (s *site) enlarge(ctx context.Context) error {
 	const patch = `{"spec":{"bpfMapSizeNATFrontend":262144,"bpfMapSizeNATBackend":1048576}}`
 	if _, err := s.lab.Weir(ctx, "patch", "felixconfiguration", "default", "--patch", patch); err != nil {

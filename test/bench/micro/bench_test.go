@@ -110,7 +110,8 @@ func BenchmarkNewFlow(b *testing.B) {
 	})
 	b.Run("Outside", func(b *testing.B) {
 		f := node(b, 0)
-		// 100 connections to each of 50 servers: what a pod may have of the node's 10,000 ports towards one is not used up.
+		// 100 connections to each of 50 servers: what a pod may have of the node's 10,000 ports
+		// towards one is not used up.
 		var frames []string
 		for i := range 50 {
 			frames = append(frames, syns(100, always(podA.String()), fmt.Sprintf("172.20.0.%d:443", i+1))...)
@@ -119,7 +120,8 @@ func BenchmarkNewFlow(b *testing.B) {
 	})
 }
 
-// The further life of a connection that begins: what follows the answer moves both entries to the established ones, FIN marks them.
+// The further life of a connection that begins: what follows the answer moves both entries to the
+// established ones, FIN marks them.
 func BenchmarkConnection(b *testing.B) {
 	f := node(b, 0)
 	var syn, answer, data, fin, back []string
@@ -136,8 +138,8 @@ func BenchmarkConnection(b *testing.B) {
 	f.fresh(b, "connection, last ACK", fromWorkload, f.links.podA, data, actRedirect)
 }
 
-// A new flow to an isolated pod: the same look-ups, whatever the size of the policy. What grows is how
-// much of the tables is not in the processor's caches, when peers come at random.
+// A new flow to an isolated pod: the same look-ups, whatever the size of the policy. What grows is
+// how much of the tables is not in the processor's caches, when peers come at random.
 func BenchmarkPolicy(b *testing.B) {
 	for _, peers := range []int{1, 100, 10000} {
 		b.Run(fmt.Sprint(peers), func(b *testing.B) {

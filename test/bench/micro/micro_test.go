@@ -30,9 +30,9 @@ const (
 	actRedirect = 7
 )
 
-// hot is how often a frame goes through a program in one call: the TTL bears no more. Then caches and
-// branch predictors know the packet. Where a program changes what it does for the same packet, each
-// packet is a call of its own ("cold": the system call before it has used the caches).
+// hot is how often a frame goes through a program in one call: the TTL bears no more. Then caches
+// and branch predictors know the packet. Where a program changes what it does for the same packet,
+// each packet is a call of its own ("cold": the system call before it has used the caches).
 const (
 	hot     = 240
 	batches = 400
@@ -62,7 +62,8 @@ var (
 
 const childEnv = "WEIR_MICRO_CHILD"
 
-// TestMain runs the benchmarks in a child process with a network namespace of its own, which goes with it.
+// TestMain runs the benchmarks in a child process with a network namespace of its own, which goes
+// with it.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if os.Getenv(childEnv) == "" {
@@ -162,7 +163,8 @@ var shared = sync.OnceValues(func() (*fixture, error) {
 	return &fixture{Offline: o, links: l}, err
 })
 
-// node returns the fixture with an empty flow table and the state without policy, or with one for so many peers.
+// node returns the fixture with an empty flow table and the state without policy, or with one for
+// so many peers.
 func node(b *testing.B, peers int) *fixture {
 	b.Helper()
 	f, err := shared()
@@ -210,8 +212,8 @@ func (f *fixture) step(b *testing.B, program string, ifindex int, text string, w
 	}
 }
 
-// many calls a program `calls` times, with one frame after the other, `repeat` runs each, and returns the median
-// and the 99th percentile of a run's ns.
+// many calls a program `calls` times, with one frame after the other, `repeat` runs each, and
+// returns the median and the 99th percentile of a run's ns.
 func many(p *cilium.Program, frames [][]byte, ifindex, repeat, calls int, want uint32) (median, p99 float64, err error) {
 	sample, err := each(p, frames, ifindex, repeat, calls, want)
 	if err != nil {
@@ -303,7 +305,8 @@ func record(r Row) {
 	rows = append(rows, r)
 }
 
-// syns are the first packets of n connections, from the addresses that from returns, with different ports.
+// syns are the first packets of n connections, from the addresses that from returns, with different
+// ports.
 func syns(n int, from func(i int) string, to string) []string {
 	out := make([]string, n)
 	for i := range out {

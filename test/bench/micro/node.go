@@ -29,8 +29,8 @@ var (
 	remotePort = nodestate.Frontend{Addr: netip.IPv4Unspecified(), Port: 30605, Proto: model.ProtocolTCP}
 )
 
-// otherMAC is the other node's MAC address: the one that programs give to frames for pods, because a packet is run again and again as the run before
-// left it.
+// otherMAC is the other node's MAC address: the one that programs give to frames for pods, because
+// a packet is run again and again as the run before left it.
 var otherMAC = packet.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 
 // links are interface indexes of this network namespace.
@@ -39,8 +39,8 @@ type links struct{ uplink, podA, podB, host int }
 // uplinkMAC is the uplink's: programs leave what is for another machine.
 var uplinkMAC = packet.MAC{2, 0, 0, 0, 0, 1}
 
-// makeLinks makes veth pairs, and the route by which bpf_fib_lookup finds a way out of the uplink. The
-// far ends are in the same namespace and lead nowhere.
+// makeLinks makes veth pairs, and the route by which bpf_fib_lookup finds a way out of the uplink.
+// The far ends are in the same namespace and lead nowhere.
 func makeLinks() (links, error) {
 	var l links
 	// bpf_fib_lookup finds no way where the kernel does not forward.
@@ -111,8 +111,8 @@ func newState(l links) *nodestate.State {
 	return s
 }
 
-// withPolicy isolates podB: `peers` addresses of 172.20.0.0/16, each of a class of its own, may reach its
-// TCP port 8080.
+// withPolicy isolates podB: `peers` addresses of 172.20.0.0/16, each of a class of its own, may
+// reach its TCP port 8080.
 func withPolicy(s *nodestate.State, peers int) {
 	const set nodestate.SetID = 77
 	b := s.Addrs[podB]
@@ -129,8 +129,8 @@ func withPolicy(s *nodestate.State, peers int) {
 
 func peer(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 20, byte(i >> 8), byte(i)}) }
 
-// mirror makes the translation of an established flow go round: the packet as the flow's entry leaves it
-// gets an entry that turns it back. So one packet can be translated again and again.
+// mirror makes the translation of an established flow go round: the packet as the flow's entry
+// leaves it gets an entry that turns it back. So one packet can be translated again and again.
 func mirror(o *ebpf.Offline, text string) error {
 	p, err := packet.Parse(text)
 	if err != nil {
@@ -170,7 +170,8 @@ func mirror(o *ebpf.Offline, text string) error {
 	return flows.Put(other, value)
 }
 
-// offset of a member in bytes. A missing one would be a change of bpf/abi.h that this file must follow.
+// offset of a member in bytes. A missing one would be a change of bpf/abi.h that this file must
+// follow.
 func offset(s *btf.Struct, member string) int {
 	for _, m := range s.Members {
 		if m.Name == member {

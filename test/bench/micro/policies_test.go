@@ -12,8 +12,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// The policies of a node, as many as there are, are about 110 pods, of which podB is the first. Their rules, ten each, select all of
-// 100,000 addresses; which of them a rule selects is up to a thousand groups.
+// The policies of a node, as many as there are, are about 110 pods, of which podB is the first.
+// Their rules, ten each, select all of 100,000 addresses; which of them a rule selects is up to a
+// thousand groups.
 const (
 	selected     = 100000
 	isolatedPods = 110
@@ -30,8 +31,9 @@ func selectedAddr(i int) netip.Addr {
 // groupsOf says how many groups of addresses the rules of so many policies tell apart.
 func groupsOf(policies int) int { return min(rulesEach*policies, mostGroups) }
 
-// withPolicies adds the verdicts of policies as calc makes them: policy i is about pod i modulo 110; its rule r lets one group reach
-// the TCP port 8080+r. Without policies the addresses have their classes all the same.
+// withPolicies adds the verdicts of policies as calc makes them: policy i is about pod i modulo
+// 110; its rule r lets one group reach the TCP port 8080+r. Without policies the addresses have
+// their classes all the same.
 func withPolicies(s *nodestate.State, policies int) {
 	groups := groupsOf(max(policies, 1))
 	for i := range selected {
@@ -60,9 +62,10 @@ func withPolicies(s *nodestate.State, policies int) {
 // class is the number of a group's class, as spread out as calc's are.
 func class(group int) nodestate.Class { return nodestate.Class(uint64(group+1) * 0x9e3779b97f4a7c15) }
 
-// BenchmarkPolicies measures what policy adds to the first packet of a flow with 1 to 10,000 policies, in one run and in turns: the
-// difference to the same packets where the pod is not isolated. Packets come from one address that the policies allow, or
-// from all that the pod's rules name, at random.
+// BenchmarkPolicies measures what policy adds to the first packet of a flow with 1 to 10,000
+// policies, in one run and in turns: the difference to the same packets where the pod is not
+// isolated. Packets come from one address that the policies allow, or from all that the pod's rules
+// name, at random.
 func BenchmarkPolicies(b *testing.B) {
 	l, err := shared()
 	if err != nil {
@@ -105,7 +108,8 @@ func BenchmarkPolicies(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// firstPackets sends the first packets of flows that a pod's policy allows, and returns the ns of each.
+// firstPackets sends the first packets of flows that a pod's policy allows, and returns the ns of
+// each.
 func (f *fixture) firstPackets(b *testing.B, policies int, all bool) []float64 {
 	b.Helper()
 	if err := f.ResetFlows(); err != nil {

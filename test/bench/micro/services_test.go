@@ -10,7 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// sizes are how many other Services there are, with a cluster IP, a node port of every third and two endpoints each.
+// sizes are how many other Services there are, with a cluster IP, a node port of every third and
+// two endpoints each.
 var sizes = []int{10, 1000, 10000, 100000}
 
 const sizeRounds = 5
@@ -28,8 +29,9 @@ type firstPath struct {
 	packets       []string
 }
 
-// variants measures the first packets of flows in states that take turns, forwards in one round and backwards in the next. A row, named
-// by path and variant, is the median of its rounds' medians; the medians are returned by their rows' names.
+// variants measures the first packets of flows in states that take turns, forwards in one round and
+// backwards in the next. A row, named by path and variant, is the median of its rounds' medians;
+// the medians are returned by their rows' names.
 func variants(b *testing.B, f *fixture, paths []firstPath, all []variant, row func(path, label string) string) map[string]float64 {
 	b.Helper()
 	medians, p99s := map[string][]float64{}, map[string][]float64{}

@@ -1,5 +1,5 @@
-// Package micro measures the eBPF programs one packet at a time, by BPF_PROG_TEST_RUN: nanoseconds a
-// packet, less what an empty program costs. It runs in a network namespace of its own that has no
+// Package micro measures the eBPF programs one packet at a time, by BPF_PROG_TEST_RUN: nanoseconds
+// a packet, less what an empty program costs. It runs in a network namespace of its own that has no
 // link to anywhere, and attaches nothing.
 package micro
 
@@ -36,8 +36,8 @@ type testRun struct {
 	pad         uint32
 }
 
-// skbContext is struct __sk_buff (linux/bpf.h) with the interface that a packet is at. Both fields are
-// what the kernel lets a test set.
+// skbContext is struct __sk_buff (linux/bpf.h) with the interface that a packet is at. Both fields
+// are what the kernel lets a test set.
 func skbContext(ifindex int) []byte {
 	const ingress, at, size = 9 * 4, 10 * 4, 192
 	ctx := make([]byte, size)
@@ -55,8 +55,9 @@ func xdpContext(ifindex, size int) []byte {
 	return ctx
 }
 
-// run gives the frame to the program repeat times; from the second on the program meets what it made
-// of the frame. It returns what the last run returned, the mean time of a run, and the frame at the end.
+// run gives the frame to the program repeat times; from the second on the program meets what it
+// made of the frame. It returns what the last run returned, the mean time of a run, and the frame
+// at the end.
 func run(p *ebpf.Program, frame []byte, ifindex, repeat int) (uint32, time.Duration, []byte, error) {
 	out := make([]byte, len(frame)+64)
 	ctx := skbContext(ifindex)

@@ -19,8 +19,8 @@ const (
 
 const xdpBatches = 60
 
-// withUntracked makes a host endpoint of all interfaces judge each packet by itself: what peers send is denied, UDP port 5353 is allowed both
-// ways, and no rule is about the rest.
+// withUntracked makes a host endpoint of all interfaces judge each packet by itself: what peers
+// send is denied, UDP port 5353 is allowed both ways, and no rule is about the rest.
 func withUntracked(s *nodestate.State, peers int) {
 	const in, out nodestate.SetID = 78, 79
 	s.HostEndpoints = map[nodestate.HostInterface]nodestate.HostEndpoint{{}: {Name: "node",
@@ -63,10 +63,11 @@ func BenchmarkUntracked(b *testing.B) {
 	})
 }
 
-// inXDP measures weir_arrive, less a program that does nothing. A frame has room for 15 stamps: of those that pass, later runs of a call lack the
-// four stores of one.
+// inXDP measures weir_arrive, less a program that does nothing. A frame has room for 15 stamps: of
+// those that pass, later runs of a call lack the four stores of one.
 //
-// The kernel waits for a grace period of RCU with each call for a program of XDP: xdpBatches is how many there are.
+// The kernel waits for a grace period of RCU with each call for a program of XDP: xdpBatches is how
+// many there are.
 func (f *fixture) inXDP(b *testing.B, nothing *cilium.Program, name string, frame []byte, want uint32) {
 	b.Helper()
 	const program = "weir_arrive"

@@ -1,4 +1,5 @@
-// Package policy measures what a change of policy costs an agent: from the cluster that changed to the maps that are equal to it.
+// Package policy measures what a change of policy costs an agent: from the cluster that changed to
+// the maps that are equal to it.
 package policy
 
 import (
@@ -15,8 +16,8 @@ const (
 	scaleNamespaces = 200
 )
 
-// scaled returns a cluster of 1,000 nodes with a hundred pods each (110 on node-0) in 200 namespaces, and policies of ten rules
-// each spread over the namespaces.
+// scaled returns a cluster of 1,000 nodes with a hundred pods each (110 on node-0) in 200
+// namespaces, and policies of ten rules each spread over the namespaces.
 func scaled(policies int, holes bool) *model.Cluster {
 	c := model.NewCluster()
 	c.Pools["main"] = &model.Pool{Name: "main", CIDR: prefix("10.0.0.0/8"), VXLAN: model.EncapAlways, NATOutgoing: true, Workload: true}
@@ -56,8 +57,9 @@ func scaled(policies int, holes bool) *model.Cluster {
 	return c
 }
 
-// scaledPolicy has five rules in and five out: apps of its own namespace, a team's pods of a version, a network. With holes
-// the network is the same for all, but for a part that each policy leaves out: the worst for a partition of addresses.
+// scaledPolicy has five rules in and five out: apps of its own namespace, a team's pods of a
+// version, a network. With holes the network is the same for all, but for a part that each policy
+// leaves out: the worst for a partition of addresses.
 func scaledPolicy(i int, holes bool) *model.Policy {
 	ns := fmt.Sprint("ns-", i%scaleNamespaces)
 	p := &model.Policy{Kind: "NetworkPolicy", Name: model.Name{Namespace: ns, Name: fmt.Sprint("policy-", i)}, Tier: "default", Order: model.NetworkPolicyOrder,

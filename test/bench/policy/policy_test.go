@@ -67,7 +67,8 @@ func newNode(b *testing.B, c *model.Cluster) *node {
 	return n
 }
 
-// update computes the state anew and has the loop write what changed. It returns how long each took, and the entries written.
+// update computes the state anew and has the loop write what changed. It returns how long each
+// took, and the entries written.
 func (n *node) update(b *testing.B, d model.Dirty) (computed, written time.Duration, writes uint64) {
 	b.Helper()
 	before := n.maps.Writes()
@@ -94,9 +95,10 @@ func cpu() time.Duration {
 // rest is how long nothing happens between two changes of the second series.
 const rest = 50 * time.Millisecond
 
-// measure makes a series of changes back to back, and then one with rests between, as clusters have them. It reports milliseconds: of all
-// of a change the median and the 99th percentile in each series; and of the first series the medians of its parts, the mean CPU time,
-// which others on the machine disturb less, and the most that the heap came to.
+// measure makes a series of changes back to back, and then one with rests between, as clusters have
+// them. It reports milliseconds: of all of a change the median and the 99th percentile in each
+// series; and of the first series the medians of its parts, the mean CPU time, which others on the
+// machine disturb less, and the most that the heap came to.
 func (n *node) measure(b *testing.B, change func(i int) model.Dirty) {
 	ctx, stop := context.WithCancel(b.Context())
 	over := make(chan struct{})
@@ -135,7 +137,8 @@ func (n *node) measure(b *testing.B, change func(i int) model.Dirty) {
 	b.ReportMetric(float64(most)/(1<<20), "heap-MiB")
 }
 
-// BenchmarkChange changes one thing of policy with 2,000 policies of ten rules, 100,000 pods, and 110 pods on the node.
+// BenchmarkChange changes one thing of policy with 2,000 policies of ten rules, 100,000 pods, and
+// 110 pods on the node.
 func BenchmarkChange(b *testing.B) {
 	elsewhere, here := model.Name{Namespace: "ns-100", Name: "pod-500-0"}, model.Name{Namespace: "ns-7", Name: "pod-0-7"}
 	for _, x := range []struct {
@@ -183,7 +186,8 @@ func namespace(c *model.Cluster, key string) func(int) model.Dirty {
 	}
 }
 
-// account changes a label of a service account of 500 pods, which a rule of a policy that binds a pod here asks for.
+// account changes a label of a service account of 500 pods, which a rule of a policy that binds a
+// pod here asks for.
 func account(c *model.Cluster) func(int) model.Dirty {
 	name := model.Name{Namespace: "ns-100", Name: "default"}
 	p := *c.Policies[model.PolicyID{Kind: model.KindNetworkPolicy, Name: model.Name{Namespace: "ns-7", Name: "policy-1407"}}]
@@ -244,7 +248,8 @@ func rule(c *model.Cluster, namespace, name string) func(int) model.Dirty {
 	}
 }
 
-// BenchmarkWide has 15,000 rules, each about a network of its own, on one endpoint: all of it, and one rule's change.
+// BenchmarkWide has 15,000 rules, each about a network of its own, on one endpoint: all of it, and
+// one rule's change.
 func BenchmarkWide(b *testing.B) {
 	c := scaled(0, false)
 	p := wide(c, 15000)
@@ -284,7 +289,8 @@ func BenchmarkWide(b *testing.B) {
 	})
 }
 
-// BenchmarkMemory says what a cluster of 100,000 pods and 2,000 policies takes, and what one node's calculator adds to it.
+// BenchmarkMemory says what a cluster of 100,000 pods and 2,000 policies takes, and what one node's
+// calculator adds to it.
 func BenchmarkMemory(b *testing.B) {
 	heap := func() float64 {
 		runtime.GC()

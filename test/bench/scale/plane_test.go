@@ -29,8 +29,9 @@ type plane struct {
 	world *world
 	args  []string
 	ready string // what it logs when all is programmed; empty = nothing
-	// pause is between an effect and the next change. kube-proxy puts off what comes within a second of its last
-	// work: a change that comes alone is what is measured, not the queue behind it.
+	// pause is between an effect and the next change. kube-proxy puts off what comes within a
+	// second of its last work: a change that comes alone is what is measured, not the queue behind
+	// it.
 	pause time.Duration
 	proc  *exec.Cmd
 	out   string

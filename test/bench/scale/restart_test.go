@@ -11,11 +11,12 @@ import (
 	"github.com/weir-net/weir/internal/bench"
 )
 
-// restartsEnv is how often the agent is ended and started again, and then how often another one takes its place; nothing is measured where it is not set.
+// restartsEnv is how often the agent is ended and started again, and then how often another one
+// takes its place; nothing is measured where it is not set.
 const restartsEnv = "WEIR_SCALE_RESTARTS"
 
-// TestChangesDuringRestart measures what TestChangesDuringSwitch does while the agent is ended and started again, and while another one takes its
-// place, as in an upgrade.
+// TestChangesDuringRestart measures what TestChangesDuringSwitch does while the agent is ended and
+// started again, and while another one takes its place, as in an upgrade.
 func TestChangesDuringRestart(t *testing.T) {
 	if os.Geteuid() != 0 || os.Getenv(restartsEnv) == "" || os.Getenv(agentEnv) == "" {
 		t.Skip("measures when " + restartsEnv + " and " + agentEnv + " are set, as root")
@@ -80,7 +81,8 @@ func TestChangesDuringRestart(t *testing.T) {
 	}
 }
 
-// flips changes an endpoint every 100 ms, or as soon as the change before has had its effect, and notes how long each took, ms.
+// flips changes an endpoint every 100 ms, or as soon as the change before has had its effect, and
+// notes how long each took, ms.
 func (w *world) flips(into *[]float64, until func() bool) {
 	for !until() {
 		began := time.Now()

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-net/weir/internal/bench"
 )
 
-// What is measured, by the environment: a test binary has no flags of its own here, because the test runs itself again in
-// namespaces.
+// What is measured, by the environment: a test binary has no flags of its own here, because the
+// test runs itself again in namespaces.
 const (
 	sizesEnv   = "WEIR_SCALE_SIZES"   // numbers of Services, ascending
 	planesEnv  = "WEIR_SCALE_PLANES"  // weir, kube-proxy-iptables, kube-proxy-nftables
@@ -34,11 +34,12 @@ const (
 type Result struct {
 	Plane    string `json:"plane"`
 	Services int    `json:"services"`
-	// Start is from the start of the process to the first connection to the last Service, and to everything being in the
-	// kernel as far as the data plane tells.
+	// Start is from the start of the process to the first connection to the last Service, and to
+	// everything being in the kernel as far as the data plane tells.
 	StartSeconds float64 `json:"start_s"`
 	StartCPU     float64 `json:"start_cpu_s"`
-	// StartAgain is of a process that finds its own tables in place; 0 where nothing tells that it is done.
+	// StartAgain is of a process that finds its own tables in place; 0 where nothing tells that it
+	// is done.
 	StartAgainSeconds float64       `json:"start_again_s"`
 	RSSMiB            float64       `json:"rss_mib"`      // 5 s after the start
 	PeakMiB           float64       `json:"rss_peak_mib"` // highest so far
@@ -131,8 +132,8 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// measure starts a data plane twice, changes endpoints under it, and takes it away again. It is not ok when a data
-// plane that is not ours takes too long to start.
+// measure starts a data plane twice, changes endpoints under it, and takes it away again. It is not
+// ok when a data plane that is not ours takes too long to start.
 func (w *world) measure(name string, n, changes int) (r Result, ok bool) {
 	p := w.plane(name)
 	r = Result{Plane: name, Services: n}

@@ -14,11 +14,13 @@ import (
 	"github.com/weir-net/weir/internal/apitest"
 )
 
-// switchesEnv is how often the agent changes its data plane; nothing is measured where it is not set.
+// switchesEnv is how often the agent changes its data plane; nothing is measured where it is not
+// set.
 const switchesEnv = "WEIR_SCALE_SWITCHES"
 
-// TestChangesDuringSwitch measures how long a change at the API server takes to have an effect on new connections, with one in every 100 ms while the agent changes its data
-// plane again and again, from the first patch until each start at the end of a change is over.
+// TestChangesDuringSwitch measures how long a change at the API server takes to have an effect on
+// new connections, with one in every 100 ms while the agent changes its data plane again and again,
+// from the first patch until each start at the end of a change is over.
 func TestChangesDuringSwitch(t *testing.T) {
 	if os.Geteuid() != 0 || os.Getenv(switchesEnv) == "" || os.Getenv(agentEnv) == "" {
 		t.Skip("measures when " + switchesEnv + " and " + agentEnv + " are set, as root")

@@ -147,7 +147,8 @@ func (w *world) say(format string, args ...any) {
 	fmt.Printf("scale: "+format+"\n", args...)
 }
 
-// grow makes Services until there are n, with two endpoints each; those of the last one are receivers.
+// grow makes Services until there are n, with two endpoints each; those of the last one are
+// receivers.
 func (w *world) grow(n int) {
 	began, from := time.Now(), w.services
 	var services []store.Service

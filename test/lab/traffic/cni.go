@@ -16,18 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CNIResult are the times of calls of the plugin in ms, from before its process is started until it has
-// ended.
+// CNIResult are the times of calls of the plugin in ms, from before its process is started until it
+// has ended.
 type CNIResult struct {
 	Add []float64 `json:"add_ms"`
 	Del []float64 `json:"del_ms"`
-	// Control is what the machine itself takes, before each ADD: to make a network namespace, and to run the
-	// plugin for VERSION.
+	// Control is what the machine itself takes, before each ADD: to make a network namespace, and
+	// to run the plugin for VERSION.
 	Control []float64 `json:"control_ms"`
 }
 
-// cniCommand calls the CNI plugin for pods PREFIX-0 … that exist in the API and have no network yet, each
-// with a network namespace of its own, one after the other: ADD for all, then DEL for all.
+// cniCommand calls the CNI plugin for pods PREFIX-0 … that exist in the API and have no network
+// yet, each with a network namespace of its own, one after the other: ADD for all, then DEL for
+// all.
 func cniCommand() *cobra.Command {
 	var plugin, conf, namespace, prefix string
 	var count int

@@ -89,8 +89,9 @@ func keys(m map[string]bool) []string {
 	return out
 }
 
-// dialCommand makes one connection after another, each in its own time, to a "who" server. With --count
-// 0 it goes on until the standard input ends, and writes "ready" after the first that worked.
+// dialCommand makes one connection after another, each in its own time, to a "who" server. With
+// --count 0 it goes on until the standard input ends, and writes "ready" after the first that
+// worked.
 func dialCommand() *cobra.Command {
 	var every, timeout time.Duration
 	var count int
@@ -147,8 +148,8 @@ func dialTCP(to string, timeout time.Duration) (answer, peer string, again bool,
 	return answer, kernelPeer(conn.LocalAddr().(*net.TCPAddr)), again, nil
 }
 
-// synAgain says whether a connection that was just made had to send its SYN again. The kernel counts it, so a busy
-// machine that lets this program wait is not taken for a lost packet.
+// synAgain says whether a connection that was just made had to send its SYN again. The kernel
+// counts it, so a busy machine that lets this program wait is not taken for a lost packet.
 func synAgain(conn *net.TCPConn) bool {
 	again := false
 	raw, err := conn.SyscallConn()
@@ -181,8 +182,8 @@ func dialUDP(to string, timeout time.Duration) (answer, peer string, again bool,
 // peersWanted switches on what costs a look at all sockets.
 var peersWanted = os.Getenv("TRAFFIC_PEERS") != ""
 
-// kernelPeer is where the kernel sends the connection that has a local address and port: programs at connect change
-// that, and hide it from getpeername.
+// kernelPeer is where the kernel sends the connection that has a local address and port: programs
+// at connect change that, and hide it from getpeername.
 func kernelPeer(local *net.TCPAddr) string {
 	if !peersWanted {
 		return ""
@@ -214,8 +215,8 @@ func kernelPeer(local *net.TCPAddr) string {
 	return ""
 }
 
-// datagramsCommand sends numbered datagrams from one socket to an echo server and counts those that do
-// not come back.
+// datagramsCommand sends numbered datagrams from one socket to an echo server and counts those that
+// do not come back.
 func datagramsCommand() *cobra.Command {
 	var every time.Duration
 	c := &cobra.Command{Use: "datagrams ADDRESS", Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error {

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// probeCommand asks a "who" server again and again, each time as a new flow, and writes a line "NANOSECONDS
-// NAME" whenever another one answers than before; NAME is "-" when nobody does. The time is that at
-// which the request began.
+// probeCommand asks a "who" server again and again, each time as a new flow, and writes a line
+// "NANOSECONDS NAME" whenever another one answers than before; NAME is "-" when nobody does. The
+// time is that at which the request began.
 func probeCommand() *cobra.Command {
 	var every, timeout time.Duration
 	var udp bool
@@ -71,8 +71,8 @@ func getCommand() *cobra.Command {
 	return c
 }
 
-// escapeCommand tries from its first moment to get a connection or an answer, and ends with code 3 if it
-// does: the first program of a pod that must not reach anybody.
+// escapeCommand tries from its first moment to get a connection or an answer, and ends with code 3
+// if it does: the first program of a pod that must not reach anybody.
 func escapeCommand() *cobra.Command {
 	var tcp, udp string
 	var lasting time.Duration

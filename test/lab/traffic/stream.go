@@ -25,8 +25,8 @@ type StreamResult struct {
 	Error    string  `json:"error,omitempty"`
 }
 
-// streamCommand keeps one connection to an echo server busy and checks every byte that comes back. It
-// writes "ready" when the first block is back.
+// streamCommand keeps one connection to an echo server busy and checks every byte that comes back.
+// It writes "ready" when the first block is back.
 func streamCommand() *cobra.Command {
 	var every time.Duration
 	var burst int

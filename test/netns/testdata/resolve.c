@@ -1,4 +1,5 @@
-/* Looks the names of its arguments up as any program does, and prints the first IPv4 address of each. */
+/* Looks the names of its arguments up as any program does, and prints the first IPv4 address of
+ * each. */
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <stdio.h>

@@ -115,7 +115,8 @@ func (p packet) sendTo(s int, to netip.Addr) error {
 	return nil
 }
 
-// receive waits for a whole packet of SCTP. After the time limit, and for anything else, it returns a packet without a chunk.
+// receive waits for a whole packet of SCTP. After the time limit, and for anything else, it returns
+// a packet without a chunk.
 func receive(s int, limit time.Duration) (from netip.Addr, p packet, err error) {
 	tv := syscall.NsecToTimeval(max(limit, time.Millisecond).Nanoseconds())
 	if err := syscall.SetsockoptTimeval(s, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &tv); err != nil {

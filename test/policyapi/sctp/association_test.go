@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// A client and a server set an association up over the loopback device; nobody answers at a port that is not served.
+// A client and a server set an association up over the loopback device; nobody answers at a port
+// that is not served.
 func TestAssociation(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("raw sockets need root: run with sudo")

@@ -92,7 +92,8 @@ func (p packet) initAck() (tag uint32, cookie []byte, ok bool) {
 	return 0, nil, false
 }
 
-// answer is what a server sends back. Its tag is made of the client's, and the cookie is all that it remembers.
+// answer is what a server sends back. Its tag is made of the client's, and the cookie is all that
+// it remembers.
 func (p packet) answer() (packet, bool) {
 	out := packet{src: p.dst, dst: p.src}
 	switch {

@@ -1,6 +1,7 @@
 //go:build conformance
 
-// Package suite runs the conformance suite of sigs.k8s.io/network-policy-api as it is, in a cluster whose kernel has no SCTP sockets.
+// Package suite runs the conformance suite of sigs.k8s.io/network-policy-api as it is, in a cluster
+// whose kernel has no SCTP sockets.
 package suite
 
 import (

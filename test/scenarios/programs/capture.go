@@ -10,7 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// capture sees what comes in at the interfaces of a namespace: the fragments that a program sends in again.
+// capture sees what comes in at the interfaces of a namespace: the fragments that a program sends
+// in again.
 type capture struct{ fd int }
 
 // newCapture listens. Call it inside of the namespace.

@@ -60,8 +60,8 @@ type Frames interface {
 	ReceiveFrame(in sim.In, frame []byte) (sim.Result, error)
 }
 
-// New makes the data plane of a node, which is one of Frames; programs that an earlier scenario loaded are used again, without
-// their flows, so that a state is also written over another one.
+// New makes the data plane of a node, which is one of Frames; programs that an earlier scenario
+// loaded are used again, without their flows, so that a state is also written over another one.
 func (r *Runner) New(m *scenario.Machine) (scenario.Carrier, error) {
 	s := r.sets[m.Name]
 	var err error
@@ -178,14 +178,15 @@ func (c *carrier) Connect(sim.Socket, netip.AddrPort) (netip.AddrPort, error) {
 	return netip.AddrPort{}, scenario.ErrNoSockets
 }
 
-// Advance implements scenario.Carrier: the kernel's clock cannot be moved, so what it is compared with is.
+// Advance implements scenario.Carrier: the kernel's clock cannot be moved, so what it is compared
+// with is.
 func (c *carrier) Advance(seconds int) error {
 	c.jumped += time.Duration(seconds) * time.Second
 	return c.set.age(c.runner.layout, uint32(seconds*c.runner.hz/256+1), uint16(seconds*c.runner.hz/16+1))
 }
 
-// Receive implements scenario.Carrier. Programs and oracle must agree on all but Ethernet addresses that
-// the kernel sets later.
+// Receive implements scenario.Carrier. Programs and oracle must agree on all but Ethernet addresses
+// that the kernel sets later.
 func (c *carrier) Receive(in sim.In) (sim.Result, error) {
 	frame, err := in.Packet.Marshal()
 	if err != nil {
@@ -194,7 +195,8 @@ func (c *carrier) Receive(in sim.In) (sim.Result, error) {
 	return c.ReceiveFrame(in, frame)
 }
 
-// ReceiveFrame is Receive of a frame with all its bytes, of which in.Packet shows what the text form has.
+// ReceiveFrame is Receive of a frame with all its bytes, of which in.Packet shows what the text
+// form has.
 func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 	var got sim.Result
 	own, to := c.machine.Uplinks()[in.IfIndex], in.Packet.DstMAC
@@ -243,9 +245,9 @@ func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 	return got, differ(in, got, want)
 }
 
-// agreeOnDrop finds out whether the oracle drops too. A packet may be dropped after its flow began (TTL): then the
-// flow tells what was chosen. Else it is written down nowhere but in an affinity, and any choice that ends
-// the same way will do.
+// agreeOnDrop finds out whether the oracle drops too. A packet may be dropped after its flow began
+// (TTL): then the flow tells what was chosen. Else it is written down nowhere but in an affinity,
+// and any choice that ends the same way will do.
 func (c *carrier) agreeOnDrop(in sim.In, got sim.Result) error {
 	var first error
 	for i := -1; ; i++ {
@@ -268,8 +270,8 @@ func (c *carrier) agreeOnDrop(in sim.In, got sim.Result) error {
 	}
 }
 
-// ErrDiffer is what Receive returns where programs and oracle do not agree on what becomes of a packet. Its other errors are about
-// playing packets at all.
+// ErrDiffer is what Receive returns where programs and oracle do not agree on what becomes of a
+// packet. Its other errors are about playing packets at all.
 var ErrDiffer = errors.New("programs and oracle differ")
 
 func differ(in sim.In, got, want sim.Result) error {

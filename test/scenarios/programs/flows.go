@@ -122,7 +122,8 @@ func (s *set) chosen(both *layouts, p *packet.Packet) (b nodestate.Backend, spor
 	return backendAt(value[l.flowBackend:], p.IP.Src), binary.BigEndian.Uint16(value[l.flowSport:]), true
 }
 
-// age makes all that the programs remember with a time older: by units of their clock, and of the finer one.
+// age makes all that the programs remember with a time older: by units of their clock, and of the
+// finer one.
 func (s *set) age(l *layouts, units uint32, fine uint16) error {
 	return errors.Join(age(s.Maps, l.four, units, fine), age(s.IPv6.Maps, l.six, units, fine))
 }
@@ -150,7 +151,8 @@ func age(maps map[string]*ebpf.Map, l *layout, units uint32, fine uint16) error 
 				continue // a slot that was never used
 			}
 			binary.NativeEndian.PutUint32(v[m.seen:], seen-units)
-			// The first direction of a half-open DSR flow that was answered has the time of it in the place of a next hop.
+			// The first direction of a half-open DSR flow that was answered has the time of it in
+			// the place of a next hop.
 			const answered, reply, dsr = 8, 1, 16
 			if m.fine != none && (m.name != "weir_flows_new" || v[l.flowState]&answered != 0 && v[l.flowFlags]&(reply|dsr) == dsr) {
 				at := binary.NativeEndian.Uint16(v[m.fine:])

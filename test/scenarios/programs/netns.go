@@ -15,8 +15,9 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// namespace is a network namespace without a name, gone when it is closed. Interfaces in it are bridges
-// without ports: the programs only need them to exist, with their index, and the kernel's routes by them.
+// namespace is a network namespace without a name, gone when it is closed. Interfaces in it are
+// bridges without ports: the programs only need them to exist, with their index, and the kernel's
+// routes by them.
 type namespace struct {
 	handle netns.NsHandle
 	links  map[int]bool
@@ -59,7 +60,8 @@ func aside(do func() error) error {
 	defer home.Close()
 	err = do()
 	if back := netns.Set(home); back != nil {
-		// The thread stays locked, and ends with its goroutine: nobody else runs in a foreign namespace.
+		// The thread stays locked, and ends with its goroutine: nobody else runs in a foreign
+		// namespace.
 		return errors.Join(err, fmt.Errorf("return to the own network namespace: %w", back))
 	}
 	runtime.UnlockOSThread()
@@ -95,7 +97,8 @@ func (n *namespace) link(index int) (netlink.Link, error) {
 	return l, nil
 }
 
-// uplink gives an interface a machine's addresses in its subnets, and the default routes. Call it inside.
+// uplink gives an interface a machine's addresses in its subnets, and the default routes. Call it
+// inside.
 func (n *namespace) uplink(index int, m *scenario.Machine) error {
 	if n.links[index] {
 		return nil
@@ -129,7 +132,8 @@ func (n *namespace) uplink(index int, m *scenario.Machine) error {
 	return nil
 }
 
-// surroundings gives the namespace a machine's addresses that no table knows, and the networks by its second uplink. Call it inside.
+// surroundings gives the namespace a machine's addresses that no table knows, and the networks by
+// its second uplink. Call it inside.
 func (n *namespace) surroundings(m *scenario.Machine) error {
 	for _, a := range m.Own {
 		if n.own[a] {

@@ -1,7 +1,7 @@
 // Package programs puts the loaded eBPF programs behind the nodes of a scenario, through
-// BPF_PROG_TEST_RUN: the kernel runs a program on a packet, nothing is attached, and no packet leaves.
-// Each packet is given to the oracle too, with the choices that the programs made at random, and any
-// difference is an error.
+// BPF_PROG_TEST_RUN: the kernel runs a program on a packet, nothing is attached, and no packet
+// leaves. Each packet is given to the oracle too, with the choices that the programs made at
+// random, and any difference is an error.
 package programs
 
 import (
@@ -68,5 +68,6 @@ func hookOf(name string) sim.Hook {
 	return -1
 }
 
-// run runs the hook's program on a frame, which in.Packet shows. Call it inside of the node's network namespace.
+// run runs the hook's program on a frame, which in.Packet shows. Call it inside of the node's
+// network namespace.
 func (s *set) run(in sim.In, frame []byte) (sim.Result, error) { return s.runner.Run(in, frame) }

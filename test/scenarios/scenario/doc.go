@@ -1,6 +1,6 @@
-// Package scenario reads scenario files and plays them on a small world of nodes, hosts and a router,
-// whatever carries the packets on the nodes. A file is a txtar archive (golang.org/x/tools/txtar):
-// prose, then the files
+// Package scenario reads scenario files and plays them on a small world of nodes, hosts and a
+// router, whatever carries the packets on the nodes. A file is a txtar archive
+// (golang.org/x/tools/txtar): prose, then the files
 //
 //	cluster        the name of a file in clusters/, whose objects are there first; "flat" when absent
 //	objects.yaml   Kubernetes and Weir objects, as the API server would show them

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/sim"
 )
 
-// Dual returns a cluster of two families: everything that has an address of IPv4 in c has its counterpart of IPv6 (see
-// Mirror) beside it. Nothing of c is changed.
+// Dual returns a cluster of two families: everything that has an address of IPv4 in c has its
+// counterpart of IPv6 (see Mirror) beside it. Nothing of c is changed.
 func Dual(c *model.Cluster) *model.Cluster {
 	out := *c
 	out.Pods, out.Nodes, out.Services = twins(c.Pods, dualPod), twins(c.Nodes, dualNode), twins(c.Services, dualService)
@@ -126,7 +126,8 @@ func dualPolicy(p model.Policy) model.Policy {
 	return p
 }
 
-// dualMessages adds to what is said of ICMP the same of ICMPv6. A range is of messages of one type, or of all.
+// dualMessages adds to what is said of ICMP the same of ICMPv6. A range is of messages of one type,
+// or of all.
 func dualMessages(list []model.PortRange) []model.PortRange {
 	var out []model.PortRange
 	for _, p := range list {
@@ -144,7 +145,8 @@ func dualMessages(list []model.PortRange) []model.PortRange {
 	return out
 }
 
-// SixMessage returns the type * 256 + the code of the counterpart of an ICMP message that is no error.
+// SixMessage returns the type * 256 + the code of the counterpart of an ICMP message that is no
+// error.
 func SixMessage(message uint16) uint16 {
 	switch kind := uint8(message >> 8); kind {
 	case 0, 8, 128, 129:
@@ -173,8 +175,9 @@ func Six(a netip.Addr) netip.Addr { return six(a) }
 // SixState is Six for what a state says.
 func SixState(s *nodestate.State) *nodestate.State { return sixState(s) }
 
-// Both makes data planes that are given states of two families (Dual), and packets now of the one and now of the other:
-// those of the world, and their counterparts of IPv6. What is spoken changes after some packets, each time alike.
+// Both makes data planes that are given states of two families (Dual), and packets now of the one
+// and now of the other: those of the world, and their counterparts of IPv6. What is spoken changes
+// after some packets, each time alike.
 func Both(make NewCarrier) NewCarrier {
 	return func(m *Machine) (Carrier, error) {
 		t := *m

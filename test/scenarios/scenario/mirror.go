@@ -15,9 +15,9 @@ import (
 // ErrNoMirror says that a packet has no counterpart in IPv6.
 var ErrNoMirror = errors.New("no such packet in IPv6")
 
-// Mirror makes data planes that are given IPv6 where the world has IPv4: each state and packet is translated on the
-// way in, by a prefix of 96 bits before every address, and what comes out on the way back. So every scenario
-// is one of IPv6 too, with the same expectations.
+// Mirror makes data planes that are given IPv6 where the world has IPv4: each state and packet is
+// translated on the way in, by a prefix of 96 bits before every address, and what comes out on the
+// way back. So every scenario is one of IPv6 too, with the same expectations.
 func Mirror(make NewCarrier) NewCarrier {
 	return func(m *Machine) (Carrier, error) {
 		t := *m
@@ -204,8 +204,8 @@ func header(h packet.IPv4, back bool, template packet.IPv4) (packet.IPv4, error)
 	return out, nil
 }
 
-// extensions makes a chain of extension headers of IPv4's options, one of each byte; its place among them is where the
-// fragment header stands.
+// extensions makes a chain of extension headers of IPv4's options, one of each byte; its place
+// among them is where the fragment header stands.
 func extensions(h packet.IPv4) []packet.Ext {
 	fragment := h.MF || h.Offset != 0
 	mark := packet.Ext{Proto: packet.ProtoFragment}
@@ -315,7 +315,8 @@ func translate(p *packet.Packet, back bool, template *packet.Packet) (*packet.Pa
 	return q, nil
 }
 
-// queryOfFour reports whether an ICMP message is a query that ICMPv6 has no counterpart of, or its answer.
+// queryOfFour reports whether an ICMP message is a query that ICMPv6 has no counterpart of, or its
+// answer.
 func queryOfFour(h packet.IPv4, l4 []byte) bool {
 	if h.Proto != packet.ProtoICMP || len(l4) < 2 {
 		return false
@@ -343,8 +344,8 @@ func translateQuote(to, from *packet.Quote) {
 	}
 }
 
-// translateICMP translates the beginning of an ICMP message that is not parsed. An echo's checksum, which a data plane mends,
-// stays as right as it was: in IPv6 it covers the addresses.
+// translateICMP translates the beginning of an ICMP message that is not parsed. An echo's checksum,
+// which a data plane mends, stays as right as it was: in IPv6 it covers the addresses.
 func translateICMP(l4 []byte, from, to packet.IPv4) {
 	if len(l4) < 8 {
 		return
@@ -417,7 +418,8 @@ func (c *mirror) Receive(in sim.In) (sim.Result, error) {
 	return r, nil
 }
 
-// back translates a fragment that comes in again. Only one that came by here does; what its options were is no longer known.
+// back translates a fragment that comes in again. Only one that came by here does; what its options
+// were is no longer known.
 func (c *mirror) back(in sim.In) (sim.In, error) {
 	h := in.Packet.IP
 	p, err := translate(in.Packet, true, &packet.Packet{IP: packet.IPv4{ID: h.ID, MF: h.MF, Offset: h.Offset}})
@@ -425,8 +427,8 @@ func (c *mirror) back(in sim.In) (sim.In, error) {
 	return in, err
 }
 
-// ask turns an ARP request into a neighbour solicitation, and its answer back. The length of the tail says how much is wrong
-// with it.
+// ask turns an ARP request into a neighbour solicitation, and its answer back. The length of the
+// tail says how much is wrong with it.
 func (c *mirror) ask(in sim.In) (sim.Result, error) {
 	b := in.Packet.Payload
 	if len(b) < 28 || string(b[:8]) != "\x00\x01\x08\x00\x06\x04\x00\x01" {

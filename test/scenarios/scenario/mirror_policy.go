@@ -5,9 +5,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// mirrorPolicy writes the counterpart of look-up 2 into out: what is said of ICMP is said of ICMPv6, with the types of
-// echoes exchanged. What one entry says of several types becomes an entry for each, because types that are
-// neighbours in one family are none in the other.
+// mirrorPolicy writes the counterpart of look-up 2 into out: what is said of ICMP is said of
+// ICMPv6, with the types of echoes exchanged. What one entry says of several types becomes an entry
+// for each, because types that are neighbours in one family are none in the other.
 func mirrorPolicy(out *nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue], in nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]) {
 	split := map[nodestate.PolicyKey]nodestate.PolicyKey{} // an entry for a type: from which one it was made
 	for k, v := range in.All() {
@@ -28,7 +28,8 @@ func mirrorPolicy(out *nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
 	}
 }
 
-// mirrorMessages adds the counterparts of an entry of ICMP, unless one of a longer prefix has the place.
+// mirrorMessages adds the counterparts of an entry of ICMP, unless one of a longer prefix has the
+// place.
 func mirrorMessages(from nodestate.PolicyKey, split map[nodestate.PolicyKey]nodestate.PolicyKey) {
 	first, count := int(from.Port>>8), 1
 	if from.Len < 8 {

@@ -21,7 +21,8 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// Host is a machine beside the cluster: kind Host of scenarios.weir.dev, which exists in scenarios only.
+// Host is a machine beside the cluster: kind Host of scenarios.weir.dev, which exists in scenarios
+// only.
 type Host struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -51,8 +52,8 @@ func newObjects() *Objects {
 	}
 }
 
-// Apply adds or replaces the objects of a YAML stream. A field that does not exist, and an object that the
-// conversion complains about, are errors: a scenario means what it says.
+// Apply adds or replaces the objects of a YAML stream. A field that does not exist, and an object
+// that the conversion complains about, are errors: a scenario means what it says.
 func (o *Objects) Apply(stream []byte) error {
 	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(stream)))
 	for {
@@ -254,8 +255,8 @@ const (
 	firstPod   = 1100
 )
 
-// Cluster returns what the agent of a node sees. Its local view is made up: an interface for each pod
-// that is there, numbered as the pods were first seen in the scenario.
+// Cluster returns what the agent of a node sees. Its local view is made up: an interface for each
+// pod that is there, numbered as the pods were first seen in the scenario.
 func (o *Objects) Cluster(node string) (*model.Cluster, error) {
 	c := *o.cluster
 	c.Nodes = make(map[string]*model.Node, len(o.cluster.Nodes))

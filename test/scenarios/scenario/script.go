@@ -32,7 +32,8 @@ const (
 	Moment      = 2
 )
 
-// Ended is the error of a scenario that was played up to a line, because what follows needs something that a Carrier lacks.
+// Ended is the error of a scenario that was played up to a line, because what follows needs
+// something that a Carrier lacks.
 type Ended struct {
 	Line      int
 	Need, Why string
@@ -285,7 +286,8 @@ func (p *player) travel(from string, build func() (*packet.Packet, error)) error
 	return err
 }
 
-// with replaces words of a packet's text: key=value by key, everything else as TCP flags or SCTP chunk.
+// with replaces words of a packet's text: key=value by key, everything else as TCP flags or SCTP
+// chunk.
 func with(p *packet.Packet, replace []string) (*packet.Packet, error) {
 	words, err := packet.Words(p.String())
 	if err != nil {

@@ -42,14 +42,16 @@ type Machine struct {
 	Subnets []netip.Prefix // on-link; the first address of the first one of a family is the default gateway
 	State   *nodestate.State
 	MTUs    map[int]int // of interfaces, by index; others have DefaultMTU
-	// Own are addresses that the node's kernel has and no table knows; Aside the networks on the link of a second uplink.
+	// Own are addresses that the node's kernel has and no table knows; Aside the networks on the
+	// link of a second uplink.
 	Own     []netip.Addr
 	Aside   []netip.Prefix
 	carrier Carrier
 	world   *World
 }
 
-// World is machines on switches, with a router that joins their subnets and leads to everywhere else.
+// World is machines on switches, with a router that joins their subnets and leads to everywhere
+// else.
 type World struct {
 	objects  *Objects
 	machines map[string]*Machine
@@ -129,7 +131,8 @@ func (m *Machine) Like(a netip.Addr) netip.Addr {
 	return m.Addr6
 }
 
-// Gateway is the machine's default gateway for an address; invalid where it has no subnet of that family.
+// Gateway is the machine's default gateway for an address; invalid where it has no subnet of that
+// family.
 func (m *Machine) Gateway(dst netip.Addr) netip.Addr {
 	for _, p := range m.Subnets {
 		if p.Addr().Is4() == dst.Is4() {
@@ -158,8 +161,9 @@ func (m *Machine) Uplinks() map[int]packet.MAC {
 	return out
 }
 
-// Route is what the node's kernel answers to a look-up in its tables: nothing for its own addresses; the uplinks' subnets, a route by
-// the host device for each of the state's ranges, and the default route by the gateway.
+// Route is what the node's kernel answers to a look-up in its tables: nothing for its own
+// addresses; the uplinks' subnets, a route by the host device for each of the state's ranges, and
+// the default route by the gateway.
 func (m *Machine) Route(dst netip.Addr) (sim.Hop, bool) {
 	if slices.Contains(m.Own, dst) || m.Like(dst) == dst || slices.ContainsFunc(m.Subnets, func(p netip.Prefix) bool { return dst == broadcast(p) }) {
 		return sim.Hop{}, false
@@ -197,8 +201,8 @@ func (v Visit) String() string {
 // Journey is where a packet went.
 type Journey struct {
 	Visits []Visit
-	// End is where it arrived: pod:<namespace/name>, node:<name>, host:<name>, internet; or drop, kept (a
-	// fragment that waits for its first), or lost <where>.
+	// End is where it arrived: pod:<namespace/name>, node:<name>, host:<name>, internet; or drop,
+	// kept (a fragment that waits for its first), or lost <where>.
 	End    string
 	Packet *packet.Packet
 }
@@ -311,7 +315,8 @@ func (m *Machine) toPod(ifindex int) leg {
 // none, pays with its TTL.
 func (m *Machine) stack(entered int) leg { return m.stackMarked(entered, false) }
 
-// stackMarked is stack for a packet that the programs of this node have judged (marked). It does not fragment.
+// stackMarked is stack for a packet that the programs of this node have judged (marked). It does
+// not fragment.
 func (m *Machine) stackMarked(entered int, marked bool) leg {
 	return func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error) {
 		next, end := m.Stack(p, entered, marked)
@@ -322,7 +327,8 @@ func (m *Machine) stackMarked(entered int, marked bool) leg {
 	}
 }
 
-// Stack is what the node's kernel does with a packet: the hook that it meets next, or where it ends.
+// Stack is what the node's kernel does with a packet: the hook that it meets next, or where it
+// ends.
 func (m *Machine) Stack(p *packet.Packet, entered int, marked bool) (next sim.In, end string) {
 	if p.Kind == packet.Frame {
 		return next, "node:" + m.Name

@@ -22,8 +22,8 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// Open opens a driver for the network namespace of the calling thread, in which there is an uplink eth0. It works only while it is
-// called.
+// Open opens a driver for the network namespace of the calling thread, in which there is an uplink
+// eth0. It works only while it is called.
 type Open func(m *scenario.Machine) (dataplane.Driver, error)
 
 // Runner plays scenarios. It is for one goroutine.
@@ -32,7 +32,8 @@ type Runner struct {
 	open   []*carrier
 	now    time.Duration // of the node that is ahead
 
-	// Skipped are the kinds of packets, with their number, that were left to the oracle alone: nobody can send them here.
+	// Skipped are the kinds of packets, with their number, that were left to the oracle alone:
+	// nobody can send them here.
 	Skipped map[string]int
 	// Played is how many packets went through the data plane.
 	Played int
@@ -81,7 +82,8 @@ type carrier struct {
 	state   *nodestate.State
 	now     time.Duration
 
-	// oracles are the nodes that agree with all that was seen: what was chosen does not always show at once.
+	// oracles are the nodes that agree with all that was seen: what was chosen does not always show
+	// at once.
 	oracles []*sim.Node
 	guess   guess
 
@@ -179,7 +181,8 @@ func (c *carrier) interfaces(s *nodestate.State) error {
 	return nil
 }
 
-// readLinks finds the MAC addresses of the node's interfaces, which the driver may set, and its VXLAN device. Call it inside.
+// readLinks finds the MAC addresses of the node's interfaces, which the driver may set, and its
+// VXLAN device. Call it inside.
 func (c *carrier) readLinks() error {
 	all, err := netlink.LinkList()
 	if err != nil {
@@ -235,8 +238,8 @@ func (c *carrier) Lacks(need string) string {
 // errCannot says that nobody can make the kernel see this packet at this hook.
 var errCannot = errors.New("cannot be sent")
 
-// Receive implements scenario.Carrier. The packet goes through the whole node at once; the hooks that it meets there are
-// reported one after the other, as they are asked for.
+// Receive implements scenario.Carrier. The packet goes through the whole node at once; the hooks
+// that it meets there are reported one after the other, as they are asked for.
 func (c *carrier) Receive(in sim.In) (sim.Result, error) {
 	if len(c.ahead) > 0 && c.ahead[0].in.Hook == in.Hook && c.ahead[0].in.Packet.String() == in.Packet.String() {
 		r := c.ahead[0].result
@@ -259,7 +262,8 @@ func (c *carrier) Receive(in sim.In) (sim.Result, error) {
 // maxOracles bounds how many possible pasts are kept.
 const maxOracles = 64
 
-// agree lets the oracle receive the packet, with each choice that it may make, and keeps what agrees with what came out.
+// agree lets the oracle receive the packet, with each choice that it may make, and keeps what
+// agrees with what came out.
 func (c *carrier) agree(in sim.In, got []outcome, compare bool) (sim.Result, error) {
 	_, told := c.driver.(Teller)
 	var kept []*sim.Node
@@ -394,8 +398,8 @@ func (c *carrier) inject(in sim.In) error {
 	return c.place.port.send(c.place.farOf[in.IfIndex], b)
 }
 
-// ask prepares an ARP request. What asks for the node's own addresses is its stack's matter; so are probes, from nobody, and what somebody announces
-// (docs/design/nftables.md).
+// ask prepares an ARP request. What asks for the node's own addresses is its stack's matter; so are
+// probes, from nobody, and what somebody announces (docs/design/nftables.md).
 func (c *carrier) ask(p *packet.Packet) error {
 	b := p.Payload
 	if p.Type != packet.TypeARP || len(b) < 28 {
@@ -446,7 +450,8 @@ func (c *carrier) macOf(a netip.Addr) [6]byte {
 	return mac
 }
 
-// collect returns what came out, and tells the node who its neighbours are when it asks. Call it inside.
+// collect returns what came out, and tells the node who its neighbours are when it asks. Call it
+// inside.
 func (c *carrier) collect(out []outcome) ([]outcome, error) {
 	for {
 		frames, err := c.place.port.drain()

@@ -26,7 +26,8 @@ func (c *carrier) told() ([]dataplane.Event, error) {
 	return nil, nil
 }
 
-// saidOf is what an event says. The place where it was seen, and whether a Service was asked, are the data plane's own.
+// saidOf is what an event says. The place where it was seen, and whether a Service was asked, are
+// the data plane's own.
 func saidOf(e *dataplane.Event) string {
 	end := func(name string, d dataplane.EventEnd) string {
 		if !d.Local {
@@ -70,9 +71,10 @@ func oracleEvent(e *sim.Event) *dataplane.Event {
 		Egress: end(e.Egress), Ingress: end(e.Ingress), In: host(e.In), Out: host(e.Out)}
 }
 
-// unlike says how what a driver told differs from what the oracle tells; "" when it does not. What is denied is the same to the letter, and
-// what begins and is allowed is told by both. Whether an open flow is judged again is for each data plane to say. Rules with action Log,
-// which decide nothing, are not looked for.
+// unlike says how what a driver told differs from what the oracle tells; "" when it does not. What
+// is denied is the same to the letter, and what begins and is allowed is told by both. Whether an
+// open flow is judged again is for each data plane to say. Rules with action Log, which decide
+// nothing, are not looked for.
 func (c *carrier) unlike(steps []step) string {
 	got := c.events
 	var denied, told, wantDenied []string
@@ -112,9 +114,9 @@ func (c *carrier) unlike(steps []step) string {
 	return ""
 }
 
-// known: may this be a flow of the node's own that only connection tracking knows already? The eBPF data plane looks at none before there are
-// host endpoints.
-// Connection tracking has ideas of its own about GRE.
+// known: may this be a flow of the node's own that only connection tracking knows already? The eBPF
+// data plane looks at none before there are host endpoints. Connection tracking has ideas of its
+// own about GRE.
 func (c *carrier) known(p *packet.Packet, e *dataplane.Event) bool {
 	const gre = 47
 	if e.Proto == gre {
@@ -123,8 +125,9 @@ func (c *carrier) known(p *packet.Packet, e *dataplane.Event) bool {
 	return !e.Egress.Local && !e.Ingress.Local && !(p.Kind == packet.TCP && p.Flags&(packet.SYN|packet.ACK) == packet.SYN)
 }
 
-// turnedHosts: did both say of a connection that a host endpoint denied it, each of the direction that it takes for the first? One that
-// is older than the tables was begun by whom the data plane saw first.
+// turnedHosts: did both say of a connection that a host endpoint denied it, each of the direction
+// that it takes for the first? One that is older than the tables was begun by whom the data plane
+// saw first.
 func (c *carrier) turnedHosts(got []dataplane.Event, steps []step) bool {
 	for i := range got {
 		for _, s := range steps {
@@ -139,8 +142,8 @@ func (c *carrier) turnedHosts(got []dataplane.Event, steps []step) bool {
 	return false
 }
 
-// simplify takes away what not every data plane knows of a flow: what was judged before Services, of one that is allowed, and what staged
-// policies would have said there.
+// simplify takes away what not every data plane knows of a flow: what was judged before Services,
+// of one that is allowed, and what staged policies would have said there.
 func (c *carrier) simplify(e *dataplane.Event) {
 	for at, h := range c.state.HostEndpoints {
 		would, staged := c.state.HostStaged[at]

@@ -13,8 +13,9 @@ import (
 // etherMarker is the EtherType of our own frames (IEEE 802, for local experiments).
 const etherMarker = 0x88b5
 
-// steps is how often a marker goes round: a packet is queued at most as often on its way through a node (uplink, tunnel,
-// and the interface that it leaves by, each with a queue of its own), and one queue is worked off with each round.
+// steps is how often a marker goes round: a packet is queued at most as often on its way through a
+// node (uplink, tunnel, and the interface that it leaves by, each with a queue of its own), and one
+// queue is worked off with each round.
 const steps = 4
 
 // frame is what came out of a node.

@@ -20,7 +20,8 @@ import (
 // uplinkName is that of the uplink, as config finds it by default.
 const uplinkName = "eth0"
 
-// place is a node's namespace and the one with the other ends of its interfaces. Neither has a name; both end with the test.
+// place is a node's namespace and the one with the other ends of its interfaces. Neither has a
+// name; both end with the test.
 type place struct {
 	node, far netns.NsHandle
 	port      *port
@@ -60,7 +61,8 @@ func newPlace() (_ *place, err error) {
 		if p.node, err = netns.New(); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
 		}
-		// No interface of it says anything at random times: no duplicate address detection, no solicitation of routers.
+		// No interface of it says anything at random times: no duplicate address detection, no
+		// solicitation of routers.
 		for _, path := range [][]string{{"net", "ipv6", "conf", "default", "accept_dad"}, {"net", "ipv6", "conf", "default", "router_solicitations"},
 			{"net", "ipv6", "conf", "default", "autoconf"}} {
 			if _, err := kernel.SetSysctl(0, path...); err != nil {
@@ -103,8 +105,9 @@ func pair(a, b string) (index [2]int, _ error) {
 	return index, errors.Join(awaitUp(index[0]), awaitUp(index[1]))
 }
 
-// awaitUp waits until the kernel has made an interface ready to send: it does that some time after both ends were set up, and drops
-// what is sent before. Call it inside of the interface's namespace.
+// awaitUp waits until the kernel has made an interface ready to send: it does that some time after
+// both ends were set up, and drops what is sent before. Call it inside of the interface's
+// namespace.
 func awaitUp(index int) error {
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		l, err := netlink.LinkByIndex(index)
@@ -119,7 +122,8 @@ func awaitUp(index int) error {
 	}
 }
 
-// aside runs do on a thread of its own that may change its namespace and stays on one CPU, and comes back.
+// aside runs do on a thread of its own that may change its namespace and stays on one CPU, and
+// comes back.
 func aside(do func() error) error {
 	runtime.LockOSThread()
 	home, err := netns.Get()
@@ -145,7 +149,8 @@ func aside(do func() error) error {
 	}
 	err = do()
 	if back := errors.Join(unix.SchedSetaffinity(0, &cpus), netns.Set(home)); back != nil {
-		// The thread stays locked, and ends with its goroutine: nobody else runs in a foreign namespace.
+		// The thread stays locked, and ends with its goroutine: nobody else runs in a foreign
+		// namespace.
 		return errors.Join(err, fmt.Errorf("return to the own network namespace: %w", back))
 	}
 	runtime.UnlockOSThread()
@@ -180,7 +185,8 @@ func (p *place) close() error {
 	return errors.Join(errs...)
 }
 
-// link makes sure that an interface of that index and name is there, with its other end in the far namespace. Call it inside.
+// link makes sure that an interface of that index and name is there, with its other end in the far
+// namespace. Call it inside.
 func (p *place) link(index int, name string, mac net.HardwareAddr) error {
 	if p.farOf[index] != 0 {
 		return nil
@@ -229,7 +235,8 @@ func (p *place) ready() error {
 	return nil
 }
 
-// wholeChecksums makes the kernel compute the checksums of what leaves an interface, as a real device does. Call it inside.
+// wholeChecksums makes the kernel compute the checksums of what leaves an interface, as a real
+// device does. Call it inside.
 func wholeChecksums(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -263,7 +270,8 @@ func (p *place) unlink(index int) error {
 	return err
 }
 
-// uplink makes the uplink with a machine's addresses in its subnets, and the default routes. Call it inside.
+// uplink makes the uplink with a machine's addresses in its subnets, and the default routes. Call
+// it inside.
 func (p *place) uplink(m *scenario.Machine) error {
 	if p.farOf[scenario.Uplink] != 0 {
 		return nil
@@ -297,8 +305,9 @@ func (p *place) uplink(m *scenario.Machine) error {
 	return nil
 }
 
-// pod leads to a pod by its interface, as the CNI plugin does: no IPv6 of the kernel's own to speak of, forwarding, reverse-path
-// checks that Service addresses pass, the route and the neighbour. Call it inside.
+// pod leads to a pod by its interface, as the CNI plugin does: no IPv6 of the kernel's own to speak
+// of, forwarding, reverse-path checks that Service addresses pass, the route and the neighbour.
+// Call it inside.
 func (p *place) pod(index int, a netip.Addr, mac [6]byte) error {
 	name := p.names[index]
 	set := func(value int, path ...string) error {
@@ -338,7 +347,8 @@ func (p *place) mtu(index, mtu int) error {
 	return nil
 }
 
-// neighbour tells the node who has an address on one of its links, for good; what waited for it goes out. Call it inside.
+// neighbour tells the node who has an address on one of its links, for good; what waited for it
+// goes out. Call it inside.
 func (p *place) neighbour(index int, a netip.Addr, mac [6]byte) error {
 	family := netlink.FAMILY_V4
 	if a.Is6() {

@@ -10,8 +10,9 @@ import (
 	"github.com/weir-net/weir/internal/sim"
 )
 
-// The eBPF data plane looks at nothing that the node's own processes exchange before there are host endpoints, and takes the first packet after that for
-// the beginning of a flow. Connection tracking knows who began (docs/design/nftables.md).
+// The eBPF data plane looks at nothing that the node's own processes exchange before there are host
+// endpoints, and takes the first packet after that for the beginning of a flow. Connection tracking
+// knows who began (docs/design/nftables.md).
 
 // exchange is a flow of either direction.
 type exchange struct {
@@ -39,8 +40,10 @@ func (c *carrier) ofTheNode(p *packet.Packet) bool {
 	return c.state.Addrs[p.IP.Src].Kind == nodestate.AddrHost || c.state.Addrs[p.IP.Dst].Kind == nodestate.AddrHost
 }
 
-// knew: does the data plane judge a flow that it knew before there were host endpoints in the direction in which it began, and the oracle in the one in
-// which it first saw it? Then one of them at least denies it as host endpoints do, or the data plane, which judged it already, says nothing.
+// knew: does the data plane judge a flow that it knew before there were host endpoints in the
+// direction in which it began, and the oracle in the one in which it first saw it? Then one of them
+// at least denies it as host endpoints do, or the data plane, which judged it already, says
+// nothing.
 func (c *carrier) knew(in sim.In, got []outcome, steps []step) bool {
 	if !c.older[exchangeOf(in.Packet)] || len(got) > 1 {
 		return false

@@ -12,12 +12,14 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// outcome is what a whole node did with a packet. The oracle's is that of all hooks that the packet met there.
+// outcome is what a whole node did with a packet. The oracle's is that of all hooks that the packet
+// met there.
 type outcome struct {
 	// where is pod <interface>, uplink <next hop>, tunnel <node>, host, or nothing.
 	where  string
 	packet *packet.Packet
-	// answer: the packet is one of the node's own, in the place of what came. Kernels word it as they like; what it is about counts.
+	// answer: the packet is one of the node's own, in the place of what came. Kernels word it as
+	// they like; what it is about counts.
 	answer bool
 	// silent: the node may also answer: it is not the data plane that lost the packet.
 	silent bool
@@ -150,8 +152,9 @@ func gist(p *packet.Packet) string {
 	return p.String()
 }
 
-// knewBefore: did a host endpoint deny a packet of a TCP connection, and the data plane tell its sender, where the oracle knows of no
-// connection? There are some that only connection tracking knew before there were host endpoints.
+// knewBefore: did a host endpoint deny a packet of a TCP connection, and the data plane tell its
+// sender, where the oracle knows of no connection? There are some that only connection tracking
+// knew before there were host endpoints.
 func knewBefore(in sim.In, got []outcome, steps []step) bool {
 	last, p := steps[len(steps)-1].result, in.Packet
 	switch last.Reason {

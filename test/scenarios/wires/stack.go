@@ -12,9 +12,11 @@ import (
 // arrivalGroup is where what reaches the node's own stack is logged to.
 const arrivalGroup = 64007
 
-// arrivals is the last thing that happens to a packet for the node itself: it is shown to us, and ends there, so that the kernel
-// does not answer. Of what comes by the loopback device only resets are: rules answer the node's own processes by it. It is registered before connection tracking's last hook of the same priority, which therefore comes first:
-// the kernel puts a new hook before those of equal priority. What the tunnel carries goes on into it, where there is one.
+// arrivals is the last thing that happens to a packet for the node itself: it is shown to us, and
+// ends there, so that the kernel does not answer. Of what comes by the loopback device only resets
+// are: rules answer the node's own processes by it. It is registered before connection tracking's
+// last hook of the same priority, which therefore comes first: the kernel puts a new hook before
+// those of equal priority. What the tunnel carries goes on into it, where there is one.
 const arrivals = `
 table inet wires {
 	set tunnel {
@@ -49,7 +51,8 @@ func nft(text string) error {
 	return nil
 }
 
-// speak sends an IP packet as a process of the node does: by its stack and its routes. Call it inside.
+// speak sends an IP packet as a process of the node does: by its stack and its routes. Call it
+// inside.
 func speak(ip []byte, dst netip.Addr) error {
 	family := unix.AF_INET
 	var to unix.Sockaddr = &unix.SockaddrInet4{}

@@ -5,7 +5,8 @@ import (
 	"net/netip"
 )
 
-// vxlan puts an IP packet's frame into a VXLAN packet (RFC 7348) in a frame. Its UDP checksum is right with IPv6 outside, and absent with IPv4.
+// vxlan puts an IP packet's frame into a VXLAN packet (RFC 7348) in a frame. Its UDP checksum is
+// right with IPv6 outside, and absent with IPv4.
 func vxlan(dstMAC, srcMAC [6]byte, src, dst netip.Addr, port uint16, vni uint32, inner []byte) []byte {
 	udp := 8 + 8 + len(inner)
 	b := append(append([]byte{}, dstMAC[:]...), srcMAC[:]...)

@@ -29,9 +29,9 @@ func acceptFrom(f table.Family, from string) []string {
 
 // podTunnelRules drop VXLAN, for any address: nodes have such that nobody listed, and source NAT
 // makes the packet one of this node's; and IP in IP. A routing header would lead a packet on that
-// was evaluated by where it went first, where a node's kernel follows such (seg6_enabled). Of groups
-// that somebody listens to, what is sent to one machine would be taken for the node's word by the
-// routers of its link.
+// was evaluated by where it went first, where a node's kernel follows such (seg6_enabled). Of
+// groups that somebody listens to, what is sent to one machine would be taken for the node's word
+// by the routers of its link.
 func podTunnelRules(f table.Family, s *nodestate.State) []string {
 	rules := []string{"meta l4proto 2 goto " + podLinkChain}
 	if f.Six {

@@ -85,8 +85,8 @@ func portShareChains(f table.Family, t *table.Table, s *nodestate.State) {
 	t.Chains[expr.DenyName(reason.NoPort, 0)] = table.Chain{Rules: []string{"counter", "drop"}}
 }
 
-// noteSpent are the rules that drop what goes beyond a pod's share, and note whose it was while there
-// is room.
+// noteSpent are the rules that drop what goes beyond a pod's share, and note whose it was while
+// there is room.
 func noteSpent() []string {
 	refuse := expr.DenyName(reason.NoPort, 0)
 	note := fmt.Sprintf("update @%s { $ip saddr timeout %ds counter } goto %s", SetSpent, int(SpentKept.Seconds()), refuse)
