@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package deploy holds what is installed in a cluster: CustomResourceDefinitions, rights, the
 // DaemonSet of the agent and the Deployment of the controller. The same text goes to
 // deploy/weir.yaml, for plain `kubectl apply -f`, and to `weir install`.

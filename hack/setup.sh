@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Brings what a fresh Debian 12 machine lacks to build, test and run Weir:
 # Debian packages, and a Go toolchain if there is none that is new enough.
 # Says what it did; does nothing, quickly, when nothing is missing.

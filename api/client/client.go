@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package client reaches the API server: connections tuned for an agent that must notice within
 // seconds that the server is gone or back, and typed access to the kinds of weir.dev.
 package client

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command weir-agent is the node daemon of Weir: it carries pods, Services and network policy on
 // its node.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command weir-bench is the load of the demo and of the benchmarks: it serves and makes requests
 // inside a network namespace of the lab and prints what it measured as JSON.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command weir-cni is the CNI plugin of Weir: the container runtime runs it for every pod, and it
 // asks the agent of the node.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command weir-controller runs Weir's cluster-wide part.
 package main
 

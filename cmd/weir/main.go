@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command weir installs Weir in a cluster, says how it is, and handles the objects that configure
 // it.
 package main

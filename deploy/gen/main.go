@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command gen writes deploy/policy, the published CustomResourceDefinitions of
 // policy.networking.k8s.io, and deploy/crds: the CustomResourceDefinitions of weir.dev from
 // api/weir/v1, and those of projectcalico.org from the published module

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command demo is the hands-on walk-through of docs/guides/demo.md: nginx behind a node port,
 // clients that keep their addresses, a policy that refuses one of them, 10,000 connections timed in
 // tunnel and in DSR mode and with kube-proxy, in labs of the same shape. It prints what it does and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command fuzz runs each fuzz target of the tree for a while, one after the other, and keeps inputs
 // that reached new code in the target's testdata/fuzz, where go test plays them:
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command gen-reasons writes the Go names of the reasons for drops from bpf/reasons.h, the one
 // table of them. Usage: gen-reasons <reasons.h> <out.go>; "-" writes to standard output.
 package main

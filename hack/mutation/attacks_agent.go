@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // attacksAgent are the guards of the agent's own sockets and reports.

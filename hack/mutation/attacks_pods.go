@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // attacksPods are the guards against what pods send by themselves: frames of their own making

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // attacksPorts are the guards of ports of source NAT, and pins.

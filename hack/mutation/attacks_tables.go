@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // attacksTables are the guards of tables of the kernel that all pods of a node share.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // attacksTunnel are the guards of tunnels, VLANs and reverse paths.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mutation puts deliberate faults into a copy of the tree, one at a time, and asserts that
 // the tests find each:
 //

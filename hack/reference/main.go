@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command reference writes the generated pages of docs/reference: the commands and their flags,
 // settings, metrics and reasons for drops, each from the code that has them. Run it in the root of
 // the repository; test/docs does by go generate.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to
 // the data plane, answers the CNI plugin, and reports how the node is.
 //

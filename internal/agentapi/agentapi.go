@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package agentapi is the client of the agents' API, from where the API server can be reached. It
 // asks the agent of a node by the controller (group live.weir.dev), for which a right to read is
 // enough; and where that does not do, by `weir-agent ask`, which it runs in the agent's pod by the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package announce is the node's own part in answering neighbours for addresses that no interface
 // has: it tells the link when this node takes an address over, and it looks whether the nodes that
 // this one would take over from are still there. The answers themselves are made by the data plane.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package apitest runs a real kube-apiserver with etcd for tests, in network and process namespaces
 // of their own: nothing of it is reachable from outside, and everything of it ends with the test.
 //

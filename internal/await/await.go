@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package await is how tests wait for what another goroutine, another process or the kernel does.
 package await
 

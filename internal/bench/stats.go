@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bench is what the benchmarks have in common: statistics that bear outliers, rounds that
 // take turns so that a slow minute hits every configuration alike, a measure of what else the
 // machine was doing, and results as tables and JSON.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package calc turns a cluster into the desired state of one node. It is pure: it reads no clock,
 // no kernel and no API server, and equal clusters give equal states, whatever was computed before.
 //

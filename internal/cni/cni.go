@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cni answers the CNI plugin in the agent: it gives a pod its address, makes its interface,
 // and answers only when the data plane enforces it. What it did is on disk (package ipam) and in
 // the interface's alias, so that a restart finds every endpoint again.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package config makes the effective settings of a node out of the FelixConfiguration resources and
 // the daemon's environment: the environment wins over FelixConfiguration node.<name>, which wins
 // over FelixConfiguration default, which wins over the documented default. A value that is not

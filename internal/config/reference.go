@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package config
 
 // Reference is what a manual says of one field; see docs/reference/settings.md, which is generated

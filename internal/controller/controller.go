@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package controller does for the whole cluster what no node can do for itself: it gives back the
 // blocks of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the
 // first pool of a new installation, says in the status of cluster-wide policies whether they are

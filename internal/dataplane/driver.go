@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dataplane is the seam between the desired state of a node and what carries it: the Driver
 // interface, the loop that applies states, and the conformance suite that every driver passes.
 package dataplane

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package delta tracks the difference between what a table should hold and what it holds. It stores
 // the actual contents and the pending changes; the desired contents are their sum. It is not safe
 // for concurrent use.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package events names what the programs tell of flows, and hands it to who listens.
 package events
 

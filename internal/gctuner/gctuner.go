@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package gctuner chooses when Go's garbage collector runs: as soon as nothing else is waiting, and
 // long before it has to.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hostile records which attacks the tests carried out, and whether they were held. A test
 // of an attack is named TestHostile…, and calls Record for each attack, data plane and family that
 // it covers; `make hostile` runs these tests, collects the rows into out/hostile.json, and fails

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package httplimit serves HTTP to callers that nobody has authenticated: health checks of load
 // balancers and of the kubelet, and metrics. These ports are open to pods and, by kube-proxy's
 // contract, to everybody. So the connections of all callers and of one are bounded, and so is the

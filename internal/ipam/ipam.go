@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ipam gives pods their addresses. The agent is the only allocator of its node: it holds
 // blocks (ranges of an IPPool that belong to the node, claimed through the API ahead of need), and
 // each single allocation is one file on the node. So a pod starts without an API write, and an

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package jhash is Bob Jenkins' hash as the kernel has it (linux/jhash.h, public domain): nftables
 // computes it, and so do the eBPF programs.
 package jhash

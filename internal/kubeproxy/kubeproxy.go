@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kubeproxy knows whether a kube-proxy carries Services on this node, and removes what one
 // left behind when it is gone: its chains of iptables (of both kinds), its nftables tables, its
 // ipsets and its device. Nothing is touched that kube-proxy does not name, and nothing while one

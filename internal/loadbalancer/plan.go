@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package loadbalancer gives addresses of IPPools to Services of type LoadBalancer.
 //
 // Who has which address is kept in IPAMBlocks whose node is weirv1.LoadBalancers, and nowhere else:

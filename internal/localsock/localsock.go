@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package localsock makes the unix sockets by which an agent is asked on its own machine.
 package localsock
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package maglev is consistent hashing by look-up tables: "Maglev: A Fast and Reliable Software
 // Network Load Balancer" (NSDI 2016), section 3.4. Everybody who knows the same backends computes
 // the same table, and with it makes the same choice for a client, without telling each other.

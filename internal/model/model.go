@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package model holds the cluster as plain values: what calc reads. It knows no API machinery and
 // no kernel; watch fills it from API objects, the agent fills Node.Local from the machine.
 package model

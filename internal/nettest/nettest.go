@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nettest makes network namespaces for tests. A Namespace has a thread of its own, which
 // runs what a test wants done there and ends with the namespace.
 package nettest

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nfteval evaluates the rules of an nftables table that is in the kernel for a packet,
 // without sending one. It reads the rules as the kernel has them (the expressions of
 // linux/netfilter/nf_tables.h), asks the kernel for each element of a set that a rule looks up

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodestate is the desired state of one node as plain tables. calc writes it, a data plane
 // makes the kernel equal to it, sim answers packets from it. Equal clusters give equal states,
 // whatever happened before: identifiers are made from content, never counted up.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package packet is a small text form for packets and its translation to and from bytes: Ethernet
 // with IPv4 or IPv6 and TCP, UDP, SCTP, ICMP echo, ICMP errors with the packet that they quote, or
 // anything else as bytes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package packet
 
 // answers are the ICMP types that answer queries by the identifier of these (RFC 792, 950): echo,

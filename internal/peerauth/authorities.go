@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package peerauth lets Weir's own programs know each other across nodes. The controller keeps a
 // certificate authority (Keeper) and serves with certificates of it (Serving); agents trust what it
 // publishes (package trust) and prove themselves by a token of their service account with an

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package podexec runs programs in containers by the API server's exec.
 package podexec
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package progtest runs loaded programs on packets by BPF_PROG_TEST_RUN: the kernel runs a program
 // on a packet, nothing is attached, and no packet leaves. Tests use it, and dry runs of `weir why`.
 // The programs must be loaded with trace_enabled, so that they leave their decisions behind.

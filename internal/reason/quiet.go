@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package reason
 
 // Quiet reports whether nobody has to look at drops for the reason: every pod sends such packets by

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package reason names why a packet was dropped. The table is bpf/reasons.h; the Go names are
 // generated from it.
 package reason

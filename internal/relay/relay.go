@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package relay is the controller's part of asking agents: agents keep a connection to each
 // instance of the controller (package tunnel), and users ask by the API server, which hands
 // requests of the group live.weir.dev on (an APIService). So what a user may ask is a matter of the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package selector parses and evaluates the selector language of the projectcalico.org/v3 API:
 //
 //	expr    = and { "||" and }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sim is the oracle: given the state of one node and a packet at one of its hooks, it says
 // what becomes of the packet, in plain Go over the plain tables. It implements
 // docs/design/datapath.md, as the eBPF programs do, and shares no code with them: where the two

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package watch reads the cluster's objects from the API server, converts them into the model's
 // values and hands them on in batches. It keeps the values only, not the objects: informers would
 // hold the cluster twice.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package why answers `weir why`: what one node does with a packet, and why. The answer comes from
 // the data plane itself: the loaded programs are run on the packet (eBPF), or the rules in the
 // kernel are evaluated for it (nftables), and nothing is sent. Alongside it, package calc explains

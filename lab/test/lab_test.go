@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package test runs real labs. It needs root and what hack/setup.sh brings, takes
 // about a minute with a filled cache (the first run builds Kubernetes), and is run
 // with WEIR_LAB_TEST=1.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package docs holds tests of the documents: links and anchors lead somewhere, commands that are
 // named exist, every page is listed. The pages of docs/reference that come from code are generated
 // here, after everything that they are generated from.

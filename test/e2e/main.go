@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command e2e lets Kubernetes' own end-to-end tests judge Weir: it brings labs up, runs the specs
 // of sig-network of the upstream e2e.test in them, and compares the outcome with two lists.
 // skips.golden names every spec that is not run, with the reason; known-failures.txt those that do

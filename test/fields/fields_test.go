@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fields holds that no field of a policy is silently ignored: every field that the API
 // server stores has an effect on what the agents compute, or is reported, or is in the list of
 // those that need none.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command hostile runs the tests of attacks (TestHostile… in all packages) and writes what they
 // recorded:
 //

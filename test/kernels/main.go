@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command kernels boots Debian's kernels in an emulator and runs Weir's tests on them: whether the
 // programs load, the scenarios, the drivers. `make kernels` calls it. Nothing of the machine is
 // changed but the cache; the emulated machines have no network.

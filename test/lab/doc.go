@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lab tests Weir as a whole: a real Kubernetes in the lab, its API server, kubelets and
 // container runtime, with real pods, sockets and clients.
 //

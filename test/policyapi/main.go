@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command policyapi lets the conformance suite of sigs.k8s.io/network-policy-api judge Weir: it
 // brings a lab up, runs the suite's tests in it as they are, prints a line for each, and writes
 // out/policyapi.json. Every test has to pass, but for those that skips.golden names, with the

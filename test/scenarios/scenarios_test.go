@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package scenarios_test plays the scenario files of this folder on everything that carries
 // packets.
 package scenarios_test

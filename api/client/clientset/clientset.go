@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package clientset is package client with client-go's clientset beside it, for programs that read
 // and write more kinds of Kubernetes than an agent does. It is a package of its own because of its
 // size: the clientset registers every kind that there is.

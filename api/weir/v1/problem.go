@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package v1
 
 // Bounds of a Problem, in characters, as the definition of NodeStatus has them: what tenants write

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package v1 holds the kinds of API group weir.dev that Weir keeps for itself: which node owns
 // which block of addresses, and what each node says about itself. They carry no logic.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package api serves the API of a node's agent (package agentapi is its client): a set of handlers
 // that the agent brings, at a socket of the node, for root and for programs in the agent's pod; and
 // by a connection to each instance of the controller, for users who have the right to ask by the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package apiserver finds the API server, from a node on which the API server's configured address
 // may be one that Weir itself makes reachable, or that of one of several servers that is down. A
 // Dialer knows the servers' own addresses, as the cluster had them last, over restarts

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package httpserve serves the agent's HTTP ports where the configuration says: a Listener has one
 // handler at an address that may change while it serves, within bounds for callers that nobody has
 // authenticated (package httplimit). MetricsTLS adds TLS: where metrics are to be protected and

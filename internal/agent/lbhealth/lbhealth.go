@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lbhealth answers load balancers over HTTP as kube-proxy does: about the node (/healthz,
 // and /livez, which a node that is about to go still passes), and about each Service with a
 // healthCheckNodePort: whether endpoints of it are on this node. They ask without encryption, at

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package machine reads what the kernel knows of the node's machine, and goes on reading whenever
 // that changes: interfaces with their addresses, next hops of routes, and link addresses that ARP
 // and neighbour discovery found. Facts are what the model of the cluster takes from it: the node's

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodelock decides which of two agents of a node works. During an upgrade two may run at
 // once: the DaemonSet starts the new one first. Only one works, the one with the lock (flock(2)) of
 // a file in the folder of what does not survive a reboot; the kernel releases it when its holder

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package problems lists what is not in force on a node as it is written: of the machine, of the
 // configuration, and of objects that the state of the node refuses. Each function takes plain
 // values and returns entries of a NodeStatus, with what to do about them. Shown chooses which of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package statefile keeps small files that the agent can do without but is better off with, in the
 // folder that survives a reboot. A file is replaced in one step: a reader, or the next start after
 // a crash or on a full disk, finds the old contents or the new. One that cannot be read is as if it

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wire is the protocol of the agent's API, which the command `weir-agent ask` and who runs
 // it from outside have in common: an agent answers questions by HTTP/1.1 at a unix socket in its
 // run folder; ask sends one question and copies the answer to its standard output.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lab runs the demo's and the benchmarks' parts in labs: it calls weir-lab, and finds pods
 // and runs programs where they are. It knows labs only by that program's commands.
 package lab

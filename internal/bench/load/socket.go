@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package load makes the traffic of the benchmarks: connect–request–close over TCP, round trips
 // over UDP, one TCP stream, and the servers for them. It speaks to the kernel by blocking system
 // calls on pinned threads, because Go's poller and scheduler would be most of what is measured.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package probe is what `weir bench` runs in its pods: a server that answers only who has its
 // token, and clients that measure towards it over TCP and UDP. It needs no rights and no settings
 // of the node. Servers and clients speak to the kernel by blocking system calls on threads of their

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package report draws what `weir bench` measured, and makes a page of it that needs no network.
 package report
 

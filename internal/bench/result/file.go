@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package result is what `weir bench` writes and reads: files of measurements, what they say with
 // which certainty, and how two of them compare.
 package result

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package suite runs `weir bench` on a cluster, whatever carries its pod network: it makes a few
 // pods in a namespace of its own, has them measure in rounds, and removes everything. It needs
 // nothing but the API server.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package plugin is the CNI plugin: it validates what the runtime says and hands it to the agent.
 // It holds no state and touches nothing of the machine.
 package plugin

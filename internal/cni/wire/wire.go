@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wire is what the CNI plugin and the agent say to each other: over a unix socket one
 // request and one response, each a header of 8 bytes ("WCNI", then the length of the body as a
 // big-endian uint32) and a JSON body. The descriptor of the pod's network namespace travels with

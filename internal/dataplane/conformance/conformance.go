@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package conformance is what every driver must do, as tests. A driver's own tests call Run with a
 // way to open it; each open within one test works on the same kernel objects, as a restarted agent
 // does.

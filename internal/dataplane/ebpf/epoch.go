@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package ebpf
 
 // endTables lets flows evaluate themselves again where entries were written since there were before

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package ebpf
 
 // place gives every wanted backend a slot of a list, and moves as few as possible: a backend that

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package handover puts one data plane in the place of another on a node whose packets go on. Both
 // apply what is submitted until the new one carries all packets: a change of policy waits for no
 // step of the change of the data plane.

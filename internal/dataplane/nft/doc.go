@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nft is the driver of the nftables data plane: the kernel's routing, connection tracking
 // and VXLAN, and nftables. docs/design/nftables.md is its contract. The driver owns the tables `ip
 // weir` and `ip6 weir` (`arp weir` where pods are, `netdev weir` where there is a tunnel), the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package live names what users ask about nodes by the API server: the group live.weir.dev, which
 // the controller answers.
 package live

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tunnel lets an agent answer questions by a connection that it made itself: it asks a
 // controller to turn the connection round, and serves HTTP/2 on it from then on. So agents listen
 // nowhere, and whoever answers as the agent of a node has proved to be it.

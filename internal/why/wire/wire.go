@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wire is what `weir why` asks an agent (POST /why) and what the agent answers: the request
 // with its check, and the answer of one node, as JSON. The engine that answers is internal/why.
 package wire

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command weir-lab runs a real multi-node Kubernetes on one machine, each node in
 // namespaces of its own.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package again repeats what fetches from the network: a mirror or a proxy that is away for a
 // moment does not end a build of ten minutes.
 package again

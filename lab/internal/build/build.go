@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package build makes the programs of a lab (Kubernetes, etcd, CoreDNS, CNI
 // plugins, test images' programs) from their Go modules, once for each version.
 package build

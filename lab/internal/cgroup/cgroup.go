@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cgroup gives each node of a lab a control group of its own in every
 // hierarchy of the machine, be it cgroup v1, v2 or both side by side.
 //

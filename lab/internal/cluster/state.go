@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster starts, inspects and removes a lab. All it needs to know of a
 // lab is on disk, so that a lab can be removed after its starter was killed.
 package cluster

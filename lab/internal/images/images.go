@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package images makes the container images of a lab without a container registry:
 // from the programs that package build made, and from Debian's packages.
 package images

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package network builds the links of a lab: a switch, the machines on it, a
 // router and the client behind it, each in a network namespace of its own.
 //

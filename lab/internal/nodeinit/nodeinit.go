@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodeinit is the first process of a node: it makes the node's own view of
 // the machine (file systems, control groups, host name) out of a Spec, and then
 // runs and restarts the node's daemons. When it ends, the kernel ends everything

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodespec renders what a node of a lab runs: its files, its mounts and
 // its daemons with all their flags. Rendering is pure; package nodeinit carries a
 // Spec out.

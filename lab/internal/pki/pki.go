@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pki makes the certificates, keys and kubeconfigs of a lab. Nothing it
 // makes is valid outside the lab that it was made for: each lab has its own
 // authority, whose key never leaves the lab's state directory.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package plan is the address plan of a lab: which machines it has, what they
 // are called, and which addresses they carry. It is pure: it reads nothing and
 // changes nothing.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package progress tells the user what a long-running command is doing.
 package progress
 

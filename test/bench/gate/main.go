@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command gate compares what the eBPF programs cost in two versions, and fails when the new one is
 // slower:
 //

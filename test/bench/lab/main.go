@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command lab compares Weir with kube-proxy and with no data plane at all in labs of the same shape
 // that are up at the same time: latency of new connections, throughput of a TCP stream, UDP round
 // trips. Rounds take turns; the result is the median of the rounds. It writes out/bench.json and

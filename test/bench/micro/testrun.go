@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package micro measures the eBPF programs one packet at a time, by BPF_PROG_TEST_RUN: nanoseconds
 // a packet, less what an empty program costs. It runs in a network namespace of its own that has no
 // link to anywhere, and attaches nothing.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package policy measures what a change of policy costs an agent: from the cluster that changed to
 // the maps that are equal to it.
 package policy

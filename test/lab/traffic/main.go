@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command traffic is what the lab's tests send and answer with. It is built by the tests and runs
 // in pods and in the network of clients and nodes. Every client ends when its standard input does,
 // and then writes one line of JSON about what it saw.

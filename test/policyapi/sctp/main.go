@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build linux
 
 // Command sctp stands in for agnhost where the kernel has no SCTP sockets. It sets associations up

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build conformance
 
 // Package suite runs the conformance suite of sigs.k8s.io/network-policy-api as it is, in a cluster

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package programs puts the loaded eBPF programs behind the nodes of a scenario, through
 // BPF_PROG_TEST_RUN: the kernel runs a program on a packet, nothing is attached, and no packet
 // leaves. Each packet is given to the oracle too, with the choices that the programs made at

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package scenario reads scenario files and plays them on a small world of nodes, hosts and a
 // router, whatever carries the packets on the nodes. A file is a txtar archive
 // (golang.org/x/tools/txtar): prose, then the files

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wires plays scenarios on a data plane that only a whole kernel runs: each node is a
 // network namespace with the driver's rules in it, and every interface of it is one end of a veth
 // pair whose other end lies in a namespace beside it. A packet of a scenario is sent on the other

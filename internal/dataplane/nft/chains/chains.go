@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chains renders the chains and sets that every node has: the base chains in the order in
 // which packets meet them, who may send with which address, translation for Services and its static
 // chains, handing on and direct server return, source NAT, and the quotas of pods. It puts the

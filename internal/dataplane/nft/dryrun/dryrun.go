@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dryrun lets a packet that nobody sends pass the rules that are in the kernel, and says
 // where it goes or which chain drops it: the nftables half of `weir why`. It follows the hooks as
 // the kernel does, asks the kernel for routes and flows, and compares every chain, and each element

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package events turns what the rules show to nflog into events of the data plane. The prefix of a
 // packet has what was said of it, by which rule, and its place in the flow; everything else is
 // looked up in the state. Where policy is evaluated, packets have the addresses by which that is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package expr is what the rules of all parts of the nftables data plane share: the names of sets
 // and chains that more than one of them refers to, and the words of rules that depend on the
 // family, the state or the node's devices. Expand puts these words in the place of names that begin

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hostnet is what a node of the nftables data plane has besides tables: its devices, the
 // routes to pools and other nodes, policy routing by packet marks, proxy entries for announced
 // addresses, and the kernel's settings. Network makes them equal to a state in two steps: Prepare

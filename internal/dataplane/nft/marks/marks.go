@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package marks is what packet marks and ct marks say: which node a packet comes from or goes to,
 // whether it takes the tunnel, and under which policy its flow was evaluated. Other nodes are named
 // by numbers, which Numbers gives out and takes back from an earlier run. The layout of both marks

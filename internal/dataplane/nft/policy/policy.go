@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package policy renders the policy of a state as chains, sets and maps: that of pods, of host
 // endpoints, and untracked policy. It is evaluated by what connection tracking knows of a flow: the
 // source before its translation, the destination after it, in whichever direction the packet goes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package services follows the Services of a state and wants the elements and chains by which
 // nftables finds a backend. There are three steps, none of which depends on how many Services there
 // are: the frontend gives the number of a list of backends (as the packet's priority), the list's

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package table is one nftables table as text and as it is in the kernel. A Table says which
 // chains, sets and elements there should be; a State remembers what the kernel has, and writes the
 // difference as one transaction, so that no packet meets a half of a change. Rules are recognized

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Upstream's image has iperf 2.2. Where Debian's 2.1 writes a line of values, that has a line of names first, an interval
 # as two values, and more values after the bandwidth. The figures are the same.
 set -o pipefail

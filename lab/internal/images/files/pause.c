@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The process that holds a pod's namespaces open: it waits to be told to end, and
  * buries the processes that the pod's containers leave to it. */
 #include <signal.h>
