@@ -22,7 +22,7 @@ import (
 
 // Every answer of enum answer has a word, and no word lacks an answer.
 func TestAnswersHaveNames(t *testing.T) {
-	src, err := os.ReadFile("../../../bpf/abi.h")
+	src, err := os.ReadFile("../../../bpf/abi_events.h")
 	must(t, err)
 	found := 0
 	for _, m := range regexp.MustCompile(`(?m)^\tANSWER_(\w+) = (\d+),`).FindAllStringSubmatch(string(src), -1) {

@@ -4,6 +4,7 @@ package abi
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,9 +15,17 @@ import (
 
 // The numbers that Go repeats are those of the C header.
 func TestNumbersAreThoseOfTheHeader(t *testing.T) {
-	src, err := os.ReadFile("../../../../bpf/abi.h")
+	paths, err := filepath.Glob("../../../../bpf/abi*.h")
 	if err != nil {
 		t.Fatal(err)
+	}
+	var src []byte
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src = append(src, text...)
 	}
 	header := map[string]int{}
 	for _, m := range regexp.MustCompile(`(?m)^(?:\s*|#define |enum \w+ \{ )([A-Z][A-Z0-9_]+) =? ?(0x[0-9a-f]+|\d+)u?\b`).FindAllStringSubmatch(string(src), -1) {

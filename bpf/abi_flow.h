@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* abi_flow.h: what the programs keep of flows and fragments. A part of abi.h. */
+#ifndef WEIR_ABI_FLOW_H
+#define WEIR_ABI_FLOW_H
+
+#include <linux/types.h>
+#include "addr.h"
+#include "abi_tables.h"
+
+/* --- flows: maps weir_flows (established) and weir_flows_new (half open), LRU hash ------------ */
+
+/* By how much the destination port of an ICMP message that nothing answers is beyond its source
+ * port. */
+#define ICMP_ONE_WAY 0x4000
+
+/* A packet as it is seen where a Weir program meets it. An ICMP query that another message answers
+ * (echo, timestamp, information, address mask; code 0): sport = identifier, dport = identifier +
+ * the type, modulo 65536; its answer the other way round. Other ICMP: sport = the type * 256 + the
+ * code, dport = that + ICMP_ONE_WAY, modulo 65536. No such distance is the opposite of another one,
+ * so no message has the key of the answer to another, whatever its identifier. Other protocols
+ * without ports: 0. */
+struct flow_key {
+	ip_addr saddr;
+	ip_addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 pad[3];
+};
+
+enum flow_action {
+	ACT_PASS = 0,   /* leave it to the kernel's stack, which sends it on by the uplink `ifindex`; 0 = keeps it, or as it likes */
+	ACT_LOCAL = 1,  /* to the pod behind `ifindex` */
+	ACT_NEIGH = 2,  /* out of `ifindex`, to the neighbour `nexthop` */
+	ACT_TUNNEL = 3, /* encapsulated to the node `nexthop` */
+};
+
+enum flow_flag {
+	FLOW_REPLY = 1,    /* this entry is the way back of the flow */
+	FLOW_REWRITE = 2,  /* addresses or ports change to saddr .. dport below */
+	FLOW_VIA_NODE = 4, /* goes by the node `nexthop` whatever the destination says */
+	FLOW_HAND_ON = 8,  /* the packet is handed on untranslated to the node of the backend */
+	FLOW_DSR = 16,     /* answers go straight to the client (information) */
+	FLOW_FROM_HOST = 32, /* begun by this node itself */
+	FLOW_SNAT = 64,    /* the source became the node's */
+	FLOW_CLAMP = 128,  /* SYNs of this direction announce no larger segments than fit the tunnel */
+};
+
+enum flow_state {
+	STATE_REPLIED = 1, /* both directions were seen */
+	STATE_FIN = 2,     /* FIN in this direction */
+	STATE_CLOSING = 4, /* FIN in both directions, or RST */
+	STATE_ANSWERED = 8, /* half open: an answer was seen */
+	STATE_WATCHED = 16, /* original direction, for a Maglev frontend, ACT_LOCAL or ACT_PASS: `nexthop` is the node that hands its
+			     * packets on, 0 = none; when that changes, the way back follows */
+	STATE_RESET = 32, /* with STATE_CLOSING: by RST */
+};
+
+/* Where packets of an entry's direction come from. The programs compare each packet with it
+ * (source.h). */
+enum flow_from {
+	FROM_UNKNOWN = 0,  /* not known yet: the next packet from outside is checked against the tables */
+	FROM_ANYWHERE = 1, /* anywhere but from a pod: the source is outside of the cluster */
+	FROM_POD = 2,      /* the pod's interface, whose index is the first word of `source` */
+	FROM_LINK = 3,     /* a node on the link: `source` stands for its MAC address */
+	FROM_TUNNEL = 4,   /* the tunnel: `source` is the outer source address */
+	FROM_ROUTER = 5,   /* an uplink, from whichever MAC address: the sender is behind a router, or publishes none */
+	FROM_STACK = 6,    /* this node's own stack: the first word of `source` is the interface by which it got them, 0 = none */
+};
+
+/* The order is by use, not by subject. A packet of an open flow reads and writes the fields up to
+ * `mtu` alone: 48 bytes of IPv4. An element of IPv4's map has 64 bytes before its value, which so
+ * fills one cache line. What comes later (counters of flow records, the other direction in the same
+ * entry) goes behind `mtu`, where it displaces svc and backend, which only the slow path reads,
+ * into a second cache line. An entry of another layout is carried over by the names of its fields
+ * (migrate.go). */
+struct flow_value {
+	__u32 epoch; /* of the last judgement */
+	__u32 seen;  /* clock units; see struct settings */
+	ip_addr saddr; /* the packet after translation */
+	ip_addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 action; /* enum flow_action */
+	__u8 state;  /* enum flow_state */
+	__u8 flags;  /* enum flow_flag */
+	__u8 from;   /* enum flow_from */
+	ip_addr source; /* see enum flow_from; a MAC address as source_link in source.h makes it */
+	__u32 ifindex; /* see enum flow_action */
+	ip_addr nexthop; /* STATE_ANSWERED, whose packets need none: fallback_since */
+	__u32 rule; /* that allowed it */
+	__u8 mac[6]; /* ACT_LOCAL: of the pod */
+	__u16 mtu;   /* of the way: bytes of an IP packet, host byte order; 0 = not known */
+	struct svc_key svc; /* id of the service, zero when none */
+	struct backend backend; /* the one chosen */
+};
+
+/* --- fragments ----------------------------------------------------------------------------------
+ * map weir_frags: LRU hash struct frag_key -> struct frag_value; what the first fragment of a
+ * packet said.
+ * map weir_frag_slots: array of FRAG_RINGS * FRAG_SLOTS struct frag_slot; fragments that came
+ * before their first.
+ * map weir_frag_rings: array of FRAG_RINGS struct frag_ring. */
+struct frag_key {
+	ip_addr saddr;
+	ip_addr daddr;
+	__u32 id;  /* identification, as it lies in the header */
+	__u32 iif; /* of packets from a pod: its interface */
+	__u8 proto; /* IPv6: 0 */
+	__u8 hook; /* enum hook */
+	__u8 pad[2];
+};
+
+enum frag_flag {
+	FRAG_PASS = 1, /* the packet is left to the stack, without a flow */
+};
+
+struct frag_value {
+	__be16 sport; /* as in struct flow_key */
+	__be16 dport;
+	__u16 end; /* of the first fragment, bytes */
+	__u8 flags; /* enum frag_flag */
+	__u8 proto;
+	__u32 seen; /* clock units */
+};
+
+#define FRAG_RINGS 32
+#define FRAG_SLOTS 64
+#define FRAG_PART 2048 /* bytes of a frame in one slot */
+#define FRAG_PARTS 5   /* slots that a frame may take: jumbo frames of 9,000 bytes fit */
+
+enum frag_state { FRAG_FREE = 0, FRAG_BUSY = 1, FRAG_HOLDS = 2 };
+
+struct frag_slot {
+	struct bpf_spin_lock lock; /* of state; who made it FRAG_BUSY owns the rest */
+	__u32 state; /* enum frag_state */
+	__u32 seen;
+	__u32 serial; /* the same in all slots of a frame */
+	struct frag_key key;
+	__u16 len;  /* bytes of the frame */
+	__u16 part; /* of the frame, from 0 on */
+	__u8 data[FRAG_PART];
+};
+
+struct frag_ring {
+	struct bpf_spin_lock lock;
+	__u32 next; /* slot to be written next, counted without end */
+	__u32 seen; /* when something was kept last */
+};
+
+#endif
