@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* abi_settings.h: the settings of a node, and the small maps about sockets, DSR and quotas. A part of abi.h. */
+/* abi_settings.h: the settings of a node, and the small maps about sockets, DSR and quotas. A part
+ * of abi.h. */
 #ifndef WEIR_ABI_SETTINGS_H
 #define WEIR_ABI_SETTINGS_H
 
