@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* abi_tables.h: what the agent writes for packets to be looked up in: addresses, prefixes, Services,
- * policy, host endpoints. A part of abi.h. */
+/* abi_tables.h: what the agent writes for packets to be looked up in: addresses, prefixes,
+ * Services, policy, host endpoints. A part of abi.h. */
 #ifndef WEIR_ABI_TABLES_H
 #define WEIR_ABI_TABLES_H
 
