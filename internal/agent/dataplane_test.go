@@ -49,15 +49,15 @@ func TestTakeOver(t *testing.T) {
 		tablesErr error
 		rules     bool
 		rulesErr  error
-		want      ebpf.TakeOver
+		want      ebpf.ImportScope
 	}{
-		"nobody":                  {other: true, want: ebpf.TakeNothing},
-		"as before":               {tables: true, rules: true, want: ebpf.TakeNothing},
-		"our tables":              {other: true, tables: true, want: ebpf.TakeAll},
-		"beside a kube-proxy":     {other: true, tables: true, rules: true, want: ebpf.TakeAll},
-		"a kube-proxy":            {other: true, rules: true, want: ebpf.TakeTranslated},
-		"tables cannot be listed": {other: true, tablesErr: failing, want: ebpf.TakeTranslated},
-		"rules cannot be listed":  {other: true, rulesErr: failing, want: ebpf.TakeTranslated},
+		"nobody":                  {other: true, want: ebpf.ImportNone},
+		"as before":               {tables: true, rules: true, want: ebpf.ImportNone},
+		"our tables":              {other: true, tables: true, want: ebpf.ImportAll},
+		"beside a kube-proxy":     {other: true, tables: true, rules: true, want: ebpf.ImportAll},
+		"a kube-proxy":            {other: true, rules: true, want: ebpf.ImportTranslated},
+		"tables cannot be listed": {other: true, tablesErr: failing, want: ebpf.ImportTranslated},
+		"rules cannot be listed":  {other: true, rulesErr: failing, want: ebpf.ImportTranslated},
 	} {
 		p := &planeChooser{log: slog.New(slog.DiscardHandler), choice: planeChoice{Other: c.other}}
 		got := p.connectionsToImport(func() (bool, error) { return c.tables, c.tablesErr }, func() (bool, error) { return c.rules, c.rulesErr })

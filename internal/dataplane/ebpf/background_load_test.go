@@ -134,7 +134,7 @@ func TestProgramsBeforeTables(t *testing.T) {
 		{name: "no program is attached", before: func() {
 			must(t, os.RemoveAll(linksDir(b.bpffs)))
 		}},
-		{name: "connections are taken over", edit: func(o *Options) { o.TakeOver = TakeTranslated }},
+		{name: "connections are taken over", edit: func(o *Options) { o.Import = ImportTranslated }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b.edit = nil

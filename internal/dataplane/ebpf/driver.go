@@ -43,11 +43,11 @@ type Options struct {
 	SetRetval bool
 	// NoTCX says that the kernel has no tcx links: interfaces get clsact filters.
 	NoTCX bool
-	// TakeOver says which connections are taken over that another data plane tracks, which is in
+	// Import says which connections are taken over that another data plane tracks, which is in
 	// force until the first Apply. Left tells what the data plane before knows alongside what
 	// connection tracking does; nil = nothing.
-	Left     func() (conntrack.Left, error)
-	TakeOver TakeOver
+	Left   func() (conntrack.Left, error)
+	Import ImportScope
 	// AttachAtOnce is to how many places of interfaces an Apply attaches programs while connections
 	// of our other data plane are taken over, which is in force meanwhile; 0 = attachAtOnce.
 	AttachAtOnce int
@@ -144,7 +144,7 @@ func New(o Options) (*Driver, error) {
 	}
 	d := &Driver{
 		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: attach.NewAttachments(by, links, o.Logger),
-		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.TakeOver == TakeAll},
+		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.Import == ImportAll},
 		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}
 	if d.findEvaluating() {

@@ -32,19 +32,19 @@ type Successor interface {
 	Remember([]conntrack.Affinity) error
 }
 
-// GiveWay hands the flows of a driver that is no more over to connection tracking, and lets its
+// ExportFlows hands the flows of a driver that is no more over to connection tracking, and lets its
 // programs, which still carry all packets, pass them on to the stack. The other data plane is in
 // place by then: it evaluates what comes by there. bpffs is the folder of pins. First most flows
 // are exported, while programs go on. Then programs begin no more flows: the other data plane does.
 // So all that is left to be exported is exported, and from then on it does not matter which of the
 // two carries a packet of a flow that both know. What cannot be exported is lost, and no reason not
 // to go on: Remove does the rest.
-func GiveWay(ctx context.Context, bpffs string, to Successor, log *slog.Logger) error {
+func ExportFlows(ctx context.Context, bpffs string, to Successor, log *slog.Logger) error {
 	return exportFlows(ctx, bpffs, to, nil, log)
 }
 
-// exportFlows is GiveWay; handOver changes the settings where their driver is still there, which
-// owns them. nil = it is not.
+// exportFlows is ExportFlows; handOver changes the settings where their driver is still there,
+// which owns them. nil = it is not.
 func exportFlows(ctx context.Context, bpffs string, to Successor, handOver func(on, apart bool) error, log *slog.Logger) error {
 	began := time.Now()
 	g, err := openExporters(bpffs, to)

@@ -4,11 +4,11 @@ package ebpf
 
 import "log/slog"
 
-// Foretell informs connection tracking of the flows whose packets the stack sees as long as
+// ExportEarly informs connection tracking of the flows whose packets the stack sees as long as
 // programs carry them: those of the node's own processes. It is called before the other data
 // plane's tables are written: with them connection tracking begins, and would take the side whose
 // packet it sees first for the one that opened the connection.
-func Foretell(bpffs string, log *slog.Logger) error {
+func ExportEarly(bpffs string, log *slog.Logger) error {
 	g, err := openExporters(bpffs, nil)
 	defer g.close()
 	if err != nil || len(g.families) == 0 {

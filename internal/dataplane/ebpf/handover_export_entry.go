@@ -93,9 +93,9 @@ func seenByStack[A abi.Address](v abi.FlowValue[A]) bool {
 // they give it.
 func shadowOf[A abi.Address](v abi.FlowValue[A], e conntrack.Entry) conntrack.Entry {
 	if v.Flags&abi.FlowFromHost != 0 {
-		e.Reply = e.Orig.Turned()
+		e.Reply = e.Orig.Reversed()
 	} else {
-		e.Orig = e.Reply.Turned()
+		e.Orig = e.Reply.Reversed()
 	}
 	return e
 }

@@ -43,7 +43,7 @@ func TestTracked(t *testing.T) {
 	over.TCP.OrigFlags, over.TCP.RepFlags = liberal|conntrack.TCPCloseInit, liberal|conntrack.TCPCloseInit
 	echo, out := flowKeyOf(icmp, "10.244.1.2:77", "192.0.2.1:85"), flowKeyOf(icmp, "172.30.0.8:20001", "192.0.2.1:20009")
 	handed := tracking(conntrack.TCPEstablished, conntrack.Assured)
-	handed.Reply = service.Turned()
+	handed.Reply = service.Reversed()
 	handedBack := *handed
 	handedBack.Status |= conntrack.SeenReply
 	addr := netip.MustParseAddr
@@ -106,13 +106,13 @@ func takerOf() importer {
 	s.Frontends.Set(id, nodestate.Service{ID: id})
 	s.Frontends.Set(nodestate.Frontend{Addr: netip.IPv4Unspecified(), Port: 30001, Proto: model.ProtocolTCP}, nodestate.Service{ID: id, External: true})
 	s.Backends.Set(id, []nodestate.Backend{{Addr: addr("10.244.2.3"), Port: 8080}, {Addr: addr("192.0.2.80"), Port: 80}})
-	return importer{state: s, ifindex: func(a nodestate.Addr) int { return a.IfIndex }, which: TakeAll}
+	return importer{state: s, ifindex: func(a nodestate.Addr) int { return a.IfIndex }, which: ImportAll}
 }
 
 func connection(src, dst, afterSrc, afterDst string) conntrack.Entry {
 	asked, _ := tupleOf(flowKeyOf(unix.IPPROTO_TCP, src, dst), false)
 	after, _ := tupleOf(flowKeyOf(unix.IPPROTO_TCP, afterSrc, afterDst), false)
-	return conntrack.Entry{Orig: asked, Reply: after.Turned(), Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute,
+	return conntrack.Entry{Orig: asked, Reply: after.Reversed(), Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute,
 		TCP: conntrack.TCP{State: conntrack.TCPEstablished}}
 }
 
@@ -204,7 +204,7 @@ func TestTakenHalfOpen(t *testing.T) {
 func TestTakenOfOthers(t *testing.T) {
 	const pod, client, node = "10.244.1.2:40000", "172.30.0.55:50000", "172.30.0.8:20001"
 	from := takerOf()
-	from.which = TakeTranslated
+	from.which = ImportTranslated
 	for name, c := range map[string]struct {
 		e    conntrack.Entry
 		want bool

@@ -28,10 +28,10 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestGiveWayAndTakeOver: what the maps of a driver know when it has gone is known to connection
+// TestExportAndImport: what the maps of a driver know when it has gone is known to connection
 // tracking then, its programs pass everything, and a driver that begins with empty maps knows it
 // again, and connection tracking no more translates it.
-func TestGiveWayAndTakeOver(t *testing.T) {
+func TestExportAndImport(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	s := sample(b)
@@ -48,7 +48,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	}
 	must(t, d.Close())
 
-	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	must(t, ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	table, err := conntrack.Open()
 	must(t, err)
 	defer table.Close()
@@ -64,7 +64,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	}
 	// The maps are no more kept by anybody: they are not exported of again.
 	must(t, table.Delete(want.Orig))
-	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	must(t, ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	if got, found, err := table.Find(want.Orig); found || err != nil {
 		t.Errorf("a connection that ended meanwhile is told of again: %+v (%v)", got, err)
 	}
@@ -77,7 +77,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 		t.Error("packets are still held back")
 	}
 
-	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	b.edit = func(o *Options) { o.Import = ImportAll }
 	d = b.open(t)
 	applied(t, d, s)
 	var v abi.FlowValue[abi.Ip4]
@@ -115,16 +115,16 @@ func heldBack(t *testing.T) bool {
 	return there
 }
 
-// TestGiveWayBrokenOff: where the agent ends meanwhile, programs go on, their flows stay, and
+// TestExportFlowsBrokenOff: where the agent ends meanwhile, programs go on, their flows stay, and
 // nothing is held back.
-func TestGiveWayBrokenOff(t *testing.T) {
+func TestExportFlowsBrokenOff(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	applied(t, d, sample(b))
 	must(t, d.Close())
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
-	if err := GiveWay(ctx, b.bpffs, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+	if err := ExportFlows(ctx, b.bpffs, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	if slices.Contains(programsInLinks(t, b.bpffs), "weir_nothing") {
@@ -138,9 +138,9 @@ func TestGiveWayBrokenOff(t *testing.T) {
 	}
 }
 
-// TestForetellKeeps: what the other data plane translates already, after an earlier start, stays
+// TestExportEarlyKeeps: what the other data plane translates already, after an earlier start, stays
 // translated.
-func TestForetellKeeps(t *testing.T) {
+func TestExportEarlyKeeps(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	applied(t, d, sample(b))
@@ -161,7 +161,7 @@ func TestForetellKeeps(t *testing.T) {
 			_, err = table.Put(want, func(conntrack.Entry) bool { return false })
 			must(t, err)
 		}
-		must(t, Foretell(b.bpffs, slog.New(slog.DiscardHandler)))
+		must(t, ExportEarly(b.bpffs, slog.New(slog.DiscardHandler)))
 		got, found, err := table.Find(want.Reply)
 		if err != nil || !found || got.Translated() != present {
 			t.Errorf("where %s was known: %+v (%v, %v)", name, got, found, err)
@@ -170,9 +170,9 @@ func TestForetellKeeps(t *testing.T) {
 	}
 }
 
-// TestForetoldEnds: where a connection ended after the stack's view of it was announced, what is
+// TestExportedEarlyEnds: where a connection ended after the stack's view of it was announced, what is
 // told of it takes the place of that; of a new one with its addresses and ports it does not.
-func TestForetoldEnds(t *testing.T) {
+func TestExportedEarlyEnds(t *testing.T) {
 	const closed = abi.StateReplied | abi.StateFIN | abi.StateClosing
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.244.1.3:8080")
 	there := flowTo(after, abi.StateReplied, abi.FlowRewrite|abi.FlowFromHost, abi.ActNeigh)
@@ -197,7 +197,7 @@ func TestForetoldEnds(t *testing.T) {
 			defer table.Close()
 			_, err = table.Put(was, func(conntrack.Entry) bool { return false })
 			must(t, err)
-			must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+			must(t, ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 			want, state := other.Reply, uint8(conntrack.TCPEstablished)
 			if was == seen {
 				want, state = ended.Reply, conntrack.TCPTimeWait
@@ -236,9 +236,9 @@ func nftHeard(t *testing.T, before string) (said func() string) {
 	}
 }
 
-// TestGiveWayOfOlder: what programs translate that put no mark on it, those of a version before, is
+// TestExportFlowsOfOlder: what programs translate that put no mark on it, those of a version before, is
 // led all the same.
-func TestGiveWayOfOlder(t *testing.T) {
+func TestExportFlowsOfOlder(t *testing.T) {
 	for name, older := range map[string]bool{"this version": false, "an older one": true} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -249,7 +249,7 @@ func TestGiveWayOfOlder(t *testing.T) {
 			}
 			must(t, d.Close())
 			said := nftHeard(t, ":")
-			must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+			must(t, ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 			text := said()
 			if !strings.Contains(text, "@arrive4 ct zone set 8787") || strings.Contains(text, "meta mark & 0x0ff00000 != 0x0bc00000 accept") == older {
 				t.Errorf("nft was told %q", text)
@@ -258,9 +258,9 @@ func TestGiveWayOfOlder(t *testing.T) {
 	}
 }
 
-// TestGiveWayLeadsAgain: what could not be led to its zone is tried again before programs pass
+// TestExportFlowsLeadsAgain: what could not be led to its zone is tried again before programs pass
 // everything.
-func TestGiveWayLeadsAgain(t *testing.T) {
+func TestExportFlowsLeadsAgain(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	applied(t, d, sample(b))
@@ -273,7 +273,7 @@ func TestGiveWayLeadsAgain(t *testing.T) {
 	must(t, err)
 	must(t, d.Close())
 	said := nftFailsOnce(t)
-	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	must(t, ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	if text := said(); !strings.Contains(text, "add element inet weir-switch arrive4 { 10.244.1.2 . 172.31.1.207 . 6 . 40012 . 9000") {
 		t.Errorf("it is not led; nft was told %q", text)
 	}
@@ -282,12 +282,12 @@ func TestGiveWayLeadsAgain(t *testing.T) {
 	}
 }
 
-// TestTakeOverLeadsAgain: what could not be led to its zone is tried again at the next look, though
+// TestImportLeadsAgain: what could not be led to its zone is tried again at the next look, though
 // the connection is taken over.
-func TestTakeOverLeadsAgain(t *testing.T) {
+func TestImportLeadsAgain(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
-	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	b.edit = func(o *Options) { o.Import = ImportAll }
 	d := b.open(t)
 	table, err := conntrack.Open()
 	must(t, err)
@@ -321,9 +321,9 @@ func TestTakeOverLeadsAgain(t *testing.T) {
 	must(t, d.importing.alongside.Close())
 }
 
-// TestGiveWayMissesNone: a flow that becomes established while flows are read, so moves from one
+// TestExportFlowsMissesNone: a flow that becomes established while flows are read, so moves from one
 // map to the other, is not missed.
-func TestGiveWayMissesNone(t *testing.T) {
+func TestExportFlowsMissesNone(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	applied(t, d, sample(b))
@@ -356,16 +356,16 @@ func TestGiveWayMissesNone(t *testing.T) {
 	}
 }
 
-// TestTakeOverKeepsLinks: links that an earlier run left are taken over, though another data
+// TestImportKeepsLinks: links that an earlier run left are taken over, though another data
 // plane's connections are taken over too.
-func TestTakeOverKeepsLinks(t *testing.T) {
+func TestImportKeepsLinks(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
 	d := b.open(t)
 	applied(t, d, s)
 	sites := len(d.programs.At)
 	must(t, d.Close())
-	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	b.edit = func(o *Options) { o.Import = ImportAll }
 	d = b.open(t)
 	applied(t, d, s)
 	if d.programs.Reused != sites {
@@ -378,12 +378,12 @@ func TestTakeOverKeepsLinks(t *testing.T) {
 	}
 }
 
-// TestTakeOverOnce: interfaces that get no program do not keep the others from carrying packets,
+// TestImportOnce: interfaces that get no program do not keep the others from carrying packets,
 // nor hold them back again; where none gets one, connection tracking is in force until one does.
-func TestTakeOverOnce(t *testing.T) {
+func TestImportOnce(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
-	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	b.edit = func(o *Options) { o.Import = ImportAll }
 	d := b.open(t)
 	programs := maps.Clone(d.programs.Prog)
 	clear(d.programs.Prog)

@@ -18,13 +18,13 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 )
 
-// TakeOver is which connections of another data plane are taken over.
-type TakeOver int
+// ImportScope is which connections of another data plane are taken over.
+type ImportScope int
 
 const (
-	TakeNothing    TakeOver = iota
-	TakeTranslated          // those that a kube-proxy translated to pods and to backends of Services
-	TakeAll                 // those of our own data plane of standard Linux
+	ImportNone       ImportScope = iota
+	ImportTranslated             // those that a kube-proxy translated to pods and to backends of Services
+	ImportAll                    // those of our own data plane of standard Linux
 )
 
 // importRetry is how long nothing is taken over after programs could be attached nowhere.
@@ -81,7 +81,7 @@ func phaseOf(e conntrack.Entry) int {
 // reason not to go on. Packets are held back once: where programs could be attached nowhere, the
 // next tries do without, and look seldom for what is to be taken over.
 func (d *Driver) beginImport() {
-	if d.opts.TakeOver == TakeNothing || d.importDone {
+	if d.opts.Import == ImportNone || d.importDone {
 		return
 	}
 	if o := d.importing; o != nil {
@@ -102,12 +102,12 @@ func (d *Driver) beginImport() {
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
-	o := &handoverImport{table: table, alongside: conntrack.NewBeside(table, handoverMarks), importer: importer{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
+	o := &handoverImport{table: table, alongside: conntrack.NewBeside(table, handoverMarks), importer: importer{state: d.state, ifindex: d.ifindex, which: d.opts.Import, route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
 		inStack: map[conntrack.Tuple]conntrack.Entry{}}
 	d.importTracked(o)
 	set := d.state.Settings
 	o.held = time.Now()
-	if d.opts.TakeOver == TakeAll {
+	if d.opts.Import == ImportAll {
 		d.importing = o
 		return
 	}
@@ -143,10 +143,10 @@ func (d *Driver) importTracked(o *handoverImport) {
 	o.readAt = time.Now()
 	now, err := clock.Now()
 	errs := []error{err}
-	if d.opts.TakeOver == TakeAll {
+	if d.opts.Import == ImportAll {
 		errs = append(errs, d.beginMarks(o))
 	}
-	if d.opts.TakeOver == TakeAll && d.opts.Left != nil {
+	if d.opts.Import == ImportAll && d.opts.Left != nil {
 		var err error
 		o.importer.predecessor, err = d.opts.Left()
 		errs = append(errs, err)
@@ -154,7 +154,7 @@ func (d *Driver) importTracked(o *handoverImport) {
 	for i, f := range d.tables.families {
 		errs = append(errs, o.importFamily(f, d.both()[i].family == ipv6Name, now))
 	}
-	if d.opts.TakeOver == TakeAll {
+	if d.opts.Import == ImportAll {
 		var some conntrack.Some
 		for _, of := range o.loosen { // packets of one direction may come by programs, and those of the other not
 			some.Add(o.table.Loosen(of))
@@ -211,7 +211,7 @@ func (o *handoverImport) importFamily(f family, six bool, now uint32) error {
 			some.Add(o.importInStack(f, e, now))
 			return
 		}
-		if shadow, ok := o.importer.shadow(e); ok && o.importer.which == TakeAll && o.importer.ours(e) && !(o.has(f, e) && o.alongside.Leads(shadow.Orig)) {
+		if shadow, ok := o.importer.shadow(e); ok && o.importer.which == ImportAll && o.importer.ours(e) && !(o.has(f, e) && o.alongside.Leads(shadow.Orig)) {
 			seen, apart = append(seen, shadow), append(apart, e)
 			return
 		}
@@ -272,11 +272,11 @@ func (o *handoverImport) importOne(f family, e conntrack.Entry, now uint32) erro
 // translating.
 func (o *handoverImport) importInStack(f family, e conntrack.Entry, now uint32) error {
 	o.inStack[e.Orig] = e
-	if e.Orig = e.Reply.Turned(); o.has(f, e) {
+	if e.Orig = e.Reply.Reversed(); o.has(f, e) {
 		return nil
 	}
 	from := o.importer
-	from.which, from.predecessor = TakeAll, conntrack.Left{} // it is the node's own, whoever translates
+	from.which, from.predecessor = ImportAll, conntrack.Left{} // it is the node's own, whoever translates
 	took, err := f.importConnection(from, e, now, o.begun)
 	if took {
 		o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
@@ -371,7 +371,7 @@ func (d *Driver) endImport(done bool) (more bool) {
 	if o == nil {
 		return false
 	}
-	if done && d.opts.TakeOver == TakeAll && o.step < stepsToBegin {
+	if done && d.opts.Import == ImportAll && o.step < stepsToBegin {
 		if err := d.beginFlows(o); err != nil {
 			d.log.Warn("taking over connections from another data plane", "error", err)
 		}

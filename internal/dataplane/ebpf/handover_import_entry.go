@@ -22,7 +22,7 @@ import (
 type importer struct {
 	state       *nodestate.State
 	ifindex     func(nodestate.Addr) int
-	which       TakeOver
+	which       ImportScope
 	predecessor conntrack.Left
 	route       func(to netip.Addr) (ifindex int, via netip.Addr, ok bool) // the kernel's
 }
@@ -101,13 +101,13 @@ func (t importer) ours(e conntrack.Entry) bool {
 	src, backend := t.state.Addrs[e.Orig.Src], t.state.Addrs[e.Reply.Src]
 	here := src.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrEndpoint
 	if !e.Translated() {
-		return here && t.which == TakeAll
+		return here && t.which == ImportAll
 	}
 	if e.Reply.Src != e.Orig.Dst || e.Reply.SrcPort != e.Orig.DstPort {
 		if !t.toBackend(e) {
 			return false
 		}
-	} else if t.which != TakeAll || src.Kind != nodestate.AddrEndpoint && !t.changesSourcePort(e) {
+	} else if t.which != ImportAll || src.Kind != nodestate.AddrEndpoint && !t.changesSourcePort(e) {
 		return false // a source alone is translated for pods alone
 	}
 	same := e.Reply.Dst == e.Orig.Src
@@ -218,9 +218,9 @@ func (t importer) shadow(e conntrack.Entry) (conntrack.Entry, bool) {
 	case !e.Translated():
 		return e, false
 	case t.state.Addrs[e.Orig.Src].Kind == nodestate.AddrHost:
-		e.Reply = e.Orig.Turned()
+		e.Reply = e.Orig.Reversed()
 	case t.state.Addrs[e.Reply.Src].Kind == nodestate.AddrHost:
-		e.Orig = e.Reply.Turned()
+		e.Orig = e.Reply.Reversed()
 	default:
 		return e, false
 	}

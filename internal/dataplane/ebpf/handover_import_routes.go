@@ -19,7 +19,7 @@ import (
 
 // markedRoute is by which node packets of a connection go, as its mark says.
 func (t importer) markedRoute(e conntrack.Entry) (conntrack.Way, bool) {
-	if t.which != TakeAll || t.predecessor.Way == nil || e.Mark == 0 {
+	if t.which != ImportAll || t.predecessor.Way == nil || e.Mark == 0 {
 		return conntrack.Way{}, false
 	}
 	return t.predecessor.Way(e.Mark, e.Orig.Src.Is6())

@@ -17,9 +17,9 @@ func (d *Driver) Leave() {
 	d.endRun()
 }
 
-// GiveWay is the function of that name for a driver that goes on applying states to its tables
+// ExportFlows is the function of that name for a driver that goes on applying states to its tables
 // meanwhile. Leave was called before.
-func (d *Driver) GiveWay(ctx context.Context, to Successor) error {
+func (d *Driver) ExportFlows(ctx context.Context, to Successor) error {
 	return exportFlows(ctx, d.opts.BPFFS, to, d.handOver, d.log)
 }
 

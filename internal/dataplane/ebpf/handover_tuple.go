@@ -30,7 +30,7 @@ func tupleOf[A abi.Address](k abi.FlowKey[A], answer bool) (t conntrack.Tuple, o
 			return t, false
 		}
 		if answer {
-			t.Type = t.Turned().Type
+			t.Type = t.Reversed().Type
 		}
 	case k.Proto == unix.IPPROTO_GRE || k.Proto == unix.IPPROTO_UDPLITE || k.Proto == unix.IPPROTO_DCCP:
 		return t, false
