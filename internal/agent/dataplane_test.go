@@ -40,8 +40,8 @@ func TestPlaneChoice(t *testing.T) {
 	start(config.Effective{NFTables: true}, nil, true, true)
 }
 
-// TestTakeOver: connections are taken over where there was somebody who could have translated them.
-func TestTakeOver(t *testing.T) {
+// TestConnectionsToImport: connections are taken over where there was somebody who could have translated them.
+func TestConnectionsToImport(t *testing.T) {
 	failing := errors.New("no answer")
 	for name, c := range map[string]struct {
 		other     bool

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -189,8 +190,8 @@ func (d *Driver) findEvaluating() bool {
 		return false
 	}
 	var six *loaded
-	if _, err := os.Stat(filepath.Join(maps6Dir(d.opts.BPFFS), "weir_settings")); err == nil {
-		six, err = openMaps(d.loaded, maps6Dir(d.opts.BPFFS), d.opts.Sizes, d.opts.constants(), d.log)
+	if _, err := os.Stat(filepath.Join(bpffs.Maps6Dir(d.opts.BPFFS), "weir_settings")); err == nil {
+		six, err = openMaps(d.loaded, bpffs.Maps6Dir(d.opts.BPFFS), d.opts.Sizes, d.opts.constants(), d.log)
 		if err != nil {
 			return false // the first Apply says why
 		}
@@ -298,7 +299,7 @@ func usesOnly(id ebpf.ProgramID, open map[ebpf.MapID]bool, spec *ebpf.Collection
 // where the kernel has no links for interfaces, and those that these programs call.
 func (d *Driver) attachedFound() (map[ebpf.ProgramID]bool, error) {
 	ids := map[ebpf.ProgramID]bool{}
-	dir := linksDir(d.opts.BPFFS)
+	dir := bpffs.LinksDir(d.opts.BPFFS)
 	pins, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("looking for pinned links: %w", err)

@@ -98,7 +98,7 @@ func TestCloseBeforeProgramsAreLoaded(t *testing.T) {
 // evaluate packets, ours are loaded first.
 func TestProgramsBeforeTables(t *testing.T) {
 	b := newBench(t)
-	settings := filepath.Join(mapsDir(b.bpffs), "weir_settings")
+	settings := filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings")
 	changeFlags := func(set uint32) {
 		m, err := ebpf.LoadPinnedMap(settings, nil)
 		must(t, err)
@@ -114,7 +114,7 @@ func TestProgramsBeforeTables(t *testing.T) {
 		edit   func(*Options)
 	}{
 		{name: "the programs have another map", before: func() {
-			path := filepath.Join(mapsDir(b.bpffs), "weir_addrs")
+			path := filepath.Join(bpffs.MapsDir(b.bpffs), "weir_addrs")
 			old, err := ebpf.LoadPinnedMap(path, nil)
 			must(t, err)
 			defer old.Close()
@@ -125,14 +125,14 @@ func TestProgramsBeforeTables(t *testing.T) {
 			defer other.Close()
 			must(t, bpffs.PinOver(other, path))
 		}},
-		{name: "a map is missing", before: func() { must(t, os.Remove(filepath.Join(mapsDir(b.bpffs), "weir_routes"))) }},
+		{name: "a map is missing", before: func() { must(t, os.Remove(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_routes"))) }},
 		{name: "a map changes its size", edit: func(o *Options) { o.Sizes["weir_services"] = 1000 }},
 		{name: "another layout is there", before: func() {
 			must(t, os.MkdirAll(filepath.Join(b.bpffs, strconv.Itoa(abi.Number-1), "maps"), 0o700))
 		}},
 		{name: "a change of the data plane was broken off", before: func() { changeFlags(abi.SetHandOver) }},
 		{name: "no program is attached", before: func() {
-			must(t, os.RemoveAll(linksDir(b.bpffs)))
+			must(t, os.RemoveAll(bpffs.LinksDir(b.bpffs)))
 		}},
 		{name: "connections are taken over", edit: func(o *Options) { o.Import = ImportTranslated }},
 	} {

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -121,7 +122,7 @@ func New(o Options) (*Driver, error) {
 		if err := prepareDirs(o.BPFFSMount, o.BPFFS); err != nil {
 			return nil, err
 		}
-		maps, links = mapsDir(o.BPFFS), linksDir(o.BPFFS)
+		maps, links = bpffs.MapsDir(o.BPFFS), bpffs.LinksDir(o.BPFFS)
 		if err := recoverMaps(o.BPFFS, o.Logger); err != nil {
 			o.Logger.Warn("pins were lost, and maps that are still in use are not taken over: open connections may end", "error", err)
 		}

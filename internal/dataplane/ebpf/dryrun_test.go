@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -42,7 +43,7 @@ func TestDryRunsCannotWriteLiveMaps(t *testing.T) {
 		}
 		return err
 	}
-	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: abi.LoadWeir, ipv6Name: abi.LoadWeir6} {
+	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){bpffs.IPv4: abi.LoadWeir, bpffs.IPv6: abi.LoadWeir6} {
 		if err := load(read, liveMaps); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -61,7 +62,7 @@ func TestDryRunsCannotWriteLiveMaps(t *testing.T) {
 // map is of one kind.
 func TestDryRunsShareDesiredState(t *testing.T) {
 	t.Parallel()
-	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: abi.LoadWeir, ipv6Name: abi.LoadWeir6} {
+	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){bpffs.IPv4: abi.LoadWeir, bpffs.IPv6: abi.LoadWeir6} {
 		spec, err := read()
 		must(t, err)
 		for m := range spec.Maps {

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -130,7 +131,7 @@ func TestExportFlowsBrokenOff(t *testing.T) {
 	if slices.Contains(programsInLinks(t, b.bpffs), "weir_nothing") {
 		t.Error("programs pass everything")
 	}
-	if _, err := os.Stat(filepath.Join(mapsDir(b.bpffs), "weir_flows")); err != nil {
+	if _, err := os.Stat(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_flows")); err != nil {
 		t.Error(err)
 	}
 	if heldBack(t) {
@@ -336,7 +337,7 @@ func TestExportFlowsMissesNone(t *testing.T) {
 		}
 	}
 	must(t, d.Close())
-	opened, err := openExporter[abi.Ip4](mapsDir(b.bpffs), nil)
+	opened, err := openExporter[abi.Ip4](bpffs.MapsDir(b.bpffs), nil)
 	must(t, err)
 	defer opened.close()
 	g := opened.(*familyExporter[abi.Ip4])
@@ -429,15 +430,15 @@ func (i instance) now() (uint32, error) {
 }
 
 // programsInLinks are the names of the programs in the pinned links of interfaces.
-func programsInLinks(t *testing.T, bpffs string) (names []string) {
+func programsInLinks(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	pins, err := os.ReadDir(linksDir(bpffs))
+	pins, err := os.ReadDir(bpffs.LinksDir(dir))
 	must(t, err)
 	for _, pin := range pins {
 		if strings.HasPrefix(pin.Name(), "cgroup") {
 			continue
 		}
-		l, err := link.LoadPinnedLink(filepath.Join(linksDir(bpffs), pin.Name()), nil)
+		l, err := link.LoadPinnedLink(filepath.Join(bpffs.LinksDir(dir), pin.Name()), nil)
 		must(t, err)
 		info, err := l.Info()
 		must(t, err)

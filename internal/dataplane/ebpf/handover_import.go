@@ -8,30 +8,18 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
-)
-
-// ImportScope is which connections of another data plane are taken over.
-type ImportScope int
-
-const (
-	ImportNone       ImportScope = iota
-	ImportTranslated             // those that a kube-proxy translated to pods and to backends of Services
-	ImportAll                    // those of our own data plane of standard Linux
 )
 
 // importRetry is how long nothing is taken over after programs could be attached nowhere.
 const importRetry = 10 * time.Second
-
-// handoverMarks are the marks of packets that programs respect.
-var handoverMarks = conntrack.Marks{Mask: abi.MarkMask, Seen: abi.MarkSeen, Done: abi.MarkDone}
 
 // handoverImport is the taking over of tracked connections from another data plane, while programs
 // are being attached. It takes them over before. Of our own data plane what has no flow passes the
@@ -152,7 +140,7 @@ func (d *Driver) importTracked(o *handoverImport) {
 		errs = append(errs, err)
 	}
 	for i, f := range d.tables.families {
-		errs = append(errs, o.importFamily(f, d.both()[i].family == ipv6Name, now))
+		errs = append(errs, o.importFamily(f, d.both()[i].family == bpffs.IPv6, now))
 	}
 	if d.opts.Import == ImportAll {
 		var some conntrack.Some
@@ -444,53 +432,4 @@ func (d *Driver) dropImport() {
 		d.importing.table.Close()
 		d.importing = nil
 	}
-}
-
-// importConnection writes a tracked connection into the flow maps, wholly or not at all, and
-// reports whether it is there. With begun programs begin flows: one that has the answers already is
-// theirs.
-func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error) {
-	f, ok := importFlow[A](from, e, now, t.current.Epoch)
-	if !ok {
-		return false, nil
-	}
-	m := t.flowsNew
-	if f.established {
-		m = t.flows
-	}
-	put, err := flowtable.AddFlow(m, f.back, f.here)
-	if err != nil || begun && !put {
-		return false, err
-	}
-	if _, err := flowtable.AddFlow(m, f.key, f.there); err != nil {
-		if put {
-			err = errors.Join(err, m.Delete(&f.back))
-		}
-		return false, err
-	}
-	return true, nil
-}
-
-// knows reports whether the flow maps have a key.
-func (t *familyTables[A]) knows(of conntrack.Tuple) bool {
-	k, ok := keyOf[A](of)
-	var v abi.FlowValue[A]
-	return ok && (flowtable.LookUpFlow(t.flowsNew, k, &v) == nil || flowtable.LookUpFlow(t.flows, k, &v) == nil)
-}
-
-// forgetImported forgets a connection that was taken over.
-func (t *familyTables[A]) forgetImported(orig, answers conntrack.Tuple) error {
-	var errs []error
-	for _, of := range []conntrack.Tuple{orig, answers} {
-		k, ok := keyOf[A](of)
-		if !ok {
-			continue
-		}
-		for _, m := range []*ebpf.Map{t.flows, t.flowsNew} {
-			if err := m.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -18,6 +18,15 @@ import (
 // What is made of tracked connections when this data plane takes over. Every entry is of an epoch
 // that was never in force: it is evaluated at its next packet, and its way found.
 
+// ImportScope is which connections of another data plane are taken over.
+type ImportScope int
+
+const (
+	ImportNone       ImportScope = iota
+	ImportTranslated             // those that a kube-proxy translated to pods and to backends of Services
+	ImportAll                    // those of our own data plane of standard Linux
+)
+
 // importer makes entries of tracked connections.
 type importer struct {
 	state       *nodestate.State

@@ -3,17 +3,10 @@
 package ebpf
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
-	"time"
-	"unsafe"
-
-	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -67,7 +60,7 @@ func routeByNode[A abi.Address](v *abi.FlowValue[A], t importer, way conntrack.W
 	if !way.Tunnel && t.state.Addrs[way.Node].SameLink {
 		return routeByKernel(v, t, node)
 	}
-	v.Action, v.Ifindex, v.Nexthop, v.Mtu = abi.ActTunnel, 0, abi.ToAddr[A](node), uint16(tunnelMTU[A](t.state.Settings))
+	v.Action, v.Ifindex, v.Nexthop, v.Mtu = abi.ActTunnel, 0, abi.ToAddr[A](node), uint16(abi.TunnelMTU[A](t.state.Settings))
 	return t.state.NeedsTunnel()
 }
 
@@ -106,20 +99,4 @@ func (t importer) backendNode(a netip.Addr) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-// importAffinity remembers which backend a client had in another data plane, unless it is known to
-// have one.
-func (t *familyTables[A]) importAffinity(from importer, a conntrack.Affinity, now uint32) error {
-	svc, ok := from.state.Frontends.Get(nodestate.Frontend{Addr: a.Service.Addr(), Port: a.Service.Port(), Proto: model.Protocol(a.Proto)})
-	if !ok || svc.Affinity == 0 || a.Age > time.Duration(svc.Affinity)*time.Second {
-		return nil
-	}
-	k := abi.AffinityKey[A]{Svc: abi.ToSvc[A](svc.ID), Client: abi.Client[A]{Addr: abi.ToAddr[A](a.Client)}}
-	v := abi.AffinityValue[A]{Backend: abi.Backend[A]{Addr: abi.ToAddr[A](a.Backend.Addr()), Port: abi.Be16(a.Backend.Port())},
-		Seen: now - uint32(a.Age.Milliseconds()*int64(t.current.PerSecond)/1_000_000)}
-	if err := t.affinity.Update(&k, unsafe.Pointer(&v), ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-		return fmt.Errorf("remembering a client with affinity: %w", err)
-	}
-	return nil
 }

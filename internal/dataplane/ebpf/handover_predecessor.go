@@ -5,8 +5,6 @@ package ebpf
 import (
 	"context"
 	"errors"
-
-	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
 // Leave implements handover.Predecessor. New interfaces get no programs from then on, and Run ends.
@@ -31,18 +29,6 @@ func (d *Driver) handOver(on, apart bool) error {
 	d.machine.handOver, d.machine.apart = on, apart
 	set, clear := handOverFlags(on, apart)
 	return d.changeFlags(set, clear)
-}
-
-// handOverFlags are the flags of the settings to set and to clear.
-func handOverFlags(on, apart bool) (set, clear uint32) {
-	clear = abi.SetHandOver | abi.SetApart
-	if on {
-		set |= abi.SetHandOver
-	}
-	if apart {
-		set |= abi.SetApart
-	}
-	return set, clear &^ set
 }
 
 // keepTables makes the tables equal to what is desired, and nothing else.
