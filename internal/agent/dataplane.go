@@ -14,7 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/events"
@@ -219,9 +219,9 @@ func (p *planeChooser) problem(node string, e config.Effective) []weirv1.Problem
 // connectionsToImport says what eBPF takes over of connection tracking at this start: what our
 // tables translated where they are, else what a kube-proxy did where its rules are. What is not
 // known counts as there, but evaluates nothing.
-func (p *planeChooser) connectionsToImport(tables, rules func() (bool, error)) ebpf.ImportScope {
+func (p *planeChooser) connectionsToImport(tables, rules func() (bool, error)) flowhandover.ImportScope {
 	if !p.choice.Other {
-		return ebpf.ImportNone
+		return flowhandover.ImportNone
 	}
 	ours, err := tables()
 	if err != nil {
@@ -229,18 +229,18 @@ func (p *planeChooser) connectionsToImport(tables, rules func() (bool, error)) e
 	}
 	switch {
 	case err != nil: // nothing may be there to evaluate what programs pass
-		return ebpf.ImportTranslated
+		return flowhandover.ImportTranslated
 	case ours:
-		return ebpf.ImportAll
+		return flowhandover.ImportAll
 	}
 	theirs, err := rules()
 	if err != nil {
 		p.log.Warn("it is not known whether a kube-proxy balanced connections; they are taken over as if one did", "error", err)
 	}
 	if theirs || err != nil {
-		return ebpf.ImportTranslated
+		return flowhandover.ImportTranslated
 	}
-	return ebpf.ImportNone
+	return flowhandover.ImportNone
 }
 
 // Names of the data planes in a NodeStatus.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -172,7 +173,7 @@ func openEBPF(log *slog.Logger, takesOver bool, attachAtOnce int) (*ebpf.Driver,
 	if err != nil {
 		return nil, err
 	}
-	o.AttachAtOnce, o.Import = attachAtOnce, map[bool]ebpf.ImportScope{true: ebpf.ImportAll}[takesOver]
+	o.AttachAtOnce, o.Import = attachAtOnce, map[bool]flowhandover.ImportScope{true: flowhandover.ImportAll}[takesOver]
 	return ebpf.New(o)
 }
 
@@ -193,7 +194,7 @@ func openNFT(log *slog.Logger, takesOver bool) (*nft.Driver, error) {
 		return nil, err
 	}
 	return nft.New(nft.Options{Logger: log, Connections: uint32(flows), Before: func() {
-		if err := ebpf.ExportEarly(os.Getenv("WEIR_TEST_BPFFS"), log); takesOver && err != nil {
+		if err := flowhandover.ExportEarly(os.Getenv("WEIR_TEST_BPFFS"), log); takesOver && err != nil {
 			panic(err)
 		}
 	}})
@@ -325,7 +326,7 @@ func removeOther(remove func() error) error {
 // giveWay is what an agent does with what is left of the eBPF data plane.
 func giveWay(drv *nft.Driver, log *slog.Logger) error {
 	dir := os.Getenv("WEIR_TEST_BPFFS")
-	err := ebpf.ExportFlows(context.Background(), dir, drv, log)
+	err := flowhandover.ExportFlows(context.Background(), dir, drv, log)
 	return errors.Join(err, ebpf.Remove(dir))
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -180,7 +181,7 @@ func (d *Driver) applyEarly(s *nodestate.State, changed nodestate.Keys, first bo
 // open, and no others do: all maps were there, with the size that they are to have, and are those
 // of the programs that are attached. It opens the maps of IPv6 where that run carried it.
 func (d *Driver) findEvaluating() bool {
-	if !d.opts.InBackground || d.opts.BPFFS == "" || d.opts.Import != ImportNone || d.loaded.found != d.loaded.pinned || len(d.loaded.recreated) > 0 {
+	if !d.opts.InBackground || d.opts.BPFFS == "" || d.opts.Import != flowhandover.ImportNone || d.loaded.found != d.loaded.pinned || len(d.loaded.recreated) > 0 {
 		return false
 	}
 	if others, err := oldLayouts(d.opts.BPFFS); err != nil || len(others) > 0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -134,7 +135,7 @@ func TestProgramsBeforeTables(t *testing.T) {
 		{name: "no program is attached", before: func() {
 			must(t, os.RemoveAll(bpffs.LinksDir(b.bpffs)))
 		}},
-		{name: "connections are taken over", edit: func(o *Options) { o.Import = ImportTranslated }},
+		{name: "connections are taken over", edit: func(o *Options) { o.Import = flowhandover.ImportTranslated }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b.edit = nil

@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -48,7 +49,7 @@ type Options struct {
 	// force until the first Apply. Left tells what the data plane before knows alongside what
 	// connection tracking does; nil = nothing.
 	Left   func() (conntrack.Left, error)
-	Import ImportScope
+	Import flowhandover.ImportScope
 	// AttachAtOnce is to how many places of interfaces an Apply attaches programs while connections
 	// of our other data plane are taken over, which is in force meanwhile; 0 = attachAtOnce.
 	AttachAtOnce int
@@ -145,7 +146,7 @@ func New(o Options) (*Driver, error) {
 	}
 	d := &Driver{
 		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: attach.NewAttachments(by, links, o.Logger),
-		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.Import == ImportAll},
+		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.Import == flowhandover.ImportAll},
 		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}
 	if d.findEvaluating() {

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 )
 
@@ -31,7 +32,7 @@ const importRetry = 10 * time.Second
 type handoverImport struct {
 	table     *conntrack.Table
 	alongside *conntrack.Beside
-	importer  importer
+	importer  flowhandover.Importer
 	release   func() error                   // nil = nothing is held back
 	done      map[conntrack.Tuple]importedAs // by the tuple of the original direction
 	// translated are those taken over that connection tracking would go on translating.
@@ -69,11 +70,11 @@ func phaseOf(e conntrack.Entry) int {
 // reason not to go on. Packets are held back once: where programs could be attached nowhere, the
 // next tries do without, and look seldom for what is to be taken over.
 func (d *Driver) beginImport() {
-	if d.opts.Import == ImportNone || d.importDone {
+	if d.opts.Import == flowhandover.ImportNone || d.importDone {
 		return
 	}
 	if o := d.importing; o != nil {
-		o.importer.state = d.state
+		o.importer.State = d.state
 		if time.Since(o.readAt) >= importRetry && !d.carries() {
 			clear(o.done)
 			o.translated, o.flows = nil, 0
@@ -90,12 +91,12 @@ func (d *Driver) beginImport() {
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
-	o := &handoverImport{table: table, alongside: conntrack.NewBeside(table, handoverMarks), importer: importer{state: d.state, ifindex: d.ifindex, which: d.opts.Import, route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
+	o := &handoverImport{table: table, alongside: conntrack.NewBeside(table, flowhandover.Marks), importer: flowhandover.Importer{State: d.state, Ifindex: d.ifindex, Which: d.opts.Import, Route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
 		inStack: map[conntrack.Tuple]conntrack.Entry{}}
 	d.importTracked(o)
 	set := d.state.Settings
 	o.held = time.Now()
-	if d.opts.Import == ImportAll {
+	if d.opts.Import == flowhandover.ImportAll {
 		d.importing = o
 		return
 	}
@@ -131,18 +132,18 @@ func (d *Driver) importTracked(o *handoverImport) {
 	o.readAt = time.Now()
 	now, err := clock.Now()
 	errs := []error{err}
-	if d.opts.Import == ImportAll {
+	if d.opts.Import == flowhandover.ImportAll {
 		errs = append(errs, d.beginMarks(o))
 	}
-	if d.opts.Import == ImportAll && d.opts.Left != nil {
+	if d.opts.Import == flowhandover.ImportAll && d.opts.Left != nil {
 		var err error
-		o.importer.predecessor, err = d.opts.Left()
+		o.importer.Predecessor, err = d.opts.Left()
 		errs = append(errs, err)
 	}
 	for i, f := range d.tables.families {
 		errs = append(errs, o.importFamily(f, d.both()[i].family == bpffs.IPv6, now))
 	}
-	if d.opts.Import == ImportAll {
+	if d.opts.Import == flowhandover.ImportAll {
 		var some conntrack.Some
 		for _, of := range o.loosen { // packets of one direction may come by programs, and those of the other not
 			some.Add(o.table.Loosen(of))
@@ -185,7 +186,7 @@ func (d *Driver) changeFlags(set, clear uint32) error {
 // each time, though programs have it.
 func (o *handoverImport) importFamily(f family, six bool, now uint32) error {
 	var some conntrack.Some
-	for _, e := range o.importer.predecessor.Straight {
+	for _, e := range o.importer.Predecessor.Straight {
 		if e.Orig.Src.Is6() == six {
 			some.Add(o.importOne(f, e, now))
 		}
@@ -195,11 +196,11 @@ func (o *handoverImport) importFamily(f family, six bool, now uint32) error {
 		if e.Zone != 0 {
 			return
 		}
-		if o.importer.inStack(e) {
+		if o.importer.InStack(e) {
 			some.Add(o.importInStack(f, e, now))
 			return
 		}
-		if shadow, ok := o.importer.shadow(e); ok && o.importer.which == ImportAll && o.importer.ours(e) && !(o.has(f, e) && o.alongside.Leads(shadow.Orig)) {
+		if shadow, ok := o.importer.Shadow(e); ok && o.importer.Which == flowhandover.ImportAll && o.importer.Ours(e) && !(o.has(f, e) && o.alongside.Leads(shadow.Orig)) {
 			seen, apart = append(seen, shadow), append(apart, e)
 			return
 		}
@@ -215,7 +216,7 @@ func (o *handoverImport) importFamily(f family, six bool, now uint32) error {
 	if o.attached {
 		err = errors.Join(err, o.alongside.Sent(context.Background()))
 	}
-	for _, a := range o.importer.predecessor.Affinity {
+	for _, a := range o.importer.Predecessor.Affinity {
 		if a.Client.Is6() == six {
 			some.Add(f.importAffinity(o.importer, a, now))
 		}
@@ -264,7 +265,7 @@ func (o *handoverImport) importInStack(f family, e conntrack.Entry, now uint32) 
 		return nil
 	}
 	from := o.importer
-	from.which, from.predecessor = ImportAll, conntrack.Left{} // it is the node's own, whoever translates
+	from.Which, from.Predecessor = flowhandover.ImportAll, conntrack.Left{} // it is the node's own, whoever translates
 	took, err := f.importConnection(from, e, now, o.begun)
 	if took {
 		o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
@@ -304,7 +305,7 @@ func (o *handoverImport) keepInStack() error {
 func (o *handoverImport) note(e conntrack.Entry) {
 	o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
 	o.flows++
-	if way, ok := o.importer.markedRoute(e); e.Translated() || ok && way.HandsOn {
+	if way, ok := o.importer.MarkedRoute(e); e.Translated() || ok && way.HandsOn {
 		o.translated = append(o.translated, e)
 	}
 	if !loose(e) {
@@ -335,7 +336,7 @@ func (o *handoverImport) replaceTracked() error {
 	var seen []conntrack.Entry
 	rest := o.translated[:0]
 	for _, e := range o.translated {
-		s, ok := o.importer.shadow(e)
+		s, ok := o.importer.Shadow(e)
 		if !ok {
 			rest = append(rest, e)
 			continue
@@ -359,7 +360,7 @@ func (d *Driver) endImport(done bool) (more bool) {
 	if o == nil {
 		return false
 	}
-	if done && d.opts.Import == ImportAll && o.step < stepsToBegin {
+	if done && d.opts.Import == flowhandover.ImportAll && o.step < stepsToBegin {
 		if err := d.beginFlows(o); err != nil {
 			d.log.Warn("taking over connections from another data plane", "error", err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -20,22 +21,22 @@ import (
 // importConnection writes a tracked connection into the flow maps, wholly or not at all, and
 // reports whether it is there. With begun programs begin flows: one that has the answers already is
 // theirs.
-func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error) {
-	f, ok := importFlow[A](from, e, now, t.current.Epoch)
+func (t *familyTables[A]) importConnection(from flowhandover.Importer, e conntrack.Entry, now uint32, begun bool) (bool, error) {
+	f, ok := flowhandover.ImportFlow[A](from, e, now, t.current.Epoch)
 	if !ok {
 		return false, nil
 	}
 	m := t.flowsNew
-	if f.established {
+	if f.Established {
 		m = t.flows
 	}
-	put, err := flowtable.AddFlow(m, f.back, f.here)
+	put, err := flowtable.AddFlow(m, f.Back, f.Here)
 	if err != nil || begun && !put {
 		return false, err
 	}
-	if _, err := flowtable.AddFlow(m, f.key, f.there); err != nil {
+	if _, err := flowtable.AddFlow(m, f.Key, f.There); err != nil {
 		if put {
-			err = errors.Join(err, m.Delete(&f.back))
+			err = errors.Join(err, m.Delete(&f.Back))
 		}
 		return false, err
 	}
@@ -44,7 +45,7 @@ func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now
 
 // knows reports whether the flow maps have a key.
 func (t *familyTables[A]) knows(of conntrack.Tuple) bool {
-	k, ok := keyOf[A](of)
+	k, ok := flowhandover.KeyOf[A](of)
 	var v abi.FlowValue[A]
 	return ok && (flowtable.LookUpFlow(t.flowsNew, k, &v) == nil || flowtable.LookUpFlow(t.flows, k, &v) == nil)
 }
@@ -53,7 +54,7 @@ func (t *familyTables[A]) knows(of conntrack.Tuple) bool {
 func (t *familyTables[A]) forgetImported(orig, answers conntrack.Tuple) error {
 	var errs []error
 	for _, of := range []conntrack.Tuple{orig, answers} {
-		k, ok := keyOf[A](of)
+		k, ok := flowhandover.KeyOf[A](of)
 		if !ok {
 			continue
 		}
@@ -68,8 +69,8 @@ func (t *familyTables[A]) forgetImported(orig, answers conntrack.Tuple) error {
 
 // importAffinity remembers which backend a client had in another data plane, unless it is known to
 // have one.
-func (t *familyTables[A]) importAffinity(from importer, a conntrack.Affinity, now uint32) error {
-	svc, ok := from.state.Frontends.Get(nodestate.Frontend{Addr: a.Service.Addr(), Port: a.Service.Port(), Proto: model.Protocol(a.Proto)})
+func (t *familyTables[A]) importAffinity(from flowhandover.Importer, a conntrack.Affinity, now uint32) error {
+	svc, ok := from.State.Frontends.Get(nodestate.Frontend{Addr: a.Service.Addr(), Port: a.Service.Port(), Proto: model.Protocol(a.Proto)})
 	if !ok || svc.Affinity == 0 || a.Age > time.Duration(svc.Affinity)*time.Second {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -95,11 +96,11 @@ type family interface {
 	endpoint(a netip.Addr) (ifindex int, ok bool)
 	// importConnection takes a tracked connection over from another data plane; it reports whether
 	// it is one that this one carries.
-	importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error)
+	importConnection(from flowhandover.Importer, e conntrack.Entry, now uint32, begun bool) (bool, error)
 	forgetImported(orig, answers conntrack.Tuple) error
 	knows(of conntrack.Tuple) bool
 	// importAffinity remembers which backend a client had, unless it is known to have one.
-	importAffinity(from importer, a conntrack.Affinity, now uint32) error
+	importAffinity(from flowhandover.Importer, a conntrack.Affinity, now uint32) error
 	read(s *nodestate.State) error
 	readPolicy(s *nodestate.State) error
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import (
 	"context"
@@ -41,12 +41,12 @@ type Successor interface {
 // two carries a packet of a flow that both know. What cannot be exported is lost, and no reason not
 // to go on: Remove does the rest.
 func ExportFlows(ctx context.Context, root string, to Successor, log *slog.Logger) error {
-	return exportFlows(ctx, root, to, nil, log)
+	return ExportWith(ctx, root, to, nil, log)
 }
 
-// exportFlows is ExportFlows; handOver changes the settings where their driver is still there,
+// ExportWith is ExportFlows; handOver changes the settings where their driver is still there,
 // which owns them. nil = it is not.
-func exportFlows(ctx context.Context, root string, to Successor, handOver func(on, apart bool) error, log *slog.Logger) error {
+func ExportWith(ctx context.Context, root string, to Successor, handOver func(on, apart bool) error, log *slog.Logger) error {
 	began := time.Now()
 	g, err := openExporters(root, to)
 	g.driver = handOver
@@ -195,7 +195,7 @@ const (
 
 // marks are the marks of packets that programs respect.
 func (g *exporters) marks() conntrack.Marks {
-	out := handoverMarks
+	out := Marks
 	for _, f := range g.families {
 		if !f.marks() {
 			out.Seen = 0
@@ -313,7 +313,7 @@ func (g *familyExporter[A]) handOver(on, apart bool) error {
 	if err := flowtable.ReadSettingsMap(g.settings, &g.current); err != nil {
 		return err
 	}
-	set, clear := handOverFlags(on, apart)
+	set, clear := SettingsFlags(on, apart)
 	g.current.Flags = g.current.Flags&^clear | set
 	var zero uint32
 	if err := g.settings.Update(&zero, unsafe.Pointer(&g.current), ebpf.UpdateAny); err != nil {
@@ -327,8 +327,8 @@ func (g *familyExporter[A]) shadows(now uint32) (out []conntrack.Entry, err erro
 		if v.Flags&abi.FlowReply != 0 || !seenTranslated(v) {
 			return
 		}
-		if e, ok := conntrackEntry(k, v, g.timeLeft(k, v, now)); ok {
-			out = append(out, shadowOf(v, e))
+		if e, ok := ConntrackEntry(k, v, g.timeLeft(k, v, now)); ok {
+			out = append(out, ShadowOf(v, e))
 		}
 	})
 	return out, err
@@ -420,12 +420,12 @@ func (g *familyExporter[A]) exportOne(t *conntrack.Table, k abi.FlowKey[A], v ab
 	if !due {
 		return false, nil
 	}
-	e, ok := conntrackEntry(k, v, g.timeLeft(k, v, now))
+	e, ok := ConntrackEntry(k, v, g.timeLeft(k, v, now))
 	if !ok {
 		return false, nil
 	}
 	if w == exportSeen && seenTranslated(v) {
-		e = shadowOf(v, e)
+		e = ShadowOf(v, e)
 	}
 	if e.Mark, ok = g.mark(orig, v); !ok {
 		return false, nil

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
-// handoverMarks are the marks of packets that programs respect.
-var handoverMarks = conntrack.Marks{Mask: abi.MarkMask, Seen: abi.MarkSeen, Done: abi.MarkDone}
+// Marks are the marks of packets that programs respect.
+var Marks = conntrack.Marks{Mask: abi.MarkMask, Seen: abi.MarkSeen, Done: abi.MarkDone}
 
-// handOverFlags are the flags of the settings to set and to clear.
-func handOverFlags(on, apart bool) (set, clear uint32) {
+// SettingsFlags are the flags of the settings to set and to clear.
+func SettingsFlags(on, apart bool) (set, clear uint32) {
 	clear = abi.SetHandOver | abi.SetApart
 	if on {
 		set |= abi.SetHandOver
