@@ -184,7 +184,7 @@ func (d *Driver) changeFlags(set, clear uint32) error {
 // importFamily takes over what was not yet of a family. As soon as programs know a connection they
 // translate it: what the stack sees of one is kept apart before. What could not be is tried again
 // each time, though programs have it.
-func (o *handoverImport) importFamily(f family, six bool, now uint32) error {
+func (o *handoverImport) importFamily(f importTables, six bool, now uint32) error {
 	var some conntrack.Some
 	for _, e := range o.importer.Predecessor.Straight {
 		if e.Orig.Src.Is6() == six {
@@ -231,7 +231,7 @@ func loose(e conntrack.Entry) bool {
 
 // has reports whether programs have a connection: it was taken over, is the same still, and has not
 // ended and begun anew meanwhile, in which case programs have removed it.
-func (o *handoverImport) has(f family, e conntrack.Entry) bool {
+func (o *handoverImport) has(f importTables, e conntrack.Entry) bool {
 	known := f.knows(e.Orig)
 	if !known || o.begun {
 		return known
@@ -241,7 +241,7 @@ func (o *handoverImport) has(f family, e conntrack.Entry) bool {
 }
 
 // importOne takes over a connection that was not yet.
-func (o *handoverImport) importOne(f family, e conntrack.Entry, now uint32) error {
+func (o *handoverImport) importOne(f importTables, e conntrack.Entry, now uint32) error {
 	if o.has(f, e) {
 		return nil
 	}
@@ -259,7 +259,7 @@ func (o *handoverImport) importOne(f family, e conntrack.Entry, now uint32) erro
 
 // importInStack takes over what connection tracking makes of a connection that it goes on
 // translating.
-func (o *handoverImport) importInStack(f family, e conntrack.Entry, now uint32) error {
+func (o *handoverImport) importInStack(f importTables, e conntrack.Entry, now uint32) error {
 	o.inStack[e.Orig] = e
 	if e.Orig = e.Reply.Reversed(); o.has(f, e) {
 		return nil
