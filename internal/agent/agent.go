@@ -281,7 +281,7 @@ func (a *Agent) openEBPF(e config.Effective) (p ebpfPlane, err error) {
 	d, err := ebpf.New(ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
 		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
-		Sizes: mapSizes(e, a.conntrackSize.entries(e)), TakeOver: a.planes.connectionsToImport(nft.There, kubeproxy.RulesThere), Left: nft.Left,
+		Sizes: mapSizes(e, a.conntrackSize.entries(e)), Import: a.planes.connectionsToImport(nft.There, kubeproxy.RulesThere), Left: nft.Left,
 		InBackground: true,
 	})
 	if err != nil {

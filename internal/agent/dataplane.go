@@ -14,7 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/events"
@@ -86,12 +86,12 @@ func (p nftablesPlane) Held() ([]dataplane.HeldPod, error) {
 	return out, nil
 }
 
-// Spent are pods that used up their ports for source NAT.
-func (p nftablesPlane) Spent() ([]dataplane.SpentPod, error) {
-	spent, err := p.Driver.Spent()
-	out := make([]dataplane.SpentPod, 0, len(spent))
+// ExhaustedPods are pods that used up their ports for source NAT.
+func (p nftablesPlane) ExhaustedPods() ([]dataplane.ExhaustedPod, error) {
+	spent, err := p.Driver.ExhaustedPods()
+	out := make([]dataplane.ExhaustedPod, 0, len(spent))
 	for _, s := range spent {
-		out = append(out, dataplane.SpentPod{Addr: s.Addr, Refused: s.Refused, Recent: s.Recent})
+		out = append(out, dataplane.ExhaustedPod{Addr: s.Addr, Refused: s.Refused, Recent: s.Recent})
 	}
 	return out, err
 }
@@ -108,9 +108,9 @@ func (p nftablesPlane) Places() dataplane.Places {
 	return dataplane.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
 }
 
-// Fallen are clients that fell back from direct server return.
-func (p nftablesPlane) Fallen() (dataplane.DSRFallback, error) {
-	clients, total, err := p.Driver.Fallen()
+// DSRFallback are clients that fell back from direct server return.
+func (p nftablesPlane) DSRFallback() (dataplane.DSRFallback, error) {
+	clients, total, err := p.Driver.DSRFallback()
 	return dataplane.DSRFallback{Clients: clients, Total: total}, err
 }
 
@@ -219,9 +219,9 @@ func (p *planeChooser) problem(node string, e config.Effective) []weirv1.Problem
 // connectionsToImport says what eBPF takes over of connection tracking at this start: what our
 // tables translated where they are, else what a kube-proxy did where its rules are. What is not
 // known counts as there, but evaluates nothing.
-func (p *planeChooser) connectionsToImport(tables, rules func() (bool, error)) ebpf.TakeOver {
+func (p *planeChooser) connectionsToImport(tables, rules func() (bool, error)) flowhandover.ImportScope {
 	if !p.choice.Other {
-		return ebpf.TakeNothing
+		return flowhandover.ImportNone
 	}
 	ours, err := tables()
 	if err != nil {
@@ -229,18 +229,18 @@ func (p *planeChooser) connectionsToImport(tables, rules func() (bool, error)) e
 	}
 	switch {
 	case err != nil: // nothing may be there to evaluate what programs pass
-		return ebpf.TakeTranslated
+		return flowhandover.ImportTranslated
 	case ours:
-		return ebpf.TakeAll
+		return flowhandover.ImportAll
 	}
 	theirs, err := rules()
 	if err != nil {
 		p.log.Warn("it is not known whether a kube-proxy balanced connections; they are taken over as if one did", "error", err)
 	}
 	if theirs || err != nil {
-		return ebpf.TakeTranslated
+		return flowhandover.ImportTranslated
 	}
-	return ebpf.TakeNothing
+	return flowhandover.ImportNone
 }
 
 // Names of the data planes in a NodeStatus.

@@ -44,8 +44,8 @@ func (p ebpfPlane) Drops() ([]dataplane.Drop, error) {
 	return convert(drops, func(d ebpf.Drop) dataplane.Drop { return dataplane.Drop(d) }), err
 }
 
-func (p ebpfPlane) Fallen() (dataplane.DSRFallback, error) {
-	f, err := p.Driver.Fallen()
+func (p ebpfPlane) DSRFallback() (dataplane.DSRFallback, error) {
+	f, err := p.Driver.DSRFallback()
 	return dataplane.DSRFallback(f), err
 }
 
@@ -58,9 +58,9 @@ func (p ebpfPlane) Held() ([]dataplane.HeldPod, error) {
 	return convert(held, func(h ebpf.Held) dataplane.HeldPod { return dataplane.HeldPod(h) }), err
 }
 
-func (p ebpfPlane) Spent() ([]dataplane.SpentPod, error) {
-	spent, err := p.Driver.Spent()
-	return convert(spent, func(x ebpf.Spent) dataplane.SpentPod { return dataplane.SpentPod(x) }), err
+func (p ebpfPlane) ExhaustedPods() ([]dataplane.ExhaustedPod, error) {
+	spent, err := p.Driver.ExhaustedPods()
+	return convert(spent, func(x ebpf.ExhaustedPod) dataplane.ExhaustedPod { return dataplane.ExhaustedPod(x) }), err
 }
 
 func (p ebpfPlane) LostEvents() (dataplane.LostEvents, error) {
@@ -71,7 +71,7 @@ func (p ebpfPlane) LostEvents() (dataplane.LostEvents, error) {
 func (p ebpfPlane) Places() dataplane.Places { return dataplane.Places(p.Driver.Places()) }
 
 // Programs loads second instances of programs.
-func (p ebpfPlane) Programs(names []string) (*ebpf.Rehearsal, error) { return p.Driver.Rehearse(names) }
+func (p ebpfPlane) Programs(names []string) (*ebpf.DryRun, error) { return p.Driver.NewDryRun(names) }
 
 // Events begins to read events.
 func (p ebpfPlane) Events() (events.Source, error) { return p.Driver.Events() }

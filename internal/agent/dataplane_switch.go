@@ -11,6 +11,7 @@ import (
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/kubeproxy"
@@ -22,7 +23,7 @@ func (a *Agent) openNFTables() (dataPlane, error) {
 		if !a.planes.choice.Other {
 			return
 		}
-		if err := ebpf.Foretell(a.planes.bpffs, a.log.With("part", "ebpf")); err != nil {
+		if err := flowhandover.ExportEarly(a.planes.bpffs, a.log.With("part", "ebpf")); err != nil {
 			a.log.Error("some connections of the node's own processes may be lost", "error", err)
 		}
 	}
@@ -198,7 +199,7 @@ func (a *Agent) openSwitch(e config.Effective) (c handover.Change, err error) {
 	}
 	c.To, c.Remove = to, a.removeEBPF
 	c.HandOver = func(ctx context.Context) error {
-		err := a.driver.(ebpfPlane).GiveWay(ctx, to.(nftablesPlane))
+		err := a.driver.(ebpfPlane).ExportFlows(ctx, to.(nftablesPlane))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -234,7 +235,7 @@ func (a *Agent) noteChanging(nftables bool) {
 
 // handOverFromEBPF hands the connections of the eBPF data plane over to this one.
 func (a *Agent) handOverFromEBPF(ctx context.Context) {
-	if err := ebpf.GiveWay(ctx, a.planes.bpffs, a.driver.(nftablesPlane), a.log.With("part", "ebpf")); err != nil {
+	if err := flowhandover.ExportFlows(ctx, a.planes.bpffs, a.driver.(nftablesPlane), a.log.With("part", "ebpf")); err != nil {
 		a.log.Error("some open connections of the data plane before are lost", "error", err)
 	}
 }

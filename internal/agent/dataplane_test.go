@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/config"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 )
 
 // TestPlaneChoice: what the other data plane left is looked for whenever it cannot be excluded that
@@ -40,8 +40,9 @@ func TestPlaneChoice(t *testing.T) {
 	start(config.Effective{NFTables: true}, nil, true, true)
 }
 
-// TestTakeOver: connections are taken over where there was somebody who could have translated them.
-func TestTakeOver(t *testing.T) {
+// TestConnectionsToImport: connections are taken over where there was somebody who could have
+// translated them.
+func TestConnectionsToImport(t *testing.T) {
 	failing := errors.New("no answer")
 	for name, c := range map[string]struct {
 		other     bool
@@ -49,15 +50,15 @@ func TestTakeOver(t *testing.T) {
 		tablesErr error
 		rules     bool
 		rulesErr  error
-		want      ebpf.TakeOver
+		want      flowhandover.ImportScope
 	}{
-		"nobody":                  {other: true, want: ebpf.TakeNothing},
-		"as before":               {tables: true, rules: true, want: ebpf.TakeNothing},
-		"our tables":              {other: true, tables: true, want: ebpf.TakeAll},
-		"beside a kube-proxy":     {other: true, tables: true, rules: true, want: ebpf.TakeAll},
-		"a kube-proxy":            {other: true, rules: true, want: ebpf.TakeTranslated},
-		"tables cannot be listed": {other: true, tablesErr: failing, want: ebpf.TakeTranslated},
-		"rules cannot be listed":  {other: true, rulesErr: failing, want: ebpf.TakeTranslated},
+		"nobody":                  {other: true, want: flowhandover.ImportNone},
+		"as before":               {tables: true, rules: true, want: flowhandover.ImportNone},
+		"our tables":              {other: true, tables: true, want: flowhandover.ImportAll},
+		"beside a kube-proxy":     {other: true, tables: true, rules: true, want: flowhandover.ImportAll},
+		"a kube-proxy":            {other: true, rules: true, want: flowhandover.ImportTranslated},
+		"tables cannot be listed": {other: true, tablesErr: failing, want: flowhandover.ImportTranslated},
+		"rules cannot be listed":  {other: true, rulesErr: failing, want: flowhandover.ImportTranslated},
 	} {
 		p := &planeChooser{log: slog.New(slog.DiscardHandler), choice: planeChoice{Other: c.other}}
 		got := p.connectionsToImport(func() (bool, error) { return c.tables, c.tablesErr }, func() (bool, error) { return c.rules, c.rulesErr })

@@ -96,7 +96,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(descHeld, float64(h.Entries), name.Namespace, name.Name, h.Addr.String())
 		}
 	}
-	if spent, err := a.driver.Spent(); err == nil {
+	if spent, err := a.driver.ExhaustedPods(); err == nil {
 		for _, p := range spent {
 			name, _, _ := a.cluster.owner(p.Addr)
 			count(descReplaced, p.Replaced, name.Namespace, name.Name, p.Addr.String())
@@ -106,7 +106,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, what := range []string{"program", "pin", "device", "route"} {
 		count(descRepairs, st.Repairs[what], what)
 	}
-	if f, err := a.driver.Fallen(); err == nil {
+	if f, err := a.driver.DSRFallback(); err == nil {
 		gauge(descFallen, float64(len(f.Clients)))
 		count(descFallbacks, f.Total)
 	}

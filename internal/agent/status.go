@@ -138,7 +138,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	for _, p := range snap.machine.Subnets {
 		st.Subnets = append(st.Subnets, p.String())
 	}
-	if f, err := a.driver.Fallen(); err == nil {
+	if f, err := a.driver.DSRFallback(); err == nil {
 		st.DSRFallback = fallback(f)
 	}
 	if drops, err := a.driver.Drops(); err == nil {
@@ -324,7 +324,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	if held, err := a.driver.Held(); err == nil {
 		objects = append(objects, problems.BusyPods(held, of.connections, a.cluster.owner)...)
 	}
-	if spent, err := a.driver.Spent(); err == nil {
+	if spent, err := a.driver.ExhaustedPods(); err == nil {
 		objects = append(objects, problems.PodsWithoutPorts(spent, a.cluster.owner)...)
 	}
 	return problems.Shown(a.opts.Node, out, objects)

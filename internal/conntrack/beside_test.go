@@ -34,7 +34,7 @@ func TestBeside(t *testing.T) {
 		if put, err := table.Put(e, nil); !put || err != nil {
 			t.Fatalf("written %v, %v", put, err)
 		}
-		e.Orig = e.Reply.Turned()
+		e.Orig = e.Reply.Reversed()
 		seen = append(seen, e)
 	}
 	for range 2 { // what is there already is left alone
@@ -76,7 +76,7 @@ func TestBesideAgain(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()
 	e := examples()["source port"]
-	e.Orig = e.Reply.Turned()
+	e.Orig = e.Reply.Reversed()
 	b := NewBeside(table, testMarks)
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", "")
@@ -107,7 +107,7 @@ func TestBesideMarks(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()
 	e := examples()["source port"]
-	e.Orig = e.Reply.Turned()
+	e.Orig = e.Reply.Reversed()
 	for name, m := range map[string]Marks{"marked": testMarks, "not marked": {Mask: testMarks.Mask, Done: testMarks.Done}} {
 		b := NewBeside(table, m)
 		if err := errors.Join(b.Open(ctx), b.Add(ctx, []Entry{e}), b.Open(ctx), b.Sent(ctx)); err != nil {
@@ -176,7 +176,7 @@ func testReleaseForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := e
-	seen.Orig = e.Reply.Turned()
+	seen.Orig = e.Reply.Reversed()
 	b := NewBeside(table, testMarks)
 	if err := b.Add(context.Background(), []Entry{seen}); (err == nil) != b.Leads(seen.Orig) {
 		t.Fatal(err)

@@ -50,9 +50,9 @@ func (t Tuple) Query() (query uint8, answer, ok bool) {
 	return query, answer, ok && t.ICMP() && t.Code == 0 && (query == Echo6Request) == t.Src.Is6()
 }
 
-// Turned is the tuple of the answers, where nothing is translated. Of ICMP it is right for queries
-// and their answers.
-func (t Tuple) Turned() Tuple {
+// Reversed is the tuple of the answers, where nothing is translated. Of ICMP it is right for
+// queries and their answers.
+func (t Tuple) Reversed() Tuple {
 	t.Src, t.Dst, t.SrcPort, t.DstPort = t.Dst, t.Src, t.DstPort, t.SrcPort
 	if query, answer, ok := t.Query(); ok && answer {
 		t.Type = query
@@ -124,7 +124,7 @@ type Entry struct {
 }
 
 // Translated reports whether packets change on their way.
-func (e Entry) Translated() bool { return e.Reply != e.Orig.Turned() }
+func (e Entry) Translated() bool { return e.Reply != e.Orig.Reversed() }
 
 // States of SCTP, enum sctp_conntrack.
 const SCTPEstablished = 4

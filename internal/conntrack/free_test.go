@@ -18,7 +18,7 @@ func TestFree(t *testing.T) {
 	apart.Reply.DstPort++
 	right := wrong
 	right.Orig.SrcPort += 2
-	right.Reply = right.Orig.Turned()
+	right.Reply = right.Orig.Reversed()
 	for _, e := range []struct {
 		at *Table
 		Entry

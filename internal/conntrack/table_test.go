@@ -57,7 +57,7 @@ func timestamp(t Tuple) Tuple {
 // examples are connections of every kind that is carried over, by name.
 func examples() map[string]Entry {
 	entry := func(orig, after Tuple) Entry {
-		e := Entry{Orig: orig, Reply: after.Turned(), Left: time.Hour, Mark: 0x10000, Status: SeenReply | Assured | Confirmed}
+		e := Entry{Orig: orig, Reply: after.Reversed(), Left: time.Hour, Mark: 0x10000, Status: SeenReply | Assured | Confirmed}
 		switch orig.Proto {
 		case unix.IPPROTO_TCP:
 			e.TCP = TCP{State: TCPEstablished, OrigFlags: TCPLiberal, RepFlags: TCPLiberal}
@@ -163,7 +163,7 @@ func TestPutReplaces(t *testing.T) {
 	other := want
 	other.Reply.Src = netip.MustParseAddr("10.244.2.9")
 	behind := want
-	behind.Orig = want.Reply.Turned()
+	behind.Orig = want.Reply.Reversed()
 	against := behind
 	against.Orig, against.Reply = behind.Reply, behind.Orig
 	for name, there := range map[string]Entry{"another backend": other, "as it is seen behind the translation": behind, "picked up by an answer": against} {

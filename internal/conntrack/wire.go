@@ -90,7 +90,7 @@ func appendNAT(b []byte, kind uint16, t Tuple, addr netip.Addr, port uint16) []b
 // given translated it sees nothing to translate.
 func (e Entry) encode() []byte {
 	b := appendTuple(nil, nl.CTA_TUPLE_ORIG, e.Orig)
-	b = appendTuple(b, nl.CTA_TUPLE_REPLY, e.Orig.Turned())
+	b = appendTuple(b, nl.CTA_TUPLE_REPLY, e.Orig.Reversed())
 	if e.Translated() || e.Mark != 0 { // with a mark it says that nothing is to be translated: nobody chooses for it again
 		source := e.Reply.DstPort
 		if e.Orig.ICMP() {

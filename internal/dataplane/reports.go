@@ -15,11 +15,11 @@ type Reporter interface {
 	Status() Status
 	// Drops counts dropped packets, by reason and rule.
 	Drops() ([]Drop, error)
-	Fallen() (DSRFallback, error)
+	DSRFallback() (DSRFallback, error)
 	// Pressures returns how full the tables of a fixed size are, sorted by name.
 	Pressures() []Pressure
 	Held() ([]HeldPod, error)
-	Spent() ([]SpentPod, error)
+	ExhaustedPods() ([]ExhaustedPod, error)
 	LostEvents() (LostEvents, error)
 	// Answers counts what was sent back to senders of dropped packets, by what it was.
 	Answers() (map[string]uint64, error)
@@ -82,8 +82,8 @@ type HeldPod struct {
 	Entries int // of the table, whose flows it began
 }
 
-// SpentPod found no port for source NAT towards a destination among those that it may have.
-type SpentPod struct {
+// ExhaustedPod found no port for source NAT towards a destination among those that it may have.
+type ExhaustedPod struct {
 	Addr     netip.Addr
 	Replaced uint64 // flows that were not established, and lost their port to a newer one of the same pod
 	Refused  uint64 // packets that were dropped

@@ -37,7 +37,7 @@ func (i *inquiry) evaluateRules(ctx context.Context, r Rules) error {
 	runs := &i.answer.Program.Runs
 	first, whole := rand.Uint32N(1<<16), false
 	for *runs = 0; ; {
-		p, err := i.rehearse(r, first, *runs)
+		p, err := i.dryRun(r, first, *runs)
 		if err != nil {
 			return err
 		}
@@ -76,8 +76,8 @@ func (i *inquiry) evaluateRules(ctx context.Context, r Rules) error {
 	return nil
 }
 
-// rehearse lets the packet pass, with the choice that comes so many after the first.
-func (i *inquiry) rehearse(r Rules, first uint32, after int) (*nft.Passage, error) {
+// dryRun lets the packet pass, with the choice that comes so many after the first.
+func (i *inquiry) dryRun(r Rules, first uint32, after int) (*nft.Passage, error) {
 	q := nft.Question{In: i.in.IfIndex, Frame: i.frame, Pick: func(n uint32) uint32 { return (first + uint32(after)) % n }}
 	switch i.in.Hook {
 	case sim.ToUplink:
@@ -85,7 +85,7 @@ func (i *inquiry) rehearse(r Rules, first uint32, after int) (*nft.Passage, erro
 	case sim.FromTunnel:
 		q.From = i.in.Source
 	}
-	return r.Rehearse(q)
+	return r.DryRun(q)
 }
 
 // adopt makes a passage the result, when it is the first or the one that was wished for.

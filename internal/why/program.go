@@ -72,8 +72,8 @@ func (i *inquiry) runProgram() error {
 	return nil
 }
 
-// copyFlow lets the rehearsal know the flow of the packet, where the node knows one.
-func (i *inquiry) copyFlow(r *ebpf.Rehearsal) error {
+// copyFlow lets the dry run know the flow of the packet, where the node knows one.
+func (i *inquiry) copyFlow(r *ebpf.DryRun) error {
 	p := i.in.Packet
 	sp, dp := p.Ports()
 	k := ebpf.FlowKey{Src: p.IP.Src, Dst: p.IP.Dst, SrcPort: sp, DstPort: dp, Proto: model.Protocol(p.IP.Proto)}
@@ -81,7 +81,7 @@ func (i *inquiry) copyFlow(r *ebpf.Rehearsal) error {
 	if err != nil || !found {
 		return err
 	}
-	if _, _, err := r.CopyFlow(k.Turned()); err != nil {
+	if _, _, err := r.CopyFlow(k.Reversed()); err != nil {
 		return err
 	}
 	i.answer.Flow = "the node knows a half-open connection of these addresses and ports; it was copied"

@@ -60,14 +60,14 @@ type DataPlane interface {
 // Programs is a data plane whose programs can be run on a packet that is not sent.
 type Programs interface {
 	// Programs loads second instances of programs.
-	Programs(names []string) (*ebpf.Rehearsal, error)
+	Programs(names []string) (*ebpf.DryRun, error)
 	// Prove compares such an instance with the program that the node's packets meet.
-	Prove(r *ebpf.Rehearsal, program string, ifindex int, six bool) (ebpf.Proof, error)
+	Prove(r *ebpf.DryRun, program string, ifindex int, six bool) (ebpf.Proof, error)
 }
 
 // Rules is a data plane whose rules in the kernel can be evaluated for a packet that is not sent.
 type Rules interface {
-	Rehearse(nft.Question) (*nft.Passage, error)
+	DryRun(nft.Question) (*nft.Passage, error)
 }
 
 // ErrMoved says that the state changed while the question was answered.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -172,7 +173,7 @@ func openEBPF(log *slog.Logger, takesOver bool, attachAtOnce int) (*ebpf.Driver,
 	if err != nil {
 		return nil, err
 	}
-	o.AttachAtOnce, o.TakeOver = attachAtOnce, map[bool]ebpf.TakeOver{true: ebpf.TakeAll}[takesOver]
+	o.AttachAtOnce, o.Import = attachAtOnce, map[bool]flowhandover.ImportScope{true: flowhandover.ImportAll}[takesOver]
 	return ebpf.New(o)
 }
 
@@ -193,7 +194,7 @@ func openNFT(log *slog.Logger, takesOver bool) (*nft.Driver, error) {
 		return nil, err
 	}
 	return nft.New(nft.Options{Logger: log, Connections: uint32(flows), Before: func() {
-		if err := ebpf.Foretell(os.Getenv("WEIR_TEST_BPFFS"), log); takesOver && err != nil {
+		if err := flowhandover.ExportEarly(os.Getenv("WEIR_TEST_BPFFS"), log); takesOver && err != nil {
 			panic(err)
 		}
 	}})
@@ -227,7 +228,7 @@ func ebpfMain(log *slog.Logger) error {
 		}
 		st := drv.Status()
 		a.Writes, a.Arrival, a.Late = st.Writes, st.Arrival, st.Late
-		fallen, err := drv.Fallen()
+		fallen, err := drv.DSRFallback()
 		if err != nil {
 			return err
 		}
@@ -248,7 +249,7 @@ func tellDrops(drv *ebpf.Driver, a *applied) error {
 		a.Dropped[reason.Reason(d.Reason)] += d.Packets
 	}
 	a.Shares = a.Dropped[reason.Share]
-	spent, err := drv.Spent()
+	spent, err := drv.ExhaustedPods()
 	for _, p := range spent {
 		if p.Recent {
 			a.Spent = append(a.Spent, four(p.Addr.String()))
@@ -281,7 +282,7 @@ func nftMain(log *slog.Logger) error {
 		}
 		st := drv.Status()
 		a.Writes, a.Tables = st.Writes, st.Repairs["table"]
-		spent, err := drv.Spent()
+		spent, err := drv.ExhaustedPods()
 		for _, p := range spent {
 			if p.Recent && p.Refused > 0 {
 				a.Spent = append(a.Spent, four(p.Addr.String()))
@@ -297,7 +298,7 @@ func nftMain(log *slog.Logger) error {
 			a.Dropped[d.Reason] += d.Packets
 		}
 		a.Shares = a.Dropped[reason.Share]
-		fallen, _, err2 := drv.Fallen()
+		fallen, _, err2 := drv.DSRFallback()
 		for _, c := range fallen {
 			a.Fallen = append(a.Fallen, four(c.String()))
 		}
@@ -325,7 +326,7 @@ func removeOther(remove func() error) error {
 // giveWay is what an agent does with what is left of the eBPF data plane.
 func giveWay(drv *nft.Driver, log *slog.Logger) error {
 	dir := os.Getenv("WEIR_TEST_BPFFS")
-	err := ebpf.GiveWay(context.Background(), dir, drv, log)
+	err := flowhandover.ExportFlows(context.Background(), dir, drv, log)
 	return errors.Join(err, ebpf.Remove(dir))
 }
 

@@ -207,7 +207,7 @@ func (l *liver) changeTo(plane string) (handover.Change, handover.Predecessor, e
 		to, err := openNFT(l.log, true)
 		from := l.plane.(*ebpf.Driver)
 		c.To = to
-		c.HandOver = func(ctx context.Context) error { return from.GiveWay(ctx, stoppingHeir{to, l}) }
+		c.HandOver = func(ctx context.Context) error { return from.ExportFlows(ctx, stoppingHeir{to, l}) }
 		c.Remove = func(context.Context) error { return ebpf.Remove(dir) }
 		return c, to, err
 	case "ebpf":

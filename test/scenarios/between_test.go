@@ -225,10 +225,10 @@ func TestPolicyBetweenWrites(t *testing.T) {
 	if b.changed == 0 || b.cut > 0 {
 		t.Errorf("%d writes: verdicts that change were looked at %d times, ones that stay were cut %d times", b.writes, b.changed, b.cut)
 	}
-	if n := b.o.Turned(); n.Plain == 0 || n.Whole == 0 || n.Sources == 0 {
+	if n := b.o.ChangedInPlace(); n.Plain == 0 || n.Whole == 0 || n.Sources == 0 {
 		t.Errorf("not every way in which a set becomes something else was tried: %+v", n)
 	}
-	t.Logf("%d writes, %d looks at verdicts that change, turned %+v", b.writes, b.changed, b.o.Turned())
+	t.Logf("%d writes, %d looks at verdicts that change, turned %+v", b.writes, b.changed, b.o.ChangedInPlace())
 }
 
 // TestPolicyBetweenFailures is the same with writes that fail: one, or all from one on, so that the

@@ -78,7 +78,7 @@ func TestSetsTurnPortByPort(t *testing.T) {
 		}
 		before = &after
 	}
-	if n := b.o.Turned(); b.cut > 0 || b.changed == 0 || n.Plain == 0 || n.Whole == 0 {
+	if n := b.o.ChangedInPlace(); b.cut > 0 || b.changed == 0 || n.Plain == 0 || n.Whole == 0 {
 		t.Errorf("what stays allowed was cut %d times; verdicts that change were looked at %d times; %+v", b.cut, b.changed, n)
 	}
 }

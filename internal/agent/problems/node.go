@@ -64,7 +64,7 @@ func BusyPods(held []dataplane.HeldPod, of ConnectionTable, owner func(netip.Add
 
 // PodsWithoutPorts name the pods that have used up their ports for source NAT towards a
 // destination, and try on.
-func PodsWithoutPorts(spent []dataplane.SpentPod, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
+func PodsWithoutPorts(spent []dataplane.ExhaustedPod, owner func(netip.Addr) (model.Name, string, bool)) []weirv1.Problem {
 	var out []weirv1.Problem
 	for _, p := range spent {
 		if !p.Recent {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -79,13 +80,13 @@ func (d *Driver) attachAll(strays bool) []error {
 		if d.programs.Has(s) || s.Hook == arrive && !d.untracked.due(s.Ifindex) {
 			continue
 		}
-		if room <= 0 && s.Ifindex != 0 && d.importing != nil && d.opts.TakeOver == TakeAll {
+		if room <= 0 && s.Ifindex != 0 && d.importing != nil && d.opts.Import == flowhandover.ImportAll {
 			return append(errs, dataplane.ErrUnfinished)
 		}
 		// A new clsact qdisc makes a device drop what it sends for a grace period of RCU: where a
 		// pod is in the middle of something, and another data plane goes on meanwhile, its link is
 		// waited for.
-		quick := d.started || d.importing != nil && d.opts.TakeOver == TakeTranslated
+		quick := d.started || d.importing != nil && d.opts.Import == flowhandover.ImportTranslated
 		err := d.programs.Ensure(s, quick && (s.Hook == attach.FromWorkload || s.Hook == attach.ToWorkload))
 		if err == nil && s.Ifindex != 0 {
 			room--

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -32,7 +33,7 @@ func TestAttachesToEverythingAndOnlyThat(t *testing.T) {
 	if want := 2*4 + 2*2 + 2 + len(attach.CgroupHooks); len(d.programs.At) != want {
 		t.Errorf("%d programs attached, want %d", len(d.programs.At), want)
 	}
-	entries, err := os.ReadDir(linksDir(b.bpffs))
+	entries, err := os.ReadDir(bpffs.LinksDir(b.bpffs))
 	must(t, err)
 	if len(entries) != len(d.programs.At) {
 		t.Errorf("%d links pinned for %d programs", len(entries), len(d.programs.At))

@@ -20,6 +20,8 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -179,7 +181,7 @@ func (d *Driver) applyEarly(s *nodestate.State, changed nodestate.Keys, first bo
 // open, and no others do: all maps were there, with the size that they are to have, and are those
 // of the programs that are attached. It opens the maps of IPv6 where that run carried it.
 func (d *Driver) findEvaluating() bool {
-	if !d.opts.InBackground || d.opts.BPFFS == "" || d.opts.TakeOver != TakeNothing || d.loaded.found != d.loaded.pinned || len(d.loaded.recreated) > 0 {
+	if !d.opts.InBackground || d.opts.BPFFS == "" || d.opts.Import != flowhandover.ImportNone || d.loaded.found != d.loaded.pinned || len(d.loaded.recreated) > 0 {
 		return false
 	}
 	if others, err := oldLayouts(d.opts.BPFFS); err != nil || len(others) > 0 {
@@ -189,8 +191,8 @@ func (d *Driver) findEvaluating() bool {
 		return false
 	}
 	var six *loaded
-	if _, err := os.Stat(filepath.Join(maps6Dir(d.opts.BPFFS), "weir_settings")); err == nil {
-		six, err = openMaps(d.loaded, maps6Dir(d.opts.BPFFS), d.opts.Sizes, d.opts.constants(), d.log)
+	if _, err := os.Stat(filepath.Join(bpffs.Maps6Dir(d.opts.BPFFS), "weir_settings")); err == nil {
+		six, err = openMaps(d.loaded, bpffs.Maps6Dir(d.opts.BPFFS), d.opts.Sizes, d.opts.constants(), d.log)
 		if err != nil {
 			return false // the first Apply says why
 		}
@@ -298,7 +300,7 @@ func usesOnly(id ebpf.ProgramID, open map[ebpf.MapID]bool, spec *ebpf.Collection
 // where the kernel has no links for interfaces, and those that these programs call.
 func (d *Driver) attachedFound() (map[ebpf.ProgramID]bool, error) {
 	ids := map[ebpf.ProgramID]bool{}
-	dir := linksDir(d.opts.BPFFS)
+	dir := bpffs.LinksDir(d.opts.BPFFS)
 	pins, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("looking for pinned links: %w", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -98,7 +99,7 @@ func TestCloseBeforeProgramsAreLoaded(t *testing.T) {
 // evaluate packets, ours are loaded first.
 func TestProgramsBeforeTables(t *testing.T) {
 	b := newBench(t)
-	settings := filepath.Join(mapsDir(b.bpffs), "weir_settings")
+	settings := filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings")
 	changeFlags := func(set uint32) {
 		m, err := ebpf.LoadPinnedMap(settings, nil)
 		must(t, err)
@@ -114,7 +115,7 @@ func TestProgramsBeforeTables(t *testing.T) {
 		edit   func(*Options)
 	}{
 		{name: "the programs have another map", before: func() {
-			path := filepath.Join(mapsDir(b.bpffs), "weir_addrs")
+			path := filepath.Join(bpffs.MapsDir(b.bpffs), "weir_addrs")
 			old, err := ebpf.LoadPinnedMap(path, nil)
 			must(t, err)
 			defer old.Close()
@@ -125,16 +126,16 @@ func TestProgramsBeforeTables(t *testing.T) {
 			defer other.Close()
 			must(t, bpffs.PinOver(other, path))
 		}},
-		{name: "a map is missing", before: func() { must(t, os.Remove(filepath.Join(mapsDir(b.bpffs), "weir_routes"))) }},
+		{name: "a map is missing", before: func() { must(t, os.Remove(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_routes"))) }},
 		{name: "a map changes its size", edit: func(o *Options) { o.Sizes["weir_services"] = 1000 }},
 		{name: "another layout is there", before: func() {
 			must(t, os.MkdirAll(filepath.Join(b.bpffs, strconv.Itoa(abi.Number-1), "maps"), 0o700))
 		}},
 		{name: "a change of the data plane was broken off", before: func() { changeFlags(abi.SetHandOver) }},
 		{name: "no program is attached", before: func() {
-			must(t, os.RemoveAll(linksDir(b.bpffs)))
+			must(t, os.RemoveAll(bpffs.LinksDir(b.bpffs)))
 		}},
-		{name: "connections are taken over", edit: func(o *Options) { o.TakeOver = TakeTranslated }},
+		{name: "connections are taken over", edit: func(o *Options) { o.Import = flowhandover.ImportTranslated }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b.edit = nil

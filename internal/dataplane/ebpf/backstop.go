@@ -31,7 +31,7 @@ func (d *Driver) checkPins() {
 	if d.opts.BPFFS == "" {
 		return
 	}
-	if _, err := os.Lstat(linksDir(d.opts.BPFFS)); err != nil {
+	if _, err := os.Lstat(bpffs.LinksDir(d.opts.BPFFS)); err != nil {
 		if err := prepareDirs(d.opts.BPFFSMount, d.opts.BPFFS); err != nil {
 			d.log.Error("the folder of pins is gone and cannot be made again; programs and maps end with the agent but for those of pods' interfaces", "error", err)
 			return
@@ -39,13 +39,13 @@ func (d *Driver) checkPins() {
 	}
 	lost := 0
 	for _, l := range d.both() {
-		dir := familyDir(d.opts.BPFFS, l.family)
+		dir := bpffs.FamilyDir(d.opts.BPFFS, l.family)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			d.log.Error("the folder of pinned maps cannot be made again", "folder", dir, "error", err)
 			return
 		}
 		for name, m := range l.Maps {
-			if unpinned[name] || l.family == ipv6Name && (isShared(name) || name == programsOfIPv6 || name == untrackedOfIPv6) {
+			if unpinned[name] || l.family == bpffs.IPv6 && (isShared(name) || name == programsOfIPv6 || name == untrackedOfIPv6) {
 				continue
 			}
 			path := filepath.Join(dir, name)
@@ -113,7 +113,7 @@ func sameMapID(a, b *ebpf.Map) bool {
 // the pins are gone: what an agent before this one knew of flows is kept, and its policy stays in
 // force until ours is written.
 func recoverMaps(root string, log *slog.Logger) error {
-	if _, err := os.Lstat(filepath.Join(mapsDir(root), "weir_settings")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(bpffs.MapsDir(root), "weir_settings")); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	links, err := kernel.Dump(netlink.LinkList)
@@ -125,7 +125,7 @@ func recoverMaps(root string, log *slog.Logger) error {
 		return err
 	}
 	s := attach.Site{Ifindex: 0, Hook: attach.FromWorkload}
-	for family, of := range map[string]attach.Site{ipv4Name: s, ipv6Name: s.Six()} {
+	for family, of := range map[string]attach.Site{bpffs.IPv4: s, bpffs.IPv6: s.Six()} {
 		var id ebpf.ProgramID
 		for _, l := range links {
 			filters, err := netlink.FilterList(l, attach.ParentOf(of))
@@ -141,7 +141,7 @@ func recoverMaps(root string, log *slog.Logger) error {
 		if id == 0 {
 			continue
 		}
-		n, err := pinMapsOf(id, familyDir(root, family), spec, family)
+		n, err := pinMapsOf(id, bpffs.FamilyDir(root, family), spec, family)
 		if err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func pinMapsOf(id ebpf.ProgramID, dir string, spec *ebpf.CollectionSpec, family 
 			return n, fmt.Errorf("opening a map of a filter: %w", err)
 		}
 		name := fullName(m, spec)
-		if name != "" && !unpinned[name] && !(family == ipv6Name && isShared(name)) {
+		if name != "" && !unpinned[name] && !(family == bpffs.IPv6 && isShared(name)) {
 			if err = bpffs.PinOver(m, filepath.Join(dir, name)); err == nil {
 				n++
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/hostile"
 )
 
@@ -20,7 +21,7 @@ const (
 )
 
 // pinOf is the path at which a map of IPv4 is pinned.
-func pinOf(d instance, name string) string { return filepath.Join(mapsDir(d.opts.BPFFS), name) }
+func pinOf(d instance, name string) string { return filepath.Join(bpffs.MapsDir(d.opts.BPFFS), name) }
 
 // isPinned fails the test unless a map is pinned where it belongs.
 func isPinned(t *testing.T, d instance, name string) {

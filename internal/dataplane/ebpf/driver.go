@@ -20,6 +20,8 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -43,11 +45,11 @@ type Options struct {
 	SetRetval bool
 	// NoTCX says that the kernel has no tcx links: interfaces get clsact filters.
 	NoTCX bool
-	// TakeOver says which connections are taken over that another data plane tracks, which is in
+	// Import says which connections are taken over that another data plane tracks, which is in
 	// force until the first Apply. Left tells what the data plane before knows alongside what
 	// connection tracking does; nil = nothing.
-	Left     func() (conntrack.Left, error)
-	TakeOver TakeOver
+	Left   func() (conntrack.Left, error)
+	Import flowhandover.ImportScope
 	// AttachAtOnce is to how many places of interfaces an Apply attaches programs while connections
 	// of our other data plane are taken over, which is in force meanwhile; 0 = attachAtOnce.
 	AttachAtOnce int
@@ -121,7 +123,7 @@ func New(o Options) (*Driver, error) {
 		if err := prepareDirs(o.BPFFSMount, o.BPFFS); err != nil {
 			return nil, err
 		}
-		maps, links = mapsDir(o.BPFFS), linksDir(o.BPFFS)
+		maps, links = bpffs.MapsDir(o.BPFFS), bpffs.LinksDir(o.BPFFS)
 		if err := recoverMaps(o.BPFFS, o.Logger); err != nil {
 			o.Logger.Warn("pins were lost, and maps that are still in use are not taken over: open connections may end", "error", err)
 		}
@@ -144,7 +146,7 @@ func New(o Options) (*Driver, error) {
 	}
 	d := &Driver{
 		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: attach.NewAttachments(by, links, o.Logger),
-		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.TakeOver == TakeAll},
+		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.Import == flowhandover.ImportAll},
 		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}
 	if d.findEvaluating() {

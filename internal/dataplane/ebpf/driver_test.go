@@ -22,6 +22,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -239,7 +240,7 @@ func TestRepair(t *testing.T) {
 			must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].(attach.BpfLink).Link.Detach())
 		},
 			func() bool { return len(d.programs.Broken()) == 0 }},
-		{"pin removed", "program", func() { must(t, os.Remove(filepath.Join(linksDir(b.bpffs), "cgroup-connect4"))) },
+		{"pin removed", "program", func() { must(t, os.Remove(filepath.Join(bpffs.LinksDir(b.bpffs), "cgroup-connect4"))) },
 			func() bool { return len(d.programs.Broken()) == 0 }},
 		{"another program in the link", "program", func() {
 			must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].Update(attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}, d.programs.Prog["to_uplink"]))

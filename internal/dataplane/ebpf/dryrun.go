@@ -18,12 +18,12 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Rehearsal is a second instance of a node's programs that is attached to nothing. What says how
+// DryRun is a second instance of a node's programs that is attached to nothing. What says how
 // the node should be (policy, classes, addresses, routes, services, settings) it reads in the very
 // maps of the programs that are attached; what packets leave behind (flows, affinity, counts, and
 // whatever map is not known here) it has in small maps of its own. Nothing that it does changes how
 // the node treats a packet. It is not safe for concurrent use.
-type Rehearsal struct {
+type DryRun struct {
 	Programs map[string]*ebpf.Program // of IPv4, by name; with Trace
 	Hop6     *ebpf.Map                // weir_trace of IPv6; nil without it
 	four     *ebpf.Collection
@@ -45,10 +45,10 @@ var copiedMaps = []string{"weir_flows", "weir_flows_new", "weir_shares"}
 // dryRunEntries bounds the private maps, which one packet at a time fills.
 const dryRunEntries = 1024
 
-// Rehearse loads the programs of some hooks ("weir_from_workload") a second time, while the driver
+// NewDryRun loads the programs of some hooks ("weir_from_workload") a second time, while the driver
 // goes on with its work. Close it soon: it holds kernel memory, about that of the programs.
-func (d *Driver) Rehearse(programs []string) (*Rehearsal, error) {
-	r := &Rehearsal{}
+func (d *Driver) NewDryRun(programs []string) (*DryRun, error) {
+	r := &DryRun{}
 	err := d.shareMaps(r)
 	if err == nil {
 		err = r.load(programs, d.opts.constants())
@@ -61,7 +61,7 @@ func (d *Driver) Rehearse(programs []string) (*Rehearsal, error) {
 }
 
 // shareMaps gives a dry run the live maps.
-func (d *Driver) shareMaps(r *Rehearsal) error {
+func (d *Driver) shareMaps(r *DryRun) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state == nil {
@@ -78,7 +78,7 @@ func (d *Driver) shareMaps(r *Rehearsal) error {
 }
 
 // cloneMaps clones the live maps of the families that the node carries; six may be nil.
-func (r *Rehearsal) cloneMaps(four, six *loaded) error {
+func (r *DryRun) cloneMaps(four, six *loaded) error {
 	for i, l := range []*loaded{four, six} {
 		if l == nil {
 			continue
@@ -100,7 +100,7 @@ func (r *Rehearsal) cloneMaps(four, six *loaded) error {
 }
 
 // load loads the programs of the families whose maps were taken.
-func (r *Rehearsal) load(programs []string, c constants) (err error) {
+func (r *DryRun) load(programs []string, c constants) (err error) {
 	c.trace = true
 	if r.four, err = loadDryRunFamily(abi.LoadWeir, r.live[0], nil, programs, c); err != nil {
 		return err
@@ -168,13 +168,13 @@ func shrink(ms *ebpf.MapSpec) {
 		ms.MaxEntries = min(ms.MaxEntries, 1<<16) // a power of two and of whole pages
 	case ebpf.Array:
 		if ms.Name == "weir_frag_slots" {
-			ms.MaxEntries = 1 // for fragments, which nobody rehearses
+			ms.MaxEntries = 1 // for fragments, of which no dry run has any
 		}
 	}
 }
 
 // Close unloads it.
-func (r *Rehearsal) Close() {
+func (r *DryRun) Close() {
 	for _, c := range []*ebpf.Collection{r.four, r.six} {
 		if c != nil {
 			c.Close()
@@ -195,8 +195,8 @@ type FlowKey struct {
 	Proto            model.Protocol
 }
 
-// Turned is the key of what comes back, where nothing is translated.
-func (k FlowKey) Turned() FlowKey { return FlowKey{k.Dst, k.Src, k.DstPort, k.SrcPort, k.Proto} }
+// Reversed is the key of what comes back, where nothing is translated.
+func (k FlowKey) Reversed() FlowKey { return FlowKey{k.Dst, k.Src, k.DstPort, k.SrcPort, k.Proto} }
 
 // bytes is struct flow_key.
 func (k FlowKey) bytes() []byte {
@@ -208,7 +208,7 @@ func (k FlowKey) bytes() []byte {
 
 // CopyFlow copies what the node remembers of a flow into the dry run, and reports whether there was
 // something, and whether it is established.
-func (r *Rehearsal) CopyFlow(k FlowKey) (found, established bool, err error) {
+func (r *DryRun) CopyFlow(k FlowKey) (found, established bool, err error) {
 	for _, name := range []string{"weir_flows", "weir_flows_new"} {
 		there, err := r.copyEntry(name, k.bytes(), k.Src.Is6())
 		if err != nil {
@@ -220,7 +220,7 @@ func (r *Rehearsal) CopyFlow(k FlowKey) (found, established bool, err error) {
 }
 
 // CopyShare copies how much of the connection table a pod has, and how much is in use.
-func (r *Rehearsal) CopyShare(pod netip.Addr) error {
+func (r *DryRun) CopyShare(pod netip.Addr) error {
 	pod = pod.Unmap()
 	for _, key := range [][]byte{pod.AsSlice(), make([]byte, pod.BitLen()/8)} {
 		if _, err := r.copyEntry("weir_shares", key, pod.Is6()); err != nil {
@@ -231,7 +231,7 @@ func (r *Rehearsal) CopyShare(pod netip.Addr) error {
 }
 
 // copyEntry copies an entry of one of copiedMaps, and reports whether there is one.
-func (r *Rehearsal) copyEntry(name string, key []byte, six bool) (bool, error) {
+func (r *DryRun) copyEntry(name string, key []byte, six bool) (bool, error) {
 	family, to := 0, r.four
 	if six {
 		family, to = 1, r.six
@@ -254,7 +254,7 @@ func (r *Rehearsal) copyEntry(name string, key []byte, six bool) (bool, error) {
 
 // Forget empties the dry run's own tables of flows and affinity, so that the next packet begins as
 // the first did.
-func (r *Rehearsal) Forget() error {
+func (r *DryRun) Forget() error {
 	var errs []error
 	for _, c := range []*ebpf.Collection{r.four, r.six} {
 		if c == nil {
@@ -281,7 +281,7 @@ func (p Proof) Same() bool { return p.Tag != "" && p.Tag == p.Live && p.Attached
 
 // Prove compares the program that was run for a packet at an interface with the one that is
 // attached there.
-func (d *Driver) Prove(r *Rehearsal, program string, ifindex int, six bool) (Proof, error) {
+func (d *Driver) Prove(r *DryRun, program string, ifindex int, six bool) (Proof, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := Proof{Program: program}
@@ -370,13 +370,13 @@ func (d *Driver) Places() Places {
 // IfIndex returns the interface of an endpoint, 0 when it is not there.
 func (d *Driver) IfIndex(a nodestate.Addr) int { return d.ifindex(a) }
 
-// Rehearse is Driver.Rehearse for programs that are attached to nothing themselves.
-func (o *Offline) Rehearse(programs []string) (*Rehearsal, error) {
+// NewDryRun is Driver.NewDryRun for programs that are attached to nothing themselves.
+func (o *Offline) NewDryRun(programs []string) (*DryRun, error) {
 	six := o.six
 	if o.state == nil || !o.state.Settings.IPv6 {
 		six = nil
 	}
-	r := &Rehearsal{}
+	r := &DryRun{}
 	err := r.cloneMaps(o.loaded, six)
 	if err == nil {
 		err = r.load(programs, constants{setRetval: true})

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -22,7 +23,7 @@ import (
 )
 
 // The kernel's verifier says it: no program writes to a map that a dry run shares with the node.
-func TestRehearsalsCannotWriteLiveMaps(t *testing.T) {
+func TestDryRunsCannotWriteLiveMaps(t *testing.T) {
 	needRoot(t)
 	load := func(read func() (*ebpf.CollectionSpec, error), readOnly []string) error {
 		spec, err := read()
@@ -42,7 +43,7 @@ func TestRehearsalsCannotWriteLiveMaps(t *testing.T) {
 		}
 		return err
 	}
-	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: abi.LoadWeir, ipv6Name: abi.LoadWeir6} {
+	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){bpffs.IPv4: abi.LoadWeir, bpffs.IPv6: abi.LoadWeir6} {
 		if err := load(read, liveMaps); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -59,9 +60,9 @@ func TestRehearsalsCannotWriteLiveMaps(t *testing.T) {
 
 // What says how the node should be is shared, or a dry run would decide by an empty table: every
 // map is of one kind.
-func TestRehearsalsShareDesiredState(t *testing.T) {
+func TestDryRunsShareDesiredState(t *testing.T) {
 	t.Parallel()
-	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: abi.LoadWeir, ipv6Name: abi.LoadWeir6} {
+	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){bpffs.IPv4: abi.LoadWeir, bpffs.IPv6: abi.LoadWeir6} {
 		spec, err := read()
 		must(t, err)
 		for m := range spec.Maps {
@@ -96,7 +97,7 @@ func digestMaps(t *testing.T, o *Offline) map[string][32]byte {
 	return out
 }
 
-func rehearsalState() *nodestate.State {
+func dryRunState() *nodestate.State {
 	s := nodestate.New()
 	s.Settings.Node, s.Settings.SNATFirst, s.Settings.SNATLast = netip.MustParseAddr("172.31.1.207"), 20000, 29999
 	client, server := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3")
@@ -139,12 +140,12 @@ func runSyn(t *testing.T, p *ebpf.Program, port uint16) (decision, rule uint32) 
 
 // A dry run decides as the programs do, changes nothing of theirs, follows their tables and leaves
 // nothing behind.
-func TestRehearsal(t *testing.T) {
+func TestDryRun(t *testing.T) {
 	needRoot(t)
 	o, err := LoadForTest(TestOptions{Trace: true})
 	must(t, err)
 	defer o.Close()
-	s := rehearsalState()
+	s := dryRunState()
 	must(t, o.Apply(s))
 	const program = "weir_from_workload"
 	if d, rule := runSyn(t, o.Programs[program], 80); d != 2 || rule != 8 { // 1 + local
@@ -154,7 +155,7 @@ func TestRehearsal(t *testing.T) {
 	if len(before) < 20 {
 		t.Fatalf("only %d maps are compared", len(before))
 	}
-	r, err := o.Rehearse([]string{program})
+	r, err := o.NewDryRun([]string{program})
 	must(t, err)
 	defer r.Close()
 	for range 3 {
@@ -202,7 +203,7 @@ func TestRehearsal(t *testing.T) {
 	if ours.Tag != theirs.Tag || ours.Tag == "" {
 		t.Errorf("tags %s and %s", ours.Tag, theirs.Tag)
 	}
-	next := rehearsalState()
+	next := dryRunState()
 	p := next.Policy.Edit()
 	p.Set(nodestate.PolicyKey{Set: 7, Proto: model.ProtocolTCP, Port: 80, Len: 16}, nodestate.PolicyValue{Rule: 10})
 	next.Policy = p.Map()

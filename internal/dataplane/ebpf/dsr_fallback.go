@@ -13,9 +13,9 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
-// Fallen are the outside clients that get their answers by the node that they ask, because straight
-// ones (direct server return) did not arrive.
-type Fallen struct {
+// DSRFallback are the outside clients that get their answers by the node that they ask, because
+// straight ones (direct server return) did not arrive.
+type DSRFallback struct {
 	Clients []netip.Addr // Now, the latest first
 	Total   uint64       // times that a client fell back since the programs were loaded
 }
@@ -25,7 +25,7 @@ type dsrFallbackClient struct {
 	age  int32 // clock units
 }
 
-// dsrFallbackSource is what Fallen reads of a family, its own as long as it reads.
+// dsrFallbackSource is what DSRFallback reads of a family, its own as long as it reads.
 type dsrFallbackSource struct {
 	walk   func(now uint32) ([]dsrFallbackClient, error)
 	close  func() error
@@ -61,25 +61,25 @@ func closeDSRFallback(all []dsrFallbackSource) {
 	}
 }
 
-// Fallen reads the clients that fell back. The walk over a full map takes a while: nothing waits
-// for it.
-func (d *Driver) Fallen() (Fallen, error) {
+// DSRFallback reads the clients that fell back. The walk over a full map takes a while: nothing
+// waits for it.
+func (d *Driver) DSRFallback() (DSRFallback, error) {
 	sources, err := d.dsrFallbackSources()
 	if err != nil {
-		return Fallen{}, err
+		return DSRFallback{}, err
 	}
 	defer closeDSRFallback(sources)
-	var out Fallen
+	var out DSRFallback
 	var all []dsrFallbackClient
 	for _, s := range sources {
 		some, err := s.walk(d.machine.clock.now())
 		if err != nil {
-			return Fallen{}, err
+			return DSRFallback{}, err
 		}
 		all = append(all, some...)
 		n, err := readCount(s.counts, abi.CountDSRFallen)
 		if err != nil {
-			return Fallen{}, err
+			return DSRFallback{}, err
 		}
 		out.Total += n
 	}

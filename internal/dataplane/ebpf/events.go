@@ -3,111 +3,22 @@
 package ebpf
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
-	"net/netip"
-	"os"
-	"time"
-	"unsafe"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/ringbuf"
-
-	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
-	"github.com/weir-net/weir/internal/model"
-	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
 )
 
-// EventReader reads the events of both families' programs. It is for one goroutine; Close may be
-// called from another.
-type EventReader struct {
-	ring   *ringbuf.Reader
-	record ringbuf.Record
-}
+// EventReader reads the events of both families' programs.
+type EventReader = eventring.Reader
 
 // Events begins to read events. There should be one reader: each event is read once.
-func (d *Driver) Events() (*EventReader, error) { return newEventReader(d.loaded.Maps["weir_events"]) }
+func (d *Driver) Events() (*EventReader, error) {
+	return eventring.NewReader(d.loaded.Maps["weir_events"])
+}
 
 // Events begins to read events.
-func (o *Offline) Events() (*EventReader, error) { return newEventReader(o.Maps["weir_events"]) }
-
-func newEventReader(m *ebpf.Map) (*EventReader, error) {
-	r, err := ringbuf.NewReader(m)
-	if err != nil {
-		return nil, fmt.Errorf("opening the ring of events: %w", err)
-	}
-	return &EventReader{ring: r}, nil
-}
-
-// Read waits for the next event. The error is os.ErrClosed when the reader was closed.
-func (r *EventReader) Read() (dataplane.Event, error) {
-	if err := r.ring.ReadInto(&r.record); err != nil {
-		return dataplane.Event{}, fmt.Errorf("reading the ring of events: %w", err)
-	}
-	return toEvent(r.record.RawSample)
-}
-
-// Waiting returns the events that are there, and does not wait.
-func (r *EventReader) Waiting() ([]dataplane.Event, error) {
-	var out []dataplane.Event
-	r.ring.SetDeadline(time.Unix(1, 0))
-	for r.ring.AvailableBytes() > 0 {
-		e, err := r.Read()
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if err != nil {
-			return out, err
-		}
-		out = append(out, e)
-	}
-	return out, nil
-}
-
-// Close ends Read.
-func (r *EventReader) Close() error { return r.ring.Close() }
-
-// hookNames are those of enum hook.
-var hookNames = [...]string{"from_workload", "to_workload", "from_uplink", "to_uplink", "from_tunnel"}
-
-func toEvent(sample []byte) (dataplane.Event, error) {
-	var v abi.WeirEvent
-	if len(sample) < int(unsafe.Sizeof(v)) {
-		return dataplane.Event{}, fmt.Errorf("an event has %d bytes, not %d", len(sample), unsafe.Sizeof(v))
-	}
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), sample)
-	e := dataplane.Event{
-		Src: wideAddr(v.Saddr), Dst: wideAddr(v.Daddr), Sport: abi.Be16(v.Sport), Dport: abi.Be16(v.Dport), Proto: model.Protocol(v.Proto),
-		IfIndex: int(v.Ifindex), Reason: v.Reason,
-		Allowed: v.Flags&abi.EventAllowed != 0, Log: v.Flags&abi.EventLog != 0, Again: v.Flags&abi.EventAgain != 0,
-		Egress: dataplane.EventEnd{Local: v.Flags&abi.EventEgress != 0, Rule: nodestate.RuleID(v.Rules[0]),
-			Staged: v.Staged&abi.StagedEgress != 0, StagedDenied: v.Staged&abi.StagedEgressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[0])},
-		Ingress: dataplane.EventEnd{Local: v.Flags&abi.EventIngress != 0, Rule: nodestate.RuleID(v.Rules[1]),
-			Staged: v.Staged&abi.StagedIngress != 0, StagedDenied: v.Staged&abi.StagedIngressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[1])},
-	}
-	e.In = dataplane.EventHost{Judged: v.Flags&abi.EventHostIn != 0, Rule: nodestate.RuleID(v.HostRules[0]),
-		Staged: v.Staged&abi.StagedHostIn != 0, StagedDenied: v.Staged&abi.StagedHostInDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[0])}
-	e.Out = dataplane.EventHost{Judged: v.Flags&abi.EventHostOut != 0, Rule: nodestate.RuleID(v.HostRules[1]),
-		Staged: v.Staged&abi.StagedHostOut != 0, StagedDenied: v.Staged&abi.StagedHostOutDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[1])}
-	if int(v.Hook) < len(hookNames) {
-		e.Hook = hookNames[v.Hook]
-	}
-	if v.SvcProto != 0 {
-		e.Service = nodestate.Frontend{Addr: wideAddr(v.SvcAddr), Port: abi.Be16(v.SvcPort), Proto: model.Protocol(v.SvcProto)}
-	}
-	return e, nil
-}
-
-// wideAddr reads 16 bytes, those of IPv4 mapped.
-func wideAddr(words [4]uint32) netip.Addr {
-	var b [16]byte
-	for i, w := range words {
-		binary.NativeEndian.PutUint32(b[4*i:], w)
-	}
-	return netip.AddrFrom16(b).Unmap()
-}
+func (o *Offline) Events() (*EventReader, error) { return eventring.NewReader(o.Maps["weir_events"]) }
 
 // Listen makes the programs tell every evaluated flow, or only what is denied or to be logged. No
 // flow is evaluated again by it.

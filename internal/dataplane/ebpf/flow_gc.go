@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -187,7 +188,7 @@ func (d *Driver) Pressures() []Pressure {
 // written as far as it fits.
 func (d *Driver) warnTables(s *nodestate.State) {
 	for _, l := range d.both() {
-		for name, n := range needed(s, l.family == ipv6Name) {
+		for name, n := range needed(s, l.family == bpffs.IPv6) {
 			if m := l.Maps[name]; m != nil && n > int(m.MaxEntries()) {
 				d.log.Error("the cluster does not fit into a map; what is beyond is not carried", "map", name, "family", l.family,
 					"needed", n, "entries", m.MaxEntries(), "setting", sizeSettings[name])

@@ -24,14 +24,16 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// TestGiveWayAndTakeOver: what the maps of a driver know when it has gone is known to connection
+// TestExportAndImport: what the maps of a driver know when it has gone is known to connection
 // tracking then, its programs pass everything, and a driver that begins with empty maps knows it
 // again, and connection tracking no more translates it.
-func TestGiveWayAndTakeOver(t *testing.T) {
+func TestExportAndImport(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	s := sample(b)
@@ -48,11 +50,11 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	}
 	must(t, d.Close())
 
-	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	table, err := conntrack.Open()
 	must(t, err)
 	defer table.Close()
-	want, _ := conntrackEntry(asked, there, minTimeout)
+	want, _ := flowhandover.ConntrackEntry(asked, there, flowhandover.MinTimeout)
 	got, found, err := table.Find(want.Reply)
 	if err != nil || !found || got.Orig != want.Orig || got.Reply != want.Reply || got.TCP != want.TCP {
 		t.Fatalf("connection tracking knows %+v (%v, %v), want %+v", got, found, err, want)
@@ -64,7 +66,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 	}
 	// The maps are no more kept by anybody: they are not exported of again.
 	must(t, table.Delete(want.Orig))
-	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	if got, found, err := table.Find(want.Orig); found || err != nil {
 		t.Errorf("a connection that ended meanwhile is told of again: %+v (%v)", got, err)
 	}
@@ -77,7 +79,7 @@ func TestGiveWayAndTakeOver(t *testing.T) {
 		t.Error("packets are still held back")
 	}
 
-	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	b.edit = func(o *Options) { o.Import = flowhandover.ImportAll }
 	d = b.open(t)
 	applied(t, d, s)
 	var v abi.FlowValue[abi.Ip4]
@@ -115,22 +117,22 @@ func heldBack(t *testing.T) bool {
 	return there
 }
 
-// TestGiveWayBrokenOff: where the agent ends meanwhile, programs go on, their flows stay, and
+// TestExportFlowsBrokenOff: where the agent ends meanwhile, programs go on, their flows stay, and
 // nothing is held back.
-func TestGiveWayBrokenOff(t *testing.T) {
+func TestExportFlowsBrokenOff(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	applied(t, d, sample(b))
 	must(t, d.Close())
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
-	if err := GiveWay(ctx, b.bpffs, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+	if err := flowhandover.ExportFlows(ctx, b.bpffs, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	if slices.Contains(programsInLinks(t, b.bpffs), "weir_nothing") {
 		t.Error("programs pass everything")
 	}
-	if _, err := os.Stat(filepath.Join(mapsDir(b.bpffs), "weir_flows")); err != nil {
+	if _, err := os.Stat(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_flows")); err != nil {
 		t.Error(err)
 	}
 	if heldBack(t) {
@@ -138,9 +140,9 @@ func TestGiveWayBrokenOff(t *testing.T) {
 	}
 }
 
-// TestForetellKeeps: what the other data plane translates already, after an earlier start, stays
+// TestExportEarlyKeeps: what the other data plane translates already, after an earlier start, stays
 // translated.
-func TestForetellKeeps(t *testing.T) {
+func TestExportEarlyKeeps(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	applied(t, d, sample(b))
@@ -155,13 +157,13 @@ func TestForetellKeeps(t *testing.T) {
 	table, err := conntrack.Open()
 	must(t, err)
 	defer table.Close()
-	want, _ := conntrackEntry(asked, there, minTimeout)
+	want, _ := flowhandover.ConntrackEntry(asked, there, flowhandover.MinTimeout)
 	for name, present := range map[string]bool{"nothing": false, "its translation": true} {
 		if present {
 			_, err = table.Put(want, func(conntrack.Entry) bool { return false })
 			must(t, err)
 		}
-		must(t, Foretell(b.bpffs, slog.New(slog.DiscardHandler)))
+		must(t, flowhandover.ExportEarly(b.bpffs, slog.New(slog.DiscardHandler)))
 		got, found, err := table.Find(want.Reply)
 		if err != nil || !found || got.Translated() != present {
 			t.Errorf("where %s was known: %+v (%v, %v)", name, got, found, err)
@@ -170,14 +172,14 @@ func TestForetellKeeps(t *testing.T) {
 	}
 }
 
-// TestForetoldEnds: where a connection ended after the stack's view of it was announced, what is
-// told of it takes the place of that; of a new one with its addresses and ports it does not.
-func TestForetoldEnds(t *testing.T) {
+// TestExportedEarlyEnds: where a connection ended after the stack's view of it was announced, what
+// is told of it takes the place of that; of a new one with its addresses and ports it does not.
+func TestExportedEarlyEnds(t *testing.T) {
 	const closed = abi.StateReplied | abi.StateFIN | abi.StateClosing
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40021", "10.244.1.3:8080")
 	there := flowTo(after, abi.StateReplied, abi.FlowRewrite|abi.FlowFromHost, abi.ActNeigh)
-	ended, _ := conntrackEntry(asked, there, minTimeout)
-	seen, other := shadowOf(there, ended), ended
+	ended, _ := flowhandover.ConntrackEntry(asked, there, flowhandover.MinTimeout)
+	seen, other := flowhandover.ShadowOf(there, ended), ended
 	other.Reply.SrcPort++ // another backend's
 	for name, was := range map[string]conntrack.Entry{"the stack's view": seen, "a new connection": other} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +199,7 @@ func TestForetoldEnds(t *testing.T) {
 			defer table.Close()
 			_, err = table.Put(was, func(conntrack.Entry) bool { return false })
 			must(t, err)
-			must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+			must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 			want, state := other.Reply, uint8(conntrack.TCPEstablished)
 			if was == seen {
 				want, state = ended.Reply, conntrack.TCPTimeWait
@@ -236,9 +238,9 @@ func nftHeard(t *testing.T, before string) (said func() string) {
 	}
 }
 
-// TestGiveWayOfOlder: what programs translate that put no mark on it, those of a version before, is
-// led all the same.
-func TestGiveWayOfOlder(t *testing.T) {
+// TestExportFlowsOfOlder: what programs translate that put no mark on it, those of a version
+// before, is led all the same.
+func TestExportFlowsOfOlder(t *testing.T) {
 	for name, older := range map[string]bool{"this version": false, "an older one": true} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -249,7 +251,7 @@ func TestGiveWayOfOlder(t *testing.T) {
 			}
 			must(t, d.Close())
 			said := nftHeard(t, ":")
-			must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+			must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 			text := said()
 			if !strings.Contains(text, "@arrive4 ct zone set 8787") || strings.Contains(text, "meta mark & 0x0ff00000 != 0x0bc00000 accept") == older {
 				t.Errorf("nft was told %q", text)
@@ -258,9 +260,9 @@ func TestGiveWayOfOlder(t *testing.T) {
 	}
 }
 
-// TestGiveWayLeadsAgain: what could not be led to its zone is tried again before programs pass
+// TestExportFlowsLeadsAgain: what could not be led to its zone is tried again before programs pass
 // everything.
-func TestGiveWayLeadsAgain(t *testing.T) {
+func TestExportFlowsLeadsAgain(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	applied(t, d, sample(b))
@@ -273,7 +275,7 @@ func TestGiveWayLeadsAgain(t *testing.T) {
 	must(t, err)
 	must(t, d.Close())
 	said := nftFailsOnce(t)
-	must(t, GiveWay(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	if text := said(); !strings.Contains(text, "add element inet weir-switch arrive4 { 10.244.1.2 . 172.31.1.207 . 6 . 40012 . 9000") {
 		t.Errorf("it is not led; nft was told %q", text)
 	}
@@ -282,18 +284,18 @@ func TestGiveWayLeadsAgain(t *testing.T) {
 	}
 }
 
-// TestTakeOverLeadsAgain: what could not be led to its zone is tried again at the next look, though
+// TestImportLeadsAgain: what could not be led to its zone is tried again at the next look, though
 // the connection is taken over.
-func TestTakeOverLeadsAgain(t *testing.T) {
+func TestImportLeadsAgain(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
-	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	b.edit = func(o *Options) { o.Import = flowhandover.ImportAll }
 	d := b.open(t)
 	table, err := conntrack.Open()
 	must(t, err)
 	defer table.Close()
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.244.1.3:8080")
-	e, _ := conntrackEntry(asked, flowTo(after, abi.StateReplied, abi.FlowRewrite|abi.FlowFromHost, abi.ActNeigh), time.Hour)
+	e, _ := flowhandover.ConntrackEntry(asked, flowTo(after, abi.StateReplied, abi.FlowRewrite|abi.FlowFromHost, abi.ActNeigh), time.Hour)
 	_, err = table.Put(e, func(conntrack.Entry) bool { return false })
 	must(t, err)
 	defer table.Delete(e.Orig)
@@ -321,51 +323,16 @@ func TestTakeOverLeadsAgain(t *testing.T) {
 	must(t, d.importing.alongside.Close())
 }
 
-// TestGiveWayMissesNone: a flow that becomes established while flows are read, so moves from one
-// map to the other, is not missed.
-func TestGiveWayMissesNone(t *testing.T) {
-	b := newBench(t)
-	d := b.open(t)
-	applied(t, d, sample(b))
-	flows, half := d.loaded.Maps["weir_flows"], d.loaded.Maps["weir_flows_new"]
-	there, moves := flowKeyOf(unix.IPPROTO_UDP, "10.244.1.2:40010", "10.244.2.3:53"), flowKeyOf(unix.IPPROTO_UDP, "10.244.1.2:40011", "10.244.2.3:53")
-	v := flowTo(moves, 0, 0, abi.ActNeigh)
-	for k, m := range map[abi.FlowKey[abi.Ip4]]*ebpf.Map{there: flows, moves: half} {
-		if put, err := flowtable.AddFlow(m, k, v); !put || err != nil {
-			t.Fatalf("adding a flow: %v, %v", put, err)
-		}
-	}
-	must(t, d.Close())
-	opened, err := openExporter[abi.Ip4](mapsDir(b.bpffs), nil)
-	must(t, err)
-	defer opened.close()
-	g := opened.(*familyExporter[abi.Ip4])
-	came := map[abi.FlowKey[abi.Ip4]]bool{}
-	must(t, g.each(func(k abi.FlowKey[abi.Ip4], _ abi.FlowValue[abi.Ip4]) {
-		came[k] = true
-		if k == there { // as flow_promote does it, when the established ones have been read
-			_, err := flowtable.AddFlow(g.flows, moves, v)
-			must(t, errors.Join(err, g.half.Delete(&moves)))
-		}
-	}))
-	if !came[there] || !came[moves] {
-		t.Errorf("what came is %v", came)
-	}
-	if !g.find(moves, &v) {
-		t.Error("what has moved is not found")
-	}
-}
-
-// TestTakeOverKeepsLinks: links that an earlier run left are taken over, though another data
+// TestImportKeepsLinks: links that an earlier run left are taken over, though another data
 // plane's connections are taken over too.
-func TestTakeOverKeepsLinks(t *testing.T) {
+func TestImportKeepsLinks(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
 	d := b.open(t)
 	applied(t, d, s)
 	sites := len(d.programs.At)
 	must(t, d.Close())
-	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	b.edit = func(o *Options) { o.Import = flowhandover.ImportAll }
 	d = b.open(t)
 	applied(t, d, s)
 	if d.programs.Reused != sites {
@@ -378,12 +345,12 @@ func TestTakeOverKeepsLinks(t *testing.T) {
 	}
 }
 
-// TestTakeOverOnce: interfaces that get no program do not keep the others from carrying packets,
+// TestImportOnce: interfaces that get no program do not keep the others from carrying packets,
 // nor hold them back again; where none gets one, connection tracking is in force until one does.
-func TestTakeOverOnce(t *testing.T) {
+func TestImportOnce(t *testing.T) {
 	b := newBench(t)
 	s := sample(b)
-	b.edit = func(o *Options) { o.TakeOver = TakeAll }
+	b.edit = func(o *Options) { o.Import = flowhandover.ImportAll }
 	d := b.open(t)
 	programs := maps.Clone(d.programs.Prog)
 	clear(d.programs.Prog)
@@ -429,15 +396,15 @@ func (i instance) now() (uint32, error) {
 }
 
 // programsInLinks are the names of the programs in the pinned links of interfaces.
-func programsInLinks(t *testing.T, bpffs string) (names []string) {
+func programsInLinks(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	pins, err := os.ReadDir(linksDir(bpffs))
+	pins, err := os.ReadDir(bpffs.LinksDir(dir))
 	must(t, err)
 	for _, pin := range pins {
 		if strings.HasPrefix(pin.Name(), "cgroup") {
 			continue
 		}
-		l, err := link.LoadPinnedLink(filepath.Join(linksDir(bpffs), pin.Name()), nil)
+		l, err := link.LoadPinnedLink(filepath.Join(bpffs.LinksDir(dir), pin.Name()), nil)
 		must(t, err)
 		info, err := l.Info()
 		must(t, err)
@@ -466,10 +433,12 @@ func TestMarksAreToldWhenAttached(t *testing.T) {
 	delete(d.programs.Prog, "from_tunnel")
 	told := func() bool {
 		t.Helper()
-		g, err := openExporters(b.bpffs, nil)
+		m, err := ebpf.LoadPinnedMap(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings"), nil)
 		must(t, err)
-		defer g.close()
-		return g.marks().Seen != 0
+		defer m.Close()
+		var s abi.Settings[abi.Ip4]
+		must(t, flowtable.ReadSettingsMap(m, &s))
+		return s.Flags&abi.SetMarks != 0
 	}
 	if err := d.Apply(context.Background(), s, nodestate.All()); err == nil || told() {
 		t.Errorf("%v; told: %v, want an error, and nothing told", err, told())

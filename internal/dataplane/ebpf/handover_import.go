@@ -8,30 +8,19 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
-)
-
-// TakeOver is which connections of another data plane are taken over.
-type TakeOver int
-
-const (
-	TakeNothing    TakeOver = iota
-	TakeTranslated          // those that a kube-proxy translated to pods and to backends of Services
-	TakeAll                 // those of our own data plane of standard Linux
 )
 
 // importRetry is how long nothing is taken over after programs could be attached nowhere.
 const importRetry = 10 * time.Second
-
-// handoverMarks are the marks of packets that programs respect.
-var handoverMarks = conntrack.Marks{Mask: abi.MarkMask, Seen: abi.MarkSeen, Done: abi.MarkDone}
 
 // handoverImport is the taking over of tracked connections from another data plane, while programs
 // are being attached. It takes them over before. Of our own data plane what has no flow passes the
@@ -43,7 +32,7 @@ var handoverMarks = conntrack.Marks{Mask: abi.MarkMask, Seen: abi.MarkSeen, Done
 type handoverImport struct {
 	table     *conntrack.Table
 	alongside *conntrack.Beside
-	importer  importer
+	importer  flowhandover.Importer
 	release   func() error                   // nil = nothing is held back
 	done      map[conntrack.Tuple]importedAs // by the tuple of the original direction
 	// translated are those taken over that connection tracking would go on translating.
@@ -81,11 +70,11 @@ func phaseOf(e conntrack.Entry) int {
 // reason not to go on. Packets are held back once: where programs could be attached nowhere, the
 // next tries do without, and look seldom for what is to be taken over.
 func (d *Driver) beginImport() {
-	if d.opts.TakeOver == TakeNothing || d.importDone {
+	if d.opts.Import == flowhandover.ImportNone || d.importDone {
 		return
 	}
 	if o := d.importing; o != nil {
-		o.importer.state = d.state
+		o.importer.State = d.state
 		if time.Since(o.readAt) >= importRetry && !d.carries() {
 			clear(o.done)
 			o.translated, o.flows = nil, 0
@@ -102,12 +91,12 @@ func (d *Driver) beginImport() {
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
-	o := &handoverImport{table: table, alongside: conntrack.NewBeside(table, handoverMarks), importer: importer{state: d.state, ifindex: d.ifindex, which: d.opts.TakeOver, route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
+	o := &handoverImport{table: table, alongside: conntrack.NewBeside(table, flowhandover.Marks), importer: flowhandover.Importer{State: d.state, Ifindex: d.ifindex, Which: d.opts.Import, Route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
 		inStack: map[conntrack.Tuple]conntrack.Entry{}}
 	d.importTracked(o)
 	set := d.state.Settings
 	o.held = time.Now()
-	if d.opts.TakeOver == TakeAll {
+	if d.opts.Import == flowhandover.ImportAll {
 		d.importing = o
 		return
 	}
@@ -143,18 +132,18 @@ func (d *Driver) importTracked(o *handoverImport) {
 	o.readAt = time.Now()
 	now, err := clock.Now()
 	errs := []error{err}
-	if d.opts.TakeOver == TakeAll {
+	if d.opts.Import == flowhandover.ImportAll {
 		errs = append(errs, d.beginMarks(o))
 	}
-	if d.opts.TakeOver == TakeAll && d.opts.Left != nil {
+	if d.opts.Import == flowhandover.ImportAll && d.opts.Left != nil {
 		var err error
-		o.importer.predecessor, err = d.opts.Left()
+		o.importer.Predecessor, err = d.opts.Left()
 		errs = append(errs, err)
 	}
 	for i, f := range d.tables.families {
-		errs = append(errs, o.importFamily(f, d.both()[i].family == ipv6Name, now))
+		errs = append(errs, o.importFamily(f, d.both()[i].family == bpffs.IPv6, now))
 	}
-	if d.opts.TakeOver == TakeAll {
+	if d.opts.Import == flowhandover.ImportAll {
 		var some conntrack.Some
 		for _, of := range o.loosen { // packets of one direction may come by programs, and those of the other not
 			some.Add(o.table.Loosen(of))
@@ -195,9 +184,9 @@ func (d *Driver) changeFlags(set, clear uint32) error {
 // importFamily takes over what was not yet of a family. As soon as programs know a connection they
 // translate it: what the stack sees of one is kept apart before. What could not be is tried again
 // each time, though programs have it.
-func (o *handoverImport) importFamily(f family, six bool, now uint32) error {
+func (o *handoverImport) importFamily(f importTables, six bool, now uint32) error {
 	var some conntrack.Some
-	for _, e := range o.importer.predecessor.Straight {
+	for _, e := range o.importer.Predecessor.Straight {
 		if e.Orig.Src.Is6() == six {
 			some.Add(o.importOne(f, e, now))
 		}
@@ -207,11 +196,11 @@ func (o *handoverImport) importFamily(f family, six bool, now uint32) error {
 		if e.Zone != 0 {
 			return
 		}
-		if o.importer.inStack(e) {
+		if o.importer.InStack(e) {
 			some.Add(o.importInStack(f, e, now))
 			return
 		}
-		if shadow, ok := o.importer.shadow(e); ok && o.importer.which == TakeAll && o.importer.ours(e) && !(o.has(f, e) && o.alongside.Leads(shadow.Orig)) {
+		if shadow, ok := o.importer.Shadow(e); ok && o.importer.Which == flowhandover.ImportAll && o.importer.Ours(e) && !(o.has(f, e) && o.alongside.Leads(shadow.Orig)) {
 			seen, apart = append(seen, shadow), append(apart, e)
 			return
 		}
@@ -227,7 +216,7 @@ func (o *handoverImport) importFamily(f family, six bool, now uint32) error {
 	if o.attached {
 		err = errors.Join(err, o.alongside.Sent(context.Background()))
 	}
-	for _, a := range o.importer.predecessor.Affinity {
+	for _, a := range o.importer.Predecessor.Affinity {
 		if a.Client.Is6() == six {
 			some.Add(f.importAffinity(o.importer, a, now))
 		}
@@ -242,7 +231,7 @@ func loose(e conntrack.Entry) bool {
 
 // has reports whether programs have a connection: it was taken over, is the same still, and has not
 // ended and begun anew meanwhile, in which case programs have removed it.
-func (o *handoverImport) has(f family, e conntrack.Entry) bool {
+func (o *handoverImport) has(f importTables, e conntrack.Entry) bool {
 	known := f.knows(e.Orig)
 	if !known || o.begun {
 		return known
@@ -252,7 +241,7 @@ func (o *handoverImport) has(f family, e conntrack.Entry) bool {
 }
 
 // importOne takes over a connection that was not yet.
-func (o *handoverImport) importOne(f family, e conntrack.Entry, now uint32) error {
+func (o *handoverImport) importOne(f importTables, e conntrack.Entry, now uint32) error {
 	if o.has(f, e) {
 		return nil
 	}
@@ -270,13 +259,13 @@ func (o *handoverImport) importOne(f family, e conntrack.Entry, now uint32) erro
 
 // importInStack takes over what connection tracking makes of a connection that it goes on
 // translating.
-func (o *handoverImport) importInStack(f family, e conntrack.Entry, now uint32) error {
+func (o *handoverImport) importInStack(f importTables, e conntrack.Entry, now uint32) error {
 	o.inStack[e.Orig] = e
-	if e.Orig = e.Reply.Turned(); o.has(f, e) {
+	if e.Orig = e.Reply.Reversed(); o.has(f, e) {
 		return nil
 	}
 	from := o.importer
-	from.which, from.predecessor = TakeAll, conntrack.Left{} // it is the node's own, whoever translates
+	from.Which, from.Predecessor = flowhandover.ImportAll, conntrack.Left{} // it is the node's own, whoever translates
 	took, err := f.importConnection(from, e, now, o.begun)
 	if took {
 		o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
@@ -316,7 +305,7 @@ func (o *handoverImport) keepInStack() error {
 func (o *handoverImport) note(e conntrack.Entry) {
 	o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
 	o.flows++
-	if way, ok := o.importer.markedRoute(e); e.Translated() || ok && way.HandsOn {
+	if way, ok := o.importer.MarkedRoute(e); e.Translated() || ok && way.HandsOn {
 		o.translated = append(o.translated, e)
 	}
 	if !loose(e) {
@@ -347,7 +336,7 @@ func (o *handoverImport) replaceTracked() error {
 	var seen []conntrack.Entry
 	rest := o.translated[:0]
 	for _, e := range o.translated {
-		s, ok := o.importer.shadow(e)
+		s, ok := o.importer.Shadow(e)
 		if !ok {
 			rest = append(rest, e)
 			continue
@@ -371,7 +360,7 @@ func (d *Driver) endImport(done bool) (more bool) {
 	if o == nil {
 		return false
 	}
-	if done && d.opts.TakeOver == TakeAll && o.step < stepsToBegin {
+	if done && d.opts.Import == flowhandover.ImportAll && o.step < stepsToBegin {
 		if err := d.beginFlows(o); err != nil {
 			d.log.Warn("taking over connections from another data plane", "error", err)
 		}
@@ -444,53 +433,4 @@ func (d *Driver) dropImport() {
 		d.importing.table.Close()
 		d.importing = nil
 	}
-}
-
-// importConnection writes a tracked connection into the flow maps, wholly or not at all, and
-// reports whether it is there. With begun programs begin flows: one that has the answers already is
-// theirs.
-func (t *familyTables[A]) importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error) {
-	f, ok := importFlow[A](from, e, now, t.current.Epoch)
-	if !ok {
-		return false, nil
-	}
-	m := t.flowsNew
-	if f.established {
-		m = t.flows
-	}
-	put, err := flowtable.AddFlow(m, f.back, f.here)
-	if err != nil || begun && !put {
-		return false, err
-	}
-	if _, err := flowtable.AddFlow(m, f.key, f.there); err != nil {
-		if put {
-			err = errors.Join(err, m.Delete(&f.back))
-		}
-		return false, err
-	}
-	return true, nil
-}
-
-// knows reports whether the flow maps have a key.
-func (t *familyTables[A]) knows(of conntrack.Tuple) bool {
-	k, ok := keyOf[A](of)
-	var v abi.FlowValue[A]
-	return ok && (flowtable.LookUpFlow(t.flowsNew, k, &v) == nil || flowtable.LookUpFlow(t.flows, k, &v) == nil)
-}
-
-// forgetImported forgets a connection that was taken over.
-func (t *familyTables[A]) forgetImported(orig, answers conntrack.Tuple) error {
-	var errs []error
-	for _, of := range []conntrack.Tuple{orig, answers} {
-		k, ok := keyOf[A](of)
-		if !ok {
-			continue
-		}
-		for _, m := range []*ebpf.Map{t.flows, t.flowsNew} {
-			if err := m.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

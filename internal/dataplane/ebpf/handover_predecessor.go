@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 )
 
 // Leave implements handover.Predecessor. New interfaces get no programs from then on, and Run ends.
@@ -17,10 +17,10 @@ func (d *Driver) Leave() {
 	d.endRun()
 }
 
-// GiveWay is the function of that name for a driver that goes on applying states to its tables
+// ExportFlows is the function of that name for a driver that goes on applying states to its tables
 // meanwhile. Leave was called before.
-func (d *Driver) GiveWay(ctx context.Context, to Successor) error {
-	return exportFlows(ctx, d.opts.BPFFS, to, d.handOver, d.log)
+func (d *Driver) ExportFlows(ctx context.Context, to flowhandover.Successor) error {
+	return flowhandover.ExportWith(ctx, d.opts.BPFFS, to, d.handOver, d.log)
 }
 
 // handOver lets what has no flow pass the programs, and with apart what they translate for the
@@ -29,20 +29,8 @@ func (d *Driver) handOver(on, apart bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.machine.handOver, d.machine.apart = on, apart
-	set, clear := handOverFlags(on, apart)
+	set, clear := flowhandover.SettingsFlags(on, apart)
 	return d.changeFlags(set, clear)
-}
-
-// handOverFlags are the flags of the settings to set and to clear.
-func handOverFlags(on, apart bool) (set, clear uint32) {
-	clear = abi.SetHandOver | abi.SetApart
-	if on {
-		set |= abi.SetHandOver
-	}
-	if apart {
-		set |= abi.SetApart
-	}
-	return set, clear &^ set
 }
 
 // keepTables makes the tables equal to what is desired, and nothing else.

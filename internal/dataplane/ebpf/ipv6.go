@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -45,7 +46,7 @@ func (d *Driver) addIPv6(first bool) error {
 	}
 	dir := ""
 	if d.opts.BPFFS != "" {
-		dir = maps6Dir(d.opts.BPFFS)
+		dir = bpffs.Maps6Dir(d.opts.BPFFS)
 	}
 	six, err := load(d.loaded, dir, d.opts.Sizes, d.opts.constants(), d.log)
 	if err != nil {
@@ -76,7 +77,7 @@ func (d *Driver) removeIPv6() error {
 		d.log.Info("the node does not carry IPv6 any more")
 	}
 	if d.opts.BPFFS != "" {
-		errs = append(errs, unpinAll(maps6Dir(d.opts.BPFFS)))
+		errs = append(errs, unpinAll(bpffs.Maps6Dir(d.opts.BPFFS)))
 	}
 	for _, name := range []string{hostdev.HostDevice, hostdev.TunnelDevice} { // its routes go with it
 		if dev, err := hostdev.FindDevice(name); err == nil && dev != nil {

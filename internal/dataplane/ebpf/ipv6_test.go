@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
@@ -103,11 +104,11 @@ func TestIPv6ComesAndGoes(t *testing.T) {
 		if ids := d.calledPrograms(t); len(ids) != 0 {
 			t.Errorf("%s: programs %v are called for IPv6", when, ids)
 		}
-		if names := pins(t, maps6Dir(b.bpffs)); len(names) != 0 {
+		if names := pins(t, bpffs.Maps6Dir(b.bpffs)); len(names) != 0 {
 			t.Errorf("%s: maps of IPv6 are pinned: %v", when, names)
 		}
 		for _, h := range attach.CgroupHooks6 {
-			if d.programs.Has(attach.Site{Ifindex: 0, Hook: h}) || slices.Contains(pins(t, linksDir(b.bpffs)), attach.Site{Ifindex: 0, Hook: h}.Pin()) {
+			if d.programs.Has(attach.Site{Ifindex: 0, Hook: h}) || slices.Contains(pins(t, bpffs.LinksDir(b.bpffs)), attach.Site{Ifindex: 0, Hook: h}.Pin()) {
 				t.Errorf("%s: %s is attached", when, h.Name)
 			}
 		}
@@ -150,7 +151,7 @@ func TestIPv6GoesLater(t *testing.T) {
 	d := b.open(t)
 	with := sample6(b)
 	applied(t, d, with)
-	stuck := filepath.Join(maps6Dir(b.bpffs), "folder")
+	stuck := filepath.Join(bpffs.Maps6Dir(b.bpffs), "folder")
 	if err := os.MkdirAll(filepath.Join(stuck, "inside"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestIPv6GoesLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	applied(t, d, without)
-	if names := pins(t, maps6Dir(b.bpffs)); len(names) != 0 {
+	if names := pins(t, bpffs.Maps6Dir(b.bpffs)); len(names) != 0 {
 		t.Errorf("maps of IPv6 are pinned: %v", names)
 	}
 }
@@ -225,11 +226,11 @@ func TestIPv6Restart(t *testing.T) {
 	must(t, d.Close())
 	d = b.open(t)
 	applied(t, d, without6(s))
-	if ids, names := d.calledPrograms(t), pins(t, maps6Dir(b.bpffs)); len(ids)+len(names) != 0 {
+	if ids, names := d.calledPrograms(t), pins(t, bpffs.Maps6Dir(b.bpffs)); len(ids)+len(names) != 0 {
 		t.Errorf("programs %v are called, and maps %v pinned", ids, names)
 	}
 	for _, h := range attach.CgroupHooks6 {
-		if slices.Contains(pins(t, linksDir(b.bpffs)), attach.Site{Ifindex: 0, Hook: h}.Pin()) {
+		if slices.Contains(pins(t, bpffs.LinksDir(b.bpffs)), attach.Site{Ifindex: 0, Hook: h}.Pin()) {
 			t.Errorf("%s stays pinned", h.Name)
 		}
 	}
@@ -317,7 +318,7 @@ func TestRouterAdvertisementsGoOn(t *testing.T) {
 // Flows of IPv6 survive another layout as those of IPv4 do.
 func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 	b := newBench(t).withNode6()
-	dir := filepath.Join(b.bpffs, "1", folders[ipv6Name])
+	dir := filepath.Join(b.bpffs, "1", bpffs.Folders[bpffs.IPv6])
 	must(t, kernel.EnsureBPFFS("", dir))
 	spec, err := abi.LoadWeir6()
 	must(t, err)
@@ -381,9 +382,9 @@ func TestPressureOfBothFamilies(t *testing.T) {
 		entries[[2]string{p.Map, p.Family}] = p.Entries
 	}
 	for key, want := range map[[2]string]int{
-		{"weir_flows", ipv4Name}: 0, {"weir_flows", ipv6Name}: 1, {"weir_policy", ""}: s.Policy.Len(),
-		{"weir_addrs", ipv4Name}: needed(s, false)["weir_addrs"], {"weir_addrs", ipv6Name}: needed(s, true)["weir_addrs"],
-		{"weir_backends", ipv4Name}: d.tables.families[0].entries()["backends"],
+		{"weir_flows", bpffs.IPv4}: 0, {"weir_flows", bpffs.IPv6}: 1, {"weir_policy", ""}: s.Policy.Len(),
+		{"weir_addrs", bpffs.IPv4}: needed(s, false)["weir_addrs"], {"weir_addrs", bpffs.IPv6}: needed(s, true)["weir_addrs"],
+		{"weir_backends", bpffs.IPv4}: d.tables.families[0].entries()["backends"],
 	} {
 		if got, ok := entries[key]; !ok || got != want {
 			t.Errorf("%v: %d entries, %t, want %d", key, got, ok, want)
@@ -395,7 +396,7 @@ func TestPressureOfBothFamilies(t *testing.T) {
 		t.Errorf("tables of %d families are swept", len(all))
 	}
 	for _, p := range d.Pressures() {
-		if p.Family == ipv6Name {
+		if p.Family == bpffs.IPv6 {
 			t.Errorf("%s of IPv6 is told of", p.Map)
 		}
 	}

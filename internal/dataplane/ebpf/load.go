@@ -108,7 +108,7 @@ type loaded struct {
 	found     int             // maps that were there before
 	recreated map[string]bool // maps that were there with another layout or size, and are empty now
 	tables    func(*counts) family
-	family    string         // ipv4Name or ipv6Name
+	family    string         // bpffs.IPv4 or bpffs.IPv6
 	icmp      uint8          // the protocol number that is ICMP
 	counted   map[string]int // Entries of tables that programs fill, at the last sweep
 	read      func() (*ebpf.CollectionSpec, error)
@@ -116,12 +116,6 @@ type loaded struct {
 	spec      *ebpf.CollectionSpec // of programs that are not loaded yet; nil = they are
 	pinned    int                  // maps that are pinned by this family
 }
-
-// The families as logs and metrics name them.
-const (
-	ipv4Name = "ipv4"
-	ipv6Name = "ipv6"
-)
 
 // constants are the load-time constants of the programs.
 type constants struct {
@@ -158,13 +152,13 @@ func load(four *loaded, dir string, sizes map[string]uint32, c constants, log *s
 // The maps of IPv6 are opened alongside those of IPv4, given as four, some of which both families
 // share.
 func openMaps(four *loaded, dir string, sizes map[string]uint32, c constants, log *slog.Logger) (_ *loaded, err error) {
-	l := &loaded{recreated: map[string]bool{}, family: ipv4Name, icmp: unix.IPPROTO_ICMP}
+	l := &loaded{recreated: map[string]bool{}, family: bpffs.IPv4, icmp: unix.IPPROTO_ICMP}
 	l.tables = func(c *counts) family { return newFamily[abi.Ip4](l.Maps, c) }
 	l.read, l.constants = abi.LoadWeir, c
 	if four != nil {
 		l.tables = func(c *counts) family { return newFamily[abi.Ip6](l.Maps, c) }
 		l.read = abi.LoadWeir6
-		l.family, l.icmp = ipv6Name, unix.IPPROTO_ICMPV6
+		l.family, l.icmp = bpffs.IPv6, unix.IPPROTO_ICMPV6
 	}
 	spec, err := l.read()
 	if err != nil {
@@ -390,27 +384,9 @@ func unpinAll(dir string) error {
 	return errors.Join(errs...)
 }
 
-// folder is the name of the folder of a family's maps, in that of the layout.
-func (l *loaded) folder() string { return folders[l.family] }
-
-var folders = map[string]string{ipv4Name: "maps", ipv6Name: "maps6"}
-
-// mapsDir is where maps of this layout are pinned, below the driver's folder on bpffs. maps6Dir is
-// where those of IPv6 are.
-func mapsDir(root string) string  { return familyDir(root, ipv4Name) }
-func maps6Dir(root string) string { return familyDir(root, ipv6Name) }
-
-func familyDir(root, family string) string {
-	return filepath.Join(root, strconv.Itoa(abi.Number), folders[family])
-}
-
-// linksDir holds the pinned links. It does not carry the number of the layout: a link outlives it,
-// and its program is replaced in place.
-func linksDir(root string) string { return filepath.Join(root, "links") }
-
 // prepareDirs makes the folders on bpffs.
 func prepareDirs(mount, root string) error {
-	for _, dir := range []string{mapsDir(root), maps6Dir(root), linksDir(root)} {
+	for _, dir := range []string{bpffs.MapsDir(root), bpffs.Maps6Dir(root), bpffs.LinksDir(root)} {
 		if err := kernel.EnsureBPFFS(mount, dir); err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 )
 
@@ -97,7 +98,7 @@ func (d *Driver) carryOver(to *loaded, first bool) {
 		d.log.Warn("looking for maps of other versions", "error", err)
 	}
 	for _, layout := range layouts {
-		from := filepath.Join(layout, to.folder())
+		from := filepath.Join(layout, bpffs.Folders[to.family])
 		began := time.Now()
 		if first {
 			if err := migrateEpoch(from, to.Maps["weir_settings"]); err != nil {

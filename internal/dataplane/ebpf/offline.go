@@ -183,8 +183,8 @@ func (o *Offline) AfterEachWrite(f func(), fail func() error) {
 // Temporary counts the verdicts that are there for a change of policy that is not over.
 func (o *Offline) Temporary() int { return len(o.tables.temps) }
 
-// Turned counts what of sets that keep their numbers became something else.
-func (o *Offline) Turned() InPlaceChanges { return o.tables.inPlaceCount }
+// ChangedInPlace counts what of sets that keep their numbers became something else.
+func (o *Offline) ChangedInPlace() InPlaceChanges { return o.tables.inPlaceCount }
 
 // Policy reads back what of the maps decides about policy, of IPv4.
 func (o *Offline) Policy() (*nodestate.State, error) {

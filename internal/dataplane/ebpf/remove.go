@@ -18,7 +18,7 @@ import (
 // Remove takes away what drivers left in the kernel below a folder of pins: links, whose programs
 // are detached with them, maps, and filters of interfaces in this network namespace. Devices and
 // routes stay, which another data plane uses. No driver may be open.
-func Remove(bpffs string) error {
+func Remove(root string) error {
 	var errs []error
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
@@ -27,12 +27,12 @@ func Remove(bpffs string) error {
 	for _, l := range links {
 		errs = append(errs, attach.RemoveFilters(l.Attrs().Index))
 	}
-	entries, err := os.ReadDir(bpffs)
+	entries, err := os.ReadDir(root)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, fmt.Errorf("looking for pins: %w", err))
 	}
 	for _, e := range entries {
-		if err := os.RemoveAll(filepath.Join(bpffs, e.Name())); err != nil {
+		if err := os.RemoveAll(filepath.Join(root, e.Name())); err != nil {
 			errs = append(errs, fmt.Errorf("removing pins: %w", err))
 		}
 	}

@@ -281,7 +281,7 @@ func renderSettings[A abi.Address](s *nodestate.State, m machine) abi.Settings[A
 			bit{true, abi.SetPorts}), // tables keep weir_ports
 		Node: abi.ToAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
 		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,
-		PerSecond: m.clock.perThousandSeconds(), TunnelMtu: tunnelMTU[A](c),
+		PerSecond: m.clock.perThousandSeconds(), TunnelMtu: abi.TunnelMTU[A](c),
 		HostIfindex: uint32(m.host), TunnelPort: abi.Be16(c.Tunnel.Port),
 		DsrPatience: m.clock.fineUnits(c.DSRTimes.Patience),
 	}
@@ -312,18 +312,4 @@ func nodeOf[A abi.Address](c nodestate.Settings) netip.Addr {
 		return c.Node6
 	}
 	return c.Node
-}
-
-// ipv6Extra is what an IPv6 header is longer by than an IPv4 one, bytes. The outer header of a
-// packet in the tunnel is of the family of the inner one.
-const ipv6Extra = 20
-
-// tunnelMTU is how long a packet of the family may be that fits into the tunnel, bytes; 0 = not
-// known.
-func tunnelMTU[A abi.Address](c nodestate.Settings) uint32 {
-	mtu := c.Tunnel.MTU
-	if abi.Carries[A](netip.IPv6Unspecified()) {
-		mtu -= ipv6Extra
-	}
-	return uint32(max(mtu, 0))
 }

@@ -14,9 +14,9 @@ import (
 // exhaustedRecent is for how long a pod counts as one that has used up its ports for source NAT.
 const exhaustedRecent = time.Minute
 
-// Spent is a pod that found no port for source NAT towards a destination among those that it may
-// have.
-type Spent struct {
+// ExhaustedPod is a pod that found no port for source NAT towards a destination among those that it
+// may have.
+type ExhaustedPod struct {
 	Addr     netip.Addr
 	Replaced uint64 // flows that were not established, and lost their port to a newer one of the same pod
 	Refused  uint64 // packets that were dropped
@@ -29,12 +29,12 @@ type exhaustedNote struct {
 	since time.Time
 }
 
-// Spent reads which pods used up their ports since the maps were made, by their addresses.
-func (d *Driver) Spent() ([]Spent, error) {
+// ExhaustedPods reads which pods used up their ports since the maps were made, by their addresses.
+func (d *Driver) ExhaustedPods() ([]ExhaustedPod, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, notes := time.Now(), map[netip.Addr]exhaustedNote{}
-	var out []Spent
+	var out []ExhaustedPod
 	for _, l := range d.both() {
 		m := l.Maps["weir_spent"]
 		key, v := make([]byte, m.KeySize()), abi.ExhaustedValue{}
@@ -52,13 +52,13 @@ func (d *Driver) Spent() ([]Spent, error) {
 				}
 			}
 			notes[a] = note
-			out = append(out, Spent{a, v.Replaced, v.Refused, now.Sub(note.since) < exhaustedRecent})
+			out = append(out, ExhaustedPod{a, v.Replaced, v.Refused, now.Sub(note.since) < exhaustedRecent})
 		}
 		if err := it.Err(); err != nil {
 			return nil, fmt.Errorf("reading who used up its ports: %w", err)
 		}
 	}
 	d.exhausted = notes
-	slices.SortFunc(out, func(a, b Spent) int { return a.Addr.Compare(b.Addr) })
+	slices.SortFunc(out, func(a, b ExhaustedPod) int { return a.Addr.Compare(b.Addr) })
 	return out, nil
 }

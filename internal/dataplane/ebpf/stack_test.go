@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 )
 
 // TestStack: no chain of calls takes more of the stack than kernels like 6.1 allow, which count
@@ -19,7 +20,7 @@ import (
 func TestStack(t *testing.T) {
 	t.Parallel()
 	const most, step = 512, 32
-	for family, read := range map[string]func() (*ebpf.CollectionSpec, error){ipv4Name: abi.LoadWeir, ipv6Name: abi.LoadWeir6} {
+	for family, read := range map[string]func() (*ebpf.CollectionSpec, error){bpffs.IPv4: abi.LoadWeir, bpffs.IPv6: abi.LoadWeir6} {
 		spec, err := read()
 		must(t, err)
 		for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {

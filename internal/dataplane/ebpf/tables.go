@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -41,67 +40,6 @@ type counts struct {
 	quiet       uint64 // others
 	epochs      uint64 // of the epoch alone
 	ended       uint64 // not writes: UDP sockets of host processes, whose backends went
-}
-
-// family are the tables of IPv4 or of IPv6.
-type family interface {
-	load() error
-	desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int)
-	// writeSettings makes the settings equal to what the state says. While a change is made, strict
-	// keeps what they say of the node's own traffic. pending says that other tables change, too;
-	// any change is noted in them.
-	writeSettings(s *nodestate.State, m machine, strict, pending bool)
-	pending() bool
-	changing() bool
-	settle() error
-	writeClasses() (all bool)
-	changeClasses() (all bool)
-	// writeEndpoints writes addresses, of endpoints those whose verdicts are ready. held says that
-	// an endpoint has sets still that it should not have.
-	writeEndpoints(ready func(ingress, egress uint64) error) (held bool)
-	writeOthers()
-	removeEndpoints()
-	writeRoutes()
-	surveySets(*survey)
-	surveyClasses(*survey)
-	interimClasses(via map[change]uint64) (all bool)
-	interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error) (all bool)
-	classesInUse(map[uint64]bool)
-	holdsClass(class uint64) int
-	classUses(more map[uint64]int)
-	setsInUse(map[uint64]bool)
-	observe(after func(), fail func() error)
-	writeServices()
-	removeServices()
-	// removeEvaluated makes deletes; held keeps classes. left says that some class is still to
-	// change.
-	removeEvaluated(held bool) (left bool)
-	servicesPending() bool
-	nextEpoch() error
-	listen(on bool) error
-	changeFlags(set, clear uint32) error
-	epoch() uint32
-	evaluatesHosts() bool // by the settings
-	shareLimits() (each, most uint32)
-	evaluatesUntracked() bool
-	begins() bool
-	marks() bool
-	devices() (host, tunnel int) // by the settings
-	errors() []error
-	entries() map[string]int
-	dsrFallback() (walk func(now uint32) ([]dsrFallbackClient, error), done func() error, err error)
-	// endpoint returns the interface of the endpoint that has an address; ok is false when the
-	// address is of the other family.
-	endpoint(a netip.Addr) (ifindex int, ok bool)
-	// importConnection takes a tracked connection over from another data plane; it reports whether
-	// it is one that this one carries.
-	importConnection(from importer, e conntrack.Entry, now uint32, begun bool) (bool, error)
-	forgetImported(orig, answers conntrack.Tuple) error
-	knows(of conntrack.Tuple) bool
-	// importAffinity remembers which backend a client had, unless it is known to have one.
-	importAffinity(from importer, a conntrack.Affinity, now uint32) error
-	read(s *nodestate.State) error
-	readPolicy(s *nodestate.State) error
 }
 
 // newTables returns the tables of the loaded families; those that are shared are the first one's.

@@ -26,7 +26,7 @@ func tracked(n int, from netip.Addr) error {
 	defer t.Close()
 	for i := range n {
 		orig := conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: from, Dst: netip.AddrFrom4([4]byte{192, 0, 2, byte(i >> 16)}), SrcPort: uint16(i), DstPort: 53}
-		if err := t.Create(conntrack.Entry{Orig: orig, Reply: orig.Turned(), Status: conntrack.Confirmed, Left: time.Hour}); err != nil {
+		if err := t.Create(conntrack.Entry{Orig: orig, Reply: orig.Reversed(), Status: conntrack.Confirmed, Left: time.Hour}); err != nil {
 			return err
 		}
 	}

@@ -30,9 +30,9 @@ const (
 	WayTunnel  = dryrun.WayTunnel
 )
 
-// Rehearse lets a packet pass the rules that are in the kernel, and compares these with what was to
+// DryRun lets a packet pass the rules that are in the kernel, and compares these with what was to
 // be written. No packet is sent, nothing is written.
-func (d *Driver) Rehearse(q Question) (*Passage, error) {
+func (d *Driver) DryRun(q Question) (*Passage, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return dryrun.Run(q, func(f table.Family) dryrun.Node {

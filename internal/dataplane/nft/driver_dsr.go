@@ -15,10 +15,10 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
-// Fallen are the outside clients that get their answers by the node that they ask, the latest
+// DSRFallback are the outside clients that get their answers by the node that they ask, the latest
 // first, and how many times one fell back since the driver's start, or, where the table is older,
 // since that was made.
-func (d *Driver) Fallen() (clients []netip.Addr, total uint64, _ error) {
+func (d *Driver) DSRFallback() (clients []netip.Addr, total uint64, _ error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	conn, err := nftables.New()

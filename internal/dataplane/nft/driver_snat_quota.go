@@ -18,32 +18,32 @@ import (
 // spentRecent is for how long a pod counts as one that goes on.
 const spentRecent = time.Minute
 
-// Spent is a pod that had used up its ports for source NAT towards a destination.
-type Spent struct {
+// ExhaustedPod is a pod that had used up its ports for source NAT towards a destination.
+type ExhaustedPod struct {
 	Addr    netip.Addr
 	Refused uint64 // packets that were dropped
 	Recent  bool   // it goes on
 }
 
-// Spent reads which pods used up their ports, by their addresses.
-func (d *Driver) Spent() ([]Spent, error) {
+// ExhaustedPods reads which pods used up their ports, by their addresses.
+func (d *Driver) ExhaustedPods() ([]ExhaustedPod, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	conn, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("opening nftables: %w", err)
 	}
-	var out []Spent
+	var out []ExhaustedPod
 	var errs []error
 	for _, f := range table.Families {
 		_, found, err := table.Elements(conn, f, chains.SetSpent)
 		errs = append(errs, err)
 		for _, e := range found {
 			if a, ok := netip.AddrFromSlice(e.Key); ok && e.Counter != nil {
-				out = append(out, Spent{Addr: a, Refused: e.Counter.Packets, Recent: chains.SpentKept-e.Expires < spentRecent})
+				out = append(out, ExhaustedPod{Addr: a, Refused: e.Counter.Packets, Recent: chains.SpentKept-e.Expires < spentRecent})
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Spent) int { return a.Addr.Compare(b.Addr) })
+	slices.SortFunc(out, func(a, b ExhaustedPod) int { return a.Addr.Compare(b.Addr) })
 	return out, errors.Join(errs...)
 }

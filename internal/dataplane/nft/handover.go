@@ -101,7 +101,7 @@ func dsrEntry(e nftables.SetElement) (conntrack.Entry, bool) {
 	}
 	orig := conntrack.Tuple{Src: netip.AddrFrom4([4]byte(e.Key)), Dst: netip.AddrFrom4([4]byte(e.Key[4:])), Proto: unix.IPPROTO_TCP,
 		SrcPort: binary.BigEndian.Uint16(e.Key[8:]), DstPort: binary.BigEndian.Uint16(e.Key[12:])}
-	out := conntrack.Entry{Orig: orig, Reply: orig.Turned(), Mark: mark | marks.HandedBit, Left: e.Expires.Truncate(time.Second),
+	out := conntrack.Entry{Orig: orig, Reply: orig.Reversed(), Mark: mark | marks.HandedBit, Left: e.Expires.Truncate(time.Second),
 		Status: conntrack.Assured | conntrack.Confirmed, TCP: conntrack.TCP{State: conntrack.TCPEstablished}}
 	return out, true
 }

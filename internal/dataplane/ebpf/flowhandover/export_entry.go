@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import (
 	"time"
@@ -14,15 +14,15 @@ import (
 // What connection tracking is exported of flows when another data plane takes over. Policy is not:
 // a connection without the mark of one is evaluated at its next packet, in its original direction.
 
-// minTimeout is how long an entry that is exported stays at least: it may be exported before its
+// MinTimeout is how long an entry that is exported stays at least: it may be exported before its
 // packets come by there.
-const minTimeout = 30 * time.Second
+const MinTimeout = 30 * time.Second
 
-// conntrackEntry is what connection tracking is to know of the flow that an entry of the maps is
+// ConntrackEntry is what connection tracking is to know of the flow that an entry of the maps is
 // of, in either direction. left is how long the entry has. It is not ok where there is nothing to
 // know: what is over, and what the entry does not tell. Which node packets go by is the giver's to
 // say.
-func conntrackEntry[A abi.Address](k abi.FlowKey[A], v abi.FlowValue[A], left time.Duration) (e conntrack.Entry, ok bool) {
+func ConntrackEntry[A abi.Address](k abi.FlowKey[A], v abi.FlowValue[A], left time.Duration) (e conntrack.Entry, ok bool) {
 	if left < 0 || v.State&abi.StateClosing != 0 && v.State&abi.StateReset != 0 {
 		return e, false
 	}
@@ -47,7 +47,7 @@ func conntrackEntry[A abi.Address](k abi.FlowKey[A], v abi.FlowValue[A], left ti
 	if v.State&abi.StateReplied != 0 {
 		e.Status |= conntrack.Assured
 	}
-	e.Left = max(left, minTimeout).Truncate(time.Second)
+	e.Left = max(left, MinTimeout).Truncate(time.Second)
 	switch k.Proto {
 	case unix.IPPROTO_TCP:
 		e.TCP = conntrackTCP(v.State)
@@ -89,13 +89,13 @@ func seenByStack[A abi.Address](v abi.FlowValue[A]) bool {
 	return v.Action == abi.ActPass || v.Flags&abi.FlowFromHost != 0
 }
 
-// shadowOf is what the stack sees of a translated connection: what it gives to programs, or what
+// ShadowOf is what the stack sees of a translated connection: what it gives to programs, or what
 // they give it.
-func shadowOf[A abi.Address](v abi.FlowValue[A], e conntrack.Entry) conntrack.Entry {
+func ShadowOf[A abi.Address](v abi.FlowValue[A], e conntrack.Entry) conntrack.Entry {
 	if v.Flags&abi.FlowFromHost != 0 {
-		e.Reply = e.Orig.Turned()
+		e.Reply = e.Orig.Reversed()
 	} else {
-		e.Orig = e.Reply.Turned()
+		e.Orig = e.Reply.Reversed()
 	}
 	return e
 }

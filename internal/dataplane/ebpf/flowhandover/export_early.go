@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import "log/slog"
 
-// Foretell informs connection tracking of the flows whose packets the stack sees as long as
+// ExportEarly informs connection tracking of the flows whose packets the stack sees as long as
 // programs carry them: those of the node's own processes. It is called before the other data
 // plane's tables are written: with them connection tracking begins, and would take the side whose
 // packet it sees first for the one that opened the connection.
-func Foretell(bpffs string, log *slog.Logger) error {
-	g, err := openExporters(bpffs, nil)
+func ExportEarly(root string, log *slog.Logger) error {
+	g, err := openExporters(root, nil)
 	defer g.close()
 	if err != nil || len(g.families) == 0 {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import (
 	"golang.org/x/sys/unix"
@@ -30,7 +30,7 @@ func tupleOf[A abi.Address](k abi.FlowKey[A], answer bool) (t conntrack.Tuple, o
 			return t, false
 		}
 		if answer {
-			t.Type = t.Turned().Type
+			t.Type = t.Reversed().Type
 		}
 	case k.Proto == unix.IPPROTO_GRE || k.Proto == unix.IPPROTO_UDPLITE || k.Proto == unix.IPPROTO_DCCP:
 		return t, false
@@ -38,8 +38,8 @@ func tupleOf[A abi.Address](k abi.FlowKey[A], answer bool) (t conntrack.Tuple, o
 	return t, true
 }
 
-// keyOf is the key of a tuple's packets.
-func keyOf[A abi.Address](t conntrack.Tuple) (k abi.FlowKey[A], ok bool) {
+// KeyOf is the key of a tuple's packets.
+func KeyOf[A abi.Address](t conntrack.Tuple) (k abi.FlowKey[A], ok bool) {
 	k = abi.FlowKey[A]{Saddr: abi.ToAddr[A](t.Src), Daddr: abi.ToAddr[A](t.Dst), Proto: t.Proto}
 	ok = true
 	switch {

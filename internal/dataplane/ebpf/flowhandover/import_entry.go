@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import (
 	"net/netip"
@@ -18,46 +18,55 @@ import (
 // What is made of tracked connections when this data plane takes over. Every entry is of an epoch
 // that was never in force: it is evaluated at its next packet, and its way found.
 
-// importer makes entries of tracked connections.
-type importer struct {
-	state       *nodestate.State
-	ifindex     func(nodestate.Addr) int
-	which       TakeOver
-	predecessor conntrack.Left
-	route       func(to netip.Addr) (ifindex int, via netip.Addr, ok bool) // the kernel's
+// ImportScope is which connections of another data plane are taken over.
+type ImportScope int
+
+const (
+	ImportNone       ImportScope = iota
+	ImportTranslated             // those that a kube-proxy translated to pods and to backends of Services
+	ImportAll                    // those of our own data plane of standard Linux
+)
+
+// Importer makes entries of tracked connections.
+type Importer struct {
+	State       *nodestate.State
+	Ifindex     func(nodestate.Addr) int
+	Which       ImportScope
+	Predecessor conntrack.Left
+	Route       func(to netip.Addr) (ifindex int, via netip.Addr, ok bool) // the kernel's
 }
 
-// importedFlow is a flow as it is written into the maps.
-type importedFlow[A abi.Address] struct {
-	key, back   abi.FlowKey[A]
-	there, here abi.FlowValue[A] // of the original direction, and of the answers
-	established bool             // else half open
+// ImportedFlow is a flow as it is written into the maps.
+type ImportedFlow[A abi.Address] struct {
+	Key, Back   abi.FlowKey[A]
+	There, Here abi.FlowValue[A] // of the original direction, and of the answers
+	Established bool             // else half open
 }
 
-// of makes the entries of a connection. It is not ok for those that are not ours: between others,
-// over, or translated by somebody else for other ends than pods and Services. now and epoch are the
-// clock's and the settings'.
-func importFlow[A abi.Address](t importer, e conntrack.Entry, now, epoch uint32) (f importedFlow[A], ok bool) {
-	way, named := t.markedRoute(e)
+// ImportFlow makes the entries of a connection. It is not ok for those that are not ours: between
+// others, over, or translated by somebody else for other ends than pods and Services. now and epoch
+// are the clock's and the settings'.
+func ImportFlow[A abi.Address](t Importer, e conntrack.Entry, now, epoch uint32) (f ImportedFlow[A], ok bool) {
+	way, named := t.MarkedRoute(e)
 	if named && way.HandsOn && e.Zone == 0 {
 		return importForwarded[A](t, e, way, now, epoch)
 	}
-	if e.Zone != 0 || !t.ours(e) {
+	if e.Zone != 0 || !t.Ours(e) {
 		return f, false
 	}
 	var ok1, ok2 bool
-	f.key, ok1 = keyOf[A](e.Orig)
-	f.back, ok2 = keyOf[A](e.Reply)
+	f.Key, ok1 = KeyOf[A](e.Orig)
+	f.Back, ok2 = KeyOf[A](e.Reply)
 	states, live := importedStates(e)
 	if !ok1 || !ok2 || !live {
 		return f, false
 	}
-	after, back := f.back.Reversed(), f.key.Reversed()
-	src, translated := t.state.Addrs[e.Orig.Src], e.Translated()
-	f.there = abi.FlowValue[A]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport}
-	f.here = abi.FlowValue[A]{Saddr: back.Saddr, Daddr: back.Daddr, Sport: back.Sport, Dport: back.Dport, Flags: abi.FlowReply}
-	f.there.State, f.here.State = states[0], states[1]
-	for _, v := range []*abi.FlowValue[A]{&f.there, &f.here} {
+	after, back := f.Back.Reversed(), f.Key.Reversed()
+	src, translated := t.State.Addrs[e.Orig.Src], e.Translated()
+	f.There = abi.FlowValue[A]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport}
+	f.Here = abi.FlowValue[A]{Saddr: back.Saddr, Daddr: back.Daddr, Sport: back.Sport, Dport: back.Dport, Flags: abi.FlowReply}
+	f.There.State, f.Here.State = states[0], states[1]
+	for _, v := range []*abi.FlowValue[A]{&f.There, &f.Here} {
 		v.Seen, v.Epoch, v.Action = now, epoch-1, abi.ActNeigh
 		if translated {
 			v.Flags |= abi.FlowRewrite
@@ -67,76 +76,76 @@ func importFlow[A abi.Address](t importer, e conntrack.Entry, now, epoch uint32)
 		}
 	}
 	if e.Reply.Dst != e.Orig.Src {
-		f.there.Flags |= abi.FlowSNAT
+		f.There.Flags |= abi.FlowSNAT
 	}
-	f.there.EnterBy(t.iif(e.Orig.Src))
-	f.here.EnterBy(t.iif(e.Reply.Src))
+	f.There.EnterBy(t.iif(e.Orig.Src))
+	f.Here.EnterBy(t.iif(e.Reply.Src))
 	if svc, found := t.service(e.Orig); found && translated {
-		f.there.Svc = abi.ToSvc[A](svc.ID)
-		f.there.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](e.Reply.Src), Port: abi.Be16(e.Reply.SrcPort)}
-		f.here.Svc, f.here.Backend = f.there.Svc, f.there.Backend
+		f.There.Svc = abi.ToSvc[A](svc.ID)
+		f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](e.Reply.Src), Port: abi.Be16(e.Reply.SrcPort)}
+		f.Here.Svc, f.Here.Backend = f.There.Svc, f.There.Backend
 	}
 	if src.Kind == nodestate.AddrHost && !translated {
-		f.there.Action = abi.ActPass // it is met where the stack sends it to the pod
+		f.There.Action = abi.ActPass // it is met where the stack sends it to the pod
 	}
 	if named {
-		f.here.Flags |= abi.FlowViaNode
+		f.Here.Flags |= abi.FlowViaNode
 		if way.Came {
-			f.here.Flags |= abi.FlowClamp
+			f.Here.Flags |= abi.FlowClamp
 		}
-		if !routeByNode(&f.here, t, way) {
+		if !routeByNode(&f.Here, t, way) {
 			return f, false
 		}
 	}
-	f.established = states[0]&abi.StateReplied != 0 || src.Kind == nodestate.AddrHost && translated
+	f.Established = states[0]&abi.StateReplied != 0 || src.Kind == nodestate.AddrHost && translated
 	// Among what is half open, answers to ports that are not ours are not looked for: such a flow
 	// begins anew.
-	return f, f.established || f.there.Flags&abi.FlowSNAT == 0
+	return f, f.Established || f.There.Flags&abi.FlowSNAT == 0
 }
 
-// ours reports whether a connection is one that this data plane would carry: it begins or ends at a
+// Ours reports whether a connection is one that this data plane would carry: it begins or ends at a
 // pod of this node, or is translated as Services and natOutgoing do it, or to be told from one that
 // is.
-func (t importer) ours(e conntrack.Entry) bool {
-	src, backend := t.state.Addrs[e.Orig.Src], t.state.Addrs[e.Reply.Src]
+func (t Importer) Ours(e conntrack.Entry) bool {
+	src, backend := t.State.Addrs[e.Orig.Src], t.State.Addrs[e.Reply.Src]
 	here := src.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrEndpoint
 	if !e.Translated() {
-		return here && t.which == TakeAll
+		return here && t.Which == ImportAll
 	}
 	if e.Reply.Src != e.Orig.Dst || e.Reply.SrcPort != e.Orig.DstPort {
 		if !t.toBackend(e) {
 			return false
 		}
-	} else if t.which != TakeAll || src.Kind != nodestate.AddrEndpoint && !t.changesSourcePort(e) {
+	} else if t.Which != ImportAll || src.Kind != nodestate.AddrEndpoint && !t.changesSourcePort(e) {
 		return false // a source alone is translated for pods alone
 	}
 	same := e.Reply.Dst == e.Orig.Src
-	return same || t.state.Addrs[e.Reply.Dst].Kind == nodestate.AddrHost
+	return same || t.State.Addrs[e.Reply.Dst].Kind == nodestate.AddrHost
 }
 
 // changesSourcePort reports whether a connection to a pod or to the node got nothing but another
 // source port: its own is that of one that a Service led to the same place.
-func (t importer) changesSourcePort(e conntrack.Entry) bool {
-	return e.Reply.Dst == e.Orig.Src && (t.state.Addrs[e.Reply.Src].Kind == nodestate.AddrHost || t.toBackend(e))
+func (t Importer) changesSourcePort(e conntrack.Entry) bool {
+	return e.Reply.Dst == e.Orig.Src && (t.State.Addrs[e.Reply.Src].Kind == nodestate.AddrHost || t.toBackend(e))
 }
 
-// inStack reports whether a connection is one of the node's own processes to an address of the
+// InStack reports whether a connection is one of the node's own processes to an address of the
 // node, a loopback one too, that is translated to a pod or a backend (a node port). Its packets are
 // sent to the loopback device, where no program sees them: connection tracking goes on translating
 // it. What programs see is what comes of that.
-func (t importer) inStack(e conntrack.Entry) bool {
-	own := func(a netip.Addr) bool { return a.IsLoopback() || t.state.Addrs[a].Kind == nodestate.AddrHost }
+func (t Importer) InStack(e conntrack.Entry) bool {
+	own := func(a netip.Addr) bool { return a.IsLoopback() || t.State.Addrs[a].Kind == nodestate.AddrHost }
 	return e.Translated() && own(e.Orig.Src) && own(e.Orig.Dst) && t.toBackend(e)
 }
 
 // inPodBlock reports whether an address is in a block of pods.
-func (t importer) inPodBlock(a netip.Addr) bool {
+func (t Importer) inPodBlock(a netip.Addr) bool {
 	for bits := a.BitLen(); bits >= 0; bits-- {
 		p, err := a.Prefix(bits)
 		if err != nil {
 			return false
 		}
-		if r, ok := t.state.Routes[p]; ok {
+		if r, ok := t.State.Routes[p]; ok {
 			return r.Local || r.Node.IsValid()
 		}
 	}
@@ -144,39 +153,39 @@ func (t importer) inPodBlock(a netip.Addr) bool {
 }
 
 // service is what is asked for by a packet.
-func (t importer) service(orig conntrack.Tuple) (nodestate.Service, bool) {
+func (t Importer) service(orig conntrack.Tuple) (nodestate.Service, bool) {
 	if !orig.Ported() {
 		return nodestate.Service{}, false
 	}
 	f := nodestate.Frontend{Addr: orig.Dst, Port: orig.DstPort, Proto: model.Protocol(orig.Proto)}
-	svc, ok := t.state.Frontends.Get(f)
-	if kind := t.state.Addrs[orig.Dst].Kind; !ok && (kind == nodestate.AddrHost || kind == nodestate.AddrNode) {
+	svc, ok := t.State.Frontends.Get(f)
+	if kind := t.State.Addrs[orig.Dst].Kind; !ok && (kind == nodestate.AddrHost || kind == nodestate.AddrNode) {
 		f.Addr = flowtable.Unspecified(orig.Dst)
-		svc, ok = t.state.Frontends.Get(f)
+		svc, ok = t.State.Frontends.Get(f)
 	}
 	return svc, ok
 }
 
 // toBackend reports whether what is translated is led to a pod, or to a backend of the Service that
 // is asked for.
-func (t importer) toBackend(e conntrack.Entry) bool {
-	kind := t.state.Addrs[e.Reply.Src].Kind
+func (t Importer) toBackend(e conntrack.Entry) bool {
+	kind := t.State.Addrs[e.Reply.Src].Kind
 	return kind == nodestate.AddrEndpoint || kind == nodestate.AddrPod || t.inPodBlock(e.Reply.Src) || t.balanced(e)
 }
 
 // balanced reports whether a connection leads to a backend of the Service that it asked for.
-func (t importer) balanced(e conntrack.Entry) bool {
+func (t Importer) balanced(e conntrack.Entry) bool {
 	svc, ok := t.service(e.Orig)
-	return ok && slices.ContainsFunc(t.state.Backends.At(svc.ID), func(b nodestate.Backend) bool {
+	return ok && slices.ContainsFunc(t.State.Backends.At(svc.ID), func(b nodestate.Backend) bool {
 		return b.Addr == e.Reply.Src && b.Port == e.Reply.SrcPort
 	})
 }
 
 // iif is the interface by which packets of an address enter, 0 where they come from no pod of this
 // node.
-func (t importer) iif(a netip.Addr) uint32 {
-	if v := t.state.Addrs[a]; v.Kind == nodestate.AddrEndpoint {
-		return uint32(t.ifindex(v))
+func (t Importer) iif(a netip.Addr) uint32 {
+	if v := t.State.Addrs[a]; v.Kind == nodestate.AddrEndpoint {
+		return uint32(t.Ifindex(v))
 	}
 	return 0
 }
@@ -211,16 +220,16 @@ func importedStates(e conntrack.Entry) (states [2]uint8, live bool) {
 	return states, true
 }
 
-// shadow is what the node's stack sees of a translated connection once programs translate it, where
+// Shadow is what the node's stack sees of a translated connection once programs translate it, where
 // it sees anything of it: what they give it, or what it gives them.
-func (t importer) shadow(e conntrack.Entry) (conntrack.Entry, bool) {
+func (t Importer) Shadow(e conntrack.Entry) (conntrack.Entry, bool) {
 	switch {
 	case !e.Translated():
 		return e, false
-	case t.state.Addrs[e.Orig.Src].Kind == nodestate.AddrHost:
-		e.Reply = e.Orig.Turned()
-	case t.state.Addrs[e.Reply.Src].Kind == nodestate.AddrHost:
-		e.Orig = e.Reply.Turned()
+	case t.State.Addrs[e.Orig.Src].Kind == nodestate.AddrHost:
+		e.Reply = e.Orig.Reversed()
+	case t.State.Addrs[e.Reply.Src].Kind == nodestate.AddrHost:
+		e.Orig = e.Reply.Reversed()
 	default:
 		return e, false
 	}

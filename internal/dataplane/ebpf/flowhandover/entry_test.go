@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"time"
-	"unsafe"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
-	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -43,7 +40,7 @@ func TestTracked(t *testing.T) {
 	over.TCP.OrigFlags, over.TCP.RepFlags = liberal|conntrack.TCPCloseInit, liberal|conntrack.TCPCloseInit
 	echo, out := flowKeyOf(icmp, "10.244.1.2:77", "192.0.2.1:85"), flowKeyOf(icmp, "172.30.0.8:20001", "192.0.2.1:20009")
 	handed := tracking(conntrack.TCPEstablished, conntrack.Assured)
-	handed.Reply = service.Turned()
+	handed.Reply = service.Reversed()
 	handedBack := *handed
 	handedBack.Status |= conntrack.SeenReply
 	addr := netip.MustParseAddr
@@ -80,9 +77,9 @@ func TestTracked(t *testing.T) {
 		if left == 0 {
 			left = time.Minute
 		}
-		got, ok := conntrackEntry(c.key, c.value, left)
+		got, ok := ConntrackEntry(c.key, c.value, left)
 		if c.want != nil && c.left > 0 {
-			c.want.Left = minTimeout
+			c.want.Left = MinTimeout
 		}
 		if ok != (c.want != nil) || ok && got != *c.want {
 			t.Errorf("%s: %+v %v, want %+v", name, got, ok, c.want)
@@ -93,7 +90,7 @@ func TestTracked(t *testing.T) {
 // takerOf is for a node 172.30.0.8 with the pod 10.244.1.2, which knows 10.244.2.0/26 on another
 // node and the Service 10.96.0.1:80 with a node port and the backends 10.244.2.3:8080 and
 // 192.0.2.80:80.
-func takerOf() importer {
+func takerOf() Importer {
 	s := nodestate.New()
 	addr := netip.MustParseAddr
 	s.Addrs[addr("172.30.0.8")] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true, NodePorts: true}
@@ -106,13 +103,13 @@ func takerOf() importer {
 	s.Frontends.Set(id, nodestate.Service{ID: id})
 	s.Frontends.Set(nodestate.Frontend{Addr: netip.IPv4Unspecified(), Port: 30001, Proto: model.ProtocolTCP}, nodestate.Service{ID: id, External: true})
 	s.Backends.Set(id, []nodestate.Backend{{Addr: addr("10.244.2.3"), Port: 8080}, {Addr: addr("192.0.2.80"), Port: 80}})
-	return importer{state: s, ifindex: func(a nodestate.Addr) int { return a.IfIndex }, which: TakeAll}
+	return Importer{State: s, Ifindex: func(a nodestate.Addr) int { return a.IfIndex }, Which: ImportAll}
 }
 
 func connection(src, dst, afterSrc, afterDst string) conntrack.Entry {
 	asked, _ := tupleOf(flowKeyOf(unix.IPPROTO_TCP, src, dst), false)
 	after, _ := tupleOf(flowKeyOf(unix.IPPROTO_TCP, afterSrc, afterDst), false)
-	return conntrack.Entry{Orig: asked, Reply: after.Turned(), Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute,
+	return conntrack.Entry{Orig: asked, Reply: after.Reversed(), Status: conntrack.SeenReply | conntrack.Assured | conntrack.Confirmed, Left: time.Minute,
 		TCP: conntrack.TCP{State: conntrack.TCPEstablished}}
 }
 
@@ -152,31 +149,31 @@ func TestTaken(t *testing.T) {
 		"another zone":                       {zone, false, false, [2]uint32{}, [2]uint8{}},
 		"over":                               {closed, false, false, [2]uint32{}, [2]uint8{}},
 	} {
-		f, ok := importFlow[abi.Ip4](takerOf(), c.e, 1000, 5)
+		f, ok := ImportFlow[abi.Ip4](takerOf(), c.e, 1000, 5)
 		if ok != c.want {
 			t.Errorf("%s: taken over %v, want %v", name, ok, c.want)
 		}
 		if !ok {
 			continue
 		}
-		if f.key.Reversed() != f.here.After(f.key.Proto) || f.back.Reversed() != f.there.After(f.key.Proto) {
+		if f.Key.Reversed() != f.Here.After(f.Key.Proto) || f.Back.Reversed() != f.There.After(f.Key.Proto) {
 			t.Errorf("%s: the entries do not mirror each other: %+v", name, f)
 		}
 		rewrite := uint8(0)
 		if c.e.Translated() {
 			rewrite = abi.FlowRewrite
 		}
-		if f.there.Flags != rewrite|c.more[0] || f.here.Flags != rewrite|abi.FlowReply|c.more[1] {
-			t.Errorf("%s: flags %#x, %#x", name, f.there.Flags, f.here.Flags)
+		if f.There.Flags != rewrite|c.more[0] || f.Here.Flags != rewrite|abi.FlowReply|c.more[1] {
+			t.Errorf("%s: flags %#x, %#x", name, f.There.Flags, f.Here.Flags)
 		}
-		if got := [2]uint32{f.there.EntersBy(), f.here.EntersBy()}; got != c.iif {
+		if got := [2]uint32{f.There.EntersBy(), f.Here.EntersBy()}; got != c.iif {
 			t.Errorf("%s: packets enter at %v, want %v", name, got, c.iif)
 		}
-		if (f.there.Svc.Proto != 0) != c.svc || f.there.Svc != f.here.Svc || f.there.Backend != f.here.Backend {
-			t.Errorf("%s: Service %+v, %+v", name, f.there.Svc, f.here.Svc)
+		if (f.There.Svc.Proto != 0) != c.svc || f.There.Svc != f.Here.Svc || f.There.Backend != f.Here.Backend {
+			t.Errorf("%s: Service %+v, %+v", name, f.There.Svc, f.Here.Svc)
 		}
-		if !f.established || f.there.State != abi.StateReplied || f.there.Epoch == 5 || f.there.Seen != 1000 {
-			t.Errorf("%s: %+v", name, f.there)
+		if !f.Established || f.There.State != abi.StateReplied || f.There.Epoch == 5 || f.There.Seen != 1000 {
+			t.Errorf("%s: %+v", name, f.There)
 		}
 	}
 }
@@ -193,7 +190,7 @@ func TestTakenHalfOpen(t *testing.T) {
 		"pod to a backend elsewhere": {connection(pod, "10.96.0.1:80", node, "192.0.2.80:80"), false},
 	} {
 		c.e.TCP.State, c.e.Status = conntrack.TCPSynSent, conntrack.Confirmed
-		if f, ok := importFlow[abi.Ip4](takerOf(), c.e, 1000, 5); ok != c.want || ok && f.established {
+		if f, ok := ImportFlow[abi.Ip4](takerOf(), c.e, 1000, 5); ok != c.want || ok && f.Established {
 			t.Errorf("%s: taken over %v, want %v (%+v)", name, ok, c.want, f)
 		}
 	}
@@ -204,7 +201,7 @@ func TestTakenHalfOpen(t *testing.T) {
 func TestTakenOfOthers(t *testing.T) {
 	const pod, client, node = "10.244.1.2:40000", "172.30.0.55:50000", "172.30.0.8:20001"
 	from := takerOf()
-	from.which = TakeTranslated
+	from.Which = ImportTranslated
 	for name, c := range map[string]struct {
 		e    conntrack.Entry
 		want bool
@@ -216,25 +213,10 @@ func TestTakenOfOthers(t *testing.T) {
 		"pod to the outside":         {connection(pod, "192.0.2.1:443", node, "192.0.2.1:443"), false},
 		"the node to its pod":        {connection("172.30.0.8:41000", "10.244.1.2:80", "172.30.0.8:41000", "10.244.1.2:80"), false},
 	} {
-		if _, ok := importFlow[abi.Ip4](from, c.e, 1000, 5); ok != c.want {
+		if _, ok := ImportFlow[abi.Ip4](from, c.e, 1000, 5); ok != c.want {
 			t.Errorf("%s: taken over %v, want %v", name, ok, c.want)
 		}
 	}
-}
-
-// TestTakeWhollyOrNot: a connection of which one direction finds no room is not taken over, and
-// leaves nothing.
-func TestTakeWhollyOrNot(t *testing.T) {
-	needRoot(t)
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(abi.FlowKey[abi.Ip4]{})), ValueSize: uint32(unsafe.Sizeof(abi.FlowValue[abi.Ip4]{})), MaxEntries: 1})
-	must(t, err)
-	defer m.Close()
-	f := &familyTables[abi.Ip4]{flows: m, flowsNew: m}
-	took, err := f.importConnection(takerOf(), connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "10.244.2.3:8080"), 1000, false)
-	if took || err == nil {
-		t.Errorf("taken over %v, %v", took, err)
-	}
-	must(t, flowtable.EachFlow(m, func(k abi.FlowKey[abi.Ip4], _ abi.FlowValue[abi.Ip4]) { t.Errorf("%+v is left", k) }))
 }
 
 func TestTakenStates(t *testing.T) {
@@ -290,17 +272,17 @@ func TestThereAndBack(t *testing.T) {
 		if after != key {
 			flags = abi.FlowRewrite
 		}
-		e, ok := conntrackEntry(key, flowTo(after, abi.StateReplied, flags, abi.ActNeigh), time.Minute)
-		back, ok2 := conntrackEntry(after.Reversed(), flowTo(key.Reversed(), abi.StateReplied, flags|abi.FlowReply, abi.ActNeigh), time.Minute)
+		e, ok := ConntrackEntry(key, flowTo(after, abi.StateReplied, flags, abi.ActNeigh), time.Minute)
+		back, ok2 := ConntrackEntry(after.Reversed(), flowTo(key.Reversed(), abi.StateReplied, flags|abi.FlowReply, abi.ActNeigh), time.Minute)
 		if !ok || !ok2 || e != back {
 			t.Fatalf("%+v to %+v is told as %+v, its answers as %+v", key, after, e, back)
 		}
-		f, ok := importFlow[abi.Ip4](from, e, 0, 0)
+		f, ok := ImportFlow[abi.Ip4](from, e, 0, 0)
 		if !ok {
 			continue
 		}
 		taken++
-		if f.key != key || f.there.After(proto) != after || f.back != after.Reversed() {
+		if f.Key != key || f.There.After(proto) != after || f.Back != after.Reversed() {
 			t.Fatalf("%+v to %+v came back as %+v", key, after, f)
 		}
 	}
@@ -321,7 +303,7 @@ func TestShadow(t *testing.T) {
 			connection("172.30.0.8:40000", "10.96.0.1:80", "172.30.0.8:40000", "10.96.0.1:80"), true},
 		"two pods": {connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "10.244.2.3:8080"), conntrack.Entry{}, false},
 	} {
-		got, ok := takerOf().shadow(c.e)
+		got, ok := takerOf().Shadow(c.e)
 		if ok != c.ok || ok && (got.Orig != c.want.Orig || got.Reply != c.want.Reply) {
 			t.Errorf("%s: %+v %v", name, got, ok)
 		}
@@ -333,13 +315,13 @@ func TestTakenWays(t *testing.T) {
 	const client = "172.30.0.55:50000"
 	from := takerOf()
 	node, far := netip.MustParseAddr("172.30.0.9"), netip.MustParseAddr("172.31.0.10")
-	from.state.Addrs[node] = nodestate.Addr{Kind: nodestate.AddrNode, Node: node, NodePorts: true, SameLink: true}
-	from.state.Addrs[far] = nodestate.Addr{Kind: nodestate.AddrNode, Node: far, NodePorts: true}
-	from.state.Settings.Tunnel = nodestate.Tunnel{Port: 4789, VNI: 1, MTU: 1450}
-	from.route = func(to netip.Addr) (int, netip.Addr, bool) { return 2, to, to != far }
+	from.State.Addrs[node] = nodestate.Addr{Kind: nodestate.AddrNode, Node: node, NodePorts: true, SameLink: true}
+	from.State.Addrs[far] = nodestate.Addr{Kind: nodestate.AddrNode, Node: far, NodePorts: true}
+	from.State.Settings.Tunnel = nodestate.Tunnel{Port: 4789, VNI: 1, MTU: 1450}
+	from.Route = func(to netip.Addr) (int, netip.Addr, bool) { return 2, to, to != far }
 	ways := map[uint32]conntrack.Way{1: {Node: node}, 2: {Node: far}, 3: {Node: node, Tunnel: true, Came: true}, 4: {Node: node, HandsOn: true},
 		5: {Node: far, HandsOn: true}, 6: {Node: netip.MustParseAddr("172.30.0.99"), HandsOn: true}}
-	from.predecessor.Way = func(mark uint32, six bool) (conntrack.Way, bool) { w, ok := ways[mark]; return w, ok && !six }
+	from.Predecessor.Way = func(mark uint32, six bool) (conntrack.Way, bool) { w, ok := ways[mark]; return w, ok && !six }
 	taken, handed := connection(client, "172.30.0.9:30001", client, "10.244.1.2:8080"), connection(client, "172.30.0.8:30001", client, "172.30.0.8:30001")
 	type goes struct {
 		action  uint8
@@ -361,17 +343,17 @@ func TestTakenWays(t *testing.T) {
 		6: {handed, false, nil, nil},
 	} {
 		c.e.Mark = mark
-		f, ok := importFlow[abi.Ip4](from, c.e, 1000, 5)
+		f, ok := ImportFlow[abi.Ip4](from, c.e, 1000, 5)
 		if ok != c.ok {
 			t.Errorf("mark %d: taken over %v, want %v", mark, ok, c.ok)
 		}
-		for v, want := range map[*abi.FlowValue[abi.Ip4]]*goes{&f.there: c.there, &f.here: c.here} {
+		for v, want := range map[*abi.FlowValue[abi.Ip4]]*goes{&f.There: c.there, &f.Here: c.here} {
 			if got := (goes{v.Action, v.Ifindex, abi.FromAddr(v.Nexthop), v.Flags}); want != nil && got != *want {
 				t.Errorf("mark %d: %+v, want %+v", mark, got, *want)
 			}
 		}
-		if c.ok && (!f.established || f.there.Svc.Proto == 0 || f.there.Epoch == 5) {
-			t.Errorf("mark %d: %+v", mark, f.there)
+		if c.ok && (!f.Established || f.There.Svc.Proto == 0 || f.There.Epoch == 5) {
+			t.Errorf("mark %d: %+v", mark, f.There)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import (
 	"testing"
@@ -26,7 +26,7 @@ func TestInStack(t *testing.T) {
 		"pod to a node port of its node":          {connection("10.244.1.2:40000", "172.30.0.8:30001", other, "10.244.2.3:8080"), false},
 		"pod to a Service whose backend is there": {connection("10.244.1.2:40000", "10.96.0.1:80", "10.244.1.2:40000", "172.30.0.8:80"), false},
 	} {
-		if got := takerOf().inStack(c.e); got != c.want {
+		if got := takerOf().InStack(c.e); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import (
 	"errors"
@@ -16,12 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
 // disablePrograms lets the programs of some hooks pass everything, in this order.
 func (g *exporters) disablePrograms(hooks ...attach.Hook) error {
-	pins, err := os.ReadDir(linksDir(g.bpffs))
+	pins, err := os.ReadDir(bpffs.LinksDir(g.root))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("looking for pinned links: %w", err)
 	}
@@ -34,7 +35,7 @@ func (g *exporters) disablePrograms(hooks ...attach.Hook) error {
 		for _, pin := range pins {
 			index, name, ok := strings.Cut(pin.Name(), "-")
 			if _, err := strconv.Atoi(index); ok && err == nil && name == h.Name {
-				errs = append(errs, g.disableLink(filepath.Join(linksDir(g.bpffs), pin.Name())))
+				errs = append(errs, g.disableLink(filepath.Join(bpffs.LinksDir(g.root), pin.Name())))
 			}
 		}
 		for _, l := range links {

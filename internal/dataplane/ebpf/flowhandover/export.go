@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package flowhandover
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 )
 
@@ -32,22 +33,22 @@ type Successor interface {
 	Remember([]conntrack.Affinity) error
 }
 
-// GiveWay hands the flows of a driver that is no more over to connection tracking, and lets its
+// ExportFlows hands the flows of a driver that is no more over to connection tracking, and lets its
 // programs, which still carry all packets, pass them on to the stack. The other data plane is in
-// place by then: it evaluates what comes by there. bpffs is the folder of pins. First most flows
+// place by then: it evaluates what comes by there. root is the folder of pins. First most flows
 // are exported, while programs go on. Then programs begin no more flows: the other data plane does.
 // So all that is left to be exported is exported, and from then on it does not matter which of the
 // two carries a packet of a flow that both know. What cannot be exported is lost, and no reason not
 // to go on: Remove does the rest.
-func GiveWay(ctx context.Context, bpffs string, to Successor, log *slog.Logger) error {
-	return exportFlows(ctx, bpffs, to, nil, log)
+func ExportFlows(ctx context.Context, root string, to Successor, log *slog.Logger) error {
+	return ExportWith(ctx, root, to, nil, log)
 }
 
-// exportFlows is GiveWay; handOver changes the settings where their driver is still there, which
-// owns them. nil = it is not.
-func exportFlows(ctx context.Context, bpffs string, to Successor, handOver func(on, apart bool) error, log *slog.Logger) error {
+// ExportWith is ExportFlows; handOver changes the settings where their driver is still there,
+// which owns them. nil = it is not.
+func ExportWith(ctx context.Context, root string, to Successor, handOver func(on, apart bool) error, log *slog.Logger) error {
 	began := time.Now()
-	g, err := openExporters(bpffs, to)
+	g, err := openExporters(root, to)
 	g.driver = handOver
 	defer g.close()
 	if err != nil || len(g.families) == 0 {
@@ -102,7 +103,7 @@ func (g *exporters) exportShadows(ctx context.Context, beside *conntrack.Beside)
 
 // exporters are the flows of the families that have any, and the programs.
 type exporters struct {
-	bpffs    string
+	root     string
 	driver   func(on, apart bool) error // owns the settings; nil = nobody does
 	families []exporter
 	table    *conntrack.Table
@@ -130,7 +131,7 @@ type exporter interface {
 // Those that are open stay open.
 func (g *exporters) unpinFlows() error {
 	var errs []error
-	for _, dir := range []string{mapsDir(g.bpffs), maps6Dir(g.bpffs)} {
+	for _, dir := range []string{bpffs.MapsDir(g.root), bpffs.Maps6Dir(g.root)} {
 		for _, name := range []string{"weir_flows", "weir_flows_new"} {
 			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, fmt.Errorf("removing the pin of %s: %w", name, err))
@@ -140,10 +141,10 @@ func (g *exporters) unpinFlows() error {
 	return errors.Join(errs...)
 }
 
-func openExporters(bpffs string, to Successor) (*exporters, error) {
-	g := &exporters{bpffs: bpffs}
-	four, err := openExporter[abi.Ip4](mapsDir(bpffs), to)
-	six, err6 := openExporter[abi.Ip6](maps6Dir(bpffs), to)
+func openExporters(root string, to Successor) (*exporters, error) {
+	g := &exporters{root: root}
+	four, err := openExporter[abi.Ip4](bpffs.MapsDir(root), to)
+	six, err6 := openExporter[abi.Ip6](bpffs.Maps6Dir(root), to)
 	if four != nil {
 		g.families = append(g.families, four)
 	}
@@ -194,7 +195,7 @@ const (
 
 // marks are the marks of packets that programs respect.
 func (g *exporters) marks() conntrack.Marks {
-	out := handoverMarks
+	out := Marks
 	for _, f := range g.families {
 		if !f.marks() {
 			out.Seen = 0
@@ -312,7 +313,7 @@ func (g *familyExporter[A]) handOver(on, apart bool) error {
 	if err := flowtable.ReadSettingsMap(g.settings, &g.current); err != nil {
 		return err
 	}
-	set, clear := handOverFlags(on, apart)
+	set, clear := SettingsFlags(on, apart)
 	g.current.Flags = g.current.Flags&^clear | set
 	var zero uint32
 	if err := g.settings.Update(&zero, unsafe.Pointer(&g.current), ebpf.UpdateAny); err != nil {
@@ -326,8 +327,8 @@ func (g *familyExporter[A]) shadows(now uint32) (out []conntrack.Entry, err erro
 		if v.Flags&abi.FlowReply != 0 || !seenTranslated(v) {
 			return
 		}
-		if e, ok := conntrackEntry(k, v, g.timeLeft(k, v, now)); ok {
-			out = append(out, shadowOf(v, e))
+		if e, ok := ConntrackEntry(k, v, g.timeLeft(k, v, now)); ok {
+			out = append(out, ShadowOf(v, e))
 		}
 	})
 	return out, err
@@ -419,12 +420,12 @@ func (g *familyExporter[A]) exportOne(t *conntrack.Table, k abi.FlowKey[A], v ab
 	if !due {
 		return false, nil
 	}
-	e, ok := conntrackEntry(k, v, g.timeLeft(k, v, now))
+	e, ok := ConntrackEntry(k, v, g.timeLeft(k, v, now))
 	if !ok {
 		return false, nil
 	}
 	if w == exportSeen && seenTranslated(v) {
-		e = shadowOf(v, e)
+		e = ShadowOf(v, e)
 	}
 	if e.Mark, ok = g.mark(orig, v); !ok {
 		return false, nil

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flowhandover
+
+import (
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// MarkedRoute is by which node packets of a connection go, as its mark says.
+func (t Importer) MarkedRoute(e conntrack.Entry) (conntrack.Way, bool) {
+	if t.Which != ImportAll || t.Predecessor.Way == nil || e.Mark == 0 {
+		return conntrack.Way{}, false
+	}
+	return t.Predecessor.Way(e.Mark, e.Orig.Src.Is6())
+}
+
+// importForwarded makes the entries of a connection that this node hands on.
+func importForwarded[A abi.Address](t Importer, e conntrack.Entry, way conntrack.Way, now, epoch uint32) (f ImportedFlow[A], ok bool) {
+	var ok1, ok2 bool
+	f.Key, ok1 = KeyOf[A](e.Orig)
+	f.Back, ok2 = KeyOf[A](e.Reply)
+	states, live := importedStates(e)
+	if !ok1 || !ok2 || !live || e.Translated() {
+		return f, false
+	}
+	after, back := f.Key, f.Back
+	f.There = abi.FlowValue[A]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport, Flags: abi.FlowHandOn}
+	f.Here = abi.FlowValue[A]{Saddr: back.Saddr, Daddr: back.Daddr, Sport: back.Sport, Dport: back.Dport, Flags: abi.FlowHandOn | abi.FlowReply}
+	f.There.State, f.Here.State = states[0], states[1]
+	for _, v := range []*abi.FlowValue[A]{&f.There, &f.Here} {
+		v.Seen, v.Epoch = now, epoch-1
+		if e.Status&conntrack.SeenReply != 0 {
+			v.State |= abi.StateAnswered
+		}
+	}
+	if svc, found := t.service(e.Orig); found {
+		f.There.Svc = abi.ToSvc[A](svc.ID)
+		f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](t.node(way.Node))} // answers come from there, whatever became of the backend
+		for _, b := range t.State.Backends.At(svc.ID) {                         // Which one the other node chose is not known; whether it has one is asked by it
+			if t.backendNode(b.Addr) == t.node(way.Node) {
+				f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](b.Addr), Port: abi.Be16(b.Port)}
+			}
+		}
+		f.Here.Svc, f.Here.Backend = f.There.Svc, f.There.Backend
+	}
+	f.Established = states[0]&abi.StateReplied != 0
+	return f, routeByNode(&f.There, t, way) && routeByKernel(&f.Here, t, e.Orig.Src)
+}
+
+// routeByNode lets a flow's packets go to a node.
+func routeByNode[A abi.Address](v *abi.FlowValue[A], t Importer, way conntrack.Way) bool {
+	node := t.node(way.Node)
+	if !node.IsValid() {
+		return false
+	}
+	if !way.Tunnel && t.State.Addrs[way.Node].SameLink {
+		return routeByKernel(v, t, node)
+	}
+	v.Action, v.Ifindex, v.Nexthop, v.Mtu = abi.ActTunnel, 0, abi.ToAddr[A](node), uint16(abi.TunnelMTU[A](t.State.Settings))
+	return t.State.NeedsTunnel()
+}
+
+// routeByKernel lets them go as the kernel's routes say.
+func routeByKernel[A abi.Address](v *abi.FlowValue[A], t Importer, to netip.Addr) bool {
+	if t.Route == nil {
+		return false
+	}
+	ifindex, via, ok := t.Route(to)
+	v.Action, v.Ifindex, v.Nexthop, v.Mtu = abi.ActNeigh, uint32(ifindex), abi.ToAddr[A](via), 0
+	return ok
+}
+
+// node is the primary address of another node, of the family of one of its addresses; invalid when
+// nobody knows it.
+func (t Importer) node(a netip.Addr) netip.Addr {
+	if v := t.State.Addrs[a]; v.Kind == nodestate.AddrNode {
+		return v.Node
+	}
+	return netip.Addr{}
+}
+
+// backendNode is the primary address of the node where a backend lives; invalid when it is this one
+// or none.
+func (t Importer) backendNode(a netip.Addr) netip.Addr {
+	if v, ok := t.State.Addrs[a]; ok {
+		return v.Node
+	}
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		p, err := a.Prefix(bits)
+		if err != nil {
+			break
+		}
+		if r, ok := t.State.Routes[p]; ok {
+			return r.Node
+		}
+	}
+	return netip.Addr{}
+}
